@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sluice.h - the public embedding API: one engine handle, requests, tokenizers, chat templates.
+ *
+ * Threads: sl_engine_create/destroy belong to one owner; everything that takes a `struct sl_engine
+ * *` otherwise may be called from any thread. A `struct sl_request` is read by one thread at a
+ * time. Lifetime: handles are heap objects; each has one release function, named beside its
+ * constructor. Errors: a function that can fail returns 0 or a negative SL_E* code and describes
+ * the failure once, at its origin, in the caller's `struct sl_error` (which may be NULL). Strings
+ * are UTF-8 and NUL-terminated unless a length goes with them.
+ */
+#ifndef SLUICE_H
+#define SLUICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define SLUICE_VERSION "0.1.0"
+
+#define SL_MUST_CHECK __attribute__((warn_unused_result))
+
+/* ---------------------------------------------------------------- errors */
+
+/* X(name, value, HTTP status, what a user reads). Request errors are 4xx, resource errors 429/503.
+ */
+#define SL_ERR_MAP(X)                         \
+    X(EINVAL, -1, 400, "invalid argument")    \
+    X(EFORMAT, -2, 400, "malformed data")     \
+    X(ELIMIT, -3, 400, "limit exceeded")      \
+    X(ENOTFOUND, -4, 404, "not found")        \
+    X(EUNSUPPORTED, -5, 400, "not supported") \
+    X(EAUTH, -6, 401, "not authorised")       \
+    X(EMETHOD, -7, 405, "method not allowed") \
+    X(ETOOBIG, -8, 413, "too large")          \
+    X(EBUSY, -9, 429, "too many requests")    \
+    X(ESHUTDOWN, -10, 503, "shutting down")   \
+    X(ENOMEM, -11, 503, "out of memory")      \
+    X(EIO, -12, 500, "input/output error")    \
+    X(ECANCELED, -13, 499, "cancelled")       \
+    X(ETIMEOUT, -14, 408, "timed out")        \
+    X(EDEVICE, -15, 500, "device failed")     \
+    X(EINTERNAL, -16, 500, "internal error")
+
+enum sl_code {
+    SL_OK = 0,
+#define SL_X(name, value, http, text) SL_##name = (value),
+    SL_ERR_MAP(SL_X)
+#undef SL_X
+};
+
+struct sl_error {
+    int code;         /* enum sl_code */
+    char msg[240];    /* one line, names the field, tensor or file at fault */
+    const char *file; /* origin in the source, for logs; borrowed, static */
+    int line;
+};
+
+/* ---------------------------------------------------------------- tokenizer */
+
+struct sl_tokenizer; /* immutable once opened: any thread may use it */
+
+enum sl_encode_flags {
+    SL_ENCODE_ADD_SPECIAL = 1 << 0,   /* run the post-processor: add BOS/EOS as the model wants */
+    SL_ENCODE_PARSE_SPECIAL = 1 << 1, /* text that spells a special token becomes that token */
+};
+
+/* path: model folder, tokenizer.json, GGUF, .tiktoken, SentencePiece .model; NULL = bundled model.
+ */
+SL_MUST_CHECK int sl_tokenizer_open(const char *path, struct sl_tokenizer **out,
+                                    struct sl_error *err);
+void sl_tokenizer_close(struct sl_tokenizer *tok);
+/* *ids is malloc'ed, the caller frees it with sl_free. Invalid UTF-8 is encoded, never an error. */
+SL_MUST_CHECK int sl_tokenizer_encode(const struct sl_tokenizer *tok, const char *text,
+                                      size_t n_bytes, unsigned flags, int32_t **ids, size_t *n_ids,
+                                      struct sl_error *err);
+/* *text is malloc'ed and NUL-terminated; ids outside the vocabulary are SL_EINVAL. */
+SL_MUST_CHECK int sl_tokenizer_decode(const struct sl_tokenizer *tok, const int32_t *ids,
+                                      size_t n_ids, bool skip_special, char **text, size_t *n_bytes,
+                                      struct sl_error *err);
+int32_t sl_tokenizer_n_vocab(const struct sl_tokenizer *tok);
+void sl_free(void *p); /* frees what this API malloc'ed */
+
+/* ---------------------------------------------------------------- chat template */
+
+/* Renders a Jinja chat template. context_json: an object with `messages` and any further variable
+ * (`tools`, `add_generation_prompt`, `now` = ISO time for strftime_now). path: a template file or a
+ * model; NULL = bundled model. *out is malloc'ed. */
+SL_MUST_CHECK int sl_template_render_file(const char *path, const char *context_json,
+                                          size_t n_context, char **out, size_t *n_out,
+                                          struct sl_error *err);
+
+/* ---------------------------------------------------------------- engine */
+
+struct sl_engine;
+
+typedef void (*sl_progress_fn)(void *arg, const char *what, uint64_t done, uint64_t total);
+
+struct sl_engine_config {           /* zero-initialise; 0/NULL = default */
+    const char *model;              /* folder or .gguf; NULL = bundled model */
+    const char *device;             /* "cpu" */
+    const char *chat_template;      /* file path or template text; overrides the model's */
+    const char *kv_cache_dtype;     /* "auto", "f32", "f16", "bf16" */
+    const char *cpu_isa;            /* "auto", "c", "avx2", "avx512" */
+    uint64_t kv_cache_bytes;        /* page pool; default: enough for max_num_seqs or 1/4 of RAM */
+    int32_t n_threads;              /* compute threads; default: cores of this process */
+    int32_t max_model_len;          /* tokens; default: the model's context */
+    int32_t max_num_seqs;           /* sequences in one step */
+    int32_t max_num_batched_tokens; /* token budget of one step = chunk size of prefill */
+    int32_t block_size;             /* tokens per KV page */
+    int32_t max_queued;             /* requests waiting beyond which submit says SL_EBUSY */
+    bool no_prefix_caching;
+    bool null_model; /* benchmark of the front end: tokens come from a counter */
+    sl_progress_fn progress;
+    void *progress_arg;
+};
+
+struct sl_model_info {
+    const char *architecture; /* family name, e.g. "qwen3" */
+    const char *model_path;   /* "(bundled)" for the bundled model */
+    uint64_t n_params, weight_bytes, kv_cache_bytes;
+    uint64_t kv_bytes_per_token;
+    int32_t n_layers, hidden, n_vocab, max_model_len, block_size, n_pages;
+    int32_t max_num_seqs, max_num_batched_tokens, n_threads;
+    const char *weight_dtype, *kv_dtype, *isa;
+};
+
+SL_MUST_CHECK int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,
+                                   struct sl_error *err);
+void sl_engine_destroy(struct sl_engine *eng); /* cancels what is left, joins the thread */
+const struct sl_model_info *sl_engine_info(const struct sl_engine *eng);
+const struct sl_tokenizer *sl_engine_tokenizer(const struct sl_engine *eng);
+/* true while the engine thread makes progress or has nothing to do */
+bool sl_engine_healthy(const struct sl_engine *eng);
+
+/* ---------------------------------------------------------------- requests */
+
+struct sl_logit_bias {
+    int32_t id;
+    float bias;
+};
+
+struct sl_sampling {   /* sl_sampling_default() fills in the neutral values */
+    float temperature; /* 0 = greedy */
+    float top_p, min_p;
+    int32_t top_k;                             /* 0 or -1 = off */
+    float repetition_penalty;                  /* > 0, 1 = off */
+    float presence_penalty, frequency_penalty; /* -2..2 */
+    uint64_t seed;
+    bool has_seed; /* false: the engine draws one */
+    bool ignore_eos;
+    bool include_stop_str_in_output;
+    bool keep_special_tokens; /* false: special tokens do not appear in text */
+    int32_t n;                /* sequences from one prompt */
+    int32_t max_tokens;       /* <= 0: up to the context's end */
+    int32_t min_tokens;
+    int32_t logprobs;        /* -1 = none, k = chosen token's plus the k best */
+    int32_t prompt_logprobs; /* likewise for the prompt */
+    const char *const *stop;
+    int32_t n_stop;
+    const int32_t *stop_token_ids;
+    int32_t n_stop_token_ids;
+    const struct sl_logit_bias *logit_bias;
+    int32_t n_logit_bias;
+};
+
+struct sl_outbox; /* where a reader thread learns which of its requests have news */
+struct sl_request;
+
+struct sl_request_desc {
+    const int32_t *prompt; /* token ids, copied */
+    int32_t n_prompt;
+    struct sl_sampling sampling; /* arrays copied */
+    int32_t priority;            /* lower runs first, as in vLLM */
+    const char *cache_salt;      /* separates prefix caches; NULL = shared */
+    struct sl_outbox *outbox;    /* NULL: read with sl_request_wait */
+    void *user;                  /* returned by sl_request_user */
+};
+
+enum sl_finish { SL_RUNNING, SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_ABORT, SL_FINISH_ERROR };
+
+struct sl_top_logprob {
+    int32_t id;
+    float logprob;
+};
+
+struct sl_token { /* one sampled (or prompt) token */
+    int32_t id;
+    int32_t rank;  /* 1 = most likely; 0 = logprobs not asked for */
+    float logprob; /* log softmax of the raw logits, before temperature and penalties */
+    int32_t n_top;
+    const struct sl_top_logprob *top; /* borrowed until the request is released */
+};
+
+struct sl_chunk {     /* news of one sequence of a request; pointers live until the next read */
+    int32_t seq_idx;  /* 0 .. n-1 */
+    const char *text; /* whole UTF-8 characters only */
+    size_t n_text;
+    const struct sl_token *tokens;
+    size_t n_tokens;
+    enum sl_finish finish; /* != SL_RUNNING: terminal, exactly one per sequence */
+    int32_t stop_token_id; /* finish by stop id, else -1 */
+    const char *stop_str;  /* finish by stop string, else NULL */
+};
+
+struct sl_usage {
+    int32_t n_prompt, n_cached, n_output; /* tokens; n_output over all sequences */
+    int32_t n_preemptions;
+    uint64_t t_submit_ns, t_scheduled_ns, t_first_ns, t_last_ns; /* monotonic clock */
+};
+
+void sl_sampling_default(struct sl_sampling *s);
+/* Model's generation_config.json over the neutral values (as vLLM does by default). */
+void sl_engine_sampling_default(const struct sl_engine *eng, struct sl_sampling *s);
+/* Checks the parameters and that the request can ever run; refusal names the field. */
+SL_MUST_CHECK int sl_request_submit(struct sl_engine *eng, const struct sl_request_desc *desc,
+                                    struct sl_request **out, struct sl_error *err);
+void sl_request_cancel(struct sl_request *req);
+/* 1: *out filled (call again), 0: nothing new now. Never blocks. */
+SL_MUST_CHECK int sl_request_read(struct sl_request *req, struct sl_chunk *out);
+/* Blocks until there is news or timeout_ms passed (-1 = for ever). Requests without an outbox. */
+void sl_request_wait(struct sl_request *req, int timeout_ms);
+bool sl_request_done(const struct sl_request *req); /* every sequence's terminal chunk was read */
+/* Detail of SL_FINISH_ERROR. */
+const struct sl_error *sl_request_error(const struct sl_request *req);
+void sl_request_usage(const struct sl_request *req, struct sl_usage *out);
+/* n_prompt entries once prefill is over and prompt_logprobs was asked for, else NULL; entry 0 has
+ * rank 0. */
+const struct sl_token *sl_request_prompt_logprobs(const struct sl_request *req);
+void *sl_request_user(const struct sl_request *req);
+void sl_request_release(struct sl_request *req); /* cancels it if still running */
+
+/* An outbox carries the names of requests with news, each at most once, to one reader thread. */
+SL_MUST_CHECK int sl_outbox_create(struct sl_outbox **out, struct sl_error *err);
+void sl_outbox_destroy(struct sl_outbox *box);            /* after its requests were released */
+int sl_outbox_fd(const struct sl_outbox *box);            /* eventfd: readable when there is news */
+struct sl_request *sl_outbox_next(struct sl_outbox *box); /* NULL: drained, fd is armed again */
+
+/* Chat: messages etc. as one JSON object -> prompt text by the model's template. *out malloc'ed. */
+SL_MUST_CHECK int sl_engine_render_chat(const struct sl_engine *eng, const char *context_json,
+                                        size_t n_context, char **out, size_t *n_out,
+                                        struct sl_error *err);
+bool sl_engine_has_chat_template(const struct sl_engine *eng);
+
+/* ---------------------------------------------------------------- statistics */
+
+#define SL_HIST_MAX 24
+
+struct sl_hist {                      /* cumulative counts are made by the reader */
+    uint64_t counts[SL_HIST_MAX + 1]; /* per bucket, the last is +Inf */
+    double sum;
+};
+
+struct sl_stats { /* a consistent copy */
+    int32_t n_running, n_waiting;
+    int32_t n_pages, n_pages_free, n_pages_cached; /* cached: unowned, kept for reuse */
+    uint64_t prompt_tokens, generation_tokens, prompt_tokens_cached;
+    uint64_t prefix_queries, prefix_hits; /* tokens */
+    uint64_t preemptions, steps;
+    uint64_t finished[5];  /* by enum sl_finish */
+    uint64_t step_mallocs; /* heap calls on the engine thread after ready; 0 is the promise */
+    struct sl_hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s;
+    struct sl_hist step_tokens, prompt_len, output_len;
+};
+
+void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out);
+/* Upper bounds of the buckets of a histogram of struct sl_stats; *n of them. */
+const double *sl_hist_bounds(size_t offset_in_stats, int *n);
+
+/* ---------------------------------------------------------------- inspection */
+
+/* Writes a description of a model (architecture, tensors, memory plan, routes) as text or JSON
+ * without loading weights. *out is malloc'ed. */
+SL_MUST_CHECK int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tensors,
+                             char **out, size_t *n_out, struct sl_error *err);
+
+const char *sl_code_name(int code); /* "EINVAL" */
+int sl_code_http(int code);         /* 400 */
+const char *sl_code_text(int code);
+
+#endif

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT
+ * limits.h - every bound on what comes from outside, in one place. Each is checked where it is used
+ * and the refusal names the field. Sources: docs/DETERMINISM.md for tile sizes, reliability
+ * practice of safetensors and llama.cpp for the file limits.
+ */
+#ifndef SL_BASE_LIMITS_H
+#define SL_BASE_LIMITS_H
+
+/* model files */
+#define SL_MAX_FILES       4096         /* files of one model folder */
+#define SL_MAX_SHARDS      1024         /* safetensors or GGUF shards of one model */
+#define SL_MAX_TENSORS     65536        /* tensors of one checkpoint */
+#define SL_MAX_TENSOR_NAME 256          /* bytes */
+#define SL_MAX_DIMS        4            /* dimensions of a tensor */
+#define SL_MAX_GGUF_KV     65536        /* metadata pairs */
+#define SL_MAX_GGUF_STRING (16u << 20)  /* bytes of one metadata string */
+#define SL_MAX_GGUF_ARRAY  (16u << 20)  /* elements of one metadata array */
+#define SL_MAX_ST_HEADER   100000000u   /* bytes of a safetensors header, as the format says */
+#define SL_MAX_JSON_FILE   (256u << 20) /* bytes of a JSON file of a model */
+#define SL_MAX_JSON_DEPTH  64
+#define SL_MAX_LAYERS      1024
+#define SL_MAX_HEADS       1024
+#define SL_MAX_HEAD_DIM    1024
+#define SL_MAX_HIDDEN      (1 << 20)
+#define SL_MAX_VOCAB       (4 << 20)
+#define SL_MAX_CONTEXT     (64 << 20) /* tokens */
+
+/* text */
+#define SL_MAX_TEXT        (256u << 20) /* bytes given to the tokenizer in one call */
+#define SL_MAX_TOKEN_BYTES (64u << 10)  /* bytes of one vocabulary entry */
+#define SL_MAX_REGEX       (64u << 10)  /* bytes of a pre-tokenizer pattern */
+#define SL_MAX_TEMPLATE    (1u << 20)   /* bytes of a chat template */
+#define SL_TEMPLATE_FUEL   10000000u    /* interpreter steps of one rendering */
+#define SL_TEMPLATE_DEPTH  150          /* nesting of template source and calls */
+#define SL_TEMPLATE_OUTPUT (64u << 20)  /* bytes one rendering may produce */
+
+/* requests */
+#define SL_MAX_N          128 /* sequences of one request */
+#define SL_MAX_STOPS      16
+#define SL_MAX_STOP_BYTES 256
+#define SL_MAX_STOP_IDS   64
+#define SL_MAX_LOGIT_BIAS 1024
+#define SL_MAX_LOGPROBS   20
+#define SL_MAX_CACHE_SALT 64 /* bytes */
+#define SL_MAX_PROMPTS    64 /* prompts of one completions call */
+
+/* engine */
+#define SL_MAX_SEQS        1024 /* sequences of one step */
+#define SL_MAX_STEP_TOKENS (1 << 17)
+#define SL_MAX_BLOCK_SIZE  256
+#define SL_MAX_THREADS     256
+
+/* HTTP */
+#define SL_MAX_HTTP_HEADER (64u << 10)
+#define SL_MAX_HTTP_BODY   (32u << 20)
+#define SL_MAX_CONNECTIONS 16384
+
+#endif
