@@ -36,6 +36,11 @@ TALES = {
     "The First Christmas Tree", "The Other Wise Man", "The Christmas Angel",
     "The King of the Golden River", "Dorothy and the Wizard in Oz",
 }
+# Of these, the ones in which a section is a tale from its beginning to its end.
+COLLECTIONS = {
+    "Grimms' Fairy Tales", "Andersen's Fairy Tales", "Aesop's Fables", "The Book of Dragons",
+    "The Happy Prince & Other Tales", "One Thousand and One Nights", "Bulfinch's Mythology",
+}
 
 NOUNS = """king queen prince princess fox wolf lion bear cat dog mouse rat horse ass donkey goat
 sheep lamb cow ox pig hen cock goose duck swan eagle crow raven owl sparrow nightingale swallow
@@ -44,14 +49,14 @@ fish whale crab dragon giant dwarf witch wizard fairy goblin ghost genie mermaid
 knight robber thief pirate sailor captain fisherman hunter shepherd farmer miller tailor shoemaker
 cobbler smith woodcutter merchant beggar servant cook barber doctor judge priest monk teacher
 painter lady lord boy girl baby mother father son daughter brother sister grandmother uncle aunt
-widow stepmother wife husband child maiden traveller stranger friend enemy scarecrow lion forest
+widow stepmother wife husband child maiden traveller stranger friend enemy scarecrow forest
 wood garden castle palace tower cottage village city mountain valley river lake sea island ship
-boat storm snow winter night moon star sun road bridge cave well door window mirror ring sword
-crown treasure gold apple rose flower tree bread cake egg bird feather letter book key lamp fire
+boat storm snow moon star sun road bridge cave door window mirror ring sword
+crown treasure gold apple rose flower tree cake egg bird feather letter book key lamp fire
 magic wish secret dream war battle wedding feast school train balloon desert jungle""".split()
 PLURALS = {"mouse": "mice", "goose": "geese", "wolf": "wolves", "thief": "thieves",
            "child": "children", "fox": "foxes", "witch": "witches", "fairy": "fairies"}
-MASS = {"snow", "gold", "magic", "bread", "fire", "war", "winter", "night", "treasure"}
+MASS = {"snow", "gold", "magic", "fire", "war", "treasure"}
 UNIQUE = {"sun", "moon", "sea"}
 NOT_NAMES = set("""I He She It They We You The A An And But Then There This That What When Where Who
 Why How Oh Ah Yes No Sir Mr Mrs Miss Lord Lady God Heaven Christmas English England French France
@@ -151,7 +156,7 @@ def conversation(section: Section, first: int, is_tale: bool, rng: random.Random
         return None
     size = "short " if len(answer) < 900 and rng.random() < 0.6 else ""
     about = topics(answer, rng)
-    if first and rng.random() < (0.25 if is_tale else 0.5):
+    if first and rng.random() < 0.5:
         shown = "\n\n".join(section.paragraphs[max(0, first - 2):first])
         request = rng.choice(ASK_CONTINUE).format(p=shown[-800:].split(". ", 1)[-1])
     elif first == 0 and section.title and is_tale and rng.random() < 0.3:
@@ -182,12 +187,13 @@ def opens_a_story(paragraph: str) -> bool:
         r"(?!He |She |It |They |But |And |So |This |These |Then |That |His |Her |Their )[A-Z]", paragraph) is not None
 
 
-def conversations(sections: list[Section], is_tale: bool, rng: random.Random) -> Iterator[list[Message]]:
+def conversations(book: str, sections: list[Section], rng: random.Random) -> Iterator[list[Message]]:
     """All conversations of one book: every opening often, passages from the middle more rarely."""
+    is_tale = book in TALES
     for section in sections:
         for first, paragraph in enumerate(section.paragraphs):
             if first == 0:
-                copies = 10 if is_tale else 3
+                copies = 20 if book in COLLECTIONS else 10 if is_tale else 3
             else:
                 copies = (1 if is_tale else rng.random() < 0.09) * opens_a_story(paragraph)
             for _ in range(copies):

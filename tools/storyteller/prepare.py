@@ -95,7 +95,7 @@ def main() -> None:
             split = "held" if book["title"] in HELD_OUT else "train"
             sections = clean.sections(book["text"])
             texts[split] += sections
-            talks[split] += chat.conversations(sections, book["title"] in chat.TALES, rng)
+            talks[split] += chat.conversations(book["title"], sections, rng)
     talks["train"] += chat.small_talk(len(talks["train"]) // 40, rng)
     for split in ("train", "held"):
         rng.shuffle(talks[split])

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT
+ * checkpoint.h - one view of a model on disk: tensors by name and metadata, whatever the container.
+ *
+ * A checkpoint is a Hugging Face folder (config.json, safetensors single or sharded, tokenizer
+ * files), a GGUF v2/v3 file (or split set), or the bundled model inside the binary. Files are
+ * mapped and tensors point into the mapping. Everything in a file is untrusted: counts, offsets,
+ * shapes and strings are checked before use, and a tensor view never reaches outside its file.
+ * Immutable once open; any thread may read. Pointers live until sl_ckpt_close.
+ */
+#ifndef SL_IO_CHECKPOINT_H
+#define SL_IO_CHECKPOINT_H
+
+#include "base/limits.h"
+#include "io/gguf.h"
+#include "quant/dtype.h"
+
+#include <jansson.h>
+
+enum sl_ckpt_kind { SL_CKPT_HF, SL_CKPT_GGUF };
+
+struct sl_ckpt_tensor {
+    const char *name;
+    enum sl_dtype dtype;
+    int32_t n_dims;
+    int64_t dims[SL_MAX_DIMS]; /* outermost first, as PyTorch prints them: a linear is [out, in] */
+    const uint8_t *data;
+    uint64_t n_bytes;
+};
+
+struct sl_ckpt;
+
+/* path: folder, .gguf file, or NULL for the bundled model. */
+SL_MUST_CHECK int sl_ckpt_open(const char *path, struct sl_ckpt **out, struct sl_error *err);
+void sl_ckpt_close(struct sl_ckpt *c);
+
+enum sl_ckpt_kind sl_ckpt_kind(const struct sl_ckpt *c);
+const char *sl_ckpt_path(const struct sl_ckpt *c); /* "(bundled)" for the bundled model */
+size_t sl_ckpt_n_tensors(const struct sl_ckpt *c);
+const struct sl_ckpt_tensor *sl_ckpt_tensor_at(const struct sl_ckpt *c, size_t idx);
+const struct sl_ckpt_tensor *sl_ckpt_find(const struct sl_ckpt *c, const char *name); /* or NULL */
+/* A tensor of a format this build cannot read is listed with its name but not found by
+ * sl_ckpt_find; this tells the format's name ("I64", "IQ2_XXS") for the message, or NULL when there
+ * is no such tensor. */
+const char *sl_ckpt_unsupported(const struct sl_ckpt *c, const char *name);
+
+/* Hugging Face: config.json and generation_config.json (an object, or NULL when absent). */
+const json_t *sl_ckpt_config(const struct sl_ckpt *c);
+const json_t *sl_ckpt_generation_config(const struct sl_ckpt *c);
+/* A file of the folder (tokenizer.json, chat_template.jinja ...), read-only bytes; false if absent.
+ */
+SL_MUST_CHECK bool sl_ckpt_file(const struct sl_ckpt *c, const char *name, const char **data,
+                                size_t *n_bytes);
+/* GGUF metadata; NULL for a folder. */
+const struct sl_gguf *sl_ckpt_gguf(const struct sl_ckpt *c);
+
+#endif

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT
+ * model.h - a loaded model and one forward step over a ragged batch.
+ *
+ * sl_model_open reads hyper-parameters only, so that `sluice inspect` can print the plan before any
+ * weight is touched; sl_model_load then binds and repacks the weights. A model is immutable after
+ * loading and may be shared by several runs; a run owns the activations of one engine.
+ */
+#ifndef SL_MODELS_MODEL_H
+#define SL_MODELS_MODEL_H
+
+#include "base/buf.h"
+#include "io/checkpoint.h"
+#include "kv/layout.h"
+#include "ops/ops.h"
+
+struct sl_model;
+struct sl_run;
+
+struct sl_model_facts { /* what the layers above need to know */
+    const char *family; /* "llama", "qwen3" */
+    int32_t n_layers, hidden, n_heads, n_kv_heads, head_dim, intermediate;
+    int32_t n_vocab; /* width of the logits */
+    int32_t context; /* longest sequence the checkpoint declares */
+    uint64_t n_params, weight_bytes;
+    const char *weight_dtype; /* of most parameters */
+    int32_t bos;              /* -1: none given */
+    int32_t eos[8]; /* ids that end a sequence: config.json and generation_config.json, or GGUF */
+    int32_t n_eos;
+};
+
+/* Recognises the family and checks every hyper-parameter against its range and every tensor against
+ * the family's table (presence, shape, format). The checkpoint stays open as long as the model. */
+SL_MUST_CHECK int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out,
+                                struct sl_error *err);
+SL_MUST_CHECK int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
+                                void *progress_arg, struct sl_error *err);
+void sl_model_close(struct sl_model *m);
+const struct sl_model_facts *sl_model_facts(const struct sl_model *m);
+/* The KV group of this model; dtype "auto" is f32 for f32 weights, else f16. */
+SL_MUST_CHECK int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, int block_size,
+                                     struct sl_kv_layout *out, struct sl_error *err);
+
+struct sl_run_config {
+    int32_t max_tokens; /* T of the largest step */
+    int32_t max_logits; /* n_logits of the largest step */
+    struct sl_kv_layout kv;
+    uint8_t *kv_pool; /* backend memory, n_pages * sl_kv_page_bytes */
+};
+
+uint64_t sl_run_bytes(const struct sl_model *m, const struct sl_run_config *cfg); /* activations */
+SL_MUST_CHECK int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg,
+                                struct sl_run **out, struct sl_error *err);
+void sl_run_destroy(struct sl_run *r);
+/* Writes KV of the batch's tokens and computes the wanted logits: [n_logits, V], valid until the
+ * next step. No allocation. */
+SL_MUST_CHECK int sl_run_step(struct sl_run *r, const struct sl_batch *batch, const float **logits,
+                              struct sl_error *err);
+/* Text (or JSON) lines about layers, tensors and the kernel chosen for each, for `sluice inspect`.
+ */
+void sl_model_describe(const struct sl_model *m, bool as_json, bool with_tensors,
+                       struct sl_buf *out);
+
+#endif

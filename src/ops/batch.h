@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT
+ * batch.h - the ragged batch of one step: for each scheduled sequence a span of token positions.
+ *
+ * A span is 1 token for a decode, a chunk for a prefill. Arrays are borrowed until the step
+ * returns. This header compiles as C11 and C++17.
+ */
+#ifndef SL_OPS_BATCH_H
+#define SL_OPS_BATCH_H
+
+#include <stdint.h>
+
+struct sl_span {
+    int32_t first; /* its first token's index in tokens[] */
+    int32_t n;     /* tokens, >= 1 */
+    int32_t pos;   /* absolute position of its first token = KV entries written before this step */
+    int32_t table_idx; /* its first page id's index in block_tables[] */
+};
+
+struct sl_batch {
+    int32_t n_tokens, n_spans, n_logits;
+    const int32_t *tokens;       /* [T] ids */
+    const int32_t *positions;    /* [T] absolute */
+    const struct sl_span *spans; /* [n_spans], in order of first; together they cover 0..T-1 */
+    const int32_t *block_tables; /* page ids; a span uses ceil((pos + n) / block_size) of them */
+    const int32_t *logit_rows;   /* [n_logits] token indexes whose logits are wanted, ascending */
+};
+
+#endif

@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT
+ * ops.h - argument structs of the operations in ops.def, and the table a backend fills.
+ *
+ * Activations are float32 on the CPU. T is the number of tokens (rows), H the hidden size, all
+ * matrices row-major, weights [N, K] as y = W x. A row's result depends on the row and its absolute
+ * position only, never on T, on the other rows or on the number of threads: docs/DETERMINISM.md
+ * gives the order of every reduction. Operations do not fail; a device that breaks says so at the
+ * end of the step. Pointers are device pointers of the backend. This header compiles as C11 and
+ * C++17.
+ */
+#ifndef SL_OPS_OPS_H
+#define SL_OPS_OPS_H
+
+#include "ops/batch.h"
+#include "quant/dtype.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* A matrix as the backend's kernel wants it; made by sl_backend.weight_create. */
+struct sl_weight {
+    enum sl_dtype dtype;
+    int32_t layout; /* backend's own: 0 = rows as in the file */
+    int64_t n_rows; /* N */
+    int64_t n_cols; /* K, a multiple of the format's block */
+    const void *data;
+    size_t row_bytes; /* of a row in the file's format */
+    size_t n_bytes;
+    bool owned; /* repacked copy, freed by weight_destroy; else it borrows the mapping */
+};
+
+/* One layer's part of the page pool. Page p starts at pool + p * page_bytes; in it, K of this layer
+ * is [n_kv_heads, block_size, head_dim] at k_offset and V likewise at v_offset. */
+struct sl_kv_view {
+    uint8_t *pool;
+    size_t page_bytes, k_offset, v_offset;
+    enum sl_dtype dtype; /* F32, F16 or BF16 */
+    int32_t block_size;
+};
+
+enum sl_act { SL_ACT_SILU, SL_ACT_GELU_TANH };
+
+enum sl_rope_pairing {
+    SL_ROPE_HALF,        /* (x[i], x[i + d/2]), the Hugging Face order */
+    SL_ROPE_INTERLEAVED, /* (x[2i], x[2i + 1]), the order of GGUF Llama files */
+};
+
+struct sl_op_embed {    /* out[t] = w[ids[t]] * scale */
+    const int32_t *ids; /* [T], each below w->n_rows: checked at admission */
+    int32_t n;
+    const struct sl_weight *w; /* [V, H] */
+    float scale;
+    float *out; /* [T, H] */
+};
+
+struct sl_op_rmsnorm { /* out = x * rsqrt(mean(x^2) + eps) * w */
+    const float *x;    /* [T, H] */
+    const float *w;    /* [H] */
+    float eps;
+    int32_t n, h;
+    float *out; /* [T, H], may be x */
+};
+
+struct sl_op_add_rmsnorm { /* x += y; out = rmsnorm(x) */
+    float *x;              /* [T, H] the residual stream */
+    const float *y;        /* [T, H] */
+    const float *w;
+    float eps;
+    int32_t n, h;
+    float *out;
+};
+
+struct sl_op_linear { /* out = x W^T + bias */
+    const float *x;   /* [T, K], rows ld_x apart */
+    int64_t ld_x;
+    const struct sl_weight *w; /* [N, K] */
+    const float *bias;         /* [N] or NULL */
+    int32_t n;                 /* T */
+    float *out;                /* [T, N], rows ld_out apart */
+    int64_t ld_out;
+};
+
+struct sl_op_linear_gated_act { /* out = act(x Wg^T) * (x Wu^T) */
+    const float *x;             /* [T, K] */
+    int64_t ld_x;
+    const struct sl_weight *gate, *up; /* [I, K] */
+    enum sl_act act;
+    int32_t n;
+    float *out; /* [T, I] */
+};
+
+/* A table of rotation frequencies, one per kind of layer. */
+struct sl_rope {
+    int32_t n_dims; /* rotated dimensions of a head, even; the rest passes through */
+    enum sl_rope_pairing pairing;
+    const float *inv_freq; /* [n_dims / 2] */
+    float attn_factor;     /* multiplies cos and sin */
+};
+
+struct sl_op_rope_angles { /* once a step: out[t, i] = (cos, sin)(pos[t] * inv_freq[i]) * factor */
+    const int32_t *positions;
+    int32_t n;
+    const struct sl_rope *rope;
+    float *out; /* [T, n_dims / 2, 2] */
+};
+
+struct sl_op_qk_norm_rope_kv_store { /* q, k: optional per-head RMSNorm, then RoPE; k, v: to the
+                                        pages */
+    const struct sl_batch *batch;
+    float *q;       /* [T, nq, hd], rows ld apart; rotated in place */
+    const float *k; /* [T, nkv, hd] */
+    const float *v; /* [T, nkv, hd] */
+    int64_t ld_q, ld_k, ld_v;
+    int32_t n_heads, n_kv_heads, head_dim;
+    const float *q_norm, *k_norm; /* [hd] or NULL */
+    float eps;
+    const struct sl_rope *rope; /* NULL: no rotation */
+    const float *angles;        /* from rope_angles */
+    struct sl_kv_view kv;
+};
+
+struct sl_op_attention { /* causal attention of each span's rows over its pages */
+    const struct sl_batch *batch;
+    const float *q; /* [T, nq, hd] */
+    int64_t ld_q;
+    int32_t n_heads, n_kv_heads, head_dim;
+    float scale;
+    int32_t window;     /* 0: none; else key j is seen by row i iff i - window < j <= i */
+    float softcap;      /* 0: none; else s = cap * tanh(s / cap) */
+    const float *sinks; /* [nq] or NULL: a logit that takes part in the softmax's sum alone */
+    struct sl_kv_view kv;
+    float *out; /* [T, nq * hd] */
+    int64_t ld_out;
+};
+
+struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
+    const float *x;        /* [T, H] */
+    const int32_t *rows;
+    int32_t n, h;
+    float *out; /* [n, H] */
+};
+
+enum sl_op {
+#define SL_OP(name) SL_OP_##name,
+#include "ops/ops.def"
+#undef SL_OP
+    SL_OP_COUNT
+};
+
+const char *sl_op_name(enum sl_op op);
+
+struct sl_backend;
+
+struct sl_backend_vt {
+    const char *name; /* "cpu" */
+#define SL_OP(name) void (*name)(struct sl_backend * be, const struct sl_op_##name *args);
+#include "ops/ops.def"
+#undef SL_OP
+    /* Zeroed memory for activations and pages. NULL when exhausted. */
+    void *(*alloc)(struct sl_backend *be, size_t n_bytes);
+    void (*free)(struct sl_backend *be, void *p, size_t n_bytes);
+    /* Chooses the route for a matrix and repacks it if the route wants; data stays valid as long as
+     * the weight. A format without a route is SL_EUNSUPPORTED. */
+    int (*weight_create)(struct sl_backend *be, enum sl_dtype dtype, int64_t n_rows, int64_t n_cols,
+                         const void *data, struct sl_weight *out, struct sl_error *err);
+    void (*weight_destroy)(struct sl_backend *be, struct sl_weight *w);
+    /* Name of the kernel that runs a weight, for `sluice inspect`. */
+    const char *(*weight_route)(struct sl_backend *be, const struct sl_weight *w);
+    const char *(*isa)(struct sl_backend *be);
+    int (*n_threads)(struct sl_backend *be);
+    void (*destroy)(struct sl_backend *be);
+};
+
+struct sl_backend { /* first member of the backend's own struct */
+    const struct sl_backend_vt *vt;
+};
+
+#endif
