@@ -38,7 +38,7 @@ int sl_error_prefix(struct sl_error *err, int code, const char *fmt, ...)
     return code;
 }
 
-_Noreturn void sl_assert_failed(const char *cond, const char *file, int line, const char *func)
+void sl_assert_failed(const char *cond, const char *file, int line, const char *func)
 {
     fprintf(stderr, "sluice: bug: %s:%d: %s: assertion failed: %s\n", file, line, func, cond);
     void *frames[32];

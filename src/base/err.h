@@ -33,6 +33,7 @@ int sl_error_prefix(struct sl_error *err, int code, const char *fmt, ...)
 #define SL_DCHECK(cond) ((void)sizeof((cond) ? 1 : 0))
 #endif
 
-_Noreturn void sl_assert_failed(const char *cond, const char *file, int line, const char *func);
+void sl_assert_failed(const char *cond, const char *file, int line, const char *func)
+    __attribute__((noreturn));
 
 #endif

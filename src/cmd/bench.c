@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT
+ * bench.c - `sluice bench`: offline throughput and latency of the engine, without a server.
+ * Prompts are random token ids from a seed, so that two runs, or two builds, do the same work.
+ */
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/rng.h"
+#include "base/sys.h"
+#include "cmd/bench_serve.h"
+#include "cmd/common.h"
+
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct bench_options {
+    int32_t n_prompts, input_len, output_len, shared_len, concurrency;
+    uint64_t seed;
+    bool json, null_model;
+};
+
+#define OWN(field) offsetof(struct bench_options, field)
+
+static const struct sl_flag bench_flags[] = {
+    {SL_FLAG_INT, 0, "num-prompts", NULL, OWN(n_prompts), 1, 1000000, "N",
+     "requests (default: 16)"},
+    {SL_FLAG_INT, 0, "max-concurrency", NULL, OWN(concurrency), 1, 100000, "N",
+     "requests at a time (default: all)"},
+    {SL_FLAG_INT, 0, "input-len", "random-input-len", OWN(input_len), 1, SL_MAX_CONTEXT, "N",
+     "prompt tokens (default: 128)"},
+    {SL_FLAG_INT, 0, "output-len", "random-output-len", OWN(output_len), 1, SL_MAX_CONTEXT, "N",
+     "tokens to generate (default: 128)"},
+    {SL_FLAG_INT, 0, "prefix-len", "random-prefix-len", OWN(shared_len), 0, SL_MAX_CONTEXT, "N",
+     "of the prompt, tokens shared by all (default: 0)"},
+    {SL_FLAG_U64, 's', "seed", NULL, OWN(seed), 0, 0x1p53, "S", "of the prompts (default: 0)"},
+    {SL_FLAG_SWITCH, 0, "null-model", NULL, OWN(null_model), 0, 0, NULL,
+     "a counter instead of a model: the engine's own cost"},
+    {SL_FLAG_SWITCH, 0, "json", NULL, OWN(json), 0, 0, NULL, "print one JSON object"},
+};
+
+struct series { /* seconds */
+    double *values;
+    size_t n, cap;
+};
+
+struct bench {
+    const struct bench_options *opt;
+    struct sl_engine *eng;
+    struct sl_outbox *box;
+    uint64_t *last_chunk_ns; /* [n_prompts] */
+    int32_t *shared;         /* [shared_len] */
+    struct series ttft, itl, e2e;
+    int64_t n_output, n_input, n_cached;
+    int n_failed;
+};
+
+static bool series_add(struct series *s, double value)
+{
+    if (s->n == s->cap) {
+        size_t cap = s->cap != 0 ? s->cap * 2 : 1024;
+        double *grown = sl_realloc(s->values, cap * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        s->values = grown;
+        s->cap = cap;
+    }
+    s->values[s->n++] = value;
+    return true;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double percentile(const struct series *s, double p)
+{
+    if (s->n == 0)
+        return 0;
+    size_t idx = (size_t)(p / 100 * (double)(s->n - 1) + 0.5);
+    return s->values[idx];
+}
+
+static double mean(const struct series *s)
+{
+    double sum = 0;
+    for (size_t i = 0; i < s->n; i++)
+        sum += s->values[i];
+    return s->n > 0 ? sum / (double)s->n : 0;
+}
+
+static int submit_one(struct bench *b, int idx, int32_t *prompt, struct sl_error *err)
+{
+    const struct bench_options *opt = b->opt;
+    int32_t n_vocab = sl_tokenizer_n_vocab(sl_engine_tokenizer(b->eng));
+    struct sl_rng rng = {.seed = opt->seed + 1 + (uint64_t)idx};
+    for (int32_t i = 0; i < opt->input_len; i++)
+        prompt[i] =
+            i < opt->shared_len ? b->shared[i] : (int32_t)sl_rng_below(&rng, (uint64_t)n_vocab);
+    struct sl_request_desc desc = {.prompt = prompt, .n_prompt = opt->input_len, .outbox = b->box};
+    sl_sampling_default(&desc.sampling);
+    desc.sampling.temperature = 0;
+    desc.sampling.max_tokens = opt->output_len;
+    desc.sampling.ignore_eos = true;
+    desc.user = &b->last_chunk_ns[idx];
+    struct sl_request *req;
+    return sl_request_submit(b->eng, &desc, &req, err);
+}
+
+/* Reads one request's news; true when it is over and released. */
+static bool consume(struct bench *b, struct sl_request *req)
+{
+    struct sl_chunk chunk;
+    uint64_t *last = sl_request_user(req);
+    while (sl_request_read(req, &chunk) == 1) {
+        uint64_t now = sl_now_ns();
+        if (chunk.finish == SL_FINISH_ERROR || chunk.finish == SL_FINISH_ABORT)
+            b->n_failed++;
+        if (chunk.n_tokens == 0)
+            continue;
+        if (*last != 0)
+            (void)series_add(&b->itl, (double)(now - *last) / 1e9 / (double)chunk.n_tokens);
+        *last = now;
+    }
+    if (!sl_request_done(req))
+        return false;
+    struct sl_usage u;
+    sl_request_usage(req, &u);
+    (void)series_add(&b->ttft, (double)(u.t_first_ns - u.t_submit_ns) / 1e9);
+    (void)series_add(&b->e2e, (double)(u.t_last_ns - u.t_submit_ns) / 1e9);
+    b->n_input += u.n_prompt;
+    b->n_cached += u.n_cached;
+    b->n_output += u.n_output;
+    sl_request_release(req);
+    return true;
+}
+
+static int run_all(struct bench *b, double *seconds, struct sl_error *err)
+{
+    const struct bench_options *opt = b->opt;
+    int submitted = 0, done = 0, rc = 0;
+    int32_t *prompt = sl_calloc((size_t)opt->input_len, sizeof *prompt);
+    if (prompt == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a prompt");
+    uint64_t start = sl_now_ns();
+    sl_cli_catch_interrupt();
+    while (rc == 0 && done < opt->n_prompts && !sl_cli_interrupted()) {
+        while (rc == 0 && submitted < opt->n_prompts && submitted - done < opt->concurrency)
+            rc = submit_one(b, submitted++, prompt, err);
+        struct pollfd p = {.fd = sl_outbox_fd(b->box), .events = POLLIN};
+        if (poll(&p, 1, 100) <= 0)
+            continue;
+        for (struct sl_request *req; (req = sl_outbox_next(b->box)) != NULL;)
+            done += consume(b, req);
+    }
+    *seconds = (double)(sl_now_ns() - start) / 1e9;
+    sl_free(prompt);
+    if (rc == 0 && done < opt->n_prompts)
+        rc =
+            sl_fail(err, SL_ECANCELED, "interrupted after %d of %d requests", done, opt->n_prompts);
+    return rc;
+}
+
+static void print_series(const char *name, const struct series *s)
+{
+    printf("  %-28s mean %9.3f   p50 %9.3f   p90 %9.3f   p99 %9.3f\n", name, mean(s) * 1e3,
+           percentile(s, 50) * 1e3, percentile(s, 90) * 1e3, percentile(s, 99) * 1e3);
+}
+
+static void json_series(const char *name, const struct series *s)
+{
+    printf(", \"%s_ms\": {\"mean\": %.4f, \"p50\": %.4f, \"p90\": %.4f, \"p99\": %.4f}", name,
+           mean(s) * 1e3, percentile(s, 50) * 1e3, percentile(s, 90) * 1e3,
+           percentile(s, 99) * 1e3);
+}
+
+static void report(struct bench *b, double seconds)
+{
+    const struct sl_model_info *info = sl_engine_info(b->eng);
+    struct sl_stats st;
+    struct series *all[] = {&b->ttft, &b->itl, &b->e2e};
+    sl_engine_stats(b->eng, &st);
+    for (size_t i = 0; i < SL_COUNT(all); i++)
+        qsort(all[i]->values, all[i]->n, sizeof(double), compare_doubles);
+    if (b->opt->json) {
+        printf("{\"model\": \"%s\", \"weights\": \"%s\", \"isa\": \"%s\", \"threads\": %d",
+               info->architecture, info->weight_dtype, info->isa, info->n_threads);
+        printf(", \"requests\": %d, \"failed\": %d, \"seconds\": %.4f", b->opt->n_prompts,
+               b->n_failed, seconds);
+        printf(", \"input_tokens\": %lld, \"cached_tokens\": %lld, \"output_tokens\": %lld",
+               (long long)b->n_input, (long long)b->n_cached, (long long)b->n_output);
+        printf(", \"output_tokens_per_s\": %.2f, \"total_tokens_per_s\": %.2f",
+               (double)b->n_output / seconds, (double)(b->n_output + b->n_input) / seconds);
+        json_series("ttft", &b->ttft);
+        json_series("itl", &b->itl);
+        json_series("e2e", &b->e2e);
+        printf(", \"steps\": %llu, \"preemptions\": %llu, \"step_mallocs\": %llu}\n",
+               (unsigned long long)st.steps, (unsigned long long)st.preemptions,
+               (unsigned long long)st.step_mallocs);
+        return;
+    }
+    printf("%s, %s weights, %s, %d threads\n", info->architecture, info->weight_dtype, info->isa,
+           info->n_threads);
+    printf("  %d requests in %.2f s, %d failed\n", b->opt->n_prompts, seconds, b->n_failed);
+    printf("  %-28s %lld in (%lld cached), %lld out\n", "tokens", (long long)b->n_input,
+           (long long)b->n_cached, (long long)b->n_output);
+    printf("  %-28s %.1f out, %.1f in + out\n", "tokens/s", (double)b->n_output / seconds,
+           (double)(b->n_output + b->n_input) / seconds);
+    print_series("time to first token, ms", &b->ttft);
+    print_series("between tokens, ms", &b->itl);
+    print_series("whole request, ms", &b->e2e);
+    printf("  %-28s %llu, %llu preemptions, %llu heap calls\n", "steps",
+           (unsigned long long)st.steps, (unsigned long long)st.preemptions,
+           (unsigned long long)st.step_mallocs);
+}
+
+static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
+                        struct sl_error *err)
+{
+    struct bench b = {.opt = opt, .eng = eng};
+    double seconds = 0;
+    int rc = sl_outbox_create(&b.box, err);
+    if (rc != 0)
+        return rc;
+    b.last_chunk_ns = sl_calloc((size_t)opt->n_prompts, sizeof *b.last_chunk_ns);
+    b.shared = sl_calloc((size_t)opt->input_len, sizeof *b.shared);
+    if (b.last_chunk_ns == NULL || b.shared == NULL) {
+        rc = sl_fail(err, SL_ENOMEM, "out of memory for %d requests", opt->n_prompts);
+    } else {
+        struct sl_rng rng = {.seed = opt->seed};
+        uint64_t n_vocab = (uint64_t)sl_tokenizer_n_vocab(sl_engine_tokenizer(eng));
+        for (int32_t i = 0; i < opt->shared_len; i++)
+            b.shared[i] = (int32_t)sl_rng_below(&rng, n_vocab);
+        rc = run_all(&b, &seconds, err);
+    }
+    if (rc == 0)
+        report(&b, seconds);
+    sl_engine_destroy(eng); /* ends what an interrupt left running, before its outbox goes */
+    sl_outbox_destroy(b.box);
+    sl_free(b.last_chunk_ns);
+    sl_free(b.shared);
+    sl_free(b.ttft.values);
+    sl_free(b.itl.values);
+    sl_free(b.e2e.values);
+    return rc;
+}
+
+static int bench_main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "serve") == 0)
+        return sl_bench_serve(argc - 1, argv + 1);
+    struct bench_options opt = {.n_prompts = 16, .input_len = 128, .output_len = 128};
+    struct sl_engine_config cfg = {0};
+    struct sl_error err = {0};
+    struct sl_engine *eng = NULL;
+    int n_positional;
+    struct sl_flag_group groups[] = {
+        {bench_flags, SL_COUNT(bench_flags), &opt, 0},
+        {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
+    };
+    int rc = sl_flags_parse(&sl_cmd_bench, groups, SL_COUNT(groups), argc, argv, &cfg.model, 1,
+                            &n_positional, &err);
+    if (rc == SL_FLAGS_HELP)
+        return SL_EXIT_OK;
+    if (opt.concurrency == 0)
+        opt.concurrency = opt.n_prompts;
+    if (rc == 0 && opt.shared_len > opt.input_len)
+        rc = sl_fail(&err, SL_EINVAL, "--prefix-len %d is longer than --input-len %d",
+                     opt.shared_len, opt.input_len);
+    cfg.null_model = opt.null_model;
+    cfg.max_queued = SL_MAX(opt.n_prompts, 1024);
+    if (rc == 0)
+        rc = sl_cli_open_engine(&cfg, &eng, &err);
+    if (rc == 0)
+        rc = bench_engine(&opt, eng, &err);
+    return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_bench, &err);
+}
+
+const struct sl_command sl_cmd_bench = {
+    .name = "bench",
+    .usage = "[MODEL] [FLAGS]   or   sluice bench serve --url URL [FLAGS]",
+    .summary = "measure throughput and latency, offline or of a server",
+    .details =
+        "`sluice bench serve --help` shows the load generator for OpenAI-compatible servers.\n",
+    .run = bench_main,
+};

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+#include "cmd/common.h"
+
+#include "base/sys.h"
+
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define WAIT_MS          50 /* between looks at Ctrl-C while no token comes */
+#define PROGRESS_STEP_NS 100000000u
+
+struct progress {
+    uint64_t start_ns, last_ns;
+    bool tty, shown;
+};
+
+/* A bar on a terminal; in a log file one line every ten steps would only be noise, so nothing. */
+static void show_progress(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+    struct progress *p = arg;
+    uint64_t now = sl_now_ns();
+    bool finished = done == total;
+    if (!p->tty || (!finished && now - p->last_ns < PROGRESS_STEP_NS) || (finished && !p->shown))
+        return;
+    p->last_ns = now;
+    p->shown = true;
+    fprintf(stderr, "\r%s %3.0f%% of %.1f MB, %.1f s", what,
+            total > 0 ? 100.0 * (double)done / (double)total : 100.0, (double)total / 1e6,
+            (double)(now - p->start_ns) / 1e9);
+    if (finished)
+        fputs("\r\x1b[K", stderr);
+}
+
+int sl_cli_open_engine(struct sl_engine_config *cfg, struct sl_engine **out, struct sl_error *err)
+{
+    struct progress p = {.start_ns = sl_now_ns(), .tty = isatty(STDERR_FILENO) == 1};
+    p.last_ns = p.start_ns;
+    cfg->progress = show_progress;
+    cfg->progress_arg = &p;
+    int rc = sl_engine_create(cfg, out, err);
+    cfg->progress = NULL;
+    cfg->progress_arg = NULL;
+    return rc;
+}
+
+static atomic_bool interrupted;
+
+static void on_interrupt(int sig)
+{
+    (void)sig;
+    atomic_store(&interrupted, true);
+}
+
+void sl_cli_catch_interrupt(void)
+{
+    struct sigaction sa = {.sa_handler =
+                               on_interrupt}; /* no SA_RESTART: a blocked read must return */
+    sigaction(SIGINT, &sa, NULL);
+}
+
+bool sl_cli_interrupted(void)
+{
+    return atomic_load(&interrupted);
+}
+
+void sl_cli_uninterrupt(void)
+{
+    atomic_store(&interrupted, false);
+}
+
+static int drain_chunks(struct sl_request *req, bool echo, struct sl_cli_result *out,
+                        struct sl_error *err)
+{
+    struct sl_chunk chunk;
+    while (sl_request_read(req, &chunk) == 1) {
+        sl_buf_put(&out->text, chunk.text, chunk.n_text);
+        if (chunk.finish != SL_RUNNING)
+            out->finish = chunk.finish;
+        if (echo && chunk.n_text > 0) {
+            int rc = sl_write_all(STDOUT_FILENO, chunk.text, chunk.n_text, err);
+            if (rc != 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+int sl_cli_generate(struct sl_engine *eng, const char *prompt, size_t n_prompt, unsigned flags,
+                    const struct sl_sampling *sampling, bool echo, struct sl_cli_result *out,
+                    struct sl_error *err)
+{
+    int32_t *ids = NULL;
+    size_t n_ids = 0;
+    *out = (struct sl_cli_result){.finish = SL_RUNNING};
+    int rc =
+        sl_tokenizer_encode(sl_engine_tokenizer(eng), prompt, n_prompt, flags, &ids, &n_ids, err);
+    if (rc != 0)
+        return rc;
+    struct sl_request_desc desc = {
+        .prompt = ids, .n_prompt = (int32_t)n_ids, .sampling = *sampling};
+    struct sl_request *req = NULL;
+    rc = sl_request_submit(eng, &desc, &req, err);
+    sl_free(ids);
+    if (rc != 0)
+        return rc;
+    while (rc == 0 && !sl_request_done(req)) {
+        if (sl_cli_interrupted())
+            sl_request_cancel(req);
+        sl_request_wait(req, WAIT_MS);
+        rc = drain_chunks(req, echo, out, err);
+    }
+    sl_request_usage(req, &out->usage);
+    if (rc == 0 && out->finish == SL_FINISH_ERROR) {
+        *err = *sl_request_error(req);
+        rc = err->code;
+    }
+    sl_request_release(req);
+    if (rc == 0 && !sl_buf_ok(&out->text))
+        rc = sl_fail(err, SL_ENOMEM, "out of memory for the generated text");
+    return rc;
+}
+
+void sl_cli_message(struct sl_buf *b, const char *role, const char *content, size_t n_content)
+{
+    sl_buf_puts(b, "{\"role\": ");
+    sl_buf_json_string(b, role, strlen(role));
+    sl_buf_puts(b, ", \"content\": ");
+    sl_buf_json_string(b, content, n_content);
+    sl_buf_putc(b, '}');
+}
+
+const char *sl_cli_finish_name(enum sl_finish f)
+{
+    switch (f) {
+    case SL_RUNNING:
+        return "running";
+    case SL_FINISH_STOP:
+        return "stop";
+    case SL_FINISH_LENGTH:
+        return "length";
+    case SL_FINISH_ABORT:
+        return "abort";
+    case SL_FINISH_ERROR:
+        return "error";
+    }
+    return "unknown";
+}

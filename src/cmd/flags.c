@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: MIT */
+#include "cmd/flags.h"
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/str.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_FLAGS 128 /* of one command, for the typo hint */
+
+static bool is_switch(const struct sl_flag *f)
+{
+    return f->kind == SL_FLAG_SWITCH || f->kind == SL_FLAG_SWITCH_OFF;
+}
+
+/* Flags are compared with '_' read as '-', as vLLM does. */
+static bool name_equals(const char *name, const char *given, size_t n_given)
+{
+    if (name == NULL || strlen(name) != n_given)
+        return false;
+    for (size_t i = 0; i < n_given; i++) {
+        if ((given[i] == '_' ? '-' : given[i]) != name[i])
+            return false;
+    }
+    return true;
+}
+
+struct match {
+    const struct sl_flag *flag;
+    struct sl_flag_group *group;
+    bool negated;
+};
+
+static bool find_long(struct sl_flag_group *groups, int n_groups, const char *given, size_t n_given,
+                      struct match *out)
+{
+    bool no = n_given > 3 && strncmp(given, "no", 2) == 0 && (given[2] == '-' || given[2] == '_');
+    for (int g = 0; g < n_groups; g++) {
+        for (int i = 0; i < groups[g].n_flags; i++) {
+            const struct sl_flag *f = &groups[g].flags[i];
+            *out = (struct match){f, &groups[g], false};
+            if (name_equals(f->name, given, n_given) || name_equals(f->alias, given, n_given))
+                return true;
+            out->negated = true;
+            if (no && is_switch(f) && name_equals(f->name, given + 3, n_given - 3))
+                return true;
+        }
+    }
+    return false;
+}
+
+static bool find_short(struct sl_flag_group *groups, int n_groups, char c, struct match *out)
+{
+    for (int g = 0; g < n_groups; g++) {
+        for (int i = 0; i < groups[g].n_flags; i++) {
+            *out = (struct match){&groups[g].flags[i], &groups[g], false};
+            if (c != 0 && out->flag->short_name == c)
+                return true;
+        }
+    }
+    return false;
+}
+
+static int unknown_flag(struct sl_flag_group *groups, int n_groups, const char *arg,
+                        struct sl_error *err)
+{
+    const char *names[MAX_FLAGS];
+    size_t n = 0;
+    char plain[64];
+    size_t len = strcspn(arg, "=");
+    for (int g = 0; g < n_groups; g++) {
+        for (int i = 0; i < groups[g].n_flags && n < MAX_FLAGS; i++) {
+            if (groups[g].flags[i].name != NULL)
+                names[n++] = groups[g].flags[i].name;
+        }
+    }
+    const char *near = NULL;
+    if (len > 2 && len - 2 < sizeof plain) {
+        memcpy(plain, arg + 2, len - 2);
+        plain[len - 2] = '\0';
+        near = sl_nearest(plain, names, n);
+    }
+    if (near != NULL)
+        return sl_fail(err, SL_EINVAL, "unknown flag %.*s; did you mean --%s?", (int)len, arg,
+                       near);
+    return sl_fail(err, SL_EINVAL, "unknown flag %.*s (see --help)", (int)len, arg);
+}
+
+static int out_of_range(const struct sl_flag *f, const char *value, struct sl_error *err)
+{
+    return sl_fail(err, SL_EINVAL, "--%s: %s is not between %g and %g", f->name, value, f->min,
+                   f->max);
+}
+
+static int store_integer(const struct sl_flag *f, void *field, const char *value,
+                         struct sl_error *err)
+{
+    bool negative = value[0] == '-';
+    uint64_t x;
+    if (!sl_parse_human_u64(value + negative, strlen(value) - negative, &x))
+        return sl_fail(err, SL_EINVAL, "--%s: '%s' is not a whole number", f->name, value);
+    double as_double = negative ? -(double)x : (double)x;
+    if (as_double < f->min || as_double > f->max)
+        return out_of_range(f, value, err);
+    if (f->kind == SL_FLAG_U64) {
+        *(uint64_t *)field = x;
+        return 0;
+    }
+    *(int32_t *)field = (int32_t)(negative ? -(int64_t)x : (int64_t)x);
+    return 0;
+}
+
+static int store(const struct match *m, const char *value, struct sl_error *err)
+{
+    const struct sl_flag *f = m->flag;
+    void *field = (char *)m->group->base + f->offset;
+    m->group->given |= UINT64_C(1) << (f - m->group->flags);
+    switch (f->kind) {
+    case SL_FLAG_SWITCH:
+        *(bool *)field = !m->negated;
+        return 0;
+    case SL_FLAG_SWITCH_OFF:
+        *(bool *)field = m->negated;
+        return 0;
+    case SL_FLAG_STR:
+        *(const char **)field = value;
+        return 0;
+    case SL_FLAG_STR_LIST: {
+        struct sl_flag_list *list = field;
+        if (list->n == SL_FLAG_LIST_MAX)
+            return sl_fail(err, SL_ELIMIT, "--%s: given more than %d times", f->name,
+                           SL_FLAG_LIST_MAX);
+        list->items[list->n++] = value;
+        return 0;
+    }
+    case SL_FLAG_INT:
+    case SL_FLAG_U64:
+        return store_integer(f, field, value, err);
+    case SL_FLAG_FLOAT: {
+        double x;
+        if (!sl_parse_double(value, strlen(value), &x))
+            return sl_fail(err, SL_EINVAL, "--%s: '%s' is not a number", f->name, value);
+        if (x < f->min || x > f->max)
+            return out_of_range(f, value, err);
+        *(float *)field = (float)x;
+        return 0;
+    }
+    case SL_FLAG_HEADING:
+        break;
+    }
+    SL_ASSERT(!"a heading has no value");
+}
+
+int sl_flags_parse(const struct sl_command *cmd, struct sl_flag_group *groups, int n_groups,
+                   int argc, char **argv, const char **positional, int max_positional,
+                   int *n_positional, struct sl_error *err)
+{
+    bool only_positional = false;
+    *n_positional = 0;
+    for (int g = 0; g < n_groups; g++)
+        SL_ASSERT(groups[g].n_flags <= 64);
+    for (int i = 1; i < argc; i++) {
+        const char *arg = argv[i];
+        if (!only_positional && strcmp(arg, "--") == 0) {
+            only_positional = true;
+            continue;
+        }
+        if (only_positional || arg[0] != '-' || arg[1] == '\0') {
+            if (*n_positional == max_positional)
+                return sl_fail(err, SL_EINVAL, "unexpected argument '%s' (see --help)", arg);
+            positional[(*n_positional)++] = arg;
+            continue;
+        }
+        if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0) {
+            sl_flags_help(cmd, groups, n_groups);
+            return SL_FLAGS_HELP;
+        }
+        struct match m;
+        const char *value = NULL;
+        if (arg[1] == '-') {
+            size_t n = strcspn(arg + 2, "=");
+            if (!find_long(groups, n_groups, arg + 2, n, &m))
+                return unknown_flag(groups, n_groups, arg, err);
+            value = arg[2 + n] == '=' ? arg + 3 + n : NULL;
+        } else if (arg[2] != '\0' || !find_short(groups, n_groups, arg[1], &m)) {
+            return sl_fail(err, SL_EINVAL, "unknown flag %s (see --help)", arg);
+        }
+        if (is_switch(m.flag)) {
+            if (value != NULL)
+                return sl_fail(err, SL_EINVAL, "--%s takes no value", m.flag->name);
+        } else if (value == NULL) {
+            if (i + 1 == argc)
+                return sl_fail(err, SL_EINVAL, "--%s needs a value: %s", m.flag->name,
+                               m.flag->help);
+            value = argv[++i];
+        }
+        int rc = store(&m, value, err);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+bool sl_flags_given(const struct sl_flag_group *group, const char *name)
+{
+    for (int i = 0; i < group->n_flags; i++) {
+        if (group->flags[i].name != NULL && strcmp(group->flags[i].name, name) == 0)
+            return (group->given >> i & 1) != 0;
+    }
+    SL_ASSERT(!"no such flag in the table");
+}
+
+static size_t field_bytes(enum sl_flag_kind kind)
+{
+    switch (kind) {
+    case SL_FLAG_SWITCH:
+    case SL_FLAG_SWITCH_OFF:
+        return sizeof(bool);
+    case SL_FLAG_STR:
+        return sizeof(const char *);
+    case SL_FLAG_STR_LIST:
+        return sizeof(struct sl_flag_list);
+    case SL_FLAG_INT:
+        return sizeof(int32_t);
+    case SL_FLAG_U64:
+        return sizeof(uint64_t);
+    case SL_FLAG_FLOAT:
+        return sizeof(float);
+    case SL_FLAG_HEADING:
+        break;
+    }
+    return 0;
+}
+
+void sl_flags_overlay(const struct sl_flag_group *group, void *onto)
+{
+    for (int i = 0; i < group->n_flags; i++) {
+        const struct sl_flag *f = &group->flags[i];
+        if ((group->given >> i & 1) != 0)
+            memcpy((char *)onto + f->offset, (const char *)group->base + f->offset,
+                   field_bytes(f->kind));
+    }
+}
+
+static void print_row(const struct sl_flag *f)
+{
+    char left[64];
+    if (f->kind == SL_FLAG_HEADING) {
+        printf("\n%s\n", f->help);
+        return;
+    }
+    char letter[5] = "    ";
+    if (f->short_name != 0)
+        snprintf(letter, sizeof letter, "-%c, ", f->short_name);
+    snprintf(left, sizeof left, "%s--%s%s%s%s", letter, f->kind == SL_FLAG_SWITCH_OFF ? "no-" : "",
+             f->name, f->arg != NULL ? " " : "", f->arg != NULL ? f->arg : "");
+    printf("  %-34s %s\n", left, f->help);
+}
+
+void sl_flags_help(const struct sl_command *cmd, struct sl_flag_group *groups, int n_groups)
+{
+    printf("sluice %s: %s\n\nUsage: sluice %s %s\n", cmd->name, cmd->summary, cmd->name,
+           cmd->usage);
+    for (int g = 0; g < n_groups; g++) {
+        for (int i = 0; i < groups[g].n_flags; i++)
+            print_row(&groups[g].flags[i]);
+    }
+    if (cmd->details != NULL)
+        printf("\n%s", cmd->details);
+}
+
+int sl_command_fail(const struct sl_command *cmd, const struct sl_error *err)
+{
+    bool users = err->code == SL_EINVAL || err->code == SL_EFORMAT || err->code == SL_ELIMIT ||
+                 err->code == SL_ENOTFOUND || err->code == SL_EUNSUPPORTED ||
+                 err->code == SL_ETOOBIG;
+    fprintf(stderr, "sluice %s: %s\n", cmd->name, err->msg);
+    return users ? SL_EXIT_USAGE : SL_EXIT_FAILED;
+}
+
+#define ENGINE(field)   offsetof(struct sl_engine_config, field)
+#define SAMPLING(field) offsetof(struct sl_sampling, field)
+
+const struct sl_flag sl_flags_engine[] = {
+    {SL_FLAG_HEADING, 0, NULL, NULL, 0, 0, 0, NULL, "Engine"},
+    {SL_FLAG_INT, 't', "threads", NULL, ENGINE(n_threads), 1, SL_MAX_THREADS, "N",
+     "compute threads (default: all cores)"},
+    {SL_FLAG_INT, 0, "max-model-len", "context-length", ENGINE(max_model_len), 1, SL_MAX_CONTEXT,
+     "N", "longest sequence in tokens (default: the model's)"},
+    {SL_FLAG_INT, 0, "max-num-seqs", "max-running-requests", ENGINE(max_num_seqs), 1, SL_MAX_SEQS,
+     "N", "sequences in one step (default: 64)"},
+    {SL_FLAG_INT, 0, "max-num-batched-tokens", "chunked-prefill-size",
+     ENGINE(max_num_batched_tokens), 1, SL_MAX_STEP_TOKENS, "N",
+     "tokens in one step = prefill chunk (default: 512)"},
+    {SL_FLAG_INT, 0, "block-size", "page-size", ENGINE(block_size), 1, SL_MAX_BLOCK_SIZE, "N",
+     "tokens in a KV page (default: 16)"},
+    {SL_FLAG_U64, 0, "kv-cache-memory-bytes", NULL, ENGINE(kv_cache_bytes), 1, 0x1p50, "N",
+     "KV pool, e.g. 2G (default: fits the context)"},
+    {SL_FLAG_STR, 0, "kv-cache-dtype", NULL, ENGINE(kv_cache_dtype), 0, 0, "T",
+     "auto, f32, f16 or bf16 (default: auto)"},
+    {SL_FLAG_SWITCH_OFF, 0, "enable-prefix-caching", NULL, ENGINE(no_prefix_caching), 0, 0, NULL,
+     "compute every prompt from its start"},
+    {SL_FLAG_STR, 0, "chat-template", NULL, ENGINE(chat_template), 0, 0, "F",
+     "Jinja file instead of the model's template"},
+    {SL_FLAG_STR, 0, "device", NULL, ENGINE(device), 0, 0, "D", "cpu (default: cpu)"},
+    {SL_FLAG_STR, 0, "cpu-isa", NULL, ENGINE(cpu_isa), 0, 0, "I",
+     "auto, c, avx2 or avx512 (default: auto)"},
+};
+const int sl_n_flags_engine = (int)SL_COUNT(sl_flags_engine);
+
+const struct sl_flag sl_flags_sampling[] = {
+    {SL_FLAG_HEADING, 0, NULL, NULL, 0, 0, 0, NULL, "Sampling"},
+    {SL_FLAG_INT, 'n', "max-tokens", "n-predict", SAMPLING(max_tokens), 1, SL_MAX_CONTEXT, "N",
+     "tokens to generate (default: to the context's end)"},
+    {SL_FLAG_FLOAT, 0, "temperature", "temp", SAMPLING(temperature), 0, 100, "T",
+     "0 = always the likeliest (default: the model's)"},
+    {SL_FLAG_INT, 0, "top-k", NULL, SAMPLING(top_k), -1, SL_MAX_VOCAB, "K",
+     "keep the K likeliest (0 = off)"},
+    {SL_FLAG_FLOAT, 0, "top-p", NULL, SAMPLING(top_p), 0, 1, "P",
+     "keep the likeliest that make up P"},
+    {SL_FLAG_FLOAT, 0, "min-p", NULL, SAMPLING(min_p), 0, 1, "P",
+     "keep what is at least P times the likeliest"},
+    {SL_FLAG_FLOAT, 0, "repetition-penalty", "repeat-penalty", SAMPLING(repetition_penalty), 0.01,
+     100, "R", "> 1 discourages tokens already seen"},
+    {SL_FLAG_FLOAT, 0, "presence-penalty", NULL, SAMPLING(presence_penalty), -2, 2, "R",
+     "subtracted once from a token already generated"},
+    {SL_FLAG_FLOAT, 0, "frequency-penalty", NULL, SAMPLING(frequency_penalty), -2, 2, "R",
+     "subtracted for each time it was generated"},
+    {SL_FLAG_U64, 's', "seed", NULL, SAMPLING(seed), 0, 0x1p53, "S",
+     "same seed, same text (default: drawn and shown)"},
+    {SL_FLAG_SWITCH, 0, "ignore-eos", NULL, SAMPLING(ignore_eos), 0, 0, NULL,
+     "go on after the model's end token"},
+};
+const int sl_n_flags_sampling = (int)SL_COUNT(sl_flags_sampling);

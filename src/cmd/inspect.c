@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ * inspect.c - `sluice inspect`: what a model is and what serving it will take, before loading it.
+ */
+#include "base/check.h"
+#include "base/sys.h"
+#include "cmd/flags.h"
+
+#include <unistd.h>
+
+struct inspect_options {
+    bool json, tensors;
+};
+
+static const struct sl_flag inspect_flags[] = {
+    {SL_FLAG_SWITCH, 0, "tensors", NULL, offsetof(struct inspect_options, tensors), 0, 0, NULL,
+     "list every tensor with shape, format and kernel"},
+    {SL_FLAG_SWITCH, 0, "json", NULL, offsetof(struct inspect_options, json), 0, 0, NULL,
+     "print JSON"},
+};
+
+static int inspect_main(int argc, char **argv)
+{
+    struct inspect_options opt = {0};
+    struct sl_engine_config cfg = {0};
+    struct sl_error err = {0};
+    int n_positional;
+    char *text = NULL;
+    size_t n;
+    struct sl_flag_group groups[] = {
+        {inspect_flags, SL_COUNT(inspect_flags), &opt, 0},
+        {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
+    };
+    int rc = sl_flags_parse(&sl_cmd_inspect, groups, SL_COUNT(groups), argc, argv, &cfg.model, 1,
+                            &n_positional, &err);
+    if (rc == SL_FLAGS_HELP)
+        return SL_EXIT_OK;
+    if (rc == 0)
+        rc = sl_inspect(&cfg, opt.json, opt.tensors, &text, &n, &err);
+    if (rc == 0)
+        rc = sl_write_all(STDOUT_FILENO, text, n, &err);
+    sl_free(text);
+    return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_inspect, &err);
+}
+
+const struct sl_command sl_cmd_inspect = {
+    .name = "inspect",
+    .usage = "[MODEL] [FLAGS]",
+    .summary = "show architecture, tensors, kernels and the memory plan",
+    .details = NULL,
+    .run = inspect_main,
+};

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ * main.c - picks the sub-command. Results go to stdout, everything else to stderr; exit status 2
+ * means the command line or the input was at fault, 1 that the work failed.
+ */
+#include "base/check.h"
+#include "base/str.h"
+#include "cmd/flags.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct sl_command *const commands[] = {
+    &sl_cmd_run,     &sl_cmd_chat,     &sl_cmd_serve,    &sl_cmd_bench,
+    &sl_cmd_inspect, &sl_cmd_tokenize, &sl_cmd_template,
+};
+
+static void print_help(FILE *to)
+{
+    fprintf(to,
+            "sluice " SLUICE_VERSION ": run, chat with and serve open-weight language models\n\n"
+            "Usage: sluice COMMAND [MODEL] [FLAGS]\n\n");
+    for (size_t i = 0; i < SL_COUNT(commands); i++)
+        fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
+    fprintf(to,
+            "\nMODEL is a Hugging Face folder or a GGUF file; without one the bundled story-teller "
+            "answers.\n\n"
+            "  sluice run -p \"Once upon a time\" -n 100      a completion on stdout\n"
+            "  sluice chat ./Qwen3-0.6B                     a conversation\n"
+            "  sluice serve ./Qwen3-0.6B --port 8000        an OpenAI-compatible server\n"
+            "  sluice COMMAND --help                        everything about one command\n");
+}
+
+static int unknown_command(const char *name)
+{
+    const char *names[SL_COUNT(commands)];
+    for (size_t i = 0; i < SL_COUNT(commands); i++)
+        names[i] = commands[i]->name;
+    const char *near = sl_nearest(name, names, SL_COUNT(commands));
+    fprintf(stderr, "sluice: unknown command '%s'", name);
+    if (near != NULL)
+        fprintf(stderr, "; did you mean '%s'?", near);
+    fputs("\n", stderr);
+    return SL_EXIT_USAGE;
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, reported where it happens */
+    if (argc < 2) {
+        print_help(stderr);
+        return SL_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
+        strcmp(argv[1], "help") == 0) {
+        print_help(stdout);
+        return SL_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
+        puts("sluice " SLUICE_VERSION);
+        return SL_EXIT_OK;
+    }
+    for (size_t i = 0; i < SL_COUNT(commands); i++) {
+        if (strcmp(argv[1], commands[i]->name) == 0)
+            return commands[i]->run(argc - 1, argv + 1);
+    }
+    return unknown_command(argv[1]);
+}

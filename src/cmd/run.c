@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: MIT
+ * run.c - `sluice run`: one completion, streamed. Only the generated text goes to stdout.
+ */
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/sys.h"
+#include "cmd/common.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+struct run_options {
+    const char *prompt, *file, *system;
+    struct sl_flag_list stop;
+    bool raw, json;
+};
+
+#define OWN(field) offsetof(struct run_options, field)
+
+static const struct sl_flag run_flags[] = {
+    {SL_FLAG_STR, 'p', "prompt", NULL, OWN(prompt), 0, 0, "TEXT", "what to continue or answer"},
+    {SL_FLAG_STR, 'f', "file", NULL, OWN(file), 0, 0, "FILE",
+     "read the prompt from FILE (- = stdin)"},
+    {SL_FLAG_SWITCH, 0, "raw", NULL, OWN(raw), 0, 0, NULL,
+     "continue the text, without the chat template"},
+    {SL_FLAG_STR, 0, "system", NULL, OWN(system), 0, 0, "TEXT", "system message before the prompt"},
+    {SL_FLAG_STR_LIST, 0, "stop", NULL, OWN(stop), 0, 0, "TEXT",
+     "stop before TEXT (may be repeated)"},
+    {SL_FLAG_SWITCH, 0, "json", NULL, OWN(json), 0, 0, NULL,
+     "print one JSON object at the end instead"},
+};
+
+/* The prompt as the model shall see it: as given, or put through the chat template. */
+static int make_prompt(const struct sl_engine *eng, const struct run_options *opt, const char *text,
+                       size_t n_text, char **out, size_t *n_out, struct sl_error *err)
+{
+    struct sl_buf json = {0};
+    sl_buf_puts(&json, "{\"add_generation_prompt\": true, \"messages\": [");
+    if (opt->system != NULL) {
+        sl_cli_message(&json, "system", opt->system, strlen(opt->system));
+        sl_buf_puts(&json, ", ");
+    }
+    sl_cli_message(&json, "user", text, n_text);
+    sl_buf_puts(&json, "]}");
+    int rc = sl_buf_ok(&json) ? sl_engine_render_chat(eng, json.data, json.n_bytes, out, n_out, err)
+                              : sl_fail(err, SL_ENOMEM, "out of memory for the prompt");
+    sl_buf_deinit(&json);
+    return rc;
+}
+
+static void print_json(const struct sl_cli_result *r, uint64_t seed)
+{
+    struct sl_buf b = {0};
+    const struct sl_usage *u = &r->usage;
+    sl_buf_puts(&b, "{\"text\": ");
+    sl_buf_json_string(&b, r->text.data != NULL ? r->text.data : "", r->text.n_bytes);
+    sl_buf_printf(&b, ", \"finish_reason\": \"%s\", \"seed\": %llu", sl_cli_finish_name(r->finish),
+                  (unsigned long long)seed);
+    sl_buf_printf(&b, ", \"prompt_tokens\": %d, \"completion_tokens\": %d", u->n_prompt,
+                  u->n_output);
+    sl_buf_printf(&b, ", \"ttft_s\": %.6f, \"total_s\": %.6f}\n",
+                  u->t_first_ns != 0 ? (double)(u->t_first_ns - u->t_submit_ns) / 1e9 : 0.0,
+                  u->t_last_ns != 0 ? (double)(u->t_last_ns - u->t_submit_ns) / 1e9 : 0.0);
+    fputs(b.data != NULL ? b.data : "", stdout);
+    sl_buf_deinit(&b);
+}
+
+static void print_speed(const struct sl_usage *u)
+{
+    if (u->t_first_ns == 0)
+        return;
+    double prefill = (double)(u->t_first_ns - u->t_submit_ns) / 1e9;
+    double decode = (double)(u->t_last_ns - u->t_first_ns) / 1e9;
+    fprintf(stderr, "\n[%d prompt tokens in %.0f ms, %d tokens", u->n_prompt, prefill * 1e3,
+            u->n_output);
+    if (u->n_output > 1 && decode > 0)
+        fprintf(stderr, " at %.1f tokens/s", (double)(u->n_output - 1) / decode);
+    fputs("]\n", stderr);
+}
+
+static int read_prompt(const struct run_options *opt, char **text, size_t *n, struct sl_error *err)
+{
+    if (opt->prompt != NULL && opt->file != NULL)
+        return sl_fail(err, SL_EINVAL, "--prompt and --file exclude each other");
+    if (opt->prompt == NULL && opt->file == NULL)
+        return sl_fail(err, SL_EINVAL, "a prompt is needed: -p TEXT or -f FILE (- = stdin)");
+    if (opt->file != NULL)
+        return sl_read_file(opt->file, SL_MAX_TEXT, text, n, err);
+    *n = strlen(opt->prompt);
+    *text = sl_strndup(opt->prompt, *n);
+    return *text != NULL ? 0 : sl_fail(err, SL_ENOMEM, "out of memory for the prompt");
+}
+
+static int run_with_engine(struct sl_engine *eng, const struct run_options *opt,
+                           struct sl_sampling *sampling, const char *text, size_t n_text,
+                           struct sl_error *err)
+{
+    char *prompt = NULL;
+    size_t n_prompt = 0;
+    unsigned flags = SL_ENCODE_ADD_SPECIAL;
+    bool chat = !opt->raw && sl_engine_has_chat_template(eng);
+    int rc = 0;
+    if (chat) {
+        rc = make_prompt(eng, opt, text, n_text, &prompt, &n_prompt, err);
+        flags = SL_ENCODE_PARSE_SPECIAL; /* the template writes the special tokens itself */
+    } else if (opt->system != NULL) {
+        rc = sl_fail(err, SL_EINVAL, "--system needs a chat template: %s",
+                     opt->raw ? "drop --raw" : "this model has none");
+    }
+    if (rc != 0)
+        return rc;
+    if (!sampling->has_seed && sampling->temperature > 0) {
+        rc = sl_random(&sampling->seed, sizeof sampling->seed, err);
+        sampling->seed >>= 32; /* short enough to type again */
+        sampling->has_seed = true;
+    }
+    sampling->stop = opt->stop.items;
+    sampling->n_stop = opt->stop.n;
+    struct sl_cli_result r = {0};
+    if (rc == 0)
+        rc = sl_cli_generate(eng, chat ? prompt : text, chat ? n_prompt : n_text, flags, sampling,
+                             !opt->json, &r, err);
+    if (rc == 0 && opt->json) {
+        print_json(&r, sampling->seed);
+    } else if (rc == 0) {
+        if (isatty(STDOUT_FILENO) == 1)
+            fputs("\n", stdout);
+        if (isatty(STDERR_FILENO) == 1)
+            print_speed(&r.usage);
+    }
+    sl_buf_deinit(&r.text);
+    sl_free(prompt);
+    return rc;
+}
+
+static int run_main(int argc, char **argv)
+{
+    struct run_options opt = {0};
+    struct sl_engine_config cfg = {.max_num_seqs = 1};
+    struct sl_sampling given, sampling;
+    struct sl_error err = {0};
+    const char *model = NULL;
+    int n_positional;
+    struct sl_engine *eng = NULL;
+    char *text = NULL;
+    size_t n_text = 0;
+    sl_sampling_default(&given);
+    struct sl_flag_group groups[] = {
+        {run_flags, SL_COUNT(run_flags), &opt, 0},
+        {sl_flags_sampling, sl_n_flags_sampling, &given, 0},
+        {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
+    };
+    int rc = sl_flags_parse(&sl_cmd_run, groups, SL_COUNT(groups), argc, argv, &model, 1,
+                            &n_positional, &err);
+    if (rc == SL_FLAGS_HELP)
+        return SL_EXIT_OK;
+    if (rc == 0)
+        rc = read_prompt(&opt, &text, &n_text, &err);
+    cfg.model = model;
+    if (rc == 0)
+        rc = sl_cli_open_engine(&cfg, &eng, &err);
+    if (rc == 0) {
+        sl_engine_sampling_default(eng, &sampling);
+        sl_flags_overlay(&groups[1], &sampling);
+        sampling.has_seed = sl_flags_given(&groups[1], "seed");
+        sl_cli_catch_interrupt();
+        rc = run_with_engine(eng, &opt, &sampling, text, n_text, &err);
+        sl_engine_destroy(eng);
+    }
+    sl_free(text);
+    return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_run, &err);
+}
+
+const struct sl_command sl_cmd_run = {
+    .name = "run",
+    .usage = "[MODEL] -p TEXT [FLAGS]",
+    .summary = "stream one completion to stdout",
+    .details =
+        "Examples:\n"
+        "  sluice run -p \"Tell me a story about a fox.\"\n"
+        "  sluice run ./Qwen3-0.6B --raw -p \"The capital of France is\" -n 8 --temperature 0\n",
+    .run = run_main,
+};
