@@ -35,6 +35,12 @@ static int64_t real_file_size(int fd)
     return st.st_size;
 }
 
+static bool real_is_folder(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
 static ssize_t real_pread(int fd, void *buf, size_t n, int64_t offset)
 {
     return pread(fd, buf, n, (off_t)offset);
@@ -85,6 +91,7 @@ const struct sl_sys sl_sys_real = {
     .open = real_open,
     .close = close,
     .file_size = real_file_size,
+    .is_folder = real_is_folder,
     .pread = real_pread,
     .read = read,
     .write = write,
@@ -303,6 +310,11 @@ int sl_write_file(const char *path, const void *buf, size_t n, struct sl_error *
     if (sl_sys->close(fd) != 0 && rc == 0)
         rc = sl_fail(err, SL_EIO, "%s: %s", path, strerror(errno));
     return rc;
+}
+
+bool sl_is_folder(const char *path)
+{
+    return sl_sys->is_folder(path);
 }
 
 uint64_t sl_now_ns(void)

@@ -22,6 +22,7 @@ struct sl_sys {
     int (*open)(const char *path, int flags, int mode); /* as open(2), O_CLOEXEC added */
     int (*close)(int fd);
     int64_t (*file_size)(int fd);
+    bool (*is_folder)(const char *path);
     ssize_t (*pread)(int fd, void *buf, size_t n, int64_t offset);
     ssize_t (*read)(int fd, void *buf, size_t n);
     ssize_t (*write)(int fd, const void *buf, size_t n);
@@ -65,6 +66,8 @@ SL_MUST_CHECK int sl_read_file(const char *path, size_t max_bytes, char **out, s
 /* Writes everything or fails. */
 SL_MUST_CHECK int sl_write_all(int fd, const void *buf, size_t n, struct sl_error *err);
 SL_MUST_CHECK int sl_write_file(const char *path, const void *buf, size_t n, struct sl_error *err);
+
+bool sl_is_folder(const char *path); /* false too when it cannot be asked */
 
 /* Time. */
 uint64_t sl_now_ns(void);

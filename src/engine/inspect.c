@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ * inspect.c - what a model is and what serving it will take, before a weight is loaded.
+ */
+#include "engine/memory_plan.h"
+
+#include "base/sys.h"
+
+static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
+{
+    sl_buf_puts(b, "memory plan\n");
+    sl_buf_printf(b, "  %-24s %10.1f MB, mapped from the file\n", "weights",
+                  (double)p->weight_bytes / 1e6);
+    sl_buf_printf(b, "  %-24s %10.1f MB: %d pages of %d tokens, %s\n", "KV pages",
+                  (double)p->kv_bytes / 1e6, p->n_pages, p->block_size,
+                  sl_dtype_info(p->kv.dtype)->name);
+    sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens a step, %d sequences\n", "activations",
+                  (double)p->activation_bytes / 1e6, p->max_num_batched_tokens, p->max_num_seqs);
+    sl_buf_printf(b, "  %-24s %10.1f MB\n", "this machine", (double)p->ram_bytes / 1e6);
+    sl_buf_printf(b, "  %-24s %10d tokens%s\n", "context", p->max_model_len,
+                  p->context_lowered ? " (lowered to the KV pool)" : "");
+}
+
+static void plan_json(const struct sl_memory_plan *p, struct sl_buf *b)
+{
+    sl_buf_printf(b, "{\"weight_bytes\": %llu, \"kv_bytes\": %llu, \"activation_bytes\": %llu",
+                  (unsigned long long)p->weight_bytes, (unsigned long long)p->kv_bytes,
+                  (unsigned long long)p->activation_bytes);
+    sl_buf_printf(b, ", \"ram_bytes\": %llu, \"n_pages\": %d, \"block_size\": %d",
+                  (unsigned long long)p->ram_bytes, p->n_pages, p->block_size);
+    sl_buf_printf(b,
+                  ", \"max_model_len\": %d, \"max_num_seqs\": %d, \"max_num_batched_tokens\": %d}",
+                  p->max_model_len, p->max_num_seqs, p->max_num_batched_tokens);
+}
+
+int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tensors, char **out,
+               size_t *n_out, struct sl_error *err)
+{
+    struct sl_ckpt *ckpt;
+    struct sl_model *model = NULL;
+    struct sl_memory_plan plan;
+    struct sl_buf b = {0};
+    *out = NULL;
+    int rc = sl_ckpt_open(cfg->model, &ckpt, err);
+    if (rc != 0)
+        return rc;
+    rc = sl_model_open(ckpt, &model, err);
+    if (rc == 0)
+        rc = sl_memory_plan_make(model, cfg, &plan, err);
+    if (rc == 0) {
+        if (as_json)
+            sl_buf_puts(&b, "{\"model\": ");
+        sl_model_describe(model, as_json, with_tensors, &b);
+        if (as_json) {
+            sl_buf_puts(&b, ", \"memory\": ");
+            plan_json(&plan, &b);
+            sl_buf_puts(&b, "}\n");
+        } else {
+            plan_text(&plan, &b);
+        }
+        if ((*out = sl_buf_steal(&b, n_out)) == NULL)
+            rc = sl_fail(err, SL_ENOMEM, "out of memory for the description");
+    }
+    sl_buf_deinit(&b);
+    if (model != NULL)
+        sl_model_close(model);
+    sl_ckpt_close(ckpt);
+    return rc;
+}

@@ -1,0 +1,280 @@
+/* SPDX-License-Identifier: MIT
+ * load.c - sl_engine_create: opens checkpoint, tokenizer, template and model, lays out memory by
+ * the plan, loads the weights and starts the engine core on the result.
+ */
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "cpu/cpu.h"
+#include "engine/engine.h"
+#include "engine/load_text.h"
+#include "engine/memory_plan.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Everything an engine stands on, torn down in reverse order. */
+struct loaded {
+    struct sl_ckpt *ckpt;
+    struct sl_tokenizer *tokenizer;
+    struct sl_template *template;
+    struct sl_backend *backend;
+    struct sl_model *model;
+    struct sl_memory_plan plan;
+    uint8_t *kv_pool;
+    struct sl_run *run;
+    char *path;
+};
+
+static void loaded_destroy(void *user)
+{
+    struct loaded *l = user;
+    if (l->run != NULL)
+        sl_run_destroy(l->run);
+    if (l->kv_pool != NULL)
+        l->backend->vt->free(l->backend, l->kv_pool, l->plan.kv_bytes);
+    if (l->model != NULL)
+        sl_model_close(l->model);
+    if (l->backend != NULL)
+        l->backend->vt->destroy(l->backend);
+    if (l->template != NULL)
+        sl_template_destroy(l->template);
+    if (l->tokenizer != NULL)
+        sl_tokenizer_destroy(l->tokenizer);
+    if (l->ckpt != NULL)
+        sl_ckpt_close(l->ckpt);
+    sl_free(l->path);
+    sl_free(l);
+}
+
+static int load_text_parts(struct loaded *l, const struct sl_engine_config *cfg,
+                           struct sl_error *err)
+{
+    int rc = sl_load_tokenizer(l->ckpt, &l->tokenizer, err);
+    if (rc != 0)
+        return sl_error_prefix(err, rc, "%s", sl_ckpt_path(l->ckpt));
+    if (cfg->chat_template != NULL)
+        return sl_load_template_override(cfg->chat_template, &l->template, err);
+    rc = sl_load_template(l->ckpt, &l->template, err);
+    if (rc != 0) {
+        /* Completions work without it; a chat request then says that there is no template. */
+        sl_log(SL_LOG_WARN, "%s", err != NULL ? err->msg : "chat template unusable");
+        rc = 0;
+    }
+    return rc;
+}
+
+static int create_backend(const struct sl_engine_config *cfg, struct sl_backend **out,
+                          struct sl_error *err)
+{
+    enum sl_cpu_isa isa;
+    if (cfg->device != NULL && strcmp(cfg->device, "cpu") != 0)
+        return sl_fail(err, SL_EUNSUPPORTED, "device: '%s' is not one of: cpu", cfg->device);
+    if (cfg->n_threads < 0 || cfg->n_threads > SL_MAX_THREADS)
+        return sl_fail(err, SL_EINVAL, "threads: %d is not between 1 and %d", cfg->n_threads,
+                       SL_MAX_THREADS);
+    int rc = sl_cpu_isa_parse(cfg->cpu_isa != NULL ? cfg->cpu_isa : "auto", &isa, err);
+    return rc == 0 ? sl_cpu_create(cfg->n_threads, isa, out, err) : rc;
+}
+
+static int load_model(struct loaded *l, const struct sl_engine_config *cfg, struct sl_error *err)
+{
+    int rc = sl_model_open(l->ckpt, &l->model, err);
+    if (rc == 0)
+        rc = create_backend(cfg, &l->backend, err);
+    if (rc == 0)
+        rc = sl_memory_plan_make(l->model, cfg, &l->plan, err);
+    if (rc != 0)
+        return rc;
+    if (l->plan.context_lowered)
+        sl_log(SL_LOG_INFO,
+               "context lowered from %d to %d tokens: that is what the KV pool of %.2f GB holds "
+               "(--kv-cache-memory-bytes raises it)",
+               sl_model_facts(l->model)->context, l->plan.max_model_len,
+               (double)l->plan.kv_bytes / 1e9);
+    rc = sl_model_load(l->model, l->backend, cfg->progress, cfg->progress_arg, err);
+    if (rc != 0)
+        return rc;
+    l->kv_pool = l->backend->vt->alloc(l->backend, l->plan.kv_bytes);
+    if (l->kv_pool == NULL)
+        return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages",
+                       (double)l->plan.kv_bytes / 1e9);
+    struct sl_run_config run = {.max_tokens = l->plan.max_num_batched_tokens,
+                                .max_logits = sl_memory_plan_max_logits(&l->plan),
+                                .kv = l->plan.kv,
+                                .kv_pool = l->kv_pool};
+    return sl_run_create(l->model, &run, &l->run, err);
+}
+
+static int run_step(void *ctx, const struct sl_batch *batch, const float **logits,
+                    struct sl_error *err)
+{
+    return sl_run_step(ctx, batch, logits, err);
+}
+
+/* ---------------------------------------------------------------- sampling defaults of the model
+ */
+
+static int default_number(const json_t *gen, const char *key, double min, double max, float *out,
+                          struct sl_error *err)
+{
+    const json_t *v = json_object_get(gen, key);
+    if (v == NULL || json_is_null(v))
+        return 0;
+    double x = json_number_value(v);
+    if (!json_is_number(v) || x < min || x > max)
+        return sl_fail(err, SL_EFORMAT, "generation_config.json: %s is not a number from %g to %g",
+                       key, min, max);
+    *out = (float)x;
+    return 0;
+}
+
+/* As vLLM: what the model's makers recommend, unless a request says otherwise. */
+static int sampling_defaults(const struct sl_ckpt *ckpt, struct sl_sampling *s,
+                             struct sl_error *err)
+{
+    const json_t *gen = sl_ckpt_generation_config(ckpt);
+    float top_k = 0;
+    sl_sampling_default(s);
+    if (gen == NULL)
+        return 0;
+    int rc = default_number(gen, "temperature", 0, 100, &s->temperature, err);
+    if (rc == 0)
+        rc = default_number(gen, "top_p", 0, 1, &s->top_p, err);
+    if (rc == 0)
+        rc = default_number(gen, "min_p", 0, 1, &s->min_p, err);
+    if (rc == 0)
+        rc = default_number(gen, "repetition_penalty", 0.01, 100, &s->repetition_penalty, err);
+    if (rc == 0)
+        rc = default_number(gen, "top_k", -1, SL_MAX_VOCAB, &top_k, err);
+    s->top_k = (int32_t)top_k;
+    if (s->top_p == 0.0f)
+        s->top_p = 1.0f; /* some files write 0 for "off" */
+    return rc;
+}
+
+/* ---------------------------------------------------------------- the engine */
+
+static void fill_info(const struct loaded *l, struct sl_model_info *info)
+{
+    const struct sl_model_facts *f = sl_model_facts(l->model);
+    const struct sl_memory_plan *p = &l->plan;
+    *info = (struct sl_model_info){
+        .architecture = f->family,
+        .model_path = l->path,
+        .n_params = f->n_params,
+        .weight_bytes = f->weight_bytes,
+        .kv_cache_bytes = p->kv_bytes,
+        .kv_bytes_per_token = sl_kv_page_bytes(&p->kv) / (uint64_t)p->block_size,
+        .n_layers = f->n_layers,
+        .hidden = f->hidden,
+        .n_vocab = f->n_vocab,
+        .max_model_len = p->max_model_len,
+        .block_size = p->block_size,
+        .n_pages = p->n_pages,
+        .max_num_seqs = p->max_num_seqs,
+        .max_num_batched_tokens = p->max_num_batched_tokens,
+        .n_threads = l->backend->vt->n_threads(l->backend),
+        .weight_dtype = f->weight_dtype,
+        .kv_dtype = sl_dtype_info(p->kv.dtype)->name,
+        .isa = l->backend->vt->isa(l->backend),
+    };
+}
+
+/* The front end alone: tokens come from a counter, pages are counted but hold nothing. */
+static void fill_null_info(const struct loaded *l, const struct sl_engine_config *cfg,
+                           struct sl_model_info *info)
+{
+    int32_t seqs = cfg->max_num_seqs != 0 ? cfg->max_num_seqs : 256;
+    int32_t context = cfg->max_model_len != 0 ? cfg->max_model_len : 8192;
+    int32_t block = cfg->block_size != 0 ? cfg->block_size : 16;
+    int32_t budget = cfg->max_num_batched_tokens != 0 ? cfg->max_num_batched_tokens : 65536;
+    *info = (struct sl_model_info){
+        .architecture = "null",
+        .model_path = l->path,
+        .n_vocab = sl_tokenizer_n_vocab(l->tokenizer),
+        .max_model_len = context,
+        .block_size = block,
+        .n_pages = (int32_t)SL_MIN((int64_t)seqs * SL_CEIL_DIV(context, block), 1 << 20),
+        .max_num_seqs = seqs,
+        .max_num_batched_tokens = budget,
+        .n_threads = 0,
+        .weight_dtype = "none",
+        .kv_dtype = "none",
+        .isa = "none",
+    };
+}
+
+static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
+                           struct sl_engine_parts *parts, struct sl_error *err)
+{
+    int rc = sl_ckpt_open(cfg->model, &l->ckpt, err);
+    if (rc == 0)
+        rc = load_text_parts(l, cfg, err);
+    if (rc == 0)
+        rc = sampling_defaults(l->ckpt, &parts->sampling, err);
+    if (rc != 0)
+        return rc;
+    l->path = sl_strdup(sl_ckpt_path(l->ckpt));
+    if (l->path == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a path");
+    parts->tokenizer = l->tokenizer;
+    parts->no_prefix_caching = cfg->no_prefix_caching;
+    parts->max_queued = cfg->max_queued;
+    if (cfg->null_model) {
+        fill_null_info(l, cfg, &parts->info);
+        sl_null_runner_init(&parts->runner, parts->info.n_vocab);
+        return 0;
+    }
+    rc = load_model(l, cfg, err);
+    if (rc != 0)
+        return rc;
+    const struct sl_model_facts *f = sl_model_facts(l->model);
+    fill_info(l, &parts->info);
+    parts->eos_ids = f->eos;
+    parts->n_eos_ids = f->n_eos;
+    parts->runner = (struct sl_runner){.ctx = l->run,
+                                       .n_vocab = f->n_vocab,
+                                       .max_logits = sl_memory_plan_max_logits(&l->plan),
+                                       .step = run_step};
+    return 0;
+}
+
+int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,
+                     struct sl_error *err)
+{
+    struct sl_engine_parts parts = {0};
+    *out = NULL;
+    struct loaded *l = sl_calloc(1, sizeof *l);
+    if (l == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory");
+    int rc = load_everything(l, cfg, &parts, err);
+    parts.user = l;
+    parts.destroy = loaded_destroy;
+    if (rc == 0)
+        rc = sl_engine_start(&parts, out, err);
+    if (rc != 0)
+        loaded_destroy(l);
+    return rc;
+}
+
+bool sl_engine_has_chat_template(const struct sl_engine *eng)
+{
+    const struct loaded *l = sl_engine_user(eng);
+    return l != NULL && l->template != NULL;
+}
+
+int sl_engine_render_chat(const struct sl_engine *eng, const char *context_json, size_t n_context,
+                          char **out, size_t *n_out, struct sl_error *err)
+{
+    const struct loaded *l = sl_engine_user(eng);
+    struct sl_buf text = {0};
+    *out = NULL;
+    if (!sl_engine_has_chat_template(eng))
+        return sl_fail(err, SL_EINVAL, "messages: this model has no chat template");
+    int rc = sl_render_context(l->template, l->tokenizer, context_json, n_context, &text, err);
+    if (rc == 0 && (*out = sl_buf_steal(&text, n_out)) == NULL)
+        rc = sl_fail(err, SL_ENOMEM, "out of memory for the prompt");
+    sl_buf_deinit(&text);
+    return rc;
+}

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT */
+#include "engine/memory_plan.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+
+#define DEFAULT_BLOCK_SIZE     16
+#define DEFAULT_MAX_SEQS       64
+#define DEFAULT_BATCHED_TOKENS 512
+#define DEFAULT_MAX_QUEUED     4096
+
+static int check_flag(const char *name, int32_t value, int32_t max, struct sl_error *err)
+{
+    if (value < 0 || value > max)
+        return sl_fail(err, SL_EINVAL, "%s: %d is not between 1 and %d", name, value, max);
+    return 0;
+}
+
+static int plan_steps(const struct sl_engine_config *cfg, struct sl_memory_plan *p,
+                      struct sl_error *err)
+{
+    int rc = check_flag("max_num_seqs", cfg->max_num_seqs, SL_MAX_SEQS, err);
+    if (rc == 0)
+        rc = check_flag("max_num_batched_tokens", cfg->max_num_batched_tokens, SL_MAX_STEP_TOKENS,
+                        err);
+    if (rc == 0)
+        rc = check_flag("block_size", cfg->block_size, SL_MAX_BLOCK_SIZE, err);
+    if (rc == 0)
+        rc = check_flag("max_model_len", cfg->max_model_len, SL_MAX_CONTEXT, err);
+    if (rc != 0)
+        return rc;
+    p->max_num_seqs = cfg->max_num_seqs != 0 ? cfg->max_num_seqs : DEFAULT_MAX_SEQS;
+    p->max_num_batched_tokens = cfg->max_num_batched_tokens != 0
+                                    ? cfg->max_num_batched_tokens
+                                    : SL_MAX(DEFAULT_BATCHED_TOKENS, p->max_num_seqs);
+    p->block_size = cfg->block_size != 0 ? cfg->block_size : DEFAULT_BLOCK_SIZE;
+    p->max_queued = cfg->max_queued != 0 ? cfg->max_queued : DEFAULT_MAX_QUEUED;
+    return 0;
+}
+
+/* Pages one sequence of n tokens needs. */
+static uint64_t pages_for(int32_t n_tokens, int32_t block_size)
+{
+    return SL_CEIL_DIV((uint64_t)n_tokens, (uint64_t)block_size);
+}
+
+/* Without a flag the pool holds every sequence at full length, but at most a quarter of the memory;
+ * a context the user asked for must fit, one the model merely declares is lowered to the pool. */
+static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_config *cfg,
+                     struct sl_memory_plan *p, struct sl_error *err)
+{
+    uint64_t page_bytes = sl_kv_page_bytes(&p->kv);
+    int32_t context = cfg->max_model_len != 0 ? cfg->max_model_len : facts->context;
+    if (context > facts->context)
+        return sl_fail(err, SL_EINVAL, "max_model_len: %d is more than the model's context of %d",
+                       context, facts->context);
+    uint64_t one = pages_for(context, p->block_size);
+    uint64_t n_pages;
+    if (cfg->kv_cache_bytes != 0) {
+        n_pages = cfg->kv_cache_bytes / page_bytes;
+    } else {
+        uint64_t quarter = SL_MAX(p->ram_bytes / 4 / page_bytes, 1);
+        n_pages = SL_MIN(one * (uint64_t)p->max_num_seqs, quarter);
+        if (cfg->max_model_len != 0)
+            n_pages = SL_MAX(n_pages, one);
+    }
+    if (n_pages < one && cfg->max_model_len != 0)
+        return sl_fail(err, SL_EINVAL,
+                       "kv_cache_memory_bytes: %llu bytes hold %llu tokens, fewer than "
+                       "max_model_len %d needs (%llu bytes)",
+                       (unsigned long long)cfg->kv_cache_bytes,
+                       (unsigned long long)(n_pages * (uint64_t)p->block_size), context,
+                       (unsigned long long)(one * page_bytes));
+    if (n_pages == 0)
+        return sl_fail(err, SL_EINVAL, "kv_cache_memory_bytes: %llu is less than one page (%llu)",
+                       (unsigned long long)cfg->kv_cache_bytes, (unsigned long long)page_bytes);
+    p->n_pages = (int32_t)SL_MIN(n_pages, (uint64_t)INT32_MAX / 2);
+    if ((uint64_t)p->n_pages < one) {
+        context = p->n_pages * p->block_size;
+        p->context_lowered = true;
+    }
+    p->max_model_len = context;
+    p->kv_bytes = (uint64_t)p->n_pages * page_bytes;
+    return 0;
+}
+
+int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan)
+{
+    /* 32 rows more let a prompt's logprobs go at 32 tokens a step beside a full decode batch. */
+    return plan->max_num_seqs + 32;
+}
+
+int sl_memory_plan_make(const struct sl_model *model, const struct sl_engine_config *cfg,
+                        struct sl_memory_plan *out, struct sl_error *err)
+{
+    const struct sl_model_facts *facts = sl_model_facts(model);
+    *out = (struct sl_memory_plan){.ram_bytes = sl_ram_bytes()};
+    int rc = plan_steps(cfg, out, err);
+    if (rc == 0)
+        rc = sl_model_kv_layout(model, cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
+                                out->block_size, &out->kv, err);
+    if (rc == 0)
+        rc = plan_pool(facts, cfg, out, err);
+    if (rc != 0)
+        return rc;
+    /* A step never holds more tokens than all sequences together can have. */
+    uint64_t most = (uint64_t)out->max_num_seqs * (uint64_t)out->max_model_len;
+    if ((uint64_t)out->max_num_batched_tokens > most)
+        out->max_num_batched_tokens = (int32_t)most;
+    struct sl_run_config run = {.max_tokens = out->max_num_batched_tokens,
+                                .max_logits = sl_memory_plan_max_logits(out),
+                                .kv = out->kv};
+    out->weight_bytes = facts->weight_bytes;
+    out->activation_bytes = sl_run_bytes(model, &run);
+    uint64_t total = out->kv_bytes + out->activation_bytes;
+    if (out->ram_bytes != 0 && total > out->ram_bytes)
+        return sl_fail(err, SL_ENOMEM,
+                       "%.1f GB of KV pages and %.1f GB of activations do not fit in %.1f GB of "
+                       "memory: lower --max-model-len, --kv-cache-memory-bytes or --max-num-seqs",
+                       (double)out->kv_bytes / 1e9, (double)out->activation_bytes / 1e9,
+                       (double)out->ram_bytes / 1e9);
+    return 0;
+}

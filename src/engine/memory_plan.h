@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT
+ * memory_plan.h - what serving a model will take, decided before a weight is loaded: context,
+ * pages, step sizes, bytes. sl_engine_create acts on it, `sluice inspect` prints it.
+ */
+#ifndef SL_ENGINE_MEMORY_PLAN_H
+#define SL_ENGINE_MEMORY_PLAN_H
+
+#include "models/model.h"
+
+struct sl_memory_plan {
+    int32_t max_model_len, block_size, n_pages, max_num_seqs, max_num_batched_tokens, max_queued;
+    bool context_lowered; /* the model could do more tokens than this machine's memory */
+    struct sl_kv_layout kv;
+    uint64_t weight_bytes, kv_bytes, activation_bytes, ram_bytes;
+};
+
+/* Fails with the numbers when what the flags ask for cannot work. */
+SL_MUST_CHECK int sl_memory_plan_make(const struct sl_model *model,
+                                      const struct sl_engine_config *cfg,
+                                      struct sl_memory_plan *out, struct sl_error *err);
+
+/* Rows of logits of one step: every sequence's, and some for prompt logprobs. */
+int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan);
+
+#endif
