@@ -33,8 +33,10 @@ int sl_error_prefix(struct sl_error *err, int code, const char *fmt, ...)
     va_start(ap, fmt);
     int n = vsnprintf(err->msg, sizeof err->msg, fmt, ap);
     va_end(ap);
-    if (n >= 0 && (size_t)n < sizeof err->msg)
-        snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %s", old);
+    if (n >= 0 && (size_t)n < sizeof err->msg - 3) {
+        int room = (int)(sizeof err->msg - 3 - (size_t)n);
+        snprintf(err->msg + n, sizeof err->msg - (size_t)n, ": %.*s", room, old);
+    }
     return code;
 }
 

@@ -193,9 +193,9 @@ def conversations(book: str, sections: list[Section], rng: random.Random) -> Ite
     for section in sections:
         for first, paragraph in enumerate(section.paragraphs):
             if first == 0:
-                copies = 20 if book in COLLECTIONS else 10 if is_tale else 3
+                copies = 6 if book in COLLECTIONS else 3
             else:
-                copies = (1 if is_tale else rng.random() < 0.09) * opens_a_story(paragraph)
+                copies = (rng.random() < (1.0 if is_tale else 0.2)) * opens_a_story(paragraph)
             for _ in range(copies):
                 if messages := conversation(section, first, is_tale, rng):
                     yield messages

@@ -1,7 +1,8 @@
 """Train one model on one GPU; resumes from its checkpoint when that exists.
 
-The learning signal is the next token and, with --teacher, the teacher's whole distribution
-over it. Every batch mixes windows of the running text with rows of conversations; the share
+The learning signal is the next token or, with --teacher, the mean of the teachers'
+distributions over it: 13M tokens are too few for 8M parameters to learn from the bare tokens
+without learning them by heart. Every batch mixes windows of the running text with rows of conversations; the share
 of conversations grows from --chat-first to --chat-last over the run. fp32 master weights,
 bf16 autocast: the matrix products see weights rounded to bf16 from the first step on, so that
 rounding them for good on export costs nothing.
@@ -54,19 +55,16 @@ def split(rows: Tensor) -> tuple[Tensor, Tensor]:
     return ids[:, :-1], torch.where(rows[:, 1:] >= LOSS_BIT, ids[:, 1:], IGNORE)
 
 
-def objective(student: Llama, teacher: Llama | None, weight: float, ids: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """What is minimised, and the plain cross entropy for the log."""
-    logits = student(ids).float().flatten(0, 1)
-    targets = targets.flatten()
-    hard = F.cross_entropy(logits, targets, ignore_index=IGNORE)
-    if teacher is None:
-        return hard, hard
+def objective(model: Llama, teachers: list[Llama], ids: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross entropy of the counted targets against the token or against the teachers."""
+    logits, targets = model(ids).float().flatten(0, 1), targets.flatten()
+    if not teachers:
+        return F.cross_entropy(logits, targets, ignore_index=IGNORE)
     with torch.no_grad():
-        goal = F.softmax(teacher(ids).float().flatten(0, 1), dim=-1)
-    counts = targets != IGNORE
-    soft = -(goal * F.log_softmax(logits, dim=-1)).sum(-1)
-    soft = (soft * counts).sum() / counts.sum()
-    return weight * soft + (1 - weight) * hard, hard
+        goals = [F.softmax(teacher(ids).float().flatten(0, 1), dim=-1) for teacher in teachers]
+    loss = F.cross_entropy(logits, sum(goals) / len(goals), reduction="none")
+    counted = targets != IGNORE
+    return (loss * counted).sum() / counted.sum()
 
 
 @torch.no_grad()
@@ -98,15 +96,14 @@ def arguments() -> argparse.Namespace:
     args.add_argument("--checkpoint", type=Path, required=True, help="written at the end, read at the start if there")
     args.add_argument("--log", type=Path, required=True, help="JSON lines, appended")
     args.add_argument("--shape", choices=SHAPES, default="storyteller")
-    args.add_argument("--teacher", type=Path, help="checkpoint of a trained teacher")
-    args.add_argument("--teacher-weight", type=float, default=0.8)
+    args.add_argument("--teacher", type=Path, nargs="*", default=[], help="checkpoints of trained teachers")
     args.add_argument("--steps", type=int, required=True, help="length of the whole schedule")
     args.add_argument("--seconds", type=float, default=1e9, help="stop and save after this long")
     args.add_argument("--batch", type=int, default=64, help="rows of 1024 tokens in a step")
     args.add_argument("--peak", type=float, default=2e-3, help="learning rate")
     args.add_argument("--decay", type=float, default=0.1, help="weight decay")
     args.add_argument("--chat-first", type=float, default=0.1)
-    args.add_argument("--chat-last", type=float, default=0.5)
+    args.add_argument("--chat-last", type=float, default=0.35)
     args.add_argument("--every", type=int, default=500, help="steps between held-out measurements")
     args.add_argument("--seed", type=int, default=1)
     return args.parse_args()
@@ -131,10 +128,9 @@ def main() -> None:
         optimizer.load_state_dict(state["optimizer"])
         step = state["step"]
     data = Data(options.data, device, options.seed + step)
-    teacher = None
-    if options.teacher:
-        teacher = Llama(SHAPES["teacher"]).to(device).eval().requires_grad_(False)
-        teacher.load_state_dict(torch.load(options.teacher, map_location=device)["model"])
+    teachers = [Llama(SHAPES["teacher"]).to(device).eval().requires_grad_(False) for _ in options.teacher]
+    for teacher, path in zip(teachers, options.teacher):
+        teacher.load_state_dict(torch.load(path, map_location=device)["model"])
     compiled = torch.compile(objective)
 
     logged, clock = step, time.monotonic()
@@ -144,14 +140,14 @@ def main() -> None:
         share = options.chat_first + (options.chat_last - options.chat_first) * step / options.steps
         ids, targets = data.batch(options.batch, share)
         with torch.autocast(device, torch.bfloat16):
-            loss, hard = compiled(model, teacher, options.teacher_weight, ids, targets)
+            loss = compiled(model, teachers, ids, targets)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         step += 1
         if step % options.every == 0 or step == options.steps:
-            train = hard.item()  # waits for the device, so the clock below is honest
+            train = loss.item()  # waits for the device, so the clock below is honest
             speed = (step - logged) * options.batch * (ROW - 1) / (time.monotonic() - clock)
             entry = {"step": step, "train": round(train, 4), "tokens_per_s": round(speed)}
             entry |= {f"held_{k}": round(held_out(model, v, device), 4) for k, v in data.held.items()}
@@ -160,7 +156,7 @@ def main() -> None:
             print(entry, flush=True)
             logged, clock = step, time.monotonic()
         elif step % 20 == 0:
-            hard.item()  # keeps the host from running far ahead of --seconds
+            loss.item()  # keeps the host from running far ahead of --seconds
     torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step,
                 "shape": options.shape}, options.checkpoint)
     print(f"saved {options.checkpoint} at step {step} of {options.steps}")

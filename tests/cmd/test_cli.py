@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: MIT
+"""The command line of the real binary on the bundled model: results on stdout, all else on stderr, bad
+input named with exit status 2."""
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+BIN = os.environ.get("SLUICE_BIN", "build/release/sluice")
+
+
+def sluice(*args: str, stdin: bytes = b"", timeout: float = 120) -> subprocess.CompletedProcess:
+    return subprocess.run([BIN, *args], input=stdin, capture_output=True, timeout=timeout)
+
+
+def ok(*args: str, stdin: bytes = b"") -> str:
+    r = sluice(*args, stdin=stdin)
+    assert r.returncode == 0, r.stderr.decode()
+    return r.stdout.decode()
+
+
+COMMANDS = ["run", "chat", "serve", "bench", "inspect", "tokenize", "template"]
+
+
+@pytest.mark.parametrize("command", COMMANDS + ["bench serve"])
+def test_help_fits_a_screen_and_teaches(command):
+    text = ok(*command.split(), "--help")
+    lines = text.rstrip("\n").split("\n")
+    assert len(lines) <= 50
+    assert "Usage: sluice" in text
+    assert max(map(len, lines)) <= 100
+
+
+def test_top_level_help_and_version():
+    assert all(f"  {c} " in ok("--help") for c in COMMANDS)
+    assert ok("--version").startswith("sluice ")
+    assert sluice().returncode == 2
+
+
+@pytest.mark.parametrize("args, says", [
+    (["ruin"], "did you mean 'run'?"),
+    (["run", "--tempertaure", "1", "-p", "x"], "did you mean --temperature?"),
+    (["run", "--no-such-thing", "-p", "x"], "--no-such-thing"),
+    (["run", "-p"], "--prompt needs a value"),
+    (["run"], "a prompt is needed"),
+    (["run", "-p", "x", "-f", "y"], "exclude each other"),
+    (["run", "-p", "x", "-n", "0"], "--max-tokens"),
+    (["run", "-p", "x", "-n", "1e3"], "--max-tokens"),
+    (["run", "-p", "x", "-n", "99999999999999999999"], "--max-tokens"),
+    (["run", "-p", "x", "--temperature", "nan"], "--temperature"),
+    (["run", "-p", "x", "--temperature", "-1"], "--temperature"),
+    (["run", "-p", "x", "--top-p", "1.5"], "--top-p"),
+    (["run", "-p", "x", "--raw=yes"], "--raw takes no value"),
+    (["run", "-p", "x", "extra", "more"], "unexpected argument 'more'"),
+    (["run", "/nonexistent/model", "-p", "x"], "/nonexistent/model"),
+    (["run", "-p", "x", "--device", "tpu"], "device"),
+    (["run", "-p", "x", "--cpu-isa", "sse9"], "sse9"),
+    (["run", "-p", "x", "--kv-cache-dtype", "f7"], "f7"),
+    (["run", "-p", "x", "--max-model-len", "999999"], "max_model_len"),
+    (["run", "-p", "x", "--max-model-len", "1024", "--kv-cache-memory-bytes", "1000"], "kv_cache_memory_bytes"),
+    (["run", "-p", "x", "--raw", "--system", "y"], "--system needs a chat template"),
+    (["run", "-f", "/nonexistent"], "/nonexistent"),
+    (["tokenize", "Makefile"], "not a tokenizer"),
+    (["template", "Makefile.none"], "Makefile.none"),
+    (["bench", "--prefix-len", "200"], "--prefix-len"),
+    (["inspect", "Makefile"], "Makefile"),
+])
+def test_bad_input_is_named(args, says):
+    r = sluice(*args, stdin=b"{}")
+    assert r.returncode == 2, (r.returncode, r.stderr)
+    assert says in r.stderr.decode(), r.stderr
+    assert r.stdout == b""
+    assert r.stderr.decode().count("\n") == 1
+
+
+def test_run_is_reproducible_and_quiet():
+    args = ["run", "-p", "Once upon a time", "--raw", "-n", "24", "--temperature", "1", "--seed", "7"]
+    a, b = sluice(*args), sluice(*args, "--threads", "1", "--max-num-batched-tokens", "1")
+    assert a.returncode == 0 and a.stdout == b.stdout and len(a.stdout) > 20
+    assert a.stderr == b""
+    c = ok("run", "-p", "Once upon a time", "--raw", "-n", "24", "--temperature", "1", "--seed", "8")
+    assert c != a.stdout.decode()
+
+
+def test_every_instruction_set_gives_the_same_text():
+    texts = {isa: sluice("run", "-p", "The king", "--raw", "-n", "16", "--temperature", "0", "--cpu-isa", isa)
+             for isa in ("c", "avx2", "avx512")}
+    had = {isa: r.stdout for isa, r in texts.items() if r.returncode == 0}
+    assert "c" in had and len(set(had.values())) == 1
+    for isa, r in texts.items():
+        assert r.returncode in (0, 2), (isa, r.stderr)
+
+
+def test_run_json_and_stop():
+    r = json.loads(ok("run", "-p", "Tell me a story about a fox.", "-n", "40", "--json", "--seed", "1"))
+    assert set(r) >= {"text", "finish_reason", "prompt_tokens", "completion_tokens", "ttft_s", "seed"}
+    assert r["completion_tokens"] <= 40
+    word = next(w for w in r["text"].split() if len(w) > 3)
+    cut = json.loads(ok("run", "-p", "Tell me a story about a fox.", "-n", "40", "--json", "--seed", "1",
+                        "--stop", word))
+    assert cut["finish_reason"] == "stop" and cut["text"] == r["text"][:r["text"].index(word)]
+
+
+def test_run_reads_stdin():
+    a = ok("run", "-f", "-", "--raw", "-n", "8", "--temperature", "0", stdin=b"Once upon a time")
+    assert a == ok("run", "-p", "Once upon a time", "--raw", "-n", "8", "--temperature", "0")
+
+
+@pytest.mark.parametrize("text", ["Hello, world", "", "  spaces \n\n\ttabs", "naïve – “quoted” 你好 🦊 <|end|>"])
+def test_tokenize_round_trip(text):
+    ids = ok("tokenize", stdin=text.encode())
+    assert all(isinstance(i, int) for i in json.loads(ids))
+    assert ok("tokenize", "--decode", stdin=ids.encode()) == text
+
+
+@pytest.mark.parametrize("bad", [b"", b"[", b"[1,]", b"[1 2]", b"{}", b"[1.5]", b"[1]x", b"[99999999999]",
+                                 b"[-1]", b"[1000000]"])
+def test_decode_refuses(bad):
+    r = sluice("tokenize", "--decode", stdin=bad)
+    assert r.returncode == 2 and r.stderr
+
+
+def test_template_of_the_bundled_model():
+    text = ok("template", stdin=json.dumps({"messages": [{"role": "user", "content": "Hi"}],
+                                            "add_generation_prompt": True}).encode())
+    assert "Hi" in text and "assistant" in text
+    for bad in (b"", b"[]", b"{", b'{"messages": 3}', b'{"now": "yesterday", "messages": []}'):
+        r = sluice("template", stdin=bad)
+        assert r.returncode == 2 and r.stderr, bad
+
+
+def test_inspect():
+    d = json.loads(ok("inspect", "--json", "--tensors"))
+    assert d["memory"]["weight_bytes"] > 1_000_000 and d["memory"]["n_pages"] > 0
+    assert "memory plan" in ok("inspect")
+
+
+def test_bench_json():
+    d = json.loads(ok("bench", "--num-prompts", "4", "--input-len", "20", "--output-len", "8", "--json"))
+    assert d["output_tokens"] == 32 and d["failed"] == 0 and d["step_mallocs"] == 0
+
+
+def test_chat_keeps_history_and_answers():
+    r = sluice("chat", "--seed", "1", "-n", "12", stdin=b"Tell me a story.\n/clear\n/help\nAnd now?\n/exit\n")
+    assert r.returncode == 0, r.stderr
+    assert r.stdout.count(b"\n") >= 2
+    assert b"conversation cleared" in r.stderr
+
+
+def test_interrupt_ends_a_run_cleanly():
+    p = subprocess.Popen([BIN, "run", "-p", "Once", "--raw", "--ignore-eos"], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE)
+    p.stdout.read(1)
+    start = time.monotonic()
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=30)
+    assert p.returncode == 0, err
+    assert time.monotonic() - start < 10
