@@ -5,7 +5,8 @@
  * files), a GGUF v2/v3 file (or split set), or the bundled model inside the binary. Files are
  * mapped and tensors point into the mapping. Everything in a file is untrusted: counts, offsets,
  * shapes and strings are checked before use, and a tensor view never reaches outside its file.
- * Immutable once open; any thread may read. Pointers live until sl_ckpt_close.
+ * Immutable once open; any thread may read. Pointers live until sl_ckpt_close. A file that another
+ * program truncates while it is mapped ends this process with SIGBUS: replace models by renaming.
  */
 #ifndef SL_IO_CHECKPOINT_H
 #define SL_IO_CHECKPOINT_H
@@ -20,16 +21,16 @@ enum sl_ckpt_kind { SL_CKPT_HF, SL_CKPT_GGUF };
 
 struct sl_ckpt_tensor {
     const char *name;
-    enum sl_dtype dtype;
-    int32_t n_dims;
+    enum sl_dtype dtype;       /* SL_DTYPE_COUNT: cannot be read, see sl_ckpt_unsupported */
+    int32_t n_dims;            /* 0: a scalar of a safetensors file; unused dims are 1 */
     int64_t dims[SL_MAX_DIMS]; /* outermost first, as PyTorch prints them: a linear is [out, in] */
-    const uint8_t *data;
+    const uint8_t *data;       /* in the mapping, at any alignment: read it with memcpy */
     uint64_t n_bytes;
 };
 
 struct sl_ckpt;
 
-/* path: folder, .gguf file, or NULL for the bundled model. */
+/* path: folder, .gguf file (the first one of a split set), or NULL for the bundled model. */
 SL_MUST_CHECK int sl_ckpt_open(const char *path, struct sl_ckpt **out, struct sl_error *err);
 void sl_ckpt_close(struct sl_ckpt *c);
 
@@ -38,9 +39,10 @@ const char *sl_ckpt_path(const struct sl_ckpt *c); /* "(bundled)" for the bundle
 size_t sl_ckpt_n_tensors(const struct sl_ckpt *c);
 const struct sl_ckpt_tensor *sl_ckpt_tensor_at(const struct sl_ckpt *c, size_t idx);
 const struct sl_ckpt_tensor *sl_ckpt_find(const struct sl_ckpt *c, const char *name); /* or NULL */
-/* A tensor of a format this build cannot read is listed with its name but not found by
- * sl_ckpt_find; this tells the format's name ("I64", "IQ2_XXS") for the message, or NULL when there
- * is no such tensor. */
+/* A tensor of a format this build cannot read, of more than SL_MAX_DIMS dimensions or without
+ * elements is listed with its name but not found by sl_ckpt_find; this tells the reason ("I64",
+ * "IQ2_XXS", "BF16 with 5 dimensions") for the message, or NULL when there is no such tensor. Of
+ * more than SL_MAX_DIMS dimensions, dims[0] is the product of the outer ones. */
 const char *sl_ckpt_unsupported(const struct sl_ckpt *c, const char *name);
 
 /* Hugging Face: config.json and generation_config.json (an object, or NULL when absent). */

@@ -3,6 +3,12 @@
  *
  * Typed getters only: a value of another type is an error that names the key, never a
  * reinterpretation. Source of the layout: ggml's gguf specification.
+ *
+ * Opening checks everything: counts against base/limits.h and against the bytes that are there
+ * before anything is allocated for them, keys and names (unique, printable UTF-8), bools (0 or 1),
+ * shapes, alignment, and that tensors lie inside the file without overlap. Memory taken is at most
+ * a small multiple of the file's size. Refused: version 1, big-endian files, arrays of arrays.
+ * Immutable once open; any thread may read.
  */
 #ifndef SL_IO_GGUF_H
 #define SL_IO_GGUF_H
@@ -31,10 +37,12 @@ struct sl_gguf_tensor {
     const char *name; /* NUL-terminated copy; names with a NUL inside are refused */
     uint32_t gguf_type;
     int32_t n_dims;
-    uint64_t ne[4];  /* ne[0] is the contiguous dimension; unused ones are 1 */
-    uint64_t offset; /* from the start of the file; not yet checked against the size of its type */
+    uint64_t ne[4];   /* ne[0] is the contiguous dimension; unused ones are 1 */
+    uint64_t offset;  /* from the start of the file */
+    uint64_t n_bytes; /* 0: a type this build does not know, so that only the offset was checked */
 };
 
+/* what: the file's name for messages, copied. */
 SL_MUST_CHECK int sl_gguf_open(const uint8_t *data, size_t n_bytes, const char *what,
                                struct sl_gguf **out, struct sl_error *err);
 void sl_gguf_close(struct sl_gguf *g);
@@ -55,12 +63,17 @@ SL_MUST_CHECK int sl_gguf_bool(const struct sl_gguf *g, const char *key, bool *o
 SL_MUST_CHECK int sl_gguf_str(const struct sl_gguf *g, const char *key, const char **s, size_t *n,
                               struct sl_error *err);
 
+/* 1 and *type when the key exists, else 0: for keys that may be a number or an array. */
+int sl_gguf_type_of(const struct sl_gguf *g, const char *key, enum sl_gguf_type *type);
+const char *sl_gguf_type_name(enum sl_gguf_type type); /* "u32" */
+
 struct sl_gguf_array {
     enum sl_gguf_type type;
     uint64_t n;
     const uint8_t *data; /* elements as stored; strings as (u64 length, bytes)* */
     uint64_t n_bytes;
 };
+/* want: the type of the elements; SL_GGUF_ARRAY stands for "any integer type". */
 SL_MUST_CHECK int sl_gguf_array(const struct sl_gguf *g, const char *key, enum sl_gguf_type want,
                                 struct sl_gguf_array *out, struct sl_error *err);
 /* Element idx of an array of any integer type, checked. */

@@ -27,6 +27,8 @@ struct sl_dtype_info {
     void (*from_f32)(const float *x, void *out, int64_t n);
 };
 
+/* SL_DTYPE_COUNT, which marks a tensor of a format this build cannot read, has a row too:
+ * "unsupported", no conversions. */
 const struct sl_dtype_info *sl_dtype_info(enum sl_dtype t);
 /* Lookups return -1 for what this build does not know. */
 int sl_dtype_from_gguf(uint32_t gguf_id);

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+#include "io/json.h"
+
+#include "base/limits.h"
+#include "io/names.h"
+
+/* The depth is checked beforehand because the parser recurses to its own, larger limit. Text in
+ * quotes does not count; malformed text is left to the parser. */
+static bool depth_ok(const char *s, size_t n)
+{
+    int depth = 0;
+    bool quoted = false;
+    for (size_t i = 0; i < n; i++) {
+        if (quoted) {
+            if (s[i] == '\\')
+                i++;
+            else if (s[i] == '"')
+                quoted = false;
+        } else if (s[i] == '"') {
+            quoted = true;
+        } else if (s[i] == '[' || s[i] == '{') {
+            if (++depth > SL_MAX_JSON_DEPTH)
+                return false;
+        } else if (s[i] == ']' || s[i] == '}') {
+            depth--;
+        }
+    }
+    return true;
+}
+
+int sl_json_object(const char *data, size_t n_bytes, size_t max_bytes, const char *what,
+                   json_t **out, struct sl_error *err)
+{
+    what = sl_names_path_tail(what);
+    if (n_bytes > max_bytes)
+        return sl_fail(err, SL_ELIMIT, "%s: %zu bytes of JSON, the limit is %zu", what, n_bytes,
+                       max_bytes);
+    if (!depth_ok(data, n_bytes))
+        return sl_fail(err, SL_ELIMIT, "%s: JSON nested deeper than %d", what, SL_MAX_JSON_DEPTH);
+    json_error_t je;
+    json_t *root = json_loadb(data, n_bytes, JSON_REJECT_DUPLICATES, &je);
+    /* The parser describes errors of the text; without a description its memory ran out. */
+    if (root == NULL && (je.text[0] == '\0' || json_error_code(&je) == json_error_out_of_memory))
+        return sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
+    if (root == NULL)
+        return sl_fail(err, SL_EFORMAT, "%s: line %d: %s", what, je.line, je.text);
+    if (!json_is_object(root)) {
+        json_decref(root);
+        return sl_fail(err, SL_EFORMAT, "%s: the JSON text is not an object", what);
+    }
+    *out = root;
+    return 0;
+}
