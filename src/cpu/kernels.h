@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: MIT
+ * kernels.h - the inner loops of the CPU operations, one function pointer each, and the sizes they
+ * are cut by.
+ *
+ * sl_cpu_kernels_c fills the whole table with plain C; each wider instruction set then overwrites
+ * what it does better. Every version of a kernel gives the same bits (docs/DETERMINISM.md); the
+ * operations around them (linear.c, norm.c, rope.c, attention.c) are the same code for all.
+ */
+#ifndef SL_CPU_KERNELS_H
+#define SL_CPU_KERNELS_H
+
+#include "cpu/cpu.h"
+
+#define SL_CPU_LANES  16  /* partial sums of a dot product: lane k % 16, part of the bits */
+#define SL_CPU_SPLIT  256 /* positions of an attention split, part of the bits */
+#define SL_CPU_ROWS   8   /* weight rows of a panel; this and what follows never changes bits */
+#define SL_CPU_K      512 /* columns of a panel, a multiple of every format's block */
+#define SL_CPU_SUPER  32  /* weight rows that share a block of activations */
+#define SL_CPU_TOKENS 64  /* tokens of a block of activations */
+#define SL_CPU_KEYS   32  /* keys of an attention tile, divides SL_CPU_SPLIT */
+#define SL_CPU_QUERY  32  /* query vectors (rows x heads) of an attention tile */
+
+struct sl_cpu_kernels {
+    /* n elements (whole blocks) of a format to float and back; equal to the format's reference. */
+    void (*decode[SL_DTYPE_COUNT])(const void *src, float *out, int64_t n);
+    void (*encode[SL_DTYPE_COUNT])(const float *src, void *out, int64_t n); /* F32, F16, BF16 */
+    /* out[r] = row r of w . x, straight from the format; NULL: decode to a panel and use gemm. */
+    void (*gemv[SL_DTYPE_COUNT])(const uint8_t *w, size_t row_bytes, int n_rows, const float *x,
+                                 int64_t k, float *out);
+    /* Adds w [n_rows <= SL_CPU_ROWS, n_k] times x [n_tok, n_k] to the lanes acc [n_tok, SL_CPU_ROWS,
+     * SL_CPU_LANES]; first: the lanes start at zero. */
+    void (*gemm)(const float *w, int64_t ld_w, int n_rows, const float *x, int64_t ld_x, int n_tok,
+                 int n_k, float *acc, bool first);
+    /* out[i] = the lanes of acc [n <= SL_CPU_ROWS, SL_CPU_LANES] added up. */
+    void (*reduce)(const float *acc, int n, float *out);
+    void (*rmsnorm)(const float *x, const float *w, float eps, int n, float *out);
+    void (*add)(float *x, const float *y, int64_t n);
+    void (*act)(enum sl_act act, const float *gate, const float *up, int n, float *out);
+    /* s [SL_CPU_SPLIT]: scores of a split, of which [lo, hi) are seen. Scales and caps them, makes
+     * them exp(s - max), 0 where not seen; gives their maximum and their sum. */
+    void (*softmax)(float *s, int lo, int hi, float scale, float softcap, float *max, float *sum);
+    /* o [n_q, ld_o] += p [n_q, ld_p] times v [n_keys, n_d], keys in order; n_d % 16 == 0. */
+    void (*pv)(const float *p, int64_t ld_p, int n_q, const float *v, int n_keys, int n_d, float *o,
+               int64_t ld_o);
+    /* (m, l, o) of a later split joins the state (ml[0], ml[1], acc). */
+    void (*merge)(float *ml, float *acc, float m, float l, const float *o, int n_d);
+    /* out = acc / l after the sink joined (NULL: none). */
+    void (*finish)(float *ml, float *acc, const float *sink, int n, float *out);
+    float (*exp)(float x); /* the exponential all of these use */
+    const char *route[SL_DTYPE_COUNT]; /* name of the kernel that runs a format's matrices */
+};
+
+void sl_cpu_kernels_c(struct sl_cpu_kernels *k);
+void sl_cpu_kernels_avx2(struct sl_cpu_kernels *k);
+void sl_cpu_kernels_avx512(struct sl_cpu_kernels *k);
+
+#endif

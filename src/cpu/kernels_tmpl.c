@@ -1,0 +1,290 @@
+/* SPDX-License-Identifier: MIT
+ * The kernels in terms of the sixteen lanes of vec_*.h, included by kernels_c.c, kernels_avx2.c and
+ * kernels_avx512.c. What is added to what, in which order, is written here once for all of them:
+ * docs/DETERMINISM.md is its description.
+ */
+#define INLINE static inline __attribute__((always_inline))
+
+/* ---------------------------------------------------------------- elementary functions */
+
+/* exp(x) = 2^n exp(r), n the integer nearest x / ln 2, |r| <= ln 2 / 2 by subtracting n ln 2 in two
+ * parts (the first short enough that n times it is exact), exp(r) by its series up to r^7 / 5040:
+ * the next term is below 2^-27. 2^n is applied in two halves, so that subnormal results are rounded
+ * once and overflow gives infinity. NaN stays NaN; exp(0) is exactly 1. */
+INLINE v16 v_exp(v16 x)
+{
+    v16 magic = v_set1(0x1.8p23f); /* adding it leaves n in the low bits of the sum */
+    x = v_max(v_set1(-104.0f), v_min(v_set1(89.0f), x)); /* this order of operands keeps NaN */
+    v16 t = v_fma(x, v_set1(0x1.715476p0f), magic);
+    v16 n = v_sub(t, magic);
+    v16 r = v_fma(n, v_set1(-0x1.62e4p-1f), x);
+    r = v_fma(n, v_set1(-0x1.7f7d1cp-20f), r);
+    v16 p = v_set1(0x1.a01a02p-13f);
+    p = v_fma(p, r, v_set1(0x1.6c16c2p-10f));
+    p = v_fma(p, r, v_set1(0x1.111112p-7f));
+    p = v_fma(p, r, v_set1(0x1.555556p-5f));
+    p = v_fma(p, r, v_set1(0x1.555556p-3f));
+    p = v_fma(p, r, v_set1(0.5f));
+    p = v_fma(p, r, v_set1(1.0f));
+    p = v_fma(p, r, v_set1(1.0f));
+    v16i e = vi_sub(v_bits(t), v_bits(magic)), half = vi_half(e), bias = vi_set1(127);
+    v16 scale_a = v_from_bits(vi_to_exponent(vi_add(half, bias)));
+    v16 scale_b = v_from_bits(vi_to_exponent(vi_add(vi_sub(e, half), bias)));
+    return v_mul(v_mul(p, scale_a), scale_b);
+}
+
+/* tanh by an odd polynomial (Cephes) where 1 - exp(-2|x|) would cancel. */
+INLINE v16 v_tanh(v16 x)
+{
+    v16 a = v_abs(x), one = v_set1(1.0f);
+    v16 e = v_exp(v_mul(a, v_set1(-2.0f)));
+    v16 big = v_copysign(v_div(v_sub(one, e), v_add(one, e)), x);
+    v16 s = v_mul(x, x);
+    v16 p = v_set1(-5.70498872745e-3f);
+    p = v_fma(p, s, v_set1(2.06390887954e-2f));
+    p = v_fma(p, s, v_set1(-5.37397155531e-2f));
+    p = v_fma(p, s, v_set1(1.33314422036e-1f));
+    p = v_fma(p, s, v_set1(-3.33332819422e-1f));
+    return v_select_lt(a, v_set1(0.625f), v_fma(v_mul(p, s), x, x), big);
+}
+
+INLINE v16 v_act(enum sl_act act, v16 g)
+{
+    v16 z = g; /* g times the logistic function of z */
+    if (act == SL_ACT_GELU_TANH) {
+        /* (1 + tanh(y)) / 2 is the logistic function of 2 y, y = sqrt(2 / pi) (g + 0.044715 g^3) */
+        v16 g3 = v_mul(v_mul(g, g), g);
+        z = v_mul(v_fma(g3, v_set1(0.044715f), g), v_set1(1.5957691216057308f));
+    }
+    return v_div(g, v_add(v_set1(1.0f), v_exp(v_sub(v_set1(0.0f), z))));
+}
+
+static float k_exp(float x)
+{
+    float out[16];
+    v_store(out, v_exp(v_set1(x)));
+    return out[0];
+}
+
+/* ---------------------------------------------------------------- rows */
+
+static void k_rmsnorm(const float *x, const float *w, float eps, int n, float *out)
+{
+    v16 acc = v_set1(0.0f);
+    int k = 0;
+    for (; k + 16 <= n; k += 16) {
+        v16 a = v_load(x + k);
+        acc = v_fma(a, a, acc);
+    }
+    if (k < n) {
+        v16 a = v_load_n(x + k, n - k);
+        acc = v_fma_n(a, a, acc, n - k);
+    }
+    float mean = v_sum(acc) / (float)n;
+    v16 scale = v_set1(1.0f / sqrtf(mean + eps));
+    for (k = 0; k + 16 <= n; k += 16)
+        v_store(out + k, v_mul(v_mul(v_load(x + k), scale), v_load(w + k)));
+    if (k < n) {
+        v16 a = v_mul(v_mul(v_load_n(x + k, n - k), scale), v_load_n(w + k, n - k));
+        v_store_n(out + k, a, n - k);
+    }
+}
+
+static void k_add(float *x, const float *y, int64_t n)
+{
+    int64_t k = 0;
+    for (; k + 16 <= n; k += 16)
+        v_store(x + k, v_add(v_load(x + k), v_load(y + k)));
+    for (; k < n; k++)
+        x[k] += y[k];
+}
+
+static void k_act(enum sl_act act, const float *gate, const float *up, int n, float *out)
+{
+    int k = 0;
+    for (; k + 16 <= n; k += 16)
+        v_store(out + k, v_mul(v_act(act, v_load(gate + k)), v_load(up + k)));
+    if (k < n) {
+        v16 g = v_load_n(gate + k, n - k), u = v_load_n(up + k, n - k);
+        v_store_n(out + k, v_mul(v_act(act, g), u), n - k);
+    }
+}
+
+/* ---------------------------------------------------------------- matrices */
+
+/* n_r x n_c sums in registers; both are constants after inlining. */
+INLINE void tile(const int n_r, const int n_c, const float *w, int64_t ld_w, const float *x,
+                 int64_t ld_x, int n_k, float *acc, bool first)
+{
+    v16 a[TILE_C][TILE_R];
+    for (int c = 0; c < n_c; c++)
+        for (int r = 0; r < n_r; r++)
+            a[c][r] = first ? v_set1(0.0f)
+                            : v_load(acc + (c * SL_CPU_ROWS + r) * SL_CPU_LANES);
+    int k = 0;
+    for (; k + 16 <= n_k; k += 16) {
+        v16 xv[TILE_C];
+        for (int c = 0; c < n_c; c++)
+            xv[c] = v_load(x + c * ld_x + k);
+        for (int r = 0; r < n_r; r++) {
+            v16 wv = v_load(w + r * ld_w + k);
+            for (int c = 0; c < n_c; c++)
+                a[c][r] = v_fma(wv, xv[c], a[c][r]);
+        }
+    }
+    if (k < n_k) {
+        int n = n_k - k;
+        for (int r = 0; r < n_r; r++) {
+            v16 wv = v_load_n(w + r * ld_w + k, n);
+            for (int c = 0; c < n_c; c++)
+                a[c][r] = v_fma_n(wv, v_load_n(x + c * ld_x + k, n), a[c][r], n);
+        }
+    }
+    for (int c = 0; c < n_c; c++)
+        for (int r = 0; r < n_r; r++)
+            v_store(acc + (c * SL_CPU_ROWS + r) * SL_CPU_LANES, a[c][r]);
+}
+
+/* All tokens against n_r rows. */
+INLINE void strip(const int n_r, const float *w, int64_t ld_w, const float *x, int64_t ld_x,
+                  int n_tok, int n_k, float *acc, bool first)
+{
+    int t = 0;
+#if TILE_C == 3
+    for (; t + 3 <= n_tok && n_tok - t != 4; t += 3)
+        tile(n_r, 3, w, ld_w, x + t * ld_x, ld_x, n_k, acc + t * SL_CPU_ROWS * SL_CPU_LANES, first);
+    for (; t + 2 <= n_tok; t += 2)
+        tile(n_r, 2, w, ld_w, x + t * ld_x, ld_x, n_k, acc + t * SL_CPU_ROWS * SL_CPU_LANES, first);
+#endif
+    for (; t < n_tok; t++)
+        tile(n_r, 1, w, ld_w, x + t * ld_x, ld_x, n_k, acc + t * SL_CPU_ROWS * SL_CPU_LANES, first);
+}
+
+static void k_gemm(const float *w, int64_t ld_w, int n_rows, const float *x, int64_t ld_x,
+                   int n_tok, int n_k, float *acc, bool first)
+{
+    int r = 0;
+    for (; r + TILE_R <= n_rows; r += TILE_R)
+        strip(TILE_R, w + r * ld_w, ld_w, x, ld_x, n_tok, n_k, acc + r * SL_CPU_LANES, first);
+    for (; r < n_rows; r++)
+        strip(1, w + r * ld_w, ld_w, x, ld_x, n_tok, n_k, acc + r * SL_CPU_LANES, first);
+}
+
+static void k_reduce(const float *acc, int n, float *out)
+{
+    if (n == SL_CPU_ROWS) {
+        v_sum8(acc, out);
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        out[i] = v_sum(v_load(acc + i * SL_CPU_LANES));
+}
+
+/* ---------------------------------------------------------------- attention */
+
+static void k_softmax(float *s, int lo, int hi, float scale, float softcap, float *max, float *sum)
+{
+    int from = lo & ~15, to = (hi + 15) & ~15;
+    v16 top = v_set1(-INFINITY), l = v_set1(0.0f), cap = v_set1(softcap);
+    for (int j = from; j < to; j += 16) {
+        v16 a = v_mul(v_load(s + j), v_set1(scale));
+        v_store(s + j, softcap > 0.0f ? v_mul(v_tanh(v_div(a, cap)), cap) : a);
+    }
+    for (int j = from; j < lo; j++) /* whatever stood there */
+        s[j] = -INFINITY;
+    for (int j = hi; j < to; j++)
+        s[j] = -INFINITY;
+    for (int j = from; j < to; j += 16)
+        top = v_max(v_load(s + j), top);
+    float m = v_hmax(top);
+    for (int j = from; j < to; j += 16) {
+        v16 p = v_exp(v_sub(v_load(s + j), v_set1(m)));
+        v_store(s + j, p);
+        l = v_add(l, p);
+    }
+    *max = m;
+    *sum = v_sum(l);
+}
+
+INLINE void pv_tile(const int n_q, const int n_v, const float *p, int64_t ld_p, const float *v,
+                    int n_keys, int n_d, float *o, int64_t ld_o)
+{
+    v16 a[PV_Q][PV_D];
+    for (int q = 0; q < n_q; q++)
+        for (int d = 0; d < n_v; d++)
+            a[q][d] = v_load(o + q * ld_o + 16 * d);
+    for (int j = 0; j < n_keys; j++) {
+        v16 vv[PV_D];
+        for (int d = 0; d < n_v; d++)
+            vv[d] = v_load(v + (int64_t)j * n_d + 16 * d);
+        for (int q = 0; q < n_q; q++) {
+            v16 pj = v_set1(p[q * ld_p + j]);
+            for (int d = 0; d < n_v; d++)
+                a[q][d] = v_fma(pj, vv[d], a[q][d]);
+        }
+    }
+    for (int q = 0; q < n_q; q++)
+        for (int d = 0; d < n_v; d++)
+            v_store(o + q * ld_o + 16 * d, a[q][d]);
+}
+
+INLINE void pv_strip(const int n_q, const float *p, int64_t ld_p, const float *v, int n_keys,
+                     int n_d, float *o, int64_t ld_o)
+{
+    int d = 0;
+    for (; d + 16 * PV_D <= n_d; d += 16 * PV_D)
+        pv_tile(n_q, PV_D, p, ld_p, v + d, n_keys, n_d, o + d, ld_o);
+    for (; d < n_d; d += 16)
+        pv_tile(n_q, 1, p, ld_p, v + d, n_keys, n_d, o + d, ld_o);
+}
+
+static void k_pv(const float *p, int64_t ld_p, int n_q, const float *v, int n_keys, int n_d,
+                 float *o, int64_t ld_o)
+{
+    int q = 0;
+    for (; q + PV_Q <= n_q; q += PV_Q)
+        pv_strip(PV_Q, p + q * ld_p, ld_p, v, n_keys, n_d, o + q * ld_o, ld_o);
+    for (; q < n_q; q++)
+        pv_strip(1, p + q * ld_p, ld_p, v, n_keys, n_d, o + q * ld_o, ld_o);
+}
+
+static void k_merge(float *ml, float *acc, float m, float l, const float *o, int n_d)
+{
+    float top = m > ml[0] ? m : ml[0];
+    float a = k_exp(ml[0] - top), b = k_exp(m - top);
+    v16 va = v_set1(a), vb = v_set1(b);
+    ml[0] = top;
+    ml[1] = fmaf(l, b, ml[1] * a);
+    for (int d = 0; d < n_d; d += 16)
+        v_store(acc + d, v_fma(v_load(o + d), vb, v_mul(v_load(acc + d), va)));
+}
+
+static void k_finish(float *ml, float *acc, const float *sink, int n, float *out)
+{
+    float a = 1.0f, l = ml[1];
+    if (sink != NULL) {
+        float top = *sink > ml[0] ? *sink : ml[0];
+        a = k_exp(ml[0] - top);
+        l = fmaf(l, a, k_exp(*sink - top));
+    }
+    v16 va = v_set1(a), vl = v_set1(l);
+    int d = 0;
+    for (; d + 16 <= n; d += 16)
+        v_store(out + d, v_div(v_mul(v_load(acc + d), va), vl));
+    if (d < n)
+        v_store_n(out + d, v_div(v_mul(v_load_n(acc + d, n - d), va), vl), n - d);
+}
+
+static void fill_kernels(struct sl_cpu_kernels *k)
+{
+    k->gemm = k_gemm;
+    k->reduce = k_reduce;
+    k->rmsnorm = k_rmsnorm;
+    k->add = k_add;
+    k->act = k_act;
+    k->softmax = k_softmax;
+    k->pv = k_pv;
+    k->merge = k_merge;
+    k->finish = k_finish;
+    k->exp = k_exp;
+}
