@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: MIT
+ * Binds a family's table of weights to the tensors of a checkpoint: every tensor the model needs is
+ * there, has exactly the shape its symbols give, and a format the place can take. Nothing is read
+ * from the tensors' data here.
+ */
+#include "base/check.h"
+#include "base/log.h"
+#include "models/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void sl_bind_name(const char *pattern, int32_t layer, char *out)
+{
+    const char *star = strchr(pattern, '*');
+    if (star == NULL)
+        snprintf(out, SL_MAX_TENSOR_NAME, "%s", pattern);
+    else
+        snprintf(out, SL_MAX_TENSOR_NAME, "%.*s%d%s", (int)(star - pattern), pattern, layer,
+                 star + 1);
+}
+
+static const char *pattern_of(const struct sl_weight_desc *w, enum sl_ckpt_kind kind)
+{
+    return kind == SL_CKPT_GGUF ? w->gguf : w->hf;
+}
+
+/* Some checkpoints leave out the leading "model." of every name. name is set to the full spelling,
+ * or to the short one when the file uses that. */
+static const struct sl_ckpt_tensor *find(const struct sl_ckpt *c, const char *pattern,
+                                         int32_t layer, char *name)
+{
+    sl_bind_name(pattern, layer, name);
+    const struct sl_ckpt_tensor *t = sl_ckpt_find(c, name);
+    if (t != NULL || strncmp(name, "model.", 6) != 0 || sl_ckpt_unsupported(c, name) != NULL)
+        return t;
+    if (sl_ckpt_find(c, name + 6) != NULL || sl_ckpt_unsupported(c, name + 6) != NULL) {
+        memmove(name, name + 6, strlen(name + 6) + 1);
+        t = sl_ckpt_find(c, name);
+    }
+    return t;
+}
+
+unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc)
+{
+    unsigned has = 0;
+    char name[SL_MAX_TENSOR_NAME];
+    for (int32_t i = 0; i < desc->n_weights; i++) {
+        const struct sl_weight_desc *w = &desc->weights[i];
+        if (w->need == 0 || w->gguf == NULL)
+            continue;
+        sl_bind_name(w->gguf, 0, name);
+        if (sl_ckpt_find(ckpt, name) != NULL || sl_ckpt_unsupported(ckpt, name) != NULL)
+            has |= w->need;
+    }
+    return has;
+}
+
+static void print_shape(char *out, size_t n_out, int32_t n_dims, const int64_t *dims)
+{
+    size_t n = 0;
+    out[0] = '\0';
+    for (int32_t i = 0; i < n_dims && n < n_out; i++) {
+        int k = snprintf(out + n, n_out - n, "%s%lld", i ? ", " : "", (long long)dims[i]);
+        n += k > 0 ? (size_t)k : 0;
+    }
+}
+
+static int check_shape(const struct sl_model *m, const struct sl_weight_desc *w,
+                       const struct sl_ckpt_tensor *t, struct sl_error *err)
+{
+    int64_t want[2] = {sl_hparams_dim(&m->hp, w->rows), sl_hparams_dim(&m->hp, w->cols)};
+    int32_t n_want = w->cols == SL_DIM_NONE ? 1 : 2;
+    bool ok = t->n_dims == n_want && t->dims[0] == want[0];
+    if (ok && n_want == 2)
+        ok = t->dims[1] == want[1];
+    if (ok)
+        return 0;
+    char have_s[96], want_s[64];
+    print_shape(have_s, sizeof have_s, t->n_dims, t->dims);
+    print_shape(want_s, sizeof want_s, n_want, want);
+    return sl_fail(err, SL_EFORMAT, "tensor \"%s\" has shape [%s], expected [%s]", t->name, have_s,
+                   want_s);
+}
+
+static int check_format(const struct sl_weight_desc *w, const struct sl_ckpt_tensor *t,
+                        struct sl_error *err)
+{
+    const struct sl_dtype_info *info = sl_dtype_info(t->dtype);
+    if (w->cols == SL_DIM_NONE) {
+        if (info->block_elems != 1)
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "tensor \"%s\" is %s; norms and biases must be f32, f16 or bf16",
+                           t->name, info->name);
+        return 0;
+    }
+    if (t->dims[1] % info->block_elems != 0)
+        return sl_fail(err, SL_EFORMAT,
+                       "tensor \"%s\" is %s with rows of %lld values, not a multiple of %u",
+                       t->name, info->name, (long long)t->dims[1], info->block_elems);
+    return 0;
+}
+
+static int missing(const struct sl_model *m, const struct sl_weight_desc *w, const char *name,
+                   struct sl_error *err)
+{
+    const char *format = sl_ckpt_unsupported(m->ckpt, name);
+    if (format != NULL)
+        return sl_fail(err, SL_EUNSUPPORTED, "tensor \"%s\" is %s, a format that is not supported",
+                       name, format);
+    if (w->slot == SL_SLOT_HEAD)
+        return sl_fail(err, SL_EFORMAT,
+                       "tensor \"%s\" is missing, and config.json does not set "
+                       "tie_word_embeddings",
+                       name);
+    return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is missing", name);
+}
+
+static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t layer,
+                    struct sl_error *err)
+{
+    char name[SL_MAX_TENSOR_NAME];
+    const char *pattern = pattern_of(w, sl_ckpt_kind(m->ckpt));
+    if (pattern == NULL || (w->need & ~m->hp.has) != 0)
+        return 0;
+    const struct sl_ckpt_tensor *t = find(m->ckpt, pattern, layer, name);
+    if (t == NULL)
+        return missing(m, w, name, err);
+    int rc = check_shape(m, w, t, err);
+    if (rc == 0)
+        rc = check_format(w, t, err);
+    if (rc != 0)
+        return rc;
+    struct sl_param *p = sl_param(m, layer, w->slot);
+    p->desc = w;
+    p->src = t;
+    return 0;
+}
+
+/* Tensors nothing reads are no error (old checkpoints carry rotary tables), but say so: a tensor
+ * with a meaning this family does not know would change the model. */
+static void report_unused(const struct sl_model *m, size_t n_bound)
+{
+    size_t n = sl_ckpt_n_tensors(m->ckpt), n_known = 0;
+    for (size_t i = 0; i < n; i++) {
+        const char *name = sl_ckpt_tensor_at(m->ckpt, i)->name;
+        if (strstr(name, "rotary_emb.inv_freq") != NULL ||
+            ((m->hp.has & SL_HAS_HEAD) == 0 && strcmp(name, "lm_head.weight") == 0))
+            n_known++;
+    }
+    if (n > n_bound + n_known)
+        sl_log(SL_LOG_WARN, "%s: %zu of %zu tensors are not used by the %s architecture",
+               sl_ckpt_path(m->ckpt), n - n_bound - n_known, n, m->name->id);
+}
+
+int sl_bind_tensors(struct sl_model *m, struct sl_error *err)
+{
+    size_t n_bound = 0;
+    for (int32_t i = 0; i < m->desc->n_weights; i++) {
+        const struct sl_weight_desc *w = &m->desc->weights[i];
+        int32_t n = w->slot >= SL_SLOT_FIRST_GLOBAL ? 1 : m->hp.n_layers;
+        for (int32_t l = 0; l < n; l++) {
+            int rc = bind_one(m, w, l, err);
+            if (rc != 0)
+                return rc;
+            n_bound += sl_param(m, l, w->slot)->src != NULL;
+        }
+    }
+    report_unused(m, n_bound);
+    return 0;
+}

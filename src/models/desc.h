@@ -1,0 +1,194 @@
+/* SPDX-License-Identifier: MIT
+ * desc.h - what a model family is: tables, not code paths.
+ *
+ * A family file (llama.c, qwen.c) gives one struct sl_model_desc: how its hyper-parameters are
+ * spelled and bounded, which tensors it has under which names and shapes, and plan(), which fills
+ * one struct sl_layer_desc per layer. Reader, loader, description and the writer of random models
+ * walk the same tables; registry.def lists the families. All of it is constant data.
+ */
+#ifndef SL_MODELS_DESC_H
+#define SL_MODELS_DESC_H
+
+#include "base/limits.h"
+#include "io/checkpoint.h"
+#include "ops/ops.h"
+
+/* ---------------------------------------------------------------- rotary embedding */
+
+enum sl_rope_scaling { SL_ROPE_PLAIN, SL_ROPE_LINEAR, SL_ROPE_LLAMA3, SL_ROPE_YARN };
+
+struct sl_rope_params {
+    enum sl_rope_scaling scaling;
+    double theta;
+    double factor;                            /* linear, llama3, yarn */
+    double low_freq_factor, high_freq_factor; /* llama3 */
+    double original_context;                  /* llama3, yarn */
+    double beta_fast, beta_slow;              /* yarn */
+    double attention_factor;                  /* yarn; 0 = from factor */
+    double mscale, mscale_all_dim;            /* yarn; 0 = not given */
+    bool truncate;                            /* yarn: round the ramp's ends to whole dimensions */
+};
+
+/* ---------------------------------------------------------------- hyper-parameters */
+
+/* Groups of tensors a checkpoint has or has not. A config says so by a key, a GGUF by the tensors
+ * it holds. */
+enum sl_has {
+    SL_HAS_QKV_BIAS = 1 << 0,
+    SL_HAS_O_BIAS = 1 << 1,
+    SL_HAS_QK_NORM = 1 << 2,
+    SL_HAS_HEAD = 1 << 3,       /* an output matrix of its own; else the embedding's serves */
+    SL_HAS_ROPE_FREQS = 1 << 4, /* GGUF: divisors of the rotation frequencies */
+};
+
+enum sl_layer_window { SL_WINDOW_BY_INDEX, SL_WINDOW_OFF, SL_WINDOW_ON };
+
+struct sl_hparams {
+    int32_t hidden, intermediate, n_layers, n_heads, n_kv_heads, head_dim, n_vocab, context;
+    double norm_eps;
+    unsigned has; /* enum sl_has */
+    struct sl_rope_params rope;
+    int32_t window; /* keys a row sees; 0 = all */
+    bool use_window;
+    int32_t max_window_layers;           /* layers from this one on are windowed */
+    uint8_t layer_types[SL_MAX_LAYERS];  /* enum sl_layer_window: config's layer_types */
+    int32_t n_experts, rope_dims, v_dim; /* read only to refuse what is not built */
+    bool mlp_bias;
+    bool from_gguf;
+};
+
+enum sl_hparam_type {
+    SL_HP_INT,
+    SL_HP_FLOAT,
+    SL_HP_BOOL,
+    SL_HP_HAS,         /* a bool that sets bits of `has` when true */
+    SL_HP_HAS_NOT,     /* a bool that sets bits of `has` when false */
+    SL_HP_CHOICE,      /* a string that must be the one given */
+    SL_HP_LAYER_TYPES, /* a list of "full_attention" and "sliding_attention", one per layer */
+};
+
+struct sl_hparam_desc {
+    const char *gguf;  /* behind "<architecture>."; NULL: not in GGUF files */
+    const char *hf[4]; /* spellings in config.json, the first names it in messages */
+    enum sl_hparam_type type;
+    uint16_t offset; /* in struct sl_hparams */
+    bool required;
+    double def;        /* when absent */
+    double min, max;   /* inclusive, INT and FLOAT */
+    unsigned has;      /* HAS, HAS_NOT */
+    const char *value; /* CHOICE */
+};
+
+/* ---------------------------------------------------------------- weights */
+
+enum sl_slot { /* the places a forward step reads weights from */
+               SL_SLOT_ATTN_NORM,
+               SL_SLOT_Q,
+               SL_SLOT_K,
+               SL_SLOT_V,
+               SL_SLOT_O,
+               SL_SLOT_Q_BIAS,
+               SL_SLOT_K_BIAS,
+               SL_SLOT_V_BIAS,
+               SL_SLOT_O_BIAS,
+               SL_SLOT_Q_NORM,
+               SL_SLOT_K_NORM,
+               SL_SLOT_FFN_NORM,
+               SL_SLOT_GATE,
+               SL_SLOT_UP,
+               SL_SLOT_DOWN,
+               /* once per model */
+               SL_SLOT_EMBED,
+               SL_SLOT_FINAL_NORM,
+               SL_SLOT_HEAD,
+               SL_SLOT_ROPE_FREQS,
+               SL_SLOT_COUNT
+};
+#define SL_SLOT_FIRST_GLOBAL SL_SLOT_EMBED
+
+enum sl_dim { /* a dimension by its symbol */
+              SL_DIM_NONE,
+              SL_DIM_H,       /* hidden */
+              SL_DIM_I,       /* intermediate */
+              SL_DIM_V,       /* vocabulary */
+              SL_DIM_Q,       /* n_heads * head_dim */
+              SL_DIM_KV,      /* n_kv_heads * head_dim */
+              SL_DIM_HD,      /* head_dim */
+              SL_DIM_HD_HALF, /* head_dim / 2 */
+};
+
+enum sl_shard { /* how tensor parallelism would cut it */
+                SL_SHARD_NONE,
+                SL_SHARD_ROWS,
+                SL_SHARD_COLS,
+                SL_SHARD_HEADS,    /* rows, in whole query heads */
+                SL_SHARD_KV_HEADS, /* rows, in whole KV heads */
+};
+
+enum sl_weight_flags {
+    SL_W_ROPE_ROWS = 1 << 0, /* rows are head dimensions that RoPE pairs up */
+};
+
+struct sl_weight_desc {
+    enum sl_slot slot;
+    const char *hf;   /* '*' stands for the layer; a leading "model." may be absent in a file */
+    const char *gguf; /* NULL: not in that container */
+    enum sl_dim rows, cols; /* cols NONE: a vector, kept as float32 */
+    enum sl_shard shard;
+    unsigned need; /* enum sl_has: present iff these bits are set; 0 = always */
+    unsigned flags;
+};
+
+/* ---------------------------------------------------------------- layers */
+
+enum sl_mixer { SL_MIX_GQA };
+enum sl_ffn { SL_FFN_GATED };
+enum sl_kv_kind { SL_KV_FULL };
+
+/* One layer of the walk in run.c. An axis enters here when a second family needs it. */
+struct sl_layer_desc {
+    enum sl_mixer mixer;
+    enum sl_ffn ffn;
+    enum sl_kv_kind kv_kind;
+    enum sl_act act;
+    int32_t window;   /* 0: none */
+    float attn_scale; /* of q . k */
+};
+
+/* ---------------------------------------------------------------- families */
+
+struct sl_model_name { /* one member of a family: how files call it */
+    const char *id;    /* what we call it */
+    const char *hf_architecture, *hf_model_type, *gguf_architecture;
+    unsigned has;      /* tensors every checkpoint of it has */
+    int32_t head_dim;  /* default in config.json; 0 = hidden / heads */
+    bool all_windowed; /* sliding_window, where given, holds for every layer */
+};
+
+struct sl_model_desc {
+    const char *id;
+    const struct sl_model_name *names;
+    const struct sl_hparam_desc *hparams;
+    const struct sl_weight_desc *weights;
+    int32_t n_names, n_hparams, n_weights;
+    bool gguf_interleaved; /* GGUF converters reorder q and k rows for interleaved RoPE */
+    /* Refuses what the family cannot run and fills layers[hp->n_layers]. */
+    int (*plan)(const struct sl_model_name *name, const struct sl_hparams *hp,
+                struct sl_layer_desc *layers, struct sl_error *err);
+    /* The smallest legal model of that name, for tests and tools/mkmodel. */
+    void (*tiny)(const struct sl_model_name *name, struct sl_hparams *hp);
+};
+
+#define SL_FAMILY(name) extern const struct sl_model_desc sl_model_##name;
+#include "models/registry.def"
+#undef SL_FAMILY
+
+/* The families in the order of registry.def. */
+const struct sl_model_desc *sl_registry_at(size_t idx); /* NULL past the end */
+/* Finds a member by our id ("llama", "mistral", "qwen2", "qwen3"); NULL if there is none. */
+const struct sl_model_name *sl_registry_find(const char *id, const struct sl_model_desc **desc);
+/* Recognises a checkpoint's architecture. */
+SL_MUST_CHECK int sl_registry_match(const struct sl_ckpt *ckpt, const struct sl_model_desc **desc,
+                                    const struct sl_model_name **name, struct sl_error *err);
+
+#endif

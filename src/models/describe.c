@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT
+ * A model in words, for `sluice inspect`: what it is, how its layers are built, its tensors and,
+ * once loaded, the kernel that runs each.
+ */
+#include "models/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const mixer_names[] = {[SL_MIX_GQA] = "gqa"};
+static const char *const ffn_names[] = {[SL_FFN_GATED] = "gated"};
+static const char *const kv_names[] = {[SL_KV_FULL] = "full"};
+static const char *const act_names[] = {[SL_ACT_SILU] = "silu", [SL_ACT_GELU_TANH] = "gelu_tanh"};
+static const char *const rope_names[] = {
+    [SL_ROPE_PLAIN] = "plain",
+    [SL_ROPE_LINEAR] = "linear",
+    [SL_ROPE_LLAMA3] = "llama3",
+    [SL_ROPE_YARN] = "yarn",
+};
+
+static const char *rope_name(const struct sl_model *m)
+{
+    return (m->hp.has & SL_HAS_ROPE_FREQS) != 0 ? "table" : rope_names[m->hp.rope.scaling];
+}
+
+static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
+                          uint64_t bytes[SL_DTYPE_COUNT])
+{
+    size_t total = ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT;
+    for (size_t i = 0; i < total; i++) {
+        const struct sl_ckpt_tensor *t = m->params[i].src;
+        if (t != NULL) {
+            n[t->dtype]++;
+            bytes[t->dtype] += t->n_bytes;
+        }
+    }
+}
+
+static const char *route_of(const struct sl_model *m, const struct sl_param *p)
+{
+    if (!p->loaded || p->vec != NULL)
+        return NULL;
+    return m->be->vt->weight_route(m->be, &p->mat);
+}
+
+/* Calls fn for every tensor, those of the model first, then layer by layer. */
+static void each_tensor(const struct sl_model *m, struct sl_buf *out,
+                        void (*fn)(const struct sl_model *m, const struct sl_param *p, bool first,
+                                   struct sl_buf *out))
+{
+    bool first = true;
+    for (int32_t l = -1; l < m->hp.n_layers; l++) {
+        for (int32_t i = 0; i < m->desc->n_weights; i++) {
+            enum sl_slot slot = m->desc->weights[i].slot;
+            const struct sl_param *p = sl_param(m, l < 0 ? 0 : l, slot);
+            if ((slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || p->src == NULL)
+                continue;
+            fn(m, p, first, out);
+            first = false;
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- text */
+
+static void text_size(struct sl_buf *out, uint64_t bytes)
+{
+    if (bytes >= 1000000000)
+        sl_buf_printf(out, "%.2f GB", (double)bytes / 1e9);
+    else if (bytes >= 1000000)
+        sl_buf_printf(out, "%.2f MB", (double)bytes / 1e6);
+    else
+        sl_buf_printf(out, "%.1f kB", (double)bytes / 1e3);
+}
+
+static void text_count(struct sl_buf *out, uint64_t n)
+{
+    if (n >= 1000000000)
+        sl_buf_printf(out, "%.2f billion", (double)n / 1e9);
+    else if (n >= 1000000)
+        sl_buf_printf(out, "%.2f million", (double)n / 1e6);
+    else
+        sl_buf_printf(out, "%llu", (unsigned long long)n);
+}
+
+/* One line per run of layers that are built alike. */
+static void text_layers(const struct sl_model *m, struct sl_buf *out)
+{
+    for (int32_t i = 0, j; i < m->hp.n_layers; i = j) {
+        const struct sl_layer_desc *l = &m->layers[i];
+        for (j = i + 1; j < m->hp.n_layers && m->layers[j].window == l->window &&
+                        m->layers[j].mixer == l->mixer && m->layers[j].ffn == l->ffn;)
+            j++;
+        sl_buf_printf(out, "layers        %d-%d: %s, %d heads, %d KV heads of %d", i, j - 1,
+                      mixer_names[l->mixer], m->hp.n_heads, m->hp.n_kv_heads, m->hp.head_dim);
+        if (l->window > 0)
+            sl_buf_printf(out, ", window %d", l->window);
+        if ((m->hp.has & SL_HAS_QK_NORM) != 0)
+            sl_buf_puts(out, ", q/k norm");
+        if ((m->hp.has & SL_HAS_QKV_BIAS) != 0)
+            sl_buf_puts(out, (m->hp.has & SL_HAS_O_BIAS) != 0 ? ", bias q k v o" : ", bias q k v");
+        sl_buf_printf(out, "; %s %s of %d; %s KV\n", ffn_names[l->ffn], act_names[l->act],
+                      m->hp.intermediate, kv_names[l->kv_kind]);
+    }
+}
+
+static void text_rope(const struct sl_model *m, struct sl_buf *out)
+{
+    const struct sl_rope_params *p = &m->hp.rope;
+    sl_buf_printf(out, "rope          %s, theta %g", rope_name(m), p->theta);
+    if (p->scaling != SL_ROPE_PLAIN)
+        sl_buf_printf(out, ", factor %g", p->factor);
+    if (p->scaling == SL_ROPE_LLAMA3 || p->scaling == SL_ROPE_YARN)
+        sl_buf_printf(out, ", original context %g", p->original_context);
+    sl_buf_putc(out, '\n');
+}
+
+static void text_tensor(const struct sl_model *m, const struct sl_param *p, bool first,
+                        struct sl_buf *out)
+{
+    const struct sl_ckpt_tensor *t = p->src;
+    const char *route = route_of(m, p);
+    char shape[64];
+    if (first)
+        sl_buf_puts(out, "tensors\n");
+    if (t->n_dims == 2)
+        snprintf(shape, sizeof shape, "[%lld, %lld]", (long long)t->dims[0], (long long)t->dims[1]);
+    else
+        snprintf(shape, sizeof shape, "[%lld]", (long long)t->dims[0]);
+    sl_buf_printf(out, "  %-48s %-18s %-5s %12llu%s%s\n", t->name, shape,
+                  sl_dtype_info(t->dtype)->name, (unsigned long long)t->n_bytes, route ? "  " : "",
+                  route ? route : "");
+}
+
+static void describe_text(const struct sl_model *m, bool with_tensors, struct sl_buf *out)
+{
+    const struct sl_model_facts *f = &m->facts;
+    uint32_t n[SL_DTYPE_COUNT] = {0};
+    uint64_t bytes[SL_DTYPE_COUNT] = {0};
+
+    sl_buf_printf(out, "architecture  %s\nparameters    ", f->family);
+    text_count(out, f->n_params);
+    sl_buf_puts(out, ", ");
+    text_size(out, f->weight_bytes);
+    sl_buf_printf(out, "\nhidden        %d\nvocabulary    %d, %s head\ncontext       %d\n",
+                  f->hidden, f->n_vocab, (m->hp.has & SL_HAS_HEAD) != 0 ? "own" : "tied",
+                  f->context);
+    text_layers(m, out);
+    text_rope(m, out);
+    sl_buf_puts(out, "end ids      ");
+    for (int32_t i = 0; i < f->n_eos; i++)
+        sl_buf_printf(out, " %d", f->eos[i]);
+    sl_buf_puts(out, f->n_eos > 0 ? "\nformats       " : " none\nformats       ");
+    count_formats(m, n, bytes);
+    for (int d = 0, k = 0; d < SL_DTYPE_COUNT; d++) {
+        if (n[d] == 0)
+            continue;
+        sl_buf_printf(out, "%s%s: %u tensors, ", k++ > 0 ? "; " : "",
+                      sl_dtype_info((enum sl_dtype)d)->name, n[d]);
+        text_size(out, bytes[d]);
+    }
+    sl_buf_putc(out, '\n');
+    if (with_tensors)
+        each_tensor(m, out, text_tensor);
+}
+
+/* ---------------------------------------------------------------- JSON */
+
+static void json_key_string(struct sl_buf *out, const char *key, const char *s)
+{
+    sl_buf_printf(out, "\"%s\":", key);
+    sl_buf_json_string(out, s, strlen(s));
+}
+
+static void json_layers(const struct sl_model *m, struct sl_buf *out)
+{
+    sl_buf_puts(out, ",\"layers\":[");
+    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+        const struct sl_layer_desc *l = &m->layers[i];
+        sl_buf_printf(out,
+                      "%s{\"mixer\":\"%s\",\"ffn\":\"%s\",\"activation\":\"%s\",\"kv\":\"%s\","
+                      "\"window\":%d}",
+                      i ? "," : "", mixer_names[l->mixer], ffn_names[l->ffn], act_names[l->act],
+                      kv_names[l->kv_kind], l->window);
+    }
+    sl_buf_putc(out, ']');
+}
+
+static void json_tensor(const struct sl_model *m, const struct sl_param *p, bool first,
+                        struct sl_buf *out)
+{
+    const struct sl_ckpt_tensor *t = p->src;
+    const char *route = route_of(m, p);
+    sl_buf_puts(out, first ? "{" : ",{");
+    json_key_string(out, "name", t->name);
+    sl_buf_puts(out, ",\"shape\":[");
+    for (int32_t i = 0; i < t->n_dims; i++)
+        sl_buf_printf(out, "%s%lld", i ? "," : "", (long long)t->dims[i]);
+    sl_buf_printf(out,
+                  "],\"dtype\":\"%s\",\"bytes\":%llu,\"route\":", sl_dtype_info(t->dtype)->name,
+                  (unsigned long long)t->n_bytes);
+    if (route != NULL)
+        sl_buf_json_string(out, route, strlen(route));
+    else
+        sl_buf_puts(out, "null");
+    sl_buf_putc(out, '}');
+}
+
+static void json_formats(const struct sl_model *m, struct sl_buf *out)
+{
+    uint32_t n[SL_DTYPE_COUNT] = {0};
+    uint64_t bytes[SL_DTYPE_COUNT] = {0};
+    bool first = true;
+    count_formats(m, n, bytes);
+    sl_buf_puts(out, ",\"formats\":{");
+    for (int d = 0; d < SL_DTYPE_COUNT; d++) {
+        if (n[d] == 0)
+            continue;
+        sl_buf_printf(out, "%s\"%s\":{\"tensors\":%u,\"bytes\":%llu}", first ? "" : ",",
+                      sl_dtype_info((enum sl_dtype)d)->name, n[d], (unsigned long long)bytes[d]);
+        first = false;
+    }
+    sl_buf_putc(out, '}');
+}
+
+static void describe_json(const struct sl_model *m, bool with_tensors, struct sl_buf *out)
+{
+    const struct sl_model_facts *f = &m->facts;
+    const struct sl_rope_params *p = &m->hp.rope;
+
+    sl_buf_putc(out, '{');
+    json_key_string(out, "architecture", f->family);
+    sl_buf_printf(out,
+                  ",\"n_params\":%llu,\"weight_bytes\":%llu,\"weight_dtype\":\"%s\","
+                  "\"hidden\":%d,\"intermediate\":%d,\"n_layers\":%d,\"n_heads\":%d,"
+                  "\"n_kv_heads\":%d,\"head_dim\":%d,\"n_vocab\":%d,\"context\":%d,"
+                  "\"tied_head\":%s,\"qkv_bias\":%s,\"qk_norm\":%s",
+                  (unsigned long long)f->n_params, (unsigned long long)f->weight_bytes,
+                  f->weight_dtype, f->hidden, f->intermediate, f->n_layers, f->n_heads,
+                  f->n_kv_heads, f->head_dim, f->n_vocab, f->context,
+                  (m->hp.has & SL_HAS_HEAD) != 0 ? "false" : "true",
+                  (m->hp.has & SL_HAS_QKV_BIAS) != 0 ? "true" : "false",
+                  (m->hp.has & SL_HAS_QK_NORM) != 0 ? "true" : "false");
+    sl_buf_printf(out, ",\"rope\":{\"scaling\":\"%s\",\"theta\":", rope_name(m));
+    sl_buf_json_double(out, p->theta);
+    sl_buf_puts(out, ",\"factor\":");
+    sl_buf_json_double(out, p->scaling == SL_ROPE_PLAIN ? 1 : p->factor);
+    sl_buf_puts(out, "},\"eos\":[");
+    for (int32_t i = 0; i < f->n_eos; i++)
+        sl_buf_printf(out, "%s%d", i ? "," : "", f->eos[i]);
+    sl_buf_putc(out, ']');
+    json_formats(m, out);
+    json_layers(m, out);
+    if (with_tensors) {
+        sl_buf_puts(out, ",\"tensors\":[");
+        each_tensor(m, out, json_tensor);
+        sl_buf_putc(out, ']');
+    }
+    sl_buf_puts(out, "}\n");
+}
+
+void sl_model_describe(const struct sl_model *m, bool as_json, bool with_tensors,
+                       struct sl_buf *out)
+{
+    if (as_json)
+        describe_json(m, with_tensors, out);
+    else
+        describe_text(m, with_tensors, out);
+}

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: MIT
+ * Reads a family's table of hyper-parameters from config.json or GGUF metadata. Every value is
+ * checked against its row's type and range before anything is computed from it; the refusal names
+ * the key as the file spells it.
+ */
+#include "base/check.h"
+#include "models/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+struct source {
+    const json_t *config; /* Hugging Face, or NULL */
+    const struct sl_gguf *gguf;
+    const char *arch; /* prefix of the GGUF keys */
+};
+
+struct spelling { /* of one row in this container, for messages */
+    char text[128];
+    const char *gguf_key; /* inside text */
+    const json_t *value;  /* config.json: NULL when absent or null */
+};
+
+static void spell(const struct source *src, const struct sl_hparam_desc *row, struct spelling *sp)
+{
+    sp->value = NULL;
+    sp->gguf_key = NULL;
+    if (src->gguf != NULL) {
+        snprintf(sp->text, sizeof sp->text, "GGUF: %s.%s", src->arch, row->gguf);
+        sp->gguf_key = sp->text + strlen("GGUF: ");
+        return;
+    }
+    const char *key = row->hf[0];
+    for (size_t i = 0; i < SL_COUNT(row->hf) && row->hf[i] != NULL && sp->value == NULL; i++) {
+        const json_t *v = json_object_get(src->config, row->hf[i]);
+        if (v != NULL && !json_is_null(v)) {
+            sp->value = v;
+            key = row->hf[i];
+        }
+    }
+    snprintf(sp->text, sizeof sp->text, "config.json: %s", key);
+}
+
+static const char *json_kind(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "a list";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a real number";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    case JSON_NULL:
+        break;
+    }
+    return "null";
+}
+
+static int wrong_type(const struct spelling *sp, const char *want, struct sl_error *err)
+{
+    return sl_fail(err, SL_EFORMAT, "%s must be %s, not %s", sp->text, want, json_kind(sp->value));
+}
+
+/* 1 = *out filled, 0 = absent */
+static int get_number(const struct source *src, const struct sl_hparam_desc *row,
+                      const struct spelling *sp, double *out, struct sl_error *err)
+{
+    bool integer = row->type == SL_HP_INT;
+    if (src->gguf != NULL) {
+        int64_t i = 0;
+        int rc = integer ? sl_gguf_i64(src->gguf, sp->gguf_key, &i, err)
+                         : sl_gguf_f64(src->gguf, sp->gguf_key, out, err);
+        if (rc == 1 && integer)
+            *out = (double)i;
+        return rc;
+    }
+    if (sp->value == NULL)
+        return 0;
+    if (integer ? !json_is_integer(sp->value) : !json_is_number(sp->value))
+        return wrong_type(sp, integer ? "an integer" : "a number", err);
+    *out = json_number_value(sp->value);
+    return 1;
+}
+
+static int read_number(const struct source *src, const struct sl_hparam_desc *row,
+                       const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
+{
+    double x = row->def;
+    int rc = get_number(src, row, sp, &x, err);
+    if (rc < 0)
+        return rc;
+    if (rc == 0 && row->required)
+        return sl_fail(err, SL_EFORMAT, "%s is missing", sp->text);
+    if (rc == 1 && !(x >= row->min && x <= row->max)) {
+        if (row->min == row->max)
+            return sl_fail(err, SL_EUNSUPPORTED, "%s is %.15g: not supported, must be %.15g",
+                           sp->text, x, row->min);
+        return sl_fail(err, SL_EFORMAT, "%s is %.15g, must be %.15g to %.15g", sp->text, x,
+                       row->min, row->max);
+    }
+    uint8_t *at = (uint8_t *)hp + row->offset;
+    if (row->type == SL_HP_INT)
+        *(int32_t *)(void *)at = (int32_t)x;
+    else
+        *(double *)(void *)at = x;
+    return 0;
+}
+
+static int read_flag(const struct sl_hparam_desc *row, const struct spelling *sp,
+                     struct sl_hparams *hp, struct sl_error *err)
+{
+    bool on = row->def != 0;
+    if (sp->value != NULL) {
+        if (!json_is_boolean(sp->value))
+            return wrong_type(sp, "true or false", err);
+        on = json_is_true(sp->value);
+    }
+    if (row->type == SL_HP_BOOL)
+        *(bool *)((uint8_t *)hp + row->offset) = on;
+    else if (on == (row->type == SL_HP_HAS))
+        hp->has |= row->has;
+    return 0;
+}
+
+static int read_choice(const struct sl_hparam_desc *row, const struct spelling *sp,
+                       struct sl_error *err)
+{
+    if (sp->value == NULL)
+        return 0;
+    if (!json_is_string(sp->value))
+        return wrong_type(sp, "a string", err);
+    if (strcmp(json_string_value(sp->value), row->value) != 0)
+        return sl_fail(err, SL_EUNSUPPORTED, "%s \"%.40s\" is not supported (supported: %s)",
+                       sp->text, json_string_value(sp->value), row->value);
+    return 0;
+}
+
+static int read_layer_types(const struct sl_hparam_desc *row, const struct spelling *sp,
+                            struct sl_hparams *hp, struct sl_error *err)
+{
+    uint8_t *types = (uint8_t *)hp + row->offset;
+    if (sp->value == NULL)
+        return 0;
+    if (!json_is_array(sp->value))
+        return wrong_type(sp, "a list of strings", err);
+    if (json_array_size(sp->value) != (size_t)hp->n_layers)
+        return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text,
+                       json_array_size(sp->value), hp->n_layers);
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        const char *s = json_string_value(json_array_get(sp->value, (size_t)i));
+        if (s == NULL)
+            return sl_fail(err, SL_EFORMAT, "%s[%d] must be a string", sp->text, i);
+        if (strcmp(s, "full_attention") == 0)
+            types[i] = SL_WINDOW_OFF;
+        else if (strcmp(s, "sliding_attention") == 0)
+            types[i] = SL_WINDOW_ON;
+        else
+            return sl_fail(err, SL_EUNSUPPORTED, "%s[%d] \"%.40s\" is not supported", sp->text, i,
+                           s);
+    }
+    return 0;
+}
+
+static int read_row(const struct source *src, const struct sl_hparam_desc *row,
+                    struct sl_hparams *hp, struct sl_error *err)
+{
+    struct spelling sp;
+    if (src->gguf != NULL ? row->gguf == NULL : row->hf[0] == NULL)
+        return 0; /* this container does not spell it; its value comes from the tensors */
+    spell(src, row, &sp);
+    switch (row->type) {
+    case SL_HP_INT:
+    case SL_HP_FLOAT:
+        return read_number(src, row, &sp, hp, err);
+    case SL_HP_BOOL:
+    case SL_HP_HAS:
+    case SL_HP_HAS_NOT:
+        return read_flag(row, &sp, hp, err);
+    case SL_HP_CHOICE:
+        return read_choice(row, &sp, err);
+    case SL_HP_LAYER_TYPES:
+        return read_layer_types(row, &sp, hp, err);
+    }
+    return 0;
+}
+
+static int refuse_quantised(const struct sl_ckpt *ckpt, const json_t *config, struct sl_error *err)
+{
+    const json_t *q = json_object_get(config, "quantization_config");
+    const char *data;
+    size_t n;
+    if (q != NULL && !json_is_null(q)) {
+        const char *method = json_string_value(json_object_get(q, "quant_method"));
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "config.json: quantization_config with quant_method \"%.40s\" is not "
+                       "supported; use a GGUF or unquantised safetensors",
+                       method ? method : "(none)");
+    }
+    if (sl_ckpt_file(ckpt, "hf_quant_config.json", &data, &n))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "hf_quant_config.json: checkpoints quantised by ModelOpt are not supported");
+    return 0;
+}
+
+/* A GGUF's vocabulary is as wide as its embedding. */
+static int vocab_of_gguf(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
+                         struct sl_hparams *hp, struct sl_error *err)
+{
+    for (int32_t i = 0; i < desc->n_weights; i++) {
+        const struct sl_weight_desc *w = &desc->weights[i];
+        if (w->slot != SL_SLOT_EMBED)
+            continue;
+        const struct sl_ckpt_tensor *t = sl_ckpt_find(ckpt, w->gguf);
+        if (t == NULL)
+            return 0; /* bind.c says what is missing and why */
+        if (t->dims[0] < 1 || t->dims[0] > SL_MAX_VOCAB)
+            return sl_fail(err, SL_ELIMIT, "tensor \"%s\" has %lld rows, must be 1 to %d", w->gguf,
+                           (long long)t->dims[0], SL_MAX_VOCAB);
+        hp->n_vocab = (int32_t)t->dims[0];
+    }
+    return 0;
+}
+
+int64_t sl_hparams_dim(const struct sl_hparams *hp, enum sl_dim dim)
+{
+    switch (dim) {
+    case SL_DIM_H:
+        return hp->hidden;
+    case SL_DIM_I:
+        return hp->intermediate;
+    case SL_DIM_V:
+        return hp->n_vocab;
+    case SL_DIM_Q:
+        return (int64_t)hp->n_heads * hp->head_dim;
+    case SL_DIM_KV:
+        return (int64_t)hp->n_kv_heads * hp->head_dim;
+    case SL_DIM_HD:
+        return hp->head_dim;
+    case SL_DIM_HD_HALF:
+        return hp->head_dim / 2;
+    case SL_DIM_NONE:
+        break;
+    }
+    return 1;
+}
+
+int sl_hparams_check(const struct sl_hparams *hp, struct sl_error *err)
+{
+    const char *heads = hp->from_gguf ? "GGUF: attention.head_count" : "num_attention_heads";
+    const char *kv = hp->from_gguf ? "attention.head_count_kv" : "num_key_value_heads";
+    const char *hd = hp->from_gguf ? "GGUF: attention.key_length" : "head_dim";
+
+    if (hp->n_heads % hp->n_kv_heads != 0)
+        return sl_fail(err, SL_EFORMAT, "%s (%d) is not a multiple of %s (%d)", heads, hp->n_heads,
+                       kv, hp->n_kv_heads);
+    if (hp->head_dim < 2 || hp->head_dim > SL_MAX_HEAD_DIM || hp->head_dim % 2 != 0)
+        return sl_fail(err, SL_EFORMAT, "%s is %d, must be even and 2 to %d", hd, hp->head_dim,
+                       SL_MAX_HEAD_DIM);
+    if (hp->v_dim != 0 && hp->v_dim != hp->head_dim)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "GGUF: attention.value_length (%d) that differs from attention.key_length "
+                       "(%d) is not supported",
+                       hp->v_dim, hp->head_dim);
+    if (hp->rope_dims != 0 && hp->rope_dims != hp->head_dim)
+        return sl_fail(
+            err, SL_EUNSUPPORTED,
+            "GGUF: rope.dimension_count (%d) that differs from attention.key_length (%d) "
+            "is not supported",
+            hp->rope_dims, hp->head_dim);
+    return 0;
+}
+
+static int derive(const struct sl_model_name *name, struct sl_hparams *hp, struct sl_error *err)
+{
+    if (hp->n_kv_heads == 0)
+        hp->n_kv_heads = hp->n_heads;
+    if (hp->head_dim == 0 && name->head_dim != 0 && !hp->from_gguf)
+        hp->head_dim = name->head_dim;
+    if (hp->head_dim == 0) {
+        if (hp->hidden % hp->n_heads != 0)
+            return sl_fail(
+                err, SL_EFORMAT,
+                "%s (%d) is not a multiple of %s (%d) and no head dimension is given",
+                hp->from_gguf ? "GGUF: embedding_length" : "config.json: hidden_size", hp->hidden,
+                hp->from_gguf ? "attention.head_count" : "num_attention_heads", hp->n_heads);
+        hp->head_dim = hp->hidden / hp->n_heads;
+    }
+    return sl_hparams_check(hp, err);
+}
+
+int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
+                    const struct sl_model_name *name, struct sl_hparams *hp, struct sl_error *err)
+{
+    struct source src = {.config = sl_ckpt_config(ckpt), .arch = name->gguf_architecture};
+    int rc = 0;
+
+    memset(hp, 0, sizeof *hp);
+    hp->has = name->has;
+    hp->from_gguf = sl_ckpt_kind(ckpt) == SL_CKPT_GGUF;
+    if (hp->from_gguf)
+        src.gguf = sl_ckpt_gguf(ckpt);
+    else
+        rc = refuse_quantised(ckpt, src.config, err);
+    for (int32_t i = 0; i < desc->n_hparams && rc == 0; i++)
+        rc = read_row(&src, &desc->hparams[i], hp, err);
+    if (rc == 0 && hp->from_gguf) {
+        hp->has |= sl_bind_gguf_has(ckpt, desc);
+        rc = vocab_of_gguf(ckpt, desc, hp, err);
+    }
+    if (rc == 0)
+        rc = derive(name, hp, err);
+    if (rc != 0)
+        return rc;
+    return hp->from_gguf ? sl_rope_read_gguf(src.gguf, src.arch, hp, err)
+                         : sl_rope_read_hf(src.config, hp, err);
+}

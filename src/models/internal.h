@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT
+ * internal.h - what the files of models/ share: the loaded model, a run's buffers, and the steps of
+ * opening a model in their order.
+ */
+#ifndef SL_MODELS_INTERNAL_H
+#define SL_MODELS_INTERNAL_H
+
+#include "base/sys.h"
+#include "models/desc.h"
+#include "models/model.h"
+
+struct sl_param { /* one slot of one layer, or of the model */
+    const struct sl_weight_desc *desc;
+    const struct sl_ckpt_tensor *src; /* NULL: this model has none */
+    struct sl_weight mat;             /* after loading, for matrices */
+    float *vec;                       /* after loading, for vectors; backend memory */
+    uint8_t *copy;                    /* rows put back into order, if mat borrows them */
+    size_t vec_bytes, copy_bytes;
+    bool loaded;
+};
+
+struct sl_model {
+    const struct sl_ckpt *ckpt;
+    const struct sl_model_desc *desc;
+    const struct sl_model_name *name;
+    struct sl_hparams hp;
+    struct sl_layer_desc *layers; /* [n_layers] */
+    struct sl_param *params;      /* [(n_layers + 1) * SL_SLOT_COUNT], the last row is global */
+    struct sl_model_facts facts;
+    struct sl_backend *be; /* NULL until loaded */
+    struct sl_rope rope;
+    float *inv_freq; /* backend memory behind rope.inv_freq */
+};
+
+static inline struct sl_param *sl_param(const struct sl_model *m, int32_t layer, enum sl_slot slot)
+{
+    int32_t row = slot >= SL_SLOT_FIRST_GLOBAL ? m->hp.n_layers : layer;
+    return &m->params[(size_t)row * SL_SLOT_COUNT + (size_t)slot];
+}
+
+/* hparams.c: fills *hp from the checkpoint's config and checks it. */
+SL_MUST_CHECK int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
+                                  const struct sl_model_name *name, struct sl_hparams *hp,
+                                  struct sl_error *err);
+/* Checks that follow from several values together; also for what tools/mkmodel is told. */
+SL_MUST_CHECK int sl_hparams_check(const struct sl_hparams *hp, struct sl_error *err);
+int64_t sl_hparams_dim(const struct sl_hparams *hp, enum sl_dim dim);
+
+/* rope.c */
+SL_MUST_CHECK int sl_rope_read_hf(const json_t *config, struct sl_hparams *hp,
+                                  struct sl_error *err);
+SL_MUST_CHECK int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch,
+                                    struct sl_hparams *hp, struct sl_error *err);
+/* inv_freq[head_dim / 2]; divisors[head_dim / 2] from a GGUF or NULL. */
+void sl_rope_freqs(const struct sl_rope_params *p, int32_t head_dim, const float *divisors,
+                   float *inv_freq, float *attn_factor);
+/* What a GGUF of a llama3-scaled model carries as rope_freqs.weight. */
+void sl_rope_divisors(const struct sl_rope_params *p, int32_t head_dim, float *divisors);
+
+/* bind.c: finds every tensor of the table, checks its shape and format. */
+SL_MUST_CHECK int sl_bind_tensors(struct sl_model *m, struct sl_error *err);
+/* The spelling of a tensor in a container; out holds SL_MAX_TENSOR_NAME bytes. */
+void sl_bind_name(const char *pattern, int32_t layer, char *out);
+/* The bits of enum sl_has a GGUF's tensors show. */
+unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc);
+
+/* load.c */
+void sl_model_unload(struct sl_model *m);
+/* Row of the file that holds row `row` of a matrix whose heads were reordered for interleaved
+ * RoPE. */
+int64_t sl_interleaved_row(int64_t row, int32_t head_dim);
+
+struct sl_run {
+    const struct sl_model *m;
+    struct sl_run_config cfg;
+    uint8_t *mem; /* everything below, one block */
+    size_t mem_bytes;
+    float *x, *y, *norm;    /* [T, H] residual stream, a sublayer's result, its input */
+    float *rows;            /* [max_logits, H] x of the rows that go through the last layer's end */
+    float *q, *k, *v, *att; /* [T, nq * hd], [T, nkv * hd] twice, [T, nq * hd] */
+    float *ffn;             /* [T, I] */
+    float *angles;          /* [T, hd / 2, 2] */
+    float *logits;          /* [max_logits, V] */
+};
+
+/* mixer_gqa.c: r->norm -> r->att, writing the batch's keys and values to the pages; and the output
+ * projection of n rows of att -> y. */
+void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
+void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const float *att, int32_t n, float *y);
+/* ffn_gated.c: n rows of x -> y */
+void sl_ffn_gated(struct sl_run *r, int32_t layer, const float *x, int32_t n, float *y);
+
+#endif

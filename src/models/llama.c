@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ * Llama 2 and 3.x and Mistral: pre-norm blocks of grouped-query attention and a gated SiLU MLP.
+ *
+ * Mistral differs by its sliding window, which holds for every layer. GGUF files of this family
+ * call themselves "llama" and have the rows of q and k reordered per head for interleaved RoPE; the
+ * loader puts them back, so that both containers give the same bits.
+ */
+#include "base/check.h"
+#include "models/desc.h"
+#include "models/tables.h"
+
+static const struct sl_model_name names[] = {
+    {.id = "llama",
+     .hf_architecture = "LlamaForCausalLM",
+     .hf_model_type = "llama",
+     .gguf_architecture = "llama"},
+    {.id = "mistral",
+     .hf_architecture = "MistralForCausalLM",
+     .hf_model_type = "mistral",
+     .gguf_architecture = "llama",
+     .all_windowed = true},
+};
+
+static const struct sl_hparam_desc hparams[] = {
+    SL_HPARAMS_TRANSFORMER,
+    {.gguf = "attention.sliding_window",
+     .hf = {"sliding_window"},
+     .type = SL_HP_INT,
+     .offset = offsetof(struct sl_hparams, window),
+     .min = 1,
+     .max = SL_MAX_CONTEXT},
+    {.hf = {"attention_bias"}, .type = SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
+    {.hf = {"mlp_bias"}, .type = SL_HP_BOOL, .offset = offsetof(struct sl_hparams, mlp_bias)},
+};
+
+static const struct sl_weight_desc weights[] = {
+    SL_WEIGHTS_EMBED_AND_HEAD,
+    SL_WEIGHTS_GQA,
+    SL_WEIGHTS_QKV_BIAS,
+    SL_WEIGHTS_O_BIAS,
+    SL_WEIGHTS_FFN_GATED,
+    {.slot = SL_SLOT_ROPE_FREQS,
+     .gguf = "rope_freqs.weight",
+     .rows = SL_DIM_HD_HALF,
+     .need = SL_HAS_ROPE_FREQS},
+};
+
+static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                struct sl_layer_desc *layers, struct sl_error *err)
+{
+    if (hp->mlp_bias)
+        return sl_fail(err, SL_EUNSUPPORTED, "config.json: mlp_bias true is not supported");
+    /* A GGUF says "llama" for Mistral too, and only a windowed model carries the key. Transformers
+     * ignores sliding_window in a Llama config. */
+    bool windowed = name->all_windowed || hp->from_gguf;
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        layers[i] = sl_layer_transformer(hp);
+        layers[i].window = windowed ? hp->window : 0;
+    }
+    return 0;
+}
+
+static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+{
+    *hp = (struct sl_hparams){
+        .hidden = 64,
+        .intermediate = 160,
+        .n_layers = 2,
+        .n_heads = 4,
+        .n_kv_heads = 2,
+        .head_dim = 16,
+        .n_vocab = 320,
+        .context = 512,
+        .norm_eps = 1e-5,
+        .has = name->has | SL_HAS_HEAD,
+        .rope = {.theta = 10000},
+        .window = name->all_windowed ? 24 : 0,
+    };
+}
+
+const struct sl_model_desc sl_model_llama = {
+    .id = "llama",
+    .names = names,
+    .hparams = hparams,
+    .weights = weights,
+    .n_names = SL_COUNT(names),
+    .n_hparams = SL_COUNT(hparams),
+    .n_weights = SL_COUNT(weights),
+    .gguf_interleaved = true,
+    .plan = plan,
+    .tiny = tiny,
+};

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT
+ * Loading: every bound tensor becomes what the kernels read. Matrices go through the backend, which
+ * chooses a route and repacks or borrows the mapping; norms, biases and the rotation table become
+ * float32.
+ *
+ * GGUF converters of the llama family reorder the rows of q and k inside each head, so that pairs
+ * rotated together lie side by side. The rows are put back here: the dot product q . k then adds in
+ * the same order whatever file the weights came from, and the bits agree. Rows are whole in every
+ * block format, so this moves bytes and never requantises.
+ */
+#include "base/check.h"
+#include "models/internal.h"
+
+#include <math.h>
+#include <string.h>
+
+int64_t sl_interleaved_row(int64_t row, int32_t head_dim)
+{
+    int64_t head = row / head_dim, d = row % head_dim, half = head_dim / 2;
+    return head * head_dim + 2 * (d % half) + d / half;
+}
+
+static bool rows_reordered(const struct sl_model *m, const struct sl_weight_desc *w)
+{
+    return m->desc->gguf_interleaved && m->hp.from_gguf && (w->flags & SL_W_ROPE_ROWS) != 0;
+}
+
+static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *err)
+{
+    const struct sl_ckpt_tensor *t = p->src;
+    const uint8_t *data = t->data;
+    if (rows_reordered(m, p->desc)) {
+        size_t row_bytes = (size_t)(t->n_bytes / (uint64_t)t->dims[0]);
+        p->copy = sl_aligned_alloc((size_t)t->n_bytes);
+        if (p->copy == NULL)
+            return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", t->name);
+        p->copy_bytes = (size_t)t->n_bytes;
+        for (int64_t r = 0; r < t->dims[0]; r++)
+            memcpy(p->copy + (size_t)r * row_bytes,
+                   t->data + (size_t)sl_interleaved_row(r, m->hp.head_dim) * row_bytes, row_bytes);
+        data = p->copy;
+    }
+    int rc = m->be->vt->weight_create(m->be, t->dtype, t->dims[0], t->dims[1], data, &p->mat, err);
+    if (rc != 0)
+        return sl_error_prefix(err, rc, "tensor \"%s\"", t->name);
+    p->loaded = true;
+    if (p->mat.owned && p->copy != NULL) { /* repacked: the backend has its own copy now */
+        sl_aligned_free(p->copy, p->copy_bytes);
+        p->copy = NULL;
+    }
+    return 0;
+}
+
+static int load_vector(struct sl_model *m, struct sl_param *p, struct sl_error *err)
+{
+    const struct sl_ckpt_tensor *t = p->src;
+    size_t n = (size_t)t->dims[0];
+    float *tmp = NULL;
+    p->vec_bytes = n * sizeof *p->vec;
+    p->vec = m->be->vt->alloc(m->be, p->vec_bytes);
+    if (p->vec == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", t->name);
+    sl_dtype_info(t->dtype)->to_f32(t->data, p->vec, (int64_t)n);
+    if (rows_reordered(m, p->desc)) {
+        tmp = sl_malloc(p->vec_bytes);
+        if (tmp == NULL)
+            return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", t->name);
+        memcpy(tmp, p->vec, p->vec_bytes);
+        for (size_t r = 0; r < n; r++)
+            p->vec[r] = tmp[sl_interleaved_row((int64_t)r, m->hp.head_dim)];
+        sl_free(tmp);
+    }
+    p->loaded = true;
+    return 0;
+}
+
+static int load_rope(struct sl_model *m, struct sl_error *err)
+{
+    const struct sl_param *div = sl_param(m, 0, SL_SLOT_ROPE_FREQS);
+    size_t n = (size_t)m->hp.head_dim / 2;
+    float factor;
+    m->inv_freq = m->be->vt->alloc(m->be, n * sizeof *m->inv_freq);
+    if (m->inv_freq == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory loading the rotation table");
+    for (size_t i = 0; i < n && div->vec != NULL; i++) {
+        if (!(div->vec[i] > 0) || !isfinite(div->vec[i]))
+            return sl_fail(err, SL_EFORMAT, "tensor \"%s\": value %zu is not a positive number",
+                           div->src->name, i);
+    }
+    sl_rope_freqs(&m->hp.rope, m->hp.head_dim, div->vec, m->inv_freq, &factor);
+    m->rope = (struct sl_rope){
+        .n_dims = m->hp.head_dim,
+        .pairing = SL_ROPE_HALF,
+        .inv_freq = m->inv_freq,
+        .attn_factor = factor,
+    };
+    return 0;
+}
+
+int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
+                  void *progress_arg, struct sl_error *err)
+{
+    size_t n = ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT;
+    uint64_t done = 0;
+    int rc = 0;
+
+    SL_ASSERT(m->be == NULL);
+    m->be = be;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        struct sl_param *p = &m->params[i];
+        if (p->src == NULL)
+            continue;
+        if (progress != NULL)
+            progress(progress_arg, "loading weights", done, m->facts.weight_bytes);
+        rc = p->desc->cols == SL_DIM_NONE ? load_vector(m, p, err) : load_matrix(m, p, err);
+        done += p->src->n_bytes;
+    }
+    if (rc == 0)
+        rc = load_rope(m, err);
+    if (rc != 0) {
+        sl_model_unload(m);
+        return rc;
+    }
+    if (progress != NULL)
+        progress(progress_arg, "loading weights", done, m->facts.weight_bytes);
+    return 0;
+}
+
+void sl_model_unload(struct sl_model *m)
+{
+    size_t n = ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT;
+    if (m->be == NULL)
+        return;
+    for (size_t i = 0; i < n; i++) {
+        struct sl_param *p = &m->params[i];
+        if (p->loaded && p->vec == NULL)
+            m->be->vt->weight_destroy(m->be, &p->mat);
+        if (p->vec != NULL)
+            m->be->vt->free(m->be, p->vec, p->vec_bytes);
+        if (p->copy != NULL)
+            sl_aligned_free(p->copy, p->copy_bytes);
+        p->vec = NULL;
+        p->copy = NULL;
+        p->loaded = false;
+    }
+    if (m->inv_freq != NULL)
+        m->be->vt->free(m->be, m->inv_freq, (size_t)m->hp.head_dim / 2 * sizeof *m->inv_freq);
+    m->inv_freq = NULL;
+    m->be = NULL;
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ * Grouped-query attention: project, rotate and store, attend; then the output projection, apart so
+ * that the last layer runs it only for rows whose logits are wanted.
+ */
+#include "models/internal.h"
+
+static void project(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slot bias,
+                    const float *x, int32_t n, float *out)
+{
+    const struct sl_model *m = r->m;
+    const struct sl_weight *mat = &sl_param(m, layer, w)->mat;
+    m->be->vt->linear(m->be, &(struct sl_op_linear){
+                                 .x = x,
+                                 .ld_x = mat->n_cols,
+                                 .w = mat,
+                                 .bias = sl_param(m, layer, bias)->vec,
+                                 .n = n,
+                                 .out = out,
+                                 .ld_out = mat->n_rows,
+                             });
+}
+
+void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
+{
+    const struct sl_model *m = r->m;
+    const struct sl_hparams *hp = &m->hp;
+    const struct sl_layer_desc *l = &m->layers[layer];
+    int64_t ld_q = sl_hparams_dim(hp, SL_DIM_Q), ld_kv = sl_hparams_dim(hp, SL_DIM_KV);
+    struct sl_kv_view kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, layer);
+
+    project(r, layer, SL_SLOT_Q, SL_SLOT_Q_BIAS, r->norm, batch->n_tokens, r->q);
+    project(r, layer, SL_SLOT_K, SL_SLOT_K_BIAS, r->norm, batch->n_tokens, r->k);
+    project(r, layer, SL_SLOT_V, SL_SLOT_V_BIAS, r->norm, batch->n_tokens, r->v);
+    m->be->vt->qk_norm_rope_kv_store(m->be, &(struct sl_op_qk_norm_rope_kv_store){
+                                                .batch = batch,
+                                                .q = r->q,
+                                                .k = r->k,
+                                                .v = r->v,
+                                                .ld_q = ld_q,
+                                                .ld_k = ld_kv,
+                                                .ld_v = ld_kv,
+                                                .n_heads = hp->n_heads,
+                                                .n_kv_heads = hp->n_kv_heads,
+                                                .head_dim = hp->head_dim,
+                                                .q_norm = sl_param(m, layer, SL_SLOT_Q_NORM)->vec,
+                                                .k_norm = sl_param(m, layer, SL_SLOT_K_NORM)->vec,
+                                                .eps = (float)hp->norm_eps,
+                                                .rope = &m->rope,
+                                                .angles = r->angles,
+                                                .kv = kv,
+                                            });
+    m->be->vt->attention(m->be, &(struct sl_op_attention){
+                                    .batch = batch,
+                                    .q = r->q,
+                                    .ld_q = ld_q,
+                                    .n_heads = hp->n_heads,
+                                    .n_kv_heads = hp->n_kv_heads,
+                                    .head_dim = hp->head_dim,
+                                    .scale = l->attn_scale,
+                                    .window = l->window,
+                                    .kv = kv,
+                                    .out = r->att,
+                                    .ld_out = ld_q,
+                                });
+}
+
+void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const float *att, int32_t n, float *y)
+{
+    project(r, layer, SL_SLOT_O, SL_SLOT_O_BIAS, att, n, y);
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT
+ * Opening a model: recognise the family, read its hyper-parameters, bind its tensors, plan its
+ * layers, and gather the facts the layers above ask for.
+ */
+#include "base/check.h"
+#include "models/internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static int add_eos(struct sl_model_facts *f, const char *what, int64_t id, struct sl_error *err)
+{
+    if (id < 0 || id >= f->n_vocab)
+        return 0; /* a token that cannot be sampled ends nothing */
+    for (int32_t i = 0; i < f->n_eos; i++) {
+        if (f->eos[i] == id)
+            return 0;
+    }
+    if (f->n_eos == (int32_t)SL_COUNT(f->eos))
+        return sl_fail(err, SL_ELIMIT, "%s: more than %zu ids that end a sequence", what,
+                       SL_COUNT(f->eos));
+    f->eos[f->n_eos++] = (int32_t)id;
+    return 0;
+}
+
+static int eos_of_json(struct sl_model_facts *f, const char *file, const json_t *obj,
+                       struct sl_error *err)
+{
+    const json_t *v = json_object_get(obj, "eos_token_id");
+    char what[64];
+    snprintf(what, sizeof what, "%s: eos_token_id", file);
+    if (v == NULL || json_is_null(v))
+        return 0;
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_integer(id))
+            return sl_fail(err, SL_EFORMAT, "%s must be an integer or a list of integers", what);
+        int rc = add_eos(f, what, json_integer_value(id), err);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int ids_of_gguf(struct sl_model_facts *f, const struct sl_gguf *g, struct sl_error *err)
+{
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id"};
+    int64_t id;
+    int rc;
+    for (size_t i = 0; i < SL_COUNT(keys); i++) {
+        if ((rc = sl_gguf_i64(g, keys[i], &id, err)) < 0)
+            return rc;
+        if (rc == 1 && (rc = add_eos(f, keys[i], id, err)) != 0)
+            return rc;
+    }
+    if ((rc = sl_gguf_i64(g, "tokenizer.ggml.bos_token_id", &id, err)) < 0)
+        return rc;
+    if (rc == 1 && id >= 0 && id < f->n_vocab)
+        f->bos = (int32_t)id;
+    return 0;
+}
+
+static int read_ids(struct sl_model *m, struct sl_error *err)
+{
+    struct sl_model_facts *f = &m->facts;
+    int rc;
+    if (sl_ckpt_kind(m->ckpt) == SL_CKPT_GGUF)
+        return ids_of_gguf(f, sl_ckpt_gguf(m->ckpt), err);
+    const json_t *config = sl_ckpt_config(m->ckpt);
+    const json_t *bos = json_object_get(config, "bos_token_id");
+    if (json_is_integer(bos) && json_integer_value(bos) >= 0 &&
+        json_integer_value(bos) < f->n_vocab)
+        f->bos = (int32_t)json_integer_value(bos);
+    /* generation_config.json first: where both speak, it is the list that is kept up to date */
+    rc = eos_of_json(f, "generation_config.json", sl_ckpt_generation_config(m->ckpt), err);
+    return rc != 0 ? rc : eos_of_json(f, "config.json", config, err);
+}
+
+static void count_params(struct sl_model *m)
+{
+    uint64_t per_dtype[SL_DTYPE_COUNT] = {0};
+    size_t n = ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT;
+    int best = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct sl_ckpt_tensor *t = m->params[i].src;
+        if (t == NULL)
+            continue;
+        uint64_t elems = 1;
+        for (int32_t d = 0; d < t->n_dims; d++)
+            elems *= (uint64_t)t->dims[d];
+        per_dtype[t->dtype] += elems;
+        m->facts.n_params += elems;
+        m->facts.weight_bytes += t->n_bytes;
+    }
+    for (int d = 1; d < SL_DTYPE_COUNT; d++) {
+        if (per_dtype[d] > per_dtype[best])
+            best = d;
+    }
+    m->facts.weight_dtype = sl_dtype_info((enum sl_dtype)best)->name;
+}
+
+static int fill_facts(struct sl_model *m, struct sl_error *err)
+{
+    const struct sl_hparams *hp = &m->hp;
+    m->facts = (struct sl_model_facts){
+        .family = m->name->id,
+        .n_layers = hp->n_layers,
+        .hidden = hp->hidden,
+        .n_heads = hp->n_heads,
+        .n_kv_heads = hp->n_kv_heads,
+        .head_dim = hp->head_dim,
+        .intermediate = hp->intermediate,
+        .n_vocab = hp->n_vocab,
+        .context = hp->context,
+        .bos = -1,
+    };
+    count_params(m);
+    return read_ids(m, err);
+}
+
+int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_error *err)
+{
+    struct sl_model *m = sl_calloc(1, sizeof *m);
+    int rc;
+    *out = NULL;
+    if (m == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory opening a model");
+    m->ckpt = ckpt;
+    if ((rc = sl_registry_match(ckpt, &m->desc, &m->name, err)) != 0 ||
+        (rc = sl_hparams_read(ckpt, m->desc, m->name, &m->hp, err)) != 0)
+        goto fail;
+    m->layers = sl_calloc((size_t)m->hp.n_layers, sizeof *m->layers);
+    m->params = sl_calloc(((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT, sizeof *m->params);
+    if (m->layers == NULL || m->params == NULL) {
+        rc = sl_fail(err, SL_ENOMEM, "out of memory opening a model of %d layers", m->hp.n_layers);
+        goto fail;
+    }
+    if ((rc = m->desc->plan(m->name, &m->hp, m->layers, err)) != 0 ||
+        (rc = sl_bind_tensors(m, err)) != 0 || (rc = fill_facts(m, err)) != 0)
+        goto fail;
+    *out = m;
+    return 0;
+fail:
+    sl_model_close(m);
+    return rc;
+}
+
+void sl_model_close(struct sl_model *m)
+{
+    if (m == NULL)
+        return;
+    sl_model_unload(m);
+    sl_free(m->params);
+    sl_free(m->layers);
+    sl_free(m);
+}
+
+const struct sl_model_facts *sl_model_facts(const struct sl_model *m)
+{
+    return &m->facts;
+}
+
+int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, int block_size,
+                       struct sl_kv_layout *out, struct sl_error *err)
+{
+    int dtype = strcmp(m->facts.weight_dtype, "f32") == 0 ? SL_DTYPE_F32 : SL_DTYPE_F16;
+    if (kv_dtype != NULL && strcmp(kv_dtype, "auto") != 0) {
+        dtype = sl_dtype_from_name(kv_dtype);
+        if (dtype != SL_DTYPE_F32 && dtype != SL_DTYPE_F16 && dtype != SL_DTYPE_BF16)
+            return sl_fail(err, SL_EINVAL,
+                           "kv-cache-dtype \"%.20s\" is unknown (choose auto, f32, f16 or bf16)",
+                           kv_dtype);
+    }
+    if (block_size < 1 || block_size > SL_MAX_BLOCK_SIZE)
+        return sl_fail(err, SL_EINVAL, "block-size is %d, must be 1 to %d", block_size,
+                       SL_MAX_BLOCK_SIZE);
+    *out = (struct sl_kv_layout){
+        .n_layers = m->hp.n_layers,
+        .n_kv_heads = m->hp.n_kv_heads,
+        .head_dim = m->hp.head_dim,
+        .block_size = block_size,
+        .dtype = (enum sl_dtype)dtype,
+    };
+    return 0;
+}

@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: MIT
+ * Qwen2, Qwen2.5 and Qwen3 (dense): as Llama, with biases on q, k and v (Qwen2) or an RMSNorm of
+ * every head of q and k before RoPE (Qwen3).
+ *
+ * With use_sliding_window the layers from max_window_layers on are windowed, unless layer_types
+ * names each layer's kind.
+ */
+#include "base/check.h"
+#include "models/desc.h"
+#include "models/tables.h"
+
+static const struct sl_model_name names[] = {
+    {.id = "qwen2",
+     .hf_architecture = "Qwen2ForCausalLM",
+     .hf_model_type = "qwen2",
+     .gguf_architecture = "qwen2",
+     .has = SL_HAS_QKV_BIAS},
+    {.id = "qwen3",
+     .hf_architecture = "Qwen3ForCausalLM",
+     .hf_model_type = "qwen3",
+     .gguf_architecture = "qwen3",
+     .has = SL_HAS_QK_NORM,
+     .head_dim = 128},
+};
+
+static const struct sl_hparam_desc hparams[] = {
+    SL_HPARAMS_TRANSFORMER,
+    {.hf = {"sliding_window"},
+     .type = SL_HP_INT,
+     .offset = offsetof(struct sl_hparams, window),
+     .min = 1,
+     .max = SL_MAX_CONTEXT},
+    {.hf = {"use_sliding_window"},
+     .type = SL_HP_BOOL,
+     .offset = offsetof(struct sl_hparams, use_window)},
+    {.hf = {"max_window_layers"},
+     .type = SL_HP_INT,
+     .offset = offsetof(struct sl_hparams, max_window_layers),
+     .def = 28,
+     .min = 0,
+     .max = SL_MAX_LAYERS},
+    {.hf = {"layer_types"},
+     .type = SL_HP_LAYER_TYPES,
+     .offset = offsetof(struct sl_hparams, layer_types)},
+    {.hf = {"attention_bias"}, .type = SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
+};
+
+static const struct sl_weight_desc weights[] = {
+    SL_WEIGHTS_EMBED_AND_HEAD, SL_WEIGHTS_GQA,     SL_WEIGHTS_QKV_BIAS,
+    SL_WEIGHTS_O_BIAS,         SL_WEIGHTS_QK_NORM, SL_WEIGHTS_FFN_GATED,
+};
+
+static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                struct sl_layer_desc *layers, struct sl_error *err)
+{
+    (void)name;
+    int32_t window = hp->use_window ? hp->window : 0;
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        bool on = hp->layer_types[i] == SL_WINDOW_ON ||
+                  (hp->layer_types[i] == SL_WINDOW_BY_INDEX && i >= hp->max_window_layers);
+        if (hp->layer_types[i] == SL_WINDOW_ON && window == 0)
+            return sl_fail(err, SL_EFORMAT,
+                           "config.json: layer_types[%d] is sliding_attention, but "
+                           "use_sliding_window or sliding_window is not set",
+                           i);
+        layers[i] = sl_layer_transformer(hp);
+        layers[i].window = on ? window : 0;
+    }
+    return 0;
+}
+
+static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+{
+    *hp = (struct sl_hparams){
+        .hidden = 64,
+        .intermediate = 160,
+        .n_layers = 2,
+        .n_heads = 4,
+        .n_kv_heads = 2,
+        .head_dim = name->head_dim ? 32 : 16,
+        .n_vocab = 320,
+        .context = 512,
+        .norm_eps = 1e-6,
+        .has = name->has,
+        .rope = {.theta = 1000000},
+        .max_window_layers = 28,
+    };
+}
+
+const struct sl_model_desc sl_model_qwen = {
+    .id = "qwen",
+    .names = names,
+    .hparams = hparams,
+    .weights = weights,
+    .n_names = SL_COUNT(names),
+    .n_hparams = SL_COUNT(hparams),
+    .n_weights = SL_COUNT(weights),
+    .plan = plan,
+    .tiny = tiny,
+};

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT
+ * The list of families and how a checkpoint names one: `architectures` and `model_type` in
+ * config.json, general.architecture in a GGUF.
+ */
+#include "base/buf.h"
+#include "base/check.h"
+#include "models/desc.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct sl_model_desc *const families[] = {
+#define SL_FAMILY(name) &sl_model_##name,
+#include "models/registry.def"
+#undef SL_FAMILY
+};
+
+const struct sl_model_desc *sl_registry_at(size_t idx)
+{
+    return idx < SL_COUNT(families) ? families[idx] : NULL;
+}
+
+enum name_field { BY_ID, BY_HF_ARCHITECTURE, BY_HF_MODEL_TYPE, BY_GGUF };
+
+static const char *field_of(const struct sl_model_name *n, enum name_field field)
+{
+    switch (field) {
+    case BY_HF_ARCHITECTURE:
+        return n->hf_architecture;
+    case BY_HF_MODEL_TYPE:
+        return n->hf_model_type;
+    case BY_GGUF:
+        return n->gguf_architecture;
+    case BY_ID:
+        break;
+    }
+    return n->id;
+}
+
+static const struct sl_model_name *find(enum name_field field, const char *value, size_t n_value,
+                                        const struct sl_model_desc **desc)
+{
+    for (size_t f = 0; f < SL_COUNT(families); f++) {
+        for (int32_t i = 0; i < families[f]->n_names; i++) {
+            const char *s = field_of(&families[f]->names[i], field);
+            if (strlen(s) == n_value && memcmp(s, value, n_value) == 0) {
+                *desc = families[f];
+                return &families[f]->names[i];
+            }
+        }
+    }
+    return NULL;
+}
+
+const struct sl_model_name *sl_registry_find(const char *id, const struct sl_model_desc **desc)
+{
+    return find(BY_ID, id, strlen(id), desc);
+}
+
+static int refuse(const char *where, const char *value, size_t n_value, enum name_field field,
+                  struct sl_error *err)
+{
+    char known[128];
+    size_t n = 0;
+    known[0] = '\0';
+    for (size_t f = 0; f < SL_COUNT(families); f++) {
+        for (int32_t i = 0; i < families[f]->n_names; i++) {
+            const char *s = field_of(&families[f]->names[i], field);
+            bool again = i > 0 && strcmp(s, field_of(&families[f]->names[i - 1], field)) == 0;
+            if (again || n + strlen(s) + 3 > sizeof known)
+                continue;
+            n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", s);
+        }
+    }
+    return sl_fail(err, SL_EUNSUPPORTED, "%s \"%.*s\" is not supported (supported: %s)", where,
+                   (int)SL_MIN(n_value, 60), value, known);
+}
+
+static int match_hf(const json_t *config, const struct sl_model_desc **desc,
+                    const struct sl_model_name **name, struct sl_error *err)
+{
+    const json_t *list = json_object_get(config, "architectures");
+    const json_t *type = json_object_get(config, "model_type");
+    enum name_field field = BY_HF_MODEL_TYPE;
+    const char *where = "config.json: model_type";
+    const json_t *value = type;
+
+    if (list != NULL && !json_is_null(list)) {
+        value = json_array_get(list, 0);
+        if (!json_is_string(value))
+            return sl_fail(err, SL_EFORMAT,
+                           "config.json: architectures must be a list of strings, not empty");
+        field = BY_HF_ARCHITECTURE;
+        where = "config.json: architectures";
+    } else if (!json_is_string(type)) {
+        return sl_fail(err, SL_EFORMAT, "config.json: architectures and model_type are missing");
+    }
+    *name = find(field, json_string_value(value), json_string_length(value), desc);
+    if (*name == NULL)
+        return refuse(where, json_string_value(value), json_string_length(value), field, err);
+    return 0;
+}
+
+int sl_registry_match(const struct sl_ckpt *ckpt, const struct sl_model_desc **desc,
+                      const struct sl_model_name **name, struct sl_error *err)
+{
+    const char *s;
+    size_t n;
+    int rc;
+
+    if (sl_ckpt_kind(ckpt) == SL_CKPT_HF) {
+        const json_t *config = sl_ckpt_config(ckpt);
+        if (!json_is_object(config))
+            return sl_fail(err, SL_EFORMAT, "config.json is missing or not an object");
+        return match_hf(config, desc, name, err);
+    }
+    rc = sl_gguf_str(sl_ckpt_gguf(ckpt), "general.architecture", &s, &n, err);
+    if (rc < 0)
+        return rc;
+    if (rc == 0)
+        return sl_fail(err, SL_EFORMAT, "GGUF: general.architecture is missing");
+    *name = find(BY_GGUF, s, n, desc);
+    if (*name == NULL)
+        return refuse("GGUF: general.architecture", s, n, BY_GGUF, err);
+    return 0;
+}

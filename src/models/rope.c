@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: MIT
+ * Rotary embedding: its parameters in both spellings and the table of frequencies.
+ *
+ * The table is computed as transformers does it: float32 steps in the same order, powers rounded
+ * once from double. One case departs: a llama3-scaled frequency is the plain one divided by a
+ * float32 divisor, because that divisor is what a GGUF carries (rope_freqs.weight); so a folder and
+ * a GGUF of one model rotate by the same bits. The difference to transformers is one rounding.
+ *
+ * Sources: transformers modeling_rope_utils, YaRN (Peng et al. 2023), the GGUF key list.
+ */
+#include "base/check.h"
+#include "models/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define TWO_PI 6.283185307179586
+
+/* ---------------------------------------------------------------- config.json */
+
+struct dict { /* rope_parameters or rope_scaling */
+    const json_t *obj;
+    const char *name;
+};
+
+/* Reads a number if it is there; *out keeps its default otherwise. */
+static int dict_number(const struct dict *d, const char *key, bool required, double min, double max,
+                       double *out, struct sl_error *err)
+{
+    const json_t *v = json_object_get(d->obj, key);
+    if (v == NULL || json_is_null(v)) {
+        if (required)
+            return sl_fail(err, SL_EFORMAT, "config.json: %s.%s is missing", d->name, key);
+        return 0;
+    }
+    if (!json_is_number(v))
+        return sl_fail(err, SL_EFORMAT, "config.json: %s.%s must be a number", d->name, key);
+    double x = json_number_value(v);
+    if (!(x >= min && x <= max))
+        return sl_fail(err, SL_EFORMAT, "config.json: %s.%s is %.15g, must be %.15g to %.15g",
+                       d->name, key, x, min, max);
+    *out = x;
+    return 0;
+}
+
+static int top_number(const json_t *config, const char *key, double min, double max, double *out,
+                      struct sl_error *err)
+{
+    const json_t *v = json_object_get(config, key);
+    if (v == NULL || json_is_null(v))
+        return 0;
+    if (!json_is_number(v))
+        return sl_fail(err, SL_EFORMAT, "config.json: %s must be a number", key);
+    double x = json_number_value(v);
+    if (!(x >= min && x <= max))
+        return sl_fail(err, SL_EFORMAT, "config.json: %s is %.15g, must be %.15g to %.15g", key, x,
+                       min, max);
+    *out = x;
+    return 0;
+}
+
+static int scaling_of(const char *what, const char *s, size_t n, enum sl_rope_scaling *out,
+                      struct sl_error *err)
+{
+    static const struct {
+        const char *name;
+        enum sl_rope_scaling scaling;
+    } known[] = {
+        {"default", SL_ROPE_PLAIN}, {"none", SL_ROPE_PLAIN}, {"linear", SL_ROPE_LINEAR},
+        {"llama3", SL_ROPE_LLAMA3}, {"yarn", SL_ROPE_YARN},
+    };
+    for (size_t i = 0; i < SL_COUNT(known); i++) {
+        if (strlen(known[i].name) == n && memcmp(known[i].name, s, n) == 0) {
+            *out = known[i].scaling;
+            return 0;
+        }
+    }
+    return sl_fail(err, SL_EUNSUPPORTED,
+                   "%s \"%.*s\" is not supported (supported: default, linear, llama3, yarn)", what,
+                   (int)SL_MIN(n, 40), s);
+}
+
+static int read_scaling(const json_t *config, const struct dict *d, double context,
+                        struct sl_rope_params *p, struct sl_error *err)
+{
+    int rc;
+    if (p->scaling == SL_ROPE_PLAIN)
+        return 0;
+    if ((rc = dict_number(d, "factor", true, 1, 1e6, &p->factor, err)) != 0)
+        return rc;
+    if (p->scaling == SL_ROPE_LINEAR)
+        return 0;
+    p->original_context = context;
+    if ((rc = dict_number(d, "original_max_position_embeddings", false, 1, SL_MAX_CONTEXT,
+                          &p->original_context, err)) != 0 ||
+        (rc = top_number(config, "original_max_position_embeddings", 1, SL_MAX_CONTEXT,
+                         &p->original_context, err)) != 0)
+        return rc;
+    if (p->scaling == SL_ROPE_LLAMA3) {
+        if ((rc = dict_number(d, "low_freq_factor", true, 1e-3, 1e6, &p->low_freq_factor, err)) ||
+            (rc = dict_number(d, "high_freq_factor", true, 1e-3, 1e6, &p->high_freq_factor, err)))
+            return rc;
+        if (p->high_freq_factor <= p->low_freq_factor)
+            return sl_fail(err, SL_EFORMAT,
+                           "config.json: %s.high_freq_factor (%g) must be above low_freq_factor "
+                           "(%g)",
+                           d->name, p->high_freq_factor, p->low_freq_factor);
+        return 0;
+    }
+    p->beta_fast = 32;
+    p->beta_slow = 1;
+    p->truncate = true;
+    const json_t *truncate = json_object_get(d->obj, "truncate");
+    if (truncate != NULL && !json_is_null(truncate)) {
+        if (!json_is_boolean(truncate))
+            return sl_fail(err, SL_EFORMAT, "config.json: %s.truncate must be true or false",
+                           d->name);
+        p->truncate = json_is_true(truncate);
+    }
+    if ((rc = dict_number(d, "beta_fast", false, 1e-3, 1e6, &p->beta_fast, err)) ||
+        (rc = dict_number(d, "beta_slow", false, 1e-3, 1e6, &p->beta_slow, err)) ||
+        (rc = dict_number(d, "attention_factor", false, 1e-3, 1e3, &p->attention_factor, err)) ||
+        (rc = dict_number(d, "mscale", false, 0, 1e3, &p->mscale, err)))
+        return rc;
+    return dict_number(d, "mscale_all_dim", false, 0, 1e3, &p->mscale_all_dim, err);
+}
+
+int sl_rope_read_hf(const json_t *config, struct sl_hparams *hp, struct sl_error *err)
+{
+    struct sl_rope_params *p = &hp->rope;
+    /* transformers 5 writes rope_parameters, earlier versions rope_theta and rope_scaling. */
+    struct dict d = {json_object_get(config, "rope_scaling"), "rope_scaling"};
+    double partial = 1;
+    int rc;
+
+    if (d.obj == NULL || json_is_null(d.obj))
+        d = (struct dict){json_object_get(config, "rope_parameters"), "rope_parameters"};
+    if (d.obj != NULL && !json_is_null(d.obj) && !json_is_object(d.obj))
+        return sl_fail(err, SL_EFORMAT, "config.json: %s must be an object", d.name);
+    p->theta = 10000;
+    if ((rc = top_number(config, "rope_theta", 2, 1e15, &p->theta, err)) ||
+        (rc = dict_number(&d, "rope_theta", false, 2, 1e15, &p->theta, err)) ||
+        (rc = top_number(config, "partial_rotary_factor", 0, 1, &partial, err)) ||
+        (rc = dict_number(&d, "partial_rotary_factor", false, 0, 1, &partial, err)))
+        return rc;
+    if (partial != 1)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "config.json: partial_rotary_factor %g is not supported by this family",
+                       partial);
+    if (json_is_object(json_object_get(d.obj, "full_attention")) ||
+        json_is_object(json_object_get(d.obj, "sliding_attention")))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "config.json: %s per layer type is not supported by this family", d.name);
+    const char *key = json_object_get(d.obj, "rope_type") ? "rope_type" : "type";
+    const json_t *type = json_object_get(d.obj, key);
+    if (type != NULL && !json_is_null(type)) {
+        char what[64];
+        snprintf(what, sizeof what, "config.json: %s.%s", d.name, key);
+        if (!json_is_string(type))
+            return sl_fail(err, SL_EFORMAT, "%s must be a string", what);
+        rc = scaling_of(what, json_string_value(type), json_string_length(type), &p->scaling, err);
+        if (rc != 0)
+            return rc;
+    }
+    return read_scaling(config, &d, hp->context, p, err);
+}
+
+/* ---------------------------------------------------------------- GGUF */
+
+static int gguf_number(const struct sl_gguf *g, const char *arch, const char *suffix, double min,
+                       double max, double *out, struct sl_error *err)
+{
+    char key[128];
+    double x;
+    snprintf(key, sizeof key, "%s.%s", arch, suffix);
+    int rc = sl_gguf_f64(g, key, &x, err);
+    if (rc <= 0)
+        return rc;
+    if (!(x >= min && x <= max))
+        return sl_fail(err, SL_EFORMAT, "GGUF: %s is %.15g, must be %.15g to %.15g", key, x, min,
+                       max);
+    *out = x;
+    return 0;
+}
+
+/* Integer metadata (a context length) where the getters for floats would refuse the type. */
+static int gguf_integer(const struct sl_gguf *g, const char *arch, const char *suffix, int64_t max,
+                        double *out, struct sl_error *err)
+{
+    char key[128];
+    int64_t i;
+    snprintf(key, sizeof key, "%s.%s", arch, suffix);
+    int rc = sl_gguf_i64(g, key, &i, err);
+    if (rc <= 0)
+        return rc;
+    if (i < 1 || i > max)
+        return sl_fail(err, SL_EFORMAT, "GGUF: %s is %lld, must be 1 to %lld", key, (long long)i,
+                       (long long)max);
+    *out = (double)i;
+    return 0;
+}
+
+/* g of the YaRN paper: how much longer contexts sharpen the softmax. */
+static double yarn_mscale(double factor, double mscale)
+{
+    return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
+}
+
+int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, struct sl_hparams *hp,
+                      struct sl_error *err)
+{
+    struct sl_rope_params *p = &hp->rope;
+    char key[128];
+    const char *s;
+    size_t n;
+    double attn = 0;
+    int rc;
+
+    p->theta = 10000;
+    if ((rc = gguf_number(g, arch, "rope.freq_base", 2, 1e15, &p->theta, err)) != 0)
+        return rc;
+    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
+    if ((rc = sl_gguf_str(g, key, &s, &n, err)) < 0)
+        return rc;
+    if (rc == 1) {
+        char what[140];
+        snprintf(what, sizeof what, "GGUF: %s", key);
+        if ((rc = scaling_of(what, s, n, &p->scaling, err)) != 0)
+            return rc;
+    }
+    if (p->scaling == SL_ROPE_LLAMA3) /* converters write rope_freqs.weight instead */
+        return sl_fail(err, SL_EUNSUPPORTED, "GGUF: %s \"llama3\" is not supported", key);
+    if (p->scaling == SL_ROPE_PLAIN)
+        return 0;
+    p->factor = 1;
+    if ((rc = gguf_number(g, arch, "rope.scaling.factor", 1, 1e6, &p->factor, err)) != 0)
+        return rc;
+    if (p->scaling == SL_ROPE_LINEAR)
+        return 0;
+    p->original_context = hp->context;
+    p->beta_fast = 32;
+    p->beta_slow = 1;
+    p->truncate = true;
+    if ((rc = gguf_integer(g, arch, "rope.scaling.original_context_length", SL_MAX_CONTEXT,
+                           &p->original_context, err)) ||
+        (rc = gguf_number(g, arch, "rope.scaling.yarn_beta_fast", 1e-3, 1e6, &p->beta_fast, err)) ||
+        (rc = gguf_number(g, arch, "rope.scaling.yarn_beta_slow", 1e-3, 1e6, &p->beta_slow, err)) ||
+        (rc = gguf_number(g, arch, "rope.scaling.yarn_attn_factor", 1e-3, 1e3, &attn, err)) ||
+        (rc = gguf_number(g, arch, "rope.scaling.attn_factor", 1e-3, 1e3, &attn, err)))
+        return rc;
+    if (attn != 0) /* here it multiplies the default, in config.json it replaces it */
+        p->attention_factor = attn * yarn_mscale(p->factor, 1);
+    return 0;
+}
+
+/* ---------------------------------------------------------------- tables */
+
+/* theta^(2i/d) in float32 */
+static float pos_freq(const struct sl_rope_params *p, int32_t i, int32_t head_dim)
+{
+    float exponent = (float)(2 * i) / (float)head_dim;
+    return (float)pow(p->theta, (double)exponent);
+}
+
+void sl_rope_divisors(const struct sl_rope_params *p, int32_t head_dim, float *divisors)
+{
+    float low_wavelen = (float)(p->original_context / p->low_freq_factor);
+    float high_wavelen = (float)(p->original_context / p->high_freq_factor);
+    for (int32_t i = 0; i < head_dim / 2; i++) {
+        float wavelen = (float)TWO_PI / (1.0f / pos_freq(p, i, head_dim));
+        double smooth = (p->original_context / (double)wavelen - p->low_freq_factor) /
+                        (p->high_freq_factor - p->low_freq_factor);
+        if (wavelen < high_wavelen)
+            divisors[i] = 1;
+        else if (wavelen > low_wavelen)
+            divisors[i] = (float)p->factor;
+        else
+            divisors[i] = (float)(1 / ((1 - smooth) / p->factor + smooth));
+    }
+}
+
+/* The dimension whose frequency turns `rotations` times within the original context. */
+static double yarn_dim(const struct sl_rope_params *p, double rotations, int32_t head_dim)
+{
+    return head_dim * log(p->original_context / (rotations * TWO_PI)) / (2 * log(p->theta));
+}
+
+static void yarn_freqs(const struct sl_rope_params *p, int32_t head_dim, float *inv_freq,
+                       float *attn_factor)
+{
+    double low = yarn_dim(p, p->beta_fast, head_dim);
+    double high = yarn_dim(p, p->beta_slow, head_dim);
+    if (p->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = SL_MAX(low, 0);
+    high = SL_MIN(high, (double)(head_dim - 1));
+    if (low == high)
+        high += 0.001; /* a ramp of no width would divide by zero */
+    for (int32_t i = 0; i < head_dim / 2; i++) {
+        float ramp = (float)i - (float)low;
+        ramp /= (float)(high - low);
+        ramp = SL_MIN(SL_MAX(ramp, 0.0f), 1.0f);
+        float freq = pos_freq(p, i, head_dim), keep = 1.0f - ramp;
+        float extrapolated = 1.0f / freq, interpolated = 1.0f / ((float)p->factor * freq);
+        inv_freq[i] = interpolated * (1.0f - keep) + extrapolated * keep;
+    }
+    if (p->attention_factor != 0)
+        *attn_factor = (float)p->attention_factor;
+    else if (p->mscale != 0 && p->mscale_all_dim != 0)
+        *attn_factor =
+            (float)(yarn_mscale(p->factor, p->mscale) / yarn_mscale(p->factor, p->mscale_all_dim));
+    else
+        *attn_factor = (float)yarn_mscale(p->factor, 1);
+}
+
+void sl_rope_freqs(const struct sl_rope_params *p, int32_t head_dim, const float *divisors,
+                   float *inv_freq, float *attn_factor)
+{
+    int32_t n = head_dim / 2;
+    *attn_factor = 1;
+    for (int32_t i = 0; i < n; i++)
+        inv_freq[i] = 1.0f / pos_freq(p, i, head_dim);
+    switch (p->scaling) {
+    case SL_ROPE_PLAIN:
+        break;
+    case SL_ROPE_LINEAR:
+        for (int32_t i = 0; i < n; i++)
+            inv_freq[i] /= (float)p->factor;
+        break;
+    case SL_ROPE_LLAMA3: {
+        float own[SL_MAX_HEAD_DIM / 2];
+        sl_rope_divisors(p, head_dim, own);
+        for (int32_t i = 0; i < n; i++)
+            inv_freq[i] /= own[i];
+        break;
+    }
+    case SL_ROPE_YARN:
+        yarn_freqs(p, head_dim, inv_freq, attn_factor);
+        break;
+    }
+    for (int32_t i = 0; i < n && divisors != NULL; i++)
+        inv_freq[i] /= divisors[i];
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT
+ * One forward step: embedding, the layers, the head. All buffers are cut from one block made at
+ * creation, so a step allocates nothing.
+ *
+ * Every layer's residual addition is fused with the norm that follows it: add_rmsnorm(x += y). In
+ * the last layer, once attention has read all tokens of the step, only the rows whose logits are
+ * wanted go on: during a prefill that leaves out the last output projection, MLP, norm and head of
+ * every other token, and a chunk without wanted logits stops there. A row's bits do not depend on
+ * which rows go with it.
+ */
+#include "base/check.h"
+#include "models/internal.h"
+
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+struct cut {       /* one buffer of the block */
+    size_t offset; /* of the pointer in struct sl_run */
+    uint64_t n_floats;
+};
+
+enum { N_CUTS = 11 };
+
+static void list_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
+                      struct cut cuts[N_CUTS])
+{
+    const struct sl_hparams *hp = &m->hp;
+    uint64_t t = (uint64_t)cfg->max_tokens, h = (uint64_t)hp->hidden;
+    uint64_t q = (uint64_t)sl_hparams_dim(hp, SL_DIM_Q),
+             kv = (uint64_t)sl_hparams_dim(hp, SL_DIM_KV);
+    const struct cut list[N_CUTS] = {
+        {offsetof(struct sl_run, x), t * h},
+        {offsetof(struct sl_run, y), t * h},
+        {offsetof(struct sl_run, norm), t * h},
+        {offsetof(struct sl_run, rows), (uint64_t)cfg->max_logits * h},
+        {offsetof(struct sl_run, q), t * q},
+        {offsetof(struct sl_run, k), t * kv},
+        {offsetof(struct sl_run, v), t * kv},
+        {offsetof(struct sl_run, att), t * q},
+        {offsetof(struct sl_run, ffn), t * (uint64_t)hp->intermediate},
+        {offsetof(struct sl_run, angles), t * (uint64_t)hp->head_dim},
+        {offsetof(struct sl_run, logits), (uint64_t)cfg->max_logits * (uint64_t)hp->n_vocab},
+    };
+    memcpy(cuts, list, sizeof list);
+}
+
+uint64_t sl_run_bytes(const struct sl_model *m, const struct sl_run_config *cfg)
+{
+    struct cut cuts[N_CUTS];
+    uint64_t total = 0;
+    list_cuts(m, cfg, cuts);
+    for (size_t i = 0; i < N_CUTS; i++)
+        total += SL_ROUND_UP(cuts[i].n_floats * sizeof(float), ALIGN);
+    return total;
+}
+
+int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, struct sl_run **out,
+                  struct sl_error *err)
+{
+    struct cut cuts[N_CUTS];
+    *out = NULL;
+    SL_ASSERT(m->be != NULL);
+    SL_ASSERT(cfg->kv.n_layers == m->hp.n_layers && cfg->kv.n_kv_heads == m->hp.n_kv_heads &&
+              cfg->kv.head_dim == m->hp.head_dim);
+    if (cfg->max_tokens < 1 || cfg->max_tokens > SL_MAX_STEP_TOKENS)
+        return sl_fail(err, SL_EINVAL, "max-num-batched-tokens is %d, must be 1 to %d",
+                       cfg->max_tokens, SL_MAX_STEP_TOKENS);
+    if (cfg->max_logits < 1 || cfg->max_logits > SL_MAX_STEP_TOKENS)
+        return sl_fail(err, SL_EINVAL, "rows of logits of a step are %d, must be 1 to %d",
+                       cfg->max_logits, SL_MAX_STEP_TOKENS);
+    struct sl_run *r = sl_calloc(1, sizeof *r);
+    if (r == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a run");
+    r->m = m;
+    r->cfg = *cfg;
+    r->mem_bytes = (size_t)sl_run_bytes(m, cfg);
+    r->mem = m->be->vt->alloc(m->be, r->mem_bytes);
+    if (r->mem == NULL) {
+        int rc = sl_fail(err, SL_ENOMEM,
+                         "out of memory for activations: %zu bytes for steps of %d tokens",
+                         r->mem_bytes, cfg->max_tokens);
+        sl_free(r);
+        return rc;
+    }
+    uint8_t *at = r->mem;
+    list_cuts(m, cfg, cuts);
+    for (size_t i = 0; i < N_CUTS; i++) {
+        *(float **)(void *)((uint8_t *)r + cuts[i].offset) = (float *)(void *)at;
+        at += SL_ROUND_UP(cuts[i].n_floats * sizeof(float), ALIGN);
+    }
+    *out = r;
+    return 0;
+}
+
+void sl_run_destroy(struct sl_run *r)
+{
+    if (r == NULL)
+        return;
+    r->m->be->vt->free(r->m->be, r->mem, r->mem_bytes);
+    sl_free(r);
+}
+
+/* A batch comes from the scheduler, so what is wrong with it is a bug. */
+static void check_batch(const struct sl_run *r, const struct sl_batch *b)
+{
+    SL_ASSERT(b->n_tokens >= 1 && b->n_tokens <= r->cfg.max_tokens);
+    SL_ASSERT(b->n_logits >= 0 && b->n_logits <= r->cfg.max_logits);
+#ifdef SL_DEBUG
+    int32_t next = 0;
+    for (int32_t i = 0; i < b->n_spans; i++) {
+        const struct sl_span *s = &b->spans[i];
+        SL_DCHECK(s->first == next && s->n >= 1 && s->pos >= 0 && s->table_idx >= 0);
+        int32_t n_pages = SL_CEIL_DIV(s->pos + s->n, r->cfg.kv.block_size);
+        for (int32_t p = 0; p < n_pages; p++)
+            SL_DCHECK(b->block_tables[s->table_idx + p] >= 0);
+        for (int32_t t = 0; t < s->n; t++)
+            SL_DCHECK(b->positions[s->first + t] == s->pos + t);
+        next += s->n;
+    }
+    SL_DCHECK(next == b->n_tokens);
+    for (int32_t t = 0; t < b->n_tokens; t++)
+        SL_DCHECK(b->tokens[t] >= 0 && b->tokens[t] < r->m->hp.n_vocab);
+    for (int32_t i = 0; i < b->n_logits; i++)
+        SL_DCHECK(b->logit_rows[i] > (i ? b->logit_rows[i - 1] : -1) &&
+                  b->logit_rows[i] < b->n_tokens);
+#endif
+}
+
+static void begin(struct sl_run *r, const struct sl_batch *b)
+{
+    const struct sl_model *m = r->m;
+    const struct sl_backend_vt *vt = m->be->vt;
+    vt->rope_angles(m->be, &(struct sl_op_rope_angles){
+                               .positions = b->positions,
+                               .n = b->n_tokens,
+                               .rope = &m->rope,
+                               .out = r->angles,
+                           });
+    vt->embed(m->be, &(struct sl_op_embed){
+                         .ids = b->tokens,
+                         .n = b->n_tokens,
+                         .w = &sl_param(m, 0, SL_SLOT_EMBED)->mat,
+                         .scale = 1,
+                         .out = r->x,
+                     });
+    vt->rmsnorm(m->be, &(struct sl_op_rmsnorm){
+                           .x = r->x,
+                           .w = sl_param(m, 0, SL_SLOT_ATTN_NORM)->vec,
+                           .eps = (float)m->hp.norm_eps,
+                           .n = b->n_tokens,
+                           .h = m->hp.hidden,
+                           .out = r->norm,
+                       });
+}
+
+/* x += r->y; r->norm = rmsnorm(x) */
+static void add_norm(struct sl_run *r, float *x, const float *w, int32_t n)
+{
+    const struct sl_model *m = r->m;
+    m->be->vt->add_rmsnorm(m->be, &(struct sl_op_add_rmsnorm){
+                                      .x = x,
+                                      .y = r->y,
+                                      .w = w,
+                                      .eps = (float)m->hp.norm_eps,
+                                      .n = n,
+                                      .h = m->hp.hidden,
+                                      .out = r->norm,
+                                  });
+}
+
+static void gather(struct sl_run *r, const struct sl_batch *b, const float *x, int64_t h,
+                   float *out)
+{
+    r->m->be->vt->gather_rows(r->m->be, &(struct sl_op_gather_rows){
+                                            .x = x,
+                                            .rows = b->logit_rows,
+                                            .n = b->n_logits,
+                                            .h = (int32_t)h,
+                                            .out = out,
+                                        });
+}
+
+static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
+{
+    switch (r->m->layers[layer].mixer) {
+    case SL_MIX_GQA:
+        sl_mixer_gqa_attend(r, layer, b);
+        break;
+    }
+}
+
+static void mix_output(struct sl_run *r, int32_t layer, const float *att, int32_t n)
+{
+    switch (r->m->layers[layer].mixer) {
+    case SL_MIX_GQA:
+        sl_mixer_gqa_output(r, layer, att, n, r->y);
+        break;
+    }
+}
+
+static void feed_forward(struct sl_run *r, int32_t layer, int32_t n)
+{
+    switch (r->m->layers[layer].ffn) {
+    case SL_FFN_GATED:
+        sl_ffn_gated(r, layer, r->norm, n, r->y);
+        break;
+    }
+}
+
+static void head(struct sl_run *r, int32_t n)
+{
+    const struct sl_model *m = r->m;
+    enum sl_slot slot = (m->hp.has & SL_HAS_HEAD) != 0 ? SL_SLOT_HEAD : SL_SLOT_EMBED;
+    const struct sl_weight *w = &sl_param(m, 0, slot)->mat;
+    m->be->vt->linear(m->be, &(struct sl_op_linear){
+                                 .x = r->norm,
+                                 .ld_x = w->n_cols,
+                                 .w = w,
+                                 .n = n,
+                                 .out = r->logits,
+                                 .ld_out = w->n_rows,
+                             });
+}
+
+int sl_run_step(struct sl_run *r, const struct sl_batch *batch, const float **logits,
+                struct sl_error *err)
+{
+    const struct sl_model *m = r->m;
+    float *x = r->x;
+    const float *att = r->att;
+    int32_t n = batch->n_tokens, last = m->hp.n_layers - 1;
+
+    (void)err; /* the CPU does not fail; a device reports through here */
+    check_batch(r, batch);
+    *logits = r->logits;
+    begin(r, batch);
+    for (int32_t l = 0; l <= last; l++) {
+        mix(r, l, batch);
+        if (l == last) {
+            n = batch->n_logits;
+            if (n == 0)
+                return 0;
+            gather(r, batch, r->x, m->hp.hidden, r->rows);
+            gather(r, batch, r->att, sl_hparams_dim(&m->hp, SL_DIM_Q), r->q);
+            x = r->rows;
+            att = r->q;
+        }
+        mix_output(r, l, att, n);
+        add_norm(r, x, sl_param(m, l, SL_SLOT_FFN_NORM)->vec, n);
+        feed_forward(r, l, n);
+        add_norm(r, x,
+                 l == last ? sl_param(m, 0, SL_SLOT_FINAL_NORM)->vec
+                           : sl_param(m, l + 1, SL_SLOT_ATTN_NORM)->vec,
+                 n);
+    }
+    head(r, n);
+    return 0;
+}

@@ -1,0 +1,345 @@
+/* SPDX-License-Identifier: MIT
+ * Random weights at the scale of trained ones: a matrix has standard deviation 1 / sqrt(K), so that
+ * activations keep their size from layer to layer, norms lie near 1, biases near 0. A value is the
+ * sum of four 16-bit uniforms, close to normal and several times cheaper than Box-Muller, which
+ * counts when an 8B model is written for a benchmark. For the same reason a large matrix in a block
+ * format is put together from a pool of quantised blocks: quantising q4_k runs at 10 million
+ * values/s, so that 8B would take a quarter of an hour.
+ */
+#include "models/synth.h"
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/rng.h"
+#include "base/sys.h"
+#include "io/safetensors_write.h"
+#include "models/synth_impl.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum {
+    CHUNK_ELEMS = 1 << 18,
+    POOL_FROM_ELEMS = 1 << 19, /* larger block-quantised matrices are made from a pool */
+    POOL_BLOCKS = 1024,
+};
+
+static const struct shape {
+    const char *name;
+    int32_t hidden, intermediate, n_layers, n_heads, n_kv_heads, head_dim, n_vocab, context;
+    bool tied;
+} shapes[] = {
+    {"0.6b", 1024, 3072, 28, 16, 8, 128, 151936, 40960, true},
+    {"1b", 2048, 8192, 16, 32, 8, 64, 128256, 131072, true},
+    {"4b", 2560, 9728, 36, 32, 8, 128, 151936, 40960, true},
+    {"8b", 4096, 14336, 32, 32, 8, 128, 128256, 131072, false},
+};
+
+int sl_synth_shape(const char *name, const char *shape, struct sl_hparams *hp, struct sl_error *err)
+{
+    const struct sl_model_desc *desc;
+    const struct sl_model_name *n = sl_registry_find(name, &desc);
+    if (n == NULL)
+        return sl_fail(err, SL_EINVAL, "unknown model family \"%.40s\"", name);
+    desc->tiny(n, hp);
+    if (strcmp(shape, "tiny") == 0)
+        return 0;
+    for (size_t i = 0; i < SL_COUNT(shapes); i++) {
+        const struct shape *s = &shapes[i];
+        if (strcmp(s->name, shape) != 0)
+            continue;
+        hp->hidden = s->hidden;
+        hp->intermediate = s->intermediate;
+        hp->n_layers = s->n_layers;
+        hp->n_heads = s->n_heads;
+        hp->n_kv_heads = s->n_kv_heads;
+        hp->head_dim = s->head_dim;
+        hp->n_vocab = s->n_vocab;
+        hp->context = s->context;
+        hp->window = hp->window ? 4096 : 0;
+        hp->has = (hp->has & ~(unsigned)SL_HAS_HEAD) | (s->tied ? 0u : (unsigned)SL_HAS_HEAD);
+        return 0;
+    }
+    return sl_fail(err, SL_EINVAL, "unknown shape \"%.40s\" (choose tiny, 0.6b, 1b, 4b or 8b)",
+                   shape);
+}
+
+/* ---------------------------------------------------------------- one tensor */
+
+struct tensor {
+    const struct sl_weight_desc *w;
+    char name[SL_MAX_TENSOR_NAME]; /* in the container */
+    uint64_t key;                  /* of its values: same in every container */
+    enum sl_dtype dtype;
+    int32_t n_dims;
+    int64_t dims[2];
+    int32_t reorder_hd; /* != 0: rows are written as GGUF converters reorder heads of that size */
+};
+
+struct sink {
+    struct sl_gguf_writer *gguf;
+    struct sl_st_writer *st;
+    uint64_t done, total;
+};
+
+static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
+                     const struct sl_weight_desc *w, int32_t layer, struct tensor *t)
+{
+    bool gguf = s->format == SL_CKPT_GGUF;
+    const char *pattern = gguf ? w->gguf : w->hf;
+    char canonical[SL_MAX_TENSOR_NAME];
+    if (pattern == NULL || (w->need & ~s->hp.has) != 0)
+        return false;
+    *t = (struct tensor){.w = w, .dtype = s->dtype, .n_dims = w->cols == SL_DIM_NONE ? 1 : 2};
+    sl_bind_name(pattern, layer, t->name);
+    sl_bind_name(w->hf ? w->hf : w->gguf, layer, canonical);
+    t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical), 0));
+    t->dims[0] = sl_hparams_dim(&s->hp, w->rows);
+    t->dims[1] = sl_hparams_dim(&s->hp, w->cols);
+    if (t->n_dims == 1 && gguf)
+        t->dtype = SL_DTYPE_F32;
+    if (gguf && desc->gguf_interleaved && (w->flags & SL_W_ROPE_ROWS) != 0)
+        t->reorder_hd = s->hp.head_dim;
+    return true;
+}
+
+/* n values near the standard normal times scale, plus offset */
+static void draw(uint64_t key, float scale, float offset, float *out, int64_t n)
+{
+    const float unit = scale / (65536.0f * 0.57735027f); /* sqrt(4/12) of a step of 2^-16 */
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t b = sl_mix64(key + (uint64_t)i * 0x9E3779B97F4A7C15u);
+        int32_t sum = (int32_t)(b & 0xFFFF) + (int32_t)(b >> 16 & 0xFFFF) +
+                      (int32_t)(b >> 32 & 0xFFFF) + (int32_t)(b >> 48);
+        out[i] = (float)(sum - 131070) * unit + offset;
+    }
+}
+
+/* The model's row that lies at `row` of the file. */
+static int64_t source_row(const struct tensor *t, int64_t row)
+{
+    if (t->reorder_hd == 0)
+        return row;
+    int64_t head = row / t->reorder_hd, d = row % t->reorder_hd;
+    return head * t->reorder_hd + (d % 2) * (t->reorder_hd / 2) + d / 2;
+}
+
+static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t row, float *out)
+{
+    if (t->n_dims == 2) {
+        draw(sl_rng_at(t->key, (uint64_t)source_row(t, row)), 1.0f / sqrtf((float)t->dims[1]), 0,
+             out, t->dims[1]);
+        return;
+    }
+    if (t->w->slot == SL_SLOT_ROPE_FREQS) {
+        sl_rope_divisors(&s->hp.rope, s->hp.head_dim, out);
+        return;
+    }
+    bool bias = strstr(t->name, "bias") != NULL;
+    draw(t->key, 0.1f, bias ? 0 : 1, out, t->dims[0]);
+    const struct sl_dtype_info *info = sl_dtype_info(s->dtype);
+    if (info->block_elems == 1 && t->dtype != s->dtype) {
+        /* a GGUF keeps norms in f32: hold the values the folder's format would */
+        for (int64_t i = 0; i < t->dims[0]; i++) {
+            uint8_t tmp[4];
+            info->from_f32(&out[i], tmp, 1);
+            info->to_f32(tmp, &out[i], 1);
+        }
+    }
+    if (t->reorder_hd != 0) {
+        float head[SL_MAX_HEAD_DIM];
+        for (int64_t h = 0; h < t->dims[0]; h += t->reorder_hd) {
+            memcpy(head, out + h, (size_t)t->reorder_hd * sizeof *head);
+            for (int32_t d = 0; d < t->reorder_hd; d++)
+                out[h + d] = head[source_row(t, d)];
+        }
+    }
+}
+
+static int put(struct sink *k, const void *data, size_t n_bytes, struct sl_error *err)
+{
+    if (k->gguf != NULL)
+        return sl_gguf_writer_write_tensor_data(k->gguf, data, n_bytes, err);
+    return sl_st_writer_write_tensor_data(k->st, data, n_bytes, err);
+}
+
+/* What the rows of a tensor are made from. */
+struct rows {
+    const struct sl_dtype_info *info;
+    int64_t n_cols;
+    size_t row_bytes;
+    float *row;    /* [n_cols], or one block when there is a pool */
+    uint8_t *pool; /* POOL_BLOCKS blocks or NULL */
+    uint8_t *chunk;
+};
+
+static void rows_deinit(struct rows *m)
+{
+    sl_free(m->row);
+    sl_free(m->pool);
+    sl_free(m->chunk);
+}
+
+static int rows_init(struct rows *m, const struct tensor *t, int64_t n_rows, int64_t step,
+                     struct sl_error *err)
+{
+    m->row = sl_malloc((size_t)m->n_cols * sizeof *m->row);
+    m->chunk = sl_malloc((size_t)step * m->row_bytes);
+    bool pooled = m->info->block_elems > 1 && n_rows * m->n_cols > POOL_FROM_ELEMS;
+    if (pooled)
+        m->pool = sl_malloc((size_t)POOL_BLOCKS * m->info->block_bytes);
+    if (m->row == NULL || m->chunk == NULL || (pooled && m->pool == NULL))
+        return sl_fail(err, SL_ENOMEM, "out of memory writing tensor \"%s\"", t->name);
+    for (int64_t i = 0; pooled && i < POOL_BLOCKS; i++) {
+        draw(sl_rng_at(t->key, (uint64_t)i), 1.0f / sqrtf((float)m->n_cols), 0, m->row,
+             m->info->block_elems);
+        m->info->from_f32(m->row, m->pool + (size_t)i * m->info->block_bytes, m->info->block_elems);
+    }
+    return 0;
+}
+
+static void make_row(const struct sl_synth *s, const struct tensor *t, const struct rows *m,
+                     int64_t row, uint8_t *out)
+{
+    if (m->pool == NULL) {
+        draw_row(s, t, row, m->row);
+        m->info->from_f32(m->row, out, m->n_cols);
+        return;
+    }
+    uint64_t key = sl_rng_at(t->key + 1, (uint64_t)source_row(t, row));
+    int64_t n_blocks = m->n_cols / m->info->block_elems;
+    for (int64_t b = 0; b < n_blocks; b++) {
+        size_t pick = sl_mix64(key + (uint64_t)b) % POOL_BLOCKS;
+        memcpy(out + (size_t)b * m->info->block_bytes, m->pool + pick * m->info->block_bytes,
+               m->info->block_bytes);
+    }
+}
+
+static int write_tensor(const struct sl_synth *s, const struct tensor *t, struct sink *k,
+                        struct sl_error *err)
+{
+    struct rows m = {.info = sl_dtype_info(t->dtype)};
+    int64_t n_rows = t->n_dims == 2 ? t->dims[0] : 1;
+    m.n_cols = t->n_dims == 2 ? t->dims[1] : t->dims[0];
+    m.row_bytes = (size_t)m.n_cols / m.info->block_elems * m.info->block_bytes;
+    int64_t step = SL_MAX(CHUNK_ELEMS / m.n_cols, 1);
+    int rc = rows_init(&m, t, n_rows, step, err);
+
+    for (int64_t r = 0; r < n_rows && rc == 0; r += step) {
+        int64_t n = SL_MIN(step, n_rows - r);
+        for (int64_t i = 0; i < n; i++)
+            make_row(s, t, &m, r + i, m.chunk + (size_t)i * m.row_bytes);
+        rc = put(k, m.chunk, (size_t)n * m.row_bytes, err);
+        k->done += (uint64_t)n * m.row_bytes;
+        if (s->progress != NULL)
+            s->progress(s->progress_arg, "writing", k->done, k->total);
+    }
+    rows_deinit(&m);
+    return rc;
+}
+
+/* ---------------------------------------------------------------- the whole file */
+
+static int declare(const struct tensor *t, struct sink *k, struct sl_error *err)
+{
+    uint64_t bytes;
+    int64_t n_cols = t->dims[t->n_dims - 1];
+    if (!sl_dtype_bytes(t->dtype, (uint64_t)n_cols, &bytes))
+        return sl_fail(err, SL_EINVAL,
+                       "%s needs rows of a multiple of %u values; \"%s\" has rows of %lld",
+                       sl_dtype_info(t->dtype)->name, sl_dtype_info(t->dtype)->block_elems, t->name,
+                       (long long)n_cols);
+    if (t->n_dims == 2)
+        bytes *= (uint64_t)t->dims[0];
+    k->total += bytes;
+    if (k->gguf != NULL)
+        sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, t->n_dims, t->dims);
+    else
+        sl_st_writer_add_tensor(k->st, t->name, t->dtype, t->n_dims, t->dims);
+    return 0;
+}
+
+/* Visits the tensors in file order: the model's own, then layer by layer. */
+static int each_tensor(const struct sl_synth *s, const struct sl_model_desc *desc, bool writing,
+                       struct sink *k, struct sl_error *err)
+{
+    struct tensor t;
+    for (int32_t l = -1; l < s->hp.n_layers; l++) {
+        for (int32_t i = 0; i < desc->n_weights; i++) {
+            const struct sl_weight_desc *w = &desc->weights[i];
+            if ((w->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || !describe(s, desc, w, l, &t))
+                continue;
+            int rc = writing ? write_tensor(s, &t, k, err) : declare(&t, k, err);
+            if (rc != 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+static int write_gguf(const struct sl_synth *s, const struct sl_model_desc *desc,
+                      const struct sl_model_name *name, const char *path, struct sl_error *err)
+{
+    struct sink k = {0};
+    int rc = sl_gguf_writer_create(path, &k.gguf, err);
+    if (rc != 0)
+        return rc;
+    if ((rc = sl_synth_add_metadata(s, desc, name, k.gguf, err)) != 0 ||
+        (rc = each_tensor(s, desc, false, &k, err)) != 0 ||
+        (rc = sl_gguf_writer_begin_data(k.gguf, err)) != 0 ||
+        (rc = each_tensor(s, desc, true, &k, err)) != 0) {
+        sl_gguf_writer_destroy(k.gguf);
+        return rc;
+    }
+    return sl_gguf_writer_finish(k.gguf, err);
+}
+
+static int write_folder(const struct sl_synth *s, const struct sl_model_desc *desc,
+                        const struct sl_model_name *name, const char *path, struct sl_error *err)
+{
+    struct sink k = {0};
+    char file[4096];
+    int rc;
+    if (mkdir(path, 0777) != 0 && errno != EEXIST)
+        return sl_fail(err, SL_EIO, "%.150s: cannot make the folder: %s", path, strerror(errno));
+    if ((rc = sl_synth_write_configs(s, desc, name, path, err)) != 0)
+        return rc;
+    int n = snprintf(file, sizeof file, "%s/model.safetensors", path);
+    if (n < 0 || (size_t)n >= sizeof file)
+        return sl_fail(err, SL_EINVAL, "%.100s...: path is too long", path);
+    if ((rc = sl_st_writer_create(file, &k.st, err)) != 0)
+        return rc;
+    sl_st_writer_add_metadata(k.st, "format", "pt");
+    if ((rc = each_tensor(s, desc, false, &k, err)) != 0 ||
+        (rc = sl_st_writer_begin_data(k.st, err)) != 0 ||
+        (rc = each_tensor(s, desc, true, &k, err)) != 0) {
+        sl_st_writer_destroy(k.st);
+        return rc;
+    }
+    return sl_st_writer_finish(k.st, err);
+}
+
+int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *err)
+{
+    const struct sl_model_desc *desc;
+    const struct sl_model_name *name = sl_registry_find(s->name, &desc);
+    struct sl_synth own = *s;
+    int rc;
+    if (name == NULL)
+        return sl_fail(err, SL_EINVAL, "unknown model family \"%.40s\"", s->name);
+    if ((rc = sl_hparams_check(&own.hp, err)) != 0)
+        return rc;
+    if (own.byte_vocab && own.hp.n_vocab < SL_SYNTH_MIN_VOCAB)
+        return sl_fail(err, SL_EINVAL, "a byte vocabulary needs at least %d tokens, not %d",
+                       SL_SYNTH_MIN_VOCAB, own.hp.n_vocab);
+    own.hp.has |= name->has;
+    if (s->format == SL_CKPT_GGUF) {
+        if (own.hp.rope.scaling == SL_ROPE_LLAMA3)
+            own.hp.has |= SL_HAS_ROPE_FREQS; /* GGUF carries this scaling as a table */
+        return write_gguf(&own, desc, name, path, err);
+    }
+    return write_folder(&own, desc, name, path, err);
+}

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT
+ * synth.h - writes random checkpoints from the families' own tables: for tests, benchmarks and
+ * tools/mkmodel.
+ *
+ * A value depends on (seed, name of the tensor, row, column) only, so a Hugging Face folder and a
+ * GGUF of the same seed and format hold the same model, with the rows of q and k reordered in the
+ * GGUF where converters do so. Memory stays at a few MB whatever the model's size.
+ */
+#ifndef SL_MODELS_SYNTH_H
+#define SL_MODELS_SYNTH_H
+
+#include "models/desc.h"
+
+struct sl_synth {
+    const char *name;     /* a member of a family: "llama", "qwen3" */
+    struct sl_hparams hp; /* complete: from sl_synth_shape, then changed at will */
+    enum sl_dtype dtype;  /* of matrices; norms and biases take it if it is a float format */
+    enum sl_ckpt_kind format;
+    uint64_t seed;
+    bool byte_vocab; /* writes a tokenizer whose tokens are the 256 bytes, then bos and eos */
+    bool old_rope;   /* config.json: rope_theta and rope_scaling instead of rope_parameters */
+    sl_progress_fn progress;
+    void *progress_arg;
+};
+
+/* Smallest vocabulary with byte_vocab, and its special ids. */
+enum { SL_SYNTH_BOS = 256, SL_SYNTH_EOS = 257, SL_SYNTH_MIN_VOCAB = 258 };
+
+/* Fills hp with a named shape: "tiny", "0.6b", "1b", "4b", "8b". SL_EINVAL lists what there is. */
+SL_MUST_CHECK int sl_synth_shape(const char *name, const char *shape, struct sl_hparams *hp,
+                                 struct sl_error *err);
+/* path: a folder, made if absent, for SL_CKPT_HF; a file for SL_CKPT_GGUF. */
+SL_MUST_CHECK int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *err);
+
+#endif

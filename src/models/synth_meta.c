@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: MIT
+ * The metadata of a random checkpoint: the family's table of hyper-parameters written back in both
+ * spellings, RoPE, and a vocabulary of single bytes with a plain chat template.
+ */
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/str.h"
+#include "models/synth_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const char *const scaling_names[] = {
+    [SL_ROPE_PLAIN] = "default",
+    [SL_ROPE_LINEAR] = "linear",
+    [SL_ROPE_LLAMA3] = "llama3",
+    [SL_ROPE_YARN] = "yarn",
+};
+
+static const char chat_template[] =
+    "{%- for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{ 'assistant:' }}{%- endif %}";
+
+static bool has_layer_types(const struct sl_hparams *hp)
+{
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        if (hp->layer_types[i] != SL_WINDOW_BY_INDEX)
+            return true;
+    }
+    return false;
+}
+
+/* ---------------------------------------------------------------- config.json */
+
+static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams *hp,
+                       struct sl_buf *b)
+{
+    const uint8_t *at = (const uint8_t *)hp + row->offset;
+    int32_t i = row->type == SL_HP_INT ? *(const int32_t *)(const void *)at : 0;
+    if (row->hf[0] == NULL || (row->type == SL_HP_INT && i == 0 && !row->required) ||
+        (row->type == SL_HP_LAYER_TYPES && !has_layer_types(hp)))
+        return; /* left out: the default holds */
+    sl_buf_printf(b, " \"%s\": ", row->hf[0]);
+    switch (row->type) {
+    case SL_HP_INT:
+        sl_buf_printf(b, "%d", i);
+        break;
+    case SL_HP_FLOAT:
+        sl_buf_json_double(b, *(const double *)(const void *)at);
+        break;
+    case SL_HP_BOOL:
+        sl_buf_puts(b, *(const bool *)(const void *)at ? "true" : "false");
+        break;
+    case SL_HP_HAS:
+    case SL_HP_HAS_NOT: {
+        bool all = (hp->has & row->has) == row->has;
+        sl_buf_puts(b, all == (row->type == SL_HP_HAS) ? "true" : "false");
+        break;
+    }
+    case SL_HP_CHOICE:
+        sl_buf_json_string(b, row->value, strlen(row->value));
+        break;
+    case SL_HP_LAYER_TYPES:
+        for (int32_t l = 0; l < hp->n_layers; l++)
+            sl_buf_printf(b, "%s\"%s\"", l ? ", " : "[",
+                          at[l] == SL_WINDOW_ON ? "sliding_attention" : "full_attention");
+        sl_buf_putc(b, ']');
+        break;
+    }
+    sl_buf_puts(b, ",\n");
+}
+
+static void config_rope(const struct sl_synth *s, struct sl_buf *b)
+{
+    const struct sl_rope_params *p = &s->hp.rope;
+    if (s->old_rope) {
+        sl_buf_puts(b, " \"rope_theta\": ");
+        sl_buf_json_double(b, p->theta);
+        if (p->scaling == SL_ROPE_PLAIN)
+            return;
+        sl_buf_printf(b, ",\n \"rope_scaling\": {\"type\": \"%s\"", scaling_names[p->scaling]);
+    } else {
+        sl_buf_printf(b, " \"rope_parameters\": {\"rope_type\": \"%s\", \"rope_theta\": ",
+                      scaling_names[p->scaling]);
+        sl_buf_json_double(b, p->theta);
+    }
+    if (p->scaling != SL_ROPE_PLAIN)
+        sl_buf_printf(b, ", \"factor\": %.17g", p->factor);
+    if (p->scaling == SL_ROPE_LLAMA3)
+        sl_buf_printf(b, ", \"low_freq_factor\": %.17g, \"high_freq_factor\": %.17g",
+                      p->low_freq_factor, p->high_freq_factor);
+    if (p->scaling == SL_ROPE_LLAMA3 || p->scaling == SL_ROPE_YARN)
+        sl_buf_printf(b, ", \"original_max_position_embeddings\": %.0f", p->original_context);
+    sl_buf_putc(b, '}');
+}
+
+static const char *torch_name(enum sl_dtype d)
+{
+    return d == SL_DTYPE_F32 ? "float32" : d == SL_DTYPE_F16 ? "float16" : "bfloat16";
+}
+
+static int write_text(struct sl_buf *b, const char *dir, const char *file, struct sl_error *err)
+{
+    char path[4096];
+    int rc;
+    int n = snprintf(path, sizeof path, "%s/%s", dir, file);
+    if (n < 0 || (size_t)n >= sizeof path)
+        rc = sl_fail(err, SL_EINVAL, "%.100s...: path is too long", dir);
+    else if (!sl_buf_ok(b))
+        rc = sl_fail(err, SL_ENOMEM, "out of memory writing %s", file);
+    else
+        rc = sl_write_file(path, b->data, b->n_bytes, err);
+    sl_buf_deinit(b);
+    return rc;
+}
+
+/* The printable character that stands for a byte in byte-level vocabularies: itself if it is a
+ * visible Latin-1 character, else the next free one from U+0100 on. */
+static uint32_t byte_char(int byte)
+{
+    uint32_t next = 256;
+    for (int b = 0; b < 256; b++) {
+        bool visible = (b >= '!' && b <= '~') || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+        if (b == byte)
+            return visible ? (uint32_t)b : next;
+        next += !visible;
+    }
+    return 0;
+}
+
+/* out holds 32 bytes */
+static void token_text(int32_t id, char *out)
+{
+    if (id < 256)
+        out[sl_utf8_encode(byte_char(id), out)] = '\0';
+    else if (id == SL_SYNTH_BOS || id == SL_SYNTH_EOS)
+        snprintf(out, 32, "%s", id == SL_SYNTH_BOS ? "<|bos|>" : "<|eos|>");
+    else
+        snprintf(out, 32, "<|unused%d|>", id - SL_SYNTH_MIN_VOCAB);
+}
+
+static int write_tokenizer(const struct sl_synth *s, const char *dir, struct sl_error *err)
+{
+    struct sl_buf b = {0};
+    char text[32];
+    sl_buf_puts(&b, "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null,\n"
+                    " \"added_tokens\": [");
+    for (int32_t id = SL_SYNTH_BOS; id <= SL_SYNTH_EOS; id++) {
+        token_text(id, text);
+        sl_buf_printf(&b,
+                      "%s{\"id\": %d, \"content\": \"%s\", \"single_word\": false, \"lstrip\": "
+                      "false, \"rstrip\": false, \"normalized\": false, \"special\": true}",
+                      id > SL_SYNTH_BOS ? ",\n  " : "\n  ", id, text);
+    }
+    sl_buf_puts(&b, "],\n \"normalizer\": null,\n"
+                    " \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+                    "\"trim_offsets\": true, \"use_regex\": false},\n"
+                    " \"post_processor\": null,\n"
+                    " \"decoder\": {\"type\": \"ByteLevel\", \"add_prefix_space\": true, "
+                    "\"trim_offsets\": true, \"use_regex\": true},\n"
+                    " \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+                    "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, "
+                    "\"fuse_unk\": false, \"byte_fallback\": false, \"merges\": [],\n"
+                    "  \"vocab\": {");
+    for (int32_t id = 0; id < s->hp.n_vocab; id++) {
+        token_text(id, text);
+        sl_buf_puts(&b, id ? ", " : "");
+        sl_buf_json_string(&b, text, strlen(text));
+        sl_buf_printf(&b, ": %d", id);
+    }
+    sl_buf_puts(&b, "}}}\n");
+    int rc = write_text(&b, dir, "tokenizer.json", err);
+    if (rc != 0)
+        return rc;
+    sl_buf_puts(&b, "{\"tokenizer_class\": \"PreTrainedTokenizerFast\", \"bos_token\": "
+                    "\"<|bos|>\", \"eos_token\": \"<|eos|>\", \"add_bos_token\": false,\n "
+                    "\"chat_template\": ");
+    sl_buf_json_string(&b, chat_template, strlen(chat_template));
+    sl_buf_puts(&b, "}\n");
+    return write_text(&b, dir, "tokenizer_config.json", err);
+}
+
+int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc *desc,
+                           const struct sl_model_name *name, const char *dir, struct sl_error *err)
+{
+    struct sl_buf b = {0};
+    int rc;
+    sl_buf_printf(&b, "{\n \"architectures\": [\"%s\"],\n \"model_type\": \"%s\",\n",
+                  name->hf_architecture, name->hf_model_type);
+    for (int32_t i = 0; i < desc->n_hparams; i++)
+        config_row(&desc->hparams[i], &s->hp, &b);
+    sl_buf_printf(&b, " \"torch_dtype\": \"%s\",\n", torch_name(s->dtype));
+    if (s->byte_vocab)
+        sl_buf_printf(&b, " \"bos_token_id\": %d,\n \"eos_token_id\": %d,\n", SL_SYNTH_BOS,
+                      SL_SYNTH_EOS);
+    config_rope(s, &b);
+    sl_buf_puts(&b, "\n}\n");
+    if ((rc = write_text(&b, dir, "config.json", err)) != 0)
+        return rc;
+    if (s->byte_vocab)
+        sl_buf_printf(&b, "{\"bos_token_id\": %d, \"eos_token_id\": [%d]}\n", SL_SYNTH_BOS,
+                      SL_SYNTH_EOS);
+    else
+        sl_buf_puts(&b, "{}\n");
+    if ((rc = write_text(&b, dir, "generation_config.json", err)) != 0)
+        return rc;
+    return s->byte_vocab ? write_tokenizer(s, dir, err) : 0;
+}
+
+/* ---------------------------------------------------------------- GGUF */
+
+static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hparams *hp,
+                         const char *arch, struct sl_gguf_writer *w)
+{
+    const uint8_t *at = (const uint8_t *)hp + row->offset;
+    char key[128];
+    if (row->gguf == NULL)
+        return;
+    snprintf(key, sizeof key, "%s.%s", arch, row->gguf);
+    if (row->type == SL_HP_FLOAT) {
+        sl_gguf_writer_add_f32(w, key, (float)*(const double *)(const void *)at);
+    } else if (row->type == SL_HP_INT) {
+        int32_t i = *(const int32_t *)(const void *)at;
+        if (row->offset == offsetof(struct sl_hparams, v_dim) ||
+            row->offset == offsetof(struct sl_hparams, rope_dims))
+            i = hp->head_dim;
+        if (i != 0)
+            sl_gguf_writer_add_u32(w, key, (uint32_t)i);
+    }
+}
+
+static void metadata_rope(const struct sl_rope_params *p, const char *arch,
+                          struct sl_gguf_writer *w)
+{
+    char key[128];
+    snprintf(key, sizeof key, "%s.rope.freq_base", arch);
+    sl_gguf_writer_add_f32(w, key, (float)p->theta);
+    if (p->scaling != SL_ROPE_LINEAR && p->scaling != SL_ROPE_YARN)
+        return; /* llama3 is the tensor rope_freqs.weight */
+    snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
+    sl_gguf_writer_add_str(w, key, scaling_names[p->scaling]);
+    snprintf(key, sizeof key, "%s.rope.scaling.factor", arch);
+    sl_gguf_writer_add_f32(w, key, (float)p->factor);
+    if (p->scaling == SL_ROPE_YARN) {
+        snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", arch);
+        sl_gguf_writer_add_u32(w, key, (uint32_t)p->original_context);
+    }
+}
+
+static int metadata_vocab(const struct sl_synth *s, struct sl_gguf_writer *w, struct sl_error *err)
+{
+    enum { NORMAL = 1, CONTROL = 3, UNUSED = 5, TEXT_BYTES = 32 };
+    size_t n = (size_t)s->hp.n_vocab;
+    char *text = sl_calloc(n, TEXT_BYTES);
+    const char **tokens = sl_calloc(n, sizeof *tokens);
+    int32_t *types = sl_calloc(n, sizeof *types);
+    int rc = 0;
+    if (text == NULL || tokens == NULL || types == NULL) {
+        rc = sl_fail(err, SL_ENOMEM, "out of memory writing the vocabulary");
+        goto out;
+    }
+    for (size_t i = 0; i < n; i++) {
+        token_text((int32_t)i, text + i * TEXT_BYTES);
+        tokens[i] = text + i * TEXT_BYTES;
+        types[i] = i < 256 ? NORMAL : i < SL_SYNTH_MIN_VOCAB ? CONTROL : UNUSED;
+    }
+    sl_gguf_writer_add_str(w, "tokenizer.ggml.model", "gpt2");
+    sl_gguf_writer_add_str(w, "tokenizer.ggml.pre", "gpt-2");
+    sl_gguf_writer_add_arr_str(w, "tokenizer.ggml.tokens", tokens, NULL, n);
+    sl_gguf_writer_add_arr_i32(w, "tokenizer.ggml.token_type", types, n);
+    sl_gguf_writer_add_arr_str(w, "tokenizer.ggml.merges", NULL, NULL, 0);
+    sl_gguf_writer_add_u32(w, "tokenizer.ggml.bos_token_id", SL_SYNTH_BOS);
+    sl_gguf_writer_add_u32(w, "tokenizer.ggml.eos_token_id", SL_SYNTH_EOS);
+    sl_gguf_writer_add_bool(w, "tokenizer.ggml.add_bos_token", false);
+    sl_gguf_writer_add_str(w, "tokenizer.chat_template", chat_template);
+out:
+    sl_free(types);
+    sl_free(tokens);
+    sl_free(text);
+    return rc;
+}
+
+int sl_synth_add_metadata(const struct sl_synth *s, const struct sl_model_desc *desc,
+                          const struct sl_model_name *name, struct sl_gguf_writer *w,
+                          struct sl_error *err)
+{
+    const char *arch = name->gguf_architecture;
+    sl_gguf_writer_add_str(w, "general.architecture", arch);
+    sl_gguf_writer_add_str(w, "general.name", "random");
+    for (int32_t i = 0; i < desc->n_hparams; i++)
+        metadata_row(&desc->hparams[i], &s->hp, arch, w);
+    metadata_rope(&s->hp.rope, arch, w);
+    return s->byte_vocab ? metadata_vocab(s, w, err) : 0;
+}

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: MIT
+ * tables.h - rows that families share: the hyper-parameters of a transformer with rotary positions,
+ * the tensors of its blocks. A family lists them in its own tables beside what is its own.
+ */
+#ifndef SL_MODELS_TABLES_H
+#define SL_MODELS_TABLES_H
+
+#include "models/desc.h"
+
+#include <math.h>
+
+/* clang-format off */
+#define SL_HP_AT(field) .offset = offsetof(struct sl_hparams, field)
+
+/* n_vocab of a GGUF comes from the rows of its embedding. */
+#define SL_HPARAMS_TRANSFORMER                                                                    \
+    {"embedding_length", {"hidden_size"}, SL_HP_INT, SL_HP_AT(hidden), .required = true,          \
+     .min = 1, .max = SL_MAX_HIDDEN},                                                             \
+    {"feed_forward_length", {"intermediate_size"}, SL_HP_INT, SL_HP_AT(intermediate),             \
+     .required = true, .min = 1, .max = 4 * SL_MAX_HIDDEN},                                       \
+    {"block_count", {"num_hidden_layers"}, SL_HP_INT, SL_HP_AT(n_layers), .required = true,       \
+     .min = 1, .max = SL_MAX_LAYERS},                                                             \
+    {"attention.head_count", {"num_attention_heads"}, SL_HP_INT, SL_HP_AT(n_heads),               \
+     .required = true, .min = 1, .max = SL_MAX_HEADS},                                            \
+    {"attention.head_count_kv", {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads),         \
+     .min = 1, .max = SL_MAX_HEADS},                                                              \
+    {"attention.key_length", {"head_dim"}, SL_HP_INT, SL_HP_AT(head_dim), .min = 2,               \
+     .max = SL_MAX_HEAD_DIM},                                                                     \
+    {"attention.value_length", {NULL}, SL_HP_INT, SL_HP_AT(v_dim), .min = 1,                      \
+     .max = SL_MAX_HEAD_DIM},                                                                     \
+    {"rope.dimension_count", {NULL}, SL_HP_INT, SL_HP_AT(rope_dims), .min = 2,                    \
+     .max = SL_MAX_HEAD_DIM},                                                                     \
+    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
+     .required = true, .min = 1, .max = SL_MAX_CONTEXT},                                          \
+    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .min = 1,              \
+     .max = SL_MAX_VOCAB},                                                                        \
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", "norm_eps"}, SL_HP_FLOAT,               \
+     SL_HP_AT(norm_eps), .def = 1e-6, .min = 1e-20, .max = 1},                                    \
+    {"expert_count", {"num_local_experts", "num_experts"}, SL_HP_INT, SL_HP_AT(n_experts),        \
+     .min = 0, .max = 0},                                                                         \
+    {NULL, {"hidden_act", "hidden_activation"}, SL_HP_CHOICE, .value = "silu"},                   \
+    {NULL, {"tie_word_embeddings"}, SL_HP_HAS_NOT, .has = SL_HAS_HEAD}
+
+#define SL_W_LAYER(s, hf_name, gguf_name, r, c, how)                                              \
+    {.slot = SL_SLOT_##s, .hf = "model.layers.*." hf_name, .gguf = "blk.*." gguf_name,            \
+     .rows = SL_DIM_##r, .cols = SL_DIM_##c, .shard = SL_SHARD_##how
+
+#define SL_WEIGHTS_EMBED_AND_HEAD                                                                 \
+    {.slot = SL_SLOT_EMBED, .hf = "model.embed_tokens.weight", .gguf = "token_embd.weight",       \
+     .rows = SL_DIM_V, .cols = SL_DIM_H, .shard = SL_SHARD_ROWS},                                 \
+    {.slot = SL_SLOT_FINAL_NORM, .hf = "model.norm.weight", .gguf = "output_norm.weight",         \
+     .rows = SL_DIM_H},                                                                           \
+    {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,     \
+     .cols = SL_DIM_H, .shard = SL_SHARD_ROWS, .need = SL_HAS_HEAD}
+
+#define SL_WEIGHTS_GQA                                                                            \
+    SL_W_LAYER(ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", H, NONE, NONE)},          \
+    SL_W_LAYER(Q, "self_attn.q_proj.weight", "attn_q.weight", Q, H, HEADS),                       \
+     .flags = SL_W_ROPE_ROWS},                                                                    \
+    SL_W_LAYER(K, "self_attn.k_proj.weight", "attn_k.weight", KV, H, KV_HEADS),                   \
+     .flags = SL_W_ROPE_ROWS},                                                                    \
+    SL_W_LAYER(V, "self_attn.v_proj.weight", "attn_v.weight", KV, H, KV_HEADS)},                  \
+    SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, Q, COLS)}
+
+#define SL_WEIGHTS_QKV_BIAS                                                                       \
+    SL_W_LAYER(Q_BIAS, "self_attn.q_proj.bias", "attn_q.bias", Q, NONE, HEADS),                   \
+     .need = SL_HAS_QKV_BIAS, .flags = SL_W_ROPE_ROWS},                                           \
+    SL_W_LAYER(K_BIAS, "self_attn.k_proj.bias", "attn_k.bias", KV, NONE, KV_HEADS),               \
+     .need = SL_HAS_QKV_BIAS, .flags = SL_W_ROPE_ROWS},                                           \
+    SL_W_LAYER(V_BIAS, "self_attn.v_proj.bias", "attn_v.bias", KV, NONE, KV_HEADS),               \
+     .need = SL_HAS_QKV_BIAS}
+
+#define SL_WEIGHTS_O_BIAS                                                                         \
+    SL_W_LAYER(O_BIAS, "self_attn.o_proj.bias", "attn_output.bias", H, NONE, NONE),               \
+     .need = SL_HAS_O_BIAS}
+
+#define SL_WEIGHTS_QK_NORM                                                                        \
+    SL_W_LAYER(Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", HD, NONE, NONE),          \
+     .need = SL_HAS_QK_NORM},                                                                     \
+    SL_W_LAYER(K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", HD, NONE, NONE),          \
+     .need = SL_HAS_QK_NORM}
+
+#define SL_WEIGHTS_FFN_GATED                                                                      \
+    SL_W_LAYER(FFN_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", H, NONE, NONE)},   \
+    SL_W_LAYER(GATE, "mlp.gate_proj.weight", "ffn_gate.weight", I, H, ROWS)},                     \
+    SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS)},                           \
+    SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, COLS)}
+/* clang-format on */
+
+/* A pre-norm layer of grouped-query attention and a gated SiLU MLP, without a window. */
+static inline struct sl_layer_desc sl_layer_transformer(const struct sl_hparams *hp)
+{
+    return (struct sl_layer_desc){
+        .mixer = SL_MIX_GQA,
+        .ffn = SL_FFN_GATED,
+        .kv_kind = SL_KV_FULL,
+        .act = SL_ACT_SILU,
+        .attn_scale = (float)(1.0 / sqrt((double)hp->head_dim)),
+    };
+}
+
+#endif

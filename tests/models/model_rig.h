@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT
+ * model_rig.h - for tests of the models layer: a loaded model with a page pool and a run, and steps
+ * over sequences whose pages lie where the test wants them.
+ */
+#ifndef SL_TESTS_MODEL_RIG_H
+#define SL_TESTS_MODEL_RIG_H
+
+#include "base/check.h"
+#include "base/rng.h"
+#include "base/sys.h"
+#include "cpu/cpu.h"
+#include "models/model.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdio.h>
+#include <string.h>
+
+enum { RIG_MAX_TOKENS = 512, RIG_MAX_SEQS = 8 };
+
+struct rig {
+    struct sl_ckpt *ckpt;
+    struct sl_backend *be;
+    struct sl_model *model;
+    struct sl_run *run;
+    struct sl_kv_layout kv;
+    uint8_t *pool;
+    size_t pool_bytes;
+    int32_t n_pages, n_vocab;
+};
+
+struct rig_options {
+    const char *isa, *kv_dtype; /* NULL: auto */
+    int n_threads, block_size;  /* 0: 1 thread, blocks of 16 */
+    int32_t n_pages;            /* 0: enough for 1,024 tokens */
+};
+
+struct seq { /* tokens and where their pages lie */
+    const int32_t *tokens;
+    int32_t n;
+    const int32_t *pages;
+    float *logits; /* [n, V] filled as steps ask */
+};
+
+struct piece { /* tokens [from, from + n) of a sequence in a step */
+    const struct seq *seq;
+    int32_t from, n;
+    bool want; /* logits of every token */
+};
+
+/* false: this processor has no such instruction set */
+static inline bool rig_has_isa(const char *name)
+{
+    enum sl_cpu_isa isa;
+    struct sl_backend *be = NULL;
+    struct sl_error err;
+    if (sl_cpu_isa_parse(name, &isa, &err) != 0 || sl_cpu_create(1, isa, &be, &err) != 0)
+        return false;
+    be->vt->destroy(be);
+    return true;
+}
+
+static inline void rig_open(struct rig *g, const char *path, const struct rig_options *o)
+{
+    struct sl_error err = {0};
+    enum sl_cpu_isa isa = SL_ISA_AUTO;
+    int block = o->block_size ? o->block_size : 16;
+    memset(g, 0, sizeof *g);
+    if (sl_ckpt_open(path, &g->ckpt, &err) != 0 || sl_model_open(g->ckpt, &g->model, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+    if (o->isa != NULL && sl_cpu_isa_parse(o->isa, &isa, &err) != 0)
+        fail_msg("%s", err.msg);
+    if (sl_cpu_create(o->n_threads ? o->n_threads : 1, isa, &g->be, &err) != 0 ||
+        sl_model_load(g->model, g->be, NULL, NULL, &err) != 0 ||
+        sl_model_kv_layout(g->model, o->kv_dtype ? o->kv_dtype : "auto", block, &g->kv, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+    g->n_pages = o->n_pages ? o->n_pages : 1024 / block + 8;
+    g->pool_bytes = (size_t)g->n_pages * sl_kv_page_bytes(&g->kv);
+    g->pool = g->be->vt->alloc(g->be, g->pool_bytes);
+    assert_non_null(g->pool);
+    /* What a page held before must not matter, whatever it is: all ones is a NaN in every format.
+     */
+    memset(g->pool, 0xFF, g->pool_bytes);
+    struct sl_run_config rc = {RIG_MAX_TOKENS, RIG_MAX_TOKENS, g->kv, g->pool};
+    if (sl_run_create(g->model, &rc, &g->run, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+    g->n_vocab = sl_model_facts(g->model)->n_vocab;
+}
+
+static inline void rig_close(struct rig *g)
+{
+    sl_run_destroy(g->run);
+    g->be->vt->free(g->be, g->pool, g->pool_bytes);
+    sl_model_close(g->model);
+    g->be->vt->destroy(g->be);
+    sl_ckpt_close(g->ckpt);
+}
+
+/* Runs one step; logits of wanted tokens go to their place in the sequence's array. */
+static inline void rig_step(struct rig *g, const struct piece *pieces, int32_t n_pieces)
+{
+    static int32_t tokens[RIG_MAX_TOKENS], positions[RIG_MAX_TOKENS], rows[RIG_MAX_TOKENS];
+    static int32_t tables[RIG_MAX_SEQS * 1032];
+    struct sl_span spans[RIG_MAX_SEQS];
+    struct sl_batch b = {0, n_pieces, 0, tokens, positions, spans, tables, rows};
+    struct sl_error err = {0};
+    const float *logits = NULL;
+    int32_t n_tables = 0;
+
+    assert_true(n_pieces <= RIG_MAX_SEQS);
+    for (int32_t i = 0; i < n_pieces; i++) {
+        const struct piece *p = &pieces[i];
+        int32_t n_blocks = SL_CEIL_DIV(p->from + p->n, g->kv.block_size);
+        assert_true(b.n_tokens + p->n <= RIG_MAX_TOKENS);
+        spans[i] = (struct sl_span){b.n_tokens, p->n, p->from, n_tables};
+        memcpy(tables + n_tables, p->seq->pages, (size_t)n_blocks * sizeof *tables);
+        n_tables += n_blocks;
+        for (int32_t t = 0; t < p->n; t++) {
+            if (p->want)
+                rows[b.n_logits++] = b.n_tokens;
+            tokens[b.n_tokens] = p->seq->tokens[p->from + t];
+            positions[b.n_tokens++] = p->from + t;
+        }
+    }
+    if (sl_run_step(g->run, &b, &logits, &err) != 0)
+        fail_msg("step: %s", err.msg);
+    for (int32_t i = 0; i < n_pieces; i++) {
+        const struct piece *p = &pieces[i];
+        size_t n = (size_t)p->n * (size_t)g->n_vocab;
+        if (!p->want)
+            continue;
+        memcpy(p->seq->logits + (size_t)p->from * (size_t)g->n_vocab, logits, n * sizeof *logits);
+        logits += n;
+    }
+}
+
+/* Fills pages[n] with distinct page ids, in order or scrambled. */
+static inline void rig_pages(int32_t *pages, int32_t n, int32_t first, bool scramble)
+{
+    struct sl_rng rng = {77, 0};
+    for (int32_t i = 0; i < n; i++)
+        pages[i] = first + i;
+    for (int32_t i = n - 1; scramble && i > 0; i--) {
+        int32_t j = (int32_t)sl_rng_below(&rng, (uint64_t)i + 1), t = pages[i];
+        pages[i] = pages[j];
+        pages[j] = t;
+    }
+}
+
+static inline void rig_tokens(int32_t *tokens, int32_t n, int32_t n_vocab, uint64_t seed)
+{
+    struct sl_rng rng = {seed, 0};
+    for (int32_t i = 0; i < n; i++)
+        tokens[i] = (int32_t)sl_rng_below(&rng, (uint64_t)n_vocab);
+}
+
+/* A whole sequence in chunks; logits of every token land in s->logits. */
+static inline void rig_run(struct rig *g, const struct seq *s, int32_t chunk)
+{
+    for (int32_t at = 0; at < s->n; at += chunk) {
+        struct piece p = {s, at, SL_MIN(chunk, s->n - at), true};
+        rig_step(g, &p, 1);
+    }
+}
+
+static inline double rig_nmse(const float *have, const float *want, size_t n)
+{
+    double err = 0, power = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)have[i] - (double)want[i];
+        err += d * d;
+        power += (double)want[i] * (double)want[i];
+    }
+    return err / power;
+}
+
+#endif

@@ -1,0 +1,638 @@
+/* SPDX-License-Identifier: MIT
+ * What a model refuses and how it says so: every hyper-parameter missing, of the wrong type, too
+ * small and too large, in config.json and in GGUF metadata; tensors missing, misshapen or in a
+ * format their place cannot take; memory running out at every allocation.
+ */
+#include "io/gguf_write.h"
+#include "io/safetensors_write.h"
+#include "models/internal.h"
+#include "models/model_rig.h"
+#include "models/synth.h"
+
+#include <sys/stat.h>
+
+#define OUT "build/testdata/models"
+
+static int setup_group(void **state)
+{
+    (void)state;
+    mkdir("build", 0777);
+    mkdir("build/testdata", 0777);
+    mkdir(OUT, 0777);
+    return 0;
+}
+
+/* Opens path and demands the refusal; message must contain every word of want, "|" between. */
+static void refused(const char *path, int code, const char *want, const char *label)
+{
+    struct sl_ckpt *c = NULL;
+    struct sl_model *m = NULL;
+    struct sl_error err = {0};
+    int rc = sl_ckpt_open(path, &c, &err);
+    if (rc == 0)
+        rc = sl_model_open(c, &m, &err);
+    if (rc == 0)
+        fail_msg("%s: was accepted, expected \"%s\"", label, want);
+    assert_null(m);
+    assert_int_equal(err.code, rc);
+    if (rc != code)
+        fail_msg("%s: code %s instead of %s: %s", label, sl_code_name(rc), sl_code_name(code),
+                 err.msg);
+    for (const char *part = want; part != NULL;) {
+        const char *bar = strchr(part, '|');
+        char word[160];
+        snprintf(word, sizeof word, "%.*s", bar ? (int)(bar - part) : (int)strlen(part), part);
+        if (strstr(err.msg, word) == NULL)
+            fail_msg("%s: \"%s\" does not say \"%s\"", label, err.msg, word);
+        part = bar ? bar + 1 : NULL;
+    }
+    sl_ckpt_close(c);
+}
+
+static void accepted(const char *path, const char *label)
+{
+    struct sl_ckpt *c = NULL;
+    struct sl_model *m = NULL;
+    struct sl_error err = {0};
+    if (sl_ckpt_open(path, &c, &err) != 0 || sl_model_open(c, &m, &err) != 0)
+        fail_msg("%s: refused: %s", label, err.msg);
+    sl_model_close(m);
+    sl_ckpt_close(c);
+}
+
+static void make_folder(const char *name, const char *path, struct sl_synth *s)
+{
+    struct sl_error err = {0};
+    *s = (struct sl_synth){.name = name, .dtype = SL_DTYPE_BF16, .format = SL_CKPT_HF, .seed = 1};
+    if (sl_synth_shape(name, "tiny", &s->hp, &err) != 0 || sl_synth_write(s, path, &err) != 0)
+        fail_msg("%s", err.msg);
+}
+
+/* ---------------------------------------------------------------- config.json */
+
+struct edit {
+    const char *key, *value; /* JSON, or NULL: the key is removed */
+    int code;                /* 0: accepted */
+    const char *want;
+};
+
+static void apply(const char *folder, const struct edit *e)
+{
+    struct sl_error err = {0};
+    char path[256], label[200], *text;
+    size_t n;
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    snprintf(label, sizeof label, "%s: %s = %s", folder, e->key, e->value ? e->value : "(removed)");
+    if (sl_read_file(path, 1 << 20, &text, &n, &err) != 0)
+        fail_msg("%s", err.msg);
+    json_t *config = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
+    assert_non_null(config);
+    if (e->value == NULL) {
+        json_object_del(config, e->key);
+    } else {
+        json_t *v = json_loads(e->value, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        assert_non_null(v);
+        json_object_set_new(config, e->key, v);
+    }
+    char *edited = json_dumps(config, 0);
+    assert_non_null(edited);
+    if (sl_write_file(path, edited, strlen(edited), &err) != 0)
+        fail_msg("%s", err.msg);
+    if (e->code == 0)
+        accepted(folder, label);
+    else
+        refused(folder, e->code, e->want, label);
+    if (sl_write_file(path, text, n, &err) != 0)
+        fail_msg("%s", err.msg);
+    free(edited);
+    json_decref(config);
+    sl_free(text);
+}
+
+#define INT_ROW(key)                                                                          \
+    {key, NULL, SL_EFORMAT, "config.json: " key " is missing"},                               \
+        {key, "null", SL_EFORMAT, "config.json: " key " is missing"},                         \
+        {key, "0", SL_EFORMAT, "config.json: " key " is 0, must be 1 to"},                    \
+        {key, "-64", SL_EFORMAT, "config.json: " key " is -64, must be 1 to"},                \
+        {key, "1e300", SL_EFORMAT, "config.json: " key " must be an integer"},                \
+        {key, "9223372036854775807", SL_EFORMAT, "config.json: " key " is|must be 1 to"},     \
+        {key, "\"64\"", SL_EFORMAT, "config.json: " key " must be an integer, not a string"}, \
+        {key, "true", SL_EFORMAT, "config.json: " key " must be an integer, not a boolean"},  \
+        {key, "[64]", SL_EFORMAT, "config.json: " key " must be an integer, not a list"},     \
+    {                                                                                         \
+        key, "{}", SL_EFORMAT, "config.json: " key " must be an integer, not an object"       \
+    }
+
+static const struct edit hf_edits[] = {
+    INT_ROW("hidden_size"),
+    INT_ROW("intermediate_size"),
+    INT_ROW("num_hidden_layers"),
+    INT_ROW("num_attention_heads"),
+    INT_ROW("max_position_embeddings"),
+    INT_ROW("vocab_size"),
+    {"num_key_value_heads", "0", SL_EFORMAT, "config.json: num_key_value_heads is 0"},
+    {"num_key_value_heads", "3", SL_EFORMAT,
+     "num_attention_heads (4) is not a multiple of num_key_value_heads (3)"},
+    {"num_key_value_heads", "8", SL_EFORMAT, "num_key_value_heads (8)"},
+    {"num_key_value_heads", NULL, SL_EFORMAT, "k_proj.weight\" has shape [32, 64]|[64, 64]"},
+    {"head_dim", "15", SL_EFORMAT, "head_dim is 15, must be even"},
+    {"head_dim", "0", SL_EFORMAT, "config.json: head_dim is 0, must be 2 to"},
+    {"head_dim", "4096", SL_EFORMAT, "config.json: head_dim is 4096"},
+    {"head_dim", "null", 0, NULL},
+    {"head_dim", "32", SL_EFORMAT, "q_proj.weight\" has shape [64, 64], expected [128, 64]"},
+    {"num_hidden_layers", "3", SL_EFORMAT,
+     "tensor \"model.layers.2.input_layernorm.weight\" is missing"},
+    {"num_hidden_layers", "1024", SL_EFORMAT, "is missing"},
+    {"num_hidden_layers", "1025", SL_EFORMAT, "num_hidden_layers is 1025, must be 1 to 1024"},
+    {"hidden_size", "128", SL_EFORMAT, "has shape [320, 64], expected [320, 128]"},
+    {"hidden_size", "1048576", SL_EFORMAT, "expected [320, 1048576]"},
+    {"intermediate_size", "161", SL_EFORMAT, "has shape [160, 64], expected [161, 64]"},
+    {"vocab_size", "319", SL_EFORMAT, "embed_tokens.weight\" has shape [320, 64]"},
+    {"rms_norm_eps", "0", SL_EFORMAT, "config.json: rms_norm_eps is 0"},
+    {"rms_norm_eps", "-1e-5", SL_EFORMAT, "config.json: rms_norm_eps is -1e-05"},
+    {"rms_norm_eps", "2", SL_EFORMAT, "config.json: rms_norm_eps is 2"},
+    {"rms_norm_eps", "\"1e-5\"", SL_EFORMAT, "rms_norm_eps must be a number, not a string"},
+    {"rms_norm_eps", NULL, 0, NULL},
+    {"hidden_act", "\"gelu\"", SL_EUNSUPPORTED,
+     "config.json: hidden_act \"gelu\" is not supported (supported: silu)"},
+    {"hidden_act", "7", SL_EFORMAT, "hidden_act must be a string, not an integer"},
+    {"tie_word_embeddings", "1", SL_EFORMAT, "tie_word_embeddings must be true or false"},
+    {"tie_word_embeddings", "true", 0, NULL},
+    {"attention_bias", "true", SL_EFORMAT,
+     "tensor \"model.layers.0.self_attn.q_proj.bias\" is missing"},
+    {"mlp_bias", "true", SL_EUNSUPPORTED, "mlp_bias true is not supported"},
+    {"num_local_experts", "8", SL_EUNSUPPORTED, "num_local_experts is 8: not supported"},
+    {"architectures", "[\"MambaForCausalLM\"]", SL_EUNSUPPORTED,
+     "config.json: architectures \"MambaForCausalLM\" is not supported|LlamaForCausalLM|Qwen3"},
+    {"architectures", "[]", SL_EFORMAT, "architectures must be a list of strings"},
+    {"architectures", "[7]", SL_EFORMAT, "architectures must be a list of strings"},
+    {"architectures", "\"LlamaForCausalLM\"", SL_EFORMAT, "architectures must be a list"},
+    {"architectures", "[\"LlamaForCausalLM\\u0000x\"]", SL_EFORMAT, "config.json: line 1"},
+    {"architectures", NULL, 0, NULL},
+    {"quantization_config", "{\"quant_method\": \"gptq\", \"bits\": 4}", SL_EUNSUPPORTED,
+     "quantization_config with quant_method \"gptq\""},
+    {"quantization_config", "[]", SL_EUNSUPPORTED, "quantization_config"},
+    {"quantization_config", "null", 0, NULL},
+    {"eos_token_id", "\"2\"", SL_EFORMAT, "config.json: eos_token_id must be an integer"},
+    {"eos_token_id", "[2, \"3\"]", SL_EFORMAT, "config.json: eos_token_id must be an integer"},
+    {"eos_token_id", "[1,2,3,4,5,6,7,8,9]", SL_ELIMIT, "config.json: eos_token_id: more than 8"},
+    {"eos_token_id", "[-1, 320, 99999999999]", 0, NULL},
+    /* RoPE, as transformers 5 spells it */
+    {"rope_parameters", "7", SL_EFORMAT, "config.json: rope_parameters must be an object"},
+    {"rope_parameters", "{\"rope_type\": \"dynamic\", \"factor\": 2}", SL_EUNSUPPORTED,
+     "config.json: rope_parameters.rope_type \"dynamic\" is not supported (supported: default"},
+    {"rope_parameters", "{\"rope_type\": \"longrope\"}", SL_EUNSUPPORTED, "\"longrope\""},
+    {"rope_parameters", "{\"rope_type\": 3}", SL_EFORMAT, "rope_type must be a string"},
+    {"rope_parameters", "{\"rope_type\": \"yarn\"}", SL_EFORMAT,
+     "config.json: rope_parameters.factor is missing"},
+    {"rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 0}", SL_EFORMAT,
+     "rope_parameters.factor is 0, must be 1 to"},
+    {"rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 4, \"beta_fast\": 0}", SL_EFORMAT,
+     "rope_parameters.beta_fast is 0"},
+    {"rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 4, \"truncate\": 1}", SL_EFORMAT,
+     "rope_parameters.truncate must be true or false"},
+    {"rope_parameters", "{\"rope_type\": \"yarn\", \"factor\": 4}", 0, NULL},
+    {"rope_parameters",
+     "{\"rope_type\": \"llama3\", \"factor\": 8, \"low_freq_factor\": 4, "
+     "\"high_freq_factor\": 1}",
+     SL_EFORMAT, "rope_parameters.high_freq_factor (1) must be above low_freq_factor (4)"},
+    {"rope_parameters", "{\"rope_theta\": 1}", SL_EFORMAT, "rope_parameters.rope_theta is 1"},
+    {"rope_parameters", "{\"rope_theta\": -5}", SL_EFORMAT, "rope_parameters.rope_theta is -5"},
+    {"rope_parameters", "{\"rope_theta\": []}", SL_EFORMAT, "rope_theta must be a number"},
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.5}", SL_EUNSUPPORTED,
+     "partial_rotary_factor 0.5 is not supported"},
+    {"rope_parameters", "{\"full_attention\": {\"rope_theta\": 1e4}}", SL_EUNSUPPORTED,
+     "rope_parameters per layer type"},
+    {"rope_parameters", NULL, 0, NULL},
+    /* and as earlier versions do */
+    {"rope_scaling", "{\"type\": \"ntk\"}", SL_EUNSUPPORTED,
+     "config.json: rope_scaling.type \"ntk\" is not supported"},
+    {"rope_scaling", "{\"type\": \"linear\", \"factor\": \"2\"}", SL_EFORMAT,
+     "rope_scaling.factor must be a number"},
+    {"rope_scaling", "{\"type\": \"linear\", \"factor\": 2}", 0, NULL},
+    {"rope_theta", "\"x\"", SL_EFORMAT, "config.json: rope_theta must be a number"},
+};
+
+static const struct edit mistral_edits[] = {
+    {"sliding_window", "0", SL_EFORMAT, "config.json: sliding_window is 0, must be 1 to"},
+    {"sliding_window", "-1", SL_EFORMAT, "config.json: sliding_window is -1"},
+    {"sliding_window", "4.5", SL_EFORMAT, "sliding_window must be an integer"},
+    {"sliding_window", "null", 0, NULL},
+};
+
+static const struct edit qwen_edits[] = {
+    {"use_sliding_window", "\"no\"", SL_EFORMAT, "use_sliding_window must be true or false"},
+    {"max_window_layers", "-1", SL_EFORMAT, "config.json: max_window_layers is -1"},
+    {"layer_types", "[\"full_attention\"]", SL_EFORMAT,
+     "layer_types has 1 entries, num_hidden_layers is 2"},
+    {"layer_types", "[\"full_attention\", 3]", SL_EFORMAT, "layer_types[1] must be a string"},
+    {"layer_types", "[\"full_attention\", \"mamba\"]", SL_EUNSUPPORTED,
+     "layer_types[1] \"mamba\" is not supported"},
+    {"layer_types", "[\"sliding_attention\", \"full_attention\"]", SL_EFORMAT,
+     "layer_types[0] is sliding_attention, but use_sliding_window"},
+    {"layer_types", "[\"full_attention\", \"full_attention\"]", 0, NULL},
+    {"num_experts", "128", SL_EUNSUPPORTED, "num_experts is 128: not supported"},
+};
+
+static void test_config_json(void **state)
+{
+    (void)state;
+    struct sl_synth s;
+    make_folder("llama", OUT "/edit_llama", &s);
+    for (size_t i = 0; i < SL_COUNT(hf_edits); i++)
+        apply(OUT "/edit_llama", &hf_edits[i]);
+    make_folder("mistral", OUT "/edit_mistral", &s);
+    for (size_t i = 0; i < SL_COUNT(mistral_edits); i++)
+        apply(OUT "/edit_mistral", &mistral_edits[i]);
+    make_folder("qwen3", OUT "/edit_qwen3", &s);
+    for (size_t i = 0; i < SL_COUNT(qwen_edits); i++)
+        apply(OUT "/edit_qwen3", &qwen_edits[i]);
+}
+
+/* eos ids: the union of both files, generation_config.json first, each once, none that the
+ * vocabulary does not have. */
+static void test_end_ids(void **state)
+{
+    (void)state;
+    struct sl_synth s;
+    struct sl_ckpt *c = NULL;
+    struct sl_model *m = NULL;
+    struct sl_error err = {0};
+    const char *gen = "{\"eos_token_id\": [7, 9, 5000]}";
+    s.byte_vocab = false;
+    make_folder("llama", OUT "/eos", &s);
+    s.byte_vocab = true; /* config.json then names 257 */
+    if (sl_synth_write(&s, OUT "/eos", &err) != 0 ||
+        sl_write_file(OUT "/eos/generation_config.json", gen, strlen(gen), &err) != 0 ||
+        sl_ckpt_open(OUT "/eos", &c, &err) != 0 || sl_model_open(c, &m, &err) != 0)
+        fail_msg("%s", err.msg);
+    const struct sl_model_facts *f = sl_model_facts(m);
+    assert_int_equal(f->n_eos, 3);
+    assert_int_equal(f->eos[0], 7);
+    assert_int_equal(f->eos[1], 9);
+    assert_int_equal(f->eos[2], SL_SYNTH_EOS);
+    assert_int_equal(f->bos, SL_SYNTH_BOS);
+    sl_model_close(m);
+    sl_ckpt_close(c);
+}
+
+/* ---------------------------------------------------------------- GGUF metadata */
+
+enum kind { U32, I32, F32, STR, BOOL, NONE };
+
+struct pair {
+    const char *key;
+    enum kind kind;
+    double number;
+    const char *str;
+    int code;
+    const char *want;
+};
+
+static const struct pair gguf_base[] = {
+    {"general.architecture", STR, 0, "llama", 0, NULL},
+    {"llama.embedding_length", U32, 64, NULL, 0, NULL},
+    {"llama.feed_forward_length", U32, 160, NULL, 0, NULL},
+    {"llama.block_count", U32, 2, NULL, 0, NULL},
+    {"llama.attention.head_count", U32, 4, NULL, 0, NULL},
+    {"llama.attention.head_count_kv", U32, 2, NULL, 0, NULL},
+    {"llama.context_length", U32, 512, NULL, 0, NULL},
+    {"llama.attention.layer_norm_rms_epsilon", F32, 1e-5, NULL, 0, NULL},
+};
+
+#define GGUF_ROW(suffix)                                                                          \
+    {"llama." suffix, NONE, 0, NULL, SL_EFORMAT, "GGUF: llama." suffix " is missing"},            \
+        {"llama." suffix, U32, 0, NULL, SL_EFORMAT, "GGUF: llama." suffix " is 0, must be 1 to"}, \
+        {"llama." suffix, I32, -5, NULL, SL_EFORMAT, "GGUF: llama." suffix " is -5"},             \
+        {"llama." suffix, U32, 4294967295.0, NULL, SL_EFORMAT, "llama." suffix " is 4294967295"}, \
+        {"llama." suffix, F32, 64, NULL, SL_EFORMAT, "llama." suffix},                            \
+        {"llama." suffix, STR, 0, "64", SL_EFORMAT, "llama." suffix},                             \
+    {                                                                                             \
+        "llama." suffix, BOOL, 1, NULL, SL_EFORMAT, "llama." suffix                               \
+    }
+
+static const struct pair gguf_edits[] = {
+    GGUF_ROW("embedding_length"),
+    GGUF_ROW("feed_forward_length"),
+    GGUF_ROW("block_count"),
+    GGUF_ROW("attention.head_count"),
+    GGUF_ROW("context_length"),
+    {"general.architecture", NONE, 0, NULL, SL_EFORMAT, "general.architecture is missing"},
+    {"general.architecture", STR, 0, "mamba", SL_EUNSUPPORTED,
+     "general.architecture \"mamba\" is not supported (supported: llama, qwen2, qwen3)"},
+    {"general.architecture", U32, 3, NULL, SL_EFORMAT, "general.architecture"},
+    {"llama.attention.head_count_kv", U32, 3, NULL, SL_EFORMAT, "(4)|attention.head_count_kv (3)"},
+    {"llama.attention.key_length", U32, 17, NULL, SL_EFORMAT, "attention.key_length is 17"},
+    {"llama.attention.value_length", U32, 32, NULL, SL_EUNSUPPORTED, "attention.value_length (32)"},
+    {"llama.rope.dimension_count", U32, 8, NULL, SL_EUNSUPPORTED, "rope.dimension_count (8)"},
+    {"llama.expert_count", U32, 8, NULL, SL_EUNSUPPORTED, "llama.expert_count is 8"},
+    {"llama.attention.layer_norm_rms_epsilon", F32, 0, NULL, SL_EFORMAT, "epsilon is 0"},
+    {"llama.attention.layer_norm_rms_epsilon", STR, 0, "x", SL_EFORMAT, "epsilon"},
+    {"llama.rope.freq_base", F32, 0, NULL, SL_EFORMAT, "llama.rope.freq_base is 0"},
+    {"llama.rope.scaling.type", STR, 0, "longrope", SL_EUNSUPPORTED,
+     "llama.rope.scaling.type \"longrope\" is not supported"},
+    {"llama.rope.scaling.type", U32, 1, NULL, SL_EFORMAT, "llama.rope.scaling.type"},
+    {"llama.attention.sliding_window", U32, 0, NULL, SL_EFORMAT, "sliding_window is 0"},
+    {"llama.embedding_length", U32, 66, NULL, SL_EFORMAT, "(66) is not a multiple of"},
+    {"none", NONE, 0, NULL, SL_EFORMAT, "tensor \"token_embd.weight\" is missing"},
+};
+
+static void add_pair(struct sl_gguf_writer *w, const struct pair *p)
+{
+    switch (p->kind) {
+    case U32:
+        sl_gguf_writer_add_u32(w, p->key, (uint32_t)p->number);
+        break;
+    case I32:
+        sl_gguf_writer_add_i32(w, p->key, (int32_t)p->number);
+        break;
+    case F32:
+        sl_gguf_writer_add_f32(w, p->key, (float)p->number);
+        break;
+    case STR:
+        sl_gguf_writer_add_str(w, p->key, p->str);
+        break;
+    case BOOL:
+        sl_gguf_writer_add_bool(w, p->key, p->number != 0);
+        break;
+    case NONE:
+        break;
+    }
+}
+
+static void test_gguf_metadata(void **state)
+{
+    (void)state;
+    const char *path = OUT "/edit.gguf";
+    for (size_t i = 0; i < SL_COUNT(gguf_edits); i++) {
+        struct sl_gguf_writer *w = NULL;
+        struct sl_error err = {0};
+        int64_t dims[2] = {8, 8};
+        uint8_t data[256] = {0};
+        char label[128];
+        if (sl_gguf_writer_create(path, &w, &err) != 0)
+            fail_msg("%s", err.msg);
+        for (size_t b = 0; b < SL_COUNT(gguf_base); b++) {
+            if (strcmp(gguf_base[b].key, gguf_edits[i].key) != 0)
+                add_pair(w, &gguf_base[b]);
+        }
+        add_pair(w, &gguf_edits[i]);
+        sl_gguf_writer_add_tensor(w, "unrelated", SL_DTYPE_F32, 2, dims);
+        if (sl_gguf_writer_begin_data(w, &err) != 0 ||
+            sl_gguf_writer_write_tensor_data(w, data, sizeof data, &err) != 0 ||
+            sl_gguf_writer_finish(w, &err) != 0)
+            fail_msg("%s", err.msg);
+        snprintf(label, sizeof label, "GGUF edit %zu: %s", i, gguf_edits[i].key);
+        refused(path, gguf_edits[i].code, gguf_edits[i].want, label);
+    }
+}
+
+/* ---------------------------------------------------------------- tensors */
+
+enum change { DROP, RESHAPE, FLATTEN, TRANSPOSE, QUANTISE };
+
+struct tensor_edit {
+    const char *name; /* GGUF */
+    enum change change;
+    int code;
+    const char *want;
+};
+
+static const struct tensor_edit tensor_edits[] = {
+    {"token_embd.weight", DROP, SL_EFORMAT, "tensor \"token_embd.weight\" is missing"},
+    {"token_embd.weight", FLATTEN, SL_EFORMAT, "\"token_embd.weight\" has shape [16384]"},
+    {"output_norm.weight", DROP, SL_EFORMAT, "tensor \"output_norm.weight\" is missing"},
+    {"output_norm.weight", RESHAPE, SL_EFORMAT, "has shape [96], expected [64]"},
+    {"output_norm.weight", QUANTISE, SL_EUNSUPPORTED,
+     "\"output_norm.weight\" is q8_0; norms and biases must be"},
+    {"output.weight", RESHAPE, SL_EFORMAT, "\"output.weight\" has shape [288, 64], expected [256"},
+    {"blk.1.attn_q.weight", DROP, SL_EFORMAT, "tensor \"blk.1.attn_q.weight\" is missing"},
+    {"blk.1.attn_q.weight", TRANSPOSE, SL_EFORMAT, "has shape [64, 128], expected [128, 64]"},
+    {"blk.1.attn_k.weight", RESHAPE, SL_EFORMAT, "has shape [96, 64], expected [64, 64]"},
+    {"blk.1.attn_v.weight", DROP, SL_EFORMAT, "tensor \"blk.1.attn_v.weight\" is missing"},
+    {"blk.0.attn_output.weight", TRANSPOSE, SL_EFORMAT, "[128, 64], expected [64, 128]"},
+    {"blk.0.attn_q_norm.weight", DROP, SL_EFORMAT, "\"blk.0.attn_q_norm.weight\" is missing"},
+    {"blk.1.attn_k_norm.weight", DROP, SL_EFORMAT, "\"blk.1.attn_k_norm.weight\" is missing"},
+    {"blk.1.attn_norm.weight", DROP, SL_EFORMAT, "\"blk.1.attn_norm.weight\" is missing"},
+    {"blk.0.ffn_norm.weight", RESHAPE, SL_EFORMAT, "has shape [96], expected [64]"},
+    {"blk.0.ffn_gate.weight", TRANSPOSE, SL_EFORMAT, "[64, 160], expected [160, 64]"},
+    {"blk.0.ffn_up.weight", DROP, SL_EFORMAT, "\"blk.0.ffn_up.weight\" is missing"},
+    {"blk.0.ffn_down.weight", TRANSPOSE, SL_EFORMAT, "[160, 64], expected [64, 160]"},
+};
+
+static void write_qwen3(const char *path, const struct tensor_edit *e)
+{
+    struct sl_synth s = {.name = "qwen3"};
+    const struct sl_model_desc *desc;
+    const struct sl_model_name *name = sl_registry_find("qwen3", &desc);
+    struct sl_gguf_writer *w = NULL;
+    struct sl_error err = {0};
+    if (sl_synth_shape("qwen3", "tiny", &s.hp, &err) != 0 ||
+        sl_gguf_writer_create(path, &w, &err) != 0)
+        fail_msg("%s", err.msg);
+    s.hp.n_vocab = 256;
+    s.hp.has |= name->has | SL_HAS_HEAD;
+    sl_gguf_writer_add_str(w, "general.architecture", "qwen3");
+    sl_gguf_writer_add_u32(w, "qwen3.embedding_length", (uint32_t)s.hp.hidden);
+    sl_gguf_writer_add_u32(w, "qwen3.feed_forward_length", (uint32_t)s.hp.intermediate);
+    sl_gguf_writer_add_u32(w, "qwen3.block_count", (uint32_t)s.hp.n_layers);
+    sl_gguf_writer_add_u32(w, "qwen3.attention.head_count", (uint32_t)s.hp.n_heads);
+    sl_gguf_writer_add_u32(w, "qwen3.attention.head_count_kv", (uint32_t)s.hp.n_kv_heads);
+    sl_gguf_writer_add_u32(w, "qwen3.attention.key_length", (uint32_t)s.hp.head_dim);
+    sl_gguf_writer_add_u32(w, "qwen3.context_length", (uint32_t)s.hp.context);
+    static uint8_t zeros[1 << 18];
+    for (int writing = 0; writing < 2; writing++) {
+        if (writing && sl_gguf_writer_begin_data(w, &err) != 0)
+            fail_msg("%s", err.msg);
+        for (int32_t l = -1; l < s.hp.n_layers; l++) {
+            for (int32_t i = 0; i < desc->n_weights; i++) {
+                const struct sl_weight_desc *d = &desc->weights[i];
+                char tensor[SL_MAX_TENSOR_NAME];
+                if ((d->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || d->gguf == NULL ||
+                    (d->need & ~s.hp.has) != 0)
+                    continue;
+                sl_bind_name(d->gguf, l, tensor);
+                int64_t dims[2] = {sl_hparams_dim(&s.hp, d->rows), sl_hparams_dim(&s.hp, d->cols)};
+                int32_t n_dims = d->cols == SL_DIM_NONE ? 1 : 2;
+                enum sl_dtype dtype = SL_DTYPE_F32;
+                if (e != NULL && strcmp(e->name, tensor) == 0) {
+                    int64_t t = dims[0];
+                    if (e->change == DROP)
+                        continue;
+                    dims[0] = e->change == RESHAPE     ? dims[0] + 32
+                              : e->change == FLATTEN   ? dims[0] * dims[1]
+                              : e->change == TRANSPOSE ? dims[1]
+                                                       : dims[0];
+                    dims[1] = e->change == TRANSPOSE ? t : dims[1];
+                    n_dims = e->change == FLATTEN ? 1 : n_dims;
+                    dtype = e->change == QUANTISE ? SL_DTYPE_Q8_0 : dtype;
+                }
+                uint64_t n_bytes = 0;
+                assert_true(sl_dtype_bytes(
+                    dtype, (uint64_t)(n_dims == 2 ? dims[0] * dims[1] : dims[0]), &n_bytes));
+                assert_true(n_bytes <= sizeof zeros);
+                if (!writing)
+                    sl_gguf_writer_add_tensor(w, tensor, dtype, n_dims, dims);
+                else if (sl_gguf_writer_write_tensor_data(w, zeros, (size_t)n_bytes, &err) != 0)
+                    fail_msg("%s", err.msg);
+            }
+        }
+    }
+    if (sl_gguf_writer_finish(w, &err) != 0)
+        fail_msg("%s", err.msg);
+}
+
+static void test_tensors(void **state)
+{
+    (void)state;
+    const char *path = OUT "/tensors.gguf";
+    write_qwen3(path, NULL);
+    accepted(path, "unchanged");
+    /* without an output matrix the embedding serves */
+    write_qwen3(path, &(struct tensor_edit){"output.weight", DROP, 0, NULL});
+    accepted(path, "tied");
+    for (size_t i = 0; i < SL_COUNT(tensor_edits); i++) {
+        write_qwen3(path, &tensor_edits[i]);
+        refused(path, tensor_edits[i].code, tensor_edits[i].want, tensor_edits[i].name);
+    }
+}
+
+/* Divisors of the rotation frequencies must be positive numbers: all zeros are refused at load. */
+static void test_rope_freqs(void **state)
+{
+    (void)state;
+    struct sl_synth s = {.name = "llama", .dtype = SL_DTYPE_F32, .format = SL_CKPT_GGUF};
+    struct sl_error err = {0};
+    struct sl_ckpt *c = NULL;
+    struct sl_model *m = NULL;
+    struct sl_backend *be = NULL;
+    if (sl_synth_shape("llama", "tiny", &s.hp, &err) != 0)
+        fail_msg("%s", err.msg);
+    s.hp.rope.scaling = SL_ROPE_LLAMA3;
+    s.hp.rope.factor = 1;           /* every divisor is then 1, except that ... */
+    s.hp.rope.original_context = 0; /* ... no context makes the ramp divide 0 by 0 or go below 0 */
+    s.hp.rope.low_freq_factor = 0;
+    s.hp.rope.high_freq_factor = 0;
+    if (sl_synth_write(&s, OUT "/freqs.gguf", &err) != 0 ||
+        sl_ckpt_open(OUT "/freqs.gguf", &c, &err) != 0 || sl_model_open(c, &m, &err) != 0 ||
+        sl_cpu_create(1, SL_ISA_C, &be, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(sl_model_load(m, be, NULL, NULL, &err), SL_EFORMAT);
+    assert_non_null(strstr(err.msg, "tensor \"rope_freqs.weight\": value 0 is not a positive"));
+    sl_model_close(m);
+    sl_ckpt_close(c);
+    be->vt->destroy(be);
+}
+
+/* ---------------------------------------------------------------- memory */
+
+static int n_left; /* allocations that still succeed */
+
+static void *scarce_alloc(size_t n)
+{
+    return n_left-- > 0 ? sl_sys_real.alloc(n) : NULL;
+}
+
+static void *scarce_tensor(struct sl_backend *be, size_t n)
+{
+    (void)be;
+    return n_left-- > 0 ? sl_aligned_alloc(n) : NULL;
+}
+
+static void free_tensor(struct sl_backend *be, void *p, size_t n)
+{
+    (void)be;
+    sl_aligned_free(p, n);
+}
+
+/* Every allocation of opening, loading and creating a run fails once; each failure is reported and
+ * leaves nothing behind (the leak checker watches). */
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    struct sl_synth s = {.name = "llama", .dtype = SL_DTYPE_BF16, .format = SL_CKPT_GGUF};
+    struct sl_error err = {0};
+    struct sl_ckpt *c = NULL;
+    struct sl_backend *be = NULL;
+    struct sl_sys scarce = sl_sys_real;
+    int n = 0, rc;
+    scarce.alloc = scarce_alloc;
+    if (sl_synth_shape("llama", "tiny", &s.hp, &err) != 0)
+        fail_msg("%s", err.msg);
+    s.hp.has |= SL_HAS_QKV_BIAS;
+    if (sl_synth_write(&s, OUT "/scarce.gguf", &err) != 0 ||
+        sl_ckpt_open(OUT "/scarce.gguf", &c, &err) != 0 ||
+        sl_cpu_create(1, SL_ISA_C, &be, &err) != 0)
+        fail_msg("%s", err.msg);
+    struct sl_backend_vt vt = *be->vt;
+    const struct sl_backend_vt *real = be->vt;
+    vt.alloc = scarce_tensor;
+    vt.free = free_tensor;
+    be->vt = &vt;
+    do {
+        struct sl_model *m = NULL;
+        struct sl_run *r = NULL;
+        struct sl_run_config cfg = {.max_tokens = 4, .max_logits = 4};
+        n_left = n++;
+        sl_sys = &scarce;
+        rc = sl_model_open(c, &m, &err);
+        if (rc == 0)
+            rc = sl_model_load(m, be, NULL, NULL, &err);
+        if (rc == 0)
+            rc = sl_model_kv_layout(m, "f16", 16, &cfg.kv, &err);
+        if (rc == 0)
+            rc = sl_run_create(m, &cfg, &r, &err);
+        sl_sys = &sl_sys_real;
+        if (rc != 0) {
+            assert_int_equal(rc, SL_ENOMEM);
+            assert_int_equal(err.code, SL_ENOMEM);
+        }
+        sl_run_destroy(r);
+        sl_model_close(m);
+    } while (rc != 0 && n < 1000);
+    assert_int_equal(rc, 0);
+    assert_true(n > 10);
+    be->vt = real;
+    be->vt->destroy(be);
+    sl_ckpt_close(c);
+}
+
+static void test_run_limits(void **state)
+{
+    (void)state;
+    struct rig g;
+    struct sl_error err = {0};
+    struct sl_kv_layout l;
+    struct sl_run *r = NULL;
+    rig_open(&g, "tests/golden/models/llama2", &(struct rig_options){0});
+    assert_int_equal(sl_model_kv_layout(g.model, "q8_0", 16, &l, &err), SL_EINVAL);
+    assert_non_null(strstr(err.msg, "kv-cache-dtype \"q8_0\""));
+    assert_int_equal(sl_model_kv_layout(g.model, "f16", 0, &l, &err), SL_EINVAL);
+    assert_non_null(strstr(err.msg, "block-size is 0"));
+    assert_int_equal(sl_model_kv_layout(g.model, "f16", 257, &l, &err), SL_EINVAL);
+    struct sl_run_config cfg = {0, 1, g.kv, g.pool};
+    assert_int_equal(sl_run_create(g.model, &cfg, &r, &err), SL_EINVAL);
+    assert_non_null(strstr(err.msg, "max-num-batched-tokens is 0"));
+    cfg.max_tokens = SL_MAX_STEP_TOKENS + 1;
+    assert_int_equal(sl_run_create(g.model, &cfg, &r, &err), SL_EINVAL);
+    cfg.max_tokens = 1;
+    cfg.max_logits = 0;
+    assert_int_equal(sl_run_create(g.model, &cfg, &r, &err), SL_EINVAL);
+    assert_null(r);
+    cfg.max_logits = 1;
+    uint64_t one = sl_run_bytes(g.model, &cfg);
+    cfg.max_tokens = 64;
+    assert_true(sl_run_bytes(g.model, &cfg) > 8 * one);
+    rig_close(&g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_config_json),   cmocka_unit_test(test_end_ids),
+        cmocka_unit_test(test_gguf_metadata), cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_rope_freqs),    cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_run_limits),
+    };
+    return cmocka_run_group_tests_name("configs", tests, setup_group, NULL);
+}

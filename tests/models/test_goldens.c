@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: MIT
+ * Logits of tiny models against transformers in float32 (tools/gen_golden.py), at every position
+ * and for every instruction set.
+ */
+#include "models/model_rig.h"
+
+static const char *const goldens[] = {
+    "llama2",       "llama3", "llama_bias_linear", "mistral", "qwen2",
+    "qwen2_window", "qwen3",  "qwen3_yarn",
+};
+static const char *const isas[] = {"c", "avx2", "avx512"};
+
+struct golden {
+    char *data;
+    int32_t n_tokens, n_vocab;
+    const int32_t *ids;
+    const float *logits;
+};
+
+static void open_golden(struct golden *g, const char *name, char *folder, size_t n_folder)
+{
+    struct sl_error err = {0};
+    char path[256];
+    size_t n;
+    snprintf(folder, n_folder, "tests/golden/models/%s", name);
+    snprintf(path, sizeof path, "%s/golden.bin", folder);
+    if (sl_read_file(path, 1 << 20, &g->data, &n, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+    const int32_t *head = (const int32_t *)(const void *)g->data;
+    g->n_tokens = head[0];
+    g->n_vocab = head[1];
+    assert_int_equal(n, 8 + 4 * (size_t)g->n_tokens * (1 + (size_t)g->n_vocab));
+    g->ids = head + 2;
+    g->logits = (const float *)(const void *)(g->data + 8 + 4 * g->n_tokens);
+}
+
+static void check(const char *name, const char *isa, double *worst)
+{
+    struct golden want;
+    struct rig g;
+    char folder[200];
+    int32_t pages[8];
+    open_golden(&want, name, folder, sizeof folder);
+    rig_open(&g, folder, &(struct rig_options){.isa = isa, .kv_dtype = "f32"});
+    assert_int_equal(g.n_vocab, want.n_vocab);
+    rig_pages(pages, 8, 3, true);
+    size_t v = (size_t)g.n_vocab;
+    float *logits = sl_calloc((size_t)want.n_tokens * v, sizeof *logits);
+    struct seq s = {want.ids, want.n_tokens, pages, logits};
+    rig_run(&g, &s, want.n_tokens);
+    for (int32_t t = 0; t < want.n_tokens; t++) {
+        double e = rig_nmse(logits + (size_t)t * v, want.logits + (size_t)t * v, v);
+        *worst = SL_MAX(*worst, e);
+        if (!(e < 1e-10))
+            fail_msg("%s, %s: position %d differs from transformers, NMSE %.3g", name, isa, t, e);
+    }
+    sl_free(logits);
+    rig_close(&g);
+    sl_free(want.data);
+}
+
+static void test_goldens(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(isas); i++) {
+        if (!rig_has_isa(isas[i])) {
+            printf("skip: %s: not on this processor\n", isas[i]);
+            continue;
+        }
+        for (size_t m = 0; m < SL_COUNT(goldens); m++) {
+            double worst = 0;
+            check(goldens[m], isas[i], &worst);
+            printf("%-18s %-7s worst NMSE %.2e\n", goldens[m], isas[i], worst);
+        }
+    }
+}
+
+/* The facts the engine reads. */
+static void test_facts(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_open(&g, "tests/golden/models/llama3", &(struct rig_options){0});
+    const struct sl_model_facts *f = sl_model_facts(g.model);
+    assert_string_equal(f->family, "llama");
+    assert_int_equal(f->n_layers, 2);
+    assert_int_equal(f->hidden, 32);
+    assert_int_equal(f->n_heads, 4);
+    assert_int_equal(f->n_kv_heads, 2);
+    assert_int_equal(f->head_dim, 16);
+    assert_int_equal(f->intermediate, 88);
+    assert_int_equal(f->n_vocab, 96);
+    assert_int_equal(f->context, 256);
+    assert_int_equal(f->bos, 1);
+    assert_int_equal(f->n_eos, 1);
+    assert_int_equal(f->eos[0], 2);
+    assert_string_equal(f->weight_dtype, "bf16");
+    /* embedding, final norm, and per layer: two norms, q, k, v, o, three of the MLP */
+    uint64_t layer = 2 * 32 + 64 * 32 + 2 * 32 * 32 + 32 * 64 + 3 * 88 * 32;
+    assert_int_equal(f->n_params, 96 * 32 + 32 + 2 * layer);
+    assert_int_equal(f->weight_bytes, 2 * f->n_params);
+    assert_int_equal(g.kv.dtype, SL_DTYPE_F16);
+    rig_close(&g);
+    rig_open(&g, "tests/golden/models/llama2", &(struct rig_options){0});
+    assert_int_equal(g.kv.dtype, SL_DTYPE_F32);
+    rig_close(&g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_goldens),
+        cmocka_unit_test(test_facts),
+    };
+    return cmocka_run_group_tests_name("goldens", tests, NULL, NULL);
+}

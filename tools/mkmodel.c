@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: MIT
+ * mkmodel - writes a random model of any supported family, size and format: a checkpoint to test,
+ * measure and debug with where no download is possible.
+ */
+#include "base/check.h"
+#include "base/str.h"
+#include "base/sys.h"
+#include "models/synth.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char help[] =
+    "usage: mkmodel --out PATH [options]\n"
+    "\n"
+    "Writes a model with random weights: a Hugging Face folder, or one GGUF file. The same "
+    "family,\n"
+    "shape, dtype and seed give the same weights in both formats. Memory use stays at a few MB.\n"
+    "\n"
+    "  mkmodel --family qwen3 --vocab bytes --out /tmp/tiny           a folder that can talk "
+    "bytes\n"
+    "  mkmodel --shape 8b --dtype q4_k --format gguf --out 8b.gguf    4.5 GB to measure with\n"
+    "  mkmodel --rope llama3 --tokenizer DIR --shape 1b --out m       with a real tokenizer\n"
+    "\n"
+    "what\n"
+    "  --family NAME     llama, mistral, qwen2, qwen3 (default llama)\n"
+    "  --shape NAME      tiny, 0.6b, 1b, 4b, 8b (default tiny); the flags below change it\n"
+    "  --hidden N  --intermediate N  --layers N  --heads N  --kv-heads N  --head-dim N\n"
+    "  --context N       longest sequence\n"
+    "  --vocab N|bytes   tokens; \"bytes\" writes a tokenizer of single bytes (both may be given)\n"
+    "  --tied, --untied  does the output matrix share the embedding\n"
+    "  --window N        sliding window of mistral, 0 = none\n"
+    "  --rope NAME       plain, linear, llama3, yarn (default plain)\n"
+    "  --theta X  --factor X  --original-context N\n"
+    "                    of RoPE (defaults: the family's theta; factor 4, llama3: 32;\n"
+    "                    context / factor)\n"
+    "  --seed N          of the weights (default 1)\n"
+    "how\n"
+    "  --format NAME     hf or gguf (default hf)\n"
+    "  --dtype NAME      f32, f16, bf16; GGUF also q8_0, q4_0, q4_k, q5_k, q6_k (default bf16)\n"
+    "  --tokenizer DIR   copies tokenizer.json, tokenizer_config.json and chat_template.jinja\n"
+    "                    from DIR (hf)\n"
+    "  --old-config      RoPE as transformers before 5 spelled it (hf)\n"
+    "  --out PATH        folder or file to write\n"
+    "  --quiet           no progress\n"
+    "  --help            this text\n";
+
+struct args {
+    const char *family, *shape, *format, *dtype, *rope, *tokenizer, *out;
+    const char *hidden, *intermediate, *layers, *heads, *kv_heads, *head_dim, *context, *window;
+    const char *vocab, *theta, *factor, *original_context, *seed;
+    bool bytes, tied, untied, old_config, quiet, help;
+};
+
+struct flag {
+    const char *name;
+    size_t offset;
+    bool takes_value;
+};
+
+#define VALUE(name, field)                       \
+    {                                            \
+        name, offsetof(struct args, field), true \
+    }
+#define SWITCH(name, field)                       \
+    {                                             \
+        name, offsetof(struct args, field), false \
+    }
+static const struct flag flags[] = {
+    VALUE("--family", family),
+    VALUE("--shape", shape),
+    VALUE("--format", format),
+    VALUE("--dtype", dtype),
+    VALUE("--rope", rope),
+    VALUE("--tokenizer", tokenizer),
+    VALUE("--out", out),
+    VALUE("--hidden", hidden),
+    VALUE("--intermediate", intermediate),
+    VALUE("--layers", layers),
+    VALUE("--heads", heads),
+    VALUE("--kv-heads", kv_heads),
+    VALUE("--head-dim", head_dim),
+    VALUE("--context", context),
+    VALUE("--window", window),
+    VALUE("--vocab", vocab),
+    VALUE("--theta", theta),
+    VALUE("--factor", factor),
+    VALUE("--original-context", original_context),
+    VALUE("--seed", seed),
+    SWITCH("--tied", tied),
+    SWITCH("--untied", untied),
+    SWITCH("--old-config", old_config),
+    SWITCH("--quiet", quiet),
+    SWITCH("--help", help),
+};
+
+static int unknown_flag(const char *name, struct sl_error *err)
+{
+    const char *names[SL_COUNT(flags)];
+    for (size_t i = 0; i < SL_COUNT(flags); i++)
+        names[i] = flags[i].name;
+    const char *near = sl_nearest(name, names, SL_COUNT(flags));
+    return sl_fail(err, SL_EINVAL, "unknown flag %.60s%s%s (mkmodel --help lists them)", name,
+                   near ? ", did you mean " : "", near ? near : "");
+}
+
+static int parse(int argc, char **argv, struct args *a, struct sl_error *err)
+{
+    for (int i = 1; i < argc; i++) {
+        const struct flag *f = NULL;
+        for (size_t k = 0; k < SL_COUNT(flags) && f == NULL; k++) {
+            if (strcmp(argv[i], flags[k].name) == 0)
+                f = &flags[k];
+        }
+        if (f == NULL)
+            return unknown_flag(argv[i], err);
+        uint8_t *at = (uint8_t *)a + f->offset;
+        if (!f->takes_value) {
+            *(bool *)(void *)at = true;
+            continue;
+        }
+        if (i + 1 == argc)
+            return sl_fail(err, SL_EINVAL, "%s needs a value", f->name);
+        const char *value = argv[++i];
+        if (f->offset == offsetof(struct args, vocab) && strcmp(value, "bytes") == 0)
+            a->bytes = true;
+        else
+            *(const char **)(void *)at = value;
+    }
+    return 0;
+}
+
+static int set_int(const char *flag, const char *s, int64_t min, int64_t max, int32_t *out,
+                   struct sl_error *err)
+{
+    int64_t x;
+    if (s == NULL)
+        return 0;
+    if (!sl_parse_i64(s, strlen(s), &x) || x < min || x > max)
+        return sl_fail(err, SL_EINVAL, "%s is \"%.40s\", must be %lld to %lld", flag, s,
+                       (long long)min, (long long)max);
+    *out = (int32_t)x;
+    return 0;
+}
+
+static int set_double(const char *flag, const char *s, double min, double max, double *out,
+                      struct sl_error *err)
+{
+    double x;
+    if (s == NULL)
+        return 0;
+    if (!sl_parse_double(s, strlen(s), &x) || x < min || x > max)
+        return sl_fail(err, SL_EINVAL, "%s is \"%.40s\", must be %g to %g", flag, s, min, max);
+    *out = x;
+    return 0;
+}
+
+static int set_rope(const struct args *a, struct sl_hparams *hp, struct sl_error *err)
+{
+    static const char *const names[] = {"plain", "linear", "llama3", "yarn"};
+    struct sl_rope_params *p = &hp->rope;
+    const char *want = a->rope ? a->rope : "plain";
+    int32_t original = 0;
+    int rc;
+    size_t i = 0;
+    while (i < SL_COUNT(names) && strcmp(want, names[i]) != 0)
+        i++;
+    if (i == SL_COUNT(names))
+        return sl_fail(err, SL_EINVAL, "--rope is \"%.40s\" (choose plain, linear, llama3 or yarn)",
+                       want);
+    p->scaling = (enum sl_rope_scaling)i;
+    p->factor = p->scaling == SL_ROPE_LLAMA3 ? 32 : p->scaling == SL_ROPE_PLAIN ? 1 : 4;
+    p->low_freq_factor = 1;
+    p->high_freq_factor = 4;
+    p->beta_fast = 32;
+    p->beta_slow = 1;
+    p->truncate = true;
+    if ((rc = set_double("--theta", a->theta, 2, 1e15, &p->theta, err)) ||
+        (rc = set_double("--factor", a->factor, 1, 1e6, &p->factor, err)) ||
+        (rc =
+             set_int("--original-context", a->original_context, 1, SL_MAX_CONTEXT, &original, err)))
+        return rc;
+    int32_t scaled = (int32_t)((double)hp->context / p->factor);
+    p->original_context = original ? original : SL_MAX(scaled, 1);
+    return 0;
+}
+
+static int set_shape(const struct args *a, struct sl_synth *s, struct sl_error *err)
+{
+    struct sl_hparams *hp = &s->hp;
+    int rc;
+    s->name = a->family ? a->family : "llama";
+    s->byte_vocab = a->bytes;
+    s->old_rope = a->old_config;
+    if ((rc = sl_synth_shape(s->name, a->shape ? a->shape : "tiny", hp, err)) ||
+        (rc = set_int("--hidden", a->hidden, 1, SL_MAX_HIDDEN, &hp->hidden, err)) ||
+        (rc = set_int("--intermediate", a->intermediate, 1, 4 * SL_MAX_HIDDEN, &hp->intermediate,
+                      err)) ||
+        (rc = set_int("--layers", a->layers, 1, SL_MAX_LAYERS, &hp->n_layers, err)) ||
+        (rc = set_int("--heads", a->heads, 1, SL_MAX_HEADS, &hp->n_heads, err)) ||
+        (rc = set_int("--kv-heads", a->kv_heads, 1, SL_MAX_HEADS, &hp->n_kv_heads, err)) ||
+        (rc = set_int("--head-dim", a->head_dim, 2, SL_MAX_HEAD_DIM, &hp->head_dim, err)) ||
+        (rc = set_int("--context", a->context, 1, SL_MAX_CONTEXT, &hp->context, err)) ||
+        (rc = set_int("--window", a->window, 0, SL_MAX_CONTEXT, &hp->window, err)) ||
+        (rc = set_int("--vocab", a->vocab, 1, SL_MAX_VOCAB, &hp->n_vocab, err)))
+        return rc;
+    if (a->tied && a->untied)
+        return sl_fail(err, SL_EINVAL, "--tied and --untied exclude each other");
+    if (a->tied)
+        hp->has &= ~(unsigned)SL_HAS_HEAD;
+    if (a->untied)
+        hp->has |= SL_HAS_HEAD;
+    if (a->window != NULL && strcmp(s->name, "mistral") != 0)
+        return sl_fail(err, SL_EINVAL, "--window is for mistral, not %s", s->name);
+    return set_rope(a, hp, err);
+}
+
+static int set_format(const struct args *a, struct sl_synth *s, struct sl_error *err)
+{
+    const char *format = a->format ? a->format : "hf", *dtype = a->dtype ? a->dtype : "bf16";
+    uint64_t seed = 1;
+    if (strcmp(format, "hf") != 0 && strcmp(format, "gguf") != 0)
+        return sl_fail(err, SL_EINVAL, "--format is \"%.40s\" (choose hf or gguf)", format);
+    s->format = strcmp(format, "gguf") == 0 ? SL_CKPT_GGUF : SL_CKPT_HF;
+    int d = sl_dtype_from_name(dtype);
+    if (d < 0)
+        return sl_fail(err, SL_EINVAL, "--dtype \"%.40s\" is unknown", dtype);
+    s->dtype = (enum sl_dtype)d;
+    if (s->format == SL_CKPT_HF && sl_dtype_info(s->dtype)->st_name == NULL)
+        return sl_fail(err, SL_EINVAL, "--dtype %s needs --format gguf", dtype);
+    if (s->format == SL_CKPT_GGUF && (a->tokenizer != NULL || a->old_config))
+        return sl_fail(err, SL_EINVAL, "--tokenizer and --old-config are for --format hf");
+    if (a->seed != NULL && !sl_parse_u64(a->seed, strlen(a->seed), &seed))
+        return sl_fail(err, SL_EINVAL, "--seed is \"%.40s\", must be a whole number", a->seed);
+    s->seed = seed;
+    if (a->out == NULL)
+        return sl_fail(err, SL_EINVAL, "--out PATH says where to write (mkmodel --help)");
+    return 0;
+}
+
+static int copy_tokenizer(const char *from, const char *to, struct sl_error *err)
+{
+    static const char *const files[] = {"tokenizer.json", "tokenizer_config.json",
+                                        "chat_template.jinja"};
+    int n_copied = 0, rc = 0;
+    for (size_t i = 0; i < SL_COUNT(files) && rc == 0; i++) {
+        char src[4096], dst[4096], *data;
+        size_t n;
+        if (snprintf(src, sizeof src, "%s/%s", from, files[i]) >= (int)sizeof src ||
+            snprintf(dst, sizeof dst, "%s/%s", to, files[i]) >= (int)sizeof dst)
+            return sl_fail(err, SL_EINVAL, "%.100s...: path is too long", from);
+        if (access(src, R_OK) != 0)
+            continue; /* each is optional, one must be there */
+        if ((rc = sl_read_file(src, SL_MAX_JSON_FILE, &data, &n, err)) != 0)
+            break;
+        rc = sl_write_file(dst, data, n, err);
+        sl_free(data);
+        n_copied++;
+    }
+    if (rc == 0 && n_copied == 0)
+        return sl_fail(err, SL_ENOTFOUND, "--tokenizer %.150s: no tokenizer files there", from);
+    return rc;
+}
+
+struct meter {
+    uint64_t shown_ns;
+};
+
+static void show(void *arg, const char *what, uint64_t done, uint64_t total)
+{
+    struct meter *m = arg;
+    uint64_t now = sl_now_ns();
+    if (done < total && now - m->shown_ns < 1000000000u)
+        return;
+    m->shown_ns = now;
+    fprintf(stderr, "\r%s %.1f of %.1f MB (%.0f %%)%s", what, (double)done / 1e6,
+            (double)total / 1e6, 100.0 * (double)done / (double)total, done == total ? "\n" : "");
+}
+
+int main(int argc, char **argv)
+{
+    struct args a = {0};
+    struct sl_synth s = {0};
+    struct sl_error err = {0};
+    struct meter meter = {sl_now_ns()};
+
+    if (argc < 2) {
+        fputs(help, stderr);
+        return 2;
+    }
+    if (parse(argc, argv, &a, &err) != 0)
+        goto usage;
+    if (a.help) {
+        fputs(help, stdout);
+        return 0;
+    }
+    if (set_shape(&a, &s, &err) != 0 || set_format(&a, &s, &err) != 0)
+        goto usage;
+    if (!a.quiet) {
+        s.progress = show;
+        s.progress_arg = &meter;
+    }
+    if (sl_synth_write(&s, a.out, &err) != 0 ||
+        (a.tokenizer != NULL && copy_tokenizer(a.tokenizer, a.out, &err) != 0)) {
+        fprintf(stderr, "mkmodel: %s\n", err.msg);
+        return 1;
+    }
+    return 0;
+usage:
+    fprintf(stderr, "mkmodel: %s\n", err.msg);
+    return 2;
+}
