@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ * kv.h - the pages of sequences: a pool (pool.h) and a prefix tree (radix.h) kept in step.
+ *
+ * A page is in exactly one of three states:
+ *   free    no owner, not in the tree
+ *   cached  no owner, in the tree: reusable by a prompt that matches, evicted when pages run out
+ *   owned   held by one or more sequences, in the tree or not
+ * free + cached + owned = total, always; free + cached pages can all be handed out at once.
+ *
+ * Only full pages enter the tree, and a page in the tree is never written again. Engine thread
+ * only; nothing is allocated after init.
+ */
+#ifndef SL_KV_KV_H
+#define SL_KV_KV_H
+
+#include "kv/pool.h"
+#include "kv/radix.h"
+
+struct sl_kv {
+    struct sl_pool pool;
+    struct sl_radix tree;
+    bool keep;           /* prefix caching: pages stay in the tree after their last owner */
+    int32_t block_size;  /* tokens of a page */
+    uint64_t n_releases; /* how often a page lost its last owner: an attempt that failed for want of
+                            pages need not be repeated before this changes */
+    int32_t *scratch;    /* [max(n_pages, block_size)] */
+};
+
+/* A sequence's tokens lie in two pieces: the prompt, shared by the sequences of a request, and what
+ * was generated. */
+struct sl_kv_text {
+    const int32_t *a;
+    int32_t n_a;
+    const int32_t *b;
+    int32_t n_b;
+};
+
+SL_MUST_CHECK int sl_kv_init(struct sl_kv *kv, int32_t n_pages, int32_t block_size, bool keep,
+                             uint64_t seed, struct sl_error *err);
+void sl_kv_deinit(struct sl_kv *kv);
+
+int32_t sl_kv_n_cached(const struct sl_kv *kv);
+int32_t sl_kv_n_available(const struct sl_kv *kv); /* free + cached */
+
+/* A page with one owner; evicts the least recently used cached page if none is free. SL_NO_PAGE:
+ * every page is owned. */
+int32_t sl_kv_take(struct sl_kv *kv);
+/* Takes the pages of the longest cached prefix of text, at most max_pages; returns how many. */
+int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                    int32_t max_pages, int32_t *pages);
+/* Page pages[idx] is complete: makes it findable. If the tree holds an equal page already (two
+ * requests computed the same prefix at the same time), pages[idx] is replaced by that one and given
+ * back, so that whoever holds a page of the tree holds all its ancestors. */
+void sl_kv_publish(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                   int32_t *pages, int32_t idx);
+/* Gives back pages[0..n), deepest first. forget: what nobody else holds leaves the tree as well,
+ * for pages whose contents are in doubt. */
+void sl_kv_give(struct sl_kv *kv, const int32_t *pages, int32_t n, bool forget);
+
+/* Walks everything. Returns NULL, or which invariant is broken. expected_refs: [n_pages] owners
+ * counted from the block tables, or NULL. */
+const char *sl_kv_check(struct sl_kv *kv, const int32_t *expected_refs);
+
+#endif

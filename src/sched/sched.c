@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: MIT */
+#include "sched/sched.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+
+#include <string.h>
+
+int sl_sched_init(struct sl_sched *s, const struct sl_sched_config *cfg, struct sl_kv *kv,
+                  struct sl_error *err)
+{
+    SL_ASSERT(cfg->max_seqs > 0 && cfg->max_tokens >= cfg->max_seqs);
+    SL_ASSERT(cfg->max_logits >= cfg->max_seqs);
+    *s = (struct sl_sched){.cfg = *cfg, .kv = kv};
+    s->running = sl_calloc((size_t)cfg->max_seqs, sizeof(struct sl_seq *));
+    s->plan = sl_calloc((size_t)cfg->max_seqs, sizeof(struct sl_seq *));
+    s->expected_refs = sl_calloc((size_t)kv->pool.n_pages, sizeof *s->expected_refs);
+    if (s->running == NULL || s->plan == NULL || s->expected_refs == NULL) {
+        sl_sched_deinit(s);
+        return sl_fail(err, SL_ENOMEM, "out of memory for a scheduler of %d sequences",
+                       cfg->max_seqs);
+    }
+    return 0;
+}
+
+void sl_sched_deinit(struct sl_sched *s)
+{
+    sl_free(s->expected_refs);
+    sl_free(s->plan);
+    sl_free(s->running);
+    *s = (struct sl_sched){0};
+}
+
+int64_t sl_sched_limit(const struct sl_sched *s)
+{
+    return (int64_t)s->kv->pool.n_pages * s->kv->block_size;
+}
+
+static int32_t pages_for(const struct sl_sched *s, int32_t n_tokens)
+{
+    return SL_CEIL_DIV(n_tokens, s->kv->block_size);
+}
+
+void sl_sched_add(struct sl_sched *s, struct sl_seq *seq)
+{
+    SL_ASSERT(seq->state == SL_SEQ_NEW && seq->n_prompt > 0);
+    SL_ASSERT(sl_seq_n_tokens(seq) <= sl_sched_limit(s));
+    seq->state = SL_SEQ_WAITING;
+    seq->n_cached = -1;
+    sl_wait_push(&s->wait, seq);
+}
+
+static int32_t running_index(const struct sl_sched *s, const struct sl_seq *seq)
+{
+    int32_t i = 0;
+    while (i < s->n_running && s->running[i] != seq)
+        i++;
+    SL_ASSERT(i < s->n_running);
+    return i;
+}
+
+/* Takes seq off the running list and its pages away. */
+static void stop_running(struct sl_sched *s, struct sl_seq *seq, bool forget)
+{
+    SL_ASSERT(seq->state == SL_SEQ_RUNNING);
+    int32_t i = running_index(s, seq);
+    memmove(s->running + i, s->running + i + 1,
+            (size_t)(s->n_running - i - 1) * sizeof(struct sl_seq *));
+    s->n_running--;
+    sl_kv_give(s->kv, seq->pages, seq->n_pages, forget);
+    seq->n_pages = seq->n_published = seq->n_computed = seq->n_step = 0;
+}
+
+void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget)
+{
+    if (seq->state == SL_SEQ_WAITING)
+        sl_wait_remove(&s->wait, seq);
+    else if (seq->state == SL_SEQ_RUNNING)
+        stop_running(s, seq, forget);
+    seq->state = SL_SEQ_FINISHED;
+}
+
+static void preempt(struct sl_sched *s, struct sl_seq *seq)
+{
+    stop_running(s, seq, false);
+    seq->state = SL_SEQ_WAITING;
+    seq->blocked_at = 0;
+    seq->n_preempted++;
+    s->n_preemptions++;
+    sl_wait_push(&s->wait, seq);
+}
+
+static struct sl_seq *worst_running(const struct sl_sched *s)
+{
+    return s->n_running > 0 ? s->running[s->n_running - 1] : NULL;
+}
+
+/* What admitted sequences may soon need: one page each. Keeping it free when admitting prevents
+ * admitting a prompt only to preempt it a few steps later. */
+static int32_t reserve(const struct sl_sched *s)
+{
+    return s->n_running;
+}
+
+/* A better priority does not wait for a worse one to finish: it takes its seat and its pages. */
+static void make_way(struct sl_sched *s)
+{
+    struct sl_seq *best = sl_wait_best(&s->wait), *worst;
+    if (best == NULL)
+        return;
+    while ((worst = worst_running(s)) != NULL && worst->priority > best->priority) {
+        int32_t need = pages_for(s, sl_seq_n_tokens(best)) + reserve(s);
+        if (s->n_running < s->cfg.max_seqs && sl_kv_n_available(s->kv) >= need)
+            break;
+        preempt(s, worst);
+    }
+}
+
+static void plan_add(struct sl_sched *s, struct sl_seq *seq, int32_t n)
+{
+    SL_ASSERT(n > 0 && seq->n_computed + n <= sl_seq_n_tokens(seq));
+    SL_ASSERT(seq->n_computed + n <= seq->n_pages * s->kv->block_size);
+    SL_ASSERT(s->n_plan < s->cfg.max_seqs && s->n_plan_tokens + n <= s->cfg.max_tokens);
+    seq->n_step = n;
+    s->plan[s->n_plan++] = seq;
+    s->n_plan_tokens += n;
+}
+
+/* Gives seq a page for its next token; preempts from the end of the list. False: seq itself was the
+ * last and had to go. */
+static bool extend(struct sl_sched *s, struct sl_seq *seq)
+{
+    while (seq->n_computed == seq->n_pages * s->kv->block_size) {
+        int32_t page = sl_kv_take(s->kv);
+        if (page != SL_NO_PAGE) {
+            seq->pages[seq->n_pages++] = page;
+            continue;
+        }
+        struct sl_seq *worst = worst_running(s);
+        preempt(s, worst);
+        if (worst == seq)
+            return false;
+    }
+    return true;
+}
+
+/* Victims stand behind the current sequence, so none that is planned already is preempted. */
+static void plan_decodes(struct sl_sched *s)
+{
+    for (int32_t i = 0; i < s->n_running; i++) {
+        struct sl_seq *seq = s->running[i];
+        if (sl_seq_n_tokens(seq) - seq->n_computed == 1 && extend(s, seq))
+            plan_add(s, seq, 1);
+    }
+}
+
+/* The next chunk of a prompt. A seat is a token and a row of logits that nobody else can use, so
+ * the chunk is never empty. */
+static int32_t chunk_of(const struct sl_sched *s, const struct sl_seq *seq, int32_t n_unplanned,
+                        int32_t *spare_rows)
+{
+    int32_t n = sl_seq_n_tokens(seq) - seq->n_computed;
+    n = SL_MIN(n, s->cfg.max_tokens - s->n_plan_tokens - (n_unplanned - 1));
+    if (seq->all_logits) {
+        n = SL_MIN(n, 1 + *spare_rows);
+        *spare_rows -= n - 1;
+    }
+    return n;
+}
+
+static void plan_prefills(struct sl_sched *s, int32_t *spare_rows)
+{
+    int32_t n_unplanned = s->n_running - s->n_plan;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        struct sl_seq *seq = s->running[i];
+        if (seq->n_step == 0)
+            plan_add(s, seq, chunk_of(s, seq, n_unplanned--, spare_rows));
+    }
+}
+
+/* Pages for all tokens of seq: cached ones first, then fresh ones. At least one token is left to
+ * compute, because nothing else gives its logits: a prompt that is cached to its end and ends with
+ * a page recomputes that whole page into one of its own (pages in the tree are never written), and
+ * publishing it finds the cached twin again. */
+static bool take_pages(struct sl_sched *s, struct sl_seq *seq)
+{
+    int32_t n_tokens = sl_seq_n_tokens(seq), n_need = pages_for(s, n_tokens), n_hit = 0;
+    if (!seq->all_logits) {
+        struct sl_kv_text text = sl_seq_text(seq);
+        int32_t max_hit = (n_tokens - 1) / s->kv->block_size;
+        n_hit = sl_kv_match(s->kv, seq->ns, &text, max_hit, seq->pages);
+    }
+    if (sl_kv_n_available(s->kv) < n_need - n_hit + reserve(s)) {
+        sl_kv_give(s->kv, seq->pages, n_hit, false);
+        seq->blocked_at = s->kv->n_releases + 1;
+        return false;
+    }
+    for (int32_t i = n_hit; i < n_need; i++) {
+        seq->pages[i] = sl_kv_take(s->kv);
+        SL_ASSERT(seq->pages[i] != SL_NO_PAGE);
+    }
+    seq->n_pages = n_need;
+    seq->n_published = n_hit;
+    seq->n_computed = n_hit * s->kv->block_size;
+    if (seq->n_cached < 0)
+        seq->n_cached = seq->n_computed;
+    return true;
+}
+
+static void start_running(struct sl_sched *s, struct sl_seq *seq)
+{
+    int32_t i = s->n_running++;
+    for (; i > 0 && sl_seq_before(seq, s->running[i - 1]); i--)
+        s->running[i] = s->running[i - 1];
+    s->running[i] = seq;
+    seq->state = SL_SEQ_RUNNING;
+}
+
+static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
+{
+    struct sl_seq *seq;
+    while (s->n_running < s->cfg.max_seqs && s->n_plan_tokens < s->cfg.max_tokens &&
+           (seq = sl_wait_best(&s->wait)) != NULL) {
+        if (s->n_running > 0 && seq->blocked_at == s->kv->n_releases + 1)
+            break;
+        if (!take_pages(s, seq))
+            break;
+        sl_wait_remove(&s->wait, seq);
+        start_running(s, seq);
+        plan_add(s, seq, chunk_of(s, seq, 1, spare_rows));
+    }
+}
+
+void sl_sched_plan(struct sl_sched *s)
+{
+    s->n_plan = s->n_plan_tokens = 0;
+    for (int32_t i = 0; i < s->n_running; i++)
+        s->running[i]->n_step = 0;
+    make_way(s);
+    int32_t spare_rows = s->cfg.max_logits - s->cfg.max_seqs;
+    uint64_t n_preemptions = s->n_preemptions;
+    plan_decodes(s);
+    bool short_of_pages = s->n_preemptions != n_preemptions;
+    plan_prefills(s, &spare_rows);
+    /* Admitting in the step that preempted would take the pages just won. */
+    if (!short_of_pages)
+        plan_admissions(s, &spare_rows);
+    SL_ASSERT(s->n_plan > 0 || sl_sched_idle(s));
+}
+
+void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq)
+{
+    SL_ASSERT(seq->state == SL_SEQ_RUNNING && seq->n_step > 0);
+    seq->n_computed += seq->n_step;
+    seq->n_step = 0;
+    SL_ASSERT(seq->n_computed <= seq->n_pages * s->kv->block_size);
+}
+
+void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq)
+{
+    SL_ASSERT(seq->state == SL_SEQ_RUNNING);
+    if (!seq->publish)
+        return;
+    struct sl_kv_text text = sl_seq_text(seq);
+    while ((seq->n_published + 1) * s->kv->block_size <= seq->n_computed)
+        sl_kv_publish(s->kv, seq->ns, &text, seq->pages, seq->n_published++);
+}
+
+static const char *check_seq(const struct sl_sched *s, const struct sl_seq *seq)
+{
+    if (seq->state != SL_SEQ_RUNNING)
+        return "a running sequence is in another state";
+    if (seq->n_computed >= sl_seq_n_tokens(seq))
+        return "a running sequence has nothing to compute";
+    if (seq->n_computed > seq->n_pages * s->kv->block_size)
+        return "a sequence computed more than its pages hold";
+    if (seq->n_pages > pages_for(s, sl_seq_n_tokens(seq)))
+        return "a sequence holds pages it does not need";
+    if (seq->n_published * s->kv->block_size > seq->n_computed)
+        return "a page was published before it was complete";
+    for (int32_t i = 0; i < seq->n_published; i++) {
+        if (!s->kv->tree.nodes[seq->pages[i]].in_tree)
+            return "a published page is not in the tree";
+        if (s->kv->tree.nodes[seq->pages[i]].parent != (i > 0 ? seq->pages[i - 1] : SL_NO_PAGE))
+            return "a published page hangs below the wrong parent";
+    }
+    return NULL;
+}
+
+const char *sl_sched_check(struct sl_sched *s)
+{
+    memset(s->expected_refs, 0, (size_t)s->kv->pool.n_pages * sizeof *s->expected_refs);
+    for (int32_t i = 0; i < s->n_running; i++) {
+        const struct sl_seq *seq = s->running[i];
+        const char *bad = check_seq(s, seq);
+        if (bad != NULL)
+            return bad;
+        if (i > 0 && !sl_seq_before(s->running[i - 1], seq))
+            return "the running list is out of order";
+        for (int32_t j = 0; j < seq->n_pages; j++)
+            s->expected_refs[seq->pages[j]]++;
+    }
+    return sl_kv_check(s->kv, s->expected_refs);
+}

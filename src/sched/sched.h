@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: MIT
+ * sched.h - continuous batching: which sequences get how many tokens of the next step.
+ *
+ * A plan is made in this order, after Sarathi-Serve and vLLM:
+ *   1. every running sequence that generates gets one token, and a page if it needs one; when none
+ *      is left, the worst running sequence (last by priority, then arrival) is preempted: it gives
+ *      back its pages and waits, to be recomputed later from its tokens;
+ *   2. running prompts get chunks of what is left of the token budget;
+ *   3. waiting sequences are admitted in order, no overtaking, while seats, pages and budget last.
+ * A sequence is admitted with pages for all its present tokens, so that only generation can run
+ * short of pages. Before 1, a waiting sequence of strictly better priority takes the seats and
+ * pages of worse ones.
+ *
+ * Progress: only worse sequences are preempted for a better one, so the best running sequence is
+ * never preempted; alone it always fits, because sl_sched_limit bounds a sequence's length by the
+ * pool. What is waiting is therefore reached after finitely many steps.
+ *
+ * Engine thread only; nothing is allocated after init; no errors, only asserts, after init.
+ */
+#ifndef SL_SCHED_SCHED_H
+#define SL_SCHED_SCHED_H
+
+#include "sched/wait.h"
+
+struct sl_sched_config {
+    int32_t max_seqs;   /* running at once */
+    int32_t max_tokens; /* of one step, >= max_seqs, so that a decode is never skipped */
+    int32_t max_logits; /* rows of logits of one step, >= max_seqs */
+};
+
+struct sl_sched {
+    struct sl_sched_config cfg;
+    struct sl_kv *kv;
+    struct sl_wait wait;
+    struct sl_seq **running; /* [max_seqs], best first */
+    int32_t n_running;
+    struct sl_seq **plan; /* [max_seqs], the step's sequences with n_step > 0 */
+    int32_t n_plan, n_plan_tokens;
+    uint64_t n_preemptions;
+    int32_t *expected_refs; /* [n_pages], for sl_sched_check */
+};
+
+SL_MUST_CHECK int sl_sched_init(struct sl_sched *s, const struct sl_sched_config *cfg,
+                                struct sl_kv *kv, struct sl_error *err);
+void sl_sched_deinit(struct sl_sched *s);
+
+/* Most tokens (prompt and generated) a sequence may have so that it fits the pool alone. */
+int64_t sl_sched_limit(const struct sl_sched *s);
+void sl_sched_add(struct sl_sched *s, struct sl_seq *seq);
+/* Ends a sequence wherever it is. forget: its pages are not to be reused (failed step). */
+void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget);
+/* Fills plan. n_plan is 0 only when nothing is running or waiting. */
+void sl_sched_plan(struct sl_sched *s);
+/* The planned tokens of seq were computed. */
+void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq);
+/* Puts the pages that are full by now into the prefix tree. Apart from sl_sched_advance, so that
+ * the caller can look at the logits first. */
+void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq);
+
+static inline bool sl_sched_idle(const struct sl_sched *s)
+{
+    return s->n_running == 0 && s->wait.n == 0;
+}
+
+/* NULL, or which invariant of scheduler, tables and caches is broken. */
+const char *sl_sched_check(struct sl_sched *s);
+
+#endif

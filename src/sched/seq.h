@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT
+ * seq.h - one sequence as the scheduler sees it: tokens known, tokens whose KV exists, pages.
+ *
+ * Embedded in the engine's request, which owns all memory the pointers name and sizes it when the
+ * request is submitted. From sl_sched_add until it is finished, only the engine thread touches it.
+ */
+#ifndef SL_SCHED_SEQ_H
+#define SL_SCHED_SEQ_H
+
+#include "kv/kv.h"
+
+enum sl_seq_state { SL_SEQ_NEW, SL_SEQ_WAITING, SL_SEQ_RUNNING, SL_SEQ_FINISHED };
+
+struct sl_seq {
+    /* set by the owner */
+    int32_t idx;      /* 0 .. n-1 in its request */
+    int32_t priority; /* lower first */
+    uint64_t arrival; /* earlier first; the same for the sequences of a request */
+    const int32_t *prompt;
+    int32_t n_prompt;
+    int32_t *out; /* the owner appends what was sampled */
+    int32_t n_out;
+    int32_t *pages; /* room for every token the sequence may ever have */
+    const struct sl_kv_ns *ns;
+    bool publish;    /* its full pages may be found by others */
+    bool all_logits; /* every prompt position's logits are wanted, so cached ones do not help */
+
+    /* the scheduler's */
+    enum sl_seq_state state;
+    int32_t n_pages;     /* held: pages[0..n_pages) */
+    int32_t n_published; /* of them, in the prefix tree */
+    int32_t n_computed;  /* tokens whose KV is in those pages */
+    int32_t n_step;      /* tokens of the planned step */
+    int32_t n_cached;    /* tokens found in the cache when first admitted, -1 before */
+    int32_t n_preempted;
+    uint64_t blocked_at; /* kv.n_releases when admission failed last, + 1 */
+    struct sl_seq *heap_child, *heap_next, *heap_prev;
+};
+
+static inline int32_t sl_seq_n_tokens(const struct sl_seq *s)
+{
+    return s->n_prompt + s->n_out;
+}
+
+static inline int32_t sl_seq_token(const struct sl_seq *s, int32_t pos)
+{
+    return pos < s->n_prompt ? s->prompt[pos] : s->out[pos - s->n_prompt];
+}
+
+static inline struct sl_kv_text sl_seq_text(const struct sl_seq *s)
+{
+    return (struct sl_kv_text){s->prompt, s->n_prompt, s->out, s->n_out};
+}
+
+/* Does a come before b? A total order: priority, arrival, place in the request. */
+static inline bool sl_seq_before(const struct sl_seq *a, const struct sl_seq *b)
+{
+    if (a->priority != b->priority)
+        return a->priority < b->priority;
+    if (a->arrival != b->arrival)
+        return a->arrival < b->arrival;
+    return a->idx < b->idx;
+}
+
+#endif

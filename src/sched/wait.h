@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT
+ * wait.h - the sequences that wait for admission, best first (sl_seq_before).
+ *
+ * A pairing heap linked through the sequences themselves: no capacity, no allocation, constant time
+ * to add, O(log n) amortised to take, and any member can be removed (cancellation). Loops, no
+ * recursion: its depth is up to a client.
+ */
+#ifndef SL_SCHED_WAIT_H
+#define SL_SCHED_WAIT_H
+
+#include "sched/seq.h"
+
+struct sl_wait { /* zero-initialise */
+    struct sl_seq *root;
+    int32_t n;
+};
+
+void sl_wait_push(struct sl_wait *w, struct sl_seq *seq);
+void sl_wait_remove(struct sl_wait *w, struct sl_seq *seq); /* must be in w */
+
+static inline struct sl_seq *sl_wait_best(const struct sl_wait *w)
+{
+    return w->root;
+}
+
+#endif
