@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT
+ * core.h - the engine's inside, shared by the files that implement it.
+ *
+ * Threads: what is not marked otherwise belongs to the engine thread. Other threads reach it
+ * through the inbox (submissions, cancellations), read `stats` under its lock and the atomics.
+ */
+#ifndef SL_ENGINE_CORE_H
+#define SL_ENGINE_CORE_H
+
+#include "engine/engine.h"
+#include "engine/request.h"
+#include "sched/sched.h"
+
+/* What other threads tell the engine. Lists run through the requests, so telling never fails; the
+ * eventfd is written when the engine may be asleep. */
+struct sl_inbox {
+    pthread_mutex_t lock;
+    struct sl_request *submitted, *submitted_tail;
+    struct sl_request *cancelled, *cancelled_tail; /* each holds a reference */
+    int32_t n_submitted;
+    int event_fd;
+    bool signalled, closed;
+};
+
+struct sl_batch_arrays {
+    int32_t *tokens, *positions; /* [max_tokens] */
+    struct sl_span *spans;       /* [max_seqs] */
+    int32_t *tables;             /* [max_seqs, pages of the longest sequence] */
+    size_t tables_bytes;
+    int32_t *logit_rows; /* [max_logits] */
+    int32_t *ids;        /* [max_logits], for runner.step_ids */
+    int32_t *n_rows;     /* [max_seqs] rows of each planned sequence */
+};
+
+struct sl_engine {
+    /* constant after start: any thread */
+    struct sl_runner runner;
+    const struct sl_tokenizer *tokenizer;
+    struct sl_model_info info;
+    struct sl_sampling sampling;
+    struct sl_request_limits limits;
+    int32_t *eos_ids;
+    int32_t n_eos_ids, max_queued;
+    bool prefix_caching, threaded;
+    uint64_t stall_ns, seed;
+    void *user;
+    void (*destroy)(void *user);
+    pthread_t thread;
+
+    /* any thread */
+    struct sl_inbox inbox;
+    _Atomic uint64_t n_numbers; /* requests so far: names and seeds */
+    atomic_int n_queued;        /* submitted and never scheduled yet */
+    atomic_bool stopping, failed;
+    _Atomic uint64_t busy_since; /* when work waited and nothing was finished since; 0 = idle */
+    pthread_mutex_t stats_lock;
+    struct sl_stats stats_public; /* stats_lock */
+
+    struct sl_kv kv;
+    struct sl_sched sched;
+    struct sl_sampler sampler;
+    struct sl_batch_arrays batch;
+    char *text; /* room for one token's text */
+    struct sl_request *live, *news, *news_tail;
+    uint64_t n_arrivals;
+    uint64_t now_ns; /* when the running step ended */
+    uint64_t n_mallocs_before;
+    struct sl_stats stats;
+    struct sl_error error; /* why failed */
+};
+
+/* step.c: one turn; true while work is left. */
+bool sl_engine_turn(struct sl_engine *eng);
+void sl_engine_cancel_all(struct sl_engine *eng);
+
+/* inbox.c */
+SL_MUST_CHECK int sl_inbox_init(struct sl_inbox *in, struct sl_error *err);
+void sl_inbox_deinit(struct sl_inbox *in);
+SL_MUST_CHECK bool sl_inbox_submit(struct sl_inbox *in, struct sl_request *req); /* false: closed */
+void sl_inbox_cancel(struct sl_inbox *in, struct sl_request *req);
+void sl_inbox_wake(struct sl_inbox *in);
+void sl_inbox_close(struct sl_inbox *in);
+void sl_inbox_wait(struct sl_inbox *in, int timeout_ms); /* until there is something */
+/* Both lists, linked by inbox_next and cancel_next. */
+void sl_inbox_take(struct sl_inbox *in, struct sl_request **submitted,
+                   struct sl_request **cancelled);
+int32_t sl_inbox_count(struct sl_inbox *in);
+
+static inline struct sl_rseq *sl_rseq_of(struct sl_seq *seq)
+{
+    return (struct sl_rseq *)seq;
+}
+
+#endif

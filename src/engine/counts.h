@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: MIT
+ * counts.h - which tokens a sequence has, and how often it generated them, for the penalties.
+ *
+ * A hash table in memory of the request, sized once for the longest the sequence may become, so
+ * that a penalty costs the distinct tokens of one sequence and not the vocabulary.
+ */
+#ifndef SL_ENGINE_COUNTS_H
+#define SL_ENGINE_COUNTS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct sl_count {
+    int32_t id;
+    int32_t n_out; /* times generated; 0: only in the prompt */
+};
+
+struct sl_counts {
+    struct sl_count *entries; /* [n], in order of first appearance */
+    int32_t *slots;           /* [mask + 1] index of an entry + 1, 0 = empty */
+    int32_t n;
+    uint32_t mask;
+};
+
+/* Slots for n_tokens tokens of which at most n_vocab are distinct; entries need half as many. */
+uint32_t sl_counts_slots(int64_t n_tokens, int32_t n_vocab);
+/* slots must be zero */
+void sl_counts_init(struct sl_counts *c, struct sl_count *entries, int32_t *slots,
+                    uint32_t n_slots);
+void sl_counts_add(struct sl_counts *c, int32_t id, int32_t n_out);
+
+#endif

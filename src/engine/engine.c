@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT
+ * Starts and stops the engine, and answers what any thread may ask about it.
+ */
+#include "engine/engine.h"
+
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "engine/core.h"
+
+#include <string.h>
+
+#define DEFAULT_MAX_QUEUED 4096
+#define DEFAULT_STALL_S    60
+
+static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
+{
+    const struct sl_model_info *i = &p->info;
+    SL_ASSERT((p->runner.step != NULL) != (p->runner.step_ids != NULL));
+    if (i->n_vocab < 1 || i->n_vocab > SL_MAX_VOCAB || p->runner.n_vocab < 1 ||
+        p->runner.n_vocab > SL_MAX_VOCAB)
+        return sl_fail(err, SL_EINVAL, "vocabulary of %d tokens and %d logits", i->n_vocab,
+                       p->runner.n_vocab);
+    if (i->max_model_len < 2 || i->max_model_len > SL_MAX_CONTEXT)
+        return sl_fail(err, SL_EINVAL, "max_model_len must be in [2, %d], not %d", SL_MAX_CONTEXT,
+                       i->max_model_len);
+    if (i->block_size < 1 || i->block_size > SL_MAX_BLOCK_SIZE)
+        return sl_fail(err, SL_EINVAL, "block_size must be in [1, %d], not %d", SL_MAX_BLOCK_SIZE,
+                       i->block_size);
+    if (i->max_num_seqs < 1 || i->max_num_seqs > SL_MAX_SEQS)
+        return sl_fail(err, SL_EINVAL, "max_num_seqs must be in [1, %d], not %d", SL_MAX_SEQS,
+                       i->max_num_seqs);
+    if (i->max_num_batched_tokens < i->max_num_seqs ||
+        i->max_num_batched_tokens > SL_MAX_STEP_TOKENS)
+        return sl_fail(err, SL_EINVAL, "max_num_batched_tokens must be in [%d, %d], not %d",
+                       i->max_num_seqs, SL_MAX_STEP_TOKENS, i->max_num_batched_tokens);
+    if (i->n_pages < 1 || (int64_t)i->n_pages * i->block_size < 2 || i->n_pages > INT32_MAX / 4)
+        return sl_fail(err, SL_EINVAL, "KV cache of %d pages of %d tokens", i->n_pages,
+                       i->block_size);
+    if (p->runner.max_logits != 0 && p->runner.max_logits < i->max_num_seqs)
+        return sl_fail(err, SL_EINVAL, "a step gives %d rows of logits for max_num_seqs = %d",
+                       p->runner.max_logits, i->max_num_seqs);
+    return 0;
+}
+
+static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
+{
+    eng->runner = p->runner;
+    if (eng->runner.max_logits == 0)
+        eng->runner.max_logits = p->info.max_num_seqs;
+    eng->tokenizer = p->tokenizer;
+    eng->info = p->info;
+    int64_t pool_tokens = (int64_t)p->info.n_pages * p->info.block_size;
+    eng->info.max_model_len = (int32_t)SL_MIN(pool_tokens, p->info.max_model_len);
+    eng->sampling = p->sampling;
+    eng->max_queued = p->max_queued > 0 ? p->max_queued : DEFAULT_MAX_QUEUED;
+    eng->prefix_caching = !p->no_prefix_caching;
+    eng->threaded = !p->no_thread;
+    eng->stall_ns = (uint64_t)(p->stall_s > 0 ? p->stall_s : DEFAULT_STALL_S) * 1000000000u;
+    eng->user = p->user;
+    eng->limits = (struct sl_request_limits){.n_vocab = p->info.n_vocab,
+                                             .n_logits = p->runner.n_vocab,
+                                             .max_model_len = eng->info.max_model_len,
+                                             .has_tokenizer = p->tokenizer != NULL,
+                                             .has_logits = p->runner.step != NULL};
+}
+
+static void free_arrays(struct sl_engine *eng)
+{
+    struct sl_batch_arrays *a = &eng->batch;
+    sl_free(eng->text);
+    sl_free(eng->eos_ids);
+    sl_free(a->n_rows);
+    sl_free(a->ids);
+    sl_free(a->logit_rows);
+    sl_aligned_free(a->tables, a->tables_bytes);
+    sl_free(a->spans);
+    sl_free(a->positions);
+    sl_free(a->tokens);
+}
+
+static int make_arrays(struct sl_engine *eng, const struct sl_engine_parts *p, struct sl_error *err)
+{
+    struct sl_batch_arrays *a = &eng->batch;
+    const struct sl_model_info *i = &eng->info;
+    size_t n_tokens = (size_t)i->max_num_batched_tokens, n_seqs = (size_t)i->max_num_seqs;
+    size_t n_rows = (size_t)eng->runner.max_logits;
+    size_t n_table = n_seqs * (size_t)SL_CEIL_DIV(i->max_model_len, i->block_size);
+    if (n_table > INT32_MAX)
+        return sl_fail(err, SL_ELIMIT, "max_num_seqs = %d with max_model_len = %d is too much",
+                       i->max_num_seqs, i->max_model_len);
+    a->tables_bytes = n_table * sizeof *a->tables;
+    a->tokens = sl_calloc(n_tokens, sizeof *a->tokens);
+    a->positions = sl_calloc(n_tokens, sizeof *a->positions);
+    a->spans = sl_calloc(n_seqs, sizeof *a->spans);
+    a->tables = sl_aligned_alloc(a->tables_bytes);
+    a->logit_rows = sl_calloc(n_rows, sizeof *a->logit_rows);
+    a->ids = sl_calloc(n_rows, sizeof *a->ids);
+    a->n_rows = sl_calloc(n_seqs, sizeof *a->n_rows);
+    eng->eos_ids = sl_calloc((size_t)SL_MAX(p->n_eos_ids, 1), sizeof *eng->eos_ids);
+    eng->text = sl_malloc(p->tokenizer != NULL ? sl_detok_max_bytes(p->tokenizer) : 1);
+    if (a->tokens == NULL || a->positions == NULL || a->spans == NULL || a->tables == NULL ||
+        a->logit_rows == NULL || a->ids == NULL || a->n_rows == NULL || eng->eos_ids == NULL ||
+        eng->text == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a batch of %zu tokens", n_tokens);
+    for (int32_t j = 0; j < p->n_eos_ids;
+         j++) /* an id that cannot be sampled cannot end anything */
+        if (p->eos_ids[j] >= 0 && p->eos_ids[j] < eng->runner.n_vocab)
+            eng->eos_ids[eng->n_eos_ids++] = p->eos_ids[j];
+    return 0;
+}
+
+static void *engine_main(void *arg)
+{
+    struct sl_engine *eng = arg;
+    sl_alloc_guard_arm(true);
+    eng->n_mallocs_before = sl_alloc_guard_count();
+    while (!atomic_load(&eng->stopping)) {
+        if (!sl_engine_turn(eng))
+            sl_inbox_wait(&eng->inbox, -1);
+    }
+    sl_alloc_guard_arm(false);
+    return NULL;
+}
+
+static int start_core(struct sl_engine *eng, struct sl_error *err)
+{
+    const struct sl_model_info *i = &eng->info;
+    struct sl_sched_config cfg = {.max_seqs = i->max_num_seqs,
+                                  .max_tokens = i->max_num_batched_tokens,
+                                  .max_logits = eng->runner.max_logits};
+    int rc = sl_kv_init(&eng->kv, i->n_pages, i->block_size, eng->prefix_caching, eng->seed, err);
+    if (rc != 0)
+        return rc;
+    rc = sl_sched_init(&eng->sched, &cfg, &eng->kv, err);
+    if (rc != 0)
+        goto fail_kv;
+    if (eng->limits.has_logits)
+        rc = sl_sampler_init(&eng->sampler, eng->runner.n_vocab, err);
+    if (rc != 0)
+        goto fail_sched;
+    rc = sl_inbox_init(&eng->inbox, err);
+    if (rc != 0)
+        goto fail_sampler;
+    if (eng->threaded)
+        rc = sl_thread_create(&eng->thread, engine_main, eng, "sl-engine", err);
+    if (rc == 0)
+        return 0;
+    sl_inbox_deinit(&eng->inbox);
+fail_sampler:
+    sl_sampler_deinit(&eng->sampler);
+fail_sched:
+    sl_sched_deinit(&eng->sched);
+fail_kv:
+    sl_kv_deinit(&eng->kv);
+    return rc;
+}
+
+int sl_engine_start(const struct sl_engine_parts *parts, struct sl_engine **out,
+                    struct sl_error *err)
+{
+    int rc = check_parts(parts, err);
+    if (rc != 0)
+        return rc;
+    struct sl_engine *eng = sl_calloc(1, sizeof *eng);
+    if (eng == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for the engine");
+    take_parts(eng, parts);
+    pthread_mutex_init(&eng->stats_lock, NULL);
+    eng->stats_public.n_pages = eng->stats_public.n_pages_free = eng->info.n_pages;
+    eng->seed = parts->seed;
+    if (eng->seed == 0)
+        rc = sl_random(&eng->seed, sizeof eng->seed, err);
+    if (rc == 0)
+        rc = make_arrays(eng, parts, err);
+    if (rc == 0)
+        rc = start_core(eng, err);
+    if (rc != 0) {
+        free_arrays(eng);
+        pthread_mutex_destroy(&eng->stats_lock);
+        sl_free(eng);
+        return rc;
+    }
+    eng->destroy = parts->destroy;
+    *out = eng;
+    return 0;
+}
+
+void sl_engine_destroy(struct sl_engine *eng)
+{
+    if (eng == NULL)
+        return;
+    sl_inbox_close(&eng->inbox);
+    atomic_store(&eng->stopping, true);
+    sl_inbox_wake(&eng->inbox);
+    if (eng->threaded)
+        pthread_join(eng->thread, NULL);
+    sl_engine_cancel_all(eng);
+    sl_inbox_deinit(&eng->inbox);
+    sl_sampler_deinit(&eng->sampler);
+    sl_sched_deinit(&eng->sched);
+    sl_kv_deinit(&eng->kv);
+    free_arrays(eng);
+    pthread_mutex_destroy(&eng->stats_lock);
+    if (eng->destroy != NULL)
+        eng->destroy(eng->user);
+    sl_free(eng);
+}
+
+bool sl_engine_step(struct sl_engine *eng)
+{
+    SL_ASSERT(!eng->threaded);
+    sl_alloc_guard_arm(true);
+    bool work = sl_engine_turn(eng);
+    sl_alloc_guard_arm(false);
+    return work;
+}
+
+const struct sl_model_info *sl_engine_info(const struct sl_engine *eng)
+{
+    return &eng->info;
+}
+
+const struct sl_tokenizer *sl_engine_tokenizer(const struct sl_engine *eng)
+{
+    return eng->tokenizer;
+}
+
+void *sl_engine_user(const struct sl_engine *eng)
+{
+    return eng->user;
+}
+
+void sl_engine_sampling_default(const struct sl_engine *eng, struct sl_sampling *s)
+{
+    *s = eng->sampling;
+}
+
+bool sl_engine_healthy(const struct sl_engine *eng)
+{
+    if (atomic_load(&eng->failed))
+        return false;
+    uint64_t since = atomic_load(&eng->busy_since), now = sl_now_ns();
+    return since == 0 || now < since || now - since < eng->stall_ns;
+}
+
+void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out)
+{
+    struct sl_engine *e = (struct sl_engine *)(uintptr_t)eng; /* only its locks change */
+    pthread_mutex_lock(&e->stats_lock);
+    *out = e->stats_public;
+    pthread_mutex_unlock(&e->stats_lock);
+    out->n_waiting += sl_inbox_count(&e->inbox);
+}

@@ -1,0 +1,48 @@
+/* SPDX-License-Identifier: MIT
+ * engine.h - starts the engine core on parts that were opened elsewhere: a runner, the size of its
+ * page pool, a tokenizer, limits.
+ *
+ * sl_engine_create (load.c) opens a checkpoint, fills struct sl_engine_parts and calls
+ * sl_engine_start; tests start it on fake parts. The core owns scheduling, the prefix cache,
+ * sampling, stopping and delivery, and implements every function of sluice.h on requests, outboxes
+ * and statistics, and sl_engine_destroy/info/tokenizer/healthy/sampling_default.
+ *
+ * Threads: one engine thread, asleep while there is nothing to do. Pages hold no state of their
+ * own: the core never copies a page, it recomputes (bits are the same by promise), so a runner
+ * needs no hook for that.
+ */
+#ifndef SL_ENGINE_ENGINE_H
+#define SL_ENGINE_ENGINE_H
+
+#include "engine/runner.h"
+
+struct sl_engine_parts {
+    struct sl_runner runner;              /* copied */
+    const struct sl_tokenizer *tokenizer; /* borrowed until destroy; NULL: chunks have no text */
+    const int32_t *eos_ids;               /* copied */
+    int32_t n_eos_ids;
+    /* Copied, its strings borrowed until destroy. The core uses n_vocab (bound of prompt ids),
+     * max_model_len, block_size, n_pages, max_num_seqs, max_num_batched_tokens, all of which must
+     * be set. A max_model_len beyond the pool's tokens is lowered to it in sl_engine_info. */
+    struct sl_model_info info;
+    struct sl_sampling sampling; /* defaults of this model, without arrays; see
+                                    sl_engine_sampling_default */
+    int32_t max_queued;          /* 0 = 4096 */
+    int32_t stall_s;             /* a step that takes longer makes the engine unhealthy; 0 = 60 */
+    bool no_prefix_caching;
+    bool no_thread; /* the caller drives the engine with sl_engine_step: tests */
+    uint64_t seed;  /* keys block hashes and the seeds of requests without one; 0 = random */
+    void *user;     /* for sl_engine_user: the loader's own data (template, model) */
+    void (*destroy)(void *user); /* called last by sl_engine_destroy, may be NULL */
+};
+
+/* On failure nothing was taken over: the caller still owns the parts and destroy is not called. */
+SL_MUST_CHECK int sl_engine_start(const struct sl_engine_parts *parts, struct sl_engine **out,
+                                  struct sl_error *err);
+void *sl_engine_user(const struct sl_engine *eng);
+
+/* One turn of the engine thread: takes what was submitted and cancelled, runs at most one step.
+ * Returns true while work is left. Only with parts.no_thread. */
+bool sl_engine_step(struct sl_engine *eng);
+
+#endif

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT
+ * What a request may ask for. Comparisons are written so that NaN fails them.
+ */
+#include "base/str.h"
+#include "engine/request.h"
+
+#include <math.h>
+#include <string.h>
+
+void sl_sampling_default(struct sl_sampling *s)
+{
+    *s = (struct sl_sampling){.temperature = 1.0f,
+                              .top_p = 1.0f,
+                              .repetition_penalty = 1.0f,
+                              .n = 1,
+                              .logprobs = -1,
+                              .prompt_logprobs = -1};
+}
+
+static int check_floats(const struct sl_sampling *s, struct sl_error *err)
+{
+    if (!(s->temperature >= 0.0f && isfinite(s->temperature)))
+        return sl_fail(err, SL_EINVAL, "temperature must be a number of at least 0, not %g",
+                       (double)s->temperature);
+    if (!(s->top_p > 0.0f && s->top_p <= 1.0f))
+        return sl_fail(err, SL_EINVAL, "top_p must be in (0, 1], not %g", (double)s->top_p);
+    if (!(s->min_p >= 0.0f && s->min_p <= 1.0f))
+        return sl_fail(err, SL_EINVAL, "min_p must be in [0, 1], not %g", (double)s->min_p);
+    if (!(s->repetition_penalty > 0.0f && isfinite(s->repetition_penalty)))
+        return sl_fail(err, SL_EINVAL, "repetition_penalty must be greater than 0, not %g",
+                       (double)s->repetition_penalty);
+    if (!(s->presence_penalty >= -2.0f && s->presence_penalty <= 2.0f))
+        return sl_fail(err, SL_EINVAL, "presence_penalty must be in [-2, 2], not %g",
+                       (double)s->presence_penalty);
+    if (!(s->frequency_penalty >= -2.0f && s->frequency_penalty <= 2.0f))
+        return sl_fail(err, SL_EINVAL, "frequency_penalty must be in [-2, 2], not %g",
+                       (double)s->frequency_penalty);
+    return 0;
+}
+
+static int check_ints(const struct sl_sampling *s, struct sl_error *err)
+{
+    if (s->top_k < -1)
+        return sl_fail(err, SL_EINVAL, "top_k must be -1, 0 (off) or positive, not %d", s->top_k);
+    if (s->n < 1 || s->n > SL_MAX_N)
+        return sl_fail(err, SL_EINVAL, "n must be in [1, %d], not %d", SL_MAX_N, s->n);
+    if (s->min_tokens < 0)
+        return sl_fail(err, SL_EINVAL, "min_tokens must be at least 0, not %d", s->min_tokens);
+    if (s->max_tokens > 0 && s->min_tokens > s->max_tokens)
+        return sl_fail(err, SL_EINVAL, "min_tokens (%d) is greater than max_tokens (%d)",
+                       s->min_tokens, s->max_tokens);
+    if (s->logprobs < -1 || s->logprobs > SL_MAX_LOGPROBS)
+        return sl_fail(err, SL_EINVAL, "logprobs must be in [-1, %d], not %d", SL_MAX_LOGPROBS,
+                       s->logprobs);
+    if (s->prompt_logprobs < -1 || s->prompt_logprobs > SL_MAX_LOGPROBS)
+        return sl_fail(err, SL_EINVAL, "prompt_logprobs must be in [-1, %d], not %d",
+                       SL_MAX_LOGPROBS, s->prompt_logprobs);
+    return 0;
+}
+
+static int check_stops(const struct sl_sampling *s, const struct sl_request_limits *lim,
+                       struct sl_error *err)
+{
+    if (s->n_stop < 0 || s->n_stop > SL_MAX_STOPS || (s->n_stop > 0 && s->stop == NULL))
+        return sl_fail(err, SL_EINVAL, "stop may hold at most %d strings, not %d", SL_MAX_STOPS,
+                       s->n_stop);
+    if (s->n_stop > 0 && !lim->has_tokenizer)
+        return sl_fail(err, SL_EUNSUPPORTED, "stop: this model has no tokenizer");
+    for (int32_t i = 0; i < s->n_stop; i++) {
+        size_t n = s->stop[i] != NULL ? strnlen(s->stop[i], SL_MAX_STOP_BYTES + 1) : 0;
+        if (n == 0 || n > SL_MAX_STOP_BYTES)
+            return sl_fail(err, SL_EINVAL, "stop[%d] must have 1 to %d bytes", i,
+                           SL_MAX_STOP_BYTES);
+        for (size_t at = 0, len; at < n; at += len) {
+            len = sl_utf8_valid_len(s->stop[i] + at, n - at);
+            if (len == 0)
+                return sl_fail(err, SL_EINVAL, "stop[%d] is not valid UTF-8", i);
+        }
+    }
+    if (s->n_stop_token_ids < 0 || s->n_stop_token_ids > SL_MAX_STOP_IDS ||
+        (s->n_stop_token_ids > 0 && s->stop_token_ids == NULL))
+        return sl_fail(err, SL_EINVAL, "stop_token_ids may hold at most %d ids, not %d",
+                       SL_MAX_STOP_IDS, s->n_stop_token_ids);
+    for (int32_t i = 0; i < s->n_stop_token_ids; i++)
+        if (s->stop_token_ids[i] < 0 || s->stop_token_ids[i] >= lim->n_logits)
+            return sl_fail(err, SL_EINVAL, "stop_token_ids[%d] = %d is not in [0, %d)", i,
+                           s->stop_token_ids[i], lim->n_logits);
+    return 0;
+}
+
+static int check_bias(const struct sl_sampling *s, const struct sl_request_limits *lim,
+                      struct sl_error *err)
+{
+    if (s->n_logit_bias < 0 || s->n_logit_bias > SL_MAX_LOGIT_BIAS ||
+        (s->n_logit_bias > 0 && s->logit_bias == NULL))
+        return sl_fail(err, SL_EINVAL, "logit_bias may hold at most %d entries, not %d",
+                       SL_MAX_LOGIT_BIAS, s->n_logit_bias);
+    for (int32_t i = 0; i < s->n_logit_bias; i++) {
+        const struct sl_logit_bias *b = &s->logit_bias[i];
+        if (b->id < 0 || b->id >= lim->n_logits)
+            return sl_fail(err, SL_EINVAL, "logit_bias: id %d is not in [0, %d)", b->id,
+                           lim->n_logits);
+        if (!(b->bias >= -100.0f && b->bias <= 100.0f))
+            return sl_fail(err, SL_EINVAL, "logit_bias of id %d must be in [-100, 100], not %g",
+                           b->id, (double)b->bias);
+    }
+    return 0;
+}
+
+static int check_logits(const struct sl_sampling *s, const struct sl_request_limits *lim,
+                        struct sl_error *err)
+{
+    if (lim->has_logits)
+        return 0;
+    if (s->logprobs >= 0 || s->prompt_logprobs >= 0)
+        return sl_fail(err, SL_EUNSUPPORTED, "%s: this model gives no logits",
+                       s->logprobs >= 0 ? "logprobs" : "prompt_logprobs");
+    return 0;
+}
+
+static int check_prompt(const struct sl_request_desc *desc, const struct sl_request_limits *lim,
+                        struct sl_error *err)
+{
+    if (desc->prompt == NULL || desc->n_prompt < 1)
+        return sl_fail(err, SL_EINVAL, "prompt must have at least one token");
+    if (desc->n_prompt >= lim->max_model_len)
+        return sl_fail(err, SL_ELIMIT,
+                       "prompt has %d tokens, but prompt and output together may have %d",
+                       desc->n_prompt, lim->max_model_len);
+    for (int32_t i = 0; i < desc->n_prompt; i++)
+        if (desc->prompt[i] < 0 || desc->prompt[i] >= lim->n_vocab)
+            return sl_fail(err, SL_EINVAL, "prompt[%d] = %d is not a token id in [0, %d)", i,
+                           desc->prompt[i], lim->n_vocab);
+    if (desc->sampling.min_tokens > lim->max_model_len - desc->n_prompt)
+        return sl_fail(err, SL_ELIMIT,
+                       "min_tokens is %d, but after the prompt there is room for %d tokens",
+                       desc->sampling.min_tokens, lim->max_model_len - desc->n_prompt);
+    if (desc->cache_salt != NULL) {
+        size_t n = strnlen(desc->cache_salt, SL_MAX_CACHE_SALT + 1);
+        if (n == 0 || n > SL_MAX_CACHE_SALT)
+            return sl_fail(err, SL_EINVAL, "cache_salt must have 1 to %d bytes", SL_MAX_CACHE_SALT);
+    }
+    return 0;
+}
+
+int sl_request_check(const struct sl_request_desc *desc, const struct sl_request_limits *lim,
+                     struct sl_error *err)
+{
+    const struct sl_sampling *s = &desc->sampling;
+    int rc = check_floats(s, err);
+    if (rc == 0)
+        rc = check_ints(s, err);
+    if (rc == 0)
+        rc = check_stops(s, lim, err);
+    if (rc == 0)
+        rc = check_bias(s, lim, err);
+    if (rc == 0)
+        rc = check_logits(s, lim, err);
+    if (rc == 0)
+        rc = check_prompt(desc, lim, err);
+    return rc;
+}

@@ -1,0 +1,337 @@
+/* SPDX-License-Identifier: MIT
+ * The life of a request: built by the submitter in one block, shared with the engine, released by
+ * whoever lets go last. The block holds everything the request may ever need; what a large
+ * max_tokens reserves is not touched, hence costs no memory, before tokens come.
+ */
+#include "base/check.h"
+#include "base/rng.h"
+#include "base/sys.h"
+#include "engine/core.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+/* Lays out arrays one after the other: once without memory to learn the size, once for real. */
+struct carver {
+    uint8_t *base; /* NULL: only measure */
+    size_t used;
+    bool overflow;
+};
+
+static void *carve(struct carver *c, int64_t n, size_t size)
+{
+    size_t n_bytes, end;
+    if (!sl_mul_size((size_t)n, size, &n_bytes) || !sl_add_size(n_bytes, 15, &n_bytes) ||
+        !sl_add_size(c->used, n_bytes & ~(size_t)15, &end)) {
+        c->overflow = true;
+        return NULL;
+    }
+    void *p = c->base != NULL ? c->base + c->used : NULL;
+    c->used = end;
+    return p;
+}
+
+struct shape { /* sizes that follow from the request's description */
+    int32_t n_seqs, n_prompt, max_out, n_pages, n_top, n_prompt_top;
+    uint32_t n_slots; /* of the penalties' table, 0: none */
+    size_t text_cap;
+    bool logprobs, prompt_logprobs;
+    size_t stop_bytes; /* of all stop strings with their ends */
+};
+
+static struct shape shape_of(const struct sl_engine *eng, const struct sl_request_desc *d)
+{
+    const struct sl_sampling *p = &d->sampling;
+    struct shape s = {.n_seqs = p->n, .n_prompt = d->n_prompt};
+    int32_t room = eng->limits.max_model_len - d->n_prompt;
+    s.max_out = p->max_tokens > 0 ? SL_MIN(p->max_tokens, room) : room;
+    s.n_pages = SL_CEIL_DIV(d->n_prompt + s.max_out, eng->info.block_size);
+    s.logprobs = p->logprobs >= 0;
+    s.prompt_logprobs = p->prompt_logprobs >= 0;
+    s.n_top = SL_MIN(SL_MAX(p->logprobs, 0), eng->limits.n_logits);
+    s.n_prompt_top = SL_MIN(SL_MAX(p->prompt_logprobs, 0), eng->limits.n_logits);
+    if (eng->limits.has_logits && sl_sampling_has_penalty(p))
+        s.n_slots = sl_counts_slots((int64_t)d->n_prompt + s.max_out, eng->limits.n_vocab);
+    for (int32_t i = 0; i < p->n_stop; i++)
+        s.stop_bytes += strlen(p->stop[i]) + 1;
+    if (eng->tokenizer != NULL)
+        s.text_cap = SL_MAX_STOP_BYTES + SL_MAX(2 * sl_detok_max_bytes(eng->tokenizer), 512);
+    return s;
+}
+
+static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *rs)
+{
+    struct sl_rseq nowhere; /* while measuring */
+    rs = c->base != NULL ? rs : &nowhere;
+    rs->out = carve(c, s->max_out, sizeof(int32_t));
+    rs->seq.pages = carve(c, s->n_pages, sizeof(int32_t));
+    rs->logprobs = s->logprobs ? carve(c, s->max_out, sizeof(struct sl_logprob)) : NULL;
+    rs->tops = s->n_top > 0
+                   ? carve(c, (int64_t)s->max_out * s->n_top, sizeof(struct sl_top_logprob))
+                   : NULL;
+    rs->r_held = s->stop_bytes > 0 ? carve(c, SL_MAX_STOP_BYTES, 1) : NULL;
+    if (s->n_slots > 0) {
+        int32_t *slots = carve(c, s->n_slots, sizeof(int32_t));
+        struct sl_count *entries = carve(c, s->n_slots / 2 + 1, sizeof *entries);
+        if (c->base != NULL) {
+            memset(slots, 0, s->n_slots * sizeof *slots);
+            sl_counts_init(&rs->counts, entries, slots, s->n_slots);
+        }
+    }
+}
+
+struct arrays { /* inside struct sl_sampling, whose pointers are to const */
+    int32_t *stop_ids;
+    struct sl_logit_bias *bias;
+    char *stop_text;
+    uint16_t *stop_fail;
+};
+
+/* The same calls in the same order, measuring or for real. */
+static struct sl_request *carve_all(struct carver *c, const struct shape *s,
+                                    const struct sl_request_desc *d, struct arrays *a)
+{
+    struct sl_request *req = carve(c, 1, sizeof *req), nowhere;
+    struct sl_request *r = c->base != NULL ? req : &nowhere;
+    if (c->base != NULL)
+        memset(req, 0, sizeof *req);
+    r->seqs = carve(c, s->n_seqs, sizeof *r->seqs);
+    if (c->base != NULL)
+        memset(r->seqs, 0, (size_t)s->n_seqs * sizeof *r->seqs);
+    r->prompt = carve(c, s->n_prompt, sizeof(int32_t));
+    r->r_text = carve(c, (int64_t)s->text_cap, 1);
+    r->prompt_logprobs = s->prompt_logprobs ? carve(c, s->n_prompt, sizeof(struct sl_token)) : NULL;
+    r->prompt_tops = s->n_prompt_top > 0 ? carve(c, (int64_t)s->n_prompt * s->n_prompt_top,
+                                                 sizeof(struct sl_top_logprob))
+                                         : NULL;
+    a->stop_ids = carve(c, d->sampling.n_stop_token_ids, sizeof(int32_t));
+    a->bias = carve(c, d->sampling.n_logit_bias, sizeof(struct sl_logit_bias));
+    a->stop_text = carve(c, (int64_t)s->stop_bytes, 1);
+    a->stop_fail = carve(c, (int64_t)s->stop_bytes, sizeof(uint16_t));
+    for (int32_t i = 0; i < s->n_seqs; i++)
+        carve_seq(c, s, &r->seqs[c->base != NULL ? i : 0]);
+    return req;
+}
+
+static void copy_sampling(struct sl_request *req, const struct sl_sampling *p,
+                          const struct arrays *a)
+{
+    req->sampling = *p;
+    if (p->n_stop_token_ids > 0)
+        memcpy(a->stop_ids, p->stop_token_ids, (size_t)p->n_stop_token_ids * sizeof *a->stop_ids);
+    if (p->n_logit_bias > 0)
+        memcpy(a->bias, p->logit_bias, (size_t)p->n_logit_bias * sizeof *a->bias);
+    req->sampling.stop_token_ids = a->stop_ids;
+    req->sampling.logit_bias = a->bias;
+    req->sampling.stop = NULL; /* the strings are in req->stops */
+    req->stops.n = p->n_stop;
+    size_t at = 0;
+    for (int32_t i = 0; i < p->n_stop; i++) {
+        size_t n = strlen(p->stop[i]);
+        memcpy(a->stop_text + at, p->stop[i], n + 1);
+        sl_stop_prepare(a->stop_text + at, (int32_t)n, a->stop_fail + at);
+        req->stops.list[i] = (struct sl_stop){a->stop_text + at, a->stop_fail + at, (int32_t)n};
+        at += n + 1;
+    }
+}
+
+static void set_namespace(struct sl_request *req, const char *salt, bool caching, uint64_t number)
+{
+    if (!caching) {
+        req->ns.is_private = 1;
+        req->ns.n_bytes = sizeof number;
+        memcpy(req->ns.bytes, &number, sizeof number);
+    } else if (salt != NULL) {
+        req->ns.n_bytes = (uint8_t)strlen(salt);
+        memcpy(req->ns.bytes, salt, req->ns.n_bytes);
+    }
+}
+
+static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_desc *d,
+                     uint64_t seed)
+{
+    struct sl_rseq *rs = &req->seqs[i];
+    const struct sl_engine *eng = req->eng;
+    rs->req = req;
+    rs->seed = i == 0 ? seed : sl_rng_at(~seed, (uint64_t)i);
+    rs->seq.idx = i;
+    rs->seq.priority = d->priority;
+    rs->seq.prompt = req->prompt;
+    rs->seq.n_prompt = req->n_prompt;
+    rs->seq.out = rs->out;
+    rs->seq.ns = &req->ns;
+    rs->seq.publish = eng->prefix_caching || req->n_seqs > 1;
+    rs->seq.all_logits = i == 0 && req->prompt_logprobs != NULL;
+    rs->stop_token_id = rs->stop_idx = -1;
+    atomic_init(&rs->text_limit, req->stops.n > 0 ? 0 : UINT64_MAX);
+    atomic_init(&rs->published, 0);
+    for (int32_t j = 0; rs->counts.slots != NULL && j < req->n_prompt; j++)
+        sl_counts_add(&rs->counts, req->prompt[j], 0);
+    if (eng->tokenizer != NULL) {
+        sl_detok_init(&rs->detok, eng->tokenizer, !req->sampling.keep_special_tokens);
+        sl_detok_init(&rs->r_detok, eng->tokenizer, !req->sampling.keep_special_tokens);
+    }
+}
+
+static void init_sync(struct sl_request *req)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&req->cond, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&req->lock, NULL);
+    atomic_init(&req->refs, 2);
+    atomic_init(&req->cancelled, false);
+    atomic_init(&req->over, false);
+    atomic_init(&req->prompt_logprobs_ready, false);
+}
+
+int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, uint64_t seed,
+                      uint64_t number, struct sl_request **out, struct sl_error *err)
+{
+    struct shape s = shape_of(eng, d);
+    struct arrays a;
+    struct carver c = {0};
+    carve_all(&c, &s, d, &a);
+    if (!c.overflow)
+        c.base = sl_malloc(c.used);
+    if (c.base == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a request of %d + %d tokens", s.n_prompt,
+                       s.max_out);
+    c.used = 0;
+    struct sl_request *req = carve_all(&c, &s, d, &a);
+    req->eng = eng;
+    req->user = d->user;
+    req->box = d->outbox;
+    req->n_prompt = s.n_prompt;
+    req->max_out = s.max_out;
+    req->n_top = s.n_top;
+    req->n_prompt_top = s.n_prompt_top;
+    req->n_seqs = s.n_seqs;
+    req->text_cap = s.text_cap;
+    memcpy(req->prompt, d->prompt, (size_t)s.n_prompt * sizeof *req->prompt);
+    copy_sampling(req, &d->sampling, &a);
+    set_namespace(req, d->cache_salt, eng->prefix_caching, number);
+    init_sync(req);
+    for (int32_t i = 0; i < s.n_seqs; i++)
+        init_seq(req, i, d, seed);
+    req->usage_now.n_prompt = s.n_prompt;
+    req->usage_now.t_submit_ns = sl_now_ns();
+    req->usage = req->usage_now;
+    *out = req;
+    return 0;
+}
+
+void sl_request_unref(struct sl_request *req)
+{
+    if (atomic_fetch_sub_explicit(&req->refs, 1, memory_order_acq_rel) > 1)
+        return;
+    SL_ASSERT(!req->on_box);
+    pthread_cond_destroy(&req->cond);
+    pthread_mutex_destroy(&req->lock);
+    sl_free(req);
+}
+
+int sl_request_submit(struct sl_engine *eng, const struct sl_request_desc *desc,
+                      struct sl_request **out, struct sl_error *err)
+{
+    int rc = sl_request_check(desc, &eng->limits, err);
+    if (rc != 0)
+        return rc;
+    if (atomic_load(&eng->failed))
+        return sl_fail(err, SL_EDEVICE, "the device failed, restart the server");
+    if (atomic_fetch_add(&eng->n_queued, 1) >= eng->max_queued) {
+        atomic_fetch_sub(&eng->n_queued, 1);
+        return sl_fail(err, SL_EBUSY, "%d requests are waiting already", eng->max_queued);
+    }
+    uint64_t number = atomic_fetch_add(&eng->n_numbers, 1);
+    const struct sl_sampling *p = &desc->sampling;
+    uint64_t seed = p->has_seed ? p->seed : sl_rng_at(eng->seed, number);
+    struct sl_request *req;
+    rc = sl_request_create(eng, desc, seed, number, &req, err);
+    if (rc != 0) {
+        atomic_fetch_sub(&eng->n_queued, 1);
+        return rc;
+    }
+    *out = req; /* before the engine can tell the reader about it */
+    uint64_t idle = 0;
+    atomic_compare_exchange_strong(&eng->busy_since, &idle, req->usage_now.t_submit_ns);
+    if (sl_inbox_submit(&eng->inbox, req))
+        return 0;
+    *out = NULL;
+    atomic_fetch_sub(&eng->n_queued, 1);
+    sl_request_unref(req);
+    sl_request_unref(req);
+    return sl_fail(err, SL_ESHUTDOWN, "the engine is shutting down");
+}
+
+void sl_request_cancel(struct sl_request *req)
+{
+    if (atomic_load(&req->over) || atomic_exchange(&req->cancelled, true))
+        return;
+    atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
+    sl_inbox_cancel(&req->eng->inbox, req);
+}
+
+void sl_request_release(struct sl_request *req)
+{
+    if (req == NULL)
+        return;
+    sl_request_cancel(req);
+    pthread_mutex_lock(&req->lock);
+    if (req->box != NULL)
+        sl_outbox_remove(req->box, req);
+    req->box = NULL;
+    pthread_mutex_unlock(&req->lock);
+    sl_request_unref(req);
+}
+
+void sl_request_deliver(struct sl_request *req)
+{
+    pthread_mutex_lock(&req->lock);
+    req->usage = req->usage_now;
+    req->news = true;
+    pthread_cond_signal(&req->cond);
+    if (req->box != NULL)
+        sl_outbox_push(req->box, req);
+    pthread_mutex_unlock(&req->lock);
+}
+
+void sl_request_wait(struct sl_request *req, int timeout_ms)
+{
+    struct timespec end;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    end.tv_sec += timeout_ms / 1000;
+    end.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
+    if (end.tv_nsec >= 1000000000) {
+        end.tv_sec++;
+        end.tv_nsec -= 1000000000;
+    }
+    int rc = 0;
+    pthread_mutex_lock(&req->lock);
+    while (!req->news && !atomic_load(&req->over) && rc != ETIMEDOUT)
+        rc = timeout_ms < 0 ? pthread_cond_wait(&req->cond, &req->lock)
+                            : pthread_cond_timedwait(&req->cond, &req->lock, &end);
+    req->news = false;
+    pthread_mutex_unlock(&req->lock);
+}
+
+const struct sl_error *sl_request_error(const struct sl_request *req)
+{
+    return &req->error;
+}
+
+void sl_request_usage(const struct sl_request *req, struct sl_usage *out)
+{
+    struct sl_request *r = (struct sl_request *)(uintptr_t)req; /* only its lock changes */
+    pthread_mutex_lock(&r->lock);
+    *out = r->usage;
+    pthread_mutex_unlock(&r->lock);
+}
+
+void *sl_request_user(const struct sl_request *req)
+{
+    return req->user;
+}

@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: MIT
+ * request.h - a request from submission to release: one block of memory sized when it is submitted,
+ * so that the engine thread allocates nothing and a slow reader needs no queue.
+ *
+ * Three parties touch it, each its own fields:
+ *   the submitter  everything, before the request enters the inbox;
+ *   the engine     the sequence, the arrays of sampled tokens (append only), the stop state;
+ *   the reader     its own place in those arrays, the streaming detokenizer, the text buffer.
+ * Engine to reader: `text_limit`, then `published` with release order; it packs how many tokens are
+ * visible and how the sequence ended, so one load sees both. Usage, error and the link to the
+ * outbox are under `lock`. Two references: the user's and the engine's.
+ */
+#ifndef SL_ENGINE_REQUEST_H
+#define SL_ENGINE_REQUEST_H
+
+#include "engine/sample.h"
+#include "engine/stop.h"
+#include "sched/seq.h"
+#include "text/tokenizer.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define SL_CHUNK_TOKENS 64 /* most tokens of one sl_chunk */
+
+/* published = tokens | finish << 32 | SL_PUB_SKIP_LAST */
+#define SL_PUB_SKIP_LAST (UINT64_C(1) << 40) /* the last token is a stop token without text */
+
+struct sl_rseq {
+    struct sl_seq seq; /* first: the scheduler's pointers are turned back into ours */
+    struct sl_request *req;
+    uint64_t seed;
+    uint64_t t_last_ns;
+
+    /* appended by the engine, [max_out] each */
+    int32_t *out;
+    struct sl_logprob *logprobs; /* NULL: not asked for */
+    struct sl_top_logprob *tops; /* [max_out, n_top] */
+    struct sl_counts counts;     /* slots NULL: no penalties */
+
+    /* the engine's search for stop strings */
+    struct sl_detok detok;
+    struct sl_stop_state stop_state;
+    uint64_t n_text; /* bytes of text so far */
+
+    _Atomic uint64_t text_limit; /* bytes the reader may show */
+    _Atomic uint64_t published;
+    int32_t stop_token_id, stop_idx; /* valid once the finish is published */
+
+    /* the reader's */
+    struct sl_detok r_detok;
+    int32_t r_n;      /* tokens given out */
+    uint64_t r_shown; /* bytes given out */
+    char *r_held;     /* [SL_MAX_STOP_BYTES] bytes produced but not shown yet */
+    size_t r_n_held;
+    bool r_done;
+};
+
+struct sl_request {
+    struct sl_engine *eng;
+    atomic_int refs;
+    atomic_bool cancelled, over; /* over: every sequence has ended, the engine let go */
+    void *user;
+
+    /* written by the submitter, then read only */
+    struct sl_sampling sampling; /* its arrays lie in this block */
+    struct sl_stops stops;
+    struct sl_kv_ns ns;
+    int32_t *prompt;
+    int32_t n_prompt, max_out, n_top, n_prompt_top;
+    int32_t n_seqs;
+    struct sl_rseq *seqs;
+    size_t text_cap;
+
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    bool news;                              /* lock */
+    struct sl_usage usage;                  /* lock */
+    struct sl_error error;                  /* lock */
+    struct sl_outbox *box;                  /* lock; NULL: none, or released */
+    struct sl_request *box_prev, *box_next; /* the outbox's lock */
+    bool on_box;                            /* the outbox's lock */
+
+    struct sl_token *prompt_logprobs; /* [n_prompt], NULL: not asked for */
+    struct sl_top_logprob *prompt_tops;
+    atomic_bool prompt_logprobs_ready;
+
+    /* the inbox's, under its lock */
+    struct sl_request *inbox_next, *cancel_next;
+    /* the engine's */
+    struct sl_request *live_prev, *live_next, *news_next;
+    bool has_news, started, siblings_added;
+    int32_t n_ended;
+    struct sl_usage usage_now; /* copied to usage when news is delivered */
+
+    /* the reader's */
+    int32_t r_next_seq, r_n_done;
+    char *r_text; /* [text_cap] */
+    struct sl_token r_tokens[SL_CHUNK_TOKENS];
+};
+
+/* Bounds that a request must keep to be able to run. */
+struct sl_request_limits {
+    int32_t n_vocab;       /* ids of the prompt */
+    int32_t n_logits;      /* width of a row of logits: ids that may be sampled, biased, banned */
+    int32_t max_model_len; /* prompt and output together */
+    bool has_tokenizer;    /* stop strings can be searched */
+    bool has_logits;       /* log probabilities and penalties can be computed */
+};
+
+/* Refuses what can never run or makes no sense; the message names the field. */
+SL_MUST_CHECK int sl_request_check(const struct sl_request_desc *desc,
+                                   const struct sl_request_limits *lim, struct sl_error *err);
+/* Builds a checked request with two references. seed: for its first sequence. number: unique. */
+SL_MUST_CHECK int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *desc,
+                                    uint64_t seed, uint64_t number, struct sl_request **out,
+                                    struct sl_error *err);
+void sl_request_unref(struct sl_request *req);
+/* Tells the reader, by outbox or condition; the engine thread calls it. */
+void sl_request_deliver(struct sl_request *req);
+
+/* outbox.c, called with the request's lock held */
+void sl_outbox_push(struct sl_outbox *box, struct sl_request *req);
+void sl_outbox_remove(struct sl_outbox *box, struct sl_request *req);
+
+static inline uint64_t sl_pub_pack(int32_t n_tokens, enum sl_finish finish, bool skip_last)
+{
+    return (uint64_t)(uint32_t)n_tokens | (uint64_t)finish << 32 |
+           (skip_last ? SL_PUB_SKIP_LAST : 0);
+}
+
+static inline int32_t sl_pub_tokens(uint64_t pub)
+{
+    return (int32_t)(pub & 0x7fffffff);
+}
+
+static inline enum sl_finish sl_pub_finish(uint64_t pub)
+{
+    return (enum sl_finish)(pub >> 32 & 0xff);
+}
+
+#endif

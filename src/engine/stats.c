@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+#include "engine/stats.h"
+
+#include "base/check.h"
+
+static const double ttft[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
+                              1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
+static const double itl[] = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
+                             .75, 1,    2.5, 5,    7.5, 10,  20, 40, 80};
+static const double latency[] = {.3, .5, .8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
+static const double step[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
+static const double len[] = {1e0, 2e0, 5e0, 1e1, 2e1, 5e1, 1e2, 2e2, 5e2, 1e3, 2e3, 5e3,
+                             1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7};
+
+static const struct {
+    const double *list;
+    int n;
+} bounds[] = {
+    [SL_BOUNDS_TTFT] = {ttft, SL_COUNT(ttft)},
+    [SL_BOUNDS_ITL] = {itl, SL_COUNT(itl)},
+    [SL_BOUNDS_LATENCY] = {latency, SL_COUNT(latency)},
+    [SL_BOUNDS_STEP] = {step, SL_COUNT(step)},
+    [SL_BOUNDS_LEN] = {len, SL_COUNT(len)},
+};
+
+_Static_assert(SL_COUNT(ttft) <= SL_HIST_MAX && SL_COUNT(len) <= SL_HIST_MAX, "too many buckets");
+
+void sl_hist_add(struct sl_hist *h, enum sl_bounds which, double value)
+{
+    int i = 0;
+    while (i < bounds[which].n && value > bounds[which].list[i])
+        i++;
+    h->counts[i < bounds[which].n ? i : SL_HIST_MAX]++;
+    h->sum += value;
+}
+
+const double *sl_hist_bounds(size_t offset_in_stats, int *n)
+{
+    static const struct {
+        size_t offset;
+        enum sl_bounds which;
+    } map[] = {
+        {offsetof(struct sl_stats, ttft_s), SL_BOUNDS_TTFT},
+        {offsetof(struct sl_stats, itl_s), SL_BOUNDS_ITL},
+        {offsetof(struct sl_stats, e2e_s), SL_BOUNDS_LATENCY},
+        {offsetof(struct sl_stats, queue_s), SL_BOUNDS_LATENCY},
+        {offsetof(struct sl_stats, prefill_s), SL_BOUNDS_LATENCY},
+        {offsetof(struct sl_stats, decode_s), SL_BOUNDS_LATENCY},
+        {offsetof(struct sl_stats, inference_s), SL_BOUNDS_LATENCY},
+        {offsetof(struct sl_stats, step_tokens), SL_BOUNDS_STEP},
+        {offsetof(struct sl_stats, prompt_len), SL_BOUNDS_LEN},
+        {offsetof(struct sl_stats, output_len), SL_BOUNDS_LEN},
+    };
+    for (size_t i = 0; i < SL_COUNT(map); i++) {
+        if (map[i].offset == offset_in_stats) {
+            *n = bounds[map[i].which].n;
+            return bounds[map[i].which].list;
+        }
+    }
+    *n = 0;
+    return NULL;
+}
