@@ -84,7 +84,10 @@ struct sl_detok {
     const struct sl_tokenizer *tok;
     bool skip_special;
     bool at_start;      /* nothing emitted yet: the decoder may strip a leading space */
-    unsigned n_pending; /* bytes of an unfinished character */
+    bool owes_space;     /* a word ended: a space, unless the text ends too */
+    uint32_t strip_left; /* characters the decoder may still take off the start */
+    uint32_t n_held;     /* characters it takes off the end, if this is the end */
+    unsigned n_pending;  /* bytes of an unfinished character */
     char pending[8];
 };
 void sl_detok_init(struct sl_detok *d, const struct sl_tokenizer *tok, bool skip_special);

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: MIT
+ * serve.c - `sluice serve [MODEL]`: the OpenAI-compatible HTTP server.
+ */
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "cmd/flags.h"
+#include "server/server.h"
+
+#include <string.h>
+
+struct serve_flags {
+    struct sl_server_config server;
+    struct sl_flag_list api_keys, served_names, allowed_origins;
+    const char *log_level;
+    int32_t shutdown_s, request_s, ping_s, max_queued;
+    bool null_model;
+};
+
+#define SERVER(field) offsetof(struct serve_flags, server.field)
+#define SERVE(field)  offsetof(struct serve_flags, field)
+
+static const struct sl_flag flags[] = {
+    {SL_FLAG_HEADING, 0, NULL, NULL, 0, 0, 0, NULL, "Server"},
+    {SL_FLAG_STR, 0, "host", NULL, SERVER(host), 0, 0, "ADDR",
+     "address to listen on, several with commas (default: 127.0.0.1)"},
+    {SL_FLAG_INT, 'p', "port", NULL, SERVER(port), 0, 65535, "N",
+     "TCP port, 0 = any free one (default: 8000)"},
+    {SL_FLAG_STR, 0, "port-file", NULL, SERVER(port_file), 0, 0, "F",
+     "write the port here once it listens"},
+    {SL_FLAG_STR, 0, "uds", NULL, SERVER(uds), 0, 0, "PATH",
+     "listen on a UNIX socket (alone, unless --host is given)"},
+    {SL_FLAG_STR_LIST, 0, "api-key", NULL, SERVE(api_keys), 0, 0, "KEY",
+     "require this bearer key; may be repeated"},
+    {SL_FLAG_STR_LIST, 0, "served-model-name", "alias", SERVE(served_names), 0, 0, "NAME",
+     "what `model` may say; may be repeated (default: MODEL)"},
+    {SL_FLAG_STR_LIST, 0, "allowed-origins", NULL, SERVE(allowed_origins), 0, 0, "O",
+     "CORS origin; may be repeated (default: *)"},
+    {SL_FLAG_SWITCH, 0, "trust-request-chat-template", NULL, SERVER(trust_request_chat_template), 0,
+     0, NULL, "let requests bring a chat_template"},
+    {SL_FLAG_INT, 0, "http-threads", "threads-http", SERVER(n_http_threads), 1, 64, "N",
+     "threads for HTTP (default: 1)"},
+    {SL_FLAG_INT, 0, "max-connections", NULL, SERVER(max_connections), 1, 1 << 20, "N",
+     "open connections (default: 16384)"},
+    {SL_FLAG_INT, 0, "max-num-queued-reqs", "max-queued-requests", SERVE(max_queued), 1, 1 << 20,
+     "N", "requests waiting before 429 (default: the engine's)"},
+    {SL_FLAG_INT, 0, "timeout-keep-alive", NULL, SERVER(idle_timeout_ms), 1, INT32_MAX, "MS",
+     "idle time of a connection (default: 75000)"},
+    {SL_FLAG_INT, 0, "request-timeout", "timeout", SERVE(request_s), 0, 1 << 20, "S",
+     "longest generation, 0 = none (default: 0)"},
+    {SL_FLAG_INT, 0, "sse-ping-interval", NULL, SERVE(ping_s), 0, 3600, "S",
+     "comment on a silent stream, 0 = none (default: 5)"},
+    {SL_FLAG_INT, 0, "shutdown-timeout", NULL, SERVE(shutdown_s), 0, 86400, "S",
+     "wait for requests in flight when stopping (default: 30)"},
+    {SL_FLAG_SWITCH, 0, "access-log", NULL, SERVER(access_log), 0, 0, NULL,
+     "log a line per request"},
+    {SL_FLAG_STR, 0, "log-level", NULL, SERVE(log_level), 0, 0, "L",
+     "error, warning, info or debug (default: info)"},
+    {SL_FLAG_SWITCH, 0, "null-model", NULL, SERVE(null_model), 0, 0, NULL,
+     "answer with counted tokens: measures all but the model"},
+};
+
+static int set_log_level(const char *name, struct sl_error *err)
+{
+    static const char *const names[] = {"error", "warning", "info", "debug"};
+    for (size_t i = 0; name != NULL && i < SL_COUNT(names); i++) {
+        if (strcmp(name, names[i]) == 0) {
+            sl_log_set_level((enum sl_log_level)i);
+            return 0;
+        }
+    }
+    return name == NULL ? 0 : sl_fail(err, SL_EINVAL, "--log-level: unknown level '%s'", name);
+}
+
+/* `--api-key a,b` means two keys, as does giving the flag twice; the pieces live in text. */
+static int split_list(const struct sl_flag_list *given, char *text, size_t n_text,
+                      const char **items, int max_items, int *n_items, struct sl_error *err)
+{
+    size_t at = 0;
+    *n_items = 0;
+    for (int i = 0; i < given->n; i++) {
+        const char *s = given->items[i];
+        for (bool more = true; more;) {
+            size_t n = strcspn(s, ",");
+            if (n == 0)
+                return sl_fail(err, SL_EINVAL, "a key or name is empty");
+            if (*n_items == max_items || n + 1 > n_text - at)
+                return sl_fail(err, SL_ELIMIT, "more than %d keys or names", max_items);
+            memcpy(text + at, s, n);
+            text[at + n] = '\0';
+            items[(*n_items)++] = text + at;
+            at += n + 1;
+            more = s[n] == ',';
+            s += n + 1;
+        }
+    }
+    return 0;
+}
+
+#define MAX_ITEMS 64
+
+static int serve(struct serve_flags *f, struct sl_engine_config *engine, const char *model,
+                 struct sl_error *err)
+{
+    struct sl_server_config *cfg = &f->server;
+    const char *keys[MAX_ITEMS], *names[SL_FLAG_LIST_MAX];
+    char key_text[8192];
+    struct sl_engine *eng;
+    int n_keys;
+    int rc = split_list(&f->api_keys, key_text, sizeof key_text, keys, MAX_ITEMS, &n_keys, err);
+    if (rc == 0)
+        rc = set_log_level(f->log_level, err);
+    if (rc != 0)
+        return rc;
+    cfg->api_keys = keys;
+    cfg->n_api_keys = n_keys;
+    for (int i = 0; i < f->served_names.n; i++)
+        names[i] = f->served_names.items[i];
+    cfg->served_names = names;
+    cfg->n_served_names = f->served_names.n;
+    if (f->allowed_origins.n > 0) {
+        cfg->allowed_origins = f->allowed_origins.items;
+        cfg->n_allowed_origins = f->allowed_origins.n;
+    }
+    cfg->shutdown_timeout_ms = f->shutdown_s * 1000;
+    cfg->request_timeout_ms = f->request_s * 1000;
+    cfg->sse_ping_ms = f->ping_s * 1000;
+    engine->model = model;
+    engine->max_queued = f->max_queued;
+    engine->null_model = f->null_model;
+    uint64_t t0 = sl_now_ns();
+    rc = sl_engine_create(engine, &eng, err);
+    if (rc != 0)
+        return rc;
+    const struct sl_model_info *info = sl_engine_info(eng);
+    sl_log(SL_LOG_INFO, "%s %s: %d layers, context %d, KV cache %d tokens, ready in %.2f s",
+           info->architecture, info->model_path, info->n_layers, info->max_model_len,
+           info->n_pages * info->block_size, (double)(sl_now_ns() - t0) * 1e-9);
+    rc = sl_server_run(cfg, eng, err);
+    sl_engine_destroy(eng);
+    return rc;
+}
+
+static int run(int argc, char **argv)
+{
+    struct serve_flags f = {.shutdown_s = 30, .ping_s = 5};
+    struct sl_engine_config engine = {0};
+    struct sl_error err = {0};
+    const char *model = NULL;
+    int n_positional = 0;
+    sl_server_config_default(&f.server);
+    const char *default_host = f.server.host;
+    f.server.host = NULL;
+    struct sl_flag_group groups[] = {
+        {flags, (int)SL_COUNT(flags), &f, 0},
+        {sl_flags_engine, sl_n_flags_engine, &engine, 0},
+    };
+    int rc = sl_flags_parse(&sl_cmd_serve, groups, (int)SL_COUNT(groups), argc, argv, &model, 1,
+                            &n_positional, &err);
+    if (rc == SL_FLAGS_HELP)
+        return SL_EXIT_OK;
+    if (f.server.host == NULL && f.server.uds == NULL)
+        f.server.host = default_host;
+    if (rc == 0)
+        rc = serve(&f, &engine, model, &err);
+    /* Requests cut off by the time limit of a drain are in the log; the stop itself succeeded. */
+    return rc == 0 || rc == SL_ETIMEOUT ? SL_EXIT_OK : sl_command_fail(&sl_cmd_serve, &err);
+}
+
+const struct sl_command sl_cmd_serve = {
+    .name = "serve",
+    .usage = "[MODEL] [FLAGS]",
+    .summary = "serve a model over HTTP, compatible with OpenAI's API",
+    .details = "Examples:\n"
+               "  sluice serve                                  the bundled model on port 8000\n"
+               "  sluice serve ./Qwen3-0.6B --host 0.0.0.0 --api-key SECRET\n"
+               "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+               "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'\n"
+               "Routes: /v1/chat/completions /v1/completions /v1/models /tokenize /detokenize\n"
+               "        /health /ping /version /load /metrics\n",
+    .run = run,
+};

@@ -1,0 +1,451 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Back-pressure: a stream whose client does not read is not read from the engine either; the engine
+ * holds a bounded number of tokens per sequence and the rest follows from sl_call_resume. Whole
+ * replies are collected, their size is bounded by max_tokens.
+ */
+#include "server/call.h"
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/sys.h"
+#include "server/reply.h"
+#include "server/sse.h"
+
+#include <stdio.h>
+#include <string.h>
+
+void sl_call_free_prompts(struct sl_prompt *prompts, int32_t n)
+{
+    for (int32_t i = 0; i < n; i++) {
+        if (prompts[i].req != NULL)
+            sl_request_release(prompts[i].req);
+        sl_free(prompts[i].ids);
+        sl_free(prompts[i].text);
+    }
+    sl_free(prompts);
+}
+
+static void free_choices(struct sl_choice *choices, int32_t n)
+{
+    for (int32_t i = 0; choices != NULL && i < n; i++) {
+        struct sl_choice *ch = &choices[i];
+        struct sl_buf *bufs[] = {&ch->text,   &ch->stop_str, &ch->token_ids, &ch->tokens,
+                                 &ch->values, &ch->tops,     &ch->offsets};
+        for (size_t k = 0; k < SL_COUNT(bufs); k++)
+            sl_buf_deinit(bufs[k]);
+    }
+    sl_free(choices);
+}
+
+static void free_call(struct sl_call *call)
+{
+    sl_call_free_prompts(call->prompts, call->n_prompts);
+    free_choices(call->choices, call->n_prompts * call->n);
+    sl_buf_deinit(&call->event_head);
+    sl_free(call);
+}
+
+void sl_call_destroy(struct sl_call *call)
+{
+    struct sl_loop *loop = call->conn->loop;
+    if (call->prev != NULL)
+        call->prev->next = call->next;
+    else
+        loop->calls = call->next;
+    if (call->next != NULL)
+        call->next->prev = call->prev;
+    loop->n_calls--;
+    call->conn->call = NULL;
+    free_call(call);
+}
+
+/* ---- starting */
+
+int sl_call_check_model(const struct sl_conn *c, const char *given, const char **name,
+                        struct sl_refusal *r)
+{
+    const struct sl_server *s = c->loop->server;
+    *name = s->model_name;
+    if (given == NULL)
+        return 0;
+    for (int32_t i = 0; i < s->cfg->n_served_names; i++) {
+        if (strcmp(given, s->cfg->served_names[i]) == 0) {
+            *name = s->cfg->served_names[i];
+            return 0;
+        }
+    }
+    if (strcmp(given, s->model_name) == 0)
+        return 0;
+    r->code = "model_not_found";
+    return sl_refuse(r, SL_ENOTFOUND, "model", "the model `%s` does not exist", given);
+}
+
+static void make_id(struct sl_call *call, const char *client_id)
+{
+    struct sl_loop *loop = call->conn->loop;
+    const struct sl_str *header = sl_http_header(call->conn->parser, "x-request-id");
+    bool header_ok = header != NULL && header->n > 0 && header->n <= 128;
+    for (size_t i = 0; header_ok && i < header->n; i++)
+        header_ok = header->p[i] > 0x20 && header->p[i] < 0x7F;
+    if (client_id != NULL && client_id[0] != '\0') {
+        snprintf(call->id, sizeof call->id, "%s-%s", call->api->id_prefix, client_id);
+    } else if (header_ok) {
+        snprintf(call->id, sizeof call->id, "%s-%.*s", call->api->id_prefix, (int)header->n,
+                 header->p);
+    } else {
+        uint64_t serial = atomic_fetch_add(&loop->server->next_id, 1);
+        snprintf(call->id, sizeof call->id, "%s-%016llx%016llx", call->api->id_prefix,
+                 (unsigned long long)sl_mix64(loop->id_seed[0] + serial),
+                 (unsigned long long)sl_mix64(loop->id_seed[1] ^ serial));
+    }
+}
+
+static void put_event_head(struct sl_call *call)
+{
+    struct sl_buf *b = &call->event_head;
+    SL_PUT(b, "data: {\"id\":");
+    sl_buf_json_string(b, call->id, strlen(call->id));
+    SL_PUT(b, ",\"object\":\"");
+    sl_buf_puts(b, call->api->event_object);
+    SL_PUT(b, "\",\"created\":");
+    sl_put_i64(b, call->created_s);
+    SL_PUT(b, ",\"model\":");
+    sl_buf_json_string(b, call->model, strlen(call->model));
+    SL_PUT(b, ",\"choices\":[");
+}
+
+static void copy_params(struct sl_call *call, const struct sl_params *p)
+{
+    call->stream = p->stream;
+    call->include_usage = p->include_usage;
+    call->continuous_usage = p->continuous_usage;
+    call->want_logprobs = p->want_logprobs;
+    call->n_logprobs = SL_MAX(p->sampling.logprobs, 0);
+    call->tokens_as_ids = p->tokens_as_ids;
+    call->return_token_ids = p->return_token_ids;
+    call->echo = p->echo;
+    call->drop_output = p->drop_output;
+}
+
+static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl_refusal *r)
+{
+    for (int32_t i = 0; i < call->n_prompts; i++) {
+        struct sl_prompt *prompt = &call->prompts[i];
+        prompt->call = call;
+        prompt->idx = i;
+        struct sl_request_desc desc = {
+            .prompt = prompt->ids,
+            .n_prompt = (int32_t)prompt->n_ids,
+            .sampling = p->sampling,
+            .priority = p->priority,
+            .cache_salt = p->cache_salt,
+            .outbox = call->conn->loop->outbox,
+            .user = prompt,
+        };
+        int rc = sl_request_submit(call->conn->loop->server->eng, &desc, &prompt->req, &r->err);
+        if (rc != 0) {
+            if (rc == SL_EBUSY)
+                r->code = "rate_limit_exceeded";
+            return rc;
+        }
+        if (!call->echo && !call->return_token_ids) {
+            sl_free(prompt->ids);
+            prompt->ids = NULL;
+        }
+    }
+    return 0;
+}
+
+static void link_call(struct sl_conn *c, struct sl_call *call)
+{
+    struct sl_loop *loop = c->loop;
+    const struct sl_server_config *cfg = loop->server->cfg;
+    call->next = loop->calls;
+    if (call->next != NULL)
+        call->next->prev = call;
+    loop->calls = call;
+    loop->n_calls++;
+    c->call = call;
+    if (cfg->request_timeout_ms > 0)
+        c->call_deadline_ns = loop->now_ns + (uint64_t)cfg->request_timeout_ms * 1000000u;
+    if (call->stream && cfg->sse_ping_ms > 0)
+        c->ping_deadline_ns = loop->now_ns + (uint64_t)cfg->sse_ping_ms * 1000000u;
+    sl_loop_mark(loop, c);
+}
+
+int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct sl_params *p,
+                  const char *model, struct sl_prompt *prompts, int32_t n_prompts,
+                  struct sl_refusal *r)
+{
+    struct sl_http_stats *stats = &c->loop->stats;
+    struct sl_call *call = sl_calloc(1, sizeof *call);
+    if (call == NULL) {
+        sl_call_free_prompts(prompts, n_prompts);
+        return sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
+    }
+    call->conn = c;
+    call->api = api;
+    call->model = model;
+    call->prompts = prompts;
+    call->n_prompts = n_prompts;
+    call->n = p->sampling.n;
+    call->created_s = sl_wall_ns() / 1000000000;
+    copy_params(call, p);
+    make_id(call, p->request_id);
+    if (call->stream)
+        put_event_head(call);
+    int32_t n_choices = n_prompts * call->n; /* at most SL_MAX_PROMPTS * SL_MAX_N */
+    call->choices = sl_calloc((size_t)n_choices, sizeof *call->choices);
+    if (call->choices == NULL || !sl_buf_ok(&call->event_head)) {
+        free_call(call);
+        return sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
+    }
+    for (int32_t i = 0; i < n_choices; i++) {
+        call->choices[i].idx = i;
+        call->choices[i].stop_token_id = -1;
+    }
+    int rc = submit_all(call, p, r);
+    if (rc != 0) {
+        free_call(call);
+        return rc;
+    }
+    sl_count_hist_add(&stats->params_n, (uint64_t)call->n);
+    if (p->sampling.max_tokens > 0)
+        sl_count_hist_add(&stats->params_max_tokens, (uint64_t)p->sampling.max_tokens);
+    link_call(c, call);
+    return 0;
+}
+
+/* ---- pieces of replies */
+
+void sl_call_put_usage(struct sl_buf *b, int64_t n_prompt, int64_t n_cached, int64_t n_output)
+{
+    SL_PUT(b, "\"usage\":{\"prompt_tokens\":");
+    sl_put_i64(b, n_prompt);
+    SL_PUT(b, ",\"total_tokens\":");
+    sl_put_i64(b, n_prompt + n_output);
+    SL_PUT(b, ",\"completion_tokens\":");
+    sl_put_i64(b, n_output);
+    SL_PUT(b, ",\"prompt_tokens_details\":{\"cached_tokens\":");
+    sl_put_i64(b, n_cached);
+    SL_PUT(b, "}}");
+}
+
+static void put_usage_of(struct sl_buf *b, struct sl_call *call)
+{
+    int64_t n_prompt = 0, n_cached = 0, n_output = 0;
+    for (int32_t i = 0; i < call->n_prompts; i++) {
+        struct sl_usage u;
+        sl_request_usage(call->prompts[i].req, &u);
+        n_prompt += u.n_prompt;
+        n_cached += u.n_cached;
+        n_output += call->drop_output ? 0 : u.n_output;
+    }
+    sl_call_put_usage(b, n_prompt, n_cached, n_output);
+}
+
+void sl_call_put_finish(struct sl_buf *b, enum sl_finish finish, int32_t stop_token_id,
+                        const char *stop_str, size_t n_stop_str)
+{
+    static const char *const names[] = {
+        [SL_RUNNING] = "null",        [SL_FINISH_STOP] = "\"stop\"",
+        [SL_FINISH_LENGTH] = "\"length\"", [SL_FINISH_ABORT] = "\"abort\"",
+        [SL_FINISH_ERROR] = "\"error\""};
+    SL_PUT(b, "\"finish_reason\":");
+    sl_buf_puts(b, names[finish]);
+    if (finish == SL_RUNNING)
+        return;
+    SL_PUT(b, ",\"stop_reason\":");
+    if (n_stop_str > 0)
+        sl_buf_json_string(b, stop_str, n_stop_str);
+    else if (stop_token_id >= 0)
+        sl_put_i64(b, stop_token_id);
+    else
+        SL_PUT(b, "null");
+}
+
+void sl_call_put_ids(struct sl_buf *b, const int32_t *ids, size_t n_ids)
+{
+    sl_buf_putc(b, '[');
+    for (size_t i = 0; i < n_ids; i++) {
+        if (i > 0)
+            sl_buf_putc(b, ',');
+        sl_put_i64(b, ids[i]);
+    }
+    sl_buf_putc(b, ']');
+}
+
+void sl_call_event_begin(struct sl_buf *b, const struct sl_call *call)
+{
+    sl_buf_put(b, call->event_head.data, call->event_head.n_bytes);
+}
+
+void sl_call_event_end(struct sl_buf *b, struct sl_call *call, const struct sl_prompt *prompt)
+{
+    if (call->continuous_usage && prompt != NULL) {
+        struct sl_usage u;
+        sl_request_usage(prompt->req, &u);
+        SL_PUT(b, "],");
+        sl_call_put_usage(b, u.n_prompt, u.n_cached, u.n_output);
+        SL_PUT(b, "}\n\n");
+        return;
+    }
+    SL_PUT(b, "]}\n\n");
+}
+
+/* ---- ending */
+
+static void finish_stream(struct sl_call *call)
+{
+    struct sl_buf *b = sl_conn_stream_buf(call->conn);
+    if (call->include_usage) {
+        sl_call_event_begin(b, call);
+        SL_PUT(b, "],");
+        put_usage_of(b, call);
+        SL_PUT(b, "}\n\n");
+    }
+    SL_PUT(b, "data: [DONE]\n\n");
+    sl_conn_stream_end(call->conn);
+}
+
+static void finish_whole(struct sl_call *call)
+{
+    struct sl_buf b = {0};
+    SL_PUT(&b, "{\"id\":");
+    sl_buf_json_string(&b, call->id, strlen(call->id));
+    SL_PUT(&b, ",\"object\":\"");
+    sl_buf_puts(&b, call->api->object);
+    SL_PUT(&b, "\",\"created\":");
+    sl_put_i64(&b, call->created_s);
+    SL_PUT(&b, ",\"model\":");
+    sl_buf_json_string(&b, call->model, strlen(call->model));
+    SL_PUT(&b, ",\"system_fingerprint\":\"sluice-" SLUICE_VERSION "\",\"choices\":[");
+    for (int32_t i = 0; i < call->n_prompts * call->n; i++) {
+        if (i > 0)
+            sl_buf_putc(&b, ',');
+        call->api->put_choice(&b, call, &call->prompts[i / call->n], &call->choices[i]);
+    }
+    SL_PUT(&b, "],");
+    put_usage_of(&b, call);
+    if (call->api->put_tail != NULL)
+        call->api->put_tail(&b, call);
+    sl_buf_putc(&b, '}');
+    sl_reply_json(call->conn, 200, &b);
+}
+
+static void finish_call(struct sl_call *call)
+{
+    struct sl_http_stats *stats = &call->conn->loop->stats;
+    for (int32_t i = 0; i < call->n_prompts; i++) {
+        uint64_t longest = 0;
+        for (int32_t k = 0; k < call->n; k++)
+            longest = SL_MAX(longest, call->choices[i * call->n + k].n_output);
+        sl_count_hist_add(&stats->max_generation, longest);
+    }
+    if (call->stream)
+        finish_stream(call);
+    else
+        finish_whole(call);
+    sl_call_destroy(call);
+}
+
+static void fail_call(struct sl_call *call, const struct sl_error *err)
+{
+    struct sl_conn *c = call->conn;
+    struct sl_refusal r = {0};
+    if (err != NULL && err->code != SL_OK)
+        r.err = *err;
+    else
+        (void)sl_fail(&r.err, SL_EINTERNAL, "the request failed");
+    if (c->streaming) {
+        struct sl_buf *b = sl_conn_stream_buf(c);
+        SL_PUT(b, "data: ");
+        sl_reply_error_json(b, &r, sl_code_http(r.err.code));
+        SL_PUT(b, "\n\ndata: [DONE]\n\n");
+        sl_conn_stream_end(c);
+    } else {
+        sl_reply_refusal(c, &r);
+    }
+    sl_call_destroy(call);
+}
+
+void sl_call_abort(struct sl_call *call)
+{
+    for (int32_t i = 0; i < call->n_prompts; i++) {
+        if (!call->prompts[i].done)
+            sl_request_cancel(call->prompts[i].req);
+    }
+}
+
+/* ---- news */
+
+static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl_chunk *chunk)
+{
+    struct sl_conn *c = call->conn;
+    struct sl_choice *choice = &call->choices[prompt->idx * call->n + chunk->seq_idx];
+    if (call->drop_output) {
+        chunk->n_text = chunk->n_tokens = 0;
+        if (chunk->finish == SL_FINISH_STOP)
+            chunk->finish = SL_FINISH_LENGTH;
+    }
+    choice->n_output += chunk->n_tokens;
+    if (call->stream) {
+        if (!c->streaming)
+            sl_reply_stream(c);
+        call->api->put_events(sl_conn_stream_buf(c), call, prompt, choice, chunk);
+        return;
+    }
+    if (chunk->finish != SL_RUNNING) {
+        choice->finish = chunk->finish;
+        choice->stop_token_id = chunk->stop_token_id;
+        if (chunk->stop_str != NULL)
+            sl_buf_puts(&choice->stop_str, chunk->stop_str);
+    }
+    call->api->collect(call, prompt, choice, chunk);
+}
+
+void sl_call_news(struct sl_prompt *prompt)
+{
+    struct sl_call *call = prompt->call;
+    struct sl_chunk chunk;
+    if (prompt->done)
+        return;
+    for (;;) {
+        if (call->stream && sl_conn_unsent(call->conn) >= SL_OUT_HIGH) {
+            call->throttled = true;
+            return;
+        }
+        if (sl_request_read(prompt->req, &chunk) != 1)
+            break;
+        if (chunk.finish == SL_FINISH_ERROR) {
+            fail_call(call, sl_request_error(prompt->req));
+            return;
+        }
+        take_chunk(call, prompt, &chunk);
+    }
+    if (!sl_request_done(prompt->req))
+        return;
+    prompt->done = true;
+    if (++call->n_done == call->n_prompts)
+        finish_call(call);
+}
+
+void sl_call_resume(struct sl_call *call)
+{
+    struct sl_conn *c = call->conn;
+    if (!call->throttled)
+        return;
+    call->throttled = false;
+    for (int32_t i = 0; c->call == call && i < call->n_prompts && !call->throttled; i++)
+        sl_call_news(&call->prompts[i]);
+}
+
+void sl_call_ping(struct sl_call *call)
+{
+    if (!call->stream)
+        return;
+    if (!call->conn->streaming)
+        sl_reply_stream(call->conn);
+    SL_PUT(sl_conn_stream_buf(call->conn), ": keep-alive\n\n");
+}

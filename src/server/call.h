@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT
+ * call.h - a generation on behalf of one HTTP request: one engine request per prompt, n choices
+ * each, from submission to the last byte of the reply.
+ *
+ * Owned by its connection's thread. The connection destroys it when the client goes away, which
+ * cancels the engine requests at once; otherwise it ends itself after the last terminal event. How
+ * replies look is the business of the API (chat, completions) behind struct sl_call_api.
+ */
+#ifndef SL_SERVER_CALL_H
+#define SL_SERVER_CALL_H
+
+#include "server/conn.h"
+#include "server/params.h"
+
+struct sl_call;
+
+struct sl_choice { /* one sequence of one prompt */
+    int32_t idx;   /* as in the reply */
+    bool began;    /* streaming: the first event is out */
+    enum sl_finish finish;
+    int32_t stop_token_id;
+    size_t n_output;      /* tokens so far */
+    size_t n_chars;       /* characters of the tokens so far, for text_offset */
+    struct sl_buf text;   /* whole replies only; streams send it at once */
+    struct sl_buf stop_str;
+    struct sl_buf token_ids; /* comma-separated */
+    /* logprobs, comma-separated JSON; conversations use `tokens` alone for whole objects */
+    struct sl_buf tokens, values, tops, offsets;
+};
+
+struct sl_prompt { /* one prompt and its engine request */
+    struct sl_call *call;
+    struct sl_request *req;
+    int32_t idx;
+    bool done; /* all its sequences have ended; req lives on for its prompt's logprobs */
+    int32_t *ids; /* kept for echo and return_token_ids, else NULL */
+    size_t n_ids;
+    char *text; /* kept for echo, else NULL */
+    size_t n_text;
+    struct sl_usage usage;
+};
+
+struct sl_call_api {
+    const char *id_prefix, *object, *event_object;
+    /* Streams: appends events for news of a choice (between sl_call_event_begin and _end). */
+    void (*put_events)(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
+                       struct sl_choice *choice, const struct sl_chunk *chunk);
+    /* Whole replies: keeps what put_choice will need. */
+    void (*collect)(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *choice,
+                    const struct sl_chunk *chunk);
+    void (*put_choice)(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
+                       struct sl_choice *choice);
+    void (*put_tail)(struct sl_buf *b, struct sl_call *call); /* members after usage, or NULL */
+};
+
+struct sl_call {
+    struct sl_conn *conn;
+    struct sl_call *prev, *next; /* of the loop */
+    const struct sl_call_api *api;
+    const char *model; /* as served */
+    char id[160];
+    int64_t created_s;
+    struct sl_buf event_head; /* what every event of this stream begins with */
+    struct sl_prompt *prompts;
+    struct sl_choice *choices; /* [n_prompts * n] */
+    int32_t n_prompts, n, n_done;
+    int32_t n_logprobs; /* top entries asked for */
+    bool stream, include_usage, continuous_usage, want_logprobs, tokens_as_ids, return_token_ids;
+    bool echo, drop_output, throttled;
+};
+
+/* Takes over ids (heap) per prompt in prompts[].ids, and text if set. Submits all prompts or none.
+ * On success the connection has a call; on failure nothing is left and *r says why. */
+SL_MUST_CHECK int sl_call_start(struct sl_conn *c, const struct sl_call_api *api,
+                                const struct sl_params *p, const char *model,
+                                struct sl_prompt *prompts, int32_t n_prompts,
+                                struct sl_refusal *r);
+void sl_call_destroy(struct sl_call *call); /* cancels what runs */
+void sl_call_abort(struct sl_call *call);   /* cancels; the terminal events end the reply */
+void sl_call_news(struct sl_prompt *prompt);
+void sl_call_resume(struct sl_call *call); /* the client has read: go on if throttled */
+void sl_call_ping(struct sl_call *call);
+
+/* Shared by the APIs. */
+SL_MUST_CHECK int sl_call_check_model(const struct sl_conn *c, const char *given, const char **name,
+                                      struct sl_refusal *r);
+void sl_call_event_begin(struct sl_buf *b, const struct sl_call *call);
+void sl_call_event_end(struct sl_buf *b, struct sl_call *call, const struct sl_prompt *prompt);
+/* "finish_reason":...,"stop_reason":... */
+void sl_call_put_finish(struct sl_buf *b, enum sl_finish finish, int32_t stop_token_id,
+                        const char *stop_str, size_t n_stop_str);
+void sl_call_put_usage(struct sl_buf *b, int64_t n_prompt, int64_t n_cached, int64_t n_output);
+void sl_call_put_ids(struct sl_buf *b, const int32_t *ids, size_t n_ids); /* [1,2] */
+void sl_call_free_prompts(struct sl_prompt *prompts, int32_t n);
+
+#endif

@@ -1,0 +1,525 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * A connection moves between three situations: waiting for a request (parser NULL or reading),
+ * busy (a handler or a generation owns the reply), and lingering (the reply is out, the write side
+ * is shut, and what the client still sends is thrown away so that the reply is not lost to a
+ * reset). Its one timer is armed lazily: deadlines move with every request, the timer only when a
+ * deadline comes before the moment it is already set to.
+ */
+#include "server/conn.h"
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "server/access_log.h"
+#include "server/call.h"
+#include "server/reply.h"
+#include "server/route.h"
+
+#include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define MAX_PENDING      (64u << 10) /* pipelined bytes before reading stops */
+#define MAX_SKIPPED_BODY (1u << 20)  /* a refused body beyond this costs the connection */
+#define LINGER_NS        2000000000u
+#define LINGER_BYTES     (4u << 20)
+#define FLUSH_ROUNDS     4
+#define MS               1000000u
+
+static void on_read(evutil_socket_t fd, short what, void *arg);
+static void on_write(evutil_socket_t fd, short what, void *arg);
+static void on_timer(evutil_socket_t fd, short what, void *arg);
+
+static uint64_t after_ms(const struct sl_conn *c, int32_t ms)
+{
+    return ms > 0 ? c->loop->now_ns + (uint64_t)ms * MS : 0;
+}
+
+/* Watches for input, or, while reading is paused, only for the peer's end. */
+static void watch(struct sl_conn *c, bool paused)
+{
+    event_del(&c->ev_read);
+    event_assign(&c->ev_read, c->loop->base, c->fd,
+                 (short)((paused ? EV_CLOSED : EV_READ) | EV_PERSIST), on_read, c);
+    if (event_add(&c->ev_read, NULL) != 0)
+        c->dead = true;
+    c->read_paused = paused;
+}
+
+void sl_conn_create(struct sl_loop *loop, int fd)
+{
+    struct sl_conn *c = sl_calloc(1, sizeof *c);
+    int one = 1;
+    if (c == NULL) {
+        sl_sys->close(fd);
+        return;
+    }
+    c->loop = loop;
+    c->fd = fd;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* fails on UNIX sockets */
+    event_assign(&c->ev_read, loop->base, fd, EV_READ | EV_PERSIST, on_read, c);
+    event_assign(&c->ev_write, loop->base, fd, EV_WRITE, on_write, c);
+    evtimer_assign(&c->ev_timer, loop->base, on_timer, c);
+    c->next = loop->conns;
+    if (c->next != NULL)
+        c->next->prev = c;
+    loop->conns = c;
+    atomic_fetch_add(&loop->n_conns, 1);
+    atomic_fetch_add(&loop->server->n_conns, 1);
+    atomic_fetch_add_explicit(&loop->stats.connections, 1, memory_order_relaxed);
+    c->read_deadline_ns = after_ms(c, loop->server->cfg->idle_timeout_ms);
+    if (event_add(&c->ev_read, NULL) != 0)
+        c->dead = true;
+    sl_loop_mark(loop, c);
+}
+
+/* Counts and logs the current request; status 499 = the client went away. */
+static void account(struct sl_conn *c, int status)
+{
+    struct sl_loop *loop = c->loop;
+    enum sl_http_method method = c->parser != NULL ? c->parser->method : SL_HTTP_OTHER;
+    uint64_t duration_ns = sl_now_ns() - c->t_start_ns;
+    uint64_t reply_bytes = c->reply_bytes + sl_conn_unsent(c);
+    sl_http_stats_request(&loop->stats, sl_route_idx(c->route), method, status, duration_ns,
+                          c->request_bytes, reply_bytes);
+    if (loop->server->cfg->access_log)
+        sl_access_log(c->parser, status, duration_ns, reply_bytes);
+}
+
+void sl_conn_destroy(struct sl_conn *c)
+{
+    struct sl_loop *loop = c->loop;
+    if (c->busy) {
+        atomic_fetch_add_explicit(&loop->stats.disconnects, 1, memory_order_relaxed);
+        account(c, 499);
+    }
+    if (c->call != NULL)
+        sl_call_destroy(c->call);
+    if (c->parser != NULL)
+        sl_loop_put_parser(loop, c->parser);
+    event_del(&c->ev_read);
+    event_del(&c->ev_write);
+    event_del(&c->ev_timer);
+    sl_sys->close(c->fd);
+    if (c->prev != NULL)
+        c->prev->next = c->next;
+    else
+        loop->conns = c->next;
+    if (c->next != NULL)
+        c->next->prev = c->prev;
+    atomic_fetch_sub(&loop->n_conns, 1);
+    atomic_fetch_sub(&loop->server->n_conns, 1);
+    sl_buf_deinit(&c->pending);
+    sl_buf_deinit(&c->out);
+    sl_free(c);
+}
+
+size_t sl_conn_unsent(const struct sl_conn *c)
+{
+    return c->out.n_bytes - c->out_sent;
+}
+
+/* ---- requests */
+
+/* May this request be served? Asked when its headers are complete and, to say why not, once more
+ * after its body was skipped. */
+static int check_head(const struct sl_conn *c, struct sl_refusal *r)
+{
+    const struct sl_http_parser *p = c->parser;
+    const struct sl_server_config *cfg = c->loop->server->cfg;
+    char allow[64];
+    if (sl_reply_is_preflight(c))
+        return 0;
+    if (c->route == NULL)
+        return sl_refuse(r, SL_ENOTFOUND, NULL, "no such path: %.*s", (int)SL_MIN(p->path.n, 80),
+                         p->path.p);
+    if (c->route->auth != SL_AUTH_OPEN && !sl_route_key_ok(cfg, p)) {
+        r->code = "invalid_api_key";
+        return sl_refuse(r, SL_EAUTH, NULL, "missing or wrong API key");
+    }
+    if (!(c->route->methods & 1u << p->method)) {
+        sl_route_allow(c->route, allow, sizeof allow);
+        return sl_refuse(r, SL_EMETHOD, NULL, "this path answers %s only", allow);
+    }
+    const struct sl_str *coding = sl_http_header(p, "content-encoding");
+    if (coding != NULL && !sl_str_equals_nocase(*coding, "identity"))
+        return sl_refuse(r, SL_EUNSUPPORTED, NULL, "not supported: Content-Encoding of a request");
+    if (!p->chunked && p->content_length > cfg->max_body_bytes)
+        return sl_refuse(r, SL_ETOOBIG, NULL, "body is larger than %llu bytes",
+                         (unsigned long long)cfg->max_body_bytes);
+    if (c->route->starts_work && atomic_load(&c->loop->server->drain) != SL_SERVING)
+        return sl_refuse(r, SL_ESHUTDOWN, NULL, "the server is shutting down");
+    return 0;
+}
+
+static void head_done(struct sl_conn *c)
+{
+    struct sl_http_parser *p = c->parser;
+    struct sl_refusal r = {0};
+    c->route = sl_route_find(p->path);
+    bool has_body = p->chunked || p->content_length > 0;
+    if (check_head(c, &r) != 0) {
+        if (has_body &&
+            (p->expect_continue || p->chunked || p->content_length > MAX_SKIPPED_BODY)) {
+            c->busy = true;
+            c->close_after = true;
+            sl_reply_refusal(c, &r);
+            return;
+        }
+        c->refused = true;
+    } else if (p->expect_continue && has_body) {
+        sl_buf_puts(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
+        sl_loop_mark(c->loop, c);
+    }
+    c->read_deadline_ns = after_ms(c, c->loop->server->cfg->body_timeout_ms);
+    sl_http_parser_body(p, c->refused);
+}
+
+static void request_done(struct sl_conn *c)
+{
+    struct sl_refusal r = {0};
+    c->busy = true;
+    c->read_deadline_ns = 0;
+    if (c->refused && check_head(c, &r) != 0)
+        sl_reply_refusal(c, &r);
+    else if (c->refused) /* it began to drain and ended between: cannot happen twice */
+        sl_reply(c, 503, "text/plain", NULL, "", 0);
+    else if (sl_reply_is_preflight(c))
+        sl_reply_preflight(c);
+    else
+        c->route->handle(c);
+}
+
+static void request_bad(struct sl_conn *c)
+{
+    struct sl_refusal r = {0};
+    int status = c->parser->status;
+    c->busy = true;
+    c->close_after = true;
+    (void)sl_refuse(&r, SL_EFORMAT, NULL, "malformed request: %s", c->parser->reason);
+    sl_reply_error(c, &r, status);
+}
+
+static void start_request(struct sl_conn *c)
+{
+    const struct sl_server_config *cfg = c->loop->server->cfg;
+    c->parser = sl_loop_parser(c->loop);
+    if (c->parser == NULL) {
+        c->dead = true;
+        return;
+    }
+    c->t_start_ns = c->loop->now_ns;
+    c->read_deadline_ns = after_ms(c, cfg->header_timeout_ms);
+    c->request_bytes = 0;
+    c->reply_bytes = 0 - (uint64_t)sl_conn_unsent(c); /* what is unsent is of earlier replies */
+    c->route = NULL;
+    c->refused = false;
+}
+
+static void keep_rest(struct sl_conn *c, const char *data, size_t n)
+{
+    if (c->close_after || c->dead)
+        return;
+    sl_buf_put(&c->pending, data, n);
+    if (!sl_buf_ok(&c->pending))
+        c->dead = true;
+    else if (c->pending.n_bytes >= MAX_PENDING && !c->read_paused)
+        watch(c, true);
+}
+
+static void consume(struct sl_conn *c, const char *data, size_t n)
+{
+    c->in_consume = true;
+    while (n > 0 && !c->busy && !c->dead && !c->close_after && sl_conn_unsent(c) < SL_OUT_HIGH) {
+        if (c->parser == NULL)
+            start_request(c);
+        if (c->dead)
+            break;
+        struct sl_http_parser *p = c->parser;
+        size_t took = sl_http_parser_feed(p, data, n);
+        data += took;
+        n -= took;
+        c->request_bytes += took;
+        if (p->state == SL_HTTP_BODY_PART) /* progress: the silence begins anew */
+            c->read_deadline_ns = after_ms(c, c->loop->server->cfg->body_timeout_ms);
+        if (p->state == SL_HTTP_HEAD_DONE)
+            head_done(c);
+        if (c->parser != p)
+            continue; /* refused at its headers: the reply is complete */
+        if (p->state == SL_HTTP_COMPLETE)
+            request_done(c);
+        else if (p->state == SL_HTTP_BAD)
+            request_bad(c);
+    }
+    c->in_consume = false;
+    if (n > 0)
+        keep_rest(c, data, n);
+}
+
+static void consume_pending(struct sl_conn *c)
+{
+    struct sl_buf held = c->pending;
+    c->pending = (struct sl_buf){0};
+    consume(c, held.data, held.n_bytes);
+    sl_buf_deinit(&held);
+    if (c->read_paused && c->pending.n_bytes < MAX_PENDING && !c->dead)
+        watch(c, false);
+}
+
+/* ---- replies */
+
+/* The reply is complete in c->out. */
+void sl_conn_reply_done(struct sl_conn *c)
+{
+    struct sl_loop *loop = c->loop;
+    account(c, c->status);
+    if (c->parser == NULL || !c->parser->keep_alive ||
+        atomic_load(&loop->server->drain) != SL_SERVING)
+        c->close_after = true;
+    if (c->parser != NULL)
+        sl_loop_put_parser(loop, c->parser);
+    c->parser = NULL;
+    c->busy = c->streaming = c->refused = false;
+    c->ping_deadline_ns = c->call_deadline_ns = 0;
+    c->read_deadline_ns = after_ms(c, loop->server->cfg->idle_timeout_ms);
+    sl_loop_mark(loop, c);
+}
+
+struct sl_buf *sl_conn_stream_buf(struct sl_conn *c)
+{
+    if (!c->chunk_open && !c->parser->http_1_0) {
+        c->chunk_open = true;
+        c->chunk_at = c->out.n_bytes;
+        sl_buf_puts(&c->out, "00000000\r\n"); /* the length is filled in by close_chunk */
+    }
+    sl_loop_mark(c->loop, c);
+    return &c->out;
+}
+
+static void close_chunk(struct sl_conn *c)
+{
+    static const char hex[] = "0123456789abcdef";
+    if (!c->chunk_open || !sl_buf_ok(&c->out))
+        return;
+    size_t n = c->out.n_bytes - c->chunk_at - 10;
+    c->chunk_open = false;
+    if (n == 0) {
+        c->out.n_bytes = c->chunk_at; /* an empty chunk would end the reply */
+        return;
+    }
+    for (int i = 0; i < 8; i++)
+        c->out.data[c->chunk_at + 7 - (size_t)i] = hex[n >> (4 * i) & 15];
+    sl_buf_puts(&c->out, "\r\n");
+}
+
+void sl_conn_stream_end(struct sl_conn *c)
+{
+    close_chunk(c);
+    if (!c->parser->http_1_0)
+        sl_buf_puts(&c->out, "0\r\n\r\n");
+    sl_conn_reply_done(c);
+}
+
+/* ---- writing */
+
+static bool write_out(struct sl_conn *c)
+{
+    uint64_t now = c->loop->now_ns;
+    close_chunk(c);
+    if (!sl_buf_ok(&c->out))
+        return false;
+    while (sl_conn_unsent(c) > 0) {
+        ssize_t n = sl_sys->write(c->fd, c->out.data + c->out_sent, sl_conn_unsent(c));
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            break;
+        if (n <= 0)
+            return false;
+        c->out_sent += (size_t)n;
+        c->reply_bytes += (uint64_t)n;
+        c->write_deadline_ns = 0;
+        if (c->call != NULL)
+            c->ping_deadline_ns = after_ms(c, c->loop->server->cfg->sse_ping_ms);
+    }
+    if (sl_conn_unsent(c) == 0) {
+        c->out_sent = 0;
+        if (c->out.cap_bytes > SL_OUT_LOW || (!c->busy && c->out.cap_bytes > 4096))
+            sl_buf_deinit(&c->out);
+        else
+            sl_buf_clear(&c->out);
+        c->write_deadline_ns = 0;
+        return true;
+    }
+    if (c->out_sent >= SL_OUT_LOW) {
+        size_t left = sl_conn_unsent(c);
+        memmove(c->out.data, c->out.data + c->out_sent, left);
+        c->out.n_bytes = left;
+        c->out_sent = 0;
+    }
+    if (c->write_deadline_ns == 0)
+        c->write_deadline_ns = SL_MAX(now, 1) +
+                               (uint64_t)c->loop->server->cfg->write_timeout_ms * MS;
+    return event_pending(&c->ev_write, EV_WRITE, NULL) || event_add(&c->ev_write, NULL) == 0;
+}
+
+static void arm_timer(struct sl_conn *c)
+{
+    const uint64_t deadlines[] = {c->busy ? 0 : c->read_deadline_ns, c->write_deadline_ns,
+                                  c->ping_deadline_ns, c->call_deadline_ns, c->linger_deadline_ns};
+    uint64_t first = UINT64_MAX, now = c->loop->now_ns;
+    for (size_t i = 0; i < SL_COUNT(deadlines); i++) {
+        if (deadlines[i] != 0)
+            first = SL_MIN(first, deadlines[i]);
+    }
+    if (first == UINT64_MAX || (c->armed_ns != 0 && c->armed_ns <= first))
+        return;
+    uint64_t wait_us = first > now ? (first - now) / 1000 + 1000 : 1;
+    struct timeval tv = {(time_t)(wait_us / 1000000), (suseconds_t)(wait_us % 1000000)};
+    c->armed_ns = first;
+    if (event_add(&c->ev_timer, &tv) != 0)
+        c->dead = true;
+}
+
+/* Everything is sent and no more is wanted: shut our side and wait for the peer's end. */
+static bool begin_linger(struct sl_conn *c)
+{
+    if (c->peer_closed || shutdown(c->fd, SHUT_WR) != 0)
+        return false;
+    c->lingering = true;
+    c->linger_deadline_ns = c->loop->now_ns + LINGER_NS;
+    c->read_deadline_ns = 0;
+    if (c->read_paused)
+        watch(c, false);
+    return true;
+}
+
+bool sl_conn_flush(struct sl_conn *c)
+{
+    for (int round = 0;; round++) {
+        if (c->dead || !write_out(c))
+            return false;
+        size_t unsent = sl_conn_unsent(c);
+        if (c->call != NULL && unsent < SL_OUT_LOW)
+            sl_call_resume(c->call);
+        if (!c->busy && c->pending.n_bytes > 0 && !c->close_after && unsent < SL_OUT_HIGH)
+            consume_pending(c);
+        if (c->dead)
+            return false;
+        if (sl_conn_unsent(c) == unsent)
+            break;
+        if (round == FLUSH_ROUNDS) { /* let others have their turn */
+            event_active(&c->ev_write, EV_WRITE, 0);
+            break;
+        }
+    }
+    if (c->close_after && !c->busy && !c->lingering && sl_conn_unsent(c) == 0 && !begin_linger(c))
+        return false;
+    arm_timer(c);
+    return !c->dead;
+}
+
+/* ---- events */
+
+static void peer_ended(struct sl_conn *c)
+{
+    c->peer_closed = true;
+    if (c->busy || sl_conn_unsent(c) == 0) {
+        c->dead = true; /* nobody reads the rest of a generation */
+        return;
+    }
+    c->close_after = true;
+    event_del(&c->ev_read);
+}
+
+static void on_read(evutil_socket_t fd, short what, void *arg)
+{
+    struct sl_conn *c = arg;
+    struct sl_loop *loop = c->loop;
+    sl_loop_enter(loop);
+    sl_loop_mark(loop, c);
+    if (what & EV_CLOSED) {
+        peer_ended(c);
+        sl_loop_flush(loop);
+        return;
+    }
+    ssize_t n = sl_sys->read((int)fd, loop->read_buf, SL_READ_BUF_BYTES);
+    if (n == 0) {
+        peer_ended(c);
+    } else if (n < 0) {
+        c->dead = errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR;
+    } else if (c->lingering) {
+        c->linger_bytes += (size_t)n;
+        c->dead = c->linger_bytes > LINGER_BYTES;
+    } else if (c->busy || c->pending.n_bytes > 0) {
+        keep_rest(c, loop->read_buf, (size_t)n);
+    } else {
+        consume(c, loop->read_buf, (size_t)n);
+    }
+    sl_loop_flush(loop);
+}
+
+static void on_write(evutil_socket_t fd, short what, void *arg)
+{
+    struct sl_conn *c = arg;
+    (void)fd;
+    (void)what;
+    sl_loop_enter(c->loop);
+    sl_loop_mark(c->loop, c);
+    sl_loop_flush(c->loop);
+}
+
+static bool passed(const struct sl_conn *c, uint64_t deadline_ns)
+{
+    return deadline_ns != 0 && c->loop->now_ns >= deadline_ns;
+}
+
+static void read_timed_out(struct sl_conn *c)
+{
+    struct sl_refusal r = {0};
+    if (c->parser == NULL || !sl_http_parser_started(c->parser)) {
+        c->dead = true;
+        return;
+    }
+    c->busy = true;
+    c->close_after = true;
+    (void)sl_refuse(&r, SL_ETIMEOUT, NULL, "the request did not arrive in time");
+    sl_reply_refusal(c, &r);
+}
+
+static void on_timer(evutil_socket_t fd, short what, void *arg)
+{
+    struct sl_conn *c = arg;
+    struct sl_loop *loop = c->loop;
+    (void)fd;
+    (void)what;
+    sl_loop_enter(loop);
+    sl_loop_mark(loop, c);
+    c->armed_ns = 0;
+    if (passed(c, c->linger_deadline_ns) || passed(c, c->write_deadline_ns))
+        c->dead = true;
+    else if (!c->busy && !c->lingering && passed(c, c->read_deadline_ns))
+        read_timed_out(c);
+    if (c->call != NULL && passed(c, c->call_deadline_ns)) {
+        c->call_deadline_ns = 0;
+        sl_call_abort(c->call);
+    }
+    if (c->call != NULL && passed(c, c->ping_deadline_ns)) {
+        c->ping_deadline_ns = after_ms(c, loop->server->cfg->sse_ping_ms);
+        sl_call_ping(c->call);
+    }
+    sl_loop_flush(loop);
+}
+
+void sl_conn_begin_drain(struct sl_conn *c)
+{
+    bool between = c->parser == NULL || !sl_http_parser_started(c->parser);
+    if (!c->busy && between && sl_conn_unsent(c) == 0 && c->pending.n_bytes == 0) {
+        c->dead = true;
+        sl_loop_mark(c->loop, c);
+    }
+}

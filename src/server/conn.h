@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT
+ * conn.h - one HTTP connection: reading requests, writing replies, time limits, disconnects.
+ *
+ * A connection belongs to one HTTP thread and serves one request at a time; bytes of later ones
+ * wait, bounded. Handlers only append to the output; sockets are written once per wake-up, by
+ * sl_loop_flush, which is also the only place that destroys connections. So a handler may use its
+ * connection until it returns, whatever happened to the peer.
+ */
+#ifndef SL_SERVER_CONN_H
+#define SL_SERVER_CONN_H
+
+#include "server/http_parse.h"
+#include "server/json_in.h"
+#include "server/loop.h"
+
+#include <event2/event.h>
+#include <event2/event_struct.h>
+
+/* Unsent bytes above which a request is not read from (slow reader), and below which it is again.
+ */
+#define SL_OUT_HIGH (256u << 10)
+#define SL_OUT_LOW  (64u << 10)
+
+struct sl_call;
+struct sl_route;
+
+struct sl_conn {
+    struct sl_loop *loop;
+    int fd;
+    struct event ev_read, ev_write, ev_timer;
+    struct sl_http_parser *parser; /* NULL while idle: an idle connection stays small */
+    struct sl_buf pending;         /* bytes of requests after the current one */
+    struct sl_buf out;
+    size_t out_sent;
+    const struct sl_route *route; /* of the current request, NULL = unknown path */
+    struct sl_call *call;         /* generation in progress */
+    struct sl_conn *prev, *next, *next_dirty;
+    uint64_t t_start_ns, armed_ns;                                  /* armed: the timer fires */
+    uint64_t read_deadline_ns, write_deadline_ns;                   /* 0 = none */
+    uint64_t ping_deadline_ns, call_deadline_ns, linger_deadline_ns;
+    uint64_t reply_bytes, request_bytes;
+    size_t chunk_at, linger_bytes; /* chunk_at: where the open HTTP chunk begins in out */
+    int status;
+    bool busy;        /* a request was handed over and its reply is not complete */
+    bool refused;     /* the reply is decided, the body is only being skipped */
+    bool streaming;   /* the reply's headers are out, chunks follow */
+    bool chunk_open;
+    bool close_after; /* no further request on this connection */
+    bool read_paused, peer_closed, lingering, dead, is_dirty, in_consume;
+};
+
+void sl_conn_create(struct sl_loop *loop, int fd); /* takes the descriptor, also on failure */
+void sl_conn_destroy(struct sl_conn *c);
+/* Writes what is unsent; called by sl_loop_flush. false: the connection is over, destroy it. */
+bool sl_conn_flush(struct sl_conn *c);
+void sl_conn_begin_drain(struct sl_conn *c); /* closes it as soon as no request is in progress */
+
+/* The reply lies complete in out: counts it and makes the connection ready for the next request. */
+void sl_conn_reply_done(struct sl_conn *c);
+/* Where the next part of a streamed reply is appended (sl_reply_stream came first). */
+struct sl_buf *sl_conn_stream_buf(struct sl_conn *c);
+void sl_conn_stream_end(struct sl_conn *c);
+size_t sl_conn_unsent(const struct sl_conn *c);
+
+#endif

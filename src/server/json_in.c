@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: MIT */
+#include "server/json_in.h"
+
+#include "base/limits.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+void sl_refusal_param(struct sl_refusal *r, const char *field)
+{
+    snprintf(r->param, sizeof r->param, "%s", field != NULL ? field : "");
+}
+
+int sl_json_depth(const char *text, size_t n, int limit)
+{
+    int depth = 0, deepest = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < n && deepest <= limit; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = false;
+        } else if (c == '"') {
+            in_string = true;
+        } else if (c == '[' || c == '{') {
+            depth++;
+            deepest = depth > deepest ? depth : deepest;
+        } else if ((c == ']' || c == '}') && depth > 0) {
+            depth--;
+        }
+    }
+    return deepest;
+}
+
+int sl_json_parse_object(const char *text, size_t n, json_t **out, struct sl_refusal *r)
+{
+    json_error_t error;
+    *out = NULL;
+    if (sl_json_depth(text, n, SL_MAX_JSON_DEPTH) > SL_MAX_JSON_DEPTH)
+        return sl_refuse(r, SL_ELIMIT, NULL, "body: JSON nested deeper than %d levels",
+                         SL_MAX_JSON_DEPTH);
+    json_t *root = json_loadb(text, n, JSON_ALLOW_NUL, &error);
+    if (root == NULL) {
+        if (json_error_code(&error) == json_error_out_of_memory)
+            return sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
+        return sl_refuse(r, SL_EFORMAT, NULL, "body is not valid JSON: line %d, column %d: %s",
+                         error.line, error.column, error.text);
+    }
+    if (!json_is_object(root)) {
+        int rc = sl_refuse(r, SL_EFORMAT, NULL, "body must be a JSON object, not %s",
+                           sl_json_type_name(root));
+        json_decref(root);
+        return rc;
+    }
+    *out = root;
+    return 0;
+}
+
+const char *sl_json_type_name(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a number";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    case JSON_NULL:
+        break;
+    }
+    return "null";
+}
+
+int sl_json_bool(const json_t *v, const char *name, bool *out, struct sl_refusal *r)
+{
+    if (!json_is_boolean(v))
+        return sl_refuse(r, SL_EINVAL, name, "%s must be true or false, not %s", name,
+                         sl_json_type_name(v));
+    *out = json_is_true(v);
+    return 0;
+}
+
+int sl_json_int(const json_t *v, const char *name, int64_t min, int64_t max, int64_t *out,
+                struct sl_refusal *r)
+{
+    int64_t x;
+    if (json_is_integer(v)) {
+        x = json_integer_value(v);
+    } else {
+        double d = json_is_real(v) ? json_real_value(v) : NAN;
+        if (!(d >= -0x1p53 && d <= 0x1p53) || d != floor(d))
+            return sl_refuse(r, SL_EINVAL, name, "%s must be an integer, not %s", name,
+                             sl_json_type_name(v));
+        x = (int64_t)d;
+    }
+    if (x < min || x > max)
+        return sl_refuse(r, SL_EINVAL, name, "%s must be between %lld and %lld, got %lld", name,
+                         (long long)min, (long long)max, (long long)x);
+    *out = x;
+    return 0;
+}
+
+int sl_json_number(const json_t *v, const char *name, double min, double max, double *out,
+                   struct sl_refusal *r)
+{
+    if (!json_is_number(v))
+        return sl_refuse(r, SL_EINVAL, name, "%s must be a number, not %s", name,
+                         sl_json_type_name(v));
+    double x = json_number_value(v);
+    if (!(x >= min && x <= max)) /* written so that NaN fails */
+        return sl_refuse(r, SL_EINVAL, name, "%s must be between %g and %g, got %g", name, min, max,
+                         x);
+    *out = x;
+    return 0;
+}
+
+int sl_json_cstr(const json_t *v, const char *name, size_t max_bytes, const char **out,
+                 struct sl_refusal *r)
+{
+    if (!json_is_string(v))
+        return sl_refuse(r, SL_EINVAL, name, "%s must be a string, not %s", name,
+                         sl_json_type_name(v));
+    const char *s = json_string_value(v);
+    size_t n = json_string_length(v);
+    if (n > max_bytes)
+        return sl_refuse(r, SL_ELIMIT, name, "%s is longer than %zu bytes", name, max_bytes);
+    if (memchr(s, '\0', n) != NULL)
+        return sl_refuse(r, SL_EINVAL, name, "%s must not contain a NUL character", name);
+    *out = s;
+    return 0;
+}

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: MIT */
+#include "server/listen.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#define BACKLOG 1024
+
+static int port_of(int fd)
+{
+    struct sockaddr_storage addr;
+    socklen_t n = sizeof addr;
+    if (getsockname(fd, (struct sockaddr *)&addr, &n) != 0)
+        return -1;
+    if (addr.ss_family == AF_INET6)
+        return ntohs(((struct sockaddr_in6 *)&addr)->sin6_port);
+    return ntohs(((struct sockaddr_in *)&addr)->sin_port);
+}
+
+int sl_listen_tcp(const char *host, int *port, int *fd, struct sl_error *err)
+{
+    struct addrinfo hints = {.ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICHOST | AI_NUMERICSERV};
+    struct addrinfo *addr = NULL;
+    char service[16];
+    int one = 1;
+    snprintf(service, sizeof service, "%d", *port);
+    const char *numeric = strcmp(host, "localhost") == 0 ? "127.0.0.1" : host;
+    int rc = getaddrinfo(numeric, service, &hints, &addr);
+    if (rc != 0)
+        return sl_fail(err, SL_EINVAL, "--host %s is not an IP address (%s)", host,
+                       gai_strerror(rc));
+    *fd = socket(addr->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (*fd < 0) {
+        freeaddrinfo(addr);
+        return sl_fail(err, SL_EIO, "socket for %s: %s", host, strerror(errno));
+    }
+    (void)setsockopt(*fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+    if (addr->ai_family == AF_INET6)
+        (void)setsockopt(*fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof one);
+    rc = bind(*fd, addr->ai_addr, addr->ai_addrlen);
+    freeaddrinfo(addr);
+    if (rc != 0 || listen(*fd, BACKLOG) != 0) {
+        rc = sl_fail(err, SL_EIO, "cannot listen on %s port %d: %s", host, *port, strerror(errno));
+        sl_sys->close(*fd);
+        return rc;
+    }
+    *port = port_of(*fd);
+    return 0;
+}
+
+/* A socket file whose server is gone refuses connections; only then may it be replaced. */
+static bool is_abandoned(const struct sockaddr_un *addr)
+{
+    struct stat st;
+    if (stat(addr->sun_path, &st) != 0 || !S_ISSOCK(st.st_mode))
+        return false;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return false;
+    bool refused = connect(fd, (const struct sockaddr *)addr, sizeof *addr) != 0 &&
+                   errno == ECONNREFUSED;
+    sl_sys->close(fd);
+    return refused;
+}
+
+int sl_listen_unix(const char *path, int *fd, struct sl_error *err)
+{
+    struct sockaddr_un addr = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof addr.sun_path)
+        return sl_fail(err, SL_EINVAL, "--uds: path is longer than %zu bytes",
+                       sizeof addr.sun_path - 1);
+    memcpy(addr.sun_path, path, strlen(path) + 1);
+    if (is_abandoned(&addr))
+        (void)unlink(path);
+    *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (*fd < 0)
+        return sl_fail(err, SL_EIO, "socket for %s: %s", path, strerror(errno));
+    if (bind(*fd, (struct sockaddr *)&addr, sizeof addr) != 0 || listen(*fd, BACKLOG) != 0) {
+        int rc = sl_fail(err, SL_EIO, "cannot listen on %s: %s", path, strerror(errno));
+        sl_sys->close(*fd);
+        return rc;
+    }
+    return 0;
+}
+
+int sl_listen_write_port(const char *path, int port, struct sl_error *err)
+{
+    char text[16], temporary[4096];
+    int n = snprintf(text, sizeof text, "%d\n", port);
+    if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp", path) >= sizeof temporary)
+        return sl_fail(err, SL_EINVAL, "--port-file: path is too long");
+    int rc = sl_write_file(temporary, text, (size_t)n, err);
+    if (rc != 0)
+        return rc;
+    if (rename(temporary, path) != 0)
+        return sl_fail(err, SL_EIO, "--port-file %s: %s", path, strerror(errno));
+    return 0;
+}
+
+void sl_listen_raise_fd_limit(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+        return;
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(RLIMIT_NOFILE, &limit); /* connections beyond it are refused one by one */
+}

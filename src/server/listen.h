@@ -1,0 +1,18 @@
+/* SPDX-License-Identifier: MIT
+ * listen.h - listening sockets: TCP addresses and UNIX paths. Names are not looked up.
+ */
+#ifndef SL_SERVER_LISTEN_H
+#define SL_SERVER_LISTEN_H
+
+#include "base/err.h"
+
+/* host: a numeric IPv4 or IPv6 address or "localhost". *port 0 becomes the port that was free. The
+ * socket is non-blocking and listens. */
+SL_MUST_CHECK int sl_listen_tcp(const char *host, int *port, int *fd, struct sl_error *err);
+/* Replaces a socket file that nobody serves any more. */
+SL_MUST_CHECK int sl_listen_unix(const char *path, int *fd, struct sl_error *err);
+/* Writes the port so that a reader sees nothing or all of it. */
+SL_MUST_CHECK int sl_listen_write_port(const char *path, int port, struct sl_error *err);
+void sl_listen_raise_fd_limit(void); /* as many descriptors as the system allows */
+
+#endif

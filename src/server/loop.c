@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT */
+#include "server/loop.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+#include "server/call.h"
+#include "server/conn.h"
+#include "text/tokenizer.h"
+
+#include <string.h>
+
+#define INBOX_CAP      4096
+#define ABORT_GRACE_MS 1000 /* for the last events of aborted requests to leave */
+
+void sl_loop_enter(struct sl_loop *loop)
+{
+    loop->now_ns = sl_now_ns();
+}
+
+void sl_loop_mark(struct sl_loop *loop, struct sl_conn *c)
+{
+    if (c->is_dirty)
+        return;
+    c->is_dirty = true;
+    c->next_dirty = loop->dirty;
+    loop->dirty = c;
+}
+
+/* Draining is over when no generation runs and no reply waits for its client. */
+static bool is_drained(const struct sl_loop *loop)
+{
+    if (loop->drain_seen == SL_SERVING || loop->n_calls > 0)
+        return false;
+    for (const struct sl_conn *c = loop->conns; c != NULL; c = c->next) {
+        if (sl_conn_unsent(c) > 0 || c->busy)
+            return false;
+    }
+    /* The first thread accepts probes until the others are done. */
+    return loop != loop->server->loops || atomic_load(&loop->server->n_running) == 1;
+}
+
+void sl_loop_flush(struct sl_loop *loop)
+{
+    while (loop->dirty != NULL) {
+        struct sl_conn *c = loop->dirty;
+        loop->dirty = c->next_dirty;
+        /* is_dirty stays set: what the flush itself appends is sent in its own rounds */
+        if (sl_conn_flush(c))
+            c->is_dirty = false;
+        else
+            sl_conn_destroy(c);
+    }
+    if (loop->drain_seen != SL_SERVING && is_drained(loop))
+        event_base_loopbreak(loop->base);
+}
+
+static void on_outbox(evutil_socket_t fd, short what, void *arg)
+{
+    struct sl_loop *loop = arg;
+    struct sl_request *req;
+    (void)fd;
+    (void)what;
+    sl_loop_enter(loop);
+    while ((req = sl_outbox_next(loop->outbox)) != NULL)
+        sl_call_news(sl_request_user(req));
+    sl_loop_flush(loop);
+}
+
+static void on_abort_grace(evutil_socket_t fd, short what, void *arg)
+{
+    struct sl_loop *loop = arg;
+    (void)fd;
+    (void)what;
+    loop->rc = SL_ETIMEOUT;
+    event_base_loopbreak(loop->base);
+}
+
+static void follow_drain(struct sl_loop *loop)
+{
+    int drain = atomic_load(&loop->server->drain);
+    if (drain == loop->drain_seen)
+        return;
+    loop->drain_seen = drain;
+    for (struct sl_conn *c = loop->conns; c != NULL; c = c->next)
+        sl_conn_begin_drain(c);
+    if (drain != SL_ABORTING)
+        return;
+    const struct timeval grace = {ABORT_GRACE_MS / 1000, ABORT_GRACE_MS % 1000 * 1000};
+    if (loop->n_calls > 0)
+        loop->rc = SL_ETIMEOUT;
+    for (struct sl_call *call = loop->calls; call != NULL; call = call->next)
+        sl_call_abort(call);
+    if (event_base_once(loop->base, -1, EV_TIMEOUT, on_abort_grace, loop, &grace) != 0)
+        event_base_loopbreak(loop->base);
+}
+
+static void on_inbox(evutil_socket_t fd, short what, void *arg)
+{
+    struct sl_loop *loop = arg;
+    void *item;
+    (void)fd;
+    (void)what;
+    sl_loop_enter(loop);
+    sl_queue_wait(&loop->inbox, 0); /* takes back a wake-up that came without an item */
+    while ((item = sl_queue_pop(&loop->inbox)) != NULL)
+        sl_conn_create(loop, (int)(intptr_t)item - 1);
+    follow_drain(loop);
+    sl_loop_flush(loop);
+}
+
+void sl_loop_wake(struct sl_loop *loop)
+{
+    sl_queue_wake(&loop->inbox);
+}
+
+static struct event_base *new_base(void)
+{
+    struct event_config *cfg = event_config_new();
+    struct event_base *base = NULL;
+    if (cfg == NULL)
+        return NULL;
+    /* One thread per base; EV_CLOSED shows a disconnect while input is paused. */
+    if (event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK) == 0 &&
+        event_config_require_features(cfg, EV_FEATURE_EARLY_CLOSE) == 0)
+        base = event_base_new_with_config(cfg);
+    event_config_free(cfg);
+    return base;
+}
+
+int sl_loop_init(struct sl_loop *loop, struct sl_server *server, struct sl_error *err)
+{
+    loop->server = server;
+    loop->inbox.event_fd = -1;
+    int rc = sl_queue_init(&loop->inbox, INBOX_CAP, err);
+    if (rc == 0)
+        rc = sl_outbox_create(&loop->outbox, err);
+    if (rc == 0)
+        rc = sl_random(loop->id_seed, sizeof loop->id_seed, err);
+    if (rc != 0)
+        return rc;
+    loop->n_token_buf = sl_detok_max_bytes(sl_engine_tokenizer(server->eng)) + 16;
+    loop->token_buf = sl_malloc(loop->n_token_buf);
+    loop->read_buf = sl_malloc(SL_READ_BUF_BYTES);
+    loop->base = new_base();
+    if (loop->base == NULL || loop->read_buf == NULL || loop->token_buf == NULL)
+        return sl_fail(err, SL_ENOMEM, "cannot set up an HTTP thread");
+    loop->ev_inbox = event_new(loop->base, sl_queue_fd(&loop->inbox), EV_READ | EV_PERSIST,
+                               on_inbox, loop);
+    loop->ev_outbox = event_new(loop->base, sl_outbox_fd(loop->outbox), EV_READ | EV_PERSIST,
+                                on_outbox, loop);
+    if (loop->ev_inbox == NULL || loop->ev_outbox == NULL || event_add(loop->ev_inbox, NULL) != 0 ||
+        event_add(loop->ev_outbox, NULL) != 0)
+        return sl_fail(err, SL_ENOMEM, "cannot set up an HTTP thread");
+    return 0;
+}
+
+void sl_loop_run(struct sl_loop *loop)
+{
+    (void)event_base_dispatch(loop->base);
+    while (loop->conns != NULL)
+        sl_conn_destroy(loop->conns);
+    loop->dirty = NULL;
+    atomic_fetch_sub(&loop->server->n_running, 1);
+    if (loop != loop->server->loops)
+        sl_loop_wake(loop->server->loops);
+}
+
+void sl_loop_deinit(struct sl_loop *loop)
+{
+    void *item;
+    while (loop->conns != NULL)
+        sl_conn_destroy(loop->conns);
+    while (loop->inbox.items != NULL && (item = sl_queue_pop(&loop->inbox)) != NULL)
+        sl_sys->close((int)(intptr_t)item - 1);
+    if (loop->spare_parser != NULL) {
+        sl_http_parser_deinit(loop->spare_parser);
+        sl_free(loop->spare_parser);
+    }
+    if (loop->ev_inbox != NULL)
+        event_free(loop->ev_inbox);
+    if (loop->ev_outbox != NULL)
+        event_free(loop->ev_outbox);
+    if (loop->base != NULL)
+        event_base_free(loop->base);
+    if (loop->outbox != NULL)
+        sl_outbox_destroy(loop->outbox);
+    sl_queue_deinit(&loop->inbox);
+    sl_free(loop->read_buf);
+    sl_free(loop->token_buf);
+}
+
+struct sl_http_parser *sl_loop_parser(struct sl_loop *loop)
+{
+    struct sl_http_parser *p = loop->spare_parser;
+    if (p != NULL) {
+        loop->spare_parser = NULL;
+        return p;
+    }
+    p = sl_malloc(sizeof *p);
+    if (p != NULL)
+        sl_http_parser_init(p, loop->server->cfg->max_body_bytes);
+    return p;
+}
+
+void sl_loop_put_parser(struct sl_loop *loop, struct sl_http_parser *p)
+{
+    if (loop->spare_parser == NULL) {
+        sl_http_parser_reset(p);
+        loop->spare_parser = p;
+        return;
+    }
+    sl_http_parser_deinit(p);
+    sl_free(p);
+}

@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: MIT
+ * loop.h - one HTTP thread: an event base, its connections, its outbox, its counters.
+ *
+ * Everything in struct sl_loop belongs to its thread except `inbox` (accepted sockets handed over
+ * by the first thread) and the atomics. struct sl_server is shared and constant while serving,
+ * except its atomics.
+ */
+#ifndef SL_SERVER_LOOP_H
+#define SL_SERVER_LOOP_H
+
+#include "base/queue.h"
+#include "server/http_stats.h"
+#include "server/server.h"
+
+#include <event2/event.h>
+#include <event2/event_struct.h>
+#include <stdatomic.h>
+
+struct sl_conn;
+struct sl_call;
+struct sl_http_parser;
+struct sl_loop;
+
+enum sl_drain { SL_SERVING, SL_DRAINING, SL_ABORTING };
+
+struct sl_server {
+    const struct sl_server_config *cfg;
+    struct sl_engine *eng;
+    const char *model_name;      /* the first served name */
+    const char *fallback_name;   /* served when the configuration names none */
+    struct sl_sampling defaults; /* the model's sampling values */
+    int64_t t_created_s;
+    struct sl_loop *loops;
+    int n_loops;
+    atomic_int drain;     /* enum sl_drain */
+    atomic_int n_conns;   /* over all threads */
+    atomic_int n_running; /* threads whose loop has not ended */
+    _Atomic uint64_t next_id, n_refused_conns;
+};
+
+struct sl_loop {
+    struct sl_server *server;
+    struct event_base *base;
+    struct sl_outbox *outbox;
+    struct event *ev_outbox, *ev_inbox;
+    struct sl_queue inbox;
+    struct sl_conn *conns, *dirty;
+    struct sl_call *calls;
+    struct sl_http_parser *spare_parser; /* kept for the next request */
+    char *read_buf;
+    char *token_buf; /* room for the text of one token */
+    size_t n_token_buf;
+    uint64_t now_ns; /* of the current wake-up */
+    uint64_t id_seed[2];
+    atomic_int n_conns;
+    int n_calls;
+    int drain_seen; /* enum sl_drain that this thread has acted on */
+    bool can_end;
+    int rc;
+    pthread_t thread;
+    struct sl_http_stats stats;
+};
+
+#define SL_READ_BUF_BYTES (64u << 10)
+
+SL_MUST_CHECK int sl_loop_init(struct sl_loop *loop, struct sl_server *server,
+                               struct sl_error *err);
+void sl_loop_deinit(struct sl_loop *loop);
+void sl_loop_run(struct sl_loop *loop); /* returns when drained or aborted */
+/* Every event callback begins with enter and ends with flush. */
+void sl_loop_enter(struct sl_loop *loop);
+void sl_loop_flush(struct sl_loop *loop);
+void sl_loop_mark(struct sl_loop *loop, struct sl_conn *c); /* c has output or ended */
+/* From any thread: act on server->drain. */
+void sl_loop_wake(struct sl_loop *loop);
+struct sl_http_parser *sl_loop_parser(struct sl_loop *loop); /* NULL: out of memory */
+void sl_loop_put_parser(struct sl_loop *loop, struct sl_http_parser *p);
+
+#endif

@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: MIT */
+#include "server/metrics.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+#include "server/loop.h"
+#include "server/reply.h"
+#include "server/route.h"
+#include "server/sse.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+struct out {
+    struct sl_buf *b;
+    struct sl_buf labels; /* model_name="...",engine="0" */
+};
+
+static void head(struct out *o, const char *name, const char *type, const char *help)
+{
+    sl_buf_printf(o->b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* Label values escape backslash, quote and line end. */
+static void put_label_value(struct sl_buf *b, const char *s)
+{
+    for (; *s != '\0'; s++) {
+        if (*s == '\n') {
+            SL_PUT(b, "\\n");
+            continue;
+        }
+        if (*s == '"' || *s == '\\')
+            sl_buf_putc(b, '\\');
+        sl_buf_putc(b, *s);
+    }
+}
+
+/* Floats as Go and Python write them: "1.0", "0.001". */
+static void put_float(struct sl_buf *b, double x)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.15g", x);
+    sl_buf_puts(b, text);
+    if (strpbrk(text, ".eni") == NULL) /* neither a fraction, an exponent, nor nan or inf */
+        SL_PUT(b, ".0");
+}
+
+/* name{<model labels>[,extra]} value */
+static void sample(struct out *o, const char *name, const char *extra, double value)
+{
+    sl_buf_puts(o->b, name);
+    sl_buf_putc(o->b, '{');
+    sl_buf_put(o->b, o->labels.data, o->labels.n_bytes);
+    if (extra != NULL) {
+        sl_buf_putc(o->b, ',');
+        sl_buf_puts(o->b, extra);
+    }
+    SL_PUT(o->b, "} ");
+    put_float(o->b, value);
+    sl_buf_putc(o->b, '\n');
+}
+
+static void gauge(struct out *o, const char *name, const char *help, double value)
+{
+    head(o, name, "gauge", help);
+    sample(o, name, NULL, value);
+}
+
+static void counter(struct out *o, const char *name, const char *help, uint64_t value)
+{
+    head(o, name, "counter", help);
+    sample(o, name, NULL, (double)value);
+}
+
+/* counts[n] is the bucket above the last bound; labels may be empty. */
+static void histogram_body(struct sl_buf *b, const char *name, const char *labels,
+                           const double *bounds, int n, const uint64_t *counts, uint64_t above,
+                           double sum)
+{
+    uint64_t total = 0;
+    const char *comma = labels[0] != '\0' ? "," : "";
+    for (int i = 0; i < n; i++) {
+        total += counts[i];
+        sl_buf_printf(b, "%s_bucket{%s%sle=\"", name, labels, comma);
+        put_float(b, bounds[i]);
+        SL_PUT(b, "\"} ");
+        put_float(b, (double)total);
+        sl_buf_putc(b, '\n');
+    }
+    total += above;
+    sl_buf_printf(b, "%s_bucket{%s%sle=\"+Inf\"} ", name, labels, comma);
+    put_float(b, (double)total);
+    const char *open = labels[0] != '\0' ? "{" : "", *close = labels[0] != '\0' ? "}" : "";
+    sl_buf_printf(b, "\n%s_count%s%s%s ", name, open, labels, close);
+    put_float(b, (double)total);
+    sl_buf_printf(b, "\n%s_sum%s%s%s ", name, open, labels, close);
+    put_float(b, sum);
+    sl_buf_putc(b, '\n');
+}
+
+static void engine_histograms(struct out *o, const struct sl_stats *st)
+{
+    static const struct {
+        const char *name, *help;
+        size_t offset;
+    } rows[] = {
+        {"vllm:time_to_first_token_seconds", "Time to first token.",
+         offsetof(struct sl_stats, ttft_s)},
+        {"vllm:inter_token_latency_seconds", "Time between two tokens.",
+         offsetof(struct sl_stats, itl_s)},
+        {"vllm:e2e_request_latency_seconds", "Time from arrival to the last token.",
+         offsetof(struct sl_stats, e2e_s)},
+        {"vllm:request_queue_time_seconds", "Time waiting to be scheduled.",
+         offsetof(struct sl_stats, queue_s)},
+        {"vllm:request_inference_time_seconds", "Time from scheduling to the last token.",
+         offsetof(struct sl_stats, inference_s)},
+        {"vllm:request_prefill_time_seconds", "Time from scheduling to the first token.",
+         offsetof(struct sl_stats, prefill_s)},
+        {"vllm:request_decode_time_seconds", "Time from the first token to the last.",
+         offsetof(struct sl_stats, decode_s)},
+        {"vllm:iteration_tokens_total", "Tokens in one engine step.",
+         offsetof(struct sl_stats, step_tokens)},
+        {"vllm:request_prompt_tokens", "Prompt tokens of a request.",
+         offsetof(struct sl_stats, prompt_len)},
+        {"vllm:request_generation_tokens", "Generated tokens of a request.",
+         offsetof(struct sl_stats, output_len)},
+    };
+    for (size_t i = 0; i < SL_COUNT(rows); i++) {
+        const struct sl_hist *h = (const void *)((const char *)st + rows[i].offset);
+        int n = 0;
+        const double *bounds = sl_hist_bounds(rows[i].offset, &n);
+        head(o, rows[i].name, "histogram", rows[i].help);
+        histogram_body(o->b, rows[i].name, o->labels.data, bounds, n, h->counts,
+                       h->counts[SL_HIST_MAX], h->sum);
+    }
+}
+
+static void engine_gauges(struct out *o, const struct sl_metrics_in *in)
+{
+    const struct sl_stats *st = in->stats;
+    const struct sl_model_info *info = in->info;
+    static const char by_reason[] = "vllm:num_requests_waiting_by_reason";
+    char extra[160];
+    gauge(o, "vllm:num_requests_running", "Requests in the current step.", st->n_running);
+    gauge(o, "vllm:num_requests_waiting", "Requests waiting to run.", st->n_waiting);
+    head(o, by_reason, "gauge", "Requests waiting to run, by what they wait for.");
+    sample(o, by_reason, "reason=\"capacity\"", st->n_waiting);
+    sample(o, by_reason, "reason=\"deferred\"", 0);
+    int32_t owned = st->n_pages - st->n_pages_free - st->n_pages_cached;
+    gauge(o, "vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.",
+          st->n_pages > 0 ? (double)owned / st->n_pages : 0);
+    head(o, "vllm:cache_config_info", "gauge", "Layout of the KV cache.");
+    snprintf(extra, sizeof extra, "block_size=\"%d\",num_gpu_blocks=\"%d\",cache_dtype=\"%.32s\"",
+             info->block_size, info->n_pages, info->kv_dtype != NULL ? info->kv_dtype : "");
+    sample(o, "vllm:cache_config_info", extra, 1);
+    gauge(o, "sluice:kv_pages_total", "KV pages.", st->n_pages);
+    gauge(o, "sluice:kv_pages_free", "KV pages without content.", st->n_pages_free);
+    gauge(o, "sluice:kv_pages_cached", "KV pages kept for reuse by no running request.",
+          st->n_pages_cached);
+}
+
+static void engine_counters(struct out *o, const struct sl_stats *st)
+{
+    static const char by_source[] = "vllm:prompt_tokens_by_source_total";
+    static const char success[] = "vllm:request_success_total";
+    counter(o, "vllm:prompt_tokens_total", "Prompt tokens processed.", st->prompt_tokens);
+    counter(o, "vllm:generation_tokens_total", "Tokens generated.", st->generation_tokens);
+    counter(o, "vllm:prompt_tokens_cached_total", "Prompt tokens found in the prefix cache.",
+            st->prompt_tokens_cached);
+    head(o, by_source, "counter", "Prompt tokens by where their KV came from.");
+    uint64_t cached = SL_MIN(st->prompt_tokens_cached, st->prompt_tokens);
+    sample(o, by_source, "source=\"local_compute\"", (double)(st->prompt_tokens - cached));
+    sample(o, by_source, "source=\"local_cache_hit\"", (double)cached);
+    counter(o, "vllm:prefix_cache_queries_total", "Tokens looked up in the prefix cache.",
+            st->prefix_queries);
+    counter(o, "vllm:prefix_cache_hits_total", "Tokens found in the prefix cache.",
+            st->prefix_hits);
+    counter(o, "vllm:num_preemptions_total", "Requests put back to wait.", st->preemptions);
+    head(o, success, "counter", "Requests that ended, by reason.");
+    sample(o, success, "finished_reason=\"stop\"", (double)st->finished[SL_FINISH_STOP]);
+    sample(o, success, "finished_reason=\"length\"", (double)st->finished[SL_FINISH_LENGTH]);
+    sample(o, success, "finished_reason=\"abort\"", (double)st->finished[SL_FINISH_ABORT]);
+    sample(o, success, "finished_reason=\"error\"", (double)st->finished[SL_FINISH_ERROR]);
+    counter(o, "sluice:steps_total", "Engine steps.", st->steps);
+    counter(o, "sluice:step_mallocs_total", "Heap calls on the engine thread after start; 0.",
+            st->step_mallocs);
+}
+
+/* ---- what the HTTP threads count */
+
+static uint64_t get(const _Atomic uint64_t *x)
+{
+    return atomic_load_explicit(x, memory_order_relaxed);
+}
+
+/* Sums one counter, given by its offset, over the threads. */
+static uint64_t sum_at(const struct sl_metrics_in *in, size_t offset)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < in->n_http; i++)
+        sum += get((const _Atomic uint64_t *)(const void *)((const char *)in->http[i] + offset));
+    return sum;
+}
+
+#define HTTP(field) offsetof(struct sl_http_stats, field)
+
+static void param_histogram(struct out *o, const struct sl_metrics_in *in, const char *name,
+                            const char *help, size_t offset)
+{
+    double bounds[SL_PARAM_N_BUCKETS];
+    uint64_t counts[SL_PARAM_N_BUCKETS + 1];
+    for (int i = 0; i <= SL_PARAM_N_BUCKETS; i++) {
+        if (i < SL_PARAM_N_BUCKETS)
+            bounds[i] = (double)sl_count_hist_bound(i);
+        counts[i] = sum_at(in, offset + (size_t)i * sizeof(uint64_t));
+    }
+    uint64_t sum = sum_at(in, offset + offsetof(struct sl_count_hist, sum));
+    head(o, name, "histogram", help);
+    histogram_body(o->b, name, o->labels.data, bounds, SL_PARAM_N_BUCKETS, counts,
+                   counts[SL_PARAM_N_BUCKETS], (double)sum);
+}
+
+static const char *handler_of(const struct sl_metrics_in *in, int route)
+{
+    for (int i = 0; i <= route; i++) {
+        if (in->handlers[i] == NULL)
+            return "none"; /* the row of unknown paths */
+    }
+    return in->handlers[route];
+}
+
+static void http_counts(struct out *o, const struct sl_metrics_in *in)
+{
+    head(o, "http_requests_total", "counter", "Requests by path, method and status class.");
+    for (int r = 0; r < SL_HTTP_MAX_ROUTES; r++) {
+        for (int m = 0; m < SL_HTTP_N_METHODS; m++) {
+            for (int k = 0; k < SL_HTTP_N_CLASSES; k++) {
+                uint64_t n = sum_at(in, HTTP(routes[0].requests[0][0]) +
+                                            (size_t)r * sizeof(struct sl_route_stats) +
+                                            ((size_t)m * SL_HTTP_N_CLASSES + (size_t)k) *
+                                                sizeof(uint64_t));
+                if (n > 0)
+                    sl_buf_printf(o->b,
+                                  "http_requests_total{handler=\"%s\",method=\"%s\","
+                                  "status=\"%dxx\"} %llu.0\n",
+                                  handler_of(in, r), sl_http_method_names[m], k + 1,
+                                  (unsigned long long)n);
+            }
+        }
+    }
+}
+
+static uint64_t route_sum(const struct sl_metrics_in *in, int route, size_t offset)
+{
+    return sum_at(in, HTTP(routes) + (size_t)route * sizeof(struct sl_route_stats) + offset);
+}
+
+static void http_sizes(struct out *o, const struct sl_metrics_in *in, const char *name,
+                       const char *help, size_t offset)
+{
+    head(o, name, "summary", help);
+    for (int r = 0; r < SL_HTTP_MAX_ROUTES; r++) {
+        uint64_t n = route_sum(in, r, offsetof(struct sl_route_stats, n));
+        if (n == 0)
+            continue;
+        sl_buf_printf(o->b, "%s_count{handler=\"%s\"} %llu.0\n%s_sum{handler=\"%s\"} %llu.0\n",
+                      name, handler_of(in, r), (unsigned long long)n, name, handler_of(in, r),
+                      (unsigned long long)route_sum(in, r, offset));
+    }
+}
+
+static void http_durations(struct out *o, const struct sl_metrics_in *in)
+{
+    static const char name[] = "http_request_duration_seconds";
+    static const char highr[] = "http_request_duration_highr_seconds";
+    uint64_t counts[SL_HTTP_N_HIGHR + 1];
+    char labels[96];
+    head(o, highr, "histogram", "Time to the last byte of a reply, fine buckets.");
+    for (int i = 0; i <= SL_HTTP_N_HIGHR; i++)
+        counts[i] = sum_at(in, HTTP(highr) + (size_t)i * sizeof(uint64_t));
+    histogram_body(o->b, highr, "", sl_http_highr_bounds, SL_HTTP_N_HIGHR, counts,
+                   counts[SL_HTTP_N_HIGHR], (double)sum_at(in, HTTP(highr_ns)) * 1e-9);
+    head(o, name, "histogram", "Time to the last byte of a reply, by path.");
+    for (int r = 0; r < SL_HTTP_MAX_ROUTES; r++) {
+        if (route_sum(in, r, offsetof(struct sl_route_stats, n)) == 0)
+            continue;
+        for (int i = 0; i <= SL_HTTP_N_DURATIONS; i++)
+            counts[i] = route_sum(in, r, offsetof(struct sl_route_stats, durations) +
+                                             (size_t)i * sizeof(uint64_t));
+        snprintf(labels, sizeof labels, "handler=\"%.64s\"", handler_of(in, r));
+        histogram_body(o->b, name, labels, sl_http_duration_bounds, SL_HTTP_N_DURATIONS, counts,
+                       counts[SL_HTTP_N_DURATIONS],
+                       (double)route_sum(in, r, offsetof(struct sl_route_stats, duration_ns)) *
+                           1e-9);
+    }
+}
+
+static void http_metrics(struct out *o, const struct sl_metrics_in *in)
+{
+    param_histogram(o, in, "vllm:request_params_n", "The n of requests.", HTTP(params_n));
+    param_histogram(o, in, "vllm:request_params_max_tokens", "The max_tokens of requests.",
+                    HTTP(params_max_tokens));
+    param_histogram(o, in, "vllm:request_max_num_generation_tokens",
+                    "Tokens of the longest choice of a request.", HTTP(max_generation));
+    http_counts(o, in);
+    http_sizes(o, in, "http_request_size_bytes", "Bytes of requests.",
+               offsetof(struct sl_route_stats, request_bytes));
+    http_sizes(o, in, "http_response_size_bytes", "Bytes of replies.",
+               offsetof(struct sl_route_stats, response_bytes));
+    http_durations(o, in);
+    counter(o, "sluice:unknown_request_fields_total", "JSON fields that were ignored.",
+            sum_at(in, HTTP(unknown_fields)));
+    counter(o, "sluice:client_disconnects_total", "Requests whose client went away.",
+            sum_at(in, HTTP(disconnects)));
+    counter(o, "sluice:connections_total", "Connections accepted.", sum_at(in, HTTP(connections)));
+    counter(o, "sluice:connections_refused_total", "Connections beyond --max-connections.",
+            in->n_refused_connections);
+    gauge(o, "sluice:connections", "Open connections.", (double)in->n_connections);
+}
+
+/* ---- the process */
+
+static void plain(struct out *o, const char *name, const char *type, const char *help, double value)
+{
+    head(o, name, type, help);
+    sl_buf_puts(o->b, name);
+    sl_buf_putc(o->b, ' ');
+    put_float(o->b, value);
+    sl_buf_putc(o->b, '\n');
+}
+
+static int count_open_fds(void)
+{
+    DIR *dir = opendir("/proc/self/fd");
+    int n = 0;
+    if (dir == NULL)
+        return 0;
+    while (readdir(dir) != NULL)
+        n++;
+    closedir(dir);
+    return SL_MAX(n - 3, 0); /* ".", ".." and the directory itself */
+}
+
+static void process_metrics(struct out *o, int64_t t_start_s)
+{
+    struct rusage usage;
+    struct rlimit limit;
+    char *text = NULL;
+    struct sl_error ignored;
+    double cpu = 0;
+    if (getrusage(RUSAGE_SELF, &usage) == 0)
+        cpu = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+              (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
+    plain(o, "process_cpu_seconds_total", "counter", "CPU time of the process.", cpu);
+    plain(o, "process_start_time_seconds", "gauge", "When the server started.", (double)t_start_s);
+    plain(o, "process_open_fds", "gauge", "Open file descriptors.", count_open_fds());
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+        plain(o, "process_max_fds", "gauge", "Limit of open file descriptors.",
+              (double)limit.rlim_cur);
+    if (sl_read_file("/proc/self/statm", 4096, &text, NULL, &ignored) != 0)
+        return;
+    double page = (double)sysconf(_SC_PAGESIZE), pages[2] = {0, 0};
+    const char *at = text;
+    for (int i = 0; i < 2; i++) { /* size, resident */
+        while (*at >= '0' && *at <= '9')
+            pages[i] = pages[i] * 10 + (*at++ - '0');
+        at += *at == ' ';
+    }
+    sl_free(text);
+    plain(o, "process_virtual_memory_bytes", "gauge", "Virtual memory.", pages[0] * page);
+    plain(o, "process_resident_memory_bytes", "gauge", "Resident memory.", pages[1] * page);
+}
+
+void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in)
+{
+    struct out o = {.b = b};
+    SL_PUT(&o.labels, "engine=\"0\",model_name=\"");
+    put_label_value(&o.labels, in->model_name);
+    sl_buf_putc(&o.labels, '"');
+    if (sl_buf_ok(&o.labels)) {
+        engine_gauges(&o, in);
+        engine_counters(&o, in->stats);
+        engine_histograms(&o, in->stats);
+        http_metrics(&o, in);
+        process_metrics(&o, in->t_start_s);
+    } else {
+        b->failed = true;
+    }
+    sl_buf_deinit(&o.labels);
+}
+
+/* ---- the route */
+
+void sl_api_metrics(struct sl_conn *c)
+{
+    const struct sl_server *s = c->loop->server;
+    const char *handlers[SL_HTTP_MAX_ROUTES] = {NULL};
+    struct sl_stats st;
+    struct sl_buf b = {0};
+    const struct sl_http_stats **http = sl_calloc((size_t)s->n_loops, sizeof *http);
+    sl_engine_stats(s->eng, &st);
+    for (int i = 0; i < sl_n_routes; i++)
+        handlers[i] = sl_routes[i].prefix ? "/v1/models/{model}" : sl_routes[i].path;
+    for (int i = 0; http != NULL && i < s->n_loops; i++)
+        http[i] = &s->loops[i].stats;
+    struct sl_metrics_in in = {
+        .model_name = s->model_name,
+        .info = sl_engine_info(s->eng),
+        .stats = &st,
+        .http = http,
+        .n_http = http != NULL ? s->n_loops : 0,
+        .handlers = handlers,
+        .n_connections = (uint64_t)atomic_load(&s->n_conns),
+        .n_refused_connections = atomic_load(&s->n_refused_conns),
+        .t_start_s = s->t_created_s,
+    };
+    sl_metrics_render(&b, &in);
+    sl_free(http);
+    if (sl_buf_ok(&b))
+        sl_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, b.data, b.n_bytes);
+    else
+        sl_reply(c, 503, "text/plain; charset=utf-8", NULL, "", 0);
+    sl_buf_deinit(&b);
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT
+ * metrics.h - GET /metrics: Prometheus text under vLLM's names, so that routers, autoscalers and
+ * dashboards made for it work; what vLLM has no name for begins with "sluice:".
+ */
+#ifndef SL_SERVER_METRICS_H
+#define SL_SERVER_METRICS_H
+
+#include "base/buf.h"
+#include "server/http_stats.h"
+
+#include "sluice.h"
+
+struct sl_metrics_in {
+    const char *model_name;
+    const struct sl_model_info *info;
+    const struct sl_stats *stats;
+    const struct sl_http_stats *const *http; /* one per HTTP thread */
+    int n_http;
+    const char *const *handlers; /* path per route row, NULL past the end */
+    uint64_t n_connections, n_refused_connections;
+    int64_t t_start_s;
+};
+
+void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in);
+
+#endif

@@ -1,0 +1,516 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * Rows are sorted by name: each member of the request finds its row by binary search, so that the
+ * cost follows what a client sends and not how many fields exist.
+ */
+#include "server/params.h"
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/str.h"
+
+#include <string.h>
+
+enum kind {
+    K_BOOL,
+    K_INT,      /* int32_t in [min, max] */
+    K_FLOAT,    /* float in [min, max] */
+    K_POSITIVE, /* float in (min, max] */
+    K_SEED,
+    K_STRING,       /* at most max bytes */
+    K_JSON,         /* checked later */
+    K_IGNORE,       /* accepted as it is: says nothing about the output */
+    K_REFUSE,       /* would change the output and cannot be honoured */
+    K_REFUSE_TRUE,  /* likewise, but false says nothing */
+    K_REFUSE_FILLED /* likewise, but an empty string, array or object says nothing */
+};
+
+enum { C = SL_ENDPOINT_CHAT, T = SL_ENDPOINT_COMPLETIONS, CT = C | T };
+
+struct row {
+    const char *name;
+    enum kind kind;
+    unsigned endpoints;
+    size_t offset;
+    double min, max;
+};
+
+#define P(field) offsetof(struct sl_params, field)
+#define S(field) offsetof(struct sl_params, sampling.field)
+
+static const struct row rows[] = {
+    {"add_generation_prompt", K_BOOL, C, P(add_generation_prompt), 0, 0},
+    {"add_special_tokens", K_BOOL, CT, P(add_special_tokens), 0, 0},
+    {"allowed_token_ids", K_REFUSE, CT, 0, 0, 0},
+    {"audio", K_REFUSE, C, 0, 0, 0},
+    {"bad_words", K_REFUSE_FILLED, CT, 0, 0, 0},
+    {"best_of", K_INT, CT, P(best_of), 1, SL_MAX_N},
+    {"cache_salt", K_STRING, CT, P(cache_salt), 0, SL_MAX_CACHE_SALT},
+    {"chat_template", K_STRING, C, P(chat_template), 0, SL_MAX_TEMPLATE},
+    {"chat_template_kwargs", K_JSON, C, P(chat_template_kwargs), 0, 0},
+    {"continue_final_message", K_BOOL, C, P(continue_final_message), 0, 0},
+    {"documents", K_JSON, C, P(documents), 0, 0},
+    {"echo", K_BOOL, CT, P(echo), 0, 0},
+    {"frequency_penalty", K_FLOAT, CT, S(frequency_penalty), -2, 2},
+    {"function_call", K_REFUSE, C, 0, 0, 0},
+    {"functions", K_REFUSE_FILLED, C, 0, 0, 0},
+    {"guided_choice", K_REFUSE, CT, 0, 0, 0},
+    {"guided_grammar", K_REFUSE, CT, 0, 0, 0},
+    {"guided_json", K_REFUSE, CT, 0, 0, 0},
+    {"guided_regex", K_REFUSE, CT, 0, 0, 0},
+    {"ignore_eos", K_BOOL, CT, S(ignore_eos), 0, 0},
+    {"include_reasoning", K_IGNORE, C, 0, 0, 0},
+    {"include_stop_str_in_output", K_BOOL, CT, S(include_stop_str_in_output), 0, 0},
+    {"kv_transfer_params", K_REFUSE_FILLED, CT, 0, 0, 0},
+    {"logit_bias", K_JSON, CT, P(logit_bias), 0, 0},
+    {"logprobs", K_JSON, CT, P(logprobs), 0, 0},
+    {"max_completion_tokens", K_INT, C, P(max_completion_tokens), 1, INT32_MAX},
+    {"max_tokens", K_INT, CT, S(max_tokens), 0, INT32_MAX},
+    {"messages", K_JSON, C, P(messages), 0, 0},
+    {"metadata", K_IGNORE, CT, 0, 0, 0},
+    {"min_p", K_FLOAT, CT, S(min_p), 0, 1},
+    {"min_tokens", K_INT, CT, S(min_tokens), 0, INT32_MAX},
+    {"modalities", K_JSON, C, P(modalities), 0, 0},
+    {"model", K_STRING, CT, P(model), 0, 4096},
+    {"n", K_INT, CT, S(n), 1, SL_MAX_N},
+    {"parallel_tool_calls", K_IGNORE, C, 0, 0, 0},
+    {"prediction", K_IGNORE, C, 0, 0, 0},
+    {"presence_penalty", K_FLOAT, CT, S(presence_penalty), -2, 2},
+    {"priority", K_INT, CT, P(priority), INT32_MIN, INT32_MAX},
+    {"prompt", K_JSON, T, P(prompt), 0, 0},
+    {"prompt_cache_key", K_IGNORE, CT, 0, 0, 0},
+    {"prompt_cache_retention", K_IGNORE, CT, 0, 0, 0},
+    {"prompt_embeds", K_REFUSE, T, 0, 0, 0},
+    {"prompt_logprobs", K_INT, CT, S(prompt_logprobs), 0, SL_MAX_LOGPROBS},
+    {"reasoning_effort", K_STRING, C, P(reasoning_effort), 0, 64},
+    {"repetition_penalty", K_POSITIVE, CT, S(repetition_penalty), 0, 100},
+    {"request_id", K_STRING, CT, P(request_id), 0, 128},
+    {"response_format", K_JSON, CT, P(response_format), 0, 0},
+    {"return_token_ids", K_BOOL, CT, P(return_token_ids), 0, 0},
+    {"return_tokens_as_token_ids", K_BOOL, CT, P(tokens_as_ids), 0, 0},
+    {"safety_identifier", K_IGNORE, CT, 0, 0, 0},
+    {"seed", K_SEED, CT, 0, 0, 0},
+    {"service_tier", K_IGNORE, CT, 0, 0, 0},
+    {"skip_special_tokens", K_BOOL, CT, P(skip_special_tokens), 0, 0},
+    {"spaces_between_special_tokens", K_IGNORE, CT, 0, 0, 0},
+    {"stop", K_JSON, CT, P(stop), 0, 0},
+    {"stop_token_ids", K_JSON, CT, P(stop_token_ids), 0, 0},
+    {"store", K_IGNORE, CT, 0, 0, 0},
+    {"stream", K_BOOL, CT, P(stream), 0, 0},
+    {"stream_options", K_JSON, CT, P(stream_options), 0, 0},
+    {"structured_outputs", K_REFUSE, CT, 0, 0, 0},
+    {"suffix", K_REFUSE_FILLED, T, 0, 0, 0},
+    {"temperature", K_FLOAT, CT, S(temperature), 0, 100},
+    {"thinking_token_budget", K_REFUSE, CT, 0, 0, 0},
+    {"tool_choice", K_JSON, C, P(tool_choice), 0, 0},
+    {"tools", K_JSON, C, P(tools), 0, 0},
+    {"top_k", K_INT, CT, S(top_k), -1, INT32_MAX},
+    {"top_logprobs", K_INT, C, P(top_logprobs), 0, SL_MAX_LOGPROBS},
+    {"top_p", K_POSITIVE, CT, S(top_p), 0, 1},
+    {"truncate_prompt_tokens", K_INT, CT, P(truncate_prompt_tokens), -1, INT32_MAX},
+    {"use_beam_search", K_REFUSE_TRUE, CT, 0, 0, 0},
+    {"user", K_IGNORE, CT, 0, 0, 0},
+    {"verbosity", K_IGNORE, C, 0, 0, 0},
+    {"web_search_options", K_REFUSE, C, 0, 0, 0},
+};
+
+int sl_params_n_fields(void)
+{
+    return (int)SL_COUNT(rows);
+}
+
+const char *sl_params_field(int i, unsigned *endpoints)
+{
+    *endpoints = rows[i].endpoints;
+    return rows[i].name;
+}
+
+static const struct row *find_row(const char *name)
+{
+    size_t lo = 0, hi = SL_COUNT(rows);
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        int order = strcmp(name, rows[mid].name);
+        if (order == 0)
+            return &rows[mid];
+        if (order < 0)
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return NULL;
+}
+
+static int refuse_unsupported(const struct row *row, struct sl_refusal *r)
+{
+    return sl_refuse(r, SL_EUNSUPPORTED, row->name, "not supported yet: %s", row->name);
+}
+
+static bool is_filled(const json_t *v)
+{
+    return json_is_array(v)    ? json_array_size(v) > 0
+           : json_is_object(v) ? json_object_size(v) > 0
+           : json_is_string(v) ? json_string_length(v) > 0
+                               : true;
+}
+
+static int read_float(struct sl_params *p, const struct row *row, const json_t *v,
+                      struct sl_refusal *r)
+{
+    double x = 0;
+    int rc = sl_json_number(v, row->name, row->min, row->max, &x, r);
+    if (rc != 0)
+        return rc;
+    /* The smallest doubles above zero would round to a float zero. */
+    if (row->kind == K_POSITIVE && (float)x <= (float)row->min)
+        return sl_refuse(r, SL_EINVAL, row->name, "%s must be above %g, got %g", row->name,
+                         row->min, x);
+    *(float *)((char *)p + row->offset) = (float)x;
+    return 0;
+}
+
+static int read_field(struct sl_params *p, const struct row *row, const json_t *v,
+                      struct sl_refusal *r)
+{
+    void *field = (char *)p + row->offset;
+    int64_t x = 0;
+    int rc;
+    switch (row->kind) {
+    case K_BOOL:
+        return sl_json_bool(v, row->name, field, r);
+    case K_INT:
+        rc = sl_json_int(v, row->name, (int64_t)row->min, (int64_t)row->max, &x, r);
+        if (rc == 0)
+            *(int32_t *)field = (int32_t)x;
+        return rc;
+    case K_FLOAT:
+    case K_POSITIVE:
+        return read_float(p, row, v, r);
+    case K_SEED:
+        rc = sl_json_int(v, row->name, INT64_MIN, INT64_MAX, &x, r);
+        if (rc == 0 && x != -1) { /* -1 means "draw one", as in vLLM */
+            p->sampling.seed = (uint64_t)x;
+            p->sampling.has_seed = true;
+        }
+        return rc;
+    case K_STRING:
+        return sl_json_cstr(v, row->name, (size_t)row->max, field, r);
+    case K_JSON:
+        *(const json_t **)field = v;
+        return 0;
+    case K_IGNORE:
+        return 0;
+    case K_REFUSE:
+        return refuse_unsupported(row, r);
+    case K_REFUSE_TRUE:
+        return json_is_false(v) ? 0 : refuse_unsupported(row, r);
+    case K_REFUSE_FILLED:
+        return is_filled(v) ? refuse_unsupported(row, r) : 0;
+    }
+    return 0;
+}
+
+static int parse_stop(struct sl_params *p, struct sl_refusal *r)
+{
+    const json_t *v = p->stop;
+    if (v == NULL)
+        return 0;
+    if (!json_is_string(v) && !json_is_array(v))
+        return sl_refuse(r, SL_EINVAL, "stop", "stop must be a string or an array of strings");
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    if (n > SL_MAX_STOPS)
+        return sl_refuse(r, SL_ELIMIT, "stop", "stop has more than %d strings", SL_MAX_STOPS);
+    const char **list = sl_arena_array(&p->arena, n + 1, sizeof *list);
+    if (list == NULL)
+        return sl_refuse(r, SL_ENOMEM, "stop", "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
+        int rc = sl_json_cstr(item, "stop", SL_MAX_STOP_BYTES, &list[i], r);
+        if (rc != 0)
+            return rc;
+        if (list[i][0] == '\0')
+            return sl_refuse(r, SL_EINVAL, "stop", "stop must not contain an empty string");
+    }
+    p->sampling.stop = list;
+    p->sampling.n_stop = (int32_t)n;
+    return 0;
+}
+
+static int parse_stop_ids(struct sl_params *p, const struct sl_param_limits *limits,
+                          struct sl_refusal *r)
+{
+    static const char name[] = "stop_token_ids";
+    const json_t *v = p->stop_token_ids;
+    if (v == NULL)
+        return 0;
+    if (!json_is_array(v))
+        return sl_refuse(r, SL_EINVAL, name, "%s must be an array of integers", name);
+    size_t n = json_array_size(v);
+    if (n > SL_MAX_STOP_IDS)
+        return sl_refuse(r, SL_ELIMIT, name, "%s has more than %d ids", name, SL_MAX_STOP_IDS);
+    int32_t *ids = sl_arena_array(&p->arena, n + 1, sizeof *ids);
+    if (ids == NULL)
+        return sl_refuse(r, SL_ENOMEM, name, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        int64_t id;
+        int rc = sl_json_int(json_array_get(v, i), name, 0, limits->n_vocab - 1, &id, r);
+        if (rc != 0)
+            return rc;
+        ids[i] = (int32_t)id;
+    }
+    p->sampling.stop_token_ids = ids;
+    p->sampling.n_stop_token_ids = (int32_t)n;
+    return 0;
+}
+
+static int parse_logit_bias(struct sl_params *p, const struct sl_param_limits *limits,
+                            struct sl_refusal *r)
+{
+    static const char name[] = "logit_bias";
+    const json_t *v = p->logit_bias, *value;
+    const char *key;
+    if (v == NULL)
+        return 0;
+    if (!json_is_object(v))
+        return sl_refuse(r, SL_EINVAL, name, "%s must be an object of token id to bias", name);
+    size_t n = json_object_size(v), i = 0;
+    if (n > SL_MAX_LOGIT_BIAS)
+        return sl_refuse(r, SL_ELIMIT, name, "%s has more than %d entries", name,
+                         SL_MAX_LOGIT_BIAS);
+    struct sl_logit_bias *list = sl_arena_array(&p->arena, n + 1, sizeof *list);
+    if (list == NULL)
+        return sl_refuse(r, SL_ENOMEM, name, "out of memory");
+    json_object_foreach((json_t *)(uintptr_t)v, key, value)
+    {
+        uint64_t id;
+        double bias = 0;
+        if (!sl_parse_u64(key, strlen(key), &id) || id >= (uint64_t)limits->n_vocab)
+            return sl_refuse(r, SL_EINVAL, name, "%s: key '%.32s' is not a token id below %d", name,
+                             key, limits->n_vocab);
+        int rc = sl_json_number(value, name, -100, 100, &bias, r);
+        if (rc != 0)
+            return rc;
+        list[i++] = (struct sl_logit_bias){(int32_t)id, (float)bias};
+    }
+    p->sampling.logit_bias = list;
+    p->sampling.n_logit_bias = (int32_t)n;
+    return 0;
+}
+
+static int parse_logprobs(struct sl_params *p, struct sl_refusal *r)
+{
+    if (p->endpoint == SL_ENDPOINT_COMPLETIONS) {
+        int64_t k;
+        if (p->logprobs == NULL)
+            return 0;
+        int rc = sl_json_int(p->logprobs, "logprobs", 0, SL_MAX_LOGPROBS, &k, r);
+        if (rc != 0)
+            return rc;
+        p->want_logprobs = true;
+        p->sampling.logprobs = (int32_t)k;
+        if (p->echo && p->sampling.prompt_logprobs < k)
+            p->sampling.prompt_logprobs = (int32_t)k;
+        return 0;
+    }
+    if (p->logprobs != NULL) {
+        int rc = sl_json_bool(p->logprobs, "logprobs", &p->want_logprobs, r);
+        if (rc != 0)
+            return rc;
+    }
+    if (p->top_logprobs > 0 && !p->want_logprobs)
+        return sl_refuse(r, SL_EINVAL, "top_logprobs", "top_logprobs needs logprobs: true");
+    if (p->want_logprobs)
+        p->sampling.logprobs = SL_MAX(p->top_logprobs, 0);
+    return 0;
+}
+
+static int parse_stream_options(struct sl_params *p, struct sl_refusal *r)
+{
+    const json_t *v = p->stream_options;
+    if (v == NULL)
+        return 0;
+    if (!json_is_object(v))
+        return sl_refuse(r, SL_EINVAL, "stream_options", "stream_options must be an object");
+    if (!p->stream)
+        return sl_refuse(r, SL_EINVAL, "stream_options", "stream_options needs stream: true");
+    const json_t *usage = json_object_get(v, "include_usage");
+    const json_t *each = json_object_get(v, "continuous_usage_stats");
+    int rc = 0;
+    if (usage != NULL && !json_is_null(usage))
+        rc = sl_json_bool(usage, "stream_options.include_usage", &p->include_usage, r);
+    if (rc == 0 && each != NULL && !json_is_null(each))
+        rc = sl_json_bool(each, "stream_options.continuous_usage_stats", &p->continuous_usage, r);
+    return rc;
+}
+
+static int parse_response_format(const struct sl_params *p, struct sl_refusal *r)
+{
+    static const char name[] = "response_format";
+    const char *type;
+    if (p->response_format == NULL)
+        return 0;
+    if (!json_is_object(p->response_format))
+        return sl_refuse(r, SL_EINVAL, name, "%s must be an object", name);
+    const json_t *v = json_object_get(p->response_format, "type");
+    if (v == NULL)
+        return sl_refuse(r, SL_EINVAL, "response_format.type", "%s.type is missing", name);
+    int rc = sl_json_cstr(v, "response_format.type", 64, &type, r);
+    if (rc != 0 || strcmp(type, "text") == 0)
+        return rc;
+    return sl_refuse(r, SL_EUNSUPPORTED, name, "not supported yet: %s of type %s", name, type);
+}
+
+static int parse_modalities(const struct sl_params *p, struct sl_refusal *r)
+{
+    const json_t *v = p->modalities;
+    if (v == NULL)
+        return 0;
+    if (!json_is_array(v))
+        return sl_refuse(r, SL_EINVAL, "modalities", "modalities must be an array of strings");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const char *s = json_string_value(json_array_get(v, i));
+        if (s == NULL || strcmp(s, "text") != 0)
+            return sl_refuse(r, SL_EUNSUPPORTED, "modalities",
+                             "not supported: modalities other than text");
+    }
+    return 0;
+}
+
+static int parse_tools(struct sl_params *p, struct sl_refusal *r)
+{
+    const json_t *choice = p->tool_choice;
+    if (p->tools != NULL && !json_is_array(p->tools))
+        return sl_refuse(r, SL_EINVAL, "tools", "tools must be an array, not %s",
+                         sl_json_type_name(p->tools));
+    for (size_t i = 0; p->tools != NULL && i < json_array_size(p->tools); i++) {
+        const json_t *tool = json_array_get(p->tools, i);
+        if (!json_is_object(tool) || !json_is_object(json_object_get(tool, "function")))
+            return sl_refuse(r, SL_EINVAL, "tools", "tools[%zu] must be an object with a function",
+                             i);
+    }
+    bool none = false;
+    if (choice != NULL) {
+        const char *s = json_string_value(choice);
+        if (!json_is_object(choice) && s == NULL)
+            return sl_refuse(r, SL_EINVAL, "tool_choice", "tool_choice must be a string or object");
+        none = s != NULL && strcmp(s, "none") == 0;
+        bool required = s == NULL || strcmp(s, "required") == 0;
+        if (!none && !required && strcmp(s, "auto") != 0)
+            return sl_refuse(r, SL_EINVAL, "tool_choice",
+                             "tool_choice must be none, auto, required or a function");
+        if (required)
+            return sl_refuse(r, SL_EUNSUPPORTED, "tool_choice",
+                             "not supported yet: tool_choice %s",
+                             s != NULL ? s : "naming a function");
+    }
+    p->tools_to_template = p->tools != NULL && json_array_size(p->tools) > 0 && !none;
+    return 0;
+}
+
+static int check_chat(struct sl_params *p, const struct sl_param_limits *limits,
+                      struct sl_refusal *r)
+{
+    if (p->max_completion_tokens > 0)
+        p->sampling.max_tokens = p->max_completion_tokens;
+    if (p->chat_template != NULL && !limits->trust_request_chat_template)
+        return sl_refuse(r, SL_EINVAL, "chat_template",
+                         "chat_template in a request is refused; the server can allow it with "
+                         "--trust-request-chat-template");
+    if (p->chat_template_kwargs != NULL && !json_is_object(p->chat_template_kwargs))
+        return sl_refuse(r, SL_EINVAL, "chat_template_kwargs",
+                         "chat_template_kwargs must be an object");
+    if (p->documents != NULL && !json_is_array(p->documents))
+        return sl_refuse(r, SL_EINVAL, "documents", "documents must be an array");
+    if (p->echo)
+        return sl_refuse(r, SL_EUNSUPPORTED, "echo", "not supported: echo of a conversation");
+    if (p->continue_final_message && p->add_generation_prompt)
+        return sl_refuse(r, SL_EINVAL, "continue_final_message",
+                         "continue_final_message needs add_generation_prompt: false");
+    int rc = parse_modalities(p, r);
+    return rc != 0 ? rc : parse_tools(p, r);
+}
+
+/* Checks that involve several fields. */
+static int check_together(struct sl_params *p, bool has_max_tokens, struct sl_refusal *r)
+{
+    if (p->best_of > 1)
+        return sl_refuse(r, SL_EUNSUPPORTED, "best_of", "not supported: best_of above 1");
+    if (has_max_tokens && p->sampling.max_tokens == 0) {
+        if (!p->echo)
+            return sl_refuse(r, SL_EINVAL, "max_tokens", "max_tokens must be at least 1, got 0");
+        p->drop_output = true;
+        p->sampling.max_tokens = 1;
+    }
+    if (p->sampling.max_tokens > 0 && p->sampling.min_tokens > p->sampling.max_tokens)
+        return sl_refuse(r, SL_EINVAL, "min_tokens", "min_tokens must not exceed max_tokens");
+    if (p->stream && p->sampling.prompt_logprobs >= 0 && !p->echo)
+        return sl_refuse(r, SL_EINVAL, "prompt_logprobs",
+                         "prompt_logprobs cannot be combined with stream");
+    for (const char *s = p->request_id; s != NULL && *s != '\0'; s++) {
+        if (*s <= 0x20 || *s >= 0x7F)
+            return sl_refuse(r, SL_EINVAL, "request_id", "request_id must be visible ASCII");
+    }
+    if (p->cache_salt != NULL && p->cache_salt[0] == '\0')
+        return sl_refuse(r, SL_EINVAL, "cache_salt", "cache_salt must not be empty");
+    p->sampling.keep_special_tokens = !p->skip_special_tokens;
+    return 0;
+}
+
+static int read_members(struct sl_params *p, const json_t *root, struct sl_refusal *r)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)root, key, value)
+    {
+        const struct row *row = find_row(key);
+        if (row == NULL || !(row->endpoints & (unsigned)p->endpoint)) {
+            p->n_unknown++;
+            continue;
+        }
+        if (json_is_null(value))
+            continue;
+        int rc = read_field(p, row, value, r);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t *root,
+                    const struct sl_sampling *defaults, const struct sl_param_limits *limits,
+                    struct sl_refusal *r)
+{
+    memset(p, 0, sizeof *p);
+    p->endpoint = endpoint;
+    p->sampling = *defaults;
+    /* OpenAI's default for completions; a conversation may run to the end of the context. */
+    p->sampling.max_tokens = endpoint == SL_ENDPOINT_CHAT ? -1 : 16;
+    p->sampling.logprobs = p->sampling.prompt_logprobs = -1;
+    p->add_special_tokens = endpoint == SL_ENDPOINT_COMPLETIONS;
+    p->add_generation_prompt = p->skip_special_tokens = true;
+    p->arena.max_bytes = 1u << 20;
+    int rc = read_members(p, root, r);
+    bool has_max_tokens = p->sampling.max_tokens >= 0;
+    if (rc == 0 && endpoint == SL_ENDPOINT_CHAT)
+        rc = check_chat(p, limits, r);
+    if (rc == 0)
+        rc = parse_stop(p, r);
+    if (rc == 0)
+        rc = parse_stop_ids(p, limits, r);
+    if (rc == 0)
+        rc = parse_logit_bias(p, limits, r);
+    if (rc == 0)
+        rc = parse_logprobs(p, r);
+    if (rc == 0)
+        rc = parse_stream_options(p, r);
+    if (rc == 0)
+        rc = parse_response_format(p, r);
+    if (rc == 0)
+        rc = check_together(p, has_max_tokens, r);
+    return rc;
+}
+
+void sl_params_deinit(struct sl_params *p)
+{
+    sl_arena_deinit(&p->arena);
+}

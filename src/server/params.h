@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT
+ * params.h - the fields of /v1/chat/completions and /v1/completions: one table of names, types and
+ * ranges, read into one struct.
+ *
+ * Pure: needs no engine, so that tests and the fuzzer can call it. Pointers in struct sl_params
+ * point into the JSON tree or into its arena; keep the tree until the request was submitted. null
+ * counts as absent. A field the server does not know is ignored and counted, as clients send many.
+ */
+#ifndef SL_SERVER_PARAMS_H
+#define SL_SERVER_PARAMS_H
+
+#include "base/arena.h"
+#include "server/json_in.h"
+
+enum sl_endpoint { SL_ENDPOINT_CHAT = 1, SL_ENDPOINT_COMPLETIONS = 2 };
+
+struct sl_params {
+    enum sl_endpoint endpoint;
+    struct sl_sampling sampling; /* complete after sl_params_parse */
+    bool stream, include_usage, continuous_usage;
+    bool echo, drop_output; /* drop_output: max_tokens 0, one token is made and thrown away */
+    bool add_special_tokens, add_generation_prompt, continue_final_message;
+    bool skip_special_tokens, return_token_ids, tokens_as_ids;
+    bool want_logprobs;
+    bool tools_to_template; /* tools were given and tool_choice is not "none" */
+    int32_t priority, truncate_prompt_tokens; /* truncate: 0 = off, -1 = to the context */
+    const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort;
+    const json_t *messages, *prompt, *tools, *documents, *chat_template_kwargs;
+    int n_unknown; /* fields that were ignored */
+    /* raw values, used while parsing */
+    int32_t max_completion_tokens, top_logprobs, best_of;
+    const json_t *logprobs, *logit_bias, *stop, *stop_token_ids, *stream_options, *response_format,
+        *tool_choice, *modalities;
+    struct sl_arena arena;
+};
+
+struct sl_param_limits {
+    int32_t n_vocab;                  /* width of the logits: ids must be below */
+    bool trust_request_chat_template; /* accept chat_template */
+};
+
+/* defaults: the model's sampling values. On refusal the arena is still to be freed by deinit. */
+SL_MUST_CHECK int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint,
+                                  const json_t *root, const struct sl_sampling *defaults,
+                                  const struct sl_param_limits *limits, struct sl_refusal *r);
+void sl_params_deinit(struct sl_params *p);
+
+/* The table, for tests and documentation: name of row i and whether the endpoint has it. */
+int sl_params_n_fields(void);
+const char *sl_params_field(int i, unsigned *endpoints);
+
+#endif

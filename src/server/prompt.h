@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT
+ * prompt.h - from request fields to token ids: messages to a rendered prompt, text to ids.
+ *
+ * This runs on the HTTP thread. Everything here works on its arguments alone, so that it can move
+ * to other threads when prompts get long enough to matter.
+ */
+#ifndef SL_SERVER_PROMPT_H
+#define SL_SERVER_PROMPT_H
+
+#include "server/call.h"
+
+/* Checks `messages` and brings each into the form templates expect: content a string (text parts
+ * joined by line ends), arguments of tool calls an object. Changes the tree. */
+SL_MUST_CHECK int sl_messages_normalise(json_t *messages, struct sl_refusal *r);
+/* root: the request, p: its fields. *text is heap memory. */
+SL_MUST_CHECK int sl_prompt_render(const struct sl_engine *eng, json_t *root,
+                                   const struct sl_params *p, char **text, size_t *n_text,
+                                   struct sl_refusal *r);
+/* Fills prompt->ids; keeps only the last `truncate` tokens if that is not 0. */
+SL_MUST_CHECK int sl_prompt_encode(const struct sl_engine *eng, const char *text, size_t n_text,
+                                   bool add_special, int32_t truncate, struct sl_prompt *prompt,
+                                   struct sl_refusal *r);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT
+ * reply.h - status lines, headers, error objects. Every function appends to the connection's output
+ * and, but for sl_reply_stream, completes the reply.
+ */
+#ifndef SL_SERVER_REPLY_H
+#define SL_SERVER_REPLY_H
+
+#include "server/conn.h"
+
+/* headers: further header lines, each ending in CR LF, or NULL. */
+void sl_reply(struct sl_conn *c, int status, const char *content_type, const char *headers,
+              const char *body, size_t n_body);
+/* Frees body; a body that ran out of memory becomes a 503. */
+void sl_reply_json(struct sl_conn *c, int status, struct sl_buf *body);
+void sl_reply_refusal(struct sl_conn *c, const struct sl_refusal *r); /* status by the code */
+void sl_reply_error(struct sl_conn *c, const struct sl_refusal *r, int status);
+void sl_reply_stream(struct sl_conn *c); /* headers of an event stream; chunks follow */
+/* OpenAI's {"error": {...}} */
+void sl_reply_error_json(struct sl_buf *b, const struct sl_refusal *r, int status);
+
+/* CORS: a browser asks whether a page may send a request. */
+bool sl_reply_is_preflight(const struct sl_conn *c);
+void sl_reply_preflight(struct sl_conn *c);
+
+#endif

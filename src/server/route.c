@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: MIT */
+#include "server/route.h"
+
+#include "base/check.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#define GET  (1u << SL_HTTP_GET | 1u << SL_HTTP_HEAD)
+#define POST (1u << SL_HTTP_POST)
+
+/* Open routes tell nothing about users and change nothing: probes and scrapers carry no key. */
+const struct sl_route sl_routes[] = {
+    {"/v1/chat/completions", false, POST, SL_AUTH_KEY, true, sl_api_chat},
+    {"/v1/completions", false, POST, SL_AUTH_KEY, true, sl_api_completions},
+    {"/v1/models", false, GET, SL_AUTH_KEY, false, sl_api_models},
+    {"/v1/models/", true, GET, SL_AUTH_KEY, false, sl_api_model},
+    {"/tokenize", false, POST, SL_AUTH_KEY, false, sl_api_tokenize},
+    {"/detokenize", false, POST, SL_AUTH_KEY, false, sl_api_detokenize},
+    {"/health", false, GET, SL_AUTH_OPEN, false, sl_api_health},
+    {"/ping", false, GET | POST, SL_AUTH_OPEN, false, sl_api_health},
+    {"/version", false, GET, SL_AUTH_OPEN, false, sl_api_version},
+    {"/load", false, GET, SL_AUTH_OPEN, false, sl_api_load},
+    {"/metrics", false, GET, SL_AUTH_OPEN, false, sl_api_metrics},
+};
+const int sl_n_routes = (int)SL_COUNT(sl_routes);
+
+_Static_assert(SL_COUNT(sl_routes) < SL_HTTP_MAX_ROUTES, "counters need one more row");
+
+const struct sl_route *sl_route_find(struct sl_str path)
+{
+    for (int i = 0; i < sl_n_routes; i++) {
+        const struct sl_route *r = &sl_routes[i];
+        size_t n = strlen(r->path);
+        if (r->prefix ? path.n > n : path.n == n) {
+            if (memcmp(path.p, r->path, n) == 0)
+                return r;
+        }
+    }
+    return NULL;
+}
+
+int sl_route_idx(const struct sl_route *route)
+{
+    return route != NULL ? (int)(route - sl_routes) : SL_HTTP_MAX_ROUTES - 1;
+}
+
+void sl_route_allow(const struct sl_route *route, char *out, size_t n_out)
+{
+    size_t at = 0;
+    out[0] = '\0';
+    for (int m = 1; m < SL_HTTP_N_METHODS && at < n_out; m++) {
+        if (route->methods & 1u << m)
+            at += (size_t)snprintf(out + at, n_out - at, "%s%s", at > 0 ? ", " : "",
+                                   sl_http_method_names[m]);
+    }
+}
+
+/* Reads all of `given` whatever it holds, so that timing tells nothing but its length. */
+static bool same_key(const char *key, struct sl_str given)
+{
+    size_t n = strlen(key);
+    unsigned differ = n != given.n;
+    for (size_t i = 0; i < given.n; i++)
+        differ |= (unsigned char)given.p[i] ^ (unsigned char)key[n > 0 ? i % n : 0];
+    return differ == 0;
+}
+
+bool sl_route_key_ok(const struct sl_server_config *cfg, const struct sl_http_parser *p)
+{
+    if (cfg->n_api_keys == 0)
+        return true;
+    const struct sl_str *auth = sl_http_header(p, "authorization");
+    if (auth == NULL || auth->n < 8 || strncasecmp(auth->p, "bearer ", 7) != 0)
+        return false;
+    struct sl_str given = {auth->p + 7, auth->n - 7};
+    bool ok = false;
+    for (int i = 0; i < cfg->n_api_keys; i++)
+        ok |= same_key(cfg->api_keys[i], given);
+    return ok;
+}
+
+const char *sl_route_cors_origin(const struct sl_server_config *cfg, const struct sl_http_parser *p)
+{
+    const struct sl_str *origin = sl_http_header(p, "origin");
+    for (int i = 0; origin != NULL && i < cfg->n_allowed_origins; i++) {
+        const char *allowed = cfg->allowed_origins[i];
+        if (strcmp(allowed, "*") == 0 || sl_str_equals(*origin, allowed))
+            return allowed;
+    }
+    return NULL;
+}

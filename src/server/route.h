@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT
+ * route.h - the table of paths: which methods a path has and whether it needs a key. A path matches
+ * byte for byte or not at all; what is not in the table does not exist.
+ */
+#ifndef SL_SERVER_ROUTE_H
+#define SL_SERVER_ROUTE_H
+
+#include "server/http_stats.h"
+#include "server/server.h"
+
+struct sl_conn;
+
+enum sl_auth { SL_AUTH_KEY, SL_AUTH_OPEN }; /* zero is the strict one */
+
+struct sl_route {
+    const char *path;
+    bool prefix; /* the path goes on with one segment: "/v1/models/" + id */
+    unsigned methods; /* 1u << enum sl_http_method; GET includes HEAD */
+    enum sl_auth auth;
+    bool starts_work; /* refused with 503 while draining */
+    void (*handle)(struct sl_conn *c);
+};
+
+extern const struct sl_route sl_routes[];
+extern const int sl_n_routes;
+
+const struct sl_route *sl_route_find(struct sl_str path); /* NULL: unknown */
+int sl_route_idx(const struct sl_route *route);           /* for counters; NULL = the last */
+/* "GET, HEAD" */
+void sl_route_allow(const struct sl_route *route, char *out, size_t n_out);
+/* Does the request carry one of the configured keys (or is none configured)? Takes the same time
+ * wherever a wrong key differs. */
+bool sl_route_key_ok(const struct sl_server_config *cfg, const struct sl_http_parser *p);
+/* The value for Access-Control-Allow-Origin, NULL = no such header. */
+const char *sl_route_cors_origin(const struct sl_server_config *cfg,
+                                 const struct sl_http_parser *p);
+
+/* Handlers, one file per API. Each ends in a reply or leaves c->call set. */
+void sl_api_chat(struct sl_conn *c);
+void sl_api_completions(struct sl_conn *c);
+void sl_api_models(struct sl_conn *c);
+void sl_api_model(struct sl_conn *c);
+void sl_api_tokenize(struct sl_conn *c);
+void sl_api_detokenize(struct sl_conn *c);
+void sl_api_health(struct sl_conn *c);
+void sl_api_version(struct sl_conn *c);
+void sl_api_load(struct sl_conn *c);
+void sl_api_metrics(struct sl_conn *c);
+
+#endif

@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The calling thread accepts all connections and hands each to the thread with the fewest. On the
+ * first signal the server drains: idle connections close, work in flight goes on, probes are still
+ * answered (with 503 from /health, so that a router looks elsewhere). It ends when nothing is in
+ * flight, after the time limit, or on the second signal.
+ */
+#include "server/server.h"
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "server/conn.h"
+#include "server/listen.h"
+#include "server/loop.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define MAX_LISTENERS   9
+#define ACCEPTS_AT_ONCE 64
+#define ACCEPT_PAUSE_MS 100 /* when descriptors have run out */
+
+struct acceptor { /* what only the first thread needs */
+    struct sl_server server;
+    struct event *listeners[MAX_LISTENERS];
+    int fds[MAX_LISTENERS];
+    int n_listeners;
+    struct event *resume, *deadline, *stop, *signals[2];
+    int n_threads_started;
+    bool uds_bound;
+};
+
+void sl_server_config_default(struct sl_server_config *cfg)
+{
+    static const char *const any_origin[] = {"*"};
+    *cfg = (struct sl_server_config){
+        .host = "127.0.0.1",
+        .port = 8000,
+        .allowed_origins = any_origin,
+        .n_allowed_origins = 1,
+        .n_http_threads = 1,
+        .max_connections = SL_MAX_CONNECTIONS,
+        .header_timeout_ms = 15000,
+        .body_timeout_ms = 30000,
+        .idle_timeout_ms = 75000,
+        .write_timeout_ms = 60000,
+        .sse_ping_ms = 5000,
+        .shutdown_timeout_ms = 30000,
+        .max_body_bytes = SL_MAX_HTTP_BODY,
+        .handle_signals = true,
+        .stop_fd = -1,
+    };
+}
+
+/* ---- accepting */
+
+static struct sl_loop *least_loaded(struct sl_server *s)
+{
+    struct sl_loop *best = &s->loops[0];
+    if (atomic_load(&s->drain) != SL_SERVING)
+        return best; /* the others may have ended */
+    for (int i = 1; i < s->n_loops; i++) {
+        if (atomic_load(&s->loops[i].n_conns) < atomic_load(&best->n_conns))
+            best = &s->loops[i];
+    }
+    return best;
+}
+
+static void refuse_connection(struct sl_server *s, int fd)
+{
+    static const char reply[] = "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n"
+                                "Connection: close\r\nRetry-After: 1\r\n\r\n";
+    ssize_t n = sl_sys->write(fd, reply, sizeof reply - 1);
+    (void)n;
+    atomic_fetch_add(&s->n_refused_conns, 1);
+    sl_sys->close(fd);
+}
+
+static void place(struct acceptor *a, int fd)
+{
+    struct sl_server *s = &a->server;
+    if (atomic_load(&s->n_conns) >= s->cfg->max_connections) {
+        refuse_connection(s, fd);
+        return;
+    }
+    struct sl_loop *loop = least_loaded(s);
+    if (loop == &s->loops[0])
+        sl_conn_create(loop, fd);
+    else if (!sl_queue_try_push(&loop->inbox, (void *)(intptr_t)(fd + 1)))
+        refuse_connection(s, fd);
+}
+
+static void pause_accepting(struct acceptor *a)
+{
+    const struct timeval tv = {0, ACCEPT_PAUSE_MS * 1000};
+    sl_log(SL_LOG_WARN, "out of file descriptors: not accepting for %d ms", ACCEPT_PAUSE_MS);
+    for (int i = 0; i < a->n_listeners; i++)
+        event_del(a->listeners[i]);
+    event_add(a->resume, &tv);
+}
+
+static void on_resume(evutil_socket_t fd, short what, void *arg)
+{
+    struct acceptor *a = arg;
+    (void)fd;
+    (void)what;
+    for (int i = 0; i < a->n_listeners; i++)
+        event_add(a->listeners[i], NULL);
+}
+
+static void on_accept(evutil_socket_t listener, short what, void *arg)
+{
+    struct acceptor *a = arg;
+    struct sl_loop *loop = &a->server.loops[0];
+    (void)what;
+    sl_loop_enter(loop);
+    for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
+        int fd = accept4((int)listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        if (fd >= 0) {
+            place(a, fd);
+            continue;
+        }
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            pause_accepting(a);
+        else if (errno == EINTR || errno == ECONNABORTED)
+            continue;
+        break;
+    }
+    sl_loop_flush(loop);
+}
+
+/* ---- stopping */
+
+static void set_drain(struct acceptor *a, int drain)
+{
+    atomic_store(&a->server.drain, drain);
+    for (int i = 0; a->server.loops != NULL && i < a->server.n_loops; i++) {
+        if (a->server.loops[i].server != NULL) /* else it was never set up */
+            sl_loop_wake(&a->server.loops[i]);
+    }
+}
+
+static void stop(struct acceptor *a, const char *why)
+{
+    int32_t limit_ms = a->server.cfg->shutdown_timeout_ms;
+    const struct timeval tv = {limit_ms / 1000, limit_ms % 1000 * 1000};
+    if (atomic_load(&a->server.drain) != SL_SERVING) {
+        sl_log(SL_LOG_WARN, "%s again: aborting what is in flight", why);
+        set_drain(a, SL_ABORTING);
+        return;
+    }
+    sl_log(SL_LOG_INFO, "%s: draining for at most %d ms", why, limit_ms);
+    set_drain(a, SL_DRAINING);
+    event_add(a->deadline, &tv);
+}
+
+static void on_deadline(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    sl_log(SL_LOG_WARN, "drain took too long: aborting what is in flight");
+    set_drain(arg, SL_ABORTING);
+}
+
+static void on_signal(evutil_socket_t sig, short what, void *arg)
+{
+    (void)what;
+    stop(arg, sig == SIGINT ? "SIGINT" : "SIGTERM");
+}
+
+static void on_stop_fd(evutil_socket_t fd, short what, void *arg)
+{
+    uint64_t count;
+    (void)what;
+    if (sl_sys->read((int)fd, &count, sizeof count) == (ssize_t)sizeof count)
+        stop(arg, "stop");
+}
+
+/* ---- setting up */
+
+static int add_listener(struct acceptor *a, int fd, struct sl_error *err)
+{
+    int i = a->n_listeners++;
+    a->fds[i] = fd;
+    a->listeners[i] =
+        event_new(a->server.loops[0].base, fd, EV_READ | EV_PERSIST, on_accept, a);
+    if (a->listeners[i] == NULL || event_add(a->listeners[i], NULL) != 0)
+        return sl_fail(err, SL_ENOMEM, "cannot watch a listening socket");
+    return 0;
+}
+
+/* host may list several addresses, separated by commas; a port of 0 is chosen by the first. */
+static int listen_tcp(struct acceptor *a, struct sl_error *err)
+{
+    const struct sl_server_config *cfg = a->server.cfg;
+    int port = cfg->port;
+    const char *at = cfg->host;
+    while (at != NULL) {
+        char host[256];
+        const char *comma = strchr(at, ',');
+        size_t n = comma != NULL ? (size_t)(comma - at) : strlen(at);
+        int fd;
+        if (n >= sizeof host || a->n_listeners == MAX_LISTENERS - 1)
+            return sl_fail(err, SL_EINVAL, "--host: too long or too many addresses");
+        memcpy(host, at, n);
+        host[n] = '\0';
+        int rc = sl_listen_tcp(host, &port, &fd, err);
+        if (rc == 0)
+            rc = add_listener(a, fd, err);
+        if (rc != 0)
+            return rc;
+        sl_log(SL_LOG_INFO, "listening on http://%s:%d", host, port);
+        at = comma != NULL ? comma + 1 : NULL;
+    }
+    return cfg->port_file != NULL ? sl_listen_write_port(cfg->port_file, port, err) : 0;
+}
+
+static int listen_all(struct acceptor *a, struct sl_error *err)
+{
+    const struct sl_server_config *cfg = a->server.cfg;
+    int fd, rc = 0;
+    if (cfg->host == NULL && cfg->uds == NULL)
+        return sl_fail(err, SL_EINVAL, "nothing to listen on: neither a host nor a socket path");
+    if (cfg->uds != NULL) {
+        rc = sl_listen_unix(cfg->uds, &fd, err);
+        if (rc != 0)
+            return rc;
+        a->uds_bound = true;
+        rc = add_listener(a, fd, err);
+        if (rc != 0)
+            return rc;
+        sl_log(SL_LOG_INFO, "listening on unix:%s", cfg->uds);
+    }
+    return cfg->host != NULL ? listen_tcp(a, err) : 0;
+}
+
+static int watch_stops(struct acceptor *a, struct sl_error *err)
+{
+    static const int signals[2] = {SIGTERM, SIGINT};
+    struct event_base *base = a->server.loops[0].base;
+    bool ok = (a->resume = evtimer_new(base, on_resume, a)) != NULL &&
+              (a->deadline = evtimer_new(base, on_deadline, a)) != NULL;
+    if (ok && a->server.cfg->stop_fd >= 0) {
+        a->stop = event_new(base, a->server.cfg->stop_fd, EV_READ | EV_PERSIST, on_stop_fd, a);
+        ok = a->stop != NULL && event_add(a->stop, NULL) == 0;
+    }
+    for (int i = 0; ok && a->server.cfg->handle_signals && i < 2; i++) {
+        a->signals[i] = evsignal_new(base, signals[i], on_signal, a);
+        ok = a->signals[i] != NULL && event_add(a->signals[i], NULL) == 0;
+    }
+    return ok ? 0 : sl_fail(err, SL_ENOMEM, "cannot watch for signals");
+}
+
+static void *thread_main(void *arg)
+{
+    sl_loop_run(arg);
+    return NULL;
+}
+
+static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
+                       struct sl_engine *eng, struct sl_error *err)
+{
+    struct sl_server *s = &a->server;
+    const char *path = sl_engine_info(eng)->model_path;
+    s->cfg = cfg;
+    s->eng = eng;
+    s->model_name = cfg->n_served_names > 0 ? cfg->served_names[0]
+                    : path[0] == '('        ? "storyteller" /* the bundled model has no path */
+                                            : path;
+    s->t_created_s = sl_wall_ns() / 1000000000;
+    sl_engine_sampling_default(eng, &s->defaults);
+    s->n_loops = SL_MAX(cfg->n_http_threads, 1);
+    s->loops = sl_calloc((size_t)s->n_loops, sizeof *s->loops);
+    if (s->loops == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory");
+    for (int i = 0; i < s->n_loops; i++) {
+        int rc = sl_loop_init(&s->loops[i], s, err);
+        if (rc != 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int start_threads(struct acceptor *a, struct sl_error *err)
+{
+    struct sl_server *s = &a->server;
+    atomic_store(&s->n_running, 1);
+    for (int i = 1; i < s->n_loops; i++) {
+        atomic_fetch_add(&s->n_running, 1);
+        int rc = sl_thread_create(&s->loops[i].thread, thread_main, &s->loops[i], "sl-http", err);
+        if (rc != 0) {
+            atomic_fetch_sub(&s->n_running, 1);
+            return rc;
+        }
+        a->n_threads_started++;
+    }
+    return 0;
+}
+
+static void free_event(struct event *ev)
+{
+    if (ev != NULL)
+        event_free(ev);
+}
+
+static void tear_down(struct acceptor *a)
+{
+    struct sl_server *s = &a->server;
+    for (int i = 0; i < a->n_listeners; i++) {
+        free_event(a->listeners[i]);
+        sl_sys->close(a->fds[i]);
+    }
+    if (a->uds_bound)
+        (void)unlink(s->cfg->uds);
+    free_event(a->resume);
+    free_event(a->deadline);
+    free_event(a->stop);
+    free_event(a->signals[0]);
+    free_event(a->signals[1]);
+    for (int i = 0; s->loops != NULL && i < s->n_loops; i++) {
+        if (s->loops[i].server != NULL)
+            sl_loop_deinit(&s->loops[i]);
+    }
+    sl_free(s->loops);
+    sl_free(a);
+}
+
+int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, struct sl_error *err)
+{
+    struct acceptor *a = sl_calloc(1, sizeof *a);
+    if (a == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory");
+    signal(SIGPIPE, SIG_IGN);
+    sl_listen_raise_fd_limit();
+    json_object_seed(0); /* before threads: the hash of object keys is keyed at random */
+    int rc = init_server(a, cfg, eng, err);
+    if (rc == 0)
+        rc = watch_stops(a, err);
+    if (rc == 0)
+        rc = listen_all(a, err);
+    if (rc == 0)
+        rc = start_threads(a, err);
+    if (rc != 0) { /* threads that did start find an abort and end */
+        set_drain(a, SL_ABORTING);
+    } else {
+        sl_loop_run(&a->server.loops[0]);
+    }
+    for (int i = 1; i <= a->n_threads_started; i++)
+        pthread_join(a->server.loops[i].thread, NULL);
+    for (int i = 0; rc == 0 && i < a->server.n_loops; i++) {
+        if (a->server.loops[i].rc != 0)
+            rc = sl_fail(err, a->server.loops[i].rc, "requests in flight were aborted");
+    }
+    tear_down(a);
+    return rc;
+}

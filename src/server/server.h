@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT
+ * server.h - the OpenAI-compatible HTTP server over one engine.
+ *
+ * sl_server_run opens the listeners, serves on n_http_threads threads and returns when it was told
+ * to stop and every request in flight has ended (or shutdown_timeout_ms passed). It belongs to the
+ * thread that calls it, which serves as the first HTTP thread. The configuration and the engine are
+ * borrowed until it returns. Routes and their authorisation are the table in server/route.c.
+ */
+#ifndef SL_SERVER_SERVER_H
+#define SL_SERVER_SERVER_H
+
+#include "base/err.h"
+
+struct sl_server_config {               /* start from sl_server_config_default() */
+    const char *host;                   /* address or name to listen on; NULL = no TCP listener */
+    int32_t port;                       /* 0 = any free one */
+    const char *uds;                    /* path of a UNIX socket, besides or instead of TCP */
+    const char *port_file;              /* the TCP port is written here once it listens */
+    const char *const *api_keys;        /* any of these opens the routes that need a key */
+    int32_t n_api_keys;                 /* 0: every route is open */
+    const char *const *served_names;    /* what `model` may say; the first is shown */
+    int32_t n_served_names;             /* 0: the model's path */
+    const char *const *allowed_origins; /* CORS; "*" = any; none: no CORS headers */
+    int32_t n_allowed_origins;
+    int32_t n_http_threads;
+    int32_t max_connections;
+    int32_t header_timeout_ms;   /* from the first byte of a request to the end of its headers */
+    int32_t body_timeout_ms;     /* longest silence inside a body */
+    int32_t idle_timeout_ms;     /* a kept-alive connection without a request */
+    int32_t write_timeout_ms;    /* longest time a client may leave output unread */
+    int32_t request_timeout_ms;  /* whole generation, 0 = none */
+    int32_t sse_ping_ms;         /* comment on a silent stream, 0 = none */
+    int32_t shutdown_timeout_ms; /* how long a drain waits for requests in flight */
+    uint64_t max_body_bytes;
+    bool access_log;                  /* one line per request to the log; never bodies or keys */
+    bool trust_request_chat_template; /* requests may bring their own chat_template */
+    bool handle_signals;              /* SIGTERM and SIGINT drain, a second one aborts */
+    int stop_fd;                      /* eventfd of an embedder: readable = drain; -1 = none */
+};
+
+void sl_server_config_default(struct sl_server_config *cfg);
+/* 0 after a complete drain. SL_ETIMEOUT: requests had to be aborted. Else why it could not start.
+ */
+SL_MUST_CHECK int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng,
+                                struct sl_error *err);
+
+#endif

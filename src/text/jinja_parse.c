@@ -1,0 +1,578 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * The statement half of the parser: bodies are lists of nodes linked by next.
+ */
+#include "base/check.h"
+#include "base/hash.h"
+#include "text/jinja_parse.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static struct sl_jnode *parse_body(struct sl_jparser *p, const char *const *ends);
+
+/* ---------------------------------------------------------------- tools */
+
+int sl_jparse_fail(struct sl_jparser *p, const char *fmt, ...)
+{
+    if (p->code != 0)
+        return p->code;
+    char text[200];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    p->code = sl_fail(p->err, SL_EINVAL, "template line %u: %s", p->cur.line, text);
+    p->cur = (struct sl_jtoken){.type = SL_JT_EOF, .line = p->line};
+    p->has_ahead = false;
+    return p->code;
+}
+
+void *sl_jparse_alloc(struct sl_jparser *p, size_t n, size_t size)
+{
+    void *m = sl_arena_array(&p->t->arena, n, size);
+    if (m == NULL && p->code == 0) {
+        p->code = sl_fail(p->err, SL_ENOMEM, "no memory to compile a chat template");
+        p->cur = (struct sl_jtoken){.type = SL_JT_EOF, .line = p->line};
+        p->has_ahead = false;
+    }
+    return m;
+}
+
+struct sl_jnode *sl_jparse_node(struct sl_jparser *p, enum sl_jkind kind)
+{
+    struct sl_jnode *e = sl_jparse_alloc(p, 1, sizeof *e);
+    if (e == NULL)
+        return NULL;
+    e->kind = (uint8_t)kind;
+    e->line = p->cur.line;
+    return e;
+}
+
+const struct sl_jstr *sl_jparse_str(struct sl_jparser *p, const char *s, size_t n)
+{
+    struct sl_jstr *str = sl_jparse_alloc(p, 1, sizeof *str);
+    char *copy = sl_jparse_alloc(p, n + 1, 1); /* ends with NUL, for messages */
+    if (str == NULL || copy == NULL)
+        return NULL;
+    if (n > 0)
+        memcpy(copy, s, n);
+    *str = (struct sl_jstr){.data = copy, .n_bytes = n, .n_chars = SIZE_MAX};
+    sl_jinja_chars(str); /* now, because renderings in several threads only read it */
+    return str;
+}
+
+static bool syms_grow(struct sl_jparser *p)
+{
+    size_t cap = p->syms_cap == 0 ? 64 : p->syms_cap * 2;
+    struct sl_jsym *grown = sl_jparse_alloc(p, cap, sizeof *grown);
+    const struct sl_jstr **names = sl_jparse_alloc(p, cap, sizeof *names);
+    if (grown == NULL || names == NULL)
+        return false;
+    for (size_t i = 0; i < p->n_syms; i++)
+        names[i] = p->t->names[i];
+    p->t->names = names;
+    p->syms = grown;
+    p->syms_cap = cap;
+    for (size_t i = 0; i < p->n_syms; i++) {
+        uint64_t hash = sl_hash64(names[i]->data, names[i]->n_bytes, 0);
+        size_t at = hash & (cap - 1);
+        while (grown[at].name != NULL)
+            at = (at + 1) & (cap - 1);
+        grown[at] = (struct sl_jsym){names[i], hash, (uint32_t)i};
+    }
+    return true;
+}
+
+uint32_t sl_jparse_sym(struct sl_jparser *p, const char *s, size_t n)
+{
+    if (p->n_syms * 2 >= p->syms_cap && !syms_grow(p))
+        return 0;
+    uint64_t hash = sl_hash64(s, n, 0);
+    size_t at = hash & (p->syms_cap - 1);
+    for (; p->syms[at].name != NULL; at = (at + 1) & (p->syms_cap - 1)) {
+        const struct sl_jstr *name = p->syms[at].name;
+        if (p->syms[at].hash == hash && name->n_bytes == n && memcmp(name->data, s, n) == 0)
+            return p->syms[at].number;
+    }
+    const struct sl_jstr *name = sl_jparse_str(p, s, n);
+    if (name == NULL)
+        return 0;
+    p->syms[at] = (struct sl_jsym){name, hash, (uint32_t)p->n_syms};
+    p->t->names[p->n_syms] = name;
+    p->t->n_names = ++p->n_syms;
+    return p->syms[at].number;
+}
+
+bool sl_jparse_is_op(const struct sl_jparser *p, unsigned op)
+{
+    return p->cur.type == SL_JT_OP && p->cur.op == op;
+}
+
+bool sl_jparse_is_name(const struct sl_jparser *p, const char *name)
+{
+    return p->cur.type == SL_JT_NAME && p->cur.n == strlen(name) &&
+           memcmp(p->cur.s, name, p->cur.n) == 0;
+}
+
+bool sl_jparse_skip_op(struct sl_jparser *p, unsigned op)
+{
+    if (!sl_jparse_is_op(p, op))
+        return false;
+    sl_jlex_next(p);
+    return true;
+}
+
+bool sl_jparse_skip_name(struct sl_jparser *p, const char *name)
+{
+    if (!sl_jparse_is_name(p, name))
+        return false;
+    sl_jlex_next(p);
+    return true;
+}
+
+void sl_jparse_want_op(struct sl_jparser *p, unsigned op)
+{
+    if (p->code == 0 && !sl_jparse_skip_op(p, op))
+        sl_jparse_fail(p, "expected token '%c'", (int)(op & 0x7F));
+}
+
+bool sl_jparse_enter(struct sl_jparser *p)
+{
+    if (p->depth >= SL_TEMPLATE_DEPTH) {
+        sl_jparse_fail(p, "nested too deeply");
+        return false;
+    }
+    p->depth++;
+    return true;
+}
+
+void sl_jparse_leave(struct sl_jparser *p)
+{
+    p->depth--;
+}
+
+static void want_block_end(struct sl_jparser *p)
+{
+    if (p->n_unknown > 0)
+        sl_jparse_fail(p, "No filter or test named '%.*s'", (int)SL_MIN(p->unknown->n_bytes, 60),
+                       p->unknown->data);
+    if (p->code == 0 && p->cur.type != SL_JT_BLOCK_END)
+        sl_jparse_fail(p, "expected token 'end of statement block'");
+    sl_jlex_next(p);
+}
+
+/* After "{% tag ...": "%}", then statements up to one of ends (its name is the current token). */
+static struct sl_jnode *parse_block(struct sl_jparser *p, const char *const *ends)
+{
+    sl_jparse_skip_op(p, ':');
+    want_block_end(p);
+    struct sl_jnode *body = parse_body(p, ends);
+    if (p->code == 0 && p->cur.type == SL_JT_EOF)
+        sl_jparse_fail(p, "Unexpected end of template, '%s' is missing", ends[0]);
+    return body;
+}
+
+/* ---------------------------------------------------------------- statements */
+
+static struct sl_jnode *parse_for(struct sl_jparser *p)
+{
+    static const char *const body_ends[] = {"endfor", "else", NULL}, *const else_ends[] = {
+                                                                         "endfor", NULL};
+    struct sl_jnode *s = sl_jparse_node(p, SL_JN_FOR);
+    sl_jlex_next(p);
+    if (s == NULL || (s->a = sl_jparse_target(p, false, "in")) == NULL)
+        return NULL;
+    if (!sl_jparse_skip_name(p, "in"))
+        sl_jparse_fail(p, "expected token 'in'");
+    if ((s->b = sl_jparse_tuple(p, false, false, "recursive")) == NULL)
+        return NULL;
+    if (sl_jparse_skip_name(p, "if") && (s->c = sl_jparse_expr(p, true)) == NULL)
+        return NULL;
+    s->op = sl_jparse_skip_name(p, "recursive");
+    s->list = sl_jparse_alloc(p, 2, sizeof(struct sl_jnode *)); /* body, else */
+    if (s->list == NULL)
+        return NULL;
+    bool soft = p->soft;
+    p->soft = false;
+    p->loops++;
+    s->list[0] = parse_block(p, body_ends);
+    p->loops--;
+    if (sl_jparse_skip_name(p, "else"))
+        s->list[1] = parse_block(p, else_ends);
+    p->soft = soft;
+    sl_jlex_next(p); /* endfor */
+    return s;
+}
+
+static struct sl_jnode *parse_if(struct sl_jparser *p)
+{
+    static const char *const ends[] = {"endif", "elif", "else", NULL}, *const else_ends[] = {
+                                                                           "endif", NULL};
+    struct sl_jnode *first = NULL, **link = &first;
+    bool soft = p->soft;
+    p->soft = true;
+    do { /* an elif is an if that is the else of the one before */
+        struct sl_jnode *s = sl_jparse_node(p, SL_JN_IF);
+        sl_jlex_next(p);
+        if (s == NULL || (s->a = sl_jparse_tuple(p, false, false, NULL)) == NULL)
+            return NULL;
+        s->b = parse_block(p, ends);
+        *link = s;
+        link = &s->c;
+    } while (p->code == 0 && sl_jparse_is_name(p, "elif"));
+    if (sl_jparse_skip_name(p, "else"))
+        *link = parse_block(p, else_ends);
+    p->soft = soft;
+    sl_jlex_next(p); /* endif */
+    return first;
+}
+
+/* The body of something that runs as a function of its own: no break out of it. */
+static struct sl_jnode *parse_function(struct sl_jparser *p, const char *const *ends, uint8_t *uses)
+{
+    struct sl_jmacro_scope scope = {.up = p->macro};
+    unsigned loops = p->loops;
+    bool soft = p->soft;
+    p->macro = &scope;
+    p->loops = 0;
+    p->soft = false;
+    struct sl_jnode *body = parse_block(p, ends);
+    p->macro = scope.up;
+    p->loops = loops;
+    p->soft = soft;
+    if (uses != NULL)
+        *uses = scope.uses;
+    sl_jlex_next(p);
+    return body;
+}
+
+/* (a, b=1): names and defaults as NAME nodes whose a is the default. */
+static bool parse_signature(struct sl_jparser *p, struct sl_jnode *s)
+{
+    struct sl_jlist_of_nodes l = {0};
+    bool defaults = false;
+    sl_jparse_want_op(p, '(');
+    while (p->code == 0 && !sl_jparse_is_op(p, ')')) {
+        if (l.n > 0)
+            sl_jparse_want_op(p, ',');
+        if (p->cur.type != SL_JT_NAME)
+            return sl_jparse_fail(p, "expected the name of a parameter") == 0;
+        struct sl_jnode *arg = sl_jparse_node(p, SL_JN_NAME);
+        if (arg == NULL)
+            return false;
+        arg->sym = sl_jparse_sym(p, p->cur.s, p->cur.n);
+        for (size_t i = 0; i < l.n; i++)
+            if (l.items[i]->sym == arg->sym)
+                sl_jparse_fail(p, "duplicate parameter");
+        sl_jlex_next(p);
+        if (sl_jparse_skip_op(p, '=')) {
+            defaults = true;
+            arg->a = sl_jparse_expr(p, true);
+            if (arg->a == NULL)
+                return false;
+        } else if (defaults) {
+            sl_jparse_fail(p, "non-default argument follows default argument");
+        }
+        if (!sl_jparse_push(p, &l, arg))
+            return false;
+    }
+    sl_jparse_want_op(p, ')');
+    s->list = l.items;
+    s->n = (uint32_t)l.n;
+    return p->code == 0;
+}
+
+static struct sl_jnode *parse_macro(struct sl_jparser *p)
+{
+    static const char *const ends[] = {"endmacro", NULL};
+    struct sl_jnode *s = sl_jparse_node(p, SL_JN_MACRO);
+    sl_jlex_next(p);
+    if (s == NULL)
+        return NULL;
+    if (p->cur.type != SL_JT_NAME) {
+        sl_jparse_fail(p, "expected the name of a macro");
+        return NULL;
+    }
+    s->sym = sl_jparse_sym(p, p->cur.s, p->cur.n);
+    const struct sl_jstr *name = sl_jparse_str(p, p->cur.s, p->cur.n);
+    s->val = (struct sl_jval){.type = SL_J_STR, .u.s = (struct sl_jstr *)(uintptr_t)name};
+    sl_jlex_next(p);
+    /* defaults are computed inside the macro, so what they mention counts as its use */
+    struct sl_jmacro_scope scope = {.up = p->macro};
+    p->macro = &scope;
+    bool ok = parse_signature(p, s);
+    p->macro = scope.up;
+    if (!ok)
+        return NULL;
+    s->b = parse_function(p, ends, &s->op);
+    s->op |= scope.uses;
+    return s;
+}
+
+static struct sl_jnode *parse_call_block(struct sl_jparser *p)
+{
+    static const char *const ends[] = {"endcall", NULL};
+    struct sl_jnode *s = sl_jparse_node(p, SL_JN_CALLBLOCK), *caller;
+    caller = sl_jparse_node(p, SL_JN_MACRO);
+    sl_jlex_next(p);
+    if (s == NULL || caller == NULL)
+        return NULL;
+    if (sl_jparse_is_op(p, '(') && !parse_signature(p, caller))
+        return NULL;
+    s->a = sl_jparse_expr(p, true);
+    if (s->a == NULL)
+        return NULL;
+    if (s->a->kind != SL_JN_CALL) {
+        sl_jparse_fail(p, "expected call");
+        return NULL;
+    }
+    const struct sl_jstr *name = sl_jparse_str(p, "caller", 6);
+    caller->val = (struct sl_jval){.type = SL_J_STR, .u.s = (struct sl_jstr *)(uintptr_t)name};
+    caller->b = parse_function(p, ends, &caller->op);
+    s->b = caller;
+    return s;
+}
+
+static bool stores_loop(const struct sl_jparser *p, const struct sl_jnode *target)
+{
+    if (target->kind == SL_JN_NAME)
+        return target->sym == p->t->sym_loop;
+    for (uint32_t i = 0; target->kind == SL_JN_TUPLE && i < target->n; i++)
+        if (stores_loop(p, target->list[i]))
+            return true;
+    return false;
+}
+
+static struct sl_jnode *parse_set(struct sl_jparser *p)
+{
+    static const char *const ends[] = {"endset", NULL};
+    struct sl_jnode *s = sl_jparse_node(p, SL_JN_SET);
+    sl_jlex_next(p);
+    if (s == NULL || (s->a = sl_jparse_target(p, true, NULL)) == NULL)
+        return NULL;
+    if (p->loops > 0 && stores_loop(p, s->a))
+        sl_jparse_fail(p, "Can't assign to special loop variable in for-loop target");
+    if (sl_jparse_skip_op(p, '=')) {
+        s->b = sl_jparse_tuple(p, true, false, NULL);
+        return s->b != NULL ? s : NULL;
+    }
+    s->kind = SL_JN_SETBLOCK;
+    s->c = sl_jparse_filters(p, NULL, false);
+    s->b = parse_block(p, ends);
+    sl_jlex_next(p);
+    return s;
+}
+
+static struct sl_jnode *parse_filter_block(struct sl_jparser *p)
+{
+    static const char *const ends[] = {"endfilter", NULL};
+    struct sl_jnode *s = sl_jparse_node(p, SL_JN_FILTERBLOCK);
+    sl_jlex_next(p);
+    if (s == NULL || (s->a = sl_jparse_filters(p, NULL, true)) == NULL)
+        return NULL;
+    s->b = parse_block(p, ends);
+    sl_jlex_next(p);
+    return s;
+}
+
+static struct sl_jnode *parse_with(struct sl_jparser *p)
+{
+    static const char *const ends[] = {"endwith", NULL};
+    struct sl_jlist_of_nodes l = {0}; /* target, value, target, value */
+    struct sl_jnode *s = sl_jparse_node(p, SL_JN_WITH);
+    sl_jlex_next(p);
+    while (s != NULL && p->code == 0 && p->cur.type != SL_JT_BLOCK_END) {
+        if (l.n > 0)
+            sl_jparse_want_op(p, ',');
+        if (!sl_jparse_push(p, &l, sl_jparse_target(p, false, NULL)))
+            return NULL;
+        sl_jparse_want_op(p, '=');
+        if (!sl_jparse_push(p, &l, sl_jparse_expr(p, true)))
+            return NULL;
+    }
+    if (s == NULL || p->code != 0)
+        return NULL;
+    s->list = l.items;
+    s->n = (uint32_t)l.n;
+    bool soft = p->soft;
+    p->soft = false;
+    s->b = parse_block(p, ends);
+    p->soft = soft;
+    sl_jlex_next(p);
+    return s;
+}
+
+/* {% block name %}, {% generation %}, {% autoescape x %}: the body in a scope of its own */
+static struct sl_jnode *parse_scope(struct sl_jparser *p)
+{
+    static const char *const block_ends[] = {"endblock", NULL};
+    static const char *const generation_ends[] = {"endgeneration", NULL};
+    static const char *const escape_ends[] = {"endautoescape", NULL};
+    struct sl_jnode *s = sl_jparse_node(p, SL_JN_SCOPE);
+    if (s == NULL)
+        return NULL;
+    if (sl_jparse_skip_name(p, "generation")) {
+        s->b = parse_function(p, generation_ends, NULL);
+        return s;
+    }
+    if (sl_jparse_skip_name(p, "autoescape")) {
+        struct sl_jnode *on = sl_jparse_expr(p, true);
+        if (on != NULL && (on->kind != SL_JN_CONST || on->val.type != SL_J_BOOL || on->val.u.b))
+            sl_jparse_fail(p, "autoescape is not supported");
+        s->b = parse_block(p, escape_ends);
+        sl_jlex_next(p);
+        return s;
+    }
+    sl_jlex_next(p);
+    const char *name = p->cur.s;
+    size_t n = p->cur.n;
+    if (p->cur.type != SL_JT_NAME)
+        sl_jparse_fail(p, "expected the name of a block");
+    sl_jlex_next(p);
+    bool scoped = sl_jparse_skip_name(p, "scoped");
+    s->op = !scoped; /* sees the variables of the template only */
+    s->b = parse_function(p, block_ends, NULL);
+    if (p->cur.type == SL_JT_NAME && p->cur.n == n && memcmp(p->cur.s, name, n) == 0)
+        sl_jlex_next(p);
+    return s;
+}
+
+static struct sl_jnode *parse_jump(struct sl_jparser *p, enum sl_jkind kind)
+{
+    if (p->loops == 0)
+        sl_jparse_fail(p, "'break' and 'continue' are for loops only");
+    sl_jlex_next(p);
+    return sl_jparse_node(p, kind);
+}
+
+static struct sl_jnode *parse_print(struct sl_jparser *p)
+{
+    struct sl_jnode *first = NULL, **link = &first;
+    sl_jlex_next(p);
+    while (p->code == 0 && p->cur.type != SL_JT_BLOCK_END) {
+        if (first != NULL)
+            sl_jparse_want_op(p, ',');
+        struct sl_jnode *s = sl_jparse_node(p, SL_JN_PRINT);
+        if (s == NULL || (s->a = sl_jparse_expr(p, true)) == NULL)
+            return NULL;
+        *link = s;
+        link = &s->next;
+    }
+    return first;
+}
+
+static struct sl_jnode *parse_statement(struct sl_jparser *p)
+{
+    if (p->cur.type != SL_JT_NAME)
+        sl_jparse_fail(p, "tag name expected");
+    if (sl_jparse_is_name(p, "if"))
+        return parse_if(p);
+    if (sl_jparse_is_name(p, "for"))
+        return parse_for(p);
+    if (sl_jparse_is_name(p, "set"))
+        return parse_set(p);
+    if (sl_jparse_is_name(p, "macro"))
+        return parse_macro(p);
+    if (sl_jparse_is_name(p, "call"))
+        return parse_call_block(p);
+    if (sl_jparse_is_name(p, "filter"))
+        return parse_filter_block(p);
+    if (sl_jparse_is_name(p, "with"))
+        return parse_with(p);
+    if (sl_jparse_is_name(p, "break"))
+        return parse_jump(p, SL_JN_BREAK);
+    if (sl_jparse_is_name(p, "continue"))
+        return parse_jump(p, SL_JN_CONTINUE);
+    if (sl_jparse_is_name(p, "print"))
+        return parse_print(p);
+    if (sl_jparse_is_name(p, "block") || sl_jparse_is_name(p, "generation") ||
+        sl_jparse_is_name(p, "autoescape"))
+        return parse_scope(p);
+    if (sl_jparse_is_name(p, "do")) {
+        struct sl_jnode *s = sl_jparse_node(p, SL_JN_DO);
+        sl_jlex_next(p);
+        if (s != NULL)
+            s->a = sl_jparse_tuple(p, true, false, NULL);
+        return s;
+    }
+    if (p->code == 0)
+        sl_jparse_fail(p, "unknown or unsupported tag '%.*s'", (int)SL_MIN(p->cur.n, 60), p->cur.s);
+    return NULL;
+}
+
+static struct sl_jnode *parse_print_tag(struct sl_jparser *p)
+{
+    struct sl_jnode *s = sl_jparse_node(p, SL_JN_PRINT);
+    sl_jlex_next(p);
+    if (s == NULL || (s->a = sl_jparse_tuple(p, true, false, NULL)) == NULL)
+        return NULL;
+    if (p->n_unknown > 0)
+        sl_jparse_fail(p, "No filter or test named '%.*s'", (int)SL_MIN(p->unknown->n_bytes, 60),
+                       p->unknown->data);
+    if (p->code == 0 && p->cur.type != SL_JT_VAR_END)
+        sl_jparse_fail(p, "expected token 'end of print statement'");
+    sl_jlex_next(p);
+    if (s->a->kind == SL_JN_CONST && s->a->val.type == SL_J_STR) { /* {{ 'text' }} is text */
+        s->kind = SL_JN_TEXT;
+        s->val = s->a->val;
+    }
+    return s;
+}
+
+static bool is_end(const struct sl_jparser *p, const char *const *ends)
+{
+    for (; ends != NULL && *ends != NULL; ends++)
+        if (sl_jparse_is_name(p, *ends))
+            return true;
+    return false;
+}
+
+static struct sl_jnode *parse_body(struct sl_jparser *p, const char *const *ends)
+{
+    struct sl_jnode *first = NULL, **link = &first;
+    if (!sl_jparse_enter(p))
+        return NULL;
+    while (p->code == 0 && p->cur.type != SL_JT_EOF) {
+        struct sl_jnode *s = NULL;
+        if (p->cur.type == SL_JT_DATA) {
+            s = sl_jparse_node(p, SL_JN_TEXT);
+            const struct sl_jstr *text = sl_jparse_str(p, p->cur.s, p->cur.n);
+            if (s == NULL || text == NULL)
+                return NULL;
+            s->val = (struct sl_jval){.type = SL_J_STR, .u.s = (struct sl_jstr *)(uintptr_t)text};
+            sl_jlex_next(p);
+        } else if (p->cur.type == SL_JT_VAR_BEGIN) {
+            s = parse_print_tag(p);
+        } else {
+            sl_jlex_next(p); /* "{%" */
+            if (is_end(p, ends)) {
+                sl_jparse_leave(p);
+                return first;
+            }
+            s = parse_statement(p);
+            want_block_end(p);
+        }
+        *link = s;
+        while (*link != NULL)
+            link = &(*link)->next;
+    }
+    sl_jparse_leave(p);
+    return first;
+}
+
+int sl_jinja_parse(struct sl_template *t, const char *source, size_t n, struct sl_error *err)
+{
+    struct sl_jparser p = {.t = t, .err = err};
+    p.cur.line = 1;
+    sl_jlex_init(&p, source, n);
+    t->sym_caller = sl_jparse_sym(&p, "caller", 6);
+    t->sym_varargs = sl_jparse_sym(&p, "varargs", 7);
+    t->sym_kwargs = sl_jparse_sym(&p, "kwargs", 6);
+    t->sym_loop = sl_jparse_sym(&p, "loop", 4);
+    if (p.code == 0) {
+        sl_jlex_next(&p);
+        t->body = parse_body(&p, NULL);
+    }
+    return p.code;
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: MIT
+ * tok_regex.c - pre-tokenizer patterns on PCRE2.
+ *
+ * Patterns come from model files, so a match may not take for ever: PCRE2's limits end exponential
+ * ones, and looking for the next match goes on in steps of SEARCH_STEP start positions with a
+ * budget of time that grows with the text, which ends quadratic ones. Two spellings mean something
+ * else to PCRE2 than to the engines patterns are written for and are rewritten: \s (PCRE2 counts
+ * U+180E) and \p{Han} (PCRE2 takes script extensions).
+ */
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/sys.h"
+#include "text/tok.h"
+
+#include <string.h>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+
+#define SEARCH_STEP   64
+#define MATCH_LIMIT   20000000u
+#define HEAP_LIMIT_KB (256u << 10)
+#define DEPTH_LIMIT   1000000u
+#define JIT_STACK_MAX (4u << 20)
+#define BUDGET_NS     2000000000u /* plus BUDGET_NS_BYTE for each byte of text */
+#define BUDGET_NS_BYTE 2000u
+
+struct tok_regex {
+    pcre2_general_context *general;
+    pcre2_code *code;
+    bool jit;
+};
+
+static void *re_alloc(size_t n, void *arg)
+{
+    (void)arg;
+    return sl_malloc(n);
+}
+
+static void re_free(void *p, void *arg)
+{
+    (void)arg;
+    sl_free(p);
+}
+
+/* Rewrites the spellings that differ; everything else stays as it is. */
+static void translate(struct sl_buf *out, const char *p, size_t n)
+{
+    static const char space[] = "\\x{09}-\\x{0d}\\x{85}\\p{Z}";
+    bool in_class = false;
+    for (size_t i = 0; i < n; i++) {
+        if (p[i] == '\\' && i + 1 < n) {
+            if (p[i + 1] == 's') {
+                sl_buf_puts(out, in_class ? "" : "[");
+                sl_buf_puts(out, space);
+                sl_buf_puts(out, in_class ? "" : "]");
+                i++;
+            } else if (p[i + 1] == 'S' && !in_class) {
+                sl_buf_puts(out, "[^");
+                sl_buf_puts(out, space);
+                sl_buf_puts(out, "]");
+                i++;
+            } else if (n - i >= 7 && memcmp(p + i, "\\p{Han}", 7) == 0) {
+                sl_buf_puts(out, "\\p{sc:Han}");
+                i += 6;
+            } else {
+                sl_buf_put(out, p + i, 2);
+                i++;
+            }
+            continue;
+        }
+        if (p[i] == '[')
+            in_class = true;
+        else if (p[i] == ']')
+            in_class = false;
+        sl_buf_putc(out, p[i]);
+    }
+}
+
+int tok_regex_create(const char *pattern, size_t n, struct tok_regex **out, struct sl_error *err)
+{
+    struct sl_buf text = {0};
+    int code = 0, rc = 0;
+    PCRE2_SIZE at = 0;
+    PCRE2_UCHAR why[120];
+    if (n > SL_MAX_REGEX)
+        return sl_fail(err, SL_ELIMIT, "pre-tokenizer pattern of %zu bytes", n);
+    struct tok_regex *re = sl_calloc(1, sizeof(*re));
+    if (re == NULL)
+        return sl_fail(err, SL_ENOMEM, "pre-tokenizer pattern");
+    re->general = pcre2_general_context_create(re_alloc, re_free, NULL);
+    translate(&text, pattern, n);
+    if (re->general == NULL || !sl_buf_ok(&text)) {
+        rc = sl_fail(err, SL_ENOMEM, "pre-tokenizer pattern");
+        goto fail;
+    }
+    pcre2_compile_context *cc = pcre2_compile_context_create(re->general);
+    if (cc != NULL) {
+        pcre2_set_parens_nest_limit(cc, 100);
+        re->code = pcre2_compile((PCRE2_SPTR)(text.data != NULL ? text.data : ""), text.n_bytes,
+                                 PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT |
+                                     PCRE2_NEVER_BACKSLASH_C,
+                                 &code, &at, cc);
+        pcre2_compile_context_free(cc);
+    }
+    if (re->code == NULL) {
+        why[0] = '\0';
+        pcre2_get_error_message(code, why, sizeof(why));
+        rc = cc == NULL || code == PCRE2_ERROR_HEAP_FAILED
+                 ? sl_fail(err, SL_ENOMEM, "pre-tokenizer pattern")
+                 : sl_fail(err, SL_EUNSUPPORTED, "pre-tokenizer pattern: %s at byte %zu",
+                           (const char *)why, (size_t)at);
+        goto fail;
+    }
+    /* Without JIT (hardened kernels refuse executable memory) the interpreter does the same. */
+    re->jit = pcre2_jit_compile(re->code, PCRE2_JIT_COMPLETE) == 0;
+    sl_buf_deinit(&text);
+    *out = re;
+    return 0;
+fail:
+    sl_buf_deinit(&text);
+    tok_regex_destroy(re);
+    return rc;
+}
+
+void tok_regex_destroy(struct tok_regex *re)
+{
+    if (re == NULL)
+        return;
+    pcre2_code_free(re->code);
+    pcre2_general_context_free(re->general);
+    sl_free(re);
+}
+
+/* The text with U+FFFD for each invalid byte, and where those bytes are. */
+struct patched {
+    struct sl_buf text;
+    struct sl_buf at; /* size_t each: offset in the patched text */
+    size_t i;         /* next entry when translating offsets, which only grow */
+};
+
+static int patch(struct patched *p, const char *s, size_t n, struct sl_error *err)
+{
+    while (n > 0) {
+        size_t good = tok_valid_prefix(s, n);
+        sl_buf_put(&p->text, s, good);
+        s += good;
+        n -= good;
+        if (n == 0)
+            break;
+        size_t at = p->text.n_bytes;
+        sl_buf_put(&p->at, &at, sizeof(at));
+        sl_buf_put(&p->text, "\xEF\xBF\xBD", 3);
+        s++;
+        n--;
+    }
+    if (!sl_buf_ok(&p->text) || !sl_buf_ok(&p->at))
+        return sl_fail(err, SL_ENOMEM, "text of %zu bytes", n);
+    return 0;
+}
+
+static size_t unpatch(struct patched *p, size_t off)
+{
+    const char *at = p->at.data;
+    size_t n = p->at.n_bytes / sizeof(size_t), v;
+    for (; p->i < n; p->i++) {
+        memcpy(&v, at + p->i * sizeof(v), sizeof(v));
+        if (v >= off)
+            break;
+    }
+    return off - 2 * p->i;
+}
+
+struct search {
+    const struct tok_regex *re;
+    pcre2_match_data *md;
+    pcre2_match_context *mc;
+    pcre2_jit_stack *stack;
+    uint64_t deadline_ns;
+};
+
+static int search_begin(struct search *f, const struct tok_regex *re, size_t n,
+                        struct sl_error *err)
+{
+    f->re = re;
+    f->md = pcre2_match_data_create(1, re->general);
+    f->mc = pcre2_match_context_create(re->general);
+    if (f->md == NULL || f->mc == NULL)
+        return sl_fail(err, SL_ENOMEM, "pre-tokenizer pattern");
+    pcre2_set_match_limit(f->mc, MATCH_LIMIT);
+    pcre2_set_heap_limit(f->mc, HEAP_LIMIT_KB);
+    pcre2_set_depth_limit(f->mc, DEPTH_LIMIT);
+    if (re->jit) {
+        f->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_MAX, re->general);
+        if (f->stack != NULL)
+            pcre2_jit_stack_assign(f->mc, NULL, f->stack);
+    }
+    f->deadline_ns = sl_now_ns() + BUDGET_NS + n * BUDGET_NS_BYTE;
+    return 0;
+}
+
+static void search_end(struct search *f)
+{
+    pcre2_jit_stack_free(f->stack);
+    pcre2_match_context_free(f->mc);
+    pcre2_match_data_free(f->md);
+}
+
+/* 1: a match, 0: none from pos on, or an error. */
+static int search_next(struct search *f, const char *s, size_t n, size_t pos, size_t *start,
+                       size_t *end, struct sl_error *err)
+{
+    while (pos <= n) {
+        size_t last = SL_MIN(n, pos + SEARCH_STEP);
+        while (last < n && ((uint8_t)s[last] & 0xC0) == 0x80)
+            last++;
+        pcre2_set_offset_limit(f->mc, last);
+        int rc = pcre2_match(f->re->code, (PCRE2_SPTR)s, n, pos, PCRE2_NO_UTF_CHECK, f->md, f->mc);
+        if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
+            rc = pcre2_match(f->re->code, (PCRE2_SPTR)s, n, pos,
+                             PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, f->md, f->mc);
+        if (rc >= 0) {
+            const PCRE2_SIZE *ov = pcre2_get_ovector_pointer(f->md);
+            *start = ov[0];
+            *end = ov[1];
+            if (*start > *end || *start < pos) /* \K in a look-ahead */
+                return sl_fail(err, SL_EUNSUPPORTED, "pre-tokenizer pattern matches backwards");
+            return 1;
+        }
+        if (rc != PCRE2_ERROR_NOMATCH) {
+            PCRE2_UCHAR why[120];
+            pcre2_get_error_message(rc, why, sizeof(why));
+            return sl_fail(err, rc == PCRE2_ERROR_NOMEMORY ? SL_ENOMEM : SL_ELIMIT,
+                           "pre-tokenizer pattern: %s", (const char *)why);
+        }
+        if (last >= n)
+            return 0;
+        pos = last + 1;
+        while (pos < n && ((uint8_t)s[pos] & 0xC0) == 0x80)
+            pos++;
+        if (sl_now_ns() > f->deadline_ns)
+            return sl_fail(err, SL_ELIMIT, "pre-tokenizer pattern takes too long");
+    }
+    return 0;
+}
+
+int tok_regex_each(const struct tok_regex *re, const char *s, size_t n, tok_match_fn fn, void *arg,
+                   struct sl_error *err)
+{
+    struct patched p = {0};
+    struct search f = {0};
+    bool invalid = tok_valid_prefix(s, n) < n;
+    size_t pos = 0, start = 0, end = 0, last_end = SIZE_MAX, n_matches = 0;
+    int rc;
+    if (invalid) {
+        if ((rc = patch(&p, s, n, err)) != 0)
+            goto out;
+        s = p.text.data;
+        n = p.text.n_bytes;
+    }
+    if ((rc = search_begin(&f, re, n, err)) != 0)
+        goto out;
+    while (pos <= n && (rc = search_next(&f, s, n, pos, &start, &end, err)) > 0) {
+        pos = end;
+        if (start == end) {
+            pos++;
+            while (pos < n && ((uint8_t)s[pos] & 0xC0) == 0x80)
+                pos++;
+        }
+        rc = 0;
+        if (end > start || last_end != end) { /* no empty match right behind another match */
+            size_t a = invalid ? unpatch(&p, start) : start;
+            size_t b = invalid ? unpatch(&p, end) : end;
+            if ((rc = fn(arg, a, b)) != 0)
+                break;
+        }
+        last_end = end;
+        if ((++n_matches & 1023) == 0 && sl_now_ns() > f.deadline_ns) {
+            rc = sl_fail(err, SL_ELIMIT, "pre-tokenizer pattern takes too long");
+            break;
+        }
+    }
+out:
+    search_end(&f);
+    sl_buf_deinit(&p.text);
+    sl_buf_deinit(&p.at);
+    return rc;
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT
+ * Tests of sched: the waiting queue against a sorted list, and one scenario per scheduling rule.
+ * That the rules hold under random load is the simulator's part (tests/engine/test_sim.c).
+ */
+#include "base/check.h"
+#include "base/rng.h"
+#include "sched/sched.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ------------------------------------------------------------------ waiting queue */
+
+#define N_WAIT 64
+
+static void waiting_queue_matches_a_sorted_list(void **state)
+{
+    (void)state;
+    struct sl_rng r = {.seed = 3};
+    static struct sl_seq seqs[N_WAIT];
+    struct sl_wait w = {0};
+    bool in[N_WAIT] = {false};
+    int n = 0;
+    for (int op = 0; op < 20000; op++) {
+        int i = (int)sl_rng_below(&r, N_WAIT);
+        if (!in[i]) {
+            seqs[i] = (struct sl_seq){.priority = (int32_t)sl_rng_below(&r, 3) - 1,
+                                      .arrival = sl_rng_below(&r, 10),
+                                      .idx = i};
+            sl_wait_push(&w, &seqs[i]);
+            n++;
+        } else {
+            sl_wait_remove(&w, &seqs[i]);
+            n--;
+        }
+        in[i] = !in[i];
+        struct sl_seq *best = NULL;
+        for (int j = 0; j < N_WAIT; j++)
+            if (in[j] && (best == NULL || sl_seq_before(&seqs[j], best)))
+                best = &seqs[j];
+        assert_ptr_equal(sl_wait_best(&w), best);
+        assert_int_equal(w.n, n);
+    }
+}
+
+/* ------------------------------------------------------------------ scenarios */
+
+#define BLOCK 4
+#define MAX   64
+
+struct rig {
+    struct sl_kv kv;
+    struct sl_sched s;
+    struct sl_kv_ns ns;
+    struct item {
+        struct sl_seq seq;
+        int32_t prompt[MAX], out[MAX], pages[MAX];
+    } items[8];
+    int n;
+};
+
+static void rig_init(struct rig *g, int32_t n_pages, int32_t max_seqs, int32_t max_tokens)
+{
+    memset(g, 0, sizeof *g);
+    struct sl_sched_config cfg = {
+        .max_seqs = max_seqs, .max_tokens = max_tokens, .max_logits = max_seqs + 2};
+    assert_int_equal(sl_kv_init(&g->kv, n_pages, BLOCK, true, 1, NULL), 0);
+    assert_int_equal(sl_sched_init(&g->s, &cfg, &g->kv, NULL), 0);
+}
+
+static void rig_deinit(struct rig *g)
+{
+    for (int i = 0; i < g->n; i++)
+        if (g->items[i].seq.state != SL_SEQ_FINISHED)
+            sl_sched_finish(&g->s, &g->items[i].seq, false);
+    assert_null(sl_sched_check(&g->s));
+    assert_int_equal(sl_kv_n_available(&g->kv), g->kv.pool.n_pages);
+    sl_sched_deinit(&g->s);
+    sl_kv_deinit(&g->kv);
+}
+
+/* tag: prompts with the same tag begin with the same tokens */
+static struct sl_seq *add(struct rig *g, int32_t n_prompt, int32_t priority, int32_t tag)
+{
+    struct item *it = &g->items[g->n++];
+    for (int32_t i = 0; i < n_prompt; i++)
+        it->prompt[i] = tag * 1000 + i;
+    it->seq = (struct sl_seq){.priority = priority,
+                              .arrival = (uint64_t)g->n,
+                              .prompt = it->prompt,
+                              .n_prompt = n_prompt,
+                              .out = it->out,
+                              .pages = it->pages,
+                              .ns = &g->ns,
+                              .publish = true};
+    sl_sched_add(&g->s, &it->seq);
+    return &it->seq;
+}
+
+/* One step: what is computed to its end gets a token. */
+static void step(struct rig *g)
+{
+    sl_sched_plan(&g->s);
+    assert_null(sl_sched_check(&g->s));
+    for (int32_t i = 0; i < g->s.n_plan; i++) {
+        struct sl_seq *seq = g->s.plan[i];
+        sl_sched_advance(&g->s, seq);
+        sl_sched_publish(&g->s, seq);
+        if (seq->n_computed == sl_seq_n_tokens(seq))
+            seq->out[seq->n_out++] = 7;
+    }
+    assert_null(sl_sched_check(&g->s));
+}
+
+static void decodes_go_before_prompts_and_prompts_are_cut(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 32, 4, 10);
+    struct sl_seq *a = add(&g, 3, 0, 1), *b = add(&g, 25, 0, 2), *c = add(&g, 5, 0, 3);
+    sl_sched_plan(&g.s);
+    assert_int_equal(a->n_step, 3);
+    assert_int_equal(b->n_step, 7); /* what is left of the budget */
+    assert_int_equal(c->state, SL_SEQ_WAITING);
+    step(&g);
+    assert_int_equal(a->n_out, 1);
+    sl_sched_plan(&g.s);
+    assert_int_equal(a->n_step, 1);
+    assert_int_equal(b->n_step, 9);
+    step(&g);
+    step(&g); /* b: 7 + 9 + 9 = 25 */
+    assert_int_equal(b->n_out, 1);
+    sl_sched_plan(&g.s);
+    assert_int_equal(c->n_step, 5);
+    assert_ptr_equal(g.s.plan[0], a);
+    rig_deinit(&g);
+}
+
+static void every_running_prompt_gets_a_token(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 60, 4, 12);
+    struct sl_seq *a = add(&g, 4, 0, 1), *b = add(&g, 40, 0, 2), *c;
+    step(&g); /* 4 + 8 */
+    g.s.cfg.max_tokens = 40;
+    c = add(&g, 60, 0, 3);
+    step(&g); /* 1 + 32 + 7 */
+    assert_int_equal(b->n_out, 1);
+    assert_int_equal(c->n_computed, 7);
+    struct sl_seq *d = add(&g, 40, -1, 4); /* better, but c is not starved by it */
+    step(&g);
+    assert_int_equal(c->n_computed, 45);
+    g.s.cfg.max_tokens = 64;
+    step(&g);
+    g.s.cfg.max_tokens = 4;
+    sl_sched_plan(&g.s);
+    for (int32_t i = 0; i < g.s.n_running; i++)
+        assert_true(g.s.running[i]->n_step >= 1);
+    assert_int_equal(a->n_step, 1);
+    assert_int_equal(d->state, SL_SEQ_RUNNING);
+    rig_deinit(&g);
+}
+
+static void nobody_overtakes_the_head_of_the_line(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 8, 4, 64);
+    struct sl_seq *a = add(&g, 16, 0, 1), *b = add(&g, 28, 0, 2), *c = add(&g, 2, 0, 3);
+    step(&g);
+    assert_int_equal(a->state, SL_SEQ_RUNNING);
+    assert_int_equal(b->state, SL_SEQ_WAITING); /* 7 pages of 4 free */
+    assert_int_equal(c->state, SL_SEQ_WAITING); /* would fit, but b came first */
+    sl_sched_finish(&g.s, a, false);
+    step(&g);
+    assert_int_equal(b->state, SL_SEQ_RUNNING);
+    rig_deinit(&g);
+}
+
+static void the_latest_of_the_worst_priority_is_preempted(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 6, 4, 64);
+    struct sl_seq *a = add(&g, 4, 0, 1), *b = add(&g, 4, 0, 2), *c = add(&g, 4, 0, 3);
+    step(&g); /* 3 pages; 3 are free, and each will soon need one more */
+    assert_int_equal(g.s.n_running, 3);
+    for (int i = 0; i < 4; i++)
+        step(&g);
+    assert_int_equal(g.s.n_preemptions, 0);
+    step(&g); /* the third page each */
+    assert_int_equal(c->state, SL_SEQ_WAITING);
+    assert_int_equal(c->n_preempted, 1);
+    assert_int_equal(c->n_out, 5); /* keeps its tokens */
+    assert_int_equal(a->state, SL_SEQ_RUNNING);
+    assert_int_equal(b->state, SL_SEQ_RUNNING);
+    sl_sched_finish(&g.s, a, false);
+    sl_sched_finish(&g.s, b, false);
+    step(&g);
+    assert_int_equal(c->state, SL_SEQ_RUNNING);
+    assert_int_equal(c->n_out, 6);
+    rig_deinit(&g);
+}
+
+static void a_better_priority_takes_a_seat(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 32, 2, 64);
+    struct sl_seq *a = add(&g, 4, 5, 1), *b = add(&g, 4, 5, 2);
+    step(&g);
+    struct sl_seq *same = add(&g, 4, 5, 3), *better = add(&g, 4, -1, 4);
+    step(&g);
+    assert_int_equal(better->state, SL_SEQ_RUNNING);
+    assert_int_equal(a->state, SL_SEQ_RUNNING);
+    assert_int_equal(b->state, SL_SEQ_WAITING);
+    assert_int_equal(same->state, SL_SEQ_WAITING);
+    sl_sched_finish(&g.s, better, false);
+    step(&g);
+    assert_int_equal(b->state, SL_SEQ_RUNNING); /* before the one that came later */
+    rig_deinit(&g);
+}
+
+static void a_cached_prompt_recomputes_its_last_page(void **state)
+{
+    (void)state;
+    for (int32_t n = 11; n <= 13; n++) {
+        struct rig g;
+        rig_init(&g, 16, 4, 64);
+        struct sl_seq *a = add(&g, n, 0, 1);
+        step(&g);
+        sl_sched_finish(&g.s, a, false);
+        struct sl_seq *b = add(&g, n, 0, 1);
+        sl_sched_plan(&g.s);
+        int32_t hit = (n - 1) / BLOCK * BLOCK;
+        assert_int_equal(b->n_cached, hit);
+        assert_int_equal(b->n_step, n - hit);
+        step(&g);
+        assert_int_equal(b->n_published, n / BLOCK);
+        /* Nothing is kept twice: 12 tokens are three pages, whoever computed them. */
+        sl_sched_finish(&g.s, b, false);
+        assert_int_equal(sl_kv_n_cached(&g.kv), n / BLOCK);
+        rig_deinit(&g);
+    }
+}
+
+static void wanted_rows_limit_the_chunk(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 32, 4, 64); /* 4 + 2 rows */
+    struct sl_seq *a = add(&g, 20, 0, 1), *b = add(&g, 20, 0, 2), *c = add(&g, 20, 0, 3);
+    a->all_logits = b->all_logits = true;
+    sl_sched_plan(&g.s);
+    assert_int_equal(a->n_step, 3);
+    assert_int_equal(b->n_step, 1);
+    assert_int_equal(c->n_step, 20);
+    rig_deinit(&g);
+}
+
+static void the_largest_sequence_runs_alone(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 5, 4, 16);
+    struct sl_seq *small = add(&g, 2, 0, 2), *big = add(&g, 18, 0, 1);
+    assert_int_equal(sl_sched_limit(&g.s), 20);
+    for (int i = 0; i < 6; i++)
+        step(&g);
+    assert_int_equal(big->state, SL_SEQ_WAITING); /* the pool is its own, once it is free */
+    sl_sched_finish(&g.s, small, false);
+    for (int i = 0; i < 3; i++)
+        step(&g);
+    assert_int_equal(sl_seq_n_tokens(big), 20);
+    assert_int_equal(big->n_pages, 5);
+    rig_deinit(&g);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(waiting_queue_matches_a_sorted_list),
+        cmocka_unit_test(decodes_go_before_prompts_and_prompts_are_cut),
+        cmocka_unit_test(every_running_prompt_gets_a_token),
+        cmocka_unit_test(nobody_overtakes_the_head_of_the_line),
+        cmocka_unit_test(the_latest_of_the_worst_priority_is_preempted),
+        cmocka_unit_test(a_better_priority_takes_a_seat),
+        cmocka_unit_test(a_cached_prompt_recomputes_its_last_page),
+        cmocka_unit_test(wanted_rows_limit_the_chunk),
+        cmocka_unit_test(the_largest_sequence_runs_alone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
