@@ -116,7 +116,9 @@ static void *engine_main(void *arg)
     sl_alloc_guard_arm(true);
     eng->n_mallocs_before = sl_alloc_guard_count();
     while (!atomic_load(&eng->stopping)) {
-        if (!sl_engine_turn(eng))
+        /* The turn takes the wake-up with the inbox: a stop that came just before it must be seen
+         * here, one that comes from now on makes the wait return. */
+        if (!sl_engine_turn(eng) && !atomic_load(&eng->stopping))
             sl_inbox_wait(&eng->inbox, -1);
     }
     sl_alloc_guard_arm(false);

@@ -243,12 +243,14 @@ static inline int32_t bucket_of(const struct filter *f, float y)
     return b < N_BUCKETS - 1 ? b : N_BUCKETS - 1;
 }
 
-/* The last bucket needed: with all tokens up to it, top_k has its k, or top_p its mass. */
-static int32_t cut_bucket(struct sl_sampler *s, const float *row, const struct filter *f)
+/* The last bucket needed. With top_k: when all tokens up to it are k; top_p is then a share of the
+ * mass of those k. Without: when they have the mass of top_p, a share of *total. */
+static int32_t cut_bucket(struct sl_sampler *s, const float *row, const struct filter *f,
+                          double *total)
 {
     uint32_t count[N_BUCKETS] = {0};
-    double mass[N_BUCKETS] = {0}, total = 0, sum = 0;
-    bool by_mass = f->p < 1.0;
+    double mass[N_BUCKETS] = {0}, sum = 0;
+    bool by_mass = f->k == 0 && f->p < 1.0;
     for (int32_t i = 0; i < s->n_vocab; i++) {
         float y = (row[i] - f->max) * f->inv_t;
         if (!(y >= f->floor))
@@ -258,14 +260,15 @@ static int32_t cut_bucket(struct sl_sampler *s, const float *row, const struct f
         if (by_mass)
             mass[b] += (double)exp_neg(y);
     }
+    *total = 0;
     for (int b = 0; b < N_BUCKETS; b++)
-        total += mass[b];
+        *total += mass[b];
     int64_t n = 0;
     for (int32_t b = 0; b < N_BUCKETS; b++) {
         n += count[b];
         sum += mass[b];
         /* The margin covers the other order of summing of the exact pass. */
-        if ((f->k > 0 && n >= f->k) || (by_mass && sum > f->p * total * (1 + 1e-9)))
+        if (f->k > 0 ? n >= f->k : by_mass && sum > f->p * *total * (1 + 1e-9))
             return b;
     }
     return N_BUCKETS - 1;
@@ -274,26 +277,25 @@ static int32_t cut_bucket(struct sl_sampler *s, const float *row, const struct f
 static int32_t draw_filtered(struct sl_sampler *s, const float *row, const struct filter *f,
                              double u)
 {
-    int32_t cut = cut_bucket(s, row, f), n = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        float y = (row[i] - f->max) * f->inv_t;
+    double total, part = 0, kept = 0;
+    int32_t cut = cut_bucket(s, row, f, &total), n = 0, m = 0, i = 0;
+    for (int32_t id = 0; id < s->n_vocab; id++) {
+        float y = (row[id] - f->max) * f->inv_t;
         if (y >= f->floor && bucket_of(f, y) <= cut)
-            s->cands[n++] = (struct sl_cand){key_of(y), i};
+            s->cands[n++] = (struct sl_cand){key_of(y), id};
     }
     const struct sl_cand *c = sort_cands(s->cands, s->cands_swap, n);
     if (f->k > 0)
         n = SL_MIN(n, f->k);
-    double total = 0;
-    for (int32_t i = 0; i < n; i++) {
-        s->probs[i] = exp_neg(y_of(c[i].key));
-        total += (double)s->probs[i];
+    for (int32_t j = 0; j < n; j++) {
+        s->probs[j] = exp_neg(y_of(c[j].key));
+        part += (double)s->probs[j];
     }
-    double kept = 0;
-    int32_t m = 0;
+    if (f->k > 0 || f->p >= 1.0)
+        total = part;
     while (m < n && (m == 0 || kept < f->p * total))
         kept += (double)s->probs[m++];
     double left = u * kept;
-    int32_t i = 0;
     while (i < m - 1 && left >= (double)s->probs[i])
         left -= (double)s->probs[i++];
     while (i > 0 && s->probs[i] <= 0.0f)

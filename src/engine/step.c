@@ -49,6 +49,15 @@ static void end_request(struct sl_engine *eng, struct sl_request *req)
     req->live_prev = req->live_next = NULL;
 }
 
+/* Before tokens that users may ask about become visible: a reader who saw the end, or the first
+ * token, sees the usage that goes with it. In between it lags by less than a step. */
+static void show_usage(struct sl_request *req)
+{
+    pthread_mutex_lock(&req->lock);
+    req->usage = req->usage_now;
+    pthread_mutex_unlock(&req->lock);
+}
+
 /* The only place where a sequence ends: exactly one terminal event each. text_limit is final. */
 static void end_seq(struct sl_engine *eng, struct sl_rseq *rs, enum sl_finish finish,
                     bool skip_last, bool forget)
@@ -57,6 +66,7 @@ static void end_seq(struct sl_engine *eng, struct sl_rseq *rs, enum sl_finish fi
     SL_ASSERT(rs->seq.state != SL_SEQ_FINISHED);
     req->usage_now.n_preemptions += rs->seq.n_preempted;
     sl_sched_finish(&eng->sched, &rs->seq, forget);
+    show_usage(req);
     atomic_store_explicit(&rs->published, sl_pub_pack(rs->seq.n_out, finish, skip_last),
                           memory_order_release);
     eng->stats.finished[finish]++;
@@ -287,6 +297,8 @@ static void append_token(struct sl_engine *eng, struct sl_rseq *rs, int32_t id)
     bool skip_last = false;
     enum sl_finish finish = finish_of(eng, rs, id, &skip_last);
     if (finish == SL_RUNNING) {
+        if (rs->seq.n_out == 1)
+            show_usage(rs->req);
         atomic_store_explicit(&rs->published, sl_pub_pack(rs->seq.n_out, SL_RUNNING, false),
                               memory_order_release);
         add_news(eng, rs->req);

@@ -1,0 +1,266 @@
+/* SPDX-License-Identifier: MIT
+ * The promise "same bits always" on the bundled model: tokens and log probabilities of a set of
+ * prompts, each run alone, are compared bit for bit with what the same prompts give in mixed
+ * batches, for several prefill chunk sizes, page sizes and thread counts, with the prefix cache hit
+ * and missed, on every instruction set, and after preemption. Each case first proves that it
+ * exercised what it claims to.
+ */
+#include "base/check.h"
+#include "base/rng.h"
+#include "base/sys.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define N_PROMPTS 12 /* the kernels are slow under a sanitizer, the paths are the same */
+#else
+#define N_PROMPTS 50
+#endif
+#define MAX_PROMPT 160
+#define N_OUT      16
+#define N_TOP      3
+
+struct prompt {
+    int32_t ids[MAX_PROMPT];
+    int32_t n;
+};
+
+struct outcome { /* what must not change by a bit */
+    int32_t n_tokens;
+    int32_t ids[N_OUT];
+    float logprobs[N_OUT];
+    int32_t ranks[N_OUT];
+    struct sl_top_logprob tops[N_OUT][N_TOP];
+    float prompt_logprobs[MAX_PROMPT]; /* of every fifth request */
+};
+
+static struct prompt prompts[N_PROMPTS];
+static struct outcome alone[N_PROMPTS];
+
+/* Lengths from 1 token to several pages, exact multiples of a page included; groups share prefixes.
+ */
+static void make_prompts(int32_t n_vocab)
+{
+    struct sl_rng rng = {.seed = 2026};
+    for (int i = 0; i < N_PROMPTS; i++) {
+        struct prompt *p = &prompts[i];
+        static const int32_t fixed[] = {1, 2, 15, 16, 17, 32, 64, 65, 128, MAX_PROMPT};
+        p->n = i < (int)SL_COUNT(fixed) ? fixed[i] : 1 + (int32_t)sl_rng_below(&rng, MAX_PROMPT);
+        int32_t shared = i % 3 == 0 ? SL_MIN(p->n, 48) : 0;
+        for (int32_t k = 0; k < p->n; k++)
+            p->ids[k] = k < shared ? (k * 37 + 11) % n_vocab
+                                   : (int32_t)sl_rng_below(&rng, (uint64_t)n_vocab);
+    }
+}
+
+static struct sl_request *submit(struct sl_engine *eng, int i)
+{
+    struct sl_error err;
+    struct sl_request *req = NULL;
+    struct sl_request_desc desc = {.prompt = prompts[i].ids, .n_prompt = prompts[i].n};
+    struct sl_sampling *s = &desc.sampling;
+    sl_sampling_default(s);
+    s->max_tokens = N_OUT;
+    s->ignore_eos = true;
+    s->logprobs = N_TOP;
+    s->prompt_logprobs = i % 5 == 4 ? 0 : -1;
+    s->temperature = i % 2 == 0 ? 0.0f : 0.9f;
+    s->top_p = i % 4 == 1 ? 0.8f : 1.0f;
+    s->top_k = i % 4 == 3 ? 40 : 0;
+    s->repetition_penalty = i % 7 == 3 ? 1.2f : 1.0f;
+    s->has_seed = true;
+    s->seed = (uint64_t)i * 7919;
+    if (sl_request_submit(eng, &desc, &req, &err) != 0)
+        fail_msg("prompt %d: %s", i, err.msg);
+    return req;
+}
+
+static void collect(struct sl_request *req, int i, struct outcome *out)
+{
+    struct sl_chunk chunk;
+    memset(out, 0, sizeof *out);
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        while (sl_request_read(req, &chunk) == 1) {
+            assert_int_not_equal(chunk.finish, SL_FINISH_ERROR);
+            for (size_t k = 0; k < chunk.n_tokens; k++, out->n_tokens++) {
+                const struct sl_token *t = &chunk.tokens[k];
+                assert_true(out->n_tokens < N_OUT);
+                out->ids[out->n_tokens] = t->id;
+                out->logprobs[out->n_tokens] = t->logprob;
+                out->ranks[out->n_tokens] = t->rank;
+                assert_int_equal(t->n_top, N_TOP);
+                memcpy(out->tops[out->n_tokens], t->top, sizeof out->tops[0]);
+            }
+        }
+    }
+    assert_int_equal(out->n_tokens, N_OUT);
+    const struct sl_token *pl = sl_request_prompt_logprobs(req);
+    assert_int_equal(pl != NULL, i % 5 == 4);
+    for (int32_t k = 1; pl != NULL && k < prompts[i].n; k++)
+        out->prompt_logprobs[k] = pl[k].logprob;
+}
+
+static struct sl_engine *start(struct sl_engine_config cfg)
+{
+    struct sl_error err = {0};
+    struct sl_engine *eng = NULL;
+    if (sl_engine_create(&cfg, &eng, &err) != 0)
+        fail_msg("%s", err.msg);
+    return eng;
+}
+
+/* Runs all prompts at once on an engine of this configuration, `rounds` times over, and compares.
+ */
+static struct sl_stats run_and_compare(struct sl_engine_config cfg, int rounds, const char *what)
+{
+    static struct sl_request *reqs[N_PROMPTS];
+    static struct outcome got;
+    struct sl_engine *eng = start(cfg);
+    struct sl_stats stats;
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < N_PROMPTS; i++)
+            reqs[i] = submit(eng, i);
+        for (int i = 0; i < N_PROMPTS; i++) {
+            collect(reqs[i], i, &got);
+            if (memcmp(&got, &alone[i], sizeof got) != 0)
+                fail_msg("%s: prompt %d (%d tokens), round %d: bits differ", what, i, prompts[i].n,
+                         round);
+            sl_request_release(reqs[i]);
+        }
+    }
+    sl_engine_stats(eng, &stats);
+    assert_int_equal(stats.step_mallocs, 0);
+    assert_int_equal(stats.n_pages_free + stats.n_pages_cached, stats.n_pages);
+    sl_engine_destroy(eng);
+    return stats;
+}
+
+static int run_each_alone(void **state)
+{
+    (void)state;
+    struct sl_engine *eng = start((struct sl_engine_config){.max_num_seqs = 1,
+                                                            .max_num_batched_tokens = 512,
+                                                            .no_prefix_caching = true,
+                                                            .n_threads = 2});
+    make_prompts(sl_engine_info(eng)->n_vocab);
+    for (int i = 0; i < N_PROMPTS; i++) {
+        struct sl_request *req = submit(eng, i);
+        collect(req, i, &alone[i]);
+        sl_request_release(req);
+    }
+    sl_engine_destroy(eng);
+    return 0;
+}
+
+static void mixed_batches(void **state)
+{
+    (void)state;
+    static const int32_t seqs[] = {2, 3, 8, 17, 64};
+    for (size_t i = 0; i < SL_COUNT(seqs); i++) {
+        char what[32];
+        snprintf(what, sizeof what, "batches of up to %d", seqs[i]);
+        run_and_compare((struct sl_engine_config){.max_num_seqs = seqs[i]}, 1, what);
+    }
+}
+
+static void chunk_sizes(void **state)
+{
+    (void)state;
+    static const struct {
+        int32_t chunk, seqs;
+    } cases[] = {{1, 1}, {7, 1}, {7, 5}, {64, 1}, {64, 32}, {512, 1}, {512, 64}};
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        char what[48];
+        snprintf(what, sizeof what, "chunks of %d, %d sequences", cases[i].chunk, cases[i].seqs);
+        run_and_compare((struct sl_engine_config){.max_num_batched_tokens = cases[i].chunk,
+                                                  .max_num_seqs = cases[i].seqs,
+                                                  .no_prefix_caching = i % 2 == 0},
+                        1, what);
+    }
+}
+
+static void prefix_cache_hit_and_miss(void **state)
+{
+    (void)state;
+    struct sl_stats miss = run_and_compare(
+        (struct sl_engine_config){.max_num_seqs = 8, .no_prefix_caching = true}, 2, "cache off");
+    assert_int_equal(miss.prompt_tokens_cached, 0);
+    struct sl_stats hit =
+        run_and_compare((struct sl_engine_config){.max_num_seqs = 8}, 3, "cache on");
+    assert_true(hit.prompt_tokens_cached > 1000);
+}
+
+static void page_sizes(void **state)
+{
+    (void)state;
+    static const int32_t blocks[] = {1, 5, 64, 256};
+    for (size_t i = 0; i < SL_COUNT(blocks); i++) {
+        char what[32];
+        snprintf(what, sizeof what, "pages of %d", blocks[i]);
+        run_and_compare((struct sl_engine_config){.block_size = blocks[i], .max_num_seqs = 16}, 2,
+                        what);
+    }
+}
+
+static void preemption(void **state)
+{
+    (void)state;
+    /* Pages for about four of the longest sequences while sixteen want to run. */
+    struct sl_engine *probe = start((struct sl_engine_config){0});
+    uint64_t per_token = sl_engine_info(probe)->kv_bytes_per_token;
+    sl_engine_destroy(probe);
+    struct sl_stats s = run_and_compare(
+        (struct sl_engine_config){.max_num_seqs = 16,
+                                  .block_size = 4,
+                                  .max_model_len = MAX_PROMPT + N_OUT,
+                                  .kv_cache_bytes = per_token * 4 * (MAX_PROMPT + N_OUT)},
+        2, "preemption");
+    assert_true(s.preemptions > 0);
+}
+
+static void thread_counts(void **state)
+{
+    (void)state;
+    static const int32_t threads[] = {1, 2, 3, 7};
+    for (size_t i = 0; i < SL_COUNT(threads); i++) {
+        char what[32];
+        snprintf(what, sizeof what, "%d threads", threads[i]);
+        run_and_compare((struct sl_engine_config){.n_threads = threads[i], .max_num_seqs = 12}, 1,
+                        what);
+    }
+}
+
+static void instruction_sets(void **state)
+{
+    (void)state;
+    static const char *const isas[] = {"c", "avx2", "avx512"};
+    struct sl_error err;
+    for (size_t i = 0; i < SL_COUNT(isas); i++) {
+        struct sl_engine_config cfg = {.cpu_isa = isas[i], .max_num_seqs = 16};
+        struct sl_engine *eng = NULL;
+        if (sl_engine_create(&cfg, &eng, &err) != 0) {
+            printf("skip: %s: %s\n", isas[i], err.msg);
+            continue;
+        }
+        sl_engine_destroy(eng);
+        run_and_compare(cfg, 1, isas[i]);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(mixed_batches),    cmocka_unit_test(chunk_sizes),
+        cmocka_unit_test(preemption),       cmocka_unit_test(prefix_cache_hit_and_miss),
+        cmocka_unit_test(page_sizes),       cmocka_unit_test(thread_counts),
+        cmocka_unit_test(instruction_sets),
+    };
+    return cmocka_run_group_tests(tests, run_each_alone, NULL);
+}

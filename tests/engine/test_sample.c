@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: MIT
+ * Tests of sampling and log probabilities, against an oracle that sorts everything in double.
+ */
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/rng.h"
+#include "engine/sample.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define MAX_V 1000
+
+/* ------------------------------------------------------------------ oracle */
+
+struct dist {
+    double p[MAX_V];    /* by id */
+    bool unsure[MAX_V]; /* so near a border that float may decide otherwise */
+};
+
+struct ranked {
+    double p;
+    int id;
+};
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->p != y->p)
+        return x->p > y->p ? -1 : 1;
+    return x->id - y->id;
+}
+
+static void oracle_row(double *x, const struct sl_sample_args *a, int v)
+{
+    const struct sl_sampling *s = a->sampling;
+    for (int i = 0; i < v; i++)
+        x[i] = (double)a->logits[i];
+    for (int l = 0; l < 2; l++)
+        for (int i = 0; i < a->n_banned[l]; i++)
+            x[a->banned[l][i]] = -INFINITY;
+    for (int i = 0; i < s->n_logit_bias; i++)
+        x[s->logit_bias[i].id] += (double)s->logit_bias[i].bias;
+    for (int i = 0; a->counts != NULL && i < a->counts->n; i++) {
+        const struct sl_count *c = &a->counts->entries[i];
+        double rep = (double)s->repetition_penalty;
+        x[c->id] = x[c->id] > 0 ? x[c->id] / rep : x[c->id] * rep;
+        if (c->n_out > 0)
+            x[c->id] -= (double)s->frequency_penalty * c->n_out + (double)s->presence_penalty;
+    }
+}
+
+static void oracle(struct dist *d, const struct sl_sample_args *a, int v)
+{
+    static double x[MAX_V];
+    static struct ranked r[MAX_V];
+    const struct sl_sampling *s = a->sampling;
+    memset(d, 0, sizeof *d);
+    oracle_row(x, a, v);
+    double max = -INFINITY, sum = 0, t = (double)s->temperature;
+    for (int i = 0; i < v; i++)
+        max = fmax(max, x[i]);
+    for (int i = 0; i < v; i++) {
+        r[i] = (struct ranked){exp((x[i] - max) / t), i};
+        d->unsure[i] = fabs(r[i].p - (double)s->min_p) < 1e-5;
+        if (r[i].p < (double)s->min_p)
+            r[i].p = 0;
+    }
+    qsort(r, (size_t)v, sizeof *r, by_rank);
+    int n = s->top_k > 0 && s->top_k < v ? s->top_k : v;
+    for (int i = 0; i < n; i++)
+        sum += r[i].p;
+    double before = 0, kept = 0;
+    for (int i = 0; i < n; i++) {
+        d->unsure[r[i].id] |= fabs(before - (double)s->top_p * sum) < 1e-5 * sum;
+        if (i == 0 || before < (double)s->top_p * sum) {
+            d->p[r[i].id] = r[i].p;
+            kept += r[i].p;
+        }
+        before += r[i].p;
+    }
+    for (int i = 0; i < v; i++)
+        d->p[i] /= kept;
+}
+
+/* ------------------------------------------------------------------ draws */
+
+static void random_row(float *x, int v, struct sl_rng *r, float width)
+{
+    for (int i = 0; i < v; i++)
+        x[i] = (float)sl_rng_normal(r) * width;
+}
+
+/* How far the counts of draws are from the distribution, in standard deviations of chi square. */
+static double chi_z(const struct dist *d, const int *count, int v, int n)
+{
+    double chi = 0, rest_p = 0, rest_n = 0;
+    int df = -1;
+    for (int i = 0; i < v; i++) {
+        double want = d->p[i] * n;
+        if (want < 8) {
+            rest_p += want;
+            rest_n += count[i];
+            continue;
+        }
+        chi += (count[i] - want) * (count[i] - want) / want;
+        df++;
+    }
+    if (rest_p >= 8) {
+        chi += (rest_n - rest_p) * (rest_n - rest_p) / rest_p;
+        df++;
+    }
+    if (df < 1)
+        return 0;
+    double k = 2.0 / (9.0 * df); /* Wilson and Hilferty's cube root */
+    return (cbrt(chi / df) - (1 - k)) / sqrt(k);
+}
+
+static void draws_follow_the_oracle(void **state)
+{
+    (void)state;
+    static float row[MAX_V];
+    static struct dist d;
+    static int count[MAX_V];
+    struct sl_rng r = {.seed = 11};
+    for (int c = 0; c < 60; c++) {
+        int v = c % 4 == 0 ? MAX_V : 2 + (int)sl_rng_below(&r, 120), n = 8000;
+        random_row(row, v, &r, c % 5 == 0 ? 0.3f : 3.0f);
+        if (c % 7 == 0)
+            row[1] = -INFINITY;
+        struct sl_sampling s;
+        sl_sampling_default(&s);
+        s.temperature = 0.3f + 1.5f * (float)sl_rng_unit(sl_rng_next(&r));
+        if (c % 3 == 1)
+            s.top_k = 1 + (int32_t)sl_rng_below(&r, (uint64_t)v);
+        if (c % 2 == 1)
+            s.top_p = 0.05f + 0.95f * (float)sl_rng_unit(sl_rng_next(&r));
+        if (c % 5 >= 3)
+            s.min_p = 0.3f * (float)sl_rng_unit(sl_rng_next(&r));
+        struct sl_sample_args a = {.logits = row, .sampling = &s, .seed = sl_rng_next(&r)};
+        struct sl_sampler w;
+        assert_int_equal(sl_sampler_init(&w, v, NULL), 0);
+        oracle(&d, &a, v);
+        memset(count, 0, sizeof count);
+        bool unsure = false;
+        for (int i = 0; i < v; i++)
+            unsure |= d.unsure[i];
+        for (a.pos = 0; a.pos < (uint64_t)n; a.pos++) {
+            int32_t id = sl_sample(&w, &a);
+            assert_in_range(id, 0, v - 1);
+            if (d.p[id] <= 0 && !d.unsure[id])
+                fail_msg("case %d: token %d has probability 0", c, id);
+            count[id]++;
+        }
+        double z = chi_z(&d, count, v, n);
+        if (z > 4.5 && !unsure)
+            fail_msg("case %d (v %d, T %g, k %d, p %g, min_p %g): %.1f deviations off", c, v,
+                     (double)s.temperature, s.top_k, (double)s.top_p, (double)s.min_p, z);
+        sl_sampler_deinit(&w);
+    }
+}
+
+static void penalties_and_bias_follow_the_oracle(void **state)
+{
+    (void)state;
+    enum { V = 50 };
+    static struct dist d;
+    static int count[MAX_V];
+    float row[V];
+    struct sl_rng r = {.seed = 12};
+    for (int c = 0; c < 30; c++) {
+        random_row(row, V, &r, 2.0f);
+        struct sl_logit_bias bias[] = {{3, 4.5f}, {7, -100.0f}, {9, 100.0f}};
+        const int32_t banned[] = {9, 11};
+        struct sl_count entries[16];
+        int32_t slots[32] = {0};
+        struct sl_counts counts;
+        sl_counts_init(&counts, entries, slots, 32);
+        for (int i = 0; i < 14; i++)
+            sl_counts_add(&counts, (int32_t)sl_rng_below(&r, 14), i < 5 ? 0 : 1);
+        struct sl_sampling s;
+        sl_sampling_default(&s);
+        s.repetition_penalty = 0.5f + (float)sl_rng_unit(sl_rng_next(&r));
+        s.presence_penalty = 4.0f * (float)sl_rng_unit(sl_rng_next(&r)) - 2.0f;
+        s.frequency_penalty = 4.0f * (float)sl_rng_unit(sl_rng_next(&r)) - 2.0f;
+        s.logit_bias = bias;
+        s.n_logit_bias = c % 3;
+        assert_true(sl_sampling_has_penalty(&s));
+        struct sl_sample_args a = {.logits = row,
+                                   .sampling = &s,
+                                   .seed = 5,
+                                   .counts = &counts,
+                                   .banned = {banned, banned + 1},
+                                   .n_banned = {1, c % 2}};
+        struct sl_sampler w;
+        assert_int_equal(sl_sampler_init(&w, V, NULL), 0);
+        oracle(&d, &a, V);
+        memset(count, 0, sizeof count);
+        for (a.pos = 0; a.pos < 8000; a.pos++)
+            count[sl_sample(&w, &a)]++;
+        assert_int_equal(count[9], 0);
+        assert_true(chi_z(&d, count, V, 8000) < 4.5);
+        sl_sampler_deinit(&w);
+    }
+}
+
+static void the_same_key_draws_the_same_token(void **state)
+{
+    (void)state;
+    float row[300];
+    struct sl_rng r = {.seed = 2};
+    random_row(row, 300, &r, 1.0f);
+    struct sl_sampler w;
+    struct sl_sampling s;
+    sl_sampling_default(&s);
+    assert_int_equal(sl_sampler_init(&w, 300, NULL), 0);
+    int n_other_seed = 0, n_other_pos = 0;
+    for (int i = 0; i < 200; i++) {
+        s.top_p = i % 2 ? 0.9f : 1.0f;
+        struct sl_sample_args a = {
+            .logits = row, .sampling = &s, .seed = (uint64_t)i, .pos = (uint64_t)i * 3};
+        int32_t id = sl_sample(&w, &a);
+        assert_int_equal(sl_sample(&w, &a), id);
+        a.seed++;
+        n_other_seed += sl_sample(&w, &a) != id;
+        a.seed--;
+        a.pos++;
+        n_other_pos += sl_sample(&w, &a) != id;
+    }
+    assert_true(n_other_seed > 150 && n_other_pos > 150);
+    sl_sampler_deinit(&w);
+}
+
+/* ------------------------------------------------------------------ edges */
+
+static int32_t sample_once(const float *row, int v, const struct sl_sampling *s)
+{
+    struct sl_sampler w;
+    struct sl_sample_args a = {.logits = row, .sampling = s, .seed = 1, .pos = 9};
+    assert_int_equal(sl_sampler_init(&w, v, NULL), 0);
+    int32_t id = sl_sample(&w, &a);
+    sl_sampler_deinit(&w);
+    return id;
+}
+
+static void greedy_takes_the_lowest_of_equals(void **state)
+{
+    (void)state;
+    struct sl_sampling s;
+    sl_sampling_default(&s);
+    s.temperature = 0.0f;
+    const float row[] = {-1.0f, 3.0f, 2.0f, 3.0f, 3.0f};
+    assert_int_equal(sample_once(row, 5, &s), 1);
+    s.temperature = 9e-6f;
+    assert_int_equal(sample_once(row, 5, &s), 1);
+    s.temperature = 1.0f;
+    s.top_k = 1;
+    assert_int_equal(sample_once(row, 5, &s), 1);
+    s.top_k = 0;
+    s.top_p = 1e-6f;
+    assert_int_equal(sample_once(row, 5, &s), 1);
+    const float low[] = {-INFINITY, -1e30f, -INFINITY};
+    assert_int_equal(sample_once(low, 3, &s), 1);
+}
+
+static void rows_without_numbers_are_refused(void **state)
+{
+    (void)state;
+    struct sl_sampling s;
+    sl_sampling_default(&s);
+    struct sl_logprob lp;
+    for (int t = 0; t < 2; t++) {
+        s.temperature = t ? 1.0f : 0.0f;
+        for (int i = 0; i < 11; i++) {
+            float row[11] = {0};
+            row[i] = NAN;
+            assert_int_equal(sample_once(row, 11, &s), -1);
+            assert_false(sl_logprobs(row, 11, 0, 0, &lp, NULL));
+            row[i] = INFINITY;
+            assert_int_equal(sample_once(row, 11, &s), -1);
+            assert_false(sl_logprobs(row, 11, 0, 0, &lp, NULL));
+            row[i] = -INFINITY;
+            assert_int_not_equal(sample_once(row, 11, &s), -1);
+        }
+        const float none[] = {-INFINITY, -INFINITY};
+        assert_int_equal(sample_once(none, 2, &s), -1);
+    }
+}
+
+static void extreme_parameters_still_give_a_token(void **state)
+{
+    (void)state;
+    static float row[MAX_V];
+    struct sl_rng r = {.seed = 4};
+    random_row(row, MAX_V, &r, 30.0f);
+    static const float temps[] = {1e-5f, 1e-3f, 1.0f, 1e4f, 3e38f};
+    static const float ps[] = {1e-38f, 0.5f, 0.999999f, 1.0f};
+    static const int32_t ks[] = {-1, 0, 1, MAX_V - 1, MAX_V, INT32_MAX};
+    struct sl_sampling s;
+    sl_sampling_default(&s);
+    for (size_t t = 0; t < SL_COUNT(temps); t++)
+        for (size_t p = 0; p < SL_COUNT(ps); p++)
+            for (size_t k = 0; k < SL_COUNT(ks); k++)
+                for (size_t m = 0; m < 3; m++) {
+                    s.temperature = temps[t];
+                    s.top_p = ps[p];
+                    s.top_k = ks[k];
+                    s.min_p = (float)m * 0.5f;
+                    assert_in_range(sample_once(row, MAX_V, &s), 0, MAX_V - 1);
+                }
+}
+
+static void all_equal_logits_keep_the_lowest_ids(void **state)
+{
+    (void)state;
+    static float row[MAX_V];
+    struct sl_sampling s;
+    sl_sampling_default(&s);
+    s.top_k = 10;
+    struct sl_sampler w;
+    assert_int_equal(sl_sampler_init(&w, MAX_V, NULL), 0);
+    struct sl_sample_args a = {.logits = row, .sampling = &s, .seed = 3};
+    bool seen[10] = {false};
+    for (a.pos = 0; a.pos < 500; a.pos++) {
+        int32_t id = sl_sample(&w, &a);
+        assert_in_range(id, 0, 9);
+        seen[id] = true;
+    }
+    for (int i = 0; i < 10; i++)
+        assert_true(seen[i]);
+    sl_sampler_deinit(&w);
+}
+
+/* ------------------------------------------------------------------ log probabilities */
+
+static void logprobs_follow_the_oracle(void **state)
+{
+    (void)state;
+    static float row[MAX_V];
+    static struct ranked r[MAX_V];
+    struct sl_rng g = {.seed = 21};
+    for (int c = 0; c < 200; c++) {
+        int v = 1 + (int)sl_rng_below(&g, MAX_V), k = SL_MIN(v, (int)sl_rng_below(&g, 21));
+        random_row(row, v, &g, c % 2 ? 5.0f : 0.5f);
+        for (int i = 0; i < v && c % 4 == 0; i++)
+            row[i] = floorf(row[i]); /* many ties */
+        double max = -INFINITY, sum = 0;
+        for (int i = 0; i < v; i++)
+            max = fmax(max, (double)row[i]);
+        for (int i = 0; i < v; i++) {
+            sum += exp((double)row[i] - max);
+            r[i] = (struct ranked){(double)row[i], i};
+        }
+        qsort(r, (size_t)v, sizeof *r, by_rank);
+        int at = (int)sl_rng_below(&g, (uint64_t)v);
+        struct sl_logprob lp;
+        struct sl_top_logprob top[SL_MAX_LOGPROBS];
+        assert_true(sl_logprobs(row, v, r[at].id, k, &lp, top));
+        assert_int_equal(lp.rank, at + 1);
+        assert_true(fabs((double)lp.logprob - (r[at].p - max - log(sum))) < 2e-6);
+        for (int i = 0; i < k; i++) {
+            assert_int_equal(top[i].id, r[i].id);
+            assert_true(fabs((double)top[i].logprob - (r[i].p - max - log(sum))) < 2e-6);
+        }
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(draws_follow_the_oracle),
+        cmocka_unit_test(penalties_and_bias_follow_the_oracle),
+        cmocka_unit_test(the_same_key_draws_the_same_token),
+        cmocka_unit_test(greedy_takes_the_lowest_of_equals),
+        cmocka_unit_test(rows_without_numbers_are_refused),
+        cmocka_unit_test(extreme_parameters_still_give_a_token),
+        cmocka_unit_test(all_equal_logits_keep_the_lowest_ids),
+        cmocka_unit_test(logprobs_follow_the_oracle),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
