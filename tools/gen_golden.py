@@ -107,6 +107,8 @@ MODELS = {
                 rope_type="yarn",
                 rope_theta=10000.0,
                 factor=4.0,
+                beta_fast=4.0,  # so that rounding the ramp's lower end counts at this size
+                beta_slow=1.0,
                 original_max_position_embeddings=64,
             ),
         ),

@@ -14,14 +14,13 @@
 static const char help[] =
     "usage: mkmodel --out PATH [options]\n"
     "\n"
-    "Writes a model with random weights: a Hugging Face folder, or one GGUF file. The same "
-    "family,\n"
-    "shape, dtype and seed give the same weights in both formats. Memory use stays at a few MB.\n"
+    "Writes a model with random weights: a Hugging Face folder, or one GGUF file. Family, shape,\n"
+    "dtype and seed give the same weights in both formats (large matrices in block formats repeat\n"
+    "a pool of blocks). Memory use stays at a few MB.\n"
     "\n"
-    "  mkmodel --family qwen3 --vocab bytes --out /tmp/tiny           a folder that can talk "
-    "bytes\n"
-    "  mkmodel --shape 8b --dtype q4_k --format gguf --out 8b.gguf    4.5 GB to measure with\n"
-    "  mkmodel --rope llama3 --tokenizer DIR --shape 1b --out m       with a real tokenizer\n"
+    "  mkmodel --family qwen3 --vocab bytes --out tiny               a folder that talks bytes\n"
+    "  mkmodel --shape 8b --dtype q4_k --format gguf --out 8b.gguf   4.5 GB to measure with\n"
+    "  mkmodel --rope llama3 --tokenizer DIR --shape 1b --out m      with a real tokenizer\n"
     "\n"
     "what\n"
     "  --family NAME     llama, mistral, qwen2, qwen3 (default llama)\n"
@@ -29,6 +28,7 @@ static const char help[] =
     "  --hidden N  --intermediate N  --layers N  --heads N  --kv-heads N  --head-dim N\n"
     "  --context N       longest sequence\n"
     "  --vocab N|bytes   tokens; \"bytes\" writes a tokenizer of single bytes (both may be given)\n"
+    "  --bos N  --eos N  ids named in the metadata, to go with --tokenizer\n"
     "  --tied, --untied  does the output matrix share the embedding\n"
     "  --window N        sliding window of mistral, 0 = none\n"
     "  --rope NAME       plain, linear, llama3, yarn (default plain)\n"
@@ -49,7 +49,7 @@ static const char help[] =
 struct args {
     const char *family, *shape, *format, *dtype, *rope, *tokenizer, *out;
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *head_dim, *context, *window;
-    const char *vocab, *theta, *factor, *original_context, *seed;
+    const char *vocab, *bos, *eos, *theta, *factor, *original_context, *seed;
     bool bytes, tied, untied, old_config, quiet, help;
 };
 
@@ -84,6 +84,8 @@ static const struct flag flags[] = {
     VALUE("--context", context),
     VALUE("--window", window),
     VALUE("--vocab", vocab),
+    VALUE("--bos", bos),
+    VALUE("--eos", eos),
     VALUE("--theta", theta),
     VALUE("--factor", factor),
     VALUE("--original-context", original_context),
@@ -203,7 +205,9 @@ static int set_shape(const struct args *a, struct sl_synth *s, struct sl_error *
         (rc = set_int("--head-dim", a->head_dim, 2, SL_MAX_HEAD_DIM, &hp->head_dim, err)) ||
         (rc = set_int("--context", a->context, 1, SL_MAX_CONTEXT, &hp->context, err)) ||
         (rc = set_int("--window", a->window, 0, SL_MAX_CONTEXT, &hp->window, err)) ||
-        (rc = set_int("--vocab", a->vocab, 1, SL_MAX_VOCAB, &hp->n_vocab, err)))
+        (rc = set_int("--vocab", a->vocab, 1, SL_MAX_VOCAB, &hp->n_vocab, err)) ||
+        (rc = set_int("--bos", a->bos, 1, SL_MAX_VOCAB, &s->bos, err)) ||
+        (rc = set_int("--eos", a->eos, 1, SL_MAX_VOCAB, &s->eos, err)))
         return rc;
     if (a->tied && a->untied)
         return sl_fail(err, SL_EINVAL, "--tied and --untied exclude each other");

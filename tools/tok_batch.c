@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * tok_batch.c - encodes many strings with one vocabulary, for tests/text/tok_oracle.py.
  *
- * usage: tok_batch FILE [flags]     flags: 1 add special tokens, 2 parse special tokens, 4 skip them
- * stdin: strings, each after its length as 4 bytes, little-endian
- * stdout: per string a line of ids and a line with the decoded text in hexadecimal
+ * usage: tok_batch FILE [flags]     flags: 1 add special tokens, 2 parse special tokens, 4 skip
+ * them stdin: strings, each after its length as 4 bytes, little-endian stdout: per string a line of
+ * ids and a line with the decoded text in hexadecimal
  */
+#include "../tests/text/test_tokenizer_load.h"
 #include "base/buf.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "../tests/text/test_tokenizer_load.h"
 
 static int one(const struct sl_tokenizer *t, const char *s, size_t n, unsigned flags,
                struct sl_buf *out, struct sl_error *err)

@@ -73,7 +73,8 @@ struct sl_hparam_desc {
     enum sl_hparam_type type;
     uint16_t offset; /* in struct sl_hparams */
     bool required;
-    double def;        /* when absent */
+    double def;        /* when absent or null */
+    double hf_def;     /* when config.json does not even say null; 0 = as def */
     double min, max;   /* inclusive, INT and FLOAT */
     unsigned has;      /* HAS, HAS_NOT */
     const char *value; /* CHOICE */

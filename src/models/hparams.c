@@ -20,12 +20,14 @@ struct spelling { /* of one row in this container, for messages */
     char text[128];
     const char *gguf_key; /* inside text */
     const json_t *value;  /* config.json: NULL when absent or null */
+    bool named;           /* config.json: there, be it null */
 };
 
 static void spell(const struct source *src, const struct sl_hparam_desc *row, struct spelling *sp)
 {
     sp->value = NULL;
     sp->gguf_key = NULL;
+    sp->named = false;
     if (src->gguf != NULL) {
         snprintf(sp->text, sizeof sp->text, "GGUF: %s.%s", src->arch, row->gguf);
         sp->gguf_key = sp->text + strlen("GGUF: ");
@@ -34,6 +36,7 @@ static void spell(const struct source *src, const struct sl_hparam_desc *row, st
     const char *key = row->hf[0];
     for (size_t i = 0; i < SL_COUNT(row->hf) && row->hf[i] != NULL && sp->value == NULL; i++) {
         const json_t *v = json_object_get(src->config, row->hf[i]);
+        sp->named = sp->named || v != NULL;
         if (v != NULL && !json_is_null(v)) {
             sp->value = v;
             key = row->hf[i];
@@ -93,7 +96,7 @@ static int get_number(const struct source *src, const struct sl_hparam_desc *row
 static int read_number(const struct source *src, const struct sl_hparam_desc *row,
                        const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
 {
-    double x = row->def;
+    double x = src->config != NULL && !sp->named && row->hf_def != 0 ? row->hf_def : row->def;
     int rc = get_number(src, row, sp, &x, err);
     if (rc < 0)
         return rc;

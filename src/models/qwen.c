@@ -28,6 +28,7 @@ static const struct sl_hparam_desc hparams[] = {
     {.hf = {"sliding_window"},
      .type = SL_HP_INT,
      .offset = offsetof(struct sl_hparams, window),
+     .hf_def = 4096, /* of transformers; null means none */
      .min = 1,
      .max = SL_MAX_CONTEXT},
     {.hf = {"use_sliding_window"},

@@ -231,9 +231,12 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, struct sl_hpara
     }
     if (p->scaling == SL_ROPE_LLAMA3) /* converters write rope_freqs.weight instead */
         return sl_fail(err, SL_EUNSUPPORTED, "GGUF: %s \"llama3\" is not supported", key);
-    if (p->scaling == SL_ROPE_PLAIN)
-        return 0;
     p->factor = 1;
+    if (p->scaling == SL_ROPE_PLAIN) { /* files of 2023 have only this */
+        rc = gguf_number(g, arch, "rope.scale_linear", 1, 1e6, &p->factor, err);
+        p->scaling = p->factor != 1 ? SL_ROPE_LINEAR : SL_ROPE_PLAIN;
+        return rc;
+    }
     if ((rc = gguf_number(g, arch, "rope.scaling.factor", 1, 1e6, &p->factor, err)) != 0)
         return rc;
     if (p->scaling == SL_ROPE_LINEAR)

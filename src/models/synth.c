@@ -336,6 +336,10 @@ int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *
         return sl_fail(err, SL_EINVAL, "a byte vocabulary needs at least %d tokens, not %d",
                        SL_SYNTH_MIN_VOCAB, own.hp.n_vocab);
     own.hp.has |= name->has;
+    if (own.byte_vocab) {
+        own.bos = SL_SYNTH_BOS;
+        own.eos = SL_SYNTH_EOS;
+    }
     if (s->format == SL_CKPT_GGUF) {
         if (own.hp.rope.scaling == SL_ROPE_LLAMA3)
             own.hp.has |= SL_HAS_ROPE_FREQS; /* GGUF carries this scaling as a table */

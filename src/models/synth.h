@@ -17,8 +17,9 @@ struct sl_synth {
     enum sl_dtype dtype;  /* of matrices; norms and biases take it if it is a float format */
     enum sl_ckpt_kind format;
     uint64_t seed;
-    bool byte_vocab; /* writes a tokenizer whose tokens are the 256 bytes, then bos and eos */
-    bool old_rope;   /* config.json: rope_theta and rope_scaling instead of rope_parameters */
+    bool byte_vocab;  /* writes a tokenizer whose tokens are the 256 bytes, then bos and eos */
+    int32_t bos, eos; /* ids the metadata names; 0 = none, byte_vocab sets its own */
+    bool old_rope;    /* config.json: rope_theta and rope_scaling instead of rope_parameters */
     sl_progress_fn progress;
     void *progress_arg;
 };

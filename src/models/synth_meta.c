@@ -190,18 +190,18 @@ int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc 
     for (int32_t i = 0; i < desc->n_hparams; i++)
         config_row(&desc->hparams[i], &s->hp, &b);
     sl_buf_printf(&b, " \"torch_dtype\": \"%s\",\n", torch_name(s->dtype));
-    if (s->byte_vocab)
-        sl_buf_printf(&b, " \"bos_token_id\": %d,\n \"eos_token_id\": %d,\n", SL_SYNTH_BOS,
-                      SL_SYNTH_EOS);
+    if (s->bos > 0)
+        sl_buf_printf(&b, " \"bos_token_id\": %d,\n", s->bos);
+    if (s->eos > 0)
+        sl_buf_printf(&b, " \"eos_token_id\": %d,\n", s->eos);
     config_rope(s, &b);
     sl_buf_puts(&b, "\n}\n");
     if ((rc = write_text(&b, dir, "config.json", err)) != 0)
         return rc;
-    if (s->byte_vocab)
-        sl_buf_printf(&b, "{\"bos_token_id\": %d, \"eos_token_id\": [%d]}\n", SL_SYNTH_BOS,
-                      SL_SYNTH_EOS);
-    else
-        sl_buf_puts(&b, "{}\n");
+    sl_buf_puts(&b, "{");
+    if (s->eos > 0)
+        sl_buf_printf(&b, "\"eos_token_id\": [%d]", s->eos);
+    sl_buf_puts(&b, "}\n");
     if ((rc = write_text(&b, dir, "generation_config.json", err)) != 0)
         return rc;
     return s->byte_vocab ? write_tokenizer(s, dir, err) : 0;
@@ -269,8 +269,6 @@ static int metadata_vocab(const struct sl_synth *s, struct sl_gguf_writer *w, st
     sl_gguf_writer_add_arr_str(w, "tokenizer.ggml.tokens", tokens, NULL, n);
     sl_gguf_writer_add_arr_i32(w, "tokenizer.ggml.token_type", types, n);
     sl_gguf_writer_add_arr_str(w, "tokenizer.ggml.merges", NULL, NULL, 0);
-    sl_gguf_writer_add_u32(w, "tokenizer.ggml.bos_token_id", SL_SYNTH_BOS);
-    sl_gguf_writer_add_u32(w, "tokenizer.ggml.eos_token_id", SL_SYNTH_EOS);
     sl_gguf_writer_add_bool(w, "tokenizer.ggml.add_bos_token", false);
     sl_gguf_writer_add_str(w, "tokenizer.chat_template", chat_template);
 out:
@@ -290,5 +288,9 @@ int sl_synth_add_metadata(const struct sl_synth *s, const struct sl_model_desc *
     for (int32_t i = 0; i < desc->n_hparams; i++)
         metadata_row(&desc->hparams[i], &s->hp, arch, w);
     metadata_rope(&s->hp.rope, arch, w);
+    if (s->bos > 0)
+        sl_gguf_writer_add_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)s->bos);
+    if (s->eos > 0)
+        sl_gguf_writer_add_u32(w, "tokenizer.ggml.eos_token_id", (uint32_t)s->eos);
     return s->byte_vocab ? metadata_vocab(s, w, err) : 0;
 }

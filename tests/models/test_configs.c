@@ -249,6 +249,71 @@ static void test_config_json(void **state)
         apply(OUT "/edit_qwen3", &qwen_edits[i]);
 }
 
+/* Mistral's window: transformers reads a missing key as 4096, null as none; a Llama config's key
+ * means nothing. A GGUF says "llama" for both and carries the key only where it counts. */
+static int32_t window_of(const char *path)
+{
+    struct sl_ckpt *c = NULL;
+    struct sl_model *m = NULL;
+    struct sl_error err = {0};
+    if (sl_ckpt_open(path, &c, &err) != 0 || sl_model_open(c, &m, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+    int32_t w = m->layers[0].window;
+    for (int32_t i = 1; i < m->hp.n_layers; i++)
+        assert_int_equal(m->layers[i].window, w);
+    sl_model_close(m);
+    sl_ckpt_close(c);
+    return w;
+}
+
+static void set_key(const char *folder, const char *key, const char *value)
+{
+    struct sl_error err = {0};
+    char path[256];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    json_t *config = json_load_file(path, 0, NULL);
+    assert_non_null(config);
+    if (value == NULL)
+        json_object_del(config, key);
+    else
+        json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL));
+    char *text = json_dumps(config, 0);
+    if (sl_write_file(path, text, strlen(text), &err) != 0)
+        fail_msg("%s", err.msg);
+    free(text);
+    json_decref(config);
+}
+
+static void test_windows(void **state)
+{
+    (void)state;
+    struct sl_synth s;
+    struct sl_error err = {0};
+    make_folder("mistral", OUT "/window_keys", &s);
+    assert_int_equal(window_of(OUT "/window_keys"), 24);
+    set_key(OUT "/window_keys", "sliding_window", "null");
+    assert_int_equal(window_of(OUT "/window_keys"), 0);
+    set_key(OUT "/window_keys", "sliding_window", NULL);
+    assert_int_equal(window_of(OUT "/window_keys"), 4096);
+    s.format = SL_CKPT_GGUF;
+    for (int32_t window = 0; window <= 24; window += 24) {
+        s.hp.window = window;
+        if (sl_synth_write(&s, OUT "/window_keys.gguf", &err) != 0)
+            fail_msg("%s", err.msg);
+        assert_int_equal(window_of(OUT "/window_keys.gguf"), window);
+    }
+    make_folder("llama", OUT "/window_keys", &s);
+    set_key(OUT "/window_keys", "sliding_window", "16");
+    assert_int_equal(window_of(OUT "/window_keys"), 0);
+    /* Qwen asks for use_sliding_window as well */
+    make_folder("qwen2", OUT "/window_keys", &s);
+    set_key(OUT "/window_keys", "sliding_window", "16");
+    assert_int_equal(window_of(OUT "/window_keys"), 0);
+    set_key(OUT "/window_keys", "use_sliding_window", "true");
+    set_key(OUT "/window_keys", "max_window_layers", "0");
+    assert_int_equal(window_of(OUT "/window_keys"), 16);
+}
+
 /* eos ids: the union of both files, generation_config.json first, each once, none that the
  * vocabulary does not have. */
 static void test_end_ids(void **state)
@@ -630,9 +695,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_json),   cmocka_unit_test(test_end_ids),
-        cmocka_unit_test(test_gguf_metadata), cmocka_unit_test(test_tensors),
-        cmocka_unit_test(test_rope_freqs),    cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_run_limits),
+        cmocka_unit_test(test_windows),       cmocka_unit_test(test_gguf_metadata),
+        cmocka_unit_test(test_tensors),       cmocka_unit_test(test_rope_freqs),
+        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_run_limits),
     };
     return cmocka_run_group_tests_name("configs", tests, setup_group, NULL);
 }

@@ -6,6 +6,7 @@
  * float32 arrays, each for all layers: embedding, attention norms, q, k, v, o, MLP norms, w1, w2,
  * w3, final norm. Rows of q and k are in interleaved order; the folder wants them in halves.
  */
+#include "base/str.h"
 #include "io/safetensors_write.h"
 #include "models/internal.h"
 #include "models/model_rig.h"
@@ -162,8 +163,9 @@ static void print_token(const struct stories *s, int32_t prev, int32_t id, struc
         len--;
     }
     if (len == 6 && memcmp(at, "<0x", 3) == 0) {
-        char hex[3] = {at[3], at[4], 0};
-        sl_buf_putc(out, (char)strtoul(hex, NULL, 16));
+        uint64_t byte = 0;
+        assert_true(sl_parse_hex_u64(at + 3, 2, &byte));
+        sl_buf_putc(out, (char)byte);
         return;
     }
     sl_buf_put(out, at, (size_t)len);

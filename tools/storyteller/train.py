@@ -83,8 +83,9 @@ def held_out(model: Llama, rows: Tensor, device: str) -> float:
     return total / count
 
 
-def rate(step: int, steps: int, peak: float, warmup: int = 200) -> float:
+def rate(step: int, steps: int, peak: float) -> float:
     """Linear warm-up, then a cosine down to a hundredth of the peak."""
+    warmup = min(200, steps // 8)
     if step < warmup:
         return peak * (step + 1) / warmup
     phase = (step - warmup) / max(1, steps - warmup)
