@@ -191,7 +191,7 @@ void sl_aligned_free(void *p, size_t n_bytes)
 
 static int open_regular(const char *path, int *fd, size_t *n_bytes, struct sl_error *err)
 {
-    *fd = sl_sys->open(path, O_RDONLY, 0);
+    *fd = sl_sys->open(path, O_RDONLY | O_NONBLOCK, 0); /* a FIFO is refused, not waited for */
     if (*fd < 0)
         return sl_fail(err, errno == ENOENT ? SL_ENOTFOUND : SL_EIO, "%s: %s", path,
                        strerror(errno));

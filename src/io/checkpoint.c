@@ -74,7 +74,7 @@ int sl_ckpt_open(const char *path, struct sl_ckpt **out, struct sl_error *err)
         rc = folder ? sl_ckpt_impl_open_folder(c, path, err) : sl_ckpt_impl_open_gguf(c, path, err);
     if (rc != 0) {
         sl_ckpt_close(c);
-        return rc;
+        return sl_names_scrub(err, rc);
     }
     *out = c;
     return 0;

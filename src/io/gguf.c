@@ -387,7 +387,7 @@ int sl_gguf_open(const uint8_t *data, size_t n_bytes, const char *what, struct s
     int rc = g->what != NULL ? parse(g, err) : sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
     if (rc != 0) {
         sl_gguf_close(g);
-        return rc;
+        return sl_names_scrub(err, rc);
     }
     *out = g;
     return 0;

@@ -43,7 +43,8 @@ int sl_json_object(const char *data, size_t n_bytes, size_t max_bytes, const cha
     if (root == NULL && (je.text[0] == '\0' || json_error_code(&je) == json_error_out_of_memory))
         return sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
     if (root == NULL)
-        return sl_fail(err, SL_EFORMAT, "%s: line %d: %s", what, je.line, je.text);
+        return sl_names_scrub(err,
+                              sl_fail(err, SL_EFORMAT, "%s: line %d: %s", what, je.line, je.text));
     if (!json_is_object(root)) {
         json_decref(root);
         return sl_fail(err, SL_EFORMAT, "%s: the JSON text is not an object", what);

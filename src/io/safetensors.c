@@ -521,7 +521,7 @@ int sl_st_open(const uint8_t *data, size_t n_bytes, const char *what, struct sl_
                               : sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
     if (rc != 0) {
         sl_st_close(st);
-        return rc;
+        return sl_names_scrub(err, rc);
     }
     *out = st;
     return 0;

@@ -68,7 +68,7 @@ static inline bool folder_shard(struct folder *f, const char *name, const char *
         return false;
     sl_st_writer_add_metadata(w, "format", "pt");
     for (const char *s = tensors; *s != '\0'; n++) {
-        char tensor[64];
+        char tensor[128];
         size_t len = strcspn(s, ",");
         snprintf(tensor, sizeof tensor, "%.*s", (int)len, s);
         sl_st_writer_add_tensor(w, tensor, SL_DTYPE_F32, 1, (int64_t[]){2});
@@ -97,7 +97,7 @@ static inline bool folder_gguf(struct folder *f, const char *name, const char *t
         sl_gguf_writer_add_i32(w, "split.tensors.count", n_total);
     }
     for (const char *s = tensors; *s != '\0'; n++) {
-        char tensor[64];
+        char tensor[128];
         size_t len = strcspn(s, ",");
         snprintf(tensor, sizeof tensor, "%.*s", (int)len, s);
         sl_gguf_writer_add_tensor(w, tensor, SL_DTYPE_F32, 2, (int64_t[]){1, 2});

@@ -2,11 +2,13 @@
  * Checkpoints as users have them: folders with one or many shards, GGUF files and split sets, real
  * files where they are at hand, and each way in which a folder can be wrong.
  */
+#include "craft.h"
 #include "fault.h"
 #include "folder.h"
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "io/bundle.h"
 #include "io/checkpoint.h"
 #include "io/files.h"
 #include "io/json.h"
@@ -51,6 +53,8 @@ static void expect(const char *path, int code, const char *named)
     int rc = sl_ckpt_open(path, &c, &err);
     if (rc != code)
         fail_msg("%s: code %d (%s), expected %d", named, rc, err.msg, code);
+    for (const char *s = err.msg; *s != '\0'; s++)
+        assert_true((unsigned char)*s >= 0x20); /* nothing that could move a terminal's cursor */
     if (rc != 0 && strstr(err.msg, named) == NULL)
         fail_msg("message \"%s\" does not name \"%s\"", err.msg, named);
     sl_ckpt_close(c);
@@ -86,7 +90,8 @@ static void single_file_folder(void **state)
     assert_string_equal(sl_ckpt_tensor_at(c, 1)->name, "b");
     const struct sl_ckpt_tensor *t = sl_ckpt_find(c, "c");
     assert_non_null(t);
-    assert_true(t->dtype == SL_DTYPE_F32 && t->n_dims == 1 && t->dims[0] == 2 && t->dims[3] == 1);
+    assert_true(t->dtype == SL_DTYPE_F32 && t->n_dims == 1 && t->dims[0] == 2);
+    assert_true(t->dims[1] == 1 && t->dims[2] == 1 && t->dims[3] == 1);
     assert_int_equal(t->n_bytes, 8);
     assert_true(first_value(c, "a") == 0 && first_value(c, "c") == 20);
     assert_null(sl_ckpt_find(c, "d"));
@@ -101,6 +106,7 @@ static void single_file_folder(void **state)
     assert_true(sl_ckpt_file(c, "tokenizer.json", &again, &n) && again == text);
     assert_true(sl_ckpt_file(c, "empty.txt", &text, &n) && n == 0);
     assert_false(sl_ckpt_file(c, "absent.json", &text, &n));
+    assert_false(sl_ckpt_file(c, "../x", &text, &n));
     sl_ckpt_close(c);
     assert_true(folder_text(&dir, "generation_config.json", "{\"top_k\":5}"));
     char slash[256];
@@ -143,6 +149,13 @@ static void folders_that_lack_something(void **state)
     assert_true(folder_shard(&dir, "model.safetensors", "a"));
     expect(folder_path(&dir, "model.safetensors"), SL_EUNSUPPORTED, "name the folder");
     expect("", SL_ENOTFOUND, "No such file");
+    char longer[600];
+    memset(longer, 'x', sizeof longer); /* the end of a long path, and the reason, are told */
+    for (size_t i = 40; i < sizeof longer; i += 40)
+        longer[i] = '/';
+    snprintf(longer + sizeof longer - 10, 10, "/the.gguf");
+    expect(longer, SL_ENOTFOUND, "/the.gguf: No such file");
+    expect(longer, SL_ENOTFOUND, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx/");
     assert_int_equal(mkdir(folder_path(&dir, "model.gguf"), 0755), 0);
     expect(dir.file, SL_ENOTFOUND, "config.json");
     assert_int_equal(mkdir(folder_path(&dir, "generation_config.json"), 0755), 0);
@@ -152,7 +165,9 @@ static void folders_that_lack_something(void **state)
 static void bad_config(void **state)
 {
     (void)state;
-    char deep[400], deeper[400];
+    char deep[400], deeper[400], quoted[400] = "{\"a\":\"x\\\"";
+    memset(quoted + 9, '[', 200); /* in a string they do not count */
+    memcpy(quoted + 209, "\"}", 3);
     for (int i = 0; i < 2; i++) {
         char *s = i == 0 ? deep : deeper;
         int n = 63 + i; /* brackets inside the object: 64 levels are the limit */
@@ -169,6 +184,7 @@ static void bad_config(void **state)
         {"{}", 0, ""},
         {"\n{\"a\":\"[[[[{{{{\\\"[[\"}\n", 0, ""},
         {deep, 0, ""},
+        {quoted, 0, ""},
         {deeper, SL_ELIMIT, "config.json"},
         {"", SL_EFORMAT, "config.json"},
         {"[]", SL_EFORMAT, "not an object"},
@@ -277,6 +293,9 @@ static void bad_index(void **state)
         {"{\"weight_map\":{\"a\":\"..\\\\s1.safetensors\"}}", SL_EFORMAT, "of a:"},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\\n\"}}", SL_EFORMAT, "of a:"},
         {"{\"weight_map\":{\"a\":\"s1.safetensors\\u0000\"}}", SL_EFORMAT, INDEX},
+        {"{\"weight_map\":{\"a\":\"x\\u001b[2J\"}}", SL_EFORMAT, "of a: x?[2J"},
+        {"{\"weight_map\":{\"a\":\"x\\u009b2J\"}}", SL_EFORMAT, "of a: x"},
+        {"{\"weight_map\":{\"b\\n2026\":\"s1.safetensors\"}}", SL_EFORMAT, "tensor b?2026"},
         {"{\"weight_map\":{\"a\":\"config.json\"}}", SL_EUNSUPPORTED, "config.json"},
         {"{\"weight_map\":{\"a\":\"m.bin\"}}", SL_EUNSUPPORTED, "m.bin"},
         {"{\"weight_map\":{\"a\":\"s1.SAFETENSORS\"}}", SL_EUNSUPPORTED, "of a:"},
@@ -321,7 +340,7 @@ static void unsupported_tensors(void **state)
 {
     (void)state;
     static const char header[] =
-        "{\"ids\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]},"
+        "{\"ids\":{\"dtype\":\"I64\",\"shape\":[1,1,1,1],\"data_offsets\":[0,8]},"
         "\"conv\":{\"dtype\":\"BF16\",\"shape\":[2,3,1,1,2],\"data_offsets\":[8,32]},"
         "\"none\":{\"dtype\":\"F32\",\"shape\":[0,2],\"data_offsets\":[32,32]},"
         "\"new\":{\"dtype\":\"F2\",\"shape\":[4],\"data_offsets\":[32,33]},"
@@ -366,6 +385,7 @@ static void gguf_file(void **state)
     assert_int_equal(sl_ckpt_n_tensors(c), 2);
     const struct sl_ckpt_tensor *t = sl_ckpt_find(c, "y");
     assert_true(t != NULL && t->n_dims == 2 && t->dims[0] == 1 && t->dims[1] == 2);
+    assert_true(t->dims[2] == 1 && t->dims[3] == 1);
     assert_true(first_value(c, "y") == 10);
     assert_int_equal(sl_gguf_str(sl_ckpt_gguf(c), "general.architecture", &text, &n, NULL), 1);
     assert_true(n == 5 && memcmp(text, "llama", 5) == 0);
@@ -377,6 +397,30 @@ static void gguf_file(void **state)
     expect(folder_path(&dir, "sha256-0123"), 0, "");
     assert_true(folder_text(&dir, "e.gguf", ""));
     expect(folder_path(&dir, "e.gguf"), SL_EFORMAT, "e.gguf");
+}
+
+static void unsupported_gguf_types(void **state)
+{
+    (void)state;
+    struct craft b = {0};
+    struct sl_ckpt *c;
+    craft_head(&b, 3, 3, 0);
+    craft_tensor(&b, "iq", 1, (uint64_t[]){256}, 16, 0);
+    craft_tensor(&b, "new", 1, (uint64_t[]){5}, 77, 96);
+    craft_tensor(&b, "good", 1, (uint64_t[]){4}, 0, 128);
+    craft_data(&b, 32, 144);
+    const char *path = folder_path(&dir, "u.gguf");
+    assert_int_equal(sl_write_file(path, b.b.data, b.b.n_bytes, NULL), 0);
+    assert_int_equal(sl_ckpt_open(path, &c, NULL), 0);
+    assert_int_equal(sl_ckpt_n_tensors(c), 3);
+    assert_string_equal(sl_ckpt_unsupported(c, "iq"), "IQ2_XXS");
+    assert_string_equal(sl_ckpt_unsupported(c, "new"), "type 77");
+    assert_null(sl_ckpt_unsupported(c, "good"));
+    assert_null(sl_ckpt_find(c, "iq"));
+    assert_non_null(sl_ckpt_find(c, "good"));
+    assert_int_equal(sl_ckpt_tensor_at(c, 0)->dtype, SL_DTYPE_COUNT);
+    sl_ckpt_close(c);
+    craft_deinit(&b);
 }
 
 static void split_gguf(void **state)
@@ -416,7 +460,8 @@ static void split_gguf(void **state)
     assert_true(folder_text(&dir, "m-00002-of-00003.gguf", "GGUF"));
     expect(folder_path(&dir, "m-00001-of-00003.gguf"), SL_EFORMAT, "m-00002-of-00003.gguf");
     assert_int_equal(unlink(folder_path(&dir, "m-00002-of-00003.gguf")), 0);
-    expect(folder_path(&dir, "m-00001-of-00003.gguf"), SL_ENOTFOUND, "m-00002-of-00003.gguf");
+    expect(folder_path(&dir, "m-00001-of-00003.gguf"), SL_ENOTFOUND,
+           "m-00002-of-00003.gguf: file 2 of 3");
     /* one file that says so is a set of one */
     assert_true(folder_gguf(&dir, "one.gguf", "a", 0, 1, 1));
     expect(folder_path(&dir, "one.gguf"), 0, "");
@@ -480,6 +525,139 @@ static void every_failing_call_is_survived(void **state)
     json_set_alloc_funcs(sl_malloc, sl_free);
     sweep(dir.path, FAULT_ALLOC, 0);
     json_set_alloc_funcs(malloc, free);
+}
+
+/* Names of n tensors, long enough that tables and names outgrow the first piece of memory at every
+ * place for some n. */
+static void many_names(char *out, size_t cap, int n, char prefix)
+{
+    struct sl_buf b = {.max_bytes = cap - 1};
+    for (int i = 0; i < n; i++)
+        sl_buf_printf(&b, "%s%c.layers.%d.a_rather_long_name.weight", i > 0 ? "," : "", prefix, i);
+    snprintf(out, cap, "%s", b.data != NULL ? b.data : "");
+    sl_buf_deinit(&b);
+}
+
+static void memory_runs_out_at_any_size(void **state)
+{
+    (void)state;
+    char *a = sl_malloc(16384), *b = sl_malloc(16384);
+    assert_true(a != NULL && b != NULL);
+    assert_true(folder_text(&dir, "config.json", CONFIG));
+    for (int n = 1; n < 120; n += 1 + n / 40) {
+        many_names(a, 16384, n, 'a');
+        many_names(b, 16384, n, 'b');
+        assert_true(folder_shard(&dir, "model.safetensors", a));
+        sweep(dir.path, FAULT_ALLOC, SL_ENOMEM);
+        assert_true(folder_gguf(&dir, "m-00001-of-00002.gguf", a, 0, 2, 2 * n));
+        assert_true(folder_gguf(&dir, "m-00002-of-00002.gguf", b, 1, 2, 2 * n));
+        sweep(folder_path(&dir, "m-00001-of-00002.gguf"), FAULT_ALLOC, SL_ENOMEM);
+    }
+    sl_free(b);
+    sl_free(a);
+}
+
+static bool folder_header(const char *name, const struct sl_buf *header, size_t n_data)
+{
+    struct sl_buf b = {0};
+    uint64_t n = header->n_bytes;
+    sl_buf_put(&b, &n, 8);
+    sl_buf_put(&b, header->data, header->n_bytes);
+    for (size_t i = 0; i < n_data; i++)
+        sl_buf_putc(&b, 0);
+    bool ok = sl_write_file(folder_path(&dir, name), b.data, b.n_bytes, NULL) == 0;
+    sl_buf_deinit(&b);
+    return ok;
+}
+
+static void limits_over_all_shards(void **state)
+{
+    (void)state;
+    struct sl_buf h = {0};
+    const int half = SL_MAX_TENSORS / 2 + 1;
+    assert_true(folder_text(&dir, "config.json", CONFIG));
+    for (char shard = 'a'; shard <= 'b'; shard++) {
+        sl_buf_clear(&h);
+        for (int i = 0; i < half; i++)
+            sl_buf_printf(&h, "%c\"%c%d\":{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}",
+                          i > 0 ? ',' : '{', shard, i);
+        sl_buf_putc(&h, '}');
+        char name[16] = "x.safetensors";
+        name[0] = shard;
+        assert_true(folder_header(name, &h, 0));
+    }
+    assert_true(folder_text(&dir, INDEX, "{\"weight_map\":{\"a0\":\"a.safetensors\"}}"));
+    expect(dir.path, 0, "");
+    assert_true(folder_text(&dir, INDEX,
+                            "{\"weight_map\":{\"a0\":\"a.safetensors\","
+                            "\"b0\":\"b.safetensors\"}}"));
+    expect(dir.path, SL_ELIMIT, "tensors");
+    for (int extra = 0; extra < 2; extra++) {
+        sl_buf_clear(&h);
+        for (int i = 0; i < SL_MAX_GGUF_KV + extra; i++)
+            sl_buf_printf(&h, "%s\"%d\":\"\"", i > 0 ? "," : "{\"__metadata__\":{", i);
+        sl_buf_puts(&h, "}}");
+        assert_true(folder_header("model.safetensors", &h, 0));
+        expect(dir.path, extra ? SL_ELIMIT : 0, "__metadata__");
+    }
+    sl_buf_deinit(&h);
+}
+
+static void a_folder_of_very_many_files(void **state)
+{
+    (void)state;
+    struct sl_files *f;
+    struct sl_error err = {0};
+    const uint8_t *data;
+    size_t n;
+    char name[32];
+    assert_int_equal(sl_files_open(dir.path, &f, &err), 0);
+    for (int i = 0; i <= SL_MAX_FILES; i++) {
+        snprintf(name, sizeof name, "%d", i);
+        assert_true(folder_text(&dir, name, ""));
+        int rc = sl_files_get(f, name, &data, &n, &err);
+        assert_int_equal(rc, i < SL_MAX_FILES ? 1 : SL_ELIMIT);
+    }
+    assert_int_equal(sl_files_get(f, "0", &data, &n, &err), 1); /* what is open stays open */
+    sl_files_close(f);
+}
+
+static void *ask_for_files(void *arg)
+{
+    struct sl_ckpt *c = arg;
+    for (int i = 0; i < 200; i++) {
+        char name[32];
+        const char *text;
+        size_t n;
+        snprintf(name, sizeof name, "file-%d", i % 20);
+        bool found = sl_ckpt_file(c, name, &text, &n);
+        if (found != (i % 20 < 10) || (found && (n != 4 || memcmp(text, "text", 4) != 0)))
+            return c; /* wrong */
+    }
+    return NULL;
+}
+
+static void any_thread_may_ask_for_files(void **state)
+{
+    (void)state;
+    struct sl_ckpt *c;
+    pthread_t threads[4];
+    assert_true(folder_text(&dir, "config.json", CONFIG));
+    assert_true(folder_shard(&dir, "model.safetensors", "a"));
+    for (int i = 0; i < 10; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "file-%d", i);
+        assert_true(folder_text(&dir, name, "text"));
+    }
+    assert_int_equal(sl_ckpt_open(dir.path, &c, NULL), 0);
+    for (size_t i = 0; i < SL_COUNT(threads); i++)
+        assert_int_equal(sl_thread_create(&threads[i], ask_for_files, c, "reader", NULL), 0);
+    for (size_t i = 0; i < SL_COUNT(threads); i++) {
+        void *wrong;
+        pthread_join(threads[i], &wrong);
+        assert_null(wrong);
+    }
+    sl_ckpt_close(c);
 }
 
 static const char *testdata(void)
@@ -588,8 +766,8 @@ static void bundled_model(void **state)
     const uint8_t *data;
     size_t n;
     int rc = sl_files_open(NULL, &f, &err);
+    assert_int_equal(rc, sl_bundle_table[0].name != NULL ? 0 : SL_ENOTFOUND);
     if (rc != 0) {
-        assert_int_equal(rc, SL_ENOTFOUND);
         assert_non_null(strstr(err.msg, "bundled"));
         print_message("skip: this build carries no bundled model\n");
         return;
@@ -624,6 +802,11 @@ int main(void)
         cmocka_unit_test_teardown(gguf_file, clear_dir),
         cmocka_unit_test_teardown(split_gguf, clear_dir),
         cmocka_unit_test_teardown(every_failing_call_is_survived, clear_dir),
+        cmocka_unit_test_teardown(unsupported_gguf_types, clear_dir),
+        cmocka_unit_test_teardown(memory_runs_out_at_any_size, clear_dir),
+        cmocka_unit_test_teardown(limits_over_all_shards, clear_dir),
+        cmocka_unit_test_teardown(a_folder_of_very_many_files, clear_dir),
+        cmocka_unit_test_teardown(any_thread_may_ask_for_files, clear_dir),
         cmocka_unit_test(real_llama_gguf),
         cmocka_unit_test(real_vocabularies),
         cmocka_unit_test(real_lora_safetensors),

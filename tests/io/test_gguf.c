@@ -331,6 +331,34 @@ static void array_type_confusion(void **state)
     }
 }
 
+static void absent_and_not_an_array(const struct sl_gguf *g, bool array)
+{
+    struct sl_error err = {0};
+    uint64_t u;
+    int64_t i;
+    double d;
+    bool b;
+    const char *s;
+    size_t n;
+    struct sl_gguf_array a;
+    assert_int_equal(sl_gguf_u64(g, "no.key", &u, &err), 0);
+    assert_int_equal(sl_gguf_i64(g, "no.key", &i, &err), 0);
+    assert_int_equal(sl_gguf_f64(g, "no.key", &d, &err), 0);
+    assert_int_equal(sl_gguf_bool(g, "no.key", &b, &err), 0);
+    assert_int_equal(sl_gguf_str(g, "no.key", &s, &n, &err), 0);
+    assert_int_equal(sl_gguf_array(g, "no.key", SL_GGUF_U32, &a, &err), 0);
+    assert_int_equal(err.code, 0); /* absence is no error */
+    assert_int_equal(sl_gguf_array(g, "the.key", SL_GGUF_U32, &a, &err), array ? 1 : SL_EFORMAT);
+    if (array) {
+        assert_int_equal(sl_gguf_str(g, "the.key", &s, &n, &err), SL_EFORMAT);
+        assert_non_null(strstr(err.msg, "has type array of u32, not string"));
+    } else {
+        assert_non_null(strstr(err.msg, ", not an array"));
+        assert_null(strstr(err.msg, "array of"));
+    }
+    n_cases++;
+}
+
 static void scalar_type_confusion(void **state)
 {
     (void)state;
@@ -372,6 +400,8 @@ static void scalar_type_confusion(void **state)
         assert_int_equal(sl_gguf_type_of(g, "the.key", &type), 1);
         assert_int_equal(type, have);
         assert_int_equal(sl_gguf_type_of(g, "the.ke", &type), 0);
+        assert_string_equal(sl_gguf_key_at(g, 0, &type), "the.key");
+        absent_and_not_an_array(g, have == SL_GGUF_ARRAY);
         sl_gguf_close(g);
         sl_free(copy);
         craft_deinit(&c);
@@ -446,6 +476,7 @@ static void bad_keys_and_values(void **state)
         {"\xF4\x90\x80\x80", 4},
         {"ab\xE2\x82", 4},
         {"\x1B[2J", 4},
+        {"a\xC2\x9B", 3},
     };
     for (size_t i = 0; i < SL_COUNT(names); i++) {
         struct craft c = {0};
@@ -687,7 +718,8 @@ static void headers(void **state)
         {"reversed magic", "FUGG\3\0\0\0", 8, SL_EFORMAT, "not a GGUF"},
         {"lower case", "gguf\3\0\0\0", 8, SL_EFORMAT, "not a GGUF"},
         {"zip", "PK\3\4\0\0\0\0", 8, SL_EFORMAT, "not a GGUF"},
-        {"version 1", "GGUF\1\0\0\0\0\0\0\0\0\0\0\0", 16, SL_EUNSUPPORTED, "version 1"},
+        {"version 1", "GGUF\1\0\0\0\0\0\0\0\0\0\0\0", 16, SL_EUNSUPPORTED,
+         "version 1 is not supported; convert"},
         {"version 4", "GGUF\4\0\0\0", 8, SL_EUNSUPPORTED, "version 4"},
         {"version 0", "GGUF\0\0\0\0", 8, SL_EUNSUPPORTED, "version 0"},
         {"big-endian 3", "GGUF\0\0\0\3", 8, SL_EUNSUPPORTED, "big-endian"},

@@ -181,6 +181,11 @@ static void gguf_misuse(void **state)
     assert_int_equal(sl_gguf_writer_write_tensor_data(w, "1234", 4, &err), 0);
     assert_int_equal(sl_gguf_writer_finish(w, &err), SL_EINVAL); /* half a tensor */
     assert_non_null(strstr(err.msg, "no data"));
+    assert_int_equal(sl_gguf_writer_create(folder_path(&dir, "bad.gguf"), &w, &err), 0);
+    assert_int_equal(sl_gguf_writer_begin_data(w, &err), 0);
+    sl_gguf_writer_add_u32(w, "late.key", 1);
+    assert_int_equal(sl_gguf_writer_finish(w, &err), SL_EINVAL);
+    assert_non_null(strstr(err.msg, "late.key"));
     assert_int_equal(sl_gguf_writer_create("absent-folder/x.gguf", &w, &err), SL_EIO);
     assert_int_equal(sl_gguf_writer_create(folder_path(&dir, "bad.gguf"), &w, &err), 0);
     sl_gguf_writer_destroy(w);
@@ -250,6 +255,18 @@ static void safetensors_misuse(void **state)
     sl_st_writer_add_tensor(w, "a", SL_DTYPE_F32, 1, (int64_t[]){1});
     assert_int_equal(sl_st_writer_begin_data(w, &err), 0);
     assert_int_equal(sl_st_writer_finish(w, &err), SL_EINVAL);
+    assert_int_equal(sl_st_writer_create(path, &w, &err), 0);
+    sl_st_writer_add_tensor(w, "five", SL_DTYPE_F32, 5, (int64_t[]){1, 1, 1, 1, 1});
+    sl_st_writer_add_tensor(w, "fine", SL_DTYPE_F32, 1, (int64_t[]){1}); /* the first one counts */
+    assert_int_equal(sl_st_writer_write_tensor_data(w, "abcd", 4, &err), SL_EINVAL);
+    assert_non_null(strstr(err.msg, "five"));
+    sl_st_writer_destroy(w);
+    assert_int_equal(sl_st_writer_create(path, &w, &err), 0);
+    assert_int_equal(sl_st_writer_begin_data(w, &err), 0);
+    assert_int_equal(sl_st_writer_begin_data(w, &err), SL_EINVAL);
+    sl_st_writer_add_tensor(w, "late", SL_DTYPE_F32, 1, (int64_t[]){1});
+    assert_int_equal(sl_st_writer_finish(w, &err), SL_EINVAL);
+    assert_non_null(strstr(err.msg, "late"));
     assert_int_equal(sl_st_writer_create("absent-folder/x", &w, &err), SL_EIO);
     sl_st_writer_destroy(NULL);
 }

@@ -34,6 +34,7 @@ static void rows_and_lookups(void **state)
     assert_int_equal(sl_dtype_from_st("", 0), -1);
     assert_int_equal(sl_dtype_from_st("BF16x", 4), sl_dtype_from_name("bf16")); /* by length */
     assert_int_equal(sl_dtype_from_name("Q8_0"), -1);
+    assert_int_equal(sl_dtype_from_name("unsupported"), -1);
     assert_string_equal(sl_dtype_info(SL_DTYPE_COUNT)->name, "unsupported");
 }
 

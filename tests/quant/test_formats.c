@@ -181,6 +181,30 @@ static void encode_survives_anything(void **state)
     }
 }
 
+/* Neither direction touches a byte past the blocks it was asked for. */
+static void nothing_is_written_past_the_end(void **state)
+{
+    (void)state;
+    float x[3 * 256], y[3 * 256];
+    uint8_t raw[4 * 256];
+    for (int i = 0; i < 3 * 256; i++)
+        x[i] = (float)(i % 13) - 6;
+    for (int t = 0; t < SL_DTYPE_COUNT; t++) {
+        const struct sl_dtype_info *info = sl_dtype_info((enum sl_dtype)t);
+        int64_t n = 2 * (int64_t)info->block_elems;
+        memset(raw, 0xA5, sizeof raw);
+        memset(y, 0xA5, sizeof y);
+        info->from_f32(x, raw, n);
+        for (size_t i = 2 * info->block_bytes; i < sizeof raw; i++)
+            assert_int_equal(raw[i], 0xA5);
+        info->to_f32(raw, y, n);
+        for (int64_t i = n; i < 3 * 256; i++)
+            assert_int_equal(sl_f32_bits(y[i]), 0xA5A5A5A5u);
+        info->from_f32(x, raw, 0);
+        info->to_f32(raw, y, 0);
+    }
+}
+
 static void scale_packing_is_invertible(void **state)
 {
     (void)state;
@@ -210,6 +234,7 @@ int main(void)
         cmocka_unit_test(constant_and_one_sided_blocks),
         cmocka_unit_test(encode_survives_anything),
         cmocka_unit_test(scale_packing_is_invertible),
+        cmocka_unit_test(nothing_is_written_past_the_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
