@@ -56,7 +56,8 @@ help:
 	@sed -n 's/^## //p' Makefile
 
 ## make demo          install what is missing, build, tell a story with the bundled model
-demo: deps
+demo:
+	$(Q)SLUICE_DEPS=build tools/deps
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) build/sluice
 	./build/sluice run -p "Once upon a time" -n 200 --raw --seed 1
 
