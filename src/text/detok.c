@@ -129,50 +129,67 @@ static void put_first(struct sink *k, const char *s, size_t n, const char *text,
     }
 }
 
-size_t sl_detok_push(struct sl_detok *d, int32_t id, char *out)
+/* The token's text by its place in the output. */
+static void put_token(struct sink *k, int32_t id, bool last)
 {
+    struct sl_detok *d = k->d;
     const struct sl_tokenizer *t = d->tok;
     const struct tok_decoder *dec = &t->decoder;
-    struct sink k = {d, out, 0};
     size_t n, n_text;
-    if (id < 0 || (uint32_t)id >= t->pieces.n || t->pieces.len[id] == TOK_HOLE ||
-        (d->skip_special && (t->attr[id] & SL_TOKEN_SPECIAL)))
-        return 0;
     const char *s = tok_str(&t->pieces, (uint32_t)id, &n);
     const char *text = tok_str(t->dec, (uint32_t)id, &n_text);
     for (; d->n_held > 0; d->n_held--)
-        put(&k, dec->strip, dec->n_strip);
-    if (dec->owe_space) {
-        if (d->owes_space)
-            put_text(&k, " ", 1);
-        d->owes_space = dec->n_owe > 0 && n >= dec->n_owe &&
-                        memcmp(s + n - dec->n_owe, dec->owe, dec->n_owe) == 0;
-        put_text(&k, s, d->owes_space ? n - dec->n_owe : n);
+        put(k, dec->strip, dec->n_strip);
+    if (t->unk_is_mark && (t->attr[id] & SL_TOKEN_UNKNOWN))
+        d->strip_left = 0;
+    if (dec->delay && last) {
+        for (size_t i = 0; i < n;) {
+            bool skip = n - i >= dec->n_suffix && memcmp(s + i, dec->suffix, dec->n_suffix) == 0;
+            if (!skip)
+                put_text(k, s + i, 1);
+            i += skip ? dec->n_suffix : 1;
+        }
     } else if (d->at_start) {
-        put_first(&k, s, n, text, n_text);
+        put_first(k, s, n, text, n_text);
     } else {
         if (t->join_space)
-            put_text(&k, " ", 1);
-        put_text(&k, text, n_text);
+            put_text(k, " ", 1);
+        put_text(k, text, n_text);
     }
     d->at_start = false;
-    hold_end(&k);
+    hold_end(k);
+}
+
+size_t sl_detok_push(struct sl_detok *d, int32_t id, char *out)
+{
+    const struct sl_tokenizer *t = d->tok;
+    struct sink k = {d, out, 0};
+    if (id < 0 || (uint32_t)id >= t->pieces.n || t->pieces.at[id].len == TOK_HOLE ||
+        (d->skip_special && (t->attr[id] & SL_TOKEN_SPECIAL)))
+        return 0;
+    if (t->decoder.delay) {
+        int32_t before = d->waiting1 - 1;
+        d->waiting1 = id + 1;
+        id = before;
+    }
+    if (id >= 0)
+        put_token(&k, id, false);
     return k.n;
 }
 
 size_t sl_detok_finish(struct sl_detok *d, char *out)
 {
+    const struct tok_decoder *dec = &d->tok->decoder;
     struct sink k = {d, out, 0};
-    resolve(&k, true);
-    if (k.n > 0 && d->n_held > 0) { /* characters held back were not the end after all */
-        memmove(out + d->n_held * d->tok->decoder.n_strip, out, k.n);
-        for (unsigned i = 0; i < d->n_held; i++)
-            memcpy(out + i * d->tok->decoder.n_strip, d->tok->decoder.strip,
-                   d->tok->decoder.n_strip);
-        k.n += d->n_held * d->tok->decoder.n_strip;
+    if (d->waiting1 > 0)
+        put_token(&k, d->waiting1 - 1, true);
+    d->waiting1 = 0;
+    if (d->n_pending > 0) { /* then what was held back is not the end after all */
+        for (; d->n_held > 0; d->n_held--)
+            put(&k, dec->strip, dec->n_strip);
+        resolve(&k, true);
     }
     d->n_held = 0;
-    d->owes_space = false;
     return k.n;
 }
 

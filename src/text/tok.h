@@ -19,9 +19,11 @@
 
 #define TOK_HOLE UINT32_MAX
 
-struct tok_strtab { /* entry i is data[off[i] .. off[i] + len[i]); len TOK_HOLE = none */
+struct tok_strtab { /* entry i is len bytes of data from off; len TOK_HOLE = none */
     struct sl_buf data;
-    uint32_t *off, *len;
+    struct tok_at {
+        uint32_t off, len;
+    } * at;
     uint32_t n, cap;
 };
 
@@ -41,13 +43,14 @@ SL_MUST_CHECK int tok_strtab_put(struct tok_strtab *t, uint32_t id, const char *
 void tok_strtab_deinit(struct tok_strtab *t);
 static inline const char *tok_str(const struct tok_strtab *t, uint32_t id, size_t *n)
 {
-    *n = t->len[id];
-    return t->data.data + t->off[id];
+    *n = t->at[id].len;
+    return t->data.data + t->at[id].off;
 }
 
 SL_MUST_CHECK int tok_map_reserve(struct tok_map *m, uint32_t n, struct sl_error *err);
-/* Adds id under its string in t; an older equal string keeps its place. false: out of memory. */
-bool tok_map_put(struct tok_map *m, const struct tok_strtab *t, uint32_t id);
+/* Adds id under its string in t. 1: done, 0: an older equal string keeps its place, -1: no memory.
+ */
+int tok_map_put(struct tok_map *m, const struct tok_strtab *t, uint32_t id);
 uint32_t tok_hash(uint64_t seed, const char *s, size_t n);
 int32_t tok_map_get_hashed(const struct tok_map *m, const struct tok_strtab *t, const char *s,
                            size_t n, uint32_t hash);
@@ -60,36 +63,36 @@ static inline int32_t tok_map_get(const struct tok_map *m, const struct tok_strt
 /* ---------------------------------------------------------------- characters (tok_unicode.c) */
 
 enum tok_cat { /* general categories, in the order of tools/gen_unicode.py */
-    CAT_CN,
-    CAT_CC,
-    CAT_CF,
-    CAT_CO,
-    CAT_CS,
-    CAT_LU,
-    CAT_LL,
-    CAT_LT,
-    CAT_LM,
-    CAT_LO,
-    CAT_MN,
-    CAT_MC,
-    CAT_ME,
-    CAT_ND,
-    CAT_NL,
-    CAT_NO,
-    CAT_PC,
-    CAT_PD,
-    CAT_PS,
-    CAT_PE,
-    CAT_PI,
-    CAT_PF,
-    CAT_PO,
-    CAT_SM,
-    CAT_SC,
-    CAT_SK,
-    CAT_SO,
-    CAT_ZS,
-    CAT_ZL,
-    CAT_ZP,
+               CAT_CN,
+               CAT_CC,
+               CAT_CF,
+               CAT_CO,
+               CAT_CS,
+               CAT_LU,
+               CAT_LL,
+               CAT_LT,
+               CAT_LM,
+               CAT_LO,
+               CAT_MN,
+               CAT_MC,
+               CAT_ME,
+               CAT_ND,
+               CAT_NL,
+               CAT_NO,
+               CAT_PC,
+               CAT_PD,
+               CAT_PS,
+               CAT_PE,
+               CAT_PI,
+               CAT_PF,
+               CAT_PO,
+               CAT_SM,
+               CAT_SC,
+               CAT_SK,
+               CAT_SO,
+               CAT_ZS,
+               CAT_ZL,
+               CAT_ZP,
 };
 
 #define UNI_CAT     31u /* mask of enum tok_cat */
@@ -113,9 +116,9 @@ unsigned tok_uni_ccc(uint32_t cp);
 /* The full decomposition into out[18]; returns its length (1 and cp itself when there is none). */
 #define TOK_DECOMP_MAX 18
 unsigned tok_uni_decompose(uint32_t cp, bool compat, uint32_t out[TOK_DECOMP_MAX]);
-uint32_t tok_uni_compose(uint32_t a, uint32_t b);            /* 0: none */
-unsigned tok_uni_lower(uint32_t cp, uint32_t out[2]);        /* returns 1 or 2 */
-size_t tok_grapheme_len(const char *s, size_t n);            /* extended grapheme cluster at s */
+uint32_t tok_uni_compose(uint32_t a, uint32_t b);     /* 0: none */
+unsigned tok_uni_lower(uint32_t cp, uint32_t out[2]); /* returns 1 or 2 */
+size_t tok_grapheme_len(const char *s, size_t n);     /* extended grapheme cluster at s */
 /* The character at s: its length (an invalid byte has length 1 and reads as U+FFFD). */
 size_t tok_char(const char *s, size_t n, uint32_t *cp);
 /* Appends s with U+FFFD for each maximal invalid part, as Python's errors='replace' does. */
@@ -137,6 +140,7 @@ struct tok_trie { /* (node, byte) -> node by one hash table; node 0 is the root 
     uint32_t n_nodes, cap_nodes, mask, n_edges;
     bool first[256]; /* bytes that start an entry */
 };
+/* An equal entry is replaced. */
 SL_MUST_CHECK int tok_trie_add(struct tok_trie *t, const char *s, size_t n, int32_t value,
                                struct sl_error *err);
 uint32_t tok_trie_step(const struct tok_trie *t, uint32_t node, uint8_t byte); /* 0: no edge */
@@ -147,14 +151,14 @@ void tok_trie_deinit(struct tok_trie *t);
 /* ---------------------------------------------------------------- regexes (tok_regex.c) */
 
 enum tok_fast { /* patterns with a hand-written matcher (tok_split.c) */
-    TOK_FAST_NONE,
-    TOK_FAST_GPT2,
-    TOK_FAST_GPT2_TAIL, /* tiktoken's spelling: trailing white space is one piece */
-    TOK_FAST_LLAMA3,
-    TOK_FAST_CL100K, /* as Llama 3, but trailing white space is one piece */
-    TOK_FAST_QWEN2,  /* as Llama 3, but digits one by one */
-    TOK_FAST_O200K,
-    TOK_FAST_TEKKEN, /* as o200k without contractions, digits one by one */
+                TOK_FAST_NONE,
+                TOK_FAST_GPT2,
+                TOK_FAST_GPT2_TAIL, /* tiktoken's spelling: trailing white space is one piece */
+                TOK_FAST_LLAMA3,
+                TOK_FAST_CL100K, /* as Llama 3, but trailing white space is one piece */
+                TOK_FAST_QWEN2,  /* as Llama 3, but digits one by one */
+                TOK_FAST_O200K,
+                TOK_FAST_TEKKEN, /* as o200k without contractions, digits one by one */
 };
 
 struct tok_regex;
@@ -165,11 +169,16 @@ enum tok_fast tok_fast_kind(const char *pattern, size_t n);
 /* End of the piece that begins at pos < n. */
 size_t tok_fast_next(enum tok_fast kind, const char *s, size_t n, size_t pos);
 
-struct tok_enc;
+struct tok_search;
 /* Calls fn(arg, start, end) for each match from left to right. */
 typedef int (*tok_match_fn)(void *arg, size_t start, size_t end);
-SL_MUST_CHECK int tok_regex_each(const struct tok_regex *re, const char *s, size_t n,
-                                 tok_match_fn fn, void *arg, struct sl_error *err);
+SL_MUST_CHECK int tok_regex_each(const struct tok_regex *re, struct tok_search *search,
+                                 const char *s, size_t n, tok_match_fn fn, void *arg,
+                                 struct sl_error *err);
+/* Scratch memory and time budget of matching over n_bytes of text; NULL above makes one per call.
+ */
+struct tok_search *tok_search_create(size_t n_bytes, struct sl_error *err);
+void tok_search_destroy(struct tok_search *f);
 
 /* ---------------------------------------------------------------- normalizers (tok_normalize.c) */
 
@@ -191,7 +200,8 @@ enum tok_norm_kind {
     NORM_BYTE_LEVEL,
 };
 
-struct tok_charsmap { /* SentencePiece's precompiled_charsmap: a double-array trie and its strings */
+struct tok_charsmap { /* SentencePiece's precompiled_charsmap: a double-array trie and its strings
+                       */
     uint32_t *units;
     size_t n_units;
     char *pool; /* n_pool bytes, each string ends with NUL; pool[n_pool] is NUL too */
@@ -200,10 +210,10 @@ struct tok_charsmap { /* SentencePiece's precompiled_charsmap: a double-array tr
 
 struct tok_norm {
     enum tok_norm_kind kind;
-    bool clean_text, chinese, strip_accents, lowercase;       /* BERT */
-    bool left, right;                                         /* STRIP */
-    bool dummy_prefix, remove_extra, escape, suffix_spaces;   /* SPM */
-    char *a, *b;                                              /* PREPEND: b; REPLACE: a -> b */
+    bool clean_text, chinese, strip_accents, lowercase;     /* BERT */
+    bool left, right;                                       /* STRIP */
+    bool dummy_prefix, remove_extra, escape, suffix_spaces; /* SPM */
+    char *a, *b;                                            /* PREPEND: b; REPLACE: a -> b */
     size_t n_a, n_b;
     struct tok_regex *re;
     struct tok_charsmap map;
@@ -241,6 +251,8 @@ enum tok_behavior {
 };
 enum tok_scheme { PREPEND_ALWAYS, PREPEND_FIRST, PREPEND_NEVER };
 
+struct tok_enc;
+
 struct tok_pre {
     enum tok_pre_kind kind;
     enum tok_fast fast;
@@ -248,8 +260,8 @@ struct tok_pre {
     enum tok_behavior behavior;
     enum tok_scheme scheme;
     bool invert, split;
-    uint32_t cp;       /* delimiter */
-    char *str;         /* string pattern, or the metaspace character */
+    uint32_t cp; /* delimiter */
+    char *str;   /* string pattern, or the metaspace character */
     size_t n_str;
     struct tok_regex *re;
 };
@@ -276,25 +288,28 @@ struct tok_pair {
 };
 
 struct tok_bpe {
-    bool bytes;        /* symbols are bytes and words raw text; else characters and pieces */
-    bool by_concat;    /* any two symbols whose text together is an entry may merge */
-    bool whole_first;  /* a word that is an entry is that entry */
+    bool bytes;       /* symbols are bytes and words raw text; else characters and pieces */
+    bool by_concat;   /* any two symbols whose text together is an entry may merge */
+    bool whole_first; /* a word that is an entry is that entry */
     bool byte_fallback, fuse_unk;
-    bool unit_cut;      /* words may be cut before a metaspace: see tok_meta_leads */
-    int32_t unk;        /* -1: unknown characters vanish */
+    bool unit_cut;        /* words may be cut before a metaspace: see tok_meta_leads */
+    int32_t unk;          /* -1: unknown characters vanish */
     int32_t byte_id[256]; /* symbol of a byte, or its fallback token; -1 = none */
     char *prefix, *suffix;
     size_t n_prefix, n_suffix;
     struct tok_pair *pairs;
     uint32_t pair_mask, n_pairs;
-    uint32_t *rank;     /* by_concat: of an entry; NULL = its id */
+    uint32_t *id_of_rank; /* what the merge of a rank makes; not by_concat */
+    uint32_t cap_ranks;
+    bool all_bytes; /* bytes, and every byte is an entry */
+    uint32_t *rank; /* by_concat: of an entry; NULL = its id */
     uint32_t n_ranks;
-    size_t max_len;     /* by_concat: longest entry */
+    size_t max_len; /* by_concat: longest entry */
 };
 
 struct tok_unigram {
-    float *score_f;   /* SentencePiece adds scores as float ... */
-    double *score_d;  /* ... the tokenizers library as double; one of the two is set */
+    float *score_f;              /* SentencePiece adds scores as float ... */
+    double *score_d;             /* ... the tokenizers library as double; one of the two is set */
     double min_score, max_score; /* of normal pieces */
     bool byte_fallback, fuse_unk;
     bool cuts; /* as unit_cut of BPE */
@@ -304,9 +319,9 @@ struct tok_unigram {
 };
 
 struct tok_wordpiece {
-    char *prefix;       /* of pieces inside a word, "##" */
+    char *prefix; /* of pieces inside a word, "##" */
     size_t n_prefix;
-    char *initial;      /* of pieces at its beginning, "" or GGUF's metaspace */
+    char *initial; /* of pieces at its beginning, "" or GGUF's metaspace */
     size_t n_initial;
     uint32_t max_chars; /* a longer word is unknown */
     size_t max_len;     /* bytes of the longest entry */
@@ -335,9 +350,9 @@ SL_MUST_CHECK int tok_encode_text(struct tok_enc *e, const char *s, size_t n);
 /* ---------------------------------------------------------------- decoder (tok_decode.c) */
 
 enum tok_first { /* what the first token of an output loses */
-    FIRST_PLAIN,
-    FIRST_DROP_META,  /* Metaspace: every metaspace of the first token */
-    FIRST_NO_JOIN,    /* the space that joins later tokens */
+                 FIRST_PLAIN,
+                 FIRST_DROP_META, /* Metaspace: every metaspace of the first token */
+                 FIRST_NO_JOIN,   /* the space that joins later tokens */
 };
 
 enum tok_dec_kind {
@@ -366,10 +381,10 @@ struct tok_decoder {
     enum tok_first first;
     char meta[4]; /* FIRST_DROP_META */
     uint8_t n_meta;
-    bool owe_space;   /* BPEDecoder: a word's end is a space, except at the end of the text */
-    char owe[32];     /* its suffix */
-    uint8_t n_owe;
-    char strip[4];    /* Strip on the whole text */
+    bool delay;      /* BPEDecoder: the last token has another text, so one token waits */
+    char suffix[32]; /* what that text leaves out */
+    uint8_t n_suffix;
+    char strip[4]; /* Strip on the whole text */
     uint8_t n_strip;
     uint32_t strip_start, strip_stop;
 };
@@ -389,7 +404,7 @@ struct sl_tokenizer {
     struct tok_map by_raw;
     struct tok_strtab text; /* what a token decodes to, where that is neither raw nor piece */
     const struct tok_strtab *dec;
-    bool bytes;     /* byte-level: invalid UTF-8 passes through */
+    bool bytes;      /* byte-level: invalid UTF-8 passes through */
     bool raw_pieces; /* pieces are bytes already (.tiktoken) */
 
     struct tok_norm norm[TOK_MAX_STEPS];
@@ -408,16 +423,18 @@ struct sl_tokenizer {
 
     struct tok_dec_op dec_ops[TOK_MAX_STEPS];
     size_t n_dec_ops;
-    bool join_space; /* no decoder: tokens joined by spaces */
+    bool join_space;  /* no decoder: tokens joined by spaces */
+    bool unk_is_mark; /* the unknown token's text is a mark whose spaces are its own */
     struct tok_decoder decoder;
     size_t max_token_bytes;
     int32_t bos, eos, eot;
 };
 
 struct sl_tokenizer *tok_create(struct sl_error *err);
-/* Adds a vocabulary entry; refuses an id twice, sizes out of range. attr: enum sl_token_attr. */
+/* Adds a vocabulary entry; refuses an id twice, sizes out of range. attr: enum sl_token_attr.
+ * twice: may the same string have an id already? It keeps that one. */
 SL_MUST_CHECK int tok_vocab_add(struct sl_tokenizer *t, uint64_t id, const char *piece, size_t n,
-                                unsigned attr, struct sl_error *err);
+                                unsigned attr, bool twice, struct sl_error *err);
 int32_t tok_model_find(const struct sl_tokenizer *t, const char *piece, size_t n);
 SL_MUST_CHECK int tok_finish(struct sl_tokenizer *t, struct sl_error *err);
 /* Hexadecimal of "<0xAB>": the byte, or -1. */
@@ -446,8 +463,7 @@ void tok_unigram_bounds(struct sl_tokenizer *t); /* least and greatest score of 
 /* BPE (tok_bpe.c) */
 SL_MUST_CHECK int tok_bpe_reserve(struct tok_bpe *b, size_t n_merges, struct sl_error *err);
 SL_MUST_CHECK int tok_bpe_add_merge(struct sl_tokenizer *t, const char *l, size_t n_l,
-                                    const char *r, size_t n_r, uint32_t rank,
-                                    struct sl_error *err);
+                                    const char *r, size_t n_r, uint32_t rank, struct sl_error *err);
 void tok_bpe_finish(struct sl_tokenizer *t);
 void tok_bpe_deinit(struct tok_bpe *b);
 /* May a word be cut before each metaspace that follows another character? Only if no entry spans
@@ -467,11 +483,19 @@ SL_MUST_CHECK int tok_decoder_finish(struct sl_tokenizer *t, struct sl_error *er
 
 struct tok_sym {
     int32_t id;
-    uint32_t off, len; /* its text in the word, for by_concat */
+    uint32_t off, len; /* its text in the word */
     uint32_t rank;     /* of the merge with its right neighbour, TOK_HOLE = none */
     int32_t to;        /* and what that merge makes */
-    int32_t prev, next;
-    int32_t up, down; /* neighbours in the list of pairs of one rank */
+};
+
+struct tok_word { /* one word being merged */
+    const struct sl_tokenizer *t;
+    const struct tok_bpe *b;
+    const struct tok_strtab *tab; /* entries as symbols spell them */
+    const struct tok_map *map;
+    const char *s;
+    struct tok_sym *y; /* NULL: n symbols of one byte each */
+    size_t n;
 };
 
 #define TOK_CACHE_SIZE 8192u /* words whose ids one call remembers */
@@ -491,7 +515,9 @@ struct tok_enc {
     struct tok_spans spans[2];
     struct tok_sym *syms;
     size_t cap_syms;
-    struct tok_bucketq *queue;
+    struct tok_bucketq *queue; /* of tok_merge_long */
+    struct tok_search *search;
+    size_t n_bytes;           /* of the text */
     struct tok_cached *cache; /* direct-mapped, NULL for short texts */
     void *path;               /* Unigram's lattice */
     size_t cap_path;
@@ -506,6 +532,12 @@ static inline int tok_push(struct tok_enc *e, int32_t id)
     o->data[o->n++] = id;
     return 0;
 }
+const struct tok_pair *tok_bpe_find_pair(const struct tok_bpe *b, uint32_t l, uint32_t r);
+/* Merges a long word. Leaves *n_left symbols in w->y, or with w->y NULL appends the ids to e->out.
+ */
+SL_MUST_CHECK int tok_merge_long(struct tok_enc *e, struct tok_word *w, size_t *n_left);
+bool tok_cache_find(struct tok_enc *e, const char *w, size_t n, uint32_t hash, int *rc);
+void tok_cache_put(struct tok_enc *e, const char *w, size_t n, uint32_t hash, size_t at);
 /* One word to the model of e->t. */
 SL_MUST_CHECK int tok_model_encode(struct tok_enc *e, const char *w, size_t n);
 void tok_bucketq_destroy(struct tok_bucketq *q);

@@ -2,18 +2,13 @@
  * tok_bpe.c - byte pair encoding: repeatedly merge the pair of neighbours with the lowest rank, the
  * leftmost of equals.
  *
- * Short words are merged by scanning. Long ones go through a queue with one list per rank, which
- * keeps the work linear: a merge makes pairs of higher rank (a token is made before it is used), so
- * the lists are emptied from the lowest rank up, each in text order. Pairs that break this (a
- * vocabulary may be anything) wait in a small binary heap, so the order is always exactly (rank,
- * position).
+ * Short words are merged here, by scanning; long ones in tok_merge.c, by a queue.
  */
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
 #include "text/tok.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #define META     "\xE2\x96\x81" /* U+2581 */
@@ -37,12 +32,16 @@ int tok_bpe_reserve(struct tok_bpe *b, size_t n_merges, struct sl_error *err)
     b->pairs = sl_malloc(cap * sizeof(*b->pairs));
     if (b->pairs == NULL)
         return sl_fail(err, SL_ENOMEM, "table of %zu merges", n_merges);
+    b->id_of_rank = sl_malloc((n_merges + 1) * sizeof(*b->id_of_rank));
+    if (b->id_of_rank == NULL)
+        return sl_fail(err, SL_ENOMEM, "table of %zu merges", n_merges);
+    b->cap_ranks = (uint32_t)n_merges + 1;
     memset(b->pairs, 0xFF, cap * sizeof(*b->pairs));
     b->pair_mask = (uint32_t)(cap - 1);
     return 0;
 }
 
-static const struct tok_pair *find_pair(const struct tok_bpe *b, uint32_t l, uint32_t r)
+const struct tok_pair *tok_bpe_find_pair(const struct tok_bpe *b, uint32_t l, uint32_t r)
 {
     if (b->pairs == NULL)
         return NULL;
@@ -81,21 +80,22 @@ int tok_bpe_add_merge(struct sl_tokenizer *t, const char *l, size_t n_l, const c
     if (id < 0)
         return sl_fail(err, SL_EFORMAT, "merge %u: \"%.*s\" + \"%.*s\" is not in the vocabulary",
                        rank, (int)SL_MIN(n_l, 64u), l, (int)SL_MIN(n_r, 64u), r);
+    if (rank >= b->cap_ranks)
+        return sl_fail(err, SL_ELIMIT, "merge %u: table full", rank);
+    b->id_of_rank[rank] = (uint32_t)id;
+    b->n_ranks = SL_MAX(b->n_ranks, rank + 1);
     uint32_t j = pair_hash((uint32_t)left, (uint32_t)right) & b->pair_mask;
     while (b->pairs[j].left != TOK_HOLE) {
         if (b->pairs[j].left == (uint32_t)left && b->pairs[j].right == (uint32_t)right) {
             b->pairs[j].rank = rank; /* listed twice: the later line counts, as in a map */
-            b->n_ranks = SL_MAX(b->n_ranks, rank + 1);
             return 0;
         }
         j = (j + 1) & b->pair_mask;
     }
     if (b->n_pairs >= b->pair_mask - b->pair_mask / 8)
         return sl_fail(err, SL_ELIMIT, "merge %u: table full", rank);
-    b->pairs[j] =
-        (struct tok_pair){(uint32_t)left, (uint32_t)right, rank, (uint32_t)id};
+    b->pairs[j] = (struct tok_pair){(uint32_t)left, (uint32_t)right, rank, (uint32_t)id};
     b->n_pairs++;
-    b->n_ranks = SL_MAX(b->n_ranks, rank + 1);
     return 0;
 }
 
@@ -103,7 +103,7 @@ bool tok_meta_leads(const struct sl_tokenizer *t)
 {
     for (uint32_t i = 0; i < t->pieces.n; i++) {
         size_t n, k = 0;
-        if (t->pieces.len[i] == TOK_HOLE || !(t->attr[i] & TOK_IN_MODEL) ||
+        if (t->pieces.at[i].len == TOK_HOLE || !(t->attr[i] & TOK_IN_MODEL) ||
             (t->attr[i] & (SL_TOKEN_SPECIAL | SL_TOKEN_BYTE | SL_TOKEN_UNKNOWN)))
             continue;
         const char *s = tok_str(&t->pieces, i, &n);
@@ -136,9 +136,12 @@ void tok_bpe_finish(struct sl_tokenizer *t)
                         : b->byte_fallback ? tok_map_get(&t->by_piece, &t->pieces, name, 6)
                                            : -1;
     }
+    b->all_bytes = b->bytes;
+    for (int i = 0; i < 256; i++)
+        b->all_bytes &= b->byte_id[i] >= 0;
     for (uint32_t i = 0; i < tab->n; i++) {
-        if (tab->len[i] != TOK_HOLE && (t->attr[i] & TOK_IN_MODEL))
-            b->max_len = SL_MAX(b->max_len, tab->len[i]);
+        if (tab->at[i].len != TOK_HOLE && (t->attr[i] & TOK_IN_MODEL))
+            b->max_len = SL_MAX(b->max_len, tab->at[i].len);
     }
     if (b->by_concat && b->rank == NULL)
         b->n_ranks = tab->n;
@@ -150,6 +153,7 @@ void tok_bpe_finish(struct sl_tokenizer *t)
 void tok_bpe_deinit(struct tok_bpe *b)
 {
     sl_free(b->pairs);
+    sl_free(b->id_of_rank);
     sl_free(b->rank);
     sl_free(b->prefix);
     sl_free(b->suffix);
@@ -157,18 +161,8 @@ void tok_bpe_deinit(struct tok_bpe *b)
 
 /* ---------------------------------------------------------------- one word */
 
-struct word {
-    const struct sl_tokenizer *t;
-    const struct tok_bpe *b;
-    const struct tok_strtab *tab;
-    const struct tok_map *map;
-    const char *s;
-    struct tok_sym *y;
-    size_t n;
-};
-
 /* Finds what symbols i and j make together. */
-static inline void rate(const struct word *w, struct tok_sym *i, const struct tok_sym *j)
+static inline void rate(const struct tok_word *w, struct tok_sym *i, const struct tok_sym *j)
 {
     i->rank = TOK_HOLE;
     if (w->b->by_concat) {
@@ -181,7 +175,7 @@ static inline void rate(const struct word *w, struct tok_sym *i, const struct to
             i->to = id;
         }
     } else if (i->id >= 0 && j->id >= 0) {
-        const struct tok_pair *p = find_pair(w->b, (uint32_t)i->id, (uint32_t)j->id);
+        const struct tok_pair *p = tok_bpe_find_pair(w->b, (uint32_t)i->id, (uint32_t)j->id);
         if (p != NULL) {
             i->rank = p->rank;
             i->to = (int32_t)p->id;
@@ -189,7 +183,7 @@ static inline void rate(const struct word *w, struct tok_sym *i, const struct to
     }
 }
 
-static size_t merge_scan(const struct word *w)
+static size_t merge_scan(const struct tok_word *w)
 {
     struct tok_sym *y = w->y;
     size_t n = w->n;
@@ -214,256 +208,6 @@ static size_t merge_scan(const struct word *w)
         if (best > 0)
             rate(w, &y[best - 1], &y[best]);
     }
-}
-
-/* ---------------------------------------------------------------- queue for long words */
-
-struct late { /* a pair that came up at or below the rank now being merged */
-    uint32_t rank;
-    int32_t pos;
-};
-
-struct tok_bucketq {
-    int32_t *head, *tail; /* per rank: list of symbols by ascending position, where the bit is set */
-    uint64_t *bits;
-    bool *unsorted;
-    struct late *heap;
-    int32_t *order;
-    size_t n_ranks, n_heap, cap_heap, cap_order;
-};
-
-void tok_bucketq_destroy(struct tok_bucketq *q)
-{
-    if (q == NULL)
-        return;
-    sl_free(q->head);
-    sl_free(q->tail);
-    sl_free(q->bits);
-    sl_free(q->unsorted);
-    sl_free(q->heap);
-    sl_free(q->order);
-    sl_free(q);
-}
-
-static struct tok_bucketq *bucketq_create(size_t n_ranks)
-{
-    struct tok_bucketq *q = sl_calloc(1, sizeof(*q));
-    if (q == NULL)
-        return NULL;
-    q->n_ranks = n_ranks;
-    q->head = sl_malloc(n_ranks * sizeof(*q->head));
-    q->tail = sl_malloc(n_ranks * sizeof(*q->tail));
-    q->unsorted = sl_malloc(n_ranks * sizeof(*q->unsorted));
-    q->bits = sl_calloc(n_ranks / 64 + 1, sizeof(*q->bits));
-    if (q->head != NULL && q->tail != NULL && q->unsorted != NULL && q->bits != NULL)
-        return q;
-    tok_bucketq_destroy(q);
-    return NULL;
-}
-
-static void bucket_add(struct tok_bucketq *q, struct tok_sym *y, int32_t i)
-{
-    uint32_t r = y[i].rank;
-    y[i].down = -1;
-    if (!(q->bits[r / 64] >> (r & 63) & 1)) {
-        q->bits[r / 64] |= 1ull << (r & 63);
-        q->head[r] = i;
-        q->unsorted[r] = false;
-        y[i].up = -1;
-    } else {
-        int32_t t = q->tail[r];
-        y[t].down = i;
-        y[i].up = t;
-        q->unsorted[r] |= i < t;
-    }
-    q->tail[r] = i;
-}
-
-static void bucket_remove(struct tok_bucketq *q, struct tok_sym *y, int32_t i)
-{
-    uint32_t r = y[i].rank;
-    if (y[i].up >= 0)
-        y[y[i].up].down = y[i].down;
-    else
-        q->head[r] = y[i].down;
-    if (y[i].down >= 0)
-        y[y[i].down].up = y[i].up;
-    else
-        q->tail[r] = y[i].up;
-    if (q->head[r] < 0)
-        q->bits[r / 64] &= ~(1ull << (r & 63));
-}
-
-static bool late_before(const struct late *a, const struct late *b)
-{
-    return a->rank != b->rank ? a->rank < b->rank : a->pos < b->pos;
-}
-
-static bool late_push(struct tok_bucketq *q, uint32_t rank, int32_t pos)
-{
-    if (q->n_heap == q->cap_heap) {
-        size_t cap = SL_MAX(q->cap_heap * 2, (size_t)64);
-        struct late *grown = sl_realloc(q->heap, cap * sizeof(*grown));
-        if (grown == NULL)
-            return false;
-        q->heap = grown;
-        q->cap_heap = cap;
-    }
-    size_t i = q->n_heap++;
-    struct late x = {rank, pos};
-    for (; i > 0 && late_before(&x, &q->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        q->heap[i] = q->heap[(i - 1) / 2];
-    q->heap[i] = x;
-    return true;
-}
-
-static struct late late_pop(struct tok_bucketq *q)
-{
-    struct late top = q->heap[0], x = q->heap[--q->n_heap];
-    size_t i = 0;
-    for (;;) {
-        size_t c = 2 * i + 1;
-        if (c >= q->n_heap)
-            break;
-        if (c + 1 < q->n_heap && late_before(&q->heap[c + 1], &q->heap[c]))
-            c++;
-        if (!late_before(&q->heap[c], &x))
-            break;
-        q->heap[i] = q->heap[c];
-        i = c;
-    }
-    if (q->n_heap > 0)
-        q->heap[i] = x;
-    return top;
-}
-
-static int by_position(const void *a, const void *b)
-{
-    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Puts the list of rank r in text order. */
-static bool bucket_sort(struct tok_bucketq *q, struct tok_sym *y, uint32_t r)
-{
-    size_t n = 0;
-    for (int32_t i = q->head[r]; i >= 0; i = y[i].down) {
-        if (n == q->cap_order) {
-            size_t cap = SL_MAX(q->cap_order * 2, (size_t)256);
-            int32_t *grown = sl_realloc(q->order, cap * sizeof(*grown));
-            if (grown == NULL)
-                return false;
-            q->order = grown;
-            q->cap_order = cap;
-        }
-        q->order[n++] = i;
-    }
-    qsort(q->order, n, sizeof(*q->order), by_position);
-    for (size_t k = 0; k < n; k++) {
-        y[q->order[k]].up = k > 0 ? q->order[k - 1] : -1;
-        y[q->order[k]].down = k + 1 < n ? q->order[k + 1] : -1;
-    }
-    q->head[r] = q->order[0];
-    q->tail[r] = q->order[n - 1];
-    q->unsorted[r] = false;
-    return true;
-}
-
-#define IN_HEAP (-2) /* value of `up`: the pair waits in the heap, not in a list */
-
-/* Rates the pair that begins at i again and queues it; now = the rank being merged. */
-static bool requeue(const struct word *w, struct tok_bucketq *q, int32_t i, uint32_t now)
-{
-    struct tok_sym *y = w->y;
-    if (y[i].rank != TOK_HOLE && y[i].up != IN_HEAP)
-        bucket_remove(q, y, i);
-    y[i].rank = TOK_HOLE;
-    if (y[i].next < 0)
-        return true;
-    rate(w, &y[i], &y[y[i].next]);
-    if (y[i].rank == TOK_HOLE)
-        return true;
-    if (y[i].rank > now) {
-        bucket_add(q, y, i);
-        return true;
-    }
-    y[i].up = IN_HEAP;
-    return late_push(q, y[i].rank, i);
-}
-
-static bool merge_at(const struct word *w, struct tok_bucketq *q, int32_t i, uint32_t now)
-{
-    struct tok_sym *y = w->y;
-    int32_t j = y[i].next;
-    y[i].id = y[i].to;
-    y[i].len += y[j].len;
-    y[i].next = y[j].next;
-    if (y[j].next >= 0)
-        y[y[j].next].prev = i;
-    if (y[j].rank != TOK_HOLE && y[j].up != IN_HEAP)
-        bucket_remove(q, y, j);
-    y[j].rank = TOK_HOLE;
-    y[j].len = 0; /* gone */
-    return requeue(w, q, i, now) && (y[i].prev < 0 || requeue(w, q, y[i].prev, now));
-}
-
-/* Merges everything of rank r, in text order, with what turns up before it. */
-static bool merge_rank(const struct word *w, struct tok_bucketq *q, uint32_t r)
-{
-    struct tok_sym *y = w->y;
-    if (q->unsorted[r] && !bucket_sort(q, y, r))
-        return false;
-    for (;;) {
-        bool listed = q->bits[r / 64] >> (r & 63) & 1;
-        if (!listed && q->n_heap == 0)
-            return true;
-        struct late head = {r, listed ? q->head[r] : INT32_MAX};
-        if (listed && (q->n_heap == 0 || late_before(&head, &q->heap[0]))) {
-            bucket_remove(q, y, head.pos);
-            y[head.pos].up = IN_HEAP; /* in no list any more */
-            if (!merge_at(w, q, head.pos, r))
-                return false;
-            continue;
-        }
-        struct late x = late_pop(q);
-        /* An entry of the heap is stale when its pair has changed since. */
-        if (y[x.pos].len > 0 && y[x.pos].up == IN_HEAP && y[x.pos].rank == x.rank &&
-            !merge_at(w, q, x.pos, r))
-            return false;
-    }
-}
-
-static int merge_queue(struct tok_enc *e, struct word *w, size_t *n_left)
-{
-    struct tok_sym *y = w->y;
-    size_t n = w->n, n_ranks = w->b->n_ranks;
-    if (e->queue == NULL && (e->queue = bucketq_create(n_ranks)) == NULL)
-        return sl_fail(e->err, SL_ENOMEM, "merge queue of %zu ranks", n_ranks);
-    struct tok_bucketq *q = e->queue;
-    for (size_t i = 0; i < n; i++) {
-        y[i].prev = (int32_t)i - 1;
-        y[i].next = i + 1 < n ? (int32_t)i + 1 : -1;
-        y[i].rank = TOK_HOLE;
-        if (i + 1 < n)
-            rate(w, &y[i], &y[i + 1]);
-        if (y[i].rank != TOK_HOLE)
-            bucket_add(q, y, (int32_t)i);
-    }
-    for (size_t k = 0; k <= n_ranks / 64; k++) {
-        while (q->bits[k] != 0) {
-            uint32_t r = (uint32_t)(k * 64) + (uint32_t)__builtin_ctzll(q->bits[k]);
-            if (!merge_rank(w, q, r))
-                return sl_fail(e->err, SL_ENOMEM, "word of %zu symbols", n);
-        }
-    }
-    size_t k = 0;
-    for (int32_t i = 0, next; i >= 0; i = next) {
-        struct tok_sym keep = y[i]; /* k <= i: nothing unread is overwritten */
-        next = keep.next;
-        y[k++] = keep;
-    }
-    *n_left = k;
-    return 0;
 }
 
 /* ---------------------------------------------------------------- symbols of a word */
@@ -567,7 +311,7 @@ static int spm_syms(struct tok_enc *e, const char *s, size_t n, size_t *n_syms)
 
 /* A user-defined symbol never merges: its rank with its neighbours is none. Cutting the word at it
  * says the same and leaves the merge loops alone. */
-static int emit(struct tok_enc *e, const struct word *w, size_t n)
+static int emit(struct tok_enc *e, const struct tok_word *w, size_t n)
 {
     const struct tok_bpe *b = w->b;
     bool was_unknown = false;
@@ -594,7 +338,7 @@ static int emit(struct tok_enc *e, const struct word *w, size_t n)
     return rc;
 }
 
-static int merge_and_emit(struct tok_enc *e, struct word *w)
+static int merge_and_emit(struct tok_enc *e, struct tok_word *w)
 {
     size_t n = w->n;
     int rc = 0;
@@ -603,7 +347,7 @@ static int merge_and_emit(struct tok_enc *e, struct word *w)
     if (n <= SCAN_MAX)
         n = merge_scan(w);
     else if (w->b->n_ranks > 0)
-        rc = merge_queue(e, w, &n);
+        rc = tok_merge_long(e, w, &n);
     return rc != 0 ? rc : emit(e, w, n);
 }
 
@@ -612,7 +356,12 @@ static int encode_symbols(struct tok_enc *e, const char *s, size_t n)
     const struct sl_tokenizer *t = e->t;
     const struct tok_bpe *b = &t->bpe;
     bool raw = b->bytes && !t->raw_pieces;
-    struct word w = {t, b, raw ? &t->raw : &t->pieces, raw ? &t->by_raw : &t->by_piece, s, NULL, 0};
+    struct tok_word w = {t,    b, raw ? &t->raw : &t->pieces, raw ? &t->by_raw : &t->by_piece, s,
+                         NULL, 0};
+    if (b->all_bytes && n > SCAN_MAX && b->n_ranks > 0) {
+        w.n = n;
+        return tok_merge_long(e, &w, &n);
+    }
     int rc = sym_room(e, n + 1);
     if (rc != 0)
         return rc;
@@ -662,23 +411,13 @@ static int encode_cached(struct tok_enc *e, const char *s, size_t n)
     }
     if (e->cache == NULL || n > sizeof(e->cache->key))
         return encode_symbols(e, s, n);
-    struct tok_cached *c = &e->cache[hash & (TOK_CACHE_SIZE - 1)];
-    if (c->len == n && memcmp(c->key, s, n) == 0) {
-        for (uint32_t i = 0; i < c->n_ids; i++) {
-            int rc = tok_push(e, e->out->data[c->at + i]);
-            if (rc != 0)
-                return rc;
-        }
-        return 0;
-    }
+    int rc = 0;
+    if (tok_cache_find(e, s, n, hash, &rc))
+        return rc;
     size_t at = e->out->n;
-    int rc = encode_symbols(e, s, n);
-    if (rc == 0 && at < UINT32_MAX) {
-        c->at = (uint32_t)at;
-        c->n_ids = (uint32_t)(e->out->n - at);
-        c->len = (uint8_t)n;
-        memcpy(c->key, s, n);
-    }
+    rc = encode_symbols(e, s, n);
+    if (rc == 0)
+        tok_cache_put(e, s, n, hash, at);
     return rc;
 }
 

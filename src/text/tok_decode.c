@@ -32,7 +32,7 @@ static bool one_char(const char *s, size_t n)
 static bool is_local(const struct tok_dec_op *op, bool fused)
 {
     return op->kind == DEC_REPLACE || op->kind == DEC_REPLACE_RE || op->kind == DEC_METASPACE ||
-           op->kind == DEC_WORDPIECE || op->kind == DEC_BYTE_FALLBACK ||
+           op->kind == DEC_WORDPIECE || op->kind == DEC_BYTE_FALLBACK || op->kind == DEC_BPE ||
            op->kind == DEC_BYTE_LEVEL || (op->kind == DEC_STRIP && !fused);
 }
 
@@ -40,8 +40,7 @@ static int check_op(struct sl_tokenizer *t, const struct tok_dec_op *op, bool *f
                     struct sl_error *err)
 {
     struct tok_decoder *d = &t->decoder;
-    bool positional =
-        op->kind == DEC_METASPACE || op->kind == DEC_WORDPIECE || op->kind == DEC_BPE;
+    bool positional = op->kind == DEC_METASPACE || op->kind == DEC_WORDPIECE || op->kind == DEC_BPE;
     if (*placed && op->kind != DEC_FUSE)
         return unsupported(err, "a step after Metaspace, WordPiece or BPEDecoder");
     if (*fused && (positional || op->kind == DEC_REPLACE_RE || op->kind == DEC_BYTE_LEVEL ||
@@ -75,11 +74,11 @@ static int check_op(struct sl_tokenizer *t, const struct tok_dec_op *op, bool *f
         d->first = FIRST_NO_JOIN;
         break;
     case DEC_BPE:
-        if (op->n_a >= sizeof(d->owe))
-            return unsupported(err, "BPEDecoder suffix too long");
-        d->owe_space = true;
-        memcpy(d->owe, op->a, op->n_a);
-        d->n_owe = (uint8_t)op->n_a;
+        if (op->n_a == 0 || op->n_a >= sizeof(d->suffix))
+            return unsupported(err, "BPEDecoder suffix");
+        d->delay = true;
+        memcpy(d->suffix, op->a, op->n_a);
+        d->n_suffix = (uint8_t)op->n_a;
         break;
     default:
         break;
@@ -136,10 +135,10 @@ static void put_stripped(struct sl_buf *out, const struct tok_dec_op *op, const 
 /* A later token of WordPiece: glued on without its prefix, or a new word with a space. */
 static bool put_wordpiece(struct sl_buf *out, const struct tok_dec_op *op, const char *s, size_t n)
 {
-    static const char *const fixes[][2] = {
-        {" .", "."},   {" ?", "?"},     {" !", "!"},            {" ,", ","},    {" ' ", "'"},
-        {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"},
-        {" 're", "'re"}};
+    static const char *const fixes[][2] = {{" .", "."},     {" ?", "?"},           {" !", "!"},
+                                           {" ,", ","},     {" ' ", "'"},          {" n't", "n't"},
+                                           {" 'm", "'m"},   {" do not", " don't"}, {" 's", "'s"},
+                                           {" 've", "'ve"}, {" 're", "'re"}};
     struct sl_buf a = {0}, b = {0};
     if (op->n_a > 0 && n >= op->n_a && memcmp(s, op->a, op->n_a) == 0) {
         sl_buf_put(&a, s + op->n_a, n - op->n_a);
@@ -189,10 +188,11 @@ static int apply(const struct tok_dec_op *op, const char *s, size_t n, struct sl
         put_replaced(out, s, n, op->a, op->n_a, op->b, op->n_b);
         break;
     case DEC_METASPACE:
+    case DEC_BPE:
         put_replaced(out, s, n, op->a, op->n_a, " ", 1);
         break;
     case DEC_REPLACE_RE:
-        rc = tok_regex_each(op->re, s, n, replace_match, &r, err);
+        rc = tok_regex_each(op->re, NULL, s, n, replace_match, &r, err);
         sl_buf_put(out, s + r.pos, n - r.pos);
         break;
     case DEC_BYTE_LEVEL:
@@ -254,7 +254,7 @@ int tok_decoder_finish(struct sl_tokenizer *t, struct sl_error *err)
     for (size_t k = 0; k < t->n_dec_ops; k++) {
         if ((rc = check_op(t, &t->dec_ops[k], &fused, &placed, err)) != 0)
             return rc;
-        local |= t->dec_ops[k].kind != DEC_FUSE && t->dec_ops[k].kind != DEC_BPE;
+        local |= t->dec_ops[k].kind != DEC_FUSE;
     }
     t->dec = &t->pieces;
     if (!local)
@@ -264,7 +264,7 @@ int tok_decoder_finish(struct sl_tokenizer *t, struct sl_error *err)
         return 0;
     }
     for (uint32_t i = 0; i < t->pieces.n && rc == 0; i++) {
-        if (t->pieces.len[i] != TOK_HOLE)
+        if (t->pieces.at[i].len != TOK_HOLE)
             rc = token_text(t, i, bufs, err);
     }
     sl_buf_deinit(&bufs[0]);

@@ -2,10 +2,10 @@
  * tok_gguf.c - vocabularies of GGUF files.
  *
  * "gpt2" is byte-level BPE with merges, and `pre` names the patterns that split the text: each
- * pattern in turn splits what the ones before left, matches and gaps alike. "llama" is SentencePiece
- * BPE by scores, "t5" Unigram, "bert" WordPiece whose word-initial pieces begin with a metaspace
- * instead of the others with "##". The names and patterns are those that files in circulation rely
- * on.
+ * pattern in turn splits what the ones before left, matches and gaps alike. "llama" is
+ * SentencePiece BPE by scores, "t5" Unigram, "bert" WordPiece whose word-initial pieces begin with
+ * a metaspace instead of the others with "##". The names and patterns are those that files in
+ * circulation rely on.
  */
 #include "base/check.h"
 #include "base/limits.h"
@@ -19,7 +19,8 @@
 
 enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE_BYTE };
 
-#define GPT2      "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
+#define WORDS     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+"
+#define GPT2      WORDS "| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 #define HEAD      "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
 #define TAIL      "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define LLAMA3    HEAD "\\p{N}{1,3}" TAIL
@@ -31,32 +32,32 @@ enum { TYPE_NORMAL = 1, TYPE_UNKNOWN, TYPE_CONTROL, TYPE_USER, TYPE_UNUSED, TYPE
 #define O200K_END "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define O200K     CASES("(?i:'s|'t|'re|'ve|'m|'ll|'d)?") "\\p{N}{1,3}" O200K_END
 #define TEKKEN    CASES("") "\\p{N}" O200K_END
-#define QWEN35                                                                          \
-    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?"       \
+#define QWEN35                                                                     \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?" \
     "[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 #define CJK_KANA "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+"
 #define DEEPSEEK3                                                                        \
-    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?"   \
+    "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?" \
     "[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 /* Letters with case, as the first DeepSeek models list them; ranges of U+00B5 to U+1E943. */
-#define DEEPSEEK_WORDS                                                                        \
-    "\\s?[A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}"        \
-    "\\x{1c4}-\\x{293}\\x{295}-\\x{2af}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37b}-\\x{37d}"     \
-    "\\x{37f}\\x{386}\\x{388}-\\x{38a}\\x{38c}\\x{38e}-\\x{3a1}\\x{3a3}-\\x{3f5}"              \
-    "\\x{3f7}-\\x{481}\\x{48a}-\\x{52f}\\x{531}-\\x{556}\\x{10a0}-\\x{10c5}"                   \
-    "\\x{13a0}-\\x{13f5}\\x{13f8}-\\x{13fd}\\x{1c90}-\\x{1cba}\\x{1cbd}-\\x{1cbf}"             \
-    "\\x{1d00}-\\x{1d2b}\\x{1d6b}-\\x{1d77}\\x{1d79}-\\x{1d9a}\\x{1e00}-\\x{1f15}"             \
-    "\\x{1f18}-\\x{1f1d}\\x{1f20}-\\x{1f45}\\x{1f48}-\\x{1f4d}\\x{1f50}-\\x{1f57}\\x{1f59}"    \
-    "\\x{1f5b}\\x{1f5d}\\x{1f5f}-\\x{1f7d}\\x{1f80}-\\x{1fb4}\\x{1fb6}-\\x{1fbc}\\x{1fbe}"     \
-    "\\x{1fc2}-\\x{1fc4}\\x{1fc6}-\\x{1fcc}\\x{1fd0}-\\x{1fd3}\\x{1fd6}-\\x{1fdb}"             \
-    "\\x{1fe0}-\\x{1fec}\\x{1ff2}-\\x{1ff4}\\x{1ff6}-\\x{1ffc}\\x{2102}\\x{2107}"              \
-    "\\x{210a}-\\x{2113}\\x{2115}\\x{2119}-\\x{211d}\\x{2124}\\x{2126}\\x{2128}"               \
-    "\\x{212a}-\\x{212d}\\x{212f}-\\x{2134}\\x{2139}\\x{213c}-\\x{213f}\\x{2145}-\\x{2149}"    \
-    "\\x{214e}\\x{2183}\\x{2184}\\x{2c00}-\\x{2c7b}\\x{2c7e}-\\x{2ce4}\\x{2ceb}-\\x{2cee}"     \
-    "\\x{2cf2}\\x{2cf3}\\x{a640}-\\x{a66d}\\x{a680}-\\x{a69b}\\x{a722}-\\x{a76f}"              \
-    "\\x{a771}-\\x{a787}\\x{a78b}-\\x{a78e}\\x{ab70}-\\x{abbf}\\x{fb00}-\\x{fb06}"             \
-    "\\x{fb13}-\\x{fb17}\\x{ff21}-\\x{ff3a}\\x{ff41}-\\x{ff5a}\\x{10400}-\\x{1044f}"           \
-    "\\x{104b0}-\\x{104d3}\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}"     \
+#define DEEPSEEK_WORDS                                                                      \
+    "\\s?[A-Za-z\\x{b5}\\x{c0}-\\x{d6}\\x{d8}-\\x{f6}\\x{f8}-\\x{1ba}\\x{1bc}-\\x{1bf}"     \
+    "\\x{1c4}-\\x{293}\\x{295}-\\x{2af}\\x{370}-\\x{373}\\x{376}\\x{377}\\x{37b}-\\x{37d}"  \
+    "\\x{37f}\\x{386}\\x{388}-\\x{38a}\\x{38c}\\x{38e}-\\x{3a1}\\x{3a3}-\\x{3f5}"           \
+    "\\x{3f7}-\\x{481}\\x{48a}-\\x{52f}\\x{531}-\\x{556}\\x{10a0}-\\x{10c5}"                \
+    "\\x{13a0}-\\x{13f5}\\x{13f8}-\\x{13fd}\\x{1c90}-\\x{1cba}\\x{1cbd}-\\x{1cbf}"          \
+    "\\x{1d00}-\\x{1d2b}\\x{1d6b}-\\x{1d77}\\x{1d79}-\\x{1d9a}\\x{1e00}-\\x{1f15}"          \
+    "\\x{1f18}-\\x{1f1d}\\x{1f20}-\\x{1f45}\\x{1f48}-\\x{1f4d}\\x{1f50}-\\x{1f57}\\x{1f59}" \
+    "\\x{1f5b}\\x{1f5d}\\x{1f5f}-\\x{1f7d}\\x{1f80}-\\x{1fb4}\\x{1fb6}-\\x{1fbc}\\x{1fbe}"  \
+    "\\x{1fc2}-\\x{1fc4}\\x{1fc6}-\\x{1fcc}\\x{1fd0}-\\x{1fd3}\\x{1fd6}-\\x{1fdb}"          \
+    "\\x{1fe0}-\\x{1fec}\\x{1ff2}-\\x{1ff4}\\x{1ff6}-\\x{1ffc}\\x{2102}\\x{2107}"           \
+    "\\x{210a}-\\x{2113}\\x{2115}\\x{2119}-\\x{211d}\\x{2124}\\x{2126}\\x{2128}"            \
+    "\\x{212a}-\\x{212d}\\x{212f}-\\x{2134}\\x{2139}\\x{213c}-\\x{213f}\\x{2145}-\\x{2149}" \
+    "\\x{214e}\\x{2183}\\x{2184}\\x{2c00}-\\x{2c7b}\\x{2c7e}-\\x{2ce4}\\x{2ceb}-\\x{2cee}"  \
+    "\\x{2cf2}\\x{2cf3}\\x{a640}-\\x{a66d}\\x{a680}-\\x{a69b}\\x{a722}-\\x{a76f}"           \
+    "\\x{a771}-\\x{a787}\\x{a78b}-\\x{a78e}\\x{ab70}-\\x{abbf}\\x{fb00}-\\x{fb06}"          \
+    "\\x{fb13}-\\x{fb17}\\x{ff21}-\\x{ff3a}\\x{ff41}-\\x{ff5a}\\x{10400}-\\x{1044f}"        \
+    "\\x{104b0}-\\x{104d3}\\x{104d8}-\\x{104fb}\\x{10c80}-\\x{10cb2}\\x{10cc0}-\\x{10cf2}"  \
     "\\x{118a0}-\\x{118df}\\x{1e900}-\\x{1e943}]+"
 #define DEEPSEEK_PUNCT \
     "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+"
@@ -90,10 +91,7 @@ static const struct pre {
      {"\\p{N}{1,3}", CJK_KANA, DEEPSEEK3},
      false,
      false},
-    {" falcon ",
-     {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2, "[0-9][0-9][0-9]"},
-     false,
-     false},
+    {" falcon ", {"[\\p{P}\\$\\+<=>\\^~\\|`]+", GPT2, "[0-9][0-9][0-9]"}, false, false},
     {" starcoder refact command-r smollm codeshell exaone minerva-7b mellum2 ",
      {"\\p{N}", GPT2},
      false,
@@ -162,7 +160,8 @@ static int add_tokens(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, boo
     if (rc == 0)
         rc = tok_map_reserve(&t->by_piece, v->n_tokens, err);
     for (uint32_t i = 0; i < v->n_tokens && rc == 0; i++)
-        rc = tok_vocab_add(t, i, v->tokens[i], v->token_bytes[i], attr_of(type_of(v, i), spm), err);
+        rc = tok_vocab_add(t, i, v->tokens[i], v->token_bytes[i], attr_of(type_of(v, i), spm), true,
+                           err);
     for (uint32_t i = 0; i < v->n_tokens && rc == 0; i++) {
         int type = type_of(v, i);
         struct tok_added_flags a = {.id = (int32_t)i, .special = type != TYPE_USER};
@@ -186,10 +185,10 @@ static int check_ids(const struct sl_vocab_gguf *v, struct sl_error *err)
     const struct {
         const char *key;
         int64_t id;
-    } ids[] = {{"bos_token_id", v->bos},       {"eos_token_id", v->eos},
-               {"unknown_token_id", v->unk},   {"seperator_token_id", v->sep},
-               {"padding_token_id", v->pad},   {"cls_token_id", v->cls},
-               {"mask_token_id", v->mask},     {"eot_token_id", v->eot}};
+    } ids[] = {{"bos_token_id", v->bos},     {"eos_token_id", v->eos},
+               {"unknown_token_id", v->unk}, {"seperator_token_id", v->sep},
+               {"padding_token_id", v->pad}, {"cls_token_id", v->cls},
+               {"mask_token_id", v->mask},   {"eot_token_id", v->eot}};
     int rc = 0;
     for (size_t i = 0; i < SL_COUNT(ids) && rc == 0; i++)
         rc = check_id(ids[i].key, ids[i].id, v->n_tokens, err);
@@ -255,7 +254,8 @@ static int load_bpe(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, struc
     for (uint32_t i = 0; i < v->n_merges && rc == 0; i++) {
         const char *s = v->merges[i];
         /* The space of the pair is not the first character: a piece may begin with one. */
-        const char *space = v->merge_bytes[i] > 1 ? memchr(s + 1, ' ', v->merge_bytes[i] - 1) : NULL;
+        const char *space =
+            v->merge_bytes[i] > 1 ? memchr(s + 1, ' ', v->merge_bytes[i] - 1) : NULL;
         if (space == NULL)
             return sl_fail(err, SL_EFORMAT, "tokenizer.ggml.merges[%u] is not a pair", i);
         size_t n = (size_t)(space - s);
@@ -328,14 +328,12 @@ static int load_spm(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, struc
     norm->dummy_prefix = prefix;
     norm->escape = true;
     norm->remove_extra = v->remove_extra_whitespaces > 0;
-    if ((rc = tok_rank_by_score(t, v->scores, err)) != 0 ||
-        (rc = spm_decoder(t, prefix, err)) != 0)
+    if ((rc = tok_rank_by_score(t, v->scores, err)) != 0 || (rc = spm_decoder(t, prefix, err)) != 0)
         return rc;
     return affixes(t, v, true, false, v->bos, v->eos, err);
 }
 
-static int load_unigram(struct sl_tokenizer *t, const struct sl_vocab_gguf *v,
-                        struct sl_error *err)
+static int load_unigram(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, struct sl_error *err)
 {
     bool prefix = v->add_space_prefix != 0;
     struct tok_unigram *u = &t->uni;

@@ -2,16 +2,16 @@
  * tok_json.c - tokenizer.json: the file as a whole, its model and its added tokens. The steps of
  * the pipeline are in tok_json_steps.c.
  *
- * Nearly all of such a file is model.vocab and model.merges, up to 20 MB of short strings. A general
- * JSON library spends most of the start-up time of a small model on them, so these two values are
- * read straight from the text into the tables; what is left goes to jansson.
+ * Nearly all of such a file is model.vocab and model.merges, up to 20 MB of short strings. A
+ * general JSON library spends most of the start-up time of a small model on them, so these two
+ * values are read straight from the text into the tables; what is left goes to jansson.
  */
+#include "text/tok_json.h"
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/str.h"
 #include "base/sys.h"
 #include "text/tok.h"
-#include "text/tok_json.h"
 
 #include <string.h>
 
@@ -31,8 +31,8 @@ static int malformed(struct reader *r, const char *what)
 
 static char peek(struct reader *r)
 {
-    while (r->i < r->n && (r->s[r->i] == ' ' || r->s[r->i] == '\n' || r->s[r->i] == '\t' ||
-                           r->s[r->i] == '\r'))
+    while (r->i < r->n &&
+           (r->s[r->i] == ' ' || r->s[r->i] == '\n' || r->s[r->i] == '\t' || r->s[r->i] == '\r'))
         r->i++;
     return r->i < r->n ? r->s[r->i] : '\0';
 }
@@ -127,18 +127,30 @@ static size_t number_length(struct reader *r)
     return n;
 }
 
-/* Skips one value of any kind; only its nesting and strings are checked. */
+/* Skips a string: to the first quote that no backslash precedes. */
+static bool skip_string(struct reader *r)
+{
+    for (r->i++; r->i < r->n; r->i++) {
+        if (r->s[r->i] == '"') {
+            r->i++;
+            return true;
+        }
+        r->i += r->s[r->i] == '\\';
+    }
+    r->i = r->n;
+    return false;
+}
+
+/* Skips one value of any kind. Only nesting is checked: whatever is skipped here is read by
+ * another reader later. */
 static int skip_value(struct reader *r)
 {
     int depth = 0;
-    const char *s;
-    size_t n;
     do {
         char c = peek(r);
-        int rc = 0;
         if (c == '"') {
-            if ((rc = read_string(r, &s, &n)) != 0)
-                return rc;
+            if (!skip_string(r))
+                return malformed(r, "unterminated string");
         } else if (c == '{' || c == '[') {
             r->i++;
             if (++depth > SL_MAX_JSON_DEPTH)
@@ -169,8 +181,15 @@ struct range {
     size_t from, to;
 };
 
-/* Finds the members of an object; for each of names its value's range. */
-static int find_members(struct reader *r, const char *const *names, struct range *ranges, size_t n)
+/* What find_members looks for: the value's place, or, given `inner`, the places of its members. */
+struct member {
+    const char *name;
+    struct range at;
+    struct member *inner;
+    size_t n_inner;
+};
+
+static int find_members(struct reader *r, struct member *wanted, size_t n)
 {
     const char *key;
     size_t n_key;
@@ -183,19 +202,23 @@ static int find_members(struct reader *r, const char *const *names, struct range
         if ((rc = read_string(r, &key, &n_key)) != 0)
             return rc;
         size_t k = 0;
-        while (k < n && (strlen(names[k]) != n_key || memcmp(names[k], key, n_key) != 0))
+        while (k < n &&
+               (strlen(wanted[k].name) != n_key || memcmp(wanted[k].name, key, n_key) != 0))
             k++;
         if (!take(r, ':'))
             return malformed(r, "expected a colon");
         peek(r);
         size_t from = r->i;
-        if ((rc = skip_value(r)) != 0)
+        if (k < n && wanted[k].at.to != 0)
+            return malformed(r, "member listed twice");
+        if (k < n && wanted[k].inner != NULL) /* two levels, no more */
+            rc = find_members(r, wanted[k].inner, wanted[k].n_inner);
+        else
+            rc = skip_value(r);
+        if (rc != 0)
             return rc;
-        if (k < n) {
-            if (ranges[k].to != 0)
-                return malformed(r, "member listed twice");
-            ranges[k] = (struct range){from, r->i};
-        }
+        if (k < n)
+            wanted[k].at = (struct range){from, r->i};
     } while (take(r, ','));
     return take(r, '}') ? 0 : malformed(r, "expected a comma or brace");
 }
@@ -208,14 +231,11 @@ static int vocab_entry(struct sl_tokenizer *t, struct reader *r)
     int rc = read_string(r, &s, &n);
     if (rc != 0)
         return rc;
-    if (tok_map_get(&t->by_piece, &t->pieces, s, n) >= 0)
-        return sl_fail(r->err, SL_EFORMAT, "tokenizer.json: vocab lists \"%.*s\" twice",
-                       (int)SL_MIN(n, (size_t)64), s);
     if (!take(r, ':') || (len = number_length(r)) == 0 || !sl_parse_u64(r->s + r->i, len, &id))
         return sl_fail(r->err, SL_EFORMAT, "tokenizer.json: vocab: id of \"%.*s\" is no number",
                        (int)SL_MIN(n, (size_t)64), s);
     r->i += len;
-    return tok_vocab_add(t, id, s, n, TOK_IN_MODEL, r->err);
+    return tok_vocab_add(t, id, s, n, TOK_IN_MODEL, false, r->err);
 }
 
 static int read_vocab(struct sl_tokenizer *t, struct reader *r)
@@ -230,6 +250,49 @@ static int read_vocab(struct sl_tokenizer *t, struct reader *r)
             return rc;
     } while (take(r, ','));
     return take(r, '}') ? 0 : malformed(r, "expected a comma or brace");
+}
+
+/* A decimal number as the library's JSON reader makes it: digits as an integer, then one division
+ * or multiplication. That can be one unit in the last place off, which decides between splits of
+ * equal score. The text has been checked by sl_parse_double. */
+static double scaled_decimal(const char *s, size_t n)
+{
+    uint64_t digits = 0;
+    int exp = 0, e10 = 0;
+    bool neg = false, point = false, full = false;
+    size_t i = 0;
+    for (; i < n && s[i] != 'e' && s[i] != 'E'; i++) {
+        if (s[i] == '-')
+            neg = true;
+        else if (s[i] == '.')
+            point = true;
+        else if (full || digits > (UINT64_MAX - 9) / 10) {
+            full = true;
+            exp += !point;
+        } else {
+            digits = digits * 10 + (uint64_t)(s[i] - '0');
+            exp -= point;
+        }
+    }
+    for (bool eneg = false; i < n; i++) {
+        if (s[i] == '-')
+            eneg = true;
+        else if (s[i] >= '0' && s[i] <= '9' && e10 < 1000 && e10 > -1000)
+            e10 = e10 * 10 + (eneg ? '0' - s[i] : s[i] - '0');
+    }
+    double x = (double)digits, p = 1;
+    exp += e10;
+    int steps = SL_MIN(exp < 0 ? -exp : exp, 308);
+    static const double pow10[] = {1e0, 1e1, 1e2, 1e4, 1e8, 1e16, 1e32, 1e64, 1e128, 1e256};
+    if (steps <= 22) { /* every factor exact */
+        for (int k = 0; k < steps; k++)
+            p *= 10;
+    } else {
+        for (int b = 0; b < 9; b++)
+            p *= steps >> b & 1 ? pow10[b + 1] : 1;
+    }
+    x = exp < 0 ? x / p : x * p;
+    return neg ? -x : x;
 }
 
 /* Unigram: [["piece", score], ...], the id is the index. */
@@ -256,13 +319,13 @@ static int read_scored(struct sl_tokenizer *t, struct reader *r)
         if (!take(r, '['))
             return malformed(r, "model.vocab: expected [piece, score]");
         if ((rc = read_string(r, &s, &n)) != 0 ||
-            (rc = tok_vocab_add(t, id, s, n, TOK_IN_MODEL, r->err)) != 0)
+            (rc = tok_vocab_add(t, id, s, n, TOK_IN_MODEL, true, r->err)) != 0)
             return rc;
         if (!take(r, ',') || (len = number_length(r)) == 0 ||
             !sl_parse_double(r->s + r->i, len, &score))
             return malformed(r, "model.vocab: score is no number");
+        u->score_d[id++] = scaled_decimal(r->s + r->i, len);
         r->i += len;
-        u->score_d[id++] = score;
         if (!take(r, ']'))
             return malformed(r, "model.vocab: expected [piece, score]");
     } while (take(r, ','));
@@ -297,8 +360,8 @@ static int merge_entry(struct sl_tokenizer *t, struct reader *r, uint32_t rank, 
         if (space == NULL)
             return sl_fail(r->err, SL_EFORMAT, "tokenizer.json: merge %u \"%.*s\" is not a pair",
                            rank, (int)SL_MIN(n, (size_t)64), s);
-        return tok_bpe_add_merge(t, s, (size_t)(space - s), space + 1,
-                                 n - (size_t)(space - s) - 1, rank, r->err);
+        return tok_bpe_add_merge(t, s, (size_t)(space - s), space + 1, n - (size_t)(space - s) - 1,
+                                 rank, r->err);
     }
     if ((rc = read_string(r, &s, &n)) != 0)
         return rc;
@@ -325,10 +388,13 @@ static int read_merges(struct sl_tokenizer *t, struct reader *r, size_t n_bytes)
         return malformed(r, "model.merges is not an array");
     if (take(r, ']'))
         return 0;
-    /* The table's size follows from the count of merges, which a look for separators bounds. */
+    /* The table's size follows from the number of merges: no more than there are brackets, or pairs
+     * of quotes. */
+    bool pairs = peek(r) == '[';
     size_t n = 1;
     for (size_t k = r->i; k < r->i + n_bytes && k < r->n; k++)
-        n += r->s[k] == ',' || r->s[k] == '[';
+        n += r->s[k] == (pairs ? '[' : '"');
+    n = pairs ? n : n / 2 + 1;
     if ((rc = tok_bpe_reserve(&t->bpe, n, r->err)) != 0)
         return rc;
     do
@@ -431,8 +497,8 @@ static int load_model(struct sl_tokenizer *t, const json_t *model, struct reader
 {
     const char *type = json_string_value(json_object_get(model, "type"));
     if (type == NULL) /* old files name no type: the members tell */
-        type = merges->to != 0                                 ? "BPE"
-               : json_object_get(model, "unk_id") != NULL      ? "Unigram"
+        type = merges->to != 0                                              ? "BPE"
+               : json_object_get(model, "unk_id") != NULL                   ? "Unigram"
                : json_object_get(model, "max_input_chars_per_word") != NULL ? "WordPiece"
                                                                             : "WordLevel";
     bool unigram = strcmp(type, "Unigram") == 0;
@@ -475,7 +541,7 @@ static int add_token(struct sl_tokenizer *t, const json_t *o, uint64_t id, struc
         return rc;
     int32_t known = sl_tokenizer_find(t, s, n);
     if (known < 0) {
-        if ((rc = tok_vocab_add(t, id, s, n, 0, err)) != 0)
+        if ((rc = tok_vocab_add(t, id, s, n, 0, false, err)) != 0)
             return sl_error_prefix(err, rc, "tokenizer.json: added token");
         known = (int32_t)id;
     } else if (t->attr[known] & SL_TOKEN_ADDED) {
@@ -548,7 +614,7 @@ static int apply_config(struct sl_tokenizer *t, const char *text, size_t n, stru
     {
         uint64_t id;
         if (rc == 0 && sl_parse_u64(key, strlen(key), &id) &&
-            (id >= t->pieces.n || t->pieces.len[id] == TOK_HOLE))
+            (id >= t->pieces.n || t->pieces.at[id].len == TOK_HOLE))
             rc = add_token(t, o, id, err);
     }
     t->bos = named_token(t, config, "bos_token");
@@ -603,18 +669,16 @@ static int small_part(const char *json, size_t n, const struct range *big, size_
 static int load(struct sl_tokenizer *t, const char *json, size_t n, const char *config,
                 size_t n_config, struct sl_error *err)
 {
-    static const char *const top[] = {"model"}, *const inner[] = {"vocab", "merges"};
     struct reader r = {.s = json, .n = n, .err = err};
-    struct range model = {0, 0}, big[2] = {{0, 0}, {0, 0}};
+    struct member inner[] = {{.name = "vocab"}, {.name = "merges"}};
+    struct member model = {.name = "model", .inner = inner, .n_inner = SL_COUNT(inner)};
     json_t *root = NULL;
-    int rc = find_members(&r, top, &model, 1);
-    if (rc == 0 && model.to == 0)
+    int rc = find_members(&r, &model, 1);
+    struct range big[] = {inner[0].at, inner[1].at};
+    if (rc == 0 && model.at.to == 0)
         rc = sl_fail(err, SL_EFORMAT, "tokenizer.json: model is missing");
-    r.i = model.from;
     if (rc == 0)
-        rc = find_members(&r, inner, big, 2);
-    if (rc == 0)
-        rc = small_part(json, n, big, 2, &root, err);
+        rc = small_part(json, n, big, SL_COUNT(big), &root, err);
     if (rc == 0)
         rc = load_model(t, json_object_get(root, "model"), &r, &big[0], &big[1], err);
     if (rc == 0)

@@ -166,8 +166,7 @@ static int norm_bert(struct tok_norm *op, const json_t *o, struct sl_error *err)
     if (rc == 0)
         rc = tok_json_bool(o, "lowercase", true, &op->lowercase, err);
     /* null follows lowercase, as in the original BERT */
-    return rc != 0 ? rc
-                   : tok_json_bool(o, "strip_accents", op->lowercase, &op->strip_accents, err);
+    return rc != 0 ? rc : tok_json_bool(o, "strip_accents", op->lowercase, &op->strip_accents, err);
 }
 
 static int norm_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *err)
@@ -448,8 +447,8 @@ static int post_template(struct sl_tokenizer *t, const json_t *o, struct sl_erro
             continue;
         }
         const char *name = json_string_value(json_object_get(token, "id"));
-        const json_t *ids = name != NULL ? json_object_get(json_object_get(special, name), "ids")
-                                         : NULL;
+        const json_t *ids =
+            name != NULL ? json_object_get(json_object_get(special, name), "ids") : NULL;
         if (!json_is_array(ids))
             return sl_fail(err, SL_EFORMAT, "tokenizer.json: post_processor: no ids for \"%.60s\"",
                            name != NULL ? name : "");
@@ -471,8 +470,7 @@ static int post_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *e
         return 0; /* offsets only */
     if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) {
         struct affix a = {.n_pre = 0};
-        int rc =
-            put_id(t, a.pre, &a.n_pre, json_array_get(json_object_get(o, "cls"), 1), err);
+        int rc = put_id(t, a.pre, &a.n_pre, json_array_get(json_object_get(o, "cls"), 1), err);
         if (rc == 0)
             rc = put_id(t, a.post, &a.n_post, json_array_get(json_object_get(o, "sep"), 1), err);
         return rc != 0 ? rc : wrap(t, &a, err);
@@ -504,10 +502,14 @@ static int dec_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *er
     static const struct {
         const char *type;
         enum tok_dec_kind kind;
-    } kinds[] = {{"ByteLevel", DEC_BYTE_LEVEL}, {"Metaspace", DEC_METASPACE},
-                 {"WordPiece", DEC_WORDPIECE},  {"BPEDecoder", DEC_BPE},
-                 {"Fuse", DEC_FUSE},            {"ByteFallback", DEC_BYTE_FALLBACK},
-                 {"Strip", DEC_STRIP},          {"Replace", DEC_REPLACE}};
+    } kinds[] = {{"ByteLevel", DEC_BYTE_LEVEL},
+                 {"Metaspace", DEC_METASPACE},
+                 {"WordPiece", DEC_WORDPIECE},
+                 {"BPEDecoder", DEC_BPE},
+                 {"Fuse", DEC_FUSE},
+                 {"ByteFallback", DEC_BYTE_FALLBACK},
+                 {"Strip", DEC_STRIP},
+                 {"Replace", DEC_REPLACE}};
     size_t k = 0;
     while (k < SL_COUNT(kinds) && strcmp(kinds[k].type, type_of(o)) != 0)
         k++;

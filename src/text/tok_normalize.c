@@ -2,8 +2,8 @@
  * tok_normalize.c - normalizers: text to text before it is split.
  *
  * Normal forms work on stretches between characters before which nothing can compose or reorder
- * (UNI_SPLIT), so ASCII costs a copy and a stretch is a handful of code points. Invalid bytes, which
- * reach this only in byte-level tokenizers, pass through.
+ * (UNI_SPLIT), so ASCII costs a copy and a stretch is a handful of code points. Invalid bytes,
+ * which reach this only in byte-level tokenizers, pass through.
  */
 #include "base/check.h"
 #include "base/limits.h"
@@ -93,9 +93,8 @@ static void compose(struct stretch *st)
         uint32_t cp = (uint32_t)st->cps[i];
         uint64_t ccc = st->cps[i] >> 32;
         bool blocked = starter != SIZE_MAX && k > starter + 1 && last_ccc >= ccc;
-        uint32_t joined = starter != SIZE_MAX && !blocked
-                              ? tok_uni_compose((uint32_t)st->cps[starter], cp)
-                              : 0;
+        uint32_t joined =
+            starter != SIZE_MAX && !blocked ? tok_uni_compose((uint32_t)st->cps[starter], cp) : 0;
         if (joined != 0) {
             st->cps[starter] = joined; /* ccc 0: every composite is a starter */
             continue;
@@ -324,7 +323,7 @@ static int replace(const struct tok_norm *op, const char *s, size_t n, struct sl
     struct replacing r = {op, s, 0, out};
     int rc = 0;
     if (op->kind == NORM_REPLACE_RE) {
-        rc = tok_regex_each(op->re, s, n, replace_match, &r, err);
+        rc = tok_regex_each(op->re, NULL, s, n, replace_match, &r, err);
     } else if (op->n_a > 0) {
         while (n - r.pos >= op->n_a) {
             const char *hit = memmem(s + r.pos, n - r.pos, op->a, op->n_a);

@@ -5,10 +5,10 @@
  * is a fast pattern runs a window of words ahead, so that the lists stay short whatever the text's
  * length, and the usual pipeline of one fast pattern makes no list at all.
  */
+#include "text/tok.h"
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
-#include "text/tok.h"
 
 #include <string.h>
 
@@ -191,18 +191,17 @@ static int split_fast(enum tok_fast kind, struct splitter *p, const char *s, siz
 static int split_by(struct tok_enc *e, const struct tok_pre *op, const char *s, size_t off,
                     size_t n, struct tok_spans *out)
 {
-    struct splitter p = {.out = out,
-                         .err = e->err,
-                         .behavior = op->behavior,
-                         .invert = op->invert,
-                         .base = off};
+    struct splitter p = {
+        .out = out, .err = e->err, .behavior = op->behavior, .invert = op->invert, .base = off};
     int rc;
     switch (op->kind) {
     case PRE_FAST:
         rc = split_fast(op->fast, &p, s + off, n);
         break;
     case PRE_REGEX:
-        rc = tok_regex_each(op->re, s + off, n, split_match, &p, e->err);
+        if (e->search == NULL && (e->search = tok_search_create(e->n_bytes, e->err)) == NULL)
+            return SL_ENOMEM;
+        rc = tok_regex_each(op->re, e->search, s + off, n, split_match, &p, e->err);
         break;
     case PRE_STRING:
         rc = split_string(op, &p, s + off, n);
@@ -244,10 +243,8 @@ static int rewrite_metaspace(struct tok_enc *e, const struct tok_pre *op, const 
         return sl_fail(e->err, SL_ENOMEM, "text of %zu bytes", text->n_bytes);
     if (!op->split)
         return span_put(out, start, text->n_bytes - start, e->err);
-    struct tok_pre by = {.kind = PRE_STRING,
-                         .behavior = SPLIT_MERGE_NEXT,
-                         .str = op->str,
-                         .n_str = op->n_str};
+    struct tok_pre by = {
+        .kind = PRE_STRING, .behavior = SPLIT_MERGE_NEXT, .str = op->str, .n_str = op->n_str};
     return split_by(e, &by, text->data, start, text->n_bytes - start, out);
 }
 
@@ -317,10 +314,10 @@ int tok_pretokenize(struct tok_enc *e, const char *s, size_t n, bool first)
         return 0;
     if (t->n_pre == 0)
         return tok_model_encode(e, s, n);
-    enum tok_fast fast = t->pre[0].kind == PRE_FAST && !t->pre[0].invert &&
-                                 t->pre[0].behavior == SPLIT_ISOLATED
-                             ? t->pre[0].fast
-                             : TOK_FAST_NONE;
+    enum tok_fast fast =
+        t->pre[0].kind == PRE_FAST && !t->pre[0].invert && t->pre[0].behavior == SPLIT_ISOLATED
+            ? t->pre[0].fast
+            : TOK_FAST_NONE;
     if (fast == TOK_FAST_NONE) {
         e->spans[0].n = 0;
         rc = span_put(&e->spans[0], 0, n, e->err);

@@ -3,9 +3,9 @@
  *
  * Patterns come from model files, so a match may not take for ever: PCRE2's limits end exponential
  * ones, and looking for the next match goes on in steps of SEARCH_STEP start positions with a
- * budget of time that grows with the text, which ends quadratic ones. Two spellings mean something
- * else to PCRE2 than to the engines patterns are written for and are rewritten: \s (PCRE2 counts
- * U+180E) and \p{Han} (PCRE2 takes script extensions).
+ * budget of time that grows with the text, which ends quadratic ones. Three spellings mean
+ * something else to PCRE2 than to the engines patterns are written for and are rewritten: \s (PCRE2
+ * counts U+180E), \w (PCRE2 leaves marks out) and \p{Han} (PCRE2 takes script extensions).
  */
 #include "base/check.h"
 #include "base/limits.h"
@@ -17,12 +17,12 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-#define SEARCH_STEP   64
-#define MATCH_LIMIT   20000000u
-#define HEAP_LIMIT_KB (256u << 10)
-#define DEPTH_LIMIT   1000000u
-#define JIT_STACK_MAX (4u << 20)
-#define BUDGET_NS     2000000000u /* plus BUDGET_NS_BYTE for each byte of text */
+#define SEARCH_STEP    64
+#define MATCH_LIMIT    20000000u
+#define HEAP_LIMIT_KB  (256u << 10)
+#define DEPTH_LIMIT    1000000u
+#define JIT_STACK_MAX  (4u << 20)
+#define BUDGET_NS      2000000000u /* plus BUDGET_NS_BYTE for each byte of text */
 #define BUDGET_NS_BYTE 2000u
 
 struct tok_regex {
@@ -43,22 +43,33 @@ static void re_free(void *p, void *arg)
     sl_free(p);
 }
 
-/* Rewrites the spellings that differ; everything else stays as it is. */
-static void translate(struct sl_buf *out, const char *p, size_t n)
+/* Inside of a character class that says what \s or \w is; NULL for other escapes. */
+static const char *class_of_escape(char c)
 {
-    static const char space[] = "\\x{09}-\\x{0d}\\x{85}\\p{Z}";
+    if (c == 's' || c == 'S')
+        return "\\x{09}-\\x{0d}\\x{85}\\p{Z}";
+    if (c == 'w' || c == 'W')
+        /* with the superscripts and fractions of Latin-1, as Oniguruma has it */
+        return "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+               "\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}"
+               "\\x{1f170}-\\x{1f189}";
+    return NULL;
+}
+
+/* Rewrites the spellings that differ; everything else stays as it is. A negated escape inside a
+ * class has no such spelling and stays too. Returns false for classes within classes, which PCRE2
+ * would read as something else without a word. */
+static bool translate(struct sl_buf *out, const char *p, size_t n)
+{
     bool in_class = false;
     for (size_t i = 0; i < n; i++) {
         if (p[i] == '\\' && i + 1 < n) {
-            if (p[i + 1] == 's') {
-                sl_buf_puts(out, in_class ? "" : "[");
-                sl_buf_puts(out, space);
+            const char *inside = class_of_escape(p[i + 1]);
+            bool negated = p[i + 1] == 'S' || p[i + 1] == 'W';
+            if (inside != NULL && !(negated && in_class)) {
+                sl_buf_puts(out, in_class ? "" : negated ? "[^" : "[");
+                sl_buf_puts(out, inside);
                 sl_buf_puts(out, in_class ? "" : "]");
-                i++;
-            } else if (p[i + 1] == 'S' && !in_class) {
-                sl_buf_puts(out, "[^");
-                sl_buf_puts(out, space);
-                sl_buf_puts(out, "]");
                 i++;
             } else if (n - i >= 7 && memcmp(p + i, "\\p{Han}", 7) == 0) {
                 sl_buf_puts(out, "\\p{sc:Han}");
@@ -69,12 +80,28 @@ static void translate(struct sl_buf *out, const char *p, size_t n)
             }
             continue;
         }
-        if (p[i] == '[')
-            in_class = true;
-        else if (p[i] == ']')
-            in_class = false;
+        bool named = p[i] == '[' && i + 1 < n && p[i + 1] == ':';
+        if (in_class && ((p[i] == '[' && !named) || (n - i >= 2 && memcmp(p + i, "&&", 2) == 0)))
+            return false;
+        if (named && in_class) { /* [:alpha:] goes over whole */
+            const char *end = memmem(p + i, n - i, ":]", 2);
+            size_t len = end != NULL ? (size_t)(end - p) + 2 - i : 1;
+            sl_buf_put(out, p + i, len);
+            i += len - 1;
+            continue;
+        }
         sl_buf_putc(out, p[i]);
+        if (p[i] == '[') {
+            in_class = true;
+            if (i + 1 < n && p[i + 1] == '^')
+                sl_buf_putc(out, p[++i]);
+            if (i + 1 < n && p[i + 1] == ']') /* the first one is a character */
+                sl_buf_putc(out, p[++i]);
+        } else if (p[i] == ']') {
+            in_class = false;
+        }
     }
+    return true;
 }
 
 int tok_regex_create(const char *pattern, size_t n, struct tok_regex **out, struct sl_error *err)
@@ -89,7 +116,10 @@ int tok_regex_create(const char *pattern, size_t n, struct tok_regex **out, stru
     if (re == NULL)
         return sl_fail(err, SL_ENOMEM, "pre-tokenizer pattern");
     re->general = pcre2_general_context_create(re_alloc, re_free, NULL);
-    translate(&text, pattern, n);
+    if (!translate(&text, pattern, n)) {
+        rc = sl_fail(err, SL_EUNSUPPORTED, "pre-tokenizer pattern: a class within a class");
+        goto fail;
+    }
     if (re->general == NULL || !sl_buf_ok(&text)) {
         rc = sl_fail(err, SL_ENOMEM, "pre-tokenizer pattern");
         goto fail;
@@ -97,10 +127,10 @@ int tok_regex_create(const char *pattern, size_t n, struct tok_regex **out, stru
     pcre2_compile_context *cc = pcre2_compile_context_create(re->general);
     if (cc != NULL) {
         pcre2_set_parens_nest_limit(cc, 100);
-        re->code = pcre2_compile((PCRE2_SPTR)(text.data != NULL ? text.data : ""), text.n_bytes,
-                                 PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT |
-                                     PCRE2_NEVER_BACKSLASH_C,
-                                 &code, &at, cc);
+        re->code =
+            pcre2_compile((PCRE2_SPTR)(text.data != NULL ? text.data : ""), text.n_bytes,
+                          PCRE2_UTF | PCRE2_UCP | PCRE2_USE_OFFSET_LIMIT | PCRE2_NEVER_BACKSLASH_C,
+                          &code, &at, cc);
         pcre2_compile_context_free(cc);
     }
     if (re->code == NULL) {
@@ -171,54 +201,60 @@ static size_t unpatch(struct patched *p, size_t off)
     return off - 2 * p->i;
 }
 
-struct search {
-    const struct tok_regex *re;
+struct tok_search { /* belongs to one call of encode: matching allocates, but not per word */
+    pcre2_general_context *general;
     pcre2_match_data *md;
     pcre2_match_context *mc;
     pcre2_jit_stack *stack;
     uint64_t deadline_ns;
 };
 
-static int search_begin(struct search *f, const struct tok_regex *re, size_t n,
-                        struct sl_error *err)
+struct tok_search *tok_search_create(size_t n_bytes, struct sl_error *err)
 {
-    f->re = re;
-    f->md = pcre2_match_data_create(1, re->general);
-    f->mc = pcre2_match_context_create(re->general);
-    if (f->md == NULL || f->mc == NULL)
-        return sl_fail(err, SL_ENOMEM, "pre-tokenizer pattern");
+    struct tok_search *f = sl_calloc(1, sizeof(*f));
+    if (f != NULL && (f->general = pcre2_general_context_create(re_alloc, re_free, NULL)) != NULL) {
+        f->md = pcre2_match_data_create(1, f->general);
+        f->mc = pcre2_match_context_create(f->general);
+    }
+    if (f == NULL || f->md == NULL || f->mc == NULL) {
+        tok_search_destroy(f);
+        (void)sl_fail(err, SL_ENOMEM, "pre-tokenizer pattern");
+        return NULL;
+    }
     pcre2_set_match_limit(f->mc, MATCH_LIMIT);
     pcre2_set_heap_limit(f->mc, HEAP_LIMIT_KB);
     pcre2_set_depth_limit(f->mc, DEPTH_LIMIT);
-    if (re->jit) {
-        f->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_MAX, re->general);
-        if (f->stack != NULL)
-            pcre2_jit_stack_assign(f->mc, NULL, f->stack);
-    }
-    f->deadline_ns = sl_now_ns() + BUDGET_NS + n * BUDGET_NS_BYTE;
-    return 0;
+    f->stack = pcre2_jit_stack_create(32 << 10, JIT_STACK_MAX, f->general);
+    if (f->stack != NULL)
+        pcre2_jit_stack_assign(f->mc, NULL, f->stack);
+    f->deadline_ns = sl_now_ns() + BUDGET_NS + n_bytes * BUDGET_NS_BYTE;
+    return f;
 }
 
-static void search_end(struct search *f)
+void tok_search_destroy(struct tok_search *f)
 {
+    if (f == NULL)
+        return;
     pcre2_jit_stack_free(f->stack);
     pcre2_match_context_free(f->mc);
     pcre2_match_data_free(f->md);
+    pcre2_general_context_free(f->general);
+    sl_free(f);
 }
 
 /* 1: a match, 0: none from pos on, or an error. */
-static int search_next(struct search *f, const char *s, size_t n, size_t pos, size_t *start,
-                       size_t *end, struct sl_error *err)
+static int search_next(struct tok_search *f, const struct tok_regex *re, const char *s, size_t n,
+                       size_t pos, size_t *start, size_t *end, struct sl_error *err)
 {
     while (pos <= n) {
         size_t last = SL_MIN(n, pos + SEARCH_STEP);
         while (last < n && ((uint8_t)s[last] & 0xC0) == 0x80)
             last++;
         pcre2_set_offset_limit(f->mc, last);
-        int rc = pcre2_match(f->re->code, (PCRE2_SPTR)s, n, pos, PCRE2_NO_UTF_CHECK, f->md, f->mc);
+        int rc = pcre2_match(re->code, (PCRE2_SPTR)s, n, pos, PCRE2_NO_UTF_CHECK, f->md, f->mc);
         if (rc == PCRE2_ERROR_JIT_STACKLIMIT)
-            rc = pcre2_match(f->re->code, (PCRE2_SPTR)s, n, pos,
-                             PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, f->md, f->mc);
+            rc = pcre2_match(re->code, (PCRE2_SPTR)s, n, pos, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT,
+                             f->md, f->mc);
         if (rc >= 0) {
             const PCRE2_SIZE *ov = pcre2_get_ovector_pointer(f->md);
             *start = ov[0];
@@ -244,23 +280,23 @@ static int search_next(struct search *f, const char *s, size_t n, size_t pos, si
     return 0;
 }
 
-int tok_regex_each(const struct tok_regex *re, const char *s, size_t n, tok_match_fn fn, void *arg,
-                   struct sl_error *err)
+int tok_regex_each(const struct tok_regex *re, struct tok_search *search, const char *s, size_t n,
+                   tok_match_fn fn, void *arg, struct sl_error *err)
 {
     struct patched p = {0};
-    struct search f = {0};
+    struct tok_search *f = search != NULL ? search : tok_search_create(n, err);
     bool invalid = tok_valid_prefix(s, n) < n;
     size_t pos = 0, start = 0, end = 0, last_end = SIZE_MAX, n_matches = 0;
-    int rc;
+    int rc = 0;
+    if (f == NULL)
+        return SL_ENOMEM;
     if (invalid) {
         if ((rc = patch(&p, s, n, err)) != 0)
             goto out;
         s = p.text.data;
         n = p.text.n_bytes;
     }
-    if ((rc = search_begin(&f, re, n, err)) != 0)
-        goto out;
-    while (pos <= n && (rc = search_next(&f, s, n, pos, &start, &end, err)) > 0) {
+    while (pos <= n && (rc = search_next(f, re, s, n, pos, &start, &end, err)) > 0) {
         pos = end;
         if (start == end) {
             pos++;
@@ -275,13 +311,14 @@ int tok_regex_each(const struct tok_regex *re, const char *s, size_t n, tok_matc
                 break;
         }
         last_end = end;
-        if ((++n_matches & 1023) == 0 && sl_now_ns() > f.deadline_ns) {
+        if ((++n_matches & 1023) == 0 && sl_now_ns() > f->deadline_ns) {
             rc = sl_fail(err, SL_ELIMIT, "pre-tokenizer pattern takes too long");
             break;
         }
     }
 out:
-    search_end(&f);
+    if (search == NULL)
+        tok_search_destroy(f);
     sl_buf_deinit(&p.text);
     sl_buf_deinit(&p.at);
     return rc;

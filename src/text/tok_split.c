@@ -22,13 +22,12 @@ enum {
     C_SLASH = 128 /* / */
 };
 
-#define P_CONTRACTIONS "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-#define P_UP           "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
-#define P_LOW          "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
-#define P_LEAD         "[^\\r\\n\\p{L}\\p{N}]?"
-#define P_SPACES       "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define P_CASES(suffix) \
-    P_LEAD P_UP "*" P_LOW "+" suffix "|" P_LEAD P_UP "+" P_LOW "*" suffix "|"
+#define P_CONTRACTIONS  "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+#define P_UP            "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define P_LOW           "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define P_LEAD          "[^\\r\\n\\p{L}\\p{N}]?"
+#define P_SPACES        "\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+#define P_CASES(suffix) P_LEAD P_UP "*" P_LOW "+" suffix "|" P_LEAD P_UP "+" P_LOW "*" suffix "|"
 /* The same contractions as some files spell them, without an inline flag. */
 #define P_SPELLED "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
 
@@ -45,14 +44,14 @@ static const struct {
                          "\\s+(?!\\S)|\\s"},
     {TOK_FAST_GPT2,
      "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"},
-    {TOK_FAST_LLAMA3, P_CONTRACTIONS "|" P_LEAD "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-                                     P_SPACES},
+    {TOK_FAST_LLAMA3,
+     P_CONTRACTIONS "|" P_LEAD "\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" P_SPACES},
     {TOK_FAST_CL100K, "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?"
                       "[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|\\s++$|\\s*[\\r\\n]|\\s+(?!\\S)|\\s"},
-    {TOK_FAST_QWEN2, P_CONTRACTIONS "|" P_LEAD "\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|"
-                                    P_SPACES},
-    {TOK_FAST_O200K, P_CASES(P_CONTRACTIONS "?") "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|"
-                                                 P_SPACES},
+    {TOK_FAST_QWEN2,
+     P_CONTRACTIONS "|" P_LEAD "\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|" P_SPACES},
+    {TOK_FAST_O200K,
+     P_CASES(P_CONTRACTIONS "?") "\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" P_SPACES},
     {TOK_FAST_TEKKEN, P_CASES("") "\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" P_SPACES},
 };
 
@@ -71,30 +70,38 @@ enum tok_fast tok_fast_kind(const char *pattern, size_t n)
 #define LETTER_LOW (C_L | C_LOW)
 
 static const uint8_t class_of_cat[30] = {
-    [CAT_LU] = C_L | C_UP,         [CAT_LL] = C_L | C_LOW,        [CAT_LT] = C_L | C_UP,
-    [CAT_LM] = C_L | C_UP | C_LOW, [CAT_LO] = C_L | C_UP | C_LOW, [CAT_MN] = C_UP | C_LOW,
-    [CAT_MC] = C_UP | C_LOW,       [CAT_ME] = C_UP | C_LOW,       [CAT_ND] = C_N,
-    [CAT_NL] = C_N,                [CAT_NO] = C_N,
+    [CAT_LU] = C_L | C_UP,
+    [CAT_LL] = C_L | C_LOW,
+    [CAT_LT] = C_L | C_UP,
+    [CAT_LM] = C_L | C_UP | C_LOW,
+    [CAT_LO] = C_L | C_UP | C_LOW,
+    [CAT_MN] = C_UP | C_LOW,
+    [CAT_MC] = C_UP | C_LOW,
+    [CAT_ME] = C_UP | C_LOW,
+    [CAT_ND] = C_N,
+    [CAT_NL] = C_N,
+    [CAT_NO] = C_N,
 };
 
 static const uint8_t class_of_ascii[128] = {
-    ['\t'] = C_S, ['\n'] = C_S | C_NL, ['\v'] = C_S, ['\f'] = C_S, ['\r'] = C_S | C_NL,
-    [' '] = C_S,  ['\''] = C_APOS,     ['/'] = C_SLASH,
-    ['0'] = C_N,  ['1'] = C_N, ['2'] = C_N, ['3'] = C_N, ['4'] = C_N,
-    ['5'] = C_N,  ['6'] = C_N, ['7'] = C_N, ['8'] = C_N, ['9'] = C_N,
-    ['A'] = LETTER_UP, ['B'] = LETTER_UP, ['C'] = LETTER_UP, ['D'] = LETTER_UP, ['E'] = LETTER_UP,
-    ['F'] = LETTER_UP, ['G'] = LETTER_UP, ['H'] = LETTER_UP, ['I'] = LETTER_UP, ['J'] = LETTER_UP,
-    ['K'] = LETTER_UP, ['L'] = LETTER_UP, ['M'] = LETTER_UP, ['N'] = LETTER_UP, ['O'] = LETTER_UP,
-    ['P'] = LETTER_UP, ['Q'] = LETTER_UP, ['R'] = LETTER_UP, ['S'] = LETTER_UP, ['T'] = LETTER_UP,
-    ['U'] = LETTER_UP, ['V'] = LETTER_UP, ['W'] = LETTER_UP, ['X'] = LETTER_UP, ['Y'] = LETTER_UP,
-    ['Z'] = LETTER_UP,
-    ['a'] = LETTER_LOW, ['b'] = LETTER_LOW, ['c'] = LETTER_LOW, ['d'] = LETTER_LOW,
-    ['e'] = LETTER_LOW, ['f'] = LETTER_LOW, ['g'] = LETTER_LOW, ['h'] = LETTER_LOW,
-    ['i'] = LETTER_LOW, ['j'] = LETTER_LOW, ['k'] = LETTER_LOW, ['l'] = LETTER_LOW,
-    ['m'] = LETTER_LOW, ['n'] = LETTER_LOW, ['o'] = LETTER_LOW, ['p'] = LETTER_LOW,
-    ['q'] = LETTER_LOW, ['r'] = LETTER_LOW, ['s'] = LETTER_LOW, ['t'] = LETTER_LOW,
-    ['u'] = LETTER_LOW, ['v'] = LETTER_LOW, ['w'] = LETTER_LOW, ['x'] = LETTER_LOW,
-    ['y'] = LETTER_LOW, ['z'] = LETTER_LOW,
+    ['\t'] = C_S,        ['\n'] = C_S | C_NL, ['\v'] = C_S,       ['\f'] = C_S,
+    ['\r'] = C_S | C_NL, [' '] = C_S,         ['\''] = C_APOS,    ['/'] = C_SLASH,
+    ['0'] = C_N,         ['1'] = C_N,         ['2'] = C_N,        ['3'] = C_N,
+    ['4'] = C_N,         ['5'] = C_N,         ['6'] = C_N,        ['7'] = C_N,
+    ['8'] = C_N,         ['9'] = C_N,         ['A'] = LETTER_UP,  ['B'] = LETTER_UP,
+    ['C'] = LETTER_UP,   ['D'] = LETTER_UP,   ['E'] = LETTER_UP,  ['F'] = LETTER_UP,
+    ['G'] = LETTER_UP,   ['H'] = LETTER_UP,   ['I'] = LETTER_UP,  ['J'] = LETTER_UP,
+    ['K'] = LETTER_UP,   ['L'] = LETTER_UP,   ['M'] = LETTER_UP,  ['N'] = LETTER_UP,
+    ['O'] = LETTER_UP,   ['P'] = LETTER_UP,   ['Q'] = LETTER_UP,  ['R'] = LETTER_UP,
+    ['S'] = LETTER_UP,   ['T'] = LETTER_UP,   ['U'] = LETTER_UP,  ['V'] = LETTER_UP,
+    ['W'] = LETTER_UP,   ['X'] = LETTER_UP,   ['Y'] = LETTER_UP,  ['Z'] = LETTER_UP,
+    ['a'] = LETTER_LOW,  ['b'] = LETTER_LOW,  ['c'] = LETTER_LOW, ['d'] = LETTER_LOW,
+    ['e'] = LETTER_LOW,  ['f'] = LETTER_LOW,  ['g'] = LETTER_LOW, ['h'] = LETTER_LOW,
+    ['i'] = LETTER_LOW,  ['j'] = LETTER_LOW,  ['k'] = LETTER_LOW, ['l'] = LETTER_LOW,
+    ['m'] = LETTER_LOW,  ['n'] = LETTER_LOW,  ['o'] = LETTER_LOW, ['p'] = LETTER_LOW,
+    ['q'] = LETTER_LOW,  ['r'] = LETTER_LOW,  ['s'] = LETTER_LOW, ['t'] = LETTER_LOW,
+    ['u'] = LETTER_LOW,  ['v'] = LETTER_LOW,  ['w'] = LETTER_LOW, ['x'] = LETTER_LOW,
+    ['y'] = LETTER_LOW,  ['z'] = LETTER_LOW,
 };
 
 /* Class of the character at pos < n; *end is where the next one begins. */

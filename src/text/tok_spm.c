@@ -2,9 +2,9 @@
  * tok_spm.c - SentencePiece .model files: a protobuf of pieces and two specifications.
  *
  * The reader is strict where it matters (lengths, wire types of the fields it knows, varints of at
- * most ten bytes) and skips fields it does not know, as the format asks. The file does not say which
- * special tokens surround a text; ADD_SPECIAL does as the models that ship such files: BPE (Llama)
- * begins with BOS, Unigram (T5) ends with EOS.
+ * most ten bytes) and skips fields it does not know, as the format asks. The file does not say
+ * which special tokens surround a text; ADD_SPECIAL does as the models that ship such files: BPE
+ * (Llama) begins with BOS, Unigram (T5) ends with EOS.
  */
 #include "base/check.h"
 #include "base/limits.h"
@@ -179,19 +179,15 @@ static int add_piece(struct sl_tokenizer *t, struct span s, struct pieces *ps, s
         ps->cap = cap;
     }
     static const unsigned attrs[] = {
-        [PIECE_NORMAL] = TOK_IN_MODEL,
-        [PIECE_UNKNOWN] = SL_TOKEN_UNKNOWN | SL_TOKEN_SPECIAL,
-        [PIECE_CONTROL] = SL_TOKEN_SPECIAL,
-        [PIECE_USER] = TOK_IN_MODEL | SL_TOKEN_ADDED,
-        [PIECE_UNUSED] = SL_TOKEN_UNUSED,
-        [PIECE_BYTE] = SL_TOKEN_BYTE,
+        [PIECE_NORMAL] = TOK_IN_MODEL,      [PIECE_UNKNOWN] = SL_TOKEN_UNKNOWN | SL_TOKEN_SPECIAL,
+        [PIECE_CONTROL] = SL_TOKEN_SPECIAL, [PIECE_USER] = TOK_IN_MODEL | SL_TOKEN_ADDED,
+        [PIECE_UNUSED] = SL_TOKEN_UNUSED,   [PIECE_BYTE] = SL_TOKEN_BYTE,
     };
     size_t n = (size_t)(text.end - text.p);
     const char *p = (const char *)text.p;
-    if (tok_valid_prefix(p, n) < n || tok_map_get(&t->by_piece, &t->pieces, p, n) >= 0)
-        return sl_fail(err, SL_EFORMAT, "SentencePiece model: piece %u is listed twice or no text",
-                       ps->n);
-    if ((rc = tok_vocab_add(t, ps->n, p, n, attrs[type], err)) != 0)
+    if (tok_valid_prefix(p, n) < n)
+        return sl_fail(err, SL_EFORMAT, "SentencePiece model: piece %u is not UTF-8", ps->n);
+    if ((rc = tok_vocab_add(t, ps->n, p, n, attrs[type], false, err)) != 0)
         return rc;
     if (type == PIECE_UNKNOWN)
         ps->unk = (int32_t)ps->n;
@@ -282,6 +278,7 @@ static int build(struct sl_tokenizer *t, const struct spec *sp, struct pieces *p
     /* The unknown token shows as a mark of its own, not as "<unk>". */
     size_t n = (size_t)(sp->unk_surface.end - sp->unk_surface.p);
     t->max_token_bytes = SL_MAX(t->max_token_bytes, n);
+    t->unk_is_mark = true;
     return tok_strtab_put(&t->text, (uint32_t)ps->unk, (const char *)sp->unk_surface.p, n, err);
 }
 

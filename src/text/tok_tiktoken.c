@@ -14,14 +14,14 @@
 #include <string.h>
 
 #define P_GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define P_CL100K                                                                      \
-    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?"            \
+#define P_CL100K                                                            \
+    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}++|\\p{N}{1,3}+| ?" \
     "[^\\s\\p{L}\\p{N}]++[\\r\\n]*+|\\s++$|\\s*[\\r\\n]|\\s+(?!\\S)|\\s"
 #define P_LLAMA_HEAD "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|"
 #define P_LLAMA_TAIL "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
-#define P_O200K                                                                             \
-    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}"     \
-    "\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}"    \
+#define P_O200K                                                                              \
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}"      \
+    "\\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}"     \
     "\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\\p{N}{1,3}" \
     "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
 
@@ -38,11 +38,14 @@ static const struct special special_cl100k[] = {{100257, "<|endoftext|>"},
                                                 {100276, "<|endofprompt|>"}};
 static const struct special special_o200k[] = {{199999, "<|endoftext|>"},
                                                {200018, "<|endofprompt|>"}};
-static const struct special special_llama3[] = {
-    {128000, "<|begin_of_text|>"},   {128001, "<|end_of_text|>"},
-    {128004, "<|finetune_right_pad_id|>"}, {128006, "<|start_header_id|>"},
-    {128007, "<|end_header_id|>"},   {128008, "<|eom_id|>"},
-    {128009, "<|eot_id|>"},          {128010, "<|python_tag|>"}};
+static const struct special special_llama3[] = {{128000, "<|begin_of_text|>"},
+                                                {128001, "<|end_of_text|>"},
+                                                {128004, "<|finetune_right_pad_id|>"},
+                                                {128006, "<|start_header_id|>"},
+                                                {128007, "<|end_header_id|>"},
+                                                {128008, "<|eom_id|>"},
+                                                {128009, "<|eot_id|>"},
+                                                {128010, "<|python_tag|>"}};
 static const struct special special_qwen[] = {
     {151643, "<|endoftext|>"}, {151644, "<|im_start|>"}, {151645, "<|im_end|>"}};
 
@@ -115,16 +118,14 @@ static int add_line(struct sl_tokenizer *t, const char *s, size_t n, size_t line
     }
     if (!base64(s, n_b64, *buf, &n_bytes))
         return sl_fail(err, SL_EFORMAT, "tiktoken line %zu: malformed base64", line);
-    if (tok_map_get(&t->by_piece, &t->pieces, *buf, n_bytes) >= 0)
-        return sl_fail(err, SL_EFORMAT, "tiktoken line %zu: token listed before", line);
-    int rc = tok_vocab_add(t, rank, *buf, n_bytes, TOK_IN_MODEL, err);
+    int rc = tok_vocab_add(t, rank, *buf, n_bytes, TOK_IN_MODEL, false, err);
     return rc == 0 ? 0 : sl_error_prefix(err, rc, "tiktoken line %zu", line);
 }
 
 static int add_special(struct sl_tokenizer *t, int32_t id, const char *name, struct sl_error *err)
 {
     struct tok_added_flags a = {.id = id, .special = true};
-    int rc = tok_vocab_add(t, (uint64_t)id, name, strlen(name), SL_TOKEN_SPECIAL, err);
+    int rc = tok_vocab_add(t, (uint64_t)id, name, strlen(name), SL_TOKEN_SPECIAL, false, err);
     return rc != 0 ? rc : tok_added_add(t, &a, err);
 }
 
@@ -135,7 +136,7 @@ static int add_family(struct sl_tokenizer *t, const struct family *f, struct sl_
         rc = add_special(t, f->special[i].id, f->special[i].name, err);
     for (int32_t id = f->first_reserved; id < f->end_reserved && rc == 0; id++) {
         char name[48];
-        if ((uint32_t)id < t->pieces.n && t->pieces.len[id] != TOK_HOLE)
+        if ((uint32_t)id < t->pieces.n && t->pieces.at[id].len != TOK_HOLE)
             continue;
         (void)snprintf(name, sizeof(name), "<|reserved_special_token_%d|>", next++);
         rc = add_special(t, id, name, err);
@@ -192,7 +193,8 @@ int sl_tokenizer_from_tiktoken(const char *data, size_t n, const char *pattern,
     t->bytes = t->raw_pieces = true;
     t->bpe.bytes = t->bpe.by_concat = t->bpe.whole_first = true;
     if ((rc = tok_add_split(t, pattern, strlen(pattern), SPLIT_ISOLATED, false, err)) != 0 ||
-        (family != NULL && (rc = add_family(t, family, err)) != 0) || (rc = tok_finish(t, err)) != 0)
+        (family != NULL && (rc = add_family(t, family, err)) != 0) ||
+        (rc = tok_finish(t, err)) != 0)
         goto fail;
     *out = t;
     return 0;

@@ -33,7 +33,7 @@ int tok_unigram_finish(struct sl_tokenizer *t, struct sl_error *err)
         u->byte_id[i] = -1;
     for (uint32_t i = 0; i < t->pieces.n && rc == 0; i++) {
         size_t n;
-        if (t->pieces.len[i] == TOK_HOLE)
+        if (t->pieces.at[i].len == TOK_HOLE)
             continue;
         const char *s = tok_str(&t->pieces, i, &n);
         int byte = u->byte_fallback ? tok_byte_piece(s, n) : -1;
@@ -124,8 +124,9 @@ static int put_unknown(struct tok_enc *e, const char *s, size_t n)
     for (size_t i = 0; i < n && all; i++)
         all = u->byte_id[(uint8_t)s[i]] >= 0;
     if (!all && u->unk < 0)
-        return sl_fail(e->err, SL_EFORMAT, "Unigram: a character has no entry and there is no "
-                                           "unknown token");
+        return sl_fail(e->err, SL_EFORMAT,
+                       "Unigram: a character has no entry and there is no "
+                       "unknown token");
     if (!all)
         return tok_push(e, u->unk);
     for (size_t i = 0; i < n && rc == 0; i++)
@@ -223,7 +224,8 @@ int tok_wordpiece_encode(struct tok_enc *e, const char *s, size_t n)
         return rc;
     e->out->n = mark;
     if (wp->unk < 0)
-        return sl_fail(e->err, SL_EFORMAT, "WordPiece: a word has no entry and there is no "
-                                           "unknown token");
+        return sl_fail(e->err, SL_EFORMAT,
+                       "WordPiece: a word has no entry and there is no "
+                       "unknown token");
     return tok_push(e, wp->unk);
 }

@@ -13,23 +13,16 @@
 
 #define MAX_BLOB (1u << 30) /* bytes of all entries of one vocabulary */
 
-static bool grow_u32(uint32_t **p, uint32_t old, uint32_t cap)
-{
-    uint32_t *grown = sl_realloc(*p, (size_t)cap * sizeof(**p));
-    if (grown == NULL)
-        return false;
-    for (uint32_t i = old; i < cap; i++)
-        grown[i] = TOK_HOLE;
-    *p = grown;
-    return true;
-}
-
 int tok_strtab_reserve(struct tok_strtab *t, uint32_t n, struct sl_error *err)
 {
     if (n <= t->cap)
         return 0;
-    if (!grow_u32(&t->off, t->cap, n) || !grow_u32(&t->len, t->cap, n))
+    struct tok_at *grown = sl_realloc(t->at, (size_t)n * sizeof(*grown));
+    if (grown == NULL)
         return sl_fail(err, SL_ENOMEM, "vocabulary of %u entries", n);
+    for (uint32_t i = t->cap; i < n; i++)
+        grown[i] = (struct tok_at){0, TOK_HOLE};
+    t->at = grown;
     t->cap = n;
     return 0;
 }
@@ -42,13 +35,13 @@ int tok_strtab_put(struct tok_strtab *t, uint32_t id, const char *s, size_t n, s
             return rc;
     }
     t->data.max_bytes = MAX_BLOB;
-    t->off[id] = (uint32_t)t->data.n_bytes;
+    t->at[id].off = (uint32_t)t->data.n_bytes;
     sl_buf_put(&t->data, s, n);
     if (!sl_buf_ok(&t->data)) {
-        t->len[id] = TOK_HOLE;
+        t->at[id].len = TOK_HOLE;
         return sl_fail(err, SL_ENOMEM, "vocabulary strings beyond %zu bytes", t->data.n_bytes);
     }
-    t->len[id] = (uint32_t)n;
+    t->at[id].len = (uint32_t)n;
     t->n = SL_MAX(t->n, id + 1);
     return 0;
 }
@@ -56,8 +49,7 @@ int tok_strtab_put(struct tok_strtab *t, uint32_t id, const char *s, size_t n, s
 void tok_strtab_deinit(struct tok_strtab *t)
 {
     sl_buf_deinit(&t->data);
-    sl_free(t->off);
-    sl_free(t->len);
+    sl_free(t->at);
     *t = (struct tok_strtab){0};
 }
 
@@ -117,23 +109,23 @@ int tok_map_reserve(struct tok_map *m, uint32_t n, struct sl_error *err)
     return 0;
 }
 
-bool tok_map_put(struct tok_map *m, const struct tok_strtab *t, uint32_t id)
+int tok_map_put(struct tok_map *m, const struct tok_strtab *t, uint32_t id)
 {
     if (m->slots == NULL || m->n >= m->mask / 2) {
         if (tok_map_reserve(m, m->n * 2 + 16, NULL) != 0)
-            return false;
+            return -1;
     }
     size_t n;
     const char *s = tok_str(t, id, &n);
     uint32_t hash = tok_hash(m->seed, s, n);
     if (tok_map_get_hashed(m, t, s, n, hash) >= 0)
-        return true;
+        return 0;
     uint32_t j = hash & m->mask;
     while (m->slots[j].id1 != 0)
         j = (j + 1) & m->mask;
     m->slots[j] = (struct tok_slot){hash, id + 1};
     m->n++;
-    return true;
+    return 1;
 }
 
 int32_t tok_map_get_hashed(const struct tok_map *m, const struct tok_strtab *t, const char *s,
@@ -143,8 +135,9 @@ int32_t tok_map_get_hashed(const struct tok_map *m, const struct tok_strtab *t, 
         return -1;
     for (uint32_t j = hash & m->mask; m->slots[j].id1 != 0; j = (j + 1) & m->mask) {
         uint32_t id = m->slots[j].id1 - 1;
-        if (m->slots[j].hash == hash && t->len[id] == n &&
-            (n == 0 || memcmp(t->data.data + t->off[id], s, n) == 0))
+        struct tok_at at;
+        if (m->slots[j].hash == hash && (at = t->at[id]).len == n &&
+            (n == 0 || memcmp(t->data.data + at.off, s, n) == 0))
             return (int32_t)id;
     }
     return -1;
@@ -228,8 +221,7 @@ int tok_trie_add(struct tok_trie *t, const char *s, size_t n, int32_t value, str
         node = e->to;
     }
     t->first[(uint8_t)s[0]] = true;
-    if (t->value[node] < 0)
-        t->value[node] = value;
+    t->value[node] = value;
     return 0;
 }
 

@@ -164,7 +164,7 @@ int tok_set_affixes(struct sl_tokenizer *t, const int32_t *pre, size_t n_pre, co
 /* ---------------------------------------------------------------- vocabulary */
 
 int tok_vocab_add(struct sl_tokenizer *t, uint64_t id, const char *piece, size_t n, unsigned attr,
-                  struct sl_error *err)
+                  bool twice, struct sl_error *err)
 {
     int show = (int)SL_MIN(n, (size_t)64);
     if (id >= SL_MAX_VOCAB)
@@ -173,7 +173,7 @@ int tok_vocab_add(struct sl_tokenizer *t, uint64_t id, const char *piece, size_t
     if (n > SL_MAX_TOKEN_BYTES)
         return sl_fail(err, SL_ELIMIT, "vocabulary: entry %llu \"%.*s...\" has %zu bytes",
                        (unsigned long long)id, show, piece, n);
-    if (id < t->pieces.n && t->pieces.len[id] != TOK_HOLE)
+    if (id < t->pieces.n && t->pieces.at[id].len != TOK_HOLE)
         return sl_fail(err, SL_EFORMAT, "vocabulary: \"%.*s\" has the id %llu of another entry",
                        show, piece, (unsigned long long)id);
     int rc = tok_strtab_put(&t->pieces, (uint32_t)id, piece, n, err);
@@ -188,9 +188,12 @@ int tok_vocab_add(struct sl_tokenizer *t, uint64_t id, const char *piece, size_t
         t->cap_attr = t->pieces.cap;
     }
     t->attr[id] = (uint8_t)attr;
-    if (!tok_map_put(&t->by_piece, &t->pieces, (uint32_t)id))
+    rc = tok_map_put(&t->by_piece, &t->pieces, (uint32_t)id);
+    if (rc < 0)
         return sl_fail(err, SL_ENOMEM, "vocabulary of %u entries", t->pieces.n);
-    return 0;
+    return rc > 0 || twice
+               ? 0
+               : sl_fail(err, SL_EFORMAT, "vocabulary: \"%.*s\" is listed twice", show, piece);
 }
 
 int32_t tok_model_find(const struct sl_tokenizer *t, const char *piece, size_t n)
@@ -222,7 +225,7 @@ static int build_raw(struct sl_tokenizer *t, struct sl_error *err)
     char small[256];
     for (uint32_t i = 0; i < t->pieces.n && rc == 0; i++) {
         size_t n, k = 0;
-        if (t->pieces.len[i] == TOK_HOLE)
+        if (t->pieces.at[i].len == TOK_HOLE)
             continue;
         const char *s = tok_str(&t->pieces, i, &n);
         char *buf = n <= sizeof(small) ? small : sl_malloc(n);
@@ -239,7 +242,7 @@ static int build_raw(struct sl_tokenizer *t, struct sl_error *err)
         rc = tok_strtab_put(&t->raw, i, ok ? buf : s, ok ? k : n, err);
         if (buf != small)
             sl_free(buf);
-        if (rc == 0 && ok && (t->attr[i] & TOK_IN_MODEL) && !tok_map_put(&t->by_raw, &t->raw, i))
+        if (rc == 0 && ok && (t->attr[i] & TOK_IN_MODEL) && tok_map_put(&t->by_raw, &t->raw, i) < 0)
             rc = sl_fail(err, SL_ENOMEM, "vocabulary index");
     }
     return rc;
@@ -260,8 +263,8 @@ static void find_ends(struct sl_tokenizer *t)
     static const char *const eot[] = {"<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<turn|>",
                                       "<|end|>",    "<|return|>", "<|eot|>",       "<EOT>"};
     static const char *const eos[] = {"</s>", "<|end_of_text|>", "<|endoftext|>", "<eos>",
-                                      "<\xEF\xBD\x9C"
-                                      "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>"};
+                                      ("<\xEF\xBD\x9C"
+                                       "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>")};
     if (t->bos < 0 && t->n_prefix_ids > 0)
         t->bos = t->prefix_ids[0];
     if (t->eos < 0)
@@ -282,10 +285,10 @@ int tok_finish(struct sl_tokenizer *t, struct sl_error *err)
         rc = build_raw(t, err);
     if (rc == 0)
         rc = tok_decoder_finish(t, err);
-    for (uint32_t i = 0; i < t->pieces.n; i++) {
-        if (t->pieces.len[i] != TOK_HOLE)
-            t->max_token_bytes = SL_MAX(t->max_token_bytes,
-                                        SL_MAX((size_t)t->pieces.len[i], (size_t)t->dec->len[i]));
+    for (uint32_t i = 0; rc == 0 && i < t->pieces.n; i++) {
+        if (t->pieces.at[i].len != TOK_HOLE)
+            t->max_token_bytes = SL_MAX(
+                t->max_token_bytes, SL_MAX((size_t)t->pieces.at[i].len, (size_t)t->dec->at[i].len));
     }
     t->wp.max_len = t->max_token_bytes;
     if (rc == 0 && t->model == MODEL_BPE)
@@ -315,10 +318,19 @@ int tok_push_slow(struct tok_enc *e, int32_t id)
     return 0;
 }
 
-int tok_model_encode(struct tok_enc *e, const char *w, size_t n)
+static int word_level(struct tok_enc *e, const char *w, size_t n)
 {
-    if (n == 0)
-        return 0;
+    int32_t id = tok_model_find(e->t, w, n);
+    if (id < 0)
+        id = e->t->wp.unk;
+    return id < 0 ? sl_fail(e->err, SL_EFORMAT,
+                            "WordLevel: a word has no entry and there is no "
+                            "unknown token")
+                  : tok_push(e, id);
+}
+
+static int encode_word(struct tok_enc *e, const char *w, size_t n)
+{
     switch (e->t->model) {
     case MODEL_BPE:
         return tok_bpe_encode(e, w, n);
@@ -329,12 +341,47 @@ int tok_model_encode(struct tok_enc *e, const char *w, size_t n)
     case MODEL_WORDLEVEL:
         break;
     }
-    int32_t id = tok_model_find(e->t, w, n);
-    if (id < 0)
-        id = e->t->wp.unk;
-    return id < 0 ? sl_fail(e->err, SL_EFORMAT, "WordLevel: a word has no entry and there is no "
-                                                "unknown token")
-                  : tok_push(e, id);
+    return word_level(e, w, n);
+}
+
+/* BPE looks at its vocabulary first and may cut words further, so it does this for itself. */
+int tok_model_encode(struct tok_enc *e, const char *w, size_t n)
+{
+    if (n == 0)
+        return 0;
+    if (e->cache == NULL || n > sizeof(e->cache->key) || e->t->model == MODEL_BPE)
+        return encode_word(e, w, n);
+    uint32_t hash = tok_hash(e->t->by_piece.seed, w, n);
+    int rc = 0;
+    if (tok_cache_find(e, w, n, hash, &rc))
+        return rc;
+    size_t at = e->out->n;
+    rc = encode_word(e, w, n);
+    if (rc == 0)
+        tok_cache_put(e, w, n, hash, at);
+    return rc;
+}
+
+/* A word seen before in this call: its ids are already in the output. */
+bool tok_cache_find(struct tok_enc *e, const char *w, size_t n, uint32_t hash, int *rc)
+{
+    const struct tok_cached *c = &e->cache[hash & (TOK_CACHE_SIZE - 1)];
+    if (c->len != n || memcmp(c->key, w, n) != 0)
+        return false;
+    for (uint32_t i = 0; i < c->n_ids && *rc == 0; i++)
+        *rc = tok_push(e, e->out->data[c->at + i]);
+    return true;
+}
+
+void tok_cache_put(struct tok_enc *e, const char *w, size_t n, uint32_t hash, size_t at)
+{
+    struct tok_cached *c = &e->cache[hash & (TOK_CACHE_SIZE - 1)];
+    if (at >= UINT32_MAX)
+        return;
+    c->at = (uint32_t)at;
+    c->n_ids = (uint32_t)(e->out->n - at);
+    c->len = (uint8_t)n;
+    memcpy(c->key, w, n);
 }
 
 static void enc_deinit(struct tok_enc *e)
@@ -350,12 +397,13 @@ static void enc_deinit(struct tok_enc *e)
     sl_free(e->cache);
     sl_free(e->path);
     tok_bucketq_destroy(e->queue);
+    tok_search_destroy(e->search);
 }
 
 int sl_tokenizer_encode_into(const struct sl_tokenizer *tok, const char *text, size_t n_bytes,
                              unsigned flags, struct sl_ids *out, struct sl_error *err)
 {
-    struct tok_enc e = {.t = tok, .out = out, .err = err, .flags = flags};
+    struct tok_enc e = {.t = tok, .out = out, .err = err, .flags = flags, .n_bytes = n_bytes};
     bool affixes = flags & SL_ENCODE_ADD_SPECIAL;
     size_t mark = out->n;
     int rc = 0;
@@ -363,7 +411,7 @@ int sl_tokenizer_encode_into(const struct sl_tokenizer *tok, const char *text, s
         return sl_fail(err, SL_ELIMIT, "text of %zu bytes, at most %u", n_bytes, SL_MAX_TEXT);
     for (size_t i = 0; affixes && i < tok->n_prefix_ids && rc == 0; i++)
         rc = tok_push(&e, tok->prefix_ids[i]);
-    if (n_bytes >= CACHE_FROM && tok->model == MODEL_BPE)
+    if (n_bytes >= CACHE_FROM)
         e.cache = sl_calloc(TOK_CACHE_SIZE, sizeof(*e.cache)); /* without it only slower */
     if (rc == 0)
         rc = tok_encode_text(&e, text, n_bytes);
@@ -403,14 +451,14 @@ int32_t sl_tokenizer_n_vocab(const struct sl_tokenizer *tok)
 
 unsigned sl_tokenizer_attr(const struct sl_tokenizer *tok, int32_t id)
 {
-    if (id < 0 || (uint32_t)id >= tok->pieces.n || tok->pieces.len[id] == TOK_HOLE)
+    if (id < 0 || (uint32_t)id >= tok->pieces.n || tok->pieces.at[id].len == TOK_HOLE)
         return SL_TOKEN_UNUSED;
     return tok->attr[id] & ~TOK_IN_MODEL;
 }
 
 const char *sl_tokenizer_piece(const struct sl_tokenizer *tok, int32_t id, size_t *n_bytes)
 {
-    if (id < 0 || (uint32_t)id >= tok->pieces.n || tok->pieces.len[id] == TOK_HOLE)
+    if (id < 0 || (uint32_t)id >= tok->pieces.n || tok->pieces.at[id].len == TOK_HOLE)
         return NULL;
     return tok_str(&tok->pieces, (uint32_t)id, n_bytes);
 }

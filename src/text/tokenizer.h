@@ -83,8 +83,8 @@ size_t sl_tokenizer_max_token_bytes(const struct sl_tokenizer *tok);
 struct sl_detok {
     const struct sl_tokenizer *tok;
     bool skip_special;
-    bool at_start;      /* nothing emitted yet: the decoder may strip a leading space */
-    bool owes_space;     /* a word ended: a space, unless the text ends too */
+    bool at_start;       /* nothing emitted yet: the decoder may strip a leading space */
+    int32_t waiting1;    /* id + 1 of a token whose text depends on whether another one follows */
     uint32_t strip_left; /* characters the decoder may still take off the start */
     uint32_t n_held;     /* characters it takes off the end, if this is the end */
     unsigned n_pending;  /* bytes of an unfinished character */

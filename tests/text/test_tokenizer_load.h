@@ -19,7 +19,7 @@ struct load_gguf {
     bool bad;
 };
 
-static uint64_t load_int(struct load_gguf *g, size_t n)
+static inline uint64_t load_int(struct load_gguf *g, size_t n)
 {
     uint64_t v = 0;
     if ((size_t)(g->end - g->p) < n) {
@@ -31,7 +31,7 @@ static uint64_t load_int(struct load_gguf *g, size_t n)
     return v;
 }
 
-static const char *load_str(struct load_gguf *g, uint32_t *n)
+static inline const char *load_str(struct load_gguf *g, uint32_t *n)
 {
     uint64_t len = load_int(g, 8);
     const char *s = g->p;
@@ -44,14 +44,15 @@ static const char *load_str(struct load_gguf *g, uint32_t *n)
     return s;
 }
 
-static size_t load_size(uint32_t type)
+static inline size_t load_size(uint32_t type)
 {
     static const size_t sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
     return type < sizeof(sizes) / sizeof(sizes[0]) ? sizes[type] : 0;
 }
 
 /* An array of strings as pointers and lengths. */
-static void load_strs(struct load_gguf *g, uint32_t n, const char *const **v, const uint32_t **len)
+static inline void load_strs(struct load_gguf *g, uint32_t n, const char *const **v,
+                             const uint32_t **len)
 {
     const char **s = sl_calloc(n + 1u, sizeof(*s));
     uint32_t *l = sl_calloc(n + 1u, sizeof(*l));
@@ -61,7 +62,7 @@ static void load_strs(struct load_gguf *g, uint32_t n, const char *const **v, co
     *len = l;
 }
 
-static void load_array(struct load_gguf *g, const char *key, struct sl_vocab_gguf *v)
+static inline void load_array(struct load_gguf *g, const char *key, struct sl_vocab_gguf *v)
 {
     uint32_t type = (uint32_t)load_int(g, 4);
     uint64_t n = load_int(g, 8);
@@ -100,8 +101,8 @@ static void load_array(struct load_gguf *g, const char *key, struct sl_vocab_ggu
     }
 }
 
-static void load_key(struct load_gguf *g, const char *key, uint32_t type, struct sl_vocab_gguf *v,
-                     char *model, char *pre)
+static inline void load_key(struct load_gguf *g, const char *key, uint32_t type,
+                            struct sl_vocab_gguf *v, char *model, char *pre)
 {
     if (type == 9) {
         load_array(g, key, v);
@@ -118,10 +119,10 @@ static void load_key(struct load_gguf *g, const char *key, uint32_t type, struct
     const struct {
         const char *key;
         int64_t *id;
-    } ids[] = {{"bos_token_id", &v->bos},       {"eos_token_id", &v->eos},
-               {"unknown_token_id", &v->unk},   {"seperator_token_id", &v->sep},
-               {"padding_token_id", &v->pad},   {"cls_token_id", &v->cls},
-               {"mask_token_id", &v->mask},     {"eot_token_id", &v->eot}};
+    } ids[] = {{"bos_token_id", &v->bos},     {"eos_token_id", &v->eos},
+               {"unknown_token_id", &v->unk}, {"seperator_token_id", &v->sep},
+               {"padding_token_id", &v->pad}, {"cls_token_id", &v->cls},
+               {"mask_token_id", &v->mask},   {"eot_token_id", &v->eot}};
     uint64_t x = load_int(g, load_size(type));
     for (size_t i = 0; i < sizeof(ids) / sizeof(ids[0]); i++) {
         if (strcmp(key, ids[i].key) == 0)
@@ -135,13 +136,22 @@ static void load_key(struct load_gguf *g, const char *key, uint32_t type, struct
         v->add_space_prefix = (int)x;
 }
 
-static int load_from_gguf(const char *data, size_t n, struct sl_tokenizer **out,
-                          struct sl_error *err)
+static inline int load_from_gguf(const char *data, size_t n, struct sl_tokenizer **out,
+                                 struct sl_error *err)
 {
     struct load_gguf g = {data, data + n, false};
-    struct sl_vocab_gguf v = {.bos = -1, .eos = -1, .unk = -1, .sep = -1, .pad = -1, .cls = -1,
-                              .mask = -1, .eot = -1, .add_bos = -1, .add_eos = -1,
-                              .add_space_prefix = -1, .remove_extra_whitespaces = -1};
+    struct sl_vocab_gguf v = {.bos = -1,
+                              .eos = -1,
+                              .unk = -1,
+                              .sep = -1,
+                              .pad = -1,
+                              .cls = -1,
+                              .mask = -1,
+                              .eot = -1,
+                              .add_bos = -1,
+                              .add_eos = -1,
+                              .add_space_prefix = -1,
+                              .remove_extra_whitespaces = -1};
     char model[64] = "", pre[64] = "";
     static const char head[] = "tokenizer.ggml.";
     (void)load_int(&g, 8); /* magic, version */
@@ -159,7 +169,8 @@ static int load_from_gguf(const char *data, size_t n, struct sl_tokenizer **out,
     }
     v.model = model;
     v.pre = pre[0] != '\0' ? pre : NULL;
-    int rc = g.bad ? sl_fail(err, SL_EFORMAT, "GGUF metadata") : sl_tokenizer_from_gguf(&v, out, err);
+    int rc =
+        g.bad ? sl_fail(err, SL_EFORMAT, "GGUF metadata") : sl_tokenizer_from_gguf(&v, out, err);
     sl_free((void *)v.tokens);
     sl_free((void *)v.token_bytes);
     sl_free((void *)v.merges);
@@ -170,7 +181,7 @@ static int load_from_gguf(const char *data, size_t n, struct sl_tokenizer **out,
 }
 
 /* By the end of the name: .gguf, .tiktoken, .model, else tokenizer.json. */
-static int load_tokenizer(const char *path, struct sl_tokenizer **out, struct sl_error *err)
+static inline int load_tokenizer(const char *path, struct sl_tokenizer **out, struct sl_error *err)
 {
     struct sl_map map;
     int rc = sl_map_open(&map, path, err);

@@ -30,15 +30,16 @@ TALES = {
     "The Wonderful Wizard of Oz", "Peter Pan", "The Wind in the Willows", "The Jungle Book",
     "Five Children and It", "The Book of Dragons", "The Railway Children",
     "The Adventures of Pinocchio", "Heidi", "A Little Princess", "The Secret Garden",
-    "Black Beauty", "The Happy Prince & Other Tales",
+    "Black Beauty", "The Happy Prince & Other Tales", "Phantastes",
     "The Princess and the Goblin", "The Merry Adventures of Robin Hood",
-    "Rip Van Winkle", "The First Christmas Tree", "The Other Wise Man", "The Christmas Angel",
+    "One Thousand and One Nights", "Rip Van Winkle", "Bulfinch's Mythology",
+    "The First Christmas Tree", "The Other Wise Man", "The Christmas Angel",
     "The King of the Golden River", "Dorothy and the Wizard in Oz",
 }
 # Of these, the ones in which a section is a tale from its beginning to its end.
 COLLECTIONS = {
     "Grimms' Fairy Tales", "Andersen's Fairy Tales", "Aesop's Fables", "The Book of Dragons",
-    "The Happy Prince & Other Tales",
+    "The Happy Prince & Other Tales", "One Thousand and One Nights", "Bulfinch's Mythology",
 }
 
 NOUNS = """king queen prince princess fox wolf lion bear cat dog mouse rat horse ass donkey goat
@@ -86,8 +87,7 @@ SYSTEM = ["You are a story-teller.", "You are an old story-teller who tells tale
           "You tell stories.", "You are a helpful assistant.", "You are a friendly story-teller.",
           "Tell the user a story in plain English.", "You write stories in the style of old books."]
 SMALL_TALK = [
-    (("Hello!", "Hello", "Hello.", "Hi", "Hi!", "Hi there", "Hey", "Good morning.", "Good evening!",
-      "Hello, how are you?", "How are you?"),
+    (("Hello!", "Hi", "Good morning.", "Good evening!", "Hello, how are you?"),
      "Good day to you! Sit down by the fire. What shall the story be about?"),
     (("Who are you?", "What are you?", "What is your name?"),
      "I am a small story-teller. I have read old books, and I tell stories like theirs."),

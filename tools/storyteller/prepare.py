@@ -1,10 +1,10 @@
 """Corpus -> tokenizer and token files.
 
-Three splits: train is every book but the held-out ones, tales the children's books and tales
-among them, held the held-out books. Writes to --out: tokenizer.json; text.SPLIT.bin, one
-stream of uint16 ids in which <|endoftext|> opens every section; chat.SPLIT.bin, rows of ROW ids
-that each begin with a conversation. In the chat files the top bit marks the ids whose loss
-counts (the answers). held.jsonl keeps the held-out sections as text, for sample.py.
+Two splits: the held-out books, and all the others for training. Writes to --out:
+tokenizer.json; text.{train,held}.bin, one stream of uint16 ids in which <|endoftext|> opens
+every section; chat.{train,held}.bin, rows of ROW ids that each begin with a conversation. In
+the chat files the top bit marks the ids whose loss counts (the answers). held.jsonl keeps the
+held-out sections as text, for sample.py.
 """
 
 from __future__ import annotations
@@ -86,21 +86,18 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     rng = random.Random(options.seed)
 
-    texts: dict[str, list[clean.Section]] = {"train": [], "tales": [], "held": []}
-    talks: dict[str, list[list[chat.Message]]] = {"train": [], "tales": [], "held": []}
+    texts: dict[str, list[clean.Section]] = {"train": [], "held": []}
+    talks: dict[str, list[list[chat.Message]]] = {"train": [], "held": []}
     with lzma.open(options.corpus, "rt") as lines:
         for line in lines:
             book = json.loads(line)
             if book["title"] in clean.EXCLUDED:
                 continue
-            title, sections = book["title"], clean.sections(book["text"])
-            talk = list(chat.conversations(title, sections, rng))
-            splits = ["held"] if title in HELD_OUT else ["train", "tales"] if title in chat.TALES else ["train"]
-            for split in splits:
-                texts[split] += sections
-                talks[split] += talk
-    for split in ("train", "tales"):
-        talks[split] += chat.small_talk(len(talks[split]) // 20, rng)
+            split = "held" if book["title"] in HELD_OUT else "train"
+            sections = clean.sections(book["text"])
+            texts[split] += sections
+            talks[split] += chat.conversations(book["title"], sections, rng)
+    talks["train"] += chat.small_talk(len(talks["train"]) // 40, rng)
     for split in talks:
         rng.shuffle(talks[split])
 

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor
 
 from model import SHAPES, Llama
@@ -31,11 +30,11 @@ IGNORE = -100
 class Data:
     """Token files on the device, and batches drawn from them."""
 
-    def __init__(self, folder: Path, name: str, device: str, seed: int) -> None:
+    def __init__(self, folder: Path, device: str, seed: int) -> None:
         def load(file: str) -> Tensor:
             return torch.from_numpy(np.fromfile(folder / file, np.uint16).astype(np.int32)).to(device)
 
-        self.text, self.chat = load(f"text.{name}.bin"), load(f"chat.{name}.bin").view(-1, ROW)
+        self.text, self.chat = load("text.train.bin"), load("chat.train.bin").view(-1, ROW)
         held = load("text.held.bin")
         self.held = {"text": held[:len(held) // ROW * ROW].view(-1, ROW) | LOSS_BIT,
                      "chat": load("chat.held.bin").view(-1, ROW)}
@@ -85,7 +84,7 @@ def held_out(model: Llama, rows: Tensor, device: str) -> float:
 
 def rate(step: int, steps: int, peak: float) -> float:
     """Linear warm-up, then a cosine down to a hundredth of the peak."""
-    warmup = min(200, steps // 8)
+    warmup = 200
     if step < warmup:
         return peak * (step + 1) / warmup
     phase = (step - warmup) / max(1, steps - warmup)
@@ -98,8 +97,6 @@ def arguments() -> argparse.Namespace:
     args.add_argument("--checkpoint", type=Path, required=True, help="written at the end, read at the start if there")
     args.add_argument("--log", type=Path, required=True, help="JSON lines, appended")
     args.add_argument("--shape", choices=SHAPES, default="storyteller")
-    args.add_argument("--split", choices=["train", "tales"], default="train", help="which books to learn from")
-    args.add_argument("--start", type=Path, help="model.safetensors to begin with, instead of random weights")
     args.add_argument("--teacher", type=Path, nargs="*", default=[], help="checkpoints of trained teachers")
     args.add_argument("--steps", type=int, required=True, help="length of the whole schedule")
     args.add_argument("--seconds", type=float, default=1e9, help="stop and save after this long")
@@ -126,14 +123,12 @@ def main() -> None:
         [{"params": matrices, "weight_decay": options.decay}, {"params": vectors, "weight_decay": 0.0}],
         lr=options.peak, betas=(0.9, 0.95), fused=True)
     step = 0
-    if options.start:
-        model.load_state_dict(load_file(options.start, device=device))
     if options.checkpoint.exists():
         state = torch.load(options.checkpoint, map_location=device)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
         step = state["step"]
-    data = Data(options.data, options.split, device, options.seed + step)
+    data = Data(options.data, device, options.seed + step)
     teachers = [Llama(SHAPES["teacher"]).to(device).eval().requires_grad_(False) for _ in options.teacher]
     for teacher, path in zip(teachers, options.teacher):
         teacher.load_state_dict(torch.load(path, map_location=device)["model"])
