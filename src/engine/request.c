@@ -63,7 +63,7 @@ static struct shape shape_of(const struct sl_engine *eng, const struct sl_reques
 static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *rs)
 {
     struct sl_rseq nowhere; /* while measuring */
-    rs = c->base != NULL ? rs : &nowhere;
+    rs = rs != NULL ? rs : &nowhere;
     rs->out = carve(c, s->max_out, sizeof(int32_t));
     rs->seq.pages = carve(c, s->n_pages, sizeof(int32_t));
     rs->logprobs = s->logprobs ? carve(c, s->max_out, sizeof(struct sl_logprob)) : NULL;
@@ -110,7 +110,7 @@ static struct sl_request *carve_all(struct carver *c, const struct shape *s,
     a->stop_text = carve(c, (int64_t)s->stop_bytes, 1);
     a->stop_fail = carve(c, (int64_t)s->stop_bytes, sizeof(uint16_t));
     for (int32_t i = 0; i < s->n_seqs; i++)
-        carve_seq(c, s, &r->seqs[c->base != NULL ? i : 0]);
+        carve_seq(c, s, c->base != NULL ? &r->seqs[i] : NULL);
     return req;
 }
 
@@ -301,14 +301,9 @@ void sl_request_deliver(struct sl_request *req)
 
 void sl_request_wait(struct sl_request *req, int timeout_ms)
 {
-    struct timespec end;
-    clock_gettime(CLOCK_MONOTONIC, &end);
-    end.tv_sec += timeout_ms / 1000;
-    end.tv_nsec += (long)(timeout_ms % 1000) * 1000000;
-    if (end.tv_nsec >= 1000000000) {
-        end.tv_sec++;
-        end.tv_nsec -= 1000000000;
-    }
+    uint64_t end_ns = sl_now_ns() + (uint64_t)SL_MAX(timeout_ms, 0) * 1000000u;
+    struct timespec end = {.tv_sec = (time_t)(end_ns / 1000000000u),
+                           .tv_nsec = (long)(end_ns % 1000000000u)};
     int rc = 0;
     pthread_mutex_lock(&req->lock);
     while (!req->news && !atomic_load(&req->over) && rc != ETIMEDOUT)

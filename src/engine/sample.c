@@ -55,13 +55,22 @@ bool sl_sampling_has_penalty(const struct sl_sampling *p)
            p->frequency_penalty != 0.0f;
 }
 
+union bits {
+    float f;
+    int32_t i;
+};
+
 /* exp(x) for x <= 0, error below 2 ulp: x = n ln 2 + r, a polynomial in r (Cephes' coefficients),
- * and n into the exponent. Rounding by the magic number keeps the loop free of branches. */
+ * and n into the exponent. Rounding is by the magic number, limit and zero are chosen on the bits
+ * of -x, which order as integers: no branch, so that loops over it become vectors. */
 static inline float exp_neg(float x)
 {
-    float y = x > EXP_MIN ? x : EXP_MIN;
-    float n = (y * 1.44269504089f + 12582912.0f) - 12582912.0f;
-    float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
+    const union bits limit = {.f = -EXP_MIN};
+    union bits y = {.f = 0.0f - x}; /* 0 - 0 is +0 */
+    int32_t alive = -(int32_t)(y.i < limit.i);
+    y.i = y.i < limit.i ? y.i : limit.i;
+    float n = (y.f * -1.44269504089f + 12582912.0f) - 12582912.0f;
+    float r = (-y.f - n * 0.693359375f) + n * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -69,11 +78,8 @@ static inline float exp_neg(float x)
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * (r * r) + r + 1.0f;
-    union {
-        int32_t i;
-        float f;
-    } scale = {.i = ((int32_t)n + 127) * (1 << 23)};
-    return x > EXP_MIN ? p * scale.f : 0.0f;
+    union bits scale = {.i = (((int32_t)n + 127) * (1 << 23)) & alive};
+    return p * scale.f;
 }
 
 /* False: NaN or +infinity somewhere, or nothing finite. Four maxima, because one would wait for
@@ -139,21 +145,55 @@ static int32_t first_of(const float *row, int32_t n, float value)
     return i;
 }
 
-/* Probabilities of x scaled by 1/T, not normalised, with a sum per block; returns the whole sum. */
+/* p = exp((x - max) / T) of a whole block: a constant count, so that the compiler uses vectors. */
+static void exp_block(const float *restrict x, float *restrict p, float max, float inv_t)
+{
+    for (int i = 0; i < SUM_BLOCK; i++)
+        p[i] = exp_neg((x[i] - max) * inv_t);
+}
+
+static double sum_block(const float *p)
+{
+    double s[4] = {0, 0, 0, 0};
+    for (int i = 0; i < SUM_BLOCK; i += 4)
+        for (int j = 0; j < 4; j++)
+            s[j] += (double)p[i + j];
+    return (s[0] + s[1]) + (s[2] + s[3]);
+}
+
+/* The same for the last, shorter block: what is missing counts as probability 0. */
+static void exp_tail(const float *x, int32_t n, float *p, float max, float inv_t)
+{
+    float padded[SUM_BLOCK], out[SUM_BLOCK];
+    for (int32_t i = 0; i < SUM_BLOCK; i++)
+        padded[i] = i < n ? x[i] : -INFINITY;
+    exp_block(padded, out, max, inv_t);
+    memcpy(p, out, (size_t)n * sizeof *p);
+}
+
+static void exp_row(const float *x, int32_t n_vocab, float *p, float max, float inv_t)
+{
+    int32_t first = 0;
+    for (; first + SUM_BLOCK <= n_vocab; first += SUM_BLOCK)
+        exp_block(x + first, p + first, max, inv_t);
+    if (first < n_vocab)
+        exp_tail(x + first, n_vocab - first, p + first, max, inv_t);
+}
+
+/* Probabilities, not normalised, with a sum per block; returns the whole sum. */
 static double all_probs(struct sl_sampler *s, const float *row, float max, float inv_t)
 {
     double total = 0;
+    exp_row(row, s->n_vocab, s->probs, max, inv_t);
     for (int32_t first = 0; first < s->n_vocab; first += SUM_BLOCK) {
-        int32_t n = SL_MIN(SUM_BLOCK, s->n_vocab - first);
-        const float *x = row + first;
-        float *p = s->probs + first;
-        double sum[2] = {0, 0};
-        for (int32_t i = 0; i < n; i++)
-            p[i] = exp_neg((x[i] - max) * inv_t);
-        for (int32_t i = 0; i < n; i++)
-            sum[i & 1] += (double)p[i];
-        s->sums[first / SUM_BLOCK] = sum[0] + sum[1];
-        total += sum[0] + sum[1];
+        double sum = 0;
+        if (first + SUM_BLOCK <= s->n_vocab)
+            sum = sum_block(s->probs + first);
+        else
+            for (int32_t i = first; i < s->n_vocab; i++)
+                sum += (double)s->probs[i];
+        s->sums[first / SUM_BLOCK] = sum;
+        total += sum;
     }
     return total;
 }
@@ -251,6 +291,8 @@ static int32_t cut_bucket(struct sl_sampler *s, const float *row, const struct f
     uint32_t count[N_BUCKETS] = {0};
     double mass[N_BUCKETS] = {0}, sum = 0;
     bool by_mass = f->k == 0 && f->p < 1.0;
+    if (by_mass)
+        exp_row(row, s->n_vocab, s->probs, f->max, f->inv_t);
     for (int32_t i = 0; i < s->n_vocab; i++) {
         float y = (row[i] - f->max) * f->inv_t;
         if (!(y >= f->floor))
@@ -258,7 +300,7 @@ static int32_t cut_bucket(struct sl_sampler *s, const float *row, const struct f
         int32_t b = bucket_of(f, y);
         count[b]++;
         if (by_mass)
-            mass[b] += (double)exp_neg(y);
+            mass[b] += (double)s->probs[i];
     }
     *total = 0;
     for (int b = 0; b < N_BUCKETS; b++)
@@ -361,15 +403,11 @@ bool sl_logprobs(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top
     float x = logits[id];
     for (int32_t first = 0; first < n_vocab; first += SUM_BLOCK) {
         int32_t n = SL_MIN(SUM_BLOCK, n_vocab - first);
-        float p[SUM_BLOCK];
-        for (int32_t i = 0; i < n; i++)
-            p[i] = exp_neg(logits[first + i] - max);
-        double part[2] = {0, 0};
-        for (int32_t i = 0; i < n; i++)
-            part[i & 1] += (double)p[i];
-        sum += part[0] + part[1];
-        for (int32_t i = 0; i < n; i++)
-            rank += better(logits[first + i], first + i, x, id);
+        float p[SUM_BLOCK] = {0};
+        exp_row(logits + first, n, p, max, 1.0f);
+        sum += sum_block(p);
+        for (int32_t i = first; i < first + n; i++)
+            rank += (logits[i] > x) + (logits[i] == x && i < id);
     }
     double lse = (double)max + log(sum);
     *out = (struct sl_logprob){.logprob = (float)((double)x - lse), .rank = rank};

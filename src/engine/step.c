@@ -324,10 +324,12 @@ static int32_t sample(struct sl_engine *eng, struct sl_rseq *rs, const float *ro
         .banned = {p->stop_token_ids, eng->eos_ids},
         .n_banned = {ban ? p->n_stop_token_ids : 0, ban && !p->ignore_eos ? eng->n_eos_ids : 0},
     };
-    int32_t id = sl_sample(&eng->sampler, &args), i = rs->seq.n_out;
-    if (id >= 0 && rs->logprobs != NULL)
-        (void)sl_logprobs(row, eng->runner.n_vocab, id, rs->req->n_top, &rs->logprobs[i],
-                          rs->tops + (size_t)i * (size_t)rs->req->n_top);
+    int32_t id = sl_sample(&eng->sampler, &args), i = rs->seq.n_out, k = rs->req->n_top;
+    if (id >= 0 && rs->logprobs != NULL) {
+        struct sl_top_logprob *top = k > 0 ? rs->tops + (size_t)i * (size_t)k : NULL;
+        if (!sl_logprobs(row, eng->runner.n_vocab, id, k, &rs->logprobs[i], top))
+            return -1;
+    }
     return id;
 }
 
@@ -436,9 +438,9 @@ static void run_step(struct sl_engine *eng)
     }
     const int32_t *ids = eng->runner.step_ids != NULL ? eng->batch.ids : NULL;
     for (int32_t i = 0, row = 0; i < eng->sched.n_plan; i++) {
-        const float *rows = logits + (size_t)row * (size_t)eng->runner.n_vocab;
+        size_t first = (size_t)row * (size_t)eng->runner.n_vocab;
         consume(eng, sl_rseq_of(eng->sched.plan[i]), eng->batch.n_rows[i],
-                ids != NULL ? NULL : rows, ids != NULL ? ids + row : NULL);
+                ids != NULL ? NULL : logits + first, ids != NULL ? ids + row : NULL);
         row += eng->batch.n_rows[i];
     }
 }
@@ -462,6 +464,7 @@ bool sl_engine_turn(struct sl_engine *eng)
 {
     eng->now_ns = sl_now_ns();
     take_inbox(eng);
+    eng->now_ns = sl_now_ns(); /* not before anything just taken was submitted */
     if (!sl_sched_idle(&eng->sched)) {
         atomic_store(&eng->busy_since, eng->now_ns);
         sl_sched_plan(&eng->sched);

@@ -133,7 +133,8 @@ static inline void rig_script(struct rig *g, int32_t n_prompt, const int32_t *id
 {
     for (int32_t i = 0; i <= RIG_LEN; i++)
         g->script[i] = T_X;
-    memcpy(g->script + n_prompt, ids, (size_t)n * sizeof *ids);
+    for (int32_t i = 0; i < n; i++)
+        g->script[n_prompt + i] = ids[i];
 }
 
 #define RIG_TEXT 4096
