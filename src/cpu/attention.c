@@ -6,11 +6,11 @@
  * ascending order. Splits join in ascending order by one formula (merge). A query's bits therefore
  * depend on its position, its vector and the keys and values it sees, and on nothing else.
  *
- * Work is cut into tiles of up to 32 query vectors (rows of one span x heads that share a key head),
- * so that 32 keys are converted to float once (in L1) for all of them. A tile walks its splits by
- * itself when there are tiles enough for the threads; when there are few (decode with long context)
- * the splits of all tiles are items of their own, leave (m, l, o) in cpu->partials and are joined
- * afterwards, in the same order by the same formula.
+ * Work is cut into tiles of up to 32 query vectors (rows of one span x heads that share a key
+ * head), so that 32 keys are converted to float once (in L1) for all of them. A tile walks its
+ * splits by itself when there are tiles enough for the threads; when there are few (decode with
+ * long context) the splits of all tiles are items of their own, leave (m, l, o) in cpu->partials
+ * and are joined afterwards, in the same order by the same formula.
  */
 #include "cpu/backend.h"
 
@@ -24,13 +24,13 @@ struct job {
     const struct sl_op_attention *a;
     const struct sl_span *spans; /* at most SL_MAX_SEQS of the batch */
     int32_t n_spans;
-    int32_t ld;             /* head_dim rounded up to whole vectors, zeros behind */
-    int32_t n_group;        /* query heads of a key head */
-    int32_t n_tile_heads;   /* of them in one tile */
-    int32_t n_tile_rows;    /* rows of a span in one tile */
-    int32_t n_chunks;       /* tiles the heads of one key head make */
-    int32_t n_tiles;        /* row blocks x key heads x chunks */
-    size_t slot_floats;     /* partials of one (tile, split): o, then (m, l) pairs */
+    int32_t ld;                    /* head_dim rounded up to whole vectors, zeros behind */
+    int32_t n_group;               /* query heads of a key head */
+    int32_t n_tile_heads;          /* of them in one tile */
+    int32_t n_tile_rows;           /* rows of a span in one tile */
+    int32_t n_chunks;              /* tiles the heads of one key head make */
+    int32_t n_tiles;               /* row blocks x key heads x chunks */
+    size_t slot_floats;            /* partials of one (tile, split): o, then (m, l) pairs */
     int32_t splits_from, splits_n; /* splits of this round, counted from each tile's first */
 };
 
@@ -115,6 +115,24 @@ static void load_kv(const struct job *j, const struct tile *t, size_t offset, in
     }
 }
 
+/* Asks for what load_kv will read: pages lie anywhere, so the hardware cannot guess the next one.
+ */
+static void prefetch_kv(const struct job *j, const struct tile *t, size_t offset, int32_t pos,
+                        int n)
+{
+    const struct sl_kv_view *kv = &j->a->kv;
+    int32_t bs = kv->block_size;
+    size_t head_bytes = (size_t)j->a->head_dim * sl_dtype_info(kv->dtype)->block_bytes;
+    for (int run; n > 0; n -= run, pos += run) {
+        int32_t slot = pos % bs;
+        run = SL_MIN(n, bs - slot);
+        const uint8_t *src = kv->pool + (size_t)t->pages[pos / bs] * kv->page_bytes + offset +
+                             ((size_t)t->kv_head * (size_t)bs + (size_t)slot) * head_bytes;
+        for (size_t i = 0; i < (size_t)run * head_bytes; i += 64)
+            __builtin_prefetch(src + i, 0, 2);
+    }
+}
+
 static void split_scores(const struct job *j, const struct tile *t, struct sl_cpu_scratch *s,
                          int32_t start, int lo, int hi)
 {
@@ -124,7 +142,11 @@ static void split_scores(const struct job *j, const struct tile *t, struct sl_cp
         int n = SL_MIN(hi - key, SL_CPU_KEYS);
         load_kv(j, t, j->a->kv.k_offset, start + key, n, s->kv);
         for (int g = 0; g < n; g += SL_CPU_ROWS) {
-            int rows = SL_MIN(n - g, SL_CPU_ROWS);
+            int rows = SL_MIN(n - g, SL_CPU_ROWS), next = key + g + SL_CPU_KEYS;
+            if (next < hi)
+                prefetch_kv(j, t, j->a->kv.k_offset, start + next, SL_MIN(hi - next, SL_CPU_ROWS));
+            else /* the values come next */
+                prefetch_kv(j, t, j->a->kv.v_offset, start + lo + g, SL_MIN(hi - lo - g, rows));
             k->gemm(s->kv + g * j->ld, j->ld, rows, s->query, j->ld, n_q, j->ld, s->acc, true);
             for (int q = 0; q < n_q; q++)
                 k->reduce(s->acc + q * SL_CPU_ROWS * SL_CPU_LANES, rows,
@@ -144,6 +166,9 @@ static void split_values(const struct job *j, const struct tile *t, struct sl_cp
     for (int key = lo; key < hi; key += SL_CPU_KEYS) {
         int end = SL_MIN(hi, key + SL_CPU_KEYS);
         load_kv(j, t, j->a->kv.v_offset, split * SL_CPU_SPLIT + key, end - key, s->kv);
+        if (end < hi)
+            prefetch_kv(j, t, j->a->kv.v_offset, split * SL_CPU_SPLIT + end,
+                        SL_MIN(hi - end, SL_CPU_KEYS));
         if (last_lo <= key && end <= first_hi) { /* every row sees all of them */
             k->pv(s->score + key, SL_CPU_SPLIT, n_q, s->kv, end - key, j->ld, o, j->ld);
             continue;

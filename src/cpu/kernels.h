@@ -13,6 +13,7 @@
 
 #define SL_CPU_LANES  16  /* partial sums of a dot product: lane k % 16, part of the bits */
 #define SL_CPU_SPLIT  256 /* positions of an attention split, part of the bits */
+#define SL_CPU_GEMV   4   /* tokens multiplied with a weight while it is in a register */
 #define SL_CPU_ROWS   8   /* weight rows of a panel; this and what follows never changes bits */
 #define SL_CPU_K      512 /* columns of a panel, a multiple of every format's block */
 #define SL_CPU_SUPER  32  /* weight rows that share a block of activations */
@@ -24,11 +25,12 @@ struct sl_cpu_kernels {
     /* n elements (whole blocks) of a format to float and back; equal to the format's reference. */
     void (*decode[SL_DTYPE_COUNT])(const void *src, float *out, int64_t n);
     void (*encode[SL_DTYPE_COUNT])(const float *src, void *out, int64_t n); /* F32, F16, BF16 */
-    /* out[r] = row r of w . x, straight from the format; NULL: decode to a panel and use gemm. */
+    /* out[t, r] = row r of w . x[t], straight from the format, best for n_tok <= SL_CPU_GEMV; NULL:
+     * decode to a panel and use gemm. */
     void (*gemv[SL_DTYPE_COUNT])(const uint8_t *w, size_t row_bytes, int n_rows, const float *x,
-                                 int64_t k, float *out);
-    /* Adds w [n_rows <= SL_CPU_ROWS, n_k] times x [n_tok, n_k] to the lanes acc [n_tok, SL_CPU_ROWS,
-     * SL_CPU_LANES]; first: the lanes start at zero. */
+                                 int64_t ld_x, int n_tok, int64_t k, float *out, int64_t ld_out);
+    /* Adds w [n_rows <= SL_CPU_ROWS, n_k] times x [n_tok, n_k] to the lanes acc [n_tok,
+     * SL_CPU_ROWS, SL_CPU_LANES]; first: the lanes start at zero. */
     void (*gemm)(const float *w, int64_t ld_w, int n_rows, const float *x, int64_t ld_x, int n_tok,
                  int n_k, float *acc, bool first);
     /* out[i] = the lanes of acc [n <= SL_CPU_ROWS, SL_CPU_LANES] added up. */
@@ -46,7 +48,7 @@ struct sl_cpu_kernels {
     void (*merge)(float *ml, float *acc, float m, float l, const float *o, int n_d);
     /* out = acc / l after the sink joined (NULL: none). */
     void (*finish)(float *ml, float *acc, const float *sink, int n, float *out);
-    float (*exp)(float x); /* the exponential all of these use */
+    float (*exp)(float x);             /* the exponential all of these use */
     const char *route[SL_DTYPE_COUNT]; /* name of the kernel that runs a format's matrices */
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The kernels for AVX2, FMA and F16C.
  */
+#include "base/check.h"
 #include "cpu/kernels.h"
 #include "cpu/vec_avx2.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The kernels for AVX-512 F, BW, VL, DQ.
  */
+#include "base/check.h"
 #include "cpu/kernels.h"
 #include "cpu/vec_avx512.h"
 

@@ -3,8 +3,6 @@
  * kernels_avx512.c. What is added to what, in which order, is written here once for all of them:
  * docs/DETERMINISM.md is its description.
  */
-#define INLINE static inline __attribute__((always_inline))
-
 /* ---------------------------------------------------------------- elementary functions */
 
 /* exp(x) = 2^n exp(r), n the integer nearest x / ln 2, |r| <= ln 2 / 2 by subtracting n ln 2 in two
@@ -119,8 +117,7 @@ INLINE void tile(const int n_r, const int n_c, const float *w, int64_t ld_w, con
     v16 a[TILE_C][TILE_R];
     for (int c = 0; c < n_c; c++)
         for (int r = 0; r < n_r; r++)
-            a[c][r] = first ? v_set1(0.0f)
-                            : v_load(acc + (c * SL_CPU_ROWS + r) * SL_CPU_LANES);
+            a[c][r] = first ? v_set1(0.0f) : v_load(acc + (c * SL_CPU_ROWS + r) * SL_CPU_LANES);
     int k = 0;
     for (; k + 16 <= n_k; k += 16) {
         v16 xv[TILE_C];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Matrix products y = W x, one token or many.
  *
- * One token: each thread streams its rows once, the kernel decodes them in registers (gemv). The
- * bound is memory: n_rows * row_bytes read.
+ * Up to four tokens: each thread streams its rows once, the kernel decodes them in registers
+ * (gemv). The bound is memory: n_rows * row_bytes read.
  *
  * Many tokens: 8 rows x 512 columns are decoded to a panel of floats (16 KiB, in L1), against which
  * up to 64 tokens pass in register tiles; 32 rows share a block of activations while it is in L2.
@@ -15,11 +15,13 @@
 
 #include <string.h>
 
-/* Weights of one item with one token: long enough that few lines prefetched for the next rows go to
- * another thread's item, short enough that threads finish together. */
+/* Weights of one item with few tokens: long enough that few lines prefetched for the next rows go
+ * to another thread's item, short enough that threads finish together. */
 #define GEMV_ITEM_MIN (64u << 10)
 #define GEMV_ITEM_MAX (1u << 20)
 #define GEMV_ITEMS    4 /* of a thread */
+
+#define X_IN_L2 (96 << 10) /* floats */
 
 struct job {
     struct sl_cpu *cpu;
@@ -41,29 +43,50 @@ static const uint8_t *row_at(const struct sl_weight *w, int64_t row)
     return (const uint8_t *)w->data + (size_t)row * w->row_bytes;
 }
 
-/* out[t, i] = row r0 + i of w . x[t] for n_r <= SL_CPU_SUPER rows and n_t <= SL_CPU_TOKENS. */
-static void block(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *s,
-                  const struct sl_weight *w, int64_t r0, int n_r, const float *x, int64_t ld_x,
-                  int n_t, float *out, int64_t ld_out)
+struct block {
+    const struct sl_weight *w;
+    int64_t row; /* its first */
+    int n_rows;  /* <= SL_CPU_SUPER */
+    const float *x;
+    int64_t ld_x;
+    int n; /* tokens <= SL_CPU_TOKENS */
+};
+
+/* Columns k0 .. of rows g .. of the block: decode to the panel, multiply with every token. The same
+ * columns of the next rows are asked for meanwhile: pieces of rows are too short for the hardware
+ * to see a stream. */
+static void panel(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *s, const struct block *b,
+                  int g, int64_t k0)
 {
-    const struct sl_dtype_info *info = sl_dtype_info(w->dtype);
-    const int group_acc = n_t * SL_CPU_ROWS * SL_CPU_LANES;
-    for (int64_t k0 = 0; k0 < w->n_cols; k0 += SL_CPU_K) {
-        int n_k = (int)SL_MIN(w->n_cols - k0, SL_CPU_K);
-        size_t offset = (size_t)(k0 / info->block_elems) * info->block_bytes;
-        for (int g = 0; g < n_r; g += SL_CPU_ROWS) {
-            int rows = SL_MIN(n_r - g, SL_CPU_ROWS);
-            for (int r = 0; r < rows; r++)
-                k->decode[w->dtype](row_at(w, r0 + g + r) + offset, s->panel + r * SL_CPU_K, n_k);
-            k->gemm(s->panel, SL_CPU_K, rows, x + k0, ld_x, n_t, n_k,
-                    s->acc + g / SL_CPU_ROWS * group_acc, k0 == 0);
-        }
+    const struct sl_dtype_info *info = sl_dtype_info(b->w->dtype);
+    int n_k = (int)SL_MIN(b->w->n_cols - k0, SL_CPU_K), rows = SL_MIN(b->n_rows - g, SL_CPU_ROWS);
+    size_t offset = (size_t)(k0 / info->block_elems) * info->block_bytes;
+    size_t n_bytes = SL_CEIL_DIV((size_t)n_k, info->block_elems) * info->block_bytes;
+    for (int r = 0; r < rows; r++) {
+        const uint8_t *src = row_at(b->w, b->row + g + r) + offset;
+        for (size_t i = 0; i < n_bytes; i += 64)
+            __builtin_prefetch(src + SL_CPU_ROWS * b->w->row_bytes + i, 0, 2);
+        k->decode[b->w->dtype](src, s->panel + r * SL_CPU_K, n_k);
     }
-    for (int g = 0; g < n_r; g += SL_CPU_ROWS) {
-        const float *acc = s->acc + g / SL_CPU_ROWS * group_acc;
-        for (int t = 0; t < n_t; t++)
-            k->reduce(acc + t * SL_CPU_ROWS * SL_CPU_LANES, SL_MIN(n_r - g, SL_CPU_ROWS),
-                      out + t * ld_out + g);
+    k->gemm(s->panel, SL_CPU_K, rows, b->x + k0, b->ld_x, b->n, n_k,
+            s->acc + g * b->n * SL_CPU_LANES, k0 == 0);
+}
+
+/* out[t, i] = row i of the block . x[t]. */
+static void multiply_block(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *s,
+                           const struct block *b, float *out, int64_t ld_out)
+{
+    /* Few tokens stay in L2 whole: then rows are best read from end to end. */
+    bool by_rows = b->n * b->w->n_cols <= X_IN_L2;
+    for (int64_t k0 = 0; k0 < b->w->n_cols && !by_rows; k0 += SL_CPU_K)
+        for (int g = 0; g < b->n_rows; g += SL_CPU_ROWS)
+            panel(k, s, b, g, k0);
+    for (int g = 0; g < b->n_rows; g += SL_CPU_ROWS) {
+        for (int64_t k0 = 0; k0 < b->w->n_cols && by_rows; k0 += SL_CPU_K)
+            panel(k, s, b, g, k0);
+        for (int t = 0; t < b->n; t++)
+            k->reduce(s->acc + (g * b->n + t * SL_CPU_ROWS) * SL_CPU_LANES,
+                      SL_MIN(b->n_rows - g, SL_CPU_ROWS), out + t * ld_out + g);
     }
 }
 
@@ -72,10 +95,11 @@ static void rows_times_tokens(const struct sl_cpu_kernels *k, struct sl_cpu_scra
                               const struct sl_weight *w, int64_t r0, int n_r, const float *x,
                               int64_t ld_x, int n_t, float *out, int64_t ld_out)
 {
-    if (n_t == 1 && k->gemv[w->dtype] != NULL)
-        k->gemv[w->dtype](row_at(w, r0), w->row_bytes, n_r, x, w->n_cols, out);
+    struct block b = {w, r0, n_r, x, ld_x, n_t};
+    if (n_t <= SL_CPU_GEMV && k->gemv[w->dtype] != NULL)
+        k->gemv[w->dtype](row_at(w, r0), w->row_bytes, n_r, x, ld_x, n_t, w->n_cols, out, ld_out);
     else
-        block(k, s, w, r0, n_r, x, ld_x, n_t, out, ld_out);
+        multiply_block(k, s, &b, out, ld_out);
 }
 
 static void linear_item(void *arg, uint32_t item, int thread_idx)
@@ -88,13 +112,6 @@ static void linear_item(void *arg, uint32_t item, int thread_idx)
     int t0 = (int)(item % j->n_token_items) * SL_CPU_TOKENS;
     int n_t = SL_MIN(j->n - t0, SL_CPU_TOKENS);
     const float *x = j->x + t0 * j->ld_x;
-    if (j->n == 1 && j->up == NULL && k->gemv[j->w->dtype] != NULL) {
-        k->gemv[j->w->dtype](row_at(j->w, first), j->w->row_bytes, (int)(end - first), x,
-                             j->w->n_cols, j->out + first);
-        if (j->bias != NULL)
-            k->add(j->out + first, j->bias + first, end - first);
-        return;
-    }
     for (int64_t r = first; r < end; r += SL_CPU_SUPER) {
         int n_r = (int)SL_MIN(end - r, SL_CPU_SUPER);
         float *out = j->out + t0 * j->ld_out + r;
@@ -125,7 +142,7 @@ static void run(struct job *j)
     int64_t work = w->n_rows * w->n_cols * j->n;
     if (j->n <= 0)
         return;
-    j->rows_per_item = j->n == 1 ? gemv_item_rows(j) : SL_CPU_SUPER;
+    j->rows_per_item = j->n <= SL_CPU_GEMV ? gemv_item_rows(j) : SL_CPU_SUPER;
     j->n_token_items = (uint32_t)SL_CEIL_DIV(j->n, SL_CPU_TOKENS);
     j->n_row_items = (uint32_t)SL_CEIL_DIV(w->n_rows, j->rows_per_item);
     sl_cpu_run(j->cpu, linear_item, j, (int64_t)j->n_row_items * j->n_token_items, work);

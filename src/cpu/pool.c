@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * A job is published by one store to `ticket`: its number in the upper half, the items not yet taken
- * in the lower. A thread takes an item by decrementing the lower half with compare-and-swap, which
- * succeeds only while that very job is current and unfinished. Therefore the caller waits for the
- * items, never for the threads: a worker that the system has not scheduled in time is not missed,
- * and what it later reads of an old job is thrown away by the failing swap.
+ * A job is published by one store to `ticket`: its number in the upper half, the items not yet
+ * taken in the lower. A thread takes an item by decrementing the lower half with compare-and-swap,
+ * which succeeds only while that very job is current and unfinished. Therefore the caller waits for
+ * the items, never for the threads: a worker that the system has not scheduled in time is not
+ * missed, and what it later reads of an old job is thrown away by the failing swap.
  */
 #include "cpu/pool.h"
 
@@ -180,7 +180,7 @@ int sl_pool_create(int n_threads, struct sl_pool **out, struct sl_error *err)
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->done, NULL);
     for (int i = 0; i < n_threads - 1; i++) {
-        char name[16];
+        char name[24];
         snprintf(name, sizeof name, "sl-cpu-%d", i + 1);
         p->workers[i].pool = p;
         p->workers[i].idx = i + 1;

@@ -2,9 +2,9 @@
  * pool.h - threads that share out the items of one job at a time and sleep when there is none.
  *
  * The caller of sl_pool_run takes part as thread 0 and returns when every item is done. Which
- * thread takes which item is left open, so an item must not depend on it: its result goes to a place
- * of its own. One caller at a time. An idle pool uses no processor time: workers look for the next
- * job for about ten microseconds, the gap between two operations of a step, and then sleep.
+ * thread takes which item is left open, so an item must not depend on it: its result goes to a
+ * place of its own. One caller at a time. An idle pool uses no processor time: workers look for the
+ * next job for about ten microseconds, the gap between two operations of a step, and then sleep.
  */
 #ifndef SL_CPU_POOL_H
 #define SL_CPU_POOL_H

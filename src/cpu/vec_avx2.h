@@ -7,6 +7,9 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+/* Kernels are written once per tile shape and become one function per shape by inlining. */
+#define INLINE static inline __attribute__((always_inline))
+
 struct v16_avx2 {
     __m256 a, b;
 };
@@ -22,10 +25,10 @@ struct v16i_avx2 {
 #define PV_D   2
 
 #define V_PAIR(expr_a, expr_b) ((v16){(expr_a), (expr_b)})
-#define V_BINARY(name, op)                                         \
-    static inline v16 name(v16 x, v16 y)                           \
-    {                                                              \
-        return V_PAIR(op(x.a, y.a), op(x.b, y.b));                 \
+#define V_BINARY(name, op)                         \
+    static inline v16 name(v16 x, v16 y)           \
+    {                                              \
+        return V_PAIR(op(x.a, y.a), op(x.b, y.b)); \
     }
 V_BINARY(v_add, _mm256_add_ps)
 V_BINARY(v_sub, _mm256_sub_ps)
@@ -264,11 +267,11 @@ static inline v16 codes_get(struct codes t, v16i c)
 }
 
 /* Five-bit codes: bit n of high is the fifth. */
-#define codes5                      codes
-#define codes5_make(scale, offset)  codes_make(0, (scale), (offset))
-#define codes5_get(t, c, h, n)                                                             \
-    v_fma(v_from_int(vi_or(vi_and((c), vi_set1(15)),                                       \
-                           vi_sll(vi_and(vi_srl((h), (n)), vi_set1(1)), 4))),              \
+#define codes5                     codes
+#define codes5_make(scale, offset) codes_make(0, (scale), (offset))
+#define codes5_get(t, c, h, n)                                                                   \
+    v_fma(v_from_int(                                                                            \
+              vi_or(vi_and((c), vi_set1(15)), vi_sll(vi_and(vi_srl((h), (n)), vi_set1(1)), 4))), \
           v_set1((t).scale), v_set1((t).offset))
 
 /* Six-bit codes, bits 0..3 of low and 4..5 of high (the other bits are anything), minus 32, times

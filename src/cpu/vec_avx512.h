@@ -7,6 +7,9 @@
 #include <immintrin.h>
 #include <stdint.h>
 
+/* Kernels are written once per tile shape and become one function per shape by inlining. */
+#define INLINE static inline __attribute__((always_inline))
+
 #define v16  __m512
 #define v16i __m512i
 
@@ -15,23 +18,23 @@
 #define PV_Q   4
 #define PV_D   4
 
-#define v_add           _mm512_add_ps
-#define v_sub           _mm512_sub_ps
-#define v_mul           _mm512_mul_ps
-#define v_div           _mm512_div_ps
-#define v_max           _mm512_max_ps
-#define v_min           _mm512_min_ps
-#define v_set1          _mm512_set1_ps
-#define v_load          _mm512_loadu_ps
-#define v_store         _mm512_storeu_ps
-#define v_fma           _mm512_fmadd_ps
-#define v_abs           _mm512_abs_ps
-#define v_bits          _mm512_castps_si512
-#define v_from_bits     _mm512_castsi512_ps
-#define vi_set1         _mm512_set1_epi32
-#define vi_add          _mm512_add_epi32
-#define vi_sub          _mm512_sub_epi32
-#define vi_half(a)      _mm512_srai_epi32((a), 1)
+#define v_add             _mm512_add_ps
+#define v_sub             _mm512_sub_ps
+#define v_mul             _mm512_mul_ps
+#define v_div             _mm512_div_ps
+#define v_max             _mm512_max_ps
+#define v_min             _mm512_min_ps
+#define v_set1            _mm512_set1_ps
+#define v_load            _mm512_loadu_ps
+#define v_store           _mm512_storeu_ps
+#define v_fma             _mm512_fmadd_ps
+#define v_abs             _mm512_abs_ps
+#define v_bits            _mm512_castps_si512
+#define v_from_bits       _mm512_castsi512_ps
+#define vi_set1           _mm512_set1_epi32
+#define vi_add            _mm512_add_epi32
+#define vi_sub            _mm512_sub_epi32
+#define vi_half(a)        _mm512_srai_epi32((a), 1)
 #define vi_to_exponent(a) _mm512_slli_epi32((a), 23)
 
 static inline __mmask16 mask_n(int n)
@@ -107,14 +110,14 @@ static inline void v_sum8(const float *p, float *out)
 
 /* ---------------------------------------------------------------- codes of weight formats */
 
-#define v_load_f16(p)   _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
-#define v_from_int      _mm512_cvtepi32_ps
-#define vi_load_u8(p)   _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
-#define vi_load_s8(p)   _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
-#define vi_srl(a, n)    _mm512_srli_epi32((a), (n))
-#define vi_sll(a, n)    _mm512_slli_epi32((a), (n))
-#define vi_and          _mm512_and_si512
-#define vi_or           _mm512_or_si512
+#define v_load_f16(p) _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)(p)))
+#define v_from_int    _mm512_cvtepi32_ps
+#define vi_load_u8(p) _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define vi_load_s8(p) _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p)))
+#define vi_srl(a, n)  _mm512_srli_epi32((a), (n))
+#define vi_sll(a, n)  _mm512_slli_epi32((a), (n))
+#define vi_and        _mm512_and_si512
+#define vi_or         _mm512_or_si512
 
 static inline v16 v_load_bf16(const uint8_t *p)
 {
@@ -176,8 +179,9 @@ static inline struct codes5 codes5_make(float scale, float offset)
 static inline v16 codes6_get(v16i low, v16i high, float scale)
 {
     v16i magic = _mm512_set1_epi32(0x4B000000);
-    v16i c = _mm512_ternarylogic_epi32(_mm512_set1_epi32(15), low, high, 0xCA); /* 15 ? low : high */
-    c = _mm512_ternarylogic_epi32(c, _mm512_set1_epi32(63), magic, 0xEA);       /* (c & 63) | magic */
+    v16i c =
+        _mm512_ternarylogic_epi32(_mm512_set1_epi32(15), low, high, 0xCA); /* 15 ? low : high */
+    c = _mm512_ternarylogic_epi32(c, _mm512_set1_epi32(63), magic, 0xEA);  /* (c & 63) | magic */
     return v_mul(v_sub(v_from_bits(c), v_set1(0x1p23f + 32)), v_set1(scale));
 }
 

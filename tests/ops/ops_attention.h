@@ -153,8 +153,8 @@ static void att_step(const struct att_step *s, float *out)
     sl_free(spans);
 }
 
-/* The whole sequence that way; out [T, nq * hd]. The page pool is filled with NaN before, and stands
- * between red zones. */
+/* The whole sequence that way; out [T, nq * hd]. The page pool is filled with NaN before, and
+ * stands between red zones. */
 static void att_run(const struct att_data *d, const struct att_way *way, float *out)
 {
     const struct att_case *c = d->c;
@@ -246,7 +246,8 @@ static void att_oracle(const struct att_data *d, double *out)
     for (size_t t = 0; t < T; t++)
         for (size_t h = 0; h < nq; h++) {
             size_t kh = h / (nq / nkv);
-            size_t from = c->window > 0 && t + 1 > (size_t)c->window ? t + 1 - (size_t)c->window : 0;
+            size_t from =
+                c->window > 0 && t + 1 > (size_t)c->window ? t + 1 - (size_t)c->window : 0;
             double top = c->sinks ? (double)d->sinks[h] : -INFINITY, sum = 0;
             oracle_head(d, d->q + (t * nq + h) * hd, d->q_norm, (int)t, q);
             for (size_t j = from; j <= t; j++) {

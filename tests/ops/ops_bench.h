@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * ops_bench.h - how fast the kernels are, as a share of what the machine can read and multiply,
- * both measured here by the same clock. Every figure is the median of several short runs.
+ * both measured here by the same clock. Every figure is the median of several short runs; one
+ * thread is timed by the processor time it got, so that a busy machine shows less, more threads by
+ * the wall.
  */
 #ifndef TESTS_OPS_BENCH_H
 #define TESTS_OPS_BENCH_H
@@ -8,6 +10,8 @@
 #include "ops_util.h"
 
 #include "cpu/pool.h"
+
+#include <time.h>
 
 #define BENCH_RUNS 9
 
@@ -19,18 +23,25 @@ static int by_value(const void *a, const void *b)
 
 typedef void (*bench_fn)(void *arg);
 
-static double median_seconds(bench_fn fn, void *arg)
+static uint64_t bench_ns(int n_threads)
+{
+    struct timespec ts;
+    clock_gettime(n_threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &ts);
+    return (uint64_t)ts.tv_sec * 1000000000u + (uint64_t)ts.tv_nsec;
+}
+
+static double median_seconds(bench_fn fn, void *arg, int n_threads)
 {
     double s[BENCH_RUNS];
     fn(arg);
     for (int i = 0; i < BENCH_RUNS; i++) {
-        uint64_t t0 = sl_now_ns();
+        uint64_t t0 = bench_ns(n_threads);
         int n = 0;
         do {
             fn(arg);
             n++;
-        } while (sl_now_ns() - t0 < 20000000);
-        s[i] = 1e-9 * (double)(sl_now_ns() - t0) / n;
+        } while (bench_ns(n_threads) - t0 < 20000000);
+        s[i] = 1e-9 * (double)(bench_ns(n_threads) - t0) / n;
     }
     qsort(s, BENCH_RUNS, sizeof s[0], by_value);
     return s[BENCH_RUNS / 2];
@@ -110,7 +121,8 @@ static void peak_run(void *arg)
 }
 
 /* Bytes a second read by n threads, floating-point operations a second of n threads. */
-static void ceilings(int n_threads, const uint8_t *data, size_t n_bytes, double *bytes, double *flops)
+static void ceilings(int n_threads, const uint8_t *data, size_t n_bytes, double *bytes,
+                     double *flops)
 {
     static struct stream s;
     static struct peak p;
@@ -125,8 +137,8 @@ static void ceilings(int n_threads, const uint8_t *data, size_t n_bytes, double 
         fail_msg("%s", err.msg);
     s = (struct stream){.pool = pool, .data = data, .n_bytes = n_bytes};
     p = (struct peak){.pool = pool};
-    *bytes = (double)n_bytes / median_seconds(stream_run, &s);
-    *flops = (double)n_threads * PEAK_STEPS * 10 * 16 * 2 / median_seconds(peak_run, &p);
+    *bytes = (double)n_bytes / median_seconds(stream_run, &s, n_threads);
+    *flops = (double)n_threads * PEAK_STEPS * 10 * 16 * 2 / median_seconds(peak_run, &p, n_threads);
     sl_pool_destroy(pool);
     printf("threads %d: stream read %.1f GB/s, multiply-add %.0f GFLOP/s\n", n_threads,
            *bytes * 1e-9, *flops * 1e-9);
@@ -166,7 +178,7 @@ static void bench_linear(int isa, int threads, enum sl_dtype t, const uint8_t *d
             fail_msg("%s", err.msg);
     b.w = w;
     b.a = (struct sl_op_linear){.x = x, .ld_x = n_cols, .n = n, .out = out, .ld_out = n_rows};
-    double s = median_seconds(linear_step, &b);
+    double s = median_seconds(linear_step, &b, threads);
     double gb = (double)each / s, gf = 2.0 * (double)n * (double)(n_rows * n_cols) / s;
     printf("linear %-5s %-7s %lldx%lld T=%-4d threads %d: %7.1f us  %5.1f GB/s %3.0f %%  %6.1f "
            "GFLOP/s %3.0f %%\n",
@@ -189,8 +201,8 @@ static void attention_step(void *arg)
     b->be->vt->attention(b->be, &b->a);
 }
 
-static void bench_attention(int isa, int threads, enum sl_dtype kv, int context, int n, double bytes,
-                            double flops)
+static void bench_attention(int isa, int threads, enum sl_dtype kv, int context, int n,
+                            double bytes, double flops)
 {
     enum { NQ = 32, NKV = 8, HD = 128, BS = 16 };
     int n_pages = SL_CEIL_DIV(context, BS);
@@ -218,7 +230,7 @@ static void bench_attention(int isa, int threads, enum sl_dtype kv, int context,
                                  .kv = {pool, 2 * plane, 0, plane, kv, BS},
                                  .out = out,
                                  .ld_out = NQ * HD}};
-    double s = median_seconds(attention_step, &b);
+    double s = median_seconds(attention_step, &b, threads);
     double pairs = (double)n * ((double)context - (double)(n - 1) / 2) * NQ;
     printf("attention %-5s %-7s context %d T=%-4d threads %d: %8.1f us  %5.1f GB/s %3.0f %%  %6.1f "
            "GFLOP/s %3.0f %%\n",

@@ -21,8 +21,8 @@
 
 #include <cmocka.h>
 
-#define RED_FLOATS  64
-#define RED_PATTERN 0x7FC0DEADu /* a NaN nothing computes */
+#define RED_FLOATS         64
+#define RED_PATTERN        0x7FC0DEADu /* a NaN nothing computes */
 #define MAX_THREADS_TESTED 8
 
 static const char *const isa_names[] = {"c", "avx2", "avx512"};
@@ -137,9 +137,11 @@ static void near_oracle(const float *a, const double *want, size_t n, double max
 /* Offset of the f16 scales in a block; random bytes elsewhere reach every code and every scale. */
 static void random_blocks(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_t n_bytes)
 {
-    static const int scale_at[SL_DTYPE_COUNT][2] = {
-        [SL_DTYPE_Q8_0] = {0, -1}, [SL_DTYPE_Q4_0] = {0, -1}, [SL_DTYPE_Q4_K] = {0, 2},
-        [SL_DTYPE_Q5_K] = {0, 2},  [SL_DTYPE_Q6_K] = {208, -1}};
+    static const int scale_at[SL_DTYPE_COUNT][2] = {[SL_DTYPE_Q8_0] = {0, -1},
+                                                    [SL_DTYPE_Q4_0] = {0, -1},
+                                                    [SL_DTYPE_Q4_K] = {0, 2},
+                                                    [SL_DTYPE_Q5_K] = {0, 2},
+                                                    [SL_DTYPE_Q6_K] = {208, -1}};
     const struct sl_dtype_info *info = sl_dtype_info(t);
     if (info->block_elems == 1) {
         for (size_t i = 0; i < n_bytes; i += info->block_bytes) {

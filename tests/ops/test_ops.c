@@ -12,6 +12,8 @@
 #include "ops_attention.h"
 #include "ops_bench.h"
 
+#include "cpu/kernels.h"
+
 #include <time.h>
 
 /* Sanitizers slow the plain C kernels down by ten; the large cases add no new code paths. */
@@ -38,10 +40,10 @@ struct linear_case {
 };
 
 static const struct linear_case linear_cases[] = {
-    {1, 1, 1, 0, false},    {8, 16, 1, 0, true},     {8, 16, 3, 0, false},  {3, 7, 2, 5, true},
-    {17, 33, 4, 0, true},   {33, 256, 5, 3, false},  {64, 512, 6, 0, true}, {40, 513, 7, 0, false},
-    {70, 1040, 1, 0, true}, {70, 1040, 66, 1, true}, {9, 2304, 2, 0, true}, {1000, 96, 1, 0, true},
-    {31, 768, 64, 0, true}, {100, 80, 131, 0, true},
+    {1, 1, 1, 0, false},    {8, 16, 1, 0, true},     {8, 16, 3, 0, false},   {3, 7, 2, 5, true},
+    {17, 33, 4, 0, true},   {33, 256, 5, 3, false},  {64, 512, 6, 0, true},  {40, 513, 7, 0, false},
+    {70, 1040, 1, 0, true}, {70, 1040, 66, 1, true}, {9, 2304, 2, 0, true},  {1000, 96, 1, 0, true},
+    {31, 768, 64, 0, true}, {100, 80, 131, 0, true}, {13, 1100, 3, 2, true}, {6, 130, 4, 0, true},
 };
 
 static void linear_run(int isa, int n_threads, const struct matrix *m, const float *x, int64_t ld_x,
@@ -109,7 +111,8 @@ static void test_linear(void **state)
     (void)state;
     for (int t = 0; t < SL_DTYPE_COUNT; t++)
         for (size_t i = 0; i < SL_COUNT(linear_cases); i++)
-            if (!QUICK || linear_cases[i].n_rows * linear_cases[i].n_cols * linear_cases[i].n < 1e6)
+            if (!QUICK ||
+                linear_cases[i].n_rows * linear_cases[i].n_cols * linear_cases[i].n < 1000000)
                 check_linear((enum sl_dtype)t, &linear_cases[i]);
 }
 
@@ -245,8 +248,8 @@ static void test_rmsnorm(void **state)
                     ss += s * s;
                 }
                 for (int k = 0; k < h; k++)
-                    want[t * h + k] = (double)(x[t * h + k] + y[t * h + k]) /
-                                      sqrt(ss / h + 1e-5) * (double)w[k];
+                    want[t * h + k] =
+                        (double)(x[t * h + k] + y[t * h + k]) / sqrt(ss / h + 1e-5) * (double)w[k];
             }
             for (int isa = 0; isa < 3; isa++)
                 for (int th = 1; isa_available(isa) && th <= 3; th += 2) {
@@ -343,8 +346,45 @@ static void test_rope_angles(void **state)
 
 /* ---------------------------------------------------------------- exponential */
 
-/* exp through the public operation: silu(g) * u with u = 1 + exp(-g) known, so look at gate -> 1 /
- * (1 + exp(-g)) over the whole range instead. */
+static double ulps_off(float got, double want)
+{
+    double ulp = fmax(ldexp(1.0, ilogb(want) - 23), 0x1p-149);
+    return fabs((double)got - want) / ulp;
+}
+
+static void test_exp(void **state)
+{
+    (void)state;
+    struct sl_cpu_kernels k[3];
+    double worst = 0;
+    memset(k, 0, sizeof k);
+    sl_cpu_kernels_c(&k[0]);
+    sl_cpu_kernels_avx2(&k[1]);
+    sl_cpu_kernels_avx512(&k[2]);
+    for (int i = 0; i < (QUICK ? 20000 : 50000); i++) {
+        float x = (float)(i * (QUICK ? 0.01 : 0.004) - 110.0);
+        if (x > 90)
+            break;
+        float e = k[0].exp(x);
+        if (x >= -103.9f && x < 88.7f)
+            worst = fmax(worst, ulps_off(e, exp((double)x)));
+        for (int isa = 1; isa < 3; isa++)
+            if (isa_available(isa))
+                assert_true(sl_f32_bits(k[isa].exp(x)) == sl_f32_bits(e));
+    }
+    if (worst > 2)
+        fail_msg("exp is %g ulp off", worst);
+    for (int isa = 0; isa < 3; isa++) {
+        if (!isa_available(isa))
+            continue;
+        assert_true(k[isa].exp(0.0f) == 1.0f && k[isa].exp(-0.0f) == 1.0f);
+        assert_true(sl_f32_bits(k[isa].exp(-INFINITY)) == 0 &&
+                    sl_f32_bits(k[isa].exp(-1e30f)) == 0);
+        assert_true(k[isa].exp(INFINITY) == INFINITY && k[isa].exp(88.73f) == INFINITY);
+        assert_true(isnan(k[isa].exp(NAN)));
+    }
+}
+
 static void test_activation_range(void **state)
 {
     (void)state;
@@ -430,8 +470,8 @@ static void check_attention(const struct att_case *c)
         const struct att_way *w = &att_ways[i];
         if (!isa_available(w->isa))
             continue;
-        snprintf(what, sizeof what, "attention %s %s block %d chunk %d threads %d mates %d", c->name,
-                 isa_names[w->isa], w->block_size, w->chunk, w->n_threads, w->n_mates);
+        snprintf(what, sizeof what, "attention %s %s block %d chunk %d threads %d mates %d",
+                 c->name, isa_names[w->isa], w->block_size, w->chunk, w->n_threads, w->n_mates);
         att_run(&d, w, out);
         same_bits(out, ref, n, what);
     }
@@ -473,8 +513,8 @@ static void test_attention_nan_stays_in_its_row(void **state)
         d.v[31 * kv_row + 1] = keep[2];
         same_bits(out, clean, 20 * row, "rows before the NaN query");
         same_bits(out + 21 * row, clean + 21 * row, 9 * row, "rows between");
-        assert_true(isnan(out[20 * row]));  /* head 0 of the poisoned query */
-        assert_true(isnan(out[30 * row]));  /* sees the NaN key */
+        assert_true(isnan(out[20 * row])); /* head 0 of the poisoned query */
+        assert_true(isnan(out[30 * row])); /* sees the NaN key */
         assert_true(isnan(out[49 * row]));
         assert_true(out[50 * row - 1] == out[50 * row - 1]); /* the other key head */
     }
@@ -652,8 +692,9 @@ static void print_support(void)
         struct sl_weight w = {.dtype = (enum sl_dtype)t};
         printf("%-8s", sl_dtype_info((enum sl_dtype)t)->name);
         for (int isa = 0; isa < 3; isa++)
-            printf(" %-16s", isa_available(isa) ? backend(isa, 1)->vt->weight_route(backend(isa, 1), &w)
-                                                : "-");
+            printf(" %-16s", isa_available(isa)
+                                 ? backend(isa, 1)->vt->weight_route(backend(isa, 1), &w)
+                                 : "-");
         printf("\n");
     }
 }
@@ -668,6 +709,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_rmsnorm),
         cmocka_unit_test(test_embed_and_gather),
         cmocka_unit_test(test_rope_angles),
+        cmocka_unit_test(test_exp),
         cmocka_unit_test(test_activation_range),
         cmocka_unit_test(test_linear),
         cmocka_unit_test(test_linear_rows_alone),
