@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes src/text/jinja_unicode_data.h: what str.isprintable, upper, lower ... of Python 3.11 do."""
+"""Writes src/text/jinja_unicode_data.inc: what str.isprintable, upper, lower ... of Python 3.11 do."""
 import sys
 
 MAX = 0x110000
@@ -44,24 +44,39 @@ def emit(name, ctype, rows, per_line):
 
 def main():
     print("/* SPDX-License-Identifier: MIT")
-    print(" * jinja_unicode_data.h - made by tools/gen_jinja_unicode.py, characters from U+0080 on. */")
+    print(" * jinja_unicode_data.inc - made by tools/gen_jinja_unicode.py, characters from U+0080 on. */")
     print("/* clang-format off */")
     print("#ifndef SL_TEXT_JINJA_UNICODE_DATA_H\n#define SL_TEXT_JINJA_UNICODE_DATA_H")
+    print("""
+#include <stdint.h>
+
+struct range {
+    uint32_t first, last;
+};
+
+struct case_run { /* every stride-th character from first to last moves by delta */
+    uint32_t first, last, stride;
+    int32_t delta;
+};
+
+struct case_full { /* what one character becomes when that is not one other character */
+    uint32_t cp, to[3];
+};""")
     h = "0x{:X}".format
     for name, pred in (("unprintable", lambda s: not s.isprintable()), ("alpha", str.isalpha),
                        ("decimal", str.isdecimal), ("digit", str.isdigit),
                        ("numeric", str.isnumeric), ("upper", str.isupper), ("lower", str.islower)):
-        emit(name, "range", [(h(a), h(b)) for a, b in ranges(pred)], 5)
+        emit(name, "range", [(h(a), h(b)) for a, b in ranges(pred)], 4)
     for name, fn in (("to_lower", str.lower), ("to_upper", str.upper)):
-        emit(name, "case_run", [(h(a), h(b), str(s), str(d)) for a, b, s, d in case_runs(fn)], 4)
+        emit(name, "case_run", [(h(a), h(b), str(s), str(d)) for a, b, s, d in case_runs(fn)], 3)
     full = [(c, CHARS[c].upper()) for c in range(128, MAX)
             if CHARS[c] is not None and len(CHARS[c].upper()) > 1]
     emit("full_upper", "case_full",
-         [(h(c), "{" + ", ".join(h(ord(x)) for x in s) + "}") for c, s in full], 3)
+         [(h(c), "{" + ", ".join(h(ord(x)) for x in s) + "}") for c, s in full], 2)
     title = [(c, CHARS[c].title()) for c in range(128, MAX)
              if CHARS[c] is not None and CHARS[c].title() != CHARS[c].upper()]
     emit("full_title", "case_full",
-         [(h(c), "{" + ", ".join(h(ord(x)) for x in s) + "}") for c, s in title], 3)
+         [(h(c), "{" + ", ".join(h(ord(x)) for x in s) + "}") for c, s in title], 2)
     print("\n#endif")
 
 

@@ -242,27 +242,27 @@ struct sl_jcallargs { /* as written */
     struct sl_jkwarg {
         const struct sl_jstr *name;
         struct sl_jnode *value;
-    } *kw;
+    } * kw;
     size_t n_kw;
     struct sl_jnode *star, *star_star;
 };
 
-#define SL_JM_CALLER 1u /* what the body of a macro refers to */
+#define SL_JM_CALLER  1u /* what the body of a macro refers to */
 #define SL_JM_VARARGS 2u
-#define SL_JM_KWARGS 4u
+#define SL_JM_KWARGS  4u
 
 struct sl_jnode {
-    uint8_t kind;   /* enum sl_jkind */
-    uint8_t op;     /* enum sl_jop; 1 for a recursive loop; SL_JM_* of a macro */
-    uint16_t id;    /* filter, test or method number */
+    uint8_t kind; /* enum sl_jkind */
+    uint8_t op;   /* enum sl_jop; 1 for a recursive loop; SL_JM_* of a macro */
+    uint16_t id;  /* filter, test or method number */
     uint32_t line;
-    uint32_t sym;   /* of a name, macro or namespace */
-    uint32_t n;     /* entries of list */
+    uint32_t sym; /* of a name, macro or namespace */
+    uint32_t n;   /* entries of list */
     struct sl_jnode *a, *b, *c, *d;
     struct sl_jnode **list;
     struct sl_jnode *next; /* the statement after this one */
     struct sl_jcallargs *args;
-    struct sl_jval val;    /* constant, text, attribute name, name of a filter or macro */
+    struct sl_jval val; /* constant, text, attribute name, name of a filter or macro */
 };
 
 struct sl_template {
@@ -287,7 +287,7 @@ struct sl_jvm {
     bool javascript;
     int64_t now_s;
     struct sl_error *err;
-    int code; /* the failure that ends this rendering */
+    int code;                /* the failure that ends this rendering */
     struct sl_jval *globals; /* by symbol */
     struct sl_jframe root;
     struct sl_jstr *ascii[128]; /* one-character strings made so far */
@@ -347,8 +347,8 @@ int sl_jinja_getattr(struct sl_jvm *vm, struct sl_jval obj, unsigned method,
                      const struct sl_jstr *name, struct sl_jval *out);
 int sl_jinja_getitem(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval key,
                      struct sl_jval *out);
-int sl_jinja_slice(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval start,
-                   struct sl_jval stop, struct sl_jval step, struct sl_jval *out);
+int sl_jinja_slice(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval start, struct sl_jval stop,
+                   struct sl_jval step, struct sl_jval *out);
 bool sl_jinja_has_method(uint8_t type, unsigned method);
 
 /* jinja_value.c */
@@ -450,8 +450,14 @@ int sl_jinja_replace(struct sl_jvm *vm, const struct sl_jstr *s, const struct sl
                      const struct sl_jstr *new_, int64_t max, struct sl_jval *out);
 int sl_jinja_splitlines(struct sl_jvm *vm, const struct sl_jstr *s, bool keep,
                         struct sl_jlist **out);
-enum sl_jcase { SL_JCASE_UPPER, SL_JCASE_LOWER, SL_JCASE_CAPITALIZE, SL_JCASE_TITLE,
-                SL_JCASE_SWAP, SL_JCASE_FOLD };
+enum sl_jcase {
+    SL_JCASE_UPPER,
+    SL_JCASE_LOWER,
+    SL_JCASE_CAPITALIZE,
+    SL_JCASE_TITLE,
+    SL_JCASE_SWAP,
+    SL_JCASE_FOLD
+};
 int sl_jinja_recase(struct sl_jvm *vm, const struct sl_jstr *s, enum sl_jcase how,
                     struct sl_jval *out);
 bool sl_jinja_is_cased(const struct sl_jstr *s, bool upper); /* islower, isupper */

@@ -14,15 +14,49 @@ bool sl_jinja_has_method(uint8_t type, unsigned method)
     switch (type) {
     case SL_J_STR:
         switch (method) {
-        case M(capitalize): case M(casefold): case M(center): case M(count): case M(endswith):
-        case M(expandtabs): case M(find): case M(format): case M(index): case M(isalnum):
-        case M(isalpha): case M(isascii): case M(isdecimal): case M(isdigit): case M(isidentifier):
-        case M(islower): case M(isnumeric): case M(isprintable): case M(isspace): case M(istitle):
-        case M(isupper): case M(join): case M(ljust): case M(lower): case M(lstrip):
-        case M(partition): case M(removeprefix): case M(removesuffix): case M(replace):
-        case M(rfind): case M(rindex): case M(rjust): case M(rpartition): case M(rsplit):
-        case M(rstrip): case M(split): case M(splitlines): case M(startswith): case M(strip):
-        case M(swapcase): case M(title): case M(upper): case M(zfill):
+        case M(capitalize):
+        case M(casefold):
+        case M(center):
+        case M(count):
+        case M(endswith):
+        case M(expandtabs):
+        case M(find):
+        case M(format):
+        case M(index):
+        case M(isalnum):
+        case M(isalpha):
+        case M(isascii):
+        case M(isdecimal):
+        case M(isdigit):
+        case M(isidentifier):
+        case M(islower):
+        case M(isnumeric):
+        case M(isprintable):
+        case M(isspace):
+        case M(istitle):
+        case M(isupper):
+        case M(join):
+        case M(ljust):
+        case M(lower):
+        case M(lstrip):
+        case M(partition):
+        case M(removeprefix):
+        case M(removesuffix):
+        case M(replace):
+        case M(rfind):
+        case M(rindex):
+        case M(rjust):
+        case M(rpartition):
+        case M(rsplit):
+        case M(rstrip):
+        case M(split):
+        case M(splitlines):
+        case M(startswith):
+        case M(strip):
+        case M(swapcase):
+        case M(title):
+        case M(upper):
+        case M(zfill):
             return true;
         default:
             return false;
@@ -33,8 +67,8 @@ bool sl_jinja_has_method(uint8_t type, unsigned method)
     case SL_J_RANGE:
         return method == M(count) || method == M(index);
     case SL_J_DICT:
-        return method == M(get) || method == M(items) || method == M(keys) ||
-               method == M(values) || method == M(copy);
+        return method == M(get) || method == M(items) || method == M(keys) || method == M(values) ||
+               method == M(copy);
     case SL_J_FLOAT:
         return method == M(is_integer);
     case SL_J_LOOP:
@@ -116,7 +150,7 @@ static bool macro_attr(struct sl_jvm *vm, const struct sl_jnode *m, const struct
         *out = m->val;
         return true;
     }
-    uint8_t use = sl_jinja_str_is(name, "caller")         ? SL_JM_CALLER
+    uint8_t use = sl_jinja_str_is(name, "caller")          ? SL_JM_CALLER
                   : sl_jinja_str_is(name, "catch_kwargs")  ? SL_JM_KWARGS
                   : sl_jinja_str_is(name, "catch_varargs") ? SL_JM_VARARGS
                                                            : 0;
@@ -184,14 +218,8 @@ static int fail_undefined(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval 
 int sl_jinja_getattr(struct sl_jvm *vm, struct sl_jval obj, unsigned method,
                      const struct sl_jstr *name, struct sl_jval *out)
 {
-    if (obj.type == SL_J_UNDEFINED) {
-        bool dunder = name->n_bytes >= 4 && memcmp(name->data, "__", 2) == 0 &&
-                      memcmp(name->data + name->n_bytes - 2, "__", 2) == 0;
-        if (!dunder)
-            return fail_undefined(vm, obj, out);
-        *out = undefined_attr(obj, name);
-        return 0;
-    }
+    if (obj.type == SL_J_UNDEFINED)
+        return fail_undefined(vm, obj, out);
     if (method != 0 && sl_jinja_has_method(obj.type, method)) {
         struct sl_jmethod *m = sl_jinja_alloc(vm, sizeof *m);
         if (m == NULL)
@@ -244,8 +272,7 @@ static bool is_indexable(uint8_t type)
     return type == SL_J_STR || type == SL_J_LIST || type == SL_J_TUPLE || type == SL_J_RANGE;
 }
 
-int sl_jinja_getitem(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval key,
-                     struct sl_jval *out)
+int sl_jinja_getitem(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval key, struct sl_jval *out)
 {
     if (obj.type == SL_J_UNDEFINED)
         return fail_undefined(vm, obj, out);
@@ -274,17 +301,16 @@ int sl_jinja_getitem(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval key,
     return vm->code;
 }
 
-/* Python's slice arithmetic: the first index and how many items follow, step apart. */
-static int slice_bounds(struct sl_jvm *vm, const struct sl_jval part[3], size_t n, int64_t *first,
+/* Python's slice arithmetic: first index and end in at, and how many items, step apart. */
+static int slice_bounds(struct sl_jvm *vm, const struct sl_jval part[3], size_t n, int64_t at[2],
                         int64_t *step, size_t *count)
 {
-    int64_t len = (int64_t)n, at[2];
+    int64_t len = (int64_t)n;
     *step = 1;
     for (int i = 0; i < 3; i++)
         if (part[i].type == SL_J_UNDEFINED)
             return sl_jinja_unary(vm, false, part[i], &(struct sl_jval){0});
-        else if (part[i].type != SL_J_NONE && part[i].type != SL_J_INT &&
-                 part[i].type != SL_J_BOOL)
+        else if (part[i].type != SL_J_NONE && part[i].type != SL_J_INT && part[i].type != SL_J_BOOL)
             return sl_jinja_fail(vm, "slice indices must be integers or None");
     if (part[2].type != SL_J_NONE)
         *step = part[2].type == SL_J_INT ? part[2].u.i : part[2].u.b;
@@ -301,7 +327,6 @@ static int slice_bounds(struct sl_jvm *vm, const struct sl_jval part[3], size_t 
             at[i] += len;
         at[i] = at[i] < low ? low : at[i] > high ? high : at[i];
     }
-    *first = at[0];
     *count = 0;
     if (*step > 0 && at[1] > at[0])
         *count = (size_t)((uint64_t)(at[1] - at[0] - 1) / (uint64_t)*step) + 1;
@@ -344,19 +369,19 @@ static int slice_str(struct sl_jvm *vm, const struct sl_jstr *s, int64_t first, 
     return sl_jinja_take(vm, mark, out);
 }
 
-int sl_jinja_slice(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval start,
-                   struct sl_jval stop, struct sl_jval step_val, struct sl_jval *out)
+int sl_jinja_slice(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval start, struct sl_jval stop,
+                   struct sl_jval step_val, struct sl_jval *out)
 {
     struct sl_jval part[3] = {start, stop, step_val};
     size_t n = 0, count = 0;
-    int64_t first = 0, step = 1;
+    int64_t at[2] = {0, 0}, step = 1;
     if (obj.type == SL_J_UNDEFINED)
         return fail_undefined(vm, obj, out);
     if (!is_indexable(obj.type))
         return sl_jinja_fail(vm, "'%s' object cannot be sliced", sl_jinja_type_name(obj));
-    if (sl_jinja_length(vm, obj, &n) != 0 ||
-        slice_bounds(vm, part, n, &first, &step, &count) != 0)
+    if (sl_jinja_length(vm, obj, &n) != 0 || slice_bounds(vm, part, n, at, &step, &count) != 0)
         return vm->code;
+    int64_t first = at[0];
     if (obj.type == SL_J_STR)
         return slice_str(vm, obj.u.s, first, step, count, out);
     if (obj.type == SL_J_RANGE) {
@@ -364,23 +389,20 @@ int sl_jinja_slice(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval start,
         if (r == NULL)
             return vm->code;
         const struct sl_jrange *from = obj.u.range;
-        *r = (struct sl_jrange){.start = from->start + first * from->step,
-                                .step = from->step * (count > 1 ? step : 1),
-                                .n = count};
-        r->stop = r->start + (int64_t)count * r->step;
+        if (__builtin_mul_overflow(from->step, step, &r->step))
+            return sl_jinja_fail(vm, "integer overflow");
+        r->start = from->start + first * from->step;
+        r->stop = from->start + at[1] * from->step;
+        r->n = count;
         *out = (struct sl_jval){.type = SL_J_RANGE, .u.range = r};
         return 0;
     }
     struct sl_jlist *l = sl_jinja_list(vm, step == 1 ? 0 : count);
     if (l == NULL)
         return vm->code;
-    if (step == 1) { /* shares the items */
-        *l = (struct sl_jlist){.items = obj.u.list->items + (count > 0 ? first : 0),
-                               .n = count,
-                               .room = obj.u.list->room};
-        if (count == 0)
-            *l = (struct sl_jlist){0};
-    }
+    if (step == 1 && count > 0) /* shares the items */
+        *l = (struct sl_jlist){
+            .items = obj.u.list->items + first, .n = count, .room = obj.u.list->room};
     for (size_t i = 0; step != 1 && i < count; i++)
         if (sl_jinja_push(vm, l, obj.u.list->items[first + (int64_t)i * step]) != 0)
             return vm->code;

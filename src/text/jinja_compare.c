@@ -242,9 +242,12 @@ int sl_jinja_contains(struct sl_jvm *vm, struct sl_jval seq, struct sl_jval item
             return sl_jinja_fail(vm, "'in <string>' requires string as left operand, not %s",
                                  sl_jinja_type_name(item));
         }
-        *out = sl_jinja_find(seq.u.s->data, seq.u.s->n_bytes, item.u.s->data,
-                             item.u.s->n_bytes) != NULL;
-        return sl_jinja_burn(vm, seq.u.s->n_bytes / 16);
+        size_t n = seq.u.s->n_bytes, m = item.u.s->n_bytes;
+        if (sl_jinja_burn(vm, m <= 1 ? n / 16 : m <= 8 ? n / 4 : n / 2) != 0)
+            return vm->code;
+        *out = sl_jinja_find(seq.u.s->data, seq.u.s->n_bytes, item.u.s->data, item.u.s->n_bytes) !=
+               NULL;
+        return 0;
     }
     if (seq.type == SL_J_DICT || (seq.type == SL_J_VIEW && seq.kind == SL_JVIEW_KEYS)) {
         int code = sl_jinja_dict_get(vm, seq.u.dict, item, true, &found);
@@ -304,8 +307,8 @@ static int hash_at(struct sl_jvm *vm, struct sl_jval v, unsigned depth, uint64_t
     case SL_J_LIST:
     case SL_J_DICT:
     case SL_J_VIEW:
-        *out = 0;
-        *hashable = false;
+        *out = sl_mix64((uint64_t)(uintptr_t)v.u.dict);
+        *hashable = v.type == SL_J_VIEW && v.kind == SL_JVIEW_VALUES;
         return 0;
     case SL_J_FUNC:
         *out = sl_mix64(v.kind);

@@ -18,9 +18,8 @@ static int eval_name(struct sl_jvm *vm, const struct sl_jnode *e, const struct s
         *out = sl_jinja_none();
         return 0;
     }
-    *out = (struct sl_jval){.type = SL_J_UNDEFINED,
-                            .kind = SL_JU_NAME,
-                            .u.s = (struct sl_jstr *)(uintptr_t)name};
+    *out = (struct sl_jval){
+        .type = SL_J_UNDEFINED, .kind = SL_JU_NAME, .u.s = (struct sl_jstr *)(uintptr_t)name};
     return 0;
 }
 
@@ -101,8 +100,8 @@ static int eval_concat(struct sl_jvm *vm, const struct sl_jnode *e, struct sl_jf
     struct sl_jval part;
     *out = (struct sl_jval){.type = SL_J_STR, .u.s = &vm->empty};
     for (uint32_t i = 0; i < e->n; i++)
-        if (sl_jinja_eval(vm, e->list[i], f, &part) != 0 ||
-            sl_jinja_to_str(vm, part, &part) != 0 || sl_jinja_concat(vm, *out, part, out) != 0)
+        if (sl_jinja_eval(vm, e->list[i], f, &part) != 0 || sl_jinja_to_str(vm, part, &part) != 0 ||
+            sl_jinja_concat(vm, *out, part, out) != 0)
             return vm->code;
     return 0;
 }
@@ -212,8 +211,7 @@ int sl_jinja_eval_args(struct sl_jvm *vm, const struct sl_jcallargs *a, struct s
     }
     if (caller != NULL)
         out->kw[a->n_kw] = *caller;
-    if (a->star != NULL &&
-        (sl_jinja_eval(vm, a->star, f, &v) != 0 || push_star(vm, v, out) != 0))
+    if (a->star != NULL && (sl_jinja_eval(vm, a->star, f, &v) != 0 || push_star(vm, v, out) != 0))
         return vm->code;
     if (a->star_star != NULL &&
         (sl_jinja_eval(vm, a->star_star, f, &v) != 0 || push_star_star(vm, v, out) != 0))

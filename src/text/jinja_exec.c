@@ -139,8 +139,7 @@ int sl_jinja_call_loop(struct sl_jvm *vm, const struct sl_jloop *loop, struct sl
         return sl_jinja_fail(vm, "the loop must have the 'recursive' marker to be called");
     if (vm->call_depth >= SL_TEMPLATE_DEPTH)
         return sl_jinja_fail(vm, "calls are nested too deeply");
-    struct loop_run run = {
-        .node = loop->node, .outer = loop->outer, .depth0 = loop->depth0 + 1};
+    struct loop_run run = {.node = loop->node, .outer = loop->outer, .depth0 = loop->depth0 + 1};
     size_t mark = vm->out->n_bytes;
     vm->call_depth++;
     int code = run_loop(vm, &run, over);
@@ -349,8 +348,7 @@ static int exec_with(struct sl_jvm *vm, const struct sl_jnode *s, struct sl_jfra
         return vm->code;
     for (uint32_t i = 0; i + 1 < s->n; i += 2) {
         struct sl_jval v; /* values do not see the targets before them */
-        if (sl_jinja_eval(vm, s->list[i + 1], f, &v) != 0 ||
-            assign(vm, s->list[i], v, inner) != 0)
+        if (sl_jinja_eval(vm, s->list[i + 1], f, &v) != 0 || assign(vm, s->list[i], v, inner) != 0)
             return vm->code;
     }
     return sl_jinja_exec(vm, s->b, inner);

@@ -578,9 +578,12 @@ static bool compare_op(struct sl_jparser *p, uint8_t *op)
     static const struct {
         unsigned text;
         uint8_t op;
-    } ops[] = {{SL_JOP2('=', '='), SL_JOP_EQ}, {SL_JOP2('!', '='), SL_JOP_NE},
-               {SL_JOP2('<', '='), SL_JOP_LE}, {SL_JOP2('>', '='), SL_JOP_GE},
-               {'<', SL_JOP_LT},               {'>', SL_JOP_GT}};
+    } ops[] = {{SL_JOP2('=', '='), SL_JOP_EQ},
+               {SL_JOP2('!', '='), SL_JOP_NE},
+               {SL_JOP2('<', '='), SL_JOP_LE},
+               {SL_JOP2('>', '='), SL_JOP_GE},
+               {'<', SL_JOP_LT},
+               {'>', SL_JOP_GT}};
     for (size_t i = 0; i < SL_COUNT(ops); i++)
         if (sl_jparse_skip_op(p, ops[i].text)) {
             *op = ops[i].op;

@@ -7,7 +7,6 @@
 #include "base/str.h"
 #include "text/jinja.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -156,23 +155,25 @@ int sl_jinja_f_striptags(struct sl_jvm *vm, struct sl_jval v, const struct sl_ja
 {
     static const struct {
         const char *entity, *text;
-    } entities[] = {{"&amp;", "&"},   {"&lt;", "<"},   {"&gt;", ">"},
-                    {"&#34;", "\""},  {"&#39;", "'"},  {"&quot;", "\""},
-                    {"&apos;", "'"}};
+    } entities[] = {{"&amp;", "&"}, {"&lt;", "<"},    {"&gt;", ">"},  {"&#34;", "\""},
+                    {"&#39;", "'"}, {"&quot;", "\""}, {"&apos;", "'"}};
     if (no_args(vm, "striptags", args) != 0 || sl_jinja_to_str(vm, v, &v) != 0 ||
         sl_jinja_burn(vm, v.u.s->n_bytes / 2) != 0)
         return vm->code;
     const char *s = v.u.s->data;
     size_t n = v.u.s->n_bytes, mark = vm->out->n_bytes;
+    bool comments = true, tags = true; /* some more of them may close */
     for (size_t i = 0; i < n;) {
         const char *end = NULL;
         size_t skip = 0;
-        if (n - i >= 4 && memcmp(s + i, "<!--", 4) == 0) {
+        if (comments && n - i >= 4 && memcmp(s + i, "<!--", 4) == 0) {
             end = sl_jinja_find(s + i, n - i, "-->", 3);
             skip = end != NULL ? (size_t)(end - s) + 3 - i : 0;
-        } else if (s[i] == '<') {
+            comments = end != NULL;
+        } else if (tags && s[i] == '<') {
             end = memchr(s + i, '>', n - i);
             skip = end != NULL ? (size_t)(end - s) + 1 - i : 0;
+            tags = end != NULL;
         }
         for (size_t e = 0; e < SL_COUNT(entities) && s[i] == '&'; e++) {
             size_t len = strlen(entities[e].entity);
@@ -182,8 +183,8 @@ int sl_jinja_f_striptags(struct sl_jvm *vm, struct sl_jval v, const struct sl_ja
                 skip = len;
             }
         }
-        bool space = skip == 0 && (unsigned char)s[i] < 128 &&
-                     sl_jinja_is_space((unsigned char)s[i]);
+        bool space =
+            skip == 0 && (unsigned char)s[i] < 128 && sl_jinja_is_space((unsigned char)s[i]);
         bool after_space = vm->out->n_bytes == mark || vm->out->data[vm->out->n_bytes - 1] == ' ';
         if (skip == 0 && !(space && after_space)) {
             if (sl_jinja_put(vm, s + i, 1) != 0)
@@ -230,7 +231,8 @@ int sl_jinja_f_capitalize(struct sl_jvm *vm, struct sl_jval v, const struct sl_j
 int sl_jinja_f_title(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                      struct sl_jval *out)
 {
-    if (no_args(vm, "title", args) != 0 || soft(vm, v, &v) != 0)
+    if (no_args(vm, "title", args) != 0 || soft(vm, v, &v) != 0 ||
+        sl_jinja_burn(vm, v.u.s->n_bytes) != 0)
         return vm->code;
     const struct sl_jstr *s = v.u.s;
     size_t mark = vm->out->n_bytes;
@@ -241,8 +243,8 @@ int sl_jinja_f_title(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs 
             size_t len = 1;
             if (cp >= 128)
                 len = SL_MAX(sl_utf8_decode(s->data + i, s->n_bytes - i, &cp), 1);
-            bool sep = sl_jinja_is_space(cp) || (cp < 128 && cp != 0 &&
-                                                 strchr("-({[<", (int)cp) != NULL);
+            bool sep =
+                sl_jinja_is_space(cp) || (cp < 128 && cp != 0 && strchr("-({[<", (int)cp) != NULL);
             if (!sep && at > from)
                 break;
             i += len;
@@ -250,10 +252,14 @@ int sl_jinja_f_title(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs 
                 at = i;
         }
         size_t word = at > from ? at - from : i - from;
-        struct sl_jstr part = {.data = s->data + from, .n_bytes = word, .n_chars = SIZE_MAX};
+        size_t one = SL_MAX(sl_utf8_valid_len(s->data + from, word), 1);
+        struct sl_jstr head = {.data = s->data + from, .n_bytes = one, .n_chars = SIZE_MAX};
+        struct sl_jstr tail = {
+            .data = s->data + from + one, .n_bytes = word - one, .n_chars = SIZE_MAX};
         struct sl_jval text;
-        if (sl_jinja_recase(vm, &part, SL_JCASE_CAPITALIZE, &text) != 0 ||
-            sl_jinja_print(vm, text) != 0)
+        if (sl_jinja_recase(vm, &head, SL_JCASE_UPPER, &text) != 0 ||
+            sl_jinja_print(vm, text) != 0 ||
+            sl_jinja_recase(vm, &tail, SL_JCASE_LOWER, &text) != 0 || sl_jinja_print(vm, text) != 0)
             return vm->code;
         i = from + word;
     }
@@ -368,8 +374,7 @@ int sl_jinja_f_truncate(struct sl_jvm *vm, struct sl_jval v, const struct sl_jar
     end = a[2];
     const struct sl_jstr *end_s, *s;
     if ((end.type == SL_J_MISSING && sl_jinja_strz(vm, "...", &end) != 0) ||
-        sl_jinja_want_str(vm, "truncate", end, &end_s) != 0 ||
-        sl_jinja_length(vm, v, &n) != 0)
+        sl_jinja_want_str(vm, "truncate", end, &end_s) != 0 || sl_jinja_length(vm, v, &n) != 0)
         return vm->code;
     int64_t keep = length - (int64_t)sl_jinja_chars(end_s);
     if (keep < 0 || leeway < 0)
@@ -475,9 +480,8 @@ int sl_jinja_f_urlencode(struct sl_jvm *vm, struct sl_jval v, const struct sl_ja
             return vm->code;
         if (pair->n != 2)
             return sl_jinja_fail(vm, "urlencode needs pairs");
-        if ((!first && sl_jinja_put(vm, "&", 1) != 0) ||
-            quote_url(vm, pair->items[0], true) != 0 || sl_jinja_put(vm, "=", 1) != 0 ||
-            quote_url(vm, pair->items[1], true) != 0)
+        if ((!first && sl_jinja_put(vm, "&", 1) != 0) || quote_url(vm, pair->items[0], true) != 0 ||
+            sl_jinja_put(vm, "=", 1) != 0 || quote_url(vm, pair->items[1], true) != 0)
             return vm->code;
     }
     return vm->code != 0 ? vm->code : sl_jinja_take(vm, mark, out);
@@ -490,34 +494,6 @@ int sl_jinja_f_pprint(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs
     if (no_args(vm, "pprint", args) != 0 || sl_jinja_repr(vm, v) != 0)
         return vm->code;
     return sl_jinja_take(vm, mark, out);
-}
-
-int sl_jinja_f_filesizeformat(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
-                              struct sl_jval *out)
-{
-    static const char prefixes[] = "kMGTPEZY";
-    struct sl_jval a, f;
-    struct sl_jargs none = {0};
-    bool binary = false;
-    if (sl_jinja_params(vm, "filesizeformat", args, "binary", 0, &a) != 0 ||
-        sl_jinja_truth(vm, a, &binary) != 0 || sl_jinja_f_float(vm, v, &none, &f) != 0)
-        return vm->code;
-    char text[400];
-    double base = binary ? 1024.0 : 1000.0, unit = base;
-    if (f.u.f == 1.0) {
-        snprintf(text, sizeof text, "1 Byte");
-    } else if (f.u.f < base) {
-        snprintf(text, sizeof text, "%.0f Bytes", trunc(f.u.f));
-    } else {
-        size_t i = 0;
-        while (i < 7 && f.u.f >= unit * base) {
-            unit *= base;
-            i++;
-        }
-        char prefix = binary && i == 0 ? 'K' : prefixes[i];
-        snprintf(text, sizeof text, "%.1f %c%s", f.u.f / unit, prefix, binary ? "iB" : "B");
-    }
-    return sl_jinja_strz(vm, text, out);
 }
 
 /* ---------------------------------------------------------------- numbers */
@@ -570,16 +546,46 @@ static bool parse_float(const struct sl_jstr *s, double *out)
     return *end == '\0';
 }
 
+int sl_jinja_f_filesizeformat(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
+                              struct sl_jval *out)
+{
+    static const char prefixes[] = "kMGTPEZY";
+    struct sl_jval a, f;
+    struct sl_jargs none = {0};
+    bool binary = false;
+    if (sl_jinja_params(vm, "filesizeformat", args, "binary", 0, &a) != 0 ||
+        sl_jinja_truth(vm, a, &binary) != 0 || sl_jinja_f_float(vm, v, &none, &f) != 0)
+        return vm->code;
+    if (!sl_jinja_is_number(v) && (v.type != SL_J_STR || !parse_float(v.u.s, &f.u.f)))
+        return sl_jinja_fail(vm, "filesizeformat needs a number, not %s", sl_jinja_type_name(v));
+    char text[400];
+    double base = binary ? 1024.0 : 1000.0, unit = base;
+    if (f.u.f == 1.0) {
+        snprintf(text, sizeof text, "1 Byte");
+    } else if (f.u.f < base) {
+        snprintf(text, sizeof text, "%.0f Bytes", trunc(f.u.f) + 0.0);
+    } else {
+        size_t i = 0;
+        while (i < 7 && f.u.f >= unit * base) {
+            unit *= base;
+            i++;
+        }
+        char prefix = binary && i == 0 ? 'K' : prefixes[i];
+        snprintf(text, sizeof text, "%.1f %c%s", f.u.f / unit, prefix, binary ? "iB" : "B");
+    }
+    return sl_jinja_strz(vm, text, out);
+}
+
 /* 1: read; 0: not an integer; -1: too long for 64 bits */
 static int parse_int(const struct sl_jstr *s, int64_t base, int64_t *out)
 {
-    char text[300], *end;
+    char text[300];
     if (!clean_number(s, text, sizeof text))
         return 0;
-    bool minus = text[0] == '-';
-    char *t = text + (minus || text[0] == '+');
-    int of = t[0] != '0' ? 0 : (t[1] | 0x20) == 'x' ? 16 : (t[1] | 0x20) == 'o' ? 8
-                            : (t[1] | 0x20) == 'b' ? 2 : 0;
+    bool minus = text[0] == '-', too_long = false;
+    const char *t = text + (minus || text[0] == '+');
+    char prefix = t[0] == '0' ? (char)(t[1] | 0x20) : 0;
+    int64_t of = prefix == 'x' ? 16 : prefix == 'o' ? 8 : prefix == 'b' ? 2 : 0;
     if (base == 0) {
         base = of != 0 ? of : 10;
         if (of == 0 && t[0] == '0' && strspn(t, "0") != strlen(t))
@@ -587,13 +593,19 @@ static int parse_int(const struct sl_jstr *s, int64_t base, int64_t *out)
     }
     if (of == base && of != 0)
         t += 2;
-    if (!((*t >= '0' && *t <= '9') || ((*t | 0x20) >= 'a' && (*t | 0x20) <= 'z')))
+    if (*t == '\0')
         return 0;
-    errno = 0;
-    unsigned long long v = strtoull(t, &end, (int)base);
-    if (*end != '\0')
-        return 0;
-    if (errno == ERANGE || v > (unsigned long long)INT64_MAX + minus)
+    uint64_t v = 0;
+    for (; *t != '\0'; t++) {
+        char c = (char)(*t | 0x20);
+        int64_t digit = *t >= '0' && *t <= '9' ? *t - '0'
+                        : c >= 'a' && c <= 'z' ? c - 'a' + 10
+                                               : 99;
+        if (digit >= base)
+            return 0;
+        too_long |= !sl_mul_u64(v, (uint64_t)base, &v) || !sl_add_u64(v, (uint64_t)digit, &v);
+    }
+    if (too_long || v > (uint64_t)INT64_MAX + minus)
         return -1;
     *out = minus ? (int64_t)(0 - v) : (int64_t)v;
     return 1;
@@ -705,7 +717,7 @@ int sl_jinja_f_round(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs 
         double scale = pow(10.0, (double)precision);
         if (!isfinite(x * scale))
             return sl_jinja_fail(vm, "cannot convert float infinity to integer");
-        *out = sl_jinja_float((ceiling ? ceil(x * scale) : floor(x * scale)) / scale);
+        *out = sl_jinja_float(((ceiling ? ceil(x * scale) : floor(x * scale)) + 0.0) / scale);
     }
     return 0;
 }
@@ -723,9 +735,8 @@ int sl_jinja_f_default(struct sl_jvm *vm, struct sl_jval v, const struct sl_jarg
         return vm->code;
     *out = v;
     if (v.type == SL_J_UNDEFINED || !truth)
-        *out = a[0].type != SL_J_MISSING
-                   ? a[0]
-                   : (struct sl_jval){.type = SL_J_STR, .u.s = &vm->empty};
+        *out = a[0].type != SL_J_MISSING ? a[0]
+                                         : (struct sl_jval){.type = SL_J_STR, .u.s = &vm->empty};
     return 0;
 }
 

@@ -292,8 +292,8 @@ int sl_jinja_f_join(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *
         return vm->code;
     size_t mark = vm->out->n_bytes;
     for (bool first = true; sl_jinja_next(vm, &seq, &item); first = false)
-        if ((!first && sl_jinja_print(vm, sep) != 0) || get_path(vm, item, a[1], none, &item) != 0 ||
-            sl_jinja_print(vm, item) != 0)
+        if ((!first && sl_jinja_print(vm, sep) != 0) ||
+            get_path(vm, item, a[1], none, &item) != 0 || sl_jinja_print(vm, item) != 0)
             return vm->code;
     return vm->code != 0 ? vm->code : sl_jinja_take(vm, mark, out);
 }
@@ -324,10 +324,8 @@ static int map_how(struct sl_jvm *vm, const struct sl_jargs *args, struct applie
 {
     *how = (struct applied){0};
     if (args->n_pos > 0) {
-        how->args = (struct sl_jargs){.pos = args->pos + 1,
-                                      .n_pos = args->n_pos - 1,
-                                      .kw = args->kw,
-                                      .n_kw = args->n_kw};
+        how->args = (struct sl_jargs){
+            .pos = args->pos + 1, .n_pos = args->n_pos - 1, .kw = args->kw, .n_kw = args->n_kw};
         if (name_arg(vm, args->pos[0], how) != 0)
             return vm->code;
         const struct sl_jstr *s = args->pos[0].u.s;
@@ -618,9 +616,10 @@ static size_t chars_in(const char *s, size_t n)
     return sl_jinja_chars(&t);
 }
 
-static int put_wrapped(struct sl_jvm *vm, struct wrap *w, const char *s, size_t n)
+/* Python's textwrap keeps the space at the end of a full line that a long word follows. */
+static int put_wrapped(struct sl_jvm *vm, struct wrap *w, const char *s, size_t n, bool keep)
 {
-    while (n > 0 && (s[n - 1] == ' ' || s[n - 1] == '\t'))
+    while (!keep && n > 0 && (s[n - 1] == ' ' || s[n - 1] == '\t'))
         n--;
     if (n == 0)
         return 0;
@@ -630,35 +629,54 @@ static int put_wrapped(struct sl_jvm *vm, struct wrap *w, const char *s, size_t 
     return sl_jinja_put(vm, s, n);
 }
 
+/* The bytes of the first `chars` characters, which must be there. */
+static size_t bytes_of(const char *s, size_t chars)
+{
+    size_t i = 0;
+    for (; chars > 0; chars--)
+        for (i++; ((unsigned char)s[i] & 0xC0) == 0x80; i++)
+            ;
+    return i;
+}
+
 static int wrap_line(struct sl_jvm *vm, struct wrap *w, const char *s, size_t n)
 {
     size_t from = 0, at = 0, used = 0; /* the line is s[from, at) with `used` characters */
+    size_t len = 0, chars = 0;         /* what is left of the chunk at `at` */
     bool first = true;
     if (sl_jinja_burn(vm, 1 + n / 2) != 0)
         return vm->code;
     while (at < n) {
-        size_t len = chunk_len(s + at, n - at, w->on_hyphens), chars = chars_in(s + at, len);
+        if (len == 0) {
+            len = chunk_len(s + at, n - at, w->on_hyphens);
+            chars = chars_in(s + at, len);
+        }
         bool space = s[at] == ' ' || s[at] == '\t';
         if (used == 0 && space && !first) { /* white space does not begin a line */
             from = at += len;
+            len = 0;
             continue;
         }
         if (used + chars <= w->width) {
             used += chars;
             at += len;
+            len = 0;
             continue;
         }
+        bool keep = w->break_long && chars > w->width && used == w->width && !space;
         if (chars > w->width && (w->break_long || used == 0) && !space) {
-            struct sl_jstr word = {.data = s + at, .n_bytes = len, .n_chars = SIZE_MAX};
-            at += w->break_long ? sl_jinja_offset(&word, w->width - used) : len;
+            size_t take = w->break_long ? bytes_of(s + at, w->width - used) : len;
+            chars -= w->break_long ? w->width - used : chars;
+            len -= take;
+            at += take;
         }
-        if (put_wrapped(vm, w, s + from, at - from) != 0)
+        if (put_wrapped(vm, w, s + from, at - from, keep) != 0)
             return vm->code;
         from = at;
         used = 0;
         first = false;
     }
-    return put_wrapped(vm, w, s + from, at - from);
+    return put_wrapped(vm, w, s + from, at - from, false);
 }
 
 int sl_jinja_f_wordwrap(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,

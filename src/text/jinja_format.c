@@ -19,7 +19,7 @@ struct spec {
     char align; /* < > ^ = or 0 */
     char sign;  /* + space - or 0 */
     bool alternate, zero;
-    char comma; /* , or _ between thousands */
+    char comma;               /* , or _ between thousands */
     int64_t width, precision; /* precision -1: not given */
     char type;                /* 0: by the value */
 };
@@ -333,9 +333,10 @@ int sl_jinja_percent(struct sl_jvm *vm, const struct sl_jstr *fmt, struct sl_jva
         if (percent_one(vm, &p) != 0)
             return vm->code;
     }
-    if (arg.type == SL_J_TUPLE ? p.used < arg.u.list->n && !p.keyed
-                               : p.used == 0 && arg.type != SL_J_DICT && arg.type != SL_J_LIST &&
-                                     !p.keyed)
+    /* a lone value must be used, unless it could be looked into by key */
+    bool by_key = arg.type == SL_J_DICT || arg.type == SL_J_LIST || arg.type == SL_J_RANGE ||
+                  arg.type == SL_J_UNDEFINED;
+    if (!p.keyed && (arg.type == SL_J_TUPLE ? p.used < arg.u.list->n : p.used == 0 && !by_key))
         return sl_jinja_fail(vm, "not all arguments converted during string formatting");
     return sl_jinja_take(vm, mark, out);
 }
@@ -365,8 +366,7 @@ static int named_arg(struct sl_jvm *vm, struct braces *b, const char *name, size
         return 0;
     }
     for (size_t i = 0; i < b->args->n_kw; i++)
-        if (b->args->kw[i].name->n_bytes == n &&
-            memcmp(b->args->kw[i].name->data, name, n) == 0) {
+        if (b->args->kw[i].name->n_bytes == n && memcmp(b->args->kw[i].name->data, name, n) == 0) {
             *out = b->args->kw[i].value;
             return 0;
         }

@@ -157,9 +157,9 @@ static int iso_week(const struct tm *tm, int *year)
 
 static const char *const days[] = {"Sunday",   "Monday", "Tuesday", "Wednesday",
                                    "Thursday", "Friday", "Saturday"};
-static const char *const months[] = {"January", "February", "March",     "April",
-                                     "May",     "June",     "July",      "August",
-                                     "September", "October", "November", "December"};
+static const char *const months[] = {"January",   "February", "March",    "April",
+                                     "May",       "June",     "July",     "August",
+                                     "September", "October",  "November", "December"};
 
 /* One conversion; false: not known, which prints it as it is, like glibc. pad: '-' '_' or 0. */
 static bool conversion(char c, char pad, const struct tm *tm, int64_t now, char *out, size_t cap)
@@ -173,13 +173,24 @@ static bool conversion(char c, char pad, const struct tm *tm, int64_t now, char 
         const char *fmt;
         int v;
     } numbers[] = {
-        {'d', two, tm->tm_mday},      {'e', space, tm->tm_mday}, {'m', two, tm->tm_mon + 1},
-        {'y', two, (tm->tm_year + 1900) % 100},                  {'H', two, tm->tm_hour},
-        {'I', two, hour12},           {'k', space, tm->tm_hour}, {'l', space, hour12},
-        {'M', two, tm->tm_min},       {'S', two, tm->tm_sec},    {'j', three, tm->tm_yday + 1},
-        {'C', two, (tm->tm_year + 1900) / 100},                  {'G', "%d", iso_year},
-        {'V', two, week},             {'g', two, iso_year % 100}, {'w', "%d", tm->tm_wday},
-        {'u', "%d", (tm->tm_wday + 6) % 7 + 1},                  {'Y', "%d", tm->tm_year + 1900},
+        {'d', two, tm->tm_mday},
+        {'e', space, tm->tm_mday},
+        {'m', two, tm->tm_mon + 1},
+        {'y', two, (tm->tm_year + 1900) % 100},
+        {'H', two, tm->tm_hour},
+        {'I', two, hour12},
+        {'k', space, tm->tm_hour},
+        {'l', space, hour12},
+        {'M', two, tm->tm_min},
+        {'S', two, tm->tm_sec},
+        {'j', three, tm->tm_yday + 1},
+        {'C', two, (tm->tm_year + 1900) / 100},
+        {'G', "%d", iso_year},
+        {'V', two, week},
+        {'g', two, iso_year % 100},
+        {'w', "%d", tm->tm_wday},
+        {'u', "%d", (tm->tm_wday + 6) % 7 + 1},
+        {'Y', "%d", tm->tm_year + 1900},
         {'U', two, (tm->tm_yday + 7 - tm->tm_wday) / 7},
         {'W', two, (tm->tm_yday + 7 - (tm->tm_wday + 6) % 7) / 7},
     };

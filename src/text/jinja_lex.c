@@ -136,6 +136,10 @@ static void pass_end(struct sl_jparser *p, char sign, bool trim_newline)
 static void skip_comment(struct sl_jparser *p, size_t open, char sign)
 {
     size_t from = open + 2 + (sign != 0), end = from;
+    if (from == p->n) { /* jinja2 takes an opening at the very end for an empty comment */
+        advance(p, from);
+        return;
+    }
     while (!at(p, end, "#}")) {
         if (end >= p->n) {
             sl_jparse_fail(p, "Missing end of comment tag");
@@ -143,9 +147,8 @@ static void skip_comment(struct sl_jparser *p, size_t open, char sign)
         }
         end++;
     }
-    char end_sign = end > from && (p->src[end - 1] == '-' || p->src[end - 1] == '+')
-                        ? p->src[end - 1]
-                        : 0;
+    char end_sign =
+        end > from && (p->src[end - 1] == '-' || p->src[end - 1] == '+') ? p->src[end - 1] : 0;
     advance(p, end - (end_sign != 0));
     pass_end(p, end_sign, true);
 }
@@ -180,10 +183,11 @@ static bool lex_raw(struct sl_jparser *p, struct sl_jtoken *tok, size_t end_at)
     advance(p, end_at);
     pass_end(p, sign_at(p, end_at), false);
     size_t from = p->pos, open = from;
+    if (from == p->n)
+        return false; /* as with comments */
     while (match_word_tag(p, open, "endraw", true, &end_at) == 0) {
-        const char *brace = open + 1 < p->n
-                                ? memchr(p->src + open + 1, '{', p->n - open - 1)
-                                : NULL;
+        const char *brace =
+            open + 1 < p->n ? memchr(p->src + open + 1, '{', p->n - open - 1) : NULL;
         if (brace == NULL) {
             sl_jparse_fail(p, "Missing end of raw directive");
             return false;
@@ -314,9 +318,9 @@ static void lex_int(struct sl_jparser *p, struct sl_jtoken *tok)
     }
     end = digits_end(p, from, base);
     if (base == 10 && p->src[p->pos] == '0') { /* 0 and 00, but 01 is 0 and then 1 */
-        for (end = from + 1; end < p->n && (p->src[end] == '0' ||
-                                            (p->src[end] == '_' && end + 1 < p->n &&
-                                             p->src[end + 1] == '0'));)
+        for (end = from + 1;
+             end < p->n && (p->src[end] == '0' ||
+                            (p->src[end] == '_' && end + 1 < p->n && p->src[end + 1] == '0'));)
             end++;
     }
     uint64_t v = 0;
@@ -495,8 +499,8 @@ static void lex_tag(struct sl_jparser *p, struct sl_jtoken *tok)
         else
             lex_int(p, tok);
     } else if (is_name_byte(c)) {
-        for (end = p->pos; end < p->n && is_name_byte(p->src[end]) &&
-                           space_len(p->src + end, p->n - end) == 0;)
+        for (end = p->pos;
+             end < p->n && is_name_byte(p->src[end]) && space_len(p->src + end, p->n - end) == 0;)
             end++;
         tok->type = SL_JT_NAME;
         tok->s = p->src + p->pos;

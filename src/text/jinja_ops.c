@@ -225,8 +225,8 @@ static bool is_seq(struct sl_jval v)
 
 static int add(struct sl_jvm *vm, struct sl_jval a, struct sl_jval b, struct sl_jval *out)
 {
-    if (vm->javascript && (a.type == SL_J_STR || b.type == SL_J_STR) &&
-        a.type != SL_J_UNDEFINED && b.type != SL_J_UNDEFINED)
+    if (vm->javascript && (a.type == SL_J_STR || b.type == SL_J_STR) && a.type != SL_J_UNDEFINED &&
+        b.type != SL_J_UNDEFINED)
         if (sl_jinja_to_str(vm, a, &a) != 0 || sl_jinja_to_str(vm, b, &b) != 0)
             return vm->code;
     if (a.type == SL_J_STR && b.type == SL_J_STR) {

@@ -2,9 +2,9 @@
  *
  * The statement half of the parser: bodies are lists of nodes linked by next.
  */
+#include "text/jinja_parse.h"
 #include "base/check.h"
 #include "base/hash.h"
-#include "text/jinja_parse.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -177,8 +177,8 @@ static struct sl_jnode *parse_block(struct sl_jparser *p, const char *const *end
 
 static struct sl_jnode *parse_for(struct sl_jparser *p)
 {
-    static const char *const body_ends[] = {"endfor", "else", NULL}, *const else_ends[] = {
-                                                                         "endfor", NULL};
+    static const char *const body_ends[] = {"endfor", "else", NULL}, *const else_ends[] = {"endfor",
+                                                                                           NULL};
     struct sl_jnode *s = sl_jparse_node(p, SL_JN_FOR);
     sl_jlex_next(p);
     if (s == NULL || (s->a = sl_jparse_target(p, false, "in")) == NULL)
@@ -429,6 +429,12 @@ static struct sl_jnode *parse_scope(struct sl_jparser *p)
     size_t n = p->cur.n;
     if (p->cur.type != SL_JT_NAME)
         sl_jparse_fail(p, "expected the name of a block");
+    s->sym = sl_jparse_sym(p, name, n);
+    for (const struct sl_jnode *b = p->blocks; b != NULL; b = b->a)
+        if (b->sym == s->sym)
+            sl_jparse_fail(p, "block '%.*s' defined twice", (int)SL_MIN(n, 60), name);
+    s->a = p->blocks; /* the block before this one */
+    p->blocks = s;
     sl_jlex_next(p);
     bool scoped = sl_jparse_skip_name(p, "scoped");
     s->op = !scoped; /* sees the variables of the template only */

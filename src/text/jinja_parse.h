@@ -61,10 +61,11 @@ struct sl_jparser {
     bool has_ahead;
     /* parser */
     unsigned depth;
-    unsigned loops; /* loops around, inside the innermost macro */
-    bool soft;      /* unknown filters are an error only when reached */
+    unsigned loops;     /* loops around, inside the innermost macro */
+    bool soft;          /* unknown filters are an error only when reached */
     unsigned n_unknown; /* unknown filters and tests of this statement outside conditions */
     const struct sl_jstr *unknown;
+    struct sl_jnode *blocks; /* seen so far, the last first */
     struct sl_jmacro_scope *macro;
     struct sl_jsym *syms; /* hash table of n_syms names */
     size_t syms_cap, n_syms;

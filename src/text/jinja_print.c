@@ -40,7 +40,12 @@ size_t sl_jinja_float_repr(double x, char out[40])
     for (; *s != 'e' && *s != '\0'; s++)
         if (*s >= '0' && *s <= '9' && n < sizeof digits)
             digits[n++] = *s;
-    long exp = *s == 'e' ? strtol(s + 1, NULL, 10) : 0;
+    long exp = 0;
+    bool small = *s == 'e' && s[1] == '-';
+    if (*s == 'e') /* a sign always follows */
+        for (s += 2; *s >= '0' && *s <= '9'; s++)
+            exp = exp * 10 + (*s - '0');
+    exp = small ? -exp : exp;
     while (n > 1 && digits[n - 1] == '0')
         n--;
     if (exp < -4 || exp >= 16) {
@@ -49,8 +54,7 @@ size_t sl_jinja_float_repr(double x, char out[40])
             out[at++] = '.';
         for (size_t i = 1; i < n; i++)
             out[at++] = digits[i];
-        return at + (size_t)snprintf(out + at, 40 - at, "e%c%02ld", exp < 0 ? '-' : '+',
-                                     labs(exp));
+        return at + (size_t)snprintf(out + at, 40 - at, "e%c%02ld", exp < 0 ? '-' : '+', labs(exp));
     }
     if (exp < 0) {
         out[at++] = '0';
@@ -86,6 +90,8 @@ static int put_float(struct sl_jvm *vm, double x)
 static int repr_escape(struct sl_jvm *vm, uint32_t cp, const char *s, size_t len, char quote)
 {
     char text[12];
+    if (sl_jinja_burn(vm, 20) != 0)
+        return vm->code;
     if (cp == (uint32_t)quote || cp == '\\')
         snprintf(text, sizeof text, "\\%c", (char)cp);
     else if (cp == '\n' || cp == '\r' || cp == '\t')
@@ -269,6 +275,8 @@ static int json_escape(struct sl_jvm *vm, uint32_t cp)
     static const char from[] = "\"\\\b\f\n\r\t", to[] = "\"\\bfnrt";
     char text[16];
     const char *simple = cp < 128 && cp != 0 ? strchr(from, (int)cp) : NULL;
+    if (sl_jinja_burn(vm, 20) != 0)
+        return vm->code;
     if (simple != NULL)
         snprintf(text, sizeof text, "\\%c", to[simple - from]);
     else if (cp < 0x10000)

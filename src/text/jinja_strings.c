@@ -17,18 +17,35 @@ const char *sl_jinja_find(const char *hay, size_t n, const char *needle, size_t 
     return m == 0 ? hay : m > n ? NULL : memmem(hay, n, needle, m);
 }
 
+/* Backwards with a rolling hash, because comparing at every place would cost n * m. */
 static const char *find_last(const char *hay, size_t n, const char *needle, size_t m)
 {
+    const uint64_t base = 0x9E3779B97F4A7C15u;
     if (m > n)
         return NULL;
     if (m == 0)
         return hay + n;
+    if (m == 1)
+        return memrchr(hay, *needle, n);
+    uint64_t want = 0, have = 0, top = 1; /* sums of byte * base^(place from the start) */
+    for (size_t i = m; i > 0; i--) {
+        want = want * base + (unsigned char)needle[i - 1];
+        have = have * base + (unsigned char)hay[n - m + i - 1];
+        top = i > 1 ? top * base : top;
+    }
     for (const char *s = hay + (n - m);; s--) {
-        if (*s == *needle && memcmp(s, needle, m) == 0)
+        if (have == want && memcmp(s, needle, m) == 0)
             return s;
         if (s == hay)
             return NULL;
+        have = (have - (unsigned char)s[m - 1] * top) * base + (unsigned char)s[-1];
     }
+}
+
+/* Fuel for one search; long needles make memmem slower. */
+static uint64_t find_cost(size_t n, size_t m)
+{
+    return 1 + (m <= 1 ? n / 16 : m <= 8 ? n / 4 : n / 2);
 }
 
 static size_t count_chars(const char *s, size_t n)
@@ -66,14 +83,12 @@ static int find_method(struct sl_jvm *vm, const struct sl_jstr *s, unsigned id,
     if (sl_jinja_params(vm, "find()", args, "sub,start,end", 1, a) != 0 ||
         sl_jinja_want_str(vm, "find()", a[0], &sub) != 0 ||
         clip(vm, s, a[1], a[2], &from, &to, &in_range) != 0 ||
-        sl_jinja_burn(vm, s->n_bytes / 4) != 0)
-        return vm->code;
-    if (last && sl_jinja_burn(vm, s->n_bytes / 4) != 0)
+        sl_jinja_burn(vm, find_cost(s->n_bytes, last ? 9 : sub->n_bytes)) != 0)
         return vm->code;
     const char *hit = NULL;
     if (in_range)
-        hit = (last ? find_last : sl_jinja_find)(s->data + from, to - from, sub->data,
-                                                 sub->n_bytes);
+        hit =
+            (last ? find_last : sl_jinja_find)(s->data + from, to - from, sub->data, sub->n_bytes);
     if (hit == NULL && (id == M(index) || id == M(rindex)))
         return sl_jinja_fail(vm, "substring not found");
     *out = sl_jinja_int(hit != NULL ? (int64_t)count_chars(s->data, (size_t)(hit - s->data)) : -1);
@@ -91,7 +106,7 @@ static int count_method(struct sl_jvm *vm, const struct sl_jstr *s, const struct
     if (sl_jinja_params(vm, "count()", args, "sub,start,end", 1, a) != 0 ||
         sl_jinja_want_str(vm, "count()", a[0], &sub) != 0 ||
         clip(vm, s, a[1], a[2], &from, &to, &in_range) != 0 ||
-        sl_jinja_burn(vm, s->n_bytes / 4) != 0)
+        sl_jinja_burn(vm, find_cost(s->n_bytes, sub->n_bytes)) != 0)
         return vm->code;
     if (sub->n_bytes == 0) {
         *out = sl_jinja_int(in_range ? (int64_t)count_chars(s->data + from, to - from) + 1 : 0);
@@ -181,7 +196,7 @@ int sl_jinja_strip(struct sl_jvm *vm, struct sl_jval v, const struct sl_jstr *ch
     }
     size_t set = chars != NULL ? chars->n_bytes : 16;
     size_t gone = s->n_bytes - (to - from);
-    if (sl_jinja_burn(vm, 1 + gone / 4 * (1 + set / 16)) != 0)
+    if (sl_jinja_burn(vm, 1 + gone / 2 * (1 + set / 16)) != 0)
         return vm->code;
     *out = v;
     if (gone == 0)
@@ -210,8 +225,7 @@ static int push_part(struct sl_jvm *vm, struct sl_jlist *l, const char *s, size_
     return sl_jinja_borrow(vm, s, n, &v) != 0 ? vm->code : sl_jinja_push(vm, l, v);
 }
 
-static int split_space(struct sl_jvm *vm, const struct sl_jstr *s, int64_t max,
-                       struct sl_jlist *l)
+static int split_space(struct sl_jvm *vm, const struct sl_jstr *s, int64_t max, struct sl_jlist *l)
 {
     size_t i = 0;
     for (;;) {
@@ -243,8 +257,7 @@ static size_t skip_back(const char *s, size_t end, bool spaces)
 }
 
 /* From the end; parts are pushed last first and turned round by the caller. */
-static int rsplit_space(struct sl_jvm *vm, const struct sl_jstr *s, int64_t max,
-                        struct sl_jlist *l)
+static int rsplit_space(struct sl_jvm *vm, const struct sl_jstr *s, int64_t max, struct sl_jlist *l)
 {
     size_t end = s->n_bytes;
     for (;;) {
@@ -267,9 +280,11 @@ static int split_sep(struct sl_jvm *vm, const struct sl_jstr *s, const struct sl
     const char *at = s->data, *end = s->data + s->n_bytes;
     if (sep->n_bytes == 0)
         return sl_jinja_fail(vm, "empty separator");
+    if (sl_jinja_burn(vm, find_cost(s->n_bytes, from_end ? 9 : sep->n_bytes)) != 0)
+        return vm->code;
     while (max != 0) {
-        const char *hit = (from_end ? find_last : sl_jinja_find)(at, (size_t)(end - at), sep->data,
-                                                                 sep->n_bytes);
+        const char *hit =
+            (from_end ? find_last : sl_jinja_find)(at, (size_t)(end - at), sep->data, sep->n_bytes);
         if (hit == NULL)
             break;
         int code;
@@ -379,12 +394,12 @@ static int partition_method(struct sl_jvm *vm, struct sl_jval self, unsigned id,
     struct sl_jlist *l = sl_jinja_list(vm, 3);
     if (l == NULL || sl_jinja_params(vm, "partition()", args, "sep", 1, &sep_val) != 0 ||
         sl_jinja_want_str(vm, "partition()", sep_val, &sep) != 0 ||
-        sl_jinja_burn(vm, s->n_bytes / 4) != 0)
+        sl_jinja_burn(vm, find_cost(s->n_bytes, last ? 9 : sep->n_bytes)) != 0)
         return vm->code;
     if (sep->n_bytes == 0)
         return sl_jinja_fail(vm, "empty separator");
-    const char *hit = (last ? find_last : sl_jinja_find)(s->data, s->n_bytes, sep->data,
-                                                         sep->n_bytes);
+    const char *hit =
+        (last ? find_last : sl_jinja_find)(s->data, s->n_bytes, sep->data, sep->n_bytes);
     size_t at = hit != NULL ? (size_t)(hit - s->data) : last ? 0 : s->n_bytes;
     size_t skip = hit != NULL ? sep->n_bytes : 0;
     if (push_part(vm, l, s->data, at) != 0 || push_part(vm, l, sep->data, skip) != 0 ||
@@ -400,7 +415,7 @@ int sl_jinja_replace(struct sl_jvm *vm, const struct sl_jstr *s, const struct sl
                      const struct sl_jstr *new_, int64_t max, struct sl_jval *out)
 {
     size_t mark = vm->out->n_bytes, i = 0;
-    if (sl_jinja_burn(vm, 1 + s->n_bytes / 4) != 0)
+    if (sl_jinja_burn(vm, find_cost(s->n_bytes, old->n_bytes)) != 0)
         return vm->code;
     if (old->n_bytes == 0) { /* between all characters and at both ends */
         while (max != 0) {
@@ -738,9 +753,12 @@ int sl_jinja_str_method(struct sl_jvm *vm, struct sl_jval self, unsigned id,
     struct sl_jlist *l;
     bool keep = false;
     switch (id) {
-    case M(strip): case M(lstrip): case M(rstrip):
+    case M(strip):
+    case M(lstrip):
+    case M(rstrip):
         return strip_method(vm, self, id, args, out);
-    case M(split): case M(rsplit):
+    case M(split):
+    case M(rsplit):
         return split_method(vm, s, id, args, out);
     case M(splitlines):
         if (sl_jinja_params(vm, "splitlines()", args, "keepends", 0, &a) != 0 ||
@@ -748,9 +766,13 @@ int sl_jinja_str_method(struct sl_jvm *vm, struct sl_jval self, unsigned id,
             return vm->code;
         *out = sl_jinja_list_val(l);
         return 0;
-    case M(startswith): case M(endswith):
+    case M(startswith):
+    case M(endswith):
         return affix_method(vm, s, id, args, out);
-    case M(find): case M(rfind): case M(index): case M(rindex):
+    case M(find):
+    case M(rfind):
+    case M(index):
+    case M(rindex):
         return find_method(vm, s, id, args, out);
     case M(count):
         return count_method(vm, s, args, out);
@@ -758,14 +780,23 @@ int sl_jinja_str_method(struct sl_jvm *vm, struct sl_jval self, unsigned id,
         return replace_method(vm, s, args, out);
     case M(join):
         return join_method(vm, s, args, out);
-    case M(partition): case M(rpartition):
+    case M(partition):
+    case M(rpartition):
         return partition_method(vm, self, id, args, out);
-    case M(upper): case M(lower): case M(capitalize): case M(title): case M(swapcase):
+    case M(upper):
+    case M(lower):
+    case M(capitalize):
+    case M(title):
+    case M(swapcase):
     case M(casefold):
         return recase_method(vm, s, id, args, out);
-    case M(ljust): case M(rjust): case M(center): case M(zfill):
+    case M(ljust):
+    case M(rjust):
+    case M(center):
+    case M(zfill):
         return pad_method(vm, self, id, args, out);
-    case M(removeprefix): case M(removesuffix):
+    case M(removeprefix):
+    case M(removesuffix):
         return remove_affix(vm, self, id, args, out);
     case M(expandtabs):
         return expand_tabs(vm, s, args, out);

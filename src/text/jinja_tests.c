@@ -46,19 +46,45 @@ static const struct {
     const char *name;
     uint8_t id, n_args;
 } tests[] = {
-    {"odd", T_ODD, 0},           {"even", T_EVEN, 0},         {"divisibleby", T_DIVISIBLEBY, 1},
-    {"defined", T_DEFINED, 0},   {"undefined", T_UNDEFINED, 0}, {"filter", T_FILTER, 0},
-    {"test", T_TEST, 0},         {"none", T_NONE, 0},         {"boolean", T_BOOLEAN, 0},
-    {"false", T_FALSE, 0},       {"true", T_TRUE, 0},         {"integer", T_INTEGER, 0},
-    {"float", T_FLOAT, 0},       {"lower", T_LOWER, 0},       {"upper", T_UPPER, 0},
-    {"string", T_STRING, 0},     {"mapping", T_MAPPING, 0},   {"number", T_NUMBER, 0},
-    {"sequence", T_SEQUENCE, 0}, {"iterable", T_ITERABLE, 0}, {"callable", T_CALLABLE, 0},
-    {"sameas", T_SAMEAS, 1},     {"escaped", T_ESCAPED, 0},   {"in", T_IN, 1},
-    {"==", T_EQ, 1},             {"eq", T_EQ, 1},             {"equalto", T_EQ, 1},
-    {"!=", T_NE, 1},             {"ne", T_NE, 1},             {">", T_GT, 1},
-    {"gt", T_GT, 1},             {"greaterthan", T_GT, 1},    {">=", T_GE, 1},
-    {"ge", T_GE, 1},             {"<", T_LT, 1},              {"lt", T_LT, 1},
-    {"lessthan", T_LT, 1},       {"<=", T_LE, 1},             {"le", T_LE, 1},
+    {"odd", T_ODD, 0},
+    {"even", T_EVEN, 0},
+    {"divisibleby", T_DIVISIBLEBY, 1},
+    {"defined", T_DEFINED, 0},
+    {"undefined", T_UNDEFINED, 0},
+    {"filter", T_FILTER, 0},
+    {"test", T_TEST, 0},
+    {"none", T_NONE, 0},
+    {"boolean", T_BOOLEAN, 0},
+    {"false", T_FALSE, 0},
+    {"true", T_TRUE, 0},
+    {"integer", T_INTEGER, 0},
+    {"float", T_FLOAT, 0},
+    {"lower", T_LOWER, 0},
+    {"upper", T_UPPER, 0},
+    {"string", T_STRING, 0},
+    {"mapping", T_MAPPING, 0},
+    {"number", T_NUMBER, 0},
+    {"sequence", T_SEQUENCE, 0},
+    {"iterable", T_ITERABLE, 0},
+    {"callable", T_CALLABLE, 0},
+    {"sameas", T_SAMEAS, 1},
+    {"escaped", T_ESCAPED, 0},
+    {"in", T_IN, 1},
+    {"==", T_EQ, 1},
+    {"eq", T_EQ, 1},
+    {"equalto", T_EQ, 1},
+    {"!=", T_NE, 1},
+    {"ne", T_NE, 1},
+    {">", T_GT, 1},
+    {"gt", T_GT, 1},
+    {"greaterthan", T_GT, 1},
+    {">=", T_GE, 1},
+    {"ge", T_GE, 1},
+    {"<", T_LT, 1},
+    {"lt", T_LT, 1},
+    {"lessthan", T_LT, 1},
+    {"<=", T_LE, 1},
+    {"le", T_LE, 1},
 };
 
 unsigned sl_jinja_test_find(const char *name, size_t n)
@@ -157,10 +183,12 @@ static bool is_kind(unsigned id, struct sl_jval v)
     }
 }
 
-int sl_jinja_test(struct sl_jvm *vm, unsigned number, struct sl_jval v,
-                  const struct sl_jargs *args, bool *out)
+int sl_jinja_test(struct sl_jvm *vm, unsigned number, struct sl_jval v, const struct sl_jargs *args,
+                  bool *out)
 {
     struct sl_jval arg = {0};
+    uint64_t hash;
+    bool hashable;
     if (number == 0)
         return sl_jinja_fail(vm, "no such test");
     unsigned id = tests[number - 1].id;
@@ -195,6 +223,13 @@ int sl_jinja_test(struct sl_jvm *vm, unsigned number, struct sl_jval v,
         return sl_jinja_compare(vm, SL_JOP_LT, v, arg, out);
     case T_LE:
         return sl_jinja_compare(vm, SL_JOP_LE, v, arg, out);
+    case T_FILTER:
+    case T_TEST:
+        if (sl_jinja_hash(vm, v, &hash, &hashable) != 0)
+            return vm->code;
+        if (!hashable)
+            return sl_jinja_fail(vm, "unhashable type: '%s'", sl_jinja_type_name(v));
+        /* fall through */
     default:
         *out = is_kind(id, v);
         return 0;

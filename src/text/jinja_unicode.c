@@ -5,21 +5,7 @@
  */
 #include "base/check.h"
 #include "text/jinja.h"
-
-struct range {
-    uint32_t first, last;
-};
-
-struct case_run { /* every stride-th character from first to last moves by delta */
-    uint32_t first, last, stride;
-    int32_t delta;
-};
-
-struct case_full {
-    uint32_t cp, to[3];
-};
-
-#include "text/jinja_unicode_data.h"
+#include "text/jinja_unicode_data.inc"
 
 static bool in_ranges(const struct range *r, size_t n, uint32_t cp)
 {
@@ -129,8 +115,7 @@ uint32_t sl_jinja_lower(uint32_t cp)
 
 size_t sl_jinja_upper(uint32_t cp, uint32_t out[3])
 {
-    const struct case_full *f =
-        cp < 128 ? NULL : find_full(full_upper, SL_COUNT(full_upper), cp);
+    const struct case_full *f = cp < 128 ? NULL : find_full(full_upper, SL_COUNT(full_upper), cp);
     if (f != NULL)
         return copy_full(f, out);
     if (cp < 128)
@@ -142,7 +127,6 @@ size_t sl_jinja_upper(uint32_t cp, uint32_t out[3])
 
 size_t sl_jinja_titlecase(uint32_t cp, uint32_t out[3])
 {
-    const struct case_full *f =
-        cp < 128 ? NULL : find_full(full_title, SL_COUNT(full_title), cp);
+    const struct case_full *f = cp < 128 ? NULL : find_full(full_title, SL_COUNT(full_title), cp);
     return f != NULL ? copy_full(f, out) : sl_jinja_upper(cp, out);
 }

@@ -271,8 +271,7 @@ int sl_jinja_extend(struct sl_jvm *vm, const struct sl_jlist *a, const struct sl
     return 0;
 }
 
-int sl_jinja_generator(struct sl_jvm *vm, struct sl_jlist *l, const char *name,
-                       struct sl_jval *out)
+int sl_jinja_generator(struct sl_jvm *vm, struct sl_jlist *l, const char *name, struct sl_jval *out)
 {
     if (vm->javascript) {
         *out = sl_jinja_list_val(l);

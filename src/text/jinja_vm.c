@@ -35,8 +35,8 @@ void *sl_jinja_alloc(struct sl_jvm *vm, size_t n_bytes)
     if (sl_jinja_burn(vm, 3 + n_bytes / 64) != 0)
         return NULL;
     size_t total;
-    bool too_much = !sl_add_size(vm->arena.used_bytes, n_bytes, &total) ||
-                    total > vm->arena.max_bytes - 16;
+    bool too_much =
+        !sl_add_size(vm->arena.used_bytes, n_bytes, &total) || total > vm->arena.max_bytes - 16;
     void *p = too_much ? NULL : sl_arena_alloc(&vm->arena, n_bytes);
     if (p == NULL && vm->code == 0) {
         if (too_much)
@@ -57,7 +57,9 @@ void *sl_jinja_array(struct sl_jvm *vm, size_t n, size_t size)
 
 int sl_jinja_put(struct sl_jvm *vm, const char *s, size_t n)
 {
-    if (sl_jinja_burn(vm, 1 + n / 64) != 0)
+    if (n == 0)
+        return 0;
+    if (sl_jinja_burn(vm, 2 + n / 64) != 0)
         return vm->code;
     if (n > vm->out_limit - vm->out->n_bytes)
         return sl_jinja_fail(vm, "the output is too long");

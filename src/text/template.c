@@ -71,8 +71,7 @@ static int from_array(struct sl_jvm *vm, const json_t *j, unsigned depth, struct
         return vm->code;
     for (size_t i = 0; i < json_array_size(j); i++) {
         struct sl_jval v;
-        if (from_json(vm, json_array_get(j, i), depth + 1, &v) != 0 ||
-            sl_jinja_push(vm, l, v) != 0)
+        if (from_json(vm, json_array_get(j, i), depth + 1, &v) != 0 || sl_jinja_push(vm, l, v) != 0)
             return vm->code;
     }
     *out = sl_jinja_list_val(l);
@@ -148,8 +147,8 @@ int sl_template_render(const struct sl_template *t, const json_t *vars, int64_t 
         .err = err,
         .empty = {.data = ""},
     };
-    vm.arena.max_bytes = limits->max_memory != 0 ? SL_MAX(limits->max_memory, 1024)
-                                                 : SL_JINJA_MEMORY;
+    vm.arena.max_bytes =
+        limits->max_memory != 0 ? SL_MAX(limits->max_memory, 1024) : SL_JINJA_MEMORY;
     if (!sl_add_size(start, max_output, &vm.out_limit))
         vm.out_limit = SIZE_MAX;
     if (out->max_bytes != 0)

@@ -15,6 +15,8 @@ import glob
 import json
 import os
 import random
+import resource
+import signal
 import subprocess
 import sys
 import warnings
@@ -170,6 +172,7 @@ def strftime_now(fmt):
 
 def render(source, variables):
     """The text, or None when jinja2 raises."""
+    signal.alarm(5)
     try:
         t = chat_template_utils._compile_jinja_template(source)
         t.globals["strftime_now"] = strftime_now
@@ -178,6 +181,8 @@ def render(source, variables):
         return out
     except Exception:
         return None
+    finally:
+        signal.alarm(0)
 
 
 def snippets():
@@ -238,7 +243,8 @@ def run_batch(program, jobs):
 
 # random expressions: what jinja2 computes while compiling may give an undefined instead of failing,
 # generators are lazy there, and its integers have no end
-KNOWN = ("cannot be sliced", "item pairs from", "integer overflow")
+KNOWN = ("cannot be sliced", "item pairs from", "integer overflow", "too long", "too many steps",
+         "too much memory", "complex numbers")
 
 
 def compare(program, cases, show):
@@ -345,7 +351,14 @@ def random_check(program, count):
     return compare(program, cases, int(os.environ.get("SHOW", "40")))
 
 
+def too_slow(*_):
+    raise TimeoutError
+
+
 def main(argv):
+    # jinja2 itself has no bounds: {{ [1] * 10**9 }} would take the machine down
+    resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+    signal.signal(signal.SIGALRM, too_slow)
     if len(argv) == 4 and argv[1] == "golden":
         golden(argv[2], argv[3])
         return 0

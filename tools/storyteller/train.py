@@ -2,10 +2,10 @@
 
 The learning signal is the next token or, with --teacher, the mean of the teachers'
 distributions over it: 13M tokens are too few for 8M parameters to learn from the bare tokens
-without learning them by heart. Every batch mixes windows of the running text with rows of conversations; the share
-of conversations grows from --chat-first to --chat-last over the run. fp32 master weights,
-bf16 autocast: the matrix products see weights rounded to bf16 from the first step on, so that
-rounding them for good on export costs nothing.
+without learning them by heart. Every batch mixes windows of the running text with rows of
+conversations; the share of conversations grows from --chat-first to --chat-last over the run.
+fp32 master weights, bf16 autocast: the matrix products see weights rounded to bf16 from the
+first step on, as the exported model has them.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ def held_out(model: Llama, rows: Tensor, device: str) -> float:
         ids, targets = split(part)
         with torch.autocast(device, torch.bfloat16):
             logits = model(ids)
-        total += F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum").item()
+        total += F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(),
+                                 ignore_index=IGNORE, reduction="sum").item()
         count += int((targets != IGNORE).sum())
     model.train()
     return total / count
