@@ -50,6 +50,7 @@ GENERATION = {
     "do_sample": True,
     "temperature": 0.7,
     "top_p": 0.9,
+    "repetition_penalty": 1.1,
 }
 
 TOKENIZER = {

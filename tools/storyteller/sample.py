@@ -39,7 +39,8 @@ def perplexity(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, held:
 def generate(model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, ids: torch.Tensor, options: argparse.Namespace) -> str:
     torch.manual_seed(options.seed)
     out = model.generate(ids.to(model.device), do_sample=True, top_k=0, temperature=options.temperature,
-                         top_p=options.top_p, max_new_tokens=options.tokens,
+                         top_p=options.top_p, repetition_penalty=options.repetition_penalty,
+                         max_new_tokens=options.tokens,
                          attention_mask=torch.ones_like(ids).to(model.device))
     return tokenizer.decode(out[0, ids.shape[1]:], skip_special_tokens=True)
 
