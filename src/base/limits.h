@@ -7,11 +7,11 @@
 #define SL_BASE_LIMITS_H
 
 /* model files */
-#define SL_MAX_FILES       4096   /* files of one model folder */
-#define SL_MAX_SHARDS      1024   /* safetensors or GGUF shards of one model */
-#define SL_MAX_TENSORS     262144 /* tensors of one checkpoint; the largest public ones have 90,000 */
-#define SL_MAX_TENSOR_NAME 256    /* bytes */
-#define SL_MAX_DIMS        4      /* dimensions of a tensor */
+#define SL_MAX_FILES       4096         /* files of one model folder */
+#define SL_MAX_SHARDS      1024         /* safetensors or GGUF shards of one model */
+#define SL_MAX_TENSORS     262144       /* tensors of one checkpoint; public ones reach 90,000 */
+#define SL_MAX_TENSOR_NAME 256          /* bytes */
+#define SL_MAX_DIMS        4            /* dimensions of a tensor */
 #define SL_MAX_GGUF_KV     65536        /* metadata pairs */
 #define SL_MAX_GGUF_STRING (16u << 20)  /* bytes of one metadata string */
 #define SL_MAX_GGUF_ARRAY  (16u << 20)  /* elements of one metadata array */

@@ -54,6 +54,7 @@ def main() -> None:
     args.add_argument("--seed", type=int, default=1)
     args.add_argument("--temperature", type=float, default=0.7)
     args.add_argument("--top-p", type=float, default=0.9)
+    args.add_argument("--repetition-penalty", type=float, default=1.0)
     args.add_argument("--tokens", type=int, default=300)
     args.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     options = args.parse_args()
