@@ -14,12 +14,12 @@
 #define MAX_ITEMS      (1u << 22)
 
 static const char *const words[] = {
-    "the",  "of",    "and",  "to",   "in",    "that", "was",  "his",   "he",   "it",    "with",
-    "is",   "for",   "as",   "had",  "you",   "not",  "be",   "her",   "on",   "at",    "by",
-    "which", "have", "or",   "from", "this",  "him",  "but",  "all",   "she",  "they",  "were",
-    "my",   "are",   "me",   "one",  "their", "so",   "an",   "said",  "them", "we",    "who",
-    "would", "been", "will", "no",   "when",  "there", "if",  "more",  "out",  "up",    "into",
-    "do",   "any",   "your", "what", "has",   "man",  "could", "other", "than",
+    "the",   "of",   "and",  "to",   "in",    "that",  "was",   "his",   "he",   "it",   "with",
+    "is",    "for",  "as",   "had",  "you",   "not",   "be",    "her",   "on",   "at",   "by",
+    "which", "have", "or",   "from", "this",  "him",   "but",   "all",   "she",  "they", "were",
+    "my",    "are",  "me",   "one",  "their", "so",    "an",    "said",  "them", "we",   "who",
+    "would", "been", "will", "no",   "when",  "there", "if",    "more",  "out",  "up",   "into",
+    "do",    "any",  "your", "what", "has",   "man",   "could", "other", "than",
 };
 
 static void put_words(struct sl_buf *b, struct sl_rng *rng, size_t n)
@@ -113,8 +113,7 @@ static int read_json_line(const char *s, size_t n, const struct sl_bench_lengths
         prompt = json_array_get(json_object_get(root, "turns"), 0);
     if (json_is_integer(length)) {
         item->input_len = clamp_len(json_integer_value(length), lengths->max_input_len);
-        item->output_len =
-            clamp_len(json_integer_value(json_object_get(root, "output_length")), 0);
+        item->output_len = clamp_len(json_integer_value(json_object_get(root, "output_length")), 0);
         rc = read_blocks(json_object_get(root, "hash_ids"), item, err);
     } else if (json_is_string(prompt)) {
         item->n_prompt = json_string_length(prompt);

@@ -286,8 +286,7 @@ static void on_arrival(evutil_socket_t fd, short what, void *arg)
     (void)what;
     while (b->n_due < (size_t)b->opt->n_prompts && b->next_arrival_s <= now_s) {
         b->n_due++;
-        b->next_arrival_s +=
-            -log(1.0 - sl_rng_unit(sl_rng_next(&b->rng))) / (double)b->opt->rate;
+        b->next_arrival_s += -log(1.0 - sl_rng_unit(sl_rng_next(&b->rng))) / (double)b->opt->rate;
     }
     dispatch(b);
     if (b->n_due == (size_t)b->opt->n_prompts)
@@ -342,8 +341,8 @@ static int ask_model(struct bench *b, const char *api_key, char *name, size_t n_
     json_t *root = a.status == 200 && sl_buf_ok(&a.body)
                        ? json_loadb(a.body.data, a.body.n_bytes, 0, NULL)
                        : NULL;
-    const char *id = json_string_value(
-        json_object_get(json_array_get(json_object_get(root, "data"), 0), "id"));
+    const char *id =
+        json_string_value(json_object_get(json_array_get(json_object_get(root, "data"), 0), "id"));
     if (id != NULL)
         snprintf(name, n_name, "%s", id);
     else
@@ -397,8 +396,8 @@ static void print_table(const struct bench *b, double seconds, const struct sect
     printf("%-40s %-10lld\n", "Total generated tokens:", (long long)b->n_output);
     printf("%-40s %-10.2f\n", "Request throughput (req/s):", (double)b->n_ok / seconds);
     printf("%-40s %-10.2f\n", "Output token throughput (tok/s):", (double)b->n_output / seconds);
-    printf("%-40s %-10.2f\n", "Total token throughput (tok/s):",
-           (double)(b->n_input + b->n_output) / seconds);
+    printf("%-40s %-10.2f\n",
+           "Total token throughput (tok/s):", (double)(b->n_input + b->n_output) / seconds);
     for (size_t i = 0; i < n; i++) {
         char name[48];
         static const double ps[] = {50, 90, 99};
@@ -431,9 +430,9 @@ static void print_json(const struct bench *b, double seconds, const struct secti
     for (size_t i = 0; i < n; i++)
         printf(", \"mean_%s_ms\": %.4f, \"median_%s_ms\": %.4f, \"p90_%s_ms\": %.4f, "
                "\"p99_%s_ms\": %.4f",
-               sections[i].key, mean(sections[i].s), sections[i].key,
-               percentile(sections[i].s, 50), sections[i].key, percentile(sections[i].s, 90),
-               sections[i].key, percentile(sections[i].s, 99));
+               sections[i].key, mean(sections[i].s), sections[i].key, percentile(sections[i].s, 50),
+               sections[i].key, percentile(sections[i].s, 90), sections[i].key,
+               percentile(sections[i].s, 99));
     printf("}\n");
 }
 
@@ -557,8 +556,7 @@ static const struct sl_flag flags[] = {
      "cut the inputs of a trace to N words"},
     {SL_FLAG_SWITCH, 0, "ignore-eos", NULL, OPT(ignore_eos), 0, 0, NULL,
      "generate max_tokens whatever the model says"},
-    {SL_FLAG_FLOAT, 0, "temperature", NULL, OPT(temperature), 0, 100, "T",
-     "default: the server's"},
+    {SL_FLAG_FLOAT, 0, "temperature", NULL, OPT(temperature), 0, 100, "T", "default: the server's"},
     {SL_FLAG_SWITCH_OFF, 0, "stream", NULL, OPT(no_stream), 0, 0, NULL,
      "ask for whole replies instead of streams"},
     {SL_FLAG_U64, 's', "seed", NULL, OPT(seed), 0, 0x1p53, "S",

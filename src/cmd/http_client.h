@@ -22,8 +22,7 @@ struct sl_http_url {
 };
 
 /* http://host[:port][/prefix] or unix:/path; looks the name up. */
-SL_MUST_CHECK int sl_http_url_parse(const char *url, struct sl_http_url *out,
-                                    struct sl_error *err);
+SL_MUST_CHECK int sl_http_url_parse(const char *url, struct sl_http_url *out, struct sl_error *err);
 
 struct sl_http_client_events {
     /* Part of the body, as it arrives. */

@@ -30,6 +30,14 @@ static int plan_steps(const struct sl_engine_config *cfg, struct sl_memory_plan 
     if (rc != 0)
         return rc;
     p->max_num_seqs = cfg->max_num_seqs != 0 ? cfg->max_num_seqs : DEFAULT_MAX_SEQS;
+    if (cfg->max_num_batched_tokens != 0 && cfg->max_num_batched_tokens < p->max_num_seqs) {
+        /* Every running sequence has a token in every step. */
+        if (cfg->max_num_seqs != 0)
+            return sl_fail(err, SL_EINVAL,
+                           "max_num_batched_tokens: %d is less than max_num_seqs %d",
+                           cfg->max_num_batched_tokens, cfg->max_num_seqs);
+        p->max_num_seqs = cfg->max_num_batched_tokens;
+    }
     p->max_num_batched_tokens = cfg->max_num_batched_tokens != 0
                                     ? cfg->max_num_batched_tokens
                                     : SL_MAX(DEFAULT_BATCHED_TOKENS, p->max_num_seqs);

@@ -80,9 +80,9 @@ static int tokenize(struct sl_conn *c, json_t *root, struct sl_buf *b, struct sl
     else if (rc == 0 && !json_is_string(given))
         rc = sl_refuse(r, SL_EINVAL, "prompt", "prompt must be a string (or give messages)");
     if (rc == 0)
-        rc = sl_prompt_encode(eng, chat ? text : json_string_value(given),
-                              chat ? n_text : json_string_length(given), add_special, 0, &prompt,
-                              r);
+        rc =
+            sl_prompt_encode(eng, chat ? text : json_string_value(given),
+                             chat ? n_text : json_string_length(given), add_special, 0, &prompt, r);
     if (rc == 0)
         put_tokenized(b, eng, &prompt, with_strings);
     sl_params_deinit(&p);

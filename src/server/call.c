@@ -147,6 +147,10 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
         if (rc != 0) {
             if (rc == SL_EBUSY)
                 r->code = "rate_limit_exceeded";
+            else if (rc == SL_ELIMIT)
+                r->code = "context_length_exceeded";
+            else
+                sl_params_blame(r);
             return rc;
         }
         if (!call->echo && !call->return_token_ids) {
@@ -248,10 +252,11 @@ static void put_usage_of(struct sl_buf *b, struct sl_call *call)
 void sl_call_put_finish(struct sl_buf *b, enum sl_finish finish, int32_t stop_token_id,
                         const char *stop_str, size_t n_stop_str)
 {
-    static const char *const names[] = {
-        [SL_RUNNING] = "null",        [SL_FINISH_STOP] = "\"stop\"",
-        [SL_FINISH_LENGTH] = "\"length\"", [SL_FINISH_ABORT] = "\"abort\"",
-        [SL_FINISH_ERROR] = "\"error\""};
+    static const char *const names[] = {[SL_RUNNING] = "null",
+                                        [SL_FINISH_STOP] = "\"stop\"",
+                                        [SL_FINISH_LENGTH] = "\"length\"",
+                                        [SL_FINISH_ABORT] = "\"abort\"",
+                                        [SL_FINISH_ERROR] = "\"error\""};
     SL_PUT(b, "\"finish_reason\":");
     sl_buf_puts(b, names[finish]);
     if (finish == SL_RUNNING)

@@ -19,9 +19,9 @@ struct sl_choice { /* one sequence of one prompt */
     bool began;    /* streaming: the first event is out */
     enum sl_finish finish;
     int32_t stop_token_id;
-    size_t n_output;      /* tokens so far */
-    size_t n_chars;       /* characters of the tokens so far, for text_offset */
-    struct sl_buf text;   /* whole replies only; streams send it at once */
+    size_t n_output;    /* tokens so far */
+    size_t n_chars;     /* characters of the tokens so far, for text_offset */
+    struct sl_buf text; /* whole replies only; streams send it at once */
     struct sl_buf stop_str;
     struct sl_buf token_ids; /* comma-separated */
     /* logprobs, comma-separated JSON; conversations use `tokens` alone for whole objects */
@@ -32,7 +32,7 @@ struct sl_prompt { /* one prompt and its engine request */
     struct sl_call *call;
     struct sl_request *req;
     int32_t idx;
-    bool done; /* all its sequences have ended; req lives on for its prompt's logprobs */
+    bool done;    /* all its sequences have ended; req lives on for its prompt's logprobs */
     int32_t *ids; /* kept for echo and return_token_ids, else NULL */
     size_t n_ids;
     char *text; /* kept for echo, else NULL */
@@ -73,8 +73,7 @@ struct sl_call {
  * On success the connection has a call; on failure nothing is left and *r says why. */
 SL_MUST_CHECK int sl_call_start(struct sl_conn *c, const struct sl_call_api *api,
                                 const struct sl_params *p, const char *model,
-                                struct sl_prompt *prompts, int32_t n_prompts,
-                                struct sl_refusal *r);
+                                struct sl_prompt *prompts, int32_t n_prompts, struct sl_refusal *r);
 void sl_call_destroy(struct sl_call *call); /* cancels what runs */
 void sl_call_abort(struct sl_call *call);   /* cancels; the terminal events end the reply */
 void sl_call_news(struct sl_prompt *prompt);

@@ -184,14 +184,15 @@ static void request_done(struct sl_conn *c)
     struct sl_refusal r = {0};
     c->busy = true;
     c->read_deadline_ns = 0;
-    if (c->refused && check_head(c, &r) != 0)
+    if (c->refused) {
+        int rc = check_head(c, &r);
+        SL_ASSERT(rc != 0); /* nothing that refuses a request can end meanwhile */
         sl_reply_refusal(c, &r);
-    else if (c->refused) /* it began to drain and ended between: cannot happen twice */
-        sl_reply(c, 503, "text/plain", NULL, "", 0);
-    else if (sl_reply_is_preflight(c))
+    } else if (sl_reply_is_preflight(c)) {
         sl_reply_preflight(c);
-    else
+    } else {
         c->route->handle(c);
+    }
 }
 
 static void request_bad(struct sl_conn *c)
@@ -362,8 +363,8 @@ static bool write_out(struct sl_conn *c)
         c->out_sent = 0;
     }
     if (c->write_deadline_ns == 0)
-        c->write_deadline_ns = SL_MAX(now, 1) +
-                               (uint64_t)c->loop->server->cfg->write_timeout_ms * MS;
+        c->write_deadline_ns =
+            SL_MAX(now, 1) + (uint64_t)c->loop->server->cfg->write_timeout_ms * MS;
     return event_pending(&c->ev_write, EV_WRITE, NULL) || event_add(&c->ev_write, NULL) == 0;
 }
 

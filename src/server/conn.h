@@ -35,15 +35,15 @@ struct sl_conn {
     const struct sl_route *route; /* of the current request, NULL = unknown path */
     struct sl_call *call;         /* generation in progress */
     struct sl_conn *prev, *next, *next_dirty;
-    uint64_t t_start_ns, armed_ns;                                  /* armed: the timer fires */
-    uint64_t read_deadline_ns, write_deadline_ns;                   /* 0 = none */
+    uint64_t t_start_ns, armed_ns;                /* armed: the timer fires */
+    uint64_t read_deadline_ns, write_deadline_ns; /* 0 = none */
     uint64_t ping_deadline_ns, call_deadline_ns, linger_deadline_ns;
     uint64_t reply_bytes, request_bytes;
     size_t chunk_at, linger_bytes; /* chunk_at: where the open HTTP chunk begins in out */
     int status;
-    bool busy;        /* a request was handed over and its reply is not complete */
-    bool refused;     /* the reply is decided, the body is only being skipped */
-    bool streaming;   /* the reply's headers are out, chunks follow */
+    bool busy;      /* a request was handed over and its reply is not complete */
+    bool refused;   /* the reply is decided, the body is only being skipped */
+    bool streaming; /* the reply's headers are out, chunks follow */
     bool chunk_open;
     bool close_after; /* no further request on this connection */
     bool read_paused, peer_closed, lingering, dead, is_dirty, in_consume;

@@ -32,8 +32,8 @@ enum chunk_state {
 #define FIRST_BODY_BYTES  (64u << 10)
 
 const char *const sl_http_method_names[SL_HTTP_N_METHODS] = {
-    [SL_HTTP_OTHER] = "OTHER", [SL_HTTP_GET] = "GET",       [SL_HTTP_HEAD] = "HEAD",
-    [SL_HTTP_POST] = "POST",   [SL_HTTP_PUT] = "PUT",       [SL_HTTP_DELETE] = "DELETE",
+    [SL_HTTP_OTHER] = "OTHER", [SL_HTTP_GET] = "GET",        [SL_HTTP_HEAD] = "HEAD",
+    [SL_HTTP_POST] = "POST",   [SL_HTTP_PUT] = "PUT",        [SL_HTTP_DELETE] = "DELETE",
     [SL_HTTP_PATCH] = "PATCH", [SL_HTTP_OPTIONS] = "OPTIONS"};
 
 void sl_http_parser_init(struct sl_http_parser *p, uint64_t max_body_bytes)
@@ -174,9 +174,9 @@ static bool parse_request_line(struct sl_http_parser *p, struct sl_str line)
     struct sl_str version = {space + 1, (size_t)(end - space - 1)};
     p->http_1_0 = sl_str_equals(version, "HTTP/1.0");
     if (!p->http_1_0 && !sl_str_equals(version, "HTTP/1.1")) {
-        bool other = version.n == 8 && memcmp(version.p, "HTTP/", 5) == 0 &&
-                     version.p[5] >= '0' && version.p[5] <= '9' && version.p[6] == '.' &&
-                     version.p[7] >= '0' && version.p[7] <= '9';
+        bool other = version.n == 8 && memcmp(version.p, "HTTP/", 5) == 0 && version.p[5] >= '0' &&
+                     version.p[5] <= '9' && version.p[6] == '.' && version.p[7] >= '0' &&
+                     version.p[7] <= '9';
         bad(p, other ? 505 : 400, other ? "HTTP version not supported" : "malformed request line");
         return false;
     }
@@ -485,10 +485,10 @@ static void feed_chunk_char(struct sl_http_parser *p, char c)
         else
             p->chunk_state = CHUNK_TRAILER_START;
         return;
-    case CHUNK_DATA:
+    case CHUNK_DATA: /* whole pieces, in take_body */
         break;
     }
-    SL_ASSERT(!"chunk data is not fed by character");
+    SL_ASSERT(p->chunk_state != CHUNK_DATA);
 }
 
 static size_t feed_body(struct sl_http_parser *p, const char *data, size_t n)

@@ -3,9 +3,8 @@
 
 /* The buckets of prometheus-fastapi-instrumentator, which dashboards for vLLM expect. */
 const double sl_http_duration_bounds[SL_HTTP_N_DURATIONS] = {.1, .5, 1};
-const double sl_http_highr_bounds[SL_HTTP_N_HIGHR] = {.01, .025, .05, .075, .1, .25, .5,
-                                                      .75, 1,    1.5, 2,    2.5, 3,  3.5,
-                                                      4,   4.5,  5,   7.5,  10, 30, 60};
+const double sl_http_highr_bounds[SL_HTTP_N_HIGHR] = {
+    .01, .025, .05, .075, .1, .25, .5, .75, 1, 1.5, 2, 2.5, 3, 3.5, 4, 4.5, 5, 7.5, 10, 30, 60};
 
 static void add(_Atomic uint64_t *counter, uint64_t x)
 {

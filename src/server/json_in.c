@@ -39,9 +39,13 @@ int sl_json_parse_object(const char *text, size_t n, json_t **out, struct sl_ref
 {
     json_error_t error;
     *out = NULL;
+    if (n == 0)
+        return sl_refuse(r, SL_EFORMAT, NULL, "body is empty, it must be a JSON object");
     if (sl_json_depth(text, n, SL_MAX_JSON_DEPTH) > SL_MAX_JSON_DEPTH)
         return sl_refuse(r, SL_ELIMIT, NULL, "body: JSON nested deeper than %d levels",
                          SL_MAX_JSON_DEPTH);
+    if (memchr(text, '\0', n) != NULL) /* jansson passes over one that follows a number */
+        return sl_refuse(r, SL_EFORMAT, NULL, "body is not valid JSON: NUL byte");
     json_t *root = json_loadb(text, n, JSON_ALLOW_NUL, &error);
     if (root == NULL) {
         if (json_error_code(&error) == json_error_out_of_memory)

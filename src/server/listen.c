@@ -69,8 +69,8 @@ static bool is_abandoned(const struct sockaddr_un *addr)
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return false;
-    bool refused = connect(fd, (const struct sockaddr *)addr, sizeof *addr) != 0 &&
-                   errno == ECONNREFUSED;
+    bool refused =
+        connect(fd, (const struct sockaddr *)addr, sizeof *addr) != 0 && errno == ECONNREFUSED;
     sl_sys->close(fd);
     return refused;
 }

@@ -144,10 +144,10 @@ int sl_loop_init(struct sl_loop *loop, struct sl_server *server, struct sl_error
     loop->base = new_base();
     if (loop->base == NULL || loop->read_buf == NULL || loop->token_buf == NULL)
         return sl_fail(err, SL_ENOMEM, "cannot set up an HTTP thread");
-    loop->ev_inbox = event_new(loop->base, sl_queue_fd(&loop->inbox), EV_READ | EV_PERSIST,
-                               on_inbox, loop);
-    loop->ev_outbox = event_new(loop->base, sl_outbox_fd(loop->outbox), EV_READ | EV_PERSIST,
-                                on_outbox, loop);
+    loop->ev_inbox =
+        event_new(loop->base, sl_queue_fd(&loop->inbox), EV_READ | EV_PERSIST, on_inbox, loop);
+    loop->ev_outbox =
+        event_new(loop->base, sl_outbox_fd(loop->outbox), EV_READ | EV_PERSIST, on_outbox, loop);
     if (loop->ev_inbox == NULL || loop->ev_outbox == NULL || event_add(loop->ev_inbox, NULL) != 0 ||
         event_add(loop->ev_outbox, NULL) != 0)
         return sl_fail(err, SL_ENOMEM, "cannot set up an HTTP thread");

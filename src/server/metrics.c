@@ -239,10 +239,9 @@ static void http_counts(struct out *o, const struct sl_metrics_in *in)
     for (int r = 0; r < SL_HTTP_MAX_ROUTES; r++) {
         for (int m = 0; m < SL_HTTP_N_METHODS; m++) {
             for (int k = 0; k < SL_HTTP_N_CLASSES; k++) {
-                uint64_t n = sum_at(in, HTTP(routes[0].requests[0][0]) +
-                                            (size_t)r * sizeof(struct sl_route_stats) +
-                                            ((size_t)m * SL_HTTP_N_CLASSES + (size_t)k) *
-                                                sizeof(uint64_t));
+                uint64_t n = sum_at(
+                    in, HTTP(routes[0].requests[0][0]) + (size_t)r * sizeof(struct sl_route_stats) +
+                            ((size_t)m * SL_HTTP_N_CLASSES + (size_t)k) * sizeof(uint64_t));
                 if (n > 0)
                     sl_buf_printf(o->b,
                                   "http_requests_total{handler=\"%s\",method=\"%s\","
@@ -289,8 +288,8 @@ static void http_durations(struct out *o, const struct sl_metrics_in *in)
         if (route_sum(in, r, offsetof(struct sl_route_stats, n)) == 0)
             continue;
         for (int i = 0; i <= SL_HTTP_N_DURATIONS; i++)
-            counts[i] = route_sum(in, r, offsetof(struct sl_route_stats, durations) +
-                                             (size_t)i * sizeof(uint64_t));
+            counts[i] = route_sum(
+                in, r, offsetof(struct sl_route_stats, durations) + (size_t)i * sizeof(uint64_t));
         snprintf(labels, sizeof labels, "handler=\"%.64s\"", handler_of(in, r));
         histogram_body(o->b, name, labels, sl_http_duration_bounds, SL_HTTP_N_DURATIONS, counts,
                        counts[SL_HTTP_N_DURATIONS],
@@ -350,6 +349,7 @@ static void process_metrics(struct out *o, int64_t t_start_s)
     struct rusage usage;
     struct rlimit limit;
     char *text = NULL;
+    size_t n_text = 0;
     struct sl_error ignored;
     double cpu = 0;
     if (getrusage(RUSAGE_SELF, &usage) == 0)
@@ -361,7 +361,7 @@ static void process_metrics(struct out *o, int64_t t_start_s)
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
         plain(o, "process_max_fds", "gauge", "Limit of open file descriptors.",
               (double)limit.rlim_cur);
-    if (sl_read_file("/proc/self/statm", 4096, &text, NULL, &ignored) != 0)
+    if (sl_read_file("/proc/self/statm", 4096, &text, &n_text, &ignored) != 0)
         return;
     double page = (double)sysconf(_SC_PAGESIZE), pages[2] = {0, 0};
     const char *at = text;

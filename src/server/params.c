@@ -141,6 +141,18 @@ static const struct row *find_row(const char *name)
     return NULL;
 }
 
+void sl_params_blame(struct sl_refusal *r)
+{
+    char name[sizeof r->param];
+    size_t n = strspn(r->err.msg, "abcdefghijklmnopqrstuvwxyz_");
+    if (n == 0 || n >= sizeof name)
+        return;
+    memcpy(name, r->err.msg, n);
+    name[n] = '\0';
+    if (find_row(name) != NULL)
+        sl_refusal_param(r, name);
+}
+
 static int refuse_unsupported(const struct row *row, struct sl_refusal *r)
 {
     return sl_refuse(r, SL_EUNSUPPORTED, row->name, "not supported yet: %s", row->name);
@@ -399,8 +411,7 @@ static int parse_tools(struct sl_params *p, struct sl_refusal *r)
             return sl_refuse(r, SL_EINVAL, "tool_choice",
                              "tool_choice must be none, auto, required or a function");
         if (required)
-            return sl_refuse(r, SL_EUNSUPPORTED, "tool_choice",
-                             "not supported yet: tool_choice %s",
+            return sl_refuse(r, SL_EUNSUPPORTED, "tool_choice", "not supported yet: tool_choice %s",
                              s != NULL ? s : "naming a function");
     }
     p->tools_to_template = p->tools != NULL && json_array_size(p->tools) > 0 && !none;

@@ -22,7 +22,7 @@ struct sl_params {
     bool add_special_tokens, add_generation_prompt, continue_final_message;
     bool skip_special_tokens, return_token_ids, tokens_as_ids;
     bool want_logprobs;
-    bool tools_to_template; /* tools were given and tool_choice is not "none" */
+    bool tools_to_template;                   /* tools were given and tool_choice is not "none" */
     int32_t priority, truncate_prompt_tokens; /* truncate: 0 = off, -1 = to the context */
     const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort;
     const json_t *messages, *prompt, *tools, *documents, *chat_template_kwargs;
@@ -44,6 +44,9 @@ SL_MUST_CHECK int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint
                                   const json_t *root, const struct sl_sampling *defaults,
                                   const struct sl_param_limits *limits, struct sl_refusal *r);
 void sl_params_deinit(struct sl_params *p);
+
+/* Does a message of the engine begin with a field's name? Then that field is at fault. */
+void sl_params_blame(struct sl_refusal *r);
 
 /* The table, for tests and documentation: name of row i and whether the endpoint has it. */
 int sl_params_n_fields(void);

@@ -14,7 +14,7 @@ enum sl_auth { SL_AUTH_KEY, SL_AUTH_OPEN }; /* zero is the strict one */
 
 struct sl_route {
     const char *path;
-    bool prefix; /* the path goes on with one segment: "/v1/models/" + id */
+    bool prefix;      /* the path goes on with one segment: "/v1/models/" + id */
     unsigned methods; /* 1u << enum sl_http_method; GET includes HEAD */
     enum sl_auth auth;
     bool starts_work; /* refused with 503 while draining */

@@ -187,8 +187,7 @@ static int add_listener(struct acceptor *a, int fd, struct sl_error *err)
 {
     int i = a->n_listeners++;
     a->fds[i] = fd;
-    a->listeners[i] =
-        event_new(a->server.loops[0].base, fd, EV_READ | EV_PERSIST, on_accept, a);
+    a->listeners[i] = event_new(a->server.loops[0].base, fd, EV_READ | EV_PERSIST, on_accept, a);
     if (a->listeners[i] == NULL || event_add(a->listeners[i], NULL) != 0)
         return sl_fail(err, SL_ENOMEM, "cannot watch a listening socket");
     return 0;

@@ -16,9 +16,5 @@ void sl_put_u64(struct sl_buf *b, uint64_t x);
 void sl_put_i64(struct sl_buf *b, int64_t x);
 /* A logprob: nine digits say every float exactly; infinities become -9999, as in vLLM. */
 void sl_put_logprob(struct sl_buf *b, float x);
-static inline void sl_put_bool(struct sl_buf *b, bool x)
-{
-    sl_buf_puts(b, x ? "true" : "false");
-}
 
 #endif

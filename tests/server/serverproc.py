@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: MIT
+"""Starts the real binary on a free port and talks to it, for the client tests and the soak."""
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+BINARY = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "release", "sluice"))
+
+
+class Server:
+    def __init__(self, *args, port=True):
+        self.dir = tempfile.TemporaryDirectory()
+        self.port_file = os.path.join(self.dir.name, "port")
+        self.uds = os.path.join(self.dir.name, "socket")
+        self.log_path = os.path.join(self.dir.name, "log")
+        command = [BINARY, "serve", *[a.replace("{uds}", self.uds) for a in args]]
+        if port:
+            command += ["--port", "0", "--port-file", self.port_file]
+        with open(self.log_path, "wb") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+        self.port = 0
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise RuntimeError(f"server ended with {self.process.returncode}: {self.log()}")
+            if port and os.path.exists(self.port_file):
+                with open(self.port_file, encoding="ascii") as f:
+                    self.port = int(f.read())
+                return
+            if not port and os.path.exists(self.uds):
+                return
+            time.sleep(0.02)
+        raise RuntimeError("server did not start: " + self.log())
+
+    def log(self):
+        with open(self.log_path, encoding="utf-8", errors="replace") as f:
+            return f.read()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def raw(self, data, timeout=5.0, close_write=False):
+        """Sends bytes, returns everything until the server closes or is silent for `timeout`."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=timeout) as s:
+            s.sendall(data)
+            if close_write:
+                s.shutdown(socket.SHUT_WR)
+            got = b""
+            try:
+                while part := s.recv(65536):
+                    got += part
+            except TimeoutError:
+                pass
+            except ConnectionResetError:
+                pass
+            return got
+
+    def request(self, method, path, body=None, headers=None):
+        """(status, headers, body) of one request on a connection of its own."""
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            data = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
+            c.request(method, path, data, headers or {})
+            r = c.getresponse()
+            return r.status, dict(r.getheaders()), r.read()
+        finally:
+            c.close()
+
+    def json(self, method, path, body=None, headers=None):
+        status, _, data = self.request(method, path, body, headers)
+        return status, json.loads(data)
+
+    def metric(self, name, **labels):
+        """The value of one sample of /metrics; None if there is none."""
+        _, _, text = self.request("GET", "/metrics")
+        for line in text.decode().splitlines():
+            if line.startswith(name + "{") or line.startswith(name + " "):
+                if all(f'{k}="{v}"' in line for k, v in labels.items()):
+                    return float(line.rsplit(" ", 1)[1])
+        return None
+
+    def wait_metric(self, name, value, seconds=10.0):
+        deadline = time.monotonic() + seconds
+        while (got := self.metric(name)) != value:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{name} is {got}, not {value}")
+            time.sleep(0.05)
+
+    def stop(self, sig=signal.SIGTERM, timeout=40):
+        if self.process.poll() is None:
+            self.process.send_signal(sig)
+        code = self.process.wait(timeout)
+        return code
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        self.dir.cleanup()
