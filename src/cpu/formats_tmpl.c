@@ -15,7 +15,12 @@
 #include "quant/q8_0.h"
 
 #define PLAIN_ELEMS 64 /* what counts as a block of the formats without blocks */
-#define STEP_VECS   4  /* vectors of a step at most */
+#ifdef SL_DEBUG
+#define UNROLL
+#else
+#define UNROLL _Pragma("GCC unroll 4")
+#endif
+#define STEP_VECS 4 /* vectors of a step at most */
 
 INLINE float half_at(const uint8_t *p)
 {
@@ -156,7 +161,7 @@ INLINE void decode_block(const struct format f, const uint8_t *p, float *out)
 {
     _Alignas(64) float runs[16];
     f.prepare(p, runs);
-#pragma GCC unroll 4
+    UNROLL
     for (int j = 0; j < f.n_steps; j++) {
         v16 v[STEP_VECS];
         f.step(p, runs, j, v);
@@ -189,26 +194,28 @@ INLINE void gemv_block(const struct format f, const int n_rows, const int n_tok,
                        v16 acc[GEMV_ROWS][SL_CPU_GEMV])
 {
     _Alignas(64) float runs[GEMV_ROWS][16];
-#pragma GCC unroll 4
+    UNROLL
     for (int r = 0; r < n_rows; r++) {
         const uint8_t *p = w + (size_t)r * row_bytes;
         f.prepare(p, runs[r]);
         for (int line = 0; line < f.bytes; line += 64)
             _mm_prefetch((const char *)p + GEMV_ROWS * row_bytes + line, _MM_HINT_T1);
     }
-#pragma GCC unroll 4
-    for (int j = 0; j < f.n_steps; j++)
-#pragma GCC unroll 4
+    UNROLL
+    for (int j = 0; j < f.n_steps; j++) {
+        UNROLL
         for (int r = 0; r < n_rows; r++) {
             v16 v[STEP_VECS];
             f.step(w + (size_t)r * row_bytes, runs[r], j, v);
-#pragma GCC unroll 4
-            for (int i = 0; i < f.n_vecs; i++)
-#pragma GCC unroll 4
+            UNROLL
+            for (int i = 0; i < f.n_vecs; i++) {
+                const float *at = x + 16 * (f.n_vecs * j + i);
+                UNROLL
                 for (int t = 0; t < n_tok; t++)
-                    acc[r][t] =
-                        v_fma(v[i], v_load(x + t * ld_x + 16 * (f.n_vecs * j + i)), acc[r][t]);
+                    acc[r][t] = v_fma(v[i], v_load(at + t * ld_x), acc[r][t]);
+            }
         }
+    }
 }
 
 INLINE void gemv_rows(const struct format f, const int n_rows, const int n_tok, const uint8_t *w,
@@ -223,7 +230,7 @@ INLINE void gemv_rows(const struct format f, const int n_rows, const int n_tok, 
     int64_t k = 0;
     for (; k + elems <= n; k += elems, w += f.bytes)
         gemv_block(f, n_rows, n_tok, w, row_bytes, x + k, ld_x, acc);
-#pragma GCC unroll 4
+    UNROLL
     for (int r = 0; r < n_rows; r++) {
         float rest[PLAIN_ELEMS];
         int64_t n_rest = f.elem_bytes != 0 ? n - k : 0;
@@ -231,12 +238,12 @@ INLINE void gemv_rows(const struct format f, const int n_rows, const int n_tok, 
             decode_row(f, w + (size_t)r * row_bytes, rest, n_rest);
         for (int64_t i = 0; i < n_rest; i += 16) { /* lanes behind the end keep their sums */
             int m = (int)SL_MIN(n_rest - i, 16);
-#pragma GCC unroll 4
+            UNROLL
             for (int t = 0; t < n_tok; t++)
                 acc[r][t] =
                     v_fma_n(v_load_n(rest + i, m), v_load_n(x + t * ld_x + k + i, m), acc[r][t], m);
         }
-#pragma GCC unroll 4
+        UNROLL
         for (int t = 0; t < n_tok; t++)
             out[t * ld_out + r] = v_sum(acc[r][t]);
     }

@@ -7,8 +7,14 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-/* Kernels are written once per tile shape and become one function per shape by inlining. */
+/* Kernels are written once per tile shape and become one function per shape by inlining. Debug and
+ * sanitizer builds call instead: instrumented copies of everything would take minutes to compile.
+ */
+#ifdef SL_DEBUG
+#define INLINE static __attribute__((noinline, unused))
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 
 struct v16_avx2 {
     __m256 a, b;
@@ -185,8 +191,16 @@ static inline void v_sum8(const float *p, float *out)
 /* ---------------------------------------------------------------- codes of weight formats */
 
 #define VI_PAIR(expr_a, expr_b) ((v16i){(expr_a), (expr_b)})
-#define vi_srl(x, n)            VI_PAIR(_mm256_srli_epi32((x).a, (n)), _mm256_srli_epi32((x).b, (n)))
-#define vi_sll(x, n)            VI_PAIR(_mm256_slli_epi32((x).a, (n)), _mm256_slli_epi32((x).b, (n)))
+
+static inline v16i vi_srl(v16i x, int n)
+{
+    return VI_PAIR(_mm256_srli_epi32(x.a, n), _mm256_srli_epi32(x.b, n));
+}
+
+static inline v16i vi_sll(v16i x, int n)
+{
+    return VI_PAIR(_mm256_slli_epi32(x.a, n), _mm256_slli_epi32(x.b, n));
+}
 
 static inline __m128i load_bytes8(const uint8_t *p)
 {

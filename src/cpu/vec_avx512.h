@@ -7,8 +7,14 @@
 #include <immintrin.h>
 #include <stdint.h>
 
-/* Kernels are written once per tile shape and become one function per shape by inlining. */
+/* Kernels are written once per tile shape and become one function per shape by inlining. Debug and
+ * sanitizer builds call instead: instrumented copies of everything would take minutes to compile.
+ */
+#ifdef SL_DEBUG
+#define INLINE static __attribute__((noinline, unused))
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 
 #define v16  __m512
 #define v16i __m512i
