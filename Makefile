@@ -105,6 +105,11 @@ lint:
 format:
 	$(Q)git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
 
+## make support       regenerate docs/SUPPORT.md
+support: $(BUILD)/tests/ops/test_ops
+	$(Q)tools/support > docs/SUPPORT.md
+.PHONY: support
+
 ## make deps          install missing Debian packages
 deps:
 	$(Q)tools/deps

@@ -8,7 +8,9 @@
 #include "base/check.h"
 #include "base/limits.h"
 
-#if defined(__SANITIZE_ADDRESS__) || !defined(__OPTIMIZE__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SLOWER 60
+#elif !defined(__OPTIMIZE__)
 #define SLOWER 20.0
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(memory_sanitizer)
