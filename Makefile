@@ -68,6 +68,7 @@ test: deps
 ## make check         the tests, without installing anything
 check: all $(TESTS)
 	$(Q)$(MAKE) --no-print-directory lint
+	$(Q)$(MAKE) --no-print-directory fuzz-replay
 	$(Q)tools/run_tests --build $(BUILD) --sim 10000 --server
 
 ## make test-c        the C tests of one configuration (CFG=asan, ...)
