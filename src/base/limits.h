@@ -35,14 +35,15 @@
 #define SL_TEMPLATE_OUTPUT (64u << 20)  /* bytes one rendering may produce */
 
 /* requests */
-#define SL_MAX_N          128 /* sequences of one request */
-#define SL_MAX_STOPS      16
-#define SL_MAX_STOP_BYTES 256
-#define SL_MAX_STOP_IDS   64
-#define SL_MAX_LOGIT_BIAS 1024
-#define SL_MAX_LOGPROBS   20
-#define SL_MAX_CACHE_SALT 64 /* bytes */
-#define SL_MAX_PROMPTS    64 /* prompts of one completions call */
+#define SL_MAX_N             128 /* sequences of one request */
+#define SL_MAX_STOPS         16
+#define SL_MAX_STOP_BYTES    256
+#define SL_MAX_STOP_IDS      64
+#define SL_MAX_LOGIT_BIAS    1024
+#define SL_MAX_LOGPROBS      20
+#define SL_MAX_CACHE_SALT    64         /* bytes */
+#define SL_MAX_PROMPTS       64         /* prompts of one completions call */
+#define SL_MAX_REQUEST_BYTES (1u << 30) /* memory one request may come to use */
 
 /* engine */
 #define SL_MAX_SEQS        1024 /* sequences of one step */

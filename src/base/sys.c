@@ -2,6 +2,7 @@
 #include "base/sys.h"
 
 #include "base/check.h"
+#include "base/str.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -345,10 +346,29 @@ int sl_cpu_count(void)
     return SL_MAX(CPU_COUNT(&set), 1);
 }
 
+/* The number that a file holds, UINT64_MAX when there is none. */
+static uint64_t limit_in(const char *path)
+{
+    char text[32];
+    uint64_t x;
+    int fd = sl_sys->open(path, O_RDONLY, 0);
+    if (fd < 0)
+        return UINT64_MAX;
+    ssize_t n = sl_sys->read(fd, text, sizeof text);
+    sl_sys->close(fd);
+    if (n > 0 && text[n - 1] == '\n')
+        n--;
+    return n > 0 && sl_parse_u64(text, (size_t)n, &x) ? x : UINT64_MAX; /* "max": no limit */
+}
+
 uint64_t sl_ram_bytes(void)
 {
     long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
-    return pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    uint64_t ram = pages > 0 && page > 0 ? (uint64_t)pages * (uint64_t)page : 0;
+    /* A container sees its own limit here, by the second version of control groups or the first. */
+    uint64_t v2 = limit_in("/sys/fs/cgroup/memory.max");
+    uint64_t limit = SL_MIN(v2, limit_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+    return limit != UINT64_MAX && (ram == 0 || limit < ram) ? limit : ram;
 }
 
 int sl_random(void *buf, size_t n, struct sl_error *err)

@@ -76,8 +76,8 @@ int64_t sl_wall_ns(void);
 /* Threads. */
 SL_MUST_CHECK int sl_thread_create(pthread_t *t, void *(*fn)(void *), void *arg, const char *name,
                                    struct sl_error *err);
-int sl_cpu_count(void); /* cores this process may run on, >= 1 */
-uint64_t sl_ram_bytes(void);
+int sl_cpu_count(void);      /* cores this process may run on, >= 1 */
+uint64_t sl_ram_bytes(void); /* of the machine, or of the container if less; 0 = unknown */
 
 SL_MUST_CHECK int sl_random(void *buf, size_t n, struct sl_error *err);
 

@@ -44,12 +44,17 @@ struct series { /* seconds */
     size_t n, cap;
 };
 
+struct flight {             /* one request; its user pointer */
+    struct sl_request *req; /* NULL: not submitted yet, or over */
+    uint64_t last_chunk_ns;
+};
+
 struct bench {
     const struct bench_options *opt;
     struct sl_engine *eng;
     struct sl_outbox *box;
-    uint64_t *last_chunk_ns; /* [n_prompts] */
-    int32_t *shared;         /* [shared_len] */
+    struct flight *flights; /* [n_prompts] */
+    int32_t *shared;        /* [shared_len] */
     struct series ttft, itl, e2e;
     int64_t n_output, n_input, n_cached;
     int n_failed;
@@ -104,25 +109,25 @@ static int submit_one(struct bench *b, int idx, int32_t *prompt, struct sl_error
     desc.sampling.temperature = 0;
     desc.sampling.max_tokens = opt->output_len;
     desc.sampling.ignore_eos = true;
-    desc.user = &b->last_chunk_ns[idx];
-    struct sl_request *req;
-    return sl_request_submit(b->eng, &desc, &req, err);
+    desc.user = &b->flights[idx];
+    return sl_request_submit(b->eng, &desc, &b->flights[idx].req, err);
 }
 
 /* Reads one request's news; true when it is over and released. */
 static bool consume(struct bench *b, struct sl_request *req)
 {
     struct sl_chunk chunk;
-    uint64_t *last = sl_request_user(req);
+    struct flight *f = sl_request_user(req);
     while (sl_request_read(req, &chunk) == 1) {
         uint64_t now = sl_now_ns();
         if (chunk.finish == SL_FINISH_ERROR || chunk.finish == SL_FINISH_ABORT)
             b->n_failed++;
         if (chunk.n_tokens == 0)
             continue;
-        if (*last != 0)
-            (void)series_add(&b->itl, (double)(now - *last) / 1e9 / (double)chunk.n_tokens);
-        *last = now;
+        if (f->last_chunk_ns != 0)
+            (void)series_add(&b->itl,
+                             (double)(now - f->last_chunk_ns) / 1e9 / (double)chunk.n_tokens);
+        f->last_chunk_ns = now;
     }
     if (!sl_request_done(req))
         return false;
@@ -134,6 +139,7 @@ static bool consume(struct bench *b, struct sl_request *req)
     b->n_cached += u.n_cached;
     b->n_output += u.n_output;
     sl_request_release(req);
+    f->req = NULL;
     return true;
 }
 
@@ -183,7 +189,8 @@ static void report(struct bench *b, double seconds)
     struct series *all[] = {&b->ttft, &b->itl, &b->e2e};
     sl_engine_stats(b->eng, &st);
     for (size_t i = 0; i < SL_COUNT(all); i++)
-        qsort(all[i]->values, all[i]->n, sizeof(double), compare_doubles);
+        if (all[i]->n > 0)
+            qsort(all[i]->values, all[i]->n, sizeof(double), compare_doubles);
     if (b->opt->json) {
         printf("{\"model\": \"%s\", \"weights\": \"%s\", \"isa\": \"%s\", \"threads\": %d",
                info->architecture, info->weight_dtype, info->isa, info->n_threads);
@@ -224,9 +231,9 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
     int rc = sl_outbox_create(&b.box, err);
     if (rc != 0)
         return rc;
-    b.last_chunk_ns = sl_calloc((size_t)opt->n_prompts, sizeof *b.last_chunk_ns);
+    b.flights = sl_calloc((size_t)opt->n_prompts, sizeof *b.flights);
     b.shared = sl_calloc((size_t)opt->input_len, sizeof *b.shared);
-    if (b.last_chunk_ns == NULL || b.shared == NULL) {
+    if (b.flights == NULL || b.shared == NULL) {
         rc = sl_fail(err, SL_ENOMEM, "out of memory for %d requests", opt->n_prompts);
     } else {
         struct sl_rng rng = {.seed = opt->seed};
@@ -237,9 +244,12 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
     }
     if (rc == 0)
         report(&b, seconds);
-    sl_engine_destroy(eng); /* ends what an interrupt left running, before its outbox goes */
+    /* What an interrupt left running goes first: it names the outbox. */
+    for (int32_t i = 0; b.flights != NULL && i < opt->n_prompts; i++)
+        sl_request_release(b.flights[i].req);
+    sl_engine_destroy(eng);
     sl_outbox_destroy(b.box);
-    sl_free(b.last_chunk_ns);
+    sl_free(b.flights);
     sl_free(b.shared);
     sl_free(b.ttft.values);
     sl_free(b.itl.values);

@@ -533,7 +533,7 @@ static int bench_url(struct options *opt, struct sl_error *err)
 
 static const struct sl_flag flags[] = {
     {SL_FLAG_STR, 0, "url", "base-url", OPT(url), 0, 0, "URL",
-     "http://host:port or unix:/path; no TLS (default: http://127.0.0.1:8000)"},
+     "http://host:port or unix:/path, no TLS (default: port 8000)"},
     {SL_FLAG_STR, 0, "endpoint", NULL, OPT(endpoint), 0, 0, "E",
      "completions or chat (default: completions)"},
     {SL_FLAG_STR, 0, "model", NULL, OPT(model), 0, 0, "NAME", "default: the server's first"},

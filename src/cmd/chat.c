@@ -33,10 +33,10 @@ struct chat {
     bool tty;
 };
 
-enum line_result { LINE_OK, LINE_EOF, LINE_INTERRUPTED };
+enum line_result { LINE_OK, LINE_EOF, LINE_INTERRUPTED, LINE_FAILED };
 
 /* The terminal's own line editing is all there is: the line arrives whole. */
-static enum line_result read_line(struct chat *c)
+static enum line_result read_line(struct chat *c, struct sl_error *err)
 {
     sl_buf_clear(&c->line);
     if (c->tty)
@@ -47,13 +47,22 @@ static enum line_result read_line(struct chat *c)
             if (ch == '\n')
                 return LINE_OK;
             sl_buf_putc(&c->line, ch);
+            if (!sl_buf_ok(&c->line)) {
+                (void)sl_fail(err, SL_ETOOBIG, "standard input: a line of more than %zu bytes",
+                              c->line.n_bytes);
+                return LINE_FAILED;
+            }
         }
         ssize_t n = sl_sys->read(STDIN_FILENO, c->pending, sizeof c->pending);
         if (n < 0 && errno == EINTR && sl_cli_interrupted())
             return LINE_INTERRUPTED;
         if (n < 0 && errno == EINTR)
             continue;
-        if (n <= 0)
+        if (n < 0) {
+            (void)sl_fail(err, SL_EIO, "standard input: %s", strerror(errno));
+            return LINE_FAILED;
+        }
+        if (n == 0)
             return c->line.n_bytes > 0 ? LINE_OK : LINE_EOF;
         c->pending_start = 0;
         c->pending_end = (size_t)n;
@@ -131,7 +140,9 @@ static int converse(struct chat *c, struct sl_error *err)
     bool leave = false;
     while (!leave) {
         sl_cli_uninterrupt();
-        enum line_result got = read_line(c);
+        enum line_result got = read_line(c, err);
+        if (got == LINE_FAILED)
+            return err->code;
         if (got != LINE_OK)
             break;
         if (handle_command(c, &leave))
@@ -167,7 +178,8 @@ static int chat_main(int argc, char **argv)
                             &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
-    struct chat c = {.system = opt.system, .tty = isatty(STDIN_FILENO) == 1};
+    struct chat c = {
+        .system = opt.system, .line = {.max_bytes = SL_MAX_TEXT}, .tty = isatty(STDIN_FILENO) == 1};
     cfg.model = model;
     if (rc == 0)
         rc = sl_cli_open_engine(&cfg, &c.eng, &err);

@@ -48,10 +48,14 @@ int sl_cli_open_engine(struct sl_engine_config *cfg, struct sl_engine **out, str
 
 static atomic_bool interrupted;
 
+/* The second one, while nobody has looked at the first (stdout may be a pipe that nobody reads),
+ * ends the process as if it were not caught. */
 static void on_interrupt(int sig)
 {
-    (void)sig;
-    atomic_store(&interrupted, true);
+    if (atomic_exchange(&interrupted, true)) {
+        signal(sig, SIG_DFL);
+        raise(sig);
+    }
 }
 
 void sl_cli_catch_interrupt(void)

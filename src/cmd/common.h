@@ -12,8 +12,8 @@
 SL_MUST_CHECK int sl_cli_open_engine(struct sl_engine_config *cfg, struct sl_engine **out,
                                      struct sl_error *err);
 
-/* Ctrl-C from here on only raises a flag; sl_cli_interrupted reads it, sl_cli_uninterrupt lowers
- * it. */
+/* Ctrl-C from here on only raises a flag, and kills if the flag is up already; sl_cli_interrupted
+ * reads it, sl_cli_uninterrupt lowers it. */
 void sl_cli_catch_interrupt(void);
 bool sl_cli_interrupted(void);
 void sl_cli_uninterrupt(void);

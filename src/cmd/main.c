@@ -4,11 +4,14 @@
  */
 #include "base/check.h"
 #include "base/str.h"
+#include "base/sys.h"
 #include "cmd/flags.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static const struct sl_command *const commands[] = {
     &sl_cmd_run,     &sl_cmd_chat,     &sl_cmd_serve,    &sl_cmd_bench,
@@ -44,9 +47,21 @@ static int unknown_command(const char *name)
     return SL_EXIT_USAGE;
 }
 
-int main(int argc, char **argv)
+/* A descriptor 0, 1 or 2 that is closed would become a model file or the engine's eventfd, and text
+ * would be written into it. Whatever is opened here fails to read or write, as a closed one does.
+ */
+static void occupy_standard_fds(void)
 {
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, reported where it happens */
+    for (int fd; (fd = sl_sys->open("/dev/null", O_PATH, 0)) >= 0;) {
+        if (fd > STDERR_FILENO) {
+            sl_sys->close(fd);
+            return;
+        }
+    }
+}
+
+static int run_command(int argc, char **argv)
+{
     if (argc < 2) {
         print_help(stderr);
         return SL_EXIT_USAGE;
@@ -65,4 +80,17 @@ int main(int argc, char **argv)
             return commands[i]->run(argc - 1, argv + 1);
     }
     return unknown_command(argv[1]);
+}
+
+int main(int argc, char **argv)
+{
+    occupy_standard_fds();
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, reported where it happens */
+    int status = run_command(argc, argv);
+    /* What printf kept back may fail only now, on a full disk for example. */
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == SL_EXIT_OK) {
+        fputs("sluice: write to standard output failed\n", stderr);
+        status = SL_EXIT_FAILED;
+    }
+    return status;
 }

@@ -43,6 +43,8 @@ static const struct sl_flag flags[] = {
      "threads for HTTP (default: 1)"},
     {SL_FLAG_INT, 0, "max-connections", NULL, SERVER(max_connections), 1, 1 << 20, "N",
      "open connections (default: 16384)"},
+    {SL_FLAG_U64, 0, "max-held-bytes", NULL, SERVER(max_held_bytes), 1, 0x1p50, "N",
+     "large requests and unread replies together before 503 (default: 1 GiB)"},
     {SL_FLAG_INT, 0, "max-num-queued-reqs", "max-queued-requests", SERVE(max_queued), 1, 1 << 20,
      "N", "requests waiting before 429 (default: the engine's)"},
     {SL_FLAG_INT, 0, "timeout-keep-alive", NULL, SERVER(idle_timeout_ms), 1, INT32_MAX, "MS",

@@ -74,10 +74,8 @@ static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *r
     if (s->n_slots > 0) {
         int32_t *slots = carve(c, s->n_slots, sizeof(int32_t));
         struct sl_count *entries = carve(c, s->n_slots / 2 + 1, sizeof *entries);
-        if (c->base != NULL) {
-            memset(slots, 0, s->n_slots * sizeof *slots);
+        if (c->base != NULL)
             sl_counts_init(&rs->counts, entries, slots, s->n_slots);
-        }
     }
 }
 
@@ -148,6 +146,19 @@ static void set_namespace(struct sl_request *req, const char *salt, bool caching
     }
 }
 
+/* Once per request: every sequence has the same prompt. An id beyond the rows of logits cannot be
+ * penalised. */
+static void count_prompt(struct sl_request *req, struct sl_rseq *rs)
+{
+    if (rs != req->seqs) {
+        sl_counts_copy(&rs->counts, &req->seqs[0].counts);
+        return;
+    }
+    for (int32_t j = 0; j < req->n_prompt; j++)
+        if (req->prompt[j] < req->eng->limits.n_logits)
+            sl_counts_add(&rs->counts, req->prompt[j], 0);
+}
+
 static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_desc *d,
                      uint64_t seed)
 {
@@ -166,8 +177,8 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     rs->stop_token_id = rs->stop_idx = -1;
     atomic_init(&rs->text_limit, req->stops.n > 0 ? 0 : UINT64_MAX);
     atomic_init(&rs->published, 0);
-    for (int32_t j = 0; rs->counts.slots != NULL && j < req->n_prompt; j++)
-        sl_counts_add(&rs->counts, req->prompt[j], 0);
+    if (rs->counts.slots != NULL)
+        count_prompt(req, rs);
     if (eng->tokenizer != NULL) {
         sl_detok_init(&rs->detok, eng->tokenizer, !req->sampling.keep_special_tokens);
         sl_detok_init(&rs->r_detok, eng->tokenizer, !req->sampling.keep_special_tokens);
@@ -195,8 +206,12 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     struct arrays a;
     struct carver c = {0};
     carve_all(&c, &s, d, &a);
-    if (!c.overflow)
-        c.base = sl_malloc(c.used);
+    if (c.overflow || c.used > SL_MAX_REQUEST_BYTES)
+        return sl_fail(err, SL_ELIMIT,
+                       "n = %d sequences of up to %d tokens take more than %u MB with the logprobs "
+                       "asked for: lower n, max_tokens or logprobs",
+                       s.n_seqs, s.max_out, SL_MAX_REQUEST_BYTES >> 20);
+    c.base = sl_malloc(c.used);
     if (c.base == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for a request of %d + %d tokens", s.n_prompt,
                        s.max_out);

@@ -120,7 +120,7 @@ static void penalise(float *row, const struct sl_sampling *p, const struct sl_co
             x -= p->frequency_penalty * (float)c->n_out;
             x -= p->presence_penalty;
         }
-        row[c->id] = x;
+        row[c->id] = SL_MIN(x, FLT_MAX); /* a tiny penalty must not make the row invalid */
     }
 }
 

@@ -214,6 +214,7 @@ static int read_prompt(const struct sl_engine *eng, const json_t *v, const struc
 {
     if (json_is_array(v)) {
         int rc = copy_ids(v, sl_engine_info(eng)->n_vocab, out, r);
+        sl_prompt_truncate(eng, p->truncate_prompt_tokens, out);
         if (rc != 0 || !p->echo)
             return rc;
         return sl_tokenizer_decode(sl_engine_tokenizer(eng), out->ids, out->n_ids,

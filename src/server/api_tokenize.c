@@ -128,7 +128,7 @@ static void answer(struct sl_conn *c,
                    int (*fn)(struct sl_conn *, json_t *, struct sl_buf *, struct sl_refusal *))
 {
     struct sl_refusal r = {0};
-    struct sl_buf b = {0};
+    struct sl_buf b = {.max_bytes = SL_MAX_REPLY_BYTES};
     json_t *root;
     int rc = sl_json_parse_object(c->parser->body.data, c->parser->body.n_bytes, &root, &r);
     if (rc == 0)

@@ -292,7 +292,7 @@ void sl_call_event_end(struct sl_buf *b, struct sl_call *call, const struct sl_p
         struct sl_usage u;
         sl_request_usage(prompt->req, &u);
         SL_PUT(b, "],");
-        sl_call_put_usage(b, u.n_prompt, u.n_cached, u.n_output);
+        sl_call_put_usage(b, u.n_prompt, u.n_cached, call->drop_output ? 0 : u.n_output);
         SL_PUT(b, "}\n\n");
         return;
     }
@@ -316,7 +316,7 @@ static void finish_stream(struct sl_call *call)
 
 static void finish_whole(struct sl_call *call)
 {
-    struct sl_buf b = {0};
+    struct sl_buf b = {.max_bytes = SL_MAX_REPLY_BYTES};
     SL_PUT(&b, "{\"id\":");
     sl_buf_json_string(&b, call->id, strlen(call->id));
     SL_PUT(&b, ",\"object\":\"");
@@ -385,6 +385,12 @@ void sl_call_abort(struct sl_call *call)
 
 /* ---- news */
 
+static size_t kept_bytes(const struct sl_choice *ch)
+{
+    return ch->text.n_bytes + ch->token_ids.n_bytes + ch->tokens.n_bytes + ch->values.n_bytes +
+           ch->tops.n_bytes + ch->offsets.n_bytes;
+}
+
 static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl_chunk *chunk)
 {
     struct sl_conn *c = call->conn;
@@ -407,7 +413,9 @@ static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl
         if (chunk->stop_str != NULL)
             sl_buf_puts(&choice->stop_str, chunk->stop_str);
     }
+    size_t before = kept_bytes(choice);
     call->api->collect(call, prompt, choice, chunk);
+    call->n_kept += kept_bytes(choice) - before;
 }
 
 void sl_call_news(struct sl_prompt *prompt)
@@ -428,6 +436,13 @@ void sl_call_news(struct sl_prompt *prompt)
             return;
         }
         take_chunk(call, prompt, &chunk);
+        if (call->n_kept > SL_MAX_REPLY_BYTES) {
+            struct sl_error err;
+            (void)sl_fail(&err, SL_ELIMIT, "the reply is larger than %u bytes: use stream",
+                          SL_MAX_REPLY_BYTES);
+            fail_call(call, &err);
+            return;
+        }
     }
     if (!sl_request_done(prompt->req))
         return;

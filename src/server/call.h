@@ -65,6 +65,7 @@ struct sl_call {
     struct sl_choice *choices; /* [n_prompts * n] */
     int32_t n_prompts, n, n_done;
     int32_t n_logprobs; /* top entries asked for */
+    size_t n_kept;      /* bytes collected for a whole reply */
     bool stream, include_usage, continuous_usage, want_logprobs, tokens_as_ids, return_token_ids;
     bool echo, drop_output, throttled;
 };

@@ -20,6 +20,7 @@
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -28,6 +29,8 @@
 #define LINGER_NS        2000000000u
 #define LINGER_BYTES     (4u << 20)
 #define FLUSH_ROUNDS     4
+#define PROBE_NS         250000000u  /* between looks for the end of a client not read from */
+#define SMALL_BODY       (64u << 10) /* neither counted nor refused when memory is short */
 #define MS               1000000u
 
 static void on_read(evutil_socket_t fd, short what, void *arg);
@@ -39,15 +42,41 @@ static uint64_t after_ms(const struct sl_conn *c, int32_t ms)
     return ms > 0 ? c->loop->now_ns + (uint64_t)ms * MS : 0;
 }
 
-/* Watches for input, or, while reading is paused, only for the peer's end. */
-static void watch(struct sl_conn *c, bool paused)
+/* While reading is paused the timer looks for the peer's end. An event cannot: libevent reports a
+ * reset as input and output only, so that waiting for EV_CLOSED alone would spin and never hear it.
+ */
+static void pause_reading(struct sl_conn *c)
 {
     event_del(&c->ev_read);
-    event_assign(&c->ev_read, c->loop->base, c->fd,
-                 (short)((paused ? EV_CLOSED : EV_READ) | EV_PERSIST), on_read, c);
+    c->read_paused = true;
+    c->probe_deadline_ns = c->loop->now_ns + PROBE_NS;
+}
+
+static void resume_reading(struct sl_conn *c)
+{
     if (event_add(&c->ev_read, NULL) != 0)
         c->dead = true;
-    c->read_paused = paused;
+    c->read_paused = false;
+    c->probe_deadline_ns = 0;
+}
+
+static bool peer_is_gone(const struct sl_conn *c)
+{
+    struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
+    return poll(&p, 1, 0) > 0;
+}
+
+/* Brings the server's count of memory that bodies and unsent replies hold up to date. */
+static uint64_t count_memory(struct sl_conn *c)
+{
+    _Atomic uint64_t *total = &c->loop->server->held_bytes;
+    uint64_t held = sl_conn_unsent(c) + (c->parser != NULL ? c->parser->body.n_bytes : 0);
+    if (held < SMALL_BODY)
+        held = 0; /* the usual case costs no atomic operation */
+    if (held != c->held_bytes)
+        atomic_fetch_add_explicit(total, held - c->held_bytes, memory_order_relaxed);
+    c->held_bytes = held;
+    return atomic_load_explicit(total, memory_order_relaxed);
 }
 
 void sl_conn_create(struct sl_loop *loop, int fd)
@@ -55,6 +84,7 @@ void sl_conn_create(struct sl_loop *loop, int fd)
     struct sl_conn *c = sl_calloc(1, sizeof *c);
     int one = 1;
     if (c == NULL) {
+        sl_loop_uncount(loop);
         sl_sys->close(fd);
         return;
     }
@@ -68,8 +98,6 @@ void sl_conn_create(struct sl_loop *loop, int fd)
     if (c->next != NULL)
         c->next->prev = c;
     loop->conns = c;
-    atomic_fetch_add(&loop->n_conns, 1);
-    atomic_fetch_add(&loop->server->n_conns, 1);
     atomic_fetch_add_explicit(&loop->stats.connections, 1, memory_order_relaxed);
     c->read_deadline_ns = after_ms(c, loop->server->cfg->idle_timeout_ms);
     if (event_add(&c->ev_read, NULL) != 0)
@@ -111,8 +139,8 @@ void sl_conn_destroy(struct sl_conn *c)
         loop->conns = c->next;
     if (c->next != NULL)
         c->next->prev = c->prev;
-    atomic_fetch_sub(&loop->n_conns, 1);
-    atomic_fetch_sub(&loop->server->n_conns, 1);
+    atomic_fetch_sub_explicit(&loop->server->held_bytes, c->held_bytes, memory_order_relaxed);
+    sl_loop_uncount(loop);
     sl_buf_deinit(&c->pending);
     sl_buf_deinit(&c->out);
     sl_free(c);
@@ -176,7 +204,7 @@ static void head_done(struct sl_conn *c)
         sl_loop_mark(c->loop, c);
     }
     c->read_deadline_ns = after_ms(c, c->loop->server->cfg->body_timeout_ms);
-    sl_http_parser_body(p, c->refused);
+    sl_http_parser_body(p, c->refused || p->method != SL_HTTP_POST); /* others have no use for it */
 }
 
 static void request_done(struct sl_conn *c)
@@ -193,6 +221,21 @@ static void request_done(struct sl_conn *c)
     } else {
         c->route->handle(c);
     }
+    if (c->parser != NULL && c->parser->body.n_bytes >= SMALL_BODY)
+        sl_buf_deinit(&c->parser->body); /* a generation runs, which has all it needs */
+}
+
+/* Bodies and replies of all connections together have a bound; beyond it large bodies wait
+ * outside. Counted while they come, so that a length that was only announced blocks nobody. */
+static void check_memory(struct sl_conn *c)
+{
+    struct sl_refusal r = {0};
+    if (count_memory(c) <= c->loop->server->cfg->max_held_bytes || c->held_bytes == 0)
+        return;
+    c->busy = true;
+    c->close_after = true;
+    (void)sl_refuse(&r, SL_ENOMEM, NULL, "too many large requests at once");
+    sl_reply_refusal(c, &r);
 }
 
 static void request_bad(struct sl_conn *c)
@@ -229,12 +272,11 @@ static void keep_rest(struct sl_conn *c, const char *data, size_t n)
     if (!sl_buf_ok(&c->pending))
         c->dead = true;
     else if (c->pending.n_bytes >= MAX_PENDING && !c->read_paused)
-        watch(c, true);
+        pause_reading(c);
 }
 
 static void consume(struct sl_conn *c, const char *data, size_t n)
 {
-    c->in_consume = true;
     while (n > 0 && !c->busy && !c->dead && !c->close_after && sl_conn_unsent(c) < SL_OUT_HIGH) {
         if (c->parser == NULL)
             start_request(c);
@@ -249,14 +291,15 @@ static void consume(struct sl_conn *c, const char *data, size_t n)
             c->read_deadline_ns = after_ms(c, c->loop->server->cfg->body_timeout_ms);
         if (p->state == SL_HTTP_HEAD_DONE)
             head_done(c);
+        if (c->parser == p && p->body.n_bytes >= SMALL_BODY)
+            check_memory(c);
         if (c->parser != p)
-            continue; /* refused at its headers: the reply is complete */
+            continue; /* refused before its end: the reply is complete */
         if (p->state == SL_HTTP_COMPLETE)
             request_done(c);
         else if (p->state == SL_HTTP_BAD)
             request_bad(c);
     }
-    c->in_consume = false;
     if (n > 0)
         keep_rest(c, data, n);
 }
@@ -268,7 +311,7 @@ static void consume_pending(struct sl_conn *c)
     consume(c, held.data, held.n_bytes);
     sl_buf_deinit(&held);
     if (c->read_paused && c->pending.n_bytes < MAX_PENDING && !c->dead)
-        watch(c, false);
+        resume_reading(c);
 }
 
 /* ---- replies */
@@ -344,10 +387,12 @@ static bool write_out(struct sl_conn *c)
         c->out_sent += (size_t)n;
         c->reply_bytes += (uint64_t)n;
         c->write_deadline_ns = 0;
-        if (c->call != NULL)
+        if (c->ping_deadline_ns != 0)
             c->ping_deadline_ns = after_ms(c, c->loop->server->cfg->sse_ping_ms);
     }
     if (sl_conn_unsent(c) == 0) {
+        if (c->out_sent > 0 && c->parser == NULL) /* idle begins now, not when the reply began */
+            c->read_deadline_ns = after_ms(c, c->loop->server->cfg->idle_timeout_ms);
         c->out_sent = 0;
         if (c->out.cap_bytes > SL_OUT_LOW || (!c->busy && c->out.cap_bytes > 4096))
             sl_buf_deinit(&c->out);
@@ -356,8 +401,8 @@ static bool write_out(struct sl_conn *c)
         c->write_deadline_ns = 0;
         return true;
     }
-    if (c->out_sent >= SL_OUT_LOW) {
-        size_t left = sl_conn_unsent(c);
+    size_t left = sl_conn_unsent(c);
+    if (c->out_sent >= SL_MAX(SL_OUT_LOW, left)) { /* so a byte moves once on average */
         memmove(c->out.data, c->out.data + c->out_sent, left);
         c->out.n_bytes = left;
         c->out_sent = 0;
@@ -368,10 +413,20 @@ static bool write_out(struct sl_conn *c)
     return event_pending(&c->ev_write, EV_WRITE, NULL) || event_add(&c->ev_write, NULL) == 0;
 }
 
+/* Is it the client's turn to send? Not before it took what it was sent. */
+static bool is_waiting(const struct sl_conn *c)
+{
+    return !c->busy && !c->lingering && sl_conn_unsent(c) == 0;
+}
+
 static void arm_timer(struct sl_conn *c)
 {
-    const uint64_t deadlines[] = {c->busy ? 0 : c->read_deadline_ns, c->write_deadline_ns,
-                                  c->ping_deadline_ns, c->call_deadline_ns, c->linger_deadline_ns};
+    const uint64_t deadlines[] = {is_waiting(c) ? c->read_deadline_ns : 0,
+                                  c->write_deadline_ns,
+                                  c->ping_deadline_ns,
+                                  c->call_deadline_ns,
+                                  c->linger_deadline_ns,
+                                  c->probe_deadline_ns};
     uint64_t first = UINT64_MAX, now = c->loop->now_ns;
     for (size_t i = 0; i < SL_COUNT(deadlines); i++) {
         if (deadlines[i] != 0)
@@ -395,7 +450,7 @@ static bool begin_linger(struct sl_conn *c)
     c->linger_deadline_ns = c->loop->now_ns + LINGER_NS;
     c->read_deadline_ns = 0;
     if (c->read_paused)
-        watch(c, false);
+        resume_reading(c);
     return true;
 }
 
@@ -420,6 +475,7 @@ bool sl_conn_flush(struct sl_conn *c)
     }
     if (c->close_after && !c->busy && !c->lingering && sl_conn_unsent(c) == 0 && !begin_linger(c))
         return false;
+    (void)count_memory(c);
     arm_timer(c);
     return !c->dead;
 }
@@ -429,6 +485,7 @@ bool sl_conn_flush(struct sl_conn *c)
 static void peer_ended(struct sl_conn *c)
 {
     c->peer_closed = true;
+    c->probe_deadline_ns = 0;
     if (c->busy || sl_conn_unsent(c) == 0) {
         c->dead = true; /* nobody reads the rest of a generation */
         return;
@@ -441,13 +498,9 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
 {
     struct sl_conn *c = arg;
     struct sl_loop *loop = c->loop;
+    (void)what;
     sl_loop_enter(loop);
     sl_loop_mark(loop, c);
-    if (what & EV_CLOSED) {
-        peer_ended(c);
-        sl_loop_flush(loop);
-        return;
-    }
     ssize_t n = sl_sys->read((int)fd, loop->read_buf, SL_READ_BUF_BYTES);
     if (n == 0) {
         peer_ended(c);
@@ -503,8 +556,13 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
     c->armed_ns = 0;
     if (passed(c, c->linger_deadline_ns) || passed(c, c->write_deadline_ns))
         c->dead = true;
-    else if (!c->busy && !c->lingering && passed(c, c->read_deadline_ns))
+    else if (is_waiting(c) && passed(c, c->read_deadline_ns))
         read_timed_out(c);
+    if (passed(c, c->probe_deadline_ns)) {
+        c->probe_deadline_ns = loop->now_ns + PROBE_NS;
+        if (peer_is_gone(c))
+            peer_ended(c);
+    }
     if (c->call != NULL && passed(c, c->call_deadline_ns)) {
         c->call_deadline_ns = 0;
         sl_call_abort(c->call);

@@ -37,7 +37,8 @@ struct sl_conn {
     struct sl_conn *prev, *next, *next_dirty;
     uint64_t t_start_ns, armed_ns;                /* armed: the timer fires */
     uint64_t read_deadline_ns, write_deadline_ns; /* 0 = none */
-    uint64_t ping_deadline_ns, call_deadline_ns, linger_deadline_ns;
+    uint64_t ping_deadline_ns, call_deadline_ns, linger_deadline_ns, probe_deadline_ns;
+    uint64_t held_bytes; /* its part of the server's held_bytes */
     uint64_t reply_bytes, request_bytes;
     size_t chunk_at, linger_bytes; /* chunk_at: where the open HTTP chunk begins in out */
     int status;
@@ -46,10 +47,11 @@ struct sl_conn {
     bool streaming; /* the reply's headers are out, chunks follow */
     bool chunk_open;
     bool close_after; /* no further request on this connection */
-    bool read_paused, peer_closed, lingering, dead, is_dirty, in_consume;
+    bool read_paused, peer_closed, lingering, dead, is_dirty;
 };
 
-void sl_conn_create(struct sl_loop *loop, int fd); /* takes the descriptor, also on failure */
+/* Takes the descriptor, which the acceptor has counted already, also on failure. */
+void sl_conn_create(struct sl_loop *loop, int fd);
 void sl_conn_destroy(struct sl_conn *c);
 /* Writes what is unsent; called by sl_loop_flush. false: the connection is over, destroy it. */
 bool sl_conn_flush(struct sl_conn *c);

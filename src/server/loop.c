@@ -119,9 +119,7 @@ static struct event_base *new_base(void)
     struct event_base *base = NULL;
     if (cfg == NULL)
         return NULL;
-    /* One thread per base; EV_CLOSED shows a disconnect while input is paused. */
-    if (event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK) == 0 &&
-        event_config_require_features(cfg, EV_FEATURE_EARLY_CLOSE) == 0)
+    if (event_config_set_flag(cfg, EVENT_BASE_FLAG_NOLOCK) == 0) /* one thread per base */
         base = event_base_new_with_config(cfg);
     event_config_free(cfg);
     return base;
@@ -132,6 +130,8 @@ int sl_loop_init(struct sl_loop *loop, struct sl_server *server, struct sl_error
     loop->server = server;
     loop->inbox.event_fd = -1;
     int rc = sl_queue_init(&loop->inbox, INBOX_CAP, err);
+    if (rc != 0)
+        loop->inbox = (struct sl_queue){.event_fd = -1};
     if (rc == 0)
         rc = sl_outbox_create(&loop->outbox, err);
     if (rc == 0)
@@ -187,6 +187,12 @@ void sl_loop_deinit(struct sl_loop *loop)
     sl_queue_deinit(&loop->inbox);
     sl_free(loop->read_buf);
     sl_free(loop->token_buf);
+}
+
+void sl_loop_uncount(struct sl_loop *loop)
+{
+    atomic_fetch_sub(&loop->n_conns, 1);
+    atomic_fetch_sub(&loop->server->n_conns, 1);
 }
 
 struct sl_http_parser *sl_loop_parser(struct sl_loop *loop)

@@ -27,7 +27,6 @@ struct sl_server {
     const struct sl_server_config *cfg;
     struct sl_engine *eng;
     const char *model_name;      /* the first served name */
-    const char *fallback_name;   /* served when the configuration names none */
     struct sl_sampling defaults; /* the model's sampling values */
     int64_t t_created_s;
     struct sl_loop *loops;
@@ -36,6 +35,7 @@ struct sl_server {
     atomic_int n_conns;   /* over all threads */
     atomic_int n_running; /* threads whose loop has not ended */
     _Atomic uint64_t next_id, n_refused_conns;
+    _Atomic uint64_t held_bytes; /* by large bodies and unsent replies, over all connections */
 };
 
 struct sl_loop {
@@ -55,7 +55,6 @@ struct sl_loop {
     atomic_int n_conns;
     int n_calls;
     int drain_seen; /* enum sl_drain that this thread has acted on */
-    bool can_end;
     int rc;
     pthread_t thread;
     struct sl_http_stats stats;
@@ -73,6 +72,7 @@ void sl_loop_flush(struct sl_loop *loop);
 void sl_loop_mark(struct sl_loop *loop, struct sl_conn *c); /* c has output or ended */
 /* From any thread: act on server->drain. */
 void sl_loop_wake(struct sl_loop *loop);
+void sl_loop_uncount(struct sl_loop *loop); /* a connection that was counted is gone */
 struct sl_http_parser *sl_loop_parser(struct sl_loop *loop); /* NULL: out of memory */
 void sl_loop_put_parser(struct sl_loop *loop, struct sl_http_parser *p);
 

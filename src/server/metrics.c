@@ -420,7 +420,7 @@ void sl_api_metrics(struct sl_conn *c)
     };
     sl_metrics_render(&b, &in);
     sl_free(http);
-    if (sl_buf_ok(&b))
+    if (sl_buf_ok(&b) && in.n_http > 0) /* counters that fell to 0 would look like a restart */
         sl_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, b.data, b.n_bytes);
     else
         sl_reply(c, 503, "text/plain; charset=utf-8", NULL, "", 0);

@@ -196,6 +196,8 @@ static int render_given(const struct sl_engine *eng, json_t *ctx, const char *so
 }
 
 /* Cuts what the template put after the last message, so that the model goes on inside it. */
+#define MAX_TEMPLATE_TAIL 1024 /* bytes after the last message; bounds the search */
+
 static int cut_after_final(const json_t *messages, struct sl_buf *text, struct sl_refusal *r)
 {
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
@@ -207,7 +209,8 @@ static int cut_after_final(const json_t *messages, struct sl_buf *text, struct s
         content++;
         n--;
     }
-    for (size_t end = text->n_bytes; n > 0 && end >= n; end--) {
+    size_t stop = text->n_bytes - SL_MIN(text->n_bytes, MAX_TEMPLATE_TAIL);
+    for (size_t end = text->n_bytes; n > 0 && end >= SL_MAX(n, stop); end--) {
         if (memcmp(text->data + end - n, content, n) == 0) {
             text->n_bytes = end;
             return 0;
@@ -247,22 +250,25 @@ int sl_prompt_render(const struct sl_engine *eng, json_t *root, const struct sl_
 
 /* ---- tokens */
 
+void sl_prompt_truncate(const struct sl_engine *eng, int32_t truncate, struct sl_prompt *prompt)
+{
+    int32_t most = sl_engine_info(eng)->max_model_len - 1; /* room for one token of output */
+    size_t keep = (size_t)(truncate < 0 || truncate > most ? most : truncate);
+    if (truncate == 0 || prompt->n_ids <= keep)
+        return;
+    memmove(prompt->ids, prompt->ids + prompt->n_ids - keep, keep * sizeof *prompt->ids);
+    prompt->n_ids = keep;
+}
+
 int sl_prompt_encode(const struct sl_engine *eng, const char *text, size_t n_text, bool add_special,
                      int32_t truncate, struct sl_prompt *prompt, struct sl_refusal *r)
 {
     unsigned flags = SL_ENCODE_PARSE_SPECIAL | (add_special ? SL_ENCODE_ADD_SPECIAL : 0u);
-    int32_t context = sl_engine_info(eng)->max_model_len;
     int rc = sl_tokenizer_encode(sl_engine_tokenizer(eng), text, n_text, flags, &prompt->ids,
                                  &prompt->n_ids, &r->err);
     if (rc != 0)
         return rc;
-    if (truncate != 0) {
-        size_t keep = (size_t)(truncate < 0 || truncate > context ? context : truncate);
-        if (prompt->n_ids > keep) {
-            memmove(prompt->ids, prompt->ids + prompt->n_ids - keep, keep * sizeof *prompt->ids);
-            prompt->n_ids = keep;
-        }
-    }
+    sl_prompt_truncate(eng, truncate, prompt);
     if (prompt->n_ids > INT32_MAX)
         return sl_refuse(r, SL_ELIMIT, NULL, "the prompt has too many tokens");
     return 0;

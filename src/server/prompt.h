@@ -16,7 +16,9 @@ SL_MUST_CHECK int sl_messages_normalise(json_t *messages, struct sl_refusal *r);
 SL_MUST_CHECK int sl_prompt_render(const struct sl_engine *eng, json_t *root,
                                    const struct sl_params *p, char **text, size_t *n_text,
                                    struct sl_refusal *r);
-/* Fills prompt->ids; keeps only the last `truncate` tokens if that is not 0. */
+/* Keeps only the last `truncate` tokens; -1 = as many as fit the context, 0 = all. */
+void sl_prompt_truncate(const struct sl_engine *eng, int32_t truncate, struct sl_prompt *prompt);
+/* Fills prompt->ids, truncated. */
 SL_MUST_CHECK int sl_prompt_encode(const struct sl_engine *eng, const char *text, size_t n_text,
                                    bool add_special, int32_t truncate, struct sl_prompt *prompt,
                                    struct sl_refusal *r);

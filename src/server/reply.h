@@ -7,6 +7,8 @@
 
 #include "server/conn.h"
 
+#define SL_MAX_REPLY_BYTES (256u << 20) /* of a reply that is not streamed */
+
 /* headers: further header lines, each ending in CR LF, or NULL. */
 void sl_reply(struct sl_conn *c, int status, const char *content_type, const char *headers,
               const char *body, size_t n_body);

@@ -52,6 +52,7 @@ void sl_server_config_default(struct sl_server_config *cfg)
         .sse_ping_ms = 5000,
         .shutdown_timeout_ms = 30000,
         .max_body_bytes = SL_MAX_HTTP_BODY,
+        .max_held_bytes = 1u << 30,
         .handle_signals = true,
         .stop_fd = -1,
     };
@@ -89,10 +90,15 @@ static void place(struct acceptor *a, int fd)
         return;
     }
     struct sl_loop *loop = least_loaded(s);
-    if (loop == &s->loops[0])
+    /* Counted here, not by its thread: a burst of connections must spread and stay in the limit. */
+    atomic_fetch_add(&loop->n_conns, 1);
+    atomic_fetch_add(&s->n_conns, 1);
+    if (loop == &s->loops[0]) {
         sl_conn_create(loop, fd);
-    else if (!sl_queue_try_push(&loop->inbox, (void *)(intptr_t)(fd + 1)))
+    } else if (!sl_queue_try_push(&loop->inbox, (void *)(intptr_t)(fd + 1))) {
+        sl_loop_uncount(loop);
         refuse_connection(s, fd);
+    }
 }
 
 static void pause_accepting(struct acceptor *a)

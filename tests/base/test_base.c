@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -250,6 +251,40 @@ static void ranges_do_not_wrap(void **state)
     assert_null(sl_calloc(SIZE_MAX, 2));
 }
 
+static const char *limit_text;
+
+/* Gives the container's limit through a pipe; every other file is absent. */
+static int open_limit(const char *path, int flags, int mode)
+{
+    int fds[2];
+    (void)flags;
+    (void)mode;
+    if (strcmp(path, "/sys/fs/cgroup/memory.max") != 0 || pipe(fds) != 0)
+        return -1;
+    assert_int_equal(write(fds[1], limit_text, strlen(limit_text)), (ssize_t)strlen(limit_text));
+    close(fds[1]);
+    return fds[0];
+}
+
+static void a_container_has_less_memory(void **state)
+{
+    (void)state;
+    struct sl_sys sys = sl_sys_real;
+    const struct sl_sys *saved = sl_sys;
+    sys.open = open_limit;
+    sl_sys = &sys;
+    limit_text = "max\n";
+    uint64_t all = sl_ram_bytes();
+    limit_text = "104857600\n";
+    uint64_t some = sl_ram_bytes();
+    limit_text = "9223372036854771712\n";
+    uint64_t huge = sl_ram_bytes();
+    sl_sys = saved;
+    assert_true(all > 104857600u);
+    assert_true(some == 104857600u);
+    assert_true(huge == all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -257,7 +292,7 @@ int main(void)
         cmocka_unit_test(typos_find_their_flag),    cmocka_unit_test(json_escapes),
         cmocka_unit_test(buffer_remembers_failure), cmocka_unit_test(arena_is_bounded_and_zeroed),
         cmocka_unit_test(queue_loses_nothing),      cmocka_unit_test(files_name_what_is_wrong),
-        cmocka_unit_test(ranges_do_not_wrap),
+        cmocka_unit_test(ranges_do_not_wrap),       cmocka_unit_test(a_container_has_less_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -159,3 +159,59 @@ def test_interrupt_ends_a_run_cleanly():
     out, err = p.communicate(timeout=30)
     assert p.returncode == 0, err
     assert time.monotonic() - start < 10
+
+
+def test_interrupted_bench_ends_cleanly():
+    p = subprocess.Popen([BIN, "bench", "--num-prompts", "400", "--output-len", "200", "--json"],
+                         stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(1.5)
+    p.send_signal(signal.SIGINT)
+    out, err = p.communicate(timeout=30)
+    assert p.returncode == 1 and out == b"", (p.returncode, err)
+    assert b"interrupted after" in err and b"bug" not in err
+
+
+@pytest.mark.parametrize("args", [["--version"], ["run", "--help"], ["run", "-p", "x", "-n", "2"],
+                                  ["run", "-p", "x", "-n", "2", "--json"], ["inspect"],
+                                  ["bench", "--num-prompts", "1", "--output-len", "2"]])
+def test_output_that_cannot_be_written_fails(args):
+    with open("/dev/full", "wb") as full:
+        r = subprocess.run([BIN, *args], stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert r.returncode == 1 and b"write" in r.stderr, r
+
+
+@pytest.mark.parametrize("closed, status", [(">&-", 1), ("2>&-", 0), ("<&- 2>&-", 0), ("<&- >&- 2>&-", 1)])
+def test_closed_standard_files_are_not_reused(closed, status):
+    r = subprocess.run(["/bin/sh", "-c", f'exec "$0" run -p x -n 2 {closed}', BIN], stdin=subprocess.DEVNULL,
+                       capture_output=True, timeout=60)
+    assert r.returncode == status, r.stderr
+    assert (r.stdout != b"") == (status == 0)
+    if closed == ">&-":
+        assert b"Bad file descriptor" in r.stderr
+
+
+def test_second_interrupt_kills_a_run_that_nobody_reads():
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        while True:
+            os.write(writer, b"x" * 4096)
+    except BlockingIOError:
+        os.set_blocking(writer, True)
+    p = subprocess.Popen([BIN, "run", "-p", "Once", "--raw", "--ignore-eos"], stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    time.sleep(1.5)
+    p.send_signal(signal.SIGINT)
+    time.sleep(0.3)
+    assert p.poll() is None  # blocked in the write of its first word
+    p.send_signal(signal.SIGINT)
+    p.communicate(timeout=10)
+    os.close(reader)
+    assert p.returncode == -signal.SIGINT
+
+
+def test_chat_names_an_unreadable_stdin():
+    folder = os.open("/", os.O_RDONLY)
+    r = subprocess.run([BIN, "chat"], stdin=folder, capture_output=True, timeout=60)
+    os.close(folder)
+    assert r.returncode == 1 and b"standard input" in r.stderr

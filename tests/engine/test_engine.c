@@ -628,6 +628,65 @@ static void the_null_model_counts(void **state)
 
 /* ------------------------------------------------------------------ start */
 
+/* 128 sequences of half a million tokens, each with its likeliest alternatives: never, whatever
+ * memory the machine promises. Four tokens of each are fine. */
+static void one_request_may_not_take_all_memory(void **state)
+{
+    (void)state;
+    static struct rig g;
+    struct sl_engine_parts p = stepwise;
+    struct sl_request *req = NULL;
+    struct sl_error err;
+    p.info = (struct sl_model_info){.max_model_len = 1 << 19, .block_size = 256, .n_pages = 2048};
+    rig_script(&g, 3, ten, 10);
+    rig_start(&g, &p);
+    struct sl_request_desc d = desc_of(3, 0);
+    d.sampling.n = 128;
+    d.sampling.logprobs = T_N;
+    assert_int_equal(sl_request_submit(g.eng, &d, &req, &err), SL_ELIMIT);
+    assert_non_null(strstr(err.msg, "max_tokens"));
+    d.sampling.max_tokens = 4;
+    assert_int_equal(sl_request_submit(g.eng, &d, &req, &err), 0);
+    sl_request_release(req);
+    rig_stop(&g);
+}
+
+#define NARROW 6
+
+static int narrow_step(void *ctx, const struct sl_batch *b, const float **logits,
+                       struct sl_error *err)
+{
+    float *rows = ctx;
+    (void)err;
+    for (int32_t i = 0; i < b->n_logits * NARROW; i++)
+        rows[i] = i % NARROW == T_X ? 9.0f : 0.0f;
+    *logits = rows;
+    return 0;
+}
+
+/* A prompt may hold ids for which the model has embeddings but no logits. */
+static void penalties_pass_over_ids_without_logits(void **state)
+{
+    (void)state;
+    static struct rig g;
+    static float rows[16 * NARROW];
+    struct sl_engine_parts p = stepwise;
+    p.runner = (struct sl_runner){.ctx = rows, .n_vocab = NARROW, .step = narrow_step};
+    rig_start(&g, &p);
+    const int32_t prompt[] = {T_A, T_USER, T_EACUTE};
+    struct sl_request_desc d = desc_of(3, 4);
+    d.prompt = prompt;
+    d.sampling.repetition_penalty = 2.0f;
+    struct rig_out out = {0};
+    struct sl_request *req = submit(&g, &d);
+    assert_int_equal(req->seqs[0].counts.n, 1); /* T_A */
+    run(&g, req, &out);
+    assert_int_equal(out.n, 4);
+    assert_int_equal(out.ids[3], T_X);
+    sl_request_release(req);
+    rig_stop(&g);
+}
+
 static int allocs_left;
 
 static void *counted_alloc(size_t n)
@@ -724,6 +783,8 @@ int main(void)
         cmocka_unit_test(an_outbox_names_each_request_once),
         cmocka_unit_test(statistics_add_up),
         cmocka_unit_test(the_null_model_counts),
+        cmocka_unit_test(one_request_may_not_take_all_memory),
+        cmocka_unit_test(penalties_pass_over_ids_without_logits),
         cmocka_unit_test(memory_may_run_out),
         cmocka_unit_test(impossible_parts_are_refused),
     };

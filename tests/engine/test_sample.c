@@ -316,6 +316,61 @@ static void extreme_parameters_still_give_a_token(void **state)
                 }
 }
 
+/* The row after a penalty may leave the range of a float; that is not the model's fault. */
+static void the_smallest_penalty_still_gives_a_token(void **state)
+{
+    (void)state;
+    float row[4] = {1.0f, 3.0f, 2.0f, -1.0f};
+    struct sl_count entries[4];
+    int32_t slots[8];
+    struct sl_counts counts;
+    struct sl_sampler w;
+    struct sl_sampling s;
+    sl_counts_init(&counts, entries, slots, 8);
+    sl_counts_add(&counts, 2, 0);
+    sl_sampling_default(&s);
+    s.repetition_penalty = 1e-38f;
+    assert_int_equal(sl_sampler_init(&w, 4, NULL), 0);
+    struct sl_sample_args a = {.logits = row, .sampling = &s, .seed = 3, .counts = &counts};
+    assert_int_equal(sl_sample(&w, &a), 2);
+    s.repetition_penalty = 1e-45f;
+    assert_int_equal(sl_sample(&w, &a), 2);
+    sl_sampler_deinit(&w);
+}
+
+#define N_COUNTED 700
+#define N_ROOM    4096
+
+static void counts_grow_into_room_that_was_never_cleared(void **state)
+{
+    (void)state;
+    static struct sl_count entries[2][N_ROOM / 2];
+    static int32_t slots[2][N_ROOM], want[N_COUNTED];
+    struct sl_counts c[2];
+    struct sl_rng r = {.seed = 9};
+    memset(slots, 0x5a, sizeof slots);
+    assert_int_equal(sl_counts_slots(2 * N_COUNTED, 1 << 20), N_ROOM);
+    for (int k = 0; k < 2; k++)
+        sl_counts_init(&c[k], entries[k], slots[k], N_ROOM);
+    for (int i = 0; i < 9 * N_COUNTED; i++) {
+        if (i == 300) /* the copy goes on from where the first one was */
+            sl_counts_copy(&c[1], &c[0]);
+        int32_t id = (int32_t)sl_rng_below(&r, N_COUNTED);
+        want[id]++;
+        sl_counts_add(&c[0], id * 1000, 1);
+        if (i >= 300)
+            sl_counts_add(&c[1], id * 1000, 1);
+        /* What few tokens do not need stays untouched. */
+        if (i == 9)
+            assert_int_equal(slots[0][64], 0x5a5a5a5a);
+    }
+    for (int k = 0; k < 2; k++) {
+        assert_int_equal(c[k].n, N_COUNTED);
+        for (int i = 0; i < c[k].n; i++)
+            assert_int_equal(entries[k][i].n_out, want[entries[k][i].id / 1000]);
+    }
+}
+
 static void all_equal_logits_keep_the_lowest_ids(void **state)
 {
     (void)state;
@@ -380,6 +435,8 @@ int main(void)
         cmocka_unit_test(greedy_takes_the_lowest_of_equals),
         cmocka_unit_test(rows_without_numbers_are_refused),
         cmocka_unit_test(extreme_parameters_still_give_a_token),
+        cmocka_unit_test(the_smallest_penalty_still_gives_a_token),
+        cmocka_unit_test(counts_grow_into_room_that_was_never_cleared),
         cmocka_unit_test(all_equal_logits_keep_the_lowest_ids),
         cmocka_unit_test(logprobs_follow_the_oracle),
     };

@@ -6,6 +6,7 @@ import math
 import os
 import signal
 import socket
+import struct
 import threading
 import time
 
@@ -95,6 +96,14 @@ def test_prompt_shapes(client, model, server):
     assert [c.index for c in two.choices] == [0, 1, 2, 3]
     assert two.choices[0].text == two.choices[1].text == want
     assert two.choices[2].text == two.choices[3].text
+
+
+def test_truncated_prompts(client, model, server):
+    for prompt in ("the dog " * 10000, [5] * 10000):
+        for given, most in ((3, 3), (-1, 10**9)):
+            r = client.completions.create(model=model, prompt=prompt, max_tokens=1,
+                                          extra_body={"truncate_prompt_tokens": given})
+            assert 0 < r.usage.prompt_tokens <= most
 
 
 def test_seed(client, model):
@@ -361,6 +370,48 @@ def test_disconnect_before_the_answer(server):
         s.sendall(post({**LONG, "stream": False}) + b"G" * 200000)
         time.sleep(0.1)
     server.wait_metric("vllm:num_requests_running", 0.0, 5)
+
+
+def test_reset_while_input_is_paused(server):
+    """A reset is heard although nothing is read, and the server does not spin meanwhile."""
+    s = socket.create_connection(("127.0.0.1", server.port), timeout=10)
+    s.sendall(post({**LONG, "stream": False, "n": 64}) + b"G" * 200000)
+    time.sleep(0.3)
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    s.close()
+    server.wait_metric("vllm:num_requests_running", 0.0, 2)
+
+
+def test_slow_download_outlives_the_idle_limit():
+    """A connection is idle once its reply was taken, not once it was written."""
+    with Server("--timeout-keep-alive", "500") as s:
+        with socket.create_connection(("127.0.0.1", s.port), timeout=20) as c:
+            c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            c.sendall(post({"prompt": "the dog " * 600000, "return_token_strs": True}, b"/tokenize"))
+            head = c.recv(1000)
+            assert head.startswith(b"HTTP/1.1 200")
+            time.sleep(2)
+            want = int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0]) + head.index(b"\r\n\r\n") + 4
+            assert want > 8 << 20, "the reply must be larger than the sockets' buffers"
+            got = len(head)
+            while part := c.recv(1 << 20):
+                got += len(part)
+            assert got == want
+
+
+def test_memory_of_bodies_is_bounded():
+    part = b"POST /v1/completions HTTP/1.1\r\n" + HEAD + b"Content-Length: 3500000\r\n\r\n" + b" " * 3000000
+    with Server("--max-held-bytes", "4000000") as s:
+        with socket.create_connection(("127.0.0.1", s.port), timeout=10) as c:
+            c.sendall(part)
+            time.sleep(0.3)
+            got = s.raw(part, timeout=3)
+            assert got.startswith(b"HTTP/1.1 503") and b"Retry-After" in got
+            assert s.request("POST", "/v1/completions", {"prompt": "a", "max_tokens": 1})[0] == 200
+        time.sleep(0.2)
+        for _ in range(3):  # what was held is given back, whether the request was good or bad
+            assert s.request("POST", "/v1/completions", b" " * 3000000)[0] == 400
+            assert s.request("POST", "/tokenize", {"prompt": "", "x": "a" * 3000000})[0] == 200
 
 
 def test_slow_reader_is_served_in_full():
