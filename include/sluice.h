@@ -127,7 +127,9 @@ struct sl_model_info {
 
 SL_MUST_CHECK int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,
                                    struct sl_error *err);
-void sl_engine_destroy(struct sl_engine *eng); /* cancels what is left, joins the thread */
+/* Cancels what is left and joins the thread. No other thread may call in meanwhile; afterwards a
+ * request of this engine may only be released. */
+void sl_engine_destroy(struct sl_engine *eng);
 const struct sl_model_info *sl_engine_info(const struct sl_engine *eng);
 const struct sl_tokenizer *sl_engine_tokenizer(const struct sl_engine *eng);
 /* true while the engine thread makes progress or has nothing to do */
@@ -223,6 +225,7 @@ void sl_request_wait(struct sl_request *req, int timeout_ms);
 bool sl_request_done(const struct sl_request *req); /* every sequence's terminal chunk was read */
 /* Detail of SL_FINISH_ERROR. */
 const struct sl_error *sl_request_error(const struct sl_request *req);
+/* Exact once the first token or the end was read; in between it may lag by less than a step. */
 void sl_request_usage(const struct sl_request *req, struct sl_usage *out);
 /* n_prompt entries once prefill is over and prompt_logprobs was asked for, else NULL; entry 0 has
  * rank 0. */

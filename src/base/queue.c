@@ -19,6 +19,7 @@ int sl_queue_init(struct sl_queue *q, size_t cap, struct sl_error *err)
     q->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (q->event_fd < 0) {
         sl_free(q->items);
+        q->items = NULL; /* deinit then has nothing to do */
         return sl_fail(err, SL_EIO, "eventfd: %s", strerror(errno));
     }
     pthread_mutex_init(&q->lock, NULL);

@@ -44,7 +44,7 @@ static const struct sl_flag flags[] = {
     {SL_FLAG_INT, 0, "max-connections", NULL, SERVER(max_connections), 1, 1 << 20, "N",
      "open connections (default: 16384)"},
     {SL_FLAG_U64, 0, "max-held-bytes", NULL, SERVER(max_held_bytes), 1, 0x1p50, "N",
-     "large requests and unread replies together before 503 (default: 1 GiB)"},
+     "bytes of bodies and unread replies before 503 (default: 1G)"},
     {SL_FLAG_INT, 0, "max-num-queued-reqs", "max-queued-requests", SERVE(max_queued), 1, 1 << 20,
      "N", "requests waiting before 429 (default: the engine's)"},
     {SL_FLAG_INT, 0, "timeout-keep-alive", NULL, SERVER(idle_timeout_ms), 1, INT32_MAX, "MS",
@@ -136,9 +136,9 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
     if (rc != 0)
         return rc;
     const struct sl_model_info *info = sl_engine_info(eng);
-    sl_log(SL_LOG_INFO, "%s %s: %d layers, context %d, KV cache %d tokens, ready in %.2f s",
+    sl_log(SL_LOG_INFO, "%s %s: %d layers, context %d, KV cache %lld tokens, ready in %.2f s",
            info->architecture, info->model_path, info->n_layers, info->max_model_len,
-           info->n_pages * info->block_size, (double)(sl_now_ns() - t0) * 1e-9);
+           (long long)info->n_pages * info->block_size, (double)(sl_now_ns() - t0) * 1e-9);
     rc = sl_server_run(cfg, eng, err);
     sl_engine_destroy(eng);
     return rc;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * inspect.c - what a model is and what serving it will take, before a weight is loaded.
  */
+#include "engine/load.h"
 #include "engine/memory_plan.h"
 
 #include "base/sys.h"
@@ -37,6 +38,7 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
 {
     struct sl_ckpt *ckpt;
     struct sl_model *model = NULL;
+    struct sl_backend *be = NULL;
     struct sl_memory_plan plan;
     struct sl_buf b = {0};
     *out = NULL;
@@ -46,10 +48,12 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
     rc = sl_model_open(ckpt, &model, err);
     if (rc == 0)
         rc = sl_memory_plan_make(model, cfg, &plan, err);
+    if (rc == 0)
+        rc = sl_load_backend(cfg, &be, err);
     if (rc == 0) {
         if (as_json)
             sl_buf_puts(&b, "{\"model\": ");
-        sl_model_describe(model, as_json, with_tensors, &b);
+        sl_model_describe(model, be, as_json, with_tensors, &b);
         if (as_json) {
             sl_buf_puts(&b, ", \"memory\": ");
             plan_json(&plan, &b);
@@ -61,6 +65,8 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
             rc = sl_fail(err, SL_ENOMEM, "out of memory for the description");
     }
     sl_buf_deinit(&b);
+    if (be != NULL)
+        be->vt->destroy(be);
     if (model != NULL)
         sl_model_close(model);
     sl_ckpt_close(ckpt);

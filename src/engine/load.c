@@ -2,6 +2,7 @@
  * load.c - sl_engine_create: opens checkpoint, tokenizer, template and model, lays out memory by
  * the plan, loads the weights and starts the engine core on the result.
  */
+#include "engine/load.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/sys.h"
@@ -64,8 +65,8 @@ static int load_text_parts(struct loaded *l, const struct sl_engine_config *cfg,
     return rc;
 }
 
-static int create_backend(const struct sl_engine_config *cfg, struct sl_backend **out,
-                          struct sl_error *err)
+int sl_load_backend(const struct sl_engine_config *cfg, struct sl_backend **out,
+                    struct sl_error *err)
 {
     enum sl_cpu_isa isa;
     if (cfg->device != NULL && strcmp(cfg->device, "cpu") != 0)
@@ -81,7 +82,7 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
 {
     int rc = sl_model_open(l->ckpt, &l->model, err);
     if (rc == 0)
-        rc = create_backend(cfg, &l->backend, err);
+        rc = sl_load_backend(cfg, &l->backend, err);
     if (rc == 0)
         rc = sl_memory_plan_make(l->model, cfg, &l->plan, err);
     if (rc != 0)

@@ -36,16 +36,16 @@ static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
     }
 }
 
-static const char *route_of(const struct sl_model *m, const struct sl_param *p)
+/* The kernel for a format; the choice needs no data, so none is loaded. */
+static const char *route_of(struct sl_backend *be, enum sl_dtype dtype)
 {
-    if (!p->loaded || p->vec != NULL)
-        return NULL;
-    return m->be->vt->weight_route(m->be, &p->mat);
+    struct sl_weight w = {.dtype = dtype};
+    return be->vt->weight_route(be, &w);
 }
 
 /* Calls fn for every tensor, those of the model first, then layer by layer. */
-static void each_tensor(const struct sl_model *m, struct sl_buf *out,
-                        void (*fn)(const struct sl_model *m, const struct sl_param *p, bool first,
+static void each_tensor(const struct sl_model *m, struct sl_backend *be, struct sl_buf *out,
+                        void (*fn)(struct sl_backend *be, const struct sl_param *p, bool first,
                                    struct sl_buf *out))
 {
     bool first = true;
@@ -55,7 +55,7 @@ static void each_tensor(const struct sl_model *m, struct sl_buf *out,
             const struct sl_param *p = sl_param(m, l < 0 ? 0 : l, slot);
             if ((slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || p->src == NULL)
                 continue;
-            fn(m, p, first, out);
+            fn(be, p, first, out);
             first = false;
         }
     }
@@ -115,11 +115,11 @@ static void text_rope(const struct sl_model *m, struct sl_buf *out)
     sl_buf_putc(out, '\n');
 }
 
-static void text_tensor(const struct sl_model *m, const struct sl_param *p, bool first,
+static void text_tensor(struct sl_backend *be, const struct sl_param *p, bool first,
                         struct sl_buf *out)
 {
     const struct sl_ckpt_tensor *t = p->src;
-    const char *route = route_of(m, p);
+    const char *route = t->n_dims == 2 ? route_of(be, t->dtype) : NULL;
     char shape[64];
     if (first)
         sl_buf_puts(out, "tensors\n");
@@ -132,7 +132,8 @@ static void text_tensor(const struct sl_model *m, const struct sl_param *p, bool
                   route ? route : "");
 }
 
-static void describe_text(const struct sl_model *m, bool with_tensors, struct sl_buf *out)
+static void describe_text(const struct sl_model *m, struct sl_backend *be, bool with_tensors,
+                          struct sl_buf *out)
 {
     const struct sl_model_facts *f = &m->facts;
     uint32_t n[SL_DTYPE_COUNT] = {0};
@@ -158,10 +159,11 @@ static void describe_text(const struct sl_model *m, bool with_tensors, struct sl
         sl_buf_printf(out, "%s%s: %u tensors, ", k++ > 0 ? "; " : "",
                       sl_dtype_info((enum sl_dtype)d)->name, n[d]);
         text_size(out, bytes[d]);
+        sl_buf_printf(out, ", kernel %s", route_of(be, (enum sl_dtype)d));
     }
     sl_buf_putc(out, '\n');
     if (with_tensors)
-        each_tensor(m, out, text_tensor);
+        each_tensor(m, be, out, text_tensor);
 }
 
 /* ---------------------------------------------------------------- JSON */
@@ -186,11 +188,11 @@ static void json_layers(const struct sl_model *m, struct sl_buf *out)
     sl_buf_putc(out, ']');
 }
 
-static void json_tensor(const struct sl_model *m, const struct sl_param *p, bool first,
+static void json_tensor(struct sl_backend *be, const struct sl_param *p, bool first,
                         struct sl_buf *out)
 {
     const struct sl_ckpt_tensor *t = p->src;
-    const char *route = route_of(m, p);
+    const char *route = t->n_dims == 2 ? route_of(be, t->dtype) : NULL;
     sl_buf_puts(out, first ? "{" : ",{");
     json_key_string(out, "name", t->name);
     sl_buf_puts(out, ",\"shape\":[");
@@ -206,7 +208,7 @@ static void json_tensor(const struct sl_model *m, const struct sl_param *p, bool
     sl_buf_putc(out, '}');
 }
 
-static void json_formats(const struct sl_model *m, struct sl_buf *out)
+static void json_formats(const struct sl_model *m, struct sl_backend *be, struct sl_buf *out)
 {
     uint32_t n[SL_DTYPE_COUNT] = {0};
     uint64_t bytes[SL_DTYPE_COUNT] = {0};
@@ -216,14 +218,16 @@ static void json_formats(const struct sl_model *m, struct sl_buf *out)
     for (int d = 0; d < SL_DTYPE_COUNT; d++) {
         if (n[d] == 0)
             continue;
-        sl_buf_printf(out, "%s\"%s\":{\"tensors\":%u,\"bytes\":%llu}", first ? "" : ",",
-                      sl_dtype_info((enum sl_dtype)d)->name, n[d], (unsigned long long)bytes[d]);
+        sl_buf_printf(out, "%s\"%s\":{\"tensors\":%u,\"bytes\":%llu,\"kernel\":\"%s\"}",
+                      first ? "" : ",", sl_dtype_info((enum sl_dtype)d)->name, n[d],
+                      (unsigned long long)bytes[d], route_of(be, (enum sl_dtype)d));
         first = false;
     }
     sl_buf_putc(out, '}');
 }
 
-static void describe_json(const struct sl_model *m, bool with_tensors, struct sl_buf *out)
+static void describe_json(const struct sl_model *m, struct sl_backend *be, bool with_tensors,
+                          struct sl_buf *out)
 {
     const struct sl_model_facts *f = &m->facts;
     const struct sl_rope_params *p = &m->hp.rope;
@@ -249,21 +253,21 @@ static void describe_json(const struct sl_model *m, bool with_tensors, struct sl
     for (int32_t i = 0; i < f->n_eos; i++)
         sl_buf_printf(out, "%s%d", i ? "," : "", f->eos[i]);
     sl_buf_putc(out, ']');
-    json_formats(m, out);
+    json_formats(m, be, out);
     json_layers(m, out);
     if (with_tensors) {
         sl_buf_puts(out, ",\"tensors\":[");
-        each_tensor(m, out, json_tensor);
+        each_tensor(m, be, out, json_tensor);
         sl_buf_putc(out, ']');
     }
     sl_buf_puts(out, "}\n");
 }
 
-void sl_model_describe(const struct sl_model *m, bool as_json, bool with_tensors,
-                       struct sl_buf *out)
+void sl_model_describe(const struct sl_model *m, struct sl_backend *be, bool as_json,
+                       bool with_tensors, struct sl_buf *out)
 {
     if (as_json)
-        describe_json(m, with_tensors, out);
+        describe_json(m, be, with_tensors, out);
     else
-        describe_text(m, with_tensors, out);
+        describe_text(m, be, with_tensors, out);
 }

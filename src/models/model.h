@@ -55,9 +55,9 @@ void sl_run_destroy(struct sl_run *r);
  * next step. No allocation. */
 SL_MUST_CHECK int sl_run_step(struct sl_run *r, const struct sl_batch *batch, const float **logits,
                               struct sl_error *err);
-/* Text (or JSON) lines about layers, tensors and the kernel chosen for each, for `sluice inspect`.
- */
-void sl_model_describe(const struct sl_model *m, bool as_json, bool with_tensors,
-                       struct sl_buf *out);
+/* Text (or JSON) about layers, formats and tensors, with the kernels that be would run them by, for
+ * `sluice inspect`. Nothing needs to be loaded. */
+void sl_model_describe(const struct sl_model *m, struct sl_backend *be, bool as_json,
+                       bool with_tensors, struct sl_buf *out);
 
 #endif

@@ -367,12 +367,12 @@ static void test_describe(void **state)
     struct rig g;
     struct sl_buf text = {0}, js = {0};
     rig_open(&g, "tests/golden/models/mistral", &(struct rig_options){.isa = "c"});
-    sl_model_describe(g.model, false, true, &text);
+    sl_model_describe(g.model, g.be, false, true, &text);
     assert_true(sl_buf_ok(&text));
     assert_non_null(strstr(text.data, "architecture  mistral\n"));
     assert_non_null(strstr(text.data, "window 13"));
     assert_non_null(strstr(text.data, "model.layers.1.self_attn.q_proj.weight"));
-    sl_model_describe(g.model, true, true, &js);
+    sl_model_describe(g.model, g.be, true, true, &js);
     json_t *v = json_loadb(js.data, js.n_bytes, 0, NULL);
     assert_non_null(v);
     assert_int_equal(json_array_size(json_object_get(v, "layers")), 2);
