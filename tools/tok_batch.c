@@ -5,10 +5,14 @@
  * them stdin: strings, each after its length as 4 bytes, little-endian stdout: per string a line of
  * ids and a line with the decoded text in hexadecimal
  */
-#include "../tests/text/test_tokenizer_load.h"
 #include "base/buf.h"
+#include "base/limits.h"
 #include "base/str.h"
 #include "base/sys.h"
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+#include <string.h>
 
 static int one(const struct sl_tokenizer *t, const char *s, size_t n, unsigned flags,
                struct sl_buf *out, struct sl_error *err)
@@ -44,7 +48,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: tok_batch FILE [flags]\n");
         return 2;
     }
-    rc = load_tokenizer(argv[1], &t, &err);
+    rc = sl_tokenizer_open(argv[1], &t, &err);
     if (rc == 0)
         rc = sl_read_file("-", (size_t)1 << 30, &in, &n, &err);
     for (size_t i = 0; rc == 0 && n - i >= sizeof(len); i += len) {

@@ -3,10 +3,14 @@
  *
  * usage: tok_bench VOCABULARY TEXT [repeats]; the peer figure is tests/text/tok_oracle.py --bench
  */
-#include "../tests/text/test_tokenizer_load.h"
 #include "base/check.h"
+#include "base/limits.h"
 #include "base/str.h"
 #include "base/sys.h"
+#include "text/tokenizer.h"
+
+#include <stdio.h>
+#include <string.h>
 
 int main(int argc, char **argv)
 {
@@ -20,7 +24,7 @@ int main(int argc, char **argv)
         return 2;
     }
     uint64_t t0 = sl_now_ns();
-    int rc = load_tokenizer(argv[1], &t, &err);
+    int rc = sl_tokenizer_open(argv[1], &t, &err);
     uint64_t load_ns = sl_now_ns() - t0;
     if (rc == 0)
         rc = sl_map_open(&text, argv[2], &err);

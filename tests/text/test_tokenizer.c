@@ -4,16 +4,21 @@
  * Vocabularies come from the test material; what is absent is skipped by name. The small
  * vocabularies for added tokens, components and hostile files are made here.
  */
-#include "test_tokenizer_load.h"
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/limits.h"
 #include "base/rng.h"
+#include "base/str.h"
+#include "base/sys.h"
+#include "text/tokenizer.h"
 
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include <cmocka.h>
@@ -26,7 +31,7 @@ static struct sl_tokenizer *open_or_skip(const char *file)
     struct sl_error err = {0};
     char path[256];
     (void)snprintf(path, sizeof(path), DATA "%s", file);
-    int rc = load_tokenizer(path, &t, &err);
+    int rc = sl_tokenizer_open(path, &t, &err);
     if (rc == SL_ENOTFOUND || rc == SL_EIO) {
         printf("skip: %s is not there\n", path);
         return NULL;

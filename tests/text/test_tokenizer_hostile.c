@@ -3,14 +3,19 @@
  * that names what is wrong, or read in the documented way; and running out of memory anywhere in
  * loading and encoding ends in SL_ENOMEM without a leak.
  */
-#include "test_tokenizer_load.h"
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/limits.h"
+#include "base/str.h"
+#include "base/sys.h"
+#include "text/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <cmocka.h>
 
