@@ -44,8 +44,11 @@ static enum line_result read_line(struct chat *c, struct sl_error *err)
     for (;;) {
         while (c->pending_start < c->pending_end) {
             char ch = c->pending[c->pending_start++];
-            if (ch == '\n')
+            if (ch == '\n') {
+                if (c->line.n_bytes > 0 && c->line.data[c->line.n_bytes - 1] == '\r')
+                    c->line.data[--c->line.n_bytes] = '\0'; /* a line from a CRLF file */
                 return LINE_OK;
+            }
             sl_buf_putc(&c->line, ch);
             if (!sl_buf_ok(&c->line)) {
                 (void)sl_fail(err, SL_ETOOBIG, "standard input: a line of more than %zu bytes",

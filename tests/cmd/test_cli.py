@@ -144,7 +144,7 @@ def test_bench_json():
 
 
 def test_chat_keeps_history_and_answers():
-    r = sluice("chat", "--seed", "1", "-n", "12", stdin=b"Tell me a story.\n/clear\n/help\nAnd now?\n/exit\n")
+    r = sluice("chat", "--seed", "1", "-n", "12", stdin=b"Tell me a story.\n/clear\n/help\nAnd now?\r\n/exit\r\nunread\n")
     assert r.returncode == 0, r.stderr
     assert r.stdout.count(b"\n") >= 2
     assert b"conversation cleared" in r.stderr
