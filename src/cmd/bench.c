@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "cmd/bench_serve.h"
 #include "cmd/common.h"
+#include "cmd/series.h"
 
 #include <poll.h>
 #include <stdio.h>
@@ -39,11 +40,6 @@ static const struct sl_flag bench_flags[] = {
     {SL_FLAG_SWITCH, 0, "json", NULL, OWN(json), 0, 0, NULL, "print one JSON object"},
 };
 
-struct series { /* seconds */
-    double *values;
-    size_t n, cap;
-};
-
 struct flight {             /* one request; its user pointer */
     struct sl_request *req; /* NULL: not submitted yet, or over */
     uint64_t last_chunk_ns;
@@ -55,46 +51,10 @@ struct bench {
     struct sl_outbox *box;
     struct flight *flights; /* [n_prompts] */
     int32_t *shared;        /* [shared_len] */
-    struct series ttft, itl, e2e;
+    struct sl_series ttft, itl, e2e;
     int64_t n_output, n_input, n_cached;
     int n_failed;
 };
-
-static bool series_add(struct series *s, double value)
-{
-    if (s->n == s->cap) {
-        size_t cap = s->cap != 0 ? s->cap * 2 : 1024;
-        double *grown = sl_realloc(s->values, cap * sizeof *grown);
-        if (grown == NULL)
-            return false;
-        s->values = grown;
-        s->cap = cap;
-    }
-    s->values[s->n++] = value;
-    return true;
-}
-
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double percentile(const struct series *s, double p)
-{
-    if (s->n == 0)
-        return 0;
-    size_t idx = (size_t)(p / 100 * (double)(s->n - 1) + 0.5);
-    return s->values[idx];
-}
-
-static double mean(const struct series *s)
-{
-    double sum = 0;
-    for (size_t i = 0; i < s->n; i++)
-        sum += s->values[i];
-    return s->n > 0 ? sum / (double)s->n : 0;
-}
 
 static int submit_one(struct bench *b, int idx, int32_t *prompt, struct sl_error *err)
 {
@@ -125,16 +85,16 @@ static bool consume(struct bench *b, struct sl_request *req)
         if (chunk.n_tokens == 0)
             continue;
         if (f->last_chunk_ns != 0)
-            (void)series_add(&b->itl,
-                             (double)(now - f->last_chunk_ns) / 1e9 / (double)chunk.n_tokens);
+            (void)sl_series_add(&b->itl,
+                                (double)(now - f->last_chunk_ns) / 1e9 / (double)chunk.n_tokens);
         f->last_chunk_ns = now;
     }
     if (!sl_request_done(req))
         return false;
     struct sl_usage u;
     sl_request_usage(req, &u);
-    (void)series_add(&b->ttft, (double)(u.t_first_ns - u.t_submit_ns) / 1e9);
-    (void)series_add(&b->e2e, (double)(u.t_last_ns - u.t_submit_ns) / 1e9);
+    (void)sl_series_add(&b->ttft, (double)(u.t_first_ns - u.t_submit_ns) / 1e9);
+    (void)sl_series_add(&b->e2e, (double)(u.t_last_ns - u.t_submit_ns) / 1e9);
     b->n_input += u.n_prompt;
     b->n_cached += u.n_cached;
     b->n_output += u.n_output;
@@ -169,28 +129,28 @@ static int run_all(struct bench *b, double *seconds, struct sl_error *err)
     return rc;
 }
 
-static void print_series(const char *name, const struct series *s)
+static void print_series(const char *name, const struct sl_series *s)
 {
-    printf("  %-28s mean %9.3f   p50 %9.3f   p90 %9.3f   p99 %9.3f\n", name, mean(s) * 1e3,
-           percentile(s, 50) * 1e3, percentile(s, 90) * 1e3, percentile(s, 99) * 1e3);
+    printf("  %-28s mean %9.3f   p50 %9.3f   p90 %9.3f   p99 %9.3f\n", name,
+           sl_series_mean(s) * 1e3, sl_series_percentile(s, 50) * 1e3,
+           sl_series_percentile(s, 90) * 1e3, sl_series_percentile(s, 99) * 1e3);
 }
 
-static void json_series(const char *name, const struct series *s)
+static void json_series(const char *name, const struct sl_series *s)
 {
     printf(", \"%s_ms\": {\"mean\": %.4f, \"p50\": %.4f, \"p90\": %.4f, \"p99\": %.4f}", name,
-           mean(s) * 1e3, percentile(s, 50) * 1e3, percentile(s, 90) * 1e3,
-           percentile(s, 99) * 1e3);
+           sl_series_mean(s) * 1e3, sl_series_percentile(s, 50) * 1e3,
+           sl_series_percentile(s, 90) * 1e3, sl_series_percentile(s, 99) * 1e3);
 }
 
 static void report(struct bench *b, double seconds)
 {
     const struct sl_model_info *info = sl_engine_info(b->eng);
     struct sl_stats st;
-    struct series *all[] = {&b->ttft, &b->itl, &b->e2e};
+    struct sl_series *all[] = {&b->ttft, &b->itl, &b->e2e};
     sl_engine_stats(b->eng, &st);
     for (size_t i = 0; i < SL_COUNT(all); i++)
-        if (all[i]->n > 0)
-            qsort(all[i]->values, all[i]->n, sizeof(double), compare_doubles);
+        sl_series_sort(all[i]);
     if (b->opt->json) {
         printf("{\"model\": \"%s\", \"weights\": \"%s\", \"isa\": \"%s\", \"threads\": %d",
                info->architecture, info->weight_dtype, info->isa, info->n_threads);
@@ -251,9 +211,9 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
     sl_outbox_destroy(b.box);
     sl_free(b.flights);
     sl_free(b.shared);
-    sl_free(b.ttft.values);
-    sl_free(b.itl.values);
-    sl_free(b.e2e.values);
+    sl_series_deinit(&b.ttft);
+    sl_series_deinit(&b.itl);
+    sl_series_deinit(&b.e2e);
     return rc;
 }
 

@@ -14,6 +14,7 @@
 #include "cmd/bench_dataset.h"
 #include "cmd/flags.h"
 #include "cmd/http_client.h"
+#include "cmd/series.h"
 
 #include <event2/event.h>
 #include <jansson.h>
@@ -33,11 +34,6 @@ struct options {
     float temperature; /* below 0: not sent, the server's default holds */
     uint64_t seed;
     bool ignore_eos, no_stream, json;
-};
-
-struct series {
-    double *values;
-    size_t n, cap;
 };
 
 struct bench;
@@ -63,27 +59,13 @@ struct bench {
     struct slot **slots, *free_slots;
     size_t n_slots, n_sent, n_due, n_done, n_ok;
     struct sl_buf body, prompt;
-    struct series ttft, tpot, itl, e2e;
+    struct sl_series ttft, tpot, itl, e2e;
     int64_t n_input, n_output;
     uint64_t t_start_ns, t_end_ns;
     double next_arrival_s; /* since the start */
     char path[64], first_error[200];
     bool chat;
 };
-
-static bool series_add(struct series *s, double value)
-{
-    if (s->n == s->cap) {
-        size_t cap = s->cap != 0 ? s->cap * 2 : 4096;
-        double *grown = sl_realloc(s->values, cap * sizeof *grown);
-        if (grown == NULL)
-            return false;
-        s->values = grown;
-        s->cap = cap;
-    }
-    s->values[s->n++] = value;
-    return true;
-}
 
 /* ---- reading replies */
 
@@ -134,7 +116,7 @@ static void take_event(struct slot *slot, const char *s, size_t n)
     if (slot->n_events++ == 0)
         slot->t_first_ns = now;
     else
-        (void)series_add(&b->itl, (double)(now - slot->t_last_ns) * 1e-6);
+        (void)sl_series_add(&b->itl, (double)(now - slot->t_last_ns) * 1e-6);
     slot->t_last_ns = now;
 }
 
@@ -179,10 +161,10 @@ static void record(struct bench *b, struct slot *slot)
         slot->t_first_ns = now; /* it ended without text */
     double ttft = (double)(slot->t_first_ns - slot->t_send_ns) * 1e-6;
     double e2e = (double)(now - slot->t_send_ns) * 1e-6;
-    (void)series_add(&b->ttft, ttft);
-    (void)series_add(&b->e2e, e2e);
+    (void)sl_series_add(&b->ttft, ttft);
+    (void)sl_series_add(&b->e2e, e2e);
     if (slot->n_output > 1)
-        (void)series_add(&b->tpot, (e2e - ttft) / (double)(slot->n_output - 1));
+        (void)sl_series_add(&b->tpot, (e2e - ttft) / (double)(slot->n_output - 1));
     b->n_input += slot->n_prompt;
     b->n_output += slot->n_output;
     b->n_ok++;
@@ -356,33 +338,9 @@ static int ask_model(struct bench *b, const char *api_key, char *name, size_t n_
 
 /* ---- the report */
 
-static int compare_doubles(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Linear between ranks, as numpy does. */
-static double percentile(const struct series *s, double p)
-{
-    if (s->n == 0)
-        return 0;
-    double rank = p / 100 * (double)(s->n - 1);
-    size_t lo = (size_t)rank, hi = SL_MIN(lo + 1, s->n - 1);
-    return s->values[lo] + (rank - (double)lo) * (s->values[hi] - s->values[lo]);
-}
-
-static double mean(const struct series *s)
-{
-    double sum = 0;
-    for (size_t i = 0; i < s->n; i++)
-        sum += s->values[i];
-    return s->n > 0 ? sum / (double)s->n : 0;
-}
-
 struct section {
     const char *title, *label, *key;
-    const struct series *s;
+    const struct sl_series *s;
 };
 
 static void print_table(const struct bench *b, double seconds, const struct section *sections,
@@ -405,13 +363,13 @@ static void print_table(const struct bench *b, double seconds, const struct sect
         printf("%.*s%s%.*s\n", pad / 2, "-------------------------", sections[i].title,
                pad - pad / 2, "-------------------------");
         snprintf(name, sizeof name, "Mean %s (ms):", sections[i].label);
-        printf("%-40s %-10.2f\n", name, mean(sections[i].s));
+        printf("%-40s %-10.2f\n", name, sl_series_mean(sections[i].s));
         for (size_t k = 0; k < SL_COUNT(ps); k++) {
             if (k == 0)
                 snprintf(name, sizeof name, "Median %s (ms):", sections[i].label);
             else
                 snprintf(name, sizeof name, "P%.0f %s (ms):", ps[k], sections[i].label);
-            printf("%-40s %-10.2f\n", name, percentile(sections[i].s, ps[k]));
+            printf("%-40s %-10.2f\n", name, sl_series_percentile(sections[i].s, ps[k]));
         }
     }
     printf("==================================================\n");
@@ -430,16 +388,17 @@ static void print_json(const struct bench *b, double seconds, const struct secti
     for (size_t i = 0; i < n; i++)
         printf(", \"mean_%s_ms\": %.4f, \"median_%s_ms\": %.4f, \"p90_%s_ms\": %.4f, "
                "\"p99_%s_ms\": %.4f",
-               sections[i].key, mean(sections[i].s), sections[i].key, percentile(sections[i].s, 50),
-               sections[i].key, percentile(sections[i].s, 90), sections[i].key,
-               percentile(sections[i].s, 99));
+               sections[i].key, sl_series_mean(sections[i].s), sections[i].key,
+               sl_series_percentile(sections[i].s, 50), sections[i].key,
+               sl_series_percentile(sections[i].s, 90), sections[i].key,
+               sl_series_percentile(sections[i].s, 99));
     printf("}\n");
 }
 
 static void report(struct bench *b)
 {
     double seconds = (double)(b->t_end_ns - b->t_start_ns) * 1e-9;
-    struct series *all[] = {&b->ttft, &b->tpot, &b->itl, &b->e2e};
+    struct sl_series *all[] = {&b->ttft, &b->tpot, &b->itl, &b->e2e};
     const struct section sections[] = {
         {"Time to First Token", "TTFT", "ttft", &b->ttft},
         {"Time per Output Token (excl. 1st token)", "TPOT", "tpot", &b->tpot},
@@ -447,8 +406,7 @@ static void report(struct bench *b)
         {"End-to-end Latency", "E2EL", "e2el", &b->e2e},
     };
     for (size_t i = 0; i < SL_COUNT(all); i++) {
-        if (all[i]->n > 0)
-            qsort(all[i]->values, all[i]->n, sizeof(double), compare_doubles);
+        sl_series_sort(all[i]);
     }
     if (b->opt->json)
         print_json(b, seconds, sections, SL_COUNT(sections));
@@ -523,9 +481,9 @@ static int bench_url(struct options *opt, struct sl_error *err)
     sl_bench_dataset_close(&b.data);
     sl_buf_deinit(&b.body);
     sl_buf_deinit(&b.prompt);
-    struct series *all[] = {&b.ttft, &b.tpot, &b.itl, &b.e2e};
+    struct sl_series *all[] = {&b.ttft, &b.tpot, &b.itl, &b.e2e};
     for (size_t i = 0; i < SL_COUNT(all); i++)
-        sl_free(all[i]->values);
+        sl_series_deinit(all[i]);
     return rc;
 }
 
