@@ -141,20 +141,26 @@ static int precompiled(struct tok_norm *op, const json_t *o, struct sl_error *er
     return rc;
 }
 
-static int norm_replace(struct tok_norm *op, const json_t *o, struct sl_error *err)
+/* What to look for (a regex, or text in *a) and what to put there, of a Replace step. */
+static int replace_of(const json_t *o, struct tok_regex **re, char **a, size_t *n_a, char **b,
+                      size_t *n_b, struct sl_error *err)
 {
     const char *s;
     size_t n;
     bool regex;
     int rc = pattern_of(o, &s, &n, &regex, err);
     if (rc == 0)
-        rc = tok_json_string(o, "content", NULL, &op->b, &op->n_b, err);
-    if (rc == 0 && regex) {
+        rc = tok_json_string(o, "content", NULL, b, n_b, err);
+    if (rc == 0)
+        rc = regex ? tok_regex_create(s, n, re, err) : tok_dup(a, n_a, s, n, err);
+    return rc;
+}
+
+static int norm_replace(struct tok_norm *op, const json_t *o, struct sl_error *err)
+{
+    int rc = replace_of(o, &op->re, &op->a, &op->n_a, &op->b, &op->n_b, err);
+    if (rc == 0 && op->re != NULL)
         op->kind = NORM_REPLACE_RE;
-        rc = tok_regex_create(s, n, &op->re, err);
-    } else if (rc == 0) {
-        rc = tok_dup(&op->a, &op->n_a, s, n, err);
-    }
     return rc;
 }
 
@@ -482,18 +488,9 @@ static int post_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *e
 
 static int dec_replace(struct tok_dec_op *op, const json_t *o, struct sl_error *err)
 {
-    const char *s;
-    size_t n;
-    bool regex;
-    int rc = pattern_of(o, &s, &n, &regex, err);
-    if (rc == 0)
-        rc = tok_json_string(o, "content", NULL, &op->b, &op->n_b, err);
-    if (rc == 0 && regex) {
+    int rc = replace_of(o, &op->re, &op->a, &op->n_a, &op->b, &op->n_b, err);
+    if (rc == 0 && op->re != NULL)
         op->kind = DEC_REPLACE_RE;
-        rc = tok_regex_create(s, n, &op->re, err);
-    } else if (rc == 0) {
-        rc = tok_dup(&op->a, &op->n_a, s, n, err);
-    }
     return rc;
 }
 
