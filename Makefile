@@ -31,7 +31,10 @@ LDLIBS  := -Wl,-Bstatic -levent_extra -levent_core -levent_pthreads -lpcre2-8 -l
 # A kernel file says by its name which instruction set it may use; the rest runs anywhere.
 ISA_avx2   := -O3 -mavx2 -mfma -mf16c
 ISA_avx512 := -O3 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c
-isa_flags   = $(if $(findstring _avx512,$1),$(ISA_avx512),$(if $(findstring _avx2,$1),$(ISA_avx2)))
+ISA_avx512vnni := $(ISA_avx512) -mavx512vnni
+ISA_avx512bf16 := $(ISA_avx512vnni) -mavx512bf16
+ISA_amx    := $(ISA_avx512bf16) -mamx-tile -mamx-int8 -mamx-bf16
+isa_flags   = $(ISA_$(lastword $(subst _, ,$(basename $1))))
 
 SRC     := $(filter-out %_tmpl.c,$(wildcard src/*/*.c))
 LIB_SRC := $(filter-out src/cmd/%,$(SRC))

@@ -101,7 +101,8 @@ struct sl_engine_config {           /* zero-initialise; 0/NULL = default */
     const char *device;             /* "cpu" */
     const char *chat_template;      /* file path or template text; overrides the model's */
     const char *kv_cache_dtype;     /* "auto", "f32", "f16", "bf16" */
-    const char *cpu_isa;            /* "auto", "c", "avx2", "avx512" */
+    const char *cpu_isa;            /* "auto", or the highest instruction set to use: "avx2" */
+    const char *numa;               /* "auto": threads stay on the node of their weights; "off" */
     uint64_t kv_cache_bytes;        /* page pool; default: enough for max_num_seqs or 1/4 of RAM */
     int32_t n_threads;              /* compute threads; default: cores of this process */
     int32_t max_model_len;          /* tokens; default: the model's context */
@@ -110,7 +111,8 @@ struct sl_engine_config {           /* zero-initialise; 0/NULL = default */
     int32_t block_size;             /* tokens per KV page */
     int32_t max_queued;             /* requests waiting beyond which submit says SL_EBUSY */
     bool no_prefix_caching;
-    bool null_model; /* benchmark of the front end: tokens come from a counter */
+    bool exact_weights; /* multiply weights of block formats as floats: slower, for comparison */
+    bool null_model;    /* benchmark of the front end: tokens come from a counter */
     sl_progress_fn progress;
     void *progress_arg;
 };

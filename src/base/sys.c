@@ -18,6 +18,7 @@
 #define TENSOR_ALIGN 64u
 /* From here on a tensor gets its own zero pages: untouched parts of a pool then cost no memory. */
 #define MAP_THRESHOLD (1u << 20)
+#define HUGE_PAGE     (2u << 20)
 
 static int real_open(const char *path, int flags, int mode)
 {
@@ -85,10 +86,54 @@ static int real_thread_create(pthread_t *t, void *(*fn)(void *), void *arg)
     return pthread_create(t, NULL, fn, arg);
 }
 
+static void real_drop(void *p, size_t n_bytes)
+{
+    madvise(p, n_bytes, MADV_DONTNEED); /* of a read-only file mapping: nothing is lost */
+}
+
+/* Fresh pages that begin where a huge page can: elsewhere the kernel would fill both ends with
+ * small ones. */
+static void *map_tensor(size_t n_bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), n = SL_ROUND_UP(n_bytes, page);
+    size_t align = n_bytes >= HUGE_PAGE ? HUGE_PAGE : page, n_all = n + align - page;
+    uint8_t *p = mmap(NULL, n_all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return NULL;
+    size_t skip = SL_ROUND_UP((uintptr_t)p, align) - (uintptr_t)p;
+    if (skip > 0)
+        munmap(p, skip);
+    if (n_all - skip > n)
+        munmap(p + skip + n, n_all - skip - n);
+    madvise(p + skip, n, MADV_HUGEPAGE); /* advice only: failure costs speed, not correctness */
+    return p + skip;
+}
+
+static void *real_alloc_tensor(size_t n_bytes)
+{
+    if (n_bytes >= MAP_THRESHOLD)
+        return n_bytes <= SIZE_MAX / 2 ? map_tensor(n_bytes) : NULL;
+    size_t rounded = SL_ROUND_UP(SL_MAX(n_bytes, 1), TENSOR_ALIGN);
+    void *p = aligned_alloc(TENSOR_ALIGN, rounded);
+    if (p != NULL)
+        memset(p, 0, rounded);
+    return p;
+}
+
+static void real_free_tensor(void *p, size_t n_bytes)
+{
+    if (n_bytes >= MAP_THRESHOLD)
+        munmap(p, n_bytes);
+    else
+        free(p);
+}
+
 const struct sl_sys sl_sys_real = {
     .alloc = malloc,
     .realloc = realloc,
     .free = free,
+    .alloc_tensor = real_alloc_tensor,
+    .free_tensor = real_free_tensor,
     .open = real_open,
     .close = close,
     .file_size = real_file_size,
@@ -98,6 +143,7 @@ const struct sl_sys sl_sys_real = {
     .write = write,
     .map = real_map,
     .unmap = real_unmap,
+    .drop = real_drop,
     .now_ns = real_now_ns,
     .wall_ns = real_wall_ns,
     .random = real_random,
@@ -166,28 +212,13 @@ char *sl_strdup(const char *s)
 void *sl_aligned_alloc(size_t n_bytes)
 {
     guard_count += guard_armed;
-    if (n_bytes >= MAP_THRESHOLD) {
-        void *p = mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-        if (p == MAP_FAILED)
-            return NULL;
-        madvise(p, n_bytes, MADV_HUGEPAGE); /* advice only: failure costs speed, not correctness */
-        return p;
-    }
-    size_t rounded = SL_ROUND_UP(SL_MAX(n_bytes, 1), TENSOR_ALIGN);
-    void *p = aligned_alloc(TENSOR_ALIGN, rounded);
-    if (p != NULL)
-        memset(p, 0, rounded);
-    return p;
+    return sl_sys->alloc_tensor(n_bytes);
 }
 
 void sl_aligned_free(void *p, size_t n_bytes)
 {
-    if (p == NULL)
-        return;
-    if (n_bytes >= MAP_THRESHOLD)
-        munmap(p, n_bytes);
-    else
-        free(p);
+    if (p != NULL)
+        sl_sys->free_tensor(p, n_bytes);
 }
 
 static int open_regular(const char *path, int *fd, size_t *n_bytes, struct sl_error *err)
@@ -230,6 +261,19 @@ void sl_map_close(struct sl_map *map)
     if (map->n_bytes > 0)
         sl_sys->unmap((void *)(uintptr_t)map->data, map->n_bytes);
     *map = (struct sl_map){(const uint8_t *)"", 0};
+}
+
+bool sl_map_drop(const struct sl_map *map, const uint8_t *data, size_t n_bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), map_at = (uintptr_t)map->data;
+    uintptr_t at = (uintptr_t)data, end = at + n_bytes;
+    if (at < map_at || at - map_at > map->n_bytes || n_bytes > map->n_bytes - (at - map_at))
+        return false;
+    at = SL_ROUND_UP(at, page);
+    end = end / page * page;
+    if (at < end)
+        sl_sys->drop((void *)at, end - at);
+    return true;
 }
 
 /* Reads to the end of the stream, whatever fstat says: pipes and /proc files have no size. */

@@ -19,6 +19,8 @@ struct sl_sys {
     void *(*alloc)(size_t n_bytes);
     void *(*realloc)(void *p, size_t n_bytes);
     void (*free)(void *p);
+    void *(*alloc_tensor)(size_t n_bytes); /* zeroed, aligned to 64 */
+    void (*free_tensor)(void *p, size_t n_bytes);
     int (*open)(const char *path, int flags, int mode); /* as open(2), O_CLOEXEC added */
     int (*close)(int fd);
     int64_t (*file_size)(int fd);
@@ -28,9 +30,10 @@ struct sl_sys {
     ssize_t (*write)(int fd, const void *buf, size_t n);
     void *(*map)(int fd, size_t n_bytes); /* read-only private mapping, NULL on failure */
     void (*unmap)(void *p, size_t n_bytes);
-    uint64_t (*now_ns)(void);                                           /* monotonic */
-    int64_t (*wall_ns)(void);                                           /* since 1970 UTC */
-    int (*random)(void *buf, size_t n);                                 /* 0 or -1 */
+    void (*drop)(void *p, size_t n_bytes); /* whole pages of a mapping: read again when touched */
+    uint64_t (*now_ns)(void);              /* monotonic */
+    int64_t (*wall_ns)(void);              /* since 1970 UTC */
+    int (*random)(void *buf, size_t n);    /* 0 or -1 */
     int (*thread_create)(pthread_t *t, void *(*fn)(void *), void *arg); /* 0 or errno */
 };
 
@@ -60,6 +63,10 @@ struct sl_map {
 };
 SL_MUST_CHECK int sl_map_open(struct sl_map *map, const char *path, struct sl_error *err);
 void sl_map_close(struct sl_map *map);
+/* Says that a range will hardly be read again: the pages that lie wholly in it leave this process's
+ * memory, not the page cache, and the content stays readable. False: not a range of this mapping.
+ */
+bool sl_map_drop(const struct sl_map *map, const uint8_t *data, size_t n_bytes);
 /* Reads a whole file of at most max_bytes into a NUL-terminated heap buffer. path "-" is stdin. */
 SL_MUST_CHECK int sl_read_file(const char *path, size_t max_bytes, char **out, size_t *n_out,
                                struct sl_error *err);

@@ -151,7 +151,7 @@ static int store(const struct match *m, const char *value, struct sl_error *err)
     case SL_FLAG_HEADING:
         break;
     }
-    SL_ASSERT(!"a heading has no value");
+    SL_ASSERT(false && "a heading has no value");
 }
 
 int sl_flags_parse(const struct sl_command *cmd, struct sl_flag_group *groups, int n_groups,
@@ -210,7 +210,7 @@ bool sl_flags_given(const struct sl_flag_group *group, const char *name)
         if (group->flags[i].name != NULL && strcmp(group->flags[i].name, name) == 0)
             return (group->given >> i & 1) != 0;
     }
-    SL_ASSERT(!"no such flag in the table");
+    SL_ASSERT(false && "no such flag in the table");
 }
 
 static size_t field_bytes(enum sl_flag_kind kind)
@@ -296,18 +296,22 @@ const struct sl_flag sl_flags_engine[] = {
      ENGINE(max_num_batched_tokens), 1, SL_MAX_STEP_TOKENS, "N",
      "tokens in one step = prefill chunk (default: 512)"},
     {SL_FLAG_INT, 0, "block-size", "page-size", ENGINE(block_size), 1, SL_MAX_BLOCK_SIZE, "N",
-     "tokens in a KV page (default: 16)"},
+     "tokens in a KV page, a multiple of 16 (default: 16)"},
     {SL_FLAG_U64, 0, "kv-cache-memory-bytes", NULL, ENGINE(kv_cache_bytes), 1, 0x1p50, "N",
      "KV pool, e.g. 2G (default: fits the context)"},
     {SL_FLAG_STR, 0, "kv-cache-dtype", NULL, ENGINE(kv_cache_dtype), 0, 0, "T",
-     "auto, f32, f16 or bf16 (default: auto)"},
+     "auto, f32, f16, bf16 or q8_0 (default: auto)"},
     {SL_FLAG_SWITCH_OFF, 0, "enable-prefix-caching", NULL, ENGINE(no_prefix_caching), 0, 0, NULL,
      "compute every prompt from its start"},
     {SL_FLAG_STR, 0, "chat-template", NULL, ENGINE(chat_template), 0, 0, "F",
      "Jinja file instead of the model's template"},
     {SL_FLAG_STR, 0, "device", NULL, ENGINE(device), 0, 0, "D", "cpu (default: cpu)"},
     {SL_FLAG_STR, 0, "cpu-isa", NULL, ENGINE(cpu_isa), 0, 0, "I",
-     "auto, c, avx2 or avx512 (default: auto)"},
+     "auto, c, avx2, avx512, avx512-vnni, avx512-bf16, amx"},
+    {SL_FLAG_STR, 0, "numa", NULL, ENGINE(numa), 0, 0, "M",
+     "auto: on several nodes keep threads by their weights; off"},
+    {SL_FLAG_SWITCH, 0, "exact-weights", NULL, ENGINE(exact_weights), 0, 0, NULL,
+     "multiply quantised weights as floats: slower, to compare"},
 };
 const int sl_n_flags_engine = (int)SL_COUNT(sl_flags_engine);
 

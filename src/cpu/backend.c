@@ -2,7 +2,9 @@
 #include "cpu/backend.h"
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/sys.h"
+#include "cpu/numa.h"
 
 /* Partial results of attention splits; untouched parts cost no memory. */
 #define PARTIAL_BYTES_PER_THREAD (4u << 20)
@@ -32,10 +34,92 @@ static void backend_free(struct sl_backend *be, void *p, size_t n_bytes)
     sl_aligned_free(p, n_bytes);
 }
 
-static int weight_create(struct sl_backend *be, enum sl_dtype dtype, int64_t n_rows, int64_t n_cols,
-                         const void *data, struct sl_weight *out, struct sl_error *err)
+enum sl_cpu_layout sl_cpu_layout_of(const struct sl_cpu *cpu, enum sl_dtype dtype)
 {
-    if ((unsigned)dtype >= SL_DTYPE_COUNT || sl_cpu(be)->k.route[dtype] == NULL)
+    if (cpu->exact)
+        return SL_LAYOUT_ROWS;
+    if (sl_i8_has_format(dtype))
+        return SL_LAYOUT_I8;
+    return dtype == SL_DTYPE_BF16 && cpu->bf16.name != NULL ? SL_LAYOUT_BF16 : SL_LAYOUT_ROWS;
+}
+
+static size_t packed_panel_bytes(enum sl_cpu_layout layout, enum sl_dtype dtype, int64_t n_rows,
+                                 int64_t n_cols)
+{
+    return layout == SL_LAYOUT_I8 ? sl_i8_layout(dtype, n_rows, n_cols).panel_bytes
+                                  : sl_bf16_panel_bytes(n_cols);
+}
+
+static uint64_t weight_bytes(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
+                             int64_t n_rows, int64_t n_cols)
+{
+    enum sl_cpu_layout layout = sl_cpu_layout_of(sl_cpu(be), dtype);
+    if (use == SL_USE_ROWS || layout == SL_LAYOUT_ROWS)
+        return 0;
+    return (uint64_t)SL_CEIL_DIV(n_rows, SL_I8_PANEL) *
+           packed_panel_bytes(layout, dtype, n_rows, n_cols);
+}
+
+struct pack_job {
+    const struct sl_weight *w;
+    const uint8_t *rows;
+    uint8_t *panels;
+    size_t panel_bytes;
+};
+
+static void pack_panel(void *arg, uint32_t p, int thread_idx)
+{
+    const struct pack_job *j = arg;
+    const struct sl_weight *w = j->w;
+    (void)thread_idx;
+    if (w->layout == SL_LAYOUT_I8)
+        sl_i8_pack(w->dtype, w->n_rows, w->n_cols, j->rows, p, j->panels + p * j->panel_bytes);
+    else
+        sl_bf16_pack(w->n_rows, w->n_cols, j->rows, p, j->panels + p * j->panel_bytes);
+}
+
+/* Room for one block of tokens as wide as this matrix. */
+static int reserve_activations(struct sl_cpu *cpu, const struct sl_weight *w, struct sl_error *err)
+{
+    size_t need = w->layout == SL_LAYOUT_I8
+                      ? (size_t)SL_CEIL_DIV(w->n_cols, SL_I8_GROUP) * sizeof(struct sl_i8_x)
+                      : (size_t)SL_ROUND_UP(w->n_cols, SL_BF16_K) * sizeof(uint16_t);
+    need *= SL_I8_TOKENS;
+    if (need <= cpu->x_packed_bytes)
+        return 0;
+    void *p = sl_aligned_alloc(need);
+    if (p == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for activations of %lld columns",
+                       (long long)w->n_cols);
+    sl_aligned_free(cpu->x_packed, cpu->x_packed_bytes);
+    cpu->x_packed = p;
+    cpu->x_packed_bytes = need;
+    return 0;
+}
+
+static int pack(struct sl_cpu *cpu, struct sl_weight *w, struct sl_error *err)
+{
+    int rc = reserve_activations(cpu, w, err);
+    if (rc != 0)
+        return rc;
+    struct pack_job j = {.w = w, .rows = w->data};
+    j.panel_bytes =
+        packed_panel_bytes((enum sl_cpu_layout)w->layout, w->dtype, w->n_rows, w->n_cols);
+    w->n_bytes = j.panel_bytes * (size_t)SL_CEIL_DIV(w->n_rows, SL_I8_PANEL);
+    j.panels = sl_aligned_alloc(w->n_bytes);
+    if (j.panels == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory repacking %zu bytes of weights", w->n_bytes);
+    sl_pool_run(cpu->pool, pack_panel, &j, (uint32_t)SL_CEIL_DIV(w->n_rows, SL_I8_PANEL));
+    w->data = j.panels;
+    w->owned = true;
+    return 0;
+}
+
+static int weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
+                         int64_t n_rows, int64_t n_cols, const void *data, struct sl_weight *out,
+                         struct sl_error *err)
+{
+    if ((unsigned)dtype >= SL_DTYPE_COUNT || sl_cpu(be)->k.decode[dtype] == NULL)
         return sl_fail(err, SL_EUNSUPPORTED, "no CPU kernel for format %s",
                        (unsigned)dtype <= SL_DTYPE_COUNT ? sl_dtype_info(dtype)->name : "unknown");
     const struct sl_dtype_info *info = sl_dtype_info(dtype);
@@ -43,32 +127,47 @@ static int weight_create(struct sl_backend *be, enum sl_dtype dtype, int64_t n_r
     if (n_rows <= 0 || n_cols <= 0)
         return sl_fail(err, SL_EFORMAT, "a matrix of %lld x %lld", (long long)n_rows,
                        (long long)n_cols);
-    if (n_cols > INT32_MAX)
-        return sl_fail(err, SL_ELIMIT, "%lld columns are too many", (long long)n_cols);
+    if (n_cols > INT32_MAX || n_rows > INT32_MAX)
+        return sl_fail(err, SL_ELIMIT, "a matrix of %lld x %lld is too large", (long long)n_rows,
+                       (long long)n_cols);
     if (!sl_dtype_bytes(dtype, (uint64_t)n_cols, &row_bytes))
         return sl_fail(err, SL_EFORMAT, "%lld columns are not whole %s blocks of %u",
                        (long long)n_cols, info->name, info->block_elems);
-    if (!sl_mul_u64(row_bytes, (uint64_t)n_rows, &n_bytes) || n_bytes > SIZE_MAX / 2)
+    if (!sl_mul_u64(row_bytes, (uint64_t)n_rows, &n_bytes) || n_bytes > SIZE_MAX / 4)
         return sl_fail(err, SL_ELIMIT, "a matrix of %lld x %lld is too large", (long long)n_rows,
                        (long long)n_cols);
     *out = (struct sl_weight){.dtype = dtype,
+                              .layout = SL_LAYOUT_ROWS,
                               .n_rows = n_rows,
                               .n_cols = n_cols,
                               .data = data,
                               .row_bytes = (size_t)row_bytes,
                               .n_bytes = (size_t)n_bytes};
-    return 0;
+    if (use == SL_USE_LINEAR)
+        out->layout = (int32_t)sl_cpu_layout_of(sl_cpu(be), dtype);
+    return out->layout == SL_LAYOUT_ROWS ? 0 : pack(sl_cpu(be), out, err);
 }
 
 static void weight_destroy(struct sl_backend *be, struct sl_weight *w)
 {
-    (void)be; /* layout 0 only: the weight borrows the file's rows */
+    (void)be;
+    if (w->owned)
+        sl_aligned_free((void *)(uintptr_t)w->data, w->n_bytes);
     *w = (struct sl_weight){0};
 }
 
 static const char *weight_route(struct sl_backend *be, const struct sl_weight *w)
 {
-    return sl_cpu(be)->k.route[w->dtype];
+    const struct sl_cpu *cpu = sl_cpu(be);
+    switch ((enum sl_cpu_layout)w->layout) {
+    case SL_LAYOUT_I8:
+        return cpu->i8.name;
+    case SL_LAYOUT_BF16:
+        return cpu->bf16.name;
+    case SL_LAYOUT_ROWS:
+        break;
+    }
+    return cpu->k.route[w->dtype];
 }
 
 static const char *backend_isa(struct sl_backend *be)
@@ -81,12 +180,20 @@ static int backend_n_threads(struct sl_backend *be)
     return sl_cpu(be)->n_threads;
 }
 
+static void backend_run_items(struct sl_backend *be, sl_pool_fn fn, void *arg, uint32_t n_items)
+{
+    sl_pool_run(sl_cpu(be)->pool, fn, arg, n_items);
+}
+
 static void backend_destroy(struct sl_backend *be)
 {
     struct sl_cpu *cpu = sl_cpu(be);
     sl_pool_destroy(cpu->pool);
     sl_free(cpu->first_block);
+    sl_aligned_free(cpu->x_packed, cpu->x_packed_bytes);
+    sl_aligned_free(cpu->i8_scratch, (size_t)cpu->n_threads * cpu->i8_scratch_bytes);
     sl_aligned_free(cpu->partials, cpu->n_partials * sizeof(float));
+    sl_aligned_free(cpu->attn_scratch, (size_t)cpu->n_threads * sizeof *cpu->attn_scratch);
     sl_aligned_free(cpu->scratch, (size_t)cpu->n_threads * sizeof *cpu->scratch);
     sl_free(cpu);
 }
@@ -99,43 +206,82 @@ static const struct sl_backend_vt vtable = {
     .alloc = backend_alloc,
     .free = backend_free,
     .weight_create = weight_create,
+    .weight_bytes = weight_bytes,
     .weight_destroy = weight_destroy,
     .weight_route = weight_route,
     .isa = backend_isa,
     .n_threads = backend_n_threads,
+    .run_items = backend_run_items,
     .destroy = backend_destroy,
 };
 
-int sl_cpu_create(int n_threads, enum sl_cpu_isa isa, struct sl_backend **out, struct sl_error *err)
+static void choose_kernels(struct sl_cpu *cpu, enum sl_cpu_isa isa)
+{
+    sl_cpu_kernels_c(&cpu->k);
+    sl_i8_kernels_c(&cpu->i8);
+    sl_attn_kernels_c(&cpu->attn);
+    if (isa >= SL_ISA_AVX2) {
+        sl_cpu_kernels_avx2(&cpu->k);
+        sl_i8_kernels_avx2(&cpu->i8);
+        sl_attn_kernels_avx2(&cpu->attn);
+    }
+    if (isa >= SL_ISA_AVX512) {
+        sl_cpu_kernels_avx512(&cpu->k);
+        sl_i8_kernels_avx512(&cpu->i8);
+        sl_attn_kernels_avx512(&cpu->attn);
+    }
+    if (isa >= SL_ISA_AVX512_VNNI)
+        sl_i8_kernels_avx512vnni(&cpu->i8);
+    if (isa >= SL_ISA_AVX512_BF16) {
+        sl_bf16_kernels_avx512bf16(&cpu->bf16);
+        sl_attn_kernels_avx512bf16(&cpu->attn);
+    }
+    if (isa >= SL_ISA_AMX) {
+        sl_i8_kernels_amx(&cpu->i8);
+        sl_bf16_kernels_amx(&cpu->bf16);
+    }
+    cpu->isa_name = sl_cpu_isa_name(isa);
+}
+
+/* On several nodes a thread stays where it is, so that the weights it packed, which by first touch
+ * lie in its node's memory, stay near it. */
+static void bind_threads(struct sl_pool *pool, int n_threads)
+{
+    int cpus[SL_MAX_THREADS], n_nodes = sl_numa_place("/sys/devices/system", n_threads, cpus);
+    if (n_nodes > 1)
+        sl_log(SL_LOG_INFO, "%d of %d threads are bound to processors of %d memory nodes",
+               1 + sl_pool_bind(pool, cpus), n_threads, n_nodes);
+}
+
+int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out, struct sl_error *err)
 {
     *out = NULL;
-    enum sl_cpu_isa best = sl_cpu_isa_best();
-    if (isa == SL_ISA_AUTO)
-        isa = best;
+    enum sl_cpu_isa best = sl_cpu_isa_best(), isa = cfg->isa == SL_ISA_AUTO ? best : cfg->isa;
     if (isa > best)
         return sl_fail(err, SL_EUNSUPPORTED, "cpu isa %s: this processor has up to %s",
                        sl_cpu_isa_name(isa), sl_cpu_isa_name(best));
-    if (n_threads == 0)
-        n_threads = SL_MIN(sl_cpu_count(), SL_MAX_THREADS);
+    int n_threads = cfg->n_threads != 0 ? cfg->n_threads : SL_MIN(sl_cpu_count(), SL_MAX_THREADS);
     struct sl_cpu *cpu = sl_calloc(1, sizeof *cpu);
     if (cpu == NULL)
         return sl_fail(err, SL_ENOMEM, "cpu backend: out of memory");
     cpu->base.vt = &vtable;
-    sl_cpu_kernels_c(&cpu->k);
-    if (isa >= SL_ISA_AVX2)
-        sl_cpu_kernels_avx2(&cpu->k);
-    if (isa >= SL_ISA_AVX512)
-        sl_cpu_kernels_avx512(&cpu->k);
-    cpu->isa_name = sl_cpu_isa_name(isa);
+    cpu->exact = cfg->exact;
+    choose_kernels(cpu, isa);
     int rc = sl_pool_create(n_threads, &cpu->pool, err);
     if (rc != 0)
         goto fail;
+    if (cfg->numa)
+        bind_threads(cpu->pool, n_threads);
     cpu->n_threads = n_threads;
     cpu->n_partials = (size_t)n_threads * PARTIAL_BYTES_PER_THREAD / sizeof(float);
+    cpu->i8_scratch_bytes = SL_ROUND_UP(sl_i8_scratch_bytes(), 64);
+    cpu->i8_scratch = sl_aligned_alloc((size_t)n_threads * cpu->i8_scratch_bytes);
     cpu->scratch = sl_aligned_alloc((size_t)n_threads * sizeof *cpu->scratch);
+    cpu->attn_scratch = sl_aligned_alloc((size_t)n_threads * sizeof *cpu->attn_scratch);
     cpu->partials = sl_aligned_alloc(cpu->n_partials * sizeof(float));
     cpu->first_block = sl_calloc(SL_MAX_SEQS + 1, sizeof *cpu->first_block);
-    if (cpu->scratch == NULL || cpu->partials == NULL || cpu->first_block == NULL) {
+    if (cpu->i8_scratch == NULL || cpu->scratch == NULL || cpu->attn_scratch == NULL ||
+        cpu->partials == NULL || cpu->first_block == NULL) {
         rc = sl_fail(err, SL_ENOMEM, "cpu backend: out of memory for the work space of %d threads",
                      n_threads);
         goto fail;

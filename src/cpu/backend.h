@@ -8,6 +8,9 @@
 #define SL_CPU_BACKEND_H
 
 #include "base/limits.h"
+#include "cpu/attn.h"
+#include "cpu/bf16.h"
+#include "cpu/i8.h"
 #include "cpu/kernels.h"
 #include "cpu/pool.h"
 
@@ -16,24 +19,29 @@ struct sl_cpu_scratch {
     _Alignas(64) float panel[SL_CPU_ROWS * SL_CPU_K];
     float acc[SL_CPU_SUPER * SL_CPU_TOKENS * SL_CPU_LANES];
     float gate[SL_CPU_TOKENS * SL_CPU_SUPER], up[SL_CPU_TOKENS * SL_CPU_SUPER];
-    float query[SL_CPU_QUERY * SL_MAX_HEAD_DIM];
-    float kv[SL_CPU_KEYS * SL_MAX_HEAD_DIM];
-    float score[SL_CPU_QUERY * SL_CPU_SPLIT];
-    float o[SL_CPU_QUERY * SL_MAX_HEAD_DIM];     /* of a split */
-    float state[SL_CPU_QUERY * SL_MAX_HEAD_DIM]; /* of the splits so far */
-    float split_ml[SL_CPU_QUERY * 2], state_ml[SL_CPU_QUERY * 2];
+    /* outputs of four panels for a block of tokens; two matrices of a gated activation */
+    _Alignas(64) float packed[2][SL_I8_TOKENS * SL_I8_PANELS * SL_I8_PANEL];
 };
 
 struct sl_cpu {
     struct sl_backend base;
     struct sl_cpu_kernels k;
+    struct sl_i8_kernels i8;
+    struct sl_bf16_kernels bf16;
+    struct sl_attn_kernels attn;
     const char *isa_name;
+    bool exact; /* multiply every format as floats, straight from the file's rows */
     struct sl_pool *pool;
     int n_threads;
-    struct sl_cpu_scratch *scratch; /* [n_threads] */
-    float *partials;                /* splits of a long context between threads */
-    size_t n_partials;              /* floats */
-    int32_t *first_block;           /* [SL_MAX_SEQS + 1] row blocks before each span */
+    struct sl_cpu_scratch *scratch;       /* [n_threads] */
+    struct sl_attn_scratch *attn_scratch; /* [n_threads] */
+    uint8_t *i8_scratch;                  /* [n_threads] pieces of i8_scratch_bytes */
+    size_t i8_scratch_bytes;
+    void *x_packed; /* a block of tokens' activations as the widest packed matrix wants them */
+    size_t x_packed_bytes;
+    float *partials;      /* splits of a long context between threads */
+    size_t n_partials;    /* floats */
+    int32_t *first_block; /* [SL_MAX_SEQS + 1] row blocks before each span */
 };
 
 static inline struct sl_cpu *sl_cpu(struct sl_backend *be)
@@ -48,6 +56,15 @@ void sl_cpu_run(struct sl_cpu *cpu, sl_pool_fn fn, void *arg, int64_t n_items, i
 #define SL_OP(name) void sl_cpu_##name(struct sl_backend *be, const struct sl_op_##name *a);
 #include "ops/ops.def"
 #undef SL_OP
+
+enum sl_cpu_layout {
+    SL_LAYOUT_ROWS, /* as in the file, borrowed */
+    SL_LAYOUT_I8,   /* cpu/i8.h */
+    SL_LAYOUT_BF16, /* cpu/bf16.h */
+};
+
+/* How a matrix of a format is kept for products. */
+enum sl_cpu_layout sl_cpu_layout_of(const struct sl_cpu *cpu, enum sl_dtype dtype);
 
 /* The best instruction set of this processor and operating system. */
 enum sl_cpu_isa sl_cpu_isa_best(void);

@@ -7,14 +7,31 @@
 
 #include "ops/ops.h"
 
-enum sl_cpu_isa { SL_ISA_AUTO, SL_ISA_C, SL_ISA_AVX2, SL_ISA_AVX512 };
+/* Each includes the ones before it. */
+enum sl_cpu_isa {
+    SL_ISA_AUTO,
+    SL_ISA_C,
+    SL_ISA_AVX2,        /* with FMA and F16C */
+    SL_ISA_AVX512,      /* F, BW, VL, DQ */
+    SL_ISA_AVX512_VNNI, /* dot products of bytes */
+    SL_ISA_AVX512_BF16, /* dot products of BF16 pairs */
+    SL_ISA_AMX,         /* tiles of bytes and BF16 */
+};
 
-/* isa names: "auto", "c", "avx2", "avx512"; an unknown or unavailable one is an error, never a
- * fallback. */
+/* isa names: "auto", "c", "avx2", "avx512", "avx512-vnni", "avx512-bf16", "amx"; an unknown or
+ * unavailable one is an error, never a fallback. */
 SL_MUST_CHECK int sl_cpu_isa_parse(const char *name, enum sl_cpu_isa *out, struct sl_error *err);
 
-/* n_threads 0: one per core of this process. One caller at a time. */
-SL_MUST_CHECK int sl_cpu_create(int n_threads, enum sl_cpu_isa isa, struct sl_backend **out,
+struct sl_cpu_config {
+    int n_threads; /* 0: one per core of this process */
+    enum sl_cpu_isa isa;
+    bool exact; /* weights of block formats are multiplied as the floats they stand for: slower, the
+                   yardstick for the routes that quantise activations */
+    bool numa;  /* on a machine of several memory nodes, bind threads to processors */
+};
+
+/* One caller at a time. */
+SL_MUST_CHECK int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out,
                                 struct sl_error *err);
 
 #endif

@@ -2,8 +2,9 @@
  * Weight formats in terms of the lanes of vec_avx2.h and vec_avx512.h, included after
  * kernels_tmpl.c. A format is two functions: prepare reads the scales of a block, step turns one
  * part of the block into vectors of sixteen weights, in order. From them FORMAT makes the decode to
- * a panel and the products straight from the format (gemv), which takes a step of each of four rows
- * in turn, so that their chains of multiply-adds overlap within what the processor looks ahead.
+ * a panel, and GEMV, for formats without blocks, the products straight from the file: a step of
+ * each of four rows in turn, so that their chains of multiply-adds overlap within what the
+ * processor looks ahead.
  *
  * Products of an f16 scale, an integer scale and a code fit in a float without rounding, so the
  * order in which they are multiplied is free; a minimum is subtracted with the one rounding the
@@ -193,20 +194,16 @@ INLINE void gemv_block(const struct format f, const int n_rows, const int n_tok,
                        size_t row_bytes, const float *x, int64_t ld_x,
                        v16 acc[GEMV_ROWS][SL_CPU_GEMV])
 {
-    _Alignas(64) float runs[GEMV_ROWS][16];
     UNROLL
-    for (int r = 0; r < n_rows; r++) {
-        const uint8_t *p = w + (size_t)r * row_bytes;
-        f.prepare(p, runs[r]);
+    for (int r = 0; r < n_rows; r++)
         for (int line = 0; line < f.bytes; line += 64)
-            _mm_prefetch((const char *)p + GEMV_ROWS * row_bytes + line, _MM_HINT_T1);
-    }
+            _mm_prefetch((const char *)w + (GEMV_ROWS + (size_t)r) * row_bytes + line, _MM_HINT_T1);
     UNROLL
     for (int j = 0; j < f.n_steps; j++) {
         UNROLL
         for (int r = 0; r < n_rows; r++) {
             v16 v[STEP_VECS];
-            f.step(w + (size_t)r * row_bytes, runs[r], j, v);
+            f.step(w + (size_t)r * row_bytes, NULL, j, v);
             UNROLL
             for (int i = 0; i < f.n_vecs; i++) {
                 const float *at = x + 16 * (f.n_vecs * j + i);
@@ -233,7 +230,7 @@ INLINE void gemv_rows(const struct format f, const int n_rows, const int n_tok, 
     UNROLL
     for (int r = 0; r < n_rows; r++) {
         float rest[PLAIN_ELEMS];
-        int64_t n_rest = f.elem_bytes != 0 ? n - k : 0;
+        int64_t n_rest = n - k;
         if (n_rest > 0)
             decode_row(f, w + (size_t)r * row_bytes, rest, n_rest);
         for (int64_t i = 0; i < n_rest; i += 16) { /* lanes behind the end keep their sums */
@@ -270,13 +267,14 @@ INLINE void gemv_all(const struct format f, const uint8_t *w, size_t row_bytes, 
             gemv_rows(f, 1, 1, w, row_bytes, x + t * ld_x, ld_x, k, out + t * ld_out, ld_out);
 }
 
-#define FORMAT(fmt, prepare, bytes, n_steps, n_vecs, elem_bytes)                           \
-    static const struct format fmt_##fmt = {prepare, step_##fmt, bytes,                    \
-                                            n_steps, n_vecs,     elem_bytes};              \
-    static void decode_##fmt(const void *p, float *out, int64_t n)                         \
-    {                                                                                      \
-        decode_row(fmt_##fmt, p, out, n);                                                  \
-    }                                                                                      \
+#define FORMAT(fmt, prepare, bytes, n_steps, n_vecs, elem_bytes)              \
+    static const struct format fmt_##fmt = {prepare, step_##fmt, bytes,       \
+                                            n_steps, n_vecs,     elem_bytes}; \
+    static void decode_##fmt(const void *p, float *out, int64_t n)            \
+    {                                                                         \
+        decode_row(fmt_##fmt, p, out, n);                                     \
+    }
+#define GEMV(fmt)                                                                          \
     static void gemv_##fmt(const uint8_t *w, size_t row_bytes, int n_rows, const float *x, \
                            int64_t ld_x, int n_tok, int64_t k, float *out, int64_t ld_out) \
     {                                                                                      \
@@ -290,6 +288,9 @@ FORMAT(q4_0, prepare_none, 18, 1, 2, 0)
 FORMAT(q4_k, prepare_qk, 144, 4, 4, 0)
 FORMAT(q5_k, prepare_qk, 176, 4, 4, 0)
 FORMAT(q6_k, prepare_q6_k, 210, 4, 4, 0)
+GEMV(f32)
+GEMV(f16)
+GEMV(bf16)
 
 static void encode_f16(const float *src, void *out, int64_t n)
 {
@@ -305,7 +306,6 @@ static void fill_formats(struct sl_cpu_kernels *k)
 {
 #define ROUTE(id, fmt)                       \
     k->decode[SL_DTYPE_##id] = decode_##fmt; \
-    k->gemv[SL_DTYPE_##id] = gemv_##fmt;     \
     k->route[SL_DTYPE_##id] = #fmt "_" ISA_NAME
     ROUTE(F32, f32);
     ROUTE(F16, f16);
@@ -316,5 +316,8 @@ static void fill_formats(struct sl_cpu_kernels *k)
     ROUTE(Q5_K, q5_k);
     ROUTE(Q6_K, q6_k);
 #undef ROUTE
+    k->gemv[SL_DTYPE_F32] = gemv_f32;
+    k->gemv[SL_DTYPE_F16] = gemv_f16;
+    k->gemv[SL_DTYPE_BF16] = gemv_bf16;
     k->encode[SL_DTYPE_F16] = encode_f16;
 }

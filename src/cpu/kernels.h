@@ -2,6 +2,9 @@
  * kernels.h - the inner loops of the CPU operations, one function pointer each, and the sizes they
  * are cut by.
  *
+ * Matrices of block formats have kernels of their own (i8.h), and so has BF16 where the processor
+ * multiplies it (bf16.h); what is here multiplies floats.
+ *
  * sl_cpu_kernels_c fills the whole table with plain C; each wider instruction set then overwrites
  * what it does better. Every version of a kernel gives the same bits (docs/DETERMINISM.md); the
  * operations around them (linear.c, norm.c, rope.c, attention.c) are the same code for all.
@@ -18,8 +21,6 @@
 #define SL_CPU_K      512 /* columns of a panel, a multiple of every format's block */
 #define SL_CPU_SUPER  32  /* weight rows that share a block of activations */
 #define SL_CPU_TOKENS 64  /* tokens of a block of activations */
-#define SL_CPU_KEYS   32  /* keys of an attention tile, divides SL_CPU_SPLIT */
-#define SL_CPU_QUERY  32  /* query vectors (rows x heads) of an attention tile */
 
 struct sl_cpu_kernels {
     /* n elements (whole blocks) of a format to float and back; equal to the format's reference. */
@@ -41,9 +42,6 @@ struct sl_cpu_kernels {
     /* s [SL_CPU_SPLIT]: scores of a split, of which [lo, hi) are seen. Scales and caps them, makes
      * them exp(s - max), 0 where not seen; gives their maximum and their sum. */
     void (*softmax)(float *s, int lo, int hi, float scale, float softcap, float *max, float *sum);
-    /* o [n_q, ld_o] += p [n_q, ld_p] times v [n_keys, n_d], keys in order; n_d % 16 == 0. */
-    void (*pv)(const float *p, int64_t ld_p, int n_q, const float *v, int n_keys, int n_d, float *o,
-               int64_t ld_o);
     /* (m, l, o) of a later split joins the state (ml[0], ml[1], acc). */
     void (*merge)(float *ml, float *acc, float m, float l, const float *o, int n_d);
     /* out = acc / l after the sink joined (NULL: none). */

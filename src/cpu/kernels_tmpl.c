@@ -179,20 +179,30 @@ static void k_reduce(const float *acc, int n, float *out)
 
 /* ---------------------------------------------------------------- attention */
 
+/* -inf in the lanes of a whose position, from j on, is not in [lo, hi). */
+static v16 only_seen(v16 a, int j, int lo, int hi)
+{
+    float s[16];
+    v_store(s, a);
+    for (int i = 0; i < 16; i++)
+        if (j + i < lo || j + i >= hi)
+            s[i] = -INFINITY;
+    return v_load(s);
+}
+
 static void k_softmax(float *s, int lo, int hi, float scale, float softcap, float *max, float *sum)
 {
     int from = lo & ~15, to = (hi + 15) & ~15;
     v16 top = v_set1(-INFINITY), l = v_set1(0.0f), cap = v_set1(softcap);
     for (int j = from; j < to; j += 16) {
         v16 a = v_mul(v_load(s + j), v_set1(scale));
-        v_store(s + j, softcap > 0.0f ? v_mul(v_tanh(v_div(a, cap)), cap) : a);
+        if (softcap > 0.0f)
+            a = v_mul(v_tanh(v_div(a, cap)), cap);
+        if (j < lo || j + 16 > hi)
+            a = only_seen(a, j, lo, hi);
+        v_store(s + j, a);
+        top = v_max(a, top);
     }
-    for (int j = from; j < lo; j++) /* whatever stood there */
-        s[j] = -INFINITY;
-    for (int j = hi; j < to; j++)
-        s[j] = -INFINITY;
-    for (int j = from; j < to; j += 16)
-        top = v_max(v_load(s + j), top);
     float m = v_hmax(top);
     for (int j = from; j < to; j += 16) {
         v16 p = v_exp(v_sub(v_load(s + j), v_set1(m)));
@@ -203,48 +213,6 @@ static void k_softmax(float *s, int lo, int hi, float scale, float softcap, floa
     *sum = v_sum(l);
 }
 
-INLINE void pv_tile(const int n_q, const int n_v, const float *p, int64_t ld_p, const float *v,
-                    int n_keys, int n_d, float *o, int64_t ld_o)
-{
-    v16 a[PV_Q][PV_D];
-    for (int q = 0; q < n_q; q++)
-        for (int d = 0; d < n_v; d++)
-            a[q][d] = v_load(o + q * ld_o + 16 * d);
-    for (int j = 0; j < n_keys; j++) {
-        v16 vv[PV_D];
-        for (int d = 0; d < n_v; d++)
-            vv[d] = v_load(v + (int64_t)j * n_d + 16 * d);
-        for (int q = 0; q < n_q; q++) {
-            v16 pj = v_set1(p[q * ld_p + j]);
-            for (int d = 0; d < n_v; d++)
-                a[q][d] = v_fma(pj, vv[d], a[q][d]);
-        }
-    }
-    for (int q = 0; q < n_q; q++)
-        for (int d = 0; d < n_v; d++)
-            v_store(o + q * ld_o + 16 * d, a[q][d]);
-}
-
-INLINE void pv_strip(const int n_q, const float *p, int64_t ld_p, const float *v, int n_keys,
-                     int n_d, float *o, int64_t ld_o)
-{
-    int d = 0;
-    for (; d + 16 * PV_D <= n_d; d += 16 * PV_D)
-        pv_tile(n_q, PV_D, p, ld_p, v + d, n_keys, n_d, o + d, ld_o);
-    for (; d < n_d; d += 16)
-        pv_tile(n_q, 1, p, ld_p, v + d, n_keys, n_d, o + d, ld_o);
-}
-
-static void k_pv(const float *p, int64_t ld_p, int n_q, const float *v, int n_keys, int n_d,
-                 float *o, int64_t ld_o)
-{
-    int q = 0;
-    for (; q + PV_Q <= n_q; q += PV_Q)
-        pv_strip(PV_Q, p + q * ld_p, ld_p, v, n_keys, n_d, o + q * ld_o, ld_o);
-    for (; q < n_q; q++)
-        pv_strip(1, p + q * ld_p, ld_p, v, n_keys, n_d, o + q * ld_o, ld_o);
-}
-
 static void k_merge(float *ml, float *acc, float m, float l, const float *o, int n_d)
 {
     float top = m > ml[0] ? m : ml[0];
@@ -253,7 +221,8 @@ static void k_merge(float *ml, float *acc, float m, float l, const float *o, int
     ml[0] = top;
     ml[1] = fmaf(l, b, ml[1] * a);
     for (int d = 0; d < n_d; d += 16)
-        v_store(acc + d, v_fma(v_load(o + d), vb, v_mul(v_load(acc + d), va)));
+        /* + 0: what a sum of zeros is worth must not depend on how many of them there were */
+        v_store(acc + d, v_fma(v_add(v_load(o + d), v_set1(0.0f)), vb, v_mul(v_load(acc + d), va)));
 }
 
 static void k_finish(float *ml, float *acc, const float *sink, int n, float *out)
@@ -280,7 +249,6 @@ static void fill_kernels(struct sl_cpu_kernels *k)
     k->add = k_add;
     k->act = k_act;
     k->softmax = k_softmax;
-    k->pv = k_pv;
     k->merge = k_merge;
     k->finish = k_finish;
     k->exp = k_exp;

@@ -1,10 +1,17 @@
 /* SPDX-License-Identifier: MIT
  * pool.h - threads that share out the items of one job at a time and sleep when there is none.
  *
- * The caller of sl_pool_run takes part as thread 0 and returns when every item is done. Which
- * thread takes which item is left open, so an item must not depend on it: its result goes to a
- * place of its own. One caller at a time. An idle pool uses no processor time: workers look for the
- * next job for about ten microseconds, the gap between two operations of a step, and then sleep.
+ * The caller of sl_pool_run takes part as thread 0 and returns when every item is done. The items
+ * are cut into one contiguous piece per thread, the same for every job of as many items; a thread
+ * starts with its own piece and then helps with the others'. So what a thread touched first while
+ * packing weights is mostly what it reads later, and nobody waits for a slow one. Which thread
+ * takes which item stays open: an item must not depend on it, its result goes to a place of its
+ * own. One caller at a time.
+ *
+ * An idle pool uses no processor time: workers look for the next job for a few hundred
+ * microseconds, which bridges the gaps between the operations of a step and between steps, and then
+ * sleep. With more threads than cores they sleep at once, and a job wakes only as many as there are
+ * cores.
  */
 #ifndef SL_CPU_POOL_H
 #define SL_CPU_POOL_H
@@ -20,5 +27,9 @@ SL_MUST_CHECK int sl_pool_create(int n_threads, struct sl_pool **out, struct sl_
 void sl_pool_destroy(struct sl_pool *p); /* joins them; NULL is fine */
 void sl_pool_run(struct sl_pool *p, sl_pool_fn fn, void *arg, uint32_t n_items);
 int sl_pool_n_threads(const struct sl_pool *p);
+/* Binds thread i to processor cpus[i]; thread 0, the caller, goes where it likes: the threads it
+ * starts would inherit. A processor that may not be used leaves its thread unbound. Returns how
+ * many threads were bound. */
+int sl_pool_bind(struct sl_pool *p, const int *cpus);
 
 #endif

@@ -33,12 +33,19 @@ void sl_cpu_rope_angles(struct sl_backend *be, const struct sl_op_rope_angles *a
 static void rotate(const struct sl_rope *rope, const float *cs, float *x)
 {
     int32_t n = rope->n_dims / 2;
-    bool half = rope->pairing == SL_ROPE_HALF;
-    for (int32_t i = 0; i < n; i++) {
-        float *a = half ? x + i : x + 2 * i, *b = half ? a + n : a + 1;
-        float c = cs[2 * i], s = cs[2 * i + 1], p = *a, q = *b;
-        *a = p * c - q * s;
-        *b = q * c + p * s;
+    if (rope->pairing == SL_ROPE_HALF) {
+        float *restrict a = x, *restrict b = x + n;
+        for (int32_t i = 0; i < n; i++) {
+            float c = cs[2 * i], s = cs[2 * i + 1], p = a[i], q = b[i];
+            a[i] = p * c - q * s;
+            b[i] = q * c + p * s;
+        }
+        return;
+    }
+    for (int32_t i = 0; i < 2 * n; i += 2) {
+        float c = cs[i], s = cs[i + 1], p = x[i], q = x[i + 1];
+        x[i] = p * c - q * s;
+        x[i + 1] = q * c + p * s;
     }
 }
 
@@ -61,15 +68,26 @@ static const struct sl_span *span_of(const struct sl_batch *b, int32_t t)
     return &b->spans[lo];
 }
 
+/* A head vector [dim] as the page stores it; Q8_0 is made by the store. */
+static const void *encode(const struct store_job *j, const float *x, int32_t dim, void *out)
+{
+    enum sl_dtype dtype = j->a->kv.dtype;
+    if (dtype == SL_DTYPE_F32 || dtype == SL_DTYPE_Q8_0)
+        return x;
+    j->cpu->k.encode[dtype](x, out, dim);
+    return out;
+}
+
 static void store_row(void *arg, uint32_t t, int thread_idx)
 {
     const struct store_job *j = arg;
     const struct sl_op_qk_norm_rope_kv_store *a = j->a;
     const struct sl_cpu_kernels *k = &j->cpu->k;
-    const int32_t hd = a->head_dim, bs = a->kv.block_size;
+    const int32_t hd = a->head_dim, dim = sl_kv_padded_dim(hd), bs = a->kv.block_size;
     const struct sl_span *span = span_of(a->batch, (int32_t)t);
     const float *cs = a->rope != NULL ? a->angles + (int64_t)t * a->rope->n_dims : NULL;
-    float *head = j->cpu->scratch[thread_idx].query;
+    struct sl_attn_scratch *scratch = &j->cpu->attn_scratch[thread_idx];
+    float *head = scratch->query;
 
     for (int32_t h = 0; h < a->n_heads; h++) {
         float *q = a->q + t * a->ld_q + (int64_t)h * hd;
@@ -78,12 +96,13 @@ static void store_row(void *arg, uint32_t t, int thread_idx)
         if (cs != NULL)
             rotate(a->rope, cs, q);
     }
-    int32_t pos = span->pos + ((int32_t)t - span->first);
+    int32_t pos = span->pos + ((int32_t)t - span->first), slot = pos % SL_KV_TILE;
     int32_t page = a->batch->block_tables[span->table_idx + pos / bs];
     uint8_t *base = a->kv.pool + (size_t)page * a->kv.page_bytes;
-    size_t head_bytes = (size_t)hd * sl_dtype_info(a->kv.dtype)->block_bytes;
+    size_t tile_bytes = sl_kv_tile_bytes(a->kv.dtype, hd);
+    memset(head + hd, 0, (size_t)(dim - hd) * sizeof(float));
     for (int32_t h = 0; h < a->n_kv_heads; h++) {
-        size_t at = ((size_t)h * (size_t)bs + (size_t)(pos % bs)) * head_bytes;
+        size_t at = (size_t)(h * (bs / SL_KV_TILE) + pos % bs / SL_KV_TILE) * tile_bytes;
         const float *key = a->k + t * a->ld_k + (int64_t)h * hd;
         if (a->k_norm != NULL)
             k->rmsnorm(key, a->k_norm, a->eps, hd, head);
@@ -91,9 +110,11 @@ static void store_row(void *arg, uint32_t t, int thread_idx)
             memcpy(head, key, (size_t)hd * sizeof(float));
         if (cs != NULL)
             rotate(a->rope, cs, head);
-        k->encode[a->kv.dtype](head, base + a->kv.k_offset + at, hd);
-        k->encode[a->kv.dtype](a->v + t * a->ld_v + (int64_t)h * hd, base + a->kv.v_offset + at,
-                               hd);
+        sl_attn_store_k(a->kv.dtype, encode(j, head, dim, scratch->query16), dim,
+                        base + a->kv.k_offset + at, slot);
+        memcpy(head, a->v + t * a->ld_v + (int64_t)h * hd, (size_t)hd * sizeof(float));
+        sl_attn_store_v(a->kv.dtype, encode(j, head, dim, scratch->query16), dim,
+                        base + a->kv.v_offset + at, slot);
     }
 }
 

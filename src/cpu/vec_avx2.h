@@ -27,8 +27,6 @@ struct v16i_avx2 {
 
 #define TILE_R 2 /* 12 of 16 registers hold sums */
 #define TILE_C 3
-#define PV_Q   2
-#define PV_D   2
 
 #define V_PAIR(expr_a, expr_b) ((v16){(expr_a), (expr_b)})
 #define V_BINARY(name, op)                         \

@@ -21,8 +21,6 @@
 
 #define TILE_R 8 /* 24 accumulators of 32 registers; latency 4 at 2 a cycle needs 8 */
 #define TILE_C 3
-#define PV_Q   4
-#define PV_D   4
 
 #define v_add             _mm512_add_ps
 #define v_sub             _mm512_sub_ps

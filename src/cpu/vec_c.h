@@ -31,8 +31,6 @@ struct v16i_c {
 
 #define TILE_R 1 /* weight rows and tokens of a register tile: no registers to fill here */
 #define TILE_C 1
-#define PV_Q   1 /* queries and vectors of 16 dimensions of a register tile of P V */
-#define PV_D   1
 
 #define V_LANES for (int j = 0; j < 16; j++)
 #define V_BINARY(name, expr)     \

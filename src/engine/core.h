@@ -28,9 +28,11 @@ struct sl_batch_arrays {
     int32_t *tables;             /* [max_seqs, pages of the longest sequence] */
     size_t tables_bytes;
     int32_t *logit_rows; /* [max_logits] */
-    int32_t *ids;        /* [max_logits], for runner.step_ids */
+    int32_t *ids;        /* [max_logits] what was chosen from the rows */
     int32_t *n_rows;     /* [max_seqs] rows of each planned sequence */
 };
+
+#define SL_MAX_SAMPLERS 8 /* tokens chosen at once; each has a workspace of some megabytes */
 
 struct sl_engine {
     /* constant after start: any thread */
@@ -58,7 +60,8 @@ struct sl_engine {
 
     struct sl_kv kv;
     struct sl_sched sched;
-    struct sl_sampler sampler;
+    struct sl_sampler samplers[SL_MAX_SAMPLERS];
+    int32_t n_samplers;
     struct sl_batch_arrays batch;
     char *text; /* room for one token's text */
     struct sl_request *live, *news, *news_tail;

@@ -125,6 +125,28 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
+static void deinit_samplers(struct sl_engine *eng)
+{
+    for (int32_t i = 0; i < eng->n_samplers; i++)
+        sl_sampler_deinit(&eng->samplers[i]);
+    eng->n_samplers = 0;
+}
+
+static int init_samplers(struct sl_engine *eng, struct sl_error *err)
+{
+    int32_t n = eng->runner.run_items != NULL ? eng->runner.n_threads : 1;
+    n = SL_MAX(SL_MIN(SL_MIN(n, SL_MAX_SAMPLERS), eng->info.max_num_seqs), 1);
+    while (eng->n_samplers < n) {
+        int rc = sl_sampler_init(&eng->samplers[eng->n_samplers], eng->runner.n_vocab, err);
+        if (rc != 0) {
+            deinit_samplers(eng);
+            return rc;
+        }
+        eng->n_samplers++;
+    }
+    return 0;
+}
+
 static int start_core(struct sl_engine *eng, struct sl_error *err)
 {
     const struct sl_model_info *i = &eng->info;
@@ -138,19 +160,19 @@ static int start_core(struct sl_engine *eng, struct sl_error *err)
     if (rc != 0)
         goto fail_kv;
     if (eng->limits.has_logits)
-        rc = sl_sampler_init(&eng->sampler, eng->runner.n_vocab, err);
+        rc = init_samplers(eng, err);
     if (rc != 0)
         goto fail_sched;
     rc = sl_inbox_init(&eng->inbox, err);
     if (rc != 0)
-        goto fail_sampler;
+        goto fail_samplers;
     if (eng->threaded)
         rc = sl_thread_create(&eng->thread, engine_main, eng, "sl-engine", err);
     if (rc == 0)
         return 0;
     sl_inbox_deinit(&eng->inbox);
-fail_sampler:
-    sl_sampler_deinit(&eng->sampler);
+fail_samplers:
+    deinit_samplers(eng);
 fail_sched:
     sl_sched_deinit(&eng->sched);
 fail_kv:
@@ -199,7 +221,7 @@ void sl_engine_destroy(struct sl_engine *eng)
         pthread_join(eng->thread, NULL);
     sl_engine_cancel_all(eng);
     sl_inbox_deinit(&eng->inbox);
-    sl_sampler_deinit(&eng->sampler);
+    deinit_samplers(eng);
     sl_sched_deinit(&eng->sched);
     sl_kv_deinit(&eng->kv);
     free_arrays(eng);

@@ -9,8 +9,9 @@
 static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
 {
     sl_buf_puts(b, "memory plan\n");
-    sl_buf_printf(b, "  %-24s %10.1f MB, mapped from the file\n", "weights",
-                  (double)p->weight_bytes / 1e6);
+    sl_buf_printf(b, "  %-24s %10.1f MB\n", "weights, repacked", (double)p->packed_bytes / 1e6);
+    sl_buf_printf(b, "  %-24s %10.1f MB, mapped from the file\n", "weights, as they are",
+                  (double)p->mapped_bytes / 1e6);
     sl_buf_printf(b, "  %-24s %10.1f MB: %d pages of %d tokens, %s\n", "KV pages",
                   (double)p->kv_bytes / 1e6, p->n_pages, p->block_size,
                   sl_dtype_info(p->kv.dtype)->name);
@@ -21,11 +22,13 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
                   p->context_lowered ? " (lowered to the KV pool)" : "");
 }
 
-static void plan_json(const struct sl_memory_plan *p, struct sl_buf *b)
+static void plan_json(const struct sl_memory_plan *p, uint64_t weight_bytes, struct sl_buf *b)
 {
-    sl_buf_printf(b, "{\"weight_bytes\": %llu, \"kv_bytes\": %llu, \"activation_bytes\": %llu",
-                  (unsigned long long)p->weight_bytes, (unsigned long long)p->kv_bytes,
-                  (unsigned long long)p->activation_bytes);
+    sl_buf_printf(b, "{\"weight_bytes\": %llu", (unsigned long long)weight_bytes);
+    sl_buf_printf(b, ", \"weights_repacked_bytes\": %llu, \"weights_mapped_bytes\": %llu",
+                  (unsigned long long)p->packed_bytes, (unsigned long long)p->mapped_bytes);
+    sl_buf_printf(b, ", \"kv_bytes\": %llu, \"activation_bytes\": %llu",
+                  (unsigned long long)p->kv_bytes, (unsigned long long)p->activation_bytes);
     sl_buf_printf(b, ", \"ram_bytes\": %llu, \"n_pages\": %d, \"block_size\": %d",
                   (unsigned long long)p->ram_bytes, p->n_pages, p->block_size);
     sl_buf_printf(b,
@@ -47,16 +50,16 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
         return rc;
     rc = sl_model_open(ckpt, &model, err);
     if (rc == 0)
-        rc = sl_memory_plan_make(model, cfg, &plan, err);
-    if (rc == 0)
         rc = sl_load_backend(cfg, &be, err);
+    if (rc == 0)
+        rc = sl_memory_plan_make(model, be, cfg, &plan, err);
     if (rc == 0) {
         if (as_json)
             sl_buf_puts(&b, "{\"model\": ");
         sl_model_describe(model, be, as_json, with_tensors, &b);
         if (as_json) {
             sl_buf_puts(&b, ", \"memory\": ");
-            plan_json(&plan, &b);
+            plan_json(&plan, sl_model_facts(model)->weight_bytes, &b);
             sl_buf_puts(&b, "}\n");
         } else {
             plan_text(&plan, &b);

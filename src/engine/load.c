@@ -74,8 +74,15 @@ int sl_load_backend(const struct sl_engine_config *cfg, struct sl_backend **out,
     if (cfg->n_threads < 0 || cfg->n_threads > SL_MAX_THREADS)
         return sl_fail(err, SL_EINVAL, "threads: %d is not between 1 and %d", cfg->n_threads,
                        SL_MAX_THREADS);
+    bool numa = cfg->numa == NULL || strcmp(cfg->numa, "auto") == 0;
+    if (!numa && strcmp(cfg->numa, "off") != 0)
+        return sl_fail(err, SL_EINVAL, "numa: '%.20s' is not one of: auto, off", cfg->numa);
     int rc = sl_cpu_isa_parse(cfg->cpu_isa != NULL ? cfg->cpu_isa : "auto", &isa, err);
-    return rc == 0 ? sl_cpu_create(cfg->n_threads, isa, out, err) : rc;
+    if (rc != 0)
+        return rc;
+    struct sl_cpu_config cpu = {
+        .n_threads = cfg->n_threads, .isa = isa, .exact = cfg->exact_weights, .numa = numa};
+    return sl_cpu_create(&cpu, out, err);
 }
 
 static int load_model(struct loaded *l, const struct sl_engine_config *cfg, struct sl_error *err)
@@ -84,7 +91,7 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
     if (rc == 0)
         rc = sl_load_backend(cfg, &l->backend, err);
     if (rc == 0)
-        rc = sl_memory_plan_make(l->model, cfg, &l->plan, err);
+        rc = sl_memory_plan_make(l->model, l->backend, cfg, &l->plan, err);
     if (rc != 0)
         return rc;
     if (l->plan.context_lowered)
@@ -111,6 +118,12 @@ static int run_step(void *ctx, const struct sl_batch *batch, const float **logit
                     struct sl_error *err)
 {
     return sl_run_step(ctx, batch, logits, err);
+}
+
+static void run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
+                      uint32_t n_items)
+{
+    sl_run_items(ctx, fn, arg, n_items);
 }
 
 /* ---------------------------------------------------------------- sampling defaults of the model
@@ -237,7 +250,9 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     parts->runner = (struct sl_runner){.ctx = l->run,
                                        .n_vocab = f->n_vocab,
                                        .max_logits = sl_memory_plan_max_logits(&l->plan),
-                                       .step = run_step};
+                                       .step = run_step,
+                                       .run_items = run_items,
+                                       .n_threads = parts->info.n_threads};
     return 0;
 }
 

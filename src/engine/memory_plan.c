@@ -52,8 +52,16 @@ static uint64_t pages_for(int32_t n_tokens, int32_t block_size)
     return SL_CEIL_DIV((uint64_t)n_tokens, (uint64_t)block_size);
 }
 
-/* Without a flag the pool holds every sequence at full length, but at most a quarter of the memory;
- * a context the user asked for must fit, one the model merely declares is lowered to the pool. */
+/* Memory for the pool where nobody said how much: a quarter of it all, or half of what the weights
+ * leave if that is less. */
+static uint64_t default_pool(const struct sl_memory_plan *p)
+{
+    uint64_t room = p->ram_bytes > p->packed_bytes ? p->ram_bytes - p->packed_bytes : 0;
+    return SL_MIN(p->ram_bytes / 4, room / 2);
+}
+
+/* Without a flag the pool holds every sequence at full length, within default_pool(); a context the
+ * user asked for must fit, one the model merely declares is lowered to the pool. */
 static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_config *cfg,
                      struct sl_memory_plan *p, struct sl_error *err)
 {
@@ -67,8 +75,8 @@ static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_
     if (cfg->kv_cache_bytes != 0) {
         n_pages = cfg->kv_cache_bytes / page_bytes;
     } else {
-        uint64_t quarter = SL_MAX(p->ram_bytes / 4 / page_bytes, 1);
-        n_pages = SL_MIN(one * (uint64_t)p->max_num_seqs, quarter);
+        uint64_t most = SL_MAX(default_pool(p) / page_bytes, 1);
+        n_pages = SL_MIN(one * (uint64_t)p->max_num_seqs, most);
         if (cfg->max_model_len != 0)
             n_pages = SL_MAX(n_pages, one);
     }
@@ -98,11 +106,35 @@ int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan)
     return plan->max_num_seqs + 32;
 }
 
-int sl_memory_plan_make(const struct sl_model *model, const struct sl_engine_config *cfg,
-                        struct sl_memory_plan *out, struct sl_error *err)
+/* What is allocated must fit; mapped weights need not, the system reads them again when it must. */
+static int check_total(const struct sl_memory_plan *p, struct sl_error *err)
+{
+    uint64_t rest = p->kv_bytes + p->activation_bytes, ram = p->ram_bytes;
+    if (ram == 0 || p->packed_bytes + rest <= ram)
+        return 0;
+    if (p->packed_bytes > ram || rest <= ram / 8)
+        return sl_fail(
+            err, SL_ENOMEM,
+            "%.1f GB of repacked weights, %.1f GB of KV pages and %.1f GB of activations "
+            "do not fit in %.1f GB of memory: choose a smaller model or a smaller format "
+            "of it",
+            (double)p->packed_bytes / 1e9, (double)p->kv_bytes / 1e9,
+            (double)p->activation_bytes / 1e9, (double)ram / 1e9);
+    return sl_fail(err, SL_ENOMEM,
+                   "%.1f GB of repacked weights, %.1f GB of KV pages and %.1f GB of activations do "
+                   "not fit in %.1f GB of memory: lower --max-model-len, --kv-cache-memory-bytes, "
+                   "--max-num-seqs or --max-num-batched-tokens",
+                   (double)p->packed_bytes / 1e9, (double)p->kv_bytes / 1e9,
+                   (double)p->activation_bytes / 1e9, (double)ram / 1e9);
+}
+
+int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
+                        const struct sl_engine_config *cfg, struct sl_memory_plan *out,
+                        struct sl_error *err)
 {
     const struct sl_model_facts *facts = sl_model_facts(model);
     *out = (struct sl_memory_plan){.ram_bytes = sl_ram_bytes()};
+    sl_model_weight_memory(model, be, &out->packed_bytes, &out->mapped_bytes);
     int rc = plan_steps(cfg, out, err);
     if (rc == 0)
         rc = sl_model_kv_layout(model, cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
@@ -118,14 +150,6 @@ int sl_memory_plan_make(const struct sl_model *model, const struct sl_engine_con
     struct sl_run_config run = {.max_tokens = out->max_num_batched_tokens,
                                 .max_logits = sl_memory_plan_max_logits(out),
                                 .kv = out->kv};
-    out->weight_bytes = facts->weight_bytes;
     out->activation_bytes = sl_run_bytes(model, &run);
-    uint64_t total = out->kv_bytes + out->activation_bytes;
-    if (out->ram_bytes != 0 && total > out->ram_bytes)
-        return sl_fail(err, SL_ENOMEM,
-                       "%.1f GB of KV pages and %.1f GB of activations do not fit in %.1f GB of "
-                       "memory: lower --max-model-len, --kv-cache-memory-bytes or --max-num-seqs",
-                       (double)out->kv_bytes / 1e9, (double)out->activation_bytes / 1e9,
-                       (double)out->ram_bytes / 1e9);
-    return 0;
+    return check_total(out, err);
 }

@@ -11,11 +11,13 @@ struct sl_memory_plan {
     int32_t max_model_len, block_size, n_pages, max_num_seqs, max_num_batched_tokens, max_queued;
     bool context_lowered; /* the model could do more tokens than this machine's memory */
     struct sl_kv_layout kv;
-    uint64_t weight_bytes, kv_bytes, activation_bytes, ram_bytes;
+    uint64_t packed_bytes; /* of weights, repacked or converted in memory of our own */
+    uint64_t mapped_bytes; /* of weights, read in place from the file */
+    uint64_t kv_bytes, activation_bytes, ram_bytes;
 };
 
 /* Fails with the numbers when what the flags ask for cannot work. */
-SL_MUST_CHECK int sl_memory_plan_make(const struct sl_model *model,
+SL_MUST_CHECK int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
                                       const struct sl_engine_config *cfg,
                                       struct sl_memory_plan *out, struct sl_error *err);
 

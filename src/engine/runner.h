@@ -24,6 +24,11 @@ struct sl_runner {
     /* Optional, instead of step: writes the chosen ids [batch->n_logits] itself. Requests that need
      * logits (logprobs, prompt_logprobs) are then refused. */
     int (*step_ids)(void *ctx, const struct sl_batch *batch, int32_t *ids, struct sl_error *err);
+    /* Optional: runs items on the runner's n_threads threads between steps, so that tokens of
+     * several sequences are chosen at once. */
+    void (*run_items)(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
+                      uint32_t n_items);
+    int n_threads;
 };
 
 /* A runner that computes nothing: the token after t is t + 1 modulo n_vocab. Needs no destructor.

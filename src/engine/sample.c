@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * No part of this sorts the vocabulary. Without a filter one pass makes the probabilities and
- * partial sums, and the draw walks the sums. With top_k, top_p or min_p a histogram over the
- * distance from the maximum finds a cut that surely keeps enough; what lies above it, usually some
- * hundred candidates, is sorted (by radix, stable, so ties stay in order of id) and filtered
- * exactly.
+ * No part of this sorts the vocabulary. The passes over whole rows are in sample_rows_tmpl.c.
+ * Without a filter one makes the probabilities and partial sums, and the draw walks the sums. With
+ * top_k, top_p or min_p a histogram over the distance from the maximum, made of the maxima of
+ * groups of 16 elements, finds a cut that surely keeps enough; what lies above it, usually some
+ * hundred candidates in as many groups, is sorted (by radix, stable, so ties stay in order of id)
+ * and filtered exactly.
  */
 #include "engine/sample.h"
 
@@ -11,28 +12,29 @@
 #include "base/limits.h"
 #include "base/rng.h"
 #include "base/sys.h"
+#include "engine/sample_exp.h"
 
 #include <float.h>
 #include <math.h>
 #include <string.h>
 
-#define SUM_BLOCK   256
+#define SUM_BLOCK   SL_ROW_BLOCK
 #define N_BUCKETS   1024
-#define EXP_MIN     (-87.0f) /* below, exp is taken as 0: 1e-38 of the maximum */
-#define INSERT_SORT 48       /* shorter lists are sorted by insertion */
+#define INSERT_SORT 48 /* shorter lists are sorted by insertion */
 
 int sl_sampler_init(struct sl_sampler *s, int32_t n_vocab, struct sl_error *err)
 {
     SL_ASSERT(n_vocab > 0 && n_vocab <= SL_MAX_VOCAB);
     size_t n = (size_t)n_vocab;
-    *s = (struct sl_sampler){.n_vocab = n_vocab};
+    *s = (struct sl_sampler){.n_vocab = n_vocab, .k = sl_row_kernels()};
     s->logits = sl_calloc(n, sizeof *s->logits);
     s->probs = sl_calloc(n, sizeof *s->probs);
     s->sums = sl_calloc(n / SUM_BLOCK + 1, sizeof *s->sums);
+    s->group_max = sl_calloc((n / SUM_BLOCK + 1) * SL_ROW_GROUPS, sizeof *s->group_max);
     s->cands = sl_calloc(n, sizeof *s->cands);
     s->cands_swap = sl_calloc(n, sizeof *s->cands_swap);
-    if (s->logits == NULL || s->probs == NULL || s->sums == NULL || s->cands == NULL ||
-        s->cands_swap == NULL) {
+    if (s->logits == NULL || s->probs == NULL || s->sums == NULL || s->group_max == NULL ||
+        s->cands == NULL || s->cands_swap == NULL) {
         sl_sampler_deinit(s);
         return sl_fail(err, SL_ENOMEM, "out of memory for sampling over %d tokens", n_vocab);
     }
@@ -43,6 +45,7 @@ void sl_sampler_deinit(struct sl_sampler *s)
 {
     sl_free(s->cands_swap);
     sl_free(s->cands);
+    sl_free(s->group_max);
     sl_free(s->sums);
     sl_free(s->probs);
     sl_free(s->logits);
@@ -53,55 +56,6 @@ bool sl_sampling_has_penalty(const struct sl_sampling *p)
 {
     return p->repetition_penalty != 1.0f || p->presence_penalty != 0.0f ||
            p->frequency_penalty != 0.0f;
-}
-
-union bits {
-    float f;
-    int32_t i;
-};
-
-/* exp(x) for x <= 0, error below 2 ulp: x = n ln 2 + r, a polynomial in r (Cephes' coefficients),
- * and n into the exponent. Rounding is by the magic number, limit and zero are chosen on the bits
- * of -x, which order as integers: no branch, so that loops over it become vectors. */
-static inline float exp_neg(float x)
-{
-    const union bits limit = {.f = -EXP_MIN};
-    union bits y = {.f = 0.0f - x}; /* 0 - 0 is +0 */
-    int32_t alive = -(int32_t)(y.i < limit.i);
-    y.i = y.i < limit.i ? y.i : limit.i;
-    float n = (y.f * -1.44269504089f + 12582912.0f) - 12582912.0f;
-    float r = (-y.f - n * 0.693359375f) + n * 2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * (r * r) + r + 1.0f;
-    union bits scale = {.i = (((int32_t)n + 127) * (1 << 23)) & alive};
-    return p * scale.f;
-}
-
-/* False: NaN or +infinity somewhere, or nothing finite. Four maxima, because one would wait for
- * itself. */
-static bool row_max(const float *x, int32_t n, float *max)
-{
-    float m[4] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    int32_t n_bad = 0, i = 0;
-    for (; i + 4 <= n; i += 4) {
-        for (int j = 0; j < 4; j++) {
-            float v = x[i + j];
-            n_bad += !(v <= FLT_MAX);
-            m[j] = v > m[j] ? v : m[j];
-        }
-    }
-    for (; i < n; i++) {
-        n_bad += !(x[i] <= FLT_MAX);
-        m[0] = x[i] > m[0] ? x[i] : m[0];
-    }
-    float a = m[0] > m[1] ? m[0] : m[1], b = m[2] > m[3] ? m[2] : m[3];
-    *max = a > b ? a : b;
-    return n_bad == 0 && *max >= -FLT_MAX;
 }
 
 static bool changes_row(const struct sl_sample_args *a)
@@ -137,65 +91,16 @@ static const float *changed_row(struct sl_sampler *s, const struct sl_sample_arg
     return s->logits;
 }
 
-static int32_t first_of(const float *row, int32_t n, float value)
+/* The lowest id of the maximum: in the first block with a group that has it. */
+static int32_t first_max(const struct sl_sampler *s, const float *row, float max)
 {
-    int32_t i = 0;
-    while (i < n - 1 && row[i] != value)
+    int32_t g = 0, n_groups = SL_CEIL_DIV(s->n_vocab, SUM_BLOCK) * SL_ROW_GROUPS;
+    while (g < n_groups - 1 && s->group_max[g] != max)
+        g++;
+    int32_t i = g / SL_ROW_GROUPS * SUM_BLOCK;
+    while (i < s->n_vocab - 1 && row[i] != max)
         i++;
     return i;
-}
-
-/* p = exp((x - max) / T) of a whole block: a constant count, so that the compiler uses vectors. */
-static void exp_block(const float *restrict x, float *restrict p, float max, float inv_t)
-{
-    for (int i = 0; i < SUM_BLOCK; i++)
-        p[i] = exp_neg((x[i] - max) * inv_t);
-}
-
-static double sum_block(const float *p)
-{
-    double s[4] = {0, 0, 0, 0};
-    for (int i = 0; i < SUM_BLOCK; i += 4)
-        for (int j = 0; j < 4; j++)
-            s[j] += (double)p[i + j];
-    return (s[0] + s[1]) + (s[2] + s[3]);
-}
-
-/* The same for the last, shorter block: what is missing counts as probability 0. */
-static void exp_tail(const float *x, int32_t n, float *p, float max, float inv_t)
-{
-    float padded[SUM_BLOCK], out[SUM_BLOCK];
-    for (int32_t i = 0; i < SUM_BLOCK; i++)
-        padded[i] = i < n ? x[i] : -INFINITY;
-    exp_block(padded, out, max, inv_t);
-    memcpy(p, out, (size_t)n * sizeof *p);
-}
-
-static void exp_row(const float *x, int32_t n_vocab, float *p, float max, float inv_t)
-{
-    int32_t first = 0;
-    for (; first + SUM_BLOCK <= n_vocab; first += SUM_BLOCK)
-        exp_block(x + first, p + first, max, inv_t);
-    if (first < n_vocab)
-        exp_tail(x + first, n_vocab - first, p + first, max, inv_t);
-}
-
-/* Probabilities, not normalised, with a sum per block; returns the whole sum. */
-static double all_probs(struct sl_sampler *s, const float *row, float max, float inv_t)
-{
-    double total = 0;
-    exp_row(row, s->n_vocab, s->probs, max, inv_t);
-    for (int32_t first = 0; first < s->n_vocab; first += SUM_BLOCK) {
-        double sum = 0;
-        if (first + SUM_BLOCK <= s->n_vocab)
-            sum = sum_block(s->probs + first);
-        else
-            for (int32_t i = first; i < s->n_vocab; i++)
-                sum += (double)s->probs[i];
-        s->sums[first / SUM_BLOCK] = sum;
-        total += sum;
-    }
-    return total;
 }
 
 /* Walks the blocks, then the block. Rounding may leave a remainder at a block's end: then the last
@@ -283,57 +188,117 @@ static inline int32_t bucket_of(const struct filter *f, float y)
     return b < N_BUCKETS - 1 ? b : N_BUCKETS - 1;
 }
 
-/* The last bucket needed. With top_k: when all tokens up to it are k; top_p is then a share of the
- * mass of those k. Without: when they have the mass of top_p, a share of *total. */
-static int32_t cut_bucket(struct sl_sampler *s, const float *row, const struct filter *f,
-                          double *total)
+/* The bucket by which n groups have an element: so many elements, at least, lie in it or above.
+ * N_BUCKETS - 1 when there are not as many groups. */
+static int32_t cut_by_groups(const struct sl_sampler *s, const struct filter *f, int32_t n)
 {
     uint32_t count[N_BUCKETS] = {0};
-    double mass[N_BUCKETS] = {0}, sum = 0;
-    bool by_mass = f->k == 0 && f->p < 1.0;
-    if (by_mass)
-        exp_row(row, s->n_vocab, s->probs, f->max, f->inv_t);
+    int32_t n_groups = SL_CEIL_DIV(s->n_vocab, SUM_BLOCK) * SL_ROW_GROUPS, b = 0;
+    for (int32_t i = 0; i < n_groups; i++) {
+        float y = (s->group_max[i] - f->max) * f->inv_t;
+        if (y >= f->floor)
+            count[bucket_of(f, y)]++;
+    }
+    for (int64_t seen = count[0]; seen < n && b < N_BUCKETS - 1;)
+        seen += count[++b];
+    return b;
+}
+
+/* The bucket by which all elements down to it are k, or have the given mass (s->probs). The slow
+ * way, for filters that keep thousands. */
+static int32_t cut_by_elements(const struct sl_sampler *s, const float *row, const struct filter *f,
+                               double mass)
+{
+    uint32_t count[N_BUCKETS] = {0};
+    double in[N_BUCKETS] = {0}, sum = 0;
     for (int32_t i = 0; i < s->n_vocab; i++) {
         float y = (row[i] - f->max) * f->inv_t;
         if (!(y >= f->floor))
             continue;
         int32_t b = bucket_of(f, y);
         count[b]++;
-        if (by_mass)
-            mass[b] += (double)s->probs[i];
+        in[b] += f->k > 0 ? 0.0 : (double)s->probs[i];
     }
-    *total = 0;
-    for (int b = 0; b < N_BUCKETS; b++)
-        *total += mass[b];
     int64_t n = 0;
     for (int32_t b = 0; b < N_BUCKETS; b++) {
         n += count[b];
-        sum += mass[b];
-        /* The margin covers the other order of summing of the exact pass. */
-        if (f->k > 0 ? n >= f->k : by_mass && sum > f->p * *total * (1 + 1e-9))
+        sum += in[b];
+        if (f->k > 0 ? n >= f->k : sum > mass)
             return b;
     }
     return N_BUCKETS - 1;
 }
 
+/* The elements down to a bucket, in order of id, into s->cands. Only groups whose maximum lies
+ * there are looked at; the bits of a block put its groups' elements into order. */
+static int32_t collect(struct sl_sampler *s, const float *row, const struct filter *f, int32_t cut)
+{
+    int32_t n = 0;
+    for (int32_t first = 0; first < s->n_vocab; first += SUM_BLOCK) {
+        const float *group_max = s->group_max + first / SUM_BLOCK * SL_ROW_GROUPS;
+        int32_t n_block = SL_MIN(SUM_BLOCK, s->n_vocab - first);
+        uint64_t hit[SUM_BLOCK / 64] = {0}, any = 0;
+        for (int32_t g = 0; g < SL_ROW_GROUPS; g++) {
+            float top = (group_max[g] - f->max) * f->inv_t;
+            if (!(top >= f->floor && bucket_of(f, top) <= cut))
+                continue;
+            for (int32_t i = g; i < n_block; i += SL_ROW_GROUPS) {
+                float y = (row[first + i] - f->max) * f->inv_t;
+                uint64_t in = y >= f->floor && bucket_of(f, y) <= cut;
+                hit[i / 64] |= in << (i % 64);
+                any |= in;
+            }
+        }
+        for (int32_t w = 0; any != 0 && w < SUM_BLOCK / 64; w++) {
+            for (; hit[w] != 0; hit[w] &= hit[w] - 1) {
+                int32_t id = first + w * 64 + __builtin_ctzll(hit[w]);
+                s->cands[n++] = (struct sl_cand){key_of((row[id] - f->max) * f->inv_t), id};
+            }
+        }
+    }
+    return n;
+}
+
+/* Candidates for top_p alone: few are enough nearly always. The margin covers the other order of
+ * summing of the exact pass. */
+static int32_t collect_mass(struct sl_sampler *s, const float *row, const struct filter *f,
+                            double total)
+{
+    double mass = f->p * total * (1 + 1e-9);
+    for (int32_t n_groups = 64; n_groups <= 1024; n_groups *= 4) {
+        int32_t n = collect(s, row, f, cut_by_groups(s, f, n_groups));
+        double sum = 0;
+        for (int32_t i = 0; i < n; i++)
+            sum += (double)s->probs[s->cands[i].id];
+        if (sum > mass)
+            return n;
+    }
+    return collect(s, row, f, cut_by_elements(s, row, f, mass));
+}
+
+/* top_p is a share of the mass that min_p and top_k leave. */
 static int32_t draw_filtered(struct sl_sampler *s, const float *row, const struct filter *f,
                              double u)
 {
-    double total, part = 0, kept = 0;
-    int32_t cut = cut_bucket(s, row, f, &total), n = 0, m = 0, i = 0;
-    for (int32_t id = 0; id < s->n_vocab; id++) {
-        float y = (row[id] - f->max) * f->inv_t;
-        if (y >= f->floor && bucket_of(f, y) <= cut)
-            s->cands[n++] = (struct sl_cand){key_of(y), id};
+    double total = -1, part = 0, kept = 0;
+    int32_t n, m = 0, i = 0;
+    if (f->k > 0) {
+        bool few = f->k <= s->n_vocab / 64; /* else groups say too little */
+        n = collect(s, row, f, few ? cut_by_groups(s, f, f->k) : cut_by_elements(s, row, f, 0));
+    } else if (f->p < 1.0 && f->floor <= SL_EXP_MIN) {
+        total = s->k->softmax(row, s->n_vocab, f->max, f->inv_t, s->probs, s->sums);
+        n = collect_mass(s, row, f, total);
+    } else {
+        n = collect(s, row, f, N_BUCKETS - 1);
     }
     const struct sl_cand *c = sort_cands(s->cands, s->cands_swap, n);
     if (f->k > 0)
         n = SL_MIN(n, f->k);
     for (int32_t j = 0; j < n; j++) {
-        s->probs[j] = exp_neg(y_of(c[j].key));
+        s->probs[j] = sl_exp_neg(y_of(c[j].key));
         part += (double)s->probs[j];
     }
-    if (f->k > 0 || f->p >= 1.0)
+    if (total < 0)
         total = part;
     while (m < n && (m == 0 || kept < f->p * total))
         kept += (double)s->probs[m++];
@@ -350,23 +315,23 @@ int32_t sl_sample(struct sl_sampler *s, const struct sl_sample_args *a)
     const struct sl_sampling *p = a->sampling;
     const float *row = a->logits;
     float max;
-    if (!row_max(row, s->n_vocab, &max))
+    if (!s->k->scan(row, s->n_vocab, s->group_max, &max))
         return -1;
     if (changes_row(a)) {
         row = changed_row(s, a);
-        if (!row_max(row, s->n_vocab, &max))
+        if (!s->k->scan(row, s->n_vocab, s->group_max, &max))
             return -1;
     }
     if (p->temperature < SL_GREEDY_BELOW)
-        return first_of(row, s->n_vocab, max);
+        return first_max(s, row, max);
     double u = sl_rng_unit(sl_rng_at(a->seed, a->pos));
     struct filter f = {.max = max,
                        .inv_t = 1.0f / p->temperature,
-                       .floor = EXP_MIN,
+                       .floor = SL_EXP_MIN,
                        .k = p->top_k > 0 && p->top_k < s->n_vocab ? p->top_k : 0,
                        .p = (double)p->top_p};
     if (f.k == 0 && f.p >= 1.0 && p->min_p <= 0.0f)
-        return draw_any(s, all_probs(s, row, max, f.inv_t), u);
+        return draw_any(s, s->k->softmax(row, s->n_vocab, max, f.inv_t, s->probs, s->sums), u);
     if (p->min_p > 0.0f)
         f.floor = SL_MAX(f.floor, logf(p->min_p));
     f.scale = (float)N_BUCKETS / SL_MAX(-f.floor, 1e-3f);
@@ -396,21 +361,12 @@ bool sl_logprobs(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top
 {
     float max;
     SL_ASSERT(id >= 0 && id < n_vocab && n_top >= 0 && n_top <= n_vocab);
-    if (!row_max(logits, n_vocab, &max))
+    const struct sl_row_kernels *k = sl_row_kernels();
+    if (!k->scan(logits, n_vocab, NULL, &max))
         return false;
-    double sum = 0;
-    int32_t rank = 1;
-    float x = logits[id];
-    for (int32_t first = 0; first < n_vocab; first += SUM_BLOCK) {
-        int32_t n = SL_MIN(SUM_BLOCK, n_vocab - first);
-        float p[SUM_BLOCK] = {0};
-        exp_row(logits + first, n, p, max, 1.0f);
-        sum += sum_block(p);
-        for (int32_t i = first; i < first + n; i++)
-            rank += (logits[i] > x) + (logits[i] == x && i < id);
-    }
-    double lse = (double)max + log(sum);
-    *out = (struct sl_logprob){.logprob = (float)((double)x - lse), .rank = rank};
+    int32_t n_before;
+    double lse = (double)max + log(k->logprob(logits, n_vocab, max, id, &n_before));
+    *out = (struct sl_logprob){.logprob = (float)((double)logits[id] - lse), .rank = n_before + 1};
     if (n_top > 0)
         top_of(logits, n_vocab, n_top, top);
     for (int32_t i = 0; i < n_top; i++)

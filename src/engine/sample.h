@@ -13,6 +13,7 @@
 
 #include "base/err.h"
 #include "engine/counts.h"
+#include "engine/sample_rows.h"
 
 #define SL_GREEDY_BELOW 1e-5f
 
@@ -23,9 +24,11 @@ struct sl_cand {
 
 struct sl_sampler { /* workspace of one thread */
     int32_t n_vocab;
+    const struct sl_row_kernels *k;
     float *logits;                      /* [n_vocab] after bias and penalties */
     float *probs;                       /* [n_vocab] */
-    double *sums;                       /* [n_vocab / SUM_BLOCK + 1] */
+    double *sums;                       /* per block of SL_ROW_BLOCK */
+    float *group_max;                   /* SL_ROW_GROUPS per block */
     struct sl_cand *cands, *cands_swap; /* [n_vocab] */
 };
 

@@ -12,6 +12,8 @@
 #include <math.h>
 #include <string.h>
 
+#define MIN_PARALLEL_LOGITS 32768
+
 /* ------------------------------------------------------------------ ends and news */
 
 static void add_news(struct sl_engine *eng, struct sl_request *req)
@@ -311,7 +313,8 @@ static void append_token(struct sl_engine *eng, struct sl_rseq *rs, int32_t id)
 
 /* ------------------------------------------------------------------ results of a step */
 
-static int32_t sample(struct sl_engine *eng, struct sl_rseq *rs, const float *row)
+static int32_t sample(struct sl_engine *eng, struct sl_sampler *sampler, struct sl_rseq *rs,
+                      const float *row)
 {
     const struct sl_sampling *p = &rs->req->sampling;
     bool ban = rs->seq.n_out < p->min_tokens;
@@ -324,13 +327,53 @@ static int32_t sample(struct sl_engine *eng, struct sl_rseq *rs, const float *ro
         .banned = {p->stop_token_ids, eng->eos_ids},
         .n_banned = {ban ? p->n_stop_token_ids : 0, ban && !p->ignore_eos ? eng->n_eos_ids : 0},
     };
-    int32_t id = sl_sample(&eng->sampler, &args), i = rs->seq.n_out, k = rs->req->n_top;
+    int32_t id = sl_sample(sampler, &args), i = rs->seq.n_out, k = rs->req->n_top;
     if (id >= 0 && rs->logprobs != NULL) {
         struct sl_top_logprob *top = k > 0 ? rs->tops + (size_t)i * (size_t)k : NULL;
         if (!sl_logprobs(row, eng->runner.n_vocab, id, k, &rs->logprobs[i], top))
             return -1;
     }
     return id;
+}
+
+static bool ends_known(const struct sl_seq *seq)
+{
+    return seq->n_computed + seq->n_step == sl_seq_n_tokens(seq);
+}
+
+struct sample_job {
+    struct sl_engine *eng;
+    const float *logits;
+    int32_t n_items;
+};
+
+/* Every n_items-th sequence of the plan. Choosing touches nothing that another sequence has. */
+static void sample_some(void *arg, uint32_t item, int thread_idx)
+{
+    const struct sample_job *j = arg;
+    struct sl_engine *eng = j->eng;
+    (void)thread_idx;
+    for (int32_t i = 0, row = 0; i < eng->sched.n_plan; i++) {
+        struct sl_rseq *rs = sl_rseq_of(eng->sched.plan[i]);
+        row += eng->batch.n_rows[i];
+        if (i % j->n_items == (int32_t)item && ends_known(&rs->seq))
+            eng->batch.ids[row - 1] =
+                sample(eng, &eng->samplers[item], rs,
+                       j->logits + (size_t)(row - 1) * (size_t)eng->runner.n_vocab);
+    }
+}
+
+/* From few or short rows tokens are chosen sooner than a thread wakes. */
+static void sample_all(struct sl_engine *eng, const float *logits)
+{
+    int64_t work = (int64_t)eng->sched.n_plan * eng->runner.n_vocab;
+    struct sample_job j = {eng, logits, SL_MIN(eng->n_samplers, eng->sched.n_plan)};
+    if (j.n_items > 1 && work >= MIN_PARALLEL_LOGITS) {
+        eng->runner.run_items(eng->runner.ctx, sample_some, &j, (uint32_t)j.n_items);
+        return;
+    }
+    j.n_items = 1;
+    sample_some(&j, 0, 0);
 }
 
 /* Row of position pos says how likely prompt token pos + 1 was. */
@@ -364,7 +407,7 @@ static bool prompt_rows(struct sl_engine *eng, struct sl_rseq *rs, const float *
     return true;
 }
 
-/* rows: the sequence's rows of logits, or ids: what the runner chose for them. */
+/* rows: the sequence's rows of logits, if the runner gives any; ids: what was chosen from them. */
 static void consume(struct sl_engine *eng, struct sl_rseq *rs, int32_t n_rows, const float *rows,
                     const int32_t *ids)
 {
@@ -372,13 +415,11 @@ static void consume(struct sl_engine *eng, struct sl_rseq *rs, int32_t n_rows, c
     if (seq->state == SL_SEQ_FINISHED) /* another sequence of its request failed in this step */
         return;
     int32_t first_pos = seq->n_computed, id = 0;
-    bool last = seq->n_computed + seq->n_step == sl_seq_n_tokens(seq), ok = true;
+    bool last = ends_known(seq), ok = true;
     if (seq->all_logits)
         ok = prompt_rows(eng, rs, rows, first_pos, n_rows - last);
-    if (ok && last && ids != NULL)
-        id = ids[0];
-    else if (ok && last)
-        id = sample(eng, rs, rows + (size_t)(n_rows - 1) * (size_t)eng->runner.n_vocab);
+    if (ok && last)
+        id = ids[n_rows - 1];
     if (!ok || id < 0 || id >= eng->runner.n_vocab) {
         struct sl_error err;
         sl_fail(&err, SL_EINTERNAL, "the model's output at position %d is not a number",
@@ -436,11 +477,12 @@ static void run_step(struct sl_engine *eng)
         fail_step(eng, &err);
         return;
     }
-    const int32_t *ids = eng->runner.step_ids != NULL ? eng->batch.ids : NULL;
+    if (logits != NULL)
+        sample_all(eng, logits);
     for (int32_t i = 0, row = 0; i < eng->sched.n_plan; i++) {
         size_t first = (size_t)row * (size_t)eng->runner.n_vocab;
         consume(eng, sl_rseq_of(eng->sched.plan[i]), eng->batch.n_rows[i],
-                ids != NULL ? NULL : logits + first, ids != NULL ? ids + row : NULL);
+                logits != NULL ? logits + first : NULL, eng->batch.ids + row);
         row += eng->batch.n_rows[i];
     }
 }

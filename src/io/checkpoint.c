@@ -137,6 +137,16 @@ const char *sl_ckpt_unsupported(const struct sl_ckpt *c, const char *name)
     return row != NULL ? row->unsupported : NULL;
 }
 
+void sl_ckpt_drop(const struct sl_ckpt *c, const struct sl_ckpt_tensor *t)
+{
+    if (c->files != NULL)
+        sl_files_drop(c->files, t->data, (size_t)t->n_bytes);
+    for (size_t i = 0; c->gguf != NULL && i < c->n_shards; i++) {
+        if (sl_map_drop(&c->gguf[i].map, t->data, (size_t)t->n_bytes))
+            return;
+    }
+}
+
 const json_t *sl_ckpt_config(const struct sl_ckpt *c)
 {
     return c->config;

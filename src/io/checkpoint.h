@@ -45,6 +45,10 @@ const struct sl_ckpt_tensor *sl_ckpt_find(const struct sl_ckpt *c, const char *n
  * more than SL_MAX_DIMS dimensions, dims[0] is the product of the outer ones. */
 const char *sl_ckpt_unsupported(const struct sl_ckpt *c, const char *name);
 
+/* The tensor's bytes will hardly be read again: they give back what memory they take in this
+ * process, and stay readable. */
+void sl_ckpt_drop(const struct sl_ckpt *c, const struct sl_ckpt_tensor *t);
+
 /* Hugging Face: config.json and generation_config.json (an object, or NULL when absent). */
 const json_t *sl_ckpt_config(const struct sl_ckpt *c);
 const json_t *sl_ckpt_generation_config(const struct sl_ckpt *c);

@@ -129,3 +129,11 @@ int sl_files_get(struct sl_files *f, const char *name, const uint8_t **data, siz
     pthread_mutex_unlock(&f->lock);
     return rc;
 }
+
+void sl_files_drop(struct sl_files *f, const uint8_t *data, size_t n_bytes)
+{
+    pthread_mutex_lock(&f->lock);
+    for (struct file_entry *e = f->open; e != NULL && !sl_map_drop(&e->map, data, n_bytes);)
+        e = e->next;
+    pthread_mutex_unlock(&f->lock);
+}

@@ -20,5 +20,7 @@ const char *sl_files_path(const struct sl_files *f); /* "(bundled)" for the bund
  * any address. */
 SL_MUST_CHECK int sl_files_get(struct sl_files *f, const char *name, const uint8_t **data,
                                size_t *n_bytes, struct sl_error *err);
+/* sl_map_drop on the file that holds the range; nothing to do for the bundled model. */
+void sl_files_drop(struct sl_files *f, const uint8_t *data, size_t n_bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * layout.h - the byte layout of a KV page: one block of tokens of all layers of a group,
- * contiguous, so that a page moves between tiers as one piece. In it, layer by layer, K [nkv,
- * block, hd] then V.
+ * contiguous, so that a page moves between tiers as one piece. In it, layer by layer, the tiles of
+ * K then of V (struct sl_kv_view).
  */
 #ifndef SL_KV_LAYOUT_H
 #define SL_KV_LAYOUT_H
@@ -11,14 +11,14 @@
 struct sl_kv_layout {
     int32_t n_layers; /* layers of this group */
     int32_t n_kv_heads, head_dim;
-    int32_t block_size; /* tokens of a page */
+    int32_t block_size; /* tokens of a page, whole tiles */
     enum sl_dtype dtype;
 };
 
 static inline size_t sl_kv_plane_bytes(const struct sl_kv_layout *l)
 {
-    return (size_t)l->n_kv_heads * (size_t)l->block_size * (size_t)l->head_dim *
-           sl_dtype_info(l->dtype)->block_bytes;
+    return (size_t)l->n_kv_heads * (size_t)(l->block_size / SL_KV_TILE) *
+           sl_kv_tile_bytes(l->dtype, l->head_dim);
 }
 
 static inline size_t sl_kv_page_bytes(const struct sl_kv_layout *l)

@@ -2,6 +2,7 @@
  * A model in words, for `sluice inspect`: what it is, how its layers are built, its tensors and,
  * once loaded, the kernel that runs each.
  */
+#include "base/check.h"
 #include "models/internal.h"
 
 #include <stdio.h>
@@ -36,11 +37,19 @@ static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
     }
 }
 
-/* The kernel for a format; the choice needs no data, so none is loaded. */
+/* The kernel of products with a format: asked of a matrix of one block, so that no tensor is
+ * loaded. */
 static const char *route_of(struct sl_backend *be, enum sl_dtype dtype)
 {
-    struct sl_weight w = {.dtype = dtype};
-    return be->vt->weight_route(be, &w);
+    static const _Alignas(64) uint8_t block[1024];
+    const struct sl_dtype_info *info = sl_dtype_info(dtype);
+    struct sl_weight w;
+    SL_ASSERT(info->block_bytes <= sizeof block);
+    if (be->vt->weight_create(be, SL_USE_LINEAR, dtype, 1, info->block_elems, block, &w, NULL) != 0)
+        return "none";
+    const char *route = be->vt->weight_route(be, &w);
+    be->vt->weight_destroy(be, &w);
+    return route;
 }
 
 /* Calls fn for every tensor, those of the model first, then layer by layer. */

@@ -11,7 +11,8 @@
 
 struct sl_param { /* one slot of one layer, or of the model */
     const struct sl_weight_desc *desc;
-    const struct sl_ckpt_tensor *src; /* NULL: this model has none */
+    const struct sl_ckpt_tensor *src; /* NULL: this model has none; a tied head is loaded from the
+                                         embedding's */
     struct sl_weight mat;             /* after loading, for matrices */
     float *vec;                       /* after loading, for vectors; backend memory */
     uint8_t *copy;                    /* rows put back into order, if mat borrows them */

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * Loading: every bound tensor becomes what the kernels read. Matrices go through the backend, which
  * chooses a route and repacks or borrows the mapping; norms, biases and the rotation table become
- * float32.
+ * float32. The embedding is looked up by rows and stays as it is; where it also serves as the head,
+ * the head is a second weight made from the same bytes. What was repacked is not needed any more,
+ * so its pages of the file leave memory while the next tensor is read.
  *
  * GGUF converters of the llama family reorder the rows of q and k inside each head, so that pairs
  * rotated together lie side by side. The rows are put back here: the dot product q . k then adds in
@@ -25,6 +27,22 @@ static bool rows_reordered(const struct sl_model *m, const struct sl_weight_desc
     return m->desc->gguf_interleaved && m->hp.from_gguf && (w->flags & SL_W_ROPE_ROWS) != 0;
 }
 
+static enum sl_weight_use use_of(const struct sl_weight_desc *w)
+{
+    return w->slot == SL_SLOT_EMBED ? SL_USE_ROWS : SL_USE_LINEAR;
+}
+
+static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_use use,
+                         const struct sl_ckpt_tensor *t, const uint8_t *data, struct sl_error *err)
+{
+    int rc =
+        m->be->vt->weight_create(m->be, use, t->dtype, t->dims[0], t->dims[1], data, &p->mat, err);
+    if (rc != 0)
+        return sl_error_prefix(err, rc, "tensor \"%s\"", t->name);
+    p->loaded = true;
+    return 0;
+}
+
 static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *err)
 {
     const struct sl_ckpt_tensor *t = p->src;
@@ -40,15 +58,24 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
                    t->data + (size_t)sl_interleaved_row(r, m->hp.head_dim) * row_bytes, row_bytes);
         data = p->copy;
     }
-    int rc = m->be->vt->weight_create(m->be, t->dtype, t->dims[0], t->dims[1], data, &p->mat, err);
+    int rc = create_weight(m, p, use_of(p->desc), t, data, err);
     if (rc != 0)
-        return sl_error_prefix(err, rc, "tensor \"%s\"", t->name);
-    p->loaded = true;
+        return rc;
+    if (p->copy != NULL || p->mat.owned)
+        sl_ckpt_drop(m->ckpt, t);
     if (p->mat.owned && p->copy != NULL) { /* repacked: the backend has its own copy now */
         sl_aligned_free(p->copy, p->copy_bytes);
         p->copy = NULL;
     }
     return 0;
+}
+
+static int load_tied_head(struct sl_model *m, struct sl_error *err)
+{
+    const struct sl_ckpt_tensor *t = sl_param(m, 0, SL_SLOT_EMBED)->src;
+    if ((m->hp.has & SL_HAS_HEAD) != 0)
+        return 0;
+    return create_weight(m, sl_param(m, 0, SL_SLOT_HEAD), SL_USE_LINEAR, t, t->data, err);
 }
 
 static int load_vector(struct sl_model *m, struct sl_param *p, struct sl_error *err)
@@ -97,6 +124,31 @@ static int load_rope(struct sl_model *m, struct sl_error *err)
     return 0;
 }
 
+void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
+                            uint64_t *mapped)
+{
+    size_t n = ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT;
+    *allocated = *mapped = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct sl_ckpt_tensor *t = m->params[i].src;
+        if (t == NULL)
+            continue;
+        if (m->params[i].desc->cols == SL_DIM_NONE) {
+            *allocated += (uint64_t)t->dims[0] * sizeof(float);
+            continue;
+        }
+        uint64_t packed =
+            be->vt->weight_bytes(be, use_of(m->params[i].desc), t->dtype, t->dims[0], t->dims[1]);
+        if (packed == 0 && rows_reordered(m, m->params[i].desc))
+            packed = t->n_bytes;
+        *allocated += packed;
+        *mapped += packed == 0 ? t->n_bytes : 0;
+    }
+    const struct sl_ckpt_tensor *t = sl_param(m, 0, SL_SLOT_EMBED)->src;
+    if ((m->hp.has & SL_HAS_HEAD) == 0)
+        *allocated += be->vt->weight_bytes(be, SL_USE_LINEAR, t->dtype, t->dims[0], t->dims[1]);
+}
+
 int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
                   void *progress_arg, struct sl_error *err)
 {
@@ -115,6 +167,8 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         rc = p->desc->cols == SL_DIM_NONE ? load_vector(m, p, err) : load_matrix(m, p, err);
         done += p->src->n_bytes;
     }
+    if (rc == 0)
+        rc = load_tied_head(m, err);
     if (rc == 0)
         rc = load_rope(m, err);
     if (rc != 0) {

@@ -168,14 +168,16 @@ int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, int block
     int dtype = strcmp(m->facts.weight_dtype, "f32") == 0 ? SL_DTYPE_F32 : SL_DTYPE_F16;
     if (kv_dtype != NULL && strcmp(kv_dtype, "auto") != 0) {
         dtype = sl_dtype_from_name(kv_dtype);
-        if (dtype != SL_DTYPE_F32 && dtype != SL_DTYPE_F16 && dtype != SL_DTYPE_BF16)
-            return sl_fail(err, SL_EINVAL,
-                           "kv-cache-dtype \"%.20s\" is unknown (choose auto, f32, f16 or bf16)",
-                           kv_dtype);
+        if (dtype != SL_DTYPE_F32 && dtype != SL_DTYPE_F16 && dtype != SL_DTYPE_BF16 &&
+            dtype != SL_DTYPE_Q8_0)
+            return sl_fail(
+                err, SL_EINVAL,
+                "kv-cache-dtype \"%.20s\" is unknown (choose auto, f32, f16, bf16 or q8_0)",
+                kv_dtype);
     }
-    if (block_size < 1 || block_size > SL_MAX_BLOCK_SIZE)
-        return sl_fail(err, SL_EINVAL, "block-size is %d, must be 1 to %d", block_size,
-                       SL_MAX_BLOCK_SIZE);
+    if (block_size < 1 || block_size > SL_MAX_BLOCK_SIZE || block_size % SL_KV_TILE != 0)
+        return sl_fail(err, SL_EINVAL, "block-size is %d, must be a multiple of %d up to %d",
+                       block_size, SL_KV_TILE, SL_MAX_BLOCK_SIZE);
     *out = (struct sl_kv_layout){
         .n_layers = m->hp.n_layers,
         .n_kv_heads = m->hp.n_kv_heads,

@@ -34,6 +34,10 @@ SL_MUST_CHECK int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **ou
                                 struct sl_error *err);
 SL_MUST_CHECK int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
                                 void *progress_arg, struct sl_error *err);
+/* What loading would take: bytes of memory allocated for repacked and converted weights, and bytes
+ * of the file that stay mapped. */
+void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
+                            uint64_t *mapped);
 void sl_model_close(struct sl_model *m);
 const struct sl_model_facts *sl_model_facts(const struct sl_model *m);
 /* The KV group of this model; dtype "auto" is f32 for f32 weights, else f16. */
@@ -55,6 +59,9 @@ void sl_run_destroy(struct sl_run *r);
  * next step. No allocation. */
 SL_MUST_CHECK int sl_run_step(struct sl_run *r, const struct sl_batch *batch, const float **logits,
                               struct sl_error *err);
+/* Runs items on the threads of the run's backend, between steps. */
+void sl_run_items(struct sl_run *r, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
+                  uint32_t n_items);
 /* Text (or JSON) about layers, formats and tensors, with the kernels that be would run them by, for
  * `sluice inspect`. Nothing needs to be loaded. */
 void sl_model_describe(const struct sl_model *m, struct sl_backend *be, bool as_json,

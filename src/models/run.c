@@ -211,8 +211,7 @@ static void feed_forward(struct sl_run *r, int32_t layer, int32_t n)
 static void head(struct sl_run *r, int32_t n)
 {
     const struct sl_model *m = r->m;
-    enum sl_slot slot = (m->hp.has & SL_HAS_HEAD) != 0 ? SL_SLOT_HEAD : SL_SLOT_EMBED;
-    const struct sl_weight *w = &sl_param(m, 0, slot)->mat;
+    const struct sl_weight *w = &sl_param(m, 0, SL_SLOT_HEAD)->mat;
     m->be->vt->linear(m->be, &(struct sl_op_linear){
                                  .x = r->norm,
                                  .ld_x = w->n_cols,
@@ -256,4 +255,10 @@ int sl_run_step(struct sl_run *r, const struct sl_batch *batch, const float **lo
     }
     head(r, n);
     return 0;
+}
+
+void sl_run_items(struct sl_run *r, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
+                  uint32_t n_items)
+{
+    r->m->be->vt->run_items(r->m->be, fn, arg, n_items);
 }

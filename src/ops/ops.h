@@ -20,7 +20,7 @@
 /* A matrix as the backend's kernel wants it; made by sl_backend.weight_create. */
 struct sl_weight {
     enum sl_dtype dtype;
-    int32_t layout; /* backend's own: 0 = rows as in the file */
+    int32_t layout; /* backend's own */
     int64_t n_rows; /* N */
     int64_t n_cols; /* K, a multiple of the format's block */
     const void *data;
@@ -29,14 +29,45 @@ struct sl_weight {
     bool owned; /* repacked copy, freed by weight_destroy; else it borrows the mapping */
 };
 
-/* One layer's part of the page pool. Page p starts at pool + p * page_bytes; in it, K of this layer
- * is [n_kv_heads, block_size, head_dim] at k_offset and V likewise at v_offset. */
+enum sl_weight_use {
+    SL_USE_ROWS,   /* rows are looked up: embed */
+    SL_USE_LINEAR, /* products: linear, linear_gated_act */
+};
+
+/* One layer's part of the page pool. Page p starts at pool + p * page_bytes; K of this layer is at
+ * k_offset in it and V at v_offset, each [n_kv_heads, block_size / 16] tiles of 16 positions, laid
+ * out as the kernels read them: a score wants the same two dimensions of all positions, a sum of
+ * values the same two positions of all dimensions. D is the head dimension rounded up to 16, zeros
+ * behind the end.
+ *
+ *   F32         K [D, 16]         V [16, D]
+ *   F16, BF16   K [D / 2, 16, 2]  V [8, D, 2]
+ *   Q8_0        the same in bytes, then scales f16 [ceil(D / 32), 16]: one for 32 dimensions of a
+ *               position; a value is code * scale
+ */
 struct sl_kv_view {
     uint8_t *pool;
     size_t page_bytes, k_offset, v_offset;
-    enum sl_dtype dtype; /* F32, F16 or BF16 */
-    int32_t block_size;
+    enum sl_dtype dtype; /* F32, F16, BF16 or Q8_0 */
+    int32_t block_size;  /* a multiple of SL_KV_TILE */
 };
+
+#define SL_KV_TILE  16 /* positions of a tile */
+#define SL_KV_SCALE 32 /* dimensions that share a scale of Q8_0 */
+
+static inline int32_t sl_kv_padded_dim(int32_t head_dim)
+{
+    return (head_dim + 15) / 16 * 16;
+}
+
+/* Bytes of a tile of K, or of V. */
+static inline size_t sl_kv_tile_bytes(enum sl_dtype dtype, int32_t head_dim)
+{
+    size_t dim = (size_t)sl_kv_padded_dim(head_dim);
+    if (dtype == SL_DTYPE_Q8_0)
+        return SL_KV_TILE * (dim + (dim + SL_KV_SCALE - 1) / SL_KV_SCALE * 2);
+    return SL_KV_TILE * dim * (dtype == SL_DTYPE_F32 ? 4 : 2);
+}
 
 enum sl_act { SL_ACT_SILU, SL_ACT_GELU_TANH };
 
@@ -159,15 +190,23 @@ struct sl_backend_vt {
     /* Zeroed memory for activations and pages. NULL when exhausted. */
     void *(*alloc)(struct sl_backend *be, size_t n_bytes);
     void (*free)(struct sl_backend *be, void *p, size_t n_bytes);
-    /* Chooses the route for a matrix and repacks it if the route wants; data stays valid as long as
-     * the weight. A format without a route is SL_EUNSUPPORTED. */
-    int (*weight_create)(struct sl_backend *be, enum sl_dtype dtype, int64_t n_rows, int64_t n_cols,
-                         const void *data, struct sl_weight *out, struct sl_error *err);
+    /* Chooses the route for a matrix and repacks it if the route wants; unless the weight is owned
+     * then, data must stay valid as long as it. A format without a route is SL_EUNSUPPORTED. */
+    int (*weight_create)(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
+                         int64_t n_rows, int64_t n_cols, const void *data, struct sl_weight *out,
+                         struct sl_error *err);
+    /* Bytes weight_create would allocate; 0: it would borrow data. */
+    uint64_t (*weight_bytes)(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
+                             int64_t n_rows, int64_t n_cols);
     void (*weight_destroy)(struct sl_backend *be, struct sl_weight *w);
     /* Name of the kernel that runs a weight, for `sluice inspect`. */
     const char *(*weight_route)(struct sl_backend *be, const struct sl_weight *w);
     const char *(*isa)(struct sl_backend *be);
     int (*n_threads)(struct sl_backend *be);
+    /* Runs the items on the backend's host threads and returns when all are done; an item must not
+     * depend on its thread. */
+    void (*run_items)(struct sl_backend *be, void (*fn)(void *arg, uint32_t item, int thread_idx),
+                      void *arg, uint32_t n_items);
     void (*destroy)(struct sl_backend *be);
 };
 

@@ -58,6 +58,7 @@ def test_top_level_help_and_version():
     (["run", "/nonexistent/model", "-p", "x"], "/nonexistent/model"),
     (["run", "-p", "x", "--device", "tpu"], "device"),
     (["run", "-p", "x", "--cpu-isa", "sse9"], "sse9"),
+    (["run", "-p", "x", "--numa", "some"], "numa: 'some' is not one of: auto, off"),
     (["run", "-p", "x", "--kv-cache-dtype", "f7"], "f7"),
     (["run", "-p", "x", "--max-model-len", "999999"], "max_model_len"),
     (["run", "-p", "x", "--max-model-len", "1024", "--kv-cache-memory-bytes", "1000"], "kv_cache_memory_bytes"),
@@ -87,7 +88,7 @@ def test_run_is_reproducible_and_quiet():
 
 def test_every_instruction_set_gives_the_same_text():
     texts = {isa: sluice("run", "-p", "The king", "--raw", "-n", "16", "--temperature", "0", "--cpu-isa", isa)
-             for isa in ("c", "avx2", "avx512")}
+             for isa in ("c", "avx2", "avx512", "avx512-vnni")}
     had = {isa: r.stdout for isa, r in texts.items() if r.returncode == 0}
     assert "c" in had and len(set(had.values())) == 1
     for isa, r in texts.items():
@@ -135,7 +136,12 @@ def test_template_of_the_bundled_model():
 def test_inspect():
     d = json.loads(ok("inspect", "--json", "--tensors"))
     assert d["memory"]["weight_bytes"] > 1_000_000 and d["memory"]["n_pages"] > 0
+    m = d["memory"]
+    assert m["weights_repacked_bytes"] + m["weights_mapped_bytes"] >= m["weight_bytes"]
     assert "memory plan" in ok("inspect")
+    exact = json.loads(ok("inspect", "--json", "--exact-weights", "--numa", "off"))["memory"]
+    assert exact["weights_repacked_bytes"] < m["weight_bytes"] // 100
+    assert exact["weights_mapped_bytes"] > m["weight_bytes"] * 99 // 100
 
 
 def test_bench_json():

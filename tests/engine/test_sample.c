@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "engine/sample.h"
 
+#include <float.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -392,6 +393,59 @@ static void all_equal_logits_keep_the_lowest_ids(void **state)
     sl_sampler_deinit(&w);
 }
 
+/* ------------------------------------------------------------------ rows */
+
+/* Lengths of whole and broken blocks; every result of the vectors has the bits of plain C. */
+static void row_kernels_agree(void **state)
+{
+    (void)state;
+    enum { MAX_N = 3000, MAX_BLOCKS = MAX_N / SL_ROW_BLOCK + 1 };
+    static float row[MAX_N], probs[2][MAX_N], groups[2][MAX_BLOCKS * SL_ROW_GROUPS];
+    static double sums[2][MAX_BLOCKS];
+    const struct sl_row_kernels *k[2] = {&sl_row_kernels_c, sl_row_kernels()};
+    struct sl_rng g = {.seed = 77};
+    for (int c = 0; c < 300; c++) {
+        int n = c < 20 ? 250 + c : 1 + (int)sl_rng_below(&g, MAX_N);
+        int id = (int)sl_rng_below(&g, (uint64_t)n), bad = (int)sl_rng_below(&g, (uint64_t)n);
+        random_row(row, n, &g, c % 3 ? 4.0f : 40.0f);
+        for (int i = 0; i < n && c % 4 == 0; i++)
+            row[i] = floorf(row[i]);
+        if (c % 5 == 0)
+            row[bad] = c % 10 == 0 ? NAN : c % 15 == 0 ? INFINITY : -INFINITY;
+        float max[2], plain = -INFINITY;
+        double total[2], sum[2];
+        int32_t before[2], n_before = 0;
+        bool ok[2], sound = true;
+        for (int i = 0; i < n; i++) {
+            sound = sound && row[i] <= FLT_MAX;
+            plain = row[i] > plain ? row[i] : plain;
+            n_before += row[i] > row[id] || (row[i] == row[id] && i < id);
+        }
+        for (int j = 0; j < 2; j++) {
+            ok[j] = k[j]->scan(row, n, groups[j], &max[j]);
+            assert_int_equal(ok[j], sound && plain >= -FLT_MAX);
+            if (!ok[j])
+                continue;
+            assert_true(max[j] == plain);
+            total[j] = k[j]->softmax(row, n, plain, 0.7f, probs[j], sums[j]);
+            sum[j] = k[j]->logprob(row, n, plain, id, &before[j]);
+            assert_int_equal(before[j], n_before);
+        }
+        size_t n_blocks = (size_t)SL_CEIL_DIV(n, SL_ROW_BLOCK);
+        if (!ok[0])
+            continue;
+        assert_memory_equal(groups[0], groups[1], n_blocks * SL_ROW_GROUPS * sizeof(float));
+        assert_memory_equal(probs[0], probs[1], (size_t)n * sizeof(float));
+        assert_memory_equal(sums[0], sums[1], n_blocks * sizeof(double));
+        assert_memory_equal(&total[0], &total[1], sizeof total[0]);
+        assert_memory_equal(&sum[0], &sum[1], sizeof sum[0]);
+        for (int i = 0; i < n; i++) {
+            int group = i / SL_ROW_BLOCK * SL_ROW_GROUPS + i % SL_ROW_GROUPS;
+            assert_true(groups[0][group] >= row[i]);
+        }
+    }
+}
+
 /* ------------------------------------------------------------------ log probabilities */
 
 static void logprobs_follow_the_oracle(void **state)
@@ -438,6 +492,7 @@ int main(void)
         cmocka_unit_test(the_smallest_penalty_still_gives_a_token),
         cmocka_unit_test(counts_grow_into_room_that_was_never_cleared),
         cmocka_unit_test(all_equal_logits_keep_the_lowest_ids),
+        cmocka_unit_test(row_kernels_agree),
         cmocka_unit_test(logprobs_follow_the_oracle),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -39,6 +39,7 @@ struct rig_options {
     const char *isa, *kv_dtype; /* NULL: auto */
     int n_threads, block_size;  /* 0: 1 thread, blocks of 16 */
     int32_t n_pages;            /* 0: enough for 1,024 tokens */
+    bool exact;                 /* block formats as floats */
 };
 
 struct seq { /* tokens and where their pages lie */
@@ -60,7 +61,11 @@ static inline bool rig_has_isa(const char *name)
     enum sl_cpu_isa isa;
     struct sl_backend *be = NULL;
     struct sl_error err;
-    if (sl_cpu_isa_parse(name, &isa, &err) != 0 || sl_cpu_create(1, isa, &be, &err) != 0)
+    struct sl_cpu_config cfg = {.n_threads = 1};
+    if (sl_cpu_isa_parse(name, &isa, &err) != 0)
+        return false;
+    cfg.isa = isa;
+    if (sl_cpu_create(&cfg, &be, &err) != 0)
         return false;
     be->vt->destroy(be);
     return true;
@@ -69,14 +74,14 @@ static inline bool rig_has_isa(const char *name)
 static inline void rig_open(struct rig *g, const char *path, const struct rig_options *o)
 {
     struct sl_error err = {0};
-    enum sl_cpu_isa isa = SL_ISA_AUTO;
+    struct sl_cpu_config cpu = {.n_threads = o->n_threads ? o->n_threads : 1, .exact = o->exact};
     int block = o->block_size ? o->block_size : 16;
     memset(g, 0, sizeof *g);
     if (sl_ckpt_open(path, &g->ckpt, &err) != 0 || sl_model_open(g->ckpt, &g->model, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
-    if (o->isa != NULL && sl_cpu_isa_parse(o->isa, &isa, &err) != 0)
+    if (o->isa != NULL && sl_cpu_isa_parse(o->isa, &cpu.isa, &err) != 0)
         fail_msg("%s", err.msg);
-    if (sl_cpu_create(o->n_threads ? o->n_threads : 1, isa, &g->be, &err) != 0 ||
+    if (sl_cpu_create(&cpu, &g->be, &err) != 0 ||
         sl_model_load(g->model, g->be, NULL, NULL, &err) != 0 ||
         sl_model_kv_layout(g->model, o->kv_dtype ? o->kv_dtype : "auto", block, &g->kv, &err) != 0)
         fail_msg("%s: %s", path, err.msg);

@@ -562,6 +562,8 @@ static void test_tensors(void **state)
     }
 }
 
+static const struct sl_cpu_config plain = {.n_threads = 1, .isa = SL_ISA_C};
+
 /* Divisors of the rotation frequencies must be positive numbers: all zeros are refused at load. */
 static void test_rope_freqs(void **state)
 {
@@ -580,7 +582,7 @@ static void test_rope_freqs(void **state)
     s.hp.rope.high_freq_factor = 0;
     if (sl_synth_write(&s, OUT "/freqs.gguf", &err) != 0 ||
         sl_ckpt_open(OUT "/freqs.gguf", &c, &err) != 0 || sl_model_open(c, &m, &err) != 0 ||
-        sl_cpu_create(1, SL_ISA_C, &be, &err) != 0)
+        sl_cpu_create(&plain, &be, &err) != 0)
         fail_msg("%s", err.msg);
     assert_int_equal(sl_model_load(m, be, NULL, NULL, &err), SL_EFORMAT);
     assert_non_null(strstr(err.msg, "tensor \"rope_freqs.weight\": value 0 is not a positive"));
@@ -598,42 +600,30 @@ static void *scarce_alloc(size_t n)
     return n_left-- > 0 ? sl_sys_real.alloc(n) : NULL;
 }
 
-static void *scarce_tensor(struct sl_backend *be, size_t n)
+static void *scarce_tensor(size_t n)
 {
-    (void)be;
-    return n_left-- > 0 ? sl_aligned_alloc(n) : NULL;
-}
-
-static void free_tensor(struct sl_backend *be, void *p, size_t n)
-{
-    (void)be;
-    sl_aligned_free(p, n);
+    return n_left-- > 0 ? sl_sys_real.alloc_tensor(n) : NULL;
 }
 
 /* Every allocation of opening, loading and creating a run fails once; each failure is reported and
  * leaves nothing behind (the leak checker watches). */
-static void test_out_of_memory(void **state)
+static void run_out_of_memory(enum sl_dtype dtype, bool tied)
 {
-    (void)state;
-    struct sl_synth s = {.name = "llama", .dtype = SL_DTYPE_BF16, .format = SL_CKPT_GGUF};
+    struct sl_synth s = {.name = "llama", .dtype = dtype, .format = SL_CKPT_GGUF};
     struct sl_error err = {0};
     struct sl_ckpt *c = NULL;
     struct sl_backend *be = NULL;
     struct sl_sys scarce = sl_sys_real;
     int n = 0, rc;
     scarce.alloc = scarce_alloc;
+    scarce.alloc_tensor = scarce_tensor;
     if (sl_synth_shape("llama", "tiny", &s.hp, &err) != 0)
         fail_msg("%s", err.msg);
     s.hp.has |= SL_HAS_QKV_BIAS;
+    s.hp.has = tied ? s.hp.has & ~(unsigned)SL_HAS_HEAD : s.hp.has | SL_HAS_HEAD;
     if (sl_synth_write(&s, OUT "/scarce.gguf", &err) != 0 ||
-        sl_ckpt_open(OUT "/scarce.gguf", &c, &err) != 0 ||
-        sl_cpu_create(1, SL_ISA_C, &be, &err) != 0)
+        sl_ckpt_open(OUT "/scarce.gguf", &c, &err) != 0 || sl_cpu_create(&plain, &be, &err) != 0)
         fail_msg("%s", err.msg);
-    struct sl_backend_vt vt = *be->vt;
-    const struct sl_backend_vt *real = be->vt;
-    vt.alloc = scarce_tensor;
-    vt.free = free_tensor;
-    be->vt = &vt;
     do {
         struct sl_model *m = NULL;
         struct sl_run *r = NULL;
@@ -657,9 +647,91 @@ static void test_out_of_memory(void **state)
     } while (rc != 0 && n < 1000);
     assert_int_equal(rc, 0);
     assert_true(n > 10);
-    be->vt = real;
     be->vt->destroy(be);
     sl_ckpt_close(c);
+}
+
+static void test_out_of_memory(void **state)
+{
+    (void)state;
+    run_out_of_memory(SL_DTYPE_BF16, true); /* rows of the file, some put into order */
+    run_out_of_memory(SL_DTYPE_Q8_0, true); /* repacked, the head from the embedding */
+    run_out_of_memory(SL_DTYPE_Q4_0, false);
+}
+
+static size_t n_alive; /* bytes of tensor memory */
+
+static void *counting_alloc(size_t n)
+{
+    n_alive += n;
+    return sl_sys_real.alloc_tensor(n);
+}
+
+static void counting_free(void *p, size_t n)
+{
+    n_alive -= n;
+    sl_sys_real.free_tensor(p, n);
+}
+
+static size_t n_dropped;
+
+static void counting_drop(void *p, size_t n)
+{
+    n_dropped += n;
+    sl_sys_real.drop(p, n);
+}
+
+/* What sl_model_weight_memory says is what loading takes; what was repacked leaves the mapping, and
+ * the embedding of a tied head stays. */
+static void test_weight_memory(void **state)
+{
+    static const struct {
+        enum sl_dtype dtype;
+        bool tied, exact;
+    } cases[] = {{SL_DTYPE_Q8_0, true, false}, {SL_DTYPE_Q8_0, false, false},
+                 {SL_DTYPE_Q4_0, true, false}, {SL_DTYPE_Q4_0, true, true},
+                 {SL_DTYPE_F16, false, false}, {SL_DTYPE_F32, true, false}};
+    struct sl_sys counting = sl_sys_real;
+    (void)state;
+    counting.alloc_tensor = counting_alloc;
+    counting.free_tensor = counting_free;
+    counting.drop = counting_drop;
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        struct sl_synth s = {.name = "qwen2", .dtype = cases[i].dtype, .format = SL_CKPT_GGUF};
+        struct sl_cpu_config cpu = {.n_threads = 2, .isa = SL_ISA_C, .exact = cases[i].exact};
+        struct sl_error err = {0};
+        struct sl_ckpt *c = NULL;
+        struct sl_model *m = NULL;
+        struct sl_backend *be = NULL;
+        uint64_t allocated, mapped;
+        if (sl_synth_shape("qwen2", "tiny", &s.hp, &err) != 0)
+            fail_msg("%s", err.msg);
+        s.hp.has = cases[i].tied ? s.hp.has & ~(unsigned)SL_HAS_HEAD : s.hp.has | SL_HAS_HEAD;
+        s.hp.intermediate = 512; /* matrices of several pages */
+        if (sl_synth_write(&s, OUT "/memory.gguf", &err) != 0 ||
+            sl_ckpt_open(OUT "/memory.gguf", &c, &err) != 0 || sl_model_open(c, &m, &err) != 0 ||
+            sl_cpu_create(&cpu, &be, &err) != 0)
+            fail_msg("%s", err.msg);
+        sl_model_weight_memory(m, be, &allocated, &mapped);
+        uint64_t file = sl_model_facts(m)->weight_bytes;
+        bool packs =
+            cases[i].dtype != SL_DTYPE_F16 && cases[i].dtype != SL_DTYPE_F32 && !cases[i].exact;
+        assert_true(packs ? mapped < file / 2 && allocated > file / 2 : allocated < mapped);
+        n_alive = n_dropped = 0;
+        sl_sys = &counting;
+        assert_int_equal(sl_model_load(m, be, NULL, NULL, &err), 0);
+        /* The rotation table, and a block of activations in the packed form, come on top. */
+        size_t rope = (size_t)s.hp.head_dim / 2 * sizeof(float);
+        size_t activations = n_alive - (size_t)allocated - rope;
+        assert_true(packs ? activations > 0 && activations < 1 << 20 : activations == 0);
+        assert_int_equal(n_dropped > 0, packs);
+        assert_true(n_dropped <= file);
+        sl_model_close(m);
+        assert_int_equal(n_alive, activations); /* the backend's, until it goes */
+        be->vt->destroy(be);
+        sl_sys = &sl_sys_real;
+        sl_ckpt_close(c);
+    }
 }
 
 static void test_run_limits(void **state)
@@ -670,11 +742,12 @@ static void test_run_limits(void **state)
     struct sl_kv_layout l;
     struct sl_run *r = NULL;
     rig_open(&g, "tests/golden/models/llama2", &(struct rig_options){0});
-    assert_int_equal(sl_model_kv_layout(g.model, "q8_0", 16, &l, &err), SL_EINVAL);
-    assert_non_null(strstr(err.msg, "kv-cache-dtype \"q8_0\""));
+    assert_int_equal(sl_model_kv_layout(g.model, "q4_0", 16, &l, &err), SL_EINVAL);
+    assert_non_null(strstr(err.msg, "kv-cache-dtype \"q4_0\""));
     assert_int_equal(sl_model_kv_layout(g.model, "f16", 0, &l, &err), SL_EINVAL);
     assert_non_null(strstr(err.msg, "block-size is 0"));
-    assert_int_equal(sl_model_kv_layout(g.model, "f16", 257, &l, &err), SL_EINVAL);
+    assert_int_equal(sl_model_kv_layout(g.model, "f16", 272, &l, &err), SL_EINVAL);
+    assert_int_equal(sl_model_kv_layout(g.model, "f16", 24, &l, &err), SL_EINVAL);
     struct sl_run_config cfg = {0, 1, g.kv, g.pool};
     assert_int_equal(sl_run_create(g.model, &cfg, &r, &err), SL_EINVAL);
     assert_non_null(strstr(err.msg, "max-num-batched-tokens is 0"));
@@ -697,7 +770,8 @@ int main(void)
         cmocka_unit_test(test_config_json),   cmocka_unit_test(test_end_ids),
         cmocka_unit_test(test_windows),       cmocka_unit_test(test_gguf_metadata),
         cmocka_unit_test(test_tensors),       cmocka_unit_test(test_rope_freqs),
-        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_run_limits),
+        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_weight_memory),
+        cmocka_unit_test(test_run_limits),
     };
     return cmocka_run_group_tests_name("configs", tests, setup_group, NULL);
 }

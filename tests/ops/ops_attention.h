@@ -1,11 +1,29 @@
 /* SPDX-License-Identifier: MIT
  * ops_attention.h - sequences in pages for the checks of qk_norm_rope_kv_store and attention: the
- * same queries, keys and values run through any chunking, page size and page order.
+ * same queries, keys and values run through any chunking, page size and page order, and what must
+ * come out: in double for the meaning, in float step by step for the bits.
  */
 #ifndef TESTS_OPS_ATTENTION_H
 #define TESTS_OPS_ATTENTION_H
 
-#include "ops_util.h"
+#include "base/check.h"
+#include "base/rng.h"
+#include "base/sys.h"
+#include "cpu/backend.h"
+#include "quant/float.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#define ATT_PATTERN 0x7FC0DEADu /* a NaN nothing computes; in halves a NaN of F16 and of BF16 */
+#define ATT_ZONE    64          /* floats of it on both sides of a buffer */
+#define ATT_EPS     1e-6f
 
 struct att_case {
     const char *name;
@@ -26,24 +44,40 @@ struct att_data {
 };
 
 struct att_way { /* how the tokens get there: nothing of this may show in the result */
-    int isa, n_threads, block_size;
+    struct sl_backend *be;
+    int block_size;
     int chunk;     /* tokens a step */
     bool scramble; /* page ids */
     int n_mates;   /* one-token spans of another sequence in front in each step */
 };
 
-static struct att_data att_make(struct sl_rng *rng, const struct att_case *c)
+struct att_result {
+    float *q;     /* [T, nq * hd] normed and rotated */
+    float *k, *v; /* [T, nkv * hd] as the pages hold them */
+    float *out;   /* [T, nq * hd] */
+};
+
+static float *att_floats(struct sl_rng *rng, size_t n, double scale)
 {
+    float *p = sl_malloc((n + 1) * sizeof(float));
+    assert_non_null(p);
+    for (size_t i = 0; i < n; i++)
+        p[i] = (float)(scale * sl_rng_normal(rng));
+    return p;
+}
+
+static struct att_data att_make(const struct att_case *c)
+{
+    struct sl_rng random = {(uint64_t)c->n_tokens, 3}, *rng = &random;
     size_t T = (size_t)c->n_tokens, hd = (size_t)c->head_dim;
     struct att_data d = {.c = c};
-    d.q = floats(rng, T * (size_t)c->n_heads * hd, 1.5);
-    d.k = floats(rng, T * (size_t)c->n_kv_heads * hd, 1.5);
-    d.v = floats(rng, T * (size_t)c->n_kv_heads * hd, 1.0);
-    d.q_norm = floats(rng, hd, 1.0);
-    d.k_norm = floats(rng, hd, 1.0);
-    d.sinks = floats(rng, (size_t)c->n_heads, 2.0);
-    d.inv_freq = sl_malloc((size_t)(c->rope_dims / 2 + 1) * sizeof(float));
-    assert_non_null(d.inv_freq);
+    d.q = att_floats(rng, T * (size_t)c->n_heads * hd, 1.5);
+    d.k = att_floats(rng, T * (size_t)c->n_kv_heads * hd, 1.5);
+    d.v = att_floats(rng, T * (size_t)c->n_kv_heads * hd, 1.0);
+    d.q_norm = att_floats(rng, hd, 1.0);
+    d.k_norm = att_floats(rng, hd, 1.0);
+    d.sinks = att_floats(rng, (size_t)c->n_heads, 2.0);
+    d.inv_freq = att_floats(rng, (size_t)c->rope_dims / 2, 1.0);
     for (int i = 0; i < c->rope_dims / 2; i++)
         d.inv_freq[i] = (float)pow(10000.0, -2.0 * i / c->rope_dims);
     d.rope = (struct sl_rope){c->rope_dims, c->pairing, d.inv_freq, 1.25f};
@@ -61,15 +95,51 @@ static void att_free(struct att_data *d)
     sl_free(d->inv_freq);
 }
 
-#define ATT_EPS 1e-6f
+static struct att_result att_result_make(const struct att_case *c)
+{
+    size_t q = (size_t)(c->n_tokens * c->n_heads * c->head_dim);
+    size_t kv = (size_t)(c->n_tokens * c->n_kv_heads * c->head_dim);
+    struct sl_rng rng = {0, 0};
+    return (struct att_result){att_floats(&rng, q, 0), att_floats(&rng, kv, 0),
+                               att_floats(&rng, kv, 0), att_floats(&rng, q, 0)};
+}
+
+static void att_result_free(struct att_result *r)
+{
+    sl_free(r->q);
+    sl_free(r->k);
+    sl_free(r->v);
+    sl_free(r->out);
+}
 
 static float att_scale(const struct att_case *c)
 {
     return 1.0f / sqrtf((float)c->head_dim);
 }
 
+/* ---------------------------------------------------------------- buffers between red zones */
+
+static float *att_red_alloc(size_t n)
+{
+    float *p = sl_malloc((n + 2 * ATT_ZONE) * sizeof(float));
+    assert_non_null(p);
+    for (size_t i = 0; i < n + 2 * ATT_ZONE; i++)
+        p[i] = sl_f32_of_bits(ATT_PATTERN);
+    return p + ATT_ZONE;
+}
+
+static void att_red_free(float *p, size_t n, const char *what)
+{
+    for (size_t i = 0; i < ATT_ZONE; i++)
+        if (sl_f32_bits((p - ATT_ZONE)[i]) != ATT_PATTERN || sl_f32_bits(p[n + i]) != ATT_PATTERN)
+            fail_msg("%s: wrote outside of its %zu floats", what, n);
+    sl_free(p - ATT_ZONE);
+}
+
+/* ---------------------------------------------------------------- through the operations */
+
 /* One step over a batch: n_mates spans of one token (copies of the sequence's first token, with
- * pages of their own), then the chunk. out [chunk, nq * hd]. */
+ * pages of their own), then the chunk. */
 struct att_step {
     struct sl_backend *be;
     const struct att_data *d;
@@ -78,45 +148,21 @@ struct att_step {
     int n_mates, first, n;
 };
 
-static void att_step(const struct att_step *s, float *out)
+static void att_step_ops(const struct att_step *s, const struct sl_batch *batch, float *q, float *k,
+                         float *v, float *angles, float *o)
 {
     const struct att_case *c = s->d->c;
     struct sl_backend *be = s->be;
-    int n_tok = s->n_mates + s->n;
-    size_t q_row = (size_t)(c->n_heads * c->head_dim);
-    size_t kv_row = (size_t)(c->n_kv_heads * c->head_dim);
-    int32_t *positions = sl_calloc((size_t)n_tok, sizeof *positions);
-    struct sl_span *spans = sl_calloc((size_t)s->n_mates + 1, sizeof *spans);
-    struct red_buf q = red_alloc((size_t)n_tok * q_row), o = red_alloc((size_t)n_tok * q_row);
-    float *k = sl_malloc((size_t)n_tok * kv_row * sizeof(float));
-    float *v = sl_malloc((size_t)n_tok * kv_row * sizeof(float));
-    struct red_buf angles = red_alloc((size_t)(n_tok * c->rope_dims));
-    assert_true(positions != NULL && spans != NULL && k != NULL && v != NULL);
-    for (int t = 0; t < n_tok; t++) {
-        int src = t < s->n_mates ? 0 : s->first + t - s->n_mates;
-        positions[t] = src;
-        memcpy(q.p + (size_t)t * q_row, s->d->q + (size_t)src * q_row, q_row * sizeof(float));
-        memcpy(k + (size_t)t * kv_row, s->d->k + (size_t)src * kv_row, kv_row * sizeof(float));
-        memcpy(v + (size_t)t * kv_row, s->d->v + (size_t)src * kv_row, kv_row * sizeof(float));
-    }
-    for (int i = 0; i < s->n_mates; i++)
-        spans[i] = (struct sl_span){i, 1, 0, i};
-    spans[s->n_mates] = (struct sl_span){s->n_mates, s->n, s->first, s->n_mates};
-    struct sl_batch batch = {.n_tokens = n_tok,
-                             .n_spans = s->n_mates + 1,
-                             .positions = positions,
-                             .spans = spans,
-                             .block_tables = s->table};
-    struct sl_op_rope_angles ra = {positions, n_tok, &s->d->rope, angles.p};
+    int64_t q_row = c->n_heads * c->head_dim, kv_row = c->n_kv_heads * c->head_dim;
+    struct sl_op_rope_angles ra = {batch->positions, batch->n_tokens, &s->d->rope, angles};
     be->vt->rope_angles(be, &ra);
-    red_check(&angles, true, "rope_angles");
-    struct sl_op_qk_norm_rope_kv_store st = {.batch = &batch,
-                                             .q = q.p,
+    struct sl_op_qk_norm_rope_kv_store st = {.batch = batch,
+                                             .q = q,
                                              .k = k,
                                              .v = v,
-                                             .ld_q = (int64_t)q_row,
-                                             .ld_k = (int64_t)kv_row,
-                                             .ld_v = (int64_t)kv_row,
+                                             .ld_q = q_row,
+                                             .ld_k = kv_row,
+                                             .ld_v = kv_row,
                                              .n_heads = c->n_heads,
                                              .n_kv_heads = c->n_kv_heads,
                                              .head_dim = c->head_dim,
@@ -124,13 +170,12 @@ static void att_step(const struct att_step *s, float *out)
                                              .k_norm = c->norms ? s->d->k_norm : NULL,
                                              .eps = ATT_EPS,
                                              .rope = c->rope_dims > 0 ? &s->d->rope : NULL,
-                                             .angles = angles.p,
+                                             .angles = angles,
                                              .kv = s->view};
     be->vt->qk_norm_rope_kv_store(be, &st);
-    red_check(&q, true, "qk_norm_rope_kv_store");
-    struct sl_op_attention at = {.batch = &batch,
-                                 .q = q.p,
-                                 .ld_q = (int64_t)q_row,
+    struct sl_op_attention at = {.batch = batch,
+                                 .q = q,
+                                 .ld_q = q_row,
                                  .n_heads = c->n_heads,
                                  .n_kv_heads = c->n_kv_heads,
                                  .head_dim = c->head_dim,
@@ -139,32 +184,100 @@ static void att_step(const struct att_step *s, float *out)
                                  .softcap = c->softcap,
                                  .sinks = c->sinks ? s->d->sinks : NULL,
                                  .kv = s->view,
-                                 .out = o.p,
-                                 .ld_out = (int64_t)q_row};
+                                 .out = o,
+                                 .ld_out = q_row};
     be->vt->attention(be, &at);
-    red_check(&o, true, "attention");
-    memcpy(out, o.p + (size_t)s->n_mates * q_row, (size_t)s->n * q_row * sizeof(float));
-    red_free(&q);
-    red_free(&o);
-    red_free(&angles);
-    sl_free(k);
-    sl_free(v);
+}
+
+static void att_step(const struct att_step *s, struct att_result *r)
+{
+    const struct att_case *c = s->d->c;
+    size_t n_tok = (size_t)(s->n_mates + s->n);
+    size_t q_row = (size_t)(c->n_heads * c->head_dim);
+    size_t kv_row = (size_t)(c->n_kv_heads * c->head_dim), n_angles = n_tok * (size_t)c->rope_dims;
+    int32_t *positions = sl_calloc(n_tok, sizeof *positions);
+    struct sl_span *spans = sl_calloc((size_t)s->n_mates + 1, sizeof *spans);
+    float *q = att_red_alloc(n_tok * q_row), *o = att_red_alloc(n_tok * q_row);
+    float *k = att_red_alloc(n_tok * kv_row), *v = att_red_alloc(n_tok * kv_row);
+    float *angles = att_red_alloc(n_angles);
+    assert_true(positions != NULL && spans != NULL);
+    for (size_t t = 0; t < n_tok; t++) {
+        size_t src = t < (size_t)s->n_mates ? 0 : (size_t)s->first + t - (size_t)s->n_mates;
+        positions[t] = (int32_t)src;
+        memcpy(q + t * q_row, s->d->q + src * q_row, q_row * sizeof(float));
+        memcpy(k + t * kv_row, s->d->k + src * kv_row, kv_row * sizeof(float));
+        memcpy(v + t * kv_row, s->d->v + src * kv_row, kv_row * sizeof(float));
+    }
+    for (int i = 0; i < s->n_mates; i++)
+        spans[i] = (struct sl_span){i, 1, 0, i};
+    spans[s->n_mates] = (struct sl_span){s->n_mates, s->n, s->first, s->n_mates};
+    struct sl_batch batch = {.n_tokens = (int32_t)n_tok,
+                             .n_spans = s->n_mates + 1,
+                             .positions = positions,
+                             .spans = spans,
+                             .block_tables = s->table};
+    att_step_ops(s, &batch, q, k, v, angles, o);
+    size_t skip = (size_t)s->n_mates * q_row, n = (size_t)s->n * q_row;
+    memcpy(r->out + (size_t)s->first * q_row, o + skip, n * sizeof(float));
+    memcpy(r->q + (size_t)s->first * q_row, q + skip, n * sizeof(float));
+    att_red_free(q, n_tok * q_row, "queries");
+    att_red_free(o, n_tok * q_row, "outputs");
+    att_red_free(k, n_tok * kv_row, "keys");
+    att_red_free(v, n_tok * kv_row, "values");
+    att_red_free(angles, n_angles, "angles");
     sl_free(positions);
     sl_free(spans);
 }
 
-/* The whole sequence that way; out [T, nq * hd]. The page pool is filled with NaN before, and
- * stands between red zones. */
-static void att_run(const struct att_data *d, const struct att_way *way, float *out)
+/* The number of dimension d at a position of a tile of keys or values, by the text of ops.h. */
+static float att_read(enum sl_dtype t, int hd, const uint8_t *tile, bool is_v, int slot, int d)
+{
+    int D = (hd + 15) / 16 * 16,
+        i = is_v ? (slot / 2 * D + d) * 2 + slot % 2 : (d / 2 * 16 + slot) * 2 + d % 2;
+    float x;
+    switch (t) {
+    case SL_DTYPE_F32:
+        memcpy(&x, tile + 4 * (is_v ? slot * D + d : d * 16 + slot), 4);
+        return x;
+    case SL_DTYPE_F16:
+        return sl_f16_to_f32(sl_load_u16(tile + 2 * i));
+    case SL_DTYPE_BF16:
+        return sl_bf16_to_f32(sl_load_u16(tile + 2 * i));
+    default:
+        return (float)(int8_t)tile[i] *
+               sl_f16_to_f32(sl_load_u16(tile + 16 * D + 2 * (d / 32 * 16 + slot)));
+    }
+}
+
+static void att_read_pages(const struct att_step *s, struct att_result *r)
+{
+    const struct att_case *c = s->d->c;
+    size_t tile_bytes = sl_kv_tile_bytes(c->kv, c->head_dim), i = 0;
+    int bs = s->view.block_size;
+    for (int t = 0; t < c->n_tokens; t++)
+        for (int h = 0; h < c->n_kv_heads; h++)
+            for (int d = 0; d < c->head_dim; d++, i++) {
+                const uint8_t *page =
+                    s->view.pool + (size_t)s->table[s->n_mates + t / bs] * s->view.page_bytes;
+                size_t at = (size_t)(h * (bs / 16) + t % bs / 16) * tile_bytes;
+                r->k[i] =
+                    att_read(c->kv, c->head_dim, page + s->view.k_offset + at, false, t % 16, d);
+                r->v[i] =
+                    att_read(c->kv, c->head_dim, page + s->view.v_offset + at, true, t % 16, d);
+            }
+}
+
+/* The whole sequence that way. The page pool is filled with NaN before, and stands between red
+ * zones; a page holds another layer's planes before and behind this one's. */
+static void att_run(const struct att_data *d, const struct att_way *way, struct att_result *r)
 {
     const struct att_case *c = d->c;
     int bs = way->block_size, n_pages = SL_CEIL_DIV(c->n_tokens, bs) + way->n_mates;
-    size_t plane = (size_t)(c->n_kv_heads * bs * c->head_dim) * sl_dtype_info(c->kv)->block_bytes;
-    /* a page holds another layer's planes before and behind this one's */
-    size_t page_bytes = SL_ROUND_UP(6 * plane, sizeof(float));
-    struct red_buf pool = red_alloc((size_t)n_pages * page_bytes / sizeof(float));
-    struct att_step s = {.be = backend(way->isa, way->n_threads), .d = d, .n_mates = way->n_mates};
-    s.view = (struct sl_kv_view){(uint8_t *)pool.p, page_bytes, 2 * plane, 3 * plane, c->kv, bs};
+    size_t plane = (size_t)(c->n_kv_heads * (bs / 16)) * sl_kv_tile_bytes(c->kv, c->head_dim);
+    size_t page_bytes = 6 * plane, n_floats = (size_t)n_pages * page_bytes / sizeof(float);
+    float *pool = att_red_alloc(n_floats);
+    struct att_step s = {.be = way->be, .d = d, .n_mates = way->n_mates};
+    s.view = (struct sl_kv_view){(uint8_t *)pool, page_bytes, 2 * plane, 3 * plane, c->kv, bs};
     s.table = sl_malloc((size_t)n_pages * sizeof *s.table);
     assert_non_null(s.table);
     for (int i = 0; i < n_pages; i++)
@@ -178,23 +291,23 @@ static void att_run(const struct att_data *d, const struct att_way *way, float *
     }
     for (s.first = 0; s.first < c->n_tokens; s.first += s.n) {
         s.n = SL_MIN(way->chunk, c->n_tokens - s.first);
-        att_step(&s, out + (size_t)s.first * (size_t)(c->n_heads * c->head_dim));
+        att_step(&s, r);
     }
-    red_check(&pool, false, "KV pool");
+    att_read_pages(&s, r);
     for (int p = 0; p < n_pages; p++) { /* planes of the other layers */
-        const uint8_t *page = (const uint8_t *)pool.p + (size_t)p * page_bytes;
+        const uint8_t *page = (const uint8_t *)pool + (size_t)p * page_bytes;
         for (size_t i = 0; i + 4 <= page_bytes; i += 4) {
             uint32_t word;
             memcpy(&word, page + i, sizeof word);
-            if ((i + 4 <= 2 * plane || i >= 4 * plane) && word != RED_PATTERN)
+            if ((i < 2 * plane || i >= 4 * plane) && word != ATT_PATTERN)
                 fail_msg("KV pool: page %d written at byte %zu", p, i);
         }
     }
     sl_free(s.table);
-    red_free(&pool);
+    att_red_free(pool, n_floats, "KV pool");
 }
 
-/* ---------------------------------------------------------------- oracle in double */
+/* ---------------------------------------------------------------- what it means, in double */
 
 static void oracle_head(const struct att_data *d, const float *x, const float *norm, int pos,
                         double *out)
@@ -216,33 +329,41 @@ static void oracle_head(const struct att_data *d, const float *x, const float *n
     }
 }
 
-/* Rounds to the cache's format, as what was stored is what is read. */
-static void oracle_round(enum sl_dtype t, double *x, int n)
+/* Is stored what a head vector x rounds to? */
+static void oracle_stored(enum sl_dtype t, const double *x, const float *got, int n)
 {
-    for (int i = 0; i < n && t != SL_DTYPE_F32; i++) {
-        float f = (float)x[i];
-        uint16_t h;
-        sl_dtype_info(t)->from_f32(&f, &h, 1);
-        sl_dtype_info(t)->to_f32(&h, &f, 1);
-        x[i] = (double)f;
+    for (int i = 0; i < n; i++) {
+        double bound = fabs(x[i]) * 0x1p-20 + 1e-6;
+        if (t == SL_DTYPE_F16 || t == SL_DTYPE_BF16)
+            bound += fabs(x[i]) * (t == SL_DTYPE_F16 ? 0x1p-11 : 0x1p-8) + 0x1p-25;
+        if (t == SL_DTYPE_Q8_0) {
+            double top = 0;
+            for (int j = i / 32 * 32; j < SL_MIN(i / 32 * 32 + 32, n); j++)
+                top = fmax(top, fabs(x[j]));
+            bound +=
+                top / 127 * (0.5 + 127 * 0x1p-11); /* half a code, and a scale that is rounded */
+        }
+        if (!(fabs((double)got[i] - x[i]) <= bound))
+            fail_msg("%s page: element %d is %g, not %g", sl_dtype_info(t)->name, i, (double)got[i],
+                     x[i]);
     }
 }
 
-static void att_oracle(const struct att_data *d, double *out)
+/* Attention over the keys and values that the pages hold. */
+static void att_oracle(const struct att_data *d, const struct att_result *r, double *out)
 {
     const struct att_case *c = d->c;
     size_t hd = (size_t)c->head_dim, T = (size_t)c->n_tokens;
     size_t nkv = (size_t)c->n_kv_heads, nq = (size_t)c->n_heads;
-    double *k = sl_malloc(T * nkv * hd * sizeof(double)), *v = sl_malloc(T * nkv * hd * sizeof *v);
     double *s = sl_malloc(T * sizeof(double)), *q = sl_malloc(hd * sizeof(double));
-    assert_true(k != NULL && v != NULL && s != NULL && q != NULL);
+    assert_true(s != NULL && q != NULL);
     for (size_t i = 0; i < T * nkv; i++) {
-        oracle_head(d, d->k + i * hd, d->k_norm, (int)(i / nkv), k + i * hd);
+        oracle_head(d, d->k + i * hd, d->k_norm, (int)(i / nkv), q);
+        oracle_stored(c->kv, q, r->k + i * hd, (int)hd);
         for (size_t j = 0; j < hd; j++)
-            v[i * hd + j] = (double)d->v[i * hd + j];
+            q[j] = (double)d->v[i * hd + j];
+        oracle_stored(c->kv, q, r->v + i * hd, (int)hd);
     }
-    oracle_round(c->kv, k, (int)(T * nkv * hd));
-    oracle_round(c->kv, v, (int)(T * nkv * hd));
     for (size_t t = 0; t < T; t++)
         for (size_t h = 0; h < nq; h++) {
             size_t kh = h / (nq / nkv);
@@ -253,7 +374,7 @@ static void att_oracle(const struct att_data *d, double *out)
             for (size_t j = from; j <= t; j++) {
                 double dot = 0;
                 for (size_t i = 0; i < hd; i++)
-                    dot += q[i] * k[(j * nkv + kh) * hd + i];
+                    dot += q[i] * (double)r->k[(j * nkv + kh) * hd + i];
                 dot *= (double)att_scale(c);
                 s[j] = c->softcap > 0 ? (double)c->softcap * tanh(dot / (double)c->softcap) : dot;
                 top = fmax(top, s[j]);
@@ -264,14 +385,93 @@ static void att_oracle(const struct att_data *d, double *out)
             for (size_t i = 0; i < hd; i++) {
                 double o = 0;
                 for (size_t j = from; j <= t; j++)
-                    o += s[j] * v[(j * nkv + kh) * hd + i];
+                    o += s[j] * (double)r->v[(j * nkv + kh) * hd + i];
                 out[(t * nq + h) * hd + i] = o / sum;
             }
         }
-    sl_free(k);
-    sl_free(v);
     sl_free(s);
     sl_free(q);
+}
+
+/* ---------------------------------------------------------------- its bits, step by step */
+
+enum att_route { ATT_FLOAT, ATT_BF16_DOT };
+
+static float att_flush(float x)
+{
+    return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
+}
+
+static float att_bf16(float x)
+{
+    return sl_bf16_to_f32(sl_f32_to_bf16(att_flush(x)));
+}
+
+/* The sum of a[i] b[i], n even. */
+static float att_chain(enum att_route route, const float *a, const float *b, int n)
+{
+    float c = 0.0f;
+    for (int i = 0; i < n; i++) {
+        if (route == ATT_FLOAT)
+            c = fmaf(a[i], b[i], c);
+        else /* of a pair, the second product first */
+            c = att_flush(fmaf(att_bf16(a[i ^ 1]), att_bf16(b[i ^ 1]), c));
+    }
+    return c;
+}
+
+/* The output of one query, from DETERMINISM.md. k and v are of its key head, [T, ld]; k has zeros
+ * behind the head. */
+static void att_bits_row(const struct att_case *c, const struct sl_cpu_kernels *k,
+                         const float *sink, enum att_route route, int pos, const float *q,
+                         const float *keys, const float *values, size_t ld, float *out)
+{
+    float score[SL_CPU_SPLIT], val[SL_CPU_SPLIT], o[SL_MAX_HEAD_DIM] = {0};
+    float state[SL_MAX_HEAD_DIM] = {0}, ml[2] = {-INFINITY, 0.0f}, m, l;
+    int from = c->window > 0 ? SL_MAX(pos - c->window + 1, 0) : 0;
+    for (int start = from / SL_CPU_SPLIT * SL_CPU_SPLIT; start <= pos; start += SL_CPU_SPLIT) {
+        int lo = SL_MAX(from - start, 0), hi = SL_MIN(pos + 1 - start, SL_CPU_SPLIT);
+        for (int j = lo; j < hi; j++)
+            score[j] = att_chain(route, q, keys + (size_t)(start + j) * ld, (int)ld);
+        k->softmax(score, lo, hi, att_scale(c), c->softcap, &m, &l);
+        memset(score, 0, (size_t)lo * sizeof *score);
+        memset(score + hi, 0, (size_t)(SL_CPU_SPLIT - hi) * sizeof *score);
+        for (int d = 0; d < c->head_dim; d++) {
+            memset(val, 0, sizeof val);
+            for (int j = lo; j < hi; j++)
+                val[j] = values[(size_t)(start + j) * ld + (size_t)d];
+            o[d] = att_chain(route, score, val, SL_CPU_SPLIT);
+        }
+        k->merge(ml, state, m, l, o, SL_ROUND_UP(c->head_dim, 16));
+    }
+    k->finish(ml, state, sink, c->head_dim, out);
+}
+
+/* out [T, nq * hd] from the queries and pages of r. */
+static void att_bits(const struct att_data *d, const struct att_result *r,
+                     const struct sl_cpu_kernels *k, enum att_route route, float *out)
+{
+    const struct att_case *c = d->c;
+    size_t hd = (size_t)c->head_dim, T = (size_t)c->n_tokens, ld = SL_ROUND_UP(hd, 2);
+    size_t nkv = (size_t)c->n_kv_heads, nq = (size_t)c->n_heads;
+    float *keys = sl_calloc(T * ld, sizeof *keys), *values = sl_calloc(T * ld, sizeof *values);
+    float q[SL_MAX_HEAD_DIM + 32];
+    assert_true(keys != NULL && values != NULL);
+    for (size_t h = 0; h < nq; h++) {
+        size_t kh = h / (nq / nkv);
+        for (size_t t = 0; t < T; t++) {
+            memcpy(keys + t * ld, r->k + (t * nkv + kh) * hd, hd * sizeof(float));
+            memcpy(values + t * ld, r->v + (t * nkv + kh) * hd, hd * sizeof(float));
+        }
+        for (size_t t = 0; t < T; t++) {
+            memset(q, 0, sizeof q);
+            memcpy(q, r->q + (t * nq + h) * hd, hd * sizeof(float));
+            att_bits_row(c, k, c->sinks ? d->sinks + h : NULL, route, (int)t, q, keys, values, ld,
+                         out + (t * nq + h) * hd);
+        }
+    }
+    sl_free(keys);
+    sl_free(values);
 }
 
 #endif

@@ -120,28 +120,62 @@ static void peak_run(void *arg)
     sl_pool_run(p->pool, peak_item, p, (uint32_t)sl_pool_n_threads(p->pool));
 }
 
-/* Bytes a second read by n threads, floating-point operations a second of n threads. */
-static void ceilings(int n_threads, const uint8_t *data, size_t n_bytes, double *bytes,
-                     double *flops)
+/* The same with dot products of bytes, VNNI: twelve chains of vpdpbusd. The registers are named
+ * because compilers move an array of sums through memory. */
+WIDEST static void peak_vnni_item(void *arg, uint32_t item, int thread_idx)
+{
+    (void)arg;
+    (void)item;
+    (void)thread_idx;
+    for (int i = 0; i < PEAK_STEPS; i++)
+        __asm__ volatile("vpdpbusd %%zmm12, %%zmm12, %%zmm0\n vpdpbusd %%zmm12, %%zmm12, %%zmm1\n"
+                         "vpdpbusd %%zmm12, %%zmm12, %%zmm2\n vpdpbusd %%zmm12, %%zmm12, %%zmm3\n"
+                         "vpdpbusd %%zmm12, %%zmm12, %%zmm4\n vpdpbusd %%zmm12, %%zmm12, %%zmm5\n"
+                         "vpdpbusd %%zmm12, %%zmm12, %%zmm6\n vpdpbusd %%zmm12, %%zmm12, %%zmm7\n"
+                         "vpdpbusd %%zmm12, %%zmm12, %%zmm8\n vpdpbusd %%zmm12, %%zmm12, %%zmm9\n"
+                         "vpdpbusd %%zmm12, %%zmm12, %%zmm10\n"
+                         "vpdpbusd %%zmm12, %%zmm12, %%zmm11\n" ::
+                             : "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7",
+                               "xmm8", "xmm9", "xmm10", "xmm11");
+}
+
+static void peak_vnni_run(void *arg)
+{
+    struct peak *p = arg;
+    sl_pool_run(p->pool, peak_vnni_item, p, (uint32_t)sl_pool_n_threads(p->pool));
+}
+
+/* What n threads can do in a second: read bytes, multiply and add floats, multiply and add bytes;
+ * NAN where it is not measured. */
+struct ceilings {
+    double bytes, flops, int_ops;
+};
+
+static struct ceilings measure_ceilings(int n_threads, const uint8_t *data, size_t n_bytes)
 {
     static struct stream s;
     static struct peak p;
+    struct ceilings c = {NAN, NAN, NAN};
     struct sl_error err;
     struct sl_pool *pool;
-    *bytes = *flops = NAN;
     if (!isa_available(2)) {
         printf("ceilings: need AVX-512 to be measured\n");
-        return;
+        return c;
     }
     if (sl_pool_create(n_threads, &pool, &err) != 0)
         fail_msg("%s", err.msg);
     s = (struct stream){.pool = pool, .data = data, .n_bytes = n_bytes};
     p = (struct peak){.pool = pool};
-    *bytes = (double)n_bytes / median_seconds(stream_run, &s, n_threads);
-    *flops = (double)n_threads * PEAK_STEPS * 10 * 16 * 2 / median_seconds(peak_run, &p, n_threads);
+    c.bytes = (double)n_bytes / median_seconds(stream_run, &s, n_threads);
+    c.flops =
+        (double)n_threads * PEAK_STEPS * 10 * 16 * 2 / median_seconds(peak_run, &p, n_threads);
+    if (isa_available(ISA_VNNI))
+        c.int_ops = (double)n_threads * PEAK_STEPS * 12 * 64 * 2 /
+                    median_seconds(peak_vnni_run, &p, n_threads);
     sl_pool_destroy(pool);
-    printf("threads %d: stream read %.1f GB/s, multiply-add %.0f GFLOP/s\n", n_threads,
-           *bytes * 1e-9, *flops * 1e-9);
+    printf("threads %d: stream read %.1f GB/s, multiply-add %.0f GFLOP/s, VNNI %.0f GOP/s\n",
+           n_threads, c.bytes * 1e-9, c.flops * 1e-9, c.int_ops * 1e-9);
+    return c;
 }
 
 /* ---------------------------------------------------------------- linear */
@@ -161,29 +195,35 @@ static void linear_step(void *arg)
     b->be->vt->linear(b->be, &b->a);
 }
 
-static void bench_linear(int isa, int threads, enum sl_dtype t, const uint8_t *data, size_t n_bytes,
-                         int64_t n_rows, int64_t n_cols, int n, double bytes, double flops)
+/* Enough matrices that a cache holds few of them. The share of the peak is that of VNNI for block
+ * formats, else of multiply-add. */
+static void bench_linear(int isa, int threads, enum sl_dtype t, const uint8_t *data, int64_t n_rows,
+                         int64_t n_cols, int n, const struct ceilings *c)
 {
-    struct linear_bench b = {.be = backend(isa, threads)};
-    struct sl_weight w[64];
+    enum { N_W = 8 };
+    struct linear_bench b = {.be = backend(isa, threads), .n_w = N_W};
+    struct sl_weight w[N_W];
     struct sl_rng rng = {1, 0};
     float *x = floats(&rng, (size_t)(n * n_cols), 1.0);
     float *out = sl_aligned_alloc((size_t)(n * n_rows) * sizeof *out);
-    uint64_t each;
     struct sl_error err;
+    uint64_t each;
     assert_true(sl_dtype_bytes(t, (uint64_t)(n_rows * n_cols), &each));
-    for (; b.n_w < 64 && (uint64_t)(b.n_w + 1) * each <= n_bytes; b.n_w++)
-        if (b.be->vt->weight_create(b.be, t, n_rows, n_cols, data + (uint64_t)b.n_w * each,
-                                    &w[b.n_w], &err) != 0)
+    for (int i = 0; i < N_W; i++)
+        if (b.be->vt->weight_create(b.be, SL_USE_LINEAR, t, n_rows, n_cols,
+                                    data + (uint64_t)i % 4 * each, &w[i], &err) != 0)
             fail_msg("%s", err.msg);
     b.w = w;
     b.a = (struct sl_op_linear){.x = x, .ld_x = n_cols, .n = n, .out = out, .ld_out = n_rows};
     double s = median_seconds(linear_step, &b, threads);
-    double gb = (double)each / s, gf = 2.0 * (double)n * (double)(n_rows * n_cols) / s;
-    printf("linear %-5s %-7s %lldx%lld T=%-4d threads %d: %7.1f us  %5.1f GB/s %3.0f %%  %6.1f "
-           "GFLOP/s %3.0f %%\n",
+    double gb = (double)w[0].n_bytes / s, ops = 2.0 * (double)n * (double)(n_rows * n_cols) / s;
+    printf("linear %-5s %-11s %lldx%lld T=%-4d threads %d: %8.1f us  %5.1f GB/s %3.0f %%  %6.1f "
+           "GOP/s %3.0f %%\n",
            sl_dtype_info(t)->name, isa_names[isa], (long long)n_rows, (long long)n_cols, n, threads,
-           s * 1e6, gb * 1e-9, 100 * gb / bytes, gf * 1e-9, 100 * gf / flops);
+           s * 1e6, gb * 1e-9, 100 * gb / c->bytes, ops * 1e-9,
+           100 * ops / (sl_i8_has_format(t) ? c->int_ops : c->flops));
+    for (int i = 0; i < N_W; i++)
+        b.be->vt->weight_destroy(b.be, &w[i]);
     sl_free(x);
     sl_aligned_free(out, (size_t)(n * n_rows) * sizeof *out);
 }
@@ -202,11 +242,11 @@ static void attention_step(void *arg)
 }
 
 static void bench_attention(int isa, int threads, enum sl_dtype kv, int context, int n,
-                            double bytes, double flops)
+                            const struct ceilings *c)
 {
     enum { NQ = 32, NKV = 8, HD = 128, BS = 16 };
     int n_pages = SL_CEIL_DIV(context, BS);
-    size_t plane = (size_t)(NKV * BS * HD) * sl_dtype_info(kv)->block_bytes;
+    size_t plane = NKV * (BS / SL_KV_TILE) * sl_kv_tile_bytes(kv, HD);
     size_t pool_bytes = 2 * plane * (size_t)n_pages;
     struct sl_rng rng = {1, 0};
     uint8_t *pool = sl_aligned_alloc(pool_bytes);
@@ -235,12 +275,21 @@ static void bench_attention(int isa, int threads, enum sl_dtype kv, int context,
     printf("attention %-5s %-7s context %d T=%-4d threads %d: %8.1f us  %5.1f GB/s %3.0f %%  %6.1f "
            "GFLOP/s %3.0f %%\n",
            sl_dtype_info(kv)->name, isa_names[isa], context, n, threads, s * 1e6,
-           (double)pool_bytes / s * 1e-9, 100 * (double)pool_bytes / s / bytes,
-           4 * pairs * HD / s * 1e-9, 400 * pairs * HD / s / flops);
+           (double)pool_bytes / s * 1e-9, 100 * (double)pool_bytes / s / c->bytes,
+           4 * pairs * HD / s * 1e-9, 400 * pairs * HD / s / c->flops);
     sl_aligned_free(pool, pool_bytes);
     sl_aligned_free(out, (size_t)(n * NQ * HD) * sizeof *out);
     sl_free(table);
     sl_free(q);
+}
+
+/* Has the instruction set a kernel of its own for the format? */
+static bool is_new_route(int isa, enum sl_dtype t)
+{
+    char route[32], before[32];
+    expected_route(isa, false, t, route, sizeof route);
+    expected_route(isa - 1, false, t, before, sizeof before);
+    return strcmp(route, before) != 0;
 }
 
 /* filter: "" for all, else a part of "decode", "batch", "prefill", "attention". */
@@ -256,22 +305,23 @@ static void run_bench(const char *filter)
         data[i + 1] = (uint8_t)(0x20 + (r >> 8) % 16);
     }
     for (int threads = 1; threads <= 2; threads++) {
-        double bytes, flops;
-        ceilings(threads, data, n_bytes, &bytes, &flops);
-        for (int isa = 2; isa >= 1; isa--) {
+        struct ceilings c = measure_ceilings(threads, data, n_bytes);
+        for (int isa = N_ISAS - 1; isa >= 1; isa--) {
             for (int t = 0; isa_available(isa) && t < SL_DTYPE_COUNT; t++) {
                 enum sl_dtype d = (enum sl_dtype)t;
+                if (!is_new_route(isa, d))
+                    continue;
                 if (strstr("decode", filter) != NULL)
-                    bench_linear(isa, threads, d, data, n_bytes, 4096, 4096, 1, bytes, flops);
+                    bench_linear(isa, threads, d, data, 4096, 4096, 1, &c);
                 if (strstr("batch", filter) != NULL)
-                    bench_linear(isa, threads, d, data, n_bytes, 4096, 4096, 4, bytes, flops);
+                    bench_linear(isa, threads, d, data, 4096, 4096, 4, &c);
                 if (strstr("prefill", filter) != NULL)
-                    bench_linear(isa, threads, d, data, n_bytes, 4096, 4096, 128, bytes, flops);
+                    bench_linear(isa, threads, d, data, 4096, 4096, 512, &c);
             }
             if (isa_available(isa) && strstr("attention", filter) != NULL) {
-                bench_attention(isa, threads, SL_DTYPE_F16, 4096, 1, bytes, flops);
-                bench_attention(isa, threads, SL_DTYPE_F16, 32768, 1, bytes, flops);
-                bench_attention(isa, threads, SL_DTYPE_F16, 2048, 256, bytes, flops);
+                bench_attention(isa, threads, SL_DTYPE_F16, 4096, 1, &c);
+                bench_attention(isa, threads, SL_DTYPE_F16, 32768, 1, &c);
+                bench_attention(isa, threads, SL_DTYPE_F16, 2048, 256, &c);
             }
         }
     }

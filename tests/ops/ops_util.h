@@ -9,7 +9,7 @@
 #include "base/limits.h"
 #include "base/rng.h"
 #include "base/sys.h"
-#include "cpu/cpu.h"
+#include "cpu/backend.h"
 #include "quant/float.h"
 
 #include <math.h>
@@ -25,8 +25,11 @@
 #define RED_PATTERN        0x7FC0DEADu /* a NaN nothing computes */
 #define MAX_THREADS_TESTED 8
 
-static const char *const isa_names[] = {"c", "avx2", "avx512"};
-static const enum sl_cpu_isa isas[] = {SL_ISA_C, SL_ISA_AVX2, SL_ISA_AVX512};
+/* Each instruction set includes the ones before it; the float operations end with avx512. */
+static const char *const isa_names[] = {"c", "avx2", "avx512", "avx512-vnni", "avx512-bf16", "amx"};
+static const enum sl_cpu_isa isas[] = {SL_ISA_C,           SL_ISA_AVX2,        SL_ISA_AVX512,
+                                       SL_ISA_AVX512_VNNI, SL_ISA_AVX512_BF16, SL_ISA_AMX};
+enum { N_ISAS = 6, N_FLOAT_ISAS = 3, ISA_VNNI = 3, ISA_BF16 = 4, ISA_AMX = 5 };
 
 static bool isa_available(int i)
 {
@@ -34,28 +37,42 @@ static bool isa_available(int i)
     return sl_cpu_isa_parse(isa_names[i], &isa, NULL) == 0;
 }
 
-static struct sl_backend *backends[3][MAX_THREADS_TESTED + 1];
-
-static struct sl_backend *backend(int isa, int n_threads)
+static void say_what_is_skipped(void)
 {
-    struct sl_backend **be = &backends[isa][n_threads];
+    for (int i = 0; i < N_ISAS; i++)
+        if (!isa_available(i))
+            printf("skipped: this machine has no %s\n", isa_names[i]);
+}
+
+static struct sl_backend *backends[2][N_ISAS][MAX_THREADS_TESTED + 1];
+
+/* exact: block formats are multiplied as floats. */
+static struct sl_backend *backend_of(int isa, int n_threads, bool exact)
+{
+    struct sl_backend **be = &backends[exact][isa][n_threads];
     if (*be == NULL) {
         struct sl_error err = {0};
-        if (sl_cpu_create(n_threads, isas[isa], be, &err) != 0)
+        struct sl_cpu_config cfg = {.n_threads = n_threads, .isa = isas[isa], .exact = exact};
+        if (sl_cpu_create(&cfg, be, &err) != 0)
             fail_msg("sl_cpu_create: %s", err.msg);
     }
     return *be;
 }
 
+static struct sl_backend *backend(int isa, int n_threads)
+{
+    return backend_of(isa, n_threads, false);
+}
+
 static int destroy_backends(void **state)
 {
     (void)state;
-    for (int i = 0; i < 3; i++)
-        for (int t = 0; t <= MAX_THREADS_TESTED; t++)
-            if (backends[i][t] != NULL) {
-                backends[i][t]->vt->destroy(backends[i][t]);
-                backends[i][t] = NULL;
-            }
+    struct sl_backend **all = &backends[0][0][0];
+    for (size_t i = 0; i < sizeof backends / sizeof *all; i++)
+        if (all[i] != NULL) {
+            all[i]->vt->destroy(all[i]);
+            all[i] = NULL;
+        }
     return 0;
 }
 
@@ -119,8 +136,9 @@ static void same_bits(const float *a, const float *b, size_t n, const char *what
                      (double)b[i]);
 }
 
-static void near_oracle(const float *a, const double *want, size_t n, double max_nmse,
-                        const char *what)
+/* Normalised mean square error, which must not be above max_nmse. */
+static double near_oracle(const float *a, const double *want, size_t n, double max_nmse,
+                          const char *what)
 {
     double err = 0, power = 0;
     for (size_t i = 0; i < n; i++) {
@@ -130,6 +148,7 @@ static void near_oracle(const float *a, const double *want, size_t n, double max
     }
     if (!(err <= max_nmse * power))
         fail_msg("%s: NMSE %g above %g", what, err / power, max_nmse);
+    return err / power;
 }
 
 /* ---------------------------------------------------------------- matrices */
@@ -187,13 +206,32 @@ static void matrix_free(struct matrix *m)
     sl_free(m->f32);
 }
 
-static struct sl_weight weight_of(struct sl_backend *be, const struct matrix *m)
+static struct sl_weight weight_for(struct sl_backend *be, enum sl_weight_use use,
+                                   const struct matrix *m)
 {
     struct sl_weight w;
     struct sl_error err = {0};
-    if (be->vt->weight_create(be, m->dtype, m->n_rows, m->n_cols, m->data, &w, &err) != 0)
+    if (be->vt->weight_create(be, use, m->dtype, m->n_rows, m->n_cols, m->data, &w, &err) != 0)
         fail_msg("weight_create: %s", err.msg);
     return w;
+}
+
+static struct sl_weight weight_of(struct sl_backend *be, const struct matrix *m)
+{
+    return weight_for(be, SL_USE_LINEAR, m);
+}
+
+/* What weight_route should say of a product's matrix. */
+static void expected_route(int isa, bool exact, enum sl_dtype t, char *out, size_t n)
+{
+    static const char *const i8[] = {"i8-c",    "i8-avx2", "i8-avx512",
+                                     "i8-vnni", "i8-vnni", "i8-amx"};
+    if (!exact && sl_i8_has_format(t))
+        snprintf(out, n, "%s", i8[isa]);
+    else if (!exact && t == SL_DTYPE_BF16 && isa >= ISA_BF16)
+        snprintf(out, n, "%s", isa >= ISA_AMX ? "bf16-amx" : "bf16-dot");
+    else
+        snprintf(out, n, "%s_%s", sl_dtype_info(t)->name, isa_names[SL_MIN(isa, N_FLOAT_ISAS - 1)]);
 }
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Every operation of the CPU backend: plain C against a double-precision oracle, every instruction
- * set against plain C bit for bit, and each row against itself in other batches, chunkings, page
- * sizes and thread counts bit for bit.
+ * The operations of the CPU backend in floats: plain C against a double-precision oracle, every
+ * instruction set against plain C bit for bit, and each row against itself in other batches and
+ * thread counts bit for bit. test_i8, test_bf16 and test_attention have the other products.
  *
  *   test_ops            checks
  *   test_ops --bench    measures the kernels and the machine's ceilings
@@ -9,7 +9,6 @@
  */
 #include "ops_util.h"
 
-#include "ops_attention.h"
 #include "ops_bench.h"
 
 #include "cpu/kernels.h"
@@ -46,13 +45,13 @@ static const struct linear_case linear_cases[] = {
     {31, 768, 64, 0, true}, {100, 80, 131, 0, true}, {13, 1100, 3, 2, true}, {6, 130, 4, 0, true},
 };
 
-static void linear_run(int isa, int n_threads, const struct matrix *m, const float *x, int64_t ld_x,
-                       const float *bias, int n, int64_t ld_out, float *out)
+static void linear_run(struct sl_backend *be, int isa, bool exact, const struct matrix *m,
+                       const float *x, int64_t ld_x, const float *bias, int n, int64_t ld_out,
+                       float *out)
 {
-    struct sl_backend *be = backend(isa, n_threads);
     struct sl_weight w = weight_of(be, m);
     char want[32];
-    snprintf(want, sizeof want, "%s_%s", sl_dtype_info(m->dtype)->name, isa_names[isa]);
+    expected_route(isa, exact, m->dtype, want, sizeof want);
     assert_string_equal(be->vt->weight_route(be, &w), want);
     struct sl_op_linear a = {
         .x = x, .ld_x = ld_x, .w = &w, .bias = bias, .n = n, .out = out, .ld_out = ld_out};
@@ -60,6 +59,7 @@ static void linear_run(int isa, int n_threads, const struct matrix *m, const flo
     be->vt->weight_destroy(be, &w);
 }
 
+/* Every format as the floats it stands for; test_i8 and test_bf16 check the other routes. */
 static void check_linear(enum sl_dtype t, const struct linear_case *c)
 {
     struct sl_rng rng = {(uint64_t)c->n_rows * 131 + (uint64_t)c->n, 0};
@@ -77,13 +77,14 @@ static void check_linear(enum sl_dtype t, const struct linear_case *c)
         for (int64_t k = 0; k < n_cols; k++)
             want[i] += (double)x[tok * ld_x + k] * (double)m.f32[row * n_cols + k];
     }
-    for (int isa = 0; isa < 3; isa++) {
+    for (int isa = 0; isa < N_FLOAT_ISAS; isa++) {
         for (int th = 1; isa_available(isa) && th <= 3; th += 2) {
             snprintf(what, sizeof what, "linear %s %s %lldx%lld T=%d threads=%d",
                      sl_dtype_info(t)->name, isa_names[isa], (long long)c->n_rows,
                      (long long)n_cols, c->n, th);
             struct red_buf out = red_alloc((size_t)(c->n * ld_out - c->pad));
-            linear_run(isa, th, &m, x, ld_x, c->bias ? bias : NULL, c->n, ld_out, out.p);
+            linear_run(backend_of(isa, th, true), isa, true, &m, x, ld_x, c->bias ? bias : NULL,
+                       c->n, ld_out, out.p);
             red_check(&out, c->pad == 0, what);
             for (int r = 0; r < c->n; r++)
                 memcpy(dense + r * c->n_rows, out.p + r * ld_out,
@@ -129,14 +130,16 @@ static void test_linear_rows_alone(void **state)
         float *x = floats(&rng, (size_t)(T * K), 1.0), *bias = floats(&rng, N, 1.0);
         float *alone = sl_malloc(T * N * sizeof(float)), *out = sl_malloc(T * N * sizeof(float));
         assert_true(alone != NULL && out != NULL);
-        for (int isa = 1; isa < 3; isa++) { /* plain C equals them: test_linear */
+        for (int isa = 1; isa < N_ISAS; isa++) { /* plain C equals them: test_linear, test_i8 */
             for (int r = 0; isa_available(isa) && r < T; r++)
-                linear_run(isa, 1, &m, x + r * K, K, bias, 1, N, alone + r * N);
+                linear_run(backend(isa, 1), isa, false, &m, x + r * K, K, bias, 1, N,
+                           alone + r * N);
             for (size_t i = 0; isa_available(isa) && i < SL_COUNT(batches) * 4; i++) {
                 int n = batches[i / 4], first = (int)sl_rng_below(&rng, (uint64_t)(T - n + 1));
                 snprintf(what, sizeof what, "linear %s %s row of %d", sl_dtype_info(m.dtype)->name,
                          isa_names[isa], n);
-                linear_run(isa, threads[i % 4], &m, x + first * K, K, bias, n, N, out);
+                linear_run(backend(isa, threads[i % 4]), isa, false, &m, x + first * K, K, bias, n,
+                           N, out);
                 same_bits(out, alone + first * N, (size_t)(n * N), what);
             }
         }
@@ -169,9 +172,9 @@ static void check_gated(enum sl_dtype tg, enum sl_dtype tu, enum sl_act act, int
                        : 0.5 * a * (1 + tanh(sqrt(2 / M_PI) * (a + 0.044715 * a * a * a)));
         want[i] = y * b;
     }
-    for (int isa = 0; isa < 3; isa++)
+    for (int isa = 0; isa < N_FLOAT_ISAS; isa++)
         for (int th = 1; isa_available(isa) && th <= 2; th++) {
-            struct sl_backend *be = backend(isa, th);
+            struct sl_backend *be = backend_of(isa, th, true);
             struct red_buf out = red_alloc(n_out);
             struct sl_weight wg = weight_of(be, &g), wu = weight_of(be, &u);
             struct sl_op_linear_gated_act a = {
@@ -214,16 +217,22 @@ static void test_weight_errors(void **state)
     struct sl_weight w;
     struct sl_error err;
     uint8_t data[64] = {0};
-    assert_int_equal(be->vt->weight_create(be, SL_DTYPE_Q4_K, 2, 255, data, &w, &err), SL_EFORMAT);
+    assert_int_equal(
+        be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_Q4_K, 2, 255, data, &w, &err),
+        SL_EFORMAT);
     assert_non_null(strstr(err.msg, "255"));
-    assert_int_equal(be->vt->weight_create(be, SL_DTYPE_F32, 0, 4, data, &w, &err), SL_EFORMAT);
-    assert_int_equal(be->vt->weight_create(be, SL_DTYPE_F32, 4, -1, data, &w, &err), SL_EFORMAT);
-    assert_int_equal(be->vt->weight_create(be, SL_DTYPE_COUNT, 1, 1, data, &w, &err),
+    assert_int_equal(be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, 0, 4, data, &w, &err),
+                     SL_EFORMAT);
+    assert_int_equal(be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, 4, -1, data, &w, &err),
+                     SL_EFORMAT);
+    assert_int_equal(be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_COUNT, 1, 1, data, &w, &err),
                      SL_EUNSUPPORTED);
-    assert_int_equal(be->vt->weight_create(be, SL_DTYPE_F32, INT64_MAX, 1 << 20, data, &w, &err),
-                     SL_ELIMIT);
-    assert_int_equal(be->vt->weight_create(be, SL_DTYPE_F32, 1, INT64_MAX, data, &w, &err),
-                     SL_ELIMIT);
+    assert_int_equal(
+        be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, INT64_MAX, 1 << 20, data, &w, &err),
+        SL_ELIMIT);
+    assert_int_equal(
+        be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, 1, INT64_MAX, data, &w, &err),
+        SL_ELIMIT);
 }
 
 /* ---------------------------------------------------------------- rows */
@@ -251,7 +260,7 @@ static void test_rmsnorm(void **state)
                     want[t * h + k] =
                         (double)(x[t * h + k] + y[t * h + k]) / sqrt(ss / h + 1e-5) * (double)w[k];
             }
-            for (int isa = 0; isa < 3; isa++)
+            for (int isa = 0; isa < N_FLOAT_ISAS; isa++)
                 for (int th = 1; isa_available(isa) && th <= 3; th += 2) {
                     struct sl_backend *be = backend(isa, th);
                     struct red_buf out = red_alloc(n_all), sum = red_alloc(n_all);
@@ -295,10 +304,10 @@ static void test_embed_and_gather(void **state)
         ids[i] = (int32_t)sl_rng_below(&rng, V);
     for (int t = 0; t < SL_DTYPE_COUNT; t++) {
         struct matrix m = matrix_make(&rng, (enum sl_dtype)t, V, H);
-        for (int isa = 0; isa < 3; isa++)
+        for (int isa = 0; isa < N_FLOAT_ISAS; isa++)
             for (int th = 1; isa_available(isa) && th <= 2; th++) {
                 struct sl_backend *be = backend(isa, th);
-                struct sl_weight w = weight_of(be, &m);
+                struct sl_weight w = weight_for(be, SL_USE_ROWS, &m);
                 struct red_buf out = red_alloc(T * H), rows = red_alloc(T * H);
                 struct sl_op_embed a = {ids, T, &w, th == 1 ? 1.0f : 22.6f, out.p};
                 be->vt->embed(be, &a);
@@ -326,7 +335,7 @@ static void test_rope_angles(void **state)
     static const int32_t pos[] = {0, 1, 2, 63, 1000, 4095, 131071, 16777215};
     static const float inv[] = {1.0f, 0.31622776f, 0.1f, 1e-4f, 5.3e-7f};
     struct sl_rope rope = {10, SL_ROPE_HALF, inv, 1.1f};
-    for (int isa = 0; isa < 3; isa++) {
+    for (int isa = 0; isa < N_FLOAT_ISAS; isa++) {
         if (!isa_available(isa))
             continue;
         struct red_buf out = red_alloc(SL_COUNT(pos) * 10);
@@ -355,7 +364,7 @@ static double ulps_off(float got, double want)
 static void test_exp(void **state)
 {
     (void)state;
-    struct sl_cpu_kernels k[3];
+    struct sl_cpu_kernels k[N_FLOAT_ISAS];
     double worst = 0;
     memset(k, 0, sizeof k);
     sl_cpu_kernels_c(&k[0]);
@@ -370,13 +379,13 @@ static void test_exp(void **state)
         float e = k[0].exp(x);
         if (x >= -103.9f && x < 88.7f)
             worst = fmax(worst, ulps_off(e, exp((double)x)));
-        for (int isa = 1; isa < 3; isa++)
+        for (int isa = 1; isa < N_FLOAT_ISAS; isa++)
             if (isa_available(isa))
                 assert_true(sl_f32_bits(k[isa].exp(x)) == sl_f32_bits(e));
     }
     if (worst > 2)
         fail_msg("exp is %g ulp off", worst);
-    for (int isa = 0; isa < 3; isa++) {
+    for (int isa = 0; isa < N_FLOAT_ISAS; isa++) {
         if (!isa_available(isa))
             continue;
         assert_true(k[isa].exp(0.0f) == 1.0f && k[isa].exp(-0.0f) == 1.0f);
@@ -407,7 +416,7 @@ static void test_activation_range(void **state)
     gate.data = (uint8_t *)g;
     ones.data = (uint8_t *)one;
     float x = 1.0f;
-    for (int isa = 0; isa < 3; isa++)
+    for (int isa = 0; isa < N_FLOAT_ISAS; isa++)
         for (int act = 0; isa_available(isa) && act < 2; act++) {
             struct sl_backend *be = backend(isa, 1);
             struct sl_weight wg = weight_of(be, &gate), wu = weight_of(be, &ones);
@@ -433,98 +442,6 @@ static void test_activation_range(void **state)
         }
 }
 
-/* ---------------------------------------------------------------- attention */
-
-static const struct att_case att_cases[] = {
-    {"mha", 40, 2, 2, 64, SL_DTYPE_F32, 0, 0, false, false, 64, SL_ROPE_HALF},
-    {"gqa-f16", 300, 4, 2, 64, SL_DTYPE_F16, 0, 0, false, true, 64, SL_ROPE_HALF},
-    {"gqa-bf16", 270, 6, 2, 48, SL_DTYPE_BF16, 0, 0, false, true, 48, SL_ROPE_INTERLEAVED},
-    {"window", 600, 2, 1, 32, SL_DTYPE_F32, 37, 0, false, false, 32, SL_ROPE_HALF},
-    {"window-wide", 560, 2, 1, 16, SL_DTYPE_F16, 300, 0, false, false, 16, SL_ROPE_HALF},
-    {"softcap-sinks", 290, 4, 1, 80, SL_DTYPE_F32, 0, 5.0f, true, false, 40, SL_ROPE_HALF},
-    {"odd-dims", 70, 3, 1, 20, SL_DTYPE_F16, 0, 0, true, true, 8, SL_ROPE_INTERLEAVED},
-    {"no-rope-tiny", 9, 1, 1, 1, SL_DTYPE_F32, 0, 0, false, false, 0, SL_ROPE_HALF},
-    {"mqa-40", 35, 40, 1, 32, SL_DTYPE_F32, 7, 2.0f, true, true, 32, SL_ROPE_HALF},
-    {"hd256", 33, 2, 1, 256, SL_DTYPE_BF16, 0, 0, false, true, 256, SL_ROPE_HALF},
-};
-
-static const struct att_way att_ways[] = {
-    {0, 1, 16, 7, true, 0},      {1, 1, 16, 1 << 20, false, 0}, {2, 1, 16, 1 << 20, false, 0},
-    {2, 1, 16, 1, false, 0},     {2, 2, 1, 64, true, 2},        {2, 3, 64, 33, true, 0},
-    {2, 8, 16, 100, true, 1},    {1, 3, 5, 50, true, 3},        {1, 2, 64, 1, false, 0},
-    {2, 3, 256, 256, false, 40},
-};
-
-static void check_attention(const struct att_case *c)
-{
-    struct sl_rng rng = {(uint64_t)c->n_tokens, 3};
-    struct att_data d = att_make(&rng, c);
-    size_t n = (size_t)(c->n_tokens * c->n_heads * c->head_dim);
-    float *ref = sl_malloc(n * sizeof *ref), *out = sl_malloc(n * sizeof *out);
-    double *want = sl_malloc(n * sizeof *want);
-    assert_true(ref != NULL && out != NULL && want != NULL);
-    struct att_way plain = {0, 1, 16, 1 << 20, false, 0};
-    snprintf(what, sizeof what, "attention %s c", c->name);
-    att_run(&d, &plain, ref);
-    att_oracle(&d, want);
-    near_oracle(ref, want, n, c->kv == SL_DTYPE_F32 ? 1e-11 : 1e-8, what);
-    for (size_t i = 0; i < SL_COUNT(att_ways); i++) {
-        const struct att_way *w = &att_ways[i];
-        if (!isa_available(w->isa))
-            continue;
-        snprintf(what, sizeof what, "attention %s %s block %d chunk %d threads %d mates %d",
-                 c->name, isa_names[w->isa], w->block_size, w->chunk, w->n_threads, w->n_mates);
-        att_run(&d, w, out);
-        same_bits(out, ref, n, what);
-    }
-    att_free(&d);
-    sl_free(ref);
-    sl_free(out);
-    sl_free(want);
-}
-
-static void test_attention(void **state)
-{
-    (void)state;
-    for (size_t i = 0; i < SL_COUNT(att_cases); i++)
-        check_attention(&att_cases[i]);
-}
-
-/* NaN in one row's q, k and v reaches no earlier row and no other sequence. */
-static void test_attention_nan_stays_in_its_row(void **state)
-{
-    (void)state;
-    struct att_case c = att_cases[1];
-    c.n_tokens = 50;
-    struct sl_rng rng = {8, 0};
-    struct att_data d = att_make(&rng, &c);
-    size_t row = (size_t)(c.n_heads * c.head_dim), kv_row = (size_t)(c.n_kv_heads * c.head_dim);
-    size_t n = 50 * row;
-    float *clean = sl_malloc(n * sizeof *clean), *out = sl_malloc(n * sizeof *out);
-    assert_true(clean != NULL && out != NULL);
-    for (int isa = 0; isa < 3; isa++) {
-        struct att_way way = {isa, 2, 16, 1 << 20, false, 0};
-        if (!isa_available(isa))
-            continue;
-        float keep[3] = {d.q[20 * row], d.k[30 * kv_row], d.v[31 * kv_row + 1]};
-        att_run(&d, &way, clean);
-        d.q[20 * row] = d.k[30 * kv_row] = d.v[31 * kv_row + 1] = NAN;
-        att_run(&d, &way, out);
-        d.q[20 * row] = keep[0];
-        d.k[30 * kv_row] = keep[1];
-        d.v[31 * kv_row + 1] = keep[2];
-        same_bits(out, clean, 20 * row, "rows before the NaN query");
-        same_bits(out + 21 * row, clean + 21 * row, 9 * row, "rows between");
-        assert_true(isnan(out[20 * row])); /* head 0 of the poisoned query */
-        assert_true(isnan(out[30 * row])); /* sees the NaN key */
-        assert_true(isnan(out[49 * row]));
-        assert_true(out[50 * row - 1] == out[50 * row - 1]); /* the other key head */
-    }
-    att_free(&d);
-    sl_free(clean);
-    sl_free(out);
-}
-
 static void test_linear_nan_stays_in_its_row(void **state)
 {
     (void)state;
@@ -532,14 +449,14 @@ static void test_linear_nan_stays_in_its_row(void **state)
     struct sl_rng rng = {4, 0};
     struct matrix m = matrix_make(&rng, SL_DTYPE_BF16, N, K);
     float *x = floats(&rng, T * K, 1.0), clean[T * N], out[T * N];
-    for (int isa = 0; isa < 3; isa++) {
+    for (int isa = 0; isa < N_ISAS; isa++) {
         if (!isa_available(isa))
             continue;
-        linear_run(isa, 1, &m, x, K, NULL, T, N, clean);
+        linear_run(backend(isa, 1), isa, false, &m, x, K, NULL, T, N, clean);
         float keep[2] = {x[4 * K + 299], x[6 * K]};
         x[4 * K + 299] = NAN;
         x[6 * K] = INFINITY;
-        linear_run(isa, 1, &m, x, K, NULL, T, N, out);
+        linear_run(backend(isa, 1), isa, false, &m, x, K, NULL, T, N, out);
         x[4 * K + 299] = keep[0];
         x[6 * K] = keep[1];
         for (int i = 0; i < T * N; i++) {
@@ -570,8 +487,10 @@ static void test_isa_names(void **state)
     assert_non_null(strstr(err.msg, "avx512"));
     assert_int_equal(sl_cpu_isa_parse("", &isa, &err), SL_EINVAL);
     struct sl_backend *be;
-    assert_int_equal(sl_cpu_create(-1, SL_ISA_C, &be, &err), SL_EINVAL);
-    assert_int_equal(sl_cpu_create(SL_MAX_THREADS + 1, SL_ISA_C, &be, &err), SL_EINVAL);
+    struct sl_cpu_config cfg = {.n_threads = -1, .isa = SL_ISA_C};
+    assert_int_equal(sl_cpu_create(&cfg, &be, &err), SL_EINVAL);
+    cfg.n_threads = SL_MAX_THREADS + 1;
+    assert_int_equal(sl_cpu_create(&cfg, &be, &err), SL_EINVAL);
     assert_string_equal(backend(0, 2)->vt->isa(backend(0, 2)), "c");
     assert_int_equal(backend(0, 2)->vt->n_threads(backend(0, 2)), 2);
     assert_string_equal(sl_op_name(SL_OP_linear), "linear");
@@ -602,7 +521,7 @@ static void test_create_failures(void **state)
     sl_sys = &sys;
     for (int i = 0; i < 5; i++) {
         threads_left = i;
-        int rc = sl_cpu_create(6, SL_ISA_AUTO, &be, &err);
+        int rc = sl_cpu_create(&(struct sl_cpu_config){.n_threads = 6}, &be, &err);
         assert_int_equal(rc, SL_ENOMEM);
         assert_null(be);
     }
@@ -611,7 +530,7 @@ static void test_create_failures(void **state)
     int n = 0, rc = SL_ENOMEM;
     for (; rc != 0 && n < 100; n++) {
         allocs_left = n;
-        rc = sl_cpu_create(2, SL_ISA_AUTO, &be, &err);
+        rc = sl_cpu_create(&(struct sl_cpu_config){.n_threads = 2}, &be, &err);
         assert_true(rc == 0 || rc == SL_ENOMEM);
     }
     sl_sys = &sl_sys_real;
@@ -640,7 +559,8 @@ static void test_threads(void **state)
     static const int counts[] = {1, 2, 5, 24, SL_MAX_THREADS};
     for (size_t c = 0; c < SL_COUNT(counts); c++) {
         struct sl_backend *be;
-        if (sl_cpu_create(counts[c], SL_ISA_AUTO, &be, &err) != 0)
+        struct sl_cpu_config cfg = {.n_threads = counts[c]};
+        if (sl_cpu_create(&cfg, &be, &err) != 0)
             fail_msg("%s", err.msg);
         struct sl_weight w = weight_of(be, &m);
         for (int i = 0; i < (counts[c] > 24 ? 20 : QUICK ? 100 : 300); i++) {
@@ -680,23 +600,33 @@ static void test_no_allocation_in_ops(void **state)
     be->vt->linear(be, &a);
     sl_alloc_guard_arm(false);
     assert_true(sl_alloc_guard_count() == before);
+    be->vt->weight_destroy(be, &w);
     matrix_free(&m);
     sl_free(x);
 }
 
 static void print_support(void)
 {
+    static const uint8_t data[2048];
     printf("%-8s", "format");
-    for (int isa = 0; isa < 3; isa++)
-        printf(" %-16s", isa_available(isa) ? isa_names[isa] : "-");
+    for (int isa = 0; isa < N_ISAS; isa++)
+        printf(" %-16s", isa_names[isa]);
     printf("\n");
     for (int t = 0; t < SL_DTYPE_COUNT; t++) {
-        struct sl_weight w = {.dtype = (enum sl_dtype)t};
         printf("%-8s", sl_dtype_info((enum sl_dtype)t)->name);
-        for (int isa = 0; isa < 3; isa++)
-            printf(" %-16s", isa_available(isa)
-                                 ? backend(isa, 1)->vt->weight_route(backend(isa, 1), &w)
-                                 : "-");
+        for (int isa = 0; isa < N_ISAS; isa++) {
+            char route[32];
+            expected_route(isa, false, (enum sl_dtype)t, route, sizeof route);
+            if (isa_available(isa)) { /* else what test_linear wants where there is one */
+                struct matrix m = {
+                    (uint8_t *)0, (uint8_t *)(uintptr_t)data, (enum sl_dtype)t, 1, 256, NULL};
+                struct sl_backend *be = backend(isa, 1);
+                struct sl_weight w = weight_of(be, &m);
+                snprintf(route, sizeof route, "%s", be->vt->weight_route(be, &w));
+                be->vt->weight_destroy(be, &w);
+            }
+            printf(" %-16s", route);
+        }
         printf("\n");
     }
 }
@@ -717,8 +647,6 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_linear_rows_alone),
         cmocka_unit_test(test_linear_gated_act),
         cmocka_unit_test(test_linear_nan_stays_in_its_row),
-        cmocka_unit_test(test_attention),
-        cmocka_unit_test(test_attention_nan_stays_in_its_row),
         cmocka_unit_test(test_no_allocation_in_ops),
     };
     if (argc > 1 && strcmp(argv[1], "--support") == 0) {
@@ -731,5 +659,6 @@ int main(int argc, char **argv)
         destroy_backends(NULL);
         return 0;
     }
+    say_what_is_skipped();
     return cmocka_run_group_tests(tests, NULL, destroy_backends);
 }

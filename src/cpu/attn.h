@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: MIT
+ * attn.h - the two products of attention over tiles of the KV pages, one function per format of the
+ * pages, and what one thread works in.
+ *
+ * Two routes. On the float route pages become floats (in registers, or in L1 for many queries) and
+ * every number is one chain of fma: the same bits in C, AVX2 and AVX-512. On the BF16 route queries
+ * and probabilities are rounded to BF16 and the processor's dot instruction does the rest. Which
+ * one a format takes depends on the instruction set alone, never on the shape.
+ *
+ * A block is up to SL_ATTN_QUERY query vectors (rows of a span x heads that share a key head) and
+ * the tiles of one split, so that a kernel may shape its register tiles as it likes.
+ */
+#ifndef SL_CPU_ATTN_H
+#define SL_CPU_ATTN_H
+
+#include "base/limits.h"
+#include "cpu/kernels.h"
+
+#define SL_ATTN_TILES  (SL_CPU_SPLIT / SL_KV_TILE) /* of a split */
+#define SL_ATTN_QUERY  64                          /* query vectors of a block at most */
+#define SL_ATTN_FLOATS 16384                       /* and their dimensions together */
+#define SL_ATTN_GROUP  4                           /* tiles made floats, or BF16, at a time */
+#define SL_ATTN_AHEAD  4 /* tiles a kernel asks for before it reads them */
+
+/* A query in BF16 is padded to whole steps of the widest instruction. */
+#define SL_ATTN_LD16(dim) (((dim) + 31) / 32 * 32)
+
+/* n tiles of a split, in ascending order. tiles[i + SL_ATTN_AHEAD] can be read as a pointer for
+ * every i < n: what will be wanted next, as pages lie anywhere and no hardware can guess. */
+struct sl_attn_tiles {
+    const uint8_t *const *tiles;
+    int n;
+    int dim;       /* padded head dimension */
+    void *scratch; /* SL_ATTN_GROUP tiles of floats, 64-byte aligned */
+};
+
+struct sl_attn_kernels {
+    const char *name[SL_DTYPE_COUNT]; /* of the route: "float", "bf16-dot" */
+    bool bf16[SL_DTYPE_COUNT];        /* the format takes the BF16 route */
+    /* score [n_q, SL_CPU_SPLIT], in columns 0 .. 16 n - 1: query times key. query is float [n_q,
+     * dim], or BF16 [n_q, SL_ATTN_LD16(dim)]. */
+    void (*scores[SL_DTYPE_COUNT])(const struct sl_attn_tiles *t, const void *query, int n_q,
+                                   float *score);
+    /* o [n_q, dim] += p [n_q, SL_CPU_SPLIT] (columns 0 .. 16 n - 1) times the values, float or
+     * BF16. */
+    void (*values[SL_DTYPE_COUNT])(const struct sl_attn_tiles *t, const void *p, int n_q, float *o);
+    /* n floats, a multiple of 16, to BF16, nearest even; subnormals may become zero. */
+    void (*narrow)(const float *x, int n, uint16_t *out);
+};
+
+struct sl_attn_scratch {
+    _Alignas(64) float query[SL_ATTN_FLOATS];
+    float o[SL_ATTN_FLOATS];     /* of a split */
+    float state[SL_ATTN_FLOATS]; /* of the splits so far */
+    float score[SL_ATTN_QUERY * SL_CPU_SPLIT];
+    uint16_t query16[SL_ATTN_FLOATS + SL_ATTN_QUERY * 16];
+    uint16_t p16[SL_ATTN_QUERY * SL_CPU_SPLIT];
+    _Alignas(64) float kv[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM];
+    float clean[SL_KV_TILE * SL_MAX_HEAD_DIM]; /* a tile of values without what a row may not see */
+    float split_ml[SL_ATTN_QUERY * 2], state_ml[SL_ATTN_QUERY * 2];
+};
+
+void sl_attn_kernels_c(struct sl_attn_kernels *k);
+void sl_attn_kernels_avx2(struct sl_attn_kernels *k);
+void sl_attn_kernels_avx512(struct sl_attn_kernels *k);
+void sl_attn_kernels_avx512bf16(struct sl_attn_kernels *k);
+
+/* A head vector [dim], padded with zeros, to its slot of a tile of K or of V. It is in the tile's
+ * format already, or float for Q8_0. */
+void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot);
+void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot);
+
+/* Is every number in a tile of values finite? */
+bool sl_attn_finite(enum sl_dtype dtype, const uint8_t *tile, int dim);
+/* A copy of it whose values of positions outside [lo, hi) are zero. */
+void sl_attn_clean(enum sl_dtype dtype, const uint8_t *tile, int dim, int lo, int hi, uint8_t *out);
+
+#endif

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT
+ * Into the tiles of the KV pages, and the rare tile that must be cleaned before it is used. One
+ * code path for every instruction set: what is written to a page is the same everywhere.
+ */
+#include "cpu/attn.h"
+
+#include "base/check.h"
+#include "quant/float.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---------------------------------------------------------------- codes of Q8_0 */
+
+/* Codes and scale of n values. A block with a number that is not finite reads as NaN: code times
+ * NaN. */
+static uint16_t quantize(const float *x, int n, int8_t *codes)
+{
+    float top = 0.0f;
+    bool finite = true;
+    for (int i = 0; i < n; i++) {
+        float a = fabsf(x[i]);
+        top = a > top ? a : top;
+        finite &= a <= 3.4028235e38f;
+    }
+    uint16_t scale = sl_f32_to_f16(finite ? top / 127.0f : NAN);
+    float d = sl_f16_to_f32(scale);
+    /* the scale as it is stored may be smaller than the exact one: at most 127 all the same */
+    for (int i = 0; i < n; i++) {
+        float c = d > 0.0f && d <= 65504.0f ? x[i] / d : 0.0f;
+        c = SL_MIN(SL_MAX(c, -127.0f), 127.0f);
+        codes[i] = (int8_t)((c + 0x1.8p23f) - 0x1.8p23f); /* to nearest even */
+    }
+    return scale;
+}
+
+static uint8_t *scale_at(uint8_t *tile, int dim, int block, int slot)
+{
+    return tile + SL_KV_TILE * dim + (block * SL_KV_TILE + slot) * 2;
+}
+
+static void quantize_head(const float *x, int dim, uint8_t *tile, int slot, int8_t *codes)
+{
+    for (int b = 0; b * SL_KV_SCALE < dim; b++) {
+        int n = SL_MIN(SL_KV_SCALE, dim - b * SL_KV_SCALE);
+        uint16_t d = quantize(x + b * SL_KV_SCALE, n, codes + b * SL_KV_SCALE);
+        sl_store_u16(scale_at(tile, dim, b, slot), d);
+    }
+}
+
+/* ---------------------------------------------------------------- store */
+
+void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot)
+{
+    if (dtype == SL_DTYPE_F32) {
+        for (int d = 0; d < dim; d++)
+            memcpy(tile + (d * SL_KV_TILE + slot) * 4, (const float *)row + d, 4);
+    } else if (dtype == SL_DTYPE_Q8_0) {
+        int8_t codes[SL_MAX_HEAD_DIM];
+        quantize_head(row, dim, tile, slot, codes);
+        for (int d = 0; d < dim; d += 2)
+            memcpy(tile + (d / 2 * SL_KV_TILE + slot) * 2, codes + d, 2);
+    } else {
+        for (int d = 0; d < dim; d += 2)
+            memcpy(tile + (d / 2 * SL_KV_TILE + slot) * 4, (const uint16_t *)row + d, 4);
+    }
+}
+
+void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot)
+{
+    uint8_t *pair = tile + slot % 2 * (dtype == SL_DTYPE_Q8_0 ? 1 : 2);
+    if (dtype == SL_DTYPE_F32) {
+        memcpy(tile + slot * dim * 4, row, (size_t)dim * 4);
+    } else if (dtype == SL_DTYPE_Q8_0) {
+        int8_t codes[SL_MAX_HEAD_DIM];
+        quantize_head(row, dim, tile, slot, codes);
+        for (int d = 0; d < dim; d++)
+            pair[(slot / 2 * dim + d) * 2] = (uint8_t)codes[d];
+    } else {
+        for (int d = 0; d < dim; d++)
+            memcpy(pair + (slot / 2 * dim + d) * 4, (const uint16_t *)row + d, 2);
+    }
+}
+
+/* ---------------------------------------------------------------- clean */
+
+/* Adding one to an exponent of all ones carries into the bit of the sign, which was masked out. */
+bool sl_attn_finite(enum sl_dtype dtype, const uint8_t *tile, int dim)
+{
+    uint64_t mask = 0x7C007C007C007C00u, one = 0x0400040004000400u, carry = 0x8000800080008000u;
+    size_t n = (size_t)(SL_KV_TILE * dim) * 2;
+    if (dtype == SL_DTYPE_F32) {
+        mask = 0x7F8000007F800000u, one = 0x0080000000800000u, carry = 0x8000000080000000u;
+        n *= 2;
+    } else if (dtype == SL_DTYPE_BF16) {
+        mask = 0x7F807F807F807F80u, one = 0x0080008000800080u;
+    } else if (dtype == SL_DTYPE_Q8_0) { /* its scales alone */
+        tile += SL_KV_TILE * dim;
+        n = SL_CEIL_DIV((size_t)dim, SL_KV_SCALE) * SL_KV_TILE * 2;
+    }
+    uint64_t seen = 0;
+    for (size_t i = 0; i < n; i += 32) {
+        uint64_t w[4];
+        memcpy(w, tile + i, sizeof w);
+        seen |= ((w[0] & mask) + one) | ((w[1] & mask) + one) | ((w[2] & mask) + one) |
+                ((w[3] & mask) + one);
+    }
+    return (seen & carry) == 0;
+}
+
+void sl_attn_clean(enum sl_dtype dtype, const uint8_t *tile, int dim, int lo, int hi, uint8_t *out)
+{
+    memcpy(out, tile, sl_kv_tile_bytes(dtype, dim));
+    for (int slot = 0; slot < SL_KV_TILE; slot++) {
+        if (lo <= slot && slot < hi)
+            continue;
+        if (dtype == SL_DTYPE_F32)
+            memset(out + slot * dim * 4, 0, (size_t)dim * 4);
+        else if (dtype == SL_DTYPE_Q8_0) /* any code times zero */
+            for (int b = 0; b * SL_KV_SCALE < dim; b++)
+                sl_store_u16(scale_at(out, dim, b, slot), 0);
+        else
+            for (int d = 0; d < dim; d++)
+                sl_store_u16(out + ((slot / 2 * dim + d) * 2 + slot % 2) * 2, 0);
+    }
+}

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT
+ * i8.h - matrices in whole-number arithmetic: the layouts of packed weights and quantised
+ * activations, and the kernels over them.
+ *
+ * A row of activations is cut into groups of 256 columns, each int8 with one float scale. A weight
+ * of a block format is a whole number times scales of its group. Sums over a group are therefore
+ * exact in int32, in any order and on any instruction set; what is rounded is one chain per output
+ * over the groups in ascending order:
+ *
+ *     acc = fma((float)I, d * x.d, acc)          I = sum over sub-blocks s of
+ *                                                    scale[s] * sum of (code - zero) * x
+ *     acc = fma((float)J, -dmin * x.d, acc)      J = sum over s of min[s] * sum of x (K formats)
+ *
+ * so that plain C, AVX2, VNNI and AMX give the same bits, for one token or a thousand.
+ *
+ * Packed weights. Sixteen rows make a panel (rows behind the end are zero), a panel is its groups
+ * one after the other, a group is a head and its strips of 64 columns, the last group as many as it
+ * needs (missing columns are zero). Codes lie as the dot instructions of x86 want them: a quad is
+ * 64 bytes, byte 4 * r + j is the code of row r, column 4 * q + j; a strip has sixteen quads.
+ * Formats of four and more bits keep eight vectors of low bits: vector i has quad i of the strip in
+ * the low and quad i + 8 in the high halves of its bytes.
+ *
+ *   format  sub-block  head of a group                                strip
+ *   Q8_0    256        f32 d[16]                                      16 quads of code + 128
+ *   Q4_0    32         f32 d[16], s16 scale[4][16][2]                 8 vectors
+ *   Q4_K    32         f16 d[16], f16 dmin[16], packed[3][16]         8 vectors
+ *   Q5_K    32         as Q4_K                                        fifth[2], 8 vectors
+ *   Q6_K    16         f32 d[16], s8 scale[4][16][4]                  high[4], 8 vectors
+ *
+ * scale of Q4_0: [strip][row][sub-block of the strip]. packed of the K formats: a dword a row, each
+ * of its 16-bit halves (bits 0..5, 6..11, 12..15) holding numbers of an even and an odd sub-block;
+ * with a, b, c for the halves of the three dwords, pair p = sub-blocks (2 p, 2 p + 1) is
+ *     scale  a & 63, a >> 6 & 63, b & 63, b >> 6 & 63
+ *     min    c & 63, c >> 6 & 63, a >> 12 | (c >> 8 & 48), b >> 12 | (c >> 10 & 48)
+ * fifth[h] of Q5_K: bit i of a byte belongs to quad 8 * h + i. high[i] of Q6_K: bits 2 f, 2 f + 1
+ * of a byte belong to quad 4 * f + i (f = sub-block of the strip); its scales lie in the order 0,
+ * 2, 1, 3, so that the even and the odd bytes are pairs of neighbours.
+ *
+ * Q8_0 and Q4_0 have one f16 scale per 32 columns in the file. Q8_0 is requantised to one scale per
+ * group (to the nearest, at load); the scales of Q4_0 become whole numbers -2047..2047 times one
+ * float. The K formats are kept exactly. docs/DETERMINISM.md says what that costs.
+ */
+#ifndef SL_CPU_I8_H
+#define SL_CPU_I8_H
+
+#include "ops/ops.h"
+
+#define SL_I8_GROUP  256 /* columns; part of the bits */
+#define SL_I8_PANEL  16  /* rows that lie side by side */
+#define SL_I8_PANELS 4   /* panels worked on together; this and what follows never changes bits */
+#define SL_I8_TOKENS 256 /* tokens of a block */
+#define SL_I8_STREAM 12  /* up to so many tokens, dot is best given one panel after the other */
+
+/* A group whose largest magnitude is below this counts as zero: 127 / it must be finite. */
+#define SL_I8_TINY 0x1p-100f
+
+/* One group of one token's activations. */
+struct sl_i8_x {
+    _Alignas(64) int8_t q[SL_I8_GROUP]; /* round(x / d), 0 behind the last column */
+    int16_t sum16[16];                  /* of each 16 q */
+    int16_t sum32[8];                   /* of each 32 */
+    int16_t sum128[2];                  /* of each half */
+    float d; /* largest magnitude / 127; 0 below SL_I8_TINY; NaN if the group holds NaN or Inf */
+};
+
+/* One thread's room for unpacked codes; each instruction set has its own use of it. */
+#define SL_I8_SCRATCH_BYTES (64 << 10)
+struct sl_i8_scratch {
+    _Alignas(64) uint8_t bytes[SL_I8_SCRATCH_BYTES];
+};
+
+struct sl_i8_kernels {
+    const char *name; /* "i8-vnni" */
+    /* Columns [0, k) of one token to SL_CEIL_DIV(k, 256) groups. */
+    void (*quantize)(const float *x, int64_t k, struct sl_i8_x *out);
+    /* acc [n_tok, SL_I8_PANELS * 16] (+)= group g of n_panels <= SL_I8_PANELS panels of w, from
+     * panel p on, times group g of n_tok tokens; x points at token 0's group 0, tokens ld_x groups
+     * apart. first: acc starts at zero. */
+    void (*dot)(const struct sl_weight *w, int64_t p, int n_panels, int64_t g,
+                const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first,
+                struct sl_i8_scratch *s);
+};
+
+/* Where things are in a packed matrix. */
+struct sl_i8_layout {
+    size_t head_bytes, strip_bytes;  /* of a group; of 64 columns */
+    size_t group_bytes, panel_bytes; /* the last group of a panel may be shorter */
+    int64_t n_groups, n_panels;
+    int last_strips; /* of the last group; the others have four */
+};
+
+bool sl_i8_has_format(enum sl_dtype t);
+struct sl_i8_layout sl_i8_layout(enum sl_dtype t, int64_t n_rows, int64_t n_cols);
+/* Packs panel p of the file's rows; panels are independent of each other. */
+void sl_i8_pack(enum sl_dtype t, int64_t n_rows, int64_t n_cols, const uint8_t *rows, int64_t p,
+                uint8_t *panel);
+size_t sl_i8_scratch_bytes(void);
+
+/* Each fills what it does better than the one before. */
+void sl_i8_kernels_c(struct sl_i8_kernels *k);
+void sl_i8_kernels_avx2(struct sl_i8_kernels *k);
+void sl_i8_kernels_avx512(struct sl_i8_kernels *k);
+void sl_i8_kernels_avx512vnni(struct sl_i8_kernels *k);
+void sl_i8_kernels_amx(struct sl_i8_kernels *k); /* falls back on the former for few tokens */
+
+#endif

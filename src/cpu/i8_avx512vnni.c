@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT
+ * Whole-number products for AVX-512 with VNNI.
+ */
+#include "base/check.h"
+#include "cpu/i8.h"
+#include "quant/float.h"
+
+#define I8_VNNI 1
+#include "cpu/vec_i8_avx512.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "cpu/i8_tmpl.c"
+
+void sl_i8_kernels_avx512vnni(struct sl_i8_kernels *k)
+{
+    *k = (struct sl_i8_kernels){.name = "i8-vnni", .quantize = i8_quantize, .dot = i8_dot};
+}

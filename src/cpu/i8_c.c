@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: MIT
+ * Whole-number products in plain C: the reference of i8.h's layouts and of its arithmetic.
+ */
+#include "cpu/i8.h"
+
+#include "base/check.h"
+#include "quant/float.h"
+
+#include <math.h>
+
+#define ROWS SL_I8_PANEL
+
+/* A group of a panel, unpacked. Formats without sub-blocks have scale 1. */
+struct group {
+    uint8_t code[ROWS][SL_I8_GROUP];
+    int32_t scale[ROWS][SL_I8_GROUP / 16]; /* of each 16 columns */
+    int32_t min[ROWS][SL_I8_GROUP / 32];
+    float d[ROWS], dmin[ROWS];
+    int zero; /* the code that stands for 0 */
+    bool has_min;
+};
+
+static void quantize_group(const float *x, int n, struct sl_i8_x *out)
+{
+    uint32_t top = 0; /* magnitudes compare as their bits do, NaN above all */
+    *out = (struct sl_i8_x){.d = 0};
+    for (int i = 0; i < n; i++)
+        top = SL_MAX(top, sl_f32_bits(x[i]) & 0x7FFFFFFFu);
+    float amax = sl_f32_of_bits(top);
+    if (top >= 0x7F800000u) {
+        out->d = NAN;
+        return;
+    }
+    if (amax < SL_I8_TINY)
+        return;
+    float inv = 127.0f / amax;
+    out->d = amax / 127.0f;
+    for (int i = 0; i < n; i++)
+        out->q[i] = (int8_t)rintf(x[i] * inv);
+    for (int i = 0; i < SL_I8_GROUP; i++) {
+        out->sum16[i / 16] = (int16_t)(out->sum16[i / 16] + out->q[i]);
+        out->sum32[i / 32] = (int16_t)(out->sum32[i / 32] + out->q[i]);
+        out->sum128[i / 128] = (int16_t)(out->sum128[i / 128] + out->q[i]);
+    }
+}
+
+static void quantize(const float *x, int64_t k, struct sl_i8_x *out)
+{
+    for (int64_t i = 0; i < k; i += SL_I8_GROUP)
+        quantize_group(x + i, (int)SL_MIN(k - i, SL_I8_GROUP), out++);
+}
+
+static uint16_t half_of(const uint8_t *packed, int dword, int r, int half)
+{
+    return sl_load_u16(packed + 64 * dword + 4 * r + 2 * half);
+}
+
+static void unpack_qk_head(const uint8_t *head, int r, struct group *u)
+{
+    u->has_min = true;
+    u->d[r] = sl_f16_to_f32(sl_load_u16(head + 2 * r));
+    u->dmin[r] = sl_f16_to_f32(sl_load_u16(head + 32 + 2 * r));
+    for (int half = 0; half < 2; half++) {
+        int a = half_of(head + 64, 0, r, half), b = half_of(head + 64, 1, r, half);
+        int c = half_of(head + 64, 2, r, half);
+        int scale[4] = {a & 63, a >> 6 & 63, b & 63, b >> 6 & 63};
+        int min[4] = {c & 63, c >> 6 & 63, a >> 12 | (c >> 8 & 48), b >> 12 | (c >> 10 & 48)};
+        for (int p = 0; p < 4; p++) {
+            int s = 2 * p + half;
+            u->scale[r][2 * s] = u->scale[r][2 * s + 1] = scale[p];
+            u->min[r][s] = min[p];
+        }
+    }
+}
+
+static void unpack_head(enum sl_dtype t, const uint8_t *head, int r, struct group *u)
+{
+    static const int place[4] = {0, 2, 1, 3}; /* of a sub-block's scale in Q6_K */
+    if (t == SL_DTYPE_Q4_K || t == SL_DTYPE_Q5_K) {
+        unpack_qk_head(head, r, u);
+        return;
+    }
+    u->zero = t == SL_DTYPE_Q8_0 ? 128 : t == SL_DTYPE_Q4_0 ? 8 : 32;
+    memcpy(&u->d[r], head + 4 * r, sizeof u->d[r]);
+    for (int s = 0; s < SL_I8_GROUP / 16; s++) {
+        if (t == SL_DTYPE_Q8_0)
+            u->scale[r][s] = 1;
+        else if (t == SL_DTYPE_Q4_0)
+            u->scale[r][s] = (int16_t)half_of(head + 64, s / 4, r, s / 2 % 2);
+        else
+            u->scale[r][s] = (int8_t)head[64 + 64 * (s / 4) + 4 * r + place[s % 4]];
+    }
+}
+
+/* Code of column c of the strip, row r. */
+static int code_of(enum sl_dtype t, const uint8_t *strip, int r, int c)
+{
+    int q = c / 4, i = q % 8, at = 4 * r + c % 4;
+    const uint8_t *low = strip + (t == SL_DTYPE_Q5_K ? 128 : t == SL_DTYPE_Q6_K ? 256 : 0);
+    if (t == SL_DTYPE_Q8_0)
+        return strip[64 * q + at];
+    int code = low[64 * i + at] >> q / 8 * 4 & 15;
+    if (t == SL_DTYPE_Q5_K)
+        code |= (strip[64 * (q / 8) + at] >> i & 1) << 4;
+    if (t == SL_DTYPE_Q6_K)
+        code |= (strip[64 * (q % 4) + at] >> q / 4 * 2 & 3) << 4;
+    return code;
+}
+
+static void unpack(enum sl_dtype t, const struct sl_i8_layout *l, const uint8_t *at, int n_cols,
+                   struct group *u)
+{
+    *u = (struct group){.zero = 0};
+    for (int r = 0; r < ROWS; r++) {
+        unpack_head(t, at, r, u);
+        for (int c = 0; c < n_cols; c++)
+            u->code[r][c] = (uint8_t)code_of(
+                t, at + l->head_bytes + (size_t)(c / 64) * l->strip_bytes, r, c % 64);
+    }
+}
+
+static float row_dot(const struct group *u, int r, const struct sl_i8_x *x, int n_cols, float acc)
+{
+    int32_t sum = 0, mins = 0;
+    for (int s = 0; s < n_cols / 16; s++) {
+        int32_t part = 0;
+        for (int c = 16 * s; c < 16 * s + 16; c++)
+            part += (u->code[r][c] - u->zero) * x->q[c];
+        sum += u->scale[r][s] * part;
+    }
+    acc = fmaf((float)sum, u->d[r] * x->d, acc);
+    if (!u->has_min)
+        return acc;
+    for (int s = 0; s < n_cols / 32; s++)
+        mins += u->min[r][s] * x->sum32[s];
+    return fmaf((float)mins, -(u->dmin[r] * x->d), acc);
+}
+
+static void dot(const struct sl_weight *w, int64_t p, int n_panels, int64_t g,
+                const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first,
+                struct sl_i8_scratch *s)
+{
+    struct sl_i8_layout l = sl_i8_layout(w->dtype, w->n_rows, w->n_cols);
+    int n_cols = g + 1 < l.n_groups ? SL_I8_GROUP : 64 * l.last_strips;
+    struct group *u = (struct group *)(void *)s->bytes;
+    _Static_assert(sizeof *u <= SL_I8_SCRATCH_BYTES, "fits");
+    for (int i = 0; i < n_panels; i++) {
+        const uint8_t *at = (const uint8_t *)w->data + (size_t)(p + i) * l.panel_bytes;
+        unpack(w->dtype, &l, at + (size_t)g * l.group_bytes, n_cols, u);
+        for (int t = 0; t < n_tok; t++) {
+            float *a = acc + (t * SL_I8_PANELS + i) * ROWS;
+            for (int r = 0; r < ROWS; r++)
+                a[r] = row_dot(u, r, &x[t * ld_x + g], n_cols, first ? 0.0f : a[r]);
+        }
+    }
+}
+
+void sl_i8_kernels_c(struct sl_i8_kernels *k)
+{
+    *k = (struct sl_i8_kernels){.name = "i8-c", .quantize = quantize, .dot = dot};
+}

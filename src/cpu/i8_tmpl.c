@@ -1,0 +1,510 @@
+/* SPDX-License-Identifier: MIT
+ * Whole-number products (i8.h) in terms of the sixteen 32-bit lanes of vec_i8_avx2.h and
+ * vec_i8_avx512.h, included by i8_avx2.c, i8_avx512.c and i8_avx512vnni.c. A lane is a row of a
+ * panel.
+ *
+ * Few tokens (stream): codes go from the packed panel through registers into sums, four tokens at a
+ * time. The panel is one long stream, which processors fetch ahead better without being told to:
+ * prefetch instructions cost a tenth to a third here. Many tokens: the codes of up to four panels
+ * are laid out as plain quads in the scratch, which stays in L1, and tiles of panels x tokens pass
+ * over them.
+ */
+#ifdef SL_DEBUG
+#define UNROLL
+#else
+#define UNROLL _Pragma("GCC unroll 16")
+#endif
+
+enum i8_kind { KIND_Q8_0, KIND_Q4_0, KIND_QK, KIND_Q6_K };
+
+struct i8_format { /* constant, so that everything about it is inlined */
+    enum i8_kind kind;
+    int head, strip, low_at; /* bytes; where the vectors of low bits are in a strip */
+    int sub_quads;           /* of a sub-block */
+    int n_exact;             /* quads whose products, two codes at a time, fit 16 bits as a sum */
+};
+
+static const struct i8_format i8_q8_0 = {KIND_Q8_0, 64, 1024, 0, 64, 1};
+static const struct i8_format i8_q4_0 = {KIND_Q4_0, 320, 512, 0, 8, 8};
+static const struct i8_format i8_q4_k = {KIND_QK, 256, 512, 0, 8, 8};
+static const struct i8_format i8_q5_k = {KIND_QK, 256, 640, 128, 8, 4};
+static const struct i8_format i8_q6_k = {KIND_Q6_K, 320, 768, 256, 4, 2};
+
+#define PASS       4 /* tokens that share a pass over a packed group */
+#define MAX_PAIRS  8
+#define STEP(f)    (I8_VNNI ? (f).sub_quads : (f).n_exact) /* quads between two vi_scaled */
+#define N_PAIRS(f) ((f).kind == KIND_Q6_K ? 8 : 4)
+
+/* The whole numbers of a group's head, as the products want them. */
+struct i8_head {
+    v16i scale[16];       /* of each sub-block, vi_scale_even or _odd */
+    v16i pair[MAX_PAIRS]; /* minima, or scale * zero, of neighbouring sub-blocks */
+};
+
+/* ---------------------------------------------------------------- activations */
+
+static void quantize_group(const float *x, int n, struct sl_i8_x *out)
+{
+    const v16i magnitude = vi_set1(0x7FFFFFFF);
+    v16i top = vi_set1(0);
+    _Alignas(64) float rest[SL_I8_GROUP];
+    if (n < SL_I8_GROUP) {
+        memcpy(rest, x, (size_t)n * sizeof *x);
+        memset(rest + n, 0, (size_t)(SL_I8_GROUP - n) * sizeof *x);
+        x = rest;
+    }
+    for (int i = 0; i < SL_I8_GROUP; i += 16)
+        top = vi_max(top, vi_and(v_bits(v_load(x + i)), magnitude));
+    uint32_t bits = (uint32_t)vi_hmax(top);
+    float amax = sl_f32_of_bits(bits);
+    bool finite = bits < 0x7F800000u;
+    if (!finite || amax < SL_I8_TINY) {
+        *out = (struct sl_i8_x){.d = finite ? 0.0f : NAN};
+        return;
+    }
+    v16 inv = v_set1(127.0f / amax);
+    out->d = amax / 127.0f;
+    for (int i = 0; i < SL_I8_GROUP / 16; i++) {
+        v16i q = vi_round(v_mul(v_load(x + 16 * i), inv));
+        vi_store_s8(out->q + 16 * i, q);
+        out->sum16[i] = (int16_t)vi_sum(q);
+    }
+    for (int i = 0; i < SL_I8_GROUP / 32; i++)
+        out->sum32[i] = (int16_t)(out->sum16[2 * i] + out->sum16[2 * i + 1]);
+    for (int i = 0; i < 2; i++)
+        out->sum128[i] = (int16_t)(out->sum32[4 * i] + out->sum32[4 * i + 1] +
+                                   out->sum32[4 * i + 2] + out->sum32[4 * i + 3]);
+}
+
+static void i8_quantize(const float *x, int64_t k, struct sl_i8_x *out)
+{
+    for (int64_t i = 0; i < k; i += SL_I8_GROUP)
+        quantize_group(x + i, (int)SL_MIN(k - i, SL_I8_GROUP), out++);
+}
+
+/* ---------------------------------------------------------------- heads and codes */
+
+INLINE void set_scales(struct i8_head *h, int pair, v16i v)
+{
+    h->scale[2 * pair] = vi_scale_even(v);
+    h->scale[2 * pair + 1] = vi_scale_odd(v);
+}
+
+INLINE void head_q4_0(const uint8_t *p, struct i8_head *h)
+{
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        v16i v = vi_loadu(p + 64 + 64 * i);
+        set_scales(h, i, v);
+        h->pair[i] = vi_sll16(v, 3);
+    }
+}
+
+INLINE void head_qk(const uint8_t *p, struct i8_head *h)
+{
+    const v16i six = vi_set1(0x003F003F), top = vi_set1(0x00300030);
+    v16i a = vi_loadu(p + 64), b = vi_loadu(p + 128), c = vi_loadu(p + 192);
+    set_scales(h, 0, vi_and(a, six));
+    set_scales(h, 1, vi_and(vi_srl16(a, 6), six));
+    set_scales(h, 2, vi_and(b, six));
+    set_scales(h, 3, vi_and(vi_srl16(b, 6), six));
+    h->pair[0] = vi_and(c, six);
+    h->pair[1] = vi_and(vi_srl16(c, 6), six);
+    h->pair[2] = vi_merge(vi_srl16(c, 8), top, vi_srl16(a, 12));
+    h->pair[3] = vi_merge(vi_srl16(c, 10), top, vi_srl16(b, 12));
+}
+
+INLINE void head_q6_k(const uint8_t *p, struct i8_head *h)
+{
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        v16i v = vi_loadu(p + 64 + 64 * i);
+        v16i first = vi_sra16(vi_sll16(v, 8), 8), second = vi_sra16(v, 8);
+        set_scales(h, 2 * i, first);
+        set_scales(h, 2 * i + 1, second);
+        h->pair[2 * i] = vi_sll16(first, 5);
+        h->pair[2 * i + 1] = vi_sll16(second, 5);
+    }
+}
+
+INLINE void head_of(const struct i8_format f, const uint8_t *p, struct i8_head *h)
+{
+    if (f.kind == KIND_Q4_0)
+        head_q4_0(p, h);
+    else if (f.kind == KIND_QK)
+        head_qk(p, h);
+    else
+        head_q6_k(p, h);
+}
+
+INLINE v16i shifted(v16i v, int left) /* the bits that cross bytes are masked off afterwards */
+{
+    return left >= 0 ? vi_sll16(v, left) : vi_srl16(v, -left);
+}
+
+/* Quads i and i + 8 of a strip. */
+INLINE void two_quads(const struct i8_format f, const uint8_t *strip, int i, v16i *lo, v16i *hi)
+{
+    const v16i nibble = vi_set1(0x0F0F0F0F);
+    v16i v = vi_loadu(strip + f.low_at + 64 * i);
+    *lo = vi_and(v, nibble);
+    *hi = vi_and(vi_srl16(v, 4), nibble);
+    if (f.kind == KIND_QK && f.low_at != 0) {
+        const v16i fifth = vi_set1(0x10101010);
+        *lo = vi_merge(shifted(vi_loadu(strip), 4 - i), fifth, *lo);
+        *hi = vi_merge(shifted(vi_loadu(strip + 64), 4 - i), fifth, *hi);
+    }
+    if (f.kind == KIND_Q6_K) {
+        const v16i two = vi_set1(0x30303030);
+        v16i high = vi_loadu(strip + 64 * (i % 4));
+        *lo = vi_merge(shifted(high, 4 - 2 * (i / 4)), two, *lo);
+        *hi = vi_merge(shifted(high, -2 * (i / 4)), two, *hi);
+    }
+}
+
+/* ---------------------------------------------------------------- sums to floats */
+
+/* What the zero points or the minima add up to with one token. */
+INLINE v16i correction(const struct i8_format f, const struct i8_head *h, const struct sl_i8_x *x)
+{
+    const int16_t *sums = f.kind == KIND_Q6_K ? x->sum16 : x->sum32;
+    const int n = N_PAIRS(f);
+    v16i z = vi_set1(0);
+    UNROLL
+    for (int i = 0; i < n; i++)
+        z = vi_pairs(z, h->pair[i], vi_dword(sums + 2 * i));
+    return z;
+}
+
+/* The float chain of i8.h, one group of it. */
+INLINE void finish(const struct i8_format f, const uint8_t *head, const struct i8_head *h, v16i sum,
+                   const struct sl_i8_x *x, float *acc, bool first)
+{
+    v16 a = first ? v_set1(0.0f) : v_load(acc), xd = v_set1(x->d);
+    if (f.kind == KIND_QK) {
+        a = v_fma(v_from_int(sum), v_mul(v_load_f16(head), xd), a);
+        a = v_fnma(v_from_int(correction(f, h, x)), v_mul(v_load_f16(head + 32), xd), a);
+    } else {
+        if (f.kind == KIND_Q8_0)
+            sum = I8_VNNI ? vi_sub(sum, vi_set1(128 * (x->sum128[0] + x->sum128[1]))) : sum;
+        else
+            sum = vi_sub(sum, correction(f, h, x));
+        a = v_fma(v_from_int(sum), v_mul(v_load((const float *)(const void *)head), xd), a);
+    }
+    v_store(acc, a);
+}
+
+/* ---------------------------------------------------------------- few tokens */
+
+INLINE void stream_bytes(const int n_t, const uint8_t *group, int n_strips, const struct sl_i8_x *x,
+                         int64_t ld_x, float *acc, bool first)
+{
+    v16i sum[CHAINS][PASS];
+    UNROLL
+    for (int c = 0; c < CHAINS; c++)
+        UNROLL
+    for (int t = 0; t < n_t; t++)
+        sum[c][t] = vi_set1(0);
+    for (int q = 0; q < 16 * n_strips; q += 4) {
+        UNROLL
+        for (int i = 0; i < 4; i++) {
+            const uint8_t *at = group + i8_q8_0.head + 64 * (q + i);
+            v16i w = vi_loadu(at);
+            UNROLL
+            for (int t = 0; t < n_t; t++)
+                sum[i % CHAINS][t] =
+                    vi_quad8(sum[i % CHAINS][t], w, vi_dword(x[t * ld_x].q + 4 * (q + i)));
+        }
+    }
+    UNROLL
+    for (int t = 0; t < n_t; t++) {
+        UNROLL
+        for (int c = 1; c < CHAINS; c++)
+            sum[0][t] = vi_add(sum[0][t], sum[c][t]);
+        finish(i8_q8_0, group, NULL, sum[0][t], &x[t * ld_x], acc + t * SL_I8_PANELS * 16, first);
+    }
+}
+
+INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_t *group,
+                           int n_strips, const struct sl_i8_x *x, int64_t ld_x, float *acc,
+                           bool first)
+{
+    struct i8_head h;
+    v16i sum[PASS];
+    head_of(f, group, &h);
+    UNROLL
+    for (int t = 0; t < n_t; t++)
+        sum[t] = vi_set1(0);
+    for (int s = 0; s < n_strips; s++) {
+        const uint8_t *strip = group + f.head + s * f.strip;
+        UNROLL
+        for (int i0 = 0; i0 < 8; i0 += STEP(f)) {
+            v16i lo[PASS], hi[PASS];
+            int sub = s * (16 / f.sub_quads) + i0 / f.sub_quads;
+            UNROLL
+            for (int t = 0; t < n_t; t++)
+                lo[t] = hi[t] = vi_set1(0);
+            UNROLL
+            for (int i = i0; i < i0 + STEP(f); i++) {
+                v16i a, b;
+                two_quads(f, strip, i, &a, &b);
+                UNROLL
+                for (int t = 0; t < n_t; t++) {
+                    const int8_t *q = x[t * ld_x].q + 64 * s + 4 * i;
+                    lo[t] = vi_quad(lo[t], a, vi_dword(q));
+                    hi[t] = vi_quad(hi[t], b, vi_dword(q + 32));
+                }
+            }
+            UNROLL
+            for (int t = 0; t < n_t; t++) {
+                sum[t] = vi_scaled(sum[t], lo[t], h.scale[sub]);
+                sum[t] = vi_scaled(sum[t], hi[t], h.scale[sub + 8 / f.sub_quads]);
+            }
+        }
+    }
+    UNROLL
+    for (int t = 0; t < n_t; t++)
+        finish(f, group, &h, sum[t], &x[t * ld_x], acc + t * SL_I8_PANELS * 16, first);
+}
+
+INLINE void stream_tokens(const struct i8_format f, const int n_t, const uint8_t *group,
+                          int n_strips, const struct sl_i8_x *x, int64_t ld_x, float *acc,
+                          bool first)
+{
+    if (f.kind == KIND_Q8_0)
+        stream_bytes(n_t, group, n_strips, x, ld_x, acc, first);
+    else
+        stream_nibbles(f, n_t, group, n_strips, x, ld_x, acc, first);
+}
+
+INLINE void stream(const struct i8_format f, const uint8_t *group, int n_strips,
+                   const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first)
+{
+    _Static_assert(PASS == 4, "the cases below");
+    switch (n_tok) {
+    case 1:
+        stream_tokens(f, 1, group, n_strips, x, ld_x, acc, first);
+        break;
+    case 2:
+        stream_tokens(f, 2, group, n_strips, x, ld_x, acc, first);
+        break;
+    case 3:
+        stream_tokens(f, 3, group, n_strips, x, ld_x, acc, first);
+        break;
+    default:
+        stream_tokens(f, 4, group, n_strips, x, ld_x, acc, first);
+    }
+}
+
+/* ---------------------------------------------------------------- many tokens */
+
+/* Up to four panels' group, ready for tiles. */
+struct i8_work {
+    struct i8_head head[SL_I8_PANELS];
+    _Alignas(64) uint8_t code[SL_I8_PANELS][SL_I8_GROUP * SL_I8_PANEL];
+};
+_Static_assert(sizeof(struct i8_work) <= SL_I8_SCRATCH_BYTES, "fits");
+
+struct i8_panels {
+    const uint8_t *group; /* of the first panel */
+    size_t panel_bytes;
+    int n_strips;
+    const uint8_t *code; /* quads of the first panel */
+    size_t code_step;    /* bytes from a panel's quads to the next one's */
+    const struct i8_head *head;
+};
+
+INLINE void unpack(const struct i8_format f, const uint8_t *group, int n_strips,
+                   struct i8_head *head, uint8_t *code)
+{
+    head_of(f, group, head);
+    for (int s = 0; s < n_strips; s++) {
+        UNROLL
+        for (int i = 0; i < 8; i++) {
+            v16i lo, hi;
+            two_quads(f, group + f.head + s * f.strip, i, &lo, &hi);
+            vi_store(code + 1024 * s + 64 * i, lo);
+            vi_store(code + 1024 * s + 512 + 64 * i, hi);
+        }
+    }
+}
+
+INLINE void tile_bytes(const int n_p, const int n_t, const struct i8_panels *w,
+                       const struct sl_i8_x *x, int64_t ld_x, float *acc, bool first)
+{
+    v16i sum[BYTES_P][BYTES_T];
+    UNROLL
+    for (int p = 0; p < n_p; p++)
+        UNROLL
+    for (int t = 0; t < n_t; t++)
+        sum[p][t] = vi_set1(0);
+    for (int q = 0; q < 16 * w->n_strips; q++) {
+        v16i c[BYTES_P];
+        UNROLL
+        for (int p = 0; p < n_p; p++)
+            c[p] = vi_loadu(w->code + (size_t)p * w->code_step + 64 * q);
+        UNROLL
+        for (int t = 0; t < n_t; t++) {
+            v16i xv = vi_dword(x[t * ld_x].q + 4 * q);
+            UNROLL
+            for (int p = 0; p < n_p; p++)
+                sum[p][t] = vi_quad8(sum[p][t], c[p], xv);
+        }
+    }
+    UNROLL
+    for (int p = 0; p < n_p; p++)
+        UNROLL
+    for (int t = 0; t < n_t; t++)
+        finish(i8_q8_0, w->group + (size_t)p * w->panel_bytes, NULL, sum[p][t], &x[t * ld_x],
+               acc + (t * SL_I8_PANELS + p) * 16, first);
+}
+
+INLINE void tile_nibbles(const struct i8_format f, const int n_p, const int n_t,
+                         const struct i8_panels *w, const struct sl_i8_x *x, int64_t ld_x,
+                         float *acc, bool first)
+{
+    v16i sum[NIBBLES_P][NIBBLES_T];
+    UNROLL
+    for (int p = 0; p < n_p; p++)
+        UNROLL
+    for (int t = 0; t < n_t; t++)
+        sum[p][t] = vi_set1(0);
+    for (int q0 = 0; q0 < 16 * w->n_strips; q0 += STEP(f)) {
+        v16i part[NIBBLES_P][NIBBLES_T];
+        UNROLL
+        for (int p = 0; p < n_p; p++)
+            UNROLL
+        for (int t = 0; t < n_t; t++)
+            part[p][t] = vi_set1(0);
+        UNROLL
+        for (int i = 0; i < STEP(f); i++) {
+            v16i c[NIBBLES_P];
+            UNROLL
+            for (int p = 0; p < n_p; p++)
+                c[p] = vi_load(w->code + (size_t)p * w->code_step + 64 * (q0 + i));
+            UNROLL
+            for (int t = 0; t < n_t; t++) {
+                v16i xv = vi_dword(x[t * ld_x].q + 4 * (q0 + i));
+                UNROLL
+                for (int p = 0; p < n_p; p++)
+                    part[p][t] = vi_quad(part[p][t], c[p], xv);
+            }
+        }
+        UNROLL
+        for (int p = 0; p < n_p; p++)
+            UNROLL
+        for (int t = 0; t < n_t; t++)
+            sum[p][t] = vi_scaled(sum[p][t], part[p][t], w->head[p].scale[q0 / f.sub_quads]);
+    }
+    UNROLL
+    for (int p = 0; p < n_p; p++)
+        UNROLL
+    for (int t = 0; t < n_t; t++)
+        finish(f, w->group + (size_t)p * w->panel_bytes, &w->head[p], sum[p][t], &x[t * ld_x],
+               acc + (t * SL_I8_PANELS + p) * 16, first);
+}
+
+#define TILE_P(f) ((f).kind == KIND_Q8_0 ? BYTES_P : NIBBLES_P)
+#define TILE_T(f) ((f).kind == KIND_Q8_0 ? BYTES_T : NIBBLES_T)
+
+/* One tile's tokens against all the panels. */
+INLINE void tile_row(const struct i8_format f, const int n_t, const struct i8_panels *w,
+                     int n_panels, const struct sl_i8_x *x, int64_t ld_x, float *acc, bool first)
+{
+    struct i8_panels at = *w;
+    int p = 0;
+    while (p < n_panels) {
+        bool wide = p + TILE_P(f) <= n_panels;
+        if (f.kind == KIND_Q8_0 && wide)
+            tile_bytes(BYTES_P, n_t, &at, x, ld_x, acc + 16 * p, first);
+        else if (f.kind == KIND_Q8_0)
+            tile_bytes(1, n_t, &at, x, ld_x, acc + 16 * p, first);
+        else if (wide)
+            tile_nibbles(f, NIBBLES_P, n_t, &at, x, ld_x, acc + 16 * p, first);
+        else
+            tile_nibbles(f, 1, n_t, &at, x, ld_x, acc + 16 * p, first);
+        int n = wide ? TILE_P(f) : 1;
+        at.group += (size_t)n * at.panel_bytes;
+        at.code += (size_t)n * at.code_step;
+        at.head += n;
+        p += n;
+    }
+}
+
+INLINE void tiles(const struct i8_format f, const struct i8_panels *w, int n_panels,
+                  const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first)
+{
+    const int64_t ld_acc = SL_I8_PANELS * 16;
+    int t = 0;
+    for (; t + TILE_T(f) <= n_tok; t += TILE_T(f))
+        tile_row(f, TILE_T(f), w, n_panels, x + t * ld_x, ld_x, acc + t * ld_acc, first);
+    for (; TILE_T(f) > 2 && t + 2 <= n_tok; t += 2)
+        tile_row(f, 2, w, n_panels, x + t * ld_x, ld_x, acc + t * ld_acc, first);
+    for (; t < n_tok; t++)
+        tile_row(f, 1, w, n_panels, x + t * ld_x, ld_x, acc + t * ld_acc, first);
+}
+
+/* ---------------------------------------------------------------- */
+
+INLINE void dot_format(const struct i8_format f, const struct sl_weight *w, int64_t p, int n_panels,
+                       int64_t g, const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc,
+                       bool first, struct sl_i8_scratch *s)
+{
+    int64_t n_strips = (w->n_cols + 63) / 64, rest = n_strips - 4 * g;
+    int64_t n_groups = (n_strips + 3) / 4;
+    size_t panel_bytes = (size_t)n_groups * (size_t)f.head + (size_t)n_strips * (size_t)f.strip;
+    struct i8_work *work = (struct i8_work *)(void *)s->bytes;
+    struct i8_panels at = {.panel_bytes = panel_bytes, .n_strips = (int)SL_MIN(rest, 4)};
+    at.group = (const uint8_t *)w->data + (size_t)p * panel_bytes +
+               (size_t)g * (size_t)(f.head + 4 * f.strip);
+    x += g;
+    if (n_tok <= SL_I8_STREAM) {
+        for (int i = 0; i < n_panels; i++)
+            for (int t = 0; t < n_tok; t += PASS)
+                stream(f, at.group + (size_t)i * panel_bytes, at.n_strips, x + t * ld_x, ld_x,
+                       SL_MIN(n_tok - t, PASS), acc + (t * SL_I8_PANELS + i) * 16, first);
+        return;
+    }
+    at.code = f.kind == KIND_Q8_0 ? at.group + f.head : work->code[0];
+    at.code_step = f.kind == KIND_Q8_0 ? panel_bytes : sizeof work->code[0];
+    at.head = work->head;
+    for (int i = 0; f.kind != KIND_Q8_0 && i < n_panels; i++)
+        unpack(f, at.group + (size_t)i * panel_bytes, at.n_strips, &work->head[i], work->code[i]);
+    tiles(f, &at, n_panels, x, ld_x, n_tok, acc, first);
+}
+
+/* One function a format: compilers take minutes over all of them in one. */
+#define DOT(fmt)                                                                                \
+    static __attribute__((noinline)) void dot_##fmt(                                            \
+        const struct sl_weight *w, int64_t p, int n_panels, int64_t g, const struct sl_i8_x *x, \
+        int64_t ld_x, int n_tok, float *acc, bool first, struct sl_i8_scratch *s)               \
+    {                                                                                           \
+        dot_format(i8_##fmt, w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);                 \
+    }
+DOT(q8_0)
+DOT(q4_0)
+DOT(q4_k)
+DOT(q5_k)
+DOT(q6_k)
+
+static void i8_dot(const struct sl_weight *w, int64_t p, int n_panels, int64_t g,
+                   const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first,
+                   struct sl_i8_scratch *s)
+{
+    switch ((int)w->dtype) {
+    case SL_DTYPE_Q8_0:
+        dot_q8_0(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
+        break;
+    case SL_DTYPE_Q4_0:
+        dot_q4_0(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
+        break;
+    case SL_DTYPE_Q4_K:
+        dot_q4_k(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
+        break;
+    case SL_DTYPE_Q5_K:
+        dot_q5_k(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
+        break;
+    default:
+        dot_q6_k(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
+    }
+}

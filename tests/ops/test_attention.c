@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT
+ * Attention and the way into its pages: every instruction set, format of the pages, shape,
+ * chunking, page size and thread count against double precision, against the order of
+ * DETERMINISM.md written out, and against each other.
+ */
+#include "ops_attention.h"
+
+static char what[256];
+
+#define MAX_THREADS_TESTED 8
+
+static const char *const isa_names[] = {"c", "avx2", "avx512", "avx512-vnni", "avx512-bf16", "amx"};
+
+static struct sl_backend *backends[SL_COUNT(isa_names)][MAX_THREADS_TESTED + 1];
+
+static bool isa_available(size_t isa)
+{
+    enum sl_cpu_isa unused;
+    return sl_cpu_isa_parse(isa_names[isa], &unused, NULL) == 0;
+}
+
+static struct sl_backend *backend(size_t isa, int n_threads)
+{
+    struct sl_backend **be = &backends[isa][n_threads];
+    struct sl_error err = {0};
+    struct sl_cpu_config cfg = {.n_threads = n_threads};
+    if (*be == NULL && (sl_cpu_isa_parse(isa_names[isa], &cfg.isa, &err) != 0 ||
+                        sl_cpu_create(&cfg, be, &err) != 0))
+        fail_msg("backend %s: %s", isa_names[isa], err.msg);
+    return *be;
+}
+
+static int destroy_backends(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(isa_names); i++)
+        for (int t = 0; t <= MAX_THREADS_TESTED; t++)
+            if (backends[i][t] != NULL)
+                backends[i][t]->vt->destroy(backends[i][t]);
+    memset(backends, 0, sizeof backends);
+    return 0;
+}
+
+static enum att_route route_of(size_t isa, enum sl_dtype kv)
+{
+    if ((kv != SL_DTYPE_BF16 && kv != SL_DTYPE_Q8_0) || isa < 4)
+        return ATT_FLOAT;
+    return ATT_BF16_DOT;
+}
+
+static void test_routes(void **state)
+{
+    static const char *const names[] = {"float", "bf16-dot"};
+    (void)state;
+    for (size_t isa = 0; isa < SL_COUNT(isa_names); isa++)
+        for (int t = 0; t < SL_DTYPE_COUNT && isa_available(isa); t++) {
+            const struct sl_attn_kernels *k = &sl_cpu(backend(isa, 1))->attn;
+            bool is_kv =
+                t == SL_DTYPE_F32 || t == SL_DTYPE_F16 || t == SL_DTYPE_BF16 || t == SL_DTYPE_Q8_0;
+            assert_int_equal(k->scores[t] != NULL, is_kv);
+            assert_int_equal(k->values[t] != NULL, is_kv);
+            if (!is_kv)
+                continue;
+            enum att_route route = route_of(isa, (enum sl_dtype)t);
+            assert_string_equal(k->name[t], names[route]);
+            assert_int_equal(k->bf16[t], route != ATT_FLOAT);
+        }
+}
+
+/* ---------------------------------------------------------------- values */
+
+static void same_bits(const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (sl_f32_bits(a[i]) != sl_f32_bits(b[i]) && !(isnan(a[i]) && isnan(b[i])))
+            fail_msg("%s: element %zu of %zu: %a is not %a", what, i, n, (double)a[i],
+                     (double)b[i]);
+}
+
+static void near_oracle(const float *a, const double *want, size_t n, double max_nmse)
+{
+    double err = 0, power = 0;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)a[i] - want[i];
+        err += d * d;
+        power += want[i] * want[i];
+    }
+    if (!(err <= max_nmse * power))
+        fail_msg("%s: NMSE %g above %g", what, err / power, max_nmse);
+}
+
+/* The format of the pages is the test's. */
+static const struct att_case cases[] = {
+    {"mha", 40, 2, 2, 64, 0, 0, 0, false, false, 64, SL_ROPE_HALF},
+    {"gqa", 300, 4, 2, 64, 0, 0, 0, false, true, 64, SL_ROPE_HALF},
+    {"gqa-48", 270, 6, 2, 48, 0, 0, 0, false, true, 48, SL_ROPE_INTERLEAVED},
+    {"window", 600, 2, 1, 32, 0, 37, 0, false, false, 32, SL_ROPE_HALF},
+    {"window-wide", 560, 2, 1, 16, 0, 300, 0, false, false, 16, SL_ROPE_HALF},
+    {"softcap-sinks", 290, 4, 1, 80, 0, 0, 5.0f, true, false, 40, SL_ROPE_HALF},
+    {"odd-dims", 70, 3, 1, 21, 0, 0, 0, true, true, 8, SL_ROPE_INTERLEAVED},
+    {"tiny", 9, 1, 1, 1, 0, 0, 0, false, false, 0, SL_ROPE_HALF},
+    {"mqa-40", 35, 40, 1, 32, 0, 7, 2.0f, true, true, 32, SL_ROPE_HALF},
+    {"mqa-70", 20, 70, 1, 96, 0, 0, 0, false, false, 32, SL_ROPE_HALF},
+    {"gqa-7", 90, 14, 2, 112, 0, 0, 0, false, false, 112, SL_ROPE_HALF},
+    {"gqa-8", 100, 8, 1, 128, 0, 0, 0, false, true, 128, SL_ROPE_HALF},
+    {"hd256", 33, 10, 2, 256, 0, 0, 0, false, true, 256, SL_ROPE_HALF},
+    {"hd520", 18, 33, 1, 520, 0, 0, 0, false, false, 64, SL_ROPE_HALF},
+};
+
+static const struct {
+    int n_threads, block_size, chunk;
+    bool scramble;
+    int n_mates;
+} ways[] = {
+    {1, 16, 1 << 20, false, 0}, {1, 16, 7, true, 0},  {2, 16, 1, false, 0},
+    {2, 16, 64, true, 2},       {3, 64, 33, true, 0}, {8, 16, 100, true, 1},
+    {1, 48, 50, true, 3},       {2, 256, 1, true, 0}, {3, 256, 256, false, 40},
+};
+
+static void check_ways(const struct att_data *d, size_t isa, const struct att_result *ref,
+                       struct att_result *got)
+{
+    const struct att_case *c = d->c;
+    size_t n_q = (size_t)(c->n_tokens * c->n_heads * c->head_dim);
+    size_t n_kv = (size_t)(c->n_tokens * c->n_kv_heads * c->head_dim);
+    for (size_t i = 0; i < SL_COUNT(ways); i++) {
+        if (isa == 0 && i > 3) /* plain C is slow, and takes the same driver */
+            continue;
+        struct att_way w = {backend(isa, ways[i].n_threads), ways[i].block_size, ways[i].chunk,
+                            ways[i].scramble, ways[i].n_mates};
+        snprintf(what, sizeof what, "%s %s %s block %d chunk %d threads %d mates %d", c->name,
+                 sl_dtype_info(c->kv)->name, isa_names[isa], w.block_size, w.chunk,
+                 ways[i].n_threads, w.n_mates);
+        att_run(d, &w, got);
+        same_bits(got->q, ref->q, n_q);
+        same_bits(got->k, ref->k, n_kv);
+        same_bits(got->v, ref->v, n_kv);
+        same_bits(got->out, ref->out, n_q);
+    }
+}
+
+static void check_case(const struct att_case *c)
+{
+    struct att_data d = att_make(c);
+    size_t n = (size_t)(c->n_tokens * c->n_heads * c->head_dim);
+    struct att_result ref = att_result_make(c), got = att_result_make(c);
+    double *want = sl_malloc(n * sizeof *want);
+    assert_non_null(want);
+    snprintf(what, sizeof what, "%s %s", c->name, sl_dtype_info(c->kv)->name);
+    att_run(&d, &(struct att_way){backend(0, 1), 16, 1 << 20, false, 0}, &ref);
+    att_oracle(&d, &ref, want);
+    const struct sl_cpu_kernels *k = &sl_cpu(backend(0, 1))->k;
+    for (int route = ATT_FLOAT; route <= ATT_BF16_DOT; route++) {
+        bool used = false;
+        for (size_t isa = 0; isa < SL_COUNT(isa_names); isa++)
+            used |= isa_available(isa) && (int)route_of(isa, c->kv) == route;
+        if (!used)
+            continue;
+        att_bits(&d, &ref, k, (enum att_route)route, ref.out);
+        snprintf(what, sizeof what, "%s %s route %d", c->name, sl_dtype_info(c->kv)->name, route);
+        near_oracle(ref.out, want, n, route == ATT_FLOAT ? 1e-11 : 6e-5);
+        for (size_t isa = 0; isa < SL_COUNT(isa_names); isa++)
+            if (isa_available(isa) && (int)route_of(isa, c->kv) == route)
+                check_ways(&d, isa, &ref, &got);
+    }
+    att_free(&d);
+    att_result_free(&ref);
+    att_result_free(&got);
+    sl_free(want);
+}
+
+static void check_dtype(enum sl_dtype kv)
+{
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        struct att_case c = cases[i];
+        c.kv = kv;
+        check_case(&c);
+    }
+}
+
+static void test_f32(void **state)
+{
+    (void)state;
+    check_dtype(SL_DTYPE_F32);
+}
+
+static void test_f16(void **state)
+{
+    (void)state;
+    check_dtype(SL_DTYPE_F16);
+}
+
+static void test_bf16(void **state)
+{
+    (void)state;
+    check_dtype(SL_DTYPE_BF16);
+}
+
+static void test_q8_0(void **state)
+{
+    (void)state;
+    check_dtype(SL_DTYPE_Q8_0);
+}
+
+/* ---------------------------------------------------------------- what must not leak */
+
+/* NaN and infinity in one row's q, k and v reach no earlier row and no other key head, at once or
+ * in chunks. */
+static void check_poison(size_t isa, enum sl_dtype kv)
+{
+    struct att_case c = cases[1];
+    c.n_tokens = 60;
+    c.kv = kv;
+    struct att_data d = att_make(&c);
+    struct att_result clean = att_result_make(&c), got = att_result_make(&c);
+    size_t row = (size_t)(c.n_heads * c.head_dim), kv_row = (size_t)(c.n_kv_heads * c.head_dim);
+    att_run(&d, &(struct att_way){backend(isa, 2), 16, 1 << 20, false, 0}, &clean);
+    d.q[20 * row] = d.k[30 * kv_row] = NAN;
+    d.v[31 * kv_row + 1] = INFINITY;
+    d.v[36 * kv_row + 2] = NAN;
+    static const int chunks[] = {60, 1, 17};
+    for (size_t i = 0; i < SL_COUNT(chunks); i++) {
+        struct att_way w = {backend(isa, 2), i == 2 ? 64 : 16, chunks[i], true, 1};
+        snprintf(what, sizeof what, "poison %s %s chunks of %d", sl_dtype_info(kv)->name,
+                 isa_names[isa], chunks[i]);
+        att_run(&d, &w, &got);
+        same_bits(got.out, clean.out, 20 * row);
+        same_bits(got.out + 21 * row, clean.out + 21 * row, 9 * row);
+        for (size_t t = 30; t < 60; t++) { /* the other key head's half of the outputs */
+            same_bits(got.out + t * row + row / 2, clean.out + t * row + row / 2, row / 2);
+            assert_true(isnan(got.out[t * row]));
+        }
+        assert_true(isnan(got.out[20 * row])); /* head 0 of the poisoned query */
+    }
+    att_free(&d);
+    att_result_free(&clean);
+    att_result_free(&got);
+}
+
+static void test_poison_stays_in_its_row(void **state)
+{
+    static const enum sl_dtype kv[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8_0};
+    (void)state;
+    for (size_t isa = 0; isa < SL_COUNT(isa_names); isa++)
+        for (size_t i = 0; i < SL_COUNT(kv) && isa_available(isa); i++)
+            check_poison(isa, kv[i]);
+}
+
+/* Values so small that sums vanish, zeros of both signs and, behind, an infinity: neither the
+ * number of zeros added nor a cleaned tile may show, token by token or at once. */
+static void test_zeros_and_infinities_behind(void **state)
+{
+    (void)state;
+    static const enum sl_dtype kv[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8_0};
+    for (size_t isa = 0; isa < SL_COUNT(isa_names); isa++)
+        for (size_t i = 0; i < SL_COUNT(kv) && isa_available(isa); i++) {
+            struct att_case c = cases[1];
+            c.n_tokens = 48;
+            c.kv = kv[i];
+            struct att_data d = att_make(&c);
+            struct att_result one = att_result_make(&c), all = att_result_make(&c);
+            size_t row = (size_t)(c.n_heads * c.head_dim);
+            size_t kv_row = (size_t)(c.n_kv_heads * c.head_dim);
+            for (size_t j = 0; j < 48 * kv_row; j++)
+                d.v[j] *= j % 3 == 0 ? 0x1p-127f : j % 3 == 1 ? -0.0f : 1.0f;
+            d.v[40 * kv_row] = INFINITY;
+            snprintf(what, sizeof what, "zeros %s %s", sl_dtype_info(kv[i])->name, isa_names[isa]);
+            att_run(&d, &(struct att_way){backend(isa, 1), 16, 1, false, 0}, &one);
+            att_run(&d, &(struct att_way){backend(isa, 1), 16, 48, false, 0}, &all);
+            same_bits(all.out, one.out, 48 * row);
+            att_free(&d);
+            att_result_free(&one);
+            att_result_free(&all);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_routes),
+        cmocka_unit_test(test_f32),
+        cmocka_unit_test(test_f16),
+        cmocka_unit_test(test_bf16),
+        cmocka_unit_test(test_q8_0),
+        cmocka_unit_test(test_poison_stays_in_its_row),
+        cmocka_unit_test(test_zeros_and_infinities_behind),
+    };
+    return cmocka_run_group_tests(tests, NULL, destroy_backends);
+}
