@@ -16,7 +16,7 @@
 #include <string.h>
 
 struct bench_options {
-    int32_t n_prompts, input_len, output_len, shared_len, concurrency;
+    int32_t n_prompts, n_warmup, input_len, output_len, shared_len, concurrency;
     uint64_t seed;
     bool json, null_model;
 };
@@ -34,6 +34,8 @@ static const struct sl_flag bench_flags[] = {
      "tokens to generate (default: 128)"},
     {SL_FLAG_INT, 0, "prefix-len", "random-prefix-len", OWN(shared_len), 0, SL_MAX_CONTEXT, "N",
      "of the prompt, tokens shared by all (default: 0)"},
+    {SL_FLAG_INT, 0, "warmup", NULL, OWN(n_warmup), 0, 1000000, "N",
+     "requests first, not counted; the prefix stays cached"},
     {SL_FLAG_U64, 's', "seed", NULL, OWN(seed), 0, 0x1p53, "S", "of the prompts (default: 0)"},
     {SL_FLAG_SWITCH, 0, "null-model", NULL, OWN(null_model), 0, 0, NULL,
      "a counter instead of a model: the engine's own cost"},
@@ -49,10 +51,12 @@ struct bench {
     const struct bench_options *opt;
     struct sl_engine *eng;
     struct sl_outbox *box;
-    struct flight *flights; /* [n_prompts] */
+    struct flight *flights; /* [n_prompts + n_warmup] */
     int32_t *shared;        /* [shared_len] */
     struct sl_series ttft, itl, e2e;
     int64_t n_output, n_input, n_cached;
+    uint64_t prefill_ns, decode_ns; /* sums over the requests, as each saw them */
+    struct sl_stats before;         /* what the warm-up did */
     int n_failed;
 };
 
@@ -95,6 +99,8 @@ static bool consume(struct bench *b, struct sl_request *req)
     sl_request_usage(req, &u);
     (void)sl_series_add(&b->ttft, (double)(u.t_first_ns - u.t_submit_ns) / 1e9);
     (void)sl_series_add(&b->e2e, (double)(u.t_last_ns - u.t_submit_ns) / 1e9);
+    b->prefill_ns += u.t_first_ns - u.t_submit_ns;
+    b->decode_ns += u.t_last_ns - u.t_first_ns;
     b->n_input += u.n_prompt;
     b->n_cached += u.n_cached;
     b->n_output += u.n_output;
@@ -103,7 +109,8 @@ static bool consume(struct bench *b, struct sl_request *req)
     return true;
 }
 
-static int run_all(struct bench *b, double *seconds, struct sl_error *err)
+/* Runs n requests, from the first-th on. */
+static int run_some(struct bench *b, int first, int n, double *seconds, struct sl_error *err)
 {
     const struct bench_options *opt = b->opt;
     int submitted = 0, done = 0, rc = 0;
@@ -112,9 +119,9 @@ static int run_all(struct bench *b, double *seconds, struct sl_error *err)
         return sl_fail(err, SL_ENOMEM, "out of memory for a prompt");
     uint64_t start = sl_now_ns();
     sl_cli_catch_interrupt();
-    while (rc == 0 && done < opt->n_prompts && !sl_cli_interrupted()) {
-        while (rc == 0 && submitted < opt->n_prompts && submitted - done < opt->concurrency)
-            rc = submit_one(b, submitted++, prompt, err);
+    while (rc == 0 && done < n && !sl_cli_interrupted()) {
+        while (rc == 0 && submitted < n && submitted - done < opt->concurrency)
+            rc = submit_one(b, first + submitted++, prompt, err);
         struct pollfd p = {.fd = sl_outbox_fd(b->box), .events = POLLIN};
         if (poll(&p, 1, 100) <= 0)
             continue;
@@ -123,10 +130,25 @@ static int run_all(struct bench *b, double *seconds, struct sl_error *err)
     }
     *seconds = (double)(sl_now_ns() - start) / 1e9;
     sl_free(prompt);
-    if (rc == 0 && done < opt->n_prompts)
-        rc =
-            sl_fail(err, SL_ECANCELED, "interrupted after %d of %d requests", done, opt->n_prompts);
+    if (rc == 0 && done < n)
+        rc = sl_fail(err, SL_ECANCELED, "interrupted after %d of %d requests", done, n);
     return rc;
+}
+
+/* The warm-up's prompts come after the measured ones, which stay the same with and without it. */
+static int run_all(struct bench *b, double *seconds, struct sl_error *err)
+{
+    const struct bench_options *opt = b->opt;
+    if (opt->n_warmup > 0) {
+        int rc = run_some(b, opt->n_prompts, opt->n_warmup, seconds, err);
+        if (rc != 0)
+            return rc;
+        b->ttft.n = b->itl.n = b->e2e.n = 0;
+        b->n_output = b->n_input = b->n_cached = 0;
+        b->prefill_ns = b->decode_ns = 0;
+        sl_engine_stats(b->eng, &b->before);
+    }
+    return run_some(b, 0, opt->n_prompts, seconds, err);
 }
 
 static void print_series(const char *name, const struct sl_series *s)
@@ -143,12 +165,26 @@ static void json_series(const char *name, const struct sl_series *s)
            sl_series_percentile(s, 90) * 1e3, sl_series_percentile(s, 99) * 1e3);
 }
 
+/* What one request at a time makes of the machine; with several they share it, so that the sums of
+ * their times mean nothing. */
+static void speeds_alone(const struct bench *b, double *prefill, double *decode)
+{
+    int64_t computed = b->n_input - b->n_cached, steps = b->n_output - (int64_t)b->ttft.n;
+    bool alone = b->opt->concurrency == 1;
+    *prefill = alone && b->prefill_ns > 0 ? 1e9 * (double)computed / (double)b->prefill_ns : 0;
+    *decode = alone && b->decode_ns > 0 ? 1e9 * (double)steps / (double)b->decode_ns : 0;
+}
+
 static void report(struct bench *b, double seconds)
 {
+    double prefill, decode;
+    speeds_alone(b, &prefill, &decode);
     const struct sl_model_info *info = sl_engine_info(b->eng);
     struct sl_stats st;
     struct sl_series *all[] = {&b->ttft, &b->itl, &b->e2e};
     sl_engine_stats(b->eng, &st);
+    st.steps -= b->before.steps;
+    st.preemptions -= b->before.preemptions;
     for (size_t i = 0; i < SL_COUNT(all); i++)
         sl_series_sort(all[i]);
     if (b->opt->json) {
@@ -160,6 +196,9 @@ static void report(struct bench *b, double seconds)
                (long long)b->n_input, (long long)b->n_cached, (long long)b->n_output);
         printf(", \"output_tokens_per_s\": %.2f, \"total_tokens_per_s\": %.2f",
                (double)b->n_output / seconds, (double)(b->n_output + b->n_input) / seconds);
+        if (b->opt->concurrency == 1)
+            printf(", \"prefill_tokens_per_s\": %.3f, \"decode_tokens_per_s\": %.3f", prefill,
+                   decode);
         json_series("ttft", &b->ttft);
         json_series("itl", &b->itl);
         json_series("e2e", &b->e2e);
@@ -175,6 +214,8 @@ static void report(struct bench *b, double seconds)
            (long long)b->n_cached, (long long)b->n_output);
     printf("  %-28s %.1f out, %.1f in + out\n", "tokens/s", (double)b->n_output / seconds,
            (double)(b->n_output + b->n_input) / seconds);
+    if (b->opt->concurrency == 1)
+        printf("  %-28s %.1f prefill, %.1f decode\n", "tokens/s of a request", prefill, decode);
     print_series("time to first token, ms", &b->ttft);
     print_series("between tokens, ms", &b->itl);
     print_series("whole request, ms", &b->e2e);
@@ -191,10 +232,11 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
     int rc = sl_outbox_create(&b.box, err);
     if (rc != 0)
         return rc;
-    b.flights = sl_calloc((size_t)opt->n_prompts, sizeof *b.flights);
+    int n_requests = opt->n_prompts + opt->n_warmup;
+    b.flights = sl_calloc((size_t)n_requests, sizeof *b.flights);
     b.shared = sl_calloc((size_t)opt->input_len, sizeof *b.shared);
     if (b.flights == NULL || b.shared == NULL) {
-        rc = sl_fail(err, SL_ENOMEM, "out of memory for %d requests", opt->n_prompts);
+        rc = sl_fail(err, SL_ENOMEM, "out of memory for %d requests", n_requests);
     } else {
         struct sl_rng rng = {.seed = opt->seed};
         uint64_t n_vocab = (uint64_t)sl_tokenizer_n_vocab(sl_engine_tokenizer(eng));
@@ -205,7 +247,7 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
     if (rc == 0)
         report(&b, seconds);
     /* What an interrupt left running goes first: it names the outbox. */
-    for (int32_t i = 0; b.flights != NULL && i < opt->n_prompts; i++)
+    for (int i = 0; b.flights != NULL && i < n_requests; i++)
         sl_request_release(b.flights[i].req);
     sl_engine_destroy(eng);
     sl_outbox_destroy(b.box);
@@ -235,12 +277,12 @@ static int bench_main(int argc, char **argv)
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
     if (opt.concurrency == 0)
-        opt.concurrency = opt.n_prompts;
+        opt.concurrency = SL_MAX(opt.n_prompts, opt.n_warmup);
     if (rc == 0 && opt.shared_len > opt.input_len)
         rc = sl_fail(&err, SL_EINVAL, "--prefix-len %d is longer than --input-len %d",
                      opt.shared_len, opt.input_len);
     cfg.null_model = opt.null_model;
-    cfg.max_queued = SL_MAX(opt.n_prompts, 1024);
+    cfg.max_queued = SL_MAX(SL_MAX(opt.n_prompts, opt.n_warmup), 1024);
     if (rc == 0)
         rc = sl_cli_open_engine(&cfg, &eng, &err);
     if (rc == 0)

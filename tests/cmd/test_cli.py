@@ -149,6 +149,16 @@ def test_bench_json():
     assert d["output_tokens"] == 32 and d["failed"] == 0 and d["step_mallocs"] == 0
 
 
+def test_bench_warmup_is_not_counted_and_leaves_the_prefix_cached():
+    flags = ["bench", "--num-prompts", "1", "--max-concurrency", "1", "--prefix-len", "64", "--input-len", "80",
+             "--output-len", "8", "--json"]
+    cold, warm = json.loads(ok(*flags)), json.loads(ok(*flags, "--warmup", "2"))
+    assert cold["cached_tokens"] == 0 and warm["cached_tokens"] == 64
+    for d in (cold, warm):
+        assert d["requests"] == 1 and d["output_tokens"] == 8 and d["input_tokens"] == 80
+        assert d["prefill_tokens_per_s"] > 0 and d["decode_tokens_per_s"] > 0
+
+
 def test_chat_keeps_history_and_answers():
     r = sluice("chat", "--seed", "1", "-n", "12", stdin=b"Tell me a story.\n/clear\n/help\nAnd now?\r\n/exit\r\nunread\n")
     assert r.returncode == 0, r.stderr
