@@ -100,7 +100,7 @@ struct sl_engine_config {           /* zero-initialise; 0/NULL = default */
     const char *model;              /* folder or .gguf; NULL = bundled model */
     const char *device;             /* "cpu" */
     const char *chat_template;      /* file path or template text; overrides the model's */
-    const char *kv_cache_dtype;     /* "auto", "f32", "f16", "bf16" */
+    const char *kv_cache_dtype;     /* "auto" (bf16), "f32", "f16", "bf16", "q8_0" */
     const char *cpu_isa;            /* "auto", or the highest instruction set to use: "avx2" */
     const char *numa;               /* "auto": threads stay on the node of their weights; "off" */
     uint64_t kv_cache_bytes;        /* page pool; default: enough for max_num_seqs or 1/4 of RAM */

@@ -7,10 +7,12 @@
  * depend on its position, its vector and the keys and values it sees, and on nothing else.
  *
  * Work is cut into blocks of up to 64 query vectors (rows of one span x heads that share a key
- * head), so that a key comes out of the cache once for all of them. A block walks its splits by
- * itself when there are blocks enough for the threads; when there are few (decode with long
- * context) the splits of all blocks are items of their own, leave (m, l, o) in cpu->partials and
- * are joined afterwards, in the same order by the same formula.
+ * head), so that a key comes out of the cache once for all of them. Rows that are few take all key
+ * heads into one block, because the tiles of a page's heads lie behind each other and memory gives
+ * long runs faster than scattered tiles. A block walks its splits by itself when there are blocks
+ * enough for the threads; when there are few (decode with long context) the splits of all blocks
+ * are items of their own, leave (m, l, o) in cpu->partials and are joined afterwards, in the same
+ * order by the same formula.
  *
  * Products are made for whole tiles of 16 positions. What a row may not see of a tile gets p = 0,
  * and zero times any finite value adds nothing; a tile with something else in it (a slot nobody
@@ -23,6 +25,8 @@
 #include <math.h>
 #include <string.h>
 
+#define FEW_QUERIES 8 /* of a key head: several heads make a block */
+
 struct job {
     struct sl_cpu *cpu;
     const struct sl_op_attention *a;
@@ -33,8 +37,10 @@ struct job {
     int32_t n_group;               /* query heads of a key head */
     int32_t n_block_heads;         /* of them in one block */
     int32_t n_block_rows;          /* rows of a span in one block */
+    int32_t n_block_kv;            /* key heads in one block; several only with all their heads */
     int32_t n_chunks;              /* blocks the heads of one key head make */
-    int32_t n_blocks;              /* row blocks x key heads x chunks */
+    int32_t n_kv_blocks;           /* blocks the key heads make */
+    int32_t n_blocks;              /* row blocks x key head blocks x chunks */
     size_t slot_floats;            /* partials of one (block, split): o, then (m, l) pairs */
     int32_t splits_from, splits_n; /* splits of this round, counted from each block's first */
 };
@@ -42,9 +48,16 @@ struct job {
 struct block {
     const int32_t *pages;
     int32_t token, pos, n_rows; /* first token's index, its position */
-    int32_t kv_head, head, n_heads;
+    int32_t kv_head, n_kv;      /* key heads */
+    int32_t head, n_heads;      /* of the first of them */
     int32_t split_from, split_to;
 };
+
+/* Query vectors of one key head; the next one's lie behind them. */
+static int per_kv(const struct block *b)
+{
+    return b->n_rows * b->n_heads;
+}
 
 /* Positions of a split, relative to its start, that the row at pos sees; empty when lo >= hi. */
 static void visible(const struct job *j, int32_t pos, int32_t split, int *lo, int *hi)
@@ -58,7 +71,7 @@ static void visible(const struct job *j, int32_t pos, int32_t split, int *lo, in
 
 static void block_at(const struct job *j, uint32_t item, struct block *b)
 {
-    int32_t per_rows = j->a->n_kv_heads * j->n_chunks;
+    int32_t per_rows = j->n_kv_blocks * j->n_chunks;
     int32_t rows = (int32_t)item / per_rows, rest = (int32_t)item % per_rows;
     int32_t lo = 0, hi = j->n_spans - 1;
     while (lo < hi) { /* the last span whose first rows are not behind ours */
@@ -74,7 +87,8 @@ static void block_at(const struct job *j, uint32_t item, struct block *b)
     b->token = span->first + row;
     b->pos = span->pos + row;
     b->n_rows = SL_MIN(j->n_block_rows, span->n - row);
-    b->kv_head = rest / j->n_chunks;
+    b->kv_head = rest / j->n_chunks * j->n_block_kv;
+    b->n_kv = SL_MIN(j->n_block_kv, j->a->n_kv_heads - b->kv_head);
     int32_t chunk = rest % j->n_chunks;
     b->head = b->kv_head * j->n_group + chunk * j->n_block_heads;
     b->n_heads = SL_MIN(j->n_block_heads, j->n_group - chunk * j->n_block_heads);
@@ -83,38 +97,55 @@ static void block_at(const struct job *j, uint32_t item, struct block *b)
     b->split_to = (b->pos + b->n_rows - 1) / SL_CPU_SPLIT + 1;
 }
 
+/* The token and the head of query vector i. */
+static int64_t row_of(const struct block *b, int32_t i)
+{
+    return b->token + i % per_kv(b) / b->n_heads;
+}
+
+static int32_t head_of(const struct job *j, const struct block *b, int32_t i)
+{
+    return b->head + i / per_kv(b) * j->n_group + i % b->n_heads;
+}
+
 static void load_queries(const struct job *j, const struct block *b, struct sl_attn_scratch *s)
 {
     int32_t hd = j->a->head_dim, ld16 = SL_ATTN_LD16(j->dim);
-    bool narrow = j->cpu->attn.bf16[j->a->kv.dtype];
+    bool narrow = j->cpu->attn.query16[j->a->kv.dtype];
     float *query = s->query;
     uint16_t *query16 = s->query16;
-    for (int32_t r = 0; r < b->n_rows; r++)
-        for (int32_t h = 0; h < b->n_heads; h++, query += j->dim, query16 += ld16) {
-            const float *q = j->a->q + (b->token + r) * j->a->ld_q + (int64_t)(b->head + h) * hd;
-            memcpy(query, q, (size_t)hd * sizeof(float));
-            memset(query + hd, 0, (size_t)(j->dim - hd) * sizeof(float));
-            if (narrow) {
-                j->cpu->attn.narrow(query, j->dim, query16);
-                memset(query16 + j->dim, 0, (size_t)(ld16 - j->dim) * sizeof *query16);
-            }
+    for (int32_t i = 0; i < b->n_kv * per_kv(b); i++, query += j->dim, query16 += ld16) {
+        const float *q = j->a->q + row_of(b, i) * j->a->ld_q + (int64_t)head_of(j, b, i) * hd;
+        memcpy(query, q, (size_t)hd * sizeof(float));
+        memset(query + hd, 0, (size_t)(j->dim - hd) * sizeof(float));
+        if (narrow) {
+            j->cpu->attn.narrow(query, j->dim, query16);
+            memset(query16 + j->dim, 0, (size_t)(ld16 - j->dim) * sizeof *query16);
         }
+    }
 }
 
 /* ---------------------------------------------------------------- one split */
 
-/* The tiles of keys, then of values, that a block needs of a split, then what comes next. */
+/* What a block needs of a split is read by groups of tiles: the group of one key head, then the
+ * same of the next. A few tiles make a group if there are several heads, else all of them. */
 struct split_tiles {
-    const uint8_t *ptr[2 * SL_ATTN_TILES + SL_ATTN_AHEAD];
-    int first, n; /* tiles of the split: first .. first + n - 1 */
+    /* keys of the block's first head, and behind them where the next split starts */
+    const uint8_t *key[SL_ATTN_TILES + SL_ATTN_AHEAD];
+    int first, n;        /* tiles of the split: first .. first + n - 1 */
+    int group, n_groups; /* tiles of a group; groups of keys, and as many of values */
 };
 
-static const uint8_t *tile_at(const struct job *j, const struct block *b, size_t offset,
-                              int32_t pos)
+struct tile_group {
+    const uint8_t *ptr[SL_ATTN_TILES + SL_ATTN_AHEAD];
+    int at, n; /* tiles at .. at + n - 1 of what is read */
+};
+
+static const uint8_t *key_at(const struct job *j, const struct block *b, int32_t pos)
 {
     const struct sl_kv_view *kv = &j->a->kv;
     int32_t tile = b->kv_head * (kv->block_size / SL_KV_TILE) + pos % kv->block_size / SL_KV_TILE;
-    return kv->pool + (size_t)b->pages[pos / kv->block_size] * kv->page_bytes + offset +
+    return kv->pool + (size_t)b->pages[pos / kv->block_size] * kv->page_bytes + kv->k_offset +
            (size_t)tile * j->tile_bytes;
 }
 
@@ -122,19 +153,42 @@ static const uint8_t *tile_at(const struct job *j, const struct block *b, size_t
 static void find_tiles(const struct job *j, const struct block *b, int32_t split, int lo, int hi,
                        struct split_tiles *t)
 {
-    const struct sl_kv_view *kv = &j->a->kv;
     int32_t start = split * SL_CPU_SPLIT, last = b->pos + b->n_rows - 1;
     t->first = lo / SL_KV_TILE;
     t->n = SL_CEIL_DIV(hi, SL_KV_TILE) - t->first;
-    for (int i = 0; i < t->n; i++) {
-        int32_t pos = start + (t->first + i) * SL_KV_TILE;
-        t->ptr[i] = tile_at(j, b, kv->k_offset, pos);
-        t->ptr[t->n + i] = tile_at(j, b, kv->v_offset, pos);
+    t->group = b->n_kv > 1 ? SL_ATTN_GROUP : SL_ATTN_TILES;
+    t->n_groups = SL_CEIL_DIV(t->n, t->group);
+    for (int i = 0; i < t->n; i++)
+        t->key[i] = key_at(j, b, start + (t->first + i) * SL_KV_TILE);
+    for (int i = 0; i < SL_ATTN_AHEAD; i++)
+        t->key[t->n + i] = key_at(j, b, SL_MIN(start + SL_CPU_SPLIT + i * SL_KV_TILE, last));
+}
+
+/* Group g of key head kv, of keys or of values, and the tiles that are read after it. */
+static void find_group(const struct job *j, const struct block *b, const struct split_tiles *t,
+                       bool values, int g, int kv, struct tile_group *out)
+{
+    const struct sl_kv_view *view = &j->a->kv;
+    const size_t per_kv_head = (size_t)(view->block_size / SL_KV_TILE) * j->tile_bytes;
+    const ptrdiff_t to_values = (ptrdiff_t)view->v_offset - (ptrdiff_t)view->k_offset;
+    ptrdiff_t off = (ptrdiff_t)((size_t)kv * per_kv_head) + (values ? to_values : 0);
+    out->at = g * t->group;
+    out->n = SL_MIN(t->n - out->at, t->group);
+    for (int i = 0; i < out->n; i++)
+        out->ptr[i] = t->key[out->at + i] + off;
+    int next = out->at;
+    if (kv + 1 < b->n_kv) {
+        off += (ptrdiff_t)per_kv_head;
+    } else if (g + 1 < t->n_groups) {
+        next += t->group;
+        off = values ? to_values : 0;
+    } else {
+        next = values ? t->n : 0;
+        off = values ? 0 : to_values;
     }
-    for (int i = 0; i < SL_ATTN_AHEAD; i++) {
-        int32_t pos = SL_MIN(start + SL_CPU_SPLIT + i * SL_KV_TILE, last);
-        t->ptr[2 * t->n + i] = tile_at(j, b, kv->k_offset, pos);
-    }
+    int end = next < t->n ? t->n : t->n + SL_ATTN_AHEAD;
+    for (int i = 0; i < SL_ATTN_AHEAD; i++)
+        out->ptr[out->n + i] = t->key[SL_MIN(next + i, end - 1)] + off;
 }
 
 /* Scores of the block to probabilities, in every column of the split's tiles; (m, l) of the rows
@@ -143,23 +197,20 @@ static void probabilities(const struct job *j, const struct block *b, struct sl_
                           int32_t split, const struct split_tiles *t, float *ml)
 {
     const int from = t->first * SL_KV_TILE, to = from + t->n * SL_KV_TILE;
-    for (int32_t r = 0; r < b->n_rows; r++) {
-        int lo, hi;
-        visible(j, b->pos + r, split, &lo, &hi);
-        for (int q = r * b->n_heads; q < (r + 1) * b->n_heads; q++) {
-            float *score = s->score + q * SL_CPU_SPLIT;
-            int some_from = to, some_to = to; /* the columns softmax writes */
-            if (lo < hi) {
-                some_from = lo / 16 * 16;
-                some_to = SL_ROUND_UP(hi, 16);
-                j->cpu->k.softmax(score, lo, hi, j->a->scale, j->a->softcap, &ml[2 * q],
-                                  &ml[2 * q + 1]);
-            }
-            memset(score + from, 0, (size_t)(some_from - from) * sizeof *score);
-            memset(score + some_to, 0, (size_t)(to - some_to) * sizeof *score);
-            if (j->cpu->attn.bf16[j->a->kv.dtype])
-                j->cpu->attn.narrow(score + from, to - from, s->p16 + q * SL_CPU_SPLIT + from);
+    for (int32_t q = 0; q < b->n_kv * per_kv(b); q++) {
+        int lo, hi, some_from = to, some_to = to; /* the columns softmax writes */
+        float *score = s->score + q * SL_CPU_SPLIT;
+        visible(j, b->pos + q % per_kv(b) / b->n_heads, split, &lo, &hi);
+        if (lo < hi) {
+            some_from = lo / 16 * 16;
+            some_to = SL_ROUND_UP(hi, 16);
+            j->cpu->k.softmax(score, lo, hi, j->a->scale, j->a->softcap, &ml[2 * q],
+                              &ml[2 * q + 1]);
         }
+        memset(score + from, 0, (size_t)(some_from - from) * sizeof *score);
+        memset(score + some_to, 0, (size_t)(to - some_to) * sizeof *score);
+        if (j->cpu->attn.p16[j->a->kv.dtype])
+            j->cpu->attn.narrow(score + from, to - from, s->p16 + q * SL_CPU_SPLIT + from);
     }
 }
 
@@ -169,13 +220,13 @@ static void add_values(const struct job *j, struct sl_attn_scratch *s, const uin
     enum sl_dtype dtype = j->a->kv.dtype;
     struct sl_attn_tiles t = {tiles, n_tiles, j->dim, s->kv};
     int at = q * SL_CPU_SPLIT + column;
-    const void *p = j->cpu->attn.bf16[dtype] ? (const void *)(s->p16 + at) : s->score + at;
+    const void *p = j->cpu->attn.p16[dtype] ? (const void *)(s->p16 + at) : s->score + at;
     j->cpu->attn.values[dtype](&t, p, n_q, o + q * j->dim);
 }
 
 /* A tile that holds something p = 0 does not silence, row by row. */
 static void add_unclean(const struct job *j, const struct block *b, struct sl_attn_scratch *s,
-                        int32_t split, const uint8_t *tile, int column, float *o)
+                        int32_t split, int kv, const uint8_t *tile, int column, float *o)
 {
     const uint8_t *clean[1 + SL_ATTN_AHEAD];
     for (int i = 0; i <= SL_ATTN_AHEAD; i++)
@@ -186,54 +237,67 @@ static void add_unclean(const struct job *j, const struct block *b, struct sl_at
         if (SL_MAX(lo, column) >= SL_MIN(hi, column + SL_KV_TILE))
             continue;
         sl_attn_clean(j->a->kv.dtype, tile, j->dim, lo - column, hi - column, (uint8_t *)s->clean);
-        add_values(j, s, clean, column, 1, r * b->n_heads, b->n_heads, o);
+        add_values(j, s, clean, column, 1, kv * per_kv(b) + r * b->n_heads, b->n_heads, o);
     }
 }
 
-static void split_values(const struct job *j, const struct block *b, struct sl_attn_scratch *s,
-                         int32_t split, const struct split_tiles *t, float *o)
+/* The values of one group times the probabilities of key head kv. */
+static void group_values(const struct job *j, const struct block *b, struct sl_attn_scratch *s,
+                         int32_t split, int kv, const struct split_tiles *t,
+                         const struct tile_group *g, float *o)
 {
-    int n_q = b->n_rows * b->n_heads, all_lo, all_hi, unused, done = 0;
-    const uint8_t *const *tiles = t->ptr + t->n;
+    int n_q = per_kv(b), q = kv * n_q, all_lo, all_hi, unused, done = 0;
+    const int column = (t->first + g->at) * SL_KV_TILE;
     visible(j, b->pos, split, &unused, &all_hi);
     visible(j, b->pos + b->n_rows - 1, split, &all_lo, &unused);
-    memset(o, 0, (size_t)(n_q * j->dim) * sizeof(float));
-    for (int i = 0; i < t->n; i++) {
-        int column = (t->first + i) * SL_KV_TILE;
-        if ((all_lo <= column && column + SL_KV_TILE <= all_hi) ||
-            sl_attn_finite(j->a->kv.dtype, tiles[i], j->dim))
+    for (int i = 0; i < g->n; i++) {
+        int at = column + i * SL_KV_TILE;
+        if ((all_lo <= at && at + SL_KV_TILE <= all_hi) ||
+            sl_attn_finite(j->a->kv.dtype, g->ptr[i], j->dim))
             continue;
         if (done < i)
-            add_values(j, s, tiles + done, (t->first + done) * SL_KV_TILE, i - done, 0, n_q, o);
-        add_unclean(j, b, s, split, tiles[i], column, o);
+            add_values(j, s, g->ptr + done, column + done * SL_KV_TILE, i - done, q, n_q, o);
+        add_unclean(j, b, s, split, kv, g->ptr[i], at, o);
         done = i + 1;
     }
-    if (done < t->n)
-        add_values(j, s, tiles + done, (t->first + done) * SL_KV_TILE, t->n - done, 0, n_q, o);
+    if (done < g->n)
+        add_values(j, s, g->ptr + done, column + done * SL_KV_TILE, g->n - done, q, n_q, o);
 }
 
 /* (m, l, o) of every query of the block over one split; of queries that see none of it nothing. */
 static void attend_split(const struct job *j, const struct block *b, struct sl_attn_scratch *s,
                          int32_t split, float *o, float *ml)
 {
-    int lo, hi, unused;
+    int lo, hi, unused, n_q = per_kv(b);
     visible(j, b->pos, split, &lo, &unused);
     visible(j, b->pos + b->n_rows - 1, split, &unused, &hi);
     struct split_tiles t;
+    struct tile_group group;
     find_tiles(j, b, split, lo, hi, &t);
     enum sl_dtype dtype = j->a->kv.dtype;
-    struct sl_attn_tiles keys = {t.ptr, t.n, j->dim, s->kv};
-    const void *query =
-        j->cpu->attn.bf16[dtype] ? (const void *)s->query16 : (const void *)s->query;
-    j->cpu->attn.scores[dtype](&keys, query, b->n_rows * b->n_heads,
-                               s->score + t.first * SL_KV_TILE);
+    for (int g = 0; g < t.n_groups; g++)
+        for (int kv = 0; kv < b->n_kv; kv++) {
+            find_group(j, b, &t, false, g, kv, &group);
+            struct sl_attn_tiles keys = {group.ptr, group.n, j->dim, s->kv};
+            const int q = kv * n_q;
+            const void *query = j->cpu->attn.query16[dtype]
+                                    ? (const void *)(s->query16 + q * SL_ATTN_LD16(j->dim))
+                                    : s->query + q * j->dim;
+            j->cpu->attn.scores[dtype](
+                &keys, query, n_q, s->score + q * SL_CPU_SPLIT + (t.first + group.at) * SL_KV_TILE);
+        }
     probabilities(j, b, s, split, &t, ml);
-    split_values(j, b, s, split, &t, o);
+    memset(o, 0, (size_t)(b->n_kv * n_q * j->dim) * sizeof(float));
+    for (int g = 0; g < t.n_groups; g++)
+        for (int kv = 0; kv < b->n_kv; kv++) {
+            find_group(j, b, &t, true, g, kv, &group);
+            group_values(j, b, s, split, kv, &t, &group, o);
+        }
 }
 
 static void state_init(const struct job *j, const struct block *b, float *state, float *ml)
 {
-    int n_q = b->n_rows * b->n_heads;
+    int n_q = b->n_kv * per_kv(b);
     memset(state, 0, (size_t)(n_q * j->dim) * sizeof(float));
     for (int q = 0; q < n_q; q++) {
         ml[2 * q] = -INFINITY;
@@ -244,10 +308,10 @@ static void state_init(const struct job *j, const struct block *b, float *state,
 static void state_merge(const struct job *j, const struct block *b, int32_t split, float *state,
                         float *state_ml, const float *o, const float *ml)
 {
-    for (int32_t r = 0; r < b->n_rows; r++) {
+    for (int32_t q = 0; q < b->n_kv * per_kv(b); q++) {
         int lo, hi;
-        visible(j, b->pos + r, split, &lo, &hi);
-        for (int q = r * b->n_heads; lo < hi && q < (r + 1) * b->n_heads; q++)
+        visible(j, b->pos + q % per_kv(b) / b->n_heads, split, &lo, &hi);
+        if (lo < hi)
             j->cpu->k.merge(state_ml + 2 * q, state + q * j->dim, ml[2 * q], ml[2 * q + 1],
                             o + q * j->dim, j->dim);
     }
@@ -256,12 +320,11 @@ static void state_merge(const struct job *j, const struct block *b, int32_t spli
 static void state_finish(const struct job *j, const struct block *b, float *state, float *ml)
 {
     const struct sl_op_attention *a = j->a;
-    int q = 0;
-    for (int32_t r = 0; r < b->n_rows; r++)
-        for (int32_t h = b->head; h < b->head + b->n_heads; h++, q++)
-            j->cpu->k.finish(ml + 2 * q, state + q * j->dim, a->sinks != NULL ? a->sinks + h : NULL,
-                             a->head_dim,
-                             a->out + (b->token + r) * a->ld_out + (int64_t)h * a->head_dim);
+    for (int32_t q = 0; q < b->n_kv * per_kv(b); q++) {
+        int64_t head = head_of(j, b, q);
+        j->cpu->k.finish(ml + 2 * q, state + q * j->dim, a->sinks != NULL ? a->sinks + head : NULL,
+                         a->head_dim, a->out + row_of(b, q) * a->ld_out + head * a->head_dim);
+    }
 }
 
 static void whole_block(void *arg, uint32_t item, int thread_idx)
@@ -288,7 +351,7 @@ static float *slot_at(const struct job *j, int64_t slot)
 
 static size_t ml_offset(const struct job *j)
 {
-    return (size_t)(j->n_block_rows * j->n_block_heads * j->dim);
+    return (size_t)(j->n_block_kv * j->n_block_rows * j->n_block_heads * j->dim);
 }
 
 static void one_split(void *arg, uint32_t item, int thread_idx)
@@ -335,27 +398,43 @@ static void by_splits(struct job *j, int32_t max_splits, int32_t splits_per_roun
 
 /* ---------------------------------------------------------------- the operation */
 
-static void attend_spans(struct job *j)
+/* How the work is cut, from the longest span and what a block may hold. */
+static void cut(struct job *j, int32_t max_rows, int32_t max_splits)
 {
-    const struct sl_op_attention *a = j->a;
-    int32_t n_blocks = 0, max_splits = 0, max_rows = 1;
-    int64_t work = 0;
-    for (int32_t i = 0; i < j->n_spans; i++)
-        max_rows = SL_MAX(max_rows, j->spans[i].n);
+    const int32_t n_kv = j->a->n_kv_heads;
     int32_t most = SL_MIN(SL_ATTN_QUERY, SL_ATTN_FLOATS / j->dim);
     j->n_block_heads = SL_MIN(j->n_group, most);
     j->n_chunks = SL_CEIL_DIV(j->n_group, j->n_block_heads);
     j->n_block_rows = SL_MIN(most / j->n_block_heads, max_rows);
+    int32_t row_blocks = 0;
+    for (int32_t i = 0; i < j->n_spans; i++) {
+        j->cpu->first_block[i] = row_blocks;
+        row_blocks += SL_CEIL_DIV(j->spans[i].n, j->n_block_rows);
+    }
+    /* several key heads in a block of few queries, as long as there are items for all threads */
+    int32_t per_head = j->n_block_rows * j->n_block_heads;
+    j->n_block_kv = per_head <= FEW_QUERIES ? SL_MIN(most / per_head, n_kv) : 1;
+    while (j->n_block_kv > 1 && j->cpu->n_threads > 1 &&
+           (int64_t)row_blocks * SL_CEIL_DIV(n_kv, j->n_block_kv) * max_splits <
+               4 * j->cpu->n_threads)
+        j->n_block_kv = (j->n_block_kv + 1) / 2;
+    j->n_kv_blocks = SL_CEIL_DIV(n_kv, j->n_block_kv);
+    j->n_blocks = row_blocks * j->n_kv_blocks * j->n_chunks;
+    j->slot_floats = (size_t)(j->n_block_kv * per_head * (j->dim + 2));
+}
+
+static void attend_spans(struct job *j)
+{
+    const struct sl_op_attention *a = j->a;
+    int32_t max_splits = 0, max_rows = 1;
+    int64_t work = 0;
     for (int32_t i = 0; i < j->n_spans; i++) {
         const struct sl_span *s = &j->spans[i];
-        int32_t splits = (s->pos + s->n - 1) / SL_CPU_SPLIT + 1;
-        j->cpu->first_block[i] = n_blocks;
-        n_blocks += SL_CEIL_DIV(s->n, j->n_block_rows);
-        max_splits = SL_MAX(max_splits, splits);
+        max_rows = SL_MAX(max_rows, s->n);
+        max_splits = SL_MAX(max_splits, (s->pos + s->n - 1) / SL_CPU_SPLIT + 1);
         work += (int64_t)s->n * (s->pos + s->n) * a->n_heads * a->head_dim;
     }
-    j->n_blocks = n_blocks * a->n_kv_heads * j->n_chunks;
-    j->slot_floats = (size_t)(j->n_block_rows * j->n_block_heads * (j->dim + 2));
+    cut(j, max_rows, max_splits);
     int n_threads = j->cpu->n_threads;
     int64_t per_round = (int64_t)(j->cpu->n_partials / j->slot_floats) / j->n_blocks - 1;
     if (n_threads > 1 && j->n_blocks < 4 * n_threads && max_splits > 1 && per_round > 0)

@@ -2,10 +2,10 @@
  * attn.h - the two products of attention over tiles of the KV pages, one function per format of the
  * pages, and what one thread works in.
  *
- * Two routes. On the float route pages become floats (in registers, or in L1 for many queries) and
- * every number is one chain of fma: the same bits in C, AVX2 and AVX-512. On the BF16 route queries
- * and probabilities are rounded to BF16 and the processor's dot instruction does the rest. Which
- * one a format takes depends on the instruction set alone, never on the shape.
+ * Three routes. On the float route pages become floats (in registers, or in L1 for many queries)
+ * and every number is one chain of fma: the same bits in C, AVX2 and AVX-512. On the BF16 routes
+ * queries and probabilities are rounded to BF16 and the processor's dot or tile instruction does
+ * the rest. Which one a format takes depends on the instruction set alone, never on the shape.
  *
  * A block is up to SL_ATTN_QUERY query vectors (rows of a span x heads that share a key head) and
  * the tiles of one split, so that a kernel may shape its register tiles as it likes.
@@ -31,12 +31,13 @@ struct sl_attn_tiles {
     const uint8_t *const *tiles;
     int n;
     int dim;       /* padded head dimension */
-    void *scratch; /* SL_ATTN_GROUP tiles of floats, 64-byte aligned */
+    void *scratch; /* SL_ATTN_GROUP tiles of floats of the largest head, 64-byte aligned */
 };
 
 struct sl_attn_kernels {
-    const char *name[SL_DTYPE_COUNT]; /* of the route: "float", "bf16-dot" */
-    bool bf16[SL_DTYPE_COUNT];        /* the format takes the BF16 route */
+    const char *name[SL_DTYPE_COUNT]; /* of the route: "float", "bf16-dot", "bf16-amx" */
+    bool query16[SL_DTYPE_COUNT];     /* queries are BF16: a BF16 route */
+    bool p16[SL_DTYPE_COUNT];         /* so are the probabilities given to values */
     /* score [n_q, SL_CPU_SPLIT], in columns 0 .. 16 n - 1: query times key. query is float [n_q,
      * dim], or BF16 [n_q, SL_ATTN_LD16(dim)]. */
     void (*scores[SL_DTYPE_COUNT])(const struct sl_attn_tiles *t, const void *query, int n_q,
@@ -64,6 +65,8 @@ void sl_attn_kernels_c(struct sl_attn_kernels *k);
 void sl_attn_kernels_avx2(struct sl_attn_kernels *k);
 void sl_attn_kernels_avx512(struct sl_attn_kernels *k);
 void sl_attn_kernels_avx512bf16(struct sl_attn_kernels *k);
+void sl_attn_q8_avx512bf16(struct sl_attn_kernels *k); /* the part of it for Q8_0 */
+void sl_attn_kernels_amx(struct sl_attn_kernels *k);
 
 /* A head vector [dim], padded with zeros, to its slot of a tile of K or of V. It is in the tile's
  * format already, or float for Q8_0. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The BF16 route of attention for AVX512_BF16: a dot instruction adds two products to each of
- * sixteen sums. Pages of BF16 are its operands as they lie; Q8_0 is rounded to BF16 in L1 first.
+ * sixteen sums. Pages of BF16 are its operands as they lie.
  */
 #include "base/check.h"
 #include "cpu/attn.h"
@@ -197,88 +197,6 @@ static void values_bf16(const struct sl_attn_tiles *t, const void *p, int n_q, f
                   (const uint16_t *)p + i * SL_KV_TILE, n_q, o, true);
 }
 
-/* ---------------------------------------------------------------- pages of Q8_0 */
-
-/* Sixteen pairs of codes times the scale of each: pairs of BF16 in the same order. */
-INLINE void round_codes(const uint8_t *codes, __m512 scale_low, __m512 scale_high, void *out)
-{
-    __m512i low = _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)codes));
-    __m512i high =
-        _mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)(const void *)(codes + 16)));
-    __m512bh r = _mm512_cvtne2ps_pbh(_mm512_mul_ps(_mm512_cvtepi32_ps(high), scale_high),
-                                     _mm512_mul_ps(_mm512_cvtepi32_ps(low), scale_low));
-    _mm512_storeu_si512(out, (__m512i)r);
-}
-
-static void round_k(const uint8_t *tile, const uint8_t *ahead, int dim, uint8_t *out)
-{
-    const __m512i low = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
-    const __m512i high =
-        _mm512_setr_epi32(8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13, 14, 14, 15, 15);
-    const uint8_t *scales = tile + SL_KV_TILE * dim;
-    for (int b = 0; b * SL_KV_SCALE < dim; b++, scales += 2 * SL_KV_TILE) {
-        int from = b * SL_KV_SCALE / 2, to = SL_MIN(from + SL_KV_SCALE / 2, dim / 2);
-        __m512 d = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)scales));
-        __m512 scale_low = _mm512_permutexvar_ps(low, d);
-        __m512 scale_high = _mm512_permutexvar_ps(high, d);
-        __builtin_prefetch(ahead + (scales - tile), 0, 2);
-        for (int i = from; i < to; i++) {
-            if (i % 2 == 0)
-                __builtin_prefetch(ahead + 32 * i, 0, 2);
-            round_codes(tile + 32 * i, scale_low, scale_high, out + 64 * i);
-        }
-    }
-}
-
-static void round_v(const uint8_t *tile, const uint8_t *ahead, int dim, uint8_t *out)
-{
-    const uint8_t *scales = tile + SL_KV_TILE * dim;
-    for (int b = 0; b * SL_KV_SCALE < dim; b++, scales += 2 * SL_KV_TILE) {
-        int n = SL_MIN(SL_KV_SCALE, dim - b * SL_KV_SCALE);
-        __builtin_prefetch(ahead + (scales - tile), 0, 2);
-        for (int i = 0; i < SL_KV_TILE / 2; i++) {
-            int32_t pair; /* the scales of the two positions */
-            memcpy(&pair, scales + 4 * i, sizeof pair);
-            __m512 d = _mm512_cvtph_ps(_mm256_set1_epi32(pair));
-            int at = i * dim + b * SL_KV_SCALE;
-            __builtin_prefetch(ahead + 2 * at, 0, 2);
-            round_codes(tile + 2 * at, d, d, out + 4 * at);
-            if (n == SL_KV_SCALE)
-                round_codes(tile + 2 * at + 32, d, d, out + 4 * at + 64);
-        }
-    }
-}
-
-static void scores_q8(const struct sl_attn_tiles *t, const void *query, int n_q, float *score)
-{
-    const uint8_t *tiles[SL_ATTN_GROUP];
-    const size_t bytes = (size_t)(SL_KV_TILE * t->dim) * 2;
-    for (int i = 0, n; i < t->n; i += n) {
-        n = SL_MIN(SL_ATTN_GROUP, t->n - i);
-        for (int g = 0; g < n; g++) {
-            uint8_t *out = (uint8_t *)t->scratch + (size_t)g * bytes;
-            round_k(t->tiles[i + g], t->tiles[i + g + SL_ATTN_AHEAD], t->dim, out);
-            tiles[g] = out;
-        }
-        scores_of(tiles, n, t->dim, query, n_q, score + i * SL_KV_TILE, false);
-    }
-}
-
-static void values_q8(const struct sl_attn_tiles *t, const void *p, int n_q, float *o)
-{
-    const uint8_t *tiles[SL_ATTN_GROUP];
-    const size_t bytes = (size_t)(SL_KV_TILE * t->dim) * 2;
-    for (int i = 0, n; i < t->n; i += n) {
-        n = SL_MIN(SL_ATTN_GROUP, t->n - i);
-        for (int g = 0; g < n; g++) {
-            uint8_t *out = (uint8_t *)t->scratch + (size_t)g * bytes;
-            round_v(t->tiles[i + g], t->tiles[i + g + SL_ATTN_AHEAD], t->dim, out);
-            tiles[g] = out;
-        }
-        values_of(tiles, n, t->dim, (const uint16_t *)p + i * SL_KV_TILE, n_q, o, false);
-    }
-}
-
 /* ---------------------------------------------------------------- the table */
 
 static void narrow(const float *x, int n, uint16_t *out)
@@ -294,8 +212,7 @@ void sl_attn_kernels_avx512bf16(struct sl_attn_kernels *k)
     k->narrow = narrow;
     k->scores[SL_DTYPE_BF16] = scores_bf16;
     k->values[SL_DTYPE_BF16] = values_bf16;
-    k->scores[SL_DTYPE_Q8_0] = scores_q8;
-    k->values[SL_DTYPE_Q8_0] = values_q8;
-    k->bf16[SL_DTYPE_BF16] = k->bf16[SL_DTYPE_Q8_0] = true;
-    k->name[SL_DTYPE_BF16] = k->name[SL_DTYPE_Q8_0] = "bf16-dot";
+    k->query16[SL_DTYPE_BF16] = k->p16[SL_DTYPE_BF16] = true;
+    k->name[SL_DTYPE_BF16] = "bf16-dot";
+    sl_attn_q8_avx512bf16(k);
 }

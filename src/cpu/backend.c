@@ -239,6 +239,7 @@ static void choose_kernels(struct sl_cpu *cpu, enum sl_cpu_isa isa)
     if (isa >= SL_ISA_AMX) {
         sl_i8_kernels_amx(&cpu->i8);
         sl_bf16_kernels_amx(&cpu->bf16);
+        sl_attn_kernels_amx(&cpu->attn);
     }
     cpu->isa_name = sl_cpu_isa_name(isa);
 }

@@ -165,7 +165,7 @@ const struct sl_model_facts *sl_model_facts(const struct sl_model *m)
 int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, int block_size,
                        struct sl_kv_layout *out, struct sl_error *err)
 {
-    int dtype = strcmp(m->facts.weight_dtype, "f32") == 0 ? SL_DTYPE_F32 : SL_DTYPE_F16;
+    int dtype = SL_DTYPE_BF16; /* auto: range of f32, and the fastest routes */
     if (kv_dtype != NULL && strcmp(kv_dtype, "auto") != 0) {
         dtype = sl_dtype_from_name(kv_dtype);
         if (dtype != SL_DTYPE_F32 && dtype != SL_DTYPE_F16 && dtype != SL_DTYPE_BF16 &&

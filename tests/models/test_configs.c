@@ -744,6 +744,8 @@ static void test_run_limits(void **state)
     rig_open(&g, "tests/golden/models/llama2", &(struct rig_options){0});
     assert_int_equal(sl_model_kv_layout(g.model, "q4_0", 16, &l, &err), SL_EINVAL);
     assert_non_null(strstr(err.msg, "kv-cache-dtype \"q4_0\""));
+    assert_int_equal(sl_model_kv_layout(g.model, "auto", 16, &l, &err), 0);
+    assert_int_equal(l.dtype, SL_DTYPE_BF16);
     assert_int_equal(sl_model_kv_layout(g.model, "f16", 0, &l, &err), SL_EINVAL);
     assert_non_null(strstr(err.msg, "block-size is 0"));
     assert_int_equal(sl_model_kv_layout(g.model, "f16", 272, &l, &err), SL_EINVAL);

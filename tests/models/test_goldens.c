@@ -144,10 +144,10 @@ static void test_facts(void **state)
     uint64_t layer = 2 * 32 + 64 * 32 + 2 * 32 * 32 + 32 * 64 + 3 * 88 * 32;
     assert_int_equal(f->n_params, 96 * 32 + 32 + 2 * layer);
     assert_int_equal(f->weight_bytes, 2 * f->n_params);
-    assert_int_equal(g.kv.dtype, SL_DTYPE_F16);
+    assert_int_equal(g.kv.dtype, SL_DTYPE_BF16);
     rig_close(&g);
     rig_open(&g, "tests/golden/models/llama2", &(struct rig_options){0});
-    assert_int_equal(g.kv.dtype, SL_DTYPE_F32);
+    assert_int_equal(g.kv.dtype, SL_DTYPE_BF16); /* F32 weights */
     rig_close(&g);
 }
 

@@ -21,9 +21,10 @@
 
 #include <cmocka.h>
 
-#define ATT_PATTERN 0x7FC0DEADu /* a NaN nothing computes; in halves a NaN of F16 and of BF16 */
-#define ATT_ZONE    64          /* floats of it on both sides of a buffer */
-#define ATT_EPS     1e-6f
+#define ATT_PATTERN    0x7FC0DEADu /* a NaN nothing computes; in halves a NaN of F16 and of BF16 */
+#define ATT_ZONE       64          /* floats of it on both sides of a buffer */
+#define ATT_EPS        1e-6f
+#define ATT_SCALES(hd) (((size_t)(hd) + 31) / 32)
 
 struct att_case {
     const char *name;
@@ -52,9 +53,10 @@ struct att_way { /* how the tokens get there: nothing of this may show in the re
 };
 
 struct att_result {
-    float *q;     /* [T, nq * hd] normed and rotated */
-    float *k, *v; /* [T, nkv * hd] as the pages hold them */
-    float *out;   /* [T, nq * hd] */
+    float *q;                 /* [T, nq * hd] normed and rotated */
+    float *k, *v;             /* [T, nkv * hd] as the pages hold them */
+    float *k_scale, *v_scale; /* [T, nkv, ATT_SCALES(hd)] of Q8_0 */
+    float *out;               /* [T, nq * hd] */
 };
 
 static float *att_floats(struct sl_rng *rng, size_t n, double scale)
@@ -99,9 +101,11 @@ static struct att_result att_result_make(const struct att_case *c)
 {
     size_t q = (size_t)(c->n_tokens * c->n_heads * c->head_dim);
     size_t kv = (size_t)(c->n_tokens * c->n_kv_heads * c->head_dim);
+    size_t scales = (size_t)(c->n_tokens * c->n_kv_heads) * ATT_SCALES(c->head_dim);
     struct sl_rng rng = {0, 0};
-    return (struct att_result){att_floats(&rng, q, 0), att_floats(&rng, kv, 0),
-                               att_floats(&rng, kv, 0), att_floats(&rng, q, 0)};
+    return (struct att_result){att_floats(&rng, q, 0),      att_floats(&rng, kv, 0),
+                               att_floats(&rng, kv, 0),     att_floats(&rng, scales, 0),
+                               att_floats(&rng, scales, 0), att_floats(&rng, q, 0)};
 }
 
 static void att_result_free(struct att_result *r)
@@ -109,6 +113,8 @@ static void att_result_free(struct att_result *r)
     sl_free(r->q);
     sl_free(r->k);
     sl_free(r->v);
+    sl_free(r->k_scale);
+    sl_free(r->v_scale);
     sl_free(r->out);
 }
 
@@ -229,6 +235,11 @@ static void att_step(const struct att_step *s, struct att_result *r)
     sl_free(spans);
 }
 
+static float att_read_scale(int hd, const uint8_t *tile, int slot, int block)
+{
+    return sl_f16_to_f32(sl_load_u16(tile + 16 * ((hd + 15) / 16 * 16) + 2 * (block * 16 + slot)));
+}
+
 /* The number of dimension d at a position of a tile of keys or values, by the text of ops.h. */
 static float att_read(enum sl_dtype t, int hd, const uint8_t *tile, bool is_v, int slot, int d)
 {
@@ -244,27 +255,30 @@ static float att_read(enum sl_dtype t, int hd, const uint8_t *tile, bool is_v, i
     case SL_DTYPE_BF16:
         return sl_bf16_to_f32(sl_load_u16(tile + 2 * i));
     default:
-        return (float)(int8_t)tile[i] *
-               sl_f16_to_f32(sl_load_u16(tile + 16 * D + 2 * (d / 32 * 16 + slot)));
+        return (float)(int8_t)tile[i] * att_read_scale(hd, tile, slot, d / 32);
     }
 }
 
 static void att_read_pages(const struct att_step *s, struct att_result *r)
 {
     const struct att_case *c = s->d->c;
-    size_t tile_bytes = sl_kv_tile_bytes(c->kv, c->head_dim), i = 0;
+    size_t tile_bytes = sl_kv_tile_bytes(c->kv, c->head_dim), i = 0, n_scales = 0;
     int bs = s->view.block_size;
     for (int t = 0; t < c->n_tokens; t++)
-        for (int h = 0; h < c->n_kv_heads; h++)
+        for (int h = 0; h < c->n_kv_heads; h++) {
+            const uint8_t *page =
+                s->view.pool + (size_t)s->table[s->n_mates + t / bs] * s->view.page_bytes;
+            size_t at = (size_t)(h * (bs / 16) + t % bs / 16) * tile_bytes;
+            const uint8_t *k = page + s->view.k_offset + at, *v = page + s->view.v_offset + at;
             for (int d = 0; d < c->head_dim; d++, i++) {
-                const uint8_t *page =
-                    s->view.pool + (size_t)s->table[s->n_mates + t / bs] * s->view.page_bytes;
-                size_t at = (size_t)(h * (bs / 16) + t % bs / 16) * tile_bytes;
-                r->k[i] =
-                    att_read(c->kv, c->head_dim, page + s->view.k_offset + at, false, t % 16, d);
-                r->v[i] =
-                    att_read(c->kv, c->head_dim, page + s->view.v_offset + at, true, t % 16, d);
+                r->k[i] = att_read(c->kv, c->head_dim, k, false, t % 16, d);
+                r->v[i] = att_read(c->kv, c->head_dim, v, true, t % 16, d);
             }
+            for (int b = 0; c->kv == SL_DTYPE_Q8_0 && b < (int)ATT_SCALES(c->head_dim); b++) {
+                r->k_scale[n_scales] = att_read_scale(c->head_dim, k, t % 16, b);
+                r->v_scale[n_scales++] = att_read_scale(c->head_dim, v, t % 16, b);
+            }
+        }
 }
 
 /* The whole sequence that way. The page pool is filled with NaN before, and stands between red
@@ -395,56 +409,106 @@ static void att_oracle(const struct att_data *d, const struct att_result *r, dou
 
 /* ---------------------------------------------------------------- its bits, step by step */
 
-enum att_route { ATT_FLOAT, ATT_BF16_DOT };
+/* ATT_BF16_CODES: the dot route where the pages are Q8_0. */
+enum att_route { ATT_FLOAT, ATT_BF16_DOT, ATT_BF16_CODES, ATT_BF16_AMX, ATT_ROUTES };
 
 static float att_flush(float x)
 {
     return fabsf(x) < 0x1p-126f ? copysignf(0.0f, x) : x;
 }
 
-static float att_bf16(float x)
+/* An operand of a route's products. */
+static float att_operand(enum att_route route, float x)
 {
-    return sl_bf16_to_f32(sl_f32_to_bf16(att_flush(x)));
+    return route == ATT_FLOAT ? x : sl_bf16_to_f32(sl_f32_to_bf16(att_flush(x)));
 }
 
-/* The sum of a[i] b[i], n even. */
-static float att_chain(enum att_route route, const float *a, const float *b, int n)
+/* One tile instruction: a chain of the even and one of the odd elements. */
+static float att_tile_step(const float *a, const float *b, int n)
+{
+    float even = 0.0f, odd = 0.0f;
+    for (int i = 0; i < n; i += 2) {
+        even = att_flush(fmaf(a[i], b[i], even));
+        odd = att_flush(fmaf(a[i + 1], b[i + 1], odd));
+    }
+    return att_flush(even + odd);
+}
+
+/* The sum of a[i] b[i], operands, n even; step: elements of a tile instruction. */
+static float att_chain(enum att_route route, const float *a, const float *b, int n, int step)
 {
     float c = 0.0f;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && route == ATT_BF16_AMX; i += step)
+        c = att_flush(c + att_tile_step(a + i, b + i, SL_MIN(step, n - i)));
+    for (int i = 0; i < n && route != ATT_BF16_AMX; i++) {
         if (route == ATT_FLOAT)
             c = fmaf(a[i], b[i], c);
         else /* of a pair, the second product first */
-            c = att_flush(fmaf(att_bf16(a[i ^ 1]), att_bf16(b[i ^ 1]), c));
+            c = att_flush(fmaf(a[i ^ 1], b[i ^ 1], c));
     }
     return c;
 }
 
-/* The output of one query, from DETERMINISM.md. k and v are of its key head, [T, ld]; k has zeros
- * behind the head. */
+/* Keys and values of one key head, [T, ld], and their scales [T, n_scales], rows ld_scales apart.
+ * Keys have zeros behind the head. Numbers are codes in ATT_BF16_CODES. */
+struct att_head {
+    const float *k, *v, *k_scale, *v_scale;
+    size_t ld, ld_scales;
+};
+
+static float att_score(enum att_route route, const struct att_head *h, const float *q, size_t t)
+{
+    const float *key = h->k + t * h->ld;
+    float score = 0.0f;
+    if (route != ATT_BF16_CODES)
+        return att_chain(route, q, key, (int)h->ld, 32);
+    for (int d = 0; d < (int)h->ld; d += 32)
+        score = fmaf(att_chain(route, q + d, key + d, SL_MIN(32, (int)h->ld - d), 32),
+                     h->k_scale[t * h->ld_scales + (size_t)d / 32], score);
+    return score;
+}
+
+/* The output of one query, from DETERMINISM.md. */
 static void att_bits_row(const struct att_case *c, const struct sl_cpu_kernels *k,
                          const float *sink, enum att_route route, int pos, const float *q,
-                         const float *keys, const float *values, size_t ld, float *out)
+                         const struct att_head *h, float *out)
 {
-    float score[SL_CPU_SPLIT], val[SL_CPU_SPLIT], o[SL_MAX_HEAD_DIM] = {0};
+    float score[SL_CPU_SPLIT], p[SL_CPU_SPLIT], val[SL_CPU_SPLIT], o[SL_MAX_HEAD_DIM] = {0};
     float state[SL_MAX_HEAD_DIM] = {0}, ml[2] = {-INFINITY, 0.0f}, m, l;
     int from = c->window > 0 ? SL_MAX(pos - c->window + 1, 0) : 0;
     for (int start = from / SL_CPU_SPLIT * SL_CPU_SPLIT; start <= pos; start += SL_CPU_SPLIT) {
         int lo = SL_MAX(from - start, 0), hi = SL_MIN(pos + 1 - start, SL_CPU_SPLIT);
+        int first = lo / 16 * 16; /* tiles of zeros add nothing */
         for (int j = lo; j < hi; j++)
-            score[j] = att_chain(route, q, keys + (size_t)(start + j) * ld, (int)ld);
+            score[j] = att_score(route, h, q, (size_t)(start + j));
         k->softmax(score, lo, hi, att_scale(c), c->softcap, &m, &l);
         memset(score, 0, (size_t)lo * sizeof *score);
         memset(score + hi, 0, (size_t)(SL_CPU_SPLIT - hi) * sizeof *score);
+        memset(val, 0, sizeof val);
         for (int d = 0; d < c->head_dim; d++) {
-            memset(val, 0, sizeof val);
+            for (int j = first; j < SL_ROUND_UP(hi, 16) && d % 32 == 0; j++) {
+                bool scaled = route == ATT_BF16_CODES && lo <= j && j < hi;
+                size_t at = (size_t)(start + j) * h->ld_scales + (size_t)d / 32;
+                p[j] = att_operand(route, scaled ? score[j] * h->v_scale[at] : score[j]);
+            }
             for (int j = lo; j < hi; j++)
-                val[j] = values[(size_t)(start + j) * ld + (size_t)d];
-            o[d] = att_chain(route, score, val, SL_CPU_SPLIT);
+                val[j] = h->v[(size_t)(start + j) * h->ld + (size_t)d];
+            o[d] =
+                att_chain(route, p + first, val + first, SL_ROUND_UP(hi, 16) - first, SL_KV_TILE);
         }
         k->merge(ml, state, m, l, o, SL_ROUND_UP(c->head_dim, 16));
     }
     k->finish(ml, state, sink, c->head_dim, out);
+}
+
+/* n numbers of a head vector as operands; codes, which are whole numbers, are what was multiplied
+ * with their scale. */
+static void att_head_row(enum att_route route, const float *x, const float *scale, size_t n,
+                         float *out)
+{
+    for (size_t i = 0; i < n; i++)
+        out[i] = att_operand(route,
+                             route == ATT_BF16_CODES && x[i] != 0.0f ? x[i] / scale[i / 32] : x[i]);
 }
 
 /* out [T, nq * hd] from the queries and pages of r. */
@@ -453,20 +517,24 @@ static void att_bits(const struct att_data *d, const struct att_result *r,
 {
     const struct att_case *c = d->c;
     size_t hd = (size_t)c->head_dim, T = (size_t)c->n_tokens, ld = SL_ROUND_UP(hd, 2);
-    size_t nkv = (size_t)c->n_kv_heads, nq = (size_t)c->n_heads;
+    size_t nkv = (size_t)c->n_kv_heads, nq = (size_t)c->n_heads, ns = ATT_SCALES(hd);
     float *keys = sl_calloc(T * ld, sizeof *keys), *values = sl_calloc(T * ld, sizeof *values);
     float q[SL_MAX_HEAD_DIM + 32];
     assert_true(keys != NULL && values != NULL);
     for (size_t h = 0; h < nq; h++) {
         size_t kh = h / (nq / nkv);
+        struct att_head head = {keys, values,  r->k_scale + kh * ns, r->v_scale + kh * ns,
+                                ld,   nkv * ns};
         for (size_t t = 0; t < T; t++) {
-            memcpy(keys + t * ld, r->k + (t * nkv + kh) * hd, hd * sizeof(float));
-            memcpy(values + t * ld, r->v + (t * nkv + kh) * hd, hd * sizeof(float));
+            size_t at = t * nkv + kh;
+            att_head_row(route, r->k + at * hd, r->k_scale + at * ns, hd, keys + t * ld);
+            att_head_row(route, r->v + at * hd, r->v_scale + at * ns, hd, values + t * ld);
         }
         for (size_t t = 0; t < T; t++) {
             memset(q, 0, sizeof q);
-            memcpy(q, r->q + (t * nq + h) * hd, hd * sizeof(float));
-            att_bits_row(c, k, c->sinks ? d->sinks + h : NULL, route, (int)t, q, keys, values, ld,
+            for (size_t i = 0; i < hd; i++)
+                q[i] = att_operand(route, r->q[(t * nq + h) * hd + i]);
+            att_bits_row(c, k, c->sinks ? d->sinks + h : NULL, route, (int)t, q, &head,
                          out + (t * nq + h) * hd);
         }
     }

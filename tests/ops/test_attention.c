@@ -1,22 +1,43 @@
 /* SPDX-License-Identifier: MIT
  * Attention and the way into its pages: every instruction set, format of the pages, shape,
  * chunking, page size and thread count against double precision, against the order of
- * DETERMINISM.md written out, and against each other.
+ * DETERMINISM.md written out, and against each other. The kernels on tiles also run over simulated
+ * ones, wherever the processor has the rest of what they need.
  */
 #include "ops_attention.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(                                                     \
+    __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma"))), \
+    apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16,fma")
+#endif
+#include "ops/tile_sim.h"
+
+#include "cpu/attn_amx_tmpl.c"
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
 
 static char what[256];
 
 #define MAX_THREADS_TESTED 8
 
-static const char *const isa_names[] = {"c", "avx2", "avx512", "avx512-vnni", "avx512-bf16", "amx"};
+/* The last is not one of the engine's: simulated tiles in place of AMX. */
+static const char *const isa_names[] = {"c",           "avx2", "avx512",   "avx512-vnni",
+                                        "avx512-bf16", "amx",  "simulated"};
+enum { BF16 = 4, AMX = 5, SIMULATED = 6 };
 
 static struct sl_backend *backends[SL_COUNT(isa_names)][MAX_THREADS_TESTED + 1];
 
 static bool isa_available(size_t isa)
 {
     enum sl_cpu_isa unused;
-    return sl_cpu_isa_parse(isa_names[isa], &unused, NULL) == 0;
+    return sl_cpu_isa_parse(isa_names[isa == SIMULATED ? BF16 : isa], &unused, NULL) == 0;
 }
 
 static struct sl_backend *backend(size_t isa, int n_threads)
@@ -24,10 +45,20 @@ static struct sl_backend *backend(size_t isa, int n_threads)
     struct sl_backend **be = &backends[isa][n_threads];
     struct sl_error err = {0};
     struct sl_cpu_config cfg = {.n_threads = n_threads};
-    if (*be == NULL && (sl_cpu_isa_parse(isa_names[isa], &cfg.isa, &err) != 0 ||
-                        sl_cpu_create(&cfg, be, &err) != 0))
-        fail_msg("backend %s: %s", isa_names[isa], err.msg);
+    const char *name = isa_names[isa == SIMULATED ? BF16 : isa];
+    if (*be != NULL)
+        return *be;
+    if (sl_cpu_isa_parse(name, &cfg.isa, &err) != 0 || sl_cpu_create(&cfg, be, &err) != 0)
+        fail_msg("backend %s: %s", name, err.msg);
+    if (isa == SIMULATED)
+        fill_attn_tiles(&sl_cpu(*be)->attn);
     return *be;
+}
+
+/* The simulated tiles are one thread's. */
+static int some_threads(size_t isa)
+{
+    return isa == SIMULATED ? 1 : 2;
 }
 
 static int destroy_backends(void **state)
@@ -43,14 +74,16 @@ static int destroy_backends(void **state)
 
 static enum att_route route_of(size_t isa, enum sl_dtype kv)
 {
-    if ((kv != SL_DTYPE_BF16 && kv != SL_DTYPE_Q8_0) || isa < 4)
+    if ((kv != SL_DTYPE_BF16 && kv != SL_DTYPE_Q8_0) || isa < BF16)
         return ATT_FLOAT;
-    return ATT_BF16_DOT;
+    if (isa >= AMX)
+        return ATT_BF16_AMX;
+    return kv == SL_DTYPE_Q8_0 ? ATT_BF16_CODES : ATT_BF16_DOT;
 }
 
 static void test_routes(void **state)
 {
-    static const char *const names[] = {"float", "bf16-dot"};
+    static const char *const names[] = {"float", "bf16-dot", "bf16-dot", "bf16-amx"};
     (void)state;
     for (size_t isa = 0; isa < SL_COUNT(isa_names); isa++)
         for (int t = 0; t < SL_DTYPE_COUNT && isa_available(isa); t++) {
@@ -63,7 +96,8 @@ static void test_routes(void **state)
                 continue;
             enum att_route route = route_of(isa, (enum sl_dtype)t);
             assert_string_equal(k->name[t], names[route]);
-            assert_int_equal(k->bf16[t], route != ATT_FLOAT);
+            assert_int_equal(k->query16[t], route != ATT_FLOAT);
+            assert_int_equal(k->p16[t], route != ATT_FLOAT && route != ATT_BF16_CODES);
         }
 }
 
@@ -92,11 +126,11 @@ static void near_oracle(const float *a, const double *want, size_t n, double max
 /* The format of the pages is the test's. */
 static const struct att_case cases[] = {
     {"mha", 40, 2, 2, 64, 0, 0, 0, false, false, 64, SL_ROPE_HALF},
-    {"gqa", 300, 4, 2, 64, 0, 0, 0, false, true, 64, SL_ROPE_HALF},
+    {"gqa", 270, 4, 2, 64, 0, 0, 0, false, true, 64, SL_ROPE_HALF},
     {"gqa-48", 270, 6, 2, 48, 0, 0, 0, false, true, 48, SL_ROPE_INTERLEAVED},
-    {"window", 600, 2, 1, 32, 0, 37, 0, false, false, 32, SL_ROPE_HALF},
+    {"window", 530, 2, 1, 32, 0, 37, 0, false, false, 32, SL_ROPE_HALF},
     {"window-wide", 560, 2, 1, 16, 0, 300, 0, false, false, 16, SL_ROPE_HALF},
-    {"softcap-sinks", 290, 4, 1, 80, 0, 0, 5.0f, true, false, 40, SL_ROPE_HALF},
+    {"softcap-sinks", 270, 4, 1, 80, 0, 0, 5.0f, true, false, 40, SL_ROPE_HALF},
     {"odd-dims", 70, 3, 1, 21, 0, 0, 0, true, true, 8, SL_ROPE_INTERLEAVED},
     {"tiny", 9, 1, 1, 1, 0, 0, 0, false, false, 0, SL_ROPE_HALF},
     {"mqa-40", 35, 40, 1, 32, 0, 7, 2.0f, true, true, 32, SL_ROPE_HALF},
@@ -117,14 +151,33 @@ static const struct {
     {1, 48, 50, true, 3},       {2, 256, 1, true, 0}, {3, 256, 256, false, 40},
 };
 
+/* The run used tiles, as a processor would let it, and left them released. */
+static void check_sim(void)
+{
+    if (sim.fault != NULL)
+        fail_msg("%s: a processor would refuse: %s", what, sim.fault);
+    if (sim.n_dots == 0 || sim.configured)
+        fail_msg("%s: %ld products, tiles released: %d", what, sim.n_dots, !sim.configured);
+    sim.n_dots = 0;
+}
+
 static void check_ways(const struct att_data *d, size_t isa, const struct att_result *ref,
                        struct att_result *got)
 {
     const struct att_case *c = d->c;
     size_t n_q = (size_t)(c->n_tokens * c->n_heads * c->head_dim);
     size_t n_kv = (size_t)(c->n_tokens * c->n_kv_heads * c->head_dim);
+    if (isa > 0 && isa_available(isa - 1)) { /* nothing of its own for this format? */
+        const struct sl_attn_kernels *k = &sl_cpu(backend(isa, 1))->attn;
+        const struct sl_attn_kernels *before = &sl_cpu(backend(isa - 1, 1))->attn;
+        if (k->scores[c->kv] == before->scores[c->kv] && k->values[c->kv] == before->values[c->kv])
+            return;
+    }
+    if (isa == SIMULATED && route_of(isa, c->kv) == ATT_FLOAT)
+        return; /* its neighbours are those of avx512-bf16 */
     for (size_t i = 0; i < SL_COUNT(ways); i++) {
-        if (isa == 0 && i > 3) /* plain C is slow, and takes the same driver */
+        if ((isa == 0 && i != 1 && i != 3) /* plain C is slow, and takes the same driver */
+            || (isa == SIMULATED && ways[i].n_threads > 1)) /* the tiles are one thread's */
             continue;
         struct att_way w = {backend(isa, ways[i].n_threads), ways[i].block_size, ways[i].chunk,
                             ways[i].scramble, ways[i].n_mates};
@@ -136,6 +189,8 @@ static void check_ways(const struct att_data *d, size_t isa, const struct att_re
         same_bits(got->k, ref->k, n_kv);
         same_bits(got->v, ref->v, n_kv);
         same_bits(got->out, ref->out, n_q);
+        if (isa == SIMULATED)
+            check_sim();
     }
 }
 
@@ -150,7 +205,7 @@ static void check_case(const struct att_case *c)
     att_run(&d, &(struct att_way){backend(0, 1), 16, 1 << 20, false, 0}, &ref);
     att_oracle(&d, &ref, want);
     const struct sl_cpu_kernels *k = &sl_cpu(backend(0, 1))->k;
-    for (int route = ATT_FLOAT; route <= ATT_BF16_DOT; route++) {
+    for (int route = ATT_FLOAT; route < ATT_ROUTES; route++) {
         bool used = false;
         for (size_t isa = 0; isa < SL_COUNT(isa_names); isa++)
             used |= isa_available(isa) && (int)route_of(isa, c->kv) == route;
@@ -214,13 +269,13 @@ static void check_poison(size_t isa, enum sl_dtype kv)
     struct att_data d = att_make(&c);
     struct att_result clean = att_result_make(&c), got = att_result_make(&c);
     size_t row = (size_t)(c.n_heads * c.head_dim), kv_row = (size_t)(c.n_kv_heads * c.head_dim);
-    att_run(&d, &(struct att_way){backend(isa, 2), 16, 1 << 20, false, 0}, &clean);
+    att_run(&d, &(struct att_way){backend(isa, some_threads(isa)), 16, 1 << 20, false, 0}, &clean);
     d.q[20 * row] = d.k[30 * kv_row] = NAN;
     d.v[31 * kv_row + 1] = INFINITY;
     d.v[36 * kv_row + 2] = NAN;
     static const int chunks[] = {60, 1, 17};
     for (size_t i = 0; i < SL_COUNT(chunks); i++) {
-        struct att_way w = {backend(isa, 2), i == 2 ? 64 : 16, chunks[i], true, 1};
+        struct att_way w = {backend(isa, some_threads(isa)), i == 2 ? 64 : 16, chunks[i], true, 1};
         snprintf(what, sizeof what, "poison %s %s chunks of %d", sl_dtype_info(kv)->name,
                  isa_names[isa], chunks[i]);
         att_run(&d, &w, &got);
@@ -274,6 +329,44 @@ static void test_zeros_and_infinities_behind(void **state)
         }
 }
 
+/* A tile has room for sixteen queries; what is behind the last one belongs to somebody else. */
+static void test_tiles_write_their_rows_only(void **state)
+{
+    static const int n_qs[] = {1, 15, 16, 17, 20, 31, 32, 33, 47, 48, 49, 63};
+    enum { DIM = 48, N = 5, ROOM = 2 * SL_ATTN_QUERY };
+    static _Alignas(64) float score[ROOM * SL_CPU_SPLIT], o[ROOM * DIM];
+    static _Alignas(64) uint16_t in[ROOM * SL_CPU_SPLIT];
+    static struct sl_attn_scratch scratch;
+    (void)state;
+    if (!isa_available(SIMULATED))
+        skip();
+    const struct sl_attn_kernels *k = &sl_cpu(backend(SIMULATED, 1))->attn;
+    const uint8_t *tiles[N + SL_ATTN_AHEAD];
+    for (int i = 0; i < N + SL_ATTN_AHEAD; i++)
+        tiles[i] = (const uint8_t *)scratch.clean; /* zeros */
+    struct sl_attn_tiles t = {tiles, N, DIM, scratch.kv};
+    for (size_t i = 0; i < 2 * SL_COUNT(n_qs); i++) {
+        int n_q = n_qs[i / 2];
+        enum sl_dtype dtype = i % 2 == 0 ? SL_DTYPE_BF16 : SL_DTYPE_Q8_0;
+        snprintf(what, sizeof what, "%d queries, %s", n_q, sl_dtype_info(dtype)->name);
+        for (size_t j = 0; j < SL_COUNT(score); j++)
+            score[j] = 1.0f;
+        for (size_t j = 0; j < SL_COUNT(o); j++)
+            o[j] = (int)j < n_q * DIM ? 0.0f : 1.0f;
+        k->scores[dtype](&t, in, n_q, score);
+        k->values[dtype](&t, in, n_q, o);
+        check_sim();
+        for (int j = 0; j < ROOM * SL_CPU_SPLIT; j++) {
+            bool written = j / SL_CPU_SPLIT < n_q && j % SL_CPU_SPLIT < N * SL_KV_TILE;
+            if (score[j] != (written ? 0.0f : 1.0f))
+                fail_msg("%s: score %d of query %d", what, j % SL_CPU_SPLIT, j / SL_CPU_SPLIT);
+        }
+        for (int j = 0; j < ROOM * DIM; j++)
+            if (o[j] != (j < n_q * DIM ? 0.0f : 1.0f))
+                fail_msg("%s: output %d of query %d", what, j % DIM, j / DIM);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -282,6 +375,7 @@ int main(void)
         cmocka_unit_test(test_f16),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_q8_0),
+        cmocka_unit_test(test_tiles_write_their_rows_only),
         cmocka_unit_test(test_poison_stays_in_its_row),
         cmocka_unit_test(test_zeros_and_infinities_behind),
     };
