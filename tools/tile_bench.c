@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * tile_bench.c - how fast the kernels over packed matrices are (bf16.h, i8.h), as a share of what
- * this machine reads and multiplies. The program needs no library
- * but the C one, so that it can be built in one place and run in another.
+ * tile_bench.c - how fast products with packed matrices are (bf16.h, i8.h), as a share of what this
+ * machine reads and multiplies. A product is the backend's: activations from floats, outputs where
+ * they belong. The program needs no library but the C one, so that it can be built in one place and
+ * run in another.
  *
- * usage: tile_bench [threads [format]]      (one thread and then so many; default all cores)
+ * usage: tile_bench [threads [format [rows columns]]]      (default: all cores, all formats)
  */
 #include "base/check.h"
 #include "base/limits.h"
@@ -20,7 +21,6 @@
 #define WEIGHT_BYTES (384u << 20) /* copies of a matrix, more than caches hold */
 #define MAX_COPIES   64
 #define MOST         512 /* tokens */
-#define LD_ACC       (SL_I8_PANELS * SL_I8_PANEL)
 
 static void fail(const char *what)
 {
@@ -42,14 +42,14 @@ static double best_seconds(void (*fn)(void *arg), void *arg)
 {
     double best = 1e9;
     fn(arg);
-    for (int i = 0; i < 7; i++) {
+    for (int i = 0; i < 3; i++) {
         uint64_t t0 = sl_now_ns(), t;
         int n = 0;
         do {
             fn(arg);
             n++;
             t = sl_now_ns();
-        } while (t - t0 < 15000000);
+        } while (t - t0 < 20000000);
         best = SL_MIN(best, 1e-9 * (double)(t - t0) / n);
     }
     return best;
@@ -213,81 +213,42 @@ static void stream_run(void *arg)
     sl_pool_run(s->pool, stream_item, s, WEIGHT_BYTES / STREAM_ITEM);
 }
 
-/* ---------------------------------------------------------------- kernels */
+/* ---------------------------------------------------------------- products */
 
-struct bench {
-    struct sl_pool *pool;
-    int n_threads;
-    uint8_t *weights;
-    double bytes_s, int8_vec, int8_tile, bf16_vec, bf16_tile; /* of n_threads, a second */
-    float *acc;                                               /* [n_threads] blocks of outputs */
-    struct sl_i8_scratch *scratch;
+struct peaks { /* of all threads, a second */
+    double bytes, int8_vec, int8_tile, bf16_vec, bf16_tile;
 };
 
 struct job {
-    const struct bench *b;
-    const struct sl_i8_kernels *i8;
-    const struct sl_bf16_kernels *bf16;
+    struct sl_backend *be;
     struct sl_weight w[MAX_COPIES];
-    int n_w, next, n_tok, token_block;
-    int64_t n_panels, n_groups;
-    size_t panel_bytes;
-    const struct sl_i8_x *x; /* [groups, MOST], as the driver lays it */
-    const uint16_t *x16;
-    int64_t ld_x16;
+    int n_w, next, n_tok;
+    const float *x;
+    float *out;
 };
-
-static void i8_item(void *arg, uint32_t item, int thread_idx)
-{
-    const struct job *j = arg;
-    struct sl_i8_scratch *s = j->b->scratch + thread_idx;
-    int64_t first = (int64_t)item * SL_I8_PANELS;
-    int n_panels = (int)SL_MIN(j->n_panels - first, SL_I8_PANELS);
-    int at_once = j->n_tok <= SL_I8_STREAM ? 1 : n_panels;
-    for (int t = 0; t < j->n_tok; t += j->token_block) {
-        int n = SL_MIN(j->n_tok - t, j->token_block);
-        float *acc = j->b->acc + (size_t)thread_idx * SL_I8_TOKENS * LD_ACC;
-        for (int p = 0; p < n_panels; p += at_once)
-            for (int64_t g = 0; g < j->n_groups; g++)
-                j->i8->dot(&j->w[j->next], first + p, at_once, g, j->x + t + g * (MOST - 1), 1, n,
-                           acc + p * SL_I8_PANEL, g == 0, s);
-    }
-}
-
-static void bf16_item(void *arg, uint32_t item, int thread_idx)
-{
-    const struct job *j = arg;
-    const struct sl_weight *w = &j->w[j->next];
-    int64_t first = (int64_t)item * SL_BF16_PANELS;
-    int n_panels = (int)SL_MIN(j->n_panels - first, SL_BF16_PANELS);
-    for (int t = 0; t < j->n_tok; t += j->token_block) {
-        int n = SL_MIN(j->n_tok - t, j->token_block);
-        float *acc = j->b->acc + (size_t)thread_idx * SL_I8_TOKENS * LD_ACC;
-        j->bf16->dot((const uint8_t *)w->data + (size_t)first * j->panel_bytes, j->panel_bytes,
-                     n_panels, w->n_cols, j->x16 + t * j->ld_x16, j->ld_x16, n, acc);
-    }
-}
 
 static void job_run(void *arg)
 {
     struct job *j = arg;
-    sl_pool_run(j->b->pool, j->i8 != NULL ? i8_item : bf16_item, j,
-                (uint32_t)SL_CEIL_DIV(j->n_panels, SL_I8_PANELS));
+    const struct sl_weight *w = &j->w[j->next];
+    struct sl_op_linear a = {
+        .x = j->x, .ld_x = w->n_cols, .w = w, .n = j->n_tok, .out = j->out, .ld_out = w->n_rows};
+    j->be->vt->linear(j->be, &a);
     j->next = (j->next + 1) % j->n_w;
 }
 
-static void measure(struct job *j, size_t matrix_bytes, double peak, const char *name)
+static void measure(struct job *j, const struct peaks *peak, const char *name)
 {
-    const struct bench *b = j->b;
     const struct sl_weight *w = &j->w[0];
+    bool tiles = strstr(name, "amx") != NULL;
+    double top = w->dtype == SL_DTYPE_BF16 ? (tiles ? peak->bf16_tile : peak->bf16_vec)
+                                           : (tiles ? peak->int8_tile : peak->int8_vec);
     double s = best_seconds(job_run, j);
-    double gb = (double)matrix_bytes / s;
+    double gb = (double)w->n_bytes / s;
     double ops = 2.0 * (double)j->n_tok * (double)(w->n_rows * w->n_cols) / s;
-    printf("%-9s %-5s %lldx%-5lld M %-4d block %-4d threads %-3d %9.1f us %6.1f GB/s %4.0f %%  "
-           "%7.3f TOPS %4.0f %%\n",
-           name, sl_dtype_info(w->dtype)->name, (long long)w->n_rows, (long long)w->n_cols,
-           j->n_tok, j->token_block, b->n_threads, s * 1e6, gb * 1e-9, 100 * gb / b->bytes_s,
-           ops * 1e-12, 100 * ops / peak);
+    printf("%-9s %-5s %lldx%-6lld M %-4d %9.1f us %6.1f GB/s %4.0f %%  %7.3f TOPS %4.0f %%\n", name,
+           sl_dtype_info(w->dtype)->name, (long long)w->n_rows, (long long)w->n_cols, j->n_tok,
+           s * 1e6, gb * 1e-9, 100 * gb / peak->bytes, ops * 1e-12, 100 * ops / top);
     fflush(stdout);
 }
 
@@ -312,107 +273,57 @@ static void random_rows(enum sl_dtype t, uint8_t *p, size_t n)
         sl_store_u16(p + i, (uint16_t)(0x3C00 + (p[i] | (p[i + 1] & 0x81) << 8)));
 }
 
-static void fill_weights(struct job *j, enum sl_dtype t, int64_t n_rows, int64_t n_cols)
+/* Copies of one matrix, so that no cache holds them all. */
+static void fill_weights(struct job *j, struct sl_backend *be, enum sl_dtype t, int64_t n_rows,
+                         int64_t n_cols, uint8_t *store)
 {
     uint64_t n;
+    struct sl_error err;
     if (!sl_dtype_bytes(t, (uint64_t)(n_rows * n_cols), &n))
         fail("columns");
     uint8_t *rows = room(n);
     random_rows(t, rows, n);
-    j->n_panels = SL_CEIL_DIV(n_rows, SL_I8_PANEL);
-    j->n_groups = SL_CEIL_DIV(n_cols, SL_I8_GROUP);
-    j->panel_bytes = t == SL_DTYPE_BF16 ? sl_bf16_panel_bytes(n_cols)
-                                        : sl_i8_layout(t, n_rows, n_cols).panel_bytes;
-    size_t bytes = j->panel_bytes * (size_t)j->n_panels;
-    j->n_w = (int)SL_MIN(WEIGHT_BYTES / bytes, MAX_COPIES);
-    for (int i = 0; i < j->n_w; i++) {
-        uint8_t *at = j->b->weights + (size_t)i * bytes;
-        for (int64_t p = 0; i == 0 && p < j->n_panels; p++) {
-            if (t == SL_DTYPE_BF16)
-                sl_bf16_pack(n_rows, n_cols, rows, p, at + (size_t)p * j->panel_bytes);
-            else
-                sl_i8_pack(t, n_rows, n_cols, rows, p, at + (size_t)p * j->panel_bytes);
-        }
-        if (i > 0)
-            memcpy(at, j->b->weights, bytes);
-        j->w[i] = (struct sl_weight){
-            .dtype = t, .n_rows = n_rows, .n_cols = n_cols, .data = at, .n_bytes = bytes};
+    struct sl_weight w;
+    if (be->vt->weight_create(be, SL_USE_LINEAR, t, n_rows, n_cols, rows, &w, &err) != 0)
+        fail(err.msg);
+    j->n_w = (int)SL_MIN(WEIGHT_BYTES / w.n_bytes, MAX_COPIES);
+    for (int i = 0; i < j->n_w; i++, store += w.n_bytes) {
+        memcpy(store, w.data, w.n_bytes);
+        j->w[i] = w;
+        j->w[i].data = store;
+        j->w[i].owned = false;
     }
+    be->vt->weight_destroy(be, &w);
     sl_aligned_free(rows, n);
 }
 
-static const int batches[] = {1, 4, 8, 16, 32, 64, MOST};
-
-static void bench_i8(const struct bench *b, enum sl_dtype t, int64_t n_rows, int64_t n_cols)
+static void bench(int n_threads, const struct peaks *peak, uint8_t *store, enum sl_dtype t,
+                  int64_t n_rows, int64_t n_cols)
 {
-    struct sl_i8_kernels vnni = {0}, amx = {0};
+    static const int batches[] = {1, 4, 8, 16, 32, 48, 64, 128, MOST};
+    const enum sl_cpu_isa vec = t == SL_DTYPE_BF16 ? SL_ISA_AVX512_BF16 : SL_ISA_AVX512_VNNI;
     struct job *j = room(sizeof *j);
+    const size_t x_bytes = (size_t)(MOST * n_cols) * sizeof(float);
+    const size_t out_bytes = (size_t)(MOST * n_rows) * sizeof(float);
+    float *x = room(x_bytes);
     struct sl_rng rng = {2, 0};
-    *j = (struct job){.b = b};
-    sl_i8_kernels_avx512vnni(&vnni);
-    if (sl_cpu_isa_best() >= SL_ISA_AMX) {
-        amx = vnni;
-        sl_i8_kernels_amx(&amx);
-    }
-    fill_weights(j, t, n_rows, n_cols);
-    size_t x_bytes = (size_t)(MOST * j->n_groups) * sizeof *j->x;
-    struct sl_i8_x *x = room(x_bytes);
-    float *row = room((size_t)n_cols * sizeof *row);
-    for (int i = 0; i < MOST; i++) {
-        for (int64_t c = 0; c < n_cols; c++)
-            row[c] = (float)(sl_rng_unit(sl_rng_next(&rng)) - 0.5);
-        for (int64_t g = 0; g < j->n_groups; g++)
-            vnni.quantize(row + g * SL_I8_GROUP, SL_I8_GROUP, x + g * MOST + i);
-    }
-    j->x = x;
-    for (size_t i = 0; i < SL_COUNT(batches); i++) {
-        j->n_tok = batches[i];
-        j->token_block = SL_I8_TOKENS;
-        j->i8 = &vnni;
-        measure(j, j->w[0].n_bytes, b->int8_vec, vnni.name);
-        j->i8 = &amx;
-        for (int block = 32; amx.dot != NULL && block <= SL_I8_TOKENS; block *= 2) {
-            j->token_block = block;
-            if (j->n_tok >= 8 && (j->n_tok >= block || block == 32))
-                measure(j, j->w[0].n_bytes, b->int8_tile, amx.name);
-        }
-    }
-    sl_aligned_free(row, (size_t)n_cols * sizeof *row);
-    sl_aligned_free(x, x_bytes);
-    sl_aligned_free(j, sizeof *j);
-}
-
-static void bench_bf16(const struct bench *b, int64_t n_rows, int64_t n_cols)
-{
-    struct sl_bf16_kernels vec = {0}, amx = {0};
-    struct job *j = room(sizeof *j);
-    *j = (struct job){.b = b};
-    sl_bf16_kernels_avx512bf16(&vec);
-    if (sl_cpu_isa_best() >= SL_ISA_AMX) {
-        amx = vec;
-        sl_bf16_kernels_amx(&amx);
-    }
-    fill_weights(j, SL_DTYPE_BF16, n_rows, n_cols);
-    size_t x_bytes = (size_t)(MOST * (n_cols + SL_BF16_K)) * sizeof(uint16_t);
-    uint16_t *x = room(x_bytes);
-    random_rows(SL_DTYPE_BF16, (uint8_t *)x, x_bytes);
-    j->x16 = x;
-    for (size_t i = 0; i < SL_COUNT(batches); i++)
-        for (int block = 64; block <= SL_BF16_TOKENS; block *= 2) {
+    for (int64_t i = 0; i < MOST * n_cols; i++)
+        x[i] = (float)(sl_rng_unit(sl_rng_next(&rng)) - 0.5);
+    for (int isa = (int)vec; isa <= (int)sl_cpu_isa_best();
+         isa = isa < SL_ISA_AMX ? SL_ISA_AMX : isa + 1) {
+        struct sl_cpu_config cfg = {.n_threads = n_threads, .isa = (enum sl_cpu_isa)isa};
+        struct sl_error err;
+        *j = (struct job){.x = x, .out = room(out_bytes)};
+        if (sl_cpu_create(&cfg, &j->be, &err) != 0)
+            fail(err.msg);
+        fill_weights(j, j->be, t, n_rows, n_cols, store);
+        for (size_t i = 0; i < SL_COUNT(batches); i++) {
             j->n_tok = batches[i];
-            j->token_block = block;
-            if ((j->n_tok < block && block != 64) || (block == 128 && j->n_tok == MOST))
-                continue;
-            /* a line more than a power of two keeps the tokens of a tile apart in the caches */
-            for (int pad = 0; pad <= SL_BF16_K; pad += SL_BF16_K) {
-                j->ld_x16 = n_cols + pad;
-                j->bf16 = &vec;
-                measure(j, j->w[0].n_bytes, b->bf16_vec, pad ? "bf16-dot+" : "bf16-dot");
-                j->bf16 = &amx;
-                if (amx.dot != NULL)
-                    measure(j, j->w[0].n_bytes, b->bf16_tile, pad ? "bf16-amx+" : "bf16-amx");
-            }
+            measure(j, peak, j->be->vt->weight_route(j->be, &j->w[0]));
         }
+        j->be->vt->destroy(j->be);
+        sl_aligned_free(j->out, out_bytes);
+    }
     sl_aligned_free(x, x_bytes);
     sl_aligned_free(j, sizeof *j);
 }
@@ -425,69 +336,68 @@ static double ops_of(struct loop *l, void (*body)(int, uint8_t *), const char *n
     double n = (double)l->n_steps * sl_pool_n_threads(l->pool);
     double rate = ops * n / best_seconds(loop_run, l);
     printf("  %-34s %8.3f TOPS\n", name, rate * 1e-12);
+    fflush(stdout);
     return rate;
 }
 
-static void ceilings(struct bench *b)
+static struct peaks ceilings(int n_threads, const uint8_t *data)
 {
-    struct stream s = {.pool = b->pool, .data = b->weights};
-    struct loop l = {.pool = b->pool, .n_steps = 20000};
+    struct sl_pool *pool;
+    struct sl_error err;
+    if (sl_pool_create(n_threads, &pool, &err) != 0)
+        fail(err.msg);
+    struct stream s = {.pool = pool, .data = data};
+    struct loop l = {.pool = pool, .n_steps = 20000};
     enum sl_cpu_isa isa = sl_cpu_isa_best();
-    l.tiles = room((size_t)b->n_threads * 16384);
-    b->bytes_s = (double)WEIGHT_BYTES / best_seconds(stream_run, &s);
-    printf("threads %d\n  %-34s %8.1f GB/s\n", b->n_threads, "stream read", b->bytes_s * 1e-9);
-    b->int8_vec = ops_of(&l, vpdpbusd_loop, "vpdpbusd", 12 * 128);
-    b->bf16_vec = b->int8_tile = b->bf16_tile = 1e30;
+    l.tiles = room((size_t)n_threads * 16384);
+    struct peaks b = {.bytes = (double)WEIGHT_BYTES / best_seconds(stream_run, &s)};
+    printf("threads %d\n  %-34s %8.1f GB/s\n", n_threads, "stream read", b.bytes * 1e-9);
+    fflush(stdout);
+    b.int8_vec = ops_of(&l, vpdpbusd_loop, "vpdpbusd", 12 * 128);
+    b.bf16_vec = b.int8_tile = b.bf16_tile = 1e30;
     if (isa >= SL_ISA_AVX512_BF16)
-        b->bf16_vec = ops_of(&l, vdpbf16ps_loop, "vdpbf16ps", 12 * 64);
+        b.bf16_vec = ops_of(&l, vdpbf16ps_loop, "vdpbf16ps", 12 * 64);
     if (isa >= SL_ISA_AMX) {
-        b->int8_tile = ops_of(&l, tile_int8_loop, "tdpbsud, registers only", 6 * 32768);
+        b.int8_tile = ops_of(&l, tile_int8_loop, "tdpbsud, registers only", 6 * 32768);
         ops_of(&l, tile_int8_loads, "tdpbsud, 2x2 with loads from L1", 4 * 32768);
-        b->bf16_tile = ops_of(&l, tile_bf16_loop, "tdpbf16ps, registers only", 6 * 16384);
+        b.bf16_tile = ops_of(&l, tile_bf16_loop, "tdpbf16ps, registers only", 6 * 16384);
         ops_of(&l, tile_bf16_loads, "tdpbf16ps, 2x2 with loads from L1", 4 * 16384);
         l.body = configure_only;
         printf("  %-34s %8.1f ns\n", "ldtilecfg, tilezero, tilerelease",
                best_seconds(loop_run, &l) / l.n_steps * 1e9);
     }
-    sl_aligned_free(l.tiles, (size_t)b->n_threads * 16384);
+    sl_aligned_free(l.tiles, (size_t)n_threads * 16384);
+    sl_pool_destroy(pool);
+    return b;
 }
 
-static bool wanted(const char *only, enum sl_dtype t)
+static void bench_all(int n_threads, const struct peaks *peak, uint8_t *store, const char *only,
+                      int64_t n_rows, int64_t n_cols)
 {
-    return only == NULL || strcmp(only, sl_dtype_info(t)->name) == 0;
-}
-
-static void bench_threads(int n_threads, uint8_t *weights, const char *only)
-{
-    static const enum sl_dtype formats[] = {SL_DTYPE_Q8_0, SL_DTYPE_Q4_K, SL_DTYPE_Q6_K};
-    struct bench b = {.n_threads = n_threads, .weights = weights};
-    struct sl_error err;
-    if (sl_pool_create(n_threads, &b.pool, &err) != 0)
-        fail(err.msg);
-    size_t acc_bytes = (size_t)n_threads * SL_I8_TOKENS * LD_ACC * sizeof *b.acc;
-    b.acc = room(acc_bytes);
-    b.scratch = room((size_t)n_threads * sizeof *b.scratch);
-    ceilings(&b);
-    for (size_t i = 0; i < SL_COUNT(formats); i++)
-        if (wanted(only, formats[i]))
-            bench_i8(&b, formats[i], 4096, 4096);
-    if (wanted(only, SL_DTYPE_Q8_0))
-        bench_i8(&b, SL_DTYPE_Q8_0, 2048, 8192);
-    if (wanted(only, SL_DTYPE_BF16) && sl_cpu_isa_best() >= SL_ISA_AVX512_BF16) {
-        bench_bf16(&b, 4096, 4096);
-        bench_bf16(&b, 2048, 8192);
+    static const enum sl_dtype formats[] = {SL_DTYPE_Q8_0, SL_DTYPE_Q4_K, SL_DTYPE_Q6_K,
+                                            SL_DTYPE_BF16};
+    for (size_t i = 0; i < SL_COUNT(formats); i++) {
+        enum sl_dtype t = formats[i];
+        if ((only != NULL && strcmp(only, sl_dtype_info(t)->name) != 0) ||
+            (t == SL_DTYPE_BF16 && sl_cpu_isa_best() < SL_ISA_AVX512_BF16))
+            continue;
+        if (n_rows > 0) {
+            bench(n_threads, peak, store, t, n_rows, n_cols);
+            continue;
+        }
+        bench(n_threads, peak, store, t, 4096, 4096);
+        bench(n_threads, peak, store, t, 2048, 8192);
     }
-    sl_aligned_free(b.acc, acc_bytes);
-    sl_aligned_free(b.scratch, (size_t)n_threads * sizeof *b.scratch);
-    sl_pool_destroy(b.pool);
 }
 
 int main(int argc, char **argv)
 {
-    uint64_t n = (uint64_t)sl_cpu_count();
-    if (argc > 3 || (argc >= 2 && !sl_parse_u64(argv[1], strlen(argv[1]), &n)) || n == 0 ||
-        n > SL_MAX_THREADS) {
-        fprintf(stderr, "usage: tile_bench [threads [format]]\n");
+    uint64_t n = (uint64_t)sl_cpu_count(), size[2] = {0, 0};
+    bool bad = argc > 5 || argc == 4 || (argc >= 2 && !sl_parse_u64(argv[1], strlen(argv[1]), &n));
+    for (int i = 0; i < 2 && argc == 5 && !bad; i++)
+        bad = !sl_parse_u64(argv[3 + i], strlen(argv[3 + i]), &size[i]) || size[i] > 1 << 16;
+    if (bad || n == 0 || n > SL_MAX_THREADS) {
+        fprintf(stderr, "usage: tile_bench [threads [format [rows columns]]]\n");
         return 2;
     }
     enum sl_cpu_isa isa = sl_cpu_isa_best();
@@ -496,12 +406,10 @@ int main(int argc, char **argv)
         printf("nothing to measure: needs AVX-512 VNNI\n");
         return 0;
     }
-    uint8_t *weights = room(WEIGHT_BYTES);
-    memset(weights, 1, WEIGHT_BYTES);
-    const char *only = argc == 3 ? argv[2] : NULL;
-    bench_threads(1, weights, only);
-    if (n > 1)
-        bench_threads((int)n, weights, only);
-    sl_aligned_free(weights, WEIGHT_BYTES);
+    uint8_t *store = room(WEIGHT_BYTES);
+    memset(store, 1, WEIGHT_BYTES);
+    struct peaks peak = ceilings((int)n, store);
+    bench_all((int)n, &peak, store, argc >= 3 ? argv[2] : NULL, (int64_t)size[0], (int64_t)size[1]);
+    sl_aligned_free(store, WEIGHT_BYTES);
     return 0;
 }

@@ -26,11 +26,15 @@ struct sl_bf16_kernels {
     /* n floats to n_padded >= n numbers, zeros behind. A subnormal float becomes zero of its sign,
      * as the dot instructions would take it anyway; a NaN stays one. */
     void (*round)(const float *x, int64_t n, int64_t n_padded, uint16_t *out);
+    /* The same for token t of n_tok into a block of k columns, rounded up to SL_BF16_K; the block
+     * has room for n_tok rounded up to 16. How they lie in it is the kernels' own affair. */
+    void (*place)(const float *x, int64_t k, int t, int n_tok, uint16_t *block);
     /* acc [n_tok, SL_BF16_PANELS * 16] = n_panels <= SL_BF16_PANELS panels (panel_bytes apart) of
-     * k columns, times n_tok tokens ld_x numbers apart, each with zeros up to a multiple of
-     * SL_BF16_K. Sixteen columns of acc per panel are written, the others left alone. */
+     * k columns times the block of k columns; first: else added to what acc holds. Sixteen columns
+     * of acc per panel are written, the others left alone; where there are more than 16 tokens acc
+     * has room for n_tok rounded up to 16, and what is behind the last is anything. */
     void (*dot)(const uint8_t *panels, size_t panel_bytes, int n_panels, int64_t k,
-                const uint16_t *x, int64_t ld_x, int n_tok, float *acc);
+                const uint16_t *x, int n_tok, float *acc, bool first);
 };
 
 static inline size_t sl_bf16_panel_bytes(int64_t n_cols)

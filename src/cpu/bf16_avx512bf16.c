@@ -31,6 +31,14 @@ static void round_bf16(const float *x, int64_t n, int64_t n_padded, uint16_t *ou
     memset(out + n, 0, (size_t)(n_padded - n) * sizeof *out);
 }
 
+/* Tokens one after the other. */
+static void place(const float *x, int64_t k, int t, int n_tok, uint16_t *block)
+{
+    const int64_t ld = SL_ROUND_UP(k, SL_BF16_K);
+    (void)n_tok;
+    round_bf16(x, k, ld, block + t * ld);
+}
+
 static inline __m512bh load_pairs(const uint8_t *p)
 {
     return (__m512bh)_mm512_loadu_si512(p);
@@ -152,7 +160,7 @@ static void stream(const struct part *whole, int np, int nt, float *acc)
     a.w += a.n_pairs * SL_BF16_PAIR;
     a.x += a.n_pairs * 2;
     a.next = whole->w + (size_t)np * a.panel_bytes;
-    a.first = a.n_pairs == 0;
+    a.first = whole->first && a.n_pairs == 0;
     a.n_pairs = n_last;
     run_tile(np, nt, &a, acc);
 }
@@ -168,15 +176,15 @@ static void fetch_share(const uint8_t *next, size_t panel_bytes, int np, int64_t
 }
 
 static void dot(const uint8_t *panels, size_t panel_bytes, int n_panels, int64_t k,
-                const uint16_t *x, int64_t ld_x, int n_tok, float *acc)
+                const uint16_t *x, int n_tok, float *acc, bool first)
 {
-    int64_t n_pairs = SL_ROUND_UP(k, SL_BF16_K) / 2;
+    const int64_t ld_x = SL_ROUND_UP(k, SL_BF16_K), n_pairs = ld_x / 2;
     struct part a = {.panel_bytes = panel_bytes, .ld_x = ld_x};
     if (n_tok <= TILE_TOKENS) {
         a.w = panels;
         a.n_pairs = n_pairs;
         a.x = x;
-        a.first = true;
+        a.first = first;
         stream(&a, n_panels, n_tok, acc);
         return;
     }
@@ -185,7 +193,7 @@ static void dot(const uint8_t *panels, size_t panel_bytes, int n_panels, int64_t
         int64_t n_next = SL_MIN(n_pairs - i - BLOCK_PAIRS, BLOCK_PAIRS);
         a.w = panels + i * SL_BF16_PAIR;
         a.n_pairs = SL_MIN(n_pairs - i, BLOCK_PAIRS);
-        a.first = i == 0;
+        a.first = first && i == 0;
         for (int j = 0; j < n_tiles; j++) { /* tiles of about the same size */
             int t = n_tok * j / n_tiles, end = n_tok * (j + 1) / n_tiles;
             fetch_share(a.w + a.n_pairs * SL_BF16_PAIR, panel_bytes, n_panels, n_next, j, n_tiles);
@@ -197,5 +205,6 @@ static void dot(const uint8_t *panels, size_t panel_bytes, int n_panels, int64_t
 
 void sl_bf16_kernels_avx512bf16(struct sl_bf16_kernels *k)
 {
-    *k = (struct sl_bf16_kernels){.name = "bf16-dot", .round = round_bf16, .dot = dot};
+    *k = (struct sl_bf16_kernels){
+        .name = "bf16-dot", .round = round_bf16, .place = place, .dot = dot};
 }

@@ -49,7 +49,7 @@
 #define SL_I8_PANEL  16  /* rows that lie side by side */
 #define SL_I8_PANELS 4   /* panels worked on together; this and what follows never changes bits */
 #define SL_I8_TOKENS 256 /* tokens of a block */
-#define SL_I8_STREAM 12  /* up to so many tokens, dot is best given one panel after the other */
+#define SL_I8_STREAM 32  /* up to so many tokens products wait for memory, which likes long runs */
 
 /* A group whose largest magnitude is below this counts as zero: 127 / it must be finite. */
 #define SL_I8_TINY 0x1p-100f
@@ -63,8 +63,17 @@ struct sl_i8_x {
     float d; /* largest magnitude / 127; 0 below SL_I8_TINY; NaN if the group holds NaN or Inf */
 };
 
+/* A part of a matrix and of its activations: all of it, or some of its columns. */
+struct sl_i8_part {
+    const struct sl_weight *w;
+    int64_t g0, n_groups;
+    const struct sl_i8_x *x; /* a block of n_tok tokens, these groups of it */
+    int n_tok;
+    bool tiles; /* how the block was placed */
+};
+
 /* One thread's room for unpacked codes; each instruction set has its own use of it. */
-#define SL_I8_SCRATCH_BYTES (64 << 10)
+#define SL_I8_SCRATCH_BYTES (80 << 10)
 struct sl_i8_scratch {
     _Alignas(64) uint8_t bytes[SL_I8_SCRATCH_BYTES];
 };
@@ -73,11 +82,16 @@ struct sl_i8_kernels {
     const char *name; /* "i8-vnni" */
     /* Columns [0, k) of one token to SL_CEIL_DIV(k, 256) groups. */
     void (*quantize)(const float *x, int64_t k, struct sl_i8_x *out);
-    /* acc [n_tok, SL_I8_PANELS * 16] (+)= group g of n_panels <= SL_I8_PANELS panels of w, from
-     * panel p on, times group g of n_tok tokens; x points at token 0's group 0, tokens ld_x groups
-     * apart. first: acc starts at zero. */
-    void (*dot)(const struct sl_weight *w, int64_t p, int n_panels, int64_t g,
-                const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first,
+    /* Whether products of a format with so many tokens want their activations as tiles. Any choice
+     * gives the same bits. NULL: the kernels have no tiles. */
+    bool (*tiles)(enum sl_dtype t, int n_tok);
+    /* quantize for token t of n_tok, into a block as large as SL_CEIL_DIV(k, 256) times n_tok
+     * groups, n_tok rounded up to 16. How they lie in it is the kernels' own affair. */
+    void (*place)(const float *x, int64_t k, int t, int n_tok, bool tiles, struct sl_i8_x *block);
+    /* acc [n_tok, SL_I8_PANELS * 16] = n_panels <= SL_I8_PANELS panels of w, from panel p on, times
+     * the tokens; added to what acc holds unless the part begins at group 0. Sixteen columns of acc
+     * per panel are written, the others left alone. */
+    void (*dot)(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
                 struct sl_i8_scratch *s);
 };
 
@@ -88,6 +102,12 @@ struct sl_i8_layout {
     int64_t n_groups, n_panels;
     int last_strips; /* of the last group; the others have four */
 };
+
+/* Group after group, of each all tokens: the place of kernels without tiles. */
+static inline struct sl_i8_x *sl_i8_row(struct sl_i8_x *block, int n_tok, int64_t g, int t)
+{
+    return block + g * n_tok + t;
+}
 
 bool sl_i8_has_format(enum sl_dtype t);
 struct sl_i8_layout sl_i8_layout(enum sl_dtype t, int64_t n_rows, int64_t n_cols);

@@ -6,21 +6,44 @@
 
 #include "cpu/i8_amx_tmpl.c"
 
-static void dot(const struct sl_weight *w, int64_t p, int n_panels, int64_t g,
-                const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first,
+/* Tokens from which on tiles are the faster way. Up to sixteen cost a tile the same; codes that
+ * must be unpacked first want more of them. */
+#define TILE_TOKENS       2
+#define TILE_TOKENS_SPLIT 24
+
+static struct sl_i8_kernels vnni(void)
+{
+    struct sl_i8_kernels k = {0};
+    sl_i8_kernels_avx512vnni(&k);
+    return k;
+}
+
+static bool tiles(enum sl_dtype t, int n_tok)
+{
+    return n_tok >= (t == SL_DTYPE_Q8_0 ? TILE_TOKENS : TILE_TOKENS_SPLIT);
+}
+
+static void place(const float *x, int64_t k, int t, int n_tok, bool as_tiles, struct sl_i8_x *block)
+{
+    if (as_tiles)
+        i8_place_tiles(x, k, t, block);
+    else
+        vnni().place(x, k, t, n_tok, false, block);
+}
+
+static void dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
                 struct sl_i8_scratch *s)
 {
-    if (n_tok >= FEW) {
-        i8_dot_tiles(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
-        return;
-    }
-    struct sl_i8_kernels vnni = {0};
-    sl_i8_kernels_avx512vnni(&vnni);
-    vnni.dot(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
+    if (a->tiles)
+        i8_dot_tiles(a, p, n_panels, acc, s);
+    else
+        vnni().dot(a, p, n_panels, acc, s);
 }
 
 void sl_i8_kernels_amx(struct sl_i8_kernels *k)
 {
-    k->name = "i8-amx";
+    k->name = "i8-amx"; /* quantize stays as it is */
+    k->tiles = tiles;
+    k->place = place;
     k->dot = dot;
 }

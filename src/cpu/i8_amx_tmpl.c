@@ -3,28 +3,32 @@
  *
  * A tile of weights is a strip: 64 columns of a panel, sixteen quads. Q8_0 multiplies its codes as
  * they lie; the zero point leaves with the sum of the activations. Elsewhere a weight is scale *
- * (code - zero) = v, 15 bits with sign, and v = 128 * hi + lo makes two tiles of bytes; they are
- * unpacked once per group and two panels, for all tokens. Products of both are summed apart and
- * joined as I = 128 * sum(hi x) + sum(lo x).
+ * (code - zero) = v, 15 bits with sign, and v = 128 * hi + lo makes two tiles of bytes. Products of
+ * both are summed apart and joined as I = 128 * sum(hi x) + sum(lo x). Activations are kept as
+ * tiles too, so that loading one reads lines that lie together, not sixteen pages.
  *
  * Tiles: sums 0..3, tokens 4 and 5, weights 6 and 7. A block is 32 tokens times two tiles of
  * weights: 16 products a group, 16 cycles each. While they run, the vector units turn the sums of
- * the block before into floats, a few tokens after every four products.
+ * the block before into floats, eight tokens after every four products.
  *
  * What bounds a block of Q8_0, in cycles of a core with two load and one 64-byte store port:
  *     products 16 x 16                               256
  *     loads    16 tiles x 16 rows + 64 x 3 vectors   224
  *     stores    4 tiles x 16 rows + 64 vectors       128
  *     vectors  64 x (add, convert, multiply, fma)    128 on two ports
- * The other formats have twice the products for the same outputs, and K formats 64 more multiply-
- * adds of the minima on one port; unpacking is 700 to 1000 cycles per two panels, under a fifth of
- * what 256 tokens take.
+ * which leaves little room for operands that come late. Hence the order of the loops: a span of 64
+ * tokens keeps its outputs in the L1 cache while some groups, a chunk, pass over it. With few
+ * tokens a strip is fetched just ahead of its use. With many nothing is: lines on their way from
+ * memory to the L1 cache stand in the way of those from the L2 cache, and the processor's own
+ * prefetching does better.
  */
 #include "cpu/i8.h"
 
 #include "base/check.h"
 #include "cpu/vec_avx512.h"
+#include "quant/float.h"
 
+#include <math.h>
 #include <string.h>
 
 #define LD_ACC     (SL_I8_PANELS * SL_I8_PANEL)
@@ -33,14 +37,26 @@
 #define TILE_BYTES 1024
 #define TILE_ROWS  16
 #define BLOCK      (2 * TILE_ROWS)
-#define OTHER_SUM  (BLOCK * SL_I8_PANEL)
-#define UNITS      2  /* unpacked at a time: their tiles, tokens and sums fit in the L1 cache */
-#define FEW        16 /* tokens below which a tile is too empty */
+#define SPAN       64 /* tokens */
+#define CHUNK      4  /* groups */
+#define UNITS      2  /* side by side */
+#define STEP       8  /* tokens finished at a time */
+#define FETCHED    64 /* tokens up to which weights are fetched */
+#define AHEAD      2  /* by so many strips */
 
-/* Two tiles of weights per strip that are multiplied in one go: two panels of Q8_0, or hi and lo of
- * one panel. */
+/* A group of sixteen tokens. Behind the last token there may be anything: nobody reads its sums. */
+struct tile_x {
+    _Alignas(64) int8_t q[STRIPS][TILE_ROWS][STRIP_COLS];
+    float d[TILE_ROWS];
+    int32_t zero[TILE_ROWS];             /* the zero point of Q8_0: -128 * sum of q */
+    int16_t sum32[STRIPS][TILE_ROWS][2]; /* of the strip's two sub-blocks */
+};
+_Static_assert(sizeof(struct tile_x) <= TILE_ROWS * sizeof(struct sl_i8_x), "fits");
+
+/* A group of two tiles of weights a strip that are multiplied in one go: two panels of Q8_0, or hi
+ * and lo of one panel. */
 struct unit {
-    const uint8_t *b[2]; /* first strip; NULL: none */
+    const uint8_t *b[2]; /* first strip; the second may be NULL: none */
     size_t strip_bytes;
     v16 d[2];            /* of the panels */
     v16 dmin;            /* K formats */
@@ -49,85 +65,59 @@ struct unit {
 };
 
 struct room {
-    uint8_t hi[UNITS][STRIPS * TILE_BYTES], lo[UNITS][STRIPS * TILE_BYTES];
-    int32_t sum[2][OTHER_SUM]; /* of the block before the one that runs */
+    uint8_t hi[CHUNK][UNITS][STRIPS * TILE_BYTES], lo[CHUNK][UNITS][STRIPS * TILE_BYTES];
+    int32_t sum[2][BLOCK][SL_I8_PANEL]; /* of the block before the one that runs */
+    struct unit unit[CHUNK][UNITS];
 };
 _Static_assert(sizeof(struct room) <= SL_I8_SCRATCH_BYTES, "fits");
 
 enum work { PLAIN, SPLIT, SPLIT_MIN }; /* Q8_0; Q4_0 and Q6_K; Q4_K and Q5_K */
 
-/* The panels' next group, wanted soon: from memory to the L2 cache, some lines a block. */
-struct fetch {
-    const uint8_t *at;
-    size_t panel_bytes, n_lines; /* of a panel's group */
-    int n_panels;
-    size_t line, per_block;
-};
-
 struct call {
     enum work work;
-    int n_strips;
-    const struct sl_i8_x *x; /* token 0, the group at hand */
-    int64_t ld_x;
+    struct sl_i8_layout layout;
+    const struct sl_i8_part *part;
     float *acc;
-    __mmask16 waiting; /* none of acc if the group is the first */
-    struct fetch fetch;
-    int32_t (*sum)[OTHER_SUM]; /* of the two tiles of weights */
+    struct room *room;
 };
 
-/* A block whose sums are in memory and not yet floats. */
+/* 32 tokens times a unit. */
 struct block {
     const struct unit *u;
-    int t, n_tok; /* 0: no block */
+    const struct tile_x *x; /* the second sixteen tokens are n_groups behind the first */
+    int64_t n_groups;
+    float *acc;
+    int n_tok; /* 0: no block */
+    int n_strips;
+    __mmask16 waiting; /* none of acc if the group is the first */
 };
 
 /* ---------------------------------------------------------------- sums to floats */
-
-/* Where the sums, activations and outputs of a token of the block are. */
-struct place {
-    const struct sl_i8_x *x;
-    const int32_t *sum; /* of the first tile of weights; OTHER_SUM behind: of the second */
-    float *acc;
-};
-
-static inline struct place place_of(const struct call *c, const struct block *b, int i)
-{
-    return (struct place){
-        .x = c->x + (b->t + i) * c->ld_x,
-        .sum = c->sum[0] + i * SL_I8_PANEL,
-        .acc = c->acc + (b->t + i) * LD_ACC + b->u->panel * SL_I8_PANEL,
-    };
-}
-
-static inline void next_place(struct place *p, int64_t ld_x)
-{
-    p->x += ld_x;
-    p->sum += SL_I8_PANEL;
-    p->acc += LD_ACC;
-}
 
 static inline v16 scaled(v16i sum, v16 d, const float *acc, __mmask16 waiting)
 {
     return v_fma(v_from_int(sum), d, _mm512_maskz_loadu_ps(waiting, acc));
 }
 
-/* Tokens [from, to) of a block of Q8_0. What all of them need is in registers before the loop: the
- * compiler cannot know that the outputs are elsewhere. */
-static inline void finish_plain(const struct call *c, const struct block *b, int from, int to,
-                                bool two)
+/* n tokens of a tile, from token i of the block on. What all of them need is in registers before
+ * the loop: the compiler cannot know that the outputs are elsewhere. */
+static inline void finish_plain(const struct block *b, const struct room *r, int i, int n, bool two)
 {
+    const struct tile_x *x = b->x + i / TILE_ROWS * b->n_groups;
+    const float *dx = x->d + i % TILE_ROWS;
+    const int32_t *zero = x->zero + i % TILE_ROWS;
     const v16 d0 = b->u->d[0], d1 = b->u->d[1];
-    const __mmask16 waiting = c->waiting;
-    const int64_t ld_x = c->ld_x;
-    struct place p = place_of(c, b, from);
-    for (int i = from; i < to; i++, next_place(&p, ld_x)) {
-        v16 dx = v_set1(p.x->d);
-        v16i zero = vi_set1(-128 * (p.x->sum128[0] + p.x->sum128[1]));
-        v16i s = vi_add(_mm512_load_si512(p.sum), zero);
-        v_store(p.acc, scaled(s, v_mul(d0, dx), p.acc, waiting));
+    const __mmask16 waiting = b->waiting;
+    const int32_t *s0 = r->sum[0][i], *s1 = r->sum[1][i];
+    float *acc = b->acc + i * LD_ACC;
+    for (int t = 0; t < n; t++, acc += LD_ACC) {
+        v16 d = v_set1(dx[t]);
+        v16i z = vi_set1(zero[t]);
+        v16i s = vi_add(_mm512_load_si512(s0 + t * SL_I8_PANEL), z);
+        v_store(acc, scaled(s, v_mul(d0, d), acc, waiting));
         if (two) {
-            s = vi_add(_mm512_load_si512(p.sum + OTHER_SUM), zero);
-            v_store(p.acc + 16, scaled(s, v_mul(d1, dx), p.acc + 16, waiting));
+            s = vi_add(_mm512_load_si512(s1 + t * SL_I8_PANEL), z);
+            v_store(acc + 16, scaled(s, v_mul(d1, d), acc + 16, waiting));
         }
     }
 }
@@ -139,146 +129,166 @@ static inline v16i spread_pair(const int16_t *p)
     return vi_set1(pair);
 }
 
-static inline void finish_split(const struct call *c, const struct block *b, int from, int to,
+static inline void finish_split(const struct block *b, const struct room *r, int i, int n,
                                 bool has_min)
 {
     const struct unit *u = b->u;
-    const v16 d = u->d[0], dmin = u->dmin;
+    const struct tile_x *x = b->x + i / TILE_ROWS * b->n_groups;
+    const float *dx = x->d + i % TILE_ROWS;
+    const v16 d0 = u->d[0], dmin = u->dmin;
     const v16i min0 = u->min[0], min1 = u->min[1], min2 = u->min[2], min3 = u->min[3];
-    const __mmask16 waiting = c->waiting;
-    const int64_t ld_x = c->ld_x;
-    struct place p = place_of(c, b, from);
-    for (int i = from; i < to; i++, next_place(&p, ld_x)) {
-        v16 dx = v_set1(p.x->d);
-        v16i hi = _mm512_load_si512(p.sum), lo = _mm512_load_si512(p.sum + OTHER_SUM);
-        v16 a = scaled(vi_add(vi_sll(hi, 7), lo), v_mul(d, dx), p.acc, waiting);
+    const __mmask16 waiting = b->waiting;
+    const int32_t *s0 = r->sum[0][i], *s1 = r->sum[1][i];
+    float *acc = b->acc + i * LD_ACC;
+    for (int t = 0; t < n; t++, acc += LD_ACC) {
+        v16 d = v_set1(dx[t]);
+        v16i hi = _mm512_load_si512(s0 + t * SL_I8_PANEL);
+        v16i lo = _mm512_load_si512(s1 + t * SL_I8_PANEL);
+        v16 a = scaled(vi_add(vi_sll(hi, 7), lo), v_mul(d0, d), acc, waiting);
         if (has_min) {
+            const int k = i % TILE_ROWS + t;
             v16i even = _mm512_setzero_si512(), odd = even;
-            even = _mm512_dpwssd_epi32(even, min0, spread_pair(p.x->sum32));
-            odd = _mm512_dpwssd_epi32(odd, min1, spread_pair(p.x->sum32 + 2));
-            even = _mm512_dpwssd_epi32(even, min2, spread_pair(p.x->sum32 + 4));
-            odd = _mm512_dpwssd_epi32(odd, min3, spread_pair(p.x->sum32 + 6));
-            a = _mm512_fnmadd_ps(v_from_int(vi_add(even, odd)), v_mul(dmin, dx), a);
+            even = _mm512_dpwssd_epi32(even, min0, spread_pair(x->sum32[0][k]));
+            odd = _mm512_dpwssd_epi32(odd, min1, spread_pair(x->sum32[1][k]));
+            even = _mm512_dpwssd_epi32(even, min2, spread_pair(x->sum32[2][k]));
+            odd = _mm512_dpwssd_epi32(odd, min3, spread_pair(x->sum32[3][k]));
+            a = _mm512_fnmadd_ps(v_from_int(vi_add(even, odd)), v_mul(dmin, d), a);
         }
-        v_store(p.acc, a);
+        v_store(acc, a);
     }
 }
 
-/* Tokens [from, to) of the block. */
-static inline void finish(const struct call *c, const struct block *b, int from, int to)
+static inline void finish_step(enum work work, const struct block *b, const struct room *r, int i,
+                               int n)
 {
-    if (from == to)
-        return;
-    if (c->work == SPLIT)
-        finish_split(c, b, from, to, false);
-    else if (c->work == SPLIT_MIN)
-        finish_split(c, b, from, to, true);
+    if (work != PLAIN)
+        finish_split(b, r, i, n, work == SPLIT_MIN);
     else if (b->u->b[1] != NULL)
-        finish_plain(c, b, from, to, true);
+        finish_plain(b, r, i, n, true);
     else
-        finish_plain(c, b, from, to, false);
+        finish_plain(b, r, i, n, false);
+}
+
+/* Tokens [from, to) of the block, both multiples of STEP. */
+static inline void finish(enum work work, const struct block *b, const struct room *r, int from,
+                          int to)
+{
+    for (int i = from; i < to && i < b->n_tok; i += STEP) {
+        if (i + STEP <= b->n_tok)
+            finish_step(work, b, r, i, STEP);
+        else
+            finish_step(work, b, r, i, b->n_tok - i);
+    }
 }
 
 /* ---------------------------------------------------------------- tiles */
 
-static void i8_configure(int n_tok)
+static void i8_configure(void)
 {
-    int rows0 = SL_MIN(n_tok, TILE_ROWS), rows1 = n_tok > TILE_ROWS ? n_tok - TILE_ROWS : TILE_ROWS;
     struct tile_config c = {.palette = 1};
-    for (int i = 0; i < 8; i++)
+    for (int i = 0; i < 8; i++) {
         c.row_bytes[i] = 64;
-    c.rows[0] = c.rows[1] = c.rows[4] = (uint8_t)rows0;
-    c.rows[2] = c.rows[3] = c.rows[5] = (uint8_t)rows1;
-    c.rows[6] = c.rows[7] = TILE_ROWS;
+        c.rows[i] = TILE_ROWS;
+    }
     tile_configure(&c);
 }
 
-/* A strip of weights times 64 columns of the tokens at x and of the sixteen behind them. */
-#define PRODUCTS(product)                             \
-    do {                                              \
-        tile_load(6, b0, 64);                         \
-        tile_load(4, x, ld_a);                        \
-        product(0, 4, 6);                             \
-        if (two_b) {                                  \
-            tile_load(7, b1, 64);                     \
-            product(1, 4, 7);                         \
-        }                                             \
-        if (two_a) {                                  \
-            tile_load(5, x + TILE_ROWS * ld_a, ld_a); \
-            product(2, 5, 6);                         \
-            if (two_b)                                \
-                product(3, 5, 7);                     \
-        }                                             \
+static inline void fetch_quads(const uint8_t *b)
+{
+    for (int i = 0; i < TILE_BYTES; i += 64)
+        __builtin_prefetch(b + AHEAD * TILE_BYTES + i, 0, 3);
+}
+
+/* A strip of weights times 64 columns of the tokens. */
+#define PRODUCTS(product)         \
+    do {                          \
+        tile_load(6, b0, 64);     \
+        tile_load(4, x0, 64);     \
+        product(0, 4, 6);         \
+        if (two_b) {              \
+            tile_load(7, b1, 64); \
+            product(1, 4, 7);     \
+        }                         \
+        if (two_a) {              \
+            tile_load(5, x1, 64); \
+            product(2, 5, 6);     \
+            if (two_b)            \
+                product(3, 5, 7); \
+        }                         \
     } while (0)
 
-/* Runs block b and finishes the one before. A function of its own, so that its few pointers stay in
- * registers. */
-static __attribute__((noinline)) void run_block(const struct call *c, const struct block *b,
-                                                const struct block *before)
+/* Runs block b and finishes the one before. */
+static inline void run_block(enum work work, struct room *r, const struct block *b,
+                             const struct block *before, bool stream)
 {
     const struct unit *u = b->u;
-    const int8_t *x = c->x[b->t * c->ld_x].q;
-    const long ld_a = (long)(c->ld_x * (int64_t)sizeof(struct sl_i8_x));
+    const int8_t *x0 = b->x->q[0][0], *x1 = b->n_tok > TILE_ROWS ? b->x[b->n_groups].q[0][0] : x0;
     const bool two_a = b->n_tok > TILE_ROWS, two_b = u->b[1] != NULL;
     const uint8_t *b0 = u->b[0], *b1 = two_b ? u->b[1] : b0;
-    const int per_strip = SL_CEIL_DIV(before->n_tok, c->n_strips);
-    int done = 0;
+    const int per_strip = SL_ROUND_UP(SL_CEIL_DIV(BLOCK, b->n_strips), STEP);
     tile_zero(0);
     tile_zero(1);
     tile_zero(2);
     tile_zero(3);
-    for (int s = 0; s < c->n_strips; s++) {
-        if (c->work == PLAIN)
+    for (int s = 0; s < b->n_strips; s++) {
+        if (stream) {
+            fetch_quads(b0);
+            fetch_quads(b1);
+        }
+        if (work == PLAIN)
             PRODUCTS(tile_dot_s8_u8);
         else
             PRODUCTS(tile_dot_s8_s8);
         b0 += u->strip_bytes;
         b1 += u->strip_bytes;
-        x += STRIP_COLS;
-        int end = SL_MIN(done + per_strip, before->n_tok);
-        finish(c, before, done, end);
-        done = end;
+        x0 += TILE_BYTES;
+        x1 += TILE_BYTES;
+        finish(work, before, r, s * per_strip, (s + 1) * per_strip);
     }
-    tile_store(0, c->sum[0], 64);
+    tile_store(0, r->sum[0], 64);
     if (two_b)
-        tile_store(1, c->sum[1], 64);
+        tile_store(1, r->sum[1], 64);
     if (two_a) {
-        tile_store(2, c->sum[0] + OTHER_SUM / 2, 64);
+        tile_store(2, r->sum[0][TILE_ROWS], 64);
         if (two_b)
-            tile_store(3, c->sum[1] + OTHER_SUM / 2, 64);
+            tile_store(3, r->sum[1][TILE_ROWS], 64);
     }
-}
-
-static inline void fetch_some(struct fetch *f)
-{
-    for (size_t i = 0; i < f->per_block && f->n_panels > 0; i++) {
-        __builtin_prefetch(f->at + f->line * 64, 0, 2);
-        if (++f->line == f->n_lines) {
-            f->line = 0;
-            f->at += f->panel_bytes;
-            f->n_panels--;
-        }
-    }
-}
-
-static void run_units(struct call *c, const struct unit *u, int n_units, int n_tok)
-{
-    struct block before = {.n_tok = 0};
-    i8_configure(SL_MIN(n_tok, BLOCK));
-    for (int t = 0; t < n_tok; t += BLOCK) {
-        int n = SL_MIN(n_tok - t, BLOCK);
-        if (t > 0 && n < BLOCK)
-            i8_configure(n);
-        for (int i = 0; i < n_units; i++) {
-            struct block b = {.u = &u[i], .t = t, .n_tok = n};
-            fetch_some(&c->fetch);
-            run_block(c, &b, &before);
-            before = b;
-        }
-    }
-    tile_release();
     tile_fence();
-    finish(c, &before, 0, before.n_tok);
+}
+
+/* Group g + i of the part times unit j for the tokens from t on. */
+static inline struct block block_of(const struct call *c, int64_t g, int i, int j, int t)
+{
+    const struct sl_i8_part *a = c->part;
+    const struct tile_x *x = (const struct tile_x *)(const void *)a->x;
+    const struct unit *u = &c->room->unit[i][j];
+    const bool last = a->g0 + g + i + 1 == c->layout.n_groups;
+    return (struct block){
+        .u = u,
+        .x = x + t / TILE_ROWS * a->n_groups + g + i,
+        .n_groups = a->n_groups,
+        .acc = c->acc + t * LD_ACC + u->panel * SL_I8_PANEL,
+        .n_tok = SL_MIN(a->n_tok - t, BLOCK),
+        .n_strips = last ? c->layout.last_strips : STRIPS,
+        .waiting = a->g0 + g + i == 0 ? 0 : 0xFFFF,
+    };
+}
+
+/* Groups [g, g + n) of the part, all tokens, times the units. */
+static inline void run_units(enum work work, const struct call *c, int64_t g, int n, int n_units)
+{
+    const int n_tok = c->part->n_tok;
+    const bool stream = work == PLAIN && n_tok <= FETCHED;
+    struct block before = {.n_tok = 0};
+    for (int t0 = 0; t0 < n_tok; t0 += SPAN)
+        for (int i = 0; i < n; i++)
+            for (int t = t0; t < SL_MIN(n_tok, t0 + SPAN); t += BLOCK)
+                for (int j = 0; j < n_units; j++) {
+                    struct block b = block_of(c, g, i, j, t);
+                    run_block(work, c->room, &b, &before, stream && t == 0);
+                    before = b;
+                }
+    finish(work, &before, c->room, 0, BLOCK);
 }
 
 /* ---------------------------------------------------------------- unpacking */
@@ -427,50 +437,125 @@ static void unpack(enum sl_dtype t, const struct sl_i8_layout *l, const uint8_t 
     }
 }
 
-/* ---------------------------------------------------------------- */
-
-static void i8_dot_tiles(const struct sl_weight *w, int64_t p, int n_panels, int64_t g,
-                         const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first,
-                         struct sl_i8_scratch *scratch)
+/* Codes of Q8_0 are tiles as they lie. */
+static void borrow(const struct sl_i8_layout *l, const uint8_t *at, int n_panels, struct unit *u)
 {
-    const struct sl_i8_layout l = sl_i8_layout(w->dtype, w->n_rows, w->n_cols);
-    const uint8_t *at =
-        (const uint8_t *)w->data + (size_t)p * l.panel_bytes + (size_t)g * l.group_bytes;
-    struct room *room = (struct room *)(void *)scratch->bytes;
-    struct call c = {.work = PLAIN, .n_strips = STRIPS, .x = x + g, .ld_x = ld_x, .acc = acc};
-    struct unit u[UNITS];
-    memset(u, 0, sizeof u);
-    c.waiting = first ? 0 : 0xFFFF;
-    c.sum = room->sum;
-    if (g + 1 == l.n_groups)
-        c.n_strips = l.last_strips; /* and nothing to fetch */
-    else
-        c.fetch =
-            (struct fetch){at + l.group_bytes, l.panel_bytes, l.group_bytes / 64, n_panels, 0, 0};
-    /* blocks: a panel, or two of Q8_0, for 32 tokens */
-    const int n_units = w->dtype == SL_DTYPE_Q8_0 ? (n_panels + 1) / 2 : n_panels;
-    const size_t n_blocks = (size_t)(n_units * SL_CEIL_DIV(n_tok, BLOCK));
-    c.fetch.per_block = SL_CEIL_DIV(c.fetch.n_lines * (size_t)n_panels, n_blocks);
-    if (w->dtype == SL_DTYPE_Q8_0) {
-        for (int i = 0; i < n_panels; i++, at += l.panel_bytes) {
-            struct unit *v = &u[i / 2];
-            v->b[i % 2] = at + l.head_bytes;
-            v->b[1] = i % 2 == 0 ? NULL : v->b[1];
-            v->d[i % 2] = v_load((const float *)(const void *)at);
-            v->strip_bytes = l.strip_bytes;
-            v->panel = i / 2 * 2;
-        }
-        run_units(&c, u, n_units, n_tok);
-        return;
+    u->strip_bytes = l->strip_bytes;
+    u->b[1] = NULL;
+    for (int i = 0; i < n_panels; i++, at += l->panel_bytes) {
+        u->b[i] = at + l->head_bytes;
+        u->d[i] = v_load((const float *)(const void *)at);
     }
-    c.work = w->dtype == SL_DTYPE_Q4_K || w->dtype == SL_DTYPE_Q5_K ? SPLIT_MIN : SPLIT;
-    for (int i = 0; i < n_panels; i += UNITS) {
-        int n = SL_MIN(n_panels - i, UNITS);
-        for (int j = 0; j < n; j++, at += l.panel_bytes) {
-            unpack(w->dtype, &l, at, c.n_strips, room->hi[j], room->lo[j], &u[j]);
-            u[j].panel = i + j;
+}
+
+/* ---------------------------------------------------------------- loops */
+
+/* Groups [g, g + n) of some panels. */
+static inline void run_chunk(enum work work, const struct call *c, int64_t p, int n_panels,
+                             int64_t g, int n)
+{
+    const struct sl_i8_part *a = c->part;
+    const struct sl_i8_layout *l = &c->layout;
+    struct room *r = c->room;
+    const int per_unit = work == PLAIN ? 2 : 1, at_once = UNITS * per_unit;
+    const uint8_t *at = (const uint8_t *)a->w->data + (size_t)p * l->panel_bytes +
+                        (size_t)(a->g0 + g) * l->group_bytes;
+    for (int q = 0; q < n_panels; q += at_once) {
+        const int n_units = SL_CEIL_DIV(SL_MIN(n_panels - q, at_once), per_unit);
+        for (int i = 0; i < n * n_units; i++) {
+            const int j = i / n_units, k = i % n_units, panel = q + k * per_unit;
+            const uint8_t *from = at + (size_t)panel * l->panel_bytes + (size_t)j * l->group_bytes;
+            struct unit *u = &r->unit[j][k];
+            u->panel = panel;
+            if (work == PLAIN)
+                borrow(l, from, SL_MIN(n_panels - panel, 2), u);
+            else
+                unpack(a->w->dtype, l, from,
+                       a->g0 + g + j + 1 == l->n_groups ? l->last_strips : STRIPS, r->hi[j][k],
+                       r->lo[j][k], u);
         }
         tile_fence();
-        run_units(&c, u, n, n_tok);
+        run_units(work, c, g, n, n_units);
     }
+}
+
+#define RUN(name, work)                                                                       \
+    static __attribute__((noinline)) void name(const struct call *c, int64_t p, int n_panels) \
+    {                                                                                         \
+        for (int64_t g = 0; g < c->part->n_groups; g += CHUNK)                                \
+            run_chunk(work, c, p, n_panels, g, (int)SL_MIN(c->part->n_groups - g, CHUNK));    \
+    }
+RUN(run_plain, PLAIN)
+RUN(run_split, SPLIT)
+RUN(run_split_min, SPLIT_MIN)
+
+static void i8_dot_tiles(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
+                         struct sl_i8_scratch *scratch)
+{
+    struct call c = {.part = a, .acc = acc, .room = (struct room *)(void *)scratch->bytes};
+    c.layout = sl_i8_layout(a->w->dtype, a->w->n_rows, a->w->n_cols);
+    i8_configure();
+    if (a->w->dtype == SL_DTYPE_Q8_0)
+        run_plain(&c, p, n_panels);
+    else if (a->w->dtype == SL_DTYPE_Q4_0 || a->w->dtype == SL_DTYPE_Q6_K)
+        run_split(&c, p, n_panels);
+    else
+        run_split_min(&c, p, n_panels);
+    tile_release();
+}
+
+/* ---------------------------------------------------------------- activations */
+
+/* A strip's numbers in columns' order to bytes, and the sums of its halves. */
+static inline void place_strip(const v16i v[4], int8_t *q, int16_t sum32[2])
+{
+    const v16i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    /* packing goes by lanes: dword 4 * l + i has four columns from 16 * i + 4 * l on */
+    v16i b = _mm512_packs_epi16(_mm512_packs_epi32(v[0], v[1]), _mm512_packs_epi32(v[2], v[3]));
+    v16i s = _mm512_dpbusd_epi32(_mm512_setzero_si512(), _mm512_set1_epi8(1), b);
+    __m256i h = _mm256_add_epi32(_mm512_castsi512_si256(s), _mm512_extracti64x4_epi64(s, 1));
+    __m128i l = _mm_add_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
+    _mm512_storeu_si512(q, _mm512_permutexvar_epi32(order, b));
+    l = _mm_add_epi32(l, _mm_srli_epi64(l, 32));
+    sum32[0] = (int16_t)_mm_cvtsi128_si32(l);
+    sum32[1] = (int16_t)_mm_extract_epi32(l, 2);
+}
+
+/* What quantize does, to a row of the tiles. n: columns there are. */
+static void place_group(const float *x, int n, int row, struct tile_x *to)
+{
+    _Alignas(64) float rest[SL_I8_GROUP];
+    const v16i magnitude = vi_set1(0x7FFFFFFF);
+    v16i top = _mm512_setzero_si512();
+    int32_t sum = 0;
+    if (n < SL_I8_GROUP) {
+        memcpy(rest, x, (size_t)n * sizeof *x);
+        memset(rest + n, 0, (size_t)(SL_I8_GROUP - n) * sizeof *x);
+        x = rest;
+    }
+    for (int i = 0; i < SL_I8_GROUP; i += 16)
+        top = _mm512_max_epi32(top, vi_and(v_bits(v_load(x + i)), magnitude));
+    const uint32_t bits = (uint32_t)_mm512_reduce_max_epi32(top);
+    const float amax = sl_f32_of_bits(bits);
+    const bool finite = bits < 0x7F800000u, none = !finite || amax < SL_I8_TINY;
+    const v16 inv = v_set1(none ? 0.0f : 127.0f / amax);
+    const __mmask16 kept = none ? 0 : 0xFFFF; /* an infinity times zero is no zero */
+    to->d[row] = none ? finite ? 0.0f : NAN : amax / 127.0f;
+    for (int s = 0; s < STRIPS; s++, x += STRIP_COLS) {
+        v16i v[4];
+        for (int i = 0; i < 4; i++)
+            v[i] = _mm512_maskz_cvtps_epi32(kept, v_mul(v_load(x + 16 * i), inv));
+        place_strip(v, to->q[s][row], to->sum32[s][row]);
+        sum += to->sum32[s][row][0] + to->sum32[s][row][1];
+    }
+    to->zero[row] = -128 * sum;
+}
+
+/* Token t of a block to its row of the tiles. */
+static void i8_place_tiles(const float *x, int64_t k, int t, struct sl_i8_x *block)
+{
+    const int64_t n_groups = SL_CEIL_DIV(k, SL_I8_GROUP);
+    struct tile_x *to = (struct tile_x *)(void *)block + t / TILE_ROWS * n_groups;
+    for (int64_t i = 0; i < k; i += SL_I8_GROUP)
+        place_group(x + i, (int)SL_MIN(k - i, SL_I8_GROUP), t % TILE_ROWS, to++);
 }

@@ -15,5 +15,6 @@
 
 void sl_i8_kernels_avx512(struct sl_i8_kernels *k)
 {
-    *k = (struct sl_i8_kernels){.name = "i8-avx512", .quantize = i8_quantize, .dot = i8_dot};
+    *k = (struct sl_i8_kernels){
+        .name = "i8-avx512", .quantize = i8_quantize, .place = i8_place, .dot = i8_dot};
 }

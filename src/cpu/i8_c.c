@@ -50,6 +50,14 @@ static void quantize(const float *x, int64_t k, struct sl_i8_x *out)
         quantize_group(x + i, (int)SL_MIN(k - i, SL_I8_GROUP), out++);
 }
 
+static void place(const float *x, int64_t k, int t, int n_tok, bool tiles, struct sl_i8_x *block)
+{
+    (void)tiles;
+    for (int64_t i = 0; i < k; i += SL_I8_GROUP)
+        quantize_group(x + i, (int)SL_MIN(k - i, SL_I8_GROUP),
+                       sl_i8_row(block, n_tok, i / SL_I8_GROUP, t));
+}
+
 static uint16_t half_of(const uint8_t *packed, int dword, int r, int half)
 {
     return sl_load_u16(packed + 64 * dword + 4 * r + 2 * half);
@@ -136,26 +144,28 @@ static float row_dot(const struct group *u, int r, const struct sl_i8_x *x, int 
     return fmaf((float)mins, -(u->dmin[r] * x->d), acc);
 }
 
-static void dot(const struct sl_weight *w, int64_t p, int n_panels, int64_t g,
-                const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first,
+static void dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
                 struct sl_i8_scratch *s)
 {
+    const struct sl_weight *w = a->w;
     struct sl_i8_layout l = sl_i8_layout(w->dtype, w->n_rows, w->n_cols);
-    int n_cols = g + 1 < l.n_groups ? SL_I8_GROUP : 64 * l.last_strips;
     struct group *u = (struct group *)(void *)s->bytes;
     _Static_assert(sizeof *u <= SL_I8_SCRATCH_BYTES, "fits");
-    for (int i = 0; i < n_panels; i++) {
-        const uint8_t *at = (const uint8_t *)w->data + (size_t)(p + i) * l.panel_bytes;
-        unpack(w->dtype, &l, at + (size_t)g * l.group_bytes, n_cols, u);
-        for (int t = 0; t < n_tok; t++) {
-            float *a = acc + (t * SL_I8_PANELS + i) * ROWS;
+    for (int64_t i = 0; i < n_panels * a->n_groups; i++) {
+        int64_t panel = i / a->n_groups, g = i % a->n_groups;
+        const uint8_t *at = (const uint8_t *)w->data + (size_t)(p + panel) * l.panel_bytes;
+        int n_cols = a->g0 + g + 1 < l.n_groups ? SL_I8_GROUP : 64 * l.last_strips;
+        unpack(w->dtype, &l, at + (size_t)(a->g0 + g) * l.group_bytes, n_cols, u);
+        for (int t = 0; t < a->n_tok; t++) {
+            const struct sl_i8_x *x = a->x + g * a->n_tok + t;
+            float *o = acc + (t * SL_I8_PANELS + panel) * ROWS;
             for (int r = 0; r < ROWS; r++)
-                a[r] = row_dot(u, r, &x[t * ld_x + g], n_cols, first ? 0.0f : a[r]);
+                o[r] = row_dot(u, r, x, n_cols, a->g0 + g == 0 ? 0.0f : o[r]);
         }
     }
 }
 
 void sl_i8_kernels_c(struct sl_i8_kernels *k)
 {
-    *k = (struct sl_i8_kernels){.name = "i8-c", .quantize = quantize, .dot = dot};
+    *k = (struct sl_i8_kernels){.name = "i8-c", .quantize = quantize, .place = place, .dot = dot};
 }

@@ -30,7 +30,8 @@ static const struct i8_format i8_q4_k = {KIND_QK, 256, 512, 0, 8, 8};
 static const struct i8_format i8_q5_k = {KIND_QK, 256, 640, 128, 8, 4};
 static const struct i8_format i8_q6_k = {KIND_Q6_K, 320, 768, 256, 4, 2};
 
-#define PASS       4 /* tokens that share a pass over a packed group */
+#define PASS       4  /* tokens that share a pass over a packed group */
+#define FEW        12 /* up to so many, a panel is read from end to end */
 #define MAX_PAIRS  8
 #define STEP(f)    (I8_VNNI ? (f).sub_quads : (f).n_exact) /* quads between two vi_scaled */
 #define N_PAIRS(f) ((f).kind == KIND_Q6_K ? 8 : 4)
@@ -80,6 +81,15 @@ static void i8_quantize(const float *x, int64_t k, struct sl_i8_x *out)
 {
     for (int64_t i = 0; i < k; i += SL_I8_GROUP)
         quantize_group(x + i, (int)SL_MIN(k - i, SL_I8_GROUP), out++);
+}
+
+static void i8_place(const float *x, int64_t k, int t, int n_tok, bool as_tiles,
+                     struct sl_i8_x *block)
+{
+    (void)as_tiles;
+    for (int64_t i = 0; i < k; i += SL_I8_GROUP)
+        quantize_group(x + i, (int)SL_MIN(k - i, SL_I8_GROUP),
+                       sl_i8_row(block, n_tok, i / SL_I8_GROUP, t));
 }
 
 /* ---------------------------------------------------------------- heads and codes */
@@ -197,7 +207,7 @@ INLINE void finish(const struct i8_format f, const uint8_t *head, const struct i
 /* ---------------------------------------------------------------- few tokens */
 
 INLINE void stream_bytes(const int n_t, const uint8_t *group, int n_strips, const struct sl_i8_x *x,
-                         int64_t ld_x, float *acc, bool first)
+                         float *acc, bool first)
 {
     v16i sum[CHAINS][PASS];
     UNROLL
@@ -213,7 +223,7 @@ INLINE void stream_bytes(const int n_t, const uint8_t *group, int n_strips, cons
             UNROLL
             for (int t = 0; t < n_t; t++)
                 sum[i % CHAINS][t] =
-                    vi_quad8(sum[i % CHAINS][t], w, vi_dword(x[t * ld_x].q + 4 * (q + i)));
+                    vi_quad8(sum[i % CHAINS][t], w, vi_dword(x[t].q + 4 * (q + i)));
         }
     }
     UNROLL
@@ -221,13 +231,12 @@ INLINE void stream_bytes(const int n_t, const uint8_t *group, int n_strips, cons
         UNROLL
         for (int c = 1; c < CHAINS; c++)
             sum[0][t] = vi_add(sum[0][t], sum[c][t]);
-        finish(i8_q8_0, group, NULL, sum[0][t], &x[t * ld_x], acc + t * SL_I8_PANELS * 16, first);
+        finish(i8_q8_0, group, NULL, sum[0][t], &x[t], acc + t * SL_I8_PANELS * 16, first);
     }
 }
 
 INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_t *group,
-                           int n_strips, const struct sl_i8_x *x, int64_t ld_x, float *acc,
-                           bool first)
+                           int n_strips, const struct sl_i8_x *x, float *acc, bool first)
 {
     struct i8_head h;
     v16i sum[PASS];
@@ -250,7 +259,7 @@ INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_
                 two_quads(f, strip, i, &a, &b);
                 UNROLL
                 for (int t = 0; t < n_t; t++) {
-                    const int8_t *q = x[t * ld_x].q + 64 * s + 4 * i;
+                    const int8_t *q = x[t].q + 64 * s + 4 * i;
                     lo[t] = vi_quad(lo[t], a, vi_dword(q));
                     hi[t] = vi_quad(hi[t], b, vi_dword(q + 32));
                 }
@@ -264,35 +273,34 @@ INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_
     }
     UNROLL
     for (int t = 0; t < n_t; t++)
-        finish(f, group, &h, sum[t], &x[t * ld_x], acc + t * SL_I8_PANELS * 16, first);
+        finish(f, group, &h, sum[t], &x[t], acc + t * SL_I8_PANELS * 16, first);
 }
 
 INLINE void stream_tokens(const struct i8_format f, const int n_t, const uint8_t *group,
-                          int n_strips, const struct sl_i8_x *x, int64_t ld_x, float *acc,
-                          bool first)
+                          int n_strips, const struct sl_i8_x *x, float *acc, bool first)
 {
     if (f.kind == KIND_Q8_0)
-        stream_bytes(n_t, group, n_strips, x, ld_x, acc, first);
+        stream_bytes(n_t, group, n_strips, x, acc, first);
     else
-        stream_nibbles(f, n_t, group, n_strips, x, ld_x, acc, first);
+        stream_nibbles(f, n_t, group, n_strips, x, acc, first);
 }
 
 INLINE void stream(const struct i8_format f, const uint8_t *group, int n_strips,
-                   const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first)
+                   const struct sl_i8_x *x, int n_tok, float *acc, bool first)
 {
     _Static_assert(PASS == 4, "the cases below");
     switch (n_tok) {
     case 1:
-        stream_tokens(f, 1, group, n_strips, x, ld_x, acc, first);
+        stream_tokens(f, 1, group, n_strips, x, acc, first);
         break;
     case 2:
-        stream_tokens(f, 2, group, n_strips, x, ld_x, acc, first);
+        stream_tokens(f, 2, group, n_strips, x, acc, first);
         break;
     case 3:
-        stream_tokens(f, 3, group, n_strips, x, ld_x, acc, first);
+        stream_tokens(f, 3, group, n_strips, x, acc, first);
         break;
     default:
-        stream_tokens(f, 4, group, n_strips, x, ld_x, acc, first);
+        stream_tokens(f, 4, group, n_strips, x, acc, first);
     }
 }
 
@@ -330,7 +338,7 @@ INLINE void unpack(const struct i8_format f, const uint8_t *group, int n_strips,
 }
 
 INLINE void tile_bytes(const int n_p, const int n_t, const struct i8_panels *w,
-                       const struct sl_i8_x *x, int64_t ld_x, float *acc, bool first)
+                       const struct sl_i8_x *x, float *acc, bool first)
 {
     v16i sum[BYTES_P][BYTES_T];
     UNROLL
@@ -345,7 +353,7 @@ INLINE void tile_bytes(const int n_p, const int n_t, const struct i8_panels *w,
             c[p] = vi_loadu(w->code + (size_t)p * w->code_step + 64 * q);
         UNROLL
         for (int t = 0; t < n_t; t++) {
-            v16i xv = vi_dword(x[t * ld_x].q + 4 * q);
+            v16i xv = vi_dword(x[t].q + 4 * q);
             UNROLL
             for (int p = 0; p < n_p; p++)
                 sum[p][t] = vi_quad8(sum[p][t], c[p], xv);
@@ -355,13 +363,12 @@ INLINE void tile_bytes(const int n_p, const int n_t, const struct i8_panels *w,
     for (int p = 0; p < n_p; p++)
         UNROLL
     for (int t = 0; t < n_t; t++)
-        finish(i8_q8_0, w->group + (size_t)p * w->panel_bytes, NULL, sum[p][t], &x[t * ld_x],
+        finish(i8_q8_0, w->group + (size_t)p * w->panel_bytes, NULL, sum[p][t], &x[t],
                acc + (t * SL_I8_PANELS + p) * 16, first);
 }
 
 INLINE void tile_nibbles(const struct i8_format f, const int n_p, const int n_t,
-                         const struct i8_panels *w, const struct sl_i8_x *x, int64_t ld_x,
-                         float *acc, bool first)
+                         const struct i8_panels *w, const struct sl_i8_x *x, float *acc, bool first)
 {
     v16i sum[NIBBLES_P][NIBBLES_T];
     UNROLL
@@ -384,7 +391,7 @@ INLINE void tile_nibbles(const struct i8_format f, const int n_p, const int n_t,
                 c[p] = vi_load(w->code + (size_t)p * w->code_step + 64 * (q0 + i));
             UNROLL
             for (int t = 0; t < n_t; t++) {
-                v16i xv = vi_dword(x[t * ld_x].q + 4 * (q0 + i));
+                v16i xv = vi_dword(x[t].q + 4 * (q0 + i));
                 UNROLL
                 for (int p = 0; p < n_p; p++)
                     part[p][t] = vi_quad(part[p][t], c[p], xv);
@@ -400,7 +407,7 @@ INLINE void tile_nibbles(const struct i8_format f, const int n_p, const int n_t,
     for (int p = 0; p < n_p; p++)
         UNROLL
     for (int t = 0; t < n_t; t++)
-        finish(f, w->group + (size_t)p * w->panel_bytes, &w->head[p], sum[p][t], &x[t * ld_x],
+        finish(f, w->group + (size_t)p * w->panel_bytes, &w->head[p], sum[p][t], &x[t],
                acc + (t * SL_I8_PANELS + p) * 16, first);
 }
 
@@ -409,20 +416,20 @@ INLINE void tile_nibbles(const struct i8_format f, const int n_p, const int n_t,
 
 /* One tile's tokens against all the panels. */
 INLINE void tile_row(const struct i8_format f, const int n_t, const struct i8_panels *w,
-                     int n_panels, const struct sl_i8_x *x, int64_t ld_x, float *acc, bool first)
+                     int n_panels, const struct sl_i8_x *x, float *acc, bool first)
 {
     struct i8_panels at = *w;
     int p = 0;
     while (p < n_panels) {
         bool wide = p + TILE_P(f) <= n_panels;
         if (f.kind == KIND_Q8_0 && wide)
-            tile_bytes(BYTES_P, n_t, &at, x, ld_x, acc + 16 * p, first);
+            tile_bytes(BYTES_P, n_t, &at, x, acc + 16 * p, first);
         else if (f.kind == KIND_Q8_0)
-            tile_bytes(1, n_t, &at, x, ld_x, acc + 16 * p, first);
+            tile_bytes(1, n_t, &at, x, acc + 16 * p, first);
         else if (wide)
-            tile_nibbles(f, NIBBLES_P, n_t, &at, x, ld_x, acc + 16 * p, first);
+            tile_nibbles(f, NIBBLES_P, n_t, &at, x, acc + 16 * p, first);
         else
-            tile_nibbles(f, 1, n_t, &at, x, ld_x, acc + 16 * p, first);
+            tile_nibbles(f, 1, n_t, &at, x, acc + 16 * p, first);
         int n = wide ? TILE_P(f) : 1;
         at.group += (size_t)n * at.panel_bytes;
         at.code += (size_t)n * at.code_step;
@@ -432,54 +439,60 @@ INLINE void tile_row(const struct i8_format f, const int n_t, const struct i8_pa
 }
 
 INLINE void tiles(const struct i8_format f, const struct i8_panels *w, int n_panels,
-                  const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first)
+                  const struct sl_i8_x *x, int n_tok, float *acc, bool first)
 {
     const int64_t ld_acc = SL_I8_PANELS * 16;
     int t = 0;
     for (; t + TILE_T(f) <= n_tok; t += TILE_T(f))
-        tile_row(f, TILE_T(f), w, n_panels, x + t * ld_x, ld_x, acc + t * ld_acc, first);
+        tile_row(f, TILE_T(f), w, n_panels, x + t, acc + t * ld_acc, first);
     for (; TILE_T(f) > 2 && t + 2 <= n_tok; t += 2)
-        tile_row(f, 2, w, n_panels, x + t * ld_x, ld_x, acc + t * ld_acc, first);
+        tile_row(f, 2, w, n_panels, x + t, acc + t * ld_acc, first);
     for (; t < n_tok; t++)
-        tile_row(f, 1, w, n_panels, x + t * ld_x, ld_x, acc + t * ld_acc, first);
+        tile_row(f, 1, w, n_panels, x + t, acc + t * ld_acc, first);
 }
 
 /* ---------------------------------------------------------------- */
 
-INLINE void dot_format(const struct i8_format f, const struct sl_weight *w, int64_t p, int n_panels,
-                       int64_t g, const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc,
-                       bool first, struct sl_i8_scratch *s)
+INLINE void dot_format(const struct i8_format f, const struct sl_i8_part *a, int64_t p,
+                       int n_panels, float *acc, struct sl_i8_scratch *s)
 {
-    int64_t n_strips = (w->n_cols + 63) / 64, rest = n_strips - 4 * g;
-    int64_t n_groups = (n_strips + 3) / 4;
+    const struct sl_weight *w = a->w;
+    const int n_tok = a->n_tok;
+    const size_t group_bytes = (size_t)(f.head + 4 * f.strip);
+    int64_t n_strips = (w->n_cols + 63) / 64, n_groups = (n_strips + 3) / 4;
     size_t panel_bytes = (size_t)n_groups * (size_t)f.head + (size_t)n_strips * (size_t)f.strip;
+    const uint8_t *first = (const uint8_t *)w->data + (size_t)p * panel_bytes;
     struct i8_work *work = (struct i8_work *)(void *)s->bytes;
-    struct i8_panels at = {.panel_bytes = panel_bytes, .n_strips = (int)SL_MIN(rest, 4)};
-    at.group = (const uint8_t *)w->data + (size_t)p * panel_bytes +
-               (size_t)g * (size_t)(f.head + 4 * f.strip);
-    x += g;
-    if (n_tok <= SL_I8_STREAM) {
-        for (int i = 0; i < n_panels; i++)
+    for (int i = 0; n_tok <= FEW && i < n_panels; i++)
+        for (int64_t j = 0; j < a->n_groups; j++) {
+            const int64_t g = a->g0 + j;
+            const uint8_t *at = first + (size_t)i * panel_bytes + (size_t)g * group_bytes;
             for (int t = 0; t < n_tok; t += PASS)
-                stream(f, at.group + (size_t)i * panel_bytes, at.n_strips, x + t * ld_x, ld_x,
-                       SL_MIN(n_tok - t, PASS), acc + (t * SL_I8_PANELS + i) * 16, first);
+                stream(f, at, (int)SL_MIN(n_strips - 4 * g, 4), a->x + j * n_tok + t,
+                       SL_MIN(n_tok - t, PASS), acc + (t * SL_I8_PANELS + i) * 16, g == 0);
+        }
+    if (n_tok <= FEW)
         return;
-    }
-    at.code = f.kind == KIND_Q8_0 ? at.group + f.head : work->code[0];
+    struct i8_panels at = {.panel_bytes = panel_bytes, .head = work->head};
     at.code_step = f.kind == KIND_Q8_0 ? panel_bytes : sizeof work->code[0];
-    at.head = work->head;
-    for (int i = 0; f.kind != KIND_Q8_0 && i < n_panels; i++)
-        unpack(f, at.group + (size_t)i * panel_bytes, at.n_strips, &work->head[i], work->code[i]);
-    tiles(f, &at, n_panels, x, ld_x, n_tok, acc, first);
+    for (int64_t j = 0; j < a->n_groups; j++) {
+        const int64_t g = a->g0 + j;
+        at.group = first + (size_t)g * group_bytes;
+        at.n_strips = (int)SL_MIN(n_strips - 4 * g, 4);
+        at.code = f.kind == KIND_Q8_0 ? at.group + f.head : work->code[0];
+        for (int i = 0; f.kind != KIND_Q8_0 && i < n_panels; i++)
+            unpack(f, at.group + (size_t)i * panel_bytes, at.n_strips, &work->head[i],
+                   work->code[i]);
+        tiles(f, &at, n_panels, a->x + j * n_tok, n_tok, acc, g == 0);
+    }
 }
 
 /* One function a format: compilers take minutes over all of them in one. */
-#define DOT(fmt)                                                                                \
-    static __attribute__((noinline)) void dot_##fmt(                                            \
-        const struct sl_weight *w, int64_t p, int n_panels, int64_t g, const struct sl_i8_x *x, \
-        int64_t ld_x, int n_tok, float *acc, bool first, struct sl_i8_scratch *s)               \
-    {                                                                                           \
-        dot_format(i8_##fmt, w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);                 \
+#define DOT(fmt)                                                                                  \
+    static __attribute__((noinline)) void dot_##fmt(                                              \
+        const struct sl_i8_part *a, int64_t p, int n_panels, float *acc, struct sl_i8_scratch *s) \
+    {                                                                                             \
+        dot_format(i8_##fmt, a, p, n_panels, acc, s);                                             \
     }
 DOT(q8_0)
 DOT(q4_0)
@@ -487,24 +500,23 @@ DOT(q4_k)
 DOT(q5_k)
 DOT(q6_k)
 
-static void i8_dot(const struct sl_weight *w, int64_t p, int n_panels, int64_t g,
-                   const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first,
+static void i8_dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
                    struct sl_i8_scratch *s)
 {
-    switch ((int)w->dtype) {
+    switch ((int)a->w->dtype) {
     case SL_DTYPE_Q8_0:
-        dot_q8_0(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
+        dot_q8_0(a, p, n_panels, acc, s);
         break;
     case SL_DTYPE_Q4_0:
-        dot_q4_0(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
+        dot_q4_0(a, p, n_panels, acc, s);
         break;
     case SL_DTYPE_Q4_K:
-        dot_q4_k(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
+        dot_q4_k(a, p, n_panels, acc, s);
         break;
     case SL_DTYPE_Q5_K:
-        dot_q5_k(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
+        dot_q5_k(a, p, n_panels, acc, s);
         break;
     default:
-        dot_q6_k(w, p, n_panels, g, x, ld_x, n_tok, acc, first, s);
+        dot_q6_k(a, p, n_panels, acc, s);
     }
 }

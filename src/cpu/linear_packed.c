@@ -2,9 +2,13 @@
  * Matrix products with packed weights (i8.h, bf16.h).
  *
  * A block of tokens is first brought to the form the weights want, once for all rows; then items of
- * row panels run on the pool, each a stream of its own through the weights. With few tokens a panel
- * is read from end to end, so that memory sees one long stream; with many, four panels share each
- * group of the activations while it is near.
+ * row panels run on the pool, each a stream of its own through the weights.
+ *
+ * Every item goes over all activations of the block, which must therefore lie in a core's L2 cache;
+ * weights come from memory once a block, so that the more tokens it has the better. Where both
+ * cannot be had, with many columns, a block is worked on in parts of the columns, and the outputs
+ * wait in between. That is for plain products: a gated activation has nowhere to keep the second
+ * matrix' outputs and takes fewer tokens instead.
  *
  * The two matrices of a gated activation may be kept differently. A block then has half as many
  * tokens, so that both forms of it fit where the wider one would.
@@ -21,12 +25,16 @@ _Static_assert(SL_I8_PANEL == SL_BF16_PANEL && SL_I8_PANELS == SL_BF16_PANELS &&
                "one loop serves both layouts");
 _Static_assert(ITEM_ROWS % SL_CPU_SUPER == 0, "and rows of the file");
 
+/* What the activations of a block may take of the L2 cache. */
+#define X_BYTES (1280 << 10)
+
 struct job {
     struct sl_linear l;
-    struct sl_i8_x *x_i8; /* [groups, n_t]: a group of all tokens lies together; NULL: not wanted */
-    uint16_t *x_bf16;     /* [n_t, ld_bf16] or NULL */
-    int64_t ld_bf16;
-    int t0, n_t; /* tokens of the block */
+    struct sl_i8_x *x_i8; /* the block as the kernels want it, or NULL */
+    uint16_t *x_bf16;     /* likewise */
+    bool tiles;           /* how x_i8 is placed */
+    int t0, n_t;          /* tokens of the block */
+    int64_t k0, n_k;      /* columns of the part */
     int64_t n_panels;
     int32_t panels_per_item;
 };
@@ -42,32 +50,41 @@ static void prepare_token(void *arg, uint32_t t, int thread_idx)
 {
     const struct job *j = arg;
     const struct sl_cpu *cpu = j->l.cpu;
-    const float *x = j->l.x + (j->t0 + (int64_t)t) * j->l.ld_x;
-    int64_t n_cols = j->l.w->n_cols;
+    const float *x = j->l.x + (j->t0 + (int64_t)t) * j->l.ld_x + j->k0;
     (void)thread_idx;
-    for (int64_t k = 0; j->x_i8 != NULL && k < n_cols; k += SL_I8_GROUP)
-        cpu->i8.quantize(x + k, SL_MIN(n_cols - k, SL_I8_GROUP),
-                         &j->x_i8[k / SL_I8_GROUP * j->n_t + t]);
+    if (j->x_i8 != NULL)
+        cpu->i8.place(x, j->n_k, (int)t, j->n_t, j->tiles, j->x_i8);
     if (j->x_bf16 != NULL)
-        cpu->bf16.round(x, n_cols, j->ld_bf16, j->x_bf16 + t * j->ld_bf16);
+        cpu->bf16.place(x, j->n_k, (int)t, j->n_t, j->x_bf16);
+}
+
+static bool wants_tiles(const struct job *j)
+{
+    const struct sl_i8_kernels *k = &j->l.cpu->i8;
+    const struct sl_weight *w[2] = {j->l.w, j->l.up};
+    bool any = false;
+    for (int i = 0; i < 2 && k->tiles != NULL; i++)
+        any =
+            any || (w[i] != NULL && w[i]->layout == SL_LAYOUT_I8 && k->tiles(w[i]->dtype, j->n_t));
+    return any;
 }
 
 static void prepare(struct job *j)
 {
     struct sl_cpu *cpu = j->l.cpu;
-    int64_t n_cols = j->l.w->n_cols, n_groups = SL_CEIL_DIV(n_cols, SL_I8_GROUP);
+    const int64_t n_t = SL_ROUND_UP(j->n_t, 16);
     uint8_t *at = cpu->x_packed;
-    j->ld_bf16 = SL_ROUND_UP(n_cols, SL_BF16_K);
     if (wants(&j->l, SL_LAYOUT_I8)) {
+        j->tiles = wants_tiles(j);
         j->x_i8 = (struct sl_i8_x *)(void *)at;
-        at += (size_t)(n_groups * j->n_t) * sizeof *j->x_i8;
+        at += (size_t)(SL_CEIL_DIV(j->n_k, SL_I8_GROUP) * n_t) * sizeof *j->x_i8;
     }
     if (wants(&j->l, SL_LAYOUT_BF16)) {
         j->x_bf16 = (uint16_t *)(void *)at;
-        at += (size_t)(j->ld_bf16 * j->n_t) * sizeof *j->x_bf16;
+        at += (size_t)(SL_ROUND_UP(j->n_k, SL_BF16_K) * n_t) * sizeof *j->x_bf16;
     }
     SL_DCHECK(at <= (uint8_t *)cpu->x_packed + cpu->x_packed_bytes);
-    sl_cpu_run(cpu, prepare_token, j, j->n_t, n_cols * j->n_t);
+    sl_cpu_run(cpu, prepare_token, j, j->n_t, j->n_k * j->n_t);
 }
 
 /* ---------------------------------------------------------------- products */
@@ -76,17 +93,15 @@ static void dot_i8(const struct job *j, const struct sl_weight *w, int64_t p, in
                    float *acc, int thread_idx)
 {
     const struct sl_cpu *cpu = j->l.cpu;
-    int64_t n_groups = SL_CEIL_DIV(w->n_cols, SL_I8_GROUP);
     struct sl_i8_scratch *s =
         (void *)(cpu->i8_scratch + (size_t)thread_idx * cpu->i8_scratch_bytes);
-    int step = j->n_t <= SL_I8_STREAM ? 1 : n_panels;
-    for (int i = 0; i < n_panels; i += step) {
-        for (int64_t g = 0; g < n_groups; g++) {
-            /* dot adds g to x for tokens that lie one by one; here groups do */
-            const struct sl_i8_x *x = j->x_i8 + g * (j->n_t - 1);
-            cpu->i8.dot(w, p + i, step, g, x, 1, j->n_t, acc + i * SL_I8_PANEL, g == 0, s);
-        }
-    }
+    struct sl_i8_part a = {.w = w,
+                           .g0 = j->k0 / SL_I8_GROUP,
+                           .n_groups = SL_CEIL_DIV(j->n_k, SL_I8_GROUP),
+                           .x = j->x_i8,
+                           .n_tok = j->n_t,
+                           .tiles = j->tiles};
+    cpu->i8.dot(&a, p, n_panels, acc, s);
 }
 
 static void dot_bf16(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
@@ -94,8 +109,8 @@ static void dot_bf16(const struct job *j, const struct sl_weight *w, int64_t p, 
 {
     size_t panel_bytes = sl_bf16_panel_bytes(w->n_cols);
     const uint8_t *panels = (const uint8_t *)w->data + (size_t)p * panel_bytes;
-    j->l.cpu->bf16.dot(panels, panel_bytes, n_panels, j->ld_bf16, j->x_bf16, j->ld_bf16, j->n_t,
-                       acc);
+    j->l.cpu->bf16.dot(panels + j->k0 / 2 * SL_BF16_PAIR, panel_bytes, n_panels, j->n_k, j->x_bf16,
+                       j->n_t, acc, j->k0 == 0);
 }
 
 static void dot_rows(const struct job *j, const struct sl_weight *w, int64_t p, float *acc,
@@ -140,6 +155,9 @@ static void packed_item(void *arg, uint32_t item, int thread_idx)
         int n_panels = (int)SL_MIN(end - p, SL_I8_PANELS);
         int64_t row = p * SL_I8_PANEL;
         int n_rows = (int)SL_MIN(l->w->n_rows - row, ITEM_ROWS);
+        for (int t = 0; t < j->n_t && j->k0 > 0; t++)
+            memcpy(s->packed[0] + t * ITEM_ROWS, l->out + (j->t0 + t) * l->ld_out + row,
+                   (size_t)n_rows * sizeof *l->out);
         dot(j, l->w, p, n_panels, s->packed[0], thread_idx);
         if (l->up != NULL)
             dot(j, l->up, p, n_panels, s->packed[1], thread_idx);
@@ -151,17 +169,39 @@ static void packed_item(void *arg, uint32_t item, int thread_idx)
                 continue;
             }
             memcpy(out, acc, (size_t)n_rows * sizeof *out);
-            if (l->bias != NULL)
+            if (l->bias != NULL && j->k0 + j->n_k == l->w->n_cols)
                 k->add(out, l->bias + row, n_rows);
         }
+    }
+}
+
+/* Tokens of a block and columns of a part of it. */
+static void choose_part(struct job *j, int *n_t, int64_t *n_k)
+{
+    const struct sl_linear *l = &j->l;
+    const int64_t n_cols = l->w->n_cols;
+    const bool i8 = wants(l, SL_LAYOUT_I8), bf16 = wants(l, SL_LAYOUT_BF16);
+    const int64_t col_bytes = i8 ? 1 : 2; /* about; with both a block is halved anyway */
+    const int most = i8 && bf16 ? SL_I8_TOKENS / 2 : SL_I8_TOKENS;
+    *n_t = SL_MIN(l->n, most);
+    *n_k = n_cols;
+    if (*n_t * n_cols * col_bytes <= X_BYTES)
+        return;
+    if (l->up == NULL) { /* parts of about the same size */
+        int64_t n_parts = SL_CEIL_DIV(*n_t * n_cols * col_bytes, X_BYTES);
+        *n_k = SL_ROUND_UP(SL_CEIL_DIV(n_cols, n_parts), SL_I8_GROUP);
+    } else {
+        int64_t fit = X_BYTES / (n_cols * col_bytes) / 32 * 32;
+        *n_t = (int)SL_MIN(*n_t, SL_MAX(fit, 64));
     }
 }
 
 void sl_linear_packed(const struct sl_linear *l)
 {
     struct job j = {.l = *l, .n_panels = SL_CEIL_DIV(l->w->n_rows, SL_I8_PANEL)};
-    bool both = wants(l, SL_LAYOUT_I8) && wants(l, SL_LAYOUT_BF16);
-    int block = both ? SL_I8_TOKENS / 2 : SL_I8_TOKENS;
+    int block;
+    int64_t part;
+    choose_part(&j, &block, &part);
     j.panels_per_item = SL_I8_PANELS;
     if (l->n <= SL_I8_STREAM) {
         size_t panel_bytes = l->w->n_bytes / (size_t)j.n_panels + 1;
@@ -170,8 +210,11 @@ void sl_linear_packed(const struct sl_linear *l)
     }
     for (j.t0 = 0; j.t0 < l->n; j.t0 += block) {
         j.n_t = SL_MIN(l->n - j.t0, block);
-        prepare(&j);
-        sl_cpu_run(l->cpu, packed_item, &j, SL_CEIL_DIV(j.n_panels, j.panels_per_item),
-                   l->w->n_rows * l->w->n_cols * j.n_t);
+        for (j.k0 = 0; j.k0 < l->w->n_cols; j.k0 += part) {
+            j.n_k = SL_MIN(l->w->n_cols - j.k0, part);
+            prepare(&j);
+            sl_cpu_run(l->cpu, packed_item, &j, SL_CEIL_DIV(j.n_panels, j.panels_per_item),
+                       l->w->n_rows * j.n_k * j.n_t);
+        }
     }
 }

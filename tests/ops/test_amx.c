@@ -81,6 +81,13 @@ static void compare(const char *what, const float *got, const float *want, int n
             fail_msg("%s: wrote behind the last token", what);
 }
 
+/* Tiles of more than sixteen tokens may be written to their end. */
+static void forget_rest(float *out, int n_tok)
+{
+    for (int i = n_tok * LD_ACC; n_tok > 16 && i < SL_ROUND_UP(n_tok, 16) * LD_ACC; i++)
+        out[i] = sl_f32_of_bits(UNTOUCHED);
+}
+
 static float *outputs(int n_tok)
 {
     size_t n = (size_t)(n_tok + SPARE) * LD_ACC;
@@ -120,9 +127,8 @@ static void random_rows(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_t 
 struct problem {
     struct sl_weight w;
     int n_tok;
-    int64_t n_groups, ld_x;
-    struct sl_i8_x *x;
-    size_t x_bytes;
+    int64_t n_groups;
+    float *x; /* [n_tok, columns] */
 };
 
 static struct problem problem_make(struct sl_rng *rng, enum sl_dtype t, int64_t n_rows,
@@ -130,57 +136,70 @@ static struct problem problem_make(struct sl_rng *rng, enum sl_dtype t, int64_t 
 {
     struct problem p = {.n_tok = n_tok};
     struct sl_i8_layout l = sl_i8_layout(t, n_rows, n_cols);
-    struct sl_i8_kernels ref = {0};
     uint64_t row_bytes;
-    sl_i8_kernels_c(&ref);
     assert_true(sl_dtype_bytes(t, (uint64_t)n_cols, &row_bytes));
     p.w =
         (struct sl_weight){.dtype = t, .layout = SL_LAYOUT_I8, .n_rows = n_rows, .n_cols = n_cols};
     p.w.n_bytes = l.panel_bytes * (size_t)l.n_panels;
     p.n_groups = l.n_groups;
-    p.ld_x = l.n_groups + (n_tok % 2);
-    p.x_bytes = (size_t)(p.ld_x * n_tok) * sizeof *p.x;
-    p.x = sl_aligned_alloc(p.x_bytes);
+    p.x = sl_malloc((size_t)(n_tok * n_cols) * sizeof *p.x);
     uint8_t *rows = sl_malloc((size_t)n_rows * row_bytes), *data = sl_aligned_alloc(p.w.n_bytes);
-    float *x = sl_malloc((size_t)n_cols * sizeof *x);
-    assert_true(p.x != NULL && rows != NULL && data != NULL && x != NULL);
+    assert_true(p.x != NULL && rows != NULL && data != NULL);
     random_rows(rng, t, rows, (size_t)n_rows * row_bytes);
     for (int64_t i = 0; i < l.n_panels; i++)
         sl_i8_pack(t, n_rows, n_cols, rows, i, data + (size_t)i * l.panel_bytes);
     p.w.data = data;
-    memset(p.x, 0x55, p.x_bytes); /* what lies between tokens is not read as anything */
     for (int i = 0; i < n_tok; i++) {
+        float *x = p.x + i * n_cols;
         for (int64_t c = 0; c < n_cols; c++)
             x[c] = i % 11 == 3 ? (i % 2 == 0 ? 1.0f : -1.0f) /* the largest sums there are */
                                : (float)sl_rng_normal(rng);
         if (i % 37 == 5)
             x[n_cols / 2] = NAN;
-        ref.quantize(x, n_cols, p.x + i * p.ld_x);
+        if (i % 37 == 6)
+            x[n_cols / 3] = -INFINITY;
+        for (int64_t c = 0; i % 37 == 7 && c < SL_MIN(n_cols, SL_I8_GROUP); c++)
+            x[c] = 0x1p-120f;
     }
     sl_free(rows);
-    sl_free(x);
     return p;
 }
 
 static void problem_free(struct problem *p)
 {
     sl_aligned_free((void *)(uintptr_t)p->w.data, p->w.n_bytes);
-    sl_aligned_free(p->x, p->x_bytes);
+    sl_free(p->x);
 }
 
-typedef void (*i8_dot_fn)(const struct sl_weight *w, int64_t p, int n_panels, int64_t g,
-                          const struct sl_i8_x *x, int64_t ld_x, int n_tok, float *acc, bool first,
-                          struct sl_i8_scratch *s);
-
-/* All groups of panels [first, first + n). */
-static void i8_run(i8_dot_fn dot, const struct problem *p, int64_t first, int n, float *out)
+/* Panels [first, first + n), the columns in one part or in parts of part groups. */
+static void i8_run(const struct sl_i8_kernels *k, bool tiles, const struct problem *p,
+                   int64_t first, int n, int64_t part, float *out)
 {
     struct sl_i8_scratch *s = sl_aligned_alloc(sizeof *s);
-    assert_non_null(s);
-    for (int64_t g = 0; g < p->n_groups; g++)
-        dot(&p->w, first, n, g, p->x, p->ld_x, p->n_tok, out, g == 0, s);
+    size_t n_bytes = (size_t)(p->n_groups * SL_ROUND_UP(p->n_tok, 16)) * sizeof(struct sl_i8_x);
+    struct sl_i8_x *block = sl_aligned_alloc(n_bytes);
+    assert_true(s != NULL && block != NULL);
+    for (int64_t g = 0; g < p->n_groups; g += part) {
+        struct sl_i8_part a = {&p->w, g, SL_MIN(p->n_groups - g, part), block, p->n_tok, tiles};
+        int64_t k0 = g * SL_I8_GROUP, n_k = SL_MIN(p->w.n_cols - k0, part * SL_I8_GROUP);
+        memset(block, 0x55, n_bytes); /* what lies behind the tokens is not read as anything */
+        for (int t = 0; t < p->n_tok; t++)
+            k->place(p->x + t * p->w.n_cols + k0, n_k, t, p->n_tok, tiles, block);
+        k->dot(&a, first, n, out, s);
+    }
     sl_aligned_free(s, sizeof *s);
+    sl_aligned_free(block, n_bytes);
 }
+
+static void place_simulated(const float *x, int64_t k, int t, int n_tok, bool tiles,
+                            struct sl_i8_x *block)
+{
+    (void)n_tok;
+    assert_true(tiles);
+    i8_place_tiles(x, k, t, block);
+}
+
+static const struct sl_i8_kernels simulated = {.place = place_simulated, .dot = i8_dot_tiles};
 
 static void check_i8(struct sl_rng *rng, enum sl_dtype t, int64_t first, int n_panels,
                      int64_t n_cols, int n_tok)
@@ -192,22 +211,27 @@ static void check_i8(struct sl_rng *rng, enum sl_dtype t, int64_t first, int n_p
              sl_dtype_info(t)->name, n_panels, (long long)first, (long long)n_cols, n_tok);
     sl_i8_kernels_c(&ref);
     struct problem p = problem_make(rng, t, (first + n_panels) * SL_I8_PANEL - 5, n_cols, n_tok);
-    float *want = outputs(n_tok), *got = outputs(n_tok), *real = outputs(n_tok);
-    i8_run(ref.dot, &p, first, n_panels, want);
-    i8_run(i8_dot_tiles, &p, first, n_panels, got);
-    check_sim(what);
-    compare(what, got, want, n_tok);
+    float *want = outputs(n_tok), *got = outputs(n_tok);
+    i8_run(&ref, false, &p, first, n_panels, p.n_groups, want);
+    for (int64_t part = p.n_groups; part > 0; part /= 2) {
+        i8_run(&simulated, true, &p, first, n_panels, part, got);
+        check_sim(what);
+        compare(what, got, want, n_tok);
+    }
     if (has_tiles()) {
         struct sl_i8_kernels k = {0};
         sl_i8_kernels_avx512vnni(&k);
         sl_i8_kernels_amx(&k);
         assert_string_equal(k.name, "i8-amx");
-        i8_run(k.dot, &p, first, n_panels, real);
-        compare(what, real, want, n_tok);
+        for (int tiles = 0; tiles < 2; tiles++) {
+            float *real = outputs(n_tok);
+            i8_run(&k, tiles != 0, &p, first, n_panels, (p.n_groups + 1) / 2, real);
+            compare(what, real, want, n_tok);
+            outputs_free(real, n_tok);
+        }
     }
     outputs_free(want, n_tok);
     outputs_free(got, n_tok);
-    outputs_free(real, n_tok);
     problem_free(&p);
 }
 
@@ -260,29 +284,6 @@ static void test_i8_split(void **state)
     }
 }
 
-/* Few tokens go to the kernel the tiles' one inherits. */
-static void test_i8_few(void **state)
-{
-    (void)state;
-    if (!has_tiles())
-        skip();
-    struct sl_rng rng = {4, 0};
-    struct sl_i8_kernels ref = {0}, k = {0};
-    sl_i8_kernels_c(&ref);
-    sl_i8_kernels_amx(&k);
-    for (size_t f = 0; f < SL_COUNT(formats); f++)
-        for (int n_tok = 1; n_tok < 20; n_tok++) {
-            struct problem p = problem_make(&rng, formats[f], 64, 512, n_tok);
-            float *want = outputs(n_tok), *got = outputs(n_tok);
-            i8_run(ref.dot, &p, 0, 4, want);
-            i8_run(k.dot, &p, 0, 4, got);
-            compare(sl_dtype_info(formats[f])->name, got, want, n_tok);
-            outputs_free(want, n_tok);
-            outputs_free(got, n_tok);
-            problem_free(&p);
-        }
-}
-
 /* ---------------------------------------------------------------- BF16 */
 
 static float number_of(const uint8_t *panel, int row, int64_t col)
@@ -318,38 +319,87 @@ static uint16_t random_bf16(struct sl_rng *rng, int kind, int64_t i)
     return sl_f32_to_bf16((float)sl_rng_normal(rng));
 }
 
+typedef void (*bf16_dot_fn)(const uint8_t *panels, size_t panel_bytes, int n_panels, int64_t k,
+                            const uint16_t *x, int n_tok, float *acc, bool first);
+
+/* x [n_tok, k] in parts of so many columns. */
+static void bf16_run(bf16_dot_fn dot, const uint8_t *panels, size_t panel_bytes, int n_panels,
+                     const uint16_t *x, int64_t k, int64_t part, int n_tok, float *out)
+{
+    size_t n_bytes = (size_t)(part * SL_ROUND_UP(n_tok, 16)) * sizeof *x;
+    uint16_t *block = sl_aligned_alloc(n_bytes);
+    assert_non_null(block);
+    for (int64_t k0 = 0; k0 < k; k0 += part) {
+        int64_t n_k = SL_MIN(k - k0, part);
+        memset(block, 0x7F, n_bytes);
+        for (int t = 0; t < n_tok; t++)
+            for (int64_t i = 0; i < n_k; i += SL_BF16_K)
+                memcpy(bf16_row(block, n_k, t, n_tok, i / SL_BF16_K), x + t * k + k0 + i,
+                       SL_BF16_K * sizeof *x);
+        dot(panels + k0 / 2 * SL_BF16_PAIR, panel_bytes, n_panels, n_k, block, n_tok, out, k0 == 0);
+    }
+    forget_rest(out, n_tok);
+    sl_aligned_free(block, n_bytes);
+}
+
+/* place rounds as round does. */
+static void check_place(const struct sl_bf16_kernels *amx, struct sl_rng *rng, int64_t n_cols,
+                        int n_tok)
+{
+    int64_t k = SL_ROUND_UP(n_cols, SL_BF16_K);
+    size_t n_bytes = (size_t)(k * SL_ROUND_UP(n_tok, 16)) * sizeof(uint16_t);
+    uint16_t *block = sl_aligned_alloc(n_bytes), *want = sl_malloc((size_t)k * sizeof *want);
+    float *x = sl_malloc((size_t)n_cols * sizeof *x);
+    assert_true(block != NULL && want != NULL && x != NULL);
+    for (int t = 0; t < n_tok; t++) {
+        for (int64_t i = 0; i < n_cols; i++)
+            x[i] = sl_f32_of_bits((uint32_t)sl_rng_next(rng) & (i % 7 == 0 ? 0x80FFFFFFu : ~0u));
+        amx->round(x, n_cols, k, want);
+        amx->place(x, n_cols, t, n_tok, block);
+        for (int64_t i = 0; i < k; i += SL_BF16_K)
+            assert_memory_equal(bf16_row(block, k, t, n_tok, i / SL_BF16_K), want + i,
+                                SL_BF16_K * sizeof *want);
+    }
+    sl_aligned_free(block, n_bytes);
+    sl_free(want);
+    sl_free(x);
+}
+
 static void check_bf16(struct sl_rng *rng, int n_panels, int64_t n_cols, int n_tok, int kind)
 {
     char what[120];
     snprintf(what, sizeof what, "bf16, %d panels, %lld columns, %d tokens, kind %d", n_panels,
              (long long)n_cols, n_tok, kind);
-    int64_t k = SL_ROUND_UP(n_cols, SL_BF16_K), ld_x = k + (n_tok % 2) * SL_BF16_K;
+    int64_t k = SL_ROUND_UP(n_cols, SL_BF16_K);
     int64_t n_rows = n_panels * SL_BF16_PANEL - 3;
-    size_t panel_bytes = sl_bf16_panel_bytes(n_cols), x_bytes = (size_t)(ld_x * n_tok) * 2;
+    size_t panel_bytes = sl_bf16_panel_bytes(n_cols), x_bytes = (size_t)(k * n_tok) * 2;
     uint16_t *rows = sl_malloc((size_t)(n_rows * n_cols) * 2), *x = sl_aligned_alloc(x_bytes);
     uint8_t *panels = sl_aligned_alloc(panel_bytes * (size_t)n_panels);
     float *want = outputs(n_tok), *got = outputs(n_tok), *real = outputs(n_tok);
     assert_true(rows != NULL && x != NULL && panels != NULL);
     for (int64_t i = 0; i < n_rows * n_cols; i++)
         rows[i] = random_bf16(rng, kind, i);
-    for (int64_t i = 0; i < ld_x * n_tok; i++)
-        x[i] = i % ld_x < n_cols ? random_bf16(rng, kind, i) : 0;
+    for (int64_t i = 0; i < k * n_tok; i++)
+        x[i] = i % k < n_cols ? random_bf16(rng, kind, i) : 0;
     for (int p = 0; p < n_panels; p++)
         sl_bf16_pack(n_rows, n_cols, (const uint8_t *)rows, p, panels + (size_t)p * panel_bytes);
     for (int t = 0; t < n_tok; t++)
         for (int r = 0; r < n_panels * SL_BF16_PANEL; r++)
             want[t * LD_ACC + r] =
-                bf16_output(panels + (size_t)(r / 16) * panel_bytes, r % 16, x + t * ld_x, k);
-    bf16_dot(panels, panel_bytes, n_panels, n_cols, x, ld_x, n_tok, got);
-    check_sim(what);
-    compare(what, got, want, n_tok);
+                bf16_output(panels + (size_t)(r / 16) * panel_bytes, r % 16, x + t * k, k);
+    for (int64_t part = k; part >= SL_BF16_K; part = part / 64 * SL_BF16_K) {
+        bf16_run(bf16_dot, panels, panel_bytes, n_panels, x, k, part, n_tok, got);
+        check_sim(what);
+        compare(what, got, want, n_tok);
+    }
     if (has_tiles()) {
         struct sl_bf16_kernels amx = {0};
         sl_bf16_kernels_avx512bf16(&amx);
         sl_bf16_kernels_amx(&amx);
         assert_string_equal(amx.name, "bf16-amx");
-        amx.dot(panels, panel_bytes, n_panels, n_cols, x, ld_x, n_tok, real);
+        bf16_run(amx.dot, panels, panel_bytes, n_panels, x, k, k, n_tok, real);
         compare(what, real, want, n_tok);
+        check_place(&amx, rng, n_cols, n_tok);
     }
     sl_free(rows);
     sl_aligned_free(x, x_bytes);
@@ -377,8 +427,9 @@ static void test_bf16(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_i8_shapes), cmocka_unit_test(test_i8_blocks),
-        cmocka_unit_test(test_i8_split),  cmocka_unit_test(test_i8_few),
+        cmocka_unit_test(test_i8_shapes),
+        cmocka_unit_test(test_i8_blocks),
+        cmocka_unit_test(test_i8_split),
         cmocka_unit_test(test_bf16),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -197,7 +197,7 @@ static struct problem problem_make(struct sl_rng *rng, int n_panels, int n_tok, 
                                    enum kind kind)
 {
     struct problem p = {.n_panels = n_panels, .n_tok = n_tok, .k = k};
-    p.ld_x = SL_ROUND_UP(k, SL_BF16_K) + (n_tok % 3 == 0 ? SL_BF16_K : 0);
+    p.ld_x = SL_ROUND_UP(k, SL_BF16_K);
     p.panel_bytes = sl_bf16_panel_bytes(k);
     p.panels = sl_aligned_alloc(p.panel_bytes * (size_t)n_panels);
     p.x = sl_aligned_alloc((size_t)(p.ld_x * n_tok) * sizeof *p.x);
@@ -241,7 +241,7 @@ static void check_dot(const struct sl_bf16_kernels *k, struct sl_rng *rng, int n
             }
             p.want[t * LD_ACC + r] = c;
         }
-    k->dot(p.panels, p.panel_bytes, n_panels, n_cols, p.x, p.ld_x, n_tok, p.acc);
+    k->dot(p.panels, p.panel_bytes, n_panels, n_cols, p.x, n_tok, p.acc, true);
     for (int i = 0; i < n_tok * LD_ACC; i++) {
         uint32_t got = sl_f32_bits(p.acc[i]);
         bool skipped = i % LD_ACC >= n_panels * SL_BF16_PANEL;
@@ -282,10 +282,10 @@ static void test_alone(void **state)
     struct sl_bf16_kernels k = kernels();
     struct sl_rng rng = {5, 0};
     struct problem p = problem_make(&rng, SL_BF16_PANELS, 40, 1000, ORDINARY);
-    k.dot(p.panels, p.panel_bytes, p.n_panels, p.k, p.x, p.ld_x, p.n_tok, p.acc);
+    k.dot(p.panels, p.panel_bytes, p.n_panels, p.k, p.x, p.n_tok, p.acc, true);
     for (int t = 0; t < p.n_tok; t++)
-        k.dot(p.panels, p.panel_bytes, p.n_panels, p.k, p.x + t * p.ld_x, p.ld_x, 1,
-              p.want + t * LD_ACC);
+        k.dot(p.panels, p.panel_bytes, p.n_panels, p.k, p.x + t * p.ld_x, 1, p.want + t * LD_ACC,
+              true);
     assert_memory_equal(p.acc, p.want, (size_t)p.n_tok * LD_ACC * sizeof *p.acc);
     problem_free(&p);
 }
