@@ -19,11 +19,11 @@ struct sl_linear {
     int64_t ld_out;
 };
 
-/* Weights of one item with few tokens: long enough that few lines prefetched for the next rows go
- * to another thread's item, short enough that threads finish together. */
+/* Weights of one item with few tokens: long enough that taking it costs nothing against reading it,
+ * short enough that threads finish together. */
 static inline size_t sl_linear_item_bytes(const struct sl_linear *l)
 {
-    enum { MIN = 64 << 10, MAX = 1 << 20, ITEMS = 4 /* of a thread */ };
+    enum { MIN = 16 << 10, MAX = 256 << 10, ITEMS = 8 /* of a thread */ };
     size_t n = l->w->n_bytes / (size_t)(l->cpu->n_threads * ITEMS);
     return n < MIN ? MIN : n > MAX ? MAX : n;
 }

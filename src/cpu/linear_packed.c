@@ -113,11 +113,11 @@ static void dot_bf16(const struct job *j, const struct sl_weight *w, int64_t p, 
                        j->n_t, acc, j->k0 == 0);
 }
 
-static void dot_rows(const struct job *j, const struct sl_weight *w, int64_t p, float *acc,
-                     struct sl_cpu_scratch *s)
+static void dot_rows(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
+                     float *acc, struct sl_cpu_scratch *s)
 {
     const struct sl_linear *l = &j->l;
-    int64_t first = p * SL_I8_PANEL, end = SL_MIN(first + ITEM_ROWS, w->n_rows);
+    int64_t first = p * SL_I8_PANEL, end = SL_MIN(first + n_panels * SL_I8_PANEL, w->n_rows);
     for (int64_t r = first; r < end; r += SL_CPU_SUPER)
         for (int t = 0; t < j->n_t; t += SL_CPU_TOKENS)
             sl_linear_rows_tile(&l->cpu->k, s, w, r, (int)SL_MIN(end - r, SL_CPU_SUPER),
@@ -138,7 +138,7 @@ static void dot(const struct job *j, const struct sl_weight *w, int64_t p, int n
         dot_bf16(j, w, p, n_panels, acc);
         break;
     case SL_LAYOUT_ROWS:
-        dot_rows(j, w, p, acc, &j->l.cpu->scratch[thread_idx]);
+        dot_rows(j, w, p, n_panels, acc, &j->l.cpu->scratch[thread_idx]);
         break;
     }
 }
@@ -154,7 +154,7 @@ static void packed_item(void *arg, uint32_t item, int thread_idx)
     for (int64_t p = first; p < end; p += SL_I8_PANELS) {
         int n_panels = (int)SL_MIN(end - p, SL_I8_PANELS);
         int64_t row = p * SL_I8_PANEL;
-        int n_rows = (int)SL_MIN(l->w->n_rows - row, ITEM_ROWS);
+        int n_rows = (int)SL_MIN(l->w->n_rows - row, n_panels * SL_I8_PANEL);
         for (int t = 0; t < j->n_t && j->k0 > 0; t++)
             memcpy(s->packed[0] + t * ITEM_ROWS, l->out + (j->t0 + t) * l->ld_out + row,
                    (size_t)n_rows * sizeof *l->out);
@@ -196,18 +196,27 @@ static void choose_part(struct job *j, int *n_t, int64_t *n_k)
     }
 }
 
+/* With few tokens what counts is that all threads read to the end; with many, that panels share the
+ * activations, two at least, unless there are too few panels for the threads. */
+static int32_t panels_per_item(const struct sl_linear *l, int64_t n_panels)
+{
+    if (l->n <= SL_I8_STREAM) {
+        size_t panel_bytes = l->w->n_bytes / (size_t)n_panels + 1;
+        return (int32_t)SL_MIN(sl_linear_item_bytes(l) / panel_bytes + 1, 1u << 16);
+    }
+    int32_t n = SL_I8_PANELS;
+    while (n > 2 && n_panels < 2 * (int64_t)n * l->cpu->n_threads)
+        n /= 2;
+    return n;
+}
+
 void sl_linear_packed(const struct sl_linear *l)
 {
     struct job j = {.l = *l, .n_panels = SL_CEIL_DIV(l->w->n_rows, SL_I8_PANEL)};
     int block;
     int64_t part;
     choose_part(&j, &block, &part);
-    j.panels_per_item = SL_I8_PANELS;
-    if (l->n <= SL_I8_STREAM) {
-        size_t panel_bytes = l->w->n_bytes / (size_t)j.n_panels + 1;
-        size_t n = SL_MIN(sl_linear_item_bytes(l) / panel_bytes + 1, 1u << 16);
-        j.panels_per_item = (int32_t)SL_ROUND_UP(n, SL_I8_PANELS);
-    }
+    j.panels_per_item = panels_per_item(l, j.n_panels);
     for (j.t0 = 0; j.t0 < l->n; j.t0 += block) {
         j.n_t = SL_MIN(l->n - j.t0, block);
         for (j.k0 = 0; j.k0 < l->w->n_cols; j.k0 += part) {
