@@ -222,7 +222,7 @@ static void test_story(void **state)
     convert(&s);
     for (size_t i = 0; i < SL_COUNT(isas); i++) {
         if (rig_has_isa(isas[i]))
-            check_text(&s, &(struct rig_options){.isa = isas[i]});
+            check_text(&s, &(struct rig_options){.isa = isas[i], .kv_dtype = "f32"});
         else
             printf("skip: %s: not on this processor\n", isas[i]);
     }
