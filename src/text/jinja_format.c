@@ -45,6 +45,9 @@ static int put_field(struct sl_jvm *vm, const struct spec *sp, char align, const
     return pad > left ? put_fill(vm, sp, pad - left) : 0;
 }
 
+/* One conversion does about as much as so many steps of an expression. */
+#define CONVERSION_FUEL 4
+
 static const char *sign_text(bool negative, char sign)
 {
     return negative ? "-" : sign == '+' ? "+" : sign == ' ' ? " " : "";
@@ -279,6 +282,8 @@ static int percent_one(struct sl_jvm *vm, struct percent *p)
 {
     struct spec sp = {.fill = " ", .fill_bytes = 1, .precision = -1};
     struct sl_jval v = {0};
+    if (sl_jinja_burn(vm, CONVERSION_FUEL) != 0)
+        return vm->code;
     if (p->s < p->end && *p->s == '(' && percent_key(vm, p, &v) != 0)
         return vm->code;
     bool minus = false;
@@ -495,6 +500,8 @@ static int put_formatted(struct sl_jvm *vm, struct spec *sp, struct sl_jval v)
 static int put_replacement(struct sl_jvm *vm, struct braces *b)
 {
     const char *from = b->s;
+    if (sl_jinja_burn(vm, CONVERSION_FUEL) != 0)
+        return vm->code;
     while (b->s < b->end && *b->s != '}' && *b->s != '{')
         b->s++;
     if (b->s >= b->end)
