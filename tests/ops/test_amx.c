@@ -47,7 +47,10 @@ static void split_strip(const uint8_t *strip, const int16_t *scale, uint8_t *hi,
 
 static bool can_simulate(void)
 {
-    return sl_cpu_isa_best() >= SL_ISA_AVX512_VNNI;
+    bool yes = sl_cpu_isa_best() >= SL_ISA_AVX512_VNNI;
+    if (!yes)
+        printf("skip: simulated tiles: the vector code beside them needs AVX-512 with VNNI\n");
+    return yes;
 }
 
 static bool has_tiles(void)
@@ -426,6 +429,8 @@ static void test_bf16(void **state)
 
 int main(void)
 {
+    if (!has_tiles())
+        printf("skip: real tiles: no AMX on this processor, simulated ones only\n");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_i8_shapes),
         cmocka_unit_test(test_i8_blocks),
