@@ -30,7 +30,7 @@
 #define SL_MAX_TOKEN_BYTES (64u << 10)  /* bytes of one vocabulary entry */
 #define SL_MAX_REGEX       (64u << 10)  /* bytes of a pre-tokenizer pattern */
 #define SL_MAX_TEMPLATE    (1u << 20)   /* bytes of a chat template */
-#define SL_TEMPLATE_FUEL   10000000u    /* interpreter steps of one rendering */
+#define SL_TEMPLATE_FUEL   4000000u     /* interpreter steps of one rendering */
 #define SL_TEMPLATE_DEPTH  150          /* nesting of template source and calls */
 #define SL_TEMPLATE_OUTPUT (64u << 20)  /* bytes one rendering may produce */
 

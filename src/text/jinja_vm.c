@@ -32,7 +32,7 @@ int sl_jinja_fail_fuel(struct sl_jvm *vm)
 
 void *sl_jinja_alloc(struct sl_jvm *vm, size_t n_bytes)
 {
-    if (sl_jinja_burn(vm, 3 + n_bytes / 64) != 0)
+    if (sl_jinja_burn(vm, 3 + n_bytes / 32) != 0)
         return NULL;
     size_t total;
     bool too_much =
@@ -59,7 +59,7 @@ int sl_jinja_put(struct sl_jvm *vm, const char *s, size_t n)
 {
     if (n == 0)
         return 0;
-    if (sl_jinja_burn(vm, 2 + n / 64) != 0)
+    if (sl_jinja_burn(vm, 2 + n / 16) != 0)
         return vm->code;
     if (n > vm->out_limit - vm->out->n_bytes)
         return sl_jinja_fail(vm, "the output is too long");
