@@ -9,7 +9,7 @@ CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
 JOBS    ?= $(shell nproc)
 Q       := $(if $(V),,@)
 
-WARN    := -Wall -Wextra -Wshadow -Wconversion -Wvla -Wmissing-prototypes -Werror
+WARN    := -Wall -Wextra -Wpointer-arith -Wshadow -Wconversion -Wvla -Wmissing-prototypes -Werror
 COMMON  := -std=c11 -D_GNU_SOURCE -Iinclude -Isrc -g -fno-omit-frame-pointer -fPIE -MMD -MP \
            -ffp-contract=off -ffunction-sections -fdata-sections -pthread
 CFLAGS_release := -O2 -D_FORTIFY_SOURCE=3 -fstack-protector-strong

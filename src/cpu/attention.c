@@ -323,7 +323,8 @@ static void state_finish(const struct job *j, const struct block *b, float *stat
     for (int32_t q = 0; q < b->n_kv * per_kv(b); q++) {
         int64_t head = head_of(j, b, q);
         j->cpu->k.finish(ml + 2 * q, state + q * j->dim, a->sinks != NULL ? a->sinks + head : NULL,
-                         a->head_dim, a->out + row_of(b, q) * a->ld_out + head * a->head_dim);
+                         a->head_dim,
+                         (float *)a->out + row_of(b, q) * a->ld_out + head * a->head_dim);
     }
 }
 

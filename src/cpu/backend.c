@@ -6,6 +6,8 @@
 #include "base/sys.h"
 #include "cpu/numa.h"
 
+#include <string.h>
+
 /* Partial results of attention splits; untouched parts cost no memory. */
 #define PARTIAL_BYTES_PER_THREAD (4u << 20)
 /* Below this many multiplications waking a thread takes longer than the work. */
@@ -26,6 +28,12 @@ static void *backend_alloc(struct sl_backend *be, size_t n_bytes)
 {
     (void)be;
     return sl_aligned_alloc(n_bytes);
+}
+
+static void backend_upload(struct sl_backend *be, void *dst, const void *src, size_t n_bytes)
+{
+    (void)be;
+    memcpy(dst, src, n_bytes);
 }
 
 static void backend_free(struct sl_backend *be, void *p, size_t n_bytes)
@@ -203,8 +211,10 @@ static const struct sl_backend_vt vtable = {
 #define SL_OP(name) .name = sl_cpu_##name,
 #include "ops/ops.def"
 #undef SL_OP
+    .act_dtype = SL_DTYPE_F32,
     .alloc = backend_alloc,
     .free = backend_free,
+    .upload = backend_upload,
     .weight_create = weight_create,
     .weight_bytes = weight_bytes,
     .weight_destroy = weight_destroy,

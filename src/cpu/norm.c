@@ -69,8 +69,9 @@ void sl_cpu_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a
 
 void sl_cpu_gather_rows(struct sl_backend *be, const struct sl_op_gather_rows *a)
 {
+    const uint8_t *x = a->x;
+    uint8_t *out = a->out;
     (void)be;
     for (int32_t i = 0; i < a->n; i++)
-        memcpy(a->out + (int64_t)i * a->h, a->x + (int64_t)a->rows[i] * a->h,
-               (size_t)a->h * sizeof(float));
+        memcpy(out + (size_t)i * a->row_bytes, x + (size_t)a->rows[i] * a->row_bytes, a->row_bytes);
 }

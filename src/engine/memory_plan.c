@@ -150,6 +150,6 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     struct sl_run_config run = {.max_tokens = out->max_num_batched_tokens,
                                 .max_logits = sl_memory_plan_max_logits(out),
                                 .kv = out->kv};
-    out->activation_bytes = sl_run_bytes(model, &run);
+    out->activation_bytes = sl_run_bytes(model, be, &run);
     return check_total(out, err);
 }

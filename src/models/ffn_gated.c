@@ -3,7 +3,7 @@
  */
 #include "models/internal.h"
 
-void sl_ffn_gated(struct sl_run *r, int32_t layer, const float *x, int32_t n, float *y)
+void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
 {
     const struct sl_model *m = r->m;
     const struct sl_weight *down = &sl_param(m, layer, SL_SLOT_DOWN)->mat;

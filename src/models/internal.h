@@ -76,19 +76,21 @@ struct sl_run {
     struct sl_run_config cfg;
     uint8_t *mem; /* everything below, one block */
     size_t mem_bytes;
-    float *x, *y, *norm;    /* [T, H] residual stream, a sublayer's result, its input */
-    float *rows;            /* [max_logits, H] x of the rows that go through the last layer's end */
-    float *q, *k, *v, *att; /* [T, nq * hd], [T, nkv * hd] twice, [T, nq * hd] */
-    float *ffn;             /* [T, I] */
-    float *angles;          /* [T, hd / 2, 2] */
-    float *logits;          /* [max_logits, V] */
+    float *x, *y;     /* [T, H] residual stream, a sublayer's result */
+    float *rows;      /* [max_logits, H] x of the rows that go through the last layer's end */
+    float *q, *k, *v; /* [T, nq * hd], [T, nkv * hd] twice */
+    float *angles;    /* [T, hd / 2, 2] */
+    float *logits;    /* [max_logits, V] */
+    void *norm;       /* [T, H] activations: a sublayer's input */
+    void *att;        /* [T, nq * hd] activations */
+    void *ffn;        /* [T, I] activations */
 };
 
 /* mixer_gqa.c: r->norm -> r->att, writing the batch's keys and values to the pages; and the output
  * projection of n rows of att -> y. */
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
-void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const float *att, int32_t n, float *y);
+void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
 /* ffn_gated.c: n rows of x -> y */
-void sl_ffn_gated(struct sl_run *r, int32_t layer, const float *x, int32_t n, float *y);
+void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 
 #endif

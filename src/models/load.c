@@ -78,50 +78,74 @@ static int load_tied_head(struct sl_model *m, struct sl_error *err)
     return create_weight(m, sl_param(m, 0, SL_SLOT_HEAD), SL_USE_LINEAR, t, t->data, err);
 }
 
-static int load_vector(struct sl_model *m, struct sl_param *p, struct sl_error *err)
+/* Copies a host vector to backend memory. */
+static int place(struct sl_model *m, const float *host, size_t n_bytes, float **out,
+                 struct sl_error *err)
+{
+    *out = m->be->vt->alloc(m->be, n_bytes);
+    if (*out == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory: %zu bytes for a vector of weights", n_bytes);
+    m->be->vt->upload(m->be, *out, host, n_bytes);
+    return 0;
+}
+
+/* The vector as float32, its rows in our order; sl_free it. NULL: out of memory. */
+static float *read_vector(const struct sl_model *m, const struct sl_param *p)
 {
     const struct sl_ckpt_tensor *t = p->src;
     size_t n = (size_t)t->dims[0];
-    float *tmp = NULL;
-    p->vec_bytes = n * sizeof *p->vec;
-    p->vec = m->be->vt->alloc(m->be, p->vec_bytes);
-    if (p->vec == NULL)
-        return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", t->name);
-    sl_dtype_info(t->dtype)->to_f32(t->data, p->vec, (int64_t)n);
-    if (rows_reordered(m, p->desc)) {
-        tmp = sl_malloc(p->vec_bytes);
-        if (tmp == NULL)
-            return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", t->name);
-        memcpy(tmp, p->vec, p->vec_bytes);
-        for (size_t r = 0; r < n; r++)
-            p->vec[r] = tmp[sl_interleaved_row((int64_t)r, m->hp.head_dim)];
-        sl_free(tmp);
-    }
+    float *file = sl_malloc(2 * n * sizeof *file), *ours = file == NULL ? NULL : file + n;
+    if (file == NULL)
+        return NULL;
+    sl_dtype_info(t->dtype)->to_f32(t->data, file, (int64_t)n);
+    if (!rows_reordered(m, p->desc))
+        return file;
+    for (size_t r = 0; r < n; r++)
+        ours[r] = file[sl_interleaved_row((int64_t)r, m->hp.head_dim)];
+    memcpy(file, ours, n * sizeof *file);
+    return file;
+}
+
+static int load_vector(struct sl_model *m, struct sl_param *p, struct sl_error *err)
+{
+    float *v = read_vector(m, p);
+    if (v == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", p->src->name);
+    p->vec_bytes = (size_t)p->src->dims[0] * sizeof *v;
+    int rc = place(m, v, p->vec_bytes, &p->vec, err);
+    sl_free(v);
+    if (rc != 0)
+        return sl_error_prefix(err, rc, "tensor \"%s\"", p->src->name);
     p->loaded = true;
     return 0;
 }
 
 static int load_rope(struct sl_model *m, struct sl_error *err)
 {
-    const struct sl_param *div = sl_param(m, 0, SL_SLOT_ROPE_FREQS);
-    size_t n = (size_t)m->hp.head_dim / 2;
-    float factor;
-    m->inv_freq = m->be->vt->alloc(m->be, n * sizeof *m->inv_freq);
-    if (m->inv_freq == NULL)
-        return sl_fail(err, SL_ENOMEM, "out of memory loading the rotation table");
-    for (size_t i = 0; i < n && div->vec != NULL; i++) {
-        if (!(div->vec[i] > 0) || !isfinite(div->vec[i]))
-            return sl_fail(err, SL_EFORMAT, "tensor \"%s\": value %zu is not a positive number",
-                           div->src->name, i);
+    const struct sl_param *p = sl_param(m, 0, SL_SLOT_ROPE_FREQS);
+    size_t n = (size_t)m->hp.head_dim / 2, n_bytes = n * sizeof *m->inv_freq;
+    float factor, *freqs = sl_malloc(n_bytes), *div = p->src != NULL ? read_vector(m, p) : NULL;
+    int rc = 0;
+    if (freqs == NULL || (p->src != NULL && div == NULL))
+        rc = sl_fail(err, SL_ENOMEM, "out of memory loading the rotation table");
+    for (size_t i = 0; i < n && div != NULL && rc == 0; i++)
+        if (!(div[i] > 0) || !isfinite(div[i]))
+            rc = sl_fail(err, SL_EFORMAT, "tensor \"%s\": value %zu is not a positive number",
+                         p->src->name, i);
+    if (rc == 0) {
+        sl_rope_freqs(&m->hp.rope, m->hp.head_dim, div, freqs, &factor);
+        rc = place(m, freqs, n_bytes, &m->inv_freq, err);
     }
-    sl_rope_freqs(&m->hp.rope, m->hp.head_dim, div->vec, m->inv_freq, &factor);
-    m->rope = (struct sl_rope){
-        .n_dims = m->hp.head_dim,
-        .pairing = SL_ROPE_HALF,
-        .inv_freq = m->inv_freq,
-        .attn_factor = factor,
-    };
-    return 0;
+    if (rc == 0)
+        m->rope = (struct sl_rope){
+            .n_dims = m->hp.head_dim,
+            .pairing = SL_ROPE_HALF,
+            .inv_freq = m->inv_freq,
+            .attn_factor = factor,
+        };
+    sl_free(div);
+    sl_free(freqs);
+    return rc;
 }
 
 void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,

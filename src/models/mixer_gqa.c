@@ -5,7 +5,7 @@
 #include "models/internal.h"
 
 static void project(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slot bias,
-                    const float *x, int32_t n, float *out)
+                    const void *x, int32_t n, float *out)
 {
     const struct sl_model *m = r->m;
     const struct sl_weight *mat = &sl_param(m, layer, w)->mat;
@@ -64,7 +64,7 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                 });
 }
 
-void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const float *att, int32_t n, float *y)
+void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y)
 {
     project(r, layer, SL_SLOT_O, SL_SLOT_O_BIAS, att, n, y);
 }

@@ -51,7 +51,9 @@ struct sl_run_config {
     uint8_t *kv_pool; /* backend memory, n_pages * sl_kv_page_bytes */
 };
 
-uint64_t sl_run_bytes(const struct sl_model *m, const struct sl_run_config *cfg); /* activations */
+/* Activations; be: where the model is loaded or will be. */
+uint64_t sl_run_bytes(const struct sl_model *m, const struct sl_backend *be,
+                      const struct sl_run_config *cfg);
 SL_MUST_CHECK int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg,
                                 struct sl_run **out, struct sl_error *err);
 void sl_run_destroy(struct sl_run *r);

@@ -17,41 +17,44 @@ enum { ALIGN = 64 };
 
 struct cut {       /* one buffer of the block */
     size_t offset; /* of the pointer in struct sl_run */
-    uint64_t n_floats;
+    uint64_t n_bytes;
 };
 
 enum { N_CUTS = 11 };
 
 static void list_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
-                      struct cut cuts[N_CUTS])
+                      enum sl_dtype act_dtype, struct cut cuts[N_CUTS])
 {
     const struct sl_hparams *hp = &m->hp;
     uint64_t t = (uint64_t)cfg->max_tokens, h = (uint64_t)hp->hidden;
+    uint64_t rows = (uint64_t)cfg->max_logits, f = sizeof(float);
+    uint64_t act = sl_dtype_info(act_dtype)->block_bytes;
     uint64_t q = (uint64_t)sl_hparams_dim(hp, SL_DIM_Q),
              kv = (uint64_t)sl_hparams_dim(hp, SL_DIM_KV);
     const struct cut list[N_CUTS] = {
-        {offsetof(struct sl_run, x), t * h},
-        {offsetof(struct sl_run, y), t * h},
-        {offsetof(struct sl_run, norm), t * h},
-        {offsetof(struct sl_run, rows), (uint64_t)cfg->max_logits * h},
-        {offsetof(struct sl_run, q), t * q},
-        {offsetof(struct sl_run, k), t * kv},
-        {offsetof(struct sl_run, v), t * kv},
-        {offsetof(struct sl_run, att), t * q},
-        {offsetof(struct sl_run, ffn), t * (uint64_t)hp->intermediate},
-        {offsetof(struct sl_run, angles), t * (uint64_t)hp->head_dim},
-        {offsetof(struct sl_run, logits), (uint64_t)cfg->max_logits * (uint64_t)hp->n_vocab},
+        {offsetof(struct sl_run, x), t * h * f},
+        {offsetof(struct sl_run, y), t * h * f},
+        {offsetof(struct sl_run, norm), t * h * act},
+        {offsetof(struct sl_run, rows), rows * h * f},
+        {offsetof(struct sl_run, q), t * q * f},
+        {offsetof(struct sl_run, k), t * kv * f},
+        {offsetof(struct sl_run, v), t * kv * f},
+        {offsetof(struct sl_run, att), t * q * act},
+        {offsetof(struct sl_run, ffn), t * (uint64_t)hp->intermediate * act},
+        {offsetof(struct sl_run, angles), t * (uint64_t)hp->head_dim * f},
+        {offsetof(struct sl_run, logits), rows * (uint64_t)hp->n_vocab * f},
     };
     memcpy(cuts, list, sizeof list);
 }
 
-uint64_t sl_run_bytes(const struct sl_model *m, const struct sl_run_config *cfg)
+uint64_t sl_run_bytes(const struct sl_model *m, const struct sl_backend *be,
+                      const struct sl_run_config *cfg)
 {
     struct cut cuts[N_CUTS];
     uint64_t total = 0;
-    list_cuts(m, cfg, cuts);
+    list_cuts(m, cfg, be->vt->act_dtype, cuts);
     for (size_t i = 0; i < N_CUTS; i++)
-        total += SL_ROUND_UP(cuts[i].n_floats * sizeof(float), ALIGN);
+        total += SL_ROUND_UP(cuts[i].n_bytes, ALIGN);
     return total;
 }
 
@@ -74,7 +77,7 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
         return sl_fail(err, SL_ENOMEM, "out of memory for a run");
     r->m = m;
     r->cfg = *cfg;
-    r->mem_bytes = (size_t)sl_run_bytes(m, cfg);
+    r->mem_bytes = (size_t)sl_run_bytes(m, m->be, cfg);
     r->mem = m->be->vt->alloc(m->be, r->mem_bytes);
     if (r->mem == NULL) {
         int rc = sl_fail(err, SL_ENOMEM,
@@ -84,10 +87,10 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
         return rc;
     }
     uint8_t *at = r->mem;
-    list_cuts(m, cfg, cuts);
+    list_cuts(m, cfg, m->be->vt->act_dtype, cuts);
     for (size_t i = 0; i < N_CUTS; i++) {
-        *(float **)(void *)((uint8_t *)r + cuts[i].offset) = (float *)(void *)at;
-        at += SL_ROUND_UP(cuts[i].n_floats * sizeof(float), ALIGN);
+        *(void **)(void *)((uint8_t *)r + cuts[i].offset) = at;
+        at += SL_ROUND_UP(cuts[i].n_bytes, ALIGN);
     }
     *out = r;
     return 0;
@@ -169,14 +172,14 @@ static void add_norm(struct sl_run *r, float *x, const float *w, int32_t n)
                                   });
 }
 
-static void gather(struct sl_run *r, const struct sl_batch *b, const float *x, int64_t h,
-                   float *out)
+static void gather(struct sl_run *r, const struct sl_batch *b, const void *x, size_t row_bytes,
+                   void *out)
 {
     r->m->be->vt->gather_rows(r->m->be, &(struct sl_op_gather_rows){
                                             .x = x,
                                             .rows = b->logit_rows,
                                             .n = b->n_logits,
-                                            .h = (int32_t)h,
+                                            .row_bytes = row_bytes,
                                             .out = out,
                                         });
 }
@@ -190,7 +193,7 @@ static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
     }
 }
 
-static void mix_output(struct sl_run *r, int32_t layer, const float *att, int32_t n)
+static void mix_output(struct sl_run *r, int32_t layer, const void *att, int32_t n)
 {
     switch (r->m->layers[layer].mixer) {
     case SL_MIX_GQA:
@@ -227,8 +230,9 @@ int sl_run_step(struct sl_run *r, const struct sl_batch *batch, const float **lo
 {
     const struct sl_model *m = r->m;
     float *x = r->x;
-    const float *att = r->att;
+    const void *att = r->att;
     int32_t n = batch->n_tokens, last = m->hp.n_layers - 1;
+    size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
 
     (void)err; /* the CPU does not fail; a device reports through here */
     check_batch(r, batch);
@@ -240,8 +244,8 @@ int sl_run_step(struct sl_run *r, const struct sl_batch *batch, const float **lo
             n = batch->n_logits;
             if (n == 0)
                 return 0;
-            gather(r, batch, r->x, m->hp.hidden, r->rows);
-            gather(r, batch, r->att, sl_hparams_dim(&m->hp, SL_DIM_Q), r->q);
+            gather(r, batch, r->x, (size_t)m->hp.hidden * sizeof(float), r->rows);
+            gather(r, batch, r->att, (size_t)sl_hparams_dim(&m->hp, SL_DIM_Q) * act_bytes, r->q);
             x = r->rows;
             att = r->q;
         }

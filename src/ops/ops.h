@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * ops.h - argument structs of the operations in ops.def, and the table a backend fills.
  *
- * Activations are float32 on the CPU. T is the number of tokens (rows), H the hidden size, all
- * matrices row-major, weights [N, K] as y = W x. A row's result depends on the row and its absolute
+ * What is added up over the layers and what leaves a projection is float32 everywhere (float *).
+ * What goes into a projection is in the backend's own activation format, vt->act_dtype: F32 on the
+ * CPU, BF16 on a GPU (void *). T is the number of tokens (rows), H the hidden size, all matrices
+ * row-major, weights [N, K] as y = W x. A row's result depends on the row and its absolute
  * position only, never on T, on the other rows or on the number of threads: docs/DETERMINISM.md
  * gives the order of every reduction. Operations do not fail; a device that breaks says so at the
  * end of the step. Pointers are device pointers of the backend. This header compiles as C11 and
@@ -89,7 +91,7 @@ struct sl_op_rmsnorm { /* out = x * rsqrt(mean(x^2) + eps) * w */
     const float *w;    /* [H] */
     float eps;
     int32_t n, h;
-    float *out; /* [T, H], may be x */
+    void *out; /* [T, H] activations; may be x if those are float32 */
 };
 
 struct sl_op_add_rmsnorm { /* x += y; out = rmsnorm(x) */
@@ -98,11 +100,11 @@ struct sl_op_add_rmsnorm { /* x += y; out = rmsnorm(x) */
     const float *w;
     float eps;
     int32_t n, h;
-    float *out;
+    void *out; /* [T, H] activations */
 };
 
 struct sl_op_linear { /* out = x W^T + bias */
-    const float *x;   /* [T, K], rows ld_x apart */
+    const void *x;    /* [T, K] activations, rows ld_x apart */
     int64_t ld_x;
     const struct sl_weight *w; /* [N, K] */
     const float *bias;         /* [N] or NULL */
@@ -112,12 +114,12 @@ struct sl_op_linear { /* out = x W^T + bias */
 };
 
 struct sl_op_linear_gated_act { /* out = act(x Wg^T) * (x Wu^T) */
-    const float *x;             /* [T, K] */
+    const void *x;              /* [T, K] activations */
     int64_t ld_x;
     const struct sl_weight *gate, *up; /* [I, K] */
     enum sl_act act;
     int32_t n;
-    float *out; /* [T, I] */
+    void *out; /* [T, I] activations */
 };
 
 /* A table of rotation frequencies, one per kind of layer. */
@@ -160,15 +162,16 @@ struct sl_op_attention { /* causal attention of each span's rows over its pages 
     float softcap;      /* 0: none; else s = cap * tanh(s / cap) */
     const float *sinks; /* [nq] or NULL: a logit that takes part in the softmax's sum alone */
     struct sl_kv_view kv;
-    float *out; /* [T, nq * hd] */
+    void *out; /* [T, nq * hd] activations */
     int64_t ld_out;
 };
 
 struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
-    const float *x;        /* [T, H] */
+    const void *x;         /* [T] rows of row_bytes, a multiple of 4 */
     const int32_t *rows;
-    int32_t n, h;
-    float *out; /* [n, H] */
+    int32_t n;
+    size_t row_bytes;
+    void *out; /* [n] rows */
 };
 
 enum sl_op {
@@ -187,9 +190,12 @@ struct sl_backend_vt {
 #define SL_OP(name) void (*name)(struct sl_backend * be, const struct sl_op_##name *args);
 #include "ops/ops.def"
 #undef SL_OP
-    /* Zeroed memory for activations and pages. NULL when exhausted. */
+    enum sl_dtype act_dtype; /* of activations between operations */
+    /* Zeroed memory for activations, vectors and pages. NULL when exhausted. */
     void *(*alloc)(struct sl_backend *be, size_t n_bytes);
     void (*free)(struct sl_backend *be, void *p, size_t n_bytes);
+    /* Copies host memory into such memory, done when it returns. */
+    void (*upload)(struct sl_backend *be, void *dst, const void *src, size_t n_bytes);
     /* Chooses the route for a matrix and repacks it if the route wants; unless the weight is owned
      * then, data must stay valid as long as it. A format without a route is SL_EUNSUPPORTED. */
     int (*weight_create)(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,

@@ -760,9 +760,9 @@ static void test_run_limits(void **state)
     assert_int_equal(sl_run_create(g.model, &cfg, &r, &err), SL_EINVAL);
     assert_null(r);
     cfg.max_logits = 1;
-    uint64_t one = sl_run_bytes(g.model, &cfg);
+    uint64_t one = sl_run_bytes(g.model, g.be, &cfg);
     cfg.max_tokens = 64;
-    assert_true(sl_run_bytes(g.model, &cfg) > 8 * one);
+    assert_true(sl_run_bytes(g.model, g.be, &cfg) > 8 * one);
     rig_close(&g);
 }
 

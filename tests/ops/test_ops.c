@@ -315,7 +315,7 @@ static void test_embed_and_gather(void **state)
                 for (int i = 0; i < T * H; i++)
                     rows.p[i] = m.f32[ids[i / H] * H + i % H] * a.scale;
                 same_bits(out.p, rows.p, T * H, "embed");
-                struct sl_op_gather_rows g = {m.f32, ids, T, H, out.p};
+                struct sl_op_gather_rows g = {m.f32, ids, T, H * sizeof(float), out.p};
                 poison(&out);
                 be->vt->gather_rows(be, &g);
                 red_check(&out, true, "gather_rows");
