@@ -26,6 +26,18 @@ void sl_cpu_linear(struct sl_backend *be, const struct sl_op_linear *a)
     run(&l);
 }
 
+void sl_cpu_linear_multi(struct sl_backend *be, const struct sl_op_linear_multi *a)
+{
+    for (int32_t i = 0; i < a->n_parts; i++)
+        sl_cpu_linear(be, &(struct sl_op_linear){.x = a->x,
+                                                 .ld_x = a->ld_x,
+                                                 .w = a->part[i].w,
+                                                 .bias = a->part[i].bias,
+                                                 .n = a->n,
+                                                 .out = a->part[i].out,
+                                                 .ld_out = a->part[i].ld_out});
+}
+
 void sl_cpu_linear_gated_act(struct sl_backend *be, const struct sl_op_linear_gated_act *a)
 {
     SL_ASSERT(a->gate->n_rows == a->up->n_rows && a->gate->n_cols == a->up->n_cols);

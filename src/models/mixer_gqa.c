@@ -20,6 +20,27 @@ static void project(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slo
                              });
 }
 
+static struct sl_linear_part part(const struct sl_run *r, int32_t layer, enum sl_slot w,
+                                  enum sl_slot bias, float *out)
+{
+    const struct sl_weight *mat = &sl_param(r->m, layer, w)->mat;
+    return (struct sl_linear_part){mat, sl_param(r->m, layer, bias)->vec, out, mat->n_rows};
+}
+
+static void project_qkv(struct sl_run *r, int32_t layer, int32_t n)
+{
+    r->m->be->vt->linear_multi(r->m->be,
+                               &(struct sl_op_linear_multi){
+                                   .x = r->norm,
+                                   .ld_x = r->m->hp.hidden,
+                                   .n = n,
+                                   .n_parts = 3,
+                                   .part = {part(r, layer, SL_SLOT_Q, SL_SLOT_Q_BIAS, r->q),
+                                            part(r, layer, SL_SLOT_K, SL_SLOT_K_BIAS, r->k),
+                                            part(r, layer, SL_SLOT_V, SL_SLOT_V_BIAS, r->v)},
+                               });
+}
+
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
@@ -28,9 +49,7 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
     int64_t ld_q = sl_hparams_dim(hp, SL_DIM_Q), ld_kv = sl_hparams_dim(hp, SL_DIM_KV);
     struct sl_kv_view kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, layer);
 
-    project(r, layer, SL_SLOT_Q, SL_SLOT_Q_BIAS, r->norm, batch->n_tokens, r->q);
-    project(r, layer, SL_SLOT_K, SL_SLOT_K_BIAS, r->norm, batch->n_tokens, r->k);
-    project(r, layer, SL_SLOT_V, SL_SLOT_V_BIAS, r->norm, batch->n_tokens, r->v);
+    project_qkv(r, layer, batch->n_tokens);
     m->be->vt->qk_norm_rope_kv_store(m->be, &(struct sl_op_qk_norm_rope_kv_store){
                                                 .batch = batch,
                                                 .q = r->q,

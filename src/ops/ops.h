@@ -113,6 +113,21 @@ struct sl_op_linear { /* out = x W^T + bias */
     int64_t ld_out;
 };
 
+#define SL_MAX_LINEAR_PARTS 4
+
+struct sl_op_linear_multi { /* several projections of one input: out_i = x W_i^T + bias_i */
+    const void *x;          /* [T, K] activations, rows ld_x apart */
+    int64_t ld_x;
+    int32_t n; /* T */
+    int32_t n_parts;
+    struct sl_linear_part {
+        const struct sl_weight *w; /* [N_i, K] */
+        const float *bias;         /* [N_i] or NULL */
+        float *out;                /* [T, N_i], rows ld_out apart */
+        int64_t ld_out;
+    } part[SL_MAX_LINEAR_PARTS];
+};
+
 struct sl_op_linear_gated_act { /* out = act(x Wg^T) * (x Wu^T) */
     const void *x;              /* [T, K] activations */
     int64_t ld_x;
