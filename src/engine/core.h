@@ -8,6 +8,7 @@
 #define SL_ENGINE_CORE_H
 
 #include "engine/engine.h"
+#include "engine/flight.h"
 #include "engine/request.h"
 #include "sched/sched.h"
 
@@ -20,16 +21,6 @@ struct sl_inbox {
     int32_t n_submitted;
     int event_fd;
     bool signalled, closed;
-};
-
-struct sl_batch_arrays {
-    int32_t *tokens, *positions; /* [max_tokens] */
-    struct sl_span *spans;       /* [max_seqs] */
-    int32_t *tables;             /* [max_seqs, pages of the longest sequence] */
-    size_t tables_bytes;
-    int32_t *logit_rows; /* [max_logits] */
-    int32_t *ids;        /* [max_logits] what was chosen from the rows */
-    int32_t *n_rows;     /* [max_seqs] rows of each planned sequence */
 };
 
 #define SL_MAX_SAMPLERS 8 /* tokens chosen at once; each has a workspace of some megabytes */
@@ -62,11 +53,12 @@ struct sl_engine {
     struct sl_sched sched;
     struct sl_sampler samplers[SL_MAX_SAMPLERS];
     int32_t n_samplers;
-    struct sl_batch_arrays batch;
+    struct sl_flight flights[SL_MAX_FLIGHTS]; /* a ring; in flight: n_flights from first_flight */
+    int32_t max_flights, first_flight, n_flights;
     char *text; /* room for one token's text */
     struct sl_request *live, *news, *news_tail;
     uint64_t n_arrivals;
-    uint64_t now_ns; /* when the running step ended */
+    uint64_t now_ns; /* when the last step landed */
     uint64_t n_mallocs_before;
     struct sl_stats stats;
     struct sl_error error; /* why failed */

@@ -16,7 +16,9 @@
 static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
 {
     const struct sl_model_info *i = &p->info;
-    SL_ASSERT((p->runner.step != NULL) != (p->runner.step_ids != NULL));
+    SL_ASSERT(
+        (p->runner.step != NULL) + (p->runner.step_ids != NULL) + (p->runner.submit != NULL) == 1);
+    SL_ASSERT((p->runner.submit != NULL) == (p->runner.collect != NULL));
     if (i->n_vocab < 1 || i->n_vocab > SL_MAX_VOCAB || p->runner.n_vocab < 1 ||
         p->runner.n_vocab > SL_MAX_VOCAB)
         return sl_fail(err, SL_EINVAL, "vocabulary of %d tokens and %d logits", i->n_vocab,
@@ -62,52 +64,32 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
                                              .n_logits = p->runner.n_vocab,
                                              .max_model_len = eng->info.max_model_len,
                                              .has_tokenizer = p->tokenizer != NULL,
-                                             .has_logits = p->runner.step != NULL};
+                                             .has_logits = p->runner.step_ids == NULL};
+    eng->max_flights = p->runner.submit != NULL ? SL_MAX_FLIGHTS : 1;
 }
 
 static void free_arrays(struct sl_engine *eng)
 {
-    struct sl_batch_arrays *a = &eng->batch;
+    for (int32_t i = 0; i < eng->max_flights; i++)
+        sl_flight_deinit(&eng->flights[i]);
     sl_free(eng->text);
     sl_free(eng->eos_ids);
-    sl_free(a->n_rows);
-    sl_free(a->ids);
-    sl_free(a->logit_rows);
-    sl_aligned_free(a->tables, a->tables_bytes);
-    sl_free(a->spans);
-    sl_free(a->positions);
-    sl_free(a->tokens);
 }
 
 static int make_arrays(struct sl_engine *eng, const struct sl_engine_parts *p, struct sl_error *err)
 {
-    struct sl_batch_arrays *a = &eng->batch;
-    const struct sl_model_info *i = &eng->info;
-    size_t n_tokens = (size_t)i->max_num_batched_tokens, n_seqs = (size_t)i->max_num_seqs;
-    size_t n_rows = (size_t)eng->runner.max_logits;
-    size_t n_table = n_seqs * (size_t)SL_CEIL_DIV(i->max_model_len, i->block_size);
-    if (n_table > INT32_MAX)
-        return sl_fail(err, SL_ELIMIT, "max_num_seqs = %d with max_model_len = %d is too much",
-                       i->max_num_seqs, i->max_model_len);
-    a->tables_bytes = n_table * sizeof *a->tables;
-    a->tokens = sl_calloc(n_tokens, sizeof *a->tokens);
-    a->positions = sl_calloc(n_tokens, sizeof *a->positions);
-    a->spans = sl_calloc(n_seqs, sizeof *a->spans);
-    a->tables = sl_aligned_alloc(a->tables_bytes);
-    a->logit_rows = sl_calloc(n_rows, sizeof *a->logit_rows);
-    a->ids = sl_calloc(n_rows, sizeof *a->ids);
-    a->n_rows = sl_calloc(n_seqs, sizeof *a->n_rows);
     eng->eos_ids = sl_calloc((size_t)SL_MAX(p->n_eos_ids, 1), sizeof *eng->eos_ids);
     eng->text = sl_malloc(p->tokenizer != NULL ? sl_detok_max_bytes(p->tokenizer) : 1);
-    if (a->tokens == NULL || a->positions == NULL || a->spans == NULL || a->tables == NULL ||
-        a->logit_rows == NULL || a->ids == NULL || a->n_rows == NULL || eng->eos_ids == NULL ||
-        eng->text == NULL)
-        return sl_fail(err, SL_ENOMEM, "out of memory for a batch of %zu tokens", n_tokens);
+    if (eng->eos_ids == NULL || eng->text == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for the engine");
     for (int32_t j = 0; j < p->n_eos_ids;
          j++) /* an id that cannot be sampled cannot end anything */
         if (p->eos_ids[j] >= 0 && p->eos_ids[j] < eng->runner.n_vocab)
             eng->eos_ids[eng->n_eos_ids++] = p->eos_ids[j];
-    return 0;
+    int rc = 0;
+    for (int32_t i = 0; i < eng->max_flights && rc == 0; i++)
+        rc = sl_flight_init(&eng->flights[i], eng, err);
+    return rc;
 }
 
 static void *engine_main(void *arg)
@@ -159,7 +141,7 @@ static int start_core(struct sl_engine *eng, struct sl_error *err)
     rc = sl_sched_init(&eng->sched, &cfg, &eng->kv, err);
     if (rc != 0)
         goto fail_kv;
-    if (eng->limits.has_logits)
+    if (eng->runner.step != NULL)
         rc = init_samplers(eng, err);
     if (rc != 0)
         goto fail_sched;

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * runner.h - what the engine needs from a model: one step from a batch to logits. The real one
- * wraps models/run.c; the simulator's hashes what it reads through the block tables; the null one
- * counts.
+ * runner.h - what the engine needs from a model: steps from a batch to logits or to tokens. The
+ * real one wraps models/run.c; the simulator's hashes what it reads through the block tables; the
+ * null one counts.
  *
+ * A runner has exactly one of three ways to work:
+ *   step              computes in the call and gives logits, the engine chooses tokens;
+ *   step_ids          computes in the call and gives tokens, from no logits;
+ *   submit + collect  starts a step without waiting and chooses tokens itself, which also feed the
+ *                     next step: that one may be submitted before this one is collected.
  * Called by the engine thread only, never twice at once, and may not allocate. An error fails the
  * requests of that batch; SL_EDEVICE means that no later step can work and ends the engine's
  * service.
@@ -11,7 +16,20 @@
 #define SL_ENGINE_RUNNER_H
 
 #include "base/err.h"
+#include "engine/sample.h"
 #include "ops/batch.h"
+
+struct sl_pick {               /* what is wanted from a row of logits */
+    struct sl_sample_args how; /* without logits; read until submit returns */
+    int32_t given; /* -1: choose a token as `how` says; else say how likely this one is */
+    int32_t n_top; /* -1: no log probability; else that and the n_top best */
+};
+
+struct sl_picked {
+    int32_t id; /* -1: the row holds NaN or infinity, or nothing that may be chosen */
+    struct sl_logprob lp;
+    const struct sl_top_logprob *top; /* [n_top], valid until the next collect */
+};
 
 struct sl_runner {
     void *ctx;
@@ -21,9 +39,15 @@ struct sl_runner {
     /* logits: [batch->n_logits, n_vocab], valid until the next step. */
     int (*step)(void *ctx, const struct sl_batch *batch, const float **logits,
                 struct sl_error *err);
-    /* Optional, instead of step: writes the chosen ids [batch->n_logits] itself. Requests that need
-     * logits (logprobs, prompt_logprobs) are then refused. */
+    /* Writes the chosen ids [batch->n_logits]. Requests that need logits (logprobs,
+     * prompt_logprobs, penalties) are refused. */
     int (*step_ids)(void *ctx, const struct sl_batch *batch, int32_t *ids, struct sl_error *err);
+    /* picks: [batch->n_logits]. A token of the batch below 0 is what the step submitted before
+     * chose from row -1 - token. The batch and what picks point to may change after the call. */
+    int (*submit)(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
+                  struct sl_error *err);
+    /* Results of the oldest step not collected: [n_logits of it]. */
+    int (*collect)(void *ctx, struct sl_picked *out, struct sl_error *err);
     /* Optional: runs items on the runner's n_threads threads between steps, so that tokens of
      * several sequences are chosen at once. */
     void (*run_items)(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,

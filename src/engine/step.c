@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * One turn of the engine: take what was submitted and cancelled, plan, build the batch, run it,
- * choose tokens, end sequences, deliver. Everything here runs on the engine thread and allocates
+ * One turn of the engine: take what was submitted and cancelled, plan a step and launch it, land
+ * the oldest one, end sequences, deliver. Everything here runs on the engine thread and allocates
  * nothing.
  */
 #include "base/check.h"
@@ -11,8 +11,6 @@
 
 #include <math.h>
 #include <string.h>
-
-#define MIN_PARALLEL_LOGITS 32768
 
 /* ------------------------------------------------------------------ ends and news */
 
@@ -68,6 +66,8 @@ static void end_seq(struct sl_engine *eng, struct sl_rseq *rs, enum sl_finish fi
     SL_ASSERT(rs->seq.state != SL_SEQ_FINISHED);
     req->usage_now.n_preemptions += rs->seq.n_preempted;
     sl_sched_finish(&eng->sched, &rs->seq, forget);
+    for (int32_t i = 0; i < eng->max_flights; i++)
+        sl_flight_forget(&eng->flights[i], rs);
     show_usage(req);
     atomic_store_explicit(&rs->published, sl_pub_pack(rs->seq.n_out, finish, skip_last),
                           memory_order_release);
@@ -149,46 +149,7 @@ static void take_inbox(struct sl_engine *eng)
     }
 }
 
-/* ------------------------------------------------------------------ batch */
-
-/* Row of logits wanted at position pos of a sequence? The last known token's row is sampled; with
- * prompt_logprobs every row that predicts a prompt token is wanted too. */
-static bool wants_row(const struct sl_seq *seq, int32_t pos)
-{
-    return pos + 1 == sl_seq_n_tokens(seq) || (seq->all_logits && pos + 1 < seq->n_prompt);
-}
-
-static void build_batch(struct sl_engine *eng, struct sl_batch *batch)
-{
-    struct sl_batch_arrays *a = &eng->batch;
-    int32_t n_tokens = 0, n_table = 0, n_rows = 0;
-    for (int32_t i = 0; i < eng->sched.n_plan; i++) {
-        const struct sl_seq *seq = eng->sched.plan[i];
-        int32_t n_pages = SL_CEIL_DIV(seq->n_computed + seq->n_step, eng->info.block_size);
-        a->spans[i] = (struct sl_span){
-            .first = n_tokens, .n = seq->n_step, .pos = seq->n_computed, .table_idx = n_table};
-        memcpy(a->tables + n_table, seq->pages, (size_t)n_pages * sizeof *a->tables);
-        n_table += n_pages;
-        a->n_rows[i] = n_rows;
-        for (int32_t j = 0; j < seq->n_step; j++, n_tokens++) {
-            int32_t pos = seq->n_computed + j;
-            a->tokens[n_tokens] = sl_seq_token(seq, pos);
-            a->positions[n_tokens] = pos;
-            if (wants_row(seq, pos))
-                a->logit_rows[n_rows++] = n_tokens;
-        }
-        a->n_rows[i] = n_rows - a->n_rows[i];
-    }
-    SL_ASSERT(n_rows <= eng->sched.cfg.max_logits);
-    *batch = (struct sl_batch){.n_tokens = n_tokens,
-                               .n_spans = eng->sched.n_plan,
-                               .n_logits = n_rows,
-                               .tokens = a->tokens,
-                               .positions = a->positions,
-                               .spans = a->spans,
-                               .block_tables = a->tables,
-                               .logit_rows = a->logit_rows};
-}
+/* ------------------------------------------------------------------ one token */
 
 static void mark_started(struct sl_engine *eng, uint64_t now)
 {
@@ -211,8 +172,6 @@ static void mark_started(struct sl_engine *eng, uint64_t now)
                     sl_seconds(req->usage_now.t_submit_ns, now));
     }
 }
-
-/* ------------------------------------------------------------------ one token */
 
 static bool in_list(const int32_t *list, int32_t n, int32_t id)
 {
@@ -313,80 +272,26 @@ static void append_token(struct sl_engine *eng, struct sl_rseq *rs, int32_t id)
 
 /* ------------------------------------------------------------------ results of a step */
 
-static int32_t sample(struct sl_engine *eng, struct sl_sampler *sampler, struct sl_rseq *rs,
-                      const float *row)
-{
-    const struct sl_sampling *p = &rs->req->sampling;
-    bool ban = rs->seq.n_out < p->min_tokens;
-    struct sl_sample_args args = {
-        .logits = row,
-        .sampling = p,
-        .seed = rs->seed,
-        .pos = (uint64_t)sl_seq_n_tokens(&rs->seq),
-        .counts = rs->counts.slots != NULL ? &rs->counts : NULL,
-        .banned = {p->stop_token_ids, eng->eos_ids},
-        .n_banned = {ban ? p->n_stop_token_ids : 0, ban && !p->ignore_eos ? eng->n_eos_ids : 0},
-    };
-    int32_t id = sl_sample(sampler, &args), i = rs->seq.n_out, k = rs->req->n_top;
-    if (id >= 0 && rs->logprobs != NULL) {
-        struct sl_top_logprob *top = k > 0 ? rs->tops + (size_t)i * (size_t)k : NULL;
-        if (!sl_logprobs(row, eng->runner.n_vocab, id, k, &rs->logprobs[i], top))
-            return -1;
-    }
-    return id;
-}
-
-static bool ends_known(const struct sl_seq *seq)
-{
-    return seq->n_computed + seq->n_step == sl_seq_n_tokens(seq);
-}
-
-struct sample_job {
-    struct sl_engine *eng;
-    const float *logits;
-    int32_t n_items;
-};
-
-/* Every n_items-th sequence of the plan. Choosing touches nothing that another sequence has. */
-static void sample_some(void *arg, uint32_t item, int thread_idx)
-{
-    const struct sample_job *j = arg;
-    struct sl_engine *eng = j->eng;
-    (void)thread_idx;
-    for (int32_t i = 0, row = 0; i < eng->sched.n_plan; i++) {
-        struct sl_rseq *rs = sl_rseq_of(eng->sched.plan[i]);
-        row += eng->batch.n_rows[i];
-        if (i % j->n_items == (int32_t)item && ends_known(&rs->seq))
-            eng->batch.ids[row - 1] =
-                sample(eng, &eng->samplers[item], rs,
-                       j->logits + (size_t)(row - 1) * (size_t)eng->runner.n_vocab);
-    }
-}
-
-/* From few or short rows tokens are chosen sooner than a thread wakes. */
-static void sample_all(struct sl_engine *eng, const float *logits)
-{
-    int64_t work = (int64_t)eng->sched.n_plan * eng->runner.n_vocab;
-    struct sample_job j = {eng, logits, SL_MIN(eng->n_samplers, eng->sched.n_plan)};
-    if (j.n_items > 1 && work >= MIN_PARALLEL_LOGITS) {
-        eng->runner.run_items(eng->runner.ctx, sample_some, &j, (uint32_t)j.n_items);
-        return;
-    }
-    j.n_items = 1;
-    sample_some(&j, 0, 0);
-}
-
 /* Row of position pos says how likely prompt token pos + 1 was. */
 static bool prompt_logprob(struct sl_engine *eng, struct sl_request *req, int32_t pos,
-                           const float *row)
+                           const struct sl_flight *f, int32_t row)
 {
-    int32_t id = req->prompt[pos + 1], k = req->n_prompt_top;
+    int32_t id = req->prompt[pos + 1], k = req->n_prompt_top, n_vocab = eng->runner.n_vocab;
     struct sl_top_logprob *top = k > 0 ? req->prompt_tops + (size_t)(pos + 1) * (size_t)k : NULL;
     struct sl_logprob lp = {.logprob = -INFINITY};
     /* Embeddings may be wider than the rows: such an id cannot be predicted. */
-    bool known = id < eng->runner.n_vocab;
-    if (!sl_logprobs(row, eng->runner.n_vocab, known ? id : 0, k, &lp, top))
+    bool known = id < n_vocab;
+    if (f->logits == NULL) {
+        const struct sl_picked *p = &f->picked[row];
+        if (p->id < 0)
+            return false;
+        lp = p->lp;
+        if (k > 0)
+            memcpy(top, p->top, (size_t)k * sizeof *top);
+    } else if (!sl_logprobs(f->logits + (size_t)row * (size_t)n_vocab, n_vocab, known ? id : 0, k,
+                            &lp, top)) {
         return false;
+    }
     if (!known)
         lp = (struct sl_logprob){.logprob = -INFINITY};
     req->prompt_logprobs[pos + 1] =
@@ -394,54 +299,66 @@ static bool prompt_logprob(struct sl_engine *eng, struct sl_request *req, int32_
     return true;
 }
 
-static bool prompt_rows(struct sl_engine *eng, struct sl_rseq *rs, const float *rows,
-                        int32_t first_pos, int32_t n)
+static bool prompt_rows(struct sl_engine *eng, const struct sl_flight *f,
+                        const struct sl_flight_seq *fs)
 {
-    struct sl_request *req = rs->req;
-    if (first_pos == 0)
+    struct sl_request *req = fs->rs->req;
+    if (fs->pos == 0)
         req->prompt_logprobs[0] = (struct sl_token){.id = req->prompt[0]};
-    for (int32_t i = 0; i < n; i++)
-        if (!prompt_logprob(eng, req, first_pos + i,
-                            rows + (size_t)i * (size_t)eng->runner.n_vocab))
+    for (int32_t i = 0; i < fs->n_rows - fs->samples; i++)
+        if (!prompt_logprob(eng, req, fs->pos + i, f, fs->row + i))
             return false;
     return true;
 }
 
-/* rows: the sequence's rows of logits, if the runner gives any; ids: what was chosen from them. */
-static void consume(struct sl_engine *eng, struct sl_rseq *rs, int32_t n_rows, const float *rows,
-                    const int32_t *ids)
+/* The chosen token's log probabilities, to where the reader finds them. */
+static void keep_logprobs(struct sl_rseq *rs, const struct sl_picked *p)
 {
-    struct sl_seq *seq = &rs->seq;
-    if (seq->state == SL_SEQ_FINISHED) /* another sequence of its request failed in this step */
+    size_t i = (size_t)rs->seq.n_out, k = (size_t)rs->req->n_top;
+    if (rs->logprobs == NULL)
         return;
-    int32_t first_pos = seq->n_computed, id = 0;
-    bool last = ends_known(seq), ok = true;
-    if (seq->all_logits)
-        ok = prompt_rows(eng, rs, rows, first_pos, n_rows - last);
-    if (ok && last)
-        id = ids[n_rows - 1];
-    if (!ok || id < 0 || id >= eng->runner.n_vocab) {
+    rs->logprobs[i] = p->lp;
+    if (k > 0 && p->top != rs->tops + i * k)
+        memcpy(rs->tops + i * k, p->top, k * sizeof *rs->tops);
+}
+
+static void consume(struct sl_engine *eng, const struct sl_flight *f,
+                    const struct sl_flight_seq *fs)
+{
+    struct sl_rseq *rs = fs->rs;
+    if (rs == NULL) /* it has ended since */
+        return;
+    struct sl_seq *seq = &rs->seq;
+    const struct sl_picked *picked = fs->samples ? &f->picked[fs->row + fs->n_rows - 1] : NULL;
+    bool ok = !seq->all_logits || prompt_rows(eng, f, fs);
+    if (ok && fs->samples)
+        ok = picked->id >= 0 && picked->id < eng->runner.n_vocab;
+    if (!ok) {
         struct sl_error err;
         sl_fail(&err, SL_EINTERNAL, "the model's output at position %d is not a number",
-                first_pos + seq->n_step - 1);
+                fs->pos + fs->n - 1);
         fail_request(eng, rs->req, &err);
         return;
     }
-    sl_sched_advance(&eng->sched, seq);
-    sl_sched_publish(&eng->sched, seq);
-    if (!last)
+    if (seq->state == SL_SEQ_RUNNING && seq->n_preempted == fs->epoch)
+        sl_sched_publish(&eng->sched, seq, fs->pos + fs->n);
+    if (!fs->samples)
         return;
     if (seq->all_logits) {
         seq->all_logits = false;
         atomic_store_explicit(&rs->req->prompt_logprobs_ready, true, memory_order_release);
     }
     add_siblings(eng, rs->req);
-    append_token(eng, rs, id);
+    seq->n_pending--;
+    keep_logprobs(rs, picked);
+    append_token(eng, rs, picked->id);
 }
+
+/* ------------------------------------------------------------------ steps */
 
 /* A failed step says nothing about which sequence is to blame, and their pages may hold anything.
  * A dead device takes all requests with it, once. */
-static void fail_step(struct sl_engine *eng, const struct sl_error *err)
+static void fail_step(struct sl_engine *eng, const struct sl_flight *f, const struct sl_error *err)
 {
     sl_log(SL_LOG_ERROR, "step failed: %s", err->msg);
     if (err->code == SL_EDEVICE) {
@@ -451,39 +368,88 @@ static void fail_step(struct sl_engine *eng, const struct sl_error *err)
             fail_request(eng, eng->live, err);
         return;
     }
-    for (int32_t i = 0; i < eng->sched.n_plan; i++) {
-        struct sl_rseq *rs = sl_rseq_of(eng->sched.plan[i]);
-        if (rs->seq.state != SL_SEQ_FINISHED)
-            fail_request(eng, rs->req, err);
+    for (int32_t i = 0; i < f->n_seqs; i++)
+        if (f->seqs[i].rs != NULL)
+            fail_request(eng, f->seqs[i].rs->req, err);
+}
+
+/* The plan's sequences move on: what follows may be planned before the step is over. */
+static void advance(struct sl_engine *eng, const struct sl_flight *f)
+{
+    for (int32_t i = 0; i < f->n_seqs; i++) {
+        const struct sl_flight_seq *fs = &f->seqs[i];
+        struct sl_seq *seq = &fs->rs->seq;
+        sl_sched_advance(&eng->sched, seq);
+        if (!fs->samples)
+            continue;
+        seq->n_pending++;
+        seq->pending_row = fs->row + fs->n_rows - 1;
     }
 }
 
-static void run_step(struct sl_engine *eng)
+static void launch(struct sl_engine *eng)
 {
-    struct sl_batch batch;
     struct sl_error err = {.code = SL_OK};
-    const float *logits = NULL;
-    int rc;
-    build_batch(eng, &batch);
+    SL_ASSERT(eng->n_flights < eng->max_flights);
+    struct sl_flight *f = &eng->flights[(eng->first_flight + eng->n_flights) % eng->max_flights];
     mark_started(eng, eng->now_ns);
-    if (eng->runner.step_ids != NULL)
-        rc = eng->runner.step_ids(eng->runner.ctx, &batch, eng->batch.ids, &err);
-    else
-        rc = eng->runner.step(eng->runner.ctx, &batch, &logits, &err);
-    eng->now_ns = sl_now_ns();
+    int rc = sl_flight_launch(eng, f, &err);
     eng->stats.steps++;
-    sl_hist_add(&eng->stats.step_tokens, SL_BOUNDS_STEP, batch.n_tokens);
+    sl_hist_add(&eng->stats.step_tokens, SL_BOUNDS_STEP, f->batch.n_tokens);
     if (rc != 0) {
-        fail_step(eng, &err);
+        eng->now_ns = sl_now_ns();
+        fail_step(eng, f, &err);
+        f->n_seqs = 0;
         return;
     }
-    if (logits != NULL)
-        sample_all(eng, logits);
-    for (int32_t i = 0, row = 0; i < eng->sched.n_plan; i++) {
-        size_t first = (size_t)row * (size_t)eng->runner.n_vocab;
-        consume(eng, sl_rseq_of(eng->sched.plan[i]), eng->batch.n_rows[i],
-                logits != NULL ? logits + first : NULL, eng->batch.ids + row);
-        row += eng->batch.n_rows[i];
+    advance(eng, f);
+    eng->n_flights++;
+}
+
+/* The oldest flight is over. */
+static void drop_flight(struct sl_engine *eng, struct sl_flight *f)
+{
+    f->n_seqs = 0;
+    eng->first_flight = (eng->first_flight + 1) % eng->max_flights;
+    eng->n_flights--;
+}
+
+/* Steps that were launched before a failure was known may have found pages in doubt, and given some
+ * back to the cache: their sequences are computed again, and the cache is forgotten. */
+static void redo_flights(struct sl_engine *eng)
+{
+    while (eng->n_flights > 0) {
+        struct sl_error err;
+        struct sl_flight *f = &eng->flights[eng->first_flight];
+        int rc = sl_flight_land(eng, f, &err);
+        if (rc != 0)
+            fail_step(eng, f, &err);
+        for (int32_t i = 0; i < f->n_seqs; i++) {
+            const struct sl_flight_seq *fs = &f->seqs[i];
+            if (fs->rs == NULL)
+                continue;
+            if (fs->samples)
+                fs->rs->seq.n_pending--;
+            sl_sched_requeue(&eng->sched, &fs->rs->seq);
+        }
+        drop_flight(eng, f);
+    }
+}
+
+static void land(struct sl_engine *eng)
+{
+    struct sl_error err = {.code = SL_OK};
+    struct sl_flight *f = &eng->flights[eng->first_flight];
+    int rc = sl_flight_land(eng, f, &err);
+    eng->now_ns = sl_now_ns();
+    for (int32_t i = 0; i < f->n_seqs && rc == 0; i++)
+        consume(eng, f, &f->seqs[i]);
+    if (rc != 0)
+        fail_step(eng, f, &err);
+    drop_flight(eng, f);
+    if (rc != 0 && eng->max_flights > 1) {
+        redo_flights(eng);
+        sl_kv_clear(&eng->kv);
     }
 }
 
@@ -507,14 +473,20 @@ bool sl_engine_turn(struct sl_engine *eng)
     eng->now_ns = sl_now_ns();
     take_inbox(eng);
     eng->now_ns = sl_now_ns(); /* not before anything just taken was submitted */
+    int32_t ahead = 0;         /* steps that may stay in flight */
     if (!sl_sched_idle(&eng->sched)) {
         atomic_store(&eng->busy_since, eng->now_ns);
         sl_sched_plan(&eng->sched);
-        run_step(eng);
+        if (eng->sched.n_plan > 0) {
+            launch(eng);
+            ahead = eng->max_flights - 1;
+        }
     }
+    while (eng->n_flights > ahead)
+        land(eng);
     publish_stats(eng);
     deliver_news(eng);
-    bool work = !sl_sched_idle(&eng->sched);
+    bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0;
     atomic_store(&eng->busy_since, work ? eng->now_ns : 0);
     return work;
 }
@@ -525,6 +497,8 @@ void sl_engine_cancel_all(struct sl_engine *eng)
     take_inbox(eng);
     while (eng->live != NULL)
         end_all(eng, eng->live, SL_FINISH_ABORT, false);
+    while (eng->n_flights > 0)
+        land(eng);
     publish_stats(eng);
     deliver_news(eng);
 }

@@ -135,6 +135,12 @@ void sl_kv_give(struct sl_kv *kv, const int32_t *pages, int32_t n, bool forget)
         drop(kv, pages[--n], forget);
 }
 
+void sl_kv_clear(struct sl_kv *kv)
+{
+    while (kv->tree.n_lru > 0)
+        sl_pool_release(&kv->pool, sl_radix_evict(&kv->tree));
+}
+
 static const char *check_lru(struct sl_kv *kv)
 {
     const struct sl_radix *t = &kv->tree;

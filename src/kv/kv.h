@@ -57,6 +57,9 @@ void sl_kv_publish(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_
  * for pages whose contents are in doubt. */
 void sl_kv_give(struct sl_kv *kv, const int32_t *pages, int32_t n, bool forget);
 
+/* Forgets every cached page that nobody holds. */
+void sl_kv_clear(struct sl_kv *kv);
+
 /* Walks everything. Returns NULL, or which invariant is broken. expected_refs: [n_pages] owners
  * counted from the block tables, or NULL. */
 const char *sl_kv_check(struct sl_kv *kv, const int32_t *expected_refs);

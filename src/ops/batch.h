@@ -18,7 +18,7 @@ struct sl_span {
 
 struct sl_batch {
     int32_t n_tokens, n_spans, n_logits;
-    const int32_t *tokens;       /* [T] ids */
+    const int32_t *tokens;       /* [T] ids; -1 - row: what the step before chose from that row */
     const int32_t *positions;    /* [T] absolute */
     const struct sl_span *spans; /* [n_spans], in order of first; together they cover 0..T-1 */
     const int32_t *block_tables; /* page ids; a span uses ceil((pos + n) / block_size) of them */

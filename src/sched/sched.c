@@ -80,14 +80,20 @@ void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget)
     seq->state = SL_SEQ_FINISHED;
 }
 
-static void preempt(struct sl_sched *s, struct sl_seq *seq)
+static void preempt(struct sl_sched *s, struct sl_seq *seq, bool forget)
 {
-    stop_running(s, seq, false);
+    stop_running(s, seq, forget);
     seq->state = SL_SEQ_WAITING;
     seq->blocked_at = 0;
     seq->n_preempted++;
     s->n_preemptions++;
     sl_wait_push(&s->wait, seq);
+}
+
+void sl_sched_requeue(struct sl_sched *s, struct sl_seq *seq)
+{
+    if (seq->state == SL_SEQ_RUNNING)
+        preempt(s, seq, true);
 }
 
 static struct sl_seq *worst_running(const struct sl_sched *s)
@@ -112,7 +118,7 @@ static void make_way(struct sl_sched *s)
         int32_t need = pages_for(s, sl_seq_n_tokens(best)) + reserve(s);
         if (s->n_running < s->cfg.max_seqs && sl_kv_n_available(s->kv) >= need)
             break;
-        preempt(s, worst);
+        preempt(s, worst, false);
     }
 }
 
@@ -137,7 +143,7 @@ static bool extend(struct sl_sched *s, struct sl_seq *seq)
             continue;
         }
         struct sl_seq *worst = worst_running(s);
-        preempt(s, worst);
+        preempt(s, worst, false);
         if (worst == seq)
             return false;
     }
@@ -149,7 +155,7 @@ static void plan_decodes(struct sl_sched *s)
 {
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_seq *seq = s->running[i];
-        if (sl_seq_n_tokens(seq) - seq->n_computed == 1 && extend(s, seq))
+        if (sl_seq_n_tokens(seq) - seq->n_computed == 1 && !sl_seq_held(seq) && extend(s, seq))
             plan_add(s, seq, 1);
     }
 }
@@ -168,12 +174,19 @@ static int32_t chunk_of(const struct sl_sched *s, const struct sl_seq *seq, int3
     return n;
 }
 
+static bool wants_chunk(const struct sl_seq *seq)
+{
+    return seq->n_step == 0 && !sl_seq_held(seq);
+}
+
 static void plan_prefills(struct sl_sched *s, int32_t *spare_rows)
 {
-    int32_t n_unplanned = s->n_running - s->n_plan;
+    int32_t n_unplanned = 0;
+    for (int32_t i = 0; i < s->n_running; i++)
+        n_unplanned += wants_chunk(s->running[i]);
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_seq *seq = s->running[i];
-        if (seq->n_step == 0)
+        if (wants_chunk(seq))
             plan_add(s, seq, chunk_of(s, seq, n_unplanned--, spare_rows));
     }
 }
@@ -221,7 +234,7 @@ static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
     struct sl_seq *seq;
     while (s->n_running < s->cfg.max_seqs && s->n_plan_tokens < s->cfg.max_tokens &&
            (seq = sl_wait_best(&s->wait)) != NULL) {
-        if (s->n_running > 0 && seq->blocked_at == s->kv->n_releases + 1)
+        if (sl_seq_held(seq) || (s->n_running > 0 && seq->blocked_at == s->kv->n_releases + 1))
             break;
         if (!take_pages(s, seq))
             break;
@@ -229,6 +242,15 @@ static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
         start_running(s, seq);
         plan_add(s, seq, chunk_of(s, seq, 1, spare_rows));
     }
+}
+
+static bool someone_held(const struct sl_sched *s)
+{
+    const struct sl_seq *best = sl_wait_best(&s->wait);
+    bool held = best != NULL && sl_seq_held(best);
+    for (int32_t i = 0; i < s->n_running && !held; i++)
+        held = sl_seq_held(s->running[i]);
+    return held;
 }
 
 void sl_sched_plan(struct sl_sched *s)
@@ -245,7 +267,7 @@ void sl_sched_plan(struct sl_sched *s)
     /* Admitting in the step that preempted would take the pages just won. */
     if (!short_of_pages)
         plan_admissions(s, &spare_rows);
-    SL_ASSERT(s->n_plan > 0 || sl_sched_idle(s));
+    SL_ASSERT(s->n_plan > 0 || sl_sched_idle(s) || someone_held(s));
 }
 
 void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq)
@@ -256,13 +278,14 @@ void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq)
     SL_ASSERT(seq->n_computed <= seq->n_pages * s->kv->block_size);
 }
 
-void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq)
+void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done)
 {
-    SL_ASSERT(seq->state == SL_SEQ_RUNNING);
+    SL_ASSERT(seq->state == SL_SEQ_RUNNING && n_done <= seq->n_computed);
+    SL_ASSERT(n_done <= seq->n_prompt + seq->n_out);
     if (!seq->publish)
         return;
     struct sl_kv_text text = sl_seq_text(seq);
-    while ((seq->n_published + 1) * s->kv->block_size <= seq->n_computed)
+    while ((seq->n_published + 1) * s->kv->block_size <= n_done)
         sl_kv_publish(s->kv, seq->ns, &text, seq->pages, seq->n_published++);
 }
 

@@ -11,6 +11,11 @@
  * short of pages. Before 1, a waiting sequence of strictly better priority takes the seats and
  * pages of worse ones.
  *
+ * A step may be planned while the one before it runs: its sequences then have a pending token,
+ * whose place is known and value is not. Nothing is planned for a sequence that is held
+ * (sl_seq_held). As steps run in order, pages given back while a step runs may be handed out at
+ * once.
+ *
  * Progress: only worse sequences are preempted for a better one, so the best running sequence is
  * never preempted; alone it always fits, because sl_sched_limit bounds a sequence's length by the
  * pool. What is waiting is therefore reached after finitely many steps.
@@ -49,13 +54,17 @@ int64_t sl_sched_limit(const struct sl_sched *s);
 void sl_sched_add(struct sl_sched *s, struct sl_seq *seq);
 /* Ends a sequence wherever it is. forget: its pages are not to be reused (failed step). */
 void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget);
-/* Fills plan. n_plan is 0 only when nothing is running or waiting. */
+/* A step that computed seq cannot be trusted: if it is running, it gives back its pages, which are
+ * not to be reused, and waits to be recomputed. */
+void sl_sched_requeue(struct sl_sched *s, struct sl_seq *seq);
+/* Fills plan. n_plan is 0 only when nothing is running or waiting, or everything that could be
+ * planned is held. */
 void sl_sched_plan(struct sl_sched *s);
-/* The planned tokens of seq were computed. */
+/* The planned tokens of seq are being computed. */
 void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq);
-/* Puts the pages that are full by now into the prefix tree. Apart from sl_sched_advance, so that
- * the caller can look at the logits first. */
-void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq);
+/* The first n_done tokens were computed and their logits are good: puts the pages they fill into
+ * the prefix tree. */
+void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done);
 
 static inline bool sl_sched_idle(const struct sl_sched *s)
 {

@@ -20,8 +20,10 @@ struct sl_seq {
     int32_t n_prompt;
     int32_t *out; /* the owner appends what was sampled */
     int32_t n_out;
-    int32_t *pages; /* room for every token the sequence may ever have */
+    int32_t *pages;  /* room for every token the sequence may ever have */
+    int32_t max_out; /* tokens it may ever generate */
     const struct sl_kv_ns *ns;
+    bool lockstep;   /* its next step needs the last token on the host (penalties) */
     bool publish;    /* its full pages may be found by others */
     bool all_logits; /* every prompt position's logits are wanted, so cached ones do not help */
 
@@ -33,20 +35,33 @@ struct sl_seq {
     int32_t n_step;      /* tokens of the planned step */
     int32_t n_cached;    /* tokens found in the cache when first admitted, -1 before */
     int32_t n_preempted;
+    int32_t n_pending;   /* tokens that steps in flight choose, 0 or 1 when planning; the owner's */
+    int32_t pending_row; /* the last one's row of logits; the owner's */
     uint64_t blocked_at; /* kv.n_releases when admission failed last, + 1 */
     struct sl_seq *heap_child, *heap_next, *heap_prev;
 };
 
+/* The pending one included. */
 static inline int32_t sl_seq_n_tokens(const struct sl_seq *s)
 {
-    return s->n_prompt + s->n_out;
+    return s->n_prompt + s->n_out + s->n_pending;
 }
 
+/* Below 0: not known yet, -1 - row of the step that is not over (struct sl_batch). */
 static inline int32_t sl_seq_token(const struct sl_seq *s, int32_t pos)
 {
-    return pos < s->n_prompt ? s->prompt[pos] : s->out[pos - s->n_prompt];
+    if (pos < s->n_prompt)
+        return s->prompt[pos];
+    return pos - s->n_prompt < s->n_out ? s->out[pos - s->n_prompt] : -1 - s->pending_row;
 }
 
+/* Must the pending token be known before anything more can be planned? */
+static inline bool sl_seq_held(const struct sl_seq *s)
+{
+    return s->n_pending > 0 && (s->lockstep || s->n_out + s->n_pending >= s->max_out);
+}
+
+/* What is known of its text. */
 static inline struct sl_kv_text sl_seq_text(const struct sl_seq *s)
 {
     return (struct sl_kv_text){s->prompt, s->n_prompt, s->out, s->n_out};

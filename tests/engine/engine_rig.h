@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "engine/engine.h"
+#include "engine/late_runner.h"
 #include "text/tokenizer.h"
 
 #include <math.h>
@@ -62,7 +63,11 @@ struct rig {
     float *rows;
     struct sl_tokenizer *tok;
     struct sl_engine *eng;
+    struct late_runner late;
 };
+
+/* Engines are started with a runner that is one step behind (late_runner.h). */
+static bool rig_late;
 
 static inline int rig_step(void *ctx, const struct sl_batch *b, const float **logits,
                            struct sl_error *err)
@@ -113,6 +118,10 @@ static inline void rig_start(struct rig *g, const struct sl_engine_parts *parts)
     if (p.runner.step == NULL && p.runner.step_ids == NULL)
         p.runner = (struct sl_runner){
             .ctx = g, .n_vocab = g->n_vocab, .max_logits = g->max_logits, .step = rig_step};
+    if (rig_late && p.runner.step != NULL) {
+        struct sl_runner inner = p.runner;
+        late_init(&g->late, &inner, p.info.max_num_batched_tokens, g->max_logits, &p.runner);
+    }
     p.tokenizer = g->tok;
     p.eos_ids = eos;
     p.n_eos_ids = 1;
@@ -124,6 +133,8 @@ static inline void rig_start(struct rig *g, const struct sl_engine_parts *parts)
 static inline void rig_stop(struct rig *g)
 {
     sl_engine_destroy(g->eng);
+    if (g->late.tokens != NULL)
+        late_deinit(&g->late);
     sl_tokenizer_destroy(g->tok);
     sl_free(g->rows);
 }

@@ -20,6 +20,7 @@
 #include "base/str.h"
 #include "base/sys.h"
 #include "engine/core.h"
+#include "engine/late_runner.h"
 
 #include <math.h>
 #include <signal.h>
@@ -62,7 +63,7 @@ struct client {
 struct config {
     int32_t n_vocab, n_pages, block_size, max_seqs, max_tokens, extra_rows, max_len, max_queued;
     int32_t n_requests, n_priorities, max_n, arrival_pct, cancel_pct, nan_every, fail_every;
-    bool caching, salts, sampling;
+    bool caching, salts, sampling, late;
 };
 
 struct world {
@@ -76,6 +77,7 @@ struct world {
     int32_t *page_token, *page_pos; /* [n_pages, block_size] */
     const char **page_salt;         /* [n_pages] of the request that wrote it */
     float *rows;
+    struct late_runner late;
     uint64_t n_steps, n_preemptions;
     bool orphans; /* a request was released before its end: its salt is not known any more */
 
@@ -89,7 +91,7 @@ struct world {
 
 static uint64_t virtual_ns, current_seed;
 static bool trace, fail_alloc;
-static uint64_t total_steps, total_preemptions, total_hits, total_tokens;
+static uint64_t total_steps, total_preemptions, total_hits, total_tokens, total_overlaps;
 
 static uint64_t virtual_now(void)
 {
@@ -260,14 +262,14 @@ static void check_plan(struct world *w, const struct sl_batch *b)
     if (next != b->n_tokens)
         violation(w, "the spans do not cover the batch");
     for (int32_t i = 0; i < s->n_running; i++)
-        if (s->running[i]->n_step < 1)
+        if (s->running[i]->n_step < 1 && !sl_seq_held(s->running[i]))
             violation(w, "a running sequence is left out of the step");
     const char *bad = sl_sched_check(&w->eng->sched);
     if (bad != NULL)
         violation(w, "in the plan: %s", bad);
     const struct sl_seq *best = sl_wait_best(&s->wait);
-    if (best != NULL && s->n_preemptions == w->n_preemptions && s->n_running < w->cfg.max_seqs &&
-        s->n_plan_tokens < w->cfg.max_tokens &&
+    if (best != NULL && !sl_seq_held(best) && s->n_preemptions == w->n_preemptions &&
+        s->n_running < w->cfg.max_seqs && s->n_plan_tokens < w->cfg.max_tokens &&
         sl_kv_n_available(s->kv) >=
             SL_CEIL_DIV(sl_seq_n_tokens(best), w->cfg.block_size) + s->n_running)
         violation(w, "a sequence waits though there is room");
@@ -590,9 +592,10 @@ static void draw_config(struct world *w)
     c->caching = chance(w, 80);
     c->salts = chance(w, 20);
     c->sampling = chance(w, 40);
-    say("vocab %d, %d pages of %d, max_len %d, %d seqs, %d tokens, +%d rows, caching %d\n",
+    c->late = chance(w, 50);
+    say("vocab %d, %d pages of %d, max_len %d, %d seqs, %d tokens, +%d rows, caching %d, late %d\n",
         c->n_vocab, c->n_pages, c->block_size, c->max_len, c->max_seqs, c->max_tokens,
-        c->extra_rows, c->caching);
+        c->extra_rows, c->caching, c->late);
 }
 
 static void start_world(struct world *w)
@@ -627,6 +630,10 @@ static void start_world(struct world *w)
         .no_thread = true,
         .seed = sl_rng_next(&w->rng) | 1,
     };
+    if (c->late) {
+        struct sl_runner inner = parts.runner;
+        late_init(&w->late, &inner, c->max_tokens, c->max_seqs + c->extra_rows, &parts.runner);
+    }
     sl_sampling_default(&parts.sampling);
     struct sl_error err;
     if (w->page_token == NULL || w->page_pos == NULL || w->rows == NULL || w->page_salt == NULL ||
@@ -644,13 +651,17 @@ static void check_kept(struct world *w, struct client *cl)
     if (!w->cfg.caching || w->cfg.nan_every > 0 || w->cfg.fail_every > 0 || cl->cancelled ||
         cl->req->n_seqs > 1 || seq->n_prompt < w->cfg.block_size)
         return;
+    if (w->cfg.late && seq->n_preempted > 0) /* perhaps while its last step ran */
+        return;
     if (sl_radix_find(&w->eng->kv.tree, SL_NO_PAGE, seq->ns, seq->prompt) == SL_NO_PAGE)
         violation(w, "the first page of a prompt was not kept");
 }
 
 static void step_world(struct world *w, struct sl_sampler *sampler)
 {
-    bool work = !sl_sched_idle(&w->eng->sched) || sl_inbox_count(&w->eng->inbox) > 0;
+    /* A turn that only lands a step makes none. */
+    bool work = w->eng->n_flights == 0 &&
+                (!sl_sched_idle(&w->eng->sched) || sl_inbox_count(&w->eng->inbox) > 0);
     uint64_t before = w->n_steps;
     bool more = sl_engine_step(w->eng);
     if (work && w->n_steps == before && more)
@@ -739,6 +750,9 @@ static void run_seed(struct world *w, uint64_t seed)
     }
     check_drained(w);
     sl_engine_destroy(w->eng);
+    total_overlaps += w->late.n_overlaps;
+    if (w->cfg.late)
+        late_deinit(&w->late);
     sl_sampler_deinit(&sampler);
     free(w->rows);
     free(w->page_salt);
@@ -792,9 +806,11 @@ int main(int argc, char **argv)
     for (uint64_t s = first; s < first + n_seeds; s++)
         run_seed(w, s);
     free(w);
-    say("%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache\n",
+    say("%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, "
+        "%llu steps planned ahead\n",
         (unsigned long long)total_steps, (unsigned long long)total_tokens,
-        (unsigned long long)total_preemptions, (unsigned long long)total_hits);
+        (unsigned long long)total_preemptions, (unsigned long long)total_hits,
+        (unsigned long long)total_overlaps);
     printf("sim: %llu seeds, 0 violations\n", (unsigned long long)n_seeds);
     sl_sys = &sl_sys_real;
     return 0;

@@ -109,7 +109,7 @@ static void step(struct rig *g)
     for (int32_t i = 0; i < g->s.n_plan; i++) {
         struct sl_seq *seq = g->s.plan[i];
         sl_sched_advance(&g->s, seq);
-        sl_sched_publish(&g->s, seq);
+        sl_sched_publish(&g->s, seq, seq->n_computed);
         if (seq->n_computed == sl_seq_n_tokens(seq))
             seq->out[seq->n_out++] = 7;
     }

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: MIT
+ * Builds the batch of a plan, hands it to the runner, and gets the tokens: from the runner, or from
+ * its logits. Nothing here allocates after init.
+ */
+#include "engine/flight.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+#include "engine/core.h"
+
+#include <string.h>
+
+#define MIN_PARALLEL_LOGITS 32768
+
+int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_error *err)
+{
+    const struct sl_model_info *i = &eng->info;
+    size_t n_tokens = (size_t)i->max_num_batched_tokens, n_seqs = (size_t)i->max_num_seqs;
+    size_t n_rows = (size_t)eng->runner.max_logits;
+    size_t n_table = n_seqs * (size_t)SL_CEIL_DIV(i->max_model_len, i->block_size);
+    *f = (struct sl_flight){0};
+    if (n_table > INT32_MAX)
+        return sl_fail(err, SL_ELIMIT, "max_num_seqs = %d with max_model_len = %d is too much",
+                       i->max_num_seqs, i->max_model_len);
+    f->tables_bytes = n_table * sizeof *f->tables;
+    f->tokens = sl_calloc(n_tokens, sizeof *f->tokens);
+    f->positions = sl_calloc(n_tokens, sizeof *f->positions);
+    f->spans = sl_calloc(n_seqs, sizeof *f->spans);
+    f->tables = sl_aligned_alloc(f->tables_bytes);
+    f->logit_rows = sl_calloc(n_rows, sizeof *f->logit_rows);
+    f->ids = sl_calloc(n_rows, sizeof *f->ids);
+    f->picks = sl_calloc(n_rows, sizeof *f->picks);
+    f->picked = sl_calloc(n_rows, sizeof *f->picked);
+    f->seqs = sl_calloc(n_seqs, sizeof *f->seqs);
+    if (f->tokens != NULL && f->positions != NULL && f->spans != NULL && f->tables != NULL &&
+        f->logit_rows != NULL && f->ids != NULL && f->picks != NULL && f->picked != NULL &&
+        f->seqs != NULL)
+        return 0;
+    sl_flight_deinit(f);
+    return sl_fail(err, SL_ENOMEM, "out of memory for a batch of %zu tokens", n_tokens);
+}
+
+void sl_flight_deinit(struct sl_flight *f)
+{
+    sl_free(f->seqs);
+    sl_free(f->picked);
+    sl_free(f->picks);
+    sl_free(f->ids);
+    sl_free(f->logit_rows);
+    sl_aligned_free(f->tables, f->tables_bytes);
+    sl_free(f->spans);
+    sl_free(f->positions);
+    sl_free(f->tokens);
+    *f = (struct sl_flight){0};
+}
+
+void sl_flight_forget(struct sl_flight *f, const struct sl_rseq *rs)
+{
+    for (int32_t i = 0; i < f->n_seqs; i++)
+        if (f->seqs[i].rs == rs)
+            f->seqs[i].rs = NULL;
+}
+
+/* ------------------------------------------------------------------ batch */
+
+/* Row of logits wanted at position pos of a sequence? The last token's row chooses the next one;
+ * with prompt_logprobs every row that predicts a prompt token is wanted too. */
+static bool wants_row(const struct sl_seq *seq, int32_t pos)
+{
+    return pos + 1 == sl_seq_n_tokens(seq) || (seq->all_logits && pos + 1 < seq->n_prompt);
+}
+
+static void build_batch(struct sl_engine *eng, struct sl_flight *f)
+{
+    int32_t n_tokens = 0, n_table = 0, n_rows = 0;
+    for (int32_t i = 0; i < eng->sched.n_plan; i++) {
+        struct sl_seq *seq = eng->sched.plan[i];
+        int32_t n_pages = SL_CEIL_DIV(seq->n_computed + seq->n_step, eng->info.block_size);
+        f->seqs[i] = (struct sl_flight_seq){.rs = sl_rseq_of(seq),
+                                            .pos = seq->n_computed,
+                                            .n = seq->n_step,
+                                            .row = n_rows,
+                                            .epoch = seq->n_preempted,
+                                            .samples = seq->n_computed + seq->n_step ==
+                                                       sl_seq_n_tokens(seq)};
+        f->spans[i] = (struct sl_span){
+            .first = n_tokens, .n = seq->n_step, .pos = seq->n_computed, .table_idx = n_table};
+        memcpy(f->tables + n_table, seq->pages, (size_t)n_pages * sizeof *f->tables);
+        n_table += n_pages;
+        for (int32_t j = 0; j < seq->n_step; j++, n_tokens++) {
+            int32_t pos = seq->n_computed + j;
+            f->tokens[n_tokens] = sl_seq_token(seq, pos);
+            f->positions[n_tokens] = pos;
+            if (wants_row(seq, pos))
+                f->logit_rows[n_rows++] = n_tokens;
+        }
+        f->seqs[i].n_rows = n_rows - f->seqs[i].row;
+    }
+    SL_ASSERT(n_rows <= eng->sched.cfg.max_logits);
+    f->n_seqs = eng->sched.n_plan;
+    f->batch = (struct sl_batch){.n_tokens = n_tokens,
+                                 .n_spans = eng->sched.n_plan,
+                                 .n_logits = n_rows,
+                                 .tokens = f->tokens,
+                                 .positions = f->positions,
+                                 .spans = f->spans,
+                                 .block_tables = f->tables,
+                                 .logit_rows = f->logit_rows};
+}
+
+/* How the token behind the sequence's last row is chosen. */
+static struct sl_sample_args sample_args(const struct sl_engine *eng,
+                                         const struct sl_flight_seq *fs)
+{
+    const struct sl_rseq *rs = fs->rs;
+    const struct sl_sampling *p = &rs->req->sampling;
+    int32_t pos = fs->pos + fs->n; /* of the new token */
+    bool ban = pos - rs->seq.n_prompt < p->min_tokens;
+    return (struct sl_sample_args){
+        .sampling = p,
+        .seed = rs->seed,
+        .pos = (uint64_t)pos,
+        .counts = rs->counts.slots != NULL ? &rs->counts : NULL,
+        .banned = {p->stop_token_ids, eng->eos_ids},
+        .n_banned = {ban ? p->n_stop_token_ids : 0, ban && !p->ignore_eos ? eng->n_eos_ids : 0},
+    };
+}
+
+static void build_picks(struct sl_engine *eng, struct sl_flight *f)
+{
+    for (int32_t i = 0; i < f->n_seqs; i++) {
+        const struct sl_flight_seq *fs = &f->seqs[i];
+        const struct sl_request *req = fs->rs->req;
+        struct sl_pick *pick = f->picks + fs->row;
+        for (int32_t j = 0; j < fs->n_rows - fs->samples; j++, pick++)
+            *pick =
+                (struct sl_pick){.given = req->prompt[fs->pos + j + 1], .n_top = req->n_prompt_top};
+        if (fs->samples)
+            *pick = (struct sl_pick){.how = sample_args(eng, fs),
+                                     .given = -1,
+                                     .n_top = fs->rs->logprobs != NULL ? req->n_top : -1};
+    }
+}
+
+int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err)
+{
+    struct sl_runner *r = &eng->runner;
+    f->logits = NULL;
+    build_batch(eng, f);
+    int rc = 0;
+    if (r->submit != NULL) {
+        build_picks(eng, f);
+        rc = r->submit(r->ctx, &f->batch, f->picks, err);
+    } else if (r->step != NULL) {
+        rc = r->step(r->ctx, &f->batch, &f->logits, err);
+    } else {
+        rc = r->step_ids(r->ctx, &f->batch, f->ids, err);
+        for (int32_t i = 0; i < f->batch.n_logits && rc == 0; i++)
+            f->picked[i] = (struct sl_picked){.id = f->ids[i]};
+    }
+    return rc;
+}
+
+/* ------------------------------------------------------------------ tokens from logits */
+
+static struct sl_picked choose(struct sl_engine *eng, struct sl_sampler *sampler,
+                               const struct sl_flight_seq *fs, const float *row)
+{
+    struct sl_rseq *rs = fs->rs;
+    struct sl_sample_args args = sample_args(eng, fs);
+    args.logits = row;
+    struct sl_picked out = {.id = sl_sample(sampler, &args)};
+    int32_t i = rs->seq.n_out, k = rs->req->n_top;
+    if (out.id < 0 || rs->logprobs == NULL)
+        return out;
+    struct sl_top_logprob *top = k > 0 ? rs->tops + (size_t)i * (size_t)k : NULL;
+    out.top = top; /* in its place already */
+    if (!sl_logprobs(row, eng->runner.n_vocab, out.id, k, &out.lp, top))
+        out.id = -1;
+    return out;
+}
+
+struct choose_job {
+    struct sl_engine *eng;
+    struct sl_flight *f;
+    int32_t n_items;
+};
+
+/* Every n_items-th sequence. Choosing touches nothing that another sequence has. */
+static void choose_some(void *arg, uint32_t item, int thread_idx)
+{
+    const struct choose_job *j = arg;
+    (void)thread_idx;
+    for (int32_t i = (int32_t)item; i < j->f->n_seqs; i += j->n_items) {
+        const struct sl_flight_seq *fs = &j->f->seqs[i];
+        int32_t row = fs->row + fs->n_rows - 1;
+        if (fs->samples && fs->rs != NULL)
+            j->f->picked[row] = choose(j->eng, &j->eng->samplers[item], fs,
+                                       j->f->logits + (size_t)row * (size_t)j->eng->runner.n_vocab);
+    }
+}
+
+/* From few or short rows tokens are chosen sooner than a thread wakes. */
+static void choose_all(struct sl_engine *eng, struct sl_flight *f)
+{
+    int64_t work = (int64_t)f->n_seqs * eng->runner.n_vocab;
+    struct choose_job j = {eng, f, SL_MIN(eng->n_samplers, f->n_seqs)};
+    if (j.n_items > 1 && work >= MIN_PARALLEL_LOGITS) {
+        eng->runner.run_items(eng->runner.ctx, choose_some, &j, (uint32_t)j.n_items);
+        return;
+    }
+    j.n_items = 1;
+    choose_some(&j, 0, 0);
+}
+
+int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err)
+{
+    if (eng->runner.collect != NULL)
+        return eng->runner.collect(eng->runner.ctx, f->picked, err);
+    if (f->logits != NULL)
+        choose_all(eng, f);
+    return 0;
+}

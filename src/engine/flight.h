@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT
+ * flight.h - one step from its plan to its results.
+ *
+ * A runner that works by itself (submit and collect) has one step in flight while the next is
+ * planned; its sequences have moved on by then (sl_sched_advance) and their new tokens are pending.
+ * With a runner that computes in the call, a step lands in the turn that launched it. Either way
+ * the same code builds the batch and consumes the results. Engine thread only.
+ */
+#ifndef SL_ENGINE_FLIGHT_H
+#define SL_ENGINE_FLIGHT_H
+
+#include "engine/request.h"
+#include "engine/runner.h"
+
+#define SL_MAX_FLIGHTS 2
+
+struct sl_engine;
+
+struct sl_flight_seq {
+    struct sl_rseq *rs;  /* NULL: it has ended since */
+    int32_t pos, n;      /* its tokens of this step */
+    int32_t row, n_rows; /* its rows of logits */
+    int32_t epoch;       /* n_preempted at launch: another one by now means other pages */
+    bool samples;        /* the last row chooses a token */
+};
+
+struct sl_flight {
+    int32_t *tokens, *positions; /* [max_tokens] */
+    struct sl_span *spans;       /* [max_seqs] */
+    int32_t *tables;             /* [max_seqs, pages of the longest sequence] */
+    size_t tables_bytes;
+    int32_t *logit_rows;        /* [max_logits] */
+    int32_t *ids;               /* [max_logits] from step_ids */
+    struct sl_pick *picks;      /* [max_logits] for submit */
+    struct sl_picked *picked;   /* [max_logits] */
+    struct sl_flight_seq *seqs; /* [max_seqs] */
+    int32_t n_seqs;
+    struct sl_batch batch;
+    const float *logits; /* NULL: the runner chose, or there are none */
+};
+
+SL_MUST_CHECK int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng,
+                                 struct sl_error *err);
+void sl_flight_deinit(struct sl_flight *f);
+/* Builds the batch of the scheduler's plan and starts it. */
+SL_MUST_CHECK int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f,
+                                   struct sl_error *err);
+/* Waits for the results: afterwards picked is filled for every row that chooses a token, and logits
+ * or picked say the rest. */
+SL_MUST_CHECK int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err);
+/* A sequence ends: its results are not wanted any more. */
+void sl_flight_forget(struct sl_flight *f, const struct sl_rseq *rs);
+
+#endif

@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: MIT
+ * late_runner.h - makes a runner that is collected one step later out of one that computes in the
+ * call, as a GPU works: it chooses tokens itself, resolves the tokens the engine has not seen, and
+ * says everything, failures too, only when asked.
+ */
+#ifndef SL_TESTS_LATE_RUNNER_H
+#define SL_TESTS_LATE_RUNNER_H
+
+#include "base/check.h"
+#include "base/sys.h"
+#include "engine/flight.h"
+
+#include <string.h>
+
+struct late_step {
+    struct sl_picked *picked;    /* [max_logits] */
+    struct sl_top_logprob *tops; /* [max_logits, SL_MAX_LOGPROBS] */
+    int32_t n, rc;
+    struct sl_error err;
+};
+
+struct late_runner {
+    struct sl_runner inner;
+    int32_t max_tokens, max_logits;
+    int32_t *tokens; /* [max_tokens] resolved */
+    struct sl_sampler sampler;
+    struct late_step steps[SL_MAX_FLIGHTS];
+    int32_t first, n_steps;       /* not collected */
+    const struct late_step *last; /* whose tokens the next step may name */
+    uint64_t n_overlaps;          /* steps submitted before the last one was collected */
+};
+
+static inline void late_row(struct late_runner *l, const struct sl_pick *pick, const float *row,
+                            struct sl_picked *out, struct sl_top_logprob *top)
+{
+    struct sl_sample_args args = pick->how;
+    int32_t id = pick->given < l->inner.n_vocab ? pick->given : 0;
+    args.logits = row;
+    *out =
+        (struct sl_picked){.id = pick->given >= 0 ? id : sl_sample(&l->sampler, &args), .top = top};
+    if (out->id >= 0 && pick->n_top >= 0 &&
+        !sl_logprobs(row, l->inner.n_vocab, out->id, pick->n_top, &out->lp, top))
+        out->id = -1;
+}
+
+static inline int late_submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
+                              struct sl_error *err)
+{
+    struct late_runner *l = ctx;
+    (void)err;
+    SL_ASSERT(l->n_steps < SL_MAX_FLIGHTS && batch->n_tokens <= l->max_tokens);
+    struct late_step *s = &l->steps[(l->first + l->n_steps) % SL_MAX_FLIGHTS];
+    l->n_overlaps += l->n_steps > 0;
+    struct sl_batch b = *batch;
+    const float *logits = NULL;
+    for (int32_t i = 0; i < b.n_tokens; i++) {
+        int32_t id = batch->tokens[i];
+        if (id < 0) {
+            SL_ASSERT(l->last != NULL && l->n_steps == 1);
+            SL_ASSERT(-1 - id < l->last->n || l->last->rc != 0);
+            id = l->last->rc == 0 ? l->last->picked[-1 - id].id : 0;
+        }
+        l->tokens[i] = SL_MAX(id, 0);
+    }
+    b.tokens = l->tokens;
+    s->n = b.n_logits;
+    s->rc = l->inner.step(l->inner.ctx, &b, &logits, &s->err);
+    for (int32_t r = 0; r < s->n && s->rc == 0; r++)
+        late_row(l, &picks[r], logits + (size_t)r * (size_t)l->inner.n_vocab, &s->picked[r],
+                 s->tops + (size_t)r * SL_MAX_LOGPROBS);
+    l->last = s;
+    l->n_steps++;
+    return 0;
+}
+
+static inline int late_collect(void *ctx, struct sl_picked *out, struct sl_error *err)
+{
+    struct late_runner *l = ctx;
+    SL_ASSERT(l->n_steps > 0);
+    const struct late_step *s = &l->steps[l->first];
+    l->first = (l->first + 1) % SL_MAX_FLIGHTS;
+    l->n_steps--;
+    if (s->rc != 0) {
+        *err = s->err;
+        return s->rc;
+    }
+    memcpy(out, s->picked, (size_t)s->n * sizeof *out);
+    return 0;
+}
+
+static inline void late_init(struct late_runner *l, const struct sl_runner *inner,
+                             int32_t max_tokens, int32_t max_logits, struct sl_runner *out)
+{
+    struct sl_error err;
+    size_t n = (size_t)max_logits;
+    *l = (struct late_runner){.inner = *inner, .max_tokens = max_tokens, .max_logits = max_logits};
+    l->tokens = sl_calloc((size_t)max_tokens, sizeof *l->tokens);
+    int rc = sl_sampler_init(&l->sampler, inner->n_vocab, &err);
+    SL_ASSERT(rc == 0 && l->tokens != NULL);
+    for (int i = 0; i < SL_MAX_FLIGHTS; i++) {
+        l->steps[i].picked = sl_calloc(n, sizeof *l->steps[i].picked);
+        l->steps[i].tops = sl_calloc(n, SL_MAX_LOGPROBS * sizeof *l->steps[i].tops);
+        SL_ASSERT(l->steps[i].picked != NULL && l->steps[i].tops != NULL);
+    }
+    *out = (struct sl_runner){.ctx = l,
+                              .n_vocab = inner->n_vocab,
+                              .max_logits = max_logits,
+                              .submit = late_submit,
+                              .collect = late_collect};
+}
+
+static inline void late_deinit(struct late_runner *l)
+{
+    for (int i = 0; i < SL_MAX_FLIGHTS; i++) {
+        sl_free(l->steps[i].picked);
+        sl_free(l->steps[i].tops);
+    }
+    sl_sampler_deinit(&l->sampler);
+    sl_free(l->tokens);
+}
+
+#endif
