@@ -63,7 +63,7 @@ struct client {
 struct config {
     int32_t n_vocab, n_pages, block_size, max_seqs, max_tokens, extra_rows, max_len, max_queued;
     int32_t n_requests, n_priorities, max_n, arrival_pct, cancel_pct, nan_every, fail_every;
-    bool caching, salts, sampling, late;
+    bool caching, salts, sampling, late, penalties;
 };
 
 struct world {
@@ -178,6 +178,9 @@ static void write_span(struct world *w, const struct sl_batch *b, const struct s
 {
     int32_t bs = w->cfg.block_size;
     const char *salt = salt_of(w, (int32_t)(s - b->spans));
+    const struct sl_seq *seq = w->eng->sched.plan[s - b->spans];
+    if (s->pos + s->n >= seq->n_prompt + seq->max_out)
+        violation(w, "the last token is computed, though nothing follows it");
     for (int32_t j = 0; j < s->n; j++) {
         int32_t pos = s->pos + j, page = b->block_tables[s->table_idx + pos / bs];
         if (b->positions[s->first + j] != pos)
@@ -300,6 +303,22 @@ static void check_order(struct world *w)
     }
 }
 
+/* The tokens of a sequence so far, counted anew: NULL without penalties. */
+static const struct sl_counts *count_all(const struct client *cl, const struct client_seq *cs)
+{
+    static struct sl_count entries[2 * MAX_LEN];
+    static int32_t slots[4 * MAX_LEN];
+    static struct sl_counts counts;
+    if (!sl_sampling_has_penalty(&cl->desc.sampling))
+        return NULL;
+    sl_counts_init(&counts, entries, slots, sl_counts_slots(MAX_LEN, MAX_VOCAB));
+    for (int32_t i = 0; i < cl->desc.n_prompt; i++)
+        sl_counts_add(&counts, cl->prompt[i], 0);
+    for (int32_t i = 0; i < cs->n; i++)
+        sl_counts_add(&counts, cs->tokens[i], 1);
+    return &counts;
+}
+
 /* The token that must come next, -1: the row holds no number. */
 static int32_t expect_token(struct world *w, struct client *cl, struct client_seq *cs,
                             struct sl_sampler *sampler, float *row)
@@ -313,6 +332,7 @@ static int32_t expect_token(struct world *w, struct client *cl, struct client_se
         .sampling = p,
         .seed = cs->seed,
         .pos = (uint64_t)(cl->desc.n_prompt + cs->n),
+        .counts = count_all(cl, cs),
         .banned = {cl->stop_ids, &eos},
         .n_banned = {ban ? p->n_stop_token_ids : 0, ban && !p->ignore_eos ? 1 : 0}};
     return sl_sample(sampler, &args);
@@ -488,6 +508,11 @@ static void make_sampling(struct world *w, struct client *cl)
     p->temperature = w->cfg.sampling && chance(w, 50) ? 0.7f : 0.0f;
     if (p->temperature > 0 && chance(w, 50))
         p->top_p = 0.8f;
+    if (w->cfg.penalties && chance(w, 50)) {
+        p->repetition_penalty = 1.3f;
+        p->presence_penalty = 0.5f;
+        p->frequency_penalty = 0.25f;
+    }
     p->has_seed = true;
     p->seed = sl_rng_next(&w->rng);
     p->n = chance(w, 25) ? between(w, 1, w->cfg.max_n) : 1;
@@ -593,6 +618,7 @@ static void draw_config(struct world *w)
     c->salts = chance(w, 20);
     c->sampling = chance(w, 40);
     c->late = chance(w, 50);
+    c->penalties = chance(w, 30);
     say("vocab %d, %d pages of %d, max_len %d, %d seqs, %d tokens, +%d rows, caching %d, late %d\n",
         c->n_vocab, c->n_pages, c->block_size, c->max_len, c->max_seqs, c->max_tokens,
         c->extra_rows, c->caching, c->late);
