@@ -48,6 +48,11 @@ struct sl_runner {
                   struct sl_error *err);
     /* Results of the oldest step not collected: [n_logits of it]. */
     int (*collect)(void *ctx, struct sl_picked *out, struct sl_error *err);
+    /* Optional, with submit: the runner counts the tokens of penalised sequences itself. Without it
+     * such a sequence is planned only when its last token is known. Called when a sequence ends, or
+     * when a token it chose is taken back: counts (pick.how.counts) will not be used again, or are
+     * to be read anew. */
+    void (*forget)(void *ctx, const struct sl_counts *counts);
     /* Optional: runs items on the runner's n_threads threads between steps, so that tokens of
      * several sequences are chosen at once. */
     void (*run_items)(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,

@@ -58,6 +58,12 @@ static void show_usage(struct sl_request *req)
     pthread_mutex_unlock(&req->lock);
 }
 
+static void forget_counts(struct sl_engine *eng, const struct sl_rseq *rs)
+{
+    if (rs->counts.slots != NULL && eng->runner.forget != NULL)
+        eng->runner.forget(eng->runner.ctx, &rs->counts);
+}
+
 /* The only place where a sequence ends: exactly one terminal event each. text_limit is final. */
 static void end_seq(struct sl_engine *eng, struct sl_rseq *rs, enum sl_finish finish,
                     bool skip_last, bool forget)
@@ -68,6 +74,7 @@ static void end_seq(struct sl_engine *eng, struct sl_rseq *rs, enum sl_finish fi
     sl_sched_finish(&eng->sched, &rs->seq, forget);
     for (int32_t i = 0; i < eng->max_flights; i++)
         sl_flight_forget(&eng->flights[i], rs);
+    forget_counts(eng, rs);
     show_usage(req);
     atomic_store_explicit(&rs->published, sl_pub_pack(rs->seq.n_out, finish, skip_last),
                           memory_order_release);
@@ -430,6 +437,7 @@ static void redo_flights(struct sl_engine *eng)
                 continue;
             if (fs->samples)
                 fs->rs->seq.n_pending--;
+            forget_counts(eng, fs->rs);
             sl_sched_requeue(&eng->sched, &fs->rs->seq);
         }
         drop_flight(eng, f);

@@ -58,9 +58,9 @@ SL_MUST_CHECK int sl_run_create(const struct sl_model *m, const struct sl_run_co
                                 struct sl_run **out, struct sl_error *err);
 void sl_run_destroy(struct sl_run *r);
 /* Writes KV of the batch's tokens and computes the wanted logits: [n_logits, V], valid until the
- * next step. No allocation. */
-SL_MUST_CHECK int sl_run_step(struct sl_run *r, const struct sl_batch *batch, const float **logits,
-                              struct sl_error *err);
+ * next step. No allocation. On a device the work is only enqueued: batch's arrays are the device's,
+ * and so are the logits. */
+const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch);
 /* Runs items on the threads of the run's backend, between steps. */
 void sl_run_items(struct sl_run *r, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
                   uint32_t n_items);

@@ -110,6 +110,8 @@ static void check_batch(const struct sl_run *r, const struct sl_batch *b)
     SL_ASSERT(b->n_tokens >= 1 && b->n_tokens <= r->cfg.max_tokens);
     SL_ASSERT(b->n_logits >= 0 && b->n_logits <= r->cfg.max_logits);
 #ifdef SL_DEBUG
+    if (r->m->be->vt->device != NULL) /* arrays of a device */
+        return;
     int32_t next = 0;
     for (int32_t i = 0; i < b->n_spans; i++) {
         const struct sl_span *s = &b->spans[i];
@@ -225,8 +227,7 @@ static void head(struct sl_run *r, int32_t n)
                              });
 }
 
-int sl_run_step(struct sl_run *r, const struct sl_batch *batch, const float **logits,
-                struct sl_error *err)
+const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
     float *x = r->x;
@@ -234,16 +235,14 @@ int sl_run_step(struct sl_run *r, const struct sl_batch *batch, const float **lo
     int32_t n = batch->n_tokens, last = m->hp.n_layers - 1;
     size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
 
-    (void)err; /* the CPU does not fail; a device reports through here */
     check_batch(r, batch);
-    *logits = r->logits;
     begin(r, batch);
     for (int32_t l = 0; l <= last; l++) {
         mix(r, l, batch);
         if (l == last) {
             n = batch->n_logits;
             if (n == 0)
-                return 0;
+                break;
             gather(r, batch, r->x, (size_t)m->hp.hidden * sizeof(float), r->rows);
             gather(r, batch, r->att, (size_t)sl_hparams_dim(&m->hp, SL_DIM_Q) * act_bytes, r->q);
             x = r->rows;
@@ -257,8 +256,9 @@ int sl_run_step(struct sl_run *r, const struct sl_batch *batch, const float **lo
                            : sl_param(m, l + 1, SL_SLOT_ATTN_NORM)->vec,
                  n);
     }
-    head(r, n);
-    return 0;
+    if (n > 0)
+        head(r, n);
+    return r->logits;
 }
 
 void sl_run_items(struct sl_run *r, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,

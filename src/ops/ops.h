@@ -200,11 +200,16 @@ const char *sl_op_name(enum sl_op op);
 
 struct sl_backend;
 
+struct sl_device_vt;
+
 struct sl_backend_vt {
     const char *name; /* "cpu" */
 #define SL_OP(name) void (*name)(struct sl_backend * be, const struct sl_op_##name *args);
 #include "ops/ops.def"
 #undef SL_OP
+    /* NULL: an operation is done when it returns; else operations are only enqueued, and this says
+     * how steps are run (ops/device.h). */
+    const struct sl_device_vt *device;
     enum sl_dtype act_dtype; /* of activations between operations */
     /* Zeroed memory for activations, vectors and pages. NULL when exhausted. */
     void *(*alloc)(struct sl_backend *be, size_t n_bytes);

@@ -114,7 +114,6 @@ static inline void rig_step(struct rig *g, const struct piece *pieces, int32_t n
     static int32_t tables[RIG_MAX_SEQS * 1032];
     struct sl_span spans[RIG_MAX_SEQS];
     struct sl_batch b = {0, n_pieces, 0, tokens, positions, spans, tables, rows};
-    struct sl_error err = {0};
     const float *logits = NULL;
     int32_t n_tables = 0;
 
@@ -133,8 +132,7 @@ static inline void rig_step(struct rig *g, const struct piece *pieces, int32_t n
             positions[b.n_tokens++] = p->from + t;
         }
     }
-    if (sl_run_step(g->run, &b, &logits, &err) != 0)
-        fail_msg("step: %s", err.msg);
+    logits = sl_run_enqueue(g->run, &b);
     for (int32_t i = 0; i < n_pieces; i++) {
         const struct piece *p = &pieces[i];
         size_t n = (size_t)p->n * (size_t)g->n_vocab;
