@@ -3,6 +3,7 @@
 
 #include "base/arena.h"
 #include "base/check.h"
+#include "base/json_load.h"
 #include "base/str.h"
 #include "base/sys.h"
 
@@ -101,6 +102,8 @@ static int gguf_name(const struct sl_gguf *g, const char *key, struct sl_arena *
     int rc = sl_gguf_str(g, key, &s, &n, err);
     if (rc <= 0)
         return rc;
+    if (memchr(s, '\0', n) != NULL) /* what follows it would go unseen */
+        return sl_fail(err, SL_EFORMAT, "%s has a NUL byte in it", key);
     *out = sl_arena_strndup(arena, s, n);
     return *out != NULL ? 1 : sl_fail(err, SL_ENOMEM, "out of memory for %s", key);
 }
@@ -184,15 +187,20 @@ int sl_load_tokenizer(const struct sl_ckpt *ckpt, struct sl_tokenizer **out, str
     size_t n_json, n_config = 0;
     if (sl_ckpt_gguf(ckpt) != NULL)
         return tokenizer_of_gguf(sl_ckpt_gguf(ckpt), out, err);
-    if (sl_ckpt_file(ckpt, "tokenizer.json", &json, &n_json)) {
-        if (!sl_ckpt_file(ckpt, "tokenizer_config.json", &config, &n_config))
-            config = NULL;
+    int rc = sl_ckpt_read(ckpt, "tokenizer.json", &json, &n_json, err);
+    if (rc == 1) {
+        rc = sl_ckpt_read(ckpt, "tokenizer_config.json", &config, &n_config, err);
+        if (rc < 0) /* without it the ids would be others */
+            return rc;
         return sl_tokenizer_from_json(json, n_json, config, n_config, out, err);
     }
-    if (sl_ckpt_file(ckpt, "tokenizer.model", &json, &n_json))
+    if (rc == 0)
+        rc = sl_ckpt_read(ckpt, "tokenizer.model", &json, &n_json, err);
+    if (rc == 1)
         return sl_tokenizer_from_spm(json, n_json, out, err);
-    return sl_fail(err, SL_ENOTFOUND, "%s: no tokenizer.json and no tokenizer.model",
-                   sl_ckpt_path(ckpt));
+    return rc < 0 ? rc
+                  : sl_fail(err, SL_ENOTFOUND, "%s: no tokenizer.json and no tokenizer.model",
+                            sl_ckpt_path(ckpt));
 }
 
 static int tokenizer_of_bytes(const char *path, const char *data, size_t n,
@@ -218,34 +226,43 @@ static int tokenizer_of_bytes(const char *path, const char *data, size_t n,
                    "SentencePiece .model");
 }
 
+/* A file of a folder: 1 = mapped, 0 = absent. */
+static int map_in_folder(const char *folder, const char *name, struct sl_map *map,
+                         struct sl_error *err)
+{
+    struct sl_buf path = {0};
+    struct sl_error why = {0};
+    sl_buf_printf(&path, "%s/%s", folder, name);
+    int rc = sl_buf_ok(&path) ? sl_map_open(map, path.data, &why)
+                              : sl_fail(&why, SL_ENOMEM, "out of memory for a path");
+    sl_buf_deinit(&path);
+    if (rc == 0 || rc == SL_ENOTFOUND)
+        return rc == 0;
+    if (err != NULL)
+        *err = why;
+    return rc;
+}
+
 /* A folder may hold a tokenizer and no model: its files are looked for by name. */
 static int tokenizer_of_folder(const char *path, struct sl_tokenizer **out, struct sl_error *err)
 {
     struct sl_map json = {0}, config = {0};
-    struct sl_buf name = {0};
-    struct sl_error ignored;
-    sl_buf_printf(&name, "%s/tokenizer.json", path);
-    if (!sl_buf_ok(&name))
-        return sl_fail(err, SL_ENOMEM, "out of memory for a path");
-    int rc = sl_map_open(&json, name.data, err);
-    if (rc == SL_ENOTFOUND) {
-        sl_buf_clear(&name);
-        sl_buf_printf(&name, "%s/tokenizer.model", path);
-        if (sl_map_open(&json, name.data, &ignored) == 0)
-            rc = sl_tokenizer_from_spm((const char *)json.data, json.n_bytes, out, err);
+    int rc = map_in_folder(path, "tokenizer.json", &json, err);
+    if (rc == 1) {
+        rc = map_in_folder(path, "tokenizer_config.json", &config, err);
+        if (rc >= 0)
+            rc = sl_tokenizer_from_json((const char *)json.data, json.n_bytes,
+                                        rc == 1 ? (const char *)config.data : NULL, config.n_bytes,
+                                        out, err);
     } else if (rc == 0) {
-        sl_buf_clear(&name);
-        sl_buf_printf(&name, "%s/tokenizer_config.json", path);
-        bool has_config = sl_map_open(&config, name.data, &ignored) == 0;
-        rc = sl_tokenizer_from_json((const char *)json.data, json.n_bytes,
-                                    has_config ? (const char *)config.data : NULL, config.n_bytes,
-                                    out, err);
-        if (has_config)
-            sl_map_close(&config);
+        rc = map_in_folder(path, "tokenizer.model", &json, err);
+        if (rc == 1)
+            rc = sl_tokenizer_from_spm((const char *)json.data, json.n_bytes, out, err);
+        else if (rc == 0)
+            rc = sl_fail(err, SL_ENOTFOUND, "%s: no tokenizer.json and no tokenizer.model", path);
     }
-    if (json.data != NULL)
-        sl_map_close(&json);
-    sl_buf_deinit(&name);
+    sl_map_close(&config);
+    sl_map_close(&json);
     return rc;
 }
 
@@ -288,7 +305,9 @@ static int template_of_config(const char *config, size_t n_config, struct sl_tem
                               struct sl_error *err)
 {
     json_error_t je;
-    json_t *root = json_loadb(config, n_config, JSON_REJECT_DUPLICATES, &je);
+    json_t *root = sl_json_load(config, n_config, JSON_REJECT_DUPLICATES, &je);
+    if (root == NULL && sl_json_no_memory(&je))
+        return sl_fail(err, SL_ENOMEM, "tokenizer_config.json: out of memory");
     if (root == NULL)
         return sl_fail(err, SL_EFORMAT, "tokenizer_config.json: line %d: %s", je.line, je.text);
     const json_t *t = json_object_get(root, "chat_template");
@@ -324,10 +343,10 @@ int sl_load_template(const struct sl_ckpt *ckpt, struct sl_template **out, struc
         rc = sl_gguf_str(sl_ckpt_gguf(ckpt), "tokenizer.chat_template", &text, &n, err);
         if (rc == 1)
             rc = sl_template_compile(text, n, out, err);
-    } else if (sl_ckpt_file(ckpt, "chat_template.jinja", &text, &n)) {
-        rc = sl_template_compile(text, n, out, err);
-    } else if (sl_ckpt_file(ckpt, "tokenizer_config.json", &text, &n)) {
-        rc = template_of_config(text, n, out, err);
+    } else if ((rc = sl_ckpt_read(ckpt, "chat_template.jinja", &text, &n, err)) != 0) {
+        rc = rc == 1 ? sl_template_compile(text, n, out, err) : rc;
+    } else if ((rc = sl_ckpt_read(ckpt, "tokenizer_config.json", &text, &n, err)) != 0) {
+        rc = rc == 1 ? template_of_config(text, n, out, err) : rc;
     }
     return rc >= 0 ? rc : sl_error_prefix(err, rc, "chat template of %s", sl_ckpt_path(ckpt));
 }
@@ -411,7 +430,9 @@ int sl_render_context(const struct sl_template *tpl, const struct sl_tokenizer *
                       struct sl_error *err)
 {
     json_error_t je;
-    json_t *vars = json_loadb(context, n_context, JSON_REJECT_DUPLICATES, &je);
+    json_t *vars = sl_json_load(context, n_context, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &je);
+    if (vars == NULL && sl_json_no_memory(&je))
+        return sl_fail(err, SL_ENOMEM, "out of memory for the conversation");
     if (vars == NULL)
         return sl_fail(err, SL_EFORMAT, "conversation: line %d, column %d: %s", je.line, je.column,
                        je.text);

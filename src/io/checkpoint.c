@@ -157,19 +157,25 @@ const json_t *sl_ckpt_generation_config(const struct sl_ckpt *c)
     return c->generation_config;
 }
 
+int sl_ckpt_read(const struct sl_ckpt *c, const char *name, const char **data, size_t *n_bytes,
+                 struct sl_error *err)
+{
+    const uint8_t *bytes;
+    if (c->files == NULL)
+        return 0;
+    int rc = sl_files_get(c->files, name, &bytes, n_bytes, err);
+    if (rc == 1)
+        *data = (const char *)bytes;
+    return rc;
+}
+
 bool sl_ckpt_file(const struct sl_ckpt *c, const char *name, const char **data, size_t *n_bytes)
 {
     struct sl_error err;
-    const uint8_t *bytes;
-    if (c->files == NULL)
-        return false;
-    int rc = sl_files_get(c->files, name, &bytes, n_bytes, &err);
+    int rc = sl_ckpt_read(c, name, data, n_bytes, &err);
     if (rc < 0)
         sl_log(SL_LOG_WARN, "a file of the model is ignored: %s", err.msg);
-    if (rc <= 0)
-        return false;
-    *data = (const char *)bytes;
-    return true;
+    return rc == 1;
 }
 
 const struct sl_gguf *sl_ckpt_gguf(const struct sl_ckpt *c)

@@ -56,6 +56,10 @@ const json_t *sl_ckpt_generation_config(const struct sl_ckpt *c);
  */
 SL_MUST_CHECK bool sl_ckpt_file(const struct sl_ckpt *c, const char *name, const char **data,
                                 size_t *n_bytes);
+/* The same for files without which the model would be another: 1, 0 = absent, or why it cannot be
+ * read. */
+SL_MUST_CHECK int sl_ckpt_read(const struct sl_ckpt *c, const char *name, const char **data,
+                               size_t *n_bytes, struct sl_error *err);
 /* GGUF metadata; NULL for a folder. */
 const struct sl_gguf *sl_ckpt_gguf(const struct sl_ckpt *c);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "io/json.h"
 
+#include "base/json_load.h"
 #include "base/limits.h"
 #include "io/names.h"
 
@@ -38,9 +39,8 @@ int sl_json_object(const char *data, size_t n_bytes, size_t max_bytes, const cha
     if (!depth_ok(data, n_bytes))
         return sl_fail(err, SL_ELIMIT, "%s: JSON nested deeper than %d", what, SL_MAX_JSON_DEPTH);
     json_error_t je;
-    json_t *root = json_loadb(data, n_bytes, JSON_REJECT_DUPLICATES, &je);
-    /* The parser describes errors of the text; without a description its memory ran out. */
-    if (root == NULL && (je.text[0] == '\0' || json_error_code(&je) == json_error_out_of_memory))
+    json_t *root = sl_json_load(data, n_bytes, JSON_REJECT_DUPLICATES, &je);
+    if (root == NULL && sl_json_no_memory(&je))
         return sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
     if (root == NULL)
         return sl_names_scrub(err,

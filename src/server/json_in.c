@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "server/json_in.h"
 
+#include "base/json_load.h"
 #include "base/limits.h"
 
 #include <math.h>
@@ -12,9 +13,21 @@ void sl_refusal_param(struct sl_refusal *r, const char *field)
     snprintf(r->param, sizeof r->param, "%s", field != NULL ? field : "");
 }
 
-int sl_json_depth(const char *text, size_t n, int limit)
+/* What the tree of a text takes in memory, counted in numbers of about 40 bytes. An empty object is
+ * two letters and as much as eight numbers: a body of the largest size could take gigabytes. */
+#define CONTAINER_COST 8
+#define STRING_COST    2
+#define MAX_COST       (4u << 20)
+
+struct shape {
+    int deepest;
+    size_t cost;
+};
+
+static struct shape measure(const char *text, size_t n, int limit)
 {
     int depth = 0, deepest = 0;
+    size_t cost = 1;
     bool in_string = false;
     for (size_t i = 0; i < n && deepest <= limit; i++) {
         char c = text[i];
@@ -25,14 +38,23 @@ int sl_json_depth(const char *text, size_t n, int limit)
                 in_string = false;
         } else if (c == '"') {
             in_string = true;
+            cost += STRING_COST;
         } else if (c == '[' || c == '{') {
             depth++;
             deepest = depth > deepest ? depth : deepest;
+            cost += CONTAINER_COST;
         } else if ((c == ']' || c == '}') && depth > 0) {
             depth--;
+        } else if (c == ',') {
+            cost++;
         }
     }
-    return deepest;
+    return (struct shape){deepest, cost};
+}
+
+int sl_json_depth(const char *text, size_t n, int limit)
+{
+    return measure(text, n, limit).deepest;
 }
 
 int sl_json_parse_object(const char *text, size_t n, json_t **out, struct sl_refusal *r)
@@ -41,14 +63,20 @@ int sl_json_parse_object(const char *text, size_t n, json_t **out, struct sl_ref
     *out = NULL;
     if (n == 0)
         return sl_refuse(r, SL_EFORMAT, NULL, "body is empty, it must be a JSON object");
-    if (sl_json_depth(text, n, SL_MAX_JSON_DEPTH) > SL_MAX_JSON_DEPTH)
+    struct shape shape = measure(text, n, SL_MAX_JSON_DEPTH);
+    if (shape.deepest > SL_MAX_JSON_DEPTH)
         return sl_refuse(r, SL_ELIMIT, NULL, "body: JSON nested deeper than %d levels",
                          SL_MAX_JSON_DEPTH);
+    if (shape.cost > MAX_COST)
+        return sl_refuse(r, SL_ELIMIT, NULL,
+                         "body has too many JSON values: the limit is %u, where a string counts %d "
+                         "more and an array or object %d",
+                         MAX_COST, STRING_COST, CONTAINER_COST);
     if (memchr(text, '\0', n) != NULL) /* jansson passes over one that follows a number */
         return sl_refuse(r, SL_EFORMAT, NULL, "body is not valid JSON: NUL byte");
-    json_t *root = json_loadb(text, n, JSON_ALLOW_NUL, &error);
+    json_t *root = sl_json_load(text, n, JSON_ALLOW_NUL, &error);
     if (root == NULL) {
-        if (json_error_code(&error) == json_error_out_of_memory)
+        if (sl_json_no_memory(&error))
             return sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
         return sl_refuse(r, SL_EFORMAT, NULL, "body is not valid JSON: line %d, column %d: %s",
                          error.line, error.column, error.text);

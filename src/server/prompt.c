@@ -42,8 +42,21 @@ static int flatten_content(json_t *message, const json_t *parts, const char *nam
     return rc;
 }
 
-/* Templates walk the arguments of earlier tool calls; clients send them as JSON text. */
-static int open_tool_calls(json_t *message, const char *name, struct sl_refusal *r)
+/* A body's own values are few or refused; text in it that is opened as JSON must not get round
+ * that. Counted as in json_in.c, but inside strings too, which only makes it more. */
+#define MAX_OPENED_COST (4u << 20)
+
+static size_t opened_cost(const char *text, size_t n)
+{
+    size_t cost = 1;
+    for (size_t i = 0; i < n; i++)
+        cost += text[i] == '{' || text[i] == '[' ? 8 : text[i] == '"' || text[i] == ',';
+    return cost;
+}
+
+/* Templates walk the arguments of earlier tool calls; clients send them as JSON text. left: of
+ * MAX_OPENED_COST, for all messages together. */
+static int open_tool_calls(json_t *message, const char *name, size_t *left, struct sl_refusal *r)
 {
     json_t *calls = json_object_get(message, "tool_calls");
     if (calls == NULL || json_is_null(calls))
@@ -59,16 +72,24 @@ static int open_tool_calls(json_t *message, const char *name, struct sl_refusal 
             continue;
         struct sl_refusal ignored;
         json_t *opened;
-        if (sl_json_parse_object(json_string_value(arguments), json_string_length(arguments),
-                                 &opened, &ignored) != 0)
+        const char *text = json_string_value(arguments);
+        size_t n = json_string_length(arguments), cost = opened_cost(text, n);
+        if (cost > *left)
+            return sl_refuse(r, SL_ELIMIT, name, "%s: the arguments have too many JSON values",
+                             name);
+        *left -= cost;
+        if (sl_json_parse_object(text, n, &opened, &ignored) != 0) {
+            if (ignored.err.code == SL_ENOMEM)
+                return sl_refuse(r, SL_ENOMEM, name, "out of memory");
             continue; /* what a model once wrote need not be JSON: the text stays */
+        }
         if (json_object_set_new(function, "arguments", opened) != 0)
             return sl_refuse(r, SL_ENOMEM, name, "out of memory");
     }
     return 0;
 }
 
-static int normalise_message(json_t *m, size_t i, struct sl_refusal *r)
+static int normalise_message(json_t *m, size_t i, size_t *left, struct sl_refusal *r)
 {
     char name[48];
     snprintf(name, sizeof name, "messages[%zu]", i);
@@ -95,11 +116,12 @@ static int normalise_message(json_t *m, size_t i, struct sl_refusal *r)
                          name, sl_json_type_name(content));
     }
     snprintf(name, sizeof name, "messages[%zu].tool_calls", i);
-    return open_tool_calls(m, name, r);
+    return open_tool_calls(m, name, left, r);
 }
 
 int sl_messages_normalise(json_t *messages, struct sl_refusal *r)
 {
+    size_t left = MAX_OPENED_COST;
     if (messages == NULL || json_is_null(messages))
         return sl_refuse(r, SL_EINVAL, "messages", "messages is missing");
     if (!json_is_array(messages))
@@ -108,7 +130,7 @@ int sl_messages_normalise(json_t *messages, struct sl_refusal *r)
     if (json_array_size(messages) == 0)
         return sl_refuse(r, SL_EINVAL, "messages", "messages must not be empty");
     for (size_t i = 0; i < json_array_size(messages); i++) {
-        int rc = normalise_message(json_array_get(messages, i), i, r);
+        int rc = normalise_message(json_array_get(messages, i), i, &left, r);
         if (rc != 0)
             return rc;
     }
@@ -184,8 +206,9 @@ static int render_given(const struct sl_engine *eng, json_t *ctx, const char *so
 {
     const struct sl_tokenizer *tok = sl_engine_tokenizer(eng);
     struct sl_template *t;
-    (void)set_token(tok, ctx, "bos_token", sl_tokenizer_bos(tok));
-    (void)set_token(tok, ctx, "eos_token", sl_tokenizer_eos(tok));
+    if (set_token(tok, ctx, "bos_token", sl_tokenizer_bos(tok)) != 0 ||
+        set_token(tok, ctx, "eos_token", sl_tokenizer_eos(tok)) != 0)
+        return sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     sl_refusal_param(r, "chat_template");
     int rc = sl_template_compile(source, strlen(source), &t, &r->err);
     if (rc != 0)

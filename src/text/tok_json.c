@@ -8,6 +8,7 @@
  */
 #include "text/tok_json.h"
 #include "base/check.h"
+#include "base/json_load.h"
 #include "base/limits.h"
 #include "base/str.h"
 #include "base/sys.h"
@@ -20,13 +21,15 @@
 struct reader {
     const char *s;
     size_t n, i;
+    const char *what;   /* the file's name; NULL: tokenizer.json */
     struct sl_buf text; /* the last string, where it had escapes */
     struct sl_error *err;
 };
 
 static int malformed(struct reader *r, const char *what)
 {
-    return sl_fail(r->err, SL_EFORMAT, "tokenizer.json: %s at byte %zu", what, r->i);
+    return sl_fail(r->err, SL_EFORMAT, "%s: %s at byte %zu",
+                   r->what != NULL ? r->what : "tokenizer.json", what, r->i);
 }
 
 static char peek(struct reader *r)
@@ -495,7 +498,10 @@ static int model_wordpiece(struct sl_tokenizer *t, const json_t *model, bool pie
 static int load_model(struct sl_tokenizer *t, const json_t *model, struct reader *r,
                       const struct range *vocab, const struct range *merges, struct sl_error *err)
 {
-    const char *type = json_string_value(json_object_get(model, "type"));
+    const json_t *kind = json_object_get(model, "type");
+    const char *type = json_string_value(kind);
+    if (kind != NULL && type == NULL && !json_is_null(kind))
+        return sl_fail(err, SL_EFORMAT, "tokenizer.json: model.type is not a string");
     if (type == NULL) /* old files name no type: the members tell */
         type = merges->to != 0                                              ? "BPE"
                : json_object_get(model, "unk_id") != NULL                   ? "Unigram"
@@ -630,16 +636,22 @@ static int apply_config(struct sl_tokenizer *t, const char *text, size_t n, stru
 /* Depth is checked before jansson, whose own parser recurses, sees the text. */
 int tok_json_load(const char *what, const char *text, size_t n, json_t **out, struct sl_error *err)
 {
-    struct reader r = {.s = text, .n = n, .err = err};
+    struct reader r = {.s = text, .n = n, .what = what, .err = err};
     json_error_t why;
     int rc = skip_value(&r);
     sl_buf_deinit(&r.text);
     if (rc != 0)
         return rc;
-    *out = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    *out = sl_json_load(text, n, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (*out == NULL && sl_json_no_memory(&why))
+        return sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
     if (*out == NULL)
         return sl_fail(err, SL_EFORMAT, "%s: line %d: %s", what, why.line, why.text);
-    return 0;
+    if (json_is_object(*out))
+        return 0;
+    json_decref(*out);
+    *out = NULL;
+    return sl_fail(err, SL_EFORMAT, "%s: not an object", what);
 }
 
 /* The text with null in place of the big values. */

@@ -445,8 +445,9 @@ static int post_template(struct sl_tokenizer *t, const json_t *o, struct sl_erro
     for (size_t i = 0; i < json_array_size(single) && rc == 0; i++) {
         const json_t *item = json_array_get(single, i);
         const json_t *token = json_object_get(item, "SpecialToken");
-        if (token == NULL) {
-            if (seen || json_object_get(item, "Sequence") == NULL)
+        if (token == NULL) { /* the text itself is "A"; "B" would be a second one */
+            const json_t *text = json_object_get(json_object_get(item, "Sequence"), "id");
+            if (seen || !json_is_string(text) || strcmp(json_string_value(text), "A") != 0)
                 return sl_fail(err, SL_EUNSUPPORTED, "tokenizer.json: post_processor.single[%zu]",
                                i);
             seen = true;
