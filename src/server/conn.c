@@ -173,9 +173,12 @@ static int check_head(const struct sl_conn *c, struct sl_refusal *r)
         sl_route_allow(c->route, allow, sizeof allow);
         return sl_refuse(r, SL_EMETHOD, NULL, "this path answers %s only", allow);
     }
-    const struct sl_str *coding = sl_http_header(p, "content-encoding");
-    if (coding != NULL && !sl_str_equals_nocase(*coding, "identity"))
-        return sl_refuse(r, SL_EUNSUPPORTED, NULL, "not supported: Content-Encoding of a request");
+    for (size_t i = 0; i < p->n_headers; i++) { /* each of them: codings add up */
+        if (sl_str_equals_nocase(p->headers[i].name, "content-encoding") &&
+            !sl_str_equals_nocase(p->headers[i].value, "identity"))
+            return sl_refuse(r, SL_EUNSUPPORTED, NULL,
+                             "not supported: Content-Encoding of a request");
+    }
     if (!p->chunked && p->content_length > cfg->max_body_bytes)
         return sl_refuse(r, SL_ETOOBIG, NULL, "body is larger than %llu bytes",
                          (unsigned long long)cfg->max_body_bytes);

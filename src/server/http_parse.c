@@ -15,12 +15,14 @@
 
 enum chunk_state {
     CHUNK_SIZE,
+    CHUNK_EXT_START,
     CHUNK_EXT,
     CHUNK_SIZE_LF,
     CHUNK_DATA,
     CHUNK_DATA_CR,
     CHUNK_DATA_LF,
     CHUNK_TRAILER_START,
+    CHUNK_TRAILER_NAME,
     CHUNK_TRAILER,
     CHUNK_TRAILER_LF,
     CHUNK_END_LF,
@@ -425,7 +427,7 @@ static void feed_chunk_size(struct sl_http_parser *p, char c)
         }
         p->left_bytes = p->left_bytes << 4 | (unsigned)digit;
     } else if (p->line_bytes > 0 && c == ';') {
-        p->chunk_state = CHUNK_EXT;
+        p->chunk_state = CHUNK_EXT_START;
     } else if (p->line_bytes > 0 && c == '\r') {
         p->chunk_state = CHUNK_SIZE_LF;
     } else {
@@ -433,17 +435,22 @@ static void feed_chunk_size(struct sl_http_parser *p, char c)
     }
 }
 
+/* A trailer is held to the rules of a header although nobody reads it. */
 static void feed_trailer_char(struct sl_http_parser *p, char c)
 {
     bool starts = p->chunk_state == CHUNK_TRAILER_START;
+    bool in_name = p->chunk_state == CHUNK_TRAILER_NAME;
     if (++p->line_bytes > MAX_TRAILER_BYTES)
         bad(p, 431, "trailers are too long");
-    else if (c == '\r')
+    else if (c == '\r' && !in_name)
         p->chunk_state = starts ? CHUNK_END_LF : CHUNK_TRAILER_LF;
-    else if (starts ? !is_token_char((unsigned char)c) : !is_value_char((unsigned char)c))
-        bad(p, 400, "malformed trailer");
-    else
+    else if (in_name && c == ':')
         p->chunk_state = CHUNK_TRAILER;
+    else if (starts || in_name ? !is_token_char((unsigned char)c)
+                               : !is_value_char((unsigned char)c))
+        bad(p, 400, "malformed trailer");
+    else if (starts)
+        p->chunk_state = CHUNK_TRAILER_NAME;
 }
 
 static void feed_chunk_char(struct sl_http_parser *p, char c)
@@ -451,6 +458,12 @@ static void feed_chunk_char(struct sl_http_parser *p, char c)
     switch ((enum chunk_state)p->chunk_state) {
     case CHUNK_SIZE:
         feed_chunk_size(p, c);
+        return;
+    case CHUNK_EXT_START: /* an extension has a name */
+        if (is_token_char((unsigned char)c))
+            p->chunk_state = CHUNK_EXT;
+        else if ((c != ' ' && c != '\t') || ++p->line_bytes > MAX_CHUNK_LINE)
+            bad(p, 400, "malformed chunk extension");
         return;
     case CHUNK_EXT:
         if (c == '\r')
@@ -473,6 +486,7 @@ static void feed_chunk_char(struct sl_http_parser *p, char c)
         p->chunk_state = p->chunk_state == CHUNK_DATA_CR ? CHUNK_DATA_LF : CHUNK_SIZE;
         return;
     case CHUNK_TRAILER_START:
+    case CHUNK_TRAILER_NAME:
     case CHUNK_TRAILER:
         feed_trailer_char(p, c);
         return;

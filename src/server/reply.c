@@ -177,13 +177,13 @@ void sl_reply_refusal(struct sl_conn *c, const struct sl_refusal *r)
 
 void sl_reply_stream(struct sl_conn *c)
 {
-    put_head(c, 200, "text/event-stream; charset=utf-8");
-    SL_PUT(&c->out, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
-    sl_buf_puts(&c->out, c->parser->http_1_0 ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
     if (c->parser->http_1_0) { /* the end of the connection is the end of the reply */
         c->close_after = true;
         c->parser->keep_alive = false;
     }
+    put_head(c, 200, "text/event-stream; charset=utf-8");
+    SL_PUT(&c->out, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
+    sl_buf_puts(&c->out, c->parser->http_1_0 ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
     c->streaming = true;
     sl_loop_mark(c->loop, c);
 }

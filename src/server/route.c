@@ -69,9 +69,16 @@ static bool same_key(const char *key, struct sl_str given)
 
 bool sl_route_key_ok(const struct sl_server_config *cfg, const struct sl_http_parser *p)
 {
+    const struct sl_str *auth = NULL;
     if (cfg->n_api_keys == 0)
         return true;
-    const struct sl_str *auth = sl_http_header(p, "authorization");
+    for (size_t i = 0; i < p->n_headers; i++) {
+        if (!sl_str_equals_nocase(p->headers[i].name, "authorization"))
+            continue;
+        if (auth != NULL) /* a proxy in front may have checked the other one */
+            return false;
+        auth = &p->headers[i].value;
+    }
     if (auth == NULL || auth->n < 8 || strncasecmp(auth->p, "bearer ", 7) != 0)
         return false;
     struct sl_str given = {auth->p + 7, auth->n - 7};
