@@ -13,28 +13,53 @@
 #ifndef SL_CPU_BF16_H
 #define SL_CPU_BF16_H
 
+#include "cpu/linear_aside.h"
 #include "ops/ops.h"
 
 #define SL_BF16_PANEL  16
 #define SL_BF16_PANELS 4   /* panels worked on together */
-#define SL_BF16_TOKENS 256 /* tokens of a block */
+#define SL_BF16_TOKENS 512 /* tokens of a block, at most */
+#define SL_BF16_BLOCK  256 /* as a rule */
 #define SL_BF16_K      32  /* columns are rounded up to this */
 #define SL_BF16_PAIR   64  /* bytes of two columns of a panel */
 
+/* How products by tiles are ordered and what they ask for ahead; bf16_amx_tmpl.c says why. */
+struct sl_bf16_shape {
+    int tokens;   /* of a block, at most SL_BF16_TOKENS */
+    int span;     /* tokens that share a part of the weights before the next part */
+    int strips;   /* of a part: 32 columns each */
+    bool wide;    /* sixteen tokens times four panels, else 32 times two */
+    int ahead;    /* strips operands are fetched ahead to the L1 cache; 0: not */
+    bool weights; /* the next part's weights are fetched to the L2 cache */
+    bool late;    /* outputs of an item are put while the next one runs (linear_packed.c) */
+};
+
+/* Some panels, panel_bytes apart, and a block of tokens; k columns of both. */
+struct sl_bf16_part {
+    const uint8_t *panels;
+    size_t panel_bytes;
+    int n_panels; /* <= SL_BF16_PANELS */
+    int64_t k;
+    const uint16_t *x;
+    int n_tok;
+    bool first;                        /* the sums start at zero, else at what acc holds */
+    const struct sl_bf16_shape *shape; /* or NULL: the kernel's own */
+    struct sl_aside *aside;            /* kernels of tiles may do some of it meanwhile; or NULL */
+};
+
 struct sl_bf16_kernels {
     const char *name; /* "bf16-dot", "bf16-amx"; NULL: no kernel, multiply as floats */
+    const struct sl_bf16_shape *shape; /* of products by tiles; NULL: there are none */
     /* n floats to n_padded >= n numbers, zeros behind. A subnormal float becomes zero of its sign,
      * as the dot instructions would take it anyway; a NaN stays one. */
     void (*round)(const float *x, int64_t n, int64_t n_padded, uint16_t *out);
     /* The same for token t of n_tok into a block of k columns, rounded up to SL_BF16_K; the block
      * has room for n_tok rounded up to 16. How they lie in it is the kernels' own affair. */
     void (*place)(const float *x, int64_t k, int t, int n_tok, uint16_t *block);
-    /* acc [n_tok, SL_BF16_PANELS * 16] = n_panels <= SL_BF16_PANELS panels (panel_bytes apart) of
-     * k columns times the block of k columns; first: else added to what acc holds. Sixteen columns
-     * of acc per panel are written, the others left alone; where there are more than 16 tokens acc
-     * has room for n_tok rounded up to 16, and what is behind the last is anything. */
-    void (*dot)(const uint8_t *panels, size_t panel_bytes, int n_panels, int64_t k,
-                const uint16_t *x, int n_tok, float *acc, bool first);
+    /* acc [n_tok, SL_BF16_PANELS * 16] = the panels times the block. Sixteen columns of acc per
+     * panel are written, the others left alone; where there are more than 16 tokens acc has room
+     * for n_tok rounded up to 16, and what is behind the last is anything. */
+    void (*dot)(const struct sl_bf16_part *a, float *acc);
 };
 
 static inline size_t sl_bf16_panel_bytes(int64_t n_cols)

@@ -26,6 +26,7 @@ static void place(const float *x, int64_t k, int t, int n_tok, uint16_t *block)
 void sl_bf16_kernels_amx(struct sl_bf16_kernels *k)
 {
     k->name = "bf16-amx"; /* rounding stays as it is */
+    k->shape = &bf16_shape;
     k->place = place;
     k->dot = bf16_dot;
 }

@@ -175,30 +175,31 @@ static void fetch_share(const uint8_t *next, size_t panel_bytes, int np, int64_t
                          _MM_HINT_T1);
 }
 
-static void dot(const uint8_t *panels, size_t panel_bytes, int n_panels, int64_t k,
-                const uint16_t *x, int n_tok, float *acc, bool first)
+static void dot(const struct sl_bf16_part *b, float *acc)
 {
-    const int64_t ld_x = SL_ROUND_UP(k, SL_BF16_K), n_pairs = ld_x / 2;
-    struct part a = {.panel_bytes = panel_bytes, .ld_x = ld_x};
+    const int64_t ld_x = SL_ROUND_UP(b->k, SL_BF16_K), n_pairs = ld_x / 2;
+    const int n_tok = b->n_tok;
+    struct part a = {.panel_bytes = b->panel_bytes, .ld_x = ld_x};
     if (n_tok <= TILE_TOKENS) {
-        a.w = panels;
+        a.w = b->panels;
         a.n_pairs = n_pairs;
-        a.x = x;
-        a.first = first;
-        stream(&a, n_panels, n_tok, acc);
+        a.x = b->x;
+        a.first = b->first;
+        stream(&a, b->n_panels, n_tok, acc);
         return;
     }
     int n_tiles = SL_CEIL_DIV(n_tok, TILE_TOKENS);
     for (int64_t i = 0; i < n_pairs; i += BLOCK_PAIRS) {
         int64_t n_next = SL_MIN(n_pairs - i - BLOCK_PAIRS, BLOCK_PAIRS);
-        a.w = panels + i * SL_BF16_PAIR;
+        a.w = b->panels + i * SL_BF16_PAIR;
         a.n_pairs = SL_MIN(n_pairs - i, BLOCK_PAIRS);
-        a.first = first && i == 0;
+        a.first = b->first && i == 0;
         for (int j = 0; j < n_tiles; j++) { /* tiles of about the same size */
             int t = n_tok * j / n_tiles, end = n_tok * (j + 1) / n_tiles;
-            fetch_share(a.w + a.n_pairs * SL_BF16_PAIR, panel_bytes, n_panels, n_next, j, n_tiles);
-            a.x = x + t * ld_x + 2 * i;
-            run_tile(n_panels, end - t, &a, acc + t * LD_ACC);
+            fetch_share(a.w + a.n_pairs * SL_BF16_PAIR, a.panel_bytes, b->n_panels, n_next, j,
+                        n_tiles);
+            a.x = b->x + t * ld_x + 2 * i;
+            run_tile(b->n_panels, end - t, &a, acc + t * LD_ACC);
         }
     }
 }

@@ -43,12 +43,14 @@
 #ifndef SL_CPU_I8_H
 #define SL_CPU_I8_H
 
+#include "cpu/linear_aside.h"
 #include "ops/ops.h"
 
 #define SL_I8_GROUP  256 /* columns; part of the bits */
 #define SL_I8_PANEL  16  /* rows that lie side by side */
 #define SL_I8_PANELS 4   /* panels worked on together; this and what follows never changes bits */
-#define SL_I8_TOKENS 256 /* tokens of a block */
+#define SL_I8_TOKENS 512 /* tokens of a block, at most */
+#define SL_I8_BLOCK  256 /* as a rule */
 #define SL_I8_STREAM 32  /* up to so many tokens products wait for memory, which likes long runs */
 
 /* A group whose largest magnitude is below this counts as zero: 127 / it must be finite. */
@@ -63,23 +65,40 @@ struct sl_i8_x {
     float d; /* largest magnitude / 127; 0 below SL_I8_TINY; NaN if the group holds NaN or Inf */
 };
 
+/* How products by tiles are ordered and what they ask for ahead; i8_amx_tmpl.c says why. */
+struct sl_i8_shape {
+    int tokens; /* of a block, at most SL_I8_TOKENS */
+    int span;   /* tokens that share a group of weights before the next group */
+    int chunk;  /* groups that pass over a span before the next span; 4 where codes are unpacked */
+    int units;  /* of two tiles of weights side by side: 1 or 2 */
+    int depth;  /* blocks that run before the sums of one are made floats: 0 to 2 */
+    bool operands; /* the next block's operands are fetched to the L1 cache */
+    bool weights;  /* and the next chunk's weights to the L2 cache */
+    bool late;     /* outputs of an item are put while the next one runs (linear_packed.c) */
+};
+
 /* A part of a matrix and of its activations: all of it, or some of its columns. */
 struct sl_i8_part {
     const struct sl_weight *w;
     int64_t g0, n_groups;
     const struct sl_i8_x *x; /* a block of n_tok tokens, these groups of it */
     int n_tok;
-    bool tiles; /* how the block was placed */
+    bool tiles;                      /* how the block was placed */
+    const struct sl_i8_shape *shape; /* or NULL: the kernel's own */
+    struct sl_aside *aside;          /* kernels of tiles may do some of it meanwhile; or NULL */
 };
 
 /* One thread's room for unpacked codes; each instruction set has its own use of it. */
-#define SL_I8_SCRATCH_BYTES (80 << 10)
+#define SL_I8_SCRATCH_BYTES (176 << 10)
 struct sl_i8_scratch {
     _Alignas(64) uint8_t bytes[SL_I8_SCRATCH_BYTES];
+    /* linear_packed.c's second room for outputs of an item, of any layout */
+    _Alignas(64) float outputs[2][SL_I8_TOKENS * SL_I8_PANELS * SL_I8_PANEL];
 };
 
 struct sl_i8_kernels {
-    const char *name; /* "i8-vnni" */
+    const char *name;                /* "i8-vnni" */
+    const struct sl_i8_shape *shape; /* of products by tiles; NULL: there are none */
     /* Columns [0, k) of one token to SL_CEIL_DIV(k, 256) groups. */
     void (*quantize)(const float *x, int64_t k, struct sl_i8_x *out);
     /* Whether products of a format with so many tokens want their activations as tiles. Any choice

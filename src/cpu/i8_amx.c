@@ -43,6 +43,7 @@ static void dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
 void sl_i8_kernels_amx(struct sl_i8_kernels *k)
 {
     k->name = "i8-amx"; /* quantize stays as it is */
+    k->shape = &i8_shape;
     k->tiles = tiles;
     k->place = place;
     k->dot = dot;

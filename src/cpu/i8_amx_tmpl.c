@@ -9,18 +9,33 @@
  *
  * Tiles: sums 0..3, tokens 4 and 5, weights 6 and 7. A block is 32 tokens times two tiles of
  * weights: 16 products a group, 16 cycles each. While they run, the vector units turn the sums of
- * the block before into floats, eight tokens after every four products.
+ * an earlier block into floats, eight tokens after every four products. "Earlier" is two blocks
+ * ago: tile stores are not forwarded to loads, so what is loaded should have left the store buffer.
  *
  * What bounds a block of Q8_0, in cycles of a core with two load and one 64-byte store port:
  *     products 16 x 16                               256
  *     loads    16 tiles x 16 rows + 64 x 3 vectors   224
  *     stores    4 tiles x 16 rows + 64 vectors       128
  *     vectors  64 x (add, convert, multiply, fma)    128 on two ports
- * which leaves little room for operands that come late. Hence the order of the loops: a span of 64
- * tokens keeps its outputs in the L1 cache while some groups, a chunk, pass over it. With few
- * tokens a strip is fetched just ahead of its use. With many nothing is: lines on their way from
- * memory to the L1 cache stand in the way of those from the L2 cache, and the processor's own
- * prefetching does better.
+ * The floats are one chain over the groups, so sums must leave the tiles once a group, and a float
+ * per output comes and goes with them, 8 KiB a block. With S tokens of a span and R rows side by
+ * side, of each group pass through the L1 cache of 48 KiB: outputs 4 S R, tokens 256 S, weights
+ * 256 R, sums 8 KiB at depth 2. Bytes a cycle from the L2 cache, if what is used again stays:
+ *     S = 64, R = 64    1024 / R + 1024 / S   = 32   uses 56 KiB, of which tokens of a block once
+ *     S = 32, R = 64                            48        40
+ *     S = 64, R = 32                            48        40
+ *     S = all, R = 64   1024 / R + 16 (outputs) = 32  + 16 written back
+ * More than 30 do not arrive where nothing is fetched ahead. Therefore a block fetches the operands
+ * of the next one that it does not use itself, 8 KiB on average, strip by strip.
+ *
+ * From memory each weight comes once a block of tokens: 64 rows of a chunk while the chunk before
+ * is multiplied, one or two lines a product, to the L2 cache. Lines on their way from memory to the
+ * L1 cache would stand in the way of those from the L2 cache. With few tokens there is no such
+ * time, and a strip is fetched just ahead of its use.
+ *
+ * Codes that are unpacked are so once a block of tokens, for the next chunk while this one runs: a
+ * strip takes about 200 vector instructions and serves n_tok / 32 blocks of four (hi and lo)
+ * products.
  */
 #include "cpu/i8.h"
 
@@ -37,12 +52,26 @@
 #define TILE_BYTES 1024
 #define TILE_ROWS  16
 #define BLOCK      (2 * TILE_ROWS)
-#define SPAN       64 /* tokens */
-#define CHUNK      4  /* groups */
-#define UNITS      2  /* side by side */
+#define CHUNK      16 /* groups at most, of codes that are tiles as they lie */
+#define UNPACKED   4  /* and of those that are unpacked */
+#define UNITS      2  /* side by side, at most */
+#define DEPTH      2  /* at most */
 #define STEP       8  /* tokens finished at a time */
-#define FETCHED    64 /* tokens up to which weights are fetched */
+#define FETCHED    64 /* tokens up to which weights are fetched just ahead */
 #define AHEAD      2  /* by so many strips */
+
+#include "cpu/i8_unpack_tmpl.c"
+
+static const struct sl_i8_shape i8_shape = {.tokens = SL_I8_BLOCK,
+                                            .span = 64,
+                                            .chunk = 4,
+                                            .units = 2,
+                                            .depth = 2,
+                                            .operands = true,
+                                            .weights = true,
+                                            .late = true};
+/* Up to FETCHED tokens. */
+static const struct sl_i8_shape i8_stream = {.span = 64, .chunk = 4, .units = 2, .depth = 1};
 
 /* A group of sixteen tokens. Behind the last token there may be anything: nobody reads its sums. */
 struct tile_x {
@@ -65,9 +94,13 @@ struct unit {
 };
 
 struct room {
-    uint8_t hi[CHUNK][UNITS][STRIPS * TILE_BYTES], lo[CHUNK][UNITS][STRIPS * TILE_BYTES];
-    int32_t sum[2][BLOCK][SL_I8_PANEL]; /* of the block before the one that runs */
-    struct unit unit[CHUNK][UNITS];
+    struct half { /* one chunk runs while the next one is unpacked */
+        uint8_t hi[UNPACKED][UNITS][STRIPS * TILE_BYTES], lo[UNPACKED][UNITS][STRIPS * TILE_BYTES];
+        struct unit unit[CHUNK][UNITS];
+    } half[2];
+    struct sums {
+        int32_t sum[2][BLOCK][SL_I8_PANEL];
+    } sums[DEPTH]; /* of the blocks before the one that runs */
 };
 _Static_assert(sizeof(struct room) <= SL_I8_SCRATCH_BYTES, "fits");
 
@@ -77,18 +110,44 @@ struct call {
     enum work work;
     struct sl_i8_layout layout;
     const struct sl_i8_part *part;
+    const struct sl_i8_shape *shape;
+    int64_t p; /* panels */
+    int n_panels;
     float *acc;
     struct room *room;
 };
 
+/* Lines to ask memory for, of some panels. */
+struct later {
+    const uint8_t *panel;
+    size_t panel_bytes, n_bytes, at; /* n_bytes of each, the next one at `at` */
+    int n_panels, n_lines;           /* n_lines for each strip that is multiplied */
+};
+
+/* Some groups of the part times some units, from panel q of the call on. */
+struct chunk {
+    int64_t g;
+    int n, q, n_units;
+    struct half *half;
+};
+
+/* The next chunk's codes on their way to tiles. */
+struct unpacking {
+    const struct call *c;
+    struct chunk to;
+    int strip, n_strips; /* the next one, of all */
+    int every, wait;     /* one after so many strips that are multiplied */
+};
+
 /* 32 tokens times a unit. */
 struct block {
-    const struct unit *u;
+    const struct unit *u;   /* NULL: no block */
     const struct tile_x *x; /* the second sixteen tokens are n_groups behind the first */
     int64_t n_groups;
     float *acc;
     int n_tok; /* 0: no block */
     int n_strips;
+    struct sums *sums;
     __mmask16 waiting; /* none of acc if the group is the first */
 };
 
@@ -101,14 +160,14 @@ static inline v16 scaled(v16i sum, v16 d, const float *acc, __mmask16 waiting)
 
 /* n tokens of a tile, from token i of the block on. What all of them need is in registers before
  * the loop: the compiler cannot know that the outputs are elsewhere. */
-static inline void finish_plain(const struct block *b, const struct room *r, int i, int n, bool two)
+static inline void finish_plain(const struct block *b, int i, int n, bool two)
 {
     const struct tile_x *x = b->x + i / TILE_ROWS * b->n_groups;
     const float *dx = x->d + i % TILE_ROWS;
     const int32_t *zero = x->zero + i % TILE_ROWS;
     const v16 d0 = b->u->d[0], d1 = b->u->d[1];
     const __mmask16 waiting = b->waiting;
-    const int32_t *s0 = r->sum[0][i], *s1 = r->sum[1][i];
+    const int32_t *s0 = b->sums->sum[0][i], *s1 = b->sums->sum[1][i];
     float *acc = b->acc + i * LD_ACC;
     for (int t = 0; t < n; t++, acc += LD_ACC) {
         v16 d = v_set1(dx[t]);
@@ -129,8 +188,7 @@ static inline v16i spread_pair(const int16_t *p)
     return vi_set1(pair);
 }
 
-static inline void finish_split(const struct block *b, const struct room *r, int i, int n,
-                                bool has_min)
+static inline void finish_split(const struct block *b, int i, int n, bool has_min)
 {
     const struct unit *u = b->u;
     const struct tile_x *x = b->x + i / TILE_ROWS * b->n_groups;
@@ -138,7 +196,7 @@ static inline void finish_split(const struct block *b, const struct room *r, int
     const v16 d0 = u->d[0], dmin = u->dmin;
     const v16i min0 = u->min[0], min1 = u->min[1], min2 = u->min[2], min3 = u->min[3];
     const __mmask16 waiting = b->waiting;
-    const int32_t *s0 = r->sum[0][i], *s1 = r->sum[1][i];
+    const int32_t *s0 = b->sums->sum[0][i], *s1 = b->sums->sum[1][i];
     float *acc = b->acc + i * LD_ACC;
     for (int t = 0; t < n; t++, acc += LD_ACC) {
         v16 d = v_set1(dx[t]);
@@ -158,26 +216,24 @@ static inline void finish_split(const struct block *b, const struct room *r, int
     }
 }
 
-static inline void finish_step(enum work work, const struct block *b, const struct room *r, int i,
-                               int n)
+static inline void finish_step(enum work work, const struct block *b, int i, int n)
 {
     if (work != PLAIN)
-        finish_split(b, r, i, n, work == SPLIT_MIN);
+        finish_split(b, i, n, work == SPLIT_MIN);
     else if (b->u->b[1] != NULL)
-        finish_plain(b, r, i, n, true);
+        finish_plain(b, i, n, true);
     else
-        finish_plain(b, r, i, n, false);
+        finish_plain(b, i, n, false);
 }
 
 /* Tokens [from, to) of the block, both multiples of STEP. */
-static inline void finish(enum work work, const struct block *b, const struct room *r, int from,
-                          int to)
+static inline void finish(enum work work, const struct block *b, int from, int to)
 {
     for (int i = from; i < to && i < b->n_tok; i += STEP) {
         if (i + STEP <= b->n_tok)
-            finish_step(work, b, r, i, STEP);
+            finish_step(work, b, i, STEP);
         else
-            finish_step(work, b, r, i, b->n_tok - i);
+            finish_step(work, b, i, b->n_tok - i);
     }
 }
 
@@ -217,9 +273,48 @@ static inline void fetch_quads(const uint8_t *b)
         }                         \
     } while (0)
 
-/* Runs block b and finishes the one before. */
-static inline void run_block(enum work work, struct room *r, const struct block *b,
-                             const struct block *before, bool stream)
+static inline void fetch_later(struct later *l)
+{
+    for (int i = 0; i < l->n_lines && l->n_panels > 0; i++) {
+        __builtin_prefetch(l->panel + l->at, 0, 2);
+        l->at += 64;
+        if (l->at >= l->n_bytes) {
+            l->at = 0;
+            l->panel += l->panel_bytes;
+            l->n_panels--;
+        }
+    }
+}
+
+static inline void fetch_tile(const void *p)
+{
+    for (int i = 0; i < TILE_BYTES; i += 64)
+        __builtin_prefetch((const uint8_t *)p + i, 0, 3);
+}
+
+/* Strip s of what the next block loads and this one does not. */
+static inline void fetch_next(const struct block *b, const struct block *next, int s)
+{
+    if (next->x != b->x) {
+        fetch_tile(next->x->q[s]);
+        fetch_tile(next->x[next->n_tok > TILE_ROWS ? next->n_groups : 0].q[s]);
+    }
+    for (int i = 0; i < 2 && next->u != b->u && next->u->b[i] != NULL; i++)
+        fetch_tile(next->u->b[i] + (size_t)s * next->u->strip_bytes);
+}
+
+/* Where a block finds its neighbours. */
+struct stage {
+    const struct block *late; /* is finished meanwhile */
+    const struct block *next; /* NULL: its operands are not fetched */
+    struct later *later;
+    struct unpacking *unpacking;
+    bool stream;
+};
+
+static inline void unpack_next(struct unpacking *p);
+
+static inline void run_block(enum work work, const struct block *b, const struct stage *st)
 {
     const struct unit *u = b->u;
     const int8_t *x0 = b->x->q[0][0], *x1 = b->n_tok > TILE_ROWS ? b->x[b->n_groups].q[0][0] : x0;
@@ -231,10 +326,15 @@ static inline void run_block(enum work work, struct room *r, const struct block 
     tile_zero(2);
     tile_zero(3);
     for (int s = 0; s < b->n_strips; s++) {
-        if (stream) {
+        if (st->stream) {
             fetch_quads(b0);
             fetch_quads(b1);
         }
+        if (st->next != NULL)
+            fetch_next(b, st->next, s);
+        fetch_later(st->later);
+        if (work != PLAIN)
+            unpack_next(st->unpacking);
         if (work == PLAIN)
             PRODUCTS(tile_dot_s8_u8);
         else
@@ -243,176 +343,102 @@ static inline void run_block(enum work work, struct room *r, const struct block 
         b1 += u->strip_bytes;
         x0 += TILE_BYTES;
         x1 += TILE_BYTES;
-        finish(work, before, r, s * per_strip, (s + 1) * per_strip);
+        finish(work, st->late, s * per_strip, (s + 1) * per_strip);
     }
-    tile_store(0, r->sum[0], 64);
+    int32_t(*sum)[BLOCK][SL_I8_PANEL] = b->sums->sum;
+    tile_store(0, sum[0], 64);
     if (two_b)
-        tile_store(1, r->sum[1], 64);
+        tile_store(1, sum[1], 64);
     if (two_a) {
-        tile_store(2, r->sum[0][TILE_ROWS], 64);
+        tile_store(2, sum[0][TILE_ROWS], 64);
         if (two_b)
-            tile_store(3, r->sum[1][TILE_ROWS], 64);
+            tile_store(3, sum[1][TILE_ROWS], 64);
     }
     tile_fence();
 }
 
-/* Group g + i of the part times unit j for the tokens from t on. */
-static inline struct block block_of(const struct call *c, int64_t g, int i, int j, int t)
-{
-    const struct sl_i8_part *a = c->part;
-    const struct tile_x *x = (const struct tile_x *)(const void *)a->x;
-    const struct unit *u = &c->room->unit[i][j];
-    const bool last = a->g0 + g + i + 1 == c->layout.n_groups;
-    return (struct block){
-        .u = u,
-        .x = x + t / TILE_ROWS * a->n_groups + g + i,
-        .n_groups = a->n_groups,
-        .acc = c->acc + t * LD_ACC + u->panel * SL_I8_PANEL,
-        .n_tok = SL_MIN(a->n_tok - t, BLOCK),
-        .n_strips = last ? c->layout.last_strips : STRIPS,
-        .waiting = a->g0 + g + i == 0 ? 0 : 0xFFFF,
-    };
-}
-
-/* Groups [g, g + n) of the part, all tokens, times the units. */
-static inline void run_units(enum work work, const struct call *c, int64_t g, int n, int n_units)
-{
-    const int n_tok = c->part->n_tok;
-    const bool stream = work == PLAIN && n_tok <= FETCHED;
-    struct block before = {.n_tok = 0};
-    for (int t0 = 0; t0 < n_tok; t0 += SPAN)
-        for (int i = 0; i < n; i++)
-            for (int t = t0; t < SL_MIN(n_tok, t0 + SPAN); t += BLOCK)
-                for (int j = 0; j < n_units; j++) {
-                    struct block b = block_of(c, g, i, j, t);
-                    run_block(work, c->room, &b, &before, stream && t == 0);
-                    before = b;
-                }
-    finish(work, &before, c->room, 0, BLOCK);
-}
-
-/* ---------------------------------------------------------------- unpacking */
-
-/* Columns of a quad lie in the even and odd bytes; as words they are multiplied by the sub-block's
- * scale (a word twice in a row's dword). bias: scale * zero. */
-static inline void put_quad(v16i even, v16i odd, v16i scale, v16i bias, uint8_t *hi, uint8_t *lo)
-{
-    const v16i low_bytes = _mm512_set1_epi16(0xFF), seven = _mm512_set1_epi8(0x7F);
-    even = _mm512_sub_epi16(_mm512_mullo_epi16(even, scale), bias);
-    odd = _mm512_sub_epi16(_mm512_mullo_epi16(odd, scale), bias);
-    /* 0xCA: low_bytes ? second : third */
-    v16i h = _mm512_ternarylogic_epi32(low_bytes, _mm512_srli_epi16(even, 7),
-                                       _mm512_slli_epi16(odd, 1), 0xCA);
-    v16i l = _mm512_ternarylogic_epi32(low_bytes, even, _mm512_slli_epi16(odd, 8), 0xCA);
-    _mm512_store_si512(hi, h);
-    _mm512_store_si512(lo, vi_and(l, seven));
-}
-
-static inline v16i twice_low(v16i words) /* the low word of each dword in both halves */
-{
-    return _mm512_or_si512(_mm512_and_si512(words, vi_set1(0xFFFF)), vi_sll(words, 16));
-}
-
-static inline v16i twice_high(v16i words)
-{
-    return _mm512_ternarylogic_epi32(vi_set1(0xFFFF), vi_srl(words, 16), words, 0xCA);
-}
-
-/* The low bits of quads i and i + 8 of a strip. */
-struct nibbles {
-    v16i even[2], odd[2];
+/* The blocks of a chunk: spans of tokens outermost, then groups, tokens, units. */
+struct walk {
+    const struct call *c;
+    const struct chunk *chunk;
+    int t0, i, t, j;
+    uint32_t n_done;
 };
 
-static inline struct nibbles load_nibbles(const uint8_t *p)
+static inline bool i8_step(struct walk *w)
 {
-    const v16i v = _mm512_loadu_si512(p), four = _mm512_set1_epi16(15);
-    return (struct nibbles){
-        .even = {vi_and(v, four), vi_and(_mm512_srli_epi16(v, 4), four)},
-        .odd = {vi_and(_mm512_srli_epi16(v, 8), four), _mm512_srli_epi16(v, 12)},
+    const int n_tok = w->c->part->n_tok, end = SL_MIN(n_tok, w->t0 + w->c->shape->span);
+    w->n_done++;
+    if (++w->j < w->chunk->n_units)
+        return true;
+    w->j = 0;
+    w->t += BLOCK;
+    if (w->t < end)
+        return true;
+    w->t = w->t0;
+    if (++w->i < w->chunk->n)
+        return true;
+    w->i = 0;
+    w->t0 = w->t = end;
+    return end < n_tok;
+}
+
+/* Group g + i of the part times unit j for the tokens from t on. */
+static inline struct block i8_block(const struct walk *w)
+{
+    const struct call *c = w->c;
+    const struct sl_i8_part *a = c->part;
+    const struct tile_x *x = (const struct tile_x *)(const void *)a->x;
+    const struct unit *u = &w->chunk->half->unit[w->i][w->j];
+    const int64_t g = w->chunk->g + w->i;
+    const bool last = a->g0 + g + 1 == c->layout.n_groups;
+    return (struct block){
+        .u = u,
+        .x = x + w->t / TILE_ROWS * a->n_groups + g,
+        .n_groups = a->n_groups,
+        .acc = c->acc + w->t * LD_ACC + u->panel * SL_I8_PANEL,
+        .n_tok = SL_MIN(a->n_tok - w->t, BLOCK),
+        .n_strips = last ? c->layout.last_strips : STRIPS,
+        .sums = &c->room->sums[w->n_done % (uint32_t)SL_MAX(c->shape->depth, 1)],
+        .waiting = a->g0 + g == 0 ? 0 : 0xFFFF,
     };
 }
 
-/* scale: two sub-blocks of 32 columns, the words of a row's dword. */
-static inline void strip_4bit(const uint8_t *p, v16i scale, int zero, uint8_t *hi, uint8_t *lo)
+/* All tokens times a chunk. */
+static inline void run_units(enum work work, const struct call *c, const struct chunk *chunk,
+                             struct later *later, struct unpacking *unpacking)
 {
-    const v16i s[2] = {twice_low(scale), twice_high(scale)};
-    const v16i z = _mm512_set1_epi16((int16_t)zero);
-    const v16i bias[2] = {_mm512_mullo_epi16(s[0], z), _mm512_mullo_epi16(s[1], z)};
-    for (int i = 0; i < 8; i++) {
-        struct nibbles n = load_nibbles(p + 64 * i);
-        for (int h = 0; h < 2; h++)
-            put_quad(n.even[h], n.odd[h], s[h], bias[h], hi + 64 * (8 * h + i),
-                     lo + 64 * (8 * h + i));
-    }
-}
-
-static inline void strip_5bit(const uint8_t *p, v16i scale, uint8_t *hi, uint8_t *lo)
-{
-    const v16i s[2] = {twice_low(scale), twice_high(scale)}, none = _mm512_setzero_si512();
-    const v16i bit4 = _mm512_set1_epi16(16);
-    v16i even[2], odd[2]; /* the fifth bit of quad i in place 4 of each word */
-    for (int h = 0; h < 2; h++) {
-        v16i fifth = _mm512_loadu_si512(p + 64 * h);
-        even[h] = _mm512_slli_epi16(fifth, 4);
-        odd[h] = _mm512_srli_epi16(fifth, 4);
-    }
-    for (int i = 0; i < 8; i++) {
-        struct nibbles n = load_nibbles(p + 128 + 64 * i);
-        for (int h = 0; h < 2; h++) {
-            put_quad(vi_or(n.even[h], vi_and(even[h], bit4)), vi_or(n.odd[h], vi_and(odd[h], bit4)),
-                     s[h], none, hi + 64 * (8 * h + i), lo + 64 * (8 * h + i));
-            even[h] = _mm512_srli_epi16(even[h], 1);
-            odd[h] = _mm512_srli_epi16(odd[h], 1);
+    struct walk w = {.c = c, .chunk = chunk};
+    const struct sl_i8_shape *shape = c->shape;
+    const bool stream = work == PLAIN && c->part->n_tok <= FETCHED;
+    struct block late[DEPTH] = {{.n_tok = 0}, {.n_tok = 0}}, b = i8_block(&w), next = b;
+    for (bool more = true; more; b = next) {
+        struct stage st = {.late = &late[0], .later = later, .unpacking = unpacking};
+        st.stream = stream && w.t == 0;
+        more = i8_step(&w);
+        if (more)
+            next = i8_block(&w);
+        if (more && shape->operands)
+            st.next = &next;
+        run_block(work, &b, &st);
+        sl_aside_step(c->part->aside);
+        if (shape->depth == 0) {
+            finish(work, &b, 0, BLOCK);
+        } else {
+            late[0] = shape->depth == 1 ? b : late[1];
+            late[1] = b;
         }
     }
+    if (shape->depth == 2)
+        finish(work, &late[0], 0, BLOCK);
+    if (shape->depth > 0)
+        finish(work, &late[1], 0, BLOCK);
 }
 
-/* scale: s8 of four sub-blocks of 16 columns in the order 0, 2, 1, 3. */
-static inline void strip_6bit(const uint8_t *p, v16i scale, uint8_t *hi, uint8_t *lo)
-{
-    const v16i first = _mm512_srai_epi16(_mm512_slli_epi16(scale, 8), 8); /* words 0, 1 */
-    const v16i second = _mm512_srai_epi16(scale, 8);                      /* words 2, 3 */
-    const v16i s[4] = {twice_low(first), twice_high(first), twice_low(second), twice_high(second)};
-    const v16i bits45 = _mm512_set1_epi16(48);
-    for (int i = 0; i < 4; i++) {
-        v16i high = _mm512_loadu_si512(p + 64 * i);
-        v16i even = _mm512_slli_epi16(high, 4), odd = _mm512_srli_epi16(high, 4);
-        for (int j = 0; j < 2; j++) { /* vector i + 4 j: sub-blocks j and j + 2 */
-            struct nibbles n = load_nibbles(p + 256 + 64 * (i + 4 * j));
-            for (int h = 0; h < 2; h++) {
-                const v16i e = h == 0 ? even : _mm512_srli_epi16(even, 4);
-                const v16i o = h == 0 ? odd : _mm512_srli_epi16(odd, 4);
-                const int f = j + 2 * h, q = 4 * f + i;
-                put_quad(vi_or(n.even[h], vi_and(e, bits45)), vi_or(n.odd[h], vi_and(o, bits45)),
-                         s[f], _mm512_slli_epi16(s[f], 5), hi + 64 * q, lo + 64 * q);
-            }
-            even = _mm512_srli_epi16(even, 2);
-            odd = _mm512_srli_epi16(odd, 2);
-        }
-    }
-}
+/* ---------------------------------------------------------------- units */
 
-/* Scales of strip i of a K format's head: words of two neighbouring sub-blocks. */
-static inline v16i qk_scale(const uint8_t *packed, int i)
-{
-    v16i v = _mm512_loadu_si512(packed + 64 * (i / 2));
-    return vi_and(i % 2 == 0 ? v : _mm512_srli_epi16(v, 6), _mm512_set1_epi16(63));
-}
-
-static inline void qk_mins(const uint8_t *packed, v16i min[STRIPS])
-{
-    const v16i a = _mm512_loadu_si512(packed), b = _mm512_loadu_si512(packed + 64);
-    const v16i c = _mm512_loadu_si512(packed + 128), six = _mm512_set1_epi16(63);
-    const v16i top = _mm512_set1_epi16(48);
-    min[0] = vi_and(c, six);
-    min[1] = vi_and(_mm512_srli_epi16(c, 6), six);
-    min[2] = vi_or(_mm512_srli_epi16(a, 12), vi_and(_mm512_srli_epi16(c, 8), top));
-    min[3] = vi_or(_mm512_srli_epi16(b, 12), vi_and(_mm512_srli_epi16(c, 10), top));
-}
-
-/* The group at `at` of one panel to a unit. */
-static void unpack(enum sl_dtype t, const struct sl_i8_layout *l, const uint8_t *at, int n_strips,
-                   uint8_t *hi, uint8_t *lo, struct unit *u)
+/* What a panel's group has besides its codes. */
+static void unit_start(enum sl_dtype t, const uint8_t *at, uint8_t *hi, uint8_t *lo, struct unit *u)
 {
     const bool is_qk = t == SL_DTYPE_Q4_K || t == SL_DTYPE_Q5_K;
     u->b[0] = hi;
@@ -423,18 +449,25 @@ static void unpack(enum sl_dtype t, const struct sl_i8_layout *l, const uint8_t 
         u->dmin = v_load_f16(at + 32);
         qk_mins(at + 64, u->min);
     }
-    for (int i = 0; i < n_strips; i++, hi += TILE_BYTES, lo += TILE_BYTES) {
-        const uint8_t *p = at + l->head_bytes + (size_t)i * l->strip_bytes;
-        v16i scale = is_qk ? qk_scale(at + 64, i) : _mm512_loadu_si512(at + 64 + 64 * i);
-        if (t == SL_DTYPE_Q4_0)
-            strip_4bit(p, scale, 8, hi, lo);
-        else if (t == SL_DTYPE_Q4_K)
-            strip_4bit(p, scale, 0, hi, lo);
-        else if (t == SL_DTYPE_Q5_K)
-            strip_5bit(p, scale, hi, lo);
-        else
-            strip_6bit(p, scale, hi, lo);
-    }
+}
+
+/* Strip i of the group at `at`. */
+static void unit_strip(enum sl_dtype t, const struct sl_i8_layout *l, const uint8_t *at, int i,
+                       uint8_t *hi, uint8_t *lo)
+{
+    const bool is_qk = t == SL_DTYPE_Q4_K || t == SL_DTYPE_Q5_K;
+    const uint8_t *p = at + l->head_bytes + (size_t)i * l->strip_bytes;
+    v16i scale = is_qk ? qk_scale(at + 64, i) : _mm512_loadu_si512(at + 64 + 64 * i);
+    hi += i * TILE_BYTES;
+    lo += i * TILE_BYTES;
+    if (t == SL_DTYPE_Q4_0)
+        strip_4bit(p, scale, 8, hi, lo);
+    else if (t == SL_DTYPE_Q4_K)
+        strip_4bit(p, scale, 0, hi, lo);
+    else if (t == SL_DTYPE_Q5_K)
+        strip_5bit(p, scale, hi, lo);
+    else
+        strip_6bit(p, scale, hi, lo);
 }
 
 /* Codes of Q8_0 are tiles as they lie. */
@@ -450,40 +483,143 @@ static void borrow(const struct sl_i8_layout *l, const uint8_t *at, int n_panels
 
 /* ---------------------------------------------------------------- loops */
 
-/* Groups [g, g + n) of some panels. */
-static inline void run_chunk(enum work work, const struct call *c, int64_t p, int n_panels,
-                             int64_t g, int n)
+/* What will be read from memory after groups [g, g + n) of n_panels panels from p on: the groups
+ * behind them, or the first ones of the panels behind these. */
+static struct later later_of(const struct call *c, int64_t p, int n_panels, int64_t g, int n)
 {
     const struct sl_i8_part *a = c->part;
     const struct sl_i8_layout *l = &c->layout;
-    struct room *r = c->room;
-    const int per_unit = work == PLAIN ? 2 : 1, at_once = UNITS * per_unit;
-    const uint8_t *at = (const uint8_t *)a->w->data + (size_t)p * l->panel_bytes +
-                        (size_t)(a->g0 + g) * l->group_bytes;
-    for (int q = 0; q < n_panels; q += at_once) {
-        const int n_units = SL_CEIL_DIV(SL_MIN(n_panels - q, at_once), per_unit);
-        for (int i = 0; i < n * n_units; i++) {
-            const int j = i / n_units, k = i % n_units, panel = q + k * per_unit;
-            const uint8_t *from = at + (size_t)panel * l->panel_bytes + (size_t)j * l->group_bytes;
-            struct unit *u = &r->unit[j][k];
-            u->panel = panel;
-            if (work == PLAIN)
-                borrow(l, from, SL_MIN(n_panels - panel, 2), u);
-            else
-                unpack(a->w->dtype, l, from,
-                       a->g0 + g + j + 1 == l->n_groups ? l->last_strips : STRIPS, r->hi[j][k],
-                       r->lo[j][k], u);
+    const bool inside = g + n < a->n_groups;
+    const int64_t from = inside ? g + n : 0;
+    const int64_t n_groups = SL_MIN(a->n_groups - from, n);
+    struct later later = {.n_panels = 0};
+    if (!c->shape->weights || a->n_tok <= FETCHED)
+        return later;
+    later.panel = (const uint8_t *)a->w->data +
+                  (size_t)(p + (inside ? 0 : n_panels)) * l->panel_bytes +
+                  (size_t)(a->g0 + from) * l->group_bytes;
+    later.panel_bytes = l->panel_bytes;
+    later.n_bytes = (size_t)n_groups * l->group_bytes;
+    later.n_panels = n_panels;
+    const int per_unit = c->work == PLAIN ? 2 : 1;
+    const int64_t n_strips =
+        (int64_t)SL_CEIL_DIV(a->n_tok, BLOCK) * SL_CEIL_DIV(n_panels, per_unit) * n * STRIPS;
+    later.n_lines = (int)SL_CEIL_DIV((int64_t)(later.n_bytes / 64 + 1) * n_panels, n_strips);
+    return later;
+}
+
+static inline int per_unit_of(const struct call *c)
+{
+    return c->work == PLAIN ? 2 : 1;
+}
+
+/* Group i of the chunk, of the first panel of unit k. */
+static const uint8_t *group_at(const struct call *c, const struct chunk *k, int i, int unit)
+{
+    const struct sl_i8_part *a = c->part;
+    const int64_t panel = c->p + k->q + unit * per_unit_of(c);
+    return (const uint8_t *)a->w->data + (size_t)panel * c->layout.panel_bytes +
+           (size_t)(a->g0 + k->g + i) * c->layout.group_bytes;
+}
+
+/* Unpacks one strip. */
+static void unpack_strip(struct unpacking *p)
+{
+    const struct call *c = p->c;
+    const int i = p->strip / (STRIPS * p->to.n_units), strip = p->strip % STRIPS;
+    const int unit = p->strip / STRIPS % p->to.n_units;
+    const bool last = c->part->g0 + p->to.g + i + 1 == c->layout.n_groups;
+    const uint8_t *at = group_at(c, &p->to, i, unit);
+    uint8_t *hi = p->to.half->hi[i][unit], *lo = p->to.half->lo[i][unit];
+    struct unit *u = &p->to.half->unit[i][unit];
+    if (strip == 0) {
+        u->panel = p->to.q + unit;
+        unit_start(c->part->w->dtype, at, hi, lo, u);
+    }
+    if (!last || strip < c->layout.last_strips)
+        unit_strip(c->part->w->dtype, &c->layout, at, strip, hi, lo);
+    p->strip++;
+}
+
+static inline void unpack_next(struct unpacking *p)
+{
+    if (p->strip == p->n_strips || ++p->wait < p->every)
+        return;
+    p->wait = 0;
+    unpack_strip(p);
+}
+
+static void unpack_rest(struct unpacking *p)
+{
+    while (p->strip < p->n_strips)
+        unpack_strip(p);
+}
+
+static void borrow_all(const struct call *c, const struct chunk *k)
+{
+    for (int i = 0; i < k->n; i++)
+        for (int j = 0; j < k->n_units; j++) {
+            struct unit *u = &k->half->unit[i][j];
+            u->panel = k->q + 2 * j;
+            borrow(&c->layout, group_at(c, k, i, j), SL_MIN(c->n_panels - u->panel, 2), u);
         }
+}
+
+/* The call's chunks: groups outside, panels inside. */
+static struct chunk chunk_at(const struct call *c, int64_t g, int q, struct half *half)
+{
+    const int chunk = SL_MIN(c->shape->chunk, c->work == PLAIN ? CHUNK : UNPACKED);
+    struct chunk k = {.g = g, .q = q, .half = half};
+    k.n = (int)SL_MIN(c->part->n_groups - g, chunk);
+    k.n_units = SL_MIN(c->shape->units, SL_CEIL_DIV(c->n_panels - q, per_unit_of(c)));
+    return k;
+}
+
+static bool chunk_next(const struct call *c, struct chunk *k)
+{
+    struct half *other = k->half == &c->room->half[0] ? &c->room->half[1] : &c->room->half[0];
+    const int q = k->q + k->n_units * per_unit_of(c);
+    if (q < c->n_panels)
+        *k = chunk_at(c, k->g, q, other);
+    else if (k->g + k->n < c->part->n_groups)
+        *k = chunk_at(c, k->g + k->n, 0, other);
+    else
+        return false;
+    return true;
+}
+
+static inline void run_call(enum work work, const struct call *c)
+{
+    struct later later = {.n_panels = 0};
+    struct chunk now = chunk_at(c, 0, 0, &c->room->half[0]), next = now;
+    struct unpacking unpacking = {.c = c, .to = now, .n_strips = now.n * now.n_units * STRIPS};
+    if (work == PLAIN)
+        borrow_all(c, &now);
+    else
+        unpack_rest(&unpacking);
+    for (bool more = true; more; now = next) {
+        more = chunk_next(c, &next);
+        if (more && work == PLAIN)
+            borrow_all(c, &next);
+        unpacking = (struct unpacking){.c = c, .to = next};
+        if (more && work != PLAIN) {
+            unpacking.n_strips = next.n * next.n_units * STRIPS;
+            unpacking.every = SL_MAX(now.n * now.n_units * STRIPS *
+                                         SL_CEIL_DIV(c->part->n_tok, BLOCK) / unpacking.n_strips,
+                                     1);
+        }
+        if (now.q == 0)
+            later = later_of(c, c->p, c->n_panels, now.g, now.n);
         tile_fence();
-        run_units(work, c, g, n, n_units);
+        run_units(work, c, &now, &later, &unpacking);
+        unpack_rest(&unpacking);
     }
 }
 
-#define RUN(name, work)                                                                       \
-    static __attribute__((noinline)) void name(const struct call *c, int64_t p, int n_panels) \
-    {                                                                                         \
-        for (int64_t g = 0; g < c->part->n_groups; g += CHUNK)                                \
-            run_chunk(work, c, p, n_panels, g, (int)SL_MIN(c->part->n_groups - g, CHUNK));    \
+#define RUN(name, work)                                              \
+    static __attribute__((noinline)) void name(const struct call *c) \
+    {                                                                \
+        run_call(work, c);                                           \
     }
 RUN(run_plain, PLAIN)
 RUN(run_split, SPLIT)
@@ -492,15 +628,25 @@ RUN(run_split_min, SPLIT_MIN)
 static void i8_dot_tiles(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
                          struct sl_i8_scratch *scratch)
 {
-    struct call c = {.part = a, .acc = acc, .room = (struct room *)(void *)scratch->bytes};
+    struct call c = {.part = a,
+                     .p = p,
+                     .n_panels = n_panels,
+                     .acc = acc,
+                     .room = (struct room *)(void *)scratch->bytes};
     c.layout = sl_i8_layout(a->w->dtype, a->w->n_rows, a->w->n_cols);
+    c.shape = a->n_tok <= FETCHED ? &i8_stream : a->shape != NULL ? a->shape : &i8_shape;
+    c.work = a->w->dtype == SL_DTYPE_Q8_0                                   ? PLAIN
+             : a->w->dtype == SL_DTYPE_Q4_0 || a->w->dtype == SL_DTYPE_Q6_K ? SPLIT
+                                                                            : SPLIT_MIN;
+    sl_aside_begin(a->aside, SL_CEIL_DIV(a->n_tok, BLOCK) * a->n_groups *
+                                 SL_CEIL_DIV(n_panels, c.work == PLAIN ? 2 : 1));
     i8_configure();
-    if (a->w->dtype == SL_DTYPE_Q8_0)
-        run_plain(&c, p, n_panels);
-    else if (a->w->dtype == SL_DTYPE_Q4_0 || a->w->dtype == SL_DTYPE_Q6_K)
-        run_split(&c, p, n_panels);
+    if (c.work == PLAIN)
+        run_plain(&c);
+    else if (c.work == SPLIT)
+        run_split(&c);
     else
-        run_split_min(&c, p, n_panels);
+        run_split_min(&c);
     tile_release();
 }
 

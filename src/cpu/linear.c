@@ -1,54 +1,57 @@
 /* SPDX-License-Identifier: MIT
- * Matrix products: by how the weights are kept, to linear_rows.c or linear_packed.c.
+ * Matrix products: by how the weights are kept, to linear_rows.c or linear_packed.c. One product is
+ * a job of the pool with one part.
  */
 #include "cpu/linear.h"
 
-static void run(const struct sl_linear *l)
+static bool any_packed(const struct sl_linear *l)
 {
+    bool any = l->up != NULL && l->up->layout != SL_LAYOUT_ROWS;
+    for (int i = 0; i < l->n_parts; i++)
+        any = any || l->part[i].w->layout != SL_LAYOUT_ROWS;
+    return any;
+}
+
+static void run(struct sl_linear *l)
+{
+    l->n_cols = l->part[0].w->n_cols;
+    for (int i = 1; i < l->n_parts; i++)
+        SL_ASSERT(l->part[i].w->n_cols == l->n_cols);
     if (l->n <= 0)
         return;
-    if (l->w->layout == SL_LAYOUT_ROWS && (l->up == NULL || l->up->layout == SL_LAYOUT_ROWS))
-        sl_linear_rows(l);
-    else
+    if (any_packed(l))
         sl_linear_packed(l);
+    else
+        sl_linear_rows(l);
 }
 
 void sl_cpu_linear(struct sl_backend *be, const struct sl_op_linear *a)
 {
-    struct sl_linear l = {.cpu = sl_cpu(be),
-                          .w = a->w,
-                          .bias = a->bias,
-                          .x = a->x,
-                          .ld_x = a->ld_x,
-                          .n = a->n,
-                          .out = a->out,
-                          .ld_out = a->ld_out};
+    struct sl_linear l = {.cpu = sl_cpu(be), .n_parts = 1, .x = a->x, .ld_x = a->ld_x, .n = a->n};
+    l.part[0] = (struct sl_linear_part){a->w, a->bias, a->out, a->ld_out};
     run(&l);
 }
 
 void sl_cpu_linear_multi(struct sl_backend *be, const struct sl_op_linear_multi *a)
 {
-    for (int32_t i = 0; i < a->n_parts; i++)
-        sl_cpu_linear(be, &(struct sl_op_linear){.x = a->x,
-                                                 .ld_x = a->ld_x,
-                                                 .w = a->part[i].w,
-                                                 .bias = a->part[i].bias,
-                                                 .n = a->n,
-                                                 .out = a->part[i].out,
-                                                 .ld_out = a->part[i].ld_out});
+    struct sl_linear l = {
+        .cpu = sl_cpu(be), .n_parts = a->n_parts, .x = a->x, .ld_x = a->ld_x, .n = a->n};
+    SL_ASSERT(a->n_parts >= 1 && a->n_parts <= SL_MAX_LINEAR_PARTS);
+    for (int i = 0; i < a->n_parts; i++)
+        l.part[i] = a->part[i];
+    run(&l);
 }
 
 void sl_cpu_linear_gated_act(struct sl_backend *be, const struct sl_op_linear_gated_act *a)
 {
     SL_ASSERT(a->gate->n_rows == a->up->n_rows && a->gate->n_cols == a->up->n_cols);
     struct sl_linear l = {.cpu = sl_cpu(be),
-                          .w = a->gate,
+                          .n_parts = 1,
                           .up = a->up,
                           .act = a->act,
                           .x = a->x,
                           .ld_x = a->ld_x,
-                          .n = a->n,
-                          .out = a->out,
-                          .ld_out = a->gate->n_rows};
+                          .n = a->n};
+    l.part[0] = (struct sl_linear_part){a->gate, NULL, a->out, a->gate->n_rows};
     run(&l);
 }

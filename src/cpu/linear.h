@@ -1,31 +1,67 @@
 /* SPDX-License-Identifier: MIT
- * linear.h - one matrix product, however its weights are kept (enum sl_cpu_layout): what linear.c
- * hands to linear_rows.c and linear_packed.c.
+ * linear.h - matrix products of one input, however the weights are kept (enum sl_cpu_layout): what
+ * linear.c hands to linear_rows.c and linear_packed.c.
  */
 #ifndef SL_CPU_LINEAR_H
 #define SL_CPU_LINEAR_H
 
+#include "base/check.h"
 #include "cpu/backend.h"
 
+/* Products of one input, run as one job: those of several matrices (part), or of the gate and up of
+ * an activation. */
 struct sl_linear {
     struct sl_cpu *cpu;
-    const struct sl_weight *w, *up; /* up NULL: plain linear, else w is the gate */
-    const float *bias;
+    struct sl_linear_part part[SL_MAX_LINEAR_PARTS]; /* all of n_cols columns */
+    int n_parts;
+    const struct sl_weight
+        *up; /* NULL: plain products, else part[0] is the gate and the only one */
     enum sl_act act;
+    int64_t n_cols;
     const float *x;
     int64_t ld_x;
     int32_t n; /* tokens > 0 */
-    float *out;
-    int64_t ld_out;
 };
+
+/* Multiplications of the product per column and token. */
+static inline int64_t sl_linear_rows_of(const struct sl_linear *l)
+{
+    int64_t n = 0;
+    for (int i = 0; i < l->n_parts; i++)
+        n += l->part[i].w->n_rows;
+    return n;
+}
 
 /* Weights of one item with few tokens: long enough that taking it costs nothing against reading it,
  * short enough that threads finish together. */
 static inline size_t sl_linear_item_bytes(const struct sl_linear *l)
 {
     enum { MIN = 16 << 10, MAX = 256 << 10, ITEMS = 8 /* of a thread */ };
-    size_t n = l->w->n_bytes / (size_t)(l->cpu->n_threads * ITEMS);
+    size_t n = 0;
+    for (int i = 0; i < l->n_parts; i++)
+        n += l->part[i].w->n_bytes;
+    n /= (size_t)(l->cpu->n_threads * ITEMS);
     return n < MIN ? MIN : n > MAX ? MAX : n;
+}
+
+/* Which part item i of the job belongs to, n_items[p] > 0 of each; *i becomes its number there.
+ * Every stretch of the job has its share of every part, in order: a thread's piece of the job is
+ * then about what it packed of each matrix, and so near it in memory. */
+static inline int sl_linear_part_at(const int64_t *n_items, int n_parts, int64_t *i)
+{
+    int64_t n = 0;
+    for (int p = 0; p < n_parts; p++)
+        n += n_items[p];
+    for (int p = 0; p < n_parts - 1; p++) {
+        const int64_t before = SL_CEIL_DIV(*i * n_items[p], n);
+        if (SL_CEIL_DIV((*i + 1) * n_items[p], n) > before) {
+            *i = before;
+            return p;
+        }
+        *i -= before;
+        n -= n_items[p];
+    }
+    return n_parts - 1;
 }
 
 /* All weights as in the file. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Matrix products with packed weights (i8.h, bf16.h).
  *
- * A block of tokens is first brought to the form the weights want, once for all rows; then items of
- * row panels run on the pool, each a stream of its own through the weights.
+ * A block of tokens is first brought to the form the weights want, once for all rows of all
+ * matrices; then items of row panels run on the pool, each a stream of its own through the weights.
  *
  * Every item goes over all activations of the block, which must therefore lie in a core's L2 cache;
  * weights come from memory once a block, so that the more tokens it has the better. Where both
@@ -10,8 +10,12 @@
  * wait in between. That is for plain products: a gated activation has nowhere to keep the second
  * matrix' outputs and takes fewer tokens instead.
  *
- * The two matrices of a gated activation may be kept differently. A block then has half as many
- * tokens, so that both forms of it fit where the wider one would.
+ * Kernels of tiles leave the vector units idle. With many tokens each thread therefore puts an
+ * item's outputs where they belong, activated where they are a gate's, while it multiplies its next
+ * item; what is left when there is none is done by a short job at the end.
+ *
+ * Matrices of one job may be kept differently. A block then has half as many tokens, so that both
+ * forms of it fit where the wider one would.
  */
 #include "cpu/linear.h"
 
@@ -28,20 +32,26 @@ _Static_assert(ITEM_ROWS % SL_CPU_SUPER == 0, "and rows of the file");
 /* What the activations of a block may take of the L2 cache. */
 #define X_BYTES (1280 << 10)
 
+struct late; /* outputs of a thread's last item */
+
 struct job {
-    struct sl_linear l;
+    const struct sl_linear *l;
+    struct late *late;    /* [n_threads], or NULL: outputs are put at once */
     struct sl_i8_x *x_i8; /* the block as the kernels want it, or NULL */
     uint16_t *x_bf16;     /* likewise */
     bool tiles;           /* how x_i8 is placed */
     int t0, n_t;          /* tokens of the block */
     int64_t k0, n_k;      /* columns of the part */
-    int64_t n_panels;
-    int32_t panels_per_item;
+    int64_t n_panels[SL_MAX_LINEAR_PARTS], n_items[SL_MAX_LINEAR_PARTS];
+    int32_t panels_per_item[SL_MAX_LINEAR_PARTS];
 };
 
 static bool wants(const struct sl_linear *l, enum sl_cpu_layout layout)
 {
-    return l->w->layout == (int)layout || (l->up != NULL && l->up->layout == (int)layout);
+    bool any = l->up != NULL && l->up->layout == (int)layout;
+    for (int i = 0; i < l->n_parts; i++)
+        any = any || l->part[i].w->layout == (int)layout;
+    return any;
 }
 
 /* ---------------------------------------------------------------- activations */
@@ -49,8 +59,8 @@ static bool wants(const struct sl_linear *l, enum sl_cpu_layout layout)
 static void prepare_token(void *arg, uint32_t t, int thread_idx)
 {
     const struct job *j = arg;
-    const struct sl_cpu *cpu = j->l.cpu;
-    const float *x = j->l.x + (j->t0 + (int64_t)t) * j->l.ld_x + j->k0;
+    const struct sl_cpu *cpu = j->l->cpu;
+    const float *x = j->l->x + (j->t0 + (int64_t)t) * j->l->ld_x + j->k0;
     (void)thread_idx;
     if (j->x_i8 != NULL)
         cpu->i8.place(x, j->n_k, (int)t, j->n_t, j->tiles, j->x_i8);
@@ -58,28 +68,31 @@ static void prepare_token(void *arg, uint32_t t, int thread_idx)
         cpu->bf16.place(x, j->n_k, (int)t, j->n_t, j->x_bf16);
 }
 
+static bool matrix_wants_tiles(const struct job *j, const struct sl_weight *w)
+{
+    const struct sl_i8_kernels *k = &j->l->cpu->i8;
+    return k->tiles != NULL && w != NULL && w->layout == SL_LAYOUT_I8 && k->tiles(w->dtype, j->n_t);
+}
+
 static bool wants_tiles(const struct job *j)
 {
-    const struct sl_i8_kernels *k = &j->l.cpu->i8;
-    const struct sl_weight *w[2] = {j->l.w, j->l.up};
-    bool any = false;
-    for (int i = 0; i < 2 && k->tiles != NULL; i++)
-        any =
-            any || (w[i] != NULL && w[i]->layout == SL_LAYOUT_I8 && k->tiles(w[i]->dtype, j->n_t));
+    bool any = matrix_wants_tiles(j, j->l->up);
+    for (int i = 0; i < j->l->n_parts; i++)
+        any = any || matrix_wants_tiles(j, j->l->part[i].w);
     return any;
 }
 
 static void prepare(struct job *j)
 {
-    struct sl_cpu *cpu = j->l.cpu;
+    struct sl_cpu *cpu = j->l->cpu;
     const int64_t n_t = SL_ROUND_UP(j->n_t, 16);
     uint8_t *at = cpu->x_packed;
-    if (wants(&j->l, SL_LAYOUT_I8)) {
+    if (wants(j->l, SL_LAYOUT_I8)) {
         j->tiles = wants_tiles(j);
         j->x_i8 = (struct sl_i8_x *)(void *)at;
         at += (size_t)(SL_CEIL_DIV(j->n_k, SL_I8_GROUP) * n_t) * sizeof *j->x_i8;
     }
-    if (wants(&j->l, SL_LAYOUT_BF16)) {
+    if (wants(j->l, SL_LAYOUT_BF16)) {
         j->x_bf16 = (uint16_t *)(void *)at;
         at += (size_t)(SL_ROUND_UP(j->n_k, SL_BF16_K) * n_t) * sizeof *j->x_bf16;
     }
@@ -89,34 +102,46 @@ static void prepare(struct job *j)
 
 /* ---------------------------------------------------------------- products */
 
-static void dot_i8(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
-                   float *acc, int thread_idx)
+static struct sl_i8_scratch *scratch_of(const struct sl_cpu *cpu, int thread_idx)
 {
-    const struct sl_cpu *cpu = j->l.cpu;
-    struct sl_i8_scratch *s =
-        (void *)(cpu->i8_scratch + (size_t)thread_idx * cpu->i8_scratch_bytes);
+    return (void *)(cpu->i8_scratch + (size_t)thread_idx * cpu->i8_scratch_bytes);
+}
+
+static void dot_i8(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
+                   struct sl_aside *aside, float *acc, int thread_idx)
+{
+    const struct sl_cpu *cpu = j->l->cpu;
     struct sl_i8_part a = {.w = w,
                            .g0 = j->k0 / SL_I8_GROUP,
                            .n_groups = SL_CEIL_DIV(j->n_k, SL_I8_GROUP),
                            .x = j->x_i8,
                            .n_tok = j->n_t,
-                           .tiles = j->tiles};
-    cpu->i8.dot(&a, p, n_panels, acc, s);
+                           .tiles = j->tiles,
+                           .shape = cpu->i8.shape,
+                           .aside = aside};
+    cpu->i8.dot(&a, p, n_panels, acc, scratch_of(cpu, thread_idx));
 }
 
 static void dot_bf16(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
-                     float *acc)
+                     struct sl_aside *aside, float *acc)
 {
-    size_t panel_bytes = sl_bf16_panel_bytes(w->n_cols);
-    const uint8_t *panels = (const uint8_t *)w->data + (size_t)p * panel_bytes;
-    j->l.cpu->bf16.dot(panels + j->k0 / 2 * SL_BF16_PAIR, panel_bytes, n_panels, j->n_k, j->x_bf16,
-                       j->n_t, acc, j->k0 == 0);
+    const struct sl_bf16_kernels *k = &j->l->cpu->bf16;
+    struct sl_bf16_part a = {.panel_bytes = sl_bf16_panel_bytes(w->n_cols),
+                             .n_panels = n_panels,
+                             .k = j->n_k,
+                             .x = j->x_bf16,
+                             .n_tok = j->n_t,
+                             .first = j->k0 == 0,
+                             .shape = k->shape,
+                             .aside = aside};
+    a.panels = (const uint8_t *)w->data + (size_t)p * a.panel_bytes + j->k0 / 2 * SL_BF16_PAIR;
+    k->dot(&a, acc);
 }
 
 static void dot_rows(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
                      float *acc, struct sl_cpu_scratch *s)
 {
-    const struct sl_linear *l = &j->l;
+    const struct sl_linear *l = j->l;
     int64_t first = p * SL_I8_PANEL, end = SL_MIN(first + n_panels * SL_I8_PANEL, w->n_rows);
     for (int64_t r = first; r < end; r += SL_CPU_SUPER)
         for (int t = 0; t < j->n_t; t += SL_CPU_TOKENS)
@@ -127,103 +152,237 @@ static void dot_rows(const struct job *j, const struct sl_weight *w, int64_t p, 
 }
 
 /* acc [n_t, ITEM_ROWS] = the rows of n_panels panels from p on, times the block's tokens. */
-static void dot(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels, float *acc,
-                int thread_idx)
+static void dot(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
+                struct sl_aside *aside, float *acc, int thread_idx)
 {
     switch ((enum sl_cpu_layout)w->layout) {
     case SL_LAYOUT_I8:
-        dot_i8(j, w, p, n_panels, acc, thread_idx);
+        dot_i8(j, w, p, n_panels, aside, acc, thread_idx);
         break;
     case SL_LAYOUT_BF16:
-        dot_bf16(j, w, p, n_panels, acc);
+        dot_bf16(j, w, p, n_panels, aside, acc);
         break;
     case SL_LAYOUT_ROWS:
-        dot_rows(j, w, p, n_panels, acc, &j->l.cpu->scratch[thread_idx]);
+        dot_rows(j, w, p, n_panels, acc, &j->l->cpu->scratch[thread_idx]);
         break;
     }
+}
+
+/* ---------------------------------------------------------------- outputs */
+
+/* What an item computes: rows of a part for all tokens of the block. */
+struct outputs {
+    const struct sl_linear_part *to;
+    int64_t row;
+    int n_rows;
+    float *acc[2]; /* [n_t, ITEM_ROWS]; of the gate and the up */
+};
+
+struct late {
+    _Alignas(64) struct sl_aside aside;
+    const struct job *j;
+    struct outputs o;
+    int t;   /* tokens before are done */
+    int set; /* the room o.acc is in */
+};
+
+/* What waits of the outputs to acc. */
+static void fetch_waiting(const struct job *j, const struct outputs *o)
+{
+    for (int t = 0; t < j->n_t && j->k0 > 0; t++)
+        memcpy(o->acc[0] + t * ITEM_ROWS, o->to->out + (j->t0 + t) * o->to->ld_out + o->row,
+               (size_t)o->n_rows * sizeof *o->acc[0]);
+}
+
+static void put_outputs(const struct job *j, const struct outputs *o, int t, int n)
+{
+    const struct sl_linear *l = j->l;
+    const struct sl_cpu_kernels *k = &l->cpu->k;
+    const bool biased = o->to->bias != NULL && j->k0 + j->n_k == l->n_cols;
+    for (; n > 0; t++, n--) {
+        float *out = o->to->out + (j->t0 + t) * o->to->ld_out + o->row;
+        const float *acc = o->acc[0] + t * ITEM_ROWS;
+        if (l->up != NULL) {
+            k->act(l->act, acc, o->acc[1] + t * ITEM_ROWS, o->n_rows, out);
+            continue;
+        }
+        memcpy(out, acc, (size_t)o->n_rows * sizeof *out);
+        if (biased)
+            k->add(out, o->to->bias + o->row, o->n_rows);
+    }
+}
+
+/* The lines of rows to come are asked for, so that no store that waits for one holds up those of
+ * the products behind it. */
+static void late_run(struct sl_aside *a, int n)
+{
+    struct late *late = (struct late *)(void *)a;
+    const struct outputs *o = &late->o;
+    const int ahead = SL_MIN(2 * n, late->j->n_t - late->t - n);
+    for (int i = 0; i < ahead; i++) {
+        const float *out = o->to->out + (late->j->t0 + late->t + n + i) * o->to->ld_out + o->row;
+        for (int r = 0; r < o->n_rows; r += 16)
+            __builtin_prefetch(out + r, 1, 3);
+    }
+    put_outputs(late->j, o, late->t, n);
+    late->t += n;
+}
+
+static void late_end(struct late *late)
+{
+    if (late->j != NULL)
+        put_outputs(late->j, &late->o, late->t, late->j->n_t - late->t);
+    late->j = NULL;
+}
+
+static void late_item(void *arg, uint32_t item, int thread_idx)
+{
+    const struct job *j = arg;
+    (void)thread_idx;
+    late_end(&j->late[item]);
+}
+
+/* Of what is late, the share 1 / n to do beside a product. */
+static struct sl_aside *share_of(struct late *late, int n)
+{
+    if (late == NULL || late->j == NULL)
+        return NULL;
+    late->aside.n = SL_CEIL_DIV(late->j->n_t - late->t, n);
+    return &late->aside;
+}
+
+static void packed_rows(const struct job *j, const struct sl_linear_part *to, int64_t p,
+                        int n_panels, int thread_idx)
+{
+    const struct sl_linear *l = j->l;
+    struct sl_cpu_scratch *s = &l->cpu->scratch[thread_idx];
+    struct sl_i8_scratch *other = scratch_of(l->cpu, thread_idx);
+    struct late *late = j->late != NULL ? &j->late[thread_idx] : NULL;
+    const int set = late != NULL && late->j != NULL ? !late->set : 0;
+    struct outputs o = {.to = to, .row = p * SL_I8_PANEL};
+    o.n_rows = (int)SL_MIN(to->w->n_rows - o.row, n_panels * SL_I8_PANEL);
+    for (int i = 0; i < 2; i++)
+        o.acc[i] = set == 0 ? s->packed[i] : other->outputs[i];
+    fetch_waiting(j, &o);
+    dot(j, to->w, p, n_panels, share_of(late, l->up != NULL ? 2 : 1), o.acc[0], thread_idx);
+    if (l->up != NULL)
+        dot(j, l->up, p, n_panels, share_of(late, 1), o.acc[1], thread_idx);
+    if (late == NULL) {
+        put_outputs(j, &o, 0, j->n_t);
+        return;
+    }
+    late_end(late);
+    *late = (struct late){.aside.run = late_run, .j = j, .o = o, .set = set};
 }
 
 static void packed_item(void *arg, uint32_t item, int thread_idx)
 {
     const struct job *j = arg;
-    const struct sl_linear *l = &j->l;
-    const struct sl_cpu_kernels *k = &l->cpu->k;
-    struct sl_cpu_scratch *s = &l->cpu->scratch[thread_idx];
-    int64_t first = (int64_t)item * j->panels_per_item;
-    int64_t end = SL_MIN(first + j->panels_per_item, j->n_panels);
-    for (int64_t p = first; p < end; p += SL_I8_PANELS) {
-        int n_panels = (int)SL_MIN(end - p, SL_I8_PANELS);
-        int64_t row = p * SL_I8_PANEL;
-        int n_rows = (int)SL_MIN(l->w->n_rows - row, n_panels * SL_I8_PANEL);
-        for (int t = 0; t < j->n_t && j->k0 > 0; t++)
-            memcpy(s->packed[0] + t * ITEM_ROWS, l->out + (j->t0 + t) * l->ld_out + row,
-                   (size_t)n_rows * sizeof *l->out);
-        dot(j, l->w, p, n_panels, s->packed[0], thread_idx);
-        if (l->up != NULL)
-            dot(j, l->up, p, n_panels, s->packed[1], thread_idx);
-        for (int t = 0; t < j->n_t; t++) {
-            float *out = l->out + (j->t0 + t) * l->ld_out + row;
-            const float *acc = s->packed[0] + t * ITEM_ROWS;
-            if (l->up != NULL) {
-                k->act(l->act, acc, s->packed[1] + t * ITEM_ROWS, n_rows, out);
-                continue;
-            }
-            memcpy(out, acc, (size_t)n_rows * sizeof *out);
-            if (l->bias != NULL && j->k0 + j->n_k == l->w->n_cols)
-                k->add(out, l->bias + row, n_rows);
-        }
-    }
+    const struct sl_linear *l = j->l;
+    int64_t i = item;
+    const int part = sl_linear_part_at(j->n_items, l->n_parts, &i);
+    const struct sl_linear_part *to = &l->part[part];
+    if (to->w->layout == SL_LAYOUT_ROWS && j->k0 + j->n_k < l->n_cols && l->up == NULL)
+        return; /* takes all columns at once, with the last part */
+    int64_t first = i * j->panels_per_item[part];
+    int64_t end = SL_MIN(first + j->panels_per_item[part], j->n_panels[part]);
+    for (int64_t p = first; p < end; p += SL_I8_PANELS)
+        packed_rows(j, to, p, (int)SL_MIN(end - p, SL_I8_PANELS), thread_idx);
+}
+
+/* Blocks of about the same size, as one with few tokens costs nearly as much as a full one. */
+static int even_block(int32_t n, int most)
+{
+    return SL_MIN(SL_ROUND_UP(SL_CEIL_DIV(n, SL_CEIL_DIV(n, most)), 32), most);
+}
+
+/* Tokens of a block where the cache holds them all. */
+static int most_tokens(const struct sl_linear *l, bool i8, bool bf16)
+{
+    const struct sl_i8_shape *si = l->cpu->i8.shape;
+    const struct sl_bf16_shape *sb = l->cpu->bf16.shape;
+    int n_i8 = si != NULL ? si->tokens : SL_I8_BLOCK;
+    int n_bf16 = sb != NULL ? sb->tokens : SL_BF16_BLOCK;
+    if (i8 && bf16)
+        return SL_MIN(n_i8, n_bf16) / 2;
+    return i8 ? n_i8 : n_bf16;
 }
 
 /* Tokens of a block and columns of a part of it. */
-static void choose_part(struct job *j, int *n_t, int64_t *n_k)
+static void choose_part(const struct sl_linear *l, int *n_t, int64_t *n_k)
 {
-    const struct sl_linear *l = &j->l;
-    const int64_t n_cols = l->w->n_cols;
     const bool i8 = wants(l, SL_LAYOUT_I8), bf16 = wants(l, SL_LAYOUT_BF16);
     const int64_t col_bytes = i8 ? 1 : 2; /* about; with both a block is halved anyway */
-    const int most = i8 && bf16 ? SL_I8_TOKENS / 2 : SL_I8_TOKENS;
-    *n_t = SL_MIN(l->n, most);
-    *n_k = n_cols;
-    if (*n_t * n_cols * col_bytes <= X_BYTES)
+    const int most = most_tokens(l, i8, bf16);
+    *n_t = SL_MIN(l->n, even_block(l->n, most));
+    *n_k = l->n_cols;
+    if (*n_t * l->n_cols * col_bytes <= X_BYTES)
         return;
     if (l->up == NULL) { /* parts of about the same size */
-        int64_t n_parts = SL_CEIL_DIV(*n_t * n_cols * col_bytes, X_BYTES);
-        *n_k = SL_ROUND_UP(SL_CEIL_DIV(n_cols, n_parts), SL_I8_GROUP);
+        int64_t n_parts = SL_CEIL_DIV(*n_t * l->n_cols * col_bytes, X_BYTES);
+        *n_k = SL_ROUND_UP(SL_CEIL_DIV(l->n_cols, n_parts), SL_I8_GROUP);
     } else {
-        int64_t fit = X_BYTES / (n_cols * col_bytes) / 32 * 32;
-        *n_t = (int)SL_MIN(*n_t, SL_MAX(fit, 64));
+        int64_t fit = X_BYTES / (l->n_cols * col_bytes) / 32 * 32;
+        *n_t = SL_MIN(*n_t, even_block(l->n, (int)SL_MAX(fit, 64)));
     }
 }
 
 /* With few tokens what counts is that all threads read to the end; with many, that panels share the
  * activations, two at least, unless there are too few panels for the threads. */
-static int32_t panels_per_item(const struct sl_linear *l, int64_t n_panels)
+static int32_t panels_per_item(const struct sl_linear *l, const struct sl_weight *w)
 {
     if (l->n <= SL_I8_STREAM) {
-        size_t panel_bytes = l->w->n_bytes / (size_t)n_panels + 1;
+        size_t panel_bytes = w->n_bytes / (size_t)SL_CEIL_DIV(w->n_rows, SL_I8_PANEL) + 1;
         return (int32_t)SL_MIN(sl_linear_item_bytes(l) / panel_bytes + 1, 1u << 16);
     }
+    const int64_t n_panels = SL_CEIL_DIV(sl_linear_rows_of(l), SL_I8_PANEL);
     int32_t n = SL_I8_PANELS;
     while (n > 2 && n_panels < 2 * (int64_t)n * l->cpu->n_threads)
         n /= 2;
     return n;
 }
 
+/* Whether outputs are put late: where products by tiles have enough tokens to do it beside. */
+static bool puts_late(const struct job *j)
+{
+    const struct sl_cpu *cpu = j->l->cpu;
+    const struct sl_i8_shape *i8 = cpu->i8.shape;
+    const struct sl_bf16_shape *bf16 = cpu->bf16.shape;
+    return j->n_t > 2 * SL_I8_STREAM && (j->x_i8 == NULL || (i8 != NULL && i8->late)) &&
+           (j->x_bf16 == NULL || (bf16 != NULL && bf16->late));
+}
+
+static void run_part(struct job *j, int64_t n_items)
+{
+    const struct sl_linear *l = j->l;
+    const int64_t work = sl_linear_rows_of(l) * j->n_k * j->n_t;
+    struct late late[SL_MAX_THREADS];
+    prepare(j);
+    j->late = puts_late(j) ? late : NULL;
+    for (int i = 0; j->late != NULL && i < l->cpu->n_threads; i++)
+        late[i].j = NULL;
+    sl_cpu_run(l->cpu, packed_item, j, n_items, work);
+    if (j->late != NULL)
+        sl_cpu_run(l->cpu, late_item, j, l->cpu->n_threads, work);
+}
+
 void sl_linear_packed(const struct sl_linear *l)
 {
-    struct job j = {.l = *l, .n_panels = SL_CEIL_DIV(l->w->n_rows, SL_I8_PANEL)};
+    struct job j = {.l = l};
     int block;
-    int64_t part;
-    choose_part(&j, &block, &part);
-    j.panels_per_item = panels_per_item(l, j.n_panels);
+    int64_t part, n_items = 0;
+    choose_part(l, &block, &part);
+    for (int i = 0; i < l->n_parts; i++) {
+        j.n_panels[i] = SL_CEIL_DIV(l->part[i].w->n_rows, SL_I8_PANEL);
+        j.panels_per_item[i] = panels_per_item(l, l->part[i].w);
+        j.n_items[i] = SL_CEIL_DIV(j.n_panels[i], j.panels_per_item[i]);
+        n_items += j.n_items[i];
+    }
     for (j.t0 = 0; j.t0 < l->n; j.t0 += block) {
         j.n_t = SL_MIN(l->n - j.t0, block);
-        for (j.k0 = 0; j.k0 < l->w->n_cols; j.k0 += part) {
-            j.n_k = SL_MIN(l->w->n_cols - j.k0, part);
-            prepare(&j);
-            sl_cpu_run(l->cpu, packed_item, &j, SL_CEIL_DIV(j.n_panels, j.panels_per_item),
-                       l->w->n_rows * j.n_k * j.n_t);
+        for (j.k0 = 0; j.k0 < l->n_cols; j.k0 += part) {
+            j.n_k = SL_MIN(l->n_cols - j.k0, part);
+            run_part(&j, n_items);
         }
     }
 }

@@ -17,9 +17,9 @@
 #define X_IN_L2 (96 << 10) /* floats */
 
 struct job {
-    struct sl_linear l;
-    int32_t rows_per_item;
-    uint32_t n_row_items; /* items = row items x token blocks, tokens inner */
+    const struct sl_linear *l;
+    int32_t rows_per_item[SL_MAX_LINEAR_PARTS];
+    int64_t n_row_items[SL_MAX_LINEAR_PARTS]; /* items = row items x token blocks, tokens inner */
     uint32_t n_token_items;
 };
 
@@ -89,43 +89,50 @@ void sl_linear_rows_tile(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *
 static void linear_item(void *arg, uint32_t item, int thread_idx)
 {
     const struct job *j = arg;
-    const struct sl_linear *l = &j->l;
+    const struct sl_linear *l = j->l;
     const struct sl_cpu_kernels *k = &l->cpu->k;
     struct sl_cpu_scratch *s = &l->cpu->scratch[thread_idx];
-    int64_t first = (int64_t)(item / j->n_token_items) * j->rows_per_item;
-    int64_t end = SL_MIN(first + j->rows_per_item, l->w->n_rows);
+    int64_t row_item = item / j->n_token_items;
+    const int part = sl_linear_part_at(j->n_row_items, l->n_parts, &row_item);
+    const struct sl_linear_part *to = &l->part[part];
+    int64_t first = row_item * j->rows_per_item[part];
+    int64_t end = SL_MIN(first + j->rows_per_item[part], to->w->n_rows);
     int t0 = (int)(item % j->n_token_items) * SL_CPU_TOKENS;
     int n_t = SL_MIN(l->n - t0, SL_CPU_TOKENS);
     const float *x = l->x + t0 * l->ld_x;
     for (int64_t r = first; r < end; r += SL_CPU_SUPER) {
         int n_r = (int)SL_MIN(end - r, SL_CPU_SUPER);
-        float *out = l->out + t0 * l->ld_out + r;
+        float *out = to->out + t0 * to->ld_out + r;
         if (l->up == NULL) {
-            sl_linear_rows_tile(k, s, l->w, r, n_r, x, l->ld_x, n_t, out, l->ld_out);
-            for (int t = 0; t < n_t && l->bias != NULL; t++)
-                k->add(out + t * l->ld_out, l->bias + r, n_r);
+            sl_linear_rows_tile(k, s, to->w, r, n_r, x, l->ld_x, n_t, out, to->ld_out);
+            for (int t = 0; t < n_t && to->bias != NULL; t++)
+                k->add(out + t * to->ld_out, to->bias + r, n_r);
             continue;
         }
-        sl_linear_rows_tile(k, s, l->w, r, n_r, x, l->ld_x, n_t, s->gate, SL_CPU_SUPER);
+        sl_linear_rows_tile(k, s, to->w, r, n_r, x, l->ld_x, n_t, s->gate, SL_CPU_SUPER);
         sl_linear_rows_tile(k, s, l->up, r, n_r, x, l->ld_x, n_t, s->up, SL_CPU_SUPER);
         for (int t = 0; t < n_t; t++)
             k->act(l->act, s->gate + t * SL_CPU_SUPER, s->up + t * SL_CPU_SUPER, n_r,
-                   out + t * l->ld_out);
+                   out + t * to->ld_out);
     }
 }
 
-static int32_t gemv_item_rows(const struct sl_linear *l)
+static int32_t gemv_item_rows(const struct sl_linear *l, const struct sl_weight *w)
 {
-    size_t n = sl_linear_item_bytes(l) / l->w->row_bytes + 1;
+    size_t n = sl_linear_item_bytes(l) / w->row_bytes + 1;
     return (int32_t)SL_MIN(SL_ROUND_UP(n, SL_CPU_SUPER), 1u << 20);
 }
 
 void sl_linear_rows(const struct sl_linear *l)
 {
-    struct job j = {.l = *l};
-    j.rows_per_item = l->n <= SL_CPU_GEMV ? gemv_item_rows(l) : SL_CPU_SUPER;
-    j.n_token_items = (uint32_t)SL_CEIL_DIV(l->n, SL_CPU_TOKENS);
-    j.n_row_items = (uint32_t)SL_CEIL_DIV(l->w->n_rows, j.rows_per_item);
-    sl_cpu_run(l->cpu, linear_item, &j, (int64_t)j.n_row_items * j.n_token_items,
-               l->w->n_rows * l->w->n_cols * l->n);
+    struct job j = {.l = l, .n_token_items = (uint32_t)SL_CEIL_DIV(l->n, SL_CPU_TOKENS)};
+    int64_t n = 0;
+    for (int i = 0; i < l->n_parts; i++) {
+        const struct sl_weight *w = l->part[i].w;
+        j.rows_per_item[i] = l->n <= SL_CPU_GEMV ? gemv_item_rows(l, w) : SL_CPU_SUPER;
+        j.n_row_items[i] = SL_CEIL_DIV(w->n_rows, j.rows_per_item[i]);
+        n += j.n_row_items[i];
+    }
+    sl_cpu_run(l->cpu, linear_item, &j, n * j.n_token_items,
+               sl_linear_rows_of(l) * l->n_cols * l->n);
 }

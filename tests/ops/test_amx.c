@@ -106,6 +106,29 @@ static void outputs_free(float *p, int n_tok)
     sl_aligned_free(p, (size_t)(n_tok + SPARE) * LD_ACC * sizeof *p);
 }
 
+/* Work a kernel does aside: it may do all of it or less, never more, each row once. */
+struct counted {
+    struct sl_aside aside;
+    int done;
+};
+
+static void count_rows(struct sl_aside *a, int n)
+{
+    assert_true(n > 0);
+    ((struct counted *)(void *)a)->done += n;
+}
+
+static struct counted counted(int n)
+{
+    return (struct counted){.aside = {.run = count_rows, .n = n}};
+}
+
+static void check_counted(const char *what, const struct counted *c, int n)
+{
+    if (c->done != n || c->aside.n != 0)
+        fail_msg("%s: %d of %d rows done aside", what, c->done, n);
+}
+
 /* ---------------------------------------------------------------- whole numbers */
 
 static const enum sl_dtype formats[] = {SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K, SL_DTYPE_Q5_K,
@@ -176,19 +199,29 @@ static void problem_free(struct problem *p)
 
 /* Panels [first, first + n), the columns in one part or in parts of part groups. */
 static void i8_run(const struct sl_i8_kernels *k, bool tiles, const struct problem *p,
-                   int64_t first, int n, int64_t part, float *out)
+                   int64_t first, int n, int64_t part, const struct sl_i8_shape *shape, float *out)
 {
     struct sl_i8_scratch *s = sl_aligned_alloc(sizeof *s);
     size_t n_bytes = (size_t)(p->n_groups * SL_ROUND_UP(p->n_tok, 16)) * sizeof(struct sl_i8_x);
     struct sl_i8_x *block = sl_aligned_alloc(n_bytes);
     assert_true(s != NULL && block != NULL);
     for (int64_t g = 0; g < p->n_groups; g += part) {
-        struct sl_i8_part a = {&p->w, g, SL_MIN(p->n_groups - g, part), block, p->n_tok, tiles};
+        struct counted late = counted((int)g % 2 == 0 ? 77 : 0);
+        struct sl_i8_part a = {.w = &p->w,
+                               .g0 = g,
+                               .n_groups = SL_MIN(p->n_groups - g, part),
+                               .x = block,
+                               .n_tok = p->n_tok,
+                               .tiles = tiles,
+                               .shape = shape,
+                               .aside = tiles ? &late.aside : NULL};
         int64_t k0 = g * SL_I8_GROUP, n_k = SL_MIN(p->w.n_cols - k0, part * SL_I8_GROUP);
         memset(block, 0x55, n_bytes); /* what lies behind the tokens is not read as anything */
         for (int t = 0; t < p->n_tok; t++)
             k->place(p->x + t * p->w.n_cols + k0, n_k, t, p->n_tok, tiles, block);
         k->dot(&a, first, n, out, s);
+        if (tiles)
+            check_counted("whole numbers", &late, g % 2 == 0 ? 77 : 0);
     }
     sl_aligned_free(s, sizeof *s);
     sl_aligned_free(block, n_bytes);
@@ -201,6 +234,15 @@ static void place_simulated(const float *x, int64_t k, int t, int n_tok, bool ti
     assert_true(tiles);
     i8_place_tiles(x, k, t, block);
 }
+
+/* Every way to order the blocks. */
+static const struct sl_i8_shape i8_shapes[] = {
+    {.span = 64, .chunk = 4, .units = 2, .depth = 1},
+    {.span = 32, .chunk = 1, .units = 1, .depth = 0, .operands = true},
+    {.span = 96, .chunk = 2, .units = 2, .depth = 2, .operands = true, .weights = true},
+    {.span = 512, .chunk = 16, .units = 1, .depth = 2, .weights = true},
+    {.span = 128, .chunk = 16, .units = 2, .depth = 1, .operands = true},
+};
 
 static const struct sl_i8_kernels simulated = {.place = place_simulated, .dot = i8_dot_tiles};
 
@@ -215,9 +257,14 @@ static void check_i8(struct sl_rng *rng, enum sl_dtype t, int64_t first, int n_p
     sl_i8_kernels_c(&ref);
     struct problem p = problem_make(rng, t, (first + n_panels) * SL_I8_PANEL - 5, n_cols, n_tok);
     float *want = outputs(n_tok), *got = outputs(n_tok);
-    i8_run(&ref, false, &p, first, n_panels, p.n_groups, want);
+    i8_run(&ref, false, &p, first, n_panels, p.n_groups, NULL, want);
     for (int64_t part = p.n_groups; part > 0; part /= 2) {
-        i8_run(&simulated, true, &p, first, n_panels, part, got);
+        i8_run(&simulated, true, &p, first, n_panels, part, NULL, got);
+        check_sim(what);
+        compare(what, got, want, n_tok);
+    }
+    for (size_t i = 0; i < SL_COUNT(i8_shapes); i++) {
+        i8_run(&simulated, true, &p, first, n_panels, p.n_groups, &i8_shapes[i], got);
         check_sim(what);
         compare(what, got, want, n_tok);
     }
@@ -228,7 +275,7 @@ static void check_i8(struct sl_rng *rng, enum sl_dtype t, int64_t first, int n_p
         assert_string_equal(k.name, "i8-amx");
         for (int tiles = 0; tiles < 2; tiles++) {
             float *real = outputs(n_tok);
-            i8_run(&k, tiles != 0, &p, first, n_panels, (p.n_groups + 1) / 2, real);
+            i8_run(&k, tiles != 0, &p, first, n_panels, (p.n_groups + 1) / 2, NULL, real);
             compare(what, real, want, n_tok);
             outputs_free(real, n_tok);
         }
@@ -322,24 +369,40 @@ static uint16_t random_bf16(struct sl_rng *rng, int kind, int64_t i)
     return sl_f32_to_bf16((float)sl_rng_normal(rng));
 }
 
-typedef void (*bf16_dot_fn)(const uint8_t *panels, size_t panel_bytes, int n_panels, int64_t k,
-                            const uint16_t *x, int n_tok, float *acc, bool first);
+/* Every way to order the blocks. */
+static const struct sl_bf16_shape bf16_shapes[] = {
+    {.span = 512, .strips = 64},
+    {.span = 512, .strips = 64, .ahead = 3, .weights = true},
+    {.span = 64, .strips = 4, .ahead = 1},
+    {.span = 512, .strips = 6, .ahead = 2, .weights = true},
+    {.span = 96, .strips = 3, .wide = true, .ahead = 4, .weights = true},
+    {.span = 512, .strips = 1, .wide = true, .weights = true},
+};
 
-/* x [n_tok, k] in parts of so many columns. */
-static void bf16_run(bf16_dot_fn dot, const uint8_t *panels, size_t panel_bytes, int n_panels,
-                     const uint16_t *x, int64_t k, int64_t part, int n_tok, float *out)
+typedef void (*bf16_dot_fn)(const struct sl_bf16_part *a, float *acc);
+
+/* a: all columns of its panels; x [n_tok, k] in parts of so many columns. */
+static void bf16_run_parts(bf16_dot_fn dot, const struct sl_bf16_part *a, int64_t part, float *out)
 {
-    size_t n_bytes = (size_t)(part * SL_ROUND_UP(n_tok, 16)) * sizeof *x;
+    struct sl_bf16_part b = *a;
+    const int n_tok = a->n_tok;
+    size_t n_bytes = (size_t)(part * SL_ROUND_UP(n_tok, 16)) * sizeof *a->x;
     uint16_t *block = sl_aligned_alloc(n_bytes);
     assert_non_null(block);
-    for (int64_t k0 = 0; k0 < k; k0 += part) {
-        int64_t n_k = SL_MIN(k - k0, part);
+    b.x = block;
+    for (int64_t k0 = 0; k0 < a->k; k0 += part) {
+        b.k = SL_MIN(a->k - k0, part);
         memset(block, 0x7F, n_bytes);
         for (int t = 0; t < n_tok; t++)
-            for (int64_t i = 0; i < n_k; i += SL_BF16_K)
-                memcpy(bf16_row(block, n_k, t, n_tok, i / SL_BF16_K), x + t * k + k0 + i,
-                       SL_BF16_K * sizeof *x);
-        dot(panels + k0 / 2 * SL_BF16_PAIR, panel_bytes, n_panels, n_k, block, n_tok, out, k0 == 0);
+            for (int64_t i = 0; i < b.k; i += SL_BF16_K)
+                memcpy(bf16_row(block, b.k, t, n_tok, i / SL_BF16_K), a->x + t * a->k + k0 + i,
+                       SL_BF16_K * sizeof *block);
+        b.panels = a->panels + k0 / 2 * SL_BF16_PAIR;
+        b.first = k0 == 0;
+        struct counted late = counted(91);
+        b.aside = &late.aside;
+        dot(&b, out);
+        check_counted("bf16", &late, 91);
     }
     forget_rest(out, n_tok);
     sl_aligned_free(block, n_bytes);
@@ -390,17 +453,30 @@ static void check_bf16(struct sl_rng *rng, int n_panels, int64_t n_cols, int n_t
         for (int r = 0; r < n_panels * SL_BF16_PANEL; r++)
             want[t * LD_ACC + r] =
                 bf16_output(panels + (size_t)(r / 16) * panel_bytes, r % 16, x + t * k, k);
+    struct sl_bf16_part a = {.panels = panels,
+                             .panel_bytes = panel_bytes,
+                             .n_panels = n_panels,
+                             .k = k,
+                             .x = x,
+                             .n_tok = n_tok};
     for (int64_t part = k; part >= SL_BF16_K; part = part / 64 * SL_BF16_K) {
-        bf16_run(bf16_dot, panels, panel_bytes, n_panels, x, k, part, n_tok, got);
+        bf16_run_parts(bf16_dot, &a, part, got);
         check_sim(what);
         compare(what, got, want, n_tok);
     }
+    for (size_t i = 0; i < SL_COUNT(bf16_shapes); i++) {
+        a.shape = &bf16_shapes[i];
+        bf16_run_parts(bf16_dot, &a, k, got);
+        check_sim(what);
+        compare(what, got, want, n_tok);
+    }
+    a.shape = NULL;
     if (has_tiles()) {
         struct sl_bf16_kernels amx = {0};
         sl_bf16_kernels_avx512bf16(&amx);
         sl_bf16_kernels_amx(&amx);
         assert_string_equal(amx.name, "bf16-amx");
-        bf16_run(amx.dot, panels, panel_bytes, n_panels, x, k, k, n_tok, real);
+        bf16_run_parts(amx.dot, &a, k, real);
         compare(what, real, want, n_tok);
         check_place(&amx, rng, n_cols, n_tok);
     }

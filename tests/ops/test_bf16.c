@@ -245,7 +245,14 @@ static void check_dot(const struct sl_bf16_kernels *k, struct sl_rng *rng, int n
             }
             p.want[t * LD_ACC + r] = c;
         }
-    k->dot(p.panels, p.panel_bytes, n_panels, n_cols, p.x, n_tok, p.acc, true);
+    struct sl_bf16_part a = {.panels = p.panels,
+                             .panel_bytes = p.panel_bytes,
+                             .n_panels = n_panels,
+                             .k = n_cols,
+                             .x = p.x,
+                             .n_tok = n_tok,
+                             .first = true};
+    k->dot(&a, p.acc);
     for (int i = 0; i < n_tok * LD_ACC; i++) {
         uint32_t got = sl_f32_bits(p.acc[i]);
         bool skipped = i % LD_ACC >= n_panels * SL_BF16_PANEL;
@@ -286,10 +293,17 @@ static void test_alone(void **state)
     struct sl_bf16_kernels k = kernels();
     struct sl_rng rng = {5, 0};
     struct problem p = problem_make(&rng, SL_BF16_PANELS, 40, 1000, ORDINARY);
-    k.dot(p.panels, p.panel_bytes, p.n_panels, p.k, p.x, p.n_tok, p.acc, true);
-    for (int t = 0; t < p.n_tok; t++)
-        k.dot(p.panels, p.panel_bytes, p.n_panels, p.k, p.x + t * p.ld_x, 1, p.want + t * LD_ACC,
-              true);
+    struct sl_bf16_part a = {.panels = p.panels,
+                             .panel_bytes = p.panel_bytes,
+                             .n_panels = p.n_panels,
+                             .k = p.k,
+                             .x = p.x,
+                             .n_tok = p.n_tok,
+                             .first = true};
+    k.dot(&a, p.acc);
+    a.n_tok = 1;
+    for (int t = 0; t < p.n_tok; t++, a.x += p.ld_x)
+        k.dot(&a, p.want + t * LD_ACC);
     assert_memory_equal(p.acc, p.want, (size_t)p.n_tok * LD_ACC * sizeof *p.acc);
     problem_free(&p);
 }

@@ -464,6 +464,167 @@ static void test_pairs(void **state)
                     check_pair(pairs[p][0], pairs[p][1], isa, 1 + (int)i % 3, ns[i]);
 }
 
+/* ---------------------------------------------------------------- several matrices */
+
+struct parts {
+    int n;
+    enum sl_dtype dtype[SL_MAX_LINEAR_PARTS];
+    int64_t n_rows[SL_MAX_LINEAR_PARTS], n_cols;
+    int n_tok;
+};
+
+/* Several projections in one job are the products one by one, bit for bit, and write nothing else.
+ */
+static void check_parts(const struct parts *c, int isa, int threads, int64_t pad)
+{
+    struct sl_rng rng = {123, (uint64_t)c->n_tok};
+    struct sl_backend *be = backend(isa, threads);
+    const int64_t ld_x = c->n_cols + pad;
+    float *x = floats(&rng, (size_t)(c->n_tok * ld_x), 1.0);
+    struct matrix m[SL_MAX_LINEAR_PARTS];
+    struct sl_weight w[SL_MAX_LINEAR_PARTS];
+    struct red_buf one[SL_MAX_LINEAR_PARTS], out[SL_MAX_LINEAR_PARTS];
+    float *bias[SL_MAX_LINEAR_PARTS];
+    struct sl_op_linear_multi a = {.x = x, .ld_x = ld_x, .n = c->n_tok, .n_parts = c->n};
+    for (int i = 0; i < c->n; i++) {
+        m[i] = matrix_make(&rng, c->dtype[i], c->n_rows[i], c->n_cols);
+        w[i] = weight_of(be, &m[i]);
+        bias[i] = floats(&rng, (size_t)c->n_rows[i], 1.0);
+        one[i] = red_alloc((size_t)(c->n_tok * c->n_rows[i]));
+        out[i] = red_alloc((size_t)(c->n_tok * c->n_rows[i]));
+        struct sl_op_linear l = {.x = x,
+                                 .ld_x = ld_x,
+                                 .w = &w[i],
+                                 .bias = (i + c->n_tok) % 2 == 0 ? bias[i] : NULL,
+                                 .n = c->n_tok,
+                                 .out = one[i].p,
+                                 .ld_out = c->n_rows[i]};
+        be->vt->linear(be, &l);
+        a.part[i] = (struct sl_linear_part){&w[i], l.bias, out[i].p, c->n_rows[i]};
+    }
+    be->vt->linear_multi(be, &a);
+    for (int i = 0; i < c->n; i++) {
+        snprintf(what, sizeof what, "part %d of %d: %s %lldx%lld %s T=%d threads=%d", i, c->n,
+                 sl_dtype_info(c->dtype[i])->name, (long long)c->n_rows[i], (long long)c->n_cols,
+                 isa_names[isa], c->n_tok, threads);
+        red_check(&out[i], true, what);
+        same_bits(out[i].p, one[i].p, out[i].n, what);
+        red_free(&out[i]);
+        red_free(&one[i]);
+        be->vt->weight_destroy(be, &w[i]);
+        matrix_free(&m[i]);
+        sl_free(bias[i]);
+    }
+    sl_free(x);
+}
+
+static void test_parts(void **state)
+{
+    (void)state;
+    static const enum sl_dtype all[] = {SL_DTYPE_F32,  SL_DTYPE_F16,  SL_DTYPE_BF16, SL_DTYPE_Q8_0,
+                                        SL_DTYPE_Q4_0, SL_DTYPE_Q4_K, SL_DTYPE_Q5_K, SL_DTYPE_Q6_K};
+    static const int ns[] = {1, 3, 5, 24, 33, 259};
+    static const struct parts mixed[] = {
+        {3, {SL_DTYPE_Q4_K, SL_DTYPE_Q4_K, SL_DTYPE_Q6_K}, {130, 33, 17}, 512, 0},
+        {3, {SL_DTYPE_Q8_0, SL_DTYPE_BF16, SL_DTYPE_F16}, {65, 7, 80}, 288, 0},
+        {2, {SL_DTYPE_F32, SL_DTYPE_BF16}, {1, 513}, 96, 0},
+        {4, {SL_DTYPE_Q4_0, SL_DTYPE_F32, SL_DTYPE_Q8_0, SL_DTYPE_Q5_K}, {16, 16, 16, 300}, 768, 0},
+        {1, {SL_DTYPE_Q6_K}, {50}, 256, 0},
+    };
+    for (int isa = 0; isa < N_ISAS; isa++)
+        for (size_t i = 0; i < SL_COUNT(ns); i++) {
+            if (!isa_available(isa) || (isa == 0 && ns[i] > 100))
+                continue;
+            const int threads = 1 + (int)i % 3;
+            for (size_t f = 0; f < SL_COUNT(all); f++) {
+                struct parts c = {3, {all[f], all[f], all[f]}, {96, 24, 23}, 512, ns[i]};
+                check_parts(&c, isa, threads, (int64_t)f % 2);
+            }
+            for (size_t p = 0; p < SL_COUNT(mixed); p++) {
+                struct parts c = mixed[p];
+                c.n_tok = ns[i];
+                check_parts(&c, isa, threads, 0);
+            }
+        }
+}
+
+/* So many columns that the activations are worked on in parts: what waits in between is kept apart
+ * from what is whole at once. */
+static void test_parts_wide(void **state)
+{
+    (void)state;
+    const struct parts c = {
+        3, {SL_DTYPE_Q8_0, SL_DTYPE_BF16, SL_DTYPE_F16}, {35, 18, 9}, 16384, 140};
+    for (int isa = 1; isa < N_ISAS; isa++)
+        if (isa_available(isa))
+            check_parts(&c, isa, 2, 0);
+}
+
+/* Outputs that are put while the thread's next item is multiplied, as where there are tiles, are
+ * those that are put at once. */
+static void check_late(enum sl_dtype tg, enum sl_dtype tu, int isa, int threads, int n)
+{
+    enum { ROWS = 419, COLS = 512 };
+    static const struct sl_i8_shape i8 = {.tokens = 96, .late = true};
+    static const struct sl_bf16_shape bf16 = {.tokens = 512, .late = true};
+    struct sl_rng rng = {7, (uint64_t)n};
+    struct matrix g = matrix_make(&rng, tg, ROWS, COLS), u = matrix_make(&rng, tu, ROWS, COLS);
+    float *x = floats(&rng, (size_t)(n * COLS), 1.0), *bias = floats(&rng, ROWS, 1.0);
+    struct sl_backend *be = backend(isa, threads);
+    struct sl_cpu *cpu = sl_cpu(be);
+    const struct sl_i8_shape *own_i8 = cpu->i8.shape;
+    const struct sl_bf16_shape *own_bf16 = cpu->bf16.shape;
+    struct sl_weight w[2] = {weight_of(be, &g), weight_of(be, &u)};
+    struct red_buf out[2][3];
+    for (int late = 0; late < 2; late++) {
+        cpu->i8.shape = late != 0 ? &i8 : NULL;
+        cpu->bf16.shape = late != 0 ? &bf16 : NULL;
+        for (int i = 0; i < 3; i++)
+            out[late][i] = red_alloc((size_t)(n * ROWS));
+        struct sl_op_linear_gated_act a = {.x = x,
+                                           .ld_x = COLS,
+                                           .gate = &w[0],
+                                           .up = &w[1],
+                                           .act = SL_ACT_SILU,
+                                           .n = n,
+                                           .out = out[late][0].p};
+        be->vt->linear_gated_act(be, &a);
+        struct sl_op_linear_multi b = {.x = x, .ld_x = COLS, .n = n, .n_parts = 2};
+        for (int i = 0; i < 2; i++)
+            b.part[i] =
+                (struct sl_linear_part){&w[i], i == 0 ? bias : NULL, out[late][1 + i].p, ROWS};
+        be->vt->linear_multi(be, &b);
+    }
+    cpu->i8.shape = own_i8;
+    cpu->bf16.shape = own_bf16;
+    for (int i = 0; i < 3; i++) {
+        snprintf(what, sizeof what, "late %s %s %s T=%d output %d", sl_dtype_info(tg)->name,
+                 sl_dtype_info(tu)->name, isa_names[isa], n, i);
+        red_check(&out[1][i], true, what);
+        same_bits(out[1][i].p, out[0][i].p, out[0][i].n, what);
+        red_free(&out[0][i]);
+        red_free(&out[1][i]);
+    }
+    for (int i = 0; i < 2; i++)
+        be->vt->weight_destroy(be, &w[i]);
+    matrix_free(&g);
+    matrix_free(&u);
+    sl_free(x);
+    sl_free(bias);
+}
+
+static void test_late(void **state)
+{
+    (void)state;
+    for (int isa = ISA_VNNI; isa < N_ISAS; isa++)
+        for (int n = 65; isa_available(isa) && n < 600; n += 131) {
+            check_late(SL_DTYPE_Q8_0, SL_DTYPE_Q8_0, isa, 1 + n % 3, n);
+            check_late(SL_DTYPE_Q4_K, SL_DTYPE_BF16, isa, 1 + n % 2, n);
+            check_late(SL_DTYPE_BF16, SL_DTYPE_BF16, isa, 1 + n % 4, n);
+            check_late(SL_DTYPE_Q6_K, SL_DTYPE_F16, isa, 1, n);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -474,6 +635,9 @@ int main(void)
         cmocka_unit_test(test_nan_stays_in_its_row),
         cmocka_unit_test(test_accuracy),
         cmocka_unit_test(test_pairs),
+        cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_parts_wide),
+        cmocka_unit_test(test_late),
     };
     say_what_is_skipped();
     return cmocka_run_group_tests(tests, NULL, destroy_backends);
