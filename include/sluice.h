@@ -16,6 +16,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #define SLUICE_VERSION "0.1.0"
 
 #define SL_MUST_CHECK __attribute__((warn_unused_result))
@@ -98,12 +102,14 @@ typedef void (*sl_progress_fn)(void *arg, const char *what, uint64_t done, uint6
 
 struct sl_engine_config {           /* zero-initialise; 0/NULL = default */
     const char *model;              /* folder or .gguf; NULL = bundled model */
-    const char *device;             /* "cpu" */
+    const char *device;             /* "cpu", "cuda" (the first Hopper GPU) or "cuda:N" */
     const char *chat_template;      /* file path or template text; overrides the model's */
     const char *kv_cache_dtype;     /* "auto" (bf16), "f32", "f16", "bf16", "q8_0" */
     const char *cpu_isa;            /* "auto", or the highest instruction set to use: "avx2" */
     const char *numa;               /* "auto": threads stay on the node of their weights; "off" */
-    uint64_t kv_cache_bytes;        /* page pool; default: enough for max_num_seqs or 1/4 of RAM */
+    uint64_t kv_cache_bytes;        /* page pool; default: enough for max_num_seqs, at most 1/4 of
+                                       RAM or what the GPU has left */
+    float gpu_memory_utilization;   /* share of a GPU's memory to use; default 0.9 */
     int32_t n_threads;              /* compute threads; default: cores of this process */
     int32_t max_model_len;          /* tokens; default: the model's context */
     int32_t max_num_seqs;           /* sequences in one step */
@@ -282,5 +288,9 @@ SL_MUST_CHECK int sl_inspect(const struct sl_engine_config *cfg, bool as_json, b
 const char *sl_code_name(int code); /* "EINVAL" */
 int sl_code_http(int code);         /* 400 */
 const char *sl_code_text(int code);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

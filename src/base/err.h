@@ -10,6 +10,10 @@
 
 #include "sluice.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 /* Fills *err (when not NULL) and returns code, so that a caller writes `return sl_fail(...)`. */
 #define sl_fail(err, code, ...) sl_fail_at((err), (code), __FILE__, __LINE__, __VA_ARGS__)
 
@@ -35,5 +39,9 @@ int sl_error_prefix(struct sl_error *err, int code, const char *fmt, ...)
 
 void sl_assert_failed(const char *cond, const char *file, int line, const char *func)
     __attribute__((noreturn));
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

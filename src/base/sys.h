@@ -15,6 +15,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 struct sl_sys {
     void *(*alloc)(size_t n_bytes);
     void *(*realloc)(void *p, size_t n_bytes);
@@ -87,5 +91,9 @@ int sl_cpu_count(void);      /* cores this process may run on, >= 1 */
 uint64_t sl_ram_bytes(void); /* of the machine, or of the container if less; 0 = unknown */
 
 SL_MUST_CHECK int sl_random(void *buf, size_t n, struct sl_error *err);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -196,7 +196,13 @@ enum sl_op {
     SL_OP_COUNT
 };
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 const char *sl_op_name(enum sl_op op);
+#ifdef __cplusplus
+}
+#endif
 
 struct sl_backend;
 

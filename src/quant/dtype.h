@@ -10,6 +10,10 @@
 
 #include "base/err.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum sl_dtype {
 #define SL_DTYPE(id, name, elems, bytes, gguf, st) SL_DTYPE_##id,
 #include "quant/dtypes.def"
@@ -36,5 +40,9 @@ int sl_dtype_from_st(const char *name, size_t n);
 int sl_dtype_from_name(const char *name);
 /* Bytes of n_elems in format t; false when not a whole number of blocks or on overflow. */
 bool sl_dtype_bytes(enum sl_dtype t, uint64_t n_elems, uint64_t *out);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT
+ * device.h - what a backend that runs behind its host offers besides the operations: the end of
+ * loading, memory figures, and steps that are enqueued now and waited for later.
+ *
+ * Engine thread only. A step may be enqueued while the one before it runs, not more: the results of
+ * step N are read before step N + 2 is enqueued. Nothing here allocates after steps_init, except
+ * the runtime's own memory for a recorded step, once per size. This header compiles as C11 and
+ * C++17.
+ */
+#ifndef SL_OPS_DEVICE_H
+#define SL_OPS_DEVICE_H
+
+#include "ops/ops.h"
+#include "ops/sample.h"
+
+struct sl_device_memory {
+    uint64_t total_bytes, free_bytes; /* of the device, whoever uses it */
+    uint64_t own_bytes;               /* taken through this backend now */
+};
+
+struct sl_step_limits {
+    int32_t max_tokens, max_spans, max_logits;
+    int32_t max_table; /* page ids of all spans of a step */
+    int32_t block_size;
+    /* A page of the pool that no sequence ever has. Decode steps are padded to a ladder of sizes,
+     * and padding reads and writes there. 0: none, then no step is padded or recorded. */
+    int32_t scratch_page;
+    int32_t max_context;                   /* positions of a sequence */
+    int32_t n_heads, n_kv_heads, head_dim; /* of every layer that attends */
+    uint32_t param_bytes;  /* of a wanted row, what the sampler is told; 0: nothing */
+    uint32_t result_bytes; /* of a wanted row, what it says besides the id; 0: nothing */
+    uint64_t extra_bytes;  /* most of what else may travel with a step */
+};
+
+/* With host pointers what a step is to do; with device pointers what forward gets. */
+struct sl_step {
+    struct sl_batch batch;
+    const void *params;     /* [n_logits, param_bytes]; padding rows are copies of params_pad */
+    const void *params_pad; /* host only; [param_bytes] */
+    /* Bytes that come to lie at vt->extra: masks, lists that params point into. Lost with the next
+     * step that has any. */
+    const void *extra;
+    uint64_t extra_bytes;
+    /* Steps of different variants may launch different operations; within a variant only the
+     * numbers of tokens, spans and logits matter. */
+    uint32_t variant;
+    bool want_results; /* host only: somebody will read results */
+    int32_t *ids;  /* [n_logits] forward only: what was chosen. The next step's tokens[i] < 0 mean
+                      ids[-1 - tokens[i]]. */
+    void *results; /* [n_logits, result_bytes] forward only */
+};
+
+/* Enqueues the operations of a step. May be called twice for one step: to run and to record. */
+typedef void (*sl_forward_fn)(void *arg, const struct sl_step *step);
+
+struct sl_device_vt {
+    /* Can attention run with these heads, over pages of this format? */
+    bool (*supports)(struct sl_backend *be, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
+                     enum sl_dtype kv_dtype);
+    /* Bytes of sl_op_sample.scratch for calls of up to max_n rows. */
+    size_t (*sample_scratch)(struct sl_backend *be, int32_t max_n, int32_t n_vocab);
+    /* Enqueues the choice of tokens; like an operation it neither waits nor fails. */
+    void (*sample)(struct sl_backend *be, const struct sl_op_sample *args);
+    /* Everything uploaded and packed has arrived; frees what only loading needs. */
+    int (*load_end)(struct sl_backend *be, struct sl_error *err);
+    /* Copies device memory to the host when everything before is done. Not for the step loop. */
+    int (*download)(struct sl_backend *be, void *dst, const void *src, size_t n_bytes,
+                    struct sl_error *err);
+    int (*memory)(struct sl_backend *be, struct sl_device_memory *out, struct sl_error *err);
+    /* Bytes of device memory steps_init would take. */
+    uint64_t (*steps_bytes)(struct sl_backend *be, const struct sl_step_limits *lim);
+    /* Once, before the first step. */
+    int (*steps_init)(struct sl_backend *be, const struct sl_step_limits *lim,
+                      struct sl_error *err);
+    /* Where a step's extra bytes lie on the device, always. NULL: the limits have none. */
+    void *(*extra)(struct sl_backend *be);
+    /* Copies the step's arrays, which may be reused when it returns, and enqueues the step: by
+     * forward, or by replaying what forward enqueued for an earlier step of this arg and size. */
+    int (*step)(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward, void *arg,
+                uint64_t *ticket, struct sl_error *err);
+    /* Sleeps until that step is done; ids [n_logits] and results [n_logits, result_bytes] stay
+     * until the step after the next is enqueued. Either may be NULL; a step without wanted rows
+     * need not be waited for. */
+    int (*wait)(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,
+                struct sl_error *err);
+    /* Drops what was recorded for arg, whose memory goes away. Waits for the device. */
+    void (*forget)(struct sl_backend *be, const void *arg);
+};
+
+#endif
