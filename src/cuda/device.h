@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT
+ * device.h - the inside of the CUDA backend, shared by its files: one GPU, one stream, its
+ * workspaces and its first error.
+ *
+ * Engine thread only. Operations enqueue on the stream and never fail, wait or allocate; what goes
+ * wrong is recorded once by sl_cuda_check and reported at the end of the step.
+ */
+#ifndef SL_CUDA_DEVICE_H
+#define SL_CUDA_DEVICE_H
+
+#ifdef __cplusplus
+#include <pthread.h>
+#include <sys/types.h>
+extern "C" {
+#endif
+#include "base/check.h"
+#include "base/err.h"
+#include "base/sys.h"
+#include "ops/ops.h"
+#ifdef __cplusplus
+}
+#endif
+
+#include <cuda_runtime.h>
+
+/* What the step loop must not do, and how often steps went which way. Tests demand that the first
+ * four stay as they were after start. */
+struct sl_cuda_counts {
+    uint64_t device_allocs;   /* device memory taken */
+    uint64_t host_allocs;     /* pinned memory taken */
+    uint64_t syncs;           /* waits for the whole stream */
+    uint64_t late_waits;      /* a step, or an upload beside steps, waited for pinned memory */
+    uint64_t eager, replayed; /* steps */
+    uint64_t recorded, record_failures; /* recordings, made beside an eager step */
+    uint64_t unrecorded;                /* eager for want of room for a recording */
+};
+
+struct sl_cuda_stager; /* load.cu */
+struct sl_cuda_steps;  /* step.cu */
+
+struct sl_cuda {
+    struct sl_backend base;
+    int device; /* ordinal */
+    int n_sms;
+    size_t smem_max; /* bytes a block may have */
+    cudaStream_t stream;
+    cudaError_t error;      /* first failure, cudaSuccess: none */
+    const char *error_what; /* a constant string */
+    uint8_t *workspace;     /* partial results of attention; device memory, counters zeroed */
+    size_t workspace_bytes;
+    const int32_t *ids_prev; /* device: ids the step before chose */
+
+    int32_t *ids;     /* device: where the sampler writes, [max_logits]; ids_prev is the same
+                         array, read before it is written in a step */
+    char name[64];    /* of the device */
+    size_t own_bytes; /* device memory taken through sl_cuda_alloc now */
+    struct sl_cuda_counts counts;
+    struct sl_cuda_stager *stager; /* from the first upload on */
+    struct sl_cuda_steps *steps;
+    void *pack_buffer; /* while loading */
+    size_t pack_bytes;
+    int n_copy_threads;
+};
+
+static inline struct sl_cuda *sl_cuda(struct sl_backend *be)
+{
+    return (struct sl_cuda *)be;
+}
+
+/* Records the first error. what: a constant string. */
+static inline void sl_cuda_check(struct sl_cuda *cu, cudaError_t e, const char *what)
+{
+    if (e == cudaSuccess || cu->error != cudaSuccess)
+        return;
+    cu->error = e;
+    cu->error_what = what;
+}
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+#define SL_OP(name) void sl_cuda_##name(struct sl_backend *be, const struct sl_op_##name *a);
+#include "ops/ops.def"
+#undef SL_OP
+
+/* backend.cu. Makes the device current for this thread: what starts a backend need not be what runs
+ * it. Every function that may be the first a thread calls does this; operations come after one. */
+void sl_cuda_use(struct sl_cuda *cu);
+/* Device memory, aligned to 256 bytes, not zeroed; NULL when exhausted, which records
+ * no error. At start and while loading only: every call is counted. */
+void *sl_cuda_alloc(struct sl_cuda *cu, size_t n_bytes);
+void sl_cuda_free(struct sl_cuda *cu, void *p, size_t n_bytes);
+/* SL_ENOMEM that says how much was wanted for what, how much is free, and on which device. */
+int sl_cuda_no_memory(struct sl_cuda *cu, size_t wanted, const char *what, struct sl_error *err);
+/* 0, or SL_EDEVICE with the recorded call and what the runtime says about it, from then on always:
+ * the device is lost. Only for want of memory it is SL_ENOMEM, once. */
+int sl_cuda_report(struct sl_cuda *cu, struct sl_error *err);
+
+/* load.cu. Copies host memory, mapped files included, to the device as if enqueued on cu->stream:
+ * after everything enqueued there before, before everything enqueued there later. src may be reused
+ * when it returns; errors are recorded. */
+void sl_cuda_stage(struct sl_cuda *cu, void *dst_device, const void *src_host, size_t n);
+/* A device buffer of at least n bytes that holds rows of a file until a kernel on cu->stream has
+ * packed them; the same one every time. NULL when exhausted. Gone after load_end. */
+void *sl_cuda_pack_buffer(struct sl_cuda *cu, size_t n_bytes);
+#ifdef __cplusplus
+}
+#endif
+
+#endif

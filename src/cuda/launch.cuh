@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ * launch.cuh - how every kernel is launched: on the backend's stream, allowed to start while the
+ * kernel before it still runs. Every kernel therefore calls sl_grid_wait (ptx.cuh).
+ */
+#ifndef SL_CUDA_LAUNCH_CUH
+#define SL_CUDA_LAUNCH_CUH
+
+#include "cuda/device.h"
+
+#include <cuda_runtime.h>
+
+#define SL_SMEM_DEFAULT 49152 /* bytes of shared memory a kernel may have without asking */
+
+/* What a kernel on a device has asked for already. Engine thread only, hence no lock. */
+struct sl_launch_ask {
+    const void *kernel;
+    int device;
+    size_t smem;
+};
+
+#define SL_LAUNCH_ASKS 512 /* a power of two */
+
+/* Lets the kernel use smem bytes of shared memory, a driver call only the first time. */
+static inline cudaError_t sl_launch_ask_smem(const struct sl_cuda *cu, const void *kernel,
+                                             size_t smem)
+{
+    static struct sl_launch_ask asks[SL_LAUNCH_ASKS];
+    size_t at = (reinterpret_cast<uintptr_t>(kernel) >> 4) % SL_LAUNCH_ASKS;
+    for (int probe = 0; probe < 8; probe++, at = (at + 1) % SL_LAUNCH_ASKS) {
+        struct sl_launch_ask *ask = &asks[at];
+        bool mine = ask->kernel == kernel && ask->device == cu->device;
+        if (mine && ask->smem >= smem)
+            return cudaSuccess;
+        if (!mine && ask->kernel)
+            continue;
+        cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             static_cast<int>(smem));
+        if (e == cudaSuccess)
+            *ask = {kernel, cu->device, smem};
+        return e;
+    }
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(smem));
+}
+
+/* Enqueues kernel(args...); a failure is recorded in cu. A grid without blocks is nothing. */
+template <typename... Params, typename... Args>
+static inline void sl_launch(struct sl_cuda *cu, void (*kernel)(Params...), dim3 grid, dim3 block,
+                             size_t smem, const Args &...args)
+{
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0)
+        return;
+    if (smem > SL_SMEM_DEFAULT) {
+        cudaError_t e = sl_launch_ask_smem(cu, reinterpret_cast<const void *>(kernel), smem);
+        sl_cuda_check(cu, e, "shared memory of a kernel");
+        if (e != cudaSuccess)
+            return;
+    }
+    cudaLaunchAttribute attr = {};
+    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attr.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t cfg = {};
+    cfg.gridDim = grid;
+    cfg.blockDim = block;
+    cfg.dynamicSmemBytes = smem;
+    cfg.stream = cu->stream;
+    cfg.attrs = &attr;
+    cfg.numAttrs = 1;
+    sl_cuda_check(cu, cudaLaunchKernelEx(&cfg, kernel, static_cast<Params>(args)...),
+                  "kernel launch");
+}
+
+#endif

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT
+ * ptx.cuh - the instructions that CUDA C++ has no name for, one function each.
+ *
+ * The only file with inline PTX. Under the simulator (tests/cuda/sim), whose cuda_runtime.h defines
+ * SL_CUDA_SIM, functions of the same names come from sim_ptx.h, so that kernels are one source.
+ * Asm that reads or writes memory is volatile and clobbers memory: it must not move across
+ * sl_grid_wait or a barrier.
+ */
+#ifndef SL_CUDA_PTX_CUH
+#define SL_CUDA_PTX_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <stdint.h>
+
+#ifdef SL_CUDA_SIM
+#include "sim_ptx.h"
+#else
+
+/* The block's dynamic shared memory as `type *name`, aligned to 1024 bytes. */
+#define SL_SMEM(type, name)                                   \
+    extern __shared__ __align__(1024) uint8_t sl_smem_base[]; \
+    type *name = reinterpret_cast<type *>(sl_smem_base)
+
+/* Waits until the kernels before this one in the stream have ended and their writes are visible.
+ * Every thread calls it before it reads what another kernel wrote. */
+static __device__ __forceinline__ void sl_grid_wait()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* The next kernel may start once all blocks have called this or ended; it still waits in its
+ * sl_grid_wait until this one has ended. */
+static __device__ __forceinline__ void sl_grid_launch_dependents()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+static __device__ __forceinline__ uint32_t sl_smem_addr(const void *p)
+{
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/* Copies 16 bytes, both sides 16-byte aligned, or writes 16 zero bytes and reads nothing. */
+static __device__ __forceinline__ void sl_cp_async16(void *smem, const void *gmem, bool pred)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(sl_smem_addr(smem)),
+                 "l"(__cvta_generic_to_global(gmem)), "r"(pred ? 16 : 0)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void sl_cp_async_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+/* Waits until at most N of this thread's committed groups are still under way. */
+template <int N> static __device__ __forceinline__ void sl_cp_async_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+/* Copies n_bytes (a multiple of 16, both sides 16-byte aligned) and then takes n_bytes off what
+ * the barrier's phase expects. One thread issues it. */
+static __device__ __forceinline__ void sl_bulk_load(void *smem, const void *gmem, uint32_t n_bytes,
+                                                    uint64_t *mbar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(sl_smem_addr(smem)),
+                 "l"(__cvta_generic_to_global(gmem)), "r"(n_bytes), "r"(sl_smem_addr(mbar))
+                 : "memory");
+}
+
+/* One thread initialises; then sl_mbar_fence_init by it and a __syncthreads by all before use. */
+static __device__ __forceinline__ void sl_mbar_init(uint64_t *bar, uint32_t count)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(sl_smem_addr(bar)), "r"(count)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void sl_mbar_fence_init()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+/* Expects bytes more in this phase, and arrives. */
+static __device__ __forceinline__ void sl_mbar_expect_tx(uint64_t *bar, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(sl_smem_addr(bar)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void sl_mbar_arrive(uint64_t *bar)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sl_smem_addr(bar)) : "memory");
+}
+
+/* Waits for the end of the phase with this parity; the first phase has parity 0, and a fresh
+ * barrier counts as having ended a phase of parity 1. */
+static __device__ __forceinline__ void sl_mbar_wait(uint64_t *bar, uint32_t parity)
+{
+    uint32_t done;
+    do {
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(done)
+                     : "r"(sl_smem_addr(bar)), "r"(parity)
+                     : "memory");
+    } while (!done);
+}
+
+/* Orders this thread's ordinary accesses of shared memory before later ones of the copy engine. */
+static __device__ __forceinline__ void sl_fence_proxy_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Four 8x8 matrices of 16-bit values: lanes 8i..8i+7 give the rows of matrix i, 16-byte aligned;
+ * lane l receives of each matrix the pair (row l / 4, columns 2 (l % 4) and 2 (l % 4) + 1), with
+ * _trans that of the transposed matrix. */
+static __device__ __forceinline__ void sl_ldmatrix_x4(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(sl_smem_addr(row))
+                 : "memory");
+}
+
+static __device__ __forceinline__ void sl_ldmatrix_x4_trans(uint32_t r[4], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(sl_smem_addr(row))
+                 : "memory");
+}
+
+/* Two matrices: rows from lanes 0..15. */
+static __device__ __forceinline__ void sl_ldmatrix_x2(uint32_t r[2], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(sl_smem_addr(row))
+                 : "memory");
+}
+
+static __device__ __forceinline__ void sl_ldmatrix_x2_trans(uint32_t r[2], const void *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1])
+                 : "r"(sl_smem_addr(row))
+                 : "memory");
+}
+
+/* c[16, 8] += a[16, 16] b[16, 8]. With g = lane / 4 and t = lane % 4, pairs low half first:
+ * a[0] (g, 2t..), a[1] (g + 8, 2t..), a[2] (g, 2t + 8..), a[3] (g + 8, 2t + 8..);
+ * b[0] (2t.., g), b[1] (2t + 8.., g); c[0..1] (g, 2t..), c[2..3] (g + 8, 2t..). */
+static __device__ __forceinline__ void sl_mma_bf16(float c[4], const uint32_t a[4],
+                                                   const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+static __device__ __forceinline__ void sl_mma_f16(float c[4], const uint32_t a[4],
+                                                  const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* 16 bytes that no kernel in flight writes (weights), kept out of L1. */
+static __device__ __forceinline__ uint4 sl_ldg_stream16(const void *p)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(__cvta_generic_to_global(p)));
+    return v;
+}
+
+static __device__ __forceinline__ void sl_prefetch_l2(const void *p)
+{
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(__cvta_generic_to_global(p)));
+}
+
+/* Barrier 1..15 among n_threads (a multiple of 32) of the block; 0 is __syncthreads'. */
+static __device__ __forceinline__ void sl_bar_sync(int id, int n_threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
+
+/* 2^x within 2 ulp, denormals flushed to zero. The same bits on every chip of one generation
+ * only: not for values that must agree with the CPU. */
+static __device__ __forceinline__ float sl_ex2_approx(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif /* SL_CUDA_SIM */
+
+#endif

@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT
+ * sim_async.cc - asynchronous copies and mbarriers. A copy poisons its target when it is issued and
+ * reads its source when it lands: for cp.async mostly at the wait, for bulk copies at some random
+ * time before the wait on their barrier can end.
+ */
+#include "sim_internal.h"
+
+#define MBAR_MAGIC 0x534c4d4241523a29ull /* what memory holds where a barrier lives */
+
+static void check_source(const void *src, size_t n, const char *what, sl_sim_at at)
+{
+    if (reinterpret_cast<uintptr_t>(src) % 16)
+        sim_fail("%s at %s:%d: source %p is not aligned to 16 bytes", what, sim_short_file(at.file),
+                 at.line, src);
+    if (!sim_is_mapped(src, n) || sim_poisoned(src, n))
+        sim_fail("%s at %s:%d: %zu bytes at %p are not device memory", what,
+                 sim_short_file(at.file), at.line, n, src);
+}
+
+static void hide(void *dst, size_t n)
+{
+    memset(dst, 0xff, n);
+    sim_poison(dst, n);
+}
+
+/* --- cp.async --- */
+
+static void land(sim_copy *c)
+{
+    sim_unpoison(c->dst, 16);
+    if (!c->src) {
+        memset(c->dst, 0, 16);
+        return;
+    }
+    check_source(c->src, 16, "sl_cp_async16", c->at);
+    memcpy(c->dst, c->src, 16);
+}
+
+void sl_sim_cp_async(void *dst, const void *src, bool pred, sl_sim_at at)
+{
+    sim_check_shared(dst, 16, 16, "sl_cp_async16", at);
+    if (pred)
+        check_source(src, 16, "sl_cp_async16", at);
+    sim_copy c = {static_cast<char *>(dst), pred ? static_cast<const char *>(src) : nullptr,
+                  sim_now->group, at};
+    sim_race_access(sim_now->index, dst, 16, true, __builtin_return_address(0));
+    hide(dst, 16);
+    if (sim_chance(8)) {
+        land(&c);
+        c.dst = nullptr; /* still to be waited for */
+    }
+    sim_now->copies.push_back(c);
+}
+
+void sl_sim_cp_commit()
+{
+    sim_now->group++;
+}
+
+void sl_sim_cp_wait(int n)
+{
+    sim_thread *t = sim_now;
+    size_t kept = 0;
+    for (sim_copy &c : t->copies) {
+        /* groups 0 .. group - 1 are committed; wait_group 0 does not cover what no commit ended */
+        if (c.group + static_cast<uint32_t>(n) < t->group) {
+            if (c.dst)
+                land(&c);
+        } else {
+            t->copies[kept++] = c;
+        }
+    }
+    t->copies.resize(kept);
+}
+
+/* --- mbarriers --- */
+
+static sim_mbar *find_mbar(uint64_t *bar, const char *what, sl_sim_at at)
+{
+    sim_check_shared(bar, 8, 8, what, at);
+    for (sim_mbar &m : sim_now_block->mbars)
+        if (m.addr == bar) {
+            if (*bar != MBAR_MAGIC)
+                sim_fail("%s at %s:%d: the mbarrier at shared + %u was overwritten", what,
+                         sim_short_file(at.file), at.line, sim_smem_offset(bar));
+            return &m;
+        }
+    sim_fail("%s at %s:%d: no mbarrier was initialised at shared + %u", what,
+             sim_short_file(at.file), at.line, sim_smem_offset(bar));
+}
+
+void sl_sim_mbar_init(uint64_t *bar, uint32_t count, sl_sim_at at)
+{
+    sim_check_shared(bar, 8, 8, "sl_mbar_init", at);
+    if (count == 0 || count >= 1u << 20)
+        sim_fail("sl_mbar_init at %s:%d: %u arrivals", sim_short_file(at.file), at.line, count);
+    sim_mbar fresh = {bar, count, count, 0, 0, at, {}, {}};
+    *bar = MBAR_MAGIC;
+    for (sim_mbar &m : sim_now_block->mbars)
+        if (m.addr == bar) {
+            m = fresh;
+            return;
+        }
+    sim_now_block->mbars.push_back(fresh);
+}
+
+void sl_sim_mbar_fence()
+{
+}
+
+static void complete_phase(sim_mbar *m)
+{
+    if (m->pending || m->tx)
+        return;
+    sim_block *b = sim_now_block;
+    sim_race_phase(m);
+    m->phase++;
+    m->pending = m->count;
+    for (int i = 0; i < b->n_threads; i++) {
+        sim_thread *t = &b->threads[i];
+        if (t->state == SIM_AT_MBAR && t->wait_bar == m->addr && (m->phase & 1) != t->wait_on)
+            sim_make_ready(b, t);
+    }
+}
+
+void sl_sim_mbar_arrive(uint64_t *bar, uint32_t tx, sl_sim_at at)
+{
+    const char *what = tx ? "sl_mbar_expect_tx" : "sl_mbar_arrive";
+    sim_mbar *m = find_mbar(bar, what, at);
+    m->tx += tx;
+    if (m->pending == 0)
+        sim_fail("%s at %s:%d: more than %u arrivals in phase %u of the mbarrier at shared + %u",
+                 what, sim_short_file(at.file), at.line, m->count, m->phase, sim_smem_offset(bar));
+    m->pending--;
+    sim_race_arrive(m);
+    complete_phase(m);
+    sl_sim_preempt();
+}
+
+void sl_sim_mbar_wait(uint64_t *bar, uint32_t parity, sl_sim_at at)
+{
+    if (parity > 1)
+        sim_fail("sl_mbar_wait at %s:%d: parity %u", sim_short_file(at.file), at.line, parity);
+    sl_sim_preempt();
+    while ((find_mbar(bar, "sl_mbar_wait", at)->phase & 1) == parity) {
+        sim_now->at = at;
+        sim_now->wait_on = parity;
+        sim_now->wait_bar = bar;
+        sim_wait(SIM_AT_MBAR);
+    }
+    sim_race_waited(find_mbar(bar, "sl_mbar_wait", at));
+}
+
+/* --- bulk copies --- */
+
+void sl_sim_bulk_load(void *dst, const void *src, uint32_t n, uint64_t *bar, sl_sim_at at)
+{
+    if (n == 0 || n % 16)
+        sim_fail("sl_bulk_load at %s:%d: %u bytes", sim_short_file(at.file), at.line, n);
+    sim_check_shared(dst, n, 16, "sl_bulk_load", at);
+    check_source(src, n, "sl_bulk_load", at);
+    find_mbar(bar, "sl_bulk_load", at);
+    sim_block *b = sim_now_block;
+    for (const sim_bulk &other : b->bulks)
+        if (static_cast<char *>(dst) < other.dst + other.n &&
+            other.dst < static_cast<char *>(dst) + n)
+            sim_fail("sl_bulk_load at %s:%d: shared + %u is the target of another copy under way",
+                     sim_short_file(at.file), at.line, sim_smem_offset(dst));
+    sim_race_access(sim_now->index, dst, n, true, __builtin_return_address(0));
+    hide(dst, n);
+    b->bulks.push_back({static_cast<char *>(dst), static_cast<const char *>(src), n, bar, at,
+                        sim_now->index, sim_race_now()});
+    sl_sim_preempt();
+}
+
+void sim_bulk_land(sim_block *b, size_t i)
+{
+    sim_bulk c = b->bulks[i];
+    b->bulks[i] = b->bulks.back();
+    b->bulks.pop_back();
+    check_source(c.src, c.n, "sl_bulk_load", c.at);
+    sim_unpoison(c.dst, c.n);
+    memcpy(c.dst, c.src, c.n);
+    sim_mbar *m = find_mbar(c.bar, "sl_bulk_load", c.at);
+    sim_race_landed(b, m, c.issuer, c.issued);
+    m->tx -= c.n;
+    complete_phase(m);
+}
+
+void sl_sim_check_stream16(const void *p, sl_sim_at at)
+{
+    check_source(p, 16, "sl_ldg_stream16", at);
+}

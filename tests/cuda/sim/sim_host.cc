@@ -1,0 +1,938 @@
+/* SPDX-License-Identifier: MIT
+ * sim_host.cc - streams, events, graphs and launches.
+ *
+ * A stream is a queue that runs when something waits for it; before that it may run a random
+ * part of what it holds whenever it is given more. A kernel is begun when the queue reaches it but
+ * finished only when the next entry needs it, so that a kernel with programmatic serialization
+ * overlaps the one ahead.
+ */
+#include "sim_internal.h"
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+
+enum op_kind { OP_KERNEL, OP_CALL, OP_EVENT, OP_WAIT_EVENT, OP_FENCE };
+
+struct op {
+    op_kind kind;
+    uint64_t seq;
+    std::shared_ptr<sim_kernel> kernel;
+    std::function<void()> call;
+    cudaEvent_t event;
+    uint64_t version;
+};
+
+struct sl_sim_graph {
+    std::vector<op> ops;
+    bool invalid;
+};
+struct sl_sim_graph_exec {
+    std::vector<op> ops;
+};
+struct sl_sim_stream {
+    unsigned flags;
+    std::deque<op> queue;
+    sim_grid *pending; /* begun, not finished */
+    sl_sim_graph *capture;
+    cudaStreamCaptureMode mode;
+    bool origin; /* BeginCapture was called on it */
+};
+struct sl_sim_event {
+    unsigned flags;
+    uint64_t recorded, done; /* versions */
+    cudaStream_t stream;     /* of the last record */
+    sl_sim_graph *capture;   /* recorded while capturing */
+};
+
+static std::recursive_mutex api_lock;
+static std::vector<cudaStream_t> streams;
+static struct sl_sim_stream default_stream;
+static std::map<const void *, int> smem_limits;
+static uint64_t next_seq = 1;
+static cudaError_t last_error, broken;
+static int n_sms = 6, n_devices = 1, fail_launch, break_at;
+static thread_local int current_device;
+static thread_local bool in_host_func;
+static bool eager;
+
+static cudaError_t fail(cudaError_t e)
+{
+    if (e != cudaSuccess && e != cudaErrorNotReady)
+        last_error = e;
+    return e;
+}
+
+/* Every call begins with this. */
+struct api {
+    std::lock_guard<std::recursive_mutex> hold;
+    explicit api(const char *name) : hold(api_lock)
+    {
+        sim_enter();
+        if (in_host_func)
+            sim_fail("%s in a function of cudaLaunchHostFunc", name);
+        if (streams.empty())
+            streams.push_back(&default_stream);
+    }
+};
+#define API() api api_guard(__func__)
+
+/* Calls that may not be made while a stream records; they spoil what it has recorded. */
+static bool spoils_capture()
+{
+    bool any = false;
+    for (cudaStream_t s : streams)
+        if (s->capture && s->mode != cudaStreamCaptureModeRelaxed) {
+            s->capture->invalid = true;
+            any = true;
+        }
+    return any;
+}
+
+static cudaStream_t stream_of(cudaStream_t s)
+{
+    if (!s)
+        return &default_stream;
+    for (cudaStream_t known : streams)
+        if (known == s)
+            return s;
+    sim_fail("a stream that does not exist (destroyed?)");
+}
+
+/* --- running --- */
+
+static void finish_pending(cudaStream_t s)
+{
+    if (!s->pending)
+        return;
+    sim_grid *g = s->pending;
+    s->pending = nullptr;
+    if (broken)
+        sim_grid_drop(g);
+    else
+        sim_grid_finish(g);
+}
+
+static void run_kernel(cudaStream_t s, const sim_kernel &k)
+{
+    if (broken)
+        return;
+    sim_count.kernels++;
+    sim_count.blocks += static_cast<uint64_t>(k.grid.x) * k.grid.y * k.grid.z;
+    if (break_at > 0 && --break_at == 0) {
+        finish_pending(s);
+        broken = cudaErrorIllegalAddress;
+        return;
+    }
+    sim_grid *g = sim_grid_start(k);
+    if (s->pending && k.pdl)
+        sim_grid_run_ahead(g);
+    finish_pending(s);
+    s->pending = g;
+}
+
+static void run_before(cudaStream_t s, uint64_t seq);
+
+static void run_op(cudaStream_t s, op &o)
+{
+    /* The default stream and the blocking ones keep the order in which they were given work. */
+    if (s == &default_stream) {
+        for (cudaStream_t other : streams)
+            if (other != s && !(other->flags & cudaStreamNonBlocking))
+                run_before(other, o.seq);
+    } else if (!(s->flags & cudaStreamNonBlocking)) {
+        run_before(&default_stream, o.seq);
+    }
+    if (o.kind == OP_KERNEL) {
+        run_kernel(s, *o.kernel);
+        return;
+    }
+    finish_pending(s);
+    switch (o.kind) {
+    case OP_CALL:
+        if (!broken) {
+            sim_open_memory();
+            o.call();
+            sim_close_memory();
+        }
+        break;
+    case OP_EVENT:
+        o.event->done = std::max(o.event->done, o.version);
+        break;
+    case OP_WAIT_EVENT:
+        while (o.event->done < o.version && !o.event->stream->queue.empty())
+            run_before(o.event->stream, o.event->stream->queue.front().seq + 1);
+        break;
+    default:
+        break;
+    }
+}
+
+/* Runs what s was given before seq. */
+static void run_before(cudaStream_t s, uint64_t seq)
+{
+    while (!s->queue.empty() && s->queue.front().seq < seq) {
+        op o = std::move(s->queue.front());
+        s->queue.pop_front();
+        run_op(s, o);
+    }
+    finish_pending(s);
+}
+
+static void run_stream(cudaStream_t s)
+{
+    run_before(s, UINT64_MAX);
+}
+
+static void run_all()
+{
+    for (size_t i = 0; i < streams.size(); i++)
+        run_stream(streams[i]);
+}
+
+static void run_some()
+{
+    cudaStream_t s = streams[sim_rand() % streams.size()];
+    for (uint64_t n = sim_rand() % 8; n > 0 && !s->queue.empty(); n--) {
+        op o = std::move(s->queue.front());
+        s->queue.pop_front();
+        run_op(s, o);
+    }
+}
+
+static void enqueue(cudaStream_t s, op o)
+{
+    if (s->capture) {
+        s->capture->ops.push_back(std::move(o));
+        return;
+    }
+    o.seq = next_seq++;
+    s->queue.push_back(std::move(o));
+    if (eager)
+        run_stream(s);
+    else if (sim_chance(4))
+        run_some();
+}
+
+static void enqueue_call(cudaStream_t s, std::function<void()> f)
+{
+    op o = {};
+    o.kind = OP_CALL;
+    o.call = std::move(f);
+    enqueue(s, std::move(o));
+}
+
+/* --- devices --- */
+
+void sl_sim_set_sms(int n)
+{
+    n_sms = n;
+}
+void sl_sim_set_devices(int n)
+{
+    n_devices = n;
+}
+void sl_sim_set_eager(bool on)
+{
+    eager = on;
+}
+void sl_sim_fail_launch(int nth)
+{
+    fail_launch = nth;
+}
+void sl_sim_break_at(int nth)
+{
+    break_at = nth;
+}
+void sl_sim_repair()
+{
+    API();
+    run_all();
+    broken = last_error = cudaSuccess;
+    break_at = 0;
+}
+
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    API();
+    *n = n_devices;
+    return fail(n_devices ? cudaSuccess : cudaErrorNoDevice);
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    API();
+    if (device < 0 || device >= n_devices)
+        return fail(n_devices ? cudaErrorInvalidDevice : cudaErrorNoDevice);
+    current_device = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    API();
+    *device = current_device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int device)
+{
+    API();
+    if (device < 0 || device >= n_devices)
+        return fail(cudaErrorInvalidDevice);
+    *p = cudaDeviceProp();
+    snprintf(p->name, sizeof p->name, "simulated sm_90");
+    p->totalGlobalMem = sim_device_total();
+    p->sharedMemPerBlock = 48 << 10;
+    p->sharedMemPerBlockOptin = SIM_SMEM_MAX;
+    p->sharedMemPerMultiprocessor = 228 << 10;
+    p->regsPerBlock = 65536;
+    p->warpSize = 32;
+    p->maxThreadsPerBlock = SIM_MAX_THREADS;
+    p->major = 9;
+    p->multiProcessorCount = n_sms;
+    p->l2CacheSize = 50 << 20;
+    p->maxThreadsPerMultiProcessor = 2048;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attr, int device)
+{
+    cudaDeviceProp p;
+    cudaError_t e = cudaGetDeviceProperties(&p, device);
+    if (e != cudaSuccess)
+        return e;
+    switch (attr) {
+    case cudaDevAttrMaxThreadsPerBlock:
+        *value = p.maxThreadsPerBlock;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerBlock:
+        *value = static_cast<int>(p.sharedMemPerBlock);
+        break;
+    case cudaDevAttrWarpSize:
+        *value = 32;
+        break;
+    case cudaDevAttrClockRate:
+        *value = 1980000;
+        break;
+    case cudaDevAttrMultiProcessorCount:
+        *value = p.multiProcessorCount;
+        break;
+    case cudaDevAttrL2CacheSize:
+        *value = p.l2CacheSize;
+        break;
+    case cudaDevAttrMaxThreadsPerMultiProcessor:
+        *value = p.maxThreadsPerMultiProcessor;
+        break;
+    case cudaDevAttrComputeCapabilityMajor:
+        *value = p.major;
+        break;
+    case cudaDevAttrComputeCapabilityMinor:
+        *value = p.minor;
+        break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+        *value = static_cast<int>(p.sharedMemPerMultiprocessor);
+        break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
+        *value = static_cast<int>(p.sharedMemPerBlockOptin);
+        break;
+    default:
+        return fail(cudaErrorInvalidValue);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = 13000;
+    return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+    *version = 13000;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceSynchronize()
+{
+    API();
+    if (spoils_capture())
+        return fail(cudaErrorStreamCaptureUnsupported);
+    sim_count.syncs++;
+    run_all();
+    return fail(broken);
+}
+
+cudaError_t cudaDeviceReset()
+{
+    API();
+    run_all();
+    sim_free_all();
+    broken = last_error = cudaSuccess;
+    return cudaSuccess;
+}
+
+/* --- memory --- */
+
+cudaError_t sl_sim_malloc(void **p, size_t n)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    if (spoils_capture())
+        return fail(cudaErrorStreamCaptureUnsupported);
+    *p = nullptr;
+    if (n == 0)
+        return cudaSuccess;
+    return fail(sim_device_alloc(p, n, __builtin_return_address(0)) ? cudaSuccess
+                                                                    : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFree(void *p)
+{
+    API();
+    if (!p)
+        return cudaSuccess;
+    if (spoils_capture())
+        return fail(cudaErrorStreamCaptureUnsupported);
+    run_all();
+    if (!sim_device_free(p))
+        sim_fail("cudaFree of %p, which cudaMalloc did not give", p);
+    return fail(broken);
+}
+
+cudaError_t sl_sim_malloc_host(void **p, size_t n)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    if (spoils_capture())
+        return fail(cudaErrorStreamCaptureUnsupported);
+    return fail(sim_host_alloc(p, n, __builtin_return_address(0)) ? cudaSuccess
+                                                                  : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    API();
+    if (!p)
+        return cudaSuccess;
+    run_all();
+    if (!sim_host_free(p))
+        sim_fail("cudaFreeHost of %p, which cudaMallocHost did not give", p);
+    return fail(broken);
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+    API();
+    *total = sim_device_total();
+    *free_bytes = *total - sim_count.bytes;
+    return fail(broken);
+}
+
+/* One end of a copy: device memory must be one allocation, and what the kind says. */
+static void check_end(const char *what, const void *p, size_t n, bool device)
+{
+    if (sim_is_arena(p)) {
+        if (!sl_sim_is_device(p, n))
+            sim_fail("%s: %zu bytes at %p are not one allocation of device memory", what, n, p);
+        if (!device)
+            sim_fail("%s: %p is device memory, but the kind says host", what, p);
+        return;
+    }
+    if (device)
+        sim_fail("%s: %p is host memory, but the kind says device", what, p);
+    if (sim_poisoned(p, n))
+        sim_fail("%s: %zu bytes at %p are not valid host memory", what, n, p);
+}
+
+static void check_copy(const char *what, void *dst, const void *src, size_t n, cudaMemcpyKind kind)
+{
+    bool to = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+    bool from = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+    if (kind == cudaMemcpyDefault) {
+        to = sim_is_arena(dst);
+        from = sim_is_arena(src);
+    }
+    check_end(what, dst, n, to);
+    check_end(what, src, n, from);
+}
+
+static cudaError_t copy_async(const char *what, void *dst, const void *src, size_t n,
+                              cudaMemcpyKind kind, cudaStream_t s)
+{
+    if (broken)
+        return fail(broken);
+    if (n == 0)
+        return cudaSuccess;
+    check_copy(what, dst, src, n, kind);
+    sim_count.copies++;
+    if (sim_is_arena(dst) && !sim_is_arena(src) && !sim_is_pinned(src, n) && !s->capture) {
+        /* Pageable memory is read before the call returns. */
+        auto held = std::make_shared<std::vector<char>>(static_cast<const char *>(src),
+                                                        static_cast<const char *>(src) + n);
+        enqueue_call(s, [=] { memcpy(dst, held->data(), n); });
+        return cudaSuccess;
+    }
+    bool pageable = sim_is_arena(src) && !sim_is_arena(dst) && !sim_is_pinned(dst, n);
+    enqueue_call(s, [=] {
+        check_copy(what, dst, src, n, kind);
+        memmove(dst, src, n);
+    });
+    if (pageable && !s->capture)
+        run_stream(s); /* as the device does */
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    API();
+    return copy_async("cudaMemcpyAsync", dst, src, n, kind, stream_of(stream));
+}
+
+cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, cudaMemcpyKind kind)
+{
+    API();
+    if (spoils_capture())
+        return fail(cudaErrorStreamCaptureUnsupported);
+    cudaError_t e = copy_async("cudaMemcpy", dst, src, n, kind, &default_stream);
+    run_stream(&default_stream);
+    sim_count.syncs++;
+    return e != cudaSuccess ? e : fail(broken);
+}
+
+cudaError_t cudaMemcpy2DAsync(void *dst, size_t dst_pitch, const void *src, size_t src_pitch,
+                              size_t width, size_t height, cudaMemcpyKind kind, cudaStream_t stream)
+{
+    API();
+    cudaStream_t s = stream_of(stream);
+    if (width > dst_pitch || width > src_pitch)
+        return fail(cudaErrorInvalidValue);
+    for (size_t i = 0; i < height; i++) {
+        cudaError_t e = copy_async("cudaMemcpy2DAsync", static_cast<char *>(dst) + i * dst_pitch,
+                                   static_cast<const char *>(src) + i * src_pitch, width, kind, s);
+        if (e != cudaSuccess)
+            return e;
+    }
+    return cudaSuccess;
+}
+
+static cudaError_t set_async(const char *what, void *dst, int value, size_t n, cudaStream_t s)
+{
+    if (broken)
+        return fail(broken);
+    if (n == 0)
+        return cudaSuccess;
+    check_end(what, dst, n, true);
+    sim_count.memsets++;
+    enqueue_call(s, [=] {
+        check_end(what, dst, n, true);
+        memset(dst, value, n);
+    });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *dst, int value, size_t n, cudaStream_t stream)
+{
+    API();
+    return set_async("cudaMemsetAsync", dst, value, n, stream_of(stream));
+}
+
+cudaError_t cudaMemset(void *dst, int value, size_t n)
+{
+    API();
+    if (spoils_capture())
+        return fail(cudaErrorStreamCaptureUnsupported);
+    return set_async("cudaMemset", dst, value, n, &default_stream); /* may return before it ends */
+}
+
+/* --- streams and events --- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int flags)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    *stream = new sl_sim_stream();
+    (*stream)->flags = flags;
+    streams.push_back(*stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreate(cudaStream_t *stream)
+{
+    return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *stream, unsigned int flags, int)
+{
+    return cudaStreamCreateWithFlags(stream, flags);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    API();
+    cudaStream_t s = stream_of(stream);
+    run_stream(s);
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i] == s && s != &default_stream) {
+            streams.erase(streams.begin() + static_cast<long>(i));
+            delete s;
+            break;
+        }
+    return fail(broken);
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    API();
+    cudaStream_t s = stream_of(stream);
+    if (s->capture) {
+        s->capture->invalid = true;
+        return fail(cudaErrorStreamCaptureUnsupported);
+    }
+    sim_count.syncs++;
+    run_stream(s);
+    return fail(broken);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+    API();
+    cudaStream_t s = stream_of(stream);
+    if (s->queue.empty() || sim_chance(4))
+        run_stream(s);
+    else
+        run_before(s, s->queue.front().seq + 1);
+    if (broken)
+        return fail(broken);
+    return s->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    enqueue_call(stream_of(stream), [=] {
+        sim_close_memory();
+        in_host_func = true;
+        fn(arg);
+        in_host_func = false;
+        sim_open_memory();
+    });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int flags)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    *event = new sl_sim_event();
+    (*event)->flags = flags;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *event)
+{
+    return cudaEventCreateWithFlags(event, cudaEventDefault);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    API();
+    run_all(); /* queues may name it */
+    delete event;
+    return fail(broken);
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    cudaStream_t s = stream_of(stream);
+    event->capture = s->capture;
+    if (s->capture)
+        return cudaSuccess; /* a dependency of the graph, which keeps the order of the calls */
+    event->stream = s;
+    op o = {};
+    o.kind = OP_EVENT;
+    o.event = event;
+    o.version = ++event->recorded;
+    enqueue(s, std::move(o));
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    cudaStream_t s = stream_of(stream);
+    if (event->capture) { /* joins what is recorded */
+        s->capture = event->capture;
+        s->mode = cudaStreamCaptureModeRelaxed;
+        return cudaSuccess;
+    }
+    if (!event->recorded)
+        return cudaSuccess;
+    op o = {};
+    o.kind = OP_WAIT_EVENT;
+    o.event = event;
+    o.version = event->recorded;
+    enqueue(s, std::move(o));
+    return cudaSuccess;
+}
+
+static void run_to_event(cudaEvent_t event)
+{
+    while (event->done < event->recorded && !event->stream->queue.empty())
+        run_before(event->stream, event->stream->queue.front().seq + 1);
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    API();
+    sim_count.syncs++;
+    run_to_event(event);
+    return fail(broken);
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    API();
+    if (event->done < event->recorded) {
+        if (sim_chance(4))
+            run_to_event(event);
+        else
+            run_before(event->stream, event->stream->queue.front().seq + 1);
+    }
+    if (broken)
+        return fail(broken);
+    return event->done < event->recorded ? cudaErrorNotReady : cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    API();
+    if ((from->flags | to->flags) & cudaEventDisableTiming)
+        return fail(cudaErrorInvalidResourceHandle);
+    if (from->done < from->recorded || to->done < to->recorded)
+        return cudaErrorNotReady;
+    *ms = 1.0f;
+    return cudaSuccess;
+}
+
+/* --- graphs --- */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    cudaStream_t s = stream_of(stream);
+    if (s == &default_stream || s->capture)
+        return fail(cudaErrorStreamCaptureUnsupported);
+    s->capture = new sl_sim_graph();
+    s->mode = mode;
+    s->origin = true;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
+{
+    API();
+    cudaStream_t s = stream_of(stream);
+    *graph = nullptr;
+    if (!s->capture || !s->origin)
+        return fail(cudaErrorInvalidValue);
+    sl_sim_graph *g = s->capture;
+    for (cudaStream_t other : streams)
+        if (other->capture == g)
+            other->capture = nullptr;
+    s->origin = false;
+    if (g->invalid || broken) {
+        delete g;
+        return fail(broken ? broken : cudaErrorStreamCaptureInvalidated);
+    }
+    *graph = g;
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus *status)
+{
+    API();
+    cudaStream_t s = stream_of(stream);
+    *status = !s->capture           ? cudaStreamCaptureStatusNone
+              : s->capture->invalid ? cudaStreamCaptureStatusInvalidated
+                                    : cudaStreamCaptureStatusActive;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    *exec = new sl_sim_graph_exec();
+    (*exec)->ops = graph->ops;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t stream)
+{
+    API();
+    stream_of(stream);
+    return fail(broken);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    if (fail_launch > 0 && --fail_launch == 0)
+        return fail(cudaErrorLaunchOutOfResources);
+    cudaStream_t s = stream_of(stream);
+    sim_count.graph_launches++;
+    op fence = {};
+    fence.kind = OP_FENCE; /* a graph begins when all before it has ended, and the same behind it */
+    enqueue(s, fence);
+    for (const op &o : exec->ops)
+        enqueue(s, o);
+    enqueue(s, fence);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    API();
+    delete exec;
+    return fail(broken);
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    API();
+    delete graph;
+    return fail(broken);
+}
+
+/* --- launches --- */
+
+cudaError_t sl_sim_func_set_attribute(const void *fn, cudaFuncAttribute attr, int value)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    if (attr != cudaFuncAttributeMaxDynamicSharedMemorySize)
+        return cudaSuccess;
+    if (value < 0 || static_cast<unsigned>(value) > SIM_SMEM_MAX)
+        return fail(cudaErrorInvalidValue);
+    smem_limits[fn] = value;
+    return cudaSuccess;
+}
+
+static cudaError_t check_launch(const cudaLaunchConfig_t *cfg, const void *fn)
+{
+    dim3 g = cfg->gridDim, b = cfg->blockDim;
+    uint64_t threads = static_cast<uint64_t>(b.x) * b.y * b.z;
+    if (!g.x || !g.y || !g.z || g.x > 0x7fffffffu || g.y > 65535 || g.z > 65535 || !threads ||
+        threads > SIM_MAX_THREADS || b.z > 64)
+        return cudaErrorInvalidConfiguration;
+    if (threads % 32)
+        sim_fail("launch of %s with %llu threads, not a multiple of 32", sim_symbol(fn).c_str(),
+                 static_cast<unsigned long long>(threads));
+    if (static_cast<uint64_t>(g.x) * g.y * g.z > 1u << 28)
+        sim_fail("launch of %s with too many blocks to simulate", sim_symbol(fn).c_str());
+    auto limit = smem_limits.find(fn);
+    size_t allowed = limit == smem_limits.end() ? 48u << 10 : static_cast<size_t>(limit->second);
+    if (cfg->dynamicSmemBytes > std::max(allowed, size_t(48) << 10))
+        return cudaErrorInvalidValue;
+    return cudaSuccess;
+}
+
+cudaError_t sl_sim_launch(const cudaLaunchConfig_t *cfg, const void *kernel,
+                          std::function<void()> call)
+{
+    API();
+    if (broken)
+        return fail(broken);
+    if (fail_launch > 0 && --fail_launch == 0)
+        return fail(cudaErrorLaunchOutOfResources);
+    cudaError_t e = check_launch(cfg, kernel);
+    if (e != cudaSuccess)
+        return fail(e);
+    op o = {};
+    o.kind = OP_KERNEL;
+    o.kernel = std::make_shared<sim_kernel>();
+    o.kernel->fn = kernel;
+    o.kernel->grid = cfg->gridDim;
+    o.kernel->block = cfg->blockDim;
+    o.kernel->smem = cfg->dynamicSmemBytes;
+    for (unsigned i = 0; i < cfg->numAttrs; i++)
+        if (cfg->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
+            o.kernel->pdl = cfg->attrs[i].val.programmaticStreamSerializationAllowed != 0;
+    o.kernel->call = std::move(call);
+    enqueue(stream_of(cfg->stream), std::move(o));
+    return cudaSuccess;
+}
+
+/* --- errors --- */
+
+cudaError_t cudaGetLastError()
+{
+    API();
+    cudaError_t e = broken ? broken : last_error;
+    last_error = cudaSuccess;
+    return e;
+}
+
+cudaError_t cudaPeekAtLastError()
+{
+    API();
+    return broken ? broken : last_error;
+}
+
+const char *cudaGetErrorName(cudaError_t e)
+{
+    switch (e) {
+    case cudaSuccess:
+        return "cudaSuccess";
+    case cudaErrorInvalidValue:
+        return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation:
+        return "cudaErrorMemoryAllocation";
+    case cudaErrorInvalidConfiguration:
+        return "cudaErrorInvalidConfiguration";
+    case cudaErrorInvalidDevice:
+        return "cudaErrorInvalidDevice";
+    case cudaErrorNoDevice:
+        return "cudaErrorNoDevice";
+    case cudaErrorNotReady:
+        return "cudaErrorNotReady";
+    case cudaErrorIllegalAddress:
+        return "cudaErrorIllegalAddress";
+    case cudaErrorLaunchOutOfResources:
+        return "cudaErrorLaunchOutOfResources";
+    case cudaErrorLaunchFailure:
+        return "cudaErrorLaunchFailure";
+    case cudaErrorStreamCaptureUnsupported:
+        return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated:
+        return "cudaErrorStreamCaptureInvalidated";
+    default:
+        return "cudaErrorUnknown";
+    }
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+    return cudaGetErrorName(e);
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT
+ * sim_ptx.h - the simulator's versions of the functions of src/cuda/ptx.cuh.
+ */
+#ifndef SL_SIM_PTX_H
+#define SL_SIM_PTX_H
+
+#include <cuda_runtime.h>
+
+void sl_sim_grid_wait();
+void sl_sim_launch_dependents();
+void *sl_sim_smem();
+uint32_t sl_sim_smem_addr(const void *p);
+void sl_sim_cp_async(void *dst, const void *src, bool pred, sl_sim_at at);
+void sl_sim_cp_commit();
+void sl_sim_cp_wait(int n);
+void sl_sim_bulk_load(void *dst, const void *src, uint32_t n, uint64_t *bar, sl_sim_at at);
+void sl_sim_mbar_init(uint64_t *bar, uint32_t count, sl_sim_at at);
+void sl_sim_mbar_fence();
+void sl_sim_mbar_arrive(uint64_t *bar, uint32_t tx, sl_sim_at at);
+void sl_sim_mbar_wait(uint64_t *bar, uint32_t parity, sl_sim_at at);
+void sl_sim_check_stream16(const void *p, sl_sim_at at);
+
+#define SL_SMEM(type, name) type *name = static_cast<type *>(sl_sim_smem())
+
+static inline void sl_grid_wait()
+{
+    sl_sim_grid_wait();
+}
+static inline void sl_grid_launch_dependents()
+{
+    sl_sim_launch_dependents();
+}
+static inline uint32_t sl_smem_addr(const void *p)
+{
+    return sl_sim_smem_addr(p);
+}
+static inline void sl_cp_async16(void *smem, const void *gmem, bool pred, SL_SIM_AT)
+{
+    sl_sim_cp_async(smem, gmem, pred, SL_SIM_HERE);
+}
+static inline void sl_cp_async_commit()
+{
+    sl_sim_cp_commit();
+}
+template <int N> static inline void sl_cp_async_wait()
+{
+    sl_sim_cp_wait(N);
+}
+static inline void sl_bulk_load(void *smem, const void *gmem, uint32_t n_bytes, uint64_t *mbar,
+                                SL_SIM_AT)
+{
+    sl_sim_bulk_load(smem, gmem, n_bytes, mbar, SL_SIM_HERE);
+}
+static inline void sl_mbar_init(uint64_t *bar, uint32_t count, SL_SIM_AT)
+{
+    sl_sim_mbar_init(bar, count, SL_SIM_HERE);
+}
+static inline void sl_mbar_fence_init()
+{
+    sl_sim_mbar_fence();
+}
+static inline void sl_mbar_expect_tx(uint64_t *bar, uint32_t bytes, SL_SIM_AT)
+{
+    sl_sim_mbar_arrive(bar, bytes, SL_SIM_HERE);
+}
+static inline void sl_mbar_arrive(uint64_t *bar, SL_SIM_AT)
+{
+    sl_sim_mbar_arrive(bar, 0, SL_SIM_HERE);
+}
+static inline void sl_mbar_wait(uint64_t *bar, uint32_t parity, SL_SIM_AT)
+{
+    sl_sim_mbar_wait(bar, parity, SL_SIM_HERE);
+}
+static inline void sl_fence_proxy_async()
+{
+    sl_sim_preempt();
+}
+
+static inline void sl_sim_ldmatrix(sl_sim_kind kind, uint32_t *r, const void *row, sl_sim_at at)
+{
+    sl_sim_part p = {};
+    p.row = row;
+    p.pc = __builtin_return_address(0);
+    p.regs = r;
+    sl_sim_collective(kind, 0xffffffffu, &p, at);
+}
+static inline void sl_ldmatrix_x4(uint32_t r[4], const void *row, SL_SIM_AT)
+{
+    sl_sim_ldmatrix(SL_SIM_LDMATRIX_X4, r, row, SL_SIM_HERE);
+}
+static inline void sl_ldmatrix_x4_trans(uint32_t r[4], const void *row, SL_SIM_AT)
+{
+    sl_sim_ldmatrix(SL_SIM_LDMATRIX_X4_TRANS, r, row, SL_SIM_HERE);
+}
+static inline void sl_ldmatrix_x2(uint32_t r[2], const void *row, SL_SIM_AT)
+{
+    sl_sim_ldmatrix(SL_SIM_LDMATRIX_X2, r, row, SL_SIM_HERE);
+}
+static inline void sl_ldmatrix_x2_trans(uint32_t r[2], const void *row, SL_SIM_AT)
+{
+    sl_sim_ldmatrix(SL_SIM_LDMATRIX_X2_TRANS, r, row, SL_SIM_HERE);
+}
+static inline void sl_sim_mma(sl_sim_kind kind, float *c, const uint32_t *a, const uint32_t *b,
+                              sl_sim_at at)
+{
+    sl_sim_part p = {};
+    p.c = c;
+    p.a = a;
+    p.b = b;
+    sl_sim_collective(kind, 0xffffffffu, &p, at);
+}
+static inline void sl_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b[2], SL_SIM_AT)
+{
+    sl_sim_mma(SL_SIM_MMA_BF16, c, a, b, SL_SIM_HERE);
+}
+static inline void sl_mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2], SL_SIM_AT)
+{
+    sl_sim_mma(SL_SIM_MMA_F16, c, a, b, SL_SIM_HERE);
+}
+
+static inline uint4 sl_ldg_stream16(const void *p, SL_SIM_AT)
+{
+    sl_sim_check_stream16(p, SL_SIM_HERE);
+    return *static_cast<const uint4 *>(p);
+}
+static inline void sl_prefetch_l2(const void *)
+{
+}
+static inline void sl_bar_sync(int id, int n_threads, SL_SIM_AT)
+{
+    sl_sim_barrier(id, n_threads, SL_SIM_HERE);
+}
+static inline float sl_ex2_approx(float x)
+{
+    float y = exp2f(x < -126.0f ? -INFINITY : x);
+    return x != x ? x : y;
+}
+
+#endif
