@@ -1,0 +1,309 @@
+/* SPDX-License-Identifier: MIT
+ * The CUDA backend: one device, its memory, its first error, and the tables of functions. The
+ * operations are in files of their own.
+ */
+#include "cuda/cuda.h"
+
+#include "cuda/attention.h"
+#include "cuda/sample.h"
+#include "cuda/step.h"
+#include "cuda/weight.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define CC_MAJOR 9
+#define CC_MINOR 0
+
+/* ------------------------------------------------------------------ memory and errors */
+
+void sl_cuda_use(struct sl_cuda *cu)
+{
+    sl_cuda_check(cu, cudaSetDevice(cu->device), "cudaSetDevice");
+}
+
+void *sl_cuda_alloc(struct sl_cuda *cu, size_t n_bytes)
+{
+    void *p = NULL;
+    sl_cuda_use(cu);
+    cudaError_t e = cudaMalloc(&p, SL_MAX(n_bytes, static_cast<size_t>(1)));
+    if (e == cudaSuccess) {
+        cu->counts.device_allocs++;
+        cu->own_bytes += n_bytes;
+        return p;
+    }
+    if (e == cudaErrorMemoryAllocation)
+        cudaGetLastError(); /* the caller says so; the device is well */
+    else
+        sl_cuda_check(cu, e, "cudaMalloc");
+    return NULL;
+}
+
+void sl_cuda_free(struct sl_cuda *cu, void *p, size_t n_bytes)
+{
+    if (p == NULL)
+        return;
+    sl_cuda_use(cu);
+    cu->own_bytes -= n_bytes;
+    sl_cuda_check(cu, cudaFree(p), "cudaFree");
+}
+
+int sl_cuda_no_memory(struct sl_cuda *cu, size_t wanted, const char *what, struct sl_error *err)
+{
+    size_t free_bytes = 0, total = 0;
+    if (cu->error != cudaSuccess)
+        return sl_cuda_report(cu, err);
+    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+        cudaGetLastError();
+    return sl_fail(err, SL_ENOMEM,
+                   "cuda:%d (%s): out of memory for %s: wanted %.1f MB, free %.1f MB of %.1f MB",
+                   cu->device, cu->name, what, static_cast<double>(wanted) / 1e6,
+                   static_cast<double>(free_bytes) / 1e6, static_cast<double>(total) / 1e6);
+}
+
+int sl_cuda_report(struct sl_cuda *cu, struct sl_error *err)
+{
+    cudaError_t e = cu->error;
+    if (e == cudaSuccess)
+        return 0;
+    int code = SL_EDEVICE;
+    if (e == cudaErrorMemoryAllocation) {
+        code = SL_ENOMEM;
+        cu->error = cudaSuccess;
+        cudaGetLastError();
+    }
+    return sl_fail(err, code, "cuda:%d (%s): %s: %s", cu->device, cu->name, cu->error_what,
+                   cudaGetErrorString(e));
+}
+
+/* ------------------------------------------------------------------ functions of struct
+ * sl_backend_vt */
+
+static void *backend_alloc(struct sl_backend *be, size_t n_bytes)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    void *p = sl_cuda_alloc(cu, n_bytes);
+    if (p != NULL)
+        sl_cuda_check(cu, cudaMemsetAsync(p, 0, n_bytes, cu->stream), "cudaMemsetAsync");
+    return p;
+}
+
+static void backend_free(struct sl_backend *be, void *p, size_t n_bytes)
+{
+    sl_cuda_free(sl_cuda(be), p, n_bytes);
+}
+
+static void backend_upload(struct sl_backend *be, void *dst, const void *src, size_t n_bytes)
+{
+    sl_cuda_stage(sl_cuda(be), dst, src, n_bytes);
+}
+
+static const char *backend_isa(struct sl_backend *be)
+{
+    (void)be;
+    return "sm_90a";
+}
+
+static int backend_n_threads(struct sl_backend *be)
+{
+    (void)be;
+    return 1;
+}
+
+/* On the caller's thread: what is left for the host between steps is small. */
+static void backend_run_items(struct sl_backend *be,
+                              void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
+                              uint32_t n_items)
+{
+    (void)be;
+    for (uint32_t i = 0; i < n_items; i++)
+        fn(arg, i, 0);
+}
+
+static void backend_destroy(struct sl_backend *be)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    if (cu->stream != NULL)
+        sl_cuda_use(cu);
+    sl_cuda_steps_deinit(cu);
+    sl_cuda_stager_destroy(cu);
+    sl_cuda_free(cu, cu->pack_buffer, cu->pack_bytes);
+    if (cu->stream != NULL)
+        cudaStreamDestroy(cu->stream);
+    cudaGetLastError();
+    sl_free(cu);
+}
+
+/* ------------------------------------------------------------------ functions of struct
+ * sl_device_vt */
+
+static int download(struct sl_backend *be, void *dst, const void *src, size_t n_bytes,
+                    struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    sl_cuda_use(cu);
+    cu->counts.syncs++;
+    sl_cuda_check(cu, cudaMemcpyAsync(dst, src, n_bytes, cudaMemcpyDeviceToHost, cu->stream),
+                  "cudaMemcpyAsync to the host");
+    sl_cuda_check(cu, cudaStreamSynchronize(cu->stream), "cudaStreamSynchronize");
+    return sl_cuda_report(cu, err);
+}
+
+static int memory(struct sl_backend *be, struct sl_device_memory *out, struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    size_t free_bytes = 0, total = 0;
+    *out = {};
+    sl_cuda_use(cu);
+    sl_cuda_check(cu, cudaMemGetInfo(&free_bytes, &total), "cudaMemGetInfo");
+    out->total_bytes = total;
+    out->free_bytes = free_bytes;
+    out->own_bytes = cu->own_bytes;
+    return sl_cuda_report(cu, err);
+}
+
+static bool supports(struct sl_backend *be, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
+                     enum sl_dtype kv_dtype)
+{
+    (void)be;
+    return kv_dtype == SL_DTYPE_BF16 && n_kv_heads > 0 && n_heads % n_kv_heads == 0 &&
+           sl_cuda_attention_supports(head_dim, n_heads / n_kv_heads);
+}
+
+static size_t sample_scratch(struct sl_backend *be, int32_t max_n, int32_t n_vocab)
+{
+    (void)be;
+    return sl_cuda_sample_scratch(max_n, n_vocab);
+}
+
+/* In the order of the structs: C++17 has no designators, and no two neighbours have one type. */
+static const struct sl_device_vt device_vtable = {
+    supports,      sample_scratch, sl_cuda_sample,      sl_cuda_load_end,
+    download,      memory,         sl_cuda_steps_bytes, sl_cuda_steps_init,
+    sl_cuda_extra, sl_cuda_step,   sl_cuda_wait,        sl_cuda_forget,
+};
+
+static const struct sl_backend_vt vtable = {
+    "cuda",
+#define SL_OP(name) sl_cuda_##name,
+#include "ops/ops.def"
+#undef SL_OP
+    &device_vtable,
+    SL_DTYPE_BF16,
+    backend_alloc,
+    backend_free,
+    backend_upload,
+    sl_cuda_weight_create,
+    sl_cuda_weight_bytes,
+    sl_cuda_weight_destroy,
+    sl_cuda_weight_route,
+    backend_isa,
+    backend_n_threads,
+    backend_run_items,
+    backend_destroy,
+};
+
+/* ------------------------------------------------------------------ the device */
+
+int sl_cuda_count(void)
+{
+    int n = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    return n;
+}
+
+static bool attribute(int device, cudaDeviceAttr attr, int *out)
+{
+    if (cudaDeviceGetAttribute(out, attr, device) == cudaSuccess)
+        return true;
+    cudaGetLastError();
+    return false;
+}
+
+static bool capability(int device, int *major, int *minor)
+{
+    return attribute(device, cudaDevAttrComputeCapabilityMajor, major) &&
+           attribute(device, cudaDevAttrComputeCapabilityMinor, minor);
+}
+
+int sl_cuda_find(void)
+{
+    int n = sl_cuda_count(), major, minor;
+    for (int i = 0; i < n; i++)
+        if (capability(i, &major, &minor) && major == CC_MAJOR && minor == CC_MINOR)
+            return i;
+    return -1;
+}
+
+static int refuse(const struct sl_cuda_config *cfg, struct sl_error *err)
+{
+    int n = 0;
+    cudaError_t e = cudaGetDeviceCount(&n);
+    if (e != cudaSuccess) {
+        int driver = 0, runtime = 0;
+        cudaDriverGetVersion(&driver);
+        cudaRuntimeGetVersion(&runtime);
+        cudaGetLastError();
+        if (driver == 0)
+            return sl_fail(err, SL_EUNSUPPORTED, "cuda:%d: this machine has no NVIDIA driver",
+                           cfg->device);
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "cuda:%d: %s (the driver is for CUDA %d.%d, this build for %d.%d)",
+                       cfg->device, cudaGetErrorString(e), driver / 1000, driver % 1000 / 10,
+                       runtime / 1000, runtime % 1000 / 10);
+    }
+    if (cfg->device < 0 || cfg->device >= n)
+        return sl_fail(err, SL_EUNSUPPORTED, "cuda:%d: this machine has %d CUDA device%s",
+                       cfg->device, n, n == 1 ? "" : "s");
+    return 0;
+}
+
+static int open_device(struct sl_cuda *cu, struct sl_error *err)
+{
+    int major = 0, minor = 0, smem = 0;
+    cudaDeviceProp prop;
+    if (cudaGetDeviceProperties(&prop, cu->device) == cudaSuccess)
+        snprintf(cu->name, sizeof cu->name, "%.63s", prop.name);
+    if (!capability(cu->device, &major, &minor) || major != CC_MAJOR || minor != CC_MINOR)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "cuda:%d (%s) has compute capability %d.%d: this build has kernels for "
+                       "%d.%d (Hopper) only",
+                       cu->device, cu->name, major, minor, CC_MAJOR, CC_MINOR);
+    sl_cuda_use(cu);
+    sl_cuda_check(cu,
+                  cudaDeviceGetAttribute(&cu->n_sms, cudaDevAttrMultiProcessorCount, cu->device),
+                  "cudaDeviceGetAttribute");
+    sl_cuda_check(
+        cu, cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, cu->device),
+        "cudaDeviceGetAttribute");
+    cu->smem_max = static_cast<size_t>(smem);
+    if (cu->error == cudaSuccess)
+        sl_cuda_check(cu, cudaStreamCreateWithFlags(&cu->stream, cudaStreamNonBlocking),
+                      "cudaStreamCreateWithFlags");
+    return sl_cuda_report(cu, err);
+}
+
+int sl_cuda_create(const struct sl_cuda_config *cfg, struct sl_backend **out, struct sl_error *err)
+{
+    *out = NULL;
+    int rc = refuse(cfg, err);
+    if (rc != 0)
+        return rc;
+    struct sl_cuda *cu = static_cast<struct sl_cuda *>(sl_calloc(1, sizeof(struct sl_cuda)));
+    if (cu == NULL)
+        return sl_fail(err, SL_ENOMEM, "cuda:%d: out of memory for the backend", cfg->device);
+    cu->device = cfg->device;
+    cu->n_copy_threads =
+        cfg->n_copy_threads > 0 ? cfg->n_copy_threads : SL_MAX(SL_MIN(sl_cpu_count() / 2, 8), 1);
+    cu->base.vt = &vtable;
+    rc = open_device(cu, err);
+    if (rc != 0) {
+        backend_destroy(&cu->base);
+        return rc;
+    }
+    *out = &cu->base;
+    return 0;
+}

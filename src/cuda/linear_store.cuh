@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: MIT
+ * linear_store.cuh - what every product kernel does with the sums of a row block.
+ */
+#ifndef SL_CUDA_LINEAR_STORE_CUH
+#define SL_CUDA_LINEAR_STORE_CUH
+
+#include "cuda/linear.h"
+#include "cuda/math.cuh"
+
+static __device__ __forceinline__ void sl_lin_put(float *out, float v)
+{
+    *out = v;
+}
+
+static __device__ __forceinline__ void sl_lin_put(__nv_bfloat16 *out, float v)
+{
+    *out = __float2bfloat16_rn(v);
+}
+
+/* Writes v, the C fragments of 16 rows and 8 NT tokens, rows of out ld apart; bias: of all rows, or
+ * NULL. Eight lanes write eight rows next to each other: whole 32-byte sectors of float. One
+ * address walks over the tokens, as 8 NT of them would not fit in registers. */
+template <typename T, int NT>
+static __device__ __forceinline__ void sl_lin_store(const float (&v)[NT][4], T *out, int64_t ld,
+                                                    const float *bias, int n_rows, int block,
+                                                    int token0, int n_tokens)
+{
+    int lane = static_cast<int>(threadIdx.x % 32), t0 = token0 + 2 * (lane & 3);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int row = block * SL_CUDA_ROW_BLOCK + (lane >> 2) + 8 * r;
+        if (row >= n_rows)
+            continue;
+        float b = bias != nullptr ? bias[row] : 0.0f;
+        T *at = out + t0 * ld + row;
+#pragma unroll
+        for (int i = 0; i < NT; i++) {
+            float v0 = v[i][2 * r], v1 = v[i][2 * r + 1];
+            if (bias != nullptr) {
+                v0 = __fadd_rn(v0, b);
+                v1 = __fadd_rn(v1, b);
+            }
+            if (t0 + 8 * i < n_tokens)
+                sl_lin_put(at, v0);
+            if (t0 + 8 * i + 1 < n_tokens)
+                sl_lin_put(at + ld, v1);
+            at += 8 * ld;
+        }
+    }
+}
+
+/* Sums of a plain product to their part. */
+template <int NT>
+static __device__ __forceinline__ void sl_lin_store_part(const float (&v)[NT][4], const sl_lin &l,
+                                                         const sl_lin_part &part, int block,
+                                                         int token0)
+{
+    sl_lin_store<float, NT>(v, part.out, part.ld_out, part.bias, part.n_rows, block, token0, l.n);
+}
+
+/* v: act(g) * u already. */
+template <int NT>
+static __device__ __forceinline__ void sl_lin_store_gated(const float (&v)[NT][4], const sl_lin &l,
+                                                          int block, int token0)
+{
+    sl_lin_store<__nv_bfloat16, NT>(v, l.gated_out, l.part[0].n_rows, nullptr, l.part[0].n_rows,
+                                    block, token0, l.n);
+}
+
+#endif

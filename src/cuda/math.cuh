@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: MIT
+ * math.cuh - the elementary functions of docs/DETERMINISM.md for the device, bit for bit as the CPU
+ * computes them.
+ *
+ * Every step is written as one rounding (__fmaf_rn, __fmul_rn, __fadd_rn, __fdiv_rn), so that no
+ * compiler flag and no fast approximation can change a bit. The approximations of the hardware
+ * (ex2.approx, tanh.approx) are not here: they differ from the CPU.
+ */
+#ifndef SL_CUDA_MATH_CUH
+#define SL_CUDA_MATH_CUH
+
+#include "cuda/device.h"
+
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+/* exp(x), at most 2 ulp off; the steps of v_exp in src/cpu/kernels_tmpl.c. NaN stays NaN, exp(0) is
+ * 1, exp(-inf) is 0, overflow is infinity, subnormal results are rounded once. */
+static __device__ __forceinline__ float sl_exp(float x)
+{
+    const float magic = 12582912.0f; /* 1.5 * 2^23: adding it leaves the integer in the low bits */
+    x = 89.0f < x ? 89.0f : x;
+    x = -104.0f > x ? -104.0f : x; /* the comparisons are false for NaN, which passes */
+    float t = __fmaf_rn(x, 0x1.715476p0f, magic);
+    float n = __fadd_rn(t, -magic);
+    float r = __fmaf_rn(n, -0x1.62e4p-1f, x);
+    r = __fmaf_rn(n, -0x1.7f7d1cp-20f, r);
+    float p = 0x1.a01a02p-13f;
+    p = __fmaf_rn(p, r, 0x1.6c16c2p-10f);
+    p = __fmaf_rn(p, r, 0x1.111112p-7f);
+    p = __fmaf_rn(p, r, 0x1.555556p-5f);
+    p = __fmaf_rn(p, r, 0x1.555556p-3f);
+    p = __fmaf_rn(p, r, 0.5f);
+    p = __fmaf_rn(p, r, 1.0f);
+    p = __fmaf_rn(p, r, 1.0f);
+    uint32_t e = __float_as_uint(t) - __float_as_uint(magic);
+    uint32_t half = (uint32_t)((int32_t)e >> 1);
+    float scale_a = __uint_as_float((half + 127u) << 23);
+    float scale_b = __uint_as_float((e - half + 127u) << 23);
+    return __fmul_rn(__fmul_rn(p, scale_a), scale_b);
+}
+
+/* exp(x) for x <= 0, 0 from -87 on: what sampling uses, sl_exp_neg of src/engine/sample_exp.h, with
+ * its separate multiplications and additions. */
+static __device__ __forceinline__ float sl_sample_exp(float x)
+{
+    const float magic = 12582912.0f;
+    int32_t limit = __float_as_int(87.0f), y = __float_as_int(__fadd_rn(0.0f, -x));
+    int32_t alive = y < limit ? -1 : 0;
+    float f = __int_as_float(y < limit ? y : limit);
+    float n = __fadd_rn(__fadd_rn(__fmul_rn(f, -1.44269504089f), magic), -magic);
+    float r = __fadd_rn(__fadd_rn(-f, -__fmul_rn(n, 0.693359375f)), __fmul_rn(n, 2.12194440e-4f));
+    float p = 1.9875691500e-4f;
+    p = __fadd_rn(__fmul_rn(p, r), 1.3981999507e-3f);
+    p = __fadd_rn(__fmul_rn(p, r), 8.3334519073e-3f);
+    p = __fadd_rn(__fmul_rn(p, r), 4.1665795894e-2f);
+    p = __fadd_rn(__fmul_rn(p, r), 1.6666665459e-1f);
+    p = __fadd_rn(__fmul_rn(p, r), 5.0000001201e-1f);
+    p = __fadd_rn(__fadd_rn(__fmul_rn(p, __fmul_rn(r, r)), r), 1.0f);
+    uint32_t scale =
+        (static_cast<uint32_t>(static_cast<int32_t>(n) + 127) << 23) & static_cast<uint32_t>(alive);
+    return __fmul_rn(p, __uint_as_float(scale));
+}
+
+/* tanh(x), the steps of v_tanh: an odd polynomial where 1 - exp(-2|x|) would cancel. */
+static __device__ __forceinline__ float sl_tanh(float x)
+{
+    float a = fabsf(x);
+    float e = sl_exp(__fmul_rn(a, -2.0f));
+    float big = copysignf(__fdiv_rn(__fadd_rn(1.0f, -e), __fadd_rn(1.0f, e)), x);
+    float s = __fmul_rn(x, x);
+    float p = -5.70498872745e-3f;
+    p = __fmaf_rn(p, s, 2.06390887954e-2f);
+    p = __fmaf_rn(p, s, -5.37397155531e-2f);
+    p = __fmaf_rn(p, s, 1.33314422036e-1f);
+    p = __fmaf_rn(p, s, -3.33332819422e-1f);
+    return a < 0.625f ? __fmaf_rn(__fmul_rn(p, s), x, x) : big;
+}
+
+/* silu(g) or gelu_tanh(g): g times the logistic function of g, or of 2 sqrt(2 / pi) (g + 0.044715
+ * g^3), which has not the cancellation of 1 + tanh. */
+static __device__ __forceinline__ float sl_act(enum sl_act act, float g)
+{
+    float z = g;
+    if (act == SL_ACT_GELU_TANH) {
+        float g3 = __fmul_rn(__fmul_rn(g, g), g);
+        z = __fmul_rn(__fmaf_rn(g3, 0.044715f, g), 1.5957691216057308f);
+    }
+    return __fdiv_rn(g, __fadd_rn(1.0f, sl_exp(__fadd_rn(0.0f, -z))));
+}
+
+#endif

@@ -1,0 +1,555 @@
+/* SPDX-License-Identifier: MIT
+ * Operations on whole rows: embedding, norms, angles, gather. A row's bits depend on the row and
+ * its width only, never on how many rows there are.
+ *
+ * All are bound by memory for many rows and by the launch for few, so: 16 bytes per thread and
+ * load, all loads of a row in flight before the first sum, norm weights fetched before the wait for
+ * the kernel before.
+ *
+ * Predictions, not measurements (H200, reads and writes mixed at 4.3 TB/s; a launch inside a graph
+ * and one trip to memory and back is 2 to 3 us, which is all there is at decode):
+ *   rmsnorm      bytes/row 6 h          h = 4096, 8192 rows: 201 MB -> 47 us
+ *   add_rmsnorm  bytes/row 14 h         h = 4096, 8192 rows: 470 MB -> 109 us
+ *   embed (bf16) bytes/row 6 h          as rmsnorm
+ *   gather       bytes/row 2 row_bytes  256 rows of 8 KiB: 4 MB -> launch
+ *   angles       64 sincos in double per token, some 100 FP64 operations each: 8192 tokens are
+ *                0.05 GFLOP64 at 33 TFLOP/s -> launch; bytes/row 512
+ * In flight per SM for norms, h = 4096: 5 blocks of 256 threads (48 registers) with 4 loads of 16
+ * bytes each, 8 in add_rmsnorm = 80 and 160 KiB, against the 36 KiB that 4.8 TB/s times 1 us over
+ * 132 SMs wants.
+ */
+#include "cuda/launch.cuh"
+#include "cuda/ptx.cuh"
+
+#include <math.h>
+
+#define MAX_GRID_Y 65535
+
+/* ------------------------------------------------------------------ embedding */
+
+/* Rows lie as in the file, so a block has no better alignment than its size: codes are read in
+ * pairs of bytes. The decodes are those of src/quant, operation by operation. A thread makes eight
+ * elements, which never cross a block or a run of equal scale. */
+
+static __device__ __forceinline__ uint32_t load16(const uint8_t *p)
+{
+    return *reinterpret_cast<const uint16_t *>(p);
+}
+
+/* Integer steps as sl_f16_to_f32: the hardware's conversion loses a NaN's payload. */
+static __device__ __forceinline__ float f16_value(uint32_t h)
+{
+    uint32_t sign = (h & 0x8000u) << 16, exp = (h >> 10) & 31u, frac = h & 0x3FFu;
+    if (exp == 31)
+        return __uint_as_float(sign | 0x7F800000u | (frac << 13) | (frac != 0 ? 0x400000u : 0u));
+    if (exp != 0)
+        return __uint_as_float(sign | ((exp + 112) << 23) | (frac << 13));
+    return __uint_as_float(sign | __float_as_uint(__fmul_rn((float)frac, 0x1p-24f)));
+}
+
+struct fmt_f32 {
+    static constexpr int block = 1;
+    static constexpr int bytes = 4;
+    static __device__ __forceinline__ float one(const uint8_t *row, int64_t i)
+    {
+        return *reinterpret_cast<const float *>(row + 4 * i);
+    }
+    static __device__ __forceinline__ void eight(const uint8_t *row, int64_t i, float *out)
+    {
+        const float4 *p = reinterpret_cast<const float4 *>(row + 4 * i);
+        *reinterpret_cast<float4 *>(out) = p[0];
+        *reinterpret_cast<float4 *>(out + 4) = p[1];
+    }
+};
+
+template <bool BF16> struct fmt_16 {
+    static constexpr int block = 1;
+    static constexpr int bytes = 2;
+    static __device__ __forceinline__ float value(uint32_t h)
+    {
+        return BF16 ? __uint_as_float(h << 16) : f16_value(h);
+    }
+    static __device__ __forceinline__ float one(const uint8_t *row, int64_t i)
+    {
+        return value(load16(row + 2 * i));
+    }
+    static __device__ __forceinline__ void eight(const uint8_t *row, int64_t i, float *out)
+    {
+        uint4 q = *reinterpret_cast<const uint4 *>(row + 2 * i);
+        const uint32_t w[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            out[2 * j] = value(w[j] & 0xFFFFu);
+            out[2 * j + 1] = value(w[j] >> 16);
+        }
+    }
+};
+
+/* Formats in blocks have no single elements: rows are whole blocks. */
+struct fmt_q8_0 {
+    static constexpr int block = 32;
+    static constexpr int bytes = 34;
+    static __device__ __forceinline__ void eight(const uint8_t *row, int64_t i, float *out)
+    {
+        const uint8_t *b = row + i / 32 * 34, *q = b + 2 + i % 32;
+        float d = f16_value(load16(b));
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            uint32_t pair = load16(q + j);
+            out[j] = __fmul_rn(d, (float)(int8_t)(pair & 255));
+            out[j + 1] = __fmul_rn(d, (float)(int8_t)(pair >> 8));
+        }
+    }
+};
+
+struct fmt_q4_0 {
+    static constexpr int block = 32;
+    static constexpr int bytes = 18;
+    static __device__ __forceinline__ void eight(const uint8_t *row, int64_t i, float *out)
+    {
+        const uint8_t *b = row + i / 32 * 18, *q = b + 2 + i % 16;
+        int shift = i % 32 < 16 ? 0 : 4;
+        float d = f16_value(load16(b));
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            uint32_t pair = load16(q + j) >> shift;
+            out[j] = __fmul_rn(d, (float)((int)(pair & 15) - 8));
+            out[j + 1] = __fmul_rn(d, (float)((int)(pair >> 8 & 15) - 8));
+        }
+    }
+};
+
+/* Scale and minimum of run j of a block of Q4_K or Q5_K, times their f16 factors. */
+static __device__ __forceinline__ void qk_run(const uint8_t *b, int j, float *d, float *m)
+{
+    const uint8_t *s = b + 4;
+    uint32_t scale, min;
+    if (j < 4) {
+        scale = s[j] & 63u;
+        min = s[j + 4] & 63u;
+    } else {
+        scale = (s[j + 4] & 15u) | (uint32_t)(s[j - 4] >> 6) << 4;
+        min = (uint32_t)(s[j + 4] >> 4) | (uint32_t)(s[j] >> 6) << 4;
+    }
+    *d = __fmul_rn(f16_value(load16(b)), (float)scale);
+    *m = __fmul_rn(f16_value(load16(b + 2)), (float)min);
+}
+
+/* HIGH: with a fifth bit (Q5_K). */
+template <bool HIGH> struct fmt_qk {
+    static constexpr int block = 256;
+    static constexpr int bytes = HIGH ? 176 : 144;
+    static __device__ __forceinline__ void eight(const uint8_t *row, int64_t i, float *out)
+    {
+        const uint8_t *b = row + i / 256 * bytes;
+        int e = (int)(i % 256), run = e / 32, l = e % 32;
+        const uint8_t *q = b + (HIGH ? 48 : 16) + 32 * (run / 2) + l;
+        float d, m;
+        qk_run(b, run, &d, &m);
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            uint32_t pair = load16(q + j) >> 4 * (run & 1) & 0x0F0Fu;
+            if (HIGH)
+                pair |= (load16(b + 16 + l + j) >> run & 0x0101u) << 4;
+            out[j] = __fsub_rn(__fmul_rn(d, (float)(pair & 255)), m);
+            out[j + 1] = __fsub_rn(__fmul_rn(d, (float)(pair >> 8)), m);
+        }
+    }
+};
+
+struct fmt_q6_k {
+    static constexpr int block = 256;
+    static constexpr int bytes = 210;
+    static __device__ __forceinline__ void eight(const uint8_t *row, int64_t i, float *out)
+    {
+        const uint8_t *b = row + i / 256 * 210;
+        int e = (int)(i % 256), half = e >> 7, k = e >> 5 & 3, l = e & 31;
+        const uint8_t *lo = b + 64 * half + 32 * (k & 1) + l, *hi = b + 128 + 32 * half + l;
+        float scale = (float)(int8_t)b[192 + e / 16];
+        float d = __fmul_rn(f16_value(load16(b + 208)), scale);
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            uint32_t pair = load16(lo + j) >> 4 * (k >> 1) & 0x0F0Fu;
+            pair |= (load16(hi + j) >> 2 * k & 0x0303u) << 4;
+            out[j] = __fmul_rn(d, (float)((int)(pair & 255) - 32));
+            out[j + 1] = __fmul_rn(d, (float)((int)(pair >> 8) - 32));
+        }
+    }
+};
+
+#define EMBED_THREADS 128
+#define EMBED_COLS    (8 * EMBED_THREADS) /* columns of one block of threads */
+
+struct embed_args {
+    const int32_t *ids, *ids_prev;
+    const uint8_t *data;
+    size_t row_bytes;
+    int64_t n_rows, n_cols;
+    float scale;
+    float *out;
+};
+
+/* Negative: the step before chose it. What is no row becomes row 0: the step's result for that
+ * token is dropped anyway, and no other row may be harmed. */
+static __device__ __forceinline__ int64_t row_of_token(const embed_args &a, int64_t t)
+{
+    int32_t id = a.ids[t];
+    if (id < 0)
+        id = a.ids_prev != nullptr ? a.ids_prev[-1 - id] : 0;
+    return id < 0 || id >= a.n_rows ? 0 : id;
+}
+
+static __device__ __forceinline__ bool aligned_row(const void *p)
+{
+    return (reinterpret_cast<uintptr_t>(p) & 15) == 0;
+}
+
+/* grid (tokens, columns / EMBED_COLS) */
+template <typename F>
+static __global__ void __launch_bounds__(EMBED_THREADS) embed_kernel(embed_args a)
+{
+    sl_grid_wait();
+    int64_t t = blockIdx.x, i = (int64_t)blockIdx.y * EMBED_COLS + 8 * (int64_t)threadIdx.x;
+    const uint8_t *row = a.data + (size_t)row_of_token(a, t) * a.row_bytes;
+    float *out = a.out + t * a.n_cols + i;
+    sl_grid_launch_dependents();
+    if (i >= a.n_cols)
+        return;
+    int n = a.n_cols - i < 8 ? (int)(a.n_cols - i) : 8;
+    __align__(16) float x[8] = {0, 0, 0, 0, 0, 0, 0, 0};
+    if (F::block > 1 || (n == 8 && aligned_row(row))) {
+        F::eight(row, i, x);
+    } else if constexpr (F::block == 1) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            if (j < n)
+                x[j] = F::one(row, i + j);
+    }
+    if (a.scale != 1.0f) {
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            x[j] = __fmul_rn(x[j], a.scale);
+    }
+    if (n == 8 && aligned_row(out)) {
+        reinterpret_cast<float4 *>(out)[0] = make_float4(x[0], x[1], x[2], x[3]);
+        reinterpret_cast<float4 *>(out)[1] = make_float4(x[4], x[5], x[6], x[7]);
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        if (j < n)
+            out[j] = x[j];
+}
+
+extern "C" void sl_cuda_embed(struct sl_backend *be, const struct sl_op_embed *a)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    const struct sl_weight *w = a->w;
+    embed_args k = {a->ids,       cu->ids_prev, static_cast<const uint8_t *>(w->data),
+                    w->row_bytes, w->n_rows,    w->n_cols,
+                    a->scale,     a->out};
+    dim3 grid((unsigned)a->n, (unsigned)((w->n_cols + EMBED_COLS - 1) / EMBED_COLS));
+    switch (w->dtype) {
+    case SL_DTYPE_F32:
+        return sl_launch(cu, embed_kernel<fmt_f32>, grid, dim3(EMBED_THREADS), 0, k);
+    case SL_DTYPE_F16:
+        return sl_launch(cu, embed_kernel<fmt_16<false>>, grid, dim3(EMBED_THREADS), 0, k);
+    case SL_DTYPE_BF16:
+        return sl_launch(cu, embed_kernel<fmt_16<true>>, grid, dim3(EMBED_THREADS), 0, k);
+    case SL_DTYPE_Q8_0:
+        return sl_launch(cu, embed_kernel<fmt_q8_0>, grid, dim3(EMBED_THREADS), 0, k);
+    case SL_DTYPE_Q4_0:
+        return sl_launch(cu, embed_kernel<fmt_q4_0>, grid, dim3(EMBED_THREADS), 0, k);
+    case SL_DTYPE_Q4_K:
+        return sl_launch(cu, embed_kernel<fmt_qk<false>>, grid, dim3(EMBED_THREADS), 0, k);
+    case SL_DTYPE_Q5_K:
+        return sl_launch(cu, embed_kernel<fmt_qk<true>>, grid, dim3(EMBED_THREADS), 0, k);
+    case SL_DTYPE_Q6_K:
+        return sl_launch(cu, embed_kernel<fmt_q6_k>, grid, dim3(EMBED_THREADS), 0, k);
+    default: /* weight_create refuses what has no route */
+        sl_cuda_check(cu, cudaErrorInvalidValue, "embed: format");
+    }
+}
+
+/* ------------------------------------------------------------------ norms */
+
+/* One block of threads per row. Order of the sum of squares, fixed by the width h alone (NT = 256
+ * threads for h <= 8192, else 1024): element i belongs to thread (i / 4) % NT; a thread adds its
+ * elements in ascending order, from +0, by s = fma(x, x, s); 32 threads of a warp add by
+ * s[l] + s[l ^ 16], ^ 8, ^ 4, ^ 2, ^ 1; the sums of the warps (zeros up to 32) by the same tree.
+ * Rows up to VEC quads a thread stay in registers; longer ones are read twice. */
+
+struct norm_args {
+    const float *x, *y; /* y: added first, NULL: plain norm */
+    const float *w;
+    float *sum; /* where x + y goes */
+    __nv_bfloat16 *out;
+    float eps;
+    int32_t h;
+};
+
+static __device__ __forceinline__ float sum_warp(float s)
+{
+#pragma unroll
+    for (int m = 16; m > 0; m >>= 1)
+        s = __fadd_rn(s, __shfl_xor_sync(0xffffffffu, s, m));
+    return s;
+}
+
+/* The same in every thread: every warp adds the warps' sums. */
+template <int NT> static __device__ __forceinline__ float sum_block(float s, float *room)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    s = sum_warp(s);
+    if (lane == 0)
+        room[warp] = s;
+    __syncthreads();
+    return sum_warp(lane < NT / 32 ? room[lane] : 0.0f);
+}
+
+/* Four floats from i on, zeros behind the end. WIDE: rows are 16-byte aligned and h % 4 == 0. */
+template <bool WIDE>
+static __device__ __forceinline__ float4 load4(const float *p, int32_t i, int32_t h)
+{
+    float4 v = make_float4(0, 0, 0, 0);
+    if (WIDE) {
+        if (i < h)
+            v = *reinterpret_cast<const float4 *>(p + i);
+        return v;
+    }
+    v.x = i < h ? p[i] : 0.0f;
+    v.y = i + 1 < h ? p[i + 1] : 0.0f;
+    v.z = i + 2 < h ? p[i + 2] : 0.0f;
+    v.w = i + 3 < h ? p[i + 3] : 0.0f;
+    return v;
+}
+
+template <bool WIDE>
+static __device__ __forceinline__ void store4(float *p, int32_t i, int32_t h, float4 v)
+{
+    if (WIDE) {
+        if (i < h)
+            *reinterpret_cast<float4 *>(p + i) = v;
+        return;
+    }
+    const float e[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (i + j < h)
+            p[i + j] = e[j];
+}
+
+static __device__ __forceinline__ float4 add4(float4 a, float4 b)
+{
+    return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z),
+                       __fadd_rn(a.w, b.w));
+}
+
+static __device__ __forceinline__ float squares(float s, float4 v)
+{
+    s = __fmaf_rn(v.x, v.x, s);
+    s = __fmaf_rn(v.y, v.y, s);
+    s = __fmaf_rn(v.z, v.z, s);
+    return __fmaf_rn(v.w, v.w, s);
+}
+
+struct __align__(8) quad_bf16
+{
+    __nv_bfloat162 a, b;
+};
+
+template <bool WIDE>
+static __device__ __forceinline__ void store_normed(__nv_bfloat16 *p, int32_t i, int32_t h,
+                                                    float4 v, float4 w, float scale)
+{
+    const float e[4] = {
+        __fmul_rn(__fmul_rn(v.x, scale), w.x), __fmul_rn(__fmul_rn(v.y, scale), w.y),
+        __fmul_rn(__fmul_rn(v.z, scale), w.z), __fmul_rn(__fmul_rn(v.w, scale), w.w)};
+    if constexpr (WIDE) {
+        if (i < h) {
+            quad_bf16 q = {__floats2bfloat162_rn(e[0], e[1]), __floats2bfloat162_rn(e[2], e[3])};
+            *reinterpret_cast<quad_bf16 *>(p + i) = q;
+        }
+    } else {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (i + j < h)
+                p[i + j] = __float2bfloat16_rn(e[j]);
+    }
+}
+
+static __device__ __forceinline__ float scale_of(float sum, float eps, int32_t h)
+{
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)h), eps)));
+}
+
+template <int NT, int VEC, bool ADD, bool WIDE>
+static __global__ void __launch_bounds__(NT) norm_kernel(norm_args a)
+{
+    SL_SMEM(float, room);
+    int64_t at = (int64_t)blockIdx.x * a.h;
+    int32_t first = 4 * (int32_t)threadIdx.x;
+    float4 v[VEC], w[VEC];
+    float s = 0.0f;
+#pragma unroll
+    for (int k = 0; k < VEC; k++) /* weights are constant: no need to wait */
+        w[k] = load4<WIDE>(a.w, first + 4 * NT * k, a.h);
+    sl_grid_wait();
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        v[k] = load4<WIDE>(a.x + at, first + 4 * NT * k, a.h);
+    if (ADD) {
+        float4 y[VEC];
+#pragma unroll
+        for (int k = 0; k < VEC; k++)
+            y[k] = load4<WIDE>(a.y + at, first + 4 * NT * k, a.h);
+#pragma unroll
+        for (int k = 0; k < VEC; k++) {
+            v[k] = add4(v[k], y[k]);
+            store4<WIDE>(a.sum + at, first + 4 * NT * k, a.h, v[k]);
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        s = squares(s, v[k]);
+    float scale = scale_of(sum_block<NT>(s, room), a.eps, a.h);
+    sl_grid_launch_dependents();
+#pragma unroll
+    for (int k = 0; k < VEC; k++)
+        store_normed<WIDE>(a.out + at, first + 4 * NT * k, a.h, v[k], w[k], scale);
+}
+
+/* Any width, the same order with more quads a thread; each thread reads again what it wrote. */
+template <bool ADD> static __global__ void __launch_bounds__(1024) norm_long_kernel(norm_args a)
+{
+    SL_SMEM(float, room);
+    int64_t at = (int64_t)blockIdx.x * a.h;
+    float s = 0.0f;
+    sl_grid_wait();
+    for (int32_t i = 4 * (int32_t)threadIdx.x; i < a.h; i += 4096) {
+        float4 v = load4<false>(a.x + at, i, a.h);
+        if (ADD) {
+            v = add4(v, load4<false>(a.y + at, i, a.h));
+            store4<false>(a.sum + at, i, a.h, v);
+        }
+        s = squares(s, v);
+    }
+    float scale = scale_of(sum_block<1024>(s, room), a.eps, a.h);
+    for (int32_t i = 4 * (int32_t)threadIdx.x; i < a.h; i += 4096)
+        store_normed<false>(a.out + at, i, a.h, load4<false>(a.x + at, i, a.h),
+                            load4<false>(a.w, i, a.h), scale);
+}
+
+template <int NT, int VEC, bool ADD>
+static void launch_norm(struct sl_cuda *cu, int32_t n, const norm_args &a)
+{
+    uintptr_t all = reinterpret_cast<uintptr_t>(a.x) | reinterpret_cast<uintptr_t>(a.y) |
+                    reinterpret_cast<uintptr_t>(a.w) | reinterpret_cast<uintptr_t>(a.out);
+    bool wide = a.h % 4 == 0 && (all & 15) == 0;
+    sl_launch(cu, wide ? norm_kernel<NT, VEC, ADD, true> : norm_kernel<NT, VEC, ADD, false>,
+              dim3((unsigned)n), dim3(NT), 32 * sizeof(float), a);
+}
+
+template <bool ADD> static void norm(struct sl_cuda *cu, int32_t n, const norm_args &a)
+{
+    if (a.h <= 1024)
+        launch_norm<256, 1, ADD>(cu, n, a);
+    else if (a.h <= 2048)
+        launch_norm<256, 2, ADD>(cu, n, a);
+    else if (a.h <= 4096)
+        launch_norm<256, 4, ADD>(cu, n, a);
+    else if (a.h <= 8192)
+        launch_norm<256, 8, ADD>(cu, n, a);
+    else if (a.h <= 16384)
+        launch_norm<1024, 4, ADD>(cu, n, a);
+    else
+        sl_launch(cu, norm_long_kernel<ADD>, dim3((unsigned)n), dim3(1024), 32 * sizeof(float), a);
+}
+
+extern "C" void sl_cuda_rmsnorm(struct sl_backend *be, const struct sl_op_rmsnorm *a)
+{
+    norm_args k = {a->x,   nullptr, a->w, nullptr, static_cast<__nv_bfloat16 *>(a->out),
+                   a->eps, a->h};
+    norm<false>(sl_cuda(be), a->n, k);
+}
+
+extern "C" void sl_cuda_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a)
+{
+    norm_args k = {a->x, a->y, a->w, a->x, static_cast<__nv_bfloat16 *>(a->out), a->eps, a->h};
+    norm<true>(sl_cuda(be), a->n, k);
+}
+
+/* ------------------------------------------------------------------ angles */
+
+struct angle_args {
+    const int32_t *positions;
+    const float *inv_freq;
+    float factor;
+    int32_t n, n_freqs;
+    float *out;
+};
+
+/* The angle is rounded to float before its cosine is taken, as the models were trained. */
+static __global__ void __launch_bounds__(128) angles_kernel(angle_args a)
+{
+    sl_grid_wait();
+    int64_t at = (int64_t)blockIdx.x * 128 + threadIdx.x;
+    if (at >= (int64_t)a.n * a.n_freqs)
+        return;
+    int32_t t = (int32_t)(at / a.n_freqs), i = (int32_t)(at % a.n_freqs);
+    double s, c, angle = (double)__fmul_rn((float)a.positions[t], a.inv_freq[i]);
+    sincos(angle, &s, &c);
+    float *out = a.out + 2 * at;
+    out[0] = __fmul_rn((float)c, a.factor);
+    out[1] = __fmul_rn((float)s, a.factor);
+}
+
+extern "C" void sl_cuda_rope_angles(struct sl_backend *be, const struct sl_op_rope_angles *a)
+{
+    angle_args k = {a->positions, a->rope->inv_freq,   a->rope->attn_factor,
+                    a->n,         a->rope->n_dims / 2, a->out};
+    int64_t n = (int64_t)k.n * k.n_freqs;
+    sl_launch(sl_cuda(be), angles_kernel, dim3((unsigned)((n + 127) / 128)), dim3(128), 0, k);
+}
+
+/* ------------------------------------------------------------------ gather */
+
+struct gather_args {
+    const void *x;
+    const int32_t *rows;
+    size_t n_units; /* of a row */
+    void *out;
+};
+
+/* grid (rows, units / 1024): each thread copies up to four units, read before any is written. */
+template <typename U> static __global__ void __launch_bounds__(256) gather_kernel(gather_args a)
+{
+    sl_grid_wait();
+    const U *from = static_cast<const U *>(a.x) + (size_t)a.rows[blockIdx.x] * a.n_units;
+    U *to = static_cast<U *>(a.out) + (size_t)blockIdx.x * a.n_units;
+    for (size_t base = (size_t)blockIdx.y * 1024; base < a.n_units;
+         base += (size_t)gridDim.y * 1024) {
+        U v[4];
+        size_t i = base + threadIdx.x;
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (i + 256 * k < a.n_units)
+                v[k] = from[i + 256 * k];
+#pragma unroll
+        for (int k = 0; k < 4; k++)
+            if (i + 256 * k < a.n_units)
+                to[i + 256 * k] = v[k];
+    }
+}
+
+extern "C" void sl_cuda_gather_rows(struct sl_backend *be, const struct sl_op_gather_rows *a)
+{
+    bool wide =
+        ((reinterpret_cast<uintptr_t>(a->x) | reinterpret_cast<uintptr_t>(a->out) | a->row_bytes) &
+         15) == 0;
+    gather_args k = {a->x, a->rows, a->row_bytes / (wide ? 16 : 4), a->out};
+    size_t parts = (k.n_units + 1023) / 1024;
+    dim3 grid((unsigned)a->n, (unsigned)(parts < MAX_GRID_Y ? parts : MAX_GRID_Y));
+    sl_launch(sl_cuda(be), wide ? gather_kernel<uint4> : gather_kernel<uint32_t>, grid, dim3(256),
+              0, k);
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: MIT
+ * weight.h - matrices in device memory: how they are packed for products, made and destroyed.
+ *
+ * A matrix for lookups (SL_USE_ROWS) is the file's rows, unchanged. A matrix for products
+ * (SL_USE_LINEAR) is cut into row blocks of 16 rows and those along K into units; a row block's
+ * units follow each other, so that a row block is one contiguous stream, and row blocks follow each
+ * other. Rows behind the last one and columns behind K are zeros. In a unit the values (or codes)
+ * lie as lane l of a warp wants them for the A operand of mma.m16n8k16, 16 bytes a lane: with
+ * g = l / 4, t = l % 4, element e = 0..7 of step j (16 columns) is
+ *
+ *     row g + 8 ((e >> 1) & 1), column 16 j + 2 t + (e & 1) + 8 (e >> 2)
+ *
+ *   layout  of               unit: columns, bytes          bits a weight, K a multiple of the unit
+ *   bf16    F32, F16, BF16   64, 2048   4 steps [lane] 8 bf16                               16
+ *   q8_0    Q8_0             64, 1088   2 x [lane] 2 steps of 8 bytes (code + 128),         8.5
+ *                                       then scales f16 [g][row g, g + 8][2 blocks]
+ *   q4_0    Q4_0             64, 576    [lane] 4 steps of 8 nibbles, then scales as q8_0    4.5
+ *   q4_k    Q4_K             256, 2304  4 x [lane] as q4_0, then [16 rows] 16 bytes: d,     4.5
+ *                                       dmin f16, 3 words of six-bit fields
+ *   q5_k    Q5_K             256, 2816  as q4_k, between them 4 x [lane] a word of fifth    5.5
+ *                                       bits
+ *   q6_k    Q6_K             256, 3360  4 x [lane] low nibbles, 4 x [lane] 8 bytes of upper 6.5625
+ *                                       pairs of bits, [16 rows][16] scale + 128, [16] d f16
+ *
+ * Nibbles: element e < 4 of a step is the low half of byte e of its word, e >= 4 the high half of
+ * byte e - 4. Fields, upper bits: weight_format.cuh.
+ *
+ * A weight's value is the reference decode of src/quant in float, rounded to bf16 (nearest even).
+ * F32 and F16 are rounded when they are packed, so they lose bits here that the CPU's products
+ * keep. Where a scale of the file is not finite the values are NaN (the reference may say
+ * infinity); a zero may have the other sign, which no sum can show.
+ */
+#ifndef SL_CUDA_WEIGHT_H
+#define SL_CUDA_WEIGHT_H
+
+#include "cuda/device.h"
+
+enum sl_cuda_layout {
+    SL_CUDA_ROWS, /* as in the file */
+    SL_CUDA_BF16,
+    SL_CUDA_Q8_0,
+    SL_CUDA_Q4_0,
+    SL_CUDA_Q4_K,
+    SL_CUDA_Q5_K,
+    SL_CUDA_Q6_K,
+    SL_CUDA_LAYOUTS
+};
+
+#define SL_CUDA_ROW_BLOCK 16
+
+struct sl_cuda_layout_info {
+    const char *name;
+    int32_t unit_k, unit_bytes;
+};
+/* Sizes of a packed layout; not for SL_CUDA_ROWS. */
+const struct sl_cuda_layout_info *sl_cuda_layout_info(int32_t layout);
+
+/* Bytes of a row block's stream. */
+int64_t sl_cuda_stream_bytes(int32_t layout, int64_t n_cols);
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* As in struct sl_backend_vt. data is the host's and not needed when weight_create returns: weights
+ * are always owned. Rows pass through sl_cuda_stage and the pack buffer; packing is enqueued, what
+ * fails in it shows up in cu->error. Wait for the stream between the last weight_create and the
+ * first operation: products fetch weights before they wait for the kernels ahead of them. No memory
+ * is SL_ENOMEM. */
+int sl_cuda_weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
+                          int64_t n_rows, int64_t n_cols, const void *data, struct sl_weight *out,
+                          struct sl_error *err);
+uint64_t sl_cuda_weight_bytes(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
+                              int64_t n_rows, int64_t n_cols);
+void sl_cuda_weight_destroy(struct sl_backend *be, struct sl_weight *w);
+const char *sl_cuda_weight_route(struct sl_backend *be, const struct sl_weight *w);
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,299 @@
+/* SPDX-License-Identifier: MIT
+ * weight_format.cuh - the weight-load traits: from a unit of a packed row block (weight.h) to A
+ * fragments of mma.m16n8k16, once for every kernel.
+ *
+ * A trait has the unit's size, `raw` (what a lane holds of 64 columns before decoding), load() from
+ * shared or global memory and frag(), which decodes step j of the four; j is a constant after
+ * unrolling. Arithmetic is chosen so that a value is rounded exactly as the reference decode and
+ * then to bf16: an integer code is put into the mantissa of a power of two by one byte permutation,
+ * and one fma both removes that power and scales, because all products of it are exact in float:
+ *
+ *   q8_0  x = 32768 + b, w = fma(d, x, -32896 d)   32896 = 2^7 257, d has 11 bits: 20 bits
+ *   q4_0  x = 128 + q,   w = fma(d, x, -136 d)     15 bits
+ *   q6_k  x = 128 + q,   w = fma(r, x, -160 r)     r = d * scale exact in 18 bits: 21 bits
+ *   q4_k  w = fma(r, x - 128, -m), q5_k too        r and m exact; one rounding, as the reference
+ *
+ * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0), 4.7 (q4_k), 5.2 (q5_k), 4.3 (q6_k), with
+ * 128 lanes a clock and multiprocessor to spend on at most 20 bytes of weights a clock.
+ */
+#ifndef SL_CUDA_WEIGHT_FORMAT_CUH
+#define SL_CUDA_WEIGHT_FORMAT_CUH
+
+#include "cuda/ptx.cuh"
+#include "cuda/weight.h"
+
+static __device__ __forceinline__ float sl_half_bits(uint32_t h)
+{
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(h & 0xFFFFu)));
+}
+
+static __device__ __forceinline__ uint32_t sl_pack_bf16(float lo, float hi)
+{
+    __nv_bfloat162 v = __floats2bfloat162_rn(lo, hi);
+    return static_cast<uint32_t>(__bfloat16_as_ushort(v.x)) |
+           static_cast<uint32_t>(__bfloat16_as_ushort(v.y)) << 16;
+}
+
+/* 128 + byte i of w, which is below 128. */
+static __device__ __forceinline__ float sl_code128(uint32_t w, int i)
+{
+    return __uint_as_float(__byte_perm(w, 0x43000000u, 0x7054u | static_cast<uint32_t>(i) << 8));
+}
+
+/* 32768 + byte i of w. */
+static __device__ __forceinline__ float sl_code32768(uint32_t w, int i)
+{
+    return __uint_as_float(__byte_perm(w, 0x47000000u, 0x7504u | static_cast<uint32_t>(i) << 4));
+}
+
+static __device__ __forceinline__ uint4 sl_load16(const uint8_t *p)
+{
+    return *reinterpret_cast<const uint4 *>(p);
+}
+
+static __device__ __forceinline__ uint2 sl_load8(const uint8_t *p)
+{
+    return *reinterpret_cast<const uint2 *>(p);
+}
+
+/* Word i of v; i is a constant after unrolling. */
+static __device__ __forceinline__ uint32_t sl_word(const uint4 &v, int i)
+{
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+
+/* The bytes of nibbles 0..3 and 4..7 of a step's word. */
+static __device__ __forceinline__ uint32_t sl_nibbles(uint32_t w, int upper)
+{
+    return (upper ? w >> 4 : w) & 0x0F0F0F0Fu;
+}
+
+struct sl_wf_bf16 {
+    static constexpr int layout = SL_CUDA_BF16;
+    static constexpr int unit_k = 64, unit_bytes = 2048, stage_units = 2;
+    static constexpr bool coded = false;
+    struct raw {
+        uint4 w[4];
+    };
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
+    {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            r.w[j] = sl_load16(unit + 512 * j + 16 * lane);
+    }
+    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
+    {
+        a[0] = r.w[j].x;
+        a[1] = r.w[j].y;
+        a[2] = r.w[j].z;
+        a[3] = r.w[j].w;
+    }
+};
+
+struct sl_wf_q8_0 {
+    static constexpr int layout = SL_CUDA_Q8_0;
+    static constexpr int unit_k = 64, unit_bytes = 1088, stage_units = 2;
+    static constexpr bool coded = true;
+    struct raw {
+        uint4 q[2];
+        uint2 d; /* rows g and g + 8, two blocks each */
+    };
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
+    {
+        r.q[0] = sl_load16(unit + 16 * lane);
+        r.q[1] = sl_load16(unit + 512 + 16 * lane);
+        r.d = sl_load8(unit + 1024 + 8 * (lane >> 2));
+    }
+    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
+    {
+        int shift = 16 * (j >> 1);
+        float d[2] = {sl_half_bits(r.d.x >> shift), sl_half_bits(r.d.y >> shift)};
+        float c[2] = {__fmul_rn(d[0], -32896.0f), __fmul_rn(d[1], -32896.0f)};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t w = sl_word(r.q[j >> 1], 2 * (j & 1) + (i >> 1));
+            int row = i & 1, byte = 2 * (i & 1);
+            a[i] = sl_pack_bf16(__fmaf_rn(d[row], sl_code32768(w, byte), c[row]),
+                                __fmaf_rn(d[row], sl_code32768(w, byte + 1), c[row]));
+        }
+    }
+};
+
+struct sl_wf_q4_0 {
+    static constexpr int layout = SL_CUDA_Q4_0;
+    static constexpr int unit_k = 64, unit_bytes = 576, stage_units = 4;
+    static constexpr bool coded = true;
+    struct raw {
+        uint4 q;
+        uint2 d;
+    };
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
+    {
+        r.q = sl_load16(unit + 16 * lane);
+        r.d = sl_load8(unit + 512 + 8 * (lane >> 2));
+    }
+    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
+    {
+        int shift = 16 * (j >> 1);
+        float d[2] = {sl_half_bits(r.d.x >> shift), sl_half_bits(r.d.y >> shift)};
+        float c[2] = {__fmul_rn(d[0], -136.0f), __fmul_rn(d[1], -136.0f)};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t w = sl_nibbles(sl_word(r.q, j), i >> 1);
+            int row = i & 1, byte = 2 * (i & 1);
+            a[i] = sl_pack_bf16(__fmaf_rn(d[row], sl_code128(w, byte), c[row]),
+                                __fmaf_rn(d[row], sl_code128(w, byte + 1), c[row]));
+        }
+    }
+};
+
+/* Scales and minima of a row's two runs of 32 columns: byte 0 and 1 the scales, 2 and 3 the minima.
+ * The 16 bytes of a row are d and dmin, then three words. Word s < 3 has the fields of columns
+ * 64 s .. 64 s + 63 in the low six bits of its bytes; those of the last 64 columns lie in the upper
+ * two bits of all three, lowest bits in the first. */
+static __device__ __forceinline__ uint32_t sl_qk_fields(const uint4 &row, int sub)
+{
+    if (sub == 3)
+        return (row.y >> 6 & 0x03030303u) | (row.z >> 4 & 0x0C0C0C0Cu) | (row.w >> 2 & 0x30303030u);
+    return (sub == 0 ? row.y : sub == 1 ? row.z : row.w) & 0x3F3F3F3Fu;
+}
+
+struct sl_qk_rows { /* of rows g and g + 8 */
+    uint32_t d[2], fields[2];
+};
+
+static __device__ __forceinline__ void sl_qk_load_rows(sl_qk_rows &r, const uint8_t *rows, int sub,
+                                                       int lane)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint4 v = sl_load16(rows + 16 * ((lane >> 2) + 8 * i));
+        r.d[i] = v.x;
+        r.fields[i] = sl_qk_fields(v, sub);
+    }
+}
+
+static __device__ __forceinline__ float sl_byte_float(uint32_t w, int i)
+{
+    return static_cast<float>(w >> 8 * i & 0xFFu);
+}
+
+/* Step j of codes in bytes: lo has elements 0..3, hi 4..7. */
+static __device__ __forceinline__ void sl_qk_frag(const sl_qk_rows &r, int j, uint32_t lo,
+                                                  uint32_t hi, uint32_t a[4])
+{
+    float d[2], m[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        d[i] = __fmul_rn(sl_half_bits(r.d[i]), sl_byte_float(r.fields[i], j >> 1));
+        m[i] = __fmul_rn(sl_half_bits(r.d[i] >> 16), sl_byte_float(r.fields[i], 2 + (j >> 1)));
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t w = i < 2 ? lo : hi;
+        int row = i & 1, byte = 2 * (i & 1);
+        float q0 = __fadd_rn(sl_code128(w, byte), -128.0f);
+        float q1 = __fadd_rn(sl_code128(w, byte + 1), -128.0f);
+        a[i] = sl_pack_bf16(__fmaf_rn(d[row], q0, -m[row]), __fmaf_rn(d[row], q1, -m[row]));
+    }
+}
+
+struct sl_wf_q4_k {
+    static constexpr int layout = SL_CUDA_Q4_K;
+    static constexpr int unit_k = 256, unit_bytes = 2304, stage_units = 1;
+    static constexpr bool coded = true;
+    struct raw {
+        uint4 q;
+        sl_qk_rows rows;
+    };
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int sub, int lane)
+    {
+        r.q = sl_load16(unit + 512 * sub + 16 * lane);
+        sl_qk_load_rows(r.rows, unit + 2048, sub, lane);
+    }
+    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
+    {
+        uint32_t w = sl_word(r.q, j);
+        sl_qk_frag(r.rows, j, sl_nibbles(w, 0), sl_nibbles(w, 1), a);
+    }
+};
+
+/* The fifth bits: group 2 j + (e >> 2) of four elements has bit `group` of every byte. */
+struct sl_wf_q5_k {
+    static constexpr int layout = SL_CUDA_Q5_K;
+    static constexpr int unit_k = 256, unit_bytes = 2816, stage_units = 1;
+    static constexpr bool coded = true;
+    struct raw {
+        uint4 q;
+        uint32_t h;
+        sl_qk_rows rows;
+    };
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int sub, int lane)
+    {
+        r.q = sl_load16(unit + 512 * sub + 16 * lane);
+        r.h = *reinterpret_cast<const uint32_t *>(unit + 2048 + 128 * sub + 4 * lane);
+        sl_qk_load_rows(r.rows, unit + 2560, sub, lane);
+    }
+    static __device__ __forceinline__ uint32_t fifth(uint32_t h, int group)
+    {
+        return (group < 4 ? h << (4 - group) : h >> (group - 4)) & 0x10101010u;
+    }
+    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
+    {
+        uint32_t w = sl_word(r.q, j);
+        sl_qk_frag(r.rows, j, sl_nibbles(w, 0) | fifth(r.h, 2 * j),
+                   sl_nibbles(w, 1) | fifth(r.h, 2 * j + 1), a);
+    }
+};
+
+/* The upper pairs of bits: group 2 j + (e >> 2) has bits 2 (group & 3) of every byte of word
+ * group >> 2. A step has one scale a row. */
+struct sl_wf_q6_k {
+    static constexpr int layout = SL_CUDA_Q6_K;
+    static constexpr int unit_k = 256, unit_bytes = 3360, stage_units = 1;
+    static constexpr bool coded = true;
+    struct raw {
+        uint4 q;
+        uint2 h;
+        uint32_t scale[2], d[2];
+    };
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int sub, int lane)
+    {
+        r.q = sl_load16(unit + 512 * sub + 16 * lane);
+        r.h = sl_load8(unit + 2048 + 256 * sub + 8 * lane);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int row = (lane >> 2) + 8 * i;
+            r.scale[i] = *reinterpret_cast<const uint32_t *>(unit + 3072 + 16 * row + 4 * sub);
+            r.d[i] = *reinterpret_cast<const uint16_t *>(unit + 3328 + 2 * row);
+        }
+    }
+    static __device__ __forceinline__ uint32_t upper(const uint2 &h, int group)
+    {
+        uint32_t w = group < 4 ? h.x : h.y;
+        int bit = 2 * (group & 3);
+        return (bit < 4 ? w << (4 - bit) : w >> (bit - 4)) & 0x30303030u;
+    }
+    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
+    {
+        float d[2], c[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            float f = sl_half_bits(r.d[i]);
+            d[i] = __fmaf_rn(f, sl_code32768(r.scale[i], j), __fmul_rn(f, -32896.0f));
+            c[i] = __fmul_rn(d[i], -160.0f);
+        }
+        uint32_t w = sl_word(r.q, j);
+        uint32_t lo = sl_nibbles(w, 0) | upper(r.h, 2 * j);
+        uint32_t hi = sl_nibbles(w, 1) | upper(r.h, 2 * j + 1);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t q = i < 2 ? lo : hi;
+            int row = i & 1, byte = 2 * (i & 1);
+            a[i] = sl_pack_bf16(__fmaf_rn(d[row], sl_code128(q, byte), c[row]),
+                                __fmaf_rn(d[row], sl_code128(q, byte + 1), c[row]));
+        }
+    }
+};
+
+#endif

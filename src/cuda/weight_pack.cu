@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT
+ * Matrices: sizes, packing on the device, creation and destruction.
+ */
+#include "cuda/weight_pack.cuh"
+
+#include "base/check.h"
+#include "cuda/launch.cuh"
+#include "cuda/linear.h"
+
+#include <string.h>
+
+#define PACK_WARPS 8
+/* The file's rows pass through a buffer of this size, so that a matrix needs little more memory
+ * than it takes in the end. */
+#define PACK_SLICE (64 << 20)
+
+static const struct sl_cuda_layout_info layouts[SL_CUDA_LAYOUTS] = {
+    {"rows", 0, 0},
+    {"bf16", sl_wf_bf16::unit_k, sl_wf_bf16::unit_bytes},
+    {"q8_0", sl_wf_q8_0::unit_k, sl_wf_q8_0::unit_bytes},
+    {"q4_0", sl_wf_q4_0::unit_k, sl_wf_q4_0::unit_bytes},
+    {"q4_k", sl_wf_q4_k::unit_k, sl_wf_q4_k::unit_bytes},
+    {"q5_k", sl_wf_q5_k::unit_k, sl_wf_q5_k::unit_bytes},
+    {"q6_k", sl_wf_q6_k::unit_k, sl_wf_q6_k::unit_bytes},
+};
+
+const struct sl_cuda_layout_info *sl_cuda_layout_info(int32_t layout)
+{
+    return &layouts[layout];
+}
+
+int64_t sl_cuda_stream_bytes(int32_t layout, int64_t n_cols)
+{
+    const struct sl_cuda_layout_info *info = &layouts[layout];
+    return SL_CEIL_DIV(n_cols, (int64_t)info->unit_k) * info->unit_bytes;
+}
+
+/* One warp, one unit of one row block; the slice's first row is a row block's first. */
+template <class Pack>
+__global__ void __launch_bounds__(32 * PACK_WARPS)
+    pack_kernel(sl_pack_src s, uint8_t *out, int64_t n_blocks, int64_t n_units)
+{
+    sl_grid_wait();
+    int64_t i = static_cast<int64_t>(blockIdx.x) * PACK_WARPS + threadIdx.x / 32;
+    if (i < n_blocks * n_units)
+        Pack::unit(s, i / n_units * SL_CUDA_ROW_BLOCK, i % n_units * Pack::format::unit_k,
+                   out + i * Pack::format::unit_bytes, static_cast<int>(threadIdx.x % 32));
+    sl_grid_launch_dependents();
+}
+
+template <class Pack> static void pack(struct sl_cuda *cu, const sl_pack_src *s, uint8_t *out)
+{
+    int64_t n_blocks = SL_CEIL_DIV(s->n_rows, (int64_t)SL_CUDA_ROW_BLOCK);
+    int64_t n_units = SL_CEIL_DIV(s->n_cols, (int64_t)Pack::format::unit_k);
+    int64_t grid = SL_CEIL_DIV(n_blocks * n_units, (int64_t)PACK_WARPS);
+    sl_launch(cu, pack_kernel<Pack>, dim3(static_cast<unsigned>(grid)), dim3(32 * PACK_WARPS), 0,
+              *s, out, n_blocks, n_units);
+}
+
+/* What a file format becomes. */
+static const struct pack_row {
+    enum sl_dtype dtype;
+    int32_t layout;
+    void (*pack)(struct sl_cuda *cu, const sl_pack_src *s, uint8_t *out);
+} pack_rows[] = {
+    {SL_DTYPE_F32, SL_CUDA_BF16, pack<sl_pack_bf16_of<sl_file_f32>>},
+    {SL_DTYPE_F16, SL_CUDA_BF16, pack<sl_pack_bf16_of<sl_file_f16>>},
+    {SL_DTYPE_BF16, SL_CUDA_BF16, pack<sl_pack_bf16_of<sl_file_bf16>>},
+    {SL_DTYPE_Q8_0, SL_CUDA_Q8_0, pack<sl_pack_q8_0>},
+    {SL_DTYPE_Q4_0, SL_CUDA_Q4_0, pack<sl_pack_q4_0>},
+    {SL_DTYPE_Q4_K, SL_CUDA_Q4_K, pack<sl_pack_q4_k>},
+    {SL_DTYPE_Q5_K, SL_CUDA_Q5_K, pack<sl_pack_q5_k>},
+    {SL_DTYPE_Q6_K, SL_CUDA_Q6_K, pack<sl_pack_q6_k>},
+};
+
+static const struct pack_row *find_pack(enum sl_dtype dtype)
+{
+    for (size_t i = 0; i < SL_COUNT(pack_rows); i++) {
+        if (pack_rows[i].dtype == dtype)
+            return &pack_rows[i];
+    }
+    return NULL;
+}
+
+/* Bytes in the file's format and on the device; false when the format has no route. */
+static bool sizes(enum sl_weight_use use, enum sl_dtype dtype, int64_t n_rows, int64_t n_cols,
+                  uint64_t *row_bytes, uint64_t *n_bytes)
+{
+    const struct pack_row *p = find_pack(dtype);
+    if (p == NULL || n_rows <= 0 || n_cols <= 0 || n_rows > INT32_MAX || n_cols > INT32_MAX ||
+        !sl_dtype_bytes(dtype, (uint64_t)n_cols, row_bytes))
+        return false;
+    if (use == SL_USE_ROWS)
+        return sl_mul_u64(*row_bytes, (uint64_t)n_rows, n_bytes);
+    return sl_mul_u64(SL_CEIL_DIV((uint64_t)n_rows, SL_CUDA_ROW_BLOCK),
+                      (uint64_t)sl_cuda_stream_bytes(p->layout, n_cols), n_bytes);
+}
+
+uint64_t sl_cuda_weight_bytes(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
+                              int64_t n_rows, int64_t n_cols)
+{
+    (void)be;
+    uint64_t row_bytes, n_bytes;
+    return sizes(use, dtype, n_rows, n_cols, &row_bytes, &n_bytes) ? n_bytes : 0;
+}
+
+/* Stages and packs slice by slice, all in the order of the stream. */
+static void fill_packed(struct sl_cuda *cu, const struct pack_row *p, const struct sl_weight *w,
+                        const uint8_t *data, uint8_t *temp, int64_t slice_rows)
+{
+    int64_t stream = sl_cuda_stream_bytes(p->layout, w->n_cols);
+    int64_t row_bytes = (int64_t)w->row_bytes;
+    for (int64_t r0 = 0; r0 < w->n_rows; r0 += slice_rows) {
+        int64_t n = SL_MIN(slice_rows, w->n_rows - r0);
+        sl_cuda_stage(cu, temp, data + r0 * row_bytes, (size_t)(n * row_bytes));
+        sl_pack_src s = {temp, row_bytes, n, w->n_cols};
+        p->pack(cu, &s, (uint8_t *)w->data + r0 / SL_CUDA_ROW_BLOCK * stream);
+    }
+}
+
+int sl_cuda_weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
+                          int64_t n_rows, int64_t n_cols, const void *data, struct sl_weight *out,
+                          struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    const struct pack_row *p = find_pack(dtype);
+    uint64_t row_bytes, n_bytes;
+    if (!sizes(use, dtype, n_rows, n_cols, &row_bytes, &n_bytes))
+        return sl_fail(err, SL_EUNSUPPORTED, "no CUDA kernel for a %s matrix of %lld x %lld",
+                       sl_dtype_info(dtype)->name, (long long)n_rows, (long long)n_cols);
+    bool packed = use == SL_USE_LINEAR;
+    int64_t slice = SL_MAX(PACK_SLICE / (int64_t)row_bytes, (int64_t)1);
+    slice = SL_MIN(SL_ROUND_UP(slice, SL_CUDA_ROW_BLOCK), n_rows);
+    size_t temp_bytes = packed ? (size_t)slice * row_bytes : 0;
+    uint8_t *temp = NULL;
+    memset(out, 0, sizeof *out);
+    void *dst = sl_cuda_alloc(cu, n_bytes);
+    if (dst == NULL)
+        return sl_cuda_no_memory(cu, n_bytes, "a matrix", err);
+    if (packed && (temp = (uint8_t *)sl_cuda_pack_buffer(cu, temp_bytes)) == NULL) {
+        sl_cuda_free(cu, dst, n_bytes);
+        return sl_cuda_no_memory(cu, temp_bytes, "packing matrices", err);
+    }
+    out->dtype = dtype;
+    out->layout = packed ? p->layout : SL_CUDA_ROWS;
+    out->n_rows = n_rows;
+    out->n_cols = n_cols;
+    out->data = dst;
+    out->row_bytes = row_bytes;
+    out->n_bytes = n_bytes;
+    out->owned = true;
+    if (packed)
+        fill_packed(cu, p, out, (const uint8_t *)data, temp, slice);
+    else
+        sl_cuda_stage(cu, dst, data, n_bytes);
+    if (cu->error != cudaSuccess) {
+        sl_cuda_weight_destroy(be, out);
+        return sl_cuda_report(cu, err);
+    }
+    return 0;
+}
+
+void sl_cuda_weight_destroy(struct sl_backend *be, struct sl_weight *w)
+{
+    if (w->owned)
+        sl_cuda_free(sl_cuda(be), const_cast<void *>(w->data), w->n_bytes);
+    memset(w, 0, sizeof *w);
+}

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: MIT
+ * weight_pack.cuh - from rows as in the file to the packed layouts of weight.h, on the device.
+ *
+ * A warp makes one unit of one row block; a lane gathers the codes it will hold in the products and
+ * writes them in 4 to 16 bytes. Bytes moved: the matrix once in and once out, which is nothing
+ * beside its way over PCIe. File rows may start at any address, so they are read by bytes.
+ */
+#ifndef SL_CUDA_WEIGHT_PACK_CUH
+#define SL_CUDA_WEIGHT_PACK_CUH
+
+#include "cuda/weight_format.cuh"
+
+struct sl_pack_src {
+    const uint8_t *rows; /* device: n_rows rows of the file from a row block's first on */
+    int64_t row_bytes, n_rows, n_cols;
+};
+
+static __device__ __forceinline__ uint32_t sl_bytes2(const uint8_t *p)
+{
+    return p[0] | static_cast<uint32_t>(p[1]) << 8;
+}
+
+/* Row and column of element e of step j in a unit, as said in weight.h. */
+static __device__ __forceinline__ int sl_frag_row(int lane, int e)
+{
+    return (lane >> 2) + 8 * (e >> 1 & 1);
+}
+static __device__ __forceinline__ int sl_frag_col(int lane, int j, int e)
+{
+    return 16 * j + 2 * (lane & 3) + (e & 1) + 8 * (e >> 2);
+}
+
+/* ------------------------------------------------------------------ plain formats */
+
+struct sl_file_f32 {
+    static __device__ __forceinline__ uint32_t bits(const uint8_t *row, int64_t k)
+    {
+        const uint8_t *p = row + 4 * k;
+        float v = __uint_as_float(sl_bytes2(p) | sl_bytes2(p + 2) << 16);
+        return __bfloat16_as_ushort(__float2bfloat16_rn(v));
+    }
+};
+
+struct sl_file_f16 {
+    static __device__ __forceinline__ uint32_t bits(const uint8_t *row, int64_t k)
+    {
+        return __bfloat16_as_ushort(__float2bfloat16_rn(sl_half_bits(sl_bytes2(row + 2 * k))));
+    }
+};
+
+struct sl_file_bf16 {
+    static __device__ __forceinline__ uint32_t bits(const uint8_t *row, int64_t k)
+    {
+        return sl_bytes2(row + 2 * k);
+    }
+};
+
+template <class File> struct sl_pack_bf16_of {
+    typedef sl_wf_bf16 format;
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        for (int j = 0; j < 4; j++) {
+            uint32_t w[4] = {0, 0, 0, 0};
+            for (int e = 0; e < 8; e++) {
+                int64_t row = r0 + sl_frag_row(lane, e), k = k0 + sl_frag_col(lane, j, e);
+                if (row < s.n_rows && k < s.n_cols)
+                    w[e >> 1] |= File::bits(s.rows + row * s.row_bytes, k) << 16 * (e & 1);
+            }
+            *reinterpret_cast<uint4 *>(out + 512 * j + 16 * lane) =
+                make_uint4(w[0], w[1], w[2], w[3]);
+        }
+    }
+};
+
+/* ------------------------------------------------------------------ blocks of 32 */
+
+/* Scales of a unit of 64 columns: lane (g, half, block) writes one. */
+template <int block_bytes>
+static __device__ __forceinline__ void sl_pack_scales32(const sl_pack_src &s, int64_t r0,
+                                                        int64_t k0, uint8_t *out, int lane)
+{
+    int64_t row = r0 + (lane >> 2) + 8 * (lane >> 1 & 1), k = k0 + 32 * (lane & 1);
+    uint32_t d = 0;
+    if (row < s.n_rows && k < s.n_cols)
+        d = sl_bytes2(s.rows + row * s.row_bytes + k / 32 * block_bytes);
+    *reinterpret_cast<uint16_t *>(out + 2 * lane) = static_cast<uint16_t>(d);
+}
+
+struct sl_pack_q8_0 {
+    typedef sl_wf_q8_0 format;
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        for (int j = 0; j < 4; j++) {
+            uint32_t w[2] = {0x80808080u, 0x80808080u};
+            for (int e = 0; e < 8; e++) {
+                int64_t row = r0 + sl_frag_row(lane, e), k = k0 + sl_frag_col(lane, j, e);
+                if (row < s.n_rows && k < s.n_cols)
+                    w[e >> 2] ^=
+                        static_cast<uint32_t>(s.rows[row * s.row_bytes + k / 32 * 34 + 2 + k % 32])
+                        << 8 * (e & 3);
+            }
+            *reinterpret_cast<uint2 *>(out + 512 * (j >> 1) + 16 * lane + 8 * (j & 1)) =
+                make_uint2(w[0], w[1]);
+        }
+        sl_pack_scales32<34>(s, r0, k0, out + 1024, lane);
+    }
+};
+
+/* Codes of a step: the word of nibbles, and the upper bits by element. */
+template <class Codes>
+static __device__ __forceinline__ uint32_t sl_pack_nibbles(const sl_pack_src &s, int64_t r0,
+                                                           int64_t k0, int j, int lane,
+                                                           uint32_t upper[8])
+{
+    uint32_t w = 0;
+    for (int e = 0; e < 8; e++) {
+        int64_t row = r0 + sl_frag_row(lane, e), k = k0 + sl_frag_col(lane, j, e);
+        uint32_t q = 0;
+        if (row < s.n_rows && k < s.n_cols)
+            q = Codes::code(s.rows + row * s.row_bytes, k);
+        w |= (q & 15u) << (8 * (e & 3) + 4 * (e >> 2));
+        upper[e] = q >> 4;
+    }
+    return w;
+}
+
+struct sl_pack_q4_0 {
+    typedef sl_wf_q4_0 format;
+    static __device__ __forceinline__ uint32_t code(const uint8_t *row, int64_t k)
+    {
+        uint32_t b = row[k / 32 * 18 + 2 + k % 16];
+        return k % 32 < 16 ? b & 15u : b >> 4;
+    }
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        uint32_t upper[8];
+        for (int j = 0; j < 4; j++)
+            *reinterpret_cast<uint32_t *>(out + 16 * lane + 4 * j) =
+                sl_pack_nibbles<sl_pack_q4_0>(s, r0, k0, j, lane, upper);
+        sl_pack_scales32<18>(s, r0, k0, out + 512, lane);
+    }
+};
+
+/* ------------------------------------------------------------------ blocks of 256 */
+
+/* Scale (which 0) or minimum (1) of run 0..7 from the file's 12 bytes, as src/quant/q4_k.h says. */
+static __device__ __forceinline__ uint32_t sl_qk_file_field(const uint8_t *b, int run, int which)
+{
+    if (run < 4)
+        return b[run + 4 * which] & 63u;
+    uint32_t low = b[run + 4] >> 4 * which & 15u;
+    return low | static_cast<uint32_t>(b[run - 4 + 4 * which] >> 6) << 4;
+}
+
+/* The 16 bytes of a row, by lane < 16; block: the row's 256 columns in the file. */
+static __device__ __forceinline__ void sl_pack_qk_row(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                      int block_bytes, uint8_t *out, int lane)
+{
+    if (lane >= 16)
+        return;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (r0 + lane < s.n_rows && k0 < s.n_cols) {
+        const uint8_t *b = s.rows + (r0 + lane) * s.row_bytes + k0 / 256 * block_bytes;
+        uint32_t w[3] = {0, 0, 0};
+        for (int i = 0; i < 4; i++) {
+            for (int sub = 0; sub < 3; sub++)
+                w[sub] |= sl_qk_file_field(b + 4, 2 * sub + (i & 1), i >> 1) << 8 * i;
+            uint32_t last = sl_qk_file_field(b + 4, 6 + (i & 1), i >> 1);
+            for (int p = 0; p < 3; p++)
+                w[p] |= (last >> 2 * p & 3u) << (8 * i + 6);
+        }
+        v = make_uint4(sl_bytes2(b) | sl_bytes2(b + 2) << 16, w[0], w[1], w[2]);
+    }
+    *reinterpret_cast<uint4 *>(out + 16 * lane) = v;
+}
+
+struct sl_pack_q4_k {
+    typedef sl_wf_q4_k format;
+    static __device__ __forceinline__ uint32_t code(const uint8_t *row, int64_t k)
+    {
+        int i = static_cast<int>(k % 256);
+        return row[k / 256 * 144 + 16 + 32 * (i / 64) + i % 32] >> 4 * (i / 32 & 1) & 15u;
+    }
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        uint32_t upper[8];
+        for (int step = 0; step < 16; step++)
+            *reinterpret_cast<uint32_t *>(out + 512 * (step >> 2) + 16 * lane + 4 * (step & 3)) =
+                sl_pack_nibbles<sl_pack_q4_k>(s, r0, k0, step, lane, upper);
+        sl_pack_qk_row(s, r0, k0, 144, out + 2048, lane);
+    }
+};
+
+struct sl_pack_q5_k {
+    typedef sl_wf_q5_k format;
+    static __device__ __forceinline__ uint32_t code(const uint8_t *row, int64_t k)
+    {
+        int i = static_cast<int>(k % 256);
+        const uint8_t *b = row + k / 256 * 176;
+        uint32_t low = b[48 + 32 * (i / 64) + i % 32] >> 4 * (i / 32 & 1) & 15u;
+        return low | (b[16 + i % 32] >> (i / 32) & 1u) << 4;
+    }
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        for (int sub = 0; sub < 4; sub++) {
+            uint32_t fifth = 0;
+            for (int j = 0; j < 4; j++) {
+                uint32_t upper[8];
+                *reinterpret_cast<uint32_t *>(out + 512 * sub + 16 * lane + 4 * j) =
+                    sl_pack_nibbles<sl_pack_q5_k>(s, r0, k0, 4 * sub + j, lane, upper);
+                for (int e = 0; e < 8; e++)
+                    fifth |= upper[e] << (8 * (e & 3) + 2 * j + (e >> 2));
+            }
+            *reinterpret_cast<uint32_t *>(out + 2048 + 128 * sub + 4 * lane) = fifth;
+        }
+        sl_pack_qk_row(s, r0, k0, 176, out + 2560, lane);
+    }
+};
+
+struct sl_pack_q6_k {
+    typedef sl_wf_q6_k format;
+    static __device__ __forceinline__ uint32_t code(const uint8_t *row, int64_t k)
+    {
+        int i = static_cast<int>(k % 256), half = i >> 7, part = i >> 5 & 3, l = i & 31;
+        const uint8_t *b = row + k / 256 * 210;
+        uint32_t low = b[64 * half + 32 * (part & 1) + l] >> 4 * (part >> 1) & 15u;
+        return low | (b[128 + 32 * half + l] >> 2 * part & 3u) << 4;
+    }
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        for (int sub = 0; sub < 4; sub++) {
+            uint32_t h[2] = {0, 0};
+            for (int j = 0; j < 4; j++) {
+                uint32_t upper[8];
+                *reinterpret_cast<uint32_t *>(out + 512 * sub + 16 * lane + 4 * j) =
+                    sl_pack_nibbles<sl_pack_q6_k>(s, r0, k0, 4 * sub + j, lane, upper);
+                for (int e = 0; e < 8; e++) {
+                    int group = 2 * j + (e >> 2);
+                    h[group >> 2] |= upper[e] << (8 * (e & 3) + 2 * (group & 3));
+                }
+            }
+            *reinterpret_cast<uint2 *>(out + 2048 + 256 * sub + 8 * lane) = make_uint2(h[0], h[1]);
+        }
+        if (lane >= 16)
+            return;
+        const uint8_t *b = s.rows + (r0 + lane) * s.row_bytes + k0 / 256 * 210;
+        bool live = r0 + lane < s.n_rows && k0 < s.n_cols;
+        for (int i = 0; i < 16; i++)
+            out[3072 + 16 * lane + i] = live ? static_cast<uint8_t>(b[192 + i] ^ 0x80) : 0x80;
+        *reinterpret_cast<uint16_t *>(out + 3328 + 2 * lane) =
+            static_cast<uint16_t>(live ? sl_bytes2(b + 208) : 0);
+    }
+};
+
+#endif

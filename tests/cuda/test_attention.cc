@@ -1,0 +1,802 @@
+/* SPDX-License-Identifier: MIT
+ * Paged attention and the store into the pages, src/cuda. Against references in double (attention)
+ * or of the same bits (store); and attention against itself: a row must have the same bits whether
+ * its token came in a long chunk, a short one, as a decode, with other sequences, with padding, on
+ * any number of SMs, or with hardly any workspace. Whatever no row may see is NaN: slots nobody has
+ * written, pages nobody owns, the space between rows. Runs in the simulator or on a GPU.
+ */
+#include "cuda/attention.h"
+#include "cuda/device.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <vector>
+
+#ifdef SL_CUDA_SIM
+#include "sim.h"
+#endif
+
+static int n_failures;
+static long n_rows_checked, n_rows_compared, n_runs;
+
+#define CHECK(cond, ...)                                      \
+    do {                                                      \
+        if (!(cond) && n_failures++ < 20) {                   \
+            printf("%s:%d: %s: ", __FILE__, __LINE__, #cond); \
+            printf(__VA_ARGS__);                              \
+            printf("\n");                                     \
+        }                                                     \
+    } while (0)
+
+/* ---------------------------------------------------------------- numbers */
+
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9E3779B97F4A7C15u;
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+/* About normal, a function of its key. */
+static float normal(uint64_t key)
+{
+    float sum = 0.0f;
+    for (int i = 0; i < 4; i++)
+        sum += (float)(mix(key * 4 + (uint64_t)i) >> 40) * 0x1p-24f - 0.5f;
+    return sum * 1.7320508f;
+}
+
+static uint16_t to_bf16(float f)
+{
+    uint32_t u;
+    memcpy(&u, &f, 4);
+    if (f != f)
+        return (uint16_t)(u >> 16 | 0x40);
+    return (uint16_t)((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+}
+
+static float from_bf16(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* Device memory of exactly this size, so that red zones are close. */
+template <typename T> struct dev {
+    T *p = nullptr;
+    size_t n = 0;
+    explicit dev(size_t n_) : n(n_)
+    {
+        if (cudaMalloc(&p, (n > 0 ? n : 1) * sizeof(T)) != cudaSuccess)
+            exit(2);
+    }
+    explicit dev(const std::vector<T> &v) : dev(v.size())
+    {
+        if (n > 0 && cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice) != cudaSuccess)
+            exit(2);
+    }
+    dev(const dev &) = delete;
+    ~dev()
+    {
+        cudaFree(p);
+    }
+    std::vector<T> get() const
+    {
+        std::vector<T> v(n);
+        if (n > 0 && cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost) != cudaSuccess)
+            exit(2);
+        return v;
+    }
+};
+
+/* ---------------------------------------------------------------- a scene */
+
+struct span_of {
+    int seq, pos, n; /* seq -1: padding */
+};
+
+/* Sequences with their pages, of one layer. Values are functions of (seed, sequence, position). */
+struct scene {
+    int hd, nq, nkv, bs, window;
+    float softcap;
+    bool sinks;
+    std::vector<int> lens;
+    uint64_t seed;
+    /* values that are no numbers: of sequence 0 at this position, -1: none */
+    int odd_pos = -1;
+
+    int dim() const
+    {
+        return (hd + 15) / 16 * 16;
+    }
+    int pages(int seq) const
+    {
+        return (lens[(size_t)seq] + bs - 1) / bs;
+    }
+    uint64_t key(int what, int seq, int pos, int head) const
+    {
+        return ((((seed * 8 + (uint64_t)what) * 64 + (uint64_t)seq) * 4096 + (uint64_t)pos) * 128 +
+                (uint64_t)head) *
+               256;
+    }
+    float q(int seq, int pos, int head, int d) const
+    {
+        return normal(key(0, seq, pos, head) + (uint64_t)d);
+    }
+    uint16_t k(int seq, int pos, int head, int d) const
+    {
+        return to_bf16(normal(key(1, seq, pos, head) + (uint64_t)d));
+    }
+    uint16_t v(int seq, int pos, int head, int d) const
+    {
+        if (seq == 0 && pos == odd_pos && d % 5 == 1)
+            return d % 2 ? 0x7FC0 : 0xFF80; /* NaN, -inf */
+        return to_bf16(normal(key(2, seq, pos, head) + (uint64_t)d));
+    }
+    float sink(int head) const
+    {
+        return 2.0f * normal(key(3, 0, 0, head));
+    }
+    float scale() const
+    {
+        return 2.0f / sqrtf((float)hd);
+    }
+};
+
+struct pages_of { /* host copy */
+    size_t page_bytes, k_offset, v_offset;
+    std::vector<uint8_t> pool;
+    std::vector<std::vector<int32_t>> table; /* by sequence */
+};
+
+/* Page 0 is the scratch page. written: positions of each sequence that are there. */
+static pages_of make_pages(const scene &s, const std::vector<int> &written)
+{
+    pages_of p;
+    size_t row = (size_t)s.dim() * 2, plane = row * (size_t)(s.bs * s.nkv);
+    p.k_offset = 48;
+    p.v_offset = p.k_offset + plane + 16;
+    p.page_bytes = p.v_offset + plane + 32;
+    int n_pages = 1;
+    for (size_t i = 0; i < s.lens.size(); i++)
+        n_pages += s.pages((int)i) + 1;
+    p.pool.assign((size_t)n_pages * p.page_bytes, 0xFF);
+    std::vector<int32_t> ids;
+    for (int i = 1; i < n_pages; i++)
+        ids.push_back(i);
+    for (size_t i = ids.size(); i > 1; i--)
+        std::swap(ids[i - 1], ids[mix(s.seed * 77 + i) % i]);
+    size_t next = 0;
+    for (size_t seq = 0; seq < s.lens.size(); seq++) {
+        p.table.emplace_back(ids.begin() + (long)next,
+                             ids.begin() + (long)next + s.pages((int)seq));
+        next += (size_t)s.pages((int)seq);
+        for (int pos = 0; pos < written[seq]; pos++)
+            for (int h = 0; h < s.nkv; h++) {
+                uint8_t *at = p.pool.data() +
+                              (size_t)p.table[seq][(size_t)(pos / s.bs)] * p.page_bytes +
+                              (size_t)(h * s.bs + pos % s.bs) * row;
+                for (int d = 0; d < s.dim(); d++) {
+                    uint16_t k = d < s.hd ? s.k((int)seq, pos, h, d) : 0;
+                    uint16_t v = d < s.hd ? s.v((int)seq, pos, h, d) : 0;
+                    memcpy(at + p.k_offset + 2 * d, &k, 2);
+                    memcpy(at + p.v_offset + 2 * d, &v, 2);
+                }
+            }
+    }
+    return p;
+}
+
+struct device {
+    struct sl_cuda cu;
+    explicit device(int n_sms) : cu()
+    {
+        cudaStreamCreateWithFlags(&cu.stream, cudaStreamNonBlocking);
+        cu.n_sms = n_sms;
+        cu.smem_max = 227 * 1024;
+    }
+    ~device()
+    {
+        cudaStreamDestroy(cu.stream);
+    }
+};
+
+/* Rows of the batch in order, [nq * hd] bits each; the rows of padding are left out. */
+typedef std::vector<std::vector<uint16_t>> rows_of;
+
+#define ROW_PAD 8 /* elements between rows */
+
+struct inputs {
+    pages_of pages;
+    std::vector<struct sl_span> spans;
+    std::vector<int32_t> tables, positions;
+    std::vector<float> q, sinks;
+    int n_tokens = 0;
+};
+
+static inputs make_inputs(const scene &s, const std::vector<span_of> &spans)
+{
+    inputs in;
+    std::vector<int> written(s.lens.size(), 0);
+    for (const span_of &x : spans)
+        if (x.seq >= 0)
+            written[(size_t)x.seq] = std::max(written[(size_t)x.seq], x.pos + x.n);
+    in.pages = make_pages(s, written);
+    for (const span_of &x : spans) {
+        struct sl_span d = {in.n_tokens, x.n, x.pos, (int32_t)in.tables.size()};
+        in.spans.push_back(d);
+        for (int i = 0; i < (x.pos + x.n + s.bs - 1) / s.bs; i++)
+            in.tables.push_back(x.seq < 0 ? 0 : in.pages.table[(size_t)x.seq][(size_t)i]);
+        in.tables.push_back(0x7FFFFFFF); /* nobody's */
+        for (int i = 0; i < x.n; i++) {
+            in.positions.push_back(x.pos + i);
+            for (int c = 0; c < s.nq * s.hd; c++)
+                in.q.push_back(x.seq < 0 ? 1.0f : s.q(x.seq, x.pos + i, c / s.hd, c % s.hd));
+            in.q.insert(in.q.end(), ROW_PAD, NAN);
+        }
+        in.n_tokens += x.n;
+    }
+    for (int h = 0; h < s.nq; h++)
+        in.sinks.push_back(s.sink(h));
+    return in;
+}
+
+static struct sl_op_attention make_op(const scene &s, const pages_of &p)
+{
+    struct sl_op_attention op = {};
+    op.ld_q = op.ld_out = s.nq * s.hd + ROW_PAD;
+    op.n_heads = s.nq;
+    op.n_kv_heads = s.nkv;
+    op.head_dim = s.hd;
+    op.scale = s.scale();
+    op.window = s.window;
+    op.softcap = s.softcap;
+    op.kv.page_bytes = p.page_bytes;
+    op.kv.k_offset = p.k_offset;
+    op.kv.v_offset = p.v_offset;
+    op.kv.dtype = SL_DTYPE_BF16;
+    op.kv.block_size = s.bs;
+    return op;
+}
+
+static rows_of read_rows(const scene &s, const std::vector<span_of> &spans,
+                         const std::vector<uint16_t> &got)
+{
+    rows_of rows;
+    const uint16_t *row = got.data();
+    for (const span_of &x : spans)
+        for (int t = 0; t < x.n; t++, row += s.nq * s.hd + ROW_PAD) {
+            for (int c = 0; c < ROW_PAD; c++)
+                CHECK(row[s.nq * s.hd + c] == 0x4242, "written behind a row");
+            if (x.seq >= 0)
+                rows.emplace_back(row, row + s.nq * s.hd);
+        }
+    return rows;
+}
+
+/* slot_rows: rows of partial results the workspace holds besides the lists, -1: all that could be
+ * wanted. layers: times the operation is called on one plan, which must not change anything. */
+static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms, int slot_rows = -1,
+                   int layers = 1)
+{
+    inputs in = make_inputs(s, spans);
+    const int n_spans = (int)spans.size();
+    device d(n_sms);
+    dev<uint8_t> pool(in.pages.pool);
+    dev<struct sl_span> dspans(in.spans);
+    dev<int32_t> tables(in.tables), positions(in.positions);
+    dev<float> q(in.q), sinks(in.sinks);
+    dev<uint16_t> out(std::vector<uint16_t>(in.q.size(), 0x4242));
+    struct sl_cuda_attention_limits limits = {in.n_tokens, n_spans, slot_rows < 0 ? 20000 : 0,
+                                              s.nq,        s.nkv,   s.hd};
+    size_t bytes = sl_cuda_attention_workspace(&d.cu, &limits), row = ((size_t)s.dim() + 2) * 4;
+    if (slot_rows >= 0) /* context 0: three slots a row */
+        bytes -= ((size_t)(3 * in.n_tokens * s.nq) - (size_t)(slot_rows * s.nkv)) * row;
+    dev<uint8_t> workspace(bytes);
+    d.cu.workspace = workspace.p;
+    d.cu.workspace_bytes = workspace.n;
+    struct sl_batch b = {in.n_tokens, n_spans,  0,        nullptr,
+                         positions.p, dspans.p, tables.p, nullptr};
+    struct sl_op_attention op = make_op(s, in.pages);
+    op.batch = &b;
+    op.q = q.p;
+    op.sinks = s.sinks ? sinks.p : nullptr;
+    op.kv.pool = pool.p;
+    op.out = out.p;
+    sl_cuda_attention_plan(&d.cu, &b, s.nq, s.nkv, s.hd);
+    for (int i = 0; i < layers; i++)
+        sl_cuda_attention(&d.cu.base, &op);
+    CHECK(cudaStreamSynchronize(d.cu.stream) == cudaSuccess && d.cu.error == cudaSuccess, "%s",
+          d.cu.error_what ? d.cu.error_what : "synchronize");
+    n_runs++;
+    return read_rows(s, spans, out.get());
+}
+
+/* ---------------------------------------------------------------- reference */
+
+/* One head of one row in double. A BF16 is wrong by up to 2^-8 of itself. */
+static void check_row(const scene &s, int seq, int pos, int head, const uint16_t *got)
+{
+    const int kv = head / (s.nq / s.nkv);
+    const int from = s.window > 0 ? std::max(0, pos - s.window + 1) : 0;
+    std::vector<double> score, sum((size_t)s.hd, 0.0), size((size_t)s.hd, 0.0);
+    std::vector<float> q((size_t)s.hd);
+    for (int d = 0; d < s.hd; d++)
+        q[(size_t)d] = from_bf16(to_bf16(s.q(seq, pos, head, d)));
+    double top = s.sinks ? (double)s.sink(head) : -INFINITY, l = 0.0;
+    for (int j = from; j <= pos; j++) {
+        double x = 0.0;
+        for (int d = 0; d < s.hd; d++)
+            x += (double)q[(size_t)d] * (double)from_bf16(s.k(seq, j, kv, d));
+        x *= (double)s.scale();
+        if (s.softcap > 0.0f)
+            x = (double)s.softcap * tanh(x / (double)s.softcap);
+        score.push_back(x);
+        top = std::max(top, x);
+    }
+    for (int j = from; j <= pos; j++) {
+        double p = exp(score[(size_t)(j - from)] - top);
+        l += p;
+        for (int d = 0; d < s.hd; d++) {
+            double v = (double)from_bf16(s.v(seq, j, kv, d));
+            sum[(size_t)d] += p * v;
+            size[(size_t)d] += p * fabs(v);
+        }
+    }
+    if (s.sinks)
+        l += exp((double)s.sink(head) - top);
+    for (int d = 0; d < s.hd; d++) {
+        double want = sum[(size_t)d] / l, have = (double)from_bf16(got[d]);
+        double allowed = fabs(want) / 256 + size[(size_t)d] / l / 256 + 1e-6;
+        CHECK(fabs(have - want) <= allowed,
+              "hd %d heads %d/%d window %d seq %d pos %d head %d d %d: %g, not %g", s.hd, s.nq,
+              s.nkv, s.window, seq, pos, head, d, have, want);
+    }
+    n_rows_checked++;
+}
+
+static void check_rows(const scene &s, const std::vector<span_of> &spans, const rows_of &rows,
+                       int every)
+{
+    size_t at = 0;
+    for (const span_of &x : spans) {
+        if (x.seq < 0)
+            continue;
+        for (int t = 0; t < x.n; t++, at++)
+            for (int h = 0; h < s.nq; h++)
+                if ((t * s.nq + h) % every == 0 || t == 0 || t == x.n - 1)
+                    check_row(s, x.seq, x.pos + t, h, &rows[at][(size_t)(h * s.hd)]);
+    }
+}
+
+/* Every row of a against the row of the same sequence and position in b, where there is one. */
+static void same_bits(const char *what, const scene &s, const std::vector<span_of> &sa,
+                      const rows_of &a, const std::vector<span_of> &sb, const rows_of &b)
+{
+    size_t at = 0;
+    for (const span_of &x : sa) {
+        if (x.seq < 0)
+            continue;
+        for (int t = 0; t < x.n; t++, at++) {
+            size_t bt = 0;
+            for (const span_of &y : sb) {
+                if (y.seq < 0)
+                    continue;
+                int i = x.pos + t - y.pos;
+                if (y.seq == x.seq && i >= 0 && i < y.n) {
+                    const std::vector<uint16_t> &ra = a[at], &rb = b[bt + (size_t)i];
+                    bool same = true; /* a NaN is a NaN */
+                    for (size_t c = 0; c < ra.size(); c++)
+                        same = same && (ra[c] == rb[c] ||
+                                        ((ra[c] & 0x7FFF) > 0x7F80 && (rb[c] & 0x7FFF) > 0x7F80));
+                    CHECK(same, "%s: hd %d heads %d/%d bs %d window %d seq %d pos %d", what, s.hd,
+                          s.nq, s.nkv, s.bs, s.window, x.seq, x.pos + t);
+                    n_rows_compared++;
+                }
+                bt += (size_t)y.n;
+            }
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- cases */
+
+static scene make_scene(int hd, int nq, int nkv, int bs, std::vector<int> lens, uint64_t seed)
+{
+    scene s = {hd, nq, nkv, bs, 0, 0.0f, false, lens, seed};
+    return s;
+}
+
+/* Whole prefills are right, and pieces of them have the same bits. decodes: positions. */
+static void check_scene(const scene &s, int every, std::vector<int> chunks,
+                        std::vector<int> decodes)
+{
+    std::vector<span_of> whole;
+    for (size_t i = 0; i < s.lens.size(); i++)
+        whole.push_back({(int)i, 0, s.lens[i]});
+    rows_of all = run(s, whole, 3);
+    if (s.odd_pos < 0)
+        check_rows(s, whole, all, every);
+    for (int chunk : chunks) /* the last chunks of each sequence, with each other */
+        for (int back = 0; back < 2; back++) {
+            std::vector<span_of> part;
+            for (size_t i = 0; i < s.lens.size(); i++) {
+                int pos = (s.lens[i] - 1) / chunk * chunk - back * chunk;
+                if (pos >= 0)
+                    part.push_back({(int)i, pos, std::min(chunk, s.lens[i] - pos)});
+            }
+            if (!part.empty())
+                same_bits("chunk", s, part, run(s, part, back ? 1 : 40), whole, all);
+        }
+    for (int pos : decodes) {
+        std::vector<span_of> part, padded;
+        for (size_t i = 0; i < s.lens.size(); i++)
+            if (pos < s.lens[i])
+                part.push_back({(int)i, pos, 1});
+        if (part.empty())
+            continue;
+        padded = part;
+        padded.push_back({-1, 0, 1});
+        padded.push_back({-1, 0, 1});
+        rows_of got = run(s, part, 1 + pos % 50);
+        same_bits("decode", s, part, got, whole, all);
+        if (pos % 3 == 0)
+            same_bits("padded decode", s, padded, run(s, padded, 3, pos % 2 ? -1 : 4, 2), part,
+                      got);
+    }
+}
+
+/* Every head dimension and group; splits, tiles and pages end on, before and behind lengths. */
+static void test_shapes()
+{
+    static const struct {
+        int hd, nq, nkv, bs;
+    } shapes[] = {{64, 2, 2, 16},  {64, 5, 1, 32},  {80, 4, 1, 16},  {72, 7, 1, 64},
+                  {96, 4, 2, 48},  {128, 8, 1, 16}, {128, 4, 2, 32}, {256, 2, 1, 16},
+                  {64, 20, 1, 16}, {16, 3, 1, 16},  {32, 2, 1, 16}};
+    uint64_t seed = 1;
+    for (auto x : shapes) {
+        scene s = make_scene(x.hd, x.nq, x.nkv, x.bs, {1, 64, 33, 130}, seed++);
+        check_scene(s, 11, {7}, {0, 63, 64, 129});
+    }
+}
+
+static void test_long()
+{
+    check_scene(make_scene(64, 4, 1, 16, {1100, 257}, 21), 41, {512, 3},
+                {255, 256, 511, 767, 768, 1023, 1024, 1099});
+    check_scene(make_scene(128, 8, 1, 64, {520}, 22), 41, {64, 2}, {256, 383, 519});
+    check_scene(make_scene(256, 4, 2, 32, {300}, 23), 41, {64, 7}, {255, 256, 299});
+}
+
+static void test_windows()
+{
+    static const int windows[] = {1, 16, 100, 256, 300};
+    uint64_t seed = 41;
+    for (int w : windows) {
+        scene s = make_scene(64, 4, 1, 16, {600, 90}, seed++);
+        s.window = w;
+        check_scene(s, 29, {64, 7}, {62, 319, 599});
+    }
+}
+
+static void test_softcap_and_sinks()
+{
+    scene s = make_scene(64, 4, 2, 16, {300}, 61);
+    s.softcap = 3.0f;
+    check_scene(s, 11, {7}, {255, 299});
+    s.sinks = true;
+    check_scene(s, 11, {64}, {298});
+    s.softcap = 0.0f;
+    s.window = 70;
+    check_scene(s, 11, {64}, {296});
+}
+
+/* Decodes, a few drafts and chunks in one batch, on one SM and on more than there is work for. */
+static void test_mixed()
+{
+    scene s = make_scene(64, 4, 1, 16, {700, 20, 300, 257, 90}, 71);
+    std::vector<span_of> whole, mixed = {{0, 699, 1}, {1, 5, 15}, {2, 296, 4}, {-1, 0, 1},
+                                         {3, 250, 7}, {4, 89, 1}, {0, 300, 50}};
+    for (size_t i = 0; i < s.lens.size(); i++)
+        whole.push_back({(int)i, 0, s.lens[i]});
+    rows_of all = run(s, whole, 2);
+    check_rows(s, whole, all, 37);
+    static const int sms[] = {1, 4, 132};
+    for (int n : sms)
+        same_bits("mixed", s, mixed, run(s, mixed, n), whole, all);
+    for (int rows : {0, 9, 700})
+        same_bits("mixed, little workspace", s, mixed, run(s, mixed, 132, rows), whole, all);
+    same_bits("mixed, three layers", s, mixed, run(s, mixed, 132, -1, 3), whole, all);
+}
+
+/* A NaN and infinities among the values reach the rows that see them and no others. */
+static void test_odd_values()
+{
+    for (int window : {0, 40}) {
+        scene s = make_scene(64, 4, 1, 16, {200}, 81);
+        s.odd_pos = 100;
+        s.window = window;
+        check_scene(s, 1, {64, 7, 3}, {99, 100, 101, 139, 140, 199});
+        scene t = s;
+        t.odd_pos = -1;
+        std::vector<span_of> whole = {{0, 0, 200}}, before = {{0, 0, 100}};
+        rows_of odd = run(s, whole, 3), even = run(t, whole, 3);
+        same_bits("before a NaN", s, before, rows_of(odd.begin(), odd.begin() + 100), whole, even);
+        int n_nan = 0;
+        for (int pos = 100; pos < 200; pos++)
+            n_nan += (odd[(size_t)pos][1] & 0x7FFF) > 0x7F80;
+        CHECK(n_nan == (window ? window : 100), "%d rows are NaN", n_nan);
+    }
+}
+
+template <typename T> static void refill(dev<T> &to, const std::vector<T> &from)
+{
+    CHECK(from.size() <= to.n && cudaMemcpy(to.p, from.data(), from.size() * sizeof(T),
+                                            cudaMemcpyHostToDevice) == cudaSuccess,
+          "refill");
+}
+
+/* One recording for any lengths: plan and two layers, replayed with other spans. */
+static void test_graph()
+{
+    scene s = make_scene(64, 4, 1, 16, {900, 40, 300}, 95);
+    const std::vector<std::vector<span_of>> steps = {
+        {{0, 0, 1}, {1, 3, 1}, {-1, 0, 1}},
+        {{0, 899, 1}, {1, 39, 1}, {2, 299, 1}},
+        {{2, 100, 1}, {0, 512, 1}, {1, 0, 1}},
+        {{0, 899, 1}, {-1, 0, 1}, {-1, 0, 1}},
+    };
+    inputs most = make_inputs(s, steps[1]);
+    device d(7);
+    dev<uint8_t> pool(most.pages.pool);
+    dev<struct sl_span> spans(most.spans);
+    dev<int32_t> tables(most.tables), positions(most.positions);
+    dev<float> q(most.q);
+    dev<uint16_t> out(most.q.size());
+    struct sl_cuda_attention_limits limits = {3, 3, 1000, s.nq, s.nkv, s.hd};
+    dev<uint8_t> workspace(sl_cuda_attention_workspace(&d.cu, &limits));
+    d.cu.workspace = workspace.p;
+    d.cu.workspace_bytes = workspace.n;
+    struct sl_batch b = {3, 3, 0, nullptr, positions.p, spans.p, tables.p, nullptr};
+    struct sl_op_attention op = make_op(s, most.pages);
+    op.batch = &b;
+    op.q = q.p;
+    op.kv.pool = pool.p;
+    op.out = out.p;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CHECK(cudaStreamBeginCapture(d.cu.stream, cudaStreamCaptureModeThreadLocal) == cudaSuccess,
+          "begin capture");
+    sl_cuda_attention_plan(&d.cu, &b, s.nq, s.nkv, s.hd);
+    sl_cuda_attention(&d.cu.base, &op);
+    sl_cuda_attention(&d.cu.base, &op);
+    CHECK(cudaStreamEndCapture(d.cu.stream, &graph) == cudaSuccess, "capture");
+    CHECK(cudaGraphInstantiate(&exec, graph, 0) == cudaSuccess, "instantiate");
+    for (const std::vector<span_of> &step : steps) {
+        inputs in = make_inputs(s, step);
+        refill(pool, in.pages.pool);
+        refill(spans, in.spans);
+        refill(tables, in.tables);
+        refill(q, in.q);
+        refill(out, std::vector<uint16_t>(out.n, 0x4242));
+        CHECK(cudaGraphLaunch(exec, d.cu.stream) == cudaSuccess, "launch");
+        CHECK(cudaStreamSynchronize(d.cu.stream) == cudaSuccess, "replay");
+        same_bits("replay", s, step, read_rows(s, step, out.get()), step, run(s, step, 3));
+    }
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+}
+
+/* More than SL_ATTN_FOLD splits, so that joined groups are joined: decodes only. */
+static void test_many_splits()
+{
+    scene s = make_scene(64, 2, 1, 16, {17000}, 91);
+    scene w = s;
+    w.window = 700;
+    std::vector<span_of> one = {{0, 16990, 1}}, few = {{0, 16985, 8}};
+    rows_of a = run(s, one, 100), b = run(s, one, 1), c = run(s, few, 20);
+    check_rows(s, one, a, 1);
+    same_bits("one SM", s, one, b, one, a);
+    same_bits("drafts", s, few, c, one, a);
+    rows_of d = run(w, one, 100), e = run(w, few, 3);
+    check_rows(w, one, d, 1);
+    same_bits("window", w, few, e, one, d);
+}
+
+/* ---------------------------------------------------------------- the store */
+
+struct store_case {
+    int hd, nq, nkv, bs, n_rotated;
+    bool norm, interleaved;
+};
+
+static float norm_scale(const float *x, int hd, float eps)
+{
+    float lane[32];
+    for (int l = 0; l < 32; l++) {
+        lane[l] = 0.0f;
+        for (int i = l * 4; i < hd; i += 128)
+            for (int d = i; d < std::min(i + 4, hd); d++)
+                lane[l] = fmaf(x[d], x[d], lane[l]);
+    }
+    for (int d = 16; d > 0; d /= 2)
+        for (int l = 0; l < d; l++)
+            lane[l] = lane[l] + lane[l + d];
+    return 1.0f / sqrtf(lane[0] / (float)hd + eps);
+}
+
+static void reference_row(const store_case &c, const float *from, const float *w, bool rotated,
+                          const float *angles, std::vector<float> &x)
+{
+    x.assign(from, from + c.hd);
+    if (w != nullptr) {
+        float f = norm_scale(from, c.hd, 1e-5f);
+        for (int d = 0; d < c.hd; d++) {
+            volatile float y = x[(size_t)d] * f;
+            x[(size_t)d] = y * w[d];
+        }
+    }
+    int n = rotated ? c.n_rotated / 2 : 0;
+    for (int i = 0; i < n; i++) {
+        size_t at = (size_t)(c.interleaved ? 2 * i : i),
+               to = (size_t)(c.interleaved ? 2 * i + 1 : i + n);
+        volatile float pc = x[at] * angles[2 * i], qs = x[to] * angles[2 * i + 1];
+        volatile float qc = x[to] * angles[2 * i], ps = x[at] * angles[2 * i + 1];
+        x[at] = pc - qs;
+        x[to] = qc + ps;
+    }
+}
+
+static void store_one(const store_case &c, uint64_t seed)
+{
+    scene s = make_scene(c.hd, c.nq, c.nkv, c.bs, {40, 70, 100}, seed);
+    const std::vector<span_of> spans = {{0, 39, 1}, {1, 10, 50}, {2, 63, 37}};
+    pages_of p = make_pages(s, {0, 0, 0});
+    const int dim = s.dim(), n_tokens = 88, ldq = c.nq * c.hd + 4, ldk = c.nkv * c.hd * 2 + 8;
+    std::vector<struct sl_span> dev_spans;
+    std::vector<int32_t> tables, positions, owner;
+    for (size_t i = 0; i < spans.size(); i++) {
+        struct sl_span d = {(int32_t)positions.size(), spans[i].n, spans[i].pos,
+                            (int32_t)tables.size()};
+        dev_spans.push_back(d);
+        for (int j = 0; j < (spans[i].pos + spans[i].n + s.bs - 1) / s.bs; j++)
+            tables.push_back(p.table[i][(size_t)j]);
+        for (int t = 0; t < spans[i].n; t++) {
+            positions.push_back(spans[i].pos + t);
+            owner.push_back((int32_t)i);
+        }
+    }
+    auto randoms = [&](int n, uint64_t what) {
+        std::vector<float> v;
+        for (int i = 0; i < n; i++)
+            v.push_back(normal((seed * 16 + what) * 1000003 + (uint64_t)i));
+        return v;
+    };
+    std::vector<float> q = randoms(n_tokens * ldq, 1), kv = randoms(n_tokens * ldk, 2);
+    std::vector<float> qw = randoms(c.hd, 3), kw = randoms(c.hd, 4);
+    std::vector<float> angles = randoms(n_tokens * std::max(c.n_rotated, 1), 5);
+    device d(2);
+    dev<float> dq(q), dkv(kv), dqw(qw), dkw(kw), dangles(angles);
+    dev<uint8_t> pool(p.pool);
+    dev<struct sl_span> dspans(dev_spans);
+    dev<int32_t> dtables(tables), dpositions(positions);
+    struct sl_cuda_attention_limits limits = {n_tokens, 3, 100, c.nq, c.nkv, c.hd};
+    dev<uint8_t> workspace(sl_cuda_attention_workspace(&d.cu, &limits));
+    d.cu.workspace = workspace.p;
+    d.cu.workspace_bytes = workspace.n;
+    struct sl_batch b = {n_tokens, 3, 0, nullptr, dpositions.p, dspans.p, dtables.p, nullptr};
+    struct sl_rope rope = {c.n_rotated, c.interleaved ? SL_ROPE_INTERLEAVED : SL_ROPE_HALF, nullptr,
+                           1.0f};
+    struct sl_op_qk_norm_rope_kv_store op = {};
+    op.batch = &b;
+    op.q = dq.p;
+    op.k = dkv.p;
+    op.v = dkv.p + c.nkv * c.hd;
+    op.ld_q = ldq;
+    op.ld_k = op.ld_v = ldk;
+    op.n_heads = c.nq;
+    op.n_kv_heads = c.nkv;
+    op.head_dim = c.hd;
+    op.q_norm = c.norm ? dqw.p : nullptr;
+    op.k_norm = c.norm ? dkw.p : nullptr;
+    op.eps = 1e-5f;
+    op.rope = c.n_rotated > 0 ? &rope : nullptr;
+    op.angles = dangles.p;
+    op.kv.pool = pool.p;
+    op.kv.page_bytes = p.page_bytes;
+    op.kv.k_offset = p.k_offset;
+    op.kv.v_offset = p.v_offset;
+    op.kv.dtype = SL_DTYPE_BF16;
+    op.kv.block_size = s.bs;
+    sl_cuda_attention_plan(&d.cu, &b, c.nq, c.nkv, c.hd);
+    sl_cuda_qk_norm_rope_kv_store(&d.cu.base, &op);
+    CHECK(cudaStreamSynchronize(d.cu.stream) == cudaSuccess && d.cu.error == cudaSuccess, "store");
+
+    std::vector<float> x;
+    for (int t = 0; t < n_tokens; t++) {
+        const float *cs = &angles[(size_t)(t * c.n_rotated)];
+        for (int h = 0; h < c.nq; h++) {
+            float *row = &q[(size_t)(t * ldq + h * c.hd)];
+            reference_row(c, row, c.norm ? qw.data() : nullptr, true, cs, x);
+            std::copy(x.begin(), x.end(), row);
+        }
+        for (int h = 0; h < 2 * c.nkv; h++) {
+            bool key = h < c.nkv;
+            reference_row(c, &kv[(size_t)(t * ldk + h * c.hd)], key && c.norm ? kw.data() : nullptr,
+                          key, cs, x);
+            int pos = positions[(size_t)t];
+            int32_t page = p.table[(size_t)owner[(size_t)t]][(size_t)(pos / s.bs)];
+            uint8_t *at = p.pool.data() + (size_t)page * p.page_bytes +
+                          (key ? p.k_offset : p.v_offset) +
+                          (size_t)(h % c.nkv * s.bs + pos % s.bs) * (size_t)dim * 2;
+            for (int i = 0; i < dim; i++) {
+                uint16_t u = to_bf16(i < c.hd ? x[(size_t)i] : 0.0f);
+                memcpy(at + 2 * i, &u, 2);
+            }
+        }
+    }
+    CHECK(dq.get() == q, "hd %d: queries", c.hd);
+    CHECK(pool.get() == p.pool, "hd %d bs %d: pages", c.hd, c.bs);
+}
+
+static void test_store()
+{
+    static const store_case cases[] = {
+        {64, 4, 2, 16, 64, false, false},  {80, 2, 1, 32, 32, true, false},
+        {72, 3, 1, 16, 72, true, true},    {96, 2, 2, 48, 24, false, true},
+        {128, 4, 1, 64, 128, true, false}, {256, 2, 1, 16, 128, true, true},
+        {128, 2, 1, 16, 0, true, false},
+    };
+    uint64_t seed = 101;
+    for (const store_case &c : cases)
+        store_one(c, seed++);
+}
+
+static void test_supports()
+{
+    for (int hd : {16, 24, 32, 64, 72, 80, 88, 96, 120, 128, 248, 256})
+        CHECK(sl_cuda_attention_supports(hd, 4), "%d", hd);
+    for (int hd : {0, -64, 48, 60, 65, 100, 112, 160, 192, 264, 512})
+        CHECK(!sl_cuda_attention_supports(hd, 4), "%d", hd);
+    CHECK(!sl_cuda_attention_supports(64, 0) && !sl_cuda_attention_supports(64, 257), "group");
+}
+
+static const struct {
+    const char *name;
+    void (*fn)();
+} TESTS[] = {
+    {"supports", test_supports}, {"store", test_store},
+    {"shapes", test_shapes},     {"long", test_long},
+    {"windows", test_windows},   {"softcap_and_sinks", test_softcap_and_sinks},
+    {"mixed", test_mixed},       {"odd_values", test_odd_values},
+    {"graph", test_graph},       {"many_splits", test_many_splits},
+};
+
+/* Names of tests to run, by default all. */
+int main(int argc, char **argv)
+{
+    for (auto &t : TESTS) {
+        bool wanted = argc < 2;
+        for (int i = 1; i < argc; i++)
+            wanted = wanted || strcmp(argv[i], t.name) == 0;
+        if (!wanted)
+            continue;
+        int before = n_failures;
+        t.fn();
+        printf("%-20s %s\n", t.name, n_failures == before ? "ok" : "FAILED");
+        fflush(stdout);
+    }
+    printf("%ld runs, %ld heads of rows against the reference, %ld rows of bits compared, %d "
+           "failures\n",
+           n_runs, n_rows_checked, n_rows_compared, n_failures);
+    return n_failures != 0;
+}

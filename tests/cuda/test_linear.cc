@@ -1,0 +1,678 @@
+/* SPDX-License-Identifier: MIT
+ * Products and packed weights of src/cuda: every format against the reference decode and a product
+ * in double, every kernel against every other bit for bit. Runs in the simulator or on a GPU.
+ */
+#include "cuda/launch.cuh"
+#include "cuda/linear.h"
+#include "cuda/math.cuh"
+#include "cuda/weight_format.cuh"
+
+extern "C" {
+#include "base/rng.h"
+#include "cpu/kernels.h"
+}
+#include "engine/sample_exp.h"
+#include "quant/float.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vector>
+
+#ifdef SL_CUDA_SIM
+#include "sim.h"
+#endif
+
+static int n_failures;
+static long n_bits, n_close; /* outputs compared */
+
+#define CHECK(cond, ...)                                      \
+    do {                                                      \
+        if (!(cond) && n_failures++ < 20) {                   \
+            printf("%s:%d: %s: ", __FILE__, __LINE__, #cond); \
+            printf(__VA_ARGS__);                              \
+            printf("\n");                                     \
+        }                                                     \
+    } while (0)
+#define MUST(call)                                                             \
+    do {                                                                       \
+        cudaError_t e_ = (call);                                               \
+        if (e_ != cudaSuccess) {                                               \
+            printf("%s:%d: %s\n", __FILE__, __LINE__, cudaGetErrorString(e_)); \
+            exit(2);                                                           \
+        }                                                                      \
+    } while (0)
+
+static struct sl_rng rng;
+static struct sl_cuda cu;
+static struct sl_cpu_kernels cpu;
+
+static uint64_t below(uint64_t n)
+{
+    return sl_rng_below(&rng, n);
+}
+
+/* Device memory of exactly this size, so that red zones are close. */
+template <typename T> struct dev {
+    T *p = nullptr;
+    size_t n;
+    explicit dev(size_t n_) : n(n_)
+    {
+        MUST(cudaMalloc((void **)&p, n * sizeof(T)));
+    }
+    explicit dev(const std::vector<T> &v) : dev(v.size())
+    {
+        MUST(cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice));
+    }
+    dev(const dev &) = delete;
+    ~dev()
+    {
+        cudaFree(p);
+    }
+    std::vector<T> get() const
+    {
+        MUST(cudaStreamSynchronize(cu.stream));
+        std::vector<T> v(n);
+        MUST(cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost));
+        return v;
+    }
+};
+
+/* ------------------------------------------------------------------ what the backend gives */
+
+static size_t n_allocated;
+static void *pack_buffer;
+
+extern "C" void *sl_cuda_alloc(struct sl_cuda *, size_t n_bytes)
+{
+    void *p = nullptr;
+    if (cudaMalloc(&p, n_bytes) != cudaSuccess)
+        return nullptr;
+    n_allocated += n_bytes;
+    return p;
+}
+extern "C" void sl_cuda_free(struct sl_cuda *, void *p, size_t n_bytes)
+{
+    n_allocated -= n_bytes;
+    cudaFree(p);
+}
+extern "C" int sl_cuda_no_memory(struct sl_cuda *, size_t, const char *, struct sl_error *)
+{
+    return SL_ENOMEM;
+}
+extern "C" int sl_cuda_report(struct sl_cuda *, struct sl_error *)
+{
+    return SL_EDEVICE;
+}
+extern "C" void sl_cuda_stage(struct sl_cuda *c, void *dst, const void *src, size_t n)
+{
+    MUST(cudaMemcpyAsync(dst, src, n, cudaMemcpyHostToDevice, c->stream));
+    MUST(cudaStreamSynchronize(c->stream));
+}
+extern "C" void *sl_cuda_pack_buffer(struct sl_cuda *c, size_t n)
+{
+    MUST(cudaStreamSynchronize(c->stream));
+    cudaFree(pack_buffer);
+    MUST(cudaMalloc(&pack_buffer, n));
+    return pack_buffer;
+}
+
+/* ------------------------------------------------------------------ elementary functions */
+
+static __global__ void math_kernel(const float *x, float *out, int n, int which)
+{
+    sl_grid_wait();
+    int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= n)
+        return;
+    float v = x[i];
+    out[i] = which == 0   ? sl_exp(v)
+             : which == 1 ? sl_sample_exp(-fabsf(v))
+             : which == 2 ? __fmul_rn(sl_act(SL_ACT_SILU, v), 1.0f)
+                          : __fmul_rn(sl_act(SL_ACT_GELU_TANH, v), 1.0f);
+}
+
+static bool same_bits(float a, float b)
+{
+    return sl_f32_bits(a) == sl_f32_bits(b) || (isnan(a) && isnan(b));
+}
+
+static void test_math()
+{
+    std::vector<float> x = {0.0f,       -0.0f,   1.0f,    -1.0f,   INFINITY, -INFINITY,
+                            NAN,        88.7f,   89.0f,   90.0f,   -87.0f,   -86.99999f,
+                            -87.00001f, -103.9f, -104.0f, -105.0f, 1e-45f};
+    while (x.size() < 20000) {
+        float wide = sl_f32_of_bits((uint32_t)sl_rng_next(&rng));
+        x.push_back(wide);
+        x.push_back((float)sl_rng_normal(&rng) * 30.0f);
+    }
+    int n = (int)x.size();
+    dev<float> in(x), out(x.size());
+    std::vector<float> one(x.size(), 1.0f), want(x.size());
+    for (int which = 0; which < 4; which++) {
+        sl_launch(&cu, math_kernel, dim3((unsigned)(n + 255) / 256), dim3(256), 0, in.p, out.p, n,
+                  which);
+        std::vector<float> got = out.get();
+        if (which >= 2)
+            cpu.act(which == 2 ? SL_ACT_SILU : SL_ACT_GELU_TANH, x.data(), one.data(), n,
+                    want.data());
+        for (int i = 0; i < n; i++) {
+            float w = which == 0 ? cpu.exp(x[i]) : which == 1 ? sl_exp_neg(-fabsf(x[i])) : want[i];
+            CHECK(same_bits(got[i], w), "function %d of %a: %a, CPU %a", which, x[i], got[i], w);
+            n_bits++;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ matrices */
+
+struct matrix {
+    enum sl_dtype dtype;
+    int64_t n, k;
+    std::vector<uint8_t> file;
+    std::vector<float> value; /* [n, k], rounded to bf16 */
+    struct sl_weight w = {};
+    ~matrix()
+    {
+        sl_cuda_weight_destroy(&cu.base, &w);
+    }
+    matrix() = default;
+    matrix(const matrix &) = delete;
+};
+
+static uint16_t random_scale()
+{
+    return sl_f32_to_f16((float)(sl_rng_unit(sl_rng_next(&rng)) - 0.5) * 0.02f);
+}
+
+/* Bytes of every kind, but scales that are finite and small; offsets of the f16 in a block. */
+static void random_blocks(uint8_t *p, size_t n_bytes, size_t block, int scale0, int scale1)
+{
+    for (size_t i = 0; i < n_bytes; i++)
+        p[i] = (uint8_t)sl_rng_next(&rng);
+    for (size_t b = 0; b < n_bytes; b += block) {
+        sl_store_u16(p + b + scale0, random_scale());
+        if (scale1 >= 0)
+            sl_store_u16(p + b + scale1, random_scale());
+    }
+}
+
+static void random_file(matrix &m, size_t row_bytes)
+{
+    m.file.resize(row_bytes * (size_t)m.n);
+    uint8_t *p = m.file.data();
+    switch (m.dtype) {
+    case SL_DTYPE_F32:
+    case SL_DTYPE_F16:
+    case SL_DTYPE_BF16: {
+        std::vector<float> x((size_t)(m.n * m.k));
+        for (float &v : x) {
+            v = (float)sl_rng_normal(&rng);
+            v = below(100) == 0 ? 0.0f : below(100) == 0 ? v * 1e-7f : v;
+        }
+        sl_dtype_info(m.dtype)->from_f32(x.data(), p, (int64_t)x.size());
+        return;
+    }
+    case SL_DTYPE_Q8_0:
+        return random_blocks(p, m.file.size(), 34, 0, -1);
+    case SL_DTYPE_Q4_0:
+        return random_blocks(p, m.file.size(), 18, 0, -1);
+    case SL_DTYPE_Q4_K:
+        return random_blocks(p, m.file.size(), 144, 0, 2);
+    case SL_DTYPE_Q5_K:
+        return random_blocks(p, m.file.size(), 176, 0, 2);
+    default:
+        return random_blocks(p, m.file.size(), 210, 208, -1);
+    }
+}
+
+static void make_matrix(matrix &m, enum sl_dtype dtype, int64_t n, int64_t k)
+{
+    m.dtype = dtype;
+    m.n = n;
+    m.k = k;
+    uint64_t row_bytes;
+    if (!sl_dtype_bytes(dtype, (uint64_t)k, &row_bytes))
+        exit(2);
+    random_file(m, row_bytes);
+    m.value.resize((size_t)(n * k));
+    sl_dtype_info(dtype)->to_f32(m.file.data(), m.value.data(), n * k);
+    for (float &v : m.value)
+        v = sl_bf16_to_f32(sl_f32_to_bf16(v));
+    struct sl_error err;
+    size_t before = n_allocated;
+    int rc = sl_cuda_weight_create(&cu.base, SL_USE_LINEAR, dtype, n, k, m.file.data(), &m.w, &err);
+    CHECK(rc == 0, "create %s: %d", sl_dtype_info(dtype)->name, rc);
+    uint64_t bytes = sl_cuda_weight_bytes(&cu.base, SL_USE_LINEAR, dtype, n, k);
+    CHECK(n_allocated - before == bytes && m.w.n_bytes == bytes, "%zu of %llu bytes",
+          n_allocated - before, (unsigned long long)bytes);
+    MUST(cudaStreamSynchronize(cu.stream)); /* as after loading: products fetch weights early */
+    /* The file's data are not needed any more. */
+    memset(m.file.data(), 0xA5, m.file.size());
+}
+
+/* A packed matrix as bf16 [row blocks x 16][padded columns]; one warp per row block. */
+template <class F>
+static __global__ void unpack_kernel(const uint8_t *w, int n_units, uint16_t *out)
+{
+    sl_grid_wait();
+    int lane = static_cast<int>(threadIdx.x);
+    int64_t ld = static_cast<int64_t>(n_units) * F::unit_k;
+    for (int s = 0; s < n_units * F::unit_k / 64; s++) {
+        typename F::raw raw;
+        const uint8_t *unit =
+            w + (static_cast<int64_t>(blockIdx.x) * n_units + s * 64 / F::unit_k) * F::unit_bytes;
+        F::load(raw, unit, s % (F::unit_k / 64), lane);
+        for (int j = 0; j < 4; j++) {
+            uint32_t a[4];
+            F::frag(raw, j, a);
+            for (int e = 0; e < 8; e++) {
+                int row = 16 * static_cast<int>(blockIdx.x) + lane / 4 + 8 * (e / 2 % 2);
+                int col = 64 * s + 16 * j + 2 * (lane % 4) + e % 2 + 8 * (e / 4);
+                out[row * ld + col] = static_cast<uint16_t>(a[e / 2] >> 16 * (e % 2));
+            }
+        }
+    }
+}
+
+template <class F> static void unpack(const matrix &m, dev<uint16_t> &out, int n_units)
+{
+    int64_t blocks = (m.n + 15) / 16;
+    sl_launch(&cu, unpack_kernel<F>, dim3((unsigned)blocks), dim3(32), 0, (const uint8_t *)m.w.data,
+              n_units, out.p);
+}
+
+static void test_packing(const matrix &m)
+{
+    const struct sl_cuda_layout_info *info = sl_cuda_layout_info(m.w.layout);
+    int n_units = (int)((m.k + info->unit_k - 1) / info->unit_k);
+    int64_t ld = n_units * info->unit_k, blocks = (m.n + 15) / 16;
+    CHECK((int64_t)m.w.n_bytes == blocks * n_units * info->unit_bytes, "%zu", m.w.n_bytes);
+    dev<uint16_t> out((size_t)(blocks * 16 * ld));
+    switch (m.w.layout) {
+    case SL_CUDA_BF16:
+        unpack<sl_wf_bf16>(m, out, n_units);
+        break;
+    case SL_CUDA_Q8_0:
+        unpack<sl_wf_q8_0>(m, out, n_units);
+        break;
+    case SL_CUDA_Q4_0:
+        unpack<sl_wf_q4_0>(m, out, n_units);
+        break;
+    case SL_CUDA_Q4_K:
+        unpack<sl_wf_q4_k>(m, out, n_units);
+        break;
+    case SL_CUDA_Q5_K:
+        unpack<sl_wf_q5_k>(m, out, n_units);
+        break;
+    default:
+        unpack<sl_wf_q6_k>(m, out, n_units);
+    }
+    std::vector<uint16_t> got = out.get();
+    for (int64_t r = 0; r < blocks * 16; r++) {
+        for (int64_t c = 0; c < ld; c++) {
+            bool in = r < m.n && c < m.k;
+            float want = in ? m.value[(size_t)(r * m.k + c)] : 0.0f;
+            float v = sl_bf16_to_f32(got[(size_t)(r * ld + c)]);
+            /* == : a zero may have either sign */
+            CHECK(v == want, "%s (%d, %d): %a, not %a", info->name, (int)r, (int)c, v, want);
+            n_bits++;
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ products */
+
+struct input { /* [m][ld] on the device, NaN in what nobody may read */
+    int m;
+    int64_t k, ld, skew;
+    std::vector<float> x; /* [m][k] */
+    dev<uint16_t> mem;
+    static std::vector<uint16_t> lay(const std::vector<float> &x, int m, int64_t k, int64_t ld,
+                                     int64_t skew)
+    {
+        std::vector<uint16_t> v((size_t)(skew + (m - 1) * ld + k), 0x7FC0);
+        for (int t = 0; t < m; t++)
+            for (int64_t c = 0; c < k; c++)
+                v[(size_t)(skew + t * ld + c)] = sl_f32_to_bf16(x[(size_t)(t * k + c)]);
+        return v;
+    }
+    input(const std::vector<float> &x_, int m_, int64_t k_, int64_t pad, int64_t skew_)
+        : m(m_), k(k_), ld(k_ + pad), skew(skew_), x(x_.begin(), x_.begin() + m_ * k_),
+          mem(lay(x_, m_, k_, k_ + pad, skew_))
+    {
+    }
+    const void *p() const
+    {
+        return mem.p + skew;
+    }
+};
+
+static std::vector<float> random_x(int m, int64_t k)
+{
+    std::vector<float> x((size_t)(m * k));
+    for (float &v : x)
+        v = sl_bf16_to_f32(sl_f32_to_bf16((float)sl_rng_normal(&rng)));
+    return x;
+}
+
+#define POISON 0x7FABCDEFu
+
+/* Runs a product by a route (NULL: the table's) into poisoned memory with `pad` floats between
+ * rows, checks that nothing else was written, and returns [m][n]. */
+static std::vector<float> product(const input &in, const matrix &w, const float *bias, int64_t pad,
+                                  const struct sl_lin_route *r)
+{
+    int64_t ld = w.n + pad;
+    std::vector<float> fill((size_t)((in.m - 1) * ld + w.n), sl_f32_of_bits(POISON));
+    dev<float> out(fill);
+    struct sl_op_linear a = {in.p(), in.ld, &w.w, bias, in.m, out.p, ld};
+    if (r == nullptr) {
+        sl_cuda_linear(&cu.base, &a);
+    } else {
+        struct sl_lin l = sl_cuda_linear_args(&a);
+        sl_cuda_linear_run(&cu, &l, r);
+    }
+    CHECK(cu.error == cudaSuccess, "%s: %s", cu.error_what, cudaGetErrorString(cu.error));
+    std::vector<float> got = out.get(), y((size_t)(in.m * w.n));
+    for (size_t i = 0; i < got.size(); i++) {
+        int64_t t = (int64_t)i / ld, c = (int64_t)i % ld;
+        if (c < w.n)
+            y[(size_t)(t * w.n + c)] = got[i];
+        else
+            CHECK(sl_f32_bits(got[i]) == POISON, "token %d wrote behind its row", (int)t);
+    }
+    return y;
+}
+
+/* The first m rows of b are a. */
+static void expect_rows(const std::vector<float> &a, const std::vector<float> &b, const char *what,
+                        int m, const matrix &w)
+{
+    for (size_t i = 0; i < a.size(); i++) {
+        CHECK(same_bits(a[i], b[i]), "%s, %s %d x %d, %d tokens: token %d row %d: %a, not %a", what,
+              sl_dtype_info(w.dtype)->name, (int)w.n, (int)w.k, m, (int)(i / (size_t)w.n),
+              (int)(i % (size_t)w.n), a[i], b[i]);
+        n_bits++;
+    }
+}
+
+/* Against the sum in double. Every one of the padded K additions rounds a partial sum, none of
+ * which exceeds the sum of magnitudes, by at most 2^-24 of it (2^-23 where a chip truncates); the
+ * bias is one more. */
+static void expect_close(const std::vector<float> &y, const input &in, const matrix &w,
+                         const std::vector<float> &bias)
+{
+    for (int t = 0; t < in.m; t++) {
+        for (int64_t r = 0; r < w.n; r++) {
+            double sum = 0, mag = 0;
+            for (int64_t c = 0; c < w.k; c++) {
+                double p = (double)w.value[(size_t)(r * w.k + c)] * in.x[(size_t)(t * w.k + c)];
+                sum += p;
+                mag += fabs(p);
+            }
+            double b = bias.empty() ? 0.0 : bias[(size_t)r];
+            double limit = 0x1p-23 * ((double)(w.k + 1) * mag + fabs(b)),
+                   got = y[(size_t)(t * w.n + r)];
+            CHECK(fabs(got - (sum + b)) <= limit,
+                  "%s %d x %d, token %d row %d: %g, not %g, limit %g", sl_dtype_info(w.dtype)->name,
+                  (int)w.n, (int)w.k, t, (int)r, got, sum + b, limit);
+            n_close++;
+        }
+    }
+}
+
+static void test_products(const matrix &w, const std::vector<int> &ms, bool every_route)
+{
+    int top = ms.back();
+    std::vector<float> x = random_x(top, w.k), bias((size_t)w.n);
+    for (float &b : bias)
+        b = (float)sl_rng_normal(&rng);
+    dev<float> dbias(bias);
+    input whole(x, top, w.k, 0, 0);
+    std::vector<float> all = product(whole, w, dbias.p, 0, nullptr);
+    expect_close(all, whole, w, bias);
+    size_t n_routes;
+    const struct sl_lin_route *routes = sl_cuda_linear_routes(&n_routes);
+    for (int m : ms) {
+        int64_t pad = below(2) ? (int64_t)below(9) : 8, skew = below(3) == 0 ? 1 : 0;
+        input in(x, m, w.k, pad, skew);
+        cu.n_sms = 1 + (int)below(8);
+        expect_rows(product(in, w, dbias.p, (int64_t)below(4), nullptr), all, "table", m, w);
+        for (size_t i = 0; every_route && i < n_routes; i++) {
+            if (routes[i].layout == w.w.layout && m <= routes[i].max_tokens)
+                expect_rows(product(in, w, dbias.p, (int64_t)below(4), &routes[i]), all,
+                            routes[i].name, m, w);
+        }
+    }
+    cu.n_sms = 6;
+    /* Without a bias: a sum, to which the bias adds with one rounding. */
+    std::vector<float> plain = product(whole, w, nullptr, 0, nullptr);
+    for (size_t i = 0; i < plain.size(); i++)
+        CHECK(same_bits(plain[i] + bias[i % (size_t)w.n], all[i]), "bias of output %zu", i);
+}
+
+/* What is not finite in a token stays in it. */
+static void test_poison(const matrix &w, int m)
+{
+    std::vector<float> x = random_x(m, w.k);
+    input clean(x, m, w.k, 3, 0);
+    int bad = m / 2;
+    x[(size_t)(bad * w.k) + below((uint64_t)w.k)] = below(2) ? NAN : INFINITY;
+    input dirty(x, m, w.k, 3, 0);
+    std::vector<float> a = product(clean, w, nullptr, 0, nullptr);
+    std::vector<float> b = product(dirty, w, nullptr, 0, nullptr);
+    for (int t = 0; t < m; t++) {
+        int finite = 0;
+        for (int64_t r = 0; r < w.n; r++) {
+            size_t i = (size_t)(t * w.n + r);
+            finite += isfinite(b[i]);
+            CHECK(t == bad || same_bits(a[i], b[i]), "token %d saw token %d", t, bad);
+        }
+        CHECK(t != bad || finite == 0, "%d outputs of the bad token are finite", finite);
+    }
+}
+
+/* q, k, v of one input, in different formats, as three products. */
+static void test_multi(const matrix *const w[3], int m)
+{
+    std::vector<float> x = random_x(m, w[0]->k), bias((size_t)w[1]->n, 0.5f);
+    input in(x, m, w[0]->k, 8, 0);
+    dev<float> dbias(bias);
+    dev<float> out0((size_t)(m * w[0]->n)), out1((size_t)(m * w[1]->n)),
+        out2((size_t)(m * w[2]->n));
+    struct sl_op_linear_multi a = {in.p(), in.ld, m, 3, {}};
+    a.part[0] = {&w[0]->w, nullptr, out0.p, w[0]->n};
+    a.part[1] = {&w[1]->w, dbias.p, out1.p, w[1]->n};
+    a.part[2] = {&w[2]->w, nullptr, out2.p, w[2]->n};
+    sl_cuda_linear_multi(&cu.base, &a);
+    expect_rows(out0.get(), product(in, *w[0], nullptr, 0, nullptr), "multi 0", m, *w[0]);
+    expect_rows(out1.get(), product(in, *w[1], dbias.p, 0, nullptr), "multi 1", m, *w[1]);
+    expect_rows(out2.get(), product(in, *w[2], nullptr, 0, nullptr), "multi 2", m, *w[2]);
+}
+
+static void test_gated(const matrix &gate, const matrix &up, int m, enum sl_act act)
+{
+    std::vector<float> x = random_x(m, gate.k);
+    input in(x, m, gate.k, below(2) ? 0 : 5, 0);
+    std::vector<float> g = product(in, gate, nullptr, 0, nullptr);
+    std::vector<float> u = product(in, up, nullptr, 0, nullptr), want(g.size());
+    cpu.act(act, g.data(), u.data(), (int)g.size(), want.data());
+    dev<uint16_t> out(g.size());
+    struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w, act, m, out.p};
+    cu.n_sms = 1 + (int)below(8);
+    sl_cuda_linear_gated_act(&cu.base, &a);
+    cu.n_sms = 6;
+    std::vector<uint16_t> got = out.get();
+    for (size_t i = 0; i < got.size(); i++) {
+        CHECK(got[i] == sl_f32_to_bf16(want[i]),
+              "gated %s and %s, %d x %d, %d tokens, output %zu: "
+              "%04x, not %04x",
+              sl_dtype_info(gate.dtype)->name, sl_dtype_info(up.dtype)->name, (int)gate.n,
+              (int)gate.k, m, i, got[i], sl_f32_to_bf16(want[i]));
+        n_bits++;
+    }
+}
+
+/* A feed-forward part, nothing waiting between its kernels: each must wait for what it reads. */
+static void test_chain(const matrix &gate, const matrix &up, const matrix &down, int m)
+{
+    std::vector<float> x = random_x(m, gate.k);
+    input in(x, m, gate.k, 8, 0);
+    std::vector<float> y[2];
+    for (int synced = 0; synced < 2; synced++) {
+        dev<uint16_t> mid(std::vector<uint16_t>((size_t)(m * gate.n), 0x7FC0));
+        dev<float> out((size_t)(m * down.n));
+        struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w, SL_ACT_SILU, m, mid.p};
+        struct sl_op_linear b = {mid.p, gate.n, &down.w, nullptr, m, out.p, down.n};
+        sl_cuda_linear_gated_act(&cu.base, &a);
+        if (synced)
+            MUST(cudaStreamSynchronize(cu.stream));
+        sl_cuda_linear(&cu.base, &b);
+        y[synced] = out.get();
+    }
+    CHECK(isfinite(y[1][0]), "%a", y[1][0]);
+    expect_rows(y[0], y[1], "chain", m, down);
+}
+
+/* ------------------------------------------------------------------ cases */
+
+static const enum sl_dtype formats[] = {SL_DTYPE_F32,  SL_DTYPE_F16,  SL_DTYPE_BF16, SL_DTYPE_Q8_0,
+                                        SL_DTYPE_Q4_0, SL_DTYPE_Q4_K, SL_DTYPE_Q5_K, SL_DTYPE_Q6_K};
+
+static void test_format(enum sl_dtype t)
+{
+    static const std::vector<int> ms = {1, 2, 7, 8, 9, 16, 17, 64, 65, 130};
+    int64_t block = sl_dtype_info(t)->block_elems;
+    struct {
+        int64_t n, k; /* k in blocks of formats that have them */
+        bool every_route;
+    } shapes[] = {{16, 256, true}, {1, 32, true}, {37, 96, true}, {100, 608, true}, {7, 1, true}};
+    for (auto &s : shapes) {
+        int64_t k = block == 1 ? s.k + (s.n == 37 ? 5 : 0) : SL_ROUND_UP(s.k, block);
+        matrix w;
+        make_matrix(w, t, s.n, k);
+        test_packing(w);
+        test_products(w, ms, s.every_route);
+        if (s.n == 37)
+            test_poison(w, 17);
+        if (s.n == 100)
+            test_poison(w, 70);
+    }
+    matrix gate, up;
+    make_matrix(gate, t, 52, SL_ROUND_UP(320, block));
+    make_matrix(up, t, 52, SL_ROUND_UP(320, block));
+    for (int m : {1, 9, 17, 40, 70, 300})
+        test_gated(gate, up, m, m % 2 ? SL_ACT_SILU : SL_ACT_GELU_TANH);
+}
+
+/* More row blocks than one round of warps has, and activations that do not stay. */
+static void test_rounds(enum sl_dtype t)
+{
+    matrix w;
+    make_matrix(w, t, 700, 1024);
+    test_products(w, {1, 33, 64}, false);
+    matrix deep;
+    make_matrix(deep, t, 20, 8192);
+    test_products(deep, {1, 8, 40}, true);
+    matrix up;
+    make_matrix(up, t, 700, 1024);
+    for (int m : {8, 64})
+        test_gated(w, up, m, SL_ACT_SILU);
+}
+
+static void test_mixes()
+{
+    matrix m[6];
+    static const enum sl_dtype kinds[6] = {SL_DTYPE_Q4_K, SL_DTYPE_Q4_K, SL_DTYPE_Q6_K,
+                                           SL_DTYPE_F16,  SL_DTYPE_Q8_0, SL_DTYPE_Q5_K};
+    static const int64_t rows[6] = {96, 33, 40, 40, 40, 40};
+    for (int i = 0; i < 6; i++)
+        make_matrix(m[i], kinds[i], rows[i], 512);
+    const matrix *same[3] = {&m[0], &m[1], &m[0]}, *mixed[3] = {&m[0], &m[3], &m[1]};
+    for (int tokens : {1, 12, 66}) {
+        test_multi(same, tokens);
+        test_multi(mixed, tokens);
+    }
+    for (int a = 2; a < 6; a++)
+        for (int b = 2; b < 6; b++)
+            test_gated(m[a], m[b], a == b ? 3 : 60 + 7 * b, SL_ACT_SILU);
+}
+
+static void test_chains()
+{
+    matrix gate, up, down;
+    make_matrix(gate, SL_DTYPE_Q4_0, 256, 96);
+    make_matrix(up, SL_DTYPE_Q4_0, 256, 96);
+    make_matrix(down, SL_DTYPE_Q6_K, 90, 256);
+    for (int m : {1, 5, 16, 24, 64, 65, 90, 1, 2, 3})
+        test_chain(gate, up, down, m);
+}
+
+static void test_rest()
+{
+    /* Rows for lookups lie as in the file. */
+    std::vector<uint8_t> file(7 * 34 * 3);
+    for (uint8_t &b : file)
+        b = (uint8_t)sl_rng_next(&rng);
+    struct sl_weight w;
+    struct sl_error err;
+    int rc =
+        sl_cuda_weight_create(&cu.base, SL_USE_ROWS, SL_DTYPE_Q8_0, 7, 96, file.data(), &w, &err);
+    CHECK(rc == 0 && w.layout == SL_CUDA_ROWS && w.n_bytes == file.size(), "%d", rc);
+    std::vector<uint8_t> back(file.size());
+    MUST(cudaStreamSynchronize(cu.stream));
+    MUST(cudaMemcpy(back.data(), w.data, back.size(), cudaMemcpyDeviceToHost));
+    CHECK(back == file, "rows are not the file's");
+    CHECK(strcmp(sl_cuda_weight_route(&cu.base, &w), "rows") == 0, "route");
+    sl_cuda_weight_destroy(&cu.base, &w);
+    /* Half a block is no matrix. */
+    rc =
+        sl_cuda_weight_create(&cu.base, SL_USE_LINEAR, SL_DTYPE_Q8_0, 7, 40, file.data(), &w, &err);
+    CHECK(rc == SL_EUNSUPPORTED, "%d", rc);
+    /* No tokens, no work. */
+    matrix m;
+    make_matrix(m, SL_DTYPE_BF16, 16, 16);
+    struct sl_op_linear a = {nullptr, 16, &m.w, nullptr, 0, nullptr, 16};
+    sl_cuda_linear(&cu.base, &a);
+    /* Every layout has a route for every number of tokens, small tiles before large ones. */
+    for (int layout = SL_CUDA_BF16; layout < SL_CUDA_LAYOUTS; layout++)
+        for (int n = 1; n < 5000; n = n * 2 + 1)
+            CHECK(sl_cuda_linear_route(layout, n, 256) != nullptr, "layout %d, %d", layout, n);
+    CHECK(strcmp(sl_cuda_linear_route(SL_CUDA_Q4_K, 65, 256)->name, "mma-tile64-q4_k") == 0 &&
+              strcmp(sl_cuda_linear_route(SL_CUDA_Q4_K, 4096, 256)->name, "mma-tile256-q4_k") == 0,
+          "tiles");
+}
+
+int main(int argc, char **argv)
+{
+    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 1;
+    rng.seed = seed;
+#ifdef SL_CUDA_SIM
+    sl_sim_seed(seed);
+#endif
+    cu.n_sms = 6;
+    cu.smem_max = 232448;
+    MUST(cudaStreamCreateWithFlags(&cu.stream, cudaStreamNonBlocking));
+    sl_cpu_kernels_c(&cpu);
+    test_math();
+    for (enum sl_dtype t : formats) {
+        test_format(t);
+        printf("%s: %d failures\n", sl_dtype_info(t)->name, n_failures);
+        fflush(stdout);
+    }
+    for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_Q8_0, SL_DTYPE_Q6_K})
+        test_rounds(t);
+    test_mixes();
+    test_chains();
+    test_rest();
+    cudaFree(pack_buffer);
+    MUST(cudaStreamDestroy(cu.stream));
+    CHECK(n_allocated == 0, "%zu bytes left", n_allocated);
+    printf("%ld values compared by bits, %ld with double; %d failures\n", n_bits, n_close,
+           n_failures);
+    return n_failures != 0;
+}

@@ -1,0 +1,332 @@
+/* SPDX-License-Identifier: MIT
+ * Whole models on the simulated GPU, through the public API as a server uses it: loading, packing,
+ * steps ahead, recorded decodes, sampling on the device.
+ *
+ * What a request gets must not change by a bit with its batch mates, the size of its chunks, pages,
+ * the prefix cache, preemption or the number of multiprocessors; and it must be what the CPU gives,
+ * within what bf16 costs.
+ */
+#include "sim_test.h"
+
+extern "C" {
+#include "models/synth.h"
+}
+
+#include <cmath>
+#include <functional>
+
+static const int n_top = 2, n_requests = 7;
+static int n_out = 6;
+
+struct outcome {
+    std::vector<int32_t> ids, ranks, top_ids;
+    std::vector<float> logprobs, prompt_logprobs;
+
+    bool operator==(const outcome &o) const
+    {
+        return ids == o.ids && ranks == o.ranks && top_ids == o.top_ids &&
+               same(logprobs, o.logprobs) && same(prompt_logprobs, o.prompt_logprobs);
+    }
+    static bool same(const std::vector<float> &a, const std::vector<float> &b)
+    {
+        return a.size() == b.size() &&
+               (a.empty() || memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0);
+    }
+};
+
+/* ------------------------------------------------------------------ a model and its requests */
+
+struct model {
+    const char *name, *family;
+    int32_t heads, kv_heads, head_dim;
+    enum sl_dtype dtype;
+    int32_t hidden, intermediate;
+};
+
+static const model models[] = {
+    {"llama-bf16", "llama", 4, 2, 64, SL_DTYPE_BF16, 128, 192},
+    {"qwen3-q8_0", "qwen3", 4, 1, 32, SL_DTYPE_Q8_0, 128, 192},
+    {"qwen2-f32", "qwen2", 2, 2, 16, SL_DTYPE_F32, 64, 80},
+    {"llama-q4_k", "llama", 2, 1, 128, SL_DTYPE_Q4_K, 256, 256},
+};
+
+static std::string path_of(const model &m)
+{
+    return std::string("build/testdata/models/cuda_") + m.name + ".gguf";
+}
+
+static void write_model(const model &m)
+{
+    struct sl_error err = {};
+    struct sl_synth s = {};
+    s.name = m.family;
+    if (sl_synth_shape(m.family, "tiny", &s.hp, &err) != 0)
+        fail_msg("%s", err.msg);
+    s.hp.hidden = m.hidden;
+    s.hp.intermediate = m.intermediate;
+    s.hp.n_heads = m.heads;
+    s.hp.n_kv_heads = m.kv_heads;
+    s.hp.head_dim = m.head_dim;
+    s.hp.n_layers = 2;
+    s.hp.n_vocab = 272;
+    s.hp.context = 256;
+    s.dtype = m.dtype;
+    s.format = SL_CKPT_GGUF;
+    s.seed = 5;
+    s.byte_vocab = true;
+    if (sl_synth_write(&s, path_of(m).c_str(), &err) != 0)
+        fail_msg("%s: %s", m.name, err.msg);
+}
+
+static std::vector<int32_t> prompt_of(int i)
+{
+    static const int lengths[n_requests] = {1, 15, 16, 33, 40, 64, 21};
+    std::vector<int32_t> ids;
+    for (int k = 0; k < lengths[i]; k++)
+        ids.push_back(i % 3 == 0 && k < 16 ? (k * 37 + 11) % 256 : (i * 101 + k * k * 7) % 256);
+    return ids;
+}
+
+static struct sl_request *submit(struct sl_engine *eng, int i)
+{
+    struct sl_error err;
+    struct sl_request *req = nullptr;
+    std::vector<int32_t> prompt = prompt_of(i);
+    struct sl_request_desc d = {};
+    d.prompt = prompt.data();
+    d.n_prompt = static_cast<int32_t>(prompt.size());
+    sl_sampling_default(&d.sampling);
+    struct sl_logit_bias bias[] = {{40, 3.0f}, {7, -2.0f}};
+    d.sampling.max_tokens = n_out;
+    d.sampling.ignore_eos = true;
+    d.sampling.logprobs = i % 3 == 2 ? -1 : n_top;
+    d.sampling.prompt_logprobs = i == 4 ? 0 : -1;
+    d.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+    d.sampling.top_p = i == 1 ? 0.8f : 1.0f;
+    d.sampling.top_k = i == 3 ? 20 : 0;
+    d.sampling.repetition_penalty = i == 5 ? 1.3f : 1.0f;
+    d.sampling.presence_penalty = i == 5 || i == 6 ? 0.5f : 0.0f;
+    d.sampling.logit_bias = bias;
+    d.sampling.n_logit_bias = i == 6 ? 2 : 0;
+    d.sampling.has_seed = true;
+    d.sampling.seed = static_cast<uint64_t>(i) * 7919;
+    if (sl_request_submit(eng, &d, &req, &err) != 0)
+        fail_msg("request %d: %s", i, err.msg);
+    return req;
+}
+
+static outcome collect(struct sl_request *req)
+{
+    outcome o;
+    struct sl_chunk c;
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        while (sl_request_read(req, &c) == 1) {
+            if (c.finish == SL_FINISH_ERROR)
+                fail_msg("%s", sl_request_error(req)->msg);
+            for (size_t k = 0; k < c.n_tokens; k++) {
+                o.ids.push_back(c.tokens[k].id);
+                o.ranks.push_back(c.tokens[k].rank);
+                o.logprobs.push_back(c.tokens[k].logprob);
+                for (int j = 0; j < c.tokens[k].n_top; j++) {
+                    o.top_ids.push_back(c.tokens[k].top[j].id);
+                    o.logprobs.push_back(c.tokens[k].top[j].logprob);
+                }
+            }
+        }
+    }
+    const struct sl_token *pl = sl_request_prompt_logprobs(req);
+    struct sl_usage u;
+    sl_request_usage(req, &u);
+    for (int32_t k = 1; pl != nullptr && k < u.n_prompt; k++)
+        o.prompt_logprobs.push_back(pl[k].logprob);
+    assert_int_equal(o.ids.size(), n_out);
+    sl_request_release(req);
+    return o;
+}
+
+static struct sl_engine *start(const model &m, struct sl_engine_config cfg)
+{
+    struct sl_error err;
+    struct sl_engine *eng = nullptr;
+    std::string path = path_of(m);
+    cfg.model = path.c_str();
+    cfg.n_threads = 1;
+    cfg.max_num_seqs = cfg.max_num_seqs != 0 ? cfg.max_num_seqs : 8;
+    cfg.kv_cache_bytes = cfg.kv_cache_bytes != 0 ? cfg.kv_cache_bytes : 8u << 20;
+    if (sl_engine_create(&cfg, &eng, &err) != 0)
+        fail_msg("%s: %s", m.name, err.msg);
+    return eng;
+}
+
+static void stop(struct sl_engine *eng)
+{
+    struct sl_stats s;
+    sl_engine_stats(eng, &s);
+    assert_int_equal(s.step_mallocs, 0);
+    sl_engine_destroy(eng);
+}
+
+/* One after the other. */
+static std::vector<outcome> run_alone(const model &m, const struct sl_engine_config &cfg)
+{
+    struct sl_engine *eng = start(m, cfg);
+    std::vector<outcome> out;
+    for (int i = 0; i < n_requests; i++)
+        out.push_back(collect(submit(eng, i)));
+    stop(eng);
+    return out;
+}
+
+static std::vector<outcome> run_together(const model &m, const struct sl_engine_config &cfg,
+                                         struct sl_stats *stats)
+{
+    struct sl_engine *eng = start(m, cfg);
+    std::vector<struct sl_request *> reqs;
+    std::vector<outcome> out;
+    for (int i = 0; i < n_requests; i++)
+        reqs.push_back(submit(eng, i));
+    for (struct sl_request *r : reqs)
+        out.push_back(collect(r));
+    if (stats != nullptr)
+        sl_engine_stats(eng, stats);
+    stop(eng);
+    return out;
+}
+
+static void expect_same(const model &m, const char *what, const std::vector<outcome> &a,
+                        const std::vector<outcome> &b)
+{
+    for (int i = 0; i < n_requests; i++)
+        if (!(a[i] == b[i]))
+            fail_msg("%s, request %d: not the same bits %s", m.name, i, what);
+}
+
+static struct sl_engine_config on_gpu()
+{
+    struct sl_engine_config cfg = {};
+    cfg.device = "cuda:0";
+    return cfg;
+}
+
+/* ------------------------------------------------------------------ tests */
+
+static void same_bits_always(void **)
+{
+    for (const model &m : models) {
+        write_model(m);
+        struct sl_engine_config cfg = on_gpu();
+        cfg.no_prefix_caching = true;
+        std::vector<outcome> want = run_alone(m, cfg);
+        expect_same(m, "in a batch", want, run_together(m, on_gpu(), nullptr));
+        cfg.max_num_batched_tokens = 9;
+        cfg.block_size = 32;
+        expect_same(m, "in chunks of 9, pages of 32", want, run_together(m, cfg, nullptr));
+        sl_sim_set_sms(3);
+        sl_sim_seed(77);
+        expect_same(m, "on 3 multiprocessors", want, run_together(m, on_gpu(), nullptr));
+        sl_sim_set_sms(6);
+    }
+}
+
+/* Pools so small that sequences which grow into a new page lose theirs and start again. */
+static void preemption(void **)
+{
+    const model &m = models[0];
+    struct sl_engine_config cfg = on_gpu();
+    n_out = 24;
+    std::vector<outcome> want = run_alone(m, cfg);
+    const uint64_t page_bytes =
+        16 * 2 * 2 * 2 * 64 * 2; /* 2 layers, K and V, 2 heads of 64, bf16 */
+    uint64_t n_preemptions = 0;
+    for (uint64_t n_pages = 6; n_pages <= 9; n_pages += 3) {
+        struct sl_stats s;
+        cfg.kv_cache_bytes = n_pages * page_bytes;
+        expect_same(m, "in a small pool", want, run_together(m, cfg, &s));
+        n_preemptions += s.preemptions;
+    }
+    assert_true(n_preemptions > 0);
+    n_out = 6;
+}
+
+/* The CPU multiplies as floats; log probabilities of a prompt say how near the GPU comes, and the
+ * likeliest token is the same unless the CPU's two best are that near. */
+static void near_the_cpu(void **)
+{
+    for (const model &m : models) {
+        struct sl_engine_config cpu = {};
+        cpu.exact_weights = true;
+        cpu.kv_cache_dtype = "f32";
+        std::vector<outcome> want = run_alone(m, cpu), have = run_alone(m, on_gpu());
+        double worst = 0;
+        for (size_t k = 0; k < want[4].prompt_logprobs.size(); k++)
+            worst = std::fmax(worst,
+                              std::fabs(want[4].prompt_logprobs[k] - have[4].prompt_logprobs[k]));
+        printf("%s: log probabilities of a prompt differ from the CPU's by at most %.4f\n", m.name,
+               worst);
+        assert_true(worst < 0.06);
+        for (int i = 0; i < n_requests; i += 4) { /* greedy, with the two best */
+            float gap = want[i].logprobs[1] - want[i].logprobs[2];
+            if (gap > 0.12f)
+                assert_int_equal(want[i].ids[0], have[i].ids[0]);
+        }
+    }
+}
+
+static void refusals(void **)
+{
+    struct sl_error err;
+    struct sl_engine *eng = nullptr;
+    std::string path = path_of(models[0]);
+    struct sl_engine_config cfg = on_gpu();
+    cfg.model = path.c_str();
+    cfg.device = "cuda:9";
+    assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EUNSUPPORTED);
+    cfg.device = "cuda:x";
+    assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EINVAL);
+    assert_non_null(strstr(err.msg, "cuda:N"));
+    cfg.device = "cuda";
+    cfg.gpu_memory_utilization = 1.5f;
+    assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EINVAL);
+    assert_non_null(strstr(err.msg, "gpu_memory_utilization"));
+    cfg.gpu_memory_utilization = 0;
+    cfg.kv_cache_bytes = UINT64_C(1) << 40;
+    assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_ENOMEM);
+    cfg.kv_cache_bytes = 0;
+    cfg.kv_cache_dtype = "q8_0";
+    assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EUNSUPPORTED);
+}
+
+/* A device that breaks ends what is in flight once and makes the engine unhealthy. */
+static void the_device_breaks(void **)
+{
+    struct sl_engine *eng = start(models[0], on_gpu());
+    collect(submit(eng, 0));
+    struct sl_request *a = submit(eng, 1), *b = submit(eng, 3);
+    sl_sim_break_at(20);
+    int ended = 0;
+    for (struct sl_request *r : {a, b}) {
+        struct sl_chunk c;
+        while (!sl_request_done(r)) {
+            sl_request_wait(r, 1000);
+            while (sl_request_read(r, &c) == 1)
+                ended += c.finish == SL_FINISH_ERROR;
+        }
+        assert_int_equal(sl_request_error(r)->code, SL_EDEVICE);
+        sl_request_release(r);
+    }
+    assert_int_equal(ended, 2);
+    assert_false(sl_engine_healthy(eng));
+    sl_engine_destroy(eng);
+    sl_sim_repair();
+}
+
+int main()
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(same_bits_always),  cmocka_unit_test(preemption),
+        cmocka_unit_test(near_the_cpu),      cmocka_unit_test(refusals),
+        cmocka_unit_test(the_device_breaks),
+    };
+    return cmocka_run_group_tests(tests, nullptr, nullptr);
+}

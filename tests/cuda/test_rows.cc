@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: MIT
+ * Operations on whole rows of src/cuda: against the reference decodes, doubles, and the documented
+ * order of their sums. Every array is an allocation of its exact size, so that red zones are close.
+ * Runs in the simulator or on a GPU.
+ */
+extern "C" {
+#include "base/rng.h"
+#include "quant/float.h"
+}
+#include "cuda/device.h"
+
+#include <cuda_bf16.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vector>
+
+static int n_failures;
+static long n_checks;
+static struct sl_rng rng;
+static struct sl_cuda cu;
+
+#define CHECK(cond, ...)                                      \
+    do {                                                      \
+        n_checks++;                                           \
+        if (!(cond) && n_failures++ < 20) {                   \
+            printf("%s:%d: %s: ", __FILE__, __LINE__, #cond); \
+            printf(__VA_ARGS__);                              \
+            printf("\n");                                     \
+        }                                                     \
+    } while (0)
+
+static uint64_t below(uint64_t n)
+{
+    return sl_rng_below(&rng, n);
+}
+
+/* n elements behind `skip` bytes, to the end of the allocation. */
+template <typename T> struct dev {
+    uint8_t *base = nullptr;
+    T *p = nullptr;
+    size_t n = 0;
+    dev(size_t n_, size_t skip) : n(n_)
+    {
+        if (cudaMalloc((void **)&base, skip + (n > 0 ? n * sizeof(T) : 1)) != cudaSuccess)
+            exit(2);
+        p = (T *)(base + skip);
+    }
+    dev(const std::vector<T> &v, size_t skip = 0) : dev(v.size(), skip)
+    {
+        cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice);
+    }
+    dev(const dev &) = delete;
+    ~dev()
+    {
+        cudaFree(base);
+    }
+    std::vector<T> get() const
+    {
+        std::vector<T> v(n);
+        cudaStreamSynchronize(cu.stream);
+        cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost);
+        return v;
+    }
+};
+
+static bool same(float a, float b)
+{
+    return memcmp(&a, &b, sizeof a) == 0 || (a != a && b != b);
+}
+
+/* ------------------------------------------------------------------ embed */
+
+static void embed_case(enum sl_dtype dtype, int64_t n_cols, size_t skip, float scale)
+{
+    const struct sl_dtype_info *info = sl_dtype_info(dtype);
+    const int64_t n_rows = 9;
+    const int32_t n = 8;
+    size_t row_bytes = (size_t)(n_cols / info->block_elems) * info->block_bytes;
+    std::vector<uint8_t> data(row_bytes * (size_t)n_rows);
+    for (uint8_t &b : data) /* any bits, NaN and subnormal scales included */
+        b = (uint8_t)below(256);
+    std::vector<int32_t> prev = {3, -1, 8, 1000000, INT32_MIN};
+    std::vector<int32_t> ids = {0, 8, -1, -2, -3, -4, 9, 4};
+    const int64_t rows[] = {0, 8, 3, 0, 8, 0, 0, 4};
+    dev<uint8_t> d_data(data, skip);
+    dev<int32_t> d_prev(prev), d_ids(ids);
+    dev<float> out((size_t)(n * n_cols), below(2) ? 4 : 0);
+    struct sl_weight w = {};
+    w.dtype = dtype;
+    w.n_rows = n_rows;
+    w.n_cols = n_cols;
+    w.data = d_data.p;
+    w.row_bytes = row_bytes;
+    struct sl_op_embed a = {};
+    a.ids = d_ids.p;
+    a.n = n;
+    a.w = &w;
+    a.scale = scale;
+    a.out = out.p;
+    cu.ids_prev = d_prev.p;
+    sl_cuda_embed(&cu.base, &a);
+    std::vector<float> got = out.get(), want((size_t)n_cols);
+    for (int32_t t = 0; t < n; t++) {
+        info->to_f32(data.data() + (size_t)rows[t] * row_bytes, want.data(), n_cols);
+        for (int64_t i = 0; i < n_cols; i++) {
+            float x = scale != 1.0f ? want[(size_t)i] * scale : want[(size_t)i];
+            float y = got[(size_t)(t * n_cols + i)];
+            bool plain = info->block_elems == 1 && scale == 1.0f; /* then NaN keeps its bits */
+            CHECK(plain ? memcmp(&x, &y, 4) == 0 : same(x, y), "%s row %d col %d: %.9g, not %.9g",
+                  info->name, t, (int)i, (double)y, (double)x);
+        }
+    }
+}
+
+static void embeds()
+{
+    static const int64_t widths[] = {1, 7, 8, 9, 33, 256, 1024, 1025, 2051};
+    for (int dtype = 0; dtype < SL_DTYPE_COUNT; dtype++) {
+        int64_t block = sl_dtype_info((enum sl_dtype)dtype)->block_elems;
+        for (int64_t w : widths) {
+            if (block > 1 && w * block > 10000)
+                continue;
+            size_t skip = dtype == SL_DTYPE_F32 ? 4 * below(4) : 2 * below(8);
+            embed_case((enum sl_dtype)dtype, w * block, skip, below(2) ? 1.0f : 11.3137085f);
+        }
+    }
+    cu.ids_prev = NULL;
+    std::vector<int32_t> ids = {-1};
+    std::vector<float> data = {5.0f, 6.0f};
+    dev<int32_t> d_ids(ids);
+    dev<float> d_data(data), out(1, 0);
+    struct sl_weight w = {};
+    w.n_rows = 2;
+    w.n_cols = 1;
+    w.data = d_data.p;
+    w.row_bytes = 4;
+    struct sl_op_embed a = {};
+    a.ids = d_ids.p;
+    a.n = 1;
+    a.w = &w;
+    a.scale = 1.0f;
+    a.out = out.p;
+    sl_cuda_embed(&cu.base, &a);
+    CHECK(out.get()[0] == 5.0f, "no ids of a step before");
+}
+
+/* ------------------------------------------------------------------ norms */
+
+static float warp_tree(const float *s)
+{
+    float t[32];
+    memcpy(t, s, sizeof t);
+    for (int m = 16; m > 0; m /= 2) {
+        float u[32];
+        for (int l = 0; l < 32; l++)
+            u[l] = t[l] + t[l ^ m];
+        memcpy(t, u, sizeof t);
+    }
+    return t[0];
+}
+
+/* The order that rows.cu documents, written as a loop. */
+static float sum_in_order(const float *x, int h)
+{
+    int nt = h <= 8192 ? 256 : 1024;
+    std::vector<float> s((size_t)nt, 0.0f);
+    for (int i = 0; i < h; i++)
+        s[(size_t)(i / 4 % nt)] = fmaf(x[i], x[i], s[(size_t)(i / 4 % nt)]);
+    float warps[32] = {0};
+    for (int w = 0; w < nt / 32; w++)
+        warps[w] = warp_tree(&s[(size_t)w * 32]);
+    return warp_tree(warps);
+}
+
+static void norm_row(const float *x, const float *w, int h, float eps, const __nv_bfloat16 *got,
+                     const char *name)
+{
+    float scale = 1.0f / sqrtf(sum_in_order(x, h) / (float)h + eps);
+    double sum = 0;
+    for (int i = 0; i < h; i++)
+        sum += (double)x[i] * (double)x[i];
+    double exact = 1.0 / sqrt(sum / h + (double)eps);
+    for (int i = 0; i < h; i++) {
+        float y = x[i] * scale * w[i], z = __bfloat162float(got[i]);
+        double d = (double)x[i] * exact * (double)w[i];
+        CHECK(same(z, sl_bf16_to_f32(sl_f32_to_bf16(y))), "%s h %d col %d: %.9g, not %.9g", name, h,
+              i, (double)z, (double)y);
+        CHECK(fabs((double)z - d) <= fabs(d) * (1.0 / 256 + 1e-5) + 1e-38, "%s h %d col %d: %g, %g",
+              name, h, i, (double)z, d);
+    }
+}
+
+static void norm_case(int h, int n, bool add, size_t skip_x, size_t skip_out)
+{
+    size_t all = (size_t)(n * h);
+    std::vector<float> x(all), y(all), w((size_t)h);
+    float width = powf(10.0f, (float)below(7) - 3.0f);
+    for (size_t i = 0; i < all; i++) {
+        x[i] = (float)sl_rng_normal(&rng) * width;
+        y[i] = (float)sl_rng_normal(&rng) * width;
+    }
+    for (float &v : w)
+        v = (float)sl_rng_normal(&rng);
+    dev<float> d_x(x, skip_x), d_y(y, skip_x), d_w(w);
+    dev<__nv_bfloat16> out(all, skip_out), alone((size_t)h, 0);
+    const float eps = 1e-5f;
+    if (add) {
+        struct sl_op_add_rmsnorm a = {};
+        a.x = d_x.p, a.y = d_y.p, a.w = d_w.p, a.eps = eps, a.n = n, a.h = h, a.out = out.p;
+        sl_cuda_add_rmsnorm(&cu.base, &a);
+        std::vector<float> sum = d_x.get(), y2 = d_y.get();
+        for (size_t i = 0; i < all; i++)
+            CHECK(same(sum[i], x[i] + y[i]) && same(y[i], y2[i]), "sum at %zu", i);
+        x = sum;
+    } else {
+        struct sl_op_rmsnorm a = {};
+        a.x = d_x.p, a.w = d_w.p, a.eps = eps, a.n = n, a.h = h, a.out = out.p;
+        sl_cuda_rmsnorm(&cu.base, &a);
+        std::vector<float> x2 = d_x.get();
+        CHECK(memcmp(x.data(), x2.data(), all * sizeof(float)) == 0, "x is an input");
+    }
+    std::vector<__nv_bfloat16> got = out.get();
+    for (int t = 0; t < n; t++)
+        norm_row(&x[(size_t)(t * h)], w.data(), h, eps, &got[(size_t)(t * h)],
+                 add ? "add_rmsnorm" : "rmsnorm");
+    /* the last row again, alone and at another address: the same bits */
+    dev<float> d_row(std::vector<float>(x.end() - h, x.end()));
+    struct sl_op_rmsnorm a = {};
+    a.x = d_row.p, a.w = d_w.p, a.eps = eps, a.n = 1, a.h = h, a.out = alone.p;
+    sl_cuda_rmsnorm(&cu.base, &a);
+    std::vector<__nv_bfloat16> one = alone.get();
+    CHECK(memcmp(one.data(), &got[(size_t)((n - 1) * h)], (size_t)h * 2) == 0, "alone, h %d", h);
+}
+
+static void norms()
+{
+    static const int widths[] = {1,    3,    4,    64,   255,  1024, 1028,  2048,  3000,
+                                 3072, 4096, 5120, 6401, 8192, 8196, 16384, 16385, 20000};
+    for (int h : widths)
+        for (int add = 0; add < 2; add++) {
+            norm_case(h, 1 + (int)below(3), add, 0, 0);
+            if (h < 9000)
+                norm_case(h, 2, add, 4 * below(4), 2 * below(8));
+        }
+    norm_case(96, 70, true, 0, 0);
+    /* a row with NaN harms no other, a row of zeros stays zero */
+    std::vector<float> x(3 * 100, 0.0f), w(100, 1.0f);
+    x[5] = NAN;
+    x[250] = 1.0f;
+    dev<float> d_x(x), d_w(w);
+    dev<__nv_bfloat16> out(300, 0);
+    struct sl_op_rmsnorm a = {};
+    a.x = d_x.p, a.w = d_w.p, a.eps = 1e-6f, a.n = 3, a.h = 100, a.out = out.p;
+    sl_cuda_rmsnorm(&cu.base, &a);
+    std::vector<__nv_bfloat16> got = out.get();
+    for (int i = 0; i < 100; i++) {
+        float v = __bfloat162float(got[(size_t)i]), z = __bfloat162float(got[(size_t)(100 + i)]);
+        float o = __bfloat162float(got[(size_t)(200 + i)]);
+        CHECK(v != v && z == 0.0f && (i == 50 ? fabsf(o - 10.0f) < 0.05f : o == 0.0f), "col %d", i);
+    }
+}
+
+/* ------------------------------------------------------------------ angles */
+
+static void angles()
+{
+    static const int dims[] = {2, 6, 64, 128, 130};
+    for (int n_dims : dims) {
+        int n = 1 + (int)below(9), half = n_dims / 2;
+        std::vector<int32_t> pos((size_t)n);
+        std::vector<float> freq((size_t)half);
+        for (int32_t &p : pos)
+            p = below(3) ? (int32_t)below(200000) : (int32_t)below(4);
+        for (int i = 0; i < half; i++)
+            freq[(size_t)i] = powf(10000.0f, -2.0f * (float)i / (float)n_dims);
+        dev<int32_t> d_pos(pos);
+        dev<float> d_freq(freq), out((size_t)(n * n_dims), 0);
+        struct sl_rope rope = {};
+        rope.n_dims = n_dims;
+        rope.inv_freq = d_freq.p;
+        rope.attn_factor = below(2) ? 1.0f : 1.1386294f;
+        struct sl_op_rope_angles a = {};
+        a.positions = d_pos.p, a.n = n, a.rope = &rope, a.out = out.p;
+        sl_cuda_rope_angles(&cu.base, &a);
+        std::vector<float> got = out.get();
+        for (int t = 0; t < n; t++)
+            for (int i = 0; i < half; i++) {
+                double angle = (double)((float)pos[(size_t)t] * freq[(size_t)i]);
+                float c = (float)cos(angle) * rope.attn_factor;
+                float s = (float)sin(angle) * rope.attn_factor;
+                const float *g = &got[(size_t)(t * n_dims + 2 * i)];
+                /* two libraries may differ in the last bit of a double, seldom that of a float */
+                CHECK(fabsf(g[0] - c) <= 2e-7f * fabsf(c) && fabsf(g[1] - s) <= 2e-7f * fabsf(s),
+                      "pos %d freq %d: %.9g %.9g", pos[(size_t)t], i, (double)g[0], (double)g[1]);
+#ifdef SL_CUDA_SIM
+                CHECK(same(g[0], c) && same(g[1], s), "bits at pos %d freq %d", pos[(size_t)t], i);
+#endif
+            }
+    }
+}
+
+/* ------------------------------------------------------------------ gather */
+
+static void gathers()
+{
+    static const size_t bytes[] = {4, 12, 16, 20, 64, 4096, 4100, 16384, 16400, 40000};
+    for (size_t row_bytes : bytes) {
+        for (size_t skip = 0; skip < 8; skip += 4) {
+            size_t words = row_bytes / 4, n_from = 7;
+            int32_t n = 1 + (int32_t)below(9);
+            std::vector<uint32_t> x(words * n_from);
+            std::vector<int32_t> rows((size_t)n);
+            for (uint32_t &v : x)
+                v = (uint32_t)sl_rng_next(&rng);
+            for (int32_t &r : rows)
+                r = (int32_t)below(n_from);
+            dev<uint32_t> d_x(x, skip), out(words * (size_t)n, below(2) * 4);
+            dev<int32_t> d_rows(rows);
+            struct sl_op_gather_rows a = {};
+            a.x = d_x.p, a.rows = d_rows.p, a.n = n, a.row_bytes = row_bytes, a.out = out.p;
+            sl_cuda_gather_rows(&cu.base, &a);
+            std::vector<uint32_t> got = out.get();
+            for (int32_t i = 0; i < n; i++)
+                CHECK(memcmp(&got[(size_t)i * words], &x[(size_t)rows[(size_t)i] * words],
+                             row_bytes) == 0,
+                      "%zu bytes, row %d", row_bytes, i);
+        }
+    }
+}
+
+int main(int argc, char **argv)
+{
+    rng.seed = argc > 1 ? (uint64_t)atoi(argv[1]) : 3;
+    memset(&cu, 0, sizeof cu);
+    cu.n_sms = 6;
+    cudaStreamCreate(&cu.stream);
+    embeds();
+    norms();
+    angles();
+    gathers();
+    CHECK(cu.error == cudaSuccess, "%s", cu.error_what);
+    cudaStreamDestroy(cu.stream);
+    printf("test_rows: %ld checks, %d failures\n", n_checks, n_failures);
+    return n_failures != 0;
+}

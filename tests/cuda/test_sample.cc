@@ -1,0 +1,666 @@
+/* SPDX-License-Identifier: MIT
+ * The sampler of src/cuda against the engine's own: the same tokens, the same bits of log
+ * probabilities, for rows and parameters of every kind. Runs in the simulator or on a GPU.
+ */
+extern "C" {
+#include "base/rng.h"
+#include "engine/sample.h"
+}
+#include "cuda/device.h"
+#include "cuda/sample_scratch.cuh"
+#include "engine/sample_exp.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <algorithm>
+#include <vector>
+
+#ifdef SL_CUDA_SIM
+#include "sim.h"
+#endif
+
+static int n_failures;
+static long n_checked[8];
+
+#define CHECK(cond, ...)                                      \
+    do {                                                      \
+        if (!(cond) && n_failures++ < 20) {                   \
+            printf("%s:%d: %s: ", __FILE__, __LINE__, #cond); \
+            printf(__VA_ARGS__);                              \
+            printf("\n");                                     \
+        }                                                     \
+    } while (0)
+
+static struct sl_rng rng;
+
+static uint64_t below(uint64_t n)
+{
+    return sl_rng_below(&rng, n);
+}
+static float unit()
+{
+    return (float)sl_rng_unit(sl_rng_next(&rng));
+}
+static bool one_in(uint64_t n)
+{
+    return below(n) == 0;
+}
+
+/* Device memory of exactly this size, so that red zones are close. */
+template <typename T> struct dev {
+    T *p = nullptr;
+    size_t n = 0;
+    explicit dev(size_t n_) : n(n_)
+    {
+        if (cudaMalloc((void **)&p, (n > 0 ? n : 1) * sizeof(T)) != cudaSuccess)
+            exit(2);
+    }
+    explicit dev(const std::vector<T> &v) : dev(v.size())
+    {
+        cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice);
+    }
+    dev(const dev &) = delete;
+    ~dev()
+    {
+        cudaFree(p);
+    }
+    std::vector<T> get() const
+    {
+        std::vector<T> v(n);
+        cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost);
+        return v;
+    }
+};
+
+static struct sl_cuda cu;
+
+/* ------------------------------------------------------------------ cases */
+
+struct one {
+    std::vector<float> row;
+    struct sl_sampling s = {};
+    uint64_t seed = 0, pos = 0;
+    std::vector<struct sl_logit_bias> bias;
+    std::vector<int32_t> banned[2];
+    std::vector<uint32_t> allowed;
+    std::vector<int32_t> dense; /* counts; empty: none */
+    int32_t n_top = -1;
+    bool padding = false;
+};
+
+static void fill_row(std::vector<float> &x, int kind)
+{
+    static const float few[] = {-2.0f, -1.0f, 0.0f, -0.0f, 1.0f, 1.5f};
+    float width = kind == 0 ? 0.01f : kind == 1 ? 1.0f : kind == 2 ? 3.0f : 30.0f;
+    for (float &v : x)
+        v = (float)sl_rng_normal(&rng) * width;
+    size_t n = x.size();
+    switch (kind) {
+    case 4: /* ties */
+        for (float &v : x)
+            v = few[below(6)];
+        break;
+    case 5: /* flat */
+        std::fill(x.begin(), x.end(), few[below(6)]);
+        break;
+    case 6: /* one-hot */
+        std::fill(x.begin(), x.end(), one_in(2) ? -INFINITY : -3e38f);
+        x[below(n)] = 1.0f;
+        break;
+    case 7: /* many -infinity */
+        for (float &v : x)
+            v = one_in(50) ? v : -INFINITY;
+        break;
+    case 8: /* as a language model's: a bulk and some peaks */
+        for (float &v : x)
+            v *= 0.07f;
+        for (int i = 0; i < 40; i++)
+            x[below(n)] += 20.0f * unit();
+        break;
+    case 9: /* the ends of the range */
+        for (float &v : x)
+            v = one_in(3) ? FLT_MAX : one_in(2) ? -FLT_MAX : 1e-45f;
+        break;
+    case 10: /* around the floor of exp */
+        for (float &v : x)
+            v = -87.0f + 1e-5f * (float)((int)below(9) - 4);
+        x[below(n)] = 0.0f;
+        break;
+    case 11: /* sorted: each is better than all before */
+        std::sort(x.begin(), x.end());
+        break;
+    case 12: /* nothing */
+        std::fill(x.begin(), x.end(), -INFINITY);
+        break;
+    case 13:
+        x[below(n)] = one_in(2) ? NAN : INFINITY;
+        break;
+    case 14: /* equal ones among lower */
+        for (float &v : x)
+            v = one_in(20) ? 5.0f : -5.0f + unit();
+        break;
+    case 15: /* most at the floor of min_p = 0.5 */
+        for (float &v : x)
+            v = -0.6931f + 0.003f * (float)sl_rng_normal(&rng);
+        x[below(n)] = 0.0f;
+        break;
+    default:
+        break;
+    }
+}
+
+static void fill_filters(struct sl_sampling *s, int32_t v)
+{
+    static const float temps[] = {0.0f, 9e-6f, 1e-5f, 0.5f, 1.0f, 1.0f, 1.0f, 2.0f, 1e4f, 3e38f};
+    static const float ps[] = {0.999999f, 0.95f, 0.9f, 0.5f, 1e-6f};
+    static const float mins[] = {1e-38f, 1e-5f, 0.05f, 0.5f, 1.0f};
+    const int32_t ks[] = {-1, 1, 2, 50, 1000, 1024, 1025, v - 1, v, INT32_MAX};
+    *s = {};
+    s->temperature = one_in(4) ? 2.0f * unit() : temps[below(10)];
+    s->top_p = one_in(2) ? 1.0f : one_in(2) ? ps[below(5)] : 1.0f - unit();
+    s->min_p = one_in(2) ? 0.0f : one_in(2) ? mins[below(5)] : unit();
+    s->top_k = one_in(2) ? 0 : one_in(2) ? ks[below(10)] : 1 + (int32_t)below((uint64_t)v);
+    s->repetition_penalty = 1.0f;
+}
+
+static void fill_changes(struct one *o, int32_t v)
+{
+    uint64_t n = (uint64_t)v;
+    if (one_in(4))
+        for (uint64_t i = 0, k = below(300); i < k; i++)
+            o->bias.push_back(
+                {(int32_t)below(one_in(2) ? n : n / 10 + 1), 200.0f * unit() - 100.0f});
+    for (int l = 0; l < 2; l++)
+        if (one_in(4))
+            for (uint64_t i = 0, k = below(20); i < k; i++)
+                o->banned[l].push_back((int32_t)below(n));
+    if (one_in(6)) {
+        uint64_t of = one_in(3) ? n + 1 : 1 + below(20); /* how rare a token that is allowed */
+        o->allowed.assign((n + 31) / 32, 0);
+        for (uint64_t i = 0; i < n; i++)
+            if (one_in(of))
+                o->allowed[i / 32] |= 1u << i % 32;
+        o->allowed.back() |= n % 32 != 0 ? ~0u << n % 32 : 0; /* bits behind the end say nothing */
+    }
+    if (one_in(4)) {
+        o->dense.assign(n, 0);
+        for (uint64_t i = 0, k = below(2 * n < 400 ? 2 * n : 400); i < k; i++)
+            o->dense[below(n)] = sl_sample_count(one_in(2), (int32_t)below(5));
+        o->s.repetition_penalty = one_in(4) ? 1e-38f : 0.5f + unit();
+        o->s.presence_penalty = 4.0f * unit() - 2.0f;
+        o->s.frequency_penalty = 4.0f * unit() - 2.0f;
+    }
+}
+
+static struct one random_one(int32_t v)
+{
+    struct one o;
+    o.row.resize((size_t)v);
+    fill_row(o.row, (int)below(17));
+    fill_filters(&o.s, v);
+    if (one_in(2))
+        fill_changes(&o, v);
+    o.seed = sl_rng_next(&rng);
+    o.pos = below(100000);
+    if (one_in(2))
+        o.n_top = (int32_t)below((uint64_t)std::min(v, SL_SAMPLE_MAX_TOP) + 1);
+    o.padding = one_in(30);
+    return o;
+}
+
+/* ------------------------------------------------------------------ the engine's answer */
+
+static int32_t engine_id(const struct one &o, struct sl_sampler *w)
+{
+    int32_t v = (int32_t)o.row.size();
+    std::vector<int32_t> banned = o.banned[1];
+    for (int32_t i = 0; i < v && !o.allowed.empty(); i++)
+        if ((o.allowed[(size_t)i / 32] >> i % 32 & 1) == 0)
+            banned.push_back(i);
+    std::vector<struct sl_count> entries;
+    for (int32_t i = 0; i < (int32_t)o.dense.size(); i++)
+        if (o.dense[(size_t)i] != 0)
+            entries.push_back({i, o.dense[(size_t)i] >> 1});
+    struct sl_counts counts = {};
+    counts.entries = entries.data();
+    counts.n = (int32_t)entries.size();
+    struct sl_sampling s = o.s;
+    s.logit_bias = o.bias.data();
+    s.n_logit_bias = (int32_t)o.bias.size();
+    struct sl_sample_args a = {};
+    a.logits = o.row.data();
+    a.sampling = &s;
+    a.seed = o.seed;
+    a.pos = o.pos;
+    a.counts = o.dense.empty() ? NULL : &counts;
+    a.banned[0] = o.banned[0].data();
+    a.banned[1] = banned.data();
+    a.n_banned[0] = (int32_t)o.banned[0].size();
+    a.n_banned[1] = (int32_t)banned.size();
+    return sl_sample(w, &a);
+}
+
+static bool same_bits(float a, float b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static bool same_double(double a, double b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+static void compare(const struct one &o, int32_t want, int32_t id,
+                    const struct sl_sample_result *res, const char *where)
+{
+    int32_t v = (int32_t)o.row.size();
+    n_checked[0]++;
+    n_checked[1] += want >= 0 && o.s.temperature >= SL_GREEDY_BELOW && !o.padding;
+    n_checked[2] += want < 0;
+    CHECK(id == want, "%s: id %d, the engine's %d (v %d, T %g, k %d, p %g, min_p %g)", where, id,
+          want, v, (double)o.s.temperature, o.s.top_k, (double)o.s.top_p, (double)o.s.min_p);
+    if (o.n_top < 0 || o.padding)
+        return;
+    CHECK(res->id == want, "%s: reported id %d, not %d", where, res->id, want);
+    if (want < 0 || id != want)
+        return;
+    struct sl_logprob lp;
+    struct sl_top_logprob top[SL_SAMPLE_MAX_TOP];
+    bool ok = sl_logprobs(o.row.data(), v, want, o.n_top, &lp, top);
+    CHECK(ok, "%s: log probabilities of a valid row", where);
+    n_checked[3]++;
+    CHECK(same_bits(sl_sample_logprob(res, res->logit), lp.logprob), "%s: logprob %.9g, not %.9g",
+          where, (double)sl_sample_logprob(res, res->logit), (double)lp.logprob);
+    int32_t n_before;
+    double sum = sl_row_kernels()->logprob(o.row.data(), v, res->max, want, &n_before);
+    CHECK(same_double(sum, res->sum), "%s: sum %.17g, not %.17g", where, res->sum, sum);
+    CHECK(res->n_before + 1 == lp.rank, "%s: rank %d, not %d", where, res->n_before + 1, lp.rank);
+    for (int i = 0; i < o.n_top; i++) {
+        CHECK(res->top_id[i] == top[i].id, "%s: top %d is %d, not %d", where, i, res->top_id[i],
+              top[i].id);
+        CHECK(same_bits(sl_sample_logprob(res, res->top_logit[i]), top[i].logprob), "%s: top %d",
+              where, i);
+    }
+}
+
+/* ------------------------------------------------------------------ the numbers behind a draw */
+
+/* Two sums that differ in their last bit choose the same token nearly always, so the sums
+ * themselves are compared, with loops that add in the order of engine/sample.c. */
+
+static std::vector<float> changed(const struct one &o)
+{
+    std::vector<float> x = o.row;
+    for (int l = 0; l < 2; l++)
+        for (int32_t id : o.banned[l])
+            x[(size_t)id] = -INFINITY;
+    for (size_t i = 0; i < x.size() && !o.allowed.empty(); i++)
+        if ((o.allowed[i / 32] >> i % 32 & 1) == 0)
+            x[i] = -INFINITY;
+    for (const struct sl_logit_bias &b : o.bias)
+        x[(size_t)b.id] += b.bias;
+    for (size_t i = 0; i < o.dense.size(); i++) {
+        int32_t n_out = o.dense[i] >> 1;
+        if (o.dense[i] == 0)
+            continue;
+        float rep = o.s.repetition_penalty;
+        x[i] = x[i] > 0.0f ? x[i] / rep : x[i] * rep;
+        if (n_out > 0) {
+            x[i] -= o.s.frequency_penalty * (float)n_out;
+            x[i] -= o.s.presence_penalty;
+        }
+        x[i] = x[i] < FLT_MAX ? x[i] : FLT_MAX;
+    }
+    return x;
+}
+
+struct in_order {
+    float y;
+    int32_t id;
+    bool operator<(const in_order &o) const
+    {
+        return y != o.y ? y > o.y : id < o.id;
+    }
+};
+
+/* The filters of a valid row that draws: mass, kept mass, how many are kept. */
+static void filtered_numbers(const std::vector<float> &x, const struct sl_sampling &s, float max,
+                             double row_total, double *total, double *kept, int32_t *n_kept)
+{
+    int32_t v = (int32_t)x.size(), k = s.top_k > 0 && s.top_k < v ? s.top_k : 0;
+    float inv_t = 1.0f / s.temperature, floor = sl_sample_floor(s.min_p);
+    std::vector<in_order> c;
+    for (int32_t i = 0; i < v; i++) {
+        float y = (x[(size_t)i] - max) * inv_t;
+        if (y >= floor)
+            c.push_back({y, i});
+    }
+    std::sort(c.begin(), c.end());
+    if (k > 0 && c.size() > (size_t)k)
+        c.resize((size_t)k);
+    double part = 0;
+    for (const in_order &e : c)
+        part += (double)sl_exp_neg(e.y);
+    *total = k == 0 && s.top_p < 1.0f && floor <= SL_EXP_MIN ? row_total : part;
+    *kept = 0;
+    *n_kept = 0;
+    for (const in_order &e : c) {
+        if (*n_kept > 0 && *kept >= (double)s.top_p * *total)
+            break;
+        *kept += (double)sl_exp_neg(e.y);
+        ++*n_kept;
+    }
+}
+
+/* sums: what the device has for the blocks of the row, if no report has used their room since. */
+static void compare_numbers(const struct one &o, const struct sl_st_state &st, const double *sums,
+                            const char *where)
+{
+    std::vector<float> x = changed(o), probs(x.size());
+    int32_t v = (int32_t)x.size(), n_kept;
+    size_t n_blocks = (x.size() + SL_ROW_BLOCK - 1) / SL_ROW_BLOCK;
+    std::vector<double> want_sums(n_blocks);
+    const struct sl_sampling &s = o.s;
+    float max = *std::max_element(x.begin(), x.end());
+    double total, kept,
+        row_total = sl_row_kernels()->softmax(x.data(), v, max, 1.0f / s.temperature, probs.data(),
+                                              want_sums.data());
+    bool k = s.top_k > 0 && s.top_k < v, filtered = k || s.top_p < 1.0f || s.min_p > 0.0f;
+    bool summed = !filtered || (!k && s.top_p < 1.0f && sl_sample_floor(s.min_p) <= SL_EXP_MIN);
+    n_checked[5]++;
+    for (size_t i = 0; i < n_blocks && summed && sums != NULL; i++)
+        CHECK(same_double(sums[i], want_sums[i]), "%s: block %zu of %zu: %.17g, not %.17g", where,
+              i, n_blocks, sums[i], want_sums[i]);
+    if (!filtered) {
+        CHECK(same_double(st.total, row_total), "%s: total %.17g, not %.17g", where, st.total,
+              row_total);
+        return;
+    }
+    filtered_numbers(x, s, max, row_total, &total, &kept, &n_kept);
+    CHECK(same_double(st.total, total), "%s: total %.17g, not %.17g", where, st.total, total);
+    CHECK(same_double(st.kept, kept) && st.n_kept == n_kept, "%s: kept %d, %.17g, not %d, %.17g",
+          where, st.n_kept, st.kept, n_kept, kept);
+    n_checked[6]++;
+    n_checked[7] += n_kept > SL_ST_CANDS;
+}
+
+/* ------------------------------------------------------------------ the device's answer */
+
+static bool lower_id(const struct sl_sample_bias &a, const struct sl_sample_bias &b)
+{
+    return a.id < b.id;
+}
+
+struct on_device { /* the arrays of one row */
+    dev<struct sl_sample_bias> bias;
+    dev<int32_t> banned0, banned1, counts;
+    dev<uint32_t> allowed;
+
+    static std::vector<struct sl_sample_bias> sorted(const struct one &o)
+    {
+        std::vector<struct sl_sample_bias> b;
+        for (const struct sl_logit_bias &e : o.bias)
+            b.push_back({e.id, e.bias});
+        std::stable_sort(b.begin(), b.end(), lower_id);
+        return b;
+    }
+    explicit on_device(const struct one &o)
+        : bias(sorted(o)), banned0(o.banned[0]), banned1(o.banned[1]), counts(o.dense),
+          allowed(o.allowed)
+    {
+    }
+    struct sl_sample_row row(const struct one &o) const
+    {
+        struct sl_sample_row r = {};
+        r.seed = o.seed;
+        r.pos = o.pos;
+        r.allowed = o.allowed.empty() ? NULL : allowed.p;
+        r.counts = o.dense.empty() ? NULL : counts.p;
+        r.bias = bias.p;
+        r.banned[0] = banned0.p;
+        r.banned[1] = banned1.p;
+        r.n_bias = (int32_t)bias.n;
+        r.n_banned[0] = (int32_t)banned0.n;
+        r.n_banned[1] = (int32_t)banned1.n;
+        r.temperature = o.s.temperature;
+        r.top_k = o.s.top_k;
+        r.top_p = o.s.top_p;
+        r.min_p = o.s.min_p;
+        r.floor = sl_sample_floor(o.s.min_p);
+        r.repetition_penalty = o.s.repetition_penalty;
+        r.frequency_penalty = o.s.frequency_penalty;
+        r.presence_penalty = o.s.presence_penalty;
+        r.n_top = o.n_top;
+        r.padding = o.padding;
+        return r;
+    }
+};
+
+#define MAX_N 12
+#define MAX_V 131072
+static void *scratch;
+
+/* Rows of one width, at once on the device. */
+static void run(const std::vector<struct one> &cases, int32_t gap, const char *where)
+{
+    size_t n = cases.size(), v = cases[0].row.size(), ld = v + (size_t)gap;
+    std::vector<float> logits(ld * (n - 1) + v, NAN); /* gaps must not be read as logits */
+    std::vector<struct sl_sample_row> rows;
+    std::vector<on_device *> arrays;
+    bool draws = false, report = false;
+    for (size_t i = 0; i < n; i++) {
+        std::copy(cases[i].row.begin(), cases[i].row.end(), logits.begin() + (long)(i * ld));
+        arrays.push_back(new on_device(cases[i]));
+        rows.push_back(arrays[i]->row(cases[i]));
+        draws |= sl_sample_draws(&rows[i]);
+        report |= cases[i].n_top >= 0;
+    }
+    dev<float> d_logits(logits);
+    dev<struct sl_sample_row> d_rows(rows);
+    dev<int32_t> ids(std::vector<int32_t>(n, 77));
+    dev<struct sl_sample_result> results(n);
+    struct sl_op_sample op = {};
+    op.logits = d_logits.p;
+    op.ld = (int64_t)ld;
+    op.n = (int32_t)n;
+    op.n_vocab = (int32_t)v;
+    op.rows = d_rows.p;
+    op.ids = ids.p;
+    op.results = report ? results.p : NULL;
+    op.scratch = scratch;
+    op.max_n = MAX_N;
+    op.draws = draws;
+    sl_cuda_sample(&cu.base, &op);
+    cudaStreamSynchronize(cu.stream);
+    CHECK(cu.error == cudaSuccess, "%s: %s", where, cu.error_what);
+    std::vector<int32_t> got = ids.get();
+    std::vector<struct sl_sample_result> res = results.get();
+    struct sl_st_args in = {};
+    in.op = op;
+    sl_st_lay_out(&in);
+    size_t n_sums = (size_t)in.n_tiles * (SL_ST_TILE / SL_ST_BLOCK);
+    std::vector<double> sums(n_sums * n);
+    std::vector<struct sl_st_state> state(n);
+    cudaMemcpy(sums.data(), in.sums, sums.size() * sizeof sums[0], cudaMemcpyDeviceToHost);
+    cudaMemcpy(state.data(), in.state, n * sizeof state[0], cudaMemcpyDeviceToHost);
+    struct sl_sampler w;
+    if (sl_sampler_init(&w, (int32_t)v, NULL) != 0)
+        exit(2);
+    for (size_t i = 0; i < n; i++) {
+        int32_t want = cases[i].padding ? 0 : engine_id(cases[i], &w);
+        compare(cases[i], want, got[i], &res[i], where);
+        if (want >= 0 && sl_sample_draws(&rows[i]))
+            compare_numbers(cases[i], state[i], report ? NULL : &sums[n_sums * i], where);
+        for (uint32_t c : state[i].n_arrived)
+            CHECK(c == 0, "%s: a counter is not back at 0", where);
+        if (!cases[i].dense.empty()) {
+            std::vector<int32_t> counts = cases[i].dense;
+            if (want >= 0 && !cases[i].padding)
+                counts[(size_t)want] += 2;
+            CHECK(arrays[i]->counts.get() == counts, "%s: counts", where);
+            n_checked[4]++;
+        }
+        delete arrays[i];
+    }
+    sl_sampler_deinit(&w);
+}
+
+/* ------------------------------------------------------------------ tests */
+
+static void random_cases(int n_runs)
+{
+    static const int32_t widths[] = {1,   2,    5,    31,   100,  255,  256,  257,
+                                     300, 1000, 2047, 2048, 2049, 4100, 6000, 9001};
+    static const int sms[] = {1, 6, 132};
+    for (int i = 0; i < n_runs; i++) {
+        char where[64];
+        snprintf(where, sizeof where, "run %d", i);
+        int32_t v = one_in(3) ? 1 + (int32_t)below(5000) : widths[below(16)];
+        cu.n_sms = sms[below(3)];
+        std::vector<struct one> cases;
+        for (uint64_t k = 0, n = one_in(2) ? 1 : 1 + below(MAX_N); k < n; k++)
+            cases.push_back(random_one(v));
+        run(cases, one_in(2) ? 0 : (int32_t)below(9), where);
+    }
+}
+
+/* Rows as wide as vocabularies are; every way through the last stage. */
+static void wide_rows(int n_runs)
+{
+    static const int32_t widths[] = {32000, 50257, 128256, MAX_V};
+    for (int i = 0; i < n_runs; i++) {
+        char where[64];
+        snprintf(where, sizeof where, "wide run %d", i);
+        cu.n_sms = one_in(2) ? 132 : 1;
+        struct one o = random_one(widths[i % 4]);
+        static const int kinds[] = {2, 8, 1, 4, 0, 11};
+        fill_row(o.row, kinds[below(6)]);
+        o.s.temperature = 1.0f;
+        o.padding = false;
+        switch (i % 6) {
+        case 0:
+            o.s.top_k = 0, o.s.top_p = 1.0f, o.s.min_p = 0.0f;
+            break;
+        case 1:
+            o.s.top_k = 50, o.s.top_p = 0.9f, o.s.min_p = 0.0f;
+            break;
+        case 2:
+            o.s.top_k = 0, o.s.top_p = 0.9f, o.s.min_p = 0.0f;
+            break;
+        case 3:
+            o.s.top_k = 0, o.s.top_p = 1.0f, o.s.min_p = 0.01f;
+            break;
+        case 4:
+            o.s.top_k = 3000;
+            break;
+        default:
+            o.s.temperature = 0.0f;
+        }
+        run({o}, 0, where);
+    }
+}
+
+/* Draws that need every position of a distribution: a uniform row without filter and with ones that
+ * keep all of it; each must give every token the engine gives. */
+static void many_draws()
+{
+    cu.n_sms = 6;
+    for (int c = 0; c < 6; c++) {
+        std::vector<struct one> cases;
+        struct one o;
+        int32_t v = c < 3 ? 700 : 3000;
+        o.row.resize((size_t)v);
+        fill_row(o.row, c % 3 == 0 ? 5 : 1);
+        o.s.temperature = 1.0f;
+        o.s.repetition_penalty = 1.0f;
+        o.s.top_p = c % 3 == 1 ? 0.99f : 1.0f;
+        o.s.min_p = c % 3 == 2 ? 1e-6f : 0.0f;
+        for (int i = 0; i < 10 * MAX_N; i++) {
+            o.pos = (uint64_t)i;
+            cases.push_back(o);
+            if (cases.size() == MAX_N) {
+                run(cases, 1, "many draws");
+                cases.clear();
+            }
+        }
+    }
+}
+
+/* More candidates than one batch, tied or not, at the borders of batches and of top_k. */
+static void batches()
+{
+    cu.n_sms = 6;
+    static const int32_t widths[] = {2048, 2049, 4096, 4097, 10000};
+    for (int i = 0; i < 20; i++) {
+        struct one o;
+        o.row.resize((size_t)widths[i % 5]);
+        fill_row(o.row, i % 3 == 0 ? 5 : i % 3 == 1 ? 0 : 14);
+        o.s.temperature = 1.0f;
+        o.s.repetition_penalty = 1.0f;
+        o.s.top_p = i % 4 == 0 ? 0.999f : i % 4 == 1 ? 0.6f : 1.0f;
+        o.s.min_p = i % 4 == 2 ? 1e-5f : 0.0f;
+        o.s.top_k = i % 4 == 3 ? widths[i % 5] - 1 : 0;
+        o.seed = (uint64_t)i;
+        if (i == 4 || i == 14) {
+            fill_row(o.row, 15);
+            o.s.min_p = 0.5f;
+        }
+        run({o}, 0, "batches");
+    }
+}
+
+static void floors()
+{
+    CHECK(SL_SAMPLE_FLOOR == SL_EXP_MIN, "floor");
+    CHECK(SL_SAMPLE_GREEDY_BELOW == SL_GREEDY_BELOW, "greedy");
+    CHECK(sl_sample_floor(0.0f) == -87.0f && sl_sample_floor(1.0f) == 0.0f, "min_p");
+    CHECK(sl_sample_floor(1e-38f) == -87.0f && sl_sample_floor(0.5f) == logf(0.5f), "min_p");
+}
+
+static void counts_of_a_sequence()
+{
+    for (int c = 0; c < 20; c++) {
+        int32_t v = 1 + (int32_t)below(3000), n_prompt = (int32_t)below(600);
+        int32_t n = n_prompt + (int32_t)below(600);
+        std::vector<int32_t> ids((size_t)n), want((size_t)v, 0);
+        for (int32_t i = 0; i < n; i++) {
+            int32_t id = ids[(size_t)i] = (int32_t)below((uint64_t)v + 3) - 1; /* some are none */
+            if (id < 0 || id >= v)
+                continue;
+            want[(size_t)id] = i < n_prompt ? want[(size_t)id] | 1 : want[(size_t)id] + 2;
+        }
+        dev<int32_t> counts((size_t)v), d_ids(ids);
+        sl_cuda_sample_counts(&cu.base, counts.p, v, d_ids.p, n_prompt, n);
+        cudaStreamSynchronize(cu.stream);
+        CHECK(counts.get() == want, "case %d", c);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    int scale = argc > 1 ? atoi(argv[1]) : 1;
+    rng.seed = argc > 2 ? (uint64_t)atoi(argv[2]) : 5;
+    memset(&cu, 0, sizeof cu);
+    cudaStreamCreate(&cu.stream);
+    size_t room = sl_cuda_sample_scratch(MAX_N, MAX_V);
+    if (cudaMalloc(&scratch, room) != cudaSuccess || cudaMemset(scratch, 0, room) != cudaSuccess)
+        return 2;
+    floors();
+    counts_of_a_sequence();
+    batches();
+    random_cases(200 * scale);
+    many_draws();
+    wide_rows(12 * scale);
+    cudaFree(scratch);
+    cudaStreamDestroy(cu.stream);
+    printf("test_sample: %ld rows, %ld drawn (%ld with checked sums, %ld filtered, %ld of them in "
+           "batches), %ld refused, %ld with logprobs, %ld with counts\n",
+           n_checked[0], n_checked[1], n_checked[5], n_checked[6], n_checked[7], n_checked[2],
+           n_checked[3], n_checked[4]);
+    printf("%d failures\n", n_failures);
+    return n_failures != 0;
+}
