@@ -6,6 +6,7 @@
 CFG     ?= release
 BUILD   := build/$(CFG)
 CC      := $(if $(filter default,$(origin CC)),gcc,$(CC))
+CXX     := $(if $(filter default,$(origin CXX)),g++,$(CXX))
 JOBS    ?= $(shell nproc)
 Q       := $(if $(V),,@)
 
@@ -37,7 +38,7 @@ ISA_amx    := $(ISA_avx512bf16) -mamx-tile -mamx-int8 -mamx-bf16
 isa_flags   = $(ISA_$(lastword $(subst _, ,$(basename $1))))
 
 SRC     := $(filter-out %_tmpl.c,$(wildcard src/*/*.c))
-LIB_SRC := $(filter-out src/cmd/%,$(SRC))
+LIB_SRC := $(filter-out src/cmd/% src/cuda/none.c,$(SRC))
 CMD_SRC := $(filter src/cmd/%,$(SRC))
 OBJ      = $(patsubst %.c,$(BUILD)/%.o,$1)
 LIB     := $(BUILD)/libsluice.a
@@ -48,10 +49,46 @@ TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*/test_*.c))
 TOOLS   := $(patsubst tools/%.c,$(BUILD)/tools/%,$(wildcard tools/*.c))
 FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,build/fuzz/fuzz_%,$(wildcard tests/fuzz/fuzz_*.c))
 
+# Kernels: src/cuda compiled by nvcc where there is one, and everywhere by a C++ compiler against the
+# simulator of tests/cuda/sim, under ASan in every configuration that can have it.
+NVCC    := $(or $(NVCC),$(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
+# No C++ runtime in the program: kernels are launched by one thread at a time, nothing throws.
+NO_CXX  := -fno-threadsafe-statics,-fno-exceptions
+NVFLAGS := -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -fmad=false -lineinfo -Iinclude -Isrc \
+           -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fPIE,-ffp-contract=off,$(NO_CXX)
+CUDA_SRC  := $(wildcard src/cuda/*.cu)
+CUDA_OBJ  := $(patsubst src/cuda/%.cu,$(BUILD)/cuda/%.o,$(CUDA_SRC))
+SIM       := $(BUILD)/cuda_sim
+SIM_FLAGS := -std=c++17 -D_GNU_SOURCE -Itests/cuda/sim -Itests -Iinclude -Isrc -g1 -fPIE -MMD -MP \
+             -fno-omit-frame-pointer -ffp-contract=off -pthread -Wall -Wextra -Wno-unknown-pragmas \
+             -Werror
+SIM_SAN   := -O1 $(if $(filter release,$(CFG)),,-DSL_DEBUG) -fsanitize=address,undefined \
+             -fno-sanitize=null,object-size,pointer-overflow,vptr -fno-sanitize-recover=all
+SIM_OBJ   := $(patsubst tests/cuda/sim/%.cc,$(SIM)/sim/%.o,$(wildcard tests/cuda/sim/*.cc)) \
+             $(patsubst src/cuda/%.cu,$(SIM)/%.o,$(CUDA_SRC))
+SIM_TESTS := $(if $(filter tsan fuzz,$(CFG)),,$(patsubst tests/%.cc,$(BUILD)/tests/%,\
+             $(wildcard tests/cuda/test_*.cc)))
+TESTS     += $(SIM_TESTS)
+
+# What stands behind cuda/cuda.h: the kernels in the program, where there is an nvcc; a refusal in tests
+# and tools, in other configurations and without nvcc; the simulator's backend in tests/cuda.
+NO_CUDA  := $(BUILD)/src/cuda/none.o
+GPU_LIB  := $(BUILD)/libsluice_cuda.a
+CUDART   := $(firstword $(wildcard $(dir $(realpath $(NVCC)))../lib64/libcudart_static.a \
+            $(dir $(realpath $(NVCC)))../targets/x86_64-linux/lib/libcudart_static.a \
+            /usr/lib/x86_64-linux-gnu/libcudart_static.a))
+WITH_GPU := $(if $(NVCC),$(if $(CUDART),$(filter release,$(CFG))))
+BACKEND  := $(if $(WITH_GPU),$(GPU_LIB),$(NO_CUDA))
+GPU_LIBS := $(if $(WITH_GPU),$(CUDART) -lrt)
+GPU_TESTS := $(patsubst tests/cuda/%.cc,$(BUILD)/gpu/%,\
+             $(filter-out tests/cuda/test_cuda_sim%,$(wildcard tests/cuda/test_*.cc)))
+group = -Wl,--start-group $1 -Wl,--end-group
+
 .PHONY: all demo test check test-c test-server sim asan ubsan tsan fuzz fuzz-replay lint format \
         deps tools clean help bench
 .DEFAULT_GOAL := all
 .DELETE_ON_ERROR:
+.SECONDARY: # objects that only pattern rules name stay
 
 all: build/sluice tools
 
@@ -69,7 +106,7 @@ test: deps
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) check
 
 ## make check         the tests, without installing anything
-check: all $(TESTS)
+check: all $(TESTS) cuda
 	$(Q)$(MAKE) --no-print-directory lint
 	$(Q)$(MAKE) --no-print-directory fuzz-replay
 	$(Q)tools/run_tests --build $(BUILD) --sim 10000 --server
@@ -107,7 +144,7 @@ lint:
 	$(Q)tools/lint
 ## make format        clang-format the tree
 format:
-	$(Q)git ls-files -co --exclude-standard '*.c' '*.h' | xargs clang-format -i
+	$(Q)git ls-files -co --exclude-standard '*.c' '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
 
 ## make support       regenerate docs/SUPPORT.md
 support: $(BUILD)/tests/ops/test_ops
@@ -127,9 +164,13 @@ build/release/sluice:
 	$(Q)$(MAKE) --no-print-directory CFG=release $@
 endif
 
-$(BIN): $(call OBJ,$(CMD_SRC)) $(LIB)
+$(BIN): $(call OBJ,$(CMD_SRC)) $(LIB) $(BACKEND)
 	@echo "  LD    $@"
-	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(GPU_LIBS) $(LDLIBS)
+
+$(GPU_LIB): $(CUDA_OBJ)
+	@echo "  AR    $@"
+	$(Q)rm -f $@ && ar rcs $@ $^
 
 $(LIB): $(call OBJ,$(LIB_SRC)) $(BUILD)/gen/bundle.o
 	@echo "  AR    $@"
@@ -147,22 +188,104 @@ $(BUILD)/gen/bundle.o: tools/embed $(BUNDLE)
 	$(Q)tools/embed assets/storyteller > $(BUILD)/gen/bundle.S
 	$(Q)$(CC) -c -o $@ $(BUILD)/gen/bundle.S
 
-$(BUILD)/tests/%: tests/%.c $(LIB)
+$(BUILD)/tests/%: tests/%.c $(LIB) $(NO_CUDA)
 	@mkdir -p $(@D)
 	@echo "  TEST  $@"
-	$(Q)$(CC) $(CFLAGS) -Itests $(LDFLAGS) -o $@ $< $(LIB) -lcmocka $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) -Itests $(LDFLAGS) -o $@ $< $(LIB) $(NO_CUDA) -lcmocka $(LDLIBS)
 
-$(BUILD)/tools/%: tools/%.c $(LIB)
+$(SIM)/%.o: src/cuda/%.cu
+	@mkdir -p $(@D)
+	@echo "  SIM   $<"
+	$(Q)$(CXX) $(SIM_FLAGS) $(SIM_SAN) -x c++ -c -o $@ $<
+
+$(SIM)/sim/%.o: tests/cuda/sim/%.cc
+	@mkdir -p $(@D)
+	@echo "  CXX   $<"
+	$(Q)$(CXX) $(SIM_FLAGS) -O2 -c -o $@ $<
+
+$(SIM).a: $(SIM_OBJ)
+	@echo "  AR    $@"
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(BUILD)/tests/cuda/%: tests/cuda/%.cc $(SIM).a $(LIB)
+	@mkdir -p $(@D)
+	@echo "  TEST  $@"
+	$(Q)$(CXX) $(SIM_FLAGS) $(SIM_SAN) -pie -rdynamic -o $@ $< $(call group,$(SIM).a $(LIB)) \
+	    -lcmocka $(LDLIBS)
+
+# The same with the search for races of shared memory, which cannot be had together with ASan.
+RACE      := $(BUILD)/cuda_race
+RACE_SAN  := -O1 -DSL_SIM_RACE -fsanitize=thread
+RACE_LINK  = $(CXX) $(SIM_FLAGS) -pie -rdynamic -o $@ $(call group,$(filter %.o %.a,$^)) \
+             -lcmocka $(LDLIBS)
+$(RACE)/%.o: src/cuda/%.cu
+	@mkdir -p $(@D)
+	@echo "  SIM   $< (races)"
+	$(Q)$(CXX) $(SIM_FLAGS) $(RACE_SAN) -x c++ -c -o $@ $<
+
+$(RACE)/%.o: tests/cuda/%.cc
+	@mkdir -p $(@D)
+	@echo "  SIM   $< (races)"
+	$(Q)$(CXX) $(SIM_FLAGS) $(RACE_SAN) -c -o $@ $<
+
+$(RACE).a: $(patsubst src/cuda/%.cu,$(RACE)/%.o,$(CUDA_SRC)) $(filter $(SIM)/sim/%,$(SIM_OBJ))
+	$(Q)rm -f $@ && ar rcs $@ $^
+
+$(RACE)/test_%: $(RACE)/test_%.o $(RACE).a $(LIB)
+	@echo "  TEST  $@"
+	$(Q)$(RACE_LINK)
+
+$(BUILD)/tests/cuda/test_cuda_sim_race: $(RACE)/test_cuda_sim_race.o $(filter $(SIM)/sim/%,$(SIM_OBJ))
+	@mkdir -p $(@D)
+	@echo "  TEST  $@"
+	$(Q)$(RACE_LINK)
+
+## make sim-race      the tests of the kernels again, looking for races of shared memory
+sim-race: $(patsubst tests/cuda/%.cc,$(RACE)/%,\
+          $(filter-out tests/cuda/test_cuda_sim%,$(wildcard tests/cuda/test_*.cc)))
+	$(Q)for t in $^; do $$t >$$t.log 2>&1 && echo "ok   $$t" || \
+	    { tail -30 $$t.log; echo "FAIL $$t"; exit 1; }; done
+.PHONY: sim-race
+.PRECIOUS: $(RACE)/%.o
+
+## make cuda          compile the CUDA kernels for sm_90a, where there is an nvcc
+ifneq ($(NVCC),)
+cuda: $(CUDA_OBJ)
+else
+cuda:
+	@echo "cuda: no nvcc here; src/cuda is not compiled for a GPU (NVCC=path)"
+endif
+.PHONY: cuda
+
+$(BUILD)/cuda/%.o: src/cuda/%.cu
+	@mkdir -p $(@D)
+	@echo "  NVCC  $<"
+	$(Q)$(NVCC) $(NVFLAGS) -MD -MP -MF $(@:.o=.d) -c -o $@ $<
+
+## make check-gpu     the tests of tests/cuda on a device, compute-sanitizer, facts of the program
+check-gpu: $(BIN) $(GPU_TESTS)
+	$(Q)tools/check_gpu $(BUILD)
+gpu-tests: $(GPU_TESTS)
+.PHONY: check-gpu gpu-tests
+
+# The same sources as in the simulator, against the real runtime.
+$(BUILD)/gpu/%: tests/cuda/%.cc $(GPU_LIB) $(LIB)
+	@mkdir -p $(@D)
+	@echo "  GPU   $@"
+	$(Q)$(NVCC) $(NVFLAGS) -Itests -D_GNU_SOURCE -x cu -c -o $@.o $<
+	$(Q)$(CXX) -pie -pthread -o $@ $@.o $(call group,$(GPU_LIB) $(LIB)) $(CUDART) -lrt -lcmocka $(LDLIBS)
+
+$(BUILD)/tools/%: tools/%.c $(LIB) $(NO_CUDA)
 	@mkdir -p $(@D)
 	@echo "  TOOL  $@"
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(LIB) $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(LIB) $(NO_CUDA) $(LDLIBS)
 
-build/fuzz/fuzz_%: tests/fuzz/fuzz_%.c build/fuzz/libsluice.a
+build/fuzz/fuzz_%: tests/fuzz/fuzz_%.c build/fuzz/libsluice.a build/fuzz/src/cuda/none.o
 	@echo "  FUZZ  $@"
 	$(Q)clang $(WARN) $(COMMON) $(CFLAGS_fuzz) -fsanitize=fuzzer,address,undefined -o $@ $< \
-	    build/fuzz/libsluice.a $(LDLIBS)
+	    build/fuzz/libsluice.a build/fuzz/src/cuda/none.o $(LDLIBS)
 ifneq ($(CFG),fuzz)
-build/fuzz/libsluice.a: FORCE
+build/fuzz/libsluice.a build/fuzz/src/cuda/none.o: FORCE
 	$(Q)$(MAKE) --no-print-directory CFG=fuzz $@
 endif
 FORCE:
@@ -171,4 +294,4 @@ FORCE:
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(call OBJ,$(SRC))) $(addsuffix .d,$(TESTS) $(TOOLS))
+-include $(patsubst %.o,%.d,$(call OBJ,$(SRC)) $(SIM_OBJ) $(CUDA_OBJ) $(wildcard $(RACE)/*.o)) $(addsuffix .d,$(TESTS) $(TOOLS))

@@ -17,7 +17,11 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
                   sl_dtype_info(p->kv.dtype)->name);
     sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens a step, %d sequences\n", "activations",
                   (double)p->activation_bytes / 1e6, p->max_num_batched_tokens, p->max_num_seqs);
-    sl_buf_printf(b, "  %-24s %10.1f MB\n", "this machine", (double)p->ram_bytes / 1e6);
+    if (p->on_device)
+        sl_buf_printf(b, "  %-24s %10.1f MB\n", "steps and sampling",
+                      (double)p->runner_bytes / 1e6);
+    sl_buf_printf(b, "  %-24s %10.1f MB\n", p->on_device ? "usable on the GPU" : "this machine",
+                  (double)p->ram_bytes / 1e6);
     sl_buf_printf(b, "  %-24s %10d tokens%s\n", "context", p->max_model_len,
                   p->context_lowered ? " (lowered to the KV pool)" : "");
 }
@@ -29,6 +33,7 @@ static void plan_json(const struct sl_memory_plan *p, uint64_t weight_bytes, str
                   (unsigned long long)p->packed_bytes, (unsigned long long)p->mapped_bytes);
     sl_buf_printf(b, ", \"kv_bytes\": %llu, \"activation_bytes\": %llu",
                   (unsigned long long)p->kv_bytes, (unsigned long long)p->activation_bytes);
+    sl_buf_printf(b, ", \"runner_bytes\": %llu", (unsigned long long)p->runner_bytes);
     sl_buf_printf(b, ", \"ram_bytes\": %llu, \"n_pages\": %d, \"block_size\": %d",
                   (unsigned long long)p->ram_bytes, p->n_pages, p->block_size);
     sl_buf_printf(b,

@@ -5,11 +5,15 @@
 #include "engine/load.h"
 #include "base/check.h"
 #include "base/log.h"
+#include "base/str.h"
 #include "base/sys.h"
 #include "cpu/cpu.h"
+#include "cuda/cuda.h"
+#include "engine/device_runner.h"
 #include "engine/engine.h"
 #include "engine/load_text.h"
 #include "engine/memory_plan.h"
+#include "ops/device.h"
 
 #include <math.h>
 #include <string.h>
@@ -24,12 +28,14 @@ struct loaded {
     struct sl_memory_plan plan;
     uint8_t *kv_pool;
     struct sl_run *run;
+    struct sl_device_runner *device_runner; /* NULL: the backend computes in the call */
     char *path;
 };
 
 static void loaded_destroy(void *user)
 {
     struct loaded *l = user;
+    sl_device_runner_destroy(l->device_runner);
     if (l->run != NULL)
         sl_run_destroy(l->run);
     if (l->kv_pool != NULL)
@@ -57,6 +63,8 @@ static int load_text_parts(struct loaded *l, const struct sl_engine_config *cfg,
     if (cfg->chat_template != NULL)
         return sl_load_template_override(cfg->chat_template, &l->template, err);
     rc = sl_load_template(l->ckpt, &l->template, err);
+    if (rc == SL_ENOMEM || rc == SL_EIO)
+        return rc; /* says nothing about the template */
     if (rc != 0) {
         /* Completions work without it; a chat request then says that there is no template. */
         sl_log(SL_LOG_WARN, "%s", err != NULL ? err->msg : "chat template unusable");
@@ -65,12 +73,10 @@ static int load_text_parts(struct loaded *l, const struct sl_engine_config *cfg,
     return rc;
 }
 
-int sl_load_backend(const struct sl_engine_config *cfg, struct sl_backend **out,
+static int load_cpu(const struct sl_engine_config *cfg, struct sl_backend **out,
                     struct sl_error *err)
 {
     enum sl_cpu_isa isa;
-    if (cfg->device != NULL && strcmp(cfg->device, "cpu") != 0)
-        return sl_fail(err, SL_EUNSUPPORTED, "device: '%s' is not one of: cpu", cfg->device);
     if (cfg->n_threads < 0 || cfg->n_threads > SL_MAX_THREADS)
         return sl_fail(err, SL_EINVAL, "threads: %d is not between 1 and %d", cfg->n_threads,
                        SL_MAX_THREADS);
@@ -85,6 +91,61 @@ int sl_load_backend(const struct sl_engine_config *cfg, struct sl_backend **out,
     return sl_cpu_create(&cpu, out, err);
 }
 
+/* "cuda" or "cuda:N" */
+static int load_cuda(const char *device, struct sl_backend **out, struct sl_error *err)
+{
+    struct sl_cuda_config cuda = {.device = sl_cuda_find()};
+    uint64_t n = 0;
+    const char *number = device + strlen("cuda");
+    if (*number == ':' && sl_parse_u64(number + 1, strlen(number + 1), &n) && n < 1024)
+        cuda.device = (int)n;
+    else if (*number != '\0')
+        return sl_fail(err, SL_EINVAL, "device: '%.20s' is not one of: cpu, cuda, cuda:N", device);
+    else
+        cuda.device = SL_MAX(cuda.device, 0); /* without one, create says why */
+    return sl_cuda_create(&cuda, out, err);
+}
+
+int sl_load_backend(const struct sl_engine_config *cfg, struct sl_backend **out,
+                    struct sl_error *err)
+{
+    const char *device = cfg->device != NULL ? cfg->device : "cpu";
+    if (strcmp(device, "cpu") == 0)
+        return load_cpu(cfg, out, err);
+    if (strncmp(device, "cuda", 4) == 0)
+        return load_cuda(device, out, err);
+    return sl_fail(err, SL_EUNSUPPORTED, "device: '%.20s' is not one of: cpu, cuda, cuda:N",
+                   device);
+}
+
+/* The device's own end of loading, and the runner that enqueues. */
+static int load_device_runner(struct loaded *l, struct sl_error *err)
+{
+    const struct sl_device_vt *dev = l->backend->vt->device;
+    struct sl_device_runner_config cfg;
+    if (dev == NULL)
+        return 0;
+    int rc = dev->load_end(l->backend, err);
+    if (rc != 0)
+        return rc;
+    sl_memory_plan_runner(&l->plan, &cfg);
+    return sl_device_runner_create(l->model, l->backend, l->run, &cfg, &l->device_runner, err);
+}
+
+/* Refused before loading: what no kernel of the device can do. */
+static int check_device(const struct loaded *l, struct sl_error *err)
+{
+    const struct sl_device_vt *dev = l->backend->vt->device;
+    const struct sl_model_facts *f = sl_model_facts(l->model);
+    if (dev == NULL ||
+        dev->supports(l->backend, f->n_heads, f->n_kv_heads, f->head_dim, l->plan.kv.dtype))
+        return 0;
+    return sl_fail(err, SL_EUNSUPPORTED,
+                   "attention with %d heads of %d dimensions, %d key heads and pages of %s has no "
+                   "kernel on this device",
+                   f->n_heads, f->head_dim, f->n_kv_heads, sl_dtype_info(l->plan.kv.dtype)->name);
+}
+
 static int load_model(struct loaded *l, const struct sl_engine_config *cfg, struct sl_error *err)
 {
     int rc = sl_model_open(l->ckpt, &l->model, err);
@@ -92,6 +153,8 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
         rc = sl_load_backend(cfg, &l->backend, err);
     if (rc == 0)
         rc = sl_memory_plan_make(l->model, l->backend, cfg, &l->plan, err);
+    if (rc == 0)
+        rc = check_device(l, err);
     if (rc != 0)
         return rc;
     if (l->plan.context_lowered)
@@ -111,7 +174,8 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
                                 .max_logits = sl_memory_plan_max_logits(&l->plan),
                                 .kv = l->plan.kv,
                                 .kv_pool = l->kv_pool};
-    return sl_run_create(l->model, &run, &l->run, err);
+    rc = sl_run_create(l->model, &run, &l->run, err);
+    return rc != 0 ? rc : load_device_runner(l, err);
 }
 
 static int run_step(void *ctx, const struct sl_batch *batch, const float **logits,
@@ -251,10 +315,12 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     parts->n_eos_ids = f->n_eos;
     parts->runner = (struct sl_runner){.ctx = l->run,
                                        .n_vocab = f->n_vocab,
-                                       .max_logits = sl_memory_plan_max_logits(&l->plan),
                                        .step = run_step,
                                        .run_items = run_items,
                                        .n_threads = parts->info.n_threads};
+    if (l->device_runner != NULL)
+        sl_device_runner_use(l->device_runner, &parts->runner);
+    parts->runner.max_logits = sl_memory_plan_max_logits(&l->plan);
     return 0;
 }
 

@@ -3,11 +3,15 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "ops/device.h"
 
 #define DEFAULT_BLOCK_SIZE     16
 #define DEFAULT_MAX_SEQS       64
 #define DEFAULT_BATCHED_TOKENS 512
 #define DEFAULT_MAX_QUEUED     4096
+#define DEVICE_MAX_SEQS        256
+#define DEVICE_BATCHED_TOKENS  4096
+#define DEVICE_UTILIZATION     0.9f
 
 static int check_flag(const char *name, int32_t value, int32_t max, struct sl_error *err)
 {
@@ -29,7 +33,9 @@ static int plan_steps(const struct sl_engine_config *cfg, struct sl_memory_plan 
         rc = check_flag("max_model_len", cfg->max_model_len, SL_MAX_CONTEXT, err);
     if (rc != 0)
         return rc;
-    p->max_num_seqs = cfg->max_num_seqs != 0 ? cfg->max_num_seqs : DEFAULT_MAX_SEQS;
+    int32_t seqs = p->on_device ? DEVICE_MAX_SEQS : DEFAULT_MAX_SEQS;
+    int32_t tokens = p->on_device ? DEVICE_BATCHED_TOKENS : DEFAULT_BATCHED_TOKENS;
+    p->max_num_seqs = cfg->max_num_seqs != 0 ? cfg->max_num_seqs : seqs;
     if (cfg->max_num_batched_tokens != 0 && cfg->max_num_batched_tokens < p->max_num_seqs) {
         /* Every running sequence has a token in every step. */
         if (cfg->max_num_seqs != 0)
@@ -38,9 +44,8 @@ static int plan_steps(const struct sl_engine_config *cfg, struct sl_memory_plan 
                            cfg->max_num_batched_tokens, cfg->max_num_seqs);
         p->max_num_seqs = cfg->max_num_batched_tokens;
     }
-    p->max_num_batched_tokens = cfg->max_num_batched_tokens != 0
-                                    ? cfg->max_num_batched_tokens
-                                    : SL_MAX(DEFAULT_BATCHED_TOKENS, p->max_num_seqs);
+    p->max_num_batched_tokens = cfg->max_num_batched_tokens != 0 ? cfg->max_num_batched_tokens
+                                                                 : SL_MAX(tokens, p->max_num_seqs);
     p->block_size = cfg->block_size != 0 ? cfg->block_size : DEFAULT_BLOCK_SIZE;
     p->max_queued = cfg->max_queued != 0 ? cfg->max_queued : DEFAULT_MAX_QUEUED;
     return 0;
@@ -52,12 +57,13 @@ static uint64_t pages_for(int32_t n_tokens, int32_t block_size)
     return SL_CEIL_DIV((uint64_t)n_tokens, (uint64_t)block_size);
 }
 
-/* Memory for the pool where nobody said how much: a quarter of it all, or half of what the weights
- * leave if that is less. */
+/* Memory for the pool where nobody said how much. On the CPU a quarter of it all, or half of what
+ * the weights leave if that is less; a device is there for nothing else. */
 static uint64_t default_pool(const struct sl_memory_plan *p)
 {
-    uint64_t room = p->ram_bytes > p->packed_bytes ? p->ram_bytes - p->packed_bytes : 0;
-    return SL_MIN(p->ram_bytes / 4, room / 2);
+    uint64_t taken = p->packed_bytes + p->activation_bytes + p->runner_bytes;
+    uint64_t room = p->ram_bytes > taken ? p->ram_bytes - taken : 0;
+    return p->on_device ? room : SL_MIN(p->ram_bytes / 4, room / 2);
 }
 
 /* Without a flag the pool holds every sequence at full length, within default_pool(); a context the
@@ -96,7 +102,7 @@ static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_
         p->context_lowered = true;
     }
     p->max_model_len = context;
-    p->kv_bytes = (uint64_t)p->n_pages * page_bytes;
+    p->kv_bytes = (uint64_t)(p->n_pages + p->on_device) * page_bytes; /* one for padding */
     return 0;
 }
 
@@ -109,7 +115,7 @@ int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan)
 /* What is allocated must fit; mapped weights need not, the system reads them again when it must. */
 static int check_total(const struct sl_memory_plan *p, struct sl_error *err)
 {
-    uint64_t rest = p->kv_bytes + p->activation_bytes, ram = p->ram_bytes;
+    uint64_t rest = p->kv_bytes + p->activation_bytes + p->runner_bytes, ram = p->ram_bytes;
     if (ram == 0 || p->packed_bytes + rest <= ram)
         return 0;
     if (p->packed_bytes > ram || rest <= ram / 8)
@@ -128,17 +134,78 @@ static int check_total(const struct sl_memory_plan *p, struct sl_error *err)
                    (double)p->activation_bytes / 1e9, (double)ram / 1e9);
 }
 
+void sl_memory_plan_runner(const struct sl_memory_plan *p, struct sl_device_runner_config *out)
+{
+    *out = (struct sl_device_runner_config){.max_tokens = p->max_num_batched_tokens,
+                                            .max_seqs = p->max_num_seqs,
+                                            .max_logits = sl_memory_plan_max_logits(p),
+                                            .max_model_len = p->max_model_len,
+                                            .n_pages = p->n_pages,
+                                            .kv = p->kv};
+}
+
+/* What steps take besides weights and pages. */
+static void plan_step_memory(const struct sl_model *model, struct sl_backend *be,
+                             struct sl_memory_plan *p)
+{
+    struct sl_run_config run = {.max_tokens = p->max_num_batched_tokens,
+                                .max_logits = sl_memory_plan_max_logits(p),
+                                .kv = p->kv};
+    p->activation_bytes = sl_run_bytes(model, be, &run);
+    if (!p->on_device)
+        return;
+    struct sl_device_runner_config runner;
+    sl_memory_plan_runner(p, &runner);
+    p->runner_bytes = sl_device_runner_bytes(model, be, &runner);
+}
+
+/* What there is: the machine's memory, or the share of a device that may be used, less what others
+ * hold of it. */
+static int plan_memory(struct sl_backend *be, const struct sl_engine_config *cfg,
+                       struct sl_memory_plan *p, struct sl_error *err)
+{
+    struct sl_device_memory mem;
+    float share =
+        cfg->gpu_memory_utilization != 0 ? cfg->gpu_memory_utilization : DEVICE_UTILIZATION;
+    p->on_device = be->vt->device != NULL;
+    p->ram_bytes = sl_ram_bytes();
+    if (!p->on_device)
+        return 0;
+    if (!(share > 0 && share <= 1))
+        return sl_fail(err, SL_EINVAL, "gpu_memory_utilization: %g is not above 0 and at most 1",
+                       (double)share);
+    int rc = be->vt->device->memory(be, &mem, err);
+    if (rc != 0)
+        return rc;
+    uint64_t others = mem.total_bytes - mem.free_bytes - mem.own_bytes;
+    uint64_t budget = (uint64_t)((double)mem.total_bytes * (double)share);
+    if (others >= budget)
+        return sl_fail(err, SL_ENOMEM,
+                       "gpu_memory_utilization: %.2f of the GPU's %.1f GB is less than the %.1f GB "
+                       "already in use",
+                       (double)share, (double)mem.total_bytes / 1e9, (double)others / 1e9);
+    p->ram_bytes = budget - others;
+    return 0;
+}
+
 int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
                         const struct sl_engine_config *cfg, struct sl_memory_plan *out,
                         struct sl_error *err)
 {
     const struct sl_model_facts *facts = sl_model_facts(model);
-    *out = (struct sl_memory_plan){.ram_bytes = sl_ram_bytes()};
+    *out = (struct sl_memory_plan){0};
+    int rc = plan_memory(be, cfg, out, err);
+    if (rc != 0)
+        return rc;
     sl_model_weight_memory(model, be, &out->packed_bytes, &out->mapped_bytes);
-    int rc = plan_steps(cfg, out, err);
+    rc = plan_steps(cfg, out, err);
     if (rc == 0)
         rc = sl_model_kv_layout(model, cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
                                 out->block_size, &out->kv, err);
+    if (rc == 0 && out->on_device) { /* before the pool, which gets the rest */
+        out->max_model_len = cfg->max_model_len != 0 ? cfg->max_model_len : facts->context;
+        plan_step_memory(model, be, out);
+    }
     if (rc == 0)
         rc = plan_pool(facts, cfg, out, err);
     if (rc != 0)
@@ -147,9 +214,6 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     uint64_t most = (uint64_t)out->max_num_seqs * (uint64_t)out->max_model_len;
     if ((uint64_t)out->max_num_batched_tokens > most)
         out->max_num_batched_tokens = (int32_t)most;
-    struct sl_run_config run = {.max_tokens = out->max_num_batched_tokens,
-                                .max_logits = sl_memory_plan_max_logits(out),
-                                .kv = out->kv};
-    out->activation_bytes = sl_run_bytes(model, be, &run);
+    plan_step_memory(model, be, out);
     return check_total(out, err);
 }

@@ -5,6 +5,7 @@
 #ifndef SL_ENGINE_MEMORY_PLAN_H
 #define SL_ENGINE_MEMORY_PLAN_H
 
+#include "engine/device_runner.h"
 #include "models/model.h"
 
 struct sl_memory_plan {
@@ -13,13 +14,19 @@ struct sl_memory_plan {
     struct sl_kv_layout kv;
     uint64_t packed_bytes; /* of weights, repacked or converted in memory of our own */
     uint64_t mapped_bytes; /* of weights, read in place from the file */
-    uint64_t kv_bytes, activation_bytes, ram_bytes;
+    uint64_t kv_bytes, activation_bytes;
+    uint64_t runner_bytes; /* on a device: a step's arrays, attention's and the sampler's room */
+    uint64_t ram_bytes;    /* there is, or may be used of a device */
+    bool on_device;
 };
 
 /* Fails with the numbers when what the flags ask for cannot work. */
 SL_MUST_CHECK int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
                                       const struct sl_engine_config *cfg,
                                       struct sl_memory_plan *out, struct sl_error *err);
+
+/* The steps of the plan, for a runner on a device. */
+void sl_memory_plan_runner(const struct sl_memory_plan *plan, struct sl_device_runner_config *out);
 
 /* Rows of logits of one step: every sequence's, and some for prompt logprobs. */
 int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan);

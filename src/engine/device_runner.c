@@ -1,0 +1,398 @@
+/* SPDX-License-Identifier: MIT
+ * Lists a row is sampled by (biases, banned ids) travel with the step. How often a sequence's
+ * tokens came out lies in a table on the device, which the sampler itself keeps up to date, so that
+ * a penalised sequence need not wait for its last token; the table is filled once, when the
+ * sequence is first seen.
+ */
+#include "engine/device_runner.h"
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/sys.h"
+#include "engine/flight.h"
+#include "ops/device.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { DRAWS = 1, RESULTS = 2 }; /* bits of a step's variant */
+
+struct late_rows { /* a step that was not collected */
+    uint64_t ticket;
+    int32_t n;
+    bool results;
+    int32_t *given; /* [max_logits] -1: a token was chosen */
+    int8_t *n_top;  /* [max_logits] -1: no log probability */
+};
+
+struct slot {                      /* a table of counts */
+    const struct sl_counts *owner; /* NULL: free */
+    uint64_t last_step;
+};
+
+struct sl_device_runner {
+    const struct sl_model *m;
+    struct sl_backend *be;
+    const struct sl_device_vt *dev;
+    struct sl_run *run;
+    struct sl_device_runner_config cfg;
+    int32_t n_vocab;
+    struct sl_sample_row *rows; /* [max_logits] of the step being built */
+    uint8_t *lists;             /* what rows point into, and where that will lie on the device */
+    uint8_t *lists_dev;
+    size_t lists_cap, lists_used;
+    void *scratch; /* device */
+    size_t scratch_bytes;
+    int32_t *counts;    /* device: [n_slots, n_vocab] */
+    int32_t *counts_in; /* host: [n_vocab] */
+    struct slot *slots;
+    int32_t n_slots;
+    uint64_t n_steps;
+    struct late_rows late[SL_MAX_FLIGHTS];
+    int32_t first, n_late;
+    struct sl_top_logprob *tops; /* [max_logits, SL_MAX_LOGPROBS] of the last collect */
+};
+
+static const struct sl_sample_row padding = {
+    .n_top = -1, .top_p = 1, .repetition_penalty = 1, .padding = 1};
+
+static size_t lists_bytes(const struct sl_device_runner_config *cfg)
+{
+    size_t bias = SL_MAX_LOGIT_BIAS * sizeof(struct sl_sample_bias);
+    size_t banned = (SL_MAX_STOP_IDS + 8) * sizeof(int32_t);
+    return (size_t)cfg->max_seqs * (bias + banned + 3 * 16) + (size_t)cfg->max_logits * 16;
+}
+
+static int32_t n_slots(const struct sl_device_runner_config *cfg)
+{
+    return 2 * cfg->max_seqs;
+}
+
+static size_t counts_bytes(const struct sl_model *m, const struct sl_device_runner_config *cfg)
+{
+    return (size_t)n_slots(cfg) * (size_t)sl_model_facts(m)->n_vocab * sizeof(int32_t);
+}
+
+static struct sl_step_limits limits_of(const struct sl_model *m,
+                                       const struct sl_device_runner_config *cfg)
+{
+    const struct sl_model_facts *f = sl_model_facts(m);
+    return (struct sl_step_limits){
+        .max_tokens = cfg->max_tokens,
+        .max_spans = cfg->max_seqs,
+        .max_logits = cfg->max_logits,
+        .max_table = (int32_t)SL_MIN((int64_t)cfg->max_seqs *
+                                         SL_CEIL_DIV(cfg->max_model_len, cfg->kv.block_size),
+                                     INT32_MAX - 1),
+        .block_size = cfg->kv.block_size,
+        .scratch_page = cfg->n_pages,
+        .max_context = cfg->max_model_len,
+        .n_heads = f->n_heads,
+        .n_kv_heads = f->n_kv_heads,
+        .head_dim = f->head_dim,
+        .param_bytes = sizeof(struct sl_sample_row),
+        .result_bytes = sizeof(struct sl_sample_result),
+        .extra_bytes = lists_bytes(cfg),
+    };
+}
+
+uint64_t sl_device_runner_bytes(const struct sl_model *m, struct sl_backend *be,
+                                const struct sl_device_runner_config *cfg)
+{
+    const struct sl_device_vt *dev = be->vt->device;
+    struct sl_step_limits lim = limits_of(m, cfg);
+    return dev->steps_bytes(be, &lim) +
+           dev->sample_scratch(be, cfg->max_logits, sl_model_facts(m)->n_vocab) +
+           counts_bytes(m, cfg);
+}
+
+/* ------------------------------------------------------------------ what a row is sampled by */
+
+/* Copies a list into what travels; returns where it will lie on the device. */
+static const void *put_list(struct sl_device_runner *d, const void *list, int32_t n, size_t each)
+{
+    if (n <= 0)
+        return NULL;
+    size_t at = d->lists_used, n_bytes = (size_t)n * each;
+    d->lists_used += SL_ROUND_UP(n_bytes, (size_t)16);
+    SL_ASSERT(d->lists_used <= d->lists_cap);
+    memcpy(d->lists + at, list, n_bytes);
+    return d->lists_dev + at;
+}
+
+/* Biases in ascending order of ids, equal ones in the order they were given. */
+static void put_bias(struct sl_device_runner *d, const struct sl_sampling *p,
+                     struct sl_sample_row *row)
+{
+    struct sl_sample_bias sorted[SL_MAX_LOGIT_BIAS];
+    int32_t n = 0;
+    SL_ASSERT(p->n_logit_bias <= SL_MAX_LOGIT_BIAS);
+    for (int32_t i = 0; i < p->n_logit_bias; i++) {
+        int32_t at = n++;
+        for (; at > 0 && sorted[at - 1].id > p->logit_bias[i].id; at--)
+            sorted[at] = sorted[at - 1];
+        sorted[at] = (struct sl_sample_bias){p->logit_bias[i].id, p->logit_bias[i].bias};
+    }
+    row->bias = put_list(d, sorted, n, sizeof *sorted);
+    row->n_bias = n;
+}
+
+/* A free slot, or one of a sequence that has waited for more than a step: the host knows all its
+ * tokens. Two steps together have no more sequences than there are slots. */
+static int32_t take_slot(const struct sl_device_runner *d)
+{
+    for (int32_t i = 0; i < d->n_slots; i++)
+        if (d->slots[i].owner == NULL)
+            return i;
+    for (int32_t i = 0; i < d->n_slots; i++)
+        if (d->slots[i].last_step + 1 < d->n_steps)
+            return i;
+    SL_ASSERT(false);
+}
+
+/* The table of a sequence; one that is new is filled with what is known of it. */
+static int32_t *counts_of(struct sl_device_runner *d, const struct sl_counts *c)
+{
+    int32_t i = 0;
+    while (i < d->n_slots && d->slots[i].owner != c)
+        i++;
+    bool fresh = i == d->n_slots;
+    if (fresh)
+        i = take_slot(d);
+    int32_t *table = d->counts + (size_t)i * (size_t)d->n_vocab;
+    d->slots[i] = (struct slot){c, d->n_steps};
+    if (!fresh)
+        return table;
+    size_t n_bytes = (size_t)d->n_vocab * sizeof *d->counts_in;
+    memset(d->counts_in, 0, n_bytes);
+    for (int32_t k = 0; k < c->n; k++)
+        d->counts_in[c->entries[k].id] = sl_sample_count(true, c->entries[k].n_out);
+    d->be->vt->upload(d->be, table, d->counts_in, n_bytes);
+    return table;
+}
+
+static void build_row(struct sl_device_runner *d, const struct sl_pick *pick,
+                      struct sl_sample_row *row)
+{
+    const struct sl_sample_args *how = &pick->how;
+    const struct sl_sampling *p = how->sampling;
+    *row = padding;
+    row->padding = 0;
+    row->n_top = pick->n_top;
+    if (pick->given >= 0) { /* greedy, with a bias that nothing outweighs: results are raw */
+        struct sl_sample_bias only = {pick->given, 1e30f};
+        row->bias = put_list(d, &only, 1, sizeof only);
+        row->n_bias = 1;
+        return;
+    }
+    row->seed = how->seed;
+    row->pos = how->pos;
+    row->temperature = p->temperature;
+    row->top_k = p->top_k;
+    row->top_p = p->top_p;
+    row->min_p = p->min_p;
+    row->floor = sl_sample_floor(p->min_p);
+    row->repetition_penalty = p->repetition_penalty;
+    row->frequency_penalty = p->frequency_penalty;
+    row->presence_penalty = p->presence_penalty;
+    if (how->counts != NULL)
+        row->counts = counts_of(d, how->counts);
+    put_bias(d, p, row);
+    for (int i = 0; i < 2; i++) {
+        row->banned[i] = put_list(d, how->banned[i], how->n_banned[i], sizeof(int32_t));
+        row->n_banned[i] = how->n_banned[i];
+    }
+}
+
+/* ------------------------------------------------------------------ steps */
+
+static void forward(void *arg, const struct sl_step *step)
+{
+    struct sl_device_runner *d = arg;
+    const float *logits = sl_run_enqueue(d->run, &step->batch);
+    if (step->batch.n_logits == 0)
+        return;
+    d->dev->sample(d->be, &(struct sl_op_sample){
+                              .logits = logits,
+                              .ld = d->n_vocab,
+                              .n = step->batch.n_logits,
+                              .n_vocab = d->n_vocab,
+                              .rows = step->params,
+                              .ids = step->ids,
+                              .results = (step->variant & RESULTS) != 0 ? step->results : NULL,
+                              .scratch = d->scratch,
+                              .max_n = d->cfg.max_logits,
+                              .draws = (step->variant & DRAWS) != 0,
+                          });
+}
+
+static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
+                  struct sl_error *err)
+{
+    struct sl_device_runner *d = ctx;
+    SL_ASSERT(d->n_late < SL_MAX_FLIGHTS);
+    struct late_rows *l = &d->late[(d->first + d->n_late) % SL_MAX_FLIGHTS];
+    uint32_t variant = 0;
+    d->lists_used = 0;
+    d->n_steps++;
+    for (int32_t i = 0; i < batch->n_logits; i++) {
+        build_row(d, &picks[i], &d->rows[i]);
+        variant |= sl_sample_draws(&d->rows[i]) ? DRAWS : 0;
+        variant |= picks[i].n_top >= 0 ? RESULTS : 0;
+        l->given[i] = picks[i].given;
+        l->n_top[i] = (int8_t)picks[i].n_top;
+    }
+    struct sl_step step = {.batch = *batch,
+                           .params = d->rows,
+                           .params_pad = &padding,
+                           .extra = d->lists,
+                           .extra_bytes = d->lists_used,
+                           .variant = variant,
+                           .want_results = (variant & RESULTS) != 0};
+    int rc = d->dev->step(d->be, &step, forward, d, &l->ticket, err);
+    if (rc != 0)
+        return rc;
+    l->n = batch->n_logits;
+    l->results = step.want_results;
+    d->n_late++;
+    return 0;
+}
+
+static struct sl_picked read_row(struct sl_device_runner *d, const struct late_rows *l, int32_t i,
+                                 int32_t id, const struct sl_sample_result *r)
+{
+    struct sl_picked out = {.id = id, .top = d->tops + (size_t)i * SL_MAX_LOGPROBS};
+    if (l->n_top[i] < 0 || id < 0)
+        return out;
+    out.lp =
+        (struct sl_logprob){.logprob = sl_sample_logprob(r, r->logit), .rank = r->n_before + 1};
+    if (l->given[i] >= 0 && l->given[i] != id) /* its logit is -infinity */
+        out.lp = (struct sl_logprob){.logprob = -INFINITY, .rank = d->n_vocab};
+    for (int32_t k = 0; k < l->n_top[i]; k++)
+        d->tops[(size_t)i * SL_MAX_LOGPROBS + (size_t)k] = (struct sl_top_logprob){
+            .id = r->top_id[k], .logprob = sl_sample_logprob(r, r->top_logit[k])};
+    return out;
+}
+
+static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
+{
+    struct sl_device_runner *d = ctx;
+    const int32_t *ids;
+    const void *results;
+    SL_ASSERT(d->n_late > 0);
+    const struct late_rows *l = &d->late[d->first];
+    d->first = (d->first + 1) % SL_MAX_FLIGHTS;
+    d->n_late--;
+    int rc = d->dev->wait(d->be, l->ticket, &ids, &results, err);
+    if (rc != 0)
+        return rc;
+    const struct sl_sample_result *r = results;
+    for (int32_t i = 0; i < l->n; i++)
+        out[i] = read_row(d, l, i, ids[i], l->results ? &r[i] : NULL);
+    return 0;
+}
+
+static void forget(void *ctx, const struct sl_counts *counts)
+{
+    struct sl_device_runner *d = ctx;
+    for (int32_t i = 0; i < d->n_slots; i++)
+        if (d->slots[i].owner == counts)
+            d->slots[i].owner = NULL;
+}
+
+static void run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
+                      uint32_t n_items)
+{
+    struct sl_device_runner *d = ctx;
+    d->be->vt->run_items(d->be, fn, arg, n_items);
+}
+
+/* ------------------------------------------------------------------ start and end */
+
+static int take_device_memory(struct sl_device_runner *d, struct sl_error *err)
+{
+    const struct sl_backend_vt *vt = d->be->vt;
+    struct sl_step_limits lim = limits_of(d->m, &d->cfg);
+    int rc = d->dev->steps_init(d->be, &lim, err);
+    if (rc != 0)
+        return rc;
+    d->lists_dev = d->dev->extra(d->be);
+    d->scratch_bytes = d->dev->sample_scratch(d->be, d->cfg.max_logits, d->n_vocab);
+    d->scratch = vt->alloc(d->be, d->scratch_bytes);
+    d->counts = vt->alloc(d->be, counts_bytes(d->m, &d->cfg));
+    if (d->scratch == NULL || d->counts == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of device memory for sampling %d rows of %d tokens",
+                       d->cfg.max_logits, d->n_vocab);
+    return 0;
+}
+
+int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be, struct sl_run *run,
+                            const struct sl_device_runner_config *cfg,
+                            struct sl_device_runner **out, struct sl_error *err)
+{
+    size_t n = (size_t)cfg->max_logits;
+    *out = NULL;
+    struct sl_device_runner *d = sl_calloc(1, sizeof *d);
+    if (d == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a runner");
+    d->m = m;
+    d->be = be;
+    d->dev = be->vt->device;
+    d->run = run;
+    d->cfg = *cfg;
+    d->n_vocab = sl_model_facts(m)->n_vocab;
+    d->lists_cap = lists_bytes(cfg);
+    d->lists = sl_malloc(d->lists_cap);
+    d->rows = sl_calloc(n, sizeof *d->rows);
+    d->counts_in = sl_calloc((size_t)d->n_vocab, sizeof *d->counts_in);
+    d->n_slots = n_slots(cfg);
+    d->slots = sl_calloc((size_t)d->n_slots, sizeof *d->slots);
+    d->tops = sl_calloc(n, SL_MAX_LOGPROBS * sizeof *d->tops);
+    bool ok = d->lists != NULL && d->rows != NULL && d->counts_in != NULL && d->slots != NULL &&
+              d->tops != NULL;
+    for (int i = 0; i < SL_MAX_FLIGHTS; i++) {
+        d->late[i].n_top = sl_malloc(n);
+        d->late[i].given = sl_malloc(n * sizeof *d->late[i].given);
+        ok = ok && d->late[i].n_top != NULL && d->late[i].given != NULL;
+    }
+    int rc = ok ? take_device_memory(d, err)
+                : sl_fail(err, SL_ENOMEM, "out of memory for a runner of %zu rows", n);
+    if (rc != 0) {
+        sl_device_runner_destroy(d);
+        return rc;
+    }
+    *out = d;
+    return 0;
+}
+
+void sl_device_runner_destroy(struct sl_device_runner *d)
+{
+    if (d == NULL)
+        return;
+    d->dev->forget(d->be, d);
+    if (d->counts != NULL)
+        d->be->vt->free(d->be, d->counts, counts_bytes(d->m, &d->cfg));
+    if (d->scratch != NULL)
+        d->be->vt->free(d->be, d->scratch, d->scratch_bytes);
+    for (int i = 0; i < SL_MAX_FLIGHTS; i++) {
+        sl_free(d->late[i].given);
+        sl_free(d->late[i].n_top);
+    }
+    sl_free(d->tops);
+    sl_free(d->slots);
+    sl_free(d->counts_in);
+    sl_free(d->rows);
+    sl_free(d->lists);
+    sl_free(d);
+}
+
+void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
+{
+    *r = (struct sl_runner){.ctx = d,
+                            .n_vocab = d->n_vocab,
+                            .submit = submit,
+                            .collect = collect,
+                            .forget = forget,
+                            .run_items = run_items,
+                            .n_threads = d->be->vt->n_threads(d->be)};
+}

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT
+ * device_runner.h - the runner of a model on a backend that works behind its host (ops/device.h):
+ * a step is enqueued with what its rows are sampled by, tokens are chosen on the device and read
+ * one step later.
+ *
+ * Engine thread only, but for create and destroy. Nothing is allocated after create.
+ */
+#ifndef SL_ENGINE_DEVICE_RUNNER_H
+#define SL_ENGINE_DEVICE_RUNNER_H
+
+#include "engine/runner.h"
+#include "models/model.h"
+
+struct sl_device_runner;
+
+struct sl_device_runner_config {
+    int32_t max_tokens, max_seqs, max_logits; /* of a step */
+    int32_t max_model_len, n_pages;           /* the pool has one page more, for padding */
+    struct sl_kv_layout kv;
+};
+
+/* Device memory create takes. */
+uint64_t sl_device_runner_bytes(const struct sl_model *m, struct sl_backend *be,
+                                const struct sl_device_runner_config *cfg);
+SL_MUST_CHECK int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be,
+                                          struct sl_run *run,
+                                          const struct sl_device_runner_config *cfg,
+                                          struct sl_device_runner **out, struct sl_error *err);
+void sl_device_runner_destroy(struct sl_device_runner *d);
+/* Sets all of r but max_logits. */
+void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r);
+
+#endif
