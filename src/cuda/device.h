@@ -35,6 +35,14 @@ struct sl_cuda_counts {
     uint64_t unrecorded;                /* eager for want of room for a recording */
 };
 
+/* Shared memory that a kernel was allowed already (launch.cuh). */
+struct sl_cuda_ask {
+    const void *kernel;
+    size_t smem;
+};
+
+#define SL_CUDA_ASKS 512 /* a power of two */
+
 struct sl_cuda_stager; /* load.cu */
 struct sl_cuda_steps;  /* step.cu */
 
@@ -55,7 +63,8 @@ struct sl_cuda {
     char name[64];    /* of the device */
     size_t own_bytes; /* device memory taken through sl_cuda_alloc now */
     struct sl_cuda_counts counts;
-    struct sl_cuda_stager *stager; /* from the first upload on */
+    struct sl_cuda_ask asks[SL_CUDA_ASKS]; /* hashed by kernel */
+    struct sl_cuda_stager *stager;         /* from the first upload on */
     struct sl_cuda_steps *steps;
     void *pack_buffer; /* while loading */
     size_t pack_bytes;

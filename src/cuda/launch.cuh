@@ -11,24 +11,13 @@
 
 #define SL_SMEM_DEFAULT 49152 /* bytes of shared memory a kernel may have without asking */
 
-/* What a kernel on a device has asked for already. Engine thread only, hence no lock. */
-struct sl_launch_ask {
-    const void *kernel;
-    int device;
-    size_t smem;
-};
-
-#define SL_LAUNCH_ASKS 512 /* a power of two */
-
 /* Lets the kernel use smem bytes of shared memory, a driver call only the first time. */
-static inline cudaError_t sl_launch_ask_smem(const struct sl_cuda *cu, const void *kernel,
-                                             size_t smem)
+static inline cudaError_t sl_launch_ask_smem(struct sl_cuda *cu, const void *kernel, size_t smem)
 {
-    static struct sl_launch_ask asks[SL_LAUNCH_ASKS];
-    size_t at = (reinterpret_cast<uintptr_t>(kernel) >> 4) % SL_LAUNCH_ASKS;
-    for (int probe = 0; probe < 8; probe++, at = (at + 1) % SL_LAUNCH_ASKS) {
-        struct sl_launch_ask *ask = &asks[at];
-        bool mine = ask->kernel == kernel && ask->device == cu->device;
+    size_t at = (reinterpret_cast<uintptr_t>(kernel) >> 4) % SL_CUDA_ASKS;
+    for (int probe = 0; probe < 8; probe++, at = (at + 1) % SL_CUDA_ASKS) {
+        struct sl_cuda_ask *ask = &cu->asks[at];
+        bool mine = ask->kernel == kernel;
         if (mine && ask->smem >= smem)
             return cudaSuccess;
         if (!mine && ask->kernel)
@@ -36,7 +25,7 @@ static inline cudaError_t sl_launch_ask_smem(const struct sl_cuda *cu, const voi
         cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                              static_cast<int>(smem));
         if (e == cudaSuccess)
-            *ask = {kernel, cu->device, smem};
+            *ask = {kernel, smem};
         return e;
     }
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -17,7 +17,6 @@ void sl_refusal_param(struct sl_refusal *r, const char *field)
  * two letters and as much as eight numbers: a body of the largest size could take gigabytes. */
 #define CONTAINER_COST 8
 #define STRING_COST    2
-#define MAX_COST       (4u << 20)
 
 struct shape {
     int deepest;
@@ -67,11 +66,11 @@ int sl_json_parse_object(const char *text, size_t n, json_t **out, struct sl_ref
     if (shape.deepest > SL_MAX_JSON_DEPTH)
         return sl_refuse(r, SL_ELIMIT, NULL, "body: JSON nested deeper than %d levels",
                          SL_MAX_JSON_DEPTH);
-    if (shape.cost > MAX_COST)
+    if (shape.cost > SL_MAX_JSON_COST)
         return sl_refuse(r, SL_ELIMIT, NULL,
                          "body has too many JSON values: the limit is %u, where a string counts %d "
                          "more and an array or object %d",
-                         MAX_COST, STRING_COST, CONTAINER_COST);
+                         SL_MAX_JSON_COST, STRING_COST, CONTAINER_COST);
     if (memchr(text, '\0', n) != NULL) /* jansson passes over one that follows a number */
         return sl_refuse(r, SL_EFORMAT, NULL, "body is not valid JSON: NUL byte");
     json_t *root = sl_json_load(text, n, JSON_ALLOW_NUL, &error);

@@ -44,8 +44,6 @@ static int flatten_content(json_t *message, const json_t *parts, const char *nam
 
 /* A body's own values are few or refused; text in it that is opened as JSON must not get round
  * that. Counted as in json_in.c, but inside strings too, which only makes it more. */
-#define MAX_OPENED_COST (4u << 20)
-
 static size_t opened_cost(const char *text, size_t n)
 {
     size_t cost = 1;
@@ -55,7 +53,7 @@ static size_t opened_cost(const char *text, size_t n)
 }
 
 /* Templates walk the arguments of earlier tool calls; clients send them as JSON text. left: of
- * MAX_OPENED_COST, for all messages together. */
+ * SL_MAX_JSON_COST, for all messages together. */
 static int open_tool_calls(json_t *message, const char *name, size_t *left, struct sl_refusal *r)
 {
     json_t *calls = json_object_get(message, "tool_calls");
@@ -121,7 +119,7 @@ static int normalise_message(json_t *m, size_t i, size_t *left, struct sl_refusa
 
 int sl_messages_normalise(json_t *messages, struct sl_refusal *r)
 {
-    size_t left = MAX_OPENED_COST;
+    size_t left = SL_MAX_JSON_COST;
     if (messages == NULL || json_is_null(messages))
         return sl_refuse(r, SL_EINVAL, "messages", "messages is missing");
     if (!json_is_array(messages))

@@ -775,29 +775,26 @@ static void long_conversations(void **state)
         sl_buf_puts(&json, "{\"messages\":[{\"role\":\"user\",\"content\":\"#begin#");
         size_t at = json.n_bytes;
         sl_buf_json_escape(&json, s, n - n % texts[i].n); /* invalid bytes become U+FFFD here */
-        bool nul = memchr(texts[i].unit, 0, texts[i].n) != NULL;
         assert_true(at < json.n_bytes);
         sl_buf_puts(&json, "#end#\"}]}");
         int rc = sl_template_render_file(NULL, json.data, json.n_bytes, &out, &n_out, &err);
-        if (nul) { /* JSON_ALLOW_NUL is off here */
-            assert_int_equal(rc, SL_EFORMAT);
-            assert_non_null(strstr(err.msg, "conversation"));
-        } else if (rc != 0) {
+        if (rc != 0)
             fail_msg("%s: %s", texts[i].label, err.msg);
-        } else {
-            const char *from = strstr(out, "#begin#");
-            for (size_t k = 0; k < n - n % texts[i].n;) { /* what the JSON text says */
-                size_t len = (unsigned char)s[k] < 0x80 ? 1 : sl_utf8_valid_len(s + k, n - k);
-                if (len > 0)
-                    sl_buf_put(&want, s + k, len);
-                k += SL_MAX(len, 1u);
-            }
-            bool valid = want.n_bytes == n - n % texts[i].n; /* else U+FFFD stands somewhere */
-            sl_buf_puts(&want, "#end#");
-            if (from == NULL ||
-                (valid && strncmp(from + strlen("#begin#"), want.data, want.n_bytes) != 0))
-                fail_msg("%s: the content is not what it was", texts[i].label);
+        const char *from = memmem(out, n_out, "#begin#", strlen("#begin#"));
+        for (size_t k = 0; k < n - n % texts[i].n;) { /* what the JSON text says */
+            size_t len = (unsigned char)s[k] < 0x80 ? 1 : sl_utf8_valid_len(s + k, n - k);
+            if (len > 0)
+                sl_buf_put(&want, s + k, len);
+            k += SL_MAX(len, 1u);
         }
+        bool valid = want.n_bytes == n - n % texts[i].n; /* else U+FFFD stands somewhere */
+        sl_buf_puts(&want, "#end#");
+        if (from == NULL)
+            fail_msg("%s: the content is not there", texts[i].label);
+        from += strlen("#begin#");
+        if (valid && ((size_t)(out + n_out - from) < want.n_bytes ||
+                      memcmp(from, want.data, want.n_bytes) != 0))
+            fail_msg("%s: the content is not what it was", texts[i].label);
         sl_buf_deinit(&want);
         sl_buf_deinit(&json);
         sl_free(out);
