@@ -449,37 +449,3 @@ void sl_cuda_sample(struct sl_backend *be, const struct sl_op_sample *op)
     if (op->results != nullptr)
         sl_launch(cu, sl_sample_report, grid, block, sizeof(struct sl_st_room), a);
 }
-
-/* ------------------------------------------------------------------ counts */
-
-static __global__ void __launch_bounds__(256) sl_sample_clear(int32_t *counts, int32_t n)
-{
-    sl_grid_wait();
-    int32_t i = (int32_t)(blockIdx.x * 256 + threadIdx.x);
-    if (i < n)
-        counts[i] = 0;
-}
-
-static __global__ void __launch_bounds__(256)
-    sl_sample_count_ids(int32_t *counts, int32_t n_vocab, const int32_t *ids, int32_t n_prompt,
-                        int32_t n)
-{
-    sl_grid_wait();
-    int32_t i = (int32_t)(blockIdx.x * 256 + threadIdx.x), id = i < n ? ids[i] : -1;
-    if (id < 0 || id >= n_vocab)
-        return;
-    if (i < n_prompt)
-        atomicOr(counts + id, 1);
-    else
-        atomicAdd(counts + id, 2);
-}
-
-void sl_cuda_sample_counts(struct sl_backend *be, int32_t *counts, int32_t n_vocab,
-                           const int32_t *ids, int32_t n_prompt, int32_t n)
-{
-    struct sl_cuda *cu = sl_cuda(be);
-    sl_launch(cu, sl_sample_clear, dim3((unsigned)SL_CEIL_DIV(n_vocab, 256)), dim3(256), 0, counts,
-              n_vocab);
-    sl_launch(cu, sl_sample_count_ids, dim3((unsigned)SL_CEIL_DIV(n, 256)), dim3(256), 0, counts,
-              n_vocab, ids, n_prompt, n);
-}

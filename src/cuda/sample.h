@@ -15,10 +15,6 @@ extern "C" {
 size_t sl_cuda_sample_scratch(int32_t max_n, int32_t n_vocab);
 /* Enqueues the choice; like any operation it neither waits nor fails. */
 void sl_cuda_sample(struct sl_backend *be, const struct sl_op_sample *a);
-/* Enqueues: counts[n_vocab] as they stand after n tokens, the first n_prompt of them the prompt.
- * All pointers are device memory. */
-void sl_cuda_sample_counts(struct sl_backend *be, int32_t *counts, int32_t n_vocab,
-                           const int32_t *ids, int32_t n_prompt, int32_t n);
 #ifdef __cplusplus
 }
 #endif

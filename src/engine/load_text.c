@@ -187,15 +187,15 @@ int sl_load_tokenizer(const struct sl_ckpt *ckpt, struct sl_tokenizer **out, str
     size_t n_json, n_config = 0;
     if (sl_ckpt_gguf(ckpt) != NULL)
         return tokenizer_of_gguf(sl_ckpt_gguf(ckpt), out, err);
-    int rc = sl_ckpt_read(ckpt, "tokenizer.json", &json, &n_json, err);
+    int rc = sl_ckpt_file(ckpt, "tokenizer.json", &json, &n_json, err);
     if (rc == 1) {
-        rc = sl_ckpt_read(ckpt, "tokenizer_config.json", &config, &n_config, err);
+        rc = sl_ckpt_file(ckpt, "tokenizer_config.json", &config, &n_config, err);
         if (rc < 0) /* without it the ids would be others */
             return rc;
         return sl_tokenizer_from_json(json, n_json, config, n_config, out, err);
     }
     if (rc == 0)
-        rc = sl_ckpt_read(ckpt, "tokenizer.model", &json, &n_json, err);
+        rc = sl_ckpt_file(ckpt, "tokenizer.model", &json, &n_json, err);
     if (rc == 1)
         return sl_tokenizer_from_spm(json, n_json, out, err);
     return rc < 0 ? rc
@@ -343,9 +343,9 @@ int sl_load_template(const struct sl_ckpt *ckpt, struct sl_template **out, struc
         rc = sl_gguf_str(sl_ckpt_gguf(ckpt), "tokenizer.chat_template", &text, &n, err);
         if (rc == 1)
             rc = sl_template_compile(text, n, out, err);
-    } else if ((rc = sl_ckpt_read(ckpt, "chat_template.jinja", &text, &n, err)) != 0) {
+    } else if ((rc = sl_ckpt_file(ckpt, "chat_template.jinja", &text, &n, err)) != 0) {
         rc = rc == 1 ? sl_template_compile(text, n, out, err) : rc;
-    } else if ((rc = sl_ckpt_read(ckpt, "tokenizer_config.json", &text, &n, err)) != 0) {
+    } else if ((rc = sl_ckpt_file(ckpt, "tokenizer_config.json", &text, &n, err)) != 0) {
         rc = rc == 1 ? template_of_config(text, n, out, err) : rc;
     }
     return rc >= 0 ? rc : sl_error_prefix(err, rc, "chat template of %s", sl_ckpt_path(ckpt));

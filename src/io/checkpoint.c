@@ -2,7 +2,6 @@
 #include "io/checkpoint.h"
 
 #include "base/check.h"
-#include "base/log.h"
 #include "io/checkpoint_impl.h"
 
 #include <errno.h>
@@ -157,7 +156,7 @@ const json_t *sl_ckpt_generation_config(const struct sl_ckpt *c)
     return c->generation_config;
 }
 
-int sl_ckpt_read(const struct sl_ckpt *c, const char *name, const char **data, size_t *n_bytes,
+int sl_ckpt_file(const struct sl_ckpt *c, const char *name, const char **data, size_t *n_bytes,
                  struct sl_error *err)
 {
     const uint8_t *bytes;
@@ -167,15 +166,6 @@ int sl_ckpt_read(const struct sl_ckpt *c, const char *name, const char **data, s
     if (rc == 1)
         *data = (const char *)bytes;
     return rc;
-}
-
-bool sl_ckpt_file(const struct sl_ckpt *c, const char *name, const char **data, size_t *n_bytes)
-{
-    struct sl_error err;
-    int rc = sl_ckpt_read(c, name, data, n_bytes, &err);
-    if (rc < 0)
-        sl_log(SL_LOG_WARN, "a file of the model is ignored: %s", err.msg);
-    return rc == 1;
 }
 
 const struct sl_gguf *sl_ckpt_gguf(const struct sl_ckpt *c)

@@ -52,13 +52,9 @@ void sl_ckpt_drop(const struct sl_ckpt *c, const struct sl_ckpt_tensor *t);
 /* Hugging Face: config.json and generation_config.json (an object, or NULL when absent). */
 const json_t *sl_ckpt_config(const struct sl_ckpt *c);
 const json_t *sl_ckpt_generation_config(const struct sl_ckpt *c);
-/* A file of the folder (tokenizer.json, chat_template.jinja ...), read-only bytes; false if absent.
- */
-SL_MUST_CHECK bool sl_ckpt_file(const struct sl_ckpt *c, const char *name, const char **data,
-                                size_t *n_bytes);
-/* The same for files without which the model would be another: 1, 0 = absent, or why it cannot be
- * read. */
-SL_MUST_CHECK int sl_ckpt_read(const struct sl_ckpt *c, const char *name, const char **data,
+/* A file of the folder (tokenizer.json, chat_template.jinja ...), read-only bytes: 1, 0 = absent,
+ * or why it cannot be read: without it the model would be another. */
+SL_MUST_CHECK int sl_ckpt_file(const struct sl_ckpt *c, const char *name, const char **data,
                                size_t *n_bytes, struct sl_error *err);
 /* GGUF metadata; NULL for a folder. */
 const struct sl_gguf *sl_ckpt_gguf(const struct sl_ckpt *c);

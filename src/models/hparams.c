@@ -207,10 +207,11 @@ static int refuse_quantised(const struct sl_ckpt *ckpt, const json_t *config, st
                        "supported; use a GGUF or unquantised safetensors",
                        method ? method : "(none)");
     }
-    if (sl_ckpt_file(ckpt, "hf_quant_config.json", &data, &n))
+    int rc = sl_ckpt_file(ckpt, "hf_quant_config.json", &data, &n, err);
+    if (rc == 1)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "hf_quant_config.json: checkpoints quantised by ModelOpt are not supported");
-    return 0;
+    return rc;
 }
 
 /* A GGUF's vocabulary is as wide as its embedding. */

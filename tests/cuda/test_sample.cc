@@ -621,25 +621,6 @@ static void floors()
     CHECK(sl_sample_floor(1e-38f) == -87.0f && sl_sample_floor(0.5f) == logf(0.5f), "min_p");
 }
 
-static void counts_of_a_sequence()
-{
-    for (int c = 0; c < 20; c++) {
-        int32_t v = 1 + (int32_t)below(3000), n_prompt = (int32_t)below(600);
-        int32_t n = n_prompt + (int32_t)below(600);
-        std::vector<int32_t> ids((size_t)n), want((size_t)v, 0);
-        for (int32_t i = 0; i < n; i++) {
-            int32_t id = ids[(size_t)i] = (int32_t)below((uint64_t)v + 3) - 1; /* some are none */
-            if (id < 0 || id >= v)
-                continue;
-            want[(size_t)id] = i < n_prompt ? want[(size_t)id] | 1 : want[(size_t)id] + 2;
-        }
-        dev<int32_t> counts((size_t)v), d_ids(ids);
-        sl_cuda_sample_counts(&cu.base, counts.p, v, d_ids.p, n_prompt, n);
-        cudaStreamSynchronize(cu.stream);
-        CHECK(counts.get() == want, "case %d", c);
-    }
-}
-
 int main(int argc, char **argv)
 {
     int scale = argc > 1 ? atoi(argv[1]) : 1;
@@ -650,7 +631,6 @@ int main(int argc, char **argv)
     if (cudaMalloc(&scratch, room) != cudaSuccess || cudaMemset(scratch, 0, room) != cudaSuccess)
         return 2;
     floors();
-    counts_of_a_sequence();
     batches();
     random_cases(200 * scale);
     many_draws();

@@ -5,12 +5,11 @@
  */
 #include "server/hostile.h"
 
-#define TEXT(s)     s, sizeof(s) - 1
-#define CHAT        "/v1/chat/completions"
-#define COMPLETION  "/v1/completions"
-#define GOOD_REST   "\"prompt\":[5],\"max_tokens\":1}"
-#define NUL_IN_CHAT 200
-#define USER        "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1"
+#define TEXT(s)    s, sizeof(s) - 1
+#define CHAT       "/v1/chat/completions"
+#define COMPLETION "/v1/completions"
+#define GOOD_REST  "\"prompt\":[5],\"max_tokens\":1}"
+#define USER       "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1"
 
 static struct host host;
 
@@ -349,8 +348,7 @@ static void test_values_as_arguments(void **state)
                   "", 0, "\"function\":{\"name\":\"f\",\"arguments\":");
             sl_buf_json_string(&b, text.data != NULL ? text.data : "", text.n_bytes);
             sl_buf_puts(&b, "}}]}]}");
-            bool nul = text.data != NULL && memchr(text.data, '\0', text.n_bytes) != NULL;
-            post(CHAT, &b, nul ? NUL_IN_CHAT : 200, NULL, NULL);
+            post(CHAT, &b, 200, NULL, NULL);
             sl_buf_deinit(&text);
         }
     }
@@ -428,7 +426,7 @@ static void test_escaped_nul(void **state)
         host_json(&host, rows[i].path, rows[i].body, strlen(rows[i].body),
                   rows[i].param == NULL ? 200 : 400, rows[i].param, NULL);
     for (size_t i = 0; i < SL_COUNT(chats); i++)
-        host_json(&host, CHAT, chats[i], strlen(chats[i]), NUL_IN_CHAT, NULL, NULL);
+        host_json(&host, CHAT, chats[i], strlen(chats[i]), 200, NULL, NULL);
 }
 
 /* ---- names */
