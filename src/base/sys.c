@@ -17,7 +17,7 @@
 
 #define TENSOR_ALIGN 64u
 /* From here on a tensor gets its own zero pages: untouched parts of a pool then cost no memory. */
-#define MAP_THRESHOLD (1u << 20)
+#define MAP_THRESHOLD (128u << 10)
 #define HUGE_PAGE     (2u << 20)
 
 static int real_open(const char *path, int flags, int mode)
