@@ -202,6 +202,16 @@ static inline void host_stop(struct host *h)
     sl_sys = &sl_sys_real;
 }
 
+/* The program's one server, and the teardown that ends it. */
+static struct host host;
+
+static inline int stop(void **state)
+{
+    (void)state;
+    host_stop(&host);
+    return 0;
+}
+
 /* ---- the client */
 
 struct client {

@@ -100,8 +100,6 @@ static const struct credential {
 };
 
 static const char *const keys[] = {KEY_1, KEY_2};
-static struct host host;
-
 static int start(void **state)
 {
     static const char *const origins[] = {"http://page.example"};
@@ -109,13 +107,6 @@ static int start(void **state)
         .max_model_len = 64, .keys = keys, .n_keys = 2, .origins = origins, .n_origins = 1};
     (void)state;
     host_start(&host, &options);
-    return 0;
-}
-
-static int stop(void **state)
-{
-    (void)state;
-    host_stop(&host);
     return 0;
 }
 

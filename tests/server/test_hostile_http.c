@@ -29,20 +29,11 @@ struct row {
     const char *want;
 };
 
-static struct host host;
-
 static int start(void **state)
 {
     static const struct host_options options = {.max_model_len = 64};
     (void)state;
     host_start(&host, &options);
-    return 0;
-}
-
-static int stop(void **state)
-{
-    (void)state;
-    host_stop(&host);
     return 0;
 }
 

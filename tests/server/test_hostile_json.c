@@ -11,20 +11,11 @@
 #define GOOD_REST  "\"prompt\":[5],\"max_tokens\":1}"
 #define USER       "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"max_tokens\":1"
 
-static struct host host;
-
 static int start(void **state)
 {
     static const struct host_options options = {.max_model_len = 256};
     (void)state;
     host_start(&host, &options);
-    return 0;
-}
-
-static int stop(void **state)
-{
-    (void)state;
-    host_stop(&host);
     return 0;
 }
 
