@@ -38,7 +38,9 @@ static const char help[] =
     "  --seed N          of the weights (default 1)\n"
     "how\n"
     "  --format NAME     hf or gguf (default hf)\n"
-    "  --dtype NAME      f32, f16, bf16; GGUF also q8_0, q4_0, q4_k, q5_k, q6_k (default bf16)\n"
+    "  --dtype NAME      f32, f16, bf16; hf also fp8; GGUF also q8_0, q4_0, q4_k, q5_k, q6_k\n"
+    "                    (default bf16)\n"
+    "  --fp8-scales NAME block (128 x 128), channel or tensor (default block)\n"
     "  --tokenizer DIR   copies tokenizer.json, tokenizer_config.json and chat_template.jinja\n"
     "                    from DIR (hf)\n"
     "  --old-config      RoPE as transformers before 5 spelled it (hf)\n"
@@ -47,7 +49,7 @@ static const char help[] =
     "  --help            this text\n";
 
 struct args {
-    const char *family, *shape, *format, *dtype, *rope, *tokenizer, *out;
+    const char *family, *shape, *format, *dtype, *fp8_scales, *rope, *tokenizer, *out;
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *head_dim, *context, *window;
     const char *vocab, *bos, *eos, *theta, *factor, *original_context, *seed;
     bool bytes, tied, untied, old_config, quiet, help;
@@ -72,6 +74,7 @@ static const struct flag flags[] = {
     VALUE("--shape", shape),
     VALUE("--format", format),
     VALUE("--dtype", dtype),
+    VALUE("--fp8-scales", fp8_scales),
     VALUE("--rope", rope),
     VALUE("--tokenizer", tokenizer),
     VALUE("--out", out),
@@ -220,6 +223,24 @@ static int set_shape(const struct args *a, struct sl_synth *s, struct sl_error *
     return set_rope(a, hp, err);
 }
 
+static int set_scales(const struct args *a, struct sl_synth *s, struct sl_error *err)
+{
+    static const char *const names[] = {"block", "channel", "tensor"};
+    size_t i = 0;
+    if (a->fp8_scales == NULL)
+        return 0;
+    if (s->dtype != SL_DTYPE_FP8_E4M3)
+        return sl_fail(err, SL_EINVAL, "--fp8-scales goes with --dtype fp8");
+    while (i < SL_COUNT(names) && strcmp(a->fp8_scales, names[i]) != 0)
+        i++;
+    if (i == SL_COUNT(names))
+        return sl_fail(err, SL_EINVAL,
+                       "--fp8-scales is \"%.40s\" (choose block, channel or tensor)",
+                       a->fp8_scales);
+    s->scales = (enum sl_synth_scales)i;
+    return 0;
+}
+
 static int set_format(const struct args *a, struct sl_synth *s, struct sl_error *err)
 {
     const char *format = a->format ? a->format : "hf", *dtype = a->dtype ? a->dtype : "bf16";
@@ -227,12 +248,16 @@ static int set_format(const struct args *a, struct sl_synth *s, struct sl_error 
     if (strcmp(format, "hf") != 0 && strcmp(format, "gguf") != 0)
         return sl_fail(err, SL_EINVAL, "--format is \"%.40s\" (choose hf or gguf)", format);
     s->format = strcmp(format, "gguf") == 0 ? SL_CKPT_GGUF : SL_CKPT_HF;
-    int d = sl_dtype_from_name(dtype);
+    int d = sl_dtype_from_name(strcmp(dtype, "fp8") == 0 ? "fp8_e4m3" : dtype);
     if (d < 0)
         return sl_fail(err, SL_EINVAL, "--dtype \"%.40s\" is unknown", dtype);
     s->dtype = (enum sl_dtype)d;
     if (s->format == SL_CKPT_HF && sl_dtype_info(s->dtype)->st_name == NULL)
         return sl_fail(err, SL_EINVAL, "--dtype %s needs --format gguf", dtype);
+    if (s->format == SL_CKPT_GGUF && sl_dtype_info(s->dtype)->gguf_id < 0)
+        return sl_fail(err, SL_EINVAL, "--dtype %s needs --format hf", dtype);
+    if (set_scales(a, s, err) != 0)
+        return err->code;
     if (s->format == SL_CKPT_GGUF && (a->tokenizer != NULL || a->old_config))
         return sl_fail(err, SL_EINVAL, "--tokenizer and --old-config are for --format hf");
     if (a->seed != NULL && !sl_parse_u64(a->seed, strlen(a->seed), &seed))

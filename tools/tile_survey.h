@@ -336,8 +336,8 @@ static void mode_start(const struct machine *m, struct mode *mode)
     sl_pool_bind(sl_cpu(mode->be)->pool, mode->cpus);
     for (size_t i = 0; i < SL_COUNT(widest); i++) {
         struct sl_weight w;
-        if (mode->be->vt->weight_create(mode->be, SL_USE_LINEAR, widest[i], 16, WIDEST, rows, &w,
-                                        &err) != 0)
+        if (mode->be->vt->weight_create(mode->be, SL_USE_LINEAR, widest[i], 16, WIDEST, rows, NULL,
+                                        &w, &err) != 0)
             fail(err.msg);
         mode->be->vt->weight_destroy(mode->be, &w);
     }

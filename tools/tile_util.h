@@ -162,7 +162,7 @@ static void fill_weights(struct job *j, struct sl_backend *be, enum sl_dtype t, 
     uint8_t *rows = room(n);
     random_rows(t, rows, n);
     struct sl_weight w;
-    if (be->vt->weight_create(be, SL_USE_LINEAR, t, n_rows, n_cols, rows, &w, &err) != 0)
+    if (be->vt->weight_create(be, SL_USE_LINEAR, t, n_rows, n_cols, rows, NULL, &w, &err) != 0)
         fail(err.msg);
     j->n_w = (int)SL_MIN(WEIGHT_BYTES / w.n_bytes, MAX_COPIES);
     for (int i = 0; i < j->n_w; i++, store += w.n_bytes) {

@@ -111,7 +111,7 @@ static int32_t head_of(const struct job *j, const struct block *b, int32_t i)
 static void load_queries(const struct job *j, const struct block *b, struct sl_attn_scratch *s)
 {
     int32_t hd = j->a->head_dim, ld16 = SL_ATTN_LD16(j->dim);
-    bool narrow = j->cpu->attn.query16[j->a->kv.dtype];
+    bool narrow = j->cpu->attn.query16[sl_attn_format(j->a->kv.dtype)];
     float *query = s->query;
     uint16_t *query16 = s->query16;
     for (int32_t i = 0; i < b->n_kv * per_kv(b); i++, query += j->dim, query16 += ld16) {
@@ -209,7 +209,7 @@ static void probabilities(const struct job *j, const struct block *b, struct sl_
         }
         memset(score + from, 0, (size_t)(some_from - from) * sizeof *score);
         memset(score + some_to, 0, (size_t)(to - some_to) * sizeof *score);
-        if (j->cpu->attn.p16[j->a->kv.dtype])
+        if (j->cpu->attn.p16[sl_attn_format(j->a->kv.dtype)])
             j->cpu->attn.narrow(score + from, to - from, s->p16 + q * SL_CPU_SPLIT + from);
     }
 }
@@ -217,11 +217,15 @@ static void probabilities(const struct job *j, const struct block *b, struct sl_
 static void add_values(const struct job *j, struct sl_attn_scratch *s, const uint8_t *const *tiles,
                        int column, int n_tiles, int q, int n_q, float *o)
 {
-    enum sl_dtype dtype = j->a->kv.dtype;
+    const struct sl_attn_kernels *k = &j->cpu->attn;
+    enum sl_dtype dtype = sl_attn_format(j->a->kv.dtype);
     struct sl_attn_tiles t = {tiles, n_tiles, j->dim, s->kv};
     int at = q * SL_CPU_SPLIT + column;
-    const void *p = j->cpu->attn.p16[dtype] ? (const void *)(s->p16 + at) : s->score + at;
-    j->cpu->attn.values[dtype](&t, p, n_q, o + q * j->dim);
+    const void *p = k->p16[dtype] ? (const void *)(s->p16 + at) : s->score + at;
+    if (j->a->kv.dtype == SL_DTYPE_FP8_E4M3)
+        sl_attn_fp8_values(k, &t, s->wide, p, n_q, o + q * j->dim);
+    else
+        k->values[dtype](&t, p, n_q, o + q * j->dim);
 }
 
 /* A tile that holds something p = 0 does not silence, row by row. */
@@ -264,6 +268,21 @@ static void group_values(const struct job *j, const struct block *b, struct sl_a
         add_values(j, s, g->ptr + done, column + done * SL_KV_TILE, g->n - done, q, n_q, o);
 }
 
+/* n_q queries from q on times some tiles of keys, to columns from `column` on. */
+static void group_scores(const struct job *j, struct sl_attn_scratch *s,
+                         const struct sl_attn_tiles *keys, int q, int n_q, int column)
+{
+    const struct sl_attn_kernels *k = &j->cpu->attn;
+    const enum sl_dtype dtype = sl_attn_format(j->a->kv.dtype);
+    const void *query = k->query16[dtype] ? (const void *)(s->query16 + q * SL_ATTN_LD16(j->dim))
+                                          : s->query + q * j->dim;
+    float *score = s->score + q * SL_CPU_SPLIT + column;
+    if (j->a->kv.dtype == SL_DTYPE_FP8_E4M3)
+        sl_attn_fp8_scores(k, keys, s->wide, query, n_q, score);
+    else
+        k->scores[dtype](keys, query, n_q, score);
+}
+
 /* (m, l, o) of every query of the block over one split; of queries that see none of it nothing. */
 static void attend_split(const struct job *j, const struct block *b, struct sl_attn_scratch *s,
                          int32_t split, float *o, float *ml)
@@ -274,17 +293,11 @@ static void attend_split(const struct job *j, const struct block *b, struct sl_a
     struct split_tiles t;
     struct tile_group group;
     find_tiles(j, b, split, lo, hi, &t);
-    enum sl_dtype dtype = j->a->kv.dtype;
     for (int g = 0; g < t.n_groups; g++)
         for (int kv = 0; kv < b->n_kv; kv++) {
             find_group(j, b, &t, false, g, kv, &group);
             struct sl_attn_tiles keys = {group.ptr, group.n, j->dim, s->kv};
-            const int q = kv * n_q;
-            const void *query = j->cpu->attn.query16[dtype]
-                                    ? (const void *)(s->query16 + q * SL_ATTN_LD16(j->dim))
-                                    : s->query + q * j->dim;
-            j->cpu->attn.scores[dtype](
-                &keys, query, n_q, s->score + q * SL_CPU_SPLIT + (t.first + group.at) * SL_KV_TILE);
+            group_scores(j, s, &keys, kv * n_q, n_q, (t.first + group.at) * SL_KV_TILE);
         }
     probabilities(j, b, s, split, &t, ml);
     memset(o, 0, (size_t)(b->n_kv * n_q * j->dim) * sizeof(float));

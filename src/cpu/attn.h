@@ -2,6 +2,9 @@
  * attn.h - the two products of attention over tiles of the KV pages, one function per format of the
  * pages, and what one thread works in.
  *
+ * Pages of FP8 are made pages of BF16, which hold the same values, a few tiles at a time, and go
+ * the way of those (attn_fp8.c).
+ *
  * Three routes. On the float route pages become floats (in registers, or in L1 for many queries)
  * and every number is one chain of fma: the same bits in C, AVX2 and AVX-512. On the BF16 routes
  * queries and probabilities are rounded to BF16 and the processor's dot or tile instruction does
@@ -47,7 +50,15 @@ struct sl_attn_kernels {
     void (*values[SL_DTYPE_COUNT])(const struct sl_attn_tiles *t, const void *p, int n_q, float *o);
     /* n floats, a multiple of 16, to BF16, nearest even; subnormals may become zero. */
     void (*narrow)(const float *x, int n, uint16_t *out);
+    /* A tile of FP8 to one of BF16; keys: of K. ahead is a tile that will be wanted soon. */
+    void (*widen_fp8)(bool keys, const uint8_t *tile, const uint8_t *ahead, int dim, uint16_t *out);
 };
+
+/* The format whose products a format's pages take. */
+static inline enum sl_dtype sl_attn_format(enum sl_dtype dtype)
+{
+    return dtype == SL_DTYPE_FP8_E4M3 ? SL_DTYPE_BF16 : dtype;
+}
 
 struct sl_attn_scratch {
     _Alignas(64) float query[SL_ATTN_FLOATS];
@@ -58,6 +69,7 @@ struct sl_attn_scratch {
     uint16_t p16[SL_ATTN_QUERY * SL_CPU_SPLIT];
     _Alignas(64) float kv[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM];
     float clean[SL_KV_TILE * SL_MAX_HEAD_DIM]; /* a tile of values without what a row may not see */
+    _Alignas(64) uint16_t wide[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM]; /* FP8 made BF16 */
     float split_ml[SL_ATTN_QUERY * 2], state_ml[SL_ATTN_QUERY * 2];
 };
 
@@ -68,8 +80,14 @@ void sl_attn_kernels_avx512bf16(struct sl_attn_kernels *k);
 void sl_attn_q8_avx512bf16(struct sl_attn_kernels *k); /* the part of it for Q8_0 */
 void sl_attn_kernels_amx(struct sl_attn_kernels *k);
 
+/* scores and values of pages of FP8, by the kernels of BF16; wide: room for SL_ATTN_GROUP tiles. */
+void sl_attn_fp8_scores(const struct sl_attn_kernels *k, const struct sl_attn_tiles *t,
+                        uint16_t *wide, const void *query, int n_q, float *score);
+void sl_attn_fp8_values(const struct sl_attn_kernels *k, const struct sl_attn_tiles *t,
+                        uint16_t *wide, const void *p, int n_q, float *o);
+
 /* A head vector [dim], padded with zeros, to its slot of a tile of K or of V. It is in the tile's
- * format already, or float for Q8_0. */
+ * format already, or float for Q8_0 and FP8. */
 void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot);
 void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot);
 

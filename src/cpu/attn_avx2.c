@@ -56,7 +56,10 @@ static inline void load_code_pair(const uint8_t *p, v16 *x, v16 *y)
 
 #include "cpu/attn_tmpl.c"
 
+#include "cpu/attn_fp8_tmpl.c"
+
 void sl_attn_kernels_avx2(struct sl_attn_kernels *k)
 {
     fill_attn(k);
+    k->widen_fp8 = widen_fp8;
 }

@@ -5,7 +5,7 @@
 #include "cpu/attn.h"
 
 #include "base/check.h"
-#include "quant/float.h"
+#include "quant/fp8_e4m3.h"
 
 #include <math.h>
 #include <string.h>
@@ -48,6 +48,31 @@ static void quantize_head(const float *x, int dim, uint8_t *tile, int slot, int8
     }
 }
 
+/* ---------------------------------------------------------------- codes of FP8 */
+
+static uint8_t *fp8_scale_at(uint8_t *tile, int dim, int slot)
+{
+    return tile + SL_KV_TILE * dim + 2 * slot;
+}
+
+/* Codes of a head vector, and its scale to the tile. One with a number that is not finite reads as
+ * NaN. */
+static void quantize_fp8(const float *x, int dim, uint8_t *tile, int slot, uint8_t *codes)
+{
+    float top = 0.0f;
+    bool finite = true;
+    for (int i = 0; i < dim; i++) {
+        float a = fabsf(x[i]);
+        top = a > top ? a : top;
+        finite &= a <= 3.4028235e38f;
+    }
+    int e = sl_fp8_e4m3_exponent(top);
+    float inverse = sl_f32_of_bits((uint32_t)(127 - e) << 23); /* exact, and so are the products */
+    for (int i = 0; i < dim; i++)
+        codes[i] = finite ? sl_f32_to_fp8_e4m3(x[i] * inverse) : 0;
+    sl_store_u16(fp8_scale_at(tile, dim, slot), finite ? (uint16_t)((127 + e) << 7) : 0x7FC0);
+}
+
 /* ---------------------------------------------------------------- store */
 
 void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *tile, int slot)
@@ -60,6 +85,11 @@ void sl_attn_store_k(enum sl_dtype dtype, const void *row, int dim, uint8_t *til
         quantize_head(row, dim, tile, slot, codes);
         for (int d = 0; d < dim; d += 2)
             memcpy(tile + (d / 2 * SL_KV_TILE + slot) * 2, codes + d, 2);
+    } else if (dtype == SL_DTYPE_FP8_E4M3) {
+        uint8_t codes[SL_MAX_HEAD_DIM];
+        quantize_fp8(row, dim, tile, slot, codes);
+        for (int d = 0; d < dim; d++)
+            tile[d * SL_KV_TILE + slot] = codes[d];
     } else {
         for (int d = 0; d < dim; d += 2)
             memcpy(tile + (d / 2 * SL_KV_TILE + slot) * 4, (const uint16_t *)row + d, 4);
@@ -76,6 +106,8 @@ void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *til
         quantize_head(row, dim, tile, slot, codes);
         for (int d = 0; d < dim; d++)
             pair[(slot / 2 * dim + d) * 2] = (uint8_t)codes[d];
+    } else if (dtype == SL_DTYPE_FP8_E4M3) {
+        quantize_fp8(row, dim, tile, slot, tile + slot * dim);
     } else {
         for (int d = 0; d < dim; d++)
             memcpy(pair + (slot / 2 * dim + d) * 4, (const uint16_t *)row + d, 2);
@@ -83,6 +115,18 @@ void sl_attn_store_v(enum sl_dtype dtype, const void *row, int dim, uint8_t *til
 }
 
 /* ---------------------------------------------------------------- clean */
+
+/* A code that is NaN is 0x7F without its sign, and adding one carries into that. */
+static bool fp8_codes_finite(const uint8_t *codes, size_t n)
+{
+    uint64_t seen = 0;
+    for (size_t i = 0; i < n; i += 8) {
+        uint64_t w;
+        memcpy(&w, codes + i, sizeof w);
+        seen |= (w & 0x7F7F7F7F7F7F7F7Fu) + 0x0101010101010101u;
+    }
+    return (seen & 0x8080808080808080u) == 0;
+}
 
 /* Adding one to an exponent of all ones carries into the bit of the sign, which was masked out. */
 bool sl_attn_finite(enum sl_dtype dtype, const uint8_t *tile, int dim)
@@ -94,6 +138,12 @@ bool sl_attn_finite(enum sl_dtype dtype, const uint8_t *tile, int dim)
         n *= 2;
     } else if (dtype == SL_DTYPE_BF16) {
         mask = 0x7F807F807F807F80u, one = 0x0080008000800080u;
+    } else if (dtype == SL_DTYPE_FP8_E4M3) { /* codes, and the scales, which are BF16 */
+        if (!fp8_codes_finite(tile, (size_t)(SL_KV_TILE * dim)))
+            return false;
+        mask = 0x7F807F807F807F80u, one = 0x0080008000800080u;
+        tile += SL_KV_TILE * dim;
+        n = SL_KV_TILE * 2;
     } else if (dtype == SL_DTYPE_Q8_0) { /* its scales alone */
         tile += SL_KV_TILE * dim;
         n = SL_CEIL_DIV((size_t)dim, SL_KV_SCALE) * SL_KV_TILE * 2;
@@ -119,7 +169,10 @@ void sl_attn_clean(enum sl_dtype dtype, const uint8_t *tile, int dim, int lo, in
         else if (dtype == SL_DTYPE_Q8_0) /* any code times zero */
             for (int b = 0; b * SL_KV_SCALE < dim; b++)
                 sl_store_u16(scale_at(out, dim, b, slot), 0);
-        else
+        else if (dtype == SL_DTYPE_FP8_E4M3) {
+            memset(out + slot * dim, 0, (size_t)dim);
+            sl_store_u16(fp8_scale_at(out, dim, slot), 0);
+        } else
             for (int d = 0; d < dim; d++)
                 sl_store_u16(out + ((slot / 2 * dim + d) * 2 + slot % 2) * 2, 0);
     }

@@ -48,14 +48,17 @@ enum sl_cpu_layout sl_cpu_layout_of(const struct sl_cpu *cpu, enum sl_dtype dtyp
         return SL_LAYOUT_ROWS;
     if (sl_i8_has_format(dtype))
         return SL_LAYOUT_I8;
+    if (dtype == SL_DTYPE_FP8_E4M3 && cpu->fp8.name != NULL)
+        return SL_LAYOUT_FP8;
     return dtype == SL_DTYPE_BF16 && cpu->bf16.name != NULL ? SL_LAYOUT_BF16 : SL_LAYOUT_ROWS;
 }
 
 static size_t packed_panel_bytes(enum sl_cpu_layout layout, enum sl_dtype dtype, int64_t n_rows,
                                  int64_t n_cols)
 {
-    return layout == SL_LAYOUT_I8 ? sl_i8_layout(dtype, n_rows, n_cols).panel_bytes
-                                  : sl_bf16_panel_bytes(n_cols);
+    if (layout == SL_LAYOUT_I8)
+        return sl_i8_layout(dtype, n_rows, n_cols).panel_bytes;
+    return layout == SL_LAYOUT_FP8 ? sl_fp8_panel_bytes(n_cols) : sl_bf16_panel_bytes(n_cols);
 }
 
 static uint64_t weight_bytes(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
@@ -69,7 +72,7 @@ static uint64_t weight_bytes(struct sl_backend *be, enum sl_weight_use use, enum
 }
 
 struct pack_job {
-    const struct sl_weight *w;
+    const struct sl_weight *w; /* scales: the caller's */
     const uint8_t *rows;
     uint8_t *panels;
     size_t panel_bytes;
@@ -80,18 +83,22 @@ static void pack_panel(void *arg, uint32_t p, int thread_idx)
     const struct pack_job *j = arg;
     const struct sl_weight *w = j->w;
     (void)thread_idx;
+    uint8_t *panel = j->panels + p * j->panel_bytes;
     if (w->layout == SL_LAYOUT_I8)
-        sl_i8_pack(w->dtype, w->n_rows, w->n_cols, j->rows, p, j->panels + p * j->panel_bytes);
+        sl_i8_pack(w->dtype, w->n_rows, w->n_cols, j->rows, p, panel);
+    else if (w->layout == SL_LAYOUT_FP8)
+        sl_fp8_pack(w->n_rows, w->n_cols, j->rows, &w->scales, p, panel);
     else
-        sl_bf16_pack(w->n_rows, w->n_cols, j->rows, p, j->panels + p * j->panel_bytes);
+        sl_bf16_pack(w->n_rows, w->n_cols, j->rows, p, panel);
 }
 
 /* Room for one block of tokens as wide as this matrix. */
 static int reserve_activations(struct sl_cpu *cpu, const struct sl_weight *w, struct sl_error *err)
 {
+    const int64_t unit = w->layout == SL_LAYOUT_FP8 ? SL_FP8_GROUP : SL_BF16_K;
     size_t need = w->layout == SL_LAYOUT_I8
                       ? (size_t)SL_CEIL_DIV(w->n_cols, SL_I8_GROUP) * sizeof(struct sl_i8_x)
-                      : (size_t)SL_ROUND_UP(w->n_cols, SL_BF16_K) * sizeof(uint16_t);
+                      : (size_t)SL_ROUND_UP(w->n_cols, unit) * sizeof(uint16_t);
     need *= SL_I8_TOKENS;
     if (need <= cpu->x_packed_bytes)
         return 0;
@@ -120,13 +127,18 @@ static int pack(struct sl_cpu *cpu, struct sl_weight *w, struct sl_error *err)
     sl_pool_run(cpu->pool, pack_panel, &j, (uint32_t)SL_CEIL_DIV(w->n_rows, SL_I8_PANEL));
     w->data = j.panels;
     w->owned = true;
+    w->scales = (struct sl_scales){0};
     return 0;
 }
 
 static int weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
-                         int64_t n_rows, int64_t n_cols, const void *data, struct sl_weight *out,
+                         int64_t n_rows, int64_t n_cols, const void *data,
+                         const struct sl_scales *scales, struct sl_weight *out,
                          struct sl_error *err)
 {
+    SL_ASSERT(scales == NULL || scales->values == NULL ||
+              (use == SL_USE_LINEAR && dtype == SL_DTYPE_FP8_E4M3 && scales->rows > 0 &&
+               scales->cols > 0 && (scales->cols % SL_SCALE_COLS == 0 || scales->cols >= n_cols)));
     if ((unsigned)dtype >= SL_DTYPE_COUNT || sl_cpu(be)->k.decode[dtype] == NULL)
         return sl_fail(err, SL_EUNSUPPORTED, "no CPU kernel for format %s",
                        (unsigned)dtype <= SL_DTYPE_COUNT ? sl_dtype_info(dtype)->name : "unknown");
@@ -151,6 +163,8 @@ static int weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_
                               .data = data,
                               .row_bytes = (size_t)row_bytes,
                               .n_bytes = (size_t)n_bytes};
+    if (scales != NULL)
+        out->scales = *scales;
     if (use == SL_USE_LINEAR)
         out->layout = (int32_t)sl_cpu_layout_of(sl_cpu(be), dtype);
     return out->layout == SL_LAYOUT_ROWS ? 0 : pack(sl_cpu(be), out, err);
@@ -172,6 +186,8 @@ static const char *weight_route(struct sl_backend *be, const struct sl_weight *w
         return cpu->i8.name;
     case SL_LAYOUT_BF16:
         return cpu->bf16.name;
+    case SL_LAYOUT_FP8:
+        return cpu->fp8.name;
     case SL_LAYOUT_ROWS:
         break;
     }
@@ -244,11 +260,14 @@ static void choose_kernels(struct sl_cpu *cpu, enum sl_cpu_isa isa)
         sl_i8_kernels_avx512vnni(&cpu->i8);
     if (isa >= SL_ISA_AVX512_BF16) {
         sl_bf16_kernels_avx512bf16(&cpu->bf16);
+        sl_fp8_kernels_avx512bf16(&cpu->fp8);
         sl_attn_kernels_avx512bf16(&cpu->attn);
     }
     if (isa >= SL_ISA_AMX) {
         sl_i8_kernels_amx(&cpu->i8);
         sl_bf16_kernels_amx(&cpu->bf16);
+        sl_fp8_kernels_avx512(&cpu->fp8); /* widened as before, multiplied by tiles */
+        cpu->fp8.name = "fp8-amx";
         sl_attn_kernels_amx(&cpu->attn);
     }
     cpu->isa_name = sl_cpu_isa_name(isa);

@@ -10,6 +10,7 @@
 #include "base/limits.h"
 #include "cpu/attn.h"
 #include "cpu/bf16.h"
+#include "cpu/fp8.h"
 #include "cpu/i8.h"
 #include "cpu/kernels.h"
 #include "cpu/pool.h"
@@ -21,6 +22,9 @@ struct sl_cpu_scratch {
     float gate[SL_CPU_TOKENS * SL_CPU_SUPER], up[SL_CPU_TOKENS * SL_CPU_SUPER];
     /* outputs of four panels for a block of tokens; two matrices of a gated activation */
     _Alignas(64) float packed[2][SL_I8_TOKENS * SL_I8_PANELS * SL_I8_PANEL];
+    /* a group of FP8 panels made BF16, and their products with a block of tokens */
+    _Alignas(64) uint16_t fp8_panels[SL_BF16_PANELS * SL_FP8_CODES];
+    float fp8_sums[SL_BF16_TOKENS * SL_BF16_PANELS * SL_BF16_PANEL];
 };
 
 struct sl_cpu {
@@ -28,6 +32,7 @@ struct sl_cpu {
     struct sl_cpu_kernels k;
     struct sl_i8_kernels i8;
     struct sl_bf16_kernels bf16;
+    struct sl_fp8_kernels fp8;
     struct sl_attn_kernels attn;
     const char *isa_name;
     bool exact; /* multiply every format as floats, straight from the file's rows */
@@ -61,6 +66,7 @@ enum sl_cpu_layout {
     SL_LAYOUT_ROWS, /* as in the file, borrowed */
     SL_LAYOUT_I8,   /* cpu/i8.h */
     SL_LAYOUT_BF16, /* cpu/bf16.h */
+    SL_LAYOUT_FP8,  /* cpu/fp8.h */
 };
 
 /* How a matrix of a format is kept for products. */

@@ -39,13 +39,8 @@
 #define FETCHED     64 /* tokens up to which they are */
 #define L1_STRIPS   32 /* of weights that stay in the L1 cache */
 
-static const struct sl_bf16_shape bf16_shape = {.tokens = SL_BF16_BLOCK,
-                                                .span = SL_BF16_TOKENS,
-                                                .strips = 8,
-                                                .wide = true,
-                                                .ahead = 2,
-                                                .weights = true,
-                                                .late = true};
+static const struct sl_bf16_shape bf16_shape = {
+    .tokens = SL_BF16_BLOCK, .span = SL_BF16_TOKENS, .strips = 64};
 /* Up to FETCHED tokens. */
 static const struct sl_bf16_shape bf16_stream = {
     .tokens = SL_BF16_BLOCK, .span = SL_BF16_TOKENS, .strips = 64};

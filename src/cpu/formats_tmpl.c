@@ -58,6 +58,14 @@ INLINE void step_bf16(const uint8_t *p, const float *runs, int j, v16 *v)
         v[i] = v_load_bf16(p + 32 * i);
 }
 
+INLINE void step_fp8_e4m3(const uint8_t *p, const float *runs, int j, v16 *v)
+{
+    (void)runs;
+    (void)j;
+    for (int i = 0; i < 4; i++)
+        v[i] = v_load_fp8_e4m3(p + 16 * i);
+}
+
 INLINE void step_q8_0(const uint8_t *p, const float *runs, int j, v16 *v)
 {
     (void)runs;
@@ -283,6 +291,7 @@ INLINE void gemv_all(const struct format f, const uint8_t *w, size_t row_bytes, 
 FORMAT(f32, prepare_none, PLAIN_ELEMS * 4, 1, 4, 4)
 FORMAT(f16, prepare_none, PLAIN_ELEMS * 2, 1, 4, 2)
 FORMAT(bf16, prepare_none, PLAIN_ELEMS * 2, 1, 4, 2)
+FORMAT(fp8_e4m3, prepare_none, PLAIN_ELEMS, 1, 4, 1)
 FORMAT(q8_0, prepare_none, 34, 1, 2, 0)
 FORMAT(q4_0, prepare_none, 18, 1, 2, 0)
 FORMAT(q4_k, prepare_qk, 144, 4, 4, 0)
@@ -310,6 +319,7 @@ static void fill_formats(struct sl_cpu_kernels *k)
     ROUTE(F32, f32);
     ROUTE(F16, f16);
     ROUTE(BF16, bf16);
+    ROUTE(FP8_E4M3, fp8_e4m3);
     ROUTE(Q8_0, q8_0);
     ROUTE(Q4_0, q4_0);
     ROUTE(Q4_K, q4_k);

@@ -62,14 +62,8 @@
 
 #include "cpu/i8_unpack_tmpl.c"
 
-static const struct sl_i8_shape i8_shape = {.tokens = SL_I8_BLOCK,
-                                            .span = 64,
-                                            .chunk = 4,
-                                            .units = 2,
-                                            .depth = 2,
-                                            .operands = true,
-                                            .weights = true,
-                                            .late = true};
+static const struct sl_i8_shape i8_shape = {
+    .tokens = SL_I8_BLOCK, .span = 64, .chunk = 4, .units = 2, .depth = 1, .weights = true};
 /* Up to FETCHED tokens. */
 static const struct sl_i8_shape i8_stream = {.span = 64, .chunk = 4, .units = 2, .depth = 1};
 

@@ -38,6 +38,7 @@ struct sl_cpu_kernels {
     void (*reduce)(const float *acc, int n, float *out);
     void (*rmsnorm)(const float *x, const float *w, float eps, int n, float *out);
     void (*add)(float *x, const float *y, int64_t n);
+    void (*scale)(float *x, float s, int64_t n); /* x *= s */
     void (*act)(enum sl_act act, const float *gate, const float *up, int n, float *out);
     /* s [SL_CPU_SPLIT]: scores of a split, of which [lo, hi) are seen. Scales and caps them, makes
      * them exp(s - max), 0 where not seen; gives their maximum and their sum. */

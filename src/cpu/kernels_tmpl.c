@@ -97,6 +97,15 @@ static void k_add(float *x, const float *y, int64_t n)
         x[k] += y[k];
 }
 
+static void k_scale(float *x, float s, int64_t n)
+{
+    int64_t k = 0;
+    for (; k + 16 <= n; k += 16)
+        v_store(x + k, v_mul(v_load(x + k), v_set1(s)));
+    for (; k < n; k++)
+        x[k] *= s;
+}
+
 static void k_act(enum sl_act act, const float *gate, const float *up, int n, float *out)
 {
     int k = 0;
@@ -247,6 +256,7 @@ static void fill_kernels(struct sl_cpu_kernels *k)
     k->reduce = k_reduce;
     k->rmsnorm = k_rmsnorm;
     k->add = k_add;
+    k->scale = k_scale;
     k->act = k_act;
     k->softmax = k_softmax;
     k->merge = k_merge;

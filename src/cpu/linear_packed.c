@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Matrix products with packed weights (i8.h, bf16.h).
+ * Matrix products with packed weights (i8.h, bf16.h, fp8.h).
  *
  * A block of tokens is first brought to the form the weights want, once for all rows of all
  * matrices; then items of row panels run on the pool, each a stream of its own through the weights.
@@ -14,8 +14,8 @@
  * item's outputs where they belong, activated where they are a gate's, while it multiplies its next
  * item; what is left when there is none is done by a short job at the end.
  *
- * Matrices of one job may be kept differently. A block then has half as many tokens, so that both
- * forms of it fit where the wider one would.
+ * Matrices of one job may be kept differently. A block then has half as many tokens, or a third, so
+ * that all its forms fit where the widest one would.
  */
 #include "cpu/linear.h"
 
@@ -39,6 +39,7 @@ struct job {
     struct late *late;    /* [n_threads], or NULL: outputs are put at once */
     struct sl_i8_x *x_i8; /* the block as the kernels want it, or NULL */
     uint16_t *x_bf16;     /* likewise */
+    uint16_t *x_fp8;      /* likewise: groups of SL_FP8_GROUP columns as blocks of their own */
     bool tiles;           /* how x_i8 is placed */
     int t0, n_t;          /* tokens of the block */
     int64_t k0, n_k;      /* columns of the part */
@@ -56,6 +57,12 @@ static bool wants(const struct sl_linear *l, enum sl_cpu_layout layout)
 
 /* ---------------------------------------------------------------- activations */
 
+/* Group i of the part, for all tokens. */
+static uint16_t *fp8_block(const struct job *j, int64_t i)
+{
+    return j->x_fp8 + i * SL_FP8_GROUP * SL_ROUND_UP(j->n_t, 16);
+}
+
 static void prepare_token(void *arg, uint32_t t, int thread_idx)
 {
     const struct job *j = arg;
@@ -66,6 +73,9 @@ static void prepare_token(void *arg, uint32_t t, int thread_idx)
         cpu->i8.place(x, j->n_k, (int)t, j->n_t, j->tiles, j->x_i8);
     if (j->x_bf16 != NULL)
         cpu->bf16.place(x, j->n_k, (int)t, j->n_t, j->x_bf16);
+    for (int64_t k = 0; j->x_fp8 != NULL && k < j->n_k; k += SL_FP8_GROUP)
+        cpu->bf16.place(x + k, SL_MIN(j->n_k - k, SL_FP8_GROUP), (int)t, j->n_t,
+                        fp8_block(j, k / SL_FP8_GROUP));
 }
 
 static bool matrix_wants_tiles(const struct job *j, const struct sl_weight *w)
@@ -95,6 +105,10 @@ static void prepare(struct job *j)
     if (wants(j->l, SL_LAYOUT_BF16)) {
         j->x_bf16 = (uint16_t *)(void *)at;
         at += (size_t)(SL_ROUND_UP(j->n_k, SL_BF16_K) * n_t) * sizeof *j->x_bf16;
+    }
+    if (wants(j->l, SL_LAYOUT_FP8)) {
+        j->x_fp8 = (uint16_t *)(void *)at;
+        at += (size_t)(SL_ROUND_UP(j->n_k, SL_FP8_GROUP) * n_t) * sizeof *j->x_fp8;
     }
     SL_DCHECK(at <= (uint8_t *)cpu->x_packed + cpu->x_packed_bytes);
     sl_cpu_run(cpu, prepare_token, j, j->n_t, j->n_k * j->n_t);
@@ -138,6 +152,50 @@ static void dot_bf16(const struct job *j, const struct sl_weight *w, int64_t p, 
     k->dot(&a, acc);
 }
 
+/* Widened, multiplied from zero, joined with the group's scales. */
+static void dot_fp8_group(const struct sl_cpu *cpu, const struct sl_fp8_part *g,
+                          struct sl_cpu_scratch *s, float *acc)
+{
+    struct sl_bf16_part a = {.panels = (const uint8_t *)s->fp8_panels,
+                             .panel_bytes = SL_FP8_CODES * sizeof *s->fp8_panels,
+                             .n_panels = g->n_panels,
+                             .k = g->n_cols,
+                             .x = g->x,
+                             .n_tok = g->n_tok,
+                             .first = true};
+    for (int i = 0; i < g->n_panels; i++)
+        cpu->fp8.widen(g->group + (size_t)i * g->panel_bytes, g->next + (size_t)i * g->panel_bytes,
+                       s->fp8_panels + i * SL_FP8_CODES);
+    cpu->bf16.dot(&a, s->fp8_sums);
+    for (int i = 0; i < g->n_panels; i++)
+        cpu->fp8.add_scaled(s->fp8_sums + i * SL_BF16_PANEL,
+                            sl_fp8_scales(g->group + (size_t)i * g->panel_bytes), g->n_tok,
+                            acc + i * SL_BF16_PANEL);
+}
+
+static void dot_fp8(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
+                    float *acc, struct sl_cpu_scratch *s)
+{
+    const struct sl_cpu *cpu = j->l->cpu;
+    struct sl_fp8_part g = {
+        .panel_bytes = sl_fp8_panel_bytes(w->n_cols), .n_panels = n_panels, .n_tok = j->n_t};
+    g.group = (const uint8_t *)w->data + (size_t)p * g.panel_bytes +
+              (size_t)(j->k0 / SL_FP8_GROUP) * SL_FP8_GROUP_BYTES;
+    if (j->k0 == 0)
+        memset(acc, 0, (size_t)j->n_t * ITEM_ROWS * sizeof *acc);
+    for (int64_t k = 0; k < j->n_k; k += SL_FP8_GROUP, g.group += SL_FP8_GROUP_BYTES) {
+        g.n_cols = (int)SL_ROUND_UP(SL_MIN(j->n_k - k, SL_FP8_GROUP), SL_BF16_K);
+        g.x = fp8_block(j, k / SL_FP8_GROUP);
+        g.next = g.group + SL_FP8_GROUP_BYTES;
+        if (k + SL_FP8_GROUP >= j->n_k) /* the panels behind these, as a rule */
+            g.next += (size_t)(n_panels - 1) * g.panel_bytes;
+        if (j->n_t <= SL_FP8_FEW && cpu->fp8.few != NULL)
+            cpu->fp8.few(&g, acc);
+        else
+            dot_fp8_group(cpu, &g, s, acc);
+    }
+}
+
 static void dot_rows(const struct job *j, const struct sl_weight *w, int64_t p, int n_panels,
                      float *acc, struct sl_cpu_scratch *s)
 {
@@ -161,6 +219,9 @@ static void dot(const struct job *j, const struct sl_weight *w, int64_t p, int n
         break;
     case SL_LAYOUT_BF16:
         dot_bf16(j, w, p, n_panels, aside, acc);
+        break;
+    case SL_LAYOUT_FP8:
+        dot_fp8(j, w, p, n_panels, acc, &j->l->cpu->scratch[thread_idx]);
         break;
     case SL_LAYOUT_ROWS:
         dot_rows(j, w, p, n_panels, acc, &j->l->cpu->scratch[thread_idx]);
@@ -297,23 +358,24 @@ static int even_block(int32_t n, int most)
 }
 
 /* Tokens of a block where the cache holds them all. */
-static int most_tokens(const struct sl_linear *l, bool i8, bool bf16)
+static int most_tokens(const struct sl_linear *l, bool i8, bool bf16, bool fp8)
 {
     const struct sl_i8_shape *si = l->cpu->i8.shape;
     const struct sl_bf16_shape *sb = l->cpu->bf16.shape;
     int n_i8 = si != NULL ? si->tokens : SL_I8_BLOCK;
     int n_bf16 = sb != NULL ? sb->tokens : SL_BF16_BLOCK;
-    if (i8 && bf16)
-        return SL_MIN(n_i8, n_bf16) / 2;
-    return i8 ? n_i8 : n_bf16;
+    const int n_forms = i8 + bf16 + fp8;
+    const int most = !i8 ? n_bf16 : bf16 || fp8 ? SL_MIN(n_i8, n_bf16) : n_i8;
+    return n_forms > 1 ? most / n_forms / 32 * 32 : most;
 }
 
 /* Tokens of a block and columns of a part of it. */
 static void choose_part(const struct sl_linear *l, int *n_t, int64_t *n_k)
 {
     const bool i8 = wants(l, SL_LAYOUT_I8), bf16 = wants(l, SL_LAYOUT_BF16);
-    const int64_t col_bytes = i8 ? 1 : 2; /* about; with both a block is halved anyway */
-    const int most = most_tokens(l, i8, bf16);
+    const bool fp8 = wants(l, SL_LAYOUT_FP8);
+    const int64_t col_bytes = i8 ? 1 : 2; /* about; with several a block is smaller anyway */
+    const int most = most_tokens(l, i8, bf16, fp8);
     *n_t = SL_MIN(l->n, even_block(l->n, most));
     *n_k = l->n_cols;
     if (*n_t * l->n_cols * col_bytes <= X_BYTES)
@@ -348,7 +410,8 @@ static bool puts_late(const struct job *j)
     const struct sl_cpu *cpu = j->l->cpu;
     const struct sl_i8_shape *i8 = cpu->i8.shape;
     const struct sl_bf16_shape *bf16 = cpu->bf16.shape;
-    return j->n_t > 2 * SL_I8_STREAM && (j->x_i8 == NULL || (i8 != NULL && i8->late)) &&
+    return j->n_t > 2 * SL_I8_STREAM && j->x_fp8 == NULL &&
+           (j->x_i8 == NULL || (i8 != NULL && i8->late)) &&
            (j->x_bf16 == NULL || (bf16 != NULL && bf16->late));
 }
 

@@ -37,6 +37,16 @@ struct block {
     int n; /* tokens <= SL_CPU_TOKENS */
 };
 
+/* Columns k0 .. k0 + n - 1 of a row, decoded, times their scales. */
+static void scale_row(const struct sl_cpu_kernels *k, const struct sl_weight *w, int64_t row,
+                      int64_t k0, int n, float *out)
+{
+    for (int64_t at = k0, end; at < k0 + n; at = end) {
+        end = SL_MIN((at / w->scales.cols + 1) * w->scales.cols, k0 + n);
+        k->scale(out + (at - k0), sl_scale_at(&w->scales, w->n_cols, row, at), end - at);
+    }
+}
+
 /* Columns k0 .. of rows g .. of the block: decode to the panel, multiply with every token. The same
  * columns of the next rows are asked for meanwhile: pieces of rows are too short for the hardware
  * to see a stream. */
@@ -52,6 +62,8 @@ static void panel(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *s, cons
         for (size_t i = 0; i < n_bytes; i += 64)
             __builtin_prefetch(src + SL_CPU_ROWS * b->w->row_bytes + i, 0, 2);
         k->decode[b->w->dtype](src, s->panel + r * SL_CPU_K, n_k);
+        if (b->w->scales.values != NULL)
+            scale_row(k, b->w, b->row + g + r, k0, n_k, s->panel + r * SL_CPU_K);
     }
     k->gemm(s->panel, SL_CPU_K, rows, b->x + k0, b->ld_x, b->n, n_k,
             s->acc + g * b->n * SL_CPU_LANES, k0 == 0);
@@ -80,7 +92,7 @@ void sl_linear_rows_tile(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *
                          int64_t ld_x, int n_t, float *out, int64_t ld_out)
 {
     struct block b = {w, r0, n_r, x, ld_x, n_t};
-    if (n_t <= SL_CPU_GEMV && k->gemv[w->dtype] != NULL)
+    if (n_t <= SL_CPU_GEMV && k->gemv[w->dtype] != NULL && w->scales.values == NULL)
         k->gemv[w->dtype](row_at(w, r0), w->row_bytes, n_r, x, ld_x, n_t, w->n_cols, out, ld_out);
     else
         multiply_block(k, s, &b, out, ld_out);

@@ -68,11 +68,11 @@ static const struct sl_span *span_of(const struct sl_batch *b, int32_t t)
     return &b->spans[lo];
 }
 
-/* A head vector [dim] as the page stores it; Q8_0 is made by the store. */
+/* A head vector [dim] as the page stores it; Q8_0 and FP8 are made by the store. */
 static const void *encode(const struct store_job *j, const float *x, int32_t dim, void *out)
 {
     enum sl_dtype dtype = j->a->kv.dtype;
-    if (dtype == SL_DTYPE_F32 || dtype == SL_DTYPE_Q8_0)
+    if (dtype == SL_DTYPE_F32 || dtype == SL_DTYPE_Q8_0 || dtype == SL_DTYPE_FP8_E4M3)
         return x;
     j->cpu->k.encode[dtype](x, out, dim);
     return out;

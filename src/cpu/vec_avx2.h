@@ -222,6 +222,20 @@ static inline v16 v_load_bf16(const uint8_t *p)
     return v_from_bits(VI_PAIR(_mm256_slli_epi32(a, 16), _mm256_slli_epi32(b, 16)));
 }
 
+/* As f16 with four more bits of fraction each is 2^-8 of its value; a NaN is made one. */
+static inline v16 v_load_fp8_e4m3(const uint8_t *p)
+{
+    __m256i w = _mm256_cvtepu8_epi16(load_bytes16(p));
+    __m256i sign = _mm256_slli_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0x80)), 8);
+    __m256i mag = _mm256_and_si256(w, _mm256_set1_epi16(0x7F));
+    __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(mag, _mm256_set1_epi16(0x7F)),
+                                   _mm256_set1_epi16(0x7E00));
+    __m256i h = _mm256_or_si256(_mm256_or_si256(sign, nan), _mm256_slli_epi16(mag, 7));
+    v16 x = V_PAIR(_mm256_cvtph_ps(_mm256_castsi256_si128(h)),
+                   _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)));
+    return v_mul(x, v_set1(0x1p8f));
+}
+
 static inline void v_store_f16(uint8_t *p, v16 x)
 {
     _mm_storeu_si128((__m128i *)(void *)p, _mm256_cvtps_ph(x.a, _MM_FROUND_TO_NEAREST_INT));

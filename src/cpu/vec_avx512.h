@@ -129,6 +129,18 @@ static inline v16 v_load_bf16(const uint8_t *p)
     return v_from_bits(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
+/* As f16 with four more bits of fraction each is 2^-8 of its value; a NaN is made one. */
+static inline v16 v_load_fp8_e4m3(const uint8_t *p)
+{
+    __m256i w = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p));
+    __m256i sign = _mm256_slli_epi16(_mm256_and_si256(w, _mm256_set1_epi16(0x80)), 8);
+    __m256i mag = _mm256_and_si256(w, _mm256_set1_epi16(0x7F));
+    __m256i nan = _mm256_and_si256(_mm256_cmpeq_epi16(mag, _mm256_set1_epi16(0x7F)),
+                                   _mm256_set1_epi16(0x7E00));
+    __m256i h = _mm256_or_si256(_mm256_or_si256(sign, nan), _mm256_slli_epi16(mag, 7));
+    return v_mul(_mm512_cvtph_ps(h), v_set1(0x1p8f));
+}
+
 static inline void v_store_f16(uint8_t *p, v16 a)
 {
     _mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtps_ph(a, _MM_FROUND_TO_NEAREST_INT));

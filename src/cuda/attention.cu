@@ -11,8 +11,8 @@
 #define SLOT_BYTES (256u << 20) /* of partial results at most; beyond, first parts grow longer */
 
 static const struct sl_attn_shape SHAPES[] = {
-    {16, 128, {3, 1}}, {32, 128, {3, 1}},  {64, 128, {3, 1}}, {80, 128, {3, 1}},
-    {96, 128, {3, 1}}, {128, 128, {3, 1}}, {256, 64, {2, 1}},
+    {16, 128, {2, 1}}, {32, 128, {2, 1}},  {64, 128, {2, 1}}, {80, 128, {2, 1}},
+    {96, 128, {2, 1}}, {128, 128, {2, 1}}, {256, 64, {1, 1}},
 };
 
 static const struct sl_attn_shape *shape_of(int32_t head_dim)
@@ -60,8 +60,8 @@ bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms
         l.cap_items[cls] = 2 * n_tiles[cls] + 32 * l.grid[cls];
         l.item[cls] = carve<struct sl_attn_item>(workspace, &at, l.cap_items[cls]);
     }
-    l.cap_groups = n_tiles[1] + 8 * l.grid[0];
-    l.counters = carve<uint32_t>(workspace, &at, static_cast<int64_t>(l.cap_groups) * n_kv_heads);
+    l.cap_cut = SL_MAX(n_tiles[0], n_tiles[1]);
+    l.counters = carve<uint32_t>(workspace, &at, static_cast<int64_t>(l.cap_cut) * n_kv_heads);
     l.list_bytes = at;
     size_t per_row =
         (static_cast<size_t>(l.shape.dim) + 2) * sizeof(float) * static_cast<size_t>(n_kv_heads);
@@ -82,9 +82,9 @@ size_t sl_cuda_attention_workspace(const struct sl_cuda *cu,
     if (!sl_attn_layout_of(nullptr, 0, cu->n_sms, m->n_tokens, m->n_spans, m->n_heads,
                            m->n_kv_heads, m->head_dim, &l))
         return 0;
-    uint64_t splits = static_cast<uint64_t>(m->max_context) / SL_ATTN_SPLIT + 1;
+    uint64_t splits = static_cast<uint64_t>(sl_attn_split_of(m->max_context)) + 1;
     uint64_t rows = static_cast<uint64_t>(m->n_tokens) * static_cast<uint64_t>(l.group);
-    uint64_t n = rows * (splits + SL_ATTN_STATE_SLOTS) * static_cast<uint64_t>(m->n_kv_heads) *
+    uint64_t n = rows * (splits + 1) * static_cast<uint64_t>(m->n_kv_heads) *
                  (static_cast<uint64_t>(l.shape.dim) + 2) * sizeof(float);
     return l.list_bytes + static_cast<size_t>(SL_MIN(n, static_cast<uint64_t>(SLOT_BYTES))) + 1024;
 }
@@ -113,8 +113,7 @@ static run_fn *run_of(int32_t dim)
     }
 }
 
-/* Which classes of tiles the batch may have, as far as the host knows: spans are device memory. */
-static void classes_of(const struct sl_batch *b, int32_t group, bool has[2])
+void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[2])
 {
     bool decodes = b->n_tokens == b->n_spans; /* one token each */
     has[0] = group <= SL_ATTN_NARROW;
@@ -144,7 +143,6 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.ld_q = op->ld_q;
     a.ld_out = op->ld_out;
     a.sinks = op->sinks;
-    a.spans = b->spans;
     a.tables = b->block_tables;
     a.keys = op->kv.pool + op->kv.k_offset;
     a.values = op->kv.pool + op->kv.v_offset;
@@ -152,6 +150,9 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.block_size = op->kv.block_size;
     a.n_kv_heads = op->n_kv_heads;
     a.group = l.group;
+    a.by_kv = sl_attn_divisor_of(op->n_kv_heads);
+    a.by_group = sl_attn_divisor_of(l.group);
+    a.by_page = sl_attn_divisor_of(op->kv.block_size / SL_KV_TILE);
     a.head_dim = op->head_dim;
     a.window = op->window;
     a.cap = op->softcap;
@@ -160,12 +161,15 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.counters = l.counters;
     a.slots = l.slots;
     a.slot_ml = l.slot_ml;
-    a.cls = l.cls;
     bool has[2];
-    classes_of(b, l.group, has);
+    sl_attn_classes_of(b, l.group, has);
     for (int cls = 0; cls < 2; cls++) {
+        if (!has[cls])
+            continue;
+        a.cls = l.cls + cls;
         a.items = l.item[cls];
-        if (has[cls])
-            run_of(l.shape.dim)(cu, &a, cls, l.grid[cls]);
+        a.early = cu->plan_settled;
+        run_of(l.shape.dim)(cu, &a, cls, l.grid[cls]);
+        cu->plan_settled = true;
     }
 }

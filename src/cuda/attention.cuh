@@ -5,14 +5,15 @@
  * Rows. The query vectors of a span that share a key head are its rows: row r is token r / group,
  * head r % group. A tile is up to 16 rows (narrow: all rows of the span) or the next `wide` rows.
  *
- * Canonical order, for each row: keys in splits of 256 at absolute positions; in a split tiles of
- * 64 keys in order. Scores by m16n8k16, one accumulator over the dimensions ascending. With m the
- * running maximum of raw scores and c = scale * log2 e (after a soft cap log2 e):
+ * Canonical order, for each row: keys in splits at absolute positions, of 64 keys up to 1,024, of
+ * 256 up to 16,384, then of 512; in a split tiles of 64 keys in order. Scores by m16n8k16, one
+ * accumulator over the dimensions ascending. With m the running maximum of the split's raw scores
+ * and c = scale * log2 e (after a soft cap log2 e):
  *   m' = max(m, scores), a = ex2((m - m') c), p = ex2(fma(score, c, -(m' c))), o = o a,
  *   then o += p v by m16n8k16 with p rounded to BF16, keys ascending, one accumulator.
- *   l: 16 sums a row. Sum (w, t) has the keys 16 w + {2t, 2t + 1, 2t + 8, 2t + 9} of each tile:
- *   l = fma(l, a, (p + p) + (p + p)); at the end of the split first over t (neighbours, then
- *   pairs), then (w0 + w1) + (w2 + w3).
+ *   l: 4 sums a row. Sum t has the keys 16 w + {2t, 2t + 1, 2t + 8, 2t + 9} of each tile, w < 4:
+ *   s(w) = (p + p) + (p + p), l = fma(l, a, (s(0) + s(1)) + (s(2) + s(3))); at the end of the split
+ *   over t, neighbours, then pairs.
  * Splits join in ascending order by sl_attn_join from M = -inf, L = 0, O = 0. A split or tile a row
  * sees nothing of changes none of its bits: the first is left out, the second has a = 1 and p = 0.
  */
@@ -24,33 +25,77 @@
 #include "cuda/kv.cuh"
 #include "cuda/launch.cuh"
 
-#define SL_ATTN_SPLIT       256 /* keys */
-#define SL_ATTN_TILE        64
-#define SL_ATTN_TILES       (SL_ATTN_SPLIT / SL_ATTN_TILE)
-#define SL_ATTN_FOLD        32 /* splits that one block joins at a time */
-#define SL_ATTN_NARROW      16 /* rows */
-#define SL_ATTN_STATE_SLOTS 2  /* before the slots of the splits */
+#define SL_ATTN_TILE   64 /* keys */
+#define SL_ATTN_NARROW 16 /* rows */
+
+/* ---------------------------------------------------------------- division */
+
+/* By a number the host knows, for dividends x with x * by < 2^32. */
+struct sl_attn_divisor {
+    int32_t by;
+    uint32_t inverse; /* 2^32 / by, rounded up; 0 for 1 */
+};
+
+static inline struct sl_attn_divisor sl_attn_divisor_of(int32_t by)
+{
+    struct sl_attn_divisor d = {by, 0};
+    if (by > 1)
+        d.inverse = static_cast<uint32_t>((1ull << 32) / static_cast<uint32_t>(by)) + 1;
+    return d;
+}
+
+static __device__ __forceinline__ int sl_attn_div(int x, const struct sl_attn_divisor &d)
+{
+    return d.inverse == 0 ? x : static_cast<int>(__umulhi(static_cast<unsigned>(x), d.inverse));
+}
+
+/* ---------------------------------------------------------------- splits */
+
+#define SL_ATTN_NEAR        1024 /* keys below in splits of 64 */
+#define SL_ATTN_FAR         16384
+#define SL_ATTN_NEAR_SPLITS (SL_ATTN_NEAR / 64)
+#define SL_ATTN_FAR_SPLITS  (SL_ATTN_NEAR_SPLITS + (SL_ATTN_FAR - SL_ATTN_NEAR) / 256)
+
+/* The split that has the key. */
+static __host__ __device__ __forceinline__ int sl_attn_split_of(int key)
+{
+    return key < SL_ATTN_NEAR  ? key / 64
+           : key < SL_ATTN_FAR ? SL_ATTN_NEAR_SPLITS + (key - SL_ATTN_NEAR) / 256
+                               : SL_ATTN_FAR_SPLITS + (key - SL_ATTN_FAR) / 512;
+}
+
+/* Its first key. */
+static __host__ __device__ __forceinline__ int sl_attn_split_at(int split)
+{
+    return split < SL_ATTN_NEAR_SPLITS  ? split * 64
+           : split < SL_ATTN_FAR_SPLITS ? SL_ATTN_NEAR + (split - SL_ATTN_NEAR_SPLITS) * 256
+                                        : SL_ATTN_FAR + (split - SL_ATTN_FAR_SPLITS) * 512;
+}
 
 /* ---------------------------------------------------------------- the plan */
 
-/* Splits from .. to - 1 of a tile, for every key head. The first part of a tile is `first` splits
- * long and joins them itself. If there are others, it leaves its state in a slot; they leave one
- * slot for each split, and whoever is the last to finish of SL_ATTN_FOLD splits and the state
- * before them joins those. */
+/* Splits from .. to - 1 of a tile, for every key head. A tile of one part needs nothing else. Of
+ * several, the first part leaves the state of its splits in a slot, the others leave one slot for
+ * each split, and whoever is the last to finish joins them. */
 struct __align__(16) sl_attn_item
 {
-    int32_t span, tile;
-    int32_t from, to;
-    int32_t first, n_splits; /* of the tile */
-    int32_t rows_at;         /* first of the tile's rows of slots; -1: one part, no slots */
-    int32_t groups_at;       /* first of its counters */
+    int32_t token, pos, table;   /* of the span's first token; of its first page id */
+    int32_t row0, n_rows;        /* of the span's rows, those of the tile */
+    int32_t tok_first, tok_last; /* of the span's tokens, those of the tile */
+    int32_t from, to;            /* splits */
+    int32_t first, n_splits;     /* of the tile: those of the first part, and all */
+    int32_t rows_at;             /* first of the tile's rows of slots; -1: one part, no slots */
+    int32_t counter_at, n_parts;
+    int32_t kv, valid; /* set by the block that takes it */
 };
+
+#define SL_ATTN_ITEM_WORDS 16
 
 struct sl_attn_class { /* of tiles: [0] narrow, [1] wide */
     int32_t n_items;
-    int32_t step;         /* splits of a part after the first, a power of two <= SL_ATTN_FOLD */
-    uint32_t taken, done; /* items fetched beyond one per block, blocks that have ended; both are
-                             zero between launches */
+    uint32_t taken, done; /* items fetched beyond the blocks' first, blocks that have ended; both
+                             are zero between launches */
+    int32_t unused;
 };
 
 /* Shape of the kernels for a padded head dimension. */
@@ -65,14 +110,14 @@ struct sl_attn_layout {
     struct sl_attn_shape shape;
     int32_t group;
     int32_t grid[2];
-    struct sl_attn_class *cls;    /* [2] */
-    int32_t *row_table;           /* [n_tokens] table_idx of the row's span */
-    int32_t *first_tile;          /* [n_spans + 1] while planning */
-    struct sl_attn_item *item[2]; /* [cap_items] */
-    uint32_t *counters;           /* [cap_groups, n_kv_heads], zero between launches */
-    float *slots;                 /* [cap_rows, n_kv_heads, dim] partial sums */
-    float2 *slot_ml;              /* [cap_rows, n_kv_heads] maximum and sum */
-    int32_t cap_items[2], cap_groups;
+    struct sl_attn_class *cls;     /* [2] */
+    int32_t *row_table;            /* [n_tokens] table_idx of the row's span */
+    int32_t *first_tile;           /* [n_spans + 1] while planning */
+    struct sl_attn_item *item[2];  /* [cap_items] */
+    uint32_t *counters;            /* [cap_cut, n_kv_heads], zero between launches */
+    float *slots;                  /* [cap_rows, n_kv_heads, dim] partial sums */
+    float2 *slot_ml;               /* [cap_rows, n_kv_heads] maximum and sum */
+    int32_t cap_items[2], cap_cut; /* cut: tiles of several parts */
     int64_t cap_rows;
     size_t list_bytes; /* all before the slots */
 };
@@ -84,6 +129,9 @@ bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms
                        int32_t n_spans, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
                        struct sl_attn_layout *out);
 
+/* Which classes of tiles the batch may have, as far as the host knows: spans are device memory. */
+void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[2]);
+
 /* ---------------------------------------------------------------- kernels */
 
 struct sl_attn_args {
@@ -91,11 +139,11 @@ struct sl_attn_args {
     __nv_bfloat16 *out;
     int64_t ld_q, ld_out;
     const float *sinks; /* NULL: none */
-    const struct sl_span *spans;
     const int32_t *tables;
     const uint8_t *keys, *values; /* the pool, at this layer's planes */
     uint64_t page_bytes;
     int32_t block_size, n_kv_heads, group, head_dim, window;
+    struct sl_attn_divisor by_kv, by_group, by_page; /* of 16 positions */
     float scale2; /* a raw score times this is its exponent of two */
     float cap_in; /* soft cap: raw = cap * tanh(score * cap_in) */
     float cap;    /* 0: none */
@@ -104,6 +152,7 @@ struct sl_attn_args {
     uint32_t *counters;
     float *slots;
     float2 *slot_ml;
+    bool early; /* the plan was complete before the kernel ahead of this one began */
 };
 
 /* Launchers, one per padded dimension: enqueue the narrow or the wide kernel. */
@@ -121,13 +170,15 @@ struct sl_attn_join {
     float top, a, b;
 };
 
-/* Factors of the state (M, L, O) and of a split (m, l, o), and the new M. */
+/* Factors of the state (M, L, O) and of a split (m, l, o), and the new M. A split a row sees
+ * nothing of (m = -inf) leaves the state as it is, but for the sign of a zero. */
 static __device__ __forceinline__ struct sl_attn_join sl_attn_join_of(float top, float m, float c)
 {
     struct sl_attn_join j;
     j.top = fmaxf(top, m);
-    j.a = sl_ex2_approx(__fmul_rn(__fadd_rn(top, -j.top), c));
-    j.b = sl_ex2_approx(__fmul_rn(__fadd_rn(m, -j.top), c));
+    float safe = j.top == __int_as_float(static_cast<int>(0xFF800000u)) ? 0.0f : j.top;
+    j.a = sl_ex2_approx(__fmul_rn(__fadd_rn(top, -safe), c));
+    j.b = sl_ex2_approx(__fmul_rn(__fadd_rn(m, -safe), c));
     return j;
 }
 

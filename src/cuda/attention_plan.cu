@@ -3,56 +3,66 @@
  *
  * One block, once a step. Spans are narrow (up to 16 rows: one tile) or wide; the two classes are
  * planned one after the other, the narrow kernel runs before the wide one and both use all slots.
- * With `share` the splits of a class over the blocks that will run it: the first part of a tile is
- * as long as the share (wide) or half of it (narrow, whose slots are small), so that most tiles are
- * one part and need no slot, and none is so long that the others wait for it; what is left is cut
- * into parts of a quarter of the share. When slots or lists would not suffice, first parts grow
- * until they do. All this decides who computes and nothing of what is computed.
+ *
+ * Narrow: what counts is that loads are under way everywhere, up to the end. Tiles that fill all
+ * blocks several times stay whole, unless one is far above the average. The rest, which would leave
+ * blocks idle (all tiles, when there are few), is cut into parts so that each block has at most
+ * one. Wide: a tile far above a block's share of the work is cut. When slots or lists would not
+ * suffice, parts grow until they do. All this decides who computes and nothing of what is computed.
  *
  * Order: first parts, the longest of each wide span first, then the others.
- *
- * Cost (prediction): about 5 us for 256 decodes, 10 us for 2,048 tiles.
  */
 #include "cuda/attention.cuh"
 
-#define PLAN_THREADS 512
+#define PLAN_THREADS 512 /* at most: a barrier of few warps is cheaper */
 #define PLAN_WARPS   (PLAN_THREADS / 32)
+#define PLAN_STEPS   10 /* parts of 1, 2, 4 .. 512 splits */
+#define PLAN_SUMS    (PLAN_STEPS + 3)
+#define PLAN_UNIT    64 /* rows: sums of them must fit 32 bits */
 
 struct plan_args {
     const struct sl_span *spans;
     int32_t n_spans, n_tokens, n_kv_heads;
+    bool has[2];
     struct sl_attn_layout at;
 };
 
 struct plan_smem {
     int32_t scan[PLAN_WARPS][3];
-    int64_t sums[PLAN_WARPS][4];
-    int64_t total[4];
+    int32_t sums[PLAN_WARPS][PLAN_SUMS];
+    int32_t total[PLAN_SUMS];
 };
 
 /* ---------------------------------------------------------------- sums over the block */
 
-/* Sums of four numbers of each thread, to all. */
-static __device__ void block_sums(struct plan_smem *s, int64_t x[4])
+static __device__ __forceinline__ int32_t n_threads()
+{
+    return static_cast<int32_t>(blockDim.x);
+}
+
+/* Sums of N numbers of each thread, to all. */
+template <int N>
+static __device__ __forceinline__ void block_sums(struct plan_smem *s, int32_t x[N])
 {
     const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+    int32_t mine = 0;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        for (int d = 16; d > 0; d /= 2)
-            x[i] += __shfl_xor_sync(0xFFFFFFFFu, x[i], d);
-        if (lane == 0)
-            s->sums[warp][i] = x[i];
+    for (int i = 0; i < N; i++) {
+        int32_t sum = __reduce_add_sync(0xFFFFFFFFu, x[i]);
+        mine = lane == i ? sum : mine;
     }
+    if (lane < N)
+        s->sums[warp][lane] = mine;
     __syncthreads();
-    if (threadIdx.x < 4) {
-        int64_t sum = 0;
-        for (int i = 0; i < PLAN_WARPS; i++)
+    if (threadIdx.x < N) {
+        int32_t sum = 0;
+        for (int i = 0; i < n_threads() / 32; i++)
             sum += s->sums[i][threadIdx.x];
         s->total[threadIdx.x] = sum;
     }
     __syncthreads();
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < N; i++)
         x[i] = s->total[i];
     __syncthreads();
 }
@@ -78,7 +88,7 @@ static __device__ void block_scan(struct plan_smem *s, const int32_t x[3], int32
 #pragma unroll
     for (int i = 0; i < 3; i++) {
         int32_t before = 0, all = 0;
-        for (int k = 0; k < PLAN_WARPS; k++) {
+        for (int k = 0; k < n_threads() / 32; k++) {
             before += k < warp ? s->scan[k][i] : 0;
             all += s->scan[k][i];
         }
@@ -89,6 +99,18 @@ static __device__ void block_scan(struct plan_smem *s, const int32_t x[3], int32
 }
 
 /* ---------------------------------------------------------------- tiles */
+
+/* Every span has one token: span i is token i. */
+static __device__ __forceinline__ bool only_decodes(const struct plan_args &p)
+{
+    return p.n_tokens == p.n_spans;
+}
+
+/* One of the spans and its tile are the same number. */
+static __device__ __forceinline__ bool is_plain(const struct plan_args &p, int cls)
+{
+    return cls == 0 && only_decodes(p) && p.at.group <= SL_ATTN_NARROW;
+}
 
 static __device__ int32_t class_of(const struct plan_args &p, const struct sl_span &span)
 {
@@ -104,36 +126,43 @@ static __device__ int32_t tiles_of(const struct plan_args &p, int32_t span_idx, 
 }
 
 struct plan_tile {
-    int32_t span, tile, n_rows, n_splits;
+    struct sl_span span;
+    int32_t row0, n_rows, tok_last, n_splits;
 };
 
 /* Tile x of the class. */
 static __device__ struct plan_tile tile_at(const struct plan_args &p, int cls, int32_t x)
 {
-    int32_t lo = 0, hi = p.n_spans - 1;
-    while (lo < hi) { /* the last span whose tiles do not start behind x */
-        int32_t mid = lo + (hi - lo + 1) / 2;
-        if (p.at.first_tile[mid] <= x)
-            lo = mid;
-        else
-            hi = mid - 1;
+    int32_t lo = 0, hi = p.n_spans - 1, tile = 0;
+    if (is_plain(p, cls)) {
+        lo = x;
+    } else {
+        while (lo < hi) { /* the last span whose tiles do not start behind x */
+            int32_t mid = lo + (hi - lo + 1) / 2;
+            if (p.at.first_tile[mid] <= x)
+                lo = mid;
+            else
+                hi = mid - 1;
+        }
+        tile = x - p.at.first_tile[lo];
     }
-    const struct sl_span span = p.spans[lo];
     struct plan_tile t;
-    t.span = lo;
-    t.tile = x - p.at.first_tile[lo];
-    int32_t wide = cls == 0 ? SL_ATTN_NARROW : p.at.shape.wide, row0 = t.tile * wide;
-    t.n_rows = min(wide, span.n * p.at.group - row0);
-    int32_t last = span.pos + (row0 + t.n_rows - 1) / p.at.group;
-    t.n_splits = last / SL_ATTN_SPLIT + 1;
+    t.span = p.spans[lo];
+    int32_t wide = cls == 0 ? SL_ATTN_NARROW : p.at.shape.wide;
+    t.row0 = tile * wide;
+    t.n_rows = min(wide, t.span.n * p.at.group - t.row0);
+    t.tok_last = (t.row0 + t.n_rows - 1) / p.at.group;
+    t.n_splits = sl_attn_split_of(t.span.pos + t.tok_last) + 1;
     return t;
 }
 
 /* Tiles of the class before each span; returns how many there are. */
 static __device__ int32_t count_tiles(struct plan_smem *s, const struct plan_args &p, int cls)
 {
+    if (is_plain(p, cls))
+        return p.n_spans;
     int32_t carry[3] = {0, 0, 0}, out[3];
-    for (int32_t i = 0; i < p.n_spans; i += PLAN_THREADS) {
+    for (int32_t i = 0; i < p.n_spans; i += n_threads()) {
         int32_t span = i + static_cast<int32_t>(threadIdx.x);
         const int32_t x[3] = {tiles_of(p, span, cls), 0, 0};
         block_scan(s, x, carry, out);
@@ -146,128 +175,163 @@ static __device__ int32_t count_tiles(struct plan_smem *s, const struct plan_arg
 
 /* ---------------------------------------------------------------- how long parts are */
 
-/* Parts after the first, groups of splits that are joined at a time, and rows of slots. */
-static __device__ void needs_of(const struct plan_tile &t, int32_t first, int32_t step,
-                                int32_t needs[3])
+struct plan_part { /* splits of a tile's first part and of the others */
+    int32_t first, step;
+};
+
+struct plan_parts {
+    int32_t n_body;
+    struct plan_part body, rest; /* tiles below n_body, and those behind */
+};
+
+static __device__ __forceinline__ struct plan_part part_of(const struct plan_parts &parts,
+                                                           int32_t x)
 {
-    int32_t rest = max(t.n_splits - first, 0);
-    needs[0] = (rest + step - 1) / step;
-    needs[1] = (rest + SL_ATTN_FOLD - 1) / SL_ATTN_FOLD;
-    needs[2] = rest > 0 ? (rest + SL_ATTN_STATE_SLOTS) * t.n_rows : 0;
+    struct plan_part p;
+    p.first = x < parts.n_body ? parts.body.first : parts.rest.first;
+    p.step = x < parts.n_body ? parts.body.step : parts.rest.step;
+    return p;
+}
+
+/* Parts after the first, whether there are any, and rows of slots. */
+static __device__ __forceinline__ void needs_of(const struct plan_tile &t,
+                                                const struct plan_part &part, int32_t needs[3])
+{
+    int32_t rest = max(t.n_splits - part.first, 0);
+    needs[0] = (rest + part.step - 1) / part.step;
+    needs[1] = rest > 0;
+    needs[2] = rest > 0 ? (rest + 1) * t.n_rows : 0;
 }
 
 static __device__ bool fits(struct plan_smem *s, const struct plan_args &p, int cls,
-                            int32_t n_tiles, int32_t first, int32_t step)
+                            int32_t n_tiles, const struct plan_parts &parts)
 {
-    int64_t sum[4] = {0, 0, 0, 0};
-    for (int32_t x = static_cast<int32_t>(threadIdx.x); x < n_tiles; x += PLAN_THREADS) {
+    int32_t sum[2] = {0, 0};
+    for (int32_t x = static_cast<int32_t>(threadIdx.x); x < n_tiles; x += n_threads()) {
         int32_t needs[3];
-        needs_of(tile_at(p, cls, x), first, step, needs);
-        for (int i = 0; i < 3; i++)
-            sum[i] += needs[i];
+        needs_of(tile_at(p, cls, x), part_of(parts, x), needs);
+        sum[0] += needs[0];
+        sum[1] += (needs[2] + PLAN_UNIT - 1) / PLAN_UNIT;
     }
-    block_sums(s, sum);
-    return n_tiles + sum[0] <= p.at.cap_items[cls] && sum[1] <= p.at.cap_groups &&
-           sum[2] <= p.at.cap_rows;
+    block_sums<2>(s, sum);
+    return n_tiles + sum[0] <= p.at.cap_items[cls] &&
+           static_cast<int64_t>(sum[1]) * PLAN_UNIT <= p.at.cap_rows;
 }
 
-/* Splits of first parts and of the others. */
-static __device__ void choose_parts(struct plan_smem *s, const struct plan_args &p, int cls,
-                                    int32_t n_tiles, int32_t *first, int32_t *step)
+/* Tiles of 64 keys, rows of slots and splits if all splits were parts, and how many parts of 1, 2,
+ * 4 .. splits there would be of the tiles from n_body on. */
+static __device__ void measure(struct plan_smem *s, const struct plan_args &p, int cls,
+                               int32_t n_tiles, int32_t n_body, int32_t sum[PLAN_SUMS])
 {
-    int64_t sum[4] = {0, 0, 0, 0};
-    int32_t most = 1;
-    for (int32_t x = static_cast<int32_t>(threadIdx.x); x < n_tiles; x += PLAN_THREADS) {
+#pragma unroll
+    for (int i = 0; i < PLAN_SUMS; i++)
+        sum[i] = 0;
+    for (int32_t x = static_cast<int32_t>(threadIdx.x); x < n_tiles; x += n_threads()) {
         struct plan_tile t = tile_at(p, cls, x);
-        sum[0] += t.n_splits;
-        most = max(most, t.n_splits);
+        sum[0] += (t.span.pos + t.tok_last) / SL_ATTN_TILE + 1;
+        sum[1] += ((t.n_splits + 1) * t.n_rows + PLAN_UNIT - 1) / PLAN_UNIT;
+        sum[2] += t.n_splits;
+#pragma unroll
+        for (int i = 0; i < PLAN_STEPS; i++)
+            sum[3 + i] += x >= n_body ? (t.n_splits + (1 << i) - 1) >> i : 0;
     }
-    for (int d = 16; d > 0; d /= 2)
-        most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, d));
-    block_sums(s, sum);
-    if (threadIdx.x % 32 == 0)
-        s->sums[threadIdx.x / 32][0] = most;
-    __syncthreads();
-    for (int i = 0; i < PLAN_WARPS; i++)
-        most = max(most, static_cast<int32_t>(s->sums[i][0]));
-    __syncthreads();
-    int64_t share = sum[0] * p.n_kv_heads / p.at.grid[cls];
-    *step = 1;
-    while (*step < SL_ATTN_FOLD && *step * 8 <= share)
-        *step *= 2;
-    int64_t want = cls == 0 ? share / 2 : share + 1;
-    int32_t lo = static_cast<int32_t>(
-        min(max(want, static_cast<int64_t>(*step)), static_cast<int64_t>(most)));
-    if (!fits(s, p, cls, n_tiles, lo, *step)) {
-        int32_t hi = most; /* whole tiles always fit */
-        while (lo + 1 < hi) {
-            int32_t mid = lo + (hi - lo) / 2;
-            if (fits(s, p, cls, n_tiles, mid, *step))
-                hi = mid;
-            else
-                lo = mid;
-        }
-        lo = hi;
+    block_sums<PLAN_SUMS>(s, sum);
+}
+
+static __device__ struct plan_parts choose_parts(struct plan_smem *s, const struct plan_args &p,
+                                                 int cls, int32_t n_tiles)
+{
+    const int64_t grid = p.at.grid[cls], kv = p.n_kv_heads;
+    struct plan_parts parts;
+    parts.n_body = n_tiles;
+    if (cls == 0) /* full rounds of the blocks */
+        parts.n_body = static_cast<int32_t>(n_tiles * kv / grid * grid / kv);
+    int32_t sum[PLAN_SUMS];
+    measure(s, p, cls, n_tiles, parts.n_body, sum);
+    int32_t share = static_cast<int32_t>(min(sum[0] * kv / grid, static_cast<int64_t>(1) << 20));
+    int32_t most = cls == 0 ? 2 * share + 1 : max(2 * share, 16);
+    parts.body.first = sl_attn_split_of(most * SL_ATTN_TILE - 1) + 1;
+    parts.body.step = max(parts.body.first / (cls == 0 ? 4 : 8), 1);
+    parts.rest.step = 1 << PLAN_STEPS;
+#pragma unroll
+    for (int i = PLAN_STEPS - 1; i >= 0; i--)
+        parts.rest.step = sum[3 + i] * kv <= grid ? 1 << i : parts.rest.step;
+    parts.rest.first = parts.rest.step;
+    if (n_tiles + sum[2] <= p.at.cap_items[cls] &&
+        static_cast<int64_t>(sum[1]) * PLAN_UNIT <= p.at.cap_rows)
+        return parts;
+    while (!fits(s, p, cls, n_tiles, parts)) { /* whole tiles do */
+        parts.body.first = min(2 * parts.body.first, 1 << 28);
+        parts.body.step = min(2 * parts.body.step, 1 << 28);
+        parts.rest.first = parts.rest.step = min(2 * parts.rest.step, 1 << 28);
     }
-    *first = lo;
+    return parts;
 }
 
 /* ---------------------------------------------------------------- the items */
 
 static __device__ void write_tile(const struct plan_args &p, int cls, int32_t n_tiles, int32_t x,
-                                  const struct plan_tile &t, int32_t first, int32_t step,
-                                  const int32_t at[3])
+                                  const struct plan_tile &t, const struct plan_part &part,
+                                  const int32_t needs[3], const int32_t at[3])
 {
     struct sl_attn_item item;
-    item.span = t.span;
-    item.tile = t.tile;
+    item.token = t.span.first;
+    item.pos = t.span.pos;
+    item.table = t.span.table_idx;
+    item.row0 = t.row0;
+    item.n_rows = t.n_rows;
+    item.tok_first = t.row0 / p.at.group;
+    item.tok_last = t.tok_last;
     item.from = 0;
-    item.to = min(first, t.n_splits);
-    item.first = first;
+    item.to = min(part.first, t.n_splits);
+    item.first = item.to;
     item.n_splits = t.n_splits;
-    item.groups_at = at[1];
-    item.rows_at = t.n_splits > first ? at[2] : -1;
+    item.rows_at = needs[1] ? at[2] : -1;
+    item.counter_at = at[1];
+    item.n_parts = needs[0] + 1;
+    item.kv = item.valid = 0;
     p.at.item[cls][cls == 0 ? x : n_tiles - 1 - x] = item;
     int32_t to = n_tiles + at[0];
-    for (int32_t split = first; split < t.n_splits; split += step) {
-        item.from = split;
-        item.to = min(split + step, t.n_splits);
-        p.at.item[cls][to++] = item;
+    for (int32_t i = 0; i < needs[0]; i++) {
+        item.from = item.to;
+        item.to = min(item.from + part.step, t.n_splits);
+        p.at.item[cls][to + i] = item;
     }
 }
 
 static __device__ void plan_class(struct plan_smem *s, const struct plan_args &p, int cls)
 {
-    int32_t n_tiles = count_tiles(s, p, cls), first = 1, step = 1;
+    int32_t n_tiles = count_tiles(s, p, cls);
     int32_t carry[3] = {0, 0, 0}, at[3];
+    struct plan_parts parts = {};
     if (n_tiles > 0)
-        choose_parts(s, p, cls, n_tiles, &first, &step);
-    for (int32_t i = 0; i < n_tiles; i += PLAN_THREADS) {
+        parts = choose_parts(s, p, cls, n_tiles);
+    for (int32_t i = 0; i < n_tiles; i += n_threads()) {
         int32_t x = i + static_cast<int32_t>(threadIdx.x);
         struct plan_tile t = tile_at(p, cls, min(x, n_tiles - 1));
         int32_t needs[3] = {0, 0, 0};
         if (x < n_tiles)
-            needs_of(t, first, step, needs);
+            needs_of(t, part_of(parts, x), needs);
         block_scan(s, needs, carry, at);
         if (x < n_tiles)
-            write_tile(p, cls, n_tiles, x, t, first, step, at);
+            write_tile(p, cls, n_tiles, x, t, part_of(parts, x), needs, at);
     }
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < carry[1] * p.n_kv_heads;
-         i += PLAN_THREADS)
+         i += n_threads())
         p.at.counters[i] = 0;
     if (threadIdx.x == 0) {
-        struct sl_attn_class c = {n_tiles + carry[0], step, 0, 0};
+        struct sl_attn_class c = {n_tiles + carry[0], 0, 0, 0};
         p.at.cls[cls] = c;
     }
-    __syncthreads();
 }
 
-static __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const struct plan_args p)
+/* The page table of each token, for the store. */
+static __device__ void fill_row_table(const struct plan_args &p)
 {
-    SL_SMEM(struct plan_smem, s);
-    sl_grid_wait();
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < p.n_tokens; i += PLAN_THREADS) {
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < p.n_tokens; i += n_threads()) {
         int32_t lo = 0, hi = p.n_spans - 1;
+        if (only_decodes(p))
+            lo = hi = i;
         while (lo < hi) {
             int32_t mid = lo + (hi - lo + 1) / 2;
             if (p.spans[mid].first <= i)
@@ -277,21 +341,38 @@ static __global__ void __launch_bounds__(PLAN_THREADS) plan_kernel(const struct 
         }
         p.at.row_table[i] = p.spans[lo].table_idx;
     }
-    plan_class(s, p, 0);
-    plan_class(s, p, 1);
+}
+
+static __global__ void __launch_bounds__(PLAN_THREADS)
+    plan_kernel(const __grid_constant__ struct plan_args p)
+{
+    SL_SMEM(struct plan_smem, s);
+    sl_grid_wait();
+    fill_row_table(p);
+    if (p.has[0])
+        plan_class(s, p, 0);
+    if (p.has[1])
+        plan_class(s, p, 1);
+    /* Attention may read the plan as soon as it is on the device, before its own wait. */
+    __threadfence();
+    __syncthreads();
     sl_grid_launch_dependents();
 }
 
 void sl_cuda_attention_plan(struct sl_cuda *cu, const struct sl_batch *batch, int32_t n_heads,
                             int32_t n_kv_heads, int32_t head_dim)
 {
-    struct plan_args p = {batch->spans, batch->n_spans, batch->n_tokens, n_kv_heads, {}};
+    struct plan_args p = {batch->spans, batch->n_spans, batch->n_tokens, n_kv_heads, {}, {}};
     bool ok = sl_attn_layout_of(cu->workspace, cu->workspace_bytes, cu->n_sms, batch->n_tokens,
                                 batch->n_spans, n_heads, n_kv_heads, head_dim, &p.at);
     if (!ok || p.at.list_bytes > cu->workspace_bytes) {
         sl_cuda_check(cu, cudaErrorInvalidValue, "workspace of attention");
         return;
     }
+    sl_attn_classes_of(batch, p.at.group, p.has);
+    int32_t threads = SL_MIN(SL_CEIL_DIV(batch->n_tokens, 32) * 32, PLAN_THREADS);
     if (batch->n_spans > 0)
-        sl_launch(cu, plan_kernel, dim3(1), dim3(PLAN_THREADS), sizeof(struct plan_smem), p);
+        sl_launch(cu, plan_kernel, dim3(1), dim3(static_cast<unsigned>(threads)),
+                  sizeof(struct plan_smem), p);
+    cu->plan_settled = false;
 }

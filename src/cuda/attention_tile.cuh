@@ -14,20 +14,16 @@
 /* In shared memory: the same for all threads, and registers are short. */
 struct sl_attn_work {
     struct sl_attn_item item;
-    const int32_t *pages;
-    int kv;             /* key head */
-    int token, pos;     /* of the span's first */
-    int row0, n_rows;   /* of the span's rows, those of the tile */
     int key_lo, key_hi; /* keys some row sees */
     int all_lo, all_hi; /* keys every row sees; may be empty */
 };
 
-/* Position of a row of the tile. Rows behind the end count as the last one: they are computed on
+/* The row's token, of the span's. Rows behind the end count as the last one: they are computed on
  * and never written. */
 static __device__ __forceinline__ int sl_attn_token(const struct sl_attn_args &a,
                                                     const struct sl_attn_work &w, int row)
 {
-    return (w.row0 + min(row, w.n_rows - 1)) / a.group;
+    return sl_attn_div(w.item.row0 + min(row, w.item.n_rows - 1), a.by_group);
 }
 
 static __device__ __forceinline__ int sl_attn_seen_from(const struct sl_attn_args &a, int pos)
@@ -35,158 +31,70 @@ static __device__ __forceinline__ int sl_attn_seen_from(const struct sl_attn_arg
     return a.window > 0 ? max(pos - a.window + 1, 0) : 0;
 }
 
-static __device__ __forceinline__ void sl_attn_work_of(const struct sl_attn_args &a,
-                                                       const struct sl_attn_item &item, int kv,
-                                                       int tile_rows, struct sl_attn_work &w)
+/* 16 lanes of a warp (`mine`: of one half, or of each half) copy entry `at` of the class's list for
+ * a key head; the whole warp calls. */
+static __device__ __forceinline__ void sl_attn_fetch(const struct sl_attn_args &a, int at, int n,
+                                                     struct sl_attn_work *w, bool mine)
 {
-    const struct sl_span span = a.spans[item.span];
-    w.item = item;
-    w.pages = a.tables + span.table_idx;
-    w.kv = kv;
-    w.token = span.first;
-    w.pos = span.pos;
-    w.row0 = item.tile * tile_rows;
-    w.n_rows = min(tile_rows, span.n * a.group - w.row0);
-    int first = span.pos + w.row0 / a.group, last = span.pos + (w.row0 + w.n_rows - 1) / a.group;
-    w.key_lo = sl_attn_seen_from(a, first);
-    w.key_hi = last + 1;
-    w.all_lo = sl_attn_seen_from(a, last);
-    w.all_hi = first + 1;
+    int i = static_cast<int>(threadIdx.x) & 15, item = sl_attn_div(at, a.by_kv), word = -1;
+    if (mine && at < n)
+        word = __ldcg(reinterpret_cast<const int *>(a.items + item) + i);
+    if (i == 14)
+        word = at - item * a.n_kv_heads;
+    if (i == 15)
+        word = at < n;
+    if (mine)
+        reinterpret_cast<int *>(&w->item)[i] = word;
+    __syncwarp();
+    if (mine && i == 0) {
+        int first = w->item.pos + w->item.tok_first, last = w->item.pos + w->item.tok_last;
+        w->key_lo = sl_attn_seen_from(a, first);
+        w->key_hi = last + 1;
+        w->all_lo = sl_attn_seen_from(a, last);
+        w->all_hi = first + 1;
+    }
 }
 
-/* First row of slot `slot` of the tile: the states come first, then the splits after the first
- * part. */
+/* First row of slot `slot` of the tile: slot 0 is the first part's state, then come the splits
+ * after it. */
 static __device__ __forceinline__ int64_t sl_attn_slot(const struct sl_attn_args &a,
                                                        const struct sl_attn_work &w, int slot)
 {
-    int64_t at = w.item.rows_at + static_cast<int64_t>(slot) * w.n_rows;
-    return at * a.n_kv_heads + w.kv * w.n_rows;
+    int64_t at = w.item.rows_at + static_cast<int64_t>(slot) * w.item.n_rows;
+    return at * a.n_kv_heads + w.item.kv * w.item.n_rows;
 }
 
 static __device__ __forceinline__ int sl_attn_split_slot(const struct sl_attn_work &w, int split)
 {
-    return SL_ATTN_STATE_SLOTS + split - w.item.first;
+    return 1 + split - w.item.first;
 }
 
-/* ---------------------------------------------------------------- loads */
+/* Does a row not see all of the tile? */
+static __device__ __forceinline__ bool sl_attn_masked(const struct sl_attn_work &w, int tile)
+{
+    return tile * SL_ATTN_TILE < w.all_lo || (tile + 1) * SL_ATTN_TILE > w.all_hi;
+}
 
-/* Tiles of keys and values, in turn, through SLOTS slots of shared memory: copy q is the keys
- * (q even) or the values of tile first + q / 2. SLOTS - 1 copies are under way. */
-template <class KV, int D, int THREADS, int SLOTS> struct sl_attn_ring {
-    static constexpr int SLOT_BYTES = SL_ATTN_TILE * KV::smem_row(D);
-    uint8_t *smem;
-    int load_slot, use_slot;
-    int left; /* copies to begin */
-    int tile; /* of the next copy */
-    /* Lanes 0..3, of 16 positions each: where they lie in a plane, and the page and the place in it
-     * of those of the tile after it. */
-    unsigned long long at;
-    int next_page, next_sub;
+/* The query of a row; NULL behind the last. */
+static __device__ __forceinline__ const float *sl_attn_query_row(const struct sl_attn_args &a,
+                                                                 const struct sl_attn_work &w,
+                                                                 int row)
+{
+    if (row >= w.item.n_rows)
+        return nullptr;
+    int r = w.item.row0 + row, token = sl_attn_div(r, a.by_group);
+    int head = w.item.kv * a.group + r - token * a.group;
+    return a.q + (w.item.token + token) * a.ld_q + static_cast<int64_t>(head) * a.head_dim;
+}
 
-    /* Read a tile ahead: the table is in memory, and its entry is needed for the address. */
-    __device__ __forceinline__ void find_next(const struct sl_attn_args &a,
-                                              const struct sl_attn_work &w, int next)
-    {
-        int pos = next * SL_ATTN_TILE + (static_cast<int>(threadIdx.x) & 31) * SL_KV_TILE;
-        bool wanted = (threadIdx.x & 31) < SL_ATTN_TILE / SL_KV_TILE && pos < w.key_hi &&
-                      pos + SL_KV_TILE > w.key_lo;
-        int idx = pos / a.block_size;
-        next_page = wanted ? w.pages[idx] : 0;
-        next_sub = (pos - idx * a.block_size) / SL_KV_TILE;
-    }
-
-    __device__ __forceinline__ void copy_tile(const struct sl_attn_work &w, const uint8_t *plane)
-    {
-        constexpr int CHUNKS = KV::row_bytes(D) / 16; /* of a row */
-        constexpr int ROWS = THREADS / CHUNKS;        /* at a time */
-        const int thread = static_cast<int>(threadIdx.x);
-        uint8_t *to = smem + load_slot * SLOT_BYTES;
-        if constexpr (THREADS % CHUNKS == 0 && ROWS <= SL_ATTN_TILE) {
-            /* a thread's chunks lie below each other, so that offsets are constants */
-            int row = thread / CHUNKS, col = thread % CHUNKS * 16;
-#pragma unroll
-            for (int i = 0; i < SL_ATTN_TILE; i += ROWS)
-                copy_chunk(w, plane, to, row + i, ROWS > 16 ? (row + i) / 16 : i / 16,
-                           ROWS > 16 ? row % 16 : row + i % 16, col);
-        } else {
-#pragma unroll
-            for (int i = 0; i < SL_ATTN_TILE * CHUNKS; i += THREADS) {
-                int c = i + thread, row = c / CHUNKS;
-                if (SL_ATTN_TILE * CHUNKS % THREADS != 0 && c >= SL_ATTN_TILE * CHUNKS)
-                    break; /* whole warps */
-                copy_chunk(w, plane, to, row, row / 16, row % 16, c % CHUNKS * 16);
-            }
-        }
-    }
-
-    /* 16 bytes at byte col of a row of the tile: row row16 of the 16 positions sub. */
-    __device__ __forceinline__ void copy_chunk(const struct sl_attn_work &w, const uint8_t *plane,
-                                               uint8_t *to, int row, int sub, int row16, int col)
-    {
-        int key = tile * SL_ATTN_TILE + row;
-        unsigned long long from = __shfl_sync(0xFFFFFFFFu, at, sub);
-        from += static_cast<unsigned>(row16 * KV::row_bytes(D) + col);
-        /* keys nobody sees are zeros: what lies there may be no number at all */
-        bool seen = key >= w.key_lo && key < w.key_hi;
-        sl_cp_async16(to + row * KV::smem_row(D) + col, plane + (seen ? from : 0), seen);
-    }
-
-    __device__ __forceinline__ void load(const struct sl_attn_args &a, const struct sl_attn_work &w)
-    {
-        if (left > 0) {
-            bool keys = left % 2 == 0;
-            if (keys) {
-                int sub = w.kv * (a.block_size / SL_KV_TILE) + next_sub;
-                at = static_cast<unsigned>(next_page) *
-                         static_cast<unsigned long long>(a.page_bytes) +
-                     static_cast<unsigned>(sub) *
-                         static_cast<unsigned long long>(SL_KV_TILE * KV::row_bytes(D));
-                if (left > 2)
-                    find_next(a, w, tile + 1);
-            }
-            copy_tile(w, keys ? a.keys : a.values);
-            tile += keys ? 0 : 1;
-        }
-        left--;
-        load_slot = load_slot + 1 == SLOTS ? 0 : load_slot + 1;
-        sl_cp_async_commit();
-    }
-
-    __device__ __forceinline__ void start(const struct sl_attn_args &a,
-                                          const struct sl_attn_work &w, uint8_t *slots,
-                                          int tile_from, int tile_to)
-    {
-        smem = slots;
-        load_slot = use_slot = next_page = next_sub = 0;
-        at = 0;
-        tile = tile_from;
-        left = 2 * max(tile_to - tile_from, 0);
-        if (left > 0)
-            find_next(a, w, tile);
-#pragma unroll
-        for (int i = 0; i < SLOTS - 1; i++)
-            load(a, w);
-    }
-
-    /* The next copy, there for all threads; its predecessor's slot is loaded anew. Everybody is
-     * done with that one, as everybody is past the barrier. */
-    __device__ __forceinline__ const uint8_t *next_tile(const struct sl_attn_args &a,
-                                                        const struct sl_attn_work &w)
-    {
-        sl_cp_async_wait<SLOTS - 2>();
-        __syncthreads();
-        load(a, w);
-        const uint8_t *at = smem + use_slot * SLOT_BYTES;
-        use_slot = use_slot + 1 == SLOTS ? 0 : use_slot + 1;
-        return at;
-    }
-
-    __device__ __forceinline__ void finish()
-    {
-        sl_cp_async_wait<0>();
-        __syncthreads();
-    }
-};
+/* Two dimensions of it as BF16. */
+static __device__ __forceinline__ uint32_t sl_attn_query2(const float *row, int d, int head_dim)
+{
+    if (row == nullptr || d >= head_dim)
+        return 0;
+    float2 x = *reinterpret_cast<const float2 *>(row + d);
+    return sl_pack_bf16(x.x, x.y);
+}
 
 /* ---------------------------------------------------------------- a warp's scores */
 
@@ -202,14 +110,8 @@ static __device__ __forceinline__ struct sl_attn_rows sl_attn_rows_of(const stru
     struct sl_attn_rows r;
 #pragma unroll
     for (int i = 0; i < 2; i++)
-        r.pos[i] = w.pos + sl_attn_token(a, w, row + 8 * i);
+        r.pos[i] = w.item.pos + sl_attn_token(a, w, row + 8 * i);
     return r;
-}
-
-static __device__ __forceinline__ bool sl_attn_sees_split(const struct sl_attn_args &a, int pos,
-                                                          int split)
-{
-    return pos >= split * SL_ATTN_SPLIT && sl_attn_seen_from(a, pos) < (split + 1) * SL_ATTN_SPLIT;
 }
 
 /* Soft cap, by tanh(x) = (1 - e) / (1 + e), e = exp(-2 |x|). The difference loses what is small
@@ -283,57 +185,64 @@ static __device__ __forceinline__ void sl_attn_raise(float c, float m[2], const 
     }
 }
 
-/* Scores to probabilities in BF16, as A operands: p[2 f + i] is fragment f, row i; l as in
- * attention.cuh, two fragments for each of its sums. */
-template <int N>
-static __device__ __forceinline__ void sl_attn_exp(float c, const float s[N][4],
+/* Scores of a tile to probabilities in BF16, as A operands: p[2 f + i] is fragment f, row i; l as
+ * in attention.cuh. */
+static __device__ __forceinline__ void sl_attn_exp(float c, const float s[8][4],
                                                    const float base[2], const float alpha[2],
-                                                   uint32_t p[2 * N], float l[N / 2][2])
+                                                   uint32_t p[16], float l[2])
 {
 #pragma unroll
-    for (int w = 0; w < N / 2; w++)
+    for (int i = 0; i < 2; i++) {
+        float sum[4];
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
+        for (int w = 0; w < 4; w++) {
             float e[4];
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 e[j] = sl_ex2_approx(__fmaf_rn(s[2 * w + j / 2][2 * i + j % 2], c, -base[i]));
-            l[w][i] = __fmaf_rn(l[w][i], alpha[i],
-                                __fadd_rn(__fadd_rn(e[0], e[1]), __fadd_rn(e[2], e[3])));
+            sum[w] = __fadd_rn(__fadd_rn(e[0], e[1]), __fadd_rn(e[2], e[3]));
             p[4 * w + i] = sl_pack_bf16(e[0], e[1]);
             p[4 * w + 2 + i] = sl_pack_bf16(e[2], e[3]);
         }
+        l[i] = __fmaf_rn(l[i], alpha[i],
+                         __fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3])));
+    }
+}
+
+/* The row's sum of a split, to all four threads that share the row. */
+static __device__ __forceinline__ float sl_attn_row_sum(float l)
+{
+    l = __fadd_rn(l, __shfl_xor_sync(0xFFFFFFFFu, l, 1));
+    return __fadd_rn(l, __shfl_xor_sync(0xFFFFFFFFu, l, 2));
 }
 
 /* ---------------------------------------------------------------- a warp's values */
 
-/* o[i] (16 dimensions each: pair + i * STRIDE) += p [16 rows, 64 keys] times the tile. */
-template <class KV, int D, int N, int STRIDE>
-static __device__ __forceinline__ void sl_attn_values(float o[N][8], const uint32_t p[16],
-                                                      const uint8_t *tile, int pair)
+/* o (16 dimensions each) += p [16 rows, KEYS keys] times the values at `tile`. */
+template <class KV, int D, int KEYS>
+static __device__ __forceinline__ void sl_attn_values(float o[D / 16][8], const uint32_t *p,
+                                                      const uint8_t *tile)
 {
 #pragma unroll
-    for (int k = 0; k < SL_ATTN_TILE / 16; k++)
+    for (int k = 0; k < KEYS / 16; k++)
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            if (N * STRIDE > D / 16 && pair + i * STRIDE >= D / 16)
-                continue;
+        for (int i = 0; i < D / 16; i++) {
             uint32_t b[4];
-            KV::template value_frags<D>(b, tile, k * 16, (pair + i * STRIDE) * 16);
+            KV::template value_frags<D>(b, tile, k * 16, i * 16);
             sl_mma_bf16(o[i], p + 4 * k, b);
             sl_mma_bf16(o[i] + 4, p + 4 * k, b + 2);
         }
 }
 
-/* Does the tile hold something that p = 0 does not silence? */
-template <class KV, int D, int N, int STRIDE>
-static __device__ __forceinline__ bool sl_attn_unclean(const uint8_t *tile, int pair)
+/* Do they hold something that p = 0 does not silence? */
+template <class KV, int D, int KEYS>
+static __device__ __forceinline__ bool sl_attn_unclean(const uint8_t *tile)
 {
     bool found = false;
 #pragma unroll 1
-    for (int k = 0; k < SL_ATTN_TILE; k += 16)
+    for (int k = 0; k < KEYS; k += 16)
 #pragma unroll 1
-        for (int i = pair; i < D / 16; i += STRIDE) {
+        for (int i = 0; i < D / 16; i++) {
             uint32_t b[4];
             KV::template value_frags<D>(b, tile, k, i * 16);
             found = found || sl_not_finite2(b[0]) || sl_not_finite2(b[1]) || sl_not_finite2(b[2]) ||
@@ -349,28 +258,25 @@ static __device__ __forceinline__ uint32_t sl_attn_clean(uint32_t pair, int key,
            (key + 1 >= lo && key + 1 < hi ? pair & 0xFFFF0000u : 0);
 }
 
-/* The same for a tile with a NaN or an infinity among its values, of which the warp's tokens do not
- * all see everything: token by token with what it does not see as zeros, which is what a lone row
- * gets from the copy. Rare, so it is slow and saves registers: p waits in local memory. first: key
- * of the tile. */
-template <class KV, int D, int N, int STRIDE>
+/* The same for values with a NaN or an infinity among them, of which the warp's tokens do not all
+ * see everything: token by token with what it does not see as zeros, which is what a lone row gets
+ * from the copy. Rare, so it is slow and saves registers: p waits in local memory. first: their
+ * first key. */
+template <class KV, int D, int KEYS>
 static __device__ __forceinline__ void sl_attn_values_careful(const struct sl_attn_args &a,
                                                               const struct sl_attn_rows &r,
-                                                              float o[N][8], const uint32_t p[16],
-                                                              const uint8_t *tile, int pair,
-                                                              int first)
+                                                              float o[D / 16][8], const uint32_t *p,
+                                                              const uint8_t *tile, int first)
 {
-    uint32_t parts[16];
+    uint32_t parts[KEYS / 4];
     int key = first + (static_cast<int>(threadIdx.x) & 3) * 2;
     int from = __shfl_sync(0xFFFFFFFFu, r.pos[0], 0);
     int to = __shfl_sync(0xFFFFFFFFu, r.pos[1], 31);
 #pragma unroll
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < KEYS / 4; i++)
         parts[i] = p[i];
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        if (N * STRIDE > D / 16 && pair + i * STRIDE >= D / 16)
-            continue;
+    for (int i = 0; i < D / 16; i++) {
 #pragma unroll 1
         for (int pos = from; pos <= to; pos++) {
             int hi = pos + 1, lo = sl_attn_seen_from(a, pos);
@@ -379,9 +285,9 @@ static __device__ __forceinline__ void sl_attn_values_careful(const struct sl_at
             for (int j = 0; j < 8; j++)
                 c[j] = o[i][j];
 #pragma unroll 1
-            for (int k = 0; k < SL_ATTN_TILE / 16; k++) {
+            for (int k = 0; k < KEYS / 16; k++) {
                 uint32_t b[4];
-                KV::template value_frags<D>(b, tile, k * 16, (pair + i * STRIDE) * 16);
+                KV::template value_frags<D>(b, tile, k * 16, i * 16);
 #pragma unroll
                 for (int j = 0; j < 4; j++)
                     b[j] = sl_attn_clean(b[j], key + k * 16 + j % 2 * 8, lo, hi);
@@ -397,106 +303,154 @@ static __device__ __forceinline__ void sl_attn_values_careful(const struct sl_at
 
 /* ---------------------------------------------------------------- results */
 
-static __device__ __forceinline__ int sl_attn_head(const struct sl_attn_args &a,
-                                                   const struct sl_attn_work &w, int row)
+/* The head of a row, and where its output begins. */
+struct sl_attn_out {
+    int head;
+    __nv_bfloat16 *to;
+};
+
+static __device__ __forceinline__ struct sl_attn_out sl_attn_out_of(const struct sl_attn_args &a,
+                                                                    const struct sl_attn_work &w,
+                                                                    int row)
 {
-    return w.kv * a.group + (w.row0 + row) % a.group;
+    int r = w.item.row0 + row, token = sl_attn_div(r, a.by_group);
+    struct sl_attn_out out;
+    out.head = w.item.kv * a.group + r - token * a.group;
+    out.to = a.out + static_cast<int64_t>(w.item.token + token) * a.ld_out +
+             static_cast<int64_t>(out.head) * a.head_dim;
+    return out;
 }
 
-static __device__ __forceinline__ __nv_bfloat16 *sl_attn_out_row(const struct sl_attn_args &a,
-                                                                 const struct sl_attn_work &w,
-                                                                 int row)
-{
-    return a.out + static_cast<int64_t>(w.token + (w.row0 + row) / a.group) * a.ld_out +
-           static_cast<int64_t>(sl_attn_head(a, w, row)) * a.head_dim;
-}
-
-/* Two neighbouring dimensions of it. */
+/* Two neighbouring dimensions. + 0: no zero is negative, as a state takes a split that a row sees
+ * nothing of (or leaves it out). */
 static __device__ __forceinline__ void sl_attn_write2(const struct sl_attn_args &a,
-                                                      __nv_bfloat16 *out_row, int d, float x,
-                                                      float y)
+                                                      __nv_bfloat16 *to, int d, float x, float y,
+                                                      float factor)
 {
     if (d < a.head_dim)
-        *reinterpret_cast<uint32_t *>(out_row + d) = sl_pack_bf16(x, y);
+        *reinterpret_cast<uint32_t *>(to + d) = sl_pack_bf16(__fadd_rn(__fmul_rn(x, factor), 0.0f),
+                                                             __fadd_rn(__fmul_rn(y, factor), 0.0f));
 }
 
-/* Splits from .. to - 1, counted from the end of the first part, onto the state in slot g % 2, to
- * the other state slot or to the output. */
-template <int D, int THREADS>
-static __device__ void sl_attn_fold(const struct sl_attn_args &a, const struct sl_attn_work &w,
-                                    int g, bool last)
+/* A warp's result, lane / 4 + 8 i its rows, to a slot. */
+template <int D>
+static __device__ __forceinline__ void sl_attn_write_slot(const struct sl_attn_args &a,
+                                                          const struct sl_attn_work &w, int row0,
+                                                          int slot, const float o[D / 16][8],
+                                                          const float m[2], const float l[2])
 {
-    const int64_t in = sl_attn_slot(a, w, g % 2), out = sl_attn_slot(a, w, (g + 1) % 2);
-    const int64_t slot_rows = static_cast<int64_t>(w.n_rows) * a.n_kv_heads;
+    int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int row = row0 + lane / 4 + 8 * i;
+        if (row >= w.item.n_rows)
+            continue;
+        int64_t at = sl_attn_slot(a, w, slot) + row;
+        if (lane % 4 == 0)
+            a.slot_ml[at] = make_float2(m[i], l[i]);
+        float *to = a.slots + at * D + lane % 4 * 2;
+#pragma unroll
+        for (int n = 0; n < D / 16; n++)
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                *reinterpret_cast<float2 *>(to + 16 * n + 8 * k) =
+                    make_float2(o[n][4 * k + 2 * i], o[n][4 * k + 2 * i + 1]);
+    }
+}
+
+/* And to the output. */
+template <int D>
+static __device__ __forceinline__ void sl_attn_write_out(const struct sl_attn_args &a,
+                                                         const struct sl_attn_work &w, int row0,
+                                                         const float o[D / 16][8], const float m[2],
+                                                         const float l[2])
+{
+    int lane = static_cast<int>(threadIdx.x) & 31;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int row = row0 + lane / 4 + 8 * i;
+        if (row >= w.item.n_rows)
+            continue;
+        struct sl_attn_out out = sl_attn_out_of(a, w, row);
+        float f = sl_attn_inverse(a, m[i], l[i], out.head);
+#pragma unroll
+        for (int n = 0; n < D / 16; n++)
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                sl_attn_write2(a, out.to, 16 * n + 8 * k + lane % 4 * 2, o[n][4 * k + 2 * i],
+                               o[n][4 * k + 2 * i + 1], f);
+    }
+}
+
+/* The state of the first part and all splits after it, to the output: a thread has four dimensions
+ * of a row, and BATCH splits under way. */
+template <int D, int THREADS>
+static __device__ void sl_attn_fold(const struct sl_attn_args &a, const struct sl_attn_work &w)
+{
+    constexpr int BATCH = 8;
+    const int64_t state_at = sl_attn_slot(a, w, 0);
+    const int64_t slot_rows = static_cast<int64_t>(w.item.n_rows) * a.n_kv_heads;
 #pragma unroll 1
-    for (int u = static_cast<int>(threadIdx.x); u < w.n_rows * (D / 4); u += THREADS) {
+    for (int u = static_cast<int>(threadIdx.x); u < w.item.n_rows * (D / 4); u += THREADS) {
         int row = u / (D / 4), d = u % (D / 4) * 4;
-        int hi = w.pos + sl_attn_token(a, w, row) + 1, lo = sl_attn_seen_from(a, hi - 1);
-        int first = w.item.first + g * SL_ATTN_FOLD;
-        int from = max(first, lo / SL_ATTN_SPLIT);
-        int to = min(min(first + SL_ATTN_FOLD, w.item.n_splits), (hi - 1) / SL_ATTN_SPLIT + 1);
-        float2 state = a.slot_ml[in + row];
-        float4 sum = *reinterpret_cast<const float4 *>(a.slots + (in + row) * D + d);
+        int pos = w.item.pos + sl_attn_token(a, w, row);
+        int from = sl_attn_split_of(sl_attn_seen_from(a, pos));
+        int to = min(w.item.n_splits, sl_attn_split_of(pos) + 1);
+        float2 state = make_float2(-SL_ATTN_INF, 0.0f);
+        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        if (from < w.item.first) { /* else there may be no state, nor anything of it to see */
+            state = __ldcg(a.slot_ml + state_at + row);
+            sum = __ldcg(reinterpret_cast<const float4 *>(a.slots + (state_at + row) * D + d));
+            from = w.item.first;
+        }
         int64_t at = sl_attn_slot(a, w, sl_attn_split_slot(w, from)) + row;
-#pragma unroll 4
-        for (int split = from; split < to; split++, at += slot_rows) {
-            float2 ml = a.slot_ml[at];
-            float4 o = *reinterpret_cast<const float4 *>(a.slots + at * D + d);
-            struct sl_attn_join j = sl_attn_join_of(state.x, ml.x, a.scale2);
-            state.x = j.top;
-            state.y = sl_attn_joined(j, state.y, ml.y);
-            sum.x = sl_attn_joined(j, sum.x, o.x);
-            sum.y = sl_attn_joined(j, sum.y, o.y);
-            sum.z = sl_attn_joined(j, sum.z, o.z);
-            sum.w = sl_attn_joined(j, sum.w, o.w);
+#pragma unroll 1
+        for (int split = from; split < to; split += BATCH, at += BATCH * slot_rows) {
+            float2 ml[BATCH];
+            float4 o[BATCH];
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                int64_t from_row = at + (split + i < to ? i : 0) * slot_rows;
+                ml[i] = __ldcg(a.slot_ml + from_row);
+                o[i] = __ldcg(reinterpret_cast<const float4 *>(a.slots + from_row * D + d));
+            }
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                if (split + i >= to)
+                    break;
+                struct sl_attn_join j = sl_attn_join_of(state.x, ml[i].x, a.scale2);
+                state.x = j.top;
+                state.y = sl_attn_joined(j, state.y, ml[i].y);
+                sum.x = sl_attn_joined(j, sum.x, o[i].x);
+                sum.y = sl_attn_joined(j, sum.y, o[i].y);
+                sum.z = sl_attn_joined(j, sum.z, o[i].z);
+                sum.w = sl_attn_joined(j, sum.w, o[i].w);
+            }
         }
-        if (last) {
-            __nv_bfloat16 *to_row = sl_attn_out_row(a, w, row);
-            float f = sl_attn_inverse(a, state.x, state.y, sl_attn_head(a, w, row));
-            sl_attn_write2(a, to_row, d, __fmul_rn(sum.x, f), __fmul_rn(sum.y, f));
-            sl_attn_write2(a, to_row, d + 2, __fmul_rn(sum.z, f), __fmul_rn(sum.w, f));
-        } else {
-            *reinterpret_cast<float4 *>(a.slots + (out + row) * D + d) = sum;
-            if (d == 0)
-                a.slot_ml[out + row] = state;
-        }
+        struct sl_attn_out out = sl_attn_out_of(a, w, row);
+        float f = sl_attn_inverse(a, state.x, state.y, out.head);
+        sl_attn_write2(a, out.to, d, sum.x, sum.y, f);
+        sl_attn_write2(a, out.to, d + 2, sum.z, sum.w, f);
     }
 }
 
-/* The block's part is in its slots. The last of a group of parts and of the state before them
- * joins them, and passes the state on: groups are joined while later ones are computed, so that of
- * a long sequence only the last group remains to be joined in the end. No block waits for another.
- * flag: a word of shared memory. */
+/* The block's part of a tile is in its slots, all threads have called __threadfence and a barrier.
+ * The last part to come joins all. No block waits for another. flag: a word of shared memory. */
 template <int D, int THREADS>
-static __device__ void sl_attn_arrive(const struct sl_attn_args &a, const struct sl_attn_work &w,
-                                      int step, int *flag)
+static __device__ __forceinline__ void sl_attn_arrive(const struct sl_attn_args &a,
+                                                      const struct sl_attn_work &w, int *flag)
 {
-    int rest = w.item.n_splits - w.item.first;
-    int g = w.item.from == 0 ? 0 : (w.item.from - w.item.first) / SL_ATTN_FOLD;
-#pragma unroll 1
-    for (;; g++) {
-        int in_group = min(rest - g * SL_ATTN_FOLD, SL_ATTN_FOLD);
-        bool last = (g + 1) * SL_ATTN_FOLD >= rest;
-        uint32_t *counter =
-            a.counters + static_cast<int64_t>(w.item.groups_at + g) * a.n_kv_heads + w.kv;
-        __threadfence();
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            uint32_t wanted = static_cast<uint32_t>((in_group + step - 1) / step); /* and a state */
-            *flag = atomicAdd(counter, 1u) == wanted;
-            if (*flag)
-                *counter = 0; /* for the next layer */
-        }
-        __syncthreads();
-        bool mine = *flag != 0;
-        __syncthreads();
-        if (!mine)
-            return;
-        __threadfence();
-        sl_attn_fold<D, THREADS>(a, w, g, last);
-        if (last)
-            return;
+    if (threadIdx.x == 0) {
+        uint32_t *counter = a.counters + w.item.counter_at * a.n_kv_heads + w.item.kv;
+        *flag = atomicAdd(counter, 1u) + 1 == static_cast<uint32_t>(w.item.n_parts);
+        if (*flag)
+            *counter = 0; /* for the next layer */
     }
+    __syncthreads();
+    if (*flag == 0)
+        return;
+    __threadfence();
+    sl_attn_fold<D, THREADS>(a, w);
 }
 
 #endif

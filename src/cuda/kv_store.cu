@@ -8,9 +8,12 @@
  * added over distances 16, 8, 4, 2, 1. Everything else is as on the CPU: x * (1 / sqrt(sum / n +
  * eps)) * w with two roundings, rotation with separate multiplications and additions.
  *
+ * For a few tokens everything is latency: where a row goes is looked up before the wait for the
+ * kernel ahead, and row, angles and norm are loaded at once behind it.
+ *
  * Bytes of a token: (8 n_heads + 12 n_kv_heads) head_dim (q read and written, k and v read, written
  * at half the size): 59 KB for 32/8 heads of 128, so 8,192 tokens are 480 MB and 0.11 ms at the
- * copy rate of 4.3 TB/s. Predicted: 70 % of that; 2 to 3 us for a decode step, all latency.
+ * copy rate of 4.3 TB/s. Predicted: 70 % of that; 1.5 to 2 us for a decode step.
  */
 #include "cuda/attention.cuh"
 
@@ -30,7 +33,8 @@ struct store_args {
     const int32_t *positions, *row_table, *tables;
     uint8_t *keys, *values; /* the pool, at this layer's planes */
     uint64_t page_bytes;
-    int32_t block_size;
+    struct sl_attn_divisor by_page; /* of 16 positions */
+    bool early; /* the row table was complete before the kernel ahead of this one began */
 };
 
 static __device__ __forceinline__ float warp_sum(float x)
@@ -41,71 +45,73 @@ static __device__ __forceinline__ float warp_sum(float x)
     return x;
 }
 
-/* The row to shared memory, normed if w is given, with zeros up to dim. */
-static __device__ void load_row(const float *from, const float *w, float eps, int32_t head_dim,
-                                int32_t dim, float *x)
+#define STORE_PARTS (STORE_DIM / 128) /* of a row, four dimensions of each a lane's */
+#define STORE_PAIRS (STORE_DIM / 64)  /* that a lane rotates */
+
+/* Four dimensions, zeros behind the end. */
+static __device__ __forceinline__ float4 load_part(const float *row, int32_t part, int32_t head_dim)
 {
-    const int lane = static_cast<int>(threadIdx.x) % 32;
-    float4 part[STORE_DIM / 128];
+    const int32_t d = static_cast<int32_t>(threadIdx.x % 32) * 4 + part * 128;
+    return row != nullptr && d < head_dim ? *reinterpret_cast<const float4 *>(row + d)
+                                          : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+}
+
+/* The row normed with weights w. */
+static __device__ __forceinline__ void norm_row(float4 x[STORE_PARTS], const float4 w[STORE_PARTS],
+                                                float eps, int32_t head_dim)
+{
     float sum = 0.0f;
 #pragma unroll
-    for (int i = 0; i < STORE_DIM / 128; i++) {
-        int d = lane * 4 + i * 128;
-        part[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-        if (d < head_dim)
-            part[i] = *reinterpret_cast<const float4 *>(from + d);
-        sum = __fmaf_rn(part[i].x, part[i].x, sum);
-        sum = __fmaf_rn(part[i].y, part[i].y, sum);
-        sum = __fmaf_rn(part[i].z, part[i].z, sum);
-        sum = __fmaf_rn(part[i].w, part[i].w, sum);
+    for (int i = 0; i < STORE_PARTS; i++) {
+        sum = __fmaf_rn(x[i].x, x[i].x, sum);
+        sum = __fmaf_rn(x[i].y, x[i].y, sum);
+        sum = __fmaf_rn(x[i].z, x[i].z, sum);
+        sum = __fmaf_rn(x[i].w, x[i].w, sum);
     }
-    float scale = 1.0f;
-    if (w != nullptr) {
-        float mean = __fdiv_rn(warp_sum(sum), static_cast<float>(head_dim));
-        scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
-    }
+    float mean = __fdiv_rn(warp_sum(sum), static_cast<float>(head_dim));
+    float scale = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
 #pragma unroll
-    for (int i = 0; i < STORE_DIM / 128; i++) {
-        int d = lane * 4 + i * 128;
-        if (d >= dim)
-            continue;
-        float4 y = part[i];
-        if (w != nullptr && d < head_dim) {
-            const float4 f = *reinterpret_cast<const float4 *>(w + d);
-            y.x = __fmul_rn(__fmul_rn(y.x, scale), f.x);
-            y.y = __fmul_rn(__fmul_rn(y.y, scale), f.y);
-            y.z = __fmul_rn(__fmul_rn(y.z, scale), f.z);
-            y.w = __fmul_rn(__fmul_rn(y.w, scale), f.w);
-        }
-        *reinterpret_cast<float4 *>(x + d) = y;
+    for (int i = 0; i < STORE_PARTS; i++) {
+        x[i].x = __fmul_rn(__fmul_rn(x[i].x, scale), w[i].x);
+        x[i].y = __fmul_rn(__fmul_rn(x[i].y, scale), w[i].y);
+        x[i].z = __fmul_rn(__fmul_rn(x[i].z, scale), w[i].z);
+        x[i].w = __fmul_rn(__fmul_rn(x[i].w, scale), w[i].w);
     }
-    __syncwarp();
 }
 
-static __device__ void rotate_row(const struct store_args &a, int32_t token, float *x)
+/* The row in shared memory; cs: cosine and sine of pairs lane, lane + 32, .. */
+static __device__ __forceinline__ void rotate_row(const struct store_args &a,
+                                                  const float2 cs[STORE_PAIRS], float *x)
 {
-    const int32_t n = a.n_rotated / 2;
-    const float *angles = a.angles + static_cast<int64_t>(token) * a.n_rotated;
-    for (int32_t i = static_cast<int32_t>(threadIdx.x % 32); i < n; i += 32) {
+    const int32_t n = a.n_rotated / 2, lane = static_cast<int32_t>(threadIdx.x % 32);
+#pragma unroll
+    for (int k = 0; k < STORE_PAIRS; k++) {
+        int32_t i = lane + 32 * k;
+        if (i >= n)
+            break;
         int32_t at = a.interleaved ? 2 * i : i, to = a.interleaved ? 2 * i + 1 : i + n;
-        const float2 cs = *reinterpret_cast<const float2 *>(angles + 2 * i);
         float p = x[at], q = x[to];
-        x[at] = __fadd_rn(__fmul_rn(p, cs.x), -__fmul_rn(q, cs.y));
-        x[to] = __fadd_rn(__fmul_rn(q, cs.x), __fmul_rn(p, cs.y));
+        x[at] = __fadd_rn(__fmul_rn(p, cs[k].x), -__fmul_rn(q, cs[k].y));
+        x[to] = __fadd_rn(__fmul_rn(q, cs[k].x), __fmul_rn(p, cs[k].y));
     }
     __syncwarp();
 }
 
-/* The row, rounded, to a position's row of a plane. */
-static __device__ void store_row(const struct store_args &a, int32_t token, int32_t kv_head,
-                                 int32_t dim, const float *x, uint8_t *plane)
+/* Where a token's row of a key head lies in a plane. */
+static __device__ __forceinline__ uint64_t place_of(const struct store_args &a, int32_t token,
+                                                    int32_t kv_head, int32_t dim)
 {
-    int32_t pos = a.positions[token];
-    int32_t page = a.tables[a.row_table[token] + pos / a.block_size];
-    uint8_t *to = plane + static_cast<uint64_t>(page) * a.page_bytes +
-                  (static_cast<uint64_t>(sl_kv_tile_at(kv_head, a.block_size, pos)) * SL_KV_TILE +
-                   static_cast<uint64_t>(pos % SL_KV_TILE)) *
-                      static_cast<uint64_t>(sl_kv_bf16::row_bytes(dim));
+    int32_t pos = a.positions[token], table = a.row_table[token];
+    int32_t unit = pos / SL_KV_TILE, page_idx = sl_attn_div(unit, a.by_page);
+    int32_t tile = unit + (kv_head - page_idx) * a.by_page.by;
+    return static_cast<uint64_t>(a.tables[table + page_idx]) * a.page_bytes +
+           static_cast<uint64_t>(tile * SL_KV_TILE + pos % SL_KV_TILE) *
+               static_cast<uint64_t>(sl_kv_bf16::row_bytes(dim));
+}
+
+/* The row, rounded. */
+static __device__ __forceinline__ void store_row(const float *x, int32_t dim, uint8_t *to)
+{
     int d = static_cast<int>(threadIdx.x % 32) * 8;
     if (d >= dim)
         return;
@@ -116,39 +122,110 @@ static __device__ void store_row(const struct store_args &a, int32_t token, int3
                    sl_pack_bf16(hi.z, hi.w));
 }
 
-static __global__ void __launch_bounds__(STORE_WARPS * 32) store_kernel(const struct store_args a)
+/* What a warp has of each token: head h of queries, keys (from n_heads on) or values. */
+struct store_head {
+    float *q; /* of token 0, or NULL */
+    const float *from;
+    int64_t ld;
+    const float *norm; /* or NULL */
+    uint8_t *plane;    /* NULL for queries */
+    int32_t kv;
+    bool rotated;
+};
+
+static __device__ __forceinline__ struct store_head head_of(const struct store_args &a, int32_t h)
+{
+    struct store_head r = {};
+    int32_t kv = h - a.n_heads;
+    if (kv < 0) {
+        r.q = a.q + static_cast<int64_t>(h) * a.head_dim;
+        r.from = r.q;
+        r.ld = a.ld_q;
+        r.norm = a.q_norm;
+    } else {
+        bool key = kv < a.n_kv_heads;
+        r.kv = key ? kv : kv - a.n_kv_heads;
+        r.from = (key ? a.k : a.v) + static_cast<int64_t>(r.kv) * a.head_dim;
+        r.ld = key ? a.ld_k : a.ld_v;
+        r.norm = key ? a.k_norm : nullptr;
+        r.plane = key ? a.keys : a.values;
+    }
+    r.rotated = a.n_rotated > 0 && kv < a.n_kv_heads;
+    return r;
+}
+
+/* A token's row, where: of keys and values. */
+static __device__ __forceinline__ void store_token(const struct store_args &a,
+                                                   const struct store_head &r, int32_t token,
+                                                   const float4 w[STORE_PARTS], uint64_t where,
+                                                   float *x)
+{
+    const int32_t lane = static_cast<int32_t>(threadIdx.x % 32), dim = (a.head_dim + 15) / 16 * 16;
+    float4 part[STORE_PARTS];
+    float2 cs[STORE_PAIRS];
+#pragma unroll
+    for (int i = 0; i < STORE_PARTS; i++)
+        part[i] = load_part(r.from + token * r.ld, i, a.head_dim);
+    const float2 *angles =
+        reinterpret_cast<const float2 *>(a.angles + static_cast<int64_t>(token) * a.n_rotated);
+#pragma unroll
+    for (int k = 0; k < STORE_PAIRS; k++)
+        cs[k] = r.rotated && lane + 32 * k < a.n_rotated / 2 ? angles[lane + 32 * k]
+                                                             : make_float2(0.0f, 0.0f);
+    if (r.norm != nullptr)
+        norm_row(part, w, a.eps, a.head_dim);
+#pragma unroll
+    for (int i = 0; i < STORE_PARTS; i++)
+        if (lane * 4 + i * 128 < dim)
+            *reinterpret_cast<float4 *>(x + lane * 4 + i * 128) = part[i];
+    __syncwarp();
+    if (r.rotated)
+        rotate_row(a, cs, x);
+    if (r.plane != nullptr) {
+        store_row(x, dim, r.plane + where);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < STORE_PARTS; i++)
+        if (lane * 4 + i * 128 < a.head_dim)
+            *reinterpret_cast<float4 *>(r.q + token * r.ld + lane * 4 + i * 128) =
+                *reinterpret_cast<const float4 *>(x + lane * 4 + i * 128);
+}
+
+static __global__ void __launch_bounds__(STORE_WARPS * 32)
+    store_kernel(const __grid_constant__ struct store_args a)
 {
     SL_SMEM(float, smem);
     const int32_t warp = static_cast<int32_t>(threadIdx.x / 32);
-    const int32_t lane = static_cast<int32_t>(threadIdx.x % 32);
-    const int32_t per_token = a.n_heads + 2 * a.n_kv_heads, dim = (a.head_dim + 15) / 16 * 16;
-    const int64_t n = static_cast<int64_t>(a.n_tokens) * per_token;
+    const int32_t h = static_cast<int32_t>(blockIdx.x) * STORE_WARPS + warp;
+    const int32_t dim = (a.head_dim + 15) / 16 * 16;
+    const struct store_head r = head_of(a, h);
+    const bool any = h < a.n_heads + 2 * a.n_kv_heads;
+    int32_t token = static_cast<int32_t>(blockIdx.y);
     float *x = smem + warp * STORE_DIM;
+    float4 w[STORE_PARTS];
+    uint64_t where = 0;
+    sl_grid_launch_dependents();
+#pragma unroll
+    for (int i = 0; i < STORE_PARTS; i++)
+        w[i] = load_part(any ? r.norm : nullptr, i, a.head_dim);
+    if (!a.early)
+        sl_grid_wait();
+    if (any && r.plane != nullptr)
+        where = place_of(a, token, r.kv, dim);
     sl_grid_wait();
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * STORE_WARPS + warp; i < n;
-         i += static_cast<int64_t>(gridDim.x) * STORE_WARPS) {
-        int32_t token = static_cast<int32_t>(i / per_token);
-        int32_t h = static_cast<int32_t>(i % per_token), kv = h - a.n_heads;
-        if (kv >= a.n_kv_heads) {
-            kv -= a.n_kv_heads;
-            const float *v = a.v + token * a.ld_v + static_cast<int64_t>(kv) * a.head_dim;
-            load_row(v, nullptr, 0.0f, a.head_dim, dim, x);
-            store_row(a, token, kv, dim, x, a.values);
-        } else if (kv >= 0) {
-            const float *k = a.k + token * a.ld_k + static_cast<int64_t>(kv) * a.head_dim;
-            load_row(k, a.k_norm, a.eps, a.head_dim, dim, x);
-            rotate_row(a, token, x);
-            store_row(a, token, kv, dim, x, a.keys);
-        } else {
-            float *q = a.q + token * a.ld_q + static_cast<int64_t>(h) * a.head_dim;
-            load_row(q, a.q_norm, a.eps, a.head_dim, dim, x);
-            rotate_row(a, token, x);
-            for (int32_t d = lane * 4; d < a.head_dim; d += 128)
-                *reinterpret_cast<float4 *>(q + d) = *reinterpret_cast<const float4 *>(x + d);
-        }
+    if (!any)
+        return;
+#pragma unroll 1
+    for (;;) {
+        store_token(a, r, token, w, where, x);
+        token += static_cast<int32_t>(gridDim.y);
+        if (token >= a.n_tokens)
+            return;
+        if (r.plane != nullptr)
+            where = place_of(a, token, r.kv, dim);
         __syncwarp(); /* x is written anew */
     }
-    sl_grid_launch_dependents();
 }
 
 void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
@@ -185,9 +262,11 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
     a.keys = op->kv.pool + op->kv.k_offset;
     a.values = op->kv.pool + op->kv.v_offset;
     a.page_bytes = op->kv.page_bytes;
-    a.block_size = op->kv.block_size;
-    int64_t rows = static_cast<int64_t>(b->n_tokens) * (op->n_heads + 2 * op->n_kv_heads);
-    int64_t blocks = SL_MIN(SL_CEIL_DIV(rows, STORE_WARPS), static_cast<int64_t>(cu->n_sms) * 16);
-    sl_launch(cu, store_kernel, dim3(static_cast<unsigned>(blocks)), dim3(STORE_WARPS * 32),
-              STORE_WARPS * STORE_DIM * sizeof(float), a);
+    a.by_page = sl_attn_divisor_of(op->kv.block_size / SL_KV_TILE);
+    a.early = cu->plan_settled;
+    int32_t across = SL_CEIL_DIV(op->n_heads + 2 * op->n_kv_heads, STORE_WARPS);
+    int32_t down = SL_MIN(b->n_tokens, SL_MAX(cu->n_sms * 16 / across, 1));
+    sl_launch(cu, store_kernel, dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)),
+              dim3(STORE_WARPS * 32), STORE_WARPS * STORE_DIM * sizeof(float), a);
+    cu->plan_settled = true;
 }

@@ -1,29 +1,32 @@
 /* SPDX-License-Identifier: MIT
  * Matrix products: the operations, and which kernel runs.
  */
+#include "cuda/launch.cuh"
 #include "cuda/linear.h"
+#include "cuda/math.cuh"
+#include "cuda/ptx.cuh"
 
-#define TILE64_CELLS 225280 /* row blocks x tokens: 110 tiles of 128 x 256 */
-
-/* A layout streams up to 64 tokens; above, small tiles until large ones fill the multiprocessors.
- */
-#define ROUTES(id, name)                                                                    \
-    {SL_CUDA_##id, 8, 0, sl_lin_stream1_##name, "mma-stream8-" #name},                      \
-        {SL_CUDA_##id, 16, 0, sl_lin_stream2_##name, "mma-stream16-" #name},                \
-        {SL_CUDA_##id, 32, 0, sl_lin_stream4_##name, "mma-stream32-" #name},                \
-        {SL_CUDA_##id, 64, 0, sl_lin_stream8_##name, "mma-stream64-" #name},                \
-        {SL_CUDA_##id, INT32_MAX, TILE64_CELLS, sl_lin_tile64_##name, "mma-tile64-" #name}, \
-    {                                                                                       \
-        SL_CUDA_##id, INT32_MAX, 0, sl_lin_tile256_##name, "mma-tile256-" #name             \
+/* A layout streams up to 8 tokens. Above, tiles as wide as the tokens, and from 65 on the largest:
+ * 256 rows x 128 tokens where there are no segments to add up. */
+#define ROUTE(id, tokens, segs, kind, kernel, name)                                            \
+    {                                                                                          \
+        SL_CUDA_##id, tokens, segs, SL_LIN_##kind, sl_lin_##kernel##_##name, #kernel "-" #name \
     }
+#define ROUTES(id, name)                                                                      \
+    ROUTE(id, 8, INT32_MAX, BOTH, stream, name), ROUTE(id, 16, INT32_MAX, PLAIN, wg16, name), \
+        ROUTE(id, 16, INT32_MAX, GATED, gated16, name),                                       \
+        ROUTE(id, 32, INT32_MAX, PLAIN, wg32, name),                                          \
+        ROUTE(id, 32, INT32_MAX, GATED, gated32, name),                                       \
+        ROUTE(id, 64, INT32_MAX, PLAIN, wg64, name),                                          \
+        ROUTE(id, 64, INT32_MAX, GATED, gated64, name),                                       \
+        ROUTE(id, INT32_MAX, 1, BOTH, wg256, name),                                           \
+        ROUTE(id, INT32_MAX, INT32_MAX, PLAIN, wg128, name),                                  \
+        ROUTE(id, INT32_MAX, INT32_MAX, GATED, gated64, name)
 
 static const struct sl_lin_route routes[] = {
     ROUTES(BF16, bf16), ROUTES(Q8_0, q8_0), ROUTES(Q4_0, q4_0),
-    ROUTES(Q4_K, q4_k), ROUTES(Q5_K, q5_k), ROUTES(Q6_K, q6_k),
+    ROUTES(Q4_K, q4_k), ROUTES(Q5_K, q5_k), ROUTES(Q6_K, q6_k), ROUTES(FP8, fp8),
 };
-
-static const struct sl_lin_route mixed_route = {SL_CUDA_LAYOUTS, 64, 0, sl_lin_stream8_mixed,
-                                                "mma-stream64-mixed"};
 
 const struct sl_lin_route *sl_cuda_linear_routes(size_t *n)
 {
@@ -31,13 +34,17 @@ const struct sl_lin_route *sl_cuda_linear_routes(size_t *n)
     return routes;
 }
 
-const struct sl_lin_route *sl_cuda_linear_route(int32_t layout, int64_t n_tokens, int64_t n_blocks)
+bool sl_cuda_linear_fits(const struct sl_lin_route *r, const struct sl_lin *l)
+{
+    return r->layout == l->part[0].layout && l->n <= r->max_tokens && l->n_segs <= r->max_segs &&
+           (r->kind & (l->gated ? SL_LIN_GATED : SL_LIN_PLAIN)) != 0;
+}
+
+const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l)
 {
     for (size_t i = 0; i < SL_COUNT(routes); i++) {
-        const struct sl_lin_route *r = &routes[i];
-        if (r->layout == layout && n_tokens <= r->max_tokens &&
-            (r->max_cells == 0 || n_tokens * n_blocks <= r->max_cells))
-            return r;
+        if (sl_cuda_linear_fits(&routes[i], l))
+            return &routes[i];
     }
     return NULL;
 }
@@ -48,12 +55,13 @@ const char *sl_cuda_weight_route(struct sl_backend *be, const struct sl_weight *
     (void)be;
     static const char *const names[SL_CUDA_LAYOUTS] = {
         "rows",
-        "mma-stream/tile-bf16",
-        "mma-stream/tile-q8_0",
-        "mma-stream/tile-q4_0",
-        "mma-stream/tile-q4_k",
-        "mma-stream/tile-q5_k",
-        "mma-stream/tile-q6_k",
+        "stream/wgmma-bf16",
+        "stream/wgmma-q8_0",
+        "stream/wgmma-q4_0",
+        "stream/wgmma-q4_k",
+        "stream/wgmma-q5_k",
+        "stream/wgmma-q6_k",
+        "stream/wgmma-fp8",
     };
     SL_ASSERT(w->layout >= 0 && w->layout < SL_CUDA_LAYOUTS);
     return names[w->layout];
@@ -86,6 +94,9 @@ static struct sl_lin make(const void *x, int64_t ld_x, int32_t n, const struct s
     l.n = n;
     l.k = (int32_t)w->n_cols;
     l.n_k64 = (int32_t)(SL_CEIL_DIV(w->n_cols, (int64_t)unit_k) * (unit_k / 64));
+    int32_t segs = w->n_rows < SL_LIN_SEG_ROWS ? SL_LIN_SEGS : 1;
+    l.seg_k64 = SL_ROUND_UP(SL_CEIL_DIV(l.n_k64, segs), 4);
+    l.n_segs = SL_CEIL_DIV(l.n_k64, l.seg_k64);
     l.vec_x = (uintptr_t)x % 16 == 0 && ld_x % 8 == 0;
     return l;
 }
@@ -102,12 +113,9 @@ void sl_cuda_linear_run(struct sl_cuda *cu, const struct sl_lin *l, const struct
 {
     if (l->n <= 0)
         return;
-    int64_t n_blocks = 0;
-    for (int32_t i = 0; i < l->n_parts; i++)
-        n_blocks += l->part[i].n_blocks;
     if (r == NULL)
-        r = sl_cuda_linear_route(l->part[0].layout, l->n, n_blocks);
-    SL_ASSERT(r != NULL && l->n <= r->max_tokens);
+        r = sl_cuda_linear_route(l);
+    SL_ASSERT(r != NULL && sl_cuda_linear_fits(r, l));
     r->run(cu, l);
 }
 
@@ -125,7 +133,7 @@ extern "C" void sl_cuda_linear(struct sl_backend *be, const struct sl_op_linear 
     sl_cuda_linear_run(sl_cuda(be), &l, NULL);
 }
 
-/* One launch for the parts of a layout. */
+/* One launch for the parts of a layout and as many segments. */
 extern "C" void sl_cuda_linear_multi(struct sl_backend *be, const struct sl_op_linear_multi *a)
 {
     SL_ASSERT(a->n_parts <= SL_MAX_LINEAR_PARTS);
@@ -135,7 +143,9 @@ extern "C" void sl_cuda_linear_multi(struct sl_backend *be, const struct sl_op_l
             continue;
         struct sl_lin l = make(a->x, a->ld_x, a->n, a->part[i].w);
         for (int32_t j = i; j < a->n_parts; j++) {
-            if (a->part[j].w->layout != a->part[i].w->layout)
+            const struct sl_weight *w = a->part[j].w;
+            if (w->layout != a->part[i].w->layout ||
+                make(a->x, a->ld_x, a->n, w).n_segs != l.n_segs)
                 continue;
             add_part(&l, &a->part[j]);
             done[j] = true;
@@ -144,15 +154,36 @@ extern "C" void sl_cuda_linear_multi(struct sl_backend *be, const struct sl_op_l
     }
 }
 
-/* Different layouts: 64 tokens a launch. */
-static void run_mixed(struct sl_cuda *cu, struct sl_lin *l)
+#define ACT_THREADS 256
+
+/* out = act(g) * u, as the gated kernels have it. */
+static __global__ void __launch_bounds__(ACT_THREADS)
+    act_kernel(const float *g, const float *u, __nv_bfloat16 *out, int64_t n, enum sl_act act)
 {
-    int32_t n = l->n;
-    for (int32_t t = 0; t < n; t += mixed_route.max_tokens) {
-        l->n = SL_MIN(mixed_route.max_tokens, n - t);
-        mixed_route.run(cu, l);
-        l->x += l->n * l->ld_x;
-        l->gated_out += (int64_t)l->n * l->part[0].n_rows;
+    sl_grid_wait();
+    int64_t i = static_cast<int64_t>(blockIdx.x) * ACT_THREADS + threadIdx.x;
+    if (i < n)
+        out[i] = __float2bfloat16_rn(__fmul_rn(sl_act(act, g[i]), u[i]));
+}
+
+/* Gate and up of different layouts, which model files do not have but may: two products into
+ * memory, as many tokens as fit there. */
+static void run_mixed(struct sl_cuda *cu, const struct sl_op_linear_gated_act *a)
+{
+    int64_t n_rows = a->gate->n_rows;
+    int32_t most = (int32_t)SL_MIN((int64_t)a->n, SL_LIN_MIXED_BYTES / 8 / n_rows);
+    SL_ASSERT(most > 0 || a->n == 0);
+    for (int32_t t = 0; t < a->n; t += most) {
+        int32_t n = SL_MIN(most, a->n - t);
+        float *g = cu->lin_mixed, *u = g + n * n_rows;
+        const __nv_bfloat16 *x = (const __nv_bfloat16 *)a->x + t * a->ld_x;
+        struct sl_op_linear gate = {x, a->ld_x, a->gate, NULL, n, g, n_rows};
+        struct sl_op_linear up = {x, a->ld_x, a->up, NULL, n, u, n_rows};
+        sl_cuda_linear(&cu->base, &gate);
+        sl_cuda_linear(&cu->base, &up);
+        int64_t grid = SL_CEIL_DIV(n * n_rows, (int64_t)ACT_THREADS);
+        sl_launch(cu, act_kernel, dim3((unsigned)grid), dim3(ACT_THREADS), 0, (const float *)g,
+                  (const float *)u, (__nv_bfloat16 *)a->out + t * n_rows, n * n_rows, a->act);
     }
 }
 
@@ -160,6 +191,10 @@ extern "C" void sl_cuda_linear_gated_act(struct sl_backend *be,
                                          const struct sl_op_linear_gated_act *a)
 {
     SL_ASSERT(a->gate->n_rows == a->up->n_rows && a->gate->n_cols == a->up->n_cols);
+    if (a->gate->layout != a->up->layout) {
+        run_mixed(sl_cuda(be), a);
+        return;
+    }
     struct sl_lin l = make(a->x, a->ld_x, a->n, a->gate);
     linear_part gate = {a->gate, NULL, NULL, 0}, up = {a->up, NULL, NULL, 0};
     add_part(&l, &gate);
@@ -167,8 +202,5 @@ extern "C" void sl_cuda_linear_gated_act(struct sl_backend *be,
     l.gated = true;
     l.act = a->act;
     l.gated_out = (__nv_bfloat16 *)a->out;
-    if (a->gate->layout == a->up->layout)
-        sl_cuda_linear_run(sl_cuda(be), &l, NULL);
-    else
-        run_mixed(sl_cuda(be), &l);
+    sl_cuda_linear_run(sl_cuda(be), &l, NULL);
 }

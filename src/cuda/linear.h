@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * linear.h - one matrix product on the device: what linear.cu hands to the kernels.
  *
- * For every output there is one float accumulator, from +0, to which mma.m16n8k16 adds 16 columns
- * after 16 columns in ascending order, up to the packed width (K rounded up to the layout's unit,
- * zeros behind K); then the bias. Weights are the 16-row operand, tokens the 8-column one, for one
- * token and for a thousand. All kernels do this, so which one runs changes no bit.
+ * The columns of a matrix are cut into segments, by its shape alone. For every output and segment
+ * there is one float accumulator, from +0, to which mma.m16n8k16 (or wgmma, the same bits) adds 16
+ * columns after 16 columns in ascending order, up to the packed width (K rounded up to the layout's
+ * unit, zeros behind K); the segments' sums are added in order; then the bias. Weights are the
+ * 16-row operand, tokens the other, for one token and for a thousand. All kernels do this, so which
+ * one runs changes no bit.
  */
 #ifndef SL_CUDA_LINEAR_H
 #define SL_CUDA_LINEAR_H
@@ -26,48 +28,74 @@ struct sl_lin_part {
 struct sl_lin {
     const __nv_bfloat16 *x;
     int64_t ld_x;
-    int32_t n, k;  /* tokens > 0, columns */
-    int32_t n_k64; /* steps of 64 columns in a row block's stream */
+    int32_t n, k;            /* tokens > 0, columns */
+    int32_t n_k64;           /* steps of 64 columns in a row block's stream */
+    int32_t n_segs, seg_k64; /* segments and the steps of each, a multiple of 4; the last has what
+                                is left. The same of all parts. */
     int32_t n_parts;
     bool gated; /* parts 0 and 1 are gate and up, of the same shape */
     bool vec_x; /* rows of x start at multiples of 16 bytes */
     enum sl_act act;
     __nv_bfloat16 *gated_out; /* rows n_rows of part 0 apart */
+    float *partial;           /* sums of segments on their way to who adds them */
+    uint32_t *arrived;        /* [SL_LIN_TILES], zeros between launches */
     struct sl_lin_part part[SL_MAX_LINEAR_PARTS];
 };
 
-#define SL_STREAM_TOKENS 64 /* most tokens of the streaming kernels */
+/* Segments: enough of them that matrices of few rows, too, keep all multiprocessors reading when
+ * there are few tokens. A rule of the shape, as it is part of the bits. */
+#define SL_LIN_SEG_ROWS 6144 /* matrices of fewer rows have several */
+#define SL_LIN_SEGS     4
 
-/* The kernels of a layout, in the files linear_<layout>.cu: n_tiles 1, 2, 4 or 8 columns of eight
- * tokens. All parts have the layout. */
-#define SL_LIN_DECLARE(name)                                                              \
-    void sl_lin_stream1_##name(struct sl_cuda *cu, const struct sl_lin *l); /* n <= 8 */  \
-    void sl_lin_stream2_##name(struct sl_cuda *cu, const struct sl_lin *l); /* n <= 16 */ \
-    void sl_lin_stream4_##name(struct sl_cuda *cu, const struct sl_lin *l); /* n <= 32 */ \
-    void sl_lin_stream8_##name(struct sl_cuda *cu, const struct sl_lin *l); /* n <= 64 */ \
-    void sl_lin_tile64_##name(struct sl_cuda *cu, const struct sl_lin *l);                \
-    void sl_lin_tile256_##name(struct sl_cuda *cu, const struct sl_lin *l)
+/* Device memory of the backend for products (struct sl_cuda). */
+#define SL_LIN_PARTIAL_BYTES (32 << 20)
+#define SL_LIN_TILES         4096
+#define SL_LIN_MIXED_BYTES   (8 << 20)
+#define SL_LIN_BYTES         (SL_LIN_PARTIAL_BYTES + SL_LIN_TILES * 4 + SL_LIN_MIXED_BYTES)
+
+/* Gives the backend SL_LIN_BYTES of zeroed device memory for its products. */
+static inline void sl_cuda_linear_memory(struct sl_cuda *cu, uint8_t *bytes)
+{
+    cu->lin_partial = (float *)bytes;
+    cu->lin_mixed = (float *)(bytes + SL_LIN_PARTIAL_BYTES);
+    cu->lin_arrived = (uint32_t *)(bytes + SL_LIN_PARTIAL_BYTES + SL_LIN_MIXED_BYTES);
+}
+
+/* The kernels of a layout, in the files linear_<layout>.cu. All parts have the layout. */
+#define SL_LIN_DECLARE(name)                                                                     \
+    void sl_lin_stream_##name(struct sl_cuda *cu, const struct sl_lin *l);  /* n <= 8 */         \
+    void sl_lin_wg16_##name(struct sl_cuda *cu, const struct sl_lin *l);    /* plain, n <= 16 */ \
+    void sl_lin_wg32_##name(struct sl_cuda *cu, const struct sl_lin *l);    /* n <= 32 */        \
+    void sl_lin_wg64_##name(struct sl_cuda *cu, const struct sl_lin *l);    /* n <= 64 */        \
+    void sl_lin_wg128_##name(struct sl_cuda *cu, const struct sl_lin *l);   /* plain */          \
+    void sl_lin_gated16_##name(struct sl_cuda *cu, const struct sl_lin *l); /* gated, n <= 16 */ \
+    void sl_lin_gated32_##name(struct sl_cuda *cu, const struct sl_lin *l); /* n <= 32 */        \
+    void sl_lin_gated64_##name(struct sl_cuda *cu, const struct sl_lin *l); /* gated */          \
+    void sl_lin_wg256_##name(struct sl_cuda *cu, const struct sl_lin *l)    /* one segment */
 SL_LIN_DECLARE(bf16);
 SL_LIN_DECLARE(q8_0);
 SL_LIN_DECLARE(q4_0);
 SL_LIN_DECLARE(q4_k);
 SL_LIN_DECLARE(q5_k);
 SL_LIN_DECLARE(q6_k);
-/* Gate and up of different layouts, n <= 64. */
-void sl_lin_stream8_mixed(struct sl_cuda *cu, const struct sl_lin *l);
+SL_LIN_DECLARE(fp8);
 #undef SL_LIN_DECLARE
+
+enum sl_lin_kind { SL_LIN_PLAIN = 1, SL_LIN_GATED = 2, SL_LIN_BOTH = 3 };
 
 struct sl_lin_route {
     int32_t layout;
     int32_t max_tokens;
-    int64_t max_cells; /* row blocks x tokens, up to which this one is taken; 0: any */
+    int32_t max_segs;
+    enum sl_lin_kind kind;
     void (*run)(struct sl_cuda *cu, const struct sl_lin *l);
     const char *name;
 };
 
 /* The routes, in the order they are tried: the first whose limits hold is taken. */
 const struct sl_lin_route *sl_cuda_linear_routes(size_t *n);
-const struct sl_lin_route *sl_cuda_linear_route(int32_t layout, int64_t n_tokens, int64_t n_blocks);
+bool sl_cuda_linear_fits(const struct sl_lin_route *r, const struct sl_lin *l);
+const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l);
 /* Runs one product by a given route (tests), or by the table (NULL). */
 void sl_cuda_linear_run(struct sl_cuda *cu, const struct sl_lin *l, const struct sl_lin_route *r);
 /* The product of an op's arguments; for tests, which pin routes. */

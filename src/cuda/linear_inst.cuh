@@ -6,25 +6,26 @@
 #define SL_CUDA_LINEAR_INST_CUH
 
 #include "cuda/linear_stream.cuh"
-#include "cuda/linear_tile.cuh"
+#include "cuda/linear_wg.cuh"
 
-#define SL_LIN_STREAM(nt, name)                                                 \
-    void sl_lin_stream##nt##_##name(struct sl_cuda *cu, const struct sl_lin *l) \
-    {                                                                           \
-        sl_stream_launch<sl_wf_##name, nt>(cu, l);                              \
+/* Runs of 64 rows a warpgroup, tokens, warpgroups; whether it can walk through several segments. */
+#define SL_LIN_WG(kernel, name, runs, tokens, groups, totals)                 \
+    void sl_lin_##kernel##_##name(struct sl_cuda *cu, const struct sl_lin *l) \
+    {                                                                         \
+        sl_wg_launch<sl_wf_##name, runs, tokens, groups, totals>(cu, l);      \
     }
-#define SL_LIN_KERNELS(name)                                               \
-    SL_LIN_STREAM(1, name)                                                 \
-    SL_LIN_STREAM(2, name)                                                 \
-    SL_LIN_STREAM(4, name)                                                 \
-    SL_LIN_STREAM(8, name)                                                 \
-    void sl_lin_tile64_##name(struct sl_cuda *cu, const struct sl_lin *l)  \
-    {                                                                      \
-        sl_tile_launch<sl_wf_##name, 2, 4, 2, 2>(cu, l);                   \
-    }                                                                      \
-    void sl_lin_tile256_##name(struct sl_cuda *cu, const struct sl_lin *l) \
-    {                                                                      \
-        sl_tile_launch<sl_wf_##name, 4, 8, 2, 4>(cu, l);                   \
-    }
+#define SL_LIN_KERNELS(name)                                              \
+    void sl_lin_stream_##name(struct sl_cuda *cu, const struct sl_lin *l) \
+    {                                                                     \
+        sl_stream_launch<sl_wf_##name>(cu, l);                            \
+    }                                                                     \
+    SL_LIN_WG(wg16, name, 1, 16, 2, false)                                \
+    SL_LIN_WG(wg32, name, 1, 32, 2, false)                                \
+    SL_LIN_WG(wg64, name, 1, 64, 2, false)                                \
+    SL_LIN_WG(wg128, name, 1, 128, 2, true)                               \
+    SL_LIN_WG(gated16, name, 2, 16, 1, false)                             \
+    SL_LIN_WG(gated32, name, 2, 32, 1, false)                             \
+    SL_LIN_WG(gated64, name, 2, 64, 1, true)                              \
+    SL_LIN_WG(wg256, name, 2, 128, 2, false)
 
 #endif

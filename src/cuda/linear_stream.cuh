@@ -1,41 +1,27 @@
 /* SPDX-License-Identifier: MIT
- * linear_stream.cuh - products of few tokens (up to 64): weights stream through shared memory once.
+ * linear_stream.cuh - products of up to eight tokens: weights stream through shared memory once.
  *
- * A block is up to 8 consumer warps and one that brings activations. A warp owns one row block of
- * 16 rows at a time, from the first column to the last, with the sums of all tokens in its
- * registers. Its weights come through a ring of its own, filled by bulk copies of 2.2 to 4 KB that
- * its lane 0 issues as slots fall free, over the end of a row block into the next; the first ones
- * go out before the kernel waits for the one ahead of it. Lanes read A fragments (or codes, which
- * they decode) with 16-byte loads without bank conflicts. Activations lie in shared memory in
- * chunks of kc columns, [token][kc + 8], read as B fragments by ldmatrix (rows are 16 bytes more
- * than a multiple of 128, so that 8 rows lie in different banks); tokens that are not there read 16
- * zero bytes. When the whole input fits it stays, else chunks go round a ring.
+ * A block is up to 8 consumer warps and one that brings activations. A team of warps owns one row
+ * block of 16 rows at a time: a warp for each segment of its columns (linear.h), in a gated product
+ * one for gate and one for up. A warp goes through its segment with the sums of all tokens in its
+ * registers; at the end the team's sums pass through shared memory to its first warp, which adds
+ * them in order and writes. Weights come through a ring of the warp's own, filled by bulk copies of
+ * 2.2 to 4 KB that its lane 0 issues as slots fall free, over the end of a segment into the next
+ * row block's; the first ones go out before the kernel waits for the one ahead of it. Lanes read A
+ * fragments (or codes, which they decode) with 16-byte loads without bank conflicts. Activations
+ * lie in shared memory in chunks of 256 columns of every segment, [segment][token][264], read as B
+ * fragments by ldmatrix (rows are 16 bytes more than a multiple of 128, so that 8 rows lie in
+ * different banks); tokens that are not there read 16 zero bytes. When the whole input fits it
+ * stays, else chunks go round a ring.
  *
- * In a gated product an even warp has a gate row block and the odd one after it the same block of
- * up; at the end up's sums pass through shared memory to the gate's warp.
+ * Two blocks fit a multiprocessor (at most 113 KB, 96 registers): with few row blocks the second
+ * place is the next kernel's, whose weights then arrive while this one ends.
  *
- * Two blocks fit a multiprocessor (at most 113 KB; 96 registers with 8 consumers, 128 with the 7 of
- * 17 and more tokens): with few row blocks the second place is the next kernel's, whose weights
- * then arrive while this one ends. ptxas (13.0, sm_90a), registers for 8, 16, 32, 64 tokens:
- *   bf16 86 83 112 128   q8_0 85 80 104 120   q4_0 80 79 96 121
- *   q4_k 87 79 93 124    q5_k 90 80 96 128    q6_k 94 80 96 128
- * no spills but 12 bytes in bf16 for 64 tokens, once a stage, outside the products.
- *
- * Bytes: weights once, x once a block from L2 (once a walk when it does not stay), outputs.
- * Everything below is PREDICTED, for an H200: 4.7 TB/s read stream, 132 multiprocessors, 1.75 GHz,
- * one token.
- *   In flight: 8 warps x (slots - 1) x 2.2 to 4 KB, 32 to 90 KB a block, against the 36 KB a
- *   multiprocessor that 4.7 TB/s times 1 us wants.
- *   The chain: a row block is n_k16 dependent mma of 33 clocks each, and about 20 clocks a step of
- *   64 columns around them: K = 4096 5.6 us, K = 14336 20 us. No format is faster than that, so
- *   q4_0 with N = 4096, K = 14336 (33 MB, 7 us of memory) is bound by the chain, at 35 % of the
- * read stream: the price of one accumulator. bf16 4096 x 4096 (34 MB, 7.1 us) is just above it.
- *   bf16 28672 x 4096 (gate and up): 235 MB, 50 us at the limit, predicted 85 to 90 % of it.
- *   Coded formats, every warp busy, are bound by instructions: those of weight_format.cuh and about
- *   one more a weight around them, x weights / (128 lanes x 132 x 1.75 GHz). q8_0 75 % of the issue
- *   slots at full bandwidth, q4_0 115 %, q6_k 105 %, q5_k 135 %, q4_k 160 %: predicted 85, 70, 70,
- *   60, 50 % of the read stream. q4_k would gain most from a decode without the subtraction of 128,
- *   exact wherever d and dmin of a block are within a few powers of two.
+ * Bytes: weights once, x once a block from L2 (once a walk when it does not stay), outputs. In
+ * flight: 8 warps x (slots - 1) x 2.2 to 4 KB, 32 to 90 KB a block, against the 36 KB a
+ * multiprocessor that 4.7 TB/s times 1 us wants. A step of 64 columns takes a warp 320 ns when its
+ * data are there (H200, seen with two warps a multiprocessor), so it takes about eight warps to
+ * keep up with the memory: that is what segments are for.
  */
 #ifndef SL_CUDA_LINEAR_STREAM_CUH
 #define SL_CUDA_LINEAR_STREAM_CUH
@@ -52,20 +38,28 @@
 #define SL_STREAM_ZEROS  2048 /* offset of 16 zero bytes */
 #define SL_STREAM_HEADER 2176
 
-/* Consumers of a block, by columns of tokens. Two blocks share 65536 registers: 9 warps get 96, 8
- * get 128. */
-#define SL_STREAM_CONSUMERS(nt) ((nt) < 4 ? 8 : 7)
+#define SL_STREAM_CHUNK 256 /* columns of a segment in a chunk of activations */
+#define SL_STREAM_ROW   (SL_STREAM_CHUNK + 8)
 
-/* Columns of a chunk of activations, by columns of tokens. */
-#define SL_STREAM_CHUNK(nt) ((nt) == 1 ? 512 : (nt) == 2 ? 256 : 128)
-
-struct sl_stream_plan { /* sizes of one launch, made on the host */
-    int32_t n_items;    /* row blocks of all parts, gated: pairs x 2 */
-    int32_t warps;      /* consumers, even when gated */
+struct sl_stream_plan {  /* sizes of one launch, made on the host */
+    int32_t n_items;     /* row blocks of all parts; gated: pairs */
+    int32_t teams, team; /* of a block; warps of a team */
     int32_t slots, slot_bytes;
-    int32_t kc, n_chunks, n_bufs, buf_bytes; /* activations; n_bufs = n_chunks: they stay */
-    uint32_t act_offset, swap_offset;        /* in shared memory */
+    int32_t n_chunks, n_bufs, buf_bytes; /* activations; n_bufs = n_chunks: they stay */
+    uint32_t act_offset, swap_offset;    /* in shared memory */
 };
+
+/* A warp's task in its team. */
+struct sl_stream_role {
+    int32_t seg, part; /* part: 1 for up */
+};
+
+static __device__ __forceinline__ sl_stream_role sl_stream_role_of(const sl_lin &l, int in_team)
+{
+    if (l.gated)
+        return {in_team >> 1, in_team & 1};
+    return {in_team, 0};
+}
 
 /* What a warp is working on. */
 struct sl_stream_item {
@@ -73,12 +67,12 @@ struct sl_stream_item {
     int32_t block;
 };
 
-static __device__ __forceinline__ sl_stream_item sl_stream_find(const sl_lin &l, int item)
+static __device__ __forceinline__ sl_stream_item sl_stream_find(const sl_lin &l, int item, int up)
 {
     sl_stream_item it;
     if (l.gated) {
-        it.part = &l.part[item & 1];
-        it.block = item >> 1;
+        it.part = &l.part[up];
+        it.block = item;
         return it;
     }
     int p = 0;
@@ -89,44 +83,67 @@ static __device__ __forceinline__ sl_stream_item sl_stream_find(const sl_lin &l,
     return it;
 }
 
-/* The items of this block: ranges that differ by at most one item (pair when gated). */
-static __device__ __forceinline__ void sl_stream_range(const sl_lin &l, const sl_stream_plan &p,
-                                                       int *from, int *to)
+/* The items of this block: ranges that differ by at most one item. */
+static __device__ __forceinline__ void sl_stream_range(const sl_stream_plan &p, int *from, int *to)
 {
-    int unit = l.gated ? 2 : 1;
-    int64_t n = p.n_items / unit;
-    *from = static_cast<int>(n * blockIdx.x / gridDim.x) * unit;
-    *to = static_cast<int>(n * (blockIdx.x + 1) / gridDim.x) * unit;
+    int64_t n = p.n_items;
+    *from = static_cast<int>(n * blockIdx.x / gridDim.x);
+    *to = static_cast<int>(n * (blockIdx.x + 1) / gridDim.x);
 }
 
-/* Brings the activations, chunk by chunk, for as many walks through K as the consumers make. */
+/* Columns of chunk c of a segment: the first, how many lie in the segment, and how many of those,
+ * from the first on, come by bulk copy. */
+struct sl_stream_piece {
+    int32_t k0, cols, valid, whole;
+};
+
+static __device__ __forceinline__ sl_stream_piece sl_stream_piece_of(const sl_lin &l, int c,
+                                                                     int seg)
+{
+    sl_stream_piece s;
+    s.k0 = seg * l.seg_k64 * 64 + c * SL_STREAM_CHUNK;
+    s.cols = max(0, min(SL_STREAM_CHUNK, min((seg + 1) * l.seg_k64, l.n_k64) * 64 - s.k0));
+    s.valid = max(0, min(s.cols, l.k - s.k0));
+    s.whole = l.vec_x ? s.valid & ~7 : 0;
+    return s;
+}
+
+/* Brings the activations, chunk by chunk, for as many walks through K as the consumers make. Lane
+ * n * segment + token copies that token's columns of the segment. */
 static __device__ void sl_stream_bring(const sl_lin &l, const sl_stream_plan &p, uint8_t *smem,
                                        uint64_t *full, uint64_t *empty, int n_walks)
 {
-    int lane = static_cast<int>(threadIdx.x % 32), row = p.kc + 8;
+    int lane = static_cast<int>(threadIdx.x % 32);
     int total = p.n_bufs == p.n_chunks ? p.n_chunks : n_walks * p.n_chunks;
+    int seg = lane / l.n, token = lane % l.n;
     int buf = 0, chunk = 0;
     uint32_t parity = 1; /* of the empty barriers: fresh ones count as past it */
     for (int i = 0; i < total; i++) {
         sl_mbar_wait(&empty[buf], parity);
         __nv_bfloat16 *dst =
             reinterpret_cast<__nv_bfloat16 *>(smem + p.act_offset + buf * p.buf_bytes);
-        int k0 = chunk * p.kc, cols = min(p.kc, l.n_k64 * 64 - k0);
-        int valid = max(0, min(cols, l.k - k0)), whole = l.vec_x ? valid & ~7 : 0;
-        if (whole < cols) {
+        for (int s = 0; s < l.n_segs; s++) { /* what no bulk copy can bring */
+            sl_stream_piece c = sl_stream_piece_of(l, chunk, s);
+            if (c.whole == c.cols)
+                continue;
             for (int t = 0; t < l.n; t++)
-                for (int c = whole + lane; c < cols; c += 32)
-                    dst[t * row + c] =
-                        c < valid ? l.x[t * l.ld_x + k0 + c] : __float2bfloat16_rn(0.0f);
+                for (int e = c.whole + lane; e < c.cols; e += 32)
+                    dst[(s * l.n + t) * SL_STREAM_ROW + e] =
+                        e < c.valid ? l.x[t * l.ld_x + c.k0 + e] : __float2bfloat16_rn(0.0f);
         }
         /* What was read or written here by ordinary accesses, the copy engine writes next. */
         sl_fence_proxy_async();
         __syncwarp();
-        if (lane == 0)
-            sl_mbar_expect_tx(&full[buf], static_cast<uint32_t>(l.n * whole * 2));
+        sl_stream_piece c = sl_stream_piece_of(l, chunk, seg);
+        uint32_t bytes = seg < l.n_segs ? static_cast<uint32_t>(c.whole * 2) : 0;
+        uint32_t all = __reduce_add_sync(0xffffffffu, bytes);
+        if (lane == 0) /* every lane arrives: each may have stored */
+            sl_mbar_expect_tx(&full[buf], all);
+        else
+            sl_mbar_arrive(&full[buf]);
         __syncwarp();
-        for (int t = lane; whole > 0 && t < l.n; t += 32)
-            sl_bulk_load(dst + t * row, l.x + t * l.ld_x + k0, static_cast<uint32_t>(whole * 2),
+        if (bytes > 0)
+            sl_bulk_load(dst + lane * SL_STREAM_ROW, l.x + token * l.ld_x + c.k0, bytes,
                          &full[buf]);
         chunk = chunk + 1 == p.n_chunks ? 0 : chunk + 1;
         if (++buf == p.n_bufs) {
@@ -144,9 +161,11 @@ template <class F> struct sl_stream_ring {
     const sl_stream_plan *p;
     const uint8_t *src;   /* next bytes to fetch */
     uint32_t slots, bars; /* offsets */
-    int32_t item, to;     /* the item src belongs to; the block's end */
-    int32_t units_left;   /* of the item */
-    int32_t put, got;     /* slots */
+    sl_stream_role role;
+    int32_t item, to;   /* the item src belongs to; the block's end */
+    int32_t steps;      /* of 64 columns in the warp's segment */
+    int32_t units_left; /* of the item */
+    int32_t put, got;   /* slots */
     uint32_t parity;
 
     static constexpr int subs = F::unit_k / 64;
@@ -158,6 +177,7 @@ template <class F> struct sl_stream_ring {
     __device__ __forceinline__ void open(int first)
     {
         item = first;
+        steps = min(l->seg_k64, l->n_k64 - role.seg * l->seg_k64);
         put = 0;
         got = 0;
         parity = 0;
@@ -166,10 +186,12 @@ template <class F> struct sl_stream_ring {
     }
     __device__ __forceinline__ void start()
     {
-        units_left = l->n_k64 / subs;
+        units_left = steps / subs;
         if (item < to) {
-            sl_stream_item it = sl_stream_find(*l, item);
-            src = it.part->w + static_cast<int64_t>(it.block) * units_left * F::unit_bytes;
+            sl_stream_item it = sl_stream_find(*l, item, role.part);
+            int64_t unit =
+                static_cast<int64_t>(it.block) * (l->n_k64 / subs) + role.seg * (l->seg_k64 / subs);
+            src = it.part->w + unit * F::unit_bytes;
         }
     }
     /* Lane 0: fetches into the next slot. */
@@ -185,7 +207,7 @@ template <class F> struct sl_stream_ring {
         put = put + 1 == p->slots ? 0 : put + 1;
         units_left -= units;
         if (units_left == 0) {
-            item += p->warps;
+            item += p->teams;
             start();
         }
     }
@@ -242,190 +264,163 @@ struct sl_stream_acts {
         if (++out == p.n_bufs)
             out = 0;
     }
+    /* Passes n chunks without work. */
+    __device__ __forceinline__ void skip(const sl_stream_plan &p, int n)
+    {
+        if (p.n_bufs == p.n_chunks) {
+            in = 0; /* every walk begins with the first */
+            return;
+        }
+        for (; n > 0; n--) {
+            enter(p);
+            leave(p);
+        }
+    }
 };
 
-/* B fragments of 32 columns and N columns of eight tokens from token t0 on. */
-template <int N>
-static __device__ __forceinline__ void sl_stream_load_x(uint32_t (&b)[N][4], const uint8_t *smem,
-                                                        uint32_t cols, uint32_t row_bytes, int t0,
-                                                        int n)
+/* B fragments of 32 columns. */
+static __device__ __forceinline__ void sl_stream_load_x(uint32_t (&b)[4], const uint8_t *smem,
+                                                        uint32_t cols, int n)
 {
-    int token = t0 + static_cast<int>(threadIdx.x & 7);
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        uint32_t at = cols + static_cast<uint32_t>(t0 + 8 * i) * row_bytes;
-        sl_ldmatrix_x4(b[i], smem + (token + 8 * i < n ? at : SL_STREAM_ZEROS));
-    }
+    int token = static_cast<int>(threadIdx.x & 7);
+    sl_ldmatrix_x4(b, smem + (token < n ? cols : SL_STREAM_ZEROS));
 }
 
-template <int N>
-static __device__ __forceinline__ void sl_stream_copy_x(uint32_t (&to)[2][N][4],
-                                                        const uint32_t (&from)[2][N][4])
-{
-#pragma unroll
-    for (int i = 0; i < 8 * N; i++)
-        to[i / (4 * N)][i / 4 % N][i % 4] = from[i / (4 * N)][i / 4 % N][i % 4];
-}
-
-/* 32 columns, half of raw: acc += decode(raw) x for N columns of tokens. */
-template <class F, int N>
-static __device__ __forceinline__ void sl_stream_mma(float (*acc)[4], const typename F::raw &raw,
-                                                     int half, const uint32_t (&b)[N][4])
+/* 32 columns, half of raw: acc += decode(raw) x. */
+template <class F>
+static __device__ __forceinline__ void sl_stream_mma(float (&acc)[4], const typename F::raw &raw,
+                                                     int half, const uint32_t (&b)[4])
 {
 #pragma unroll
     for (int j = 0; j < 2; j++) {
         uint32_t a[4];
         F::frag(raw, 2 * half + j, a);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            sl_mma_bf16(acc[i], a, b[i] + 2 * j);
+        sl_mma_bf16(acc, a, b + 2 * j);
     }
 }
 
-/* One row block from the first column to the last, a stage of weights at a time. What 64 columns
- * need, weights and with 8 tokens activations too, is read before the products of the 64 before
- * them, so that the chain of mma does not wait for shared memory; with 64 tokens there are chains
- * enough and too few registers. A stage is unrolled: where a step's weights and scales lie in it is
- * known to the compiler. */
-template <class F, int NT>
-static __device__ __forceinline__ void sl_stream_block(float (&acc)[NT][4], const sl_lin &l,
+/* n steps of a stage, which is there, unrolled: where a step's weights and scales lie is known to
+ * the compiler, and what a step needs is read before the products of the step before. cols: where
+ * the first step's activations lie. */
+template <class F, int STEPS>
+static __device__ __forceinline__ void sl_stream_stage(float (&acc)[4], const uint8_t *smem,
+                                                       uint32_t stage, uint32_t cols, int n_tokens,
+                                                       int n)
+{
+    constexpr int subs = F::unit_k / 64;
+    int lane = static_cast<int>(threadIdx.x % 32);
+    typename F::raw raw[2];
+    uint32_t x[2][2][4];
+#pragma unroll
+    for (int i = 0; i < STEPS + 1; i++) {
+        if (i < STEPS && i < n) {
+            F::load(raw[i % 2], smem + stage + i / subs * F::unit_bytes, i % subs, lane);
+            sl_stream_load_x(x[i % 2][0], smem, cols + 128 * i, n_tokens);
+            sl_stream_load_x(x[i % 2][1], smem, cols + 128 * i + 64, n_tokens);
+        }
+        if (i > 0 && i <= n) {
+            sl_stream_mma<F>(acc, raw[(i + 1) % 2], 0, x[(i + 1) % 2][0]);
+            sl_stream_mma<F>(acc, raw[(i + 1) % 2], 1, x[(i + 1) % 2][1]);
+        }
+    }
+}
+
+/* One segment of a row block, a chunk of activations after another. x0: the warp's place in a
+ * buffer of them. */
+template <class F>
+static __device__ __forceinline__ void sl_stream_block(float (&acc)[4], const sl_lin &l,
                                                        const sl_stream_plan &p,
                                                        sl_stream_ring<F> &ring,
-                                                       sl_stream_acts &acts, const uint8_t *smem)
+                                                       sl_stream_acts &acts, uint32_t x0,
+                                                       const uint8_t *smem)
 {
-    constexpr int subs = F::unit_k / 64, steps = F::stage_units * subs;
-    /* Columns of tokens side by side; more would not fit in registers. */
-    constexpr int group = NT < 4 ? NT : F::coded || NT == 4 ? 4 : 2;
-    /* A chunk is at least this long, or the only one: where its ends can be in a stage. */
-    constexpr int span = steps < SL_STREAM_CHUNK(NT) / 64 ? steps : SL_STREAM_CHUNK(NT) / 64;
-    constexpr bool ahead = NT <= 4, ahead_x = NT == 1;
-    [[maybe_unused]] constexpr int unroll = ahead || subs == 4 ? steps : 1; /* in the pragma */
-    int lane = static_cast<int>(threadIdx.x % 32);
-    uint32_t row_bytes = static_cast<uint32_t>(p.kc + 8) * 2;
+    constexpr int steps = F::stage_units * (F::unit_k / 64), chunk = SL_STREAM_CHUNK / 64;
+    static_assert(chunk % steps == 0, "a chunk ends where a stage does");
+    int lane = static_cast<int>(threadIdx.x % 32), left = ring.steps;
     /* ldmatrix: lanes 8 m .. 8 m + 7 give the rows of columns 8 m .. 8 m + 7 */
-    uint32_t offset = static_cast<uint32_t>(lane & 7) * row_bytes + (lane >> 3) * 16;
-    int in_left = p.kc / 64, out_left = in_left; /* steps of the chunks entered and to be left */
-    uint32_t cols = acts.enter(p) + offset, stage = ring.wait();
-    typename F::raw raw;
-    uint32_t x[2][group][4];
-    F::load(raw, smem + stage, 0, lane);
-    if (ahead_x) {
-        sl_stream_load_x<group>(x[0], smem, cols, row_bytes, 0, l.n);
-        sl_stream_load_x<group>(x[1], smem, cols + 64, row_bytes, 0, l.n);
-    }
-    for (int left = l.n_k64; left > 0; left -= steps) {
-#pragma unroll unroll
-        for (int i = 0; i < steps; i++) {
-            if (subs < 4 && i >= left)
-                break; /* K ends in the stage; a unit of 256 columns is whole */
-            bool in_stage = i + 1 < steps && (subs == 4 || i + 1 < left), more = i + 1 < left;
-            uint32_t cols_next = cols + 128;
-            typename F::raw next;
-            uint32_t x_next[2][group][4];
-            if (ahead && more) {
-                if (!in_stage)
-                    stage = ring.wait();
-                int at = in_stage ? i + 1 : 0;
-                F::load(next, smem + stage + at / subs * F::unit_bytes, at % subs, lane);
-            }
-            in_left--;
-            if ((i + 1) % span == 0 && in_left == 0 && ahead_x && more) {
-                cols_next = acts.enter(p) + offset;
-                in_left = p.kc / 64;
-            }
-            if (ahead_x && more) {
-                sl_stream_load_x<group>(x_next[0], smem, cols_next, row_bytes, 0, l.n);
-                sl_stream_load_x<group>(x_next[1], smem, cols_next + 64, row_bytes, 0, l.n);
-            }
-            if (!ahead && i > 0)
-                F::load(raw, smem + stage + i / subs * F::unit_bytes, i % subs, lane);
+    uint32_t offset = x0 + static_cast<uint32_t>(lane & 7) * (SL_STREAM_ROW * 2) + (lane >> 3) * 16;
+#pragma unroll 1
+    for (; left >= chunk; left -= chunk) {
+        uint32_t cols = acts.enter(p) + offset;
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-#pragma unroll
-                for (int i0 = 0; i0 < NT; i0 += group) {
-                    if (!ahead_x)
-                        sl_stream_load_x<group>(x[half], smem, cols + 64 * half, row_bytes, 8 * i0,
-                                                l.n);
-                    sl_stream_mma<F, group>(acc + i0, raw, half, x[half]);
-                }
-            }
-            if ((i + 1) % span == 0 && (out_left -= span) == 0) {
-                acts.leave(p);
-                out_left = p.kc / 64;
-                if (!more)
-                    out_left = 0;
-                else if (!ahead_x)
-                    cols_next = acts.enter(p) + offset;
-            }
-            cols = cols_next;
-            if (ahead)
-                raw = next;
-            if (ahead_x)
-                sl_stream_copy_x<group>(x, x_next);
+        for (int i = 0; i < chunk; i += steps) {
+            sl_stream_stage<F, steps>(acc, smem, ring.wait(), cols + 128 * i, l.n, steps);
+            ring.refill();
         }
-        ring.refill();
-        if (!ahead && left > steps) {
-            stage = ring.wait();
-            F::load(raw, smem + stage, 0, lane);
-        }
-    }
-    if (out_left != 0) /* K ended inside the last chunk */
         acts.leave(p);
+    }
+    if (left > 0) { /* the columns end in a chunk */
+        uint32_t cols = acts.enter(p) + offset;
+#pragma unroll 1
+        for (; left > 0; left -= steps, cols += 128 * steps) {
+            sl_stream_stage<F, steps>(acc, smem, ring.wait(), cols, l.n, min(left, steps));
+            ring.refill();
+        }
+        acts.leave(p);
+    }
+    acts.skip(p, p.n_chunks - (ring.steps + chunk - 1) / chunk);
 }
 
-/* Walks through K without work, so that the others' chunks can move on. */
-static __device__ __forceinline__ void sl_stream_pass(const sl_stream_plan &p, sl_stream_acts &acts)
+/* A team's sums: its first warp receives the others', and has act(gate) * up or the sum. */
+static __device__ __forceinline__ void sl_stream_join(float (&acc)[4], const sl_lin &l,
+                                                      const float *swap)
 {
-    if (p.n_bufs == p.n_chunks)
+    int lane = static_cast<int>(threadIdx.x % 32), step = l.gated ? 2 : 1;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        for (int s = 1; s < l.n_segs; s++)
+            acc[i] = __fadd_rn(acc[i], swap[(s * step * 4 + i) * 32 + lane]);
+        if (l.gated) {
+            float up = swap[(4 + i) * 32 + lane];
+            for (int s = 1; s < l.n_segs; s++)
+                up = __fadd_rn(up, swap[((s * 2 + 1) * 4 + i) * 32 + lane]);
+            acc[i] = __fmul_rn(sl_act(l.act, acc[i]), up);
+        }
+    }
+}
+
+static __device__ __forceinline__ void sl_stream_store(float (&acc)[1][4], const sl_lin &l,
+                                                       const sl_stream_plan &p, int item, int warp,
+                                                       uint8_t *smem)
+{
+    int team = warp / p.team, in_team = warp % p.team, lane = static_cast<int>(threadIdx.x % 32);
+    float *swap = reinterpret_cast<float *>(smem + p.swap_offset) + team * p.team * 128;
+    if (p.team > 1) {
+        if (in_team > 0) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                swap[(in_team * 4 + i) * 32 + lane] = acc[0][i];
+        }
+        sl_bar_sync(1 + team, 32 * p.team);
+        if (in_team == 0)
+            sl_stream_join(acc[0], l, swap);
+        sl_bar_sync(1 + team, 32 * p.team); /* swap is free */
+    }
+    if (in_team > 0)
         return;
-    for (int c = 0; c < p.n_chunks; c++) {
-        acts.enter(p);
-        acts.leave(p);
-    }
+    sl_stream_item it = sl_stream_find(l, item, 0);
+    if (l.gated)
+        sl_lin_store_gated<1>(acc, l, it.block, 0);
+    else
+        sl_lin_store_part<1>(acc, l, *it.part, it.block, 0);
 }
 
-/* The odd warp of a pair hands its sums to the even one, which writes. */
-template <int NT>
-static __device__ __forceinline__ void sl_stream_store_gated(float (&acc)[NT][4], const sl_lin &l,
-                                                             const sl_stream_item &it, float *swap,
-                                                             int warp)
-{
-    int lane = static_cast<int>(threadIdx.x % 32), pair = warp >> 1;
-    swap += pair * NT * 128 + lane;
-    if (warp & 1) {
-#pragma unroll
-        for (int i = 0; i < NT * 4; i++)
-            swap[32 * i] = acc[i / 4][i % 4];
-    }
-    sl_bar_sync(1 + pair, 64);
-    if ((warp & 1) == 0) {
-#pragma unroll
-        for (int i = 0; i < NT * 4; i++)
-            acc[i / 4][i % 4] = __fmul_rn(sl_act(l.act, acc[i / 4][i % 4]), swap[32 * i]);
-        sl_lin_store_gated<NT>(acc, l, it.block, 0);
-    }
-    sl_bar_sync(1 + pair, 64); /* swap is free */
-}
-
-template <class F, int NT>
+template <class F>
 static __device__ __forceinline__ void sl_stream_consume(const sl_lin &l, const sl_stream_plan &p,
                                                          uint8_t *smem, sl_stream_ring<F> &ring,
                                                          int from, int to, int warp)
 {
     sl_stream_acts acts = {smem, 0, 0, 0};
-    for (int base = from; base < to; base += p.warps) {
-        if (base + warp >= to) {
-            sl_stream_pass(p, acts);
+    int team = warp / p.team;
+    uint32_t x0 = static_cast<uint32_t>(ring.role.seg * l.n * SL_STREAM_ROW * 2);
+    for (int base = from; base < to; base += p.teams) {
+        if (base + team >= to) {
+            acts.skip(p, p.n_chunks); /* so that the others' chunks can move on */
             continue;
         }
-        float acc[NT][4] = {};
-        sl_stream_block<F, NT>(acc, l, p, ring, acts, smem);
-        sl_stream_item it = sl_stream_find(l, base + warp);
-        if (l.gated)
-            sl_stream_store_gated<NT>(acc, l, it, reinterpret_cast<float *>(smem + p.swap_offset),
-                                      warp);
-        else
-            sl_lin_store_part<NT>(acc, l, *it.part, it.block, 0);
+        float acc[1][4] = {};
+        sl_stream_block<F>(acc[0], l, p, ring, acts, x0, smem);
+        sl_stream_store(acc, l, p, base + team, warp, smem);
     }
 }
 
@@ -435,12 +430,12 @@ static __device__ __forceinline__ void sl_stream_init(const sl_stream_plan &p, u
     int i = static_cast<int>(threadIdx.x);
     /* Every thread one of each kind: one thread would take a microsecond for all. */
     uint64_t *bars = reinterpret_cast<uint64_t *>(smem);
-    for (int j = i; j < p.warps * SL_STREAM_SLOTS; j += static_cast<int>(blockDim.x))
+    for (int j = i; j < p.teams * p.team * SL_STREAM_SLOTS; j += static_cast<int>(blockDim.x))
         sl_mbar_init(&bars[j], 1);
     bars = reinterpret_cast<uint64_t *>(smem + SL_STREAM_BARS);
     for (int j = i; j < p.n_bufs; j += static_cast<int>(blockDim.x)) {
-        sl_mbar_init(&bars[j], 1);
-        sl_mbar_init(&bars[SL_STREAM_BUFS + j], static_cast<uint32_t>(p.warps));
+        sl_mbar_init(&bars[j], 32);
+        sl_mbar_init(&bars[SL_STREAM_BUFS + j], static_cast<uint32_t>(p.teams * p.team));
     }
     sl_mbar_fence_init();
     if (i == 0)
@@ -449,7 +444,7 @@ static __device__ __forceinline__ void sl_stream_init(const sl_stream_plan &p, u
 }
 
 /* The life of a consumer warp. F: its layout. */
-template <class F, int NT>
+template <class F>
 static __device__ __forceinline__ void sl_stream_warp(const sl_lin &l, const sl_stream_plan &p,
                                                       uint8_t *smem, int from, int to, int warp)
 {
@@ -460,7 +455,8 @@ static __device__ __forceinline__ void sl_stream_warp(const sl_lin &l, const sl_
     ring.l = &l;
     ring.p = &p;
     ring.to = to;
-    ring.open(from + warp);
+    ring.role = sl_stream_role_of(l, warp % p.team);
+    ring.open(from + warp / p.team);
     if (threadIdx.x % 32 == 0) {
         for (int i = 0; i < p.slots; i++)
             ring.fetch();
@@ -468,57 +464,49 @@ static __device__ __forceinline__ void sl_stream_warp(const sl_lin &l, const sl_
     __syncwarp();
     sl_grid_launch_dependents();
     sl_grid_wait();
-    sl_stream_consume<F, NT>(l, p, smem, ring, from, to, warp);
+    sl_stream_consume<F>(l, p, smem, ring, from, to, warp);
 }
 
-static __device__ __forceinline__ void sl_stream_bring_warp(const sl_lin &l,
-                                                            const sl_stream_plan &p, uint8_t *smem,
-                                                            int from, int to)
-{
-    uint64_t *bars = reinterpret_cast<uint64_t *>(smem + SL_STREAM_BARS);
-    sl_grid_launch_dependents();
-    sl_grid_wait();
-    sl_stream_bring(l, p, smem, bars, bars + SL_STREAM_BUFS, (to - from + p.warps - 1) / p.warps);
-}
-
-template <class F, int NT>
-__global__ void __launch_bounds__(32 * (SL_STREAM_CONSUMERS(NT) + 1), 2)
+template <class F>
+__global__ void __launch_bounds__(32 * (SL_STREAM_WARPS + 1), 2)
     sl_stream_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_stream_plan p)
 {
     SL_SMEM(uint8_t, smem);
     int warp = static_cast<int>(threadIdx.x / 32), from, to;
     sl_stream_init(p, smem);
-    sl_stream_range(l, p, &from, &to);
-    if (warp < p.warps)
-        sl_stream_warp<F, NT>(l, p, smem, from, to, warp);
-    else
-        sl_stream_bring_warp(l, p, smem, from, to);
+    sl_stream_range(p, &from, &to);
+    if (warp < p.teams * p.team) {
+        sl_stream_warp<F>(l, p, smem, from, to, warp);
+        return;
+    }
+    uint64_t *bars = reinterpret_cast<uint64_t *>(smem + SL_STREAM_BARS);
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    sl_stream_bring(l, p, smem, bars, bars + SL_STREAM_BUFS, (to - from + p.teams - 1) / p.teams);
 }
 
 /* ------------------------------------------------------------------ host */
 
-/* Sizes for l with slots of slot_bytes and nt columns of tokens; returns the grid. */
+/* Sizes for l with slots of slot_bytes; returns the grid. */
 static inline unsigned sl_stream_make_plan(const struct sl_cuda *cu, const sl_lin *l,
-                                           int slot_bytes, int nt, sl_stream_plan *p, size_t *smem)
+                                           int slot_bytes, sl_stream_plan *p, size_t *smem)
 {
-    int unit = l->gated ? 2 : 1;
-    p->n_items = l->gated ? 2 * l->part[0].n_blocks : 0;
-    for (int i = 0; !l->gated && i < l->n_parts; i++)
+    p->n_items = 0;
+    for (int i = 0; i < (l->gated ? 1 : l->n_parts); i++)
         p->n_items += l->part[i].n_blocks;
+    p->team = l->n_segs * (l->gated ? 2 : 1);
     /* One block a multiprocessor if its warps are enough for its share, else two. */
-    int units = p->n_items / unit, share = SL_CEIL_DIV(units, cu->n_sms);
-    int most = SL_STREAM_CONSUMERS(nt) / unit;
-    int grid = SL_MIN(units, share <= most ? cu->n_sms : 2 * cu->n_sms);
-    share = SL_CEIL_DIV(units, grid);
-    int walks = SL_CEIL_DIV(share, most); /* of equal width */
-    p->warps = SL_CEIL_DIV(share, walks) * unit;
+    int most = SL_STREAM_WARPS / p->team, share = SL_CEIL_DIV(p->n_items, cu->n_sms);
+    int grid = SL_MIN(p->n_items, share <= most ? cu->n_sms : 2 * cu->n_sms);
+    share = SL_CEIL_DIV(p->n_items, grid);
+    p->teams = SL_CEIL_DIV(share, SL_CEIL_DIV(share, most)); /* walks of equal width */
+    int warps = p->teams * p->team;
     p->slot_bytes = slot_bytes;
-    int swap = l->gated ? p->warps / 2 * nt * 512 : 0;
-    int room = SL_STREAM_SMEM - SL_STREAM_HEADER - swap, ring = p->warps * slot_bytes;
+    int swap = p->team > 1 ? warps * 512 : 0;
+    int room = SL_STREAM_SMEM - SL_STREAM_HEADER - swap, ring = warps * slot_bytes;
     int want = room - 3 * ring; /* for activations, with three slots a warp */
-    p->kc = SL_MIN(SL_STREAM_CHUNK(nt), l->n_k64 * 64);
-    p->n_chunks = SL_CEIL_DIV(l->n_k64 * 64, p->kc);
-    p->buf_bytes = l->n * (p->kc + 8) * 2;
+    p->n_chunks = l->seg_k64 * 64 / SL_STREAM_CHUNK;
+    p->buf_bytes = l->n_segs * l->n * SL_STREAM_ROW * 2;
     p->n_bufs = SL_MAX(2, SL_MIN(want / p->buf_bytes, SL_STREAM_BUFS));
     p->n_bufs = SL_MIN(p->n_bufs, p->n_chunks);
     room -= p->n_bufs * p->buf_bytes;
@@ -530,13 +518,13 @@ static inline unsigned sl_stream_make_plan(const struct sl_cuda *cu, const sl_li
     return (unsigned)grid;
 }
 
-template <class F, int NT> static void sl_stream_launch(struct sl_cuda *cu, const sl_lin *l)
+template <class F> static void sl_stream_launch(struct sl_cuda *cu, const sl_lin *l)
 {
     sl_stream_plan p;
     size_t smem;
-    unsigned grid = sl_stream_make_plan(cu, l, F::stage_units * F::unit_bytes, NT, &p, &smem);
-    sl_launch(cu, sl_stream_kernel<F, NT>, dim3(grid), dim3(32u * (unsigned)(p.warps + 1)), smem,
-              *l, p);
+    unsigned grid = sl_stream_make_plan(cu, l, F::stage_units * F::unit_bytes, &p, &smem);
+    sl_launch(cu, sl_stream_kernel<F>, dim3(grid), dim3(32u * (unsigned)(p.teams * p.team + 1)),
+              smem, *l, p);
 }
 
 #endif

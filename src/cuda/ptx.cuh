@@ -9,6 +9,8 @@
 #ifndef SL_CUDA_PTX_CUH
 #define SL_CUDA_PTX_CUH
 
+#include "cuda/tensor_map.h"
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -70,6 +72,18 @@ static __device__ __forceinline__ void sl_bulk_load(void *smem, const void *gmem
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1], %2, [%3];" ::"r"(sl_smem_addr(smem)),
                  "l"(__cvta_generic_to_global(gmem)), "r"(n_bytes), "r"(sl_smem_addr(mbar))
+                 : "memory");
+}
+
+/* Copies the box whose first value is (row, col) of the matrix, and then takes the bytes of a whole
+ * box off what the barrier's phase expects. map: a parameter of the kernel. One thread issues it.
+ */
+static __device__ __forceinline__ void sl_tensor_load(void *smem, const CUtensorMap *map, int col,
+                                                      int row, uint64_t *mbar)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4}], [%2];" ::"r"(sl_smem_addr(smem)),
+                 "l"(reinterpret_cast<uint64_t>(map)), "r"(sl_smem_addr(mbar)), "r"(col), "r"(row)
                  : "memory");
 }
 
@@ -174,6 +188,105 @@ static __device__ __forceinline__ void sl_mma_f16(float c[4], const uint32_t a[4
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* Matrix products of a warpgroup (128 threads, four warps from a multiple of four on): d[64, N] +=
+ * a[64, 16] b[16, N]. a: of warp w the rows 16 w .. 16 w + 15, each lane its registers as in
+ * sl_mma_bf16; d likewise, eight tokens after eight tokens. b: a place in shared memory of N rows
+ * (tokens) of 128 bytes, the first at a multiple of 1024, 16-byte pieces at piece ^ (row % 8), 32
+ * bytes further for each k16. The products run by themselves: between sl_wgmma_fence and the
+ * sl_wgmma_wait that ends them nobody may touch d, a or b. Arithmetic: the bits of sl_mma_bf16. */
+#define SL_WGMMA_B_K16 2 /* 32 bytes further */
+static __device__ __forceinline__ uint64_t sl_wgmma_b(const void *smem)
+{
+    /* address / 16, eight rows 1024 bytes after eight rows, swizzle of 128 bytes */
+    return (static_cast<uint64_t>(sl_smem_addr(smem)) & 0x3FFFF) >> 4 | 1ull << 16 | 64ull << 32 |
+           1ull << 62;
+}
+
+/* d and a written before belong to the products after this. */
+static __device__ __forceinline__ void sl_wgmma_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void sl_wgmma_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Waits until at most N committed groups are still under way. */
+template <int N> static __device__ __forceinline__ void sl_wgmma_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+
+#define SL_WG_D(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+/* 16 tokens. */
+static __device__ __forceinline__ void sl_wgmma_rs(float (&d)[2][4], const uint32_t (&a)[4],
+                                                   uint64_t b)
+{
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7"
+                 "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;\n\t}"
+                 : SL_WG_D(0), SL_WG_D(1)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* 32 tokens. */
+static __device__ __forceinline__ void sl_wgmma_rs(float (&d)[4][4], const uint32_t (&a)[4],
+                                                   uint64_t b)
+{
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
+                 "}, {%16, %17, %18, %19}, %20, p, 1, 1, 0;\n\t}"
+                 : SL_WG_D(0), SL_WG_D(1), SL_WG_D(2), SL_WG_D(3)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* 64 tokens. */
+static __device__ __forceinline__ void sl_wgmma_rs(float (&d)[8][4], const uint32_t (&a)[4],
+                                                   uint64_t b)
+{
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n\t}"
+                 : SL_WG_D(0), SL_WG_D(1), SL_WG_D(2), SL_WG_D(3), SL_WG_D(4), SL_WG_D(5),
+                   SL_WG_D(6), SL_WG_D(7)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* 128 tokens. */
+static __device__ __forceinline__ void sl_wgmma_rs(float (&d)[16][4], const uint32_t (&a)[4],
+                                                   uint64_t b)
+{
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n\t}"
+                 : SL_WG_D(0), SL_WG_D(1), SL_WG_D(2), SL_WG_D(3), SL_WG_D(4), SL_WG_D(5),
+                   SL_WG_D(6), SL_WG_D(7), SL_WG_D(8), SL_WG_D(9), SL_WG_D(10), SL_WG_D(11),
+                   SL_WG_D(12), SL_WG_D(13), SL_WG_D(14), SL_WG_D(15)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+#undef SL_WG_D
+
+/* The registers of every thread of a warpgroup, a multiple of 8: more once others have given. */
+template <int N> static __device__ __forceinline__ void sl_regs_take()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
+
+template <int N> static __device__ __forceinline__ void sl_regs_give()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
 /* 16 bytes that no kernel in flight writes (weights), kept out of L1. */

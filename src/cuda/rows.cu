@@ -394,6 +394,7 @@ static __global__ void __launch_bounds__(NT) norm_kernel(norm_args a)
 #pragma unroll
     for (int k = 0; k < VEC; k++) /* weights are constant: no need to wait */
         w[k] = load4<WIDE>(a.w, first + 4 * NT * k, a.h);
+    sl_grid_launch_dependents(); /* the product behind begins to fetch its weights */
     sl_grid_wait();
 #pragma unroll
     for (int k = 0; k < VEC; k++)
@@ -413,7 +414,6 @@ static __global__ void __launch_bounds__(NT) norm_kernel(norm_args a)
     for (int k = 0; k < VEC; k++)
         s = squares(s, v[k]);
     float scale = scale_of(sum_block<NT>(s, room), a.eps, a.h);
-    sl_grid_launch_dependents();
 #pragma unroll
     for (int k = 0; k < VEC; k++)
         store_normed<WIDE>(a.out + at, first + 4 * NT * k, a.h, v[k], w[k], scale);
@@ -425,6 +425,7 @@ template <bool ADD> static __global__ void __launch_bounds__(1024) norm_long_ker
     SL_SMEM(float, room);
     int64_t at = (int64_t)blockIdx.x * a.h;
     float s = 0.0f;
+    sl_grid_launch_dependents();
     sl_grid_wait();
     for (int32_t i = 4 * (int32_t)threadIdx.x; i < a.h; i += 4096) {
         float4 v = load4<false>(a.x + at, i, a.h);
@@ -524,6 +525,7 @@ struct gather_args {
 /* grid (rows, units / 1024): each thread copies up to four units, read before any is written. */
 template <typename U> static __global__ void __launch_bounds__(256) gather_kernel(gather_args a)
 {
+    sl_grid_launch_dependents();
     sl_grid_wait();
     const U *from = static_cast<const U *>(a.x) + (size_t)a.rows[blockIdx.x] * a.n_units;
     U *to = static_cast<U *>(a.out) + (size_t)blockIdx.x * a.n_units;

@@ -16,6 +16,7 @@
 #include "cuda/step.h"
 
 #include "cuda/attention.h"
+#include "cuda/linear.h"
 
 #include <string.h>
 
@@ -78,7 +79,8 @@ uint64_t sl_cuda_steps_bytes(struct sl_backend *be, const struct sl_step_limits 
 {
     size_t in_bytes, result_offset, out_bytes;
     sizes_of(lim, &in_bytes, &result_offset, &out_bytes);
-    return in_bytes + out_bytes + lim->extra_bytes + workspace_bytes(sl_cuda(be), lim);
+    return in_bytes + out_bytes + lim->extra_bytes + workspace_bytes(sl_cuda(be), lim) +
+           SL_LIN_BYTES;
 }
 
 /* ------------------------------------------------------------------ start and end */
@@ -106,6 +108,21 @@ static int init_slot(struct sl_cuda *cu, const struct sl_cuda_steps *s, struct s
     slot->done = NULL;
     sl_cuda_check(cu, e, "cudaEventCreateWithFlags");
     return sl_cuda_report(cu, err);
+}
+
+static int init_clocks(struct sl_cuda *cu, struct sl_cuda_steps *s, struct sl_error *err)
+{
+    for (int i = 0; i < 2 * SL_CUDA_CLOCKS; i++) {
+        struct sl_cuda_clock *c = &s->clock[i / 2];
+        cudaEvent_t *event = i % 2 == 0 ? &c->begun : &c->done;
+        cudaError_t e = cudaEventCreateWithFlags(event, cudaEventDefault);
+        if (e == cudaSuccess)
+            continue;
+        *event = NULL;
+        sl_cuda_check(cu, e, "cudaEventCreateWithFlags");
+        return sl_cuda_report(cu, err);
+    }
+    return 0;
 }
 
 static int check_limits(const struct sl_step_limits *lim, struct sl_error *err)
@@ -151,6 +168,8 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
     s->extra_bytes = static_cast<size_t>(lim->extra_bytes);
     for (int i = 0; i < SL_CUDA_DEPTH && rc == 0; i++)
         rc = init_slot(cu, s, &s->slot[i], err);
+    if (rc == 0)
+        rc = init_clocks(cu, s, err);
     cu->workspace_bytes = workspace_bytes(cu, lim);
     if (rc == 0)
         rc = take(cu, &s->in, s->in_bytes, "a step's arrays", err);
@@ -160,7 +179,10 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
         rc = take(cu, &s->extra, s->extra_bytes, "a step's lists", err);
     if (rc == 0)
         rc = take(cu, &cu->workspace, cu->workspace_bytes, "the workspace of attention", err);
+    if (rc == 0)
+        rc = take(cu, &s->products, SL_LIN_BYTES, "the workspace of products", err);
     if (rc == 0) {
+        sl_cuda_linear_memory(cu, s->products);
         (void)sl_cuda_stager_ready(cu); /* steps go on beside uploads */
         rc = sl_cuda_report(cu, err);
     }
@@ -186,10 +208,17 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
         if (s->slot[i].in != NULL)
             cudaFreeHost(s->slot[i].in);
     }
+    for (int i = 0; i < SL_CUDA_CLOCKS; i++) {
+        if (s->clock[i].begun != NULL)
+            cudaEventDestroy(s->clock[i].begun);
+        if (s->clock[i].done != NULL)
+            cudaEventDestroy(s->clock[i].done);
+    }
     sl_cuda_free(cu, s->in, s->in_bytes);
     sl_cuda_free(cu, s->out, s->out_bytes);
     sl_cuda_free(cu, s->extra, s->extra_bytes);
     sl_cuda_free(cu, cu->workspace, cu->workspace_bytes);
+    sl_cuda_free(cu, s->products, SL_LIN_BYTES);
     cu->workspace = NULL;
     cu->workspace_bytes = 0;
     cu->ids = NULL;
@@ -356,6 +385,10 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
         return rc;
     struct sl_step dev = {};
     size_t n_bytes = fill_block(s, step, slot->in, &dev);
+    const struct sl_cuda_slot *before = &s->slot[(s->n_steps + SL_CUDA_DEPTH - 1) % SL_CUDA_DEPTH];
+    struct sl_cuda_clock *clock = &s->clock[(s->n_steps + 1) % SL_CUDA_CLOCKS];
+    clock->follows = before->ticket != 0 && !before->waited;
+    sl_cuda_check(cu, cudaEventRecord(clock->begun, cu->stream), "cudaEventRecord");
     send(cu, s, slot, step, n_bytes);
     bool decode = s->max_rung > 0 && is_decode(&step->batch);
     struct sl_cuda_graph *g = decode ? sl_cuda_graph_find(s, &dev, forward, arg) : NULL;
@@ -367,6 +400,7 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
         cu->counts.eager++;
     }
     fetch(cu, s, slot, step);
+    sl_cuda_check(cu, cudaEventRecord(clock->done, cu->stream), "cudaEventRecord");
     sl_cuda_check(cu, cudaEventRecord(slot->done, cu->stream), "cudaEventRecord");
     slot->ticket = *ticket = ++s->n_steps;
     slot->waited = false;
@@ -374,6 +408,29 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
     if (decode && g == NULL && cu->error == cudaSuccess)
         sl_cuda_graph_record(cu, &dev, forward, arg);
     return sl_cuda_report(cu, err);
+}
+
+void sl_cuda_times(struct sl_backend *be, struct sl_device_times *out)
+{
+    *out = sl_cuda(be)->steps->times;
+}
+
+/* The step is done, and so is the one ahead of it. A failure here is no failure of a step. */
+static void count_times(struct sl_cuda_steps *s, uint64_t ticket)
+{
+    const struct sl_cuda_clock *now = &s->clock[ticket % SL_CUDA_CLOCKS];
+    const struct sl_cuda_clock *before = &s->clock[(ticket - 1) % SL_CUDA_CLOCKS];
+    float busy, gap;
+    if (!now->follows)
+        return;
+    if (cudaEventElapsedTime(&busy, now->begun, now->done) != cudaSuccess ||
+        cudaEventElapsedTime(&gap, before->done, now->begun) != cudaSuccess) {
+        cudaGetLastError();
+        return;
+    }
+    s->times.n_steps++;
+    s->times.busy_ms += (double)busy;
+    s->times.gap_ms += (double)gap;
 }
 
 int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,
@@ -386,6 +443,8 @@ int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, co
     SL_ASSERT(slot->ticket == ticket);
     sl_cuda_check(cu, cudaEventSynchronize(slot->done), "cudaEventSynchronize");
     slot->waited = true;
+    if (cu->error == cudaSuccess)
+        count_times(s, ticket);
     if (ids != NULL)
         *ids = reinterpret_cast<const int32_t *>(slot->out);
     if (results != NULL)

@@ -38,6 +38,13 @@ struct sl_cuda_slot { /* pinned memory of one step */
     bool waited;     /* the event was seen */
 };
 
+#define SL_CUDA_CLOCKS 4 /* a step's events outlive the next two */
+
+struct sl_cuda_clock { /* of one step */
+    cudaEvent_t begun, done;
+    bool follows; /* enqueued before the step ahead of it was waited for */
+};
+
 struct sl_cuda_steps {
     struct sl_step_limits lim;
     int32_t max_rung; /* the largest padded step; 0: no padding */
@@ -45,12 +52,15 @@ struct sl_cuda_steps {
     size_t in_bytes;
     uint8_t *out; /* device: ids [max_logits], then results */
     size_t result_offset, out_bytes;
-    uint8_t *extra; /* device */
+    uint8_t *extra;    /* device */
+    uint8_t *products; /* device: SL_LIN_BYTES (linear.h) */
     size_t extra_bytes;
     struct sl_cuda_slot slot[SL_CUDA_DEPTH];
     uint64_t n_steps; /* also the last ticket */
     struct sl_cuda_graph graph[SL_CUDA_GRAPHS];
     int32_t n_graphs;
+    struct sl_cuda_clock clock[SL_CUDA_CLOCKS]; /* by ticket */
+    struct sl_device_times times;
 };
 
 /* The smallest padded size for n tokens, at most max_rung. */
@@ -66,6 +76,7 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
                  void *arg, uint64_t *ticket, struct sl_error *err);
 int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,
                  struct sl_error *err);
+void sl_cuda_times(struct sl_backend *be, struct sl_device_times *out);
 }
 void sl_cuda_steps_deinit(struct sl_cuda *cu);
 /* Enqueues the step's preparation and its operations. */

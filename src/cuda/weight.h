@@ -21,11 +21,15 @@
  *                                       bits
  *   q6_k    Q6_K             256, 3360  4 x [lane] low nibbles, 4 x [lane] 8 bytes of upper 6.5625
  *                                       pairs of bits, [16 rows][16] scale + 128, [16] d f16
+ *   fp8     FP8_E4M3         128, 2112  4 x [lane] 2 steps of 8 codes, then scales float    8.25
+ *                                       [g][row g, g + 8], times 256
  *
  * Nibbles: element e < 4 of a step is the low half of byte e of its word, e >= 4 the high half of
- * byte e - 4. Fields, upper bits: weight_format.cuh.
+ * byte e - 4. Fields, upper bits: weight_format.cuh. FP8 codes of a step: elements 4 i .. 4 i + 3
+ * are bytes 1, 3, 0, 2 of word i.
  *
- * A weight's value is the reference decode of src/quant in float, rounded to bf16 (nearest even).
+ * A weight's value is the reference decode of src/quant in float (of FP8: times its scale, rounded
+ * to float), rounded to bf16 (nearest even). A row of FP8 with a NaN in a unit is NaN in all of it.
  * F32 and F16 are rounded when they are packed, so they lose bits here that the CPU's products
  * keep. Where a scale of the file is not finite the values are NaN (the reference may say
  * infinity); a zero may have the other sign, which no sum can show.
@@ -43,6 +47,7 @@ enum sl_cuda_layout {
     SL_CUDA_Q4_K,
     SL_CUDA_Q5_K,
     SL_CUDA_Q6_K,
+    SL_CUDA_FP8,
     SL_CUDA_LAYOUTS
 };
 
@@ -61,13 +66,14 @@ int64_t sl_cuda_stream_bytes(int32_t layout, int64_t n_cols);
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* As in struct sl_backend_vt. data is the host's and not needed when weight_create returns: weights
- * are always owned. Rows pass through sl_cuda_stage and the pack buffer; packing is enqueued, what
- * fails in it shows up in cu->error. Wait for the stream between the last weight_create and the
- * first operation: products fetch weights before they wait for the kernels ahead of them. No memory
- * is SL_ENOMEM. */
+/* As in struct sl_backend_vt. data and scales are the host's and not needed when weight_create
+ * returns: weights are always owned. Rows pass through sl_cuda_stage and the pack buffer; packing
+ * is enqueued, what fails in it shows up in cu->error. Wait for the stream between the last
+ * weight_create and the first operation: products fetch weights before they wait for the kernels
+ * ahead of them. No memory is SL_ENOMEM. */
 int sl_cuda_weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
-                          int64_t n_rows, int64_t n_cols, const void *data, struct sl_weight *out,
+                          int64_t n_rows, int64_t n_cols, const void *data,
+                          const struct sl_scales *scales, struct sl_weight *out,
                           struct sl_error *err);
 uint64_t sl_cuda_weight_bytes(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
                               int64_t n_rows, int64_t n_cols);

@@ -12,9 +12,10 @@
  *   q4_0  x = 128 + q,   w = fma(d, x, -136 d)     15 bits
  *   q6_k  x = 128 + q,   w = fma(r, x, -160 r)     r = d * scale exact in 18 bits: 21 bits
  *   q4_k  w = fma(r, x - 128, -m), q5_k too        r and m exact; one rounding, as the reference
+ *   fp8   w = x s, x the code as f16               one rounding, as the reference
  *
- * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0), 4.7 (q4_k), 5.2 (q5_k), 4.3 (q6_k), with
- * 128 lanes a clock and multiprocessor to spend on at most 20 bytes of weights a clock.
+ * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0), 4.7 (q4_k), 5.2 (q5_k), 4.3 (q6_k, fp8),
+ * with 128 lanes a clock and multiprocessor to spend on at most 20 bytes of weights a clock.
  */
 #ifndef SL_CUDA_WEIGHT_FORMAT_CUH
 #define SL_CUDA_WEIGHT_FORMAT_CUH
@@ -292,6 +293,35 @@ struct sl_wf_q6_k {
             int row = i & 1, byte = 2 * (i & 1);
             a[i] = sl_pack_bf16(__fmaf_rn(d[row], sl_code128(q, byte), c[row]),
                                 __fmaf_rn(d[row], sl_code128(q, byte + 1), c[row]));
+        }
+    }
+};
+
+/* With four more bits of fraction a code is the f16 number 2^-8 of its value, subnormal ones too;
+ * the product of that and the scale times 2^8 is rounded as the reference's. */
+struct sl_wf_fp8 {
+    static constexpr int layout = SL_CUDA_FP8;
+    static constexpr int unit_k = 128, unit_bytes = 2112, stage_units = 1;
+    static constexpr bool coded = true;
+    struct raw {
+        uint4 q[2];
+        float2 s; /* rows g and g + 8 */
+    };
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int sub, int lane)
+    {
+        r.q[0] = sl_load16(unit + 1024 * sub + 16 * lane);
+        r.q[1] = sl_load16(unit + 1024 * sub + 512 + 16 * lane);
+        uint2 s = sl_load8(unit + 2048 + 8 * (lane >> 2));
+        r.s = make_float2(__uint_as_float(s.x), __uint_as_float(s.y));
+    }
+    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t w = sl_word(r.q[j >> 1], 2 * (j & 1) + (i >> 1)) << 8 * (i & 1);
+            uint32_t h = (w & 0x80008000u) | (w >> 1 & 0x3F803F80u);
+            float s = i & 1 ? r.s.y : r.s.x;
+            a[i] = sl_pack_bf16(__fmul_rn(sl_half_bits(h), s), __fmul_rn(sl_half_bits(h >> 16), s));
         }
     }
 };

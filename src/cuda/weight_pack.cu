@@ -13,6 +13,7 @@
 /* The file's rows pass through a buffer of this size, so that a matrix needs little more memory
  * than it takes in the end. */
 #define PACK_SLICE (64 << 20)
+#define PACK_ALIGN ((size_t)16)
 
 static const struct sl_cuda_layout_info layouts[SL_CUDA_LAYOUTS] = {
     {"rows", 0, 0},
@@ -22,6 +23,7 @@ static const struct sl_cuda_layout_info layouts[SL_CUDA_LAYOUTS] = {
     {"q4_k", sl_wf_q4_k::unit_k, sl_wf_q4_k::unit_bytes},
     {"q5_k", sl_wf_q5_k::unit_k, sl_wf_q5_k::unit_bytes},
     {"q6_k", sl_wf_q6_k::unit_k, sl_wf_q6_k::unit_bytes},
+    {"fp8", sl_wf_fp8::unit_k, sl_wf_fp8::unit_bytes},
 };
 
 const struct sl_cuda_layout_info *sl_cuda_layout_info(int32_t layout)
@@ -71,6 +73,7 @@ static const struct pack_row {
     {SL_DTYPE_Q4_K, SL_CUDA_Q4_K, pack<sl_pack_q4_k>},
     {SL_DTYPE_Q5_K, SL_CUDA_Q5_K, pack<sl_pack_q5_k>},
     {SL_DTYPE_Q6_K, SL_CUDA_Q6_K, pack<sl_pack_q6_k>},
+    {SL_DTYPE_FP8_E4M3, SL_CUDA_FP8, pack<sl_pack_fp8>},
 };
 
 static const struct pack_row *find_pack(enum sl_dtype dtype)
@@ -104,34 +107,58 @@ uint64_t sl_cuda_weight_bytes(struct sl_backend *be, enum sl_weight_use use, enu
     return sizes(use, dtype, n_rows, n_cols, &row_bytes, &n_bytes) ? n_bytes : 0;
 }
 
-/* Stages and packs slice by slice, all in the order of the stream. */
+/* Values of the scales, 0: there are none. */
+static int64_t count_scales(const struct sl_scales *s, int64_t n_rows, int64_t n_cols)
+{
+    if (s == NULL || s->values == NULL)
+        return 0;
+    return SL_CEIL_DIV(n_rows, (int64_t)s->rows) * SL_CEIL_DIV(n_cols, (int64_t)s->cols);
+}
+
+/* Stages and packs slice by slice, all in the order of the stream. Scales lie before the slice. */
 static void fill_packed(struct sl_cuda *cu, const struct pack_row *p, const struct sl_weight *w,
-                        const uint8_t *data, uint8_t *temp, int64_t slice_rows)
+                        const uint8_t *data, const struct sl_scales *scales, uint8_t *temp,
+                        int64_t slice_rows)
 {
     int64_t stream = sl_cuda_stream_bytes(p->layout, w->n_cols);
     int64_t row_bytes = (int64_t)w->row_bytes;
+    size_t scale_bytes = (size_t)count_scales(scales, w->n_rows, w->n_cols) * sizeof(float);
+    const float *values = NULL;
+    if (scale_bytes > 0) {
+        values = (const float *)temp;
+        sl_cuda_stage(cu, temp, scales->values, scale_bytes);
+        temp += SL_ROUND_UP(scale_bytes, PACK_ALIGN);
+    }
     for (int64_t r0 = 0; r0 < w->n_rows; r0 += slice_rows) {
         int64_t n = SL_MIN(slice_rows, w->n_rows - r0);
         sl_cuda_stage(cu, temp, data + r0 * row_bytes, (size_t)(n * row_bytes));
-        sl_pack_src s = {temp, row_bytes, n, w->n_cols};
+        sl_pack_src s = {temp, row_bytes, n, w->n_cols, r0, values, 0, 0};
+        if (values != NULL) {
+            s.scale_rows = scales->rows;
+            s.scale_cols = scales->cols;
+        }
         p->pack(cu, &s, (uint8_t *)w->data + r0 / SL_CUDA_ROW_BLOCK * stream);
     }
 }
 
 int sl_cuda_weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
-                          int64_t n_rows, int64_t n_cols, const void *data, struct sl_weight *out,
+                          int64_t n_rows, int64_t n_cols, const void *data,
+                          const struct sl_scales *scales, struct sl_weight *out,
                           struct sl_error *err)
 {
     struct sl_cuda *cu = sl_cuda(be);
     const struct pack_row *p = find_pack(dtype);
     uint64_t row_bytes, n_bytes;
-    if (!sizes(use, dtype, n_rows, n_cols, &row_bytes, &n_bytes))
+    if (!sizes(use, dtype, n_rows, n_cols, &row_bytes, &n_bytes) ||
+        (use == SL_USE_ROWS && dtype == SL_DTYPE_FP8_E4M3))
         return sl_fail(err, SL_EUNSUPPORTED, "no CUDA kernel for a %s matrix of %lld x %lld",
                        sl_dtype_info(dtype)->name, (long long)n_rows, (long long)n_cols);
     bool packed = use == SL_USE_LINEAR;
     int64_t slice = SL_MAX(PACK_SLICE / (int64_t)row_bytes, (int64_t)1);
     slice = SL_MIN(SL_ROUND_UP(slice, SL_CUDA_ROW_BLOCK), n_rows);
     size_t temp_bytes = packed ? (size_t)slice * row_bytes : 0;
+    temp_bytes +=
+        SL_ROUND_UP((size_t)count_scales(scales, n_rows, n_cols) * sizeof(float), PACK_ALIGN);
     uint8_t *temp = NULL;
     memset(out, 0, sizeof *out);
     void *dst = sl_cuda_alloc(cu, n_bytes);
@@ -150,7 +177,7 @@ int sl_cuda_weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl
     out->n_bytes = n_bytes;
     out->owned = true;
     if (packed)
-        fill_packed(cu, p, out, (const uint8_t *)data, temp, slice);
+        fill_packed(cu, p, out, (const uint8_t *)data, scales, temp, slice);
     else
         sl_cuda_stage(cu, dst, data, n_bytes);
     if (cu->error != cudaSuccess) {

@@ -13,6 +13,9 @@
 struct sl_pack_src {
     const uint8_t *rows; /* device: n_rows rows of the file from a row block's first on */
     int64_t row_bytes, n_rows, n_cols;
+    int64_t first_row;   /* of the matrix */
+    const float *scales; /* device: of the whole matrix, as struct sl_scales has them, or NULL */
+    int32_t scale_rows, scale_cols;
 };
 
 static __device__ __forceinline__ uint32_t sl_bytes2(const uint8_t *p)
@@ -255,6 +258,51 @@ struct sl_pack_q6_k {
             out[3072 + 16 * lane + i] = live ? static_cast<uint8_t>(b[192 + i] ^ 0x80) : 0x80;
         *reinterpret_cast<uint16_t *>(out + 3328 + 2 * lane) =
             static_cast<uint16_t>(live ? sl_bytes2(b + 208) : 0);
+    }
+};
+
+/* ------------------------------------------------------------------ FP8 */
+
+struct sl_pack_fp8 {
+    typedef sl_wf_fp8 format;
+    /* Scale of a row of the slice, as the products want it; nan: one of its codes is. */
+    static __device__ __forceinline__ float scale(const sl_pack_src &s, int64_t row, int64_t k0,
+                                                  bool nan)
+    {
+        if (row >= s.n_rows)
+            return 0.0f;
+        if (nan)
+            return __int_as_float(0x7FC00000);
+        if (s.scales == nullptr)
+            return 256.0f;
+        int64_t n = (s.n_cols + s.scale_cols - 1) / s.scale_cols;
+        return __fmul_rn(256.0f,
+                         s.scales[(s.first_row + row) / s.scale_rows * n + k0 / s.scale_cols]);
+    }
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        uint32_t nan = 0; /* bit 0: row g, bit 1: row g + 8 */
+        for (int j = 0; j < 8; j++) {
+            uint32_t w[2] = {0, 0};
+            for (int e = 0; e < 8; e++) {
+                int64_t row = r0 + sl_frag_row(lane, e), k = k0 + sl_frag_col(lane, j, e);
+                if (row >= s.n_rows || k >= s.n_cols)
+                    continue;
+                uint32_t code = s.rows[row * s.row_bytes + k];
+                w[e >> 2] |= code << 8 * ((e >> 1 & 1) ^ 1) << 16 * (e & 1);
+                nan |= (code & 0x7Fu) == 0x7Fu ? 1u << (e >> 1 & 1) : 0u;
+            }
+            *reinterpret_cast<uint2 *>(out + 512 * (j >> 1) + 16 * lane + 8 * (j & 1)) =
+                make_uint2(w[0], w[1]);
+        }
+        nan |= __shfl_xor_sync(0xFFFFFFFFu, nan, 1); /* lanes that share rows */
+        nan |= __shfl_xor_sync(0xFFFFFFFFu, nan, 2);
+        if ((lane & 3) != 0)
+            return;
+        int g = lane >> 2;
+        *reinterpret_cast<float2 *>(out + 2048 + 8 * g) = make_float2(
+            scale(s, r0 + g, k0, (nan & 1u) != 0), scale(s, r0 + g + 8, k0, (nan & 2u) != 0));
     }
 };
 

@@ -152,6 +152,9 @@ static int add_tensor(struct sl_gguf_writer *w, const char *name, enum sl_dtype 
     if (w->out.in_data)
         return sl_fail(err, SL_EINVAL, "%s: tensor %s added after the header was written",
                        w->out.path, name);
+    if (info->gguf_id < 0)
+        return sl_fail(err, SL_EUNSUPPORTED, "%s: tensor %s: GGUF has no format %s", w->out.path,
+                       name, info->name);
     if (n_dims < 1 || n_dims > SL_MAX_DIMS)
         return sl_fail(err, SL_EINVAL, "%s: tensor %s has %d dimensions, 1 to %d are possible",
                        w->out.path, name, n_dims, SL_MAX_DIMS);

@@ -56,7 +56,7 @@ unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc
     return has;
 }
 
-static void print_shape(char *out, size_t n_out, int32_t n_dims, const int64_t *dims)
+void sl_bind_shape(int32_t n_dims, const int64_t *dims, char *out, size_t n_out)
 {
     size_t n = 0;
     out[0] = '\0';
@@ -77,8 +77,8 @@ static int check_shape(const struct sl_model *m, const struct sl_weight_desc *w,
     if (ok)
         return 0;
     char have_s[96], want_s[64];
-    print_shape(have_s, sizeof have_s, t->n_dims, t->dims);
-    print_shape(want_s, sizeof want_s, n_want, want);
+    sl_bind_shape(t->n_dims, t->dims, have_s, sizeof have_s);
+    sl_bind_shape(n_want, want, want_s, sizeof want_s);
     return sl_fail(err, SL_EFORMAT, "tensor \"%s\" has shape [%s], expected [%s]", t->name, have_s,
                    want_s);
 }
@@ -88,12 +88,16 @@ static int check_format(const struct sl_weight_desc *w, const struct sl_ckpt_ten
 {
     const struct sl_dtype_info *info = sl_dtype_info(t->dtype);
     if (w->cols == SL_DIM_NONE) {
-        if (info->block_elems != 1)
+        if (info->block_elems != 1 || t->dtype == SL_DTYPE_FP8_E4M3)
             return sl_fail(err, SL_EUNSUPPORTED,
                            "tensor \"%s\" is %s; norms and biases must be f32, f16 or bf16",
                            t->name, info->name);
         return 0;
     }
+    if (t->dtype == SL_DTYPE_FP8_E4M3 && w->slot == SL_SLOT_EMBED)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor \"%s\" is %s; an embedding of this format is not supported", t->name,
+                       info->name);
     if (t->dims[1] % info->block_elems != 0)
         return sl_fail(err, SL_EFORMAT,
                        "tensor \"%s\" is %s with rows of %lld values, not a multiple of %u",
@@ -134,7 +138,7 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
     struct sl_param *p = sl_param(m, layer, w->slot);
     p->desc = w;
     p->src = t;
-    return 0;
+    return sl_fp8_bind(m, p, err);
 }
 
 /* Tensors nothing reads are no error (old checkpoints carry rotary tables), but say so: a tensor
@@ -144,7 +148,7 @@ static void report_unused(const struct sl_model *m, size_t n_bound)
     size_t n = sl_ckpt_n_tensors(m->ckpt), n_known = 0;
     for (size_t i = 0; i < n; i++) {
         const char *name = sl_ckpt_tensor_at(m->ckpt, i)->name;
-        if (strstr(name, "rotary_emb.inv_freq") != NULL ||
+        if (strstr(name, "rotary_emb.inv_freq") != NULL || sl_fp8_is_extra(name) ||
             ((m->hp.has & SL_HAS_HEAD) == 0 && strcmp(name, "lm_head.weight") == 0))
             n_known++;
     }
@@ -164,6 +168,7 @@ int sl_bind_tensors(struct sl_model *m, struct sl_error *err)
             if (rc != 0)
                 return rc;
             n_bound += sl_param(m, l, w->slot)->src != NULL;
+            n_bound += sl_param(m, l, w->slot)->scale != NULL;
         }
     }
     report_unused(m, n_bound);

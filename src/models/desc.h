@@ -53,6 +53,7 @@ struct sl_hparams {
     int32_t max_window_layers;           /* layers from this one on are windowed */
     uint8_t layer_types[SL_MAX_LAYERS];  /* enum sl_layer_window: config's layer_types */
     int32_t n_experts, rope_dims, v_dim; /* read only to refuse what is not built */
+    int32_t scale_rows, scale_cols;      /* blocks of FP8 scales, where their shape says blocks */
     bool mlp_bias;
     bool from_gguf;
 };

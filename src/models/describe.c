@@ -45,7 +45,8 @@ static const char *route_of(struct sl_backend *be, enum sl_dtype dtype)
     const struct sl_dtype_info *info = sl_dtype_info(dtype);
     struct sl_weight w;
     SL_ASSERT(info->block_bytes <= sizeof block);
-    if (be->vt->weight_create(be, SL_USE_LINEAR, dtype, 1, info->block_elems, block, &w, NULL) != 0)
+    if (be->vt->weight_create(be, SL_USE_LINEAR, dtype, 1, info->block_elems, block, NULL, &w,
+                              NULL) != 0)
         return "none";
     const char *route = be->vt->weight_route(be, &w);
     be->vt->weight_destroy(be, &w);
@@ -136,9 +137,12 @@ static void text_tensor(struct sl_backend *be, const struct sl_param *p, bool fi
         snprintf(shape, sizeof shape, "[%lld, %lld]", (long long)t->dims[0], (long long)t->dims[1]);
     else
         snprintf(shape, sizeof shape, "[%lld]", (long long)t->dims[0]);
-    sl_buf_printf(out, "  %-48s %-18s %-5s %12llu%s%s\n", t->name, shape,
+    sl_buf_printf(out, "  %-48s %-18s %-5s %12llu%s%s", t->name, shape,
                   sl_dtype_info(t->dtype)->name, (unsigned long long)t->n_bytes, route ? "  " : "",
                   route ? route : "");
+    if (p->scale != NULL)
+        sl_buf_printf(out, "  a scale for %d x %d", p->scale_rows, p->scale_cols);
+    sl_buf_putc(out, '\n');
 }
 
 static void describe_text(const struct sl_model *m, struct sl_backend *be, bool with_tensors,
@@ -214,6 +218,8 @@ static void json_tensor(struct sl_backend *be, const struct sl_param *p, bool fi
         sl_buf_json_string(out, route, strlen(route));
     else
         sl_buf_puts(out, "null");
+    if (p->scale != NULL)
+        sl_buf_printf(out, ",\"scale_block\":[%d,%d]", p->scale_rows, p->scale_cols);
     sl_buf_putc(out, '}');
 }
 

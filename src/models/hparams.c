@@ -195,25 +195,6 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
     return 0;
 }
 
-static int refuse_quantised(const struct sl_ckpt *ckpt, const json_t *config, struct sl_error *err)
-{
-    const json_t *q = json_object_get(config, "quantization_config");
-    const char *data;
-    size_t n;
-    if (q != NULL && !json_is_null(q)) {
-        const char *method = json_string_value(json_object_get(q, "quant_method"));
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "config.json: quantization_config with quant_method \"%.40s\" is not "
-                       "supported; use a GGUF or unquantised safetensors",
-                       method ? method : "(none)");
-    }
-    int rc = sl_ckpt_file(ckpt, "hf_quant_config.json", &data, &n, err);
-    if (rc == 1)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "hf_quant_config.json: checkpoints quantised by ModelOpt are not supported");
-    return rc;
-}
-
 /* A GGUF's vocabulary is as wide as its embedding. */
 static int vocab_of_gguf(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
                          struct sl_hparams *hp, struct sl_error *err)
@@ -312,7 +293,7 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
     if (hp->from_gguf)
         src.gguf = sl_ckpt_gguf(ckpt);
     else
-        rc = refuse_quantised(ckpt, src.config, err);
+        rc = sl_fp8_read_config(ckpt, hp, err);
     for (int32_t i = 0; i < desc->n_hparams && rc == 0; i++)
         rc = read_row(&src, &desc->hparams[i], hp, err);
     if (rc == 0 && hp->from_gguf) {

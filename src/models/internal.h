@@ -9,13 +9,18 @@
 #include "models/desc.h"
 #include "models/model.h"
 
+#include <stdatomic.h>
+
 struct sl_param { /* one slot of one layer, or of the model */
     const struct sl_weight_desc *desc;
-    const struct sl_ckpt_tensor *src; /* NULL: this model has none; a tied head is loaded from the
-                                         embedding's */
-    struct sl_weight mat;             /* after loading, for matrices */
-    float *vec;                       /* after loading, for vectors; backend memory */
-    uint8_t *copy;                    /* rows put back into order, if mat borrows them */
+    const struct sl_ckpt_tensor *src;   /* NULL: this model has none; a tied head is loaded from the
+                                           embedding's */
+    struct sl_weight mat;               /* after loading, for matrices */
+    float *vec;                         /* after loading, for vectors; backend memory */
+    uint8_t *copy;                      /* rows put back into order, if mat borrows them */
+    const struct sl_ckpt_tensor *scale; /* of a matrix of FP8 */
+    int32_t scale_rows, scale_cols;     /* of a block of scales */
+    float *scale_values;                /* as loaded, if mat borrows them */
     size_t vec_bytes, copy_bytes;
     bool loaded;
 };
@@ -62,8 +67,21 @@ void sl_rope_divisors(const struct sl_rope_params *p, int32_t head_dim, float *d
 SL_MUST_CHECK int sl_bind_tensors(struct sl_model *m, struct sl_error *err);
 /* The spelling of a tensor in a container; out holds SL_MAX_TENSOR_NAME bytes. */
 void sl_bind_name(const char *pattern, int32_t layer, char *out);
+/* "320, 64" */
+void sl_bind_shape(int32_t n_dims, const int64_t *dims, char *out, size_t n_out);
 /* The bits of enum sl_has a GGUF's tensors show. */
 unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc);
+
+/* fp8.c: what quantization_config says, to hp->scale_rows and scale_cols; the tensor of scales of a
+ * bound matrix; its values, checked. A matrix of another format has none. */
+SL_MUST_CHECK int sl_fp8_read_config(const struct sl_ckpt *ckpt, struct sl_hparams *hp,
+                                     struct sl_error *err);
+SL_MUST_CHECK int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *err);
+SL_MUST_CHECK int sl_fp8_load(struct sl_param *p, struct sl_error *err);
+void sl_fp8_unload(struct sl_param *p);
+uint64_t sl_fp8_scale_bytes(const struct sl_param *p); /* as loaded */
+/* A tensor of FP8 checkpoints that is not used on purpose. */
+bool sl_fp8_is_extra(const char *name);
 
 /* load.c */
 void sl_model_unload(struct sl_model *m);
@@ -84,6 +102,7 @@ struct sl_run {
     void *norm;       /* [T, H] activations: a sublayer's input */
     void *att;        /* [T, nq * hd] activations */
     void *ffn;        /* [T, I] activations */
+    _Atomic uint64_t n_parts; /* of layers, begun since the start */
 };
 
 /* mixer_gqa.c: r->norm -> r->att, writing the batch's keys and values to the pages; and the output

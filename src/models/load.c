@@ -35,8 +35,9 @@ static enum sl_weight_use use_of(const struct sl_weight_desc *w)
 static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_use use,
                          const struct sl_ckpt_tensor *t, const uint8_t *data, struct sl_error *err)
 {
-    int rc =
-        m->be->vt->weight_create(m->be, use, t->dtype, t->dims[0], t->dims[1], data, &p->mat, err);
+    const struct sl_scales scales = {p->scale_values, p->scale_rows, p->scale_cols};
+    int rc = m->be->vt->weight_create(m->be, use, t->dtype, t->dims[0], t->dims[1], data, &scales,
+                                      &p->mat, err);
     if (rc != 0)
         return sl_error_prefix(err, rc, "tensor \"%s\"", t->name);
     p->loaded = true;
@@ -58,9 +59,13 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
                    t->data + (size_t)sl_interleaved_row(r, m->hp.head_dim) * row_bytes, row_bytes);
         data = p->copy;
     }
-    int rc = create_weight(m, p, use_of(p->desc), t, data, err);
+    int rc = sl_fp8_load(p, err);
+    if (rc == 0)
+        rc = create_weight(m, p, use_of(p->desc), t, data, err);
     if (rc != 0)
         return rc;
+    if (p->mat.owned)
+        sl_fp8_unload(p);
     if (p->copy != NULL || p->mat.owned)
         sl_ckpt_drop(m->ckpt, t);
     if (p->mat.owned && p->copy != NULL) { /* repacked: the backend has its own copy now */
@@ -167,6 +172,8 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
             packed = t->n_bytes;
         *allocated += packed;
         *mapped += packed == 0 ? t->n_bytes : 0;
+        if (packed == 0)
+            *allocated += sl_fp8_scale_bytes(&m->params[i]);
     }
     const struct sl_ckpt_tensor *t = sl_param(m, 0, SL_SLOT_EMBED)->src;
     if ((m->hp.has & SL_HAS_HEAD) == 0)
@@ -189,7 +196,7 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         if (progress != NULL)
             progress(progress_arg, "loading weights", done, m->facts.weight_bytes);
         rc = p->desc->cols == SL_DIM_NONE ? load_vector(m, p, err) : load_matrix(m, p, err);
-        done += p->src->n_bytes;
+        done += p->src->n_bytes + (p->scale != NULL ? p->scale->n_bytes : 0);
     }
     if (rc == 0)
         rc = load_tied_head(m, err);
@@ -217,6 +224,7 @@ void sl_model_unload(struct sl_model *m)
             m->be->vt->free(m->be, p->vec, p->vec_bytes);
         if (p->copy != NULL)
             sl_aligned_free(p->copy, p->copy_bytes);
+        sl_fp8_unload(p);
         p->vec = NULL;
         p->copy = NULL;
         p->loaded = false;

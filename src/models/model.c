@@ -93,6 +93,8 @@ static void count_params(struct sl_model *m)
         per_dtype[t->dtype] += elems;
         m->facts.n_params += elems;
         m->facts.weight_bytes += t->n_bytes;
+        if (m->params[i].scale != NULL)
+            m->facts.weight_bytes += m->params[i].scale->n_bytes;
     }
     for (int d = 1; d < SL_DTYPE_COUNT; d++) {
         if (per_dtype[d] > per_dtype[best])
@@ -165,14 +167,18 @@ const struct sl_model_facts *sl_model_facts(const struct sl_model *m)
 int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, int block_size,
                        struct sl_kv_layout *out, struct sl_error *err)
 {
+    static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8_0,
+                                           SL_DTYPE_FP8_E4M3};
     int dtype = SL_DTYPE_BF16; /* auto: range of f32, and the fastest routes */
     if (kv_dtype != NULL && strcmp(kv_dtype, "auto") != 0) {
-        dtype = sl_dtype_from_name(kv_dtype);
-        if (dtype != SL_DTYPE_F32 && dtype != SL_DTYPE_F16 && dtype != SL_DTYPE_BF16 &&
-            dtype != SL_DTYPE_Q8_0)
+        size_t i = 0;
+        dtype = sl_dtype_from_name(strcmp(kv_dtype, "fp8") == 0 ? "fp8_e4m3" : kv_dtype);
+        while (i < SL_COUNT(dtypes) && (int)dtypes[i] != dtype)
+            i++;
+        if (i == SL_COUNT(dtypes))
             return sl_fail(
                 err, SL_EINVAL,
-                "kv-cache-dtype \"%.20s\" is unknown (choose auto, f32, f16, bf16 or q8_0)",
+                "kv-cache-dtype \"%.20s\" is unknown (choose auto, f32, f16, bf16, q8_0 or fp8)",
                 kv_dtype);
     }
     if (block_size < 1 || block_size > SL_MAX_BLOCK_SIZE || block_size % SL_KV_TILE != 0)

@@ -227,6 +227,16 @@ static void head(struct sl_run *r, int32_t n)
                              });
 }
 
+static void next_part(struct sl_run *r)
+{
+    atomic_fetch_add_explicit(&r->n_parts, 1, memory_order_relaxed);
+}
+
+uint64_t sl_run_progress(const struct sl_run *r)
+{
+    return atomic_load_explicit(&r->n_parts, memory_order_relaxed);
+}
+
 const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
@@ -238,7 +248,9 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     check_batch(r, batch);
     begin(r, batch);
     for (int32_t l = 0; l <= last; l++) {
+        next_part(r);
         mix(r, l, batch);
+        next_part(r);
         if (l == last) {
             n = batch->n_logits;
             if (n == 0)
@@ -250,14 +262,17 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
         }
         mix_output(r, l, att, n);
         add_norm(r, x, sl_param(m, l, SL_SLOT_FFN_NORM)->vec, n);
+        next_part(r);
         feed_forward(r, l, n);
         add_norm(r, x,
                  l == last ? sl_param(m, 0, SL_SLOT_FINAL_NORM)->vec
                            : sl_param(m, l + 1, SL_SLOT_ATTN_NORM)->vec,
                  n);
     }
+    next_part(r);
     if (n > 0)
         head(r, n);
+    next_part(r);
     return r->logits;
 }
 

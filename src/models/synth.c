@@ -14,6 +14,7 @@
 #include "base/sys.h"
 #include "io/safetensors_write.h"
 #include "models/synth_impl.h"
+#include "quant/fp8_e4m3.h"
 
 #include <errno.h>
 #include <math.h>
@@ -79,6 +80,9 @@ struct tensor {
     int32_t reorder_hd; /* != 0: rows are written as GGUF converters reorder heads of that size */
 };
 
+/* Width of the distribution below, in standard deviations. */
+#define DRAW_MAX 3.4641017f
+
 struct sink {
     struct sl_gguf_writer *gguf;
     struct sl_st_writer *st;
@@ -99,6 +103,8 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical), 0));
     t->dims[0] = sl_hparams_dim(&s->hp, w->rows);
     t->dims[1] = sl_hparams_dim(&s->hp, w->cols);
+    if (s->dtype == SL_DTYPE_FP8_E4M3 && (t->n_dims == 1 || w->slot >= SL_SLOT_FIRST_GLOBAL))
+        t->dtype = SL_DTYPE_BF16;
     if (t->n_dims == 1 && gguf)
         t->dtype = SL_DTYPE_F32;
     if (gguf && desc->gguf_interleaved && (w->flags & SL_W_ROPE_ROWS) != 0)
@@ -159,6 +165,32 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
     }
 }
 
+/* ---------------------------------------------------------------- scales of FP8 */
+
+static void scale_block(const struct sl_synth *s, const struct tensor *t, int64_t block[2])
+{
+    block[0] = s->scales == SL_SYNTH_BLOCK ? SL_SCALE_COLS : 1;
+    block[1] = s->scales == SL_SYNTH_BLOCK ? SL_SCALE_COLS : t->dims[1];
+    if (s->scales == SL_SYNTH_TENSOR)
+        block[0] = t->dims[0];
+}
+
+/* Of a block: large enough for every value, and no two alike. */
+static float scale_at(const struct sl_synth *s, const struct tensor *t, int64_t row, int64_t col)
+{
+    int64_t block[2];
+    scale_block(s, t, block);
+    uint64_t key = (uint64_t)(row / block[0]) << 32 | (uint64_t)(col / block[1]);
+    float u = (float)(sl_rng_at(t->key + 2, key) >> 40) * 0x1p-24f;
+    float x = DRAW_MAX / SL_FP8_E4M3_MAX / sqrtf((float)t->dims[1]) * (1 + u / 4);
+    return s->scales == SL_SYNTH_BLOCK ? sl_bf16_to_f32(sl_f32_to_bf16(x)) : x;
+}
+
+static enum sl_dtype scales_dtype(const struct sl_synth *s)
+{
+    return s->scales == SL_SYNTH_BLOCK ? SL_DTYPE_BF16 : SL_DTYPE_F32;
+}
+
 static int put(struct sink *k, const void *data, size_t n_bytes, struct sl_error *err)
 {
     if (k->gguf != NULL)
@@ -206,6 +238,8 @@ static void make_row(const struct sl_synth *s, const struct tensor *t, const str
 {
     if (m->pool == NULL) {
         draw_row(s, t, row, m->row);
+        for (int64_t i = 0; t->dtype == SL_DTYPE_FP8_E4M3 && i < m->n_cols; i++)
+            m->row[i] /= scale_at(s, t, row, i);
         m->info->from_f32(m->row, out, m->n_cols);
         return;
     }
@@ -241,9 +275,55 @@ static int write_tensor(const struct sl_synth *s, const struct tensor *t, struct
     return rc;
 }
 
+static int write_scales(const struct sl_synth *s, const struct tensor *t, struct sink *k,
+                        struct sl_error *err)
+{
+    int64_t block[2], n = 0;
+    if (t->dtype != SL_DTYPE_FP8_E4M3)
+        return 0;
+    scale_block(s, t, block);
+    const int64_t n_rows = SL_CEIL_DIV(t->dims[0], block[0]);
+    const int64_t n_cols = SL_CEIL_DIV(t->dims[1], block[1]);
+    const struct sl_dtype_info *info = sl_dtype_info(scales_dtype(s));
+    float *x = sl_malloc((size_t)(n_rows * n_cols) * sizeof *x);
+    if (x == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory writing the scales of \"%s\"", t->name);
+    for (int64_t r = 0; r < n_rows; r++)
+        for (int64_t c = 0; c < n_cols; c++)
+            x[n++] = scale_at(s, t, r * block[0], c * block[1]);
+    for (int64_t i = 0; i < n; i++) /* in place: no format is larger than a float */
+        info->from_f32(&x[i], (uint8_t *)x + i * info->block_bytes, 1);
+    int rc = put(k, x, (size_t)n * info->block_bytes, err);
+    if (rc == 0 && s->scales == SL_SYNTH_TENSOR) /* of activations; 1 */
+        rc = put(k, &(float){1.0f}, sizeof(float), err);
+    sl_free(x);
+    return rc;
+}
+
 /* ---------------------------------------------------------------- the whole file */
 
-static int declare(const struct tensor *t, struct sink *k, struct sl_error *err)
+static void declare_scales(const struct sl_synth *s, const struct tensor *t, struct sink *k)
+{
+    char name[SL_MAX_TENSOR_NAME + 16];
+    int64_t block[2], dims[2];
+    if (t->dtype != SL_DTYPE_FP8_E4M3)
+        return;
+    scale_block(s, t, block);
+    for (int i = 0; i < 2; i++)
+        dims[i] = SL_CEIL_DIV(t->dims[i], block[i]);
+    snprintf(name, sizeof name, "%s%s", t->name,
+             s->scales == SL_SYNTH_BLOCK ? "_scale_inv" : "_scale");
+    sl_st_writer_add_tensor(k->st, name, scales_dtype(s), s->scales == SL_SYNTH_TENSOR ? 0 : 2,
+                            dims);
+    if (s->scales == SL_SYNTH_TENSOR) {
+        snprintf(name, sizeof name, "%.*sinput_scale", (int)(strlen(t->name) - strlen("weight")),
+                 t->name);
+        sl_st_writer_add_tensor(k->st, name, SL_DTYPE_F32, 0, NULL);
+    }
+}
+
+static int declare(const struct sl_synth *s, const struct tensor *t, struct sink *k,
+                   struct sl_error *err)
 {
     uint64_t bytes;
     int64_t n_cols = t->dims[t->n_dims - 1];
@@ -259,6 +339,7 @@ static int declare(const struct tensor *t, struct sink *k, struct sl_error *err)
         sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, t->n_dims, t->dims);
     else
         sl_st_writer_add_tensor(k->st, t->name, t->dtype, t->n_dims, t->dims);
+    declare_scales(s, t, k);
     return 0;
 }
 
@@ -272,7 +353,9 @@ static int each_tensor(const struct sl_synth *s, const struct sl_model_desc *des
             const struct sl_weight_desc *w = &desc->weights[i];
             if ((w->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || !describe(s, desc, w, l, &t))
                 continue;
-            int rc = writing ? write_tensor(s, &t, k, err) : declare(&t, k, err);
+            int rc = writing ? write_tensor(s, &t, k, err) : declare(s, &t, k, err);
+            if (rc == 0 && writing)
+                rc = write_scales(s, &t, k, err);
             if (rc != 0)
                 return rc;
         }
@@ -332,6 +415,8 @@ int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *
         return sl_fail(err, SL_EINVAL, "unknown model family \"%.40s\"", s->name);
     if ((rc = sl_hparams_check(&own.hp, err)) != 0)
         return rc;
+    if (s->dtype == SL_DTYPE_FP8_E4M3 && s->format != SL_CKPT_HF)
+        return sl_fail(err, SL_EINVAL, "a GGUF cannot hold %s", sl_dtype_info(s->dtype)->name);
     if (own.byte_vocab && own.hp.n_vocab < SL_SYNTH_MIN_VOCAB)
         return sl_fail(err, SL_EINVAL, "a byte vocabulary needs at least %d tokens, not %d",
                        SL_SYNTH_MIN_VOCAB, own.hp.n_vocab);

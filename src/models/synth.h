@@ -11,10 +11,18 @@
 
 #include "models/desc.h"
 
+enum sl_synth_scales {                   /* of FP8, and which program's checkpoint it looks like */
+                       SL_SYNTH_BLOCK,   /* 128 x 128, bf16: Qwen's */
+                       SL_SYNTH_CHANNEL, /* a row: compressed-tensors */
+                       SL_SYNTH_TENSOR,  /* the matrix: ModelOpt */
+};
+
 struct sl_synth {
     const char *name;     /* a member of a family: "llama", "qwen3" */
     struct sl_hparams hp; /* complete: from sl_synth_shape, then changed at will */
-    enum sl_dtype dtype;  /* of matrices; norms and biases take it if it is a float format */
+    enum sl_dtype dtype;  /* of matrices; norms and biases take it if it is a float format. FP8:
+                             of those in layers, the rest is bf16 */
+    enum sl_synth_scales scales;
     enum sl_ckpt_kind format;
     uint64_t seed;
     bool byte_vocab;  /* writes a tokenizer whose tokens are the 256 bytes, then bos and eos */

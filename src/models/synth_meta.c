@@ -94,6 +94,29 @@ static void config_rope(const struct sl_synth *s, struct sl_buf *b)
     sl_buf_putc(b, '}');
 }
 
+static void config_fp8(enum sl_synth_scales scales, struct sl_buf *b)
+{
+    sl_buf_puts(b, " \"quantization_config\": ");
+    switch (scales) {
+    case SL_SYNTH_BLOCK:
+        sl_buf_puts(b, "{\"quant_method\": \"fp8\", \"fmt\": \"e4m3\", \"activation_scheme\": "
+                       "\"dynamic\",\n  \"weight_block_size\": [128, 128], "
+                       "\"modules_to_not_convert\": [\"lm_head\"]},\n");
+        break;
+    case SL_SYNTH_CHANNEL:
+        sl_buf_puts(b, "{\"quant_method\": \"compressed-tensors\", \"format\": "
+                       "\"float-quantized\", \"ignore\": [\"lm_head\"],\n"
+                       "  \"config_groups\": {\"group_0\": {\"targets\": [\"Linear\"], "
+                       "\"weights\": {\"type\": \"float\", \"num_bits\": 8, \"strategy\": "
+                       "\"channel\", \"symmetric\": true}}}},\n");
+        break;
+    case SL_SYNTH_TENSOR:
+        sl_buf_puts(b, "{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\", \"ignore\": "
+                       "[\"lm_head\"]},\n");
+        break;
+    }
+}
+
 static const char *torch_name(enum sl_dtype d)
 {
     return d == SL_DTYPE_F32 ? "float32" : d == SL_DTYPE_F16 ? "float16" : "bfloat16";
@@ -190,6 +213,8 @@ int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc 
     for (int32_t i = 0; i < desc->n_hparams; i++)
         config_row(&desc->hparams[i], &s->hp, &b);
     sl_buf_printf(&b, " \"torch_dtype\": \"%s\",\n", torch_name(s->dtype));
+    if (s->dtype == SL_DTYPE_FP8_E4M3)
+        config_fp8(s->scales, &b);
     if (s->bos > 0)
         sl_buf_printf(&b, " \"bos_token_id\": %d,\n", s->bos);
     if (s->eos > 0)

@@ -18,6 +18,12 @@ struct sl_device_memory {
     uint64_t own_bytes;               /* taken through this backend now */
 };
 
+/* What events on the device say of steps that were enqueued while the one before ran. */
+struct sl_device_times {
+    uint64_t n_steps;
+    double busy_ms, gap_ms; /* from a step's first copy to its last; from the last step's end on */
+};
+
 struct sl_step_limits {
     int32_t max_tokens, max_spans, max_logits;
     int32_t max_table; /* page ids of all spans of a step */
@@ -83,6 +89,8 @@ struct sl_device_vt {
      * need not be waited for. */
     int (*wait)(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,
                 struct sl_error *err);
+    /* Sums since steps_init over the steps that were waited for. */
+    void (*times)(struct sl_backend *be, struct sl_device_times *out);
     /* Drops what was recorded for arg, whose memory goes away. Waits for the device. */
     void (*forget)(struct sl_backend *be, const void *arg);
 };

@@ -19,6 +19,22 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define SL_SCALE_COLS 128 /* blocks of scales are a multiple of this wide, or all columns */
+
+/* Scales of a matrix whose format has none of its own (FP8_E4M3): the weight at row r and column c
+ * is its code times values[r / rows, c / cols], rounded once. */
+struct sl_scales {
+    const float *values; /* [ceil(n_rows / rows), ceil(n_cols / cols)], 2^-100 to 2^100; NULL: 1 */
+    int32_t rows, cols;  /* of a block */
+};
+
+static inline float sl_scale_at(const struct sl_scales *s, int64_t n_cols, int64_t row, int64_t col)
+{
+    if (s == NULL || s->values == NULL)
+        return 1.0f;
+    return s->values[row / s->rows * ((n_cols + s->cols - 1) / s->cols) + col / s->cols];
+}
+
 /* A matrix as the backend's kernel wants it; made by sl_backend.weight_create. */
 struct sl_weight {
     enum sl_dtype dtype;
@@ -29,6 +45,7 @@ struct sl_weight {
     size_t row_bytes; /* of a row in the file's format */
     size_t n_bytes;
     bool owned; /* repacked copy, freed by weight_destroy; else it borrows the mapping */
+    struct sl_scales scales; /* borrowed too, of a matrix that is not repacked */
 };
 
 enum sl_weight_use {
@@ -46,11 +63,15 @@ enum sl_weight_use {
  *   F16, BF16   K [D / 2, 16, 2]  V [8, D, 2]
  *   Q8_0        the same in bytes, then scales f16 [ceil(D / 32), 16]: one for 32 dimensions of a
  *               position; a value is code * scale
+ *   FP8_E4M3    K [D, 16]         V [16, D] in bytes, then scales bf16 [16]: one for a position, a
+ *               power of two, so that every value is a BF16 number (quant/fp8_e4m3.h)
+ *
+ * That is the CPU's order; a device may have another in the same number of bytes.
  */
 struct sl_kv_view {
     uint8_t *pool;
     size_t page_bytes, k_offset, v_offset;
-    enum sl_dtype dtype; /* F32, F16, BF16 or Q8_0 */
+    enum sl_dtype dtype; /* F32, F16, BF16, Q8_0 or FP8_E4M3 */
     int32_t block_size;  /* a multiple of SL_KV_TILE */
 };
 
@@ -68,6 +89,8 @@ static inline size_t sl_kv_tile_bytes(enum sl_dtype dtype, int32_t head_dim)
     size_t dim = (size_t)sl_kv_padded_dim(head_dim);
     if (dtype == SL_DTYPE_Q8_0)
         return SL_KV_TILE * (dim + (dim + SL_KV_SCALE - 1) / SL_KV_SCALE * 2);
+    if (dtype == SL_DTYPE_FP8_E4M3)
+        return SL_KV_TILE * (dim + 2);
     return SL_KV_TILE * dim * (dtype == SL_DTYPE_F32 ? 4 : 2);
 }
 
@@ -223,9 +246,11 @@ struct sl_backend_vt {
     /* Copies host memory into such memory, done when it returns. */
     void (*upload)(struct sl_backend *be, void *dst, const void *src, size_t n_bytes);
     /* Chooses the route for a matrix and repacks it if the route wants; unless the weight is owned
-     * then, data must stay valid as long as it. A format without a route is SL_EUNSUPPORTED. */
+     * then, data and the values of scales must stay valid as long as it. scales: of FP8 for
+     * products, or NULL. A format without a route is SL_EUNSUPPORTED. */
     int (*weight_create)(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
-                         int64_t n_rows, int64_t n_cols, const void *data, struct sl_weight *out,
+                         int64_t n_rows, int64_t n_cols, const void *data,
+                         const struct sl_scales *scales, struct sl_weight *out,
                          struct sl_error *err);
     /* Bytes weight_create would allocate; 0: it would borrow data. */
     uint64_t (*weight_bytes)(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "quant/float.h"
+#include "quant/fp8_e4m3.h"
 #include "quant/q4_0.h"
 #include "quant/q4_k.h"
 #include "quant/q5_k.h"
@@ -15,6 +16,7 @@
 #define CODEC_F32  sl_f32_row_to_f32, sl_f32_row_from_f32
 #define CODEC_F16  sl_f16_row_to_f32, sl_f16_row_from_f32
 #define CODEC_BF16 sl_bf16_row_to_f32, sl_bf16_row_from_f32
+#define CODEC_FP8_E4M3 sl_fp8_e4m3_row_to_f32, sl_fp8_e4m3_row_from_f32
 #define CODEC_Q8_0 sl_q8_0_to_f32, sl_q8_0_from_f32
 #define CODEC_Q4_0 sl_q4_0_to_f32, sl_q4_0_from_f32
 #define CODEC_Q4_K sl_q4_k_to_f32, sl_q4_k_from_f32

@@ -24,7 +24,7 @@ enum sl_dtype {
 struct sl_dtype_info {
     const char *name;
     uint32_t block_elems, block_bytes;
-    int32_t gguf_id;
+    int32_t gguf_id;     /* -1 if it has none */
     const char *st_name; /* safetensors spelling, NULL if it has none */
     /* n elements, a multiple of block_elems; x is 64-byte aligned or not. */
     void (*to_f32)(const void *x, float *out, int64_t n);

@@ -168,7 +168,8 @@ void sl_cuda_sample(struct sl_backend *, const struct sl_op_sample *)
 #include "ops/ops.def"
 #undef SL_OP
 int sl_cuda_weight_create(struct sl_backend *, enum sl_weight_use, enum sl_dtype, int64_t, int64_t,
-                          const void *, struct sl_weight *, struct sl_error *)
+                          const void *, const struct sl_scales *, struct sl_weight *,
+                          struct sl_error *)
 {
     return SL_EUNSUPPORTED;
 }

@@ -174,6 +174,7 @@ struct matrix {
     int64_t n, k;
     std::vector<uint8_t> file;
     std::vector<float> value; /* [n, k], rounded to bf16 */
+    std::vector<float> scale; /* of FP8 */
     struct sl_weight w = {};
     ~matrix()
     {
@@ -216,6 +217,10 @@ static void random_file(matrix &m, size_t row_bytes)
         sl_dtype_info(m.dtype)->from_f32(x.data(), p, (int64_t)x.size());
         return;
     }
+    case SL_DTYPE_FP8_E4M3: /* every code that is a number */
+        for (uint8_t &b : m.file)
+            b = (uint8_t)(below(127) | (sl_rng_next(&rng) & 0x80));
+        return;
     case SL_DTYPE_Q8_0:
         return random_blocks(p, m.file.size(), 34, 0, -1);
     case SL_DTYPE_Q4_0:
@@ -229,6 +234,26 @@ static void random_file(matrix &m, size_t row_bytes)
     }
 }
 
+/* Scales of FP8, every kind of blocks in turn, and none. */
+static struct sl_scales make_scales(matrix &m)
+{
+    static int kind;
+    const int32_t blocks[][2] = {
+        {(int32_t)m.n, (int32_t)m.k}, {1, (int32_t)m.k}, {128, 128}, {5, 256}, {1, 128}};
+    struct sl_scales s = {NULL, 0, 0};
+    if (m.dtype != SL_DTYPE_FP8_E4M3 || kind++ % 6 == 5)
+        return s;
+    s.rows = blocks[(kind - 1) % 6][0];
+    s.cols = blocks[(kind - 1) % 6][1];
+    m.scale.resize((size_t)(SL_CEIL_DIV(m.n, s.rows) * SL_CEIL_DIV(m.k, s.cols)));
+    for (float &v : m.scale)
+        v = (float)exp(-5.0 + sl_rng_normal(&rng));
+    s.values = m.scale.data();
+    for (int64_t i = 0; i < m.n * m.k; i++)
+        m.value[(size_t)i] *= sl_scale_at(&s, m.k, i / m.k, i % m.k);
+    return s;
+}
+
 static void make_matrix(matrix &m, enum sl_dtype dtype, int64_t n, int64_t k)
 {
     m.dtype = dtype;
@@ -240,11 +265,13 @@ static void make_matrix(matrix &m, enum sl_dtype dtype, int64_t n, int64_t k)
     random_file(m, row_bytes);
     m.value.resize((size_t)(n * k));
     sl_dtype_info(dtype)->to_f32(m.file.data(), m.value.data(), n * k);
+    struct sl_scales scales = make_scales(m);
     for (float &v : m.value)
         v = sl_bf16_to_f32(sl_f32_to_bf16(v));
     struct sl_error err;
     size_t before = n_allocated;
-    int rc = sl_cuda_weight_create(&cu.base, SL_USE_LINEAR, dtype, n, k, m.file.data(), &m.w, &err);
+    int rc = sl_cuda_weight_create(&cu.base, SL_USE_LINEAR, dtype, n, k, m.file.data(), &scales,
+                                   &m.w, &err);
     CHECK(rc == 0, "create %s: %d", sl_dtype_info(dtype)->name, rc);
     uint64_t bytes = sl_cuda_weight_bytes(&cu.base, SL_USE_LINEAR, dtype, n, k);
     CHECK(n_allocated - before == bytes && m.w.n_bytes == bytes, "%zu of %llu bytes",
@@ -252,6 +279,8 @@ static void make_matrix(matrix &m, enum sl_dtype dtype, int64_t n, int64_t k)
     MUST(cudaStreamSynchronize(cu.stream)); /* as after loading: products fetch weights early */
     /* The file's data are not needed any more. */
     memset(m.file.data(), 0xA5, m.file.size());
+    for (float &v : m.scale)
+        v = NAN;
 }
 
 /* A packed matrix as bf16 [row blocks x 16][padded columns]; one warp per row block. */
@@ -307,6 +336,9 @@ static void test_packing(const matrix &m)
         break;
     case SL_CUDA_Q5_K:
         unpack<sl_wf_q5_k>(m, out, n_units);
+        break;
+    case SL_CUDA_FP8:
+        unpack<sl_wf_fp8>(m, out, n_units);
         break;
     default:
         unpack<sl_wf_q6_k>(m, out, n_units);
@@ -443,7 +475,9 @@ static void test_products(const matrix &w, const std::vector<int> &ms, bool ever
         cu.n_sms = 1 + (int)below(8);
         expect_rows(product(in, w, dbias.p, (int64_t)below(4), nullptr), all, "table", m, w);
         for (size_t i = 0; every_route && i < n_routes; i++) {
-            if (routes[i].layout == w.w.layout && m <= routes[i].max_tokens)
+            struct sl_op_linear a = {in.p(), in.ld, &w.w, nullptr, m, nullptr, w.n};
+            struct sl_lin l = sl_cuda_linear_args(&a);
+            if (sl_cuda_linear_fits(&routes[i], &l))
                 expect_rows(product(in, w, dbias.p, (int64_t)below(4), &routes[i]), all,
                             routes[i].name, m, w);
         }
@@ -540,8 +574,9 @@ static void test_chain(const matrix &gate, const matrix &up, const matrix &down,
 
 /* ------------------------------------------------------------------ cases */
 
-static const enum sl_dtype formats[] = {SL_DTYPE_F32,  SL_DTYPE_F16,  SL_DTYPE_BF16, SL_DTYPE_Q8_0,
-                                        SL_DTYPE_Q4_0, SL_DTYPE_Q4_K, SL_DTYPE_Q5_K, SL_DTYPE_Q6_K};
+static const enum sl_dtype formats[] = {SL_DTYPE_F32,  SL_DTYPE_F16,  SL_DTYPE_BF16,
+                                        SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K,
+                                        SL_DTYPE_Q5_K, SL_DTYPE_Q6_K, SL_DTYPE_FP8_E4M3};
 
 static void test_format(enum sl_dtype t)
 {
@@ -588,7 +623,7 @@ static void test_mixes()
 {
     matrix m[6];
     static const enum sl_dtype kinds[6] = {SL_DTYPE_Q4_K, SL_DTYPE_Q4_K, SL_DTYPE_Q6_K,
-                                           SL_DTYPE_F16,  SL_DTYPE_Q8_0, SL_DTYPE_Q5_K};
+                                           SL_DTYPE_F16,  SL_DTYPE_Q8_0, SL_DTYPE_FP8_E4M3};
     static const int64_t rows[6] = {96, 33, 40, 40, 40, 40};
     for (int i = 0; i < 6; i++)
         make_matrix(m[i], kinds[i], rows[i], 512);
@@ -600,6 +635,41 @@ static void test_mixes()
     for (int a = 2; a < 6; a++)
         for (int b = 2; b < 6; b++)
             test_gated(m[a], m[b], a == b ? 3 : 60 + 7 * b, SL_ACT_SILU);
+}
+
+/* A code that is NaN makes its row NaN, and no other. Lookups have no scales, so no FP8. */
+static void test_fp8_nan()
+{
+    std::vector<uint8_t> file(40 * 300);
+    for (uint8_t &b : file)
+        b = (uint8_t)(below(127) | (sl_rng_next(&rng) & 0x80));
+    struct sl_error err;
+    std::vector<float> x = random_x(3, 300);
+    input in(x, 3, 300, 8, 0);
+    for (int at : {0, 127, 128, 299}) {
+        matrix m;
+        m.dtype = SL_DTYPE_FP8_E4M3;
+        m.n = 40;
+        m.k = 300;
+        for (int row : {3, 11, 39})
+            file[(size_t)(row * 300 + at)] = at % 2 ? 0x7F : 0xFF;
+        int rc = sl_cuda_weight_create(&cu.base, SL_USE_LINEAR, m.dtype, m.n, m.k, file.data(),
+                                       NULL, &m.w, &err);
+        CHECK(rc == 0, "%d", rc);
+        MUST(cudaStreamSynchronize(cu.stream));
+        std::vector<float> y = product(in, m, nullptr, 0, nullptr);
+        for (int i = 0; i < 120; i++) {
+            int row = i % 40;
+            CHECK((isnan(y[i]) != 0) == (row == 3 || row == 11 || row == 39), "row %d: %a", row,
+                  y[i]);
+        }
+        for (int row : {3, 11, 39})
+            file[(size_t)(row * 300 + at)] = 0;
+    }
+    struct sl_weight w;
+    int rc = sl_cuda_weight_create(&cu.base, SL_USE_ROWS, SL_DTYPE_FP8_E4M3, 40, 300, file.data(),
+                                   NULL, &w, &err);
+    CHECK(rc == SL_EUNSUPPORTED, "%d", rc);
 }
 
 static void test_chains()
@@ -620,8 +690,8 @@ static void test_rest()
         b = (uint8_t)sl_rng_next(&rng);
     struct sl_weight w;
     struct sl_error err;
-    int rc =
-        sl_cuda_weight_create(&cu.base, SL_USE_ROWS, SL_DTYPE_Q8_0, 7, 96, file.data(), &w, &err);
+    int rc = sl_cuda_weight_create(&cu.base, SL_USE_ROWS, SL_DTYPE_Q8_0, 7, 96, file.data(), NULL,
+                                   &w, &err);
     CHECK(rc == 0 && w.layout == SL_CUDA_ROWS && w.n_bytes == file.size(), "%d", rc);
     std::vector<uint8_t> back(file.size());
     MUST(cudaStreamSynchronize(cu.stream));
@@ -630,21 +700,34 @@ static void test_rest()
     CHECK(strcmp(sl_cuda_weight_route(&cu.base, &w), "rows") == 0, "route");
     sl_cuda_weight_destroy(&cu.base, &w);
     /* Half a block is no matrix. */
-    rc =
-        sl_cuda_weight_create(&cu.base, SL_USE_LINEAR, SL_DTYPE_Q8_0, 7, 40, file.data(), &w, &err);
+    rc = sl_cuda_weight_create(&cu.base, SL_USE_LINEAR, SL_DTYPE_Q8_0, 7, 40, file.data(), NULL, &w,
+                               &err);
     CHECK(rc == SL_EUNSUPPORTED, "%d", rc);
     /* No tokens, no work. */
     matrix m;
     make_matrix(m, SL_DTYPE_BF16, 16, 16);
     struct sl_op_linear a = {nullptr, 16, &m.w, nullptr, 0, nullptr, 16};
     sl_cuda_linear(&cu.base, &a);
-    /* Every layout has a route for every number of tokens, small tiles before large ones. */
-    for (int layout = SL_CUDA_BF16; layout < SL_CUDA_LAYOUTS; layout++)
-        for (int n = 1; n < 5000; n = n * 2 + 1)
-            CHECK(sl_cuda_linear_route(layout, n, 256) != nullptr, "layout %d, %d", layout, n);
-    CHECK(strcmp(sl_cuda_linear_route(SL_CUDA_Q4_K, 65, 256)->name, "mma-tile64-q4_k") == 0 &&
-              strcmp(sl_cuda_linear_route(SL_CUDA_Q4_K, 4096, 256)->name, "mma-tile256-q4_k") == 0,
-          "tiles");
+    /* Every layout has a route for every number of tokens, plain and gated, whatever its shape. */
+    for (int i = 0; i < SL_CUDA_LAYOUTS * 64; i++) {
+        struct sl_lin l = {};
+        l.part[0].layout = 1 + i % (SL_CUDA_LAYOUTS - 1);
+        l.n = 1 << i / SL_CUDA_LAYOUTS % 13;
+        l.n_segs = 1 + (int)below(4);
+        l.gated = below(2);
+        const struct sl_lin_route *r = sl_cuda_linear_route(&l);
+        CHECK(r != nullptr && sl_cuda_linear_fits(r, &l), "layout %d, %d", l.part[0].layout, l.n);
+    }
+    struct sl_op_linear few = {nullptr, 16, &m.w, nullptr, 200, nullptr, 16};
+    struct sl_lin l = sl_cuda_linear_args(&few);
+    CHECK(l.n_segs == 1 && l.seg_k64 == 4, "%d segments of %d", l.n_segs, l.seg_k64);
+    m.w.n_cols = 1300;
+    l = sl_cuda_linear_args(&few);
+    CHECK(l.n_segs == 3 && l.seg_k64 == 8 && l.n_k64 == 21, "%d segments of %d", l.n_segs,
+          l.seg_k64);
+    m.w.n_rows = 6144;
+    l = sl_cuda_linear_args(&few);
+    CHECK(l.n_segs == 1 && l.seg_k64 == 24, "%d segments of %d", l.n_segs, l.seg_k64);
 }
 
 int main(int argc, char **argv)
@@ -658,6 +741,10 @@ int main(int argc, char **argv)
     cu.smem_max = 232448;
     MUST(cudaStreamCreateWithFlags(&cu.stream, cudaStreamNonBlocking));
     sl_cpu_kernels_c(&cpu);
+    void *products;
+    MUST(cudaMalloc(&products, SL_LIN_BYTES));
+    MUST(cudaMemset(products, 0, SL_LIN_BYTES));
+    sl_cuda_linear_memory(&cu, (uint8_t *)products);
     test_math();
     for (enum sl_dtype t : formats) {
         test_format(t);
@@ -666,10 +753,12 @@ int main(int argc, char **argv)
     }
     for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_Q8_0, SL_DTYPE_Q6_K})
         test_rounds(t);
+    test_fp8_nan();
     test_mixes();
     test_chains();
     test_rest();
     cudaFree(pack_buffer);
+    cudaFree(products);
     MUST(cudaStreamDestroy(cu.stream));
     CHECK(n_allocated == 0, "%zu bytes left", n_allocated);
     printf("%ld values compared by bits, %ld with double; %d failures\n", n_bits, n_close,

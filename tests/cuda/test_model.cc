@@ -58,13 +58,18 @@ struct model {
 static const model models[] = {
     {"llama-bf16", "llama", 4, 2, 64, SL_DTYPE_BF16, 128, 192},
     {"qwen3-q8_0", "qwen3", 4, 1, 32, SL_DTYPE_Q8_0, 128, 192},
-    {"qwen2-f32", "qwen2", 2, 2, 16, SL_DTYPE_F32, 64, 80},
+    {"qwen2-fp8", "qwen2", 2, 2, 16, SL_DTYPE_FP8_E4M3, 64, 160},
     {"llama-q4_k", "llama", 2, 1, 128, SL_DTYPE_Q4_K, 256, 256},
 };
 
+static bool is_gguf(const model &m)
+{
+    return sl_dtype_info(m.dtype)->gguf_id >= 0;
+}
+
 static std::string path_of(const model &m)
 {
-    return std::string("build/testdata/models/cuda_") + m.name + ".gguf";
+    return std::string("build/testdata/models/cuda_") + m.name + (is_gguf(m) ? ".gguf" : "");
 }
 
 static void write_model(const model &m)
@@ -86,7 +91,7 @@ static void write_model(const model &m)
     s.hp.n_vocab = 272;
     s.hp.context = 256;
     s.dtype = m.dtype;
-    s.format = SL_CKPT_GGUF;
+    s.format = is_gguf(m) ? SL_CKPT_GGUF : SL_CKPT_HF;
     s.seed = 5;
     s.byte_vocab = true;
     if (sl_synth_write(&s, path_of(m).c_str(), &err) != 0)
@@ -272,6 +277,7 @@ static void near_the_cpu(void **)
 {
     for (const model &m : models) {
         struct sl_engine_config cpu = {};
+        cpu.device = "cpu";
         cpu.exact_weights = true;
         cpu.kv_cache_dtype = "f32";
         std::vector<outcome> want = run_alone(m, cpu), have = run_alone(m, on_gpu());

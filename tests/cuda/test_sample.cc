@@ -56,7 +56,9 @@ template <typename T> struct dev {
     size_t n = 0;
     explicit dev(size_t n_) : n(n_)
     {
-        if (cudaMalloc((void **)&p, (n > 0 ? n : 1) * sizeof(T)) != cudaSuccess)
+        size_t n_bytes = (n > 0 ? n : 1) * sizeof(T);
+        if (cudaMalloc((void **)&p, n_bytes) != cudaSuccess ||
+            cudaMemset(p, 0xFF, n_bytes) != cudaSuccess) /* results may have gaps */
             exit(2);
     }
     explicit dev(const std::vector<T> &v) : dev(v.size())

@@ -175,6 +175,9 @@ static void every_dtype_of_every_tensor(void **state)
             struct sl_buf h = {0};
             uint64_t at = 0;
             char dtype[24], offsets[60], label[120];
+            /* a matrix may be FP8 if scales are there */
+            bool scales = strcmp(types[t].name, "F8_E4M3") == 0 && i != 0 && entries[i].cols > 0;
+            int bad = scales ? SL_EFORMAT : SL_EUNSUPPORTED;
             snprintf(dtype, sizeof dtype, "\"%s\"", types[t].name);
             snprintf(label, sizeof label, "%s as %s", entries[i].name, types[t].name);
             sl_buf_putc(&h, '{');
@@ -186,8 +189,8 @@ static void every_dtype_of_every_tensor(void **state)
                 at += n;
             }
             sl_buf_putc(&h, '}');
-            expect_header(h, at, types[t].good ? 0 : SL_EUNSUPPORTED,
-                          types[t].good ? "" : entries[i].name, label);
+            expect_header(h, at, types[t].good ? 0 : bad, types[t].good ? "" : entries[i].name,
+                          label);
         }
     }
 }

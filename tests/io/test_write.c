@@ -100,7 +100,9 @@ static void gguf_tensors_round_trip(void **state)
         assert_int_equal(sl_gguf_writer_create(path, &w, &err), 0);
         for (int k = 0; k < n; k++) {
             char name[16];
-            dtype[k] = (enum sl_dtype)sl_rng_below(&rng, SL_DTYPE_COUNT);
+            do
+                dtype[k] = (enum sl_dtype)sl_rng_below(&rng, SL_DTYPE_COUNT);
+            while (sl_dtype_info(dtype[k])->gguf_id < 0);
             int64_t be = sl_dtype_info(dtype[k])->block_elems;
             int64_t dims[3] = {(int64_t)sl_rng_below(&rng, 3) + 1,
                                (int64_t)sl_rng_below(&rng, 5) + 1,
@@ -157,6 +159,7 @@ static void gguf_misuse(void **state)
         {SL_DTYPE_Q6_K, 1, {255}, "bad.w"},
         {SL_DTYPE_F32, 3, {INT64_MAX, INT64_MAX, 2}, "bad.w"},
         {SL_DTYPE_F32, 1, {INT64_MAX}, "bad.w"},
+        {SL_DTYPE_FP8_E4M3, 1, {1}, "bad.w"},
         {SL_DTYPE_COUNT, 1, {1}, "bad.w"},
     };
     for (size_t i = 0; i < SL_COUNT(bad); i++) {

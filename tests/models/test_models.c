@@ -29,7 +29,7 @@ static const struct variant variants[] = {
     {"llama", SL_DTYPE_Q4_K, "f16", true},   {"mistral", SL_DTYPE_BF16, "bf16", false},
     {"mistral", SL_DTYPE_Q5_K, "f32", true}, {"qwen2", SL_DTYPE_F16, "f16", false},
     {"qwen2", SL_DTYPE_Q4_0, "f16", false},  {"qwen3", SL_DTYPE_BF16, "f16", false},
-    {"qwen3", SL_DTYPE_Q6_K, "bf16", true},
+    {"qwen3", SL_DTYPE_Q6_K, "bf16", true},  {"qwen3", SL_DTYPE_FP8_E4M3, "fp8", true},
 };
 
 static void describe_model(const struct variant *v, enum sl_ckpt_kind format, struct sl_synth *s)
@@ -168,8 +168,10 @@ static void test_steps(void **state)
         struct sl_synth s;
         struct want w;
         char path[200];
-        describe_model(&variants[v], SL_CKPT_GGUF, &s);
-        snprintf(path, sizeof path, OUT "/steps_%s_%s.gguf", s.name, sl_dtype_info(s.dtype)->name);
+        bool gguf = sl_dtype_info(variants[v].dtype)->gguf_id >= 0;
+        describe_model(&variants[v], gguf ? SL_CKPT_GGUF : SL_CKPT_HF, &s);
+        snprintf(path, sizeof path, OUT "/steps_%s_%s%s", s.name, sl_dtype_info(s.dtype)->name,
+                 gguf ? ".gguf" : "");
         write_model(&s, path);
         baseline(path, &(struct rig_options){.isa = "c", .kv_dtype = variants[v].kv}, &w);
         for (size_t i = 0; i < SL_COUNT(isas); i++) {

@@ -10,7 +10,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "cpu/backend.h"
-#include "quant/float.h"
+#include "quant/fp8_e4m3.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -254,6 +254,9 @@ static float att_read(enum sl_dtype t, int hd, const uint8_t *tile, bool is_v, i
         return sl_f16_to_f32(sl_load_u16(tile + 2 * i));
     case SL_DTYPE_BF16:
         return sl_bf16_to_f32(sl_load_u16(tile + 2 * i));
+    case SL_DTYPE_FP8_E4M3:
+        return sl_fp8_e4m3_to_f32(tile[is_v ? slot * D + d : d * 16 + slot]) *
+               sl_bf16_to_f32(sl_load_u16(tile + 16 * D + 2 * slot));
     default:
         return (float)(int8_t)tile[i] * att_read_scale(hd, tile, slot, d / 32);
     }
@@ -356,6 +359,12 @@ static void oracle_stored(enum sl_dtype t, const double *x, const float *got, in
                 top = fmax(top, fabs(x[j]));
             bound +=
                 top / 127 * (0.5 + 127 * 0x1p-11); /* half a code, and a scale that is rounded */
+        }
+        if (t == SL_DTYPE_FP8_E4M3) { /* four bits, or half the smallest number times the scale */
+            double top = 0;
+            for (int j = 0; j < n; j++)
+                top = fmax(top, fabs(x[j]));
+            bound += fabs(x[i]) * 0x1p-4 + top / 224 * 0x1p-10;
         }
         if (!(fabs((double)got[i] - x[i]) <= bound))
             fail_msg("%s page: element %d is %g, not %g", sl_dtype_info(t)->name, i, (double)got[i],

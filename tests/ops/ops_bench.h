@@ -211,7 +211,7 @@ static void bench_linear(int isa, int threads, enum sl_dtype t, const uint8_t *d
     assert_true(sl_dtype_bytes(t, (uint64_t)(n_rows * n_cols), &each));
     for (int i = 0; i < N_W; i++)
         if (b.be->vt->weight_create(b.be, SL_USE_LINEAR, t, n_rows, n_cols,
-                                    data + (uint64_t)i % 4 * each, &w[i], &err) != 0)
+                                    data + (uint64_t)i % 4 * each, NULL, &w[i], &err) != 0)
             fail_msg("%s", err.msg);
     b.w = w;
     b.a = (struct sl_op_linear){.x = x, .ld_x = n_cols, .n = n, .out = out, .ld_out = n_rows};

@@ -162,6 +162,11 @@ static void random_blocks(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_
                                                     [SL_DTYPE_Q5_K] = {0, 2},
                                                     [SL_DTYPE_Q6_K] = {208, -1}};
     const struct sl_dtype_info *info = sl_dtype_info(t);
+    if (t == SL_DTYPE_FP8_E4M3) { /* every code that is a number */
+        for (size_t i = 0; i < n_bytes; i++)
+            p[i] = (uint8_t)(sl_rng_below(rng, 127) | (sl_rng_next(rng) & 0x80));
+        return;
+    }
     if (info->block_elems == 1) {
         for (size_t i = 0; i < n_bytes; i += info->block_bytes) {
             float x = (float)(0.1 * sl_rng_normal(rng));
@@ -183,6 +188,8 @@ struct matrix { /* at an odd address, as a file may give it */
     enum sl_dtype dtype;
     int64_t n_rows, n_cols;
     float *f32; /* [n_rows, n_cols] by the reference conversion */
+    struct sl_scales scales;
+    float *scale; /* its values */
 };
 
 static struct matrix matrix_make(struct sl_rng *rng, enum sl_dtype t, int64_t n_rows,
@@ -200,8 +207,32 @@ static struct matrix matrix_make(struct sl_rng *rng, enum sl_dtype t, int64_t n_
     return m;
 }
 
+/* Scales in blocks, for a format that has none of its own. */
+static void matrix_scale(struct sl_rng *rng, struct matrix *m, int32_t rows, int32_t cols)
+{
+    int64_t n_r = SL_CEIL_DIV(m->n_rows, rows), n_c = SL_CEIL_DIV(m->n_cols, cols);
+    m->scale = sl_malloc((size_t)(n_r * n_c) * sizeof(float));
+    assert_non_null(m->scale);
+    for (int64_t i = 0; i < n_r * n_c; i++)
+        m->scale[i] = (float)exp(-5.0 + sl_rng_normal(rng));
+    m->scales = (struct sl_scales){m->scale, rows, cols};
+    for (int64_t i = 0; i < m->n_rows * m->n_cols; i++)
+        m->f32[i] *= m->scale[i / m->n_cols / rows * n_c + i % m->n_cols / cols];
+}
+
+/* The same for every kind of blocks in turn; other formats stay as they are. */
+static void matrix_scale_some(struct sl_rng *rng, struct matrix *m, uint64_t kind)
+{
+    const int32_t n_rows = (int32_t)m->n_rows, n_cols = (int32_t)m->n_cols;
+    if (m->dtype != SL_DTYPE_FP8_E4M3 || kind % 5 == 0)
+        return;
+    const int32_t blocks[][2] = {{n_rows, n_cols}, {1, n_cols}, {128, 128}, {7, 256}};
+    matrix_scale(rng, m, blocks[kind % 5 - 1][0], blocks[kind % 5 - 1][1]);
+}
+
 static void matrix_free(struct matrix *m)
 {
+    sl_free(m->scale);
     sl_free(m->base);
     sl_free(m->f32);
 }
@@ -211,7 +242,8 @@ static struct sl_weight weight_for(struct sl_backend *be, enum sl_weight_use use
 {
     struct sl_weight w;
     struct sl_error err = {0};
-    if (be->vt->weight_create(be, use, m->dtype, m->n_rows, m->n_cols, m->data, &w, &err) != 0)
+    if (be->vt->weight_create(be, use, m->dtype, m->n_rows, m->n_cols, m->data, &m->scales, &w,
+                              &err) != 0)
         fail_msg("weight_create: %s", err.msg);
     return w;
 }
@@ -230,6 +262,8 @@ static void expected_route(int isa, bool exact, enum sl_dtype t, char *out, size
         snprintf(out, n, "%s", i8[isa]);
     else if (!exact && t == SL_DTYPE_BF16 && isa >= ISA_BF16)
         snprintf(out, n, "%s", isa >= ISA_AMX ? "bf16-amx" : "bf16-dot");
+    else if (!exact && t == SL_DTYPE_FP8_E4M3 && isa >= ISA_BF16)
+        snprintf(out, n, "%s", isa >= ISA_AMX ? "fp8-amx" : "fp8-dot");
     else
         snprintf(out, n, "%s_%s", sl_dtype_info(t)->name, isa_names[SL_MIN(isa, N_FLOAT_ISAS - 1)]);
 }

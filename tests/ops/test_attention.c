@@ -74,7 +74,7 @@ static int destroy_backends(void **state)
 
 static enum att_route route_of(size_t isa, enum sl_dtype kv)
 {
-    if ((kv != SL_DTYPE_BF16 && kv != SL_DTYPE_Q8_0) || isa < BF16)
+    if ((sl_attn_format(kv) != SL_DTYPE_BF16 && kv != SL_DTYPE_Q8_0) || isa < BF16)
         return ATT_FLOAT;
     if (isa >= AMX)
         return ATT_BF16_AMX;
@@ -170,7 +170,8 @@ static void check_ways(const struct att_data *d, size_t isa, const struct att_re
     if (isa > 0 && isa_available(isa - 1)) { /* nothing of its own for this format? */
         const struct sl_attn_kernels *k = &sl_cpu(backend(isa, 1))->attn;
         const struct sl_attn_kernels *before = &sl_cpu(backend(isa - 1, 1))->attn;
-        if (k->scores[c->kv] == before->scores[c->kv] && k->values[c->kv] == before->values[c->kv])
+        const enum sl_dtype kv = sl_attn_format(c->kv);
+        if (k->scores[kv] == before->scores[kv] && k->values[kv] == before->values[kv])
             return;
     }
     if (isa == SIMULATED && route_of(isa, c->kv) == ATT_FLOAT)
@@ -257,6 +258,90 @@ static void test_q8_0(void **state)
     check_dtype(SL_DTYPE_Q8_0);
 }
 
+static void test_fp8(void **state)
+{
+    (void)state;
+    check_dtype(SL_DTYPE_FP8_E4M3);
+}
+
+/* Every code, every place, every scale, by each instruction set. */
+static void test_fp8_widen(void **state)
+{
+    enum { DIM = 48 };
+    _Alignas(64) uint8_t tile[SL_KV_TILE * (DIM + 2)];
+    _Alignas(64) uint16_t wide[SL_KV_TILE * DIM + 32];
+    (void)state;
+    for (size_t isa = 0; isa < SL_COUNT(isa_names); isa++)
+        for (int shift = 0; isa_available(isa) && shift < 256; shift++) {
+            const struct sl_attn_kernels *k = &sl_cpu(backend(isa, 1))->attn;
+            for (int i = 0; i < SL_KV_TILE * DIM; i++)
+                tile[i] = (uint8_t)(i + shift);
+            for (int i = 0; i < SL_KV_TILE; i++) /* 2^-100 to 2^7 */
+                sl_store_u16(tile + SL_KV_TILE * DIM + 2 * i,
+                             (uint16_t)((27 + (i * 7 + shift) % 108) << 7));
+            for (int is_v = 0; is_v < 2; is_v++) {
+                memset(wide, 0xA5, sizeof wide);
+                k->widen_fp8(is_v == 0, tile, tile, DIM, wide);
+                for (int i = 0; i < SL_KV_TILE * DIM; i++) {
+                    float want =
+                        att_read(SL_DTYPE_FP8_E4M3, DIM, tile, is_v != 0, i / DIM, i % DIM);
+                    float got = att_read(SL_DTYPE_BF16, DIM, (const uint8_t *)wide, is_v != 0,
+                                         i / DIM, i % DIM);
+                    if (isnan(want) ? !isnan(got) : sl_f32_bits(got) != sl_f32_bits(want))
+                        fail_msg("%s, %s position %d dimension %d: %a is not %a", isa_names[isa],
+                                 is_v ? "value" : "key", i / DIM, i % DIM, (double)got,
+                                 (double)want);
+                }
+                for (int i = 0; i < 32; i++)
+                    assert_int_equal(wide[SL_KV_TILE * DIM + i], 0xA5A5);
+            }
+        }
+}
+
+/* What is stored: the scale's rule, the largest number kept within 1/16, extremes, NaN. */
+static void test_fp8_store(void **state)
+{
+    enum { DIM = 32 };
+    static const struct {
+        float top;
+        int exponent; /* 1000: NaN */
+    } tops[] = {{448, 0},         {448.1f, 1},       {449, 1},
+                {224, -1},        {224.1f, 0},       {1, -8},
+                {0.875f, -9},     {0, -100},         {1e-38f, -100},
+                {1e-45f, -100},   {57344, 7},        {57345, 7},
+                {3e38f, 7},       {INFINITY, 1000},  {NAN, 1000},
+                {0x1p-92f, -100}, {0x1.cp-91f, -99}, {0x1.c00002p-91f, -98}};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(tops); i++) {
+        uint8_t tile[SL_KV_TILE * (DIM + 2)];
+        float x[DIM];
+        for (int d = 0; d < DIM; d++)
+            x[d] = tops[i].top * (d == 5 ? -1.0f : (float)(d - 16) / 32.0f);
+        for (int is_v = 0; is_v < 2; is_v++) {
+            memset(tile, 0xA5, sizeof tile);
+            (is_v ? sl_attn_store_v : sl_attn_store_k)(SL_DTYPE_FP8_E4M3, x, DIM, tile, 3);
+            float scale = sl_bf16_to_f32(sl_load_u16(tile + SL_KV_TILE * DIM + 6));
+            if (tops[i].exponent == 1000)
+                assert_true(isnan(scale));
+            else
+                assert_true(scale == ldexpf(1.0f, tops[i].exponent));
+            for (int d = 0; d < DIM; d++) {
+                float got = att_read(SL_DTYPE_FP8_E4M3, DIM, tile, is_v != 0, 3, d);
+                double want = fmax(fmin((double)x[d], 57344.0), -57344.0);
+                if (tops[i].exponent == 1000
+                        ? !isnan(got)
+                        : fabs((double)got - want) > fabs(want) / 16 + (double)scale * 0x1p-10)
+                    fail_msg("top %g, dimension %d: %g is not %g", (double)tops[i].top, d,
+                             (double)got, want);
+            }
+            int touched = 0;
+            for (size_t b = 0; b < sizeof tile; b++)
+                touched += tile[b] != 0xA5;
+            assert_true(touched <= DIM + 2);
+        }
+    }
+}
+
 /* ---------------------------------------------------------------- what must not leak */
 
 /* NaN and infinity in one row's q, k and v reach no earlier row and no other key head, at once or
@@ -294,7 +379,8 @@ static void check_poison(size_t isa, enum sl_dtype kv)
 
 static void test_poison_stays_in_its_row(void **state)
 {
-    static const enum sl_dtype kv[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8_0};
+    static const enum sl_dtype kv[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8_0,
+                                       SL_DTYPE_FP8_E4M3};
     (void)state;
     for (size_t isa = 0; isa < SL_COUNT(isa_names); isa++)
         for (size_t i = 0; i < SL_COUNT(kv) && isa_available(isa); i++)
@@ -306,7 +392,8 @@ static void test_poison_stays_in_its_row(void **state)
 static void test_zeros_and_infinities_behind(void **state)
 {
     (void)state;
-    static const enum sl_dtype kv[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8_0};
+    static const enum sl_dtype kv[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8_0,
+                                       SL_DTYPE_FP8_E4M3};
     for (size_t isa = 0; isa < SL_COUNT(isa_names); isa++)
         for (size_t i = 0; i < SL_COUNT(kv) && isa_available(isa); i++) {
             struct att_case c = cases[1];
@@ -377,6 +464,9 @@ int main(void)
         cmocka_unit_test(test_f16),
         cmocka_unit_test(test_bf16),
         cmocka_unit_test(test_q8_0),
+        cmocka_unit_test(test_fp8),
+        cmocka_unit_test(test_fp8_widen),
+        cmocka_unit_test(test_fp8_store),
         cmocka_unit_test(test_tiles_write_their_rows_only),
         cmocka_unit_test(test_poison_stays_in_its_row),
         cmocka_unit_test(test_zeros_and_infinities_behind),

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * BF16 matrices in panels: packing and rounding against their definitions, and the VDPBF16PS kernel
  * bit for bit against the instruction written out in C, which is also held against the instruction
- * itself on operands of every kind.
+ * itself on operands of every kind. FP8 matrices, which are multiplied by it too: packing, widening
+ * of every code, and products with every kind of scales bit for bit.
  */
 #include "base/check.h"
 #include "base/rng.h"
 #include "base/sys.h"
 #include "cpu/backend.h"
-#include "quant/float.h"
+#include "quant/fp8_e4m3.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -308,12 +309,195 @@ static void test_alone(void **state)
     problem_free(&p);
 }
 
+/* ---------------------------------------------------------------- FP8 */
+
+static float random_scale(struct sl_rng *rng)
+{
+    return (float)exp(-4.0 + 2.0 * sl_rng_normal(rng));
+}
+
+struct fp8_matrix {
+    int64_t n_rows, n_cols;
+    uint8_t *codes;
+    float *values; /* of scales */
+    struct sl_scales scales;
+};
+
+static struct fp8_matrix fp8_make(struct sl_rng *rng, int64_t n_rows, int64_t n_cols, int32_t rows,
+                                  int32_t cols)
+{
+    struct fp8_matrix m = {.n_rows = n_rows, .n_cols = n_cols};
+    const int64_t n_scales = SL_CEIL_DIV(n_rows, rows) * SL_CEIL_DIV(n_cols, cols);
+    m.codes = sl_malloc((size_t)(n_rows * n_cols));
+    m.values = sl_malloc((size_t)n_scales * sizeof *m.values);
+    assert_true(m.codes != NULL && m.values != NULL);
+    for (int64_t i = 0; i < n_rows * n_cols; i++)
+        m.codes[i] = (uint8_t)(sl_rng_below(rng, 127) | (sl_rng_next(rng) & 0x80));
+    for (int64_t i = 0; i < n_scales; i++)
+        m.values[i] = random_scale(rng);
+    m.scales = (struct sl_scales){m.values, rows, cols};
+    return m;
+}
+
+static void fp8_free(struct fp8_matrix *m)
+{
+    sl_free(m->codes);
+    sl_free(m->values);
+}
+
+/* Every code in every place of a group, as the number it is. */
+static void test_fp8_widen(void **state)
+{
+    (void)state;
+    if (!available())
+        skip();
+    enum { ROWS = 16, COLS = 128 };
+    struct sl_fp8_kernels k;
+    sl_fp8_kernels_avx512(&k);
+    static uint8_t codes[ROWS * COLS];
+    _Alignas(64) static uint8_t group[SL_FP8_GROUP_BYTES];
+    _Alignas(64) static uint16_t panel[SL_FP8_CODES + 32];
+    for (int shift = 0; shift < 256; shift++) {
+        for (int i = 0; i < ROWS * COLS; i++)
+            codes[i] = (uint8_t)(i + shift);
+        sl_fp8_pack(ROWS, COLS, codes, NULL, 0, group);
+        memset(panel, 0xA5, sizeof panel);
+        k.widen(group, group, panel);
+        for (int i = 0; i < ROWS * COLS; i++) {
+            uint16_t got = packed_number((const uint8_t *)panel, i / COLS, i % COLS);
+            uint16_t want = sl_f32_to_bf16(sl_fp8_e4m3_to_f32(codes[i]));
+            if ((codes[i] & 0x7F) == 0x7F) /* the scale says so */
+                assert_true(isnan(sl_fp8_scales(group)[i / COLS]));
+            else if (got != want)
+                fail_msg("code %02x in row %d column %d: %04x is not %04x", codes[i], i / COLS,
+                         i % COLS, got, want);
+        }
+        for (int i = 0; i < 32; i++)
+            assert_int_equal(panel[SL_FP8_CODES + i], 0xA5A5);
+    }
+}
+
+static void test_fp8_pack(void **state)
+{
+    (void)state;
+    static const int64_t cols[] = {1, 2, 3, 127, 128, 129, 300};
+    struct sl_rng rng = {6, 0};
+    for (size_t i = 0; i < SL_COUNT(cols); i++)
+        for (int64_t n_rows = 1; n_rows < 40; n_rows += 6) {
+            struct fp8_matrix m = fp8_make(&rng, n_rows, cols[i], 1 + (int32_t)n_rows % 3, 128);
+            size_t panel_bytes = sl_fp8_panel_bytes(cols[i]);
+            uint8_t *panel = sl_aligned_alloc(panel_bytes + 1);
+            assert_non_null(panel);
+            for (int64_t p = 0; p * SL_BF16_PANEL < n_rows; p++) {
+                memset(panel, 0x5A, panel_bytes + 1);
+                sl_fp8_pack(n_rows, cols[i], m.codes, &m.scales, p, panel);
+                assert_int_equal(panel[panel_bytes], 0x5A);
+                int64_t n_codes = 0, n_nonzero = 0; /* all codes are there, and nothing else */
+                for (int64_t r = p * 16; r < SL_MIN(n_rows, p * 16 + 16); r++)
+                    for (int64_t c = 0; c < cols[i]; c++)
+                        n_codes += m.codes[r * cols[i] + c] != 0;
+                for (size_t b = 0; b < panel_bytes; b++)
+                    n_nonzero += b % SL_FP8_GROUP_BYTES < SL_FP8_CODES && panel[b] != 0;
+                assert_int_equal(n_codes, n_nonzero);
+                for (int64_t c = 0; c < cols[i]; c += 128)
+                    for (int64_t r = p * 16; r < SL_MIN(n_rows, p * 16 + 16); r++)
+                        assert_true(sl_fp8_scales(panel + c / 128 * SL_FP8_GROUP_BYTES)[r % 16] ==
+                                    sl_scale_at(&m.scales, cols[i], r, c));
+            }
+            fp8_free(&m);
+            sl_aligned_free(panel, panel_bytes + 1);
+        }
+}
+
+/* An output by the definition in docs/DETERMINISM.md. */
+static float fp8_output(const struct fp8_matrix *m, int64_t row, const float *x)
+{
+    float acc = 0.0f;
+    for (int64_t k = 0; k < m->n_cols; k += SL_FP8_GROUP) {
+        float sum = 0.0f;
+        for (int64_t c = k; c < SL_MIN(k + SL_FP8_GROUP, m->n_cols); c += 2) {
+            uint16_t w[2] = {0}, y[2] = {0};
+            for (int64_t i = 0; i < SL_MIN(m->n_cols - c, 2); i++) {
+                w[i] = sl_f32_to_bf16(sl_fp8_e4m3_to_f32(m->codes[row * m->n_cols + c + i]));
+                y[i] = round_number(x[c + i]);
+            }
+            sum = dot_pair(sum, y, w);
+        }
+        acc = fmaf(sum, sl_scale_at(&m->scales, m->n_cols, row, k), acc);
+    }
+    return acc;
+}
+
+static void check_fp8(struct sl_backend *be, struct sl_rng *rng, const struct fp8_matrix *m,
+                      int n_tok)
+{
+    const int64_t n_rows = m->n_rows;
+    float *x = sl_malloc((size_t)(n_tok * m->n_cols) * sizeof *x);
+    float *out = sl_malloc((size_t)(n_tok * n_rows) * sizeof *out);
+    assert_true(x != NULL && out != NULL);
+    for (int64_t i = 0; i < n_tok * m->n_cols; i++)
+        x[i] = (float)sl_rng_normal(rng);
+    struct sl_weight w;
+    struct sl_error err = {0};
+    if (be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_FP8_E4M3, n_rows, m->n_cols, m->codes,
+                              &m->scales, &w, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_true(w.owned && w.n_bytes == be->vt->weight_bytes(be, SL_USE_LINEAR, SL_DTYPE_FP8_E4M3,
+                                                             n_rows, m->n_cols));
+    struct sl_op_linear a = {
+        .x = x, .ld_x = m->n_cols, .w = &w, .n = n_tok, .out = out, .ld_out = n_rows};
+    be->vt->linear(be, &a);
+    for (int t = 0; t < n_tok; t++)
+        for (int64_t r = 0; r < n_rows; r++) {
+            float got = out[t * n_rows + r], want = fp8_output(m, r, x + t * m->n_cols);
+            if (!same(got, want))
+                fail_msg("%lld x %lld, scales %d x %d, token %d of %d, row %lld: %a is not %a",
+                         (long long)n_rows, (long long)m->n_cols, m->scales.rows, m->scales.cols, t,
+                         n_tok, (long long)r, (double)got, (double)want);
+        }
+    be->vt->weight_destroy(be, &w);
+    sl_free(x);
+    sl_free(out);
+}
+
+static void test_fp8_products(void **state)
+{
+    static const int64_t cols[] = {1, 33, 128, 200, 256, 643};
+    static const int toks[] = {1, 3, 4, 7, 8, 9, 70, 300};
+    (void)state;
+    if (!available())
+        skip();
+    struct sl_backend *be;
+    struct sl_error err = {0};
+    struct sl_rng rng = {7, 0};
+    if (sl_cpu_create(&(struct sl_cpu_config){.n_threads = 2, .isa = SL_ISA_AVX512_BF16}, &be,
+                      &err) != 0)
+        fail_msg("%s", err.msg);
+    for (size_t c = 0; c < SL_COUNT(cols); c++)
+        for (size_t t = 0; t < SL_COUNT(toks); t++) {
+            const int64_t n_rows = 1 + (int64_t)(37 * c + 29 * t) % 150;
+            const int32_t blocks[][2] = {
+                {(int32_t)n_rows, (int32_t)cols[c]}, {1, (int32_t)cols[c]}, {128, 128}, {3, 256}};
+            const int32_t *b = blocks[(c + t) % 4];
+            struct fp8_matrix m = fp8_make(&rng, n_rows, cols[c], b[0], b[1]);
+            check_fp8(be, &rng, &m, toks[t]);
+            if (t == 1) { /* a NaN reaches its row alone */
+                m.codes[0] = 0x7F;
+                m.codes[n_rows * cols[c] - 1] = 0xFF;
+                check_fp8(be, &rng, &m, toks[t]);
+            }
+            fp8_free(&m);
+        }
+    be->vt->destroy(be);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_instruction), cmocka_unit_test(test_round),
         cmocka_unit_test(test_pack),        cmocka_unit_test(test_dot),
-        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_alone),       cmocka_unit_test(test_fp8_widen),
+        cmocka_unit_test(test_fp8_pack),    cmocka_unit_test(test_fp8_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -414,6 +414,8 @@ static void check_pair(enum sl_dtype tg, enum sl_dtype tu, int isa, int threads,
     enum { ROWS = 83, COLS = 512 };
     struct sl_rng rng = {99, (uint64_t)n};
     struct matrix g = matrix_make(&rng, tg, ROWS, COLS), u = matrix_make(&rng, tu, ROWS, COLS);
+    matrix_scale_some(&rng, &g, 3);
+    matrix_scale_some(&rng, &u, 2);
     float *x = floats(&rng, (size_t)(n * COLS), 1.0);
     size_t n_out = (size_t)(n * ROWS);
     float *both = sl_malloc(2 * n_out * sizeof *both), *want = sl_malloc(n_out * sizeof *want);
@@ -452,10 +454,11 @@ static void test_pairs(void **state)
 {
     (void)state;
     static const enum sl_dtype pairs[][2] = {
-        {SL_DTYPE_Q4_K, SL_DTYPE_Q4_K}, {SL_DTYPE_Q4_K, SL_DTYPE_Q6_K},
-        {SL_DTYPE_Q8_0, SL_DTYPE_F16},  {SL_DTYPE_F32, SL_DTYPE_Q5_K},
-        {SL_DTYPE_BF16, SL_DTYPE_Q8_0}, {SL_DTYPE_BF16, SL_DTYPE_F32},
-        {SL_DTYPE_BF16, SL_DTYPE_BF16}};
+        {SL_DTYPE_Q4_K, SL_DTYPE_Q4_K},     {SL_DTYPE_Q4_K, SL_DTYPE_Q6_K},
+        {SL_DTYPE_Q8_0, SL_DTYPE_F16},      {SL_DTYPE_F32, SL_DTYPE_Q5_K},
+        {SL_DTYPE_BF16, SL_DTYPE_Q8_0},     {SL_DTYPE_BF16, SL_DTYPE_F32},
+        {SL_DTYPE_BF16, SL_DTYPE_BF16},     {SL_DTYPE_FP8_E4M3, SL_DTYPE_FP8_E4M3},
+        {SL_DTYPE_FP8_E4M3, SL_DTYPE_BF16}, {SL_DTYPE_Q6_K, SL_DTYPE_FP8_E4M3}};
     static const int ns[] = {1, 4, 7, 130, 259};
     for (size_t p = 0; p < SL_COUNT(pairs); p++)
         for (size_t i = 0; i < SL_COUNT(ns); i++)
@@ -488,6 +491,7 @@ static void check_parts(const struct parts *c, int isa, int threads, int64_t pad
     struct sl_op_linear_multi a = {.x = x, .ld_x = ld_x, .n = c->n_tok, .n_parts = c->n};
     for (int i = 0; i < c->n; i++) {
         m[i] = matrix_make(&rng, c->dtype[i], c->n_rows[i], c->n_cols);
+        matrix_scale_some(&rng, &m[i], (uint64_t)(i + c->n_tok));
         w[i] = weight_of(be, &m[i]);
         bias[i] = floats(&rng, (size_t)c->n_rows[i], 1.0);
         one[i] = red_alloc((size_t)(c->n_tok * c->n_rows[i]));
@@ -521,8 +525,9 @@ static void check_parts(const struct parts *c, int isa, int threads, int64_t pad
 static void test_parts(void **state)
 {
     (void)state;
-    static const enum sl_dtype all[] = {SL_DTYPE_F32,  SL_DTYPE_F16,  SL_DTYPE_BF16, SL_DTYPE_Q8_0,
-                                        SL_DTYPE_Q4_0, SL_DTYPE_Q4_K, SL_DTYPE_Q5_K, SL_DTYPE_Q6_K};
+    static const enum sl_dtype all[] = {SL_DTYPE_F32,  SL_DTYPE_F16,  SL_DTYPE_BF16,
+                                        SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K,
+                                        SL_DTYPE_Q5_K, SL_DTYPE_Q6_K, SL_DTYPE_FP8_E4M3};
     static const int ns[] = {1, 3, 5, 24, 33, 259};
     static const struct parts mixed[] = {
         {3, {SL_DTYPE_Q4_K, SL_DTYPE_Q4_K, SL_DTYPE_Q6_K}, {130, 33, 17}, 512, 0},
@@ -530,6 +535,12 @@ static void test_parts(void **state)
         {2, {SL_DTYPE_F32, SL_DTYPE_BF16}, {1, 513}, 96, 0},
         {4, {SL_DTYPE_Q4_0, SL_DTYPE_F32, SL_DTYPE_Q8_0, SL_DTYPE_Q5_K}, {16, 16, 16, 300}, 768, 0},
         {1, {SL_DTYPE_Q6_K}, {50}, 256, 0},
+        {4,
+         {SL_DTYPE_FP8_E4M3, SL_DTYPE_Q8_0, SL_DTYPE_BF16, SL_DTYPE_F32},
+         {65, 9, 70, 5},
+         416,
+         0},
+        {3, {SL_DTYPE_FP8_E4M3, SL_DTYPE_FP8_E4M3, SL_DTYPE_BF16}, {70, 5, 33}, 300, 0},
     };
     for (int isa = 0; isa < N_ISAS; isa++)
         for (size_t i = 0; i < SL_COUNT(ns); i++) {
@@ -553,11 +564,13 @@ static void test_parts(void **state)
 static void test_parts_wide(void **state)
 {
     (void)state;
-    const struct parts c = {
-        3, {SL_DTYPE_Q8_0, SL_DTYPE_BF16, SL_DTYPE_F16}, {35, 18, 9}, 16384, 140};
+    static const struct parts c[] = {
+        {3, {SL_DTYPE_Q8_0, SL_DTYPE_BF16, SL_DTYPE_F16}, {35, 18, 9}, 16384, 140},
+        {3, {SL_DTYPE_FP8_E4M3, SL_DTYPE_BF16, SL_DTYPE_F16}, {70, 18, 9}, 16384, 140},
+    };
     for (int isa = 1; isa < N_ISAS; isa++)
-        if (isa_available(isa))
-            check_parts(&c, isa, 2, 0);
+        for (size_t i = 0; isa_available(isa) && i < SL_COUNT(c); i++)
+            check_parts(&c[i], isa, 2, 0);
 }
 
 /* Outputs that are put while the thread's next item is multiplied, as where there are tiles, are
@@ -622,6 +635,7 @@ static void test_late(void **state)
             check_late(SL_DTYPE_Q4_K, SL_DTYPE_BF16, isa, 1 + n % 2, n);
             check_late(SL_DTYPE_BF16, SL_DTYPE_BF16, isa, 1 + n % 4, n);
             check_late(SL_DTYPE_Q6_K, SL_DTYPE_F16, isa, 1, n);
+            check_late(SL_DTYPE_FP8_E4M3, SL_DTYPE_BF16, isa, 2, n);
         }
 }
 

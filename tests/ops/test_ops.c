@@ -66,6 +66,7 @@ static void check_linear(enum sl_dtype t, const struct linear_case *c)
     int64_t n_cols = SL_ROUND_UP(c->n_cols, (int64_t)sl_dtype_info(t)->block_elems);
     int64_t ld_x = n_cols + c->pad, ld_out = c->n_rows + c->pad;
     struct matrix m = matrix_make(&rng, t, c->n_rows, n_cols);
+    matrix_scale_some(&rng, &m, (uint64_t)(c - linear_cases));
     float *x = floats(&rng, (size_t)(c->n * ld_x), 1.0);
     float *bias = floats(&rng, (size_t)c->n_rows, 1.0), *ref = NULL;
     double *want = sl_malloc((size_t)(c->n * c->n_rows) * sizeof *want);
@@ -127,6 +128,7 @@ static void test_linear_rows_alone(void **state)
         struct sl_rng rng = {(uint64_t)t, 0};
         const int64_t K = 768;
         struct matrix m = matrix_make(&rng, (enum sl_dtype)t, N, K);
+        matrix_scale_some(&rng, &m, 3);
         float *x = floats(&rng, (size_t)(T * K), 1.0), *bias = floats(&rng, N, 1.0);
         float *alone = sl_malloc(T * N * sizeof(float)), *out = sl_malloc(T * N * sizeof(float));
         assert_true(alone != NULL && out != NULL);
@@ -156,6 +158,8 @@ static void check_gated(enum sl_dtype tg, enum sl_dtype tu, enum sl_act act, int
     struct sl_rng rng = {99, (uint64_t)n};
     const int64_t K = 512;
     struct matrix g = matrix_make(&rng, tg, n_rows, K), u = matrix_make(&rng, tu, n_rows, K);
+    matrix_scale_some(&rng, &g, 2);
+    matrix_scale_some(&rng, &u, 3);
     float *x = floats(&rng, (size_t)(n * K), 1.0), *ref = NULL;
     size_t n_out = (size_t)(n * n_rows);
     double *want = sl_malloc(n_out * sizeof *want);
@@ -218,20 +222,23 @@ static void test_weight_errors(void **state)
     struct sl_error err;
     uint8_t data[64] = {0};
     assert_int_equal(
-        be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_Q4_K, 2, 255, data, &w, &err),
+        be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_Q4_K, 2, 255, data, NULL, &w, &err),
         SL_EFORMAT);
     assert_non_null(strstr(err.msg, "255"));
-    assert_int_equal(be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, 0, 4, data, &w, &err),
-                     SL_EFORMAT);
-    assert_int_equal(be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, 4, -1, data, &w, &err),
-                     SL_EFORMAT);
-    assert_int_equal(be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_COUNT, 1, 1, data, &w, &err),
-                     SL_EUNSUPPORTED);
     assert_int_equal(
-        be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, INT64_MAX, 1 << 20, data, &w, &err),
-        SL_ELIMIT);
+        be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, 0, 4, data, NULL, &w, &err),
+        SL_EFORMAT);
     assert_int_equal(
-        be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, 1, INT64_MAX, data, &w, &err),
+        be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, 4, -1, data, NULL, &w, &err),
+        SL_EFORMAT);
+    assert_int_equal(
+        be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_COUNT, 1, 1, data, NULL, &w, &err),
+        SL_EUNSUPPORTED);
+    assert_int_equal(be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, INT64_MAX, 1 << 20,
+                                           data, NULL, &w, &err),
+                     SL_ELIMIT);
+    assert_int_equal(
+        be->vt->weight_create(be, SL_USE_LINEAR, SL_DTYPE_F32, 1, INT64_MAX, data, NULL, &w, &err),
         SL_ELIMIT);
 }
 
@@ -618,8 +625,10 @@ static void print_support(void)
             char route[32];
             expected_route(isa, false, (enum sl_dtype)t, route, sizeof route);
             if (isa_available(isa)) { /* else what test_linear wants where there is one */
-                struct matrix m = {
-                    (uint8_t *)0, (uint8_t *)(uintptr_t)data, (enum sl_dtype)t, 1, 256, NULL};
+                struct matrix m = {.data = (uint8_t *)(uintptr_t)data,
+                                   .dtype = (enum sl_dtype)t,
+                                   .n_rows = 1,
+                                   .n_cols = 256};
                 struct sl_backend *be = backend(isa, 1);
                 struct sl_weight w = weight_of(be, &m);
                 snprintf(route, sizeof route, "%s", be->vt->weight_route(be, &w));

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * f16 and bf16 against arithmetic done another way: every 16-bit pattern, and every f32 that lies
- * on, just below or just above a rounding border.
+ * f16, bf16 and FP8 against arithmetic done another way: every pattern, and every f32 that lies on,
+ * just below or just above a rounding border.
  */
-#include "quant/float.h"
+#include "quant/fp8_e4m3.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -113,12 +113,65 @@ static void rows_at_any_address(void **state)
     sl_f32_row_from_f32(same, out, 0); /* nothing */
 }
 
+/* E4M3 by its definition, in double. */
+static double fp8_value(unsigned code)
+{
+    int exp = (int)(code >> 3 & 15), frac = (int)(code & 7);
+    double mag = exp == 0 ? ldexp(frac, -9) : ldexp(8 + frac, exp - 10);
+    return code & 0x80u ? -mag : mag;
+}
+
+static void fp8_decodes_every_pattern(void **state)
+{
+    (void)state;
+    uint64_t hash = 0xCBF29CE484222325u;
+    for (unsigned c = 0; c < 256; c++) {
+        float x = sl_fp8_e4m3_to_f32((uint8_t)c);
+        bool nan = (c & 0x7Fu) == 0x7F;
+        assert_true(nan ? isnan(x) : (double)x == fp8_value(c));
+        assert_int_equal(sl_f32_bits(x) >> 31, c >> 7); /* also of zero */
+        assert_int_equal(sl_f32_to_fp8_e4m3(x), c);
+        for (int i = 0; i < 4; i++) /* FNV-1a of the bits, 0 for NaN */
+            hash = (hash ^ ((nan ? 0 : sl_f32_bits(x)) >> 8 * i & 255)) * 0x100000001B3u;
+    }
+    /* the same of np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn) */
+    assert_true(hash == 0x854CABD1DEFE4645u);
+}
+
+/* Between two neighbouring codes below goes down, above goes up, the middle to the even one; what
+ * is too large stays the largest. */
+static void fp8_rounds_to_nearest_even(void **state)
+{
+    (void)state;
+    for (unsigned c = 0; c < 0x7E; c++) {
+        float middle = (float)((fp8_value(c) + fp8_value(c + 1)) / 2); /* exact */
+        uint32_t bits = sl_f32_bits(middle);
+        assert_int_equal(sl_f32_to_fp8_e4m3(middle), c + (c & 1));
+        assert_int_equal(sl_f32_to_fp8_e4m3(-middle), 0x80 | (c + (c & 1)));
+        assert_int_equal(sl_f32_to_fp8_e4m3(sl_f32_of_bits(bits - 1)), c);
+        assert_int_equal(sl_f32_to_fp8_e4m3(sl_f32_of_bits(bits + 1)), c + 1);
+    }
+    static const float large[] = {447.9f, 448.0f, 463.9f, 464.0f, 465.0f, 1e9f, 3e38f, INFINITY};
+    for (size_t i = 0; i < sizeof large / sizeof *large; i++) {
+        assert_int_equal(sl_f32_to_fp8_e4m3(large[i]), 0x7E);
+        assert_int_equal(sl_f32_to_fp8_e4m3(-large[i]), 0xFE);
+    }
+    assert_int_equal(sl_f32_to_fp8_e4m3(1e-45f), 0);
+    assert_int_equal(sl_f32_to_fp8_e4m3(-1e-45f), 0x80);
+    assert_int_equal(sl_f32_to_fp8_e4m3(sl_f32_of_bits(0x7F800001u)), 0x7F);
+    assert_int_equal(sl_f32_to_fp8_e4m3(sl_f32_of_bits(0xFFC00000u)), 0xFF);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(f16_decodes_every_pattern),     cmocka_unit_test(f16_nan_keeps_payload),
-        cmocka_unit_test(f16_rounds_to_nearest_even),    cmocka_unit_test(rows_at_any_address),
+        cmocka_unit_test(f16_decodes_every_pattern),
+        cmocka_unit_test(f16_nan_keeps_payload),
+        cmocka_unit_test(f16_rounds_to_nearest_even),
+        cmocka_unit_test(rows_at_any_address),
         cmocka_unit_test(bf16_every_pattern_and_border),
+        cmocka_unit_test(fp8_decodes_every_pattern),
+        cmocka_unit_test(fp8_rounds_to_nearest_even),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -153,24 +153,81 @@ void sl_sim_mbar_wait(uint64_t *bar, uint32_t parity, sl_sim_at at)
 
 /* --- bulk copies --- */
 
+/* A copy whose target is known is under way. */
+static void start_bulk(const sim_bulk &c, const char *what, const void *pc)
+{
+    find_mbar(c.bar, what, c.at);
+    sim_block *b = sim_now_block;
+    for (const sim_bulk &other : b->bulks)
+        if (c.dst < other.dst + other.n && other.dst < c.dst + c.n)
+            sim_fail("%s at %s:%d: shared + %u is the target of another copy under way", what,
+                     sim_short_file(c.at.file), c.at.line, sim_smem_offset(c.dst));
+    sim_race_access(sim_now->index, c.dst, c.n, true, pc);
+    hide(c.dst, c.n);
+    b->bulks.push_back(c);
+    sl_sim_preempt();
+}
+
 void sl_sim_bulk_load(void *dst, const void *src, uint32_t n, uint64_t *bar, sl_sim_at at)
 {
     if (n == 0 || n % 16)
         sim_fail("sl_bulk_load at %s:%d: %u bytes", sim_short_file(at.file), at.line, n);
     sim_check_shared(dst, n, 16, "sl_bulk_load", at);
     check_source(src, n, "sl_bulk_load", at);
-    find_mbar(bar, "sl_bulk_load", at);
-    sim_block *b = sim_now_block;
-    for (const sim_bulk &other : b->bulks)
-        if (static_cast<char *>(dst) < other.dst + other.n &&
-            other.dst < static_cast<char *>(dst) + n)
-            sim_fail("sl_bulk_load at %s:%d: shared + %u is the target of another copy under way",
-                     sim_short_file(at.file), at.line, sim_smem_offset(dst));
-    sim_race_access(sim_now->index, dst, n, true, __builtin_return_address(0));
-    hide(dst, n);
-    b->bulks.push_back({static_cast<char *>(dst), static_cast<const char *>(src), n, bar, at,
-                        sim_now->index, sim_race_now()});
-    sl_sim_preempt();
+    start_bulk({static_cast<char *>(dst),
+                static_cast<const char *>(src),
+                n,
+                bar,
+                at,
+                sim_now->index,
+                sim_race_now(),
+                {},
+                0,
+                0},
+               "sl_bulk_load", __builtin_return_address(0));
+}
+
+/* ------------------------------------------------------------------ boxes of a matrix */
+
+#define BOX_COLS 64
+
+cudaError_t sl_tensor_map(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
+                          int64_t ld, int32_t box_rows)
+{
+    if (reinterpret_cast<uintptr_t>(x) % 16 || ld % 8 || n_rows <= 0 || n_cols <= 0 ||
+        box_rows < 1 || box_rows > 256)
+        return cudaErrorInvalidValue;
+    *map = {static_cast<const char *>(x), n_rows, n_cols, ld, box_rows};
+    return cudaSuccess;
+}
+
+void sl_sim_tensor_load(void *dst, const CUtensorMap *map, int col, int row, uint64_t *bar,
+                        sl_sim_at at)
+{
+    uint32_t n = static_cast<uint32_t>(map->box_rows) * BOX_COLS * 2;
+    sim_check_shared(dst, n, 1, "sl_tensor_load", at);
+    if (sim_smem_offset(dst) % 1024)
+        sim_fail("sl_tensor_load at %s:%d: shared + %u is not a multiple of 1024",
+                 sim_short_file(at.file), at.line, sim_smem_offset(dst));
+    start_bulk({static_cast<char *>(dst), nullptr, n, bar, at, sim_now->index, sim_race_now(), *map,
+                col, row},
+               "sl_tensor_load", __builtin_return_address(0));
+}
+
+/* Pieces of 16 bytes lie at piece ^ (row % 8). */
+static void land_box(const sim_bulk &c)
+{
+    memset(c.dst, 0, c.n);
+    int64_t cols = c.map.n_cols - c.col;
+    cols = cols < 0 ? 0 : cols > BOX_COLS ? BOX_COLS : cols;
+    for (int64_t r = 0; cols > 0 && r < c.map.box_rows && c.row + r < c.map.n_rows; r++) {
+        const char *src = c.map.x + ((c.row + r) * c.map.ld + c.col) * 2;
+        if (!sim_is_mapped(src, static_cast<size_t>(cols) * 2))
+            sim_fail("sl_tensor_load at %s:%d: row %lld of the matrix is not device memory",
+                     sim_short_file(c.at.file), c.at.line, static_cast<long long>(c.row + r));
+        for (int64_t i = 0; i < cols; i++)
+            memcpy(c.dst + r * 128 + ((i / 8 ^ r % 8) * 8 + i % 8) * 2, src + 2 * i, 2);
+    }
 }
 
 void sim_bulk_land(sim_block *b, size_t i)
@@ -178,9 +235,13 @@ void sim_bulk_land(sim_block *b, size_t i)
     sim_bulk c = b->bulks[i];
     b->bulks[i] = b->bulks.back();
     b->bulks.pop_back();
-    check_source(c.src, c.n, "sl_bulk_load", c.at);
     sim_unpoison(c.dst, c.n);
-    memcpy(c.dst, c.src, c.n);
+    if (c.src == nullptr) {
+        land_box(c);
+    } else {
+        check_source(c.src, c.n, "sl_bulk_load", c.at);
+        memcpy(c.dst, c.src, c.n);
+    }
     sim_mbar *m = find_mbar(c.bar, "sl_bulk_load", c.at);
     sim_race_landed(b, m, c.issuer, c.issued);
     m->tx -= c.n;

@@ -7,6 +7,7 @@
 
 #include "sim.h"
 #include "sim_ptx.h"
+#include "sim_tensor.h"
 
 #include <string>
 #include <vector>
@@ -157,6 +158,8 @@ struct sim_bulk { /* cp.async.bulk under way */
     uint64_t *bar;
     sl_sim_at at;
     uint32_t issuer, issued; /* thread, and its clock then */
+    CUtensorMap map;         /* src is NULL: a box of it from (row, col) on */
+    int32_t col, row;
 };
 enum sim_order { SIM_ORDER_RANDOM, SIM_ORDER_LOW, SIM_ORDER_HIGH, SIM_ORDER_STARVE };
 struct sim_block {

@@ -4,6 +4,8 @@
 #ifndef SL_SIM_PTX_H
 #define SL_SIM_PTX_H
 
+#include "sim_tensor.h"
+
 #include <cuda_runtime.h>
 
 void sl_sim_grid_wait();
@@ -14,6 +16,8 @@ void sl_sim_cp_async(void *dst, const void *src, bool pred, sl_sim_at at);
 void sl_sim_cp_commit();
 void sl_sim_cp_wait(int n);
 void sl_sim_bulk_load(void *dst, const void *src, uint32_t n, uint64_t *bar, sl_sim_at at);
+void sl_sim_tensor_load(void *dst, const CUtensorMap *map, int col, int row, uint64_t *bar,
+                        sl_sim_at at);
 void sl_sim_mbar_init(uint64_t *bar, uint32_t count, sl_sim_at at);
 void sl_sim_mbar_fence();
 void sl_sim_mbar_arrive(uint64_t *bar, uint32_t tx, sl_sim_at at);
@@ -50,6 +54,11 @@ static inline void sl_bulk_load(void *smem, const void *gmem, uint32_t n_bytes, 
                                 SL_SIM_AT)
 {
     sl_sim_bulk_load(smem, gmem, n_bytes, mbar, SL_SIM_HERE);
+}
+static inline void sl_tensor_load(void *smem, const CUtensorMap *map, int col, int row,
+                                  uint64_t *mbar, SL_SIM_AT)
+{
+    sl_sim_tensor_load(smem, map, col, row, mbar, SL_SIM_HERE);
 }
 static inline void sl_mbar_init(uint64_t *bar, uint32_t count, SL_SIM_AT)
 {
@@ -116,6 +125,52 @@ static inline void sl_mma_bf16(float c[4], const uint32_t a[4], const uint32_t b
 static inline void sl_mma_f16(float c[4], const uint32_t a[4], const uint32_t b[2], SL_SIM_AT)
 {
     sl_sim_mma(SL_SIM_MMA_F16, c, a, b, SL_SIM_HERE);
+}
+
+/* The rows of b as tokens of a place in shared memory, the pieces of 16 bytes exchanged. The
+ * product is made at once, by the warps of the group one after the other. */
+#define SL_WGMMA_B_K16 32
+static inline const uint8_t *sl_wgmma_b(const void *smem)
+{
+    return static_cast<const uint8_t *>(smem);
+}
+static inline void sl_wgmma_fence()
+{
+    sl_sim_preempt();
+}
+static inline void sl_wgmma_commit()
+{
+    sl_sim_preempt();
+}
+template <int N> static inline void sl_wgmma_wait()
+{
+    sl_sim_preempt();
+}
+static inline uint32_t sl_sim_swizzled(const uint8_t *b, uint32_t row, uint32_t byte)
+{
+    uint32_t at = sl_sim_smem_addr(b);
+    uint32_t to = at + row * 128 + byte;
+    to ^= (to >> 7 & 7) << 4;
+    uint32_t v;
+    __builtin_memcpy(&v, b + static_cast<int32_t>(to - at), 4);
+    return v;
+}
+template <int T>
+static inline void sl_wgmma_rs(float (&d)[T][4], const uint32_t (&a)[4], const uint8_t *b,
+                               SL_SIM_AT)
+{
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    for (uint32_t i = 0; i < T; i++) {
+        uint32_t frag[2] = {sl_sim_swizzled(b, 8 * i + g, 4 * t),
+                            sl_sim_swizzled(b, 8 * i + g, 4 * t + 16)};
+        sl_sim_mma(SL_SIM_MMA_BF16, d[i], a, frag, SL_SIM_HERE);
+    }
+}
+template <int N> static inline void sl_regs_take()
+{
+}
+template <int N> static inline void sl_regs_give()
+{
 }
 
 static inline uint4 sl_ldg_stream16(const void *p, SL_SIM_AT)

@@ -1,0 +1,506 @@
+/* SPDX-License-Identifier: MIT
+ * linear_wg.cuh - products of nine tokens and more: tiles of rows x tokens by wgmma.
+ *
+ * One block a multiprocessor, which takes one unit of work after another: a tile of rows and
+ * tokens, or one segment of its columns. CW consumer warpgroups, each with MI runs of 64 rows and
+ * all NT tokens of the tile, and a warpgroup that brings: warp 0 the weights (bulk copies, a unit
+ * of every row block at a time), warp 1 the activations (boxes of 64 columns). Weights are the A
+ * operand and come through registers: as packed, the 16 bytes of a lane are its fragment, coded
+ * ones are decoded on the way, the next 64 columns while the products of these run. Activations lie
+ * in shared memory as [token][64 columns], 16-byte pieces at piece ^ (token % 8), written by
+ * cp.async, and are the B operand there.
+ *
+ * In a gated product run 0 of a warpgroup is gate's and run 1 the same rows of up, so that a thread
+ * has both sums of an output.
+ *
+ * Segments (linear.h): with enough tiles for all multiprocessors a block walks through all segments
+ * of its tile and adds their sums in registers (TOTALS). Else every segment is a unit of its own
+ * (split): its sums go to memory, and the block that brings a tile's last ones adds them in order.
+ */
+#ifndef SL_CUDA_LINEAR_WG_CUH
+#define SL_CUDA_LINEAR_WG_CUH
+
+#include "cuda/launch.cuh"
+#include "cuda/linear_store.cuh"
+#include "cuda/weight_format.cuh"
+
+#define SL_WG_SMEM     (220 * 1024) /* of both rings */
+#define SL_WG_HEADER   1024         /* barriers */
+#define SL_WG_RASTER   8            /* columns of tokens of a raster group */
+#define SL_WG_X_WARPS  3            /* that bring activations without the copy engine */
+#define SL_WG_MAX_RING 12
+
+template <class F, int MI, int NT, int CW> struct sl_wg_shape {
+    static constexpr int threads = 128 * (CW + 1);
+    static constexpr int blocks = 4 * MI * CW;  /* row blocks of a tile */
+    static constexpr int subs = F::unit_k / 64; /* steps of a unit */
+    static constexpr int w_slot = blocks * F::unit_bytes, x_slot = NT * 128;
+    static constexpr int fit = SL_WG_SMEM / (w_slot + subs * x_slot);
+    static constexpr int w_slots = fit < 2 ? 2 : fit > SL_WG_MAX_RING ? SL_WG_MAX_RING : fit;
+    static constexpr int x_fit = (SL_WG_SMEM - w_slots * w_slot) / x_slot;
+    static constexpr int x_slots = x_fit > SL_WG_MAX_RING ? SL_WG_MAX_RING : x_fit;
+    static constexpr int x_offset = SL_WG_HEADER, w_offset = x_offset + x_slots * x_slot;
+    static constexpr int smem = w_offset + w_slots * w_slot;
+    static_assert(x_slots > 2 && smem <= 232448 && w_slot % 16 == 0, "shared memory");
+};
+
+struct sl_wg_plan {
+    int32_t n_units, n_tiles; /* tiles of rows */
+    int32_t n_cols;           /* of tokens */
+    int32_t split;            /* units of a tile: 1, or its segments */
+};
+
+struct sl_wg_unit {
+    const sl_lin_part *part; /* gated: of gate */
+    int32_t block0, token0;
+    int32_t from, to; /* steps of 64 columns */
+    int32_t tile, seg;
+};
+
+/* Barriers of the two rings, in the header. */
+struct sl_wg_bars {
+    uint64_t *full_w, *empty_w, *full_x, *empty_x;
+};
+
+static __device__ __forceinline__ sl_wg_bars sl_wg_bars_of(uint8_t *smem)
+{
+    uint64_t *b = reinterpret_cast<uint64_t *>(smem);
+    return {b, b + SL_WG_MAX_RING, b + 2 * SL_WG_MAX_RING, b + 3 * SL_WG_MAX_RING};
+}
+
+/* Place in a ring of N slots; parity of the phase that ends when the slot is full. */
+template <int N> struct sl_wg_place {
+    int32_t slot;
+    uint32_t parity;
+    __device__ __forceinline__ void next()
+    {
+        if (++slot == N) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* Row blocks of a unit and part: blocks of a tile, gated half as many of each. */
+static __device__ __forceinline__ sl_wg_unit sl_wg_find(const sl_lin &l, const sl_wg_plan &p,
+                                                        int id, int blocks, int tokens)
+{
+    sl_wg_unit u;
+    u.seg = id % p.split;
+    u.tile = id / p.split;
+    int per_group = SL_WG_RASTER * p.n_tiles;
+    int group = u.tile / per_group, in = u.tile % per_group;
+    int width = min(SL_WG_RASTER, p.n_cols - group * SL_WG_RASTER);
+    int row = in / width, i = 0;
+    while (!l.gated && i + 1 < l.n_parts && row >= l.part[i + 1].first)
+        i++;
+    u.part = &l.part[i];
+    u.block0 = (row - l.part[i].first) * (l.gated ? blocks / 2 : blocks);
+    u.token0 = (group * SL_WG_RASTER + in % width) * tokens;
+    u.from = p.split > 1 ? u.seg * l.seg_k64 : 0;
+    u.to = p.split > 1 ? min(u.from + l.seg_k64, l.n_k64) : l.n_k64;
+    return u;
+}
+
+/* Row block i of a tile, in the order of warpgroups, runs and warps: its part and number; false
+ * behind the end. */
+template <int MI>
+static __device__ __forceinline__ bool sl_wg_block(const sl_lin &l, const sl_wg_unit &u, int i,
+                                                   const sl_lin_part **part, int32_t *block)
+{
+    int run = i / 4 % MI, group = i / (4 * MI);
+    *part = l.gated ? &l.part[run] : u.part;
+    *block = u.block0 + (l.gated ? group * 4 + i % 4 : i);
+    return *block < (*part)->n_blocks;
+}
+
+/* Warp 0. Row blocks behind the end keep whatever lies there: it reaches only rows that nobody
+ * stores. Weights need not wait for the kernels ahead. */
+template <class S, class F, int MI, int NT>
+static __device__ __forceinline__ void sl_wg_bring_w(const sl_lin &l, const sl_wg_plan &p,
+                                                     uint8_t *smem)
+{
+    sl_wg_bars bars = sl_wg_bars_of(smem);
+    sl_wg_place<S::w_slots> at = {0, 1};
+    int lane = static_cast<int>(threadIdx.x % 32);
+    int64_t n_units = l.n_k64 / S::subs;
+    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
+        sl_wg_unit u = sl_wg_find(l, p, id, S::blocks, NT);
+        const sl_lin_part *part;
+        int32_t block;
+        bool live = lane < S::blocks && sl_wg_block<MI>(l, u, lane, &part, &block);
+        uint32_t n = static_cast<uint32_t>(__popc(__ballot_sync(0xffffffffu, live)));
+        const uint8_t *src = live ? part->w + block * n_units * F::unit_bytes : nullptr;
+        for (int k = u.from; k < u.to; k += S::subs) {
+            sl_mbar_wait(&bars.empty_w[at.slot], at.parity);
+            if (lane == 0)
+                sl_mbar_expect_tx(&bars.full_w[at.slot], n * F::unit_bytes);
+            __syncwarp();
+            if (live)
+                sl_bulk_load(smem + S::w_offset + at.slot * S::w_slot + lane * F::unit_bytes,
+                             src + static_cast<int64_t>(k / S::subs) * F::unit_bytes, F::unit_bytes,
+                             &bars.full_w[at.slot]);
+            at.next();
+        }
+    }
+}
+
+/* Warp 1, one lane: the copy engine brings a stage in one box. */
+template <class S, int NT>
+static __device__ __forceinline__ void sl_wg_bring_boxes(const sl_lin &l, const sl_wg_plan &p,
+                                                         const CUtensorMap *map, uint8_t *smem)
+{
+    sl_wg_bars bars = sl_wg_bars_of(smem);
+    sl_wg_place<S::x_slots> at = {0, 1};
+    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
+        sl_wg_unit u = sl_wg_find(l, p, id, S::blocks, NT);
+        for (int k = u.from; k < u.to; k++) {
+            sl_mbar_wait(&bars.empty_x[at.slot], at.parity);
+            sl_mbar_expect_tx(&bars.full_x[at.slot], S::x_slot);
+            sl_tensor_load(smem + S::x_offset + at.slot * S::x_slot, map, k * 64, u.token0,
+                           &bars.full_x[at.slot]);
+            at.next();
+        }
+    }
+}
+
+/* Tokens whose rows do not begin at multiples of 16 bytes, which no real model has, come by
+ * ordinary loads. 64 columns of the tile's tokens; zeros behind the last token and the last column.
+ * thread: of those that bring. */
+template <int NT>
+static __device__ __forceinline__ void sl_wg_fetch_odd(const sl_lin &l, int token0, uint8_t *slot,
+                                                       int step, int thread)
+{
+    constexpr int stride = 32 * SL_WG_X_WARPS / 8; /* rows; a thread keeps its piece */
+    int piece = thread & 7, col = step * 64 + piece * 8;
+#pragma unroll 1
+    for (int row = thread >> 3; row < NT; row += stride) {
+        int token = token0 + row;
+        __nv_bfloat16 *to =
+            reinterpret_cast<__nv_bfloat16 *>(slot + row * 128 + ((piece ^ (row & 7)) << 4));
+        for (int e = 0; e < 8; e++)
+            to[e] = token < l.n && col + e < l.k ? l.x[token * l.ld_x + col + e]
+                                                 : __float2bfloat16_rn(0.0f);
+    }
+}
+
+/* Warps 1 to 3. */
+template <class S, int NT>
+static __device__ __forceinline__ void sl_wg_bring_odd(const sl_lin &l, const sl_wg_plan &p,
+                                                       uint8_t *smem)
+{
+    sl_wg_bars bars = sl_wg_bars_of(smem);
+    sl_wg_place<S::x_slots> at = {0, 1};
+    int thread = static_cast<int>(threadIdx.x) - 32;
+    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
+        sl_wg_unit u = sl_wg_find(l, p, id, S::blocks, NT);
+        for (int k = u.from; k < u.to; k++) {
+            sl_mbar_wait(&bars.empty_x[at.slot], at.parity);
+            sl_wg_fetch_odd<NT>(l, u.token0, smem + S::x_offset + at.slot * S::x_slot, k, thread);
+            sl_fence_proxy_async(); /* what was stored, wgmma may read */
+            sl_mbar_arrive(&bars.full_x[at.slot]);
+            at.next();
+        }
+    }
+}
+
+/* ------------------------------------------------------------------ consumers */
+
+/* A consumer warp's view of the rings. */
+template <class S> struct sl_wg_view {
+    uint8_t *smem;
+    sl_wg_place<S::w_slots> w;
+    sl_wg_place<S::x_slots> x;
+    int32_t x_free, n_behind; /* the oldest stage whose products run, and how many do */
+    int32_t block;            /* the warp's row block of run 0 in a tile */
+};
+
+template <int MI> struct sl_wg_frag {
+    uint32_t a[MI][4][4]; /* run, k16 */
+};
+
+/* The fragments of step k. */
+template <class S, class F, int MI>
+static __device__ __forceinline__ void sl_wg_load_a(sl_wg_frag<MI> &f, sl_wg_view<S> &v, int k)
+{
+    sl_wg_bars bars = sl_wg_bars_of(v.smem);
+    int sub = k % S::subs, lane = static_cast<int>(threadIdx.x % 32);
+    if (sub == 0)
+        sl_mbar_wait(&bars.full_w[v.w.slot], v.w.parity);
+    const uint8_t *unit = v.smem + S::w_offset + v.w.slot * S::w_slot + v.block * F::unit_bytes;
+#pragma unroll
+    for (int m = 0; m < MI; m++) {
+        typename F::raw raw;
+        F::load(raw, unit + m * 4 * F::unit_bytes, sub, lane);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            F::frag(raw, j, f.a[m][j]);
+    }
+    if (sub == S::subs - 1) {
+        __syncwarp();
+        if (lane == 0)
+            sl_mbar_arrive(&bars.empty_w[v.w.slot]);
+        v.w.next();
+    }
+}
+
+/* Gives back the oldest stage of activations whose products have ended. */
+template <class S> static __device__ __forceinline__ void sl_wg_free_x(sl_wg_view<S> &v)
+{
+    if (threadIdx.x % 32 == 0)
+        sl_mbar_arrive(&sl_wg_bars_of(v.smem).empty_x[v.x_free]);
+    v.x_free = v.x_free + 1 == S::x_slots ? 0 : v.x_free + 1;
+    v.n_behind--;
+}
+
+/* Starts the products of a step. */
+template <class S, int MI, int NT>
+static __device__ __forceinline__ void sl_wg_issue(float (&acc)[MI][NT / 8][4],
+                                                   const sl_wg_frag<MI> &f, sl_wg_view<S> &v)
+{
+    sl_mbar_wait(&sl_wg_bars_of(v.smem).full_x[v.x.slot], v.x.parity);
+    auto b = sl_wgmma_b(v.smem + S::x_offset + v.x.slot * S::x_slot);
+    sl_wgmma_fence();
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+#pragma unroll
+        for (int m = 0; m < MI; m++)
+            sl_wgmma_rs(acc[m], f.a[m][j], b + j * SL_WGMMA_B_K16);
+    sl_wgmma_commit();
+    v.x.next();
+    v.n_behind++;
+}
+
+/* n steps from step k on. Between two products nothing branches on them: while those of a step run,
+ * the fragments of the next one are read into the registers of the one before. */
+template <class S, class F, int MI, int NT>
+static __device__ __forceinline__ void sl_wg_walk(float (&acc)[MI][NT / 8][4], sl_wg_view<S> &v,
+                                                  int k, int n)
+{
+    sl_wg_frag<MI> even, odd;
+    sl_wg_load_a<S, F, MI>(even, v, k);
+    for (; n >= 2; n -= 2, k += 2) {
+        sl_wg_issue<S, MI, NT>(acc, even, v);
+        sl_wgmma_wait<1>();
+        if (v.n_behind == 2)
+            sl_wg_free_x(v);
+        sl_wg_load_a<S, F, MI>(odd, v, k + 1);
+        sl_wg_issue<S, MI, NT>(acc, odd, v);
+        sl_wgmma_wait<1>();
+        sl_wg_free_x(v);
+        if (n > 2)
+            sl_wg_load_a<S, F, MI>(even, v, k + 2);
+    }
+    if (n > 0)
+        sl_wg_issue<S, MI, NT>(acc, even, v);
+    sl_wgmma_wait<0>();
+    while (v.n_behind > 0)
+        sl_wg_free_x(v);
+}
+
+template <int MI, int NT>
+static __device__ __forceinline__ void sl_wg_clear(float (&acc)[MI][NT / 8][4])
+{
+#pragma unroll
+    for (int i = 0; i < MI * NT / 2; i++)
+        acc[i / (NT / 2)][i / 4 % (NT / 8)][i % 4] = 0.0f;
+}
+
+/* to += from */
+template <int MI, int NT>
+static __device__ __forceinline__ void sl_wg_add(float (&to)[MI][NT / 8][4],
+                                                 const float (&from)[MI][NT / 8][4])
+{
+#pragma unroll
+    for (int m = 0; m < MI; m++)
+#pragma unroll
+        for (int i = 0; i < NT / 2; i++)
+            to[m][i / 4][i % 4] = __fadd_rn(to[m][i / 4][i % 4], from[m][i / 4][i % 4]);
+}
+
+/* The sums of a unit: of one segment, or of all, added in order. */
+template <class S, class F, int MI, int NT, bool TOTALS>
+static __device__ __forceinline__ void sl_wg_sums(float (&sum)[MI][NT / 8][4], const sl_lin &l,
+                                                  sl_wg_view<S> &v, const sl_wg_unit &u)
+{
+    sl_wg_clear<MI, NT>(sum);
+    if (!TOTALS) {
+        sl_wg_walk<S, F, MI, NT>(sum, v, u.from, u.to - u.from);
+        return;
+    }
+    sl_wg_walk<S, F, MI, NT>(sum, v, u.from, min(l.seg_k64, u.to - u.from));
+    for (int k = u.from + l.seg_k64; k < u.to; k += l.seg_k64) {
+        float acc[MI][NT / 8][4];
+        sl_wg_clear<MI, NT>(acc);
+        sl_wg_walk<S, F, MI, NT>(acc, v, k, min(l.seg_k64, u.to - k));
+        sl_wg_add<MI, NT>(sum, acc);
+    }
+}
+
+/* Leaves the sums of a segment in memory. In the block that does so last: true, and sum is that of
+ * all segments. */
+template <int MI, int NT, int CW>
+static __device__ __forceinline__ bool sl_wg_join(float (&sum)[MI][NT / 8][4], const sl_lin &l,
+                                                  const sl_wg_plan &p, const sl_wg_unit &u,
+                                                  uint32_t *last)
+{
+    constexpr int threads = 128 * CW, n = MI * NT / 8; /* 16-byte pieces of a thread */
+    int thread = static_cast<int>(threadIdx.x) - 128;
+    float4 *tile = reinterpret_cast<float4 *>(l.partial) +
+                   static_cast<int64_t>(u.tile) * p.split * n * threads + thread;
+    float4 *mine = tile + u.seg * n * threads;
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+        const float *s = sum[i / (NT / 8)][i % (NT / 8)];
+        mine[i * threads] = make_float4(s[0], s[1], s[2], s[3]);
+    }
+    __threadfence();
+    sl_bar_sync(1, threads);
+    if (thread == 0)
+        *last = atomicAdd(&l.arrived[u.tile], 1u) + 1 == static_cast<uint32_t>(p.split);
+    sl_bar_sync(1, threads);
+    if (*last == 0)
+        return false;
+    __threadfence();
+    for (int s = 0; s < p.split; s++) {
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            float4 v = tile[(s * n + i) * threads];
+            float *to = sum[i / (NT / 8)][i % (NT / 8)];
+            to[0] = s == 0 ? v.x : __fadd_rn(to[0], v.x);
+            to[1] = s == 0 ? v.y : __fadd_rn(to[1], v.y);
+            to[2] = s == 0 ? v.z : __fadd_rn(to[2], v.z);
+            to[3] = s == 0 ? v.w : __fadd_rn(to[3], v.w);
+        }
+    }
+    if (thread == 0)
+        l.arrived[u.tile] = 0; /* for the next launch */
+    return true;
+}
+
+template <int MI, int NT>
+static __device__ __forceinline__ void sl_wg_store(float (&sum)[MI][NT / 8][4], const sl_lin &l,
+                                                   const sl_wg_unit &u, int first)
+{
+#pragma unroll
+    for (int m = 0; m < MI; m++) {
+        const sl_lin_part *part;
+        int32_t block;
+        if (!sl_wg_block<MI>(l, u, first + 4 * m, &part, &block))
+            continue;
+        if (!l.gated) {
+            sl_lin_store_part<NT / 8>(sum[m], l, *part, block, u.token0);
+        } else if (MI > 1 && m == 0) {
+#pragma unroll
+            for (int i = 0; i < NT / 2; i++)
+                sum[0][i / 4][i % 4] =
+                    __fmul_rn(sl_act(l.act, sum[0][i / 4][i % 4]), sum[MI - 1][i / 4][i % 4]);
+            sl_lin_store_gated<NT / 8>(sum[0], l, block, u.token0);
+        }
+    }
+}
+
+template <class S, class F, int MI, int NT, int CW, bool TOTALS>
+static __device__ __forceinline__ void sl_wg_consume(const sl_lin &l, const sl_wg_plan &p,
+                                                     uint8_t *smem)
+{
+    int group = static_cast<int>(threadIdx.x / 128) - 1;
+    sl_wg_view<S> v = {};
+    v.smem = smem;
+    v.block = group * 4 * MI + static_cast<int>(threadIdx.x / 32 % 4);
+    uint32_t *last = reinterpret_cast<uint32_t *>(smem + 4 * SL_WG_MAX_RING * 8);
+    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
+        sl_wg_unit u = sl_wg_find(l, p, id, S::blocks, NT);
+        float sum[MI][NT / 8][4];
+        sl_wg_sums<S, F, MI, NT, TOTALS>(sum, l, v, u);
+        if constexpr (MI * CW < 4) { /* the largest tiles have one segment */
+            if (p.split > 1 && !sl_wg_join<MI, NT, CW>(sum, l, p, u, last))
+                continue;
+        }
+        sl_wg_store<MI, NT>(sum, l, u, v.block);
+    }
+}
+
+template <class S>
+static __device__ __forceinline__ void sl_wg_init(uint8_t *smem, int n_consumers, int n_x)
+{
+    sl_wg_bars bars = sl_wg_bars_of(smem);
+    int i = static_cast<int>(threadIdx.x);
+    uint32_t warps = static_cast<uint32_t>(n_consumers);
+    if (i < S::w_slots) {
+        sl_mbar_init(&bars.full_w[i], 1);
+        sl_mbar_init(&bars.empty_w[i], warps);
+    }
+    if (i < S::x_slots) {
+        sl_mbar_init(&bars.full_x[i], static_cast<uint32_t>(n_x));
+        sl_mbar_init(&bars.empty_x[i], warps);
+    }
+    sl_mbar_fence_init();
+    __syncthreads();
+}
+
+template <class F, int MI, int NT, int CW, bool TOTALS>
+__global__ void __launch_bounds__(128 * (CW + 1), 1)
+    sl_wg_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_wg_plan p,
+                 const __grid_constant__ CUtensorMap map)
+{
+    typedef sl_wg_shape<F, MI, NT, CW> S;
+    SL_SMEM(uint8_t, smem);
+    sl_wg_init<S>(smem, 4 * CW, l.vec_x ? 1 : 32 * SL_WG_X_WARPS);
+    sl_grid_launch_dependents();
+    /* The same in all lanes, as the compiler shall see: products do not run in divergent code. */
+    if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) == 0) {
+        if (CW > 1)
+            sl_regs_give<56>();
+        if (threadIdx.x < 32) {
+            sl_wg_bring_w<S, F, MI, NT>(l, p, smem);
+            sl_grid_wait();
+        } else {
+            sl_grid_wait();
+            if (!l.vec_x)
+                sl_wg_bring_odd<S, NT>(l, p, smem);
+            else if (threadIdx.x == 32)
+                sl_wg_bring_boxes<S, NT>(l, p, &map, smem);
+        }
+    } else {
+        if (CW > 1)
+            sl_regs_take<224>();
+        sl_grid_wait();
+        sl_wg_consume<S, F, MI, NT, CW, TOTALS>(l, p, smem);
+    }
+}
+
+/* ------------------------------------------------------------------ host */
+
+template <class F, int MI, int NT, int CW, bool TOTALS>
+static void sl_wg_launch(struct sl_cuda *cu, const sl_lin *given)
+{
+    typedef sl_wg_shape<F, MI, NT, CW> S;
+    sl_lin l = *given;
+    sl_wg_plan p = {};
+    for (int i = 0; i < (l.gated ? 1 : l.n_parts); i++) {
+        l.part[i].first = p.n_tiles;
+        p.n_tiles += SL_CEIL_DIV(l.part[i].n_blocks, l.gated ? S::blocks / 2 : S::blocks);
+    }
+    p.n_cols = SL_CEIL_DIV(l.n, NT);
+    int64_t n_tiles = (int64_t)p.n_tiles * p.n_cols;
+    int64_t bytes = n_tiles * l.n_segs * S::blocks * 16 * NT * 4;
+    bool room = bytes <= SL_LIN_PARTIAL_BYTES && n_tiles <= SL_LIN_TILES;
+    /* Rounds of all multiprocessors, in segments; splitting costs some more work. */
+    int64_t apart = SL_CEIL_DIV(n_tiles * l.n_segs, (int64_t)cu->n_sms);
+    int64_t whole = SL_CEIL_DIV(n_tiles, (int64_t)cu->n_sms) * l.n_segs;
+    bool want = !TOTALS || 5 * apart < 4 * whole;
+    p.split = l.n_segs > 1 && want && room ? l.n_segs : 1;
+    SL_ASSERT(l.n_segs == 1 || (MI * CW < 4 && (TOTALS || p.split > 1)));
+    p.n_units = (int32_t)n_tiles * p.split;
+    l.partial = cu->lin_partial;
+    l.arrived = cu->lin_arrived;
+    CUtensorMap map = {};
+    if (l.vec_x)
+        sl_cuda_check(cu, sl_tensor_map(&map, l.x, l.n, l.k, l.ld_x, NT), "cuTensorMapEncodeTiled");
+    unsigned grid = (unsigned)SL_MIN(p.n_units, cu->n_sms);
+    sl_launch(cu, sl_wg_kernel<F, MI, NT, CW, TOTALS>, dim3(grid), dim3(S::threads), S::smem, l, p,
+              map);
+}
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT
+ * tensor_map.h - matrices that the copy engine brings in boxes (sl_tensor_load of ptx.cuh).
+ */
+#ifndef SL_CUDA_TENSOR_MAP_H
+#define SL_CUDA_TENSOR_MAP_H
+
+#include <cuda_runtime.h>
+
+#ifdef SL_CUDA_SIM
+#include "sim_tensor.h"
+#else
+#include <cuda.h>
+#endif
+
+#include <stdint.h>
+
+#define SL_BOX_COLS 64 /* bf16: rows of 128 bytes */
+
+/* A matrix of bf16 with rows ld elements apart, x and ld * 2 multiples of 16 bytes. Boxes are 64
+ * columns x box_rows (at most 256) and lie in shared memory as sl_wgmma_b wants them, from a
+ * multiple of 1024 bytes on; what lies outside the matrix is zero. */
+cudaError_t sl_tensor_map(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
+                          int64_t ld, int32_t box_rows);
+
+#endif

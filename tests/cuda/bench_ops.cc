@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT
+ * bench_ops - how close the operations of src/cuda come to what the device can do: first the
+ * ceilings, then products, attention, rows and sampling against them. Prints tables fit for
+ * bench/results; ends with 1 if a call fails or a result is wrong, 2 if there is no device.
+ */
+#include "bench_attention.h"
+#include "bench_ceilings.h"
+#include "bench_linear.h"
+#include "bench_rows.h"
+
+#include "base/sys.h"
+
+static const char *const usage =
+    "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
+    "  --only PART      ceilings, linear, attention, rows or sample; default all. The ceilings "
+    "are\n"
+    "                   always measured\n"
+    "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
+    "                   default bf16,q8_0,q4_k\n"
+    "  --device N       default 0\n"
+    "  --cublas PATH    the library to compare with, where the program does not find it\n"
+    "  --tiny           sizes that say nothing, to try the program itself\n";
+
+struct args {
+    const char *only, *formats, *cublas;
+    int device;
+};
+
+static std::vector<enum sl_dtype> parse_formats(const char *list)
+{
+    std::vector<enum sl_dtype> out;
+    for (const char *p = list; *p != '\0';) {
+        size_t n = strcspn(p, ",");
+        char name[16] = "";
+        if (n < sizeof name)
+            memcpy(name, p, n);
+        int t = sl_dtype_from_name(name);
+        if (t < 0) {
+            fprintf(stderr, "bench_ops: --formats: no format \"%.*s\"\n", (int)n, p);
+            exit(1);
+        }
+        out.push_back(static_cast<enum sl_dtype>(t));
+        p += n + (p[n] == ',' ? 1 : 0);
+    }
+    return out;
+}
+
+static bool value_of(const char *name, char **argv, int *i, const char **out)
+{
+    if (strcmp(argv[*i], name) != 0)
+        return false;
+    if (argv[*i + 1] == nullptr) {
+        fprintf(stderr, "bench_ops: %s needs a value\n", name);
+        exit(1);
+    }
+    *out = argv[++*i];
+    return true;
+}
+
+static void parse(int argc, char **argv, struct args *a)
+{
+    const char *device = nullptr;
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0) {
+            fputs(usage, stdout);
+            exit(0);
+        }
+        if (strcmp(argv[i], "--tiny") == 0)
+            b.tiny = true;
+        else if (!value_of("--only", argv, &i, &a->only) &&
+                 !value_of("--formats", argv, &i, &a->formats) &&
+                 !value_of("--cublas", argv, &i, &a->cublas) &&
+                 !value_of("--device", argv, &i, &device)) {
+            fprintf(stderr, "bench_ops: no option %s\n%s", argv[i], usage);
+            exit(1);
+        }
+    }
+    a->device = device != nullptr ? atoi(device) : 0;
+    static const char *const parts[] = {"ceilings", "linear", "attention", "rows", "sample"};
+    bool known = a->only == nullptr;
+    for (const char *part : parts)
+        known = known || strcmp(a->only, part) == 0;
+    if (!known) {
+        fprintf(stderr, "bench_ops: --only: no part \"%s\"\n%s", a->only, usage);
+        exit(1);
+    }
+}
+
+static bool wanted(const struct args *a, const char *part)
+{
+    return a->only == nullptr || strcmp(a->only, part) == 0;
+}
+
+/* The workspaces of the operations, as a model's loader asks for them: steps of 2,048 tokens and
+ * 256 sequences of up to 32,768 positions. */
+static void take_workspace()
+{
+    const struct attn_dims d = attn_dims_of();
+    struct sl_step_limits lim = {};
+    struct sl_error err = {};
+    lim.max_tokens = b.tiny ? 128 : 2048;
+    lim.max_spans = lim.max_logits = b.tiny ? 8 : 256;
+    lim.max_context = b.tiny ? 512 : 32768;
+    lim.block_size = ATTN_BLOCK;
+    lim.max_table = lim.max_spans * (lim.max_context / ATTN_BLOCK);
+    lim.n_heads = d.n_heads, lim.n_kv_heads = d.n_kv, lim.head_dim = d.hd;
+    CHECK(b.be->vt->device->steps_init(b.be, &lim, &err) == 0, "%s", err.msg);
+}
+
+int main(int argc, char **argv)
+{
+    struct args a = {nullptr, "bf16,q8_0,q4_k", nullptr, 0};
+    struct sl_error err = {};
+    parse(argc, argv, &a);
+    std::vector<enum sl_dtype> formats = parse_formats(a.formats);
+    struct sl_cuda_config cfg = {a.device, 0};
+    if (sl_cuda_create(&cfg, &b.be, &err) != 0) {
+        fprintf(stderr, "bench_ops: %s\n", err.msg);
+        return 2;
+    }
+    b.cu = sl_cuda(b.be);
+    take_workspace();
+    uint64_t start = sl_now_ns();
+    printf("device    %s, %d SMs\n", b.cu->name, b.cu->n_sms);
+    lt_load(a.cublas);
+    run_ceilings();
+    if (wanted(&a, "linear"))
+        run_linear(formats);
+    if (wanted(&a, "attention"))
+        run_attention();
+    if (wanted(&a, "rows"))
+        run_rows();
+    if (wanted(&a, "sample"))
+        run_sample();
+    wait_all();
+    b.be->vt->destroy(b.be);
+    printf("\n%.1f s\n", static_cast<double>(sl_now_ns() - start) * 1e-9);
+    return 0;
+}

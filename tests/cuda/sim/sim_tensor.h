@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: MIT
+ * sim_tensor.h - the simulator's description of a matrix for the copy engine (cuda/tensor_map.h).
+ */
+#ifndef SL_SIM_TENSOR_H
+#define SL_SIM_TENSOR_H
+
+#include <cuda_runtime.h>
+
+struct CUtensorMap {
+    const char *x;
+    int64_t n_rows, n_cols, ld; /* of 16-bit values */
+    int32_t box_rows;
+};
+
+/* Refuses what the driver refuses. */
+cudaError_t sl_tensor_map(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
+                          int64_t ld, int32_t box_rows);
+
+#endif

@@ -1,0 +1,579 @@
+/* SPDX-License-Identifier: MIT
+ * FP8 checkpoints as Hugging Face folders: what they compute against the same weights as floats,
+ * the kinds of quantization_config, and every malformed tensor of scales.
+ */
+#include "base/json_load.h"
+#include "io/safetensors_write.h"
+#include "models/internal.h"
+#include "models/model_rig.h"
+#include "models/synth.h"
+#include "quant/float.h"
+
+#include <math.h>
+#include <sys/stat.h>
+
+#define OUT "build/testdata/fp8"
+
+enum { N_TOKENS = 70 };
+
+static const char *const scale_names[] = {"block", "channel", "tensor"};
+
+static int setup_group(void **state)
+{
+    (void)state;
+    mkdir("build", 0777);
+    mkdir("build/testdata", 0777);
+    mkdir(OUT, 0777);
+    return 0;
+}
+
+static void write_fp8(enum sl_synth_scales scales, const char *path)
+{
+    struct sl_error err = {0};
+    struct sl_synth s = {.name = "qwen3",
+                         .dtype = SL_DTYPE_FP8_E4M3,
+                         .scales = scales,
+                         .format = SL_CKPT_HF,
+                         .seed = 9};
+    if (sl_synth_shape("qwen3", "tiny", &s.hp, &err) != 0)
+        fail_msg("%s", err.msg);
+    s.hp.hidden = 160; /* blocks that end early, and several of them */
+    s.hp.intermediate = 416;
+    if (sl_synth_write(&s, path, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+}
+
+/* ---------------------------------------------------------------- another file of the same */
+
+/* What becomes of one tensor when a folder is written again. */
+struct edit {
+    const char *name;
+    enum { KEEP, DROP, TWICE, SET } what; /* TWICE: a second one under the name in `as` */
+    const char *as;
+    enum sl_dtype dtype; /* SET, from here on */
+    int32_t n_dims;
+    int64_t dims[3];
+    float value; /* of every element */
+    int64_t at;  /* of one element only; -1: of all */
+};
+
+static void put_floats(struct sl_st_writer *w, enum sl_dtype dtype, const float *x, int64_t n)
+{
+    struct sl_error err = {0};
+    const struct sl_dtype_info *info = sl_dtype_info(dtype);
+    uint8_t *bytes = sl_malloc((size_t)n * info->block_bytes + 1);
+    assert_non_null(bytes);
+    info->from_f32(x, bytes, n);
+    if (sl_st_writer_write_tensor_data(w, bytes, (size_t)n * info->block_bytes, &err) != 0)
+        fail_msg("%s", err.msg);
+    sl_free(bytes);
+}
+
+static int64_t elements(const int64_t *dims, int32_t n)
+{
+    int64_t all = 1;
+    for (int32_t i = 0; i < n; i++)
+        all *= dims[i];
+    return all;
+}
+
+static void declare(struct sl_st_writer *w, const struct sl_ckpt_tensor *t, const struct edit *e)
+{
+    if (e == NULL || e->what == KEEP || e->what == TWICE)
+        sl_st_writer_add_tensor(w, t->name, t->dtype, t->n_dims, t->dims);
+    if (e != NULL && e->what == TWICE)
+        sl_st_writer_add_tensor(w, e->as, t->dtype, t->n_dims, t->dims);
+    if (e != NULL && e->what == SET)
+        sl_st_writer_add_tensor(w, t->name, e->dtype, e->n_dims, e->dims);
+}
+
+static void put_tensor(struct sl_st_writer *w, const struct sl_ckpt_tensor *t, const struct edit *e)
+{
+    struct sl_error err = {0};
+    for (int i = 0; i < (e == NULL || e->what == KEEP ? 1 : e->what == TWICE ? 2 : 0); i++)
+        if (sl_st_writer_write_tensor_data(w, t->data, t->n_bytes, &err) != 0)
+            fail_msg("%s", err.msg);
+    if (e == NULL || e->what != SET)
+        return;
+    int64_t n = elements(e->dims, e->n_dims), had = elements(t->dims, t->n_dims);
+    float *x = sl_calloc((size_t)SL_MAX(n, had), sizeof *x);
+    assert_non_null(x);
+    sl_dtype_info(t->dtype)->to_f32(t->data, x, had);
+    for (int64_t i = 0; i < n; i++)
+        if (e->at < 0 || i == e->at)
+            x[i] = e->value;
+    put_floats(w, e->dtype, x, n);
+    sl_free(x);
+}
+
+static void copy_file(const char *from, const char *to, const char *name)
+{
+    struct sl_error err = {0};
+    char path[300], *text;
+    size_t n;
+    snprintf(path, sizeof path, "%s/%s", from, name);
+    if (sl_read_file(path, 1 << 20, &text, &n, &err) != 0)
+        fail_msg("%s", err.msg);
+    snprintf(path, sizeof path, "%s/%s", to, name);
+    if (sl_write_file(path, text, n, &err) != 0)
+        fail_msg("%s", err.msg);
+    sl_free(text);
+}
+
+static void rewrite(const char *from, const char *to, const struct edit *e)
+{
+    struct sl_error err = {0};
+    struct sl_ckpt *c;
+    struct sl_st_writer *w;
+    char path[300];
+    mkdir(to, 0777);
+    copy_file(from, to, "config.json");
+    snprintf(path, sizeof path, "%s/model.safetensors", to);
+    if (sl_ckpt_open(from, &c, &err) != 0 || sl_st_writer_create(path, &w, &err) != 0)
+        fail_msg("%s", err.msg);
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < sl_ckpt_n_tensors(c); i++) {
+            const struct sl_ckpt_tensor *t = sl_ckpt_tensor_at(c, i);
+            const struct edit *mine = strcmp(t->name, e->name) == 0 ? e : NULL;
+            if (pass == 0)
+                declare(w, t, mine);
+            else
+                put_tensor(w, t, mine);
+        }
+        if (pass == 0 && sl_st_writer_begin_data(w, &err) != 0)
+            fail_msg("%s", err.msg);
+    }
+    if (sl_st_writer_finish(w, &err) != 0)
+        fail_msg("%s", err.msg);
+    sl_ckpt_close(c);
+}
+
+static void set_key(const char *folder, const char *key, const char *value)
+{
+    struct sl_error err = {0};
+    char path[256];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    json_t *config = json_load_file(path, 0, NULL);
+    assert_non_null(config);
+    if (value == NULL)
+        json_object_del(config, key);
+    else
+        json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL));
+    char *text = json_dumps(config, 0);
+    if (sl_write_file(path, text, strlen(text), &err) != 0)
+        fail_msg("%s", err.msg);
+    sl_json_free_text(text);
+    json_decref(config);
+}
+
+/* ---------------------------------------------------------------- what it computes */
+
+/* The weight as the format's definition has it: code times the scale of its block, found by the
+ * shape of the scales alone. */
+static float *dequantised(const struct sl_ckpt *c, const struct sl_ckpt_tensor *t, size_t *n_used)
+{
+    char name[300];
+    snprintf(name, sizeof name, "%s_scale_inv", t->name);
+    const struct sl_ckpt_tensor *s = sl_ckpt_find(c, name);
+    if (s == NULL) {
+        snprintf(name, sizeof name, "%s_scale", t->name);
+        s = sl_ckpt_find(c, name);
+    }
+    assert_non_null(s);
+    const int64_t n = t->dims[0] * t->dims[1], n_scales = elements(s->dims, s->n_dims);
+    float *x = sl_malloc((size_t)n * sizeof *x), *v = sl_malloc((size_t)n_scales * sizeof *v);
+    assert_true(x != NULL && v != NULL);
+    sl_dtype_info(t->dtype)->to_f32(t->data, x, n);
+    sl_dtype_info(s->dtype)->to_f32(s->data, v, n_scales);
+    bool blocks = n_scales > 1 && n_scales != t->dims[0];
+    int64_t rows = n_scales == 1 ? t->dims[0] : blocks ? 128 : 1;
+    int64_t cols = blocks ? 128 : t->dims[1];
+    for (int64_t i = 0; i < n; i++)
+        x[i] *= v[i / t->dims[1] / rows * SL_CEIL_DIV(t->dims[1], cols) + i % t->dims[1] / cols];
+    sl_free(v);
+    (*n_used)++;
+    return x;
+}
+
+/* The same model with every tensor in f32 and no scales. */
+static void write_twin(const char *from, const char *to, size_t *n_fp8)
+{
+    struct sl_error err = {0};
+    struct sl_ckpt *c;
+    struct sl_st_writer *w;
+    char path[300];
+    mkdir(to, 0777);
+    copy_file(from, to, "config.json");
+    set_key(to, "quantization_config", NULL);
+    snprintf(path, sizeof path, "%s/model.safetensors", to);
+    if (sl_ckpt_open(from, &c, &err) != 0 || sl_st_writer_create(path, &w, &err) != 0)
+        fail_msg("%s", err.msg);
+    for (int pass = 0; pass < 2; pass++) {
+        for (size_t i = 0; i < sl_ckpt_n_tensors(c); i++) {
+            const struct sl_ckpt_tensor *t = sl_ckpt_tensor_at(c, i);
+            if (strstr(t->name, "_scale") != NULL)
+                continue;
+            if (pass == 0) {
+                sl_st_writer_add_tensor(w, t->name, SL_DTYPE_F32, t->n_dims, t->dims);
+                continue;
+            }
+            const int64_t n = elements(t->dims, t->n_dims);
+            float *x = NULL;
+            if (t->dtype == SL_DTYPE_FP8_E4M3) {
+                x = dequantised(c, t, n_fp8);
+            } else {
+                x = sl_malloc((size_t)n * sizeof *x);
+                assert_non_null(x);
+                sl_dtype_info(t->dtype)->to_f32(t->data, x, n);
+            }
+            put_floats(w, SL_DTYPE_F32, x, n);
+            sl_free(x);
+        }
+        if (pass == 0 && sl_st_writer_begin_data(w, &err) != 0)
+            fail_msg("%s", err.msg);
+    }
+    if (sl_st_writer_finish(w, &err) != 0)
+        fail_msg("%s", err.msg);
+    sl_ckpt_close(c);
+}
+
+static float *logits_of(const char *path, const char *isa, bool exact, size_t *n)
+{
+    struct rig g;
+    int32_t tokens[N_TOKENS], pages[8];
+    rig_open(&g, path, &(struct rig_options){.isa = isa, .kv_dtype = "f32", .exact = exact});
+    rig_tokens(tokens, N_TOKENS, g.n_vocab, 3);
+    rig_pages(pages, 8, 0, true);
+    *n = (size_t)N_TOKENS * (size_t)g.n_vocab;
+    float *out = sl_malloc(*n * sizeof *out);
+    struct seq s = {tokens, N_TOKENS, pages, out};
+    rig_run(&g, &s, N_TOKENS);
+    rig_close(&g);
+    return out;
+}
+
+/* As floats the two models are the same model, to the bit. Where BF16 is multiplied activations are
+ * rounded, as they are for BF16 weights. */
+static void test_twin(void **state)
+{
+    static const char *const isas[] = {"c", "avx2", "avx512", "avx512-vnni", "avx512-bf16", "amx"};
+    (void)state;
+    for (int kind = 0; kind < 3; kind++) {
+        char path[200], twin[200];
+        size_t n, n_twin, n_fp8 = 0;
+        snprintf(path, sizeof path, OUT "/%s", scale_names[kind]);
+        snprintf(twin, sizeof twin, OUT "/%s_f32", scale_names[kind]);
+        write_fp8((enum sl_synth_scales)kind, path);
+        write_twin(path, twin, &n_fp8);
+        assert_int_equal(n_fp8, 2 * 7); /* every projection of two layers */
+        float *want = logits_of(twin, "c", false, &n_twin);
+        for (size_t i = 0; i < SL_COUNT(isas); i++) {
+            if (!rig_has_isa(isas[i])) {
+                printf("skip: %s: not on this processor\n", isas[i]);
+                continue;
+            }
+            bool floats = strcmp(isas[i], "avx512-bf16") != 0 && strcmp(isas[i], "amx") != 0;
+            for (int exact = 0; exact < 2; exact++) {
+                float *have = logits_of(path, isas[i], exact != 0, &n);
+                assert_int_equal(n, n_twin);
+                double e = rig_nmse(have, want, n);
+                bool same = memcmp(have, want, n * sizeof *have) == 0;
+                if (floats || exact ? !same : !(e > 0 && e < 1e-4))
+                    fail_msg("%s, %s: NMSE %.3g", path, isas[i], e);
+                if (exact == 0)
+                    printf("%-8s %-12s NMSE %.2e\n", scale_names[kind], isas[i], e);
+                sl_free(have);
+            }
+        }
+        sl_free(want);
+    }
+}
+
+/* ---------------------------------------------------------------- what is refused */
+
+static int open_and_load(const char *path, struct sl_error *err)
+{
+    struct sl_ckpt *c = NULL;
+    struct sl_model *m = NULL;
+    struct sl_backend *be = NULL;
+    struct sl_cpu_config cpu = {.n_threads = 1};
+    int rc = sl_ckpt_open(path, &c, err);
+    if (rc == 0)
+        rc = sl_model_open(c, &m, err);
+    if (rc == 0)
+        rc = sl_cpu_create(&cpu, &be, err);
+    if (rc == 0)
+        rc = sl_model_load(m, be, NULL, NULL, err);
+    sl_model_close(m);
+    if (be != NULL)
+        be->vt->destroy(be);
+    sl_ckpt_close(c);
+    return rc;
+}
+
+/* want: parts of the message, with | between. */
+static void expect(const char *path, int code, const char *want, const char *label)
+{
+    struct sl_error err = {0};
+    int rc = open_and_load(path, &err);
+    if (rc != code)
+        fail_msg("%s: code %s instead of %s: %s", label, sl_code_name(rc), sl_code_name(code),
+                 err.msg);
+    for (const char *part = want; part != NULL && code != 0;) {
+        const char *bar = strchr(part, '|');
+        char word[200];
+        snprintf(word, sizeof word, "%.*s", bar ? (int)(bar - part) : (int)strlen(part), part);
+        if (strstr(err.msg, word) == NULL)
+            fail_msg("%s: \"%s\" does not say \"%s\"", label, err.msg, word);
+        part = bar ? bar + 1 : NULL;
+    }
+}
+
+#define UP "model.layers.1.mlp.up_proj.weight" /* [416, 160] */
+
+#define NONE(tensor)                 \
+    {                                \
+        .name = tensor, .what = DROP \
+    }
+#define AGAIN(tensor, other)                       \
+    {                                              \
+        .name = tensor, .what = TWICE, .as = other \
+    }
+/* value at one place, -1: everywhere; the dimensions come last */
+#define PUT(tensor, format, n, x, place, ...)                                             \
+    {                                                                                     \
+        .name = tensor, .what = SET, .dtype = SL_DTYPE_##format, .n_dims = n, .value = x, \
+        .at = place, .dims = {                                                            \
+            __VA_ARGS__                                                                   \
+        }                                                                                 \
+    }
+
+static const struct row {
+    const char *from; /* kind of scales */
+    struct edit e;
+    int code;
+    const char *want;
+} rows[] = {
+    /* blocks: [4, 2] */
+    {"block", NONE(UP "_scale_inv"), SL_EFORMAT,
+     "tensor \"" UP "\" is fp8_e4m3 without scales|" UP "_scale_inv|" UP "_scale\""},
+    {"block", AGAIN(UP "_scale_inv", UP "_scale"), SL_EFORMAT, UP "\" has two tensors of scales"},
+    {"block", PUT(UP "_scale_inv", BF16, 2, 0.001f, -1, 4, 2), 0, NULL},
+    {"block", PUT(UP "_scale_inv", F32, 2, 0.001f, -1, 4, 2), 0, NULL},
+    {"block", PUT(UP "_scale_inv", F16, 2, 0.001f, -1, 4, 2), 0, NULL},
+    {"block", PUT(UP "_scale_inv", F32, 0, 0.001f, -1, 0), 0, NULL},
+    {"block", PUT(UP "_scale_inv", F32, 1, 0.001f, -1, 1), 0, NULL},
+    {"block", PUT(UP "_scale_inv", F32, 2, 0.001f, -1, 1, 1), 0, NULL},
+    {"block", PUT(UP "_scale_inv", F32, 1, 0.001f, -1, 416), 0, NULL},
+    {"block", PUT(UP "_scale_inv", F32, 2, 0.001f, -1, 416, 1), 0, NULL},
+    {"block", PUT(UP "_scale_inv", F32, 2, 0.001f, -1, 2, 4), SL_EFORMAT,
+     UP "_scale_inv\" has shape [2, 4]|[416]|[416, 1]|[4, 2]|128 x 128"},
+    {"block", PUT(UP "_scale_inv", F32, 2, 0.001f, -1, 4, 3), SL_EFORMAT, "has shape [4, 3]"},
+    {"block", PUT(UP "_scale_inv", F32, 2, 0.001f, -1, 3, 2), SL_EFORMAT, "has shape [3, 2]"},
+    {"block", PUT(UP "_scale_inv", F32, 1, 0.001f, -1, 8), SL_EFORMAT, "has shape [8]"},
+    {"block", PUT(UP "_scale_inv", F32, 2, 0.001f, -1, 1, 416), SL_EFORMAT, "has shape [1, 416]"},
+    {"block", PUT(UP "_scale_inv", F32, 1, 0.001f, -1, 160), SL_EFORMAT, "has shape [160]"},
+    {"block", PUT(UP "_scale_inv", F32, 3, 0.001f, -1, 4, 1, 2), SL_EFORMAT, "has shape [4, 1, 2]"},
+    {"block", PUT(UP "_scale_inv", F32, 3, 0.001f, -1, 1, 1, 1), SL_EFORMAT, "has shape [1, 1, 1]"},
+    {"block", PUT(UP "_scale_inv", F32, 2, 0.001f, -1, 0, 2), SL_EUNSUPPORTED,
+     UP "_scale_inv\" is F32 without elements"},
+    {"block", PUT(UP "_scale_inv", FP8_E4M3, 2, 1, -1, 4, 2), SL_EUNSUPPORTED,
+     UP "_scale_inv\" is fp8_e4m3; scales must be"},
+    {"block", PUT(UP "_scale_inv", F32, 2, NAN, 5, 4, 2), SL_EFORMAT,
+     UP "_scale_inv\": value 5 is|nan"},
+    {"block", PUT(UP "_scale_inv", F32, 2, INFINITY, 7, 4, 2), SL_EFORMAT,
+     UP "_scale_inv\": value 7 is inf"},
+    {"block", PUT(UP "_scale_inv", F32, 2, 0, 0, 4, 2), SL_EFORMAT,
+     UP "_scale_inv\": value 0 is 0, must be"},
+    {"block", PUT(UP "_scale_inv", F32, 2, -0.5f, 1, 4, 2), SL_EFORMAT, "value 1 is -0.5"},
+    {"block", PUT(UP "_scale_inv", F32, 2, 1e-40f, 2, 4, 2), SL_EFORMAT, "value 2 is 9.99995e-41"},
+    {"block", PUT(UP "_scale_inv", BF16, 2, 1e38f, 3, 4, 2), SL_EFORMAT, "value 3 is"},
+    {"channel", NONE(UP "_scale"), SL_EFORMAT, UP "\" is fp8_e4m3 without scales"},
+    {"channel", PUT(UP "_scale", F32, 2, NAN, 415, 416, 1), SL_EFORMAT,
+     UP "_scale\": value 415 is"},
+    {"channel", PUT(UP "_scale", F32, 2, 1, -1, 415, 1), SL_EFORMAT, "has shape [415, 1]"},
+    {"tensor", NONE(UP "_scale"), SL_EFORMAT, UP "\" is fp8_e4m3 without scales"},
+    {"tensor", PUT(UP "_scale", F32, 0, 0, -1, 0), SL_EFORMAT, UP "_scale\": value 0 is 0"},
+    /* activations' scales may be anything, or missing */
+    {"tensor", NONE("model.layers.1.mlp.up_proj.input_scale"), 0, NULL},
+    {"tensor", PUT("model.layers.1.mlp.up_proj.input_scale", F32, 1, NAN, -1, 3), 0, NULL},
+    /* what must not be FP8, what may be something else */
+    {"block", PUT("model.norm.weight", FP8_E4M3, 1, 1, -1, 160), SL_EUNSUPPORTED,
+     "\"model.norm.weight\" is fp8_e4m3; norms and biases must be"},
+    {"block", PUT("model.embed_tokens.weight", FP8_E4M3, 2, 1, -1, 320, 160), SL_EUNSUPPORTED,
+     "\"model.embed_tokens.weight\" is fp8_e4m3; an embedding"},
+    {"block", PUT(UP, BF16, 2, 0.01f, -1, 416, 160), 0, NULL},
+    {"block", PUT(UP, FP8_E4M3, 2, 1, -1, 160, 416), SL_EFORMAT, UP "\" has shape [160, 416]"},
+};
+
+static void test_hostile_scales(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(rows); i++) {
+        char from[200], label[120];
+        snprintf(from, sizeof from, OUT "/%s", rows[i].from);
+        snprintf(label, sizeof label, "row %zu, %s of %s", i, rows[i].e.name, rows[i].from);
+        rewrite(from, OUT "/edited", &rows[i].e);
+        expect(OUT "/edited", rows[i].code, rows[i].want, label);
+    }
+}
+
+/* Formats that our writer does not know: the name in the header is as long as E4M3's. */
+static void test_other_fp8(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"F8_E5M2", "F8_E8M0"};
+    for (size_t i = 0; i < SL_COUNT(names); i++) {
+        struct sl_error err = {0};
+        char *data;
+        size_t n;
+        const struct edit e = PUT(UP "_scale_inv", FP8_E4M3, 2, 1, -1, 4, 2);
+        rewrite(OUT "/block", OUT "/edited", &e);
+        if (sl_read_file(OUT "/edited/model.safetensors", 1 << 26, &data, &n, &err) != 0)
+            fail_msg("%s", err.msg);
+        uint64_t n_header;
+        memcpy(&n_header, data, sizeof n_header);
+        char *header = sl_malloc((size_t)n_header + 1);
+        assert_non_null(header);
+        memcpy(header, data + 8, (size_t)n_header);
+        header[n_header] = '\0';
+        for (int scale = 0; scale < 2; scale++) {
+            char key[120];
+            snprintf(key, sizeof key, "\"" UP "%s\"", scale ? "_scale_inv" : "");
+            char *at = strstr(header, key);
+            assert_non_null(at);
+            char *dtype = data + 8 + (strstr(at, "F8_E4M3") - header);
+            memcpy(dtype, names[i], strlen(names[i]));
+            if (sl_write_file(OUT "/edited/model.safetensors", data, n, &err) != 0)
+                fail_msg("%s", err.msg);
+            char want[200];
+            snprintf(want, sizeof want, UP "%s\" is %s, a format that is not supported",
+                     scale ? "_scale_inv" : "", names[i]);
+            expect(OUT "/edited", SL_EUNSUPPORTED, want, names[i]);
+            memcpy(dtype, "F8_E4M3", 7);
+        }
+        sl_free(header);
+        sl_free(data);
+    }
+}
+
+#define CT(weights)                                                                \
+    "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", " \
+    "\"config_groups\": {\"group_0\": {\"weights\": " weights "}}}"
+
+static const struct {
+    const char *from, *value; /* of quantization_config */
+    int code;
+    const char *want;
+} configs[] = {
+    {"block", NULL, 0, NULL}, /* the tensors speak for themselves */
+    {"block", "{\"quant_method\": \"fp8\"}", 0, NULL},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": null, \"fmt\": null}", 0, NULL},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 128]}", 0, NULL},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": [104, 128]}", SL_EFORMAT,
+     "q_proj.weight_scale_inv\" has shape [1, 2]|[2, 2] (blocks of 104 x 128)"},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 256]}", SL_EFORMAT,
+     "_scale_inv\" has shape|blocks of 128 x 256"},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": [64, 128]}", SL_EFORMAT,
+     "blocks of 64 x 128"},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 64]}", SL_EUNSUPPORTED,
+     "weight_block_size: blocks 64 columns wide are not supported"},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128]}", SL_EFORMAT,
+     "weight_block_size must be a list of two positive integers"},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": [0, 128]}", SL_EFORMAT,
+     "weight_block_size must be a list"},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, -128]}", SL_EFORMAT,
+     "weight_block_size must be a list"},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": [128, 1099511627776]}",
+     SL_EFORMAT, "weight_block_size must be a list"},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": \"128\"}", SL_EFORMAT,
+     "weight_block_size must be a list"},
+    {"block", "{\"quant_method\": \"fp8\", \"weight_block_size\": [\"128\", 128]}", SL_EFORMAT,
+     "weight_block_size must be a list"},
+    {"block", "{\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}", SL_EUNSUPPORTED,
+     "fmt \"e5m2\" is not supported (supported: e4m3)"},
+    {"block", "{\"quant_method\": \"fp8\", \"fmt\": 3}", SL_EUNSUPPORTED, "fmt (none)"},
+    {"channel", "{\"quant_method\": \"fbgemm_fp8\", \"activation_scale_ub\": 1200.0}", 0, NULL},
+    {"tensor", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"}", 0, NULL},
+    {"tensor", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"}", SL_EUNSUPPORTED,
+     "quantization_config: quant_algo \"NVFP4\" is not supported (FP8 is)"},
+    {"tensor", "{\"quant_method\": \"modelopt\"}", SL_EUNSUPPORTED, "quant_algo (none)"},
+    {"channel", CT("{\"type\": \"float\", \"num_bits\": 8, \"strategy\": \"channel\"}"), 0, NULL},
+    {"tensor", CT("{\"type\": \"float\", \"num_bits\": 8, \"strategy\": \"tensor\"}"), 0, NULL},
+    {"block",
+     CT("{\"type\": \"float\", \"num_bits\": 8, \"strategy\": \"block\", \"block_structure\": "
+        "[128, 128]}"),
+     0, NULL},
+    {"block", CT("{\"type\": \"float\", \"num_bits\": 8, \"strategy\": \"block\"}"), SL_EFORMAT,
+     "block_structure must be a list"},
+    {"block", CT("{\"type\": \"int\", \"num_bits\": 8, \"strategy\": \"channel\"}"),
+     SL_EUNSUPPORTED, "weights of type \"int\" is not supported"},
+    {"block", CT("{\"type\": \"float\", \"num_bits\": 4, \"strategy\": \"channel\"}"),
+     SL_EUNSUPPORTED, "num_bits other than 8"},
+    {"block", CT("{\"type\": \"float\", \"num_bits\": 8, \"strategy\": \"group\"}"),
+     SL_EUNSUPPORTED, "strategy \"group\" is not supported (supported: tensor, channel, block)"},
+    {"block", CT("[]"), SL_EUNSUPPORTED, "weights of type (none)"},
+    {"block", "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\"}",
+     SL_EUNSUPPORTED, "format \"pack-quantized\" is not supported (supported: float-quantized)"},
+    {"block", "{\"quant_method\": \"compressed-tensors\"}", SL_EUNSUPPORTED, "format (none)"},
+    {"block",
+     "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\", "
+     "\"config_groups\": []}",
+     SL_EFORMAT, "config_groups must be an object"},
+    {"block", "{\"quant_method\": \"awq\"}", SL_EUNSUPPORTED,
+     "quant_method \"awq\" is not supported|compressed-tensors"},
+    {"block", "{\"quant_method\": 8}", SL_EUNSUPPORTED, "quant_method \"(none)\""},
+};
+
+static void test_configs(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(configs); i++) {
+        char from[200];
+        snprintf(from, sizeof from, OUT "/%s", configs[i].from);
+        rewrite(from, OUT "/edited", &(struct edit){.name = ""});
+        set_key(OUT "/edited", "quantization_config", configs[i].value);
+        expect(OUT "/edited", configs[i].code, configs[i].want,
+               configs[i].value ? configs[i].value : "(removed)");
+    }
+}
+
+/* ModelOpt's file counts where config.json says nothing. */
+static void test_modelopt_file(void **state)
+{
+    static const struct {
+        const char *text;
+        int code;
+        const char *want;
+    } files[] = {
+        {"{\"quantization\": {\"quant_algo\": \"FP8\", \"exclude_modules\": [\"lm_head\"]}}", 0,
+         NULL},
+        {"{\"quantization\": {\"quant_algo\": \"NVFP4\"}}", SL_EUNSUPPORTED,
+         "hf_quant_config.json: quant_algo \"NVFP4\" is not supported"},
+        {"{\"quantization\": 7}", SL_EUNSUPPORTED, "hf_quant_config.json: quant_algo (none)"},
+        {"{}", SL_EUNSUPPORTED, "hf_quant_config.json"},
+        {"[]", SL_EFORMAT, "hf_quant_config.json"},
+        {"{\"quantization\": ", SL_EFORMAT, "hf_quant_config.json"},
+    };
+    (void)state;
+    mkdir(OUT "/modelopt", 0777);
+    rewrite(OUT "/tensor", OUT "/modelopt", &(struct edit){.name = ""});
+    set_key(OUT "/modelopt", "quantization_config", NULL);
+    for (size_t i = 0; i < SL_COUNT(files); i++) {
+        struct sl_error err = {0};
+        if (sl_write_file(OUT "/modelopt/hf_quant_config.json", files[i].text,
+                          strlen(files[i].text), &err) != 0)
+            fail_msg("%s", err.msg);
+        expect(OUT "/modelopt", files[i].code, files[i].want, files[i].text);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_twin),          cmocka_unit_test(test_hostile_scales),
+        cmocka_unit_test(test_other_fp8),     cmocka_unit_test(test_configs),
+        cmocka_unit_test(test_modelopt_file),
+    };
+    return cmocka_run_group_tests(tests, setup_group, NULL);
+}
