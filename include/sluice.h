@@ -44,7 +44,8 @@ extern "C" {
     X(ECANCELED, -13, 499, "cancelled")       \
     X(ETIMEOUT, -14, 408, "timed out")        \
     X(EDEVICE, -15, 500, "device failed")     \
-    X(EINTERNAL, -16, 500, "internal error")
+    X(EINTERNAL, -16, 500, "internal error")  \
+    X(ESTALLED, -17, 503, "no progress")
 
 enum sl_code {
     SL_OK = 0,
@@ -100,11 +101,11 @@ struct sl_engine;
 
 typedef void (*sl_progress_fn)(void *arg, const char *what, uint64_t done, uint64_t total);
 
-struct sl_engine_config {           /* zero-initialise; 0/NULL = default */
-    const char *model;              /* folder or .gguf; NULL = bundled model */
-    const char *device;             /* "cpu", "cuda" (the first Hopper GPU) or "cuda:N" */
+struct sl_engine_config { /* zero-initialise; 0/NULL = default */
+    const char *model;    /* folder or .gguf; NULL = bundled model */
+    const char *device;   /* "auto" (a Hopper GPU if there is one), "cpu", "cuda" or "cuda:N" */
     const char *chat_template;      /* file path or template text; overrides the model's */
-    const char *kv_cache_dtype;     /* "auto" (bf16), "f32", "f16", "bf16", "q8_0" */
+    const char *kv_cache_dtype;     /* "auto" (bf16), "f32", "f16", "bf16", "q8_0", "fp8" */
     const char *cpu_isa;            /* "auto", or the highest instruction set to use: "avx2" */
     const char *numa;               /* "auto": threads stay on the node of their weights; "off" */
     uint64_t kv_cache_bytes;        /* page pool; default: enough for max_num_seqs, at most 1/4 of
@@ -116,6 +117,10 @@ struct sl_engine_config {           /* zero-initialise; 0/NULL = default */
     int32_t max_num_batched_tokens; /* token budget of one step = chunk size of prefill */
     int32_t block_size;             /* tokens per KV page */
     int32_t max_queued;             /* requests waiting beyond which submit says SL_EBUSY */
+    int32_t priority_max_wait_ms;   /* who waited that long gets a turn, whatever its priority;
+                                       default 30000 */
+    int32_t watchdog_s;             /* seconds of standstill until sl_engine_health says so; default
+                                       120, below 0 = never */
     bool no_prefix_caching;
     bool exact_weights; /* multiply weights of block formats as floats: slower, for comparison */
     bool null_model;    /* benchmark of the front end: tokens come from a counter */
@@ -136,11 +141,16 @@ struct sl_model_info {
 SL_MUST_CHECK int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,
                                    struct sl_error *err);
 /* Cancels what is left and joins the thread. No other thread may call in meanwhile; afterwards a
- * request of this engine may only be released. */
+ * request of this engine may only be released. If the thread hangs in a step and the watchdog finds
+ * so, it and all its memory are left behind: nothing was freed, and the call may be repeated. */
 void sl_engine_destroy(struct sl_engine *eng);
 const struct sl_model_info *sl_engine_info(const struct sl_engine *eng);
 const struct sl_tokenizer *sl_engine_tokenizer(const struct sl_engine *eng);
-/* true while the engine thread makes progress or has nothing to do */
+/* 0 while the engine makes progress or has nothing to do. SL_ESTALLED: requests are open and
+ * nothing moves (watchdog_s); new ones are refused until something does. SL_EDEVICE, SL_EINTERNAL:
+ * for good.
+ */
+int sl_engine_health(const struct sl_engine *eng, struct sl_error *err);
 bool sl_engine_healthy(const struct sl_engine *eng);
 
 /* ---------------------------------------------------------------- requests */
@@ -183,6 +193,7 @@ struct sl_request_desc {
     struct sl_sampling sampling; /* arrays copied */
     int32_t priority;            /* lower runs first, as in vLLM */
     const char *cache_salt;      /* separates prefix caches; NULL = shared */
+    uint32_t cache_tenant;       /* likewise, and no salt of another tenant reaches it */
     struct sl_outbox *outbox;    /* NULL: read with sl_request_wait */
     void *user;                  /* returned by sl_request_user */
 };
@@ -225,6 +236,8 @@ void sl_engine_sampling_default(const struct sl_engine *eng, struct sl_sampling 
 /* Checks the parameters and that the request can ever run; refusal names the field. */
 SL_MUST_CHECK int sl_request_submit(struct sl_engine *eng, const struct sl_request_desc *desc,
                                     struct sl_request **out, struct sl_error *err);
+/* Would sl_request_submit say SL_EBUSY now? Cheap, to refuse early. */
+bool sl_engine_is_full(const struct sl_engine *eng);
 void sl_request_cancel(struct sl_request *req);
 /* 1: *out filled (call again), 0: nothing new now. Never blocks. */
 SL_MUST_CHECK int sl_request_read(struct sl_request *req, struct sl_chunk *out);
@@ -268,8 +281,11 @@ struct sl_stats { /* a consistent copy */
     uint64_t prompt_tokens, generation_tokens, prompt_tokens_cached;
     uint64_t prefix_queries, prefix_hits; /* tokens */
     uint64_t preemptions, steps;
-    uint64_t finished[5];  /* by enum sl_finish */
-    uint64_t step_mallocs; /* heap calls on the engine thread after ready; 0 is the promise */
+    uint64_t finished[5];     /* by enum sl_finish */
+    uint64_t step_mallocs;    /* heap calls on the engine thread after ready; 0 is the promise */
+    uint64_t watchdog_stalls; /* times that nothing moved for watchdog_s */
+    uint64_t invariant_violations;      /* found while idle, and repaired; 0 is the promise */
+    double device_busy_s, device_gap_s; /* of steps enqueued while the one before ran; 0: no GPU */
     struct sl_hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s;
     struct sl_hist step_tokens, prompt_len, output_len;
 };

@@ -1,35 +1,88 @@
-/* SPDX-License-Identifier: MIT */
+/* SPDX-License-Identifier: MIT
+ * The library's lexer goes on after memory for its text was refused, and then reads and writes
+ * beyond its buffers (2.14: a string whose closing quote was lost). So nothing of it runs after a
+ * refusal: parsing is left by a jump, and what it held is freed from a list that runs through the
+ * blocks.
+ */
 #include "base/json_load.h"
 
 #include "base/sys.h"
 
+#include <setjmp.h>
 #include <string.h>
 
-static _Thread_local bool refused;
+struct block { /* before every block the library holds; those of one parse form a ring */
+    struct block *prev, *next;
+};
+
+_Static_assert(sizeof(struct block) % 16 == 0, "what follows stays aligned");
+
+struct parse {
+    struct block ring; /* the ring's beginning, taken out when the parse ends well */
+    jmp_buf out;
+};
+
+static _Thread_local struct parse *parsing; /* NULL: no parse of this thread */
+
+static void unlink_block(struct block *b)
+{
+    b->prev->next = b->next;
+    b->next->prev = b->prev;
+}
 
 static void *json_memory(size_t n_bytes)
 {
-    void *p = sl_malloc(n_bytes);
-    refused |= p == NULL;
-    return p;
+    struct block *b = n_bytes <= SIZE_MAX - sizeof *b ? sl_malloc(sizeof *b + n_bytes) : NULL;
+    if (b == NULL && parsing != NULL)
+        longjmp(parsing->out, 1);
+    if (b == NULL)
+        return NULL;
+    b->prev = b->next = b;
+    if (parsing != NULL) {
+        b->prev = &parsing->ring;
+        b->next = parsing->ring.next;
+        b->prev->next = b->next->prev = b;
+    }
+    return b + 1;
+}
+
+static void json_release(void *p)
+{
+    if (p == NULL)
+        return;
+    struct block *b = (struct block *)p - 1;
+    unlink_block(b);
+    sl_free(b);
 }
 
 /* Before main, because the library's functions must not change once it holds memory. */
 __attribute__((constructor)) static void use_own_memory(void)
 {
-    json_set_alloc_funcs(json_memory, sl_free);
+    json_set_alloc_funcs(json_memory, json_release);
 }
 
 json_t *sl_json_load(const char *text, size_t n, size_t flags, json_error_t *why)
 {
-    refused = false;
+    struct parse p;
+    p.ring.prev = p.ring.next = &p.ring;
+    if (setjmp(p.out) != 0) {
+        parsing = NULL;
+        while (p.ring.next != &p.ring)
+            json_release(p.ring.next + 1);
+        memset(why, 0, sizeof *why);
+        why->text[JSON_ERROR_TEXT_LENGTH - 1] = (char)json_error_out_of_memory;
+        return NULL;
+    }
+    parsing = &p;
     json_t *root = json_loadb(text, n, flags, why);
-    if (!refused)
-        return root;
-    json_decref(root);
-    memset(why, 0, sizeof *why);
-    why->text[JSON_ERROR_TEXT_LENGTH - 1] = (char)json_error_out_of_memory;
-    return NULL;
+    parsing = NULL;
+    unlink_block(&p.ring);
+    return root;
+}
+
+void sl_json_free_text(char *text)
+{
+    json_release(text);
 }
 
 bool sl_json_no_memory(const json_error_t *why)

@@ -14,5 +14,7 @@
 /* As json_loadb. NULL: *why says what is wrong, or sl_json_no_memory(why). */
 json_t *sl_json_load(const char *text, size_t n, size_t flags, json_error_t *why);
 bool sl_json_no_memory(const json_error_t *why);
+/* Frees what json_dumps gave: its memory, too, is not the heap's own. */
+void sl_json_free_text(char *text);
 
 #endif

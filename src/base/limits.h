@@ -53,8 +53,9 @@
 #define SL_MAX_THREADS     256
 
 /* HTTP */
-#define SL_MAX_HTTP_HEADER (64u << 10)
-#define SL_MAX_HTTP_BODY   (32u << 20)
-#define SL_MAX_CONNECTIONS 16384
+#define SL_MAX_HTTP_HEADER  (64u << 10)
+#define SL_MAX_HTTP_BODY    (32u << 20)
+#define SL_MAX_CONNECTIONS  16384
+#define SL_MAX_HTTP_THREADS 64
 
 #endif

@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 int sl_queue_init(struct sl_queue *q, size_t cap, struct sl_error *err)
 {
@@ -31,7 +30,7 @@ void sl_queue_deinit(struct sl_queue *q)
     if (q->items == NULL)
         return;
     pthread_mutex_destroy(&q->lock);
-    close(q->event_fd);
+    sl_sys->close(q->event_fd);
     sl_free(q->items);
     *q = (struct sl_queue){.event_fd = -1};
 }
@@ -41,14 +40,14 @@ void sl_queue_deinit(struct sl_queue *q)
 static void queue_signal(const struct sl_queue *q)
 {
     uint64_t one = 1;
-    ssize_t n = write(q->event_fd, &one, sizeof one);
+    ssize_t n = sl_sys->write(q->event_fd, &one, sizeof one);
     (void)n;
 }
 
 static void queue_clear_signal(const struct sl_queue *q)
 {
     uint64_t count;
-    ssize_t n = read(q->event_fd, &count, sizeof count);
+    ssize_t n = sl_sys->read(q->event_fd, &count, sizeof count);
     (void)n;
 }
 

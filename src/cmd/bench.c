@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 
 struct bench_options {
     int32_t n_prompts, n_warmup, input_len, output_len, shared_len, concurrency;
@@ -55,6 +56,7 @@ struct bench {
     int32_t *shared;        /* [shared_len] */
     struct sl_series ttft, itl, e2e;
     int64_t n_output, n_input, n_cached;
+    double cpu_seconds;             /* of this process, while the requests ran */
     uint64_t prefill_ns, decode_ns; /* sums over the requests, as each saw them */
     struct sl_stats before;         /* what the warm-up did */
     int n_failed;
@@ -109,6 +111,16 @@ static bool consume(struct bench *b, struct sl_request *req)
     return true;
 }
 
+/* Processor time of all threads so far. */
+static double cpu_seconds(void)
+{
+    struct rusage u;
+    if (getrusage(RUSAGE_SELF, &u) != 0)
+        return 0;
+    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+           (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+}
+
 /* Runs n requests, from the first-th on. */
 static int run_some(struct bench *b, int first, int n, double *seconds, struct sl_error *err)
 {
@@ -118,6 +130,7 @@ static int run_some(struct bench *b, int first, int n, double *seconds, struct s
     if (prompt == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for a prompt");
     uint64_t start = sl_now_ns();
+    double cpu_start = cpu_seconds();
     sl_cli_catch_interrupt();
     while (rc == 0 && done < n && !sl_cli_interrupted()) {
         while (rc == 0 && submitted < n && submitted - done < opt->concurrency)
@@ -129,6 +142,7 @@ static int run_some(struct bench *b, int first, int n, double *seconds, struct s
             done += consume(b, req);
     }
     *seconds = (double)(sl_now_ns() - start) / 1e9;
+    b->cpu_seconds = cpu_seconds() - cpu_start;
     sl_free(prompt);
     if (rc == 0 && done < n)
         rc = sl_fail(err, SL_ECANCELED, "interrupted after %d of %d requests", done, n);
@@ -185,6 +199,8 @@ static void report(struct bench *b, double seconds)
     sl_engine_stats(b->eng, &st);
     st.steps -= b->before.steps;
     st.preemptions -= b->before.preemptions;
+    double busy = st.device_busy_s - b->before.device_busy_s;
+    double gap = st.device_gap_s - b->before.device_gap_s;
     for (size_t i = 0; i < SL_COUNT(all); i++)
         sl_series_sort(all[i]);
     if (b->opt->json) {
@@ -202,6 +218,8 @@ static void report(struct bench *b, double seconds)
         json_series("ttft", &b->ttft);
         json_series("itl", &b->itl);
         json_series("e2e", &b->e2e);
+        printf(", \"processors\": %.3f", b->cpu_seconds / seconds);
+        printf(", \"device_busy_s\": %.4f, \"device_gap_s\": %.4f", busy, gap);
         printf(", \"steps\": %llu, \"preemptions\": %llu, \"step_mallocs\": %llu}\n",
                (unsigned long long)st.steps, (unsigned long long)st.preemptions,
                (unsigned long long)st.step_mallocs);
@@ -222,6 +240,10 @@ static void report(struct bench *b, double seconds)
     printf("  %-28s %llu, %llu preemptions, %llu heap calls\n", "steps",
            (unsigned long long)st.steps, (unsigned long long)st.preemptions,
            (unsigned long long)st.step_mallocs);
+    printf("  %-28s %.2f processors\n", "host", b->cpu_seconds / seconds);
+    if (busy > 0)
+        printf("  %-28s %.2f s busy, idle between steps %.2f %% of the time\n", "device", busy,
+               100 * gap / (busy + gap));
 }
 
 static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,

@@ -59,7 +59,7 @@ struct bench {
     struct slot **slots, *free_slots;
     size_t n_slots, n_sent, n_due, n_done, n_ok;
     struct sl_buf body, prompt;
-    struct sl_series ttft, tpot, itl, e2e;
+    struct sl_series ttft, tpot, itl, e2e, refusal; /* refusal: until 429 or 503 was read */
     int64_t n_input, n_output;
     uint64_t t_start_ns, t_end_ns;
     double next_arrival_s; /* since the start */
@@ -242,6 +242,8 @@ static void on_done(void *arg, int status, const char *error)
 {
     struct slot *slot = arg;
     struct bench *b = slot->bench;
+    if (status == 429 || status == 503)
+        (void)sl_series_add(&b->refusal, (double)(sl_now_ns() - slot->t_send_ns) * 1e-6);
     if (status == 200 && !slot->failed) {
         record(b, slot);
     } else if (b->first_error[0] == '\0') {
@@ -349,6 +351,8 @@ static void print_table(const struct bench *b, double seconds, const struct sect
     printf("============ Serving Benchmark Result ============\n");
     printf("%-40s %-10zu\n", "Successful requests:", b->n_ok);
     printf("%-40s %-10zu\n", "Failed requests:", b->n_done - b->n_ok);
+    if (b->refusal.n > 0)
+        printf("%-40s %-10zu\n", "Refused of them:", b->refusal.n);
     printf("%-40s %-10.2f\n", "Benchmark duration (s):", seconds);
     printf("%-40s %-10lld\n", "Total input tokens:", (long long)b->n_input);
     printf("%-40s %-10lld\n", "Total generated tokens:", (long long)b->n_output);
@@ -378,9 +382,10 @@ static void print_table(const struct bench *b, double seconds, const struct sect
 static void print_json(const struct bench *b, double seconds, const struct section *sections,
                        size_t n)
 {
-    printf("{\"completed\": %zu, \"failed\": %zu, \"duration\": %.4f, \"total_input_tokens\": "
-           "%lld, \"total_output_tokens\": %lld",
-           b->n_ok, b->n_done - b->n_ok, seconds, (long long)b->n_input, (long long)b->n_output);
+    printf("{\"completed\": %zu, \"failed\": %zu, \"refused\": %zu, \"duration\": %.4f, "
+           "\"total_input_tokens\": %lld, \"total_output_tokens\": %lld",
+           b->n_ok, b->n_done - b->n_ok, b->refusal.n, seconds, (long long)b->n_input,
+           (long long)b->n_output);
     printf(", \"request_throughput\": %.3f, \"output_throughput\": %.3f, "
            "\"total_token_throughput\": %.3f",
            (double)b->n_ok / seconds, (double)b->n_output / seconds,
@@ -398,20 +403,22 @@ static void print_json(const struct bench *b, double seconds, const struct secti
 static void report(struct bench *b)
 {
     double seconds = (double)(b->t_end_ns - b->t_start_ns) * 1e-9;
-    struct sl_series *all[] = {&b->ttft, &b->tpot, &b->itl, &b->e2e};
+    struct sl_series *all[] = {&b->ttft, &b->tpot, &b->itl, &b->e2e, &b->refusal};
     const struct section sections[] = {
         {"Time to First Token", "TTFT", "ttft", &b->ttft},
         {"Time per Output Token (excl. 1st token)", "TPOT", "tpot", &b->tpot},
         {"Inter-token Latency", "ITL", "itl", &b->itl},
         {"End-to-end Latency", "E2EL", "e2el", &b->e2e},
+        {"Refusals (429 and 503)", "refusal", "refusal", &b->refusal},
     };
+    size_t n_sections = SL_COUNT(sections) - (b->refusal.n == 0);
     for (size_t i = 0; i < SL_COUNT(all); i++) {
         sl_series_sort(all[i]);
     }
     if (b->opt->json)
-        print_json(b, seconds, sections, SL_COUNT(sections));
+        print_json(b, seconds, sections, n_sections);
     else
-        print_table(b, seconds, sections, SL_COUNT(sections));
+        print_table(b, seconds, sections, n_sections);
     if (b->first_error[0] != '\0')
         fprintf(stderr, "first failure: %s\n", b->first_error);
 }
@@ -481,7 +488,7 @@ static int bench_url(struct options *opt, struct sl_error *err)
     sl_bench_dataset_close(&b.data);
     sl_buf_deinit(&b.body);
     sl_buf_deinit(&b.prompt);
-    struct sl_series *all[] = {&b.ttft, &b.tpot, &b.itl, &b.e2e};
+    struct sl_series *all[] = {&b.ttft, &b.tpot, &b.itl, &b.e2e, &b.refusal};
     for (size_t i = 0; i < SL_COUNT(all); i++)
         sl_series_deinit(all[i]);
     return rc;

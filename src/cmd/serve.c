@@ -13,8 +13,8 @@
 struct serve_flags {
     struct sl_server_config server;
     struct sl_flag_list api_keys, served_names, allowed_origins;
-    const char *log_level;
-    int32_t shutdown_s, request_s, ping_s, max_queued;
+    const char *log_level, *policy;
+    int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s;
     bool null_model;
 };
 
@@ -33,24 +33,38 @@ static const struct sl_flag flags[] = {
      "listen on a UNIX socket (alone, unless --host is given)"},
     {SL_FLAG_STR_LIST, 0, "api-key", NULL, SERVE(api_keys), 0, 0, "KEY",
      "require this bearer key; may be repeated"},
+    {SL_FLAG_SWITCH, 0, "share-prefixes", NULL, SERVER(share_prefixes), 0, 0, NULL,
+     "let API keys share one prefix cache (default: one each)"},
     {SL_FLAG_STR_LIST, 0, "served-model-name", "alias", SERVE(served_names), 0, 0, "NAME",
      "what `model` may say; may be repeated (default: MODEL)"},
     {SL_FLAG_STR_LIST, 0, "allowed-origins", NULL, SERVE(allowed_origins), 0, 0, "O",
      "CORS origin; may be repeated (default: *)"},
     {SL_FLAG_SWITCH, 0, "trust-request-chat-template", NULL, SERVER(trust_request_chat_template), 0,
      0, NULL, "let requests bring a chat_template"},
-    {SL_FLAG_INT, 0, "http-threads", "threads-http", SERVER(n_http_threads), 1, 64, "N",
-     "threads for HTTP (default: 1)"},
+    {SL_FLAG_INT, 0, "http-threads", "threads-http", SERVER(n_http_threads), 1, SL_MAX_HTTP_THREADS,
+     "N", "threads for HTTP (default: 1)"},
     {SL_FLAG_INT, 0, "max-connections", NULL, SERVER(max_connections), 1, 1 << 20, "N",
      "open connections (default: 16384)"},
     {SL_FLAG_U64, 0, "max-held-bytes", NULL, SERVER(max_held_bytes), 1, 0x1p50, "N",
      "bytes of bodies and unread replies before 503 (default: 1G)"},
     {SL_FLAG_INT, 0, "max-num-queued-reqs", "max-queued-requests", SERVE(max_queued), 1, 1 << 20,
      "N", "requests waiting before 429 (default: the engine's)"},
+    {SL_FLAG_STR, 0, "scheduling-policy", NULL, SERVE(policy), 0, 0, "P",
+     "fcfs, or priority: lower `priority` runs first (default: fcfs)"},
+    {SL_FLAG_INT, 0, "priority-max-wait", NULL, SERVE(max_wait_s), 1, 1 << 20, "S",
+     "wait after which any priority gets its turn (default: 30)"},
     {SL_FLAG_INT, 0, "timeout-keep-alive", NULL, SERVER(idle_timeout_ms), 1, INT32_MAX, "MS",
      "idle time of a connection (default: 75000)"},
+    {SL_FLAG_INT, 0, "timeout-header", NULL, SERVER(header_timeout_ms), 1, INT32_MAX, "MS",
+     "time for the headers of a request (default: 15000)"},
+    {SL_FLAG_INT, 0, "timeout-body", NULL, SERVER(body_timeout_ms), 1, INT32_MAX, "MS",
+     "longest silence in a body, not too slow either (default: 30000)"},
+    {SL_FLAG_INT, 0, "timeout-write", NULL, SERVER(write_timeout_ms), 1, INT32_MAX, "MS",
+     "time for a client to take 16 KB of a reply (default: 60000)"},
     {SL_FLAG_INT, 0, "request-timeout", "timeout", SERVE(request_s), 0, 1 << 20, "S",
      "longest generation, 0 = none (default: 0)"},
+    {SL_FLAG_INT, 0, "watchdog-timeout", NULL, SERVE(watchdog_s), 0, 86400, "S",
+     "standstill until /health says 503, 0 = never (default: 120)"},
     {SL_FLAG_INT, 0, "sse-ping-interval", NULL, SERVE(ping_s), 0, 3600, "S",
      "comment on a silent stream, 0 = none (default: 5)"},
     {SL_FLAG_INT, 0, "shutdown-timeout", NULL, SERVE(shutdown_s), 0, 86400, "S",
@@ -73,6 +87,14 @@ static int set_log_level(const char *name, struct sl_error *err)
         }
     }
     return name == NULL ? 0 : sl_fail(err, SL_EINVAL, "--log-level: unknown level '%s'", name);
+}
+
+static int set_policy(struct sl_server_config *cfg, const char *name, struct sl_error *err)
+{
+    cfg->priority_scheduling = name != NULL && strcmp(name, "priority") == 0;
+    if (name == NULL || cfg->priority_scheduling || strcmp(name, "fcfs") == 0)
+        return 0;
+    return sl_fail(err, SL_EINVAL, "--scheduling-policy: '%s' is neither fcfs nor priority", name);
 }
 
 /* `--api-key a,b` means two keys, as does giving the flag twice; the pieces live in text. */
@@ -113,6 +135,8 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
     int rc = split_list(&f->api_keys, key_text, sizeof key_text, keys, MAX_ITEMS, &n_keys, err);
     if (rc == 0)
         rc = set_log_level(f->log_level, err);
+    if (rc == 0)
+        rc = set_policy(cfg, f->policy, err);
     if (rc != 0)
         return rc;
     cfg->api_keys = keys;
@@ -130,7 +154,9 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
     cfg->sse_ping_ms = f->ping_s * 1000;
     engine->model = model;
     engine->max_queued = f->max_queued;
+    engine->priority_max_wait_ms = f->max_wait_s * 1000;
     engine->null_model = f->null_model;
+    engine->watchdog_s = f->watchdog_s > 0 ? f->watchdog_s : -1;
     uint64_t t0 = sl_now_ns();
     rc = sl_engine_create(engine, &eng, err);
     if (rc != 0)
@@ -140,13 +166,18 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
            info->architecture, info->model_path, info->n_layers, info->max_model_len,
            (long long)info->n_pages * info->block_size, (double)(sl_now_ns() - t0) * 1e-9);
     rc = sl_server_run(cfg, eng, err);
+    struct sl_error stuck;
+    if (sl_engine_health(eng, &stuck) == SL_ESTALLED) { /* its thread may never end */
+        *err = stuck;
+        rc = SL_ESTALLED;
+    }
     sl_engine_destroy(eng);
     return rc;
 }
 
 static int run(int argc, char **argv)
 {
-    struct serve_flags f = {.shutdown_s = 30, .ping_s = 5};
+    struct serve_flags f = {.shutdown_s = 30, .ping_s = 5, .watchdog_s = 120};
     struct sl_engine_config engine = {0};
     struct sl_error err = {0};
     const char *model = NULL;
@@ -174,12 +205,15 @@ const struct sl_command sl_cmd_serve = {
     .name = "serve",
     .usage = "[MODEL] [FLAGS]",
     .summary = "serve a model over HTTP, compatible with OpenAI's API",
-    .details = "Examples:\n"
-               "  sluice serve                                  the bundled model on port 8000\n"
-               "  sluice serve ./Qwen3-0.6B --host 0.0.0.0 --api-key SECRET\n"
-               "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-               "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'\n"
-               "Routes: /v1/chat/completions /v1/completions /v1/models /tokenize /detokenize\n"
-               "        /health /ping /version /load /metrics\n",
+    .details =
+        "Examples:\n"
+        "  sluice serve                                  the bundled model on port 8000\n"
+        "  sluice serve ./Qwen3-0.6B --host 0.0.0.0 --api-key SECRET\n"
+        "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+        "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'\n"
+        "When requests wait and nothing moves for --watchdog-timeout, the state goes to the\n"
+        "log, /health and new requests get 503 until something moves; the process stays.\n"
+        "Routes: /v1/chat/completions /v1/completions /v1/models /tokenize /detokenize\n"
+        "        /health /ping /version /load /metrics\n",
     .run = run,
 };

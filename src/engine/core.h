@@ -10,6 +10,7 @@
 #include "engine/engine.h"
 #include "engine/flight.h"
 #include "engine/request.h"
+#include "engine/watchdog.h"
 #include "sched/sched.h"
 
 /* What other threads tell the engine. Lists run through the requests, so telling never fails; the
@@ -35,17 +36,25 @@ struct sl_engine {
     int32_t *eos_ids;
     int32_t n_eos_ids, max_queued;
     bool prefix_caching, threaded;
-    uint64_t stall_ns, seed;
+    uint64_t raise_ns, seed;
+    int32_t max_raised;
     void *user;
     void (*destroy)(void *user);
     pthread_t thread;
 
     /* any thread */
     struct sl_inbox inbox;
-    _Atomic uint64_t n_numbers; /* requests so far: names and seeds */
-    atomic_int n_queued;        /* submitted and never scheduled yet */
-    atomic_bool stopping, failed;
-    _Atomic uint64_t busy_since; /* when work waited and nothing was finished since; 0 = idle */
+    _Atomic uint64_t n_numbers;          /* requests so far: names and seeds */
+    atomic_int n_queued;                 /* submitted and never scheduled yet */
+    _Atomic int64_t n_queued_tokens;     /* of their prompts */
+    atomic_bool stopping, failed, ended; /* ended: the engine thread touches nothing any more */
+    atomic_int n_open;                   /* submitted and not over */
+    _Atomic uint64_t n_moves;            /* steps landed: progress */
+    atomic_int phase;                    /* enum sl_phase */
+    struct sl_watchdog watchdog;
+    /* Held by the engine thread during a turn, except while it is inside the runner: who else holds
+     * it may read all that follows. */
+    pthread_mutex_t turn_lock;
     pthread_mutex_t stats_lock;
     struct sl_stats stats_public; /* stats_lock */
 
@@ -56,9 +65,11 @@ struct sl_engine {
     struct sl_flight flights[SL_MAX_FLIGHTS]; /* a ring; in flight: n_flights from first_flight */
     int32_t max_flights, first_flight, n_flights;
     char *text; /* room for one token's text */
-    struct sl_request *live, *news, *news_tail;
-    uint64_t n_arrivals;
-    uint64_t now_ns; /* when the last step landed */
+    struct sl_request *live, *live_oldest, *news, *news_tail;
+    int32_t n_raised; /* sequences that go first because they waited too long */
+    uint64_t n_arrivals, n_seqs_taken;
+    int32_t idle_cursor; /* the page that the check of an idle engine saw last */
+    uint64_t now_ns;     /* when the last step landed */
     uint64_t n_mallocs_before;
     struct sl_stats stats;
     struct sl_error error; /* why failed */
@@ -67,6 +78,18 @@ struct sl_engine {
 /* step.c: one turn; true while work is left. */
 bool sl_engine_turn(struct sl_engine *eng);
 void sl_engine_cancel_all(struct sl_engine *eng);
+/* request.c: a prompt of so many tokens was scheduled for the first time, or ended before. */
+void sl_engine_unqueue(struct sl_engine *eng, int32_t n_prompt);
+/* Around every call of the runner, which may take for ever: the turn lock is free meanwhile. */
+void sl_engine_leave(struct sl_engine *eng);
+void sl_engine_return(struct sl_engine *eng);
+
+/* invariants.c: walks everything between two turns. SL_EINTERNAL: the message names the invariant
+ * and the numbers. */
+SL_MUST_CHECK int sl_engine_check(struct sl_engine *eng, struct sl_error *err);
+/* At the end of a turn. Debug builds walk everything and assert; all builds look at an idle engine,
+ * with bounded work. False: an invariant is broken. */
+SL_MUST_CHECK bool sl_engine_verify(struct sl_engine *eng, bool work, struct sl_error *err);
 
 /* inbox.c */
 SL_MUST_CHECK int sl_inbox_init(struct sl_inbox *in, struct sl_error *err);

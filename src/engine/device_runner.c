@@ -292,6 +292,15 @@ static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
     return 0;
 }
 
+static void times(const void *ctx, double *busy_s, double *gap_s)
+{
+    const struct sl_device_runner *d = ctx;
+    struct sl_device_times t;
+    d->dev->times(d->be, &t);
+    *busy_s = t.busy_ms / 1e3;
+    *gap_s = t.gap_ms / 1e3;
+}
+
 static void forget(void *ctx, const struct sl_counts *counts)
 {
     struct sl_device_runner *d = ctx;
@@ -393,6 +402,7 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
                             .submit = submit,
                             .collect = collect,
                             .forget = forget,
+                            .times = times,
                             .run_items = run_items,
                             .n_threads = d->be->vt->n_threads(d->be)};
 }

@@ -8,10 +8,13 @@
 #include "base/sys.h"
 #include "engine/core.h"
 
+#include <poll.h>
 #include <string.h>
 
 #define DEFAULT_MAX_QUEUED 4096
-#define DEFAULT_STALL_S    60
+#define DEFAULT_RAISE_MS   30000
+#define STUCK_GRACE_MS     500 /* for an engine thread that may hang to end after all */
+#define RAISED_SHARE       8   /* one of so many seats is for those who waited too long */
 
 static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
 {
@@ -58,7 +61,11 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
     eng->max_queued = p->max_queued > 0 ? p->max_queued : DEFAULT_MAX_QUEUED;
     eng->prefix_caching = !p->no_prefix_caching;
     eng->threaded = !p->no_thread;
-    eng->stall_ns = (uint64_t)(p->stall_s > 0 ? p->stall_s : DEFAULT_STALL_S) * 1000000000u;
+    sl_watchdog_init(&eng->watchdog, p->watchdog_s);
+    eng->raise_ns =
+        (uint64_t)(p->priority_max_wait_ms > 0 ? p->priority_max_wait_ms : DEFAULT_RAISE_MS) *
+        1000000u;
+    eng->max_raised = SL_MAX(p->info.max_num_seqs / RAISED_SHARE, 1);
     eng->user = p->user;
     eng->limits = (struct sl_request_limits){.n_vocab = p->info.n_vocab,
                                              .n_logits = p->runner.n_vocab,
@@ -104,6 +111,7 @@ static void *engine_main(void *arg)
             sl_inbox_wait(&eng->inbox, -1);
     }
     sl_alloc_guard_arm(false);
+    atomic_store(&eng->ended, true);
     return NULL;
 }
 
@@ -149,9 +157,15 @@ static int start_core(struct sl_engine *eng, struct sl_error *err)
     if (rc != 0)
         goto fail_samplers;
     if (eng->threaded)
+        rc = sl_watchdog_start(eng, err);
+    if (rc != 0)
+        goto fail_inbox;
+    if (eng->threaded)
         rc = sl_thread_create(&eng->thread, engine_main, eng, "sl-engine", err);
     if (rc == 0)
         return 0;
+    sl_watchdog_stop(eng);
+fail_inbox:
     sl_inbox_deinit(&eng->inbox);
 fail_samplers:
     deinit_samplers(eng);
@@ -172,6 +186,7 @@ int sl_engine_start(const struct sl_engine_parts *parts, struct sl_engine **out,
     if (eng == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for the engine");
     take_parts(eng, parts);
+    pthread_mutex_init(&eng->turn_lock, NULL);
     pthread_mutex_init(&eng->stats_lock, NULL);
     eng->stats_public.n_pages = eng->stats_public.n_pages_free = eng->info.n_pages;
     eng->seed = parts->seed;
@@ -184,12 +199,27 @@ int sl_engine_start(const struct sl_engine_parts *parts, struct sl_engine **out,
     if (rc != 0) {
         free_arrays(eng);
         pthread_mutex_destroy(&eng->stats_lock);
+        pthread_mutex_destroy(&eng->turn_lock);
         sl_free(eng);
         return rc;
     }
     eng->destroy = parts->destroy;
     *out = eng;
     return 0;
+}
+
+/* False: the watchdog found that the engine thread hangs. What a thread uses cannot be freed. */
+static bool join_thread(struct sl_engine *eng)
+{
+    int n_red = 0;
+    while (eng->watchdog.timeout_ns != 0 && !atomic_load(&eng->ended)) {
+        n_red += atomic_load(&eng->watchdog.red); /* a thread that is only stuck ends at once */
+        if (n_red > STUCK_GRACE_MS)
+            return false;
+        (void)poll(NULL, 0, 1);
+    }
+    pthread_join(eng->thread, NULL);
+    return true;
 }
 
 void sl_engine_destroy(struct sl_engine *eng)
@@ -199,8 +229,11 @@ void sl_engine_destroy(struct sl_engine *eng)
     sl_inbox_close(&eng->inbox);
     atomic_store(&eng->stopping, true);
     sl_inbox_wake(&eng->inbox);
-    if (eng->threaded)
-        pthread_join(eng->thread, NULL);
+    if (eng->threaded && !join_thread(eng)) {
+        sl_log(SL_LOG_ERROR, "the engine thread hangs: it and its memory are left behind");
+        return;
+    }
+    sl_watchdog_stop(eng);
     sl_engine_cancel_all(eng);
     sl_inbox_deinit(&eng->inbox);
     deinit_samplers(eng);
@@ -208,6 +241,7 @@ void sl_engine_destroy(struct sl_engine *eng)
     sl_kv_deinit(&eng->kv);
     free_arrays(eng);
     pthread_mutex_destroy(&eng->stats_lock);
+    pthread_mutex_destroy(&eng->turn_lock);
     if (eng->destroy != NULL)
         eng->destroy(eng->user);
     sl_free(eng);
@@ -242,12 +276,21 @@ void sl_engine_sampling_default(const struct sl_engine *eng, struct sl_sampling 
     *s = eng->sampling;
 }
 
+int sl_engine_health(const struct sl_engine *eng, struct sl_error *err)
+{
+    if (atomic_load(&eng->failed)) /* stored after the error */
+        return eng->error.code == SL_EDEVICE
+                   ? sl_fail(err, SL_EDEVICE, "the device failed, restart the server")
+                   : sl_fail(err, SL_EINTERNAL, "the engine failed, restart the server");
+    if (atomic_load(&eng->watchdog.red))
+        return sl_fail(err, SL_ESTALLED, "the engine makes no progress, %d requests are open",
+                       atomic_load(&eng->n_open));
+    return 0;
+}
+
 bool sl_engine_healthy(const struct sl_engine *eng)
 {
-    if (atomic_load(&eng->failed))
-        return false;
-    uint64_t since = atomic_load(&eng->busy_since), now = sl_now_ns();
-    return since == 0 || now < since || now - since < eng->stall_ns;
+    return sl_engine_health(eng, NULL) == 0;
 }
 
 void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out)
@@ -257,4 +300,5 @@ void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out)
     *out = e->stats_public;
     pthread_mutex_unlock(&e->stats_lock);
     out->n_waiting += sl_inbox_count(&e->inbox);
+    out->watchdog_stalls = atomic_load(&e->watchdog.n_fired);
 }

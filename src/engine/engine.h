@@ -25,10 +25,12 @@ struct sl_engine_parts {
      * max_model_len, block_size, n_pages, max_num_seqs, max_num_batched_tokens, all of which must
      * be set. A max_model_len beyond the pool's tokens is lowered to it in sl_engine_info. */
     struct sl_model_info info;
-    struct sl_sampling sampling; /* defaults of this model, without arrays; see
-                                    sl_engine_sampling_default */
-    int32_t max_queued;          /* 0 = 4096 */
-    int32_t stall_s;             /* a step that takes longer makes the engine unhealthy; 0 = 60 */
+    struct sl_sampling sampling;  /* defaults of this model, without arrays; see
+                                     sl_engine_sampling_default */
+    int32_t max_queued;           /* 0 = 4096 */
+    int32_t priority_max_wait_ms; /* 0 = 30000 */
+    int32_t watchdog_s; /* requests are open and nothing moves for so long: see watchdog.h;
+                           0 = 120, below 0 = never */
     bool no_prefix_caching;
     bool no_thread; /* the caller drives the engine with sl_engine_step: tests */
     uint64_t seed;  /* keys block hashes and the seeds of requests without one; 0 = random */

@@ -150,11 +150,17 @@ int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f, struct sl_error
     int rc = 0;
     if (r->submit != NULL) {
         build_picks(eng, f);
+        sl_engine_leave(eng);
         rc = r->submit(r->ctx, &f->batch, f->picks, err);
+        sl_engine_return(eng);
     } else if (r->step != NULL) {
+        sl_engine_leave(eng);
         rc = r->step(r->ctx, &f->batch, &f->logits, err);
+        sl_engine_return(eng);
     } else {
+        sl_engine_leave(eng);
         rc = r->step_ids(r->ctx, &f->batch, f->ids, err);
+        sl_engine_return(eng);
         for (int32_t i = 0; i < f->batch.n_logits && rc == 0; i++)
             f->picked[i] = (struct sl_picked){.id = f->ids[i]};
     }
@@ -206,7 +212,9 @@ static void choose_all(struct sl_engine *eng, struct sl_flight *f)
     int64_t work = (int64_t)f->n_seqs * eng->runner.n_vocab;
     struct choose_job j = {eng, f, SL_MIN(eng->n_samplers, f->n_seqs)};
     if (j.n_items > 1 && work >= MIN_PARALLEL_LOGITS) {
+        sl_engine_leave(eng);
         eng->runner.run_items(eng->runner.ctx, choose_some, &j, (uint32_t)j.n_items);
+        sl_engine_return(eng);
         return;
     }
     j.n_items = 1;
@@ -215,8 +223,12 @@ static void choose_all(struct sl_engine *eng, struct sl_flight *f)
 
 int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err)
 {
-    if (eng->runner.collect != NULL)
-        return eng->runner.collect(eng->runner.ctx, f->picked, err);
+    if (eng->runner.collect != NULL) {
+        sl_engine_leave(eng);
+        int rc = eng->runner.collect(eng->runner.ctx, f->picked, err);
+        sl_engine_return(eng);
+        return rc;
+    }
     if (f->logits != NULL)
         choose_all(eng, f);
     return 0;

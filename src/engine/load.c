@@ -100,7 +100,8 @@ static int load_cuda(const char *device, struct sl_backend **out, struct sl_erro
     if (*number == ':' && sl_parse_u64(number + 1, strlen(number + 1), &n) && n < 1024)
         cuda.device = (int)n;
     else if (*number != '\0')
-        return sl_fail(err, SL_EINVAL, "device: '%.20s' is not one of: cpu, cuda, cuda:N", device);
+        return sl_fail(err, SL_EINVAL, "device: '%.20s' is not one of: auto, cpu, cuda, cuda:N",
+                       device);
     else
         cuda.device = SL_MAX(cuda.device, 0); /* without one, create says why */
     return sl_cuda_create(&cuda, out, err);
@@ -109,12 +110,15 @@ static int load_cuda(const char *device, struct sl_backend **out, struct sl_erro
 int sl_load_backend(const struct sl_engine_config *cfg, struct sl_backend **out,
                     struct sl_error *err)
 {
-    const char *device = cfg->device != NULL ? cfg->device : "cpu";
+    const char *device = cfg->device != NULL ? cfg->device : "auto";
+    if (strcmp(device, "auto") == 0) /* what only the CPU has asks for the CPU */
+        device =
+            cfg->cpu_isa == NULL && !cfg->exact_weights && sl_cuda_find() >= 0 ? "cuda" : "cpu";
     if (strcmp(device, "cpu") == 0)
         return load_cpu(cfg, out, err);
     if (strncmp(device, "cuda", 4) == 0)
         return load_cuda(device, out, err);
-    return sl_fail(err, SL_EUNSUPPORTED, "device: '%.20s' is not one of: cpu, cuda, cuda:N",
+    return sl_fail(err, SL_EUNSUPPORTED, "device: '%.20s' is not one of: auto, cpu, cuda, cuda:N",
                    device);
 }
 
@@ -184,6 +188,11 @@ static int run_step(void *ctx, const struct sl_batch *batch, const float **logit
     (void)err; /* a CPU does not fail */
     *logits = sl_run_enqueue(ctx, batch);
     return 0;
+}
+
+static uint64_t run_progress(const void *ctx)
+{
+    return sl_run_progress(ctx);
 }
 
 static void run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
@@ -301,6 +310,8 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     parts->tokenizer = l->tokenizer;
     parts->no_prefix_caching = cfg->no_prefix_caching;
     parts->max_queued = cfg->max_queued;
+    parts->priority_max_wait_ms = cfg->priority_max_wait_ms;
+    parts->watchdog_s = cfg->watchdog_s;
     if (cfg->null_model) {
         fill_null_info(l, cfg, &parts->info);
         sl_null_runner_init(&parts->runner, parts->info.n_vocab);
@@ -317,7 +328,8 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
                                        .n_vocab = f->n_vocab,
                                        .step = run_step,
                                        .run_items = run_items,
-                                       .n_threads = parts->info.n_threads};
+                                       .n_threads = parts->info.n_threads,
+                                       .progress = run_progress};
     if (l->device_runner != NULL)
         sl_device_runner_use(l->device_runner, &parts->runner);
     parts->runner.max_logits = sl_memory_plan_max_logits(&l->plan);

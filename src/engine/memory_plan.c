@@ -81,7 +81,8 @@ static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_
     if (cfg->kv_cache_bytes != 0) {
         n_pages = cfg->kv_cache_bytes / page_bytes;
     } else {
-        uint64_t most = SL_MAX(default_pool(p) / page_bytes, 1);
+        /* one page of a device's is padding's */
+        uint64_t most = SL_MAX(default_pool(p) / page_bytes, 1u + p->on_device) - p->on_device;
         n_pages = SL_MIN(one * (uint64_t)p->max_num_seqs, most);
         if (cfg->max_model_len != 0)
             n_pages = SL_MAX(n_pages, one);
@@ -202,7 +203,11 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     if (rc == 0)
         rc = sl_model_kv_layout(model, cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
                                 out->block_size, &out->kv, err);
-    if (rc == 0 && out->on_device) { /* before the pool, which gets the rest */
+    if (rc == 0 && out->on_device) {
+        /* Before the pool, which gets the rest: with as many pages as memory could hold, since a
+         * step's lists grow with them. */
+        uint64_t most = out->ram_bytes / sl_kv_page_bytes(&out->kv);
+        out->n_pages = (int32_t)SL_MIN(most, (uint64_t)INT32_MAX / 2);
         out->max_model_len = cfg->max_model_len != 0 ? cfg->max_model_len : facts->context;
         plan_step_memory(model, be, out);
     }

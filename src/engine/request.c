@@ -12,6 +12,8 @@
 #include <string.h>
 #include <time.h>
 
+#define MAX_QUEUED_TOKENS (INT64_C(1) << 26) /* prompts that wait: 256 MB of ids */
+
 /* Lays out arrays one after the other: once without memory to learn the size, once for real. */
 struct carver {
     uint8_t *base; /* NULL: only measure */
@@ -134,16 +136,22 @@ static void copy_sampling(struct sl_request *req, const struct sl_sampling *p,
     }
 }
 
-static void set_namespace(struct sl_request *req, const char *salt, bool caching, uint64_t number)
+static void set_namespace(struct sl_request *req, const struct sl_request_desc *d, bool caching,
+                          uint64_t number)
 {
+    struct sl_kv_ns *ns = &req->ns;
     if (!caching) {
-        req->ns.is_private = 1;
-        req->ns.n_bytes = sizeof number;
-        memcpy(req->ns.bytes, &number, sizeof number);
-    } else if (salt != NULL) {
-        req->ns.n_bytes = (uint8_t)strlen(salt);
-        memcpy(req->ns.bytes, salt, req->ns.n_bytes);
+        ns->is_private = 1;
+        ns->n_bytes = sizeof number;
+        memcpy(ns->bytes, &number, sizeof number);
+        return;
     }
+    size_t n = d->cache_salt != NULL ? strlen(d->cache_salt) : 0;
+    SL_ASSERT(n <= SL_MAX_CACHE_SALT);
+    memcpy(ns->bytes, &d->cache_tenant, SL_KV_NS_TENANT);
+    if (n > 0)
+        memcpy(ns->bytes + SL_KV_NS_TENANT, d->cache_salt, n);
+    ns->n_bytes = (uint8_t)(SL_KV_NS_TENANT + n);
 }
 
 /* Once per request: every sequence has the same prompt. An id beyond the rows of logits cannot be
@@ -230,7 +238,7 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     req->text_cap = s.text_cap;
     memcpy(req->prompt, d->prompt, (size_t)s.n_prompt * sizeof *req->prompt);
     copy_sampling(req, &d->sampling, &a);
-    set_namespace(req, d->cache_salt, eng->prefix_caching, number);
+    set_namespace(req, d, eng->prefix_caching, number);
     init_sync(req);
     for (int32_t i = 0; i < s.n_seqs; i++)
         init_seq(req, i, d, seed);
@@ -251,34 +259,57 @@ void sl_request_unref(struct sl_request *req)
     sl_free(req);
 }
 
+bool sl_engine_is_full(const struct sl_engine *eng)
+{
+    return atomic_load_explicit(&eng->n_queued, memory_order_relaxed) >= eng->max_queued ||
+           atomic_load_explicit(&eng->n_queued_tokens, memory_order_relaxed) >= MAX_QUEUED_TOKENS;
+}
+
+void sl_engine_unqueue(struct sl_engine *eng, int32_t n_prompt)
+{
+    atomic_fetch_sub(&eng->n_queued, 1);
+    atomic_fetch_sub(&eng->n_queued_tokens, n_prompt);
+}
+
+/* Waiting requests have a bound in number and in memory. */
+static int enqueue(struct sl_engine *eng, int32_t n_prompt, struct sl_error *err)
+{
+    int32_t n = atomic_fetch_add(&eng->n_queued, 1);
+    int64_t n_tokens = atomic_fetch_add(&eng->n_queued_tokens, n_prompt);
+    if (n < eng->max_queued && n_tokens < MAX_QUEUED_TOKENS)
+        return 0;
+    sl_engine_unqueue(eng, n_prompt);
+    return sl_fail(err, SL_EBUSY, "%d requests are waiting already", n);
+}
+
 int sl_request_submit(struct sl_engine *eng, const struct sl_request_desc *desc,
                       struct sl_request **out, struct sl_error *err)
 {
     int rc = sl_request_check(desc, &eng->limits, err);
     if (rc != 0)
         return rc;
-    if (atomic_load(&eng->failed))
-        return sl_fail(err, SL_EDEVICE, "the device failed, restart the server");
-    if (atomic_fetch_add(&eng->n_queued, 1) >= eng->max_queued) {
-        atomic_fetch_sub(&eng->n_queued, 1);
-        return sl_fail(err, SL_EBUSY, "%d requests are waiting already", eng->max_queued);
-    }
+    rc = sl_engine_health(eng, err);
+    if (rc != 0)
+        return rc;
+    rc = enqueue(eng, desc->n_prompt, err);
+    if (rc != 0)
+        return rc;
     uint64_t number = atomic_fetch_add(&eng->n_numbers, 1);
     const struct sl_sampling *p = &desc->sampling;
     uint64_t seed = p->has_seed ? p->seed : sl_rng_at(eng->seed, number);
     struct sl_request *req;
     rc = sl_request_create(eng, desc, seed, number, &req, err);
     if (rc != 0) {
-        atomic_fetch_sub(&eng->n_queued, 1);
+        sl_engine_unqueue(eng, desc->n_prompt);
         return rc;
     }
     *out = req; /* before the engine can tell the reader about it */
-    uint64_t idle = 0;
-    atomic_compare_exchange_strong(&eng->busy_since, &idle, req->usage_now.t_submit_ns);
+    atomic_fetch_add(&eng->n_open, 1);
     if (sl_inbox_submit(&eng->inbox, req))
         return 0;
     *out = NULL;
-    atomic_fetch_sub(&eng->n_queued, 1);
+    atomic_fetch_sub(&eng->n_open, 1);
+    sl_engine_unqueue(eng, desc->n_prompt);
     sl_request_unref(req);
     sl_request_unref(req);
     return sl_fail(err, SL_ESHUTDOWN, "the engine is shutting down");

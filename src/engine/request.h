@@ -31,6 +31,7 @@ struct sl_rseq {
     struct sl_request *req;
     uint64_t seed;
     uint64_t t_last_ns;
+    bool raised; /* counted in the engine's n_raised */
 
     /* appended by the engine, [max_out] each */
     int32_t *out;

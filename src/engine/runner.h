@@ -58,6 +58,10 @@ struct sl_runner {
     void (*run_items)(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
                       uint32_t n_items);
     int n_threads;
+    /* Optional, with submit: adds up how long the device worked, and stood idle, between steps. */
+    void (*times)(const void *ctx, double *busy_s, double *gap_s);
+    /* Optional, any thread: grows while a step computes, for steps that may take long. */
+    uint64_t (*progress)(const void *ctx);
 };
 
 /* A runner that computes nothing: the token after t is t + 1 modulo n_vocab. Needs no destructor.

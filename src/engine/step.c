@@ -30,8 +30,9 @@ static void add_news(struct sl_engine *eng, struct sl_request *req)
 static void end_request(struct sl_engine *eng, struct sl_request *req)
 {
     const struct sl_usage *u = &req->usage_now;
+    atomic_fetch_sub(&eng->n_open, 1);
     if (!req->started)
-        atomic_fetch_sub(&eng->n_queued, 1);
+        sl_engine_unqueue(eng, req->n_prompt);
     sl_hist_add(&eng->stats.prompt_len, SL_BOUNDS_LEN, u->n_prompt);
     sl_hist_add(&eng->stats.e2e_s, SL_BOUNDS_LATENCY, sl_seconds(u->t_submit_ns, eng->now_ns));
     if (u->t_first_ns != 0) {
@@ -46,6 +47,8 @@ static void end_request(struct sl_engine *eng, struct sl_request *req)
         eng->live = req->live_next;
     if (req->live_next != NULL)
         req->live_next->live_prev = req->live_prev;
+    else
+        eng->live_oldest = req->live_prev;
     req->live_prev = req->live_next = NULL;
 }
 
@@ -71,6 +74,8 @@ static void end_seq(struct sl_engine *eng, struct sl_rseq *rs, enum sl_finish fi
     struct sl_request *req = rs->req;
     SL_ASSERT(rs->seq.state != SL_SEQ_FINISHED);
     req->usage_now.n_preemptions += rs->seq.n_preempted;
+    eng->n_raised -= rs->raised;
+    rs->raised = false;
     sl_sched_finish(&eng->sched, &rs->seq, forget);
     for (int32_t i = 0; i < eng->max_flights; i++)
         sl_flight_forget(&eng->flights[i], rs);
@@ -129,14 +134,39 @@ static void take_submitted(struct sl_engine *eng, struct sl_request *req)
     req->live_next = eng->live;
     if (eng->live != NULL)
         eng->live->live_prev = req;
+    else
+        eng->live_oldest = req;
     eng->live = req;
     uint64_t arrival = ++eng->n_arrivals;
+    eng->n_seqs_taken += (uint64_t)req->n_seqs;
     for (int32_t i = 0; i < req->n_seqs; i++)
         req->seqs[i].seq.arrival = arrival;
     if (atomic_load(&eng->failed))
         fail_request(eng, req, &eng->error);
     else
         sl_sched_add(&eng->sched, &req->seqs[0].seq);
+}
+
+/* Better priorities may come without end. So that nobody waits for ever, the longest waiting get a
+ * few seats of their own: those that are passed over by a better priority after raise_ns. */
+static void raise_overdue(struct sl_engine *eng)
+{
+    const struct sl_seq *best = sl_wait_best(&eng->sched.wait);
+    if (best == NULL || eng->n_raised == eng->max_raised)
+        return;
+    for (struct sl_request *req = eng->live_oldest; req != NULL; req = req->live_prev) {
+        if (eng->now_ns - req->usage_now.t_submit_ns < eng->raise_ns)
+            return;
+        for (int32_t i = 0; i < req->n_seqs; i++) {
+            struct sl_rseq *rs = &req->seqs[i];
+            if (rs->seq.state != SL_SEQ_WAITING || rs->seq.priority <= best->priority)
+                continue;
+            sl_sched_raise(&eng->sched, &rs->seq);
+            rs->raised = true;
+            if (++eng->n_raised == eng->max_raised)
+                return;
+        }
+    }
 }
 
 static void take_inbox(struct sl_engine *eng)
@@ -166,7 +196,7 @@ static void mark_started(struct sl_engine *eng, uint64_t now)
         if (req->started)
             continue;
         req->started = true;
-        atomic_fetch_sub(&eng->n_queued, 1);
+        sl_engine_unqueue(eng, req->n_prompt);
         req->usage_now.t_scheduled_ns = now;
         req->usage_now.n_cached = rs->seq.n_cached;
         eng->stats.prompt_tokens += (uint64_t)req->n_prompt;
@@ -405,6 +435,7 @@ static void launch(struct sl_engine *eng)
     sl_hist_add(&eng->stats.step_tokens, SL_BOUNDS_STEP, f->batch.n_tokens);
     if (rc != 0) {
         eng->now_ns = sl_now_ns();
+        atomic_fetch_add(&eng->n_moves, 1);
         fail_step(eng, f, &err);
         f->n_seqs = 0;
         return;
@@ -419,6 +450,7 @@ static void drop_flight(struct sl_engine *eng, struct sl_flight *f)
     f->n_seqs = 0;
     eng->first_flight = (eng->first_flight + 1) % eng->max_flights;
     eng->n_flights--;
+    atomic_fetch_add(&eng->n_moves, 1);
 }
 
 /* Steps that were launched before a failure was known may have found pages in doubt, and given some
@@ -471,19 +503,80 @@ static void publish_stats(struct sl_engine *eng)
     s->n_pages_cached = sl_kv_n_cached(&eng->kv);
     s->preemptions = eng->sched.n_preemptions;
     s->step_mallocs = sl_alloc_guard_count() - eng->n_mallocs_before;
+    if (eng->runner.times != NULL)
+        eng->runner.times(eng->runner.ctx, &s->device_busy_s, &s->device_gap_s);
     pthread_mutex_lock(&eng->stats_lock);
     eng->stats_public = *s;
     pthread_mutex_unlock(&eng->stats_lock);
 }
 
+void sl_engine_leave(struct sl_engine *eng)
+{
+    atomic_store_explicit(&eng->phase, SL_PHASE_RUNNER, memory_order_relaxed);
+    pthread_mutex_unlock(&eng->turn_lock);
+}
+
+void sl_engine_return(struct sl_engine *eng)
+{
+    pthread_mutex_lock(&eng->turn_lock);
+    atomic_store_explicit(&eng->phase, SL_PHASE_TURN, memory_order_relaxed);
+}
+
+static void begin_turn(struct sl_engine *eng)
+{
+    sl_engine_return(eng);
+    eng->now_ns = sl_now_ns();
+}
+
+static void end_turn(struct sl_engine *eng)
+{
+    publish_stats(eng);
+    deliver_news(eng);
+    atomic_store_explicit(&eng->phase, SL_PHASE_ASLEEP, memory_order_relaxed);
+    pthread_mutex_unlock(&eng->turn_lock);
+}
+
+/* A request that is neither running nor waiting would never end. */
+static void end_lost(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_error err;
+    sl_fail(&err, SL_EINTERNAL, "the engine lost the request");
+    for (int32_t i = 0; i < req->n_seqs; i++) {
+        struct sl_seq *seq = &req->seqs[i].seq;
+        if (seq->state != SL_SEQ_FINISHED)
+            seq->state = SL_SEQ_NEW; /* no list has it, so none must be asked for it */
+        seq->n_pages = 0;
+    }
+    fail_request(eng, req, &err);
+}
+
+/* The bookkeeping is wrong and nothing runs: everything can be set to what nothing running means,
+ * at the price of what was cached. An engine that is still wrong then ends its service. */
+static void repair(struct sl_engine *eng, struct sl_error *err)
+{
+    if (atomic_load(&eng->failed))
+        return;
+    eng->stats.invariant_violations++;
+    sl_log(SL_LOG_ERROR,
+           "an invariant is broken while nothing runs, the prefix cache is emptied: %s", err->msg);
+    while (eng->live != NULL)
+        end_lost(eng, eng->live);
+    sl_kv_reset(&eng->kv);
+    if (sl_engine_verify(eng, false, err))
+        return;
+    sl_log(SL_LOG_ERROR, "the engine ends its service: %s", err->msg);
+    eng->error = *err;
+    atomic_store(&eng->failed, true);
+}
+
 bool sl_engine_turn(struct sl_engine *eng)
 {
-    eng->now_ns = sl_now_ns();
+    begin_turn(eng);
     take_inbox(eng);
     eng->now_ns = sl_now_ns(); /* not before anything just taken was submitted */
     int32_t ahead = 0;         /* steps that may stay in flight */
     if (!sl_sched_idle(&eng->sched)) {
-        atomic_store(&eng->busy_since, eng->now_ns);
+        raise_overdue(eng);
         sl_sched_plan(&eng->sched);
         if (eng->sched.n_plan > 0) {
             launch(eng);
@@ -492,21 +585,21 @@ bool sl_engine_turn(struct sl_engine *eng)
     }
     while (eng->n_flights > ahead)
         land(eng);
-    publish_stats(eng);
-    deliver_news(eng);
     bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0;
-    atomic_store(&eng->busy_since, work ? eng->now_ns : 0);
+    struct sl_error err;
+    if (!sl_engine_verify(eng, work, &err))
+        repair(eng, &err);
+    end_turn(eng);
     return work;
 }
 
 void sl_engine_cancel_all(struct sl_engine *eng)
 {
-    eng->now_ns = sl_now_ns();
+    begin_turn(eng);
     take_inbox(eng);
     while (eng->live != NULL)
         end_all(eng, eng->live, SL_FINISH_ABORT, false);
     while (eng->n_flights > 0)
         land(eng);
-    publish_stats(eng);
-    deliver_news(eng);
+    end_turn(eng);
 }

@@ -141,86 +141,9 @@ void sl_kv_clear(struct sl_kv *kv)
         sl_pool_release(&kv->pool, sl_radix_evict(&kv->tree));
 }
 
-static const char *check_lru(struct sl_kv *kv)
+void sl_kv_reset(struct sl_kv *kv)
 {
-    const struct sl_radix *t = &kv->tree;
-    int32_t n = 0, prev = SL_NO_PAGE;
-    memset(kv->scratch, 0, (size_t)t->n_nodes * sizeof *kv->scratch); /* 1: seen in the list */
-    for (int32_t p = t->lru_head; p != SL_NO_PAGE; prev = p, p = t->nodes[p].lru_next) {
-        if (++n > t->n_lru || t->nodes[p].lru_prev != prev || !t->nodes[p].in_lru)
-            return "the list of cached pages is broken";
-        int32_t parent = t->nodes[p].parent;
-        if (parent != SL_NO_PAGE && kv->scratch[parent])
-            return "a page would be evicted before its child";
-        kv->scratch[p] = 1;
-    }
-    return n == t->n_lru && prev == t->lru_tail ? NULL : "the list of cached pages has a wrong end";
-}
-
-static const char *check_node(const struct sl_kv *kv, int32_t page)
-{
-    const struct sl_radix *t = &kv->tree;
-    const struct sl_radix_node *n = &t->nodes[page];
-    int32_t refs = kv->pool.refs[page];
-    if (kv->pool.is_free[page])
-        return n->in_tree || refs != 0 ? "a free page is in use" : NULL;
-    if (!n->in_tree)
-        return refs == 0 || n->in_lru ? "a page without owner is neither free nor cached" : NULL;
-    if (n->in_lru != (refs == 0))
-        return "a page is both owned and evictable, or neither";
-    if (!n->dead && sl_radix_find(t, n->parent, &t->spaces[page],
-                                  t->tokens + (size_t)page * (size_t)t->block_size) != page)
-        return "a cached page cannot be found";
-    if (n->parent != SL_NO_PAGE && !t->nodes[n->parent].in_tree)
-        return "a cached page lost its parent";
-    return NULL;
-}
-
-/* Who holds a page holds its parent; no sequence holds two children of one page. */
-static const char *check_links(struct sl_kv *kv)
-{
-    const struct sl_radix *t = &kv->tree;
-    for (int pass = 0; pass < 2; pass++) {
-        memset(kv->scratch, 0, (size_t)t->n_nodes * sizeof *kv->scratch);
-        for (int32_t page = 0; page < t->n_nodes; page++) {
-            const struct sl_radix_node *n = &t->nodes[page];
-            if (n->in_tree && n->parent != SL_NO_PAGE)
-                kv->scratch[n->parent] += pass == 0 ? 1 : kv->pool.refs[page];
-        }
-        for (int32_t page = 0; page < t->n_nodes; page++) {
-            if (!t->nodes[page].in_tree)
-                continue;
-            if (pass == 0 && kv->scratch[page] != t->nodes[page].n_children)
-                return "a cached page miscounts its children";
-            if (pass == 1 && kv->scratch[page] > kv->pool.refs[page])
-                return "a page is held without its parent";
-        }
-    }
-    return NULL;
-}
-
-const char *sl_kv_check(struct sl_kv *kv, const int32_t *expected_refs)
-{
-    const struct sl_radix *t = &kv->tree;
-    const char *bad = check_lru(kv);
-    if (bad == NULL)
-        bad = check_links(kv);
-    if (bad != NULL)
-        return bad;
-    int32_t n_free = 0, n_cached = 0, n_owned = 0, n_in_tree = 0;
-    for (int32_t page = 0; page < t->n_nodes; page++) {
-        bad = check_node(kv, page);
-        if (bad != NULL)
-            return bad;
-        n_free += kv->pool.is_free[page];
-        n_cached += !kv->pool.is_free[page] && kv->pool.refs[page] == 0;
-        n_owned += kv->pool.refs[page] > 0;
-        n_in_tree += t->nodes[page].in_tree && !kv->pool.is_free[page];
-        if (expected_refs != NULL && kv->pool.refs[page] != expected_refs[page])
-            return "a page's count of owners is not the number of tables that name it";
-    }
-    if (n_free != kv->pool.n_free || n_cached != t->n_lru || n_in_tree != t->n_in_tree ||
-        n_free + n_cached + n_owned != t->n_nodes)
-        return "free + cached + owned pages are not the total";
-    return NULL;
+    sl_radix_reset(&kv->tree);
+    sl_pool_reset(&kv->pool);
+    kv->n_releases++; /* pages that were missing are there */
 }

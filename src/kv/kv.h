@@ -60,8 +60,17 @@ void sl_kv_give(struct sl_kv *kv, const int32_t *pages, int32_t n, bool forget);
 /* Forgets every cached page that nobody holds. */
 void sl_kv_clear(struct sl_kv *kv);
 
-/* Walks everything. Returns NULL, or which invariant is broken. expected_refs: [n_pages] owners
- * counted from the block tables, or NULL. */
-const char *sl_kv_check(struct sl_kv *kv, const int32_t *expected_refs);
+/* Every page free, whatever was recorded of it. Only while no sequence holds any: the way back from
+ * bookkeeping that was found broken. */
+void sl_kv_reset(struct sl_kv *kv);
+
+/* Walks everything, kv_check.c. SL_EINTERNAL with a message that names the invariant (I1: every
+ * page in one state, counted right; I8: what the tree offers is complete) and the numbers.
+ * expected_refs: [n_pages] owners counted from the block tables, or NULL. */
+SL_MUST_CHECK int sl_kv_check(struct sl_kv *kv, const int32_t *expected_refs, struct sl_error *err);
+/* What a walk would show at a time when nobody holds pages, from the counters and from n_pages
+ * pages at *cursor, which moves on: a bounded part of the work at each call. */
+SL_MUST_CHECK int sl_kv_check_idle(const struct sl_kv *kv, int32_t n_pages, int32_t *cursor,
+                                   struct sl_error *err);
 
 #endif

@@ -14,9 +14,18 @@ int sl_pool_init(struct sl_pool *p, int32_t n_pages, struct sl_error *err)
         sl_pool_deinit(p);
         return sl_fail(err, SL_ENOMEM, "out of memory for a pool of %d pages", n_pages);
     }
-    for (int32_t page = n_pages - 1; page >= 0; page--)
-        sl_pool_release(p, page);
+    sl_pool_reset(p);
     return 0;
+}
+
+void sl_pool_reset(struct sl_pool *p)
+{
+    p->n_free = 0;
+    for (int32_t page = p->n_pages - 1; page >= 0; page--) {
+        p->refs[page] = 0;
+        p->is_free[page] = 0;
+        sl_pool_release(p, page);
+    }
 }
 
 void sl_pool_deinit(struct sl_pool *p)

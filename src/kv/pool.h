@@ -20,6 +20,7 @@ struct sl_pool {
 
 SL_MUST_CHECK int sl_pool_init(struct sl_pool *p, int32_t n_pages, struct sl_error *err);
 void sl_pool_deinit(struct sl_pool *p);
+void sl_pool_reset(struct sl_pool *p);      /* every page free */
 int32_t sl_pool_acquire(struct sl_pool *p); /* with one owner; SL_NO_PAGE: none is free */
 void sl_pool_ref(struct sl_pool *p, int32_t page);
 int32_t sl_pool_unref(struct sl_pool *p, int32_t page); /* returns the owners left */

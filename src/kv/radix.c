@@ -11,12 +11,8 @@ int sl_radix_init(struct sl_radix *t, int32_t n_nodes, int32_t block_size, uint6
                   struct sl_error *err)
 {
     SL_ASSERT(n_nodes > 0 && block_size > 0 && block_size <= SL_MAX_BLOCK_SIZE);
-    *t = (struct sl_radix){.n_nodes = n_nodes,
-                           .block_size = block_size,
-                           .seed = seed,
-                           .n_buckets = 16,
-                           .lru_head = SL_NO_PAGE,
-                           .lru_tail = SL_NO_PAGE};
+    *t = (struct sl_radix){
+        .n_nodes = n_nodes, .block_size = block_size, .seed = seed, .n_buckets = 16};
     while (t->n_buckets < (uint32_t)n_nodes)
         t->n_buckets *= 2;
     t->nodes = sl_calloc((size_t)n_nodes, sizeof *t->nodes);
@@ -27,9 +23,17 @@ int sl_radix_init(struct sl_radix *t, int32_t n_nodes, int32_t block_size, uint6
         sl_radix_deinit(t);
         return sl_fail(err, SL_ENOMEM, "out of memory for a prefix cache of %d pages", n_nodes);
     }
+    sl_radix_reset(t);
+    return 0;
+}
+
+void sl_radix_reset(struct sl_radix *t)
+{
+    t->n_in_tree = t->n_lru = 0;
+    t->lru_head = t->lru_tail = SL_NO_PAGE;
+    memset(t->nodes, 0, (size_t)t->n_nodes * sizeof *t->nodes);
     for (uint32_t i = 0; i < t->n_buckets; i++)
         t->buckets[i] = SL_NO_PAGE;
-    return 0;
 }
 
 void sl_radix_deinit(struct sl_radix *t)

@@ -19,10 +19,12 @@
 #include "base/err.h"
 #include "base/limits.h"
 
-/* Prefixes are shared only inside a namespace: one per cache salt, or one private to a request. */
+/* Prefixes are shared only inside a namespace: one per tenant and cache salt, or one private to a
+ * request. */
+#define SL_KV_NS_TENANT 4 /* the tenant's bytes, before those of the salt */
 struct sl_kv_ns {
     uint8_t is_private, n_bytes;
-    uint8_t bytes[SL_MAX_CACHE_SALT];
+    uint8_t bytes[SL_KV_NS_TENANT + SL_MAX_CACHE_SALT];
 };
 
 struct sl_radix_node {
@@ -49,6 +51,7 @@ struct sl_radix {
 SL_MUST_CHECK int sl_radix_init(struct sl_radix *t, int32_t n_nodes, int32_t block_size,
                                 uint64_t seed, struct sl_error *err);
 void sl_radix_deinit(struct sl_radix *t);
+void sl_radix_reset(struct sl_radix *t); /* empty */
 /* The page that holds tokens[block_size] after parent (SL_NO_PAGE: at the root of ns), or
  * SL_NO_PAGE. */
 int32_t sl_radix_find(const struct sl_radix *t, int32_t parent, const struct sl_kv_ns *ns,

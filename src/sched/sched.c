@@ -96,6 +96,14 @@ void sl_sched_requeue(struct sl_sched *s, struct sl_seq *seq)
         preempt(s, seq, true);
 }
 
+void sl_sched_raise(struct sl_sched *s, struct sl_seq *seq)
+{
+    SL_ASSERT(seq->state == SL_SEQ_WAITING);
+    sl_wait_remove(&s->wait, seq);
+    seq->priority = INT32_MIN;
+    sl_wait_push(&s->wait, seq);
+}
+
 static struct sl_seq *worst_running(const struct sl_sched *s)
 {
     return s->n_running > 0 ? s->running[s->n_running - 1] : NULL;
@@ -287,41 +295,4 @@ void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done)
     struct sl_kv_text text = sl_seq_text(seq);
     while ((seq->n_published + 1) * s->kv->block_size <= n_done)
         sl_kv_publish(s->kv, seq->ns, &text, seq->pages, seq->n_published++);
-}
-
-static const char *check_seq(const struct sl_sched *s, const struct sl_seq *seq)
-{
-    if (seq->state != SL_SEQ_RUNNING)
-        return "a running sequence is in another state";
-    if (seq->n_computed >= sl_seq_n_tokens(seq))
-        return "a running sequence has nothing to compute";
-    if (seq->n_computed > seq->n_pages * s->kv->block_size)
-        return "a sequence computed more than its pages hold";
-    if (seq->n_pages > pages_for(s, sl_seq_n_tokens(seq)))
-        return "a sequence holds pages it does not need";
-    if (seq->n_published * s->kv->block_size > seq->n_computed)
-        return "a page was published before it was complete";
-    for (int32_t i = 0; i < seq->n_published; i++) {
-        if (!s->kv->tree.nodes[seq->pages[i]].in_tree)
-            return "a published page is not in the tree";
-        if (s->kv->tree.nodes[seq->pages[i]].parent != (i > 0 ? seq->pages[i - 1] : SL_NO_PAGE))
-            return "a published page hangs below the wrong parent";
-    }
-    return NULL;
-}
-
-const char *sl_sched_check(struct sl_sched *s)
-{
-    memset(s->expected_refs, 0, (size_t)s->kv->pool.n_pages * sizeof *s->expected_refs);
-    for (int32_t i = 0; i < s->n_running; i++) {
-        const struct sl_seq *seq = s->running[i];
-        const char *bad = check_seq(s, seq);
-        if (bad != NULL)
-            return bad;
-        if (i > 0 && !sl_seq_before(s->running[i - 1], seq))
-            return "the running list is out of order";
-        for (int32_t j = 0; j < seq->n_pages; j++)
-            s->expected_refs[seq->pages[j]]++;
-    }
-    return sl_kv_check(s->kv, s->expected_refs);
 }

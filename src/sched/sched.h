@@ -57,6 +57,8 @@ void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget);
 /* A step that computed seq cannot be trusted: if it is running, it gives back its pages, which are
  * not to be reused, and waits to be recomputed. */
 void sl_sched_requeue(struct sl_sched *s, struct sl_seq *seq);
+/* A waiting sequence comes before every other priority from now on. */
+void sl_sched_raise(struct sl_sched *s, struct sl_seq *seq);
 /* Fills plan. n_plan is 0 only when nothing is running or waiting, or everything that could be
  * planned is held. */
 void sl_sched_plan(struct sl_sched *s);
@@ -71,7 +73,10 @@ static inline bool sl_sched_idle(const struct sl_sched *s)
     return s->n_running == 0 && s->wait.n == 0;
 }
 
-/* NULL, or which invariant of scheduler, tables and caches is broken. */
-const char *sl_sched_check(struct sl_sched *s);
+/* Walks everything, sched_check.c: scheduler, tables, caches. SL_EINTERNAL with a message that
+ * names the invariant and the numbers. */
+SL_MUST_CHECK int sl_sched_check(struct sl_sched *s, struct sl_error *err);
+/* Why a waiting sequence was not admitted by the last plan, in words for a log. */
+void sl_sched_why(const struct sl_sched *s, const struct sl_seq *seq, char *out, size_t n_out);
 
 #endif

@@ -69,3 +69,36 @@ void sl_wait_remove(struct sl_wait *w, struct sl_seq *seq)
     seq->heap_child = seq->heap_next = seq->heap_prev = NULL;
     w->n--;
 }
+
+/* Down first, else right, else up until there is a right. */
+struct sl_seq *sl_wait_next(const struct sl_seq *seq)
+{
+    if (seq->heap_child != NULL)
+        return seq->heap_child;
+    while (seq != NULL && seq->heap_next == NULL) {
+        while (seq->heap_prev != NULL && seq->heap_prev->heap_child != seq)
+            seq = seq->heap_prev; /* to the first of its siblings */
+        seq = seq->heap_prev;
+    }
+    return seq != NULL ? seq->heap_next : NULL;
+}
+
+int sl_wait_check(const struct sl_wait *w, struct sl_error *err)
+{
+    int32_t n = 0;
+    for (const struct sl_seq *seq = w->root; seq != NULL; seq = sl_wait_next(seq)) {
+        const struct sl_seq *child = seq->heap_child, *next = seq->heap_next;
+        if (++n > w->n || seq->state != SL_SEQ_WAITING)
+            return sl_fail(err, SL_EINTERNAL,
+                           "I6: member %d of a queue of %d is in state %d (arrival %llu)", n, w->n,
+                           (int)seq->state, (unsigned long long)seq->arrival);
+        if ((child != NULL && (child->heap_prev != seq || !sl_seq_before(seq, child))) ||
+            (next != NULL && next->heap_prev != seq))
+            return sl_fail(err, SL_EINTERNAL,
+                           "I6: the queue is out of order at member %d of %d (arrival %llu)", n,
+                           w->n, (unsigned long long)seq->arrival);
+    }
+    if (n != w->n)
+        return sl_fail(err, SL_EINTERNAL, "I6: %d members in a queue of %d", n, w->n);
+    return 0;
+}

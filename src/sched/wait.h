@@ -18,6 +18,11 @@ struct sl_wait { /* zero-initialise */
 void sl_wait_push(struct sl_wait *w, struct sl_seq *seq);
 void sl_wait_remove(struct sl_wait *w, struct sl_seq *seq); /* must be in w */
 
+/* Walks the heap: SL_EINTERNAL, or 0 if it has n members, linked right and in order. */
+SL_MUST_CHECK int sl_wait_check(const struct sl_wait *w, struct sl_error *err);
+/* The member after seq in the order of links, best first; NULL: seq was the last. */
+struct sl_seq *sl_wait_next(const struct sl_seq *seq);
+
 static inline struct sl_seq *sl_wait_best(const struct sl_wait *w)
 {
     return w->root;

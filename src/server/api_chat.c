@@ -2,11 +2,11 @@
  * api_chat.c - POST /v1/chat/completions.
  */
 #include "base/sys.h"
-#include "server/call.h"
 #include "server/prompt.h"
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/sse.h"
+#include "server/task.h"
 #include "server/tokens.h"
 
 static struct sl_token_style style_of(const struct sl_call *call)
@@ -156,49 +156,44 @@ static const struct sl_call_api chat_api = {
 
 /* ---- the request */
 
-static int start(struct sl_conn *c, json_t *root, const struct sl_params *p, struct sl_refusal *r)
+/* Messages to text to ids. */
+static int read_messages(struct sl_task *t)
 {
-    const struct sl_engine *eng = c->loop->server->eng;
-    const char *model;
+    const struct sl_engine *eng = t->server->eng;
+    struct sl_params *p = &t->params;
     char *text = NULL;
     size_t n_text = 0;
-    int rc = sl_call_check_model(c, p->model, &model, r);
+    int rc = sl_prompt_render(eng, t->root, p, &text, &n_text, &t->refusal);
     if (rc != 0)
         return rc;
-    rc = sl_prompt_render(eng, root, p, &text, &n_text, r);
-    if (rc != 0)
-        return rc;
-    struct sl_prompt *prompt = sl_calloc(1, sizeof *prompt);
-    if (prompt == NULL)
-        rc = sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
-    else
+    t->prompts = sl_calloc(1, sizeof *t->prompts);
+    if (t->prompts == NULL) {
+        rc = sl_refuse(&t->refusal, SL_ENOMEM, NULL, "out of memory");
+    } else {
+        t->n_prompts = 1;
         rc = sl_prompt_encode(eng, text, n_text, p->add_special_tokens, p->truncate_prompt_tokens,
-                              prompt, r);
-    sl_free(text);
-    if (rc != 0) {
-        sl_call_free_prompts(prompt, prompt != NULL);
-        return rc;
+                              t->prompts, &t->refusal);
     }
-    return sl_call_start(c, &chat_api, p, model, prompt, 1, r);
+    sl_free(text);
+    return rc;
+}
+
+static void prepare(struct sl_task *t)
+{
+    t->rc = sl_task_read(t, SL_ENDPOINT_CHAT);
+    if (t->rc == 0)
+        t->rc = sl_call_check_model(t->server, t->params.model, &t->model, &t->refusal);
+    if (t->rc == 0)
+        t->rc = read_messages(t);
+}
+
+static void finish(struct sl_conn *c, struct sl_task *t)
+{
+    sl_task_call(c, t, &chat_api);
 }
 
 void sl_api_chat(struct sl_conn *c)
 {
-    const struct sl_server *s = c->loop->server;
-    struct sl_refusal r = {0};
-    struct sl_params p = {0};
-    json_t *root;
-    struct sl_param_limits limits = {sl_engine_info(s->eng)->n_vocab,
-                                     s->cfg->trust_request_chat_template};
-    int rc = sl_json_parse_object(c->parser->body.data, c->parser->body.n_bytes, &root, &r);
-    if (rc == 0)
-        rc = sl_params_parse(&p, SL_ENDPOINT_CHAT, root, &s->defaults, &limits, &r);
-    if (rc == 0)
-        rc = start(c, root, &p, &r);
-    atomic_fetch_add_explicit(&c->loop->stats.unknown_fields, (uint64_t)p.n_unknown,
-                              memory_order_relaxed);
-    sl_params_deinit(&p);
-    json_decref(root);
-    if (rc != 0)
-        sl_reply_refusal(c, &r);
+    static const struct sl_task_kind kind = {prepare, finish};
+    sl_task_start(c, &kind);
 }

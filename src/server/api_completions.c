@@ -7,11 +7,11 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
-#include "server/call.h"
 #include "server/prompt.h"
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/sse.h"
+#include "server/task.h"
 #include "server/tokens.h"
 
 static struct sl_token_style style_of(const struct sl_call *call)
@@ -263,30 +263,22 @@ static int read_prompts(const struct sl_engine *eng, const struct sl_params *p,
     return 0;
 }
 
+static void prepare(struct sl_task *t)
+{
+    t->rc = sl_task_read(t, SL_ENDPOINT_COMPLETIONS);
+    if (t->rc == 0)
+        t->rc = sl_call_check_model(t->server, t->params.model, &t->model, &t->refusal);
+    if (t->rc == 0)
+        t->rc = read_prompts(t->server->eng, &t->params, &t->prompts, &t->n_prompts, &t->refusal);
+}
+
+static void finish(struct sl_conn *c, struct sl_task *t)
+{
+    sl_task_call(c, t, &completions_api);
+}
+
 void sl_api_completions(struct sl_conn *c)
 {
-    const struct sl_server *s = c->loop->server;
-    struct sl_refusal r = {0};
-    struct sl_params p = {0};
-    struct sl_prompt *prompts = NULL;
-    int32_t n_prompts = 0;
-    const char *model = NULL;
-    json_t *root;
-    struct sl_param_limits limits = {sl_engine_info(s->eng)->n_vocab,
-                                     s->cfg->trust_request_chat_template};
-    int rc = sl_json_parse_object(c->parser->body.data, c->parser->body.n_bytes, &root, &r);
-    if (rc == 0)
-        rc = sl_params_parse(&p, SL_ENDPOINT_COMPLETIONS, root, &s->defaults, &limits, &r);
-    if (rc == 0)
-        rc = sl_call_check_model(c, p.model, &model, &r);
-    if (rc == 0)
-        rc = read_prompts(s->eng, &p, &prompts, &n_prompts, &r);
-    if (rc == 0)
-        rc = sl_call_start(c, &completions_api, &p, model, prompts, n_prompts, &r);
-    atomic_fetch_add_explicit(&c->loop->stats.unknown_fields, (uint64_t)p.n_unknown,
-                              memory_order_relaxed);
-    sl_params_deinit(&p);
-    json_decref(root);
-    if (rc != 0)
-        sl_reply_refusal(c, &r);
+    static const struct sl_task_kind kind = {prepare, finish};
+    sl_task_start(c, &kind);
 }

@@ -7,6 +7,8 @@
 #include "server/route.h"
 #include "server/sse.h"
 
+#include <stdio.h>
+
 static void put_model(struct sl_buf *b, const struct sl_server *s, const char *name)
 {
     const struct sl_model_info *info = sl_engine_info(s->eng);
@@ -90,10 +92,15 @@ void sl_api_model(struct sl_conn *c)
 void sl_api_health(struct sl_conn *c)
 {
     const struct sl_server *s = c->loop->server;
-    bool draining = atomic_load(&c->loop->server->drain) != SL_SERVING;
-    bool ok = !draining && sl_engine_healthy(s->eng);
-    const char *body = ok ? "" : draining ? "draining\n" : "engine makes no progress\n";
-    sl_reply(c, ok ? 200 : 503, "text/plain; charset=utf-8", NULL, body, strlen(body));
+    struct sl_error err;
+    char body[sizeof err.msg + 2] = "";
+    if (atomic_load(&s->drain) != SL_SERVING)
+        snprintf(body, sizeof body, "draining\n");
+    else if (sl_engine_health(s->eng, &err) != 0)
+        snprintf(body, sizeof body, "%s\n", err.msg);
+    bool ok = body[0] == '\0';
+    sl_reply(c, ok ? 200 : 503, "text/plain; charset=utf-8", ok ? NULL : "Retry-After: 1\r\n", body,
+             strlen(body));
 }
 
 void sl_api_version(struct sl_conn *c)

@@ -8,6 +8,7 @@
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/sse.h"
+#include "server/task.h"
 #include "text/tokenizer.h"
 
 static int optional_bool(const json_t *root, const char *name, bool *out, struct sl_refusal *r)
@@ -16,12 +17,12 @@ static int optional_bool(const json_t *root, const char *name, bool *out, struct
     return v == NULL || json_is_null(v) ? 0 : sl_json_bool(v, name, out, r);
 }
 
-static int check_model(const struct sl_conn *c, const json_t *root, struct sl_refusal *r)
+static int check_model(struct sl_task *t)
 {
-    const json_t *v = json_object_get(root, "model");
-    const char *given = NULL, *name;
-    int rc = v == NULL || json_is_null(v) ? 0 : sl_json_cstr(v, "model", 4096, &given, r);
-    return rc != 0 ? rc : sl_call_check_model(c, given, &name, r);
+    const json_t *v = json_object_get(t->root, "model");
+    const char *given = NULL;
+    int rc = v == NULL || json_is_null(v) ? 0 : sl_json_cstr(v, "model", 4096, &given, &t->refusal);
+    return rc != 0 ? rc : sl_call_check_model(t->server, given, &t->model, &t->refusal);
 }
 
 static void put_tokenized(struct sl_buf *b, const struct sl_engine *eng,
@@ -50,33 +51,31 @@ static void put_tokenized(struct sl_buf *b, const struct sl_engine *eng,
 }
 
 /* A conversation takes the fields of a chat request that shape its prompt. */
-static int render(struct sl_conn *c, json_t *root, struct sl_params *p, char **text, size_t *n_text,
-                  struct sl_refusal *r)
+static int render(struct sl_task *t, char **text, size_t *n_text)
 {
-    const struct sl_server *s = c->loop->server;
-    struct sl_param_limits limits = {sl_engine_info(s->eng)->n_vocab,
-                                     s->cfg->trust_request_chat_template};
-    int rc = sl_params_parse(p, SL_ENDPOINT_CHAT, root, &s->defaults, &limits, r);
-    return rc != 0 ? rc : sl_prompt_render(s->eng, root, p, text, n_text, r);
+    int rc = sl_task_params(t, SL_ENDPOINT_CHAT);
+    return rc != 0
+               ? rc
+               : sl_prompt_render(t->server->eng, t->root, &t->params, text, n_text, &t->refusal);
 }
 
-static int tokenize(struct sl_conn *c, json_t *root, struct sl_buf *b, struct sl_refusal *r)
+static int tokenize(struct sl_task *t)
 {
-    const struct sl_engine *eng = c->loop->server->eng;
-    const json_t *given = json_object_get(root, "prompt");
-    struct sl_params p = {0};
+    const struct sl_engine *eng = t->server->eng;
+    const json_t *given = json_object_get(t->root, "prompt");
+    struct sl_refusal *r = &t->refusal;
     struct sl_prompt prompt = {0};
     char *text = NULL;
     size_t n_text = 0;
-    bool chat = json_object_get(root, "messages") != NULL, with_strings = false;
+    bool chat = json_object_get(t->root, "messages") != NULL, with_strings = false;
     bool add_special = !chat;
-    int rc = check_model(c, root, r);
+    int rc = check_model(t);
     if (rc == 0)
-        rc = optional_bool(root, "add_special_tokens", &add_special, r);
+        rc = optional_bool(t->root, "add_special_tokens", &add_special, r);
     if (rc == 0)
-        rc = optional_bool(root, "return_token_strs", &with_strings, r);
+        rc = optional_bool(t->root, "return_token_strs", &with_strings, r);
     if (rc == 0 && chat)
-        rc = render(c, root, &p, &text, &n_text, r);
+        rc = render(t, &text, &n_text);
     else if (rc == 0 && !json_is_string(given))
         rc = sl_refuse(r, SL_EINVAL, "prompt", "prompt must be a string (or give messages)");
     if (rc == 0)
@@ -84,20 +83,20 @@ static int tokenize(struct sl_conn *c, json_t *root, struct sl_buf *b, struct sl
             sl_prompt_encode(eng, chat ? text : json_string_value(given),
                              chat ? n_text : json_string_length(given), add_special, 0, &prompt, r);
     if (rc == 0)
-        put_tokenized(b, eng, &prompt, with_strings);
-    sl_params_deinit(&p);
+        put_tokenized(&t->out, eng, &prompt, with_strings);
     sl_free(prompt.ids);
     sl_free(text);
     return rc;
 }
 
-static int detokenize(struct sl_conn *c, json_t *root, struct sl_buf *b, struct sl_refusal *r)
+static int detokenize(struct sl_task *t)
 {
-    const struct sl_engine *eng = c->loop->server->eng;
-    const json_t *v = json_object_get(root, "tokens");
+    const struct sl_engine *eng = t->server->eng;
+    const json_t *v = json_object_get(t->root, "tokens");
+    struct sl_refusal *r = &t->refusal;
     char *text = NULL;
     size_t n_text = 0;
-    int rc = check_model(c, root, r);
+    int rc = check_model(t);
     if (rc != 0)
         return rc;
     if (!json_is_array(v))
@@ -117,37 +116,44 @@ static int detokenize(struct sl_conn *c, json_t *root, struct sl_buf *b, struct 
     sl_free(ids);
     if (rc != 0)
         return rc;
-    SL_PUT(b, "{\"prompt\":");
-    sl_buf_json_string(b, text, n_text);
-    sl_buf_putc(b, '}');
+    SL_PUT(&t->out, "{\"prompt\":");
+    sl_buf_json_string(&t->out, text, n_text);
+    sl_buf_putc(&t->out, '}');
     sl_free(text);
     return 0;
 }
 
-static void answer(struct sl_conn *c,
-                   int (*fn)(struct sl_conn *, json_t *, struct sl_buf *, struct sl_refusal *))
+static void prepare(struct sl_task *t, int (*fn)(struct sl_task *))
 {
-    struct sl_refusal r = {0};
-    struct sl_buf b = {.max_bytes = SL_MAX_REPLY_BYTES};
-    json_t *root;
-    int rc = sl_json_parse_object(c->parser->body.data, c->parser->body.n_bytes, &root, &r);
-    if (rc == 0)
-        rc = fn(c, root, &b, &r);
-    json_decref(root);
-    if (rc == 0) {
-        sl_reply_json(c, 200, &b);
-        return;
-    }
-    sl_buf_deinit(&b);
-    sl_reply_refusal(c, &r);
+    t->out.max_bytes = SL_MAX_REPLY_BYTES;
+    t->rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    if (t->rc == 0)
+        t->rc = fn(t);
+}
+
+static void prepare_tokenize(struct sl_task *t)
+{
+    prepare(t, tokenize);
+}
+
+static void prepare_detokenize(struct sl_task *t)
+{
+    prepare(t, detokenize);
+}
+
+static void finish(struct sl_conn *c, struct sl_task *t)
+{
+    sl_reply_json(c, 200, &t->out);
 }
 
 void sl_api_tokenize(struct sl_conn *c)
 {
-    answer(c, tokenize);
+    static const struct sl_task_kind kind = {prepare_tokenize, finish};
+    sl_task_start(c, &kind);
 }
 
 void sl_api_detokenize(struct sl_conn *c)
 {
-    answer(c, detokenize);
+    static const struct sl_task_kind kind = {prepare_detokenize, finish};
+    sl_task_start(c, &kind);
 }

@@ -10,10 +10,13 @@
 #include "base/hash.h"
 #include "base/sys.h"
 #include "server/reply.h"
+#include "server/route.h"
 #include "server/sse.h"
 
 #include <stdio.h>
 #include <string.h>
+
+#define KEPT_STEP (64u << 10) /* growth of a whole reply between looks at all held memory */
 
 void sl_call_free_prompts(struct sl_prompt *prompts, int32_t n)
 {
@@ -62,10 +65,9 @@ void sl_call_destroy(struct sl_call *call)
 
 /* ---- starting */
 
-int sl_call_check_model(const struct sl_conn *c, const char *given, const char **name,
+int sl_call_check_model(const struct sl_server *s, const char *given, const char **name,
                         struct sl_refusal *r)
 {
-    const struct sl_server *s = c->loop->server;
     *name = s->model_name;
     if (given == NULL)
         return 0;
@@ -128,6 +130,13 @@ static void copy_params(struct sl_call *call, const struct sl_params *p)
     call->drop_output = p->drop_output;
 }
 
+/* Whose prefix cache a request may see. The head of the request was checked: it carries a key. */
+static uint32_t tenant_of(const struct sl_conn *c)
+{
+    const struct sl_server_config *cfg = c->loop->server->cfg;
+    return cfg->share_prefixes ? 0 : (uint32_t)sl_route_key(cfg, c->parser);
+}
+
 static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl_refusal *r)
 {
     for (int32_t i = 0; i < call->n_prompts; i++) {
@@ -140,6 +149,7 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
             .sampling = p->sampling,
             .priority = p->priority,
             .cache_salt = p->cache_salt,
+            .cache_tenant = tenant_of(call->conn),
             .outbox = call->conn->loop->outbox,
             .user = prompt,
         };
@@ -183,6 +193,12 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
                   struct sl_refusal *r)
 {
     struct sl_http_stats *stats = &c->loop->stats;
+    if (p->priority != 0 && !c->loop->server->cfg->priority_scheduling) {
+        sl_call_free_prompts(prompts, n_prompts);
+        return sl_refuse(r, SL_EINVAL, "priority",
+                         "priority must be 0: the server runs requests in order of arrival (see "
+                         "--scheduling-policy)");
+    }
     struct sl_call *call = sl_calloc(1, sizeof *call);
     if (call == NULL) {
         sl_call_free_prompts(prompts, n_prompts);
@@ -418,6 +434,17 @@ static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl
     call->n_kept += kept_bytes(choice) - before;
 }
 
+/* A whole reply grows here until its end: alone and with all others it has a bound. */
+static int check_kept(struct sl_call *call, size_t n_before, struct sl_error *err)
+{
+    if (call->n_kept > SL_MAX_REPLY_BYTES)
+        return sl_fail(err, SL_ELIMIT, "the reply is larger than %u bytes: use stream",
+                       SL_MAX_REPLY_BYTES);
+    if (call->n_kept / KEPT_STEP != n_before / KEPT_STEP && sl_conn_over_memory(call->conn))
+        return sl_fail(err, SL_ENOMEM, "too many large replies at once: use stream");
+    return 0;
+}
+
 void sl_call_news(struct sl_prompt *prompt)
 {
     struct sl_call *call = prompt->call;
@@ -435,11 +462,10 @@ void sl_call_news(struct sl_prompt *prompt)
             fail_call(call, sl_request_error(prompt->req));
             return;
         }
+        struct sl_error err;
+        size_t n_before = call->n_kept;
         take_chunk(call, prompt, &chunk);
-        if (call->n_kept > SL_MAX_REPLY_BYTES) {
-            struct sl_error err;
-            (void)sl_fail(&err, SL_ELIMIT, "the reply is larger than %u bytes: use stream",
-                          SL_MAX_REPLY_BYTES);
+        if (check_kept(call, n_before, &err) != 0) {
             fail_call(call, &err);
             return;
         }

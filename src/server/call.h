@@ -80,10 +80,15 @@ void sl_call_abort(struct sl_call *call);   /* cancels; the terminal events end 
 void sl_call_news(struct sl_prompt *prompt);
 void sl_call_resume(struct sl_call *call); /* the client has read: go on if throttled */
 void sl_call_ping(struct sl_call *call);
+/* Bytes that wait here for the end of a whole reply. */
+static inline size_t sl_call_held(const struct sl_call *call)
+{
+    return call->n_kept;
+}
 
 /* Shared by the APIs. */
-SL_MUST_CHECK int sl_call_check_model(const struct sl_conn *c, const char *given, const char **name,
-                                      struct sl_refusal *r);
+SL_MUST_CHECK int sl_call_check_model(const struct sl_server *s, const char *given,
+                                      const char **name, struct sl_refusal *r);
 void sl_call_event_begin(struct sl_buf *b, const struct sl_call *call);
 void sl_call_event_end(struct sl_buf *b, struct sl_call *call, const struct sl_prompt *prompt);
 /* "finish_reason":...,"stop_reason":... */

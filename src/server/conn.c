@@ -16,6 +16,7 @@
 #include "server/call.h"
 #include "server/reply.h"
 #include "server/route.h"
+#include "server/task.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -29,9 +30,11 @@
 #define LINGER_NS        2000000000u
 #define LINGER_BYTES     (4u << 20)
 #define FLUSH_ROUNDS     4
-#define PROBE_NS         250000000u  /* between looks for the end of a client not read from */
-#define SMALL_BODY       (64u << 10) /* neither counted nor refused when memory is short */
+#define PROBE_NS         50000000u   /* between looks for the end of a client not read from */
+#define BODY_NS_PER_BYTE 61035u      /* a body's least speed once it is slow: 16 KB a second */
+#define SMALL_BODY       (16u << 10) /* neither counted nor refused when memory is short */
 #define MS               1000000u
+#define KEEPALIVE_S      20 /* between probes of a silent connection */
 
 static void on_read(evutil_socket_t fd, short what, void *arg);
 static void on_write(evutil_socket_t fd, short what, void *arg);
@@ -66,23 +69,55 @@ static bool peer_is_gone(const struct sl_conn *c)
     return poll(&p, 1, 0) > 0;
 }
 
-/* Brings the server's count of memory that bodies and unsent replies hold up to date. */
-static uint64_t count_memory(struct sl_conn *c)
+bool sl_conn_over_memory(struct sl_conn *c)
 {
     _Atomic uint64_t *total = &c->loop->server->held_bytes;
-    uint64_t held = sl_conn_unsent(c) + (c->parser != NULL ? c->parser->body.n_bytes : 0);
+    uint64_t held = sl_conn_unsent(c) + c->pending.n_bytes;
+    if (c->parser != NULL)
+        held += c->parser->head.n_bytes + c->parser->body.n_bytes;
+    if (c->task != NULL)
+        held += c->task_bytes;
+    if (c->call != NULL)
+        held += sl_call_held(c->call);
     if (held < SMALL_BODY)
         held = 0; /* the usual case costs no atomic operation */
     if (held != c->held_bytes)
         atomic_fetch_add_explicit(total, held - c->held_bytes, memory_order_relaxed);
     c->held_bytes = held;
-    return atomic_load_explicit(total, memory_order_relaxed);
+    return held > 0 &&
+           atomic_load_explicit(total, memory_order_relaxed) > c->loop->server->cfg->max_held_bytes;
 }
 
-void sl_conn_create(struct sl_loop *loop, int fd)
+/* Fails without harm on UNIX sockets. A peer that vanished without a word is found by the kernel:
+ * by what it does not acknowledge, or by probes when nothing is sent. What it does not read waits
+ * here, where it is bounded, and not in the kernel. */
+static void set_options(const struct sl_conn *c)
+{
+    const struct {
+        int level, name, value;
+    } options[] = {
+        {IPPROTO_TCP, TCP_NODELAY, 1},
+        {IPPROTO_TCP, TCP_NOTSENT_LOWAT, SL_OUT_HIGH},
+        {IPPROTO_TCP, TCP_USER_TIMEOUT, c->loop->server->cfg->write_timeout_ms},
+        {SOL_SOCKET, SO_KEEPALIVE, 1},
+        {IPPROTO_TCP, TCP_KEEPIDLE, KEEPALIVE_S},
+        {IPPROTO_TCP, TCP_KEEPINTVL, KEEPALIVE_S},
+    };
+    for (size_t i = 0; i < SL_COUNT(options); i++)
+        (void)setsockopt(c->fd, options[i].level, options[i].name, &options[i].value,
+                         sizeof options[i].value);
+}
+
+static void say_too_many(struct sl_conn *c)
+{
+    sl_buf_puts(&c->out, "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n"
+                         "Connection: close\r\nRetry-After: 1\r\n\r\n");
+    c->close_after = true;
+}
+
+void sl_conn_create(struct sl_loop *loop, int fd, bool one_too_many)
 {
     struct sl_conn *c = sl_calloc(1, sizeof *c);
-    int one = 1;
     if (c == NULL) {
         sl_loop_uncount(loop);
         sl_sys->close(fd);
@@ -90,7 +125,7 @@ void sl_conn_create(struct sl_loop *loop, int fd)
     }
     c->loop = loop;
     c->fd = fd;
-    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one); /* fails on UNIX sockets */
+    set_options(c);
     event_assign(&c->ev_read, loop->base, fd, EV_READ | EV_PERSIST, on_read, c);
     event_assign(&c->ev_write, loop->base, fd, EV_WRITE, on_write, c);
     evtimer_assign(&c->ev_timer, loop->base, on_timer, c);
@@ -100,6 +135,8 @@ void sl_conn_create(struct sl_loop *loop, int fd)
     loop->conns = c;
     atomic_fetch_add_explicit(&loop->stats.connections, 1, memory_order_relaxed);
     c->read_deadline_ns = after_ms(c, loop->server->cfg->idle_timeout_ms);
+    if (one_too_many)
+        say_too_many(c);
     if (event_add(&c->ev_read, NULL) != 0)
         c->dead = true;
     sl_loop_mark(loop, c);
@@ -127,6 +164,8 @@ void sl_conn_destroy(struct sl_conn *c)
     }
     if (c->call != NULL)
         sl_call_destroy(c->call);
+    if (c->task != NULL)
+        sl_task_abandon(c->task);
     if (c->parser != NULL)
         sl_loop_put_parser(loop, c->parser);
     event_del(&c->ev_read);
@@ -165,7 +204,7 @@ static int check_head(const struct sl_conn *c, struct sl_refusal *r)
     if (c->route == NULL)
         return sl_refuse(r, SL_ENOTFOUND, NULL, "no such path: %.*s", (int)SL_MIN(p->path.n, 80),
                          p->path.p);
-    if (c->route->auth != SL_AUTH_OPEN && !sl_route_key_ok(cfg, p)) {
+    if (c->route->auth != SL_AUTH_OPEN && sl_route_key(cfg, p) < 0) {
         r->code = "invalid_api_key";
         return sl_refuse(r, SL_EAUTH, NULL, "missing or wrong API key");
     }
@@ -184,6 +223,10 @@ static int check_head(const struct sl_conn *c, struct sl_refusal *r)
                          (unsigned long long)cfg->max_body_bytes);
     if (c->route->starts_work && atomic_load(&c->loop->server->drain) != SL_SERVING)
         return sl_refuse(r, SL_ESHUTDOWN, NULL, "the server is shutting down");
+    if (c->was_full) {
+        r->code = "rate_limit_exceeded";
+        return sl_refuse(r, SL_EBUSY, NULL, "too many requests are waiting already");
+    }
     return 0;
 }
 
@@ -192,6 +235,9 @@ static void head_done(struct sl_conn *c)
     struct sl_http_parser *p = c->parser;
     struct sl_refusal r = {0};
     c->route = sl_route_find(p->path);
+    /* Before its body: under load a refusal must cost nearly nothing. */
+    c->was_full =
+        c->route != NULL && c->route->starts_work && sl_engine_is_full(c->loop->server->eng);
     bool has_body = p->chunked || p->content_length > 0;
     if (check_head(c, &r) != 0) {
         if (has_body &&
@@ -207,6 +253,7 @@ static void head_done(struct sl_conn *c)
         sl_loop_mark(c->loop, c);
     }
     c->read_deadline_ns = after_ms(c, c->loop->server->cfg->body_timeout_ms);
+    c->body_deadline_ns = c->read_deadline_ns;
     sl_http_parser_body(p, c->refused || p->method != SL_HTTP_POST); /* others have no use for it */
 }
 
@@ -228,12 +275,12 @@ static void request_done(struct sl_conn *c)
         sl_buf_deinit(&c->parser->body); /* a generation runs, which has all it needs */
 }
 
-/* Bodies and replies of all connections together have a bound; beyond it large bodies wait
- * outside. Counted while they come, so that a length that was only announced blocks nobody. */
+/* What all connections hold together has a bound; beyond it large requests wait outside. Counted
+ * while they come, so that a length that was only announced blocks nobody. */
 static void check_memory(struct sl_conn *c)
 {
     struct sl_refusal r = {0};
-    if (count_memory(c) <= c->loop->server->cfg->max_held_bytes || c->held_bytes == 0)
+    if (!sl_conn_over_memory(c))
         return;
     c->busy = true;
     c->close_after = true;
@@ -264,7 +311,7 @@ static void start_request(struct sl_conn *c)
     c->request_bytes = 0;
     c->reply_bytes = 0 - (uint64_t)sl_conn_unsent(c); /* what is unsent is of earlier replies */
     c->route = NULL;
-    c->refused = false;
+    c->refused = c->was_full = false;
 }
 
 static void keep_rest(struct sl_conn *c, const char *data, size_t n)
@@ -276,6 +323,15 @@ static void keep_rest(struct sl_conn *c, const char *data, size_t n)
         c->dead = true;
     else if (c->pending.n_bytes >= MAX_PENDING && !c->read_paused)
         pause_reading(c);
+}
+
+/* Some of the body came: the silence begins anew, but single bytes do not keep a connection for
+ * ever. */
+static void body_moved(struct sl_conn *c, size_t n_bytes)
+{
+    uint64_t silence_ns = after_ms(c, c->loop->server->cfg->body_timeout_ms);
+    c->body_deadline_ns += n_bytes * BODY_NS_PER_BYTE;
+    c->read_deadline_ns = SL_MIN(silence_ns, c->body_deadline_ns);
 }
 
 static void consume(struct sl_conn *c, const char *data, size_t n)
@@ -290,11 +346,11 @@ static void consume(struct sl_conn *c, const char *data, size_t n)
         data += took;
         n -= took;
         c->request_bytes += took;
-        if (p->state == SL_HTTP_BODY_PART) /* progress: the silence begins anew */
-            c->read_deadline_ns = after_ms(c, c->loop->server->cfg->body_timeout_ms);
+        if (p->state == SL_HTTP_BODY_PART)
+            body_moved(c, took);
         if (p->state == SL_HTTP_HEAD_DONE)
             head_done(c);
-        if (c->parser == p && p->body.n_bytes >= SMALL_BODY)
+        if (c->parser == p && p->head.n_bytes + p->body.n_bytes >= SMALL_BODY)
             check_memory(c);
         if (c->parser != p)
             continue; /* refused before its end: the reply is complete */
@@ -330,7 +386,7 @@ void sl_conn_reply_done(struct sl_conn *c)
     if (c->parser != NULL)
         sl_loop_put_parser(loop, c->parser);
     c->parser = NULL;
-    c->busy = c->streaming = c->refused = false;
+    c->busy = c->streaming = c->refused = c->was_full = false;
     c->ping_deadline_ns = c->call_deadline_ns = 0;
     c->read_deadline_ns = after_ms(c, loop->server->cfg->idle_timeout_ms);
     sl_loop_mark(loop, c);
@@ -389,7 +445,7 @@ static bool write_out(struct sl_conn *c)
             return false;
         c->out_sent += (size_t)n;
         c->reply_bytes += (uint64_t)n;
-        c->write_deadline_ns = 0;
+        c->taken_bytes += (size_t)n;
         if (c->ping_deadline_ns != 0)
             c->ping_deadline_ns = after_ms(c, c->loop->server->cfg->sse_ping_ms);
     }
@@ -410,9 +466,11 @@ static bool write_out(struct sl_conn *c)
         c->out.n_bytes = left;
         c->out_sent = 0;
     }
-    if (c->write_deadline_ns == 0)
+    if (c->write_deadline_ns == 0 || c->taken_bytes >= SL_OUT_LOW) {
         c->write_deadline_ns =
             SL_MAX(now, 1) + (uint64_t)c->loop->server->cfg->write_timeout_ms * MS;
+        c->taken_bytes = 0;
+    }
     return event_pending(&c->ev_write, EV_WRITE, NULL) || event_add(&c->ev_write, NULL) == 0;
 }
 
@@ -478,7 +536,7 @@ bool sl_conn_flush(struct sl_conn *c)
     }
     if (c->close_after && !c->busy && !c->lingering && sl_conn_unsent(c) == 0 && !begin_linger(c))
         return false;
-    (void)count_memory(c);
+    (void)sl_conn_over_memory(c); /* what is decided already leaves in any case */
     arm_timer(c);
     return !c->dead;
 }

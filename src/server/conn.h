@@ -17,12 +17,13 @@
 #include <event2/event_struct.h>
 
 /* Unsent bytes above which a request is not read from (slow reader), and below which it is again.
- */
-#define SL_OUT_HIGH (256u << 10)
-#define SL_OUT_LOW  (64u << 10)
+ * Whoever does not take SL_OUT_LOW in write_timeout_ms is cut off. */
+#define SL_OUT_HIGH (64u << 10)
+#define SL_OUT_LOW  (16u << 10)
 
 struct sl_call;
 struct sl_route;
+struct sl_task;
 
 struct sl_conn {
     struct sl_loop *loop;
@@ -34,24 +35,30 @@ struct sl_conn {
     size_t out_sent;
     const struct sl_route *route; /* of the current request, NULL = unknown path */
     struct sl_call *call;         /* generation in progress */
+    struct sl_task *task;         /* a large body is being prepared */
     struct sl_conn *prev, *next, *next_dirty;
     uint64_t t_start_ns, armed_ns;                /* armed: the timer fires */
     uint64_t read_deadline_ns, write_deadline_ns; /* 0 = none */
+    uint64_t body_deadline_ns; /* moves with the bytes that come: a body has a least speed */
     uint64_t ping_deadline_ns, call_deadline_ns, linger_deadline_ns, probe_deadline_ns;
     uint64_t held_bytes; /* its part of the server's held_bytes */
     uint64_t reply_bytes, request_bytes;
     size_t chunk_at, linger_bytes; /* chunk_at: where the open HTTP chunk begins in out */
+    size_t task_bytes;             /* of the body that task has taken */
+    size_t taken_bytes;            /* by the client since write_deadline_ns was set */
     int status;
     bool busy;      /* a request was handed over and its reply is not complete */
     bool refused;   /* the reply is decided, the body is only being skipped */
+    bool was_full;  /* refused because too many requests waited when its headers came */
     bool streaming; /* the reply's headers are out, chunks follow */
     bool chunk_open;
     bool close_after; /* no further request on this connection */
     bool read_paused, peer_closed, lingering, dead, is_dirty;
 };
 
-/* Takes the descriptor, which the acceptor has counted already, also on failure. */
-void sl_conn_create(struct sl_loop *loop, int fd);
+/* Takes the descriptor, which the acceptor has counted already, also on failure. one_too_many: says
+ * so and closes. */
+void sl_conn_create(struct sl_loop *loop, int fd, bool one_too_many);
 void sl_conn_destroy(struct sl_conn *c);
 /* Writes what is unsent; called by sl_loop_flush. false: the connection is over, destroy it. */
 bool sl_conn_flush(struct sl_conn *c);
@@ -63,5 +70,8 @@ void sl_conn_reply_done(struct sl_conn *c);
 struct sl_buf *sl_conn_stream_buf(struct sl_conn *c);
 void sl_conn_stream_end(struct sl_conn *c);
 size_t sl_conn_unsent(const struct sl_conn *c);
+/* Brings the server's count of held memory up to date; true if there is too much of it and c holds
+ * some. */
+bool sl_conn_over_memory(struct sl_conn *c);
 
 #endif

@@ -109,11 +109,13 @@ int sl_listen_write_port(const char *path, int port, struct sl_error *err)
     return 0;
 }
 
-void sl_listen_raise_fd_limit(void)
+uint64_t sl_listen_raise_fd_limit(void)
 {
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &limit); /* connections beyond it are refused one by one */
+    struct rlimit limit, wanted;
+    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return UINT64_MAX;
+    wanted = limit;
+    wanted.rlim_cur = limit.rlim_max;
+    bool raised = limit.rlim_cur == limit.rlim_max || setrlimit(RLIMIT_NOFILE, &wanted) == 0;
+    return raised ? limit.rlim_max : limit.rlim_cur;
 }

@@ -13,6 +13,6 @@ SL_MUST_CHECK int sl_listen_tcp(const char *host, int *port, int *fd, struct sl_
 SL_MUST_CHECK int sl_listen_unix(const char *path, int *fd, struct sl_error *err);
 /* Writes the port so that a reader sees nothing or all of it. */
 SL_MUST_CHECK int sl_listen_write_port(const char *path, int port, struct sl_error *err);
-void sl_listen_raise_fd_limit(void); /* as many descriptors as the system allows */
+uint64_t sl_listen_raise_fd_limit(void); /* as many descriptors as the system allows: how many */
 
 #endif

@@ -20,6 +20,7 @@ struct sl_conn;
 struct sl_call;
 struct sl_http_parser;
 struct sl_loop;
+struct sl_workers;
 
 enum sl_drain { SL_SERVING, SL_DRAINING, SL_ABORTING };
 
@@ -30,7 +31,9 @@ struct sl_server {
     struct sl_sampling defaults; /* the model's sampling values */
     int64_t t_created_s;
     struct sl_loop *loops;
+    struct sl_workers *workers; /* for what takes long */
     int n_loops;
+    int max_conns;        /* as configured, or what descriptors allow */
     atomic_int drain;     /* enum sl_drain */
     atomic_int n_conns;   /* over all threads */
     atomic_int n_running; /* threads whose loop has not ended */

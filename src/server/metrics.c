@@ -188,6 +188,10 @@ static void engine_counters(struct out *o, const struct sl_stats *st)
     counter(o, "sluice:steps_total", "Engine steps.", st->steps);
     counter(o, "sluice:step_mallocs_total", "Heap calls on the engine thread after start; 0.",
             st->step_mallocs);
+    counter(o, "sluice:watchdog_stalls_total", "Times that requests were open and nothing moved.",
+            st->watchdog_stalls);
+    counter(o, "sluice:invariant_violations_total", "Broken bookkeeping, found and repaired; 0.",
+            st->invariant_violations);
 }
 
 /* ---- what the HTTP threads count */
@@ -319,6 +323,8 @@ static void http_metrics(struct out *o, const struct sl_metrics_in *in)
     counter(o, "sluice:connections_refused_total", "Connections beyond --max-connections.",
             in->n_refused_connections);
     gauge(o, "sluice:connections", "Open connections.", (double)in->n_connections);
+    gauge(o, "sluice:held_bytes", "Memory of large bodies and replies; see --max-held-bytes.",
+          (double)in->held_bytes);
 }
 
 /* ---- the process */
@@ -416,6 +422,7 @@ void sl_api_metrics(struct sl_conn *c)
         .handlers = handlers,
         .n_connections = (uint64_t)atomic_load(&s->n_conns),
         .n_refused_connections = atomic_load(&s->n_refused_conns),
+        .held_bytes = atomic_load(&s->held_bytes),
         .t_start_s = s->t_created_s,
     };
     sl_metrics_render(&b, &in);

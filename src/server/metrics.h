@@ -17,7 +17,7 @@ struct sl_metrics_in {
     const struct sl_http_stats *const *http; /* one per HTTP thread */
     int n_http;
     const char *const *handlers; /* path per route row, NULL past the end */
-    uint64_t n_connections, n_refused_connections;
+    uint64_t n_connections, n_refused_connections, held_bytes;
     int64_t t_start_s;
 };
 

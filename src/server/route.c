@@ -67,25 +67,25 @@ static bool same_key(const char *key, struct sl_str given)
     return differ == 0;
 }
 
-bool sl_route_key_ok(const struct sl_server_config *cfg, const struct sl_http_parser *p)
+int sl_route_key(const struct sl_server_config *cfg, const struct sl_http_parser *p)
 {
     const struct sl_str *auth = NULL;
     if (cfg->n_api_keys == 0)
-        return true;
+        return 0;
     for (size_t i = 0; i < p->n_headers; i++) {
         if (!sl_str_equals_nocase(p->headers[i].name, "authorization"))
             continue;
         if (auth != NULL) /* a proxy in front may have checked the other one */
-            return false;
+            return -1;
         auth = &p->headers[i].value;
     }
     if (auth == NULL || auth->n < 8 || strncasecmp(auth->p, "bearer ", 7) != 0)
-        return false;
+        return -1;
     struct sl_str given = {auth->p + 7, auth->n - 7};
-    bool ok = false;
-    for (int i = 0; i < cfg->n_api_keys; i++)
-        ok |= same_key(cfg->api_keys[i], given);
-    return ok;
+    int found = -1;
+    for (int i = 0; i < cfg->n_api_keys; i++) /* all of them: the time does not say which */
+        found = same_key(cfg->api_keys[i], given) ? i : found;
+    return found;
 }
 
 const char *sl_route_cors_origin(const struct sl_server_config *cfg, const struct sl_http_parser *p)

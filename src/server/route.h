@@ -28,9 +28,9 @@ const struct sl_route *sl_route_find(struct sl_str path); /* NULL: unknown */
 int sl_route_idx(const struct sl_route *route);           /* for counters; NULL = the last */
 /* "GET, HEAD" */
 void sl_route_allow(const struct sl_route *route, char *out, size_t n_out);
-/* Does the request carry one of the configured keys (or is none configured)? Takes the same time
- * wherever a wrong key differs. */
-bool sl_route_key_ok(const struct sl_server_config *cfg, const struct sl_http_parser *p);
+/* Which of the configured keys the request carries; 0 if none is configured, -1 if it carries none
+ * of them. Takes the same time wherever a wrong key differs. */
+int sl_route_key(const struct sl_server_config *cfg, const struct sl_http_parser *p);
 /* The value for Access-Control-Allow-Origin, NULL = no such header. */
 const char *sl_route_cors_origin(const struct sl_server_config *cfg,
                                  const struct sl_http_parser *p);

@@ -14,6 +14,7 @@
 #include "server/conn.h"
 #include "server/listen.h"
 #include "server/loop.h"
+#include "server/task.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -24,6 +25,8 @@
 #define MAX_LISTENERS   9
 #define ACCEPTS_AT_ONCE 64
 #define ACCEPT_PAUSE_MS 100 /* when descriptors have run out */
+#define SPARE_FDS       64  /* kept from connections: files, events, what libraries open */
+#define MAX_TURNED_AWAY 64  /* connections beyond the limit that are told so in peace */
 
 struct acceptor { /* what only the first thread needs */
     struct sl_server server;
@@ -85,16 +88,20 @@ static void refuse_connection(struct sl_server *s, int fd)
 static void place(struct acceptor *a, int fd)
 {
     struct sl_server *s = &a->server;
-    if (atomic_load(&s->n_conns) >= s->cfg->max_connections) {
+    int n_conns = atomic_load(&s->n_conns);
+    if (n_conns >= s->max_conns + MAX_TURNED_AWAY) {
         refuse_connection(s, fd);
         return;
     }
-    struct sl_loop *loop = least_loaded(s);
+    bool one_too_many = n_conns >= s->max_conns;
+    struct sl_loop *loop = one_too_many ? &s->loops[0] : least_loaded(s);
     /* Counted here, not by its thread: a burst of connections must spread and stay in the limit. */
     atomic_fetch_add(&loop->n_conns, 1);
     atomic_fetch_add(&s->n_conns, 1);
+    if (one_too_many)
+        atomic_fetch_add(&s->n_refused_conns, 1);
     if (loop == &s->loops[0]) {
-        sl_conn_create(loop, fd);
+        sl_conn_create(loop, fd, one_too_many);
     } else if (!sl_queue_try_push(&loop->inbox, (void *)(intptr_t)(fd + 1))) {
         sl_loop_uncount(loop);
         refuse_connection(s, fd);
@@ -277,9 +284,17 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
     s->model_name = cfg->n_served_names > 0 ? cfg->served_names[0]
                     : path[0] == '('        ? "storyteller" /* the bundled model has no path */
                                             : path;
+    s->max_conns = cfg->max_connections;
+    uint64_t n_fds = sl_listen_raise_fd_limit();
+    if (n_fds < (uint64_t)s->max_conns + SPARE_FDS + MAX_TURNED_AWAY) {
+        s->max_conns =
+            (int)SL_MAX(n_fds, SPARE_FDS + MAX_TURNED_AWAY + 1) - SPARE_FDS - MAX_TURNED_AWAY;
+        sl_log(SL_LOG_WARN, "%llu file descriptors are allowed: at most %d connections",
+               (unsigned long long)n_fds, s->max_conns);
+    }
     s->t_created_s = sl_wall_ns() / 1000000000;
     sl_engine_sampling_default(eng, &s->defaults);
-    s->n_loops = SL_MAX(cfg->n_http_threads, 1);
+    s->n_loops = SL_MIN(SL_MAX(cfg->n_http_threads, 1), SL_MAX_HTTP_THREADS);
     s->loops = sl_calloc((size_t)s->n_loops, sizeof *s->loops);
     if (s->loops == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory");
@@ -341,13 +356,14 @@ int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, str
     if (a == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory");
     signal(SIGPIPE, SIG_IGN);
-    sl_listen_raise_fd_limit();
     json_object_seed(0); /* before threads: the hash of object keys is keyed at random */
     int rc = init_server(a, cfg, eng, err);
     if (rc == 0)
         rc = watch_stops(a, err);
     if (rc == 0)
         rc = listen_all(a, err);
+    if (rc == 0)
+        rc = sl_workers_start(&a->server.workers, a->server.n_loops, err);
     if (rc == 0)
         rc = start_threads(a, err);
     if (rc != 0) { /* threads that did start find an abort and end */
@@ -361,6 +377,7 @@ int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, str
         if (a->server.loops[i].rc != 0)
             rc = sl_fail(err, a->server.loops[i].rc, "requests in flight were aborted");
     }
+    sl_workers_stop(a->server.workers);
     tear_down(a);
     return rc;
 }

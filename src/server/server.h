@@ -24,16 +24,18 @@ struct sl_server_config {               /* start from sl_server_config_default()
     int32_t n_allowed_origins;
     int32_t n_http_threads;
     int32_t max_connections;
-    int32_t header_timeout_ms;   /* from the first byte of a request to the end of its headers */
-    int32_t body_timeout_ms;     /* longest silence inside a body */
-    int32_t idle_timeout_ms;     /* a kept-alive connection without a request */
-    int32_t write_timeout_ms;    /* longest time a client may leave output unread */
-    int32_t request_timeout_ms;  /* whole generation, 0 = none */
-    int32_t sse_ping_ms;         /* comment on a silent stream, 0 = none */
+    int32_t header_timeout_ms;  /* from the first byte of a request to the end of its headers */
+    int32_t body_timeout_ms;    /* longest silence inside a body, and before a least speed holds */
+    int32_t idle_timeout_ms;    /* a kept-alive connection without a request */
+    int32_t write_timeout_ms;   /* in which a client takes SL_OUT_LOW bytes of its output, or all */
+    int32_t request_timeout_ms; /* whole generation, 0 = none */
+    int32_t sse_ping_ms;        /* comment on a silent stream, 0 = none */
     int32_t shutdown_timeout_ms; /* how long a drain waits for requests in flight */
     uint64_t max_body_bytes;
     uint64_t max_held_bytes;          /* of large bodies and unsent replies together; more is 503 */
     bool access_log;                  /* one line per request to the log; never bodies or keys */
+    bool share_prefixes;              /* keys share one prefix cache instead of one each */
+    bool priority_scheduling;         /* requests may say a priority; else only 0 is accepted */
     bool trust_request_chat_template; /* requests may bring their own chat_template */
     bool handle_signals;              /* SIGTERM and SIGINT drain, a second one aborts */
     int stop_fd;                      /* eventfd of an embedder: readable = drain; -1 = none */

@@ -32,9 +32,9 @@ static void run(struct rig *g, struct sl_request *req, struct rig_out *outs)
     for (int i = 0; i < 3 * RIG_LEN && !sl_request_done(req); i++) {
         sl_engine_step(g->eng);
         rig_read(req, outs);
-        const char *bad = sl_sched_check(&g->eng->sched);
-        if (bad != NULL)
-            fail_msg("%s", bad);
+        struct sl_error err;
+        if (sl_engine_check(g->eng, &err) != 0)
+            fail_msg("%s", err.msg);
     }
     assert_true(sl_request_done(req));
 }

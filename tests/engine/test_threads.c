@@ -243,56 +243,6 @@ static void destroy_ends_what_is_left(void **state)
     }
 }
 
-static atomic_bool step_blocked;
-
-static int blocking_step(void *ctx, const struct sl_batch *b, const float **logits,
-                         struct sl_error *err)
-{
-    while (atomic_load(&step_blocked))
-        poll(NULL, 0, 1);
-    return rig_step(ctx, b, logits, err);
-}
-
-static uint64_t clock_offset;
-
-static uint64_t late_clock(void)
-{
-    return sl_sys_real.now_ns() + __atomic_load_n(&clock_offset, __ATOMIC_RELAXED);
-}
-
-static void a_stalled_step_is_noticed(void **state)
-{
-    (void)state;
-    struct sl_sys sys = sl_sys_real;
-    sys.now_ns = late_clock;
-    sl_sys = &sys;
-    struct rig g = {0};
-    struct sl_engine_parts p = {.stall_s = 30};
-    p.runner =
-        (struct sl_runner){.ctx = &g, .n_vocab = T_N, .max_logits = 12, .step = blocking_step};
-    rig_start(&g, &p);
-    for (int32_t i = 0; i <= RIG_LEN; i++)
-        g.script[i] = T_X;
-    __atomic_store_n(&clock_offset, UINT64_C(100000000000), __ATOMIC_RELAXED);
-    assert_true(sl_engine_healthy(g.eng)); /* idle for long is fine */
-    atomic_store(&step_blocked, true);
-    struct sl_rng r = {.seed = 1};
-    struct client c = {.rig = &g};
-    struct open_request o;
-    while (!submit_into(&c, &o, &r, NULL)) {
-    }
-    poll(NULL, 0, 20);
-    assert_true(sl_engine_healthy(g.eng));
-    __atomic_store_n(&clock_offset, UINT64_C(131000000000), __ATOMIC_RELAXED);
-    assert_false(sl_engine_healthy(g.eng));
-    atomic_store(&step_blocked, false);
-    while (!read_some(&c, &o))
-        sl_request_wait(o.req, 10000);
-    assert_true(sl_engine_healthy(g.eng));
-    rig_stop(&g);
-    sl_sys = &sl_sys_real;
-}
-
 static void waiting_ends_in_time(void **state)
 {
     (void)state;
@@ -318,7 +268,6 @@ int main(void)
         cmocka_unit_test(many_threads_share_the_engine),
         cmocka_unit_test(an_idle_engine_costs_nothing),
         cmocka_unit_test(destroy_ends_what_is_left),
-        cmocka_unit_test(a_stalled_step_is_noticed),
         cmocka_unit_test(waiting_ends_in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,7 +30,8 @@ static void waiting_queue_matches_a_sorted_list(void **state)
         if (!in[i]) {
             seqs[i] = (struct sl_seq){.priority = (int32_t)sl_rng_below(&r, 3) - 1,
                                       .arrival = sl_rng_below(&r, 10),
-                                      .idx = i};
+                                      .idx = i,
+                                      .state = SL_SEQ_WAITING};
             sl_wait_push(&w, &seqs[i]);
             n++;
         } else {
@@ -44,6 +45,8 @@ static void waiting_queue_matches_a_sorted_list(void **state)
                 best = &seqs[j];
         assert_ptr_equal(sl_wait_best(&w), best);
         assert_int_equal(w.n, n);
+        if (op % 16 == 0)
+            assert_int_equal(sl_wait_check(&w, NULL), 0);
     }
 }
 
@@ -72,12 +75,19 @@ static void rig_init(struct rig *g, int32_t n_pages, int32_t max_seqs, int32_t m
     assert_int_equal(sl_sched_init(&g->s, &cfg, &g->kv, NULL), 0);
 }
 
+static void check_all(struct rig *g)
+{
+    struct sl_error err;
+    if (sl_sched_check(&g->s, &err) != 0)
+        fail_msg("%s", err.msg);
+}
+
 static void rig_deinit(struct rig *g)
 {
     for (int i = 0; i < g->n; i++)
         if (g->items[i].seq.state != SL_SEQ_FINISHED)
             sl_sched_finish(&g->s, &g->items[i].seq, false);
-    assert_null(sl_sched_check(&g->s));
+    check_all(g);
     assert_int_equal(sl_kv_n_available(&g->kv), g->kv.pool.n_pages);
     sl_sched_deinit(&g->s);
     sl_kv_deinit(&g->kv);
@@ -93,6 +103,7 @@ static struct sl_seq *add(struct rig *g, int32_t n_prompt, int32_t priority, int
                               .arrival = (uint64_t)g->n,
                               .prompt = it->prompt,
                               .n_prompt = n_prompt,
+                              .max_out = (int32_t)sl_sched_limit(&g->s) - n_prompt,
                               .out = it->out,
                               .pages = it->pages,
                               .ns = &g->ns,
@@ -105,7 +116,7 @@ static struct sl_seq *add(struct rig *g, int32_t n_prompt, int32_t priority, int
 static void step(struct rig *g)
 {
     sl_sched_plan(&g->s);
-    assert_null(sl_sched_check(&g->s));
+    check_all(g);
     for (int32_t i = 0; i < g->s.n_plan; i++) {
         struct sl_seq *seq = g->s.plan[i];
         sl_sched_advance(&g->s, seq);
@@ -113,7 +124,7 @@ static void step(struct rig *g)
         if (seq->n_computed == sl_seq_n_tokens(seq))
             seq->out[seq->n_out++] = 7;
     }
-    assert_null(sl_sched_check(&g->s));
+    check_all(g);
 }
 
 static void decodes_go_before_prompts_and_prompts_are_cut(void **state)
@@ -263,6 +274,39 @@ static void wanted_rows_limit_the_chunk(void **state)
     rig_deinit(&g);
 }
 
+static void why(const struct rig *g, const struct sl_seq *seq, const char *part)
+{
+    char text[200];
+    sl_sched_why(&g->s, seq, text, sizeof text);
+    if (strstr(text, part) == NULL)
+        fail_msg("'%s' does not say '%s'", text, part);
+}
+
+static void who_waits_is_told_why(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 5, 2, 16);
+    struct sl_seq *a = add(&g, 9, 0, 1), *b = add(&g, 8, 0, 2), *c = add(&g, 3, 0, 3);
+    why(&g, a, "nothing");
+    step(&g);
+    assert_int_equal(b->state, SL_SEQ_WAITING);
+    why(&g, b,
+        "needs 2 pages less what is cached, and 1 stay free for those that run; 2 can be had");
+    why(&g, c, "behind sequence 2.0");
+    sl_sched_finish(&g.s, b, false);
+    step(&g);
+    assert_int_equal(c->state, SL_SEQ_RUNNING);
+    struct sl_seq *d = add(&g, 1, 0, 4);
+    step(&g);
+    why(&g, d, "all 2 seats are taken");
+    d->n_pending = 1;
+    d->lockstep = true;
+    why(&g, d, "its last token is not known");
+    d->n_pending = 0;
+    rig_deinit(&g);
+}
+
 static void the_largest_sequence_runs_alone(void **state)
 {
     (void)state;
@@ -292,6 +336,7 @@ int main(void)
         cmocka_unit_test(a_better_priority_takes_a_seat),
         cmocka_unit_test(a_cached_prompt_recomputes_its_last_page),
         cmocka_unit_test(wanted_rows_limit_the_chunk),
+        cmocka_unit_test(who_waits_is_told_why),
         cmocka_unit_test(the_largest_sequence_runs_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,214 @@
+/* SPDX-License-Identifier: MIT
+ * What must hold whenever a turn of the engine is over. The letters are those of
+ * docs/RELIABILITY.md and of the simulator's reports.
+ *
+ *   I1  every page is free, cached or owned; a page has as many owners as tables name it
+ *   I2  nothing runs: no page is owned
+ *   I3  every accepted sequence ends exactly once
+ *   I4  what a reader was shown is what there is, and grows only before the end
+ *   I5  usage counts the tokens delivered
+ *   I6  what waits can run: it fits the empty pool, and the queue is whole
+ *   I7  what runs has something to do, now or when a step in flight lands (with the watchdog)
+ *   I8  a page is found only once the step that filled it has landed
+ *   I9  the tree's tokens of a page are those of the sequences that hold it
+ *   I10 a step in flight reads pages its sequences hold, or gave back after it was launched
+ *
+ * I11, the same tokens in whatever company, is what the simulator's oracle and test_bits.c compare.
+ */
+#include "base/check.h"
+#include "base/log.h"
+#include "engine/core.h"
+
+#define IDLE_PAGES 256 /* looked at whenever the engine falls idle, in release builds */
+
+#define WHO(rs) (unsigned long long)(rs)->seq.arrival, (rs)->seq.idx
+
+struct sum { /* over the live requests */
+    int32_t n_new, n_waiting, n_running, n_finished, n_pending;
+};
+
+static int check_seq(const struct sl_rseq *rs, struct sum *sum, struct sl_error *err)
+{
+    const struct sl_seq *seq = &rs->seq;
+    uint64_t pub = atomic_load_explicit(&rs->published, memory_order_relaxed);
+    bool over = seq->state == SL_SEQ_FINISHED;
+    if (over != (sl_pub_finish(pub) != SL_RUNNING))
+        return sl_fail(err, SL_EINTERNAL,
+                       "I3: sequence %llu.%d is in state %d, its reader was told finish %d",
+                       WHO(rs), (int)seq->state, (int)sl_pub_finish(pub));
+    if (sl_pub_tokens(pub) != seq->n_out)
+        return sl_fail(err, SL_EINTERNAL, "I4: sequence %llu.%d has %d tokens, %d were shown",
+                       WHO(rs), seq->n_out, sl_pub_tokens(pub));
+    if (seq->n_out > seq->max_out)
+        return sl_fail(err, SL_EINTERNAL, "I5: sequence %llu.%d has %d tokens of at most %d",
+                       WHO(rs), seq->n_out, seq->max_out);
+    if (seq->state != SL_SEQ_RUNNING && seq->n_pages != 0)
+        return sl_fail(err, SL_EINTERNAL, "I1: sequence %llu.%d in state %d holds %d pages",
+                       WHO(rs), (int)seq->state, seq->n_pages);
+    sum->n_new += seq->state == SL_SEQ_NEW;
+    sum->n_waiting += seq->state == SL_SEQ_WAITING;
+    sum->n_running += seq->state == SL_SEQ_RUNNING;
+    sum->n_finished += over;
+    sum->n_pending += over ? 0 : seq->n_pending;
+    return 0;
+}
+
+static int check_request(const struct sl_request *req, struct sum *sum, struct sl_error *err)
+{
+    struct sum mine = {0};
+    int32_t n_out = 0, rc = 0;
+    for (int32_t i = 0; i < req->n_seqs && rc == 0; i++) {
+        rc = check_seq(&req->seqs[i], &mine, err);
+        n_out += req->seqs[i].seq.n_out;
+    }
+    if (rc != 0)
+        return rc;
+    unsigned long long arrival = (unsigned long long)req->seqs[0].seq.arrival;
+    if (mine.n_finished != req->n_ended || req->n_ended >= req->n_seqs)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I3: %d of %d sequences of live request %llu have ended, %d are counted",
+                       mine.n_finished, req->n_seqs, arrival, req->n_ended);
+    if (mine.n_new > 0 && (req->siblings_added || req->seqs[0].seq.state == SL_SEQ_FINISHED))
+        return sl_fail(err, SL_EINTERNAL, "I3: %d sequences of request %llu never started",
+                       mine.n_new, arrival);
+    if (req->usage_now.n_output != n_out)
+        return sl_fail(err, SL_EINTERNAL, "I5: request %llu has %d tokens, usage says %d", arrival,
+                       n_out, req->usage_now.n_output);
+    sum->n_waiting += mine.n_waiting;
+    sum->n_running += mine.n_running;
+    sum->n_new += mine.n_new;
+    sum->n_finished += mine.n_finished;
+    sum->n_pending += mine.n_pending;
+    return 0;
+}
+
+/* Tokens of a sequence that steps in flight compute into the pages it has now. */
+static int32_t in_flight(const struct sl_engine *eng, const struct sl_rseq *rs, int32_t *n_samples)
+{
+    int32_t n = 0;
+    *n_samples = 0;
+    for (int32_t i = 0; i < eng->n_flights; i++) {
+        const struct sl_flight *f = &eng->flights[(eng->first_flight + i) % eng->max_flights];
+        for (int32_t j = 0; j < f->n_seqs; j++) {
+            if (f->seqs[j].rs != rs)
+                continue;
+            *n_samples += f->seqs[j].samples;
+            n += f->seqs[j].epoch == rs->seq.n_preempted ? f->seqs[j].n : 0;
+        }
+    }
+    return n;
+}
+
+static int check_flight_seq(const struct sl_engine *eng, const struct sl_flight *f,
+                            const struct sl_flight_seq *fs, struct sl_error *err)
+{
+    const struct sl_rseq *rs = fs->rs;
+    const struct sl_seq *seq = &rs->seq;
+    int32_t n_samples, n = in_flight(eng, rs, &n_samples), bs = eng->info.block_size;
+    if (seq->state != SL_SEQ_RUNNING && seq->state != SL_SEQ_WAITING)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I10: a step in flight is for sequence %llu.%d in state %d", WHO(rs),
+                       (int)seq->state);
+    if (n_samples != seq->n_pending)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I7: sequence %llu.%d waits for %d tokens, steps in flight choose %d",
+                       WHO(rs), seq->n_pending, n_samples);
+    if (seq->state != SL_SEQ_RUNNING || seq->n_preempted != fs->epoch)
+        return 0; /* its pages of then are others' */
+    if (fs->pos + fs->n > seq->n_computed || seq->n_published * bs > seq->n_computed - n)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I8: sequence %llu.%d computed %d tokens, %d of them not landed, and %d "
+                       "pages are published",
+                       WHO(rs), seq->n_computed, n, seq->n_published);
+    const struct sl_span *span = &f->spans[fs - f->seqs];
+    for (int32_t p = fs->pos / bs; p * bs < fs->pos + fs->n; p++)
+        if (f->tables[span->table_idx + p] != seq->pages[p])
+            return sl_fail(err, SL_EINTERNAL,
+                           "I10: a step in flight writes page %d, sequence %llu.%d holds page %d",
+                           f->tables[span->table_idx + p], WHO(rs), seq->pages[p]);
+    return 0;
+}
+
+static int check_flights(const struct sl_engine *eng, const struct sum *sum, struct sl_error *err)
+{
+    int32_t n_samples = 0;
+    if (eng->n_flights < 0 || eng->n_flights > eng->max_flights)
+        return sl_fail(err, SL_EINTERNAL, "I7: %d steps in flight of at most %d", eng->n_flights,
+                       eng->max_flights);
+    for (int32_t i = 0; i < eng->n_flights; i++) {
+        const struct sl_flight *f = &eng->flights[(eng->first_flight + i) % eng->max_flights];
+        for (int32_t j = 0; j < f->n_seqs; j++) {
+            if (f->seqs[j].rs == NULL)
+                continue;
+            int rc = check_flight_seq(eng, f, &f->seqs[j], err);
+            if (rc != 0)
+                return rc;
+            n_samples += f->seqs[j].samples;
+        }
+    }
+    if (n_samples != sum->n_pending)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I7: sequences wait for %d tokens, %d steps in flight choose %d",
+                       sum->n_pending, eng->n_flights, n_samples);
+    return 0;
+}
+
+static int check_sums(const struct sl_engine *eng, const struct sum *sum, struct sl_error *err)
+{
+    uint64_t n_ended = 0, n_open;
+    for (size_t i = 0; i < SL_COUNT(eng->stats.finished); i++)
+        n_ended += eng->stats.finished[i];
+    if (sum->n_running != eng->sched.n_running || sum->n_waiting != eng->sched.wait.n)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I3: live requests have %d sequences running and %d waiting, the scheduler "
+                       "has %d and %d",
+                       sum->n_running, sum->n_waiting, eng->sched.n_running, eng->sched.wait.n);
+    n_open = (uint64_t)sum->n_new + (uint64_t)sum->n_running + (uint64_t)sum->n_waiting;
+    if (n_ended + n_open != eng->n_seqs_taken)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I3: %llu sequences were accepted, %llu ended and %llu are open",
+                       (unsigned long long)eng->n_seqs_taken, (unsigned long long)n_ended,
+                       (unsigned long long)n_open);
+    return 0;
+}
+
+int sl_engine_check(struct sl_engine *eng, struct sl_error *err)
+{
+    struct sum sum = {0};
+    const struct sl_request *prev = NULL;
+    uint64_t n = 0;
+    for (const struct sl_request *req = eng->live; req != NULL; prev = req, req = req->live_next) {
+        if (req->live_prev != prev || ++n > eng->n_arrivals)
+            return sl_fail(err, SL_EINTERNAL,
+                           "I3: the list of live requests is broken at its %lluth",
+                           (unsigned long long)n);
+        int rc = check_request(req, &sum, err);
+        if (rc != 0)
+            return rc;
+    }
+    int rc = check_sums(eng, &sum, err);
+    if (rc == 0)
+        rc = check_flights(eng, &sum, err);
+    return rc != 0 ? rc : sl_sched_check(&eng->sched, err);
+}
+
+static int check_idle(struct sl_engine *eng, struct sl_error *err)
+{
+    struct sum none = {0};
+    int rc = check_sums(eng, &none, err);
+    if (rc == 0 && eng->live != NULL)
+        rc = sl_fail(err, SL_EINTERNAL, "I3: nothing runs or waits, but request %llu has not ended",
+                     (unsigned long long)eng->live->seqs[0].seq.arrival);
+    return rc != 0 ? rc : sl_kv_check_idle(&eng->kv, IDLE_PAGES, &eng->idle_cursor, err);
+}
+
+bool sl_engine_verify(struct sl_engine *eng, bool work, struct sl_error *err)
+{
+#ifdef SL_DEBUG
+    if (sl_engine_check(eng, err) != 0) {
+        sl_log(SL_LOG_ERROR, "an invariant is broken: %s", err->msg);
+        SL_ASSERT(false && "an invariant is broken, see the line above");
+    }
+#endif
+    return work || check_idle(eng, err) == 0;
+}

@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT
+ * The invariants of the scheduler, and why a sequence waits.
+ */
+#include "base/check.h"
+#include "sched/sched.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define WHO(seq) (unsigned long long)(seq)->arrival, (seq)->idx
+
+static int check_pages(const struct sl_sched *s, const struct sl_seq *seq, struct sl_error *err)
+{
+    const struct sl_kv *kv = s->kv;
+    int32_t bs = kv->block_size;
+    if (seq->n_published > seq->n_pages || seq->n_published * bs > seq->n_computed)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I8: %d pages of sequence %llu.%d are published, %d tokens computed",
+                       seq->n_published, WHO(seq), seq->n_computed);
+    for (int32_t i = 0; i < seq->n_pages; i++) {
+        int32_t page = seq->pages[i];
+        if (page < 0 || page >= kv->pool.n_pages)
+            return sl_fail(err, SL_EINTERNAL, "I1: sequence %llu.%d names page %d of %d", WHO(seq),
+                           page, kv->pool.n_pages);
+        const struct sl_radix_node *n = &kv->tree.nodes[page];
+        if (n->in_tree != (i < seq->n_published))
+            return sl_fail(err, SL_EINTERNAL,
+                           "I8: page %d, the %dth of sequence %llu.%d with %d published, in the "
+                           "tree: %d",
+                           page, i, WHO(seq), seq->n_published, n->in_tree);
+        if (i < seq->n_published && n->parent != (i > 0 ? seq->pages[i - 1] : SL_NO_PAGE))
+            return sl_fail(err, SL_EINTERNAL, "I8: page %d hangs below page %d, not %d", page,
+                           n->parent, i > 0 ? seq->pages[i - 1] : SL_NO_PAGE);
+    }
+    return 0;
+}
+
+/* What the tree says a page holds is what the sequence that holds it has there. */
+static int check_text(const struct sl_sched *s, const struct sl_seq *seq, struct sl_error *err)
+{
+    int32_t bs = s->kv->block_size;
+    for (int32_t pos = 0; pos < seq->n_published * bs; pos++) {
+        int32_t page = seq->pages[pos / bs];
+        int32_t held = s->kv->tree.tokens[(size_t)page * (size_t)bs + (size_t)(pos % bs)];
+        if (held != sl_seq_token(seq, pos))
+            return sl_fail(err, SL_EINTERNAL,
+                           "I9: page %d holds token %d at position %d, sequence %llu.%d has %d",
+                           page, held, pos, WHO(seq), sl_seq_token(seq, pos));
+    }
+    return 0;
+}
+
+static int check_running(const struct sl_sched *s, const struct sl_seq *seq, struct sl_error *err)
+{
+    int32_t n_tokens = sl_seq_n_tokens(seq), bs = s->kv->block_size;
+    if (seq->state != SL_SEQ_RUNNING)
+        return sl_fail(err, SL_EINTERNAL, "I6: running sequence %llu.%d is in state %d", WHO(seq),
+                       (int)seq->state);
+    if (seq->n_computed >= n_tokens)
+        return sl_fail(err, SL_EINTERNAL,
+                       "I7: sequence %llu.%d computed %d tokens of %d: it has "
+                       "nothing to do",
+                       WHO(seq), seq->n_computed, n_tokens);
+    if (seq->n_computed > seq->n_pages * bs || seq->n_pages > SL_CEIL_DIV(n_tokens, bs))
+        return sl_fail(err, SL_EINTERNAL,
+                       "I1: sequence %llu.%d has %d pages of %d for %d tokens, %d computed",
+                       WHO(seq), seq->n_pages, bs, n_tokens, seq->n_computed);
+    if (seq->n_out + seq->n_pending > seq->max_out || seq->n_pending < 0)
+        return sl_fail(err, SL_EINTERNAL, "I5: sequence %llu.%d has %d + %d tokens of at most %d",
+                       WHO(seq), seq->n_out, seq->n_pending, seq->max_out);
+    int rc = check_pages(s, seq, err);
+    return rc != 0 ? rc : check_text(s, seq, err);
+}
+
+static int check_waiting(const struct sl_sched *s, struct sl_error *err)
+{
+    int rc = sl_wait_check(&s->wait, err);
+    for (const struct sl_seq *seq = s->wait.root; seq != NULL && rc == 0; seq = sl_wait_next(seq)) {
+        if (seq->n_prompt + seq->max_out > sl_sched_limit(s))
+            rc = sl_fail(err, SL_EINTERNAL,
+                         "I6: sequence %llu.%d may need %d tokens, the empty pool holds %lld",
+                         WHO(seq), seq->n_prompt + seq->max_out, (long long)sl_sched_limit(s));
+        else if (seq->n_pages != 0 || seq->n_published != 0 || seq->n_computed != 0)
+            rc = sl_fail(err, SL_EINTERNAL,
+                         "I1: waiting sequence %llu.%d holds %d pages (%d published, %d tokens "
+                         "computed)",
+                         WHO(seq), seq->n_pages, seq->n_published, seq->n_computed);
+    }
+    return rc;
+}
+
+int sl_sched_check(struct sl_sched *s, struct sl_error *err)
+{
+    int rc = check_waiting(s, err);
+    memset(s->expected_refs, 0, (size_t)s->kv->pool.n_pages * sizeof *s->expected_refs);
+    if (rc == 0 && (s->n_running < 0 || s->n_running > s->cfg.max_seqs))
+        rc = sl_fail(err, SL_EINTERNAL, "I6: %d sequences run on %d seats", s->n_running,
+                     s->cfg.max_seqs);
+    for (int32_t i = 0; i < s->n_running && rc == 0; i++) {
+        const struct sl_seq *seq = s->running[i];
+        rc = check_running(s, seq, err);
+        if (rc == 0 && i > 0 && !sl_seq_before(s->running[i - 1], seq))
+            rc = sl_fail(err, SL_EINTERNAL, "I6: running sequence %llu.%d is out of order",
+                         WHO(seq));
+        for (int32_t j = 0; j < seq->n_pages && rc == 0; j++)
+            s->expected_refs[seq->pages[j]]++;
+    }
+    return rc != 0 ? rc : sl_kv_check(s->kv, s->expected_refs, err);
+}
+
+void sl_sched_why(const struct sl_sched *s, const struct sl_seq *seq, char *out, size_t n_out)
+{
+    const struct sl_seq *best = sl_wait_best(&s->wait);
+    int32_t need = SL_CEIL_DIV(sl_seq_n_tokens(seq), s->kv->block_size);
+    int32_t available = sl_kv_n_available(s->kv);
+    if (seq != best)
+        snprintf(out, n_out, "behind sequence %llu.%d", WHO(best));
+    else if (sl_seq_held(seq))
+        snprintf(out, n_out, "its last token is not known before a step in flight lands");
+    else if (s->n_running >= s->cfg.max_seqs)
+        snprintf(out, n_out, "all %d seats are taken", s->cfg.max_seqs);
+    else if (available < need + s->n_running)
+        snprintf(out, n_out,
+                 "needs %d pages less what is cached, and %d stay free for those that run; %d can "
+                 "be had of %d",
+                 need, s->n_running, available, s->kv->pool.n_pages);
+    else if (seq->blocked_at == s->kv->n_releases + 1)
+        snprintf(out, n_out, "no page was given back since it did not fit");
+    else if (s->n_plan_tokens >= s->cfg.max_tokens)
+        snprintf(out, n_out, "the step's %d tokens are taken", s->cfg.max_tokens);
+    else
+        snprintf(out, n_out, "nothing: the next plan admits it");
+}

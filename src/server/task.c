@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT */
+#include "server/task.h"
+
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/sys.h"
+#include "server/reply.h"
+
+#define LARGE_BODY (32u << 10) /* bytes that take a millisecond or two */
+#define MAX_TASKS  256         /* that wait for a worker */
+
+struct sl_workers {
+    pthread_mutex_t lock;
+    pthread_cond_t cond;
+    struct sl_task *waiting, *waiting_tail, *done; /* lock */
+    int n_waiting;                                 /* lock */
+    bool stopping;                                 /* lock */
+    int n_threads;
+    pthread_t threads[SL_MAX_HTTP_THREADS];
+};
+
+static void deinit_task(struct sl_task *t)
+{
+    sl_call_free_prompts(t->prompts, t->n_prompts);
+    sl_params_deinit(&t->params);
+    json_decref(t->root);
+    sl_buf_deinit(&t->out);
+    sl_buf_deinit(&t->owned_body);
+}
+
+static void finish(struct sl_conn *c, struct sl_task *t)
+{
+    atomic_fetch_add_explicit(&c->loop->stats.unknown_fields, (uint64_t)t->params.n_unknown,
+                              memory_order_relaxed);
+    if (t->rc == 0)
+        t->kind->finish(c, t);
+    else
+        sl_reply_refusal(c, &t->refusal);
+}
+
+static bool push(struct sl_workers *w, struct sl_task *t)
+{
+    pthread_mutex_lock(&w->lock);
+    bool room = w->n_waiting < MAX_TASKS;
+    if (room) {
+        t->next = NULL;
+        if (w->waiting_tail != NULL)
+            w->waiting_tail->next = t;
+        else
+            w->waiting = t;
+        w->waiting_tail = t;
+        w->n_waiting++;
+        pthread_cond_signal(&w->cond);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return room;
+}
+
+static void start_large(struct sl_conn *c, const struct sl_task_kind *kind)
+{
+    struct sl_task *t = sl_calloc(1, sizeof *t);
+    struct sl_refusal r = {0};
+    if (t == NULL) {
+        (void)sl_refuse(&r, SL_ENOMEM, NULL, "out of memory");
+        sl_reply_refusal(c, &r);
+        return;
+    }
+    t->kind = kind;
+    t->server = c->loop->server;
+    t->conn = c;
+    t->loop = c->loop;
+    t->owned_body = c->parser->body;
+    c->parser->body = (struct sl_buf){.max_bytes = t->owned_body.max_bytes};
+    t->body = (struct sl_str){t->owned_body.data, t->owned_body.n_bytes};
+    c->task = t;
+    c->task_bytes = t->body.n;
+    if (push(c->loop->server->workers, t))
+        return;
+    c->task = NULL;
+    deinit_task(t);
+    sl_free(t);
+    (void)sl_refuse(&r, SL_ENOMEM, NULL, "too many large requests at once");
+    sl_reply_refusal(c, &r);
+}
+
+void sl_task_start(struct sl_conn *c, const struct sl_task_kind *kind)
+{
+    const struct sl_buf *body = &c->parser->body;
+    if (body->n_bytes >= LARGE_BODY) {
+        start_large(c, kind);
+        return;
+    }
+    struct sl_task t = {
+        .kind = kind, .server = c->loop->server, .body = {body->data, body->n_bytes}};
+    kind->prepare(&t);
+    finish(c, &t);
+    deinit_task(&t);
+}
+
+void sl_task_abandon(struct sl_task *t)
+{
+    t->conn = NULL;
+    atomic_store(&t->abandoned, true);
+}
+
+int sl_task_params(struct sl_task *t, enum sl_endpoint endpoint)
+{
+    const struct sl_server *s = t->server;
+    struct sl_param_limits limits = {sl_engine_info(s->eng)->n_vocab,
+                                     s->cfg->trust_request_chat_template};
+    return sl_params_parse(&t->params, endpoint, t->root, &s->defaults, &limits, &t->refusal);
+}
+
+int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint)
+{
+    int rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    return rc != 0 ? rc : sl_task_params(t, endpoint);
+}
+
+void sl_task_call(struct sl_conn *c, struct sl_task *t, const struct sl_call_api *api)
+{
+    struct sl_prompt *prompts = t->prompts;
+    int32_t n_prompts = t->n_prompts;
+    t->prompts = NULL; /* the call's from now on, also if it fails */
+    t->n_prompts = 0;
+    if (sl_call_start(c, api, &t->params, t->model, prompts, n_prompts, &t->refusal) != 0)
+        sl_reply_refusal(c, &t->refusal);
+}
+
+void sl_task_collect(struct sl_loop *loop)
+{
+    struct sl_workers *w = loop->server->workers;
+    struct sl_task *mine = NULL;
+    pthread_mutex_lock(&w->lock);
+    for (struct sl_task **at = &w->done; *at != NULL;) {
+        struct sl_task *t = *at;
+        if (t->loop != loop) {
+            at = &t->next;
+            continue;
+        }
+        *at = t->next;
+        t->next = mine;
+        mine = t;
+    }
+    pthread_mutex_unlock(&w->lock);
+    while (mine != NULL) {
+        struct sl_task *t = mine;
+        struct sl_conn *c = t->conn;
+        mine = t->next;
+        if (c != NULL) {
+            c->task = NULL;
+            finish(c, t);
+            sl_loop_mark(loop, c);
+        }
+        deinit_task(t);
+        sl_free(t);
+    }
+}
+
+/* A tree of millions of values takes long to free as well: the large members go here. */
+static void drop_bulk(struct sl_task *t)
+{
+    static const char *const members[] = {"prompt", "messages", "tokens"};
+    for (size_t i = 0; t->root != NULL && i < SL_COUNT(members); i++)
+        (void)json_object_del(t->root, members[i]);
+    t->params.prompt = t->params.messages = NULL;
+    sl_buf_deinit(&t->owned_body);
+}
+
+static void *worker_main(void *arg)
+{
+    struct sl_workers *w = arg;
+    pthread_mutex_lock(&w->lock);
+    while (!w->stopping) {
+        struct sl_task *t = w->waiting;
+        if (t == NULL) {
+            pthread_cond_wait(&w->cond, &w->lock);
+            continue;
+        }
+        w->waiting = t->next;
+        if (w->waiting == NULL)
+            w->waiting_tail = NULL;
+        w->n_waiting--;
+        pthread_mutex_unlock(&w->lock);
+        if (!atomic_load(&t->abandoned))
+            t->kind->prepare(t);
+        drop_bulk(t);
+        pthread_mutex_lock(&w->lock);
+        t->next = w->done;
+        w->done = t;
+        sl_loop_wake(t->loop); /* with the lock: after it the loop may be gone */
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+static void free_list(struct sl_task *t)
+{
+    while (t != NULL) {
+        struct sl_task *next = t->next;
+        deinit_task(t);
+        sl_free(t);
+        t = next;
+    }
+}
+
+void sl_workers_stop(struct sl_workers *w)
+{
+    if (w == NULL)
+        return;
+    pthread_mutex_lock(&w->lock);
+    w->stopping = true;
+    pthread_cond_broadcast(&w->cond);
+    pthread_mutex_unlock(&w->lock);
+    for (int i = 0; i < w->n_threads; i++)
+        pthread_join(w->threads[i], NULL);
+    free_list(w->waiting);
+    free_list(w->done);
+    pthread_cond_destroy(&w->cond);
+    pthread_mutex_destroy(&w->lock);
+    sl_free(w);
+}
+
+int sl_workers_start(struct sl_workers **out, int n_threads, struct sl_error *err)
+{
+    struct sl_workers *w = sl_calloc(1, sizeof *w);
+    if (w == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory");
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->cond, NULL);
+    SL_ASSERT(n_threads <= SL_MAX_HTTP_THREADS);
+    while (w->n_threads < n_threads) {
+        int rc = sl_thread_create(&w->threads[w->n_threads], worker_main, w, "sl-prepare", err);
+        if (rc != 0) {
+            sl_workers_stop(w);
+            return rc;
+        }
+        w->n_threads++;
+    }
+    *out = w;
+    return 0;
+}

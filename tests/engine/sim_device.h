@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: MIT
+ * sim_device.h - a device that computes nothing.
+ *
+ * It stores each token with its position in the page and slot the block table names. For a row of
+ * logits it hashes everything it reads back through the table, from position 0 on, and makes the
+ * logits from the hash. A page that is wrong, stale, freed too early, shared by mistake or only
+ * half computed therefore changes the answer. The oracle makes the same logits from the request's
+ * own tokens and knows nothing of pages.
+ */
+#ifndef SL_TESTS_SIM_DEVICE_H
+#define SL_TESTS_SIM_DEVICE_H
+
+#include "engine/sim_world.h"
+
+#include <math.h>
+
+/* Tenant and salt of a request, found by its seed, which no two have; 0: its client is gone. */
+static int32_t space_of(const struct world *w, const struct sl_rseq *rs);
+
+static uint64_t hash_token(uint64_t h, int32_t token, int32_t pos)
+{
+    h ^= (uint64_t)(uint32_t)token << 32 | (uint32_t)pos;
+    h *= 0x9FB21C651E98DF25u;
+    return h ^ h >> 29;
+}
+
+static void make_row(const struct world *w, uint64_t hash, float *row)
+{
+    for (int32_t i = 0; i < w->cfg.n_vocab; i++)
+        row[i] = (float)(sl_mix64(hash + (uint64_t)i * 0x9E3779B97F4A7C15u) >> 44) * 0x1p-17f;
+    if (w->cfg.nan_every > 0 && sl_mix64(hash ^ 77) % (uint64_t)w->cfg.nan_every == 0)
+        row[hash % (uint64_t)w->cfg.n_vocab] = NAN;
+}
+
+static void write_span(struct world *w, const struct sl_batch *b, const struct sl_span *s)
+{
+    int32_t bs = w->cfg.block_size;
+    const struct sl_seq *seq = w->eng->sched.plan[s - b->spans];
+    int32_t space = space_of(w, sl_rseq_of(w->eng->sched.plan[s - b->spans]));
+    if (s->pos + s->n >= seq->n_prompt + seq->max_out)
+        violation(w, "the last token is computed, though nothing follows it");
+    for (int32_t j = 0; j < s->n; j++) {
+        int32_t pos = s->pos + j, page = b->block_tables[s->table_idx + pos / bs];
+        if (b->positions[s->first + j] != pos)
+            violation(w, "token %d of a span has position %d, not %d", j,
+                      b->positions[s->first + j], pos);
+        if (page < 0 || page >= w->cfg.n_pages)
+            violation(w, "block table names page %d", page);
+        if (w->eng->kv.tree.nodes[page].in_tree)
+            violation(w, "I8: page %d of the prefix tree is written", page);
+        w->page_token[page * bs + pos % bs] = b->tokens[s->first + j];
+        w->page_pos[page * bs + pos % bs] = pos;
+        w->page_space[page] = space;
+    }
+}
+
+static uint64_t read_back(const struct world *w, const struct sl_batch *b, const struct sl_span *s,
+                          int32_t pos)
+{
+    int32_t bs = w->cfg.block_size;
+    const int32_t *table = b->block_tables + s->table_idx;
+    int32_t space = space_of(w, sl_rseq_of(w->eng->sched.plan[s - b->spans]));
+    uint64_t h = w->hash_key;
+    for (int32_t p = 0; p <= pos; p++) {
+        int32_t page = table[p / bs], at = page * bs + p % bs;
+        if (w->page_space[page] != space && w->page_space[page] != 0 && space != 0)
+            violation(w, "a page of tenant and salt %d is read by %d", w->page_space[page], space);
+        h = hash_token(h, w->page_token[at], w->page_pos[at]);
+    }
+    return h;
+}
+
+/* What the plan must be like, seen from the device. */
+static void check_plan(struct world *w, const struct sl_batch *b)
+{
+    const struct sl_sched *s = &w->eng->sched;
+    if (b->n_tokens > w->cfg.max_tokens || b->n_spans > w->cfg.max_seqs ||
+        b->n_logits > w->cfg.max_seqs + w->cfg.extra_rows || b->n_tokens < 1)
+        violation(w, "batch of %d tokens, %d sequences, %d rows is over budget or empty",
+                  b->n_tokens, b->n_spans, b->n_logits);
+    int32_t next = 0;
+    for (int32_t i = 0; i < b->n_spans; i++) {
+        if (b->spans[i].first != next || b->spans[i].n < 1)
+            violation(w, "the spans do not cover the batch");
+        next += b->spans[i].n;
+        say("%s%d+%d", i == 0 ? "  step: " : " ", b->spans[i].pos, b->spans[i].n);
+    }
+    say("\n");
+    if (next != b->n_tokens)
+        violation(w, "the spans do not cover the batch");
+    for (int32_t i = 0; i < s->n_running; i++)
+        if (s->running[i]->n_step < 1 && !sl_seq_held(s->running[i]))
+            violation(w, "I7: a running sequence is left out of the step");
+    struct sl_error err;
+    if (sl_sched_check(&w->eng->sched, &err) != 0)
+        violation(w, "in the plan: %s", err.msg);
+    const struct sl_seq *best = sl_wait_best(&s->wait);
+    if (best != NULL && !sl_seq_held(best) && s->n_preemptions == w->n_preemptions &&
+        s->n_running < w->cfg.max_seqs && s->n_plan_tokens < w->cfg.max_tokens &&
+        sl_kv_n_available(s->kv) >=
+            SL_CEIL_DIV(sl_seq_n_tokens(best), w->cfg.block_size) + s->n_running)
+        violation(w, "I6: a sequence waits although seats, tokens and %d pages are free",
+                  sl_kv_n_available(s->kv));
+    w->n_preemptions = s->n_preemptions;
+}
+
+/* A step that takes minutes. The watchdog's thread looks meanwhile, as it may: the engine gave up
+ * its lock for the runner. */
+static void hang(struct world *w)
+{
+    const struct sl_watchdog *dog = &w->eng->watchdog;
+    bool was_red = atomic_load(&dog->red);
+    for (int32_t s = 0; s < w->hang_s; s++) {
+        virtual_ns += 1000000000u;
+        w->n_progress += w->hang_moves;
+        if (dog->timeout_ns != 0)
+            sl_watchdog_poll(w->eng);
+        if (w->hang_moves && !was_red && atomic_load(&dog->red))
+            violation(w, "I7: the watchdog fires in a long step that moves");
+    }
+    bool must = dog->timeout_ns != 0 && !w->hang_moves &&
+                (uint64_t)w->hang_s * 1000000000u > dog->timeout_ns + 3 * dog->period_ns;
+    if (must && sl_engine_healthy(w->eng))
+        violation(w, "I7: nothing moved for %d s and the watchdog is silent", w->hang_s);
+    say("  the step took %d s, healthy: %d\n", w->hang_s, sl_engine_healthy(w->eng));
+    w->hang_s = 0;
+}
+
+/* The step fails half way: pages that only its sequences hold are garbage now, those found in the
+ * cache included, and nobody may read them again. */
+static int fail_the_step(struct world *w, const struct sl_batch *b, struct sl_error *err)
+{
+    int32_t bs = w->cfg.block_size;
+    w->fail_steps -= w->fail_steps > 0;
+    total.step_faults++;
+    for (int32_t i = 0; i < b->n_spans; i++)
+        for (int32_t p = 0; p < SL_CEIL_DIV(b->spans[i].pos + b->spans[i].n, bs); p++) {
+            int32_t page = b->block_tables[b->spans[i].table_idx + p];
+            for (int32_t j = 0; j < bs && w->eng->kv.pool.refs[page] == 1; j++)
+                w->page_token[page * bs + j] = -7;
+        }
+    say("  the step fails with %d\n", w->dead ? SL_EDEVICE : w->fail_code);
+    return sl_fail(err, w->dead ? SL_EDEVICE : w->fail_code, "simulated fault");
+}
+
+static int device_step(void *ctx, const struct sl_batch *b, const float **logits,
+                       struct sl_error *err)
+{
+    struct world *w = ctx;
+    w->n_steps++;
+    virtual_ns += STEP_NS;
+    check_plan(w, b);
+    if (w->hang_s > 0)
+        hang(w);
+    for (int32_t i = 0; i < b->n_spans; i++)
+        write_span(w, b, &b->spans[i]);
+    for (int32_t r = 0, i = 0; r < b->n_logits; r++) {
+        int32_t at = b->logit_rows[r];
+        while (at >= b->spans[i].first + b->spans[i].n)
+            i++;
+        const struct sl_span *s = &b->spans[i];
+        make_row(w, read_back(w, b, s, s->pos + at - s->first), w->rows + r * w->cfg.n_vocab);
+    }
+    *logits = w->rows;
+    return w->fail_steps > 0 || w->dead ? fail_the_step(w, b, err) : 0;
+}
+
+static uint64_t device_progress(const void *ctx)
+{
+    (void)ctx;
+    return sim->n_progress;
+}
+
+#endif

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT
+ * sim_oracle.h - what a request is like and what it must give: tokens, ends, text. It knows the
+ * keyed hash of the device and the sampler, nothing of pages, batches or order.
+ */
+#ifndef SL_TESTS_SIM_ORACLE_H
+#define SL_TESTS_SIM_ORACLE_H
+
+#include "engine/sim_device.h"
+
+/* 48 ids: letters, whole words and halves of characters, so that text is cut in awkward places. */
+static const char sim_json[] =
+    "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,"
+    "\"added_tokens\":[{\"id\":1,\"content\":\"<eos>\",\"single_word\":false,\"lstrip\":false,"
+    "\"rstrip\":false,\"normalized\":false,\"special\":true}],\"normalizer\":null,"
+    "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,"
+    "\"use_regex\":false},\"post_processor\":null,"
+    "\"decoder\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,\"trim_offsets\":true,"
+    "\"use_regex\":false},\"model\":{\"type\":\"BPE\",\"dropout\":null,\"unk_token\":null,"
+    "\"continuing_subword_prefix\":null,\"end_of_word_suffix\":null,\"fuse_unk\":false,"
+    "\"byte_fallback\":false,\"vocab\":{\"a\":0,\"<eos>\":1,\"b\":2,\"c\":3,\"d\":4,\"e\":5,"
+    "\"\u00c3\":6,\"\u00a9\":7,\"\u0120\":8,\"\u010a\":9,\"ab\":10,\"bc\":11,\"abc\":12,"
+    "\"\u00c3\u00a9\":13,\"f\":14,\"g\":15,\"h\":16,\"i\":17,\"j\":18,\"k\":19,\"l\":20,\"m\":21,"
+    "\"n\":22,\"o\":23,\"p\":24,\"q\":25,\"r\":26,\"s\":27,\"t\":28,\"u\":29,\"v\":30,\"w\":31,"
+    "\"x\":32,\"y\":33,\"z\":34,\"0\":35,\"1\":36,\"2\":37,\"3\":38,\"4\":39,\"5\":40,\"6\":41,"
+    "\"7\":42,\"8\":43,\"9\":44,\"\\\"\":45,\"\\\\\":46,\"!\":47},\"merges\":[]}}";
+
+static const char *const sim_stops[] = {"a", "bc", "abcab", "\xc3\xa9", "cc", "ba", "dd"};
+static const char *const sim_salts[] = {NULL, "red", "blue"};
+
+/* ------------------------------------------------------------------ requests */
+
+static void make_prompt(const struct world *w, struct sl_rng *r, struct oracle *o)
+{
+    int32_t max = w->cfg.max_len - 2, n = 0, len = between(r, 1, max);
+    if (chance(r, 60))
+        len = SL_MIN(len, between(r, 1, 40)); /* mostly short */
+    if (chance(r, 30))                        /* ends with a page */
+        len = SL_MAX(len / w->cfg.block_size, 1) * w->cfg.block_size;
+    len = SL_MIN(len, max);
+    if (w->n_last > 0 && w->n_last < max && chance(r, 25)) {
+        n = w->n_last;
+        memcpy(o->prompt, w->last, (size_t)n * sizeof(int32_t));
+        len = between(r, n, max);
+        len = SL_MIN(len, n + 12);
+    } else if (chance(r, 70)) {
+        n = between(r, 1, len);
+        memcpy(o->prompt, w->bases[below(r, N_BASES)], (size_t)n * sizeof(int32_t));
+    }
+    for (; n < len; n++)
+        o->prompt[n] = below(r, w->cfg.n_vocab);
+    o->desc.prompt = o->prompt;
+    o->desc.n_prompt = len;
+}
+
+static void make_choice(const struct world *w, struct sl_rng *r, struct oracle *o)
+{
+    struct sl_sampling *p = &o->desc.sampling;
+    p->temperature = w->cfg.sampling && chance(r, 50) ? 0.75f : 0.0f;
+    if (p->temperature > 0 && chance(r, 50))
+        p->top_p = 0.75f;
+    if (p->temperature > 0 && chance(r, 20))
+        p->top_k = between(r, 1, 10);
+    if (w->cfg.penalties && chance(r, 50)) {
+        p->repetition_penalty = 1.25f;
+        p->presence_penalty = 0.5f;
+        p->frequency_penalty = 0.25f;
+    }
+    if (chance(r, 10)) {
+        o->bias[0] = (struct sl_logit_bias){below(r, w->cfg.n_vocab), 4.0f};
+        p->logit_bias = o->bias;
+        p->n_logit_bias = 1;
+    }
+    p->has_seed = true;
+    p->seed = sl_rng_next(r) >> 2; /* a JSON integer */
+}
+
+static void make_limits(const struct world *w, struct sl_rng *r, struct oracle *o, bool http)
+{
+    struct sl_sampling *p = &o->desc.sampling;
+    int32_t room = w->cfg.max_len - o->desc.n_prompt;
+    p->n = chance(r, 25) ? between(r, 1, w->cfg.max_n) : 1;
+    p->max_tokens = !http && chance(r, 10) ? 0 : between(r, 1, chance(r, 20) ? 60 : 16);
+    p->min_tokens = p->max_tokens > 0 && chance(r, 30) ? below(r, p->max_tokens + 1) : 0;
+    p->min_tokens = SL_MIN(p->min_tokens, room);
+    p->ignore_eos = chance(r, 40);
+    p->n_stop_token_ids = chance(r, 30) ? between(r, 1, CLIENT_STOPS) : 0;
+    for (int32_t i = 0; i < CLIENT_STOPS; i++)
+        o->stop_ids[i] = below(r, w->cfg.n_vocab);
+    p->stop_token_ids = o->stop_ids;
+    p->n_stop = w->cfg.stops && chance(r, 50) ? between(r, 1, MAX_SIM_STOP) : 0;
+    for (int32_t i = 0; i < MAX_SIM_STOP; i++)
+        o->stops[i] = sim_stops[below(r, SL_COUNT(sim_stops))];
+    p->stop = o->stops;
+    o->max_out = p->max_tokens > 0 ? SL_MIN(p->max_tokens, room) : room;
+}
+
+static void oracle_make(const struct world *w, struct sl_rng *r, struct oracle *o, bool http)
+{
+    memset(o, 0, sizeof *o);
+    make_prompt(w, r, o);
+    sl_sampling_default(&o->desc.sampling);
+    make_choice(w, r, o);
+    make_limits(w, r, o, http);
+    o->desc.sampling.logprobs = chance(r, 15) ? below(r, 4) : -1;
+    o->desc.sampling.prompt_logprobs = !http && chance(r, 8) ? below(r, 3) : -1;
+    o->desc.priority = below(r, w->cfg.n_priorities);
+    o->salt = w->cfg.salts ? below(r, 3) : 0;
+    o->desc.cache_salt = sim_salts[o->salt];
+    uint64_t h = w->hash_key;
+    for (int32_t i = 0; i < o->desc.n_prompt; i++)
+        h = hash_token(h, o->prompt[i], i);
+    for (int32_t i = 0; i < o->desc.sampling.n; i++) {
+        uint64_t seed = o->desc.sampling.seed;
+        o->seqs[i].hash = h;
+        o->seqs[i].seed = i == 0 ? seed : sl_rng_at(~seed, (uint64_t)i);
+    }
+}
+
+/* ------------------------------------------------------------------ tokens */
+
+/* The tokens of a sequence so far, counted anew: NULL without penalties. */
+static const struct sl_counts *count_all(const struct oracle *o, const struct oracle_seq *s)
+{
+    static struct sl_count entries[2 * MAX_LEN];
+    static int32_t slots[4 * MAX_LEN];
+    static struct sl_counts counts;
+    if (!sl_sampling_has_penalty(&o->desc.sampling))
+        return NULL;
+    sl_counts_init(&counts, entries, slots, sl_counts_slots(MAX_LEN, MAX_VOCAB));
+    for (int32_t i = 0; i < o->desc.n_prompt; i++)
+        sl_counts_add(&counts, o->prompt[i], 0);
+    for (int32_t i = 0; i < s->n; i++)
+        sl_counts_add(&counts, s->tokens[i], 1);
+    return &counts;
+}
+
+/* The token that must come next, -1: the row holds no number. */
+static int32_t oracle_token(struct world *w, const struct oracle *o, const struct oracle_seq *s,
+                            float *row)
+{
+    const struct sl_sampling *p = &o->desc.sampling;
+    make_row(w, s->hash, row);
+    int32_t eos = EOS_ID;
+    bool ban = s->n < p->min_tokens;
+    struct sl_sample_args args = {
+        .logits = row,
+        .sampling = p,
+        .seed = s->seed,
+        .pos = (uint64_t)(o->desc.n_prompt + s->n),
+        .counts = count_all(o, s),
+        .banned = {o->stop_ids, &eos},
+        .n_banned = {ban ? p->n_stop_token_ids : 0, ban && !p->ignore_eos ? 1 : 0}};
+    return sl_sample(&w->sampler, &args);
+}
+
+/* ------------------------------------------------------------------ ends and text */
+
+static bool is_stop_id(const struct oracle *o, int32_t id)
+{
+    const struct sl_sampling *p = &o->desc.sampling;
+    bool stop = id == EOS_ID && !p->ignore_eos;
+    for (int32_t i = 0; i < p->n_stop_token_ids; i++)
+        stop = stop || id == p->stop_token_ids[i];
+    return stop;
+}
+
+/* Where the first stop string begins that ends in text[from, n): the one that ends first, of those
+ * the one that began first. n: none. */
+static size_t find_stop(const struct oracle *o, const char *text, size_t from, size_t n)
+{
+    for (size_t end = from + 1; end <= n; end++) {
+        size_t begin = n;
+        for (int32_t i = 0; i < o->desc.sampling.n_stop; i++) {
+            size_t len = strlen(o->stops[i]);
+            if (len <= end && memcmp(text + end - len, o->stops[i], len) == 0)
+                begin = SL_MIN(begin, end - len);
+        }
+        if (begin < n)
+            return begin;
+    }
+    return n;
+}
+
+/* How the sequence has ended with its last token, and the text its reader has then. All is done
+ * again from the first token on. */
+static enum sl_finish oracle_end(const struct world *w, const struct oracle *o,
+                                 const struct oracle_seq *s, char *text, size_t *n_text)
+{
+    struct sl_detok d;
+    size_t n = 0;
+    enum sl_finish finish = SL_RUNNING;
+    sl_detok_init(&d, w->tok, true);
+    for (int32_t i = 0; i < s->n && finish == SL_RUNNING; i++) {
+        bool armed = i + 1 > o->desc.sampling.min_tokens;
+        if (armed && is_stop_id(o, s->tokens[i])) {
+            finish = SL_FINISH_STOP;
+            break;
+        }
+        size_t before = n;
+        n += sl_detok_push(&d, s->tokens[i], text + n);
+        size_t at = armed ? find_stop(o, text, before, n) : n;
+        if (at < n) {
+            *n_text = at;
+            return i == s->n - 1 ? SL_FINISH_STOP : SL_FINISH_ERROR; /* too late */
+        }
+        if (i + 1 == o->max_out)
+            finish = SL_FINISH_LENGTH;
+        if (finish != SL_RUNNING && i < s->n - 1)
+            finish = SL_FINISH_ERROR;
+    }
+    *n_text = n + sl_detok_finish(&d, text + n);
+    return finish;
+}
+
+/* Has a sequence with these tokens ended, text aside? Cheap, for every token. */
+static bool oracle_over(const struct world *w, const struct oracle *o, const struct oracle_seq *s)
+{
+    char text[MAX_TEXT];
+    size_t n;
+    if (s->n == 0)
+        return false;
+    if (o->desc.sampling.n_stop > 0)
+        return oracle_end(w, o, s, text, &n) != SL_RUNNING;
+    return s->n == o->max_out ||
+           (s->n > o->desc.sampling.min_tokens && is_stop_id(o, s->tokens[s->n - 1]));
+}
+
+/* Takes the next token that was delivered. */
+static void oracle_take(struct world *w, struct oracle *o, struct oracle_seq *s, int32_t id,
+                        float *row)
+{
+    int32_t want = oracle_token(w, o, s, row);
+    if (s->n_ends > 0)
+        violation(w, "I4: a token after the end");
+    if (id != want)
+        violation(w, "I11: token %d is %d, the oracle says %d (prompt of %d)", s->n, id, want,
+                  o->desc.n_prompt);
+    if (oracle_over(w, o, s))
+        violation(w, "I4: the sequence should have ended before token %d", s->n);
+    s->hash = hash_token(s->hash, id, o->desc.n_prompt + s->n);
+    s->tokens[s->n++] = id;
+}
+
+static void take_text(struct world *w, struct oracle_seq *s, const char *text, size_t n)
+{
+    if (s->n_text + n > sizeof s->text)
+        violation(w, "a sequence of %d tokens has more than %zu bytes of text", s->n, s->n_text);
+    memcpy(s->text + s->n_text, text, n);
+    s->n_text += n;
+}
+
+/* Its end was delivered, after the tokens and the text that are recorded. */
+static void oracle_finish(struct world *w, const struct oracle *o, struct oracle_seq *s,
+                          enum sl_finish finish)
+{
+    char text[MAX_TEXT];
+    size_t n = 0;
+    if (s->n_ends++ > 0)
+        violation(w, "I3: a second end");
+    w->n_ended[finish]++;
+    enum sl_finish want = oracle_end(w, o, s, text, &n);
+    if (finish != SL_FINISH_ABORT && finish != SL_FINISH_ERROR && (s->n == 0 || finish != want))
+        violation(w, "I3: ended with reason %d after %d tokens, the oracle says %d", (int)finish,
+                  s->n, (int)want);
+    if (n != s->n_text || memcmp(text, s->text, n) != 0)
+        violation(w, "I4: ended with reason %d and text '%.*s', the oracle says '%.*s'",
+                  (int)finish, (int)s->n_text, s->text, (int)n, text);
+}
+
+/* May the request fail with an error for what its own rows hold? */
+static bool oracle_may_fail(struct world *w, struct oracle *o)
+{
+    bool reason = o->desc.sampling.prompt_logprobs >= 0 && w->cfg.nan_every > 0;
+    for (int32_t i = 0; i < o->desc.sampling.n && !reason; i++) {
+        float row[MAX_VOCAB];
+        reason = oracle_token(w, o, &o->seqs[i], row) < 0;
+    }
+    return reason;
+}
+
+/* Likewise, but nothing of it was delivered: some sequence comes to such a row sooner or later. */
+static bool oracle_will_fail(struct world *w, const struct oracle *o)
+{
+    float row[MAX_VOCAB];
+    for (int32_t i = 0; w->cfg.nan_every > 0 && i < o->desc.sampling.n; i++) {
+        struct oracle_seq s = o->seqs[i];
+        while (!oracle_over(w, o, &s)) {
+            int32_t id = oracle_token(w, o, &s, row);
+            if (id < 0)
+                return true;
+            s.hash = hash_token(s.hash, id, o->desc.n_prompt + s.n);
+            s.tokens[s.n++] = id;
+        }
+    }
+    return false;
+}
+
+#endif

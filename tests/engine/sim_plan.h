@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT
+ * sim_plan.h - draws the configuration and the plan of a world from its seed, and prints it.
+ */
+#ifndef SL_TESTS_SIM_PLAN_H
+#define SL_TESTS_SIM_PLAN_H
+
+#include "engine/sim_world.h"
+
+static void draw_engine(struct config *c, struct sl_rng *r)
+{
+    static const int32_t blocks[] = {1, 2, 3, 4, 5, 8, 16, 32};
+    c->n_vocab = between(r, 4, MAX_VOCAB);
+    c->block_size = blocks[below(r, SL_COUNT(blocks))];
+    c->max_len = between(r, 8, MAX_LEN);
+    int32_t one = SL_CEIL_DIV(c->max_len, c->block_size); /* pages of the longest sequence */
+    int32_t want = chance(r, 50) ? one + below(r, one + 1) : one * between(r, 1, 5);
+    c->n_pages = SL_MIN(SL_MAX(want, 2), MAX_PAGES);
+    c->max_len = SL_MIN(c->max_len, c->n_pages * c->block_size);
+    c->max_seqs = between(r, 1, 10);
+    c->max_tokens = c->max_seqs + (chance(r, 50) ? below(r, 8) : below(r, 200));
+    c->extra_rows = chance(r, 50) ? 0 : below(r, 40);
+    c->max_queued = chance(r, 20) ? between(r, 1, 4) : 100;
+    c->n_priorities = chance(r, 40) ? 3 : 1;
+    c->max_n = MAX_SIM_N;
+    c->nan_every = chance(r, 15) ? 300 : 0;
+    c->caching = chance(r, 80);
+    c->salts = chance(r, 20);
+    c->sampling = chance(r, 40);
+    c->late = chance(r, 50);
+    c->penalties = chance(r, 30);
+    c->stops = chance(r, 30);
+    c->engine_late_pct = chance(r, 50) ? 0 : below(r, 60);
+    c->max_wait_ms = chance(r, 50) ? 0 : between(r, 20, 3000);
+    c->watchdog_s = chance(r, 80) ? between(r, 20, 200) : -1;
+}
+
+static void draw_server(struct config *c, struct sl_rng *r)
+{
+    c->max_conns = chance(r, 20) ? between(r, 1, 4) : 100;
+    c->header_ms = between(r, 200, 15000);
+    c->body_ms = between(r, 200, 15000);
+    c->idle_ms = between(r, 200, 75000);
+    c->write_ms = between(r, 200, 60000);
+    c->request_ms = chance(r, 20) ? between(r, 100, 3000) : 0;
+    c->ping_ms = chance(r, 50) ? between(r, 30, 5000) : 0;
+    c->shutdown_ms = between(r, 100, 30000);
+    c->io_noise_pct = chance(r, 50) ? 0 : below(r, 60);
+    c->sock_cap = chance(r, 50) ? 1 << 16 : between(r, 1, 2000);
+    c->n_keys = chance(r, 20) ? 2 : 0;
+    c->n_threads = chance(r, 50) ? 1 : between(r, 2, 3);
+    c->max_held = chance(r, 10) ? 1 : 1u << 30;
+    c->max_body = chance(r, 20) ? 600 : 1u << 20;
+}
+
+/* How often each kind happens in worlds where it may. */
+static void draw_kinds(const struct config *c, struct sl_rng *r, int32_t *weights)
+{
+    bool only_direct = !c->http, faults = chance(r, 45);
+    memset(weights, 0, ACT_KINDS * sizeof *weights);
+    weights[ACT_REQUEST] = only_direct ? 100 : chance(r, 50) ? between(r, 1, 60) : 0;
+    weights[ACT_HTTP] = c->http ? 100 : 0;
+    weights[ACT_CANCEL] = chance(r, 50) ? between(r, 2, 40) : 0;
+    weights[ACT_CLOCK_JUMPS] = chance(r, 20) ? between(r, 1, 10) : 0;
+    weights[ACT_WALL_JUMPS] = chance(r, 20) ? between(r, 1, 10) : 0;
+    weights[ACT_ENGINE_SLOW] = chance(r, 20) ? between(r, 1, 10) : 0;
+    weights[ACT_HANG] = chance(r, 10) ? between(r, 1, 10) : 0;
+    if (c->http)
+        weights[ACT_SERVER_STOPS] = chance(r, 20) ? between(r, 1, 5) : 0;
+    if (!faults)
+        return;
+    weights[ACT_STEP_FAILS] = chance(r, 25) ? between(r, 1, 20) : 0;
+    weights[ACT_STEP_NOMEM] = chance(r, 25) ? between(r, 1, 20) : 0;
+    weights[ACT_DEVICE_DIES] = chance(r, 6) ? 2 : 0;
+    weights[ACT_ALLOC_FAILS] = chance(r, 50) ? between(r, 1, 40) : 0;
+    weights[ACT_NO_FDS] = c->http && chance(r, 30) ? between(r, 1, 10) : 0;
+}
+
+static void draw_plan(struct world *w)
+{
+    struct sl_rng r = {.seed = w->seed_no};
+    struct config *c = &w->cfg;
+    int32_t weights[ACT_KINDS], sum = 0, at = 1;
+    draw_engine(c, &r);
+    draw_server(c, &r);
+    c->http = chance(&r, 40);
+    draw_kinds(c, &r, weights);
+    for (int k = 0; k < ACT_KINDS; k++)
+        sum += weights[k];
+    w->n_acts = between(&r, 4, c->http ? 50 : 130);
+    int32_t pace = between(&r, 1, chance(&r, 30) ? 60 : 8);
+    for (int32_t i = 0; i < w->n_acts; i++) {
+        int32_t pick = below(&r, sum), kind = 0;
+        while (pick >= weights[kind])
+            pick -= weights[kind++];
+        at += chance(&r, 20) ? 0 : below(&r, 2 * pace);
+        w->acts[i] = (struct act){.kind = (enum act_kind)kind, .at = at, .seed = sl_rng_next(&r)};
+    }
+}
+
+static void print_plan(const struct world *w)
+{
+    const struct config *c = &w->cfg;
+    printf("vocabulary %d, %d pages of %d, context %d, %d seats, %d tokens a step, +%d rows, queue "
+           "%d, %d priorities (overdue after %d ms)\n",
+           c->n_vocab, c->n_pages, c->block_size, c->max_len, c->max_seqs, c->max_tokens,
+           c->extra_rows, c->max_queued, c->n_priorities, c->max_wait_ms);
+    printf("caching %d, salts %d, a step ahead %d, sampling %d, penalties %d, stop strings %d, NaN "
+           "one in %d, engine late %d %%, watchdog %d s\n",
+           c->caching, c->salts, c->late, c->sampling, c->penalties, c->stops, c->nan_every,
+           c->engine_late_pct, c->watchdog_s);
+    if (c->http)
+        printf("http: %d connections, ms: header %d body %d idle %d write %d request %d ping %d "
+               "shutdown %d; io noise %d %%, socket %d bytes, %d keys, held %llu, body %llu, %d "
+               "threads\n",
+               c->max_conns, c->header_ms, c->body_ms, c->idle_ms, c->write_ms, c->request_ms,
+               c->ping_ms, c->shutdown_ms, c->io_noise_pct, c->sock_cap, c->n_keys,
+               (unsigned long long)c->max_held, (unsigned long long)c->max_body, c->n_threads);
+    for (int32_t i = 0; i < w->n_acts; i++)
+        if (!w->acts[i].dropped)
+            printf("  act %3d at turn %4d: %s\n", i, w->acts[i].at, act_names[w->acts[i].kind]);
+}
+
+#endif

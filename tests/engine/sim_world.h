@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT
+ * sim_world.h - what the parts of the simulator (test_sim.c) share: one world, drawn from one seed,
+ * on one thread, under a clock that only the world moves.
+ *
+ * A world is a configuration and a plan: a list of things that happen at given turns. Each draws
+ * its details from a seed of its own, and what is up to chance in between (who is late, how many
+ * bytes arrive) is a hash of seed, turn and purpose. So a plan with something left out is a world
+ * of the same kind, and the minimiser may leave out what a failure does not need.
+ */
+#ifndef SL_TESTS_SIM_WORLD_H
+#define SL_TESTS_SIM_WORLD_H
+
+#include "base/check.h"
+#include "base/rng.h"
+#include "base/sys.h"
+#include "engine/core.h"
+#include "engine/late_runner.h"
+#include "server/server.h"
+
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_VOCAB    48
+#define MAX_CLIENTS  48
+#define MAX_HTTP     24
+#define MAX_LEN      192
+#define MAX_SIM_N    4
+#define MAX_PAGES    128
+#define MAX_ACTS     256
+#define MAX_TEXT     1024
+#define MAX_SIM_STOP 2
+#define N_BASES      4
+#define EOS_ID       1
+#define STEP_NS      10000000u /* of the device */
+#define TURN_NS      1000000u  /* of the world */
+#define CLIENT_STOPS 2
+
+enum act_kind {
+    ACT_REQUEST, /* somebody in the process submits */
+    ACT_HTTP,    /* a client connects */
+    ACT_CANCEL,
+    ACT_STEP_FAILS,   /* the next step, half way */
+    ACT_STEP_NOMEM,   /* likewise: the device is out of memory */
+    ACT_DEVICE_DIES,  /* for good */
+    ACT_HANG,         /* the next step takes minutes, with or without showing progress */
+    ACT_ALLOC_FAILS,  /* one allocation or a run of them, of the server's threads and submitters */
+    ACT_NO_FDS,       /* accepting fails for some turns */
+    ACT_CLOCK_JUMPS,  /* the monotonic clock, forward: the machine slept */
+    ACT_WALL_JUMPS,   /* the wall clock, anywhere */
+    ACT_ENGINE_SLOW,  /* the engine thread gets no processor for some turns */
+    ACT_SERVER_STOPS, /* as after SIGTERM; a second one aborts */
+    ACT_KINDS
+};
+
+static const char *const act_names[ACT_KINDS] = {
+    "request",          "http client", "cancel",       "step fails", "step out of memory",
+    "device dies",      "step hangs",  "alloc fails",  "out of fds", "clock jumps",
+    "wall clock jumps", "engine slow", "server stops",
+};
+
+struct act {
+    enum act_kind kind;
+    int32_t at; /* turn */
+    uint64_t seed;
+    bool dropped;
+};
+
+struct config {
+    int32_t n_vocab, n_pages, block_size, max_seqs, max_tokens, extra_rows, max_len, max_queued;
+    int32_t n_priorities, max_n, nan_every, engine_late_pct, max_wait_ms, watchdog_s;
+    bool caching, salts, sampling, late, penalties, http, stops;
+    /* HTTP */
+    int32_t max_conns, header_ms, body_ms, idle_ms, write_ms, request_ms, ping_ms, shutdown_ms;
+    int32_t io_noise_pct, sock_cap, n_keys, n_threads;
+    uint64_t max_held, max_body;
+};
+
+/* What one request must give, computed without pages, batches or queues. */
+struct oracle_seq {
+    uint64_t hash, seed;
+    int32_t tokens[MAX_LEN];
+    int32_t n, n_ends;
+    char text[MAX_TEXT]; /* as shown to the reader */
+    size_t n_text;
+};
+
+struct oracle {
+    struct sl_request_desc desc;
+    int32_t prompt[MAX_LEN];
+    int32_t stop_ids[CLIENT_STOPS];
+    const char *stops[MAX_SIM_STOP];
+    struct sl_logit_bias bias[2];
+    int32_t max_out, salt;
+    struct oracle_seq seqs[MAX_SIM_N];
+};
+
+struct client {             /* somebody in the process */
+    struct sl_request *req; /* NULL: the place is free */
+    struct oracle o;
+    bool cancelled, ended;
+    int read_every; /* turns between reads */
+    uint64_t cancelled_turn;
+    int32_t n_preempted[MAX_SIM_N]; /* after the last step */
+    bool was_running[MAX_SIM_N];
+};
+
+struct hclient; /* sim_http.h */
+
+struct world {
+    uint64_t seed_no;
+    struct config cfg;
+    struct act acts[MAX_ACTS];
+    int32_t n_acts, n_done; /* acts that happened */
+    struct sl_engine *eng;
+    struct sl_tokenizer *tok;  /* shared by all worlds */
+    struct sl_sampler sampler; /* the oracle's */
+    uint64_t hash_key;
+
+    uint64_t turn, n_draws; /* n_draws: of this turn */
+    bool engine_more;       /* the last turn of the engine said that work is left */
+    uint64_t engine_slow_until, no_fds_until;
+    bool calm; /* everything happened: no more faults, everybody does his part */
+    uint64_t calm_turn;
+
+    /* device */
+    int32_t *page_token, *page_pos; /* [n_pages, block_size] */
+    int32_t *page_space;            /* [n_pages] tenant and salt of who wrote it */
+    float *rows;
+    struct late_runner late;
+    int32_t fail_steps, fail_code, hang_s; /* what the next steps do */
+    bool hang_moves, dead;
+    uint64_t n_progress;
+    uint64_t n_steps, n_preemptions, n_turns_engine;
+    bool orphans; /* a request was released before its end: its salt is not known any more */
+
+    struct client clients[MAX_CLIENTS];
+    struct hclient *https; /* [MAX_HTTP] */
+    int32_t bases[N_BASES][MAX_LEN];
+    int32_t last[MAX_LEN]; /* a conversation that may go on */
+    int32_t n_last;
+    int32_t n_seqs_accepted, n_direct_seqs;
+    uint64_t n_ended[5];
+
+    /* server */
+    struct sl_server_config server;
+    bool serving, stop_sent, no_thread; /* no_thread: one could not be started */
+    int n_stops;
+    bool golden_sent; /* the last request, which must be answered */
+
+    /* faults */
+    int32_t alloc_skip, alloc_fail; /* fail the alloc_fail allocations after the next alloc_skip */
+    bool own;                       /* the simulator's own code runs: nothing fails */
+    uint64_t n_alloc_faults;
+    int64_t blocks; /* of heap held by the code under test */
+};
+
+struct totals {
+    uint64_t steps, preemptions, hits, tokens, overlaps, http, http_ok, http_refused, http_cut;
+    uint64_t alloc_faults, step_faults, stalls, raised;
+};
+
+static struct world *sim; /* the world that is alive */
+static struct totals total;
+static uint64_t virtual_ns;
+static int64_t wall_offset_ns;
+static bool trace;
+static const char *replay_args = ""; /* what else the command that replays needs */
+
+__attribute__((format(printf, 2, 3), noreturn)) static void violation(const struct world *w,
+                                                                      const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    printf("sim: seed %llu, turn %llu, step %llu: ", (unsigned long long)w->seed_no,
+           (unsigned long long)w->turn, (unsigned long long)w->n_steps);
+    vprintf(fmt, ap);
+    va_end(ap);
+    printf("\nreplay: make sim SEED=%llu%s\nsmaller: make sim MINIMISE=%llu\n",
+           (unsigned long long)w->seed_no, replay_args, (unsigned long long)w->seed_no);
+    fflush(stdout);
+    _exit(1);
+}
+
+__attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...)
+{
+    if (!trace)
+        return;
+    va_list ap;
+    va_start(ap, fmt);
+    vprintf(fmt, ap);
+    va_end(ap);
+}
+
+/* ------------------------------------------------------------------ chance */
+
+static int32_t below(struct sl_rng *r, int32_t n)
+{
+    return (int32_t)sl_rng_below(r, (uint64_t)n);
+}
+
+static int32_t between(struct sl_rng *r, int32_t lo, int32_t hi)
+{
+    return lo + below(r, hi - lo + 1);
+}
+
+static bool chance(struct sl_rng *r, int32_t pct)
+{
+    return below(r, 100) < pct;
+}
+
+/* Chance that no plan writes down: it does not depend on what other parts of the world drew. */
+static int32_t noise(struct world *w, uint64_t purpose, int32_t n)
+{
+    uint64_t h = sl_mix64(w->seed_no * 0x9E3779B97F4A7C15u ^ w->turn << 20 ^ purpose << 8);
+    return (int32_t)(sl_mix64(h + ++w->n_draws) >> 33) % n;
+}
+
+static bool now_and_then(struct world *w, uint64_t purpose, int32_t pct)
+{
+    return pct > 0 && !w->calm && noise(w, purpose, 100) < pct;
+}
+
+static bool has_act(const struct world *w, enum act_kind kind)
+{
+    for (int32_t i = 0; i < w->n_acts; i++)
+        if (w->acts[i].kind == kind && !w->acts[i].dropped)
+            return true;
+    return false;
+}
+
+/* Did anything happen, or will, for which a request may fail that is not to blame? */
+static bool steps_may_fail(const struct world *w)
+{
+    return has_act(w, ACT_STEP_FAILS) || has_act(w, ACT_STEP_NOMEM) || has_act(w, ACT_DEVICE_DIES);
+}
+
+#endif
