@@ -17,9 +17,10 @@ CFLAGS_release := -O2 -D_FORTIFY_SOURCE=3 -fstack-protector-strong
 CFLAGS_debug   := -O1 -DSL_DEBUG
 CFLAGS_asan    := -O1 -DSL_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all
 CFLAGS_tsan    := -O1 -DSL_DEBUG -fsanitize=thread
-CFLAGS_fuzz    := -O1 -DSL_DEBUG -fsanitize=fuzzer-no-link,address,undefined \
+CFLAGS_fuzz    := -O2 -DSL_DEBUG -fsanitize=fuzzer-no-link,address,undefined \
                   -fno-sanitize-recover=all
-ifeq ($(CFG),fuzz)
+CFLAGS_cov     := -O1 -fprofile-instr-generate -fcoverage-mapping
+ifneq ($(filter fuzz cov,$(CFG)),)
 CC      := clang
 endif
 CFLAGS  := $(WARN) $(COMMON) $(CFLAGS_$(CFG))
@@ -47,7 +48,8 @@ BUNDLE  := $(wildcard assets/storyteller/*)
 
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*/test_*.c))
 TOOLS   := $(patsubst tools/%.c,$(BUILD)/tools/%,$(wildcard tools/*.c))
-FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,build/fuzz/fuzz_%,$(wildcard tests/fuzz/fuzz_*.c))
+FUZZ    ?= build/fuzz
+FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,$(FUZZ)/fuzz_%,$(wildcard tests/fuzz/fuzz_*.c))
 
 # Kernels: src/cuda compiled by nvcc where there is one, and everywhere by a C++ compiler against the
 # simulator of tests/cuda/sim, under ASan in every configuration that can have it.
@@ -66,7 +68,7 @@ SIM_SAN   := -O1 $(if $(filter release,$(CFG)),,-DSL_DEBUG) -fsanitize=address,u
              -fno-sanitize=null,object-size,pointer-overflow,vptr -fno-sanitize-recover=all
 SIM_OBJ   := $(patsubst tests/cuda/sim/%.cc,$(SIM)/sim/%.o,$(wildcard tests/cuda/sim/*.cc)) \
              $(patsubst src/cuda/%.cu,$(SIM)/%.o,$(CUDA_SRC))
-SIM_TESTS := $(if $(filter tsan fuzz,$(CFG)),,$(patsubst tests/%.cc,$(BUILD)/tests/%,\
+SIM_TESTS := $(if $(filter tsan fuzz cov,$(CFG)),,$(patsubst tests/%.cc,$(BUILD)/tests/%,\
              $(wildcard tests/cuda/test_*.cc)))
 TESTS     += $(SIM_TESTS)
 
@@ -82,6 +84,7 @@ BACKEND  := $(if $(WITH_GPU),$(GPU_LIB),$(NO_CUDA))
 GPU_LIBS := $(if $(WITH_GPU),$(CUDART) -lrt)
 GPU_TESTS := $(patsubst tests/cuda/%.cc,$(BUILD)/gpu/%,\
              $(filter-out tests/cuda/test_cuda_sim%,$(wildcard tests/cuda/test_*.cc)))
+GPU_BENCH := $(BUILD)/gpu/bench_ops
 group = -Wl,--start-group $1 -Wl,--end-group
 
 .PHONY: all demo test check test-c test-server sim asan ubsan tsan fuzz fuzz-replay lint format \
@@ -115,9 +118,15 @@ check: all $(TESTS) cuda
 test-c: $(TESTS) tools $(BIN)
 	$(Q)tools/run_tests --build $(BUILD) --sim $(or $(SEEDS),500) $(if $(SERVER),--server)
 
-## make sim SEEDS=n   the scheduler simulator over n seeds (SEED=s replays one)
+## make sim SEEDS=n   the simulator over n seeds; SEED=s replays one, MINIMISE=s makes its plan smaller
 sim: $(BUILD)/tests/engine/test_sim
-	$< $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),10000))
+	$< $(if $(MINIMISE),--minimise $(MINIMISE),$(if $(SEED),--seed $(SEED) \
+	    $(if $(KEEP),--keep $(KEEP)),--seeds $(or $(SEEDS),10000) --totals))
+
+## make mutants       plants bugs in a copy of the tree; the simulator must find each
+mutants:
+	$(Q)tools/mutants
+.PHONY: mutants
 
 ## make asan|ubsan|tsan   the whole suite under a sanitizer
 asan ubsan:
@@ -125,19 +134,24 @@ asan ubsan:
 tsan:
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) CFG=tsan SERVER=1 test-c
 
-## make fuzz T=gguf SEC=60   one fuzz target; fuzz-replay runs every committed corpus
-fuzz: build/fuzz/fuzz_$(T)
-	$(Q)mkdir -p build/fuzz/corpus/$(T) tests/fuzz/corpus/$(T)
-	$< -max_total_time=$(or $(SEC),60) -timeout=10 -rss_limit_mb=4096 \
-	    $(addprefix -dict=,$(wildcard tests/fuzz/$(T).dict)) \
-	    build/fuzz/corpus/$(T) tests/fuzz/corpus/$(T)
-fuzz-replay:
-	$(Q)$(MAKE) --no-print-directory CFG=fuzz fuzzers
-	$(Q)for f in $(FUZZERS); do t=$${f##*fuzz_}; \
-	    $$f -runs=0 -timeout=10 tests/fuzz/corpus/$$t >build/fuzz/$$t.log 2>&1 \
-	    && echo "ok   fuzz corpus $$t" || { echo "FAIL fuzz corpus $$t"; exit 1; }; done
+## make fuzz T=gguf SEC=60   one fuzz target; fuzz-all: all of them in turn, with a table
+## make fuzz-replay   runs every committed corpus
+fuzz:
+	$(Q)$(MAKE) --no-print-directory CFG=fuzz BUILD=$(FUZZ) $(FUZZ)/fuzz_$(T)
+	$(Q)tools/fuzz_all --build $(FUZZ) --sec $(or $(SEC),60) --show $(T)
+fuzz-all: fuzz-build
+	$(Q)tools/fuzz_all --build $(FUZZ) --sec $(or $(SEC),60)
+fuzz-replay: fuzz-build
+	$(Q)tools/fuzz_all --build $(FUZZ) --replay
+fuzz-build:
+	$(Q)$(MAKE) --no-print-directory CFG=fuzz BUILD=$(FUZZ) fuzzers
 fuzzers: $(FUZZERS)
-.PHONY: fuzzers
+.PHONY: fuzzers fuzz-all fuzz-build
+
+## make coverage      branches of parsers, caches and scheduler that no test and no corpus reaches
+coverage:
+	$(Q)tools/coverage
+.PHONY: coverage
 
 ## make lint          layers, sizes, banned calls, dead files, formatting
 lint:
@@ -263,9 +277,10 @@ $(BUILD)/cuda/%.o: src/cuda/%.cu
 	$(Q)$(NVCC) $(NVFLAGS) -MD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 ## make check-gpu     the tests of tests/cuda on a device, compute-sanitizer, facts of the program
-check-gpu: $(BIN) $(GPU_TESTS)
+check-gpu: $(BIN) $(GPU_TESTS) $(GPU_BENCH)
 	$(Q)tools/check_gpu $(BUILD)
-gpu-tests: $(GPU_TESTS)
+gpu-tests: $(GPU_TESTS) $(GPU_BENCH)
+$(GPU_BENCH): $(wildcard tests/cuda/bench_*.h)
 .PHONY: check-gpu gpu-tests
 
 # The same sources as in the simulator, against the real runtime.
@@ -280,18 +295,18 @@ $(BUILD)/tools/%: tools/%.c $(LIB) $(NO_CUDA)
 	@echo "  TOOL  $@"
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(LIB) $(NO_CUDA) $(LDLIBS)
 
-build/fuzz/fuzz_%: tests/fuzz/fuzz_%.c build/fuzz/libsluice.a build/fuzz/src/cuda/none.o
+$(FUZZ)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ)/libsluice.a $(FUZZ)/src/cuda/none.o
 	@echo "  FUZZ  $@"
-	$(Q)clang $(WARN) $(COMMON) $(CFLAGS_fuzz) -fsanitize=fuzzer,address,undefined -o $@ $< \
-	    build/fuzz/libsluice.a build/fuzz/src/cuda/none.o $(LDLIBS)
-ifneq ($(CFG),fuzz)
-build/fuzz/libsluice.a build/fuzz/src/cuda/none.o: FORCE
-	$(Q)$(MAKE) --no-print-directory CFG=fuzz $@
+	$(Q)clang $(WARN) $(COMMON) $(CFLAGS) -fsanitize=fuzzer -fno-sanitize-coverage=trace-cmp -o $@ \
+	    $(filter %.c,$^) $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
+$(FUZZ)/fuzz_flags: $(FUZZ)/src/cmd/flags.o
+# Watching every comparison helps where formats have magic values, and costs a third of the speed.
+ifeq ($(CFG),fuzz)
+$(addsuffix /%.o,$(addprefix $(BUILD)/src/,kv sched text base engine)): \
+    CFLAGS += -fno-sanitize-coverage=trace-cmp
 endif
-FORCE:
-.PHONY: FORCE
 
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(call OBJ,$(SRC)) $(SIM_OBJ) $(CUDA_OBJ) $(wildcard $(RACE)/*.o)) $(addsuffix .d,$(TESTS) $(TOOLS))
+-include $(patsubst %.o,%.d,$(call OBJ,$(SRC)) $(SIM_OBJ) $(CUDA_OBJ) $(wildcard $(RACE)/*.o)) $(addsuffix .d,$(TESTS) $(TOOLS) $(FUZZERS))

@@ -2,8 +2,8 @@
  * GGUF: whatever is accepted must stay inside its file, answer every getter, and have cost memory
  * in proportion to its size.
  */
-#include "base/check.h"
 #include "base/sys.h"
+#include "fuzz.h"
 #include "io/gguf.h"
 #include "quant/dtype.h"
 
@@ -50,7 +50,6 @@ static void ask_everything(const struct sl_gguf *g, const char *key)
     SL_ASSERT(found > 0);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
     struct sl_error err = {0};

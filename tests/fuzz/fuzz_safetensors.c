@@ -2,8 +2,8 @@
  * safetensors: an accepted header is also valid JSON for another parser, with as many tensors, and
  * its tensors tile the file.
  */
-#include "base/check.h"
 #include "base/sys.h"
+#include "fuzz.h"
 #include "io/safetensors.h"
 
 #include <jansson.h>
@@ -50,7 +50,6 @@ static void compare_with_json(const struct sl_st *st, const char *header, size_t
     json_decref(root);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n_bytes)
 {
     struct sl_error err = {0};

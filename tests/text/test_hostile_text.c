@@ -8,6 +8,7 @@
 #include "hostile_json.h"
 #include "test_template_util.h"
 
+#include "base/json_load.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -599,7 +600,7 @@ static void judge_damage(json_t *root, const char *path, enum damage d, void *ar
     if (rc == 0)
         use(t, path);
     sl_tokenizer_destroy(t);
-    sl_free(text);
+    sl_json_free_text(text);
 }
 
 static void every_value_damaged(void **state)

@@ -1,0 +1,230 @@
+/* SPDX-License-Identifier: MIT
+ * sched_model.h - the scheduler of sched/sched.h with every list searched and sorted anew, on the
+ * pages of kv_model.h. What belongs to a sequence's owner (its text, its bounds) is read from the
+ * real struct sl_seq, what belongs to the scheduler is kept here a second time.
+ */
+#ifndef SL_FUZZ_SCHED_MODEL_H
+#define SL_FUZZ_SCHED_MODEL_H
+
+#include "kv_model.h"
+#include "sched/sched.h"
+
+#define MODEL_SEQS 6
+
+struct model_seq {
+    const struct sl_seq *owner;
+    int32_t ns, priority;
+    enum sl_seq_state state;
+    int32_t pages[MODEL_PAGES], n_pages, n_published, n_computed, n_cached, n_preempted;
+    uint64_t blocked_at;
+    int32_t tokens[MODEL_TOKENS]; /* what is known of its text, when it was needed last */
+};
+
+struct model_sched {
+    struct sl_sched_config cfg;
+    struct model_kv kv;
+    struct model_seq seqs[MODEL_SEQS];
+    int32_t plan[MODEL_SEQS], n_step[MODEL_SEQS], n_plan, n_tokens; /* n_step: by sequence */
+    uint64_t n_preemptions;
+};
+
+static inline int32_t model_n_tokens(const struct model_seq *q)
+{
+    return q->owner->n_prompt + q->owner->n_out + q->owner->n_pending;
+}
+
+static inline int32_t model_n_need(const struct model_sched *m, const struct model_seq *q)
+{
+    return (model_n_tokens(q) + m->kv.block - 1) / m->kv.block;
+}
+
+static inline bool model_is_held(const struct model_seq *q)
+{
+    const struct sl_seq *o = q->owner;
+    return o->n_pending > 0 && (o->lockstep || o->n_out + o->n_pending >= o->max_out);
+}
+
+static inline const int32_t *model_text(struct model_seq *q)
+{
+    const struct sl_seq *o = q->owner;
+    for (int32_t i = 0; i < o->n_prompt + o->n_out; i++)
+        q->tokens[i] = i < o->n_prompt ? o->prompt[i] : o->out[i - o->n_prompt];
+    return q->tokens;
+}
+
+static inline bool model_before(const struct model_seq *a, const struct model_seq *b)
+{
+    const int64_t ka[] = {a->priority, (int64_t)a->owner->arrival, a->owner->idx};
+    const int64_t kb[] = {b->priority, (int64_t)b->owner->arrival, b->owner->idx};
+    for (size_t i = 0; i < SL_COUNT(ka); i++)
+        if (ka[i] != kb[i])
+            return ka[i] < kb[i];
+    SL_ASSERT(false && "two sequences of one rank");
+}
+
+/* Sequences in a state, best first; returns how many. */
+static inline int32_t model_sorted(struct model_sched *m, enum sl_seq_state state,
+                                   struct model_seq **out)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < MODEL_SEQS; i++) {
+        struct model_seq *q = &m->seqs[i];
+        if (q->state != state)
+            continue;
+        int32_t at = n++;
+        for (; at > 0 && model_before(q, out[at - 1]); at--)
+            out[at] = out[at - 1];
+        out[at] = q;
+    }
+    return n;
+}
+
+static inline void model_stop(struct model_sched *m, struct model_seq *q, bool forget)
+{
+    model_give(&m->kv, q->pages, q->n_pages, forget);
+    q->n_pages = q->n_published = q->n_computed = 0;
+}
+
+static inline void model_preempt(struct model_sched *m, struct model_seq *q, bool forget)
+{
+    model_stop(m, q, forget);
+    q->state = SL_SEQ_WAITING;
+    q->blocked_at = 0;
+    q->n_preempted++;
+    m->n_preemptions++;
+}
+
+static inline void model_finish(struct model_sched *m, struct model_seq *q, bool forget)
+{
+    if (q->state == SL_SEQ_RUNNING)
+        model_stop(m, q, forget);
+    q->state = SL_SEQ_FINISHED;
+}
+
+static inline void model_plan_add(struct model_sched *m, struct model_seq *q, int32_t n)
+{
+    SL_ASSERT(n > 0);
+    m->plan[m->n_plan++] = (int32_t)(q - m->seqs);
+    m->n_step[q - m->seqs] = n;
+    m->n_tokens += n;
+}
+
+/* A better priority takes seats and pages of worse ones until it fits. */
+static inline void model_make_way(struct model_sched *m)
+{
+    struct model_seq *w[MODEL_SEQS], *r[MODEL_SEQS];
+    if (model_sorted(m, SL_SEQ_WAITING, w) == 0)
+        return;
+    for (;;) {
+        int32_t n = model_sorted(m, SL_SEQ_RUNNING, r);
+        bool fits = n < m->cfg.max_seqs && model_available(&m->kv) >= model_n_need(m, w[0]) + n;
+        if (n == 0 || r[n - 1]->priority <= w[0]->priority || fits)
+            return;
+        model_preempt(m, r[n - 1], false);
+    }
+}
+
+static inline void model_decodes(struct model_sched *m)
+{
+    struct model_seq *r[MODEL_SEQS];
+    for (int32_t i = 0; i < model_sorted(m, SL_SEQ_RUNNING, r); i++) {
+        struct model_seq *q = r[i];
+        if (model_n_tokens(q) - q->n_computed != 1 || model_is_held(q))
+            continue;
+        while (q->state == SL_SEQ_RUNNING && q->n_computed == q->n_pages * m->kv.block) {
+            int32_t page = model_take(&m->kv);
+            if (page != SL_NO_PAGE)
+                q->pages[q->n_pages++] = page;
+            else
+                model_preempt(m, r[model_sorted(m, SL_SEQ_RUNNING, r) - 1], false);
+        }
+        if (q->state == SL_SEQ_RUNNING)
+            model_plan_add(m, q, 1);
+    }
+}
+
+static inline int32_t model_chunk(const struct model_sched *m, const struct model_seq *q,
+                                  int32_t n_after, int32_t *spare)
+{
+    int32_t n = model_n_tokens(q) - q->n_computed, room = m->cfg.max_tokens - m->n_tokens - n_after;
+    n = n < room ? n : room;
+    if (q->owner->all_logits) {
+        n = n < 1 + *spare ? n : 1 + *spare;
+        *spare -= n - 1;
+    }
+    return n;
+}
+
+static inline void model_prefills(struct model_sched *m, int32_t *spare)
+{
+    struct model_seq *r[MODEL_SEQS];
+    int32_t n = model_sorted(m, SL_SEQ_RUNNING, r), left = 0;
+    for (int32_t i = 0; i < n; i++)
+        left += m->n_step[r[i] - m->seqs] == 0 && !model_is_held(r[i]);
+    for (int32_t i = 0; i < n; i++)
+        if (m->n_step[r[i] - m->seqs] == 0 && !model_is_held(r[i]))
+            model_plan_add(m, r[i], model_chunk(m, r[i], --left, spare));
+}
+
+static inline bool model_admit(struct model_sched *m, struct model_seq *q, int32_t n_running)
+{
+    int32_t n_hit = 0, n_need = model_n_need(m, q);
+    if (!q->owner->all_logits)
+        n_hit = model_match(&m->kv, q->ns, model_text(q), (model_n_tokens(q) - 1) / m->kv.block,
+                            q->pages);
+    if (model_available(&m->kv) < n_need - n_hit + n_running) {
+        model_give(&m->kv, q->pages, n_hit, false);
+        q->blocked_at = m->kv.n_releases + 1;
+        return false;
+    }
+    for (int32_t i = n_hit; i < n_need; i++)
+        q->pages[i] = model_take(&m->kv);
+    q->state = SL_SEQ_RUNNING;
+    q->n_pages = n_need;
+    q->n_published = n_hit;
+    q->n_computed = n_hit * m->kv.block;
+    if (q->n_cached < 0)
+        q->n_cached = q->n_computed;
+    return true;
+}
+
+static inline void model_admissions(struct model_sched *m, int32_t *spare)
+{
+    struct model_seq *w[MODEL_SEQS], *r[MODEL_SEQS];
+    for (;;) {
+        int32_t n = model_sorted(m, SL_SEQ_RUNNING, r);
+        if (n == m->cfg.max_seqs || m->n_tokens == m->cfg.max_tokens ||
+            model_sorted(m, SL_SEQ_WAITING, w) == 0 || model_is_held(w[0]))
+            return;
+        /* nothing was given back since it did not fit: not tried again while others run */
+        if (n > 0 && w[0]->blocked_at == m->kv.n_releases + 1)
+            return;
+        if (!model_admit(m, w[0], n))
+            return;
+        model_plan_add(m, w[0], model_chunk(m, w[0], 0, spare));
+    }
+}
+
+static inline void model_plan(struct model_sched *m)
+{
+    int32_t spare = m->cfg.max_logits - m->cfg.max_seqs;
+    m->n_plan = m->n_tokens = 0;
+    memset(m->n_step, 0, sizeof m->n_step);
+    model_make_way(m);
+    uint64_t before = m->n_preemptions;
+    model_decodes(m);
+    bool scarce = m->n_preemptions != before;
+    model_prefills(m, &spare);
+    if (!scarce)
+        model_admissions(m, &spare);
+}
+
+static inline void model_sched_publish(struct model_sched *m, struct model_seq *q, int32_t n_done)
+{
+    while (q->owner->publish && (q->n_published + 1) * m->kv.block <= n_done) {
+        model_publish(&m->kv, q->ns, model_text(q), q->pages, q->n_published);
+        q->n_published++;
+    }
+}
+
+#endif
