@@ -16,6 +16,11 @@
  * Segments (linear.h): with enough tiles for all multiprocessors a block walks through all segments
  * of its tile and adds their sums in registers (TOTALS). Else every segment is a unit of its own
  * (split): its sums go to memory, and the block that brings a tile's last ones adds them in order.
+ *
+ * H200, Llama-3.1-8B shapes, BF16 (bench/results/cuda-h200.txt): 454 to 624 TFLOP/s from 512 tokens
+ * on, 66 to 99 % of cuBLASLt in the same run; at 16 tokens 65 to 91 % of the read stream, at 64
+ * tokens 52 to 87 %. Coded formats reach 73 to 85 % of BF16's rate with many tokens. Not done:
+ * clusters that share tiles, stores that run beside the next tile.
  */
 #ifndef SL_CUDA_LINEAR_WG_CUH
 #define SL_CUDA_LINEAR_WG_CUH
