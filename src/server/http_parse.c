@@ -246,7 +246,7 @@ static bool host_is_valid(struct sl_str host)
         unsigned char c = (unsigned char)host.p[i];
         bool ok = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
                   strchr(".-_:[]%~", c) != NULL;
-        if (c == 0 || !ok)
+        if (c == 0 || !ok) /* unreachable: the feed refuses NUL, which strchr finds */
             return false;
     }
     return true;
@@ -455,7 +455,7 @@ static void feed_trailer_char(struct sl_http_parser *p, char c)
 
 static void feed_chunk_char(struct sl_http_parser *p, char c)
 {
-    switch ((enum chunk_state)p->chunk_state) {
+    switch ((enum chunk_state)p->chunk_state) { /* unreachable: other values */
     case CHUNK_SIZE:
         feed_chunk_size(p, c);
         return;
@@ -499,7 +499,7 @@ static void feed_chunk_char(struct sl_http_parser *p, char c)
         else
             p->chunk_state = CHUNK_TRAILER_START;
         return;
-    case CHUNK_DATA: /* whole pieces, in take_body */
+    case CHUNK_DATA: /* unreachable: whole pieces, in take_body */
         break;
     }
     SL_ASSERT(p->chunk_state != CHUNK_DATA);

@@ -112,18 +112,23 @@ static void pause_accepting(struct acceptor *a)
 {
     const struct timeval tv = {0, ACCEPT_PAUSE_MS * 1000};
     sl_log(SL_LOG_WARN, "out of file descriptors: not accepting for %d ms", ACCEPT_PAUSE_MS);
+    if (event_add(a->resume, &tv) != 0)
+        return; /* no memory for the end of the pause: then none, which costs less than no end */
     for (int i = 0; i < a->n_listeners; i++)
         event_del(a->listeners[i]);
-    event_add(a->resume, &tv);
 }
 
 static void on_resume(evutil_socket_t fd, short what, void *arg)
 {
+    const struct timeval tv = {0, ACCEPT_PAUSE_MS * 1000};
     struct acceptor *a = arg;
+    bool ok = true;
     (void)fd;
     (void)what;
     for (int i = 0; i < a->n_listeners; i++)
-        event_add(a->listeners[i], NULL);
+        ok &= event_add(a->listeners[i], NULL) == 0;
+    if (!ok) /* room for this timer there is: it was just taken out */
+        (void)event_add(a->resume, &tv);
 }
 
 static void on_accept(evutil_socket_t listener, short what, void *arg)
@@ -169,7 +174,10 @@ static void stop(struct acceptor *a, const char *why)
     }
     sl_log(SL_LOG_INFO, "%s: draining for at most %d ms", why, limit_ms);
     set_drain(a, SL_DRAINING);
-    event_add(a->deadline, &tv);
+    if (event_add(a->deadline, &tv) != 0) {
+        sl_log(SL_LOG_WARN, "no memory for the time limit: aborting what is in flight");
+        set_drain(a, SL_ABORTING);
+    }
 }
 
 static void on_deadline(evutil_socket_t fd, short what, void *arg)

@@ -92,11 +92,15 @@ static void do_act(struct world *w, const struct act *a)
         w->hang_moves = chance(&r, 50);
         break;
     case ACT_ALLOC_FAILS:
-        w->alloc_skip = below(&r, 40);
+        w->alloc_skip = below(&r, chance(&r, 50) ? 6 : 40);
         w->alloc_fail = chance(&r, 70) ? 1 : between(&r, 2, 20);
         break;
     case ACT_NO_FDS:
         w->no_fds_until = w->turn + (uint64_t)between(&r, 1, 300);
+        if (chance(&r, 30)) { /* both run out together */
+            w->alloc_skip = below(&r, 3);
+            w->alloc_fail = between(&r, 1, 6);
+        }
         break;
     case ACT_CLOCK_JUMPS:
         virtual_ns += (uint64_t)between(&r, 1, chance(&r, 50) ? 1000 : 7200000) * 1000000u;

@@ -48,7 +48,7 @@
 
 struct host_options {
     bool real_model; /* the bundled one, else counted tokens */
-    int32_t max_model_len, header_timeout_ms;
+    int32_t max_model_len, header_timeout_ms, watchdog_s;
     const char *const *keys, *const *origins;
     int32_t n_keys, n_origins;
 };
@@ -141,7 +141,8 @@ static inline void host_start(struct host *h, const struct host_options *o)
                                       .n_threads = o->real_model ? 1 : 0,
                                       .max_model_len = o->max_model_len,
                                       .max_num_seqs = 16,
-                                      .max_num_batched_tokens = 512};
+                                      .max_num_batched_tokens = 512,
+                                      .watchdog_s = o->watchdog_s};
     struct sl_error err;
     *h = (struct host){.n_fds = host_count_fds(), .key = o->n_keys > 0 ? o->keys[0] : NULL};
     if (n_hosts++ == 0) {

@@ -195,7 +195,11 @@ def settle(server, failures):
     deadline = time.monotonic() + 5  # closed connections linger for up to two seconds
     while server.metric("sluice:connections") != 1 and time.monotonic() < deadline:
         time.sleep(0.1)
-    return proc(server)
+    seen = []
+    for _ in range(10):  # the connection of the last question may be there still
+        time.sleep(0.1)
+        seen.append(proc(server))
+    return min(seen, key=lambda x: x["fds"])
 
 
 def compare(before, after, args, failures):

@@ -6,6 +6,7 @@
  * for a request that is not complete; ";" between requests, "-" = connection ends after it.
  */
 #include "base/limits.h"
+#include "base/sys.h"
 #include "server/http_parse.h"
 
 #include <setjmp.h>
@@ -365,6 +366,14 @@ static void test_limits(void **state)
     repeat(&b, "a", 300);
     sl_buf_puts(&b, "\r\n");
     expect_built(&b, "!400");
+    sl_buf_puts(&b, TE "1;"); /* blanks in front of an extension's name */
+    repeat(&b, " ", 250);
+    sl_buf_puts(&b, "a\r\nx\r\n0\r\n\r\n");
+    expect_built(&b, "POST /p x");
+    sl_buf_puts(&b, TE "1;");
+    repeat(&b, " \t", 150);
+    sl_buf_puts(&b, "a\r\n");
+    expect_built(&b, "!400");
     sl_buf_puts(&b, TE "0\r\nA: ");
     repeat(&b, "a", 5000);
     sl_buf_puts(&b, "\r\n\r\n");
@@ -416,6 +425,82 @@ static void test_headers_can_be_read(void **state)
     sl_http_parser_deinit(&p);
 }
 
+/* A parser that has seen a large body, a refusal or the end of a request goes on as a new one. */
+static void test_used_again(void **state)
+{
+    (void)state;
+    struct sl_buf big = {0};
+    struct sl_http_parser p;
+    repeat(&big, "0123456789abcdef", 8192);
+    sl_http_parser_init(&p, big.n_bytes);
+    const char head[] = POST "Content-Length: 131072\r\n\r\n";
+    assert_int_equal(big.n_bytes, 131072);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(sl_http_parser_feed(&p, head, sizeof head - 1), sizeof head - 1);
+        sl_http_parser_body(&p, false);
+        assert_int_equal(sl_http_parser_feed(&p, big.data, big.n_bytes), big.n_bytes);
+        assert_int_equal(p.state, SL_HTTP_COMPLETE);
+        assert_memory_equal(p.body.data, big.data, big.n_bytes);
+        assert_int_equal(sl_http_parser_feed(&p, "x", 1), 0); /* not before it is reset */
+        sl_http_parser_reset(&p);
+        assert_false(sl_http_parser_started(&p));
+        assert_true(p.body.cap_bytes < big.n_bytes); /* large memory is not kept */
+    }
+    assert_int_equal(sl_http_parser_feed(&p, "\n", 1), 1);
+    assert_int_equal(p.state, SL_HTTP_BAD);
+    assert_int_equal(sl_http_parser_feed(&p, "GET", 3), 0);
+    sl_http_parser_deinit(&p);
+    sl_buf_deinit(&big);
+}
+
+static int fails_at, n_reallocs;
+
+static void *failing_realloc(void *p, size_t n)
+{
+    return ++n_reallocs == fails_at ? NULL : sl_sys_real.realloc(p, n);
+}
+
+/* Every growth of head and body may fail: 503, whatever the framing. */
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static struct sl_sys failing;
+    struct sl_buf whole = {0}, chunked = {0};
+    repeat(&whole, POST "Content-Length: 1000\r\n\r\n", 1);
+    repeat(&whole, "0123456789", 100);
+    repeat(&chunked, TE, 1);
+    repeat(&chunked, "a\r\n0123456789\r\n", 100);
+    repeat(&chunked, "0\r\n\r\n", 1);
+    const struct sl_buf *const inputs[] = {&whole, &chunked};
+    failing = sl_sys_real;
+    failing.realloc = failing_realloc;
+    for (size_t i = 0; i < 2; i++) {
+        for (fails_at = 1; fails_at < 100; fails_at++) {
+            struct sl_http_parser p;
+            sl_http_parser_init(&p, MAX_BODY);
+            n_reallocs = 0;
+            size_t at = 0;
+            sl_sys = &failing;
+            while (at < inputs[i]->n_bytes && p.state != SL_HTTP_BAD) {
+                at += sl_http_parser_feed(&p, inputs[i]->data + at, inputs[i]->n_bytes - at);
+                if (p.state == SL_HTTP_HEAD_DONE)
+                    sl_http_parser_body(&p, false);
+            }
+            sl_sys = &sl_sys_real;
+            bool struck = n_reallocs >= fails_at;
+            assert_int_equal(p.state, struck ? SL_HTTP_BAD : SL_HTTP_COMPLETE);
+            assert_int_equal(p.status, struck ? 503 : 0);
+            sl_http_parser_deinit(&p);
+            n_checked++;
+            if (!struck)
+                break;
+        }
+        assert_in_range(fails_at, 3, 50);
+    }
+    sl_buf_deinit(&whole);
+    sl_buf_deinit(&chunked);
+}
+
 static void test_enough_cases(void **state)
 {
     (void)state;
@@ -433,6 +518,8 @@ int main(void)
         cmocka_unit_test(test_limits),
         cmocka_unit_test(test_pipeline),
         cmocka_unit_test(test_headers_can_be_read),
+        cmocka_unit_test(test_used_again),
+        cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_enough_cases),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -588,6 +588,70 @@ static void test_list_limits(void **state)
     sl_buf_deinit(&b);
 }
 
+/* A message of the engine names its field first; then that field is at fault. */
+static void test_blame(void **state)
+{
+    (void)state;
+    static const char name[] = "abcdefghijklmnopqrstuvwxyz_abcdefghijklmnopqrstuvwxyz_abcdefghijk";
+    static const struct {
+        const char *message, *param;
+    } rows[] = {
+        {"temperature must be a number", "temperature"},
+        {"stop[3] must have 1 to 256 bytes", "stop"},
+        {"prompt", "prompt"},
+        {"42 tokens", ""},
+        {"", ""},
+        {"out of memory", ""},
+        {"temperatures", ""},
+        {name, ""},
+    };
+    for (size_t i = 0; i < SL_COUNT(rows); i++) {
+        struct sl_refusal r = {0};
+        (void)sl_fail(&r.err, SL_EINVAL, "%s", rows[i].message);
+        sl_params_blame(&r);
+        assert_string_equal(r.param, rows[i].param);
+        n_checked++;
+    }
+}
+
+static int fails_at, n_allocs;
+
+static void *failing_alloc(size_t n)
+{
+    return ++n_allocs == fails_at ? NULL : sl_sys_real.alloc(n);
+}
+
+/* Lists need memory of their own: none of it may fail without a word. */
+static void test_lists_without_memory(void **state)
+{
+    (void)state;
+    static struct sl_sys failing;
+    static const char *const bodies[] = {"{\"stop\":[\"a\",\"b\"]}", "{\"stop_token_ids\":[1,2]}",
+                                         "{\"logit_bias\":{\"1\":1}}"};
+    static const char *const params[] = {"stop", "stop_token_ids", "logit_bias"};
+    const struct sl_param_limits limits = {N_VOCAB, false};
+    struct sl_sampling defaults;
+    sl_sampling_default(&defaults);
+    failing = sl_sys_real;
+    failing.alloc = failing_alloc;
+    for (size_t i = 0; i < SL_COUNT(bodies); i++) {
+        struct sl_refusal r = {0};
+        struct sl_params p;
+        json_t *root;
+        assert_int_equal(sl_json_parse_object(bodies[i], strlen(bodies[i]), &root, &r), 0);
+        n_allocs = 0;
+        fails_at = 1;
+        sl_sys = &failing;
+        int rc = sl_params_parse(&p, SL_ENDPOINT_COMPLETIONS, root, &defaults, &limits, &r);
+        sl_sys = &sl_sys_real;
+        assert_int_equal(rc, SL_ENOMEM);
+        assert_string_equal(r.param, params[i]);
+        sl_params_deinit(&p);
+        json_decref(root);
+        n_checked++;
+    }
+}
+
 /* ---- messages */
 
 static void test_messages(void **state)
@@ -676,6 +740,7 @@ int main(void)
         cmocka_unit_test(test_every_field),    cmocka_unit_test(test_table_is_complete),
         cmocka_unit_test(test_special_fields), cmocka_unit_test(test_list_limits),
         cmocka_unit_test(test_messages),       cmocka_unit_test(test_arguments_are_opened),
+        cmocka_unit_test(test_blame),          cmocka_unit_test(test_lists_without_memory),
         cmocka_unit_test(test_enough_cases),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
