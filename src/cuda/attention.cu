@@ -93,24 +93,29 @@ size_t sl_cuda_attention_workspace(const struct sl_cuda *cu,
 
 typedef void run_fn(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
 
-static run_fn *run_of(int32_t dim)
+static run_fn *run_of(int32_t dim, bool fp8)
 {
     switch (dim) {
     case 16:
-        return sl_attn_run_16;
+        return fp8 ? sl_attn_run_fp8_16 : sl_attn_run_16;
     case 32:
-        return sl_attn_run_32;
+        return fp8 ? sl_attn_run_fp8_32 : sl_attn_run_32;
     case 64:
-        return sl_attn_run_64;
+        return fp8 ? sl_attn_run_fp8_64 : sl_attn_run_64;
     case 80:
-        return sl_attn_run_80;
+        return fp8 ? sl_attn_run_fp8_80 : sl_attn_run_80;
     case 96:
-        return sl_attn_run_96;
+        return fp8 ? sl_attn_run_fp8_96 : sl_attn_run_96;
     case 128:
-        return sl_attn_run_128;
+        return fp8 ? sl_attn_run_fp8_128 : sl_attn_run_128;
     default:
-        return sl_attn_run_256;
+        return fp8 ? sl_attn_run_fp8_256 : sl_attn_run_256;
     }
+}
+
+bool sl_cuda_attention_pages(enum sl_dtype dtype)
+{
+    return dtype == SL_DTYPE_BF16 || dtype == SL_DTYPE_FP8_E4M3;
 }
 
 void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[2])
@@ -131,7 +136,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     const struct sl_batch *b = op->batch;
     if (b->n_tokens == 0)
         return;
-    if (op->kv.dtype != SL_DTYPE_BF16 ||
+    if (!sl_cuda_attention_pages(op->kv.dtype) ||
         !sl_attn_layout_of(cu->workspace, cu->workspace_bytes, cu->n_sms, b->n_tokens, b->n_spans,
                            op->n_heads, op->n_kv_heads, op->head_dim, &l)) {
         sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of attention");
@@ -168,8 +173,9 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
             continue;
         a.cls = l.cls + cls;
         a.items = l.item[cls];
+        a.cap_items = l.cap_items[cls];
         a.early = cu->plan_settled;
-        run_of(l.shape.dim)(cu, &a, cls, l.grid[cls]);
+        run_of(l.shape.dim, op->kv.dtype == SL_DTYPE_FP8_E4M3)(cu, &a, cls, l.grid[cls]);
         cu->plan_settled = true;
     }
 }

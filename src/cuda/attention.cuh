@@ -149,6 +149,7 @@ struct sl_attn_args {
     float cap;    /* 0: none */
     struct sl_attn_class *cls;
     const struct sl_attn_item *items;
+    int32_t cap_items;
     uint32_t *counters;
     float *slots;
     float2 *slot_ml;
@@ -163,6 +164,13 @@ void sl_attn_run_80(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, i
 void sl_attn_run_96(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
 void sl_attn_run_128(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
 void sl_attn_run_256(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
+void sl_attn_run_fp8_16(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
+void sl_attn_run_fp8_32(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
+void sl_attn_run_fp8_64(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
+void sl_attn_run_fp8_80(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
+void sl_attn_run_fp8_96(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
+void sl_attn_run_fp8_128(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
+void sl_attn_run_fp8_256(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
 
 /* ---------------------------------------------------------------- the join */
 

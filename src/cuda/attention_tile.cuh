@@ -37,7 +37,7 @@ static __device__ __forceinline__ void sl_attn_fetch(const struct sl_attn_args &
                                                      struct sl_attn_work *w, bool mine)
 {
     int i = static_cast<int>(threadIdx.x) & 15, item = sl_attn_div(at, a.by_kv), word = -1;
-    if (mine && at < n)
+    if (mine && item < a.cap_items) /* there, whatever it is: its number may still be on its way */
         word = __ldcg(reinterpret_cast<const int *>(a.items + item) + i);
     if (i == 14)
         word = at - item * a.n_kv_heads;
@@ -69,6 +69,20 @@ static __device__ __forceinline__ int sl_attn_split_slot(const struct sl_attn_wo
     return 1 + split - w.item.first;
 }
 
+/* The tiles of an item. */
+static __device__ __forceinline__ void sl_attn_tiles_of(const struct sl_attn_work &w, int *from,
+                                                        int *to)
+{
+    *from = max(sl_attn_split_at(w.item.from), w.key_lo) / SL_ATTN_TILE;
+    *to = (min(sl_attn_split_at(w.item.to), w.key_hi) + SL_ATTN_TILE - 1) / SL_ATTN_TILE;
+}
+
+static __device__ __forceinline__ bool sl_attn_last_of_split(int tile, int tile_to)
+{
+    int end = (tile + 1) * SL_ATTN_TILE;
+    return tile + 1 == tile_to || sl_attn_split_at(sl_attn_split_of(end)) == end;
+}
+
 /* Does a row not see all of the tile? */
 static __device__ __forceinline__ bool sl_attn_masked(const struct sl_attn_work &w, int tile)
 {
@@ -94,6 +108,21 @@ static __device__ __forceinline__ uint32_t sl_attn_query2(const float *row, int 
         return 0;
     float2 x = *reinterpret_cast<const float2 *>(row + d);
     return sl_pack_bf16(x.x, x.y);
+}
+
+/* Values nobody sees, of n tiles of a page from key `key` on, become zeros: what lies there may be
+ * no number at all. thread: of n_threads. */
+template <class KV, int D>
+static __device__ __forceinline__ void sl_attn_clear(const struct sl_attn_work &w, uint8_t *tiles,
+                                                     int n, int key, int thread, int n_threads)
+{
+#pragma unroll 1
+    for (int i = thread; i < n * KV::parts(D); i += n_threads) {
+        int tile = i / KV::parts(D), part = i % KV::parts(D);
+        int at = key + tile * SL_KV_TILE + KV::part_row(D, part);
+        if (at < w.key_lo || at >= w.key_hi)
+            KV::clear(tiles + tile * KV::tile_bytes(D), D, part);
+    }
 }
 
 /* ---------------------------------------------------------------- a warp's scores */
@@ -128,15 +157,16 @@ static __device__ __forceinline__ float sl_attn_cap(const struct sl_attn_args &a
     return copysignf(__fmul_rn(a.cap, __fmul_rn(__fadd_rn(1.0f, -e), r)), x);
 }
 
-/* N fragments of eight keys each, from `key` on. */
-template <int N>
+/* A tile's scores, eight fragments of eight keys each, from `key` on. tall: there are rows in the
+ * second half; what is said of them otherwise counts for nobody, and costs. */
 static __device__ __forceinline__ void sl_attn_cap_and_mask(const struct sl_attn_args &a,
                                                             const struct sl_attn_rows &r,
-                                                            float s[N][4], int key, bool masked)
+                                                            float s[8][4], int key, bool masked,
+                                                            bool tall)
 {
     if (a.cap > 0.0f) {
 #pragma unroll
-        for (int f = 0; f < N; f++)
+        for (int f = 0; f < 8; f++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 s[f][i] = sl_attn_cap(a, s[f][i]);
@@ -145,25 +175,31 @@ static __device__ __forceinline__ void sl_attn_cap_and_mask(const struct sl_attn
         return;
     key += (static_cast<int>(threadIdx.x) & 3) * 2;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int hi = r.pos[i >> 1], lo = sl_attn_seen_from(a, hi);
+    for (int i = 0; i < 2; i++) {
+        if (i == 1 && !tall)
+            break;
+        int lo = sl_attn_seen_from(a, r.pos[i]), from = key - lo;
+        unsigned n = static_cast<unsigned>(r.pos[i] - lo);
 #pragma unroll
-        for (int f = 0; f < N; f++) {
-            int at = key + 8 * f + (i & 1);
-            s[f][i] = at >= lo && at <= hi ? s[f][i] : -SL_ATTN_INF;
-        }
+        for (int f = 0; f < 8; f++)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                s[f][2 * i + j] =
+                    static_cast<unsigned>(from + 8 * f + j) <= n ? s[f][2 * i + j] : -SL_ATTN_INF;
     }
 }
 
-/* The largest of a row's scores in the warp, to all four threads that share the row. */
-template <int N>
-static __device__ __forceinline__ void sl_attn_row_max(const float s[N][4], float top[2])
+/* The largest of a row's scores, to all four threads that share the row. */
+static __device__ __forceinline__ void sl_attn_row_max(const float s[8][4], float top[2], bool tall)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
+        top[i] = -SL_ATTN_INF;
+        if (i == 1 && !tall)
+            break;
         float t = fmaxf(s[0][2 * i], s[0][2 * i + 1]);
 #pragma unroll
-        for (int f = 1; f < N; f++)
+        for (int f = 1; f < 8; f++)
             t = fmaxf(t, fmaxf(s[f][2 * i], s[f][2 * i + 1]));
         t = fmaxf(t, __shfl_xor_sync(0xFFFFFFFFu, t, 1));
         top[i] = fmaxf(t, __shfl_xor_sync(0xFFFFFFFFu, t, 2));
@@ -185,14 +221,20 @@ static __device__ __forceinline__ void sl_attn_raise(float c, float m[2], const 
     }
 }
 
-/* Scores of a tile to probabilities in BF16, as A operands: p[2 f + i] is fragment f, row i; l as
- * in attention.cuh. */
+/* Scores of a tile to probabilities in BF16, as A operands of 16 keys each; l as in attention.cuh.
+ */
 static __device__ __forceinline__ void sl_attn_exp(float c, const float s[8][4],
                                                    const float base[2], const float alpha[2],
-                                                   uint32_t p[16], float l[2])
+                                                   uint32_t p[4][4], float l[2], bool tall)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
+        if (i == 1 && !tall) {
+#pragma unroll
+            for (int w = 0; w < 4; w++)
+                p[w][1] = p[w][3] = 0;
+            break;
+        }
         float sum[4];
 #pragma unroll
         for (int w = 0; w < 4; w++) {
@@ -201,8 +243,8 @@ static __device__ __forceinline__ void sl_attn_exp(float c, const float s[8][4],
             for (int j = 0; j < 4; j++)
                 e[j] = sl_ex2_approx(__fmaf_rn(s[2 * w + j / 2][2 * i + j % 2], c, -base[i]));
             sum[w] = __fadd_rn(__fadd_rn(e[0], e[1]), __fadd_rn(e[2], e[3]));
-            p[4 * w + i] = sl_pack_bf16(e[0], e[1]);
-            p[4 * w + 2 + i] = sl_pack_bf16(e[2], e[3]);
+            p[w][i] = sl_pack_bf16(e[0], e[1]);
+            p[w][2 + i] = sl_pack_bf16(e[2], e[3]);
         }
         l[i] = __fmaf_rn(l[i], alpha[i],
                          __fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3])));
@@ -218,33 +260,43 @@ static __device__ __forceinline__ float sl_attn_row_sum(float l)
 
 /* ---------------------------------------------------------------- a warp's values */
 
-/* o (16 dimensions each) += p [16 rows, KEYS keys] times the values at `tile`. */
-template <class KV, int D, int KEYS>
-static __device__ __forceinline__ void sl_attn_values(float o[D / 16][8], const uint32_t *p,
+/* How a kernel gets 16 dimensions, from 16 i on, of the values of a tile: frags(b, tile, i). The
+ * tiles of 16 positions lie TILE bytes apart. */
+template <class KV, int D> struct sl_attn_page_frags {
+    static constexpr int TILE = KV::tile_bytes(D);
+    static __device__ __forceinline__ void frags(uint32_t b[4], const uint8_t *tile, int i)
+    {
+        KV::template value_frags<D>(b, tile, i * 16);
+    }
+};
+
+/* o (eight dimensions each) += p [16 rows, N x 16 keys] times the values at `tile`. */
+template <class Frags, int D, int N>
+static __device__ __forceinline__ void sl_attn_values(float o[D / 8][4], const uint32_t (*p)[4],
                                                       const uint8_t *tile)
 {
 #pragma unroll
-    for (int k = 0; k < KEYS / 16; k++)
+    for (int k = 0; k < N; k++)
 #pragma unroll
         for (int i = 0; i < D / 16; i++) {
             uint32_t b[4];
-            KV::template value_frags<D>(b, tile, k * 16, i * 16);
-            sl_mma_bf16(o[i], p + 4 * k, b);
-            sl_mma_bf16(o[i] + 4, p + 4 * k, b + 2);
+            Frags::frags(b, tile + k * Frags::TILE, i);
+            sl_mma_bf16(o[2 * i], p[k], b);
+            sl_mma_bf16(o[2 * i + 1], p[k], b + 2);
         }
 }
 
 /* Do they hold something that p = 0 does not silence? */
-template <class KV, int D, int KEYS>
+template <class Frags, int D, int N>
 static __device__ __forceinline__ bool sl_attn_unclean(const uint8_t *tile)
 {
     bool found = false;
 #pragma unroll 1
-    for (int k = 0; k < KEYS; k += 16)
+    for (int k = 0; k < N; k++)
 #pragma unroll 1
         for (int i = 0; i < D / 16; i++) {
             uint32_t b[4];
-            KV::template value_frags<D>(b, tile, k, i * 16);
+            Frags::frags(b, tile + k * Frags::TILE, i);
             found = found || sl_not_finite2(b[0]) || sl_not_finite2(b[1]) || sl_not_finite2(b[2]) ||
                     sl_not_finite2(b[3]);
         }
@@ -262,19 +314,22 @@ static __device__ __forceinline__ uint32_t sl_attn_clean(uint32_t pair, int key,
  * see everything: token by token with what it does not see as zeros, which is what a lone row gets
  * from the copy. Rare, so it is slow and saves registers: p waits in local memory. first: their
  * first key. */
-template <class KV, int D, int KEYS>
+template <class Frags, int D, int N>
 static __device__ __forceinline__ void sl_attn_values_careful(const struct sl_attn_args &a,
                                                               const struct sl_attn_rows &r,
-                                                              float o[D / 16][8], const uint32_t *p,
+                                                              float o[D / 8][4],
+                                                              const uint32_t (*p)[4],
                                                               const uint8_t *tile, int first)
 {
-    uint32_t parts[KEYS / 4];
+    uint32_t parts[N][4];
     int key = first + (static_cast<int>(threadIdx.x) & 3) * 2;
     int from = __shfl_sync(0xFFFFFFFFu, r.pos[0], 0);
     int to = __shfl_sync(0xFFFFFFFFu, r.pos[1], 31);
 #pragma unroll
-    for (int i = 0; i < KEYS / 4; i++)
-        parts[i] = p[i];
+    for (int i = 0; i < N; i++)
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            parts[i][j] = p[i][j];
 #pragma unroll
     for (int i = 0; i < D / 16; i++) {
 #pragma unroll 1
@@ -283,20 +338,20 @@ static __device__ __forceinline__ void sl_attn_values_careful(const struct sl_at
             float c[8];
 #pragma unroll
             for (int j = 0; j < 8; j++)
-                c[j] = o[i][j];
+                c[j] = o[2 * i + j / 4][j % 4];
 #pragma unroll 1
-            for (int k = 0; k < KEYS / 16; k++) {
+            for (int k = 0; k < N; k++) {
                 uint32_t b[4];
-                KV::template value_frags<D>(b, tile, k * 16, i * 16);
+                Frags::frags(b, tile + k * Frags::TILE, i);
 #pragma unroll
                 for (int j = 0; j < 4; j++)
                     b[j] = sl_attn_clean(b[j], key + k * 16 + j % 2 * 8, lo, hi);
-                sl_mma_bf16(c, parts + 4 * k, b);
-                sl_mma_bf16(c + 4, parts + 4 * k, b + 2);
+                sl_mma_bf16(c, parts[k], b);
+                sl_mma_bf16(c + 4, parts[k], b + 2);
             }
 #pragma unroll
             for (int j = 0; j < 8; j++)
-                o[i][j] = r.pos[j >> 1 & 1] == pos ? c[j] : o[i][j];
+                o[2 * i + j / 4][j % 4] = r.pos[j >> 1 & 1] == pos ? c[j] : o[2 * i + j / 4][j % 4];
         }
     }
 }
@@ -336,7 +391,7 @@ static __device__ __forceinline__ void sl_attn_write2(const struct sl_attn_args 
 template <int D>
 static __device__ __forceinline__ void sl_attn_write_slot(const struct sl_attn_args &a,
                                                           const struct sl_attn_work &w, int row0,
-                                                          int slot, const float o[D / 16][8],
+                                                          int slot, const float o[D / 8][4],
                                                           const float m[2], const float l[2])
 {
     int lane = static_cast<int>(threadIdx.x) & 31;
@@ -350,11 +405,8 @@ static __device__ __forceinline__ void sl_attn_write_slot(const struct sl_attn_a
             a.slot_ml[at] = make_float2(m[i], l[i]);
         float *to = a.slots + at * D + lane % 4 * 2;
 #pragma unroll
-        for (int n = 0; n < D / 16; n++)
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-                *reinterpret_cast<float2 *>(to + 16 * n + 8 * k) =
-                    make_float2(o[n][4 * k + 2 * i], o[n][4 * k + 2 * i + 1]);
+        for (int n = 0; n < D / 8; n++)
+            *reinterpret_cast<float2 *>(to + 8 * n) = make_float2(o[n][2 * i], o[n][2 * i + 1]);
     }
 }
 
@@ -362,7 +414,7 @@ static __device__ __forceinline__ void sl_attn_write_slot(const struct sl_attn_a
 template <int D>
 static __device__ __forceinline__ void sl_attn_write_out(const struct sl_attn_args &a,
                                                          const struct sl_attn_work &w, int row0,
-                                                         const float o[D / 16][8], const float m[2],
+                                                         const float o[D / 8][4], const float m[2],
                                                          const float l[2])
 {
     int lane = static_cast<int>(threadIdx.x) & 31;
@@ -374,24 +426,22 @@ static __device__ __forceinline__ void sl_attn_write_out(const struct sl_attn_ar
         struct sl_attn_out out = sl_attn_out_of(a, w, row);
         float f = sl_attn_inverse(a, m[i], l[i], out.head);
 #pragma unroll
-        for (int n = 0; n < D / 16; n++)
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-                sl_attn_write2(a, out.to, 16 * n + 8 * k + lane % 4 * 2, o[n][4 * k + 2 * i],
-                               o[n][4 * k + 2 * i + 1], f);
+        for (int n = 0; n < D / 8; n++)
+            sl_attn_write2(a, out.to, 8 * n + lane % 4 * 2, o[n][2 * i], o[n][2 * i + 1], f);
     }
 }
 
 /* The state of the first part and all splits after it, to the output: a thread has four dimensions
  * of a row, and BATCH splits under way. */
 template <int D, int THREADS>
-static __device__ void sl_attn_fold(const struct sl_attn_args &a, const struct sl_attn_work &w)
+static __device__ void sl_attn_fold(const struct sl_attn_args &a, const struct sl_attn_work &w,
+                                    int thread)
 {
     constexpr int BATCH = 8;
     const int64_t state_at = sl_attn_slot(a, w, 0);
     const int64_t slot_rows = static_cast<int64_t>(w.item.n_rows) * a.n_kv_heads;
 #pragma unroll 1
-    for (int u = static_cast<int>(threadIdx.x); u < w.item.n_rows * (D / 4); u += THREADS) {
+    for (int u = thread; u < w.item.n_rows * (D / 4); u += THREADS) {
         int row = u / (D / 4), d = u % (D / 4) * 4;
         int pos = w.item.pos + sl_attn_token(a, w, row);
         int from = sl_attn_split_of(sl_attn_seen_from(a, pos));
@@ -434,23 +484,25 @@ static __device__ void sl_attn_fold(const struct sl_attn_args &a, const struct s
     }
 }
 
-/* The block's part of a tile is in its slots, all threads have called __threadfence and a barrier.
- * The last part to come joins all. No block waits for another. flag: a word of shared memory. */
+/* The threads' part of a tile is in its slots, and whoever wrote has called sl_fence_gpu. The last
+ * part to come joins all. No block waits for another. thread: of those that work on the item, who
+ * share barrier 1. flag: a word of shared memory. */
 template <int D, int THREADS>
 static __device__ __forceinline__ void sl_attn_arrive(const struct sl_attn_args &a,
-                                                      const struct sl_attn_work &w, int *flag)
+                                                      const struct sl_attn_work &w, int thread,
+                                                      int *flag)
 {
-    if (threadIdx.x == 0) {
+    sl_bar_sync(1, THREADS);
+    if (thread == 0) {
         uint32_t *counter = a.counters + w.item.counter_at * a.n_kv_heads + w.item.kv;
         *flag = atomicAdd(counter, 1u) + 1 == static_cast<uint32_t>(w.item.n_parts);
         if (*flag)
             *counter = 0; /* for the next layer */
+        sl_fence_gpu();
     }
-    __syncthreads();
-    if (*flag == 0)
-        return;
-    __threadfence();
-    sl_attn_fold<D, THREADS>(a, w);
+    sl_bar_sync(1, THREADS);
+    if (*flag != 0)
+        sl_attn_fold<D, THREADS>(a, w, thread);
 }
 
 #endif

@@ -3,6 +3,7 @@
  * head dimension D. Order of the arithmetic: attention.cuh.
  */
 #include "cuda/attention_narrow.cuh"
+#include "cuda/attention_wg.cuh"
 #include "cuda/attention_wide.cuh"
 
 /* ---------------------------------------------------------------- launch */
@@ -12,11 +13,15 @@ static inline void sl_attn_run(struct sl_cuda *cu, const struct sl_attn_args *a,
                                int32_t grid)
 {
     typedef sl_attn_narrow_cfg<KV, D> narrow;
-    typedef sl_attn_wide_cfg<KV, D> wide;
     dim3 blocks(static_cast<unsigned>(grid));
-    if (cls == 0)
+    if (cls == 0) {
         sl_launch(cu, sl_attn_narrow_kernel<KV, D>, blocks, dim3(narrow::THREADS), narrow::BYTES,
                   *a);
-    else
+    } else if constexpr (!KV::scaled && (D == 64 || D == 128)) {
+        typedef sl_attn_wg_cfg<D> wide;
+        sl_launch(cu, sl_attn_wg_kernel<D>, blocks, dim3(wide::THREADS), wide::BYTES, *a);
+    } else {
+        typedef sl_attn_wide_cfg<KV, D> wide;
         sl_launch(cu, sl_attn_wide_kernel<KV, D>, blocks, dim3(wide::THREADS), wide::BYTES, *a);
+    }
 }

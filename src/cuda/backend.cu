@@ -166,7 +166,7 @@ static bool supports(struct sl_backend *be, int32_t n_heads, int32_t n_kv_heads,
                      enum sl_dtype kv_dtype)
 {
     (void)be;
-    return kv_dtype == SL_DTYPE_BF16 && n_kv_heads > 0 && n_heads % n_kv_heads == 0 &&
+    return sl_cuda_attention_pages(kv_dtype) && n_kv_heads > 0 && n_heads % n_kv_heads == 0 &&
            sl_cuda_attention_supports(head_dim, n_heads / n_kv_heads);
 }
 

@@ -1,12 +1,20 @@
 /* SPDX-License-Identifier: MIT
  * kv.cuh - how keys and values lie in a page, and how attention's matrix instruction gets them.
  *
- * A format of the pages is a trait: attention is a template over it and touches pages through
- * nothing else. Shared memory holds rows of a format as the page does, each followed by 16 bytes,
- * so that the eight rows an ldmatrix reads lie in different banks (a row is an odd number of 16
- * bytes); what is not BF16 yet becomes BF16 in the registers, in key_frags and value_frags.
+ * A format of the pages is a trait: attention and kv_store are templates over it and touch pages
+ * through nothing else. A tile of 16 positions is their rows, for keys and for values; in a scaled
+ * format a scale of each follows. Rows are cut into pieces of 16 bytes, which lie so that the same
+ * piece of eight neighbouring rows is in different banks of shared memory: tiles are copied there
+ * as they are, whole. Rows of a multiple of 128 bytes lie 128 bytes of all 16 rows after 128 bytes
+ * of all 16 rows, swizzled as the tensor cores want it. What is not BF16 yet becomes BF16 in the
+ * registers, in key_frags and value_frags.
  *
- * BF16: a tile of 16 positions is [16][D] row-major, for keys and for values.
+ * BF16: rows of BF16. FP8: rows of codes of E4M3, then BF16 [16]: 2^120 times the scale of each
+ * position, a power of two (NaN: the row had a number that is not finite). A code whose seven bits
+ * are put into the upper fraction and lower exponent of a BF16 number is 2^-120 of its value,
+ * subnormal ones too; one product with that scale, which is exact, makes it the value, as the CPU's
+ * pages have it. Of 16 dimensions the bytes lie so that the operands of the matrix instruction come
+ * out of ldmatrix in pairs: word w is dimensions 2w + 8, 2w, 2w + 9, 2w + 1.
  */
 #ifndef SL_CUDA_KV_CUH
 #define SL_CUDA_KV_CUH
@@ -16,47 +24,6 @@
 
 #include <string.h>
 
-struct sl_kv_bf16 {
-    /* Bytes of a position's row of one head, in a page and in shared memory. */
-    static constexpr __host__ __device__ int row_bytes(int dim)
-    {
-        return dim * 2;
-    }
-    static constexpr __host__ __device__ int smem_row(int dim)
-    {
-        return (dim / 8 | 1) * 16;
-    }
-
-    /* The B operands of a score: keys key .. key + 15 as columns, dimensions dim .. dim + 15 as the
-     * sum; b[0..1] for the first eight keys, b[2..3] for the others. */
-    template <int D>
-    static __device__ __forceinline__ void key_frags(uint32_t b[4], const uint8_t *tile, int key,
-                                                     int dim)
-    {
-        int lane = static_cast<int>(threadIdx.x) & 31;
-        int row = key + (lane & 7) + (lane >> 4) * 8, col = dim + (lane >> 3 & 1) * 8;
-        sl_ldmatrix_x4(b, tile + row * smem_row(D) + col * 2);
-    }
-
-    /* The B operands of a sum of values: dimensions dim .. dim + 15 as columns, keys key ..
-     * key + 15 as the sum; b[0..1] for the first eight dimensions, b[2..3] for the others. */
-    template <int D>
-    static __device__ __forceinline__ void value_frags(uint32_t b[4], const uint8_t *tile, int key,
-                                                       int dim)
-    {
-        int lane = static_cast<int>(threadIdx.x) & 31;
-        int row = key + (lane & 7) + (lane >> 3 & 1) * 8, col = dim + (lane >> 4) * 8;
-        sl_ldmatrix_x4_trans(b, tile + row * smem_row(D) + col * 2);
-    }
-};
-
-/* Where the 16 positions that hold pos lie in a plane of a page. */
-static __device__ __forceinline__ uint32_t sl_kv_tile_at(int kv_head, int block_size, int pos)
-{
-    return static_cast<uint32_t>(kv_head * (block_size / SL_KV_TILE) +
-                                 pos % block_size / SL_KV_TILE);
-}
-
 static __device__ __forceinline__ uint32_t sl_pack_bf16(float lo, float hi)
 {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(lo, hi); /* one instruction */
@@ -64,6 +31,187 @@ static __device__ __forceinline__ uint32_t sl_pack_bf16(float lo, float hi)
     memcpy(&u, &pair, sizeof u);
     return u;
 }
+
+/* Where a piece of a row (0..15) of row_bytes (a multiple of 16) lies in its tile. */
+static __host__ __device__ __forceinline__ int sl_kv_piece(int row_bytes, int row, int piece)
+{
+    if (row_bytes % 128 == 0)
+        return piece / 8 * (SL_KV_TILE * 128) + row * 128 + ((piece ^ row) & 7) * 16;
+    int n = (row_bytes & -row_bytes) / 16; /* 1, 2 or 4 */
+    return row * row_bytes + (piece ^ (row * n / 8 & (n - 1))) * 16;
+}
+
+struct sl_kv_bf16 {
+    static constexpr bool scaled = false;
+
+    /* Bytes of 16 positions of one head, and of a position's row there without its scale. */
+    static constexpr __host__ __device__ int tile_bytes(int dim)
+    {
+        return SL_KV_TILE * row_bytes(dim);
+    }
+    static constexpr __host__ __device__ int row_bytes(int dim)
+    {
+        return dim * 2;
+    }
+
+    /* The B operands of a score: the keys of a tile as columns, dimensions dim .. dim + 15 as the
+     * sum; b[0..1] for the first eight keys, b[2..3] for the others. */
+    template <int D>
+    static __device__ __forceinline__ void key_frags(uint32_t b[4], const uint8_t *tile, int dim)
+    {
+        int lane = static_cast<int>(threadIdx.x) & 31;
+        int row = (lane & 7) + (lane >> 4) * 8, piece = dim / 8 + (lane >> 3 & 1);
+        sl_ldmatrix_x4(b, tile + sl_kv_piece(row_bytes(D), row, piece));
+    }
+
+    /* The B operands of a sum of values: dimensions dim .. dim + 15 as columns, the keys of a tile
+     * as the sum; b[0..1] for the first eight dimensions, b[2..3] for the others. */
+    template <int D>
+    static __device__ __forceinline__ void value_frags(uint32_t b[4], const uint8_t *tile, int dim)
+    {
+        int lane = static_cast<int>(threadIdx.x) & 31;
+        int row = (lane & 7) + (lane >> 3 & 1) * 8, piece = dim / 8 + (lane >> 4);
+        sl_ldmatrix_x4_trans(b, tile + sl_kv_piece(row_bytes(D), row, piece));
+    }
+
+    /* What makes rows of a tile zeros: part i of `parts` does it for a part of one row. */
+    static constexpr __device__ int parts(int dim)
+    {
+        return row_bytes(dim);
+    }
+    static __device__ __forceinline__ int part_row(int dim, int i)
+    {
+        return row_bytes(dim) % 128 == 0 ? i / 8 % SL_KV_TILE : i / (row_bytes(dim) / 16);
+    }
+    static __device__ __forceinline__ void clear(uint8_t *tile, int, int i)
+    {
+        *reinterpret_cast<uint4 *>(tile + i * 16) = make_uint4(0, 0, 0, 0);
+    }
+
+    /* A warp: the row x [dim], rounded, to a position of a tile of the page. */
+    static __device__ __forceinline__ void store(const float *x, int dim, uint8_t *tile, int slot)
+    {
+        int d = static_cast<int>(threadIdx.x % 32) * 8;
+        if (d >= dim)
+            return;
+        float4 lo = *reinterpret_cast<const float4 *>(x + d);
+        float4 hi = *reinterpret_cast<const float4 *>(x + d + 4);
+        *reinterpret_cast<uint4 *>(tile + sl_kv_piece(row_bytes(dim), slot, d / 8)) =
+            make_uint4(sl_pack_bf16(lo.x, lo.y), sl_pack_bf16(lo.z, lo.w), sl_pack_bf16(hi.x, hi.y),
+                       sl_pack_bf16(hi.z, hi.w));
+    }
+};
+
+/* Code of E4M3 nearest to x, ties to even, at most 448; as sl_f32_to_fp8_e4m3. */
+static __device__ __forceinline__ uint32_t sl_fp8_code(float x)
+{
+    uint32_t b = __float_as_uint(x), sign = b >> 24 & 0x80u, mag = b & 0x7FFFFFFFu;
+    if (mag >= 0x43E00000u)
+        return sign | 0x7Eu;
+    if (mag < 0x3C800000u)
+        return sign | (__float_as_uint(__fadd_rn(__uint_as_float(mag), 16384.0f)) - 0x46800000u);
+    uint32_t r = mag - (120u << 23);
+    return sign | (r + 0x7FFFFu + (r >> 20 & 1u)) >> 20;
+}
+
+struct sl_kv_fp8 {
+    static constexpr bool scaled = true;
+
+    static constexpr __host__ __device__ int tile_bytes(int dim)
+    {
+        return SL_KV_TILE * (row_bytes(dim) + 2);
+    }
+    static constexpr __host__ __device__ int row_bytes(int dim)
+    {
+        return dim;
+    }
+    /* The scales of rows row, row + 1 of a tile; row is even. */
+    static __device__ __forceinline__ uint32_t scales_of(const uint8_t *tile, int dim, int row)
+    {
+        return *reinterpret_cast<const uint32_t *>(tile + SL_KV_TILE * dim + row * 2);
+    }
+
+    /* Codes in bytes 1 and 3, times scales. */
+    static __device__ __forceinline__ uint32_t widen(uint32_t w, uint32_t scales)
+    {
+        uint32_t bits = (w & 0x80008000u) | (w >> 4 & 0x07F007F0u);
+        __nv_bfloat162 x, s;
+        memcpy(&x, &bits, sizeof x);
+        memcpy(&s, &scales, sizeof s);
+        x = __hmul2(x, s);
+        memcpy(&bits, &x, sizeof bits);
+        return bits;
+    }
+
+    template <int D>
+    static __device__ __forceinline__ void key_frags(uint32_t b[4], const uint8_t *tile, int dim)
+    {
+        int lane = static_cast<int>(threadIdx.x) & 31;
+        uint32_t r[2];
+        sl_ldmatrix_x2(r, tile + sl_kv_piece(D, lane & 15, dim / 16));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t s = scales_of(tile, D, 8 * i + (lane >> 3) * 2);
+            s = __byte_perm(s, s, lane & 4 ? 0x3232 : 0x1010); /* the odd key's is above */
+            b[2 * i] = widen(r[i], s);
+            b[2 * i + 1] = widen(r[i] << 8, s);
+        }
+    }
+
+    template <int D>
+    static __device__ __forceinline__ void value_frags(uint32_t b[4], const uint8_t *tile, int dim)
+    {
+        int lane = static_cast<int>(threadIdx.x) & 31;
+        uint32_t r[2];
+        sl_ldmatrix_x2_trans(r, tile + sl_kv_piece(D, lane & 15, dim / 16));
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            uint32_t s = scales_of(tile, D, 8 * i + 2 * (lane & 3));
+            b[i] = widen(r[i], s);
+            b[2 + i] = widen(r[i] << 8, s);
+        }
+    }
+
+    /* A scale of zero makes zeros of any codes. */
+    static constexpr __device__ int parts(int)
+    {
+        return SL_KV_TILE;
+    }
+    static __device__ __forceinline__ int part_row(int, int i)
+    {
+        return i;
+    }
+    static __device__ __forceinline__ void clear(uint8_t *tile, int dim, int i)
+    {
+        *reinterpret_cast<uint16_t *>(tile + SL_KV_TILE * dim + i * 2) = 0;
+    }
+
+    static __device__ __forceinline__ void store(const float *x, int dim, uint8_t *tile, int slot)
+    {
+        int lane = static_cast<int>(threadIdx.x % 32);
+        uint32_t top = 0;
+        for (int d = lane; d < dim; d += 32)
+            top = max(top, __float_as_uint(x[d]) & 0x7FFFFFFFu);
+        top = __reduce_max_sync(0xFFFFFFFFu, top);
+        bool finite = top < 0x7F800000u;
+        /* the smallest e with top <= 448 * 2^e: 448 is 1.75 * 2^8 */
+        int e = static_cast<int>(top >> 23) - 135 + ((top & 0x7FFFFFu) > 0x600000u ? 1 : 0);
+        e = min(max(e, -100), 7);
+        float inverse = __uint_as_float(static_cast<uint32_t>(127 - e) << 23);
+        for (int w = lane; w < dim / 4; w += 32) {
+            const float *from = x + w / 4 * 16 + w % 4 * 2;
+            uint32_t codes = sl_fp8_code(__fmul_rn(from[8], inverse)) |
+                             sl_fp8_code(__fmul_rn(from[0], inverse)) << 8 |
+                             sl_fp8_code(__fmul_rn(from[9], inverse)) << 16 |
+                             sl_fp8_code(__fmul_rn(from[1], inverse)) << 24;
+            *reinterpret_cast<uint32_t *>(tile + sl_kv_piece(dim, slot, w / 4) + w % 4 * 4) =
+                finite ? codes : 0;
+        }
+        if (lane == 0)
+            *reinterpret_cast<uint16_t *>(tile + SL_KV_TILE * dim + 2 * slot) =
+                finite ? static_cast<uint16_t>((247 + e) << 7) : static_cast<uint16_t>(0x7FC0);
+    }
+};
 
 /* Is one of the two BF16 numbers infinite or NaN? An exponent of all ones carries into the sign,
  * which was masked out. */

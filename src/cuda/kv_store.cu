@@ -97,29 +97,25 @@ static __device__ __forceinline__ void rotate_row(const struct store_args &a,
     __syncwarp();
 }
 
-/* Where a token's row of a key head lies in a plane. */
-static __device__ __forceinline__ uint64_t place_of(const struct store_args &a, int32_t token,
-                                                    int32_t kv_head, int32_t dim)
+/* Where a token's row of a key head lies: its 16 positions in a plane, and which of them. */
+struct store_place {
+    uint64_t tile;
+    int32_t slot;
+};
+
+template <class KV>
+static __device__ __forceinline__ struct store_place place_of(const struct store_args &a,
+                                                              int32_t token, int32_t kv_head,
+                                                              int32_t dim)
 {
     int32_t pos = a.positions[token], table = a.row_table[token];
     int32_t unit = pos / SL_KV_TILE, page_idx = sl_attn_div(unit, a.by_page);
     int32_t tile = unit + (kv_head - page_idx) * a.by_page.by;
-    return static_cast<uint64_t>(a.tables[table + page_idx]) * a.page_bytes +
-           static_cast<uint64_t>(tile * SL_KV_TILE + pos % SL_KV_TILE) *
-               static_cast<uint64_t>(sl_kv_bf16::row_bytes(dim));
-}
-
-/* The row, rounded. */
-static __device__ __forceinline__ void store_row(const float *x, int32_t dim, uint8_t *to)
-{
-    int d = static_cast<int>(threadIdx.x % 32) * 8;
-    if (d >= dim)
-        return;
-    float4 lo = *reinterpret_cast<const float4 *>(x + d);
-    float4 hi = *reinterpret_cast<const float4 *>(x + d + 4);
-    *reinterpret_cast<uint4 *>(to + d * 2) =
-        make_uint4(sl_pack_bf16(lo.x, lo.y), sl_pack_bf16(lo.z, lo.w), sl_pack_bf16(hi.x, hi.y),
-                   sl_pack_bf16(hi.z, hi.w));
+    struct store_place p;
+    p.tile = static_cast<uint64_t>(a.tables[table + page_idx]) * a.page_bytes +
+             static_cast<uint64_t>(tile) * static_cast<uint64_t>(KV::tile_bytes(dim));
+    p.slot = pos % SL_KV_TILE;
+    return p;
 }
 
 /* What a warp has of each token: head h of queries, keys (from n_heads on) or values. */
@@ -155,10 +151,11 @@ static __device__ __forceinline__ struct store_head head_of(const struct store_a
 }
 
 /* A token's row, where: of keys and values. */
+template <class KV>
 static __device__ __forceinline__ void store_token(const struct store_args &a,
                                                    const struct store_head &r, int32_t token,
-                                                   const float4 w[STORE_PARTS], uint64_t where,
-                                                   float *x)
+                                                   const float4 w[STORE_PARTS],
+                                                   const struct store_place &where, float *x)
 {
     const int32_t lane = static_cast<int32_t>(threadIdx.x % 32), dim = (a.head_dim + 15) / 16 * 16;
     float4 part[STORE_PARTS];
@@ -182,7 +179,7 @@ static __device__ __forceinline__ void store_token(const struct store_args &a,
     if (r.rotated)
         rotate_row(a, cs, x);
     if (r.plane != nullptr) {
-        store_row(x, dim, r.plane + where);
+        KV::store(x, dim, r.plane + where.tile, where.slot);
         return;
     }
 #pragma unroll
@@ -192,6 +189,7 @@ static __device__ __forceinline__ void store_token(const struct store_args &a,
                 *reinterpret_cast<const float4 *>(x + lane * 4 + i * 128);
 }
 
+template <class KV>
 static __global__ void __launch_bounds__(STORE_WARPS * 32)
     store_kernel(const __grid_constant__ struct store_args a)
 {
@@ -204,7 +202,7 @@ static __global__ void __launch_bounds__(STORE_WARPS * 32)
     int32_t token = static_cast<int32_t>(blockIdx.y);
     float *x = smem + warp * STORE_DIM;
     float4 w[STORE_PARTS];
-    uint64_t where = 0;
+    struct store_place where = {0, 0};
     sl_grid_launch_dependents();
 #pragma unroll
     for (int i = 0; i < STORE_PARTS; i++)
@@ -212,18 +210,18 @@ static __global__ void __launch_bounds__(STORE_WARPS * 32)
     if (!a.early)
         sl_grid_wait();
     if (any && r.plane != nullptr)
-        where = place_of(a, token, r.kv, dim);
+        where = place_of<KV>(a, token, r.kv, dim);
     sl_grid_wait();
     if (!any)
         return;
 #pragma unroll 1
     for (;;) {
-        store_token(a, r, token, w, where, x);
+        store_token<KV>(a, r, token, w, where, x);
         token += static_cast<int32_t>(gridDim.y);
         if (token >= a.n_tokens)
             return;
         if (r.plane != nullptr)
-            where = place_of(a, token, r.kv, dim);
+            where = place_of<KV>(a, token, r.kv, dim);
         __syncwarp(); /* x is written anew */
     }
 }
@@ -233,7 +231,7 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
 {
     struct sl_cuda *cu = sl_cuda(be);
     const struct sl_batch *b = op->batch;
-    if (op->kv.dtype != SL_DTYPE_BF16 || !sl_cuda_attention_supports(op->head_dim, 1)) {
+    if (!sl_cuda_attention_pages(op->kv.dtype) || !sl_cuda_attention_supports(op->head_dim, 1)) {
         sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of the pages");
         return;
     }
@@ -266,7 +264,9 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
     a.early = cu->plan_settled;
     int32_t across = SL_CEIL_DIV(op->n_heads + 2 * op->n_kv_heads, STORE_WARPS);
     int32_t down = SL_MIN(b->n_tokens, SL_MAX(cu->n_sms * 16 / across, 1));
-    sl_launch(cu, store_kernel, dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)),
+    auto kernel =
+        op->kv.dtype == SL_DTYPE_FP8_E4M3 ? store_kernel<sl_kv_fp8> : store_kernel<sl_kv_bf16>;
+    sl_launch(cu, kernel, dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)),
               dim3(STORE_WARPS * 32), STORE_WARPS * STORE_DIM * sizeof(float), a);
     cu->plan_settled = true;
 }

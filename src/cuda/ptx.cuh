@@ -40,6 +40,13 @@ static __device__ __forceinline__ void sl_grid_launch_dependents()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+/* Orders this thread's accesses of device memory, those it knows of through barriers included, for
+ * all threads of the device; __threadfence orders more and costs more. */
+static __device__ __forceinline__ void sl_fence_gpu()
+{
+    asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+
 static __device__ __forceinline__ uint32_t sl_smem_addr(const void *p)
 {
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
@@ -50,6 +57,14 @@ static __device__ __forceinline__ void sl_cp_async16(void *smem, const void *gme
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(sl_smem_addr(smem)),
                  "l"(__cvta_generic_to_global(gmem)), "r"(pred ? 16 : 0)
+                 : "memory");
+}
+
+/* The same for 4 bytes. */
+static __device__ __forceinline__ void sl_cp_async4(void *smem, const void *gmem, bool pred)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(sl_smem_addr(smem)),
+                 "l"(__cvta_generic_to_global(gmem)), "r"(pred ? 4 : 0)
                  : "memory");
 }
 
@@ -271,6 +286,52 @@ static __device__ __forceinline__ void sl_wgmma_rs(float (&d)[16][4], const uint
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
                  "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n\t}"
+                 : SL_WG_D(0), SL_WG_D(1), SL_WG_D(2), SL_WG_D(3), SL_WG_D(4), SL_WG_D(5),
+                   SL_WG_D(6), SL_WG_D(7), SL_WG_D(8), SL_WG_D(9), SL_WG_D(10), SL_WG_D(11),
+                   SL_WG_D(12), SL_WG_D(13), SL_WG_D(14), SL_WG_D(15)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* The same with b as rows of sums (keys) of 128 bytes, 64 columns each, 64 rows; the next columns
+ * 8192 bytes further; swizzled likewise. 16 rows are a product: 2048 bytes. */
+static __device__ __forceinline__ uint64_t sl_wgmma_bt(const void *smem)
+{
+    /* address / 16, 64 columns after 64 columns, eight rows after eight rows, swizzle */
+    return (static_cast<uint64_t>(sl_smem_addr(smem)) & 0x3FFFF) >> 4 | 512ull << 16 | 64ull << 32 |
+           1ull << 62;
+}
+
+/* A place n_bytes further. */
+static __device__ __forceinline__ uint64_t sl_wgmma_b_at(uint64_t b, uint32_t n_bytes)
+{
+    return b + n_bytes / 16;
+}
+
+/* 64 columns. */
+static __device__ __forceinline__ void sl_wgmma_rs_bt(float (&d)[8][4], const uint32_t (&a)[4],
+                                                      uint64_t b)
+{
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n\t}"
+                 : SL_WG_D(0), SL_WG_D(1), SL_WG_D(2), SL_WG_D(3), SL_WG_D(4), SL_WG_D(5),
+                   SL_WG_D(6), SL_WG_D(7)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
+}
+
+/* 128 columns. */
+static __device__ __forceinline__ void sl_wgmma_rs_bt(float (&d)[16][4], const uint32_t (&a)[4],
+                                                      uint64_t b)
+{
+    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
+                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
+                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
+                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n\t}"
                  : SL_WG_D(0), SL_WG_D(1), SL_WG_D(2), SL_WG_D(3), SL_WG_D(4), SL_WG_D(5),
                    SL_WG_D(6), SL_WG_D(7), SL_WG_D(8), SL_WG_D(9), SL_WG_D(10), SL_WG_D(11),
                    SL_WG_D(12), SL_WG_D(13), SL_WG_D(14), SL_WG_D(15)

@@ -7,6 +7,7 @@
 
 #include "bench_util.h"
 #include "cuda/attention.h"
+#include "cuda/kv.cuh"
 
 #define ATTN_BLOCK 16                               /* positions of a page */
 #define ATTN_PASS  (static_cast<uint64_t>(1) << 44) /* seed of the queries */
@@ -105,16 +106,21 @@ static void attn_check(const struct attn_case *c, struct attn_dims d, const dev<
     double total = 0.0, squares = 0.0;
     for (int pos = 0; pos < c->pos + c->n; pos++) {
         size_t page = static_cast<size_t>(c->tables[static_cast<size_t>(pos / ATTN_BLOCK)]);
-        size_t at = page * c->page_bytes + layer +
-                    (kv_head * ATTN_BLOCK + static_cast<size_t>(pos % ATTN_BLOCK)) * hd * 2;
+        size_t at = page * c->page_bytes + layer + kv_head * ATTN_BLOCK * hd * 2;
+        auto place = [&](size_t i) {
+            return (at + static_cast<size_t>(
+                             sl_kv_piece(d.hd * 2, pos % ATTN_BLOCK, static_cast<int>(i / 8)))) /
+                       2 +
+                   i % 8;
+        };
         double score = 0.0;
         for (size_t i = 0; i < hd; i++)
             score += static_cast<double>(from_bf16(to_bf16(random_normal(ATTN_PASS + q_at + i)))) *
-                     static_cast<double>(from_bf16(to_bf16(random_normal(at / 2 + i))));
+                     static_cast<double>(from_bf16(to_bf16(random_normal(place(i)))));
         double p = exp(score / sqrt(static_cast<double>(d.hd)));
         for (size_t i = 0; i < hd; i++)
             sum[i] +=
-                p * static_cast<double>(from_bf16(to_bf16(random_normal((at + c->plane) / 2 + i))));
+                p * static_cast<double>(from_bf16(to_bf16(random_normal(c->plane / 2 + place(i)))));
         total += p;
         squares += p * p;
     }

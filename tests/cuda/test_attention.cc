@@ -7,6 +7,8 @@
  */
 #include "cuda/attention.h"
 #include "cuda/device.h"
+#include "cuda/kv.cuh"
+#include "quant/fp8_e4m3.h"
 
 #include <float.h>
 #include <math.h>
@@ -112,6 +114,8 @@ struct scene {
     uint64_t seed;
     /* values that are no numbers: of sequence 0 at this position, -1: none */
     int odd_pos = -1;
+    bool fp8 = false;       /* keys and values are numbers that pages of FP8 hold */
+    bool fp8_pages = false; /* and the pages are such */
 
     int dim() const
     {
@@ -151,6 +155,62 @@ struct scene {
     }
 };
 
+/* A row of one head as pages of FP8 hold it, by the text of quant/fp8_e4m3.h. */
+struct fp8_row {
+    std::vector<uint8_t> codes;
+    int e;
+    bool finite;
+};
+
+static fp8_row fp8_of(const std::vector<float> &x)
+{
+    fp8_row r = {std::vector<uint8_t>(x.size()), 0, true};
+    float top = 0.0f;
+    for (float v : x) {
+        r.finite = r.finite && fabsf(v) <= FLT_MAX;
+        top = fmaxf(top, fabsf(v));
+    }
+    r.e = sl_fp8_e4m3_exponent(r.finite ? top : 0.0f);
+    for (size_t i = 0; i < x.size() && r.finite; i++)
+        r.codes[i] = sl_f32_to_fp8_e4m3(ldexpf(x[i], -r.e));
+    return r;
+}
+
+static std::vector<float> fp8_values(const std::vector<float> &x)
+{
+    fp8_row r = fp8_of(x);
+    std::vector<float> v(x.size(), NAN);
+    for (size_t i = 0; i < x.size() && r.finite; i++)
+        v[i] = ldexpf(sl_fp8_e4m3_to_f32(r.codes[i]), r.e);
+    return v;
+}
+
+static size_t tile_bytes(const scene &s)
+{
+    return sl_kv_tile_bytes(s.fp8_pages ? SL_DTYPE_FP8_E4M3 : SL_DTYPE_BF16, s.hd);
+}
+
+/* A row x [dim] of a key head to its place in a plane of a page. */
+static void put_row(const scene &s, uint8_t *plane, int head, int pos, const std::vector<float> &x)
+{
+    int dim = s.dim(), slot = pos % 16;
+    uint8_t *tile = plane + (size_t)(head * (s.bs / 16) + pos % s.bs / 16) * tile_bytes(s);
+    if (!s.fp8_pages) {
+        for (int d = 0; d < dim; d++) {
+            uint16_t u = to_bf16(x[(size_t)d]);
+            memcpy(tile + sl_kv_piece(dim * 2, slot, d / 8) + d % 8 * 2, &u, 2);
+        }
+        return;
+    }
+    fp8_row r = fp8_of(x);
+    for (int d = 0; d < dim; d++) { /* word w of 16 dimensions: 2w + 8, 2w, 2w + 9, 2w + 1 */
+        int in = d % 16, byte = in % 8 / 2 * 4 + in % 2 * 2 + (in < 8);
+        tile[sl_kv_piece(dim, slot, d / 16) + byte] = r.codes[(size_t)d];
+    }
+    uint16_t scale = r.finite ? (uint16_t)((247 + r.e) << 7) : 0x7FC0;
+    memcpy(tile + 16 * dim + 2 * slot, &scale, 2);
+}
+
 struct pages_of { /* host copy */
     size_t page_bytes, k_offset, v_offset;
     std::vector<uint8_t> pool;
@@ -161,7 +221,7 @@ struct pages_of { /* host copy */
 static pages_of make_pages(const scene &s, const std::vector<int> &written)
 {
     pages_of p;
-    size_t row = (size_t)s.dim() * 2, plane = row * (size_t)(s.bs * s.nkv);
+    size_t plane = tile_bytes(s) * (size_t)(s.bs / 16 * s.nkv);
     p.k_offset = 48;
     p.v_offset = p.k_offset + plane + 16;
     p.page_bytes = p.v_offset + plane + 32;
@@ -181,15 +241,15 @@ static pages_of make_pages(const scene &s, const std::vector<int> &written)
         next += (size_t)s.pages((int)seq);
         for (int pos = 0; pos < written[seq]; pos++)
             for (int h = 0; h < s.nkv; h++) {
-                uint8_t *at = p.pool.data() +
-                              (size_t)p.table[seq][(size_t)(pos / s.bs)] * p.page_bytes +
-                              (size_t)(h * s.bs + pos % s.bs) * row;
-                for (int d = 0; d < s.dim(); d++) {
-                    uint16_t k = d < s.hd ? s.k((int)seq, pos, h, d) : 0;
-                    uint16_t v = d < s.hd ? s.v((int)seq, pos, h, d) : 0;
-                    memcpy(at + p.k_offset + 2 * d, &k, 2);
-                    memcpy(at + p.v_offset + 2 * d, &v, 2);
+                uint8_t *page =
+                    p.pool.data() + (size_t)p.table[seq][(size_t)(pos / s.bs)] * p.page_bytes;
+                std::vector<float> x((size_t)s.dim()), y((size_t)s.dim());
+                for (int d = 0; d < s.hd; d++) {
+                    x[(size_t)d] = from_bf16(s.k((int)seq, pos, h, d));
+                    y[(size_t)d] = from_bf16(s.v((int)seq, pos, h, d));
                 }
+                put_row(s, page + p.k_offset, h, pos, s.fp8 ? fp8_values(x) : x);
+                put_row(s, page + p.v_offset, h, pos, s.fp8 ? fp8_values(y) : y);
             }
     }
     return p;
@@ -262,7 +322,7 @@ static struct sl_op_attention make_op(const scene &s, const pages_of &p)
     op.kv.page_bytes = p.page_bytes;
     op.kv.k_offset = p.k_offset;
     op.kv.v_offset = p.v_offset;
-    op.kv.dtype = SL_DTYPE_BF16;
+    op.kv.dtype = s.fp8_pages ? SL_DTYPE_FP8_E4M3 : SL_DTYPE_BF16;
     op.kv.block_size = s.bs;
     return op;
 }
@@ -469,6 +529,50 @@ static void test_shapes()
     }
 }
 
+/* Pages of FP8 give the bits of pages of BF16 with the same values: whole, in a chunk, as decodes,
+ * with values that are no numbers, and with a window whose first keys share words of scales with
+ * keys nobody sees. */
+static void check_fp8(scene s, std::vector<int> decodes)
+{
+    std::vector<span_of> whole, chunk;
+    for (size_t i = 0; i < s.lens.size(); i++) {
+        whole.push_back({(int)i, 0, s.lens[i]});
+        int n = std::min(s.lens[i], 9);
+        chunk.push_back({(int)i, s.lens[i] - n, n});
+    }
+    s.fp8 = true;
+    rows_of want = run(s, whole, 3);
+    s.fp8_pages = true;
+    same_bits("fp8", s, whole, run(s, whole, 3), whole, want);
+    same_bits("fp8 chunk", s, chunk, run(s, chunk, 2), whole, want);
+    for (int pos : decodes) {
+        std::vector<span_of> part;
+        for (size_t i = 0; i < s.lens.size(); i++)
+            part.push_back({(int)i, std::min(pos, s.lens[i] - 1), 1});
+        part.push_back({-1, 0, 1});
+        same_bits("fp8 decode", s, part, run(s, part, 1 + pos % 50), whole, want);
+    }
+}
+
+static void test_fp8()
+{
+    static const struct {
+        int hd, nq, nkv, bs;
+    } shapes[] = {{16, 3, 1, 16}, {32, 2, 1, 32},  {64, 5, 1, 16}, {72, 2, 2, 16},
+                  {96, 4, 2, 48}, {128, 8, 1, 16}, {256, 2, 1, 16}};
+    uint64_t seed = 61;
+    for (auto x : shapes)
+        check_fp8(make_scene(x.hd, x.nq, x.nkv, x.bs, {70, 33}, seed++), {63});
+    check_fp8(make_scene(64, 4, 1, 16, {600}, 71), {255, 512, 599});
+    scene s = make_scene(64, 2, 1, 16, {150}, 72);
+    s.window = 37;
+    check_fp8(s, {100, 149});
+    for (int odd : {100, 112, 113, 120}) {
+        s.odd_pos = odd;
+        check_fp8(s, {149});
+    }
+}
+
 static void test_long()
 {
     check_scene(make_scene(64, 4, 1, 16, {1100, 257}, 21), 41, {512, 3},
@@ -618,7 +722,6 @@ static void step_one(const scene &s, const std::vector<span_of> &spans, int n_sm
 {
     inputs in = make_inputs(s, spans);
     rows_of want = run(s, spans, n_sms);
-    const size_t row = (size_t)s.dim() * 2;
     std::vector<float> k, v;
     for (const span_of &x : spans)
         for (int pos = x.pos; pos < x.pos + x.n; pos++)
@@ -628,10 +731,10 @@ static void step_one(const scene &s, const std::vector<span_of> &spans, int n_sm
                     v.push_back(x.seq < 0 ? 0.0f : from_bf16(s.v(x.seq, pos, h, c)));
                 }
                 int page = x.seq < 0 ? 0 : in.pages.table[(size_t)x.seq][(size_t)(pos / s.bs)];
-                uint8_t *at = in.pages.pool.data() + (size_t)page * in.pages.page_bytes +
-                              (size_t)(h * s.bs + pos % s.bs) * row;
-                memset(at + in.pages.k_offset, 0xFF, row);
-                memset(at + in.pages.v_offset, 0xFF, row);
+                uint8_t *at = in.pages.pool.data() + (size_t)page * in.pages.page_bytes;
+                std::vector<float> nobody((size_t)s.dim(), NAN);
+                put_row(s, at + in.pages.k_offset, h, pos, nobody);
+                put_row(s, at + in.pages.v_offset, h, pos, nobody);
             }
     device d(n_sms);
     dev<uint8_t> pool(in.pages.pool);
@@ -723,9 +826,10 @@ static void reference_row(const store_case &c, const float *from, const float *w
     }
 }
 
-static void store_one(const store_case &c, uint64_t seed)
+static void store_one(const store_case &c, uint64_t seed, bool fp8)
 {
     scene s = make_scene(c.hd, c.nq, c.nkv, c.bs, {40, 70, 100}, seed);
+    s.fp8_pages = fp8;
     const std::vector<span_of> spans = {{0, 39, 1}, {1, 10, 50}, {2, 63, 37}};
     pages_of p = make_pages(s, {0, 0, 0});
     const int dim = s.dim(), n_tokens = 88, ldq = c.nq * c.hd + 4, ldk = c.nkv * c.hd * 2 + 8;
@@ -751,6 +855,13 @@ static void store_one(const store_case &c, uint64_t seed)
     std::vector<float> q = randoms(n_tokens * ldq, 1), kv = randoms(n_tokens * ldk, 2);
     std::vector<float> qw = randoms(c.hd, 3), kw = randoms(c.hd, 4);
     std::vector<float> angles = randoms(n_tokens * std::max(c.n_rotated, 1), 5);
+    for (int t = 0; fp8 && t < n_tokens; t++) { /* sizes of every kind, and no numbers */
+        static const float odd[] = {INFINITY, NAN, 1e30f, 0.0f, 1e-38f};
+        for (int i = 0; i < ldk; i++)
+            kv[(size_t)(t * ldk + i)] *= ldexpf(1.0f, t % 24 * 8 - 110);
+        if (t % 16 == 3)
+            kv[(size_t)(t * ldk + t % ldk)] = odd[t / 16 % 5];
+    }
     device d(2);
     dev<float> dq(q), dkv(kv), dqw(qw), dkw(kw), dangles(angles);
     dev<uint8_t> pool(p.pool);
@@ -782,7 +893,7 @@ static void store_one(const store_case &c, uint64_t seed)
     op.kv.page_bytes = p.page_bytes;
     op.kv.k_offset = p.k_offset;
     op.kv.v_offset = p.v_offset;
-    op.kv.dtype = SL_DTYPE_BF16;
+    op.kv.dtype = fp8 ? SL_DTYPE_FP8_E4M3 : SL_DTYPE_BF16;
     op.kv.block_size = s.bs;
     sl_cuda_attention_plan(&d.cu, &b, c.nq, c.nkv, c.hd);
     sl_cuda_qk_norm_rope_kv_store(&d.cu.base, &op);
@@ -802,17 +913,14 @@ static void store_one(const store_case &c, uint64_t seed)
                           key, cs, x);
             int pos = positions[(size_t)t];
             int32_t page = p.table[(size_t)owner[(size_t)t]][(size_t)(pos / s.bs)];
-            uint8_t *at = p.pool.data() + (size_t)page * p.page_bytes +
-                          (key ? p.k_offset : p.v_offset) +
-                          (size_t)(h % c.nkv * s.bs + pos % s.bs) * (size_t)dim * 2;
-            for (int i = 0; i < dim; i++) {
-                uint16_t u = to_bf16(i < c.hd ? x[(size_t)i] : 0.0f);
-                memcpy(at + 2 * i, &u, 2);
-            }
+            x.resize((size_t)dim, 0.0f);
+            put_row(s,
+                    p.pool.data() + (size_t)page * p.page_bytes + (key ? p.k_offset : p.v_offset),
+                    h % c.nkv, pos, x);
         }
     }
     CHECK(dq.get() == q, "hd %d: queries", c.hd);
-    CHECK(pool.get() == p.pool, "hd %d bs %d: pages", c.hd, c.bs);
+    CHECK(pool.get() == p.pool, "hd %d bs %d fp8 %d: pages", c.hd, c.bs, fp8);
 }
 
 static void test_store()
@@ -824,8 +932,10 @@ static void test_store()
         {128, 2, 1, 16, 0, true, false},
     };
     uint64_t seed = 101;
-    for (const store_case &c : cases)
-        store_one(c, seed++);
+    for (const store_case &c : cases) {
+        store_one(c, seed++, false);
+        store_one(c, seed++, true);
+    }
 }
 
 static void test_supports()
@@ -841,11 +951,17 @@ static const struct {
     const char *name;
     void (*fn)();
 } TESTS[] = {
-    {"supports", test_supports}, {"store", test_store},
-    {"shapes", test_shapes},     {"long", test_long},
-    {"windows", test_windows},   {"softcap_and_sinks", test_softcap_and_sinks},
-    {"mixed", test_mixed},       {"odd_values", test_odd_values},
-    {"graph", test_graph},       {"many_splits", test_many_splits},
+    {"supports", test_supports},
+    {"store", test_store},
+    {"shapes", test_shapes},
+    {"fp8", test_fp8},
+    {"long", test_long},
+    {"windows", test_windows},
+    {"softcap_and_sinks", test_softcap_and_sinks},
+    {"mixed", test_mixed},
+    {"odd_values", test_odd_values},
+    {"graph", test_graph},
+    {"many_splits", test_many_splits},
     {"step", test_step},
 };
 

@@ -152,6 +152,10 @@ bool sl_cuda_attention_supports(int32_t head_dim, int32_t group)
 {
     return head_dim == 64 && group == 2;
 }
+bool sl_cuda_attention_pages(enum sl_dtype dtype)
+{
+    return dtype == SL_DTYPE_BF16;
+}
 size_t sl_cuda_sample_scratch(int32_t, int32_t)
 {
     return 0;

@@ -53,13 +53,14 @@ struct model {
     int32_t heads, kv_heads, head_dim;
     enum sl_dtype dtype;
     int32_t hidden, intermediate;
+    const char *kv; /* format of the pages, NULL: auto */
 };
 
 static const model models[] = {
-    {"llama-bf16", "llama", 4, 2, 64, SL_DTYPE_BF16, 128, 192},
-    {"qwen3-q8_0", "qwen3", 4, 1, 32, SL_DTYPE_Q8_0, 128, 192},
-    {"qwen2-fp8", "qwen2", 2, 2, 16, SL_DTYPE_FP8_E4M3, 64, 160},
-    {"llama-q4_k", "llama", 2, 1, 128, SL_DTYPE_Q4_K, 256, 256},
+    {"llama-bf16", "llama", 4, 2, 64, SL_DTYPE_BF16, 128, 192, nullptr},
+    {"qwen3-q8_0", "qwen3", 4, 1, 32, SL_DTYPE_Q8_0, 128, 192, nullptr},
+    {"qwen2-fp8", "qwen2", 2, 2, 16, SL_DTYPE_FP8_E4M3, 64, 160, "fp8"},
+    {"llama-q4_k", "llama", 2, 1, 128, SL_DTYPE_Q4_K, 256, 256, nullptr},
 };
 
 static bool is_gguf(const model &m)
@@ -172,6 +173,8 @@ static struct sl_engine *start(const model &m, struct sl_engine_config cfg)
     std::string path = path_of(m);
     cfg.model = path.c_str();
     cfg.n_threads = 1;
+    if (cfg.kv_cache_dtype == nullptr)
+        cfg.kv_cache_dtype = m.kv;
     cfg.max_num_seqs = cfg.max_num_seqs != 0 ? cfg.max_num_seqs : 8;
     cfg.kv_cache_bytes = cfg.kv_cache_bytes != 0 ? cfg.kv_cache_bytes : 8u << 20;
     if (sl_engine_create(&cfg, &eng, &err) != 0)
@@ -279,7 +282,7 @@ static void near_the_cpu(void **)
         struct sl_engine_config cpu = {};
         cpu.device = "cpu";
         cpu.exact_weights = true;
-        cpu.kv_cache_dtype = "f32";
+        cpu.kv_cache_dtype = m.kv != nullptr ? m.kv : "f32";
         std::vector<outcome> want = run_alone(m, cpu), have = run_alone(m, on_gpu());
         double worst = 0;
         for (size_t k = 0; k < want[4].prompt_logprobs.size(); k++)

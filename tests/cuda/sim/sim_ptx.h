@@ -12,7 +12,7 @@ void sl_sim_grid_wait();
 void sl_sim_launch_dependents();
 void *sl_sim_smem();
 uint32_t sl_sim_smem_addr(const void *p);
-void sl_sim_cp_async(void *dst, const void *src, bool pred, sl_sim_at at);
+void sl_sim_cp_async(void *dst, const void *src, size_t n, bool pred, sl_sim_at at);
 void sl_sim_cp_commit();
 void sl_sim_cp_wait(int n);
 void sl_sim_bulk_load(void *dst, const void *src, uint32_t n, uint64_t *bar, sl_sim_at at);
@@ -34,13 +34,21 @@ static inline void sl_grid_launch_dependents()
 {
     sl_sim_launch_dependents();
 }
+static inline void sl_fence_gpu()
+{
+    __threadfence();
+}
 static inline uint32_t sl_smem_addr(const void *p)
 {
     return sl_sim_smem_addr(p);
 }
 static inline void sl_cp_async16(void *smem, const void *gmem, bool pred, SL_SIM_AT)
 {
-    sl_sim_cp_async(smem, gmem, pred, SL_SIM_HERE);
+    sl_sim_cp_async(smem, gmem, 16, pred, SL_SIM_HERE);
+}
+static inline void sl_cp_async4(void *smem, const void *gmem, bool pred, SL_SIM_AT)
+{
+    sl_sim_cp_async(smem, gmem, 4, pred, SL_SIM_HERE);
 }
 static inline void sl_cp_async_commit()
 {
@@ -163,6 +171,30 @@ static inline void sl_wgmma_rs(float (&d)[T][4], const uint32_t (&a)[4], const u
     for (uint32_t i = 0; i < T; i++) {
         uint32_t frag[2] = {sl_sim_swizzled(b, 8 * i + g, 4 * t),
                             sl_sim_swizzled(b, 8 * i + g, 4 * t + 16)};
+        sl_sim_mma(SL_SIM_MMA_BF16, d[i], a, frag, SL_SIM_HERE);
+    }
+}
+/* b as rows of sums. */
+static inline const uint8_t *sl_wgmma_bt(const void *smem)
+{
+    return static_cast<const uint8_t *>(smem);
+}
+static inline const uint8_t *sl_wgmma_b_at(const uint8_t *b, uint32_t n_bytes)
+{
+    return b + n_bytes;
+}
+template <int T>
+static inline void sl_wgmma_rs_bt(float (&d)[T][4], const uint32_t (&a)[4], const uint8_t *b,
+                                  SL_SIM_AT)
+{
+    uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    for (uint32_t i = 0; i < T; i++) {
+        uint32_t frag[2], col = 8 * i + g;
+        for (uint32_t h = 0; h < 2; h++) {
+            uint32_t lo = sl_sim_swizzled(b + col / 64 * 8192, 2 * t + 8 * h, col % 64 / 2 * 4),
+                     hi = sl_sim_swizzled(b + col / 64 * 8192, 2 * t + 8 * h + 1, col % 64 / 2 * 4);
+            frag[h] = col % 2 ? lo >> 16 | (hi & 0xFFFF0000u) : (lo & 0xFFFFu) | hi << 16;
+        }
         sl_sim_mma(SL_SIM_MMA_BF16, d[i], a, frag, SL_SIM_HERE);
     }
 }
