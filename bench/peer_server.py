@@ -186,7 +186,7 @@ def server_of(args, model: Model, engine: str, folder: str) -> Server:
         port_file = os.path.join(folder, "port")
         isa = ["--cpu-isa", "avx2"] if args.isa == "avx2" else []
         pool = int(1.1 * (args.chats + 1) * each * model.kv_bytes) + (64 << 20)
-        return Server("sluice serve", [args.sluice, "serve", model.path, "--port", "0", "--port-file", port_file,
+        return Server("sluice serve", [args.sluice, "serve", model.path, "--device", "cpu", "--port", "0", "--port-file", port_file,
                                        "--threads", str(args.threads), "--max-model-len", str(each),
                                        "--max-num-seqs", str(max(args.chats, 1)), "--kv-cache-dtype", args.kv,
                                        "--kv-cache-memory-bytes", str(pool), *isa], port_file, 0)

@@ -458,6 +458,12 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D>::THREADS),
         sl_mbar_fence_init();
     }
     __syncthreads();
+    /* Blocks without work make room for the kernel behind; one waits, so that this grid does not
+     * end before the one ahead of it. */
+    if (a.early && blockIdx.x > 0 && !works[0].item.valid) {
+        sl_grid_leave();
+        return;
+    }
     sl_attn_narrow<KV, D> x(a, smem);
     int loaded = 0;
 #pragma unroll 1

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * linear_stream.cuh - products of up to eight tokens: weights stream through shared memory once.
  *
- * A block is up to 8 consumer warps and one that brings activations. A team of warps owns one row
- * block of 16 rows at a time: a warp for each segment of its columns (linear.h), in a gated product
- * one for gate and one for up. A warp goes through its segment with the sums of all tokens in its
- * registers; at the end the team's sums pass through shared memory to its first warp, which adds
- * them in order and writes. Weights come through a ring of the warp's own, filled by bulk copies of
- * 2.2 to 4 KB that its lane 0 issues as slots fall free, over the end of a segment into the next
+ * A block is up to 8 consumer warps, one that refills their rings of weights and one that brings
+ * activations. A team of warps owns one row block of 16 rows at a time: a warp for each segment of
+ * its columns (linear.h), in a gated product one for gate and one for up. A warp goes through its
+ * segment with the sums of all tokens in its registers; at the end the team's sums pass through
+ * shared memory to its first warp, which adds them in order and writes. Weights come through a ring
+ * of the warp's own, filled by bulk copies of 2.2 to 4 KB, over the end of a segment into the next
  * row block's; the first ones go out before the kernel waits for the one ahead of it. Lanes read A
  * fragments (or codes, which they decode) with 16-byte loads without bank conflicts. Activations
  * lie in shared memory in chunks of 256 columns of every segment, [segment][token][264], read as B
@@ -19,9 +19,9 @@
  *
  * Bytes: weights once, x once a block from L2 (once a walk when it does not stay), outputs. In
  * flight: 8 warps x (slots - 1) x 2.2 to 4 KB, 32 to 90 KB a block, against the 36 KB a
- * multiprocessor that 4.7 TB/s times 1 us wants. A step of 64 columns takes a warp 320 ns when its
- * data are there (H200, seen with two warps a multiprocessor), so it takes about eight warps to
- * keep up with the memory: that is what segments are for.
+ * multiprocessor that 4.7 TB/s times 1 us wants. One token's time is that of a warp in its segment:
+ * where a consumer refilled its own ring, the copies' instructions were a third of it (8B shape in
+ * BF16 on an H200: 198 tokens a second, 214 with the warp that refills).
  */
 #ifndef SL_CUDA_LINEAR_STREAM_CUH
 #define SL_CUDA_LINEAR_STREAM_CUH
@@ -34,9 +34,10 @@
 #define SL_STREAM_SLOTS  16 /* most of a warp's ring */
 #define SL_STREAM_BUFS   64 /* most buffers of activations */
 #define SL_STREAM_SMEM   115712
-#define SL_STREAM_BARS   1024 /* offset of the activations' barriers, behind those of the rings */
-#define SL_STREAM_ZEROS  2048 /* offset of 16 zero bytes */
-#define SL_STREAM_HEADER 2176
+#define SL_STREAM_EMPTY  1024 /* offset of the empty barriers of the rings, behind the full ones */
+#define SL_STREAM_BARS   2048 /* offset of the activations' barriers */
+#define SL_STREAM_ZEROS  3072 /* offset of 16 zero bytes */
+#define SL_STREAM_HEADER 3200
 
 #define SL_STREAM_CHUNK 256 /* columns of a segment in a chunk of activations */
 #define SL_STREAM_ROW   (SL_STREAM_CHUNK + 8)
@@ -153,40 +154,59 @@ static __device__ void sl_stream_bring(const sl_lin &l, const sl_stream_plan &p,
     }
 }
 
-/* The warp's ring of weights: what is in flight and what is next to read. Places in shared memory
- * are offsets everywhere: from pointers kept in structs the compiler makes generic addresses. */
-template <class F> struct sl_stream_ring {
+/* Where the ring of a warp lies. Places in shared memory are offsets everywhere: from pointers kept
+ * in structs the compiler makes generic addresses. */
+struct sl_stream_place {
     uint8_t *smem;
-    const sl_lin *l;
-    const sl_stream_plan *p;
-    const uint8_t *src;   /* next bytes to fetch */
     uint32_t slots, bars; /* offsets */
-    sl_stream_role role;
-    int32_t item, to;   /* the item src belongs to; the block's end */
-    int32_t steps;      /* of 64 columns in the warp's segment */
-    int32_t units_left; /* of the item */
-    int32_t put, got;   /* slots */
-    uint32_t parity;
 
-    static constexpr int subs = F::unit_k / 64;
-
-    __device__ __forceinline__ uint64_t *bar(int slot)
+    __device__ __forceinline__ sl_stream_place(const sl_stream_plan &p, uint8_t *base, int warp)
+    {
+        smem = base;
+        slots = static_cast<uint32_t>(SL_STREAM_HEADER + warp * p.slots * p.slot_bytes);
+        bars = static_cast<uint32_t>(warp * SL_STREAM_SLOTS * 8);
+    }
+    __device__ __forceinline__ uint64_t *full(int slot) const
     {
         return reinterpret_cast<uint64_t *>(smem + bars + 8 * slot);
     }
-    __device__ __forceinline__ void open(int first)
+    __device__ __forceinline__ uint64_t *empty(int slot) const
     {
-        item = first;
-        steps = min(l->seg_k64, l->n_k64 - role.seg * l->seg_k64);
-        put = 0;
-        got = 0;
-        parity = 0;
-        src = nullptr;
+        return reinterpret_cast<uint64_t *>(smem + SL_STREAM_EMPTY + bars + 8 * slot);
+    }
+};
+
+/* Steps of 64 columns in a segment. */
+static __device__ __forceinline__ int32_t sl_stream_steps(const sl_lin &l, int seg)
+{
+    return min(l.seg_k64, l.n_k64 - seg * l.seg_k64);
+}
+
+/* The end of a ring where weights go in: of the warp that fetches, a lane for each consumer. */
+template <class F> struct sl_stream_fetch {
+    sl_stream_place at;
+    const sl_lin *l;
+    const sl_stream_plan *p;
+    const uint8_t *src; /* next bytes to fetch */
+    sl_stream_role role;
+    int32_t item, to;   /* the item src belongs to; the block's end */
+    int32_t units_left; /* of the item */
+    int32_t put;        /* slot */
+    uint32_t parity;    /* of its empty barrier, from the second round on */
+
+    static constexpr int subs = F::unit_k / 64;
+
+    __device__ __forceinline__ sl_stream_fetch(const sl_lin &lin, const sl_stream_plan &plan,
+                                               uint8_t *smem, int warp, int from, int end)
+        : at(plan, smem, warp), l(&lin), p(&plan), src(nullptr),
+          role(sl_stream_role_of(lin, warp % plan.team)), item(from + warp / plan.team), to(end),
+          put(0), parity(1)
+    {
         start();
     }
     __device__ __forceinline__ void start()
     {
-        units_left = steps / subs;
+        units_left = sl_stream_steps(*l, role.seg) / subs;
         if (item < to) {
             sl_stream_item it = sl_stream_find(*l, item, role.part);
             int64_t unit =
@@ -194,43 +214,98 @@ template <class F> struct sl_stream_ring {
             src = it.part->w + unit * F::unit_bytes;
         }
     }
-    /* Lane 0: fetches into the next slot. */
-    __device__ __forceinline__ void fetch()
+    /* n units, of the item, are on their way. */
+    __device__ __forceinline__ void pass(int32_t units)
     {
-        if (item >= to)
-            return;
-        int units = min(units_left, F::stage_units);
-        uint32_t n = static_cast<uint32_t>(units * F::unit_bytes);
-        sl_mbar_expect_tx(bar(put), n);
-        sl_bulk_load(smem + slots + put * p->slot_bytes, src, n, bar(put));
-        src += n;
-        put = put + 1 == p->slots ? 0 : put + 1;
+        src += units * F::unit_bytes;
         units_left -= units;
         if (units_left == 0) {
             item += p->teams;
             start();
         }
     }
-    /* Offset of the next slot to read, when it is there. */
-    __device__ __forceinline__ uint32_t wait()
+    /* The next slot counts as filled. */
+    __device__ __forceinline__ void next()
     {
-        sl_mbar_wait(bar(got), parity);
-        uint32_t at = slots + static_cast<uint32_t>(got * p->slot_bytes);
-        if (++got == p->slots) {
+        if (++put == p->slots) {
+            put = 0;
+            parity ^= 1;
+        }
+        pass(min(units_left, F::stage_units));
+    }
+    /* Into the next slot, which is free. */
+    __device__ __forceinline__ void fetch()
+    {
+        uint32_t n = static_cast<uint32_t>(min(units_left, F::stage_units) * F::unit_bytes);
+        sl_mbar_expect_tx(at.full(put), n);
+        sl_bulk_load(at.smem + at.slots + put * p->slot_bytes, src, n, at.full(put));
+        next();
+    }
+};
+
+/* The end of a ring where a consumer takes them. */
+struct sl_stream_take {
+    sl_stream_place at;
+    int32_t got;  /* slots: the next to wait for, */
+    int32_t done; /* and to give back */
+    uint32_t parity;
+
+    __device__ __forceinline__ sl_stream_take(const sl_stream_plan &p, uint8_t *smem, int warp)
+        : at(p, smem, warp), got(0), done(0), parity(0)
+    {
+    }
+    /* Offset of the next slot, when it is there. */
+    __device__ __forceinline__ uint32_t wait(const sl_stream_plan &p)
+    {
+        sl_mbar_wait(at.full(got), parity);
+        uint32_t slot = at.slots + static_cast<uint32_t>(got * p.slot_bytes);
+        if (++got == p.slots) {
             got = 0;
             parity ^= 1;
         }
-        return at;
+        return slot;
     }
-    /* After products that used the last of a slot: every lane's loads of it have ended, as the
-     * products needed what they brought, so the copy engine may write there again. */
-    __device__ __forceinline__ void refill()
+    /* After products that used the last of the oldest slot: every lane's loads of it have ended, as
+     * the products needed what they brought, so the copy engine may write there again. */
+    __device__ __forceinline__ void give(const sl_stream_plan &p)
     {
         __syncwarp();
         if (threadIdx.x % 32 == 0)
-            fetch();
+            sl_mbar_arrive(at.empty(done));
+        done = done + 1 == p.slots ? 0 : done + 1;
     }
 };
+
+/* Lane 0 of a consumer fills its ring for the first time: all at once are sooner done. */
+template <class F>
+static __device__ __forceinline__ void sl_stream_fill(const sl_lin &l, const sl_stream_plan &p,
+                                                      uint8_t *smem, int from, int to, int warp)
+{
+    if (threadIdx.x % 32 == 0) {
+        sl_stream_fetch<F> f(l, p, smem, warp, from, to);
+        for (int i = 0; i < p.slots && f.item < to; i++)
+            f.fetch();
+    }
+    __syncwarp();
+}
+
+/* Refills the rings of all consumers. They run on their own: a lane whose slot is not free yet
+ * holds up no other. */
+template <class F>
+static __device__ __forceinline__ void sl_stream_refill(const sl_lin &l, const sl_stream_plan &p,
+                                                        uint8_t *smem, int from, int to)
+{
+    int lane = static_cast<int>(threadIdx.x % 32);
+    bool mine = lane < p.teams * p.team;
+    sl_stream_fetch<F> f(l, p, smem, mine ? lane : 0, from, mine ? to : 0);
+    for (int i = 0; i < p.slots && f.item < f.to; i++)
+        f.next();
+    while (f.item < f.to) {
+        if (sl_mbar_poll(f.at.empty(f.put), f.parity))
+            f.fetch();
+    }
+    sl_grid_wait();
+}
 
 /* The consumers' place in the chunks of activations. A chunk may be entered before the one before
  * it is left. */
@@ -299,66 +374,65 @@ static __device__ __forceinline__ void sl_stream_mma(float (&acc)[4], const type
     }
 }
 
-/* n steps of a stage, which is there, unrolled: where a step's weights and scales lie is known to
- * the compiler, and what a step needs is read before the products of the step before. cols: where
- * the first step's activations lie. */
-template <class F, int STEPS>
-static __device__ __forceinline__ void sl_stream_stage(float (&acc)[4], const uint8_t *smem,
-                                                       uint32_t stage, uint32_t cols, int n_tokens,
-                                                       int n)
+/* What a warp holds of a step of 64 columns before its products. */
+template <class F> struct sl_stream_step {
+    typename F::raw raw;
+    uint32_t x[2][4];
+};
+
+/* Step i of a stage. cols: where its activations lie. */
+template <class F>
+static __device__ __forceinline__ void sl_stream_load(sl_stream_step<F> &s, const uint8_t *smem,
+                                                      uint32_t stage, int i, uint32_t cols,
+                                                      int n_tokens)
 {
     constexpr int subs = F::unit_k / 64;
     int lane = static_cast<int>(threadIdx.x % 32);
-    typename F::raw raw[2];
-    uint32_t x[2][2][4];
-#pragma unroll
-    for (int i = 0; i < STEPS + 1; i++) {
-        if (i < STEPS && i < n) {
-            F::load(raw[i % 2], smem + stage + i / subs * F::unit_bytes, i % subs, lane);
-            sl_stream_load_x(x[i % 2][0], smem, cols + 128 * i, n_tokens);
-            sl_stream_load_x(x[i % 2][1], smem, cols + 128 * i + 64, n_tokens);
-        }
-        if (i > 0 && i <= n) {
-            sl_stream_mma<F>(acc, raw[(i + 1) % 2], 0, x[(i + 1) % 2][0]);
-            sl_stream_mma<F>(acc, raw[(i + 1) % 2], 1, x[(i + 1) % 2][1]);
-        }
-    }
+    F::load(s.raw, smem + stage + i / subs * F::unit_bytes, i % subs, lane);
+    sl_stream_load_x(s.x[0], smem, cols, n_tokens);
+    sl_stream_load_x(s.x[1], smem, cols + 64, n_tokens);
 }
 
-/* One segment of a row block, a chunk of activations after another. x0: the warp's place in a
- * buffer of them. */
+/* One segment of a row block, a chunk of activations after another. What a step needs is read
+ * before the products of the step before, over the ends of stages and chunks too. x0: the warp's
+ * place in a buffer of activations; n: steps. */
 template <class F>
 static __device__ __forceinline__ void sl_stream_block(float (&acc)[4], const sl_lin &l,
                                                        const sl_stream_plan &p,
-                                                       sl_stream_ring<F> &ring,
-                                                       sl_stream_acts &acts, uint32_t x0,
-                                                       const uint8_t *smem)
+                                                       sl_stream_take &ring, sl_stream_acts &acts,
+                                                       uint32_t x0, int n, const uint8_t *smem)
 {
     constexpr int steps = F::stage_units * (F::unit_k / 64), chunk = SL_STREAM_CHUNK / 64;
-    static_assert(chunk % steps == 0, "a chunk ends where a stage does");
-    int lane = static_cast<int>(threadIdx.x % 32), left = ring.steps;
+    static_assert(chunk % steps == 0 && chunk % 2 == 0, "a chunk ends where a stage does");
+    int lane = static_cast<int>(threadIdx.x % 32);
     /* ldmatrix: lanes 8 m .. 8 m + 7 give the rows of columns 8 m .. 8 m + 7 */
     uint32_t offset = x0 + static_cast<uint32_t>(lane & 7) * (SL_STREAM_ROW * 2) + (lane >> 3) * 16;
+    sl_stream_step<F> s[2];
+    uint32_t cols = acts.enter(p) + offset, stage = ring.wait(p);
+    sl_stream_load<F>(s[0], smem, stage, 0, cols, l.n);
 #pragma unroll 1
-    for (; left >= chunk; left -= chunk) {
-        uint32_t cols = acts.enter(p) + offset;
+    for (; n > 0; n -= chunk) {
 #pragma unroll
-        for (int i = 0; i < chunk; i += steps) {
-            sl_stream_stage<F, steps>(acc, smem, ring.wait(), cols + 128 * i, l.n, steps);
-            ring.refill();
+        for (int i = 0; i < chunk; i++) {
+            constexpr int last = chunk - 1;
+            if (i + 1 < n) {
+                if (i == last)
+                    cols = acts.enter(p) + offset;
+                if ((i + 1) % steps == 0)
+                    stage = ring.wait(p);
+                sl_stream_load<F>(s[(i + 1) % 2], smem, stage, (i + 1) % steps,
+                                  cols + 128 * ((i + 1) % chunk), l.n);
+            }
+            sl_stream_mma<F>(acc, s[i % 2].raw, 0, s[i % 2].x[0]);
+            sl_stream_mma<F>(acc, s[i % 2].raw, 1, s[i % 2].x[1]);
+            if ((i + 1) % steps == 0 || i + 1 == n)
+                ring.give(p);
+            if (i == last || i + 1 == n)
+                acts.leave(p);
+            if (i + 1 == n)
+                break;
         }
-        acts.leave(p);
     }
-    if (left > 0) { /* the columns end in a chunk */
-        uint32_t cols = acts.enter(p) + offset;
-#pragma unroll 1
-        for (; left > 0; left -= steps, cols += 128 * steps) {
-            sl_stream_stage<F, steps>(acc, smem, ring.wait(), cols, l.n, min(left, steps));
-            ring.refill();
-        }
-        acts.leave(p);
-    }
-    acts.skip(p, p.n_chunks - (ring.steps + chunk - 1) / chunk);
 }
 
 /* A team's sums: its first warp receives the others', and has act(gate) * up or the sum. */
@@ -405,31 +479,37 @@ static __device__ __forceinline__ void sl_stream_store(float (&acc)[1][4], const
         sl_lin_store_part<1>(acc, l, *it.part, it.block, 0);
 }
 
+/* The life of a consumer warp. F: its layout. */
 template <class F>
 static __device__ __forceinline__ void sl_stream_consume(const sl_lin &l, const sl_stream_plan &p,
-                                                         uint8_t *smem, sl_stream_ring<F> &ring,
-                                                         int from, int to, int warp)
+                                                         uint8_t *smem, int from, int to, int warp)
 {
     sl_stream_acts acts = {smem, 0, 0, 0};
-    int team = warp / p.team;
-    uint32_t x0 = static_cast<uint32_t>(ring.role.seg * l.n * SL_STREAM_ROW * 2);
+    sl_stream_take ring(p, smem, warp);
+    int team = warp / p.team, seg = sl_stream_role_of(l, warp % p.team).seg;
+    int n = sl_stream_steps(l, seg), n_idle = p.n_chunks - SL_CEIL_DIV(n * 64, SL_STREAM_CHUNK);
+    uint32_t x0 = static_cast<uint32_t>(seg * l.n * SL_STREAM_ROW * 2);
     for (int base = from; base < to; base += p.teams) {
         if (base + team >= to) {
             acts.skip(p, p.n_chunks); /* so that the others' chunks can move on */
             continue;
         }
         float acc[1][4] = {};
-        sl_stream_block<F>(acc[0], l, p, ring, acts, x0, smem);
+        sl_stream_block<F>(acc[0], l, p, ring, acts, x0, n, smem);
+        acts.skip(p, n_idle);
         sl_stream_store(acc, l, p, base + team, warp, smem);
     }
 }
 
-/* Barriers: one per slot of every warp, then full and empty of the activations' buffers. */
+/* Barriers: full and empty of every warp's slots, then of the activations' buffers. */
 static __device__ __forceinline__ void sl_stream_init(const sl_stream_plan &p, uint8_t *smem)
 {
     int i = static_cast<int>(threadIdx.x);
     /* Every thread one of each kind: one thread would take a microsecond for all. */
     uint64_t *bars = reinterpret_cast<uint64_t *>(smem);
+    for (int j = i; j < p.teams * p.team * SL_STREAM_SLOTS; j += static_cast<int>(blockDim.x))
+        sl_mbar_init(&bars[j], 1);
+    bars = reinterpret_cast<uint64_t *>(smem + SL_STREAM_EMPTY);
     for (int j = i; j < p.teams * p.team * SL_STREAM_SLOTS; j += static_cast<int>(blockDim.x))
         sl_mbar_init(&bars[j], 1);
     bars = reinterpret_cast<uint64_t *>(smem + SL_STREAM_BARS);
@@ -443,45 +523,27 @@ static __device__ __forceinline__ void sl_stream_init(const sl_stream_plan &p, u
     __syncthreads();
 }
 
-/* The life of a consumer warp. F: its layout. */
 template <class F>
-static __device__ __forceinline__ void sl_stream_warp(const sl_lin &l, const sl_stream_plan &p,
-                                                      uint8_t *smem, int from, int to, int warp)
-{
-    sl_stream_ring<F> ring;
-    ring.smem = smem;
-    ring.slots = static_cast<uint32_t>(SL_STREAM_HEADER + warp * p.slots * p.slot_bytes);
-    ring.bars = static_cast<uint32_t>(warp * SL_STREAM_SLOTS * 8);
-    ring.l = &l;
-    ring.p = &p;
-    ring.to = to;
-    ring.role = sl_stream_role_of(l, warp % p.team);
-    ring.open(from + warp / p.team);
-    if (threadIdx.x % 32 == 0) {
-        for (int i = 0; i < p.slots; i++)
-            ring.fetch();
-    }
-    __syncwarp();
-    sl_grid_launch_dependents();
-    sl_grid_wait();
-    sl_stream_consume<F>(l, p, smem, ring, from, to, warp);
-}
-
-template <class F>
-__global__ void __launch_bounds__(32 * (SL_STREAM_WARPS + 1), 2)
+__global__ void __launch_bounds__(32 * (SL_STREAM_WARPS + 2), 2)
     sl_stream_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_stream_plan p)
 {
     SL_SMEM(uint8_t, smem);
-    int warp = static_cast<int>(threadIdx.x / 32), from, to;
+    int warp = static_cast<int>(threadIdx.x / 32), n_warps = p.teams * p.team, from, to;
     sl_stream_init(p, smem);
     sl_stream_range(p, &from, &to);
-    if (warp < p.teams * p.team) {
-        sl_stream_warp<F>(l, p, smem, from, to, warp);
+    if (warp == n_warps) {
+        sl_stream_refill<F>(l, p, smem, from, to);
+        return;
+    }
+    if (warp < n_warps)
+        sl_stream_fill<F>(l, p, smem, from, to, warp);
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    if (warp < n_warps) {
+        sl_stream_consume<F>(l, p, smem, from, to, warp);
         return;
     }
     uint64_t *bars = reinterpret_cast<uint64_t *>(smem + SL_STREAM_BARS);
-    sl_grid_launch_dependents();
-    sl_grid_wait();
     sl_stream_bring(l, p, smem, bars, bars + SL_STREAM_BUFS, (to - from + p.teams - 1) / p.teams);
 }
 
@@ -523,7 +585,7 @@ template <class F> static void sl_stream_launch(struct sl_cuda *cu, const sl_lin
     sl_stream_plan p;
     size_t smem;
     unsigned grid = sl_stream_make_plan(cu, l, F::stage_units * F::unit_bytes, &p, &smem);
-    sl_launch(cu, sl_stream_kernel<F>, dim3(grid), dim3(32u * (unsigned)(p.teams * p.team + 1)),
+    sl_launch(cu, sl_stream_kernel<F>, dim3(grid), dim3(32u * (unsigned)(p.teams * p.team + 2)),
               smem, *l, p);
 }
 

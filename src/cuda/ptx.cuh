@@ -33,6 +33,13 @@ static __device__ __forceinline__ void sl_grid_wait()
     asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
+/* Instead: this block ends, has written nothing and read only what had long been there. Not all
+ * blocks may leave, or this grid might end before the kernels ahead of it, on which those behind it
+ * rely. */
+static __device__ __forceinline__ void sl_grid_leave()
+{
+}
+
 /* The next kernel may start once all blocks have called this or ended; it still waits in its
  * sl_grid_wait until this one has ended. */
 static __device__ __forceinline__ void sl_grid_launch_dependents()
@@ -57,14 +64,6 @@ static __device__ __forceinline__ void sl_cp_async16(void *smem, const void *gme
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(sl_smem_addr(smem)),
                  "l"(__cvta_generic_to_global(gmem)), "r"(pred ? 16 : 0)
-                 : "memory");
-}
-
-/* The same for 4 bytes. */
-static __device__ __forceinline__ void sl_cp_async4(void *smem, const void *gmem, bool pred)
-{
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(sl_smem_addr(smem)),
-                 "l"(__cvta_generic_to_global(gmem)), "r"(pred ? 4 : 0)
                  : "memory");
 }
 
@@ -140,6 +139,20 @@ static __device__ __forceinline__ void sl_mbar_wait(uint64_t *bar, uint32_t pari
                      : "r"(sl_smem_addr(bar)), "r"(parity)
                      : "memory");
     } while (!done);
+}
+
+/* Has that phase ended? "No" may also mean "not yet known": to be asked again. For lanes that watch
+ * barriers of their own and must not wait for each other. */
+static __device__ __forceinline__ bool sl_mbar_poll(uint64_t *bar, uint32_t parity)
+{
+    uint32_t done;
+    asm volatile("{\n\t.reg .pred p;\n\t"
+                 "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n\t"
+                 "selp.u32 %0, 1, 0, p;\n\t}"
+                 : "=r"(done)
+                 : "r"(sl_smem_addr(bar)), "r"(parity)
+                 : "memory");
+    return done != 0;
 }
 
 /* Orders this thread's ordinary accesses of shared memory before later ones of the copy engine. */

@@ -24,6 +24,7 @@ struct sim_grid {
     std::vector<uint32_t> todo; /* blocks not begun, shuffled; taken from the back */
     std::vector<sim_block *> active;
     bool released; /* the kernels before it have ended */
+    bool waited; /* a thread, in sl_grid_wait */
     size_t n_blocks;
 };
 
@@ -266,10 +267,16 @@ void sl_sim_grid_wait()
 {
     sim_thread *t = sim_now;
     t->grid_waited = true;
+    sim_now_block->grid->waited = true;
     if (sim_now_block->grid->released)
         return;
     sim_now_block->n_grid_waiting++;
     sim_wait(SIM_AT_GRID_WAIT);
+}
+
+void sl_sim_grid_leave()
+{
+    sim_now->grid_waited = true;
 }
 
 void sl_sim_launch_dependents()
@@ -452,6 +459,8 @@ void sim_grid_finish(sim_grid *g)
         }
     }
     sim_close_memory();
+    if (g->k.pdl && !g->waited)
+        sim_fail("all blocks have left: the kernel may end before the one ahead of it");
     set_grid(nullptr);
     delete g;
 }

@@ -9,10 +9,11 @@
 #include <cuda_runtime.h>
 
 void sl_sim_grid_wait();
+void sl_sim_grid_leave();
 void sl_sim_launch_dependents();
 void *sl_sim_smem();
 uint32_t sl_sim_smem_addr(const void *p);
-void sl_sim_cp_async(void *dst, const void *src, size_t n, bool pred, sl_sim_at at);
+void sl_sim_cp_async(void *dst, const void *src, bool pred, sl_sim_at at);
 void sl_sim_cp_commit();
 void sl_sim_cp_wait(int n);
 void sl_sim_bulk_load(void *dst, const void *src, uint32_t n, uint64_t *bar, sl_sim_at at);
@@ -30,6 +31,10 @@ static inline void sl_grid_wait()
 {
     sl_sim_grid_wait();
 }
+static inline void sl_grid_leave()
+{
+    sl_sim_grid_leave();
+}
 static inline void sl_grid_launch_dependents()
 {
     sl_sim_launch_dependents();
@@ -44,11 +49,7 @@ static inline uint32_t sl_smem_addr(const void *p)
 }
 static inline void sl_cp_async16(void *smem, const void *gmem, bool pred, SL_SIM_AT)
 {
-    sl_sim_cp_async(smem, gmem, 16, pred, SL_SIM_HERE);
-}
-static inline void sl_cp_async4(void *smem, const void *gmem, bool pred, SL_SIM_AT)
-{
-    sl_sim_cp_async(smem, gmem, 4, pred, SL_SIM_HERE);
+    sl_sim_cp_async(smem, gmem, pred, SL_SIM_HERE);
 }
 static inline void sl_cp_async_commit()
 {
@@ -87,6 +88,12 @@ static inline void sl_mbar_arrive(uint64_t *bar, SL_SIM_AT)
 static inline void sl_mbar_wait(uint64_t *bar, uint32_t parity, SL_SIM_AT)
 {
     sl_sim_mbar_wait(bar, parity, SL_SIM_HERE);
+}
+/* Threads are on their own here: this one comes back when the phase has ended. */
+static inline bool sl_mbar_poll(uint64_t *bar, uint32_t parity, SL_SIM_AT)
+{
+    sl_sim_mbar_wait(bar, parity, SL_SIM_HERE);
+    return true;
 }
 static inline void sl_fence_proxy_async()
 {
