@@ -24,7 +24,7 @@ struct sim_grid {
     std::vector<uint32_t> todo; /* blocks not begun, shuffled; taken from the back */
     std::vector<sim_block *> active;
     bool released; /* the kernels before it have ended */
-    bool waited; /* a thread, in sl_grid_wait */
+    bool waited;   /* a thread, in sl_grid_wait */
     size_t n_blocks;
 };
 
