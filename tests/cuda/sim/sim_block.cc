@@ -210,6 +210,11 @@ static void thread_main()
 
 /* --- barriers of the block --- */
 
+static bool same_place(sl_sim_at a, sl_sim_at b)
+{
+    return a.line == b.line && (a.file == b.file || strcmp(a.file, b.file) == 0);
+}
+
 static void check_barrier(sim_block *b, sim_barrier *bar, int id, int expected, sl_sim_at at)
 {
     if (bar->expected != expected)
@@ -220,11 +225,11 @@ static void check_barrier(sim_block *b, sim_barrier *bar, int id, int expected, 
     for (int i = 0; i < 32; i++) {
         const sim_thread *t = &b->threads[sim_now->warp * 32 + i];
         bool here = bar->here[t->index / 64] >> (t->index % 64) & 1;
-        if (here && (t->at.line != at.line || strcmp(t->at.file, at.file) != 0))
+        if (here && !same_place(t->at, at))
             sim_fail("lanes of a warp at different barriers: %s:%d and %s:%d",
                      sim_short_file(at.file), at.line, sim_short_file(t->at.file), t->at.line);
     }
-    if (id == 0 && (bar->at.line != at.line || strcmp(bar->at.file, at.file) != 0))
+    if (id == 0 && !same_place(bar->at, at))
         sim_fail("__syncthreads at %s:%d, but other threads wait in the one at %s:%d",
                  sim_short_file(at.file), at.line, sim_short_file(bar->at.file), bar->at.line);
 }
@@ -428,21 +433,18 @@ static void set_grid(sim_grid *g)
 void sim_grid_run_ahead(sim_grid *g)
 {
     set_grid(g);
-    sim_open_memory();
     size_t n = sim_rand() % (MAX_RESIDENT + 1);
     for (size_t i = 0; i < n && !g->todo.empty(); i++) {
         sim_block *b = begin_block(g);
         if (run_block(b))
             g->active.pop_back();
     }
-    sim_close_memory();
     set_grid(nullptr);
 }
 
 void sim_grid_finish(sim_grid *g)
 {
     set_grid(g);
-    sim_open_memory();
     g->released = true;
     for (sim_block *b : g->active)
         for (int i = 0; i < b->n_threads; i++)
@@ -458,7 +460,6 @@ void sim_grid_finish(sim_grid *g)
             g->active.pop_back();
         }
     }
-    sim_close_memory();
     if (g->k.pdl && !g->waited)
         sim_fail("all blocks have left: the kernel may end before the one ahead of it");
     set_grid(nullptr);

@@ -151,11 +151,8 @@ static void run_op(cudaStream_t s, op &o)
     finish_pending(s);
     switch (o.kind) {
     case OP_CALL:
-        if (!broken) {
-            sim_open_memory();
+        if (!broken)
             o.call();
-            sim_close_memory();
-        }
         break;
     case OP_EVENT:
         o.event->done = std::max(o.event->done, o.version);
@@ -172,12 +169,16 @@ static void run_op(cudaStream_t s, op &o)
 /* Runs what s was given before seq. */
 static void run_before(cudaStream_t s, uint64_t seq)
 {
+    if (s->queue.empty() && !s->pending)
+        return;
+    sim_open_memory();
     while (!s->queue.empty() && s->queue.front().seq < seq) {
         op o = std::move(s->queue.front());
         s->queue.pop_front();
         run_op(s, o);
     }
     finish_pending(s);
+    sim_close_memory();
 }
 
 static void run_stream(cudaStream_t s)
@@ -194,11 +195,16 @@ static void run_all()
 static void run_some()
 {
     cudaStream_t s = streams[sim_rand() % streams.size()];
-    for (uint64_t n = sim_rand() % 8; n > 0 && !s->queue.empty(); n--) {
+    uint64_t n = sim_rand() % 8;
+    if (n == 0 || s->queue.empty())
+        return;
+    sim_open_memory();
+    for (; n > 0 && !s->queue.empty(); n--) {
         op o = std::move(s->queue.front());
         s->queue.pop_front();
         run_op(s, o);
     }
+    sim_close_memory();
 }
 
 static void enqueue(cudaStream_t s, op o)
@@ -619,11 +625,11 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t fn, void *arg)
     if (broken)
         return fail(broken);
     enqueue_call(stream_of(stream), [=] {
-        sim_close_memory();
+        int hidden = sim_hide_memory();
         in_host_func = true;
         fn(arg);
         in_host_func = false;
-        sim_open_memory();
+        sim_show_memory(hidden);
     });
     return cudaSuccess;
 }

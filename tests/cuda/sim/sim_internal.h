@@ -55,6 +55,8 @@ static inline bool sim_poisoned(const void *p, size_t n)
 bool sim_is_mapped(const void *p, size_t n);
 void sim_open_memory(); /* the device runs: its memory is there */
 void sim_close_memory();
+int sim_hide_memory(); /* while the host runs in between; gives what to show it with */
+void sim_show_memory(int hidden);
 bool sim_device_alloc(void **p, size_t n, const void *by);
 bool sim_device_free(void *p);
 bool sim_host_alloc(void **p, size_t n, const void *by);

@@ -21,6 +21,7 @@
 #define RED_ZONE   512u
 #define FILL_MAX   (size_t(64) << 20) /* of a larger allocation only the ends are made 0xff */
 #define PAGE       4096u
+#define HUGE_PAGE  (size_t(2) << 20) /* what is mapped and unmapped at once */
 
 struct allocation {
     size_t n;
@@ -173,30 +174,48 @@ void sim_enter()
         sim_check_leaks = *s != '0';
     if (__sanitizer_set_death_callback)
         __sanitizer_set_death_callback(on_death);
-    void *m =
-        mmap(nullptr, ARENA_SIZE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *m = mmap(nullptr, ARENA_SIZE + HUGE_PAGE, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (m == MAP_FAILED)
         sim_fail("no address space for device memory");
     arena = static_cast<char *>(m);
+    arena += (0 - reinterpret_cast<uintptr_t>(arena)) % HUGE_PAGE;
+    /* Memory is opened and closed all the time, which costs by the page. A hint. */
+    madvise(arena, ARENA_SIZE, MADV_HUGEPAGE);
     atexit(report_leaks);
 }
 
-static size_t arena_pages()
+static void protect_arena(int prot)
 {
-    return (arena_used + PAGE - 1) / PAGE * PAGE;
+    if (arena_used)
+        mprotect(arena, (arena_used + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, prot);
 }
 
 void sim_open_memory()
 {
     sim_enter();
-    if (open_depth++ == 0 && arena_used)
-        mprotect(arena, arena_pages(), PROT_READ | PROT_WRITE);
+    if (open_depth++ == 0)
+        protect_arena(PROT_READ | PROT_WRITE);
 }
 
 void sim_close_memory()
 {
-    if (--open_depth == 0 && arena_used)
-        mprotect(arena, arena_pages(), PROT_NONE);
+    if (--open_depth == 0)
+        protect_arena(PROT_NONE);
+}
+
+int sim_hide_memory()
+{
+    int depth = open_depth;
+    open_depth = 0;
+    protect_arena(PROT_NONE);
+    return depth;
+}
+
+void sim_show_memory(int depth)
+{
+    open_depth = depth;
+    protect_arena(PROT_READ | PROT_WRITE);
 }
 
 static bool due(int *countdown)
@@ -226,9 +245,9 @@ bool sim_device_alloc(void **p, size_t n, const void *by)
     size_t room = (n + 255) / 256 * 256;
     if (start + room + RED_ZONE > ARENA_SIZE)
         return false;
+    arena_used = start + room + RED_ZONE; /* which is the next one's, too */
     sim_open_memory();
-    arena_used = start + room; /* the next one's red zone follows */
-    mprotect(arena, arena_pages() + PAGE, PROT_READ | PROT_WRITE);
+    protect_arena(PROT_READ | PROT_WRITE); /* if it was open already */
     char *at = arena + start;
     if (n <= FILL_MAX) {
         memset(at, 0xff, room);
@@ -236,7 +255,6 @@ bool sim_device_alloc(void **p, size_t n, const void *by)
         memset(at, 0xff, FILL_MAX / 2);
         memset(at + room - FILL_MAX / 2, 0xff, FILL_MAX / 2);
     }
-    arena_used += RED_ZONE;
     sim_poison(at - RED_ZONE, RED_ZONE);
     sim_poison(at + room, RED_ZONE);
     sim_poison(at + n, room - n);
