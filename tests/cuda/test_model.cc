@@ -12,6 +12,7 @@
 #include "sim.h"
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <csetjmp>
 #include <cstdarg>
@@ -53,14 +54,15 @@ struct model {
     int32_t heads, kv_heads, head_dim;
     enum sl_dtype dtype;
     int32_t hidden, intermediate;
-    const char *kv; /* format of the pages, NULL: auto */
+    const char *kv;           /* format of the pages, NULL: auto */
+    int32_t n_vocab, context; /* 0: 272, 256 */
 };
 
 static const model models[] = {
-    {"llama-bf16", "llama", 4, 2, 64, SL_DTYPE_BF16, 128, 192, nullptr},
-    {"qwen3-q8_0", "qwen3", 4, 1, 32, SL_DTYPE_Q8_0, 128, 192, nullptr},
-    {"qwen2-fp8", "qwen2", 2, 2, 16, SL_DTYPE_FP8_E4M3, 64, 160, "fp8"},
-    {"llama-q4_k", "llama", 2, 1, 128, SL_DTYPE_Q4_K, 256, 256, nullptr},
+    {"llama-bf16", "llama", 4, 2, 64, SL_DTYPE_BF16, 128, 192, nullptr, 0, 0},
+    {"qwen3-q8_0", "qwen3", 4, 1, 32, SL_DTYPE_Q8_0, 128, 192, nullptr, 0, 0},
+    {"qwen2-fp8", "qwen2", 2, 2, 16, SL_DTYPE_FP8_E4M3, 64, 160, "fp8", 0, 0},
+    {"llama-q4_k", "llama", 2, 1, 128, SL_DTYPE_Q4_K, 256, 256, nullptr, 0, 0},
 };
 
 static bool is_gguf(const model &m)
@@ -89,8 +91,8 @@ static void write_model(const model &m)
     s.hp.n_kv_heads = m.kv_heads;
     s.hp.head_dim = m.head_dim;
     s.hp.n_layers = 2;
-    s.hp.n_vocab = 272;
-    s.hp.context = 256;
+    s.hp.n_vocab = m.n_vocab != 0 ? m.n_vocab : 272;
+    s.hp.context = m.context != 0 ? m.context : 256;
     s.dtype = m.dtype;
     s.format = is_gguf(m) ? SL_CKPT_GGUF : SL_CKPT_HF;
     s.seed = 5;
@@ -136,7 +138,7 @@ static struct sl_request *submit(struct sl_engine *eng, int i)
     return req;
 }
 
-static outcome collect(struct sl_request *req)
+static outcome collect(struct sl_request *req, int n = n_out)
 {
     outcome o;
     struct sl_chunk c;
@@ -161,7 +163,7 @@ static outcome collect(struct sl_request *req)
     sl_request_usage(req, &u);
     for (int32_t k = 1; pl != nullptr && k < u.n_prompt; k++)
         o.prompt_logprobs.push_back(pl[k].logprob);
-    assert_int_equal(o.ids.size(), n_out);
+    assert_int_equal(o.ids.size(), n);
     sl_request_release(req);
     return o;
 }
@@ -327,6 +329,202 @@ static void refusals(void **)
     assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EUNSUPPORTED);
 }
 
+/* ------------------------------------------------------------------ the identity matrix */
+
+/* Subjects of given contexts, alone and in whatever company, chunks and pages: 0 differing bits. */
+struct scale {
+    model m;
+    std::vector<int> contexts, batches, chunks, pages;
+    int n_out;
+};
+
+static const scale matrix_scale =
+#ifdef SL_CUDA_SIM
+    {models[0], {100, 20}, {2, 5}, {64}, {64}, 4};
+#else
+    {{"matrix", "llama", 16, 4, 128, SL_DTYPE_BF16, 2048, 8192, nullptr, 4096, 33024},
+     {1000, 8000, 32000},
+     {1, 2, 7, 8, 9, 16, 33, 64, 65, 128, 200, 256},
+     {9, 64, 512, 32768},
+     {16, 32, 64},
+     24};
+#endif
+
+static size_t n_compared, n_differing;
+
+template <typename T> static void count(const std::vector<T> &a, const std::vector<T> &b)
+{
+    size_t n = a.size() < b.size() ? a.size() : b.size();
+    n_compared += n;
+    n_differing += a.size() + b.size() - 2 * n;
+    for (size_t i = 0; i < n; i++)
+        n_differing += memcmp(&a[i], &b[i], sizeof(T)) != 0;
+}
+
+static void count(const char *what, int value, const outcome &a, const outcome &b)
+{
+    size_t before = n_differing;
+    count(a.ids, b.ids);
+    count(a.ranks, b.ranks);
+    count(a.top_ids, b.top_ids);
+    count(a.logprobs, b.logprobs);
+    count(a.prompt_logprobs, b.prompt_logprobs);
+    if (n_differing != before)
+        printf("%s %d: %zu values differ\n", what, value, n_differing - before);
+}
+
+static struct sl_request *ask(struct sl_engine *eng, int n_prompt, int n, int seed, bool log_prompt)
+{
+    struct sl_error err;
+    struct sl_request *req = nullptr;
+    std::vector<int32_t> prompt;
+    uint32_t state = static_cast<uint32_t>(seed) * 2654435761u + 12345;
+    for (int k = 0; k < n_prompt; k++) {
+        state = state * 1664525u + 1013904223u;
+        prompt.push_back(static_cast<int32_t>(state >> 24));
+    }
+    struct sl_request_desc d = {};
+    d.prompt = prompt.data();
+    d.n_prompt = n_prompt;
+    sl_sampling_default(&d.sampling);
+    d.sampling.max_tokens = n;
+    d.sampling.ignore_eos = true;
+    d.sampling.logprobs = 8;
+    d.sampling.prompt_logprobs = log_prompt ? 0 : -1;
+    d.sampling.temperature = seed % 2 == 0 ? 0.0f : 0.8f;
+    d.sampling.has_seed = true;
+    d.sampling.seed = static_cast<uint64_t>(seed);
+    if (sl_request_submit(eng, &d, &req, &err) != 0)
+        fail_msg("a prompt of %d: %s", n_prompt, err.msg);
+    return req;
+}
+
+static struct sl_request *ask_subject(struct sl_engine *eng, size_t i, bool log_prompt = true)
+{
+    return ask(eng, matrix_scale.contexts[i], matrix_scale.n_out, static_cast<int>(i), log_prompt);
+}
+
+static uint64_t bytes_of_tokens(const model &m, int n)
+{
+    return static_cast<uint64_t>(n) * 2 * 2 * 2 * static_cast<uint64_t>(m.kv_heads * m.head_dim);
+}
+
+static struct sl_engine_config matrix_config(void)
+{
+    const scale &s = matrix_scale;
+    struct sl_engine_config cfg = on_gpu();
+    int n = s.batches.back() * 160;
+    for (int c : s.contexts)
+        n += c + 160;
+    cfg.no_prefix_caching = true;
+    cfg.max_num_seqs = s.batches.back();
+    cfg.max_num_batched_tokens = 2048;
+    cfg.kv_cache_bytes = bytes_of_tokens(s.m, n);
+    return cfg;
+}
+
+/* The first subjects among mates that go on when they have ended, n sequences in all. */
+static void together(const char *what, int value, struct sl_engine *eng, int n,
+                     const std::vector<outcome> &want)
+{
+    std::vector<struct sl_request *> mates, subjects;
+    size_t n_subjects = std::min(want.size(), static_cast<size_t>(n));
+    int n_mates = n - static_cast<int>(n_subjects);
+    for (int i = 0; i < n_mates; i++) {
+        if (i == n_mates / 2)
+            for (size_t k = 0; k < n_subjects; k++)
+                subjects.push_back(ask_subject(eng, k));
+        mates.push_back(ask(eng, 1 + i * 37 % 90, matrix_scale.n_out + 8, 100 + i, false));
+    }
+    while (subjects.size() < n_subjects)
+        subjects.push_back(ask_subject(eng, subjects.size()));
+    for (size_t k = 0; k < n_subjects; k++)
+        count(what, value, want[k], collect(subjects[k], matrix_scale.n_out));
+    for (struct sl_request *r : mates)
+        collect(r, matrix_scale.n_out + 8);
+}
+
+static void matrix_prefix(const std::vector<outcome> &want)
+{
+    struct sl_stats stats;
+    struct sl_engine_config cfg = matrix_config();
+    cfg.no_prefix_caching = false;
+    struct sl_engine *eng = start(matrix_scale.m, cfg);
+    for (int turn = 0; turn < 2; turn++)
+        for (size_t i = 0; i < want.size(); i++) {
+            outcome o = want[i];
+            o.prompt_logprobs.clear();
+            count("prefix cache, turn", turn, o,
+                  collect(ask_subject(eng, i, false), matrix_scale.n_out));
+        }
+    sl_engine_stats(eng, &stats);
+    assert_true(stats.prompt_tokens_cached > 0);
+    stop(eng);
+}
+
+/* Room for the prompts, not for what follows them. */
+static void matrix_preemption(const std::vector<outcome> &want)
+{
+    struct sl_stats stats;
+    struct sl_engine_config cfg = matrix_config();
+    const int n_mates = 40;
+    int n = 0;
+    for (int c : matrix_scale.contexts)
+        n += c + 8;
+    for (int i = 0; i < n_mates; i++)
+        n += 1 + i * 37 % 90 + 8;
+    cfg.kv_cache_bytes = bytes_of_tokens(matrix_scale.m, n);
+    struct sl_engine *eng = start(matrix_scale.m, cfg);
+    together("with preemption", 0, eng, n_mates + static_cast<int>(want.size()), want);
+    sl_engine_stats(eng, &stats);
+    printf("%d preemptions\n", static_cast<int>(stats.preemptions));
+    assert_true(stats.preemptions > 0);
+    stop(eng);
+}
+
+static void identity_matrix(void **)
+{
+    const scale &s = matrix_scale;
+    write_model(s.m);
+    struct sl_engine_config cfg = matrix_config();
+    std::vector<outcome> want;
+    struct sl_engine *eng = start(s.m, cfg);
+    for (int turn = 0; turn < 2; turn++)
+        for (size_t i = 0; i < s.contexts.size(); i++) {
+            outcome o = collect(ask_subject(eng, i), s.n_out);
+            if (turn == 0)
+                want.push_back(o);
+            count("alone, turn", turn, want[i], o);
+        }
+    for (int n : s.batches)
+        together("batch", n, eng, n, want);
+    stop(eng);
+    for (int n : s.pages) {
+        cfg.block_size = n;
+        eng = start(s.m, cfg);
+        together("pages", n, eng, 9, want);
+        stop(eng);
+    }
+    cfg = matrix_config();
+    for (int n : s.chunks) {
+        cfg.max_num_batched_tokens = n;
+        cfg.max_num_seqs = std::min(n, s.batches.back());
+        eng = start(s.m, cfg);
+        for (size_t i = 0; i < want.size(); i++)
+            if (s.contexts[i] / n <= 1024)
+                count("chunks", n, want[i], collect(ask_subject(eng, i), s.n_out));
+        stop(eng);
+    }
+    matrix_prefix(want);
+#ifndef SL_CUDA_SIM /* there, preemption() is enough */
+    matrix_preemption(want);
+#else
+    (void)matrix_preemption;
+#endif
+    printf("%zu ids and log probabilities compared, %zu differ\n", n_compared, n_differing);
+    assert_int_equal(n_differing, 0);
+}
+
 #ifdef SL_CUDA_SIM
 /* A device that breaks ends what is in flight once and makes the engine unhealthy. */
 static void the_device_breaks(void **)
@@ -358,6 +556,7 @@ int main()
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_always),  cmocka_unit_test(preemption),
         cmocka_unit_test(near_the_cpu),      cmocka_unit_test(refusals),
+        cmocka_unit_test(identity_matrix),
 #ifdef SL_CUDA_SIM
         cmocka_unit_test(the_device_breaks),
 #endif
