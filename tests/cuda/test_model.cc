@@ -296,7 +296,8 @@ static void near_the_cpu(void **)
                               std::fabs(want[4].prompt_logprobs[k] - have[4].prompt_logprobs[k]));
         printf("%s: log probabilities of a prompt differ from the CPU's by at most %.4f\n", m.name,
                worst);
-        assert_true(worst < 0.06);
+        /* A number near the middle of two codes may get the one here and the other there. */
+        assert_true(worst < (m.kv != nullptr ? 0.12 : 0.06));
         for (int i = 0; i < n_requests; i += 4) { /* greedy, with the two best */
             float gap = want[i].logprobs[1] - want[i].logprobs[2];
             if (gap > 0.12f)
