@@ -217,8 +217,11 @@ WIDE = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "stream": True, "
 
 @part
 def slow_readers(t, args):
+    """Pages of the KV pool become resident when a token is first written there, so a pool that the warm-up does
+    not fill grows under the readers, by 1.4 MB each, whatever the server holds for them. This one has room for a
+    dozen of their contexts and is touched to its last page before anything is measured."""
     n = 20 if args.quick else 100
-    with Server("--timeout-write", "1500", "--http-threads", "1") as server:
+    with Server("--timeout-write", "1500", "--http-threads", "1", "--kv-cache-memory-bytes", "16M") as server:
         def whole():
             with connect(server) as s:
                 s.sendall(post("/v1/completions", WIDE))
@@ -243,8 +246,8 @@ def slow_readers(t, args):
         cut = server.metric("sluice:client_disconnects_total")
         t.row(f"stopped readers cut off ({n})", f"{cut:.0f} after {took:.1f} s", f"{n}", cut == n)
         t.row("bytes held for one stopped reader", f"{held / n / 1024:.0f} KiB", "<= 128 KiB", held / n <= 131072)
-        t.row("memory of one stopped reader, its request included", f"{(most - before) / n:.0f} KiB", "<= 1024 KiB",
-              most - before <= 1024 * n)
+        t.row("memory of one stopped reader, its request included", f"{(most - before) / n:.0f} KiB", "<= 512 KiB",
+              most - before <= 512 * n)
         for s in socks:
             s.close()
         server.wait_metric("vllm:num_requests_running", 0.0)
