@@ -218,10 +218,11 @@ WIDE = {"prompt": "a", "max_tokens": 1000, "ignore_eos": True, "stream": True, "
 @part
 def slow_readers(t, args):
     """Pages of the KV pool become resident when a token is first written there, so a pool that the warm-up does
-    not fill grows under the readers, by 1.4 MB each, whatever the server holds for them. This one has room for a
-    dozen of their contexts and is touched to its last page before anything is measured."""
+    not fill grows under the readers, by 1.4 MB each, whatever the server holds for them. This one has room for
+    half of their contexts and is touched to its last page before anything is measured."""
     n = 20 if args.quick else 100
-    with Server("--timeout-write", "1500", "--http-threads", "1", "--kv-cache-memory-bytes", "16M") as server:
+    pool = f"{n * 4 // 5}M"
+    with Server("--timeout-write", "1500", "--http-threads", "1", "--kv-cache-memory-bytes", pool) as server:
         def whole():
             with connect(server) as s:
                 s.sendall(post("/v1/completions", WIDE))
