@@ -118,10 +118,11 @@ check: all $(TESTS) cuda
 test-c: $(TESTS) tools $(BIN)
 	$(Q)tools/run_tests --build $(BUILD) --sim $(or $(SEEDS),500) $(if $(SERVER),--server)
 
-## make sim SEEDS=n   the simulator over n seeds; SEED=s replays one, MINIMISE=s makes its plan smaller
+## make sim SEEDS=n   the simulator over n seeds from FIRST=s (1) on, so that ranges may run side by side;
+##                    SEED=s replays one, MINIMISE=s makes its plan smaller
 sim: $(BUILD)/tests/engine/test_sim
 	$< $(if $(MINIMISE),--minimise $(MINIMISE),$(if $(SEED),--seed $(SEED) \
-	    $(if $(KEEP),--keep $(KEEP)),--seeds $(or $(SEEDS),10000) --totals))
+	    $(if $(KEEP),--keep $(KEEP)),--first $(or $(FIRST),1) --seeds $(or $(SEEDS),10000) --totals))
 
 ## make mutants       plants bugs in a copy of the tree; the simulator must find each
 mutants:
@@ -202,10 +203,15 @@ $(BUILD)/gen/bundle.o: tools/embed $(BUNDLE)
 	$(Q)tools/embed assets/storyteller > $(BUILD)/gen/bundle.S
 	$(Q)$(CC) -c -o $@ $(BUILD)/gen/bundle.S
 
-$(BUILD)/tests/%: tests/%.c $(LIB) $(NO_CUDA)
+# In two steps, so that a change of the library costs a test its linking only.
+$(BUILD)/tests/%.o: tests/%.c
 	@mkdir -p $(@D)
+	@echo "  CC    $<"
+	$(Q)$(CC) $(CFLAGS) -Itests -c -o $@ $<
+
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(LIB) $(NO_CUDA)
 	@echo "  TEST  $@"
-	$(Q)$(CC) $(CFLAGS) -Itests $(LDFLAGS) -o $@ $< $(LIB) $(NO_CUDA) -lcmocka $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(LIB) $(NO_CUDA) -lcmocka $(LDLIBS)
 
 $(SIM)/%.o: src/cuda/%.cu
 	@mkdir -p $(@D)

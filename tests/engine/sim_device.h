@@ -110,8 +110,9 @@ static void hang(struct world *w)
 {
     const struct sl_watchdog *dog = &w->eng->watchdog;
     bool was_red = atomic_load(&dog->red);
-    for (int32_t s = 0; s < w->hang_s; s++) {
-        virtual_ns += 1000000000u;
+    uint64_t look_ns = dog->timeout_ns != 0 ? dog->period_ns : 1000000000u;
+    for (uint64_t ns = 0; ns < (uint64_t)w->hang_s * 1000000000u; ns += look_ns) {
+        virtual_ns += look_ns;
         w->n_progress += w->hang_moves;
         if (dog->timeout_ns != 0)
             sl_watchdog_poll(w->eng);
@@ -143,6 +144,10 @@ static int fail_the_step(struct world *w, const struct sl_batch *b, struct sl_er
     return sl_fail(err, w->dead ? SL_EDEVICE : w->fail_code, "simulated fault");
 }
 
+enum { NOISE_STEP = 40 };
+
+static void act_cancel(struct world *w, uint64_t seed);
+
 static int device_step(void *ctx, const struct sl_batch *b, const float **logits,
                        struct sl_error *err)
 {
@@ -150,6 +155,11 @@ static int device_step(void *ctx, const struct sl_batch *b, const float **logits
     w->n_steps++;
     virtual_ns += STEP_NS;
     check_plan(w, b);
+    if (has_act(w, ACT_CANCEL) && now_and_then(w, NOISE_STEP, 3)) { /* clients do not wait for it */
+        w->own = true;
+        act_cancel(w, sl_mix64(w->seed_no + w->turn));
+        w->own = false;
+    }
     if (w->hang_s > 0)
         hang(w);
     for (int32_t i = 0; i < b->n_spans; i++)

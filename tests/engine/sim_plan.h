@@ -32,6 +32,8 @@ static void draw_engine(struct config *c, struct sl_rng *r)
     c->engine_late_pct = chance(r, 50) ? 0 : below(r, 60);
     c->max_wait_ms = chance(r, 50) ? 0 : between(r, 20, 3000);
     c->watchdog_s = chance(r, 80) ? between(r, 20, 200) : -1;
+    if (chance(r, 30)) /* shorter than the world takes: landing steps keep it quiet, or nothing */
+        c->watchdog_s = between(r, 2, 4);
 }
 
 static void draw_server(struct config *c, struct sl_rng *r)
@@ -46,6 +48,8 @@ static void draw_server(struct config *c, struct sl_rng *r)
     c->shutdown_ms = between(r, 100, 30000);
     c->io_noise_pct = chance(r, 50) ? 0 : below(r, 60);
     c->sock_cap = chance(r, 50) ? 1 << 16 : between(r, 1, 2000);
+    c->write_ms =
+        SL_MAX(c->write_ms, 16384 / c->sock_cap); /* a reply of 4 KB fits through in time */
     c->n_keys = chance(r, 20) ? 2 : 0;
     c->n_threads = chance(r, 50) ? 1 : between(r, 2, 3);
     c->max_held = chance(r, 10) ? 1 : 1u << 30;

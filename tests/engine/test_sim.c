@@ -59,6 +59,8 @@ static void engine_turn(struct world *w)
         violation(w, "I7: work is waiting, but no step was made");
     if (sl_engine_check(w->eng, &err) != 0)
         violation(w, "%s", err.msg);
+    if (!engine_awake(w) && w->eng->inbox.cancelled != NULL)
+        violation(w, "I7: the engine sleeps and somebody's cancellation lies in its inbox");
     if (!w->engine_more && atomic_load(&w->eng->n_open) > sl_inbox_count(&w->eng->inbox))
         violation(w, "I7: the engine sleeps and %d requests are open", w->eng->n_open);
     check_clients(w);
@@ -431,7 +433,7 @@ static bool number_arg(const char *s, uint64_t *out)
     return s != NULL && sl_parse_u64(s, strlen(s), out);
 }
 
-static void say_totals(uint64_t n_seeds)
+static void say_totals(uint64_t first, uint64_t n_seeds)
 {
     say("%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
         "planned ahead, %llu of them failed, %llu standstills found\n"
@@ -444,7 +446,8 @@ static void say_totals(uint64_t n_seeds)
         (unsigned long long)total.stalls, (unsigned long long)total.http,
         (unsigned long long)total.http_ok, (unsigned long long)total.http_refused,
         (unsigned long long)total.http_cut, (unsigned long long)total.alloc_faults);
-    printf("sim: %llu seeds, 0 violations\n", (unsigned long long)n_seeds);
+    printf("sim: %llu seeds from %llu on, 0 violations\n", (unsigned long long)n_seeds,
+           (unsigned long long)first);
 }
 
 struct options {
@@ -511,7 +514,7 @@ int main(int argc, char **argv)
     }
     trace |= o.totals;
     if (o.minimise == 0)
-        say_totals(o.n_seeds);
+        say_totals(o.first, o.n_seeds);
     for (int i = 0; i < MAX_HTTP; i++)
         free(https[i].reply), free(https[i].send);
     for (int i = 0; i < N_FDS; i++) {
