@@ -152,7 +152,8 @@ void sl_buf_json_escape(struct sl_buf *b, const char *s, size_t n)
         }
         plain = ++i;
     }
-    sl_buf_put(b, s + plain, i - plain);
+    if (n > 0) /* s may be NULL then */
+        sl_buf_put(b, s + plain, i - plain);
 }
 
 void sl_buf_json_string(struct sl_buf *b, const char *s, size_t n)

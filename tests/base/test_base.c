@@ -100,6 +100,7 @@ static void json_escapes(void **state)
         {"\xC3\xA9\xFF", 3, "\"\xC3\xA9\xEF\xBF\xBD\""},
         {"\xE2\x82", 2, "\"\xEF\xBF\xBD\xEF\xBF\xBD\""},
         {"", 0, "\"\""},
+        {NULL, 0, "\"\""},
     };
     for (size_t i = 0; i < SL_COUNT(cases); i++) {
         struct sl_buf b = {0};
