@@ -102,11 +102,12 @@ static void look_up(const struct sl_http_parser *p)
     SL_ASSERT(sl_route_key(&config, p) == (n_auth == 1 ? key : -1));
 }
 
-/* Feeds everything up to `end`. model: what the bytes should mean, or NULL. */
+/* Feeds everything up to `end`, with a model at most as many requests as it holds. model: what the
+ * bytes should mean, or NULL. */
 static size_t feed(struct sl_http_parser *p, const char *data, size_t at, size_t end,
                    struct meaning *m, const struct model_request *model)
 {
-    while (at < end && p->state != SL_HTTP_BAD) {
+    while (at < end && p->state != SL_HTTP_BAD && (model == NULL || m->n_requests < MAX_REQUESTS)) {
         size_t took = sl_http_parser_feed(p, data + at, end - at);
         SL_ASSERT(took > 0 && took <= end - at);
         at += took;
@@ -116,14 +117,11 @@ static size_t feed(struct sl_http_parser *p, const char *data, size_t at, size_t
             continue;
         add_request(&m->digest, p);
         if (model != NULL) {
-            SL_ASSERT(m->n_requests < MAX_REQUESTS || at > 0);
-            compare(p, &model[m->n_requests % MAX_REQUESTS]);
+            compare(p, &model[m->n_requests]);
             look_up(p);
         }
         m->n_requests++;
         sl_http_parser_reset(p);
-        if (model != NULL && m->n_requests == MAX_REQUESTS)
-            break;
     }
     return at;
 }
