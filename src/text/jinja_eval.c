@@ -236,6 +236,8 @@ int sl_jinja_call(struct sl_jvm *vm, struct sl_jval fn, const struct sl_jargs *a
             return sl_jinja_fail(vm, "loop() takes one argument");
         return sl_jinja_call_loop(vm, fn.u.loop, args->pos[0], out);
     case SL_J_JOINER:
+        if (args->n_pos + args->n_kw > 0)
+            return sl_jinja_fail(vm, "a joiner takes no arguments");
         if (!fn.u.joiner->used) {
             fn.u.joiner->used = true;
             *out = (struct sl_jval){.type = SL_J_STR, .u.s = &vm->empty};

@@ -144,59 +144,105 @@ int sl_jinja_f_xmlattr(struct sl_jvm *vm, struct sl_jval v, const struct sl_jarg
     return sl_jinja_take(vm, mark, out);
 }
 
-static void put_back(struct sl_jvm *vm, char c)
+/* The code point of "&#65;" or "&#x41;" at s, as HTML has it; returns its length, 0: it is none. */
+static size_t char_reference(const char *s, size_t n, uint32_t *cp)
 {
-    vm->out->data[vm->out->n_bytes - 1] = c;
+    static const uint16_t windows[32] = {
+        0x20AC, 0x81,   0x201A, 0x192,  0x201E, 0x2026, 0x2020, 0x2021, 0x2C6,  0x2030, 0x160,
+        0x2039, 0x152,  0x8D,   0x17D,  0x8F,   0x90,   0x2018, 0x2019, 0x201C, 0x201D, 0x2022,
+        0x2013, 0x2014, 0x2DC,  0x2122, 0x161,  0x203A, 0x153,  0x9D,   0x17E,  0x178};
+    bool hex = n > 2 && (s[2] == 'x' || s[2] == 'X');
+    size_t i = hex ? 3 : 2, from = i;
+    uint64_t digit, v = 0;
+    if (n < 3 || s[1] != '#')
+        return 0;
+    for (; i < n && sl_parse_hex_u64(s + i, 1, &digit) && (hex || digit < 10); i++)
+        v = SL_MIN(v * (hex ? 16 : 10) + digit, 0x110000);
+    if (i == from)
+        return 0;
+    bool none = v == 0 || v > 0x10FFFF || (v >= 0xD800 && v <= 0xDFFF);
+    *cp = none ? 0xFFFD : v >= 0x80 && v < 0xA0 ? windows[v - 0x80] : (uint32_t)v;
+    return i + (i < n && s[i] == ';');
 }
 
-/* Tags and comments out, runs of white space to one space, the common entities back. */
+/* A reference to one of these stands for nothing. */
+static bool is_no_character(uint32_t cp)
+{
+    return (cp < 0x20 && (cp < 0x09 || cp == 0x0B || cp > 0x0D)) || cp == 0x7F ||
+           (cp >= 0xFDD0 && cp <= 0xFDEF) || (cp & 0xFFFE) == 0xFFFE;
+}
+
+/* Puts what the entity at s stands for; returns its length, 0: it is none of the common ones. */
+static size_t put_entity(struct sl_jvm *vm, const char *s, size_t n)
+{
+    static const struct {
+        const char *name, *text;
+    } entities[] = {{"amp", "&"},   {"lt", "<"},    {"gt", ">"},
+                    {"quot", "\""}, {"apos;", "'"}, {"nbsp", "\xC2\xA0"}};
+    uint32_t cp;
+    char text[4];
+    size_t len = char_reference(s, n, &cp);
+    if (len > 0) {
+        if (!is_no_character(cp))
+            sl_jinja_put(vm, text, sl_utf8_encode(cp, text));
+        return len;
+    }
+    for (size_t e = 0; e < SL_COUNT(entities); e++) {
+        len = strlen(entities[e].name) + 1;
+        if (n < len || memcmp(s + 1, entities[e].name, len - 1) != 0)
+            continue;
+        sl_jinja_puts(vm, entities[e].text);
+        return len + (s[len - 1] != ';' && n > len && s[len] == ';');
+    }
+    return 0;
+}
+
+/* The length of the tag or comment at s, 0: it does not end. */
+static size_t tag_len(const char *s, size_t n)
+{
+    bool comment = n >= 4 && memcmp(s, "<!--", 4) == 0;
+    const char *end = comment ? sl_jinja_find(s + 4, n - 4, "-->", 3) : memchr(s, '>', n);
+    return end != NULL ? (size_t)(end - s) + (comment ? 3 : 1) : 0;
+}
+
+/* Tags and comments out, up to the first that does not end; runs of white space to one space; then
+ * the common entities back, also those that a tag had split. */
 int sl_jinja_f_striptags(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args,
                          struct sl_jval *out)
 {
-    static const struct {
-        const char *entity, *text;
-    } entities[] = {{"&amp;", "&"}, {"&lt;", "<"},    {"&gt;", ">"},  {"&#34;", "\""},
-                    {"&#39;", "'"}, {"&quot;", "\""}, {"&apos;", "'"}};
     if (no_args(vm, "striptags", args) != 0 || sl_jinja_to_str(vm, v, &v) != 0 ||
-        sl_jinja_burn(vm, v.u.s->n_bytes / 2) != 0)
+        sl_jinja_burn(vm, v.u.s->n_bytes) != 0)
         return vm->code;
     const char *s = v.u.s->data;
     size_t n = v.u.s->n_bytes, mark = vm->out->n_bytes;
-    bool comments = true, tags = true; /* some more of them may close */
-    for (size_t i = 0; i < n;) {
-        const char *end = NULL;
-        size_t skip = 0;
-        if (comments && n - i >= 4 && memcmp(s + i, "<!--", 4) == 0) {
-            end = sl_jinja_find(s + i, n - i, "-->", 3);
-            skip = end != NULL ? (size_t)(end - s) + 3 - i : 0;
-            comments = end != NULL;
-        } else if (tags && s[i] == '<') {
-            end = memchr(s + i, '>', n - i);
-            skip = end != NULL ? (size_t)(end - s) + 1 - i : 0;
-            tags = end != NULL;
-        }
-        for (size_t e = 0; e < SL_COUNT(entities) && s[i] == '&'; e++) {
-            size_t len = strlen(entities[e].entity);
-            if (n - i >= len && memcmp(s + i, entities[e].entity, len) == 0) {
-                if (sl_jinja_puts(vm, entities[e].text) != 0)
-                    return vm->code;
-                skip = len;
-            }
-        }
-        bool space =
-            skip == 0 && (unsigned char)s[i] < 128 && sl_jinja_is_space((unsigned char)s[i]);
-        bool after_space = vm->out->n_bytes == mark || vm->out->data[vm->out->n_bytes - 1] == ' ';
-        if (skip == 0 && !(space && after_space)) {
-            if (sl_jinja_put(vm, s + i, 1) != 0)
-                return vm->code;
-            if (space)
-                put_back(vm, ' ');
-        }
-        i += skip > 0 ? skip : 1;
+    bool tags = true, after_space = true;
+    for (size_t i = 0, len; i < n && vm->code == 0; i += len) {
+        uint32_t cp = (unsigned char)s[i];
+        len = tags && s[i] == '<' ? tag_len(s + i, n - i) : 0;
+        if (len > 0)
+            continue;
+        tags = tags && s[i] != '<';
+        len = SL_MAX(sl_utf8_decode(s + i, n - i, &cp), 1);
+        bool space = sl_jinja_is_space(cp);
+        if (!(space && after_space))
+            sl_jinja_put(vm, space ? " " : s + i, space ? 1 : len);
+        after_space = space;
     }
-    if (vm->out->n_bytes > mark && vm->out->data[vm->out->n_bytes - 1] == ' ')
+    if (after_space && vm->out->n_bytes > mark)
         vm->out->n_bytes--;
-    return sl_jinja_take(vm, mark, out);
+    if (vm->code != 0 || sl_jinja_take(vm, mark, &v) != 0)
+        return vm->code;
+    s = v.u.s->data;
+    n = v.u.s->n_bytes;
+    for (size_t i = 0, len; i < n && vm->code == 0; i += len) {
+        len = s[i] == '&' ? put_entity(vm, s + i, n - i) : 0;
+        if (len > 0)
+            continue;
+        for (len = 1; i + len < n && s[i + len] != '&';)
+            len++;
+        sl_jinja_put(vm, s + i, len);
+    }
+    return vm->code != 0 ? vm->code : sl_jinja_take(vm, mark, out);
 }
 
 /* ---------------------------------------------------------------- text */

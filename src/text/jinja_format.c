@@ -4,6 +4,7 @@
  * go through snprintf with a precision that cannot overflow its buffer.
  */
 #include "base/check.h"
+#include "base/str.h"
 #include "text/jinja.h"
 
 #include <inttypes.h>
@@ -19,6 +20,7 @@ struct spec {
     char align; /* < > ^ = or 0 */
     char sign;  /* + space - or 0 */
     bool alternate, zero;
+    bool aligned, empty;      /* format(): an align was given; nothing was */
     char comma;               /* , or _ between thousands */
     int64_t width, precision; /* precision -1: not given */
     char type;                /* 0: by the value */
@@ -32,15 +34,17 @@ static int put_fill(struct sl_jvm *vm, const struct spec *sp, int64_t n)
     return 0;
 }
 
-/* prefix (sign, 0x) and body in the field; '=' pads between them. */
+/* prefix (sign, 0x), zeros and body in the field; '=' pads between prefix and zeros. */
 static int put_field(struct sl_jvm *vm, const struct spec *sp, char align, const char *prefix,
-                     const char *body, size_t n)
+                     int64_t zeros, const char *body, size_t n)
 {
+    static const struct spec zero = {.fill = "0", .fill_bytes = 1};
     struct sl_jstr t = {.data = body, .n_bytes = n, .n_chars = SIZE_MAX};
-    int64_t pad = sp->width - (int64_t)strlen(prefix) - (int64_t)sl_jinja_chars(&t);
+    int64_t pad = sp->width - (int64_t)strlen(prefix) - zeros - (int64_t)sl_jinja_chars(&t);
     int64_t left = pad <= 0 ? 0 : align == '>' || align == '=' ? pad : align == '^' ? pad / 2 : 0;
     if ((align != '=' && put_fill(vm, sp, left) != 0) || sl_jinja_puts(vm, prefix) != 0 ||
-        (align == '=' && put_fill(vm, sp, left) != 0) || sl_jinja_put(vm, body, n) != 0)
+        (align == '=' && put_fill(vm, sp, left) != 0) || put_fill(vm, &zero, zeros) != 0 ||
+        sl_jinja_put(vm, body, n) != 0)
         return vm->code;
     return pad > left ? put_fill(vm, sp, pad - left) : 0;
 }
@@ -80,21 +84,76 @@ static size_t group_digits(char *s, size_t n, size_t whole, char comma, unsigned
     return n + extra;
 }
 
+/* A number whose first `whole` characters are digits, with a mark between every so many of them;
+ * zeros that fill the field are digits too. */
+static int put_grouped(struct sl_jvm *vm, const struct spec *sp, const char *prefix, char *body,
+                       size_t n, size_t whole, unsigned every)
+{
+    char align = sp->align != 0 ? sp->align : '>';
+    int64_t room = sp->width - (int64_t)strlen(prefix) - (int64_t)(n - whole);
+    n = group_digits(body, n, whole, sp->comma, every);
+    if (align != '=' || sp->fill[0] != '0' || sp->fill_bytes != 1 || whole == 0)
+        return put_field(vm, sp, align, prefix, 0, body, n);
+    /* the least number of digits that fills the room, which no mark may begin */
+    int64_t digits = room - room / (every + 1) + (room % (every + 1) == 0);
+    sl_jinja_puts(vm, prefix);
+    for (; digits > (int64_t)whole && vm->code == 0; digits--) {
+        sl_jinja_put(vm, "0", 1);
+        if ((digits - 1) % every == 0)
+            sl_jinja_put(vm, &sp->comma, 1);
+    }
+    return vm->code != 0 ? vm->code : sl_jinja_put(vm, body, n);
+}
+
 static int put_int(struct sl_jvm *vm, const struct spec *sp, int64_t v, char type)
 {
     char body[140], prefix[8];
     unsigned base = type == 'x' || type == 'X' ? 16 : type == 'o' ? 8 : type == 'b' ? 2 : 10;
     uint64_t magnitude = v < 0 ? 0 - (uint64_t)v : (uint64_t)v;
     size_t n = digits_of(magnitude, base, type == 'X', body);
-    if (sp->comma != 0)
-        n = group_digits(body, n, n, sp->comma, base == 10 ? 3 : 4);
     snprintf(prefix, sizeof prefix, "%s%s%s", sign_text(v < 0, sp->sign),
              sp->alternate && base != 10 ? "0" : "",
              !sp->alternate || base == 10 ? ""
              : base == 16                 ? (type == 'X' ? "X" : "x")
              : base == 8                  ? "o"
                                           : "b");
-    return put_field(vm, sp, sp->align != 0 ? sp->align : '>', prefix, body, n);
+    if (sp->comma != 0)
+        return put_grouped(vm, sp, prefix, body, n, n, base == 10 ? 3 : 4);
+    int64_t zeros = SL_MAX(sp->precision - (int64_t)n, 0); /* of %d: the least number of digits */
+    return put_field(vm, sp, sp->align != 0 ? sp->align : '>', prefix, zeros, body, n);
+}
+
+/* %g. Without a type a float keeps looking like one: ".0", or an exponent where %g has room for
+ * just the digits before the point. */
+static size_t put_general(char *body, size_t cap, int precision, double magnitude, bool no_type,
+                          bool alternate)
+{
+    const char *form = alternate ? "%#.*g" : "%.*g";
+    if (no_type) {
+        size_t n =
+            (size_t)snprintf(body, cap, alternate ? "%#.*e" : "%.*e", precision - 1, magnitude);
+        const char *e = memchr(body, 'e', n);
+        int64_t exponent = 0;
+        for (const char *s = e + 2; *s != '\0'; s++)
+            exponent = exponent * 10 + (*s - '0');
+        if (alternate && e[1] == '+' && exponent == precision - 1)
+            return n;
+        if (e[1] == '+' && exponent == precision - 1) {
+            size_t digits = (size_t)(e - body), rest = n - digits;
+            if (memchr(body, '.', digits) != NULL)
+                while (body[digits - 1] == '0')
+                    digits--;
+            digits -= body[digits - 1] == '.';
+            memmove(body + digits, e, rest + 1);
+            return digits + rest;
+        }
+    }
+    size_t n = (size_t)snprintf(body, cap, form, precision, magnitude);
+    if (no_type && strpbrk(body, ".e") == NULL) {
+        memcpy(body + n, ".0", 3);
+        n += 2;
+    }
+    return n;
 }
 
 static int put_double(struct sl_jvm *vm, const struct spec *sp, double x, char type)
@@ -102,24 +161,30 @@ static int put_double(struct sl_jvm *vm, const struct spec *sp, double x, char t
     char body[MAX_PRECISION * 2 + 400];
     bool negative = signbit(x) && !isnan(x), percent = type == '%';
     double magnitude = fabs(percent ? x * 100.0 : x);
+    const char *sign = sign_text(negative, sp->sign);
     int precision = sp->precision < 0 ? 6 : (int)SL_MIN(sp->precision, MAX_PRECISION);
     size_t n;
     if (type == 0 && sp->precision < 0) {
         char text[40];
         n = sl_jinja_float_repr(magnitude, text);
-        memcpy(body, text, n);
+        const char *e = memchr(text, 'e', n);
+        size_t digits = e != NULL ? (size_t)(e - text) : n;
+        bool point = sp->alternate && e != NULL && memchr(text, '.', digits) == NULL;
+        memcpy(body, text, digits);
+        memcpy(body + digits, ".", point);
+        memcpy(body + digits + point, text + digits, n - digits);
+        n += point;
     } else if (isnan(x) || isinf(x)) {
         n = (size_t)snprintf(body, sizeof body, "%s", isnan(x) ? "nan" : "inf");
     } else if (type == 'e' || type == 'E') {
-        n = (size_t)snprintf(body, sizeof body, "%.*e", precision, magnitude);
+        n = (size_t)snprintf(body, sizeof body, sp->alternate ? "%#.*e" : "%.*e", precision,
+                             magnitude);
     } else if (type == 'f' || type == 'F' || percent) {
-        n = (size_t)snprintf(body, sizeof body, "%.*f", precision, magnitude);
+        n = (size_t)snprintf(body, sizeof body, sp->alternate ? "%#.*f" : "%.*f", precision,
+                             magnitude);
     } else {
-        n = (size_t)snprintf(body, sizeof body, "%.*g", SL_MAX(precision, 1), magnitude);
-        if (type == 0 && strpbrk(body, ".e") == NULL) { /* keeps looking like a float */
-            memcpy(body + n, ".0", 2);
-            n += 2;
-        }
+        n = put_general(body, sizeof body, SL_MAX(precision, 1), magnitude, type == 0,
+                        sp->alternate);
     }
     if (type == 'E' || type == 'F' || type == 'G')
         for (size_t i = 0; i < n; i++)
@@ -131,10 +196,9 @@ static int put_double(struct sl_jvm *vm, const struct spec *sp, double x, char t
         size_t whole = 0;
         while (whole < n && body[whole] >= '0' && body[whole] <= '9')
             whole++;
-        n = group_digits(body, n, whole, sp->comma, 3);
+        return put_grouped(vm, sp, sign, body, n, whole, 3);
     }
-    return put_field(vm, sp, sp->align != 0 ? sp->align : '>', sign_text(negative, sp->sign), body,
-                     n);
+    return put_field(vm, sp, sp->align != 0 ? sp->align : '>', sign, 0, body, n);
 }
 
 static int put_text(struct sl_jvm *vm, const struct spec *sp, const struct sl_jstr *s)
@@ -143,7 +207,20 @@ static int put_text(struct sl_jvm *vm, const struct spec *sp, const struct sl_js
     if (sp->precision >= 0 && (size_t)sp->precision < sl_jinja_chars(s))
         n = sl_jinja_offset(s, (size_t)sp->precision);
     char align = sp->align != 0 ? sp->align : '<';
-    return put_field(vm, sp, align == '=' ? '>' : align, "", s->data, n);
+    return put_field(vm, sp, align == '=' ? '>' : align, "", 0, s->data, n);
+}
+
+/* The character of a number. */
+static int put_char(struct sl_jvm *vm, const struct spec *sp, struct sl_jval v)
+{
+    char text[4];
+    struct sl_jstr s = {.data = text, .n_chars = 1};
+    int64_t cp = v.type == SL_J_INT ? v.u.i : v.type == SL_J_BOOL ? (int64_t)v.u.b : -1;
+    if (cp >= 0 && cp < 0x110000)
+        s.n_bytes = sl_utf8_encode((uint32_t)cp, text);
+    if (s.n_bytes == 0)
+        return sl_jinja_fail(vm, "%%c requires a character or the number of one");
+    return put_text(vm, sp, &s);
 }
 
 /* ---------------------------------------------------------------- percent */
@@ -218,19 +295,30 @@ static int percent_int(struct sl_jvm *vm, struct spec *sp, struct sl_jval v)
         return sl_jinja_fail(vm, "%%%c format: a number is required, not %s", type,
                              sl_jinja_type_name(v));
     int64_t i = v.type == SL_J_INT ? v.u.i : v.u.b;
-    if (sp->precision <= 0)
-        return put_int(vm, sp, i, type);
-    /* a precision is the least number of digits: pad those first, then the field */
-    struct spec digits = *sp;
-    digits.fill[0] = '0';
-    digits.align = '=';
-    digits.width = sp->precision + (i < 0 || sp->sign != 0);
-    size_t mark = vm->out->n_bytes;
-    struct sl_jval text;
-    if (put_int(vm, &digits, i, type) != 0 || sl_jinja_take(vm, mark, &text) != 0)
-        return vm->code;
-    sp->precision = -1;
-    return put_text(vm, sp, text.u.s);
+    return put_int(vm, sp, i, type);
+}
+
+/* Python's ascii(): what is not, escaped. */
+static int put_ascii(struct sl_jvm *vm, const struct sl_jstr *s)
+{
+    for (size_t i = 0, len; i < s->n_bytes; i += len) {
+        uint32_t cp = (unsigned char)s->data[i];
+        char text[12];
+        len = SL_MAX(sl_utf8_decode(s->data + i, s->n_bytes - i, &cp), 1);
+        if (cp < 128) {
+            if (sl_jinja_put(vm, s->data + i, 1) != 0)
+                return vm->code;
+            continue;
+        }
+        snprintf(text, sizeof text,
+                 cp < 0x100     ? "\\x%02" PRIx32
+                 : cp < 0x10000 ? "\\u%04" PRIx32
+                                : "\\U%08" PRIx32,
+                 cp);
+        if (sl_jinja_puts(vm, text) != 0)
+            return vm->code;
+    }
+    return 0;
 }
 
 static int percent_value(struct sl_jvm *vm, struct spec *sp, struct sl_jval v)
@@ -250,11 +338,17 @@ static int percent_value(struct sl_jvm *vm, struct spec *sp, struct sl_jval v)
         sp->fill[0] = ' ';
         if (sl_jinja_repr(vm, v) != 0 || sl_jinja_take(vm, mark, &text) != 0)
             return vm->code;
+        if (sp->type == 'a' &&
+            (put_ascii(vm, text.u.s) != 0 || sl_jinja_take(vm, mark, &text) != 0))
+            return vm->code;
         return put_text(vm, sp, text.u.s);
     case 'c':
+        sp->fill[0] = ' ';
+        sp->align = sp->align == '=' ? '>' : sp->align;
+        sp->precision = -1;
         if (v.type == SL_J_STR && sl_jinja_chars(v.u.s) == 1)
             return put_text(vm, sp, v.u.s);
-        return sl_jinja_fail(vm, "%%c requires a single character");
+        return put_char(vm, sp, v);
     case 'd':
     case 'i':
     case 'u':
@@ -424,15 +518,18 @@ static int parse_spec(struct sl_jvm *vm, const char *s, size_t n, struct spec *s
     size_t i = 0, first = n > 0 ? 1 : 0;
     while (first < n && ((unsigned char)s[first] & 0xC0) == 0x80)
         first++;
-    *sp = (struct spec){.fill = " ", .fill_bytes = 1, .precision = -1};
+    bool filled = false;
+    *sp = (struct spec){.fill = " ", .fill_bytes = 1, .precision = -1, .empty = n == 0};
     if (first < n && first <= 4 && is_align(s[first])) {
         memcpy(sp->fill, s, first);
         sp->fill_bytes = first;
         sp->align = s[first];
+        filled = true;
         i = first + 1;
     } else if (n > 0 && is_align(s[0])) {
         sp->align = s[i++];
     }
+    sp->aligned = sp->align != 0;
     if (i < n && (s[i] == '+' || s[i] == '-' || s[i] == ' '))
         sp->sign = s[i++];
     if (i < n && s[i] == '#') {
@@ -440,11 +537,9 @@ static int parse_spec(struct sl_jvm *vm, const char *s, size_t n, struct spec *s
         i++;
     }
     if (i < n && s[i] == '0') {
-        sp->zero = true;
-        if (sp->align == 0) {
-            sp->align = '=';
+        sp->align = sp->aligned ? sp->align : '=';
+        if (!filled)
             sp->fill[0] = '0';
-        }
         i++;
     }
     for (; i < n && s[i] >= '0' && s[i] <= '9' && sp->width <= INT32_MAX; i++)
@@ -461,39 +556,54 @@ static int parse_spec(struct sl_jvm *vm, const char *s, size_t n, struct spec *s
     return i == n ? 0 : sl_jinja_fail(vm, "Invalid format specifier");
 }
 
+static bool type_in(const struct spec *sp, const char *codes)
+{
+    return sp->type != 0 && strchr(codes, sp->type) != NULL;
+}
+
+#define FLOAT_CODES "eEfFgG%"
+
+/* Which parts of a format specifier may stand together, by Python's rules. */
+static int check_spec(struct sl_jvm *vm, const struct spec *sp, struct sl_jval v)
+{
+    bool text = v.type == SL_J_STR;
+    const char *codes = text ? "s" : v.type == SL_J_FLOAT ? "n" FLOAT_CODES : "bcdoxXn" FLOAT_CODES;
+    if (sp->type != 0 && !type_in(sp, codes))
+        return sl_jinja_fail(vm, "Unknown format code '%c' for object of type '%s'",
+                             sp->type >= 0x20 && sp->type < 0x7F ? sp->type : '?',
+                             sl_jinja_type_name(v));
+    if (sp->comma != 0 && (text || type_in(sp, "cn") || (sp->comma == ',' && type_in(sp, "bxXo"))))
+        return sl_jinja_fail(vm, "Cannot specify '%c' with this format code", sp->comma);
+    if ((text || sp->type == 'c') && (sp->sign != 0 || sp->alternate))
+        return sl_jinja_fail(vm, "sign or '#' not allowed in this format specifier");
+    if (text && sp->align == '=' && sp->aligned)
+        return sl_jinja_fail(vm, "'=' alignment not allowed in string format specifier");
+    if (!text && v.type != SL_J_FLOAT && !type_in(sp, FLOAT_CODES) && sp->precision >= 0)
+        return sl_jinja_fail(vm, "Precision not allowed in integer format specifier");
+    return 0;
+}
+
 static int put_formatted(struct sl_jvm *vm, struct spec *sp, struct sl_jval v)
 {
-    bool text = v.type == SL_J_STR, int_type, float_type;
-    int_type = sp->type != 0 && strchr("dxXobn", sp->type) != NULL;
-    float_type = sp->type != 0 && strchr("eEfFgG%", sp->type) != NULL;
-    if (v.type == SL_J_UNDEFINED || (!text && !sl_jinja_is_number(v)) ||
-        (v.type == SL_J_BOOL && sp->type == 0)) {
-        if (sl_jinja_to_str(vm, v, &v) != 0)
-            return vm->code;
-        if (sp->width != 0 || sp->type != 0 || sp->precision >= 0)
-            text = true;
-        else
-            return sl_jinja_print(vm, v);
-        text = true;
-    }
-    if (text) {
-        if (sp->type != 0 && sp->type != 's')
-            return sl_jinja_fail(vm, "Unknown format code '%c' for object of type 'str'",
-                                 sp->type >= 0x20 && sp->type < 0x7F ? sp->type : '?');
-        if (sp->align == '=' && !sp->zero)
-            return sl_jinja_fail(vm, "'=' alignment not allowed in string format specifier");
-        if (sp->align == '=')
-            sp->align = '<';
+    if (sp->empty)
+        return sl_jinja_to_str(vm, v, &v) != 0 ? vm->code : sl_jinja_print(vm, v);
+    if (v.type != SL_J_STR && !sl_jinja_is_number(v)) /* a boolean is a number */
+        return sl_jinja_fail(vm, "unsupported format string passed to %s.__format__",
+                             sl_jinja_type_name(v));
+    if (check_spec(vm, sp, v) != 0)
+        return vm->code;
+    if (v.type == SL_J_STR) {
+        sp->align = sp->align == '=' ? '<' : sp->align;
         return put_text(vm, sp, v.u.s);
     }
-    if (v.type == SL_J_FLOAT ? int_type : false)
-        return sl_jinja_fail(vm, "Unknown format code '%c' for object of type 'float'", sp->type);
-    if (float_type || v.type == SL_J_FLOAT)
+    if (v.type == SL_J_FLOAT && sp->type == 'n')
+        sp->type = 'g';
+    if (v.type == SL_J_FLOAT || type_in(sp, FLOAT_CODES))
         return put_double(vm, sp, sl_jinja_as_double(v), sp->type);
-    if (sp->type != 0 && !int_type)
-        return sl_jinja_fail(vm, "Unknown format code for object of type 'int'");
-    if (sp->precision >= 0)
-        return sl_jinja_fail(vm, "Precision not allowed in integer format specifier");
+    if (sp->type == 'c') {
+        sp->align = sp->align == 0 || sp->align == '=' ? '>' : sp->align;
+        return put_char(vm, sp, v);
+    }
     return put_int(vm, sp, v.type == SL_J_INT ? v.u.i : v.u.b, sp->type == 0 ? 'd' : sp->type);
 }
 

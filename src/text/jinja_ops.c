@@ -144,7 +144,9 @@ static double float_mod(double a, double b)
 
 static double float_floordiv(double a, double b)
 {
-    double div = (a - float_mod(a, b)) / b;
+    double rest = fmod(a, b), div = (a - rest) / b;
+    if (rest != 0.0 && (rest < 0) != (b < 0))
+        div -= 1.0;
     if (div == 0.0)
         return copysign(0.0, a / b);
     double down = floor(div);

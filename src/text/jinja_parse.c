@@ -175,6 +175,17 @@ static struct sl_jnode *parse_block(struct sl_jparser *p, const char *const *end
 
 /* ---------------------------------------------------------------- statements */
 
+/* No statement inside of a loop may store to the name `loop`. */
+static bool stores_loop(const struct sl_jparser *p, const struct sl_jnode *target)
+{
+    if (target->kind == SL_JN_NAME)
+        return target->sym == p->t->sym_loop;
+    for (uint32_t i = 0; target->kind == SL_JN_TUPLE && i < target->n; i++)
+        if (stores_loop(p, target->list[i]))
+            return true;
+    return false;
+}
+
 static struct sl_jnode *parse_for(struct sl_jparser *p)
 {
     static const char *const body_ends[] = {"endfor", "else", NULL}, *const else_ends[] = {"endfor",
@@ -183,6 +194,8 @@ static struct sl_jnode *parse_for(struct sl_jparser *p)
     sl_jlex_next(p);
     if (s == NULL || (s->a = sl_jparse_target(p, false, "in")) == NULL)
         return NULL;
+    if (stores_loop(p, s->a))
+        sl_jparse_fail(p, "Can't assign to special loop variable in for-loop target");
     if (!sl_jparse_skip_name(p, "in"))
         sl_jparse_fail(p, "expected token 'in'");
     if ((s->b = sl_jparse_tuple(p, false, false, "recursive")) == NULL)
@@ -196,10 +209,12 @@ static struct sl_jnode *parse_for(struct sl_jparser *p)
     bool soft = p->soft;
     p->soft = false;
     p->loops++;
+    p->fors++;
     s->list[0] = parse_block(p, body_ends);
     p->loops--;
     if (sl_jparse_skip_name(p, "else"))
         s->list[1] = parse_block(p, else_ends);
+    p->fors--;
     p->soft = soft;
     sl_jlex_next(p); /* endfor */
     return s;
@@ -283,6 +298,14 @@ static bool parse_signature(struct sl_jparser *p, struct sl_jnode *s)
     return p->code == 0;
 }
 
+/* A parameter `caller` that the body uses needs a default: a call without a block gives none. */
+static void check_caller(struct sl_jparser *p, const struct sl_jnode *s)
+{
+    for (uint32_t i = 0; i < s->n && (s->op & SL_JM_CALLER); i++)
+        if (s->list[i]->sym == p->t->sym_caller && s->list[i]->a == NULL)
+            sl_jparse_fail(p, "the parameter \"caller\" of a macro must have a default");
+}
+
 static struct sl_jnode *parse_macro(struct sl_jparser *p)
 {
     static const char *const ends[] = {"endmacro", NULL};
@@ -307,6 +330,7 @@ static struct sl_jnode *parse_macro(struct sl_jparser *p)
         return NULL;
     s->b = parse_function(p, ends, &s->op);
     s->op |= scope.uses;
+    check_caller(p, s);
     return s;
 }
 
@@ -328,20 +352,12 @@ static struct sl_jnode *parse_call_block(struct sl_jparser *p)
         return NULL;
     }
     const struct sl_jstr *name = sl_jparse_str(p, "caller", 6);
-    caller->val = (struct sl_jval){.type = SL_J_STR, .u.s = (struct sl_jstr *)(uintptr_t)name};
+    /* its name is none, but messages call it so */
+    caller->val = (struct sl_jval){.type = SL_J_NONE, .u.s = (struct sl_jstr *)(uintptr_t)name};
     caller->b = parse_function(p, ends, &caller->op);
+    check_caller(p, caller);
     s->b = caller;
     return s;
-}
-
-static bool stores_loop(const struct sl_jparser *p, const struct sl_jnode *target)
-{
-    if (target->kind == SL_JN_NAME)
-        return target->sym == p->t->sym_loop;
-    for (uint32_t i = 0; target->kind == SL_JN_TUPLE && i < target->n; i++)
-        if (stores_loop(p, target->list[i]))
-            return true;
-    return false;
 }
 
 static struct sl_jnode *parse_set(struct sl_jparser *p)
@@ -351,7 +367,7 @@ static struct sl_jnode *parse_set(struct sl_jparser *p)
     sl_jlex_next(p);
     if (s == NULL || (s->a = sl_jparse_target(p, true, NULL)) == NULL)
         return NULL;
-    if (p->loops > 0 && stores_loop(p, s->a))
+    if (p->fors > 0 && stores_loop(p, s->a))
         sl_jparse_fail(p, "Can't assign to special loop variable in for-loop target");
     if (sl_jparse_skip_op(p, '=')) {
         s->b = sl_jparse_tuple(p, true, false, NULL);

@@ -62,6 +62,7 @@ struct sl_jparser {
     /* parser */
     unsigned depth;
     unsigned loops;     /* loops around, inside the innermost macro */
+    unsigned fors;      /* loops around, whatever is between */
     bool soft;          /* unknown filters are an error only when reached */
     unsigned n_unknown; /* unknown filters and tests of this statement outside conditions */
     const struct sl_jstr *unknown;

@@ -185,6 +185,8 @@ static int repr_other(struct sl_jvm *vm, struct sl_jval v, unsigned depth)
             return vm->code;
         return sl_jinja_puts(vm, ">");
     case SL_J_MACRO:
+        if (v.u.macro->node->val.type == SL_J_NONE)
+            return sl_jinja_puts(vm, "<Macro anonymous>");
         snprintf(text, sizeof text, "<Macro '%.80s'>", v.u.macro->node->val.u.s->data);
         break;
     case SL_J_LOOP:

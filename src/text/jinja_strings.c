@@ -699,6 +699,7 @@ static bool is_title(const struct sl_jstr *s)
         if (len > 1)
             sl_utf8_decode(s->data + i, len, &cp);
         bool up = sl_jinja_is_upper(cp), low = sl_jinja_is_lower(cp);
+        up = up || (!low && sl_jinja_lower(cp) != cp); /* a letter of title case, like U+01C5 */
         if ((up && in_word) || (low && !in_word))
             return false;
         in_word = up || low;
