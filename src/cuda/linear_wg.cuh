@@ -34,6 +34,9 @@
 #define SL_WG_RASTER   8            /* columns of tokens of a raster group */
 #define SL_WG_X_WARPS  3            /* that bring activations without the copy engine */
 #define SL_WG_MAX_RING 12
+/* What it costs that a segment's sums go through memory: 8 to 10 us, when a step takes 0.42 (H200,
+ * 128 x 128). */
+#define SL_WG_JOIN_STEPS 20
 
 template <class F, int MI, int NT, int CW> struct sl_wg_shape {
     static constexpr int threads = 128 * (CW + 1);
@@ -491,10 +494,11 @@ static void sl_wg_launch(struct sl_cuda *cu, const sl_lin *given)
     int64_t n_tiles = (int64_t)p.n_tiles * p.n_cols;
     int64_t bytes = n_tiles * l.n_segs * S::blocks * 16 * NT * 4;
     bool room = bytes <= SL_LIN_PARTIAL_BYTES && n_tiles <= SL_LIN_TILES;
-    /* Rounds of all multiprocessors, in segments; splitting costs some more work. */
-    int64_t apart = SL_CEIL_DIV(n_tiles * l.n_segs, (int64_t)cu->n_sms);
-    int64_t whole = SL_CEIL_DIV(n_tiles, (int64_t)cu->n_sms) * l.n_segs;
-    bool want = !TOTALS || 5 * apart < 4 * whole;
+    /* Rounds of all multiprocessors, in steps of 64 columns. */
+    int64_t apart =
+        SL_CEIL_DIV(n_tiles * l.n_segs, (int64_t)cu->n_sms) * (l.seg_k64 + SL_WG_JOIN_STEPS);
+    int64_t whole = SL_CEIL_DIV(n_tiles, (int64_t)cu->n_sms) * l.n_k64;
+    bool want = !TOTALS || apart < whole;
     p.split = l.n_segs > 1 && want && room ? l.n_segs : 1;
     SL_ASSERT(l.n_segs == 1 || (MI * CW < 4 && (TOTALS || p.split > 1)));
     p.n_units = (int32_t)n_tiles * p.split;
