@@ -17,24 +17,29 @@
  * one after the other, a group is a head and its strips of 64 columns, the last group as many as it
  * needs (missing columns are zero). Codes lie as the dot instructions of x86 want them: a quad is
  * 64 bytes, byte 4 * r + j is the code of row r, column 4 * q + j; a strip has sixteen quads.
- * Formats of four and more bits keep eight vectors of low bits: vector i has quad i of the strip in
- * the low and quad i + 8 in the high halves of its bytes.
+ * Formats of four and more bits keep eight vectors: vector i has four bits of quad i of the strip
+ * in the low and of quad i + 8 in the high halves of its bytes, as below.
  *
  *   format  sub-block  head of a group                                strip
  *   Q8_0    256        f32 d[16]                                      16 quads of code + 128
  *   Q4_0    32         f32 d[16], s16 scale[4][16][2]                 8 vectors
  *   Q4_K    32         f16 d[16], f16 dmin[16], packed[3][16]         8 vectors
- *   Q5_K    32         as Q4_K                                        fifth[2], 8 vectors
- *   Q6_K    16         f32 d[16], s8 scale[4][16][4]                  high[4], 8 vectors
+ *   Q5_K    32         as Q4_K                                        2 times a plane, 4 vectors
+ *   Q6_K    16         f32 d[16], s8 scale[4][16][4]                  4 times a plane, 2 vectors
  *
  * scale of Q4_0: [strip][row][sub-block of the strip]. packed of the K formats: a dword a row, each
  * of its 16-bit halves (bits 0..5, 6..11, 12..15) holding numbers of an even and an odd sub-block;
  * with a, b, c for the halves of the three dwords, pair p = sub-blocks (2 p, 2 p + 1) is
  *     scale  a & 63, a >> 6 & 63, b & 63, b >> 6 & 63
  *     min    c & 63, c >> 6 & 63, a >> 12 | (c >> 8 & 48), b >> 12 | (c >> 10 & 48)
- * fifth[h] of Q5_K: bit i of a byte belongs to quad 8 * h + i. high[i] of Q6_K: bits 2 f, 2 f + 1
- * of a byte belong to quad 4 * f + i (f = sub-block of the strip); its scales lie in the order 0,
- * 2, 1, 3, so that the even and the odd bytes are pairs of neighbours.
+ * Q6_K has its scales in the order 0, 2, 1, 3, so that the even and the odd bytes are pairs of
+ * neighbours.
+ *
+ * Codes of 4 + n bits, n = 1 in Q5_K and 2 in Q6_K: a vector has the low four bits of quad i and
+ * the high four of quad i + 8. The n others of each are in the plane ahead of it, for the j-th
+ * vector behind the plane from bit 2 n j on: first those of quad i + 8, then those of quad i. One
+ * shift of a plane thus brings the bits of both quads to where they complete the vector's: a code
+ * in the low bits of a byte, one in the high bits.
  *
  * Q8_0 and Q4_0 have one f16 scale per 32 columns in the file. Q8_0 is requantised to one scale per
  * group (to the nearest, at load); the scales of Q4_0 become whole numbers -2047..2047 times one

@@ -103,16 +103,15 @@ static void unpack_head(enum sl_dtype t, const uint8_t *head, int r, struct grou
 /* Code of column c of the strip, row r. */
 static int code_of(enum sl_dtype t, const uint8_t *strip, int r, int c)
 {
-    int q = c / 4, i = q % 8, at = 4 * r + c % 4;
-    const uint8_t *low = strip + (t == SL_DTYPE_Q5_K ? 128 : t == SL_DTYPE_Q6_K ? 256 : 0);
+    const int q = c / 4, i = q % 8, at = 4 * r + c % 4;
+    const int more = t == SL_DTYPE_Q5_K ? 1 : t == SL_DTYPE_Q6_K ? 2 : 0;
+    const int per_plane = more == 0 ? 8 : 4 / more, ones = (1 << more) - 1;
+    const uint8_t *plane = strip + 64 * (i / per_plane) * (per_plane + (more > 0));
     if (t == SL_DTYPE_Q8_0)
         return strip[64 * q + at];
-    int code = low[64 * i + at] >> q / 8 * 4 & 15;
-    if (t == SL_DTYPE_Q5_K)
-        code |= (strip[64 * (q / 8) + at] >> i & 1) << 4;
-    if (t == SL_DTYPE_Q6_K)
-        code |= (strip[64 * (q % 4) + at] >> q / 4 * 2 & 3) << 4;
-    return code;
+    const int four = plane[64 * (i % per_plane + (more > 0)) + at] >> q / 8 * 4 & 15;
+    const int both = plane[at] >> 2 * more * (i % per_plane);
+    return q < 8 ? four | (both >> more & ones) << 4 : four << more | (both & ones);
 }
 
 static void unpack(enum sl_dtype t, const struct sl_i8_layout *l, const uint8_t *at, int n_cols,

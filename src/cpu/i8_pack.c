@@ -72,33 +72,39 @@ static void put_bytes(const uint8_t *code, uint8_t *at)
         store_u32(at + 64 * q, load_u32(code + 4 * q));
 }
 
+/* `more` bits of a code beyond four go to the planes between the vectors, as i8.h says. */
+static void put_split(const uint8_t *code, int more, uint8_t *at)
+{
+    const uint32_t ones = 0x01010101u * ((1u << more) - 1);
+    const int per_plane = more == 0 ? 8 : 4 / more;
+    for (int first = 0; first < 8; first += per_plane) {
+        uint32_t plane = 0;
+        uint8_t *to = at + (more == 0 ? 0 : 64);
+        for (int j = 0; j < per_plane; j++) {
+            const uint32_t lo = load_u32(code + 4 * (first + j));
+            const uint32_t hi = load_u32(code + 4 * (first + j) + 32);
+            store_u32(to + 64 * j, (lo & 0x0F0F0F0Fu) | (hi >> more & 0x0F0F0F0Fu) << 4);
+            plane |= ((hi & ones) | (lo >> 4 & ones) << more) << 2 * more * j;
+        }
+        if (more > 0)
+            store_u32(at, plane);
+        at = to + 64 * per_plane;
+    }
+}
+
 static void put_nibbles(const uint8_t *code, uint8_t *at)
 {
-    for (int i = 0; i < 8; i++)
-        store_u32(at + 64 * i, (load_u32(code + 4 * i) & 0x0F0F0F0Fu) |
-                                   (load_u32(code + 32 + 4 * i) & 0x0F0F0F0Fu) << 4);
+    put_split(code, 0, at);
 }
 
 static void put_fifths(const uint8_t *code, uint8_t *at)
 {
-    for (int h = 0; h < 2; h++) {
-        uint32_t bits = 0;
-        for (int i = 0; i < 8; i++)
-            bits |= (load_u32(code + 32 * h + 4 * i) >> 4 & 0x01010101u) << i;
-        store_u32(at + 64 * h, bits);
-    }
-    put_nibbles(code, at + 128);
+    put_split(code, 1, at);
 }
 
 static void put_sixths(const uint8_t *code, uint8_t *at)
 {
-    for (int i = 0; i < 4; i++) {
-        uint32_t bits = 0;
-        for (int f = 0; f < 4; f++)
-            bits |= (load_u32(code + 16 * f + 4 * i) >> 4 & 0x03030303u) << 2 * f;
-        store_u32(at + 64 * i, bits);
-    }
-    put_nibbles(code, at + 256);
+    put_split(code, 2, at);
 }
 
 /* ---------------------------------------------------------------- a row's group */

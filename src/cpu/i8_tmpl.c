@@ -19,16 +19,17 @@ enum i8_kind { KIND_Q8_0, KIND_Q4_0, KIND_QK, KIND_Q6_K };
 
 struct i8_format { /* constant, so that everything about it is inlined */
     enum i8_kind kind;
-    int head, strip, low_at; /* bytes; where the vectors of low bits are in a strip */
-    int sub_quads;           /* of a sub-block */
-    int n_exact;             /* quads whose products, two codes at a time, fit 16 bits as a sum */
+    int head, strip; /* bytes */
+    int more;        /* bits of a code beyond four, in planes ahead of the vectors */
+    int sub_quads;   /* of a sub-block */
+    int n_exact;     /* quads whose products, two codes at a time, fit 16 bits as a sum */
 };
 
 static const struct i8_format i8_q8_0 = {KIND_Q8_0, 64, 1024, 0, 64, 1};
 static const struct i8_format i8_q4_0 = {KIND_Q4_0, 320, 512, 0, 8, 8};
 static const struct i8_format i8_q4_k = {KIND_QK, 256, 512, 0, 8, 8};
-static const struct i8_format i8_q5_k = {KIND_QK, 256, 640, 128, 8, 4};
-static const struct i8_format i8_q6_k = {KIND_Q6_K, 320, 768, 256, 4, 2};
+static const struct i8_format i8_q5_k = {KIND_QK, 256, 640, 1, 8, 4};
+static const struct i8_format i8_q6_k = {KIND_Q6_K, 320, 768, 2, 4, 2};
 
 #define PASS       4  /* tokens that share a pass over a packed group */
 #define FEW        12 /* up to so many, a panel is read from end to end */
@@ -152,24 +153,59 @@ INLINE v16i shifted(v16i v, int left) /* the bits that cross bytes are masked of
     return left >= 0 ? vi_sll16(v, left) : vi_srl16(v, -left);
 }
 
+/* Where vector i of a strip is, and the plane with what is missing of it. */
+#define PER_PLANE(f) (4 / ((f).more + !(f).more))
+
+INLINE const uint8_t *vector_at(const struct i8_format f, const uint8_t *strip, int i)
+{
+    return strip + 64 * (f.more > 0 ? i + i / PER_PLANE(f) + 1 : i);
+}
+
+INLINE const uint8_t *plane_at(const struct i8_format f, const uint8_t *strip, int i)
+{
+    return strip + 64 * (i / PER_PLANE(f)) * (PER_PLANE(f) + 1);
+}
+
+/* A plane shifted left by `left` from where the bits of quad i + 8 begin at bit 0 and those of quad
+ * i at bit f.more. */
+INLINE v16i plane_bits(const struct i8_format f, v16i plane, int i, int left)
+{
+    return shifted(plane, left - 2 * f.more * (i % PER_PLANE(f)));
+}
+
 /* Quads i and i + 8 of a strip. */
 INLINE void two_quads(const struct i8_format f, const uint8_t *strip, int i, v16i *lo, v16i *hi)
 {
-    const v16i nibble = vi_set1(0x0F0F0F0F);
-    v16i v = vi_loadu(strip + f.low_at + 64 * i);
-    *lo = vi_and(v, nibble);
-    *hi = vi_and(vi_srl16(v, 4), nibble);
-    if (f.kind == KIND_QK && f.low_at != 0) {
-        const v16i fifth = vi_set1(0x10101010);
-        *lo = vi_merge(shifted(vi_loadu(strip), 4 - i), fifth, *lo);
-        *hi = vi_merge(shifted(vi_loadu(strip + 64), 4 - i), fifth, *hi);
+    const int top = 0x01010101 * (0xF << f.more & 0xFF), ones = 0x01010101 * ((1 << f.more) - 1);
+    v16i v = vi_loadu(vector_at(f, strip, i));
+    *lo = vi_and(v, vi_set1(0x0F0F0F0F));
+    *hi = vi_and(vi_srl16(v, 4 - f.more), vi_set1(top));
+    if (f.more > 0) {
+        v16i plane = vi_loadu(plane_at(f, strip, i));
+        *lo = vi_merge(plane_bits(f, plane, i, 4 - f.more), vi_set1(ones << 4), *lo);
+        *hi = vi_merge(plane_bits(f, plane, i, 0), vi_set1(ones), *hi);
     }
-    if (f.kind == KIND_Q6_K) {
-        const v16i two = vi_set1(0x30303030);
-        v16i high = vi_loadu(strip + 64 * (i % 4));
-        *lo = vi_merge(shifted(high, 4 - 2 * (i / 4)), two, *lo);
-        *hi = vi_merge(shifted(high, -2 * (i / 4)), two, *hi);
+}
+
+/* The same with the second one 2^(4 - f.more) times as large, which is where its bits lie. It fits
+ * a byte, and all products but those that make sums of 16 bits may have it. A strip is read in
+ * order and each line once: what asks memory ahead, in the processor, wants it so. */
+INLINE void two_quads_up(const struct i8_format f, const uint8_t *strip, int i, v16i *plane,
+                         v16i *lo, v16i *hi)
+{
+    const v16i low = vi_set1(0x0F0F0F0F), high = vi_set1((int32_t)0xF0F0F0F0u);
+    const int ones = 0x01010101 * ((1 << 2 * f.more) - 1);
+    if (f.more > 0 && i % PER_PLANE(f) == 0)
+        *plane = vi_load_once(plane_at(f, strip, i));
+    v16i v = vi_load_once(vector_at(f, strip, i));
+    if (f.more == 0) {
+        *lo = vi_and(v, low);
+        *hi = vi_and(v, high);
+        return;
     }
+    v16i more = vi_and(plane_bits(f, *plane, i, 4 - f.more), vi_set1(ones << (4 - f.more)));
+    *lo = vi_select(low, v, more);
+    *hi = vi_select(low, more, v);
 }
 
 /* ---------------------------------------------------------------- sums to floats */
@@ -239,11 +275,15 @@ INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_
                            int n_strips, const struct sl_i8_x *x, float *acc, bool first)
 {
     struct i8_head h;
-    v16i sum[PASS];
+    v16i sum[PASS], sum_up[PASS]; /* of quads 0..7 and 8..15 of the strips */
+    v16i plane = vi_set1(0);
+    /* Sums 2^(4 - f.more) times as large stay below 2^29 in the K formats; the scales of Q4_0 have
+     * twelve bits. */
+    const bool late = I8_VNNI && f.kind != KIND_Q4_0;
     head_of(f, group, &h);
     UNROLL
     for (int t = 0; t < n_t; t++)
-        sum[t] = vi_set1(0);
+        sum[t] = sum_up[t] = vi_set1(0);
     for (int s = 0; s < n_strips; s++) {
         const uint8_t *strip = group + f.head + s * f.strip;
         UNROLL
@@ -256,24 +296,33 @@ INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_
             UNROLL
             for (int i = i0; i < i0 + STEP(f); i++) {
                 v16i a, b;
-                two_quads(f, strip, i, &a, &b);
+                if (I8_VNNI)
+                    two_quads_up(f, strip, i, &plane, &a, &b);
+                else
+                    two_quads(f, strip, i, &a, &b);
                 UNROLL
                 for (int t = 0; t < n_t; t++) {
                     const int8_t *q = x[t].q + 64 * s + 4 * i;
-                    lo[t] = vi_quad(lo[t], a, vi_dword(q));
-                    hi[t] = vi_quad(hi[t], b, vi_dword(q + 32));
+                    lo[t] = vi_quad_at(lo[t], a, q);
+                    hi[t] = vi_quad_at(hi[t], b, q + 32);
                 }
             }
             UNROLL
             for (int t = 0; t < n_t; t++) {
+                v16i *up = late ? &sum_up[t] : &sum[t];
+                if (I8_VNNI && !late)
+                    hi[t] = vi_sra(hi[t], 4 - f.more);
                 sum[t] = vi_scaled(sum[t], lo[t], h.scale[sub]);
-                sum[t] = vi_scaled(sum[t], hi[t], h.scale[sub + 8 / f.sub_quads]);
+                *up = vi_scaled(*up, hi[t], h.scale[sub + 8 / f.sub_quads]);
             }
         }
     }
     UNROLL
-    for (int t = 0; t < n_t; t++)
+    for (int t = 0; t < n_t; t++) {
+        if (late)
+            sum[t] = vi_add(sum[t], vi_sra(sum_up[t], 4 - f.more));
         finish(f, group, &h, sum[t], &x[t], acc + t * SL_I8_PANELS * 16, first);
+    }
 }
 
 INLINE void stream_tokens(const struct i8_format f, const int n_t, const uint8_t *group,

@@ -27,53 +27,78 @@ static inline v16i twice_high(v16i words)
     return _mm512_ternarylogic_epi32(vi_set1(0xFFFF), vi_srl(words, 16), words, 0xCA);
 }
 
-/* The low bits of quads i and i + 8 of a strip. */
-struct nibbles {
+/* As vectors of the compiler's: the intrinsics want a literal even where loops are unrolled. */
+typedef uint16_t i8_words __attribute__((vector_size(64)));
+
+static inline v16i words_srl(v16i a, int n)
+{
+    return (v16i)((i8_words)a >> (uint16_t)n);
+}
+
+static inline v16i words_sll(v16i a, int n)
+{
+    return (v16i)((i8_words)a << (uint16_t)n);
+}
+
+/* Codes of quads i and i + 8 of a strip as words: of the even and of the odd columns. */
+struct quads {
     v16i even[2], odd[2];
 };
 
-static inline struct nibbles load_nibbles(const uint8_t *p)
+static inline v16i with_bits(v16i bits, int mask, v16i code)
 {
-    const v16i v = _mm512_loadu_si512(p), four = _mm512_set1_epi16(15);
-    return (struct nibbles){
-        .even = {vi_and(v, four), vi_and(_mm512_srli_epi16(v, 4), four)},
-        .odd = {vi_and(_mm512_srli_epi16(v, 8), four), _mm512_srli_epi16(v, 12)},
+    return _mm512_ternarylogic_epi32(bits, _mm512_set1_epi16((int16_t)mask), code, 0xEA);
+}
+
+/* more: bits beyond four; i8.h says where they are. */
+INLINE struct quads load_quads(const uint8_t *strip, const int more, int i)
+{
+    const int per_plane = more == 0 ? 8 : 4 / more, ones = (1 << more) - 1;
+    const uint8_t *plane = strip + 64 * (i / per_plane) * (per_plane + (more > 0));
+    const v16i v = _mm512_loadu_si512(plane + 64 * (i % per_plane + (more > 0)));
+    const v16i four = _mm512_set1_epi16(15), high = _mm512_set1_epi16((int16_t)(15 << more));
+    struct quads c = {
+        .even = {vi_and(v, four), vi_and(words_srl(v, 4 - more), high)},
+        .odd = {vi_and(words_srl(v, 8), four), words_srl(v, 12 - more)},
     };
+    if (more == 0)
+        return c;
+    const v16i bits = words_srl(_mm512_loadu_si512(plane), 2 * more * (i % per_plane));
+    c.even[0] = with_bits(words_sll(bits, 4 - more), ones << 4, c.even[0]);
+    c.even[1] = with_bits(bits, ones, c.even[1]);
+    c.odd[0] = with_bits(words_srl(bits, 4 + more), ones << 4, c.odd[0]);
+    c.odd[1] = with_bits(words_srl(bits, 8), ones, vi_and(c.odd[1], high));
+    return c;
+}
+
+/* scale, bias: of each 16 columns. */
+INLINE void put_strip(const uint8_t *p, const int more, const v16i scale[4], const v16i bias[4],
+                      uint8_t *hi, uint8_t *lo)
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; i++) {
+        const struct quads c = load_quads(p, more, i);
+        for (int h = 0; h < 2; h++) {
+            const int f = i / 4 + 2 * h, q = i + 8 * h;
+            put_quad(c.even[h], c.odd[h], scale[f], bias[f], hi + 64 * q, lo + 64 * q);
+        }
+    }
 }
 
 /* scale: two sub-blocks of 32 columns, the words of a row's dword. */
 static inline void strip_4bit(const uint8_t *p, v16i scale, int zero, uint8_t *hi, uint8_t *lo)
 {
-    const v16i s[2] = {twice_low(scale), twice_high(scale)};
+    const v16i a = twice_low(scale), b = twice_high(scale);
     const v16i z = _mm512_set1_epi16((int16_t)zero);
-    const v16i bias[2] = {_mm512_mullo_epi16(s[0], z), _mm512_mullo_epi16(s[1], z)};
-    for (int i = 0; i < 8; i++) {
-        struct nibbles n = load_nibbles(p + 64 * i);
-        for (int h = 0; h < 2; h++)
-            put_quad(n.even[h], n.odd[h], s[h], bias[h], hi + 64 * (8 * h + i),
-                     lo + 64 * (8 * h + i));
-    }
+    const v16i bias_a = _mm512_mullo_epi16(a, z), bias_b = _mm512_mullo_epi16(b, z);
+    put_strip(p, 0, (const v16i[4]){a, a, b, b}, (const v16i[4]){bias_a, bias_a, bias_b, bias_b},
+              hi, lo);
 }
 
 static inline void strip_5bit(const uint8_t *p, v16i scale, uint8_t *hi, uint8_t *lo)
 {
-    const v16i s[2] = {twice_low(scale), twice_high(scale)}, none = _mm512_setzero_si512();
-    const v16i bit4 = _mm512_set1_epi16(16);
-    v16i even[2], odd[2]; /* the fifth bit of quad i in place 4 of each word */
-    for (int h = 0; h < 2; h++) {
-        v16i fifth = _mm512_loadu_si512(p + 64 * h);
-        even[h] = _mm512_slli_epi16(fifth, 4);
-        odd[h] = _mm512_srli_epi16(fifth, 4);
-    }
-    for (int i = 0; i < 8; i++) {
-        struct nibbles n = load_nibbles(p + 128 + 64 * i);
-        for (int h = 0; h < 2; h++) {
-            put_quad(vi_or(n.even[h], vi_and(even[h], bit4)), vi_or(n.odd[h], vi_and(odd[h], bit4)),
-                     s[h], none, hi + 64 * (8 * h + i), lo + 64 * (8 * h + i));
-            even[h] = _mm512_srli_epi16(even[h], 1);
-            odd[h] = _mm512_srli_epi16(odd[h], 1);
-        }
-    }
+    const v16i a = twice_low(scale), b = twice_high(scale), none = _mm512_setzero_si512();
+    put_strip(p, 1, (const v16i[4]){a, a, b, b}, (const v16i[4]){none, none, none, none}, hi, lo);
 }
 
 /* scale: s8 of four sub-blocks of 16 columns in the order 0, 2, 1, 3. */
@@ -82,23 +107,9 @@ static inline void strip_6bit(const uint8_t *p, v16i scale, uint8_t *hi, uint8_t
     const v16i first = _mm512_srai_epi16(_mm512_slli_epi16(scale, 8), 8); /* words 0, 1 */
     const v16i second = _mm512_srai_epi16(scale, 8);                      /* words 2, 3 */
     const v16i s[4] = {twice_low(first), twice_high(first), twice_low(second), twice_high(second)};
-    const v16i bits45 = _mm512_set1_epi16(48);
-    for (int i = 0; i < 4; i++) {
-        v16i high = _mm512_loadu_si512(p + 64 * i);
-        v16i even = _mm512_slli_epi16(high, 4), odd = _mm512_srli_epi16(high, 4);
-        for (int j = 0; j < 2; j++) { /* vector i + 4 j: sub-blocks j and j + 2 */
-            struct nibbles n = load_nibbles(p + 256 + 64 * (i + 4 * j));
-            for (int h = 0; h < 2; h++) {
-                const v16i e = h == 0 ? even : _mm512_srli_epi16(even, 4);
-                const v16i o = h == 0 ? odd : _mm512_srli_epi16(odd, 4);
-                const int f = j + 2 * h, q = 4 * f + i;
-                put_quad(vi_or(n.even[h], vi_and(e, bits45)), vi_or(n.odd[h], vi_and(o, bits45)),
-                         s[f], _mm512_slli_epi16(s[f], 5), hi + 64 * q, lo + 64 * q);
-            }
-            even = _mm512_srli_epi16(even, 2);
-            odd = _mm512_srli_epi16(odd, 2);
-        }
-    }
+    const v16i bias[4] = {words_sll(s[0], 5), words_sll(s[1], 5), words_sll(s[2], 5),
+                          words_sll(s[3], 5)};
+    put_strip(p, 2, s, bias, hi, lo);
 }
 
 /* Scales of strip i of a K format's head: words of two neighbouring sub-blocks. */

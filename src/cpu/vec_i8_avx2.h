@@ -57,6 +57,12 @@ static inline v16i vi_merge(v16i x, v16i mask, v16i y) /* x & mask | y */
     return vi_or(vi_and(x, mask), y);
 }
 
+static inline v16i vi_select(v16i m, v16i x, v16i y) /* m's ones of x, m's zeros of y */
+{
+    return VI_PAIR(_mm256_blendv_epi8(y.a, x.a, m.a), _mm256_blendv_epi8(y.b, x.b, m.b));
+}
+#define vi_load_once vi_loadu
+
 static inline v16i vi_dword(const void *p)
 {
     __m256i r = _mm256_set1_epi32(_mm_cvtsi128_si32(_mm_loadu_si32(p)));
@@ -97,6 +103,11 @@ static inline v16i vi_quad(v16i sub, v16i codes, v16i x)
 {
     return VI_PAIR(_mm256_add_epi16(sub.a, _mm256_maddubs_epi16(codes.a, x.a)),
                    _mm256_add_epi16(sub.b, _mm256_maddubs_epi16(codes.b, x.b)));
+}
+
+static inline v16i vi_quad_at(v16i sub, v16i codes, const int8_t *x)
+{
+    return vi_quad(sub, codes, vi_dword(x));
 }
 
 static inline v16i vi_scaled(v16i sum, v16i sub, v16i scale)

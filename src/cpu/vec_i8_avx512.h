@@ -10,16 +10,18 @@
 #define vi_load(p)        _mm512_load_si512((const void *)(p))
 #define vi_loadu(p)       _mm512_loadu_si512((const void *)(p))
 #define vi_store(p, a)    _mm512_store_si512((void *)(p), (a))
-#define vi_sra(a, n)      _mm512_srai_epi32((a), (n))
 #define v_fnma            _mm512_fnmadd_ps
 #define vi_round          _mm512_cvtps_epi32
 #define vi_max            _mm512_max_epi32
 #define vi_madd           _mm512_madd_epi16
 #define vi_merge(a, m, b) _mm512_ternarylogic_epi32((a), (m), (b), 0xEA) /* a & m | b */
+/* m's ones of a, m's zeros of b */
+#define vi_select(m, a, b) _mm512_ternarylogic_epi32((m), (a), (b), 0xCA)
 
 /* As vectors of the compiler's: it and others disagree about the sign of the intrinsics' n. */
 typedef uint16_t i8_words __attribute__((vector_size(64)));
 typedef int16_t i8_signed_words __attribute__((vector_size(64)));
+typedef int32_t i8_signed_dwords __attribute__((vector_size(64)));
 
 static inline v16i vi_srl16(v16i a, int n)
 {
@@ -31,9 +33,23 @@ static inline v16i vi_sll16(v16i a, int n)
     return (v16i)((i8_words)a << (uint16_t)n);
 }
 
+static inline v16i vi_sra(v16i a, int n)
+{
+    return (v16i)((i8_signed_dwords)a >> n);
+}
+
 static inline v16i vi_sra16(v16i a, int n)
 {
     return (v16i)((i8_signed_words)a >> (int16_t)n);
+}
+
+/* A load that stays one: compilers prefer to give each use of it an operand in memory, which is as
+ * many loads. */
+static inline v16i vi_load_once(const void *p)
+{
+    v16i v = vi_loadu(p);
+    __asm__("" : "+v"(v));
+    return v;
 }
 
 static inline v16i vi_dword(const void *p) /* four bytes in every lane */
@@ -84,6 +100,19 @@ static inline v16i vi_quad(v16i sub, v16i codes, v16i x)
     return dot_bytes(sub, codes, x);
 #else
     return _mm512_add_epi16(sub, _mm512_maddubs_epi16(codes, x));
+#endif
+}
+
+/* The same with four numbers of memory in every lane. */
+static inline v16i vi_quad_at(v16i sub, v16i codes, const int8_t *x)
+{
+#if I8_VNNI
+    __asm__("vpdpbusd %2%{1to16%}, %1, %0"
+            : "+v"(sub)
+            : "v"(codes), "m"(*(const int8_t(*)[4])(const void *)x));
+    return sub;
+#else
+    return vi_quad(sub, codes, vi_dword(x));
 #endif
 }
 
