@@ -6,6 +6,9 @@
  *
  * usage: tile_bench tokens [threads [format [rows columns]]]
  *            one matrix times 1 to 512 tokens (default: all cores, all formats)
+ *        tile_bench ahead [threads]
+ *            one token times a matrix of each format that is unpacked, asking for weights 0 to 4096
+ *            bytes ahead, as a share of the read rate; the best of several rounds
  *        tile_bench survey [format ...]
  *            what the processor is and who else uses it; ceilings with real data on one thread, one
  *            a core and all; every way to order tile products, ranked; the products of a layer of
@@ -141,8 +144,69 @@ static void bench_all(int n_threads, const struct peaks *peak, uint8_t *store, c
 static int usage(void)
 {
     fprintf(stderr, "usage: tile_bench tokens [threads [format [rows columns]]]\n"
+                    "       tile_bench ahead [threads]\n"
                     "       tile_bench survey [format ...]\n");
     return 2;
+}
+
+static const int ahead_bytes[] = {0, 512, 1024, 1536, 2048, 3072, 4096};
+
+/* Rounds take turns, as what the memory gives changes while this runs. */
+static void ahead_format(struct job *j, struct stream *s, uint8_t *store, enum sl_dtype t)
+{
+    double read = 1e9, best[SL_COUNT(ahead_bytes)];
+    struct sl_i8_kernels *k = &sl_cpu(j->be)->i8;
+    const size_t usual = k->ahead;
+    fill_weights(j, j->be, t, 4096, 4096, store);
+    j->n_tok = 1;
+    for (int round = 0; round < 5; round++) {
+        read = SL_MIN(read, best_seconds(stream_run, s));
+        for (size_t i = 0; i < SL_COUNT(ahead_bytes); i++) {
+            k->ahead = (size_t)ahead_bytes[i];
+            const double now = best_seconds(job_run, j);
+            best[i] = round == 0 ? now : SL_MIN(best[i], now);
+        }
+    }
+    k->ahead = usual;
+    const double rate = (double)WEIGHT_BYTES / read;
+    printf("%-5s read %6.1f GB/s;", sl_dtype_info(t)->name, rate * 1e-9);
+    for (size_t i = 0; i < SL_COUNT(ahead_bytes); i++) {
+        const double gb = (double)j->w[0].n_bytes / best[i];
+        printf("  %d: %.1f (%.0f %%)", ahead_bytes[i], gb * 1e-9, 100 * gb / rate);
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
+static int ahead_main(int argc, char **argv)
+{
+    static const enum sl_dtype formats[] = {SL_DTYPE_Q4_0, SL_DTYPE_Q4_K, SL_DTYPE_Q5_K,
+                                            SL_DTYPE_Q6_K};
+    uint64_t n = (uint64_t)sl_cpu_count();
+    if (argc > 1 || (argc == 1 && !sl_parse_u64(argv[0], strlen(argv[0]), &n)) || n == 0 ||
+        n > SL_MAX_THREADS)
+        return usage();
+    uint8_t *store = room(WEIGHT_BYTES);
+    memset(store, 1, WEIGHT_BYTES);
+    struct job *j = room(sizeof *j);
+    float *x = room(4096 * sizeof *x), *out = room(4096 * sizeof *out);
+    for (int i = 0; i < 4096; i++)
+        x[i] = (float)(i % 13 - 6);
+    struct sl_cpu_config cfg = {.n_threads = (int)n};
+    struct sl_error err;
+    *j = (struct job){.x = x, .out = out};
+    struct stream s = {.data = store};
+    if (sl_cpu_create(&cfg, &j->be, &err) != 0 || sl_pool_create((int)n, &s.pool, &err) != 0)
+        fail(err.msg);
+    for (size_t i = 0; i < SL_COUNT(formats); i++)
+        ahead_format(j, &s, store, formats[i]);
+    sl_pool_destroy(s.pool);
+    j->be->vt->destroy(j->be);
+    sl_aligned_free(x, 4096 * sizeof *x);
+    sl_aligned_free(out, 4096 * sizeof *out);
+    sl_aligned_free(j, sizeof *j);
+    sl_aligned_free(store, WEIGHT_BYTES);
+    return 0;
 }
 
 static int tokens_main(int argc, char **argv)
@@ -164,12 +228,15 @@ static int tokens_main(int argc, char **argv)
 int main(int argc, char **argv)
 {
     enum sl_cpu_isa isa = sl_cpu_isa_best();
-    if (argc < 2 || (strcmp(argv[1], "tokens") != 0 && strcmp(argv[1], "survey") != 0))
+    if (argc < 2 || (strcmp(argv[1], "tokens") != 0 && strcmp(argv[1], "ahead") != 0 &&
+                     strcmp(argv[1], "survey") != 0))
         return usage();
     printf("isa %s, %d cores\n", sl_cpu_isa_name(isa), sl_cpu_count());
     if (isa < SL_ISA_AVX512_VNNI) {
         printf("nothing to measure: needs AVX-512 VNNI\n");
         return 0;
     }
+    if (argv[1][0] == 'a')
+        return ahead_main(argc - 2, argv + 2);
     return argv[1][0] == 't' ? tokens_main(argc - 2, argv + 2) : survey_main(argc - 2, argv + 2);
 }

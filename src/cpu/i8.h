@@ -89,6 +89,7 @@ struct sl_i8_part {
     const struct sl_i8_x *x; /* a block of n_tok tokens, these groups of it */
     int n_tok;
     bool tiles;                      /* how the block was placed */
+    size_t ahead;                    /* bytes, as in sl_i8_kernels */
     const struct sl_i8_shape *shape; /* or NULL: the kernel's own */
     struct sl_aside *aside;          /* kernels of tiles may do some of it meanwhile; or NULL */
 };
@@ -104,6 +105,7 @@ struct sl_i8_scratch {
 struct sl_i8_kernels {
     const char *name;                /* "i8-vnni" */
     const struct sl_i8_shape *shape; /* of products by tiles; NULL: there are none */
+    size_t ahead; /* products of few tokens ask for weights so many bytes ahead, if at all */
     /* Columns [0, k) of one token to SL_CEIL_DIV(k, 256) groups. */
     void (*quantize)(const float *x, int64_t k, struct sl_i8_x *out);
     /* Whether products of a format with so many tokens want their activations as tiles. Any choice

@@ -4,10 +4,12 @@
  * panel.
  *
  * Few tokens (stream): codes go from the packed panel through registers into sums, four tokens at a
- * time. The panel is one long stream, which processors fetch ahead better without being told to:
- * prefetch instructions cost a tenth to a third here. Many tokens: the codes of up to four panels
- * are laid out as plain quads in the scratch, which stays in L1, and tiles of panels x tokens pass
- * over them.
+ * time. The panel is one long stream, which processors fetch ahead by themselves; to the L1 cache,
+ * prefetch instructions cost a quarter here. But codes that are unpacked wait in the scheduler for
+ * their line, a handful of instructions each, so that few lines are asked for by the program
+ * itself: a stream starts late in each page. Those formats ask for lines to the L2 cache. Many
+ * tokens: the codes of up to four panels are laid out as plain quads in the scratch, which stays in
+ * L1, and tiles of panels x tokens pass over them.
  */
 #ifdef SL_DEBUG
 #define UNROLL
@@ -190,14 +192,17 @@ INLINE void two_quads(const struct i8_format f, const uint8_t *strip, int i, v16
 /* The same with the second one 2^(4 - f.more) times as large, which is where its bits lie. It fits
  * a byte, and all products but those that make sums of 16 bits may have it. A strip is read in
  * order and each line once: what asks memory ahead, in the processor, wants it so. */
-INLINE void two_quads_up(const struct i8_format f, const uint8_t *strip, int i, v16i *plane,
-                         v16i *lo, v16i *hi)
+INLINE void two_quads_up(const struct i8_format f, const uint8_t *strip, int i, size_t ahead,
+                         v16i *plane, v16i *lo, v16i *hi)
 {
     const v16i low = vi_set1(0x0F0F0F0F), high = vi_set1((int32_t)0xF0F0F0F0u);
     const int ones = 0x01010101 * ((1 << 2 * f.more) - 1);
-    if (f.more > 0 && i % PER_PLANE(f) == 0)
+    if (f.more > 0 && i % PER_PLANE(f) == 0) {
         *plane = vi_load_once(plane_at(f, strip, i));
+        __builtin_prefetch(plane_at(f, strip, i) + ahead, 0, 2);
+    }
     v16i v = vi_load_once(vector_at(f, strip, i));
+    __builtin_prefetch(vector_at(f, strip, i) + ahead, 0, 2);
     if (f.more == 0) {
         *lo = vi_and(v, low);
         *hi = vi_and(v, high);
@@ -272,7 +277,8 @@ INLINE void stream_bytes(const int n_t, const uint8_t *group, int n_strips, cons
 }
 
 INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_t *group,
-                           int n_strips, const struct sl_i8_x *x, float *acc, bool first)
+                           int n_strips, size_t ahead, const struct sl_i8_x *x, float *acc,
+                           bool first)
 {
     struct i8_head h;
     v16i sum[PASS], sum_up[PASS]; /* of quads 0..7 and 8..15 of the strips */
@@ -297,7 +303,7 @@ INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_
             for (int i = i0; i < i0 + STEP(f); i++) {
                 v16i a, b;
                 if (I8_VNNI)
-                    two_quads_up(f, strip, i, &plane, &a, &b);
+                    two_quads_up(f, strip, i, ahead, &plane, &a, &b);
                 else
                     two_quads(f, strip, i, &a, &b);
                 UNROLL
@@ -326,30 +332,31 @@ INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_
 }
 
 INLINE void stream_tokens(const struct i8_format f, const int n_t, const uint8_t *group,
-                          int n_strips, const struct sl_i8_x *x, float *acc, bool first)
+                          int n_strips, size_t ahead, const struct sl_i8_x *x, float *acc,
+                          bool first)
 {
     if (f.kind == KIND_Q8_0)
         stream_bytes(n_t, group, n_strips, x, acc, first);
     else
-        stream_nibbles(f, n_t, group, n_strips, x, acc, first);
+        stream_nibbles(f, n_t, group, n_strips, ahead, x, acc, first);
 }
 
-INLINE void stream(const struct i8_format f, const uint8_t *group, int n_strips,
+INLINE void stream(const struct i8_format f, const uint8_t *group, int n_strips, size_t ahead,
                    const struct sl_i8_x *x, int n_tok, float *acc, bool first)
 {
     _Static_assert(PASS == 4, "the cases below");
     switch (n_tok) {
     case 1:
-        stream_tokens(f, 1, group, n_strips, x, acc, first);
+        stream_tokens(f, 1, group, n_strips, ahead, x, acc, first);
         break;
     case 2:
-        stream_tokens(f, 2, group, n_strips, x, acc, first);
+        stream_tokens(f, 2, group, n_strips, ahead, x, acc, first);
         break;
     case 3:
-        stream_tokens(f, 3, group, n_strips, x, acc, first);
+        stream_tokens(f, 3, group, n_strips, ahead, x, acc, first);
         break;
     default:
-        stream_tokens(f, 4, group, n_strips, x, acc, first);
+        stream_tokens(f, 4, group, n_strips, ahead, x, acc, first);
     }
 }
 
@@ -517,7 +524,7 @@ INLINE void dot_format(const struct i8_format f, const struct sl_i8_part *a, int
             const int64_t g = a->g0 + j;
             const uint8_t *at = first + (size_t)i * panel_bytes + (size_t)g * group_bytes;
             for (int t = 0; t < n_tok; t += PASS)
-                stream(f, at, (int)SL_MIN(n_strips - 4 * g, 4), a->x + j * n_tok + t,
+                stream(f, at, (int)SL_MIN(n_strips - 4 * g, 4), a->ahead, a->x + j * n_tok + t,
                        SL_MIN(n_tok - t, PASS), acc + (t * SL_I8_PANELS + i) * 16, g == 0);
         }
     if (n_tok <= FEW)

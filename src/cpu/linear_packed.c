@@ -131,6 +131,7 @@ static void dot_i8(const struct job *j, const struct sl_weight *w, int64_t p, in
                            .x = j->x_i8,
                            .n_tok = j->n_t,
                            .tiles = j->tiles,
+                           .ahead = cpu->i8.ahead,
                            .shape = cpu->i8.shape,
                            .aside = aside};
     cpu->i8.dot(&a, p, n_panels, acc, scratch_of(cpu, thread_idx));
