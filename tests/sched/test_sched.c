@@ -307,6 +307,96 @@ static void who_waits_is_told_why(void **state)
     rig_deinit(&g);
 }
 
+/* ------------------------------------------------------------------ invariants */
+
+static void names(struct rig *g, const char *what)
+{
+    struct sl_error err = {.msg = "nothing"};
+    assert_int_equal(sl_sched_check(&g->s, &err), SL_EINTERNAL);
+    if (strstr(err.msg, what) == NULL)
+        fail_msg("'%s' does not say '%s'", err.msg, what);
+}
+
+/* Puts a wrong value, looks, and puts the right one back. */
+#define BROKEN(lvalue, wrong, what)    \
+    do {                               \
+        __auto_type right_ = (lvalue); \
+        (lvalue) = (wrong);            \
+        names(&g, what);               \
+        (lvalue) = right_;             \
+        check_all(&g);                 \
+    } while (0)
+
+static void what_runs_is_watched(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 16, 2, 64);
+    struct sl_seq *a = add(&g, 10, 0, 1), *b = add(&g, 9, 0, 2);
+    step(&g);
+    assert_int_equal(a->n_published, 2);
+    assert_int_equal(a->n_pages, 3);
+    assert_int_equal(a->n_computed, 10);
+    BROKEN(g.s.n_running, -1, "I6: -1 sequences run on 2 seats");
+    BROKEN(g.s.n_running, 3, "I6: 3 sequences run on 2 seats");
+    BROKEN(a->state, SL_SEQ_FINISHED, "I6: running sequence 1.0 is in state");
+    BROKEN(a->n_computed, 11, "I7: sequence 1.0 computed 11 tokens of 11");
+    BROKEN(a->n_pages, 2, "I1: sequence 1.0 has 2 pages of 4 for 11 tokens, 10 computed");
+    BROKEN(a->n_pages, 4, "I1: sequence 1.0 has 4 pages of 4");
+    BROKEN(a->max_out, 0, "I5: sequence 1.0 has 1 + 0 tokens of at most 0");
+    BROKEN(a->n_computed, 7, "I8: 2 pages of sequence 1.0 are published, 7 tokens computed");
+    BROKEN(a->n_published, 1, "in the tree: 1");
+    BROKEN(a->pages[0], -1, "I1: sequence 1.0 names page -1 of 16");
+    BROKEN(a->pages[2], 16, "I1: sequence 1.0 names page 16 of 16");
+    BROKEN(g.kv.tree.nodes[a->pages[0]].parent, 5, "hangs below page 5, not -1");
+    BROKEN(g.kv.tree.nodes[a->pages[1]].parent, 9, "hangs below page 9, not");
+    BROKEN(g.kv.tree.tokens[a->pages[1] * BLOCK + 1], 3, "holds token 3 at position 5");
+    BROKEN(b->arrival, 0, "I6: running sequence 0.0 is out of order");
+    BROKEN(g.kv.pool.refs[a->pages[2]], 2, "has 2 owners, 1 tables name it");
+
+    int32_t published = a->n_published, pages = a->n_pages; /* more published than there are */
+    a->n_pages = 1;
+    a->n_computed = 4;
+    names(&g, "I8: 2 pages of sequence 1.0 are published, 4 tokens computed");
+    a->n_pages = pages;
+    a->n_computed = 10;
+    a->n_published = published;
+    a->n_out = 2; /* fewer than none are on the way */
+    a->n_pending = -1;
+    names(&g, "I5: sequence 1.0 has 2 + -1 tokens");
+    a->n_out = 1;
+    a->n_pending = 0;
+    rig_deinit(&g);
+}
+
+static void what_waits_is_watched(void **state)
+{
+    (void)state;
+    struct rig g;
+    rig_init(&g, 8, 1, 64);
+    struct sl_seq *w[3];
+    (void)add(&g, 10, 0, 1);
+    step(&g);
+    for (int i = 0; i < 3; i++)
+        w[i] = add(&g, 3, 0, 2 + i);
+    assert_int_equal(g.s.wait.n, 3);
+    assert_ptr_equal(g.s.wait.root, w[0]);
+    struct sl_seq *child = w[0]->heap_child; /* the other two hang below the first, side by side */
+    assert_non_null(child);
+    assert_non_null(child->heap_next);
+    BROKEN(g.s.wait.n, 2, "I6: member 3 of a queue of 2");
+    BROKEN(g.s.wait.n, 4, "I6: 3 members in a queue of 4");
+    BROKEN(w[0]->state, SL_SEQ_RUNNING, "I6: member 1 of a queue of 3 is in state");
+    BROKEN(w[0]->arrival, 99, "I6: the queue is out of order at member 1 of 3");
+    BROKEN(child->heap_prev, NULL, "I6: the queue is out of order at member 1");
+    BROKEN(child->heap_next->heap_prev, NULL, "I6: the queue is out of order at member 2");
+    BROKEN(w[0]->max_out, 30, "I6: sequence 2.0 may need 33 tokens, the empty pool holds 32");
+    BROKEN(w[0]->n_pages, 1, "holds 1 pages (0 published, 0 tokens computed)");
+    BROKEN(w[0]->n_published, 1, "holds 0 pages (1 published, 0 tokens computed)");
+    BROKEN(w[0]->n_computed, 1, "holds 0 pages (0 published, 1 tokens computed)");
+    rig_deinit(&g);
+}
+
 static void the_largest_sequence_runs_alone(void **state)
 {
     (void)state;
@@ -337,6 +427,8 @@ int main(void)
         cmocka_unit_test(a_cached_prompt_recomputes_its_last_page),
         cmocka_unit_test(wanted_rows_limit_the_chunk),
         cmocka_unit_test(who_waits_is_told_why),
+        cmocka_unit_test(what_runs_is_watched),
+        cmocka_unit_test(what_waits_is_watched),
         cmocka_unit_test(the_largest_sequence_runs_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
