@@ -369,6 +369,13 @@ static int slice_str(struct sl_jvm *vm, const struct sl_jstr *s, int64_t first, 
     return sl_jinja_take(vm, mark, out);
 }
 
+/* Member k of a range, or what would be: one before the first, one behind the last. */
+static bool range_at(const struct sl_jrange *r, int64_t k, int64_t *out)
+{
+    int64_t way;
+    return !__builtin_mul_overflow(k, r->step, &way) && !__builtin_add_overflow(r->start, way, out);
+}
+
 int sl_jinja_slice(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval start, struct sl_jval stop,
                    struct sl_jval step_val, struct sl_jval *out)
 {
@@ -389,10 +396,9 @@ int sl_jinja_slice(struct sl_jvm *vm, struct sl_jval obj, struct sl_jval start, 
         if (r == NULL)
             return vm->code;
         const struct sl_jrange *from = obj.u.range;
-        if (__builtin_mul_overflow(from->step, step, &r->step))
+        if (__builtin_mul_overflow(from->step, step, &r->step) ||
+            !range_at(from, first, &r->start) || !range_at(from, at[1], &r->stop))
             return sl_jinja_fail(vm, "integer overflow");
-        r->start = from->start + first * from->step;
-        r->stop = from->start + at[1] * from->step;
         r->n = count;
         *out = (struct sl_jval){.type = SL_J_RANGE, .u.range = r};
         return 0;

@@ -147,21 +147,25 @@ static size_t long_part(const struct wrap *w, const char *s, size_t n, size_t ch
  * piece goes if it is white space. */
 static int wrap_line(struct sl_jvm *vm, struct wrap *w, const char *s, size_t n)
 {
-    size_t at = 0, len = 0; /* what is left of the chunk at `at`, 0: not cut yet */
+    size_t at = 0, len = 0, chars = 0; /* what is left of the chunk at `at`, 0: not cut yet */
     if (sl_jinja_burn(vm, 1 + n / 2) != 0)
         return vm->code;
     while (at < n) {
-        size_t used = 0, chars = 0;
-        len = len > 0 ? len : chunk_len(s, n, at, w->on_hyphens);
+        size_t used = 0;
+        if (len == 0) {
+            len = chunk_len(s, n, at, w->on_hyphens);
+            chars = chars_in(s + at, len);
+        }
         if (w->any && is_space(s + at, len)) {
             at += len;
             len = 0;
         }
-        size_t from = at,
-               last = at; /* the line so far is s[from, at), its last piece s[last, at) */
+        size_t from = at, last = at; /* the line so far, and the last piece of it, end at `at` */
         while (at < n) {
-            len = len > 0 ? len : chunk_len(s, n, at, w->on_hyphens);
-            chars = chars_in(s + at, len);
+            if (len == 0) {
+                len = chunk_len(s, n, at, w->on_hyphens);
+                chars = chars_in(s + at, len);
+            }
             if (used + chars > w->width)
                 break;
             used += chars;
@@ -172,6 +176,7 @@ static int wrap_line(struct sl_jvm *vm, struct wrap *w, const char *s, size_t n)
         if (at < n && chars > w->width && (w->break_long || at == from)) {
             size_t take = w->break_long ? long_part(w, s + at, len, w->width - used) : len;
             last = at;
+            chars -= chars_in(s + at, take); /* not counted anew for each line of a long word */
             at += take;
             len -= take;
         }
