@@ -215,6 +215,19 @@ static void the_context_ends(void **state)
     assert_int_equal(out.n, 10);
     assert_int_equal(out.finish, SL_FINISH_LENGTH);
     sl_request_release(req);
+    /* What can never run is refused, and nobody waits behind it. */
+    struct sl_error err;
+    d = desc_of(25, 1);
+    assert_int_equal(sl_request_submit(g.eng, &d, &req, &err), SL_ELIMIT);
+    assert_non_null(strstr(err.msg, "25 tokens"));
+    /* More than there is room for is not more than that. */
+    d = desc_of(10, 1000);
+    req = submit(&g, &d);
+    memset(&out, 0, sizeof out);
+    run(&g, req, &out);
+    assert_int_equal(out.n, 10);
+    assert_int_equal(out.finish, SL_FINISH_LENGTH);
+    sl_request_release(req);
     rig_stop(&g);
 }
 

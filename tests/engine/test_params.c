@@ -256,6 +256,29 @@ static void biases_and_salts(void **state)
     expect(&d, SL_EINVAL, "cache_salt");
 }
 
+/* Embeddings may have more rows than the logits: what counts is what is written to. */
+static void ids_beyond_the_logits(void **state)
+{
+    (void)state;
+    struct sl_request_limits lim = limits;
+    struct sl_error err;
+    lim.n_logits = V - 20;
+    for (int32_t id = V - 23; id < V + 3; id++) {
+        int code = id < lim.n_logits ? 0 : SL_EINVAL;
+        struct sl_logit_bias bias = {id, -1.0f};
+        struct sl_request_desc d = good();
+        d.sampling.logit_bias = &bias;
+        d.sampling.n_logit_bias = 1;
+        if (sl_request_check(&d, &lim, &err) != code)
+            fail_msg("logit_bias of id %d, %d logits: not %d", id, lim.n_logits, code);
+        d = good();
+        d.sampling.stop_token_ids = &id;
+        d.sampling.n_stop_token_ids = 1;
+        if (sl_request_check(&d, &lim, &err) != code)
+            fail_msg("stop_token_ids with id %d, %d logits: not %d", id, lim.n_logits, code);
+    }
+}
+
 static void what_the_model_cannot_give(void **state)
 {
     (void)state;
@@ -281,9 +304,13 @@ static void what_the_model_cannot_give(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(floats),           cmocka_unit_test(integers),
-        cmocka_unit_test(prompts),          cmocka_unit_test(lists),
-        cmocka_unit_test(biases_and_salts), cmocka_unit_test(what_the_model_cannot_give),
+        cmocka_unit_test(floats),
+        cmocka_unit_test(integers),
+        cmocka_unit_test(prompts),
+        cmocka_unit_test(lists),
+        cmocka_unit_test(biases_and_salts),
+        cmocka_unit_test(ids_beyond_the_logits),
+        cmocka_unit_test(what_the_model_cannot_give),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

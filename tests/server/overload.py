@@ -246,7 +246,8 @@ def slow_readers(t, args):
         took = time.monotonic() - start
         cut = server.metric("sluice:client_disconnects_total")
         t.row(f"stopped readers cut off ({n})", f"{cut:.0f} after {took:.1f} s", f"{n}", cut == n)
-        t.row("bytes held for one stopped reader", f"{held / n / 1024:.0f} KiB", "<= 128 KiB", held / n <= 131072)
+        t.row("bytes held for one stopped reader", f"{held / n / 1024:.0f} KiB", "0 < .. <= 128 KiB",
+              0 < held / n <= 131072)
         t.row("memory of one stopped reader, its request included", f"{(most - before) / n:.0f} KiB", "<= 512 KiB",
               most - before <= 512 * n)
         for s in socks:
