@@ -127,7 +127,10 @@ sim: $(BUILD)/tests/engine/test_sim
 ## make mutants       plants bugs in a copy of the tree; the simulator must find each
 mutants:
 	$(Q)tools/mutants
-.PHONY: mutants
+## make bugs          plants published bugs of this field; the test named beside each must fail
+bugs:
+	$(Q)tools/bugs
+.PHONY: mutants bugs
 
 ## make asan|ubsan|tsan   the whole suite under a sanitizer
 asan ubsan:
