@@ -19,7 +19,8 @@ class Server:
         self.port_file = os.path.join(self.dir.name, "port")
         self.uds = os.path.join(self.dir.name, "socket")
         self.log_path = os.path.join(self.dir.name, "log")
-        command = [BINARY, "serve", *[a.replace("{uds}", self.uds) for a in args]]
+        device = [] if "--device" in args else ["--device", "cpu"]  # also where there is a GPU
+        command = [BINARY, "serve", *device, *[a.replace("{uds}", self.uds) for a in args]]
         if port:
             command += ["--port", "0", "--port-file", self.port_file]
         with open(self.log_path, "wb") as log:
