@@ -25,7 +25,8 @@
 #include <math.h>
 #include <string.h>
 
-#define FEW_QUERIES 8 /* of a key head: several heads make a block */
+#define FEW_QUERIES   8 /* of a key head: several heads make a block */
+#define FETCHED_TILES 8 /* of values, while probabilities are made */
 
 struct job {
     struct sl_cpu *cpu;
@@ -191,6 +192,21 @@ static void find_group(const struct job *j, const struct block *b, const struct 
         out->ptr[out->n + i] = t->key[SL_MIN(next + i, end - 1)] + off;
 }
 
+/* Probabilities read no pages. With few queries memory would wait for them, so each asks for its
+ * share of the values that come first. */
+static void fetch_values(const struct job *j, const struct block *b, const struct split_tiles *t,
+                         int32_t q)
+{
+    const struct sl_kv_view *kv = &j->a->kv;
+    const size_t per_kv_head = (size_t)(kv->block_size / SL_KV_TILE) * j->tile_bytes;
+    const ptrdiff_t off = (ptrdiff_t)kv->v_offset - (ptrdiff_t)kv->k_offset +
+                          (ptrdiff_t)((size_t)(q / per_kv(b)) * per_kv_head);
+    const int n = SL_MIN(t->n, FETCHED_TILES);
+    for (int i = q % per_kv(b); i < n; i += per_kv(b))
+        for (size_t at = 0; at < j->tile_bytes; at += 64)
+            __builtin_prefetch(t->key[i] + off + at, 0, 2);
+}
+
 /* Scores of the block to probabilities, in every column of the split's tiles; (m, l) of the rows
  * that see any of it. */
 static void probabilities(const struct job *j, const struct block *b, struct sl_attn_scratch *s,
@@ -201,6 +217,8 @@ static void probabilities(const struct job *j, const struct block *b, struct sl_
         int lo, hi, some_from = to, some_to = to; /* the columns softmax writes */
         float *score = s->score + q * SL_CPU_SPLIT;
         visible(j, b->pos + q % per_kv(b) / b->n_heads, split, &lo, &hi);
+        if (per_kv(b) <= FEW_QUERIES)
+            fetch_values(j, b, t, q);
         if (lo < hi) {
             some_from = lo / 16 * 16;
             some_to = SL_ROUND_UP(hi, 16);
