@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: MIT
+ * rx.c - construction of expressions in normal form.
+ */
+#include "grammar/rx.h"
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/sys.h"
+#include "grammar/rx_impl.h"
+
+#include <string.h>
+
+enum { MAX_HEAD = 2000 }; /* recursion of one derivative; a pattern nests far less */
+
+sl_rx_id sl_rx_fail(struct sl_rx *rx, int code, const char *what)
+{
+    if (rx->failed == NULL) {
+        rx->failed = what;
+        rx->fail_code = code;
+    }
+    return SL_RX_NONE;
+}
+
+int sl_rx_check(const struct sl_rx *rx, struct sl_error *err)
+{
+    if (rx->failed == NULL)
+        return 0;
+    return sl_fail(err, rx->fail_code, "grammar: %s", rx->failed);
+}
+
+/* Room for one more element of an array that doubles. */
+static bool grow(struct sl_rx *rx, void **data, uint32_t n, uint32_t more, uint32_t *cap,
+                 size_t size)
+{
+    if (n + more <= *cap)
+        return true;
+    uint32_t new_cap = SL_MAX(*cap * 2, n + more);
+    void *p = (size_t)new_cap * size > rx->limits.max_bytes
+                  ? NULL
+                  : sl_realloc(*data, (size_t)new_cap * size);
+    if (p == NULL) {
+        sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more memory than its limit");
+        return false;
+    }
+    *data = p;
+    *cap = new_cap;
+    return true;
+}
+
+static uint64_t node_hash(const struct sl_rx *rx, const struct sl_rx_node *n)
+{
+    uint64_t h = sl_mix64(((uint64_t)n->op << 56) ^ ((uint64_t)(uint32_t)n->lo << 20) ^
+                          (uint32_t)n->hi * 0x9E3779B97F4A7C15u);
+    if (n->op == RX_ALT || n->op == RX_AND)
+        return sl_hash64(&rx->kids[n->a], n->b * sizeof rx->kids[0], h);
+    return sl_mix64(h ^ ((uint64_t)n->a << 32 | n->b));
+}
+
+static bool node_equal(const struct sl_rx *rx, const struct sl_rx_node *x,
+                       const struct sl_rx_node *y)
+{
+    if (x->op != y->op || x->lo != y->lo || x->hi != y->hi || x->b != y->b)
+        return false;
+    if (x->op == RX_ALT || x->op == RX_AND)
+        return memcmp(&rx->kids[x->a], &rx->kids[y->a], x->b * sizeof rx->kids[0]) == 0;
+    return x->a == y->a;
+}
+
+static bool rehash(struct sl_rx *rx)
+{
+    uint32_t cap = rx->cap_table == 0 ? 1024 : rx->cap_table * 2;
+    uint32_t *table = sl_calloc(cap, sizeof *table);
+    if (table == NULL) {
+        sl_rx_fail(rx, SL_ENOMEM, "out of memory");
+        return false;
+    }
+    for (uint32_t id = 0; id < rx->n_nodes; id++) {
+        uint64_t h = node_hash(rx, &rx->nodes[id]);
+        while (table[h & (cap - 1)] != 0)
+            h++;
+        table[h & (cap - 1)] = id + 1;
+    }
+    sl_free(rx->table);
+    rx->table = table;
+    rx->cap_table = cap;
+    return true;
+}
+
+/* The node, found or added; its kids (of ALT, AND) lie at the end of rx->kids. */
+static sl_rx_id intern(struct sl_rx *rx, struct sl_rx_node n)
+{
+    bool list = n.op == RX_ALT || n.op == RX_AND;
+    if (rx->failed != NULL || (rx->n_nodes * 2 >= rx->cap_table && !rehash(rx)))
+        return SL_RX_NONE;
+    uint64_t h = node_hash(rx, &n);
+    for (uint32_t at; (at = rx->table[h & (rx->cap_table - 1)]) != 0; h++)
+        if (node_equal(rx, &rx->nodes[at - 1], &n)) {
+            rx->n_kids -= list ? n.b : 0;
+            return at - 1;
+        }
+    if (n.head > MAX_HEAD)
+        return sl_rx_fail(rx, SL_ELIMIT, "the expression is nested too deeply");
+    if (rx->n_nodes >= rx->limits.max_nodes)
+        return sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more states than its limit");
+    if (!grow(rx, (void **)&rx->nodes, rx->n_nodes, 1, &rx->cap_nodes, sizeof n))
+        return SL_RX_NONE;
+    rx->nodes[rx->n_nodes] = n;
+    rx->table[h & (rx->cap_table - 1)] = rx->n_nodes + 1;
+    return rx->n_nodes++;
+}
+
+int sl_rx_init(struct sl_rx *rx, const struct sl_rx_limits *limits, struct sl_error *err)
+{
+    memset(rx, 0, sizeof *rx);
+    rx->limits = *limits;
+    rx->arena.max_bytes = limits->max_bytes;
+    intern(rx, (struct sl_rx_node){.op = RX_NONE, .head = 1});
+    intern(rx, (struct sl_rx_node){.op = RX_EPS, .nullable = true, .head = 1});
+    intern(rx, (struct sl_rx_node){.op = RX_NOT, .a = SL_RX_NONE, .nullable = true, .head = 1});
+    int rc = sl_rx_check(rx, err);
+    if (rc != 0)
+        sl_rx_deinit(rx);
+    return rc;
+}
+
+void sl_rx_deinit(struct sl_rx *rx)
+{
+    sl_free(rx->nodes);
+    sl_free(rx->kids);
+    sl_free(rx->sets);
+    sl_free(rx->table);
+    sl_arena_deinit(&rx->arena);
+    memset(rx, 0, sizeof *rx);
+}
+
+sl_rx_id sl_rx_set(struct sl_rx *rx, const struct sl_rx_bytes *set)
+{
+    if ((set->w[0] | set->w[1] | set->w[2] | set->w[3]) == 0)
+        return SL_RX_NONE;
+    uint32_t i = 0;
+    while (i < rx->n_sets && memcmp(&rx->sets[i], set, sizeof *set) != 0)
+        i++;
+    if (i == rx->n_sets) {
+        if (!grow(rx, (void **)&rx->sets, i, 1, &rx->cap_sets, sizeof *set))
+            return SL_RX_NONE;
+        rx->sets[rx->n_sets++] = *set;
+    }
+    return intern(rx, (struct sl_rx_node){.op = RX_SET, .a = i, .head = 1});
+}
+
+sl_rx_id sl_rx_range(struct sl_rx *rx, unsigned lo, unsigned hi)
+{
+    struct sl_rx_bytes set = {0};
+    sl_rx_bytes_add(&set, lo, hi);
+    return sl_rx_set(rx, &set);
+}
+
+sl_rx_id sl_rx_lit(struct sl_rx *rx, const char *s, size_t n)
+{
+    sl_rx_id id = SL_RX_EPS;
+    for (size_t i = n; i-- > 0;)
+        id = sl_rx_cat(rx, sl_rx_range(rx, (uint8_t)s[i], (uint8_t)s[i]), id);
+    return id;
+}
+
+sl_rx_id sl_rx_cat(struct sl_rx *rx, sl_rx_id a, sl_rx_id b)
+{
+    if (a == SL_RX_NONE || b == SL_RX_NONE)
+        return SL_RX_NONE;
+    if (a == SL_RX_EPS || b == SL_RX_EPS)
+        return a == SL_RX_EPS ? b : a;
+    if (a == SL_RX_ALL && b == SL_RX_ALL)
+        return a;
+    const struct sl_rx_node *x = &rx->nodes[a], *y = &rx->nodes[b];
+    uint32_t head = x->head + 1;
+    return intern(rx, (struct sl_rx_node){.op = RX_CAT,
+                                          .a = a,
+                                          .b = b,
+                                          .nullable = x->nullable && y->nullable,
+                                          .boolean = x->boolean || y->boolean,
+                                          .head = x->nullable ? SL_MAX(head, y->head) : head});
+}
+
+/* Appends the operands of id, which may itself be a list of the same kind, to rx->kids. */
+static bool push_kids(struct sl_rx *rx, unsigned op, sl_rx_id id)
+{
+    struct sl_rx_node n = rx->nodes[id];
+    bool flat = n.op == op;
+    uint32_t count = flat ? n.b : 1;
+    if (!grow(rx, (void **)&rx->kids, rx->n_kids, count, &rx->cap_kids, sizeof rx->kids[0]))
+        return false;
+    if (flat)
+        memmove(&rx->kids[rx->n_kids], &rx->kids[n.a], count * sizeof rx->kids[0]);
+    else
+        rx->kids[rx->n_kids] = id;
+    rx->n_kids += count;
+    return true;
+}
+
+static void sort_ids(uint32_t *v, uint32_t n)
+{
+    for (uint32_t gap = n / 2; gap > 0; gap /= 2)
+        for (uint32_t i = gap; i < n; i++) {
+            uint32_t x = v[i], j = i;
+            for (; j >= gap && v[j - gap] > x; j -= gap)
+                v[j] = v[j - gap];
+            v[j] = x;
+        }
+}
+
+/* Byte sets among the operands become one. Interning pushes nothing, sets have no operands. */
+static bool merge_sets(struct sl_rx *rx, unsigned op, uint32_t from)
+{
+    struct sl_rx_bytes all = {0};
+    uint32_t n_sets = 0, n = from;
+    for (uint32_t i = from; i < rx->n_kids; i++) {
+        const struct sl_rx_node *k = &rx->nodes[rx->kids[i]];
+        if (k->op != RX_SET) {
+            rx->kids[n++] = rx->kids[i];
+            continue;
+        }
+        for (int w = 0; w < 4; w++)
+            all.w[w] = n_sets == 0    ? rx->sets[k->a].w[w]
+                       : op == RX_ALT ? all.w[w] | rx->sets[k->a].w[w]
+                                      : all.w[w] & rx->sets[k->a].w[w];
+        n_sets++;
+    }
+    rx->n_kids = n;
+    if (n_sets > 0)
+        rx->kids[rx->n_kids++] = sl_rx_set(rx, &all);
+    return rx->failed == NULL;
+}
+
+/* Alternation or intersection of ids: flat, sorted, without units, duplicates and what absorbs. */
+static sl_rx_id list_of(struct sl_rx *rx, unsigned op, const sl_rx_id *ids, size_t n_ids)
+{
+    sl_rx_id unit = op == RX_ALT ? SL_RX_NONE : SL_RX_ALL;
+    sl_rx_id zero = op == RX_ALT ? SL_RX_ALL : SL_RX_NONE;
+    uint32_t from = rx->n_kids;
+    bool any_null = false, all_null = true, boolean = op == RX_AND;
+    if (rx->failed != NULL)
+        return SL_RX_NONE;
+    for (size_t i = 0; i < n_ids; i++)
+        if (ids[i] != unit && !push_kids(rx, op, ids[i]))
+            return SL_RX_NONE;
+    if (!merge_sets(rx, op, from))
+        return SL_RX_NONE;
+    uint32_t *v = &rx->kids[from], n = rx->n_kids - from, k = 0, head = 0;
+    sort_ids(v, n);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct sl_rx_node *x = &rx->nodes[v[i]];
+        if (v[i] == zero || (op == RX_AND && v[i] == SL_RX_NONE)) {
+            rx->n_kids = from;
+            return zero;
+        }
+        if (v[i] == unit || (k > 0 && v[k - 1] == v[i]))
+            continue;
+        v[k++] = v[i];
+        any_null = any_null || x->nullable;
+        all_null = all_null && x->nullable;
+        boolean = boolean || x->boolean;
+        head = SL_MAX(head, x->head + 1);
+    }
+    rx->n_kids = from + k;
+    if (k <= 1) {
+        rx->n_kids = from;
+        return k == 1 ? v[0] : unit;
+    }
+    /* Every string of an intersection with the empty string is empty. */
+    if (op == RX_AND && v[0] == SL_RX_EPS) {
+        rx->n_kids = from;
+        return all_null ? SL_RX_EPS : SL_RX_NONE;
+    }
+    return intern(rx, (struct sl_rx_node){.op = (uint8_t)op,
+                                          .a = from,
+                                          .b = k,
+                                          .nullable = op == RX_ALT ? any_null : all_null,
+                                          .boolean = boolean,
+                                          .head = head});
+}
+
+sl_rx_id sl_rx_alt(struct sl_rx *rx, const sl_rx_id *ids, size_t n)
+{
+    return list_of(rx, RX_ALT, ids, n);
+}
+
+sl_rx_id sl_rx_and(struct sl_rx *rx, const sl_rx_id *ids, size_t n)
+{
+    return list_of(rx, RX_AND, ids, n);
+}
+
+sl_rx_id sl_rx_or2(struct sl_rx *rx, sl_rx_id a, sl_rx_id b)
+{
+    if (a == b || b == SL_RX_NONE)
+        return a;
+    return a == SL_RX_NONE ? b : list_of(rx, RX_ALT, (sl_rx_id[]){a, b}, 2);
+}
+
+sl_rx_id sl_rx_and2(struct sl_rx *rx, sl_rx_id a, sl_rx_id b)
+{
+    return a == b ? a : list_of(rx, RX_AND, (sl_rx_id[]){a, b}, 2);
+}
+
+sl_rx_id sl_rx_not(struct sl_rx *rx, sl_rx_id a)
+{
+    const struct sl_rx_node *x = &rx->nodes[a];
+    if (x->op == RX_NOT)
+        return x->a;
+    return intern(
+        rx,
+        (struct sl_rx_node){
+            .op = RX_NOT, .a = a, .nullable = !x->nullable, .boolean = true, .head = x->head + 1});
+}
+
+sl_rx_id sl_rx_rep(struct sl_rx *rx, sl_rx_id a, int32_t lo, int32_t hi)
+{
+    const struct sl_rx_node *x = &rx->nodes[a];
+    if (hi == 0 || a == SL_RX_EPS)
+        return SL_RX_EPS;
+    if (a == SL_RX_NONE)
+        return lo == 0 && rx->failed == NULL ? SL_RX_EPS : SL_RX_NONE;
+    if (x->nullable)
+        lo = 0; /* empty rounds fill up any lower bound */
+    if (lo == 1 && hi == 1)
+        return a;
+    if (a == SL_RX_ALL || (x->op == RX_REP && x->lo == 0 && x->hi == SL_RX_INF))
+        return a;
+    return intern(rx, (struct sl_rx_node){.op = RX_REP,
+                                          .a = a,
+                                          .lo = lo,
+                                          .hi = hi,
+                                          .nullable = lo == 0,
+                                          .boolean = x->boolean,
+                                          .head = x->head + 1});
+}
+
+sl_rx_id sl_rx_opt(struct sl_rx *rx, sl_rx_id a)
+{
+    return sl_rx_or2(rx, a, SL_RX_EPS);
+}
+
+/* Strings that agree on their first `at` bytes, from the last byte to the first of each branch. */
+static sl_rx_id strings_at(struct sl_rx *rx, const struct sl_rx_str *list, size_t n, size_t at,
+                           int depth)
+{
+    sl_rx_id alts[257];
+    size_t n_alts = 0, i = 0, from = at;
+    if (depth > MAX_HEAD)
+        return sl_rx_fail(rx, SL_ELIMIT, "values nest too deeply in one another");
+    if (n == 1)
+        return sl_rx_lit(rx, list[0].s + at, list[0].n - at);
+    while (at < list[0].n && at < list[n - 1].n && list[0].s[at] == list[n - 1].s[at])
+        at++; /* shared by all: sorted, so the ends tell */
+    if (list[0].n == at) {
+        alts[n_alts++] = SL_RX_EPS;
+        i = 1;
+    }
+    while (i < n) {
+        size_t j = i + 1;
+        while (j < n && list[j].s[at] == list[i].s[at])
+            j++;
+        sl_rx_id rest = strings_at(rx, list + i, j - i, at + 1, depth + 1);
+        uint8_t byte = (uint8_t)list[i].s[at];
+        alts[n_alts++] = sl_rx_cat(rx, sl_rx_range(rx, byte, byte), rest);
+        i = j;
+    }
+    sl_rx_id id = sl_rx_alt(rx, alts, n_alts);
+    return sl_rx_cat(rx, sl_rx_lit(rx, list[0].s + from, at - from), id);
+}
+
+sl_rx_id sl_rx_strings(struct sl_rx *rx, const struct sl_rx_str *list, size_t n)
+{
+    return n == 0 ? SL_RX_NONE : strings_at(rx, list, n, 0, 0);
+}
+
+sl_rx_id sl_rx_multiple_of(struct sl_rx *rx, uint32_t k, uint32_t rest, int scale, int phase)
+{
+    uint64_t r = rest;
+    for (int i = 0; i < scale; i++)
+        r = r * 10 % k;
+    return intern(rx, (struct sl_rx_node){.op = RX_MOD,
+                                          .a = k,
+                                          .b = rest,
+                                          .lo = scale,
+                                          .hi = phase,
+                                          .nullable = r == 0,
+                                          .head = 1});
+}
+
+sl_rx_id sl_rx_multiple(struct sl_rx *rx, uint32_t k, int scale)
+{
+    return sl_rx_multiple_of(rx, k, 0, scale, 0);
+}

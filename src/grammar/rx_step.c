@@ -1,0 +1,269 @@
+/* SPDX-License-Identifier: MIT
+ * rx_step.c - derivatives, rows of transitions, and whether a state can still accept.
+ */
+#include "base/check.h"
+#include "base/sys.h"
+#include "grammar/rx_impl.h"
+
+#include <string.h>
+
+enum { ALIVE_BUDGET = 3000 }; /* states one search for an accepting one may visit */
+
+/* The bytes that no set on the way tells from the one asked for. */
+static void narrow(struct sl_rx_bytes *same, const struct sl_rx_bytes *set, bool has)
+{
+    for (int w = 0; w < 4; w++)
+        same->w[w] &= has ? set->w[w] : ~set->w[w];
+}
+
+static sl_rx_id derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same);
+
+static sl_rx_id derive_list(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same)
+{
+    sl_rx_id small[32], *v = small, out;
+    struct sl_rx_node n = rx->nodes[id];
+    if (n.b > SL_COUNT(small)) {
+        v = sl_malloc(n.b * sizeof *v);
+        if (v == NULL)
+            return sl_rx_fail(rx, SL_ENOMEM, "out of memory");
+    }
+    for (uint32_t i = 0; i < n.b; i++) {
+        v[i] = derive(rx, rx->kids[n.a + i], byte, same);
+        if (v[i] == SL_RX_NONE && n.op == RX_AND) {
+            out = SL_RX_NONE;
+            goto done;
+        }
+    }
+    out = n.op == RX_ALT ? sl_rx_alt(rx, v, n.b) : sl_rx_and(rx, v, n.b);
+done:
+    if (v != small)
+        sl_free(v);
+    return out;
+}
+
+/* A chain of parts, of which those that may be empty let the byte through to the next. */
+static sl_rx_id derive_cat(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same)
+{
+    sl_rx_id small[64], out = SL_RX_NONE;
+    size_t n = 0;
+    for (;;) {
+        struct sl_rx_node x = rx->nodes[id];
+        bool chain = x.op == RX_CAT;
+        sl_rx_id d =
+            chain ? sl_rx_cat(rx, derive(rx, x.a, byte, same), x.b) : derive(rx, id, byte, same);
+        if (d != SL_RX_NONE)
+            small[n++] = d;
+        if (n == SL_COUNT(small)) {
+            small[0] = sl_rx_alt(rx, small, n);
+            n = 1;
+        }
+        if (!chain || !rx->nodes[x.a].nullable || rx->failed != NULL)
+            break;
+        id = x.b;
+    }
+    if (n > 0)
+        out = n == 1 ? small[0] : sl_rx_alt(rx, small, n);
+    return out;
+}
+
+static sl_rx_id derive_digits(struct sl_rx *rx, const struct sl_rx_node *n, uint8_t byte,
+                              struct sl_rx_bytes *same)
+{
+    struct sl_rx_bytes one = {0};
+    sl_rx_bytes_add(&one, byte, byte);
+    narrow(same, &one, true);
+    if (byte == '.')
+        return n->hi == 0 ? sl_rx_multiple_of(rx, n->a, n->b, n->lo, 1) : SL_RX_NONE;
+    if (byte < '0' || byte > '9')
+        return SL_RX_NONE;
+    if (n->hi == 1 && n->lo == 0) /* beyond the last digit that counts */
+        return byte == '0' ? sl_rx_multiple_of(rx, n->a, n->b, 0, 1) : SL_RX_NONE;
+    uint32_t rest = (uint32_t)(((uint64_t)n->b * 10 + byte - '0') % n->a);
+    return sl_rx_multiple_of(rx, n->a, rest, n->lo - (n->hi == 1), n->hi);
+}
+
+static sl_rx_id derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same)
+{
+    struct sl_rx_node n = rx->nodes[id];
+    if (rx->failed != NULL)
+        return SL_RX_NONE;
+    rx->n_derived++;
+    switch ((enum sl_rx_op)n.op) {
+    case RX_NONE:
+    case RX_EPS:
+        return SL_RX_NONE;
+    case RX_SET: {
+        bool has = sl_rx_bytes_has(&rx->sets[n.a], byte);
+        narrow(same, &rx->sets[n.a], has);
+        return has ? SL_RX_EPS : SL_RX_NONE;
+    }
+    case RX_CAT:
+        return derive_cat(rx, id, byte, same);
+    case RX_ALT:
+    case RX_AND:
+        return derive_list(rx, id, byte, same);
+    case RX_NOT:
+        return sl_rx_not(rx, derive(rx, n.a, byte, same));
+    case RX_REP: {
+        sl_rx_id d = derive(rx, n.a, byte, same);
+        if (d == SL_RX_NONE)
+            return d;
+        return sl_rx_cat(
+            rx, d,
+            sl_rx_rep(rx, n.a, n.lo > 0 ? n.lo - 1 : 0, n.hi == SL_RX_INF ? n.hi : n.hi - 1));
+    }
+    case RX_MOD:
+        return derive_digits(rx, &n, byte, same);
+    }
+    return SL_RX_NONE;
+}
+
+/* Without the search for dead states, which itself walks rows. */
+static sl_rx_id raw_step(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
+{
+    if (rx->nodes[id].row == NULL) {
+        if (rx->n_rows >= rx->limits.max_rows)
+            return sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more states than its limit");
+        uint32_t *row = sl_arena_alloc(&rx->arena, 256 * sizeof *row);
+        if (row == NULL)
+            return sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more memory than its limit");
+        memset(row, 0xFF, 256 * sizeof *row);
+        rx->nodes[id].row = row;
+        rx->n_rows++;
+    }
+    if (rx->nodes[id].row[byte] != SL_RX_UNKNOWN)
+        return rx->nodes[id].row[byte] & ~SL_RX_UNVERIFIED;
+    struct sl_rx_bytes same = {{~0ull, ~0ull, ~0ull, ~0ull}};
+    if (rx->max_derived != 0 && rx->n_derived > rx->max_derived)
+        return sl_rx_fail(rx, SL_ELIMIT, "the automaton takes more time than its limit");
+    sl_rx_id to = derive(rx, id, byte, &same);
+    if (rx->failed != NULL)
+        return SL_RX_NONE;
+    uint32_t *row = rx->nodes[id].row, mark = rx->nodes[to].boolean ? SL_RX_UNVERIFIED : 0;
+    for (unsigned w = 0; w < 4; w++)
+        for (uint64_t m = same.w[w]; m != 0; m &= m - 1)
+            row[w * 64 + (unsigned)__builtin_ctzll(m)] = to | mark;
+    return to;
+}
+
+struct visit {
+    sl_rx_id id;
+    uint32_t from; /* index of the visit that led here */
+};
+
+/* Where in seen the id is, or the free place for it. */
+static uint32_t seen_at(const uint32_t *seen, uint32_t cap, const struct visit *v, sl_rx_id id)
+{
+    uint32_t h = id * 2654435761u;
+    while (seen[h & (cap - 1)] != 0 && v[seen[h & (cap - 1)] - 1].id != id)
+        h++;
+    return h & (cap - 1);
+}
+
+/* Depth first, so that an accepting state is found in as many steps as its string is long. */
+static bool search(struct sl_rx *rx, sl_rx_id id)
+{
+    enum { CAP = 8192 };
+    struct visit *v = sl_malloc(ALIVE_BUDGET * sizeof *v);
+    uint32_t *seen = sl_calloc(CAP, sizeof *seen), *stack = sl_malloc(ALIVE_BUDGET * sizeof *stack);
+    uint32_t n = 0, n_stack = 0, found = UINT32_MAX;
+    bool gave_up = v == NULL || seen == NULL || stack == NULL;
+    if (!gave_up) {
+        v[n++] = (struct visit){id, UINT32_MAX};
+        seen[seen_at(seen, CAP, v, id)] = n;
+        stack[n_stack++] = 0;
+    }
+    while (n_stack > 0 && found == UINT32_MAX && !gave_up) {
+        uint32_t at = stack[--n_stack];
+        sl_rx_id last = SL_RX_UNKNOWN;
+        for (unsigned b = 0; b < 256 && found == UINT32_MAX && !gave_up; b++) {
+            sl_rx_id to = raw_step(rx, v[at].id, (uint8_t)b);
+            const struct sl_rx_node *x = &rx->nodes[to];
+            if (to == last || to == SL_RX_NONE || x->alive == 2)
+                continue;
+            last = to;
+            if (x->nullable || x->alive == 1 || !x->boolean) {
+                found = at;
+                break;
+            }
+            uint32_t place = seen_at(seen, CAP, v, to);
+            if (seen[place] != 0)
+                continue;
+            gave_up = n == ALIVE_BUDGET || rx->failed != NULL;
+            if (gave_up)
+                break;
+            v[n] = (struct visit){to, at};
+            seen[place] = ++n;
+            stack[n_stack++] = n - 1;
+        }
+    }
+    if (found != UINT32_MAX)
+        for (uint32_t i = found; i != UINT32_MAX; i = v[i].from)
+            rx->nodes[v[i].id].alive = 1;
+    else if (gave_up)
+        rx->nodes[id].alive = 1;
+    else
+        for (uint32_t i = 0; i < n; i++)
+            rx->nodes[v[i].id].alive = 2;
+    sl_free(v);
+    sl_free(seen);
+    sl_free(stack);
+    return rx->nodes[id].alive == 1;
+}
+
+bool sl_rx_alive(struct sl_rx *rx, sl_rx_id id)
+{
+    const struct sl_rx_node *x = &rx->nodes[id];
+    if (!x->boolean || x->nullable)
+        return id != SL_RX_NONE;
+    return x->alive == 0 ? search(rx, id) : x->alive == 1;
+}
+
+sl_rx_id sl_rx_step_slow(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
+{
+    sl_rx_id to = raw_step(rx, id, byte);
+    uint32_t *row = rx->nodes[id].row;
+    if (!rx->nodes[to].boolean || row == NULL)
+        return to;
+    sl_rx_id end = sl_rx_alive(rx, to) ? to : SL_RX_NONE;
+    for (unsigned b = 0; b < 256; b++)
+        if (row[b] == (to | SL_RX_UNVERIFIED))
+            row[b] = end;
+    return end;
+}
+
+bool sl_rx_matches(struct sl_rx *rx, sl_rx_id id, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n && id != SL_RX_NONE; i++)
+        id = sl_rx_step(rx, id, (uint8_t)text[i]);
+    return rx->nodes[id].nullable;
+}
+
+/* Does x match each plain character, and nothing longer that begins with one? */
+static bool is_plain_char(struct sl_rx *rx, sl_rx_id x, sl_rx_id plain)
+{
+    sl_rx_id missing = sl_rx_and2(rx, plain, sl_rx_not(rx, x));
+    sl_rx_id more = sl_rx_cat(rx, plain, sl_rx_cat(rx, sl_rx_range(rx, 0, 255), SL_RX_ALL));
+    return !sl_rx_alive(rx, missing) && !sl_rx_alive(rx, sl_rx_and2(rx, x, more));
+}
+
+int32_t sl_rx_run(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain)
+{
+    int64_t total = 0;
+    for (;;) {
+        struct sl_rx_node x = rx->nodes[id], rep = x;
+        sl_rx_id rest = SL_RX_EPS;
+        if (x.op == RX_CAT) {
+            rep = rx->nodes[x.a];
+            rest = x.b;
+        }
+        if (rep.op != RX_REP || !is_plain_char(rx, rep.a, plain))
+            break;
+        if (rep.hi == SL_RX_INF)
+            return SL_RX_INF;
+        total = SL_MIN(total + rep.hi, INT32_MAX);
+        id = rest;
+    }
+    sl_rx_id more = sl_rx_and2(rx, id, sl_rx_cat(rx, plain, SL_RX_ALL));
+    return total > 0 && !sl_rx_alive(rx, more) ? (int32_t)total : SL_RX_RUN_UNKNOWN;
+}
