@@ -261,7 +261,7 @@ static sl_rx_id utf8_range(struct sl_rx *rx, uint32_t lo, uint32_t hi)
 }
 
 /* How one of the characters that JSON does not let stand for itself is written. */
-static sl_rx_id escaped(struct sl_rx *rx, uint32_t c)
+static sl_rx_id escaped(struct sl_rx *rx, uint32_t c, enum sl_spelling spelling)
 {
     static const char shorts[][2] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'},
                                      {'\n', 'n'}, {'\r', 'r'},  {'\t', 't'}};
@@ -269,12 +269,12 @@ static sl_rx_id escaped(struct sl_rx *rx, uint32_t c)
     for (size_t i = 0; i < SL_COUNT(shorts); i++)
         if ((uint32_t)shorts[i][0] == c)
             out = sl_rx_lit(rx, (char[]){'\\', shorts[i][1]}, 2);
-    if (c >= 0x20)
+    if (c >= 0x20 || (spelling == SL_SPELL_KEY && out != SL_RX_NONE))
         return out;
     char hex[] = "\\u00", low = "0123456789abcdef"[c & 15];
     struct sl_rx_bytes last = {0};
     sl_rx_bytes_add(&last, (uint8_t)low, (uint8_t)low);
-    if (low >= 'a')
+    if (low >= 'a' && spelling != SL_SPELL_KEY)
         sl_rx_bytes_add(&last, (uint8_t)low & 0xDFu, (uint8_t)low & 0xDFu);
     sl_rx_id id =
         sl_rx_cat(rx, sl_rx_range(rx, '0' + (c >> 4), '0' + (c >> 4)), sl_rx_set(rx, &last));
@@ -294,7 +294,7 @@ static sl_rx_id one_range(struct sl_rx *rx, uint32_t lo, uint32_t hi, enum sl_sp
     }
     for (uint32_t c = 0; c <= '\\'; c++)
         if (c >= lo && c <= hi && (c < 0x20 || c == '"' || c == '\\'))
-            out = sl_rx_or2(rx, out, escaped(rx, c));
+            out = sl_rx_or2(rx, out, escaped(rx, c, spelling));
     return out;
 }
 
@@ -320,7 +320,7 @@ sl_rx_id sl_cset_text(struct sl_rx *rx, const char *text, size_t n, enum sl_spel
     for (size_t i = n; i-- > 0;) {
         uint8_t c = (uint8_t)text[i];
         bool raw = c >= 0x20 && c != '"' && c != '\\';
-        id = sl_rx_cat(rx, raw ? sl_rx_range(rx, c, c) : escaped(rx, c), id);
+        id = sl_rx_cat(rx, raw ? sl_rx_range(rx, c, c) : escaped(rx, c, spelling), id);
     }
     return id;
 }

@@ -18,7 +18,11 @@ struct sl_cset { /* zero-initialise; sorted, disjoint, not adjacent after sl_cse
     bool failed;
 };
 
-enum sl_spelling { SL_SPELL_UTF8, SL_SPELL_JSON };
+enum sl_spelling {
+    SL_SPELL_UTF8,
+    SL_SPELL_JSON,
+    SL_SPELL_KEY, /* as JSON, with exactly one spelling for control characters too */
+};
 
 void sl_cset_deinit(struct sl_cset *s);
 void sl_cset_add(struct sl_cset *s, uint32_t lo, uint32_t hi);

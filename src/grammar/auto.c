@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: MIT
+ * auto.c - the table of interned vectors; starting.
+ */
+#include "grammar/auto.h"
+
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/sys.h"
+#include "grammar/auto_impl.h"
+
+#include <string.h>
+
+enum { MEMO = 1 << 14 };
+
+uint32_t sl_auto_fail(struct sl_auto *a, int code, const char *what)
+{
+    if (a->failed == NULL) {
+        a->failed = what;
+        a->fail_code = code;
+    }
+    return 0;
+}
+
+int sl_auto_check(const struct sl_auto *a, struct sl_error *err)
+{
+    if (a->failed != NULL)
+        return sl_fail(err, a->fail_code, "grammar: %s", a->failed);
+    return sl_rx_check(&a->rx, err);
+}
+
+static uint64_t vec_hash(enum sl_vec_kind kind, const uint32_t *v, uint32_t n)
+{
+    if (n == 2)
+        return sl_mix64(((uint64_t)v[0] << 32 | v[1]) * 31 + (uint64_t)kind);
+    return sl_hash64(v, n * sizeof v[0], (uint64_t)kind);
+}
+
+static bool rehash(struct sl_auto *a)
+{
+    uint32_t cap = a->cap_table == 0 ? 1024 : a->cap_table * 2;
+    uint32_t *table = sl_calloc(cap, sizeof *table);
+    if (table == NULL)
+        return false;
+    for (uint32_t i = 1; i < a->n_vecs; i++) {
+        const struct sl_vec *x = a->vecs[i];
+        uint64_t h = vec_hash((enum sl_vec_kind)x->kind, x->v, x->n);
+        while (table[h & (cap - 1)] != 0)
+            h++;
+        table[h & (cap - 1)] = i;
+    }
+    sl_free(a->table);
+    a->table = table;
+    a->cap_table = cap;
+    return true;
+}
+
+uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, uint32_t n)
+{
+    if (a->failed != NULL)
+        return 0;
+    if (a->n_vecs * 2 >= a->cap_table && !rehash(a))
+        return sl_auto_fail(a, SL_ENOMEM, "out of memory");
+    uint64_t h = vec_hash(kind, v, n);
+    for (uint32_t i; (i = a->table[h & (a->cap_table - 1)]) != 0; h++) {
+        const struct sl_vec *x = a->vecs[i];
+        if (x->kind == (uint32_t)kind && x->n == n && memcmp(x->v, v, n * sizeof v[0]) == 0)
+            return i;
+    }
+    if (a->n_vecs == a->cap_vecs) {
+        uint32_t cap = a->cap_vecs * 2;
+        void *p = sl_realloc(a->vecs, cap * sizeof a->vecs[0]);
+        if (p == NULL)
+            return sl_auto_fail(a, SL_ENOMEM, "out of memory");
+        a->vecs = p;
+        a->cap_vecs = cap;
+    }
+    struct sl_vec *x = a->n_vecs >= a->limits.max_states
+                           ? NULL
+                           : sl_arena_alloc(&a->arena, sizeof *x + n * sizeof v[0]);
+    if (x == NULL)
+        return sl_auto_fail(a, SL_ELIMIT, "the automaton needs more memory than its limit");
+    x->kind = kind;
+    x->n = n;
+    memcpy(x->v, v, n * sizeof v[0]);
+    a->table[h & (a->cap_table - 1)] = a->n_vecs;
+    a->vecs[a->n_vecs] = x;
+    return a->n_vecs++;
+}
+
+/* Values whose only constraint is their type may be spelled in every way that JSON allows. */
+static void free_texts(struct sl_auto *a)
+{
+    const struct sl_schema *s = &a->schema;
+    struct sl_rx *rx = &a->rx;
+    for (unsigned t = 0; t < SL_COUNT(a->free_of); t++) {
+        sl_rx_id from[6] = {SL_RX_NONE}, to[6] = {SL_RX_NONE};
+        if ((t & SL_JSON_NULL) != 0)
+            from[0] = to[0] = sl_rx_lit(rx, "null", 4);
+        if ((t & SL_JSON_BOOL) != 0) {
+            from[1] = to[1] = sl_rx_lit(rx, "true", 4);
+            from[2] = to[2] = sl_rx_lit(rx, "false", 5);
+        }
+        if ((t & SL_JSON_INT) != 0)
+            from[3] = to[3] = s->integer;
+        if ((t & SL_JSON_FRACTION) != 0) {
+            from[3] = s->number;
+            to[3] = s->free_number;
+        }
+        if ((t & SL_JSON_STRING) != 0) {
+            from[4] = s->string;
+            to[4] = s->free_string;
+        }
+        a->free_from[t] = sl_rx_alt(rx, from, SL_COUNT(from));
+        a->free_of[t] = sl_rx_alt(rx, to, SL_COUNT(to));
+    }
+}
+
+int sl_auto_init(struct sl_auto *a, const struct sl_rx_limits *rx_limits,
+                 const struct sl_auto_limits *limits, struct sl_error *err)
+{
+    memset(a, 0, sizeof *a);
+    a->limits = *limits;
+    a->arena.max_bytes = limits->max_bytes;
+    int rc = sl_rx_init(&a->rx, rx_limits, err);
+    if (rc != 0)
+        return rc;
+    rc = sl_schema_init(&a->schema, &a->rx, err);
+    if (rc != 0) {
+        sl_rx_deinit(&a->rx);
+        return rc;
+    }
+    a->cap_vecs = 256;
+    a->vecs = sl_malloc(a->cap_vecs * sizeof a->vecs[0]);
+    a->memo = sl_calloc(MEMO, sizeof a->memo[0]);
+    a->memo_to = sl_calloc(MEMO, sizeof a->memo_to[0]);
+    if (a->vecs == NULL || a->memo == NULL || a->memo_to == NULL) {
+        sl_auto_deinit(a);
+        return sl_fail(err, SL_ENOMEM, "grammar: out of memory");
+    }
+    a->vecs[0] = NULL;
+    a->n_vecs = 1; /* 0 is no state, 1 is EXPR_TRUE */
+    (void)sl_vec_of(a, SL_VEC_NONE, (uint32_t[]){0, 0}, 2);
+    free_texts(a);
+    return sl_auto_check(a, err);
+}
+
+void sl_auto_deinit(struct sl_auto *a)
+{
+    for (uint32_t i = 1; i < a->n_vecs && a->vecs != NULL; i++)
+        if (a->vecs[i]->kind == SL_VEC_GOAL && a->vecs[i]->aux != NULL) {
+            const struct sl_goal *g = a->vecs[i]->aux;
+            if (g->object != NULL)
+                sl_free(g->object->free_sigs);
+        }
+    sl_schema_deinit(&a->schema);
+    sl_rx_deinit(&a->rx);
+    sl_arena_deinit(&a->arena);
+    sl_free(a->vecs);
+    sl_free(a->table);
+    sl_free(a->pos);
+    sl_free(a->splits);
+    sl_free(a->memo);
+    sl_free(a->memo_to);
+    memset(a, 0, sizeof *a);
+}
+
+uint32_t sl_auto_add_pos(struct sl_auto *a, struct sl_pos pos)
+{
+    if (a->n_pos == a->cap_pos) {
+        uint32_t cap = a->cap_pos == 0 ? 64 : a->cap_pos * 2;
+        void *p = cap > 1u << 20 ? NULL : sl_realloc(a->pos, cap * sizeof a->pos[0]);
+        if (p == NULL)
+            return sl_auto_fail(a, SL_ELIMIT, "the grammar has too many parts");
+        a->pos = p;
+        a->cap_pos = cap;
+    }
+    a->pos[a->n_pos] = pos;
+    return a->n_pos++;
+}
+
+uint32_t sl_auto_json_goal(struct sl_auto *a, uint32_t node)
+{
+    uint32_t roots[] = {node};
+    uint32_t req = node == SL_NODE_TRUE    ? EXPR_TRUE
+                   : node == SL_NODE_FALSE ? EXPR_FALSE
+                                           : LEAF(node);
+    struct sl_goal *g = sl_goal_of(a, req, roots, node > SL_NODE_FALSE);
+    return g == NULL ? 0 : g->id;
+}

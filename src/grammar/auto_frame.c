@@ -1,0 +1,659 @@
+/* SPDX-License-Identifier: MIT
+ * auto_frame.c - objects and arrays while they are read.
+ *
+ * Truth has three values: a node is false once no continuation can satisfy it, true once none can
+ * fail it, open before that. What decides whether a byte is allowed is that the requirement is not
+ * false; what decides whether the value may end is that it is true with nothing more to come.
+ */
+#include "base/check.h"
+#include "base/sys.h"
+#include "grammar/auto_impl.h"
+
+#include <string.h>
+
+enum { MAX_DEPTH = 100 };
+
+struct sl_plan *sl_frame_plan(struct sl_auto *a, const struct sl_vec *f)
+{
+    struct sl_goal *g = sl_vec_at(a, f->v[FR_REF])->aux;
+    return f->kind == SL_VEC_OBJECT ? g->object : g->array;
+}
+
+static uint64_t failed_of(const struct sl_vec *f)
+{
+    return (uint64_t)f->v[FR_FAILED_HI] << 32 | f->v[FR_FAILED_LO];
+}
+
+/* Members that are there: complete ones and the one being read. */
+static uint32_t members(const struct sl_vec *f)
+{
+    bool begun =
+        f->v[FR_PHASE] == PH_COLON || (f->kind == SL_VEC_OBJECT && f->v[FR_PHASE] == PH_VALUE);
+    return f->v[FR_COUNT] + begun;
+}
+
+static bool seen(const struct sl_vec *f, uint32_t name)
+{
+    return (f->v[FR_WORDS + name / 32] >> (name & 31) & 1) != 0;
+}
+
+/* Is the name there? Names of required and of dependencies are all in the plan. */
+static bool has_name(const struct sl_plan *p, const struct sl_vec *f, const char *raw, size_t n,
+                     uint32_t *at)
+{
+    for (uint32_t i = 0; i < p->n_names; i++)
+        if (p->names[i].n_raw == n && memcmp(p->names[i].raw, raw, n) == 0) {
+            *at = i;
+            return seen(f, i);
+        }
+    *at = UINT32_MAX;
+    return false;
+}
+
+/* Can nothing that may still come fail the local? */
+static bool inert(const struct sl_plan *p, const struct sl_vec *f, const struct sl_schema_node *n,
+                  uint32_t l)
+{
+    if (n->n_patterns > 0 || (n->additional != SL_NODE_NONE && n->additional != SL_NODE_TRUE) ||
+        n->names != SL_NODE_NONE || n->uneval_props != SL_NODE_NONE || n->max_props != UINT32_MAX ||
+        n->n_deps > 0 || f->v[FR_PHASE] == PH_COLON || f->v[FR_PHASE] == PH_VALUE)
+        return false;
+    for (uint32_t i = 0; i < p->n_names; i++) {
+        uint32_t node = p->props[(size_t)i * p->n_locals + l];
+        if (node != SL_NODE_NONE && node != SL_NODE_TRUE && !seen(f, i))
+            return false;
+    }
+    return true;
+}
+
+/* Members that unevaluated* rejected and that nothing else looks at, now that all is known. */
+static bool pending_fails(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                          uint32_t l)
+{
+    uint32_t n_words = p->object ? (p->n_names + 31) / 32 + 1 : 1;
+    const uint32_t *w = &f->v[FR_WORDS + p->word_of[l]];
+    for (uint32_t i = 0; i < n_words; i++)
+        for (uint32_t m = w[i]; m != 0; m &= m - 1) {
+            uint32_t bit = (uint32_t)__builtin_ctz(m);
+            uint32_t class = p->object && i + 1 == n_words ? p->n_names + bit : i * 32 + bit;
+            if (sl_plan_covers(a, p, f, p->locals[l], class, 0) != IS_TRUE)
+                return true;
+        }
+    return false;
+}
+
+static enum truth object_truth(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                               uint32_t l, bool end)
+{
+    const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
+    uint32_t missing = 0, at, count = members(f);
+    if ((failed_of(f) >> l & 1) != 0 || count > n->max_props)
+        return IS_FALSE;
+    for (uint32_t i = 0; i < n->n_required; i++)
+        if (!has_name(p, f, n->required[i].name, n->required[i].n, &at)) {
+            missing++;
+            if (p->name_allowed != NULL && (p->name_allowed[at / 32] >> (at & 31) & 1) == 0)
+                return IS_FALSE;
+        }
+    for (uint32_t i = 0; i < n->n_deps; i++) {
+        if (!has_name(p, f, n->deps[i].name, n->deps[i].n, &at))
+            continue;
+        for (uint32_t k = 0; k < n->deps[i].n_required; k++)
+            missing += !has_name(p, f, n->deps[i].required[k].name, n->deps[i].required[k].n, &at);
+    }
+    if (end)
+        return missing > 0 || count < n->min_props ||
+                       (n->uneval_props != SL_NODE_NONE && pending_fails(a, p, f, l))
+                   ? IS_FALSE
+                   : IS_TRUE;
+    if (n->max_props != UINT32_MAX && missing > n->max_props - count && n->n_deps == 0)
+        return IS_FALSE;
+    return missing == 0 && count >= n->min_props && inert(p, f, n, l) ? IS_TRUE : IS_OPEN;
+}
+
+static enum truth array_truth(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                              uint32_t l, bool end)
+{
+    const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
+    uint32_t idx = f->v[FR_COUNT], found = 0;
+    bool contains = n->contains != SL_NODE_NONE, more = f->v[FR_PHASE] == PH_VALUE;
+    if (contains)
+        found = f->v[FR_WORDS + p->word_of[l] + 1];
+    if ((failed_of(f) >> l & 1) != 0 || idx + (more && !end) > n->max_items ||
+        (contains && found > n->max_contains))
+        return IS_FALSE;
+    if (end)
+        return idx < n->min_items || (contains && found < n->min_contains) ||
+                       (n->uneval_items != SL_NODE_NONE && pending_fails(a, p, f, l))
+                   ? IS_FALSE
+                   : IS_TRUE;
+    if (contains && n->max_items != UINT32_MAX && found < n->min_contains &&
+        n->max_items - idx < n->min_contains - found)
+        return IS_FALSE;
+    bool quiet = n->items == SL_NODE_NONE || n->items == SL_NODE_TRUE;
+    return quiet && !more && idx >= n->prefix.n && idx >= n->min_items &&
+                   n->max_items == UINT32_MAX && n->uneval_items == SL_NODE_NONE &&
+                   (!contains || (found >= n->min_contains && n->max_contains == UINT32_MAX))
+               ? IS_TRUE
+               : IS_OPEN;
+}
+
+static enum truth both(enum truth x, enum truth y)
+{
+    return x < y ? x : y;
+}
+
+static enum truth list_truth(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                             const struct sl_nodes *list, bool one, bool end, int depth)
+{
+    uint32_t n_true = 0, n_open = 0;
+    for (uint32_t i = 0; i < list->n; i++) {
+        enum truth t = sl_frame_truth(a, p, f, list->v[i], end, depth + 1);
+        n_true += t == IS_TRUE;
+        n_open += t == IS_OPEN;
+        if (!one && t == IS_TRUE)
+            return IS_TRUE;
+    }
+    if (n_true > 1 || n_true + n_open == 0)
+        return IS_FALSE;
+    return n_open == 0 ? IS_TRUE : IS_OPEN;
+}
+
+enum truth sl_frame_truth(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                          uint32_t node, bool end, int depth)
+{
+    const struct sl_schema_node *n = &a->schema.nodes[node];
+    enum truth t = IS_TRUE;
+    uint32_t at;
+    if ((n->types & (p->object ? SL_JSON_OBJECT : SL_JSON_ARRAY)) == 0 || depth > MAX_DEPTH)
+        return IS_FALSE;
+    for (uint32_t l = 0; l < p->n_locals; l++)
+        if (p->locals[l] == node)
+            t = p->object ? object_truth(a, p, f, l, end) : array_truth(a, p, f, l, end);
+    for (uint32_t i = 0; i < n->all_of.n && t != IS_FALSE; i++)
+        t = both(t, sl_frame_truth(a, p, f, n->all_of.v[i], end, depth + 1));
+    if (n->any_of.n > 0 && t != IS_FALSE)
+        t = both(t, list_truth(a, p, f, &n->any_of, false, end, depth));
+    if (n->one_of.n > 0 && t != IS_FALSE)
+        t = both(t, list_truth(a, p, f, &n->one_of, true, end, depth));
+    if (n->not_node != SL_NODE_NONE && t != IS_FALSE)
+        t = both(t, IS_TRUE - sl_frame_truth(a, p, f, n->not_node, end, depth + 1));
+    if (n->if_node != SL_NODE_NONE && t != IS_FALSE) {
+        enum truth c = sl_frame_truth(a, p, f, n->if_node, end, depth + 1), yes = IS_TRUE,
+                   no = IS_TRUE;
+        if (n->then_node != SL_NODE_NONE)
+            yes = sl_frame_truth(a, p, f, n->then_node, end, depth + 1);
+        if (n->else_node != SL_NODE_NONE)
+            no = sl_frame_truth(a, p, f, n->else_node, end, depth + 1);
+        t = both(t, c == IS_TRUE ? yes : c == IS_FALSE ? no : yes == no ? yes : IS_OPEN);
+    }
+    for (uint32_t i = 0; i < n->n_deps && p->object && t != IS_FALSE; i++) {
+        if (n->deps[i].node == SL_NODE_NONE)
+            continue;
+        enum truth d = sl_frame_truth(a, p, f, n->deps[i].node, end, depth + 1);
+        bool here = has_name(p, f, n->deps[i].name, n->deps[i].n, &at);
+        t = both(t, here ? d : end || d == IS_TRUE ? IS_TRUE : IS_OPEN);
+    }
+    return t;
+}
+
+static enum truth expr_truth(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                             uint32_t expr)
+{
+    if (expr == EXPR_FALSE || expr == EXPR_TRUE)
+        return expr == EXPR_TRUE ? IS_TRUE : IS_FALSE;
+    if ((expr & 1) != 0)
+        return sl_frame_truth(a, p, f, expr >> 1, false, 0);
+    const struct sl_vec *x = sl_vec_at(a, expr >> 1);
+    enum truth out = x->kind == SL_VEC_OR ? IS_FALSE : IS_TRUE;
+    for (uint32_t i = 0; i < x->n; i++) {
+        enum truth t = expr_truth(a, p, f, x->v[i]);
+        out = x->kind == SL_VEC_OR ? (t > out ? t : out) : both(out, t);
+    }
+    return out;
+}
+
+bool sl_frame_may_end(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                      uint64_t *truths)
+{
+    *truths = 0;
+    for (uint32_t i = 0; i < p->goal->n_roots; i++)
+        if (sl_frame_truth(a, p, f, p->goal->roots[i], true, 0) == IS_TRUE)
+            *truths |= 1ull << i;
+    return sl_expr_true(a, p->goal->req, p->goal, *truths);
+}
+
+/* ---------------------------------------------------------------- what a member must satisfy */
+
+struct lift { /* an expression over this value's nodes to one over a member's, or to a language */
+    struct sl_auto *a;
+    const struct sl_plan *p;
+    const struct sl_vec *f;
+    uint32_t class;
+};
+
+static uint32_t lift_local(struct lift *x, uint32_t l)
+{
+    uint32_t v[MAX_WANTED + 2], n;
+    const struct sl_schema_node *node = &x->a->schema.nodes[x->p->locals[l]];
+    if ((failed_of(x->f) >> l & 1) != 0)
+        return EXPR_FALSE;
+    n = sl_plan_wanted(x->a, x->p, l, x->class, v);
+    if (!x->p->object && node->contains != SL_NODE_NONE && node->max_items != UINT32_MAX) {
+        uint32_t found = x->f->v[FR_WORDS + x->p->word_of[l] + 1];
+        if (found < node->min_contains &&
+            node->max_items - x->f->v[FR_COUNT] <= node->min_contains - found)
+            v[n++] = node->contains; /* no item may be spent on anything else */
+    }
+    for (uint32_t i = 0; i < n; i++)
+        v[i] = v[i] == SL_NODE_TRUE ? EXPR_TRUE : v[i] == SL_NODE_FALSE ? EXPR_FALSE : LEAF(v[i]);
+    return sl_expr_list(x->a, SL_VEC_AND, v, n);
+}
+
+/* The weakest requirement on the member under which the node may still become true. */
+static uint32_t lift_node(struct lift *x, uint32_t node, int depth)
+{
+    const struct sl_schema_node *n = &x->a->schema.nodes[node];
+    uint32_t v[MAX_WANTED + 8], k = 0, alts[MAX_WANTED], n_alts;
+    if (depth > MAX_DEPTH || sl_frame_truth(x->a, x->p, x->f, node, false, 0) == IS_FALSE)
+        return EXPR_FALSE;
+    for (uint32_t l = 0; l < x->p->n_locals; l++)
+        if (x->p->locals[l] == node)
+            v[k++] = lift_local(x, l);
+    for (uint32_t i = 0; i < n->all_of.n; i++) {
+        v[k++] = lift_node(x, n->all_of.v[i], depth + 1);
+        if (k == MAX_WANTED) {
+            v[0] = sl_expr_list(x->a, SL_VEC_AND, v, k);
+            k = 1;
+        }
+    }
+    for (int which = 0; which < 2; which++) {
+        const struct sl_nodes *list = which == 0 ? &n->any_of : &n->one_of;
+        n_alts = 0;
+        for (uint32_t i = 0; i < list->n; i++) {
+            alts[n_alts++] = lift_node(x, list->v[i], depth + 1);
+            if (n_alts == MAX_WANTED) {
+                alts[0] = sl_expr_list(x->a, SL_VEC_OR, alts, n_alts);
+                n_alts = 1;
+            }
+        }
+        if (list->n > 0)
+            v[k++] = sl_expr_list(x->a, SL_VEC_OR, alts, n_alts);
+    }
+    if (n->if_node != SL_NODE_NONE) {
+        uint32_t c = lift_node(x, n->if_node, depth + 1), yes = EXPR_TRUE, no = EXPR_TRUE;
+        enum truth t = sl_frame_truth(x->a, x->p, x->f, n->if_node, false, 0);
+        if (n->then_node != SL_NODE_NONE)
+            yes = lift_node(x, n->then_node, depth + 1);
+        if (n->else_node != SL_NODE_NONE)
+            no = lift_node(x, n->else_node, depth + 1);
+        alts[0] = sl_expr_list(x->a, SL_VEC_AND, (uint32_t[]){c, yes}, 2);
+        alts[1] = t == IS_TRUE ? EXPR_FALSE : no;
+        v[k++] = sl_expr_list(x->a, SL_VEC_OR, alts, 2);
+    }
+    for (uint32_t i = 0; i < n->n_deps && x->p->object; i++) {
+        uint32_t at;
+        if (n->deps[i].node == SL_NODE_NONE ||
+            !has_name(x->p, x->f, n->deps[i].name, n->deps[i].n, &at))
+            continue;
+        v[k++] = lift_node(x, n->deps[i].node, depth + 1);
+        if (k >= MAX_WANTED) {
+            v[0] = sl_expr_list(x->a, SL_VEC_AND, v, k);
+            k = 1;
+        }
+    }
+    return sl_expr_list(x->a, SL_VEC_AND, v, k);
+}
+
+static uint32_t lift_expr(struct lift *x, uint32_t expr)
+{
+    uint32_t v[MAX_WANTED], k = 0;
+    if (expr == EXPR_FALSE || expr == EXPR_TRUE)
+        return expr;
+    if ((expr & 1) != 0)
+        return lift_node(x, expr >> 1, 0);
+    const struct sl_vec *e = sl_vec_at(x->a, expr >> 1);
+    for (uint32_t i = 0; i < e->n; i++) {
+        v[k++] = lift_expr(x, e->v[i]);
+        if (k == MAX_WANTED) {
+            v[0] = sl_expr_list(x->a, (enum sl_vec_kind)e->kind, v, k);
+            k = 1;
+        }
+    }
+    return sl_expr_list(x->a, (enum sl_vec_kind)e->kind, v, k);
+}
+
+/* Nodes whose truth on the member decides about locals, beyond the requirement. */
+static uint32_t watched(struct lift *x, uint32_t l, uint32_t *v)
+{
+    const struct sl_schema_node *n = &x->a->schema.nodes[x->p->locals[l]];
+    uint32_t k = sl_plan_wanted(x->a, x->p, l, x->class, v);
+    uint32_t uneval = x->p->object ? n->uneval_props : n->uneval_items;
+    if (k == 0 && uneval != SL_NODE_NONE &&
+        sl_plan_covers(x->a, x->p, NULL, x->p->locals[l], x->class, 0) == IS_OPEN)
+        v[k++] = uneval;
+    if (!x->p->object && n->contains != SL_NODE_NONE)
+        v[k++] = n->contains;
+    return k;
+}
+
+struct sl_goal *sl_frame_member(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f)
+{
+    uint32_t roots[MAX_WANTED * 3], n = 0, v[MAX_WANTED + 2];
+    uint32_t class = p->object ? f->v[FR_CLASS] : f->v[FR_COUNT];
+    bool named = p->object && p->simple && class < p->n_names;
+    if (named && p->name_goals[class] != NULL)
+        return p->name_goals[class];
+    struct lift x = {a, p, f, class};
+    uint32_t req = lift_expr(&x, p->goal->req);
+    for (uint32_t l = 0; l < p->n_locals; l++) {
+        if ((failed_of(f) >> l & 1) != 0)
+            continue;
+        uint32_t k = watched(&x, l, v);
+        for (uint32_t i = 0; i < k; i++)
+            if (v[i] > SL_NODE_FALSE && n < SL_COUNT(roots)) {
+                uint32_t j = 0;
+                while (j < n && roots[j] != v[i])
+                    j++;
+                roots[j] = v[i];
+                n += j == n;
+            }
+    }
+    struct sl_goal *g = sl_goal_of(a, req, roots, n);
+    if (named && g != NULL)
+        p->name_goals[class] = g;
+    return g;
+}
+
+/* Does node hold for the member, by the truths of its goal's roots? */
+static bool holds(const struct sl_goal *g, uint32_t node, uint64_t truths)
+{
+    if (node <= SL_NODE_FALSE)
+        return node == SL_NODE_TRUE;
+    for (uint32_t i = 0; i < g->n_roots; i++)
+        if (g->roots[i] == node)
+            return (truths >> i & 1) != 0;
+    return false;
+}
+
+/* ---------------------------------------------------------------- moves */
+
+static uint32_t intern(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, uint32_t n)
+{
+    return sl_vec_of(a, kind, v, n);
+}
+
+/* A copy to change; room for more words. */
+static uint32_t *copy_of(struct sl_auto *a, const struct sl_vec *f, uint32_t more)
+{
+    uint32_t *v = sl_malloc((f->n + more) * sizeof *v);
+    if (v == NULL)
+        sl_auto_fail(a, SL_ENOMEM, "out of memory");
+    else
+        memcpy(v, f->v, f->n * sizeof *v);
+    return v;
+}
+
+uint32_t sl_frame_phase(struct sl_auto *a, const struct sl_vec *f, enum sl_phase phase)
+{
+    uint32_t *v = copy_of(a, f, 0);
+    if (v == NULL)
+        return 0;
+    v[FR_PHASE] = phase;
+    uint32_t id = intern(a, (enum sl_vec_kind)f->kind, v, f->n);
+    sl_free(v);
+    return id;
+}
+
+static bool alive(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
+{
+    uint64_t truths;
+    return frame != 0 &&
+           (sl_frame_may_end(a, p, sl_vec_at(a, frame), &truths) || sl_frame_may_grow(a, p, frame));
+}
+
+uint32_t sl_frame_open(struct sl_auto *a, struct sl_goal *g, bool object, uint32_t parent,
+                       uint32_t depth)
+{
+    struct sl_plan *p = sl_plan_of(a, g, object);
+    if (p == NULL || depth > a->limits.max_depth)
+        return 0;
+    uint32_t n = FR_WORDS + p->n_words, *v = sl_calloc(n, sizeof *v);
+    if (v == NULL)
+        return sl_auto_fail(a, SL_ENOMEM, "out of memory");
+    v[FR_PARENT] = parent;
+    v[FR_REF] = g->id;
+    v[FR_PHASE] = PH_OPEN;
+    v[FR_DEPTH] = depth;
+    uint32_t id = intern(a, object ? SL_VEC_OBJECT : SL_VEC_ARRAY, v, n);
+    sl_free(v);
+    if (id != 0 && object) /* knows then which required names can be given at all */
+        (void)sl_frame_names(a, p, id);
+    if (id == 0 || expr_truth(a, p, sl_vec_at(a, id), g->req) == IS_FALSE)
+        return 0;
+    return alive(a, p, id) ? id : 0;
+}
+
+uint32_t sl_frame_named(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                        uint32_t class, uint32_t text)
+{
+    bool keep = p->track_keys && class >= p->n_names;
+    uint32_t *v = copy_of(a, f, 1), n = f->n;
+    if (v == NULL)
+        return 0;
+    uint64_t failed = failed_of(f);
+    uint64_t sig = class < p->n_names ? p->names[class].patterns : p->free_sigs[class - p->n_names];
+    for (uint32_t i = 0; i < p->n_patterns; i++)
+        if (p->patterns[i].node == SL_NODE_NONE && (sig >> i & 1) == 0)
+            failed |= 1ull << p->patterns[i].local;
+    v[FR_PHASE] = PH_COLON;
+    v[FR_CLASS] = class;
+    v[FR_FAILED_LO] = (uint32_t)failed;
+    v[FR_FAILED_HI] = (uint32_t)(failed >> 32);
+    if (class < p->n_names)
+        v[FR_WORDS + class / 32] |= 1u << (class & 31);
+    for (uint32_t i = FR_WORDS + p->n_words; i < f->n && keep; i++)
+        if (f->v[i] == text) {
+            sl_free(v);
+            return 0;
+        }
+    if (keep)
+        v[n++] = text;
+    uint32_t id = intern(a, SL_VEC_OBJECT, v, n);
+    sl_free(v);
+    if (id == 0 || expr_truth(a, p, sl_vec_at(a, id), p->goal->req) == IS_FALSE)
+        return 0;
+    return sl_goal_sat(a, sl_frame_member(a, p, sl_vec_at(a, id))) ? id : 0;
+}
+
+uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                              uint64_t truths)
+{
+    const struct sl_goal *g = sl_frame_member(a, p, f);
+    uint32_t class = p->object ? f->v[FR_CLASS] : f->v[FR_COUNT], wanted[MAX_WANTED + 2];
+    uint32_t *v = g == NULL ? NULL : copy_of(a, f, 0);
+    uint64_t failed = failed_of(f);
+    if (v == NULL)
+        return 0;
+    for (uint32_t l = 0; l < p->n_locals; l++) {
+        const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
+        if ((failed >> l & 1) != 0)
+            continue;
+        uint32_t k = sl_plan_wanted(a, p, l, class, wanted);
+        for (uint32_t i = 0; i < k; i++)
+            if (!holds(g, wanted[i], truths))
+                failed |= 1ull << l;
+        uint32_t *w = p->word_of[l] == UINT32_MAX ? NULL : &v[FR_WORDS + p->word_of[l]];
+        bool contained = !p->object && n->contains != SL_NODE_NONE && holds(g, n->contains, truths);
+        if (contained && w[1] < UINT32_MAX)
+            w[1] =
+                SL_MIN(w[1] + 1, SL_MAX(n->min_contains,
+                                        n->max_contains == UINT32_MAX ? 0 : n->max_contains + 1));
+        uint32_t uneval = p->object ? n->uneval_props : n->uneval_items;
+        if (k == 0 && uneval != SL_NODE_NONE && !holds(g, uneval, truths) && !contained &&
+            sl_plan_covers(a, p, NULL, p->locals[l], class, 0) == IS_OPEN) {
+            uint32_t words = (p->n_names + 31) / 32, other = class - p->n_names;
+            uint32_t bit = p->object ? (class < p->n_names ? class : words * 32 + other) : class;
+            if ((p->object && class >= p->n_names && other > 31) || (!p->object && class > 31)) {
+                sl_free(v);
+                return 0; /* more than there are bits for: refused rather than forgotten */
+            }
+            w[bit / 32] |= 1u << (bit & 31);
+        }
+    }
+    v[FR_FAILED_LO] = (uint32_t)failed;
+    v[FR_FAILED_HI] = (uint32_t)(failed >> 32);
+    v[FR_PHASE] = PH_NEXT;
+    v[FR_CLASS] = 0;
+    v[FR_COUNT] = SL_MIN(f->v[FR_COUNT] + 1, p->cap);
+    uint32_t id = intern(a, (enum sl_vec_kind)f->kind, v, f->n);
+    sl_free(v);
+    if (id == 0 || expr_truth(a, p, sl_vec_at(a, id), p->goal->req) == IS_FALSE)
+        return 0;
+    return alive(a, p, id) ? id : 0;
+}
+
+/* ---------------------------------------------------------------- what may come */
+
+/* The language of names, closing quote included, that no local knows. */
+static sl_rx_id names_local(struct lift *x, uint32_t l)
+{
+    struct sl_rx *rx = &x->a->rx;
+    const struct sl_schema_node *n = &x->a->schema.nodes[x->p->locals[l]];
+    sl_rx_id out = SL_RX_ALL, q = sl_rx_range(rx, '"', '"'), some = SL_RX_NONE;
+    if ((failed_of(x->f) >> l & 1) != 0)
+        return SL_RX_NONE;
+    for (uint32_t i = 0; i < n->n_patterns; i++) {
+        sl_rx_id one = sl_rx_cat(rx, n->patterns[i].rx, q);
+        if (n->patterns[i].node == SL_NODE_FALSE)
+            out = sl_rx_and2(rx, out, sl_rx_not(rx, one));
+        else
+            some = sl_rx_or2(rx, some, one);
+    }
+    if (n->additional == SL_NODE_FALSE)
+        out = sl_rx_and2(rx, out, some);
+    if (n->names != SL_NODE_NONE)
+        out = sl_rx_and2(rx, out, sl_rx_step(rx, x->a->schema.nodes[n->names].scalar, '"'));
+    return out;
+}
+
+static sl_rx_id names_node(struct lift *x, uint32_t node, int depth)
+{
+    struct sl_rx *rx = &x->a->rx;
+    const struct sl_schema_node *n = &x->a->schema.nodes[node];
+    sl_rx_id out = SL_RX_ALL;
+    if (depth > MAX_DEPTH || sl_frame_truth(x->a, x->p, x->f, node, false, 0) == IS_FALSE)
+        return SL_RX_NONE;
+    for (uint32_t l = 0; l < x->p->n_locals; l++)
+        if (x->p->locals[l] == node)
+            out = names_local(x, l);
+    for (uint32_t i = 0; i < n->all_of.n; i++)
+        out = sl_rx_and2(rx, out, names_node(x, n->all_of.v[i], depth + 1));
+    for (int which = 0; which < 2; which++) {
+        const struct sl_nodes *list = which == 0 ? &n->any_of : &n->one_of;
+        sl_rx_id some = SL_RX_NONE;
+        for (uint32_t i = 0; i < list->n; i++)
+            some = sl_rx_or2(rx, some, names_node(x, list->v[i], depth + 1));
+        if (list->n > 0)
+            out = sl_rx_and2(rx, out, some);
+    }
+    return out;
+}
+
+static sl_rx_id names_expr(struct lift *x, uint32_t expr)
+{
+    if (expr == EXPR_FALSE || expr == EXPR_TRUE)
+        return expr == EXPR_TRUE ? SL_RX_ALL : SL_RX_NONE;
+    if ((expr & 1) != 0)
+        return names_node(x, expr >> 1, 0);
+    const struct sl_vec *e = sl_vec_at(x->a, expr >> 1);
+    bool any = e->kind == SL_VEC_OR;
+    sl_rx_id out = any ? SL_RX_NONE : SL_RX_ALL;
+    for (uint32_t i = 0; i < e->n; i++) {
+        sl_rx_id one = names_expr(x, e->v[i]);
+        out = any ? sl_rx_or2(&x->a->rx, out, one) : sl_rx_and2(&x->a->rx, out, one);
+    }
+    return out;
+}
+
+static sl_rx_id other_names(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f)
+{
+    struct sl_rx *rx = &a->rx;
+    struct lift x = {a, p, f, 0};
+    if (p->free_known)
+        return p->free_lang;
+    bool open = p->n_names == 0 && p->n_patterns == 0 && !p->track_keys;
+    sl_rx_id c = open ? a->schema.free_char : a->schema.key_char;
+    sl_rx_id all = sl_rx_cat(rx, sl_rx_rep(rx, c, 0, SL_RX_INF), sl_rx_range(rx, '"', '"'));
+    sl_rx_id out = sl_rx_and2(rx, all, names_expr(&x, p->goal->req));
+    if (!sl_rx_alive(rx, out))
+        out = SL_RX_NONE;
+    if (p->static_keys) {
+        p->free_lang = out;
+        p->free_known = true;
+    }
+    return out;
+}
+
+/* Could a member without a known name be added, counting it? */
+static bool room_for_other(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f)
+{
+    uint32_t *v = copy_of(a, f, 0);
+    if (v == NULL)
+        return false;
+    v[FR_PHASE] = PH_COLON;
+    uint32_t id = intern(a, SL_VEC_OBJECT, v, f->n);
+    sl_free(v);
+    return id != 0 && expr_truth(a, p, sl_vec_at(a, id), p->goal->req) != IS_FALSE;
+}
+
+static void know_static_names(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f)
+{
+    uint32_t n = (p->n_names + 31) / 32, *v = sl_arena_array(&a->arena, n + 1, sizeof *v);
+    for (uint32_t i = 0; i < p->n_names && v != NULL; i++)
+        if (sl_frame_named(a, p, f, i, 0) != 0)
+            v[i / 32] |= 1u << (i & 31);
+    p->name_allowed = v;
+}
+
+struct sl_frame_aux *sl_frame_names(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
+{
+    if (sl_vec_at(a, frame)->v[FR_PHASE] != PH_KEY)
+        frame = sl_frame_phase(a, sl_vec_at(a, frame), PH_KEY);
+    struct sl_vec *f = sl_vec_at(a, frame);
+    if (frame == 0 || f->aux != NULL)
+        return frame == 0 ? NULL : f->aux;
+    uint32_t n = (p->n_names + 31) / 32;
+    struct sl_frame_aux *x = sl_arena_alloc(&a->arena, sizeof *x);
+    if (x != NULL)
+        x->allowed = sl_arena_array(&a->arena, n + 1, sizeof x->allowed[0]);
+    if (x == NULL || x->allowed == NULL) {
+        sl_auto_fail(a, SL_ELIMIT, "the automaton needs more memory than its limit");
+        return NULL;
+    }
+    if (p->static_keys && p->name_allowed == NULL)
+        know_static_names(a, p, f);
+    for (uint32_t i = 0; i < p->n_names; i++) {
+        bool may = !seen(f, i) && (p->static_keys && p->name_allowed != NULL
+                                       ? (p->name_allowed[i / 32] >> (i & 31) & 1) != 0
+                                       : sl_frame_named(a, p, f, i, 0) != 0);
+        x->allowed[i / 32] |= (uint32_t)may << (i & 31);
+        x->any = x->any || may;
+    }
+    x->free = room_for_other(a, p, f) ? other_names(a, p, f) : SL_RX_NONE;
+    x->any = x->any || x->free != SL_RX_NONE;
+    f->aux = x;
+    return x;
+}
+
+bool sl_frame_may_grow(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
+{
+    const struct sl_vec *f = sl_vec_at(a, frame);
+    if (p->object) {
+        const struct sl_frame_aux *x = sl_frame_names(a, p, frame);
+        return x != NULL && x->any;
+    }
+    uint32_t next = sl_frame_phase(a, f, PH_VALUE);
+    return next != 0 && expr_truth(a, p, sl_vec_at(a, next), p->goal->req) != IS_FALSE &&
+           sl_goal_sat(a, sl_frame_member(a, p, sl_vec_at(a, next)));
+}

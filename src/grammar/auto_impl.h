@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT
+ * auto_impl.h - what the files of the automaton share.
+ */
+#ifndef SL_GRAMMAR_AUTO_IMPL_H
+#define SL_GRAMMAR_AUTO_IMPL_H
+
+#include "grammar/auto.h"
+
+#define EXPR_FALSE  0u
+#define EXPR_TRUE   2u
+#define EXPR_OF(id) ((id) << 1)
+#define LEAF(node)  ((node) << 1 | 1u)
+
+enum truth { IS_FALSE, IS_OPEN, IS_TRUE };
+
+struct sl_frame_aux {  /* of an object before a name: what may come */
+    uint32_t *allowed; /* names */
+    sl_rx_id free;
+    bool any; /* some name may come */
+};
+
+/* auto.c */
+uint32_t sl_auto_fail(struct sl_auto *a, int code, const char *what);
+uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, uint32_t n);
+static inline struct sl_vec *sl_vec_at(const struct sl_auto *a, uint32_t id)
+{
+    return a->vecs[id];
+}
+
+/* auto_goal.c */
+uint32_t sl_expr_list(struct sl_auto *a, enum sl_vec_kind kind, uint32_t *v, uint32_t n);
+struct sl_goal *sl_goal_of(struct sl_auto *a, uint32_t req, uint32_t *roots, uint32_t n_roots);
+bool sl_goal_sat(struct sl_auto *a, struct sl_goal *g);
+bool sl_expr_true(const struct sl_auto *a, uint32_t expr, const struct sl_goal *g, uint64_t truths);
+
+/* auto_plan.c */
+struct sl_plan *sl_plan_of(struct sl_auto *a, struct sl_goal *g, bool object);
+/* Nodes that local asks of a member of that class, at most max. */
+uint32_t sl_plan_wanted(struct sl_auto *a, const struct sl_plan *p, uint32_t local, uint32_t class,
+                        uint32_t *out);
+uint32_t sl_plan_free_class(struct sl_auto *a, struct sl_plan *p, uint64_t sig);
+enum truth sl_plan_covers(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                          uint32_t node, uint32_t class, int depth);
+
+/* auto_frame.c: an object or array that is being read */
+enum truth sl_frame_truth(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                          uint32_t node, bool end, int depth);
+struct sl_goal *sl_frame_member(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f);
+struct sl_frame_aux *sl_frame_names(struct sl_auto *a, struct sl_plan *p, uint32_t frame);
+bool sl_frame_may_end(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                      uint64_t *truths);
+bool sl_frame_may_grow(struct sl_auto *a, struct sl_plan *p, uint32_t frame);
+uint32_t sl_frame_open(struct sl_auto *a, struct sl_goal *g, bool object, uint32_t parent,
+                       uint32_t depth);
+uint32_t sl_frame_named(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                        uint32_t class, uint32_t text);
+uint32_t sl_frame_phase(struct sl_auto *a, const struct sl_vec *f, enum sl_phase phase);
+/* After a member whose wanted nodes have these truths; 0: the frame cannot end well. */
+uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                              uint64_t truths);
+struct sl_plan *sl_frame_plan(struct sl_auto *a, const struct sl_vec *f);
+
+#define MAX_WANTED 64
+
+#endif

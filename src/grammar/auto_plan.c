@@ -1,0 +1,411 @@
+/* SPDX-License-Identifier: MIT
+ * auto_plan.c - what a goal means for objects and for arrays: which nodes have a say, which names
+ * they know, what they ask of each member.
+ */
+#include "base/check.h"
+#include "base/sys.h"
+#include "grammar/auto_impl.h"
+#include "grammar/cset.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_VISITED = 4096, MAX_DEPTH = 100, MAX_NAMES = 16384 };
+
+struct visit { /* the nodes that apply to the same value */
+    struct sl_auto *a;
+    struct sl_plan *p;
+    uint32_t *seen, n_seen;
+    bool conditional;
+};
+
+static bool has_say(const struct sl_schema_node *n, bool object)
+{
+    if (object)
+        return n->n_properties > 0 || n->n_required > 0 || n->n_patterns > 0 ||
+               n->additional != SL_NODE_NONE || n->names != SL_NODE_NONE || n->n_deps > 0 ||
+               n->min_props > 0 || n->max_props != UINT32_MAX || n->uneval_props != SL_NODE_NONE;
+    return n->prefix.n > 0 || n->items != SL_NODE_NONE || n->contains != SL_NODE_NONE ||
+           n->min_items > 0 || n->max_items != UINT32_MAX || n->unique ||
+           n->uneval_items != SL_NODE_NONE;
+}
+
+static void visit(struct visit *v, uint32_t id, bool sure, int depth)
+{
+    const struct sl_schema_node *n = &v->a->schema.nodes[id];
+    v->conditional = v->conditional || !sure;
+    for (uint32_t i = 0; i < v->n_seen; i++)
+        if (v->seen[i] == id)
+            return;
+    if (v->n_seen == MAX_VISITED || depth > MAX_DEPTH) {
+        sl_auto_fail(v->a, SL_ELIMIT, "too many schemas apply to one value");
+        return;
+    }
+    v->seen[v->n_seen++] = id;
+    if ((n->types & (v->p->object ? SL_JSON_OBJECT : SL_JSON_ARRAY)) == 0)
+        return;
+    if (has_say(n, v->p->object)) {
+        if (v->p->n_locals == SL_COUNT(v->p->locals)) {
+            sl_auto_fail(v->a, SL_ELIMIT, "more than 64 schemas of objects apply to one value");
+            return;
+        }
+        v->p->locals[v->p->n_locals++] = id;
+    }
+    for (uint32_t i = 0; i < n->all_of.n; i++)
+        visit(v, n->all_of.v[i], sure, depth + 1);
+    for (uint32_t i = 0; i < n->any_of.n; i++)
+        visit(v, n->any_of.v[i], false, depth + 1);
+    for (uint32_t i = 0; i < n->one_of.n; i++)
+        visit(v, n->one_of.v[i], false, depth + 1);
+    for (uint32_t i = 0; i < n->n_deps; i++)
+        if (n->deps[i].node != SL_NODE_NONE)
+            visit(v, n->deps[i].node, false, depth + 1);
+    const uint32_t others[] = {n->not_node, n->if_node, n->then_node, n->else_node};
+    for (size_t i = 0; i < SL_COUNT(others); i++)
+        if (others[i] != SL_NODE_NONE)
+            visit(v, others[i], false, depth + 1);
+}
+
+/* ---------------------------------------------------------------- names */
+
+static void *array_of(struct sl_auto *a, size_t n, size_t size)
+{
+    void *p = sl_arena_array(&a->arena, n == 0 ? 1 : n, size);
+    if (p == NULL)
+        sl_auto_fail(a, SL_ELIMIT, "the automaton needs more memory than its limit");
+    return p;
+}
+
+static int by_text(const void *x, const void *y)
+{
+    const struct sl_name *s = x, *t = y;
+    int c = memcmp(s->text, t->text, SL_MIN(s->n, t->n));
+    return c != 0 ? c : (s->n > t->n) - (s->n < t->n);
+}
+
+/* The one spelling of a property's name (SL_SPELL_KEY). */
+static void spell(struct sl_auto *a, struct sl_name *name)
+{
+    static const char shorts[] = "\"\"\\\\\bb\ff\nn\rr\tt";
+    char *out = array_of(a, (size_t)name->n_raw * 6 + 1, 1);
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < name->n_raw && out != NULL; i++) {
+        uint8_t c = (uint8_t)name->raw[i];
+        const char *s = NULL;
+        for (size_t k = 0; k < sizeof shorts - 1; k += 2)
+            if ((uint8_t)shorts[k] == c)
+                s = &shorts[k + 1];
+        if (s != NULL || c < 0x20)
+            out[n++] = '\\';
+        if (s != NULL) {
+            out[n++] = *s;
+        } else if (c < 0x20) {
+            memcpy(out + n, "u00", 3);
+            out[n + 3] = "01"[c >> 4];
+            out[n + 4] = "0123456789abcdef"[c & 15];
+            n += 5;
+        } else {
+            out[n++] = (char)c;
+        }
+    }
+    name->text = out;
+    name->n = n;
+}
+
+static void add_name(struct sl_auto *a, struct sl_plan *p, const char *raw, size_t n)
+{
+    struct sl_name *x = &p->names[p->n_names++];
+    x->raw = raw;
+    x->n_raw = (uint32_t)n;
+    spell(a, x);
+}
+
+static void gather_names(struct sl_auto *a, struct sl_plan *p)
+{
+    size_t n = 0;
+    for (uint32_t l = 0; l < p->n_locals; l++) {
+        const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
+        n += x->n_properties + x->n_required + x->n_deps;
+        for (uint32_t i = 0; i < x->n_deps; i++)
+            n += x->deps[i].n_required;
+    }
+    if (n > MAX_NAMES) {
+        sl_auto_fail(a, SL_ELIMIT, "an object with more than 16384 property names");
+        return;
+    }
+    p->names = array_of(a, n, sizeof p->names[0]);
+    for (uint32_t l = 0; l < p->n_locals && a->failed == NULL; l++) {
+        const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
+        for (uint32_t i = 0; i < x->n_properties; i++)
+            add_name(a, p, x->properties[i].name, x->properties[i].n);
+        for (uint32_t i = 0; i < x->n_required; i++)
+            add_name(a, p, x->required[i].name, x->required[i].n);
+        for (uint32_t i = 0; i < x->n_deps; i++) {
+            add_name(a, p, x->deps[i].name, x->deps[i].n);
+            for (uint32_t k = 0; k < x->deps[i].n_required; k++)
+                add_name(a, p, x->deps[i].required[k].name, x->deps[i].required[k].n);
+        }
+    }
+    if (a->failed != NULL)
+        return;
+    if (p->n_names > 0)
+        qsort(p->names, p->n_names, sizeof p->names[0], by_text);
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < p->n_names; i++)
+        if (k == 0 || by_text(&p->names[k - 1], &p->names[i]) != 0)
+            p->names[k++] = p->names[i];
+    p->n_names = k;
+}
+
+static bool pattern_matches(struct sl_auto *a, const struct sl_plan_pattern *x, sl_rx_id rx)
+{
+    return sl_rx_nullable(&a->rx, x->node == SL_NODE_NONE ? sl_rx_step(&a->rx, rx, '"') : rx);
+}
+
+static void know_names(struct sl_auto *a, struct sl_plan *p)
+{
+    p->props = array_of(a, (size_t)p->n_names * SL_MAX(p->n_locals, 1), sizeof p->props[0]);
+    for (uint32_t l = 0; l < p->n_locals && p->props != NULL; l++) {
+        const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
+        for (uint32_t i = 0; i < x->n_properties; i++) {
+            struct sl_name want = {.raw = x->properties[i].name,
+                                   .n_raw = (uint32_t)x->properties[i].n};
+            spell(a, &want);
+            const struct sl_name *at =
+                a->failed != NULL ? NULL
+                                  : bsearch(&want, p->names, p->n_names, sizeof want, by_text);
+            if (at != NULL)
+                p->props[(size_t)(at - p->names) * p->n_locals + l] = x->properties[i].node;
+        }
+    }
+    for (uint32_t i = 0; i < p->n_names; i++)
+        for (uint32_t k = 0; k < p->n_patterns; k++) {
+            sl_rx_id rx = p->patterns[k].rx;
+            for (uint32_t j = 0; j < p->names[i].n && rx != SL_RX_NONE; j++)
+                rx = sl_rx_step(&a->rx, rx, (uint8_t)p->names[i].text[j]);
+            if (pattern_matches(a, &p->patterns[k], rx))
+                p->names[i].patterns |= 1ull << k;
+        }
+}
+
+static void gather_patterns(struct sl_auto *a, struct sl_plan *p)
+{
+    p->patterns = array_of(a, 64, sizeof p->patterns[0]);
+    for (uint32_t l = 0; l < p->n_locals && p->patterns != NULL; l++) {
+        const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
+        if (p->n_patterns + x->n_patterns + 1 > 64) {
+            sl_auto_fail(a, SL_ELIMIT, "more than 63 patternProperties apply to one object");
+            return;
+        }
+        for (uint32_t i = 0; i < x->n_patterns; i++)
+            p->patterns[p->n_patterns++] =
+                (struct sl_plan_pattern){l, x->patterns[i].node, x->patterns[i].rx};
+        if (x->names != SL_NODE_NONE)
+            p->patterns[p->n_patterns++] = (struct sl_plan_pattern){
+                l, SL_NODE_NONE, sl_rx_step(&a->rx, a->schema.nodes[x->names].scalar, '"')};
+    }
+}
+
+static void plan_object(struct sl_auto *a, struct sl_plan *p)
+{
+    uint32_t words = 0;
+    bool counts = false;
+    gather_names(a, p);
+    gather_patterns(a, p);
+    if (a->failed != NULL)
+        return;
+    know_names(a, p);
+    words = (p->n_names + 31) / 32;
+    p->n_words = words;
+    p->static_keys = p->simple;
+    for (uint32_t l = 0; l < p->n_locals; l++) {
+        const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
+        uint32_t max = x->max_props == UINT32_MAX ? 0 : x->max_props + 1;
+        p->cap = SL_MAX(p->cap, SL_MAX(max, x->min_props));
+        p->static_keys = p->static_keys && max == 0 && x->n_deps == 0;
+        counts = counts || x->min_props > 1;
+        p->word_of[l] = UINT32_MAX;
+        if (x->uneval_props != SL_NODE_NONE) {
+            p->word_of[l] = p->n_words;
+            p->n_words += words + 1;
+            p->static_keys = false;
+        }
+    }
+    p->track_keys = counts;
+    p->name_goals = array_of(a, p->n_names, sizeof p->name_goals[0]);
+}
+
+static void plan_array(struct sl_auto *a, struct sl_plan *p)
+{
+    for (uint32_t l = 0; l < p->n_locals; l++) {
+        const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
+        uint32_t max = x->max_items == UINT32_MAX ? 0 : x->max_items + 1;
+        p->cap = SL_MAX(SL_MAX(p->cap, x->prefix.n), SL_MAX(max, x->min_items));
+        p->word_of[l] = UINT32_MAX;
+        if (x->contains != SL_NODE_NONE || x->uneval_items != SL_NODE_NONE) {
+            p->word_of[l] = p->n_words;
+            p->n_words += 2;
+        }
+        if (x->unique)
+            sl_auto_fail(a, SL_EUNSUPPORTED, "uniqueItems is not supported");
+    }
+}
+
+struct sl_plan *sl_plan_of(struct sl_auto *a, struct sl_goal *g, bool object)
+{
+    struct sl_plan **at = object ? &g->object : &g->array;
+    if (*at != NULL)
+        return *at;
+    struct sl_plan *p = sl_arena_alloc(&a->arena, sizeof *p);
+    uint32_t *seen = sl_malloc(MAX_VISITED * sizeof *seen);
+    if (p == NULL || seen == NULL) {
+        sl_free(seen);
+        sl_auto_fail(a, SL_ENOMEM, "out of memory");
+        return NULL;
+    }
+    p->goal = g;
+    p->object = object;
+    struct visit v = {.a = a, .p = p, .seen = seen};
+    for (uint32_t i = 0; i < g->n_roots; i++)
+        visit(&v, g->roots[i], g->pure, 0);
+    sl_free(seen);
+    p->simple = !v.conditional;
+    if (object)
+        plan_object(a, p);
+    else
+        plan_array(a, p);
+    if (a->failed != NULL)
+        return NULL;
+    *at = p;
+    return p;
+}
+
+uint32_t sl_plan_free_class(struct sl_auto *a, struct sl_plan *p, uint64_t sig)
+{
+    uint32_t i = 0;
+    while (i < p->n_free && p->free_sigs[i] != sig)
+        i++;
+    if (i == p->n_free) {
+        if (p->n_free == p->cap_free) {
+            uint32_t cap = p->cap_free == 0 ? 4 : p->cap_free * 2;
+            void *v = sl_realloc(p->free_sigs, cap * sizeof p->free_sigs[0]);
+            if (v == NULL)
+                return sl_auto_fail(a, SL_ENOMEM, "out of memory");
+            p->free_sigs = v;
+            p->cap_free = cap;
+        }
+        p->free_sigs[p->n_free++] = sig;
+    }
+    return p->n_names + i;
+}
+
+/* ---------------------------------------------------------------- what is asked of members */
+
+static uint64_t sig_of(const struct sl_plan *p, uint32_t class)
+{
+    return class < p->n_names ? p->names[class].patterns : p->free_sigs[class - p->n_names];
+}
+
+static uint32_t local_of(const struct sl_plan *p, uint32_t node)
+{
+    uint32_t l = 0;
+    while (l < p->n_locals && p->locals[l] != node)
+        l++;
+    return l;
+}
+
+/* Do the node's own keywords (not unevaluated*) look at members of that class? */
+static bool looks_at(const struct sl_plan *p, const struct sl_schema_node *n, uint32_t l,
+                     uint32_t class)
+{
+    if (!p->object)
+        return class < n->prefix.n || n->items != SL_NODE_NONE;
+    if (class < p->n_names && p->props[(size_t) class * p->n_locals + l] != SL_NODE_NONE)
+        return true;
+    for (uint32_t i = 0; i < p->n_patterns; i++)
+        if (p->patterns[i].local == l && p->patterns[i].node != SL_NODE_NONE &&
+            (sig_of(p, class) >> i & 1) != 0)
+            return true;
+    return n->additional != SL_NODE_NONE;
+}
+
+static enum truth either(enum truth x, enum truth y)
+{
+    return x > y ? x : y;
+}
+
+/* A schema that applies only if it holds: what it looks at counts when its truth is known. */
+static enum truth conditional(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                              uint32_t node, uint32_t class, int depth)
+{
+    if (node == SL_NODE_NONE)
+        return IS_FALSE;
+    enum truth c = sl_plan_covers(a, p, f, node, class, depth + 1);
+    if (c == IS_FALSE || f == NULL)
+        return c == IS_FALSE ? c : IS_OPEN;
+    return sl_frame_truth(a, p, f, node, true, 0) == IS_TRUE ? c : IS_FALSE;
+}
+
+enum truth sl_plan_covers(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                          uint32_t node, uint32_t class, int depth)
+{
+    const struct sl_schema_node *n = &a->schema.nodes[node];
+    uint32_t l = local_of(p, node);
+    enum truth out = IS_FALSE;
+    if (depth > MAX_DEPTH)
+        return IS_FALSE;
+    if (l < p->n_locals && looks_at(p, n, l, class))
+        return IS_TRUE;
+    if (depth > 0 && (p->object ? n->uneval_props : n->uneval_items) != SL_NODE_NONE)
+        return IS_TRUE;
+    for (uint32_t i = 0; i < n->all_of.n; i++)
+        out = either(out, sl_plan_covers(a, p, f, n->all_of.v[i], class, depth + 1));
+    for (uint32_t i = 0; i < n->any_of.n; i++)
+        out = either(out, conditional(a, p, f, n->any_of.v[i], class, depth));
+    for (uint32_t i = 0; i < n->one_of.n; i++)
+        out = either(out, conditional(a, p, f, n->one_of.v[i], class, depth));
+    for (uint32_t i = 0; i < n->n_deps; i++) {
+        bool here = f == NULL;
+        for (uint32_t c = 0; c < p->n_names && !here; c++)
+            here = p->names[c].n_raw == n->deps[i].n &&
+                   memcmp(p->names[c].raw, n->deps[i].name, n->deps[i].n) == 0 &&
+                   (f->v[FR_WORDS + c / 32] >> (c & 31) & 1) != 0;
+        if (here)
+            out = either(out, conditional(a, p, f, n->deps[i].node, class, depth));
+    }
+    if (n->if_node != SL_NODE_NONE) {
+        enum truth c = f == NULL ? IS_OPEN : sl_frame_truth(a, p, f, n->if_node, true, 0);
+        out = either(out, conditional(a, p, f, n->if_node, class, depth));
+        if (c != IS_FALSE)
+            out = either(out, conditional(a, p, f, n->then_node, class, depth));
+        if (c != IS_TRUE)
+            out = either(out, conditional(a, p, f, n->else_node, class, depth));
+    }
+    return out;
+}
+
+uint32_t sl_plan_wanted(struct sl_auto *a, const struct sl_plan *p, uint32_t local, uint32_t class,
+                        uint32_t *out)
+{
+    const struct sl_schema_node *n = &a->schema.nodes[p->locals[local]];
+    uint32_t k = 0, uneval = p->object ? n->uneval_props : n->uneval_items;
+    if (p->object) {
+        uint32_t own = class < p->n_names ? p->props[(size_t) class * p->n_locals + local] : 0;
+        if (own != SL_NODE_NONE)
+            out[k++] = own;
+        for (uint32_t i = 0; i < p->n_patterns; i++)
+            if (p->patterns[i].local == local && p->patterns[i].node != SL_NODE_NONE &&
+                (sig_of(p, class) >> i & 1) != 0)
+                out[k++] = p->patterns[i].node;
+        if (k == 0 && n->additional != SL_NODE_NONE)
+            out[k++] = n->additional;
+    } else if (class < n->prefix.n) {
+        out[k++] = n->prefix.v[class];
+    } else if (n->items != SL_NODE_NONE) {
+        out[k++] = n->items;
+    }
+    if (k == 0 && uneval != SL_NODE_NONE &&
+        sl_plan_covers(a, p, NULL, p->locals[local], class, 0) == IS_FALSE)
+        out[k++] = uneval;
+    return k;
+}

@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: MIT
+ * auto_step.c - one byte further.
+ */
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/sys.h"
+#include "grammar/auto_impl.h"
+
+#include <string.h>
+
+enum { MAX_THREADS = 1024, MAX_ENTERED = 20000, MEMO = 1 << 14 };
+
+struct set { /* threads of the state that is being made */
+    struct sl_auto *a;
+    uint32_t n, n_seen;
+    struct sl_thread t[MAX_THREADS];
+    uint64_t seen[MAX_THREADS * 4]; /* positions entered for this byte, with their stacks */
+};
+
+static void add(struct set *s, uint32_t stack, uint32_t lex)
+{
+    for (uint32_t i = 0; i < s->n; i++)
+        if (s->t[i].stack == stack && s->t[i].lex == lex)
+            return;
+    if (s->n >= SL_MIN(s->a->limits.max_threads, MAX_THREADS)) {
+        sl_auto_fail(s->a, SL_ELIMIT, "the grammar is too ambiguous: too many ways to read a text");
+        return;
+    }
+    s->t[s->n++] = (struct sl_thread){stack, lex};
+}
+
+static void resume(struct set *s, uint32_t stack, int depth);
+
+static bool entered(struct set *s, uint32_t pos, uint32_t stack)
+{
+    uint64_t key = (uint64_t)pos << 32 | stack;
+    for (uint32_t i = 0; i < s->n_seen; i++)
+        if (s->seen[i] == key)
+            return true;
+    if (s->n_seen == SL_COUNT(s->seen)) {
+        sl_auto_fail(s->a, SL_ELIMIT, "the grammar is too ambiguous: too many ways to read a text");
+        return true;
+    }
+    s->seen[s->n_seen++] = key;
+    return false;
+}
+
+/* All that may be read next at pos of a rule that returns to stack. */
+static void enter(struct set *s, uint32_t pos, uint32_t stack, int depth)
+{
+    struct sl_auto *a = s->a;
+    struct sl_pos p = a->pos[pos];
+    uint32_t down;
+    if (a->failed != NULL || entered(s, pos, stack))
+        return;
+    if (depth > 1000) {
+        sl_auto_fail(a, SL_ELIMIT, "rules are nested too deeply");
+        return;
+    }
+    switch (p.op) {
+    case POS_END:
+        resume(s, stack, depth + 1);
+        return;
+    case POS_SPLIT:
+        for (uint32_t i = 0; i < p.next; i++)
+            enter(s, a->splits[p.a + i], stack, depth + 1);
+        return;
+    case POS_TERM:
+        down = sl_vec_of(a, SL_VEC_RETURN, (uint32_t[]){stack, p.next}, 2);
+        if (down != 0 && p.a != SL_RX_EPS && p.a != SL_RX_NONE)
+            add(s, down, SL_LEX_RX | p.a);
+        if (sl_rx_nullable(&a->rx, p.a))
+            enter(s, p.next, stack, depth + 1);
+        return;
+    case POS_CALL: /* the last call of a rule needs no place to come back to */
+        down = a->pos[p.next].op == POS_END
+                   ? stack
+                   : sl_vec_of(a, SL_VEC_RETURN, (uint32_t[]){stack, p.next}, 2);
+        if (down != 0)
+            enter(s, p.a, down, depth + 1);
+        return;
+    case POS_JSON:
+        down = sl_vec_of(a, SL_VEC_RETURN, (uint32_t[]){stack, p.next}, 2);
+        down = sl_vec_of(a, SL_VEC_VALUE, (uint32_t[]){down, p.a}, 2);
+        if (down != 0)
+            add(s, down, SL_LEX_NONE);
+        return;
+    }
+}
+
+static void resume(struct set *s, uint32_t stack, int depth)
+{
+    const struct sl_vec *f = sl_vec_at(s->a, stack);
+    if (f->kind == SL_VEC_ROOT)
+        add(s, stack, SL_LEX_NONE);
+    else
+        enter(s, f->v[1], f->v[0], depth);
+}
+
+/* A JSON value is complete: tells the frame that waits for it. */
+static void value_done(struct set *s, uint32_t stack, uint64_t truths)
+{
+    const struct sl_vec *f = sl_vec_at(s->a, stack);
+    if (f->kind == SL_VEC_VALUE) {
+        resume(s, f->v[0], 0);
+        return;
+    }
+    uint32_t next = sl_frame_member_done(s->a, sl_frame_plan(s->a, f), f, truths);
+    if (next != 0)
+        add(s, next, SL_LEX_NONE);
+}
+
+static uint64_t lex_truths(const struct sl_auto *a, uint32_t lex)
+{
+    uint64_t out = 0;
+    if ((lex & SL_LEX_TAG) == SL_LEX_RX)
+        return UINT64_MAX;
+    const struct sl_vec *x = sl_vec_at(a, lex & SL_LEX_ID);
+    for (uint32_t i = 1; i < x->n; i++)
+        out |= (uint64_t)sl_rx_nullable(&a->rx, x->v[i]) << (i - 1);
+    return out;
+}
+
+static sl_rx_id lex_rx(const struct sl_auto *a, uint32_t lex)
+{
+    return (lex & SL_LEX_TAG) == SL_LEX_RX ? lex & SL_LEX_ID : sl_vec_at(a, lex & SL_LEX_ID)->v[0];
+}
+
+/* The lexeme after byte, 0 if it cannot go on. */
+static uint32_t lex_step(struct sl_auto *a, uint32_t lex, uint8_t byte)
+{
+    uint32_t v[MAX_WANTED + 1];
+    if ((lex & SL_LEX_TAG) == SL_LEX_RX) {
+        sl_rx_id to = sl_rx_step(&a->rx, lex & SL_LEX_ID, byte);
+        return to == SL_RX_NONE ? 0 : SL_LEX_RX | to;
+    }
+    const struct sl_vec *x = sl_vec_at(a, lex & SL_LEX_ID);
+    for (uint32_t i = 0; i < x->n; i++) {
+        v[i] = sl_rx_step(&a->rx, x->v[i], byte);
+        if (v[0] == SL_RX_NONE)
+            return 0;
+    }
+    uint32_t id = sl_vec_of(a, SL_VEC_TUPLE, v, x->n);
+    return id == 0 ? 0 : SL_LEX_TUPLE | id;
+}
+
+/* A scalar goes on to `lex`, or ends there if nothing can follow. */
+static void scalar_at(struct set *s, uint32_t stack, uint32_t lex)
+{
+    if (lex == 0)
+        return;
+    if (lex_rx(s->a, lex) == SL_RX_EPS)
+        value_done(s, stack, lex_truths(s->a, lex));
+    else
+        add(s, stack, lex);
+}
+
+static uint32_t depth_of(const struct sl_auto *a, uint32_t stack)
+{
+    const struct sl_vec *f = sl_vec_at(a, stack);
+    return f->kind == SL_VEC_VALUE ? 0 : f->v[FR_DEPTH];
+}
+
+/* A JSON value that must satisfy g begins with byte; stack waits for it. */
+static void begin_value(struct set *s, struct sl_goal *g, uint32_t stack, uint8_t byte)
+{
+    if (g == NULL)
+        return;
+    if (byte == '{' || byte == '[') {
+        uint32_t f = sl_frame_open(s->a, g, byte == '{', stack, depth_of(s->a, stack) + 1);
+        if (f != 0)
+            add(s, f, SL_LEX_NONE);
+        return;
+    }
+    scalar_at(s, stack, lex_step(s->a, g->lex, byte));
+}
+
+/* ---------------------------------------------------------------- property names */
+
+enum { KEY_LO, KEY_HI, KEY_DEPTH, KEY_FREE, KEY_TEXT, KEY_PATTERNS };
+
+static bool any_allowed(const struct sl_frame_aux *x, uint32_t lo, uint32_t hi)
+{
+    for (uint32_t i = lo; i < hi; i++) {
+        if ((i & 31) == 0 && x->allowed[i / 32] == 0) {
+            i += 31;
+            continue;
+        }
+        if ((x->allowed[i / 32] >> (i & 31) & 1) != 0)
+            return true;
+    }
+    return false;
+}
+
+static void begin_key(struct set *s, uint32_t stack)
+{
+    struct sl_auto *a = s->a;
+    struct sl_plan *p = sl_frame_plan(a, sl_vec_at(a, stack));
+    const struct sl_frame_aux *x = sl_frame_names(a, p, stack);
+    uint32_t v[KEY_PATTERNS + 64] = {0, p->n_names, 0, 0, 0};
+    if (x == NULL || !x->any)
+        return;
+    v[KEY_FREE] = x->free;
+    for (uint32_t i = 0; i < p->n_patterns; i++)
+        v[KEY_PATTERNS + i] = p->patterns[i].rx;
+    uint32_t id = sl_vec_of(a, SL_VEC_KEY, v, KEY_PATTERNS + p->n_patterns);
+    if (id != 0)
+        add(s, stack, SL_LEX_KEY | id);
+}
+
+static void end_key(struct set *s, uint32_t stack, const struct sl_vec *k)
+{
+    struct sl_auto *a = s->a;
+    const struct sl_vec *f = sl_vec_at(a, stack);
+    struct sl_plan *p = sl_frame_plan(a, f);
+    const struct sl_frame_aux *x = sl_frame_names(a, p, stack);
+    uint32_t class, lo = k->v[KEY_LO];
+    uint64_t sig = 0;
+    if (x == NULL)
+        return;
+    if (lo < k->v[KEY_HI] && p->names[lo].n == k->v[KEY_DEPTH]) {
+        if ((x->allowed[lo / 32] >> (lo & 31) & 1) == 0)
+            return;
+        class = lo;
+    } else {
+        if (k->v[KEY_FREE] == SL_RX_NONE ||
+            !sl_rx_nullable(&a->rx, sl_rx_step(&a->rx, k->v[KEY_FREE], '"')))
+            return;
+        for (uint32_t i = 0; i < p->n_patterns; i++) {
+            sl_rx_id rx = k->v[KEY_PATTERNS + i];
+            if (p->patterns[i].node == SL_NODE_NONE)
+                rx = sl_rx_step(&a->rx, rx, '"');
+            sig |= (uint64_t)sl_rx_nullable(&a->rx, rx) << i;
+        }
+        class = sl_plan_free_class(a, p, sig);
+    }
+    uint32_t next = sl_frame_named(a, p, f, class, k->v[KEY_TEXT]);
+    if (next != 0)
+        add(s, next, SL_LEX_NONE);
+}
+
+/* Does the name so far end in a backslash that escapes what follows? */
+static bool escaped(const struct sl_plan *p, const struct sl_vec *k)
+{
+    uint32_t n = k->v[KEY_DEPTH], count = 0;
+    while (count < n && p->names[k->v[KEY_LO]].text[n - 1 - count] == '\\')
+        count++;
+    return (count & 1) != 0;
+}
+
+static void step_key(struct set *s, uint32_t stack, uint32_t key, uint8_t byte)
+{
+    struct sl_auto *a = s->a;
+    const struct sl_vec *k = sl_vec_at(a, key);
+    struct sl_plan *p = sl_frame_plan(a, sl_vec_at(a, stack));
+    uint32_t v[KEY_PATTERNS + 64], lo = k->v[KEY_LO], hi = k->v[KEY_HI], d = k->v[KEY_DEPTH];
+    sl_rx_id free_to =
+        k->v[KEY_FREE] == SL_RX_NONE ? SL_RX_NONE : sl_rx_step(&a->rx, k->v[KEY_FREE], byte);
+    if (byte == '"' && (lo >= hi || !escaped(p, k)) &&
+        (free_to == SL_RX_NONE || sl_rx_nullable(&a->rx, free_to))) {
+        end_key(s, stack, k);
+        return;
+    }
+    while (lo < hi && (p->names[lo].n <= d || (uint8_t)p->names[lo].text[d] < byte))
+        lo++;
+    uint32_t end = lo;
+    while (end < hi && (uint8_t)p->names[end].text[d] == byte)
+        end++;
+    const struct sl_frame_aux *x = sl_frame_names(a, p, stack);
+    if (x == NULL || (free_to == SL_RX_NONE && !any_allowed(x, lo, end)))
+        return;
+    memcpy(v, k->v, k->n * sizeof v[0]);
+    v[KEY_LO] = lo < end ? lo : 0;
+    v[KEY_HI] = lo < end ? end : 0;
+    v[KEY_DEPTH] = lo < end ? d + 1 : 0;
+    v[KEY_FREE] = free_to;
+    if (p->track_keys)
+        v[KEY_TEXT] = sl_vec_of(a, SL_VEC_TEXT, (uint32_t[]){k->v[KEY_TEXT], byte}, 2);
+    for (uint32_t i = 0; i < p->n_patterns; i++)
+        v[KEY_PATTERNS + i] = sl_rx_step(&a->rx, k->v[KEY_PATTERNS + i], byte);
+    uint32_t id = sl_vec_of(a, SL_VEC_KEY, v, k->n);
+    if (id != 0)
+        add(s, stack, SL_LEX_KEY | id);
+}
+
+/* ---------------------------------------------------------------- between lexemes */
+
+static void close_frame(struct set *s, const struct sl_vec *f)
+{
+    uint64_t truths;
+    if (sl_frame_may_end(s->a, sl_frame_plan(s->a, f), f, &truths))
+        value_done(s, f->v[FR_PARENT], truths);
+}
+
+static void to_phase(struct set *s, const struct sl_vec *f, enum sl_phase phase)
+{
+    uint32_t id = sl_frame_phase(s->a, f, phase);
+    if (id != 0)
+        add(s, id, SL_LEX_NONE);
+}
+
+static void step_object(struct set *s, uint32_t stack, uint8_t byte)
+{
+    struct sl_auto *a = s->a;
+    const struct sl_vec *f = sl_vec_at(a, stack);
+    struct sl_plan *p = sl_frame_plan(a, f);
+    enum sl_phase phase = (enum sl_phase)f->v[FR_PHASE];
+    if (phase == PH_VALUE)
+        begin_value(s, sl_frame_member(a, p, f), stack, byte);
+    else if (phase == PH_COLON && byte == ':')
+        to_phase(s, f, PH_VALUE);
+    else if ((phase == PH_OPEN || phase == PH_KEY) && byte == '"')
+        begin_key(s, stack);
+    else if ((phase == PH_OPEN || phase == PH_NEXT) && byte == '}')
+        close_frame(s, f);
+    else if (phase == PH_NEXT && byte == ',' && sl_frame_may_grow(a, p, stack))
+        to_phase(s, f, PH_KEY);
+}
+
+static void step_array(struct set *s, uint32_t stack, uint8_t byte)
+{
+    struct sl_auto *a = s->a;
+    const struct sl_vec *f = sl_vec_at(a, stack);
+    struct sl_plan *p = sl_frame_plan(a, f);
+    enum sl_phase phase = (enum sl_phase)f->v[FR_PHASE];
+    if (byte == ']' && phase != PH_VALUE) {
+        close_frame(s, f);
+    } else if (phase == PH_NEXT) {
+        if (byte == ',' && sl_frame_may_grow(a, p, stack))
+            to_phase(s, f, PH_VALUE);
+    } else if (phase == PH_VALUE || sl_frame_may_grow(a, p, stack)) {
+        uint32_t item = phase == PH_VALUE ? stack : sl_frame_phase(a, f, PH_VALUE);
+        if (item != 0)
+            begin_value(s, sl_frame_member(a, p, sl_vec_at(a, item)), item, byte);
+    }
+}
+
+static void step_none(struct set *s, struct sl_thread t, uint8_t byte)
+{
+    const struct sl_vec *f = sl_vec_at(s->a, t.stack);
+    bool space = byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r';
+    if (f->kind == SL_VEC_VALUE) {
+        begin_value(s, sl_vec_at(s->a, f->v[1])->aux, t.stack, byte);
+    } else if (f->kind == SL_VEC_ROOT) {
+        return;
+    } else if (space) {
+        if (t.lex < s->a->limits.max_whitespace)
+            add(s, t.stack, t.lex + 1);
+    } else if (f->kind == SL_VEC_OBJECT) {
+        step_object(s, t.stack, byte);
+    } else {
+        step_array(s, t.stack, byte);
+    }
+}
+
+static void step_thread(struct set *s, struct sl_thread t, uint8_t byte)
+{
+    struct sl_auto *a = s->a;
+    uint32_t tag = t.lex & SL_LEX_TAG;
+    if (tag == SL_LEX_NONE) {
+        step_none(s, t, byte);
+        return;
+    }
+    if (tag == SL_LEX_KEY) {
+        step_key(s, t.stack, t.lex & SL_LEX_ID, byte);
+        return;
+    }
+    uint32_t lex = lex_step(a, t.lex, byte);
+    if (sl_vec_at(a, t.stack)->kind == SL_VEC_RETURN) {
+        if (lex != 0 && (lex & SL_LEX_ID) != SL_RX_EPS)
+            add(s, t.stack, lex);
+        if (lex != 0 && sl_rx_nullable(&a->rx, lex & SL_LEX_ID))
+            resume(s, t.stack, 0);
+        return;
+    }
+    if (lex != 0) {
+        scalar_at(s, t.stack, lex);
+        return;
+    }
+    if (!sl_rx_nullable(&a->rx, lex_rx(a, t.lex)))
+        return;
+    /* A number ends where something else begins. */
+    uint32_t from = s->n;
+    value_done(s, t.stack, lex_truths(a, t.lex));
+    uint32_t n = s->n - from;
+    struct sl_thread small[16],
+        *ended = n <= SL_COUNT(small) ? small : sl_malloc(n * sizeof *ended);
+    if (ended == NULL) {
+        sl_auto_fail(a, SL_ENOMEM, "out of memory");
+        return;
+    }
+    memcpy(ended, &s->t[from], n * sizeof *ended);
+    s->n = from;
+    for (uint32_t i = 0; i < n; i++)
+        step_thread(s, ended[i], byte);
+    if (ended != small)
+        sl_free(ended);
+}
+
+static uint32_t state_of(struct set *s)
+{
+    for (uint32_t i = 1; i < s->n; i++) {
+        struct sl_thread x = s->t[i];
+        uint32_t j = i;
+        for (; j > 0 && (s->t[j - 1].stack > x.stack ||
+                         (s->t[j - 1].stack == x.stack && s->t[j - 1].lex > x.lex));
+             j--)
+            s->t[j] = s->t[j - 1];
+        s->t[j] = x;
+    }
+    if (s->n == 0 || s->a->failed != NULL || s->a->rx.failed != NULL)
+        return 0;
+    return sl_vec_of(s->a, SL_VEC_STATE, (const uint32_t *)s->t, s->n * 2);
+}
+
+uint32_t sl_auto_step(struct sl_auto *a, uint32_t state, uint8_t byte)
+{
+    uint64_t key = ((uint64_t)state << 8 | byte) + 1;
+    uint32_t at = (uint32_t)(sl_mix64(key) & (MEMO - 1));
+    if (a->memo[at] == key)
+        return a->memo_to[at];
+    struct set s;
+    s.a = a;
+    s.n = s.n_seen = 0;
+    const struct sl_vec *x = sl_vec_at(a, state);
+    for (uint32_t i = 0; i < x->n; i += 2)
+        step_thread(&s, (struct sl_thread){x->v[i], x->v[i + 1]}, byte);
+    uint32_t to = state_of(&s);
+    if (a->failed == NULL && a->rx.failed == NULL) {
+        a->memo[at] = key;
+        a->memo_to[at] = to;
+    }
+    return to;
+}
+
+bool sl_auto_accepts(struct sl_auto *a, uint32_t state)
+{
+    const struct sl_vec *x = sl_vec_at(a, state);
+    for (uint32_t i = 0; i < x->n; i += 2) {
+        const struct sl_vec *f = sl_vec_at(a, x->v[i]);
+        uint32_t tag = x->v[i + 1] & SL_LEX_TAG;
+        if (f->kind == SL_VEC_ROOT)
+            return true;
+        if (f->kind != SL_VEC_VALUE || (tag != SL_LEX_RX && tag != SL_LEX_TUPLE) ||
+            !sl_rx_nullable(&a->rx, lex_rx(a, x->v[i + 1])))
+            continue;
+        struct set s;
+        s.a = a;
+        s.n = s.n_seen = 0;
+        value_done(&s, x->v[i], lex_truths(a, x->v[i + 1]));
+        for (uint32_t k = 0; k < s.n; k++)
+            if (sl_vec_at(a, s.t[k].stack)->kind == SL_VEC_ROOT)
+                return true;
+    }
+    return false;
+}
+
+sl_rx_id sl_auto_lexeme(const struct sl_auto *a, uint32_t state)
+{
+    const struct sl_vec *x = sl_vec_at(a, state);
+    return x->n == 2 && (x->v[1] & SL_LEX_TAG) == SL_LEX_RX ? x->v[1] & SL_LEX_ID : SL_RX_NONE;
+}
+
+static int started(struct sl_auto *a, struct set *s, struct sl_error *err)
+{
+    a->start = state_of(s);
+    int rc = sl_auto_check(a, err);
+    if (rc == 0 && a->start == 0)
+        rc = sl_fail(err, SL_EINVAL, "grammar: no text satisfies it");
+    return rc;
+}
+
+int sl_auto_start_json(struct sl_auto *a, uint32_t node, struct sl_error *err)
+{
+    struct set s;
+    s.a = a;
+    s.n = s.n_seen = 0;
+    uint32_t goal = sl_auto_json_goal(a, node);
+    uint32_t root = sl_vec_of(a, SL_VEC_ROOT, (uint32_t[]){0, 0, 0}, 3);
+    uint32_t value = sl_vec_of(a, SL_VEC_VALUE, (uint32_t[]){root, goal}, 2);
+    if (value != 0 && goal != 0 && sl_goal_sat(a, sl_vec_at(a, goal)->aux))
+        add(&s, value, SL_LEX_NONE);
+    return started(a, &s, err);
+}
+
+int sl_auto_start_pos(struct sl_auto *a, uint32_t pos, struct sl_error *err)
+{
+    struct set s;
+    s.a = a;
+    s.n = s.n_seen = 0;
+    uint32_t root = sl_vec_of(a, SL_VEC_ROOT, (uint32_t[]){0, 0, 0}, 3);
+    if (root != 0)
+        enter(&s, pos, root, 0);
+    return started(a, &s, err);
+}

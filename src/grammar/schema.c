@@ -1,0 +1,879 @@
+/* SPDX-License-Identifier: MIT
+ * schema.c - the keywords of a schema, one node per subschema, breadth first and without recursion.
+ */
+#include "grammar/schema.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+#include "grammar/cset.h"
+#include "grammar/regex.h"
+#include "grammar/schema_impl.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct filling { /* a node while its keywords are read */
+    struct sl_loader *l;
+    struct sl_place place;
+    struct sl_schema_node n;
+    struct sl_nodes all; /* grows; becomes n.all_of */
+    uint32_t cap_all;
+    sl_rx_id number, string; /* languages of the inside; SL_RX_ALL: no constraint */
+    uint64_t min_length, max_length;
+    int rc;
+};
+
+static int bad(struct filling *f, int code, const char *key, const char *what)
+{
+    if (f->rc == 0)
+        f->rc = sl_fail(f->l->err, code, "schema: %s/%s: %s", f->place.path, key, what);
+    return f->rc;
+}
+
+static void *array_of(struct filling *f, size_t n, size_t size)
+{
+    void *p = sl_arena_array(&f->l->s->arena, n == 0 ? 1 : n, size);
+    if (p == NULL)
+        bad(f, SL_ELIMIT, "", "too large");
+    return p;
+}
+
+static uint32_t new_node(struct sl_loader *l, const char *path)
+{
+    struct sl_schema *s = l->s;
+    if (s->n_nodes == s->cap_nodes) {
+        uint32_t cap = s->cap_nodes == 0 ? 64 : s->cap_nodes * 2;
+        void *p = cap > SL_SCHEMA_MAX_NODES ? NULL : sl_realloc(s->nodes, cap * sizeof s->nodes[0]);
+        if (p == NULL)
+            return SL_NODE_NONE;
+        s->nodes = p;
+        s->cap_nodes = cap;
+    }
+    s->nodes[s->n_nodes] = (struct sl_schema_node){.path = path,
+                                                   .types = SL_JSON_ALL,
+                                                   .local = s->any_scalar,
+                                                   .max_props = UINT32_MAX,
+                                                   .max_items = UINT32_MAX,
+                                                   .max_contains = UINT32_MAX};
+    return s->n_nodes++;
+}
+
+/* The node of a subschema; it is filled later. path: its place if it is new. */
+static uint32_t node_of(struct filling *f, json_t *json, const char *path)
+{
+    struct sl_loader *l = f->l;
+    if (json_is_boolean(json))
+        return json_is_true(json) ? SL_NODE_TRUE : SL_NODE_FALSE;
+    if (!json_is_object(json)) {
+        if (f->rc == 0)
+            f->rc = sl_fail(l->err, SL_EINVAL, "schema: %s: not a schema", path);
+        return SL_NODE_TRUE;
+    }
+    struct sl_place *p = sl_schema_place(l, json, f->place.base, path, f->place.draft);
+    if (p == NULL || p->node != SL_NODE_NONE) {
+        f->rc = p == NULL ? SL_ELIMIT : f->rc;
+        return p == NULL ? SL_NODE_TRUE : p->node;
+    }
+    if (l->n_queue == l->cap_queue) {
+        uint32_t cap = l->cap_queue == 0 ? 64 : l->cap_queue * 2;
+        void *q = sl_realloc(l->queue, cap * sizeof l->queue[0]);
+        if (q == NULL) {
+            bad(f, SL_ENOMEM, "", "out of memory");
+            return SL_NODE_TRUE;
+        }
+        l->queue = q;
+        l->cap_queue = cap;
+    }
+    p->node = new_node(l, p->path);
+    if (p->node == SL_NODE_NONE) {
+        bad(f, SL_ELIMIT, "", "too many subschemas");
+        return SL_NODE_TRUE;
+    }
+    l->queue[l->n_queue++] = (uint32_t)(p - l->places);
+    return p->node;
+}
+
+static uint32_t child(struct filling *f, json_t *json, const char *key, const char *under)
+{
+    const char *path = sl_schema_path(f->l, f->place.path, key);
+    return node_of(f, json, under != NULL ? sl_schema_path(f->l, path, under) : path);
+}
+
+static void also(struct filling *f, uint32_t node)
+{
+    if (f->all.n == f->cap_all) {
+        uint32_t cap = f->cap_all == 0 ? 8 : f->cap_all * 2;
+        uint32_t *v = array_of(f, cap, sizeof *v);
+        if (v == NULL)
+            return;
+        if (f->all.n > 0)
+            memcpy(v, f->all.v, f->all.n * sizeof *v);
+        f->all.v = v;
+        f->cap_all = cap;
+    }
+    f->all.v[f->all.n++] = node;
+}
+
+static void list_of(struct filling *f, json_t *list, const char *key, struct sl_nodes *out)
+{
+    size_t i;
+    json_t *v;
+    if (!json_is_array(list)) {
+        bad(f, SL_EINVAL, key, "not an array of schemas");
+        return;
+    }
+    out->v = array_of(f, json_array_size(list), sizeof out->v[0]);
+    json_array_foreach(list, i, v)
+    {
+        char n[24];
+        snprintf(n, sizeof n, "%zu", i);
+        if (f->rc == 0)
+            out->v[out->n++] = child(f, v, key, n);
+    }
+}
+
+static uint32_t count_of(struct filling *f, const json_t *v, const char *key)
+{
+    double x = json_number_value(v);
+    if (!json_is_number(v) || x < 0 || floor(x) < x)
+        bad(f, SL_EINVAL, key, "not a whole number");
+    return x >= (double)(UINT32_MAX - 1) ? UINT32_MAX - 1 : (uint32_t)x;
+}
+
+/* ---------------------------------------------------------------- constants */
+
+static uint32_t type_of(const json_t *v)
+{
+    switch (json_typeof(v)) {
+    case JSON_NULL:
+        return SL_JSON_NULL;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return SL_JSON_BOOL;
+    case JSON_STRING:
+        return SL_JSON_STRING;
+    case JSON_ARRAY:
+        return SL_JSON_ARRAY;
+    case JSON_OBJECT:
+        return SL_JSON_OBJECT;
+    default:
+        return json_is_integer(v) || floor(json_number_value(v)) >= json_number_value(v)
+                   ? SL_JSON_INT
+                   : SL_JSON_FRACTION;
+    }
+}
+
+/* A node that only this value satisfies. */
+static uint32_t constant(struct filling *f, json_t *v, const char *key, int depth)
+{
+    uint32_t id = new_node(f->l, f->place.path);
+    const char *name;
+    json_t *kid;
+    size_t i, len;
+    if (id == SL_NODE_NONE || depth > 64) {
+        bad(f, SL_ELIMIT, key, "the value is too large or nested too deeply");
+        return SL_NODE_FALSE;
+    }
+    struct sl_schema_node n = f->l->s->nodes[id];
+    n.types = type_of(v);
+    n.local = SL_RX_NONE;
+    if (json_is_array(v)) {
+        n.min_items = n.max_items = (uint32_t)json_array_size(v);
+        n.prefix.v = array_of(f, n.max_items, sizeof n.prefix.v[0]);
+        json_array_foreach(v, i, kid) if (f->rc == 0) n.prefix.v[n.prefix.n++] =
+            constant(f, kid, key, depth + 1);
+    } else if (json_is_object(v)) {
+        n.min_props = n.max_props = (uint32_t)json_object_size(v);
+        n.properties = n.required = array_of(f, n.max_props, sizeof n.properties[0]);
+        n.additional = SL_NODE_FALSE;
+        json_object_keylen_foreach(v, name, len, kid)
+        {
+            if (f->rc != 0)
+                break;
+            n.properties[n.n_properties++] =
+                (struct sl_property){sl_arena_strndup(&f->l->s->arena, name, len), len,
+                                     constant(f, kid, key, depth + 1)};
+        }
+        n.n_required = n.n_properties;
+    } else {
+        n.local = sl_schema_value(f->l->s, v);
+        if (n.local == SL_RX_NONE)
+            bad(f, SL_EUNSUPPORTED, key, "a number with too many digits");
+    }
+    f->l->s->nodes[id] = n;
+    return id;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    const struct sl_rx_str *x = a, *y = b;
+    int c = memcmp(x->s, y->s, SL_MIN(x->n, y->n));
+    return c != 0 ? c : (x->n > y->n) - (x->n < y->n);
+}
+
+/* Strings without escapes of a list of values, quoted, as one tree. */
+static sl_rx_id plain_strings(struct filling *f, json_t *list)
+{
+    size_t i, n = 0, k = 0;
+    json_t *v;
+    struct sl_rx_str *all = array_of(f, json_array_size(list), sizeof *all);
+    if (all == NULL)
+        return SL_RX_NONE;
+    json_array_foreach(list, i, v)
+    {
+        size_t len = json_string_length(v);
+        char *s = json_is_string(v) ? array_of(f, len + 2, 1) : NULL;
+        if (s == NULL)
+            continue;
+        s[0] = s[len + 1] = '"';
+        memcpy(s + 1, json_string_value(v), len);
+        bool escapes = false;
+        for (size_t j = 1; j <= len; j++)
+            escapes = escapes || (uint8_t)s[j] < 0x20 || s[j] == '"' || s[j] == '\\';
+        if (!escapes)
+            all[n++] = (struct sl_rx_str){s, len + 2};
+    }
+    if (n > 0)
+        qsort(all, n, sizeof *all, by_bytes);
+    for (i = 0; i < n; i++)
+        if (k == 0 || by_bytes(&all[k - 1], &all[i]) != 0)
+            all[k++] = all[i];
+    return sl_rx_strings(f->l->s->rx, all, k);
+}
+
+static bool needs_escape(const json_t *v)
+{
+    const char *s = json_string_value(v);
+    for (size_t i = 0; s != NULL && i < json_string_length(v); i++)
+        if ((uint8_t)s[i] < 0x20 || s[i] == '"' || s[i] == '\\')
+            return true;
+    return false;
+}
+
+static void enumerated(struct filling *f, json_t *list, const char *key)
+{
+    size_t i;
+    json_t *v;
+    uint32_t types = 0, n_any = 0;
+    struct sl_rx *rx = f->l->s->rx;
+    if (!json_is_array(list)) {
+        bad(f, SL_EINVAL, key, "not an array");
+        return;
+    }
+    sl_rx_id scalars = plain_strings(f, list);
+    uint32_t *any = array_of(f, json_array_size(list) + 1, sizeof *any);
+    json_array_foreach(list, i, v)
+    {
+        types |= type_of(v);
+        if (f->rc != 0)
+            return;
+        if (json_is_array(v) || json_is_object(v))
+            any[n_any++] = constant(f, v, key, 0);
+        else if (!json_is_string(v) || needs_escape(v)) {
+            sl_rx_id one = sl_schema_value(f->l->s, v);
+            if (one == SL_RX_NONE)
+                bad(f, SL_EUNSUPPORTED, key, "a number with too many digits");
+            scalars = sl_rx_or2(rx, scalars, one);
+        }
+    }
+    uint32_t id = new_node(f->l, f->place.path);
+    if (id == SL_NODE_NONE) {
+        bad(f, SL_ELIMIT, key, "too many values");
+        return;
+    }
+    /* Of whole numbers 1.0 is one, so an enumerated 1 allows both kinds of text. */
+    f->l->s->nodes[id].local = scalars;
+    f->l->s->nodes[id].types = types & SL_JSON_SCALARS;
+    if (n_any == 0) {
+        also(f, id);
+        return;
+    }
+    uint32_t both = new_node(f->l, f->place.path);
+    if (both == SL_NODE_NONE) {
+        bad(f, SL_ELIMIT, key, "too many values");
+        return;
+    }
+    any[n_any++] = id;
+    f->l->s->nodes[both].any_of = (struct sl_nodes){any, n_any};
+    also(f, both);
+}
+
+/* ---------------------------------------------------------------- scalars */
+
+static void types(struct filling *f, json_t *v, const char *key)
+{
+    static const struct {
+        const char *name;
+        uint32_t types;
+    } names[] = {{"null", SL_JSON_NULL},     {"boolean", SL_JSON_BOOL},
+                 {"integer", SL_JSON_INT},   {"number", SL_JSON_INT | SL_JSON_FRACTION},
+                 {"string", SL_JSON_STRING}, {"array", SL_JSON_ARRAY},
+                 {"object", SL_JSON_OBJECT}};
+    uint32_t all = 0;
+    for (size_t i = 0; i < (json_is_array(v) ? json_array_size(v) : 1); i++) {
+        const json_t *t = json_is_array(v) ? json_array_get(v, i) : v;
+        uint32_t one = 0;
+        for (size_t k = 0; k < SL_COUNT(names) && json_is_string(t); k++)
+            if (strcmp(json_string_value(t), names[k].name) == 0)
+                one = names[k].types;
+        if (one == 0) {
+            bad(f, SL_EINVAL, key, "not the name of a type");
+            return;
+        }
+        all |= one;
+    }
+    f->n.types &= all;
+}
+
+static void bound(struct filling *f, json_t *v, const char *key, enum sl_bound how)
+{
+    struct sl_decimal d;
+    if (f->place.draft == 4 && how == SL_AT_LEAST &&
+        json_is_true(json_object_get(f->place.json, "exclusiveMinimum")))
+        how = SL_ABOVE;
+    if (f->place.draft == 4 && how == SL_AT_MOST &&
+        json_is_true(json_object_get(f->place.json, "exclusiveMaximum")))
+        how = SL_BELOW;
+    if (!json_is_number(v)) {
+        bad(f, SL_EINVAL, key, "not a number");
+    } else if (!sl_decimal_of(v, &d)) {
+        bad(f, SL_EUNSUPPORTED, key, "a number with too many digits");
+    } else {
+        sl_rx_id b = sl_number_bound(f->l->s->rx, &d, how);
+        f->number = sl_rx_and2(f->l->s->rx, f->number, b);
+    }
+}
+
+static void multiple_of(struct filling *f, json_t *v, const char *key)
+{
+    struct sl_decimal d;
+    if (!json_is_number(v) || json_number_value(v) <= 0) {
+        bad(f, SL_EINVAL, key, "not a number above 0");
+        return;
+    }
+    sl_rx_id m = sl_decimal_of(v, &d) ? sl_number_multiple(f->l->s->rx, &d) : SL_RX_NONE;
+    if (m == SL_RX_NONE)
+        bad(f, SL_EUNSUPPORTED, key, "supported up to 9 significant digits");
+    f->number = sl_rx_and2(f->l->s->rx, f->number, m);
+}
+
+static int pattern_rx(struct filling *f, const char *p, size_t n, const char *key, sl_rx_id *out)
+{
+    int rc = sl_regex_parse(f->l->s->rx, p, n, SL_REGEX_SEARCH, SL_SPELL_JSON, out, f->l->err);
+    if (rc != 0)
+        rc = f->rc = sl_error_prefix(f->l->err, rc, "schema: %s/%s", f->place.path, key);
+    return rc;
+}
+
+static void format(struct filling *f, json_t *v, const char *key)
+{
+    sl_rx_id id;
+    if (!json_is_string(v) || f->l->options->ignore_formats)
+        return;
+    int rc = sl_schema_format(f->l->s->rx, json_string_value(v), &id);
+    if (rc < 0)
+        f->rc = sl_fail(f->l->err, rc, "schema: %s/%s: \"%s\" is not supported", f->place.path, key,
+                        json_string_value(v));
+    if (rc == 0)
+        f->string = sl_rx_and2(f->l->s->rx, f->string, id);
+}
+
+/* What the keywords together say of scalars. */
+static sl_rx_id local_scalars(struct filling *f)
+{
+    struct sl_schema *s = f->l->s;
+    struct sl_rx *rx = s->rx;
+    sl_rx_id parts[6] = {SL_RX_NONE}, q = sl_rx_range(rx, '"', '"');
+    size_t n = 0;
+    bool bounded = f->min_length > 0 || f->max_length != UINT64_MAX;
+    if ((f->n.types & SL_JSON_NULL) != 0)
+        parts[n++] = sl_rx_lit(rx, "null", 4);
+    if ((f->n.types & SL_JSON_BOOL) != 0) {
+        parts[n++] = sl_rx_lit(rx, "true", 4);
+        parts[n++] = sl_rx_lit(rx, "false", 5);
+    }
+    if ((f->n.types & SL_JSON_INT) != 0)
+        parts[n++] = sl_rx_and2(rx,
+                                (f->n.types & SL_JSON_FRACTION) != 0 ? s->number
+                                : f->place.draft == 4                ? s->digits_only
+                                                                     : s->integer,
+                                f->number);
+    if ((f->n.types & SL_JSON_STRING) != 0) {
+        sl_rx_id body = f->string;
+        if (bounded || body == SL_RX_ALL) {
+            int32_t lo = (int32_t)SL_MIN(f->min_length, INT32_MAX - 1);
+            int32_t hi = f->max_length >= INT32_MAX ? SL_RX_INF : (int32_t)f->max_length;
+            body = hi != SL_RX_INF && hi < lo
+                       ? SL_RX_NONE
+                       : sl_rx_and2(rx, body, sl_rx_rep(rx, s->string_char, lo, hi));
+        }
+        parts[n++] = sl_rx_cat(rx, q, sl_rx_cat(rx, body, q));
+    }
+    return sl_rx_alt(rx, parts, n);
+}
+
+/* ---------------------------------------------------------------- objects and references */
+
+static void properties(struct filling *f, json_t *v, const char *key)
+{
+    const char *name;
+    json_t *kid;
+    size_t len;
+    f->n.properties = array_of(f, json_object_size(v), sizeof f->n.properties[0]);
+    json_object_keylen_foreach(v, name, len, kid)
+    {
+        if (f->rc != 0)
+            return;
+        f->n.properties[f->n.n_properties++] = (struct sl_property){
+            sl_arena_strndup(&f->l->s->arena, name, len), len, child(f, kid, key, name)};
+    }
+}
+
+static void pattern_properties(struct filling *f, json_t *v, const char *key)
+{
+    const char *name;
+    json_t *kid;
+    size_t len;
+    f->n.patterns = array_of(f, json_object_size(v), sizeof f->n.patterns[0]);
+    json_object_keylen_foreach(v, name, len, kid)
+    {
+        struct sl_pattern_property *p = &f->n.patterns[f->n.n_patterns];
+        if (f->rc != 0 || pattern_rx(f, name, len, key, &p->rx) != 0)
+            return;
+        p->node = child(f, kid, key, name);
+        f->n.n_patterns++;
+    }
+}
+
+static struct sl_property *names_of(struct filling *f, json_t *v, const char *key, uint32_t *n)
+{
+    size_t i;
+    json_t *name;
+    *n = 0;
+    struct sl_property *out = array_of(f, json_array_size(v), sizeof *out);
+    if (!json_is_array(v))
+        bad(f, SL_EINVAL, key, "not an array of names");
+    json_array_foreach(v, i, name)
+    {
+        if (!json_is_string(name))
+            bad(f, SL_EINVAL, key, "not an array of names");
+        if (f->rc != 0)
+            break;
+        out[(*n)++] = (struct sl_property){
+            sl_arena_strndup(&f->l->s->arena, json_string_value(name), json_string_length(name)),
+            json_string_length(name), SL_NODE_NONE};
+    }
+    return out;
+}
+
+/* dependencies, dependentRequired, dependentSchemas: of one name each, names or a schema. */
+static void dependencies(struct filling *f, json_t *v, const char *key)
+{
+    const char *name;
+    json_t *kid;
+    size_t len, n = f->n.n_deps + json_object_size(v);
+    struct sl_dependency *d = array_of(f, n, sizeof *d);
+    if (d == NULL)
+        return;
+    if (f->n.n_deps > 0)
+        memcpy(d, f->n.deps, f->n.n_deps * sizeof *d);
+    f->n.deps = d;
+    json_object_keylen_foreach(v, name, len, kid)
+    {
+        if (f->rc != 0)
+            return;
+        d = &f->n.deps[f->n.n_deps++];
+        d->name = sl_arena_strndup(&f->l->s->arena, name, len);
+        d->n = len;
+        if (json_is_array(kid))
+            d->required = names_of(f, kid, key, &d->n_required);
+        else
+            d->node = child(f, kid, key, name);
+    }
+}
+
+static void reference(struct filling *f, json_t *v, const char *key)
+{
+    json_t *to = NULL;
+    const char *path = "";
+    struct sl_place from = f->place;
+    if (!json_is_string(v)) {
+        bad(f, SL_EINVAL, key, "not a string");
+        return;
+    }
+    int rc = sl_schema_find(f->l, &from, json_string_value(v), &to, &path);
+    if (rc != 0) {
+        f->rc = rc;
+        return;
+    }
+    uint32_t dynamic = 0;
+    const char *hash = strchr(json_string_value(v), '#');
+    for (uint32_t i = 0; i < f->l->n_anchors && key[1] == 'd' && hash != NULL; i++) {
+        const char *name = strchr(f->l->anchors[i].uri, '#');
+        dynamic += f->l->anchors[i].dynamic && name != NULL && strcmp(name, hash) == 0;
+    }
+    if (dynamic > 1)
+        bad(f, SL_EUNSUPPORTED, key, "more than one $dynamicAnchor could be meant");
+    also(f, node_of(f, to, path));
+}
+
+static void item_list(struct filling *f, json_t *v, const char *key)
+{
+    if (json_is_array(v))
+        list_of(f, v, key, &f->n.prefix);
+    else
+        f->n.items = child(f, v, key, NULL);
+}
+
+enum kind {
+    K_REF,
+    K_TYPE,
+    K_ENUM,
+    K_CONST,
+    K_MIN,
+    K_MAX,
+    K_ABOVE,
+    K_BELOW,
+    K_MULTIPLE,
+    K_MIN_LENGTH,
+    K_MAX_LENGTH,
+    K_PATTERN,
+    K_FORMAT,
+    K_ALL,
+    K_ANY,
+    K_ONE,
+    K_NOT,
+    K_IF,
+    K_THEN,
+    K_ELSE,
+    K_PROPERTIES,
+    K_PATTERNS,
+    K_ADDITIONAL,
+    K_REQUIRED,
+    K_MIN_PROPS,
+    K_MAX_PROPS,
+    K_NAMES,
+    K_DEPS,
+    K_PREFIX,
+    K_ITEMS,
+    K_MORE_ITEMS,
+    K_MIN_ITEMS,
+    K_MAX_ITEMS,
+    K_CONTAINS,
+    K_MIN_CONTAINS,
+    K_MAX_CONTAINS,
+    K_UNIQUE,
+    K_UNEVAL_PROPS,
+    K_UNEVAL_ITEMS,
+    K_REFUSED,
+};
+
+static const struct {
+    const char *name;
+    enum kind kind;
+    int since; /* the first draft, of 4, 7 and 2020, that knows it */
+} keywords[] = {
+    {"$ref", K_REF, 4},
+    {"$dynamicRef", K_REF, 2020},
+    {"$recursiveRef", K_REFUSED, 2020},
+    {"type", K_TYPE, 4},
+    {"enum", K_ENUM, 4},
+    {"const", K_CONST, 7},
+    {"minimum", K_MIN, 4},
+    {"maximum", K_MAX, 4},
+    {"exclusiveMinimum", K_ABOVE, 4},
+    {"exclusiveMaximum", K_BELOW, 4},
+    {"multipleOf", K_MULTIPLE, 4},
+    {"minLength", K_MIN_LENGTH, 4},
+    {"maxLength", K_MAX_LENGTH, 4},
+    {"pattern", K_PATTERN, 4},
+    {"format", K_FORMAT, 4},
+    {"allOf", K_ALL, 4},
+    {"anyOf", K_ANY, 4},
+    {"oneOf", K_ONE, 4},
+    {"not", K_NOT, 4},
+    {"if", K_IF, 7},
+    {"then", K_THEN, 7},
+    {"else", K_ELSE, 7},
+    {"properties", K_PROPERTIES, 4},
+    {"patternProperties", K_PATTERNS, 4},
+    {"additionalProperties", K_ADDITIONAL, 4},
+    {"required", K_REQUIRED, 4},
+    {"minProperties", K_MIN_PROPS, 4},
+    {"maxProperties", K_MAX_PROPS, 4},
+    {"propertyNames", K_NAMES, 7},
+    {"dependencies", K_DEPS, 4},
+    {"dependentRequired", K_DEPS, 2020},
+    {"dependentSchemas", K_DEPS, 2020},
+    {"prefixItems", K_PREFIX, 2020},
+    {"items", K_ITEMS, 4},
+    {"additionalItems", K_MORE_ITEMS, 4},
+    {"minItems", K_MIN_ITEMS, 4},
+    {"maxItems", K_MAX_ITEMS, 4},
+    {"contains", K_CONTAINS, 7},
+    {"minContains", K_MIN_CONTAINS, 2020},
+    {"maxContains", K_MAX_CONTAINS, 2020},
+    {"uniqueItems", K_UNIQUE, 4},
+    {"unevaluatedProperties", K_UNEVAL_PROPS, 2020},
+    {"unevaluatedItems", K_UNEVAL_ITEMS, 2020},
+};
+
+static bool object_keyword(struct filling *f, enum kind kind, json_t *v, const char *key)
+{
+    bool want_object = kind == K_PROPERTIES || kind == K_PATTERNS || kind == K_DEPS;
+    if (want_object && !json_is_object(v)) {
+        bad(f, SL_EINVAL, key, "not an object");
+        return true;
+    }
+    switch (kind) {
+    case K_PROPERTIES:
+        properties(f, v, key);
+        return true;
+    case K_PATTERNS:
+        pattern_properties(f, v, key);
+        return true;
+    case K_ADDITIONAL:
+        f->n.additional = child(f, v, key, NULL);
+        return true;
+    case K_REQUIRED:
+        if (json_is_boolean(v)) /* of a property, as in draft 3: not a keyword since */
+            return true;
+        f->n.required = names_of(f, v, key, &f->n.n_required);
+        return true;
+    case K_MIN_PROPS:
+        f->n.min_props = count_of(f, v, key);
+        return true;
+    case K_MAX_PROPS:
+        f->n.max_props = count_of(f, v, key);
+        return true;
+    case K_NAMES:
+        f->n.names = child(f, v, key, NULL);
+        return true;
+    case K_DEPS:
+        dependencies(f, v, key);
+        return true;
+    case K_UNEVAL_PROPS:
+        f->n.uneval_props = child(f, v, key, NULL);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool array_keyword(struct filling *f, enum kind kind, json_t *v, const char *key)
+{
+    switch (kind) {
+    case K_PREFIX:
+        list_of(f, v, key, &f->n.prefix);
+        return true;
+    case K_ITEMS:
+        item_list(f, v, key);
+        return true;
+    case K_MORE_ITEMS:
+        if (json_is_array(json_object_get(f->place.json, "items")))
+            f->n.items = child(f, v, key, NULL);
+        return true;
+    case K_MIN_ITEMS:
+        f->n.min_items = count_of(f, v, key);
+        return true;
+    case K_MAX_ITEMS:
+        f->n.max_items = count_of(f, v, key);
+        return true;
+    case K_CONTAINS:
+        f->n.contains = child(f, v, key, NULL);
+        return true;
+    case K_MIN_CONTAINS:
+        f->n.min_contains = count_of(f, v, key);
+        return true;
+    case K_MAX_CONTAINS:
+        f->n.max_contains = count_of(f, v, key);
+        return true;
+    case K_UNIQUE:
+        f->n.unique = json_is_true(v);
+        return true;
+    case K_UNEVAL_ITEMS:
+        f->n.uneval_items = child(f, v, key, NULL);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static bool scalar_keyword(struct filling *f, enum kind kind, json_t *v, const char *key)
+{
+    sl_rx_id id;
+    switch (kind) {
+    case K_TYPE:
+        types(f, v, key);
+        return true;
+    case K_ENUM:
+        enumerated(f, v, key);
+        return true;
+    case K_CONST:
+        also(f, constant(f, v, key, 0));
+        return true;
+    case K_MIN:
+    case K_MAX:
+    case K_ABOVE:
+    case K_BELOW:
+        if (json_is_boolean(v) && f->place.draft == 4)
+            return true; /* modifies minimum or maximum, which asks for it */
+        bound(f, v, key,
+              kind == K_MIN     ? SL_AT_LEAST
+              : kind == K_MAX   ? SL_AT_MOST
+              : kind == K_ABOVE ? SL_ABOVE
+                                : SL_BELOW);
+        return true;
+    case K_MULTIPLE:
+        multiple_of(f, v, key);
+        return true;
+    case K_MIN_LENGTH:
+        f->min_length = count_of(f, v, key);
+        return true;
+    case K_MAX_LENGTH:
+        f->max_length = count_of(f, v, key);
+        return true;
+    case K_PATTERN:
+        if (!json_is_string(v))
+            bad(f, SL_EINVAL, key, "not a string");
+        else if (pattern_rx(f, json_string_value(v), json_string_length(v), key, &id) == 0)
+            f->string = sl_rx_and2(f->l->s->rx, f->string, id);
+        return true;
+    case K_FORMAT:
+        format(f, v, key);
+        return true;
+    default:
+        return false;
+    }
+}
+
+static void keyword(struct filling *f, enum kind kind, json_t *v, const char *key)
+{
+    size_t i;
+    json_t *kid;
+    if (scalar_keyword(f, kind, v, key) || object_keyword(f, kind, v, key) ||
+        array_keyword(f, kind, v, key))
+        return;
+    switch (kind) {
+    case K_REF:
+        reference(f, v, key);
+        break;
+    case K_ALL:
+        json_array_foreach(v, i, kid)
+        {
+            char n[24];
+            snprintf(n, sizeof n, "%zu", i);
+            also(f, child(f, kid, key, n));
+        }
+        break;
+    case K_ANY:
+        list_of(f, v, key, &f->n.any_of);
+        break;
+    case K_ONE:
+        list_of(f, v, key, &f->n.one_of);
+        break;
+    case K_NOT:
+        f->n.not_node = child(f, v, key, NULL);
+        break;
+    case K_IF:
+        f->n.if_node = child(f, v, key, NULL);
+        break;
+    case K_THEN:
+        f->n.then_node = child(f, v, key, NULL);
+        break;
+    case K_ELSE:
+        f->n.else_node = child(f, v, key, NULL);
+        break;
+    default:
+        bad(f, SL_EUNSUPPORTED, key, "this keyword is not supported");
+    }
+}
+
+static int fill(struct sl_loader *l, uint32_t place_idx)
+{
+    struct filling f = {.l = l,
+                        .place = l->places[place_idx],
+                        .number = SL_RX_ALL,
+                        .string = SL_RX_ALL,
+                        .max_length = UINT64_MAX};
+    json_t *json = f.place.json, *v;
+    f.n = l->s->nodes[f.place.node];
+    f.n.min_contains = 1;
+    f.place.draft = sl_schema_draft(json, f.place.draft);
+    bool only_ref = f.place.draft <= 7 && json_object_get(json, "$ref") != NULL;
+    for (size_t i = 0; i < SL_COUNT(keywords) && f.rc == 0; i++) {
+        const char *key = keywords[i].name;
+        bool ref = strcmp(key, "$ref") == 0;
+        v = json_object_get(json, key);
+        if (v == NULL || (only_ref && !ref))
+            continue;
+        if (keywords[i].since <= f.place.draft)
+            keyword(&f, keywords[i].kind, v, key);
+    }
+    if (f.rc != 0)
+        return f.rc;
+    f.n.local = local_scalars(&f);
+    f.n.all_of = f.all;
+    if (f.n.contains == SL_NODE_NONE)
+        f.n.min_contains = 0;
+    if (f.n.if_node == SL_NODE_NONE)
+        f.n.then_node = f.n.else_node = SL_NODE_NONE;
+    l->s->nodes[f.place.node] = f.n;
+    return sl_rx_check(l->s->rx, l->err);
+}
+
+static int load(struct sl_loader *l, json_t *doc, uint32_t *root)
+{
+    static const char no_uri[] = "";
+    int rc = sl_schema_scan(l, doc, no_uri);
+    for (size_t i = 0; i < l->options->n_remotes && rc == 0; i++)
+        rc = sl_schema_scan(l, l->options->remotes[i].doc, l->options->remotes[i].uri);
+    if (rc != 0)
+        return rc;
+    struct filling f = {
+        .l = l, .place = {.base = no_uri, .path = "", .draft = l->options->draft7 ? 7 : 2020}};
+    *root = node_of(&f, doc, "");
+    rc = f.rc;
+    while (rc == 0 && l->next < l->n_queue)
+        rc = fill(l, l->queue[l->next++]);
+    return rc == 0 ? sl_schema_scalars(l) : rc;
+}
+
+int sl_schema_init(struct sl_schema *s, struct sl_rx *rx, struct sl_error *err)
+{
+    struct sl_loader l = {.s = s, .err = err};
+    memset(s, 0, sizeof *s);
+    s->rx = rx;
+    s->arena.max_bytes = 64u << 20;
+    int rc = sl_schema_bases(s, err);
+    for (int i = 0; i < 3 && rc == 0; i++) /* 0 is no node, 1 true, 2 false */
+        if (new_node(&l, "") == SL_NODE_NONE && i > 0)
+            rc = sl_fail(err, SL_ENOMEM, "schema: out of memory");
+    if (rc == 0) {
+        s->nodes[SL_NODE_FALSE].types = 0;
+        s->nodes[SL_NODE_FALSE].local = SL_RX_NONE;
+    } else {
+        sl_schema_deinit(s);
+    }
+    return rc;
+}
+
+int sl_schema_add(struct sl_schema *s, json_t *doc, const struct sl_schema_options *options,
+                  uint32_t *root, struct sl_error *err)
+{
+    struct sl_loader l = {.s = s, .options = options, .err = err};
+    int rc = load(&l, doc, root);
+    sl_free(l.places);
+    sl_free(l.place_table);
+    sl_free(l.anchors);
+    sl_free(l.queue);
+    return rc;
+}
+
+void sl_schema_deinit(struct sl_schema *s)
+{
+    sl_free(s->nodes);
+    sl_arena_deinit(&s->arena);
+    memset(s, 0, sizeof *s);
+}
