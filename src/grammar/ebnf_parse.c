@@ -1,0 +1,531 @@
+/* SPDX-License-Identifier: MIT
+ * ebnf_parse.c - GBNF and Lark to rules. Lark: rules and terminals, strings, /regexes/, ranges,
+ * ? * + ~n..m, [optional], aliases (ignored), %ignore, %json. Templates and %import are refused.
+ */
+#include "base/check.h"
+#include "base/hash.h"
+#include "base/json_load.h"
+#include "base/str.h"
+#include "base/sys.h"
+#include "grammar/ebnf_impl.h"
+#include "grammar/regex.h"
+
+#include <string.h>
+
+enum { MAX_DEPTH = 200, MAX_RULES = 100000 };
+
+void sl_ebnf_fail(struct sl_ebnf *g, int code, const char *what, const char *name, size_t n)
+{
+    if (g->rc == 0)
+        g->rc = sl_fail(g->err, code, "grammar: line %u: %s%s%.*s", g->line, what, n > 0 ? " " : "",
+                        (int)SL_MIN(n, 60), n > 0 ? name : "");
+}
+
+static void fail(struct sl_ebnf *g, int code, const char *what)
+{
+    sl_ebnf_fail(g, code, what, NULL, 0);
+}
+
+static struct sl_ebnf_expr *new_expr(struct sl_ebnf *g, enum sl_ebnf_op op)
+{
+    struct sl_ebnf_expr *x = sl_arena_alloc(&g->arena, sizeof *x);
+    if (x == NULL)
+        fail(g, SL_ELIMIT, "the grammar is too large");
+    else
+        x->op = op;
+    return x;
+}
+
+static struct sl_ebnf_expr *rx_expr(struct sl_ebnf *g, sl_rx_id rx)
+{
+    struct sl_ebnf_expr *x = new_expr(g, EBNF_RX);
+    if (x != NULL)
+        x->rx = rx;
+    return x;
+}
+
+static void add_kid(struct sl_ebnf_expr *x, struct sl_ebnf_expr *kid)
+{
+    if (x == NULL || kid == NULL)
+        return;
+    kid->next = x->kids;
+    x->kids = kid;
+}
+
+uint32_t sl_ebnf_rule(struct sl_ebnf *g, const char *name, size_t n)
+{
+    if (g->n_rules * 2 >= g->cap_table) {
+        uint32_t cap = g->cap_table == 0 ? 256 : g->cap_table * 2, *t = sl_calloc(cap, sizeof *t);
+        struct sl_ebnf_rule *r = sl_realloc(g->rules, cap / 2 * sizeof *r);
+        if (r != NULL)
+            g->rules = r;
+        if (t == NULL || r == NULL || g->n_rules > MAX_RULES) {
+            sl_free(t);
+            fail(g, SL_ELIMIT, "too many rules");
+            return 0;
+        }
+        for (uint32_t i = 0; i < g->n_rules; i++) {
+            uint64_t h = sl_hash64(g->rules[i].name, g->rules[i].n, 0);
+            while (t[h & (cap - 1)] != 0)
+                h++;
+            t[h & (cap - 1)] = i + 1;
+        }
+        sl_free(g->table);
+        g->table = t;
+        g->cap_table = cap;
+    }
+    uint64_t h = sl_hash64(name, n, 0);
+    for (uint32_t i; (i = g->table[h & (g->cap_table - 1)]) != 0; h++)
+        if (g->rules[i - 1].n == n && memcmp(g->rules[i - 1].name, name, n) == 0)
+            return i - 1;
+    bool upper = n > 0 && ((name[0] >= 'A' && name[0] <= 'Z') ||
+                           (name[0] == '_' && n > 1 && name[1] >= 'A' && name[1] <= 'Z'));
+    g->rules[g->n_rules] =
+        (struct sl_ebnf_rule){.name = name, .n = n, .terminal = g->lark && upper, .line = g->line};
+    g->table[h & (g->cap_table - 1)] = ++g->n_rules;
+    return g->n_rules - 1;
+}
+
+/* ---------------------------------------------------------------- lexical parts */
+
+static char peek(const struct sl_ebnf *g)
+{
+    return g->at < g->size ? g->s[g->at] : 0;
+}
+
+static bool looking_at(const struct sl_ebnf *g, const char *s)
+{
+    size_t n = strlen(s);
+    return g->size - g->at >= n && memcmp(g->s + g->at, s, n) == 0;
+}
+
+static bool take(struct sl_ebnf *g, const char *s)
+{
+    bool yes = looking_at(g, s);
+    g->at += yes ? strlen(s) : 0;
+    return yes;
+}
+
+static void skip_space(struct sl_ebnf *g)
+{
+    for (;;) {
+        char c = peek(g);
+        bool comment = g->lark ? looking_at(g, "//") : c == '#';
+        if (comment)
+            while (g->at < g->size && peek(g) != '\n')
+                g->at++;
+        else if (c == '\n' || c == ' ' || c == '\t' || c == '\r')
+            g->line += g->s[g->at++] == '\n';
+        else
+            return;
+    }
+}
+
+static bool name_char(const struct sl_ebnf *g, char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+           (c == '-' && !g->lark);
+}
+
+static size_t name_len(const struct sl_ebnf *g)
+{
+    size_t n = 0;
+    while (g->at + n < g->size && name_char(g, g->s[g->at + n]))
+        n++;
+    return n;
+}
+
+/* Is a new rule beginning here? */
+static bool at_rule(const struct sl_ebnf *g)
+{
+    struct sl_ebnf look = *g;
+    if (g->lark && peek(g) == '%')
+        return !looking_at(g, "%json");
+    if (g->lark && (peek(g) == '?' || peek(g) == '!'))
+        look.at++;
+    size_t n = name_len(&look);
+    look.at += n;
+    if (g->lark && peek(&look) == '.') {
+        look.at++;
+        look.at += name_len(&look);
+    }
+    while (peek(&look) == ' ' || peek(&look) == '\t')
+        look.at++;
+    return n > 0 && (g->lark ? peek(&look) == ':' : looking_at(&look, "::="));
+}
+
+static uint32_t hex(struct sl_ebnf *g, size_t n)
+{
+    uint64_t v = 0;
+    if (g->size - g->at < n || !sl_parse_hex_u64(g->s + g->at, n, &v) || v > 0x10FFFF)
+        fail(g, SL_EINVAL, "hexadecimal digits are missing");
+    g->at += n;
+    return (uint32_t)v;
+}
+
+static uint32_t character(struct sl_ebnf *g)
+{
+    uint32_t cp = 0;
+    size_t k = sl_utf8_decode(g->s + g->at, g->size - g->at, &cp);
+    if (k == 0)
+        fail(g, SL_EINVAL, "invalid UTF-8");
+    g->at += k;
+    if (cp == '\n')
+        g->line++;
+    if (cp != '\\')
+        return cp;
+    char c = peek(g);
+    g->at += c != 0;
+    switch (c) {
+    case 'n':
+        return '\n';
+    case 'r':
+        return '\r';
+    case 't':
+        return '\t';
+    case 'x':
+        return hex(g, 2);
+    case 'u':
+        return hex(g, 4);
+    case 'U':
+        return hex(g, 8);
+    default:
+        if (c == 0 || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9'))
+            fail(g, SL_EINVAL, "unknown escape");
+        return (uint8_t)c;
+    }
+}
+
+/* A string in quotes, as UTF-8 into out (of the arena). */
+static char *string(struct sl_ebnf *g, size_t *n)
+{
+    size_t cap = 16;
+    char *out = sl_arena_alloc(&g->arena, cap);
+    *n = 0;
+    g->at++;
+    while (g->rc == 0 && peek(g) != '"') {
+        if (g->at >= g->size) {
+            fail(g, SL_EINVAL, "a string does not end");
+            break;
+        }
+        if (*n + 4 > cap) {
+            char *more = sl_arena_alloc(&g->arena, cap * 2);
+            if (more != NULL && out != NULL)
+                memcpy(more, out, *n);
+            out = more;
+            cap *= 2;
+        }
+        if (out == NULL) {
+            fail(g, SL_ELIMIT, "the grammar is too large");
+            break;
+        }
+        *n += sl_utf8_encode(character(g), out + *n);
+    }
+    g->at++;
+    return out;
+}
+
+static struct sl_ebnf_expr *literal(struct sl_ebnf *g)
+{
+    struct sl_rx *rx = &g->a->rx;
+    size_t n;
+    const char *s = string(g, &n);
+    if (g->rc != 0)
+        return NULL;
+    if (g->lark && looking_at(g, "..")) { /* "a".."z" */
+        uint32_t lo, hi;
+        size_t m;
+        g->at += 2;
+        if (peek(g) != '"') {
+            fail(g, SL_EINVAL, "a range needs two strings");
+            return NULL;
+        }
+        const char *t = string(g, &m);
+        if (g->rc != 0)
+            return NULL;
+        if (sl_utf8_decode(s, n, &lo) != n || sl_utf8_decode(t, m, &hi) != m || n == 0 || hi < lo) {
+            fail(g, SL_EINVAL, "a range needs two characters in order");
+            return NULL;
+        }
+        struct sl_cset set = {0};
+        sl_cset_add(&set, lo, hi);
+        sl_rx_id id = sl_cset_rx(rx, &set, SL_SPELL_UTF8);
+        sl_cset_deinit(&set);
+        return rx_expr(g, id);
+    }
+    if (g->lark && take(g, "i")) {
+        sl_rx_id id = SL_RX_EPS;
+        for (size_t i = n; i-- > 0;) {
+            struct sl_rx_bytes set = {0};
+            uint8_t c = (uint8_t)s[i], low = c | 0x20u;
+            sl_rx_bytes_add(&set, c, c);
+            if (low >= 'a' && low <= 'z')
+                sl_rx_bytes_add(&set, c ^ 0x20u, c ^ 0x20u);
+            id = sl_rx_cat(rx, sl_rx_set(rx, &set), id);
+        }
+        return rx_expr(g, id);
+    }
+    return rx_expr(g, sl_rx_lit(rx, s, n));
+}
+
+static struct sl_ebnf_expr *char_class(struct sl_ebnf *g)
+{
+    struct sl_cset set = {0};
+    g->at++;
+    bool negated = take(g, "^");
+    while (g->rc == 0 && !take(g, "]")) {
+        if (g->at >= g->size) {
+            fail(g, SL_EINVAL, "']' is missing");
+            break;
+        }
+        uint32_t lo = character(g), hi = lo;
+        if (peek(g) == '-' && g->at + 1 < g->size && g->s[g->at + 1] != ']') {
+            g->at++;
+            hi = character(g);
+        }
+        if (hi < lo)
+            fail(g, SL_EINVAL, "a range runs backwards");
+        sl_cset_add(&set, lo, hi);
+    }
+    if (negated)
+        sl_cset_negate(&set);
+    if (set.failed)
+        fail(g, SL_ENOMEM, "out of memory");
+    sl_rx_id id = g->rc == 0 ? sl_cset_rx(&g->a->rx, &set, SL_SPELL_UTF8) : SL_RX_NONE;
+    sl_cset_deinit(&set);
+    return rx_expr(g, id);
+}
+
+static struct sl_ebnf_expr *regex(struct sl_ebnf *g)
+{
+    size_t from = ++g->at;
+    bool in_class = false;
+    for (; g->at < g->size && (in_class || g->s[g->at] != '/'); g->at++) {
+        char c = g->s[g->at];
+        if (c == '\\')
+            g->at++;
+        else if (c == '[' || c == ']')
+            in_class = c == '[';
+        else if (c == '\n')
+            break;
+    }
+    if (g->at >= g->size || g->s[g->at] != '/') {
+        fail(g, SL_EINVAL, "a regular expression does not end");
+        return NULL;
+    }
+    size_t n = g->at++ - from;
+    unsigned flags = 0;
+    for (; peek(g) == 'i' || peek(g) == 's' || peek(g) == 'u'; g->at++)
+        flags |= peek(g) == 'i' ? SL_REGEX_ICASE : peek(g) == 's' ? SL_REGEX_DOT_ALL : 0;
+    sl_rx_id id = SL_RX_NONE;
+    int rc = sl_regex_parse(&g->a->rx, g->s + from, n, flags, SL_SPELL_UTF8, &id, g->err);
+    if (rc != 0 && g->rc == 0)
+        g->rc = sl_error_prefix(g->err, rc, "grammar: line %u", g->line);
+    return rx_expr(g, id);
+}
+
+/* %json { schema } */
+static struct sl_ebnf_expr *json(struct sl_ebnf *g)
+{
+    json_error_t why;
+    struct sl_schema_options options = {0};
+    uint32_t node = 0;
+    skip_space(g);
+    json_t *doc =
+        sl_json_load(g->s + g->at, g->size - g->at, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &why);
+    if (doc == NULL) {
+        sl_ebnf_fail(g, SL_EINVAL, "%json:", why.text, strlen(why.text));
+        return NULL;
+    }
+    for (int i = 0; i < why.position && g->at < g->size; i++)
+        g->line += g->s[g->at++] == '\n';
+    int rc = sl_schema_add(&g->a->schema, doc, &options, &node, g->err);
+    json_decref(doc);
+    struct sl_ebnf_expr *x = new_expr(g, EBNF_JSON);
+    if (rc != 0 || x == NULL)
+        g->rc = g->rc != 0 ? g->rc : rc;
+    else
+        x->goal = sl_auto_json_goal(g->a, node);
+    return x;
+}
+
+/* ---------------------------------------------------------------- expressions */
+
+static struct sl_ebnf_expr *alternatives(struct sl_ebnf *g);
+
+static struct sl_ebnf_expr *repeat(struct sl_ebnf *g, struct sl_ebnf_expr *kid, int32_t lo,
+                                   int32_t hi)
+{
+    struct sl_ebnf_expr *x = new_expr(g, EBNF_REP);
+    if (x == NULL)
+        return NULL;
+    x->lo = lo;
+    x->hi = hi;
+    add_kid(x, kid);
+    return x;
+}
+
+static struct sl_ebnf_expr *nested(struct sl_ebnf *g, const char *close)
+{
+    g->at++;
+    if (++g->depth > MAX_DEPTH)
+        fail(g, SL_ELIMIT, "groups are nested too deeply");
+    struct sl_ebnf_expr *x = g->rc == 0 ? alternatives(g) : NULL;
+    g->depth--;
+    if (g->rc == 0 && !take(g, close))
+        sl_ebnf_fail(g, SL_EINVAL, "missing", close, 1);
+    return x;
+}
+
+static struct sl_ebnf_expr *atom(struct sl_ebnf *g)
+{
+    char c = peek(g);
+    if (c == '"')
+        return literal(g);
+    if (c == '(')
+        return nested(g, ")");
+    if (c == '[' && g->lark)
+        return repeat(g, nested(g, "]"), 0, 1);
+    if (c == '[')
+        return char_class(g);
+    if (c == '/' && g->lark)
+        return regex(g);
+    if (take(g, "%json"))
+        return json(g);
+    if (c == '.' && !g->lark) {
+        g->at++;
+        return rx_expr(g, sl_cset_any(&g->a->rx, SL_SPELL_UTF8));
+    }
+    size_t n = name_len(g);
+    if (n == 0) {
+        sl_ebnf_fail(g, SL_EINVAL, "unexpected", g->s + g->at, g->at < g->size);
+        return NULL;
+    }
+    struct sl_ebnf_expr *x = new_expr(g, EBNF_REF);
+    if (x != NULL)
+        x->rule = sl_ebnf_rule(g, g->s + g->at, n);
+    g->at += n;
+    if (g->lark && peek(g) == '{')
+        fail(g, SL_EUNSUPPORTED, "templates are not supported");
+    return x;
+}
+
+static bool number(struct sl_ebnf *g, int32_t *out)
+{
+    size_t n = 0;
+    uint64_t v;
+    while (g->at + n < g->size && g->s[g->at + n] >= '0' && g->s[g->at + n] <= '9')
+        n++;
+    if (!sl_parse_u64(g->s + g->at, n, &v))
+        return false;
+    g->at += n;
+    if (v > INT32_MAX - 1)
+        fail(g, SL_ELIMIT, "a count of more than 2147483646");
+    *out = (int32_t)SL_MIN(v, INT32_MAX - 1);
+    return true;
+}
+
+static struct sl_ebnf_expr *quantified(struct sl_ebnf *g)
+{
+    struct sl_ebnf_expr *x = atom(g);
+    int32_t lo = 0, hi = SL_RX_INF;
+    size_t back = g->at;
+    while (g->lark && (peek(g) == ' ' || peek(g) == '\t'))
+        g->at++;
+    if (g->rc != 0)
+        return x;
+    if (take(g, "*"))
+        return repeat(g, x, 0, SL_RX_INF);
+    if (take(g, "+"))
+        return repeat(g, x, 1, SL_RX_INF);
+    if (take(g, "?"))
+        return repeat(g, x, 0, 1);
+    if (g->lark ? take(g, "~") : take(g, "{")) {
+        skip_space(g);
+        bool ok = number(g, &lo), open = false;
+        hi = lo;
+        if (g->lark ? take(g, "..") : take(g, ",")) {
+            skip_space(g);
+            open = !number(g, &hi);
+            hi = open ? SL_RX_INF : hi;
+        }
+        skip_space(g);
+        if (!ok || (g->lark ? open : !take(g, "}")) || (hi != SL_RX_INF && hi < lo))
+            fail(g, SL_EINVAL, "a count is malformed");
+        return repeat(g, x, lo, hi);
+    }
+    g->at = back;
+    return x;
+}
+
+static struct sl_ebnf_expr *alternatives(struct sl_ebnf *g)
+{
+    struct sl_ebnf_expr *alt = new_expr(g, EBNF_ALT);
+    do {
+        struct sl_ebnf_expr *cat = new_expr(g, EBNF_CAT);
+        skip_space(g);
+        while (g->rc == 0 && g->at < g->size && strchr("|)]", peek(g)) == NULL && !at_rule(g)) {
+            if (g->lark && take(g, "->")) { /* an alias: only trees have names */
+                skip_space(g);
+                g->at += name_len(g);
+            } else {
+                add_kid(cat, quantified(g));
+            }
+            skip_space(g);
+        }
+        if (g->rc == 0 && peek(g) == ']' && !g->lark)
+            fail(g, SL_EINVAL, "unexpected ]");
+        add_kid(alt, cat);
+    } while (g->rc == 0 && take(g, "|"));
+    return alt;
+}
+
+/* The language of an expression that has no rules in it, for %ignore. */
+static void ignore(struct sl_ebnf *g)
+{
+    uint32_t rule = sl_ebnf_rule(g, "%ignore", 7);
+    struct sl_ebnf_expr *x = alternatives(g);
+    if (g->rc != 0)
+        return;
+    g->rules[rule].terminal = true;
+    if (g->rules[rule].body == NULL)
+        g->rules[rule].body = x;
+    else if (x != NULL && x->kids != NULL)
+        add_kid(g->rules[rule].body, x->kids);
+}
+
+int sl_ebnf_parse(struct sl_ebnf *g)
+{
+    for (skip_space(g); g->rc == 0 && g->at < g->size; skip_space(g)) {
+        if (g->lark && take(g, "%ignore")) {
+            ignore(g);
+            continue;
+        }
+        if (g->lark && peek(g) == '%') {
+            g->at++;
+            sl_ebnf_fail(g, SL_EUNSUPPORTED, "not supported: %", g->s + g->at, name_len(g));
+            break;
+        }
+        if (!at_rule(g)) {
+            fail(g, SL_EINVAL,
+                 g->lark ? "a rule (name: ...) is expected" : "a rule (name ::= ...) is expected");
+            break;
+        }
+        g->at += g->lark && (peek(g) == '?' || peek(g) == '!');
+        size_t n = name_len(g);
+        uint32_t rule = sl_ebnf_rule(g, g->s + g->at, n);
+        g->at += n;
+        if (g->lark && take(g, "."))
+            g->at += name_len(g);
+        skip_space(g);
+        g->at += g->lark ? 1 : 3;
+        if (g->rc == 0 && g->rules[rule].body != NULL)
+            sl_ebnf_fail(g, SL_EINVAL, "defined twice:", g->rules[rule].name, n);
+        struct sl_ebnf_expr *body = g->rc == 0 ? alternatives(g) : NULL;
+        if (g->rc == 0 && (peek(g) == ')' || peek(g) == ']'))
+            fail(g, SL_EINVAL, "unbalanced bracket");
+        if (g->rc == 0)
+            g->rules[rule].body = body;
+    }
+    return g->rc;
+}

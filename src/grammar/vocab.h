@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ * vocab.h - a vocabulary as a tree of bytes, made once per tokenizer, for masks.
+ *
+ * Special tokens are not in the tree as text: whatever text may come, they may not, unless a
+ * grammar names them (sl_vocab_special_text). Immutable after creation; any number of threads may
+ * use one.
+ */
+#ifndef SL_GRAMMAR_VOCAB_H
+#define SL_GRAMMAR_VOCAB_H
+
+#include "base/err.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct sl_tokenizer;
+
+#define SL_VOCAB_MAX_TOKEN 255 /* bytes; longer tokens are never allowed by a mask */
+#define SL_VOCAB_MAX_RUN   64  /* characters of a plain token */
+
+struct sl_vocab_node { /* depth first: a node's descendants follow it */
+    uint32_t skip;     /* how many they are, and itself */
+    int32_t token;     /* that ends here, -1: none */
+    uint8_t byte, depth;
+};
+
+struct sl_vocab_tree {
+    struct sl_vocab_node *nodes;
+    uint32_t n;
+};
+
+struct sl_vocab {
+    uint32_t n_tokens, n_words;     /* words of a mask: bit id % 32 of word id / 32 */
+    struct sl_vocab_tree all, rest; /* rest: without the plain tokens */
+    /* Plain tokens: whole characters that need no escape in JSON and end no line. [n + 1] masks of
+     * those with at most n characters. */
+    uint32_t *plain;
+    int32_t *same; /* next token with the same bytes, -1: none */
+    uint32_t *start;
+    char *bytes; /* of token i: bytes + start[i] up to start[i + 1] */
+    int32_t *ends;
+    uint32_t n_ends;
+};
+
+struct sl_vocab_token {
+    const char *bytes;
+    size_t n; /* 0: never allowed */
+    bool special;
+};
+
+/* ends: tokens that end the text (EOS, end of turn). */
+SL_MUST_CHECK int sl_vocab_create(const struct sl_vocab_token *tokens, uint32_t n_tokens,
+                                  const int32_t *ends, uint32_t n_ends, struct sl_vocab **out,
+                                  struct sl_error *err);
+/* n_tokens: width of the logits; ids beyond the tokenizer's are never allowed. */
+SL_MUST_CHECK int sl_vocab_from_tokenizer(const struct sl_tokenizer *tok, uint32_t n_tokens,
+                                          struct sl_vocab **out, struct sl_error *err);
+void sl_vocab_destroy(struct sl_vocab *v);
+
+/* How a grammar spells a special token: five bytes that no text has. */
+#define SL_VOCAB_SPECIAL_BYTES 5
+void sl_vocab_special_text(int32_t id, char out[SL_VOCAB_SPECIAL_BYTES]);
+
+#endif

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT
+ * test_grammar.c - grammars of every notation against texts; masks against a matcher that tries
+ * each token; rollback, forced bytes, ends; what is refused and how it says so.
+ */
+#include "base/rng.h"
+#include "grammar_rig.h"
+
+static const struct {
+    enum sl_grammar_kind kind;
+    const char *text, *yes[6], *no[6];
+} table[] = {
+    {SL_GRAMMAR_REGEX, "[a-z]+\\d?", {"abc", "a1"}, {"", "1", "ab12"}},
+    {SL_GRAMMAR_CHOICE, "[\"yes\", \"no\", \"yes sir\"]", {"yes", "no", "yes sir"}, {"y", "yes "}},
+    {SL_GRAMMAR_JSON_OBJECT,
+     "",
+     {"{}", "{\"a\":1}", "{ \"a\" : [1, 2e5, -0.5,\n null] }", "{\"\\u0041\\/\":\"\\uD800\"}"},
+     {"[]", "1", "{,}", "{\"a\":01}", "{\"a\" 1}", "{} "}},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"enum\":[\"x\","
+     "\"yy\"]}},\"required\":[\"a\",\"b\"],\"additionalProperties\":false}",
+     {"{\"a\":1,\"b\":\"x\"}", "{\"b\": \"yy\", \"a\": -7}"},
+     {"{\"a\":1}", "{\"a\":1,\"b\":\"x\",\"c\":1}", "{\"a\":1,\"a\":1,\"b\":\"x\"}",
+      "{\"\\u0061\":1,\"b\":\"x\"}", "{\"a\":1.5,\"b\":\"x\"}", "{\"a\":1,\"b\":\"xx\"}"}},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"anyOf\":[{\"properties\":{\"k\":{\"const\":\"a\"},\"v\":{\"type\":\"integer\"}},"
+     "\"required\":[\"k\",\"v\"]},{\"properties\":{\"k\":{\"const\":\"b\"},\"v\":{\"type\":"
+     "\"string\"}},\"required\":[\"k\",\"v\"]}],\"type\":\"object\"}",
+     {"{\"k\":\"a\",\"v\":1}", "{\"v\":\"s\",\"k\":\"b\",\"z\":0}"},
+     {"{\"k\":\"a\",\"v\":\"s\"}", "{\"v\":1,\"k\":\"b\"}", "{\"k\":\"c\",\"v\":1}"}},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"next\":{\"anyOf\":[{\"$ref\":"
+     "\"#/$defs/"
+     "n\"},{\"type\":\"null\"}]}},\"required\":[\"next\"],\"additionalProperties\":false}},"
+     "\"$ref\":\"#/$defs/n\"}",
+     {"{\"next\":null}", "{\"next\":{\"next\":{\"next\":null}}}"},
+     {"{}", "{\"next\":1}", "{\"next\":{}}"}},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"number\",\"minimum\":-1.5,\"exclusiveMaximum\":20,\"multipleOf\":0.5}",
+     {"0", "-0", "-1.5", "19.5", "7.0", "2.50"},
+     {"20", "-2", "0.25", "19.75", "07", "1e0"}},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3,\"pattern\":\"^a\"}",
+     {"\"ab\"", "\"a\\\"é\"", "\"a日本\""},
+     {"\"a\"", "\"abcd\"", "\"ba\"", "\"a\\u0062\""}},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"array\",\"prefixItems\":[{\"type\":\"string\"}],\"items\":{\"type\":\"integer\"},"
+     "\"minItems\":2,\"maxItems\":3}",
+     {"[\"a\",1]", "[ \"a\" , 1, 2 ]"},
+     {"[\"a\"]", "[1,1]", "[\"a\",1,2,3]", "[\"a\",\"b\"]"}},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"object\",\"minProperties\":2,\"additionalProperties\":{\"type\":\"null\"}}",
+     {"{\"a\":null,\"b\":null}"},
+     {"{\"a\":null}", "{\"a\":null,\"a\":null}", "{\"a\":null,\"b\":1}"}},
+    {SL_GRAMMAR_EBNF, "root ::= \"a\" root \"b\" | \"\"", {"", "ab", "aaabbb"}, {"a", "ba", "aab"}},
+    {SL_GRAMMAR_EBNF,
+     "root  ::= (expr \"=\" term \"\\n\")+ # sums\nexpr  ::= term ([-+*/] term)*\n"
+     "term  ::= [0-9]+ | \"(\" expr \")\"\n",
+     {"1+2=3\n", "(1+(2*3))=7\n1=1\n"},
+     {"1+=3\n", "(1=1\n", "1=1"}},
+    {SL_GRAMMAR_EBNF, "root ::= [^\\n\\x41]{2,3} .", {"abc", "bcde"}, {"ab", "A\nb", "bcdef"}},
+    {SL_GRAMMAR_EBNF,
+     "start: sum\n?sum: sum \"+\" item | item -> x\nitem: NUMBER | \"(\" sum \")\"\n"
+     "NUMBER: /[0-9]+/ // digits\n%ignore \" \"\n",
+     {"1+2+3", " ( 1 + 22 ) + 3 "},
+     {"1+", "1 2", "(1", "1 + + 2"}},
+    {SL_GRAMMAR_EBNF, "start: \"a\"i~2..3 [\"x\"] \"0\"..\"9\"", {"aA0", "aaax9"}, {"a0", "aaaa1"}},
+    {SL_GRAMMAR_EBNF,
+     "start: \"call\" %json {\"type\":\"array\",\"items\":{\"type\":\"integer\"}} \";\"",
+     {"call[];", "call[1, 2];"},
+     {"call;", "call[\"x\"];"}},
+    {SL_GRAMMAR_STRUCTURAL,
+     "{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f=a>\",\"schema\":{\"type\":"
+     "\"object\",\"properties\":{\"x\":{\"type\":\"integer\"}},\"additionalProperties\":false},"
+     "\"end\":\"</f>\"}],\"triggers\":[\"<f=\"]}",
+     {"", "text <f <b>", "see <f=a>{\"x\": 1}</f> and <f=a>{}</f>."},
+     {"<f=b>{}</f>", "<f=", "<f=a>{\"y\":1}</f>", "<f=a>{}</f", "<f=a>{} </f>"}},
+};
+
+static void test_table(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(table); i++) {
+        struct sl_grammar *g = rig_compile(table[i].kind, table[i].text, NULL);
+        for (size_t k = 0; k < 6 && table[i].yes[k] != NULL; k++)
+            if (!rig_matches(g, table[i].yes[k]))
+                fail_msg("%s\n does not match '%s'", table[i].text, table[i].yes[k]);
+        for (size_t k = 0; k < 6 && table[i].no[k] != NULL; k++)
+            if (rig_matches(g, table[i].no[k]))
+                fail_msg("%s\n matches '%s'", table[i].text, table[i].no[k]);
+        sl_grammar_destroy(g);
+    }
+}
+
+static bool bit(const uint32_t *mask, int32_t id)
+{
+    return (mask[id / 32] >> (id & 31) & 1) != 0;
+}
+
+/* Random texts through each grammar: at every step the mask is what trying each token says, tokens
+ * that were allowed keep a way to the end, and rolling back gives the same masks again. */
+static void test_masks(void **state)
+{
+    (void)state;
+    struct sl_vocab *v = rig_vocab();
+    struct sl_rng r = {11, 0};
+    uint32_t mask[(RIG_TOKENS + 31) / 32], again[(RIG_TOKENS + 31) / 32];
+    int n_ended = 0;
+    for (size_t i = 0; i < SL_COUNT(table); i++) {
+        struct sl_grammar *g = rig_compile(table[i].kind, table[i].text, v);
+        for (int round = 0; round < 12; round++) {
+            struct sl_matcher *m;
+            struct sl_error err;
+            bool ok = true;
+            assert_int_equal(sl_matcher_create(g, 64, &m, &err), 0);
+            for (int step = 0; step < 50 && !sl_matcher_ended(m); step++) {
+                assert_int_equal(sl_matcher_mask(m, mask, &err), 0);
+                int32_t n = 0, pick = -1;
+                for (int32_t id = 0; id < RIG_TOKENS; id++) {
+                    assert_int_equal(sl_matcher_accept(m, id, &ok, &err), 0);
+                    if (ok != bit(mask, id))
+                        fail_msg("%s: token %d at step %d: %d", table[i].text, id, step, ok);
+                    if (ok)
+                        sl_matcher_rollback(m, 1);
+                    if (ok && sl_rng_below(&r, (uint64_t)++n) == 0)
+                        pick = id;
+                }
+                assert_int_equal(bit(mask, RIG_EOS), sl_matcher_complete(m));
+                assert_false(bit(mask, RIG_SPECIAL));
+                assert_int_equal(bit(mask, RIG_TWIN), bit(mask, 256 + 22));
+                if (pick < 0)
+                    fail_msg("%s: a dead end", table[i].text);
+                assert_int_equal(sl_matcher_accept(m, pick, &ok, &err), 0);
+                sl_matcher_rollback(m, 1);
+                assert_int_equal(sl_matcher_mask(m, again, &err), 0);
+                assert_memory_equal(mask, again, sizeof mask);
+                assert_int_equal(sl_matcher_accept(m, pick, &ok, &err), 0);
+                assert_true(ok);
+            }
+            n_ended += sl_matcher_ended(m);
+            sl_matcher_destroy(m);
+        }
+        sl_grammar_destroy(g);
+    }
+    assert_in_range(n_ended, 30, 100000);
+    sl_vocab_destroy(v);
+}
+
+static void test_forced(void **state)
+{
+    (void)state;
+    struct sl_vocab *v = rig_vocab();
+    struct sl_grammar *g = rig_compile(SL_GRAMMAR_JSON_SCHEMA,
+                                       "{\"type\":\"object\",\"properties\":{\"naïve\":{\"enum\":["
+                                       "true]}},\"required\":[\"naïve\"],"
+                                       "\"additionalProperties\":false}",
+                                       v);
+    struct sl_matcher *m;
+    struct sl_error err;
+    char out[64];
+    size_t n;
+    bool ok;
+    assert_int_equal(sl_matcher_create(g, 64, &m, &err), 0);
+    assert_int_equal(sl_matcher_forced(m, out, sizeof out, &n, &err), 0);
+    assert_int_equal(n, 1); /* "{": then whitespace may come */
+    assert_int_equal(sl_matcher_accept(m, '{', &ok, &err), 0);
+    assert_int_equal(sl_matcher_accept(m, '"', &ok, &err), 0);
+    assert_int_equal(sl_matcher_forced(m, out, sizeof out, &n, &err), 0);
+    assert_int_equal(n, strlen("naïve\""));
+    assert_memory_equal(out, "naïve\"", n);
+    assert_int_equal(sl_matcher_forced(m, out, 3, &n, &err), 0);
+    assert_int_equal(n, 2); /* never half a character */
+    sl_matcher_destroy(m);
+    sl_grammar_destroy(g);
+    sl_vocab_destroy(v);
+}
+
+static const struct {
+    enum sl_grammar_kind kind;
+    const char *text, *says;
+} refused[] = {
+    {SL_GRAMMAR_REGEX, "(", "')' is missing"},
+    {SL_GRAMMAR_CHOICE, "[]", "at least one"},
+    {SL_GRAMMAR_CHOICE, "[1]", "choice[0]"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{", "not JSON"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"stsring\"}", "/type: not the name of a type"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"properties\":{\"a\":{\"pattern\":\"(?<=x)a\"}}}",
+     "/properties/a/pattern: regex: look-behind"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#/nowhere\"}", "leads nowhere"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#\"}", "leads back to itself"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"allOf\":[{\"$ref\":\"#\"}]}", "leads back to itself"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"items\":{\"format\":\"idn-email\"}}",
+     "/items/format: \"idn-email\""},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"$recursiveRef\":\"#\"}", "$recursiveRef"},
+    {SL_GRAMMAR_JSON_SCHEMA, "false", "no text satisfies it"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "no text"},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"object\",\"properties\":{\"a\":false},\"required\":[\"a\"]}", "no text"},
+    {SL_GRAMMAR_EBNF, "root ::= foo", "no such rule: foo"},
+    {SL_GRAMMAR_EBNF, "root ::= a\n\nb ::= \"c\"", "line 1: no such rule: a"},
+    {SL_GRAMMAR_EBNF, "x ::= \"a\"", "no such rule: root"},
+    {SL_GRAMMAR_EBNF, "root ::= a \"x\"\na ::= b \"y\" | \"z\"\nb ::= a \"w\" | \"v\"",
+     "left recursion"},
+    {SL_GRAMMAR_EBNF, "root ::= (\"a\"", "missing )"},
+    {SL_GRAMMAR_EBNF, "root ::= \"a\" \"b", "does not end"},
+    {SL_GRAMMAR_EBNF, "root ::= \"x\" root", "no text"},
+    {SL_GRAMMAR_EBNF, "%import common.NUMBER\nstart: NUMBER", "%import"},
+    {SL_GRAMMAR_STRUCTURAL, "{\"format\":{}}", "format is not supported"},
+    {SL_GRAMMAR_STRUCTURAL,
+     "{\"structures\":[{\"begin\":\"<a>\",\"schema\":{},\"end\":\"\"}],"
+     "\"triggers\":[\"<b\"]}",
+     "no trigger"},
+};
+
+static void test_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(refused); i++) {
+        struct sl_grammar_spec spec = {
+            .kind = refused[i].kind, .text = refused[i].text, .n = strlen(refused[i].text)};
+        struct sl_grammar *g = NULL;
+        struct sl_error err = {0};
+        int rc = sl_grammar_compile(&spec, NULL, &g, &err);
+        if (rc == 0)
+            fail_msg("%s is not refused", refused[i].text);
+        if (strstr(err.msg, refused[i].says) == NULL)
+            fail_msg("%s: \"%s\" does not say \"%s\"", refused[i].text, err.msg, refused[i].says);
+        sl_grammar_destroy(g);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),
+        cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_forced),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
