@@ -10,7 +10,8 @@
 
 #include <string.h>
 
-enum { MAX_HEAD = 2000 }; /* recursion of one derivative; a pattern nests far less */
+enum { MANY_RESTS = 1000 }; /* a divisor whose remainders are not searched for 0 */
+enum { MAX_HEAD = 2000 };   /* recursion of one derivative; a pattern nests far less */
 
 sl_rx_id sl_rx_fail(struct sl_rx *rx, int code, const char *what)
 {
@@ -177,7 +178,7 @@ sl_rx_id sl_rx_cat(struct sl_rx *rx, sl_rx_id a, sl_rx_id b)
                                           .a = a,
                                           .b = b,
                                           .nullable = x->nullable && y->nullable,
-                                          .boolean = x->boolean || y->boolean,
+                                          .boolean = SL_MAX(x->boolean, y->boolean),
                                           .head = x->nullable ? SL_MAX(head, y->head) : head});
 }
 
@@ -237,7 +238,8 @@ static sl_rx_id list_of(struct sl_rx *rx, unsigned op, const sl_rx_id *ids, size
     sl_rx_id unit = op == RX_ALT ? SL_RX_NONE : SL_RX_ALL;
     sl_rx_id zero = op == RX_ALT ? SL_RX_ALL : SL_RX_NONE;
     uint32_t from = rx->n_kids;
-    bool any_null = false, all_null = true, boolean = op == RX_AND;
+    bool any_null = false, all_null = true;
+    uint8_t boolean = op == RX_AND;
     if (rx->failed != NULL)
         return SL_RX_NONE;
     for (size_t i = 0; i < n_ids; i++)
@@ -258,7 +260,7 @@ static sl_rx_id list_of(struct sl_rx *rx, unsigned op, const sl_rx_id *ids, size
         v[k++] = v[i];
         any_null = any_null || x->nullable;
         all_null = all_null && x->nullable;
-        boolean = boolean || x->boolean;
+        boolean = SL_MAX(boolean, x->boolean);
         head = SL_MAX(head, x->head + 1);
     }
     rx->n_kids = from + k;
@@ -306,10 +308,11 @@ sl_rx_id sl_rx_not(struct sl_rx *rx, sl_rx_id a)
     const struct sl_rx_node *x = &rx->nodes[a];
     if (x->op == RX_NOT)
         return x->a;
-    return intern(
-        rx,
-        (struct sl_rx_node){
-            .op = RX_NOT, .a = a, .nullable = !x->nullable, .boolean = true, .head = x->head + 1});
+    return intern(rx, (struct sl_rx_node){.op = RX_NOT,
+                                          .a = a,
+                                          .nullable = !x->nullable,
+                                          .boolean = SL_MAX(x->boolean, 1),
+                                          .head = x->head + 1});
 }
 
 sl_rx_id sl_rx_rep(struct sl_rx *rx, sl_rx_id a, int32_t lo, int32_t hi)
@@ -383,6 +386,7 @@ sl_rx_id sl_rx_multiple_of(struct sl_rx *rx, uint32_t k, uint32_t rest, int scal
                                           .b = rest,
                                           .lo = scale,
                                           .hi = phase,
+                                          .boolean = k > MANY_RESTS ? 2 : 0,
                                           .nullable = r == 0,
                                           .head = 1});
 }

@@ -44,9 +44,10 @@ static inline bool sl_rx_bytes_has(const struct sl_rx_bytes *s, unsigned b)
 
 struct sl_rx_node {
     uint8_t op;
-    bool nullable, boolean; /* boolean: holds an intersection or complement */
-    uint8_t alive;          /* of booleans: 0 unknown, 1 alive, 2 dead */
-    uint32_t head;          /* depth a derivative recurses to */
+    bool nullable;
+    uint8_t boolean; /* 1: holds an intersection or complement, 2: and a search would be long */
+    uint8_t alive;   /* of booleans: 0 unknown, 1 alive, 2 dead */
+    uint32_t head;   /* depth a derivative recurses to */
     uint32_t a, b;
     int32_t lo, hi;
     uint32_t *row; /* [256] successors with the marks below; NULL: no row */

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { ALIVE_BUDGET = 3000 }; /* states one search for an accepting one may visit */
+enum { ALIVE_BUDGET = 3000, SHORT_BUDGET = 30 }; /* states a search for an accepting one visits */
 
 /* The bytes that no set on the way tells from the one asked for. */
 static void narrow(struct sl_rx_bytes *same, const struct sl_rx_bytes *set, bool has)
@@ -166,6 +166,7 @@ static bool search(struct sl_rx *rx, sl_rx_id id)
     enum { CAP = 8192 };
     struct visit *v = sl_malloc(ALIVE_BUDGET * sizeof *v);
     uint32_t *seen = sl_calloc(CAP, sizeof *seen), *stack = sl_malloc(ALIVE_BUDGET * sizeof *stack);
+    uint32_t budget = rx->nodes[id].boolean == 2 ? SHORT_BUDGET : ALIVE_BUDGET;
     uint32_t n = 0, n_stack = 0, found = UINT32_MAX;
     bool gave_up = v == NULL || seen == NULL || stack == NULL;
     if (!gave_up) {
@@ -189,7 +190,7 @@ static bool search(struct sl_rx *rx, sl_rx_id id)
             uint32_t place = seen_at(seen, CAP, v, to);
             if (seen[place] != 0)
                 continue;
-            gave_up = n == ALIVE_BUDGET || rx->failed != NULL;
+            gave_up = n == budget || rx->failed != NULL;
             if (gave_up)
                 break;
             v[n] = (struct visit){to, at};
@@ -200,8 +201,9 @@ static bool search(struct sl_rx *rx, sl_rx_id id)
     if (found != UINT32_MAX)
         for (uint32_t i = found; i != UINT32_MAX; i = v[i].from)
             rx->nodes[v[i].id].alive = 1;
-    else if (gave_up)
-        rx->nodes[id].alive = 1;
+    else if (gave_up) /* all that was met: or each would give up for itself */
+        for (uint32_t i = 0; i < SL_MAX(n, 1); i++)
+            rx->nodes[i < n ? v[i].id : id].alive = 1;
     else
         for (uint32_t i = 0; i < n; i++)
             rx->nodes[v[i].id].alive = 2;

@@ -513,7 +513,9 @@ static void reference(struct filling *f, json_t *v, const char *key)
         const char *name = strchr(f->l->anchors[i].uri, '#');
         dynamic += f->l->anchors[i].dynamic && name != NULL && strcmp(name, hash) == 0;
     }
-    if (dynamic > 1)
+    /* Only a reference that first leads to a $dynamicAnchor looks further for others. */
+    const char *own = json_string_value(json_object_get(to, "$dynamicAnchor"));
+    if (dynamic > 1 && own != NULL && strcmp(own, hash + 1) == 0)
         bad(f, SL_EUNSUPPORTED, key, "more than one $dynamicAnchor could be meant");
     also(f, node_of(f, to, path));
 }

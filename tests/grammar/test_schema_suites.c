@@ -1,0 +1,424 @@
+/* SPDX-License-Identifier: MIT
+ * test_schema_suites.c - JSON-Schema-Test-Suite, MaskBench schemas and JSONTestSuite, where they
+ * are unpacked: no invalid instance may be accepted, byte by byte and through real vocabularies.
+ *
+ * test_schema_suites --bench [VOCABULARY] prints the figures: groups, verdicts, times of compiling
+ * and of masks, along each valid instance.
+ */
+#include "base/buf.h"
+#include "base/json_load.h"
+#include "base/str.h"
+#include "grammar_rig.h"
+#include "text/tokenizer.h"
+
+#include <dirent.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define DATA "build/testdata/structured/"
+
+struct times {
+    double *us;
+    size_t n, cap;
+};
+
+static struct totals {
+    int groups, supported, tests, false_accepts, false_rejects, limits, masks;
+    struct times compile, mask;
+    const struct sl_vocab *vocab;
+    struct sl_tokenizer *tok;
+    bool print;
+} all;
+
+static void add_time(struct times *t, uint64_t ns)
+{
+    if (t->n == t->cap) {
+        t->cap = t->cap == 0 ? 1024 : t->cap * 2;
+        t->us = sl_realloc(t->us, t->cap * sizeof t->us[0]);
+        assert_non_null(t->us);
+    }
+    t->us[t->n++] = (double)ns / 1000.0;
+}
+
+/* Of this thread, so that other work on the machine does not count. */
+static uint64_t cpu_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static void print_times(const char *name, struct times *t)
+{
+    if (t->n == 0)
+        return;
+    qsort(t->us, t->n, sizeof t->us[0], by_value);
+    printf("%s: n %zu  p50 %.1f us  p90 %.1f  p99 %.1f  max %.1f\n", name, t->n, t->us[t->n / 2],
+           t->us[t->n * 9 / 10], t->us[t->n * 99 / 100], t->us[t->n - 1]);
+}
+
+static json_t *load_file(const char *path)
+{
+    char *text;
+    size_t n;
+    json_error_t why;
+    struct sl_error err;
+    if (sl_read_file(path, 64u << 20, &text, &n, &err) != 0)
+        return NULL;
+    json_t *j = json_loadb(text, n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    if (j == NULL)
+        j = json_loadb(text, n, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &why);
+    sl_free(text);
+    return j;
+}
+
+/* As Python's json.dumps(ensure_ascii=False) writes it, so that numbers look as models write them.
+ */
+static void dump(struct sl_buf *b, const json_t *v)
+{
+    const char *key;
+    json_t *kid;
+    size_t i, len;
+    if (json_is_object(v)) {
+        sl_buf_putc(b, '{');
+        json_object_keylen_foreach((json_t *)v, key, len, kid)
+        {
+            if (b->data[b->n_bytes - 1] != '{')
+                sl_buf_puts(b, ", ");
+            sl_buf_json_string(b, key, len);
+            sl_buf_puts(b, ": ");
+            dump(b, kid);
+        }
+        sl_buf_putc(b, '}');
+    } else if (json_is_array(v)) {
+        sl_buf_putc(b, '[');
+        json_array_foreach(v, i, kid)
+        {
+            sl_buf_puts(b, i > 0 ? ", " : "");
+            dump(b, kid);
+        }
+        sl_buf_putc(b, ']');
+    } else if (json_is_string(v)) {
+        sl_buf_json_string(b, json_string_value(v), json_string_length(v));
+    } else if (json_is_real(v)) {
+        double x = json_real_value(v);
+        if (x > -1e16 && x < 1e16 && (double)(int64_t)x >= x && (double)(int64_t)x <= x)
+            sl_buf_printf(b, "%.1f", x);
+        else
+            sl_buf_json_double(b, x);
+    } else {
+        char *s = json_dumps(v, JSON_ENCODE_ANY);
+        sl_buf_puts(b, s);
+        sl_json_free_text(s);
+    }
+}
+
+static const char *name_of(const json_t *group)
+{
+    const char *s = json_string_value(json_object_get(group, "description"));
+    return s != NULL ? s : "?";
+}
+
+/* Does the text pass through the vocabulary, each token allowed by the mask before it? */
+static bool passes_tokens(struct sl_grammar *g, const char *text, size_t n)
+{
+    struct sl_ids ids = {0};
+    struct sl_matcher *m;
+    struct sl_error err;
+    bool ok = true;
+    uint32_t *mask = sl_malloc(all.vocab->n_words * sizeof *mask);
+    assert_non_null(mask);
+    assert_int_equal(sl_tokenizer_encode_into(all.tok, text, n, 0, &ids, &err), 0);
+    assert_int_equal(sl_matcher_create(g, (uint32_t)ids.n + 1, &m, &err), 0);
+    for (size_t i = 0; i <= ids.n && ok; i++) {
+        uint64_t t0 = cpu_ns();
+        int rc = sl_matcher_mask(m, mask, &err);
+        add_time(&all.mask, cpu_ns() - t0);
+        if (all.mask.us[all.mask.n - 1] > 3000)
+            printf("slow mask: %.0f us, token %zu of %.150s\n", all.mask.us[all.mask.n - 1], i,
+                   text);
+        if (rc != 0) {
+            all.limits++;
+            printf("limit: %s\n", err.msg);
+            ok = false;
+        } else if (i == ids.n) {
+            ok = sl_matcher_complete(m);
+        } else {
+            int32_t id = ids.data[i];
+            bool may = (mask[id / 32] >> (id & 31) & 1) != 0;
+            ok = sl_matcher_accept(m, id, &ok, &err) == 0 && ok;
+            assert_int_equal(may, ok);
+        }
+    }
+    sl_matcher_destroy(m);
+    sl_free(ids.data);
+    sl_free(mask);
+    return ok;
+}
+
+static void one_test(struct sl_grammar *g, const json_t *group, const json_t *test)
+{
+    struct sl_buf b = {0};
+    bool valid = json_is_true(json_object_get(test, "valid")), yes = false;
+    size_t at = 0;
+    struct sl_error err;
+    dump(&b, json_object_get(test, "data"));
+    assert_true(sl_buf_ok(&b));
+    if (g != NULL && sl_grammar_matches(g, b.data, b.n_bytes, &yes, &at, &err) != 0) {
+        all.limits++;
+        printf("limit: %s: %s\n", name_of(group), err.msg);
+    }
+    if (g != NULL && all.vocab != NULL && yes != passes_tokens(g, b.data, b.n_bytes))
+        fail_msg("%s: tokens and bytes disagree on %s", name_of(group), b.data);
+    all.tests++;
+    all.false_accepts += yes && !valid;
+    all.false_rejects += !yes && valid;
+    if (yes != valid && (all.print || yes))
+        printf("%s: %s / %s: %.150s\n", yes ? "FALSE ACCEPT" : "false reject", name_of(group),
+               name_of(test), b.data);
+    sl_buf_deinit(&b);
+}
+
+static void one_group(const json_t *group, struct sl_grammar_spec spec)
+{
+    struct sl_grammar *g = NULL;
+    struct sl_error err = {0};
+    size_t i;
+    json_t *t;
+    char *text = json_dumps(json_object_get(group, "schema"), JSON_ENCODE_ANY);
+    assert_non_null(text);
+    spec.kind = SL_GRAMMAR_JSON_SCHEMA;
+    spec.text = text;
+    spec.n = strlen(text);
+    uint64_t t0 = cpu_ns();
+    int rc = sl_grammar_compile(&spec, all.vocab, &g, &err);
+    add_time(&all.compile, cpu_ns() - t0);
+    all.groups++;
+    if (rc == 0 || strstr(err.msg, "no text satisfies it") != NULL) {
+        all.supported++;
+        json_array_foreach(json_object_get(group, "tests"), i, t) one_test(g, group, t);
+    } else if (all.print) {
+        printf("refused: %s: %s\n", name_of(group), err.msg);
+    }
+    sl_grammar_destroy(g);
+    sl_json_free_text(text);
+}
+
+static size_t list_files(const char *folder, char names[2000][200])
+{
+    size_t n = 0;
+    DIR *d = opendir(folder);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;)
+        if (sl_ends_with(e->d_name, ".json") && n < 2000)
+            snprintf(names[n++], 200, "%.199s", e->d_name);
+    if (d != NULL)
+        closedir(d);
+    qsort(names, n, 200, (int (*)(const void *, const void *))strcmp);
+    return n;
+}
+
+static char files[2000][200];
+static struct sl_grammar_remote remotes[200];
+static size_t n_remotes;
+
+/* The suite's remotes, under the address that it gives them. */
+static void load_remotes(const char *sub, const char *draft)
+{
+    char path[600], uri[400];
+    snprintf(path, sizeof path, DATA "JSON-Schema-Test-Suite/remotes%.300s", sub);
+    DIR *d = opendir(path);
+    for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+        char at[300];
+        size_t n;
+        struct sl_error err;
+        if (e->d_name[0] == '.')
+            continue;
+        snprintf(at, sizeof at, "%.90s/%.199s", sub, e->d_name);
+        if (e->d_type == DT_DIR) {
+            if (strncmp(e->d_name, "draft", 5) != 0 || strcmp(e->d_name, draft) == 0)
+                load_remotes(at, draft);
+            continue;
+        }
+        snprintf(uri, sizeof uri, "http://localhost:1234%.300s", at);
+        snprintf(path, sizeof path, DATA "JSON-Schema-Test-Suite/remotes%.300s", at);
+        char *text;
+        if (n_remotes < SL_COUNT(remotes) && sl_read_file(path, 1 << 20, &text, &n, &err) == 0)
+            remotes[n_remotes++] = (struct sl_grammar_remote){sl_strdup(uri), text, n};
+    }
+    if (d != NULL)
+        closedir(d);
+}
+
+static bool suite(const char *draft)
+{
+    char folder[300], path[600];
+    snprintf(folder, sizeof folder, DATA "JSON-Schema-Test-Suite/tests/%s", draft);
+    size_t n = list_files(folder, files), i;
+    struct sl_grammar_spec spec = {.draft7 = strcmp(draft, "draft7") == 0, .ignore_formats = true};
+    if (n == 0)
+        return false;
+    load_remotes("", draft);
+    spec.remotes = remotes;
+    spec.n_remotes = n_remotes;
+    for (size_t f = 0; f < n; f++) {
+        json_t *group, *doc;
+        snprintf(path, sizeof path, "%.300s/%.199s", folder, files[f]);
+        doc = load_file(path);
+        assert_non_null(doc);
+        json_array_foreach(doc, i, group) one_group(group, spec);
+        json_decref(doc);
+    }
+    for (; n_remotes > 0; n_remotes--) {
+        sl_free((char *)remotes[n_remotes - 1].uri);
+        sl_free((char *)remotes[n_remotes - 1].text);
+    }
+    return true;
+}
+
+static bool maskbench(void)
+{
+    size_t n = list_files(DATA "maskbench", files);
+    for (size_t i = 0; i < n; i++) {
+        char path[600];
+        snprintf(path, sizeof path, DATA "maskbench/%s", files[i]);
+        json_t *group = load_file(path);
+        assert_non_null(group);
+        one_group(group, (struct sl_grammar_spec){0});
+        json_decref(group);
+    }
+    return n > 0;
+}
+
+static void begin(void)
+{
+    all.groups = all.supported = all.tests = all.false_accepts = all.false_rejects = 0;
+    all.limits = all.masks = 0;
+    all.compile.n = all.mask.n = 0;
+}
+
+static void report(const char *name)
+{
+    printf(
+        "%s: %d of %d groups supported, %d tests, %d false accepts, %d false rejects, %d limits\n",
+        name, all.supported, all.groups, all.tests, all.false_accepts, all.false_rejects,
+        all.limits);
+    if (all.print) {
+        print_times("  compile", &all.compile);
+        print_times("  mask", &all.mask);
+    }
+}
+
+static void test_suites(void **state)
+{
+    (void)state;
+    static const char *const drafts[] = {"draft2020-12", "draft7"};
+    for (size_t i = 0; i < SL_COUNT(drafts); i++) {
+        begin();
+        if (!suite(drafts[i])) {
+            print_message("skip: JSON-Schema-Test-Suite is not unpacked\n");
+            return;
+        }
+        report(drafts[i]);
+        assert_int_equal(all.false_accepts + all.limits, 0);
+        assert_in_range(all.supported * 100, all.groups * 95, all.groups * 100);
+        assert_in_range(all.false_rejects, 0, 9);
+    }
+}
+
+static void test_maskbench(void **state)
+{
+    (void)state;
+    begin();
+    if (!maskbench()) {
+        print_message("skip: MaskBench is not unpacked\n");
+        return;
+    }
+    report("MaskBench");
+    assert_int_equal(all.false_accepts + all.limits, 0);
+    assert_in_range(all.supported, 1085, 1090);
+    assert_in_range(all.false_rejects, 0, 13); /* 1 % of what is valid */
+}
+
+/* Any JSON object: what the suite calls valid is accepted inside one, what is invalid is not. */
+static void test_json_texts(void **state)
+{
+    (void)state;
+    size_t n = list_files(DATA "JSONTestSuite/test_parsing", files);
+    struct sl_grammar *g = rig_compile(SL_GRAMMAR_JSON_OBJECT, "", NULL);
+    if (n == 0)
+        print_message("skip: JSONTestSuite is not unpacked\n");
+    for (size_t i = 0; i < n; i++) {
+        char path[600], *text;
+        size_t len, at;
+        bool yes;
+        struct sl_error err;
+        struct sl_buf b = {0};
+        snprintf(path, sizeof path, DATA "JSONTestSuite/test_parsing/%s", files[i]);
+        assert_int_equal(sl_read_file(path, 1 << 20, &text, &len, &err), 0);
+        sl_buf_puts(&b, "{\"a\":");
+        sl_buf_put(&b, text, len);
+        sl_buf_putc(&b, '}');
+        int rc = sl_grammar_matches(g, b.data, b.n_bytes, &yes, &at, &err);
+        if (rc != 0)
+            fail_msg("%s: %s", files[i], err.msg);
+        /* Whitespace only, and a comma that the object around it makes valid. */
+        bool closed = strstr(files[i], "n_structure_object_followed_by_closing") != NULL;
+        if (!closed && ((files[i][0] == 'y' && !yes) || (files[i][0] == 'n' && yes)))
+            fail_msg("%s: %d", files[i], yes);
+        sl_buf_deinit(&b);
+        sl_free(text);
+    }
+    sl_grammar_destroy(g);
+}
+
+static int bench(const char *path)
+{
+    struct sl_error err;
+    struct sl_vocab *v = NULL;
+    all.print = true;
+    if (path != NULL) {
+        if (sl_tokenizer_open(path, &all.tok, &err) != 0) {
+            printf("%s\n", err.msg);
+            return 1;
+        }
+        uint64_t t0 = sl_now_ns();
+        if (sl_vocab_from_tokenizer(all.tok, 128256, &v, &err) != 0) {
+            printf("%s\n", err.msg);
+            return 1;
+        }
+        printf("vocabulary: %u nodes, %u without plain tokens, %.1f ms\n", v->all.n, v->rest.n,
+               (double)(sl_now_ns() - t0) / 1e6);
+        all.vocab = v;
+    }
+    begin();
+    suite("draft2020-12");
+    report("draft2020-12");
+    begin();
+    suite("draft7");
+    report("draft7");
+    begin();
+    maskbench();
+    report("MaskBench");
+    sl_vocab_destroy(v);
+    sl_tokenizer_close(all.tok);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_suites),
+        cmocka_unit_test(test_maskbench),
+        cmocka_unit_test(test_json_texts),
+    };
+    if (argc > 1 && strcmp(argv[1], "--bench") == 0)
+        return bench(argc > 2 ? argv[2] : NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
