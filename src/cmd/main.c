@@ -15,7 +15,7 @@
 
 static const struct sl_command *const commands[] = {
     &sl_cmd_run,     &sl_cmd_chat,     &sl_cmd_serve,    &sl_cmd_bench,
-    &sl_cmd_inspect, &sl_cmd_tokenize, &sl_cmd_template,
+    &sl_cmd_inspect, &sl_cmd_tokenize, &sl_cmd_template, &sl_cmd_grammar,
 };
 
 static void print_help(FILE *to)

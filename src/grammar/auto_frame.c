@@ -618,11 +618,18 @@ static void know_static_names(struct sl_auto *a, struct sl_plan *p, const struct
 
 struct sl_frame_aux *sl_frame_names(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
 {
-    if (sl_vec_at(a, frame)->v[FR_PHASE] != PH_KEY)
-        frame = sl_frame_phase(a, sl_vec_at(a, frame), PH_KEY);
-    struct sl_vec *f = sl_vec_at(a, frame);
-    if (frame == 0 || f->aux != NULL)
-        return frame == 0 ? NULL : f->aux;
+    struct sl_vec *asked = sl_vec_at(a, frame), *f = asked;
+    if (asked->aux != NULL)
+        return asked->aux;
+    if (asked->v[FR_PHASE] != PH_KEY) /* the same names after '{' and after ',' */
+        frame = sl_frame_phase(a, asked, PH_KEY);
+    if (frame == 0)
+        return NULL;
+    f = sl_vec_at(a, frame);
+    if (f->aux != NULL) {
+        asked->aux = f->aux;
+        return f->aux;
+    }
     uint32_t n = (p->n_names + 31) / 32;
     struct sl_frame_aux *x = sl_arena_alloc(&a->arena, sizeof *x);
     if (x != NULL)
@@ -642,7 +649,7 @@ struct sl_frame_aux *sl_frame_names(struct sl_auto *a, struct sl_plan *p, uint32
     }
     x->free = room_for_other(a, p, f) ? other_names(a, p, f) : SL_RX_NONE;
     x->any = x->any || x->free != SL_RX_NONE;
-    f->aux = x;
+    f->aux = asked->aux = x;
     return x;
 }
 

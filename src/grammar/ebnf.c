@@ -252,8 +252,9 @@ static void check_left(struct sl_ebnf *g)
         sl_ebnf_fail(g, SL_ENOMEM, "out of memory", NULL, 0);
     while (changed && g->rc == 0) {
         changed = false;
-        for (uint32_t i = 0; i < g->n_rules; i++) {
-            struct sl_ebnf_rule *r = &g->rules[i];
+        /* There and back, so that a chain of rules takes one pass whichever way it was written. */
+        for (uint32_t k = 0; k < 2 * g->n_rules; k++) {
+            struct sl_ebnf_rule *r = &g->rules[k < g->n_rules ? k : 2 * g->n_rules - 1 - k];
             if (!r->regular && !r->nullable && is_nullable(g, r->body))
                 r->nullable = changed = true;
             if (!r->regular && !r->ends && can_end(g, r->body))

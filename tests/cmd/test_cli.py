@@ -22,7 +22,7 @@ def ok(*args: str, stdin: bytes = b"") -> str:
     return r.stdout.decode()
 
 
-COMMANDS = ["run", "chat", "serve", "bench", "inspect", "tokenize", "template"]
+COMMANDS = ["run", "chat", "serve", "bench", "inspect", "tokenize", "template", "grammar"]
 
 
 @pytest.mark.parametrize("command", COMMANDS + ["bench serve"])

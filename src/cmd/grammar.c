@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: MIT
+ * grammar.c - `sluice grammar`: does a schema or grammar compile, what does it accept, what do its
+ * masks cost.
+ */
+#include "grammar/grammar.h"
+
+#include "base/buf.h"
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/sys.h"
+#include "cmd/flags.h"
+
+#include <string.h>
+#include <unistd.h>
+
+struct grammar_options {
+    const char *kind;
+    struct sl_flag_list tests;
+    bool compact, draft7, ignore_formats, masks;
+};
+
+#define OWN(field) offsetof(struct grammar_options, field)
+
+static const struct sl_flag grammar_flags[] = {
+    {SL_FLAG_STR, 'k', "kind", NULL, OWN(kind), 0, 0, "NAME",
+     "json-schema (default), json-object, regex, choice, ebnf, structural-tag"},
+    {SL_FLAG_STR_LIST, 't', "test", NULL, OWN(tests), 0, 0, "TEXT",
+     "say whether TEXT is accepted, and how far it goes; may be repeated"},
+    {SL_FLAG_SWITCH, 'm', "masks", NULL, OWN(masks), 0, 0, NULL,
+     "with --test: walk the text token by token and time the masks"},
+    {SL_FLAG_SWITCH, 0, "compact", NULL, OWN(compact), 0, 0, NULL, "JSON without whitespace"},
+    {SL_FLAG_SWITCH, 0, "draft7", NULL, OWN(draft7), 0, 0, NULL,
+     "schemas that do not say $schema are draft 7"},
+    {SL_FLAG_SWITCH, 0, "ignore-formats", NULL, OWN(ignore_formats), 0, 0, NULL,
+     "format is an annotation"},
+};
+
+static int kind_of(const char *name, enum sl_grammar_kind *out, struct sl_error *err)
+{
+    static const struct {
+        const char *name;
+        enum sl_grammar_kind kind;
+    } kinds[] = {{"json-schema", SL_GRAMMAR_JSON_SCHEMA},
+                 {"json-object", SL_GRAMMAR_JSON_OBJECT},
+                 {"regex", SL_GRAMMAR_REGEX},
+                 {"choice", SL_GRAMMAR_CHOICE},
+                 {"ebnf", SL_GRAMMAR_EBNF},
+                 {"gbnf", SL_GRAMMAR_EBNF},
+                 {"lark", SL_GRAMMAR_EBNF},
+                 {"structural-tag", SL_GRAMMAR_STRUCTURAL}};
+    for (size_t i = 0; i < SL_COUNT(kinds); i++)
+        if (name == NULL || strcmp(kinds[i].name, name) == 0) {
+            *out = kinds[i].kind;
+            return 0;
+        }
+    return sl_fail(err, SL_EINVAL, "--kind %s: not a kind of grammar", name);
+}
+
+static uint32_t count_bits(const uint32_t *mask, uint32_t n_words)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < n_words; i++)
+        n += (uint32_t)__builtin_popcount(mask[i]);
+    return n;
+}
+
+static int walk(struct sl_grammar *g, const struct sl_vocab *v, const struct sl_tokenizer *tok,
+                const char *text, struct sl_buf *out, struct sl_error *err)
+{
+    int32_t *ids = NULL;
+    size_t n = 0, i = 0;
+    uint64_t total = 0, max = 0, first = 0;
+    struct sl_matcher *m = NULL;
+    uint32_t *mask = sl_malloc(v->n_words * sizeof *mask);
+    bool ok = true;
+    int rc = mask == NULL ? sl_fail(err, SL_ENOMEM, "out of memory")
+                          : sl_tokenizer_encode(tok, text, strlen(text), 0, &ids, &n, err);
+    if (rc == 0)
+        rc = sl_matcher_create(g, (uint32_t)n + 1, &m, err);
+    for (; rc == 0 && ok && i <= n; i += ok) {
+        uint64_t t0 = sl_now_ns();
+        rc = sl_matcher_mask(m, mask, err);
+        uint64_t t = sl_now_ns() - t0;
+        first = i == 0 ? t : first;
+        max = t > max ? t : max;
+        total += t;
+        if (i == n)
+            break;
+        if (rc == 0)
+            rc = sl_matcher_accept(m, ids[i], &ok, err);
+    }
+    if (rc == 0)
+        sl_buf_printf(out,
+                      "     %zu of %zu tokens; masks: first %.1f us, mean %.1f, max %.1f; "
+                      "%u tokens may follow\n",
+                      i, n, (double)first / 1e3, (double)total / 1e3 / (double)(i + 1),
+                      (double)max / 1e3, count_bits(mask, v->n_words));
+    sl_matcher_destroy(m);
+    sl_free(mask);
+    sl_free(ids);
+    return rc;
+}
+
+static int check(const struct grammar_options *opt, const struct sl_grammar_spec *spec,
+                 const struct sl_vocab *v, const struct sl_tokenizer *tok, bool *all,
+                 struct sl_error *err)
+{
+    struct sl_grammar *g = NULL;
+    struct sl_buf out = {0};
+    uint64_t t0 = sl_now_ns();
+    int rc = sl_grammar_compile(spec, v, &g, err);
+    if (rc == 0)
+        sl_buf_printf(&out, "compiled in %.2f ms\n", (double)(sl_now_ns() - t0) / 1e6);
+    for (int i = 0; i < opt->tests.n && rc == 0; i++) {
+        const char *text = opt->tests.items[i];
+        size_t at;
+        bool yes;
+        rc = sl_grammar_matches(g, text, strlen(text), &yes, &at, err);
+        if (rc != 0)
+            break;
+        *all = *all && yes;
+        if (yes)
+            sl_buf_printf(&out, "yes  %s\n", text);
+        else
+            sl_buf_printf(&out, "no   %s\n     %s byte %zu\n", text,
+                          at < strlen(text) ? "refused at" : "not complete at", at);
+        if (v != NULL)
+            rc = walk(g, v, tok, text, &out, err);
+    }
+    if (rc == 0)
+        rc = sl_buf_ok(&out) ? sl_write_all(STDOUT_FILENO, out.data, out.n_bytes, err)
+                             : sl_fail(err, SL_ENOMEM, "out of memory");
+    sl_buf_deinit(&out);
+    sl_grammar_destroy(g);
+    return rc;
+}
+
+static int grammar_main(int argc, char **argv)
+{
+    struct grammar_options opt = {0};
+    struct sl_error err = {0};
+    const char *model = NULL;
+    int n_positional;
+    char *in = NULL;
+    size_t n_in = 0;
+    bool all = true;
+    struct sl_tokenizer *tok = NULL;
+    struct sl_vocab *v = NULL;
+    struct sl_grammar_spec spec = {0};
+    struct sl_flag_group groups[] = {{grammar_flags, SL_COUNT(grammar_flags), &opt, 0}};
+    int rc = sl_flags_parse(&sl_cmd_grammar, groups, 1, argc, argv, &model, 1, &n_positional, &err);
+    if (rc == SL_FLAGS_HELP)
+        return SL_EXIT_OK;
+    if (rc == 0)
+        rc = kind_of(opt.kind, &spec.kind, &err);
+    if (rc == 0 && spec.kind != SL_GRAMMAR_JSON_OBJECT)
+        rc = sl_read_file("-", SL_MAX_HTTP_BODY, &in, &n_in, &err);
+    if (rc == 0 && opt.masks)
+        rc = sl_tokenizer_open(model, &tok, &err);
+    if (rc == 0 && opt.masks)
+        rc = sl_vocab_from_tokenizer(tok, (uint32_t)sl_tokenizer_n_vocab(tok), &v, &err);
+    spec.text = in;
+    spec.n = n_in;
+    spec.compact = opt.compact;
+    spec.draft7 = opt.draft7;
+    spec.ignore_formats = opt.ignore_formats;
+    if (rc == 0)
+        rc = check(&opt, &spec, v, tok, &all, &err);
+    sl_vocab_destroy(v);
+    if (tok != NULL)
+        sl_tokenizer_close(tok);
+    sl_free(in);
+    if (rc != 0)
+        return sl_command_fail(&sl_cmd_grammar, &err);
+    return all ? SL_EXIT_OK : SL_EXIT_FAILED;
+}
+
+const struct sl_command sl_cmd_grammar = {
+    .name = "grammar",
+    .usage = "[MODEL_OR_VOCAB] [FLAGS] < GRAMMAR",
+    .summary = "check a schema or grammar, test texts, time its masks",
+    .details = "The exit status is 0 when every --test is accepted, 1 when one is not, 2 when the "
+               "grammar is refused.\n\n"
+               "  echo '{\"type\": \"integer\", \"minimum\": 3}' | sluice grammar -t 5 -t 2\n"
+               "  sluice grammar -k ebnf -m -t \"1+2\" ./llama3.tiktoken < sums.gbnf\n",
+    .run = grammar_main,
+};
