@@ -219,6 +219,7 @@ template <class S> struct sl_wg_view {
     uint8_t *smem;
     sl_wg_place<S::w_slots> w;
     sl_wg_place<S::x_slots> x;
+    int32_t w_free;           /* the oldest slot of weights that was not given back */
     int32_t x_free, n_behind; /* the oldest stage whose products run, and how many do */
     int32_t block;            /* the warp's row block of run 0 in a tile */
 };
@@ -244,12 +245,20 @@ static __device__ __forceinline__ void sl_wg_load_a(sl_wg_frag<MI> &f, sl_wg_vie
         for (int j = 0; j < 4; j++)
             F::frag(raw, j, f.a[m][j]);
     }
-    if (sub == S::subs - 1) {
-        __syncwarp();
-        if (lane == 0)
-            sl_mbar_arrive(&bars.empty_w[v.w.slot]);
+    if (sub == S::subs - 1)
         v.w.next();
-    }
+}
+
+/* Gives back the oldest slot of weights, once products have taken its last fragments: only then is
+ * it certain that they were read. An arrival right behind the loads overtakes them, as the copy
+ * engine's writes are not ordered behind the reads of others, and now and then 128 bytes of the
+ * next weights were read (H200). */
+template <class S> static __device__ __forceinline__ void sl_wg_free_w(sl_wg_view<S> &v)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        sl_mbar_arrive(&sl_wg_bars_of(v.smem).empty_w[v.w_free]);
+    v.w_free = v.w_free + 1 == S::w_slots ? 0 : v.w_free + 1;
 }
 
 /* Gives back the oldest stage of activations whose products have ended. */
@@ -261,10 +270,10 @@ template <class S> static __device__ __forceinline__ void sl_wg_free_x(sl_wg_vie
     v.n_behind--;
 }
 
-/* Starts the products of a step. */
+/* Starts the products of step k. */
 template <class S, int MI, int NT>
 static __device__ __forceinline__ void sl_wg_issue(float (&acc)[MI][NT / 8][4],
-                                                   const sl_wg_frag<MI> &f, sl_wg_view<S> &v)
+                                                   const sl_wg_frag<MI> &f, sl_wg_view<S> &v, int k)
 {
     sl_mbar_wait(&sl_wg_bars_of(v.smem).full_x[v.x.slot], v.x.parity);
     auto b = sl_wgmma_b(v.smem + S::x_offset + v.x.slot * S::x_slot);
@@ -277,6 +286,8 @@ static __device__ __forceinline__ void sl_wg_issue(float (&acc)[MI][NT / 8][4],
     sl_wgmma_commit();
     v.x.next();
     v.n_behind++;
+    if (k % S::subs == S::subs - 1)
+        sl_wg_free_w(v);
 }
 
 /* n steps from step k on. Between two products nothing branches on them: while those of a step run,
@@ -288,19 +299,19 @@ static __device__ __forceinline__ void sl_wg_walk(float (&acc)[MI][NT / 8][4], s
     sl_wg_frag<MI> even, odd;
     sl_wg_load_a<S, F, MI>(even, v, k);
     for (; n >= 2; n -= 2, k += 2) {
-        sl_wg_issue<S, MI, NT>(acc, even, v);
+        sl_wg_issue<S, MI, NT>(acc, even, v, k);
         sl_wgmma_wait<1>();
         if (v.n_behind == 2)
             sl_wg_free_x(v);
         sl_wg_load_a<S, F, MI>(odd, v, k + 1);
-        sl_wg_issue<S, MI, NT>(acc, odd, v);
+        sl_wg_issue<S, MI, NT>(acc, odd, v, k + 1);
         sl_wgmma_wait<1>();
         sl_wg_free_x(v);
         if (n > 2)
             sl_wg_load_a<S, F, MI>(even, v, k + 2);
     }
     if (n > 0)
-        sl_wg_issue<S, MI, NT>(acc, even, v);
+        sl_wg_issue<S, MI, NT>(acc, even, v, k);
     sl_wgmma_wait<0>();
     while (v.n_behind > 0)
         sl_wg_free_x(v);
