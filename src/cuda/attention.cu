@@ -91,31 +91,35 @@ size_t sl_cuda_attention_workspace(const struct sl_cuda *cu,
 
 /* ---------------------------------------------------------------- the operation */
 
-typedef void run_fn(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
+/* Formats of the pages; kernels in the order of SHAPES. */
+static const struct {
+    enum sl_dtype dtype;
+    sl_attn_run_fn *run[sizeof SHAPES / sizeof *SHAPES];
+} FORMATS[] = {
+    {SL_DTYPE_BF16,
+     {sl_attn_run_16, sl_attn_run_32, sl_attn_run_64, sl_attn_run_80, sl_attn_run_96,
+      sl_attn_run_128, sl_attn_run_256}},
+    {SL_DTYPE_F16,
+     {sl_attn_run_f16_16, sl_attn_run_f16_32, sl_attn_run_f16_64, sl_attn_run_f16_80,
+      sl_attn_run_f16_96, sl_attn_run_f16_128, sl_attn_run_f16_256}},
+    {SL_DTYPE_FP8_E4M3,
+     {sl_attn_run_fp8_16, sl_attn_run_fp8_32, sl_attn_run_fp8_64, sl_attn_run_fp8_80,
+      sl_attn_run_fp8_96, sl_attn_run_fp8_128, sl_attn_run_fp8_256}},
+};
 
-static run_fn *run_of(int32_t dim, bool fp8)
+/* nullptr: not supported. */
+static sl_attn_run_fn *run_of(enum sl_dtype dtype, int32_t head_dim)
 {
-    switch (dim) {
-    case 16:
-        return fp8 ? sl_attn_run_fp8_16 : sl_attn_run_16;
-    case 32:
-        return fp8 ? sl_attn_run_fp8_32 : sl_attn_run_32;
-    case 64:
-        return fp8 ? sl_attn_run_fp8_64 : sl_attn_run_64;
-    case 80:
-        return fp8 ? sl_attn_run_fp8_80 : sl_attn_run_80;
-    case 96:
-        return fp8 ? sl_attn_run_fp8_96 : sl_attn_run_96;
-    case 128:
-        return fp8 ? sl_attn_run_fp8_128 : sl_attn_run_128;
-    default:
-        return fp8 ? sl_attn_run_fp8_256 : sl_attn_run_256;
-    }
+    const struct sl_attn_shape *s = shape_of(head_dim);
+    for (const auto &f : FORMATS)
+        if (f.dtype == dtype && s != nullptr)
+            return f.run[s - SHAPES];
+    return nullptr;
 }
 
 bool sl_cuda_attention_pages(enum sl_dtype dtype)
 {
-    return dtype == SL_DTYPE_BF16 || dtype == SL_DTYPE_FP8_E4M3;
+    return run_of(dtype, 16) != nullptr;
 }
 
 void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[2])
@@ -136,7 +140,8 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     const struct sl_batch *b = op->batch;
     if (b->n_tokens == 0)
         return;
-    if (!sl_cuda_attention_pages(op->kv.dtype) ||
+    sl_attn_run_fn *run = run_of(op->kv.dtype, op->head_dim);
+    if (run == nullptr ||
         !sl_attn_layout_of(cu->workspace, cu->workspace_bytes, cu->n_sms, b->n_tokens, b->n_spans,
                            op->n_heads, op->n_kv_heads, op->head_dim, &l)) {
         sl_cuda_check(cu, cudaErrorInvalidValue, "format or head of attention");
@@ -175,7 +180,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
         a.items = l.item[cls];
         a.cap_items = l.cap_items[cls];
         a.early = cu->plan_settled;
-        run_of(l.shape.dim, op->kv.dtype == SL_DTYPE_FP8_E4M3)(cu, &a, cls, l.grid[cls]);
+        run(cu, &a, cls, l.grid[cls]);
         cu->plan_settled = true;
     }
 }

@@ -10,10 +10,11 @@
  * accumulator over the dimensions ascending. With m the running maximum of the split's raw scores
  * and c = scale * log2 e (after a soft cap log2 e):
  *   m' = max(m, scores), a = ex2((m - m') c), p = ex2(fma(score, c, -(m' c))), o = o a,
- *   then o += p v by m16n8k16 with p rounded to BF16, keys ascending, one accumulator.
+ *   then o += p v by m16n8k16 with p rounded, keys ascending, one accumulator.
  *   l: 4 sums a row. Sum t has the keys 16 w + {2t, 2t + 1, 2t + 8, 2t + 9} of each tile, w < 4:
  *   s(w) = (p + p) + (p + p), l = fma(l, a, (s(0) + s(1)) + (s(2) + s(3))); at the end of the split
  *   over t, neighbours, then pairs.
+ * Queries and p are rounded to F16 for pages of F16, else to BF16.
  * Splits join in ascending order by sl_attn_join from M = -inf, L = 0, O = 0. A split or tile a row
  * sees nothing of changes none of its bits: the first is left out, the second has a = 1 and p = 0.
  */
@@ -156,21 +157,16 @@ struct sl_attn_args {
     bool early; /* the plan was complete before the kernel ahead of this one began */
 };
 
-/* Launchers, one per padded dimension: enqueue the narrow or the wide kernel. */
-void sl_attn_run_16(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_32(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_64(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_80(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_96(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_128(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_256(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_fp8_16(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_fp8_32(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_fp8_64(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_fp8_80(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_fp8_96(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_fp8_128(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
-void sl_attn_run_fp8_256(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid);
+/* Launchers, one per format of the pages and padded dimension: enqueue the narrow or the wide
+ * kernel. */
+typedef void sl_attn_run_fn(struct sl_cuda *cu, const struct sl_attn_args *a, int cls,
+                            int32_t grid);
+sl_attn_run_fn sl_attn_run_16, sl_attn_run_32, sl_attn_run_64, sl_attn_run_80, sl_attn_run_96,
+    sl_attn_run_128, sl_attn_run_256;
+sl_attn_run_fn sl_attn_run_f16_16, sl_attn_run_f16_32, sl_attn_run_f16_64, sl_attn_run_f16_80,
+    sl_attn_run_f16_96, sl_attn_run_f16_128, sl_attn_run_f16_256;
+sl_attn_run_fn sl_attn_run_fp8_16, sl_attn_run_fp8_32, sl_attn_run_fp8_64, sl_attn_run_fp8_80,
+    sl_attn_run_fp8_96, sl_attn_run_fp8_128, sl_attn_run_fp8_256;
 
 /* ---------------------------------------------------------------- the join */
 

@@ -30,7 +30,7 @@ struct sl_cuda_attention_limits { /* of a step */
 /* group: query heads of a key head. Heads have 16, 32, 64, 80, 96, 128 or 256 dimensions when
  * rounded up to 16, and a multiple of 8. */
 bool sl_cuda_attention_supports(int32_t head_dim, int32_t group);
-bool sl_cuda_attention_pages(enum sl_dtype dtype); /* BF16 and FP8_E4M3 */
+bool sl_cuda_attention_pages(enum sl_dtype dtype); /* BF16, F16 and FP8_E4M3 */
 
 /* Bytes cu->workspace needs; of several kinds of layers the largest. It need not be zeroed. Less
  * than this works as long as the lists fit: long sequences are then spread over fewer SMs. */

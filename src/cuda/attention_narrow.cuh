@@ -217,6 +217,7 @@ template <class KV, int D> struct sl_attn_feed {
 template <class KV, int D> struct sl_attn_narrow {
     typedef sl_attn_narrow_cfg<KV, D> cfg;
     typedef sl_attn_page_frags<KV, D> frags;
+    typedef typename KV::elem elem;
     static constexpr int TILES = cfg::STEP / SL_KV_TILE; /* of a step */
 
     const struct sl_attn_args &a;
@@ -244,7 +245,7 @@ template <class KV, int D> struct sl_attn_narrow {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int at = d * 16 + 8 * (i >> 1) + lane % 4 * 2;
-            to[i] = sl_attn_query2(query[i & 1], at, a.head_dim);
+            to[i] = sl_attn_query2<elem>(query[i & 1], at, a.head_dim);
         }
     }
 
@@ -275,8 +276,8 @@ template <class KV, int D> struct sl_attn_narrow {
             for (int k = 0; k < TILES; k++) {
                 uint32_t b[4];
                 KV::template key_frags<D>(b, keys + k * cfg::TILE, d * 16);
-                sl_mma_bf16(s[2 * k], x, b);
-                sl_mma_bf16(s[2 * k + 1], x, b + 2);
+                elem::mma(s[2 * k], x, b);
+                elem::mma(s[2 * k + 1], x, b + 2);
             }
         }
     }
@@ -327,7 +328,7 @@ template <class KV, int D> struct sl_attn_narrow {
         sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_TILE, masked, tall);
         sl_attn_row_max(s, top, tall);
         sl_attn_raise(a.scale2, m, top, alpha, base);
-        sl_attn_exp(a.scale2, s, base, alpha, p, l, tall);
+        sl_attn_exp<elem>(a.scale2, s, base, alpha, p, l, tall);
         if (!first) {
             scale(0, alpha[0]);
             if (tall)

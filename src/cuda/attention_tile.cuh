@@ -101,13 +101,14 @@ static __device__ __forceinline__ const float *sl_attn_query_row(const struct sl
     return a.q + (w.item.token + token) * a.ld_q + static_cast<int64_t>(head) * a.head_dim;
 }
 
-/* Two dimensions of it as BF16. */
+/* Two dimensions of it. */
+template <class E>
 static __device__ __forceinline__ uint32_t sl_attn_query2(const float *row, int d, int head_dim)
 {
     if (row == nullptr || d >= head_dim)
         return 0;
     float2 x = *reinterpret_cast<const float2 *>(row + d);
-    return sl_pack_bf16(x.x, x.y);
+    return E::pack(x.x, x.y);
 }
 
 /* Values nobody sees, of n tiles of a page from key `key` on, become zeros: what lies there may be
@@ -221,8 +222,8 @@ static __device__ __forceinline__ void sl_attn_raise(float c, float m[2], const 
     }
 }
 
-/* Scores of a tile to probabilities in BF16, as A operands of 16 keys each; l as in attention.cuh.
- */
+/* Scores of a tile to probabilities, as A operands of 16 keys each; l as in attention.cuh. */
+template <class E>
 static __device__ __forceinline__ void sl_attn_exp(float c, const float s[8][4],
                                                    const float base[2], const float alpha[2],
                                                    uint32_t p[4][4], float l[2], bool tall)
@@ -243,8 +244,8 @@ static __device__ __forceinline__ void sl_attn_exp(float c, const float s[8][4],
             for (int j = 0; j < 4; j++)
                 e[j] = sl_ex2_approx(__fmaf_rn(s[2 * w + j / 2][2 * i + j % 2], c, -base[i]));
             sum[w] = __fadd_rn(__fadd_rn(e[0], e[1]), __fadd_rn(e[2], e[3]));
-            p[w][i] = sl_pack_bf16(e[0], e[1]);
-            p[w][2 + i] = sl_pack_bf16(e[2], e[3]);
+            p[w][i] = E::pack(e[0], e[1]);
+            p[w][2 + i] = E::pack(e[2], e[3]);
         }
         l[i] = __fmaf_rn(l[i], alpha[i],
                          __fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3])));
@@ -263,6 +264,7 @@ static __device__ __forceinline__ float sl_attn_row_sum(float l)
 /* How a kernel gets 16 dimensions, from 16 i on, of the values of a tile: frags(b, tile, i). The
  * tiles of 16 positions lie TILE bytes apart. */
 template <class KV, int D> struct sl_attn_page_frags {
+    typedef typename KV::elem elem;
     static constexpr int TILE = KV::tile_bytes(D);
     static __device__ __forceinline__ void frags(uint32_t b[4], const uint8_t *tile, int i)
     {
@@ -281,8 +283,8 @@ static __device__ __forceinline__ void sl_attn_values(float o[D / 8][4], const u
         for (int i = 0; i < D / 16; i++) {
             uint32_t b[4];
             Frags::frags(b, tile + k * Frags::TILE, i);
-            sl_mma_bf16(o[2 * i], p[k], b);
-            sl_mma_bf16(o[2 * i + 1], p[k], b + 2);
+            Frags::elem::mma(o[2 * i], p[k], b);
+            Frags::elem::mma(o[2 * i + 1], p[k], b + 2);
         }
 }
 
@@ -290,6 +292,7 @@ static __device__ __forceinline__ void sl_attn_values(float o[D / 8][4], const u
 template <class Frags, int D, int N>
 static __device__ __forceinline__ bool sl_attn_unclean(const uint8_t *tile)
 {
+    typedef typename Frags::elem E;
     bool found = false;
 #pragma unroll 1
     for (int k = 0; k < N; k++)
@@ -297,8 +300,8 @@ static __device__ __forceinline__ bool sl_attn_unclean(const uint8_t *tile)
         for (int i = 0; i < D / 16; i++) {
             uint32_t b[4];
             Frags::frags(b, tile + k * Frags::TILE, i);
-            found = found || sl_not_finite2(b[0]) || sl_not_finite2(b[1]) || sl_not_finite2(b[2]) ||
-                    sl_not_finite2(b[3]);
+            found = found || E::not_finite2(b[0]) || E::not_finite2(b[1]) || E::not_finite2(b[2]) ||
+                    E::not_finite2(b[3]);
         }
     return __any_sync(0xFFFFFFFFu, found) != 0;
 }
@@ -346,8 +349,8 @@ static __device__ __forceinline__ void sl_attn_values_careful(const struct sl_at
 #pragma unroll
                 for (int j = 0; j < 4; j++)
                     b[j] = sl_attn_clean(b[j], key + k * 16 + j % 2 * 8, lo, hi);
-                sl_mma_bf16(c, parts[k], b);
-                sl_mma_bf16(c + 4, parts[k], b + 2);
+                Frags::elem::mma(c, parts[k], b);
+                Frags::elem::mma(c + 4, parts[k], b + 2);
             }
 #pragma unroll
             for (int j = 0; j < 8; j++)

@@ -19,7 +19,7 @@ static inline void sl_attn_run(struct sl_cuda *cu, const struct sl_attn_args *a,
                   *a);
     } else if constexpr (!KV::scaled && (D == 64 || D == 128)) {
         typedef sl_attn_wg_cfg<D> wide;
-        sl_launch(cu, sl_attn_wg_kernel<D>, blocks, dim3(wide::THREADS), wide::BYTES, *a);
+        sl_launch(cu, sl_attn_wg_kernel<KV, D>, blocks, dim3(wide::THREADS), wide::BYTES, *a);
     } else {
         typedef sl_attn_wide_cfg<KV, D> wide;
         sl_launch(cu, sl_attn_wide_kernel<KV, D>, blocks, dim3(wide::THREADS), wide::BYTES, *a);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * attention_wg.cuh - paged attention for tiles of 128 rows by the products of warpgroups: chunks of
- * prompts, heads of 64 and 128 dimensions, pages of BF16.
+ * prompts, heads of 64 and 128 dimensions, pages of BF16 and F16.
  *
  * One warp brings page tiles as they are, by bulk copies, into slots of 64 keys or values; two
  * warpgroups of 64 rows each take them at their own pace, so that one multiplies while the other
@@ -35,7 +35,7 @@ template <int D> struct sl_attn_wg_cfg {
     static constexpr int SLOTS = 6; /* keys and values in turn */
     static constexpr int Q_ROW = D * 2 + 16;
     static constexpr int STATE_AT = SLOTS * SLOT;                /* float4 [D / 8][WORKERS] */
-    static constexpr int Q_AT = STATE_AT + D / 8 * WORKERS * 16; /* bf16 [ROWS][Q_ROW / 2] */
+    static constexpr int Q_AT = STATE_AT + D / 8 * WORKERS * 16; /* 16 bits [ROWS][Q_ROW / 2] */
     static constexpr int FULL_AT = Q_AT + ROWS * Q_ROW;          /* mbarriers */
     static constexpr int EMPTY_AT = FULL_AT + 8 * SLOTS;         /* mbarriers */
     static constexpr int WORK_FULL_AT = EMPTY_AT + 8 * SLOTS;    /* [2] */
@@ -195,16 +195,18 @@ template <int D> struct sl_attn_bring {
 /* ---------------------------------------------------------------- the warpgroups that multiply */
 
 /* Values as they lie in a slot, for sl_attn_values_careful. */
-template <int D> struct sl_attn_panel_frags {
+template <class KV, int D> struct sl_attn_panel_frags {
+    typedef typename KV::elem elem;
     static constexpr int TILE = sl_attn_wg_cfg<D>::PART;
     static __device__ __forceinline__ void frags(uint32_t b[4], const uint8_t *tile, int i)
     {
-        sl_kv_bf16::value_frags<64>(b, tile + i / 4 * sl_attn_wg_cfg<D>::PANEL, i % 4 * 16);
+        KV::template value_frags<64>(b, tile + i / 4 * sl_attn_wg_cfg<D>::PANEL, i % 4 * 16);
     }
 };
 
-template <int D> struct sl_attn_wg {
+template <class KV, int D> struct sl_attn_wg {
     typedef sl_attn_wg_cfg<D> cfg;
+    typedef typename KV::elem elem;
 
     const struct sl_attn_args &a;
     sl_attn_wg_bars<D> bars;
@@ -243,7 +245,7 @@ template <int D> struct sl_attn_wg {
 #pragma unroll
             for (int n = 0; n < D / 8; n++)
                 *reinterpret_cast<uint32_t *>(to + 8 * i * cfg::Q_ROW + n * 16) =
-                    sl_attn_query2(query, n * 8 + lane % 4 * 2, a.head_dim);
+                    sl_attn_query2<elem>(query, n * 8 + lane % 4 * 2, a.head_dim);
         }
         __syncwarp();
         state_m[0] = state_m[1] = -SL_ATTN_INF;
@@ -306,7 +308,7 @@ template <int D> struct sl_attn_wg {
         sl_wgmma_fence();
 #pragma unroll
         for (int d = 0; d < D / 16; d++)
-            sl_wgmma_rs(s, q[d], sl_wgmma_b_at(b, d / 4 * cfg::PANEL + d % 4 * 32));
+            elem::wgmma_rs(s, q[d], sl_wgmma_b_at(b, d / 4 * cfg::PANEL + d % 4 * 32));
         sl_wgmma_commit();
         sl_wgmma_wait<0>();
     }
@@ -318,7 +320,7 @@ template <int D> struct sl_attn_wg {
         sl_wgmma_fence();
 #pragma unroll
         for (int k = 0; k < 4; k++)
-            sl_wgmma_rs_bt(o, p[k], sl_wgmma_b_at(b, k * cfg::PART));
+            elem::wgmma_rs_bt(o, p[k], sl_wgmma_b_at(b, k * cfg::PART));
         sl_wgmma_commit();
         sl_wgmma_wait<0>();
     }
@@ -331,8 +333,8 @@ template <int D> struct sl_attn_wg {
 #pragma unroll 4
         for (int i = warp * 32 + lane; i < cfg::SLOT / 16; i += 128) {
             const uint4 x = reinterpret_cast<const uint4 *>(values)[i];
-            any = any || sl_not_finite2(x.x) || sl_not_finite2(x.y) || sl_not_finite2(x.z) ||
-                  sl_not_finite2(x.w);
+            any = any || elem::not_finite2(x.x) || elem::not_finite2(x.y) ||
+                  elem::not_finite2(x.z) || elem::not_finite2(x.w);
         }
         any = __any_sync(0xFFFFFFFFu, any) != 0;
         if (lane == 0)
@@ -360,7 +362,7 @@ template <int D> struct sl_attn_wg {
             sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_TILE, masked, true);
             sl_attn_row_max(s, top, true);
             sl_attn_raise(a.scale2, m, top, alpha, base);
-            sl_attn_exp(a.scale2, s, base, alpha, p, l, true);
+            sl_attn_exp<elem>(a.scale2, s, base, alpha, p, l, true);
 #pragma unroll
             for (int n = 0; !NEAR && n < D / 8; n++)
 #pragma unroll
@@ -372,8 +374,8 @@ template <int D> struct sl_attn_wg {
         at = wait();
         if (some) {
             if (masked && w.all_hi != w.key_hi && unclean(at))
-                sl_attn_values_careful<sl_attn_panel_frags<D>, D, 4>(a, rows, o, p, at,
-                                                                     t * SL_ATTN_TILE);
+                sl_attn_values_careful<sl_attn_panel_frags<KV, D>, D, 4>(a, rows, o, p, at,
+                                                                         t * SL_ATTN_TILE);
             else
                 values(o, at, p);
         }
@@ -507,7 +509,7 @@ template <int D> struct sl_attn_wg {
 
 /* ---------------------------------------------------------------- the kernel */
 
-template <int D>
+template <class KV, int D>
 static __global__ void __launch_bounds__((sl_attn_wg_cfg<D>::THREADS), 1)
     sl_attn_wg_kernel(const __grid_constant__ struct sl_attn_args a)
 {
@@ -533,7 +535,7 @@ static __global__ void __launch_bounds__((sl_attn_wg_cfg<D>::THREADS), 1)
         }
     } else {
         sl_regs_take<232>();
-        sl_attn_wg<D> x(a, bars, group - 1);
+        sl_attn_wg<KV, D> x(a, bars, group - 1);
         x.run();
     }
 }

@@ -18,7 +18,7 @@ template <class KV, int D> struct sl_attn_wide_cfg {
     static constexpr int SLOTS = D <= 128 ? 4 : 3;
     static constexpr int Q_ROW = (D / 8 | 1) * 16;
     static constexpr bool STATE_IN_SMEM = D > 128;
-    static constexpr int Q_AT = SLOTS * SLOT;            /* bf16 [ROWS][Q_ROW / 2] */
+    static constexpr int Q_AT = SLOTS * SLOT;            /* 16 bits [ROWS][Q_ROW / 2] */
     static constexpr int STATE_AT = Q_AT + ROWS * Q_ROW; /* float [D / 2][THREADS] */
     static constexpr int FLAG_AT = STATE_AT + (STATE_IN_SMEM ? D / 2 * THREADS * 4 : 0);
     static constexpr int WORK_AT = FLAG_AT + 16;
@@ -160,6 +160,7 @@ static __device__ __forceinline__ void sl_attn_for_items(const struct sl_attn_ar
 template <class KV, int D> struct sl_attn_wide {
     typedef sl_attn_wide_cfg<KV, D> cfg;
     typedef sl_attn_page_frags<KV, D> frags;
+    typedef typename KV::elem elem;
     static constexpr int TILES = SL_ATTN_TILE / SL_KV_TILE;
 
     const struct sl_attn_args &a;
@@ -224,7 +225,7 @@ template <class KV, int D> struct sl_attn_wide {
         for (int i = static_cast<int>(threadIdx.x); i < cfg::ROWS * D / 2; i += cfg::THREADS) {
             int row = i / (D / 2), d = i % (D / 2) * 2;
             *reinterpret_cast<uint32_t *>(to + row * cfg::Q_ROW + d * 2) =
-                sl_attn_query2(sl_attn_query_row(a, w, row), d, a.head_dim);
+                sl_attn_query2<elem>(sl_attn_query_row(a, w, row), d, a.head_dim);
         }
     }
 
@@ -246,14 +247,14 @@ template <class KV, int D> struct sl_attn_wide {
             for (int k = 0; k < TILES; k++) {
                 uint32_t b[4];
                 KV::template key_frags<D>(b, keys + k * frags::TILE, d * 16);
-                sl_mma_bf16(s[2 * k], q, b);
-                sl_mma_bf16(s[2 * k + 1], q, b + 2);
+                elem::mma(s[2 * k], q, b);
+                elem::mma(s[2 * k + 1], q, b + 2);
             }
         }
         sl_attn_cap_and_mask(a, rows, s, tile * SL_ATTN_TILE, sl_attn_masked(w, tile), true);
         sl_attn_row_max(s, top, true);
         sl_attn_raise(a.scale2, m, top, alpha, base);
-        sl_attn_exp(a.scale2, s, base, alpha, p, l, true);
+        sl_attn_exp<elem>(a.scale2, s, base, alpha, p, l, true);
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
 #pragma unroll

@@ -6,15 +6,18 @@
  * format a scale of each follows. Rows are cut into pieces of 16 bytes, which lie so that the same
  * piece of eight neighbouring rows is in different banks of shared memory: tiles are copied there
  * as they are, whole. Rows of a multiple of 128 bytes lie 128 bytes of all 16 rows after 128 bytes
- * of all 16 rows, swizzled as the tensor cores want it. What is not BF16 yet becomes BF16 in the
- * registers, in key_frags and value_frags.
+ * of all 16 rows, swizzled as the tensor cores want it. The elements that are multiplied (KV::elem)
+ * are BF16 or F16; queries and probabilities are rounded to the same. What is neither yet becomes
+ * BF16 in the registers, in key_frags and value_frags.
  *
- * BF16: rows of BF16. FP8: rows of codes of E4M3, then BF16 [16]: 2^120 times the scale of each
- * position, a power of two (NaN: the row had a number that is not finite). A code whose seven bits
- * are put into the upper fraction and lower exponent of a BF16 number is 2^-120 of its value,
- * subnormal ones too; one product with that scale, which is exact, makes it the value, as the CPU's
- * pages have it. Of 16 dimensions the bytes lie so that the operands of the matrix instruction come
- * out of ldmatrix in pairs: word w is dimensions 2w + 8, 2w, 2w + 9, 2w + 1.
+ * BF16, F16: rows of these. F16 has no number beyond 65504, which is what a finite number there
+ * becomes in kv_store, queries included; infinities and NaN stay. FP8: rows of codes of E4M3, then
+ * BF16 [16]: 2^120 times the scale of each position, a power of two (NaN: the row had a number that
+ * is not finite). A code whose seven bits are put into the upper fraction and lower exponent of a
+ * BF16 number is 2^-120 of its value, subnormal ones too; one product with that scale, which is
+ * exact, makes it the value, as the CPU's pages have it. Of 16 dimensions the bytes lie so that the
+ * operands of the matrix instruction come out of ldmatrix in pairs: word w is dimensions 2w + 8,
+ * 2w, 2w + 9, 2w + 1.
  */
 #ifndef SL_CUDA_KV_CUH
 #define SL_CUDA_KV_CUH
@@ -32,6 +35,82 @@ static __device__ __forceinline__ uint32_t sl_pack_bf16(float lo, float hi)
     return u;
 }
 
+/* ---------------------------------------------------------------- elements of the products */
+
+struct sl_elem_bf16 {
+    /* A finite number as one that stays finite when it is packed. */
+    static __device__ __forceinline__ float bounded(float x)
+    {
+        return x;
+    }
+    /* A pair, low half first. */
+    static __device__ __forceinline__ uint32_t pack(float lo, float hi)
+    {
+        return sl_pack_bf16(lo, hi);
+    }
+    /* Is one of the two infinite or NaN? An exponent of all ones carries into the sign, which was
+     * masked out. */
+    static __device__ __forceinline__ bool not_finite2(uint32_t pair)
+    {
+        return (((pair & 0x7F807F80u) + 0x00800080u) & 0x80008000u) != 0;
+    }
+    static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], const uint32_t b[2])
+    {
+        sl_mma_bf16(c, a, b);
+    }
+    template <int T, class B>
+    static __device__ __forceinline__ void wgmma_rs(float (&d)[T][4], const uint32_t (&a)[4], B b)
+    {
+        sl_wgmma_rs(d, a, b);
+    }
+    template <int T, class B>
+    static __device__ __forceinline__ void wgmma_rs_bt(float (&d)[T][4], const uint32_t (&a)[4],
+                                                       B b)
+    {
+        sl_wgmma_rs_bt(d, a, b);
+    }
+};
+
+struct sl_elem_f16 {
+    static __device__ __forceinline__ float bounded(float x)
+    {
+        return fabsf(x) < __int_as_float(0x7F800000) ? fminf(fmaxf(x, -65504.0f), 65504.0f) : x;
+    }
+    static __device__ __forceinline__ uint32_t pack(float lo, float hi)
+    {
+        const __half2 pair = __floats2half2_rn(lo, hi);
+        uint32_t u;
+        memcpy(&u, &pair, sizeof u);
+        return u;
+    }
+    static __device__ __forceinline__ bool not_finite2(uint32_t pair)
+    {
+        return (((pair & 0x7C007C00u) + 0x04000400u) & 0x80008000u) != 0;
+    }
+    static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], const uint32_t b[2])
+    {
+        sl_mma_f16(c, a, b);
+    }
+    template <int T, class B>
+    static __device__ __forceinline__ void wgmma_rs(float (&d)[T][4], const uint32_t (&a)[4], B b)
+    {
+        sl_wgmma_rs_f16(d, a, b);
+    }
+    template <int T, class B>
+    static __device__ __forceinline__ void wgmma_rs_bt(float (&d)[T][4], const uint32_t (&a)[4],
+                                                       B b)
+    {
+        sl_wgmma_rs_bt_f16(d, a, b);
+    }
+};
+
+template <class E> static __device__ __forceinline__ float4 sl_kv_bounded(float4 x)
+{
+    return make_float4(E::bounded(x.x), E::bounded(x.y), E::bounded(x.z), E::bounded(x.w));
+}
+
+/* ---------------------------------------------------------------- formats of pages */
+
 /* Where a piece of a row (0..15) of row_bytes (a multiple of 16) lies in its tile. */
 static __host__ __device__ __forceinline__ int sl_kv_piece(int row_bytes, int row, int piece)
 {
@@ -41,7 +120,9 @@ static __host__ __device__ __forceinline__ int sl_kv_piece(int row_bytes, int ro
     return row * row_bytes + (piece ^ (row * n / 8 & (n - 1))) * 16;
 }
 
-struct sl_kv_bf16 {
+/* Rows of what is multiplied. */
+template <class E> struct sl_kv_plain {
+    typedef E elem;
     static constexpr bool scaled = false;
 
     /* Bytes of 16 positions of one head, and of a position's row there without its scale. */
@@ -94,12 +175,16 @@ struct sl_kv_bf16 {
         int d = static_cast<int>(threadIdx.x % 32) * 8;
         if (d >= dim)
             return;
-        float4 lo = *reinterpret_cast<const float4 *>(x + d);
-        float4 hi = *reinterpret_cast<const float4 *>(x + d + 4);
-        *reinterpret_cast<uint4 *>(tile + sl_kv_piece(row_bytes(dim), slot, d / 8)) =
-            make_uint4(sl_pack_bf16(lo.x, lo.y), sl_pack_bf16(lo.z, lo.w), sl_pack_bf16(hi.x, hi.y),
-                       sl_pack_bf16(hi.z, hi.w));
+        const float4 lo = sl_kv_bounded<E>(*reinterpret_cast<const float4 *>(x + d));
+        const float4 hi = sl_kv_bounded<E>(*reinterpret_cast<const float4 *>(x + d + 4));
+        *reinterpret_cast<uint4 *>(tile + sl_kv_piece(row_bytes(dim), slot, d / 8)) = make_uint4(
+            E::pack(lo.x, lo.y), E::pack(lo.z, lo.w), E::pack(hi.x, hi.y), E::pack(hi.z, hi.w));
     }
+};
+
+struct sl_kv_bf16 : sl_kv_plain<sl_elem_bf16> {
+};
+struct sl_kv_f16 : sl_kv_plain<sl_elem_f16> {
 };
 
 /* Code of E4M3 nearest to x, ties to even, at most 448; as sl_f32_to_fp8_e4m3. */
@@ -115,6 +200,7 @@ static __device__ __forceinline__ uint32_t sl_fp8_code(float x)
 }
 
 struct sl_kv_fp8 {
+    typedef sl_elem_bf16 elem;
     static constexpr bool scaled = true;
 
     static constexpr __host__ __device__ int tile_bytes(int dim)
@@ -212,12 +298,5 @@ struct sl_kv_fp8 {
                 finite ? static_cast<uint16_t>((247 + e) << 7) : static_cast<uint16_t>(0x7FC0);
     }
 };
-
-/* Is one of the two BF16 numbers infinite or NaN? An exponent of all ones carries into the sign,
- * which was masked out. */
-static __device__ __forceinline__ bool sl_not_finite2(uint32_t pair)
-{
-    return (((pair & 0x7F807F80u) + 0x00800080u) & 0x80008000u) != 0;
-}
 
 #endif

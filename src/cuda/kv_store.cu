@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * kv_store.cu - queries and keys through their norm and rotation, queries back in place, keys and
- * values into the pages.
+ * values into the pages. Where these are F16, which has no larger number, a finite query is at most
+ * 65504.
  *
  * A warp has one head of one token: the row goes through shared memory, because the partner of a
  * dimension in the rotation lies at any distance. The sum of squares: a lane adds the squares of
@@ -186,7 +187,8 @@ static __device__ __forceinline__ void store_token(const struct store_args &a,
     for (int i = 0; i < STORE_PARTS; i++)
         if (lane * 4 + i * 128 < a.head_dim)
             *reinterpret_cast<float4 *>(r.q + token * r.ld + lane * 4 + i * 128) =
-                *reinterpret_cast<const float4 *>(x + lane * 4 + i * 128);
+                sl_kv_bounded<typename KV::elem>(
+                    *reinterpret_cast<const float4 *>(x + lane * 4 + i * 128));
 }
 
 template <class KV>
@@ -223,6 +225,18 @@ static __global__ void __launch_bounds__(STORE_WARPS * 32)
         if (r.plane != nullptr)
             where = place_of<KV>(a, token, r.kv, dim);
         __syncwarp(); /* x is written anew */
+    }
+}
+
+static decltype(&store_kernel<sl_kv_bf16>) kernel_of(enum sl_dtype dtype)
+{
+    switch (dtype) {
+    case SL_DTYPE_F16:
+        return store_kernel<sl_kv_f16>;
+    case SL_DTYPE_FP8_E4M3:
+        return store_kernel<sl_kv_fp8>;
+    default:
+        return store_kernel<sl_kv_bf16>;
     }
 }
 
@@ -264,9 +278,8 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
     a.early = cu->plan_settled;
     int32_t across = SL_CEIL_DIV(op->n_heads + 2 * op->n_kv_heads, STORE_WARPS);
     int32_t down = SL_MIN(b->n_tokens, SL_MAX(cu->n_sms * 16 / across, 1));
-    auto kernel =
-        op->kv.dtype == SL_DTYPE_FP8_E4M3 ? store_kernel<sl_kv_fp8> : store_kernel<sl_kv_bf16>;
-    sl_launch(cu, kernel, dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)),
+    sl_launch(cu, kernel_of(op->kv.dtype),
+              dim3(static_cast<unsigned>(across), static_cast<unsigned>(down)),
               dim3(STORE_WARPS * 32), STORE_WARPS * STORE_DIM * sizeof(float), a);
     cu->plan_settled = true;
 }

@@ -200,30 +200,26 @@ static __device__ __forceinline__ void sl_ldmatrix_x2_trans(uint32_t r[2], const
 /* c[16, 8] += a[16, 16] b[16, 8]. With g = lane / 4 and t = lane % 4, pairs low half first:
  * a[0] (g, 2t..), a[1] (g + 8, 2t..), a[2] (g, 2t + 8..), a[3] (g + 8, 2t + 8..);
  * b[0] (2t.., g), b[1] (2t + 8.., g); c[0..1] (g, 2t..), c[2..3] (g + 8, 2t..). */
-static __device__ __forceinline__ void sl_mma_bf16(float c[4], const uint32_t a[4],
-                                                   const uint32_t b[2])
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-static __device__ __forceinline__ void sl_mma_f16(float c[4], const uint32_t a[4],
-                                                  const uint32_t b[2])
-{
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
+#define SL_MMA(name, type)                                                                \
+    static __device__ __forceinline__ void name(float c[4], const uint32_t a[4],          \
+                                                const uint32_t b[2])                      \
+    {                                                                                     \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." #type "." #type ".f32 "     \
+                     "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"    \
+                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                     \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+    }
+SL_MMA(sl_mma_bf16, bf16)
+SL_MMA(sl_mma_f16, f16)
+#undef SL_MMA
 
 /* Matrix products of a warpgroup (128 threads, four warps from a multiple of four on): d[64, N] +=
  * a[64, 16] b[16, N]. a: of warp w the rows 16 w .. 16 w + 15, each lane its registers as in
  * sl_mma_bf16; d likewise, eight tokens after eight tokens. b: a place in shared memory of N rows
  * (tokens) of 128 bytes, the first at a multiple of 1024, 16-byte pieces at piece ^ (row % 8), 32
  * bytes further for each k16. The products run by themselves: between sl_wgmma_fence and the
- * sl_wgmma_wait that ends them nobody may touch d, a or b. Arithmetic: the bits of sl_mma_bf16. */
+ * sl_wgmma_wait that ends them nobody may touch d, a or b. Arithmetic: the bits of sl_mma_bf16; of
+ * sl_mma_f16 with _f16. */
 #define SL_WGMMA_B_K16 2 /* 32 bytes further */
 static __device__ __forceinline__ uint64_t sl_wgmma_b(const void *smem)
 {
@@ -249,61 +245,41 @@ template <int N> static __device__ __forceinline__ void sl_wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-#define SL_WG_D(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-/* 16 tokens. */
-static __device__ __forceinline__ void sl_wgmma_rs(float (&d)[2][4], const uint32_t (&a)[4],
-                                                   uint64_t b)
-{
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7"
-                 "}, {%8, %9, %10, %11}, %12, p, 1, 1, 0;\n\t}"
-                 : SL_WG_D(0), SL_WG_D(1)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-/* 32 tokens. */
-static __device__ __forceinline__ void sl_wgmma_rs(float (&d)[4][4], const uint32_t (&a)[4],
-                                                   uint64_t b)
-{
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15"
-                 "}, {%16, %17, %18, %19}, %20, p, 1, 1, 0;\n\t}"
-                 : SL_WG_D(0), SL_WG_D(1), SL_WG_D(2), SL_WG_D(3)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-/* 64 tokens. */
-static __device__ __forceinline__ void sl_wgmma_rs(float (&d)[8][4], const uint32_t (&a)[4],
-                                                   uint64_t b)
-{
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 0;\n\t}"
-                 : SL_WG_D(0), SL_WG_D(1), SL_WG_D(2), SL_WG_D(3), SL_WG_D(4), SL_WG_D(5),
-                   SL_WG_D(6), SL_WG_D(7)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-/* 128 tokens. */
-static __device__ __forceinline__ void sl_wgmma_rs(float (&d)[16][4], const uint32_t (&a)[4],
-                                                   uint64_t b)
-{
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 0;\n\t}"
-                 : SL_WG_D(0), SL_WG_D(1), SL_WG_D(2), SL_WG_D(3), SL_WG_D(4), SL_WG_D(5),
-                   SL_WG_D(6), SL_WG_D(7), SL_WG_D(8), SL_WG_D(9), SL_WG_D(10), SL_WG_D(11),
-                   SL_WG_D(12), SL_WG_D(13), SL_WG_D(14), SL_WG_D(15)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
+/* name: a product with n tokens, or columns; trans: of b as sl_wgmma_bt says. d's registers come
+ * first, then a's and b. */
+#define SL_WG_D(i)     "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define SL_WG_D2(i)    SL_WG_D(i), SL_WG_D(i + 1)
+#define SL_WG_D8(i)    SL_WG_D2(i), SL_WG_D2(i + 2), SL_WG_D2(i + 4), SL_WG_D2(i + 6)
+#define SL_WG_SUM_16   SL_WG_D2(0)
+#define SL_WG_SUM_32   SL_WG_D2(0), SL_WG_D2(2)
+#define SL_WG_SUM_64   SL_WG_D8(0)
+#define SL_WG_SUM_128  SL_WG_D8(0), SL_WG_D8(8)
+#define SL_WG_R8       "%0, %1, %2, %3, %4, %5, %6, %7"
+#define SL_WG_R16      SL_WG_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define SL_WG_R32 \
+    SL_WG_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SL_WG_R64                                                                                \
+    SL_WG_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
+              ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SL_WG_REG_16  "{" SL_WG_R8 "}, {%8, %9, %10, %11}, %12"
+#define SL_WG_REG_32  "{" SL_WG_R16 "}, {%16, %17, %18, %19}, %20"
+#define SL_WG_REG_64  "{" SL_WG_R32 "}, {%32, %33, %34, %35}, %36"
+#define SL_WG_REG_128 "{" SL_WG_R64 "}, {%64, %65, %66, %67}, %68"
+#define SL_WGMMA(name, n, type, trans)                                                      \
+    static __device__ __forceinline__ void name(float(&d)[n / 8][4], const uint32_t(&a)[4], \
+                                                uint64_t b)                                 \
+    {                                                                                       \
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"                       \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type      \
+                     " " SL_WG_REG_##n ", p, 1, 1, " #trans ";\n\t}"                        \
+                     : SL_WG_SUM_##n                                                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                 \
+    }
+SL_WGMMA(sl_wgmma_rs, 16, bf16, 0)
+SL_WGMMA(sl_wgmma_rs, 32, bf16, 0)
+SL_WGMMA(sl_wgmma_rs, 64, bf16, 0)
+SL_WGMMA(sl_wgmma_rs, 128, bf16, 0)
+SL_WGMMA(sl_wgmma_rs_f16, 64, f16, 0)
 
 /* The same with b as rows of sums (keys) of 128 bytes, 64 columns each, 64 rows; the next columns
  * 8192 bytes further; swizzled likewise. 16 rows are a product: 2048 bytes. */
@@ -320,37 +296,11 @@ static __device__ __forceinline__ uint64_t sl_wgmma_b_at(uint64_t b, uint32_t n_
     return b + n_bytes / 16;
 }
 
-/* 64 columns. */
-static __device__ __forceinline__ void sl_wgmma_rs_bt(float (&d)[8][4], const uint32_t (&a)[4],
-                                                      uint64_t b)
-{
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n\t}"
-                 : SL_WG_D(0), SL_WG_D(1), SL_WG_D(2), SL_WG_D(3), SL_WG_D(4), SL_WG_D(5),
-                   SL_WG_D(6), SL_WG_D(7)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-/* 128 columns. */
-static __device__ __forceinline__ void sl_wgmma_rs_bt(float (&d)[16][4], const uint32_t (&a)[4],
-                                                      uint64_t b)
-{
-    asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-                 "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n\t}"
-                 : SL_WG_D(0), SL_WG_D(1), SL_WG_D(2), SL_WG_D(3), SL_WG_D(4), SL_WG_D(5),
-                   SL_WG_D(6), SL_WG_D(7), SL_WG_D(8), SL_WG_D(9), SL_WG_D(10), SL_WG_D(11),
-                   SL_WG_D(12), SL_WG_D(13), SL_WG_D(14), SL_WG_D(15)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-#undef SL_WG_D
+SL_WGMMA(sl_wgmma_rs_bt, 64, bf16, 1)
+SL_WGMMA(sl_wgmma_rs_bt, 128, bf16, 1)
+SL_WGMMA(sl_wgmma_rs_bt_f16, 64, f16, 1)
+SL_WGMMA(sl_wgmma_rs_bt_f16, 128, f16, 1)
+#undef SL_WGMMA
 
 /* The registers of every thread of a warpgroup, a multiple of 8: more once others have given. */
 template <int N> static __device__ __forceinline__ void sl_regs_take()

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * bench_attention.h - attention over pages: batches of decodes, which read keys and values, and
- * chunks of prompts, which multiply. Layers go round: their pages are the copies.
+ * chunks of prompts, which multiply. Layers go round: their pages, of F16, are the copies.
  */
 #ifndef SL_TESTS_CUDA_BENCH_ATTENTION_H
 #define SL_TESTS_CUDA_BENCH_ATTENTION_H
@@ -8,6 +8,7 @@
 #include "bench_util.h"
 #include "cuda/attention.h"
 #include "cuda/kv.cuh"
+#include "quant/float.h"
 
 #define ATTN_BLOCK 16                               /* positions of a page */
 #define ATTN_PASS  (static_cast<uint64_t>(1) << 44) /* seed of the queries */
@@ -71,7 +72,7 @@ static struct sl_kv_view attn_view(const struct attn_case *c, const dev<uint16_t
     kv.page_bytes = c->page_bytes;
     kv.k_offset = 2 * c->plane * static_cast<size_t>(layer);
     kv.v_offset = kv.k_offset + c->plane;
-    kv.dtype = SL_DTYPE_BF16;
+    kv.dtype = SL_DTYPE_F16;
     kv.block_size = ATTN_BLOCK;
     return kv;
 }
@@ -91,6 +92,11 @@ struct attn_device {
         batch.block_tables = tables.p;
     }
 };
+
+static double attn_number(uint64_t i)
+{
+    return static_cast<double>(sl_f16_to_f32(to_f16(random_normal(i))));
+}
 
 /* Attention of the last token of sequence 0 with one head, in double, against what is there. The
  * pool holds random_normal of each element's place. */
@@ -115,12 +121,10 @@ static void attn_check(const struct attn_case *c, struct attn_dims d, const dev<
         };
         double score = 0.0;
         for (size_t i = 0; i < hd; i++)
-            score += static_cast<double>(from_bf16(to_bf16(random_normal(ATTN_PASS + q_at + i)))) *
-                     static_cast<double>(from_bf16(to_bf16(random_normal(place(i)))));
+            score += attn_number(ATTN_PASS + q_at + i) * attn_number(place(i));
         double p = exp(score / sqrt(static_cast<double>(d.hd)));
         for (size_t i = 0; i < hd; i++)
-            sum[i] +=
-                p * static_cast<double>(from_bf16(to_bf16(random_normal(c->plane / 2 + place(i)))));
+            sum[i] += p * attn_number(c->plane / 2 + place(i));
         total += p;
         squares += p * p;
     }
@@ -228,7 +232,7 @@ static void run_attention()
     /* 256 sequences of 32,768 positions, or what half of the memory holds. */
     size_t want = b.tiny ? static_cast<size_t>(4) << 20 : static_cast<size_t>(35) << 30;
     dev<uint16_t> pool(std::min(want, free_bytes / 2) / 2);
-    fill(pool.p, pool.n, FILL_BF16);
+    fill(pool.p, pool.n, FILL_F16);
     attn_decodes(d, &pool, b.tiny ? 2 : 128);
     attn_prefills(d, &pool, b.tiny ? 2 : 128);
 }

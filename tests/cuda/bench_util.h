@@ -132,6 +132,14 @@ static inline float from_bf16(uint16_t h)
     return f;
 }
 
+/* Of 0 and numbers from 2^-14 to 65504. */
+static __host__ __device__ inline uint16_t to_f16(float f)
+{
+    uint32_t u = float_bits(f), abs = u & 0x7FFFFFFF, r = abs - (112u << 23);
+    return static_cast<uint16_t>(u >> 16 & 0x8000) |
+           static_cast<uint16_t>(abs == 0 ? 0 : (r + 0xFFF + (r >> 13 & 1)) >> 13);
+}
+
 /* Positive and negative E4M3; below its smallest normal number 0. */
 static __host__ __device__ inline uint8_t to_e4m3(float f)
 {
@@ -141,7 +149,7 @@ static __host__ __device__ inline uint8_t to_e4m3(float f)
     return static_cast<uint8_t>(u >> 31 << 7 | low);
 }
 
-enum fill_kind { FILL_F32, FILL_BF16, FILL_E4M3, FILL_LOGITS, FILL_FLAT };
+enum fill_kind { FILL_F32, FILL_BF16, FILL_F16, FILL_E4M3, FILL_LOGITS, FILL_FLAT };
 
 /* Logits as a language model's: a bulk, and every few thousand a peak. */
 static __host__ __device__ inline float random_logit(uint64_t i)
@@ -159,6 +167,8 @@ static __global__ void fill_kernel(void *out, uint64_t n, int kind, uint64_t see
          i += step) {
         if (kind == FILL_BF16)
             static_cast<uint16_t *>(out)[i] = to_bf16(random_normal(i + seed));
+        else if (kind == FILL_F16)
+            static_cast<uint16_t *>(out)[i] = to_f16(random_normal(i + seed));
         else if (kind == FILL_E4M3)
             static_cast<uint8_t *>(out)[i] = to_e4m3(random_normal(i + seed));
         else

@@ -171,15 +171,27 @@ static inline uint32_t sl_sim_swizzled(const uint8_t *b, uint32_t row, uint32_t 
     return v;
 }
 template <int T>
-static inline void sl_wgmma_rs(float (&d)[T][4], const uint32_t (&a)[4], const uint8_t *b,
-                               SL_SIM_AT)
+static inline void sl_sim_wgmma(sl_sim_kind kind, float (&d)[T][4], const uint32_t (&a)[4],
+                                const uint8_t *b, sl_sim_at at)
 {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     for (uint32_t i = 0; i < T; i++) {
         uint32_t frag[2] = {sl_sim_swizzled(b, 8 * i + g, 4 * t),
                             sl_sim_swizzled(b, 8 * i + g, 4 * t + 16)};
-        sl_sim_mma(SL_SIM_MMA_BF16, d[i], a, frag, SL_SIM_HERE);
+        sl_sim_mma(kind, d[i], a, frag, at);
     }
+}
+template <int T>
+static inline void sl_wgmma_rs(float (&d)[T][4], const uint32_t (&a)[4], const uint8_t *b,
+                               SL_SIM_AT)
+{
+    sl_sim_wgmma(SL_SIM_MMA_BF16, d, a, b, SL_SIM_HERE);
+}
+template <int T>
+static inline void sl_wgmma_rs_f16(float (&d)[T][4], const uint32_t (&a)[4], const uint8_t *b,
+                                   SL_SIM_AT)
+{
+    sl_sim_wgmma(SL_SIM_MMA_F16, d, a, b, SL_SIM_HERE);
 }
 /* b as rows of sums. */
 static inline const uint8_t *sl_wgmma_bt(const void *smem)
@@ -191,8 +203,8 @@ static inline const uint8_t *sl_wgmma_b_at(const uint8_t *b, uint32_t n_bytes)
     return b + n_bytes;
 }
 template <int T>
-static inline void sl_wgmma_rs_bt(float (&d)[T][4], const uint32_t (&a)[4], const uint8_t *b,
-                                  SL_SIM_AT)
+static inline void sl_sim_wgmma_bt(sl_sim_kind kind, float (&d)[T][4], const uint32_t (&a)[4],
+                                   const uint8_t *b, sl_sim_at at)
 {
     uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     for (uint32_t i = 0; i < T; i++) {
@@ -202,8 +214,20 @@ static inline void sl_wgmma_rs_bt(float (&d)[T][4], const uint32_t (&a)[4], cons
                      hi = sl_sim_swizzled(b + col / 64 * 8192, 2 * t + 8 * h + 1, col % 64 / 2 * 4);
             frag[h] = col % 2 ? lo >> 16 | (hi & 0xFFFF0000u) : (lo & 0xFFFFu) | hi << 16;
         }
-        sl_sim_mma(SL_SIM_MMA_BF16, d[i], a, frag, SL_SIM_HERE);
+        sl_sim_mma(kind, d[i], a, frag, at);
     }
+}
+template <int T>
+static inline void sl_wgmma_rs_bt(float (&d)[T][4], const uint32_t (&a)[4], const uint8_t *b,
+                                  SL_SIM_AT)
+{
+    sl_sim_wgmma_bt(SL_SIM_MMA_BF16, d, a, b, SL_SIM_HERE);
+}
+template <int T>
+static inline void sl_wgmma_rs_bt_f16(float (&d)[T][4], const uint32_t (&a)[4], const uint8_t *b,
+                                      SL_SIM_AT)
+{
+    sl_sim_wgmma_bt(SL_SIM_MMA_F16, d, a, b, SL_SIM_HERE);
 }
 template <int N> static inline void sl_regs_take()
 {
