@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * round_survey - what each rounding to BF16 of the GPU costs a model's logits. The model runs on
+ * round_survey - what each rounding to 16 bits of the GPU costs a model's logits. The model runs on
  * the CPU in float32; then again with the roundings of one kind made by hand, and with all but one
  * kind. Both read the tokens that float32 chose.
  */
@@ -25,8 +25,9 @@ static const char help[] =
     "\n"
     "kinds: w weights, n inputs of q, k, v, gate and up, h input of the head, a attention's "
     "output,\n"
-    "f the gated activation, q queries, p keys and values (pages), 6 these in F16; -k KINDS: only\n"
-    "these, together, such as wnhafq6\n";
+    "f the gated activation, q queries, p keys and values (pages), 6 these and the queries in "
+    "F16;\n"
+    "-k KINDS: only these, together, such as wnhafq6\n";
 
 enum { MAX_N = 512, BLOCK = 16, MAX_PAGES = MAX_N / BLOCK + 2, MAX_COPIES = 4096 };
 
@@ -76,8 +77,11 @@ static void op_gated(struct sl_backend *be, const struct sl_op_linear_gated_act 
 static void op_store(struct sl_backend *be, const struct sl_op_qk_norm_rope_kv_store *a)
 {
     inner->qk_norm_rope_kv_store(be, a);
-    if (kinds & Q)
-        round_all(a->q, a->batch->n_tokens * a->ld_q);
+    const int64_t n = a->batch->n_tokens * a->ld_q;
+    if (kinds & Q && !(kinds & P16))
+        round_all(a->q, n);
+    for (int64_t i = 0; kinds & Q && kinds & P16 && i < n; i++)
+        a->q[i] = sl_f16_to_f32(sl_f32_to_f16(a->q[i]));
 }
 
 static void op_attention(struct sl_backend *be, const struct sl_op_attention *a)
@@ -140,7 +144,7 @@ static int open_rig(struct rig *g, const char *path, struct sl_error *err)
                                 kinds & P     ? "bf16"
                                 : kinds & P16 ? "f16"
                                               : "f32",
-                                BLOCK, &kv, err);
+                                g->be->vt->kv_dtype, BLOCK, &kv, err);
     if (rc != 0)
         return rc;
     final_norm = sl_param(g->model, 0, SL_SLOT_FINAL_NORM)->vec;

@@ -300,7 +300,7 @@ const struct sl_flag sl_flags_engine[] = {
     {SL_FLAG_U64, 0, "kv-cache-memory-bytes", NULL, ENGINE(kv_cache_bytes), 1, 0x1p50, "N",
      "KV pool, e.g. 2G (default: fits the context)"},
     {SL_FLAG_STR, 0, "kv-cache-dtype", NULL, ENGINE(kv_cache_dtype), 0, 0, "T",
-     "auto (bf16), f32, f16, bf16, q8_0 or fp8 (default: auto)"},
+     "auto (bf16, on a GPU f16), f32, f16, bf16, q8_0 or fp8"},
     {SL_FLAG_SWITCH_OFF, 0, "enable-prefix-caching", NULL, ENGINE(no_prefix_caching), 0, 0, NULL,
      "compute every prompt from its start"},
     {SL_FLAG_STR, 0, "chat-template", NULL, ENGINE(chat_template), 0, 0, "F",

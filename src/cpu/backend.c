@@ -231,6 +231,7 @@ static const struct sl_backend_vt vtable = {
     .alloc = backend_alloc,
     .free = backend_free,
     .upload = backend_upload,
+    .kv_dtype = SL_DTYPE_BF16, /* range of f32, and the fastest routes */
     .weight_create = weight_create,
     .weight_bytes = weight_bytes,
     .weight_destroy = weight_destroy,

@@ -202,7 +202,7 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     rc = plan_steps(cfg, out, err);
     if (rc == 0)
         rc = sl_model_kv_layout(model, cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
-                                out->block_size, &out->kv, err);
+                                be->vt->kv_dtype, out->block_size, &out->kv, err);
     if (rc == 0 && out->on_device) {
         /* Before the pool, which gets the rest: with as many pages as memory could hold, since a
          * step's lists grow with them. */

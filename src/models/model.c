@@ -164,12 +164,12 @@ const struct sl_model_facts *sl_model_facts(const struct sl_model *m)
     return &m->facts;
 }
 
-int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, int block_size,
-                       struct sl_kv_layout *out, struct sl_error *err)
+int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, enum sl_dtype auto_dtype,
+                       int block_size, struct sl_kv_layout *out, struct sl_error *err)
 {
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16, SL_DTYPE_Q8_0,
                                            SL_DTYPE_FP8_E4M3};
-    int dtype = SL_DTYPE_BF16; /* auto: range of f32, and the fastest routes */
+    int dtype = (int)auto_dtype;
     if (kv_dtype != NULL && strcmp(kv_dtype, "auto") != 0) {
         size_t i = 0;
         dtype = sl_dtype_from_name(strcmp(kv_dtype, "fp8") == 0 ? "fp8_e4m3" : kv_dtype);

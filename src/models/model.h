@@ -40,8 +40,10 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
                             uint64_t *mapped);
 void sl_model_close(struct sl_model *m);
 const struct sl_model_facts *sl_model_facts(const struct sl_model *m);
-/* The KV group of this model; dtype "auto" is bf16. */
-SL_MUST_CHECK int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, int block_size,
+/* The KV group of this model; kv_dtype "auto" is auto_dtype, which a backend's vt->kv_dtype says.
+ */
+SL_MUST_CHECK int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype,
+                                     enum sl_dtype auto_dtype, int block_size,
                                      struct sl_kv_layout *out, struct sl_error *err);
 
 struct sl_run_config {

@@ -245,6 +245,7 @@ struct sl_backend_vt {
     void (*free)(struct sl_backend *be, void *p, size_t n_bytes);
     /* Copies host memory into such memory, done when it returns. */
     void (*upload)(struct sl_backend *be, void *dst, const void *src, size_t n_bytes);
+    enum sl_dtype kv_dtype; /* of pages, unless the user says */
     /* Chooses the route for a matrix and repacks it if the route wants; unless the weight is owned
      * then, data and the values of scales must stay valid as long as it. scales: of FP8 for
      * products, or NULL. A format without a route is SL_EUNSUPPORTED. */

@@ -85,7 +85,9 @@ static void open_side(side *s, const char *path, bool cuda, bool graphs)
     if (cuda)
         must(s->be->vt->device->load_end(s->be, &err), &err, name);
     struct sl_run_config rc = {N_MAX, N_MAX, {}, nullptr};
-    must(sl_model_kv_layout(s->model, cuda ? "auto" : "f32", BLOCK, &rc.kv, &err), &err, name);
+    must(sl_model_kv_layout(s->model, cuda ? "auto" : "f32", s->be->vt->kv_dtype, BLOCK, &rc.kv,
+                            &err),
+         &err, name);
     s->pool_bytes = (N_PAGES + 1) * sl_kv_page_bytes(&rc.kv);
     s->pool = static_cast<uint8_t *>(s->be->vt->alloc(s->be, s->pool_bytes));
     assert_non_null(s->pool);
