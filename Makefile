@@ -184,7 +184,8 @@ endif
 
 $(BIN): $(call OBJ,$(CMD_SRC)) $(LIB) $(BACKEND)
 	@echo "  LD    $@"
-	$(Q)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(GPU_LIBS) $(LDLIBS)
+	$(Q)$(CC) $(LDFLAGS) -Wl,--compress-debug-sections=zlib -o $@ $(filter %.o,$^) \
+	    $(call group,$(filter %.a,$^)) $(GPU_LIBS) $(LDLIBS)
 
 $(GPU_LIB): $(CUDA_OBJ)
 	@echo "  AR    $@"
