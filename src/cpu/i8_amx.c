@@ -44,6 +44,8 @@ void sl_i8_kernels_amx(struct sl_i8_kernels *k)
 {
     k->name = "i8-amx"; /* quantize stays as it is */
     k->shape = &i8_shape;
+    k->ahead = 4096; /* Xeon with AMX, 16 threads: Q4_K 48 % of the read rate without, 54 % with
+                        1024 and 68 % with this; one thread 67, 77 and 91 % */
     k->tiles = tiles;
     k->place = place;
     k->dot = dot;
