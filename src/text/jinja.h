@@ -384,7 +384,7 @@ int sl_jinja_dict_get(struct sl_jvm *vm, const struct sl_jdict *d, struct sl_jva
 struct sl_jval sl_jinja_dict_str(const struct sl_jdict *d, const struct sl_jstr *key);
 
 /* jinja_compare.c */
-int sl_jinja_truth(struct sl_jvm *vm, struct sl_jval v, bool *out);
+bool sl_jinja_truth(struct sl_jval v);
 int sl_jinja_equal(struct sl_jvm *vm, struct sl_jval a, struct sl_jval b, bool *out);
 int sl_jinja_less(struct sl_jvm *vm, struct sl_jval a, struct sl_jval b, const char *op, int *cmp);
 int sl_jinja_compare(struct sl_jvm *vm, enum sl_jop op, struct sl_jval a, struct sl_jval b,

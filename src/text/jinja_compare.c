@@ -10,44 +10,31 @@
 #include <math.h>
 #include <string.h>
 
-int sl_jinja_truth(struct sl_jvm *vm, struct sl_jval v, bool *out)
+bool sl_jinja_truth(struct sl_jval v)
 {
-    size_t n;
     switch (v.type) {
     case SL_J_MISSING:
     case SL_J_UNDEFINED:
     case SL_J_NONE:
-        *out = false;
-        return 0;
+        return false;
     case SL_J_BOOL:
-        *out = v.u.b;
-        return 0;
+        return v.u.b;
     case SL_J_INT:
-        *out = v.u.i != 0;
-        return 0;
+        return v.u.i != 0;
     case SL_J_FLOAT:
-        *out = v.u.f != 0.0;
-        return 0;
+        return v.u.f != 0.0;
     case SL_J_STR:
-        *out = v.u.s->n_bytes != 0;
-        return 0;
+        return v.u.s->n_bytes != 0;
     case SL_J_LIST:
     case SL_J_TUPLE:
-        *out = v.u.list->n != 0;
-        return 0;
+        return v.u.list->n != 0;
     case SL_J_DICT:
     case SL_J_VIEW:
-        *out = v.u.dict->n != 0;
-        return 0;
+        return v.u.dict->n != 0;
     case SL_J_RANGE:
-    case SL_J_LOOP:
-        if (sl_jinja_length(vm, v, &n) != 0)
-            return vm->code;
-        *out = n != 0;
-        return 0;
-    default:
-        *out = true;
-        return 0;
+        return v.u.range->n != 0;
+    default: /* a loop has at least the item it is at */
+        return true;
     }
 }
 

@@ -69,10 +69,9 @@ static int eval_binary(struct sl_jvm *vm, const struct sl_jnode *e, struct sl_jf
 static int eval_logic(struct sl_jvm *vm, const struct sl_jnode *e, struct sl_jframe *f,
                       struct sl_jval *out)
 {
-    bool yes;
-    if (sl_jinja_eval(vm, e->a, f, out) != 0 || sl_jinja_truth(vm, *out, &yes) != 0)
+    if (sl_jinja_eval(vm, e->a, f, out) != 0)
         return vm->code;
-    if (yes == (e->kind == SL_JN_OR))
+    if (sl_jinja_truth(*out) == (e->kind == SL_JN_OR))
         return 0;
     return sl_jinja_eval(vm, e->b, f, out);
 }
@@ -110,10 +109,9 @@ static int eval_cond(struct sl_jvm *vm, const struct sl_jnode *e, struct sl_jfra
                      struct sl_jval *out)
 {
     struct sl_jval test;
-    bool yes;
-    if (sl_jinja_eval(vm, e->a, f, &test) != 0 || sl_jinja_truth(vm, test, &yes) != 0)
+    if (sl_jinja_eval(vm, e->a, f, &test) != 0)
         return vm->code;
-    if (yes)
+    if (sl_jinja_truth(test))
         return sl_jinja_eval(vm, e->b, f, out);
     if (e->c != NULL)
         return sl_jinja_eval(vm, e->c, f, out);
@@ -308,10 +306,9 @@ static int eval_not(struct sl_jvm *vm, const struct sl_jnode *e, struct sl_jfram
                     struct sl_jval *out)
 {
     struct sl_jval v;
-    bool yes;
-    if (sl_jinja_eval(vm, e->a, f, &v) != 0 || sl_jinja_truth(vm, v, &yes) != 0)
+    if (sl_jinja_eval(vm, e->a, f, &v) != 0)
         return vm->code;
-    *out = sl_jinja_bool(!yes);
+    *out = sl_jinja_bool(!sl_jinja_truth(v));
     return 0;
 }
 

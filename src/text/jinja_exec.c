@@ -58,12 +58,10 @@ static int filter_items(struct sl_jvm *vm, struct loop_run *run, struct sl_jval 
     if (l == NULL || f == NULL || sl_jinja_iter(vm, over, &seq) != 0)
         return vm->code;
     while (sl_jinja_next(vm, &seq, &item)) {
-        bool keep;
         f->n = 0;
-        if (assign(vm, run->node->a, item, f) != 0 ||
-            sl_jinja_eval(vm, run->node->c, f, &ok) != 0 || sl_jinja_truth(vm, ok, &keep) != 0)
+        if (assign(vm, run->node->a, item, f) != 0 || sl_jinja_eval(vm, run->node->c, f, &ok) != 0)
             return vm->code;
-        if (keep && sl_jinja_push(vm, l, item) != 0)
+        if (sl_jinja_truth(ok) && sl_jinja_push(vm, l, item) != 0)
             return vm->code;
     }
     *out = sl_jinja_list_val(l);
@@ -370,11 +368,10 @@ static int exec_if(struct sl_jvm *vm, const struct sl_jnode *s, struct sl_jframe
 {
     for (;;) {
         struct sl_jval test;
-        bool yes;
         vm->line = s->line;
-        if (sl_jinja_eval(vm, s->a, f, &test) != 0 || sl_jinja_truth(vm, test, &yes) != 0)
+        if (sl_jinja_eval(vm, s->a, f, &test) != 0)
             return vm->code;
-        if (yes)
+        if (sl_jinja_truth(test))
             return sl_jinja_exec(vm, s->b, f);
         if (s->c == NULL)
             return 0;

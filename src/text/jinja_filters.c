@@ -117,10 +117,10 @@ int sl_jinja_f_xmlattr(struct sl_jvm *vm, struct sl_jval v, const struct sl_jarg
                        struct sl_jval *out)
 {
     struct sl_jval a, text;
-    bool space = true, first = true;
-    if (sl_jinja_params(vm, "xmlattr", args, "autospace", 0, &a) != 0 ||
-        (a.type != SL_J_MISSING && sl_jinja_truth(vm, a, &space) != 0))
+    bool first = true;
+    if (sl_jinja_params(vm, "xmlattr", args, "autospace", 0, &a) != 0)
         return vm->code;
+    bool space = a.type == SL_J_MISSING || sl_jinja_truth(a);
     if (v.type != SL_J_DICT)
         return sl_jinja_fail(vm, "xmlattr needs a mapping, not %s", sl_jinja_type_name(v));
     size_t mark = vm->out->n_bytes;
@@ -373,11 +373,10 @@ int sl_jinja_f_indent(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs
     struct sl_jval a[3];
     int64_t width = 4;
     const struct sl_jstr *unit = NULL;
-    bool first = false, blank = false;
     struct sl_jlist *lines;
-    if (sl_jinja_params(vm, "indent", args, "width,first,blank", 0, a) != 0 ||
-        sl_jinja_truth(vm, a[1], &first) != 0 || sl_jinja_truth(vm, a[2], &blank) != 0)
+    if (sl_jinja_params(vm, "indent", args, "width,first,blank", 0, a) != 0)
         return vm->code;
+    bool first = sl_jinja_truth(a[1]), blank = sl_jinja_truth(a[2]);
     if (a[0].type == SL_J_STR)
         unit = a[0].u.s;
     else if (a[0].type != SL_J_MISSING && sl_jinja_want_int(vm, "indent", a[0], &width) != 0)
@@ -409,14 +408,13 @@ int sl_jinja_f_truncate(struct sl_jvm *vm, struct sl_jval v, const struct sl_jar
 {
     struct sl_jval a[4], head, end = {0};
     int64_t length = 255, leeway = 5;
-    bool kill = false;
     size_t n;
     if (sl_jinja_params(vm, "truncate", args, "length,killwords,end,leeway", 0, a) != 0 ||
         (a[0].type != SL_J_MISSING && sl_jinja_want_int(vm, "truncate", a[0], &length) != 0) ||
         (a[3].type != SL_J_MISSING && a[3].type != SL_J_NONE &&
-         sl_jinja_want_int(vm, "truncate", a[3], &leeway) != 0) ||
-        sl_jinja_truth(vm, a[1], &kill) != 0)
+         sl_jinja_want_int(vm, "truncate", a[3], &leeway) != 0))
         return vm->code;
+    bool kill = sl_jinja_truth(a[1]);
     end = a[2];
     const struct sl_jstr *end_s, *s;
     if ((end.type == SL_J_MISSING && sl_jinja_strz(vm, "...", &end) != 0) ||
@@ -598,13 +596,13 @@ int sl_jinja_f_filesizeformat(struct sl_jvm *vm, struct sl_jval v, const struct 
     static const char prefixes[] = "kMGTPEZY";
     struct sl_jval a, f;
     struct sl_jargs none = {0};
-    bool binary = false;
     if (sl_jinja_params(vm, "filesizeformat", args, "binary", 0, &a) != 0 ||
-        sl_jinja_truth(vm, a, &binary) != 0 || sl_jinja_f_float(vm, v, &none, &f) != 0)
+        sl_jinja_f_float(vm, v, &none, &f) != 0)
         return vm->code;
     if (!sl_jinja_is_number(v) && (v.type != SL_J_STR || !parse_float(v.u.s, &f.u.f)))
         return sl_jinja_fail(vm, "filesizeformat needs a number, not %s", sl_jinja_type_name(v));
     char text[400];
+    bool binary = sl_jinja_truth(a);
     double base = binary ? 1024.0 : 1000.0, unit = base;
     if (f.u.f == 1.0) {
         snprintf(text, sizeof text, "1 Byte");
@@ -774,13 +772,10 @@ int sl_jinja_f_default(struct sl_jvm *vm, struct sl_jval v, const struct sl_jarg
                        struct sl_jval *out)
 {
     struct sl_jval a[2];
-    bool by_truth = false, truth = true;
-    if (sl_jinja_params(vm, "default", args, "default_value,boolean", 0, a) != 0 ||
-        sl_jinja_truth(vm, a[1], &by_truth) != 0 ||
-        (by_truth && sl_jinja_truth(vm, v, &truth) != 0))
+    if (sl_jinja_params(vm, "default", args, "default_value,boolean", 0, a) != 0)
         return vm->code;
     *out = v;
-    if (v.type == SL_J_UNDEFINED || !truth)
+    if (v.type == SL_J_UNDEFINED || (sl_jinja_truth(a[1]) && !sl_jinja_truth(v)))
         *out = a[0].type != SL_J_MISSING ? a[0]
                                          : (struct sl_jval){.type = SL_J_STR, .u.s = &vm->empty};
     return 0;
@@ -811,10 +806,10 @@ int sl_jinja_f_tojson(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs
     struct sl_jval a[4], spaces;
     struct sl_jstr comma = {.data = ", ", .n_bytes = 2}, colon = {.data = ": ", .n_bytes = 2};
     struct sl_jinja_json how = {.item_sep = &comma, .key_sep = &colon, .indent = &vm->empty};
-    if (sl_jinja_params(vm, "tojson", args, "ensure_ascii,indent,separators,sort_keys", 0, a) !=
-            0 ||
-        sl_jinja_truth(vm, a[0], &how.ascii) != 0 || sl_jinja_truth(vm, a[3], &how.sort_keys) != 0)
+    if (sl_jinja_params(vm, "tojson", args, "ensure_ascii,indent,separators,sort_keys", 0, a) != 0)
         return vm->code;
+    how.ascii = sl_jinja_truth(a[0]);
+    how.sort_keys = sl_jinja_truth(a[3]);
     if (a[1].type != SL_J_MISSING && a[1].type != SL_J_NONE) {
         how.pretty = true;
         comma.n_bytes = 1;

@@ -106,12 +106,11 @@ int sl_jinja_f_sort(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *
                     struct sl_jval *out)
 {
     struct sl_jval a[3];
-    bool reverse = false, case_counts = false;
     struct sl_jlist *items;
     if (sl_jinja_params(vm, "sort", args, "reverse,case_sensitive,attribute", 0, a) != 0 ||
-        sl_jinja_truth(vm, a[0], &reverse) != 0 || sl_jinja_truth(vm, a[1], &case_counts) != 0 ||
         sl_jinja_to_list(vm, v, &items) != 0)
         return vm->code;
+    bool reverse = sl_jinja_truth(a[0]), case_counts = sl_jinja_truth(a[1]);
     struct sl_jval *keys = sl_jinja_array(vm, items->n, sizeof *keys);
     if (keys == NULL)
         return vm->code;
@@ -128,11 +127,10 @@ int sl_jinja_f_dictsort(struct sl_jvm *vm, struct sl_jval v, const struct sl_jar
                         struct sl_jval *out)
 {
     struct sl_jval a[3], none = {0};
-    bool case_counts = false, reverse = false;
     struct sl_jlist *items;
-    if (sl_jinja_params(vm, "dictsort", args, "case_sensitive,by,reverse", 0, a) != 0 ||
-        sl_jinja_truth(vm, a[0], &case_counts) != 0 || sl_jinja_truth(vm, a[2], &reverse) != 0)
+    if (sl_jinja_params(vm, "dictsort", args, "case_sensitive,by,reverse", 0, a) != 0)
         return vm->code;
+    bool case_counts = sl_jinja_truth(a[0]), reverse = sl_jinja_truth(a[2]);
     bool by_value = a[1].type == SL_J_STR && sl_jinja_str_is(a[1].u.s, "value");
     if (a[1].type != SL_J_MISSING && !by_value &&
         !(a[1].type == SL_J_STR && sl_jinja_str_is(a[1].u.s, "key")))
@@ -161,10 +159,11 @@ static int min_or_max(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs
 {
     struct sl_jval a[2], item, key, best = {0}, none = {0};
     struct sl_jseq seq;
-    bool case_counts = false, any = false;
+    bool any = false;
     if (sl_jinja_params(vm, max ? "max" : "min", args, "case_sensitive,attribute", 0, a) != 0 ||
-        sl_jinja_truth(vm, a[0], &case_counts) != 0 || sl_jinja_iter(vm, v, &seq) != 0)
+        sl_jinja_iter(vm, v, &seq) != 0)
         return vm->code;
+    bool case_counts = sl_jinja_truth(a[0]);
     while (sl_jinja_next(vm, &seq, &item)) {
         int cmp = -1;
         if (sort_key(vm, item, a[1], case_counts, none, &key) != 0)
@@ -200,10 +199,10 @@ int sl_jinja_f_unique(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs
 {
     struct sl_jval a[2], item, key, seen, none = {0};
     struct sl_jseq seq;
-    bool case_counts = false;
     if (sl_jinja_params(vm, "unique", args, "case_sensitive,attribute", 0, a) != 0 ||
-        sl_jinja_truth(vm, a[0], &case_counts) != 0 || sl_jinja_iter(vm, v, &seq) != 0)
+        sl_jinja_iter(vm, v, &seq) != 0)
         return vm->code;
+    bool case_counts = sl_jinja_truth(a[0]);
     struct sl_jdict *all = sl_jinja_dict(vm, 0);
     struct sl_jlist *l = sl_jinja_list(vm, 0);
     if (all == NULL || l == NULL)
@@ -225,12 +224,12 @@ int sl_jinja_f_groupby(struct sl_jvm *vm, struct sl_jval v, const struct sl_jarg
                        struct sl_jval *out)
 {
     struct sl_jval a[3];
-    bool case_counts = false;
     struct sl_jlist *items, *groups = sl_jinja_list(vm, 0), *group = NULL;
     if (groups == NULL ||
         sl_jinja_params(vm, "groupby", args, "attribute,default,case_sensitive", 1, a) != 0 ||
-        sl_jinja_truth(vm, a[2], &case_counts) != 0 || sl_jinja_to_list(vm, v, &items) != 0)
+        sl_jinja_to_list(vm, v, &items) != 0)
         return vm->code;
+    bool case_counts = sl_jinja_truth(a[2]);
     struct sl_jval *keys = sl_jinja_array(vm, items->n, sizeof *keys);
     if (keys == NULL)
         return vm->code;
@@ -362,11 +361,10 @@ int sl_jinja_f_map(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *a
     struct applied how;
     struct sl_jval item;
     struct sl_jseq seq;
-    bool any;
     struct sl_jlist *l = sl_jinja_list(vm, 0);
-    if (l == NULL || sl_jinja_truth(vm, v, &any) != 0)
+    if (l == NULL)
         return vm->code;
-    if (!any)
+    if (!sl_jinja_truth(v))
         return sl_jinja_generator(vm, l, "sync_do_map", out);
     if (map_how(vm, args, &how) != 0 || sl_jinja_iter(vm, v, &seq) != 0)
         return vm->code;
@@ -409,9 +407,9 @@ static int pick(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args
     struct sl_jseq seq;
     bool yes;
     struct sl_jlist *l = sl_jinja_list(vm, 0);
-    if (l == NULL || sl_jinja_truth(vm, v, &yes) != 0)
+    if (l == NULL)
         return vm->code;
-    if (!yes)
+    if (!sl_jinja_truth(v))
         return sl_jinja_generator(vm, l, "select_or_reject", out);
     if (pick_how(vm, args, by_attr, &how) != 0 || sl_jinja_iter(vm, v, &seq) != 0)
         return vm->code;
@@ -419,8 +417,8 @@ static int pick(struct sl_jvm *vm, struct sl_jval v, const struct sl_jargs *args
         of = item;
         if (by_attr && get_path(vm, item, how.path, none, &of) != 0)
             return vm->code;
-        if (how.id == 0 ? sl_jinja_truth(vm, of, &yes) != 0
-                        : sl_jinja_test(vm, how.id, of, &how.args, &yes) != 0)
+        yes = how.id == 0 && sl_jinja_truth(of);
+        if (how.id != 0 && sl_jinja_test(vm, how.id, of, &how.args, &yes) != 0)
             return vm->code;
         if (yes != reject && sl_jinja_push(vm, l, item) != 0)
             return vm->code;

@@ -752,7 +752,6 @@ int sl_jinja_str_method(struct sl_jvm *vm, struct sl_jval self, unsigned id,
     const struct sl_jstr *s = self.u.s;
     struct sl_jval a;
     struct sl_jlist *l;
-    bool keep = false;
     switch (id) {
     case M(strip):
     case M(lstrip):
@@ -763,7 +762,7 @@ int sl_jinja_str_method(struct sl_jvm *vm, struct sl_jval self, unsigned id,
         return split_method(vm, s, id, args, out);
     case M(splitlines):
         if (sl_jinja_params(vm, "splitlines()", args, "keepends", 0, &a) != 0 ||
-            sl_jinja_truth(vm, a, &keep) != 0 || sl_jinja_splitlines(vm, s, keep, &l) != 0)
+            sl_jinja_splitlines(vm, s, sl_jinja_truth(a), &l) != 0)
             return vm->code;
         *out = sl_jinja_list_val(l);
         return 0;

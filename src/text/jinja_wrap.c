@@ -198,21 +198,21 @@ int sl_jinja_f_wordwrap(struct sl_jvm *vm, struct sl_jval v, const struct sl_jar
     struct sl_jval a[4];
     int64_t width = 79;
     struct sl_jstr newline = {.data = "\n", .n_bytes = 1, .n_chars = 1};
-    struct wrap w = {.sep = &newline, .break_long = true, .on_hyphens = true};
+    struct wrap w = {.sep = &newline};
     const struct sl_jstr *s;
     struct sl_jlist *lines;
     if (sl_jinja_params(vm, "wordwrap", args, "width,break_long_words,wrapstring,break_on_hyphens",
                         0, a) != 0 ||
         (a[0].type != SL_J_MISSING && sl_jinja_want_int(vm, "wordwrap", a[0], &width) != 0) ||
-        (a[1].type != SL_J_MISSING && sl_jinja_truth(vm, a[1], &w.break_long) != 0) ||
         (a[2].type > SL_J_NONE && sl_jinja_want_str(vm, "wordwrap", a[2], &w.sep) != 0) ||
-        (a[3].type != SL_J_MISSING && sl_jinja_truth(vm, a[3], &w.on_hyphens) != 0) ||
         sl_jinja_want_str(vm, "wordwrap", v, &s) != 0 ||
         sl_jinja_splitlines(vm, s, false, &lines) != 0)
         return vm->code;
     if (width <= 0)
         return sl_jinja_fail(vm, "invalid width (must be > 0)");
     w.width = (size_t)width;
+    w.break_long = a[1].type == SL_J_MISSING || sl_jinja_truth(a[1]);
+    w.on_hyphens = a[3].type == SL_J_MISSING || sl_jinja_truth(a[3]);
     size_t mark = vm->out->n_bytes;
     for (size_t i = 0; i < lines->n; i++) {
         const struct sl_jstr *line = lines->items[i].u.s;
