@@ -32,6 +32,7 @@ static void unlink_block(struct block *b)
 
 static void *json_memory(size_t n_bytes)
 {
+    /* unreachable: too many bytes, those of a text are in memory */
     struct block *b = n_bytes <= SIZE_MAX - sizeof *b ? sl_malloc(sizeof *b + n_bytes) : NULL;
     if (b == NULL && parsing != NULL)
         longjmp(parsing->out, 1);
@@ -48,7 +49,7 @@ static void *json_memory(size_t n_bytes)
 
 static void json_release(void *p)
 {
-    if (p == NULL)
+    if (p == NULL) /* unreachable: true, jansson looks itself */
         return;
     struct block *b = (struct block *)p - 1;
     unlink_block(b);

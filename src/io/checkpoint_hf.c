@@ -100,7 +100,7 @@ static int open_shards(struct sl_ckpt *c, struct sl_error *err)
         const uint8_t *data;
         size_t n_bytes;
         rc = sl_files_get(c->files, c->shard_names[i], &data, &n_bytes, err);
-        if (rc != 1)
+        if (rc != 1) /* unreachable: true, open_shard() had it */
             return rc;
         rc = 0;
         for (size_t j = 0; rc == 0 && j < sl_st_n_tensors(c->st[i]); j++)

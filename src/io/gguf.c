@@ -269,7 +269,7 @@ static int read_alignment(const struct sl_gguf *g, uint64_t *alignment, struct s
         return sl_fail(err, SL_EFORMAT, "%s: key general.alignment has type %s, not u32", g->what,
                        sl_gguf_type_name(type));
     int rc = sl_gguf_u64(g, "general.alignment", alignment, err);
-    if (rc < 0)
+    if (rc < 0) /* unreachable: true, a u32 is a u64 */
         return rc;
     if (!sl_is_pow2(*alignment))
         return sl_fail(err, SL_EFORMAT,
@@ -316,6 +316,7 @@ static int place_tensors(struct sl_gguf *g, uint64_t header_end, struct sl_error
         return rc;
     if (g->n_tensors == 0) /* a vocabulary; such files may end before the data section */
         return 0;
+    /* unreachable: a sum that wraps, the alignment has 32 bits */
     if (!sl_align_u64(header_end, alignment, &start) || start > g->n_bytes)
         return sl_fail(err, SL_EFORMAT, "%s: file ends before the tensor data", g->what);
     for (size_t i = 0; i < g->n_tensors; i++) {
@@ -380,8 +381,8 @@ int sl_gguf_open(const uint8_t *data, size_t n_bytes, const char *what, struct s
         return sl_fail(err, SL_ENOMEM, "%s: out of memory", what);
     g->data = data;
     g->n_bytes = n_bytes;
-    if (!sl_mul_size(n_bytes, MEMORY_FACTOR, &g->arena.max_bytes) ||
-        !sl_add_size(g->arena.max_bytes, MEMORY_BASE, &g->arena.max_bytes))
+    if (!sl_mul_size(n_bytes, MEMORY_FACTOR, &g->arena.max_bytes) || /* unreachable: such a file */
+        !sl_add_size(g->arena.max_bytes, MEMORY_BASE, &g->arena.max_bytes)) /* unreachable: too */
         g->arena.max_bytes = SIZE_MAX;
     g->what = sl_arena_strndup(&g->arena, what, strlen(what));
     int rc = g->what != NULL ? parse(g, err) : sl_fail(err, SL_ENOMEM, "%s: out of memory", what);

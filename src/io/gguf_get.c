@@ -12,6 +12,7 @@ const char *sl_gguf_type_name(enum sl_gguf_type type)
 {
     static const char *const names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                         "bool", "string", "array", "u64", "i64", "f64"};
+    /* unreachable: others are refused when the file is read */
     return (unsigned)type < SL_COUNT(names) ? names[type] : "?";
 }
 
@@ -191,7 +192,7 @@ bool sl_gguf_array_next_str(const struct sl_gguf_array *a, uint64_t *pos, const 
         return false;
     memcpy(&len, a->data + *pos, sizeof len);
     uint64_t at = *pos + sizeof len;
-    if (!sl_range_ok(at, len, a->n_bytes))
+    if (!sl_range_ok(at, len, a->n_bytes)) /* unreachable: true, seen when the file was read */
         return false;
     *s = (const char *)a->data + at;
     *n = (size_t)len;

@@ -94,7 +94,7 @@ static bool accept(struct parser *p, char c)
 static size_t unescape(const char *s, size_t n, size_t *pos, char *out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
-    if (n - *pos < 2)
+    if (n - *pos < 2) /* unreachable: true, a string ends behind the escape */
         return 0;
     char c = s[*pos + 1];
     const char *simple = c != '\0' ? strchr(from, c) : NULL;

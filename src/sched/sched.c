@@ -53,9 +53,10 @@ void sl_sched_add(struct sl_sched *s, struct sl_seq *seq)
 static int32_t running_index(const struct sl_sched *s, const struct sl_seq *seq)
 {
     int32_t i = 0;
-    while (i < s->n_running && s->running[i] != seq)
+    while (s->running[i] != seq) {
         i++;
-    SL_ASSERT(i < s->n_running);
+        SL_ASSERT(i < s->n_running);
+    }
     return i;
 }
 

@@ -409,6 +409,7 @@ static void chunk_line_done(struct sl_http_parser *p)
         return;
     }
     /* content_length is unused in a chunked request: it counts what came so far */
+    /* unreachable: a sum that wraps, a chunk's size has MAX_CHUNK_DIGITS at most */
     if (!sl_add_u64(p->content_length, p->left_bytes, &total) || total > p->max_body_bytes) {
         bad(p, 413, "body is too large");
         return;

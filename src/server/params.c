@@ -187,7 +187,7 @@ static int read_field(struct sl_params *p, const struct row *row, const json_t *
     void *field = (char *)p + row->offset;
     int64_t x = 0;
     int rc;
-    switch (row->kind) {
+    switch (row->kind) { /* unreachable: none of them */
     case K_BOOL:
         return sl_json_bool(v, row->name, field, r);
     case K_INT:

@@ -80,17 +80,11 @@ bool sl_jinja_has_method(uint8_t type, unsigned method)
     }
 }
 
-/* Methods that exist in Python but change their object: an undefined that fails when called. */
-static bool is_hidden(uint8_t type, unsigned method)
+/* Methods that a mapping has in Python, and that change it: an undefined that fails when called. */
+static bool is_hidden(unsigned method)
 {
-    if (type == SL_J_DICT)
-        return method == M(clear) || method == M(pop) || method == M(popitem) ||
-               method == M(setdefault) || method == M(update);
-    if (type == SL_J_LIST)
-        return method == M(append) || method == M(clear) || method == M(pop) ||
-               method == M(reverse) || method == M(insert) || method == M(sort) ||
-               method == M(extend) || method == M(remove);
-    return false;
+    return method == M(clear) || method == M(pop) || method == M(popitem) ||
+           method == M(setdefault) || method == M(update);
 }
 
 static struct sl_jval undefined_attr(struct sl_jval obj, const struct sl_jstr *name)
@@ -228,7 +222,7 @@ int sl_jinja_getattr(struct sl_jvm *vm, struct sl_jval obj, unsigned method,
         *out = (struct sl_jval){.type = SL_J_METHOD, .u.method = m};
         return 0;
     }
-    if (obj.type == SL_J_DICT && !is_hidden(obj.type, method)) {
+    if (obj.type == SL_J_DICT && !is_hidden(method)) {
         if (sl_jinja_burn(vm, 1 + obj.u.dict->n / 8) != 0)
             return vm->code;
         *out = sl_jinja_dict_str(obj.u.dict, name);
@@ -358,12 +352,12 @@ static int slice_str(struct sl_jvm *vm, const struct sl_jstr *s, int64_t first, 
         starts[n] = s->n_bytes;
     }
     size_t mark = vm->out->n_bytes;
-    for (size_t i = 0; i < count; i++, first += step) {
+    for (size_t i = 0;; first += step) {
         size_t at = starts != NULL ? starts[first] : (size_t)first;
         size_t len = starts != NULL ? starts[first + 1] - at : 1;
         if (sl_jinja_put(vm, s->data + at, len) != 0)
             return vm->code;
-        if (i + 1 == count)
+        if (++i == count)
             break;
     }
     return sl_jinja_take(vm, mark, out);

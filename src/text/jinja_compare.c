@@ -151,7 +151,7 @@ int sl_jinja_equal(struct sl_jvm *vm, struct sl_jval a, struct sl_jval b, bool *
 static int less_at(struct sl_jvm *vm, struct sl_jval a, struct sl_jval b, const char *op,
                    unsigned depth, int *cmp)
 {
-    if (depth > SL_JINJA_MAX_NEST)
+    if (depth > SL_JINJA_MAX_NEST) /* unreachable: true, == of the items came before */
         return sl_jinja_fail(vm, "values are nested too deeply to compare");
     if (sl_jinja_burn(vm, 1) != 0)
         return vm->code;
@@ -244,7 +244,7 @@ int sl_jinja_contains(struct sl_jvm *vm, struct sl_jval seq, struct sl_jval item
     if (!sl_jinja_iterable(seq))
         return sl_jinja_fail(vm, "argument of type '%s' is not iterable", sl_jinja_type_name(seq));
     struct sl_jseq s;
-    if (sl_jinja_iter(vm, seq, &s) != 0)
+    if (sl_jinja_iter(vm, seq, &s) != 0) /* unreachable: true, only of text, which was above */
         return vm->code;
     while (!*out && sl_jinja_next(vm, &s, &found))
         if (vm->javascript && (found.type == SL_J_BOOL) != (item.type == SL_J_BOOL))
@@ -339,7 +339,7 @@ int sl_jinja_sort(struct sl_jvm *vm, struct sl_jval *keys, struct sl_jval *items
 {
     if (n < 2)
         return 0;
-    if (n > UINT32_MAX)
+    if (n > UINT32_MAX) /* unreachable: true, so many do not fit into a template's memory */
         return sl_jinja_fail(vm, "too many items to sort");
     uint32_t *order = sl_jinja_array(vm, n, 2 * sizeof *order);
     struct sl_jval *moved = sl_jinja_array(vm, n, sizeof *moved);

@@ -17,7 +17,7 @@ static int assign(struct sl_jvm *vm, const struct sl_jnode *target, struct sl_jv
         if (ns.type != SL_J_NAMESPACE)
             return sl_jinja_fail(vm, "cannot assign attribute on non-namespace object");
         const struct sl_jstr *name = target->val.u.s;
-        if (name->n_bytes > 0 && name->data[0] == '_')
+        if (name->data[0] == '_')
             return sl_jinja_fail(vm, "namespace attributes may not begin with an underscore");
         return sl_jinja_dict_set(vm, ns.u.dict, target->val, v);
     }
@@ -100,7 +100,7 @@ static int run_loop(struct sl_jvm *vm, struct loop_run *run, struct sl_jval over
     struct sl_jval item, next = {0};
     bool more = sl_jinja_next(vm, &seq, &next), ran = more;
     int code = 0;
-    while (more && vm->code == 0) {
+    while (more) {
         item = next;
         next = (struct sl_jval){0};
         more = sl_jinja_next(vm, &seq, &next);

@@ -45,7 +45,7 @@ static struct sl_jnode *two(struct sl_jparser *p, enum sl_jkind kind, uint8_t op
                             struct sl_jnode *a, struct sl_jnode *b)
 {
     struct sl_jnode *e = sl_jparse_node(p, kind);
-    if (e == NULL || a == NULL || b == NULL)
+    if (e == NULL || b == NULL)
         return NULL;
     e->line = line;
     e->op = op;
@@ -232,7 +232,7 @@ static bool parse_keyword(struct sl_jparser *p, struct sl_jcallargs *args, size_
     sl_jlex_next(p);
     sl_jlex_next(p);
     kw->value = sl_jparse_expr(p, true);
-    return kw->value != NULL && p->code == 0;
+    return kw->value != NULL;
 }
 
 static bool bad_call(struct sl_jparser *p, bool bad)
@@ -284,7 +284,7 @@ static struct sl_jnode *parse_call(struct sl_jparser *p, struct sl_jnode *fn)
 {
     struct sl_jnode *e = sl_jparse_node(p, SL_JN_CALL);
     struct sl_jcallargs *args = parse_args(p);
-    if (e == NULL || args == NULL || fn == NULL)
+    if (e == NULL || args == NULL)
         return NULL;
     e->a = fn;
     e->args = args;
@@ -322,7 +322,7 @@ static struct sl_jnode *parse_subscript(struct sl_jparser *p, struct sl_jnode *o
 {
     struct sl_jlist_of_nodes l = {0};
     struct sl_jnode *e = sl_jparse_node(p, SL_JN_ATTR);
-    if (e == NULL || obj == NULL)
+    if (e == NULL)
         return NULL;
     e->a = obj;
     if (sl_jparse_skip_op(p, '.')) {
@@ -725,6 +725,7 @@ static bool can_assign(const struct sl_jnode *e, unsigned depth)
 {
     if (e->kind == SL_JN_NAME || e->kind == SL_JN_NSREF)
         return true;
+    /* unreachable: so deep, the parser gave up before */
     if (e->kind != SL_JN_TUPLE || depth > SL_TEMPLATE_DEPTH)
         return false;
     for (uint32_t i = 0; i < e->n; i++)

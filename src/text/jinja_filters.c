@@ -516,7 +516,7 @@ int sl_jinja_f_urlencode(struct sl_jvm *vm, struct sl_jval v, const struct sl_ja
         return quote_url(vm, v, false) != 0 ? vm->code : sl_jinja_take(vm, mark, out);
     if (v.type == SL_J_DICT)
         v = (struct sl_jval){.type = SL_J_VIEW, .kind = SL_JVIEW_ITEMS, .u.dict = v.u.dict};
-    if (sl_jinja_iter(vm, v, &seq) != 0)
+    if (sl_jinja_iter(vm, v, &seq) != 0) /* unreachable: true, only of text, which was above */
         return vm->code;
     for (bool first = true; sl_jinja_next(vm, &seq, &item); first = false) {
         struct sl_jlist *pair;
@@ -635,7 +635,7 @@ static int parse_int(const struct sl_jstr *s, int64_t base, int64_t *out)
         if (of == 0 && t[0] == '0' && strspn(t, "0") != strlen(t))
             return 0;
     }
-    if (of == base && of != 0)
+    if (of == base)
         t += 2;
     if (*t == '\0')
         return 0;

@@ -76,9 +76,9 @@ static size_t group_digits(char *s, size_t n, size_t whole, char comma, unsigned
 {
     size_t extra = whole > 0 ? (whole - 1) / every : 0;
     memmove(s + whole + extra, s + whole, n - whole);
-    for (size_t i = whole, to = whole + extra, k = 0; i > 0 && to > i;) {
+    for (size_t i = whole, to = whole + extra, k = 0; to > i;) {
         s[--to] = s[--i];
-        if (++k % every == 0 && i > 0)
+        if (++k % every == 0)
             s[--to] = comma;
     }
     return n + extra;
@@ -92,7 +92,7 @@ static int put_grouped(struct sl_jvm *vm, const struct spec *sp, const char *pre
     char align = sp->align != 0 ? sp->align : '>';
     int64_t room = sp->width - (int64_t)strlen(prefix) - (int64_t)(n - whole);
     n = group_digits(body, n, whole, sp->comma, every);
-    if (align != '=' || sp->fill[0] != '0' || sp->fill_bytes != 1 || whole == 0)
+    if (align != '=' || sp->fill[0] != '0' || whole == 0)
         return put_field(vm, sp, align, prefix, 0, body, n);
     /* the least number of digits that fills the room, which no mark may begin */
     int64_t digits = room - room / (every + 1) + (room % (every + 1) == 0);
@@ -188,7 +188,7 @@ static int put_double(struct sl_jvm *vm, const struct spec *sp, double x, char t
     }
     if (type == 'E' || type == 'F' || type == 'G')
         for (size_t i = 0; i < n; i++)
-            if (body[i] >= 'a' && body[i] <= 'z')
+            if (body[i] >= 'a')
                 body[i] = (char)(body[i] - 32);
     if (percent)
         body[n++] = '%';
@@ -207,7 +207,7 @@ static int put_text(struct sl_jvm *vm, const struct spec *sp, const struct sl_js
     if (sp->precision >= 0 && (size_t)sp->precision < sl_jinja_chars(s))
         n = sl_jinja_offset(s, (size_t)sp->precision);
     char align = sp->align != 0 ? sp->align : '<';
-    return put_field(vm, sp, align == '=' ? '>' : align, "", 0, s->data, n);
+    return put_field(vm, sp, align, "", 0, s->data, n);
 }
 
 /* The character of a number. */
@@ -520,7 +520,8 @@ static int parse_spec(struct sl_jvm *vm, const char *s, size_t n, struct spec *s
         first++;
     bool filled = false;
     *sp = (struct spec){.fill = " ", .fill_bytes = 1, .precision = -1, .empty = n == 0};
-    if (first < n && first <= 4 && is_align(s[first])) {
+    if (first < n && is_align(s[first])) {
+        SL_ASSERT(first <= sizeof sp->fill); /* strings are valid UTF-8 */
         memcpy(sp->fill, s, first);
         sp->fill_bytes = first;
         sp->align = s[first];

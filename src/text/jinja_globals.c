@@ -143,10 +143,10 @@ static int iso_week(const struct tm *tm, int *year)
     int jan1 = (wday - tm->tm_yday % 7 + 7 * 53) % 7; /* weekday of this January 1st, Monday 0 */
     bool leap = (y % 4 == 0 && y % 100 != 0) || y % 400 == 0;
     if (week < 1) { /* the last week of the year before, which has 53 if it began on a Thursday, or
-                       on a Wednesday and was a leap year */
+                       on a Wednesday and was a leap year; of others of those it is week 1 */
         int start = (jan1 - (leap ? 366 : 365) % 7 + 7) % 7;
         *year = before;
-        return start == 3 || (start == 2 && leap) ? 53 : 52;
+        return start == 3 || start == 2 ? 53 : 52;
     }
     if (week == 53 && !(jan1 == 3 || (jan1 == 2 && leap))) {
         *year += 1;

@@ -2,6 +2,7 @@
  *
  * Walking over values: one cursor for everything a template can iterate, and length.
  */
+#include "base/check.h"
 #include "base/str.h"
 #include "text/jinja.h"
 
@@ -67,8 +68,7 @@ static int next_char(struct sl_jvm *vm, struct sl_jseq *seq, struct sl_jval *out
 {
     const char *s = seq->u.str->data + seq->byte;
     size_t n = sl_utf8_valid_len(s, seq->u.str->n_bytes - seq->byte);
-    if (n == 0) /* strings are valid UTF-8; stay inside even if one is not */
-        n = 1;
+    SL_ASSERT(n > 0); /* strings are valid UTF-8 */
     seq->byte += n;
     return sl_jinja_char(vm, s, n, out);
 }
@@ -99,7 +99,7 @@ bool sl_jinja_next(struct sl_jvm *vm, struct sl_jseq *seq, struct sl_jval *out)
             return false;
         *out = seq->u.iter->list->items[seq->u.iter->pos++];
         return true;
-    default:
+    default: /* unreachable: sl_jinja_iter() makes no others */
         return false;
     }
 }

@@ -76,6 +76,7 @@ void sl_jlex_init(struct sl_jparser *p, const char *source, size_t n)
 static bool at(const struct sl_jparser *p, size_t pos, const char *text)
 {
     size_t n = strlen(text);
+    /* unreachable: behind the end, every caller is inside */
     return pos <= p->n && n <= p->n - pos && memcmp(p->src + pos, text, n) == 0;
 }
 
@@ -218,7 +219,7 @@ static void lex_data(struct sl_jparser *p, struct sl_jtoken *tok)
         }
         bool variable = p->src[open + 1] == '{';
         char sign = sign_at(p, open + 2);
-        if (open > p->pos && !p->after_data) {
+        if (open > p->pos && !p->after_data) { /* unreachable: after_data, the tag is at pos then */
             size_t keep = keep_before(p, p->src + p->pos, open - p->pos, sign, variable);
             *tok = (struct sl_jtoken){
                 .type = SL_JT_DATA, .line = p->line, .s = p->src + p->pos, .n = keep};
@@ -271,7 +272,7 @@ static size_t digits_end(const struct sl_jparser *p, size_t pos, int base)
 static size_t float_end(const struct sl_jparser *p)
 {
     size_t i = digits_end(p, p->pos, 10), end = 0;
-    if (p->pos > 0 && p->src[p->pos - 1] == '.')
+    if (p->src[p->pos - 1] == '.') /* at least {{ is in front */
         return 0;
     if (i + 1 < p->n && p->src[i] == '.' && is_digit_of(p->src[i + 1], 10))
         end = i = digits_end(p, i + 1, 10);
@@ -461,7 +462,7 @@ static void lex_op(struct sl_jparser *p, struct sl_jtoken *tok)
     }
     tok->op = (unsigned char)*s;
     if (*s == '(' || *s == '[' || *s == '{') {
-        if (p->n_closers == SL_TEMPLATE_DEPTH) {
+        if (p->n_closers == SL_TEMPLATE_DEPTH) { /* unreachable: true, the parser gives up first */
             sl_jparse_fail(p, "nested too deeply");
             return;
         }

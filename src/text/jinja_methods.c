@@ -76,7 +76,7 @@ static int seq_method(struct sl_jvm *vm, struct sl_jval self, unsigned id,
     }
     if (sl_jinja_params(vm, names[id], args, id == M(index) ? "value,start,stop" : "value", 1, a) !=
             0 ||
-        sl_jinja_iter(vm, self, &seq) != 0)
+        sl_jinja_iter(vm, self, &seq) != 0) /* unreachable: true, only of text */
         return vm->code;
     int64_t n = 0, i = 0, start = 0, stop = INT64_MAX, len = (int64_t)seq.n;
     if (id == M(index) &&

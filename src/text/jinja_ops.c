@@ -27,8 +27,7 @@ static int64_t as_int(struct sl_jval v)
 
 static int fail_undefined(struct sl_jvm *vm, struct sl_jval v)
 {
-    if (v.u.s == NULL) /* no memory for the hint */
-        return vm->code != 0 ? vm->code : sl_jinja_fail(vm, "a value is undefined");
+    SL_ASSERT(v.u.s != NULL); /* its name, or a hint */
     int n = (int)SL_MIN(v.u.s->n_bytes, 80);
     if (v.kind == SL_JU_NAME)
         return sl_jinja_fail(vm, "'%.*s' is undefined", n, v.u.s->data);

@@ -92,6 +92,7 @@ uint32_t sl_jparse_sym(struct sl_jparser *p, const char *s, size_t n)
     size_t at = hash & (p->syms_cap - 1);
     for (; p->syms[at].name != NULL; at = (at + 1) & (p->syms_cap - 1)) {
         const struct sl_jstr *name = p->syms[at].name;
+        /* unreachable: two names of one hash of 64 bits */
         if (p->syms[at].hash == hash && name->n_bytes == n && memcmp(name->data, s, n) == 0)
             return p->syms[at].number;
     }

@@ -3,6 +3,7 @@
  * Values as text: str() and repr() as Python writes them, and json.dumps as transformers' tojson
  * calls it. Everything is put behind the current output.
  */
+#include "base/check.h"
 #include "base/str.h"
 #include "text/jinja.h"
 
@@ -25,29 +26,25 @@ size_t sl_jinja_float_repr(double x, char out[40])
 {
     if (isnan(x) || isinf(x))
         return (size_t)snprintf(out, 40, "%s", isnan(x) ? "nan" : x < 0 ? "-inf" : "inf");
-    char text[40], digits[20];
-    for (int precision = 0; precision <= 16; precision++) {
-        snprintf(text, sizeof text, "%.*e", precision, x);
-        if (strtod(text, NULL) == x)
-            break;
-    }
+    char text[40], digits[20] = "";
+    int precision = 0;
+    do /* 17 digits are always enough */
+        snprintf(text, sizeof text, "%.*e", precision++, x);
+    while (strtod(text, NULL) != x);
     const char *s = text;
     size_t at = 0, n = 0;
     if (*s == '-') {
         out[at++] = '-';
         s++;
     }
-    for (; *s != 'e' && *s != '\0'; s++)
-        if (*s >= '0' && *s <= '9' && n < sizeof digits)
+    for (; *s != 'e'; s++)
+        if (*s >= '0')
             digits[n++] = *s;
     long exp = 0;
-    bool small = *s == 'e' && s[1] == '-';
-    if (*s == 'e') /* a sign always follows */
-        for (s += 2; *s >= '0' && *s <= '9'; s++)
-            exp = exp * 10 + (*s - '0');
+    bool small = s[1] == '-'; /* a sign always follows */
+    for (s += 2; *s != '\0'; s++)
+        exp = exp * 10 + (*s - '0');
     exp = small ? -exp : exp;
-    while (n > 1 && digits[n - 1] == '0')
-        n--;
     if (exp < -4 || exp >= 16) {
         out[at++] = digits[0];
         if (n > 1)
@@ -78,11 +75,7 @@ size_t sl_jinja_float_repr(double x, char out[40])
 static int put_float(struct sl_jvm *vm, double x)
 {
     char text[40];
-    size_t n = sl_jinja_float_repr(x, text);
-    if (vm->javascript && n > 2 && memcmp(text + n - 2, ".0", 2) == 0 && x != 0.0 &&
-        fabs(x) >= 1e16)
-        n -= 2;
-    return sl_jinja_put(vm, text, n);
+    return sl_jinja_put(vm, text, sl_jinja_float_repr(x, text));
 }
 
 /* ---------------------------------------------------------------- repr */
@@ -123,8 +116,7 @@ static int repr_str(struct sl_jvm *vm, const struct sl_jstr *s)
         }
         uint32_t cp = c;
         size_t len = sl_utf8_decode(s->data + i, s->n_bytes - i, &cp);
-        if (len == 0)
-            len = 1;
+        SL_ASSERT(len > 0); /* strings are valid UTF-8 */
         if (sl_jinja_put(vm, s->data + plain, i - plain) != 0 ||
             repr_escape(vm, cp, s->data + i, len, quote) != 0)
             return vm->code;
@@ -304,7 +296,8 @@ static int json_str(struct sl_jvm *vm, const struct sl_jstr *s, bool ascii)
         size_t len = sl_utf8_decode(s->data + i, s->n_bytes - i, &cp);
         if (sl_jinja_put(vm, s->data + plain, i - plain) != 0 || json_escape(vm, cp) != 0)
             return vm->code;
-        i += len > 0 ? len : 1;
+        SL_ASSERT(len > 0); /* strings are valid UTF-8 */
+        i += len;
         plain = i;
     }
     if (sl_jinja_put(vm, s->data + plain, i - plain) != 0)

@@ -34,7 +34,7 @@ static const char *find_last(const char *hay, size_t n, const char *needle, size
         top = i > 1 ? top * base : top;
     }
     for (const char *s = hay + (n - m);; s--) {
-        if (have == want && memcmp(s, needle, m) == 0)
+        if (have == want && memcmp(s, needle, m) == 0) /* unreachable: a false match of 64 bits */
             return s;
         if (s == hay)
             return NULL;
@@ -166,7 +166,7 @@ static bool in_set(const struct sl_jstr *set, const char *c, size_t len)
 static size_t char_before(const char *s, size_t end)
 {
     size_t at = end - 1;
-    while (at > 0 && end - at < 4 && ((unsigned char)s[at] & 0xC0) == 0x80)
+    while (at > 0 && ((unsigned char)s[at] & 0xC0) == 0x80)
         at--;
     return at;
 }
@@ -174,7 +174,8 @@ static size_t char_before(const char *s, size_t end)
 static size_t char_len(const char *s, size_t n)
 {
     size_t len = (unsigned char)*s < 128 ? 1 : sl_utf8_valid_len(s, n);
-    return len > 0 ? len : 1;
+    SL_ASSERT(len > 0); /* strings are valid UTF-8 */
+    return len;
 }
 
 int sl_jinja_strip(struct sl_jvm *vm, struct sl_jval v, const struct sl_jstr *chars, bool left,
@@ -475,9 +476,8 @@ static int put_cps(struct sl_jvm *vm, const uint32_t *cps, size_t n)
 
 static bool is_cased(uint32_t cp)
 {
-    uint32_t up[3];
-    return sl_jinja_is_upper(cp) || sl_jinja_is_lower(cp) || sl_jinja_lower(cp) != cp ||
-           sl_jinja_upper(cp, up) != 1 || up[0] != cp;
+    /* what has a capital and is none itself is a small letter */
+    return sl_jinja_is_upper(cp) || sl_jinja_is_lower(cp) || sl_jinja_lower(cp) != cp;
 }
 
 /* Sigma at the end of a word has a small letter of its own. */
@@ -672,7 +672,7 @@ static bool is_class(unsigned id, uint32_t cp, bool first)
     case M(isalpha):
         return sl_jinja_is_alpha(cp);
     case M(isalnum):
-        return sl_jinja_is_alpha(cp) || sl_jinja_is_numeric(cp) || sl_jinja_is_digit(cp);
+        return sl_jinja_is_alpha(cp) || sl_jinja_is_numeric(cp); /* digits are numeric */
     case M(isdigit):
         return sl_jinja_is_digit(cp);
     case M(isdecimal):

@@ -33,7 +33,7 @@ static uint32_t map_case(const struct case_run *r, size_t n, uint32_t cp)
             hi = mid;
     }
     for (; lo < n && r[lo].first <= cp; lo++)
-        if (cp <= r[lo].last && (cp - r[lo].first) % r[lo].stride == 0)
+        if ((cp - r[lo].first) % r[lo].stride == 0)
             return (uint32_t)((int32_t)cp + r[lo].delta);
     return cp;
 }

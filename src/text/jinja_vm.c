@@ -36,6 +36,7 @@ void *sl_jinja_alloc(struct sl_jvm *vm, size_t n_bytes)
         return NULL;
     size_t total;
     bool too_much =
+        /* unreachable: a sum that wraps, sizes are checked where they are made */
         !sl_add_size(vm->arena.used_bytes, n_bytes, &total) || total > vm->arena.max_bytes - 16;
     void *p = too_much ? NULL : sl_arena_alloc(&vm->arena, n_bytes);
     if (p == NULL && vm->code == 0) {
@@ -50,7 +51,7 @@ void *sl_jinja_alloc(struct sl_jvm *vm, size_t n_bytes)
 void *sl_jinja_array(struct sl_jvm *vm, size_t n, size_t size)
 {
     size_t n_bytes;
-    if (!sl_mul_size(n, size, &n_bytes))
+    if (!sl_mul_size(n, size, &n_bytes)) /* unreachable: true, n things are in memory */
         n_bytes = SIZE_MAX / 2;
     return sl_jinja_alloc(vm, n_bytes);
 }
@@ -64,7 +65,7 @@ int sl_jinja_put(struct sl_jvm *vm, const char *s, size_t n)
     if (n > vm->out_limit - vm->out->n_bytes)
         return sl_jinja_fail(vm, "the output is too long");
     sl_buf_put(vm->out, s, n);
-    if (!sl_buf_ok(vm->out) && vm->code == 0)
+    if (!sl_buf_ok(vm->out))
         vm->code = sl_fail(vm->err, SL_ENOMEM, "no memory for the output of a chat template");
     return vm->code;
 }

@@ -19,8 +19,8 @@ struct wrap {
 static uint32_t char_at(const char *s, size_t n, size_t at)
 {
     uint32_t cp = 0;
-    if (at < n && sl_utf8_decode(s + at, n - at, &cp) == 0)
-        cp = 0xFFFD;
+    if (at < n)
+        sl_utf8_decode(s + at, n - at, &cp);
     return cp;
 }
 
@@ -53,7 +53,7 @@ static bool is_blank(char c)
 
 static bool is_word(uint32_t cp)
 {
-    return cp == '_' || sl_jinja_is_alpha(cp) || sl_jinja_is_numeric(cp) || sl_jinja_is_digit(cp);
+    return cp == '_' || sl_jinja_is_alpha(cp) || sl_jinja_is_numeric(cp); /* digits are numeric */
 }
 
 static bool is_letter(uint32_t cp)
