@@ -435,6 +435,11 @@ static void split_gguf(void **state)
     assert_int_equal(sl_ckpt_open(folder_path(&dir, "m-00001-of-00003.gguf"), &c, NULL), 0);
     assert_int_equal(sl_ckpt_n_tensors(c), 3);
     assert_true(first_value(c, "b") == 10 && first_value(c, "c") == 0);
+    sl_ckpt_drop(c, sl_ckpt_find(c, "c"));
+    assert_true(first_value(c, "c") == 0); /* its pages come back from the file */
+    struct sl_ckpt_tensor foreign = *sl_ckpt_find(c, "a");
+    foreign.data = (void *)&foreign;
+    sl_ckpt_drop(c, &foreign); /* in none of the files: left alone */
     sl_ckpt_close(c);
     expect(folder_path(&dir, "m-00002-of-00003.gguf"), SL_EINVAL, "open the first file");
     /* wrong total */
@@ -467,6 +472,25 @@ static void split_gguf(void **state)
     /* one file that says so is a set of one */
     assert_true(folder_gguf(&dir, "one.gguf", "a", 0, 1, 1));
     expect(folder_path(&dir, "one.gguf"), 0, "");
+}
+
+static void names_of_split_files(void **state)
+{
+    (void)state;
+    static const char *const names[] = {
+        "m-00001-of_00003.gguf", "m-00001-of-0000x.gguf", "m-00001-of-00003.ggux",
+        "m+00001-of-00003.gguf", "m-0000x-of-00003.gguf", "s.gguf",
+    };
+    char here[4096];
+    assert_non_null(getcwd(here, sizeof here));
+    assert_int_equal(chdir(dir.path), 0); /* a path as short as its name */
+    for (size_t i = 0; i < SL_COUNT(names); i++) {
+        assert_true(folder_gguf(&dir, names[i], "", 0, 3, 3));
+        expect(names[i], SL_EFORMAT, "-00001-of-00003");
+    }
+    assert_int_equal(chdir(here), 0);
+    assert_true(folder_text(&dir, "short.bin", "GGU"));
+    expect(folder_path(&dir, "short.bin"), SL_EUNSUPPORTED, "not a GGUF file");
 }
 
 /* Fails each call of each kind in turn, while opening `path`, until opening succeeds without the
@@ -557,6 +581,148 @@ static void memory_runs_out_at_any_size(void **state)
     }
     sl_free(b);
     sl_free(a);
+}
+
+/* Opens with each allocation failing in turn, until none does; the file may be wrong otherwise. */
+static void starve(const char *path)
+{
+    bool struck = true;
+    for (uint64_t k = 0; struck; k++) {
+        struct sl_error err = {0};
+        struct sl_ckpt *c = NULL;
+        fault_arm(FAULT_ALLOC, k);
+        int rc = sl_ckpt_open(path, &c, &err);
+        struck = fault.struck;
+        fault_disarm();
+        if (rc == 0)
+            sl_ckpt_close(c);
+        assert_true(fault_clean());
+        sl_sys = &sl_sys_real;
+        assert_true(struck ? rc == SL_ENOMEM : rc == 0 || rc == SL_ENOTFOUND || rc == SL_EFORMAT);
+    }
+}
+
+/* Tables as large as a piece of memory, so that each is an allocation of its own. */
+static void memory_runs_out_in_every_table(void **state)
+{
+    (void)state;
+    char name[300];
+    for (int n = 60; n < 300; n += 12) { /* sets of files of which only the first is there */
+        snprintf(name, sizeof name, "m-00001-of-%05d.gguf", n);
+        assert_true(folder_gguf(&dir, name, "a", 0, (uint16_t)n, 1));
+        starve(folder_path(&dir, name));
+        folder_clear(&dir);
+    }
+    for (int pad = 0; pad < 160; pad += 16) { /* names that fill a piece */
+        memset(name, 'm', sizeof name);
+        for (int i = 1; i <= 40; i++) {
+            snprintf(name + pad, sizeof name - (size_t)pad, "-%05d-of-00040.gguf", i);
+            assert_true(folder_gguf(&dir, name, i == 1 ? "a" : "", (uint16_t)(i - 1), 40, 1));
+        }
+        snprintf(name + pad, sizeof name - (size_t)pad, "-%05d-of-00040.gguf", 1);
+        starve(folder_path(&dir, name));
+        folder_clear(&dir);
+    }
+    for (int n = 1; n < 80; n += 3) { /* types that nobody knows */
+        struct craft b = {0};
+        craft_head(&b, 3, (uint64_t)n, 0);
+        for (int i = 0; i < n; i++) {
+            snprintf(name, sizeof name, "a_rather_long_name_of_a_tensor.%d", i);
+            craft_tensor(&b, name, 1, (uint64_t[]){5}, 77, 32 * (uint64_t)i);
+        }
+        craft_data(&b, 32, 32 * (size_t)n);
+        const char *path = folder_path(&dir, "u.gguf");
+        assert_int_equal(sl_write_file(path, b.b.data, b.b.n_bytes, NULL), 0);
+        starve(path);
+        craft_deinit(&b);
+    }
+    folder_clear(&dir);
+    assert_true(folder_text(&dir, "config.json", CONFIG));
+    for (int n = 200; n < 600; n += 6) {
+        struct sl_buf index = {0};
+        sl_buf_puts(&index, "{\"weight_map\":{");
+        for (int i = 0; i < n; i++)
+            sl_buf_printf(&index, "%s\"t%d\":\"%d.safetensors\"", i > 0 ? "," : "", i, i);
+        sl_buf_puts(&index, "}}");
+        assert_true(folder_text(&dir, INDEX, index.data));
+        starve(dir.path);
+        sl_buf_deinit(&index);
+    }
+}
+
+/* An index whose names fill pieces of the largest size; few allocations come after its tables, so
+ * only the last ones fail. */
+static void memory_runs_out_behind_long_names(void **state)
+{
+    (void)state;
+    assert_true(folder_text(&dir, "config.json", CONFIG));
+    for (int n = 700; n <= SL_MAX_SHARDS; n += 20) {
+        struct sl_buf index = {0};
+        sl_buf_puts(&index, "{\"weight_map\":{");
+        for (int i = 0; i < n; i++)
+            sl_buf_printf(&index, "%s\"t%d\":\"%0240d.safetensors\"", i > 0 ? "," : "", i, i);
+        sl_buf_puts(&index, "}}");
+        assert_true(folder_text(&dir, INDEX, index.data));
+        sl_buf_deinit(&index);
+        fault_arm(FAULT_ALLOC, UINT32_MAX);
+        struct sl_ckpt *c = NULL;
+        assert_int_equal(sl_ckpt_open(dir.path, &c, NULL), SL_ENOTFOUND);
+        uint64_t n_allocs = UINT32_MAX - fault.left;
+        fault_disarm();
+        sl_sys = &sl_sys_real;
+        for (uint64_t k = n_allocs - 12; k < n_allocs; k++) {
+            fault_arm(FAULT_ALLOC, k);
+            assert_int_equal(sl_ckpt_open(dir.path, &c, NULL), SL_ENOMEM);
+            assert_true(fault.struck);
+            fault_disarm();
+            assert_true(fault_clean());
+            sl_sys = &sl_sys_real;
+        }
+    }
+}
+
+/* A header of metadata, escaped or not, before tensors of a type that nobody knows; the first value
+ * moves the end of the first piece of memory over everything behind it. */
+static void memory_runs_out_in_every_header(void **state)
+{
+    (void)state;
+    assert_true(folder_text(&dir, "config.json", CONFIG));
+    for (int pad = 1; pad < 4096; pad += 16) {
+        struct sl_buf h = {0}, b = {0};
+        sl_buf_printf(&h, "{\"__metadata__\":{\"a\":\"%0*d\"", pad, 0);
+        for (int i = 0; i < 8; i++)
+            sl_buf_printf(&h, ",\"k%s%d\":\"v%s\"", i % 3 == 0 ? "\\n" : "", i,
+                          i % 2 == 0 ? "\\t" : "");
+        sl_buf_putc(&h, '}');
+        int n_tensors = 1 + pad / 32;
+        for (int i = 0; i < n_tensors; i++)
+            sl_buf_printf(&h, ",\"t%d\":{\"dtype\":\"F2\",\"shape\":[4],\"data_offsets\":[%d,%d]}",
+                          i, i, i + 1);
+        sl_buf_putc(&h, '}');
+        uint64_t n = h.n_bytes;
+        sl_buf_put(&b, &n, sizeof n);
+        sl_buf_put(&b, h.data, h.n_bytes);
+        for (int i = 0; i < n_tensors; i++)
+            sl_buf_putc(&b, (char)i);
+        assert_int_equal(
+            sl_write_file(folder_path(&dir, "model.safetensors"), b.data, b.n_bytes, NULL), 0);
+        starve(dir.path);
+        sl_buf_deinit(&h);
+        sl_buf_deinit(&b);
+    }
+    for (int n = 10; n < 260; n += 10) {
+        struct craft b = {0};
+        char name[32];
+        craft_head(&b, 3, 0, (uint64_t)n);
+        for (int i = 0; i < n; i++) {
+            snprintf(name, sizeof name, "a.key.%d", i);
+            craft_kv(&b, name, SL_GGUF_U8, 1, 1);
+        }
+        const char *path = folder_path(&dir, "k.gguf");
+        assert_int_equal(sl_write_file(path, b.b.data, b.b.n_bytes, NULL), 0);
+        starve(path);
+        craft_deinit(&b);
+    }
 }
 
 static bool folder_header(const char *name, const struct sl_buf *header, size_t n_data)
@@ -804,9 +970,13 @@ int main(void)
         cmocka_unit_test_teardown(unsupported_tensors, clear_dir),
         cmocka_unit_test_teardown(gguf_file, clear_dir),
         cmocka_unit_test_teardown(split_gguf, clear_dir),
+        cmocka_unit_test_teardown(names_of_split_files, clear_dir),
         cmocka_unit_test_teardown(every_failing_call_is_survived, clear_dir),
         cmocka_unit_test_teardown(unsupported_gguf_types, clear_dir),
         cmocka_unit_test_teardown(memory_runs_out_at_any_size, clear_dir),
+        cmocka_unit_test_teardown(memory_runs_out_in_every_table, clear_dir),
+        cmocka_unit_test_teardown(memory_runs_out_in_every_header, clear_dir),
+        cmocka_unit_test_teardown(memory_runs_out_behind_long_names, clear_dir),
         cmocka_unit_test_teardown(limits_over_all_shards, clear_dir),
         cmocka_unit_test_teardown(a_folder_of_very_many_files, clear_dir),
         cmocka_unit_test_teardown(any_thread_may_ask_for_files, clear_dir),

@@ -289,6 +289,17 @@ static void who_waits_is_told_why(void **state)
     rig_init(&g, 5, 2, 16);
     struct sl_seq *a = add(&g, 9, 0, 1), *b = add(&g, 8, 0, 2), *c = add(&g, 3, 0, 3);
     why(&g, a, "nothing");
+    a->blocked_at = g.kv.n_releases + 1;
+    why(&g, a, "no page was given back since it did not fit");
+    a->blocked_at = 0;
+    sl_sched_requeue(&g.s, a); /* waits already */
+    assert_int_equal(a->state, SL_SEQ_WAITING);
+    a->n_pending = 1;
+    a->lockstep = true;
+    sl_sched_plan(&g.s); /* the first in line is held, and nobody overtakes it */
+    assert_int_equal(g.s.n_plan, 0);
+    a->n_pending = 0;
+    a->lockstep = false;
     step(&g);
     assert_int_equal(b->state, SL_SEQ_WAITING);
     why(&g, b,
