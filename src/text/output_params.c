@@ -150,7 +150,7 @@ static bool is_whole_number(const char *s, size_t n)
 static const char *as_json(unsigned types, const char *s, size_t *n)
 {
     double x;
-    if ((types & T_NULL) && (same_word(s, *n, "null") || same_word(s, *n, "none"))) {
+    if ((types & T_NULL) && *n == 4 && (memcmp(s, "null", 4) == 0 || memcmp(s, "None", 4) == 0)) {
         *n = 4;
         return "null";
     }

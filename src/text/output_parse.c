@@ -235,7 +235,7 @@ int sl_output_push(struct sl_output *p, const char *text, size_t n)
 int sl_output_finish(struct sl_output *p)
 {
     p->finishing = true;
-    if (p->begun && p->tools->body == OUT_PARAMS) /* or JSON in its place: then nothing happens */
+    if (p->begun && p->tools->body == OUT_PARAMS)
         out_params_finish(p);
     while (p->state != out_text && !p->no_memory) {
         if (out_unfinished_marker(p))
