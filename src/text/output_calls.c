@@ -100,11 +100,11 @@ void out_take_field(struct sl_output *p)
     p->field[p->n_field] = '\0';
 }
 
-/* The field as name or id; false when it is too long. */
+/* The field as name or id; false when it cannot be one. */
 static bool take(struct sl_output *p, char *to, size_t *n)
 {
     out_take_field(p);
-    if (p->n_field > OUT_FIELD) {
+    if (p->n_field > OUT_FIELD || memchr(p->field, '\0', p->n_field) != NULL) {
         out_fail(p);
         return false;
     }

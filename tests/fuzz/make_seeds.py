@@ -238,11 +238,33 @@ def bodies() -> None:
     write("http_body", {name: text.encode() for name, text in files.items()})
 
 
+def answers() -> None:
+    """The cases of test_output_parse.c behind the five bytes that fuzz_output.c reads first."""
+    root = Path(__file__).parent / "../.."
+    table = (root / "src/text/output_formats.def").read_text()
+    lists = [[n.split() for n in re.findall(rf'^{word}\("([^"]*)"', table, re.M)]
+             for word in ("SL_TOOLS", "SL_REASONING")]
+    files = {}
+    cases = (root / "tests/text/output_cases.txt").read_text().split("\n== ")[1:]
+    for i, case in enumerate(cases):
+        head, rest = case.split("\n----\n", 1)
+        text = rest[:rest.index("====\n")].removesuffix("\n")
+        picks = []
+        for word, rows in zip(("tools", "reasoning"), lists):
+            m = re.search(rf"^{word} (\S+)$", head, re.M)
+            picks.append(next(k for k, n in enumerate(rows) if m[1] in n) if m else len(rows))
+        m = re.search(r"^start (\w+)$", head, re.M)
+        picks += [("auto", "reasoning", "content").index(m[1]) if m else 0, "no schema" not in head, i]
+        files[f"case_{i}"] = bytes(picks) + text.encode()
+    write("output", files)
+
+
 def main() -> None:
     tensor_files()
     model_files()
     requests()
     bodies()
+    answers()
 
 
 if __name__ == "__main__":
