@@ -131,6 +131,7 @@ struct sl_output {
     /* text */
     bool thinking;     /* inside of a reasoning block */
     bool fresh;        /* no text since the start, a block or a call */
+    bool unopened;     /* a block that stays content: its marker stands in the prompt */
     bool after_marker; /* white space here belongs to a marker */
     bool closed;       /* the block was ended from outside: its closing marker may follow */
 

@@ -82,6 +82,37 @@ const char *sl_output_reasoning_close(const char *reasoning_format)
     return r != NULL ? r->close : NULL;
 }
 
+/* Is the text in one of the markers of the list? */
+static bool is_in(const char *const *marks, size_t n_marks, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n_marks; i++)
+        if (marks[i] != NULL && memmem(marks[i], strlen(marks[i]), text, n) != NULL)
+            return true;
+    return false;
+}
+
+bool sl_output_is_marker(const struct sl_output *p, const char *text, size_t n)
+{
+    const struct out_tools *t = p->tools;
+    const struct out_reasoning *r = p->reasoning;
+    if (n == 0)
+        return false;
+    for (int i = 0; i < p->n_lits; i++)
+        if (is_in(&p->lits[i].text, 1, text, n))
+            return true;
+    if (r != NULL && (r->flags & OUT_CHANNELS))
+        return is_in((const char *[]){"<|message|>", "<|constrain|>"}, 2, text, n);
+    for (int i = 0; t != NULL && i < OUT_PAIRS; i++)
+        if (is_in(&t->pairs[i].close, 1, text, n))
+            return true;
+    if (t == NULL)
+        return false;
+    const char *marks[] = {t->call_open,     t->call_close,     t->id_end,     t->id_open,
+                           t->name_end,      t->name_more,      t->quote,      t->param.key_open,
+                           t->param.key_end, t->param.type_end, t->param.open, t->param.close};
+    return is_in(marks, SL_COUNT(marks), text, n);
+}
+
 static const char *detect(const char *text, size_t n, const struct sign *signs, size_t n_signs)
 {
     for (size_t i = 0; i < n_signs; i++) {

@@ -52,6 +52,9 @@ void out_text_out(struct sl_output *p, const char *s, size_t n)
         return;
     p->after_marker = p->fresh = p->closed = false;
     bool apart = p->thinking && !(p->reasoning->flags & OUT_AS_CONTENT);
+    if (p->unopened)
+        out_emit(p, SL_OUTPUT_CONTENT, p->reasoning->open, strlen(p->reasoning->open));
+    p->unopened = false;
     out_emit(p, apart ? SL_OUTPUT_REASONING : SL_OUTPUT_CONTENT, s, n);
 }
 
@@ -365,6 +368,7 @@ int sl_output_create(const struct sl_output_options *options, struct sl_output *
     bool inside = r != NULL && (r->flags & OUT_INSIDE);
     p->thinking = r != NULL && (options->start == SL_OUTPUT_START_REASONING ||
                                 (options->start == SL_OUTPUT_START_AUTO && inside));
+    p->unopened = p->thinking && (r->flags & OUT_AS_CONTENT);
     p->after_marker = r != NULL && options->start != SL_OUTPUT_START_AUTO;
     return 0;
 }

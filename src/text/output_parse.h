@@ -67,9 +67,12 @@ SL_MUST_CHECK int sl_output_create(const struct sl_output_options *options, stru
                                    struct sl_error *err);
 void sl_output_destroy(struct sl_output *p);
 
-/* The next bytes of the answer, markers and special tokens included. 0 or SL_ENOMEM, which stays:
+/* The next bytes of the answer, markers included, whichever tokens spell them: special tokens that
+ * are no markers (sl_output_is_marker) are the caller's to leave out. 0 or SL_ENOMEM, which stays:
  * the answer can only be failed then. */
 SL_MUST_CHECK int sl_output_push(struct sl_output *p, const char *text, size_t n);
+/* Does a special token's text belong to a marker of these formats? */
+bool sl_output_is_marker(const struct sl_output *p, const char *text, size_t n);
 /* The answer is over: reports what was held back, ends a call that is open. */
 SL_MUST_CHECK int sl_output_finish(struct sl_output *p);
 /* Ends the reasoning block here (a thinking budget is spent). A closing marker that follows at once
@@ -80,7 +83,9 @@ bool sl_output_in_reasoning(const struct sl_output *p);
 /* Names that the template's text tells, or NULL where it tells none. */
 void sl_output_detect(const char *chat_template, size_t n, const char **tools_format,
                       const char **reasoning_format);
-/* What the end of a rendered prompt says about the answer's start. */
+/* What the end of a rendered prompt says about the answer's start. AUTO: nothing. A caller that
+ * chose the format by the template passes CONTENT then: a model of such a template opens the block
+ * itself, and a block may open at the start of the content. */
 enum sl_output_start sl_output_prompt_start(const char *reasoning_format, const char *prompt,
                                             size_t n);
 /* The markers of a reasoning format; NULL where it has no such marker or there is no such format.

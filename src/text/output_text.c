@@ -69,6 +69,7 @@ static void found(struct sl_output *p, const struct out_literal *l)
         return;
     }
     if (l->kind != OUT_DROP) {
+        p->unopened &= l->kind != OUT_THINK_OPEN;
         keep(p, p->hold.n_bytes);
         p->thinking = l->kind == OUT_THINK_OPEN;
         p->fresh = true;

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "test_output_util.h"
+#include "text/output.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -332,6 +333,69 @@ static void every_format_has_cases(void **state)
     assert_int_equal(n_missing, 0);
 }
 
+/* The first name of a list. */
+static const char *first_name(const char *list, char out[64])
+{
+    snprintf(out, 64, "%.*s", (int)strcspn(list, " "), list);
+    return out;
+}
+
+/* What is searched for at the same time: no marker begins another one, or it would hide it. */
+static void no_marker_begins_another(void **state)
+{
+    (void)state;
+    for (size_t t = 0; sl_output_tools_names(t) != NULL; t++)
+        for (size_t r = 0; sl_output_reasoning_names(r) != NULL; r++) {
+            char tools[64], reasoning[64];
+            struct sl_output *p;
+            struct sl_error err;
+            struct sl_output_options o = {
+                .tools_format = first_name(sl_output_tools_names(t), tools),
+                .reasoning_format = first_name(sl_output_reasoning_names(r), reasoning),
+                .fn = events_add};
+            assert_int_equal(sl_output_create(&o, &p, &err), 0);
+            for (int i = 0; i < p->n_lits * p->n_lits; i++) {
+                const struct out_literal *a = &p->lits[i / p->n_lits], *b = &p->lits[i % p->n_lits];
+                assert_false(a->n == 0 || out_is_space(a->text[0]));
+                if (a->n < b->n && memcmp(a->text, b->text, a->n) == 0)
+                    fail_msg("%s, %s: %s begins %s", tools, reasoning, a->text, b->text);
+                assert_true(sl_output_is_marker(p, a->text, a->n));
+            }
+            assert_false(sl_output_is_marker(p, "<|im_end|>", 10));
+            sl_output_destroy(p);
+        }
+}
+
+static void special_tokens(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tools, *token;
+        bool is;
+    } rows[] = {
+        {"kimi_k2", "<|tool_call_end|>", true},
+        {"kimi_k2", "<|im_end|>", false},
+        {"kimi_k3", "<|sep|>", true},
+        {"kimi_k3", "<|open|>", true},
+        {"openai", "<|constrain|>", true},
+        {"openai", "<|return|>", true},
+        {"gemma4", "<|\"|>", true},
+        {"gemma4", "<turn|>", false},
+        {"deepseek_v3", "<｜tool▁sep｜>", true},
+        {"deepseek_v32", "｜DSML｜", true},
+        {"none", "<tool_call>", false},
+        {"hermes", "", false},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct sl_output *p;
+        struct sl_error err;
+        struct sl_output_options o = {.tools_format = rows[i].tools, .fn = events_add};
+        assert_int_equal(sl_output_create(&o, &p, &err), 0);
+        assert_int_equal(sl_output_is_marker(p, rows[i].token, strlen(rows[i].token)), rows[i].is);
+        sl_output_destroy(p);
+    }
+}
+
 static void prompt_start(void **state)
 {
     (void)state;
@@ -472,6 +536,8 @@ int main(void)
         cmocka_unit_test(forced_close),
         cmocka_unit_test(names),
         cmocka_unit_test(every_format_has_cases),
+        cmocka_unit_test(no_marker_begins_another),
+        cmocka_unit_test(special_tokens),
         cmocka_unit_test(prompt_start),
         cmocka_unit_test(no_memory),
         cmocka_unit_test(large),
