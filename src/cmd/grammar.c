@@ -23,9 +23,9 @@ struct grammar_options {
 
 static const struct sl_flag grammar_flags[] = {
     {SL_FLAG_STR, 'k', "kind", NULL, OWN(kind), 0, 0, "NAME",
-     "json-schema (default), json-object, regex, choice, ebnf, structural-tag"},
+     "json-schema, json-object, regex, choice, ebnf, structural-tag"},
     {SL_FLAG_STR_LIST, 't', "test", NULL, OWN(tests), 0, 0, "TEXT",
-     "say whether TEXT is accepted, and how far it goes; may be repeated"},
+     "is TEXT accepted, and how far does it go; may be repeated"},
     {SL_FLAG_SWITCH, 'm', "masks", NULL, OWN(masks), 0, 0, NULL,
      "with --test: walk the text token by token and time the masks"},
     {SL_FLAG_SWITCH, 0, "compact", NULL, OWN(compact), 0, 0, NULL, "JSON without whitespace"},
@@ -179,8 +179,8 @@ const struct sl_command sl_cmd_grammar = {
     .name = "grammar",
     .usage = "[MODEL_OR_VOCAB] [FLAGS] < GRAMMAR",
     .summary = "check a schema or grammar, test texts, time its masks",
-    .details = "The exit status is 0 when every --test is accepted, 1 when one is not, 2 when the "
-               "grammar is refused.\n\n"
+    .details = "The kind is json-schema unless -k says otherwise. The exit status is 0 when every\n"
+               "--test is accepted, 1 when one is not, 2 when the grammar is refused.\n\n"
                "  echo '{\"type\": \"integer\", \"minimum\": 3}' | sluice grammar -t 5 -t 2\n"
                "  sluice grammar -k ebnf -m -t \"1+2\" ./llama3.tiktoken < sums.gbnf\n",
     .run = grammar_main,
