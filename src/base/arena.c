@@ -44,8 +44,10 @@ void *sl_arena_alloc(struct sl_arena *a, size_t n_bytes)
     need &= ~(size_t)(ARENA_ALIGN - 1);
     if (!sl_add_size(a->used_bytes, need, &used) || (a->max_bytes != 0 && used > a->max_bytes))
         return NULL;
-    if ((size_t)(a->end - a->next) < need && arena_grow(a, need) != 0)
+    if ((size_t)(a->end - a->next) < need && arena_grow(a, need) != 0) {
+        a->no_memory = true;
         return NULL;
+    }
     void *p = a->next;
     a->next += need;
     a->used_bytes = used;

@@ -7,6 +7,7 @@
 #ifndef SL_BASE_ARENA_H
 #define SL_BASE_ARENA_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -16,6 +17,7 @@ struct sl_arena { /* zero-initialise; max_bytes 0 = unbounded */
     struct sl_arena_chunk *chunks;
     uint8_t *next, *end;
     size_t used_bytes, max_bytes;
+    bool no_memory; /* an allocation failed, and not for max_bytes */
 };
 
 void *sl_arena_alloc(struct sl_arena *a, size_t n_bytes);        /* 16-byte aligned, zeroed */

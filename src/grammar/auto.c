@@ -21,6 +21,13 @@ uint32_t sl_auto_fail(struct sl_auto *a, int code, const char *what)
     return 0;
 }
 
+uint32_t sl_auto_no_room(struct sl_auto *a)
+{
+    return a->arena.no_memory
+               ? sl_auto_fail(a, SL_ENOMEM, "out of memory")
+               : sl_auto_fail(a, SL_ELIMIT, "the automaton needs more memory than its limit");
+}
+
 int sl_auto_check(const struct sl_auto *a, struct sl_error *err)
 {
     if (a->failed != NULL)
@@ -78,7 +85,7 @@ uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, 
                            ? NULL
                            : sl_arena_alloc(&a->arena, sizeof *x + n * sizeof v[0]);
     if (x == NULL)
-        return sl_auto_fail(a, SL_ELIMIT, "the automaton needs more memory than its limit");
+        return sl_auto_no_room(a);
     x->kind = kind;
     x->n = n;
     memcpy(x->v, v, n * sizeof v[0]);

@@ -635,7 +635,7 @@ struct sl_frame_aux *sl_frame_names(struct sl_auto *a, struct sl_plan *p, uint32
     if (x != NULL)
         x->allowed = sl_arena_array(&a->arena, n + 1, sizeof x->allowed[0]);
     if (x == NULL || x->allowed == NULL) {
-        sl_auto_fail(a, SL_ELIMIT, "the automaton needs more memory than its limit");
+        sl_auto_no_room(a);
         return NULL;
     }
     if (p->static_keys && p->name_allowed == NULL)

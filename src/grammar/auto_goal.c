@@ -111,7 +111,7 @@ struct sl_goal *sl_goal_of(struct sl_auto *a, uint32_t req, uint32_t *roots, uin
         return x->aux;
     struct sl_goal *g = sl_arena_alloc(&a->arena, sizeof *g);
     if (g == NULL) {
-        sl_auto_fail(a, SL_ELIMIT, "the automaton needs more memory than its limit");
+        sl_auto_no_room(a);
         return NULL;
     }
     g->id = id;

@@ -21,6 +21,7 @@ struct sl_frame_aux {  /* of an object before a name: what may come */
 
 /* auto.c */
 uint32_t sl_auto_fail(struct sl_auto *a, int code, const char *what);
+uint32_t sl_auto_no_room(struct sl_auto *a); /* its arena gave nothing */
 uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, uint32_t n);
 static inline struct sl_vec *sl_vec_at(const struct sl_auto *a, uint32_t id)
 {

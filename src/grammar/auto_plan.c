@@ -72,7 +72,7 @@ static void *array_of(struct sl_auto *a, size_t n, size_t size)
 {
     void *p = sl_arena_array(&a->arena, n == 0 ? 1 : n, size);
     if (p == NULL)
-        sl_auto_fail(a, SL_ELIMIT, "the automaton needs more memory than its limit");
+        sl_auto_no_room(a);
     return p;
 }
 

@@ -51,6 +51,8 @@ static int fail_at(struct parser *p, int code, const char *what)
 static struct part *new_part(struct parser *p, enum part_op op)
 {
     struct part *x = p->n_parts++ < MAX_NODES ? sl_arena_alloc(&p->arena, sizeof *x) : NULL;
+    if (p->arena.no_memory)
+        FAIL(p, SL_ENOMEM, "out of memory");
     if (x == NULL) {
         FAIL(p, SL_ELIMIT, "the pattern is too long");
         return NULL;

@@ -22,6 +22,12 @@ sl_rx_id sl_rx_fail(struct sl_rx *rx, int code, const char *what)
     return SL_RX_NONE;
 }
 
+sl_rx_id sl_rx_no_room(struct sl_rx *rx, bool no_memory)
+{
+    return no_memory ? sl_rx_fail(rx, SL_ENOMEM, "out of memory")
+                     : sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more memory than its limit");
+}
+
 int sl_rx_check(const struct sl_rx *rx, struct sl_error *err)
 {
     if (rx->failed == NULL)
@@ -36,11 +42,10 @@ static bool grow(struct sl_rx *rx, void **data, uint32_t n, uint32_t more, uint3
     if (n + more <= *cap)
         return true;
     uint32_t new_cap = SL_MAX(*cap * 2, n + more);
-    void *p = (size_t)new_cap * size > rx->limits.max_bytes
-                  ? NULL
-                  : sl_realloc(*data, (size_t)new_cap * size);
+    bool fits = (size_t)new_cap * size <= rx->limits.max_bytes;
+    void *p = fits ? sl_realloc(*data, (size_t)new_cap * size) : NULL;
     if (p == NULL) {
-        sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more memory than its limit");
+        sl_rx_no_room(rx, fits);
         return false;
     }
     *data = p;

@@ -19,6 +19,8 @@ enum sl_rx_op {
 };
 
 sl_rx_id sl_rx_fail(struct sl_rx *rx, int code, const char *what);
+/* The machine has no memory, or the limit allows none. */
+sl_rx_id sl_rx_no_room(struct sl_rx *rx, bool no_memory);
 sl_rx_id sl_rx_multiple_of(struct sl_rx *rx, uint32_t k, uint32_t rest, int scale, int phase);
 
 #endif

@@ -126,7 +126,7 @@ static sl_rx_id raw_step(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
             return sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more states than its limit");
         uint32_t *row = sl_arena_alloc(&rx->arena, 256 * sizeof *row);
         if (row == NULL)
-            return sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more memory than its limit");
+            return sl_rx_no_room(rx, rx->arena.no_memory);
         memset(row, 0xFF, 256 * sizeof *row);
         rx->nodes[id].row = row;
         rx->n_rows++;

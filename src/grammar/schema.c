@@ -35,7 +35,8 @@ static void *array_of(struct filling *f, size_t n, size_t size)
 {
     void *p = sl_arena_array(&f->l->s->arena, n == 0 ? 1 : n, size);
     if (p == NULL)
-        bad(f, SL_ELIMIT, "", "too large");
+        bad(f, f->l->s->arena.no_memory ? SL_ENOMEM : SL_ELIMIT, "",
+            f->l->s->arena.no_memory ? "out of memory" : "too large");
     return p;
 }
 
@@ -72,7 +73,7 @@ static uint32_t node_of(struct filling *f, json_t *json, const char *path)
     }
     struct sl_place *p = sl_schema_place(l, json, f->place.base, path, f->place.draft);
     if (p == NULL || p->node != SL_NODE_NONE) {
-        f->rc = p == NULL ? SL_ELIMIT : f->rc;
+        f->rc = p == NULL ? l->err->code : f->rc;
         return p == NULL ? SL_NODE_TRUE : p->node;
     }
     if (l->n_queue == l->cap_queue) {

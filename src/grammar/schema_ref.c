@@ -69,7 +69,10 @@ struct sl_place *sl_schema_place(struct sl_loader *l, json_t *json, const char *
     l->place_table[at] = ++l->n_places;
     return &l->places[l->n_places - 1];
 no_memory:
-    (void)sl_fail(l->err, SL_ELIMIT, "schema: too many subschemas");
+    if (l->cap_places > 2 * SL_SCHEMA_MAX_NODES)
+        (void)sl_fail(l->err, SL_ELIMIT, "schema: too many subschemas");
+    else
+        (void)sl_fail(l->err, SL_ENOMEM, "schema: out of memory");
     return NULL;
 }
 
@@ -218,7 +221,7 @@ static int scan(struct sl_loader *l, json_t *json, const char *base, const char 
     draft = sl_schema_draft(json, draft);
     int rc = scan_ids(l, json, &base, draft);
     if (rc == 0 && sl_schema_place(l, json, base, path, draft) == NULL)
-        rc = SL_ELIMIT;
+        rc = l->err->code;
     for (size_t i = 0; i < SL_COUNT(maps) + SL_COUNT(lists) + SL_COUNT(singles) + 1 && rc == 0;
          i++) {
         size_t k = i - SL_COUNT(maps);
@@ -311,7 +314,7 @@ int sl_schema_find(struct sl_loader *l, const struct sl_place *from, const char 
         *out = pointer ? walk(l, l->anchors[i].json, fragment, &base, path, draft)
                        : l->anchors[i].json;
         if (*out != NULL && sl_schema_place(l, *out, base, *path, draft) == NULL)
-            return SL_ELIMIT;
+            return l->err->code;
     }
     if (*out == NULL)
         return sl_fail(l->err, SL_EINVAL, "schema: %s/$ref: \"%.120s\" leads nowhere", from->path,
