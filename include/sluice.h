@@ -154,6 +154,35 @@ const struct sl_tokenizer *sl_engine_tokenizer(const struct sl_engine *eng);
 int sl_engine_health(const struct sl_engine *eng, struct sl_error *err);
 bool sl_engine_healthy(const struct sl_engine *eng);
 
+/* ---------------------------------------------------------------- structured output */
+
+enum sl_grammar_kind {
+    SL_GRAMMAR_JSON_OBJECT, /* any JSON object; text is not used */
+    SL_GRAMMAR_JSON_SCHEMA, /* text: a schema */
+    SL_GRAMMAR_REGEX,       /* the whole text matches */
+    SL_GRAMMAR_CHOICE,      /* text: a JSON array of strings, one of which it is */
+    SL_GRAMMAR_EBNF,        /* GBNF or Lark, told apart by their rules: name ::= or name : */
+    SL_GRAMMAR_STRUCTURAL,  /* text: structural tags as vLLM has them (grammar/tags.c) */
+};
+
+struct sl_constraint_desc {
+    enum sl_grammar_kind kind;
+    const char *text; /* copied */
+    size_t n_text;
+    bool compact; /* JSON without whitespace */
+};
+
+struct sl_constraint; /* what outputs must be, compiled for a model; counted, any thread */
+
+/* Finds a constraint in the engine's cache, else compiles it, which may take a second. A grammar
+ * that cannot be enforced is refused with the name of what is not supported. */
+SL_MUST_CHECK int sl_constraint_open(struct sl_engine *eng, const struct sl_constraint_desc *desc,
+                                     struct sl_constraint **out, struct sl_error *err);
+/* The cache alone: NULL if it is not there. Takes no time. */
+struct sl_constraint *sl_constraint_find(struct sl_engine *eng,
+                                         const struct sl_constraint_desc *desc);
+void sl_constraint_release(struct sl_constraint *c); /* also after the engine is gone */
+
 /* ---------------------------------------------------------------- requests */
 
 struct sl_logit_bias {
@@ -191,12 +220,13 @@ struct sl_request;
 struct sl_request_desc {
     const int32_t *prompt; /* token ids, copied */
     int32_t n_prompt;
-    struct sl_sampling sampling; /* arrays copied */
-    int32_t priority;            /* lower runs first, as in vLLM */
-    const char *cache_salt;      /* separates prefix caches; NULL = shared */
-    uint32_t cache_tenant;       /* likewise, and no salt of another tenant reaches it */
-    struct sl_outbox *outbox;    /* NULL: read with sl_request_wait */
-    void *user;                  /* returned by sl_request_user */
+    struct sl_sampling sampling;      /* arrays copied */
+    int32_t priority;                 /* lower runs first, as in vLLM */
+    const char *cache_salt;           /* separates prefix caches; NULL = shared */
+    uint32_t cache_tenant;            /* likewise, and no salt of another tenant reaches it */
+    struct sl_constraint *constraint; /* NULL: any text; the request takes a reference of its own */
+    struct sl_outbox *outbox;         /* NULL: read with sl_request_wait */
+    void *user;                       /* returned by sl_request_user */
 };
 
 enum sl_finish { SL_RUNNING, SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_ABORT, SL_FINISH_ERROR };
@@ -289,6 +319,12 @@ struct sl_stats { /* a consistent copy */
     double device_busy_s, device_gap_s; /* of steps enqueued while the one before ran; 0: no GPU */
     struct sl_hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s;
     struct sl_hist step_tokens, prompt_len, output_len;
+    uint64_t grammar_hits, grammar_misses; /* in the cache of constraints */
+    uint64_t grammar_failed;               /* refused when compiled */
+    uint64_t grammar_masks, grammar_late;  /* masks made; of those not ready for a step */
+    int32_t n_grammars, n_matchers;        /* in the cache; of sequences */
+    uint64_t grammar_bytes;                /* of the cache */
+    struct sl_hist grammar_compile_s, grammar_mask_s;
 };
 
 void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out);

@@ -46,6 +46,11 @@
 #define SL_MAX_PROMPTS       64         /* prompts of one completions call */
 #define SL_MAX_REQUEST_BYTES (1u << 30) /* memory one request may come to use */
 
+/* structured output */
+#define SL_MAX_GRAMMAR_TEXT  (4u << 20)   /* bytes of a schema or grammar */
+#define SL_MAX_GRAMMARS      256          /* compiled ones that are kept */
+#define SL_MAX_GRAMMAR_CACHE (512u << 20) /* bytes they may have together */
+
 /* engine */
 #define SL_MAX_SEQS        1024 /* sequences of one step */
 #define SL_MAX_STEP_TOKENS (1 << 17)

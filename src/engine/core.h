@@ -9,6 +9,7 @@
 
 #include "engine/engine.h"
 #include "engine/flight.h"
+#include "engine/masker.h"
 #include "engine/request.h"
 #include "engine/watchdog.h"
 #include "sched/sched.h"
@@ -52,6 +53,7 @@ struct sl_engine {
     _Atomic uint64_t n_moves;            /* steps landed: progress */
     atomic_int phase;                    /* enum sl_phase */
     struct sl_watchdog watchdog;
+    struct sl_constraints *constraints; /* NULL: no tokenizer, or no logits */
     /* Held by the engine thread during a turn, except while it is inside the runner: who else holds
      * it may read all that follows. */
     pthread_mutex_t turn_lock;
@@ -64,7 +66,10 @@ struct sl_engine {
     int32_t n_samplers;
     struct sl_flight flights[SL_MAX_FLIGHTS]; /* a ring; in flight: n_flights from first_flight */
     int32_t max_flights, first_flight, n_flights;
-    char *text; /* room for one token's text */
+    struct sl_masker masker;
+    uint64_t step_ns; /* what the last step took, from its launch */
+    bool starved;     /* everything that could be planned waits for masks */
+    char *text;       /* room for one token's text */
     struct sl_request *live, *live_oldest, *news, *news_tail;
     int32_t n_raised; /* sequences that go first because they waited too long */
     uint64_t n_arrivals, n_seqs_taken;

@@ -56,11 +56,18 @@ struct sl_device_runner {
 static const struct sl_sample_row padding = {
     .n_top = -1, .top_p = 1, .repetition_penalty = 1, .padding = 1};
 
-static size_t lists_bytes(const struct sl_device_runner_config *cfg)
+static size_t mask_words(int32_t n_vocab)
 {
+    return (size_t)SL_CEIL_DIV(n_vocab, 32);
+}
+
+static size_t lists_bytes(const struct sl_model *m, const struct sl_device_runner_config *cfg)
+{
+    size_t mask =
+        SL_ROUND_UP(mask_words(sl_model_facts(m)->n_vocab) * sizeof(uint32_t), (size_t)16);
     size_t bias = SL_MAX_LOGIT_BIAS * sizeof(struct sl_sample_bias);
     size_t banned = (SL_MAX_STOP_IDS + 8) * sizeof(int32_t);
-    return (size_t)cfg->max_seqs * (bias + banned + 3 * 16) + (size_t)cfg->max_logits * 16;
+    return (size_t)cfg->max_seqs * (bias + banned + mask + 3 * 16) + (size_t)cfg->max_logits * 16;
 }
 
 static int32_t n_slots(const struct sl_device_runner_config *cfg)
@@ -92,7 +99,7 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
         .head_dim = f->head_dim,
         .param_bytes = sizeof(struct sl_sample_row),
         .result_bytes = sizeof(struct sl_sample_result),
-        .extra_bytes = lists_bytes(cfg),
+        .extra_bytes = lists_bytes(m, cfg),
     };
 }
 
@@ -197,6 +204,8 @@ static void build_row(struct sl_device_runner *d, const struct sl_pick *pick,
     row->presence_penalty = p->presence_penalty;
     if (how->counts != NULL)
         row->counts = counts_of(d, how->counts);
+    if (how->allowed != NULL)
+        row->allowed = put_list(d, how->allowed, (int32_t)mask_words(d->n_vocab), sizeof(uint32_t));
     put_bias(d, p, row);
     for (int i = 0; i < 2; i++) {
         row->banned[i] = put_list(d, how->banned[i], how->n_banned[i], sizeof(int32_t));
@@ -350,7 +359,7 @@ int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be, str
     d->run = run;
     d->cfg = *cfg;
     d->n_vocab = sl_model_facts(m)->n_vocab;
-    d->lists_cap = lists_bytes(cfg);
+    d->lists_cap = lists_bytes(m, cfg);
     d->lists = sl_malloc(d->lists_cap);
     d->rows = sl_calloc(n, sizeof *d->rows);
     d->counts_in = sl_calloc((size_t)d->n_vocab, sizeof *d->counts_in);

@@ -107,7 +107,8 @@ static void *engine_main(void *arg)
     while (!atomic_load(&eng->stopping)) {
         /* The turn takes the wake-up with the inbox: a stop that came just before it must be seen
          * here, one that comes from now on makes the wait return. */
-        if (!sl_engine_turn(eng) && !atomic_load(&eng->stopping))
+        bool work = sl_engine_turn(eng);
+        if ((!work || eng->starved) && !atomic_load(&eng->stopping))
             sl_inbox_wait(&eng->inbox, -1);
     }
     sl_alloc_guard_arm(false);
@@ -156,15 +157,21 @@ static int start_core(struct sl_engine *eng, struct sl_error *err)
     rc = sl_inbox_init(&eng->inbox, err);
     if (rc != 0)
         goto fail_samplers;
+    rc = sl_masker_start(eng, err);
+    if (rc != 0)
+        goto fail_inbox;
     if (eng->threaded)
         rc = sl_watchdog_start(eng, err);
     if (rc != 0)
-        goto fail_inbox;
+        goto fail_masker;
     if (eng->threaded)
         rc = sl_thread_create(&eng->thread, engine_main, eng, "sl-engine", err);
     if (rc == 0)
         return 0;
     sl_watchdog_stop(eng);
+fail_masker:
+    sl_masker_stop(eng);
+    sl_masker_deinit(eng);
 fail_inbox:
     sl_inbox_deinit(&eng->inbox);
 fail_samplers:
@@ -194,9 +201,13 @@ int sl_engine_start(const struct sl_engine_parts *parts, struct sl_engine **out,
         rc = sl_random(&eng->seed, sizeof eng->seed, err);
     if (rc == 0)
         rc = make_arrays(eng, parts, err);
+    if (rc == 0 && eng->limits.has_logits && parts->tokenizer != NULL)
+        rc = sl_constraints_create(parts->tokenizer, eng->runner.n_vocab, eng->eos_ids,
+                                   eng->n_eos_ids, &eng->constraints, err);
     if (rc == 0)
         rc = start_core(eng, err);
     if (rc != 0) {
+        sl_constraints_close(eng->constraints);
         free_arrays(eng);
         pthread_mutex_destroy(&eng->stats_lock);
         pthread_mutex_destroy(&eng->turn_lock);
@@ -234,8 +245,11 @@ void sl_engine_destroy(struct sl_engine *eng)
         return;
     }
     sl_watchdog_stop(eng);
+    sl_masker_stop(eng);
     sl_engine_cancel_all(eng);
+    sl_masker_deinit(eng);
     sl_inbox_deinit(&eng->inbox);
+    sl_constraints_close(eng->constraints);
     deinit_samplers(eng);
     sl_sched_deinit(&eng->sched);
     sl_kv_deinit(&eng->kv);
@@ -300,5 +314,8 @@ void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out)
     *out = e->stats_public;
     pthread_mutex_unlock(&e->stats_lock);
     out->n_waiting += sl_inbox_count(&e->inbox);
+    sl_masker_stats(e, out);
+    if (e->constraints != NULL)
+        sl_constraints_stats(e->constraints, out);
     out->watchdog_stalls = atomic_load(&e->watchdog.n_fired);
 }

@@ -121,6 +121,7 @@ static struct sl_sample_args sample_args(const struct sl_engine *eng,
         .seed = rs->seed,
         .pos = (uint64_t)pos,
         .counts = rs->counts.slots != NULL ? &rs->counts : NULL,
+        .allowed = rs->mask,
         .banned = {p->stop_token_ids, eng->eos_ids},
         .n_banned = {ban ? p->n_stop_token_ids : 0, ban && !p->ignore_eos ? eng->n_eos_ids : 0},
     };

@@ -36,6 +36,7 @@ struct sl_flight {
     struct sl_flight_seq *seqs; /* [max_seqs] */
     int32_t n_seqs;
     struct sl_batch batch;
+    uint64_t launched_ns;
     const float *logits; /* NULL: the runner chose, or there are none */
 };
 

@@ -107,11 +107,13 @@ static int check_bias(const struct sl_sampling *s, const struct sl_request_limit
     return 0;
 }
 
-static int check_logits(const struct sl_sampling *s, const struct sl_request_limits *lim,
-                        struct sl_error *err)
+static int check_logits(const struct sl_sampling *s, bool constrained,
+                        const struct sl_request_limits *lim, struct sl_error *err)
 {
     if (lim->has_logits)
         return 0;
+    if (constrained)
+        return sl_fail(err, SL_EUNSUPPORTED, "structured output: this model gives no logits");
     if (s->logprobs >= 0 || s->prompt_logprobs >= 0)
         return sl_fail(err, SL_EUNSUPPORTED, "%s: this model gives no logits",
                        s->logprobs >= 0 ? "logprobs" : "prompt_logprobs");
@@ -155,7 +157,7 @@ int sl_request_check(const struct sl_request_desc *desc, const struct sl_request
     if (rc == 0)
         rc = check_bias(s, lim, err);
     if (rc == 0)
-        rc = check_logits(s, lim, err);
+        rc = check_logits(s, desc->constraint != NULL, lim, err);
     if (rc == 0)
         rc = check_prompt(desc, lim, err);
     return rc;

@@ -37,6 +37,7 @@ static void *carve(struct carver *c, int64_t n, size_t size)
 struct shape { /* sizes that follow from the request's description */
     int32_t n_seqs, n_prompt, max_out, n_pages, n_top, n_prompt_top;
     uint32_t n_slots; /* of the penalties' table, 0: none */
+    int32_t n_mask;   /* words of a mask, 0: none */
     size_t text_cap;
     bool logprobs, prompt_logprobs;
     size_t stop_bytes; /* of all stop strings with their ends */
@@ -55,6 +56,7 @@ static struct shape shape_of(const struct sl_engine *eng, const struct sl_reques
     s.n_prompt_top = SL_MIN(SL_MAX(p->prompt_logprobs, 0), eng->limits.n_logits);
     if (eng->limits.has_logits && sl_sampling_has_penalty(p))
         s.n_slots = sl_counts_slots((int64_t)d->n_prompt + s.max_out, eng->limits.n_vocab);
+    s.n_mask = d->constraint != NULL ? SL_CEIL_DIV(eng->limits.n_logits, 32) : 0;
     for (int32_t i = 0; i < p->n_stop; i++)
         s.stop_bytes += strlen(p->stop[i]) + 1;
     if (eng->tokenizer != NULL)
@@ -72,6 +74,7 @@ static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *r
     rs->tops = s->n_top > 0
                    ? carve(c, (int64_t)s->max_out * s->n_top, sizeof(struct sl_top_logprob))
                    : NULL;
+    rs->mask = s->n_mask > 0 ? carve(c, s->n_mask, sizeof(uint32_t)) : NULL;
     rs->r_held = s->stop_bytes > 0 ? carve(c, SL_MAX_STOP_BYTES, 1) : NULL;
     if (s->n_slots > 0) {
         int32_t *slots = carve(c, s->n_slots, sizeof(int32_t));
@@ -181,7 +184,7 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     rs->seq.out = rs->out;
     rs->seq.max_out = req->max_out;
     rs->seq.ns = &req->ns;
-    rs->seq.lockstep = rs->counts.slots != NULL && eng->runner.forget == NULL;
+    rs->seq.lockstep = rs->mask != NULL || (rs->counts.slots != NULL && eng->runner.forget == NULL);
     rs->seq.publish = eng->prefix_caching || req->n_seqs > 1;
     rs->seq.all_logits = i == 0 && req->prompt_logprobs != NULL;
     rs->stop_token_id = rs->stop_idx = -1;
@@ -238,6 +241,8 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     req->text_cap = s.text_cap;
     memcpy(req->prompt, d->prompt, (size_t)s.n_prompt * sizeof *req->prompt);
     copy_sampling(req, &d->sampling, &a);
+    if (d->constraint != NULL)
+        req->constraint = sl_constraint_ref(d->constraint);
     set_namespace(req, d, eng->prefix_caching, number);
     init_sync(req);
     for (int32_t i = 0; i < s.n_seqs; i++)
@@ -254,6 +259,9 @@ void sl_request_unref(struct sl_request *req)
     if (atomic_fetch_sub_explicit(&req->refs, 1, memory_order_acq_rel) > 1)
         return;
     SL_ASSERT(!req->on_box);
+    for (int32_t i = 0; i < req->n_seqs && req->constraint != NULL; i++)
+        sl_constraint_unmatch(req->constraint, req->seqs[i].matcher);
+    sl_constraint_release(req->constraint);
     pthread_cond_destroy(&req->cond);
     pthread_mutex_destroy(&req->lock);
     sl_free(req);

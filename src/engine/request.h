@@ -13,6 +13,7 @@
 #ifndef SL_ENGINE_REQUEST_H
 #define SL_ENGINE_REQUEST_H
 
+#include "engine/constrain.h"
 #include "engine/sample.h"
 #include "engine/stop.h"
 #include "sched/seq.h"
@@ -38,6 +39,14 @@ struct sl_rseq {
     struct sl_logprob *logprobs; /* NULL: not asked for */
     struct sl_top_logprob *tops; /* [max_out, n_top] */
     struct sl_counts counts;     /* slots NULL: no penalties */
+
+    /* a constraint's: the masker's while seq.waits (masker.h), else the engine's */
+    struct sl_matcher *matcher;
+    uint32_t *mask; /* tokens that may come next; NULL: all may */
+    struct sl_rseq *mask_next;
+    int32_t mask_token;
+    bool mask_ends; /* the text is complete and cannot go on */
+    struct sl_error mask_error;
 
     /* the engine's search for stop strings */
     struct sl_detok detok;
@@ -67,6 +76,7 @@ struct sl_request {
     struct sl_sampling sampling; /* its arrays lie in this block */
     struct sl_stops stops;
     struct sl_kv_ns ns;
+    struct sl_constraint *constraint; /* NULL: any text; a reference */
     int32_t *prompt;
     int32_t n_prompt, max_out, n_top, n_prompt_top;
     int32_t n_seqs;
@@ -106,7 +116,7 @@ struct sl_request_limits {
     int32_t n_logits;      /* width of a row of logits: ids that may be sampled, biased, banned */
     int32_t max_model_len; /* prompt and output together */
     bool has_tokenizer;    /* stop strings can be searched */
-    bool has_logits;       /* log probabilities and penalties can be computed */
+    bool has_logits;       /* log probabilities, penalties and masks can be had */
 };
 
 /* Refuses what can never run or makes no sense; the message names the field. */

@@ -61,7 +61,7 @@ bool sl_sampling_has_penalty(const struct sl_sampling *p)
 static bool changes_row(const struct sl_sample_args *a)
 {
     return a->n_banned[0] > 0 || a->n_banned[1] > 0 || a->sampling->n_logit_bias > 0 ||
-           a->counts != NULL;
+           a->counts != NULL || a->allowed != NULL;
 }
 
 static void penalise(float *row, const struct sl_sampling *p, const struct sl_counts *counts)
@@ -81,6 +81,9 @@ static void penalise(float *row, const struct sl_sampling *p, const struct sl_co
 static const float *changed_row(struct sl_sampler *s, const struct sl_sample_args *a)
 {
     memcpy(s->logits, a->logits, (size_t)s->n_vocab * sizeof *s->logits);
+    for (int32_t i = 0; i < s->n_vocab && a->allowed != NULL; i++)
+        if ((a->allowed[i / 32] >> (i & 31) & 1) == 0)
+            s->logits[i] = -INFINITY;
     for (int list = 0; list < 2; list++)
         for (int32_t i = 0; i < a->n_banned[list]; i++)
             s->logits[a->banned[list][i]] = -INFINITY;

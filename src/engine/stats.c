@@ -13,6 +13,9 @@ static const double step[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096,
 static const double len[] = {1e0, 2e0, 5e0, 1e1, 2e1, 5e1, 1e2, 2e2, 5e2, 1e3, 2e3, 5e3,
                              1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7, 2e7, 5e7};
 
+static const double grammar[] = {1e-6, 1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3,
+                                 1e-2, 3e-2, .1,   .3,   1,    3};
+
 static const struct {
     const double *list;
     int n;
@@ -22,6 +25,7 @@ static const struct {
     [SL_BOUNDS_LATENCY] = {latency, SL_COUNT(latency)},
     [SL_BOUNDS_STEP] = {step, SL_COUNT(step)},
     [SL_BOUNDS_LEN] = {len, SL_COUNT(len)},
+    [SL_BOUNDS_GRAMMAR] = {grammar, SL_COUNT(grammar)},
 };
 
 _Static_assert(SL_COUNT(ttft) <= SL_HIST_MAX && SL_COUNT(len) <= SL_HIST_MAX, "too many buckets");
@@ -51,6 +55,8 @@ const double *sl_hist_bounds(size_t offset_in_stats, int *n)
         {offsetof(struct sl_stats, step_tokens), SL_BOUNDS_STEP},
         {offsetof(struct sl_stats, prompt_len), SL_BOUNDS_LEN},
         {offsetof(struct sl_stats, output_len), SL_BOUNDS_LEN},
+        {offsetof(struct sl_stats, grammar_compile_s), SL_BOUNDS_GRAMMAR},
+        {offsetof(struct sl_stats, grammar_mask_s), SL_BOUNDS_GRAMMAR},
     };
     for (size_t i = 0; i < SL_COUNT(map); i++) {
         if (map[i].offset == offset_in_stats) {

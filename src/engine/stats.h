@@ -7,7 +7,14 @@
 
 #include "base/err.h"
 
-enum sl_bounds { SL_BOUNDS_TTFT, SL_BOUNDS_ITL, SL_BOUNDS_LATENCY, SL_BOUNDS_STEP, SL_BOUNDS_LEN };
+enum sl_bounds {
+    SL_BOUNDS_TTFT,
+    SL_BOUNDS_ITL,
+    SL_BOUNDS_LATENCY,
+    SL_BOUNDS_STEP,
+    SL_BOUNDS_LEN,
+    SL_BOUNDS_GRAMMAR
+};
 
 void sl_hist_add(struct sl_hist *h, enum sl_bounds which, double value);
 

@@ -12,6 +12,9 @@
 #include <math.h>
 #include <string.h>
 
+#define MIN_MASK_WAIT_NS UINT64_C(200000)
+#define MAX_MASK_WAIT_NS UINT64_C(20000000)
+
 /* ------------------------------------------------------------------ ends and news */
 
 static void add_news(struct sl_engine *eng, struct sl_request *req)
@@ -143,6 +146,8 @@ static void take_submitted(struct sl_engine *eng, struct sl_request *req)
         req->seqs[i].seq.arrival = arrival;
     if (atomic_load(&eng->failed))
         fail_request(eng, req, &eng->error);
+    else if (req->constraint != NULL)
+        sl_masker_push(eng, &req->seqs[0], -1); /* scheduled when its first mask is there */
     else
         sl_sched_add(&eng->sched, &req->seqs[0].seq);
 }
@@ -300,11 +305,57 @@ static void append_token(struct sl_engine *eng, struct sl_rseq *rs, int32_t id)
         atomic_store_explicit(&rs->published, sl_pub_pack(rs->seq.n_out, SL_RUNNING, false),
                               memory_order_release);
         add_news(eng, rs->req);
+        if (rs->mask != NULL)
+            sl_masker_push(eng, rs, id);
         return;
     }
     if (rs->stop_idx < 0)
         atomic_store_explicit(&rs->text_limit, UINT64_MAX, memory_order_relaxed);
     end_seq(eng, rs, finish, skip_last, false);
+}
+
+/* ------------------------------------------------------------------ masks */
+
+/* A text that is complete and cannot go on ends here, whatever min_tokens and ignore_eos say. */
+static void mask_is_ready(struct sl_engine *eng, struct sl_rseq *rs)
+{
+    if (rs->mask_error.code != 0) {
+        fail_request(eng, rs->req, &rs->mask_error);
+    } else if (rs->mask_ends && rs->mask_token < 0) {
+        end_all(eng, rs->req, SL_FINISH_STOP, false);
+    } else if (rs->mask_ends) {
+        atomic_store_explicit(&rs->text_limit, UINT64_MAX, memory_order_relaxed);
+        end_seq(eng, rs, SL_FINISH_STOP, false, false);
+    } else if (rs->mask_token < 0) {
+        sl_sched_add(&eng->sched, &rs->seq);
+    }
+}
+
+static void take_masks(struct sl_engine *eng)
+{
+    struct sl_rseq *rs = sl_masker_take(eng);
+    while (rs != NULL) {
+        struct sl_rseq *next = rs->mask_next;
+        struct sl_request *req = rs->req;
+        if (rs->seq.state != SL_SEQ_FINISHED)
+            mask_is_ready(eng, rs);
+        sl_request_unref(req); /* the masker's reference */
+        rs = next;
+    }
+}
+
+/* A mask usually takes less than its thread needs to wake, so that a short wait keeps a sequence in
+ * every step. The wait is a share of a step, each mask is waited for once, and for longer only if
+ * most of what runs needs one. */
+static void await_masks(struct sl_engine *eng)
+{
+    struct sl_masker *m = &eng->masker;
+    bool most = 2 * m->n_running >= eng->sched.n_running;
+    uint64_t wait = SL_MIN(most ? eng->step_ns : eng->step_ns / 8, MAX_MASK_WAIT_NS);
+    if (m->n_running > 0)
+        sl_masker_wait(eng, m->pushed_ns + SL_MAX(wait, MIN_MASK_WAIT_NS));
+    take_masks(eng);
+    m->n_late += (uint64_t)m->n_running;
 }
 
 /* ------------------------------------------------------------------ results of a step */
@@ -430,6 +481,7 @@ static void launch(struct sl_engine *eng)
     SL_ASSERT(eng->n_flights < eng->max_flights);
     struct sl_flight *f = &eng->flights[(eng->first_flight + eng->n_flights) % eng->max_flights];
     mark_started(eng, eng->now_ns);
+    f->launched_ns = eng->now_ns;
     int rc = sl_flight_launch(eng, f, &err);
     eng->stats.steps++;
     sl_hist_add(&eng->stats.step_tokens, SL_BOUNDS_STEP, f->batch.n_tokens);
@@ -482,6 +534,7 @@ static void land(struct sl_engine *eng)
     struct sl_flight *f = &eng->flights[eng->first_flight];
     int rc = sl_flight_land(eng, f, &err);
     eng->now_ns = sl_now_ns();
+    eng->step_ns = eng->now_ns - f->launched_ns;
     for (int32_t i = 0; i < f->n_seqs && rc == 0; i++)
         consume(eng, f, &f->seqs[i]);
     if (rc != 0)
@@ -502,6 +555,7 @@ static void publish_stats(struct sl_engine *eng)
     s->n_pages_free = eng->kv.pool.n_free;
     s->n_pages_cached = sl_kv_n_cached(&eng->kv);
     s->preemptions = eng->sched.n_preemptions;
+    s->grammar_late = eng->masker.n_late;
     s->step_mallocs = sl_alloc_guard_count() - eng->n_mallocs_before;
     if (eng->runner.times != NULL)
         eng->runner.times(eng->runner.ctx, &s->device_busy_s, &s->device_gap_s);
@@ -569,12 +623,29 @@ static void repair(struct sl_engine *eng, struct sl_error *err)
     atomic_store(&eng->failed, true);
 }
 
+/* Sequences with a mask are in every second step, as their last token must be known; when most are,
+ * they would split into two groups, each with half of the batch. Then a step rather lands before
+ * the next is planned, and all go together. */
+static bool most_need_masks(const struct sl_engine *eng)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < eng->sched.n_running; i++) {
+        const struct sl_rseq *rs = sl_rseq_of(eng->sched.running[i]);
+        n += rs->mask != NULL && (rs->seq.n_pending > 0 || rs->seq.waits);
+    }
+    return n > 0 && 2 * n >= eng->sched.n_running;
+}
+
 bool sl_engine_turn(struct sl_engine *eng)
 {
     begin_turn(eng);
     take_inbox(eng);
     eng->now_ns = sl_now_ns(); /* not before anything just taken was submitted */
     int32_t ahead = 0;         /* steps that may stay in flight */
+    eng->sched.n_plan = 0;
+    while (eng->n_flights > 0 && most_need_masks(eng))
+        land(eng);
+    await_masks(eng);
     if (!sl_sched_idle(&eng->sched)) {
         raise_overdue(eng);
         sl_sched_plan(&eng->sched);
@@ -583,9 +654,12 @@ bool sl_engine_turn(struct sl_engine *eng)
             ahead = eng->max_flights - 1;
         }
     }
+    eng->starved = eng->sched.n_plan == 0 && eng->n_flights == 0 && eng->masker.n_open > 0;
     while (eng->n_flights > ahead)
         land(eng);
-    bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0;
+    if (eng->masker.n_threads == 0)
+        take_masks(eng);
+    bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0 || eng->masker.n_open > 0;
     struct sl_error err;
     if (!sl_engine_verify(eng, work, &err))
         repair(eng, &err);
@@ -601,5 +675,6 @@ void sl_engine_cancel_all(struct sl_engine *eng)
         end_all(eng, eng->live, SL_FINISH_ABORT, false);
     while (eng->n_flights > 0)
         land(eng);
+    take_masks(eng);
     end_turn(eng);
 }

@@ -264,6 +264,22 @@ void sl_grammar_destroy(struct sl_grammar *g)
     sl_free(g);
 }
 
+bool sl_grammar_bytes(struct sl_grammar *g, size_t *n_bytes)
+{
+    if (pthread_mutex_trylock(&g->lock) != 0)
+        return false;
+    const struct instance *in = g->now;
+    const struct sl_rx *rx = &in->a.rx;
+    size_t n = sizeof *in + rx->arena.used_bytes + in->a.arena.used_bytes;
+    n += in->a.schema.arena.used_bytes + (size_t)rx->cap_nodes * sizeof *rx->nodes;
+    n += (size_t)in->a.cap_vecs * sizeof *in->a.vecs;
+    for (size_t i = 0; in->has_masks && i < SL_MASK_CACHE; i++)
+        n += in->masks.at[i].mask != NULL ? g->vocab->n_words * sizeof(uint32_t) : 0;
+    pthread_mutex_unlock(&g->lock);
+    *n_bytes = n;
+    return true;
+}
+
 /* ---------------------------------------------------------------- matchers */
 
 int sl_matcher_create(struct sl_grammar *g, uint32_t max_tokens, struct sl_matcher **out,

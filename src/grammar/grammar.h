@@ -15,15 +15,6 @@
 #include "base/err.h"
 #include "grammar/vocab.h"
 
-enum sl_grammar_kind {
-    SL_GRAMMAR_JSON_OBJECT, /* any JSON object; text is not used */
-    SL_GRAMMAR_JSON_SCHEMA, /* text: a schema */
-    SL_GRAMMAR_REGEX,       /* the whole text matches */
-    SL_GRAMMAR_CHOICE,      /* text: a JSON array of strings, one of which it is */
-    SL_GRAMMAR_EBNF,        /* GBNF or Lark, told apart by their rules: name ::= or name : */
-    SL_GRAMMAR_STRUCTURAL,  /* text: structural tags as vLLM has them (grammar_ebnf.c) */
-};
-
 struct sl_grammar_remote {
     const char *uri, *text;
     size_t n;
@@ -66,6 +57,8 @@ SL_MUST_CHECK int sl_matcher_forced(struct sl_matcher *m, char *out, size_t cap,
 /* Is the text complete (it may still be possible to go on)? */
 bool sl_matcher_complete(struct sl_matcher *m);
 bool sl_matcher_ended(const struct sl_matcher *m); /* an ending token was accepted */
+/* Memory of its automaton and masks, roughly. Does not wait: false while the grammar is busy. */
+bool sl_grammar_bytes(struct sl_grammar *g, size_t *n_bytes);
 /* Whole texts, for tests and tools: from the start, without tokens. */
 SL_MUST_CHECK int sl_grammar_matches(struct sl_grammar *g, const char *text, size_t n,
                                      bool *matches, size_t *n_read, struct sl_error *err);

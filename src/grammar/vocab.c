@@ -170,11 +170,10 @@ int sl_vocab_create(const struct sl_vocab_token *tokens, uint32_t n_tokens, cons
     return 0;
 }
 
-int sl_vocab_from_tokenizer(const struct sl_tokenizer *tok, uint32_t n_tokens,
-                            struct sl_vocab **out, struct sl_error *err)
+int sl_vocab_with_ends(const struct sl_tokenizer *tok, uint32_t n_tokens, const int32_t *ends,
+                       uint32_t n_ends, struct sl_vocab **out, struct sl_error *err)
 {
     struct sl_vocab_token *v = sl_calloc(n_tokens + 1, sizeof *v);
-    int32_t ends[2] = {sl_tokenizer_eos(tok), sl_tokenizer_eot(tok)};
     if (v == NULL)
         return sl_fail(err, SL_ENOMEM, "vocabulary: out of memory");
     for (uint32_t i = 0; i < n_tokens && i < tok->pieces.n; i++) {
@@ -184,10 +183,17 @@ int sl_vocab_from_tokenizer(const struct sl_tokenizer *tok, uint32_t n_tokens,
         v[i].bytes = tok_str(tok->dec, i, &v[i].n);
         v[i].special = (attr & SL_TOKEN_SPECIAL) != 0;
     }
-    int rc =
-        sl_vocab_create(v, n_tokens, ends, ends[1] >= 0 && ends[1] != ends[0] ? 2 : 1, out, err);
+    int rc = sl_vocab_create(v, n_tokens, ends, n_ends, out, err);
     sl_free(v);
     return rc;
+}
+
+int sl_vocab_from_tokenizer(const struct sl_tokenizer *tok, uint32_t n_tokens,
+                            struct sl_vocab **out, struct sl_error *err)
+{
+    int32_t ends[2] = {sl_tokenizer_eos(tok), sl_tokenizer_eot(tok)};
+    uint32_t n_ends = ends[1] >= 0 && ends[1] != ends[0] ? 2 : 1;
+    return sl_vocab_with_ends(tok, n_tokens, ends, n_ends, out, err);
 }
 
 void sl_vocab_destroy(struct sl_vocab *v)

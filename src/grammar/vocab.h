@@ -55,6 +55,10 @@ SL_MUST_CHECK int sl_vocab_create(const struct sl_vocab_token *tokens, uint32_t 
 /* n_tokens: width of the logits; ids beyond the tokenizer's are never allowed. */
 SL_MUST_CHECK int sl_vocab_from_tokenizer(const struct sl_tokenizer *tok, uint32_t n_tokens,
                                           struct sl_vocab **out, struct sl_error *err);
+/* Likewise, but the model's configuration says which tokens end a text. */
+SL_MUST_CHECK int sl_vocab_with_ends(const struct sl_tokenizer *tok, uint32_t n_tokens,
+                                     const int32_t *ends, uint32_t n_ends, struct sl_vocab **out,
+                                     struct sl_error *err);
 void sl_vocab_destroy(struct sl_vocab *v);
 
 /* How a grammar spells a special token: five bytes that no text has. */

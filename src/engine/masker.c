@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: MIT */
+#include "engine/masker.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+#include "engine/constrain.h"
+#include "engine/core.h"
+#include "engine/stats.h"
+
+#include <string.h>
+#include <time.h>
+
+#define THREADS_PER_MASKER 8 /* compute threads */
+
+/* ------------------------------------------------------------------ one mask */
+
+/* All sequences of a request begin alike. */
+static int begin(struct sl_request *req, struct sl_error *err)
+{
+    int rc = 0;
+    for (int32_t i = 0; i < req->n_seqs && rc == 0; i++)
+        if (req->seqs[i].matcher == NULL)
+            rc = sl_constraint_match(req->constraint, (uint32_t)req->max_out, &req->seqs[i].matcher,
+                                     err);
+    return rc;
+}
+
+static void set_bit(uint32_t *mask, int32_t id)
+{
+    mask[id / 32] |= 1u << (id & 31);
+}
+
+/* Tokens that end the sequence: where the text is complete, and only there, they may come. */
+static int finish_mask(struct sl_rseq *rs, struct sl_error *err)
+{
+    const struct sl_sampling *p = &rs->req->sampling;
+    const struct sl_vocab *v = sl_constraint_vocab(rs->req->constraint);
+    const uint32_t *ends = sl_constraint_ends(rs->req->constraint);
+    bool complete = sl_matcher_complete(rs->matcher);
+    uint32_t any = 0;
+    for (uint32_t i = 0; i < v->n_words; i++)
+        any |= rs->mask[i] & ~ends[i];
+    rs->mask_ends = any == 0 && complete;
+    if (any == 0 && !complete)
+        return sl_fail(err, SL_ELIMIT, "structured output: no token of the vocabulary can go on");
+    if (p->ignore_eos) /* the text goes on as long as it can */
+        for (uint32_t i = 0; i < v->n_words; i++)
+            rs->mask[i] &= ~ends[i];
+    for (int32_t i = 0; i < p->n_stop_token_ids && complete; i++)
+        set_bit(rs->mask, p->stop_token_ids[i]);
+    return 0;
+}
+
+static int make_mask(struct sl_rseq *rs, struct sl_error *err)
+{
+    struct sl_request *req = rs->req;
+    int32_t token = rs->mask_token;
+    bool allowed = true;
+    int rc = token < 0 ? begin(req, err) : sl_matcher_accept(rs->matcher, token, &allowed, err);
+    if (rc == 0 && !allowed)
+        rc = sl_fail(err, SL_EINTERNAL, "structured output: token %d was chosen but may not come",
+                     token);
+    if (rc == 0)
+        rc = sl_matcher_mask(rs->matcher, rs->mask, err);
+    if (rc == 0)
+        rc = finish_mask(rs, err);
+    size_t n_bytes = sl_constraint_vocab(req->constraint)->n_words * sizeof *rs->mask;
+    for (int32_t i = 1; i < req->n_seqs && token < 0 && rc == 0; i++)
+        memcpy(req->seqs[i].mask, rs->mask, n_bytes);
+    return rc;
+}
+
+static void work_on(struct sl_masker *m, struct sl_rseq *rs)
+{
+    uint64_t t0 = sl_now_ns();
+    rs->mask_error.code = 0;
+    rs->mask_ends = false;
+    if (!atomic_load(&rs->req->over) && make_mask(rs, &rs->mask_error) != 0 &&
+        rs->mask_error.code != SL_ENOMEM && rs->mask_error.code != SL_EINTERNAL)
+        rs->mask_error.code = SL_ELIMIT;
+    pthread_mutex_lock(&m->lock);
+    sl_hist_add(&m->mask_s, SL_BOUNDS_GRAMMAR, sl_seconds(t0, sl_now_ns()));
+    m->n_masks++;
+    rs->mask_next = m->done;
+    m->done = rs;
+    if (--m->n_busy == 0)
+        pthread_cond_signal(&m->idle);
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* ------------------------------------------------------------------ threads */
+
+static void *masker_main(void *arg)
+{
+    struct sl_engine *eng = arg;
+    struct sl_masker *m = &eng->masker;
+    pthread_mutex_lock(&m->lock);
+    while (!m->stopping) {
+        struct sl_rseq *rs = m->queue;
+        if (rs == NULL) {
+            pthread_cond_wait(&m->work, &m->lock);
+            continue;
+        }
+        m->queue = rs->mask_next;
+        if (m->queue == NULL)
+            m->queue_tail = NULL;
+        pthread_mutex_unlock(&m->lock);
+        work_on(m, rs);
+        sl_inbox_wake(&eng->inbox); /* the engine may have nothing else to do */
+        pthread_mutex_lock(&m->lock);
+    }
+    pthread_mutex_unlock(&m->lock);
+    return NULL;
+}
+
+int sl_masker_start(struct sl_engine *eng, struct sl_error *err)
+{
+    struct sl_masker *m = &eng->masker;
+    pthread_condattr_t attr;
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->work, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&m->idle, &attr);
+    pthread_condattr_destroy(&attr);
+    if (!eng->threaded || eng->constraints == NULL)
+        return 0;
+    int32_t n = SL_MIN(1 + eng->info.n_threads / THREADS_PER_MASKER, SL_MAX_MASKERS);
+    while (m->n_threads < SL_MAX(n, 1)) {
+        int rc = sl_thread_create(&m->threads[m->n_threads], masker_main, eng, "sl-masker", err);
+        if (rc != 0) {
+            sl_masker_stop(eng);
+            sl_masker_deinit(eng);
+            return rc;
+        }
+        m->n_threads++;
+    }
+    return 0;
+}
+
+void sl_masker_stop(struct sl_engine *eng)
+{
+    struct sl_masker *m = &eng->masker;
+    pthread_mutex_lock(&m->lock);
+    m->stopping = true;
+    pthread_cond_broadcast(&m->work);
+    pthread_mutex_unlock(&m->lock);
+    while (m->n_threads > 0)
+        pthread_join(m->threads[--m->n_threads], NULL);
+    while (m->queue != NULL) {
+        struct sl_rseq *rs = m->queue;
+        m->queue = rs->mask_next;
+        (void)sl_fail(&rs->mask_error, SL_ESHUTDOWN, "the engine is shutting down");
+        rs->mask_next = m->done;
+        m->done = rs;
+        m->n_busy--;
+    }
+    m->queue_tail = NULL;
+}
+
+void sl_masker_deinit(struct sl_engine *eng)
+{
+    struct sl_masker *m = &eng->masker;
+    SL_ASSERT(m->n_open == 0 && m->n_busy == 0 && m->done == NULL);
+    pthread_cond_destroy(&m->idle);
+    pthread_cond_destroy(&m->work);
+    pthread_mutex_destroy(&m->lock);
+}
+
+/* ------------------------------------------------------------------ the engine's side */
+
+void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token)
+{
+    struct sl_masker *m = &eng->masker;
+    SL_ASSERT(!rs->seq.waits);
+    rs->seq.waits = true;
+    rs->mask_token = token;
+    rs->mask_next = NULL;
+    atomic_fetch_add_explicit(&rs->req->refs, 1, memory_order_relaxed);
+    m->n_open++;
+    m->n_running += token >= 0;
+    m->pushed_ns = eng->now_ns;
+    pthread_mutex_lock(&m->lock);
+    m->n_busy++;
+    if (m->n_threads > 0) {
+        if (m->queue_tail != NULL)
+            m->queue_tail->mask_next = rs;
+        else
+            m->queue = rs;
+        m->queue_tail = rs;
+        pthread_cond_signal(&m->work);
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (m->n_threads > 0)
+        return;
+    sl_alloc_guard_arm(false);
+    work_on(m, rs);
+    sl_alloc_guard_arm(true);
+}
+
+void sl_masker_wait(struct sl_engine *eng, uint64_t until_ns)
+{
+    struct sl_masker *m = &eng->masker;
+    struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
+                             .tv_nsec = (long)(until_ns % 1000000000u)};
+    int rc = 0;
+    if (m->n_threads == 0)
+        return;
+    sl_engine_leave(eng);
+    pthread_mutex_lock(&m->lock);
+    while (m->n_busy > 0 && rc == 0)
+        rc = pthread_cond_timedwait(&m->idle, &m->lock, &until);
+    pthread_mutex_unlock(&m->lock);
+    sl_engine_return(eng);
+}
+
+struct sl_rseq *sl_masker_take(struct sl_engine *eng)
+{
+    struct sl_masker *m = &eng->masker;
+    if (m->n_open == 0)
+        return NULL;
+    pthread_mutex_lock(&m->lock);
+    struct sl_rseq *list = m->done;
+    m->done = NULL;
+    pthread_mutex_unlock(&m->lock);
+    for (struct sl_rseq *rs = list; rs != NULL; rs = rs->mask_next) {
+        rs->seq.waits = false;
+        m->n_open--;
+        m->n_running -= rs->mask_token >= 0;
+    }
+    return list;
+}
+
+void sl_masker_stats(struct sl_engine *eng, struct sl_stats *out)
+{
+    struct sl_masker *m = &eng->masker;
+    pthread_mutex_lock(&m->lock);
+    out->grammar_masks = m->n_masks;
+    out->grammar_mask_s = m->mask_s;
+    pthread_mutex_unlock(&m->lock);
+}

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: MIT
+ * Requests whose outputs must match a grammar, on a runner that computes in the call and on one
+ * that is a step behind, with masks made in the call and by threads.
+ */
+#include "engine/engine_rig.h"
+
+#include "base/rng.h"
+#include "engine/core.h"
+#include "grammar/grammar.h"
+
+#include <poll.h>
+
+static bool threads;
+
+struct run {
+    struct sl_request *req;
+    struct sl_request_desc desc;
+    int32_t prompt[4];
+    struct rig_out outs[4];
+};
+
+static void start(struct rig *g)
+{
+    static const struct sl_engine_parts stepwise = {.no_thread = true, .seed = 1},
+                                        threaded = {.seed = 1};
+    memset(g, 0, sizeof *g);
+    rig_script(g, 0, NULL, 0); /* x is by far the likeliest */
+    rig_start(g, threads ? &threaded : &stepwise);
+}
+
+static struct sl_constraint *open_it(struct rig *g, enum sl_grammar_kind kind, const char *text)
+{
+    struct sl_error err;
+    struct sl_constraint *c = NULL;
+    struct sl_constraint_desc d = {.kind = kind, .text = text, .n_text = strlen(text)};
+    if (sl_constraint_open(g->eng, &d, &c, &err) != 0)
+        fail_msg("%s: %s", text, err.msg);
+    return c;
+}
+
+static void make(struct run *r, struct sl_constraint *c, uint64_t seed)
+{
+    memset(r, 0, sizeof *r);
+    for (int i = 0; i < 4; i++)
+        r->prompt[i] = (int32_t)(1 + (seed + (uint64_t)i) % 9);
+    sl_sampling_default(&r->desc.sampling);
+    r->desc.prompt = r->prompt;
+    r->desc.n_prompt = 4;
+    r->desc.constraint = c;
+    r->desc.sampling.seed = seed;
+    r->desc.sampling.has_seed = true;
+    r->desc.sampling.temperature = 1;
+    r->desc.sampling.max_tokens = 200;
+}
+
+static void submit(struct rig *g, struct run *r)
+{
+    struct sl_error err;
+    if (sl_request_submit(g->eng, &r->desc, &r->req, &err) != 0)
+        fail_msg("%s", err.msg);
+}
+
+static void finish_all(struct rig *g, struct run *runs, int n)
+{
+    struct sl_error err;
+    for (int turn = 0; !threads && turn < 4000; turn++) {
+        bool work = sl_engine_step(g->eng);
+        if (sl_engine_check(g->eng, &err) != 0)
+            fail_msg("%s", err.msg);
+        for (int i = 0; i < n; i++)
+            rig_read(runs[i].req, runs[i].outs);
+        if (!work)
+            break;
+    }
+    for (int i = 0; i < n; i++) {
+        while (!sl_request_done(runs[i].req)) {
+            assert_true(threads);
+            sl_request_wait(runs[i].req, 1000);
+            rig_read(runs[i].req, runs[i].outs);
+        }
+        for (int k = 0; k < runs[i].desc.sampling.n; k++)
+            runs[i].outs[k].text[runs[i].outs[k].n_text] = '\0';
+    }
+}
+
+static void release(struct run *runs, int n)
+{
+    for (int i = 0; i < n; i++)
+        sl_request_release(runs[i].req);
+}
+
+static bool accepts(enum sl_grammar_kind kind, const char *text, const struct rig_out *o)
+{
+    struct sl_grammar *g = NULL;
+    struct sl_error err;
+    struct sl_grammar_spec spec = {.kind = kind, .text = text, .n = strlen(text)};
+    bool yes = false;
+    size_t at;
+    assert_int_equal(sl_grammar_compile(&spec, NULL, &g, &err), 0);
+    assert_int_equal(sl_grammar_matches(g, o->text, o->n_text, &yes, &at, &err), 0);
+    sl_grammar_destroy(g);
+    return yes;
+}
+
+static const struct {
+    enum sl_grammar_kind kind;
+    const char *text;
+} grammars[] = {
+    {SL_GRAMMAR_REGEX, "(a|bc){1,9}"},
+    {SL_GRAMMAR_REGEX, "a b c\\n[abc]{2,5}\u00e9?"},
+    {SL_GRAMMAR_REGEX, "(User:(a|b)\\n){1,4}"},
+    {SL_GRAMMAR_CHOICE, "[\"ab\",\"abc\",\"cab\",\"\u00e9\u00e9\"]"},
+    {SL_GRAMMAR_EBNF, "root ::= \"a\" root \"b\" | \"c\""},
+    {SL_GRAMMAR_EBNF, "start: \"ab\" /[ab]{1,3}/ | \"c\" \" \" \"x\""},
+};
+
+enum { N_RUNS = 40 };
+
+/* Every output of a batch of all kinds is a text of its grammar. */
+static void outputs_match(void **state)
+{
+    struct rig g;
+    struct run runs[N_RUNS];
+    struct sl_constraint *c[SL_COUNT(grammars)];
+    (void)state;
+    start(&g);
+    for (size_t k = 0; k < SL_COUNT(grammars); k++)
+        c[k] = open_it(&g, grammars[k].kind, grammars[k].text);
+    int n_stop = 0;
+    for (uint64_t round = 0; round < 6; round++) {
+        for (int i = 0; i < N_RUNS; i++) {
+            make(&runs[i], c[(size_t)i % SL_COUNT(c)], round * N_RUNS + (uint64_t)i);
+            runs[i].desc.sampling.temperature = i % 3 == 0 ? 0.0f : 4.0f;
+            runs[i].desc.sampling.n = 1 + i % 3;
+            submit(&g, &runs[i]);
+        }
+        finish_all(&g, runs, N_RUNS);
+        for (int i = 0; i < N_RUNS; i++)
+            for (int k = 0; k < 1 + i % 3; k++) {
+                const struct rig_out *o = &runs[i].outs[k];
+                size_t at = (size_t)i % SL_COUNT(c);
+                assert_int_equal(o->n_ends, 1);
+                n_stop += o->finish == SL_FINISH_STOP;
+                if (o->finish == SL_FINISH_STOP &&
+                    !accepts(grammars[at].kind, grammars[at].text, o))
+                    fail_msg("%s: %s", grammars[at].text, o->text);
+            }
+        release(runs, N_RUNS);
+    }
+    assert_true(n_stop > 400); /* a recursive rule may run into max_tokens */
+    struct sl_stats s;
+    sl_engine_stats(g.eng, &s);
+    assert_int_equal(s.n_matchers, 0);
+    assert_int_equal(s.n_grammars, SL_COUNT(grammars));
+    assert_true(s.grammar_masks > 1000);
+    if (!threads)
+        assert_int_equal(s.step_mallocs, 0);
+    for (size_t k = 0; k < SL_COUNT(c); k++)
+        sl_constraint_release(c[k]);
+    rig_stop(&g);
+}
+
+/* Neighbours get the tokens they get alone. */
+static void neighbours_do_not_change(void **state)
+{
+    struct rig g;
+    struct run alone[8], with[16];
+    (void)state;
+    start(&g);
+    struct sl_constraint *c = open_it(&g, SL_GRAMMAR_REGEX, "(a|bc|x ){3,12}");
+    for (int i = 0; i < 8; i++) {
+        make(&alone[i], i < 4 ? NULL : c, (uint64_t)i);
+        alone[i].desc.sampling.temperature = 3;
+        alone[i].desc.sampling.max_tokens = 30;
+        alone[i].desc.sampling.logprobs = 2;
+        submit(&g, &alone[i]);
+        finish_all(&g, &alone[i], 1);
+    }
+    for (int i = 0; i < 16; i++) {
+        make(&with[i], i % 8 < 4 ? NULL : c, (uint64_t)i % 8);
+        with[i].desc.sampling.temperature = 3;
+        with[i].desc.sampling.max_tokens = 30;
+        with[i].desc.sampling.logprobs = 2;
+        submit(&g, &with[i]);
+    }
+    finish_all(&g, with, 16);
+    for (int i = 0; i < 16; i++) {
+        const struct rig_out *a = &alone[i % 8].outs[0], *b = &with[i].outs[0];
+        assert_int_equal(a->n, b->n);
+        assert_memory_equal(a->ids, b->ids, (size_t)a->n * sizeof a->ids[0]);
+        for (int k = 0; k < a->n; k++)
+            assert_true(a->tokens[k].logprob == b->tokens[k].logprob);
+    }
+    release(alone, 8);
+    release(with, 16);
+    sl_constraint_release(c);
+    rig_stop(&g);
+}
+
+/* What min_tokens, ignore_eos, stop ids and stop strings mean to a constrained text. */
+static void ends(void **state)
+{
+    struct rig g;
+    struct run r[7];
+    static const int32_t x[] = {T_X}, eos[] = {T_EOS};
+    static const char *const b[] = {"b"};
+    (void)state;
+    start(&g);
+    struct sl_constraint *ab = open_it(&g, SL_GRAMMAR_CHOICE, "[\"ab\"]");
+    struct sl_constraint *as = open_it(&g, SL_GRAMMAR_REGEX, "a{2,20}");
+    struct sl_constraint *none = open_it(&g, SL_GRAMMAR_REGEX, "");
+    for (int i = 0; i < 7; i++)
+        make(&r[i], i < 2 ? ab : as, (uint64_t)i);
+    r[0].desc.sampling.min_tokens = 50; /* cannot be had: the text is over before */
+    r[1].desc.sampling.stop = b;
+    r[1].desc.sampling.n_stop = 1;
+    r[2].desc.sampling.min_tokens = 15;
+    r[3].desc.sampling.ignore_eos = true;
+    r[4].desc.sampling.stop_token_ids = x; /* the likeliest token by far, allowed from aa on */
+    r[4].desc.sampling.n_stop_token_ids = 1;
+    r[5].desc.constraint = none;
+    r[6].desc.sampling.ignore_eos = true; /* named as the request's own, the end of turn is one */
+    r[6].desc.sampling.stop_token_ids = eos;
+    r[6].desc.sampling.n_stop_token_ids = 1;
+    r[6].desc.sampling.logit_bias = &(struct sl_logit_bias){T_EOS, 100};
+    r[6].desc.sampling.n_logit_bias = 1;
+    for (int i = 0; i < 7; i++)
+        submit(&g, &r[i]);
+    finish_all(&g, r, 7);
+    for (int i = 0; i < 7; i++)
+        assert_int_equal(r[i].outs[0].finish, SL_FINISH_STOP);
+    assert_string_equal(r[0].outs[0].text, "ab");
+    assert_string_equal(r[1].outs[0].text, "a");
+    assert_string_equal(r[1].outs[0].stop_str, "b");
+    assert_true(r[2].outs[0].n >= 15);
+    assert_int_equal(r[3].outs[0].n_text, 20);
+    assert_string_equal(r[4].outs[0].text, "aa");
+    assert_int_equal(r[4].outs[0].stop_token_id, T_X);
+    assert_int_equal(r[5].outs[0].n, 0);
+    assert_string_equal(r[6].outs[0].text, "aa");
+    release(r, 7);
+    sl_constraint_release(ab);
+    sl_constraint_release(as);
+    sl_constraint_release(none);
+    rig_stop(&g);
+}
+
+static void the_cache_is_shared_and_bounded(void **state)
+{
+    struct rig g;
+    struct sl_stats s;
+    struct sl_error err;
+    char text[32];
+    (void)state;
+    start(&g);
+    struct sl_constraint *a = open_it(&g, SL_GRAMMAR_REGEX, "a+"), *b;
+    struct sl_constraint_desc d = {.kind = SL_GRAMMAR_REGEX, .text = "a+", .n_text = 2};
+    b = sl_constraint_find(g.eng, &d);
+    assert_ptr_equal(a, b);
+    d.kind = SL_GRAMMAR_EBNF;
+    assert_null(sl_constraint_find(g.eng, &d));
+    assert_int_equal(sl_constraint_open(g.eng, &d, &b, &err), SL_EINVAL);
+    d.n_text = SL_MAX_GRAMMAR_TEXT + 1;
+    assert_int_equal(sl_constraint_open(g.eng, &d, &b, &err), SL_ELIMIT);
+    for (int i = 0; i < SL_MAX_GRAMMARS + 10; i++) {
+        snprintf(text, sizeof text, "a{%d}", i + 1);
+        sl_constraint_release(open_it(&g, SL_GRAMMAR_REGEX, text));
+    }
+    d = (struct sl_constraint_desc){.kind = SL_GRAMMAR_REGEX, .text = "a+", .n_text = 2};
+    assert_null(sl_constraint_find(g.eng, &d));
+    sl_engine_stats(g.eng, &s);
+    assert_int_equal(s.n_grammars, SL_MAX_GRAMMARS);
+    assert_int_equal(s.grammar_hits, 1);
+    assert_int_equal(s.grammar_failed, 1);
+    struct run r;
+    make(&r, a, 3); /* out of the cache, but held */
+    r.desc.sampling.max_tokens = 5;
+    submit(&g, &r);
+    sl_constraint_release(a);
+    sl_constraint_release(a);
+    finish_all(&g, &r, 1);
+    assert_true(r.outs[0].text[0] == 'a');
+    rig_stop(&g);
+    release(&r, 1); /* after the engine, as any request may */
+}
+
+static void cancelled_at_any_time(void **state)
+{
+    struct rig g;
+    struct run r[24];
+    (void)state;
+    start(&g);
+    struct sl_constraint *c = open_it(&g, SL_GRAMMAR_REGEX, "(a|b|c){100,150}");
+    for (int i = 0; i < 24; i++) {
+        make(&r[i], i % 4 == 0 ? NULL : c, (uint64_t)i);
+        r[i].desc.sampling.n = 1 + i % 2;
+        submit(&g, &r[i]);
+        for (int k = 0; k < i % 5 && !threads; k++)
+            (void)sl_engine_step(g.eng);
+        if (i % 3 == 0)
+            sl_request_cancel(r[i].req);
+        if (i % 7 == 0 && i > 0)
+            sl_request_cancel(r[i - 1].req);
+    }
+    finish_all(&g, r, 24);
+    release(r, 24);
+    struct sl_stats s;
+    int turns = 0;
+    do { /* a thread may be at work on a sequence that has ended */
+        if (!threads)
+            (void)sl_engine_step(g.eng);
+        (void)poll(NULL, 0, 1);
+        sl_engine_stats(g.eng, &s);
+    } while (s.n_matchers > 0 && ++turns < 3000);
+    assert_int_equal(s.n_matchers, 0);
+    for (int i = 0; i < 6; i++) { /* and the engine ends in the middle */
+        make(&r[i], c, (uint64_t)i);
+        submit(&g, &r[i]);
+    }
+    for (int k = 0; k < 5 && !threads; k++)
+        (void)sl_engine_step(g.eng);
+    sl_constraint_release(c);
+    rig_stop(&g);
+    release(r, 6);
+}
+
+/* Pages for half of what runs: sequences are preempted and computed again. */
+static void preemption_keeps_the_place(void **state)
+{
+    struct rig g;
+    struct run r[12];
+    struct sl_stats s;
+    (void)state;
+    memset(&g, 0, sizeof g);
+    rig_script(&g, 0, NULL, 0);
+    struct sl_engine_parts parts = {.no_thread = !threads, .seed = 1};
+    parts.info.n_pages = 24;
+    rig_start(&g, &parts);
+    struct sl_constraint *c = open_it(&g, SL_GRAMMAR_REGEX, "(a|bc){15,20}");
+    for (int i = 0; i < 12; i++) {
+        make(&r[i], c, (uint64_t)i);
+        submit(&g, &r[i]);
+    }
+    finish_all(&g, r, 12);
+    for (int i = 0; i < 12; i++)
+        assert_true(accepts(SL_GRAMMAR_REGEX, "(a|bc){15,20}", &r[i].outs[0]));
+    sl_engine_stats(g.eng, &s);
+    assert_true(s.preemptions > 0);
+    release(r, 12);
+    sl_constraint_release(c);
+    rig_stop(&g);
+}
+
+static int allocs_left;
+
+static void *counted_alloc(size_t n)
+{
+    return allocs_left-- > 0 ? sl_sys_real.alloc(n) : NULL;
+}
+
+static void *counted_realloc(void *p, size_t n)
+{
+    return allocs_left-- > 0 ? sl_sys_real.realloc(p, n) : NULL;
+}
+
+/* Without memory a grammar is not compiled, or its request ends; the next one is served. */
+static void memory_may_run_out(void **state)
+{
+    struct rig g;
+    struct sl_error err;
+    struct sl_sys sys = sl_sys_real;
+    struct sl_constraint *c = NULL;
+    struct sl_constraint_desc d = {.kind = SL_GRAMMAR_JSON_OBJECT};
+    (void)state;
+    start(&g);
+    sys.alloc = counted_alloc;
+    sys.realloc = counted_realloc;
+    int n = 0;
+    for (int rc = SL_ENOMEM; rc != 0; n++) {
+        sl_sys = &sys;
+        allocs_left = n;
+        rc = sl_constraint_open(g.eng, &d, &c, &err);
+        sl_sys = &sl_sys_real;
+        if (rc != 0 && rc != SL_ENOMEM && rc != SL_ELIMIT)
+            fail_msg("%d allocations: %s", n, err.msg);
+    }
+    assert_true(n > 10);
+    sl_constraint_release(c);
+    for (int k = 0; !threads && k < 60; k++) {
+        struct run r;
+        c = open_it(&g, SL_GRAMMAR_REGEX, "(ab|c){1,5}");
+        make(&r, c, (uint64_t)k);
+        submit(&g, &r);
+        sl_sys = &sys;
+        allocs_left = k;
+        while (sl_engine_step(g.eng)) {
+        }
+        sl_sys = &sl_sys_real;
+        finish_all(&g, &r, 1);
+        assert_true(
+            r.outs[0].finish == SL_FINISH_STOP ||
+            (r.outs[0].finish == SL_FINISH_ERROR && sl_request_error(r.req)->code == SL_ENOMEM));
+        assert_true(k > 0 || r.outs[0].finish == SL_FINISH_ERROR);
+        release(&r, 1);
+        sl_constraint_release(c);
+    }
+    rig_stop(&g);
+}
+
+static int in_time(void **state)
+{
+    (void)state;
+    rig_late = threads = false;
+    return 0;
+}
+
+static int one_step_late(void **state)
+{
+    (void)state;
+    rig_late = true;
+    threads = false;
+    return 0;
+}
+
+static int with_threads(void **state)
+{
+    (void)state;
+    rig_late = false;
+    threads = true;
+    return 0;
+}
+
+static int late_with_threads(void **state)
+{
+    (void)state;
+    rig_late = threads = true;
+    return 0;
+}
+
+#define ALL(f)                                                                 \
+    {#f, f, in_time, NULL, NULL}, {#f ", late", f, one_step_late, NULL, NULL}, \
+        {#f ", threads", f, with_threads, NULL, NULL},                         \
+    {                                                                          \
+#f ", late, threads", f, late_with_threads, NULL, NULL                 \
+    }
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        ALL(outputs_match),
+        ALL(neighbours_do_not_change),
+        ALL(ends),
+        ALL(the_cache_is_shared_and_bounded),
+        ALL(cancelled_at_any_time),
+        ALL(preemption_keeps_the_place),
+        ALL(memory_may_run_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
