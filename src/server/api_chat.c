@@ -184,6 +184,8 @@ static void prepare(struct sl_task *t)
     if (t->rc == 0)
         t->rc = sl_call_check_model(t->server, t->params.model, &t->model, &t->refusal);
     if (t->rc == 0)
+        t->rc = sl_task_compile(t);
+    if (t->rc == 0 && !t->later)
         t->rc = read_messages(t);
 }
 

@@ -150,6 +150,7 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
             .priority = p->priority,
             .cache_salt = p->cache_salt,
             .cache_tenant = tenant_of(call->conn),
+            .constraint = p->constraint,
             .outbox = call->conn->loop->outbox,
             .user = prompt,
         };

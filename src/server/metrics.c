@@ -128,6 +128,10 @@ static void engine_histograms(struct out *o, const struct sl_stats *st)
          offsetof(struct sl_stats, prompt_len)},
         {"vllm:request_generation_tokens", "Generated tokens of a request.",
          offsetof(struct sl_stats, output_len)},
+        {"sluice:grammar_compile_seconds", "Time to compile a grammar.",
+         offsetof(struct sl_stats, grammar_compile_s)},
+        {"sluice:grammar_mask_seconds", "Time to take a token and make the next mask.",
+         offsetof(struct sl_stats, grammar_mask_s)},
     };
     for (size_t i = 0; i < SL_COUNT(rows); i++) {
         const struct sl_hist *h = (const void *)((const char *)st + rows[i].offset);
@@ -188,6 +192,17 @@ static void engine_counters(struct out *o, const struct sl_stats *st)
     counter(o, "sluice:steps_total", "Engine steps.", st->steps);
     counter(o, "sluice:step_mallocs_total", "Heap calls on the engine thread after start; 0.",
             st->step_mallocs);
+    counter(o, "sluice:grammar_cache_hits_total", "Grammars found compiled.", st->grammar_hits);
+    counter(o, "sluice:grammar_cache_misses_total", "Grammars compiled, or refused.",
+            st->grammar_misses);
+    counter(o, "sluice:grammar_failures_total", "Grammars refused when compiled.",
+            st->grammar_failed);
+    counter(o, "sluice:grammar_masks_total", "Token masks made.", st->grammar_masks);
+    counter(o, "sluice:grammar_late_masks_total", "Masks that were not ready for a step.",
+            st->grammar_late);
+    gauge(o, "sluice:grammars", "Compiled grammars in the cache.", st->n_grammars);
+    gauge(o, "sluice:grammar_bytes", "Their memory.", (double)st->grammar_bytes);
+    gauge(o, "sluice:grammar_matchers", "Sequences with a grammar.", st->n_matchers);
     counter(o, "sluice:watchdog_stalls_total", "Times that requests were open and nothing moved.",
             st->watchdog_stalls);
     counter(o, "sluice:invariant_violations_total", "Broken bookkeeping, found and repaired; 0.",

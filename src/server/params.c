@@ -54,13 +54,17 @@ static const struct row rows[] = {
     {"frequency_penalty", K_FLOAT, CT, S(frequency_penalty), -2, 2},
     {"function_call", K_REFUSE, C, 0, 0, 0},
     {"functions", K_REFUSE_FILLED, C, 0, 0, 0},
-    {"guided_choice", K_REFUSE, CT, 0, 0, 0},
-    {"guided_grammar", K_REFUSE, CT, 0, 0, 0},
-    {"guided_json", K_REFUSE, CT, 0, 0, 0},
-    {"guided_regex", K_REFUSE, CT, 0, 0, 0},
+    {"grammar", K_JSON, CT, P(grammar), 0, 0},
+    {"guided_choice", K_JSON, CT, P(guided_choice), 0, 0},
+    {"guided_decoding_backend", K_IGNORE, CT, 0, 0, 0},
+    {"guided_grammar", K_JSON, CT, P(guided_grammar), 0, 0},
+    {"guided_json", K_JSON, CT, P(guided_json), 0, 0},
+    {"guided_regex", K_JSON, CT, P(guided_regex), 0, 0},
+    {"guided_whitespace_pattern", K_REFUSE, CT, 0, 0, 0},
     {"ignore_eos", K_BOOL, CT, S(ignore_eos), 0, 0},
     {"include_reasoning", K_IGNORE, C, 0, 0, 0},
     {"include_stop_str_in_output", K_BOOL, CT, S(include_stop_str_in_output), 0, 0},
+    {"json_schema", K_JSON, CT, P(json_schema), 0, 0},
     {"kv_transfer_params", K_REFUSE_FILLED, CT, 0, 0, 0},
     {"logit_bias", K_JSON, CT, P(logit_bias), 0, 0},
     {"logprobs", K_JSON, CT, P(logprobs), 0, 0},
@@ -98,7 +102,7 @@ static const struct row rows[] = {
     {"store", K_IGNORE, CT, 0, 0, 0},
     {"stream", K_BOOL, CT, P(stream), 0, 0},
     {"stream_options", K_JSON, CT, P(stream_options), 0, 0},
-    {"structured_outputs", K_REFUSE, CT, 0, 0, 0},
+    {"structured_outputs", K_JSON, CT, P(structured_outputs), 0, 0},
     {"suffix", K_REFUSE_FILLED, T, 0, 0, 0},
     {"temperature", K_FLOAT, CT, S(temperature), 0, 100},
     {"thinking_token_budget", K_REFUSE, CT, 0, 0, 0},
@@ -355,23 +359,6 @@ static int parse_stream_options(struct sl_params *p, struct sl_refusal *r)
     return rc;
 }
 
-static int parse_response_format(const struct sl_params *p, struct sl_refusal *r)
-{
-    static const char name[] = "response_format";
-    const char *type;
-    if (p->response_format == NULL)
-        return 0;
-    if (!json_is_object(p->response_format))
-        return sl_refuse(r, SL_EINVAL, name, "%s must be an object", name);
-    const json_t *v = json_object_get(p->response_format, "type");
-    if (v == NULL)
-        return sl_refuse(r, SL_EINVAL, "response_format.type", "%s.type is missing", name);
-    int rc = sl_json_cstr(v, "response_format.type", 64, &type, r);
-    if (rc != 0 || strcmp(type, "text") == 0)
-        return rc;
-    return sl_refuse(r, SL_EUNSUPPORTED, name, "not supported yet: %s of type %s", name, type);
-}
-
 static int parse_modalities(const struct sl_params *p, struct sl_refusal *r)
 {
     const json_t *v = p->modalities;
@@ -515,7 +502,7 @@ int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t
     if (rc == 0)
         rc = parse_stream_options(p, r);
     if (rc == 0)
-        rc = parse_response_format(p, r);
+        rc = sl_params_constraint(p, r);
     if (rc == 0)
         rc = check_together(p, has_max_tokens, r);
     return rc;
@@ -523,5 +510,8 @@ int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t
 
 void sl_params_deinit(struct sl_params *p)
 {
+    sl_constraint_release(p->constraint);
+    p->constraint = NULL;
+    sl_buf_deinit(&p->constraint_text);
     sl_arena_deinit(&p->arena);
 }

@@ -10,6 +10,7 @@
 #define SL_SERVER_PARAMS_H
 
 #include "base/arena.h"
+#include "base/buf.h"
 #include "server/json_in.h"
 
 enum sl_endpoint { SL_ENDPOINT_CHAT = 1, SL_ENDPOINT_COMPLETIONS = 2 };
@@ -27,10 +28,17 @@ struct sl_params {
     const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort;
     const json_t *messages, *prompt, *tools, *documents, *chat_template_kwargs;
     int n_unknown; /* fields that were ignored */
+    /* what the output must be: one field of several */
+    bool constrained, constraint_compact;
+    char constraint_field[64]; /* that asks for it */
+    struct sl_constraint_desc constraint_desc;
+    struct sl_constraint *constraint; /* once compiled; a reference */
+    struct sl_buf constraint_text;    /* what desc points to, unless it is in the tree */
     /* raw values, used while parsing */
     int32_t max_completion_tokens, top_logprobs, best_of;
     const json_t *logprobs, *logit_bias, *stop, *stop_token_ids, *stream_options, *response_format,
-        *tool_choice, *modalities;
+        *tool_choice, *modalities, *structured_outputs, *guided_json, *guided_regex, *guided_choice,
+        *guided_grammar, *grammar, *json_schema;
     struct sl_arena arena;
 };
 
@@ -44,6 +52,12 @@ SL_MUST_CHECK int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint
                                   const json_t *root, const struct sl_sampling *defaults,
                                   const struct sl_param_limits *limits, struct sl_refusal *r);
 void sl_params_deinit(struct sl_params *p);
+
+/* constraint.c: reads the fields that say what the output must be. */
+SL_MUST_CHECK int sl_params_constraint(struct sl_params *p, struct sl_refusal *r);
+/* Finds or compiles it. *later: it must be compiled, and this thread may not wait for that. */
+SL_MUST_CHECK int sl_params_compile(struct sl_params *p, struct sl_engine *eng, bool may_wait,
+                                    bool *later, struct sl_refusal *r);
 
 /* Does a message of the engine begin with a field's name? Then that field is at fault. */
 void sl_params_blame(struct sl_refusal *r);

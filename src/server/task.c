@@ -79,7 +79,8 @@ static void start_large(struct sl_conn *c, const struct sl_task_kind *kind)
     c->task = NULL;
     deinit_task(t);
     sl_free(t);
-    (void)sl_refuse(&r, SL_ENOMEM, NULL, "too many large requests at once");
+    (void)sl_refuse(&r, SL_ENOMEM, NULL,
+                    "too many large requests, or grammars to compile, at once");
     sl_reply_refusal(c, &r);
 }
 
@@ -90,11 +91,16 @@ void sl_task_start(struct sl_conn *c, const struct sl_task_kind *kind)
         start_large(c, kind);
         return;
     }
-    struct sl_task t = {
-        .kind = kind, .server = c->loop->server, .body = {body->data, body->n_bytes}};
+    struct sl_task t = {.kind = kind,
+                        .server = c->loop->server,
+                        .body = {body->data, body->n_bytes},
+                        .at_once = true};
     kind->prepare(&t);
-    finish(c, &t);
+    if (!t.later)
+        finish(c, &t);
     deinit_task(&t);
+    if (t.later) /* from the start: what was read so far took microseconds */
+        start_large(c, kind);
 }
 
 void sl_task_abandon(struct sl_task *t)
@@ -115,6 +121,11 @@ int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint)
 {
     int rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
     return rc != 0 ? rc : sl_task_params(t, endpoint);
+}
+
+int sl_task_compile(struct sl_task *t)
+{
+    return sl_params_compile(&t->params, t->server->eng, !t->at_once, &t->later, &t->refusal);
 }
 
 void sl_task_call(struct sl_conn *c, struct sl_task *t, const struct sl_call_api *api)

@@ -23,6 +23,8 @@ struct sl_task {
     const struct sl_task_kind *kind;
     const struct sl_server *server;
     struct sl_str body;
+    bool at_once; /* on the connection's thread: nothing may take long */
+    bool later;   /* prepare asks for a worker after all */
     /* what prepare leaves; freed by task.c but for what finish took */
     int rc; /* != 0: refused */
     struct sl_refusal refusal;
@@ -48,6 +50,8 @@ void sl_task_collect(struct sl_loop *loop);
 /* Reads the body as an object, and (or only) its fields as parameters. */
 SL_MUST_CHECK int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint);
 SL_MUST_CHECK int sl_task_params(struct sl_task *t, enum sl_endpoint endpoint);
+/* What the output must be, compiled. After it prepare may have to return at once: `later`. */
+SL_MUST_CHECK int sl_task_compile(struct sl_task *t);
 /* The end of a task that generates: starts the call, or says why not. */
 void sl_task_call(struct sl_conn *c, struct sl_task *t, const struct sl_call_api *api);
 

@@ -131,7 +131,7 @@ def wrong(rng):
         {"prompt": "a", "logit_bias": {"999999999": 1}}, {"prompt": "a", "stop": ["x"] * 17},
         {"prompt": "a", "top_p": 0}, {"prompt": "a", "cache_salt": "s" * 65}, {"prompt": "a" * 200000},
         {"prompt": {"a": 1}}, {"prompt": "a", "max_tokens": -1}, [1, 2], {"prompt": [[]]},
-        {"prompt": "a", "response_format": {"type": "json_object"}}, {"prompt": "a", "min_tokens": 10**6}])
+        {"prompt": "a", "response_format": {"type": "xml"}}, {"prompt": "a", "min_tokens": 10**6}])
 
 
 def exhaust(rng):

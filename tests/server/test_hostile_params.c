@@ -57,7 +57,8 @@ enum {
     A_OBJECT0 = 32,
     A_OBJECT1 = 64,
     A_BOOL = 128,
-    A_ZERO = 256
+    A_ZERO = 256,
+    A_SCHEMA = A_STR | A_EMPTY | A_LONG | A_OBJECT0 | A_OBJECT1 | A_BOOL
 };
 
 struct field {
@@ -87,13 +88,17 @@ static const struct field fields[] = {
     {"frequency_penalty", BOTH, R_NUMBER, -2, 2, 0, {0}, {0}},
     {"function_call", CHAT, R_NEVER, 0, 0, 0, {0}, {0}},
     {"functions", CHAT, R_ONLY_EMPTY, 0, 0, 0, {0}, {0}},
-    {"guided_choice", BOTH, R_NEVER, 0, 0, 0, {0}, {0}},
-    {"guided_grammar", BOTH, R_NEVER, 0, 0, 0, {0}, {0}},
-    {"guided_json", BOTH, R_NEVER, 0, 0, 0, {0}, {0}},
-    {"guided_regex", BOTH, R_NEVER, 0, 0, 0, {0}, {0}},
+    {"grammar", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY | A_LONG, {"\"root ::= [a-z]\""}, {0}},
+    {"guided_choice", BOTH, R_LATER, 0, 0, A_ARRAY0 | A_ARRAY1, {"[\"a\",\"bc\"]"}, {0}},
+    {"guided_decoding_backend", BOTH, R_ANY, 0, 0, 0, {0}, {0}},
+    {"guided_grammar", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY | A_LONG, {"\"root ::= [a-z]\""}, {0}},
+    {"guided_json", BOTH, R_LATER, 0, 0, A_SCHEMA, {"{\"type\":\"integer\"}"}, {"[{}]"}},
+    {"guided_regex", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY | A_LONG, {"\"[0-9]+\""}, {0}},
+    {"guided_whitespace_pattern", BOTH, R_NEVER, 0, 0, 0, {0}, {0}},
     {"ignore_eos", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"include_reasoning", CHAT, R_ANY, 0, 0, 0, {0}, {0}},
     {"include_stop_str_in_output", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
+    {"json_schema", BOTH, R_LATER, 0, 0, A_SCHEMA, {"{\"type\":\"null\"}"}, {"[]"}},
     {"kv_transfer_params", BOTH, R_ONLY_EMPTY, 0, 0, 0, {0}, {0}},
     {"logit_bias",
      BOTH,
@@ -149,8 +154,8 @@ static const struct field fields[] = {
      0,
      0,
      0,
-     {"{\"type\":\"text\"}"},
-     {"{\"type\":\"json_object\"}", "{\"type\":null}", "{\"type\":[]}"}},
+     {"{\"type\":\"text\"}", "{\"type\":\"json_object\"}"},
+     {"{\"type\":\"xml\"}", "{\"type\":null}", "{\"type\":[]}"}},
     {"return_token_ids", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"return_tokens_as_token_ids", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"safety_identifier", BOTH, R_ANY, 0, 0, 0, {0}, {0}},
@@ -187,7 +192,14 @@ static const struct field fields[] = {
      A_OBJECT0 | A_OBJECT1,
      {"{\"include_usage\":true}", "{\"continuous_usage_stats\":true}", "{\"include_usage\":null}"},
      {"{\"include_usage\":1}", "{\"continuous_usage_stats\":\"true\"}"}},
-    {"structured_outputs", BOTH, R_NEVER, 0, 0, 0, {0}, {0}},
+    {"structured_outputs",
+     BOTH,
+     R_LATER,
+     0,
+     0,
+     0,
+     {"{\"regex\":\"a+\"}", "{\"json_object\":true}"},
+     {"{\"json_object\":false}", "{\"json\":1}"}},
     {"suffix", COMPLETION, R_ONLY_EMPTY, 0, 0, 0, {0}, {0}},
     {"temperature", BOTH, R_NUMBER, 0, 100, 0, {0}, {0}},
     {"thinking_token_budget", BOTH, R_NEVER, 0, 0, 0, {0}, {0}},
@@ -426,6 +438,47 @@ static double max_tokens(const struct body *b)
     return given == 0 && get_bool(b, "echo", false) ? 1 : given;
 }
 
+/* Does the value ask for an output of some form? It may be one that cannot be compiled. */
+static bool constrains(const struct body *b, const char *name)
+{
+    const struct value *v = get(b, name);
+    if (v == NULL || !v->ok)
+        return false;
+    if (strcmp(name, "response_format") == 0)
+        return v->num != 2; /* text */
+    return strcmp(name, "grammar") != 0 || v->num != 0;
+}
+
+static const char *const forms[] = {"response_format", "structured_outputs", "guided_json",
+                                    "guided_regex",    "guided_choice",      "guided_grammar",
+                                    "grammar",         "json_schema"};
+
+static const char *wrong_form(const struct body *b)
+{
+    int n = 0;
+    for (size_t i = 0; i < SL_COUNT(forms); i++) {
+        n += constrains(b, forms[i]);
+        if (wrong(b, forms[i]) || (n > 1 && constrains(b, forms[i])))
+            return forms[i];
+    }
+    return NULL;
+}
+
+/* Read well, but no grammar: the values of the other fields that all fields are tried with. */
+static const char *compiles_not(const struct body *b)
+{
+    for (size_t i = 0; i < SL_COUNT(forms); i++) {
+        const struct value *v = get(b, forms[i]);
+        bool text = constrains(b, forms[i]) && v->type == T_STR;
+        bool no_choice = constrains(b, forms[i]) && v->type == T_ARRAY && v->num < 2;
+        bool nothing = constrains(b, forms[i]) && v->type == T_BOOL && v->num == 0;
+        if ((text && strcmp(forms[i], "guided_regex") != 0 && v->json[1] != 'r') || no_choice ||
+            nothing)
+            return forms[i];
+    }
+    return NULL;
+}
+
 static const char *late_rules(const struct body *b)
 {
     const char *name = b->endpoint == CHAT ? late_chat_rules(b) : NULL;
@@ -439,8 +492,8 @@ static const char *late_rules(const struct body *b)
     if (wrong(b, "stream_options") ||
         (get(b, "stream_options") != NULL && !get_bool(b, "stream", false)))
         return "stream_options";
-    if (wrong(b, "response_format"))
-        return "response_format";
+    if (wrong_form(b) != NULL)
+        return wrong_form(b);
     if (get_num(b, "best_of", 1) > 1)
         return "best_of";
     double most = max_tokens(b);
@@ -482,6 +535,8 @@ static const char *server_offender(const struct body *b, int *status)
         *status = 404;
         return "model";
     }
+    if (compiles_not(b) != NULL)
+        return compiles_not(b);
     if (prompt == NULL || !prompt->ok)
         return b->endpoint == CHAT ? "messages" : "prompt";
     if (prompt->type == T_STR && prompt->num == 0 && !get_bool(b, "add_special_tokens", true))

@@ -224,7 +224,7 @@ def test_prefix_cache_is_counted(client, model):
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "tool_choice": "required"}, 400,
      "tool_choice"),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}],
-                              "response_format": {"type": "json_object"}}, 400, "response_format"),
+                              "response_format": {"type": "xml"}}, 400, "response_format.type"),
 ])
 def test_refusals(server, path, body, status, param):
     got, answer = server.json("POST", path, body)

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: MIT
+"""Structured output over HTTP with the bundled model: what comes out matches what was asked for, by other people's
+validators; streams, several choices, refusals, neighbours."""
+import json
+import re
+import threading
+
+import jsonschema
+import pytest
+
+from serverproc import Server
+from wire import events
+
+POINT = {"type": "object", "properties": {"x": {"type": "integer", "minimum": -20, "maximum": 99},
+                                          "name": {"type": "string", "maxLength": 8, "pattern": "^[a-z]+$"},
+                                          "kind": {"enum": ["cat", "dog", None, 3.5]}},
+         "required": ["x", "kind"], "additionalProperties": False}
+LIST = {"type": "array", "minItems": 1, "maxItems": 3, "items": {"anyOf": [{"type": "boolean"}, {
+    "type": "object", "properties": {"a": {"type": "number", "multipleOf": 0.25, "minimum": 0, "maximum": 9}},
+    "required": ["a"], "additionalProperties": False}]}}
+TREE = {"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "properties": {
+    "v": {"const": 1}, "l": {"$ref": "#/$defs/t"}}, "required": ["v"], "additionalProperties": False}}}
+SCHEMAS = [POINT, LIST, TREE, {"type": "string", "format": "date"}, {"enum": ["a", {"b": [1]}]}]
+REGEXES = [r"[a-c]{3,5}[0-9]{2}", r"(ha|ho){1,6}!", r"\d{4}-\d{2}-\d{2}", r"(?:yes|no|perhaps)( [a-z]{1,4}){0,3}\."]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with Server("--threads", "1") as s:
+        yield s
+
+
+def complete(server, **fields):
+    status, reply = server.json("POST", "/v1/completions", {"prompt": "Once upon", "max_tokens": 120,
+                                                            "temperature": 1} | fields)
+    assert status == 200, reply
+    return [(c["text"], c["finish_reason"]) for c in reply["choices"]]
+
+
+def in_parallel(n, work):
+    failures = []
+
+    def one(i):
+        try:
+            work(i)
+        except Exception as e:  # pylint: disable=broad-except
+            failures.append((i, e))
+    threads = []
+    for i in range(n):
+        threads.append(threading.Thread(target=one, args=(i,)))
+        threads[-1].start()
+    for t in threads:
+        t.join()
+    assert not failures, failures[0]
+
+
+def test_json_schemas(server):
+    done = [0]
+
+    def work(i):
+        for k in range(7):
+            schema = SCHEMAS[(i + k) % len(SCHEMAS)]
+            for text, finish in complete(server, n=4, seed=i * 100 + k, structured_outputs={
+                    "json": schema, "disable_any_whitespace": True}):
+                if finish == "stop":
+                    jsonschema.validate(json.loads(text), schema)
+                    done[0] += 1
+    in_parallel(8, work)
+    assert done[0] > 120
+
+
+def test_regexes_and_choices(server):
+    done = [0]
+
+    def work(i):
+        for k in range(8):
+            regex = REGEXES[(i + k) % len(REGEXES)]
+            for text, finish in complete(server, n=3, seed=i * 100 + k, structured_outputs={"regex": regex}):
+                assert finish == "stop"
+                assert re.fullmatch(regex, text), text
+                done[0] += 1
+            choices = ["red", "green", "a \"quoted\" one", "é"]
+            for text, _ in complete(server, seed=i * 100 + k, guided_choice=choices):
+                assert text in choices
+                done[0] += 1
+    in_parallel(8, work)
+    assert done[0] == 8 * 8 * 4
+
+
+def test_every_field(server):
+    schema = {"type": "integer", "minimum": 5, "maximum": 7}
+    gbnf = 'root ::= "5" | "6" | "7"'
+    forms = [{"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}},
+             {"response_format": {"type": "json_object", "schema": schema}},
+             {"structured_outputs": {"json": schema}}, {"structured_outputs": {"json": json.dumps(schema)}},
+             {"structured_outputs": {"regex": "[5-7]"}}, {"structured_outputs": {"choice": ["5", "6", "7"]}},
+             {"structured_outputs": {"grammar": gbnf}}, {"guided_json": schema}, {"guided_regex": "[5-7]"},
+             {"guided_choice": ["5", "6", "7"]}, {"guided_grammar": gbnf}, {"grammar": gbnf},
+             {"json_schema": schema}]
+    for form in forms:
+        assert float(complete(server, **form)[0][0]) in (5, 6, 7), form  # 5.0 is an integer too
+        status, reply = server.json("POST", "/v1/chat/completions", {
+            "messages": [{"role": "user", "content": "A number"}], "max_tokens": 20} | form)
+        assert status == 200 and float(reply["choices"][0]["message"]["content"]) in (5, 6, 7), (form, reply)
+
+
+def test_streams(server):
+    status, _, data = server.request("POST", "/v1/completions", {
+        "prompt": "Once", "max_tokens": 100, "temperature": 1, "stream": True, "n": 2, "seed": 4,
+        "structured_outputs": {"regex": "(ha ){2,9}end"}})
+    assert status == 200
+    texts, finishes = {0: "", 1: ""}, {}
+    for e in events(data):
+        for c in e["choices"]:
+            texts[c["index"]] += c["text"]
+            if c["finish_reason"]:
+                finishes[c["index"]] = c["finish_reason"]
+    assert finishes == {0: "stop", 1: "stop"}
+    assert all(re.fullmatch("(ha ){2,9}end", t) for t in texts.values())
+
+
+@pytest.mark.parametrize("fields,param,word", [
+    ({"structured_outputs": {"json": {"type": "array", "uniqueItems": True}}}, "structured_outputs.json", "uniqueItems"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "wrong"}}}},
+     "response_format.json_schema.schema", "type"),
+    ({"guided_regex": "(a"}, "guided_regex", "')'"),
+    ({"guided_regex": r"(a)\1"}, "guided_regex", "regex"),
+    ({"guided_grammar": "root ::= nowhere"}, "guided_grammar", "nowhere"),
+    ({"guided_choice": []}, "guided_choice", "choice"),
+    ({"structured_outputs": {"structural_tag": {"format": {}}}}, "structured_outputs.structural_tag", "format"),
+    ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "guided_json"),
+    ({"structured_outputs": {"json_object": False}}, "structured_outputs", "json_object"),
+])
+def test_refusals(server, fields, param, word):
+    status, reply = server.json("POST", "/v1/completions", {"prompt": "a"} | fields)
+    assert status == 400, reply
+    assert reply["error"]["param"] == param and word in reply["error"]["message"], reply
+    assert complete(server, max_tokens=2)
+
+
+def test_neighbours_and_hostile_grammars(server):
+    """An unconstrained text is the same beside grammars that cost much."""
+    alone = complete(server, seed=7, max_tokens=60)
+    hostile = ["(a|a)" * 2000, "(" * 3000 + "a" + ")" * 3000, "(a{1,1000}){1,1000}b", "[a-z]*" * 50 + "Q"]
+    stop = threading.Event()
+
+    def disturb(regex):
+        while not stop.is_set():
+            status, _ = server.json("POST", "/v1/completions", {"prompt": "a", "max_tokens": 8, "guided_regex": regex})
+            assert status in (200, 400, 503)
+    threads = [threading.Thread(target=disturb, args=(r,)) for r in hostile]
+    for t in threads:
+        t.start()
+    for _ in range(5):
+        assert complete(server, seed=7, max_tokens=60) == alone
+    stop.set()
+    for t in threads:
+        t.join()
+
+
+def test_nothing_is_left(server):
+    _, _, data = server.request("GET", "/metrics")
+    lines = dict(line.rsplit(" ", 1) for line in data.decode().splitlines() if not line.startswith("#"))
+    values = {k.split("{")[0]: float(v) for k, v in lines.items()}
+    assert values["sluice:grammar_matchers"] == 0
+    assert values["sluice:step_mallocs_total"] == 0
+    assert values["sluice:grammar_cache_hits_total"] > 100
+    assert values["sluice:grammar_masks_total"] > 1000
