@@ -82,7 +82,8 @@ static void keep_conversation(struct world *w, const struct oracle *o, uint64_t 
 static void check_error(struct world *w, struct client *cl)
 {
     const struct sl_error *err = sl_request_error(cl->req);
-    if (!steps_may_fail(w) && !oracle_may_fail(w, &cl->o))
+    bool no_memory = cl->o.constrained && err->code == SL_ENOMEM && w->n_alloc_faults > 0;
+    if (!steps_may_fail(w) && !no_memory && !oracle_may_fail(w, &cl->o))
         violation(w, "a request failed without a reason: %s", err->msg);
 }
 
@@ -131,7 +132,14 @@ static void act_request(struct world *w, uint64_t seed)
     struct sl_error err;
     uint64_t n_faults = w->n_alloc_faults;
     w->own = false;
-    int rc = sl_request_submit(w->eng, &cl->o.desc, &cl->req, &err);
+    static const struct sl_constraint_desc regex = {
+        .kind = SL_GRAMMAR_REGEX, .text = SIM_REGEX, .n_text = sizeof SIM_REGEX - 1};
+    int rc = 0;
+    if (cl->o.constrained)
+        rc = sl_constraint_open(w->eng, &regex, &cl->o.desc.constraint, &err);
+    if (rc == 0)
+        rc = sl_request_submit(w->eng, &cl->o.desc, &cl->req, &err);
+    sl_constraint_release(cl->o.desc.constraint);
     w->own = true;
     if (rc != 0) {
         bool why = (rc == SL_EBUSY && w->cfg.max_queued < 100) ||
@@ -201,6 +209,9 @@ static void check_kept(struct world *w, struct client *cl)
     const struct sl_seq *seq = &cl->req->seqs[0].seq;
     if (!w->cfg.caching || w->cfg.nan_every > 0 || steps_may_fail(w) || cl->cancelled ||
         cl->req->n_seqs > 1 || seq->n_prompt < w->cfg.block_size)
+        return;
+    /* With masks a sequence may end before the turn's step is planned, which takes pages. */
+    if (cl->o.constrained || (w->cfg.late && w->eng->masker.n_masks > 0))
         return;
     if (w->cfg.late && seq->n_preempted > 0) /* perhaps while its last step ran */
         return;

@@ -27,6 +27,21 @@ static const char sim_json[] =
 static const char *const sim_stops[] = {"a", "bc", "abcab", "\xc3\xa9", "cc", "ba", "dd"};
 static const char *const sim_salts[] = {NULL, "red", "blue"};
 
+/* What a constrained text must be, and how many of its characters a token has; 0: none. */
+#define SIM_REGEX "[abc]{3,12}"
+enum { REGEX_MIN = 3, REGEX_MAX = 12 };
+
+static int32_t regex_chars(int32_t id)
+{
+    static const struct {
+        int32_t id, n;
+    } tokens[] = {{0, 1}, {2, 1}, {3, 1}, {10, 2}, {11, 2}, {12, 3}};
+    for (size_t i = 0; i < SL_COUNT(tokens); i++)
+        if (tokens[i].id == id)
+            return tokens[i].n;
+    return 0;
+}
+
 /* ------------------------------------------------------------------ requests */
 
 static void make_prompt(const struct world *w, struct sl_rng *r, struct oracle *o)
@@ -104,6 +119,8 @@ static void oracle_make(const struct world *w, struct sl_rng *r, struct oracle *
     o->desc.sampling.logprobs = chance(r, 15) ? below(r, 4) : -1;
     o->desc.sampling.prompt_logprobs = !http && chance(r, 8) ? below(r, 3) : -1;
     o->desc.priority = below(r, w->cfg.n_priorities);
+    /* Stop ids could leave nothing that may come. */
+    o->constrained = o->desc.sampling.n_stop_token_ids == 0 && o->desc.sampling.seed % 6 == 0;
     o->salt = w->cfg.salts ? below(r, 3) : 0;
     o->desc.cache_salt = sim_salts[o->salt];
     uint64_t h = w->hash_key;
@@ -134,6 +151,33 @@ static const struct sl_counts *count_all(const struct oracle *o, const struct or
     return &counts;
 }
 
+/* The tokens that may come next. */
+static const uint32_t *oracle_mask(const struct world *w, const struct oracle *o,
+                                   const struct oracle_seq *s)
+{
+    static uint32_t mask[(MAX_VOCAB + 31) / 32];
+    int32_t n = 0;
+    if (!o->constrained)
+        return NULL;
+    for (int32_t i = 0; i < s->n; i++)
+        n += regex_chars(s->tokens[i]);
+    memset(mask, 0, sizeof mask);
+    for (int32_t id = 0; id < w->cfg.n_vocab; id++) {
+        bool fits = regex_chars(id) > 0 && n + regex_chars(id) <= REGEX_MAX;
+        if (fits || (id == EOS_ID && n >= REGEX_MIN && !o->desc.sampling.ignore_eos))
+            mask[id / 32] |= 1u << (id & 31);
+    }
+    return mask;
+}
+
+static bool regex_is_full(const struct oracle *o, const struct oracle_seq *s, int32_t n_tokens)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < n_tokens && o->constrained; i++)
+        n += regex_chars(s->tokens[i]);
+    return n == REGEX_MAX;
+}
+
 /* The token that must come next, -1: the row holds no number. */
 static int32_t oracle_token(struct world *w, const struct oracle *o, const struct oracle_seq *s,
                             float *row)
@@ -148,6 +192,7 @@ static int32_t oracle_token(struct world *w, const struct oracle *o, const struc
         .seed = s->seed,
         .pos = (uint64_t)(o->desc.n_prompt + s->n),
         .counts = count_all(o, s),
+        .allowed = oracle_mask(w, o, s),
         .banned = {o->stop_ids, &eos},
         .n_banned = {ban ? p->n_stop_token_ids : 0, ban && !p->ignore_eos ? 1 : 0}};
     return sl_sample(&w->sampler, &args);
@@ -205,6 +250,8 @@ static enum sl_finish oracle_end(const struct world *w, const struct oracle *o,
         }
         if (i + 1 == o->max_out)
             finish = SL_FINISH_LENGTH;
+        else if (regex_is_full(o, s, i + 1))
+            finish = SL_FINISH_STOP;
         if (finish != SL_RUNNING && i < s->n - 1)
             finish = SL_FINISH_ERROR;
     }
@@ -221,7 +268,7 @@ static bool oracle_over(const struct world *w, const struct oracle *o, const str
         return false;
     if (o->desc.sampling.n_stop > 0)
         return oracle_end(w, o, s, text, &n) != SL_RUNNING;
-    return s->n == o->max_out ||
+    return s->n == o->max_out || regex_is_full(o, s, s->n) ||
            (s->n > o->desc.sampling.min_tokens && is_stop_id(o, s->tokens[s->n - 1]));
 }
 

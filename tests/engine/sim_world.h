@@ -95,6 +95,7 @@ struct oracle {
     const char *stops[MAX_SIM_STOP];
     struct sl_logit_bias bias[2];
     int32_t max_out, salt;
+    bool constrained; /* to sim_regex */
     struct oracle_seq seqs[MAX_SIM_N];
 };
 
