@@ -18,6 +18,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
+#include <regex.h>
 #include <string>
 #include <sys/stat.h>
 #include <vector>
@@ -529,6 +530,105 @@ static void identity_matrix(void **)
     assert_int_equal(n_differing, 0);
 }
 
+/* ------------------------------------------------------------------ structured output */
+
+struct text_of {
+    std::string text;
+    std::vector<int32_t> ids;
+    std::vector<float> logprobs;
+};
+
+static struct sl_request *submit_constrained(struct sl_engine *eng, struct sl_constraint *c, int i)
+{
+    struct sl_error err;
+    struct sl_request *req = nullptr;
+    std::vector<int32_t> prompt = prompt_of(i % n_requests);
+    struct sl_request_desc d = {};
+    d.prompt = prompt.data();
+    d.n_prompt = static_cast<int32_t>(prompt.size());
+    d.constraint = c;
+    sl_sampling_default(&d.sampling);
+    d.sampling.max_tokens = 24;
+    d.sampling.n = 1 + i % 2;
+    d.sampling.logprobs = i % 2 == 0 ? n_top : -1;
+    d.sampling.temperature = i % 3 == 0 ? 0.0f : 1.0f;
+    d.sampling.top_k = i % 4 == 3 ? 5 : 0;
+    d.sampling.repetition_penalty = i % 5 == 4 ? 1.2f : 1.0f;
+    d.sampling.has_seed = true;
+    d.sampling.seed = static_cast<uint64_t>(i);
+    if (sl_request_submit(eng, &d, &req, &err) != 0)
+        fail_msg("%s", err.msg);
+    return req;
+}
+
+static std::vector<text_of> read_texts(struct sl_request *req, int n)
+{
+    std::vector<text_of> out(static_cast<size_t>(n));
+    struct sl_chunk c;
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        while (sl_request_read(req, &c) == 1) {
+            text_of &o = out[static_cast<size_t>(c.seq_idx)];
+            if (c.finish != SL_RUNNING)
+                assert_int_equal(c.finish, SL_FINISH_STOP);
+            o.text.append(c.text, c.n_text);
+            for (size_t k = 0; k < c.n_tokens; k++) {
+                o.ids.push_back(c.tokens[k].id);
+                o.logprobs.push_back(c.tokens[k].logprob);
+            }
+        }
+    }
+    sl_request_release(req);
+    return out;
+}
+
+/* Outputs match; they are the same alone and beside others, who are the same beside them. */
+static void constrained(void **)
+{
+    static const char regex[] = "(yes|no|[ab]{2,6})(, [0-9]{1,3})?!";
+    regex_t same;
+    assert_int_equal(regcomp(&same, (std::string("^") + regex + "$").c_str(), REG_EXTENDED), 0);
+    const int n = 6;
+    struct sl_error err;
+    struct sl_stats s;
+    struct sl_constraint *c = nullptr;
+    struct sl_engine *eng = start(models[0], on_gpu());
+    struct sl_constraint_desc d = {};
+    d.kind = SL_GRAMMAR_REGEX;
+    d.text = regex;
+    d.n_text = sizeof regex - 1;
+    if (sl_constraint_open(eng, &d, &c, &err) != 0)
+        fail_msg("%s", err.msg);
+    std::vector<std::vector<text_of>> alone;
+    std::vector<outcome> free_alone;
+    for (int i = 0; i < n; i++)
+        alone.push_back(read_texts(submit_constrained(eng, c, i), 1 + i % 2));
+    for (int i = 0; i < n_requests; i++)
+        free_alone.push_back(collect(submit(eng, i)));
+    std::vector<struct sl_request *> with, without;
+    for (int i = 0; i < n_requests; i++) {
+        without.push_back(submit(eng, i));
+        if (i < n)
+            with.push_back(submit_constrained(eng, c, i));
+    }
+    for (int i = 0; i < n; i++) {
+        std::vector<text_of> have = read_texts(with[static_cast<size_t>(i)], 1 + i % 2);
+        for (size_t k = 0; k < have.size(); k++) {
+            if (regexec(&same, have[k].text.c_str(), 0, nullptr, 0) != 0)
+                fail_msg("'%s'", have[k].text.c_str());
+            assert_true(have[k].ids == alone[static_cast<size_t>(i)][k].ids);
+            assert_true(outcome::same(have[k].logprobs, alone[static_cast<size_t>(i)][k].logprobs));
+        }
+    }
+    for (int i = 0; i < n_requests; i++)
+        assert_true(collect(without[static_cast<size_t>(i)]) == free_alone[static_cast<size_t>(i)]);
+    sl_constraint_release(c);
+    sl_engine_stats(eng, &s);
+    assert_true(s.grammar_masks > 50);
+    regfree(&same);
+    stop(eng);
+}
+
 #ifdef SL_CUDA_SIM
 /* A device that breaks ends what is in flight once and makes the engine unhealthy. */
 static void the_device_breaks(void **)
@@ -558,9 +658,9 @@ static void the_device_breaks(void **)
 int main()
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_always),  cmocka_unit_test(preemption),
-        cmocka_unit_test(near_the_cpu),      cmocka_unit_test(refusals),
-        cmocka_unit_test(identity_matrix),
+        cmocka_unit_test(same_bits_always),  cmocka_unit_test(constrained),
+        cmocka_unit_test(preemption),        cmocka_unit_test(near_the_cpu),
+        cmocka_unit_test(refusals),          cmocka_unit_test(identity_matrix),
 #ifdef SL_CUDA_SIM
         cmocka_unit_test(the_device_breaks),
 #endif
