@@ -32,10 +32,12 @@ static inline cudaError_t sl_launch_ask_smem(struct sl_cuda *cu, const void *ker
                                 static_cast<int>(smem));
 }
 
-/* Enqueues kernel(args...); a failure is recorded in cu. A grid without blocks is nothing. */
+/* Enqueues kernel(args...); a failure is recorded in cu. A grid without blocks is nothing. cluster:
+ * so many blocks, a divisor of grid.x of at most 8, run at once and see each other's shared memory.
+ */
 template <typename... Params, typename... Args>
-static inline void sl_launch(struct sl_cuda *cu, void (*kernel)(Params...), dim3 grid, dim3 block,
-                             size_t smem, const Args &...args)
+static inline void sl_launch_cluster(struct sl_cuda *cu, void (*kernel)(Params...), dim3 grid,
+                                     dim3 block, size_t smem, unsigned cluster, const Args &...args)
 {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return;
@@ -45,18 +47,28 @@ static inline void sl_launch(struct sl_cuda *cu, void (*kernel)(Params...), dim3
         if (e != cudaSuccess)
             return;
     }
-    cudaLaunchAttribute attr = {};
-    attr.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attr.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchAttribute attrs[2] = {};
+    attrs[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attrs[0].val.programmaticStreamSerializationAllowed = 1;
+    attrs[1].id = cudaLaunchAttributeClusterDimension;
+    attrs[1].val.clusterDim.x = cluster;
+    attrs[1].val.clusterDim.y = attrs[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t cfg = {};
     cfg.gridDim = grid;
     cfg.blockDim = block;
     cfg.dynamicSmemBytes = smem;
     cfg.stream = cu->stream;
-    cfg.attrs = &attr;
-    cfg.numAttrs = 1;
+    cfg.attrs = attrs;
+    cfg.numAttrs = cluster > 1 ? 2 : 1;
     sl_cuda_check(cu, cudaLaunchKernelEx(&cfg, kernel, static_cast<Params>(args)...),
                   "kernel launch");
+}
+
+template <typename... Params, typename... Args>
+static inline void sl_launch(struct sl_cuda *cu, void (*kernel)(Params...), dim3 grid, dim3 block,
+                             size_t smem, const Args &...args)
+{
+    sl_launch_cluster(cu, kernel, grid, block, smem, 1, args...);
 }
 
 #endif

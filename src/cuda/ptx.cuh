@@ -47,6 +47,32 @@ static __device__ __forceinline__ void sl_grid_launch_dependents()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+/* All threads of all blocks of the cluster (sl_launch_cluster) meet here; what they wrote before,
+ * shared memory of each other included, is seen behind it. No block may end while another still
+ * reaches for its shared memory. */
+static __device__ __forceinline__ void sl_cluster_sync()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.release.aligned;\n\t"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+static __device__ __forceinline__ uint32_t sl_cluster_rank()
+{
+    uint32_t rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* Where p, in this block's shared memory, lies in that of another block of the cluster. */
+template <typename T> static __device__ __forceinline__ T *sl_cluster_map(T *p, uint32_t rank)
+{
+    uint64_t there;
+    asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(reinterpret_cast<uint64_t>(p)), "r"(rank));
+    return reinterpret_cast<T *>(there);
+}
+
 /* Orders this thread's accesses of device memory, those it knows of through barriers included, for
  * all threads of the device; __threadfence orders more and costs more. */
 static __device__ __forceinline__ void sl_fence_gpu()

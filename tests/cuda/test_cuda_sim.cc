@@ -478,6 +478,45 @@ static void test_launch(void **)
     cudaGetLastError();
 }
 
+/* Each block adds up what all blocks of its cluster have, twice with the roles changed. */
+static void k_cluster(uint32_t n, int *out)
+{
+    SL_SMEM(int, s);
+    uint32_t me = sl_cluster_rank(), t = threadIdx.x;
+    s[t] = static_cast<int>(me * 100 + t);
+    sl_grid_wait();
+    sl_cluster_sync();
+    int sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        sum += *sl_cluster_map(s + t, i);
+    *sl_cluster_map(s + 64 + t, (me + 1) % n) = sum + static_cast<int>(me);
+    sl_cluster_sync();
+    out[(blockIdx.y * gridDim.x + blockIdx.x) * 64 + t] = s[64 + t];
+}
+
+static void test_clusters(void **)
+{
+    for (uint64_t seed = 1; seed <= 40; seed++) {
+        sl_sim_seed(seed);
+        sim_device d;
+        unsigned n = 1u << seed % 4, grid = 2 * n;
+        sim_buffer<int> out(std::vector<int>(grid * 3 * 64, -1));
+        sl_launch_cluster(&d.cu, k_cluster, dim3(grid, 3), dim3(64), 128 * sizeof(int), n, n,
+                          out.p);
+        d.sync();
+        std::vector<int> got = out.get();
+        for (unsigned i = 0; i < got.size(); i++) {
+            unsigned t = i % 64, before = (i / 64 + n - 1) % n;
+            assert_int_equal(got[i], 100 * (n * (n - 1) / 2) + n * t + before);
+        }
+    }
+    sim_device d;
+    sim_buffer<int> out(64);
+    sl_launch_cluster(&d.cu, k_cluster, dim3(6), dim3(64), 512, 4, 4u, out.p);
+    assert_int_equal(d.cu.error, cudaErrorInvalidConfiguration);
+    cudaGetLastError();
+}
+
 int main(int, char **)
 {
     const struct CMUnitTest tests[] = {
@@ -485,6 +524,7 @@ int main(int, char **)
         cmocka_unit_test(test_ldmatrix),   cmocka_unit_test(test_warp),
         cmocka_unit_test(test_rounding),   cmocka_unit_test(test_ring),
         cmocka_unit_test(test_last_block), cmocka_unit_test(test_launch),
+        cmocka_unit_test(test_clusters),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -527,12 +527,51 @@ static void test_overlap(void **)
     assert_true(stale_seeds(k_copy<true>) >= 15);
 }
 
+/* ---------------------------------------------------------------- clusters */
+
+enum cluster_fault { CLUSTER_BLOCK_ENDS, CLUSTER_HALF_WAITS, CLUSTER_NO_SUCH_BLOCK, CLUSTER_LATE };
+
+static void k_cluster(cluster_fault fault, int *out)
+{
+    SL_SMEM(int, s);
+    sl_grid_wait();
+    s[threadIdx.x] = 1;
+    if (fault == CLUSTER_BLOCK_ENDS && sl_cluster_rank() == 1)
+        return;
+    if (fault == CLUSTER_HALF_WAITS && threadIdx.x < 32)
+        __syncthreads();
+    sl_cluster_sync();
+    out[threadIdx.x] = *sl_cluster_map(s, fault == CLUSTER_NO_SUCH_BLOCK ? 2 : 1);
+    if (fault != CLUSTER_LATE)
+        sl_cluster_sync();
+}
+
+template <cluster_fault FAULT> static void cluster()
+{
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        sl_sim_seed(seed);
+        sim_device d;
+        sim_buffer<int> out(64);
+        sl_launch_cluster(&d.cu, k_cluster, dim3(2), dim3(64), 256, 2, FAULT, out.p);
+        d.sync();
+    }
+}
+
+static void test_cluster_faults(void **)
+{
+    expect_death(cluster<CLUSTER_BLOCK_ENDS>, "other threads of the cluster have ended");
+    expect_death(cluster<CLUSTER_HALF_WAITS>, "threads 32..63 wait in sl_cluster_sync at");
+    expect_death(cluster<CLUSTER_NO_SUCH_BLOCK>, "block 2 of a cluster of 2");
+    expect_death(cluster<CLUSTER_LATE>, "of a cluster of which a block has ended");
+}
+
 int main(int, char **)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_memory),         cmocka_unit_test(test_missing_barrier),
         cmocka_unit_test(test_barrier_faults), cmocka_unit_test(test_warp_faults),
         cmocka_unit_test(test_async_faults),   cmocka_unit_test(test_overlap),
+        cmocka_unit_test(test_cluster_faults),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

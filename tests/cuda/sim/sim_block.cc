@@ -21,7 +21,7 @@ static sim_grid *now_grid;
 
 struct sim_grid {
     sim_kernel k;
-    std::vector<uint32_t> todo; /* blocks not begun, shuffled; taken from the back */
+    std::vector<uint32_t> todo; /* clusters not begun, shuffled; taken from the back */
     std::vector<sim_block *> active;
     bool released; /* the kernels before it have ended */
     bool waited;   /* a thread, in sl_grid_wait */
@@ -90,6 +90,10 @@ static const char *waits_for(const sim_thread *t, char *out, size_t n)
     case SIM_AT_GRID_WAIT:
         snprintf(out, n, "wait in sl_grid_wait");
         break;
+    case SIM_AT_CLUSTER:
+        snprintf(out, n, "wait in sl_cluster_sync at %s:%d", sim_short_file(t->at.file),
+                 t->at.line);
+        break;
     case SIM_ENDED:
         snprintf(out, n, "have ended");
         break;
@@ -141,6 +145,8 @@ static sim_thread *choose(sim_block *b, int warp)
         sim_bulk_land(b, sim_rand() % b->bulks.size());
     if (!b->ready_warps) {
         if (b->n_grid_waiting && !b->grid->released)
+            return nullptr;
+        if (b->n_cluster_waiting && b->n_cluster_waiting + b->n_ended == b->n_threads)
             return nullptr;
         sim_now = nullptr;
         sim_fail("deadlock%s", who_waits(b).c_str());
@@ -268,6 +274,58 @@ void sl_sim_barrier(int id, int n_threads, sl_sim_at at)
         switch_to(choose(b, -1), false);
 }
 
+/* All threads of all blocks of the cluster. */
+void sl_sim_cluster_sync(sl_sim_at at)
+{
+    sim_block *b = sim_now_block;
+    sim_cluster *c = b->cluster;
+    int n_threads = 0;
+    if (c->n_ended > 0 || b->n_ended > 0)
+        sim_fail("sl_cluster_sync at %s:%d, but other threads of the cluster have ended",
+                 sim_short_file(at.file), at.line);
+    for (uint32_t i = 0; i < c->n; i++)
+        n_threads += c->blocks[i]->n_threads;
+    sim_now->at = at;
+    b->n_cluster_waiting++;
+    if (++c->n_waiting < n_threads) {
+        sim_wait(SIM_AT_CLUSTER);
+        return;
+    }
+    c->n_waiting = 0;
+    for (uint32_t i = 0; i < c->n; i++) {
+        sim_block *other = c->blocks[i];
+        uint64_t all[16];
+        memset(all, 0xff, sizeof all);
+        sim_race_join(other, all);
+        other->n_cluster_waiting = 0;
+        for (int k = 0; k < other->n_threads; k++)
+            if (other->threads[k].state == SIM_AT_CLUSTER)
+                sim_make_ready(other, &other->threads[k]);
+    }
+    if (b->grid->active.size() > 1 && sim_chance(2))
+        switch_to(nullptr, false);
+    else
+        switch_to(choose(b, -1), false);
+}
+
+uint32_t sl_sim_cluster_rank()
+{
+    return sim_now_block->cluster_rank;
+}
+
+void *sl_sim_cluster_map(const void *p, uint32_t rank)
+{
+    sim_block *b = sim_now_block;
+    if (rank >= b->cluster->n)
+        sim_fail("block %u of a cluster of %u", rank, b->cluster->n);
+    size_t at = static_cast<size_t>(static_cast<const char *>(p) - b->smem);
+    if (at >= b->grid->k.smem)
+        sim_fail("sl_cluster_map of %p, which is not shared memory", p);
+    if (b->cluster->n_ended > 0)
+        sim_fail("shared memory of a cluster of which a block has ended");
+    return b->cluster->blocks[rank]->smem + at;
+}
+
 void sl_sim_grid_wait()
 {
     sim_thread *t = sim_now;
@@ -333,7 +391,7 @@ static sim_block *make_block()
     return b;
 }
 
-static sim_block *begin_block(sim_grid *g)
+static sim_block *begin_block(sim_grid *g, uint32_t id)
 {
     sim_block *b;
     if (spare_blocks.empty()) {
@@ -342,14 +400,12 @@ static sim_block *begin_block(sim_grid *g)
         b = spare_blocks.back();
         spare_blocks.pop_back();
     }
-    uint32_t id = g->todo.back();
-    g->todo.pop_back();
     b->grid = g;
     b->idx = {id % g->k.grid.x, id / g->k.grid.x % g->k.grid.y, id / g->k.grid.x / g->k.grid.y};
     dim3 bd = g->k.block;
     b->n_threads = static_cast<int>(bd.x * bd.y * bd.z);
     b->n_warps = b->n_threads / 32;
-    b->n_ended = b->n_grid_waiting = 0;
+    b->n_ended = b->n_grid_waiting = b->n_cluster_waiting = 0;
     static const sim_order orders[] = {SIM_ORDER_RANDOM, SIM_ORDER_RANDOM, SIM_ORDER_LOW,
                                        SIM_ORDER_HIGH, SIM_ORDER_STARVE};
     b->order = orders[sim_rand() % 5];
@@ -383,7 +439,29 @@ static sim_block *begin_block(sim_grid *g)
     return b;
 }
 
-/* Runs b until it ends, waits for the kernel ahead, or lets another block on. True: it ended. */
+/* The blocks of the next cluster, one when the kernel has none. */
+static void begin_cluster(sim_grid *g)
+{
+    sim_cluster *c = new sim_cluster();
+    uint32_t first = g->todo.back() * g->k.cluster;
+    g->todo.pop_back();
+    c->n = g->k.cluster;
+    for (uint32_t i = 0; i < c->n; i++) {
+        sim_block *b = begin_block(g, first + i);
+        b->cluster = c;
+        b->cluster_rank = i;
+        c->blocks[i] = b;
+    }
+}
+
+static void leave_cluster(sim_block *b)
+{
+    if (++b->cluster->n_ended == b->cluster->n)
+        delete b->cluster;
+    b->cluster = nullptr;
+}
+
+/* Runs b until it ends, waits for others, or lets another block on. True: it ended. */
 static bool run_block(sim_block *b)
 {
     sim_now_block = b;
@@ -400,6 +478,7 @@ static bool run_block(sim_block *b)
                  sim_short_file(b->bulks[0].at.file), b->bulks[0].at.line);
     }
     sim_poison(b->smem, b->grid->k.smem);
+    leave_cluster(b);
     spare_blocks.push_back(b);
     return true;
 }
@@ -411,10 +490,11 @@ sim_grid *sim_grid_start(const sim_kernel &k)
     sim_grid *g = new sim_grid();
     g->k = k;
     g->n_blocks = static_cast<size_t>(k.grid.x) * k.grid.y * k.grid.z;
-    g->todo.resize(g->n_blocks);
-    for (size_t i = 0; i < g->n_blocks; i++)
+    size_t n_clusters = g->n_blocks / k.cluster;
+    g->todo.resize(n_clusters);
+    for (size_t i = 0; i < n_clusters; i++)
         g->todo[i] = static_cast<uint32_t>(i);
-    for (size_t i = g->n_blocks - 1; i > 0; i--)
+    for (size_t i = n_clusters - 1; i > 0; i--)
         std::swap(g->todo[i], g->todo[sim_rand() % (i + 1)]);
     return g;
 }
@@ -435,9 +515,11 @@ void sim_grid_run_ahead(sim_grid *g)
     set_grid(g);
     size_t n = sim_rand() % (MAX_RESIDENT + 1);
     for (size_t i = 0; i < n && !g->todo.empty(); i++) {
-        sim_block *b = begin_block(g);
-        if (run_block(b))
-            g->active.pop_back();
+        size_t from = g->active.size();
+        begin_cluster(g);
+        for (size_t at = g->active.size(); at-- > from;)
+            if (run_block(g->active[at]))
+                g->active.erase(g->active.begin() + static_cast<long>(at));
     }
     set_grid(nullptr);
 }
@@ -453,7 +535,7 @@ void sim_grid_finish(sim_grid *g)
     size_t resident = 1 + sim_rand() % MAX_RESIDENT;
     while (!g->active.empty() || !g->todo.empty()) {
         while (g->active.size() < resident && !g->todo.empty())
-            begin_block(g);
+            begin_cluster(g);
         size_t i = sim_rand() % g->active.size();
         if (run_block(g->active[i])) {
             g->active[i] = g->active.back();
@@ -473,6 +555,7 @@ void sim_grid_drop(sim_grid *g)
         for (int i = 0; i < b->n_threads; i++)
             sim_unpoison(b->threads[i].fiber.stack, b->threads[i].fiber.stack_size);
         sim_poison(b->smem, g->k.smem);
+        leave_cluster(b);
         spare_blocks.push_back(b);
     }
     delete g;

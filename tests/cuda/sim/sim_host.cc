@@ -882,9 +882,18 @@ cudaError_t sl_sim_launch(const cudaLaunchConfig_t *cfg, const void *kernel,
     o.kernel->grid = cfg->gridDim;
     o.kernel->block = cfg->blockDim;
     o.kernel->smem = cfg->dynamicSmemBytes;
-    for (unsigned i = 0; i < cfg->numAttrs; i++)
-        if (cfg->attrs[i].id == cudaLaunchAttributeProgrammaticStreamSerialization)
-            o.kernel->pdl = cfg->attrs[i].val.programmaticStreamSerializationAllowed != 0;
+    o.kernel->cluster = 1;
+    for (unsigned i = 0; i < cfg->numAttrs; i++) {
+        const cudaLaunchAttribute *a = &cfg->attrs[i];
+        if (a->id == cudaLaunchAttributeProgrammaticStreamSerialization)
+            o.kernel->pdl = a->val.programmaticStreamSerializationAllowed != 0;
+        if (a->id == cudaLaunchAttributeClusterDimension) {
+            o.kernel->cluster = a->val.clusterDim.x;
+            if (a->val.clusterDim.x - 1u >= SIM_CLUSTER_MAX || a->val.clusterDim.y != 1 ||
+                a->val.clusterDim.z != 1 || cfg->gridDim.x % a->val.clusterDim.x != 0)
+                return fail(cudaErrorInvalidConfiguration);
+        }
+    }
     o.kernel->call = std::move(call);
     enqueue(stream_of(cfg->stream), std::move(o));
     return cudaSuccess;

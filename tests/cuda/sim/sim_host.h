@@ -59,6 +59,7 @@ enum cudaStreamCaptureStatus {
 };
 enum cudaLaunchAttributeID {
     cudaLaunchAttributeIgnore = 0,
+    cudaLaunchAttributeClusterDimension = 4,
     cudaLaunchAttributeProgrammaticStreamSerialization = 6,
 };
 
@@ -71,6 +72,9 @@ typedef void (*cudaHostFn_t)(void *);
 union cudaLaunchAttributeValue {
     char pad[64];
     int programmaticStreamSerializationAllowed;
+    struct {
+        unsigned x, y, z;
+    } clusterDim;
 };
 struct cudaLaunchAttribute {
     cudaLaunchAttributeID id;

@@ -74,7 +74,8 @@ struct sim_kernel {
     const void *fn;
     dim3 grid, block;
     size_t smem;
-    bool pdl; /* may start before the one ahead has ended */
+    bool pdl;         /* may start before the one ahead has ended */
+    uint32_t cluster; /* blocks along x that run at once and see each other's shared memory */
     std::function<void()> call;
 };
 
@@ -104,6 +105,7 @@ enum sim_state {
     SIM_AT_COLLECTIVE,
     SIM_AT_BARRIER,
     SIM_AT_MBAR,
+    SIM_AT_CLUSTER,
     SIM_AT_GRID_WAIT,
     SIM_ENDED,
 };
@@ -164,8 +166,18 @@ struct sim_bulk { /* cp.async.bulk under way */
     int32_t col, row;
 };
 enum sim_order { SIM_ORDER_RANDOM, SIM_ORDER_LOW, SIM_ORDER_HIGH, SIM_ORDER_STARVE };
+#define SIM_CLUSTER_MAX 8
+struct sim_block;
+struct sim_cluster {
+    sim_block *blocks[SIM_CLUSTER_MAX];
+    uint32_t n, n_ended;
+    int n_waiting; /* threads, in sl_cluster_sync */
+};
 struct sim_block {
     sim_grid *grid;
+    sim_cluster *cluster;
+    uint32_t cluster_rank;
+    int n_cluster_waiting;
     uint3 idx;
     int n_threads, n_warps, n_ended;
     int n_grid_waiting;

@@ -12,6 +12,9 @@ void sl_sim_grid_wait();
 void sl_sim_grid_leave();
 void sl_sim_launch_dependents();
 void *sl_sim_smem();
+void sl_sim_cluster_sync(sl_sim_at at);
+uint32_t sl_sim_cluster_rank();
+void *sl_sim_cluster_map(const void *p, uint32_t rank);
 uint32_t sl_sim_smem_addr(const void *p);
 void sl_sim_cp_async(void *dst, const void *src, bool pred, sl_sim_at at);
 void sl_sim_cp_commit();
@@ -38,6 +41,18 @@ static inline void sl_grid_leave()
 static inline void sl_grid_launch_dependents()
 {
     sl_sim_launch_dependents();
+}
+static inline void sl_cluster_sync(SL_SIM_AT)
+{
+    sl_sim_cluster_sync(SL_SIM_HERE);
+}
+static inline uint32_t sl_cluster_rank()
+{
+    return sl_sim_cluster_rank();
+}
+template <typename T> static inline T *sl_cluster_map(T *p, uint32_t rank)
+{
+    return static_cast<T *>(sl_sim_cluster_map(p, rank));
 }
 static inline void sl_fence_gpu()
 {
