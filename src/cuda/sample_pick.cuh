@@ -1,313 +1,340 @@
 /* SPDX-License-Identifier: MIT
- * sample_pick.cuh - the last part of a draw, by the one block of threads that has seen a row's
- * other parts arrive.
+ * sample_pick.cuh - which tokens of a row the filters keep, and which one a draw takes, by the
+ * blocks of a cluster that hold the row's probabilities.
  *
- * Without a filter: two walks, over the sums of blocks and in a block. With one: the candidates are
- * sorted by (probability, id) and added up in that order by one thread, as on the CPU; the order of
- * the additions is the order of the sorted list, so there is nothing to share out. Some tens or
- * hundreds of candidates are usual. When a filter keeps thousands, the list comes in batches of at
- * most 2048, each cut out of the row by histograms over the 64-bit keys (two passes over the row
- * and more): slow, but it needs no memory and is right for any row.
+ * A token's key is that of its probability's bits: the likelier, the smaller. What the filters keep
+ * is a prefix of the tokens by (key, id), found digit by digit: every block counts and weighs its
+ * tokens by digit, the blocks add that up, each for its share of the digits, and tell each other.
+ * All sums are of whole numbers, so no order of threads, blocks or additions shows in a bit.
  */
 #ifndef SL_CUDA_SAMPLE_PICK_CUH
 #define SL_CUDA_SAMPLE_PICK_CUH
 
 #include "cuda/sample.cuh"
 
-/* ------------------------------------------------------------------ without filter */
+#define SL_ST_KEY_ZERO 0x3FFFFFFFu
+#define SL_ST_DEAD     0xFFFFFFFFu /* the key of what weighs nothing */
 
-/* The last id below `end` with a probability; -1: none. */
-static __device__ int32_t sl_st_last_alive(const struct sl_st_args &a, struct sl_st_room *s,
-                                           int row, int32_t end)
+struct sl_st_hist { /* by digit */
+    uint32_t count[SL_ST_DIGITS];
+    sl_u64 mass[SL_ST_DIGITS];
+};
+
+struct sl_st_slot { /* what a block tells the others */
+    sl_u64 a, b;
+};
+
+struct sl_st_prefix { /* tokens of lower keys and, of this one, up to this id; what they weigh */
+    uint32_t key;
+    int32_t id;
+    sl_u64 mass;
+};
+
+/* Shared memory of a block; behind it the row, unless that lies in scratch. */
+struct __align__(16) sl_st_pick
 {
-    for (int32_t tile = (end - 1) / SL_ST_TILE; tile >= 0; tile--) {
-        float x[8];
-        sl_u64 best = 0;
-        sl_st_tile(a, s, row, tile, x);
-#pragma unroll
-        for (int j = 0; j < 8; j++) {
-            int32_t id = tile * SL_ST_TILE + sl_st_at(j);
-            if (id < end && sl_sample_exp(sl_st_y(&s->state, x[j])) > 0.0f)
-                best = (sl_u64)id + 1;
+    struct sl_st_room base;
+    struct sl_st_slot slots[2][SL_ST_CLUSTER];
+    uint32_t count[SL_ST_DIGITS], low[SL_ST_DIGITS], high[SL_ST_DIGITS]; /* of this block */
+    struct sl_st_hist first, next; /* of the row: the first digit, the one looked for */
+    sl_u64 warp_sums[SL_ST_WARPS], masses[SL_ST_WARPS];
+    uint32_t counts[SL_ST_WARPS];
+    sl_u64 before_mass, before;
+    uint32_t digit;
+    int32_t id;
+    uint32_t turn; /* of slots */
+};
+
+static_assert(sizeof(struct sl_st_pick) + SL_ST_ROW_ROOM <= 227 * 1024, "what a block may have");
+
+struct sl_st_mine {   /* of this thread's block and warp */
+    float *p;         /* the block's run of the row */
+    int32_t base;     /* id of p[0] */
+    int32_t n;        /* of the run */
+    int32_t from, to; /* the warp's */
+    int32_t cluster;
+    uint32_t rank;
+};
+
+/* ------------------------------------------------------------------ the blocks of a cluster */
+
+/* Tells all blocks of the cluster (a, b) of this one; thread 0's. Then slot i is that of block i,
+ * until the second exchange from here. */
+static __device__ const struct sl_st_slot *sl_st_exchange(struct sl_st_pick *s,
+                                                          const struct sl_st_mine &m, sl_u64 a,
+                                                          sl_u64 b)
+{
+    struct sl_st_slot *mine = &s->slots[s->turn & 1][m.rank];
+    const struct sl_st_slot *all = s->slots[s->turn & 1];
+    if (threadIdx.x == 0) {
+        for (int32_t i = 0; i < m.cluster; i++) {
+            struct sl_st_slot *there = sl_cluster_map(mine, (uint32_t)i);
+            there->a = a;
+            there->b = b;
         }
-        best = sl_st_max_block(s, best);
-        if (best > 0)
-            return (int32_t)best - 1;
     }
-    return -1;
-}
-
-/* In every thread. */
-static __device__ __noinline__ int32_t sl_st_pick_any(const struct sl_st_args &a,
-                                                      struct sl_st_room *s, int row,
-                                                      const double *sums, double u)
-{
-    int32_t n_blocks = sl_st_n_blocks(a.op.n_vocab), b = 0;
-    double left = u * sl_st_total(s, sums, n_blocks);
+    __syncthreads(); /* all have read turn */
     if (threadIdx.x == 0)
-        a.state[row].total = s->total;
-    /* The last block is never walked past. */
-    for (int32_t n; b < n_blocks - 1; b += n) {
-        n = sl_st_stage_sums(s, sums, b, n_blocks - 1);
-        if (threadIdx.x == 0) {
-            s->index = sl_st_walk(s->sums, n, &left);
-            s->acc = left;
+        s->turn++;
+    sl_cluster_sync();
+    return all;
+}
+
+/* f(place, p[4]) for each four of this warp's tokens, all lanes at once. */
+template <typename F>
+static __device__ __forceinline__ void sl_st_each(const struct sl_st_mine &m, F f)
+{
+    for (int32_t i = m.from + 4 * (int32_t)(threadIdx.x % 32); i < m.to; i += SL_ST_STEP) {
+        float4 v = *reinterpret_cast<const float4 *>(m.p + i);
+        float p[4] = {v.x, v.y, v.z, v.w};
+        f(i, p);
+    }
+}
+
+/* ------------------------------------------------------------------ digits */
+
+/* Of a token that weighs something; 0 does not. */
+static __device__ __forceinline__ uint32_t sl_st_key(float p)
+{
+    return p > 0x1p-42f ? SL_ST_KEY_ZERO - __float_as_uint(p) : SL_ST_DEAD;
+}
+
+static __device__ void sl_st_clear_digits(struct sl_st_pick *s)
+{
+    for (int i = threadIdx.x; i < SL_ST_DIGITS; i += SL_ST_THREADS)
+        s->count[i] = s->low[i] = s->high[i] = 0;
+    __syncthreads();
+}
+
+/* Counts one token of each lane. digit >= SL_ST_DIGITS: none. What a warp has of one digit only,
+ * as rows of equal logits do, goes in at once: it would queue up at one address. */
+static __device__ __forceinline__ void sl_st_count(struct sl_st_pick *s, uint32_t digit,
+                                                   uint32_t weight)
+{
+    uint32_t n = 1, one = __shfl_sync(0xffffffffu, digit, 0);
+    if (__all_sync(0xffffffffu, digit == one)) {
+        weight = __reduce_add_sync(0xffffffffu, weight); /* 32 * 2^24 */
+        n = threadIdx.x % 32 == 0 ? 32 : 0;
+    }
+    if (digit >= SL_ST_DIGITS || n == 0)
+        return;
+    atomicAdd(&s->count[digit], n);
+    uint32_t was = atomicAdd(&s->low[digit], weight);
+    if (was + weight < was)
+        atomicAdd(&s->high[digit], 1u);
+}
+
+/* Adds up what the blocks have by digit, into *out of every block. key: one of each digit's, but
+ * for the digit itself, which lies `shift` bits up; it says what the weights are to be shifted by.
+ */
+static __device__ void sl_st_merge(struct sl_st_pick *s, const struct sl_st_mine &m,
+                                   struct sl_st_hist *out, uint32_t key, int shift)
+{
+    sl_cluster_sync();
+    int32_t share = SL_ST_DIGITS / m.cluster, t = threadIdx.x;
+    for (int32_t i = t; i < share; i += SL_ST_THREADS) {
+        uint32_t d = m.rank * (uint32_t)share + (uint32_t)i, count = 0;
+        sl_u64 mass = 0;
+#pragma unroll 4
+        for (int32_t b = 0; b < m.cluster; b++) {
+            const struct sl_st_pick *there = sl_cluster_map(s, (uint32_t)b);
+            count += there->count[d];
+            mass += (sl_u64)there->high[d] << 32 | there->low[d];
         }
-        __syncthreads();
-        if (s->index < n) {
-            b += s->index;
-            break;
+        mass <<= count > 0 ? sl_st_shift(SL_ST_KEY_ZERO - (key | d << shift)) : 0;
+        for (int32_t b = 0; b < m.cluster; b++) {
+            struct sl_st_hist *there = sl_cluster_map(out, (uint32_t)b);
+            there->count[d] = count;
+            there->mass[d] = mass;
         }
     }
-    int32_t tile = b * SL_ST_BLOCK / SL_ST_TILE, first = b * SL_ST_BLOCK;
-    int32_t n = a.op.n_vocab - first < SL_ST_BLOCK ? a.op.n_vocab - first : SL_ST_BLOCK;
-    const float *p = s->tile + b % (SL_ST_TILE / SL_ST_BLOCK) * SL_ST_STRIDE;
-    float x[8];
-    sl_st_tile(a, s, row, tile, x);
+    sl_cluster_sync();
+}
+
+/* The digit by which *h has `want` tokens or, by_mass, weighs as much: s->digit, with what lies
+ * before it of tokens or weight in s->before, of weight in s->before_mass. SL_ST_DIGITS: all of it
+ * is less. */
+static __device__ void sl_st_find_digit(struct sl_st_pick *s, const struct sl_st_hist *h,
+                                        sl_u64 want, bool by_mass)
+{
+    constexpr int each = SL_ST_DIGITS / SL_ST_THREADS;
+    static_assert(each == 2, "digits of a thread");
+    int t = threadIdx.x, lane = t % 32, warp = t / 32;
+    uint32_t c[each] = {h->count[2 * t], h->count[2 * t + 1]}, count = c[0] + c[1];
+    sl_u64 w[each] = {h->mass[2 * t], h->mass[2 * t + 1]}, mass = w[0] + w[1];
 #pragma unroll
-    for (int j = 0; j < 8; j++)
-        x[j] = sl_st_y(&s->state, x[j]);
-    sl_st_exp_tile(s, x);
-    if (threadIdx.x == 0) { /* the element that makes left negative has been seen, too */
-        int32_t i = sl_st_walk(p, n, &left);
-        s->index = i < n ? i : n - 1;
+    for (int d = 1; d < 32; d *= 2) {
+        uint32_t other = __shfl_up_sync(0xffffffffu, count, d);
+        sl_u64 other_mass = __shfl_up_sync(0xffffffffu, mass, d);
+        count += lane >= d ? other : 0;
+        mass += lane >= d ? other_mass : 0;
+    }
+    if (lane == 31) {
+        s->counts[warp] = count;
+        s->masses[warp] = mass;
     }
     __syncthreads();
-    int32_t i = threadIdx.x;
-    sl_u64 best = i <= s->index && i < n && p[i] > 0.0f ? (sl_u64)(first + i) + 1 : 0;
-    best = sl_st_max_block(s, best);
-    return best > 0 ? (int32_t)best - 1 : sl_st_last_alive(a, s, row, first);
-}
-
-/* ------------------------------------------------------------------ sorted candidates */
-
-/* s->cands[0 .. n) ascending. Bitonic, over the next power of two. */
-static __device__ void sl_st_sort(struct sl_st_room *s, int32_t n)
-{
-    int32_t size = 2, t = threadIdx.x;
-    while (size < n)
-        size *= 2;
-    for (int32_t i = n + t; i < size; i += SL_ST_THREADS)
-        s->cands[i] = ~(sl_u64)0;
-    __syncthreads();
-    for (int32_t run = 2; run <= size; run *= 2) {
-        for (int32_t d = run / 2; d > 0; d /= 2) {
-            for (int32_t p = t; p < size / 2; p += SL_ST_THREADS) {
-                int32_t i = ((p & ~(d - 1)) << 1) | (p & (d - 1));
-                sl_u64 x = s->cands[i], y = s->cands[i + d];
-                if ((x > y) == ((i & run) == 0)) {
-                    s->cands[i] = y;
-                    s->cands[i + d] = x;
-                }
-            }
-            __syncthreads();
-        }
+    for (int i = 0; i < warp; i++) {
+        count += s->counts[i];
+        mass += s->masses[i];
     }
-}
-
-static __device__ __forceinline__ sl_u64 sl_st_composite(const struct sl_st_state *st, float x,
-                                                         int32_t id)
-{
-    return (sl_u64)sl_st_key(sl_st_y(st, x)) << 32 | (uint32_t)id;
-}
-
-/* Narrows [s->lo, s->hi] to keys that fit into one batch and are the smallest of the range; false:
- * there is none. */
-static __device__ bool sl_st_cut_batch(const struct sl_st_args &a, struct sl_st_room *s, int row)
-{
-    for (;;) {
-        sl_u64 lo = s->lo, hi = s->hi;
-        int bits = 64 - __clzll((long long)(hi - lo));
-        int shift = bits > 10 ? bits - 10 : 0; /* 1024 buckets */
-        sl_st_clear_hist(s);
-        for (int32_t tile = 0; tile < a.n_tiles; tile++) {
-            float x[8];
-            sl_st_tile(a, s, row, tile, x);
+    count -= c[0] + c[1];
+    mass -= w[0] + w[1];
 #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                int32_t id = tile * SL_ST_TILE + sl_st_at(j);
-                sl_u64 c = sl_st_composite(&s->state, x[j], id);
-                if (id < a.op.n_vocab && c >= lo && c <= hi)
-                    atomicAdd(&s->hist[(c - lo) >> shift], 1u);
-            }
+    for (int k = 0; k < each; k++) {
+        sl_u64 have = by_mass ? mass : count, own = by_mass ? w[k] : c[k];
+        if (have < want && have + own >= want) {
+            s->digit = (uint32_t)(2 * t + k);
+            s->before = have;
+            s->before_mass = mass;
         }
-        __syncthreads();
-        sl_st_find_bin(s, SL_ST_CANDS + 1); /* this bucket does not fit any more */
-        bool fits = s->bin == SL_ST_BUCKETS;
-        if (threadIdx.x == 0 && !fits) {
-            sl_u64 cut = lo + ((sl_u64)s->bin << shift);
-            sl_u64 last = cut + (((sl_u64)1 << shift) - 1);
-            if (s->before == 0) { /* it alone is too many: look into it */
-                s->lo = cut;
-                s->hi = last < hi ? last : hi;
-            } else {
-                s->hi = cut - 1;
-            }
-        }
-        __syncthreads();
-        if (fits || s->before > 0)
-            return s->before > 0;
+        count += c[k];
+        mass += w[k];
     }
+    if (t == SL_ST_THREADS - 1 && (by_mass ? mass : count) < want) {
+        s->digit = SL_ST_DIGITS;
+        s->before = by_mass ? mass : count;
+        s->before_mass = mass;
+    }
+    __syncthreads();
 }
 
-/* The candidates from key `start` on, in order, as many as one batch has, into s->cands; how many.
- * The first batch may lie in the list that the parts have made. */
-static __device__ int32_t sl_st_batch(const struct sl_st_args &a, struct sl_st_room *s, int row,
-                                      sl_u64 start)
+/* ------------------------------------------------------------------ places */
+
+/* The id of the first token, ascending, whose running sum of f is above `at`, by the lane of the
+ * whole cluster that finds it, to *id of its block; sums: of f by warp. False in other lanes. */
+template <typename F>
+static __device__ __forceinline__ bool sl_st_locate(struct sl_st_pick *s,
+                                                    const struct sl_st_mine &m, sl_u64 at,
+                                                    int32_t *id, F f)
 {
-    if (s->cached_n >= 0 && s->cached_start == start)
-        return s->cached_n;
-    sl_u64 end = (sl_u64)sl_st_key(s->row.floor) << 32 | 0xffffffffu;
-    int32_t n = 0;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        s->lo = start;
-        s->hi = end;
-        s->n_hits = 0;
-    }
-    __syncthreads();
-    if (start == 0 && s->state.cut >= 0 && s->state.n_cands <= SL_ST_CANDS) {
-        n = (int32_t)s->state.n_cands;
-        for (int32_t i = threadIdx.x; i < n; i += SL_ST_THREADS)
-            s->cands[i] = a.cands[(size_t)row * SL_ST_CANDS + i];
-    } else if (start <= end && sl_st_cut_batch(a, s, row)) {
-        for (int32_t tile = 0; tile < a.n_tiles; tile++) {
-            float x[8];
-            sl_st_tile(a, s, row, tile, x);
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    __syncthreads(); /* warp_sums */
+    sl_u64 own = 0, before = 0;
+    for (int i = 0; i < SL_ST_WARPS; i++)
+        own += s->warp_sums[i];
+    const struct sl_st_slot *all = sl_st_exchange(s, m, own, 0);
+    for (uint32_t i = 0; i < m.rank; i++)
+        before += all[i].a;
+    for (int i = 0; i < warp; i++)
+        before += s->warp_sums[i];
+    if (at < before || at - before >= s->warp_sums[warp])
+        return false;
+    at -= before;
+    bool found = false;
+    for (int32_t i = m.from + 4 * lane; i < m.to; i += SL_ST_STEP) {
+        sl_u64 w[4], sum = 0;
 #pragma unroll
-            for (int j = 0; j < 8; j++) {
-                int32_t id = tile * SL_ST_TILE + sl_st_at(j);
-                sl_u64 c = sl_st_composite(&s->state, x[j], id);
-                if (id < a.op.n_vocab && c >= s->lo && c <= s->hi)
-                    s->cands[atomicAdd(&s->n_hits, 1)] = c;
-            }
+        for (int j = 0; j < 4; j++) {
+            w[j] = f(i + j, m.p[i + j]);
+            sum += w[j];
         }
-        __syncthreads();
-        n = s->n_hits;
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        s->cached_start = start;
-        s->cached_n = n;
-    }
-    sl_st_sort(s, n);
-    return n;
-}
-
-/* ------------------------------------------------------------------ with filters */
-
-/* What the passes over the sorted candidates do with the next n, whose probabilities lie in p. */
-enum sl_st_pass { SL_ST_PART, SL_ST_KEEP, SL_ST_DRAW };
-
-/* s->acc += p, up to the first sum that reaches the target: that many are kept. */
-static __device__ void sl_st_keep(struct sl_st_room *s, const float *p, int32_t n)
-{
-    double acc = s->acc, target = s->target;
-    int32_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        double r = acc;
+        sl_u64 upto = sum;
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            r += (double)p[i + k];
-        if (r >= target)
-            break;
-        acc = r;
-    }
-    while (i < n && (s->index + i == 0 || acc < target))
-        acc += (double)p[i++];
-    s->acc = acc;
-    s->index += i;
-    s->stop = acc >= target;
-}
-
-/* n: what is left up to the last kept one, which takes all that remains. */
-static __device__ void sl_st_draw(struct sl_st_room *s, const float *p, int32_t n, bool has_end)
-{
-    int32_t i = sl_st_walk(p, has_end ? n - 1 : n, &s->acc);
-    s->stop = i < n;
-    i = i < n ? i : n - 1;
-    while (i >= 0 && p[i] <= 0.0f)
-        i--;
-    if (i >= 0)
-        s->chosen = (int32_t)(uint32_t)s->cands[i];
-}
-
-/* One pass over the first `limit` candidates. */
-static __device__ __noinline__ void sl_st_pass(const struct sl_st_args &a, struct sl_st_room *s,
-                                               int row, enum sl_st_pass pass, int32_t limit)
-{
-    sl_u64 start = 0;
-    for (int32_t taken = 0; taken < limit;) {
-        int32_t n = sl_st_batch(a, s, row, start);
-        if (n == 0)
-            break;
-        start = s->cands[n - 1] + 1;
-        int32_t n_use = n < limit - taken ? n : limit - taken;
-        __syncthreads(); /* the tile may still be read */
-        for (int32_t i = threadIdx.x; i < n_use; i += SL_ST_THREADS)
-            s->tile[i] = sl_sample_exp(-__uint_as_float((uint32_t)(s->cands[i] >> 32)));
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            if (pass == SL_ST_PART) {
-                double acc = s->acc;
-#pragma unroll 8
-                for (int32_t i = 0; i < n_use; i++)
-                    acc += (double)s->tile[i];
-                s->acc = acc;
-            } else if (pass == SL_ST_KEEP) {
-                sl_st_keep(s, s->tile, n_use);
-            } else {
-                sl_st_draw(s, s->tile, n_use, taken + n_use == limit);
-            }
+        for (int d = 1; d < 32; d *= 2) {
+            sl_u64 other = __shfl_up_sync(0xffffffffu, upto, d);
+            upto += lane >= d ? other : 0;
         }
-        __syncthreads();
-        taken += n_use;
-        if (s->stop)
-            break;
+        sl_u64 all_lanes = __shfl_sync(0xffffffffu, upto, 31);
+        if (at >= all_lanes) {
+            at -= all_lanes;
+            continue;
+        }
+        if (at >= upto - sum && at < upto) {
+            at -= upto - sum;
+            int j = 0;
+            while (at >= w[j])
+                at -= w[j++];
+            *id = m.base + i + j;
+            found = true;
+        }
+        break;
     }
-    __syncthreads();
+    return found;
 }
 
-/* top_p is a share of the mass that min_p and top_k leave; without them, of the whole row. In every
- * thread. */
-static __device__ int32_t sl_st_pick_filtered(const struct sl_st_args &a, struct sl_st_room *s,
-                                              int row, const double *sums, bool has_sums, double u)
+/* Of the tokens of this key, the id of the one with so many before it, in every thread of the
+ * cluster. */
+static __device__ __noinline__ int32_t sl_st_nth_equal(struct sl_st_pick *s,
+                                                       const struct sl_st_mine &m, uint32_t key,
+                                                       sl_u64 n_before)
 {
-    const struct sl_sample_row *r = &s->row;
-    int32_t n_vocab = a.op.n_vocab;
-    int32_t limit = r->top_k > 0 && r->top_k < n_vocab ? r->top_k : n_vocab;
-    double total = has_sums ? sl_st_total(s, sums, sl_st_n_blocks(n_vocab)) : 0;
-    if (threadIdx.x == 0) {
-        s->acc = 0;
-        s->stop = 0;
-        s->cached_n = -1;
-        s->chosen = -1;
+    float p = __uint_as_float(SL_ST_KEY_ZERO - key);
+    uint32_t n = 0;
+    sl_st_each(m, [&](int32_t, const float v[4]) {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            n += v[j] == p;
+    });
+    n = __reduce_add_sync(0xffffffffu, n);
+    if (threadIdx.x % 32 == 0)
+        s->warp_sums[threadIdx.x / 32] = n;
+    int32_t id = 0;
+    auto equal = [&](int32_t, float v) { return (sl_u64)(v == p); };
+    if (sl_st_locate(s, m, n_before, &id, equal))
+        for (int32_t i = 0; i < m.cluster; i++)
+            *sl_cluster_map(&s->id, (uint32_t)i) = id;
+    sl_cluster_sync();
+    return s->id;
+}
+
+/* ------------------------------------------------------------------ filters */
+
+/* The shortest prefix of the row that has `want` tokens or, by_mass, weighs as much; s->first is
+ * made. In every thread of the cluster. */
+static __device__ __noinline__ struct sl_st_prefix sl_st_shortest(struct sl_st_pick *s,
+                                                                  const struct sl_st_mine &m,
+                                                                  sl_u64 want, bool by_mass)
+{
+    struct sl_st_prefix out = {0, INT32_MAX, 0};
+    const struct sl_st_hist *h = &s->first;
+    for (int shift = 19; shift >= 0; shift = shift == 9 ? 0 : shift - 10) {
+        if (shift < 19) {
+            uint32_t above = shift == 9 ? 19 : 9, upper = out.key >> above;
+            uint32_t mask = shift == 9 ? SL_ST_DIGITS - 1 : 511;
+            h = &s->next;
+            sl_st_clear_digits(s);
+            sl_st_each(m, [&](int32_t, const float p[4]) {
+                uint32_t hits = 0;
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    hits |= (uint32_t)(sl_st_key(p[j]) >> above == upper) << j;
+                if (!__any_sync(0xffffffffu, hits != 0))
+                    return;
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    sl_st_count(s, hits >> j & 1 ? sl_st_key(p[j]) >> shift & mask : SL_ST_DIGITS,
+                                hits >> j & 1 ? sl_st_digits(p[j]) : 0);
+            });
+            sl_st_merge(s, m, &s->next, out.key, shift);
+        }
+        sl_st_find_digit(s, h, want, by_mass);
+        uint32_t digit = s->digit;
+        want -= s->before;
+        out.mass += s->before_mass;
+        __syncthreads();           /* digit and before may be written again */
+        if (digit == SL_ST_DIGITS) /* only of the first digit: it is all of the row */
+            return {SL_ST_DEAD, INT32_MAX, out.mass};
+        out.key |= digit << shift;
+        if (h->count[digit] == 1) { /* one token: it is the last one kept */
+            out.key |= shift > 0 ? (1u << shift) - 1 : 0;
+            out.mass += h->mass[digit];
+            return out;
+        }
     }
-    __syncthreads();
-    if (!has_sums) {
-        sl_st_pass(a, s, row, SL_ST_PART, limit);
-        total = s->acc;
-        __syncthreads();
-    }
-    if (threadIdx.x == 0) {
-        s->acc = 0;
-        s->index = 0;
-        s->target = (double)r->top_p * total;
-    }
-    __syncthreads();
-    sl_st_pass(a, s, row, SL_ST_KEEP, limit);
-    int32_t n_kept = s->index;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        a.state[row].total = total;
-        a.state[row].kept = s->acc;
-        a.state[row].n_kept = n_kept;
-        s->acc = u * s->acc;
-        s->stop = 0;
-    }
-    __syncthreads();
-    sl_st_pass(a, s, row, SL_ST_DRAW, n_kept);
-    return s->chosen;
+    sl_u64 n = s->next.count[out.key & 511], each = s->next.mass[out.key & 511] / n;
+    sl_u64 n_in = by_mass ? (want + each - 1) / each : want;
+    out.mass += n_in * each;
+    if (n_in < n)
+        out.id = sl_st_nth_equal(s, m, out.key, n_in - 1);
+    return out;
+}
+
+static __device__ __forceinline__ bool sl_st_keeps(const struct sl_st_prefix &kept, int32_t id,
+                                                   float p)
+{
+    uint32_t key = sl_st_key(p);
+    return key < kept.key || (key == kept.key && id <= kept.id);
 }
 
 #endif

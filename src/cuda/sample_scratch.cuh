@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * sample_scratch.cuh - the scratch memory of sampling on the GPU: what its kernels leave for each
- * other. No device code, so that tests may look into it.
+ * other, and how a row is shared out. No device code, so that tests may look into it.
  */
 #ifndef SL_CUDA_SAMPLE_SCRATCH_CUH
 #define SL_CUDA_SAMPLE_SCRATCH_CUH
@@ -11,56 +11,65 @@
 
 typedef unsigned long long sl_u64; /* the type of 64-bit atomics */
 
-#define SL_ST_THREADS  256
-#define SL_ST_TILE     2048 /* logits */
-#define SL_ST_BLOCK    256  /* logits that share one sum, as SL_ROW_BLOCK of the CPU */
-#define SL_ST_STRIDE   260  /* of such a block in shared memory: its chains then miss no bank */
-#define SL_ST_GROUPS   128  /* of a tile: 16 logits whose maximum finds a cut */
-#define SL_ST_PARTS    64   /* of a row, at most */
-#define SL_ST_CANDS    2048 /* candidates that are sorted at once */
-#define SL_ST_BUCKETS  1024
-#define SL_ST_MAX_K    1024 /* larger top_k takes the slow way */
-#define SL_ST_P_GROUPS 512  /* groups above the cut for top_p */
+#define SL_ST_THREADS  512
+#define SL_ST_WARPS    (SL_ST_THREADS / 32)
+#define SL_ST_STEP     128    /* logits that a warp takes at once, four a lane */
+#define SL_ST_CLUSTER  8      /* blocks that share a row, at most */
+#define SL_ST_DIGITS   1024   /* of a key: its bits from 19, then from 9, then from 0 on */
+#define SL_ST_ROW_ROOM 180224 /* bytes of a row that a block keeps in shared memory, at most */
+#define SL_ST_TILE     4096   /* logits that a block of the report takes at once */
+#define SL_ST_PARTS    32     /* blocks of the report that share a row, at most */
 
-enum sl_st_mode { SL_ST_DONE, SL_ST_ANY, SL_ST_FILTERED };
-
-struct sl_st_state { /* of a row; counters are 0 between calls */
-    uint32_t mode;
-    float max, raw_max, inv_t;
-    float scale; /* bucket of y = -y * scale */
-    int32_t cut; /* last bucket of the candidates; -1: no list is made */
-    uint32_t n_cands;
-    uint32_t n_arrived[3];
-    int32_t n_kept; /* what the draw came to, for tests: tokens cannot show the last bit */
-    uint32_t pad;
-    double total, kept;
+struct sl_st_state { /* of a row; the counter is 0 between calls */
+    float raw_max;   /* before changes */
+    uint32_t n_arrived;
+    uint32_t key; /* what the filters keep, for tests, as tokens cannot show the last bit: tokens of
+                     lower keys, and of this one those up to id; and what all of them weigh */
+    int32_t id;
+    sl_u64 mass;
+    sl_u64 pad;
 };
-static_assert(sizeof(struct sl_st_state) == 64, "rows do not share more than they must");
+static_assert(sizeof(struct sl_st_state) == 32, "whole words");
 
-struct sl_st_part {
-    sl_u64 best;  /* packed, after changes; later a count */
-    uint32_t raw; /* ordered maximum before changes; UINT32_MAX: NaN or infinity somewhere */
-    uint32_t pad;
+struct sl_st_part { /* of the report */
+    sl_u64 mass;
+    uint32_t n_before, pad;
 };
 
 struct sl_st_args {
     struct sl_op_sample op;
-    int32_t n_tiles, n_parts, part_tiles;
+    int32_t n_tiles, n_parts, part_tiles; /* of the report */
+    int32_t cluster, warp_n;   /* blocks that share a row; logits of each of their warps */
     struct sl_st_state *state; /* [max_n] */
     struct sl_st_part *parts;  /* [max_n, SL_ST_PARTS] */
-    double *sums;              /* [max_n, n_tiles * 8] */
-    sl_u64 *cands;             /* [max_n, SL_ST_CANDS] */
     sl_u64 *tops;              /* [max_n, SL_ST_PARTS, SL_SAMPLE_MAX_TOP] */
-    float *groups;             /* [max_n, n_tiles * SL_ST_GROUPS] */
+    float *wide; /* [max_n, cluster * SL_ST_WARPS * warp_n] rows that shared memory cannot hold;
+                    NULL: it can */
 };
 
-/* Lays scratch out and gives its size; a->op may be empty but for max_n and n_vocab. */
+/* Every block of a row's cluster has a run of the vocabulary, every warp of it a run of that. */
+static inline void sl_st_share_out(struct sl_st_args *a)
+{
+    int32_t v = a->op.n_vocab;
+    a->cluster = 1;
+    while (a->cluster < SL_ST_CLUSTER && v > 1024 * a->cluster)
+        a->cluster *= 2;
+    int32_t round = SL_ST_STEP * SL_ST_WARPS * a->cluster;
+    a->warp_n = (v + round - 1) / round * SL_ST_STEP;
+}
+
+static inline bool sl_st_is_wide(const struct sl_st_args *a)
+{
+    return a->warp_n > SL_ST_ROW_ROOM / 4 / SL_ST_WARPS;
+}
+
+/* Lays scratch out and gives its size; a->op may be empty but for scratch, max_n and n_vocab. */
 static inline size_t sl_st_lay_out(struct sl_st_args *a)
 {
     uintptr_t base = reinterpret_cast<uintptr_t>(a->op.scratch), at = 0;
     size_t rows = (size_t)a->op.max_n;
+    sl_st_share_out(a);
     a->n_tiles = (a->op.n_vocab + SL_ST_TILE - 1) / SL_ST_TILE;
-    size_t tiles = (size_t)a->n_tiles;
     auto take = [&](size_t n_bytes) {
         uintptr_t from = base + at;
         at += (n_bytes + 255) / 256 * 256;
@@ -68,12 +77,11 @@ static inline size_t sl_st_lay_out(struct sl_st_args *a)
     };
     a->state = reinterpret_cast<struct sl_st_state *>(take(rows * sizeof *a->state));
     a->parts = reinterpret_cast<struct sl_st_part *>(take(rows * SL_ST_PARTS * sizeof *a->parts));
-    a->sums = reinterpret_cast<double *>(
-        take(rows * tiles * (SL_ST_TILE / SL_ST_BLOCK) * sizeof *a->sums));
-    a->cands = reinterpret_cast<sl_u64 *>(take(rows * SL_ST_CANDS * sizeof *a->cands));
     a->tops =
         reinterpret_cast<sl_u64 *>(take(rows * SL_ST_PARTS * SL_SAMPLE_MAX_TOP * sizeof *a->tops));
-    a->groups = reinterpret_cast<float *>(take(rows * tiles * SL_ST_GROUPS * sizeof *a->groups));
+    size_t row_n = (size_t)a->cluster * SL_ST_WARPS * (size_t)a->warp_n;
+    if (sl_st_is_wide(a))
+        a->wide = reinterpret_cast<float *>(take(rows * row_n * sizeof(float)));
     return at;
 }
 

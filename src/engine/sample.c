@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * No part of this sorts the vocabulary. The passes over whole rows are in sample_rows_tmpl.c.
- * Without a filter one makes the probabilities and partial sums, and the draw walks the sums. With
- * top_k, top_p or min_p a histogram over the distance from the maximum, made of the maxima of
- * groups of 16 elements, finds a cut that surely keeps enough; what lies above it, usually some
- * hundred candidates in as many groups, is sorted (by radix, stable, so ties stay in order of id)
- * and filtered exactly.
+ * Nothing here sorts, and every sum is one of whole numbers (sl_weight), so neither has an order.
+ * The passes over whole rows are in sample_rows_tmpl.c. Without top_k and top_p one makes the sums
+ * of blocks, and the draw walks them. With one of these a probability is found above which all lies
+ * that can be kept (by top_k from the maxima of groups of 16 elements, by top_p from the mass that
+ * may be left out); what lies above it, usually some hundreds or thousands, is narrowed down digit
+ * by digit to the last token that is kept.
  */
 #include "engine/sample.h"
 
@@ -18,9 +18,9 @@
 #include <math.h>
 #include <string.h>
 
-#define SUM_BLOCK   SL_ROW_BLOCK
-#define N_BUCKETS   1024
-#define INSERT_SORT 48 /* shorter lists are sorted by insertion */
+#define SUM_BLOCK SL_ROW_BLOCK
+#define N_DIGITS  1024 /* of a key: its bits from 19, then from 9, then from 0 on */
+#define KEY_ZERO  0x3FFFFFFFu
 
 int sl_sampler_init(struct sl_sampler *s, int32_t n_vocab, struct sl_error *err)
 {
@@ -28,13 +28,13 @@ int sl_sampler_init(struct sl_sampler *s, int32_t n_vocab, struct sl_error *err)
     size_t n = (size_t)n_vocab;
     *s = (struct sl_sampler){.n_vocab = n_vocab, .k = sl_row_kernels()};
     s->logits = sl_calloc(n, sizeof *s->logits);
-    s->probs = sl_calloc(n, sizeof *s->probs);
     s->sums = sl_calloc(n / SUM_BLOCK + 1, sizeof *s->sums);
     s->group_max = sl_calloc((n / SUM_BLOCK + 1) * SL_ROW_GROUPS, sizeof *s->group_max);
+    s->group_prob = sl_calloc((n / SUM_BLOCK + 1) * SL_ROW_GROUPS, sizeof *s->group_prob);
     s->cands = sl_calloc(n, sizeof *s->cands);
-    s->cands_swap = sl_calloc(n, sizeof *s->cands_swap);
-    if (s->logits == NULL || s->probs == NULL || s->sums == NULL || s->group_max == NULL ||
-        s->cands == NULL || s->cands_swap == NULL) {
+    s->cands_part = sl_calloc(n, sizeof *s->cands_part);
+    if (s->logits == NULL || s->sums == NULL || s->group_max == NULL || s->group_prob == NULL ||
+        s->cands == NULL || s->cands_part == NULL) {
         sl_sampler_deinit(s);
         return sl_fail(err, SL_ENOMEM, "out of memory for sampling over %d tokens", n_vocab);
     }
@@ -43,11 +43,11 @@ int sl_sampler_init(struct sl_sampler *s, int32_t n_vocab, struct sl_error *err)
 
 void sl_sampler_deinit(struct sl_sampler *s)
 {
-    sl_free(s->cands_swap);
+    sl_free(s->cands_part);
     sl_free(s->cands);
+    sl_free(s->group_prob);
     sl_free(s->group_max);
     sl_free(s->sums);
-    sl_free(s->probs);
     sl_free(s->logits);
     *s = (struct sl_sampler){0};
 }
@@ -106,211 +106,183 @@ static int32_t first_max(const struct sl_sampler *s, const float *row, float max
     return i;
 }
 
-/* Walks the blocks, then the block. Rounding may leave a remainder at a block's end: then the last
- * token seen with a probability is taken, so a token of probability 0 never is. */
-static int32_t draw_any(const struct sl_sampler *s, double total, double u)
+/* total * fraction / 2^64 without what is less than one, which is left in rest. */
+static uint64_t share(uint64_t total, uint64_t fraction, uint64_t *rest)
 {
-    double left = u * total;
-    int32_t b = 0, n_blocks = SL_CEIL_DIV(s->n_vocab, SUM_BLOCK), chosen = -1;
-    while (b < n_blocks - 1 && left >= s->sums[b])
-        left -= s->sums[b++];
-    int32_t end = SL_MIN((b + 1) * SUM_BLOCK, s->n_vocab);
-    for (int32_t i = b * SUM_BLOCK; i < end && left >= 0; i++) {
-        if (s->probs[i] > 0.0f)
-            chosen = i;
-        left -= (double)s->probs[i];
-    }
-    for (int32_t i = b * SUM_BLOCK; chosen < 0 && i-- > 0;)
-        chosen = s->probs[i] > 0.0f ? i : -1;
-    return chosen;
+    unsigned __int128 wide = (unsigned __int128)total * fraction;
+    *rest = (uint64_t)wide;
+    return (uint64_t)(wide >> 64);
 }
 
-static void sort_short(struct sl_cand *c, int32_t n)
+/* The probabilities of one block; behind the end of the row 0. */
+static void block_probs(const struct sl_sampler *s, const float *row, const struct sl_row_scale *y,
+                        int32_t first, float p[SUM_BLOCK])
 {
-    for (int32_t i = 1; i < n; i++) {
-        struct sl_cand x = c[i];
-        int32_t j = i;
-        for (; j > 0 && c[j - 1].key > x.key; j--)
-            c[j] = c[j - 1];
-        c[j] = x;
-    }
+    int32_t n = SL_MIN(SUM_BLOCK, s->n_vocab - first);
+    s->k->probs(row + first, n, y, p);
+    for (int32_t i = n; i < SUM_BLOCK; i++)
+        p[i] = 0.0f;
 }
 
-/* Stable, ascending by key: three passes over 11, 11 and 10 bits. The result may lie in the other
- * array. */
-static struct sl_cand *sort_cands(struct sl_cand *a, struct sl_cand *b, int32_t n)
+/* The first id whose running sum is above `at`, which is below the sum of all. */
+static int32_t draw_any(const struct sl_sampler *s, const float *row, const struct sl_row_scale *y,
+                        uint64_t at)
 {
-    if (n <= INSERT_SORT) {
-        sort_short(a, n);
-        return a;
-    }
-    for (int shift = 0; shift < 32; shift += 11) {
-        uint32_t start[2049] = {0};
-        for (int32_t i = 0; i < n; i++)
-            start[((a[i].key >> shift) & 2047) + 1]++;
-        for (int i = 0; i < 2048; i++)
-            start[i + 1] += start[i];
-        for (int32_t i = 0; i < n; i++)
-            b[start[(a[i].key >> shift) & 2047]++] = a[i];
-        struct sl_cand *t = a;
-        a = b;
-        b = t;
-    }
-    return a;
+    float p[SUM_BLOCK];
+    int32_t b = 0, i = 0;
+    while (at >= s->sums[b])
+        at -= s->sums[b++];
+    block_probs(s, row, y, b * SUM_BLOCK, p);
+    while (at >= sl_weight(p[i]))
+        at -= sl_weight(p[i++]);
+    return b * SUM_BLOCK + i;
 }
 
-static inline uint32_t key_of(float y)
+/* ------------------------------------------------------------------ candidates */
+
+static inline uint32_t key_of(float p)
 {
-    union {
-        float f;
-        uint32_t u;
-    } k = {.f = 0.0f - y}; /* y <= 0: the bits of -y are ordered like -y, and 0 - 0 is +0 */
-    return k.u;
+    const union sl_float_bits k = {.f = p};
+    return KEY_ZERO - (uint32_t)k.i;
 }
 
-static inline float y_of(uint32_t key)
+static inline uint64_t weight_of(uint32_t key)
 {
-    union {
-        uint32_t u;
-        float f;
-    } k = {.u = key};
-    return -k.f;
+    const union sl_float_bits k = {.i = (int32_t)(KEY_ZERO - key)};
+    return sl_weight(k.f);
 }
 
-struct filter {
-    float max, inv_t;
-    float floor; /* of y = (x - max) / T: below it nothing is kept */
-    float scale; /* bucket of y = -y * scale */
-    int32_t k;   /* 0 = off */
-    double p;    /* >= 1: off */
-};
-
-static inline int32_t bucket_of(const struct filter *f, float y)
-{
-    int32_t b = (int32_t)(-y * f->scale);
-    return b < N_BUCKETS - 1 ? b : N_BUCKETS - 1;
-}
-
-/* The bucket by which n groups have an element: so many elements, at least, lie in it or above.
- * N_BUCKETS - 1 when there are not as many groups. */
-static int32_t cut_by_groups(const struct sl_sampler *s, const struct filter *f, int32_t n)
-{
-    uint32_t count[N_BUCKETS] = {0};
-    int32_t n_groups = SL_CEIL_DIV(s->n_vocab, SUM_BLOCK) * SL_ROW_GROUPS, b = 0;
-    for (int32_t i = 0; i < n_groups; i++) {
-        float y = (s->group_max[i] - f->max) * f->inv_t;
-        if (y >= f->floor)
-            count[bucket_of(f, y)]++;
-    }
-    for (int64_t seen = count[0]; seen < n && b < N_BUCKETS - 1;)
-        seen += count[++b];
-    return b;
-}
-
-/* The bucket by which all elements down to it are k, or have the given mass (s->probs). The slow
- * way, for filters that keep thousands. */
-static int32_t cut_by_elements(const struct sl_sampler *s, const float *row, const struct filter *f,
-                               double mass)
-{
-    uint32_t count[N_BUCKETS] = {0};
-    double in[N_BUCKETS] = {0}, sum = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        float y = (row[i] - f->max) * f->inv_t;
-        if (!(y >= f->floor))
-            continue;
-        int32_t b = bucket_of(f, y);
-        count[b]++;
-        in[b] += f->k > 0 ? 0.0 : (double)s->probs[i];
-    }
-    int64_t n = 0;
-    for (int32_t b = 0; b < N_BUCKETS; b++) {
-        n += count[b];
-        sum += in[b];
-        if (f->k > 0 ? n >= f->k : sum > mass)
-            return b;
-    }
-    return N_BUCKETS - 1;
-}
-
-/* The elements down to a bucket, in order of id, into s->cands. Only groups whose maximum lies
- * there are looked at; the bits of a block put its groups' elements into order. */
-static int32_t collect(struct sl_sampler *s, const float *row, const struct filter *f, int32_t cut)
+/* What is likelier than cut, in order of id, into s->cands. As exp never rises when its argument
+ * falls, the maximum of a block says whether it has any. */
+static int32_t collect(struct sl_sampler *s, const float *row, const struct sl_row_scale *y,
+                       float cut)
 {
     int32_t n = 0;
     for (int32_t first = 0; first < s->n_vocab; first += SUM_BLOCK) {
         const float *group_max = s->group_max + first / SUM_BLOCK * SL_ROW_GROUPS;
-        int32_t n_block = SL_MIN(SUM_BLOCK, s->n_vocab - first);
-        uint64_t hit[SUM_BLOCK / 64] = {0}, any = 0;
-        for (int32_t g = 0; g < SL_ROW_GROUPS; g++) {
-            float top = (group_max[g] - f->max) * f->inv_t;
-            if (!(top >= f->floor && bucket_of(f, top) <= cut))
-                continue;
-            for (int32_t i = g; i < n_block; i += SL_ROW_GROUPS) {
-                float y = (row[first + i] - f->max) * f->inv_t;
-                uint64_t in = y >= f->floor && bucket_of(f, y) <= cut;
-                hit[i / 64] |= in << (i % 64);
-                any |= in;
-            }
-        }
-        for (int32_t w = 0; any != 0 && w < SUM_BLOCK / 64; w++) {
-            for (; hit[w] != 0; hit[w] &= hit[w] - 1) {
-                int32_t id = first + w * 64 + __builtin_ctzll(hit[w]);
-                s->cands[n++] = (struct sl_cand){key_of((row[id] - f->max) * f->inv_t), id};
+        float top = group_max[0], p[SUM_BLOCK];
+        for (int32_t g = 1; g < SL_ROW_GROUPS; g++)
+            top = group_max[g] > top ? group_max[g] : top;
+        if (!(sl_exp_neg((top - y->max) * y->inv_t) > cut))
+            continue;
+        uint64_t hits[SUM_BLOCK / 64];
+        block_probs(s, row, y, first, p);
+        if (!s->k->above(p, cut, hits))
+            continue;
+        for (int32_t w = 0; w < SUM_BLOCK / 64; w++) {
+            for (; hits[w] != 0; hits[w] &= hits[w] - 1) {
+                int32_t i = w * 64 + __builtin_ctzll(hits[w]);
+                s->cands[n++] = (struct sl_cand){key_of(p[i]), first + i};
             }
         }
     }
     return n;
 }
 
-/* Candidates for top_p alone: few are enough nearly always. The margin covers the other order of
- * summing of the exact pass. */
-static int32_t collect_mass(struct sl_sampler *s, const float *row, const struct filter *f,
-                            double total)
+/* The k likeliest lie above this, as k groups have an element there. */
+static float cut_by_groups(struct sl_sampler *s, const struct sl_row_scale *y, int32_t k)
 {
-    double mass = f->p * total * (1 + 1e-9);
-    for (int32_t n_groups = 64; n_groups <= 1024; n_groups *= 4) {
-        int32_t n = collect(s, row, f, cut_by_groups(s, f, n_groups));
-        double sum = 0;
-        for (int32_t i = 0; i < n; i++)
-            sum += (double)s->probs[s->cands[i].id];
-        if (sum > mass)
-            return n;
-    }
-    return collect(s, row, f, cut_by_elements(s, row, f, mass));
+    uint32_t count[N_DIGITS] = {0}, d = 0;
+    int32_t n_groups = SL_CEIL_DIV(s->n_vocab, SUM_BLOCK) * SL_ROW_GROUPS;
+    if (k > n_groups)
+        return SL_WEIGHT_ALIVE;
+    s->k->probs(s->group_max, n_groups, y, s->group_prob);
+    for (int32_t i = 0; i < n_groups; i++)
+        if (s->group_prob[i] > SL_WEIGHT_ALIVE)
+            count[key_of(s->group_prob[i]) >> 19]++;
+    for (int64_t seen = count[0]; seen < k && d < N_DIGITS - 1;)
+        seen += count[++d];
+    const union sl_float_bits edge = {.i = (int32_t)(KEY_ZERO - ((d + 1) << 19))};
+    return SL_MAX(edge.f, SL_WEIGHT_ALIVE);
 }
 
-/* top_p is a share of the mass that min_p and top_k leave. */
-static int32_t draw_filtered(struct sl_sampler *s, const float *row, const struct filter *f,
-                             double u)
+/* What is not above this weighs at most `spare` in all, however many there are. */
+static float cut_by_mass(const struct sl_sampler *s, uint64_t spare)
 {
-    double total = -1, part = 0, kept = 0;
-    int32_t n, m = 0, i = 0;
+    double each = ((double)spare / s->n_vocab - 1.0) / (double)SL_WEIGHT_ONE;
+    float cut = (float)(each * 0.999);
+    return SL_MAX(cut, SL_WEIGHT_ALIVE);
+}
+
+/* ------------------------------------------------------------------ filters */
+
+struct prefix { /* of the tokens by probability, ties by id: up to this key, and of it to this id */
+    uint32_t key;
+    int32_t id;
+    uint64_t mass;
+};
+
+/* The shortest prefix of the candidates that has `want` tokens or, by_mass, weighs as much; all of
+ * them when they come to less. Digit by digit: likelier digits are in, and those with the digit
+ * where the sum is reached go on to the next. */
+static struct prefix shortest(struct sl_sampler *s, int32_t n, uint64_t want, bool by_mass)
+{
+    const struct sl_cand *from = s->cands;
+    uint64_t before = 0;
+    for (int shift = 19; shift >= 0; shift = shift == 9 ? 0 : shift - 10) {
+        uint32_t count[N_DIGITS] = {0}, mask = shift > 0 ? N_DIGITS - 1 : 511, d = 0;
+        uint64_t mass[N_DIGITS] = {0};
+        for (int32_t i = 0; i < n; i++) {
+            uint32_t digit = (from[i].key >> shift) & mask;
+            count[digit]++;
+            mass[digit] += weight_of(from[i].key);
+        }
+        for (; d <= mask && want > (by_mass ? mass[d] : count[d]); d++) {
+            want -= by_mass ? mass[d] : count[d];
+            before += mass[d];
+        }
+        if (d > mask) /* only of the first digit */
+            return (struct prefix){UINT32_MAX, INT32_MAX, before};
+        int32_t m = 0;
+        for (int32_t i = 0; i < n; i++)
+            if (((from[i].key >> shift) & mask) == d)
+                s->cands_part[m++] = from[i];
+        from = s->cands_part;
+        n = m;
+    }
+    uint64_t each = weight_of(from[0].key), n_in = by_mass ? SL_CEIL_DIV(want, each) : want;
+    return (struct prefix){from[0].key, from[n_in - 1].id, before + n_in * each};
+}
+
+struct filter {
+    int32_t k;         /* 0 = off */
+    uint64_t fraction; /* top_p of 2^64; 0 = off */
+};
+
+/* top_p is a share of the mass that min_p and top_k leave; total: of all that min_p leaves. */
+static int32_t draw_filtered(struct sl_sampler *s, const float *row, const struct sl_row_scale *y,
+                             const struct filter *f, uint64_t total, uint64_t random)
+{
+    struct prefix kept = {UINT32_MAX, INT32_MAX, total};
+    uint64_t rest = 0, want = 0;
+    int32_t n = 0;
     if (f->k > 0) {
-        bool few = f->k <= s->n_vocab / 64; /* else groups say too little */
-        n = collect(s, row, f, few ? cut_by_groups(s, f, f->k) : cut_by_elements(s, row, f, 0));
-    } else if (f->p < 1.0 && f->floor <= SL_EXP_MIN) {
-        total = s->k->softmax(row, s->n_vocab, f->max, f->inv_t, s->probs, s->sums);
-        n = collect_mass(s, row, f, total);
-    } else {
-        n = collect(s, row, f, N_BUCKETS - 1);
+        n = collect(s, row, y, cut_by_groups(s, y, f->k));
+        kept = shortest(s, n, (uint64_t)f->k, false);
     }
-    const struct sl_cand *c = sort_cands(s->cands, s->cands_swap, n);
-    if (f->k > 0)
-        n = SL_MIN(n, f->k);
-    for (int32_t j = 0; j < n; j++) {
-        s->probs[j] = sl_exp_neg(y_of(c[j].key));
-        part += (double)s->probs[j];
+    if (f->fraction > 0) {
+        want = share(kept.mass, f->fraction, &rest);
+        want += rest > 0;
+        if (f->k == 0)
+            n = collect(s, row, y, cut_by_mass(s, total - want));
+        kept = shortest(s, n, want, true);
     }
-    if (total < 0)
-        total = part;
-    while (m < n && (m == 0 || kept < f->p * total))
-        kept += (double)s->probs[m++];
-    double left = u * kept;
-    while (i < m - 1 && left >= (double)s->probs[i])
-        left -= (double)s->probs[i++];
-    while (i > 0 && s->probs[i] <= 0.0f)
-        i--;
-    return c[i].id;
+    uint64_t at = share(kept.mass, random, &rest);
+    for (const struct sl_cand *c = s->cands;; c++) {
+        if (c->key > kept.key || (c->key == kept.key && c->id > kept.id))
+            continue;
+        uint64_t w = weight_of(c->key);
+        if (at < w)
+            return c->id;
+        at -= w;
+    }
+}
+
+/* top_p as a share of 2^64; never 0, which would be off. */
+static uint64_t fraction_of(float p)
+{
+    double scaled = (double)SL_MAX(p, 0.0f) * 0x1p64;
+    return SL_MAX((uint64_t)scaled, 1);
 }
 
 int32_t sl_sample(struct sl_sampler *s, const struct sl_sample_args *a)
@@ -327,18 +299,17 @@ int32_t sl_sample(struct sl_sampler *s, const struct sl_sample_args *a)
     }
     if (p->temperature < SL_GREEDY_BELOW)
         return first_max(s, row, max);
-    double u = sl_rng_unit(sl_rng_at(a->seed, a->pos));
-    struct filter f = {.max = max,
-                       .inv_t = 1.0f / p->temperature,
-                       .floor = SL_EXP_MIN,
-                       .k = p->top_k > 0 && p->top_k < s->n_vocab ? p->top_k : 0,
-                       .p = (double)p->top_p};
-    if (f.k == 0 && f.p >= 1.0 && p->min_p <= 0.0f)
-        return draw_any(s, s->k->softmax(row, s->n_vocab, max, f.inv_t, s->probs, s->sums), u);
+    uint64_t random = sl_rng_at(a->seed, a->pos), rest, total = 0;
+    struct sl_row_scale y = {.max = max, .inv_t = 1.0f / p->temperature, .floor = SL_EXP_MIN};
+    struct filter f = {.k = p->top_k > 0 && p->top_k < s->n_vocab ? p->top_k : 0,
+                       .fraction = p->top_p < 1.0f ? fraction_of(p->top_p) : 0};
     if (p->min_p > 0.0f)
-        f.floor = SL_MAX(f.floor, logf(p->min_p));
-    f.scale = (float)N_BUCKETS / SL_MAX(-f.floor, 1e-3f);
-    return draw_filtered(s, row, &f, u);
+        y.floor = SL_MAX(y.floor, logf(p->min_p));
+    if (f.k == 0)
+        total = s->k->weigh(row, s->n_vocab, &y, s->sums);
+    if (f.k == 0 && f.fraction == 0)
+        return draw_any(s, row, &y, share(total, random, &rest));
+    return draw_filtered(s, row, &y, &f, total, random);
 }
 
 static bool better(float a, int32_t a_id, float b, int32_t b_id)
@@ -368,7 +339,8 @@ bool sl_logprobs(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top
     if (!k->scan(logits, n_vocab, NULL, &max))
         return false;
     int32_t n_before;
-    double lse = (double)max + log(k->logprob(logits, n_vocab, max, id, &n_before));
+    uint64_t sum = k->logprob(logits, n_vocab, max, id, &n_before);
+    double lse = (double)max + log((double)sum / (double)SL_WEIGHT_ONE);
     *out = (struct sl_logprob){.logprob = (float)((double)logits[id] - lse), .rank = n_before + 1};
     if (n_top > 0)
         top_of(logits, n_vocab, n_top, top);

@@ -5,8 +5,8 @@
  * can change a token. The order of operations is vLLM's: log probabilities from the raw logits;
  * then banned ids (min_tokens), logit_bias, repetition, frequency and presence penalties; greedy
  * below a temperature of 1e-5, ties to the lowest id; else temperature, min_p, top_k, top_p, and a
- * draw. All sums run in one fixed order, and exp is our own, so a build gives the same bits with
- * every libm.
+ * draw. Probabilities are added as whole numbers (sample_exp.h) and exp is our own, so neither the
+ * order of a sum nor the libm can change a bit; docs/DETERMINISM.md has the rules.
  */
 #ifndef SL_ENGINE_SAMPLE_H
 #define SL_ENGINE_SAMPLE_H
@@ -18,7 +18,7 @@
 #define SL_GREEDY_BELOW 1e-5f
 
 struct sl_cand {
-    uint32_t key; /* orders by probability: 0 = the most likely */
+    uint32_t key; /* orders by probability: the likeliest have the smallest */
     int32_t id;
 };
 
@@ -26,10 +26,9 @@ struct sl_sampler { /* workspace of one thread */
     int32_t n_vocab;
     const struct sl_row_kernels *k;
     float *logits;                      /* [n_vocab] after bias and penalties */
-    float *probs;                       /* [n_vocab] */
-    double *sums;                       /* per block of SL_ROW_BLOCK */
-    float *group_max;                   /* SL_ROW_GROUPS per block */
-    struct sl_cand *cands, *cands_swap; /* [n_vocab] */
+    uint64_t *sums;                     /* per block of SL_ROW_BLOCK */
+    float *group_max, *group_prob;      /* SL_ROW_GROUPS per block */
+    struct sl_cand *cands, *cands_part; /* [n_vocab] */
 };
 
 struct sl_sample_args {

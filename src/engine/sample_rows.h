@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * sample_rows.h - the passes of sampling that read a whole row of logits, compiled for several
  * instruction sets from sample_rows_tmpl.c. They give the same bits: every element is computed by
- * itself without fused multiply-add, and sums have four partial sums whatever the vectors' width.
+ * itself without fused multiply-add, and sums are sums of whole numbers (sl_weight).
  */
 #ifndef SL_ENGINE_SAMPLE_ROWS_H
 #define SL_ENGINE_SAMPLE_ROWS_H
@@ -11,17 +11,25 @@
 #define SL_ROW_BLOCK  256 /* elements of a block */
 #define SL_ROW_GROUPS 16  /* of a block: group j is its elements j, j + 16, j + 32, ... */
 
+struct sl_row_scale { /* y = (x - max) * inv_t */
+    float max, inv_t, floor;
+};
+
 struct sl_row_kernels {
     /* The maximum, and that of every group of every block (-infinity where a short last block has
      * no element) unless group_max is NULL. False: NaN or +infinity somewhere, or nothing finite.
      */
     bool (*scan)(const float *x, int32_t n, float *group_max, float *max);
-    /* probs = exp((x - max) * inv_t), sums = their sum per block; returns the whole sum. */
-    double (*softmax)(const float *x, int32_t n, float max, float inv_t, float *probs,
-                      double *sums);
-    /* The sum of exp(x - max), and how many elements go before element id: those that are larger
-     * and, of its equals, the ones with a lower index. */
-    double (*logprob)(const float *x, int32_t n, float max, int32_t id, int32_t *n_before);
+    /* probs = exp(y) of the scale s, 0 below its floor. */
+    void (*probs)(const float *x, int32_t n, const struct sl_row_scale *s, float *probs);
+    /* sums = the weights of these probabilities by block; returns the whole sum. */
+    uint64_t (*weigh)(const float *x, int32_t n, const struct sl_row_scale *s, uint64_t *sums);
+    /* Of one block of probabilities: bit i % 64 of word i / 64 says whether i is above cut. False:
+     * none is. */
+    bool (*above)(const float *probs, float cut, uint64_t hits[SL_ROW_BLOCK / 64]);
+    /* The sum of the weights of exp(x - max), and how many elements go before element id: those
+     * that are larger and, of its equals, the ones with a lower index. */
+    uint64_t (*logprob)(const float *x, int32_t n, float max, int32_t id, int32_t *n_before);
 };
 
 extern const struct sl_row_kernels sl_row_kernels_c, sl_row_kernels_avx2;

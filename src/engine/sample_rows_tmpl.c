@@ -7,6 +7,9 @@
 #include "engine/sample_rows.h"
 
 #include <float.h>
+#ifdef __AVX2__
+#include <immintrin.h>
+#endif
 #include <math.h>
 #include <string.h>
 
@@ -59,39 +62,63 @@ static bool scan(const float *x, int32_t n, float *group_max, float *max)
     return n_bad == 0 && m[0] >= -FLT_MAX;
 }
 
-static void exp_block(const float *restrict x, float *restrict p, float max, float inv_t)
+static void exp_block(const float *restrict x, float *restrict p, const struct sl_row_scale *s)
 {
+    float max = s->max, inv_t = s->inv_t, floor = s->floor;
     for (int i = 0; i < B; i++)
-        p[i] = sl_exp_neg((x[i] - max) * inv_t);
+        p[i] = sl_exp_from(floor, (x[i] - max) * inv_t);
 }
 
-static double sum_block(const float *p)
+static uint64_t weigh_block(const float *p)
 {
-    double s[4] = {0, 0, 0, 0};
-    for (int i = 0; i < B; i += 4)
-        for (int j = 0; j < 4; j++)
-            s[j] += (double)p[i + j];
-    return (s[0] + s[1]) + (s[2] + s[3]);
+    const union sl_double_bits zero = {.d = SL_WEIGHT_MAGIC};
+    uint64_t sum = 0;
+    for (int i = 0; i < B; i++)
+        sum += sl_weight_raw(p[i]);
+    return sum - B * zero.u;
 }
 
-static double softmax(const float *x, int32_t n, float max, float inv_t, float *probs, double *sums)
+static void probs(const float *x, int32_t n, const struct sl_row_scale *s, float *out)
 {
-    double total = 0;
     float room[B], p[B];
     int32_t first = 0;
-    for (; first + B <= n; first += B) {
-        exp_block(x + first, probs + first, max, inv_t);
-        total += sums[first / B] = sum_block(probs + first);
-    }
+    for (; first + B <= n; first += B)
+        exp_block(x + first, out + first, s);
     if (first < n) {
-        double sum = 0;
-        exp_block(padded(x + first, n - first, room), p, max, inv_t);
-        memcpy(probs + first, p, (size_t)(n - first) * sizeof *p);
-        for (int32_t i = 0; i < n - first; i++)
-            sum += (double)p[i];
-        total += sums[first / B] = sum;
+        exp_block(padded(x + first, n - first, room), p, s);
+        memcpy(out + first, p, (size_t)(n - first) * sizeof *p);
+    }
+}
+
+static uint64_t weigh(const float *x, int32_t n, const struct sl_row_scale *s, uint64_t *sums)
+{
+    uint64_t total = 0;
+    float room[B], p[B];
+    for (int32_t first = 0; first < n; first += B) {
+        exp_block(n - first >= B ? x + first : padded(x + first, n - first, room), p, s);
+        total += sums[first / B] = weigh_block(p);
     }
     return total;
+}
+
+static bool above(const float *p, float cut, uint64_t hits[B / 64])
+{
+    uint64_t any = 0;
+    for (int w = 0; w < B / 64; w++) {
+        uint64_t bits = 0;
+#ifdef __AVX2__
+        for (int i = 0; i < 64; i += 8) {
+            __m256 v = _mm256_loadu_ps(p + w * 64 + i);
+            int m = _mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_set1_ps(cut), _CMP_GT_OQ));
+            bits |= (uint64_t)(uint32_t)m << i;
+        }
+#else
+        for (int i = 0; i < 64; i++)
+            bits |= (uint64_t)(p[w * 64 + i] > cut) << i;
+#endif
+        any |= hits[w] = bits;
+    }
+    return any != 0;
 }
 
 /* Larger elements of a block and, before element `before` of it, equal ones too. */
@@ -103,18 +130,19 @@ static int32_t count_before(const float *x, float value, int32_t before)
     return n;
 }
 
-static double logprob(const float *x, int32_t n, float max, int32_t id, int32_t *n_before)
+static uint64_t logprob(const float *x, int32_t n, float max, int32_t id, int32_t *n_before)
 {
-    double sum = 0;
+    const struct sl_row_scale scale = {max, 1.0f, SL_EXP_MIN};
+    uint64_t sum = 0;
     float room[B], p[B];
     *n_before = 0;
     for (int32_t first = 0; first < n; first += B) {
         const float *block = n - first >= B ? x + first : padded(x + first, n - first, room);
-        exp_block(block, p, max, 1.0f);
-        sum += sum_block(p);
+        exp_block(block, p, &scale);
+        sum += weigh_block(p);
         *n_before += count_before(block, x[id], id - first);
     }
     return sum;
 }
 
-const struct sl_row_kernels KERNELS = {scan, softmax, logprob};
+const struct sl_row_kernels KERNELS = {scan, probs, weigh, above, logprob};

@@ -251,11 +251,6 @@ static bool same_bits(float a, float b)
     return memcmp(&a, &b, sizeof a) == 0;
 }
 
-static bool same_double(double a, double b)
-{
-    return memcmp(&a, &b, sizeof a) == 0;
-}
-
 static void compare(const struct one &o, int32_t want, int32_t id,
                     const struct sl_sample_result *res, const char *where)
 {
@@ -278,8 +273,8 @@ static void compare(const struct one &o, int32_t want, int32_t id,
     CHECK(same_bits(sl_sample_logprob(res, res->logit), lp.logprob), "%s: logprob %.9g, not %.9g",
           where, (double)sl_sample_logprob(res, res->logit), (double)lp.logprob);
     int32_t n_before;
-    double sum = sl_row_kernels()->logprob(o.row.data(), v, res->max, want, &n_before);
-    CHECK(same_double(sum, res->sum), "%s: sum %.17g, not %.17g", where, res->sum, sum);
+    double sum = (double)sl_row_kernels()->logprob(o.row.data(), v, res->max, want, &n_before);
+    CHECK(sum * 0x1p-41 == res->sum, "%s: sum %.17g, not %.17g", where, res->sum, sum * 0x1p-41);
     CHECK(res->n_before + 1 == lp.rank, "%s: rank %d, not %d", where, res->n_before + 1, lp.rank);
     for (int i = 0; i < o.n_top; i++) {
         CHECK(res->top_id[i] == top[i].id, "%s: top %d is %d, not %d", where, i, res->top_id[i],
@@ -291,8 +286,8 @@ static void compare(const struct one &o, int32_t want, int32_t id,
 
 /* ------------------------------------------------------------------ the numbers behind a draw */
 
-/* Two sums that differ in their last bit choose the same token nearly always, so the sums
- * themselves are compared, with loops that add in the order of engine/sample.c. */
+/* Two sums that differ in their last bit choose the same token nearly always, so what the filters
+ * keep is compared too, with a sort of all tokens. */
 
 static std::vector<float> changed(const struct one &o)
 {
@@ -321,73 +316,71 @@ static std::vector<float> changed(const struct one &o)
 }
 
 struct in_order {
-    float y;
+    float p;
     int32_t id;
     bool operator<(const in_order &o) const
     {
-        return y != o.y ? y > o.y : id < o.id;
+        return p != o.p ? p > o.p : id < o.id;
     }
 };
 
-/* The filters of a valid row that draws: mass, kept mass, how many are kept. */
-static void filtered_numbers(const std::vector<float> &x, const struct sl_sampling &s, float max,
-                             double row_total, double *total, double *kept, int32_t *n_kept)
+/* The filters of a valid row that draws: how many tokens are kept, and what they weigh. */
+static void filtered_numbers(const std::vector<float> &x, const struct sl_sampling &s,
+                             uint64_t *kept, int32_t *n_kept)
 {
-    int32_t v = (int32_t)x.size(), k = s.top_k > 0 && s.top_k < v ? s.top_k : 0;
+    int32_t v = (int32_t)x.size(), k = s.top_k > 0 && s.top_k < v ? s.top_k : v;
     float inv_t = 1.0f / s.temperature, floor = sl_sample_floor(s.min_p);
+    float max = *std::max_element(x.begin(), x.end());
     std::vector<in_order> c;
     for (int32_t i = 0; i < v; i++) {
-        float y = (x[(size_t)i] - max) * inv_t;
-        if (y >= floor)
-            c.push_back({y, i});
+        float y = (x[(size_t)i] - max) * inv_t, p = sl_exp_neg(y);
+        if (y >= floor && sl_weight(p) > 0)
+            c.push_back({p, i});
     }
     std::sort(c.begin(), c.end());
-    if (k > 0 && c.size() > (size_t)k)
+    if (c.size() > (size_t)k)
         c.resize((size_t)k);
-    double part = 0;
+    uint64_t total = 0;
     for (const in_order &e : c)
-        part += (double)sl_exp_neg(e.y);
-    *total = k == 0 && s.top_p < 1.0f && floor <= SL_EXP_MIN ? row_total : part;
+        total += sl_weight(e.p);
     *kept = 0;
     *n_kept = 0;
     for (const in_order &e : c) {
-        if (*n_kept > 0 && *kept >= (double)s.top_p * *total)
+        /* 24 + 63 bits */
+        long double share = (long double)*kept, least = (long double)s.top_p * (long double)total;
+        if (s.top_p < 1.0f && *n_kept > 0 && share >= least)
             break;
-        *kept += (double)sl_exp_neg(e.y);
+        *kept += sl_weight(e.p);
         ++*n_kept;
     }
 }
 
-/* sums: what the device has for the blocks of the row, if no report has used their room since. */
-static void compare_numbers(const struct one &o, const struct sl_st_state &st, const double *sums,
-                            const char *where)
+static void compare_numbers(const struct one &o, const struct sl_st_state &st, const char *where)
 {
-    std::vector<float> x = changed(o), probs(x.size());
-    int32_t v = (int32_t)x.size(), n_kept;
-    size_t n_blocks = (x.size() + SL_ROW_BLOCK - 1) / SL_ROW_BLOCK;
-    std::vector<double> want_sums(n_blocks);
+    std::vector<float> x = changed(o);
     const struct sl_sampling &s = o.s;
-    float max = *std::max_element(x.begin(), x.end());
-    double total, kept,
-        row_total = sl_row_kernels()->softmax(x.data(), v, max, 1.0f / s.temperature, probs.data(),
-                                              want_sums.data());
-    bool k = s.top_k > 0 && s.top_k < v, filtered = k || s.top_p < 1.0f || s.min_p > 0.0f;
-    bool summed = !filtered || (!k && s.top_p < 1.0f && sl_sample_floor(s.min_p) <= SL_EXP_MIN);
-    n_checked[5]++;
-    for (size_t i = 0; i < n_blocks && summed && sums != NULL; i++)
-        CHECK(same_double(sums[i], want_sums[i]), "%s: block %zu of %zu: %.17g, not %.17g", where,
-              i, n_blocks, sums[i], want_sums[i]);
-    if (!filtered) {
-        CHECK(same_double(st.total, row_total), "%s: total %.17g, not %.17g", where, st.total,
-              row_total);
-        return;
+    float max = *std::max_element(x.begin(), x.end()), inv_t = 1.0f / s.temperature;
+    uint64_t kept, got_kept = 0;
+    int32_t n_kept, got_n = 0;
+    filtered_numbers(x, s, &kept, &n_kept);
+    for (int32_t i = 0; i < (int32_t)x.size(); i++) {
+        float y = (x[(size_t)i] - max) * inv_t, p = sl_exp_neg(y);
+        uint32_t bits;
+        memcpy(&bits, &p, sizeof bits);
+        uint32_t key = 0x3FFFFFFFu - bits;
+        if (!(y >= sl_sample_floor(s.min_p)) || sl_weight(p) == 0 || key > st.key ||
+            (key == st.key && i > st.id))
+            continue;
+        got_n++;
+        got_kept += sl_weight(p);
     }
-    filtered_numbers(x, s, max, row_total, &total, &kept, &n_kept);
-    CHECK(same_double(st.total, total), "%s: total %.17g, not %.17g", where, st.total, total);
-    CHECK(same_double(st.kept, kept) && st.n_kept == n_kept, "%s: kept %d, %.17g, not %d, %.17g",
-          where, st.n_kept, st.kept, n_kept, kept);
-    n_checked[6]++;
-    n_checked[7] += n_kept > SL_ST_CANDS;
+    n_checked[5]++;
+    n_checked[6] += n_kept < (int32_t)x.size();
+    n_checked[7] += st.id != INT32_MAX;
+    CHECK(got_n == n_kept && got_kept == kept, "%s: kept %d, %llu, not %d, %llu", where, got_n,
+          (unsigned long long)got_kept, n_kept, (unsigned long long)kept);
+    CHECK(st.mass == kept, "%s: mass %llu, not %llu", where, (unsigned long long)st.mass,
+          (unsigned long long)kept);
 }
 
 /* ------------------------------------------------------------------ the device's answer */
@@ -442,8 +435,9 @@ struct on_device { /* the arrays of one row */
     }
 };
 
-#define MAX_N 12
-#define MAX_V 131072
+#define MAX_N  12
+#define MAX_V  131072
+#define HUGE_V 800000 /* rows that shared memory cannot hold */
 static void *scratch;
 
 /* Rows of one width, at once on the device. */
@@ -484,10 +478,7 @@ static void run(const std::vector<struct one> &cases, int32_t gap, const char *w
     struct sl_st_args in = {};
     in.op = op;
     sl_st_lay_out(&in);
-    size_t n_sums = (size_t)in.n_tiles * (SL_ST_TILE / SL_ST_BLOCK);
-    std::vector<double> sums(n_sums * n);
     std::vector<struct sl_st_state> state(n);
-    cudaMemcpy(sums.data(), in.sums, sums.size() * sizeof sums[0], cudaMemcpyDeviceToHost);
     cudaMemcpy(state.data(), in.state, n * sizeof state[0], cudaMemcpyDeviceToHost);
     struct sl_sampler w;
     if (sl_sampler_init(&w, (int32_t)v, NULL) != 0)
@@ -496,9 +487,8 @@ static void run(const std::vector<struct one> &cases, int32_t gap, const char *w
         int32_t want = cases[i].padding ? 0 : engine_id(cases[i], &w);
         compare(cases[i], want, got[i], &res[i], where);
         if (want >= 0 && sl_sample_draws(&rows[i]))
-            compare_numbers(cases[i], state[i], report ? NULL : &sums[n_sums * i], where);
-        for (uint32_t c : state[i].n_arrived)
-            CHECK(c == 0, "%s: a counter is not back at 0", where);
+            compare_numbers(cases[i], state[i], where);
+        CHECK(state[i].n_arrived == 0, "%s: the counter is not back at 0", where);
         if (!cases[i].dense.empty()) {
             std::vector<int32_t> counts = cases[i].dense;
             if (want >= 0 && !cases[i].padding)
@@ -592,26 +582,92 @@ static void many_draws()
     }
 }
 
-/* More candidates than one batch, tied or not, at the borders of batches and of top_k. */
-static void batches()
+/* Many tokens kept, tied or not, at the borders of steps, warps and blocks. */
+static void borders()
 {
     cu.n_sms = 6;
-    static const int32_t widths[] = {2048, 2049, 4096, 4097, 10000};
-    for (int i = 0; i < 20; i++) {
+    static const int32_t widths[] = {127, 128, 129, 1024, 1025, 2048, 2049, 4096, 4097, 10000};
+    for (int i = 0; i < 40; i++) {
         struct one o;
-        o.row.resize((size_t)widths[i % 5]);
+        int32_t v = widths[i % 10];
+        o.row.resize((size_t)v);
         fill_row(o.row, i % 3 == 0 ? 5 : i % 3 == 1 ? 0 : 14);
         o.s.temperature = 1.0f;
         o.s.repetition_penalty = 1.0f;
         o.s.top_p = i % 4 == 0 ? 0.999f : i % 4 == 1 ? 0.6f : 1.0f;
         o.s.min_p = i % 4 == 2 ? 1e-5f : 0.0f;
-        o.s.top_k = i % 4 == 3 ? widths[i % 5] - 1 : 0;
+        o.s.top_k = i % 4 == 3 ? v - 1 : 0;
         o.seed = (uint64_t)i;
         if (i == 4 || i == 14) {
             fill_row(o.row, 15);
             o.s.min_p = 0.5f;
         }
-        run({o}, 0, "batches");
+        run({o}, 0, "borders");
+    }
+}
+
+/* top_p exactly at the end of a token, and one step to each side of that, among equal tokens. */
+static void exact_ends()
+{
+    cu.n_sms = 6;
+    for (int i = 0; i < 30; i++) {
+        struct one o;
+        int32_t v = i % 2 ? 4096 : 64, kept = (i % 5 + 1) * v / 8;
+        o.row.assign((size_t)v, 1.0f);
+        o.s.temperature = i % 3 ? 1.0f : 3e38f; /* all become equal */
+        if (i % 3 == 0)
+            fill_row(o.row, 3);
+        o.s.repetition_penalty = 1.0f;
+        float p = (float)kept / (float)v;
+        o.s.top_p = i % 6 < 2 ? p : i % 6 < 4 ? nextafterf(p, 1.0f) : nextafterf(p, 0.0f);
+        o.seed = (uint64_t)i;
+        run({o}, 0, "exact ends");
+    }
+}
+
+/* One token left, by masks, bans, -infinity or the temperature. */
+static void one_left()
+{
+    cu.n_sms = 6;
+    for (int i = 0; i < 24; i++) {
+        struct one o;
+        int32_t v = i % 2 ? 5000 : 300, last = (int32_t)below((uint64_t)v);
+        o.row.resize((size_t)v);
+        fill_row(o.row, 1);
+        fill_filters(&o.s, v);
+        o.s.temperature = i % 4 == 3 ? 1e-5f : 1.0f;
+        if (i % 4 == 0) {
+            o.allowed.assign((size_t)(v + 31) / 32, 0);
+            o.allowed[(size_t)last / 32] = 1u << last % 32;
+        } else if (i % 4 == 1) {
+            for (int32_t id = 0; id < v; id++)
+                if (id != last)
+                    o.banned[id % 2].push_back(id);
+        } else if (i % 4 == 2) {
+            std::fill(o.row.begin(), o.row.end(), -INFINITY);
+            o.row[(size_t)last] = -3.0f;
+        }
+        o.seed = (uint64_t)i;
+        o.n_top = 3;
+        run({o}, 0, "one left");
+    }
+}
+
+/* Rows that lie in scratch. */
+static void huge_rows()
+{
+    cu.n_sms = 132;
+    for (int i = 0; i < 3; i++) {
+        struct one o;
+        o.row.resize(i == 0 ? 400000 : HUGE_V - (size_t)i);
+        fill_row(o.row, i == 0 ? 8 : 1);
+        o.s.temperature = 1.0f;
+        o.s.repetition_penalty = 1.0f;
+        o.s.top_p = i == 2 ? 1.0f : 0.9f;
+        o.s.top_k = i == 1 ? 300000 : 0;
+        o.bias.push_back({399999, 2.0f});
+        o.seed = (uint64_t)i;
+        run({o}, i, "huge rows");
     }
 }
 
@@ -629,18 +685,22 @@ int main(int argc, char **argv)
     rng.seed = argc > 2 ? (uint64_t)atoi(argv[2]) : 5;
     memset(&cu, 0, sizeof cu);
     cudaStreamCreate(&cu.stream);
-    size_t room = sl_cuda_sample_scratch(MAX_N, MAX_V);
+    size_t room = sl_cuda_sample_scratch(MAX_N, HUGE_V);
     if (cudaMalloc(&scratch, room) != cudaSuccess || cudaMemset(scratch, 0, room) != cudaSuccess)
         return 2;
     floors();
-    batches();
+    borders();
+    exact_ends();
+    one_left();
     random_cases(200 * scale);
     many_draws();
     wide_rows(12 * scale);
+    huge_rows();
     cudaFree(scratch);
     cudaStreamDestroy(cu.stream);
-    printf("test_sample: %ld rows, %ld drawn (%ld with checked sums, %ld filtered, %ld of them in "
-           "batches), %ld refused, %ld with logprobs, %ld with counts\n",
+    printf("test_sample: %ld rows, %ld drawn (%ld with checked sums, %ld filtered, %ld of them "
+           "between "
+           "equal tokens), %ld refused, %ld with logprobs, %ld with counts\n",
            n_checked[0], n_checked[1], n_checked[5], n_checked[6], n_checked[7], n_checked[2],
            n_checked[3], n_checked[4]);
     printf("%d failures\n", n_failures);

@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/rng.h"
 #include "engine/sample.h"
+#include "engine/sample_exp.h"
 
 #include <float.h>
 #include <math.h>
@@ -393,6 +394,83 @@ static void all_equal_logits_keep_the_lowest_ids(void **state)
     sl_sampler_deinit(&w);
 }
 
+/* Equal tokens share a mass that top_p cuts exactly between two of them, or not quite. */
+static void top_p_ends_inside_equal_tokens(void **state)
+{
+    (void)state;
+    static float row[MAX_V];
+    static const struct {
+        int n;
+        float p;
+        int kept;
+    } cases[] = {{8, 0.5f, 4},      {8, 0.500001f, 5}, {8, 0.499999f, 4}, {1000, 0.25f, 250},
+                 {1000, 1e-38f, 1}, {2, 0.5f, 1},      {3, 0.5f, 2},      {7, 0.99999994f, 7}};
+    struct sl_sampling s;
+    sl_sampling_default(&s);
+    for (size_t c = 0; c < SL_COUNT(cases); c++) {
+        struct sl_sampler w;
+        int n = cases[c].n, most = 0;
+        bool seen[MAX_V] = {false};
+        s.top_p = cases[c].p;
+        assert_int_equal(sl_sampler_init(&w, n, NULL), 0);
+        struct sl_sample_args a = {.logits = row, .sampling = &s, .seed = 3};
+        for (a.pos = 0; a.pos < (uint64_t)(40 * n); a.pos++) {
+            int32_t id = sl_sample(&w, &a);
+            assert_in_range(id, 0, cases[c].kept - 1);
+            seen[id] = true;
+        }
+        while (most < n && seen[most])
+            most++;
+        assert_int_equal(most, cases[c].kept);
+        sl_sampler_deinit(&w);
+    }
+}
+
+/* ------------------------------------------------------------------ weights */
+
+/* Keys of probabilities are narrowed down from the maximum of a block, which holds if exp never
+ * rises when its argument falls. Steps of a few numbers through the whole range, and each number
+ * where the power of two changes. */
+static void exp_never_rises(void **state)
+{
+    (void)state;
+    union sl_float_bits end = {.f = -SL_EXP_MIN}, y = {.i = 0};
+    float last = 1.0f;
+    assert_true(sl_exp_neg(0.0f) == 1.0f);
+    for (; y.i < end.i; y.i += y.i < 0x30000000 ? 100003 : 37) {
+        float p = sl_exp_neg(-y.f);
+        assert_true(p <= last);
+        last = p;
+    }
+    for (int n = 0; n < 125; n++) {
+        union sl_float_bits at = {.f = ((float)n + 0.5f) * 0.693147181f};
+        last = 1.0f;
+        at.i -= 2000;
+        for (int i = 0; i < 4000; i++, at.i++) {
+            float p = sl_exp_neg(-at.f);
+            assert_true(p <= last);
+            last = p;
+        }
+    }
+    assert_true(sl_exp_neg(-100.0f) == 0.0f && sl_exp_neg(-INFINITY) == 0.0f);
+}
+
+static void weights_are_rounded_to_even(void **state)
+{
+    (void)state;
+    struct sl_rng g = {.seed = 6};
+    assert_int_equal(sl_weight(0.0f), 0);
+    assert_int_equal(sl_weight(1.0f), UINT64_C(1) << 41);
+    assert_int_equal(sl_weight(SL_WEIGHT_ALIVE), 0);
+    assert_int_equal(sl_weight(nextafterf(SL_WEIGHT_ALIVE, 1.0f)), 1);
+    assert_int_equal(sl_weight(0x1.8p-41f), 2);
+    assert_int_equal(sl_weight(0x1.4p-40f), 2);
+    for (int i = 0; i < 100000; i++) {
+        float p = sl_exp_neg(-40.0f * (float)sl_rng_unit(sl_rng_next(&g)));
+        assert_int_equal(sl_weight(p), (uint64_t)nearbyint((double)p * 0x1p41));
+    }
+}
+
 /* ------------------------------------------------------------------ rows */
 
 /* Lengths of whole and broken blocks; every result of the vectors has the bits of plain C. */
@@ -401,7 +479,7 @@ static void row_kernels_agree(void **state)
     (void)state;
     enum { MAX_N = 3000, MAX_BLOCKS = MAX_N / SL_ROW_BLOCK + 1 };
     static float row[MAX_N], probs[2][MAX_N], groups[2][MAX_BLOCKS * SL_ROW_GROUPS];
-    static double sums[2][MAX_BLOCKS];
+    static uint64_t sums[2][MAX_BLOCKS];
     const struct sl_row_kernels *k[2] = {&sl_row_kernels_c, sl_row_kernels()};
     struct sl_rng g = {.seed = 77};
     for (int c = 0; c < 300; c++) {
@@ -413,7 +491,7 @@ static void row_kernels_agree(void **state)
         if (c % 5 == 0)
             row[bad] = c % 10 == 0 ? NAN : c % 15 == 0 ? INFINITY : -INFINITY;
         float max[2], plain = -INFINITY;
-        double total[2], sum[2];
+        uint64_t total[2], sum[2];
         int32_t before[2], n_before = 0;
         bool ok[2], sound = true;
         for (int i = 0; i < n; i++) {
@@ -427,7 +505,9 @@ static void row_kernels_agree(void **state)
             if (!ok[j])
                 continue;
             assert_true(max[j] == plain);
-            total[j] = k[j]->softmax(row, n, plain, 0.7f, probs[j], sums[j]);
+            const struct sl_row_scale y = {plain, 0.7f, c % 2 ? SL_EXP_MIN : -1.5f};
+            k[j]->probs(row, n, &y, probs[j]);
+            total[j] = k[j]->weigh(row, n, &y, sums[j]);
             sum[j] = k[j]->logprob(row, n, plain, id, &before[j]);
             assert_int_equal(before[j], n_before);
         }
@@ -436,9 +516,22 @@ static void row_kernels_agree(void **state)
             continue;
         assert_memory_equal(groups[0], groups[1], n_blocks * SL_ROW_GROUPS * sizeof(float));
         assert_memory_equal(probs[0], probs[1], (size_t)n * sizeof(float));
-        assert_memory_equal(sums[0], sums[1], n_blocks * sizeof(double));
-        assert_memory_equal(&total[0], &total[1], sizeof total[0]);
-        assert_memory_equal(&sum[0], &sum[1], sizeof sum[0]);
+        assert_memory_equal(sums[0], sums[1], n_blocks * sizeof(uint64_t));
+        assert_int_equal(total[0], total[1]);
+        assert_int_equal(sum[0], sum[1]);
+        uint64_t all = 0, hits[2][SL_ROW_BLOCK / 64];
+        for (int i = 0; i < n; i++)
+            all += sl_weight(probs[0][i]);
+        assert_int_equal(total[0], all);
+        if (n >= SL_ROW_BLOCK) {
+            bool any[2];
+            for (int j = 0; j < 2; j++)
+                any[j] = k[j]->above(probs[0], 0.125f, hits[j]);
+            assert_int_equal(any[0], any[1]);
+            assert_memory_equal(hits[0], hits[1], sizeof hits[0]);
+            for (int i = 0; i < SL_ROW_BLOCK; i++)
+                assert_int_equal(hits[0][i / 64] >> i % 64 & 1, probs[0][i] > 0.125f);
+        }
         for (int i = 0; i < n; i++) {
             int group = i / SL_ROW_BLOCK * SL_ROW_GROUPS + i % SL_ROW_GROUPS;
             assert_true(groups[0][group] >= row[i]);
@@ -492,6 +585,9 @@ int main(void)
         cmocka_unit_test(the_smallest_penalty_still_gives_a_token),
         cmocka_unit_test(counts_grow_into_room_that_was_never_cleared),
         cmocka_unit_test(all_equal_logits_keep_the_lowest_ids),
+        cmocka_unit_test(top_p_ends_inside_equal_tokens),
+        cmocka_unit_test(exp_never_rises),
+        cmocka_unit_test(weights_are_rounded_to_even),
         cmocka_unit_test(row_kernels_agree),
         cmocka_unit_test(logprobs_follow_the_oracle),
     };
