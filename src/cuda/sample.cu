@@ -6,7 +6,9 @@
  *
  *   scan    the row, with its changes, into shared memory; is it valid; its maximum. Greedy rows
  *           are done.
- *   weigh   probabilities in its place; what they weigh by warp, or for filters by digit of the key
+ *   weigh   probabilities in its place; what they weigh, by warp, or for filters by digit.
+ *           Most steps of a warp lie below the floor that min_p gives, or that top_k gives
+ *           after a look at the best token of each thread: skipped, here and later
  *   filter  top_k, then top_p: three digits of a key each (sample_pick.cuh), the first shared
  *   draw    a number below the kept weight, and the first token, ascending, whose running sum is
  *           above it: by block, by warp, by lane
@@ -14,25 +16,23 @@
  * sample_report.cu, a second kernel, makes log probabilities where they are wanted.
  *
  * Predictions, not measurements, for one H200 and 128,256 tokens. A row is 513 KB: 8 blocks with
- * 64 KB of it and 37.5 KB of tables each, two blocks an SM, so 33 rows under way. Operations per
- * logit, counted in the source: scan 7, exp 34, weight 9, counting a digit 20 and two atomics of
- * shared memory, each later digit 9, weighing what is kept 14. All SMs issue 28e12 a second at
- * 1.7 GHz. An SM has 16,384 logits of a single row: a pass of 34 operations is 4,400 cycles, 2.5
- * us, if its 16 warps keep it busy, and about 1.3 times that as they will not quite. A meeting of
- * the cluster is taken as 0.5 us, a launch as 1.3 (2 with a cluster), an exchange through another
- * block's shared memory as 0.6.
+ * 64 KB of it and 37.5 KB of tables each, two blocks an SM, 64 registers a thread, so 33 rows under
+ * way. Operations per logit, counted in the source: scan 7, y and the floor 7, exp 31, weight 9,
+ * counting a digit 20 and two atomics of shared memory, each later digit 9, weighing what is
+ * kept 14. All SMs issue 28e12 a second at 1.7 GHz, one SM with its 16,384 logits of a single row
+ * needs 76 ns for each operation per logit. A meeting of the cluster is taken as 0.5 us, adding up
+ * digits over its blocks as 2, a launch with a cluster as 2, loading 64 KB on an SM as 1.5.
  *
- *                              batch 1   32   256   what binds at 256
- *   greedy                          5    9     42   memory: 131 MB at 4.3 TB/s are 31
- *   temperature 1                  11   18     85   issue: 64 operations a logit, 2.1e9 in all: 77
- *   top-p 0.9, peaked or flat      18   30    140   issue: 100 operations: 120; atomics beside that
- *   top-k 50                       18   30    140
- *   top-k, top-p and min-p         22   36    165   two more digits
+ *                       batch 1   32   256 us   what binds at 256
+ *   greedy                    5    8     42     memory: 131 MB at 4.3 TB/s are 31
+ *   temperature 1            11   16     75     issue: 54 operations a logit, 63 us
+ *   top-p 0.9                21   28    135     issue: 97 operations, 114 us; atomics beside that
+ *   top-k 50                 14   17     50     memory and eight meetings of a cluster
+ *   all filters              19   22     60     four more meetings
  *
- * The bars are 25, 60 and 150 with all filters on: at 256 this prediction is above. What would help
- * then is to count only logits that can be at the border (those above a bound from the maxima of
- * groups). Rows of equal logits queue up at one address in each warp's atomics; sl_st_count takes
- * such a warp in one step.
+ * Flat logits and peaked ones are alike, but for top-k and min-p that keep much of the row, which
+ * then cost what top-p does. Rows of equal logits would queue up at one address in each warp's
+ * atomics; sl_st_count takes such a warp in one step.
  */
 #include "cuda/sample_pick.cuh"
 
@@ -195,19 +195,54 @@ static __device__ struct scanned scan_all(struct sl_st_pick *s, const struct sl_
     return {best, (uint32_t)raw};
 }
 
-/* Probabilities instead of logits; by warp what they weigh, or by digit with counts. */
-static __device__ __forceinline__ void weigh(struct sl_st_pick *s, const struct sl_st_mine &m,
-                                             float max, bool digits)
+struct scale { /* y = (x - max) * inv_t */
+    float max, inv_t, floor;
+};
+
+/* A floor below which no token of the top_k lies: of so many threads the best one is not below it.
+ * Then most steps of most warps have nothing to raise to a power or to count. */
+static __device__ __noinline__ float floor_of_k(struct sl_st_pick *s, const struct sl_st_mine &m,
+                                                const struct scale &y, float best, int32_t top_k)
 {
-    float inv_t = __fdiv_rn(1.0f, s->base.row.temperature), floor = s->base.row.floor;
+    float p = sl_sample_exp(__fmul_rn(__fsub_rn(best, y.max), y.inv_t));
+    sl_st_clear_digits(s);
+    sl_st_count(s, sl_st_key(p) >> 19, 0);
+    sl_st_merge(s, m, &s->next, 0, 19);
+    sl_st_find_digit(s, &s->next, (sl_u64)top_k, false);
+    if (s->digit == SL_ST_DIGITS)
+        return y.floor;
+    /* exp never rises as its argument falls; a hundredth covers the rounding of both functions. */
+    float edge = __uint_as_float(SL_ST_KEY_ZERO - ((s->digit + 1) << 19));
+    return fmaxf(y.floor, logf(edge) - 0.01f);
+}
+
+/* Probabilities instead of logits; by warp what they weigh, or by digit with counts. */
+static __device__ __forceinline__ void weigh(struct sl_st_pick *s, struct sl_st_mine &m,
+                                             const struct scale &y, bool digits)
+{
     sl_u64 sum = 0;
+    uint32_t step = 1;
+    m.live = 0;
     for (int32_t i = m.from + 4 * (int32_t)(threadIdx.x % 32); i < m.to; i += SL_ST_STEP) {
         float4 v = *reinterpret_cast<const float4 *>(m.p + i);
         float p[4] = {v.x, v.y, v.z, v.w};
+        bool live = false;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            float y = __fmul_rn(__fsub_rn(p[j], max), inv_t), e = sl_sample_exp(y);
-            p[j] = y >= floor ? e : 0.0f;
+            p[j] = __fmul_rn(__fsub_rn(p[j], y.max), y.inv_t);
+            live |= p[j] >= y.floor;
+        }
+        live = __any_sync(0xffffffffu, live);
+        m.live |= live ? step : 0;
+        step = step << 1 | step >> 31;
+        if (!live) {
+            *reinterpret_cast<float4 *>(m.p + i) = make_float4(0, 0, 0, 0);
+            continue;
+        }
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            float e = sl_sample_exp(p[j]);
+            p[j] = p[j] >= y.floor ? e : 0.0f;
         }
         *reinterpret_cast<float4 *>(m.p + i) = make_float4(p[0], p[1], p[2], p[3]);
 #pragma unroll
@@ -285,16 +320,20 @@ static __device__ __forceinline__ void weigh_kept(struct sl_st_pick *s, const st
         s->warp_sums[threadIdx.x / 32] = sum;
 }
 
+/* max: of the row; best: of this thread. */
 static __device__ __forceinline__ void draw(const struct sl_st_args &a, struct sl_st_pick *s,
-                                            const struct sl_st_mine &m, int row, float max)
+                                            struct sl_st_mine &m, int row, float max, float best)
 {
     const struct sl_sample_row *r = &s->base.row;
     int32_t top_k = r->top_k > 0 && r->top_k < a.op.n_vocab ? r->top_k : 0;
     bool digits = top_k > 0 || r->top_p < 1.0f;
     struct sl_st_prefix kept = {SL_ST_DEAD, INT32_MAX, 0};
+    struct scale y = {max, __fdiv_rn(1.0f, r->temperature), r->floor};
+    if (top_k > 0)
+        y.floor = floor_of_k(s, m, y, best, top_k);
     if (digits)
         sl_st_clear_digits(s);
-    weigh(s, m, max, digits);
+    weigh(s, m, y, digits);
     if (digits) {
         kept = filter(s, m, top_k, r->top_p);
         weigh_kept(s, m, kept);
@@ -333,6 +372,7 @@ static __global__ void __launch_bounds__(SL_ST_THREADS, 2)
     m.base = (int32_t)m.rank * m.n;
     m.from = warp * a.warp_n;
     m.to = m.from + a.warp_n;
+    m.live = ~0u;
     m.p = a.wide != nullptr ? a.wide + ((int64_t)row * a.cluster + m.rank) * m.n
                             : reinterpret_cast<float *>(s + 1);
     if (threadIdx.x == 0)
@@ -348,14 +388,15 @@ static __global__ void __launch_bounds__(SL_ST_THREADS, 2)
         return;
     }
     bool draws = r->temperature >= SL_SAMPLE_GREEDY_BELOW;
-    struct scanned found = scan_all(s, m, scan(a, r, m, row, draws));
+    struct seen own = scan(a, r, m, row, draws);
+    struct scanned found = scan_all(s, m, own);
     sl_grid_launch_dependents();
     float max = sl_st_unorder((uint32_t)(found.best >> 32)), raw_max = sl_st_unorder(found.raw);
     bool valid = found.raw != UINT32_MAX && raw_max >= -FLT_MAX && max >= -FLT_MAX;
     if (first)
         a.state[row].raw_max = raw_max;
     if (draws && valid)
-        draw(a, s, m, row, max);
+        draw(a, s, m, row, max, own.best);
     else if (first)
         choose(a, r, row, valid ? sl_st_id(found.best) : -1);
 }

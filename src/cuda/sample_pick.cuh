@@ -52,6 +52,7 @@ struct sl_st_mine {   /* of this thread's block and warp */
     int32_t base;     /* id of p[0] */
     int32_t n;        /* of the run */
     int32_t from, to; /* the warp's */
+    uint32_t live;    /* bit of the warp's steps, modulo 32: something weighs something there */
     int32_t cluster;
     uint32_t rank;
 };
@@ -80,11 +81,17 @@ static __device__ const struct sl_st_slot *sl_st_exchange(struct sl_st_pick *s,
     return all;
 }
 
-/* f(place, p[4]) for each four of this warp's tokens, all lanes at once. */
+/* f(place, p[4]) for each four of this warp's tokens, all lanes at once, but where nothing weighs
+ * anything. */
 template <typename F>
 static __device__ __forceinline__ void sl_st_each(const struct sl_st_mine &m, F f)
 {
+    uint32_t step = 1;
     for (int32_t i = m.from + 4 * (int32_t)(threadIdx.x % 32); i < m.to; i += SL_ST_STEP) {
+        bool live = (m.live & step) != 0;
+        step = step << 1 | step >> 31;
+        if (!live)
+            continue;
         float4 v = *reinterpret_cast<const float4 *>(m.p + i);
         float p[4] = {v.x, v.y, v.z, v.w};
         f(i, p);

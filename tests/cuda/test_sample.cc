@@ -625,6 +625,21 @@ static void exact_ends()
     }
 }
 
+/* The share of top_p lies a fraction of one above the weight of the first token, so that only
+ * rounding it up keeps the second: (2^41 + x) (1 - 2^-24) = 2^41 + 0.99 for x = 2^17 + 1. */
+static void share_is_rounded_up()
+{
+    float y = -16.6f;
+    while (sl_weight(sl_exp_neg(y)) > (1u << 17) + 1)
+        y = nextafterf(y, -17.0f);
+    CHECK(sl_weight(sl_exp_neg(y)) == (1u << 17) + 1, "no token of this weight");
+    struct one o;
+    o.row = {0.0f, y};
+    o.s.temperature = o.s.repetition_penalty = 1.0f;
+    o.s.top_p = 1.0f - 0x1p-24f;
+    run({o}, 0, "rounded up");
+}
+
 /* One token left, by masks, bans, -infinity or the temperature. */
 static void one_left()
 {
@@ -691,6 +706,7 @@ int main(int argc, char **argv)
     floors();
     borders();
     exact_ends();
+    share_is_rounded_up();
     one_left();
     random_cases(200 * scale);
     many_draws();
