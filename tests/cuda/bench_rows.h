@@ -182,16 +182,20 @@ static void run_rows()
 
 struct sample_kind {
     const char *name;
-    float temperature, top_p;
+    float temperature, top_p, min_p;
     int32_t top_k;
     bool flat;
 };
 
 /* flat: normal logits, of which most of the vocabulary is needed for nine tenths. */
 static const struct sample_kind sample_kinds[] = {
-    {"greedy", 0.0f, 1.0f, 0, false},         {"temperature 1", 1.0f, 1.0f, 0, false},
-    {"top-p 0.9", 1.0f, 0.9f, 0, false},      {"top-k 50", 1.0f, 1.0f, 50, false},
-    {"top-p 0.9, flat", 1.0f, 0.9f, 0, true},
+    {"greedy", 0.0f, 1.0f, 0.0f, 0, false},
+    {"temperature 1", 1.0f, 1.0f, 0.0f, 0, false},
+    {"top-p 0.9", 1.0f, 0.9f, 0.0f, 0, false},
+    {"top-k 50", 1.0f, 1.0f, 0.0f, 50, false},
+    {"all filters", 1.0f, 0.9f, 0.01f, 50, false},
+    {"top-p 0.9, flat", 1.0f, 0.9f, 0.0f, 0, true},
+    {"all filters, flat", 1.0f, 0.9f, 0.01f, 50, true},
 };
 
 static void sample_row(const struct sample_kind *k, int n, int vocab, const dev<float> &logits)
@@ -203,7 +207,7 @@ static void sample_row(const struct sample_kind *k, int n, int vocab, const dev<
         rows[i].seed = i + 1, rows[i].pos = 100 + i;
         rows[i].temperature = k->temperature;
         rows[i].top_p = k->top_p, rows[i].top_k = k->top_k;
-        rows[i].floor = sl_sample_floor(0.0f);
+        rows[i].min_p = k->min_p, rows[i].floor = sl_sample_floor(k->min_p);
         rows[i].repetition_penalty = 1.0f;
         rows[i].n_top = -1;
     }
@@ -229,7 +233,7 @@ static void sample_row(const struct sample_kind *k, int n, int vocab, const dev<
 
 static void run_sample()
 {
-    static const int real_n[] = {1, 64, 256}, tiny_n[] = {1, 2, 3};
+    static const int real_n[] = {1, 32, 256}, tiny_n[] = {1, 2, 3};
     const int vocab = b.tiny ? 3000 : 128256;
     const size_t most = static_cast<size_t>(b.tiny ? 6 : 512) * static_cast<size_t>(vocab);
     dev<float> peaked(most), flat(most);
