@@ -504,21 +504,14 @@ static __device__ __forceinline__ void sl_stream_consume(const sl_lin &l, const 
 /* Barriers: full and empty of every warp's slots, then of the activations' buffers. */
 static __device__ __forceinline__ void sl_stream_init(const sl_stream_plan &p, uint8_t *smem)
 {
-    int i = static_cast<int>(threadIdx.x);
-    /* Every thread one of each kind: one thread would take a microsecond for all. */
-    uint64_t *bars = reinterpret_cast<uint64_t *>(smem);
-    for (int j = i; j < p.teams * p.team * SL_STREAM_SLOTS; j += static_cast<int>(blockDim.x))
-        sl_mbar_init(&bars[j], 1);
-    bars = reinterpret_cast<uint64_t *>(smem + SL_STREAM_EMPTY);
-    for (int j = i; j < p.teams * p.team * SL_STREAM_SLOTS; j += static_cast<int>(blockDim.x))
-        sl_mbar_init(&bars[j], 1);
-    bars = reinterpret_cast<uint64_t *>(smem + SL_STREAM_BARS);
-    for (int j = i; j < p.n_bufs; j += static_cast<int>(blockDim.x)) {
-        sl_mbar_init(&bars[j], 32);
-        sl_mbar_init(&bars[SL_STREAM_BUFS + j], static_cast<uint32_t>(p.teams * p.team));
-    }
+    int n_slots = p.teams * p.team * SL_STREAM_SLOTS;
+    uint64_t *acts = reinterpret_cast<uint64_t *>(smem + SL_STREAM_BARS);
+    sl_mbar_init_all(reinterpret_cast<uint64_t *>(smem), n_slots, 1);
+    sl_mbar_init_all(reinterpret_cast<uint64_t *>(smem + SL_STREAM_EMPTY), n_slots, 1);
+    sl_mbar_init_all(acts, p.n_bufs, 32);
+    sl_mbar_init_all(acts + SL_STREAM_BUFS, p.n_bufs, static_cast<uint32_t>(p.teams * p.team));
     sl_mbar_fence_init();
-    if (i == 0)
+    if (threadIdx.x == 0)
         *reinterpret_cast<uint4 *>(smem + SL_STREAM_ZEROS) = make_uint4(0, 0, 0, 0);
     __syncthreads();
 }

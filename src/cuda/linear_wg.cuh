@@ -444,16 +444,11 @@ template <class S>
 static __device__ __forceinline__ void sl_wg_init(uint8_t *smem, int n_consumers, int n_x)
 {
     sl_wg_bars bars = sl_wg_bars_of(smem);
-    int i = static_cast<int>(threadIdx.x);
     uint32_t warps = static_cast<uint32_t>(n_consumers);
-    if (i < S::w_slots) {
-        sl_mbar_init(&bars.full_w[i], 1);
-        sl_mbar_init(&bars.empty_w[i], warps);
-    }
-    if (i < S::x_slots) {
-        sl_mbar_init(&bars.full_x[i], static_cast<uint32_t>(n_x));
-        sl_mbar_init(&bars.empty_x[i], warps);
-    }
+    sl_mbar_init_all(bars.full_w, S::w_slots, 1);
+    sl_mbar_init_all(bars.empty_w, S::w_slots, warps);
+    sl_mbar_init_all(bars.full_x, S::x_slots, static_cast<uint32_t>(n_x));
+    sl_mbar_init_all(bars.empty_x, S::x_slots, warps);
     sl_mbar_fence_init();
     __syncthreads();
 }

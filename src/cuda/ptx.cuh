@@ -371,4 +371,14 @@ static __device__ __forceinline__ float sl_ex2_approx(float x)
 
 #endif /* SL_CUDA_SIM */
 
+/* Initialises n barriers, a thread each, as one thread would take a microsecond for all. A loop, not
+ * a condition: of that the compiler makes predicated instructions, which compute-sanitizer's
+ * synccheck takes for executed. Then as behind sl_mbar_init. */
+static __device__ __forceinline__ void sl_mbar_init_all(uint64_t *bars, int n, uint32_t count)
+{
+#pragma unroll 1
+    for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x))
+        sl_mbar_init(&bars[i], count);
+}
+
 #endif
