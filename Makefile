@@ -19,6 +19,7 @@ CFLAGS_asan    := -O1 -DSL_DEBUG -fsanitize=address,undefined -fno-sanitize-reco
 CFLAGS_tsan    := -O1 -DSL_DEBUG -fsanitize=thread
 CFLAGS_fuzz    := -O2 -DSL_DEBUG -fsanitize=fuzzer-no-link,address,undefined \
                   -fno-sanitize-recover=all
+CFLAGS_racecheck := $(CFLAGS_release)
 CFLAGS_cov     := -O1 -fprofile-instr-generate -fcoverage-mapping
 ifneq ($(filter fuzz cov,$(CFG)),)
 CC      := clang
@@ -57,7 +58,8 @@ NVCC    := $(or $(NVCC),$(shell command -v nvcc 2>/dev/null),$(wildcard /usr/loc
 # No C++ runtime in the program: kernels are launched by one thread at a time, nothing throws.
 NO_CXX  := -fno-threadsafe-statics,-fno-exceptions
 NVFLAGS := -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -fmad=false -lineinfo -Iinclude -Isrc \
-           -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fPIE,-ffp-contract=off,$(NO_CXX)
+           -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fPIE,-ffp-contract=off,$(NO_CXX) \
+           $(if $(filter racecheck,$(CFG)),-DSL_RACECHECK)
 CUDA_SRC  := $(wildcard src/cuda/*.cu)
 CUDA_OBJ  := $(patsubst src/cuda/%.cu,$(BUILD)/cuda/%.o,$(CUDA_SRC))
 SIM       := $(BUILD)/cuda_sim
@@ -287,11 +289,14 @@ $(BUILD)/cuda/%.o: src/cuda/%.cu
 	$(Q)$(NVCC) $(NVFLAGS) -MD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 ## make check-gpu     the tests of tests/cuda on a device, compute-sanitizer, facts of the program
-check-gpu: $(BIN) $(GPU_TESTS) $(GPU_BENCH)
+check-gpu: $(BIN) gpu-tests
 	$(Q)tools/check_gpu $(BUILD)
 gpu-tests: $(GPU_TESTS) $(GPU_BENCH)
+	$(Q)$(MAKE) --no-print-directory CFG=racecheck gpu-race
+# For racecheck: each lane arrives (SL_WARP_ARRIVALS in src/cuda/ptx.cuh).
+gpu-race: $(filter-out %/test_model %/test_parity,$(GPU_TESTS))
 $(GPU_BENCH): $(wildcard tests/cuda/bench_*.h)
-.PHONY: check-gpu gpu-tests
+.PHONY: check-gpu gpu-tests gpu-race
 
 # The same sources as in the simulator, against the real runtime.
 $(BUILD)/gpu/%: tests/cuda/%.cc $(GPU_LIB) $(LIB)

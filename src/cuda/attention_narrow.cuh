@@ -184,7 +184,8 @@ template <class KV, int D> struct sl_attn_feed {
     /* The loads of the slot that comes free with `step` of the tile in use. */
     __device__ __forceinline__ void refill(int step, int known)
     {
-        __syncwarp(); /* everybody is done with it */
+        sl_fence_proxy_async(); /* what was read there, the copy engine writes next */
+        __syncwarp();
         step = (step + cfg::SLOTS) % cfg::STEPS;
         if (step == 0)
             advance(known);
@@ -381,9 +382,7 @@ template <class KV, int D> struct sl_attn_narrow {
                 state[(n * 2 + i) * 32] = make_float2(o[n][2 * i], o[n][2 * i + 1]);
         }
         *ml = make_float4(m[0], m[1], l[0], l[1]);
-        __syncwarp();
-        if (lane == 0)
-            sl_mbar_arrive(turns + (warp + 1) % cfg::WARPS);
+        sl_mbar_arrive_warp(turns + (warp + 1) % cfg::WARPS);
     }
 
     /* The warp's splits of an item. */
@@ -448,17 +447,15 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D>::THREADS),
     const int grid = static_cast<int>(gridDim.x), warp = static_cast<int>(threadIdx.x) / 32;
     const int lane = static_cast<int>(threadIdx.x) % 32;
     sl_grid_launch_dependents();
+    sl_mbar_init_all(bars, cfg::WARPS, SL_WARP_ARRIVALS); /* turns */
+    sl_mbar_init_all(bars + cfg::WARPS, cfg::WARPS * cfg::SLOTS, 1);
+    sl_mbar_fence_init();
     if (!a.early)
         sl_grid_wait();
     const int n = __ldcg(&a.cls->n_items) * a.n_kv_heads;
     if (warp == 0)
         sl_attn_fetch(a, static_cast<int>(blockIdx.x) + (lane < 16 ? 0 : grid), n,
                       works + lane / 16, true);
-    if (warp == 1 && lane < cfg::WARPS * (1 + cfg::SLOTS)) {
-        for (int i = lane; i < cfg::WARPS * (1 + cfg::SLOTS); i += 32)
-            sl_mbar_init(bars + i, 1);
-        sl_mbar_fence_init();
-    }
     __syncthreads();
     /* Blocks without work make room for the kernel behind; one waits, so that this grid does not
      * end before the one ahead of it. */

@@ -86,12 +86,12 @@ template <int D> struct sl_attn_wg_bars {
     __device__ __forceinline__ void init() const
     {
         for (int i = 0; i < cfg::SLOTS; i++) {
-            sl_mbar_init(full(i), 1);
-            sl_mbar_init(empty(i), cfg::WORKERS / 32);
+            sl_mbar_init(full(i), SL_WARP_ARRIVALS);
+            sl_mbar_init(empty(i), cfg::WORKERS / 32 * SL_WARP_ARRIVALS);
         }
         for (int i = 0; i < 2; i++) {
-            sl_mbar_init(work_full(i), 1);
-            sl_mbar_init(work_empty(i), cfg::WORKERS / 32);
+            sl_mbar_init(work_full(i), SL_WARP_ARRIVALS);
+            sl_mbar_init(work_empty(i), cfg::WORKERS / 32 * SL_WARP_ARRIVALS);
         }
         sl_mbar_fence_init();
     }
@@ -146,10 +146,7 @@ template <int D> struct sl_attn_bring {
         sl_mbar_wait(bars.empty(slot.slot), slot.parity ^ 1);
         if (n < SL_ATTN_TILE)
             clear(w, to, key);
-        __syncwarp();
-        if (lane == 0)
-            sl_mbar_expect_tx(bars.full(slot.slot), static_cast<uint32_t>(n * cfg::PANELS * 128));
-        __syncwarp();
+        sl_mbar_expect_warp(bars.full(slot.slot), static_cast<uint32_t>(n * cfg::PANELS * 128));
         if (mine) {
 #pragma unroll
             for (int p = 0; p < cfg::PANELS; p++)
@@ -168,9 +165,7 @@ template <int D> struct sl_attn_bring {
             struct sl_attn_work &w = *bars.work(turn.slot);
             sl_mbar_wait(bars.work_empty(turn.slot), turn.parity ^ 1);
             sl_attn_fetch(a, item, n, &w, lane < 16);
-            __syncwarp();
-            if (lane == 0)
-                sl_mbar_arrive(bars.work_full(turn.slot));
+            sl_mbar_arrive_warp(bars.work_full(turn.slot));
             any = w.item.valid != 0;
             if (!any)
                 break;
@@ -281,9 +276,7 @@ template <class KV, int D> struct sl_attn_wg {
 
     __device__ __forceinline__ void release()
     {
-        __syncwarp();
-        if (lane == 0)
-            sl_mbar_arrive(bars.empty(slot.slot));
+        sl_mbar_give_warp(bars.empty(slot.slot));
         slot.next();
     }
 
@@ -500,9 +493,7 @@ template <class KV, int D> struct sl_attn_wg {
             if (!w.item.valid)
                 return;
             item(w);
-            __syncwarp();
-            if (lane == 0)
-                sl_mbar_arrive(bars.work_empty(turn.slot));
+            sl_mbar_arrive_warp(bars.work_empty(turn.slot));
         }
     }
 };

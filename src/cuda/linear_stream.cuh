@@ -132,8 +132,7 @@ static __device__ void sl_stream_bring(const sl_lin &l, const sl_stream_plan &p,
                     dst[(s * l.n + t) * SL_STREAM_ROW + e] =
                         e < c.valid ? l.x[t * l.ld_x + c.k0 + e] : __float2bfloat16_rn(0.0f);
         }
-        /* What was read or written here by ordinary accesses, the copy engine writes next. */
-        sl_fence_proxy_async();
+        sl_fence_proxy_async(); /* the next time the copy engine may write what was stored here */
         __syncwarp();
         sl_stream_piece c = sl_stream_piece_of(l, chunk, seg);
         uint32_t bytes = seg < l.n_segs ? static_cast<uint32_t>(c.whole * 2) : 0;
@@ -265,13 +264,10 @@ struct sl_stream_take {
         }
         return slot;
     }
-    /* After products that used the last of the oldest slot: every lane's loads of it have ended, as
-     * the products needed what they brought, so the copy engine may write there again. */
+    /* After products that used the last of the oldest slot: the fence has little to wait for. */
     __device__ __forceinline__ void give(const sl_stream_plan &p)
     {
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            sl_mbar_arrive(at.empty(done));
+        sl_mbar_give_warp(at.empty(done));
         done = done + 1 == p.slots ? 0 : done + 1;
     }
 };
@@ -300,8 +296,10 @@ static __device__ __forceinline__ void sl_stream_refill(const sl_lin &l, const s
     sl_stream_fetch<F> f(l, p, smem, mine ? lane : 0, from, mine ? to : 0);
     for (int i = 0; i < p.slots && f.item < f.to; i++)
         f.next();
-    while (f.item < f.to) {
-        if (sl_mbar_poll(f.at.empty(f.put), f.parity))
+    /* For racecheck, which follows one barrier an instruction, one lane after the other. */
+    for (int turn = 0; f.item < f.to; turn = (turn + 1) % 32) {
+        bool now = SL_WARP_ARRIVALS == 1 || turn == lane;
+        if (now && sl_mbar_poll(f.at.empty(f.put), f.parity))
             f.fetch();
     }
     sl_grid_wait();
@@ -333,9 +331,7 @@ struct sl_stream_acts {
     {
         if (p.n_bufs == p.n_chunks)
             return; /* it stays */
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            sl_mbar_arrive(bar(SL_STREAM_BUFS + out));
+        sl_mbar_give_warp(bar(SL_STREAM_BUFS + out));
         if (++out == p.n_bufs)
             out = 0;
     }
@@ -507,9 +503,11 @@ static __device__ __forceinline__ void sl_stream_init(const sl_stream_plan &p, u
     int n_slots = p.teams * p.team * SL_STREAM_SLOTS;
     uint64_t *acts = reinterpret_cast<uint64_t *>(smem + SL_STREAM_BARS);
     sl_mbar_init_all(reinterpret_cast<uint64_t *>(smem), n_slots, 1);
-    sl_mbar_init_all(reinterpret_cast<uint64_t *>(smem + SL_STREAM_EMPTY), n_slots, 1);
+    sl_mbar_init_all(reinterpret_cast<uint64_t *>(smem + SL_STREAM_EMPTY), n_slots,
+                     SL_WARP_ARRIVALS);
     sl_mbar_init_all(acts, p.n_bufs, 32);
-    sl_mbar_init_all(acts + SL_STREAM_BUFS, p.n_bufs, static_cast<uint32_t>(p.teams * p.team));
+    sl_mbar_init_all(acts + SL_STREAM_BUFS, p.n_bufs,
+                     static_cast<uint32_t>(p.teams * p.team) * SL_WARP_ARRIVALS);
     sl_mbar_fence_init();
     if (threadIdx.x == 0)
         *reinterpret_cast<uint4 *>(smem + SL_STREAM_ZEROS) = make_uint4(0, 0, 0, 0);

@@ -249,23 +249,18 @@ static __device__ __forceinline__ void sl_wg_load_a(sl_wg_frag<MI> &f, sl_wg_vie
         v.w.next();
 }
 
-/* Gives back the oldest slot of weights, once products have taken its last fragments: only then is
- * it certain that they were read. An arrival right behind the loads overtakes them, as the copy
- * engine's writes are not ordered behind the reads of others, and now and then 128 bytes of the
- * next weights were read (H200). */
+/* Gives back the oldest slot of weights. Behind the products that took its last fragments, the
+ * fence has little to wait for. */
 template <class S> static __device__ __forceinline__ void sl_wg_free_w(sl_wg_view<S> &v)
 {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0)
-        sl_mbar_arrive(&sl_wg_bars_of(v.smem).empty_w[v.w_free]);
+    sl_mbar_give_warp(&sl_wg_bars_of(v.smem).empty_w[v.w_free]);
     v.w_free = v.w_free + 1 == S::w_slots ? 0 : v.w_free + 1;
 }
 
 /* Gives back the oldest stage of activations whose products have ended. */
 template <class S> static __device__ __forceinline__ void sl_wg_free_x(sl_wg_view<S> &v)
 {
-    if (threadIdx.x % 32 == 0)
-        sl_mbar_arrive(&sl_wg_bars_of(v.smem).empty_x[v.x_free]);
+    sl_mbar_arrive_warp(&sl_wg_bars_of(v.smem).empty_x[v.x_free]);
     v.x_free = v.x_free + 1 == S::x_slots ? 0 : v.x_free + 1;
     v.n_behind--;
 }
@@ -444,7 +439,7 @@ template <class S>
 static __device__ __forceinline__ void sl_wg_init(uint8_t *smem, int n_consumers, int n_x)
 {
     sl_wg_bars bars = sl_wg_bars_of(smem);
-    uint32_t warps = static_cast<uint32_t>(n_consumers);
+    uint32_t warps = static_cast<uint32_t>(n_consumers) * SL_WARP_ARRIVALS;
     sl_mbar_init_all(bars.full_w, S::w_slots, 1);
     sl_mbar_init_all(bars.empty_w, S::w_slots, warps);
     sl_mbar_init_all(bars.full_x, S::x_slots, static_cast<uint32_t>(n_x));

@@ -371,14 +371,50 @@ static __device__ __forceinline__ float sl_ex2_approx(float x)
 
 #endif /* SL_CUDA_SIM */
 
-/* Initialises n barriers, a thread each, as one thread would take a microsecond for all. A loop, not
- * a condition: of that the compiler makes predicated instructions, which compute-sanitizer's
+/* Initialises n barriers, a thread each, as one thread would take a microsecond for all. A loop,
+ * not a condition: of that the compiler makes predicated instructions, which compute-sanitizer's
  * synccheck takes for executed. Then as behind sl_mbar_init. */
 static __device__ __forceinline__ void sl_mbar_init_all(uint64_t *bars, int n, uint32_t count)
 {
 #pragma unroll 1
     for (int i = static_cast<int>(threadIdx.x); i < n; i += static_cast<int>(blockDim.x))
         sl_mbar_init(&bars[i], count);
+}
+
+/* How often a warp arrives that arrives as one: the barrier's count for it. Racecheck does not see
+ * that __syncwarp orders what the other lanes did, so the build for it (CFG=racecheck) lets each
+ * lane arrive. */
+#ifdef SL_RACECHECK
+#define SL_WARP_ARRIVALS 32
+#else
+#define SL_WARP_ARRIVALS 1
+#endif
+
+/* A whole warp arrives: behind the barrier all is seen that its lanes did before. */
+static __device__ __forceinline__ void sl_mbar_arrive_warp(uint64_t *bar)
+{
+    __syncwarp();
+    if (SL_WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0)
+        sl_mbar_arrive(bar);
+}
+
+/* The same of a warp that has read shared memory by ordinary loads, where the copy engine may write
+ * next: its writes belong to another proxy, and only the fence orders them behind those reads. */
+static __device__ __forceinline__ void sl_mbar_give_warp(uint64_t *bar)
+{
+    sl_fence_proxy_async();
+    sl_mbar_arrive_warp(bar);
+}
+
+/* A whole warp, whose lanes may have stored, arrives and expects bytes more. */
+static __device__ __forceinline__ void sl_mbar_expect_warp(uint64_t *bar, uint32_t bytes)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        sl_mbar_expect_tx(bar, bytes);
+    else if (SL_WARP_ARRIVALS > 1)
+        sl_mbar_arrive(bar);
+    __syncwarp();
 }
 
 #endif

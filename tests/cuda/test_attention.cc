@@ -359,6 +359,12 @@ static rows_of read_rows(const scene &s, const std::vector<span_of> &spans,
     return rows;
 }
 
+/* What lies in a workspace at first. */
+static std::vector<uint8_t> anything(size_t n_bytes)
+{
+    return std::vector<uint8_t>(n_bytes, 0xcd);
+}
+
 /* slot_rows: rows of partial results the workspace holds besides the lists, -1: all that could be
  * wanted. layers: times the operation is called on one plan, which must not change anything. */
 static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms, int slot_rows = -1,
@@ -377,7 +383,7 @@ static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms,
     size_t bytes = sl_cuda_attention_workspace(&d.cu, &limits), row = ((size_t)s.dim() + 2) * 4;
     if (slot_rows >= 0) /* context 0: two slots a row */
         bytes -= ((size_t)(2 * in.n_tokens * s.nq) - (size_t)(slot_rows * s.nkv)) * row;
-    dev<uint8_t> workspace(bytes);
+    dev<uint8_t> workspace(anything(bytes));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
     struct sl_batch b = {in.n_tokens, n_spans,  0,        nullptr,
@@ -717,7 +723,7 @@ static void test_graph()
     dev<float> q(most.q);
     dev<uint16_t> out(most.q.size());
     struct sl_cuda_attention_limits limits = {3, 3, 1000, s.nq, s.nkv, s.hd};
-    dev<uint8_t> workspace(sl_cuda_attention_workspace(&d.cu, &limits));
+    dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
     struct sl_batch b = {3, 3, 0, nullptr, positions.p, spans.p, tables.p, nullptr};
@@ -794,7 +800,7 @@ static void step_one(const scene &s, const std::vector<span_of> &spans, int n_sm
     dev<uint16_t> out(std::vector<uint16_t>(in.q.size(), 0x4242));
     struct sl_cuda_attention_limits limits = {in.n_tokens, (int)spans.size(), 20000, s.nq, s.nkv,
                                               s.hd};
-    dev<uint8_t> workspace(sl_cuda_attention_workspace(&d.cu, &limits));
+    dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
     struct sl_batch b = {in.n_tokens, (int)spans.size(), 0,        nullptr,
@@ -929,7 +935,7 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     dev<struct sl_span> dspans(dev_spans);
     dev<int32_t> dtables(tables), dpositions(positions);
     struct sl_cuda_attention_limits limits = {n_tokens, 3, 100, c.nq, c.nkv, c.hd};
-    dev<uint8_t> workspace(sl_cuda_attention_workspace(&d.cu, &limits));
+    dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
     struct sl_batch b = {n_tokens, 3, 0, nullptr, dpositions.p, dspans.p, dtables.p, nullptr};

@@ -111,8 +111,9 @@ template <bool SYNC> static void k_atomics(int *out)
     out[threadIdx.x] = s[0];
 }
 
-/* Bulk copies through two stages; without SYNC a reader says too soon that it is done. */
-template <bool SYNC> static void k_ring(int *buf)
+/* Bulk copies through two stages; EARLY: a reader says too soon that it is done; without FENCE
+ * copies write where others have read, and nothing orders the proxies. */
+template <bool EARLY, bool FENCE> static void ring(int *buf)
 {
     SL_SMEM(uint8_t, smem);
     uint64_t *full = reinterpret_cast<uint64_t *>(smem + 4096), *empty = full + 2;
@@ -134,15 +135,27 @@ template <bool SYNC> static void k_ring(int *buf)
             sl_bulk_load(smem + s * 2048, buf, 256, full + s);
         } else if (threadIdx.x >= 32) {
             sl_mbar_wait(full + s, round & 1);
-            if (!SYNC)
+            if (EARLY)
                 sl_mbar_arrive(empty + s);
             sum += smem[s * 2048 + threadIdx.x];
-            if (SYNC)
+            if (FENCE)
+                sl_fence_proxy_async();
+            if (!EARLY)
                 sl_mbar_arrive(empty + s);
         }
     }
     if (threadIdx.x >= 32)
         buf[512 + blockIdx.x * 64 + threadIdx.x] = sum;
+}
+
+template <bool SYNC> static void k_ring(int *buf)
+{
+    ring<!SYNC, true>(buf);
+}
+
+template <bool SYNC> static void k_proxies(int *buf)
+{
+    ring<false, SYNC>(buf);
 }
 
 template <bool SYNC> static void k_cp_async(int *buf)
@@ -179,6 +192,7 @@ PAIR(k_named)
 PAIR(k_ldmatrix)
 PAIR(k_atomics)
 PAIR(k_ring)
+PAIR(k_proxies)
 PAIR(k_cp_async)
 
 static void test_message(void **)
@@ -194,7 +208,7 @@ int main(int, char **)
         cmocka_unit_test(test_k_named),         cmocka_unit_test(test_k_same_value),
         cmocka_unit_test(test_k_ldmatrix),      cmocka_unit_test(test_k_atomics),
         cmocka_unit_test(test_k_ring),          cmocka_unit_test(test_k_cp_async),
-        cmocka_unit_test(test_message),
+        cmocka_unit_test(test_k_proxies),       cmocka_unit_test(test_message),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

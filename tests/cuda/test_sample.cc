@@ -558,7 +558,7 @@ static void wide_rows(int n_runs)
 
 /* Draws that need every position of a distribution: a uniform row without filter and with ones that
  * keep all of it; each must give every token the engine gives. */
-static void many_draws()
+static void many_draws(int n_runs)
 {
     cu.n_sms = 6;
     for (int c = 0; c < 6; c++) {
@@ -571,7 +571,7 @@ static void many_draws()
         o.s.repetition_penalty = 1.0f;
         o.s.top_p = c % 3 == 1 ? 0.99f : 1.0f;
         o.s.min_p = c % 3 == 2 ? 1e-6f : 0.0f;
-        for (int i = 0; i < 10 * MAX_N; i++) {
+        for (int i = 0; i < n_runs * MAX_N; i++) {
             o.pos = (uint64_t)i;
             cases.push_back(o);
             if (cases.size() == MAX_N) {
@@ -583,11 +583,11 @@ static void many_draws()
 }
 
 /* Many tokens kept, tied or not, at the borders of steps, warps and blocks. */
-static void borders()
+static void borders(int n_runs)
 {
     cu.n_sms = 6;
     static const int32_t widths[] = {127, 128, 129, 1024, 1025, 2048, 2049, 4096, 4097, 10000};
-    for (int i = 0; i < 40; i++) {
+    for (int i = 0; i < n_runs; i++) {
         struct one o;
         int32_t v = widths[i % 10];
         o.row.resize((size_t)v);
@@ -669,10 +669,10 @@ static void one_left()
 }
 
 /* Rows that lie in scratch. */
-static void huge_rows()
+static void huge_rows(int n_runs)
 {
     cu.n_sms = 132;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < n_runs; i++) {
         struct one o;
         o.row.resize(i == 0 ? 400000 : HUGE_V - (size_t)i);
         fill_row(o.row, i == 0 ? 8 : 1);
@@ -694,9 +694,10 @@ static void floors()
     CHECK(sl_sample_floor(1e-38f) == -87.0f && sl_sample_floor(0.5f) == logf(0.5f), "min_p");
 }
 
+/* How many cases in percent of the usual, seed. */
 int main(int argc, char **argv)
 {
-    int scale = argc > 1 ? atoi(argv[1]) : 1;
+    int percent = argc > 1 ? atoi(argv[1]) : 100;
     rng.seed = argc > 2 ? (uint64_t)atoi(argv[2]) : 5;
     memset(&cu, 0, sizeof cu);
     cudaStreamCreate(&cu.stream);
@@ -704,14 +705,14 @@ int main(int argc, char **argv)
     if (cudaMalloc(&scratch, room) != cudaSuccess || cudaMemset(scratch, 0, room) != cudaSuccess)
         return 2;
     floors();
-    borders();
+    borders(40 * percent / 100);
     exact_ends();
     share_is_rounded_up();
     one_left();
-    random_cases(200 * scale);
-    many_draws();
-    wide_rows(12 * scale);
-    huge_rows();
+    random_cases(2 * percent);
+    many_draws((10 * percent + 99) / 100);
+    wide_rows((12 * percent + 99) / 100);
+    huge_rows(3 * SL_MIN(percent, 100) / 100);
     cudaFree(scratch);
     cudaStreamDestroy(cu.stream);
     printf("test_sample: %ld rows, %ld drawn (%ld with checked sums, %ld filtered, %ld of them "

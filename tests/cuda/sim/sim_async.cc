@@ -151,6 +151,12 @@ void sl_sim_mbar_wait(uint64_t *bar, uint32_t parity, sl_sim_at at)
     sim_race_waited(find_mbar(bar, "sl_mbar_wait", at));
 }
 
+void sl_sim_fence_proxy()
+{
+    sim_race_fence();
+    sl_sim_preempt();
+}
+
 /* --- bulk copies --- */
 
 /* A copy whose target is known is under way. */
@@ -162,7 +168,7 @@ static void start_bulk(const sim_bulk &c, const char *what, const void *pc)
         if (c.dst < other.dst + other.n && other.dst < c.dst + c.n)
             sim_fail("%s at %s:%d: shared + %u is the target of another copy under way", what,
                      sim_short_file(c.at.file), c.at.line, sim_smem_offset(c.dst));
-    sim_race_access(sim_now->index, c.dst, c.n, true, pc);
+    sim_race_copy(c.dst, c.n, pc);
     hide(c.dst, c.n);
     b->bulks.push_back(c);
     sl_sim_preempt();

@@ -211,6 +211,8 @@ void sim_race_waited(sim_mbar *m);
 uint32_t sim_race_now();
 void sim_race_landed(sim_block *b, sim_mbar *m, uint32_t t, uint32_t issued);
 void sim_race_access(uint32_t me, const void *p, size_t n, bool write, const void *pc);
+void sim_race_copy(const void *p, size_t n, const void *pc); /* by this thread, in bulk */
+void sim_race_fence();
 
 void sim_bulk_land(sim_block *b, size_t i);
 const char *sim_kind_name(int kind);

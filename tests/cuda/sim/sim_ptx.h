@@ -112,7 +112,7 @@ static inline bool sl_mbar_poll(uint64_t *bar, uint32_t parity, SL_SIM_AT)
 }
 static inline void sl_fence_proxy_async()
 {
-    sl_sim_preempt();
+    sl_sim_fence_proxy();
 }
 
 static inline void sl_sim_ldmatrix(sl_sim_kind kind, uint32_t *r, const void *row, sl_sim_at at)
@@ -182,7 +182,9 @@ static inline uint32_t sl_sim_swizzled(const uint8_t *b, uint32_t row, uint32_t 
     uint32_t to = at + row * 128 + byte;
     to ^= (to >> 7 & 7) << 4;
     uint32_t v;
+    sl_sim_by_wgmma(true);
     __builtin_memcpy(&v, b + static_cast<int32_t>(to - at), 4);
+    sl_sim_by_wgmma(false);
     return v;
 }
 template <int T>

@@ -6,7 +6,10 @@
  * functions that the compiler calls for every access. Each thread has a vector clock; barriers,
  * __syncwarp and mbarriers join clocks; each byte of shared memory remembers who wrote it last and
  * two who read it. Shuffles, votes and mma order no memory, as CUDA says. Atomics are left out, and
- * so is global memory. Copies count as writes of the thread that issues them, when it issues them.
+ * so is global memory. Bulk copies count as writes of the thread that issues them, when it issues
+ * them, but of another proxy, wgmma's reads too: what threads read or stored there by themselves
+ * before is ordered only if each of them called sl_fence_proxy_async since, which the second half
+ * of a clock remembers.
  */
 #include "sim_internal.h"
 
@@ -15,17 +18,18 @@
 
 struct byte_state {
     uint16_t writer, reader[2];
-    uint32_t wrote, read[2]; /* their clocks; 0: nobody */
+    bool copied, multiplied[2]; /* the writer is a bulk copy, the reader wgmma */
+    uint32_t wrote, read[2];    /* their clocks; 0: nobody */
     const void *write_pc, *read_pc[2];
 };
 struct sim_race {
-    uint32_t n;
-    uint32_t *clock;   /* [n][n] */
+    uint32_t n, width; /* threads; 2 n */
+    uint32_t *clock;   /* [n][2][n]: what is known of each thread, and when it last had a fence */
     byte_state *bytes; /* of shared memory */
 };
 
 bool sim_race_on; /* something was compiled for it */
-static int in_atomic;
+static bool in_atomic, in_wgmma;
 
 /* A second write by the same line is no fault when it stores what is there already: seen once the
  * store has happened, at the next access of anybody. */
@@ -40,7 +44,7 @@ static std::vector<same_write> same_writes;
 
 static uint32_t *clock_of(sim_block *b, uint32_t t)
 {
-    return b->race->clock + static_cast<size_t>(t) * b->race->n;
+    return b->race->clock + static_cast<size_t>(t) * b->race->width;
 }
 
 void sim_race_begin(sim_block *b, size_t smem)
@@ -50,12 +54,13 @@ void sim_race_begin(sim_block *b, size_t smem)
     same_writes.clear();
     if (!b->race) {
         b->race = new sim_race();
-        b->race->clock = new uint32_t[SIM_MAX_THREADS * SIM_MAX_THREADS];
+        b->race->clock = new uint32_t[2 * SIM_MAX_THREADS * SIM_MAX_THREADS];
         b->race->bytes = new byte_state[SIM_SMEM_MAX];
     }
     sim_race *r = b->race;
     r->n = static_cast<uint32_t>(b->n_threads);
-    memset(r->clock, 0, sizeof(uint32_t) * r->n * r->n);
+    r->width = 2 * r->n;
+    memset(r->clock, 0, sizeof(uint32_t) * r->n * r->width);
     memset(static_cast<void *>(r->bytes), 0, sizeof(byte_state) * smem);
     for (uint32_t t = 0; t < r->n; t++)
         clock_of(b, t)[t] = 1;
@@ -74,13 +79,13 @@ void sim_race_join(sim_block *b, const uint64_t members[16])
     if (!sim_race_on)
         return;
     sim_race *r = b->race;
-    std::vector<uint32_t> all(r->n);
+    std::vector<uint32_t> all(r->width);
     for (uint32_t t = 0; t < r->n; t++)
         if (members[t / 64] >> (t % 64) & 1)
-            join(all.data(), clock_of(b, t), r->n);
+            join(all.data(), clock_of(b, t), r->width);
     for (uint32_t t = 0; t < r->n; t++)
         if (members[t / 64] >> (t % 64) & 1) {
-            memcpy(clock_of(b, t), all.data(), sizeof(uint32_t) * r->n);
+            memcpy(clock_of(b, t), all.data(), sizeof(uint32_t) * r->width);
             clock_of(b, t)[t]++;
         }
 }
@@ -91,8 +96,8 @@ void sim_race_arrive(sim_mbar *m)
         return;
     sim_race *r = sim_now_block->race;
     uint32_t *mine = clock_of(sim_now_block, sim_now->index);
-    m->arrived.resize(r->n);
-    join(m->arrived.data(), mine, r->n);
+    m->arrived.resize(r->width);
+    join(m->arrived.data(), mine, r->width);
     mine[sim_now->index]++;
 }
 
@@ -100,7 +105,7 @@ void sim_race_phase(sim_mbar *m)
 {
     if (!sim_race_on)
         return;
-    m->arrived.resize(sim_now_block->race->n);
+    m->arrived.resize(sim_now_block->race->width);
     m->ended = m->arrived;
     std::fill(m->arrived.begin(), m->arrived.end(), 0u);
 }
@@ -109,6 +114,15 @@ void sim_race_waited(sim_mbar *m)
 {
     if (sim_race_on && !m->ended.empty())
         join(clock_of(sim_now_block, sim_now->index), m->ended.data(), m->ended.size());
+}
+
+void sim_race_fence()
+{
+    if (!sim_race_on)
+        return;
+    uint32_t *mine = clock_of(sim_now_block, sim_now->index), me = sim_now->index;
+    mine[sim_now_block->race->n + me] = mine[me];
+    mine[me]++;
 }
 
 uint32_t sim_race_now()
@@ -121,7 +135,7 @@ void sim_race_landed(sim_block *b, sim_mbar *m, uint32_t t, uint32_t issued)
 {
     if (!sim_race_on)
         return;
-    m->arrived.resize(b->race->n);
+    m->arrived.resize(b->race->width);
     m->arrived[t] = m->arrived[t] > issued ? m->arrived[t] : issued;
 }
 
@@ -153,13 +167,31 @@ static std::string place(const void *pc)
              off, other, others, place(other_pc).c_str(), me, mine, place(my_pc).c_str());
 }
 
-static void check_write(byte_state *s, size_t off, uint32_t me, const uint32_t *clock,
+/* A copy or wgmma accesses what thread `other` has accessed itself at its time `when`: was there a
+ * fence? */
+static void check_proxy(size_t off, uint32_t me, const char *mine, const void *my_pc,
+                        uint32_t other, uint32_t when, const char *others, const void *other_pc)
+{
+    const uint32_t *fences = clock_of(sim_now_block, me) + sim_now_block->race->n;
+    if (when > fences[other])
+        sim_fail("race on shared + %zu: thread %u %s it at %s, thread %u %s it at %s, and the "
+                 "former had no sl_fence_proxy_async in between",
+                 off, other, others, place(other_pc).c_str(), me, mine, place(my_pc).c_str());
+}
+
+static void check_write(byte_state *s, size_t off, uint32_t me, const uint32_t *clock, bool copied,
                         const void *pc)
 {
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < 2; i++) {
         if (s->reader[i] != me && s->read[i] > clock[s->reader[i]])
             found(off, me, "writes", pc, s->reader[i], "read", s->read_pc[i]);
+        if (copied && !s->multiplied[i])
+            check_proxy(off, me, "copies to", pc, s->reader[i], s->read[i], "read", s->read_pc[i]);
+    }
+    if (copied && !s->copied)
+        check_proxy(off, me, "copies to", pc, s->writer, s->wrote, "wrote", s->write_pc);
     s->writer = static_cast<uint16_t>(me);
+    s->copied = copied;
     s->wrote = clock[me];
     s->write_pc = pc;
     s->read[0] = s->read[1] = 0;
@@ -170,7 +202,11 @@ static void note_read(byte_state *s, uint32_t me, const uint32_t *clock, const v
     int i = s->reader[0] == me || s->read[0] <= clock[s->reader[0]]   ? 0
             : s->reader[1] == me || s->read[1] <= clock[s->reader[1]] ? 1
                                                                       : sim_rand() & 1;
+    if (in_wgmma && !s->copied)
+        check_proxy(static_cast<size_t>(s - sim_now_block->race->bytes), me, "multiplies", pc,
+                    s->writer, s->wrote, "wrote", s->write_pc);
     s->reader[i] = static_cast<uint16_t>(me);
+    s->multiplied[i] = in_wgmma;
     s->read[i] = clock[me];
     s->read_pc[i] = pc;
 }
@@ -183,7 +219,7 @@ static void check_same_writes()
     same_writes.clear();
 }
 
-void sim_race_access(uint32_t me, const void *p, size_t n, bool write, const void *pc)
+static void accessed(uint32_t me, const void *p, size_t n, bool write, bool copied, const void *pc)
 {
     if (!sim_race_on || !sim_now || in_atomic)
         return;
@@ -201,10 +237,26 @@ void sim_race_access(uint32_t me, const void *p, size_t n, bool write, const voi
         else if (unordered)
             found(i, me, write ? "writes" : "reads", pc, s->writer, "wrote", s->write_pc);
         if (write)
-            check_write(s, i, me, clock, pc);
+            check_write(s, i, me, clock, copied, pc);
         else
             note_read(s, me, clock, pc);
     }
+}
+
+void sim_race_access(uint32_t me, const void *p, size_t n, bool write, const void *pc)
+{
+    accessed(me, p, n, write, false, pc);
+}
+
+void sim_race_copy(const void *p, size_t n, const void *pc)
+{
+    if (sim_now)
+        accessed(sim_now->index, p, n, true, true, pc);
+}
+
+void sl_sim_by_wgmma(bool begin)
+{
+    in_wgmma = begin;
 }
 
 void sl_sim_atomic(bool begin)
