@@ -157,8 +157,10 @@ static bool at_rule(const struct sl_ebnf *g)
 static uint32_t hex(struct sl_ebnf *g, size_t n)
 {
     uint64_t v = 0;
-    if (g->size - g->at < n || !sl_parse_hex_u64(g->s + g->at, n, &v) || v > 0x10FFFF)
+    if (g->size - g->at < n || !sl_parse_hex_u64(g->s + g->at, n, &v) || v > 0x10FFFF) {
         fail(g, SL_EINVAL, "hexadecimal digits are missing");
+        return 0;
+    }
     g->at += n;
     return (uint32_t)v;
 }
@@ -221,7 +223,7 @@ static char *string(struct sl_ebnf *g, size_t *n)
         }
         *n += sl_utf8_encode(character(g), out + *n);
     }
-    g->at++;
+    g->at += g->at < g->size;
     return out;
 }
 
@@ -303,7 +305,7 @@ static struct sl_ebnf_expr *regex(struct sl_ebnf *g)
     for (; g->at < g->size && (in_class || g->s[g->at] != '/'); g->at++) {
         char c = g->s[g->at];
         if (c == '\\')
-            g->at++;
+            g->at += g->at + 1 < g->size;
         else if (c == '[' || c == ']')
             in_class = c == '[';
         else if (c == '\n')
@@ -490,8 +492,11 @@ static void ignore(struct sl_ebnf *g)
     g->rules[rule].terminal = true;
     if (g->rules[rule].body == NULL)
         g->rules[rule].body = x;
-    else if (x != NULL && x->kids != NULL)
-        add_kid(g->rules[rule].body, x->kids);
+    else
+        for (struct sl_ebnf_expr *k = x->kids, *next; k != NULL; k = next) {
+            next = k->next;
+            add_kid(g->rules[rule].body, k);
+        }
 }
 
 int sl_ebnf_parse(struct sl_ebnf *g)

@@ -299,7 +299,8 @@ int sl_schema_find(struct sl_loader *l, const struct sl_place *from, const char 
 {
     const char *uri = resolve(l, from->base, ref), *hash = strchr(ref, '#');
     const char *fragment = hash != NULL ? hash + 1 : "";
-    bool pointer = *fragment == 0 || *fragment == '/', draft = from->draft;
+    bool pointer = *fragment == 0 || *fragment == '/';
+    int draft = from->draft;
     size_t n = strlen(uri);
     *out = NULL;
     for (uint32_t i = 0; i < l->n_anchors && *out == NULL; i++) {

@@ -51,6 +51,10 @@ static const struct {
      "{\"type\":\"object\",\"minProperties\":2,\"additionalProperties\":{\"type\":\"null\"}}",
      {"{\"a\":null,\"b\":null}"},
      {"{\"a\":null}", "{\"a\":null,\"a\":null}", "{\"a\":null,\"b\":1}"}},
+    {SL_GRAMMAR_JSON_SCHEMA, /* a subschema where no keyword says that there is one */
+     "{\"$ref\":\"#/x/y\",\"x\":{\"y\":{\"type\":\"integer\",\"maximum\":7}}}",
+     {"5"},
+     {"\"a\"", "8", "1.5"}},
     {SL_GRAMMAR_EBNF, "root ::= \"a\" root \"b\" | \"\"", {"", "ab", "aaabbb"}, {"a", "ba", "aab"}},
     {SL_GRAMMAR_EBNF,
      "root  ::= (expr \"=\" term \"\\n\")+ # sums\nexpr  ::= term ([-+*/] term)*\n"
@@ -63,6 +67,10 @@ static const struct {
      "NUMBER: /[0-9]+/ // digits\n%ignore \" \"\n",
      {"1+2+3", " ( 1 + 22 ) + 3 "},
      {"1+", "1 2", "(1", "1 + + 2"}},
+    {SL_GRAMMAR_EBNF,
+     "start: \"a\" \"b\"\n%ignore \" \"\n%ignore \"x\" | \"y\" | \"z\"\n",
+     {"ab", "a b", "axb", "ayb", "z a xyb"},
+     {"a", "avb"}},
     {SL_GRAMMAR_EBNF, "start: \"a\"i~2..3 [\"x\"] \"0\"..\"9\"", {"aA0", "aaax9"}, {"a0", "aaaa1"}},
     {SL_GRAMMAR_EBNF,
      "start: \"call\" %json {\"type\":\"array\",\"items\":{\"type\":\"integer\"}} \";\"",
@@ -74,6 +82,13 @@ static const struct {
      "\"end\":\"</f>\"}],\"triggers\":[\"<f=\"]}",
      {"", "text <f <b>", "see <f=a>{\"x\": 1}</f> and <f=a>{}</f>."},
      {"<f=b>{}</f>", "<f=", "<f=a>{\"y\":1}</f>", "<f=a>{}</f", "<f=a>{} </f>"}},
+};
+
+/* What only test_cut looks at: every escape, a regular expression, a range of strings. */
+static const char *const cut[] = {
+    "start: /a\\/[/]\\w/is \"\\x41\\u0042\\U00000043\\n\" // end\n",
+    "start: \"a\"..\"\\u0066\" %json {\"type\": \"null\"} x~1..2\nx.2: \"\\x41\"",
+    "root ::= [\\x41-\\u0043^\\]] \"\\U0001F600\\\\\" # end",
 };
 
 static void test_table(void **state)
@@ -229,13 +244,35 @@ static void test_refused(void **state)
     }
 }
 
+/* Every grammar cut at every byte, in memory that ends with the text: it compiles or is refused,
+ * and nothing behind the text is read. */
+static void test_cut(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(table) + SL_COUNT(cut); i++) {
+        bool own = i >= SL_COUNT(table);
+        const char *whole = own ? cut[i - SL_COUNT(table)] : table[i].text;
+        for (size_t n = 0; n < strlen(whole); n++) {
+            char *text = sl_malloc(n + (n == 0));
+            assert_non_null(text);
+            memcpy(text, whole, n);
+            struct sl_grammar_spec spec = {
+                .kind = own ? SL_GRAMMAR_EBNF : table[i].kind, .text = text, .n = n};
+            struct sl_grammar *g = NULL;
+            struct sl_error err = {0};
+            int rc = sl_grammar_compile(&spec, NULL, &g, &err);
+            assert_true(rc == 0 || (rc < 0 && err.msg[0] != '\0'));
+            sl_grammar_destroy(g);
+            sl_free(text);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),
-        cmocka_unit_test(test_masks),
-        cmocka_unit_test(test_forced),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_table),  cmocka_unit_test(test_cut),     cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_forced), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
