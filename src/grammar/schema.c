@@ -31,13 +31,27 @@ static int bad(struct filling *f, int code, const char *key, const char *what)
     return f->rc;
 }
 
+static void no_room(struct filling *f)
+{
+    bool no_memory = f->l->s->arena.no_memory;
+    bad(f, no_memory ? SL_ENOMEM : SL_ELIMIT, "", no_memory ? "out of memory" : "too large");
+}
+
 static void *array_of(struct filling *f, size_t n, size_t size)
 {
     void *p = sl_arena_array(&f->l->s->arena, n == 0 ? 1 : n, size);
     if (p == NULL)
-        bad(f, f->l->s->arena.no_memory ? SL_ENOMEM : SL_ELIMIT, "",
-            f->l->s->arena.no_memory ? "out of memory" : "too large");
+        no_room(f);
     return p;
+}
+
+/* A copy that stays; NULL: no room, and said so. */
+static const char *text_of(struct filling *f, const char *s, size_t n)
+{
+    const char *copy = sl_arena_strndup(&f->l->s->arena, s, n);
+    if (copy == NULL)
+        no_room(f);
+    return copy;
 }
 
 static uint32_t new_node(struct sl_loader *l, const char *path)
@@ -137,8 +151,10 @@ static void list_of(struct filling *f, json_t *list, const char *key, struct sl_
 static uint32_t count_of(struct filling *f, const json_t *v, const char *key)
 {
     double x = json_number_value(v);
-    if (!json_is_number(v) || x < 0 || floor(x) < x)
+    if (!json_is_number(v) || x < 0 || floor(x) < x) {
         bad(f, SL_EINVAL, key, "not a whole number");
+        return 0;
+    }
     return x >= (double)(UINT32_MAX - 1) ? UINT32_MAX - 1 : (uint32_t)x;
 }
 
@@ -193,8 +209,7 @@ static uint32_t constant(struct filling *f, json_t *v, const char *key, int dept
             if (f->rc != 0)
                 break;
             n.properties[n.n_properties++] =
-                (struct sl_property){sl_arena_strndup(&f->l->s->arena, name, len), len,
-                                     constant(f, kid, key, depth + 1)};
+                (struct sl_property){text_of(f, name, len), len, constant(f, kid, key, depth + 1)};
         }
         n.n_required = n.n_properties;
     } else {
@@ -426,8 +441,8 @@ static void properties(struct filling *f, json_t *v, const char *key)
     {
         if (f->rc != 0)
             return;
-        f->n.properties[f->n.n_properties++] = (struct sl_property){
-            sl_arena_strndup(&f->l->s->arena, name, len), len, child(f, kid, key, name)};
+        f->n.properties[f->n.n_properties++] =
+            (struct sl_property){text_of(f, name, len), len, child(f, kid, key, name)};
     }
 }
 
@@ -461,9 +476,9 @@ static struct sl_property *names_of(struct filling *f, json_t *v, const char *ke
             bad(f, SL_EINVAL, key, "not an array of names");
         if (f->rc != 0)
             break;
-        out[(*n)++] = (struct sl_property){
-            sl_arena_strndup(&f->l->s->arena, json_string_value(name), json_string_length(name)),
-            json_string_length(name), SL_NODE_NONE};
+        out[(*n)++] =
+            (struct sl_property){text_of(f, json_string_value(name), json_string_length(name)),
+                                 json_string_length(name), SL_NODE_NONE};
     }
     return out;
 }
@@ -485,7 +500,7 @@ static void dependencies(struct filling *f, json_t *v, const char *key)
         if (f->rc != 0)
             return;
         d = &f->n.deps[f->n.n_deps++];
-        d->name = sl_arena_strndup(&f->l->s->arena, name, len);
+        d->name = text_of(f, name, len);
         d->n = len;
         if (json_is_array(kid))
             d->required = names_of(f, kid, key, &d->n_required);
@@ -523,10 +538,12 @@ static void reference(struct filling *f, json_t *v, const char *key)
 
 static void item_list(struct filling *f, json_t *v, const char *key)
 {
-    if (json_is_array(v))
-        list_of(f, v, key, &f->n.prefix);
-    else
+    if (!json_is_array(v))
         f->n.items = child(f, v, key, NULL);
+    else if (f->n.prefix.v != NULL)
+        bad(f, SL_EINVAL, key, "a list beside prefixItems");
+    else
+        list_of(f, v, key, &f->n.prefix);
 }
 
 enum kind {

@@ -32,6 +32,7 @@ struct sl_loader {
     uint32_t *queue; /* places whose nodes are to be filled */
     uint32_t n_queue, cap_queue, next;
     int depth;
+    bool no_room; /* a URI could not be kept */
 };
 
 /* schema_ref.c: URIs, $id, anchors. */

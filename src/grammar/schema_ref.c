@@ -10,11 +10,14 @@
 
 #include <string.h>
 
-enum { MAX_DEPTH = 200, MAX_URI = 2048 };
+enum { MAX_DEPTH = 200, MAX_URI = 2048, MAX_PATH = 2000 };
 
+/* Only messages show it: what is too long to read stands for all that lies in it. */
 const char *sl_schema_path(struct sl_loader *l, const char *path, const char *key)
 {
     struct sl_buf b = {0};
+    if (strlen(path) + strlen(key) > MAX_PATH)
+        return path;
     sl_buf_printf(&b, "%s/", path);
     for (; *key != 0; key++)
         sl_buf_puts(&b, *key == '~' ? "~0" : *key == '/' ? "~1" : (char[]){*key, 0});
@@ -79,7 +82,18 @@ no_memory:
 static const char *copy(struct sl_loader *l, const char *s, size_t n)
 {
     const char *p = sl_arena_strndup(&l->s->arena, s, n);
+    l->no_room |= p == NULL;
     return p != NULL ? p : "";
+}
+
+/* A URI that was not kept would be taken for another one. */
+static int check_room(const struct sl_loader *l, int rc)
+{
+    bool no_memory = l->s->arena.no_memory;
+    if (rc != 0 || !l->no_room)
+        return rc;
+    return sl_fail(l->err, no_memory ? SL_ENOMEM : SL_ELIMIT, "schema: %s",
+                   no_memory ? "out of memory" : "too large");
 }
 
 /* Takes "a/../" and "./" out of a path in place. */
@@ -244,7 +258,9 @@ static int scan(struct sl_loader *l, json_t *json, const char *base, const char 
 int sl_schema_scan(struct sl_loader *l, json_t *doc, const char *base)
 {
     int rc = add_anchor(l, base, "", doc, false);
-    return rc == 0 ? scan(l, doc, base, "", l->options->draft7 ? 7 : 2020) : rc;
+    if (rc == 0)
+        rc = scan(l, doc, base, "", l->options->draft7 ? 7 : 2020);
+    return check_room(l, rc);
 }
 
 static int hex(char c)
@@ -320,5 +336,5 @@ int sl_schema_find(struct sl_loader *l, const struct sl_place *from, const char 
     if (*out == NULL)
         return sl_fail(l->err, SL_EINVAL, "schema: %s/$ref: \"%.120s\" leads nowhere", from->path,
                        ref);
-    return 0;
+    return check_room(l, 0);
 }

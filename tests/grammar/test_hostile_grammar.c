@@ -118,6 +118,36 @@ static void conjunction(struct sl_buf *b)
     sl_buf_puts(b, "]}");
 }
 
+/* Two keywords that fill one list. */
+static void two_lists(struct sl_buf *b)
+{
+    sl_buf_puts(b, "{\"prefixItems\":[true");
+    for (int i = 0; i < 60000; i++)
+        sl_buf_puts(b, ",true");
+    sl_buf_puts(b, "],\"items\":[{\"type\":\"integer\"}]}");
+}
+
+/* The place of each of 400 subschemas is 3 MB long. */
+static void long_name(struct sl_buf *b)
+{
+    sl_buf_puts(b, "{\"properties\":{\"");
+    for (int i = 0; i < 3000000; i++)
+        sl_buf_putc(b, 'k');
+    sl_buf_puts(b, "\":{\"properties\":{\"p\":{}");
+    for (int i = 0; i < 400; i++)
+        sl_buf_printf(b, ",\"p%d\":{\"properties\":{\"q\":{\"type\":\"string\"}}}", i);
+    sl_buf_puts(b, "}}}}");
+}
+
+/* 60,000 relative references against a base of 900 bytes. */
+static void long_uris(struct sl_buf *b)
+{
+    sl_buf_printf(b, "{\"$id\":\"u://h/%0900d/\",\"$defs\":{\"a\":{}", 0);
+    for (int i = 0; i < 60000; i++)
+        sl_buf_printf(b, ",\"d%d\":{\"$id\":\"d%d\"}", i, i);
+    sl_buf_puts(b, "}}");
+}
+
 static const struct {
     const char *name;
     enum sl_grammar_kind kind;
@@ -139,6 +169,9 @@ static const struct {
     {"ambiguous rules", SL_GRAMMAR_EBNF, ambiguous, NULL, "aaaaaa"},
     {"empty loops", SL_GRAMMAR_EBNF, empty_loops, NULL, "bbba"},
     {"exponential regex", SL_GRAMMAR_REGEX, exponential, NULL, NULL},
+    {"two lists of items", SL_GRAMMAR_JSON_SCHEMA, two_lists, "beside prefixItems", NULL},
+    {"a name of 3 MB", SL_GRAMMAR_JSON_SCHEMA, long_name, NULL, "{\"q\": 1}"},
+    {"60,000 URIs", SL_GRAMMAR_JSON_SCHEMA, long_uris, "too large", NULL},
     {"twelve patterns at once", SL_GRAMMAR_JSON_SCHEMA, conjunction, NULL, NULL},
 };
 
