@@ -26,6 +26,7 @@ static _Thread_local struct parse *parsing; /* NULL: no parse of this thread */
 
 static void unlink_block(struct block *b)
 {
+    SL_ASSERT(b->prev->next == b && b->next->prev == b);
     b->prev->next = b->next;
     b->next->prev = b->prev;
 }
@@ -65,6 +66,7 @@ __attribute__((constructor)) static void use_own_memory(void)
 json_t *sl_json_load(const char *text, size_t n, size_t flags, json_error_t *why)
 {
     struct parse p;
+    SL_ASSERT(parsing == NULL);
     p.ring.prev = p.ring.next = &p.ring;
     if (setjmp(p.out) != 0) {
         parsing = NULL;
@@ -77,6 +79,7 @@ json_t *sl_json_load(const char *text, size_t n, size_t flags, json_error_t *why
     parsing = &p;
     json_t *root = json_loadb(text, n, flags, why);
     parsing = NULL;
+    SL_DCHECK(root != NULL || p.ring.next == &p.ring); /* who fails has given everything back */
     unlink_block(&p.ring);
     return root;
 }

@@ -32,6 +32,7 @@ struct cursor {
 
 static bool take(struct cursor *c, void *out, size_t n)
 {
+    SL_ASSERT(c->pos <= c->n);
     if (n > c->n - c->pos)
         return false;
     memcpy(out, c->data + c->pos, n);
@@ -57,6 +58,7 @@ uint64_t sl_gguf_impl_size(enum sl_gguf_type type)
         [SL_GGUF_U64] = 8,   [SL_GGUF_I64] = 8, [SL_GGUF_F64] = 8, [SL_GGUF_STRING] = 0,
         [SL_GGUF_ARRAY] = 0,
     };
+    SL_ASSERT((unsigned)type < SL_COUNT(sizes)); /* every reader refuses others */
     return sizes[type];
 }
 
@@ -77,12 +79,15 @@ static int read_name(struct sl_gguf *g, struct cursor *c, const char *kind, size
         return sl_fail(err, SL_EFORMAT, "%s: name of %s %zu is empty or not printable UTF-8",
                        g->what, kind, idx);
     c->pos += n;
+    SL_ASSERT(n > 0 && c->pos <= c->n);
     *out = sl_arena_strndup(&g->arena, s, (size_t)n);
+    SL_DCHECK(*out == NULL || strlen(*out) == n); /* no NUL inside, so a C string will do */
     return *out != NULL ? 0 : no_memory(g, err);
 }
 
 static int check_bools(const struct sl_gguf *g, const struct sl_gguf_kv *kv, struct sl_error *err)
 {
+    SL_ASSERT(kv->value + kv->n_bytes <= g->data + g->n_bytes);
     for (uint64_t i = 0; i < kv->n_bytes; i++) {
         if (kv->value[i] > 1)
             return sl_fail(err, SL_EFORMAT, "%s: key " NAME_FMT ": a bool has the value %d",
@@ -101,12 +106,14 @@ static int read_string(const struct sl_gguf *g, struct cursor *c, const char *ke
                        "%s: key " NAME_FMT ": string of %" PRIu64 " bytes, the limit is %u",
                        g->what, key, *n, SL_MAX_GGUF_STRING);
     c->pos += *n;
+    SL_ASSERT(c->pos <= c->n);
     return 0;
 }
 
 static int read_array(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_kv *kv,
                       struct sl_error *err)
 {
+    SL_ASSERT(kv->type == SL_GGUF_ARRAY && kv->value == NULL);
     uint32_t type;
     if (!take(c, &type, sizeof type) || !take(c, &kv->n, sizeof kv->n))
         return ends_early(g, kv->key, err);
@@ -136,6 +143,8 @@ static int read_array(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_
         }
     }
     kv->n_bytes = (uint64_t)(c->data + c->pos - kv->value);
+    SL_ASSERT(size == 0 || kv->n_bytes == kv->n * size);
+    SL_ASSERT(c->pos <= c->n);
     return kv->elem_type == SL_GGUF_BOOL ? check_bools(g, kv, err) : 0;
 }
 
@@ -155,9 +164,11 @@ static int read_value(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_
         int rc = read_string(g, c, kv->key, &kv->n, err);
         kv->n_bytes = kv->n;
         kv->value = c->data + c->pos - (rc == 0 ? kv->n : 0);
+        SL_ASSERT(rc != 0 || kv->value + kv->n_bytes == c->data + c->pos);
         return rc;
     }
     kv->n_bytes = sl_gguf_impl_size(kv->type);
+    SL_ASSERT(kv->n_bytes != 0); /* those without a size of their own went other ways */
     if (kv->n_bytes > c->n - c->pos)
         return ends_early(g, kv->key, err);
     kv->value = c->data + c->pos;
@@ -167,6 +178,7 @@ static int read_value(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_
 
 static int read_kvs(struct sl_gguf *g, struct cursor *c, uint64_t n_kv, struct sl_error *err)
 {
+    SL_ASSERT(g->kv == NULL && g->n_kv == 0);
     if (n_kv > (c->n - c->pos) / MIN_KV_BYTES)
         return sl_fail(err, SL_EFORMAT, "%s: too short for its %" PRIu64 " metadata keys", g->what,
                        n_kv);
@@ -185,6 +197,7 @@ static int read_kvs(struct sl_gguf *g, struct cursor *c, uint64_t n_kv, struct s
             rc = read_value(g, c, kv, err);
         if (rc != 0)
             return rc;
+        SL_ASSERT(g->n_kv == i && kv->value >= g->data);
         g->n_kv++;
     }
     return 0;
@@ -202,6 +215,7 @@ static int read_shape(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_
                        t->name, n_dims, SL_MAX_DIMS);
     t->n_dims = (int32_t)n_dims;
     *n_elems = 1;
+    SL_ASSERT(n_dims <= SL_COUNT(t->ne));
     for (uint32_t i = 0; i < 4; i++)
         t->ne[i] = 1;
     for (uint32_t i = 0; i < n_dims; i++) {
@@ -217,6 +231,7 @@ static int read_shape(const struct sl_gguf *g, struct cursor *c, struct sl_gguf_
 
 static int read_tensor(struct sl_gguf *g, struct cursor *c, size_t idx, struct sl_error *err)
 {
+    SL_ASSERT(idx == g->n_tensors && g->tensors[idx].name == NULL);
     struct sl_gguf_tensor *t = &g->tensors[idx];
     uint64_t n_elems = 1;
     int rc = read_name(g, c, "tensor", idx, SL_MAX_TENSOR_NAME, &t->name, err);
@@ -233,6 +248,7 @@ static int read_tensor(struct sl_gguf *g, struct cursor *c, size_t idx, struct s
         return sl_fail(err, SL_EFORMAT,
                        "%s: tensor " NAME_FMT ": rows of %" PRIu64 " are not whole blocks of %s",
                        g->what, t->name, t->ne[0], info->name);
+    SL_ASSERT(n_elems % info->block_elems == 0); /* as its rows are whole blocks */
     if (!sl_mul_u64(n_elems / info->block_elems, info->block_bytes, &t->n_bytes))
         return sl_fail(err, SL_EFORMAT, "%s: tensor " NAME_FMT ": size overflows", g->what,
                        t->name);
@@ -242,6 +258,7 @@ static int read_tensor(struct sl_gguf *g, struct cursor *c, size_t idx, struct s
 static int read_tensors(struct sl_gguf *g, struct cursor *c, uint64_t n, struct sl_error *err)
 {
     struct sl_names names;
+    SL_ASSERT(n <= SL_MAX_TENSORS && g->tensors == NULL);
     if (n > (c->n - c->pos) / MIN_TENSOR_BYTES)
         return sl_fail(err, SL_EFORMAT, "%s: too short for its %" PRIu64 " tensors", g->what, n);
     g->tensors = sl_arena_array(&g->arena, (size_t)n, sizeof *g->tensors);
@@ -271,6 +288,7 @@ static int read_alignment(const struct sl_gguf *g, uint64_t *alignment, struct s
     int rc = sl_gguf_u64(g, "general.alignment", alignment, err);
     if (rc < 0) /* unreachable: true, a u32 is a u64 */
         return rc;
+    SL_ASSERT(rc == 1 && *alignment <= UINT32_MAX);
     if (!sl_is_pow2(*alignment))
         return sl_fail(err, SL_EFORMAT,
                        "%s: key general.alignment = %" PRIu64 " is not a power of two", g->what,
@@ -300,6 +318,7 @@ static int check_overlap(struct sl_gguf *g, struct sl_error *err)
         sorted[i] = &g->tensors[i];
     qsort(sorted, g->n_tensors, sizeof *sorted, by_offset);
     for (size_t i = 1; i < g->n_tensors; i++) {
+        SL_ASSERT(sorted[i - 1]->offset <= sorted[i]->offset); /* or the difference wraps */
         if (sorted[i]->offset - sorted[i - 1]->offset < claimed(sorted[i - 1]))
             return sl_fail(err, SL_EFORMAT, "%s: tensors %.60s and %.60s overlap", g->what,
                            sorted[i - 1]->name, sorted[i]->name);
@@ -311,6 +330,7 @@ static int check_overlap(struct sl_gguf *g, struct sl_error *err)
 static int place_tensors(struct sl_gguf *g, uint64_t header_end, struct sl_error *err)
 {
     uint64_t alignment, start;
+    SL_ASSERT(header_end <= g->n_bytes);
     int rc = read_alignment(g, &alignment, err);
     if (rc != 0)
         return rc;
@@ -319,6 +339,7 @@ static int place_tensors(struct sl_gguf *g, uint64_t header_end, struct sl_error
     /* unreachable: a sum that wraps, the alignment has 32 bits */
     if (!sl_align_u64(header_end, alignment, &start) || start > g->n_bytes)
         return sl_fail(err, SL_EFORMAT, "%s: file ends before the tensor data", g->what);
+    SL_ASSERT(start >= header_end && start % alignment == 0);
     for (size_t i = 0; i < g->n_tensors; i++) {
         struct sl_gguf_tensor *t = &g->tensors[i];
         if (t->offset % alignment != 0)
@@ -363,18 +384,21 @@ static int parse(struct sl_gguf *g, struct sl_error *err)
         return rc;
     if (!take(&c, &n_tensors, sizeof n_tensors) || !take(&c, &n_kv, sizeof n_kv))
         return ends_early(g, "the header", err);
+    SL_ASSERT(c.pos == sizeof magic + sizeof version + sizeof n_tensors + sizeof n_kv);
     if (n_tensors > SL_MAX_TENSORS)
         return sl_fail(err, SL_ELIMIT, "%s: %" PRIu64 " tensors, the limit is %d", g->what,
                        n_tensors, SL_MAX_TENSORS);
     rc = read_kvs(g, &c, n_kv, err);
     if (rc == 0)
         rc = read_tensors(g, &c, n_tensors, err);
+    SL_ASSERT(rc != 0 || (g->n_kv == n_kv && g->n_tensors == n_tensors && c.pos <= g->n_bytes));
     return rc == 0 ? place_tensors(g, c.pos, err) : rc;
 }
 
 int sl_gguf_open(const uint8_t *data, size_t n_bytes, const char *what, struct sl_gguf **out,
                  struct sl_error *err)
 {
+    SL_ASSERT(data != NULL || n_bytes == 0);
     what = sl_names_path_tail(what);
     struct sl_gguf *g = sl_calloc(1, sizeof *g);
     if (g == NULL)

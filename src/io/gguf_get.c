@@ -19,6 +19,7 @@ const char *sl_gguf_type_name(enum sl_gguf_type type)
 static const struct sl_gguf_kv *find(const struct sl_gguf *g, const char *key)
 {
     int64_t idx = sl_names_find(&g->keys, key, strlen(key));
+    SL_ASSERT(idx < (int64_t)g->n_kv);
     return idx >= 0 ? &g->kv[idx] : NULL;
 }
 
@@ -36,6 +37,7 @@ static bool load_int(enum sl_gguf_type type, const uint8_t *p, bool *negative, u
 {
     uint64_t raw = 0;
     int64_t v;
+    SL_ASSERT(sl_gguf_impl_size(type) <= sizeof raw);
     memcpy(&raw, p, (size_t)sl_gguf_impl_size(type)); /* little endian, as the host */
     switch (type) {
     case SL_GGUF_U8:
@@ -74,6 +76,7 @@ int sl_gguf_u64(const struct sl_gguf *g, const char *key, uint64_t *out, struct 
         return 0;
     if (!load_int(kv->type, kv->value, &negative, &v))
         return wrong_type(g, kv, "an integer", err);
+    SL_ASSERT(kv->n_bytes == sl_gguf_impl_size(kv->type)); /* load_int reads as many */
     if (negative)
         return sl_fail(err, SL_EFORMAT, "%s: key " KEY_FMT " = %" PRId64 " is negative", g->what,
                        key, (int64_t)v);
@@ -94,6 +97,7 @@ int sl_gguf_i64(const struct sl_gguf *g, const char *key, int64_t *out, struct s
         return sl_fail(err, SL_EFORMAT, "%s: key " KEY_FMT " = %" PRIu64 " is too large", g->what,
                        key, v);
     *out = (int64_t)v;
+    SL_ASSERT(negative == (*out < 0));
     return 1;
 }
 
@@ -104,12 +108,14 @@ int sl_gguf_f64(const struct sl_gguf *g, const char *key, double *out, struct sl
         return 0;
     if (kv->type == SL_GGUF_F32) {
         float f;
+        SL_ASSERT(kv->n_bytes == sizeof f);
         memcpy(&f, kv->value, sizeof f);
         *out = (double)f;
         return 1;
     }
     if (kv->type != SL_GGUF_F64)
         return wrong_type(g, kv, "f32 or f64", err);
+    SL_ASSERT(kv->n_bytes == sizeof *out);
     memcpy(out, kv->value, sizeof *out);
     return 1;
 }
@@ -121,6 +127,7 @@ int sl_gguf_bool(const struct sl_gguf *g, const char *key, bool *out, struct sl_
         return 0;
     if (kv->type != SL_GGUF_BOOL)
         return wrong_type(g, kv, "bool", err);
+    SL_ASSERT(kv->n_bytes == 1 && kv->value[0] <= 1); /* others were refused when it was read */
     *out = kv->value[0] != 0;
     return 1;
 }
@@ -133,6 +140,7 @@ int sl_gguf_str(const struct sl_gguf *g, const char *key, const char **s, size_t
         return 0;
     if (kv->type != SL_GGUF_STRING)
         return wrong_type(g, kv, "string", err);
+    SL_ASSERT(kv->n == kv->n_bytes);
     *s = (const char *)kv->value;
     *n = (size_t)kv->n;
     return 1;
@@ -169,6 +177,7 @@ int sl_gguf_array(const struct sl_gguf *g, const char *key, enum sl_gguf_type wa
             snprintf(name, sizeof name, "array of %s", sl_gguf_type_name(want));
         return wrong_type(g, kv, name, err);
     }
+    SL_ASSERT(kv->elem_type <= SL_GGUF_F64 && kv->elem_type != SL_GGUF_ARRAY);
     *out = (struct sl_gguf_array){kv->elem_type, kv->n, kv->value, kv->n_bytes};
     return 1;
 }
@@ -177,6 +186,7 @@ bool sl_gguf_array_i64(const struct sl_gguf_array *a, uint64_t idx, int64_t *out
 {
     bool negative;
     uint64_t v, size = sl_gguf_impl_size(a->type);
+    SL_ASSERT(size == 0 || a->n_bytes == a->n * size);
     if (idx >= a->n || size == 0 || !load_int(a->type, a->data + idx * size, &negative, &v))
         return false;
     if (!negative && v > INT64_MAX)
@@ -197,6 +207,7 @@ bool sl_gguf_array_next_str(const struct sl_gguf_array *a, uint64_t *pos, const 
     *s = (const char *)a->data + at;
     *n = (size_t)len;
     *pos = at + len;
+    SL_ASSERT(*pos <= a->n_bytes);
     return true;
 }
 

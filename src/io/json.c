@@ -32,6 +32,7 @@ static bool depth_ok(const char *s, size_t n)
 int sl_json_object(const char *data, size_t n_bytes, size_t max_bytes, const char *what,
                    json_t **out, struct sl_error *err)
 {
+    SL_ASSERT(max_bytes <= INT32_MAX); /* or a depth could wrap */
     what = sl_names_path_tail(what);
     if (n_bytes > max_bytes)
         return sl_fail(err, SL_ELIMIT, "%s: %zu bytes of JSON, the limit is %zu", what, n_bytes,
@@ -49,6 +50,7 @@ int sl_json_object(const char *data, size_t n_bytes, size_t max_bytes, const cha
         json_decref(root);
         return sl_fail(err, SL_EFORMAT, "%s: the JSON text is not an object", what);
     }
+    SL_ASSERT(root->refcount == 1); /* the caller's decref frees it */
     *out = root;
     return 0;
 }

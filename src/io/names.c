@@ -21,6 +21,7 @@ bool sl_names_init(struct sl_names *t, struct sl_arena *arena, size_t n)
     uint32_t n_slots = 4;
     while (n_slots < n + n / 2)
         n_slots *= 2;
+    SL_ASSERT(sl_is_pow2(n_slots) && n_slots > n); /* a free slot always ends a search */
     t->slots = sl_arena_array(arena, n_slots, sizeof *t->slots);
     t->mask = n_slots - 1;
     t->seed = sl_mix64(sl_now_ns() ^ (uint64_t)(uintptr_t)t->slots);
@@ -40,6 +41,7 @@ static struct sl_names_slot *probe(const struct sl_names *t, const char *name, s
 
 bool sl_names_add(struct sl_names *t, const char *name, size_t n_bytes, uint32_t idx)
 {
+    SL_ASSERT(t->slots != NULL && n_bytes <= UINT32_MAX);
     struct sl_names_slot *s = probe(t, name, n_bytes);
     if (s->name != NULL)
         return false;
@@ -52,6 +54,7 @@ int64_t sl_names_find(const struct sl_names *t, const char *name, size_t n_bytes
     if (t->slots == NULL || n_bytes > UINT32_MAX)
         return -1;
     const struct sl_names_slot *s = probe(t, name, n_bytes);
+    SL_DCHECK(s >= t->slots && s <= t->slots + t->mask);
     return s->name != NULL ? (int64_t)s->idx : -1;
 }
 

@@ -69,12 +69,14 @@ static int no_memory(const struct parser *p)
 
 static int bad_syntax(const struct parser *p, const char *want)
 {
+    SL_ASSERT(p->pos <= p->n);
     return sl_fail(p->err, SL_EFORMAT, "%s: header byte %zu: expected %s", p->st->what, p->pos,
                    want);
 }
 
 static void skip_space(struct parser *p)
 {
+    SL_DCHECK(p->pos <= p->n);
     while (p->pos < p->n && (p->s[p->pos] == ' ' || p->s[p->pos] == '\n' || p->s[p->pos] == '\t' ||
                              p->s[p->pos] == '\r'))
         p->pos++;
@@ -94,6 +96,8 @@ static bool accept(struct parser *p, char c)
 static size_t unescape(const char *s, size_t n, size_t *pos, char *out)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    SL_ASSERT(*pos < n && s[*pos] == '\\');
+    SL_DCHECK(sizeof from == sizeof to);
     if (n - *pos < 2) /* unreachable: true, a string ends behind the escape */
         return 0;
     char c = s[*pos + 1];
@@ -114,12 +118,14 @@ static size_t unescape(const char *s, size_t n, size_t *pos, char *out)
         *pos += 6;
         unit = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00);
     }
+    SL_ASSERT(unit <= 0x10FFFF);
     return sl_utf8_encode((uint32_t)unit, out);
 }
 
 /* A string with escapes, decoded into the arena. It never grows: \uXXXX gives at most 3 bytes. */
 static int decode_string(struct parser *p, size_t start, size_t end, struct st_span *out)
 {
+    SL_ASSERT(start <= end && end < p->n);
     char *text = sl_arena_alloc(&p->st->arena, end - start + 4);
     size_t n = 0, pos = start;
     if (text == NULL)
@@ -135,7 +141,9 @@ static int decode_string(struct parser *p, size_t start, size_t end, struct st_s
             return bad_syntax(p, "a valid escape");
         }
         n += len;
+        SL_ASSERT(n <= pos - start); /* it has not grown */
     }
+    SL_ASSERT(pos == end);
     *out = (struct st_span){text, n};
     return 0;
 }
@@ -160,6 +168,7 @@ static int read_string(struct parser *p, struct st_span *out)
         return bad_syntax(p, "the end of a string");
     }
     size_t end = p->pos++;
+    SL_ASSERT(end >= start && end < p->n);
     if (escaped)
         return decode_string(p, start, end, out);
     *out = (struct st_span){p->s + start, end - start};
@@ -173,6 +182,7 @@ static int read_number(struct parser *p, uint64_t *out)
     while (p->pos < p->n && p->s[p->pos] >= '0' && p->s[p->pos] <= '9')
         p->pos++;
     size_t n = p->pos - start;
+    SL_ASSERT(p->pos <= p->n && start <= p->pos);
     if (!sl_parse_u64(p->s + start, n, out) || (n > 1 && p->s[start] == '0')) {
         p->pos = start;
         return bad_syntax(p, "a non-negative 64-bit integer");
@@ -190,6 +200,7 @@ static int read_numbers(struct parser *p, uint64_t *out, int max, int *n, const 
                         const char *tensor)
 {
     *n = 0;
+    SL_ASSERT(max > 0 && max <= SL_ST_MAX_DIMS);
     if (!accept(p, '['))
         return bad_syntax(p, "'['");
     if (accept(p, ']'))
@@ -202,11 +213,13 @@ static int read_numbers(struct parser *p, uint64_t *out, int max, int *n, const 
         if (rc != 0)
             return rc;
     } while (accept(p, ','));
+    SL_ASSERT(*n > 0 && *n <= max);
     return accept(p, ']') ? 0 : bad_syntax(p, "',' or ']'");
 }
 
 static int read_dtype(struct parser *p, struct sl_st_tensor *t, uint32_t *bits)
 {
+    SL_ASSERT(t->dtype == NULL && t->name != NULL);
     struct st_span name;
     int rc = read_string(p, &name);
     if (rc != 0)
@@ -229,6 +242,8 @@ static int read_dtype(struct parser *p, struct sl_st_tensor *t, uint32_t *bits)
 static int check_size(const struct parser *p, const struct sl_st_tensor *t, uint32_t bits)
 {
     uint64_t n = 1;
+    SL_ASSERT(t->n_dims >= 0 && t->n_dims <= SL_ST_MAX_DIMS);
+    SL_ASSERT(t->dtype != NULL && t->n_bytes <= p->data_bytes);
     for (int i = 0; i < t->n_dims; i++) {
         if (!sl_mul_u64(n, (uint64_t)t->dims[i], &n) || n > INT64_MAX)
             return sl_fail(p->err, SL_EFORMAT, "%s: tensor " NAME_FMT ": shape overflows",
@@ -252,6 +267,7 @@ enum { FIELD_DTYPE = 1, FIELD_SHAPE = 2, FIELD_OFFSETS = 4, FIELD_ALL = 7 };
 
 static int read_field(struct parser *p, struct sl_st_tensor *t, uint32_t *bits, unsigned *seen)
 {
+    SL_ASSERT((*seen & ~(unsigned)FIELD_ALL) == 0);
     struct st_span key;
     uint64_t numbers[SL_ST_MAX_DIMS];
     int n, rc = read_string(p, &key);
@@ -289,15 +305,18 @@ static int read_field(struct parser *p, struct sl_st_tensor *t, uint32_t *bits, 
                        p->st->what, t->name);
     t->offset = numbers[0];
     t->n_bytes = numbers[1] - numbers[0];
+    SL_ASSERT(t->offset + t->n_bytes <= p->data_bytes);
     return 0;
 }
 
 /* Makes room for one more entry of a growing table. */
 static void *grown(void *table, size_t n, size_t *cap, size_t size)
 {
+    SL_ASSERT(n <= *cap);
     if (n < *cap)
         return table;
     size_t want = SL_MAX(*cap * 2, 16u);
+    SL_ASSERT(want <= 2u * SL_MAX_TENSORS);
     void *p = sl_realloc(table, want * size); /* bounded: want is at most twice a limit */
     if (p != NULL)
         *cap = want;
@@ -319,6 +338,7 @@ static int read_tensor(struct parser *p, struct st_span name)
     if (table == NULL)
         return no_memory(p);
     st->tensors = table;
+    SL_ASSERT(st->n_tensors < st->cap_tensors);
     struct sl_st_tensor *t = &st->tensors[st->n_tensors];
     *t = (struct sl_st_tensor){.name = sl_arena_strndup(&st->arena, name.s, name.n)};
     if (t->name == NULL)
@@ -364,6 +384,7 @@ static int read_pair(struct parser *p)
     if (table == NULL)
         return no_memory(p);
     st->metadata = table;
+    SL_ASSERT(st->n_metadata < st->cap_metadata);
     struct st_pair *pair = &st->metadata[st->n_metadata];
     pair->key = sl_arena_strndup(&st->arena, key.s, key.n);
     pair->value = sl_arena_strndup(&st->arena, value.s, value.n);
@@ -405,6 +426,7 @@ static int read_header(struct parser *p)
         if (len == 0)
             return sl_fail(err, SL_EFORMAT, "%s: header byte %zu: invalid UTF-8", p->st->what, i);
         i += len;
+        SL_DCHECK(i <= p->n);
     }
     p->pos = 1;
     if (!accept(p, '}')) {
@@ -422,12 +444,14 @@ static int read_header(struct parser *p)
             return bad_syntax(p, "',' or '}'");
     }
     skip_space(p);
+    SL_ASSERT(p->pos <= p->n);
     return p->pos == p->n ? 0 : bad_syntax(p, "nothing after the object");
 }
 
 static int index_names(struct parser *p)
 {
     struct sl_st *st = p->st;
+    SL_ASSERT(st->n_tensors <= SL_MAX_TENSORS && st->n_metadata <= SL_MAX_GGUF_KV);
     if (!sl_names_init(&st->names, &st->arena, st->n_tensors) ||
         !sl_names_init(&st->keys, &st->arena, st->n_metadata))
         return no_memory(p);
@@ -473,6 +497,7 @@ static int check_ranges(struct parser *p, uint64_t data_start)
                            t->name,
                            t->offset < end ? "overlap with another tensor" : "follow a gap");
         end += t->n_bytes; /* at most data_bytes, checked when the tensor was read */
+        SL_ASSERT(end <= p->data_bytes);
         t->offset += data_start;
     }
     if (end != p->data_bytes)
@@ -503,7 +528,9 @@ static int parse(struct sl_st *st, const uint8_t *data, size_t n_bytes, struct s
         .st = st,
         .err = err,
     };
+    SL_ASSERT(sizeof n_header + p.n + p.data_bytes == n_bytes);
     int rc = read_header(&p);
+    SL_ASSERT(p.pos <= p.n);
     if (rc == 0)
         rc = index_names(&p);
     return rc == 0 ? check_ranges(&p, sizeof n_header + n_header) : rc;
@@ -551,11 +578,13 @@ const struct sl_st_tensor *sl_st_tensor_at(const struct sl_st *st, size_t idx)
 const struct sl_st_tensor *sl_st_find(const struct sl_st *st, const char *name)
 {
     int64_t idx = sl_names_find(&st->names, name, strlen(name));
+    SL_ASSERT(idx < (int64_t)st->n_tensors);
     return idx >= 0 ? &st->tensors[idx] : NULL;
 }
 
 const char *sl_st_metadata(const struct sl_st *st, const char *key)
 {
     int64_t idx = sl_names_find(&st->keys, key, strlen(key));
+    SL_ASSERT(idx < (int64_t)st->n_metadata);
     return idx >= 0 ? st->metadata[idx].value : NULL;
 }
