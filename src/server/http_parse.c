@@ -69,6 +69,7 @@ void sl_http_parser_reset(struct sl_http_parser *p)
     p->chunk_state = CHUNK_SIZE;
     p->discard_body = false;
     p->saw_cr = false;
+    SL_ASSERT(!sl_http_parser_started(p) && p->head.n_bytes == 0 && p->body.n_bytes == 0);
 }
 
 bool sl_http_parser_started(const struct sl_http_parser *p)
@@ -97,6 +98,8 @@ const struct sl_str *sl_http_header(const struct sl_http_parser *p, const char *
 
 static void bad(struct sl_http_parser *p, int status, const char *reason)
 {
+    SL_ASSERT(status >= 400 && status <= 599);
+    SL_ASSERT(p->state != SL_HTTP_BAD && p->state != SL_HTTP_COMPLETE); /* the first reason stays */
     p->state = SL_HTTP_BAD;
     p->status = status;
     p->reason = reason;
@@ -148,6 +151,7 @@ static bool parse_target(struct sl_http_parser *p, struct sl_str target)
         p->path.n = (size_t)(mark - target.p);
         p->query = (struct sl_str){mark + 1, target.n - p->path.n - 1};
     }
+    SL_ASSERT(p->path.n > 0 && p->path.n + p->query.n <= target.n);
     return true;
 }
 
@@ -168,12 +172,14 @@ static bool parse_request_line(struct sl_http_parser *p, struct sl_str line)
     }
     p->method = method_of(method);
     const char *target = space + 1;
+    SL_ASSERT(target <= end);
     space = memchr(target, ' ', (size_t)(end - target));
     if (space == NULL) {
         bad(p, 400, "malformed request line");
         return false;
     }
     struct sl_str version = {space + 1, (size_t)(end - space - 1)};
+    SL_ASSERT(version.p > target && version.p + version.n == end);
     p->http_1_0 = sl_str_equals(version, "HTTP/1.0");
     if (!p->http_1_0 && !sl_str_equals(version, "HTTP/1.1")) {
         bool other = version.n == 8 && memcmp(version.p, "HTTP/", 5) == 0 && version.p[5] >= '0' &&
@@ -187,6 +193,7 @@ static bool parse_request_line(struct sl_http_parser *p, struct sl_str line)
 
 static bool parse_header_line(struct sl_http_parser *p, struct sl_str line)
 {
+    SL_ASSERT(line.n > 0); /* an empty one would have ended the head */
     if (line.p[0] == ' ' || line.p[0] == '\t') {
         bad(p, 400, "folded header line");
         return false;
@@ -205,6 +212,7 @@ static bool parse_header_line(struct sl_http_parser *p, struct sl_str line)
     }
     while (value.n > 0 && (value.p[value.n - 1] == ' ' || value.p[value.n - 1] == '\t'))
         value.n--;
+    SL_ASSERT(value.p > line.p && value.p + value.n <= line.p + line.n);
     for (size_t i = 0; i < value.n; i++) {
         if (!is_value_char((unsigned char)value.p[i])) {
             bad(p, 400, "header value has an invalid character");
@@ -233,6 +241,7 @@ static bool list_has(struct sl_str list, const char *token)
         }
         while (item.n > 0 && (item.p[item.n - 1] == ' ' || item.p[item.n - 1] == '\t'))
             item.n--;
+        SL_ASSERT(item.p >= p && item.p + item.n <= stop);
         if (sl_str_equals_nocase(item, token))
             return true;
         p = stop + 1;
@@ -280,12 +289,14 @@ static bool parse_framing(struct sl_http_parser *p, const struct framing *f)
             return false;
         }
     }
+    SL_ASSERT(!p->chunked || p->content_length == 0); /* one length only */
     return true;
 }
 
 static bool parse_headers(struct sl_http_parser *p)
 {
     struct framing f = {0};
+    SL_ASSERT(!p->chunked && !p->expect_continue && p->content_length == 0);
     p->keep_alive = !p->http_1_0;
     for (size_t i = 0; i < p->n_headers; i++) {
         struct sl_str name = p->headers[i].name, value = p->headers[i].value;
@@ -311,12 +322,14 @@ static bool parse_headers(struct sl_http_parser *p)
             p->expect_continue = !p->http_1_0;
         }
     }
+    SL_ASSERT((size_t)(f.n_length + f.n_encoding + f.n_host) <= p->n_headers);
     return parse_framing(p, &f);
 }
 
 /* p->head holds everything up to and including the empty line. */
 static void parse_head(struct sl_http_parser *p)
 {
+    SL_ASSERT(p->head.n_bytes >= 2 && p->head.data[p->head.n_bytes - 1] == '\n');
     const char *at = p->head.data, *end = p->head.data + p->head.n_bytes - 2;
     bool first = true;
     while (at < end) {
@@ -334,6 +347,7 @@ static void parse_head(struct sl_http_parser *p)
     }
     if (!parse_headers(p))
         return;
+    SL_ASSERT(p->n_headers <= SL_HTTP_MAX_HEADERS && p->path.p > p->head.data);
     p->state = SL_HTTP_HEAD_DONE;
 }
 
@@ -341,6 +355,7 @@ static size_t feed_head(struct sl_http_parser *p, const char *data, size_t n)
 {
     size_t i = 0;
     bool complete = false;
+    SL_ASSERT(p->n_headers == 0 && p->head.n_bytes <= SL_MAX_HTTP_HEADER);
     while (i < n && !complete) {
         char c = data[i++];
         if (p->saw_cr ? c != '\n' : c == '\n') {
@@ -359,6 +374,7 @@ static size_t feed_head(struct sl_http_parser *p, const char *data, size_t n)
             p->line_bytes++;
         }
     }
+    SL_ASSERT(i <= n && (complete || i == n));
     bool too_long = p->head.n_bytes + i > SL_MAX_HTTP_HEADER;
     sl_buf_put(&p->head, data, i);
     if (!sl_buf_ok(&p->head))
@@ -371,6 +387,7 @@ static size_t feed_head(struct sl_http_parser *p, const char *data, size_t n)
 void sl_http_parser_body(struct sl_http_parser *p, bool discard)
 {
     SL_ASSERT(p->state == SL_HTTP_HEAD_DONE);
+    SL_ASSERT(p->body.n_bytes == 0 && p->chunk_state == CHUNK_SIZE);
     p->discard_body = discard;
     p->line_bytes = 0;
     p->left_bytes = p->content_length;
@@ -388,6 +405,7 @@ static size_t take_body(struct sl_http_parser *p, const char *data, size_t n)
     size_t take = (size_t)SL_MIN((uint64_t)n, p->left_bytes);
     if (!p->discard_body)
         sl_buf_put(&p->body, data, take);
+    SL_ASSERT(take <= n && p->body.n_bytes <= p->max_body_bytes);
     if (!sl_buf_ok(&p->body))
         bad(p, 503, "out of memory");
     p->left_bytes -= take;
@@ -403,6 +421,7 @@ static int hex_digit(char c)
 static void chunk_line_done(struct sl_http_parser *p)
 {
     uint64_t total;
+    SL_ASSERT(p->chunk_state == CHUNK_SIZE_LF);
     p->line_bytes = 0;
     if (p->left_bytes == 0) {
         p->chunk_state = CHUNK_TRAILER_START;
@@ -420,6 +439,7 @@ static void chunk_line_done(struct sl_http_parser *p)
 
 static void feed_chunk_size(struct sl_http_parser *p, char c)
 {
+    SL_ASSERT(p->line_bytes <= MAX_CHUNK_DIGITS && p->chunk_state == CHUNK_SIZE);
     int digit = hex_digit(c);
     if (digit >= 0) {
         if (++p->line_bytes > MAX_CHUNK_DIGITS) {
@@ -427,6 +447,7 @@ static void feed_chunk_size(struct sl_http_parser *p, char c)
             return;
         }
         p->left_bytes = p->left_bytes << 4 | (unsigned)digit;
+        SL_DCHECK(p->line_bytes == MAX_CHUNK_DIGITS || p->left_bytes >> 4 * p->line_bytes == 0);
     } else if (p->line_bytes > 0 && c == ';') {
         p->chunk_state = CHUNK_EXT_START;
     } else if (p->line_bytes > 0 && c == '\r') {
@@ -439,6 +460,7 @@ static void feed_chunk_size(struct sl_http_parser *p, char c)
 /* A trailer is held to the rules of a header although nobody reads it. */
 static void feed_trailer_char(struct sl_http_parser *p, char c)
 {
+    SL_ASSERT(p->left_bytes == 0 && p->line_bytes <= MAX_TRAILER_BYTES);
     bool starts = p->chunk_state == CHUNK_TRAILER_START;
     bool in_name = p->chunk_state == CHUNK_TRAILER_NAME;
     if (++p->line_bytes > MAX_TRAILER_BYTES)
@@ -456,6 +478,7 @@ static void feed_trailer_char(struct sl_http_parser *p, char c)
 
 static void feed_chunk_char(struct sl_http_parser *p, char c)
 {
+    SL_DCHECK(p->chunked && p->state == SL_HTTP_BODY_PART);
     switch ((enum chunk_state)p->chunk_state) { /* unreachable: other values */
     case CHUNK_SIZE:
         feed_chunk_size(p, c);
@@ -509,6 +532,7 @@ static void feed_chunk_char(struct sl_http_parser *p, char c)
 static size_t feed_body(struct sl_http_parser *p, const char *data, size_t n)
 {
     size_t i = 0;
+    SL_ASSERT(p->chunked || p->left_bytes > 0); /* a body without bytes is complete already */
     if (!p->chunked) {
         i = take_body(p, data, n);
         if (p->state == SL_HTTP_BODY_PART && p->left_bytes == 0)
@@ -520,15 +544,18 @@ static size_t feed_body(struct sl_http_parser *p, const char *data, size_t n)
             feed_chunk_char(p, data[i++]);
             continue;
         }
+        SL_ASSERT(p->left_bytes > 0);
         i += take_body(p, data + i, n - i);
         if (p->left_bytes == 0)
             p->chunk_state = CHUNK_DATA_CR;
     }
+    SL_ASSERT(i <= n && (i == n || p->state != SL_HTTP_BODY_PART));
     return i;
 }
 
 size_t sl_http_parser_feed(struct sl_http_parser *p, const char *data, size_t n)
 {
+    SL_ASSERT(data != NULL || n == 0);
     if (p->state == SL_HTTP_HEAD_PART)
         return feed_head(p, data, n);
     if (p->state == SL_HTTP_BODY_PART)

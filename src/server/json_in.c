@@ -48,6 +48,8 @@ static struct shape measure(const char *text, size_t n, int limit)
             cost++;
         }
     }
+    SL_ASSERT(depth >= 0 && depth <= deepest && deepest <= limit + 1);
+    SL_ASSERT(cost <= n * CONTAINER_COST + 1);
     return (struct shape){deepest, cost};
 }
 
@@ -86,12 +88,14 @@ int sl_json_parse_object(const char *text, size_t n, json_t **out, struct sl_ref
         json_decref(root);
         return rc;
     }
+    SL_ASSERT(root->refcount == 1); /* the caller's decref frees it */
     *out = root;
     return 0;
 }
 
 const char *sl_json_type_name(const json_t *v)
 {
+    SL_ASSERT(v != NULL);
     switch (json_typeof(v)) {
     case JSON_OBJECT:
         return "an object";
@@ -125,6 +129,7 @@ int sl_json_int(const json_t *v, const char *name, int64_t min, int64_t max, int
                 struct sl_refusal *r)
 {
     int64_t x;
+    SL_ASSERT(min <= max);
     if (json_is_integer(v)) {
         x = json_integer_value(v);
     } else {
@@ -144,6 +149,7 @@ int sl_json_int(const json_t *v, const char *name, int64_t min, int64_t max, int
 int sl_json_number(const json_t *v, const char *name, double min, double max, double *out,
                    struct sl_refusal *r)
 {
+    SL_ASSERT(min <= max);
     if (!json_is_number(v))
         return sl_refuse(r, SL_EINVAL, name, "%s must be a number, not %s", name,
                          sl_json_type_name(v));
@@ -163,6 +169,7 @@ int sl_json_cstr(const json_t *v, const char *name, size_t max_bytes, const char
                          sl_json_type_name(v));
     const char *s = json_string_value(v);
     size_t n = json_string_length(v);
+    SL_ASSERT(s[n] == '\0');
     if (n > max_bytes)
         return sl_refuse(r, SL_ELIMIT, name, "%s is longer than %zu bytes", name, max_bytes);
     if (memchr(s, '\0', n) != NULL)
