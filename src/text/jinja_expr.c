@@ -14,6 +14,7 @@ static struct sl_jnode *parse_unary(struct sl_jparser *p, bool with_filter);
 
 bool sl_jparse_push(struct sl_jparser *p, struct sl_jlist_of_nodes *l, struct sl_jnode *e)
 {
+    SL_ASSERT(l->n <= l->cap);
     if (e == NULL || p->code != 0)
         return false;
     if (l->n == l->cap) {
@@ -26,6 +27,7 @@ bool sl_jparse_push(struct sl_jparser *p, struct sl_jlist_of_nodes *l, struct sl
         l->items = grown;
         l->cap = cap;
     }
+    SL_ASSERT(l->n < l->cap);
     l->items[l->n++] = e;
     return true;
 }
@@ -33,6 +35,7 @@ bool sl_jparse_push(struct sl_jparser *p, struct sl_jlist_of_nodes *l, struct sl
 static struct sl_jnode *list_node(struct sl_jparser *p, enum sl_jkind kind,
                                   const struct sl_jlist_of_nodes *l)
 {
+    SL_ASSERT(l->n <= UINT32_MAX && (l->n == 0 || l->items != NULL));
     struct sl_jnode *e = sl_jparse_node(p, kind);
     if (e == NULL)
         return NULL;
@@ -44,6 +47,7 @@ static struct sl_jnode *list_node(struct sl_jparser *p, enum sl_jkind kind,
 static struct sl_jnode *two(struct sl_jparser *p, enum sl_jkind kind, uint8_t op, uint32_t line,
                             struct sl_jnode *a, struct sl_jnode *b)
 {
+    SL_ASSERT(a != NULL);
     struct sl_jnode *e = sl_jparse_node(p, kind);
     if (e == NULL || b == NULL)
         return NULL;
@@ -72,6 +76,7 @@ static struct sl_jval str_value(const struct sl_jstr *s)
 static struct sl_jnode *parse_strings(struct sl_jparser *p)
 {
     const struct sl_jtoken *tok = &p->cur;
+    SL_ASSERT(tok->type == SL_JT_STRING);
     const char *s = tok->s;
     size_t n = tok->n;
     sl_jlex_next(p);
@@ -92,6 +97,7 @@ static struct sl_jnode *parse_strings(struct sl_jparser *p)
 static void note_macro_use(struct sl_jparser *p, const struct sl_jtoken *tok)
 {
     uint8_t use = 0;
+    SL_ASSERT(tok->type == SL_JT_NAME);
     if (tok->n == 6 && memcmp(tok->s, "caller", 6) == 0)
         use = SL_JM_CALLER;
     else if (tok->n == 7 && memcmp(tok->s, "varargs", 7) == 0)
@@ -113,6 +119,7 @@ static struct sl_jnode *parse_name(struct sl_jparser *p, bool with_ns)
                  {"false", SL_J_BOOL, false}, {"False", SL_J_BOOL, false},
                  {"none", SL_J_NONE, false},  {"None", SL_J_NONE, false}};
     struct sl_jtoken tok = p->cur;
+    SL_ASSERT(tok.type == SL_JT_NAME && tok.n > 0);
     for (size_t i = 0; i < SL_COUNT(words); i++)
         if (sl_jparse_is_name(p, words[i].name)) {
             sl_jlex_next(p);
@@ -127,6 +134,7 @@ static struct sl_jnode *parse_name(struct sl_jparser *p, bool with_ns)
         return NULL;
     e->line = tok.line;
     e->sym = sl_jparse_sym(p, tok.s, tok.n);
+    SL_ASSERT(p->code != 0 || e->sym < p->n_syms);
     if (with_ns && sl_jparse_is_op(p, '.')) {
         sl_jlex_next(p);
         if (p->cur.type != SL_JT_NAME) {
@@ -144,6 +152,7 @@ static struct sl_jnode *parse_name(struct sl_jparser *p, bool with_ns)
 
 static struct sl_jnode *parse_list(struct sl_jparser *p)
 {
+    SL_ASSERT(sl_jparse_is_op(p, '['));
     struct sl_jlist_of_nodes l = {0};
     sl_jlex_next(p);
     while (p->code == 0 && !sl_jparse_is_op(p, ']')) {
@@ -160,6 +169,7 @@ static struct sl_jnode *parse_list(struct sl_jparser *p)
 
 static struct sl_jnode *parse_dict(struct sl_jparser *p)
 {
+    SL_ASSERT(sl_jparse_is_op(p, '{'));
     struct sl_jlist_of_nodes l = {0};
     sl_jlex_next(p);
     while (p->code == 0 && !sl_jparse_is_op(p, '}')) {
@@ -174,6 +184,7 @@ static struct sl_jnode *parse_dict(struct sl_jparser *p)
             return NULL;
     }
     sl_jparse_want_op(p, '}');
+    SL_ASSERT(p->code != 0 || l.n % 2 == 0); /* a value for every key */
     return list_node(p, SL_JN_DICT, &l);
 }
 
@@ -206,6 +217,7 @@ static struct sl_jnode *parse_primary(struct sl_jparser *p, bool with_ns)
         return parse_list(p);
     if (sl_jparse_is_op(p, '{'))
         return parse_dict(p);
+    SL_ASSERT(p->cur.type == SL_JT_OP || p->cur.type < SL_JT_NAME);
     sl_jparse_fail(p, "expected an expression");
     return NULL;
 }
@@ -214,6 +226,7 @@ static struct sl_jnode *parse_primary(struct sl_jparser *p, bool with_ns)
 
 static bool parse_keyword(struct sl_jparser *p, struct sl_jcallargs *args, size_t *cap)
 {
+    SL_ASSERT(p->cur.type == SL_JT_NAME && args->n_kw <= *cap);
     if (args->n_kw == *cap) {
         *cap = *cap == 0 ? 4 : *cap * 2;
         struct sl_jkwarg *grown = sl_jparse_alloc(p, *cap, sizeof *grown);
@@ -223,6 +236,7 @@ static bool parse_keyword(struct sl_jparser *p, struct sl_jcallargs *args, size_
             memcpy(grown, args->kw, args->n_kw * sizeof *grown);
         args->kw = grown;
     }
+    SL_ASSERT(args->n_kw < *cap);
     struct sl_jkwarg *kw = &args->kw[args->n_kw++];
     kw->name = sl_jparse_str(p, p->cur.s, p->cur.n);
     for (size_t i = 0; kw->name != NULL && i + 1 < args->n_kw; i++)
@@ -275,6 +289,7 @@ static struct sl_jcallargs *parse_args(struct sl_jparser *p)
     sl_jparse_want_op(p, ')');
     if (p->code != 0)
         return NULL;
+    SL_ASSERT(args != NULL && args->pos == NULL);
     args->pos = pos.items;
     args->n_pos = pos.n;
     return args;
@@ -282,6 +297,7 @@ static struct sl_jcallargs *parse_args(struct sl_jparser *p)
 
 static struct sl_jnode *parse_call(struct sl_jparser *p, struct sl_jnode *fn)
 {
+    SL_ASSERT(fn != NULL && sl_jparse_is_op(p, '('));
     struct sl_jnode *e = sl_jparse_node(p, SL_JN_CALL);
     struct sl_jcallargs *args = parse_args(p);
     if (e == NULL || args == NULL)
@@ -294,6 +310,7 @@ static struct sl_jnode *parse_call(struct sl_jparser *p, struct sl_jnode *fn)
 /* One subscript: an expression or start:stop:step. */
 static struct sl_jnode *parse_index(struct sl_jparser *p, struct sl_jnode *obj)
 {
+    SL_ASSERT(obj != NULL);
     struct sl_jnode *start = NULL, *e = sl_jparse_node(p, SL_JN_ITEM);
     if (e == NULL)
         return NULL;
@@ -307,6 +324,7 @@ static struct sl_jnode *parse_index(struct sl_jparser *p, struct sl_jnode *obj)
         e->b = start;
         return e;
     }
+    SL_ASSERT(e->b == NULL && e->c == NULL && e->d == NULL);
     e->kind = SL_JN_SLICE;
     e->b = start;
     if (!sl_jparse_is_op(p, ':') && !sl_jparse_is_op(p, ']') && !sl_jparse_is_op(p, ',') &&
@@ -320,6 +338,7 @@ static struct sl_jnode *parse_index(struct sl_jparser *p, struct sl_jnode *obj)
 
 static struct sl_jnode *parse_subscript(struct sl_jparser *p, struct sl_jnode *obj)
 {
+    SL_ASSERT(sl_jparse_is_op(p, '.') || sl_jparse_is_op(p, '['));
     struct sl_jlist_of_nodes l = {0};
     struct sl_jnode *e = sl_jparse_node(p, SL_JN_ATTR);
     if (e == NULL)
@@ -329,6 +348,7 @@ static struct sl_jnode *parse_subscript(struct sl_jparser *p, struct sl_jnode *o
         if (p->cur.type == SL_JT_NAME) {
             e->val = str_value(sl_jparse_str(p, p->cur.s, p->cur.n));
             e->id = (uint16_t)sl_jinja_method_find(p->cur.s, p->cur.n);
+            SL_ASSERT(e->id < SL_JMETHOD_COUNT);
         } else if (p->cur.type == SL_JT_INT) {
             e->kind = SL_JN_ITEM;
             e->b = constant(p, (struct sl_jval){.type = SL_J_INT, .u.i = p->cur.i});
@@ -356,6 +376,7 @@ static struct sl_jnode *parse_subscript(struct sl_jparser *p, struct sl_jnode *o
             sl_jparse_fail(p, "a slice cannot be part of a tuple");
             return NULL;
         }
+        SL_ASSERT(l.items[i]->kind == SL_JN_ITEM && l.items[i]->a == obj);
         l.items[i] = l.items[i]->b;
     }
     return two(p, SL_JN_ITEM, 0, obj->line, obj, list_node(p, SL_JN_TUPLE, &l));
@@ -389,6 +410,7 @@ static const struct sl_jstr *parse_dotted(struct sl_jparser *p)
             sl_jparse_fail(p, "expected the name of a filter or test");
             return NULL;
         }
+        SL_ASSERT(p->cur.s > from); /* both lie in the source, so what is between them does */
         n = (size_t)(p->cur.s + p->cur.n - from);
         sl_jlex_next(p);
     }
@@ -399,6 +421,7 @@ static const struct sl_jstr *parse_dotted(struct sl_jparser *p)
  * then they fail when reached. Whether `x|f if c` has a condition shows only behind x. */
 static void note_unknown(struct sl_jparser *p, const struct sl_jstr *name)
 {
+    SL_ASSERT(name != NULL);
     if (!p->soft && p->n_unknown++ == 0)
         p->unknown = name;
 }
@@ -418,6 +441,7 @@ struct sl_jnode *sl_jparse_filters(struct sl_jparser *p, struct sl_jnode *e, boo
             note_unknown(p, name);
         if (sl_jparse_is_op(p, '(') && (f->args = parse_args(p)) == NULL)
             return NULL;
+        SL_ASSERT(f->kind == SL_JN_FILTER && f->a == e);
         e = f;
     }
     return p->code == 0 ? e : NULL;
@@ -440,6 +464,7 @@ static bool starts_test_arg(const struct sl_jparser *p)
 
 static struct sl_jnode *parse_test(struct sl_jparser *p, struct sl_jnode *e)
 {
+    SL_ASSERT(e != NULL && sl_jparse_is_name(p, "is"));
     struct sl_jlist_of_nodes l = {0};
     struct sl_jnode *t = sl_jparse_node(p, SL_JN_TEST), *no = NULL;
     sl_jlex_next(p);
@@ -537,6 +562,7 @@ static struct sl_jnode *parse_product(struct sl_jparser *p)
             op = SL_JOP_MOD;
         else
             break;
+        SL_DCHECK(op >= SL_JOP_MUL && op <= SL_JOP_MOD);
         left = two(p, SL_JN_BINARY, op, line, left, parse_pow(p));
     }
     return left;
@@ -553,6 +579,7 @@ static struct sl_jnode *parse_concat(struct sl_jparser *p)
     while (sl_jparse_skip_op(p, '~'))
         if (!sl_jparse_push(p, &l, parse_product(p)))
             return NULL;
+    SL_ASSERT(p->code != 0 || l.n >= 2);
     return list_node(p, SL_JN_CONCAT, &l);
 }
 
@@ -611,6 +638,7 @@ static struct sl_jnode *parse_compare(struct sl_jparser *p)
     struct sl_jnode *left = parse_sum(p), *e = NULL;
     while (left != NULL && compare_op(p, &op)) {
         /* each link of a < b < c is a node of its own that keeps operator and right side */
+        SL_ASSERT(op >= SL_JOP_EQ && op <= SL_JOP_NOTIN);
         e = sl_jparse_node(p, SL_JN_COMPARE);
         struct sl_jnode *right = parse_sum(p);
         if (e == NULL || right == NULL)
@@ -622,6 +650,7 @@ static struct sl_jnode *parse_compare(struct sl_jparser *p)
     }
     if (l.n == 0)
         return left;
+    SL_ASSERT(left == NULL || l.items[l.n - 1] == e);
     e = list_node(p, SL_JN_COMPARE, &l);
     if (e != NULL)
         e->a = left;
@@ -635,6 +664,7 @@ static struct sl_jnode *parse_not(struct sl_jparser *p)
     struct sl_jnode *e = sl_jparse_node(p, SL_JN_NOT);
     if (e == NULL || !sl_jparse_enter(p))
         return NULL;
+    SL_ASSERT(p->depth > 0 && e->a == NULL);
     sl_jlex_next(p);
     e->a = parse_not(p);
     sl_jparse_leave(p);
@@ -662,6 +692,7 @@ struct sl_jnode *sl_jparse_expr(struct sl_jparser *p, bool with_cond)
     if (!sl_jparse_enter(p))
         return NULL;
     unsigned n_unknown = p->n_unknown;
+    unsigned depth = p->depth;
     struct sl_jnode *e = parse_or(p);
     while (e != NULL && with_cond && sl_jparse_skip_name(p, "if")) {
         bool soft = p->soft;
@@ -677,6 +708,8 @@ struct sl_jnode *sl_jparse_expr(struct sl_jparser *p, bool with_cond)
         p->soft = soft;
         e = cond;
     }
+    SL_ASSERT(p->n_unknown >= n_unknown);
+    SL_ASSERT(p->code != 0 || (e != NULL && e->kind <= SL_JN_NSREF && p->depth == depth));
     sl_jparse_leave(p);
     return p->code == 0 ? e : NULL;
 }
@@ -706,6 +739,7 @@ static struct sl_jnode *tuple_of(struct sl_jparser *p, bool with_cond, bool in_p
     }
     if (p->code != 0)
         return NULL;
+    SL_ASSERT(is_tuple || l.n <= 1);
     if (!is_tuple && l.n > 0)
         return l.items[0];
     if (!is_tuple && !in_parens) {
@@ -728,6 +762,7 @@ static bool can_assign(const struct sl_jnode *e, unsigned depth)
     /* unreachable: so deep, the parser gave up before */
     if (e->kind != SL_JN_TUPLE || depth > SL_TEMPLATE_DEPTH)
         return false;
+    SL_ASSERT(e->n == 0 || e->list != NULL);
     for (uint32_t i = 0; i < e->n; i++)
         if (!can_assign(e->list[i], depth + 1))
             return false;
@@ -737,6 +772,7 @@ static bool can_assign(const struct sl_jnode *e, unsigned depth)
 struct sl_jnode *sl_jparse_target(struct sl_jparser *p, bool with_ns, const char *end_name)
 {
     struct sl_jnode *e = tuple_of(p, true, false, end_name, true, with_ns);
+    SL_ASSERT(e == NULL || p->code == 0);
     if (e != NULL && !can_assign(e, 0)) {
         sl_jparse_fail(p, "can't assign to this expression");
         return NULL;

@@ -19,11 +19,13 @@ static size_t space_len(const char *s, size_t n)
     if (c < 128)
         return sl_jinja_is_space(c);
     size_t len = sl_utf8_decode(s, n, &cp);
+    SL_DCHECK(len <= n);
     return len > 0 && sl_jinja_is_space(cp) ? len : 0;
 }
 
 static void advance(struct sl_jparser *p, size_t to)
 {
+    SL_ASSERT(to >= p->pos && to <= p->n);
     for (; p->pos < to; p->pos++)
         p->line += p->src[p->pos] == '\n';
 }
@@ -45,6 +47,7 @@ static size_t rstrip(const char *s, size_t n)
             at--;
         if (space_len(s + at, n - at) != n - at)
             break;
+        SL_DCHECK(at < n);
         n = at;
     }
     return n;
@@ -67,6 +70,7 @@ void sl_jlex_init(struct sl_jparser *p, const char *source, size_t n)
     }
     if (len > 0 && copy[len - 1] == '\n')
         len--;
+    SL_ASSERT(len <= n && p->src == NULL);
     p->src = copy;
     p->n = len;
     p->line = 1;
@@ -91,6 +95,7 @@ static size_t skip_spaces_from(const struct sl_jparser *p, size_t pos)
 /* Where the next tag opens at or after pos; n when there is none. */
 static size_t find_tag(const struct sl_jparser *p, size_t pos)
 {
+    SL_ASSERT(pos <= p->n);
     while (pos + 1 < p->n) {
         const char *brace = memchr(p->src + pos, '{', p->n - 1 - pos);
         if (brace == NULL)
@@ -108,6 +113,7 @@ static size_t find_tag(const struct sl_jparser *p, size_t pos)
 static size_t keep_before(const struct sl_jparser *p, const char *text, size_t len, char sign,
                           bool variable)
 {
+    SL_ASSERT(text >= p->src && text + len <= p->src + p->n);
     if (sign == '-')
         return rstrip(text, len);
     if (sign == '+' || variable)
@@ -126,6 +132,8 @@ static size_t keep_before(const struct sl_jparser *p, const char *text, size_t l
 /* Passes the end of a block or comment at p->pos ("%}" or "#}" after an optional sign). */
 static void pass_end(struct sl_jparser *p, char sign, bool trim_newline)
 {
+    SL_DCHECK(at(p, p->pos + (sign != 0), "%}") || at(p, p->pos + (sign != 0), "#}") ||
+              at(p, p->pos + (sign != 0), "}}"));
     advance(p, p->pos + (sign != 0 ? 3 : 2));
     if (sign == '-')
         skip_space(p);
@@ -136,6 +144,7 @@ static void pass_end(struct sl_jparser *p, char sign, bool trim_newline)
 
 static void skip_comment(struct sl_jparser *p, size_t open, char sign)
 {
+    SL_DCHECK(at(p, open, "{#") && p->pos == open);
     size_t from = open + 2 + (sign != 0), end = from;
     if (from == p->n) { /* jinja2 takes an opening at the very end for an empty comment */
         advance(p, from);
@@ -168,6 +177,7 @@ static size_t match_word_tag(const struct sl_jparser *p, size_t pos, const char 
         return 0;
     i = skip_spaces_from(p, i + strlen(word));
     *end_at = i;
+    SL_ASSERT(i > pos && i <= p->n);
     if (at(p, i, "%}"))
         return i + 2 - pos;
     return at(p, i, "-%}") || (plus_ok && at(p, i, "+%}")) ? i + 3 - pos : 0;
@@ -195,6 +205,7 @@ static bool lex_raw(struct sl_jparser *p, struct sl_jtoken *tok, size_t end_at)
         }
         open = (size_t)(brace - p->src);
     }
+    SL_ASSERT(open >= from && end_at > open && end_at < p->n);
     *tok = (struct sl_jtoken){.type = SL_JT_DATA, .line = p->line, .s = p->src + from};
     tok->n = keep_before(p, p->src + from, open - from, sign_at(p, open + 2), false);
     advance(p, end_at);
@@ -207,6 +218,7 @@ static void lex_data(struct sl_jparser *p, struct sl_jtoken *tok)
 {
     while (p->code == 0) {
         size_t open = find_tag(p, p->pos), end_at;
+        SL_ASSERT(open >= p->pos && open <= p->n);
         if (p->pos >= p->n) {
             *tok = (struct sl_jtoken){.type = SL_JT_EOF, .line = p->line};
             return;
@@ -228,6 +240,7 @@ static void lex_data(struct sl_jparser *p, struct sl_jtoken *tok)
             if (keep > 0)
                 return;
         }
+        SL_ASSERT(p->pos == open);
         p->after_data = false;
         if (p->src[open + 1] == '#') {
             skip_comment(p, open, sign);
@@ -239,6 +252,7 @@ static void lex_data(struct sl_jparser *p, struct sl_jtoken *tok)
                                       .line = p->line};
             p->mode = variable ? SL_JLEX_VAR : SL_JLEX_BLOCK;
             advance(p, open + 2 + (sign != 0));
+            SL_ASSERT(p->n_closers == 0); /* every bracket was closed when the last tag ended */
             p->line_start = false;
             return;
         }
@@ -258,6 +272,7 @@ static bool is_digit_of(char c, int base)
 /* The end of `(_?digit)*` from pos. */
 static size_t digits_end(const struct sl_jparser *p, size_t pos, int base)
 {
+    SL_DCHECK(pos <= p->n);
     for (;;) {
         if (pos < p->n && is_digit_of(p->src[pos], base))
             pos++;
@@ -272,6 +287,7 @@ static size_t digits_end(const struct sl_jparser *p, size_t pos, int base)
 static size_t float_end(const struct sl_jparser *p)
 {
     size_t i = digits_end(p, p->pos, 10), end = 0;
+    SL_ASSERT(p->pos > 0);
     if (p->src[p->pos - 1] == '.') /* at least {{ is in front */
         return 0;
     if (i + 1 < p->n && p->src[i] == '.' && is_digit_of(p->src[i + 1], 10))
@@ -290,6 +306,7 @@ static void lex_float(struct sl_jparser *p, struct sl_jtoken *tok, size_t end)
 {
     char text[64];
     size_t n = 0;
+    SL_ASSERT(end > p->pos && end <= p->n);
     for (size_t i = p->pos; i < end; i++) {
         if (p->src[i] == '_')
             continue;
@@ -299,6 +316,7 @@ static void lex_float(struct sl_jparser *p, struct sl_jtoken *tok, size_t end)
         }
         text[n++] = p->src[i];
     }
+    SL_ASSERT(n < sizeof text);
     text[n] = '\0';
     tok->type = SL_JT_FLOAT;
     tok->f = strtod(text, NULL); /* may be infinite, as in Python */
@@ -324,6 +342,7 @@ static void lex_int(struct sl_jparser *p, struct sl_jtoken *tok)
                             (p->src[end] == '_' && end + 1 < p->n && p->src[end + 1] == '0'));)
             end++;
     }
+    SL_ASSERT(end > from && end <= p->n);
     uint64_t v = 0;
     for (size_t i = from; i < end; i++) {
         char c = (char)(p->src[i] | 0x20);
@@ -354,6 +373,7 @@ static int64_t hex_value(const char *s, size_t avail, size_t n)
         char c = (char)(s[i] | 0x20);
         v = v * 16 + (c >= 'a' ? c - 'a' + 10 : s[i] - '0');
     }
+    SL_DCHECK(n <= 8 && v >> 4 * n == 0);
     return v;
 }
 
@@ -361,6 +381,7 @@ static int64_t hex_value(const char *s, size_t avail, size_t n)
 static size_t unescape(struct sl_jparser *p, const char *s, size_t n, char *out, size_t *n_out)
 {
     static const char from[] = "\\'\"abfnrtv", to[] = "\\'\"\a\b\f\n\r\t\v";
+    SL_ASSERT(n > 0); /* the string's end is no escaped quote */
     const char *simple = memchr(from, s[0], sizeof from - 1);
     if (simple != NULL) {
         out[(*n_out)++] = to[simple - from];
@@ -398,6 +419,7 @@ static size_t unescape(struct sl_jparser *p, const char *s, size_t n, char *out,
         memcpy(out + *n_out, "\xEF\xBF\xBD", 3);
         len = 3;
     }
+    SL_ASSERT(used > 0 && used <= n);
     *n_out += len;
     return used;
 }
@@ -406,6 +428,7 @@ static void lex_string(struct sl_jparser *p, struct sl_jtoken *tok)
 {
     char quote = p->src[p->pos];
     size_t from = p->pos + 1, end = from;
+    SL_ASSERT(quote == '"' || quote == '\'');
     bool escaped = false;
     while (end < p->n && p->src[end] != quote) {
         escaped |= p->src[end] == '\\';
@@ -432,6 +455,7 @@ static void lex_string(struct sl_jparser *p, struct sl_jtoken *tok)
             i++;
             i += unescape(p, p->src + i, end - i, text, &n);
         }
+        SL_ASSERT(n <= 2 * (end - from) + 4); /* tok may be gone: the first error empties p->cur */
         tok->s = text;
         tok->n = n;
     }
@@ -449,6 +473,7 @@ static void lex_op(struct sl_jparser *p, struct sl_jtoken *tok)
 {
     static const char two[][3] = {"==", "!=", ">=", "<=", "**", "//"};
     const char *s = p->src + p->pos;
+    SL_ASSERT(p->n_closers <= SL_TEMPLATE_DEPTH && p->pos < p->n);
     tok->type = SL_JT_OP;
     for (size_t i = 0; i < SL_COUNT(two); i++)
         if (at(p, p->pos, two[i])) {
@@ -478,6 +503,7 @@ static void lex_op(struct sl_jparser *p, struct sl_jtoken *tok)
 
 static void lex_tag(struct sl_jparser *p, struct sl_jtoken *tok)
 {
+    SL_ASSERT(p->mode != SL_JLEX_DATA);
     skip_space(p);
     *tok = (struct sl_jtoken){.type = SL_JT_EOF, .line = p->line};
     if (p->pos >= p->n)
@@ -506,6 +532,7 @@ static void lex_tag(struct sl_jparser *p, struct sl_jtoken *tok)
         tok->type = SL_JT_NAME;
         tok->s = p->src + p->pos;
         tok->n = end - p->pos;
+        SL_ASSERT(tok->n > 0); /* or the lexer stands still */
         advance(p, end);
     } else if (c == '"' || c == '\'') {
         lex_string(p, tok);
@@ -531,6 +558,7 @@ void sl_jlex_next(struct sl_jparser *p)
     else
         lex(p, &p->cur);
     p->has_ahead = false;
+    SL_ASSERT(p->cur.type <= SL_JT_OP && p->cur.line <= p->line && p->pos <= p->n);
 }
 
 const struct sl_jtoken *sl_jlex_peek(struct sl_jparser *p)

@@ -30,17 +30,20 @@ int sl_jparse_fail(struct sl_jparser *p, const char *fmt, ...)
 
 void *sl_jparse_alloc(struct sl_jparser *p, size_t n, size_t size)
 {
+    SL_ASSERT(size > 0);
     void *m = sl_arena_array(&p->t->arena, n, size);
     if (m == NULL && p->code == 0) {
         p->code = sl_fail(p->err, SL_ENOMEM, "no memory to compile a chat template");
         p->cur = (struct sl_jtoken){.type = SL_JT_EOF, .line = p->line};
         p->has_ahead = false;
     }
+    SL_ASSERT(m != NULL || p->code < 0);
     return m;
 }
 
 struct sl_jnode *sl_jparse_node(struct sl_jparser *p, enum sl_jkind kind)
 {
+    SL_ASSERT(kind <= SL_JN_DO);
     struct sl_jnode *e = sl_jparse_alloc(p, 1, sizeof *e);
     if (e == NULL)
         return NULL;
@@ -51,6 +54,7 @@ struct sl_jnode *sl_jparse_node(struct sl_jparser *p, enum sl_jkind kind)
 
 const struct sl_jstr *sl_jparse_str(struct sl_jparser *p, const char *s, size_t n)
 {
+    SL_ASSERT(s != NULL || n == 0);
     struct sl_jstr *str = sl_jparse_alloc(p, 1, sizeof *str);
     char *copy = sl_jparse_alloc(p, n + 1, 1); /* ends with NUL, for messages */
     if (str == NULL || copy == NULL)
@@ -59,12 +63,14 @@ const struct sl_jstr *sl_jparse_str(struct sl_jparser *p, const char *s, size_t 
         memcpy(copy, s, n);
     *str = (struct sl_jstr){.data = copy, .n_bytes = n, .n_chars = SIZE_MAX};
     sl_jinja_chars(str); /* now, because renderings in several threads only read it */
+    SL_ASSERT(str->n_chars <= n);
     return str;
 }
 
 static bool syms_grow(struct sl_jparser *p)
 {
     size_t cap = p->syms_cap == 0 ? 64 : p->syms_cap * 2;
+    SL_ASSERT(sl_is_pow2(cap) && p->n_syms < cap); /* a free place ends every search */
     struct sl_jsym *grown = sl_jparse_alloc(p, cap, sizeof *grown);
     const struct sl_jstr **names = sl_jparse_alloc(p, cap, sizeof *names);
     if (grown == NULL || names == NULL)
@@ -100,6 +106,7 @@ uint32_t sl_jparse_sym(struct sl_jparser *p, const char *s, size_t n)
     if (name == NULL)
         return 0;
     p->syms[at] = (struct sl_jsym){name, hash, (uint32_t)p->n_syms};
+    SL_ASSERT(p->n_syms < p->syms_cap);
     p->t->names[p->n_syms] = name;
     p->t->n_names = ++p->n_syms;
     return p->syms[at].number;
@@ -112,6 +119,7 @@ bool sl_jparse_is_op(const struct sl_jparser *p, unsigned op)
 
 bool sl_jparse_is_name(const struct sl_jparser *p, const char *name)
 {
+    SL_DCHECK(p->cur.type != SL_JT_NAME || p->cur.n > 0);
     return p->cur.type == SL_JT_NAME && p->cur.n == strlen(name) &&
            memcmp(p->cur.s, name, p->cur.n) == 0;
 }
@@ -150,11 +158,13 @@ bool sl_jparse_enter(struct sl_jparser *p)
 
 void sl_jparse_leave(struct sl_jparser *p)
 {
+    SL_ASSERT(p->depth > 0 && p->depth <= SL_TEMPLATE_DEPTH);
     p->depth--;
 }
 
 static void want_block_end(struct sl_jparser *p)
 {
+    SL_ASSERT(p->n_unknown == 0 || p->unknown != NULL);
     if (p->n_unknown > 0)
         sl_jparse_fail(p, "No filter or test named '%.*s'", (int)SL_MIN(p->unknown->n_bytes, 60),
                        p->unknown->data);
@@ -166,6 +176,7 @@ static void want_block_end(struct sl_jparser *p)
 /* After "{% tag ...": "%}", then statements up to one of ends (its name is the current token). */
 static struct sl_jnode *parse_block(struct sl_jparser *p, const char *const *ends)
 {
+    SL_ASSERT(ends != NULL && ends[0] != NULL);
     sl_jparse_skip_op(p, ':');
     want_block_end(p);
     struct sl_jnode *body = parse_body(p, ends);
@@ -179,6 +190,8 @@ static struct sl_jnode *parse_block(struct sl_jparser *p, const char *const *end
 /* No statement inside of a loop may store to the name `loop`. */
 static bool stores_loop(const struct sl_jparser *p, const struct sl_jnode *target)
 {
+    SL_ASSERT(target->kind == SL_JN_NAME || target->kind == SL_JN_NSREF ||
+              target->kind == SL_JN_TUPLE);
     if (target->kind == SL_JN_NAME)
         return target->sym == p->t->sym_loop;
     for (uint32_t i = 0; target->kind == SL_JN_TUPLE && i < target->n; i++)
@@ -212,6 +225,7 @@ static struct sl_jnode *parse_for(struct sl_jparser *p)
     p->loops++;
     p->fors++;
     s->list[0] = parse_block(p, body_ends);
+    SL_ASSERT(p->loops > 0 && p->fors > 0);
     p->loops--;
     if (sl_jparse_skip_name(p, "else"))
         s->list[1] = parse_block(p, else_ends);
@@ -237,6 +251,7 @@ static struct sl_jnode *parse_if(struct sl_jparser *p)
         *link = s;
         link = &s->c;
     } while (p->code == 0 && sl_jparse_is_name(p, "elif"));
+    SL_ASSERT(first != NULL && *link == NULL);
     if (sl_jparse_skip_name(p, "else"))
         *link = parse_block(p, else_ends);
     p->soft = soft;
@@ -254,6 +269,7 @@ static struct sl_jnode *parse_function(struct sl_jparser *p, const char *const *
     p->loops = 0;
     p->soft = false;
     struct sl_jnode *body = parse_block(p, ends);
+    SL_ASSERT(p->macro == &scope && (p->loops == 0 || p->code != 0));
     p->macro = scope.up;
     p->loops = loops;
     p->soft = soft;
@@ -268,6 +284,7 @@ static bool parse_signature(struct sl_jparser *p, struct sl_jnode *s)
 {
     struct sl_jlist_of_nodes l = {0};
     bool defaults = false;
+    SL_ASSERT(s->kind == SL_JN_MACRO && s->list == NULL);
     sl_jparse_want_op(p, '(');
     while (p->code == 0 && !sl_jparse_is_op(p, ')')) {
         if (l.n > 0)
@@ -302,6 +319,7 @@ static bool parse_signature(struct sl_jparser *p, struct sl_jnode *s)
 /* A parameter `caller` that the body uses needs a default: a call without a block gives none. */
 static void check_caller(struct sl_jparser *p, const struct sl_jnode *s)
 {
+    SL_ASSERT(s->kind == SL_JN_MACRO && (s->n == 0 || s->list != NULL));
     for (uint32_t i = 0; i < s->n && (s->op & SL_JM_CALLER); i++)
         if (s->list[i]->sym == p->t->sym_caller && s->list[i]->a == NULL)
             sl_jparse_fail(p, "the parameter \"caller\" of a macro must have a default");
@@ -326,6 +344,7 @@ static struct sl_jnode *parse_macro(struct sl_jparser *p)
     struct sl_jmacro_scope scope = {.up = p->macro};
     p->macro = &scope;
     bool ok = parse_signature(p, s);
+    SL_ASSERT(p->macro == &scope);
     p->macro = scope.up;
     if (!ok)
         return NULL;
@@ -352,6 +371,7 @@ static struct sl_jnode *parse_call_block(struct sl_jparser *p)
         sl_jparse_fail(p, "expected call");
         return NULL;
     }
+    SL_ASSERT(s->a->args != NULL);
     const struct sl_jstr *name = sl_jparse_str(p, "caller", 6);
     /* its name is none, but messages call it so */
     caller->val = (struct sl_jval){.type = SL_J_NONE, .u.s = (struct sl_jstr *)(uintptr_t)name};
@@ -374,6 +394,7 @@ static struct sl_jnode *parse_set(struct sl_jparser *p)
         s->b = sl_jparse_tuple(p, true, false, NULL);
         return s->b != NULL ? s : NULL;
     }
+    SL_ASSERT(s->b == NULL && s->c == NULL);
     s->kind = SL_JN_SETBLOCK;
     s->c = sl_jparse_filters(p, NULL, false);
     s->b = parse_block(p, ends);
@@ -388,6 +409,7 @@ static struct sl_jnode *parse_filter_block(struct sl_jparser *p)
     sl_jlex_next(p);
     if (s == NULL || (s->a = sl_jparse_filters(p, NULL, true)) == NULL)
         return NULL;
+    SL_ASSERT(s->a->kind == SL_JN_FILTER);
     s->b = parse_block(p, ends);
     sl_jlex_next(p);
     return s;
@@ -410,6 +432,7 @@ static struct sl_jnode *parse_with(struct sl_jparser *p)
     }
     if (s == NULL || p->code != 0)
         return NULL;
+    SL_ASSERT(l.n % 2 == 0); /* a value for every target */
     s->list = l.items;
     s->n = (uint32_t)l.n;
     bool soft = p->soft;
@@ -450,6 +473,7 @@ static struct sl_jnode *parse_scope(struct sl_jparser *p)
     for (const struct sl_jnode *b = p->blocks; b != NULL; b = b->a)
         if (b->sym == s->sym)
             sl_jparse_fail(p, "block '%.*s' defined twice", (int)SL_MIN(n, 60), name);
+    SL_ASSERT(p->code != 0 || s->sym < p->t->n_names);
     s->a = p->blocks; /* the block before this one */
     p->blocks = s;
     sl_jlex_next(p);
@@ -463,6 +487,7 @@ static struct sl_jnode *parse_scope(struct sl_jparser *p)
 
 static struct sl_jnode *parse_jump(struct sl_jparser *p, enum sl_jkind kind)
 {
+    SL_ASSERT(kind == SL_JN_BREAK || kind == SL_JN_CONTINUE);
     if (p->loops == 0)
         sl_jparse_fail(p, "'break' and 'continue' are for loops only");
     sl_jlex_next(p);
@@ -479,6 +504,7 @@ static struct sl_jnode *parse_print(struct sl_jparser *p)
         struct sl_jnode *s = sl_jparse_node(p, SL_JN_PRINT);
         if (s == NULL || (s->a = sl_jparse_expr(p, true)) == NULL)
             return NULL;
+        SL_ASSERT(*link == NULL && s->next == NULL);
         *link = s;
         link = &s->next;
     }
@@ -487,6 +513,7 @@ static struct sl_jnode *parse_print(struct sl_jparser *p)
 
 static struct sl_jnode *parse_statement(struct sl_jparser *p)
 {
+    SL_ASSERT(p->depth > 0);
     if (p->cur.type != SL_JT_NAME)
         sl_jparse_fail(p, "tag name expected");
     if (sl_jparse_is_name(p, "if"))
@@ -526,6 +553,7 @@ static struct sl_jnode *parse_statement(struct sl_jparser *p)
 
 static struct sl_jnode *parse_print_tag(struct sl_jparser *p)
 {
+    SL_ASSERT(p->cur.type == SL_JT_VAR_BEGIN);
     struct sl_jnode *s = sl_jparse_node(p, SL_JN_PRINT);
     sl_jlex_next(p);
     if (s == NULL || (s->a = sl_jparse_tuple(p, true, false, NULL)) == NULL)
@@ -556,6 +584,7 @@ static struct sl_jnode *parse_body(struct sl_jparser *p, const char *const *ends
     struct sl_jnode *first = NULL, **link = &first;
     if (!sl_jparse_enter(p))
         return NULL;
+    unsigned depth = p->depth;
     while (p->code == 0 && p->cur.type != SL_JT_EOF) {
         struct sl_jnode *s = NULL;
         if (p->cur.type == SL_JT_DATA) {
@@ -568,6 +597,7 @@ static struct sl_jnode *parse_body(struct sl_jparser *p, const char *const *ends
         } else if (p->cur.type == SL_JT_VAR_BEGIN) {
             s = parse_print_tag(p);
         } else {
+            SL_ASSERT(p->cur.type == SL_JT_BLOCK_BEGIN);
             sl_jlex_next(p); /* "{%" */
             if (is_end(p, ends)) {
                 sl_jparse_leave(p);
@@ -576,6 +606,7 @@ static struct sl_jnode *parse_body(struct sl_jparser *p, const char *const *ends
             s = parse_statement(p);
             want_block_end(p);
         }
+        SL_ASSERT(*link == NULL && (p->code != 0 || p->depth == depth));
         *link = s;
         while (*link != NULL)
             link = &(*link)->next;
@@ -596,6 +627,8 @@ int sl_jinja_parse(struct sl_template *t, const char *source, size_t n, struct s
     if (p.code == 0) {
         sl_jlex_next(&p);
         t->body = parse_body(&p, NULL);
+        SL_ASSERT(p.code != 0 || (p.depth == 0 && p.cur.type == SL_JT_EOF));
+        SL_ASSERT(p.code != 0 || (p.loops == 0 && p.fors == 0 && p.macro == NULL));
     }
     return p.code;
 }

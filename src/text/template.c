@@ -32,6 +32,7 @@ int sl_template_compile(const char *source, size_t n, struct sl_template **out,
         sl_template_destroy(t);
         return code;
     }
+    SL_ASSERT(t->n_names > t->sym_loop && t->names[t->sym_loop]->n_bytes == 4);
     *out = t;
     return 0;
 }
@@ -60,6 +61,7 @@ static int from_object(struct sl_jvm *vm, const json_t *j, unsigned depth, struc
             sl_jinja_dict_set(vm, d, key, value) != 0)
             return vm->code;
     }
+    SL_ASSERT(d->n == json_object_size(j));
     *out = (struct sl_jval){.type = SL_J_DICT, .u.dict = d};
     return 0;
 }
@@ -74,6 +76,7 @@ static int from_array(struct sl_jvm *vm, const json_t *j, unsigned depth, struct
         if (from_json(vm, json_array_get(j, i), depth + 1, &v) != 0 || sl_jinja_push(vm, l, v) != 0)
             return vm->code;
     }
+    SL_ASSERT(l->n == json_array_size(j));
     *out = sl_jinja_list_val(l);
     return 0;
 }
@@ -81,6 +84,7 @@ static int from_array(struct sl_jvm *vm, const json_t *j, unsigned depth, struct
 /* Strings are borrowed: the JSON outlives the rendering. */
 static int from_json(struct sl_jvm *vm, const json_t *j, unsigned depth, struct sl_jval *out)
 {
+    SL_ASSERT(j != NULL && vm->code == 0);
     if (depth > MAX_JSON_NEST)
         return sl_jinja_fail(vm, "the variables are nested too deeply");
     switch (json_typeof(j)) {
@@ -109,6 +113,7 @@ static int from_json(struct sl_jvm *vm, const json_t *j, unsigned depth, struct 
 static int bind_globals(struct sl_jvm *vm, const json_t *vars)
 {
     const struct sl_template *t = vm->t;
+    SL_ASSERT(vm->globals == NULL && vm->code == 0);
     vm->globals = sl_jinja_array(vm, t->n_names + 1, sizeof *vm->globals);
     if (vm->globals == NULL)
         return vm->code;
@@ -153,9 +158,12 @@ int sl_template_render(const struct sl_template *t, const json_t *vars, int64_t 
         vm.out_limit = SIZE_MAX;
     if (out->max_bytes != 0)
         vm.out_limit = SL_MAX(SL_MIN(vm.out_limit, out->max_bytes), start);
+    SL_ASSERT(vm.out_limit >= start);
     int code = bind_globals(&vm, vars);
     if (code == 0)
         code = sl_jinja_exec(&vm, t->body, &vm.root);
+    SL_ASSERT(code != 0 || (out->n_bytes >= start && out->n_bytes <= vm.out_limit));
+    SL_ASSERT(code != 0 || (vm.depth == 0 && vm.call_depth == 0));
     sl_arena_deinit(&vm.arena);
     if (code != 0) {
         out->n_bytes = SL_MIN(start, out->n_bytes);
