@@ -121,6 +121,7 @@ static const struct pre *find_pre(const char *name)
     key[0] = ' ';
     memcpy(key + 1, name, n);
     memcpy(key + 1 + n, " ", 2);
+    SL_ASSERT(strlen(key) == n + 2 && strlen(key) < sizeof key);
     for (size_t i = 0; i < SL_COUNT(pres); i++) {
         if (strstr(pres[i].names, key) != NULL)
             return &pres[i];
@@ -132,6 +133,7 @@ static const struct pre *find_pre(const char *name)
 
 static int type_of(const struct sl_vocab_gguf *v, uint32_t id)
 {
+    SL_ASSERT(id < v->n_tokens);
     return v->types != NULL ? v->types[id] : TYPE_NORMAL;
 }
 
@@ -154,6 +156,7 @@ static int add_tokens(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, boo
                       struct sl_error *err)
 {
     int rc = 0;
+    SL_ASSERT(t->pieces.n == 0); /* so that an entry's place in the file is its id */
     if (v->n_tokens > SL_MAX_VOCAB)
         return sl_fail(err, SL_ELIMIT, "tokenizer.ggml.tokens: %u entries", v->n_tokens);
     rc = tok_strtab_reserve(&t->pieces, v->n_tokens, err);
@@ -162,6 +165,7 @@ static int add_tokens(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, boo
     for (uint32_t i = 0; i < v->n_tokens && rc == 0; i++)
         rc = tok_vocab_add(t, i, v->tokens[i], v->token_bytes[i], attr_of(type_of(v, i), spm), true,
                            err);
+    SL_ASSERT(rc != 0 || t->pieces.n == v->n_tokens);
     for (uint32_t i = 0; i < v->n_tokens && rc == 0; i++) {
         int type = type_of(v, i);
         struct tok_added_flags a = {.id = (int32_t)i, .special = type != TYPE_USER};
@@ -203,6 +207,7 @@ static int affixes(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, bool b
         bos = v->add_bos != 0;
     if (v->add_eos >= 0)
         eos = v->add_eos != 0;
+    SL_ASSERT(first < (int64_t)t->pieces.n && last < (int64_t)t->pieces.n);
     int32_t a = (int32_t)first, b = (int32_t)last;
     return tok_set_affixes(t, &a, bos && first >= 0 ? 1 : 0, &b, eos && last >= 0 ? 1 : 0, err);
 }
@@ -212,6 +217,7 @@ static int add_replace(struct sl_tokenizer *t, const char *a, const char *b, str
     struct tok_dec_op *op = tok_add_dec(t, DEC_REPLACE, err);
     if (op == NULL)
         return SL_ELIMIT;
+    SL_ASSERT(op->kind == DEC_REPLACE && op->a == NULL && op->b == NULL);
     int rc = tok_dup(&op->a, &op->n_a, a, strlen(a), err);
     return rc != 0 ? rc : tok_dup(&op->b, &op->n_b, b, strlen(b), err);
 }
@@ -219,6 +225,7 @@ static int add_replace(struct sl_tokenizer *t, const char *a, const char *b, str
 /* Metaspace to space, byte tokens to bytes, and one leading space off. */
 static int spm_decoder(struct sl_tokenizer *t, bool strip, struct sl_error *err)
 {
+    SL_ASSERT(t->n_dec_ops == 0);
     int rc = add_replace(t, META, " ", err);
     if (rc != 0)
         return rc;
@@ -229,6 +236,7 @@ static int spm_decoder(struct sl_tokenizer *t, bool strip, struct sl_error *err)
     struct tok_dec_op *op = tok_add_dec(t, DEC_STRIP, err);
     if (op == NULL)
         return SL_ELIMIT;
+    SL_ASSERT(op == &t->dec_ops[t->n_dec_ops - 1] && op->a == NULL);
     op->start = 1;
     return tok_dup(&op->a, &op->n_a, " ", 1, err);
 }
@@ -237,6 +245,7 @@ static int spm_decoder(struct sl_tokenizer *t, bool strip, struct sl_error *err)
 
 static int load_bpe(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, struct sl_error *err)
 {
+    SL_ASSERT(t->n_pre == 0 && t->n_dec_ops == 0);
     const struct pre *pre = find_pre(v->pre != NULL ? v->pre : "default");
     int rc = 0;
     if (pre == NULL)
@@ -259,6 +268,7 @@ static int load_bpe(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, struc
         if (space == NULL)
             return sl_fail(err, SL_EFORMAT, "tokenizer.ggml.merges[%u] is not a pair", i);
         size_t n = (size_t)(space - s);
+        SL_ASSERT(n > 0 && n < v->merge_bytes[i]);
         rc = tok_bpe_add_merge(t, s, n, space + 1, v->merge_bytes[i] - n - 1, i, err);
     }
     if (rc == 0 && tok_add_dec(t, DEC_BYTE_LEVEL, err) == NULL)
@@ -280,6 +290,7 @@ static int by_score(const void *a, const void *b)
 int tok_rank_by_score(struct sl_tokenizer *t, const float *scores, struct sl_error *err)
 {
     uint32_t n = t->pieces.n, rank = 0;
+    SL_ASSERT(t->bpe.rank == NULL);
     struct scored *v = sl_malloc(n * sizeof(*v));
     t->bpe.rank = sl_malloc(n * sizeof(*t->bpe.rank));
     if (v == NULL || t->bpe.rank == NULL) {
@@ -294,6 +305,7 @@ int tok_rank_by_score(struct sl_tokenizer *t, const float *scores, struct sl_err
             rank++; /* equal scores are one rank: then the leftmost pair goes first */
         t->bpe.rank[v[i].id] = rank;
     }
+    SL_ASSERT(rank < SL_MAX(n, 1u));
     t->bpe.n_ranks = rank + 1;
     sl_free(v);
     return 0;
@@ -322,6 +334,7 @@ static int load_spm(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, struc
     t->bpe.by_concat = t->bpe.byte_fallback = true;
     t->bpe.fuse_unk = true;
     t->bpe.unk = v->unk >= 0 ? (int32_t)v->unk : -1;
+    SL_ASSERT(t->bpe.unk < (int32_t)t->pieces.n && t->n_norm == 0);
     struct tok_norm *norm = tok_add_norm(t, NORM_SPM, err);
     if (norm == NULL)
         return SL_ELIMIT;
@@ -345,6 +358,7 @@ static int load_unigram(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, s
     t->model = MODEL_UNIGRAM;
     u->unk = v->unk >= 0 ? (int32_t)v->unk : -1;
     u->fuse_unk = u->byte_fallback = true;
+    SL_ASSERT(u->unk < (int32_t)t->pieces.n && u->score_f == NULL);
     u->score_f = sl_malloc(v->n_tokens * sizeof(*u->score_f));
     if (u->score_f == NULL)
         return sl_fail(err, SL_ENOMEM, "scores of %u tokens", v->n_tokens);
@@ -372,6 +386,7 @@ static int load_bert(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, stru
     t->model = MODEL_WORDPIECE;
     t->wp.max_chars = 100;
     t->wp.unk = v->unk >= 0 ? (int32_t)v->unk : sl_tokenizer_find(t, "[UNK]", 5);
+    SL_ASSERT(t->wp.unk < (int32_t)t->pieces.n);
     if ((rc = tok_dup(&t->wp.initial, &t->wp.n_initial, META, 3, err)) != 0 ||
         (rc = tok_dup(&t->wp.prefix, &t->wp.n_prefix, "", 0, err)) != 0)
         return rc;
@@ -411,6 +426,7 @@ int sl_tokenizer_from_gguf(const struct sl_vocab_gguf *v, struct sl_tokenizer **
         sl_tokenizer_destroy(t);
         return rc;
     }
+    SL_ASSERT(t->pieces.n >= v->n_tokens);
     *out = t;
     return 0;
 }

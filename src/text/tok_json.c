@@ -28,12 +28,14 @@ struct reader {
 
 static int malformed(struct reader *r, const char *what)
 {
+    SL_ASSERT(r->i <= r->n); /* the message names a byte of the file */
     return sl_fail(r->err, SL_EFORMAT, "%s: %s at byte %zu",
                    r->what != NULL ? r->what : "tokenizer.json", what, r->i);
 }
 
 static char peek(struct reader *r)
 {
+    SL_DCHECK(r->i <= r->n);
     while (r->i < r->n &&
            (r->s[r->i] == ' ' || r->s[r->i] == '\n' || r->s[r->i] == '\t' || r->s[r->i] == '\r'))
         r->i++;
@@ -53,6 +55,7 @@ static bool hex4(struct reader *r, uint32_t *out)
     uint64_t v;
     if (r->n - r->i < 4 || !sl_parse_hex_u64(r->s + r->i, 4, &v))
         return false;
+    SL_ASSERT(v <= 0xFFFF);
     *out = (uint32_t)v;
     r->i += 4;
     return true;
@@ -62,6 +65,7 @@ static bool hex4(struct reader *r, uint32_t *out)
 static bool escape(struct reader *r)
 {
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
+    SL_ASSERT(r->i > 0 && r->s[r->i - 1] == '\\');
     char c = r->i < r->n ? r->s[r->i++] : '\0';
     const char *at = c != '\0' ? strchr(from, c) : NULL;
     if (at != NULL) {
@@ -79,6 +83,7 @@ static bool escape(struct reader *r)
             return false;
         cp = 0x10000 + ((cp & 0x3FF) << 10) + (low & 0x3FF);
     }
+    SL_ASSERT(cp < 0xD800 || (cp > 0xDFFF && cp <= 0x10FFFF));
     tok_put_cp(&r->text, cp);
     return true;
 }
@@ -113,6 +118,7 @@ static int read_string(struct reader *r, const char **out, size_t *n_out)
             return malformed(r, "malformed escape");
         from = r->i;
     }
+    SL_ASSERT(r->i > from && r->i <= r->n && r->s[r->i - 1] == '"');
     if (!sl_buf_ok(&r->text))
         return sl_fail(r->err, SL_ENOMEM, "tokenizer.json");
     if (tok_valid_prefix(*out, *n_out) < *n_out)
@@ -127,12 +133,14 @@ static size_t number_length(struct reader *r)
     while (r->i + n < r->n && r->s[r->i + n] != '\0' &&
            strchr("+-.eE0123456789", r->s[r->i + n]) != NULL)
         n++;
+    SL_ASSERT(r->i + n <= r->n);
     return n;
 }
 
 /* Skips a string: to the first quote that no backslash precedes. */
 static bool skip_string(struct reader *r)
 {
+    SL_ASSERT(r->i < r->n && r->s[r->i] == '"');
     for (r->i++; r->i < r->n; r->i++) {
         if (r->s[r->i] == '"') {
             r->i++;
@@ -150,6 +158,7 @@ static int skip_value(struct reader *r)
 {
     int depth = 0;
     do {
+        SL_DCHECK(depth >= 0 && depth <= SL_MAX_JSON_DEPTH);
         char c = peek(r);
         if (c == '"') {
             if (!skip_string(r))
@@ -175,6 +184,7 @@ static int skip_value(struct reader *r)
                 return malformed(r, "unexpected character");
         }
     } while (depth > 0);
+    SL_ASSERT(depth == 0 && r->i <= r->n);
     return 0;
 }
 
@@ -220,6 +230,7 @@ static int find_members(struct reader *r, struct member *wanted, size_t n)
             rc = skip_value(r);
         if (rc != 0)
             return rc;
+        SL_ASSERT(from < r->i && r->i <= r->n); /* `to` is not 0: it says that there is one */
         if (k < n)
             wanted[k].at = (struct range){from, r->i};
     } while (take(r, ','));
@@ -238,6 +249,7 @@ static int vocab_entry(struct sl_tokenizer *t, struct reader *r)
         return sl_fail(r->err, SL_EFORMAT, "tokenizer.json: vocab: id of \"%.*s\" is no number",
                        (int)SL_MIN(n, (size_t)64), s);
     r->i += len;
+    SL_ASSERT(r->i <= r->n);
     return tok_vocab_add(t, id, s, n, TOK_IN_MODEL, false, r->err);
 }
 
@@ -273,6 +285,7 @@ static double scaled_decimal(const char *s, size_t n)
             full = true;
             exp += !point;
         } else {
+            SL_DCHECK(s[i] >= '0' && s[i] <= '9');
             digits = digits * 10 + (uint64_t)(s[i] - '0');
             exp -= point;
         }
@@ -286,6 +299,7 @@ static double scaled_decimal(const char *s, size_t n)
     double x = (double)digits, p = 1;
     exp += e10;
     int steps = SL_MIN(exp < 0 ? -exp : exp, 308);
+    SL_ASSERT(steps >= 0 && steps < 1 << 9); /* nine powers make any of them */
     static const double pow10[] = {1e0, 1e1, 1e2, 1e4, 1e8, 1e16, 1e32, 1e64, 1e128, 1e256};
     if (steps <= 22) { /* every factor exact */
         for (int k = 0; k < steps; k++)
@@ -327,6 +341,7 @@ static int read_scored(struct sl_tokenizer *t, struct reader *r)
         if (!take(r, ',') || (len = number_length(r)) == 0 ||
             !sl_parse_double(r->s + r->i, len, &score))
             return malformed(r, "model.vocab: score is no number");
+        SL_ASSERT(id < cap && id < t->pieces.n);
         u->score_d[id++] = scaled_decimal(r->s + r->i, len);
         r->i += len;
         if (!take(r, ']'))
@@ -343,6 +358,7 @@ static const char *pair_space(const struct sl_tokenizer *t, const char *s, size_
     if (space == NULL || memchr(space + 1, ' ', (size_t)(end - space) - 1) == NULL)
         return space;
     for (; space != NULL; space = memchr(space + 1, ' ', (size_t)(end - space) - 1)) {
+        SL_ASSERT(space >= s && space < end);
         if (tok_model_find(t, s, (size_t)(space - s)) >= 0 &&
             tok_model_find(t, space + 1, (size_t)(end - space) - 1) >= 0)
             return space;
@@ -363,6 +379,7 @@ static int merge_entry(struct sl_tokenizer *t, struct reader *r, uint32_t rank, 
         if (space == NULL)
             return sl_fail(r->err, SL_EFORMAT, "tokenizer.json: merge %u \"%.*s\" is not a pair",
                            rank, (int)SL_MIN(n, (size_t)64), s);
+        SL_ASSERT(space >= s && space < s + n);
         return tok_bpe_add_merge(t, s, (size_t)(space - s), space + 1, n - (size_t)(space - s) - 1,
                                  rank, r->err);
     }
@@ -398,6 +415,7 @@ static int read_merges(struct sl_tokenizer *t, struct reader *r, size_t n_bytes)
     for (size_t k = r->i; k < r->i + n_bytes && k < r->n; k++)
         n += r->s[k] == (pairs ? '[' : '"');
     n = pairs ? n : n / 2 + 1;
+    SL_ASSERT(n > 0 && n <= n_bytes + 1);
     if ((rc = tok_bpe_reserve(&t->bpe, n, r->err)) != 0)
         return rc;
     do
@@ -420,6 +438,7 @@ static int optional_piece(struct sl_tokenizer *t, const json_t *o, const char *k
     if (!json_is_string(v))
         return sl_fail(err, SL_EFORMAT, "tokenizer.json: model.%s is not a string", key);
     *id = tok_model_find(t, json_string_value(v), json_string_length(v));
+    SL_ASSERT(*id >= -1 && *id < (int32_t)t->pieces.n);
     return 0;
 }
 
@@ -435,6 +454,7 @@ static int model_bpe(struct sl_tokenizer *t, const json_t *model, struct reader 
                      const struct range *merges, struct sl_error *err)
 {
     struct tok_bpe *b = &t->bpe;
+    SL_ASSERT(b->prefix == NULL && b->suffix == NULL && b->pairs == NULL);
     int rc = check_dropout(model, err);
     if (rc == 0)
         rc = tok_json_string(model, "continuing_subword_prefix", "", &b->prefix, &b->n_prefix, err);
@@ -452,6 +472,7 @@ static int model_bpe(struct sl_tokenizer *t, const json_t *model, struct reader 
         rc = sl_fail(err, SL_EFORMAT, "tokenizer.json: model.merges is missing");
     if (rc != 0)
         return rc;
+    SL_ASSERT(merges->from < merges->to && merges->to <= r->n);
     t->model = MODEL_BPE;
     r->i = merges->from;
     return read_merges(t, r, merges->to - merges->from);
@@ -472,6 +493,7 @@ static int model_unigram(struct sl_tokenizer *t, const json_t *model, struct sl_
                            (long long)id, t->pieces.n);
         t->uni.unk = (int32_t)id;
     }
+    SL_ASSERT(t->uni.unk < (int32_t)t->pieces.n);
     tok_unigram_bounds(t);
     return 0;
 }
@@ -492,6 +514,8 @@ static int model_wordpiece(struct sl_tokenizer *t, const json_t *model, bool pie
         json_int_t n = json_integer_value(max);
         t->wp.max_chars = n < 0 ? 0 : n > SL_MAX_TEXT ? SL_MAX_TEXT : (uint32_t)n;
     }
+    SL_ASSERT(t->wp.max_chars <= SL_MAX_TEXT);
+    SL_ASSERT(rc != 0 || (t->wp.prefix != NULL && t->wp.initial != NULL));
     return rc;
 }
 
@@ -510,6 +534,7 @@ static int load_model(struct sl_tokenizer *t, const json_t *model, struct reader
     bool unigram = strcmp(type, "Unigram") == 0;
     if (vocab->to == 0)
         return sl_fail(err, SL_EFORMAT, "tokenizer.json: model.vocab is missing");
+    SL_ASSERT(vocab->from < vocab->to && vocab->to <= r->n && t->pieces.n == 0);
     r->i = vocab->from;
     int rc = tok_map_reserve(
         &t->by_piece, (uint32_t)SL_MIN((vocab->to - vocab->from) / 24, (size_t)1 << 18), err);
@@ -553,6 +578,7 @@ static int add_token(struct sl_tokenizer *t, const json_t *o, uint64_t id, struc
     } else if (t->attr[known] & SL_TOKEN_ADDED) {
         return 0;
     }
+    SL_ASSERT(known >= 0 && (uint32_t)known < t->pieces.n);
     a.id = known;
     return tok_added_add(t, &a, err);
 }
@@ -605,6 +631,7 @@ static int config_affixes(struct sl_tokenizer *t, const json_t *config, struct s
         post[n_post++] = t->suffix_ids[i];
     if (eos && t->eos >= 0)
         post[n_post++] = t->eos;
+    SL_ASSERT(n_pre <= SL_COUNT(pre) && n_post <= SL_COUNT(post));
     return tok_set_affixes(t, pre, n_pre, post, n_post, err);
 }
 
@@ -639,6 +666,7 @@ int tok_json_load(const char *what, const char *text, size_t n, json_t **out, st
     struct reader r = {.s = text, .n = n, .what = what, .err = err};
     json_error_t why;
     int rc = skip_value(&r);
+    SL_ASSERT(r.i <= n && r.text.data == NULL); /* nothing that is skipped is copied */
     sl_buf_deinit(&r.text);
     if (rc != 0)
         return rc;
@@ -666,6 +694,7 @@ static int small_part(const char *json, size_t n, const struct range *big, size_
             if (big[k].to != 0 && big[k].from >= at && (next == NULL || big[k].from < next->from))
                 next = &big[k];
         }
+        SL_ASSERT(next == NULL || (next->from < next->to && next->to <= n));
         sl_buf_put(&b, json + at, (next != NULL ? next->from : n) - at);
         if (next != NULL)
             sl_buf_puts(&b, "null");
@@ -686,6 +715,8 @@ static int load(struct sl_tokenizer *t, const char *json, size_t n, const char *
     struct member model = {.name = "model", .inner = inner, .n_inner = SL_COUNT(inner)};
     json_t *root = NULL;
     int rc = find_members(&r, &model, 1);
+    SL_ASSERT(rc != 0 || r.i <= n);
+    SL_ASSERT(rc != 0 || (inner[0].at.to <= model.at.to && inner[1].at.to <= model.at.to));
     struct range big[] = {inner[0].at, inner[1].at};
     if (rc == 0 && model.at.to == 0)
         rc = sl_fail(err, SL_EFORMAT, "tokenizer.json: model is missing");

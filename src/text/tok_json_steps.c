@@ -31,6 +31,7 @@ int tok_json_bool(const json_t *o, const char *key, bool fallback, bool *out, st
 int tok_json_string(const json_t *o, const char *key, const char *fallback, char **out,
                     size_t *n_out, struct sl_error *err)
 {
+    SL_ASSERT(*out == NULL); /* or what was there is lost */
     const json_t *v = json_object_get(o, key);
     if ((v == NULL || json_is_null(v)) && fallback != NULL)
         return tok_dup(out, n_out, fallback, strlen(fallback), err);
@@ -95,6 +96,7 @@ static int pattern_of(const json_t *o, const char **s, size_t *n, bool *regex, s
         return sl_fail(err, SL_EFORMAT, "tokenizer.json: pattern is not a string");
     *s = json_string_value(v);
     *n = json_string_length(v);
+    SL_ASSERT(*s != NULL && (*s)[*n] == '\0');
     return 0;
 }
 
@@ -103,6 +105,7 @@ static int pattern_of(const json_t *o, const char **s, size_t *n, bool *regex, s
 static int base64_value(char c)
 {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    _Static_assert(sizeof digits == 64 + 1, "a digit for each of six bits' values");
     const char *at = c != '\0' ? strchr(digits, c) : NULL;
     return at != NULL ? (int)(at - digits) : -1;
 }
@@ -131,11 +134,13 @@ static int precompiled(struct tok_norm *op, const json_t *o, struct sl_error *er
         }
         acc = acc << 6 | (uint32_t)d;
         bits += 6;
+        SL_ASSERT(bits >= 6 && bits < 14);
         if (bits >= 8) {
             bits -= 8;
             bytes[k++] = (uint8_t)(acc >> bits);
         }
     }
+    SL_ASSERT(k <= n && bits < 8); /* never more bytes than digits */
     int rc = tok_charsmap_parse(&op->map, bytes, k, err);
     sl_free(bytes);
     return rc;
@@ -145,6 +150,7 @@ static int precompiled(struct tok_norm *op, const json_t *o, struct sl_error *er
 static int replace_of(const json_t *o, struct tok_regex **re, char **a, size_t *n_a, char **b,
                       size_t *n_b, struct sl_error *err)
 {
+    SL_ASSERT(*re == NULL && *a == NULL && *b == NULL);
     const char *s;
     size_t n;
     bool regex;
@@ -159,6 +165,7 @@ static int replace_of(const json_t *o, struct tok_regex **re, char **a, size_t *
 static int norm_replace(struct tok_norm *op, const json_t *o, struct sl_error *err)
 {
     int rc = replace_of(o, &op->re, &op->a, &op->n_a, &op->b, &op->n_b, err);
+    SL_ASSERT(rc != 0 || (op->re != NULL) != (op->a != NULL));
     if (rc == 0 && op->re != NULL)
         op->kind = NORM_REPLACE_RE;
     return rc;
@@ -201,6 +208,7 @@ static int norm_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *e
     struct tok_norm *op = tok_add_norm(t, kinds[k].kind, err);
     if (op == NULL)
         return SL_ELIMIT;
+    SL_ASSERT(op == &t->norm[t->n_norm - 1] && t->n_norm <= TOK_MAX_STEPS);
     int rc = 0;
     switch (op->kind) {
     case NORM_BERT:
@@ -230,6 +238,7 @@ static int behavior_of(const json_t *o, enum tok_behavior fallback, enum tok_beh
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
                                         "MergedWithNext", "Contiguous"};
     const json_t *v = json_object_get(o, "behavior");
+    _Static_assert(SL_COUNT(names) == SPLIT_CONTIGUOUS + 1, "a name for each behaviour");
     *out = fallback;
     if (v == NULL)
         return 0;
@@ -248,6 +257,7 @@ static int scheme_of(const json_t *o, enum tok_scheme *out, struct sl_error *err
     static const char *const names[] = {"always", "first", "never"};
     const json_t *v = json_object_get(o, "prepend_scheme");
     bool add;
+    _Static_assert(SL_COUNT(names) == PREPEND_NEVER + 1, "a name for each scheme");
     int rc = tok_json_bool(o, "add_prefix_space", true, &add, err);
     *out = add ? PREPEND_ALWAYS : PREPEND_NEVER;
     if (rc != 0 || v == NULL || json_is_null(v) || !add)
@@ -268,6 +278,7 @@ static int metaspace_char(const json_t *o, char **s, size_t *n, struct sl_error 
     int rc = tok_json_string(o, "replacement", "\xE2\x96\x81", s, n, err);
     if (rc == 0 && (*n == 0 || tok_char(*s, *n, &cp) != *n))
         rc = sl_fail(err, SL_EFORMAT, "tokenizer.json: replacement is not one character");
+    SL_ASSERT(rc != 0 || (*n > 0 && *n <= 4));
     return rc;
 }
 
@@ -289,6 +300,7 @@ static int pre_split(struct sl_tokenizer *t, const json_t *o, struct sl_error *e
     struct tok_pre *op = tok_add_pre(t, PRE_STRING, err);
     if (op == NULL)
         return SL_ELIMIT;
+    SL_ASSERT(op->str == NULL && behavior <= SPLIT_CONTIGUOUS);
     op->behavior = behavior;
     op->invert = invert;
     return tok_dup(&op->str, &op->n_str, s, n, err);
@@ -307,6 +319,7 @@ static int pre_byte_level(struct sl_tokenizer *t, const json_t *o, struct sl_err
     if (rc == 0 && tok_add_pre(t, PRE_BYTE_LEVEL, err) == NULL)
         rc = SL_ELIMIT;
     t->bytes = true;
+    SL_ASSERT(rc != 0 || t->pre[t->n_pre - 1].kind == PRE_BYTE_LEVEL);
     return rc;
 }
 
@@ -315,6 +328,7 @@ static int pre_metaspace(struct sl_tokenizer *t, const json_t *o, struct sl_erro
     struct tok_pre *op = tok_add_pre(t, PRE_METASPACE, err);
     if (op == NULL)
         return SL_ELIMIT;
+    SL_ASSERT(op->kind == PRE_METASPACE && op->str == NULL);
     int rc = metaspace_char(o, &op->str, &op->n_str, err);
     if (rc == 0)
         rc = scheme_of(o, &op->scheme, err);
@@ -324,6 +338,7 @@ static int pre_metaspace(struct sl_tokenizer *t, const json_t *o, struct sl_erro
 static int pre_chars(struct sl_tokenizer *t, enum tok_pre_class cls, enum tok_behavior behavior,
                      struct sl_error *err)
 {
+    SL_ASSERT(cls <= CLASS_DELIMITER && behavior <= SPLIT_CONTIGUOUS);
     struct tok_pre *op = tok_add_pre(t, PRE_CHARS, err);
     if (op == NULL)
         return SL_ELIMIT;
@@ -340,6 +355,7 @@ static int pre_delimiter(struct sl_tokenizer *t, const json_t *o, struct sl_erro
         tok_char(json_string_value(v), json_string_length(v), &cp) != json_string_length(v))
         return sl_fail(err, SL_EFORMAT, "tokenizer.json: delimiter is not one character");
     int rc = pre_chars(t, CLASS_DELIMITER, SPLIT_REMOVED, err);
+    SL_ASSERT(rc != 0 || t->pre[t->n_pre - 1].cls == CLASS_DELIMITER);
     if (rc == 0)
         t->pre[t->n_pre - 1].cp = cp;
     return rc;
@@ -396,6 +412,8 @@ static void use_raw_bytes(struct sl_tokenizer *t)
         b->unk >= 0)
         return;
     t->bpe.bytes = true;
+    const struct tok_pre *gone = &t->pre[t->n_pre - 1];
+    SL_ASSERT(gone->str == NULL && gone->re == NULL); /* nobody frees what it has */
     t->n_pre--;
 }
 
@@ -409,6 +427,7 @@ struct affix {
 static int put_id(struct sl_tokenizer *t, int32_t *ids, size_t *n, const json_t *v,
                   struct sl_error *err)
 {
+    SL_ASSERT(*n <= TOK_MAX_STEPS);
     if (!json_is_integer(v) || json_integer_value(v) < 0 ||
         json_integer_value(v) >= (json_int_t)t->pieces.n)
         return sl_fail(err, SL_EFORMAT, "tokenizer.json: post_processor: id out of range");
@@ -430,6 +449,7 @@ static int wrap(struct sl_tokenizer *t, struct affix *a, struct sl_error *err)
     if (n_post > 0)
         memcpy(post, t->suffix_ids, n_post * sizeof(*post));
     memcpy(post + n_post, a->post, a->n_post * sizeof(*post));
+    SL_ASSERT(a->n_pre <= TOK_MAX_STEPS && n_post + a->n_post <= TOK_MAX_STEPS);
     return tok_set_affixes(t, a->pre, a->n_pre, post, n_post + a->n_post, err);
 }
 
@@ -463,6 +483,7 @@ static int post_template(struct sl_tokenizer *t, const json_t *o, struct sl_erro
             rc = put_id(t, seen ? a.post : a.pre, seen ? &a.n_post : &a.n_pre,
                         json_array_get(ids, k), err);
     }
+    SL_ASSERT(seen || a.n_post == 0); /* what follows the text follows it */
     if (rc == 0 && !seen)
         return sl_fail(err, SL_EUNSUPPORTED, "tokenizer.json: post_processor without the text");
     return rc != 0 ? rc : wrap(t, &a, err);
@@ -480,6 +501,7 @@ static int post_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *e
         int rc = put_id(t, a.pre, &a.n_pre, json_array_get(json_object_get(o, "cls"), 1), err);
         if (rc == 0)
             rc = put_id(t, a.post, &a.n_post, json_array_get(json_object_get(o, "sep"), 1), err);
+        SL_ASSERT(rc != 0 || (a.n_pre == 1 && a.n_post == 1));
         return rc != 0 ? rc : wrap(t, &a, err);
     }
     return unsupported(err, "post_processor", o);
@@ -490,6 +512,7 @@ static int post_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *e
 static int dec_replace(struct tok_dec_op *op, const json_t *o, struct sl_error *err)
 {
     int rc = replace_of(o, &op->re, &op->a, &op->n_a, &op->b, &op->n_b, err);
+    SL_ASSERT(rc != 0 || (op->re != NULL) != (op->a != NULL));
     if (rc == 0 && op->re != NULL)
         op->kind = DEC_REPLACE_RE;
     return rc;
@@ -516,6 +539,7 @@ static int dec_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *er
     struct tok_dec_op *op = tok_add_dec(t, kinds[k].kind, err);
     if (op == NULL)
         return SL_ELIMIT;
+    SL_ASSERT(op == &t->dec_ops[t->n_dec_ops - 1] && op->a == NULL && op->b == NULL);
     int rc;
     switch (op->kind) {
     case DEC_METASPACE:
@@ -540,6 +564,7 @@ static int dec_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *er
 
 int tok_json_steps(struct sl_tokenizer *t, const json_t *root, struct sl_error *err)
 {
+    SL_ASSERT(t->n_norm == 0 && t->n_pre == 0 && t->n_dec_ops == 0);
     int rc = each_step(t, json_object_get(root, "normalizer"), "normalizer", "normalizers",
                        norm_step, err);
     if (rc == 0)
@@ -552,5 +577,6 @@ int tok_json_steps(struct sl_tokenizer *t, const json_t *root, struct sl_error *
         rc = each_step(t, json_object_get(root, "decoder"), "decoder", "decoders", dec_step, err);
     if (rc == 0)
         use_raw_bytes(t);
+    SL_ASSERT(t->n_norm <= TOK_MAX_STEPS && t->n_pre <= TOK_MAX_STEPS);
     return rc;
 }

@@ -84,6 +84,7 @@ static bool base64(const char *s, size_t n, char *out, size_t *n_out)
     if (n == 0 || n % 4 != 0)
         return false;
     size_t pad = s[n - 1] != '=' ? 0 : s[n - 2] != '=' ? 1 : 2;
+    SL_ASSERT(pad <= 2);
     for (size_t i = 0; i < n; i += 4) {
         uint32_t v = 0;
         for (size_t j = 0; j < 4; j++) {
@@ -97,6 +98,7 @@ static bool base64(const char *s, size_t n, char *out, size_t *n_out)
         for (size_t j = 0; j < bytes; j++)
             out[k++] = (char)(v >> (16 - 8 * j));
     }
+    SL_ASSERT(k + pad == n / 4 * 3); /* it fits where the text would */
     *n_out = k;
     return true;
 }
@@ -118,12 +120,14 @@ static int add_line(struct sl_tokenizer *t, const char *s, size_t n, size_t line
     }
     if (!base64(s, n_b64, *buf, &n_bytes))
         return sl_fail(err, SL_EFORMAT, "tiktoken line %zu: malformed base64", line);
+    SL_ASSERT(n_b64 < n && n_bytes < n_b64 && n_b64 <= *cap);
     int rc = tok_vocab_add(t, rank, *buf, n_bytes, TOK_IN_MODEL, false, err);
     return rc == 0 ? 0 : sl_error_prefix(err, rc, "tiktoken line %zu", line);
 }
 
 static int add_special(struct sl_tokenizer *t, int32_t id, const char *name, struct sl_error *err)
 {
+    SL_ASSERT(id >= 0 && id < SL_MAX_VOCAB);
     struct tok_added_flags a = {.id = id, .special = true};
     int rc = tok_vocab_add(t, (uint64_t)id, name, strlen(name), SL_TOKEN_SPECIAL, false, err);
     return rc != 0 ? rc : tok_added_add(t, &a, err);
@@ -132,6 +136,7 @@ static int add_special(struct sl_tokenizer *t, int32_t id, const char *name, str
 static int add_family(struct sl_tokenizer *t, const struct family *f, struct sl_error *err)
 {
     int rc = 0, next = 0;
+    SL_ASSERT(f->first_reserved <= f->end_reserved && t->pieces.n == f->n_ranks);
     for (size_t i = 0; i < f->n_special && rc == 0; i++)
         rc = add_special(t, f->special[i].id, f->special[i].name, err);
     for (int32_t id = f->first_reserved; id < f->end_reserved && rc == 0; id++) {
@@ -141,6 +146,7 @@ static int add_family(struct sl_tokenizer *t, const struct family *f, struct sl_
         (void)snprintf(name, sizeof(name), "<|reserved_special_token_%d|>", next++);
         rc = add_special(t, id, name, err);
     }
+    SL_ASSERT(rc != 0 || ((uint32_t)f->eos < t->pieces.n && f->bos < (int32_t)t->pieces.n));
     t->bos = f->bos;
     t->eos = f->eos;
     if (rc == 0 && f->bos >= 0)
@@ -157,6 +163,7 @@ static int parse(struct sl_tokenizer *t, const char *data, size_t n, struct sl_e
         const char *nl = memchr(data + i, '\n', n - i);
         size_t end = nl != NULL ? (size_t)(nl - data) : n;
         size_t len = end - i;
+        SL_ASSERT(end >= i && end <= n);
         if (len > 0 && data[i + len - 1] == '\r')
             len--;
         if (len > 0)
@@ -189,6 +196,7 @@ int sl_tokenizer_from_tiktoken(const char *data, size_t n, const char *pattern,
     }
     if (pattern == NULL)
         pattern = family->pattern;
+    SL_ASSERT(pattern != NULL && t->n_pre == 0);
     t->model = MODEL_BPE;
     t->bytes = t->raw_pieces = true;
     t->bpe.bytes = t->bpe.by_concat = t->bpe.whole_first = true;

@@ -22,6 +22,7 @@ int tok_strtab_reserve(struct tok_strtab *t, uint32_t n, struct sl_error *err)
         return sl_fail(err, SL_ENOMEM, "vocabulary of %u entries", n);
     for (uint32_t i = t->cap; i < n; i++)
         grown[i] = (struct tok_at){0, TOK_HOLE};
+    SL_ASSERT(t->n <= t->cap && t->cap < n);
     t->at = grown;
     t->cap = n;
     return 0;
@@ -29,6 +30,7 @@ int tok_strtab_reserve(struct tok_strtab *t, uint32_t n, struct sl_error *err)
 
 int tok_strtab_put(struct tok_strtab *t, uint32_t id, const char *s, size_t n, struct sl_error *err)
 {
+    SL_ASSERT(id < SL_MAX_VOCAB); /* so that no doubling wraps */
     if (id >= t->cap) {
         int rc = tok_strtab_reserve(t, SL_MAX(id + 1, SL_MAX(t->cap * 2, 256u)), err);
         if (rc != 0)
@@ -42,6 +44,7 @@ int tok_strtab_put(struct tok_strtab *t, uint32_t id, const char *s, size_t n, s
         return sl_fail(err, SL_ENOMEM, "vocabulary strings beyond %zu bytes", t->data.n_bytes);
     }
     t->at[id].len = (uint32_t)n;
+    SL_ASSERT(id < t->cap && t->at[id].off + n == t->data.n_bytes);
     t->n = SL_MAX(t->n, id + 1);
     return 0;
 }
@@ -89,6 +92,7 @@ int tok_map_reserve(struct tok_map *m, uint32_t n, struct sl_error *err)
         cap *= 2;
     if (m->slots != NULL && cap <= (uint64_t)m->mask + 1)
         return 0;
+    SL_ASSERT(sl_is_pow2(cap) && cap > m->n && cap <= (uint64_t)1 << 32);
     struct tok_slot *old = m->slots;
     uint32_t n_old = old != NULL ? m->mask + 1 : 0;
     m->slots = sl_calloc(cap, sizeof(*m->slots));
@@ -120,6 +124,7 @@ int tok_map_put(struct tok_map *m, const struct tok_strtab *t, uint32_t id)
     uint32_t hash = tok_hash(m->seed, s, n);
     if (tok_map_get_hashed(m, t, s, n, hash) >= 0)
         return 0;
+    SL_ASSERT(m->n < m->mask); /* a free slot ends every search */
     uint32_t j = hash & m->mask;
     while (m->slots[j].id1 != 0)
         j = (j + 1) & m->mask;
@@ -135,6 +140,7 @@ int32_t tok_map_get_hashed(const struct tok_map *m, const struct tok_strtab *t, 
         return -1;
     for (uint32_t j = hash & m->mask; m->slots[j].id1 != 0; j = (j + 1) & m->mask) {
         uint32_t id = m->slots[j].id1 - 1;
+        SL_DCHECK(id < t->n);
         struct tok_at at;
         if (m->slots[j].hash == hash && (at = t->at[id]).len == n &&
             (n == 0 || memcmp(t->data.data + at.off, s, n) == 0))
@@ -147,6 +153,7 @@ int32_t tok_map_get_hashed(const struct tok_map *m, const struct tok_strtab *t, 
 
 static struct tok_edge *edge_slot(struct tok_edge *edges, uint32_t mask, uint64_t key1)
 {
+    SL_DCHECK(key1 != 0 && sl_is_pow2((uint64_t)mask + 1));
     uint32_t j = (uint32_t)((key1 * 0x9E3779B97F4A7C15u) >> 32) & mask;
     while (edges[j].key1 != 0 && edges[j].key1 != key1)
         j = (j + 1) & mask;
@@ -156,6 +163,7 @@ static struct tok_edge *edge_slot(struct tok_edge *edges, uint32_t mask, uint64_
 static int grow_edges(struct tok_trie *t, struct sl_error *err)
 {
     uint32_t cap = t->edges == NULL ? 64 : (t->mask + 1) * 2;
+    SL_ASSERT(sl_is_pow2(cap) && t->n_edges < cap);
     struct tok_edge *edges = sl_calloc(cap, sizeof(*edges));
     if (edges == NULL)
         return sl_fail(err, SL_ENOMEM, "trie of %u edges", cap);
@@ -179,6 +187,7 @@ static int new_node(struct tok_trie *t, uint32_t *node, struct sl_error *err)
         t->value = grown;
         t->cap_nodes = cap;
     }
+    SL_ASSERT(t->n_nodes < t->cap_nodes);
     t->value[t->n_nodes] = -1;
     *node = t->n_nodes++;
     return 0;
@@ -186,6 +195,7 @@ static int new_node(struct tok_trie *t, uint32_t *node, struct sl_error *err)
 
 uint32_t tok_trie_step(const struct tok_trie *t, uint32_t node, uint8_t byte)
 {
+    SL_DCHECK(node < t->n_nodes && t->edges != NULL);
     uint64_t key1 = ((uint64_t)node << 8 | byte) + 1;
     uint32_t j = (uint32_t)((key1 * 0x9E3779B97F4A7C15u) >> 32) & t->mask;
     while (t->edges[j].key1 != 0) {
@@ -221,6 +231,7 @@ int tok_trie_add(struct tok_trie *t, const char *s, size_t n, int32_t value, str
         node = e->to;
     }
     t->first[(uint8_t)s[0]] = true;
+    SL_ASSERT(node > 0 && node < t->n_nodes);
     t->value[node] = value;
     return 0;
 }
@@ -240,6 +251,7 @@ int32_t tok_trie_longest(const struct tok_trie *t, const char *s, size_t n, size
             *len = i + 1;
         }
     }
+    SL_DCHECK(best < 0 || (*len > 0 && *len <= n));
     return best;
 }
 
