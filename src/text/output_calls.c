@@ -10,6 +10,7 @@
 
 static void expecting(struct sl_output *p, char c)
 {
+    SL_ASSERT(p->want[0] != NULL || p->want[1] != NULL);
     if (p->want_at == 0 && out_is_space(c))
         return;
     for (int i = 0; i < 2; i++)
@@ -32,6 +33,7 @@ static void expecting(struct sl_output *p, char c)
 void out_expect(struct sl_output *p, const char *a, out_state then_a, const char *b,
                 out_state then_b)
 {
+    SL_ASSERT((a != NULL && a[0] != '\0') || (b != NULL && b[0] != '\0'));
     p->want[0] = a;
     p->want[1] = b;
     p->then[0] = then_a;
@@ -48,6 +50,7 @@ static bool ends_with(const struct sl_output *p, const char *end)
 
 static void reading(struct sl_output *p, char c)
 {
+    SL_ASSERT(p->n_field < sizeof p->field && (p->ends[0] != NULL || p->ends[1] != NULL));
     if (p->n_field >= sizeof p->field - 1) {
         out_fail(p);
         return;
@@ -97,6 +100,7 @@ void out_take_field(struct sl_output *p)
         from++;
     p->n_field -= from;
     memmove(p->field, p->field + from, p->n_field);
+    SL_ASSERT(from + p->n_field < sizeof p->field);
     p->field[p->n_field] = '\0';
 }
 
@@ -108,6 +112,7 @@ static bool take(struct sl_output *p, char *to, size_t *n)
         out_fail(p);
         return false;
     }
+    SL_ASSERT(p->field[p->n_field] == '\0');
     memcpy(to, p->field, p->n_field + 1);
     *n = p->n_field;
     return true;
@@ -117,6 +122,7 @@ static bool take(struct sl_output *p, char *to, size_t *n)
 
 static void body_begin(struct sl_output *p)
 {
+    SL_ASSERT(!p->begun && p->pair != NULL);
     switch (p->tools->body) {
     case OUT_PARAMS:
         if (out_begin(p)) {
@@ -157,6 +163,7 @@ static void got_name(struct sl_output *p, char c)
         p->n_id = p->n_name;
         if (colon != NULL)
             *colon = '\0';
+        SL_ASSERT(strlen(p->name) >= skip && p->n_id <= OUT_FIELD);
         p->n_name = strlen(p->name) - skip;
         memmove(p->name, p->name + skip, p->n_name + 1);
     }
@@ -210,6 +217,7 @@ static void got_id(struct sl_output *p, char c)
 
 static void json_args_more(struct sl_output *p, char c)
 {
+    SL_ASSERT(p->begun);
     int r = out_json_step(&p->json, c);
     if (r < 0) {
         out_fail(p);
@@ -238,6 +246,7 @@ void out_json_args(struct sl_output *p, char c)
 
 static void end_section(struct sl_output *p)
 {
+    SL_ASSERT(!p->begun);
     out_commit(p);
     p->pair = NULL;
     p->state = out_text;
@@ -262,6 +271,7 @@ static void call_opened(struct sl_output *p, char c)
 /* The first byte of a call that has no marker of its own. */
 static void call_first(struct sl_output *p, char c)
 {
+    SL_ASSERT(!p->begun && p->pair != NULL);
     const struct out_tools *t = p->tools;
     bool json = t->body == OUT_JSON_CALL || ((t->flags & OUT_OR_JSON) && c == '{');
     p->n_id = p->n_name = 0;
@@ -278,6 +288,7 @@ static void call_first(struct sl_output *p, char c)
 
 void out_section_begin(struct sl_output *p, const struct out_pair *pair)
 {
+    SL_ASSERT(!p->begun && pair->open != NULL);
     p->pair = pair;
     p->n_section = 0;
     p->in_list = p->list_done = p->comma = false;
@@ -289,6 +300,7 @@ void out_section(struct sl_output *p, char c)
 {
     const struct out_tools *t = p->tools;
     bool any = p->n_section > 0;
+    SL_ASSERT(p->pair != NULL && !p->begun && !(p->in_list && p->list_done));
     if (out_is_space(c) && !(t->name_end != NULL && t->name_end[0] == c))
         return;
     if (c == '[' && (t->flags & OUT_LIST) && !p->in_list && !any && !p->comma) {
@@ -327,6 +339,7 @@ void out_section(struct sl_output *p, char c)
 /* A section without an end of its own, without list and separators, is one call. */
 void out_after_call(struct sl_output *p)
 {
+    SL_ASSERT(!p->begun && p->n_section > 0 && p->pair != NULL);
     out_commit(p);
     p->comma = false;
     if (p->pair->close == NULL && !p->in_list && p->tools->sep == '\0')
@@ -343,6 +356,7 @@ static void call_closed(struct sl_output *p, char c)
 
 void out_body_done(struct sl_output *p)
 {
+    SL_ASSERT(p->begun && p->pair != NULL);
     out_commit(p);
     out_end(p, true);
     if (p->tools->body == OUT_HARMONY)

@@ -46,6 +46,7 @@ static bool has_name(const char *names, const char *name)
 
 const struct out_tools *out_find_tools(const char *name)
 {
+    SL_ASSERT(name != NULL);
     for (size_t i = 0; i < SL_COUNT(tools_table); i++)
         if (has_name(tools_table[i].names, name))
             return &tools_table[i];
@@ -54,6 +55,7 @@ const struct out_tools *out_find_tools(const char *name)
 
 const struct out_reasoning *out_find_reasoning(const char *name)
 {
+    SL_ASSERT(name != NULL);
     for (size_t i = 0; i < SL_COUNT(reasoning_table); i++)
         if (has_name(reasoning_table[i].names, name))
             return &reasoning_table[i];
@@ -95,6 +97,7 @@ bool sl_output_is_marker(const struct sl_output *p, const char *text, size_t n)
 {
     const struct out_tools *t = p->tools;
     const struct out_reasoning *r = p->reasoning;
+    SL_ASSERT(p->n_lits <= OUT_LITERALS);
     if (n == 0)
         return false;
     for (int i = 0; i < p->n_lits; i++)
@@ -117,6 +120,7 @@ static const char *detect(const char *text, size_t n, const struct sign *signs, 
 {
     for (size_t i = 0; i < n_signs; i++) {
         const struct sign *s = &signs[i];
+        SL_ASSERT(s->format != NULL && s->text != NULL);
         if (memmem(text, n, s->text, strlen(s->text)) != NULL &&
             (s->and == NULL || memmem(text, n, s->and, strlen(s->and)) != NULL))
             return s->format;

@@ -29,6 +29,7 @@ static bool word_after(const char *header, const char *mark, char *word, size_t 
     s += strlen(mark);
     while (s[n] != '\0' && !out_is_space(s[n]) && s[n] != '<')
         n++;
+    SL_DCHECK(s + n <= header + strlen(header));
     if (n >= room)
         return false;
     memcpy(word, s, n);
@@ -52,6 +53,7 @@ static void got_header(struct sl_output *p, char c)
     bool has_to = word_after(p->field, "to=", to, sizeof to);
     if (has_to && p->tools != NULL && sl_starts_with(to, "functions.")) {
         p->n_name = strlen(to + 10);
+        SL_ASSERT(p->n_name < sizeof p->name && !p->begun);
         memcpy(p->name, to + 10, p->n_name + 1);
         p->n_id = 0;
         p->thinking = false;
@@ -80,6 +82,7 @@ static void header(struct sl_output *p, char c)
             p->n_mark = n;
             out_read(p, "<|message|>", got_header, NULL, NULL);
             memcpy(p->field, starts[i], len);
+            SL_ASSERT(len < sizeof p->field);
             p->n_field = len;
             return;
         }
@@ -99,6 +102,7 @@ void out_harmony_begin(struct sl_output *p)
             p->lits[p->n_lits++] =
                 (struct out_literal){marks[i], strlen(marks[i]), OUT_MESSAGE, i < N_BEGIN};
     }
+    SL_ASSERT(p->reasoning != NULL && p->n_lits <= OUT_LITERALS);
     p->thinking = false;
     p->state = header;
 }
@@ -106,6 +110,7 @@ void out_harmony_begin(struct sl_output *p)
 /* The hold is white space and a mark. */
 void out_harmony_mark(struct sl_output *p, const struct out_literal *mark)
 {
+    SL_ASSERT(mark->n <= p->hold.n_bytes);
     p->n_messages++;
     if (mark->pair)
         out_hold_shift(p, p->hold.n_bytes - mark->n);

@@ -38,12 +38,14 @@ void out_json_begin(struct out_json *j)
 
 static bool top_is_object(const struct out_json *j)
 {
+    SL_ASSERT(j->depth > 0 && j->depth <= OUT_DEPTH);
     unsigned at = j->depth - 1u;
     return (j->stack[at / 64] >> (at % 64)) & 1;
 }
 
 static int push(struct out_json *j, bool object)
 {
+    SL_ASSERT(j->state == J_VALUE || j->state == J_FIRST);
     if (j->depth == OUT_DEPTH)
         return -1;
     uint64_t bit = (uint64_t)1 << (j->depth % 64);
@@ -62,6 +64,7 @@ static int value_done(struct out_json *j)
 
 static int pop(struct out_json *j, bool object)
 {
+    SL_ASSERT(j->state == J_FIRST || j->state == J_FIRST_KEY || j->state == J_NEXT);
     if (j->depth == 0 || top_is_object(j) != object)
         return -1;
     j->depth--;
@@ -104,6 +107,7 @@ static int value_first(struct out_json *j, char c)
 /* The state after c in a number; J_NEXT where c ends it, -1 where it may not. */
 static int number_next(int state, char c)
 {
+    SL_ASSERT(state >= J_MINUS && state <= J_EXPONENT);
     bool digit = c >= '0' && c <= '9', e = c == 'e' || c == 'E';
     switch (state) {
     case J_MINUS:
@@ -127,6 +131,7 @@ static int number_next(int state, char c)
 
 static int in_string(struct out_json *j, char c)
 {
+    SL_ASSERT(j->state != J_HEX || (j->n > 0 && j->n <= 4));
     bool hex = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
     switch (j->state) {
     case J_ESCAPE:
@@ -150,6 +155,7 @@ static int in_string(struct out_json *j, char c)
 
 static int between(struct out_json *j, char c)
 {
+    SL_ASSERT(j->state <= J_NEXT || j->state == J_DONE);
     if (out_is_space(c))
         return 0;
     switch (j->state) {
@@ -185,6 +191,7 @@ int out_json_step(struct out_json *j, char c)
     if (j->state == J_STRING || j->state == J_ESCAPE || j->state == J_HEX)
         return in_string(j, c);
     if (j->state == J_WORD) {
+        SL_ASSERT(*j->word != '\0');
         if (c != *j->word++)
             return -1;
         return *j->word == '\0' ? value_done(j) : 0;
@@ -211,6 +218,7 @@ bool out_json_is_whole(const char *s, size_t n)
     for (size_t i = 0; i < n; i++)
         if (out_json_step(&j, s[i]) < 0)
             return false;
+    SL_ASSERT(j.state != J_DONE || j.depth == 0);
     return j.state == J_DONE || j.state == J_ZERO || j.state == J_INT || j.state == J_FRACTION ||
            j.state == J_EXPONENT;
 }
@@ -241,6 +249,7 @@ static unsigned hex4(const char *s)
     unsigned u = 0;
     for (int i = 0; i < 4; i++)
         u = u * 16 + (unsigned)(s[i] <= '9' ? s[i] - '0' : (s[i] | 32) - 'a' + 10);
+    SL_ASSERT(u <= 0xFFFF); /* the checker saw hexadecimal digits */
     return u;
 }
 
@@ -250,6 +259,7 @@ static bool unescape(struct sl_output *p)
     static const char from[] = "\"\\/bfnrt", to[] = "\"\\/\b\f\n\r\t";
     char *s = p->field, *out = p->field, *end = p->field + p->n_field;
     while (s < end) {
+        SL_ASSERT(out <= s); /* nothing grows, so it is done in place */
         if (*s != '\\') {
             *out++ = *s++;
         } else if (s[1] != 'u') {
@@ -271,6 +281,7 @@ static bool unescape(struct sl_output *p)
             out += n;
         }
     }
+    SL_ASSERT(s == end && out <= end);
     *out = '\0';
     p->n_field = (size_t)(out - p->field);
     return true;
@@ -280,6 +291,7 @@ static void object_next(struct sl_output *p, char c);
 
 static void string_more(struct sl_output *p, char c)
 {
+    SL_ASSERT(p->n_field <= OUT_FIELD);
     int r = out_json_step(&p->json, c);
     if (r < 0 || p->n_field >= OUT_FIELD) {
         out_fail(p);
@@ -298,6 +310,7 @@ static void read_string(struct sl_output *p, out_state then)
 {
     out_json_begin(&p->json);
     (void)out_json_step(&p->json, '"');
+    SL_ASSERT(p->json.state == J_STRING && !p->json.is_key);
     p->n_field = 0;
     p->field_then[0] = then;
     p->state = string_more;
@@ -311,6 +324,7 @@ static bool call_ready(struct sl_output *p)
             return false;
         if (p->call.args_to > 0) {
             size_t from = p->call.args_from;
+            SL_ASSERT(from < p->call.args_to && p->call.args_to <= p->hold.n_bytes);
             out_emit(p, SL_OUTPUT_CALL_ARGS, p->hold.data + from, p->call.args_to - from);
             out_commit(p);
             p->whole = true;
@@ -322,6 +336,7 @@ static bool call_ready(struct sl_output *p)
 static void got_string(struct sl_output *p, char c)
 {
     (void)c;
+    SL_ASSERT(p->call.key != K_NONE && p->call.key != K_ARGS);
     p->state = object_next;
     if (p->call.key == K_TYPE)
         return;
@@ -331,6 +346,7 @@ static void got_string(struct sl_output *p, char c)
         out_fail(p);
         return;
     }
+    SL_ASSERT(p->n_field <= OUT_FIELD && p->field[p->n_field] == '\0');
     memcpy(to, p->field, p->n_field + 1);
     *n = p->n_field;
     (void)call_ready(p);
@@ -338,6 +354,7 @@ static void got_string(struct sl_output *p, char c)
 
 static void call_arguments(struct sl_output *p, char c)
 {
+    SL_ASSERT(p->call.has_args && p->call.key == K_ARGS);
     int r = out_json_step(&p->json, c);
     if (r < 0) {
         out_fail(p);
@@ -385,6 +402,7 @@ static void object_colon(struct sl_output *p, char c)
 static void got_key(struct sl_output *p, char c)
 {
     (void)c;
+    SL_ASSERT(p->n_field <= OUT_FIELD && p->field[p->n_field] == '\0');
     p->call.key = find_key(p->field);
     if (p->tools->flags & OUT_NAME_IS_KEY) {
         p->call.key = p->n_name > 0 ? K_NONE : K_ARGS;

@@ -62,6 +62,7 @@ static unsigned type_of_value(const json_t *v)
 /* 0: the schema does not say. */
 static unsigned types_of(const json_t *schema, int depth)
 {
+    SL_ASSERT(depth >= 0 && depth <= 4);
     static const char *const any_of[] = {"anyOf", "oneOf"};
     const json_t *type = json_object_get(schema, "type");
     const json_t *values = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
@@ -86,6 +87,7 @@ static unsigned types_of(const json_t *schema, int depth)
 
 static void value_string_begin(struct sl_output *p)
 {
+    SL_ASSERT(p->begun && p->param.mode != V_STRING);
     out_args(p, "\"");
     p->param.mode = V_STRING;
 }
@@ -94,6 +96,7 @@ static void value_string_begin(struct sl_output *p)
 static void value_byte(struct sl_output *p, char c)
 {
     int r;
+    SL_ASSERT(p->begun && p->param.mode <= V_KEEP);
     switch (p->param.mode) {
     case V_START: /* the first byte decides whether an array or object streams */
         if (out_is_space(c))
@@ -150,6 +153,7 @@ static bool is_whole_number(const char *s, size_t n)
 static const char *as_json(unsigned types, const char *s, size_t *n)
 {
     double x;
+    SL_ASSERT(types != 0 && types <= (T_ANY | T_STRING));
     if ((types & T_NULL) && *n == 4 && (memcmp(s, "null", 4) == 0 || memcmp(s, "None", 4) == 0)) {
         *n = 4;
         return "null";
@@ -175,6 +179,7 @@ static void kept_value(struct sl_output *p)
         from++;
     while (to > from && out_is_space(s[to - 1]))
         to--;
+    SL_ASSERT(from <= to && to <= n);
     size_t n_json = to - from;
     const char *json = as_json(p->param.types, s + from, &n_json);
     if (json != NULL) {
@@ -191,6 +196,7 @@ static void next_param(struct sl_output *p);
 
 static void value_end(struct sl_output *p)
 {
+    SL_ASSERT(p->begun && p->param.mode <= V_KEEP);
     if (!sl_buf_ok(&p->param.text)) {
         p->no_memory = true;
         return;
@@ -212,6 +218,7 @@ static size_t trimmed(const struct sl_output *p, const char *s, size_t n)
 {
     unsigned flags = p->tools->flags;
     size_t k = 0;
+    SL_ASSERT(n <= p->hold.n_bytes);
     if (flags & OUT_TRIM_SPACE) {
         while (k < n && k < OUT_SPACE && out_is_space(s[k]))
             k++;
@@ -226,6 +233,7 @@ static void value_more(struct sl_output *p, char c)
     const char *close = p->tools->param.close;
     unsigned flags = p->tools->flags;
     bool all = (flags & OUT_TRIM_SPACE) != 0;
+    SL_ASSERT(close != NULL && close[0] != '\0' && p->begun);
     if (p->param.lead && (all ? out_is_space(c) : (flags & OUT_TRIM_NEWLINE) && c == '\n')) {
         p->param.lead = all;
         out_commit(p);
@@ -252,6 +260,7 @@ static void value_more(struct sl_output *p, char c)
 static void value_begin(struct sl_output *p, char c)
 {
     (void)c;
+    SL_ASSERT(p->begun && p->param.types != 0 && p->n_field <= OUT_FIELD);
     sl_buf_clear(&p->param.text);
     p->param.lead = true;
     p->param.mode = V_START;
@@ -279,6 +288,7 @@ static void got_type(struct sl_output *p, char c)
     else
         types = type_of_name(p->field);
     p->param.types = types != 0 ? types : T_STRING;
+    SL_ASSERT(p->param.n_key <= sizeof p->param.key);
     memcpy(p->field, p->param.key, p->param.n_key);
     p->n_field = p->param.n_key;
     value_begin(p, c);
@@ -292,6 +302,7 @@ static void got_key(struct sl_output *p, char c)
         out_fail(p);
         return;
     }
+    SL_ASSERT(p->n_field <= sizeof p->param.key && p->field[p->n_field] == '\0');
     unsigned types = types_of(json_object_getn(p->properties, p->field, p->n_field), 0);
     p->param.types = types != 0 ? types : T_STRING;
     if (t->param.type_end != NULL) {
@@ -322,6 +333,7 @@ static void closed(struct sl_output *p, char c)
 
 static void next_param(struct sl_output *p)
 {
+    SL_ASSERT(p->begun && p->tools->body == OUT_PARAMS);
     out_expect(p, p->tools->param.key_open, key_opened, p->tools->call_close, closed);
 }
 
@@ -334,6 +346,7 @@ void out_params_begin(struct sl_output *p)
 /* The answer ends inside a value: what might have become its closing marker is part of it. */
 void out_params_finish(struct sl_output *p)
 {
+    SL_ASSERT(p->finishing && p->begun);
     if (p->state != value_more)
         return;
     while (p->hold.n_bytes > 0 && p->begun) {

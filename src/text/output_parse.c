@@ -15,6 +15,7 @@
 
 static void report(struct sl_output *p, struct sl_output_event ev)
 {
+    SL_ASSERT(p->begun || ev.kind == SL_OUTPUT_REASONING || ev.kind == SL_OUTPUT_CONTENT);
     ev.text = ev.text != NULL ? ev.text : "";
     ev.id = ev.id != NULL ? ev.id : "";
     ev.index = p->n_calls;
@@ -36,6 +37,7 @@ void out_emit(struct sl_output *p, enum sl_output_kind kind, const char *s, size
 {
     if (n == 0)
         return;
+    SL_ASSERT(kind != SL_OUTPUT_CALL_ARGS || p->begun);
     if (kind != p->out_kind)
         flush(p);
     p->out_kind = kind;
@@ -104,6 +106,7 @@ static const json_t *find_tool(const struct sl_output *p, bool *known)
 
 static bool good_name(const struct sl_output *p)
 {
+    SL_ASSERT(p->n_name <= OUT_FIELD);
     for (size_t i = 0; i < p->n_name; i++)
         if ((unsigned char)p->name[i] <= ' ' || strchr("\"\\<>{}[]()", p->name[i]) != NULL)
             return false;
@@ -114,6 +117,7 @@ static bool good_name(const struct sl_output *p)
 bool out_begin(struct sl_output *p)
 {
     bool known;
+    SL_ASSERT(!p->begun && p->pair != NULL && p->tools != NULL);
     const json_t *schema = find_tool(p, &known);
     if (!good_name(p) || (!known && p->pair->open[0] == '\0')) {
         out_fail(p);
@@ -136,6 +140,7 @@ bool out_begin(struct sl_output *p)
 void out_end(struct sl_output *p, bool whole)
 {
     struct sl_output_event ev = {.kind = SL_OUTPUT_CALL_END, .whole = whole};
+    SL_ASSERT(p->begun);
     flush(p);
     if (!p->sent_id && p->n_id > 0)
         ev.id = p->id, ev.n_id = p->n_id;
@@ -155,6 +160,7 @@ void out_commit(struct sl_output *p)
 
 void out_hold_shift(struct sl_output *p, size_t n)
 {
+    SL_ASSERT(n <= p->hold.n_bytes);
     p->hold.n_bytes -= n;
     memmove(p->hold.data, p->hold.data + n, p->hold.n_bytes);
 }
@@ -163,6 +169,7 @@ void out_hold_shift(struct sl_output *p, size_t n)
 static void replay(struct sl_output *p, const char *s, size_t n)
 {
     struct sl_buf *b = &p->replay;
+    SL_ASSERT(p->replay_at <= b->n_bytes);
     if (n <= p->replay_at) {
         p->replay_at -= n;
         memcpy(b->data + p->replay_at, s, n);
@@ -184,6 +191,7 @@ static void replay(struct sl_output *p, const char *s, size_t n)
 void out_fail(struct sl_output *p)
 {
     size_t n = p->hold.n_bytes, n_text = p->n_mark;
+    SL_ASSERT(n_text <= n); /* a marker is shorter than what begins with it */
     if (p->begun)
         out_end(p, p->whole);
     if (n - n_text > OUT_RESCAN)
@@ -199,6 +207,7 @@ void out_fail(struct sl_output *p)
 
 static void step(struct sl_output *p, char c)
 {
+    SL_ASSERT(p->hold.n_bytes <= OUT_HOLD);
     sl_buf_putc(&p->hold, c);
     if (!sl_buf_ok(&p->hold))
         p->no_memory = true;
@@ -248,6 +257,7 @@ int sl_output_finish(struct sl_output *p)
     }
     if (!p->no_memory)
         out_text_flush(p);
+    SL_ASSERT(p->no_memory || (p->hold.n_bytes == 0 && !p->begun && p->state == out_text));
     return result(p);
 }
 
@@ -257,6 +267,7 @@ int sl_output_end_reasoning(struct sl_output *p)
 {
     if (!p->thinking)
         return result(p);
+    SL_ASSERT(!p->begun);       /* a call ends the block where it begins */
     if (p->state != out_text) { /* a call that has not begun is part of the block */
         p->n_mark = p->hold.n_bytes;
         out_fail(p);
@@ -322,6 +333,7 @@ static bool nearest(const char *name, const char *(*list)(size_t), char *out)
     const char *near = sl_nearest(name, names, n);
     if (near != NULL)
         memcpy(out, near, strlen(near) + 1);
+    SL_ASSERT(near == NULL || strlen(near) < OUT_FIELD);
     return near != NULL;
 }
 
@@ -359,6 +371,7 @@ int sl_output_create(const struct sl_output_options *options, struct sl_output *
     p->state = out_text;
     p->fresh = true;
     p->hold.max_bytes = OUT_HOLD + 1;
+    SL_ASSERT(options->fn != NULL);
     *out = p;
     if ((t != NULL && t->body == OUT_HARMONY) || (r != NULL && (r->flags & OUT_CHANNELS))) {
         out_harmony_begin(p);

@@ -35,6 +35,7 @@ static bool is_open_to(const struct sl_output *p, const struct out_literal *l)
 /* The literal that s begins or is. */
 static const struct out_literal *look(const struct sl_output *p, const char *s, size_t n)
 {
+    SL_ASSERT(n > 0); /* nothing begins every literal */
     for (int i = 0; i < p->n_lits; i++) {
         const struct out_literal *l = &p->lits[i];
         if (n <= l->n && is_open_to(p, l) && memcmp(s, l->text, n) == 0)
@@ -53,12 +54,14 @@ static bool marker_may_follow(const struct sl_output *p)
 
 static void keep(struct sl_output *p, size_t n)
 {
+    SL_ASSERT(p->reasoning != NULL && n <= p->hold.n_bytes);
     if (p->reasoning->flags & OUT_AS_CONTENT)
         out_text_out(p, p->hold.data, n);
 }
 
 static void found(struct sl_output *p, const struct out_literal *l)
 {
+    SL_ASSERT(l->n <= p->hold.n_bytes && l->n > 0);
     if (l->kind == OUT_CALL) {
         p->n_mark = p->hold.n_bytes;
         out_section_begin(p, &p->tools->pairs[l->pair]);
@@ -82,6 +85,7 @@ static void found(struct sl_output *p, const struct out_literal *l)
 void out_text(struct sl_output *p, char c)
 {
     (void)c;
+    SL_ASSERT(!p->begun && p->pair == NULL);
     while (p->hold.n_bytes > 0) {
         const char *s = p->hold.data;
         size_t n = p->hold.n_bytes, space = 0;
@@ -100,6 +104,7 @@ void out_text(struct sl_output *p, char c)
             out_section_begin(p, &p->tools->pairs[0]);
             while (p->pair->open[0] != '\0')
                 p->pair++;
+            SL_ASSERT(p->pair < p->tools->pairs + OUT_PAIRS);
             p->state(p, first);
             return;
         }
@@ -118,6 +123,7 @@ void out_text(struct sl_output *p, char c)
 
 void out_text_flush(struct sl_output *p)
 {
+    SL_ASSERT(!p->begun);
     if (p->hold.n_bytes > 0)
         out_text_out(p, p->hold.data, p->hold.n_bytes);
     out_commit(p);

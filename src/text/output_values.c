@@ -27,6 +27,7 @@ enum {
 
 static int top(const struct sl_output *p)
 {
+    SL_ASSERT(p->val.depth > 0 && p->val.depth <= OUT_DEPTH);
     return p->val.stack[p->val.depth - 1];
 }
 
@@ -55,6 +56,7 @@ static bool is_word(char c)
 
 static bool push(struct sl_output *p, int kind)
 {
+    SL_ASSERT(kind >= E_CALL && kind <= E_DICT && (kind == E_CALL) == (p->val.depth == 0));
     if (p->val.depth == OUT_DEPTH)
         return false;
     p->val.stack[p->val.depth++] = (uint8_t)kind;
@@ -93,6 +95,7 @@ static bool string_begin(struct sl_output *p, char quote, bool is_key)
 
 static bool string_end(struct sl_output *p)
 {
+    SL_ASSERT(p->val.state == E_STRING);
     out_args(p, p->val.is_key ? "\": " : "\"");
     p->val.state = p->val.is_key ? E_COLON : E_NEXT;
     return true;
@@ -101,6 +104,7 @@ static bool string_end(struct sl_output *p)
 /* The opening quote of a string, or the first byte of its marker. */
 static bool quote_begin(struct sl_output *p, char c, bool is_key)
 {
+    SL_ASSERT(is_python(p) || (p->tools->quote != NULL && p->tools->quote[1] != '\0'));
     if (is_python(p))
         return (c == '"' || c == '\'') && string_begin(p, c, is_key);
     p->val.is_key = is_key;
@@ -111,6 +115,7 @@ static bool quote_begin(struct sl_output *p, char c, bool is_key)
 
 static bool on_key(struct sl_output *p, char c)
 {
+    SL_ASSERT(has_keys(p));
     if (out_is_space(c))
         return true;
     if (c == closer(p))
@@ -185,6 +190,7 @@ static bool word_end(struct sl_output *p)
     static const char *const words[][3] = {
         {"True", "true", "true"}, {"False", "false", "false"}, {"None", "null", "null"}};
     double x;
+    SL_ASSERT(p->val.n_word > 0 && p->val.n_word <= sizeof p->val.word);
     p->val.state = E_NEXT;
     for (int i = 0; i < 3; i++)
         if (word_is(p, words[i][0]) || word_is(p, words[i][1])) {
@@ -212,6 +218,7 @@ static bool on_word(struct sl_output *p, char c)
 static bool on_quote(struct sl_output *p, char c)
 {
     const char *quote = p->tools->quote;
+    SL_ASSERT(p->val.at > 0 && p->val.at < strlen(quote));
     if (c != quote[p->val.at++])
         return false;
     return quote[p->val.at] != '\0' || string_begin(p, '\0', p->val.is_key);
@@ -222,6 +229,7 @@ static bool on_quote(struct sl_output *p, char c)
 static bool on_marked_string(struct sl_output *p, char c)
 {
     const char *quote = p->tools->quote;
+    SL_ASSERT(p->val.at < strlen(quote));
     if (c == quote[p->val.at]) {
         p->val.at++;
         return quote[p->val.at] != '\0' || string_end(p);
@@ -236,6 +244,7 @@ static bool on_marked_string(struct sl_output *p, char c)
 
 static void put_code(struct sl_output *p, uint32_t cp)
 {
+    SL_ASSERT(cp <= 0x10FFFF);
     char s[4];
     size_t n = sl_utf8_encode(cp, s);
     if (n == 0) /* half of a pair: JSON can say it */
@@ -268,6 +277,7 @@ static bool on_escape(struct sl_output *p, char c)
 
 static bool on_digits(struct sl_output *p, char c)
 {
+    SL_ASSERT(p->val.n_left > 0 && p->val.n_left <= 8);
     char low = (char)(c | 32);
     bool digit = c >= '0' && c <= '9', letter = low >= 'a' && low <= 'f';
     p->val.code = p->val.code * 16 + (unsigned)(digit ? c - '0' : low - 'a' + 10);
@@ -306,6 +316,7 @@ static bool (*const on[])(struct sl_output *p, char c) = {
 
 static void values(struct sl_output *p, char c)
 {
+    SL_ASSERT(p->begun && (size_t)p->val.state < sizeof on / sizeof *on);
     if (!on[p->val.state](p, c)) {
         out_fail(p);
         return;
