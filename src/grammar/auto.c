@@ -14,6 +14,7 @@ enum { MEMO = 1 << 14 };
 
 uint32_t sl_auto_fail(struct sl_auto *a, int code, const char *what)
 {
+    SL_ASSERT(code < 0);
     if (a->failed == NULL) {
         a->failed = what;
         a->fail_code = code;
@@ -46,6 +47,7 @@ static bool rehash(struct sl_auto *a)
 {
     uint32_t cap = a->cap_table == 0 ? 1024 : a->cap_table * 2;
     uint32_t *table = sl_calloc(cap, sizeof *table);
+    SL_ASSERT(sl_is_pow2(cap) && a->n_vecs < cap); /* a free place ends every search */
     if (table == NULL)
         return false;
     for (uint32_t i = 1; i < a->n_vecs; i++) {
@@ -67,6 +69,8 @@ uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, 
         return 0;
     if (a->n_vecs * 2 >= a->cap_table && !rehash(a))
         return sl_auto_fail(a, SL_ENOMEM, "out of memory");
+    /* A stack's frames are older than what stands on them, so no stack is a ring. */
+    SL_ASSERT(n > 0 && (kind < SL_VEC_RETURN || kind > SL_VEC_ARRAY || v[0] < a->n_vecs));
     uint64_t h = vec_hash(kind, v, n);
     for (uint32_t i; (i = a->table[h & (a->cap_table - 1)]) != 0; h++) {
         const struct sl_vec *x = a->vecs[i];
@@ -90,6 +94,7 @@ uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, 
     x->n = n;
     memcpy(x->v, v, n * sizeof v[0]);
     a->table[h & (a->cap_table - 1)] = a->n_vecs;
+    SL_ASSERT(a->n_vecs < a->cap_vecs);
     a->vecs[a->n_vecs] = x;
     return a->n_vecs++;
 }
@@ -147,6 +152,7 @@ int sl_auto_init(struct sl_auto *a, const struct sl_rx_limits *rx_limits,
     a->vecs[0] = NULL;
     a->n_vecs = 1; /* 0 is no state, 1 is EXPR_TRUE */
     (void)sl_vec_of(a, SL_VEC_NONE, (uint32_t[]){0, 0}, 2);
+    SL_ASSERT(a->failed != NULL || a->n_vecs == 2);
     free_texts(a);
     return sl_auto_check(a, err);
 }
@@ -173,6 +179,7 @@ void sl_auto_deinit(struct sl_auto *a)
 
 uint32_t sl_auto_add_pos(struct sl_auto *a, struct sl_pos pos)
 {
+    SL_ASSERT(pos.op <= POS_SPLIT && a->n_pos <= a->cap_pos);
     if (a->n_pos == a->cap_pos) {
         uint32_t cap = a->cap_pos == 0 ? 64 : a->cap_pos * 2;
         void *p = cap > 1u << 20 ? NULL : sl_realloc(a->pos, cap * sizeof a->pos[0]);
@@ -187,6 +194,7 @@ uint32_t sl_auto_add_pos(struct sl_auto *a, struct sl_pos pos)
 
 uint32_t sl_auto_json_goal(struct sl_auto *a, uint32_t node)
 {
+    SL_ASSERT(node != SL_NODE_NONE && node < a->schema.n_nodes);
     uint32_t roots[] = {node};
     uint32_t req = node == SL_NODE_TRUE    ? EXPR_TRUE
                    : node == SL_NODE_FALSE ? EXPR_FALSE

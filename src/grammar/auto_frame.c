@@ -16,6 +16,8 @@ enum { MAX_DEPTH = 100 };
 struct sl_plan *sl_frame_plan(struct sl_auto *a, const struct sl_vec *f)
 {
     struct sl_goal *g = sl_vec_at(a, f->v[FR_REF])->aux;
+    SL_ASSERT(f->kind == SL_VEC_OBJECT || f->kind == SL_VEC_ARRAY);
+    SL_ASSERT((f->kind == SL_VEC_OBJECT ? g->object : g->array) != NULL);
     return f->kind == SL_VEC_OBJECT ? g->object : g->array;
 }
 
@@ -27,6 +29,7 @@ static uint64_t failed_of(const struct sl_vec *f)
 /* Members that are there: complete ones and the one being read. */
 static uint32_t members(const struct sl_vec *f)
 {
+    SL_ASSERT(f->v[FR_PHASE] <= PH_NEXT);
     bool begun =
         f->v[FR_PHASE] == PH_COLON || (f->kind == SL_VEC_OBJECT && f->v[FR_PHASE] == PH_VALUE);
     return f->v[FR_COUNT] + begun;
@@ -34,6 +37,7 @@ static uint32_t members(const struct sl_vec *f)
 
 static bool seen(const struct sl_vec *f, uint32_t name)
 {
+    SL_ASSERT(FR_WORDS + name / 32 < f->n);
     return (f->v[FR_WORDS + name / 32] >> (name & 31) & 1) != 0;
 }
 
@@ -54,6 +58,7 @@ static bool has_name(const struct sl_plan *p, const struct sl_vec *f, const char
 static bool inert(const struct sl_plan *p, const struct sl_vec *f, const struct sl_schema_node *n,
                   uint32_t l)
 {
+    SL_ASSERT(p->object && l < p->n_locals);
     if (n->n_patterns > 0 || (n->additional != SL_NODE_NONE && n->additional != SL_NODE_TRUE) ||
         n->names != SL_NODE_NONE || n->uneval_props != SL_NODE_NONE || n->max_props != UINT32_MAX ||
         n->n_deps > 0 || f->v[FR_PHASE] == PH_COLON || f->v[FR_PHASE] == PH_VALUE)
@@ -71,6 +76,7 @@ static bool pending_fails(struct sl_auto *a, const struct sl_plan *p, const stru
                           uint32_t l)
 {
     uint32_t n_words = p->object ? (p->n_names + 31) / 32 + 1 : 1;
+    SL_ASSERT(p->word_of[l] != UINT32_MAX && FR_WORDS + p->word_of[l] + n_words <= f->n);
     const uint32_t *w = &f->v[FR_WORDS + p->word_of[l]];
     for (uint32_t i = 0; i < n_words; i++)
         for (uint32_t m = w[i]; m != 0; m &= m - 1) {
@@ -87,11 +93,13 @@ static enum truth object_truth(struct sl_auto *a, const struct sl_plan *p, const
 {
     const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
     uint32_t missing = 0, at, count = members(f);
+    SL_ASSERT(p->object && l < p->n_locals);
     if ((failed_of(f) >> l & 1) != 0 || count > n->max_props)
         return IS_FALSE;
     for (uint32_t i = 0; i < n->n_required; i++)
         if (!has_name(p, f, n->required[i].name, n->required[i].n, &at)) {
             missing++;
+            SL_ASSERT(at < p->n_names); /* the plan knows every required name */
             if (p->name_allowed != NULL && (p->name_allowed[at / 32] >> (at & 31) & 1) == 0)
                 return IS_FALSE;
         }
@@ -117,6 +125,7 @@ static enum truth array_truth(struct sl_auto *a, const struct sl_plan *p, const 
     const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
     uint32_t idx = f->v[FR_COUNT], found = 0;
     bool contains = n->contains != SL_NODE_NONE, more = f->v[FR_PHASE] == PH_VALUE;
+    SL_ASSERT(!p->object && (!contains || p->word_of[l] + 1 < p->n_words));
     if (contains)
         found = f->v[FR_WORDS + p->word_of[l] + 1];
     if ((failed_of(f) >> l & 1) != 0 || idx + (more && !end) > n->max_items ||
@@ -154,6 +163,7 @@ static enum truth list_truth(struct sl_auto *a, const struct sl_plan *p, const s
         if (!one && t == IS_TRUE)
             return IS_TRUE;
     }
+    SL_ASSERT(n_true + n_open <= list->n);
     if (n_true > 1 || n_true + n_open == 0)
         return IS_FALSE;
     return n_open == 0 ? IS_TRUE : IS_OPEN;
@@ -162,6 +172,7 @@ static enum truth list_truth(struct sl_auto *a, const struct sl_plan *p, const s
 enum truth sl_frame_truth(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
                           uint32_t node, bool end, int depth)
 {
+    SL_ASSERT(node != SL_NODE_NONE && node < a->schema.n_nodes);
     const struct sl_schema_node *n = &a->schema.nodes[node];
     enum truth t = IS_TRUE;
     uint32_t at;
@@ -205,6 +216,7 @@ static enum truth expr_truth(struct sl_auto *a, const struct sl_plan *p, const s
     if ((expr & 1) != 0)
         return sl_frame_truth(a, p, f, expr >> 1, false, 0);
     const struct sl_vec *x = sl_vec_at(a, expr >> 1);
+    SL_ASSERT(x->kind == SL_VEC_AND || x->kind == SL_VEC_OR);
     enum truth out = x->kind == SL_VEC_OR ? IS_FALSE : IS_TRUE;
     for (uint32_t i = 0; i < x->n; i++) {
         enum truth t = expr_truth(a, p, f, x->v[i]);
@@ -216,6 +228,7 @@ static enum truth expr_truth(struct sl_auto *a, const struct sl_plan *p, const s
 bool sl_frame_may_end(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
                       uint64_t *truths)
 {
+    SL_ASSERT(p->goal->n_roots <= MAX_WANTED);
     *truths = 0;
     for (uint32_t i = 0; i < p->goal->n_roots; i++)
         if (sl_frame_truth(a, p, f, p->goal->roots[i], true, 0) == IS_TRUE)
@@ -239,6 +252,7 @@ static uint32_t lift_local(struct lift *x, uint32_t l)
     if ((failed_of(x->f) >> l & 1) != 0)
         return EXPR_FALSE;
     n = sl_plan_wanted(x->a, x->p, l, x->class, v);
+    SL_ASSERT(n < SL_COUNT(v));
     if (!x->p->object && node->contains != SL_NODE_NONE && node->max_items != UINT32_MAX) {
         uint32_t found = x->f->v[FR_WORDS + x->p->word_of[l] + 1];
         if (found < node->min_contains &&
@@ -302,6 +316,7 @@ static uint32_t lift_node(struct lift *x, uint32_t node, int depth)
             k = 1;
         }
     }
+    SL_ASSERT(k <= SL_COUNT(v));
     return sl_expr_list(x->a, SL_VEC_AND, v, k);
 }
 
@@ -313,6 +328,7 @@ static uint32_t lift_expr(struct lift *x, uint32_t expr)
     if ((expr & 1) != 0)
         return lift_node(x, expr >> 1, 0);
     const struct sl_vec *e = sl_vec_at(x->a, expr >> 1);
+    SL_ASSERT(e->kind == SL_VEC_AND || e->kind == SL_VEC_OR);
     for (uint32_t i = 0; i < e->n; i++) {
         v[k++] = lift_expr(x, e->v[i]);
         if (k == MAX_WANTED) {
@@ -334,6 +350,7 @@ static uint32_t watched(struct lift *x, uint32_t l, uint32_t *v)
         v[k++] = uneval;
     if (!x->p->object && n->contains != SL_NODE_NONE)
         v[k++] = n->contains;
+    SL_ASSERT(k <= MAX_WANTED + 2);
     return k;
 }
 
@@ -341,6 +358,7 @@ struct sl_goal *sl_frame_member(struct sl_auto *a, struct sl_plan *p, const stru
 {
     uint32_t roots[MAX_WANTED * 3], n = 0, v[MAX_WANTED + 2];
     uint32_t class = p->object ? f->v[FR_CLASS] : f->v[FR_COUNT];
+    SL_ASSERT(!p->object || class < p->n_names + p->n_free);
     bool named = p->object && p->simple && class < p->n_names;
     if (named && p->name_goals[class] != NULL)
         return p->name_goals[class];
@@ -359,6 +377,7 @@ struct sl_goal *sl_frame_member(struct sl_auto *a, struct sl_plan *p, const stru
                 n += j == n;
             }
     }
+    SL_ASSERT(n <= SL_COUNT(roots));
     struct sl_goal *g = sl_goal_of(a, req, roots, n);
     if (named && g != NULL)
         p->name_goals[class] = g;
@@ -368,6 +387,7 @@ struct sl_goal *sl_frame_member(struct sl_auto *a, struct sl_plan *p, const stru
 /* Does node hold for the member, by the truths of its goal's roots? */
 static bool holds(const struct sl_goal *g, uint32_t node, uint64_t truths)
 {
+    SL_ASSERT(g->n_roots <= MAX_WANTED);
     if (node <= SL_NODE_FALSE)
         return node == SL_NODE_TRUE;
     for (uint32_t i = 0; i < g->n_roots; i++)
@@ -396,6 +416,7 @@ static uint32_t *copy_of(struct sl_auto *a, const struct sl_vec *f, uint32_t mor
 
 uint32_t sl_frame_phase(struct sl_auto *a, const struct sl_vec *f, enum sl_phase phase)
 {
+    SL_ASSERT(phase <= PH_NEXT);
     uint32_t *v = copy_of(a, f, 0);
     if (v == NULL)
         return 0;
@@ -416,6 +437,7 @@ uint32_t sl_frame_open(struct sl_auto *a, struct sl_goal *g, bool object, uint32
                        uint32_t depth)
 {
     struct sl_plan *p = sl_plan_of(a, g, object);
+    SL_ASSERT(parent < a->n_vecs);
     if (p == NULL || depth > a->limits.max_depth)
         return 0;
     uint32_t n = FR_WORDS + p->n_words, *v = sl_calloc(n, sizeof *v);
@@ -437,6 +459,7 @@ uint32_t sl_frame_open(struct sl_auto *a, struct sl_goal *g, bool object, uint32
 uint32_t sl_frame_named(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
                         uint32_t class, uint32_t text)
 {
+    SL_ASSERT(p->object && class < p->n_names + p->n_free);
     bool keep = p->track_keys && class >= p->n_names;
     uint32_t *v = copy_of(a, f, 1), n = f->n;
     if (v == NULL)
@@ -480,11 +503,13 @@ uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct
         if ((failed >> l & 1) != 0)
             continue;
         uint32_t k = sl_plan_wanted(a, p, l, class, wanted);
+        SL_ASSERT(k <= SL_COUNT(wanted));
         for (uint32_t i = 0; i < k; i++)
             if (!holds(g, wanted[i], truths))
                 failed |= 1ull << l;
         uint32_t *w = p->word_of[l] == UINT32_MAX ? NULL : &v[FR_WORDS + p->word_of[l]];
         bool contained = !p->object && n->contains != SL_NODE_NONE && holds(g, n->contains, truths);
+        SL_ASSERT(!contained || w != NULL);
         if (contained && w[1] < UINT32_MAX)
             w[1] =
                 SL_MIN(w[1] + 1, SL_MAX(n->min_contains,
@@ -498,6 +523,7 @@ uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct
                 sl_free(v);
                 return 0; /* more than there are bits for: refused rather than forgotten */
             }
+            SL_ASSERT(w != NULL && w + bit / 32 < v + f->n);
             w[bit / 32] |= 1u << (bit & 31);
         }
     }
@@ -567,6 +593,7 @@ static sl_rx_id names_expr(struct lift *x, uint32_t expr)
     if ((expr & 1) != 0)
         return names_node(x, expr >> 1, 0);
     const struct sl_vec *e = sl_vec_at(x->a, expr >> 1);
+    SL_ASSERT(e->kind == SL_VEC_AND || e->kind == SL_VEC_OR);
     bool any = e->kind == SL_VEC_OR;
     sl_rx_id out = any ? SL_RX_NONE : SL_RX_ALL;
     for (uint32_t i = 0; i < e->n; i++) {
@@ -619,6 +646,7 @@ static void know_static_names(struct sl_auto *a, struct sl_plan *p, const struct
 struct sl_frame_aux *sl_frame_names(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
 {
     struct sl_vec *asked = sl_vec_at(a, frame), *f = asked;
+    SL_ASSERT(p->object && asked->kind == SL_VEC_OBJECT);
     if (asked->aux != NULL)
         return asked->aux;
     if (asked->v[FR_PHASE] != PH_KEY) /* the same names after '{' and after ',' */
@@ -656,6 +684,7 @@ struct sl_frame_aux *sl_frame_names(struct sl_auto *a, struct sl_plan *p, uint32
 bool sl_frame_may_grow(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
 {
     const struct sl_vec *f = sl_vec_at(a, frame);
+    SL_ASSERT(p->object == (f->kind == SL_VEC_OBJECT));
     if (p->object) {
         const struct sl_frame_aux *x = sl_frame_names(a, p, frame);
         return x != NULL && x->any;

@@ -18,11 +18,13 @@ static uint32_t sort_unique(uint32_t *v, uint32_t n)
     for (uint32_t i = 0; i < n; i++)
         if (k == 0 || v[k - 1] != v[i])
             v[k++] = v[i];
+    SL_ASSERT(k <= n);
     return k;
 }
 
 uint32_t sl_expr_list(struct sl_auto *a, enum sl_vec_kind kind, uint32_t *v, uint32_t n)
 {
+    SL_ASSERT(kind == SL_VEC_AND || kind == SL_VEC_OR);
     uint32_t unit = kind == SL_VEC_AND ? EXPR_TRUE : EXPR_FALSE, k = 0;
     uint32_t zero = kind == SL_VEC_AND ? EXPR_FALSE : EXPR_TRUE;
     for (uint32_t i = 0; i < n; i++) {
@@ -48,6 +50,7 @@ bool sl_expr_true(const struct sl_auto *a, uint32_t expr, const struct sl_goal *
         return false;
     }
     const struct sl_vec *x = sl_vec_at(a, expr >> 1);
+    SL_ASSERT(x->kind == SL_VEC_AND || x->kind == SL_VEC_OR);
     bool any = x->kind == SL_VEC_OR;
     for (uint32_t i = 0; i < x->n; i++)
         if (sl_expr_true(a, x->v[i], g, truths) == any)
@@ -64,6 +67,7 @@ static sl_rx_id scalar_of(struct sl_auto *a, uint32_t expr)
     if ((expr & 1) != 0)
         return a->schema.nodes[expr >> 1].scalar;
     const struct sl_vec *x = sl_vec_at(a, expr >> 1);
+    SL_ASSERT(x->kind == SL_VEC_AND || x->kind == SL_VEC_OR);
     bool any = x->kind == SL_VEC_OR;
     sl_rx_id out = any ? SL_RX_NONE : SL_RX_ALL;
     for (uint32_t i = 0; i < x->n; i++) {
@@ -107,6 +111,7 @@ struct sl_goal *sl_goal_of(struct sl_auto *a, uint32_t req, uint32_t *roots, uin
     if (id == 0)
         return NULL;
     struct sl_vec *x = sl_vec_at(a, id);
+    SL_ASSERT(x->kind == SL_VEC_GOAL && x->n == n_roots + 1);
     if (x->aux != NULL)
         return x->aux;
     struct sl_goal *g = sl_arena_alloc(&a->arena, sizeof *g);
@@ -122,6 +127,7 @@ struct sl_goal *sl_goal_of(struct sl_auto *a, uint32_t req, uint32_t *roots, uin
     g->scalar = scalar_of(a, req);
     if (!sl_rx_alive(&a->rx, g->scalar))
         g->scalar = SL_RX_NONE;
+    SL_ASSERT(g->scalar <= SL_LEX_ID); /* a lexeme keeps it beside its tag */
     g->lex = SL_LEX_RX | g->scalar;
     if (g->pure) {
         for (size_t t = 1; t < SL_COUNT(a->free_of); t++)
@@ -143,6 +149,7 @@ struct sl_goal *sl_goal_of(struct sl_auto *a, uint32_t req, uint32_t *roots, uin
 /* May the expression hold of an array or object, by the nodes' types alone? */
 static bool type_possible(const struct sl_auto *a, uint32_t expr, uint32_t type)
 {
+    SL_ASSERT(type == SL_JSON_OBJECT || type == SL_JSON_ARRAY);
     if (expr == EXPR_FALSE || expr == EXPR_TRUE)
         return expr == EXPR_TRUE;
     if ((expr & 1) != 0)
@@ -167,6 +174,7 @@ bool sl_goal_sat(struct sl_auto *a, struct sl_goal *g)
         sat = sl_frame_open(a, g, true, 0, 0) != 0 || sat;
     if (type_possible(a, g->req, SL_JSON_ARRAY))
         sat = sl_frame_open(a, g, false, 0, 0) != 0 || sat;
+    SL_ASSERT(g->sat == 1);
     g->sat = sat ? 2 : 3;
     return sat;
 }

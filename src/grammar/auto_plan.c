@@ -32,6 +32,7 @@ static bool has_say(const struct sl_schema_node *n, bool object)
 
 static void visit(struct visit *v, uint32_t id, bool sure, int depth)
 {
+    SL_ASSERT(id != SL_NODE_NONE && id < v->a->schema.n_nodes);
     const struct sl_schema_node *n = &v->a->schema.nodes[id];
     v->conditional = v->conditional || !sure;
     for (uint32_t i = 0; i < v->n_seen; i++)
@@ -108,12 +109,14 @@ static void spell(struct sl_auto *a, struct sl_name *name)
             out[n++] = (char)c;
         }
     }
+    SL_ASSERT(n <= (size_t)name->n_raw * 6);
     name->text = out;
     name->n = n;
 }
 
 static void add_name(struct sl_auto *a, struct sl_plan *p, const char *raw, size_t n)
 {
+    SL_ASSERT(raw != NULL && n <= UINT32_MAX);
     struct sl_name *x = &p->names[p->n_names++];
     x->raw = raw;
     x->n_raw = (uint32_t)n;
@@ -148,6 +151,7 @@ static void gather_names(struct sl_auto *a, struct sl_plan *p)
     }
     if (a->failed != NULL)
         return;
+    SL_ASSERT(p->n_names <= n);
     if (p->n_names > 0)
         qsort(p->names, p->n_names, sizeof p->names[0], by_text);
     uint32_t k = 0;
@@ -155,6 +159,7 @@ static void gather_names(struct sl_auto *a, struct sl_plan *p)
         if (k == 0 || by_text(&p->names[k - 1], &p->names[i]) != 0)
             p->names[k++] = p->names[i];
     p->n_names = k;
+    SL_ASSERT(k == 0 || p->names[k - 1].text != NULL);
 }
 
 static bool pattern_matches(struct sl_auto *a, const struct sl_plan_pattern *x, sl_rx_id rx)
@@ -164,6 +169,7 @@ static bool pattern_matches(struct sl_auto *a, const struct sl_plan_pattern *x, 
 
 static void know_names(struct sl_auto *a, struct sl_plan *p)
 {
+    SL_ASSERT(p->n_locals <= SL_COUNT(p->locals) && p->n_patterns <= 64);
     p->props = array_of(a, (size_t)p->n_names * SL_MAX(p->n_locals, 1), sizeof p->props[0]);
     for (uint32_t l = 0; l < p->n_locals && p->props != NULL; l++) {
         const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
@@ -193,6 +199,7 @@ static void gather_patterns(struct sl_auto *a, struct sl_plan *p)
     p->patterns = array_of(a, 64, sizeof p->patterns[0]);
     for (uint32_t l = 0; l < p->n_locals && p->patterns != NULL; l++) {
         const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
+        SL_ASSERT(p->n_patterns <= 64);
         if (p->n_patterns + x->n_patterns + 1 > 64) {
             sl_auto_fail(a, SL_ELIMIT, "more than 63 patternProperties apply to one object");
             return;
@@ -231,12 +238,14 @@ static void plan_object(struct sl_auto *a, struct sl_plan *p)
             p->static_keys = false;
         }
     }
+    SL_ASSERT(p->n_words >= words && p->n_locals <= SL_COUNT(p->locals));
     p->track_keys = counts;
     p->name_goals = array_of(a, p->n_names, sizeof p->name_goals[0]);
 }
 
 static void plan_array(struct sl_auto *a, struct sl_plan *p)
 {
+    SL_ASSERT(!p->object && p->n_words == 0);
     for (uint32_t l = 0; l < p->n_locals; l++) {
         const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
         uint32_t max = x->max_items == UINT32_MAX ? 0 : x->max_items + 1;
@@ -296,6 +305,7 @@ uint32_t sl_plan_free_class(struct sl_auto *a, struct sl_plan *p, uint64_t sig)
         }
         p->free_sigs[p->n_free++] = sig;
     }
+    SL_ASSERT(i < p->n_free && p->free_sigs[i] == sig);
     return p->n_names + i;
 }
 
@@ -303,6 +313,7 @@ uint32_t sl_plan_free_class(struct sl_auto *a, struct sl_plan *p, uint64_t sig)
 
 static uint64_t sig_of(const struct sl_plan *p, uint32_t class)
 {
+    SL_ASSERT(class < p->n_names + p->n_free);
     return class < p->n_names ? p->names[class].patterns : p->free_sigs[class - p->n_names];
 }
 
@@ -311,6 +322,7 @@ static uint32_t local_of(const struct sl_plan *p, uint32_t node)
     uint32_t l = 0;
     while (l < p->n_locals && p->locals[l] != node)
         l++;
+    SL_ASSERT(l <= p->n_locals);
     return l;
 }
 
@@ -318,6 +330,7 @@ static uint32_t local_of(const struct sl_plan *p, uint32_t node)
 static bool looks_at(const struct sl_plan *p, const struct sl_schema_node *n, uint32_t l,
                      uint32_t class)
 {
+    SL_ASSERT(l < p->n_locals);
     if (!p->object)
         return class < n->prefix.n || n->items != SL_NODE_NONE;
     if (class < p->n_names && p->props[(size_t) class * p->n_locals + l] != SL_NODE_NONE)
@@ -340,6 +353,7 @@ static enum truth conditional(struct sl_auto *a, const struct sl_plan *p, const 
 {
     if (node == SL_NODE_NONE)
         return IS_FALSE;
+    SL_ASSERT(depth >= 0 && depth <= MAX_DEPTH);
     enum truth c = sl_plan_covers(a, p, f, node, class, depth + 1);
     if (c == IS_FALSE || f == NULL)
         return c == IS_FALSE ? c : IS_OPEN;
@@ -349,6 +363,7 @@ static enum truth conditional(struct sl_auto *a, const struct sl_plan *p, const 
 enum truth sl_plan_covers(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
                           uint32_t node, uint32_t class, int depth)
 {
+    SL_ASSERT(node != SL_NODE_NONE && node < a->schema.n_nodes);
     const struct sl_schema_node *n = &a->schema.nodes[node];
     uint32_t l = local_of(p, node);
     enum truth out = IS_FALSE;
@@ -387,6 +402,7 @@ enum truth sl_plan_covers(struct sl_auto *a, const struct sl_plan *p, const stru
 uint32_t sl_plan_wanted(struct sl_auto *a, const struct sl_plan *p, uint32_t local, uint32_t class,
                         uint32_t *out)
 {
+    SL_ASSERT(local < p->n_locals);
     const struct sl_schema_node *n = &a->schema.nodes[p->locals[local]];
     uint32_t k = 0, uneval = p->object ? n->uneval_props : n->uneval_items;
     if (p->object) {
@@ -407,5 +423,6 @@ uint32_t sl_plan_wanted(struct sl_auto *a, const struct sl_plan *p, uint32_t loc
     if (k == 0 && uneval != SL_NODE_NONE &&
         sl_plan_covers(a, p, NULL, p->locals[local], class, 0) == IS_FALSE)
         out[k++] = uneval;
+    SL_ASSERT(k <= MAX_WANTED);
     return k;
 }

@@ -19,6 +19,7 @@ struct set { /* threads of the state that is being made */
 
 static void add(struct set *s, uint32_t stack, uint32_t lex)
 {
+    SL_ASSERT(stack != 0 && stack < s->a->n_vecs && s->n <= MAX_THREADS);
     for (uint32_t i = 0; i < s->n; i++)
         if (s->t[i].stack == stack && s->t[i].lex == lex)
             return;
@@ -33,6 +34,7 @@ static void resume(struct set *s, uint32_t stack, int depth);
 
 static bool entered(struct set *s, uint32_t pos, uint32_t stack)
 {
+    SL_ASSERT(s->n_seen <= SL_COUNT(s->seen));
     uint64_t key = (uint64_t)pos << 32 | stack;
     for (uint32_t i = 0; i < s->n_seen; i++)
         if (s->seen[i] == key)
@@ -49,6 +51,7 @@ static bool entered(struct set *s, uint32_t pos, uint32_t stack)
 static void enter(struct set *s, uint32_t pos, uint32_t stack, int depth)
 {
     struct sl_auto *a = s->a;
+    SL_ASSERT(pos < a->n_pos);
     struct sl_pos p = a->pos[pos];
     uint32_t down;
     if (a->failed != NULL || entered(s, pos, stack))
@@ -62,6 +65,7 @@ static void enter(struct set *s, uint32_t pos, uint32_t stack, int depth)
         resume(s, stack, depth + 1);
         return;
     case POS_SPLIT:
+        SL_ASSERT(p.next <= a->n_splits && p.a <= a->n_splits - p.next);
         for (uint32_t i = 0; i < p.next; i++)
             enter(s, a->splits[p.a + i], stack, depth + 1);
         return;
@@ -91,6 +95,7 @@ static void enter(struct set *s, uint32_t pos, uint32_t stack, int depth)
 static void resume(struct set *s, uint32_t stack, int depth)
 {
     const struct sl_vec *f = sl_vec_at(s->a, stack);
+    SL_ASSERT(f->kind == SL_VEC_ROOT || f->kind == SL_VEC_RETURN);
     if (f->kind == SL_VEC_ROOT)
         add(s, stack, SL_LEX_NONE);
     else
@@ -101,6 +106,7 @@ static void resume(struct set *s, uint32_t stack, int depth)
 static void value_done(struct set *s, uint32_t stack, uint64_t truths)
 {
     const struct sl_vec *f = sl_vec_at(s->a, stack);
+    SL_ASSERT(f->kind >= SL_VEC_VALUE && f->kind <= SL_VEC_ARRAY);
     if (f->kind == SL_VEC_VALUE) {
         resume(s, f->v[0], 0);
         return;
@@ -116,6 +122,7 @@ static uint64_t lex_truths(const struct sl_auto *a, uint32_t lex)
     if ((lex & SL_LEX_TAG) == SL_LEX_RX)
         return UINT64_MAX;
     const struct sl_vec *x = sl_vec_at(a, lex & SL_LEX_ID);
+    SL_ASSERT(x->kind == SL_VEC_TUPLE && x->n <= MAX_WANTED + 1);
     for (uint32_t i = 1; i < x->n; i++)
         out |= (uint64_t)sl_rx_nullable(&a->rx, x->v[i]) << (i - 1);
     return out;
@@ -123,6 +130,7 @@ static uint64_t lex_truths(const struct sl_auto *a, uint32_t lex)
 
 static sl_rx_id lex_rx(const struct sl_auto *a, uint32_t lex)
 {
+    SL_ASSERT((lex & SL_LEX_TAG) == SL_LEX_RX || (lex & SL_LEX_TAG) == SL_LEX_TUPLE);
     return (lex & SL_LEX_TAG) == SL_LEX_RX ? lex & SL_LEX_ID : sl_vec_at(a, lex & SL_LEX_ID)->v[0];
 }
 
@@ -135,6 +143,7 @@ static uint32_t lex_step(struct sl_auto *a, uint32_t lex, uint8_t byte)
         return to == SL_RX_NONE ? 0 : SL_LEX_RX | to;
     }
     const struct sl_vec *x = sl_vec_at(a, lex & SL_LEX_ID);
+    SL_ASSERT(x->kind == SL_VEC_TUPLE && x->n <= SL_COUNT(v));
     for (uint32_t i = 0; i < x->n; i++) {
         v[i] = sl_rx_step(&a->rx, x->v[i], byte);
         if (v[0] == SL_RX_NONE)
@@ -181,6 +190,7 @@ enum { KEY_LO, KEY_HI, KEY_DEPTH, KEY_FREE, KEY_TEXT, KEY_PATTERNS };
 
 static bool any_allowed(const struct sl_frame_aux *x, uint32_t lo, uint32_t hi)
 {
+    SL_ASSERT(lo <= hi);
     for (uint32_t i = lo; i < hi; i++) {
         if ((i & 31) == 0 && x->allowed[i / 32] == 0) {
             i += 31;
@@ -201,6 +211,7 @@ static void begin_key(struct set *s, uint32_t stack)
     if (x == NULL || !x->any)
         return;
     v[KEY_FREE] = x->free;
+    SL_ASSERT(p->n_patterns <= 64); /* so many places behind KEY_PATTERNS */
     for (uint32_t i = 0; i < p->n_patterns; i++)
         v[KEY_PATTERNS + i] = p->patterns[i].rx;
     uint32_t id = sl_vec_of(a, SL_VEC_KEY, v, KEY_PATTERNS + p->n_patterns);
@@ -216,6 +227,8 @@ static void end_key(struct set *s, uint32_t stack, const struct sl_vec *k)
     const struct sl_frame_aux *x = sl_frame_names(a, p, stack);
     uint32_t class, lo = k->v[KEY_LO];
     uint64_t sig = 0;
+    SL_ASSERT(k->kind == SL_VEC_KEY && k->n == KEY_PATTERNS + p->n_patterns);
+    SL_ASSERT(k->v[KEY_HI] <= p->n_names);
     if (x == NULL)
         return;
     if (lo < k->v[KEY_HI] && p->names[lo].n == k->v[KEY_DEPTH]) {
@@ -243,6 +256,7 @@ static void end_key(struct set *s, uint32_t stack, const struct sl_vec *k)
 static bool escaped(const struct sl_plan *p, const struct sl_vec *k)
 {
     uint32_t n = k->v[KEY_DEPTH], count = 0;
+    SL_ASSERT(k->v[KEY_LO] < p->n_names && n <= p->names[k->v[KEY_LO]].n);
     while (count < n && p->names[k->v[KEY_LO]].text[n - 1 - count] == '\\')
         count++;
     return (count & 1) != 0;
@@ -254,6 +268,7 @@ static void step_key(struct set *s, uint32_t stack, uint32_t key, uint8_t byte)
     const struct sl_vec *k = sl_vec_at(a, key);
     struct sl_plan *p = sl_frame_plan(a, sl_vec_at(a, stack));
     uint32_t v[KEY_PATTERNS + 64], lo = k->v[KEY_LO], hi = k->v[KEY_HI], d = k->v[KEY_DEPTH];
+    SL_ASSERT(k->kind == SL_VEC_KEY && k->n <= SL_COUNT(v) && lo <= hi && hi <= p->n_names);
     sl_rx_id free_to =
         k->v[KEY_FREE] == SL_RX_NONE ? SL_RX_NONE : sl_rx_step(&a->rx, k->v[KEY_FREE], byte);
     if (byte == '"' && (lo >= hi || !escaped(p, k)) &&
@@ -305,6 +320,7 @@ static void step_object(struct set *s, uint32_t stack, uint8_t byte)
     const struct sl_vec *f = sl_vec_at(a, stack);
     struct sl_plan *p = sl_frame_plan(a, f);
     enum sl_phase phase = (enum sl_phase)f->v[FR_PHASE];
+    SL_ASSERT(f->kind == SL_VEC_OBJECT && phase <= PH_NEXT);
     if (phase == PH_VALUE)
         begin_value(s, sl_frame_member(a, p, f), stack, byte);
     else if (phase == PH_COLON && byte == ':')
@@ -323,6 +339,7 @@ static void step_array(struct set *s, uint32_t stack, uint8_t byte)
     const struct sl_vec *f = sl_vec_at(a, stack);
     struct sl_plan *p = sl_frame_plan(a, f);
     enum sl_phase phase = (enum sl_phase)f->v[FR_PHASE];
+    SL_ASSERT(f->kind == SL_VEC_ARRAY && phase <= PH_NEXT);
     if (byte == ']' && phase != PH_VALUE) {
         close_frame(s, f);
     } else if (phase == PH_NEXT) {
@@ -383,6 +400,7 @@ static void step_thread(struct set *s, struct sl_thread t, uint8_t byte)
     uint32_t from = s->n;
     value_done(s, t.stack, lex_truths(a, t.lex));
     uint32_t n = s->n - from;
+    SL_ASSERT(s->n >= from);
     struct sl_thread small[16],
         *ended = n <= SL_COUNT(small) ? small : sl_malloc(n * sizeof *ended);
     if (ended == NULL) {
@@ -410,6 +428,7 @@ static uint32_t state_of(struct set *s)
     }
     if (s->n == 0 || s->a->failed != NULL || s->a->rx.failed != NULL)
         return 0;
+    SL_ASSERT(s->n <= MAX_THREADS);
     return sl_vec_of(s->a, SL_VEC_STATE, (const uint32_t *)s->t, s->n * 2);
 }
 
@@ -423,6 +442,7 @@ uint32_t sl_auto_step(struct sl_auto *a, uint32_t state, uint8_t byte)
     s.a = a;
     s.n = s.n_seen = 0;
     const struct sl_vec *x = sl_vec_at(a, state);
+    SL_ASSERT(x->kind == SL_VEC_STATE && x->n % 2 == 0);
     for (uint32_t i = 0; i < x->n; i += 2)
         step_thread(&s, (struct sl_thread){x->v[i], x->v[i + 1]}, byte);
     uint32_t to = state_of(&s);
@@ -436,6 +456,7 @@ uint32_t sl_auto_step(struct sl_auto *a, uint32_t state, uint8_t byte)
 bool sl_auto_accepts(struct sl_auto *a, uint32_t state)
 {
     const struct sl_vec *x = sl_vec_at(a, state);
+    SL_ASSERT(x->kind == SL_VEC_STATE && x->n % 2 == 0);
     for (uint32_t i = 0; i < x->n; i += 2) {
         const struct sl_vec *f = sl_vec_at(a, x->v[i]);
         uint32_t tag = x->v[i + 1] & SL_LEX_TAG;
@@ -458,6 +479,7 @@ bool sl_auto_accepts(struct sl_auto *a, uint32_t state)
 sl_rx_id sl_auto_lexeme(const struct sl_auto *a, uint32_t state)
 {
     const struct sl_vec *x = sl_vec_at(a, state);
+    SL_ASSERT(x->kind == SL_VEC_STATE && x->n % 2 == 0);
     return x->n == 2 && (x->v[1] & SL_LEX_TAG) == SL_LEX_RX ? x->v[1] & SL_LEX_ID : SL_RX_NONE;
 }
 

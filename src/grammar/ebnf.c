@@ -11,6 +11,7 @@
 
 static const struct sl_ebnf_rule *ref(const struct sl_ebnf *g, const struct sl_ebnf_expr *x)
 {
+    SL_ASSERT(x->op == EBNF_REF && x->rule < g->n_rules);
     return &g->rules[x->rule];
 }
 
@@ -43,6 +44,7 @@ static sl_rx_id rx_of(struct sl_ebnf *g, const struct sl_ebnf_expr *x, bool insi
     case EBNF_RX:
         return spaced(g, x->rx, inside);
     case EBNF_REF:
+        SL_ASSERT(ref(g, x)->regular); /* its expression is known before it is used */
         id = ref(g, x)->rx;
         return ref(g, x)->terminal ? spaced(g, id, inside) : id;
     case EBNF_CAT:
@@ -66,6 +68,7 @@ static sl_rx_id rx_of(struct sl_ebnf *g, const struct sl_ebnf_expr *x, bool insi
         return id;
     }
     case EBNF_REP:
+        SL_ASSERT(x->kids != NULL && x->kids->next == NULL);
         return sl_rx_rep(rx, rx_of(g, x->kids, inside), x->lo, x->hi);
     case EBNF_JSON:
         break;
@@ -87,6 +90,7 @@ struct graph {
 
 static void use(struct sl_ebnf *g, struct graph *q, uint32_t from, uint32_t to)
 {
+    SL_ASSERT(from < g->n_rules && to < g->n_rules);
     if (q->n == q->cap) {
         uint32_t cap = q->cap == 0 ? 256 : q->cap * 2;
         void *p = cap > 1u << 24 ? NULL : sl_realloc(q->edges, cap * sizeof q->edges[0]);
@@ -97,6 +101,7 @@ static void use(struct sl_ebnf *g, struct graph *q, uint32_t from, uint32_t to)
         q->edges = p;
         q->cap = cap;
     }
+    SL_ASSERT(q->n < q->cap);
     q->edges[q->n] = (struct edge){from, q->head[to]};
     q->head[to] = ++q->n;
     q->open[from]++;
@@ -121,6 +126,7 @@ static void visit_ready(struct sl_ebnf *g, struct graph *q, uint32_t *ready)
     while (n > 0 && g->rc == 0) {
         uint32_t i = ready[--n];
         struct sl_ebnf_rule *r = &g->rules[i];
+        SL_ASSERT(!r->regular && n < g->n_rules); /* no rule is ready twice */
         r->rx = rx_of(g, r->body, r->terminal);
         r->regular = true;
         for (uint32_t e = q->head[i]; e != 0; e = q->edges[e - 1].next)
@@ -191,6 +197,7 @@ static void unroll(struct sl_ebnf *g, uint32_t rule)
 {
     struct sl_ebnf_expr *body = g->rules[rule].body, *loop = NULL, *base = NULL, *next;
     bool recursive = false;
+    SL_ASSERT(body->op == EBNF_ALT && body->next == NULL);
     for (struct sl_ebnf_expr *k = body->kids; k != NULL; k = next) {
         struct sl_ebnf_expr **at = &k->kids;
         next = k->next;
@@ -227,6 +234,7 @@ static bool corners(struct sl_ebnf *g, struct graph *q, uint32_t rule, const str
     const struct sl_ebnf_expr *order[256];
     size_t n = 0;
     bool empty = x->op == EBNF_CAT;
+    SL_ASSERT(rule < g->n_rules && !g->rules[rule].regular);
     if (x->op == EBNF_REF && !ref(g, x)->regular)
         use(g, q, rule, x->rule);
     if (x->op == EBNF_RX || x->op == EBNF_REF || x->op == EBNF_JSON)
@@ -269,6 +277,7 @@ static void check_left(struct sl_ebnf *g)
             ready[n++] = i;
     while (n > 0 && g->rc == 0) {
         uint32_t i = ready[--n];
+        SL_ASSERT(n < g->n_rules && q.open[i] == 0);
         q.open[i] = UINT32_MAX;
         for (uint32_t e = q.head[i]; e != 0; e = q.edges[e - 1].next)
             if (--q.open[q.edges[e - 1].from] == 0)
@@ -291,6 +300,7 @@ static void check_left(struct sl_ebnf *g)
 static uint32_t split(struct sl_ebnf *g, const uint32_t *v, uint32_t n)
 {
     struct sl_auto *a = g->a;
+    SL_ASSERT(n > 0);
     if (n == 1)
         return v[0];
     if (a->n_splits + n > a->cap_splits) {
@@ -303,6 +313,7 @@ static uint32_t split(struct sl_ebnf *g, const uint32_t *v, uint32_t n)
         a->splits = p;
         a->cap_splits = cap;
     }
+    SL_ASSERT(a->n_splits + n <= a->cap_splits);
     memcpy(a->splits + a->n_splits, v, n * sizeof v[0]);
     a->n_splits += n;
     return sl_auto_add_pos(a, (struct sl_pos){POS_SPLIT, a->n_splits - n, n});
@@ -322,6 +333,7 @@ static uint32_t emit_alt(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32
         else
             sl_ebnf_fail(g, SL_ELIMIT, "more than 1023 alternatives that are not regular", NULL, 0);
     }
+    SL_ASSERT(n < SL_COUNT(v));
     if (regular != SL_RX_NONE)
         v[n++] = sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, regular, next});
     return n == 0 ? sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, SL_RX_NONE, next})
@@ -331,11 +343,13 @@ static uint32_t emit_alt(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32
 static uint32_t emit_rep(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32_t next)
 {
     uint32_t pos = next;
+    SL_ASSERT(x->lo >= 0 && x->kids != NULL && x->kids->next == NULL);
     if (x->hi == SL_RX_INF) { /* a loop: its split is filled in when its body is known */
         uint32_t v[] = {next, next};
         pos = split(g, v, 2);
         uint32_t at = g->a->n_splits - 2;
         uint32_t body = g->rc == 0 ? emit(g, x->kids, pos) : 0;
+        SL_ASSERT(g->rc != 0 || at < g->a->n_splits);
         if (g->rc == 0)
             g->a->splits[at] = body;
     }
@@ -356,6 +370,7 @@ static uint32_t emit(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32_t n
         return 0;
     if (is_regular(g, x))
         return sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, rx_of(g, x, false), next});
+    SL_ASSERT(x->op != EBNF_RX); /* always regular */
     switch (x->op) {
     case EBNF_REF: /* the rule, until its position is known */
         if (!ref(g, x)->ends)
@@ -390,6 +405,7 @@ static uint32_t emit(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32_t n
 static uint32_t emit_rules(struct sl_ebnf *g, uint32_t root)
 {
     struct sl_auto *a = g->a;
+    SL_ASSERT(root < g->n_rules);
     uint32_t from = a->n_pos, end = sl_auto_add_pos(a, (struct sl_pos){POS_END, 0, 0}), last = end;
     if (g->ignore != SL_RX_NONE)
         last = sl_auto_add_pos(a, (struct sl_pos){POS_TERM, spaced(g, SL_RX_EPS, false), end});
@@ -409,6 +425,7 @@ static void compile(struct sl_ebnf *g, uint32_t *start)
     const char *name = g->lark ? "start" : "root";
     if (sl_ebnf_parse(g) != 0)
         return;
+    SL_ASSERT(g->at == g->size && g->depth == 0);
     uint32_t root = sl_ebnf_rule(g, name, strlen(name)), ignore = g->n_rules;
     for (uint32_t i = 0; i < g->n_rules && g->rc == 0; i++) {
         g->line = g->rules[i].line;
@@ -421,6 +438,7 @@ static void compile(struct sl_ebnf *g, uint32_t *start)
     }
     if (g->rc == 0)
         find_regular(g);
+    SL_ASSERT(g->rc != 0 || (root < g->n_rules && ignore <= g->n_rules));
     if (g->rc == 0 && ignore < g->n_rules) {
         if (!g->rules[ignore].regular)
             sl_ebnf_fail(g, SL_EUNSUPPORTED, "%ignore of what is not regular", NULL, 0);

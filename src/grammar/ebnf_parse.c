@@ -28,6 +28,7 @@ static void fail(struct sl_ebnf *g, int code, const char *what)
 
 static struct sl_ebnf_expr *new_expr(struct sl_ebnf *g, enum sl_ebnf_op op)
 {
+    SL_ASSERT(op <= EBNF_JSON);
     struct sl_ebnf_expr *x = sl_arena_alloc(&g->arena, sizeof *x);
     if (x == NULL)
         fail(g, SL_ELIMIT, "the grammar is too large");
@@ -48,12 +49,14 @@ static void add_kid(struct sl_ebnf_expr *x, struct sl_ebnf_expr *kid)
 {
     if (x == NULL || kid == NULL)
         return;
+    SL_ASSERT(kid != x && kid->next == NULL); /* a tree: every part has one place */
     kid->next = x->kids;
     x->kids = kid;
 }
 
 uint32_t sl_ebnf_rule(struct sl_ebnf *g, const char *name, size_t n)
 {
+    SL_ASSERT(n > 0 && name != NULL);
     if (g->n_rules * 2 >= g->cap_table) {
         uint32_t cap = g->cap_table == 0 ? 256 : g->cap_table * 2, *t = sl_calloc(cap, sizeof *t);
         struct sl_ebnf_rule *r = sl_realloc(g->rules, cap / 2 * sizeof *r);
@@ -78,6 +81,7 @@ uint32_t sl_ebnf_rule(struct sl_ebnf *g, const char *name, size_t n)
     for (uint32_t i; (i = g->table[h & (g->cap_table - 1)]) != 0; h++)
         if (g->rules[i - 1].n == n && memcmp(g->rules[i - 1].name, name, n) == 0)
             return i - 1;
+    SL_ASSERT(g->n_rules < g->cap_table / 2); /* a free place ends every search */
     bool upper = n > 0 && ((name[0] >= 'A' && name[0] <= 'Z') ||
                            (name[0] == '_' && n > 1 && name[1] >= 'A' && name[1] <= 'Z'));
     g->rules[g->n_rules] =
@@ -96,6 +100,7 @@ static char peek(const struct sl_ebnf *g)
 static bool looking_at(const struct sl_ebnf *g, const char *s)
 {
     size_t n = strlen(s);
+    SL_ASSERT(g->at <= g->size);
     return g->size - g->at >= n && memcmp(g->s + g->at, s, n) == 0;
 }
 
@@ -132,6 +137,7 @@ static size_t name_len(const struct sl_ebnf *g)
     size_t n = 0;
     while (g->at + n < g->size && name_char(g, g->s[g->at + n]))
         n++;
+    SL_ASSERT(g->at + n <= g->size);
     return n;
 }
 
@@ -151,12 +157,14 @@ static bool at_rule(const struct sl_ebnf *g)
     }
     while (peek(&look) == ' ' || peek(&look) == '\t')
         look.at++;
+    SL_ASSERT(look.at <= look.size);
     return n > 0 && (g->lark ? peek(&look) == ':' : looking_at(&look, "::="));
 }
 
 static uint32_t hex(struct sl_ebnf *g, size_t n)
 {
     uint64_t v = 0;
+    SL_ASSERT(n <= 8 && g->at <= g->size);
     if (g->size - g->at < n || !sl_parse_hex_u64(g->s + g->at, n, &v) || v > 0x10FFFF) {
         fail(g, SL_EINVAL, "hexadecimal digits are missing");
         return 0;
@@ -172,6 +180,7 @@ static uint32_t character(struct sl_ebnf *g)
     if (k == 0)
         fail(g, SL_EINVAL, "invalid UTF-8");
     g->at += k;
+    SL_ASSERT(g->at <= g->size && cp <= 0x10FFFF);
     if (cp == '\n')
         g->line++;
     if (cp != '\\')
@@ -202,6 +211,7 @@ static uint32_t character(struct sl_ebnf *g)
 static char *string(struct sl_ebnf *g, size_t *n)
 {
     size_t cap = 16;
+    SL_ASSERT(peek(g) == '"');
     char *out = sl_arena_alloc(&g->arena, cap);
     *n = 0;
     g->at++;
@@ -222,6 +232,7 @@ static char *string(struct sl_ebnf *g, size_t *n)
             break;
         }
         *n += sl_utf8_encode(character(g), out + *n);
+        SL_ASSERT(*n <= cap);
     }
     g->at += g->at < g->size;
     return out;
@@ -249,6 +260,7 @@ static struct sl_ebnf_expr *literal(struct sl_ebnf *g)
             fail(g, SL_EINVAL, "a range needs two characters in order");
             return NULL;
         }
+        SL_ASSERT(lo <= hi && hi <= 0x10FFFF);
         struct sl_cset set = {0};
         sl_cset_add(&set, lo, hi);
         sl_rx_id id = sl_cset_rx(rx, &set, SL_SPELL_UTF8);
@@ -273,6 +285,7 @@ static struct sl_ebnf_expr *literal(struct sl_ebnf *g)
 static struct sl_ebnf_expr *char_class(struct sl_ebnf *g)
 {
     struct sl_cset set = {0};
+    SL_ASSERT(peek(g) == '[');
     g->at++;
     bool negated = take(g, "^");
     while (g->rc == 0 && !take(g, "]")) {
@@ -316,6 +329,7 @@ static struct sl_ebnf_expr *regex(struct sl_ebnf *g)
         return NULL;
     }
     size_t n = g->at++ - from;
+    SL_ASSERT(from + n < g->size && g->at <= g->size);
     unsigned flags = 0;
     for (; peek(g) == 'i' || peek(g) == 's' || peek(g) == 'u'; g->at++)
         flags |= peek(g) == 'i' ? SL_REGEX_ICASE : peek(g) == 's' ? SL_REGEX_DOT_ALL : 0;
@@ -341,6 +355,7 @@ static struct sl_ebnf_expr *json(struct sl_ebnf *g)
     }
     for (int i = 0; i < why.position && g->at < g->size; i++)
         g->line += g->s[g->at++] == '\n';
+    SL_ASSERT(g->at <= g->size);
     int rc = sl_schema_add(&g->a->schema, doc, &options, &node, g->err);
     json_decref(doc);
     struct sl_ebnf_expr *x = new_expr(g, EBNF_JSON);
@@ -358,6 +373,7 @@ static struct sl_ebnf_expr *alternatives(struct sl_ebnf *g);
 static struct sl_ebnf_expr *repeat(struct sl_ebnf *g, struct sl_ebnf_expr *kid, int32_t lo,
                                    int32_t hi)
 {
+    SL_ASSERT(g->rc != 0 || (lo >= 0 && (hi == SL_RX_INF || hi >= lo) && kid != NULL));
     struct sl_ebnf_expr *x = new_expr(g, EBNF_REP);
     if (x == NULL)
         return NULL;
@@ -373,6 +389,7 @@ static struct sl_ebnf_expr *nested(struct sl_ebnf *g, const char *close)
     if (++g->depth > MAX_DEPTH)
         fail(g, SL_ELIMIT, "groups are nested too deeply");
     struct sl_ebnf_expr *x = g->rc == 0 ? alternatives(g) : NULL;
+    SL_ASSERT(g->depth > 0);
     g->depth--;
     if (g->rc == 0 && !take(g, close))
         sl_ebnf_fail(g, SL_EINVAL, "missing", close, 1);
@@ -404,6 +421,7 @@ static struct sl_ebnf_expr *atom(struct sl_ebnf *g)
         return NULL;
     }
     struct sl_ebnf_expr *x = new_expr(g, EBNF_REF);
+    SL_ASSERT(g->at + n <= g->size);
     if (x != NULL)
         x->rule = sl_ebnf_rule(g, g->s + g->at, n);
     g->at += n;
@@ -424,6 +442,7 @@ static bool number(struct sl_ebnf *g, int32_t *out)
     if (v > INT32_MAX - 1)
         fail(g, SL_ELIMIT, "a count of more than 2147483646");
     *out = (int32_t)SL_MIN(v, INT32_MAX - 1);
+    SL_ASSERT(*out >= 0 && *out < INT32_MAX);
     return true;
 }
 
@@ -467,12 +486,14 @@ static struct sl_ebnf_expr *alternatives(struct sl_ebnf *g)
         struct sl_ebnf_expr *cat = new_expr(g, EBNF_CAT);
         skip_space(g);
         while (g->rc == 0 && g->at < g->size && strchr("|)]", peek(g)) == NULL && !at_rule(g)) {
+            size_t from = g->at;
             if (g->lark && take(g, "->")) { /* an alias: only trees have names */
                 skip_space(g);
                 g->at += name_len(g);
             } else {
                 add_kid(cat, quantified(g));
             }
+            SL_ASSERT(g->at > from || g->rc != 0); /* or this goes on for ever */
             skip_space(g);
         }
         if (g->rc == 0 && peek(g) == ']' && !g->lark)
@@ -490,11 +511,13 @@ static void ignore(struct sl_ebnf *g)
     if (g->rc != 0)
         return;
     g->rules[rule].terminal = true;
+    SL_ASSERT(x != NULL && x->op == EBNF_ALT && x->kids != NULL);
     if (g->rules[rule].body == NULL)
         g->rules[rule].body = x;
     else
         for (struct sl_ebnf_expr *k = x->kids, *next; k != NULL; k = next) {
             next = k->next;
+            k->next = NULL;
             add_kid(g->rules[rule].body, k);
         }
 }
@@ -524,6 +547,7 @@ int sl_ebnf_parse(struct sl_ebnf *g)
             g->at += name_len(g);
         skip_space(g);
         g->at += g->lark ? 1 : 3;
+        SL_ASSERT(g->at <= g->size && (g->rc != 0 || rule < g->n_rules));
         if (g->rc == 0 && g->rules[rule].body != NULL)
             sl_ebnf_fail(g, SL_EINVAL, "defined twice:", g->rules[rule].name, n);
         struct sl_ebnf_expr *body = g->rc == 0 ? alternatives(g) : NULL;

@@ -50,6 +50,7 @@ static int fail_at(struct parser *p, int code, const char *what)
 
 static struct part *new_part(struct parser *p, enum part_op op)
 {
+    SL_ASSERT(op <= PART_LOOK);
     struct part *x = p->n_parts++ < MAX_NODES ? sl_arena_alloc(&p->arena, sizeof *x) : NULL;
     if (p->arena.no_memory)
         FAIL(p, SL_ENOMEM, "out of memory");
@@ -66,6 +67,7 @@ static void add_kid(struct part *x, struct part *kid)
 {
     if (kid == NULL)
         return;
+    SL_ASSERT(kid != x && kid->next == NULL); /* a tree: every part has one place */
     kid->next = x->kids;
     x->kids = kid;
     x->asserts = x->asserts || kid->asserts;
@@ -74,6 +76,7 @@ static void add_kid(struct part *x, struct part *kid)
 static bool peek(const struct parser *p, const char *s)
 {
     size_t n = strlen(s);
+    SL_ASSERT(p->at <= p->n);
     return p->n - p->at >= n && memcmp(p->s + p->at, s, n) == 0;
 }
 
@@ -93,6 +96,7 @@ static struct part *set_part(struct parser *p, struct sl_cset *set)
         sl_cset_done(set);
         if ((p->flags & SL_REGEX_ICASE) != 0)
             sl_cset_fold_ascii(set);
+        SL_ASSERT(!set->failed);
         x->set = sl_cset_rx(p->rx, set, p->spelling);
     }
     sl_cset_deinit(set);
@@ -105,6 +109,7 @@ static bool hex_digits(struct parser *p, size_t n, uint32_t *out)
     if (n == 0 || p->n - p->at < n || !sl_parse_hex_u64(p->s + p->at, n, &v) || v > 0x10FFFF)
         return false;
     p->at += n;
+    SL_ASSERT(p->at <= p->n);
     *out = (uint32_t)v;
     return true;
 }
@@ -133,6 +138,7 @@ static bool unicode_escape(struct parser *p, uint32_t *cp)
 static void escape(struct parser *p, struct sl_cset *set, uint32_t *cp)
 {
     static const char names[] = "tnrfv0", values[] = "\t\n\r\f\v";
+    _Static_assert(sizeof names - 1 == sizeof values, "\\0 is what ends the values");
     *cp = UINT32_MAX;
     if (p->at >= p->n) {
         FAIL(p, SL_EINVAL, "nothing follows the backslash");
@@ -176,6 +182,7 @@ static uint32_t next_char(struct parser *p)
     if (k == 0)
         FAIL(p, SL_EINVAL, "invalid UTF-8");
     p->at += k;
+    SL_ASSERT(p->at <= p->n);
     return cp;
 }
 
@@ -250,6 +257,7 @@ static struct part *group_part(struct parser *p)
     if (p->rc == 0)
         x = parse_alt(p);
     p->depth--;
+    SL_ASSERT(p->depth >= 0 && p->depth <= MAX_DEPTH);
     if (p->rc == 0 && !take(p, ")"))
         FAIL(p, SL_EINVAL, "')' is missing");
     if (look && p->rc == 0) {
@@ -301,6 +309,7 @@ static bool number(struct parser *p, size_t *at, int32_t *out)
     uint64_t v;
     while (*at < p->n && p->s[*at] >= '0' && p->s[*at] <= '9')
         ++*at;
+    SL_ASSERT(*at <= p->n);
     if (!sl_parse_u64(p->s + from, *at - from, &v))
         return false;
     if (v > INT32_MAX - 1)
@@ -324,6 +333,7 @@ static bool braces(struct parser *p, int32_t *lo, int32_t *hi)
     if (at >= p->n || p->s[at] != '}')
         return false;
     p->at = at + 1;
+    SL_ASSERT(p->at <= p->n);
     return true;
 }
 
@@ -348,6 +358,7 @@ static struct part *quantified(struct parser *p)
         struct part *r = new_part(p, PART_REP);
         if (r == NULL || p->rc != 0)
             return NULL;
+        SL_ASSERT(lo >= 0 && (hi == SL_RX_INF || hi >= lo) && !x->asserts);
         r->lo = lo;
         r->hi = hi;
         add_kid(r, x);
@@ -390,6 +401,7 @@ static sl_rx_id plain_alt(struct sl_rx *rx, const struct part *x)
         return sl_rx_fail(rx, SL_ENOMEM, "out of memory");
     for (const struct part *k = x->kids; k != NULL; k = k->next)
         ids[i++] = plain(rx, k);
+    SL_ASSERT(i == n);
     sl_rx_id id = sl_rx_alt(rx, ids, n);
     sl_free(ids);
     return id;
@@ -399,6 +411,7 @@ static sl_rx_id plain_alt(struct sl_rx *rx, const struct part *x)
 static sl_rx_id plain(struct sl_rx *rx, const struct part *x)
 {
     sl_rx_id id = SL_RX_EPS;
+    SL_ASSERT(!x->asserts);
     switch (x->op) {
     case PART_SET:
         return x->set;
@@ -409,6 +422,7 @@ static sl_rx_id plain(struct sl_rx *rx, const struct part *x)
     case PART_ALT:
         return plain_alt(rx, x);
     case PART_REP:
+        SL_ASSERT(x->kids != NULL && x->kids->next == NULL);
         return sl_rx_rep(rx, plain(rx, x->kids), x->lo, x->hi);
     default:
         return SL_RX_NONE;
@@ -431,6 +445,7 @@ static struct suffix build(struct sl_rx *rx, const struct part *x, struct suffix
         out.later = sl_rx_nullable(rx, rest.later) ? SL_RX_EPS : SL_RX_NONE;
         return out;
     case PART_LOOK: {
+        SL_ASSERT(x->kids != NULL && x->kids->next == NULL);
         struct suffix in = build(rx, x->kids, (struct suffix){any, any}, any);
         if (x->negated) {
             in.at_start = sl_rx_not(rx, in.at_start);
@@ -456,6 +471,7 @@ static struct suffix build(struct sl_rx *rx, const struct part *x, struct suffix
     default:
         break;
     }
+    SL_ASSERT(!x->asserts && x->op != PART_CAT);
     sl_rx_id id = plain(rx, x);
     out.later = sl_rx_cat(rx, id, rest.later);
     out.at_start = out.later;
@@ -487,6 +503,7 @@ int sl_regex_parse(struct sl_rx *rx, const char *pattern, size_t n, unsigned fla
     struct part *x = parse_alt(&p);
     if (p.rc == 0 && p.at < n)
         FAIL(&p, SL_EINVAL, "unbalanced ')'");
+    SL_ASSERT(p.rc != 0 || (p.at == n && p.depth == 0 && x != NULL));
     if (p.rc == 0) {
         bool search = (flags & SL_REGEX_SEARCH) != 0;
         sl_rx_id c = sl_cset_any(rx, spelling), any = sl_rx_rep(rx, c, 0, SL_RX_INF);

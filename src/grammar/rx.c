@@ -15,6 +15,7 @@ enum { MAX_HEAD = 2000 };   /* recursion of one derivative; a pattern nests far 
 
 sl_rx_id sl_rx_fail(struct sl_rx *rx, int code, const char *what)
 {
+    SL_ASSERT(code < 0);
     if (rx->failed == NULL) {
         rx->failed = what;
         rx->fail_code = code;
@@ -39,6 +40,7 @@ int sl_rx_check(const struct sl_rx *rx, struct sl_error *err)
 static bool grow(struct sl_rx *rx, void **data, uint32_t n, uint32_t more, uint32_t *cap,
                  size_t size)
 {
+    SL_ASSERT(n <= *cap && n + more >= n);
     if (n + more <= *cap)
         return true;
     uint32_t new_cap = SL_MAX(*cap * 2, n + more);
@@ -55,6 +57,7 @@ static bool grow(struct sl_rx *rx, void **data, uint32_t n, uint32_t more, uint3
 
 static uint64_t node_hash(const struct sl_rx *rx, const struct sl_rx_node *n)
 {
+    SL_ASSERT((n->op != RX_ALT && n->op != RX_AND) || n->a + n->b <= rx->n_kids);
     uint64_t h = sl_mix64(((uint64_t)n->op << 56) ^ ((uint64_t)(uint32_t)n->lo << 20) ^
                           (uint32_t)n->hi * 0x9E3779B97F4A7C15u);
     if (n->op == RX_ALT || n->op == RX_AND)
@@ -76,6 +79,7 @@ static bool rehash(struct sl_rx *rx)
 {
     uint32_t cap = rx->cap_table == 0 ? 1024 : rx->cap_table * 2;
     uint32_t *table = sl_calloc(cap, sizeof *table);
+    SL_ASSERT(sl_is_pow2(cap) && rx->n_nodes < cap); /* a free place ends every search */
     if (table == NULL) {
         sl_rx_fail(rx, SL_ENOMEM, "out of memory");
         return false;
@@ -98,6 +102,10 @@ static sl_rx_id intern(struct sl_rx *rx, struct sl_rx_node n)
     bool list = n.op == RX_ALT || n.op == RX_AND;
     if (rx->failed != NULL || (rx->n_nodes * 2 >= rx->cap_table && !rehash(rx)))
         return SL_RX_NONE;
+    SL_ASSERT(!list || (n.a + n.b == rx->n_kids && n.b > 1));
+    /* What a node is made of is there before it, so no expression contains itself. */
+    SL_ASSERT(n.op != RX_CAT || (n.a < rx->n_nodes && n.b < rx->n_nodes));
+    SL_ASSERT((n.op != RX_NOT && n.op != RX_REP) || n.a < rx->n_nodes);
     uint64_t h = node_hash(rx, &n);
     for (uint32_t at; (at = rx->table[h & (rx->cap_table - 1)]) != 0; h++)
         if (node_equal(rx, &rx->nodes[at - 1], &n)) {
@@ -110,6 +118,7 @@ static sl_rx_id intern(struct sl_rx *rx, struct sl_rx_node n)
         return sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more states than its limit");
     if (!grow(rx, (void **)&rx->nodes, rx->n_nodes, 1, &rx->cap_nodes, sizeof n))
         return SL_RX_NONE;
+    SL_ASSERT(rx->n_nodes < rx->cap_nodes);
     rx->nodes[rx->n_nodes] = n;
     rx->table[h & (rx->cap_table - 1)] = rx->n_nodes + 1;
     return rx->n_nodes++;
@@ -124,6 +133,7 @@ int sl_rx_init(struct sl_rx *rx, const struct sl_rx_limits *limits, struct sl_er
     intern(rx, (struct sl_rx_node){.op = RX_EPS, .nullable = true, .head = 1});
     intern(rx, (struct sl_rx_node){.op = RX_NOT, .a = SL_RX_NONE, .nullable = true, .head = 1});
     int rc = sl_rx_check(rx, err);
+    SL_ASSERT(rc != 0 || rx->n_nodes == SL_RX_ALL + 1);
     if (rc != 0)
         sl_rx_deinit(rx);
     return rc;
@@ -151,11 +161,13 @@ sl_rx_id sl_rx_set(struct sl_rx *rx, const struct sl_rx_bytes *set)
             return SL_RX_NONE;
         rx->sets[rx->n_sets++] = *set;
     }
+    SL_ASSERT(i < rx->n_sets);
     return intern(rx, (struct sl_rx_node){.op = RX_SET, .a = i, .head = 1});
 }
 
 sl_rx_id sl_rx_range(struct sl_rx *rx, unsigned lo, unsigned hi)
 {
+    SL_ASSERT(lo <= hi && hi <= 255);
     struct sl_rx_bytes set = {0};
     sl_rx_bytes_add(&set, lo, hi);
     return sl_rx_set(rx, &set);
@@ -190,6 +202,7 @@ sl_rx_id sl_rx_cat(struct sl_rx *rx, sl_rx_id a, sl_rx_id b)
 /* Appends the operands of id, which may itself be a list of the same kind, to rx->kids. */
 static bool push_kids(struct sl_rx *rx, unsigned op, sl_rx_id id)
 {
+    SL_ASSERT(id < rx->n_nodes);
     struct sl_rx_node n = rx->nodes[id];
     bool flat = n.op == op;
     uint32_t count = flat ? n.b : 1;
@@ -200,6 +213,7 @@ static bool push_kids(struct sl_rx *rx, unsigned op, sl_rx_id id)
     else
         rx->kids[rx->n_kids] = id;
     rx->n_kids += count;
+    SL_ASSERT(rx->n_kids <= rx->cap_kids);
     return true;
 }
 
@@ -231,6 +245,7 @@ static bool merge_sets(struct sl_rx *rx, unsigned op, uint32_t from)
                                       : all.w[w] & rx->sets[k->a].w[w];
         n_sets++;
     }
+    SL_ASSERT(n + n_sets == rx->n_kids);
     rx->n_kids = n;
     if (n_sets > 0)
         rx->kids[rx->n_kids++] = sl_rx_set(rx, &all);
@@ -268,6 +283,7 @@ static sl_rx_id list_of(struct sl_rx *rx, unsigned op, const sl_rx_id *ids, size
         boolean = SL_MAX(boolean, x->boolean);
         head = SL_MAX(head, x->head + 1);
     }
+    SL_ASSERT(k < 2 || v[0] < v[1]); /* sorted, each once: equal lists are equal nodes */
     rx->n_kids = from + k;
     if (k <= 1) {
         rx->n_kids = from;
@@ -323,6 +339,7 @@ sl_rx_id sl_rx_not(struct sl_rx *rx, sl_rx_id a)
 sl_rx_id sl_rx_rep(struct sl_rx *rx, sl_rx_id a, int32_t lo, int32_t hi)
 {
     const struct sl_rx_node *x = &rx->nodes[a];
+    SL_ASSERT(lo >= 0 && (hi == SL_RX_INF || hi >= lo));
     if (hi == 0 || a == SL_RX_EPS)
         return SL_RX_EPS;
     if (a == SL_RX_NONE)
@@ -353,6 +370,7 @@ static sl_rx_id strings_at(struct sl_rx *rx, const struct sl_rx_str *list, size_
 {
     sl_rx_id alts[257];
     size_t n_alts = 0, i = 0, from = at;
+    SL_ASSERT(n > 0 && at <= list[0].n);
     if (depth > MAX_HEAD)
         return sl_rx_fail(rx, SL_ELIMIT, "values nest too deeply in one another");
     if (n == 1)
@@ -364,6 +382,7 @@ static sl_rx_id strings_at(struct sl_rx *rx, const struct sl_rx_str *list, size_
         i = 1;
     }
     while (i < n) {
+        SL_ASSERT(list[i].n > at && n_alts < SL_COUNT(alts));
         size_t j = i + 1;
         while (j < n && list[j].s[at] == list[i].s[at])
             j++;
@@ -383,6 +402,7 @@ sl_rx_id sl_rx_strings(struct sl_rx *rx, const struct sl_rx_str *list, size_t n)
 
 sl_rx_id sl_rx_multiple_of(struct sl_rx *rx, uint32_t k, uint32_t rest, int scale, int phase)
 {
+    SL_ASSERT(k > 0 && rest < k && scale >= 0 && (phase == 0 || phase == 1));
     uint64_t r = rest;
     for (int i = 0; i < scale; i++)
         r = r * 10 % k;

@@ -22,6 +22,7 @@ static sl_rx_id derive_list(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct 
 {
     sl_rx_id small[32], *v = small, out;
     struct sl_rx_node n = rx->nodes[id];
+    SL_ASSERT((n.op == RX_ALT || n.op == RX_AND) && n.a + n.b <= rx->n_kids);
     if (n.b > SL_COUNT(small)) {
         v = sl_malloc(n.b * sizeof *v);
         if (v == NULL)
@@ -48,6 +49,7 @@ static sl_rx_id derive_cat(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct s
     size_t n = 0;
     for (;;) {
         struct sl_rx_node x = rx->nodes[id];
+        SL_ASSERT(n < SL_COUNT(small));
         bool chain = x.op == RX_CAT;
         sl_rx_id d =
             chain ? sl_rx_cat(rx, derive(rx, x.a, byte, same), x.b) : derive(rx, id, byte, same);
@@ -69,6 +71,7 @@ static sl_rx_id derive_cat(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct s
 static sl_rx_id derive_digits(struct sl_rx *rx, const struct sl_rx_node *n, uint8_t byte,
                               struct sl_rx_bytes *same)
 {
+    SL_ASSERT(n->op == RX_MOD && n->a > 0 && n->b < n->a && n->lo >= 0);
     struct sl_rx_bytes one = {0};
     sl_rx_bytes_add(&one, byte, byte);
     narrow(same, &one, true);
@@ -84,6 +87,7 @@ static sl_rx_id derive_digits(struct sl_rx *rx, const struct sl_rx_node *n, uint
 
 static sl_rx_id derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same)
 {
+    SL_DCHECK(id < rx->n_nodes);
     struct sl_rx_node n = rx->nodes[id];
     if (rx->failed != NULL)
         return SL_RX_NONE;
@@ -105,6 +109,7 @@ static sl_rx_id derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx
     case RX_NOT:
         return sl_rx_not(rx, derive(rx, n.a, byte, same));
     case RX_REP: {
+        SL_ASSERT(n.hi != 0 && n.lo >= 0);
         sl_rx_id d = derive(rx, n.a, byte, same);
         if (d == SL_RX_NONE)
             return d;
@@ -139,6 +144,7 @@ static sl_rx_id raw_step(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
     sl_rx_id to = derive(rx, id, byte, &same);
     if (rx->failed != NULL)
         return SL_RX_NONE;
+    SL_ASSERT(to < rx->n_nodes && sl_rx_bytes_has(&same, byte)); /* or it stays unknown */
     uint32_t *row = rx->nodes[id].row, mark = rx->nodes[to].boolean ? SL_RX_UNVERIFIED : 0;
     for (unsigned w = 0; w < 4; w++)
         for (uint64_t m = same.w[w]; m != 0; m &= m - 1)
@@ -154,6 +160,7 @@ struct visit {
 /* Where in seen the id is, or the free place for it. */
 static uint32_t seen_at(const uint32_t *seen, uint32_t cap, const struct visit *v, sl_rx_id id)
 {
+    SL_DCHECK(sl_is_pow2(cap));
     uint32_t h = id * 2654435761u;
     while (seen[h & (cap - 1)] != 0 && v[seen[h & (cap - 1)] - 1].id != id)
         h++;
@@ -169,6 +176,7 @@ static bool search(struct sl_rx *rx, sl_rx_id id)
     uint32_t budget = rx->nodes[id].boolean == 2 ? SHORT_BUDGET : ALIVE_BUDGET;
     uint32_t n = 0, n_stack = 0, found = UINT32_MAX;
     bool gave_up = v == NULL || seen == NULL || stack == NULL;
+    _Static_assert((int)CAP > (int)ALIVE_BUDGET, "a free place ends every search");
     if (!gave_up) {
         v[n++] = (struct visit){id, UINT32_MAX};
         seen[seen_at(seen, CAP, v, id)] = n;
@@ -176,6 +184,7 @@ static bool search(struct sl_rx *rx, sl_rx_id id)
     }
     while (n_stack > 0 && found == UINT32_MAX && !gave_up) {
         uint32_t at = stack[--n_stack];
+        SL_ASSERT(at < n && n <= budget);
         sl_rx_id last = SL_RX_UNKNOWN;
         for (unsigned b = 0; b < 256 && found == UINT32_MAX && !gave_up; b++) {
             sl_rx_id to = raw_step(rx, v[at].id, (uint8_t)b);
@@ -207,6 +216,7 @@ static bool search(struct sl_rx *rx, sl_rx_id id)
     else
         for (uint32_t i = 0; i < n; i++)
             rx->nodes[v[i].id].alive = 2;
+    SL_ASSERT(rx->nodes[id].alive != 0); /* nobody searches for it again */
     sl_free(v);
     sl_free(seen);
     sl_free(stack);
@@ -224,6 +234,7 @@ bool sl_rx_alive(struct sl_rx *rx, sl_rx_id id)
 sl_rx_id sl_rx_step_slow(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
 {
     sl_rx_id to = raw_step(rx, id, byte);
+    SL_ASSERT(to < rx->n_nodes);
     uint32_t *row = rx->nodes[id].row;
     if (!rx->nodes[to].boolean || row == NULL)
         return to;
@@ -261,6 +272,7 @@ int32_t sl_rx_run(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain)
         }
         if (rep.op != RX_REP || !is_plain_char(rx, rep.a, plain))
             break;
+        SL_ASSERT(rep.hi != 0 && total >= 0);
         if (rep.hi == SL_RX_INF)
             return SL_RX_INF;
         total = SL_MIN(total + rep.hi, INT32_MAX);

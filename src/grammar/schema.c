@@ -26,6 +26,7 @@ struct filling { /* a node while its keywords are read */
 
 static int bad(struct filling *f, int code, const char *key, const char *what)
 {
+    SL_ASSERT(code < 0);
     if (f->rc == 0)
         f->rc = sl_fail(f->l->err, code, "schema: %s/%s: %s", f->place.path, key, what);
     return f->rc;
@@ -39,6 +40,7 @@ static void no_room(struct filling *f)
 
 static void *array_of(struct filling *f, size_t n, size_t size)
 {
+    SL_ASSERT(size > 0);
     void *p = sl_arena_array(&f->l->s->arena, n == 0 ? 1 : n, size);
     if (p == NULL)
         no_room(f);
@@ -65,6 +67,7 @@ static uint32_t new_node(struct sl_loader *l, const char *path)
         s->nodes = p;
         s->cap_nodes = cap;
     }
+    SL_ASSERT(s->n_nodes < s->cap_nodes);
     s->nodes[s->n_nodes] = (struct sl_schema_node){.path = path,
                                                    .types = SL_JSON_ALL,
                                                    .local = s->any_scalar,
@@ -77,6 +80,7 @@ static uint32_t new_node(struct sl_loader *l, const char *path)
 /* The node of a subschema; it is filled later. path: its place if it is new. */
 static uint32_t node_of(struct filling *f, json_t *json, const char *path)
 {
+    SL_ASSERT(path != NULL);
     struct sl_loader *l = f->l;
     if (json_is_boolean(json))
         return json_is_true(json) ? SL_NODE_TRUE : SL_NODE_FALSE;
@@ -105,6 +109,7 @@ static uint32_t node_of(struct filling *f, json_t *json, const char *path)
         bad(f, SL_ELIMIT, "", "too many subschemas");
         return SL_NODE_TRUE;
     }
+    SL_ASSERT(l->n_queue < l->cap_queue && p < l->places + l->n_places);
     l->queue[l->n_queue++] = (uint32_t)(p - l->places);
     return p->node;
 }
@@ -117,6 +122,7 @@ static uint32_t child(struct filling *f, json_t *json, const char *key, const ch
 
 static void also(struct filling *f, uint32_t node)
 {
+    SL_ASSERT(node != SL_NODE_NONE && f->all.n <= f->cap_all);
     if (f->all.n == f->cap_all) {
         uint32_t cap = f->cap_all == 0 ? 8 : f->cap_all * 2;
         uint32_t *v = array_of(f, cap, sizeof *v);
@@ -127,6 +133,7 @@ static void also(struct filling *f, uint32_t node)
         f->all.v = v;
         f->cap_all = cap;
     }
+    SL_ASSERT(f->all.n < f->cap_all);
     f->all.v[f->all.n++] = node;
 }
 
@@ -138,6 +145,7 @@ static void list_of(struct filling *f, json_t *list, const char *key, struct sl_
         bad(f, SL_EINVAL, key, "not an array of schemas");
         return;
     }
+    SL_ASSERT(out->v == NULL && out->n == 0); /* or the new list has the old one's length */
     out->v = array_of(f, json_array_size(list), sizeof out->v[0]);
     json_array_foreach(list, i, v)
     {
@@ -155,6 +163,7 @@ static uint32_t count_of(struct filling *f, const json_t *v, const char *key)
         bad(f, SL_EINVAL, key, "not a whole number");
         return 0;
     }
+    SL_ASSERT(x >= 0);
     return x >= (double)(UINT32_MAX - 1) ? UINT32_MAX - 1 : (uint32_t)x;
 }
 
@@ -184,6 +193,7 @@ static uint32_t type_of(const json_t *v)
 /* A node that only this value satisfies. */
 static uint32_t constant(struct filling *f, json_t *v, const char *key, int depth)
 {
+    SL_ASSERT(depth >= 0 && depth <= 65);
     uint32_t id = new_node(f->l, f->place.path);
     const char *name;
     json_t *kid;
@@ -217,6 +227,9 @@ static uint32_t constant(struct filling *f, json_t *v, const char *key, int dept
         if (n.local == SL_RX_NONE)
             bad(f, SL_EUNSUPPORTED, key, "a number with too many digits");
     }
+    SL_ASSERT(id < f->l->s->n_nodes);
+    SL_ASSERT(f->rc != 0 || !json_is_array(v) || n.prefix.n == n.max_items);
+    SL_ASSERT(f->rc != 0 || !json_is_object(v) || n.n_properties == n.max_props);
     f->l->s->nodes[id] = n;
     return id;
 }
@@ -255,6 +268,7 @@ static sl_rx_id plain_strings(struct filling *f, json_t *list)
     for (i = 0; i < n; i++)
         if (k == 0 || by_bytes(&all[k - 1], &all[i]) != 0)
             all[k++] = all[i];
+    SL_ASSERT(k <= n && n <= json_array_size(list));
     return sl_rx_strings(f->l->s->rx, all, k);
 }
 
@@ -310,6 +324,7 @@ static void enumerated(struct filling *f, json_t *list, const char *key)
         bad(f, SL_ELIMIT, key, "too many values");
         return;
     }
+    SL_ASSERT(n_any <= json_array_size(list)); /* there is room for one more */
     any[n_any++] = id;
     f->l->s->nodes[both].any_of = (struct sl_nodes){any, n_any};
     also(f, both);
@@ -339,12 +354,14 @@ static void types(struct filling *f, json_t *v, const char *key)
         }
         all |= one;
     }
+    SL_ASSERT((all & ~(uint32_t)SL_JSON_ALL) == 0);
     f->n.types &= all;
 }
 
 static void bound(struct filling *f, json_t *v, const char *key, enum sl_bound how)
 {
     struct sl_decimal d;
+    SL_ASSERT(how <= SL_BELOW);
     if (f->place.draft == 4 && how == SL_AT_LEAST &&
         json_is_true(json_object_get(f->place.json, "exclusiveMinimum")))
         how = SL_ABOVE;
@@ -402,6 +419,7 @@ static sl_rx_id local_scalars(struct filling *f)
     struct sl_rx *rx = s->rx;
     sl_rx_id parts[6] = {SL_RX_NONE}, q = sl_rx_range(rx, '"', '"');
     size_t n = 0;
+    SL_ASSERT((f->n.types & SL_JSON_FRACTION) == 0 || (f->n.types & SL_JSON_INT) != 0);
     bool bounded = f->min_length > 0 || f->max_length != UINT64_MAX;
     if ((f->n.types & SL_JSON_NULL) != 0)
         parts[n++] = sl_rx_lit(rx, "null", 4);
@@ -426,6 +444,7 @@ static sl_rx_id local_scalars(struct filling *f)
         }
         parts[n++] = sl_rx_cat(rx, q, sl_rx_cat(rx, body, q));
     }
+    SL_ASSERT(n <= SL_COUNT(parts));
     return sl_rx_alt(rx, parts, n);
 }
 
@@ -436,6 +455,7 @@ static void properties(struct filling *f, json_t *v, const char *key)
     const char *name;
     json_t *kid;
     size_t len;
+    SL_ASSERT(f->n.properties == NULL && f->n.n_properties == 0);
     f->n.properties = array_of(f, json_object_size(v), sizeof f->n.properties[0]);
     json_object_keylen_foreach(v, name, len, kid)
     {
@@ -451,6 +471,7 @@ static void pattern_properties(struct filling *f, json_t *v, const char *key)
     const char *name;
     json_t *kid;
     size_t len;
+    SL_ASSERT(f->n.patterns == NULL && f->n.n_patterns == 0);
     f->n.patterns = array_of(f, json_object_size(v), sizeof f->n.patterns[0]);
     json_object_keylen_foreach(v, name, len, kid)
     {
@@ -480,6 +501,7 @@ static struct sl_property *names_of(struct filling *f, json_t *v, const char *ke
             (struct sl_property){text_of(f, json_string_value(name), json_string_length(name)),
                                  json_string_length(name), SL_NODE_NONE};
     }
+    SL_ASSERT(*n <= json_array_size(v));
     return out;
 }
 
@@ -499,6 +521,7 @@ static void dependencies(struct filling *f, json_t *v, const char *key)
     {
         if (f->rc != 0)
             return;
+        SL_ASSERT(f->n.n_deps < n);
         d = &f->n.deps[f->n.n_deps++];
         d->name = text_of(f, name, len);
         d->n = len;
@@ -523,6 +546,7 @@ static void reference(struct filling *f, json_t *v, const char *key)
         f->rc = rc;
         return;
     }
+    SL_ASSERT(to != NULL && path != NULL);
     uint32_t dynamic = 0;
     const char *hash = strchr(json_string_value(v), '#');
     for (uint32_t i = 0; i < f->l->n_anchors && key[1] == 'd' && hash != NULL; i++) {
@@ -821,6 +845,8 @@ static int fill(struct sl_loader *l, uint32_t place_idx)
     f.n = l->s->nodes[f.place.node];
     f.n.min_contains = 1;
     f.place.draft = sl_schema_draft(json, f.place.draft);
+    SL_ASSERT(f.place.node > SL_NODE_FALSE && f.place.node < l->s->n_nodes);
+    SL_ASSERT(f.place.draft == 4 || f.place.draft == 7 || f.place.draft == 2020);
     bool only_ref = f.place.draft <= 7 && json_object_get(json, "$ref") != NULL;
     for (size_t i = 0; i < SL_COUNT(keywords) && f.rc == 0; i++) {
         const char *key = keywords[i].name;
@@ -855,6 +881,7 @@ static int load(struct sl_loader *l, json_t *doc, uint32_t *root)
         .l = l, .place = {.base = no_uri, .path = "", .draft = l->options->draft7 ? 7 : 2020}};
     *root = node_of(&f, doc, "");
     rc = f.rc;
+    SL_ASSERT(rc != 0 || (*root != SL_NODE_NONE && *root < l->s->n_nodes));
     while (rc == 0 && l->next < l->n_queue)
         rc = fill(l, l->queue[l->next++]);
     return rc == 0 ? sl_schema_scalars(l) : rc;
@@ -870,6 +897,7 @@ int sl_schema_init(struct sl_schema *s, struct sl_rx *rx, struct sl_error *err)
     for (int i = 0; i < 3 && rc == 0; i++) /* 0 is no node, 1 true, 2 false */
         if (new_node(&l, "") == SL_NODE_NONE && i > 0)
             rc = sl_fail(err, SL_ENOMEM, "schema: out of memory");
+    SL_ASSERT(rc != 0 || s->n_nodes == SL_NODE_FALSE + 1);
     if (rc == 0) {
         s->nodes[SL_NODE_FALSE].types = 0;
         s->nodes[SL_NODE_FALSE].local = SL_RX_NONE;
@@ -884,6 +912,7 @@ int sl_schema_add(struct sl_schema *s, json_t *doc, const struct sl_schema_optio
 {
     struct sl_loader l = {.s = s, .options = options, .err = err};
     int rc = load(&l, doc, root);
+    SL_ASSERT(rc != 0 || (l.next == l.n_queue && l.depth == 0));
     sl_free(l.places);
     sl_free(l.place_table);
     sl_free(l.anchors);

@@ -35,6 +35,7 @@ static bool decimal_of_text(const char *s, struct sl_decimal *d)
         (!sl_parse_i64(s + 1 + (s[1] == '+'), strlen(s + 1 + (s[1] == '+')), &exponent) ||
          exponent > 340 || exponent < -340))
         return false;
+    SL_ASSERT(n <= 40 && point <= 40);
     point += (int)exponent;
     while (n > 0 && d->digits[n - 1] == '0' && n > point)
         n--;
@@ -50,6 +51,7 @@ static bool decimal_of_text(const char *s, struct sl_decimal *d)
         n -= point;
         point = 0;
     }
+    SL_ASSERT(n >= 0 && point >= 0 && SL_MAX(n, point) <= (int)sizeof d->digits);
     for (; n < point; n++)
         d->digits[n] = '0';
     d->n_whole = point;
@@ -59,6 +61,7 @@ static bool decimal_of_text(const char *s, struct sl_decimal *d)
 
 bool sl_decimal_of(const json_t *number, struct sl_decimal *d)
 {
+    SL_ASSERT(json_is_number(number));
     struct sl_buf b = {0};
     if (json_is_integer(number))
         sl_buf_printf(&b, "%lld", (long long)json_integer_value(number));
@@ -89,6 +92,7 @@ static sl_rx_id fraction_above(struct sl_rx *rx, const char *f, int n, bool stri
         return sl_rx_opt(rx, sl_rx_cat(rx, point(rx), digits(rx, 1, SL_RX_INF)));
     sl_rx_id out = strict ? some : all;
     for (int i = n; i-- > 0;) {
+        SL_ASSERT(f[i] >= '0' && f[i] <= '9');
         sl_rx_id same = sl_rx_range(rx, (uint8_t)f[i], (uint8_t)f[i]), more = SL_RX_NONE;
         if (f[i] < '9')
             more = sl_rx_cat(rx, sl_rx_range(rx, (uint8_t)f[i] + 1u, '9'), all);
@@ -112,6 +116,7 @@ static sl_rx_id magnitude(struct sl_rx *rx)
 /* Numerals without sign that are greater than |d| (or equal, unless strict). */
 static sl_rx_id above(struct sl_rx *rx, const struct sl_decimal *d, bool strict)
 {
+    SL_ASSERT(d->n_whole >= 0 && d->n_fraction >= 0);
     const char *w = d->n_whole > 0 ? d->digits : "0";
     int n = SL_MAX(d->n_whole, 1);
     sl_rx_id longer = sl_rx_cat(rx, sl_rx_range(rx, '1', '9'), digits(rx, n, SL_RX_INF));
@@ -135,6 +140,7 @@ static sl_rx_id below(struct sl_rx *rx, const struct sl_decimal *d, bool strict)
 
 sl_rx_id sl_number_bound(struct sl_rx *rx, const struct sl_decimal *d, enum sl_bound how)
 {
+    SL_ASSERT(how <= SL_BELOW);
     bool strict = how == SL_ABOVE || how == SL_BELOW, up = how == SL_AT_LEAST || how == SL_ABOVE;
     bool zero = d->n_whole + d->n_fraction == 0;
     sl_rx_id minus = sl_rx_range(rx, '-', '-'), all = magnitude(rx);
@@ -175,6 +181,7 @@ sl_rx_id sl_number_equal(struct sl_rx *rx, const struct sl_decimal *d)
     out = sl_rx_cat(rx, whole, out);
     sl_rx_id minus = sl_rx_range(rx, '-', '-');
     bool zero = d->n_whole + d->n_fraction == 0;
+    SL_ASSERT(!zero || !d->negative); /* zero has one form, its texts have two */
     return zero          ? sl_rx_cat(rx, sl_rx_opt(rx, minus), out)
            : d->negative ? sl_rx_cat(rx, minus, out)
                          : out;
@@ -187,6 +194,7 @@ sl_rx_id sl_number_multiple(struct sl_rx *rx, const struct sl_decimal *d)
     if (d->negative || n == 0 || n > 15 || !sl_parse_u64(d->digits, (size_t)n, &k) || k == 0 ||
         k > INT32_MAX)
         return SL_RX_NONE;
+    SL_ASSERT(d->n_fraction >= 0 && d->n_fraction <= n);
     sl_rx_id minus = sl_rx_opt(rx, sl_rx_range(rx, '-', '-'));
     return sl_rx_cat(rx, minus, sl_rx_multiple(rx, (uint32_t)k, d->n_fraction));
 }

@@ -28,6 +28,7 @@ const char *sl_schema_path(struct sl_loader *l, const char *path, const char *ke
 
 static bool more(struct sl_loader *l, void **data, uint32_t n, uint32_t *cap, size_t size)
 {
+    SL_ASSERT(n <= *cap);
     if (n < *cap)
         return true;
     uint32_t new_cap = *cap == 0 ? 64 : *cap * 2;
@@ -42,6 +43,7 @@ static bool more(struct sl_loader *l, void **data, uint32_t n, uint32_t *cap, si
 
 static uint32_t table_at(const struct sl_loader *l, const json_t *json)
 {
+    SL_ASSERT(l->n_places < l->cap_table); /* a free place ends every search */
     uint64_t h = sl_mix64((uint64_t)(uintptr_t)json);
     uint32_t at;
     while ((at = l->place_table[h & (l->cap_table - 1)]) != 0 && l->places[at - 1].json != json)
@@ -52,6 +54,7 @@ static uint32_t table_at(const struct sl_loader *l, const json_t *json)
 struct sl_place *sl_schema_place(struct sl_loader *l, json_t *json, const char *base,
                                  const char *path, int draft)
 {
+    SL_ASSERT(draft == 4 || draft == 7 || draft == 2020); /* what keywords name */
     if (l->n_places * 2 >= l->cap_table) {
         uint32_t cap = l->cap_table == 0 ? 256 : l->cap_table * 2;
         uint32_t *t = sl_calloc(cap, sizeof *t);
@@ -68,6 +71,7 @@ struct sl_place *sl_schema_place(struct sl_loader *l, json_t *json, const char *
         return &l->places[l->place_table[at] - 1];
     if (!more(l, (void **)&l->places, l->n_places, &l->cap_places, sizeof l->places[0]))
         goto no_memory;
+    SL_ASSERT(l->n_places < l->cap_places);
     l->places[l->n_places] = (struct sl_place){json, base, SL_NODE_NONE, path, draft};
     l->place_table[at] = ++l->n_places;
     return &l->places[l->n_places - 1];
@@ -112,6 +116,7 @@ static void remove_dots(char *path)
             *out++ = *in++;
         }
     }
+    SL_ASSERT(out >= path && out <= in);
     *out = 0;
 }
 
@@ -132,6 +137,7 @@ static const char *resolve(struct sl_loader *l, const char *base, const char *re
     const char *dir = ref[0] == '/' ? path : strrchr(path, '/');
     dir = dir == NULL ? path : ref[0] == '/' ? dir : dir + 1;
     size_t k = (size_t)(dir - base), from = (size_t)(path - base);
+    SL_ASSERT(from <= k && k + 1 + n < sizeof buf);
     memcpy(buf, base, k);
     if (k == from && k > 0 && ref[0] != '/')
         buf[k++] = '/';
@@ -155,6 +161,7 @@ static int add_anchor(struct sl_loader *l, const char *base, const char *name, j
     }
     if (!more(l, (void **)&l->anchors, l->n_anchors, &l->cap_anchors, sizeof l->anchors[0]))
         return sl_fail(l->err, SL_ENOMEM, "schema: out of memory");
+    SL_ASSERT(l->n_anchors < l->cap_anchors && n + k <= sizeof buf);
     l->anchors[l->n_anchors++] = (struct sl_anchor){copy(l, buf, n + k), json, dynamic};
     return 0;
 }
@@ -230,6 +237,7 @@ static int scan(struct sl_loader *l, json_t *json, const char *base, const char 
                                           "contentSchema"};
     if (!json_is_object(json))
         return 0;
+    SL_ASSERT(l->depth >= 0 && l->depth <= MAX_DEPTH);
     if (++l->depth > MAX_DEPTH)
         return sl_fail(l->err, SL_ELIMIT, "schema: nested more than %d deep", MAX_DEPTH);
     draft = sl_schema_draft(json, draft);
@@ -251,12 +259,14 @@ static int scan(struct sl_loader *l, json_t *json, const char *base, const char 
         rc = one && !json_is_array(v) ? scan(l, v, base, at, draft)
                                       : scan_kids(l, v, base, at, draft);
     }
+    SL_ASSERT(l->depth > 0);
     l->depth--;
     return rc;
 }
 
 int sl_schema_scan(struct sl_loader *l, json_t *doc, const char *base)
 {
+    SL_ASSERT(l->depth == 0);
     int rc = add_anchor(l, base, "", doc, false);
     if (rc == 0)
         rc = scan(l, doc, base, "", l->options->draft7 ? 7 : 2020);
@@ -274,6 +284,7 @@ static int hex(char c)
 static size_t token(const char **p, char *out, size_t cap)
 {
     size_t n = 0;
+    SL_ASSERT(**p == '/' && cap > 0);
     const char *s = *p + 1;
     for (; *s != 0 && *s != '/'; s++) {
         char c = *s;
@@ -286,6 +297,7 @@ static size_t token(const char **p, char *out, size_t cap)
         if (n + 1 < cap)
             out[n++] = c;
     }
+    SL_ASSERT(n < cap);
     out[n] = 0;
     *p = s;
     return n;
@@ -336,5 +348,6 @@ int sl_schema_find(struct sl_loader *l, const struct sl_place *from, const char 
     if (*out == NULL)
         return sl_fail(l->err, SL_EINVAL, "schema: %s/$ref: \"%.120s\" leads nowhere", from->path,
                        ref);
+    SL_ASSERT(*path != NULL);
     return check_room(l, 0);
 }

@@ -30,6 +30,7 @@ int sl_schema_bases(struct sl_schema *s, struct sl_error *err)
     s->string_char = sl_cset_any(rx, SL_SPELL_JSON);
     s->string = quoted(rx, sl_rx_rep(rx, s->string_char, 0, SL_RX_INF));
     static const char integer[] = "-?(0|[1-9]\\d*)(\\.0+)?"; /* without its last seven: no ".0" */
+    SL_ASSERT(strcmp(integer + sizeof integer - 8, "(\\.0+)?") == 0);
     static const char decimal[] = "-?(0|[1-9]\\d*)(\\.\\d+)?";
     if (sl_regex_parse(rx, integer, sizeof integer - 1, 0, SL_SPELL_UTF8, &s->integer, err) != 0 ||
         sl_regex_parse(rx, decimal, sizeof decimal - 1, 0, SL_SPELL_UTF8, &s->number, err) != 0)
@@ -55,6 +56,7 @@ int sl_schema_bases(struct sl_schema *s, struct sl_error *err)
 
 sl_rx_id sl_schema_value(struct sl_schema *s, json_t *value)
 {
+    SL_ASSERT(!json_is_array(value) && !json_is_object(value));
     struct sl_decimal d;
     if (json_is_string(value))
         return quoted(s->rx, sl_cset_text(s->rx, json_string_value(value),
@@ -151,12 +153,14 @@ static sl_rx_id exactly_one(struct sl_loader *l, const struct sl_nodes *list, in
         }
         one = sl_rx_or2(rx, one, x);
         some = sl_rx_or2(rx, some, x == SL_RX_NONE ? x : scalar_of(l, list->v[i], depth));
+        SL_ASSERT(some != SL_RX_NONE || rx->failed != NULL); /* x was not empty */
     }
     return one;
 }
 
 static sl_rx_id whole(struct sl_loader *l, uint32_t id, int depth)
 {
+    SL_ASSERT(depth > 0 && depth <= MAX_NEST + 1);
     struct sl_rx *rx = l->s->rx;
     struct sl_schema_node n = l->s->nodes[id];
     sl_rx_id out = n.local, alt;
@@ -185,6 +189,7 @@ static sl_rx_id whole(struct sl_loader *l, uint32_t id, int depth)
 
 static sl_rx_id scalar_of(struct sl_loader *l, uint32_t id, int depth)
 {
+    SL_ASSERT(id != SL_NODE_NONE && id < l->s->n_nodes);
     struct sl_schema_node *n = &l->s->nodes[id];
     if (n->scalar_state == 2)
         return n->scalar;
@@ -202,6 +207,7 @@ static sl_rx_id scalar_of(struct sl_loader *l, uint32_t id, int depth)
     sl_rx_id id2 = whole(l, id, depth + 1);
     n = &l->s->nodes[id];
     n->scalar = sl_rx_alive(l->s->rx, id2) ? id2 : SL_RX_NONE;
+    SL_ASSERT(n->scalar_state == 1);
     n->scalar_state = 2;
     return n->scalar;
 }
@@ -213,5 +219,6 @@ int sl_schema_scalars(struct sl_loader *l)
         scalar_of(l, i, 0);
         /* dependentSchemas apply to the value as well, and must not lead back to it. */
     }
+    SL_ASSERT(l->depth <= 0);
     return l->depth != 0 ? l->depth : sl_rx_check(l->s->rx, l->err);
 }

@@ -20,6 +20,7 @@ static bool starts_with(const json_t *text, const json_t *prefix)
 
 static uint32_t text_pos(struct sl_auto *a, const json_t *s, uint32_t next)
 {
+    SL_ASSERT(json_is_string(s));
     sl_rx_id id = sl_rx_lit(&a->rx, json_string_value(s), json_string_length(s));
     return sl_auto_add_pos(a, (struct sl_pos){POS_TERM, id, next});
 }
@@ -42,6 +43,7 @@ static int add_tag(struct sl_auto *a, const json_t *tag, const json_t *triggers,
     int rc = sl_schema_add(&a->schema, schema, &options, &node, err);
     if (rc != 0)
         return sl_error_prefix(err, rc, "structures[%zu]", i);
+    SL_ASSERT(text < a->n_pos && a->pos[text].op == POS_TERM);
     uint32_t pos = text_pos(a, end, text);
     pos = sl_auto_add_pos(a, (struct sl_pos){POS_JSON, sl_auto_json_goal(a, node), pos});
     *out = text_pos(a, begin, pos);
@@ -82,6 +84,7 @@ int sl_tags_compile(struct sl_auto *a, json_t *doc, uint32_t *start, struct sl_e
     uint32_t next = sl_auto_add_pos(a, (struct sl_pos){POS_SPLIT, 0, (uint32_t)n + 1});
     *start = sl_auto_add_pos(a, (struct sl_pos){POS_TERM, text, next});
     int rc = sl_auto_check(a, err);
+    SL_ASSERT(rc != 0 || (a->n_splits == n + 1 && a->pos[next].a + n < a->n_splits));
     for (i = 0; i < n && rc == 0; i++)
         rc = add_tag(a, json_array_get(tags, i), triggers, i, *start, &a->splits[i], err);
     return rc;
