@@ -70,7 +70,7 @@ static void quantize_fp8(const float *x, int dim, uint8_t *tile, int slot, uint8
     float inverse = sl_f32_of_bits((uint32_t)(127 - e) << 23); /* exact, and so are the products */
     for (int i = 0; i < dim; i++)
         codes[i] = finite ? sl_f32_to_fp8_e4m3(x[i] * inverse) : 0;
-    sl_store_u16(fp8_scale_at(tile, dim, slot), finite ? (uint16_t)((127 + e) << 7) : 0x7FC0);
+    sl_store_u16(fp8_scale_at(tile, dim, slot), (uint16_t)(finite ? (127 + e) << 7 : 0x7FC0));
 }
 
 /* ---------------------------------------------------------------- store */
