@@ -129,6 +129,9 @@ int sl_rx_init(struct sl_rx *rx, const struct sl_rx_limits *limits, struct sl_er
     memset(rx, 0, sizeof *rx);
     rx->limits = *limits;
     rx->arena.max_bytes = limits->max_bytes;
+    rx->derived = sl_calloc(SL_RX_DERIVED, sizeof rx->derived[0]);
+    if (rx->derived == NULL)
+        sl_rx_fail(rx, SL_ENOMEM, "out of memory");
     intern(rx, (struct sl_rx_node){.op = RX_NONE, .head = 1});
     intern(rx, (struct sl_rx_node){.op = RX_EPS, .nullable = true, .head = 1});
     intern(rx, (struct sl_rx_node){.op = RX_NOT, .a = SL_RX_NONE, .nullable = true, .head = 1});
@@ -145,6 +148,8 @@ void sl_rx_deinit(struct sl_rx *rx)
     sl_free(rx->kids);
     sl_free(rx->sets);
     sl_free(rx->table);
+    sl_free(rx->derived);
+    sl_free(rx->search);
     sl_arena_deinit(&rx->arena);
     memset(rx, 0, sizeof *rx);
 }

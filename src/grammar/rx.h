@@ -58,6 +58,11 @@ struct sl_rx_limits {
     size_t max_bytes;
 };
 
+struct sl_rx_derived { /* a derivative that was made, and the bytes that have the same */
+    sl_rx_id id, to;
+    struct sl_rx_bytes same;
+};
+
 struct sl_rx {
     struct sl_rx_node *nodes;
     uint32_t n_nodes, cap_nodes;
@@ -68,9 +73,11 @@ struct sl_rx {
     uint32_t *table; /* hash of nodes, cap is a power of two */
     uint32_t cap_table;
     uint32_t n_rows;
-    struct sl_arena arena; /* rows */
+    struct sl_arena arena;         /* rows */
+    struct sl_rx_derived *derived; /* of parts, a cache: states share most of theirs */
     struct sl_rx_limits limits;
-    uint64_t n_derived; /* derivatives made: the clock of the time limit */
+    struct sl_rx_search *search; /* room for searches for accepting states */
+    uint64_t n_derived;          /* derivatives made: the clock of the time limit */
     uint64_t max_derived;
     const char *failed; /* what ran out, NULL: nothing */
     int fail_code;

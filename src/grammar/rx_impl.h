@@ -18,6 +18,8 @@ enum sl_rx_op {
     RX_MOD, /* digits: value mod a is b, lo more digits count, hi: 0 before the point, 1 after */
 };
 
+#define SL_RX_DERIVED 2048 /* derivatives kept */
+
 sl_rx_id sl_rx_fail(struct sl_rx *rx, int code, const char *what);
 /* The machine has no memory, or the limit allows none. */
 sl_rx_id sl_rx_no_room(struct sl_rx *rx, bool no_memory);

@@ -7,7 +7,12 @@
 
 #include <string.h>
 
-enum { ALIVE_BUDGET = 3000, SHORT_BUDGET = 30 }; /* states a search for an accepting one visits */
+enum {
+    ALIVE_BUDGET = 3000, /* states a search for an accepting one visits */
+    SHORT_BUDGET = 30,
+    SEEN = 8192,
+};
+_Static_assert((int)SEEN > (int)ALIVE_BUDGET, "a free place ends every search");
 
 /* The bytes that no set on the way tells from the one asked for. */
 static void narrow(struct sl_rx_bytes *same, const struct sl_rx_bytes *set, bool has)
@@ -29,7 +34,15 @@ static sl_rx_id derive_list(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct 
             return sl_rx_fail(rx, SL_ENOMEM, "out of memory");
     }
     for (uint32_t i = 0; i < n.b; i++) {
-        v[i] = derive(rx, rx->kids[n.a + i], byte, same);
+        const struct sl_rx_node *kid = &rx->nodes[rx->kids[n.a + i]];
+        if (kid->op == RX_CAT && rx->nodes[kid->a].op == RX_SET) { /* most of a large choice */
+            const struct sl_rx_bytes *set = &rx->sets[rx->nodes[kid->a].a];
+            bool has = sl_rx_bytes_has(set, byte);
+            narrow(same, set, has);
+            v[i] = has ? kid->b : SL_RX_NONE;
+        } else {
+            v[i] = derive(rx, rx->kids[n.a + i], byte, same);
+        }
         if (v[i] == SL_RX_NONE && n.op == RX_AND) {
             out = SL_RX_NONE;
             goto done;
@@ -85,7 +98,7 @@ static sl_rx_id derive_digits(struct sl_rx *rx, const struct sl_rx_node *n, uint
     return sl_rx_multiple_of(rx, n->a, rest, n->lo - (n->hi == 1), n->hi);
 }
 
-static sl_rx_id derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same)
+static sl_rx_id derive_new(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same)
 {
     SL_DCHECK(id < rx->n_nodes);
     struct sl_rx_node n = rx->nodes[id];
@@ -123,6 +136,23 @@ static sl_rx_id derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx
     return SL_RX_NONE;
 }
 
+static sl_rx_id derive(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same)
+{
+    struct sl_rx_derived *x = &rx->derived[(id * 2654435761u + byte * 40503u) % SL_RX_DERIVED];
+    if (rx->nodes[id].op <= RX_SET)
+        return derive_new(rx, id, byte, same);
+    if (x->id != id || !sl_rx_bytes_has(&x->same, byte)) {
+        struct sl_rx_bytes mine = {{~0ull, ~0ull, ~0ull, ~0ull}};
+        sl_rx_id to = derive_new(rx, id, byte, &mine);
+        if (rx->failed != NULL)
+            return SL_RX_NONE;
+        *x = (struct sl_rx_derived){id, to, mine};
+    }
+    for (int w = 0; w < 4; w++)
+        same->w[w] &= x->same.w[w];
+    return x->to;
+}
+
 /* Without the search for dead states, which itself walks rows. */
 static sl_rx_id raw_step(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
 {
@@ -141,7 +171,7 @@ static sl_rx_id raw_step(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
     struct sl_rx_bytes same = {{~0ull, ~0ull, ~0ull, ~0ull}};
     if (rx->max_derived != 0 && rx->n_derived > rx->max_derived)
         return sl_rx_fail(rx, SL_ELIMIT, "the automaton takes more time than its limit");
-    sl_rx_id to = derive(rx, id, byte, &same);
+    sl_rx_id to = derive_new(rx, id, byte, &same);
     if (rx->failed != NULL)
         return SL_RX_NONE;
     SL_ASSERT(to < rx->n_nodes && sl_rx_bytes_has(&same, byte)); /* or it stays unknown */
@@ -157,37 +187,60 @@ struct visit {
     uint32_t from; /* index of the visit that led here */
 };
 
+struct sl_rx_search { /* kept, as most searches are short */
+    struct visit v[ALIVE_BUDGET];
+    uint32_t stack[ALIVE_BUDGET];
+    struct {
+        uint32_t search, at; /* at + 1 in v, of the search with that number */
+    } seen[SEEN];
+    uint32_t number;
+};
+
 /* Where in seen the id is, or the free place for it. */
-static uint32_t seen_at(const uint32_t *seen, uint32_t cap, const struct visit *v, sl_rx_id id)
+static uint32_t seen_at(const struct sl_rx_search *s, sl_rx_id id)
 {
-    SL_DCHECK(sl_is_pow2(cap));
-    uint32_t h = id * 2654435761u;
-    while (seen[h & (cap - 1)] != 0 && v[seen[h & (cap - 1)] - 1].id != id)
+    uint32_t h = id * 2654435761u >> 8;
+    while (s->seen[h % SEEN].search == s->number && s->v[s->seen[h % SEEN].at].id != id)
         h++;
-    return h & (cap - 1);
+    return h % SEEN;
+}
+
+static uint32_t visit(struct sl_rx_search *s, uint32_t n, sl_rx_id id, uint32_t from)
+{
+    uint32_t place = seen_at(s, id);
+    if (s->seen[place].search == s->number)
+        return n;
+    s->v[n] = (struct visit){id, from};
+    s->seen[place].search = s->number;
+    s->seen[place].at = n;
+    return n + 1;
 }
 
 /* Depth first, so that an accepting state is found in as many steps as its string is long. */
 static bool search(struct sl_rx *rx, sl_rx_id id)
 {
-    enum { CAP = 8192 };
-    struct visit *v = sl_malloc(ALIVE_BUDGET * sizeof *v);
-    uint32_t *seen = sl_calloc(CAP, sizeof *seen), *stack = sl_malloc(ALIVE_BUDGET * sizeof *stack);
     uint32_t budget = rx->nodes[id].boolean == 2 ? SHORT_BUDGET : ALIVE_BUDGET;
     uint32_t n = 0, n_stack = 0, found = UINT32_MAX;
-    bool gave_up = v == NULL || seen == NULL || stack == NULL;
-    _Static_assert((int)CAP > (int)ALIVE_BUDGET, "a free place ends every search");
-    if (!gave_up) {
-        v[n++] = (struct visit){id, UINT32_MAX};
-        seen[seen_at(seen, CAP, v, id)] = n;
-        stack[n_stack++] = 0;
+    if (rx->search == NULL)
+        rx->search = sl_calloc(1, sizeof *rx->search);
+    struct sl_rx_search *s = rx->search;
+    bool gave_up = s == NULL;
+    if (gave_up) {
+        rx->nodes[id].alive = 1;
+        return true;
     }
+    if (++s->number == 0) {
+        memset(s->seen, 0, sizeof s->seen);
+        s->number = 1;
+    }
+    n = visit(s, n, id, UINT32_MAX);
+    s->stack[n_stack++] = 0;
     while (n_stack > 0 && found == UINT32_MAX && !gave_up) {
-        uint32_t at = stack[--n_stack];
+        uint32_t at = s->stack[--n_stack];
         SL_ASSERT(at < n && n <= budget);
         sl_rx_id last = SL_RX_UNKNOWN;
         for (unsigned b = 0; b < 256 && found == UINT32_MAX && !gave_up; b++) {
-            sl_rx_id to = raw_step(rx, v[at].id, (uint8_t)b);
+            sl_rx_id to = raw_step(rx, s->v[at].id, (uint8_t)b);
             const struct sl_rx_node *x = &rx->nodes[to];
             if (to == last || to == SL_RX_NONE || x->alive == 2)
                 continue;
@@ -196,30 +249,22 @@ static bool search(struct sl_rx *rx, sl_rx_id id)
                 found = at;
                 break;
             }
-            uint32_t place = seen_at(seen, CAP, v, to);
-            if (seen[place] != 0)
-                continue;
             gave_up = n == budget || rx->failed != NULL;
             if (gave_up)
                 break;
-            v[n] = (struct visit){to, at};
-            seen[place] = ++n;
-            stack[n_stack++] = n - 1;
+            uint32_t more = visit(s, n, to, at);
+            if (more > n)
+                s->stack[n_stack++] = n;
+            n = more;
         }
     }
     if (found != UINT32_MAX)
-        for (uint32_t i = found; i != UINT32_MAX; i = v[i].from)
-            rx->nodes[v[i].id].alive = 1;
-    else if (gave_up) /* all that was met: or each would give up for itself */
-        for (uint32_t i = 0; i < SL_MAX(n, 1); i++)
-            rx->nodes[i < n ? v[i].id : id].alive = 1;
-    else
+        for (uint32_t i = found; i != UINT32_MAX; i = s->v[i].from)
+            rx->nodes[s->v[i].id].alive = 1;
+    else /* all that was met is dead; or taken for alive, or each would give up for itself */
         for (uint32_t i = 0; i < n; i++)
-            rx->nodes[v[i].id].alive = 2;
+            rx->nodes[s->v[i].id].alive = gave_up ? 1 : 2;
     SL_ASSERT(rx->nodes[id].alive != 0); /* nobody searches for it again */
-    sl_free(v);
-    sl_free(seen);
-    sl_free(stack);
     return rx->nodes[id].alive == 1;
 }
 
