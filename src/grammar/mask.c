@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * mask.c - walking the vocabulary with the automaton.
  *
- * Two things make it cheap. Where a state lets any plain character come for a while (the inside of
- * a string), the plain tokens are one precomputed mask by their number of characters, and only the
- * others are walked. And inside one lexeme the walk follows rows of transitions, without making
- * states of the automaton; only where a lexeme ends does the stack matter.
+ * Three things make it cheap. Where a state lets any plain character come for a while (the inside
+ * of a string), the plain tokens are one precomputed mask by their number of characters. Where it
+ * lets any of a set come (span.h), branches of the tree with no other characters are taken whole.
+ * And inside a lexeme the walk follows rows of transitions, without making states of the automaton;
+ * only where a lexeme ends do the others and the stack matter.
  */
 #include "grammar/mask.h"
 
@@ -15,6 +16,8 @@
 
 #include <string.h>
 
+enum { WORTH = 16 }; /* nodes of a branch for which a span is looked up */
+
 int sl_masks_init(struct sl_masks *m, struct sl_auto *a, const struct sl_vocab *vocab,
                   struct sl_error *err)
 {
@@ -23,15 +26,13 @@ int sl_masks_init(struct sl_masks *m, struct sl_auto *a, const struct sl_vocab *
     m->vocab = vocab;
     for (size_t i = 0; i < SL_MASK_CACHE; i++)
         m->at[i].state = 0;
-    sl_cset_add(&set, 0x20, 0x21);
-    sl_cset_add(&set, 0x23, 0x5B);
-    sl_cset_add(&set, 0x5D, 0x7E);
-    sl_cset_add(&set, 0x80, 0x2027);
-    sl_cset_add(&set, 0x202A, 0x10FFFF);
+    for (size_t i = 0; i < SL_PLAIN_RANGES; i++)
+        sl_cset_add(&set, sl_plain_ranges[i][0], sl_plain_ranges[i][1]);
     m->plain = sl_cset_rx(&a->rx, &set, SL_SPELL_UTF8);
     bool failed = set.failed;
     sl_cset_deinit(&set);
-    return failed ? sl_fail(err, SL_ENOMEM, "grammar: out of memory") : sl_rx_check(&a->rx, err);
+    return failed ? sl_fail(err, SL_ENOMEM, "grammar: out of memory")
+                  : sl_spans_init(&m->spans, &a->rx, err);
 }
 
 void sl_masks_deinit(struct sl_masks *m)
@@ -52,95 +53,162 @@ static int32_t run_of(struct sl_masks *m, struct sl_auto *a, sl_rx_id id)
     return m->runs[at].run;
 }
 
+/* What a thread of JSON or rules is reading, as far as it decides whether a byte may come. Names
+ * that are known only add to the others. */
+static sl_rx_id thread_rx(const struct sl_auto *a, uint32_t lex)
+{
+    const struct sl_vec *x = sl_vec_at(a, lex & SL_LEX_ID);
+    switch (lex & SL_LEX_TAG) {
+    case SL_LEX_RX:
+        return lex & SL_LEX_ID;
+    case SL_LEX_TUPLE:
+        return x->v[0];
+    case SL_LEX_KEY:
+        return x->v[3];
+    default:
+        return SL_RX_NONE;
+    }
+}
+
 /* How many plain characters may follow whatever the stack says; SL_RX_RUN_UNKNOWN: walk them. */
 static int32_t plain_run(struct sl_masks *m, struct sl_auto *a, uint32_t state)
 {
     const struct sl_vec *x = sl_vec_at(a, state);
     for (uint32_t i = 0; i < x->n; i += 2) {
-        uint32_t lex = x->v[i + 1], tag = lex & SL_LEX_TAG;
-        if (tag == SL_LEX_NONE)
-            continue;
-        const struct sl_vec *y = tag == SL_LEX_RX ? NULL : sl_vec_at(a, lex & SL_LEX_ID);
-        int32_t run = run_of(m, a,
-                             tag == SL_LEX_RX      ? lex & SL_LEX_ID
-                             : tag == SL_LEX_TUPLE ? y->v[0]
-                                                   : y->v[3]);
+        uint32_t lex = x->v[i + 1];
+        int32_t run = run_of(m, a, thread_rx(a, lex));
         /* A bound is exact only if nothing else could take a plain character. */
-        if (run == SL_RX_INF || (run >= 0 && x->n == 2 && tag != SL_LEX_KEY))
+        if (run == SL_RX_INF || (run >= 0 && x->n == 2 && (lex & SL_LEX_TAG) != SL_LEX_KEY))
             return run;
     }
     return SL_RX_RUN_UNKNOWN;
 }
 
 struct place {      /* where the walk is at one depth */
-    uint32_t state; /* 0: inside a lexeme of one thread */
-    uint32_t stack;
-    sl_rx_id rx;
+    uint32_t state; /* when the walk was at depth `since` */
+    sl_rx_id rx;    /* a lexeme of it, here; SL_RX_NONE: state is of here, and all there is */
+    uint32_t stack; /* of the lexeme, when it is the only one and JSON's; 0: it is not */
+    uint32_t since;
 };
 
-static struct place place_of(const struct sl_auto *a, uint32_t state)
+struct walk {
+    struct sl_masks *m;
+    struct sl_auto *a;
+    uint32_t *out;
+    uint8_t bytes[SL_VOCAB_MAX_TOKEN + 1]; /* [depth] that led to the place at depth */
+    struct place at[SL_VOCAB_MAX_TOKEN + 1];
+};
+
+/* As long as one of its lexemes goes on the state does, whatever becomes of the others: nothing
+ * else is followed until that one ends. */
+static struct place place_of(const struct sl_auto *a, uint32_t state, uint32_t depth)
 {
-    struct place p = {state, 0, sl_auto_lexeme(a, state)};
-    if (p.rx != SL_RX_NONE) {
-        p.stack = sl_vec_at(a, state)->v[0];
-        p.state = 0;
-    }
+    const struct sl_vec *x = sl_vec_at(a, state);
+    struct place p = {state, SL_RX_NONE, 0, depth};
+    for (uint32_t i = 0; i < x->n && p.rx == SL_RX_NONE; i += 2)
+        p.rx = thread_rx(a, x->v[i + 1]);
+    if (x->n == 2 && (x->v[1] & SL_LEX_TAG) == SL_LEX_RX &&
+        sl_vec_at(a, x->v[0])->kind != SL_VEC_RETURN)
+        p.stack = x->v[0];
     return p;
 }
 
-static bool step(struct sl_auto *a, struct place *p, uint8_t byte)
+/* The lexeme that was followed has ended, or was never there: from the state, byte by byte. */
+static bool step_state(struct walk *w, struct place *p, uint32_t depth)
 {
-    if (p->state == 0) {
-        sl_rx_id to = sl_rx_step(&a->rx, p->rx, byte);
-        bool ends = sl_rx_nullable(&a->rx, p->rx),
-             json = sl_vec_at(a, p->stack)->kind != SL_VEC_RETURN;
-        if (to != SL_RX_NONE && to != SL_RX_EPS && (json || !sl_rx_nullable(&a->rx, to))) {
+    struct sl_auto *a = w->a;
+    uint32_t state = p->state, from = p->since + 1;
+    if (p->stack != 0) {
+        if (sl_rx_step(&a->rx, p->rx, w->bytes[depth]) == SL_RX_NONE &&
+            !sl_rx_nullable(&a->rx, p->rx))
+            return false;
+        state = sl_vec_of(a, SL_VEC_STATE, (uint32_t[]){p->stack, SL_LEX_RX | p->rx}, 2);
+        from = depth;
+    }
+    for (uint32_t d = from; d <= depth && state != 0; d++)
+        state = sl_auto_step(a, state, w->bytes[d]);
+    if (state != 0)
+        *p = place_of(a, state, depth);
+    return state != 0;
+}
+
+static inline bool step(struct walk *w, struct place *p, uint32_t depth)
+{
+    if (p->rx != SL_RX_NONE) {
+        sl_rx_id to = sl_rx_step(&w->a->rx, p->rx, w->bytes[depth]);
+        if (to > SL_RX_EPS) {
             p->rx = to;
             return true;
         }
-        if (to == SL_RX_NONE && !(json && ends))
-            return false;
-        p->state = sl_vec_of(a, SL_VEC_STATE, (uint32_t[]){p->stack, SL_LEX_RX | p->rx}, 2);
-        if (p->state == 0)
-            return false;
     }
-    uint32_t to = sl_auto_step(a, p->state, byte);
-    if (to != 0)
-        *p = place_of(a, to);
-    return to != 0;
+    return step_state(w, p, depth);
 }
 
-static void walk(struct sl_auto *a, const struct sl_vocab *v, const struct sl_vocab_tree *t,
-                 uint32_t state, uint32_t *out)
+/* Does every text of up to that many characters of the set stay allowed? */
+static bool leads_on(const struct walk *w, const struct place *p, const struct sl_plain_set *set,
+                     uint32_t chars)
 {
-    struct place at[SL_VOCAB_MAX_TOKEN + 1];
-    at[0] = place_of(a, state);
+    if (p->rx == SL_RX_NONE)
+        return false;
+    const struct sl_char_span *span = sl_span_of(&w->m->spans, &w->a->rx, p->rx);
+    return span->chars >= chars && sl_span_has(span, set);
+}
+
+static void set_all(const struct sl_vocab_tree *t, uint32_t from, uint32_t to, uint32_t *out)
+{
+    for (uint32_t k = from; k < to; k++)
+        out[(uint32_t)t->ids[k] / 32] |= 1u << (t->ids[k] & 31);
+}
+
+/* done: plain tokens of up to that many characters are in the mask already. */
+static void walk(struct walk *w, const struct sl_vocab_tree *t, uint32_t done)
+{
     for (uint32_t i = 0; i < t->n;) {
-        const struct sl_vocab_node *x = &t->nodes[i];
-        struct place p = at[x->depth - 1];
-        if (!step(a, &p, x->byte)) {
+        const struct sl_vocab_node *x = &t->nodes[i], *after = x + x->skip;
+        struct place p = w->at[x->depth - 1];
+        w->bytes[x->depth] = x->byte;
+        if (x->longest <= done || !step(w, &p, x->depth)) {
             i += x->skip;
             continue;
         }
-        at[x->depth] = p;
-        for (int32_t id = x->token; id >= 0; id = v->same[id])
-            out[(uint32_t)id / 32] |= 1u << (id & 31);
-        i++;
+        w->at[x->depth] = p;
+        bool whole = x->skip > WORTH && x->below > 0 && leads_on(w, &p, &t->sets[i], x->below);
+        set_all(t, x->first, whole ? after->first : x[1].first, w->out);
+        i += whole ? x->skip : 1;
     }
+}
+
+/* Plain tokens of up to how many characters may come; *all: and no longer ones. */
+static uint32_t plain_tokens(const struct walk *w, uint32_t state, bool *all)
+{
+    const struct sl_vocab_tree *t = &w->m->vocab->plain;
+    int32_t run = plain_run(w->m, w->a, state);
+    *all = run != SL_RX_RUN_UNKNOWN;
+    if (*all)
+        return run == SL_RX_INF ? SL_VOCAB_MAX_RUN : SL_MIN((uint32_t)run, SL_VOCAB_MAX_RUN);
+    for (uint32_t n = SL_VOCAB_MAX_RUN; n >= 4; n /= 2)
+        if (leads_on(w, &w->at[0], &t->all, n)) {
+            *all = n == SL_VOCAB_MAX_RUN;
+            return n;
+        }
+    return 0;
 }
 
 static void compute(struct sl_masks *m, struct sl_auto *a, uint32_t state, uint32_t *out)
 {
     const struct sl_vocab *v = m->vocab;
-    int32_t run = plain_run(m, a, state);
-    size_t n_bytes = v->n_words * sizeof out[0];
-    if (run == SL_RX_RUN_UNKNOWN) {
-        memset(out, 0, n_bytes);
-    } else {
-        uint32_t n = run == SL_RX_INF ? SL_VOCAB_MAX_RUN : SL_MIN((uint32_t)run, SL_VOCAB_MAX_RUN);
-        memcpy(out, v->plain + (size_t)n * v->n_words, n_bytes);
-    }
-    walk(a, v, run == SL_RX_RUN_UNKNOWN ? &v->all : &v->rest, state, out);
+    struct walk w;
+    bool all;
+    w.m = m;
+    w.a = a;
+    w.out = out;
+    w.at[0] = place_of(a, state, 0);
+    sl_spans_begin(&m->spans, &a->rx);
+    uint32_t done = plain_tokens(&w, state, &all);
+    memcpy(out, v->up_to + (size_t)done * v->n_words, v->n_words * sizeof out[0]);
+    if (!all)
+        walk(&w, &v->plain, done);
+    walk(&w, &v->rest, 0);
     if (sl_auto_accepts(a, state))
         for (uint32_t i = 0; i < v->n_ends; i++)
             out[(uint32_t)v->ends[i] / 32] |= 1u << (v->ends[i] & 31);

@@ -5,6 +5,7 @@
 #define SL_GRAMMAR_MASK_H
 
 #include "grammar/auto.h"
+#include "grammar/span.h"
 #include "grammar/vocab.h"
 
 #define SL_MASK_CACHE 256
@@ -21,6 +22,7 @@ struct sl_masks {
         int32_t run;
     } runs[1024];
     sl_rx_id plain; /* one plain character */
+    struct sl_spans spans;
 };
 
 SL_MUST_CHECK int sl_masks_init(struct sl_masks *m, struct sl_auto *a, const struct sl_vocab *vocab,

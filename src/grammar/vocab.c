@@ -19,14 +19,26 @@ void sl_vocab_special_text(int32_t id, char out[SL_VOCAB_SPECIAL_BYTES])
         out[4 - i] = (char)(0x80 | ((uint32_t)id >> 6 * i & 63));
 }
 
+const uint32_t sl_plain_ranges[SL_PLAIN_RANGES][2] = {
+    {0x20, 0x21},     {0x23, 0x5B},     {0x5D, 0x7E},     {0x80, 0x9F},
+    {0xA1, 0x167F},   {0x1681, 0x1FFF}, {0x200B, 0x2027}, {0x202A, 0x202E},
+    {0x2030, 0x205E}, {0x2060, 0x2FFF}, {0x3001, 0xFEFE}, {0xFF00, 0x10FFFF}};
+
+static bool is_plain(uint32_t cp)
+{
+    size_t i = 0;
+    while (i + 1 < SL_PLAIN_RANGES && cp > sl_plain_ranges[i][1])
+        i++;
+    return cp >= sl_plain_ranges[i][0];
+}
+
 /* Characters of a plain token, 0 if it is none. */
 static uint32_t plain_chars(const char *s, size_t n)
 {
     uint32_t count = 0, cp;
     for (size_t i = 0, k; i < n; i += k, count++) {
         k = sl_utf8_decode(s + i, n - i, &cp);
-        if (k == 0 || cp < 0x20 || cp == '"' || cp == '\\' || cp == 0x7F || cp == 0x2028 ||
-            cp == 0x2029)
+        if (k == 0 || !is_plain(cp))
             return 0;
     }
     return count <= SL_VOCAB_MAX_RUN ? count : 0;
@@ -47,66 +59,108 @@ static int by_bytes(const void *a, const void *b)
     return x->n != y->n ? (x->n > y->n) - (x->n < y->n) : (x->id > y->id) - (x->id < y->id);
 }
 
-/* The tree of sorted entries; tokens with equal bytes hang on the first one by same. */
-static int build(struct sl_vocab_tree *t, const struct entry *e, uint32_t n, int32_t *same)
+static uint32_t count_nodes(const struct entry *e, uint32_t n)
 {
-    uint32_t open[SL_VOCAB_MAX_TOKEN + 1], total = 0, depth = 0;
-    for (int pass = 0; pass < 2; pass++) {
-        uint32_t at = 0;
-        depth = 0;
-        for (uint32_t i = 0; i < n; i++) {
-            uint32_t shared = 0;
-            while (i > 0 && shared < SL_MIN(e[i - 1].n, e[i].n) &&
-                   e[i - 1].s[shared] == e[i].s[shared])
-                shared++;
-            for (; depth > shared; depth--)
-                if (pass == 1)
-                    t->nodes[open[depth]].skip = at - open[depth];
-            for (; depth < e[i].n; at++) {
-                depth++;
-                open[depth] = at;
-                if (pass == 1)
-                    t->nodes[at] =
-                        (struct sl_vocab_node){0, -1, (uint8_t)e[i].s[depth - 1], (uint8_t)depth};
-            }
-            if (pass == 0)
-                continue;
-            struct sl_vocab_node *x = &t->nodes[open[depth]];
-            if (x->token >= 0) {
-                same[e[i].id] = same[x->token];
-                same[x->token] = e[i].id;
-            } else {
-                x->token = e[i].id;
-            }
-        }
-        for (; depth > 0 && pass == 1; depth--)
-            t->nodes[open[depth]].skip = at - open[depth];
-        if (pass == 0) {
-            total = at;
-            t->nodes = sl_malloc((total + 1) * sizeof t->nodes[0]);
-            if (t->nodes == NULL)
-                return SL_ENOMEM;
-        }
+    uint32_t total = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t shared = 0;
+        while (i > 0 && shared < SL_MIN(e[i - 1].n, e[i].n) && e[i - 1].s[shared] == e[i].s[shared])
+            shared++;
+        total += e[i].n - shared;
     }
-    t->n = total;
+    return total;
+}
+
+struct branch { /* the nodes from the root to the entry that is being added */
+    struct sl_vocab_tree *t;
+    uint32_t at[SL_VOCAB_MAX_TOKEN + 1]; /* by depth */
+    uint32_t depth;
+};
+
+static void plain_set_add(struct sl_plain_set *set, uint8_t byte)
+{
+    unsigned bit = byte < 0x80 ? byte : SL_PLAIN_OTHERS;
+    set->w[bit / 64] |= 1ull << (bit & 63);
+}
+
+/* Leaves the branch's nodes deeper than depth: all below them is known. */
+static void leave(struct branch *b, uint32_t depth, uint32_t n_nodes)
+{
+    struct sl_vocab_tree *t = b->t;
+    for (; b->depth > depth; b->depth--) {
+        uint32_t i = b->at[b->depth];
+        struct sl_plain_set *up = b->depth == 1 ? &t->all : NULL;
+        t->nodes[i].skip = n_nodes - i;
+        if (t->sets == NULL)
+            continue;
+        up = up == NULL ? &t->sets[b->at[b->depth - 1]] : up;
+        up->w[0] |= t->sets[i].w[0];
+        up->w[1] |= t->sets[i].w[1];
+        plain_set_add(up, t->nodes[i].byte);
+    }
+}
+
+static void count_chars(struct branch *b, const struct entry *e, uint32_t chars)
+{
+    uint32_t here = 0;
+    for (uint32_t d = 1; d <= e->n; d++) {
+        struct sl_vocab_node *x = &b->t->nodes[b->at[d]];
+        here += ((uint8_t)e->s[d - 1] & 0xC0) != 0x80;
+        x->longest = (uint8_t)SL_MAX(x->longest, chars);
+        if (d == e->n || ((uint8_t)e->s[d] & 0xC0) != 0x80)
+            x->below = (uint8_t)SL_MAX(x->below, chars - here);
+    }
+}
+
+/* The tree of sorted entries, all of them plain or none. */
+static int build(struct sl_vocab_tree *t, const struct entry *e, uint32_t n, bool plain)
+{
+    struct branch b = {.t = t};
+    uint32_t n_nodes = count_nodes(e, n), at = 0;
+    t->nodes = sl_malloc((n_nodes + 1) * sizeof t->nodes[0]);
+    t->ids = sl_malloc((n + 1) * sizeof t->ids[0]);
+    t->sets = plain ? sl_calloc(n_nodes + 1, sizeof t->sets[0]) : NULL;
+    if (t->nodes == NULL || t->ids == NULL || (plain && t->sets == NULL))
+        return SL_ENOMEM;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t shared = 0;
+        while (shared < SL_MIN(b.depth, e[i].n) &&
+               t->nodes[b.at[shared + 1]].byte == (uint8_t)e[i].s[shared])
+            shared++;
+        leave(&b, shared, at);
+        for (; b.depth < e[i].n; at++) {
+            b.at[++b.depth] = at;
+            t->nodes[at] = (struct sl_vocab_node){.first = i,
+                                                  .byte = (uint8_t)e[i].s[b.depth - 1],
+                                                  .depth = (uint8_t)b.depth,
+                                                  .longest = plain ? 0 : UINT8_MAX};
+        }
+        if (plain)
+            count_chars(&b, &e[i], plain_chars(e[i].s, e[i].n));
+        t->ids[i] = e[i].id;
+    }
+    leave(&b, 0, at);
+    t->nodes[at] = (struct sl_vocab_node){.first = n};
+    t->n = at;
+    t->n_ids = n;
     return 0;
 }
 
 static int fill(struct sl_vocab *v, const struct sl_vocab_token *tokens)
 {
-    struct entry *e = sl_malloc((v->n_tokens + 1) * sizeof *e);
+    struct entry *e = sl_malloc((v->n_tokens + 1) * sizeof *e), *rest;
     size_t total = 0;
-    uint32_t n = 0, n_rest = 0;
+    uint32_t n = 0, n_plain = 0, n_rest = 0;
     int rc = SL_ENOMEM;
     for (uint32_t i = 0; i < v->n_tokens; i++)
         total += SL_MAX(tokens[i].n, SL_VOCAB_SPECIAL_BYTES);
+    rest = sl_malloc((v->n_tokens + 1) * sizeof *rest);
     v->bytes = total > UINT32_MAX ? NULL : sl_malloc(total + 1);
-    if (e == NULL || v->bytes == NULL)
+    if (e == NULL || rest == NULL || v->bytes == NULL)
         goto done;
     total = 0;
     for (uint32_t i = 0; i < v->n_tokens; i++) {
         v->start[i] = (uint32_t)total;
-        v->same[i] = -1;
         if (tokens[i].special) {
             sl_vocab_special_text((int32_t)i, v->bytes + total);
             total += SL_VOCAB_SPECIAL_BYTES;
@@ -122,22 +176,20 @@ static int fill(struct sl_vocab *v, const struct sl_vocab_token *tokens)
             e[n++] =
                 (struct entry){v->bytes + v->start[i], v->start[i + 1] - v->start[i], (int32_t)i};
     qsort(e, n, sizeof *e, by_bytes);
-    rc = build(&v->all, e, n, v->same);
-    for (uint32_t i = 0; i < n && rc == 0; i++) {
+    for (uint32_t i = 0; i < n; i++) {
         uint32_t chars = plain_chars(e[i].s, e[i].n);
-        if (chars == 0)
-            e[n_rest++] = e[i];
         for (uint32_t k = chars; chars > 0 && k <= SL_VOCAB_MAX_RUN; k++)
-            v->plain[k * v->n_words + (uint32_t)e[i].id / 32] |= 1u << (e[i].id & 31);
+            v->up_to[k * v->n_words + (uint32_t)e[i].id / 32] |= 1u << (e[i].id & 31);
+        if (chars == 0)
+            rest[n_rest++] = e[i];
+        else
+            e[n_plain++] = e[i];
     }
-    /* The chains of equal tokens are made already: only the first of each is needed. */
-    uint32_t k = 0;
-    for (uint32_t i = 0; i < n_rest && rc == 0; i++)
-        if (k == 0 || e[k - 1].n != e[i].n || memcmp(e[k - 1].s, e[i].s, e[i].n) != 0)
-            e[k++] = e[i];
-    rc = rc == 0 ? build(&v->rest, e, k, v->same) : rc;
+    rc = build(&v->plain, e, n_plain, true);
+    rc = rc == 0 ? build(&v->rest, rest, n_rest, false) : rc;
 done:
     sl_free(e);
+    sl_free(rest);
     return rc;
 }
 
@@ -152,11 +204,10 @@ int sl_vocab_create(const struct sl_vocab_token *tokens, uint32_t n_tokens, cons
         return sl_fail(err, rc, "vocabulary: out of memory");
     v->n_tokens = n_tokens;
     v->n_words = (n_tokens + 31) / 32;
-    v->plain = sl_calloc((size_t)v->n_words * (SL_VOCAB_MAX_RUN + 1), sizeof v->plain[0]);
-    v->same = sl_malloc(n_tokens * sizeof v->same[0]);
+    v->up_to = sl_calloc((size_t)v->n_words * (SL_VOCAB_MAX_RUN + 1), sizeof v->up_to[0]);
     v->start = sl_malloc((n_tokens + 1) * sizeof v->start[0]);
     v->ends = sl_malloc((n_ends + 1) * sizeof v->ends[0]);
-    if (v->plain != NULL && v->same != NULL && v->start != NULL && v->ends != NULL) {
+    if (v->up_to != NULL && v->start != NULL && v->ends != NULL) {
         for (uint32_t i = 0; i < n_ends; i++)
             if (ends[i] >= 0 && (uint32_t)ends[i] < n_tokens)
                 v->ends[v->n_ends++] = ends[i];
@@ -200,10 +251,13 @@ void sl_vocab_destroy(struct sl_vocab *v)
 {
     if (v == NULL)
         return;
-    sl_free(v->all.nodes);
-    sl_free(v->rest.nodes);
-    sl_free(v->plain);
-    sl_free(v->same);
+    const struct sl_vocab_tree *trees[] = {&v->plain, &v->rest};
+    for (size_t i = 0; i < SL_COUNT(trees); i++) {
+        sl_free(trees[i]->nodes);
+        sl_free(trees[i]->sets);
+        sl_free(trees[i]->ids);
+    }
+    sl_free(v->up_to);
     sl_free(v->start);
     sl_free(v->bytes);
     sl_free(v->ends);

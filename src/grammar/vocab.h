@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * vocab.h - a vocabulary as a tree of bytes, made once per tokenizer, for masks.
+ * vocab.h - a vocabulary as trees of bytes, made once per tokenizer, for masks.
  *
- * Special tokens are not in the tree as text: whatever text may come, they may not, unless a
+ * Special tokens are not in the trees as text: whatever text may come, they may not, unless a
  * grammar names them (sl_vocab_special_text). Immutable after creation; any number of threads may
  * use one.
  */
@@ -10,37 +10,52 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct sl_tokenizer;
 
 #define SL_VOCAB_MAX_TOKEN 255 /* bytes; longer tokens are never allowed by a mask */
-#define SL_VOCAB_MAX_RUN   64  /* characters of a plain token */
+#define SL_VOCAB_MAX_RUN   64  /* characters of a plain token; longer ones are in the rest */
 
 struct sl_vocab_node { /* depth first: a node's descendants follow it */
     uint32_t skip;     /* how many they are, and itself */
-    int32_t token;     /* that ends here, -1: none */
+    uint32_t first;    /* its own tokens and theirs: ids[first] up to ids[node[skip].first] */
     uint8_t byte, depth;
+    uint8_t longest; /* characters of the longest plain token here or below, from the root */
+    uint8_t below;   /* likewise from here; 0 inside a character */
 };
 
+/* A set of plain characters: a bit for each of ASCII, and one for all the others. */
+struct sl_plain_set {
+    uint64_t w[2];
+};
+#define SL_PLAIN_OTHERS 127u /* no plain character is DEL */
+
 struct sl_vocab_tree {
-    struct sl_vocab_node *nodes;
-    uint32_t n;
+    struct sl_vocab_node *nodes; /* [n + 1] */
+    struct sl_plain_set *sets;   /* of each node: the characters below it; NULL in the rest */
+    int32_t *ids;
+    struct sl_plain_set all; /* the whole tree's */
+    uint32_t n, n_ids;
 };
 
 struct sl_vocab {
-    uint32_t n_tokens, n_words;     /* words of a mask: bit id % 32 of word id / 32 */
-    struct sl_vocab_tree all, rest; /* rest: without the plain tokens */
-    /* Plain tokens: whole characters that need no escape in JSON and end no line. [n + 1] masks of
-     * those with at most n characters. */
-    uint32_t *plain;
-    int32_t *same; /* next token with the same bytes, -1: none */
+    uint32_t n_tokens, n_words; /* words of a mask: bit id % 32 of word id / 32 */
+    /* Plain tokens are made of whole plain characters. */
+    struct sl_vocab_tree plain, rest;
+    uint32_t *up_to; /* [n + 1] masks of the plain tokens with at most n characters */
     uint32_t *start;
     char *bytes; /* of token i: bytes + start[i] up to start[i + 1] */
     int32_t *ends;
     uint32_t n_ends;
 };
+
+/* Plain characters need no escape in JSON, end no line and, beyond ASCII, are no space: what a
+ * pattern lets pass or stops with all its kind, unless it names it. */
+#define SL_PLAIN_RANGES 12
+extern const uint32_t sl_plain_ranges[SL_PLAIN_RANGES][2];
 
 struct sl_vocab_token {
     const char *bytes;

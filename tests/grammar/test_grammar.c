@@ -160,6 +160,97 @@ static void test_masks(void **state)
     sl_vocab_destroy(v);
 }
 
+/* Words over a few characters, so that the tree has branches that masks take whole. */
+static struct sl_vocab *word_vocab(uint32_t n)
+{
+    static const char *const parts[] = {
+        "a",  "b",  "c",        "0", "1", "-", ".", " ", "@", "é", "я", "日", "\xE3\x80\x80",
+        "\"", "\\", "\xE6\x97", ":", "f"};
+    struct sl_vocab_token *t = sl_calloc(n, sizeof *t);
+    char(*bytes)[64] = sl_calloc(n, sizeof *bytes);
+    struct sl_rng r = {5, 0};
+    struct sl_vocab *v;
+    struct sl_error err;
+    const int32_t end = (int32_t)n - 1;
+    assert_true(t != NULL && bytes != NULL);
+    for (uint32_t i = 0; i < n; i++) {
+        uint64_t few = sl_rng_below(&r, 3) > 0 ? 6 : SL_COUNT(parts);
+        for (uint64_t k = 1 + sl_rng_below(&r, i % 50 == 0 ? 12 : 4); k > 0; k--)
+            strcat(bytes[i], parts[sl_rng_below(&r, few)]);
+        t[i] = (struct sl_vocab_token){bytes[i], strlen(bytes[i]), i + 1 == n};
+    }
+    assert_int_equal(sl_vocab_create(t, n, &end, 1, &v, &err), 0);
+    sl_free(t);
+    sl_free(bytes);
+    return v;
+}
+
+/* What lets many characters come, in several ways: with and without anchors, counted, two rules on
+ * one string, names, values of several schemas, text around a tag, rules. */
+static const struct {
+    enum sl_grammar_kind kind;
+    const char *text;
+} wide[] = {
+    {SL_GRAMMAR_REGEX, "[a-c0-9.-]+@[a-c]{2,9}(\\.[a-c]+)*"},
+    {SL_GRAMMAR_REGEX, "\\S+ \\S+"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"[ab]{3}\"}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":9}"},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"string\",\"minLength\":3,\"maxLength\":14,\"pattern\":\"^[^\\\\s0][ab].*1\"}"},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"string\",\"pattern\":\"^[^,:]+:[^:]*$\",\"not\":{\"pattern\":\"ab|я\"}}"},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"object\",\"minProperties\":2,\"properties\":{\"ab\":{\"type\":\"string\"},"
+     "\"abc\":{}},"
+     "\"patternProperties\":{\"^a\":{\"type\":\"string\"},\"0$\":{\"minLength\":2}},"
+     "\"additionalProperties\":{\"type\":\"string\"}}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"minItems\":2,\"items\":{\"type\":\"string\"},"
+                             "\"contains\":{\"pattern\":\"^a.*b$\"}}"},
+    {SL_GRAMMAR_EBNF, "root ::= [^a]* \"a\" word+\nword ::= [a-c]+ \" \" | \"(\" word \")\""},
+    {SL_GRAMMAR_STRUCTURAL, "{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"ab@\","
+                            "\"schema\":{\"type\":\"string\"},"
+                            "\"end\":\".\"}],\"triggers\":[\"ab@\"]}"},
+};
+
+static void test_wide_masks(void **state)
+{
+    (void)state;
+    enum { N = 3000, WORDS = (N + 31) / 32 };
+    struct sl_vocab *v = word_vocab(N);
+    struct sl_rng r = {12, 0};
+    uint32_t mask[WORDS];
+    for (size_t i = 0; i < SL_COUNT(wide); i++) {
+        struct sl_grammar *g = rig_compile(wide[i].kind, wide[i].text, v);
+        for (int round = 0; round < 4; round++) {
+            struct sl_matcher *m;
+            struct sl_error err;
+            bool ok = true;
+            assert_int_equal(sl_matcher_create(g, 16, &m, &err), 0);
+            for (int step = 0; step < 10 && !sl_matcher_ended(m); step++) {
+                assert_int_equal(sl_matcher_mask(m, mask, &err), 0);
+                int32_t n = 0, pick = -1;
+                for (int32_t id = 0; id < N; id++) {
+                    assert_int_equal(sl_matcher_accept(m, id, &ok, &err), 0);
+                    if (ok != bit(mask, id))
+                        fail_msg("%s: token %d '%.*s' at step %d: %d", wide[i].text, id,
+                                 (int)(v->start[id + 1] - v->start[id]), v->bytes + v->start[id],
+                                 step, ok);
+                    if (ok)
+                        sl_matcher_rollback(m, 1);
+                    if (ok && sl_rng_below(&r, (uint64_t)++n) == 0)
+                        pick = id;
+                }
+                if (pick < 0)
+                    break; /* these words cannot spell all that a grammar may ask for */
+                assert_int_equal(sl_matcher_accept(m, pick, &ok, &err), 0);
+            }
+            sl_matcher_destroy(m);
+        }
+        sl_grammar_destroy(g);
+    }
+    sl_vocab_destroy(v);
+}
+
 static void test_forced(void **state)
 {
     (void)state;
@@ -271,7 +362,8 @@ static void test_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),  cmocka_unit_test(test_cut),     cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_table),  cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_masks),  cmocka_unit_test(test_wide_masks),
         cmocka_unit_test(test_forced), cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
