@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "cmd/bench_serve.h"
 #include "cmd/common.h"
+#include "cmd/constraint.h"
 #include "cmd/series.h"
 
 #include <poll.h>
@@ -19,6 +20,7 @@
 struct bench_options {
     int32_t n_prompts, n_warmup, input_len, output_len, shared_len, concurrency;
     uint64_t seed;
+    struct sl_cli_constraint constraint;
     bool json, null_model;
 };
 
@@ -51,6 +53,7 @@ struct flight {             /* one request; its user pointer */
 struct bench {
     const struct bench_options *opt;
     struct sl_engine *eng;
+    struct sl_constraint *constraint; /* of every request */
     struct sl_outbox *box;
     struct flight *flights; /* [n_prompts + n_warmup] */
     int32_t *shared;        /* [shared_len] */
@@ -70,7 +73,10 @@ static int submit_one(struct bench *b, int idx, int32_t *prompt, struct sl_error
     for (int32_t i = 0; i < opt->input_len; i++)
         prompt[i] =
             i < opt->shared_len ? b->shared[i] : (int32_t)sl_rng_below(&rng, (uint64_t)n_vocab);
-    struct sl_request_desc desc = {.prompt = prompt, .n_prompt = opt->input_len, .outbox = b->box};
+    struct sl_request_desc desc = {.prompt = prompt,
+                                   .n_prompt = opt->input_len,
+                                   .outbox = b->box,
+                                   .constraint = b->constraint};
     sl_sampling_default(&desc.sampling);
     desc.sampling.temperature = 0;
     desc.sampling.max_tokens = opt->output_len;
@@ -237,6 +243,10 @@ static void report(struct bench *b, double seconds)
     print_series("time to first token, ms", &b->ttft);
     print_series("between tokens, ms", &b->itl);
     print_series("whole request, ms", &b->e2e);
+    if (b->constraint != NULL)
+        printf("  %-28s %llu, %llu too late for a step, mean %.1f us\n", "masks",
+               (unsigned long long)st.grammar_masks, (unsigned long long)st.grammar_late,
+               st.grammar_masks > 0 ? 1e6 * st.grammar_mask_s.sum / (double)st.grammar_masks : 0);
     printf("  %-28s %llu, %llu preemptions, %llu heap calls\n", "steps",
            (unsigned long long)st.steps, (unsigned long long)st.preemptions,
            (unsigned long long)st.step_mallocs);
@@ -251,9 +261,14 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
 {
     struct bench b = {.opt = opt, .eng = eng};
     double seconds = 0;
-    int rc = sl_outbox_create(&b.box, err);
-    if (rc != 0)
+    int rc = sl_cli_constraint_open(&opt->constraint, eng, &b.constraint, err);
+    if (rc == 0)
+        rc = sl_outbox_create(&b.box, err);
+    if (rc != 0) {
+        sl_constraint_release(b.constraint);
+        sl_engine_destroy(eng);
         return rc;
+    }
     int n_requests = opt->n_prompts + opt->n_warmup;
     b.flights = sl_calloc((size_t)n_requests, sizeof *b.flights);
     b.shared = sl_calloc((size_t)opt->input_len, sizeof *b.shared);
@@ -271,6 +286,7 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
     /* What an interrupt left running goes first: it names the outbox. */
     for (int i = 0; b.flights != NULL && i < n_requests; i++)
         sl_request_release(b.flights[i].req);
+    sl_constraint_release(b.constraint);
     sl_engine_destroy(eng);
     sl_outbox_destroy(b.box);
     sl_free(b.flights);
@@ -292,6 +308,7 @@ static int bench_main(int argc, char **argv)
     int n_positional;
     struct sl_flag_group groups[] = {
         {bench_flags, SL_COUNT(bench_flags), &opt, 0},
+        {sl_flags_constraint, sl_n_flags_constraint, &opt.constraint, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
     };
     int rc = sl_flags_parse(&sl_cmd_bench, groups, SL_COUNT(groups), argc, argv, &cfg.model, 1,

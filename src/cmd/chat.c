@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "base/sys.h"
 #include "cmd/common.h"
+#include "cmd/constraint.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 
 struct chat_options {
     const char *system;
+    struct sl_cli_constraint constraint;
 };
 
 static const struct sl_flag chat_flags[] = {
@@ -25,6 +27,7 @@ static const struct sl_flag chat_flags[] = {
 struct chat {
     struct sl_engine *eng;
     struct sl_sampling sampling;
+    struct sl_constraint *constraint; /* of every answer */
     const char *system;
     struct sl_buf messages; /* JSON objects, comma separated */
     struct sl_buf line;
@@ -101,8 +104,8 @@ static int answer(struct chat *c, struct sl_error *err)
                  ? sl_engine_render_chat(c->eng, json.data, json.n_bytes, &prompt, &n_prompt, err)
                  : sl_fail(err, SL_ENOMEM, "out of memory for the conversation");
     if (rc == 0)
-        rc = sl_cli_generate(c->eng, prompt, n_prompt, SL_ENCODE_PARSE_SPECIAL, &c->sampling, true,
-                             &r, err);
+        rc = sl_cli_generate(c->eng, prompt, n_prompt, SL_ENCODE_PARSE_SPECIAL, &c->sampling,
+                             c->constraint, true, &r, err);
     if (rc == 0) {
         add_message(c, "assistant", r.text.data != NULL ? r.text.data : "", r.text.n_bytes);
         fputs("\n", stdout);
@@ -175,6 +178,7 @@ static int chat_main(int argc, char **argv)
     struct sl_flag_group groups[] = {
         {chat_flags, SL_COUNT(chat_flags), &opt, 0},
         {sl_flags_sampling, sl_n_flags_sampling, &given, 0},
+        {sl_flags_constraint, sl_n_flags_constraint, &opt.constraint, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
     };
     int rc = sl_flags_parse(&sl_cmd_chat, groups, SL_COUNT(groups), argc, argv, &model, 1,
@@ -190,6 +194,8 @@ static int chat_main(int argc, char **argv)
         rc = sl_fail(&err, SL_EUNSUPPORTED,
                      "this model has no chat template: give one with --chat-template, or use "
                      "`sluice run --raw`");
+    if (rc == 0)
+        rc = sl_cli_constraint_open(&opt.constraint, c.eng, &c.constraint, &err);
     if (rc == 0) {
         sl_engine_sampling_default(c.eng, &c.sampling);
         sl_flags_overlay(&groups[1], &c.sampling);
@@ -203,6 +209,7 @@ static int chat_main(int argc, char **argv)
     }
     sl_buf_deinit(&c.messages);
     sl_buf_deinit(&c.line);
+    sl_constraint_release(c.constraint);
     if (c.eng != NULL)
         sl_engine_destroy(c.eng);
     return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_chat, &err);

@@ -93,8 +93,8 @@ static int drain_chunks(struct sl_request *req, bool echo, struct sl_cli_result 
 }
 
 int sl_cli_generate(struct sl_engine *eng, const char *prompt, size_t n_prompt, unsigned flags,
-                    const struct sl_sampling *sampling, bool echo, struct sl_cli_result *out,
-                    struct sl_error *err)
+                    const struct sl_sampling *sampling, struct sl_constraint *constraint, bool echo,
+                    struct sl_cli_result *out, struct sl_error *err)
 {
     int32_t *ids = NULL;
     size_t n_ids = 0;
@@ -104,7 +104,7 @@ int sl_cli_generate(struct sl_engine *eng, const char *prompt, size_t n_prompt, 
     if (rc != 0)
         return rc;
     struct sl_request_desc desc = {
-        .prompt = ids, .n_prompt = (int32_t)n_ids, .sampling = *sampling};
+        .prompt = ids, .n_prompt = (int32_t)n_ids, .sampling = *sampling, .constraint = constraint};
     struct sl_request *req = NULL;
     rc = sl_request_submit(eng, &desc, &req, err);
     sl_free(ids);

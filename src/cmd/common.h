@@ -25,9 +25,11 @@ struct sl_cli_result {
 };
 
 /* Runs one prompt to its end (or to Ctrl-C) and writes the text to stdout as it comes when echo is
- * set. flags: enum sl_encode_flags for the prompt. The result's text belongs to the caller. */
+ * set. flags: enum sl_encode_flags for the prompt. constraint: what the text must be, NULL: any.
+ * The result's text belongs to the caller. */
 SL_MUST_CHECK int sl_cli_generate(struct sl_engine *eng, const char *prompt, size_t n_prompt,
-                                  unsigned flags, const struct sl_sampling *sampling, bool echo,
+                                  unsigned flags, const struct sl_sampling *sampling,
+                                  struct sl_constraint *constraint, bool echo,
                                   struct sl_cli_result *out, struct sl_error *err);
 
 /* Appends {"role": role, "content": content} with JSON escapes. */

@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/sys.h"
 #include "cmd/common.h"
+#include "cmd/constraint.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 struct run_options {
     const char *prompt, *file, *system;
     struct sl_flag_list stop;
+    struct sl_cli_constraint constraint;
     bool raw, json;
 };
 
@@ -118,9 +120,12 @@ static int run_with_engine(struct sl_engine *eng, const struct run_options *opt,
     sampling->stop = opt->stop.items;
     sampling->n_stop = opt->stop.n;
     struct sl_cli_result r = {0};
+    struct sl_constraint *constraint = NULL;
+    if (rc == 0)
+        rc = sl_cli_constraint_open(&opt->constraint, eng, &constraint, err);
     if (rc == 0)
         rc = sl_cli_generate(eng, chat ? prompt : text, chat ? n_prompt : n_text, flags, sampling,
-                             !opt->json, &r, err);
+                             constraint, !opt->json, &r, err);
     if (rc == 0 && opt->json) {
         print_json(&r, sampling->seed);
     } else if (rc == 0) {
@@ -129,6 +134,7 @@ static int run_with_engine(struct sl_engine *eng, const struct run_options *opt,
         if (isatty(STDERR_FILENO) == 1)
             print_speed(&r.usage);
     }
+    sl_constraint_release(constraint);
     sl_buf_deinit(&r.text);
     sl_free(prompt);
     return rc;
@@ -149,6 +155,7 @@ static int run_main(int argc, char **argv)
     struct sl_flag_group groups[] = {
         {run_flags, SL_COUNT(run_flags), &opt, 0},
         {sl_flags_sampling, sl_n_flags_sampling, &given, 0},
+        {sl_flags_constraint, sl_n_flags_constraint, &opt.constraint, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
     };
     int rc = sl_flags_parse(&sl_cmd_run, groups, SL_COUNT(groups), argc, argv, &model, 1,

@@ -3,6 +3,7 @@
 input named with exit status 2."""
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -64,6 +65,12 @@ def test_top_level_help_and_version():
     (["run", "-p", "x", "--max-model-len", "1024", "--kv-cache-memory-bytes", "1000"], "kv_cache_memory_bytes"),
     (["run", "-p", "x", "--raw", "--system", "y"], "--system needs a chat template"),
     (["run", "-f", "/nonexistent"], "/nonexistent"),
+    (["run", "-p", "x", "--regex", "a", "--choice", "b"], "--regex and --choice exclude each other"),
+    (["run", "-p", "x", "--regex", "("], "--regex: regex: ')' is missing"),
+    (["run", "-p", "x", "-j", "/nonexistent"], "--json-schema: /nonexistent"),
+    (["run", "-p", "x", "-j", '{"uniqueItems": true, "type": "array"}'], "uniqueItems is not supported"),
+    (["chat", "--grammar", "root ::= x"], "--grammar: grammar: "),
+    (["bench", "--grammar-file", "/nonexistent"], "--grammar-file: /nonexistent"),
     (["tokenize", "Makefile"], "not a tokenizer"),
     (["template", "Makefile.none"], "Makefile.none"),
     (["bench", "--prefix-len", "200"], "--prefix-len"),
@@ -157,6 +164,27 @@ def test_bench_warmup_is_not_counted_and_leaves_the_prefix_cached():
     for d in (cold, warm):
         assert d["requests"] == 1 and d["output_tokens"] == 8 and d["input_tokens"] == 80
         assert d["prefill_tokens_per_s"] > 0 and d["decode_tokens_per_s"] > 0
+
+
+def test_output_can_be_constrained(tmp_path):
+    schema = '{"type": "integer", "minimum": 5, "maximum": 77}'
+    schema_file, rules = tmp_path / "schema", tmp_path / "rules"
+    schema_file.write_text(schema)
+    rules.write_text('root ::= [a-c]+ "!" "\\n"')
+    run = ["run", "--raw", "-p", "Once", "-n", "200", "--seed", "3", "--json"]
+    for given in (schema, str(schema_file)):
+        assert 5 <= json.loads(json.loads(ok(*run, "-j", given))["text"]) <= 77
+    assert re.fullmatch(r"[0-9]{2}-x", json.loads(ok(*run, "--regex", "[0-9]{2}-x"))["text"])
+    assert re.fullmatch(r"[a-c]+!\n", json.loads(ok(*run, "--grammar-file", str(rules)))["text"])
+    assert re.fullmatch(r"(ab)+", json.loads(ok(*run, "--grammar", 'root ::= "ab" | "ab" root'))["text"])
+    assert json.loads(ok(*run, "--choice", "red", "--choice", "blue"))["text"] in ("red", "blue")
+    r = sluice("chat", "--choice", "yes", "--choice", "no", "--seed", "1", stdin=b"Well?\nAnd now?\n")
+    assert r.returncode == 0 and all(line in (b"yes", b"no") for line in r.stdout.split()), r.stdout
+
+
+def test_bench_of_constrained_requests():
+    text = ok("bench", "--num-prompts", "2", "--input-len", "8", "--output-len", "8", "--regex", "[ab]{100}")
+    assert "16 out" in text and "too late for a step" in text
 
 
 def test_chat_keeps_history_and_answers():

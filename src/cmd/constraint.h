@@ -1,0 +1,21 @@
+/* SPDX-License-Identifier: MIT
+ * constraint.h - what an output must be, from the command line: run, chat and bench share the rows.
+ */
+#ifndef SL_CMD_CONSTRAINT_H
+#define SL_CMD_CONSTRAINT_H
+
+#include "cmd/flags.h"
+
+struct sl_cli_constraint {
+    const char *json_schema, *regex, *grammar, *grammar_file;
+    struct sl_flag_list choice;
+};
+
+extern const struct sl_flag sl_flags_constraint[]; /* base: struct sl_cli_constraint */
+extern const int sl_n_flags_constraint;
+
+/* At most one of them may be given. *out: NULL if none is; errors name the flag. */
+SL_MUST_CHECK int sl_cli_constraint_open(const struct sl_cli_constraint *c, struct sl_engine *eng,
+                                         struct sl_constraint **out, struct sl_error *err);
+
+#endif
