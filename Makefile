@@ -134,6 +134,11 @@ bugs:
 	$(Q)tools/bugs
 .PHONY: mutants bugs
 
+## make constrained    structured output against other people's validators (N=generations, 5000)
+constrained: all
+	build/venv/bin/python tests/server/constrained.py $(or $(N),5000)
+.PHONY: constrained
+
 ## make asan|ubsan|tsan   the whole suite under a sanitizer
 asan ubsan:
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) CFG=asan SERVER=1 test-c

@@ -8,6 +8,8 @@ import threading
 import jsonschema
 import pytest
 
+import constrained
+
 from serverproc import Server
 from wire import events
 
@@ -166,3 +168,10 @@ def test_nothing_is_left(server):
     assert values["sluice:step_mallocs_total"] == 0
     assert values["sluice:grammar_cache_hits_total"] > 100
     assert values["sluice:grammar_masks_total"] > 1000
+
+
+def test_every_case_of_the_long_run_once():
+    """`make constrained` is the long one."""
+    n = len(constrained.cases())
+    whole, cut, invalid, _ = constrained.run_model("bundled", ["--threads", "2"], n, 100)
+    assert invalid == 0 and whole + cut == n and whole > n / 2
