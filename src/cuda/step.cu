@@ -321,6 +321,7 @@ static struct sl_cuda_slot *take_slot(struct sl_cuda *cu, struct sl_cuda_steps *
     if (slot->ticket != 0 && !slot->waited) {
         cu->counts.late_waits++;
         sl_cuda_check(cu, cudaEventSynchronize(slot->done), "cudaEventSynchronize");
+        slot->waited = true;
     }
     return slot;
 }
@@ -342,7 +343,8 @@ static void send(struct sl_cuda *cu, const struct sl_cuda_steps *s, const struct
     if (step->extra_bytes == 0)
         return;
     SL_ASSERT(step->extra_bytes <= s->extra_bytes);
-    memcpy(slot->extra, step->extra, step->extra_bytes);
+    if (step->extra != slot->extra)
+        memcpy(slot->extra, step->extra, step->extra_bytes);
     sl_cuda_check(cu,
                   cudaMemcpyAsync(s->extra, slot->extra, step->extra_bytes, cudaMemcpyHostToDevice,
                                   cu->stream),
@@ -370,6 +372,13 @@ static void fetch(struct sl_cuda *cu, const struct sl_cuda_steps *s, struct sl_c
 void *sl_cuda_extra(struct sl_backend *be)
 {
     return sl_cuda(be)->steps->extra;
+}
+
+void *sl_cuda_extra_host(struct sl_backend *be)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    sl_cuda_use(cu);
+    return take_slot(cu, cu->steps)->extra;
 }
 
 int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,

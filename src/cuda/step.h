@@ -72,6 +72,7 @@ uint64_t sl_cuda_steps_bytes(struct sl_backend *be, const struct sl_step_limits 
 int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
                        struct sl_error *err);
 void *sl_cuda_extra(struct sl_backend *be);
+void *sl_cuda_extra_host(struct sl_backend *be);
 int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
                  void *arg, uint64_t *ticket, struct sl_error *err);
 int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,

@@ -38,8 +38,8 @@ struct sl_device_runner {
     struct sl_device_runner_config cfg;
     int32_t n_vocab;
     struct sl_sample_row *rows; /* [max_logits] of the step being built */
-    uint8_t *lists;             /* what rows point into, and where that will lie on the device */
-    uint8_t *lists_dev;
+    uint8_t *lists;             /* of the step being built, where rows point into */
+    uint8_t *lists_dev;         /* and where that will lie on the device */
     size_t lists_cap, lists_used;
     void *scratch; /* device */
     size_t scratch_bytes;
@@ -242,6 +242,7 @@ static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick 
     SL_ASSERT(d->n_late < SL_MAX_FLIGHTS);
     struct late_rows *l = &d->late[(d->first + d->n_late) % SL_MAX_FLIGHTS];
     uint32_t variant = 0;
+    d->lists = d->dev->extra_host(d->be);
     d->lists_used = 0;
     d->n_steps++;
     for (int32_t i = 0; i < batch->n_logits; i++) {
@@ -360,14 +361,12 @@ int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be, str
     d->cfg = *cfg;
     d->n_vocab = sl_model_facts(m)->n_vocab;
     d->lists_cap = lists_bytes(m, cfg);
-    d->lists = sl_malloc(d->lists_cap);
     d->rows = sl_calloc(n, sizeof *d->rows);
     d->counts_in = sl_calloc((size_t)d->n_vocab, sizeof *d->counts_in);
     d->n_slots = n_slots(cfg);
     d->slots = sl_calloc((size_t)d->n_slots, sizeof *d->slots);
     d->tops = sl_calloc(n, SL_MAX_LOGPROBS * sizeof *d->tops);
-    bool ok = d->lists != NULL && d->rows != NULL && d->counts_in != NULL && d->slots != NULL &&
-              d->tops != NULL;
+    bool ok = d->rows != NULL && d->counts_in != NULL && d->slots != NULL && d->tops != NULL;
     for (int i = 0; i < SL_MAX_FLIGHTS; i++) {
         d->late[i].n_top = sl_malloc(n);
         d->late[i].given = sl_malloc(n * sizeof *d->late[i].given);
@@ -400,7 +399,6 @@ void sl_device_runner_destroy(struct sl_device_runner *d)
     sl_free(d->slots);
     sl_free(d->counts_in);
     sl_free(d->rows);
-    sl_free(d->lists);
     sl_free(d);
 }
 

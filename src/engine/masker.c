@@ -10,7 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-#define THREADS_PER_MASKER 8 /* compute threads */
+#define THREADS_PER_MASKER    8 /* compute threads */
+#define PROCESSORS_PER_MASKER 4
 
 /* ------------------------------------------------------------------ one mask */
 
@@ -37,11 +38,11 @@ static int finish_mask(struct sl_rseq *rs, struct sl_error *err)
     const struct sl_vocab *v = sl_constraint_vocab(rs->req->constraint);
     const uint32_t *ends = sl_constraint_ends(rs->req->constraint);
     bool complete = sl_matcher_complete(rs->matcher);
-    uint32_t any = 0;
-    for (uint32_t i = 0; i < v->n_words; i++)
-        any |= rs->mask[i] & ~ends[i];
-    rs->mask_ends = any == 0 && complete;
-    if (any == 0 && !complete)
+    bool any = false;
+    for (uint32_t i = 0; i < v->n_words && !any; i++)
+        any = (rs->mask[i] & ~ends[i]) != 0;
+    rs->mask_ends = !any && complete;
+    if (!any && !complete)
         return sl_fail(err, SL_ELIMIT, "structured output: no token of the vocabulary can go on");
     if (p->ignore_eos) /* the text goes on as long as it can */
         for (uint32_t i = 0; i < v->n_words; i++)
@@ -125,7 +126,10 @@ int sl_masker_start(struct sl_engine *eng, struct sl_error *err)
     pthread_condattr_destroy(&attr);
     if (!eng->threaded || eng->constraints == NULL)
         return 0;
-    int32_t n = SL_MIN(1 + eng->info.n_threads / THREADS_PER_MASKER, SL_MAX_MASKERS);
+    /* Where a device computes, the host's processors have little else to do. */
+    int32_t share = eng->runner.submit != NULL ? PROCESSORS_PER_MASKER : THREADS_PER_MASKER;
+    int32_t have = eng->runner.submit != NULL ? sl_cpu_count() : eng->info.n_threads;
+    int32_t n = SL_MIN(1 + have / share, SL_MAX_MASKERS);
     while (m->n_threads < SL_MAX(n, 1)) {
         int rc = sl_thread_create(&m->threads[m->n_threads], masker_main, eng, "sl-masker", err);
         if (rc != 0) {

@@ -80,6 +80,9 @@ struct sl_device_vt {
                       struct sl_error *err);
     /* Where a step's extra bytes lie on the device, always. NULL: the limits have none. */
     void *(*extra)(struct sl_backend *be);
+    /* Host memory in which the next step's extra may be put, so that it is not copied once more.
+     * Waits if the step before the last one was not waited for. */
+    void *(*extra_host)(struct sl_backend *be);
     /* Copies the step's arrays, which may be reused when it returns, and enqueues the step: by
      * forward, or by replaying what forward enqueued for an earlier step of this arg and size. */
     int (*step)(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward, void *arg,
