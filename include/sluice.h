@@ -212,6 +212,8 @@ struct sl_sampling {   /* sl_sampling_default() fills in the neutral values */
     int32_t n_stop_token_ids;
     const struct sl_logit_bias *logit_bias;
     int32_t n_logit_bias;
+    const int32_t *marker_ids; /* special tokens that appear in text all the same, ascending */
+    int32_t n_marker_ids;
 };
 
 struct sl_outbox; /* where a reader thread learns which of its requests have news */
@@ -296,6 +298,8 @@ SL_MUST_CHECK int sl_engine_render_chat(const struct sl_engine *eng, const char 
                                         size_t n_context, char **out, size_t *n_out,
                                         struct sl_error *err);
 bool sl_engine_has_chat_template(const struct sl_engine *eng);
+/* Its text, the engine's; NULL: none. */
+const char *sl_engine_chat_template(const struct sl_engine *eng, size_t *n);
 
 /* ---------------------------------------------------------------- statistics */
 

@@ -40,6 +40,7 @@
 #define SL_MAX_STOPS         16
 #define SL_MAX_STOP_BYTES    256
 #define SL_MAX_STOP_IDS      64
+#define SL_MAX_MARKER_IDS    256 /* special tokens that appear in text */
 #define SL_MAX_LOGIT_BIAS    1024
 #define SL_MAX_LOGPROBS      20
 #define SL_MAX_CACHE_SALT    64         /* bytes */
@@ -47,6 +48,8 @@
 #define SL_MAX_REQUEST_BYTES (1u << 30) /* memory one request may come to use */
 
 /* structured output */
+#define SL_MAX_TOOLS         512          /* of one request */
+#define SL_MAX_TOOL_NAME     128          /* bytes */
 #define SL_MAX_GRAMMAR_TEXT  (4u << 20)   /* bytes of a schema or grammar */
 #define SL_MAX_GRAMMARS      256          /* compiled ones that are kept */
 #define SL_MAX_GRAMMAR_CACHE (512u << 20) /* bytes they may have together */

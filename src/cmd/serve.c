@@ -15,7 +15,7 @@ struct serve_flags {
     struct sl_flag_list api_keys, served_names, allowed_origins;
     const char *log_level, *policy;
     int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s;
-    bool null_model;
+    bool null_model, auto_tools;
 };
 
 #define SERVER(field) offsetof(struct serve_flags, server.field)
@@ -41,6 +41,12 @@ static const struct sl_flag flags[] = {
      "CORS origin; may be repeated (default: *)"},
     {SL_FLAG_SWITCH, 0, "trust-request-chat-template", NULL, SERVER(trust_request_chat_template), 0,
      0, NULL, "let requests bring a chat_template"},
+    {SL_FLAG_STR, 0, "tool-call-parser", NULL, SERVER(tool_call_parser), 0, 0, "NAME",
+     "how calls are read, by vLLM's names, or none (default: by the template)"},
+    {SL_FLAG_STR, 0, "reasoning-parser", NULL, SERVER(reasoning_parser), 0, 0, "NAME",
+     "how reasoning is read, likewise (default: by the template)"},
+    {SL_FLAG_SWITCH, 0, "enable-auto-tool-choice", NULL, SERVE(auto_tools), 0, 0, NULL,
+     "accepted as vLLM's; tool_choice auto needs no flag"},
     {SL_FLAG_INT, 0, "http-threads", "threads-http", SERVER(n_http_threads), 1, SL_MAX_HTTP_THREADS,
      "N", "threads for HTTP (default: 1)"},
     {SL_FLAG_INT, 0, "max-connections", NULL, SERVER(max_connections), 1, 1 << 20, "N",

@@ -360,6 +360,13 @@ bool sl_engine_has_chat_template(const struct sl_engine *eng)
     return l != NULL && l->template != NULL;
 }
 
+const char *sl_engine_chat_template(const struct sl_engine *eng, size_t *n)
+{
+    const struct loaded *l = sl_engine_user(eng);
+    *n = 0;
+    return sl_engine_has_chat_template(eng) ? sl_template_source(l->template, n) : NULL;
+}
+
 int sl_engine_render_chat(const struct sl_engine *eng, const char *context_json, size_t n_context,
                           char **out, size_t *n_out, struct sl_error *err)
 {

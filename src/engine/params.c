@@ -88,6 +88,18 @@ static int check_stops(const struct sl_sampling *s, const struct sl_request_limi
     return 0;
 }
 
+static int check_markers(const struct sl_sampling *s, struct sl_error *err)
+{
+    if (s->n_marker_ids < 0 || s->n_marker_ids > SL_MAX_MARKER_IDS ||
+        (s->n_marker_ids > 0 && s->marker_ids == NULL))
+        return sl_fail(err, SL_EINVAL, "marker_ids may hold at most %d ids, not %d",
+                       SL_MAX_MARKER_IDS, s->n_marker_ids);
+    for (int32_t i = 1; i < s->n_marker_ids; i++)
+        if (s->marker_ids[i] <= s->marker_ids[i - 1])
+            return sl_fail(err, SL_EINVAL, "marker_ids must be ascending");
+    return 0;
+}
+
 static int check_bias(const struct sl_sampling *s, const struct sl_request_limits *lim,
                       struct sl_error *err)
 {
@@ -154,6 +166,8 @@ int sl_request_check(const struct sl_request_desc *desc, const struct sl_request
         rc = check_ints(s, err);
     if (rc == 0)
         rc = check_stops(s, lim, err);
+    if (rc == 0)
+        rc = check_markers(s, err);
     if (rc == 0)
         rc = check_bias(s, lim, err);
     if (rc == 0)

@@ -85,7 +85,7 @@ static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *r
 }
 
 struct arrays { /* inside struct sl_sampling, whose pointers are to const */
-    int32_t *stop_ids;
+    int32_t *stop_ids, *marker_ids;
     struct sl_logit_bias *bias;
     char *stop_text;
     uint16_t *stop_fail;
@@ -109,6 +109,7 @@ static struct sl_request *carve_all(struct carver *c, const struct shape *s,
                                                  sizeof(struct sl_top_logprob))
                                          : NULL;
     a->stop_ids = carve(c, d->sampling.n_stop_token_ids, sizeof(int32_t));
+    a->marker_ids = carve(c, d->sampling.n_marker_ids, sizeof(int32_t));
     a->bias = carve(c, d->sampling.n_logit_bias, sizeof(struct sl_logit_bias));
     a->stop_text = carve(c, (int64_t)s->stop_bytes, 1);
     a->stop_fail = carve(c, (int64_t)s->stop_bytes, sizeof(uint16_t));
@@ -125,7 +126,10 @@ static void copy_sampling(struct sl_request *req, const struct sl_sampling *p,
         memcpy(a->stop_ids, p->stop_token_ids, (size_t)p->n_stop_token_ids * sizeof *a->stop_ids);
     if (p->n_logit_bias > 0)
         memcpy(a->bias, p->logit_bias, (size_t)p->n_logit_bias * sizeof *a->bias);
+    if (p->n_marker_ids > 0)
+        memcpy(a->marker_ids, p->marker_ids, (size_t)p->n_marker_ids * sizeof *a->marker_ids);
     req->sampling.stop_token_ids = a->stop_ids;
+    req->sampling.marker_ids = a->marker_ids;
     req->sampling.logit_bias = a->bias;
     req->sampling.stop = NULL; /* the strings are in req->stops */
     req->stops.n = p->n_stop;
@@ -195,6 +199,8 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     if (eng->tokenizer != NULL) {
         sl_detok_init(&rs->detok, eng->tokenizer, !req->sampling.keep_special_tokens);
         sl_detok_init(&rs->r_detok, eng->tokenizer, !req->sampling.keep_special_tokens);
+        rs->detok.shown = rs->r_detok.shown = req->sampling.marker_ids;
+        rs->detok.n_shown = rs->r_detok.n_shown = req->sampling.n_marker_ids;
     }
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/sys.h"
 #include "grammar/cset.h"
+#include "grammar/tags_impl.h"
 
 #include <string.h>
 
@@ -57,9 +58,7 @@ int sl_tags_compile(struct sl_auto *a, json_t *doc, uint32_t *start, struct sl_e
     struct sl_rx *rx = &a->rx;
     size_t n = json_array_size(tags), i;
     if (json_object_get(doc, "format") != NULL)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "grammar: structural tag: format is not supported, "
-                       "structures and triggers are");
+        return sl_tags_format(a, doc, start, err);
     if (n == 0 || json_array_size(triggers) == 0)
         return sl_fail(err, SL_EINVAL,
                        "grammar: structural tag: structures or triggers are missing");

@@ -146,6 +146,14 @@ static int build(struct sl_vocab_tree *t, const struct entry *e, uint32_t n, boo
     return 0;
 }
 
+static bool is_end(const struct sl_vocab *v, uint32_t id)
+{
+    for (uint32_t i = 0; i < v->n_ends; i++)
+        if ((uint32_t)v->ends[i] == id)
+            return true;
+    return false;
+}
+
 static int fill(struct sl_vocab *v, const struct sl_vocab_token *tokens)
 {
     struct entry *e = sl_malloc((v->n_tokens + 1) * sizeof *e), *rest;
@@ -161,12 +169,15 @@ static int fill(struct sl_vocab *v, const struct sl_vocab_token *tokens)
     total = 0;
     for (uint32_t i = 0; i < v->n_tokens; i++) {
         v->start[i] = (uint32_t)total;
-        if (tokens[i].special) {
+        if (tokens[i].special && is_end(v, i)) {
+            continue; /* ends a text and is never part of one */
+        } else if (tokens[i].special) {
             sl_vocab_special_text((int32_t)i, v->bytes + total);
             total += SL_VOCAB_SPECIAL_BYTES;
-        } else if (tokens[i].n <= SL_VOCAB_MAX_TOKEN) {
-            if (tokens[i].n > 0)
-                memcpy(v->bytes + total, tokens[i].bytes, tokens[i].n);
+        } else if (tokens[i].n > 0 && tokens[i].n <= SL_VOCAB_MAX_TOKEN &&
+                   memchr(tokens[i].bytes, 0xFF, tokens[i].n) == NULL) {
+            /* No text has that byte, and no token may spell what stands for a special one. */
+            memcpy(v->bytes + total, tokens[i].bytes, tokens[i].n);
             total += tokens[i].n;
         }
     }

@@ -2,6 +2,7 @@
  * api_chat.c - POST /v1/chat/completions.
  */
 #include "base/sys.h"
+#include "server/answer.h"
 #include "server/prompt.h"
 #include "server/reply.h"
 #include "server/route.h"
@@ -33,15 +34,9 @@ static void put_first_event(struct sl_buf *b, struct sl_call *call, const struct
     sl_call_event_end(b, call, prompt);
 }
 
-static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
-                       struct sl_choice *choice, const struct sl_chunk *chunk)
+static void put_text_delta(struct sl_buf *b, struct sl_call *call, const struct sl_choice *choice,
+                           const struct sl_chunk *chunk)
 {
-    bool tokens_matter = chunk->n_tokens > 0 && (call->want_logprobs || call->return_token_ids);
-    if (!choice->began)
-        put_first_event(b, call, prompt, choice);
-    choice->began = true;
-    if (chunk->n_text == 0 && chunk->finish == SL_RUNNING && !tokens_matter)
-        return; /* half a character: nothing to show yet */
     sl_call_event_begin(b, call);
     SL_PUT(b, "{\"index\":");
     sl_put_i64(b, choice->idx);
@@ -52,6 +47,26 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     } else {
         SL_PUT(b, ",\"delta\":{},");
     }
+}
+
+static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
+                       struct sl_choice *choice, const struct sl_chunk *chunk)
+{
+    bool tokens_matter = chunk->n_tokens > 0 && (call->want_logprobs || call->return_token_ids);
+    if (!choice->began)
+        put_first_event(b, call, prompt, choice);
+    choice->began = true;
+    if (chunk->n_text == 0 && chunk->finish == SL_RUNNING && !tokens_matter)
+        return; /* half a character: nothing to show yet */
+    if (choice->answer != NULL) {
+        bool open = sl_answer_push(choice->answer, b, chunk);
+        if (!open && chunk->finish == SL_RUNNING && !tokens_matter)
+            return; /* what came may still become a marker */
+        if (!open)
+            sl_answer_begin_delta(choice->answer, b);
+    } else {
+        put_text_delta(b, call, choice, chunk);
+    }
     if (call->want_logprobs && chunk->n_tokens > 0) {
         SL_PUT(b, "\"logprobs\":{\"content\":[");
         sl_put_chat_logprobs(b, style_of(call), chunk->tokens, chunk->n_tokens, call->n_logprobs);
@@ -59,8 +74,8 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     } else {
         SL_PUT(b, "\"logprobs\":null,");
     }
-    sl_call_put_finish(b, chunk->finish, chunk->stop_token_id, chunk->stop_str,
-                       chunk->stop_str != NULL ? strlen(chunk->stop_str) : 0);
+    sl_call_put_finish(b, chunk->finish, sl_answer_has_calls(choice->answer), chunk->stop_token_id,
+                       chunk->stop_str, chunk->stop_str != NULL ? strlen(chunk->stop_str) : 0);
     if (call->return_token_ids) {
         SL_PUT(b, ",\"token_ids\":[");
         for (size_t i = 0; i < chunk->n_tokens; i++) {
@@ -80,7 +95,10 @@ static void collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_ch
                     const struct sl_chunk *chunk)
 {
     (void)prompt;
-    sl_buf_put(&choice->text, chunk->text, chunk->n_text);
+    if (choice->answer != NULL)
+        (void)sl_answer_push(choice->answer, NULL, chunk);
+    else
+        sl_buf_put(&choice->text, chunk->text, chunk->n_text);
     if (call->want_logprobs && chunk->n_tokens > 0) {
         if (choice->tokens.n_bytes > 0)
             sl_buf_putc(&choice->tokens, ',');
@@ -107,10 +125,16 @@ static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     (void)prompt;
     SL_PUT(b, "{\"index\":");
     sl_put_i64(b, choice->idx);
-    SL_PUT(b, ",\"message\":{\"role\":\"assistant\",\"content\":\"");
-    sl_buf_json_escape(b, choice->text.data, choice->text.n_bytes);
-    b->failed |= !sl_buf_ok(&choice->text);
-    SL_PUT(b, "\",\"refusal\":null},\"logprobs\":");
+    SL_PUT(b, ",\"message\":{\"role\":\"assistant\",");
+    if (choice->answer != NULL) {
+        sl_answer_put_message(choice->answer, b);
+    } else {
+        SL_PUT(b, "\"content\":\"");
+        sl_buf_json_escape(b, choice->text.data, choice->text.n_bytes);
+        b->failed |= !sl_buf_ok(&choice->text);
+        SL_PUT(b, "\",\"refusal\":null");
+    }
+    SL_PUT(b, "},\"logprobs\":");
     if (call->want_logprobs) {
         SL_PUT(b, "{\"content\":[");
         put_buf(b, &choice->tokens);
@@ -118,8 +142,8 @@ static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     } else {
         SL_PUT(b, "null,");
     }
-    sl_call_put_finish(b, choice->finish, choice->stop_token_id, choice->stop_str.data,
-                       choice->stop_str.n_bytes);
+    sl_call_put_finish(b, choice->finish, sl_answer_has_calls(choice->answer),
+                       choice->stop_token_id, choice->stop_str.data, choice->stop_str.n_bytes);
     if (call->return_token_ids) {
         SL_PUT(b, ",\"token_ids\":[");
         put_buf(b, &choice->token_ids);
@@ -144,10 +168,17 @@ static void put_tail(struct sl_buf *b, struct sl_call *call)
     }
 }
 
+static int begin(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
+                 struct sl_error *err)
+{
+    return sl_answer_create(call, choice, p, &choice->answer, err);
+}
+
 static const struct sl_call_api chat_api = {
     .id_prefix = "chatcmpl",
     .object = "chat.completion",
     .event_object = "chat.completion.chunk",
+    .begin = begin,
     .put_events = put_events,
     .collect = collect,
     .put_choice = put_choice,
@@ -166,6 +197,7 @@ static int read_messages(struct sl_task *t)
     int rc = sl_prompt_render(eng, t->root, p, &text, &n_text, &t->refusal);
     if (rc != 0)
         return rc;
+    p->start = sl_formats_start(p->formats, text, n_text);
     t->prompts = sl_calloc(1, sizeof *t->prompts);
     if (t->prompts == NULL) {
         rc = sl_refuse(&t->refusal, SL_ENOMEM, NULL, "out of memory");
@@ -183,6 +215,8 @@ static void prepare(struct sl_task *t)
     t->rc = sl_task_read(t, SL_ENDPOINT_CHAT);
     if (t->rc == 0)
         t->rc = sl_call_check_model(t->server, t->params.model, &t->model, &t->refusal);
+    if (t->rc == 0)
+        t->rc = sl_task_formats(t);
     if (t->rc == 0)
         t->rc = sl_task_compile(t);
     if (t->rc == 0 && !t->later)

@@ -134,7 +134,7 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     else
         SL_PUT(b, "null");
     sl_buf_putc(b, ',');
-    sl_call_put_finish(b, chunk->finish, chunk->stop_token_id, chunk->stop_str,
+    sl_call_put_finish(b, chunk->finish, false, chunk->stop_token_id, chunk->stop_str,
                        chunk->stop_str != NULL ? strlen(chunk->stop_str) : 0);
     put_ids(b, call, prompt, ch, first);
     sl_buf_putc(b, '}');
@@ -167,7 +167,8 @@ static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     else
         SL_PUT(b, "null");
     sl_buf_putc(b, ',');
-    sl_call_put_finish(b, ch->finish, ch->stop_token_id, ch->stop_str.data, ch->stop_str.n_bytes);
+    sl_call_put_finish(b, ch->finish, false, ch->stop_token_id, ch->stop_str.data,
+                       ch->stop_str.n_bytes);
     const struct sl_token *t = sl_request_prompt_logprobs(prompt->req);
     if (t != NULL) {
         struct sl_usage u;

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/sys.h"
+#include "server/answer.h"
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/sse.h"
@@ -37,6 +38,7 @@ static void free_choices(struct sl_choice *choices, int32_t n)
                                  &ch->values, &ch->tops,     &ch->offsets};
         for (size_t k = 0; k < SL_COUNT(bufs); k++)
             sl_buf_deinit(bufs[k]);
+        sl_answer_destroy(ch->answer);
     }
     sl_free(choices);
 }
@@ -226,7 +228,11 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
         call->choices[i].idx = i;
         call->choices[i].stop_token_id = -1;
     }
-    int rc = submit_all(call, p, r);
+    int rc = 0;
+    for (int32_t i = 0; i < n_choices && api->begin != NULL && rc == 0; i++)
+        rc = api->begin(call, &call->choices[i], p, &r->err);
+    if (rc == 0)
+        rc = submit_all(call, p, r);
     if (rc != 0) {
         free_call(call);
         return rc;
@@ -266,7 +272,7 @@ static void put_usage_of(struct sl_buf *b, struct sl_call *call)
     sl_call_put_usage(b, n_prompt, n_cached, n_output);
 }
 
-void sl_call_put_finish(struct sl_buf *b, enum sl_finish finish, int32_t stop_token_id,
+void sl_call_put_finish(struct sl_buf *b, enum sl_finish finish, bool calls, int32_t stop_token_id,
                         const char *stop_str, size_t n_stop_str)
 {
     static const char *const names[] = {[SL_RUNNING] = "null",
@@ -275,7 +281,7 @@ void sl_call_put_finish(struct sl_buf *b, enum sl_finish finish, int32_t stop_to
                                         [SL_FINISH_ABORT] = "\"abort\"",
                                         [SL_FINISH_ERROR] = "\"error\""};
     SL_PUT(b, "\"finish_reason\":");
-    sl_buf_puts(b, names[finish]);
+    sl_buf_puts(b, calls && finish == SL_FINISH_STOP ? "\"tool_calls\"" : names[finish]);
     if (finish == SL_RUNNING)
         return;
     SL_PUT(b, ",\"stop_reason\":");
@@ -405,7 +411,7 @@ void sl_call_abort(struct sl_call *call)
 static size_t kept_bytes(const struct sl_choice *ch)
 {
     return ch->text.n_bytes + ch->token_ids.n_bytes + ch->tokens.n_bytes + ch->values.n_bytes +
-           ch->tops.n_bytes + ch->offsets.n_bytes;
+           ch->tops.n_bytes + ch->offsets.n_bytes + sl_answer_bytes(ch->answer);
 }
 
 static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl_chunk *chunk)

@@ -19,9 +19,10 @@ struct sl_choice { /* one sequence of one prompt */
     bool began;    /* streaming: the first event is out */
     enum sl_finish finish;
     int32_t stop_token_id;
-    size_t n_output;    /* tokens so far */
-    size_t n_chars;     /* characters of the tokens so far, for text_offset */
-    struct sl_buf text; /* whole replies only; streams send it at once */
+    size_t n_output;          /* tokens so far */
+    struct sl_answer *answer; /* conversations: its parser; NULL: text is content as it is */
+    size_t n_chars;           /* characters of the tokens so far, for text_offset */
+    struct sl_buf text;       /* whole replies only; streams send it at once */
     struct sl_buf stop_str;
     struct sl_buf token_ids; /* comma-separated */
     /* logprobs, comma-separated JSON; conversations use `tokens` alone for whole objects */
@@ -42,6 +43,9 @@ struct sl_prompt { /* one prompt and its engine request */
 
 struct sl_call_api {
     const char *id_prefix, *object, *event_object;
+    /* A choice is new: makes what it needs, or NULL. */
+    int (*begin)(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
+                 struct sl_error *err);
     /* Streams: appends events for news of a choice (between sl_call_event_begin and _end). */
     void (*put_events)(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
                        struct sl_choice *choice, const struct sl_chunk *chunk);
@@ -91,8 +95,8 @@ SL_MUST_CHECK int sl_call_check_model(const struct sl_server *s, const char *giv
                                       const char **name, struct sl_refusal *r);
 void sl_call_event_begin(struct sl_buf *b, const struct sl_call *call);
 void sl_call_event_end(struct sl_buf *b, struct sl_call *call, const struct sl_prompt *prompt);
-/* "finish_reason":...,"stop_reason":... */
-void sl_call_put_finish(struct sl_buf *b, enum sl_finish finish, int32_t stop_token_id,
+/* "finish_reason":...,"stop_reason":...; calls: the model stopped to call tools. */
+void sl_call_put_finish(struct sl_buf *b, enum sl_finish finish, bool calls, int32_t stop_token_id,
                         const char *stop_str, size_t n_stop_str);
 void sl_call_put_usage(struct sl_buf *b, int64_t n_prompt, int64_t n_cached, int64_t n_output);
 void sl_call_put_ids(struct sl_buf *b, const int32_t *ids, size_t n_ids); /* [1,2] */

@@ -9,6 +9,7 @@
 #define SL_SERVER_LOOP_H
 
 #include "base/queue.h"
+#include "server/formats.h"
 #include "server/http_stats.h"
 #include "server/server.h"
 
@@ -29,6 +30,7 @@ struct sl_server {
     struct sl_engine *eng;
     const char *model_name;      /* the first served name */
     struct sl_sampling defaults; /* the model's sampling values */
+    struct sl_formats formats;   /* how its answers are read */
     int64_t t_created_s;
     struct sl_loop *loops;
     struct sl_workers *workers; /* for what takes long */

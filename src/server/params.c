@@ -62,7 +62,7 @@ static const struct row rows[] = {
     {"guided_regex", K_JSON, CT, P(guided_regex), 0, 0},
     {"guided_whitespace_pattern", K_REFUSE, CT, 0, 0, 0},
     {"ignore_eos", K_BOOL, CT, S(ignore_eos), 0, 0},
-    {"include_reasoning", K_IGNORE, C, 0, 0, 0},
+    {"include_reasoning", K_BOOL, C, P(include_reasoning), 0, 0},
     {"include_stop_str_in_output", K_BOOL, CT, S(include_stop_str_in_output), 0, 0},
     {"json_schema", K_JSON, CT, P(json_schema), 0, 0},
     {"kv_transfer_params", K_REFUSE_FILLED, CT, 0, 0, 0},
@@ -77,7 +77,7 @@ static const struct row rows[] = {
     {"modalities", K_JSON, C, P(modalities), 0, 0},
     {"model", K_STRING, CT, P(model), 0, 4096},
     {"n", K_INT, CT, S(n), 1, SL_MAX_N},
-    {"parallel_tool_calls", K_IGNORE, C, 0, 0, 0},
+    {"parallel_tool_calls", K_BOOL, C, P(parallel_tool_calls), 0, 0},
     {"prediction", K_IGNORE, C, 0, 0, 0},
     {"presence_penalty", K_FLOAT, CT, S(presence_penalty), -2, 2},
     {"priority", K_INT, CT, P(priority), INT32_MIN, INT32_MAX},
@@ -105,7 +105,7 @@ static const struct row rows[] = {
     {"structured_outputs", K_JSON, CT, P(structured_outputs), 0, 0},
     {"suffix", K_REFUSE_FILLED, T, 0, 0, 0},
     {"temperature", K_FLOAT, CT, S(temperature), 0, 100},
-    {"thinking_token_budget", K_REFUSE, CT, 0, 0, 0},
+    {"thinking_token_budget", K_INT, CT, P(thinking_token_budget), -1, INT32_MAX},
     {"tool_choice", K_JSON, C, P(tool_choice), 0, 0},
     {"tools", K_JSON, C, P(tools), 0, 0},
     {"top_k", K_INT, CT, S(top_k), -1, INT32_MAX},
@@ -375,36 +375,6 @@ static int parse_modalities(const struct sl_params *p, struct sl_refusal *r)
     return 0;
 }
 
-static int parse_tools(struct sl_params *p, struct sl_refusal *r)
-{
-    const json_t *choice = p->tool_choice;
-    if (p->tools != NULL && !json_is_array(p->tools))
-        return sl_refuse(r, SL_EINVAL, "tools", "tools must be an array, not %s",
-                         sl_json_type_name(p->tools));
-    for (size_t i = 0; p->tools != NULL && i < json_array_size(p->tools); i++) {
-        const json_t *tool = json_array_get(p->tools, i);
-        if (!json_is_object(tool) || !json_is_object(json_object_get(tool, "function")))
-            return sl_refuse(r, SL_EINVAL, "tools", "tools[%zu] must be an object with a function",
-                             i);
-    }
-    bool none = false;
-    if (choice != NULL) {
-        const char *s = json_string_value(choice);
-        if (!json_is_object(choice) && s == NULL)
-            return sl_refuse(r, SL_EINVAL, "tool_choice", "tool_choice must be a string or object");
-        none = s != NULL && strcmp(s, "none") == 0;
-        bool required = s == NULL || strcmp(s, "required") == 0;
-        if (!none && !required && strcmp(s, "auto") != 0)
-            return sl_refuse(r, SL_EINVAL, "tool_choice",
-                             "tool_choice must be none, auto, required or a function");
-        if (required)
-            return sl_refuse(r, SL_EUNSUPPORTED, "tool_choice", "not supported yet: tool_choice %s",
-                             s != NULL ? s : "naming a function");
-    }
-    p->tools_to_template = p->tools != NULL && json_array_size(p->tools) > 0 && !none;
-    return 0;
-}
-
 static int check_chat(struct sl_params *p, const struct sl_param_limits *limits,
                       struct sl_refusal *r)
 {
@@ -425,7 +395,7 @@ static int check_chat(struct sl_params *p, const struct sl_param_limits *limits,
         return sl_refuse(r, SL_EINVAL, "continue_final_message",
                          "continue_final_message needs add_generation_prompt: false");
     int rc = parse_modalities(p, r);
-    return rc != 0 ? rc : parse_tools(p, r);
+    return rc != 0 ? rc : sl_params_tools(p, r);
 }
 
 /* Checks that involve several fields. */
@@ -433,6 +403,10 @@ static int check_together(struct sl_params *p, bool has_max_tokens, struct sl_re
 {
     if (p->best_of > 1)
         return sl_refuse(r, SL_EUNSUPPORTED, "best_of", "not supported: best_of above 1");
+    if (p->endpoint == SL_ENDPOINT_COMPLETIONS && p->thinking_token_budget >= 0)
+        return sl_refuse(r, SL_EUNSUPPORTED, "thinking_token_budget",
+                         "not supported: thinking_token_budget of a completion, whose text is not "
+                         "parsed");
     if (has_max_tokens && p->sampling.max_tokens == 0) {
         if (!p->echo)
             return sl_refuse(r, SL_EINVAL, "max_tokens", "max_tokens must be at least 1, got 0");
@@ -486,6 +460,8 @@ int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t
     p->sampling.logprobs = p->sampling.prompt_logprobs = -1;
     p->add_special_tokens = endpoint == SL_ENDPOINT_COMPLETIONS;
     p->add_generation_prompt = p->skip_special_tokens = true;
+    p->parallel_tool_calls = p->include_reasoning = true;
+    p->thinking_token_budget = -1;
     p->arena.max_bytes = 1u << 20;
     int rc = read_members(p, root, r);
     bool has_max_tokens = p->sampling.max_tokens >= 0;

@@ -11,9 +11,17 @@
 
 #include "base/arena.h"
 #include "base/buf.h"
+#include "server/formats.h"
 #include "server/json_in.h"
 
 enum sl_endpoint { SL_ENDPOINT_CHAT = 1, SL_ENDPOINT_COMPLETIONS = 2 };
+
+enum sl_tool_mode {
+    SL_TOOLS_NONE, /* no tools, or tool_choice none */
+    SL_TOOLS_AUTO,
+    SL_TOOLS_REQUIRED,
+    SL_TOOLS_NAMED, /* tool_name has to be called */
+};
 
 struct sl_params {
     enum sl_endpoint endpoint;
@@ -23,7 +31,14 @@ struct sl_params {
     bool add_special_tokens, add_generation_prompt, continue_final_message;
     bool skip_special_tokens, return_token_ids, tokens_as_ids;
     bool want_logprobs;
-    bool tools_to_template;                   /* tools were given and tool_choice is not "none" */
+    enum sl_tool_mode tool_mode;
+    const char *tool_name; /* of SL_TOOLS_NAMED */
+    bool any_strict;       /* a tool says strict */
+    bool parallel_tool_calls, include_reasoning;
+    int32_t thinking_token_budget;    /* -1: none */
+    const struct sl_formats *formats; /* how the answer is read; NULL: as it is */
+    const char *tools_format;         /* of them, or what a constraint makes of it */
+    enum sl_output_start start;
     int32_t priority, truncate_prompt_tokens; /* truncate: 0 = off, -1 = to the context */
     const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort;
     const json_t *messages, *prompt, *tools, *documents, *chat_template_kwargs;
@@ -55,6 +70,11 @@ void sl_params_deinit(struct sl_params *p);
 
 /* constraint.c: reads the fields that say what the output must be. */
 SL_MUST_CHECK int sl_params_constraint(struct sl_params *p, struct sl_refusal *r);
+/* tools.c: reads tools and tool_choice. */
+SL_MUST_CHECK int sl_params_tools(struct sl_params *p, struct sl_refusal *r);
+/* What formats and tools say about the output, besides and together with sl_params_constraint. */
+SL_MUST_CHECK int sl_params_formats(struct sl_params *p, const struct sl_formats *formats,
+                                    const struct sl_engine *eng, struct sl_refusal *r);
 /* Finds or compiles it. *later: it must be compiled, and this thread may not wait for that. */
 SL_MUST_CHECK int sl_params_compile(struct sl_params *p, struct sl_engine *eng, bool may_wait,
                                     bool *later, struct sl_refusal *r);

@@ -54,7 +54,8 @@ static size_t opened_cost(const char *text, size_t n)
 
 /* Templates walk the arguments of earlier tool calls; clients send them as JSON text. left: of
  * SL_MAX_JSON_COST, for all messages together. */
-static int open_tool_calls(json_t *message, const char *name, size_t *left, struct sl_refusal *r)
+static int open_tool_calls(json_t *message, const char *name, bool as_text, size_t *left,
+                           struct sl_refusal *r)
 {
     json_t *calls = json_object_get(message, "tool_calls");
     if (calls == NULL || json_is_null(calls))
@@ -66,7 +67,7 @@ static int open_tool_calls(json_t *message, const char *name, size_t *left, stru
         const json_t *arguments = json_object_get(function, "arguments");
         if (!json_is_object(function))
             return sl_refuse(r, SL_EINVAL, name, "%s[%zu].function must be an object", name, i);
-        if (!json_is_string(arguments))
+        if (!json_is_string(arguments) || as_text)
             continue;
         struct sl_refusal ignored;
         json_t *opened;
@@ -87,7 +88,27 @@ static int open_tool_calls(json_t *message, const char *name, size_t *left, stru
     return 0;
 }
 
-static int normalise_message(json_t *m, size_t i, size_t *left, struct sl_refusal *r)
+/* Templates know one of two names for what an earlier answer thought. */
+static int copy_reasoning(json_t *m, size_t i, struct sl_refusal *r)
+{
+    static const char *const names[] = {"reasoning", "reasoning_content"};
+    for (int k = 0; k < 2; k++) {
+        json_t *v = json_object_get(m, names[k]);
+        char field[64];
+        snprintf(field, sizeof field, "messages[%zu].%s", i, names[k]);
+        if (v == NULL || json_is_null(v))
+            continue;
+        if (!json_is_string(v))
+            return sl_refuse(r, SL_EINVAL, field, "%s must be a string, not %s", field,
+                             sl_json_type_name(v));
+        const json_t *other = json_object_get(m, names[1 - k]);
+        if ((other == NULL || json_is_null(other)) && json_object_set(m, names[1 - k], v) != 0)
+            return sl_refuse(r, SL_ENOMEM, field, "out of memory");
+    }
+    return 0;
+}
+
+static int normalise_message(json_t *m, size_t i, bool as_text, size_t *left, struct sl_refusal *r)
 {
     char name[48];
     snprintf(name, sizeof name, "messages[%zu]", i);
@@ -113,11 +134,14 @@ static int normalise_message(json_t *m, size_t i, size_t *left, struct sl_refusa
         return sl_refuse(r, SL_EINVAL, name, "%s must be a string or an array of parts, not %s",
                          name, sl_json_type_name(content));
     }
+    int rc = copy_reasoning(m, i, r);
+    if (rc != 0)
+        return rc;
     snprintf(name, sizeof name, "messages[%zu].tool_calls", i);
-    return open_tool_calls(m, name, left, r);
+    return open_tool_calls(m, name, as_text, left, r);
 }
 
-int sl_messages_normalise(json_t *messages, struct sl_refusal *r)
+int sl_messages_normalise(json_t *messages, bool arguments_as_text, struct sl_refusal *r)
 {
     size_t left = SL_MAX_JSON_COST;
     if (messages == NULL || json_is_null(messages))
@@ -128,7 +152,7 @@ int sl_messages_normalise(json_t *messages, struct sl_refusal *r)
     if (json_array_size(messages) == 0)
         return sl_refuse(r, SL_EINVAL, "messages", "messages must not be empty");
     for (size_t i = 0; i < json_array_size(messages); i++) {
-        int rc = normalise_message(json_array_get(messages, i), i, &left, r);
+        int rc = normalise_message(json_array_get(messages, i), i, arguments_as_text, &left, r);
         if (rc != 0)
             return rc;
     }
@@ -148,7 +172,7 @@ static json_t *make_context(json_t *messages, const struct sl_params *p)
     const char *key;
     json_t *value, *ctx = json_object();
     bool ok = ctx != NULL && json_object_set(ctx, "messages", messages) == 0;
-    if (ok && p->tools_to_template)
+    if (ok && p->tool_mode != SL_TOOLS_NONE)
         ok = json_object_set_new(ctx, "tools", shared(p->tools)) == 0;
     if (ok && p->documents != NULL)
         ok = json_object_set_new(ctx, "documents", shared(p->documents)) == 0;
@@ -246,7 +270,8 @@ int sl_prompt_render(const struct sl_engine *eng, json_t *root, const struct sl_
 {
     json_t *messages = json_object_get(root, "messages");
     struct sl_buf out = {.max_bytes = SL_TEMPLATE_OUTPUT};
-    int rc = sl_messages_normalise(messages, r);
+    bool as_text = p->chat_template == NULL && p->formats != NULL && p->formats->arguments_as_text;
+    int rc = sl_messages_normalise(messages, as_text, r);
     if (rc != 0)
         return rc;
     if (p->chat_template == NULL && !sl_engine_has_chat_template(eng))

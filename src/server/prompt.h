@@ -10,8 +10,10 @@
 #include "server/call.h"
 
 /* Checks `messages` and brings each into the form templates expect: content a string (text parts
- * joined by line ends), arguments of tool calls an object. Changes the tree. */
-SL_MUST_CHECK int sl_messages_normalise(json_t *messages, struct sl_refusal *r);
+ * joined by line ends), arguments of tool calls an object unless this template wants text, what was
+ * thought under both names. Changes the tree. */
+SL_MUST_CHECK int sl_messages_normalise(json_t *messages, bool arguments_as_text,
+                                        struct sl_refusal *r);
 /* root: the request, p: its fields. *text is heap memory. */
 SL_MUST_CHECK int sl_prompt_render(const struct sl_engine *eng, json_t *root,
                                    const struct sl_params *p, char **text, size_t *n_text,

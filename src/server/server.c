@@ -302,12 +302,20 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
     }
     s->t_created_s = sl_wall_ns() / 1000000000;
     sl_engine_sampling_default(eng, &s->defaults);
+    int rc =
+        sl_formats_init(&s->formats, eng, cfg->tool_call_parser, cfg->reasoning_parser, NULL, err);
+    if (rc != 0)
+        return rc;
+    if (sl_engine_has_chat_template(eng))
+        sl_log(SL_LOG_INFO, "tool call parser: %s, reasoning parser: %s",
+               s->formats.tools != NULL ? s->formats.tools : "none",
+               s->formats.reasoning != NULL ? s->formats.reasoning : "none");
     s->n_loops = SL_MIN(SL_MAX(cfg->n_http_threads, 1), SL_MAX_HTTP_THREADS);
     s->loops = sl_calloc((size_t)s->n_loops, sizeof *s->loops);
     if (s->loops == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory");
     for (int i = 0; i < s->n_loops; i++) {
-        int rc = sl_loop_init(&s->loops[i], s, err);
+        rc = sl_loop_init(&s->loops[i], s, err);
         if (rc != 0)
             return rc;
     }
@@ -355,6 +363,7 @@ static void tear_down(struct acceptor *a)
             sl_loop_deinit(&s->loops[i]);
     }
     sl_free(s->loops);
+    sl_formats_deinit(&s->formats);
     sl_free(a);
 }
 

@@ -32,10 +32,13 @@ struct sl_server_config {               /* start from sl_server_config_default()
     int32_t sse_ping_ms;        /* comment on a silent stream, 0 = none */
     int32_t shutdown_timeout_ms; /* how long a drain waits for requests in flight */
     uint64_t max_body_bytes;
-    uint64_t max_held_bytes;          /* of large bodies and unsent replies together; more is 503 */
-    bool access_log;                  /* one line per request to the log; never bodies or keys */
-    bool share_prefixes;              /* keys share one prefix cache instead of one each */
-    bool priority_scheduling;         /* requests may say a priority; else only 0 is accepted */
+    uint64_t max_held_bytes;      /* of large bodies and unsent replies together; more is 503 */
+    const char *tool_call_parser; /* a name of output_formats.def, "none"; NULL or "auto": by the
+                                     chat template */
+    const char *reasoning_parser; /* likewise */
+    bool access_log;              /* one line per request to the log; never bodies or keys */
+    bool share_prefixes;          /* keys share one prefix cache instead of one each */
+    bool priority_scheduling;     /* requests may say a priority; else only 0 is accepted */
     bool trust_request_chat_template; /* requests may bring their own chat_template */
     bool handle_signals;              /* SIGTERM and SIGINT drain, a second one aborts */
     int stop_fd;                      /* eventfd of an embedder: readable = drain; -1 = none */

@@ -23,6 +23,7 @@ static void deinit_task(struct sl_task *t)
 {
     sl_call_free_prompts(t->prompts, t->n_prompts);
     sl_params_deinit(&t->params);
+    sl_formats_deinit(&t->formats);
     json_decref(t->root);
     sl_buf_deinit(&t->out);
     sl_buf_deinit(&t->owned_body);
@@ -121,6 +122,21 @@ int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint)
 {
     int rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
     return rc != 0 ? rc : sl_task_params(t, endpoint);
+}
+
+int sl_task_formats(struct sl_task *t)
+{
+    const struct sl_server *s = t->server;
+    const struct sl_formats *formats = &s->formats;
+    if (t->params.chat_template != NULL) {
+        formats = &t->formats;
+        int rc =
+            sl_formats_init(&t->formats, s->eng, s->cfg->tool_call_parser, s->cfg->reasoning_parser,
+                            t->params.chat_template, &t->refusal.err);
+        if (rc != 0)
+            return rc;
+    }
+    return sl_params_formats(&t->params, formats, s->eng, &t->refusal);
 }
 
 int sl_task_compile(struct sl_task *t)

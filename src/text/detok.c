@@ -160,12 +160,27 @@ static void put_token(struct sink *k, int32_t id, bool last)
     hold_end(k);
 }
 
+static bool is_shown(const struct sl_detok *d, int32_t id)
+{
+    int32_t lo = 0, hi = d->n_shown;
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo) / 2;
+        if (d->shown[mid] == id)
+            return true;
+        if (d->shown[mid] < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return false;
+}
+
 size_t sl_detok_push(struct sl_detok *d, int32_t id, char *out)
 {
     const struct sl_tokenizer *t = d->tok;
     struct sink k = {d, out, 0};
     if (id < 0 || (uint32_t)id >= t->pieces.n || t->pieces.at[id].len == TOK_HOLE ||
-        (d->skip_special && (t->attr[id] & SL_TOKEN_SPECIAL)))
+        (d->skip_special && (t->attr[id] & SL_TOKEN_SPECIAL) && !is_shown(d, id)))
         return 0;
     if (t->decoder.delay) {
         int32_t before = d->waiting1 - 1;

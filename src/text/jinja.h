@@ -267,6 +267,8 @@ struct sl_jnode {
 
 struct sl_template {
     struct sl_arena arena;
+    const char *source; /* as it was given */
+    size_t n_source;
     struct sl_jnode *body;
     const struct sl_jstr **names; /* symbol number -> name */
     size_t n_names;

@@ -43,6 +43,7 @@ enum {                        /* flags of a tool format */
        OUT_NAME_TO_TAG = 16,  /* the name ends where the next marker begins */
        OUT_TRIM_NEWLINE = 32, /* one newline at either end of a value belongs to its markers */
        OUT_TRIM_SPACE = 64,   /* all white space at either end of a value does */
+       OUT_SHORT_ID = 128,    /* ids are nine letters and digits: the template insists */
 };
 
 struct out_pair {
@@ -63,6 +64,9 @@ struct out_tools {
     const char *name_end;  /* NULL for OUT_JSON_CALL */
     const char *name_more; /* attributes of no interest follow name_end, up to this */
     const char *quote;     /* OUT_QUOTED: both ends of a string */
+    /* OUT_JSON_CALL, what the model writes: keys of id, name and arguments; NULL: none, name,
+     * arguments. All that are known are read. */
+    const char *id_key, *name_key, *args_key;
     struct {               /* OUT_PARAMS: key_open KEY key_end [TYPE type_end] [open] VALUE close */
         const char *key_open, *key_end, *type_end, *open, *close;
     } param;
@@ -148,7 +152,7 @@ struct sl_output {
     out_state field_then[2];
     char field[OUT_FIELD + 64], name[OUT_FIELD + 1], id[OUT_FIELD + 1];
     size_t n_field, n_name, n_id;
-    const json_t *properties; /* of the tool's schema, or NULL */
+    const json_t *schema; /* of the tool, or NULL */
     struct out_json json;
 
     struct { /* output_json.c */
@@ -208,6 +212,19 @@ void out_read(struct sl_output *p, const char *a, out_state then_a, const char *
 void out_take_field(struct sl_output *p); /* cuts white space off both ends */
 void out_json_args(struct sl_output *p, char c);
 bool out_unfinished_marker(const struct sl_output *p);
+
+enum { /* types that a schema allows */
+       T_STRING = 1,
+       T_INTEGER = 2,
+       T_NUMBER = 4,
+       T_BOOLEAN = 8,
+       T_NULL = 16,
+       T_ARRAY = 32,
+       T_OBJECT = 64,
+       T_ANY = 126
+};
+const json_t *out_resolve(const json_t *root, const json_t *schema);
+unsigned out_types_of(const json_t *root, const json_t *schema, int depth); /* 0: any */
 
 /* one file per body */
 void out_json_call(struct sl_output *p, char c); /* output_json.c */

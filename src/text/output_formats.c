@@ -2,6 +2,7 @@
  * output_formats.c - the tables of output_formats.def: by name, by a template's text, by a prompt.
  */
 #include "base/check.h"
+#include "base/rng.h"
 #include "text/output.h"
 
 #include <string.h>
@@ -114,6 +115,22 @@ bool sl_output_is_marker(const struct sl_output *p, const char *text, size_t n)
                            t->name_end,      t->name_more,      t->quote,      t->param.key_open,
                            t->param.key_end, t->param.type_end, t->param.open, t->param.close};
     return is_in(marks, SL_COUNT(marks), text, n);
+}
+
+void sl_output_make_id(const char *tools_format, uint64_t random, char out[SL_OUTPUT_ID_BYTES])
+{
+    static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
+    const struct out_tools *t = tools_format != NULL ? out_find_tools(tools_format) : NULL;
+    size_t n = 0, n_random = 24;
+    if (t != NULL && (t->flags & OUT_SHORT_ID)) {
+        n_random = 9;
+    } else {
+        memcpy(out, "call_", 5);
+        n = 5;
+    }
+    for (size_t i = 0; i < n_random; i++)
+        out[n + i] = alphabet[sl_rng_at(random, i) % (sizeof alphabet - 1)];
+    out[n + n_random] = '\0';
 }
 
 static const char *detect(const char *text, size_t n, const struct sign *signs, size_t n_signs)

@@ -8,19 +8,10 @@
 #include "base/str.h"
 #include "text/output.h"
 
+#include <math.h>
 #include <string.h>
 #include <strings.h>
 
-enum {
-    T_STRING = 1,
-    T_INTEGER = 2,
-    T_NUMBER = 4,
-    T_BOOLEAN = 8,
-    T_NULL = 16,
-    T_ARRAY = 32,
-    T_OBJECT = 64,
-    T_ANY = 126
-};
 enum { V_START, V_STRING, V_JSON, V_JSON_DONE, V_KEEP };
 
 static const struct {
@@ -59,11 +50,30 @@ static unsigned type_of_value(const json_t *v)
     }
 }
 
+/* What a reference inside of root names: "#/$defs/x"; another schema as it is. */
+const json_t *out_resolve(const json_t *root, const json_t *schema)
+{
+    for (int i = 0; i < 8; i++) {
+        const char *ref = json_string_value(json_object_get(schema, "$ref"));
+        const json_t *to = root;
+        if (ref == NULL || strncmp(ref, "#/", 2) != 0)
+            return schema;
+        for (const char *s = ref + 2; *s != '\0' && to != NULL;) {
+            size_t n = strcspn(s, "/");
+            to = json_object_getn(to, s, n);
+            s += n + (s[n] == '/');
+        }
+        schema = to;
+    }
+    return schema;
+}
+
 /* 0: the schema does not say. */
-static unsigned types_of(const json_t *schema, int depth)
+unsigned out_types_of(const json_t *root, const json_t *schema, int depth)
 {
     SL_ASSERT(depth >= 0 && depth <= 4);
-    static const char *const any_of[] = {"anyOf", "oneOf"};
+    static const char *const any_of[] = {"anyOf", "oneOf", "allOf"};
+    schema = out_resolve(root, schema);
     const json_t *type = json_object_get(schema, "type");
     const json_t *values = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
     unsigned types = type_of_name(json_string_value(type));
@@ -75,10 +85,10 @@ static unsigned types_of(const json_t *schema, int depth)
         types |= type_of_value(json_array_get(values, i));
     if (one != NULL)
         types |= type_of_value(one);
-    for (int k = 0; k < 2 && depth < 4; k++) {
+    for (int k = 0; k < 3 && depth < 4; k++) {
         const json_t *list = json_object_get(schema, any_of[k]);
         for (size_t i = 0; i < json_array_size(list); i++)
-            types |= types_of(json_array_get(list, i), depth + 1);
+            types |= out_types_of(root, json_array_get(list, i), depth + 1);
     }
     return types;
 }
@@ -143,11 +153,6 @@ static bool same_word(const char *s, size_t n, const char *word)
     return n == strlen(word) && strncasecmp(s, word, n) == 0;
 }
 
-static bool is_whole_number(const char *s, size_t n)
-{
-    return memchr(s, '.', n) == NULL && memchr(s, 'e', n) == NULL && memchr(s, 'E', n) == NULL;
-}
-
 /* The kept text as JSON of one of the types, or NULL. True and None are how templates print them.
  */
 static const char *as_json(unsigned types, const char *s, size_t *n)
@@ -163,7 +168,7 @@ static const char *as_json(unsigned types, const char *s, size_t *n)
     if ((types & T_BOOLEAN) && same_word(s, *n, "false"))
         return "false";
     if ((types & (T_NUMBER | T_INTEGER)) && sl_parse_double(s, *n, &x) &&
-        ((types & T_NUMBER) || is_whole_number(s, *n)))
+        ((types & T_NUMBER) || x == floor(x))) /* 2.0 is an integer, to JSON Schema */
         return s;
     if (*n > 0 && ((s[0] == '{' && (types & T_OBJECT)) || (s[0] == '[' && (types & T_ARRAY))) &&
         out_json_is_whole(s, *n))
@@ -303,7 +308,8 @@ static void got_key(struct sl_output *p, char c)
         return;
     }
     SL_ASSERT(p->n_field <= sizeof p->param.key && p->field[p->n_field] == '\0');
-    unsigned types = types_of(json_object_getn(p->properties, p->field, p->n_field), 0);
+    const json_t *properties = json_object_get(p->schema, "properties");
+    unsigned types = out_types_of(p->schema, json_object_getn(properties, p->field, p->n_field), 0);
     p->param.types = types != 0 ? types : T_STRING;
     if (t->param.type_end != NULL) {
         memcpy(p->param.key, p->field, p->n_field);

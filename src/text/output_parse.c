@@ -104,13 +104,12 @@ static const json_t *find_tool(const struct sl_output *p, bool *known)
     return NULL;
 }
 
-static bool good_name(const struct sl_output *p)
+bool sl_output_good_name(const char *name, size_t n)
 {
-    SL_ASSERT(p->n_name <= OUT_FIELD);
-    for (size_t i = 0; i < p->n_name; i++)
-        if ((unsigned char)p->name[i] <= ' ' || strchr("\"\\<>{}[]()", p->name[i]) != NULL)
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)name[i] <= ' ' || strchr("\"\\<>{}[]()", name[i]) != NULL)
             return false;
-    return p->n_name > 0;
+    return n > 0 && n <= OUT_FIELD;
 }
 
 /* Without a marker, a call is only what calls a tool that there is: JSON may be the answer. */
@@ -119,11 +118,11 @@ bool out_begin(struct sl_output *p)
     bool known;
     SL_ASSERT(!p->begun && p->pair != NULL && p->tools != NULL);
     const json_t *schema = find_tool(p, &known);
-    if (!good_name(p) || (!known && p->pair->open[0] == '\0')) {
+    if (!sl_output_good_name(p->name, p->n_name) || (!known && p->pair->open[0] == '\0')) {
         out_fail(p);
         return false;
     }
-    p->properties = member(schema, "properties");
+    p->schema = schema;
     flush(p);
     p->begun = true;
     p->whole = false;

@@ -27,6 +27,7 @@
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum sl_output_kind {
     SL_OUTPUT_REASONING,  /* text */
@@ -92,6 +93,12 @@ enum sl_output_start sl_output_prompt_start(const char *reasoning_format, const 
  * Harmony's closing marker is that of its analysis channel. */
 const char *sl_output_reasoning_open(const char *reasoning_format);
 const char *sl_output_reasoning_close(const char *reasoning_format);
+
+/* May a tool be called so? Other names would not be told from what stands around them. */
+bool sl_output_good_name(const char *name, size_t n);
+/* An id for a call whose format has none, as the format's template wants it. */
+#define SL_OUTPUT_ID_BYTES 32
+void sl_output_make_id(const char *tools_format, uint64_t random, char out[SL_OUTPUT_ID_BYTES]);
 
 /* The formats by number; NULL behind the last. A format's names, separated by spaces. */
 const char *sl_output_tools_names(size_t i);

@@ -28,6 +28,9 @@ int sl_template_compile(const char *source, size_t n, struct sl_template **out,
     if (t == NULL)
         return sl_fail(err, SL_ENOMEM, "no memory to compile a chat template");
     int code = sl_jinja_parse(t, source, n, err);
+    t->n_source = n;
+    if (code == 0 && (t->source = sl_arena_strndup(&t->arena, source, n)) == NULL)
+        code = sl_fail(err, SL_ENOMEM, "no memory for a chat template");
     if (code != 0) {
         sl_template_destroy(t);
         return code;
@@ -43,6 +46,12 @@ void sl_template_destroy(struct sl_template *t)
         return;
     sl_arena_deinit(&t->arena);
     sl_free(t);
+}
+
+const char *sl_template_source(const struct sl_template *t, size_t *n)
+{
+    *n = t->n_source;
+    return t->source;
 }
 
 static int from_json(struct sl_jvm *vm, const json_t *j, unsigned depth, struct sl_jval *out);

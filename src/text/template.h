@@ -24,6 +24,8 @@ struct sl_template;
 SL_MUST_CHECK int sl_template_compile(const char *source, size_t n, struct sl_template **out,
                                       struct sl_error *err);
 void sl_template_destroy(struct sl_template *t);
+/* The text it was compiled from, NUL-terminated. */
+const char *sl_template_source(const struct sl_template *t, size_t *n);
 
 enum sl_template_dialect {
     SL_TEMPLATE_PYTHON,     /* jinja2 as transformers uses it */

@@ -83,6 +83,8 @@ size_t sl_tokenizer_max_token_bytes(const struct sl_tokenizer *tok);
 struct sl_detok {
     const struct sl_tokenizer *tok;
     bool skip_special;
+    const int32_t *shown; /* special tokens that are text all the same, ascending; borrowed */
+    int32_t n_shown;
     bool at_start;       /* nothing emitted yet: the decoder may strip a leading space */
     int32_t waiting1;    /* id + 1 of a token whose text depends on whether another one follows */
     uint32_t strip_left; /* characters the decoder may still take off the start */

@@ -144,7 +144,7 @@ static void read_body(const char *text, size_t n, enum sl_endpoint endpoint)
             check_field(&fields[i], json_object_get(root, fields[i].name), &p, &none);
         check_lists(&p, root);
         check_engine(&p);
-        rc = sl_messages_normalise(json_object_get(root, "messages"), &r);
+        rc = sl_messages_normalise(json_object_get(root, "messages"), false, &r);
         if (rc == 0)
             check_messages(json_object_get(root, "messages"));
     }

@@ -273,8 +273,8 @@ static const struct place {
     {COMPLETION, "{\"prompt\":{\"a\":", "},\"max_tokens\":1}", 400, "prompt"},
     {CHAT, "{\"documents\":[", "]," USER "}", 200, NULL},
     {CHAT, "{\"chat_template_kwargs\":{\"x\":", "}," USER "}", 200, NULL},
-    {CHAT, "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":",
-     "}}]," USER "}", 200, NULL},
+    {CHAT, "{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"a\":",
+     "}}}]," USER "}", 200, NULL},
     {"/tokenize", "{\"prompt\":\"a\",\"x\":", "}", 200, NULL},
     {"/detokenize", "{\"tokens\":[5],\"x\":", "}", 200, NULL},
 };

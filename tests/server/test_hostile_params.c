@@ -96,7 +96,7 @@ static const struct field fields[] = {
     {"guided_regex", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY | A_LONG, {"\"[0-9]+\""}, {0}},
     {"guided_whitespace_pattern", BOTH, R_NEVER, 0, 0, 0, {0}, {0}},
     {"ignore_eos", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
-    {"include_reasoning", CHAT, R_ANY, 0, 0, 0, {0}, {0}},
+    {"include_reasoning", CHAT, R_BOOL, 0, 0, 0, {0}, {0}},
     {"include_stop_str_in_output", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"json_schema", BOTH, R_LATER, 0, 0, A_SCHEMA, {"{\"type\":\"null\"}"}, {"[]"}},
     {"kv_transfer_params", BOTH, R_ONLY_EMPTY, 0, 0, 0, {0}, {0}},
@@ -129,7 +129,7 @@ static const struct field fields[] = {
     {"modalities", CHAT, R_LATER, 0, 0, A_ARRAY0, {"[\"text\"]"}, {"[\"audio\"]", "[\"text\",1]"}},
     {"model", BOTH, R_TEXT, 0, 4096, 0, {0}, {0}},
     {"n", BOTH, R_INT, 1, SL_MAX_N, 0, {0}, {0}},
-    {"parallel_tool_calls", CHAT, R_ANY, 0, 0, 0, {0}, {0}},
+    {"parallel_tool_calls", CHAT, R_BOOL, 0, 0, 0, {0}, {0}},
     {"prediction", CHAT, R_ANY, 0, 0, 0, {0}, {0}},
     {"presence_penalty", BOTH, R_NUMBER, -2, 2, 0, {0}, {0}},
     {"priority", BOTH, R_INT, INT32_MIN, INT32_MAX, 0, {0}, {0}},
@@ -202,23 +202,27 @@ static const struct field fields[] = {
      {"{\"json_object\":false}", "{\"json\":1}"}},
     {"suffix", COMPLETION, R_ONLY_EMPTY, 0, 0, 0, {0}, {0}},
     {"temperature", BOTH, R_NUMBER, 0, 100, 0, {0}, {0}},
-    {"thinking_token_budget", BOTH, R_NEVER, 0, 0, 0, {0}, {0}},
+    {"thinking_token_budget", BOTH, R_INT, -1, INT32_MAX, 0, {0}, {0}},
     {"tool_choice",
      CHAT,
      R_LATER,
      0,
      0,
      0,
-     {"\"none\"", "\"auto\""},
-     {"\"required\"", "{\"type\":\"function\"}"}},
+     {"\"none\"", "\"auto\"", "\"required\"",
+      "{\"type\":\"function\",\"function\":{\"name\":\"f\"}}"},
+     {"{\"type\":\"function\"}", "{\"type\":\"function\",\"function\":[]}",
+      "{\"type\":\"custom\",\"function\":{\"name\":\"f\"}}"}},
     {"tools",
      CHAT,
      R_LATER,
      0,
      0,
      A_ARRAY0,
-     {"[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]"},
-     {"[{}]", "[null]", "[{\"function\":1}]"}},
+     {"[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]",
+      "[{\"function\":{\"name\":\"f\",\"strict\":true,\"parameters\":{\"properties\":{}}}}]"},
+     {"[{}]", "[null]", "[{\"function\":1}]", "[{\"function\":{\"name\":\"(\"}}]",
+      "[{\"function\":{\"name\":\"f\",\"strict\":0}}]", "[{\"type\":\"f\"}]"}},
     {"top_k", BOTH, R_INT, -1, INT32_MAX, 0, {0}, {0}},
     {"top_logprobs", CHAT, R_INT, 0, SL_MAX_LOGPROBS, 0, {0}, {0}},
     {"top_p", BOTH, R_ABOVE, 0, 1, 0, {0}, {0}},
@@ -410,6 +414,13 @@ static bool wrong(const struct body *b, const char *name)
     return v != NULL && !v->ok;
 }
 
+/* required, or a name: the last of the good values */
+static bool needs_tools(const struct body *b)
+{
+    const struct value *v = get(b, "tool_choice");
+    return v != NULL && v->ok && v->num >= 4;
+}
+
 static const char *late_chat_rules(const struct body *b)
 {
     if (get(b, "chat_template") != NULL)
@@ -426,6 +437,8 @@ static const char *late_chat_rules(const struct body *b)
     for (size_t i = 0; i < SL_COUNT(own); i++)
         if (wrong(b, own[i]))
             return own[i];
+    if (needs_tools(b) && get_num(b, "tools", 0) < 2)
+        return "tool_choice";
     return NULL;
 }
 
@@ -496,6 +509,8 @@ static const char *late_rules(const struct body *b)
         return wrong_form(b);
     if (get_num(b, "best_of", 1) > 1)
         return "best_of";
+    if (b->endpoint == COMPLETION && get_num(b, "thinking_token_budget", -1) >= 0)
+        return "thinking_token_budget";
     double most = max_tokens(b);
     if (most == 0)
         return "max_tokens";
@@ -535,6 +550,11 @@ static const char *server_offender(const struct body *b, int *status)
         *status = 404;
         return "model";
     }
+    if (get_num(b, "thinking_token_budget", -1) >= 0) /* the bundled model does not reason */
+        return "thinking_token_budget";
+    for (size_t i = 0; i < SL_COUNT(forms); i++)
+        if (b->endpoint == CHAT && needs_tools(b) && constrains(b, forms[i]))
+            return forms[i];
     if (compiles_not(b) != NULL)
         return compiles_not(b);
     if (prompt == NULL || !prompt->ok)

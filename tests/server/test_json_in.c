@@ -255,7 +255,7 @@ static const struct field {
     {"guided_regex", 3, SPECIAL, 0, 0, false},
     {"guided_whitespace_pattern", 3, REFUSED, 0, 0, false},
     {"ignore_eos", 3, BOOL, 0, 0, false},
-    {"include_reasoning", 1, IGNORED, 0, 0, false},
+    {"include_reasoning", 1, BOOL, 0, 0, false},
     {"include_stop_str_in_output", 3, BOOL, 0, 0, false},
     {"json_schema", 3, SPECIAL, 0, 0, false},
     {"kv_transfer_params", 3, REFUSED_FILLED, 0, 0, false},
@@ -272,7 +272,7 @@ static const struct field {
     {"modalities", 1, SPECIAL, 0, 0, false},
     {"model", 3, STRING, 0, 4096, false},
     {"n", 3, INT, 1, SL_MAX_N, false},
-    {"parallel_tool_calls", 1, IGNORED, 0, 0, false},
+    {"parallel_tool_calls", 1, BOOL, 0, 0, false},
     {"prediction", 1, IGNORED, 0, 0, false},
     {"presence_penalty", 3, FLOAT, -2, 2, false},
     {"priority", 3, INT, INT32_MIN, INT32_MAX, false},
@@ -300,7 +300,8 @@ static const struct field {
     {"structured_outputs", 3, SPECIAL, 0, 0, false},
     {"suffix", 2, REFUSED_FILLED, 0, 0, false},
     {"temperature", 3, FLOAT, 0, 100, false},
-    {"thinking_token_budget", 3, REFUSED, 0, 0, false},
+    {"thinking_token_budget", 1, INT, -1, INT32_MAX, false},
+    {"thinking_token_budget", 2, INT, -1, -1, false}, /* more is refused: nothing is parsed */
     {"tool_choice", 1, SPECIAL, 0, 0, false},
     {"tools", 1, SPECIAL, 0, 0, false},
     {"top_k", 3, INT, -1, INT32_MAX, false},
@@ -459,6 +460,8 @@ static void test_table_is_complete(void **state)
 #define C SL_ENDPOINT_CHAT
 #define T SL_ENDPOINT_COMPLETIONS
 
+#define F "{\"type\":\"function\",\"function\":{\"name\":\"f\""
+
 static const struct {
     const char *body;
     enum sl_endpoint endpoint;
@@ -588,13 +591,13 @@ static const struct {
     {"{\"response_format\":\"text\"}", C, "response_format"},
     {"{\"tools\":[]}", C, NULL},
     {"{\"tools\":{}}", C, "tools"},
-    {"{\"tools\":[1]}", C, "tools"},
-    {"{\"tools\":[{}]}", C, "tools"},
+    {"{\"tools\":[1]}", C, "tools[0]"},
+    {"{\"tools\":[{}]}", C, "tools[0].function"},
     {"{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}", C, NULL},
     {"{\"tool_choice\":\"none\"}", C, NULL},
     {"{\"tool_choice\":\"auto\"}", C, NULL},
     {"{\"tool_choice\":\"required\"}", C, "tool_choice"},
-    {"{\"tool_choice\":{\"type\":\"function\"}}", C, "tool_choice"},
+    {"{\"tool_choice\":{\"type\":\"function\"}}", C, "tool_choice.function"},
     {"{\"tool_choice\":\"x\"}", C, "tool_choice"},
     {"{\"tool_choice\":1}", C, "tool_choice"},
     {"{\"modalities\":[\"text\"]}", C, NULL},
@@ -608,7 +611,30 @@ static const struct {
     {"{\"continue_final_message\":true}", C, "continue_final_message"},
     {"{\"continue_final_message\":true,\"add_generation_prompt\":false}", C, NULL},
     {"{\"continue_final_message\":1}", C, "continue_final_message"},
-    {"{\"tools\":[{\"type\":\"function\",\"function\":{}}],\"tool_choice\":\"none\"}", C, NULL},
+    {"{\"tools\":[{\"type\":\"function\",\"function\":{}}],\"tool_choice\":\"none\"}", C,
+     "tools[0].function"},
+    {"{\"tools\":[" F "}}],\"tool_choice\":\"required\"}", C, NULL},
+    {"{\"tools\":[" F "}}],\"tool_choice\":" F "}}}", C, NULL},
+    {"{\"tools\":[" F "}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
+     C, "tool_choice.function"},
+    {"{\"tools\":[" F "}}],\"tool_choice\":{\"type\":\"function\"}}", C, "tool_choice.function"},
+    {"{\"tools\":[" F "}}],\"tool_choice\":{\"type\":\"custom\"}}", C, "tool_choice.type"},
+    {"{\"tools\":[" F "}}],\"tool_choice\":{}}", C, "tool_choice.type"},
+    {"{\"tools\":[" F "}},{\"type\":\"web_search\"}]}", C, "tools[1]"},
+    {"{\"tools\":[" F "}},{\"type\":1}]}", C, "tools[1]"},
+    {"{\"tools\":[" F "}}," F "}}]}", C, "tools[1].function"},
+    {"{\"tools\":[" F ",\"parameters\":[]}}]}", C, "tools[0].function.parameters"},
+    {"{\"tools\":[" F ",\"parameters\":{\"a\":1}}}]}", C, NULL},
+    {"{\"tools\":[" F ",\"strict\":1}}]}", C, "tools[0].function.strict"},
+    {"{\"tools\":[" F ",\"strict\":true}}]}", C, NULL},
+    {"{\"tools\":[" F ",\"strict\":null,\"parameters\":null}}]}", C, NULL},
+    {"{\"tools\":[" F ",\"description\":{}}}]}", C, "tools[0].function.description"},
+    {"{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"a b\"}}]}", C,
+     "tools[0].function.name"},
+    {"{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"\"}}]}", C,
+     "tools[0].function.name"},
+    {"{\"tools\":[{\"type\":\"function\",\"function\":{\"name\":1}}]}", C,
+     "tools[0].function.name"},
     {"{\"best_of\":2}", T, "best_of"},
     {"{\"request_id\":\"a b\"}", T, "request_id"},
     {"{\"request_id\":\"a\\n\"}", T, "request_id"},
@@ -761,7 +787,7 @@ static void test_messages(void **state)
         struct sl_refusal r = {0};
         json_t *v = json_loads(rows[i].text, JSON_DECODE_ANY, NULL);
         assert_non_null(v);
-        int rc = sl_messages_normalise(v, &r);
+        int rc = sl_messages_normalise(v, false, &r);
         if ((rc == 0) != (rows[i].param == NULL) || (rc != 0 && strcmp(r.param, rows[i].param)))
             fail_msg("%s: %s '%s' %s", rows[i].text, sl_code_name(rc), r.param, r.err.msg);
         if (rc == 0)
@@ -779,7 +805,7 @@ static void test_arguments_are_opened(void **state)
     json_t *v = json_loads("[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"arguments\":"
                            "\"{\\\"x\\\":1}\"}},{\"function\":{\"arguments\":\"not json\"}}]}]",
                            0, NULL);
-    assert_int_equal(sl_messages_normalise(v, &r), 0);
+    assert_int_equal(sl_messages_normalise(v, false, &r), 0);
     const json_t *calls = json_object_get(json_array_get(v, 0), "tool_calls");
     const json_t *a =
         json_object_get(json_object_get(json_array_get(calls, 0), "function"), "arguments");
