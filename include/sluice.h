@@ -216,6 +216,15 @@ struct sl_sampling {   /* sl_sampling_default() fills in the neutral values */
     int32_t n_marker_ids;
 };
 
+struct sl_thinking {       /* reasoning in front of the answer; a constraint waits until it ends */
+    const char *close;     /* the text that ends it; copied */
+    int32_t open_id;       /* a first token that begins it, -1: none */
+    bool inside;           /* the prompt has begun it */
+    int32_t budget;        /* tokens until its end is forced, -1: none */
+    const int32_t *forced; /* the tokens of that; copied */
+    int32_t n_forced;
+};
+
 struct sl_outbox; /* where a reader thread learns which of its requests have news */
 struct sl_request;
 
@@ -227,8 +236,9 @@ struct sl_request_desc {
     const char *cache_salt;           /* separates prefix caches; NULL = shared */
     uint32_t cache_tenant;            /* likewise, and no salt of another tenant reaches it */
     struct sl_constraint *constraint; /* NULL: any text; the request takes a reference of its own */
-    struct sl_outbox *outbox;         /* NULL: read with sl_request_wait */
-    void *user;                       /* returned by sl_request_user */
+    const struct sl_thinking *thinking; /* NULL: the answer begins at once */
+    struct sl_outbox *outbox;           /* NULL: read with sl_request_wait */
+    void *user;                         /* returned by sl_request_user */
 };
 
 enum sl_finish { SL_RUNNING, SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_ABORT, SL_FINISH_ERROR };

@@ -19,7 +19,7 @@
 static int begin(struct sl_request *req, struct sl_error *err)
 {
     int rc = 0;
-    for (int32_t i = 0; i < req->n_seqs && rc == 0; i++)
+    for (int32_t i = 0; i < req->n_seqs && rc == 0 && req->constraint != NULL; i++)
         if (req->seqs[i].matcher == NULL)
             rc = sl_constraint_match(req->constraint, (uint32_t)req->max_out, &req->seqs[i].matcher,
                                      err);
@@ -52,22 +52,57 @@ static int finish_mask(struct sl_rseq *rs, struct sl_error *err)
     return 0;
 }
 
-static int make_mask(struct sl_rseq *rs, struct sl_error *err)
+/* By the constraint. token: the last one that belongs to it, -1: none yet. */
+static int match(struct sl_rseq *rs, int32_t token, struct sl_error *err)
 {
-    struct sl_request *req = rs->req;
-    int32_t token = rs->mask_token;
     bool allowed = true;
-    int rc = token < 0 ? begin(req, err) : sl_matcher_accept(rs->matcher, token, &allowed, err);
+    int rc = token < 0 ? 0 : sl_matcher_accept(rs->matcher, token, &allowed, err);
     if (rc == 0 && !allowed)
         rc = sl_fail(err, SL_EINTERNAL, "structured output: token %d was chosen but may not come",
                      token);
     if (rc == 0)
         rc = sl_matcher_mask(rs->matcher, rs->mask, err);
-    if (rc == 0)
-        rc = finish_mask(rs, err);
-    size_t n_bytes = sl_constraint_vocab(req->constraint)->n_words * sizeof *rs->mask;
-    for (int32_t i = 1; i < req->n_seqs && token < 0 && rc == 0; i++)
-        memcpy(req->seqs[i].mask, rs->mask, n_bytes);
+    return rc == 0 ? finish_mask(rs, err) : rc;
+}
+
+/* While it thinks; false: the answer's own rules say what may come. */
+static bool think(struct sl_rseq *rs, int32_t *token)
+{
+    struct sl_request *req = rs->req;
+    const uint32_t *ends = req->constraint != NULL ? sl_constraint_ends(req->constraint) : NULL;
+    bool thinks =
+        sl_think_step(&req->think, &rs->think, *token, rs->mask, req->eng->limits.n_logits);
+    if (rs->think.state == SL_THINK_ENDED)
+        *token = -1;
+    for (int32_t i = 0; thinks && ends != NULL && i < SL_CEIL_DIV(req->eng->limits.n_logits, 32);
+         i++)
+        rs->mask[i] &= ~ends[i]; /* an answer is to come */
+    return thinks;
+}
+
+static int make_mask(struct sl_rseq *rs, struct sl_error *err)
+{
+    struct sl_request *req = rs->req;
+    int32_t token = rs->mask_token, n_words = SL_CEIL_DIV(req->eng->limits.n_logits, 32);
+    bool first = token < 0, maybe = req->think.on && rs->think.state == SL_THINK_MAYBE;
+    int rc = first ? begin(req, err) : 0;
+    if (rc == 0 && (!req->think.on || !think(rs, &token))) {
+        if (req->constraint != NULL) {
+            rc = match(rs, token, err);
+        } else {
+            memset(rs->mask, 0xFF, (size_t)n_words * sizeof *rs->mask);
+            rs->mask_free = !(first && maybe);
+        }
+        if (rc == 0 && first && maybe) { /* the answer, or the marker that begins the thinking */
+            set_bit(rs->mask, req->think.open_id);
+            rs->mask_ends = false;
+        }
+    }
+    for (int32_t i = 1; i < req->n_seqs && first && rc == 0; i++) {
+        memcpy(req->seqs[i].mask, rs->mask, (size_t)n_words * sizeof *rs->mask);
+        req->seqs[i].think.state = rs->think.state;
+        req->seqs[i].mask_free = rs->mask_free;
+    }
     return rc;
 }
 

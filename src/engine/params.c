@@ -172,6 +172,11 @@ int sl_request_check(const struct sl_request_desc *desc, const struct sl_request
         rc = check_bias(s, lim, err);
     if (rc == 0)
         rc = check_logits(s, desc->constraint != NULL, lim, err);
+    if (rc == 0 && desc->thinking != NULL && !(lim->has_logits && lim->has_tokenizer))
+        rc = sl_fail(err, SL_EUNSUPPORTED,
+                     "thinking: this model has no tokenizer or gives no logits");
+    if (rc == 0 && desc->thinking != NULL)
+        rc = sl_think_check(desc->thinking, lim->n_logits, err);
     if (rc == 0)
         rc = check_prompt(desc, lim, err);
     return rc;

@@ -39,7 +39,7 @@ struct shape { /* sizes that follow from the request's description */
     uint32_t n_slots; /* of the penalties' table, 0: none */
     int32_t n_mask;   /* words of a mask, 0: none */
     size_t text_cap;
-    bool logprobs, prompt_logprobs;
+    bool logprobs, prompt_logprobs, think;
     size_t stop_bytes; /* of all stop strings with their ends */
 };
 
@@ -56,7 +56,8 @@ static struct shape shape_of(const struct sl_engine *eng, const struct sl_reques
     s.n_prompt_top = SL_MIN(SL_MAX(p->prompt_logprobs, 0), eng->limits.n_logits);
     if (eng->limits.has_logits && sl_sampling_has_penalty(p))
         s.n_slots = sl_counts_slots((int64_t)d->n_prompt + s.max_out, eng->limits.n_vocab);
-    s.n_mask = d->constraint != NULL ? SL_CEIL_DIV(eng->limits.n_logits, 32) : 0;
+    s.think = d->thinking != NULL;
+    s.n_mask = d->constraint != NULL || s.think ? SL_CEIL_DIV(eng->limits.n_logits, 32) : 0;
     for (int32_t i = 0; i < p->n_stop; i++)
         s.stop_bytes += strlen(p->stop[i]) + 1;
     if (eng->tokenizer != NULL)
@@ -75,6 +76,7 @@ static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *r
                    ? carve(c, (int64_t)s->max_out * s->n_top, sizeof(struct sl_top_logprob))
                    : NULL;
     rs->mask = s->n_mask > 0 ? carve(c, s->n_mask, sizeof(uint32_t)) : NULL;
+    rs->think.text = s->think ? carve(c, (int64_t)s->text_cap, 1) : NULL;
     rs->r_held = s->stop_bytes > 0 ? carve(c, SL_MAX_STOP_BYTES, 1) : NULL;
     if (s->n_slots > 0) {
         int32_t *slots = carve(c, s->n_slots, sizeof(int32_t));
@@ -200,6 +202,7 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
         sl_detok_init(&rs->detok, eng->tokenizer, !req->sampling.keep_special_tokens);
         sl_detok_init(&rs->r_detok, eng->tokenizer, !req->sampling.keep_special_tokens);
         rs->detok.shown = rs->r_detok.shown = req->sampling.marker_ids;
+        sl_think_begin(&req->think, &rs->think, eng->tokenizer);
         rs->detok.n_shown = rs->r_detok.n_shown = req->sampling.n_marker_ids;
     }
 }
@@ -251,6 +254,7 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
         req->constraint = sl_constraint_ref(d->constraint);
     set_namespace(req, d, eng->prefix_caching, number);
     init_sync(req);
+    sl_think_init(&req->think, d->thinking);
     for (int32_t i = 0; i < s.n_seqs; i++)
         init_seq(req, i, d, seed);
     req->usage_now.n_prompt = s.n_prompt;

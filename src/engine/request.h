@@ -16,6 +16,7 @@
 #include "engine/constrain.h"
 #include "engine/sample.h"
 #include "engine/stop.h"
+#include "engine/think.h"
 #include "sched/seq.h"
 #include "text/tokenizer.h"
 
@@ -42,6 +43,8 @@ struct sl_rseq {
 
     /* a constraint's: the masker's while seq.waits (masker.h), else the engine's */
     struct sl_matcher *matcher;
+    struct sl_think_seq think;
+    bool mask_free; /* nothing says any more what may come: no masks from here on */
     uint32_t *mask; /* tokens that may come next; NULL: all may */
     struct sl_rseq *mask_next;
     int32_t mask_token;
@@ -77,6 +80,7 @@ struct sl_request {
     struct sl_stops stops;
     struct sl_kv_ns ns;
     struct sl_constraint *constraint; /* NULL: any text; a reference */
+    struct sl_think think;
     int32_t *prompt;
     int32_t n_prompt, max_out, n_top, n_prompt_top;
     int32_t n_seqs;

@@ -146,7 +146,7 @@ static void take_submitted(struct sl_engine *eng, struct sl_request *req)
         req->seqs[i].seq.arrival = arrival;
     if (atomic_load(&eng->failed))
         fail_request(eng, req, &eng->error);
-    else if (req->constraint != NULL)
+    else if (req->seqs[0].mask != NULL)
         sl_masker_push(eng, &req->seqs[0], -1); /* scheduled when its first mask is there */
     else
         sl_sched_add(&eng->sched, &req->seqs[0].seq);
@@ -319,6 +319,10 @@ static void append_token(struct sl_engine *eng, struct sl_rseq *rs, int32_t id)
 /* A text that is complete and cannot go on ends here, whatever min_tokens and ignore_eos say. */
 static void mask_is_ready(struct sl_engine *eng, struct sl_rseq *rs)
 {
+    if (rs->mask_free) {
+        rs->mask = NULL;
+        rs->seq.lockstep = rs->counts.slots != NULL && eng->runner.forget == NULL;
+    }
     if (rs->mask_error.code != 0) {
         fail_request(eng, rs->req, &rs->mask_error);
     } else if (rs->mask_ends && rs->mask_token < 0) {

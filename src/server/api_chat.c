@@ -198,6 +198,11 @@ static int read_messages(struct sl_task *t)
     if (rc != 0)
         return rc;
     p->start = sl_formats_start(p->formats, text, n_text);
+    rc = sl_params_thinking(p, eng, text, n_text, &t->refusal);
+    if (rc != 0) {
+        sl_free(text);
+        return rc;
+    }
     t->prompts = sl_calloc(1, sizeof *t->prompts);
     if (t->prompts == NULL) {
         rc = sl_refuse(&t->refusal, SL_ENOMEM, NULL, "out of memory");

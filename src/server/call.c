@@ -153,6 +153,7 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
             .cache_salt = p->cache_salt,
             .cache_tenant = tenant_of(call->conn),
             .constraint = p->constraint,
+            .thinking = p->thinking.close != NULL ? &p->thinking : NULL,
             .outbox = call->conn->loop->outbox,
             .user = prompt,
         };

@@ -39,6 +39,8 @@ struct sl_params {
     const struct sl_formats *formats; /* how the answer is read; NULL: as it is */
     const char *tools_format;         /* of them, or what a constraint makes of it */
     enum sl_output_start start;
+    struct sl_thinking thinking; /* close NULL: the answer begins at once */
+    int32_t thinking_ids[16];    /* what ends it by force */
     int32_t priority, truncate_prompt_tokens; /* truncate: 0 = off, -1 = to the context */
     const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort;
     const json_t *messages, *prompt, *tools, *documents, *chat_template_kwargs;
@@ -75,6 +77,9 @@ SL_MUST_CHECK int sl_params_tools(struct sl_params *p, struct sl_refusal *r);
 /* What formats and tools say about the output, besides and together with sl_params_constraint. */
 SL_MUST_CHECK int sl_params_formats(struct sl_params *p, const struct sl_formats *formats,
                                     const struct sl_engine *eng, struct sl_refusal *r);
+/* Once the prompt is known: does the answer begin in reasoning, and how long may that be? */
+SL_MUST_CHECK int sl_params_thinking(struct sl_params *p, const struct sl_engine *eng,
+                                     const char *prompt, size_t n, struct sl_refusal *r);
 /* Finds or compiles it. *later: it must be compiled, and this thread may not wait for that. */
 SL_MUST_CHECK int sl_params_compile(struct sl_params *p, struct sl_engine *eng, bool may_wait,
                                     bool *later, struct sl_refusal *r);

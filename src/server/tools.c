@@ -244,3 +244,57 @@ int sl_params_formats(struct sl_params *p, const struct sl_formats *formats,
         return constrain(p, eng, r);
     return 0;
 }
+
+/* ---- reasoning in front of it */
+
+/* Text as tokens; their number, or a refusal. */
+static int encode(const struct sl_engine *eng, const char *text, int32_t *out, int32_t room,
+                  int32_t *n, struct sl_refusal *r)
+{
+    int32_t *ids;
+    size_t n_ids;
+    int rc = sl_tokenizer_encode(sl_engine_tokenizer(eng), text, strlen(text),
+                                 SL_ENCODE_PARSE_SPECIAL, &ids, &n_ids, &r->err);
+    if (rc != 0)
+        return rc;
+    *n = n_ids <= (size_t)room ? (int32_t)n_ids : 0;
+    memcpy(out, ids, (size_t)*n * sizeof *out);
+    sl_free(ids);
+    return 0;
+}
+
+int sl_params_thinking(struct sl_params *p, const struct sl_engine *eng, const char *prompt,
+                       size_t n, struct sl_refusal *r)
+{
+    static const char field[] = "thinking_token_budget";
+    const char *format = p->formats->reasoning, *forced, *close, *open;
+    bool budget = p->thinking_token_budget >= 0;
+    int32_t id[1], n_ids = 0;
+    if (format == NULL || (!p->constrained && !budget))
+        return 0;
+    open = sl_output_reasoning_open(format);
+    close = sl_output_answer_open(format, &forced);
+    if (open == NULL && p->constrained && p->tools_format != NULL)
+        return !budget ? 0 /* its grammar has the channels */
+                       : sl_refuse(r, SL_EUNSUPPORTED, field,
+                                   "%s cannot be combined with tools that constrain", field);
+    bool inside = sl_output_begins_inside(format, p->start);
+    int rc = !inside && open != NULL ? encode(eng, open, id, 1, &n_ids, r) : 0;
+    if (rc == 0 && !inside && n_ids == 0) {
+        bool told = sl_output_prompt_start(format, prompt, n) != SL_OUTPUT_START_AUTO;
+        return told || !budget ? 0
+                               : sl_refuse(r, SL_EUNSUPPORTED, field,
+                                           "%s: this model begins to reason with more than one "
+                                           "token",
+                                           field);
+    }
+    p->thinking = (struct sl_thinking){.close = close,
+                                       .open_id = n_ids == 1 ? id[0] : -1,
+                                       .inside = inside,
+                                       .budget = p->thinking_token_budget,
+                                       .forced = p->thinking_ids};
+    if (rc == 0)
+        rc = encode(eng, forced, p->thinking_ids, (int32_t)SL_COUNT(p->thinking_ids),
+                    &p->thinking.n_forced, r);
+    return rc;
+}

@@ -67,7 +67,7 @@ struct out_tools {
     /* OUT_JSON_CALL, what the model writes: keys of id, name and arguments; NULL: none, name,
      * arguments. All that are known are read. */
     const char *id_key, *name_key, *args_key;
-    struct {               /* OUT_PARAMS: key_open KEY key_end [TYPE type_end] [open] VALUE close */
+    struct { /* OUT_PARAMS: key_open KEY key_end [TYPE type_end] [open] VALUE close */
         const char *key_open, *key_end, *type_end, *open, *close;
     } param;
 };

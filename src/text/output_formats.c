@@ -85,6 +85,25 @@ const char *sl_output_reasoning_close(const char *reasoning_format)
     return r != NULL ? r->close : NULL;
 }
 
+bool sl_output_begins_inside(const char *reasoning_format, enum sl_output_start start)
+{
+    const struct out_reasoning *r = out_find_reasoning(reasoning_format);
+    if (r == NULL || (r->flags & OUT_CHANNELS))
+        return r != NULL;
+    return start == SL_OUTPUT_START_REASONING ||
+           (start == SL_OUTPUT_START_AUTO && (r->flags & OUT_INSIDE));
+}
+
+const char *sl_output_answer_open(const char *reasoning_format, const char **forced)
+{
+    const struct out_reasoning *r = out_find_reasoning(reasoning_format);
+    bool channels = r != NULL && (r->flags & OUT_CHANNELS);
+    *forced = channels    ? "<|end|><|start|>assistant<|channel|>final<|message|>"
+              : r != NULL ? r->close
+                          : NULL;
+    return channels ? "<|channel|>final<|message|>" : *forced;
+}
+
 /* Is the text in one of the markers of the list? */
 static bool is_in(const char *const *marks, size_t n_marks, const char *text, size_t n)
 {

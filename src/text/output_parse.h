@@ -100,6 +100,12 @@ bool sl_output_good_name(const char *name, size_t n);
 #define SL_OUTPUT_ID_BYTES 32
 void sl_output_make_id(const char *tools_format, uint64_t random, char out[SL_OUTPUT_ID_BYTES]);
 
+/* Does an answer with that start begin inside of a block? */
+bool sl_output_begins_inside(const char *reasoning_format, enum sl_output_start start);
+/* The text behind which the answer begins, and what the model has to write to end its reasoning
+ * there and then. NULL: there is no such format. */
+const char *sl_output_answer_open(const char *reasoning_format, const char **forced);
+
 /* The formats by number; NULL behind the last. A format's names, separated by spaces. */
 const char *sl_output_tools_names(size_t i);
 const char *sl_output_reasoning_names(size_t i);
