@@ -200,5 +200,7 @@ uint32_t sl_auto_json_goal(struct sl_auto *a, uint32_t node)
                    : node == SL_NODE_FALSE ? EXPR_FALSE
                                            : LEAF(node);
     struct sl_goal *g = sl_goal_of(a, req, roots, node > SL_NODE_FALSE);
+    if (g != NULL)
+        (void)sl_goal_sat(a, g); /* looks into all of it: what is not supported shows here */
     return g == NULL ? 0 : g->id;
 }

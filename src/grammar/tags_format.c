@@ -389,10 +389,15 @@ static uint32_t emit_schema(struct format *f, const json_t *node, uint32_t next)
         fail(f, SL_EUNSUPPORTED, "json_schema of style ", style);
     if (f->rc != 0)
         return next;
+    uint32_t goal = 0;
     f->rc = sl_schema_add(&f->a->schema, schema, &options, &root, f->err);
+    if (f->rc == 0)
+        goal = sl_auto_json_goal(f->a, root);
+    if (f->rc == 0)
+        f->rc = sl_auto_check(f->a, f->err);
     if (f->rc != 0 && label != NULL)
         f->rc = sl_error_prefix(f->err, f->rc, "%s", label);
-    return f->rc != 0 ? next : add_pos(f, POS_JSON, sl_auto_json_goal(f->a, root), next);
+    return f->rc != 0 ? next : add_pos(f, POS_JSON, goal, next);
 }
 
 /* A text, or one of several. */

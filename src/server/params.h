@@ -39,8 +39,8 @@ struct sl_params {
     const struct sl_formats *formats; /* how the answer is read; NULL: as it is */
     const char *tools_format;         /* of them, or what a constraint makes of it */
     enum sl_output_start start;
-    struct sl_thinking thinking; /* close NULL: the answer begins at once */
-    int32_t thinking_ids[16];    /* what ends it by force */
+    struct sl_thinking thinking;              /* close NULL: the answer begins at once */
+    int32_t thinking_ids[16];                 /* what ends it by force */
     int32_t priority, truncate_prompt_tokens; /* truncate: 0 = off, -1 = to the context */
     const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort;
     const json_t *messages, *prompt, *tools, *documents, *chat_template_kwargs;

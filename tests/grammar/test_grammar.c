@@ -312,6 +312,20 @@ static const struct {
     {SL_GRAMMAR_EBNF, "root ::= \"x\" root", "no text"},
     {SL_GRAMMAR_EBNF, "%import common.NUMBER\nstart: NUMBER", "not supported: % import"},
     {SL_GRAMMAR_STRUCTURAL, "{\"format\":{}}", "a format is no object with a type"},
+    {SL_GRAMMAR_STRUCTURAL, "{\"format\":{\"type\":\"magic\"}}", "type magic"},
+    {SL_GRAMMAR_STRUCTURAL, "{\"format\":{\"type\":\"ref\",\"name\":\"x\"}}",
+     "no such rule before: x"},
+    {SL_GRAMMAR_STRUCTURAL,
+     "{\"format\":{\"type\":\"json_schema\",\"label\":\"here\",\"json_schema\":{\"properties\":{"
+     "\"a\":{"
+     "\"uniqueItems\":true}}}}}",
+     "here: grammar: uniqueItems is not supported"},
+    {SL_GRAMMAR_EBNF, "start: %json {\"properties\":{\"a\":{\"uniqueItems\":true}}}",
+     "uniqueItems"},
+    {SL_GRAMMAR_STRUCTURAL,
+     "{\"structures\":[{\"begin\":\"<a>\",\"end\":\"\",\"schema\":{\"properties\":{\"a\":{"
+     "\"uniqueItems\":true}}}}],\"triggers\":[\"<a\"]}",
+     "uniqueItems"},
     {SL_GRAMMAR_STRUCTURAL,
      "{\"structures\":[{\"begin\":\"<a>\",\"schema\":{},\"end\":\"\"}],"
      "\"triggers\":[\"<b\"]}",

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: MIT
+"""Tools over HTTP, with OpenAI's own client and the bundled model, which was never trained to call any: what has to be
+called is certain by constraint. What may be called, in text, is walked through by tests/text/test_output_tags.c."""
+import json
+
+import jsonschema
+import openai
+import pytest
+from pydantic import BaseModel
+
+from serverproc import Server
+
+WEATHER = {"type": "object", "properties": {"city": {"enum": ["Rome", "Oslo"]}, "days": {"enum": ["1", "two"]},
+                                            "metric": {"type": "boolean"}},
+           "required": ["city"], "additionalProperties": False}
+NOTHING = {"type": "object", "properties": {}, "additionalProperties": False}
+SCHEMAS = {"get_weather": WEATHER, "now": NOTHING}
+TOOLS = [{"type": "function", "function": {"name": n, "description": "d", "parameters": s}} for n, s in SCHEMAS.items()]
+STRICT = [{"type": "function", "function": {"name": n, "strict": True, "parameters": s}} for n, s in SCHEMAS.items()]
+ASK = [{"role": "user", "content": "How is the weather?"}]
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+FORMATS = ["auto", "hermes", "mistral", "deepseek_v3", "qwen3_coder", "pythonic", "gemma4", "openai"]  # a body each
+
+
+@pytest.fixture(scope="module", params=FORMATS)
+def server(request):
+    with Server("--threads", "1", "--tool-call-parser", request.param, "--enable-auto-tool-choice") as s:
+        s.format = request.param
+        yield s
+        assert s.process.poll() is None, "the server ended during the tests: " + s.log()
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="unused", max_retries=0, timeout=60)
+
+
+# White space is barred and ends are likely: the model would go on for ever between the tokens of JSON.
+BIAS = {str(i): -100 for i in (202, 203, 206, 209, 225, 302)} | {str(i): 12 for i in (0, 4, 65)}
+
+
+def ask(client, **fields):
+    args = {"model": "storyteller", "messages": ASK, "tools": TOOLS, "max_tokens": 250, "temperature": 1,
+            "logit_bias": BIAS} | fields
+    return client.chat.completions.create(**args)
+
+
+def check(calls):
+    for call in calls:
+        assert call.type == "function" and call.id
+        jsonschema.validate(json.loads(call.function.arguments), SCHEMAS[call.function.name])
+    assert len({call.id for call in calls}) == len(calls)
+
+
+def test_required(client):
+    ended = n_calls = 0
+    for seed in range(6):
+        r = ask(client, tool_choice="required", seed=seed).choices[0]
+        if r.finish_reason == "length":
+            continue
+        ended += 1
+        assert r.finish_reason == "tool_calls" and r.message.content is None
+        check(r.message.tool_calls)
+        n_calls += len(r.message.tool_calls)
+    assert ended >= 3 and n_calls >= ended
+
+
+def test_one_call(client):
+    ended = 0
+    for seed in range(4):
+        r = ask(client, tool_choice="required", parallel_tool_calls=False, seed=seed).choices[0]
+        ended += r.finish_reason == "tool_calls"
+        if r.finish_reason == "tool_calls":
+            assert len(r.message.tool_calls) == 1
+            check(r.message.tool_calls)
+    assert ended >= 3
+
+
+def test_named(client):
+    for seed in range(4):
+        r = ask(client, tool_choice=NAMED, seed=seed).choices[0]
+        assert r.finish_reason == "tool_calls" and r.message.content is None
+        assert [c.function.name for c in r.message.tool_calls] == ["get_weather"]
+        check(r.message.tool_calls)
+
+
+def gather(stream):
+    """The message that the deltas of a stream make, as clients put it together."""
+    calls, content, finish, roles = {}, "", None, []
+    for chunk in stream:
+        for choice in chunk.choices:
+            delta = choice.delta
+            assert finish is None, "news after the end"
+            finish = choice.finish_reason
+            content += delta.content or ""
+            roles += [delta.role] if delta.role else []
+            for c in delta.tool_calls or []:
+                if c.index not in calls:
+                    assert c.index == len(calls) and c.id and c.function.name and c.type == "function"
+                    calls[c.index] = [c.function.name, ""]
+                else:
+                    assert c.id is None and c.function.name is None
+                calls[c.index][1] += c.function.arguments or ""
+    assert roles == ["assistant"]
+    return [tuple(c) for c in calls.values()], content, finish
+
+
+def test_stream_equals_whole(client):
+    for seed in range(2):
+        for choice in ("required", NAMED, "auto"):
+            args = {"tool_choice": choice, "seed": seed, "max_tokens": 120, "tools": STRICT}
+            whole = ask(client, **args).choices[0]
+            calls, content, finish = gather(ask(client, stream=True, **args))
+            assert finish == whole.finish_reason
+            assert content == (whole.message.content or "")
+            assert calls == [(c.function.name, c.function.arguments) for c in whole.message.tool_calls or []]
+
+
+def test_tool_loop(client):
+    """The answer goes back as it came, with the tools' results, and the conversation goes on."""
+    messages = list(ASK)
+    for turn in range(3):
+        r = ask(client, messages=messages, tool_choice="required", parallel_tool_calls=False, seed=turn).choices[0]
+        assert r.finish_reason == "tool_calls"
+        messages.append(r.message)
+        for call in r.message.tool_calls:
+            messages.append({"role": "tool", "tool_call_id": call.id, "content": '{"ok": true}'})
+    r = ask(client, messages=messages, tool_choice="none", max_tokens=8, logit_bias={})
+    assert r.choices[0].message.tool_calls is None and r.choices[0].message.content
+
+
+def test_auto_leaves_text_alone(client):
+    """Where no marker comes, nothing is constrained, and nothing is taken for a call."""
+    r = ask(client, tools=STRICT, seed=3, max_tokens=30, logit_bias={}).choices[0]
+    plain = ask(client, tools=TOOLS, seed=3, max_tokens=30, logit_bias={}).choices[0]
+    assert r.message.content == plain.message.content and not plain.message.tool_calls
+
+
+def test_parse_with_pydantic(client):
+    class Point(BaseModel):
+        x: bool
+        name: None
+
+    class GetWeather(BaseModel):
+        metric: bool
+
+    r = client.beta.chat.completions.parse(model="storyteller", messages=ASK, max_tokens=300, temperature=1, seed=5, logit_bias=BIAS,
+                                           response_format=Point)
+    assert isinstance(r.choices[0].message.parsed, Point)
+    r = client.beta.chat.completions.parse(model="storyteller", messages=ASK, max_tokens=300, temperature=1, seed=5, logit_bias=BIAS,
+                                           tools=[openai.pydantic_function_tool(GetWeather)], tool_choice={
+                                               "type": "function", "function": {"name": "GetWeather"}})
+    call = r.choices[0].message.tool_calls[0]
+    assert isinstance(call.function.parsed_arguments, GetWeather)
+    r = client.beta.chat.completions.parse(model="storyteller", messages=ASK, max_tokens=300, temperature=1, seed=6, logit_bias=BIAS,
+                                           tools=[openai.pydantic_function_tool(GetWeather)], response_format=Point)
+    m = r.choices[0].message
+    assert m.tool_calls or isinstance(m.parsed, Point)
+
+
+def test_refusals(server):
+    bad = {"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}, "required": ["a"]}}}
+    for fields, param, word in [
+            ({"tools": [bad], "tool_choice": "required"}, "tools", "uniqueItems"),
+            ({"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format",
+             "tool_choice"),
+            ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice.function",
+             "no"),
+            ({"tools": TOOLS + TOOLS}, "tools[2].function", "get_weather")]:
+        status, e = server.json("POST", "/v1/chat/completions", {"messages": ASK, "max_tokens": 4} | fields)
+        assert status == 400 and e["error"]["param"] == param and word in e["error"]["message"], e
+    status, _ = server.json("POST", "/v1/chat/completions", {"messages": ASK, "max_tokens": 4, "tools": [bad]})
+    assert status == 200  # not strict, and nothing has to be called
+
+
+def test_nothing_is_left(server):
+    assert server.metric("sluice:grammar_matchers") == 0
+    assert server.metric("sluice:step_mallocs_total") == 0
+
+
+def test_unknown_parser():
+    for flag in ("--tool-call-parser", "--reasoning-parser"):
+        with pytest.raises(RuntimeError, match="did you mean"):
+            with Server(flag, "hermess" if "tool" in flag else "qwen33"):
+                pass
