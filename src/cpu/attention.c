@@ -11,8 +11,8 @@
  * heads into one block, because the tiles of a page's heads lie behind each other and memory gives
  * long runs faster than scattered tiles. A block walks its splits by itself when there are blocks
  * enough for the threads; when there are few (decode with long context) the splits of all blocks
- * are items of their own, leave (m, l, o) in cpu->partials and are joined afterwards, in the same
- * order by the same formula.
+ * are items of their own, leave (m, l, o) in cpu->partials and are joined afterwards, query by
+ * query on all threads, in the same order by the same formula.
  *
  * Products are made for whole tiles of 16 positions. What a row may not see of a tile gets p = 0,
  * and zero times any finite value adds nothing; a tile with something else in it (a slot nobody
@@ -39,6 +39,7 @@ struct job {
     int32_t n_block_heads;         /* of them in one block */
     int32_t n_block_rows;          /* rows of a span in one block */
     int32_t n_block_kv;            /* key heads in one block; several only with all their heads */
+    int32_t n_block_queries;       /* at most, of all that */
     int32_t n_chunks;              /* blocks the heads of one key head make */
     int32_t n_kv_blocks;           /* blocks the key heads make */
     int32_t n_blocks;              /* row blocks x key head blocks x chunks */
@@ -326,37 +327,30 @@ static void attend_split(const struct job *j, const struct block *b, struct sl_a
         }
 }
 
-static void state_init(const struct job *j, const struct block *b, float *state, float *ml)
+static void query_init(const struct job *j, int32_t q, float *state, float *ml)
 {
-    int n_q = b->n_kv * per_kv(b);
-    memset(state, 0, (size_t)(n_q * j->dim) * sizeof(float));
-    for (int q = 0; q < n_q; q++) {
-        ml[2 * q] = -INFINITY;
-        ml[2 * q + 1] = 0.0f;
-    }
+    memset(state + q * j->dim, 0, (size_t)j->dim * sizeof(float));
+    ml[2 * q] = -INFINITY;
+    ml[2 * q + 1] = 0.0f;
 }
 
-static void state_merge(const struct job *j, const struct block *b, int32_t split, float *state,
-                        float *state_ml, const float *o, const float *ml)
+static void query_merge(const struct job *j, const struct block *b, int32_t q, int32_t split,
+                        float *state, float *state_ml, const float *o, const float *ml)
 {
-    for (int32_t q = 0; q < b->n_kv * per_kv(b); q++) {
-        int lo, hi;
-        visible(j, b->pos + q % per_kv(b) / b->n_heads, split, &lo, &hi);
-        if (lo < hi)
-            j->cpu->k.merge(state_ml + 2 * q, state + q * j->dim, ml[2 * q], ml[2 * q + 1],
-                            o + q * j->dim, j->dim);
-    }
+    int lo, hi;
+    visible(j, b->pos + q % per_kv(b) / b->n_heads, split, &lo, &hi);
+    if (lo < hi)
+        j->cpu->k.merge(state_ml + 2 * q, state + q * j->dim, ml[2 * q], ml[2 * q + 1],
+                        o + q * j->dim, j->dim);
 }
 
-static void state_finish(const struct job *j, const struct block *b, float *state, float *ml)
+static void query_finish(const struct job *j, const struct block *b, int32_t q, float *state,
+                         float *ml)
 {
     const struct sl_op_attention *a = j->a;
-    for (int32_t q = 0; q < b->n_kv * per_kv(b); q++) {
-        int64_t head = head_of(j, b, q);
-        j->cpu->k.finish(ml + 2 * q, state + q * j->dim, a->sinks != NULL ? a->sinks + head : NULL,
-                         a->head_dim,
-                         (float *)a->out + row_of(b, q) * a->ld_out + head * a->head_dim);
-    }
+    int64_t head = head_of(j, b, q);
+    j->cpu->k.finish(ml + 2 * q, state + q * j->dim, a->sinks != NULL ? a->sinks + head : NULL,
+                     a->head_dim, (float *)a->out + row_of(b, q) * a->ld_out + head * a->head_dim);
 }
 
 static void whole_block(void *arg, uint32_t item, int thread_idx)
@@ -366,12 +360,16 @@ static void whole_block(void *arg, uint32_t item, int thread_idx)
     struct block b;
     block_at(j, item, &b);
     load_queries(j, &b, s);
-    state_init(j, &b, s->state, s->state_ml);
+    const int32_t n_q = b.n_kv * per_kv(&b);
+    for (int32_t q = 0; q < n_q; q++)
+        query_init(j, q, s->state, s->state_ml);
     for (int32_t split = b.split_from; split < b.split_to; split++) {
         attend_split(j, &b, s, split, s->o, s->split_ml);
-        state_merge(j, &b, split, s->state, s->state_ml, s->o, s->split_ml);
+        for (int32_t q = 0; q < n_q; q++)
+            query_merge(j, &b, q, split, s->state, s->state_ml, s->o, s->split_ml);
     }
-    state_finish(j, &b, s->state, s->state_ml);
+    for (int32_t q = 0; q < n_q; q++)
+        query_finish(j, &b, q, s->state, s->state_ml);
 }
 
 /* ---------------------------------------------------------------- splits as items */
@@ -383,7 +381,7 @@ static float *slot_at(const struct job *j, int64_t slot)
 
 static size_t ml_offset(const struct job *j)
 {
-    return (size_t)(j->n_block_kv * j->n_block_rows * j->n_block_heads * j->dim);
+    return (size_t)(j->n_block_queries * j->dim);
 }
 
 static void one_split(void *arg, uint32_t item, int thread_idx)
@@ -400,23 +398,29 @@ static void one_split(void *arg, uint32_t item, int thread_idx)
     attend_split(j, &b, s, split, slot, slot + ml_offset(j));
 }
 
-static void join_splits(void *arg, uint32_t item, int thread_idx)
+/* The splits of one query. At 16,384 positions and 32 heads of 128 they are a megabyte that other
+ * threads have written. */
+static void join_query(void *arg, uint32_t item, int thread_idx)
 {
     const struct job *j = arg;
     (void)thread_idx;
     struct block b;
-    block_at(j, item, &b);
-    float *state = slot_at(j, item), *state_ml = state + ml_offset(j);
+    const uint32_t block = item / (uint32_t)j->n_block_queries;
+    const int32_t q = (int32_t)(item % (uint32_t)j->n_block_queries);
+    block_at(j, block, &b);
+    if (q >= b.n_kv * per_kv(&b))
+        return;
+    float *state = slot_at(j, block), *state_ml = state + ml_offset(j);
     if (j->splits_from == 0)
-        state_init(j, &b, state, state_ml);
+        query_init(j, q, state, state_ml);
     int32_t n = b.split_to - b.split_from - j->splits_from;
     for (int32_t i = 0; i < SL_MIN(n, j->splits_n); i++) {
-        const float *slot = slot_at(j, j->n_blocks + (int64_t)item * j->splits_n + i);
-        state_merge(j, &b, b.split_from + j->splits_from + i, state, state_ml, slot,
+        const float *slot = slot_at(j, j->n_blocks + (int64_t)block * j->splits_n + i);
+        query_merge(j, &b, q, b.split_from + j->splits_from + i, state, state_ml, slot,
                     slot + ml_offset(j));
     }
     if (n > 0 && n <= j->splits_n)
-        state_finish(j, &b, state, state_ml);
+        query_finish(j, &b, q, state, state_ml);
 }
 
 static void by_splits(struct job *j, int32_t max_splits, int32_t splits_per_round, int64_t work)
@@ -424,7 +428,7 @@ static void by_splits(struct job *j, int32_t max_splits, int32_t splits_per_roun
     j->splits_n = SL_MIN(splits_per_round, max_splits);
     for (j->splits_from = 0; j->splits_from < max_splits; j->splits_from += j->splits_n) {
         sl_cpu_run(j->cpu, one_split, j, (int64_t)j->n_blocks * j->splits_n, work);
-        sl_cpu_run(j->cpu, join_splits, j, j->n_blocks, work);
+        sl_cpu_run(j->cpu, join_query, j, (int64_t)j->n_blocks * j->n_block_queries, work);
     }
 }
 
@@ -452,7 +456,8 @@ static void cut(struct job *j, int32_t max_rows, int32_t max_splits)
         j->n_block_kv = (j->n_block_kv + 1) / 2;
     j->n_kv_blocks = SL_CEIL_DIV(n_kv, j->n_block_kv);
     j->n_blocks = row_blocks * j->n_kv_blocks * j->n_chunks;
-    j->slot_floats = (size_t)(j->n_block_kv * per_head * (j->dim + 2));
+    j->n_block_queries = j->n_block_kv * per_head;
+    j->slot_floats = (size_t)(j->n_block_queries * (j->dim + 2));
 }
 
 static void attend_spans(struct job *j)
