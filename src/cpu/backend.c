@@ -213,6 +213,7 @@ static void backend_destroy(struct sl_backend *be)
 {
     struct sl_cpu *cpu = sl_cpu(be);
     sl_pool_destroy(cpu->pool);
+    sl_streams_destroy(&cpu->streams, cpu->n_threads);
     sl_free(cpu->first_block);
     sl_aligned_free(cpu->x_packed, cpu->x_packed_bytes);
     sl_aligned_free(cpu->i8_scratch, (size_t)cpu->n_threads * cpu->i8_scratch_bytes);
@@ -311,12 +312,14 @@ int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out, stru
     cpu->attn_scratch = sl_aligned_alloc((size_t)n_threads * sizeof *cpu->attn_scratch);
     cpu->partials = sl_aligned_alloc(cpu->n_partials * sizeof(float));
     cpu->first_block = sl_calloc(SL_MAX_SEQS + 1, sizeof *cpu->first_block);
-    if (cpu->i8_scratch == NULL || cpu->scratch == NULL || cpu->attn_scratch == NULL ||
-        cpu->partials == NULL || cpu->first_block == NULL) {
+    if (!sl_streams_create(&cpu->streams, n_threads) || cpu->i8_scratch == NULL ||
+        cpu->scratch == NULL || cpu->attn_scratch == NULL || cpu->partials == NULL ||
+        cpu->first_block == NULL) {
         rc = sl_fail(err, SL_ENOMEM, "cpu backend: out of memory for the work space of %d threads",
                      n_threads);
         goto fail;
     }
+    sl_pool_set_idle(cpu->pool, sl_streams_ask, cpu);
     *out = &cpu->base;
     return 0;
 

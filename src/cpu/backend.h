@@ -13,6 +13,7 @@
 #include "cpu/fp8.h"
 #include "cpu/i8.h"
 #include "cpu/kernels.h"
+#include "cpu/linear_next.h"
 #include "cpu/pool.h"
 
 /* What one thread works in. */
@@ -47,6 +48,7 @@ struct sl_cpu {
     float *partials;      /* splits of a long context between threads */
     size_t n_partials;    /* floats */
     int32_t *first_block; /* [SL_MAX_SEQS + 1] row blocks before each span */
+    struct sl_streams streams;
 };
 
 static inline struct sl_cpu *sl_cpu(struct sl_backend *be)

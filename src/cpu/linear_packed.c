@@ -416,12 +416,32 @@ static bool puts_late(const struct job *j)
            (j->x_bf16 == NULL || (bf16 != NULL && bf16->late));
 }
 
+/* With few tokens products are streams through the weights. */
+static void tell_stream(const struct job *j)
+{
+    const struct sl_linear *l = j->l;
+    struct sl_stream s = {.n_parts = l->n_parts, .up = l->up != NULL ? l->up->data : NULL};
+    bool streams = l->n <= SL_I8_STREAM && (l->up == NULL || l->up->dtype == l->part[0].w->dtype);
+    for (int i = 0; i < l->n_parts; i++) {
+        const struct sl_weight *w = l->part[i].w;
+        streams = streams && w->layout != SL_LAYOUT_ROWS;
+        s.part[i] = (struct sl_stream_part){.panels = w->data,
+                                            .panel_bytes = w->n_bytes / (size_t)j->n_panels[i],
+                                            .n_panels = j->n_panels[i],
+                                            .n_items = j->n_items[i],
+                                            .panels_per_item = j->panels_per_item[i]};
+    }
+    sl_streams_run(&l->cpu->streams, streams ? &s : NULL);
+}
+
 static void run_part(struct job *j, int64_t n_items)
 {
     const struct sl_linear *l = j->l;
     const int64_t work = sl_linear_rows_of(l) * j->n_k * j->n_t;
     struct late late[SL_MAX_THREADS];
     prepare(j);
+    if (j->t0 == 0 && j->k0 == 0)
+        tell_stream(j);
     j->late = puts_late(j) ? late : NULL;
     for (int i = 0; j->late != NULL && i < l->cpu->n_threads; i++)
         late[i].j = NULL;

@@ -34,6 +34,8 @@
 #define FIRST_JOB  0xFFFFFF00u
 #define RENEW_JOBS 0x80000000u
 
+typedef bool idle_fn(void *arg, int thread_idx);
+
 struct piece {
     _Alignas(64) _Atomic uint64_t left; /* job, items not yet taken */
     _Alignas(64) _Atomic uint64_t done; /* job, items this thread has done */
@@ -49,6 +51,8 @@ struct sl_pool {
     _Alignas(64) _Atomic uint64_t ticket; /* job, items */
     _Atomic(sl_pool_fn) fn;
     _Atomic(void *) arg;
+    _Alignas(64) _Atomic(idle_fn *) idle; /* NULL: nothing */
+    void *idle_arg;
     _Alignas(64) _Atomic uint32_t bell; /* what workers sleep on */
     _Atomic uint32_t n_sleeping;
     _Atomic bool stop;
@@ -80,21 +84,29 @@ static void wake(_Atomic uint32_t *bell, int n)
     syscall(SYS_futex, bell, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-static bool spin_until_job(struct sl_pool *p, uint32_t seen)
+/* A moment of waiting. */
+static inline void idle(const struct sl_pool *p, int thread_idx)
+{
+    idle_fn *fn = atomic_load_explicit(&p->idle, memory_order_acquire);
+    if (p->spin_ticks == 0 || fn == NULL || !fn(p->idle_arg, thread_idx))
+        __builtin_ia32_pause();
+}
+
+static bool spin_until_job(const struct sl_pool *p, uint32_t seen, int thread_idx)
 {
     uint64_t start = __builtin_ia32_rdtsc();
     while (p->spin_ticks != 0 && __builtin_ia32_rdtsc() - start < p->spin_ticks) {
         if (job_of(atomic_load_explicit(&p->ticket, memory_order_acquire)) != seen)
             return true;
-        __builtin_ia32_pause();
+        idle(p, thread_idx);
     }
     return false;
 }
 
 /* Returns the ticket of a job other than seen, or of seen itself when the pool stops. */
-static uint64_t wait_for_job(struct sl_pool *p, uint32_t seen)
+static uint64_t wait_for_job(struct sl_pool *p, uint32_t seen, int thread_idx)
 {
-    if (!spin_until_job(p, seen)) {
+    if (!spin_until_job(p, seen, thread_idx)) {
         /* Counted before the ticket is read again and read by the caller after it is written, both
          * sequentially consistent: one of the two always sees the other. */
         atomic_fetch_add(&p->n_sleeping, 1);
@@ -191,7 +203,7 @@ static void *worker_main(void *arg)
     struct worker *w = arg;
     uint32_t seen = FIRST_JOB;
     while (!atomic_load_explicit(&w->pool->stop, memory_order_acquire)) {
-        uint64_t ticket = wait_for_job(w->pool, seen);
+        uint64_t ticket = wait_for_job(w->pool, seen, w->idx);
         if (job_of(ticket) != seen)
             take_items(w->pool, ticket, w->idx);
         seen = job_of(ticket);
@@ -205,7 +217,7 @@ static void wait_for_items(struct sl_pool *p, uint32_t job, uint32_t n_items)
     do {
         if (all_done(p, job, n_items))
             return;
-        __builtin_ia32_pause();
+        idle(p, 0);
     } while (__builtin_ia32_rdtsc() - start < 4 * p->spin_ticks);
     atomic_store(&p->caller_sleeps, true);
     uint32_t bell = atomic_load(&p->caller_bell);
@@ -250,6 +262,12 @@ void sl_pool_run(struct sl_pool *p, sl_pool_fn fn, void *arg, uint32_t n_items)
 int sl_pool_n_threads(const struct sl_pool *p)
 {
     return p->n_threads;
+}
+
+void sl_pool_set_idle(struct sl_pool *p, bool (*fn)(void *arg, int thread_idx), void *arg)
+{
+    p->idle_arg = arg;
+    atomic_store_explicit(&p->idle, fn, memory_order_release);
 }
 
 int sl_pool_bind(struct sl_pool *p, const int *cpus)

@@ -18,6 +18,9 @@
 
 #include "base/err.h"
 
+#include <stdbool.h>
+#include <stdint.h>
+
 struct sl_pool;
 
 typedef void (*sl_pool_fn)(void *arg, uint32_t item, int thread_idx);
@@ -27,6 +30,15 @@ SL_MUST_CHECK int sl_pool_create(int n_threads, struct sl_pool **out, struct sl_
 void sl_pool_destroy(struct sl_pool *p); /* joins them; NULL is fine */
 void sl_pool_run(struct sl_pool *p, sl_pool_fn fn, void *arg, uint32_t n_items);
 int sl_pool_n_threads(const struct sl_pool *p);
+/* What a thread does while it looks for a job or for the end of one: a little at a time, until
+ * fn returns false. Not while it would hold up others, with more threads than cores. Once, before
+ * the first job. */
+void sl_pool_set_idle(struct sl_pool *p, bool (*fn)(void *arg, int thread_idx), void *arg);
+/* The first item of a thread's piece of a job; n_items: it has none. */
+static inline int64_t sl_pool_first_item(int64_t n_items, int n_threads, int thread_idx)
+{
+    return (n_items * thread_idx + n_threads - 1) / n_threads;
+}
 /* Binds thread i to processor cpus[i]; thread 0, the caller, goes where it likes: the threads it
  * starts would inherit. A processor that may not be used leaves its thread unbound. Returns how
  * many threads were bound. */

@@ -170,6 +170,51 @@ static void test_bind(void **state)
     sl_pool_destroy(p);
 }
 
+struct idler {
+    _Atomic int calls[4], n_bad; /* calls: of each thread since the last job */
+};
+
+static bool idle_thrice(void *arg, int thread_idx)
+{
+    struct idler *d = arg;
+    if (thread_idx < 0 || thread_idx >= 4)
+        atomic_fetch_add(&d->n_bad, 1);
+    return atomic_fetch_add(&d->calls[thread_idx & 3], 1) < 3;
+}
+
+/* Threads that wait call it, also after it has said no; jobs go on as before. */
+static void test_idle_threads_help(void **state)
+{
+    (void)state;
+    const int n = SL_MIN(4, sl_cpu_count());
+    struct timespec ms = {0, 1000000};
+    static struct idler d;
+    static struct job j;
+    struct sl_pool *p = pool_of(n), *crowd = pool_of(sl_cpu_count() + 1);
+    sl_pool_set_idle(p, idle_thrice, &d);
+    j.n_threads = n;
+    for (j.number = 1; j.number <= 200; j.number++) {
+        memset(j.runs, 0, sizeof j.runs);
+        sl_pool_run(p, count_item, &j, 100);
+        for (int i = 0; i < 100; i++)
+            assert_int_equal(j.runs[i], j.number);
+        if (j.number % 20 == 0)
+            nanosleep(&ms, NULL);
+    }
+    assert_int_equal(atomic_load(&d.n_bad), 0);
+    for (int i = 1; i < n; i++)
+        assert_true(atomic_load(&d.calls[i]) > 3);
+    sl_pool_destroy(p);
+    memset(&d, 0, sizeof d);
+    sl_pool_set_idle(crowd, idle_thrice, &d); /* more threads than cores: none waits awake */
+    j.n_threads = sl_cpu_count() + 1;
+    sl_pool_run(crowd, count_item, &j, 100);
+    nanosleep(&ms, NULL);
+    for (int i = 0; i < 4; i++)
+        assert_int_equal(atomic_load(&d.calls[i]), 0);
+    sl_pool_destroy(crowd);
+}
+
 static int threads_left;
 
 static int failing_thread_create(pthread_t *t, void *(*fn)(void *), void *arg)
@@ -253,6 +298,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_every_item_once),
         cmocka_unit_test(test_threads_begin_in_their_pieces),
         cmocka_unit_test(test_idle_costs_nothing),
+        cmocka_unit_test(test_idle_threads_help),
         cmocka_unit_test(test_bind),
         cmocka_unit_test(test_create_fails),
     };
