@@ -27,6 +27,9 @@
 
 #define FEW_QUERIES   8 /* of a key head: several heads make a block */
 #define FETCHED_TILES 8 /* of values, while probabilities are made */
+/* Items of a thread, at least, before several key heads make a block. Xeon with AMX, 16 threads, a
+ * layer of 8 key heads of 128 behind 16,384 positions: 800 us with 4, 687 with 8, 692 with 16. */
+#define MIN_ITEMS 8
 
 struct job {
     struct sl_cpu *cpu;
@@ -452,7 +455,7 @@ static void cut(struct job *j, int32_t max_rows, int32_t max_splits)
     j->n_block_kv = per_head <= FEW_QUERIES ? SL_MIN(most / per_head, n_kv) : 1;
     while (j->n_block_kv > 1 && j->cpu->n_threads > 1 &&
            (int64_t)row_blocks * SL_CEIL_DIV(n_kv, j->n_block_kv) * max_splits <
-               4 * j->cpu->n_threads)
+               MIN_ITEMS * j->cpu->n_threads)
         j->n_block_kv = (j->n_block_kv + 1) / 2;
     j->n_kv_blocks = SL_CEIL_DIV(n_kv, j->n_block_kv);
     j->n_blocks = row_blocks * j->n_kv_blocks * j->n_chunks;

@@ -33,10 +33,11 @@ static inline int64_t sl_linear_rows_of(const struct sl_linear *l)
 }
 
 /* Weights of one item with few tokens: long enough that taking it costs nothing against reading it,
- * short enough that threads finish together. */
+ * short enough that threads finish together. A thread reads its items as one stream. Xeon with AMX,
+ * 16 threads, the 4B shape in Q4_K: 49.1 tokens/s with 8 items, 52.3 with 24. */
 static inline size_t sl_linear_item_bytes(const struct sl_linear *l)
 {
-    enum { MIN = 16 << 10, MAX = 256 << 10, ITEMS = 8 /* of a thread */ };
+    enum { MIN = 16 << 10, MAX = 256 << 10, ITEMS = 24 /* of a thread */ };
     size_t n = 0;
     for (int i = 0; i < l->n_parts; i++)
         n += l->part[i].w->n_bytes;
