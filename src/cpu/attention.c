@@ -119,6 +119,7 @@ static void load_queries(const struct job *j, const struct block *b, struct sl_a
     bool narrow = j->cpu->attn.query16[sl_attn_format(j->a->kv.dtype)];
     float *query = s->query;
     uint16_t *query16 = s->query16;
+    s->shape = 0;
     for (int32_t i = 0; i < b->n_kv * per_kv(b); i++, query += j->dim, query16 += ld16) {
         const float *q = j->a->q + row_of(b, i) * j->a->ld_q + (int64_t)head_of(j, b, i) * hd;
         memcpy(query, q, (size_t)hd * sizeof(float));
@@ -241,7 +242,7 @@ static void add_values(const struct job *j, struct sl_attn_scratch *s, const uin
 {
     const struct sl_attn_kernels *k = &j->cpu->attn;
     enum sl_dtype dtype = sl_attn_format(j->a->kv.dtype);
-    struct sl_attn_tiles t = {tiles, n_tiles, j->dim, s->kv};
+    struct sl_attn_tiles t = {tiles, n_tiles, j->dim, s->kv, &s->shape};
     int at = q * SL_CPU_SPLIT + column;
     const void *p = k->p16[dtype] ? (const void *)(s->p16 + at) : s->score + at;
     if (j->a->kv.dtype == SL_DTYPE_FP8_E4M3)
@@ -318,7 +319,7 @@ static void attend_split(const struct job *j, const struct block *b, struct sl_a
     for (int g = 0; g < t.n_groups; g++)
         for (int kv = 0; kv < b->n_kv; kv++) {
             find_group(j, b, &t, false, g, kv, &group);
-            struct sl_attn_tiles keys = {group.ptr, group.n, j->dim, s->kv};
+            struct sl_attn_tiles keys = {group.ptr, group.n, j->dim, s->kv, &s->shape};
             group_scores(j, s, &keys, kv * n_q, n_q, (t.first + group.at) * SL_KV_TILE);
         }
     probabilities(j, b, s, split, &t, ml);
@@ -356,6 +357,12 @@ static void query_finish(const struct job *j, const struct block *b, int32_t q, 
                      a->head_dim, (float *)a->out + row_of(b, q) * a->ld_out + head * a->head_dim);
 }
 
+static void end_item(const struct job *j, struct sl_attn_scratch *s)
+{
+    if (j->cpu->attn.end != NULL)
+        j->cpu->attn.end(&s->shape);
+}
+
 static void whole_block(void *arg, uint32_t item, int thread_idx)
 {
     const struct job *j = arg;
@@ -371,6 +378,7 @@ static void whole_block(void *arg, uint32_t item, int thread_idx)
         for (int32_t q = 0; q < n_q; q++)
             query_merge(j, &b, q, split, s->state, s->state_ml, s->o, s->split_ml);
     }
+    end_item(j, s);
     for (int32_t q = 0; q < n_q; q++)
         query_finish(j, &b, q, s->state, s->state_ml);
 }
@@ -399,6 +407,7 @@ static void one_split(void *arg, uint32_t item, int thread_idx)
     load_queries(j, &b, s);
     float *slot = slot_at(j, j->n_blocks + (int64_t)item);
     attend_split(j, &b, s, split, slot, slot + ml_offset(j));
+    end_item(j, s);
 }
 
 /* The splits of one query. At 16,384 positions and 32 heads of 128 they are a megabyte that other

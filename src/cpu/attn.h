@@ -35,6 +35,8 @@ struct sl_attn_tiles {
     int n;
     int dim;       /* padded head dimension */
     void *scratch; /* SL_ATTN_GROUP tiles of floats of the largest head, 64-byte aligned */
+    uint32_t
+        *shape; /* of the matrix registers, the kernels' own from one call to the next; 0: none */
 };
 
 struct sl_attn_kernels {
@@ -50,6 +52,8 @@ struct sl_attn_kernels {
     void (*values[SL_DTYPE_COUNT])(const struct sl_attn_tiles *t, const void *p, int n_q, float *o);
     /* n floats, a multiple of 16, to BF16, nearest even; subnormals may become zero. */
     void (*narrow)(const float *x, int n, uint16_t *out);
+    /* Behind the last call of an item, with its shape; NULL: there is nothing to do. */
+    void (*end)(uint32_t *shape);
     /* A tile of FP8 to one of BF16; keys: of K. ahead is a tile that will be wanted soon. */
     void (*widen_fp8)(bool keys, const uint8_t *tile, const uint8_t *ahead, int dim, uint16_t *out);
 };
@@ -71,6 +75,7 @@ struct sl_attn_scratch {
     float clean[SL_KV_TILE * SL_MAX_HEAD_DIM]; /* a tile of values without what a row may not see */
     _Alignas(64) uint16_t wide[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM]; /* FP8 made BF16 */
     float split_ml[SL_ATTN_QUERY * 2], state_ml[SL_ATTN_QUERY * 2];
+    uint32_t shape; /* of struct sl_attn_tiles */
 };
 
 void sl_attn_kernels_c(struct sl_attn_kernels *k);

@@ -30,7 +30,8 @@ void sl_attn_fp8_scores(const struct sl_attn_kernels *k, const struct sl_attn_ti
 {
     const uint8_t *tiles[SL_ATTN_GROUP + SL_ATTN_AHEAD];
     for (int i = 0; i < t->n; i += SL_ATTN_GROUP) {
-        struct sl_attn_tiles g = {tiles, SL_MIN(t->n - i, SL_ATTN_GROUP), t->dim, t->scratch};
+        struct sl_attn_tiles g = {tiles, SL_MIN(t->n - i, SL_ATTN_GROUP), t->dim, t->scratch,
+                                  t->shape};
         widen(k, t, true, i, g.n, wide, tiles);
         k->scores[SL_DTYPE_BF16](&g, query, n_q, score + i * SL_KV_TILE);
     }
@@ -42,7 +43,8 @@ void sl_attn_fp8_values(const struct sl_attn_kernels *k, const struct sl_attn_ti
     const uint8_t *tiles[SL_ATTN_GROUP + SL_ATTN_AHEAD];
     const size_t number = k->p16[SL_DTYPE_BF16] ? sizeof(uint16_t) : sizeof(float);
     for (int i = 0; i < t->n; i += SL_ATTN_GROUP) {
-        struct sl_attn_tiles g = {tiles, SL_MIN(t->n - i, SL_ATTN_GROUP), t->dim, t->scratch};
+        struct sl_attn_tiles g = {tiles, SL_MIN(t->n - i, SL_ATTN_GROUP), t->dim, t->scratch,
+                                  t->shape};
         widen(k, t, false, i, g.n, wide, tiles);
         k->values[SL_DTYPE_BF16](&g, (const uint8_t *)p + (size_t)(i * SL_KV_TILE) * number, n_q,
                                  o);

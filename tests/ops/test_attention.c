@@ -433,7 +433,7 @@ static void test_tiles_write_their_rows_only(void **state)
     const uint8_t *tiles[N + SL_ATTN_AHEAD];
     for (int i = 0; i < N + SL_ATTN_AHEAD; i++)
         tiles[i] = (const uint8_t *)scratch.clean; /* zeros */
-    struct sl_attn_tiles t = {tiles, N, DIM, scratch.kv};
+    struct sl_attn_tiles t = {tiles, N, DIM, scratch.kv, &scratch.shape};
     for (size_t i = 0; i < 2 * SL_COUNT(n_qs); i++) {
         int n_q = n_qs[i / 2];
         enum sl_dtype dtype = i % 2 == 0 ? SL_DTYPE_BF16 : SL_DTYPE_Q8_0;
@@ -444,6 +444,9 @@ static void test_tiles_write_their_rows_only(void **state)
             o[j] = (int)j < n_q * DIM ? 0.0f : 1.0f;
         k->scores[dtype](&t, in, n_q, score);
         k->values[dtype](&t, in, n_q, o);
+        if (!sim.configured)
+            fail_msg("%s: released before the end of an item", what);
+        k->end(&scratch.shape);
         check_sim();
         for (int j = 0; j < ROOM * SL_CPU_SPLIT; j++) {
             bool written = j / SL_CPU_SPLIT < n_q && j % SL_CPU_SPLIT < N * SL_KV_TILE;
