@@ -107,6 +107,22 @@ static inline void ask(const uint8_t *p)
         DOT(op, 3, 4, 7);             \
     } while (0)
 
+#define LOAD_4(x, w)         \
+    do {                     \
+        LOAD(4, x);          \
+        LOAD(5, (x) + 1024); \
+        LOAD(6, w);          \
+        LOAD(7, (w) + 1024); \
+    } while (0)
+
+#define DOT_4(op)         \
+    do {                  \
+        DOT(op, 0, 4, 6); \
+        DOT(op, 1, 4, 7); \
+        DOT(op, 2, 5, 6); \
+        DOT(op, 3, 5, 7); \
+    } while (0)
+
 #define ALL_SUMS(what)        \
     do {                      \
         what(0, sums);        \
@@ -125,6 +141,9 @@ static inline void ask(const uint8_t *p)
 
 /* Each step: 4 strips of a 2 x 2 or 1 x 4 block.
  *   _regs          no loads
+ *   _turns         no loads, operands of four registers as in 2 x 2
+ *   _loads         16 loads from L1 and no product
+ *   _half          _l1 with loads of weights alone
  *   _l1            8 KiB of tokens and 8 KiB of weights, again and again
  *   _l2, _l2_ask   both from 256 KiB; asked for two strips ahead
  *   _w1, _w1_ask   1 x 4: weights from 32 KiB, tokens from 256 KiB; asked for two strips ahead
@@ -143,6 +162,32 @@ static inline void ask(const uint8_t *p)
                 DOT(op, 2, 6, 7);                                                            \
                 DOT(op, 3, 6, 7);                                                            \
             }                                                                                \
+        }                                                                                    \
+        RELEASE();                                                                           \
+    }                                                                                        \
+    static void name##_turns(int n_steps, uint8_t *room)                                     \
+    {                                                                                        \
+        full_tiles();                                                                        \
+        LOAD_4(room + LOOP_X, room + LOOP_W);                                                \
+        for (int i = 0; i < 4 * n_steps; i++)                                                \
+            DOT_4(op);                                                                       \
+        RELEASE();                                                                           \
+    }                                                                                        \
+    static void name##_loads(int n_steps, uint8_t *room)                                     \
+    {                                                                                        \
+        full_tiles();                                                                        \
+        for (int i = 0; i < 4 * n_steps; i++)                                                \
+            LOAD_4(room + LOOP_X + i % 4 * 2048, room + LOOP_W + i % 4 * 2048);              \
+        RELEASE();                                                                           \
+    }                                                                                        \
+    static void name##_half(int n_steps, uint8_t *room)                                      \
+    {                                                                                        \
+        full_tiles();                                                                        \
+        LOAD_4(room + LOOP_X, room + LOOP_W);                                                \
+        for (int i = 0; i < 4 * n_steps; i++) {                                              \
+            LOAD(6, room + LOOP_W + i % 4 * 2048);                                           \
+            LOAD(7, room + LOOP_W + i % 4 * 2048 + 1024);                                    \
+            DOT_4(op);                                                                       \
         }                                                                                    \
         RELEASE();                                                                           \
     }                                                                                        \

@@ -191,6 +191,9 @@ static void survey_mode(const struct machine *m, struct mode *mode, const uint8_
         loop_fn int8, bf16;
         const char *name;
     } loops[] = {{int8_regs, bf16_regs, "registers only"},
+                 {int8_turns, bf16_turns, "registers only, operands in turn"},
+                 {int8_loads, bf16_loads, "loads from L1, each counted as a product"},
+                 {int8_half, bf16_half, "2x2, weights from L1, tokens in registers"},
                  {int8_l1, bf16_l1, "2x2, operands from L1"},
                  {int8_store, bf16_store, "2x2, operands from L1, 4 sums stored a step"},
                  {int8_l2, bf16_l2, "2x2, operands from L2"},
