@@ -25,6 +25,7 @@ uint32_t sl_auto_no_room(struct sl_auto *a); /* its arena gave nothing */
 uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, uint32_t n);
 static inline struct sl_vec *sl_vec_at(const struct sl_auto *a, uint32_t id)
 {
+    SL_DCHECK(id < a->n_vecs);
     return a->vecs[id];
 }
 

@@ -57,14 +57,14 @@ static int32_t run_of(struct sl_masks *m, struct sl_auto *a, sl_rx_id id)
  * that are known only add to the others. */
 static sl_rx_id thread_rx(const struct sl_auto *a, uint32_t lex)
 {
-    const struct sl_vec *x = sl_vec_at(a, lex & SL_LEX_ID);
+    const uint32_t id = lex & SL_LEX_ID;
     switch (lex & SL_LEX_TAG) {
     case SL_LEX_RX:
-        return lex & SL_LEX_ID;
+        return id;
     case SL_LEX_TUPLE:
-        return x->v[0];
+        return sl_vec_at(a, id)->v[0];
     case SL_LEX_KEY:
-        return x->v[3];
+        return sl_vec_at(a, id)->v[3];
     default:
         return SL_RX_NONE;
     }
