@@ -85,8 +85,16 @@ template <typename T> struct dev {
     {
         if (n > 0 && cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice) != cudaSuccess)
             exit(2);
+        settle();
     }
     dev(const dev &) = delete;
+    /* A copy from ordinary memory may return before the device has it all, and the stream under
+     * test does not wait for it. */
+    static void settle()
+    {
+        if (cudaDeviceSynchronize() != cudaSuccess)
+            exit(2);
+    }
     ~dev()
     {
         cudaFree(p);
@@ -703,6 +711,7 @@ template <typename T> static void refill(dev<T> &to, const std::vector<T> &from)
     CHECK(from.size() <= to.n && cudaMemcpy(to.p, from.data(), from.size() * sizeof(T),
                                             cudaMemcpyHostToDevice) == cudaSuccess,
           "refill");
+    to.settle();
 }
 
 /* One recording for any lengths: plan and two layers, replayed with other spans. */

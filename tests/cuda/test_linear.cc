@@ -65,6 +65,8 @@ template <typename T> struct dev {
     explicit dev(const std::vector<T> &v) : dev(v.size())
     {
         MUST(cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice));
+        MUST(
+            cudaDeviceSynchronize()); /* it may still be on its way, and the stream does not wait */
     }
     dev(const dev &) = delete;
     ~dev()

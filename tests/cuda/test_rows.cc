@@ -54,6 +54,7 @@ template <typename T> struct dev {
     dev(const std::vector<T> &v, size_t skip = 0) : dev(v.size(), skip)
     {
         cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice);
+        cudaDeviceSynchronize(); /* it may still be on its way, and the stream does not wait */
     }
     dev(const dev &) = delete;
     ~dev()

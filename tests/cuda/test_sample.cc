@@ -64,6 +64,7 @@ template <typename T> struct dev {
     explicit dev(const std::vector<T> &v) : dev(v.size())
     {
         cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice);
+        cudaDeviceSynchronize(); /* it may still be on its way, and the stream does not wait */
     }
     dev(const dev &) = delete;
     ~dev()
