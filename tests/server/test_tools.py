@@ -53,16 +53,16 @@ def check(calls):
 
 
 def test_required(client):
-    ended = n_calls = 0
+    """Calls come in any case; a model that knows no end may be cut off in one of them."""
     for seed in range(6):
         r = ask(client, tool_choice="required", seed=seed).choices[0]
+        calls = r.message.tool_calls
         if r.finish_reason == "length":
-            continue
-        ended += 1
-        assert r.finish_reason == "tool_calls" and r.message.content is None
-        check(r.message.tool_calls)
-        n_calls += len(r.message.tool_calls)
-    assert ended >= 3 and n_calls >= ended
+            assert calls
+            check(calls[:-1])
+        else:
+            assert r.finish_reason == "tool_calls" and r.message.content is None and calls
+            check(calls)
 
 
 def test_one_call(client):
@@ -153,7 +153,8 @@ def test_parse_with_pydantic(client):
     call = r.choices[0].message.tool_calls[0]
     assert isinstance(call.function.parsed_arguments, GetWeather)
     r = client.beta.chat.completions.parse(model="storyteller", messages=ASK, max_tokens=300, temperature=1, seed=6, logit_bias=BIAS,
-                                           tools=[openai.pydantic_function_tool(GetWeather)], response_format=Point)
+                                           tools=[openai.pydantic_function_tool(GetWeather)], response_format=Point,
+                                           parallel_tool_calls=False)
     m = r.choices[0].message
     assert m.tool_calls or isinstance(m.parsed, Point)
 
