@@ -5,6 +5,8 @@
 #include "base/limits.h"
 #include "io/names.h"
 
+#include <string.h>
+
 /* The depth is checked beforehand because the parser recurses to its own, larger limit. Text in
  * quotes does not count; malformed text is left to the parser. */
 static bool depth_ok(const char *s, size_t n)
@@ -39,6 +41,8 @@ int sl_json_object(const char *data, size_t n_bytes, size_t max_bytes, const cha
                        max_bytes);
     if (!depth_ok(data, n_bytes))
         return sl_fail(err, SL_ELIMIT, "%s: JSON nested deeper than %d", what, SL_MAX_JSON_DEPTH);
+    if (memchr(data, '\0', n_bytes) != NULL) /* jansson passes over one that follows a number */
+        return sl_fail(err, SL_EFORMAT, "%s: a NUL byte in JSON", what);
     json_error_t je;
     json_t *root = sl_json_load(data, n_bytes, JSON_REJECT_DUPLICATES, &je);
     if (root == NULL && sl_json_no_memory(&je))

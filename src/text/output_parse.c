@@ -370,7 +370,6 @@ int sl_output_create(const struct sl_output_options *options, struct sl_output *
     p->state = out_text;
     p->fresh = true;
     p->hold.max_bytes = OUT_HOLD + 1;
-    SL_ASSERT(options->fn != NULL);
     *out = p;
     if ((t != NULL && t->body == OUT_HARMONY) || (r != NULL && (r->flags & OUT_CHANNELS))) {
         out_harmony_begin(p);
