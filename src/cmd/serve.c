@@ -32,7 +32,7 @@ static const struct sl_flag flags[] = {
     {SL_FLAG_STR, 0, "uds", NULL, SERVER(uds), 0, 0, "PATH",
      "listen on a UNIX socket (alone, unless --host is given)"},
     {SL_FLAG_STR_LIST, 0, "api-key", NULL, SERVE(api_keys), 0, 0, "KEY",
-     "require this bearer key; may be repeated"},
+     "require this key (bearer or x-api-key); may be repeated"},
     {SL_FLAG_SWITCH, 0, "share-prefixes", NULL, SERVER(share_prefixes), 0, 0, NULL,
      "let API keys share one prefix cache (default: one each)"},
     {SL_FLAG_STR_LIST, 0, "served-model-name", "alias", SERVE(served_names), 0, 0, "NAME",
@@ -219,7 +219,8 @@ const struct sl_command sl_cmd_serve = {
         "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'\n"
         "When requests wait and nothing moves for --watchdog-timeout, the state goes to the\n"
         "log, /health and new requests get 503 until something moves; the process stays.\n"
-        "Routes: /v1/chat/completions /v1/completions /v1/models /tokenize /detokenize\n"
+        "Routes: /v1/chat/completions /v1/completions /v1/messages /v1/messages/count_tokens\n"
+        "        /v1/models /tokenize /detokenize\n"
         "        /health /ping /version /load /metrics\n",
     .run = run,
 };

@@ -1,204 +1,189 @@
 /* SPDX-License-Identifier: MIT */
 #include "server/answer.h"
 
+#include "base/check.h"
 #include "base/hash.h"
 #include "base/sys.h"
-#include "server/sse.h"
 
 #include <string.h>
 
 struct sl_answer {
-    struct sl_output *parser;
+    struct sl_output *parser; /* NULL: the text is one part as it is */
     struct sl_call *call;
-    int32_t choice_idx;
+    struct sl_choice *choice;
     const char *tools_format;
     json_t *tools; /* a reference: the parser looks types up */
     uint64_t id_seed;
-    bool show_reasoning, one_call;
+    bool show_reasoning, one_call, keep, failed;
     bool dropped; /* the call that is coming in is one too many */
-    int32_t n_calls;
-    /* streams, during a push */
-    struct sl_buf *stream;
-    bool open; /* an event is begun */
-    /* whole replies */
-    struct sl_buf content, reasoning, calls;
+    int32_t n_calls, n_begun;
+    struct sl_part *parts; /* kept, or the last one alone */
+    int32_t n_parts, cap_parts;
+    size_t n_bytes;        /* of kept parts */
+    struct sl_buf *stream; /* during a push */
 };
 
-/* ---- deltas */
-
-static void end_delta(struct sl_answer *a)
+static void deinit_part(struct sl_part *part)
 {
-    if (!a->open)
+    sl_buf_deinit(&part->id);
+    sl_buf_deinit(&part->name);
+    sl_buf_deinit(&part->text);
+}
+
+/* ---- parts */
+
+static struct sl_part *open_part(struct sl_answer *a)
+{
+    struct sl_part *last = a->n_parts > 0 ? &a->parts[a->n_parts - 1] : NULL;
+    return last != NULL && !last->ended ? last : NULL;
+}
+
+static void end_part(struct sl_answer *a)
+{
+    const struct sl_call_api *api = a->call->api;
+    struct sl_part *part = open_part(a);
+    if (part == NULL)
         return;
-    SL_PUT(a->stream, "\"logprobs\":null,\"finish_reason\":null}");
-    sl_call_event_end(a->stream, a->call, NULL);
-    a->open = false;
+    part->ended = true;
+    if (a->stream != NULL && api->part_end != NULL)
+        api->part_end(a->stream, a->call, a->choice, part);
 }
 
-static void begin_event(struct sl_answer *a, struct sl_buf *b)
+static struct sl_part *new_part(struct sl_answer *a)
 {
-    sl_call_event_begin(b, a->call);
-    SL_PUT(b, "{\"index\":");
-    sl_put_i64(b, a->choice_idx);
-    SL_PUT(b, ",\"delta\":{");
+    if (!a->keep && a->n_parts > 0) {
+        deinit_part(&a->parts[0]);
+        a->n_parts = 0;
+    }
+    if (a->n_parts == a->cap_parts) {
+        int32_t cap = a->cap_parts > 0 ? a->cap_parts * 2 : 2;
+        struct sl_part *parts = sl_realloc(a->parts, (size_t)cap * sizeof *parts);
+        if (parts == NULL) {
+            a->failed = true;
+            return NULL;
+        }
+        a->parts = parts;
+        a->cap_parts = cap;
+    }
+    struct sl_part *part = &a->parts[a->n_parts++];
+    *part = (struct sl_part){.idx = a->n_begun++};
+    a->n_bytes += a->keep ? sizeof *part : 0;
+    return part;
 }
 
-void sl_answer_begin_delta(struct sl_answer *a, struct sl_buf *b)
+static struct sl_part *begin_part(struct sl_answer *a, enum sl_part_kind kind,
+                                  const struct sl_output_event *e)
 {
-    begin_event(a, b);
-    SL_PUT(b, "},");
+    const struct sl_call_api *api = a->call->api;
+    end_part(a);
+    struct sl_part *part = new_part(a);
+    if (part == NULL)
+        return NULL;
+    part->kind = kind;
+    if (kind == SL_PART_CALL) {
+        char made[SL_OUTPUT_ID_BYTES];
+        const char *id = e->id;
+        part->call_idx = a->n_calls++;
+        if (e->n_id == 0) {
+            sl_output_make_id(a->tools_format, a->id_seed + (uint64_t)part->call_idx, made);
+            id = made;
+        }
+        sl_buf_puts(&part->id, id);
+        sl_buf_put(&part->name, e->text, e->n_text);
+        a->failed |= !sl_buf_ok(&part->id) || !sl_buf_ok(&part->name);
+        a->n_bytes += a->keep ? part->id.n_bytes + part->name.n_bytes : 0;
+    }
+    if (a->stream != NULL && api->part_begin != NULL)
+        api->part_begin(a->stream, a->call, a->choice, part);
+    return part;
 }
 
-static void text_delta(struct sl_answer *a, const struct sl_output_event *e)
+static void add_text(struct sl_answer *a, struct sl_part *part, const char *text, size_t n)
 {
-    struct sl_buf *b = a->stream;
-    begin_event(a, b);
-    if (e->kind == SL_OUTPUT_REASONING) { /* the name vLLM has now, and the one it had */
-        SL_PUT(b, "\"reasoning\":\"");
-        sl_buf_json_escape(b, e->text, e->n_text);
-        SL_PUT(b, "\",\"reasoning_content\":\"");
+    if (part == NULL || n == 0)
+        return;
+    SL_ASSERT(!part->ended);
+    if (a->keep) {
+        sl_buf_put(&part->text, text, n);
+        a->failed |= !sl_buf_ok(&part->text);
+        a->n_bytes += n;
+    }
+    if (a->stream != NULL)
+        a->call->api->part_text(a->stream, a->call, a->choice, part, text, n);
+}
+
+static void prose(struct sl_answer *a, enum sl_part_kind kind, const char *text, size_t n)
+{
+    struct sl_part *part = open_part(a);
+    if (n == 0)
+        return;
+    if (part == NULL || part->kind != kind)
+        part = begin_part(a, kind, NULL);
+    add_text(a, part, text, n);
+}
+
+static void call_event(struct sl_answer *a, const struct sl_output_event *e)
+{
+    bool begin = e->kind == SL_OUTPUT_CALL_BEGIN;
+    if (begin)
+        a->dropped = a->one_call && a->n_calls > 0;
+    if (a->dropped)
+        return;
+    if (begin) {
+        (void)begin_part(a, SL_PART_CALL, e);
+        return;
+    }
+    struct sl_part *part = open_part(a);
+    if (part == NULL) /* memory for it was not to be had */
+        return;
+    if (e->kind == SL_OUTPUT_CALL_ARGS) {
+        add_text(a, part, e->text, e->n_text);
     } else {
-        SL_PUT(b, "\"content\":\"");
-    }
-    sl_buf_json_escape(b, e->text, e->n_text);
-    SL_PUT(b, "\"},");
-}
-
-/* "id":...,"type":"function","function":{"name":...,"arguments":" */
-static void put_call_head(struct sl_answer *a, struct sl_buf *b, const struct sl_output_event *e)
-{
-    char made[SL_OUTPUT_ID_BYTES];
-    const char *id = e->id;
-    size_t n = e->n_id;
-    if (n == 0) {
-        sl_output_make_id(a->tools_format, a->id_seed + (uint64_t)a->n_calls, made);
-        id = made;
-        n = strlen(made);
-    }
-    SL_PUT(b, "\"id\":");
-    sl_buf_json_string(b, id, n);
-    SL_PUT(b, ",\"type\":\"function\",\"function\":{\"name\":");
-    sl_buf_json_string(b, e->text, e->n_text);
-    SL_PUT(b, ",\"arguments\":\"");
-}
-
-static void call_delta(struct sl_answer *a, const struct sl_output_event *e)
-{
-    struct sl_buf *b = a->stream;
-    bool head = e->kind == SL_OUTPUT_CALL_BEGIN;
-    begin_event(a, b);
-    SL_PUT(b, "\"tool_calls\":[{\"index\":");
-    sl_put_i64(b, head ? a->n_calls : a->n_calls - 1);
-    sl_buf_putc(b, ',');
-    if (head) {
-        put_call_head(a, b, e);
-    } else {
-        SL_PUT(b, "\"function\":{\"arguments\":\"");
-        sl_buf_json_escape(b, e->text, e->n_text);
-    }
-    SL_PUT(b, "\"}}]},");
-}
-
-/* ---- events of the parser */
-
-static void stream_event(struct sl_answer *a, const struct sl_output_event *e)
-{
-    if (e->kind == SL_OUTPUT_CALL_END)
-        return;
-    end_delta(a);
-    if (e->kind == SL_OUTPUT_REASONING || e->kind == SL_OUTPUT_CONTENT)
-        text_delta(a, e);
-    else
-        call_delta(a, e);
-    a->open = true;
-}
-
-static void gather_event(struct sl_answer *a, const struct sl_output_event *e)
-{
-    struct sl_buf *calls = &a->calls;
-    switch (e->kind) {
-    case SL_OUTPUT_REASONING:
-        sl_buf_put(&a->reasoning, e->text, e->n_text);
-        return;
-    case SL_OUTPUT_CONTENT:
-        sl_buf_put(&a->content, e->text, e->n_text);
-        return;
-    case SL_OUTPUT_CALL_BEGIN:
-        if (a->n_calls > 0)
-            sl_buf_putc(calls, ',');
-        sl_buf_putc(calls, '{');
-        put_call_head(a, calls, e);
-        return;
-    case SL_OUTPUT_CALL_ARGS:
-        sl_buf_json_escape(calls, e->text, e->n_text);
-        return;
-    case SL_OUTPUT_CALL_END:
-        SL_PUT(calls, "\"}}");
+        part->whole = e->whole;
+        end_part(a);
     }
 }
 
 static void on_event(void *arg, const struct sl_output_event *e)
 {
     struct sl_answer *a = arg;
-    bool begin = e->kind == SL_OUTPUT_CALL_BEGIN;
-    bool of_call = begin || e->kind == SL_OUTPUT_CALL_ARGS || e->kind == SL_OUTPUT_CALL_END;
-    if (e->kind == SL_OUTPUT_REASONING && !a->show_reasoning)
+    switch (e->kind) {
+    case SL_OUTPUT_REASONING:
+        if (a->show_reasoning)
+            prose(a, SL_PART_REASONING, e->text, e->n_text);
         return;
-    if (begin)
-        a->dropped = a->one_call && a->n_calls > 0;
-    if (of_call && a->dropped)
+    case SL_OUTPUT_CONTENT:
+        prose(a, SL_PART_TEXT, e->text, e->n_text);
         return;
-    if (a->stream != NULL)
-        stream_event(a, e);
-    else
-        gather_event(a, e);
-    a->n_calls += begin;
+    case SL_OUTPUT_CALL_BEGIN:
+    case SL_OUTPUT_CALL_ARGS:
+    case SL_OUTPUT_CALL_END:
+        call_event(a, e);
+    }
 }
 
-bool sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk *chunk)
+void sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk *chunk)
 {
+    int rc = 0;
     a->stream = b;
-    a->open = false;
-    int rc = sl_output_push(a->parser, chunk->text, chunk->n_text);
-    if (rc == 0 && chunk->finish != SL_RUNNING)
-        rc = sl_output_finish(a->parser);
-    if (rc != 0)
-        (b != NULL ? b : &a->content)->failed = true;
+    if (a->parser == NULL)
+        prose(a, SL_PART_TEXT, chunk->text, chunk->n_text);
+    else
+        rc = sl_output_push(a->parser, chunk->text, chunk->n_text);
+    if (chunk->finish != SL_RUNNING) {
+        if (rc == 0 && a->parser != NULL)
+            rc = sl_output_finish(a->parser);
+        end_part(a);
+    }
+    a->failed |= rc != 0;
+    if (b != NULL)
+        b->failed |= a->failed;
     a->stream = NULL;
-    return a->open;
 }
 
-/* ---- messages */
-
-static void put_text(struct sl_buf *b, const struct sl_buf *text, bool null_if_empty)
+bool sl_answer_ok(const struct sl_answer *a)
 {
-    if (text->n_bytes == 0 && null_if_empty) {
-        SL_PUT(b, "null");
-        return;
-    }
-    sl_buf_putc(b, '"');
-    sl_buf_json_escape(b, text->data, text->n_bytes);
-    sl_buf_putc(b, '"');
-}
-
-void sl_answer_put_message(struct sl_answer *a, struct sl_buf *b)
-{
-    SL_PUT(b, "\"content\":");
-    put_text(b, &a->content, a->n_calls > 0 || a->reasoning.n_bytes > 0);
-    SL_PUT(b, ",\"refusal\":null");
-    if (a->n_calls > 0) {
-        SL_PUT(b, ",\"tool_calls\":[");
-        sl_buf_put(b, a->calls.data, a->calls.n_bytes);
-        sl_buf_putc(b, ']');
-    }
-    if (a->reasoning.n_bytes > 0) {
-        SL_PUT(b, ",\"reasoning\":");
-        put_text(b, &a->reasoning, true);
-        SL_PUT(b, ",\"reasoning_content\":");
-        put_text(b, &a->reasoning, true);
-    }
-    if (!sl_buf_ok(&a->content) || !sl_buf_ok(&a->reasoning) || !sl_buf_ok(&a->calls))
-        b->failed = true; /* the loss must show: it becomes a 503 */
+    return !a->failed;
 }
 
 bool sl_answer_has_calls(const struct sl_answer *a)
@@ -208,35 +193,47 @@ bool sl_answer_has_calls(const struct sl_answer *a)
 
 size_t sl_answer_bytes(const struct sl_answer *a)
 {
-    return a == NULL ? 0 : a->content.n_bytes + a->reasoning.n_bytes + a->calls.n_bytes;
+    return a == NULL ? 0 : a->n_bytes;
+}
+
+int32_t sl_answer_n_parts(const struct sl_answer *a)
+{
+    return a->keep ? a->n_parts : 0;
+}
+
+const struct sl_part *sl_answer_part(const struct sl_answer *a, int32_t i)
+{
+    SL_ASSERT(a->keep && i >= 0 && i < a->n_parts);
+    return &a->parts[i];
 }
 
 /* ---- life */
 
-int sl_answer_create(struct sl_call *call, const struct sl_choice *choice,
-                     const struct sl_params *p, struct sl_answer **out, struct sl_error *err)
+int sl_answer_create(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
+                     bool keep, struct sl_answer **out, struct sl_error *err)
 {
     const char *reasoning = p->formats != NULL ? p->formats->reasoning : NULL;
-    *out = NULL;
-    if (p->tools_format == NULL && reasoning == NULL)
-        return 0;
     struct sl_answer *a = sl_calloc(1, sizeof *a);
+    *out = NULL;
     if (a == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory");
-    struct sl_output_options o = {.tools_format = p->tools_format,
-                                  .reasoning_format = reasoning,
-                                  .tools = p->tools,
-                                  .start = p->start,
-                                  .fn = on_event,
-                                  .arg = a};
-    int rc = sl_output_create(&o, &a->parser, err);
-    if (rc != 0) {
-        sl_free(a);
-        return rc;
+    if (p->tools_format != NULL || reasoning != NULL) {
+        struct sl_output_options o = {.tools_format = p->tools_format,
+                                      .reasoning_format = reasoning,
+                                      .tools = p->tools,
+                                      .start = p->start,
+                                      .fn = on_event,
+                                      .arg = a};
+        int rc = sl_output_create(&o, &a->parser, err);
+        if (rc != 0) {
+            sl_free(a);
+            return rc;
+        }
+        a->tools = json_incref((json_t *)(uintptr_t)p->tools);
     }
-    a->tools = json_incref((json_t *)(uintptr_t)p->tools);
     a->call = call;
-    a->choice_idx = choice->idx;
+    a->choice = choice;
+    a->keep = keep;
     a->tools_format = p->tools_format;
     struct sl_loop *loop = call->conn->loop; /* not the call's id: clients may repeat theirs */
     a->id_seed = sl_mix64(loop->id_seed[0] ^ sl_mix64(atomic_fetch_add(&loop->server->next_id, 1)));
@@ -252,8 +249,8 @@ void sl_answer_destroy(struct sl_answer *a)
         return;
     sl_output_destroy(a->parser);
     json_decref(a->tools);
-    sl_buf_deinit(&a->content);
-    sl_buf_deinit(&a->reasoning);
-    sl_buf_deinit(&a->calls);
+    for (int32_t i = 0; i < a->n_parts; i++)
+        deinit_part(&a->parts[i]);
+    sl_free(a->parts);
     sl_free(a);
 }

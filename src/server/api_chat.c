@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * api_chat.c - POST /v1/chat/completions.
  */
-#include "base/sys.h"
 #include "server/answer.h"
-#include "server/prompt.h"
+#include "server/conversation.h"
+#include "server/openai_out.h"
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/sse.h"
@@ -20,7 +20,7 @@ static struct sl_token_style style_of(const struct sl_call *call)
 static void put_first_event(struct sl_buf *b, struct sl_call *call, const struct sl_prompt *prompt,
                             const struct sl_choice *choice)
 {
-    sl_call_event_begin(b, call);
+    sl_openai_event_begin(b, call);
     SL_PUT(b, "{\"index\":");
     sl_put_i64(b, choice->idx);
     SL_PUT(b, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
@@ -31,22 +31,71 @@ static void put_first_event(struct sl_buf *b, struct sl_call *call, const struct
         SL_PUT(b, "}\n\n");
         return;
     }
-    sl_call_event_end(b, call, prompt);
+    sl_openai_event_end(b, call, prompt);
 }
 
-static void put_text_delta(struct sl_buf *b, struct sl_call *call, const struct sl_choice *choice,
-                           const struct sl_chunk *chunk)
+static void begin_delta(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice)
 {
-    sl_call_event_begin(b, call);
+    if (choice->open) { /* one of several in this chunk: only the last has an end to show */
+        SL_PUT(b, "},\"logprobs\":null,\"finish_reason\":null}");
+        sl_openai_event_end(b, call, NULL);
+    }
+    sl_openai_event_begin(b, call);
     SL_PUT(b, "{\"index\":");
     sl_put_i64(b, choice->idx);
-    if (chunk->n_text > 0) {
-        SL_PUT(b, ",\"delta\":{\"content\":\"");
-        sl_buf_json_escape(b, chunk->text, chunk->n_text);
-        SL_PUT(b, "\"},");
+    SL_PUT(b, ",\"delta\":{");
+    choice->open = true;
+}
+
+static void put_text_member(struct sl_buf *b, const char *text, size_t n, bool reasoning)
+{
+    if (reasoning) { /* the name vLLM has now, and the one it had */
+        SL_PUT(b, "\"reasoning\":\"");
+        sl_buf_json_escape(b, text, n);
+        SL_PUT(b, "\",\"reasoning_content\":\"");
     } else {
-        SL_PUT(b, ",\"delta\":{},");
+        SL_PUT(b, "\"content\":\"");
     }
+    sl_buf_json_escape(b, text, n);
+    sl_buf_putc(b, '"');
+}
+
+/* "id":...,"type":"function","function":{"name":...,"arguments":" */
+static void put_call_head(struct sl_buf *b, const struct sl_part *part)
+{
+    SL_PUT(b, "\"id\":");
+    sl_buf_json_string(b, part->id.data, part->id.n_bytes);
+    SL_PUT(b, ",\"type\":\"function\",\"function\":{\"name\":");
+    sl_buf_json_string(b, part->name.data, part->name.n_bytes);
+    SL_PUT(b, ",\"arguments\":\"");
+}
+
+static void part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                       const struct sl_part *part)
+{
+    if (part->kind != SL_PART_CALL)
+        return;
+    begin_delta(b, call, choice);
+    SL_PUT(b, "\"tool_calls\":[{\"index\":");
+    sl_put_i64(b, part->call_idx);
+    sl_buf_putc(b, ',');
+    put_call_head(b, part);
+    SL_PUT(b, "\"}}]");
+}
+
+static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                      const struct sl_part *part, const char *text, size_t n)
+{
+    begin_delta(b, call, choice);
+    if (part->kind != SL_PART_CALL) {
+        put_text_member(b, text, n, part->kind == SL_PART_REASONING);
+        return;
+    }
+    SL_PUT(b, "\"tool_calls\":[{\"index\":");
+    sl_put_i64(b, part->call_idx);
+    SL_PUT(b, ",\"function\":{\"arguments\":\"");
+    sl_buf_json_escape(b, text, n);
+    SL_PUT(b, "\"}}]");
 }
 
 static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
@@ -58,15 +107,17 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     choice->began = true;
     if (chunk->n_text == 0 && chunk->finish == SL_RUNNING && !tokens_matter)
         return; /* half a character: nothing to show yet */
+    choice->open = false;
     if (choice->answer != NULL) {
-        bool open = sl_answer_push(choice->answer, b, chunk);
-        if (!open && chunk->finish == SL_RUNNING && !tokens_matter)
+        sl_answer_push(choice->answer, b, chunk);
+        if (!choice->open && chunk->finish == SL_RUNNING && !tokens_matter)
             return; /* what came may still become a marker */
-        if (!open)
-            sl_answer_begin_delta(choice->answer, b);
-    } else {
-        put_text_delta(b, call, choice, chunk);
     }
+    if (!choice->open)
+        begin_delta(b, call, choice);
+    if (choice->answer == NULL && chunk->n_text > 0)
+        put_text_member(b, chunk->text, chunk->n_text, false);
+    SL_PUT(b, "},");
     if (call->want_logprobs && chunk->n_tokens > 0) {
         SL_PUT(b, "\"logprobs\":{\"content\":[");
         sl_put_chat_logprobs(b, style_of(call), chunk->tokens, chunk->n_tokens, call->n_logprobs);
@@ -74,8 +125,9 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     } else {
         SL_PUT(b, "\"logprobs\":null,");
     }
-    sl_call_put_finish(b, chunk->finish, sl_answer_has_calls(choice->answer), chunk->stop_token_id,
-                       chunk->stop_str, chunk->stop_str != NULL ? strlen(chunk->stop_str) : 0);
+    sl_openai_put_finish(b, chunk->finish, sl_answer_has_calls(choice->answer),
+                         chunk->stop_token_id, chunk->stop_str,
+                         chunk->stop_str != NULL ? strlen(chunk->stop_str) : 0);
     if (call->return_token_ids) {
         SL_PUT(b, ",\"token_ids\":[");
         for (size_t i = 0; i < chunk->n_tokens; i++) {
@@ -86,7 +138,7 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
         sl_buf_putc(b, ']');
     }
     sl_buf_putc(b, '}');
-    sl_call_event_end(b, call, prompt);
+    sl_openai_event_end(b, call, prompt);
 }
 
 /* ---- whole replies */
@@ -96,7 +148,7 @@ static void collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_ch
 {
     (void)prompt;
     if (choice->answer != NULL)
-        (void)sl_answer_push(choice->answer, NULL, chunk);
+        sl_answer_push(choice->answer, NULL, chunk);
     else
         sl_buf_put(&choice->text, chunk->text, chunk->n_text);
     if (call->want_logprobs && chunk->n_tokens > 0) {
@@ -119,6 +171,49 @@ static void put_buf(struct sl_buf *b, const struct sl_buf *part)
         b->failed = true; /* the loss must show: it becomes a 503 */
 }
 
+static void put_text_of(struct sl_buf *b, const struct sl_answer *a, enum sl_part_kind kind)
+{
+    sl_buf_putc(b, '"');
+    for (int32_t i = 0; i < sl_answer_n_parts(a); i++) {
+        const struct sl_part *part = sl_answer_part(a, i);
+        if (part->kind == kind)
+            sl_buf_json_escape(b, part->text.data, part->text.n_bytes);
+    }
+    sl_buf_putc(b, '"');
+}
+
+/* "content":...,"tool_calls":[...] and so on */
+static void put_message(struct sl_buf *b, const struct sl_answer *a)
+{
+    int32_t n_parts = sl_answer_n_parts(a), n[3] = {0};
+    for (int32_t i = 0; i < n_parts; i++)
+        n[sl_answer_part(a, i)->kind]++;
+    SL_PUT(b, "\"content\":");
+    if (n[SL_PART_TEXT] == 0 && n_parts > 0)
+        SL_PUT(b, "null");
+    else
+        put_text_of(b, a, SL_PART_TEXT);
+    SL_PUT(b, ",\"refusal\":null");
+    for (int32_t i = 0; n[SL_PART_CALL] > 0 && i < n_parts; i++) {
+        const struct sl_part *part = sl_answer_part(a, i);
+        if (part->kind != SL_PART_CALL)
+            continue;
+        sl_buf_puts(b, part->call_idx == 0 ? ",\"tool_calls\":[{" : ",{");
+        put_call_head(b, part);
+        sl_buf_json_escape(b, part->text.data, part->text.n_bytes);
+        SL_PUT(b, "\"}}");
+    }
+    if (n[SL_PART_CALL] > 0)
+        sl_buf_putc(b, ']');
+    if (n[SL_PART_REASONING] > 0) {
+        SL_PUT(b, ",\"reasoning\":");
+        put_text_of(b, a, SL_PART_REASONING);
+        SL_PUT(b, ",\"reasoning_content\":");
+        put_text_of(b, a, SL_PART_REASONING);
+    }
+    b->failed |= !sl_answer_ok(a); /* the loss must show: it becomes a 503 */
+}
+
 static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
                        struct sl_choice *choice)
 {
@@ -127,7 +222,7 @@ static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     sl_put_i64(b, choice->idx);
     SL_PUT(b, ",\"message\":{\"role\":\"assistant\",");
     if (choice->answer != NULL) {
-        sl_answer_put_message(choice->answer, b);
+        put_message(b, choice->answer);
     } else {
         SL_PUT(b, "\"content\":\"");
         sl_buf_json_escape(b, choice->text.data, choice->text.n_bytes);
@@ -142,8 +237,8 @@ static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     } else {
         SL_PUT(b, "null,");
     }
-    sl_call_put_finish(b, choice->finish, sl_answer_has_calls(choice->answer),
-                       choice->stop_token_id, choice->stop_str.data, choice->stop_str.n_bytes);
+    sl_openai_put_finish(b, choice->finish, sl_answer_has_calls(choice->answer),
+                         choice->stop_token_id, choice->stop_str.data, choice->stop_str.n_bytes);
     if (call->return_token_ids) {
         SL_PUT(b, ",\"token_ids\":[");
         put_buf(b, &choice->token_ids);
@@ -171,15 +266,20 @@ static void put_tail(struct sl_buf *b, struct sl_call *call)
 static int begin(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
                  struct sl_error *err)
 {
-    return sl_answer_create(call, choice, p, &choice->answer, err);
+    bool as_it_is =
+        p->tools_format == NULL && (p->formats == NULL || p->formats->reasoning == NULL);
+    return as_it_is ? 0 : sl_answer_create(call, choice, p, !call->stream, &choice->answer, err);
 }
 
 static const struct sl_call_api chat_api = {
-    .id_prefix = "chatcmpl",
+    .id_prefix = "chatcmpl-",
+    SL_OPENAI_OUT,
     .object = "chat.completion",
     .event_object = "chat.completion.chunk",
     .begin = begin,
     .put_events = put_events,
+    .part_begin = part_begin,
+    .part_text = part_text,
     .collect = collect,
     .put_choice = put_choice,
     .put_tail = put_tail,
@@ -187,45 +287,9 @@ static const struct sl_call_api chat_api = {
 
 /* ---- the request */
 
-/* Messages to text to ids. */
-static int read_messages(struct sl_task *t)
-{
-    const struct sl_engine *eng = t->server->eng;
-    struct sl_params *p = &t->params;
-    char *text = NULL;
-    size_t n_text = 0;
-    int rc = sl_prompt_render(eng, t->root, p, &text, &n_text, &t->refusal);
-    if (rc != 0)
-        return rc;
-    p->start = sl_formats_start(p->formats, text, n_text);
-    rc = sl_params_thinking(p, eng, text, n_text, &t->refusal);
-    if (rc != 0) {
-        sl_free(text);
-        return rc;
-    }
-    t->prompts = sl_calloc(1, sizeof *t->prompts);
-    if (t->prompts == NULL) {
-        rc = sl_refuse(&t->refusal, SL_ENOMEM, NULL, "out of memory");
-    } else {
-        t->n_prompts = 1;
-        rc = sl_prompt_encode(eng, text, n_text, p->add_special_tokens, p->truncate_prompt_tokens,
-                              t->prompts, &t->refusal);
-    }
-    sl_free(text);
-    return rc;
-}
-
 static void prepare(struct sl_task *t)
 {
-    t->rc = sl_task_read(t, SL_ENDPOINT_CHAT);
-    if (t->rc == 0)
-        t->rc = sl_call_check_model(t->server, t->params.model, &t->model, &t->refusal);
-    if (t->rc == 0)
-        t->rc = sl_task_formats(t);
-    if (t->rc == 0)
-        t->rc = sl_task_compile(t);
-    if (t->rc == 0 && !t->later)
-        t->rc = read_messages(t);
+    sl_conversation_prepare(t, SL_ENDPOINT_CHAT, NULL);
 }
 
 static void finish(struct sl_conn *c, struct sl_task *t)

@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "server/openai_out.h"
 #include "server/prompt.h"
 #include "server/reply.h"
 #include "server/route.h"
@@ -121,7 +122,7 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     clear_columns(ch);
     gather(call, prompt, ch, chunk);
     ch->began = true;
-    sl_call_event_begin(b, call);
+    sl_openai_event_begin(b, call);
     SL_PUT(b, "{\"index\":");
     sl_put_i64(b, ch->idx);
     SL_PUT(b, ",\"text\":\"");
@@ -134,11 +135,11 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     else
         SL_PUT(b, "null");
     sl_buf_putc(b, ',');
-    sl_call_put_finish(b, chunk->finish, false, chunk->stop_token_id, chunk->stop_str,
-                       chunk->stop_str != NULL ? strlen(chunk->stop_str) : 0);
+    sl_openai_put_finish(b, chunk->finish, false, chunk->stop_token_id, chunk->stop_str,
+                         chunk->stop_str != NULL ? strlen(chunk->stop_str) : 0);
     put_ids(b, call, prompt, ch, first);
     sl_buf_putc(b, '}');
-    sl_call_event_end(b, call, prompt);
+    sl_openai_event_end(b, call, prompt);
 }
 
 /* ---- whole replies */
@@ -167,8 +168,8 @@ static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     else
         SL_PUT(b, "null");
     sl_buf_putc(b, ',');
-    sl_call_put_finish(b, ch->finish, false, ch->stop_token_id, ch->stop_str.data,
-                       ch->stop_str.n_bytes);
+    sl_openai_put_finish(b, ch->finish, false, ch->stop_token_id, ch->stop_str.data,
+                         ch->stop_str.n_bytes);
     const struct sl_token *t = sl_request_prompt_logprobs(prompt->req);
     if (t != NULL) {
         struct sl_usage u;
@@ -181,7 +182,8 @@ static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
 }
 
 static const struct sl_call_api completions_api = {
-    .id_prefix = "cmpl",
+    .id_prefix = "cmpl-",
+    SL_OPENAI_OUT,
     .object = "text_completion",
     .event_object = "text_completion",
     .put_events = put_events,

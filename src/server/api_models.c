@@ -8,6 +8,7 @@
 #include "server/sse.h"
 
 #include <stdio.h>
+#include <time.h>
 
 static void put_model(struct sl_buf *b, const struct sl_server *s, const char *name)
 {
@@ -23,6 +24,25 @@ static void put_model(struct sl_buf *b, const struct sl_server *s, const char *n
     SL_PUT(b, ",\"permission\":[]}");
 }
 
+/* As clients of Anthropic's API want it, who say so by a header of theirs. */
+static void put_model_anthropic(struct sl_buf *b, const struct sl_server *s, const char *name)
+{
+    char date[32];
+    time_t t = (time_t)s->t_created_s;
+    struct tm tm;
+    if (gmtime_r(&t, &tm) == NULL || strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
+        snprintf(date, sizeof date, "1970-01-01T00:00:00Z");
+    SL_PUT(b, "{\"type\":\"model\",\"id\":");
+    sl_buf_json_string(b, name, strlen(name));
+    SL_PUT(b, ",\"display_name\":");
+    sl_buf_json_string(b, name, strlen(name));
+    SL_PUT(b, ",\"created_at\":\"");
+    sl_buf_puts(b, date);
+    SL_PUT(b, "\",\"lifecycle\":\"active\",\"max_input_tokens\":");
+    sl_put_i64(b, sl_engine_info(s->eng)->max_model_len);
+    sl_buf_putc(b, '}');
+}
+
 static int32_t n_names(const struct sl_server *s)
 {
     return s->cfg->n_served_names > 0 ? s->cfg->n_served_names : 1;
@@ -33,17 +53,34 @@ static const char *name_at(const struct sl_server *s, int32_t i)
     return s->cfg->n_served_names > 0 ? s->cfg->served_names[i] : s->model_name;
 }
 
+static bool is_anthropic(const struct sl_conn *c)
+{
+    return sl_http_header(c->parser, "anthropic-version") != NULL;
+}
+
+static void put_name(struct sl_buf *b, const char *member, const char *name)
+{
+    sl_buf_puts(b, member);
+    sl_buf_json_string(b, name, strlen(name));
+}
+
 void sl_api_models(struct sl_conn *c)
 {
     const struct sl_server *s = c->loop->server;
+    bool anthropic = is_anthropic(c);
     struct sl_buf b = {0};
-    SL_PUT(&b, "{\"object\":\"list\",\"data\":[");
+    sl_buf_puts(&b, anthropic ? "{\"data\":[" : "{\"object\":\"list\",\"data\":[");
     for (int32_t i = 0; i < n_names(s); i++) {
         if (i > 0)
             sl_buf_putc(&b, ',');
-        put_model(&b, s, name_at(s, i));
+        (anthropic ? put_model_anthropic : put_model)(&b, s, name_at(s, i));
     }
-    SL_PUT(&b, "]}");
+    sl_buf_putc(&b, ']');
+    if (anthropic) {
+        put_name(&b, ",\"has_more\":false,\"first_id\":", name_at(s, 0));
+        put_name(&b, ",\"last_id\":", name_at(s, n_names(s) - 1));
+    }
+    sl_buf_putc(&b, '}');
     sl_reply_json(c, 200, &b);
 }
 
@@ -78,7 +115,7 @@ void sl_api_model(struct sl_conn *c)
     for (int32_t i = 0; decoded && i < n_names(s); i++) {
         if (strcmp(name, name_at(s, i)) == 0) {
             struct sl_buf b = {0};
-            put_model(&b, s, name);
+            (is_anthropic(c) ? put_model_anthropic : put_model)(&b, s, name);
             sl_reply_json(c, 200, &b);
             return;
         }

@@ -54,9 +54,7 @@ static void put_tokenized(struct sl_buf *b, const struct sl_engine *eng,
 static int render(struct sl_task *t, char **text, size_t *n_text)
 {
     int rc = sl_task_params(t, SL_ENDPOINT_CHAT);
-    return rc != 0
-               ? rc
-               : sl_prompt_render(t->server->eng, t->root, &t->params, text, n_text, &t->refusal);
+    return rc != 0 ? rc : sl_prompt_render(t->server->eng, &t->params, text, n_text, &t->refusal);
 }
 
 static int tokenize(struct sl_task *t)

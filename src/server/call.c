@@ -92,31 +92,21 @@ static void make_id(struct sl_call *call, const char *client_id)
     bool header_ok = header != NULL && header->n > 0 && header->n <= 128;
     for (size_t i = 0; header_ok && i < header->n; i++)
         header_ok = header->p[i] > 0x20 && header->p[i] < 0x7F;
+    if (call->api->own_ids) {
+        header_ok = false;
+        client_id = NULL;
+    }
     if (client_id != NULL && client_id[0] != '\0') {
-        snprintf(call->id, sizeof call->id, "%s-%s", call->api->id_prefix, client_id);
+        snprintf(call->id, sizeof call->id, "%s%s", call->api->id_prefix, client_id);
     } else if (header_ok) {
-        snprintf(call->id, sizeof call->id, "%s-%.*s", call->api->id_prefix, (int)header->n,
+        snprintf(call->id, sizeof call->id, "%s%.*s", call->api->id_prefix, (int)header->n,
                  header->p);
     } else {
         uint64_t serial = atomic_fetch_add(&loop->server->next_id, 1);
-        snprintf(call->id, sizeof call->id, "%s-%016llx%016llx", call->api->id_prefix,
+        snprintf(call->id, sizeof call->id, "%s%016llx%016llx", call->api->id_prefix,
                  (unsigned long long)sl_mix64(loop->id_seed[0] + serial),
                  (unsigned long long)sl_mix64(loop->id_seed[1] ^ serial));
     }
-}
-
-static void put_event_head(struct sl_call *call)
-{
-    struct sl_buf *b = &call->event_head;
-    SL_PUT(b, "data: {\"id\":");
-    sl_buf_json_string(b, call->id, strlen(call->id));
-    SL_PUT(b, ",\"object\":\"");
-    sl_buf_puts(b, call->api->event_object);
-    SL_PUT(b, "\",\"created\":");
-    sl_put_i64(b, call->created_s);
-    SL_PUT(b, ",\"model\":");
-    sl_buf_json_string(b, call->model, strlen(call->model));
-    SL_PUT(b, ",\"choices\":[");
 }
 
 static void copy_params(struct sl_call *call, const struct sl_params *p)
@@ -128,6 +118,7 @@ static void copy_params(struct sl_call *call, const struct sl_params *p)
     call->n_logprobs = SL_MAX(p->sampling.logprobs, 0);
     call->tokens_as_ids = p->tokens_as_ids;
     call->return_token_ids = p->return_token_ids;
+    call->max_tokens = p->sampling.max_tokens;
     call->echo = p->echo;
     call->drop_output = p->drop_output;
 }
@@ -217,8 +208,8 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
     call->created_s = sl_wall_ns() / 1000000000;
     copy_params(call, p);
     make_id(call, p->request_id);
-    if (call->stream)
-        put_event_head(call);
+    if (call->stream && api->put_event_head != NULL)
+        api->put_event_head(call);
     int32_t n_choices = n_prompts * call->n; /* at most SL_MAX_PROMPTS * SL_MAX_N */
     call->choices = sl_calloc((size_t)n_choices, sizeof *call->choices);
     if (call->choices == NULL || !sl_buf_ok(&call->event_head)) {
@@ -245,53 +236,18 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
     return 0;
 }
 
-/* ---- pieces of replies */
+/* ---- ending */
 
-void sl_call_put_usage(struct sl_buf *b, int64_t n_prompt, int64_t n_cached, int64_t n_output)
+void sl_call_usage(const struct sl_call *call, struct sl_usage *out)
 {
-    SL_PUT(b, "\"usage\":{\"prompt_tokens\":");
-    sl_put_i64(b, n_prompt);
-    SL_PUT(b, ",\"total_tokens\":");
-    sl_put_i64(b, n_prompt + n_output);
-    SL_PUT(b, ",\"completion_tokens\":");
-    sl_put_i64(b, n_output);
-    SL_PUT(b, ",\"prompt_tokens_details\":{\"cached_tokens\":");
-    sl_put_i64(b, n_cached);
-    SL_PUT(b, "}}");
-}
-
-static void put_usage_of(struct sl_buf *b, struct sl_call *call)
-{
-    int64_t n_prompt = 0, n_cached = 0, n_output = 0;
+    *out = (struct sl_usage){0};
     for (int32_t i = 0; i < call->n_prompts; i++) {
         struct sl_usage u;
         sl_request_usage(call->prompts[i].req, &u);
-        n_prompt += u.n_prompt;
-        n_cached += u.n_cached;
-        n_output += call->drop_output ? 0 : u.n_output;
+        out->n_prompt += u.n_prompt;
+        out->n_cached += u.n_cached;
+        out->n_output += call->drop_output ? 0 : u.n_output;
     }
-    sl_call_put_usage(b, n_prompt, n_cached, n_output);
-}
-
-void sl_call_put_finish(struct sl_buf *b, enum sl_finish finish, bool calls, int32_t stop_token_id,
-                        const char *stop_str, size_t n_stop_str)
-{
-    static const char *const names[] = {[SL_RUNNING] = "null",
-                                        [SL_FINISH_STOP] = "\"stop\"",
-                                        [SL_FINISH_LENGTH] = "\"length\"",
-                                        [SL_FINISH_ABORT] = "\"abort\"",
-                                        [SL_FINISH_ERROR] = "\"error\""};
-    SL_PUT(b, "\"finish_reason\":");
-    sl_buf_puts(b, calls && finish == SL_FINISH_STOP ? "\"tool_calls\"" : names[finish]);
-    if (finish == SL_RUNNING)
-        return;
-    SL_PUT(b, ",\"stop_reason\":");
-    if (n_stop_str > 0)
-        sl_buf_json_string(b, stop_str, n_stop_str);
-    else if (stop_token_id >= 0)
-        sl_put_i64(b, stop_token_id);
-    else
-        SL_PUT(b, "null");
 }
 
 void sl_call_put_ids(struct sl_buf *b, const int32_t *ids, size_t n_ids)
@@ -305,64 +261,6 @@ void sl_call_put_ids(struct sl_buf *b, const int32_t *ids, size_t n_ids)
     sl_buf_putc(b, ']');
 }
 
-void sl_call_event_begin(struct sl_buf *b, const struct sl_call *call)
-{
-    sl_buf_put(b, call->event_head.data, call->event_head.n_bytes);
-}
-
-void sl_call_event_end(struct sl_buf *b, struct sl_call *call, const struct sl_prompt *prompt)
-{
-    if (call->continuous_usage && prompt != NULL) {
-        struct sl_usage u;
-        sl_request_usage(prompt->req, &u);
-        SL_PUT(b, "],");
-        sl_call_put_usage(b, u.n_prompt, u.n_cached, call->drop_output ? 0 : u.n_output);
-        SL_PUT(b, "}\n\n");
-        return;
-    }
-    SL_PUT(b, "]}\n\n");
-}
-
-/* ---- ending */
-
-static void finish_stream(struct sl_call *call)
-{
-    struct sl_buf *b = sl_conn_stream_buf(call->conn);
-    if (call->include_usage) {
-        sl_call_event_begin(b, call);
-        SL_PUT(b, "],");
-        put_usage_of(b, call);
-        SL_PUT(b, "}\n\n");
-    }
-    SL_PUT(b, "data: [DONE]\n\n");
-    sl_conn_stream_end(call->conn);
-}
-
-static void finish_whole(struct sl_call *call)
-{
-    struct sl_buf b = {.max_bytes = SL_MAX_REPLY_BYTES};
-    SL_PUT(&b, "{\"id\":");
-    sl_buf_json_string(&b, call->id, strlen(call->id));
-    SL_PUT(&b, ",\"object\":\"");
-    sl_buf_puts(&b, call->api->object);
-    SL_PUT(&b, "\",\"created\":");
-    sl_put_i64(&b, call->created_s);
-    SL_PUT(&b, ",\"model\":");
-    sl_buf_json_string(&b, call->model, strlen(call->model));
-    SL_PUT(&b, ",\"system_fingerprint\":\"sluice-" SLUICE_VERSION "\",\"choices\":[");
-    for (int32_t i = 0; i < call->n_prompts * call->n; i++) {
-        if (i > 0)
-            sl_buf_putc(&b, ',');
-        call->api->put_choice(&b, call, &call->prompts[i / call->n], &call->choices[i]);
-    }
-    SL_PUT(&b, "],");
-    put_usage_of(&b, call);
-    if (call->api->put_tail != NULL)
-        call->api->put_tail(&b, call);
-    sl_buf_putc(&b, '}');
-    sl_reply_json(call->conn, 200, &b);
-}
-
 static void finish_call(struct sl_call *call)
 {
     struct sl_http_stats *stats = &call->conn->loop->stats;
@@ -372,10 +270,14 @@ static void finish_call(struct sl_call *call)
             longest = SL_MAX(longest, call->choices[i * call->n + k].n_output);
         sl_count_hist_add(&stats->max_generation, longest);
     }
-    if (call->stream)
-        finish_stream(call);
-    else
-        finish_whole(call);
+    if (call->stream) {
+        call->api->end_stream(sl_conn_stream_buf(call->conn), call);
+        sl_conn_stream_end(call->conn);
+    } else {
+        struct sl_buf b = {.max_bytes = SL_MAX_REPLY_BYTES};
+        call->api->put_whole(&b, call);
+        sl_reply_json(call->conn, 200, &b);
+    }
     sl_call_destroy(call);
 }
 
@@ -388,10 +290,7 @@ static void fail_call(struct sl_call *call, const struct sl_error *err)
     else
         (void)sl_fail(&r.err, SL_EINTERNAL, "the request failed");
     if (c->streaming) {
-        struct sl_buf *b = sl_conn_stream_buf(c);
-        SL_PUT(b, "data: ");
-        sl_reply_error_json(b, &r, sl_code_http(r.err.code));
-        SL_PUT(b, "\n\ndata: [DONE]\n\n");
+        call->api->fail_stream(sl_conn_stream_buf(c), call, &r);
         sl_conn_stream_end(c);
     } else {
         sl_reply_refusal(c, &r);
@@ -501,5 +400,9 @@ void sl_call_ping(struct sl_call *call)
         return;
     if (!call->conn->streaming)
         sl_reply_stream(call->conn);
-    SL_PUT(sl_conn_stream_buf(call->conn), ": keep-alive\n\n");
+    struct sl_buf *b = sl_conn_stream_buf(call->conn);
+    if (call->api->ping != NULL && call->choices[0].began)
+        call->api->ping(b);
+    else
+        SL_PUT(b, ": keep-alive\n\n");
 }

@@ -4,7 +4,7 @@
  *
  * Owned by its connection's thread. The connection destroys it when the client goes away, which
  * cancels the engine requests at once; otherwise it ends itself after the last terminal event. How
- * replies look is the business of the API (chat, completions) behind struct sl_call_api.
+ * replies look is the business of the protocol behind struct sl_call_api.
  */
 #ifndef SL_SERVER_CALL_H
 #define SL_SERVER_CALL_H
@@ -17,6 +17,7 @@ struct sl_call;
 struct sl_choice { /* one sequence of one prompt */
     int32_t idx;   /* as in the reply */
     bool began;    /* streaming: the first event is out */
+    bool open;     /* streaming: the last event lacks its end */
     enum sl_finish finish;
     int32_t stop_token_id;
     size_t n_output;          /* tokens so far */
@@ -41,17 +42,35 @@ struct sl_prompt { /* one prompt and its engine request */
     struct sl_usage usage;
 };
 
+struct sl_part;
+
+/* A protocol's side of a call: how its replies look. */
 struct sl_call_api {
-    const char *id_prefix, *object, *event_object;
+    const char *id_prefix;
+    bool own_ids; /* the client's names for requests do not become part of ids */
     /* A choice is new: makes what it needs, or NULL. */
     int (*begin)(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
                  struct sl_error *err);
-    /* Streams: appends events for news of a choice (between sl_call_event_begin and _end). */
+    /* Streams: appends events for news of a choice; what ends the stream; or breaks it off. */
     void (*put_events)(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
                        struct sl_choice *choice, const struct sl_chunk *chunk);
-    /* Whole replies: keeps what put_choice will need. */
+    void (*end_stream)(struct sl_buf *b, struct sl_call *call);
+    void (*fail_stream)(struct sl_buf *b, struct sl_call *call, const struct sl_refusal *r);
+    void (*ping)(struct sl_buf *b); /* on a silent stream that has begun; NULL: a comment */
+    /* News of the parts of an answer, within sl_answer_push; begin and end may be NULL. */
+    void (*part_begin)(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                       const struct sl_part *part);
+    void (*part_text)(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                      const struct sl_part *part, const char *text, size_t n);
+    void (*part_end)(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                     const struct sl_part *part);
+    /* Whole replies: keeps what the reply will need; and the reply. */
     void (*collect)(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *choice,
                     const struct sl_chunk *chunk);
+    void (*put_whole)(struct sl_buf *b, struct sl_call *call);
+    /* For openai_out.c alone. */
+    const char *object, *event_object;
+    void (*put_event_head)(struct sl_call *call);
     void (*put_choice)(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
                        struct sl_choice *choice);
     void (*put_tail)(struct sl_buf *b, struct sl_call *call); /* members after usage, or NULL */
@@ -69,6 +88,7 @@ struct sl_call {
     struct sl_choice *choices; /* [n_prompts * n] */
     int32_t n_prompts, n, n_done;
     int32_t n_logprobs; /* top entries asked for */
+    int32_t max_tokens; /* asked for, <= 0: none */
     size_t n_kept;      /* bytes collected for a whole reply */
     bool stream, include_usage, continuous_usage, want_logprobs, tokens_as_ids, return_token_ids;
     bool echo, drop_output, throttled;
@@ -93,12 +113,7 @@ static inline size_t sl_call_held(const struct sl_call *call)
 /* Shared by the APIs. */
 SL_MUST_CHECK int sl_call_check_model(const struct sl_server *s, const char *given,
                                       const char **name, struct sl_refusal *r);
-void sl_call_event_begin(struct sl_buf *b, const struct sl_call *call);
-void sl_call_event_end(struct sl_buf *b, struct sl_call *call, const struct sl_prompt *prompt);
-/* "finish_reason":...,"stop_reason":...; calls: the model stopped to call tools. */
-void sl_call_put_finish(struct sl_buf *b, enum sl_finish finish, bool calls, int32_t stop_token_id,
-                        const char *stop_str, size_t n_stop_str);
-void sl_call_put_usage(struct sl_buf *b, int64_t n_prompt, int64_t n_cached, int64_t n_output);
+void sl_call_usage(const struct sl_call *call, struct sl_usage *out);     /* of all prompts */
 void sl_call_put_ids(struct sl_buf *b, const int32_t *ids, size_t n_ids); /* [1,2] */
 void sl_call_free_prompts(struct sl_prompt *prompts, int32_t n);
 

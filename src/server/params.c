@@ -25,7 +25,14 @@ enum kind {
     K_REFUSE_FILLED /* likewise, but an empty string, array or object says nothing */
 };
 
-enum { C = SL_ENDPOINT_CHAT, T = SL_ENDPOINT_COMPLETIONS, CT = C | T };
+enum {
+    C = SL_ENDPOINT_CHAT,
+    T = SL_ENDPOINT_COMPLETIONS,
+    M = SL_ENDPOINT_MESSAGES,
+    CT = C | T,
+    CM = C | M,
+    ALL = C | T | M
+};
 
 struct row {
     const char *name;
@@ -39,81 +46,93 @@ struct row {
 #define S(field) offsetof(struct sl_params, sampling.field)
 
 static const struct row rows[] = {
-    {"add_generation_prompt", K_BOOL, C, P(add_generation_prompt), 0, 0},
-    {"add_special_tokens", K_BOOL, CT, P(add_special_tokens), 0, 0},
-    {"allowed_token_ids", K_REFUSE, CT, 0, 0, 0},
+    {"add_generation_prompt", K_BOOL, CM, P(add_generation_prompt), 0, 0},
+    {"add_special_tokens", K_BOOL, ALL, P(add_special_tokens), 0, 0},
+    {"allowed_token_ids", K_REFUSE, ALL, 0, 0, 0},
     {"audio", K_REFUSE, C, 0, 0, 0},
-    {"bad_words", K_REFUSE_FILLED, CT, 0, 0, 0},
+    {"bad_words", K_REFUSE_FILLED, ALL, 0, 0, 0},
     {"best_of", K_INT, CT, P(best_of), 1, SL_MAX_N},
-    {"cache_salt", K_STRING, CT, P(cache_salt), 0, SL_MAX_CACHE_SALT},
-    {"chat_template", K_STRING, C, P(chat_template), 0, SL_MAX_TEMPLATE},
-    {"chat_template_kwargs", K_JSON, C, P(chat_template_kwargs), 0, 0},
-    {"continue_final_message", K_BOOL, C, P(continue_final_message), 0, 0},
-    {"documents", K_JSON, C, P(documents), 0, 0},
+    {"cache_control", K_IGNORE, M, 0, 0, 0},
+    {"cache_salt", K_STRING, ALL, P(cache_salt), 0, SL_MAX_CACHE_SALT},
+    {"chat_template", K_STRING, CM, P(chat_template), 0, SL_MAX_TEMPLATE},
+    {"chat_template_kwargs", K_JSON, CM, P(chat_template_kwargs), 0, 0},
+    {"container", K_REFUSE_FILLED, M, 0, 0, 0},
+    {"context_management", K_REFUSE_FILLED, M, 0, 0, 0},
+    {"continue_final_message", K_BOOL, CM, P(continue_final_message), 0, 0},
+    {"diagnostics", K_IGNORE, M, 0, 0, 0},
+    {"documents", K_JSON, CM, P(documents), 0, 0},
     {"echo", K_BOOL, CT, P(echo), 0, 0},
-    {"frequency_penalty", K_FLOAT, CT, S(frequency_penalty), -2, 2},
+    {"frequency_penalty", K_FLOAT, ALL, S(frequency_penalty), -2, 2},
     {"function_call", K_REFUSE, C, 0, 0, 0},
     {"functions", K_REFUSE_FILLED, C, 0, 0, 0},
-    {"grammar", K_JSON, CT, P(grammar), 0, 0},
-    {"guided_choice", K_JSON, CT, P(guided_choice), 0, 0},
-    {"guided_decoding_backend", K_IGNORE, CT, 0, 0, 0},
-    {"guided_grammar", K_JSON, CT, P(guided_grammar), 0, 0},
-    {"guided_json", K_JSON, CT, P(guided_json), 0, 0},
-    {"guided_regex", K_JSON, CT, P(guided_regex), 0, 0},
-    {"guided_whitespace_pattern", K_REFUSE, CT, 0, 0, 0},
-    {"ignore_eos", K_BOOL, CT, S(ignore_eos), 0, 0},
-    {"include_reasoning", K_BOOL, C, P(include_reasoning), 0, 0},
-    {"include_stop_str_in_output", K_BOOL, CT, S(include_stop_str_in_output), 0, 0},
-    {"json_schema", K_JSON, CT, P(json_schema), 0, 0},
-    {"kv_transfer_params", K_REFUSE_FILLED, CT, 0, 0, 0},
-    {"logit_bias", K_JSON, CT, P(logit_bias), 0, 0},
+    {"grammar", K_JSON, ALL, P(grammar), 0, 0},
+    {"guided_choice", K_JSON, ALL, P(guided_choice), 0, 0},
+    {"guided_decoding_backend", K_IGNORE, ALL, 0, 0, 0},
+    {"guided_grammar", K_JSON, ALL, P(guided_grammar), 0, 0},
+    {"guided_json", K_JSON, ALL, P(guided_json), 0, 0},
+    {"guided_regex", K_JSON, ALL, P(guided_regex), 0, 0},
+    {"guided_whitespace_pattern", K_REFUSE, ALL, 0, 0, 0},
+    {"ignore_eos", K_BOOL, ALL, S(ignore_eos), 0, 0},
+    {"include_reasoning", K_BOOL, CM, P(include_reasoning), 0, 0},
+    {"include_stop_str_in_output", K_BOOL, ALL, S(include_stop_str_in_output), 0, 0},
+    {"inference_geo", K_IGNORE, M, 0, 0, 0},
+    {"json_schema", K_JSON, ALL, P(json_schema), 0, 0},
+    {"kv_transfer_params", K_REFUSE_FILLED, ALL, 0, 0, 0},
+    {"logit_bias", K_JSON, ALL, P(logit_bias), 0, 0},
     {"logprobs", K_JSON, CT, P(logprobs), 0, 0},
     {"max_completion_tokens", K_INT, C, P(max_completion_tokens), 1, INT32_MAX},
-    {"max_tokens", K_INT, CT, S(max_tokens), 0, INT32_MAX},
-    {"messages", K_JSON, C, P(messages), 0, 0},
-    {"metadata", K_IGNORE, CT, 0, 0, 0},
-    {"min_p", K_FLOAT, CT, S(min_p), 0, 1},
-    {"min_tokens", K_INT, CT, S(min_tokens), 0, INT32_MAX},
+    {"max_tokens", K_INT, ALL, S(max_tokens), 0, INT32_MAX},
+    {"mcp_servers", K_REFUSE_FILLED, M, 0, 0, 0},
+    {"messages", K_JSON, CM, P(messages), 0, 0},
+    {"metadata", K_IGNORE, ALL, 0, 0, 0},
+    {"min_p", K_FLOAT, ALL, S(min_p), 0, 1},
+    {"min_tokens", K_INT, ALL, S(min_tokens), 0, INT32_MAX},
     {"modalities", K_JSON, C, P(modalities), 0, 0},
-    {"model", K_STRING, CT, P(model), 0, 4096},
+    {"model", K_STRING, ALL, P(model), 0, 4096},
     {"n", K_INT, CT, S(n), 1, SL_MAX_N},
-    {"parallel_tool_calls", K_BOOL, C, P(parallel_tool_calls), 0, 0},
+    {"output_config", K_IGNORE, M, 0, 0, 0}, /* read by anthropic_in.c */
+    {"output_format", K_IGNORE, M, 0, 0, 0}, /* likewise */
+    {"parallel_tool_calls", K_BOOL, CM, P(parallel_tool_calls), 0, 0},
     {"prediction", K_IGNORE, C, 0, 0, 0},
-    {"presence_penalty", K_FLOAT, CT, S(presence_penalty), -2, 2},
-    {"priority", K_INT, CT, P(priority), INT32_MIN, INT32_MAX},
+    {"presence_penalty", K_FLOAT, ALL, S(presence_penalty), -2, 2},
+    {"priority", K_INT, ALL, P(priority), INT32_MIN, INT32_MAX},
     {"prompt", K_JSON, T, P(prompt), 0, 0},
     {"prompt_cache_key", K_IGNORE, CT, 0, 0, 0},
     {"prompt_cache_retention", K_IGNORE, CT, 0, 0, 0},
     {"prompt_embeds", K_REFUSE, T, 0, 0, 0},
     {"prompt_logprobs", K_INT, CT, S(prompt_logprobs), 0, SL_MAX_LOGPROBS},
-    {"reasoning_effort", K_STRING, C, P(reasoning_effort), 0, 64},
-    {"repetition_penalty", K_POSITIVE, CT, S(repetition_penalty), 0, 100},
-    {"request_id", K_STRING, CT, P(request_id), 0, 128},
-    {"response_format", K_JSON, CT, P(response_format), 0, 0},
+    {"reasoning_effort", K_STRING, CM, P(reasoning_effort), 0, 64},
+    {"repetition_penalty", K_POSITIVE, ALL, S(repetition_penalty), 0, 100},
+    {"request_id", K_STRING, ALL, P(request_id), 0, 128},
+    {"response_format", K_JSON, ALL, P(response_format), 0, 0},
     {"return_token_ids", K_BOOL, CT, P(return_token_ids), 0, 0},
     {"return_tokens_as_token_ids", K_BOOL, CT, P(tokens_as_ids), 0, 0},
     {"safety_identifier", K_IGNORE, CT, 0, 0, 0},
-    {"seed", K_SEED, CT, 0, 0, 0},
-    {"service_tier", K_IGNORE, CT, 0, 0, 0},
-    {"skip_special_tokens", K_BOOL, CT, P(skip_special_tokens), 0, 0},
-    {"spaces_between_special_tokens", K_IGNORE, CT, 0, 0, 0},
+    {"seed", K_SEED, ALL, 0, 0, 0},
+    {"service_tier", K_IGNORE, ALL, 0, 0, 0},
+    {"skip_special_tokens", K_BOOL, ALL, P(skip_special_tokens), 0, 0},
+    {"spaces_between_special_tokens", K_IGNORE, ALL, 0, 0, 0},
+    {"speed", K_IGNORE, M, 0, 0, 0},
     {"stop", K_JSON, CT, P(stop), 0, 0},
-    {"stop_token_ids", K_JSON, CT, P(stop_token_ids), 0, 0},
+    {"stop_sequences", K_JSON, M, P(stop), 0, 0},
+    {"stop_token_ids", K_JSON, ALL, P(stop_token_ids), 0, 0},
     {"store", K_IGNORE, CT, 0, 0, 0},
-    {"stream", K_BOOL, CT, P(stream), 0, 0},
+    {"stream", K_BOOL, ALL, P(stream), 0, 0},
     {"stream_options", K_JSON, CT, P(stream_options), 0, 0},
-    {"structured_outputs", K_JSON, CT, P(structured_outputs), 0, 0},
+    {"structured_outputs", K_JSON, ALL, P(structured_outputs), 0, 0},
     {"suffix", K_REFUSE_FILLED, T, 0, 0, 0},
-    {"temperature", K_FLOAT, CT, S(temperature), 0, 100},
-    {"thinking_token_budget", K_INT, CT, P(thinking_token_budget), -1, INT32_MAX},
-    {"tool_choice", K_JSON, C, P(tool_choice), 0, 0},
-    {"tools", K_JSON, C, P(tools), 0, 0},
-    {"top_k", K_INT, CT, S(top_k), -1, INT32_MAX},
+    {"system", K_IGNORE, M, 0, 0, 0}, /* read by anthropic_in.c */
+    {"temperature", K_FLOAT, ALL, S(temperature), 0, 100},
+    {"thinking", K_IGNORE, M, 0, 0, 0}, /* read by anthropic_in.c */
+    {"thinking_token_budget", K_INT, ALL, P(thinking_token_budget), -1, INT32_MAX},
+    {"tool_choice", K_JSON, CM, P(tool_choice), 0, 0},
+    {"tools", K_JSON, CM, P(tools), 0, 0},
+    {"top_k", K_INT, ALL, S(top_k), -1, INT32_MAX},
     {"top_logprobs", K_INT, C, P(top_logprobs), 0, SL_MAX_LOGPROBS},
-    {"top_p", K_POSITIVE, CT, S(top_p), 0, 1},
-    {"truncate_prompt_tokens", K_INT, CT, P(truncate_prompt_tokens), -1, INT32_MAX},
+    {"top_p", K_POSITIVE, ALL, S(top_p), 0, 1},
+    {"truncate_prompt_tokens", K_INT, ALL, P(truncate_prompt_tokens), -1, INT32_MAX},
     {"use_beam_search", K_REFUSE_TRUE, CT, 0, 0, 0},
-    {"user", K_IGNORE, CT, 0, 0, 0},
+    {"user", K_IGNORE, ALL, 0, 0, 0},
     {"verbosity", K_IGNORE, C, 0, 0, 0},
     {"web_search_options", K_REFUSE, C, 0, 0, 0},
 };
@@ -229,23 +248,24 @@ static int read_field(struct sl_params *p, const struct row *row, const json_t *
 static int parse_stop(struct sl_params *p, struct sl_refusal *r)
 {
     const json_t *v = p->stop;
+    const char *name = p->endpoint == SL_ENDPOINT_MESSAGES ? "stop_sequences" : "stop";
     if (v == NULL)
         return 0;
     if (!json_is_string(v) && !json_is_array(v))
-        return sl_refuse(r, SL_EINVAL, "stop", "stop must be a string or an array of strings");
+        return sl_refuse(r, SL_EINVAL, name, "%s must be a string or an array of strings", name);
     size_t n = json_is_array(v) ? json_array_size(v) : 1;
     if (n > SL_MAX_STOPS)
-        return sl_refuse(r, SL_ELIMIT, "stop", "stop has more than %d strings", SL_MAX_STOPS);
+        return sl_refuse(r, SL_ELIMIT, name, "%s has more than %d strings", name, SL_MAX_STOPS);
     const char **list = sl_arena_array(&p->arena, n + 1, sizeof *list);
     if (list == NULL)
-        return sl_refuse(r, SL_ENOMEM, "stop", "out of memory");
+        return sl_refuse(r, SL_ENOMEM, name, "out of memory");
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
-        int rc = sl_json_cstr(item, "stop", SL_MAX_STOP_BYTES, &list[i], r);
+        int rc = sl_json_cstr(item, name, SL_MAX_STOP_BYTES, &list[i], r);
         if (rc != 0)
             return rc;
         if (list[i][0] == '\0')
-            return sl_refuse(r, SL_EINVAL, "stop", "stop must not contain an empty string");
+            return sl_refuse(r, SL_EINVAL, name, "%s must not contain an empty string", name);
     }
     p->sampling.stop = list;
     p->sampling.n_stop = (int32_t)n;
@@ -408,7 +428,7 @@ static int check_together(struct sl_params *p, bool has_max_tokens, struct sl_re
                          "not supported: thinking_token_budget of a completion, whose text is not "
                          "parsed");
     if (has_max_tokens && p->sampling.max_tokens == 0) {
-        if (!p->echo)
+        if (!p->echo && p->endpoint != SL_ENDPOINT_MESSAGES) /* there: fills the prefix cache */
             return sl_refuse(r, SL_EINVAL, "max_tokens", "max_tokens must be at least 1, got 0");
         p->drop_output = true;
         p->sampling.max_tokens = 1;
@@ -456,16 +476,18 @@ int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t
     p->endpoint = endpoint;
     p->sampling = *defaults;
     /* OpenAI's default for completions; a conversation may run to the end of the context. */
-    p->sampling.max_tokens = endpoint == SL_ENDPOINT_CHAT ? -1 : 16;
+    p->sampling.max_tokens = endpoint == SL_ENDPOINT_COMPLETIONS ? 16 : -1;
     p->sampling.logprobs = p->sampling.prompt_logprobs = -1;
     p->add_special_tokens = endpoint == SL_ENDPOINT_COMPLETIONS;
     p->add_generation_prompt = p->skip_special_tokens = true;
     p->parallel_tool_calls = p->include_reasoning = true;
     p->thinking_token_budget = -1;
+    p->budget_is_wish =
+        endpoint == SL_ENDPOINT_MESSAGES; /* clients ask without knowing the model */
     p->arena.max_bytes = 1u << 20;
     int rc = read_members(p, root, r);
     bool has_max_tokens = p->sampling.max_tokens >= 0;
-    if (rc == 0 && endpoint == SL_ENDPOINT_CHAT)
+    if (rc == 0 && endpoint != SL_ENDPOINT_COMPLETIONS)
         rc = check_chat(p, limits, r);
     if (rc == 0)
         rc = parse_stop(p, r);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * params.h - the fields of /v1/chat/completions and /v1/completions: one table of names, types and
- * ranges, read into one struct.
+ * params.h - the fields of requests that generate, of every protocol: one table of names, types and
+ * ranges, read into one struct. What a protocol has in a shape of its own (messages, tools) is in
+ * that of chat completions by then: server/anthropic_in.h.
  *
  * Pure: needs no engine, so that tests and the fuzzer can call it. Pointers in struct sl_params
  * point into the JSON tree or into its arena; keep the tree until the request was submitted. null
@@ -14,7 +15,11 @@
 #include "server/formats.h"
 #include "server/json_in.h"
 
-enum sl_endpoint { SL_ENDPOINT_CHAT = 1, SL_ENDPOINT_COMPLETIONS = 2 };
+enum sl_endpoint { /* a bit each */
+                   SL_ENDPOINT_CHAT = 1,
+                   SL_ENDPOINT_COMPLETIONS = 2,
+                   SL_ENDPOINT_MESSAGES = 4, /* Anthropic's */
+};
 
 enum sl_tool_mode {
     SL_TOOLS_NONE, /* no tools, or tool_choice none */
@@ -36,6 +41,7 @@ struct sl_params {
     bool any_strict;       /* a tool says strict */
     bool parallel_tool_calls, include_reasoning;
     int32_t thinking_token_budget;    /* -1: none */
+    bool budget_is_wish;              /* ignored where the model gives no way to keep to it */
     const struct sl_formats *formats; /* how the answer is read; NULL: as it is */
     const char *tools_format;         /* of them, or what a constraint makes of it */
     enum sl_output_start start;

@@ -265,10 +265,10 @@ static int cut_after_final(const json_t *messages, struct sl_buf *text, struct s
                      "continue_final_message: the template does not show the final message");
 }
 
-int sl_prompt_render(const struct sl_engine *eng, json_t *root, const struct sl_params *p,
-                     char **text, size_t *n_text, struct sl_refusal *r)
+int sl_prompt_render(const struct sl_engine *eng, const struct sl_params *p, char **text,
+                     size_t *n_text, struct sl_refusal *r)
 {
-    json_t *messages = json_object_get(root, "messages");
+    json_t *messages = (json_t *)(uintptr_t)p->messages; /* changed in place, once */
     struct sl_buf out = {.max_bytes = SL_TEMPLATE_OUTPUT};
     bool as_text = p->chat_template == NULL && p->formats != NULL && p->formats->arguments_as_text;
     int rc = sl_messages_normalise(messages, as_text, r);

@@ -14,10 +14,9 @@
  * thought under both names. Changes the tree. */
 SL_MUST_CHECK int sl_messages_normalise(json_t *messages, bool arguments_as_text,
                                         struct sl_refusal *r);
-/* root: the request, p: its fields. *text is heap memory. */
-SL_MUST_CHECK int sl_prompt_render(const struct sl_engine *eng, json_t *root,
-                                   const struct sl_params *p, char **text, size_t *n_text,
-                                   struct sl_refusal *r);
+/* The prompt of p->messages, which it normalises. *text is heap memory. */
+SL_MUST_CHECK int sl_prompt_render(const struct sl_engine *eng, const struct sl_params *p,
+                                   char **text, size_t *n_text, struct sl_refusal *r);
 /* Keeps only the last `truncate` tokens; -1 = as many as fit the context, 0 = all. */
 void sl_prompt_truncate(const struct sl_engine *eng, int32_t truncate, struct sl_prompt *prompt);
 /* Fills prompt->ids, truncated. */

@@ -119,34 +119,53 @@ void sl_reply_json(struct sl_conn *c, int status, struct sl_buf *body)
     sl_buf_deinit(body);
 }
 
-static const char *error_type(int status)
+/* What a status is called in an error object. The last row is for all statuses above. */
+static const char *error_type(int status, enum sl_protocol protocol)
 {
-    switch (status) {
-    case 401:
-        return "authentication_error";
-    case 429:
-        return "rate_limit_error";
-    default:
-        return status >= 500 ? "server_error" : "invalid_request_error";
+    static const struct {
+        int least;
+        const char *types[SL_N_PROTOCOLS];
+    } rows[] = {
+        {503, {"server_error", "overloaded_error"}},
+        {500, {"server_error", "api_error"}},
+        {429, {"rate_limit_error", "rate_limit_error"}},
+        {414, {"invalid_request_error", "invalid_request_error"}},
+        {413, {"invalid_request_error", "request_too_large"}},
+        {405, {"invalid_request_error", "invalid_request_error"}},
+        {404, {"invalid_request_error", "not_found_error"}},
+        {402, {"invalid_request_error", "invalid_request_error"}},
+        {401, {"authentication_error", "authentication_error"}},
+    };
+    for (size_t i = 0; i < SL_COUNT(rows); i++) {
+        if (status >= rows[i].least)
+            return rows[i].types[protocol];
     }
+    return "invalid_request_error";
 }
 
-void sl_reply_error_json(struct sl_buf *b, const struct sl_refusal *r, int status)
+static void put_string_or_null(struct sl_buf *b, const char *s)
 {
-    SL_PUT(b, "{\"error\":{\"message\":");
+    if (s != NULL && s[0] != '\0')
+        sl_buf_json_string(b, s, strlen(s));
+    else
+        SL_PUT(b, "null");
+}
+
+void sl_reply_error_json(struct sl_buf *b, const struct sl_refusal *r, int status,
+                         enum sl_protocol protocol)
+{
+    sl_buf_puts(b, protocol == SL_PROTOCOL_ANTHROPIC ? "{\"type\":\"error\"," : "{");
+    SL_PUT(b, "\"error\":{\"message\":");
     sl_buf_json_string(b, r->err.msg, strlen(r->err.msg));
     SL_PUT(b, ",\"type\":\"");
-    sl_buf_puts(b, error_type(status));
-    SL_PUT(b, "\",\"param\":");
-    if (r->param[0] != '\0')
-        sl_buf_json_string(b, r->param, strlen(r->param));
-    else
-        SL_PUT(b, "null");
-    SL_PUT(b, ",\"code\":");
-    if (r->code != NULL)
-        sl_buf_json_string(b, r->code, strlen(r->code));
-    else
-        SL_PUT(b, "null");
+    sl_buf_puts(b, error_type(status, protocol));
+    sl_buf_putc(b, '"');
+    if (protocol == SL_PROTOCOL_OPENAI) {
+        SL_PUT(b, ",\"param\":");
+        put_string_or_null(b, r->param);
+        SL_PUT(b, ",\"code\":");
+        put_string_or_null(b, r->code);
+    }
     SL_PUT(b, "}}");
 }
 
@@ -154,7 +173,7 @@ void sl_reply_error(struct sl_conn *c, const struct sl_refusal *r, int status)
 {
     struct sl_buf body = {0};
     char allow[64], headers[96] = "";
-    sl_reply_error_json(&body, r, status);
+    sl_reply_error_json(&body, r, status, sl_route_protocol(c->route));
     if (status == 405 && c->route != NULL) {
         sl_route_allow(c->route, allow, sizeof allow);
         snprintf(headers, sizeof headers, "Allow: %s\r\n", allow);
@@ -201,7 +220,9 @@ void sl_reply_preflight(struct sl_conn *c)
     sl_reply(c, 204, NULL,
              "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
              "Access-Control-Allow-Headers: Authorization, Content-Type, X-Request-Id, "
-             "X-Api-Key, OpenAI-Organization, OpenAI-Project, OpenAI-Beta, X-Stainless-Lang, "
+             "X-Api-Key, Anthropic-Version, Anthropic-Beta, "
+             "Anthropic-Dangerous-Direct-Browser-Access, OpenAI-Organization, OpenAI-Project, "
+             "OpenAI-Beta, X-Stainless-Lang, "
              "X-Stainless-Package-Version, X-Stainless-OS, X-Stainless-Arch, X-Stainless-Runtime, "
              "X-Stainless-Runtime-Version, X-Stainless-Retry-Count, X-Stainless-Timeout\r\n"
              "Access-Control-Max-Age: 600\r\n",

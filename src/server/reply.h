@@ -6,6 +6,7 @@
 #define SL_SERVER_REPLY_H
 
 #include "server/conn.h"
+#include "server/route.h"
 
 #define SL_MAX_REPLY_BYTES (256u << 20) /* of a reply that is not streamed */
 
@@ -17,8 +18,9 @@ void sl_reply_json(struct sl_conn *c, int status, struct sl_buf *body);
 void sl_reply_refusal(struct sl_conn *c, const struct sl_refusal *r); /* status by the code */
 void sl_reply_error(struct sl_conn *c, const struct sl_refusal *r, int status);
 void sl_reply_stream(struct sl_conn *c); /* headers of an event stream; chunks follow */
-/* OpenAI's {"error": {...}} */
-void sl_reply_error_json(struct sl_buf *b, const struct sl_refusal *r, int status);
+/* {"error": {...}} as the protocol has it */
+void sl_reply_error_json(struct sl_buf *b, const struct sl_refusal *r, int status,
+                         enum sl_protocol protocol);
 
 /* CORS: a browser asks whether a page may send a request. */
 bool sl_reply_is_preflight(const struct sl_conn *c);

@@ -14,6 +14,8 @@
 const struct sl_route sl_routes[] = {
     {"/v1/chat/completions", false, POST, SL_AUTH_KEY, true, sl_api_chat},
     {"/v1/completions", false, POST, SL_AUTH_KEY, true, sl_api_completions},
+    {"/v1/messages", false, POST, SL_AUTH_KEY, true, sl_api_messages},
+    {"/v1/messages/count_tokens", false, POST, SL_AUTH_KEY, false, sl_api_count_tokens},
     {"/v1/models", false, GET, SL_AUTH_KEY, false, sl_api_models},
     {"/v1/models/", true, GET, SL_AUTH_KEY, false, sl_api_model},
     {"/tokenize", false, POST, SL_AUTH_KEY, false, sl_api_tokenize},
@@ -39,6 +41,14 @@ const struct sl_route *sl_route_find(struct sl_str path)
         }
     }
     return NULL;
+}
+
+enum sl_protocol sl_route_protocol(const struct sl_route *route)
+{
+    static const char anthropic[] = "/v1/messages";
+    return route != NULL && strncmp(route->path, anthropic, sizeof anthropic - 1) == 0
+               ? SL_PROTOCOL_ANTHROPIC
+               : SL_PROTOCOL_OPENAI;
 }
 
 int sl_route_idx(const struct sl_route *route)
@@ -67,25 +77,34 @@ static bool same_key(const char *key, struct sl_str given)
     return differ == 0;
 }
 
-int sl_route_key(const struct sl_server_config *cfg, const struct sl_http_parser *p)
+static int find_key(const struct sl_server_config *cfg, struct sl_str given)
 {
-    const struct sl_str *auth = NULL;
-    if (cfg->n_api_keys == 0)
-        return 0;
-    for (size_t i = 0; i < p->n_headers; i++) {
-        if (!sl_str_equals_nocase(p->headers[i].name, "authorization"))
-            continue;
-        if (auth != NULL) /* a proxy in front may have checked the other one */
-            return -1;
-        auth = &p->headers[i].value;
-    }
-    if (auth == NULL || auth->n < 8 || strncasecmp(auth->p, "bearer ", 7) != 0)
-        return -1;
-    struct sl_str given = {auth->p + 7, auth->n - 7};
     int found = -1;
     for (int i = 0; i < cfg->n_api_keys; i++) /* all of them: the time does not say which */
         found = same_key(cfg->api_keys[i], given) ? i : found;
     return found;
+}
+
+int sl_route_key(const struct sl_server_config *cfg, const struct sl_http_parser *p)
+{
+    const struct sl_str *auth = NULL, *plain = NULL;
+    if (cfg->n_api_keys == 0)
+        return 0;
+    for (size_t i = 0; i < p->n_headers; i++) {
+        bool bearer = sl_str_equals_nocase(p->headers[i].name, "authorization");
+        if (!bearer && !sl_str_equals_nocase(p->headers[i].name, "x-api-key"))
+            continue;
+        const struct sl_str **at = bearer ? &auth : &plain;
+        if (*at != NULL) /* a proxy in front may have checked the other one */
+            return -1;
+        *at = &p->headers[i].value;
+    }
+    if (auth == NULL)
+        return plain != NULL ? find_key(cfg, *plain) : -1;
+    if (auth->n < 8 || strncasecmp(auth->p, "bearer ", 7) != 0)
+        return -1;
+    int found = find_key(cfg, (struct sl_str){auth->p + 7, auth->n - 7});
+    return plain == NULL || find_key(cfg, *plain) == found ? found : -1;
 }
 
 const char *sl_route_cors_origin(const struct sl_server_config *cfg, const struct sl_http_parser *p)

@@ -12,6 +12,8 @@ struct sl_conn;
 
 enum sl_auth { SL_AUTH_KEY, SL_AUTH_OPEN }; /* zero is the strict one */
 
+enum sl_protocol { SL_PROTOCOL_OPENAI, SL_PROTOCOL_ANTHROPIC, SL_N_PROTOCOLS }; /* of errors */
+
 struct sl_route {
     const char *path;
     bool prefix;      /* the path goes on with one segment: "/v1/models/" + id */
@@ -24,12 +26,14 @@ struct sl_route {
 extern const struct sl_route sl_routes[];
 extern const int sl_n_routes;
 
-const struct sl_route *sl_route_find(struct sl_str path); /* NULL: unknown */
-int sl_route_idx(const struct sl_route *route);           /* for counters; NULL = the last */
+const struct sl_route *sl_route_find(struct sl_str path);         /* NULL: unknown */
+enum sl_protocol sl_route_protocol(const struct sl_route *route); /* NULL: OpenAI's */
+int sl_route_idx(const struct sl_route *route); /* for counters; NULL = the last */
 /* "GET, HEAD" */
 void sl_route_allow(const struct sl_route *route, char *out, size_t n_out);
-/* Which of the configured keys the request carries; 0 if none is configured, -1 if it carries none
- * of them. Takes the same time wherever a wrong key differs. */
+/* Which of the configured keys the request carries, as `Authorization: Bearer` or as `x-api-key`; 0
+ * if none is configured, -1 if it carries none of them, or two that differ. Takes the same time
+ * wherever a wrong key differs. */
 int sl_route_key(const struct sl_server_config *cfg, const struct sl_http_parser *p);
 /* The value for Access-Control-Allow-Origin, NULL = no such header. */
 const char *sl_route_cors_origin(const struct sl_server_config *cfg,
@@ -38,6 +42,8 @@ const char *sl_route_cors_origin(const struct sl_server_config *cfg,
 /* Handlers, one file per API. Each ends in a reply or leaves c->call set. */
 void sl_api_chat(struct sl_conn *c);
 void sl_api_completions(struct sl_conn *c);
+void sl_api_messages(struct sl_conn *c);
+void sl_api_count_tokens(struct sl_conn *c);
 void sl_api_models(struct sl_conn *c);
 void sl_api_model(struct sl_conn *c);
 void sl_api_tokenize(struct sl_conn *c);

@@ -34,8 +34,21 @@ static int read_name(const json_t *tool, const char *field, const char **out, st
     return rc;
 }
 
+/* What a client calls the places that are function and function.parameters here. */
+struct tool_names {
+    const char *function, *parameters;
+};
+
+static const struct tool_names *names_of(enum sl_endpoint endpoint)
+{
+    static const struct tool_names chat = {".function", "parameters"},
+                                   messages = {"", "input_schema"};
+    return endpoint == SL_ENDPOINT_MESSAGES ? &messages : &chat;
+}
+
 static int read_tool(struct sl_params *p, size_t i, struct sl_refusal *r)
 {
+    const struct tool_names *names = names_of(p->endpoint);
     const json_t *tool = json_array_get(p->tools, i), *type, *function, *v;
     const char *name, *other;
     char field[40], path[64];
@@ -52,7 +65,7 @@ static int read_tool(struct sl_params *p, size_t i, struct sl_refusal *r)
         return sl_refuse(r, SL_EUNSUPPORTED, field, "not supported: %s of type %.64s", field,
                          json_string_value(type));
     function = member(tool, "function");
-    snprintf(field, sizeof field, "tools[%zu].function", i);
+    snprintf(field, sizeof field, "tools[%zu]%s", i, names->function);
     if (!json_is_object(function))
         return sl_refuse(r, SL_EINVAL, field, "%s must be an object", field);
     int rc = read_name(function, field, &name, r);
@@ -67,7 +80,7 @@ static int read_tool(struct sl_params *p, size_t i, struct sl_refusal *r)
     if (rc == 0 && (v = member(function, "description")) != NULL && !json_is_string(v))
         rc = sl_refuse(r, SL_EINVAL, path, "%s must be a string, not %s", path,
                        sl_json_type_name(v));
-    snprintf(path, sizeof path, "%s.parameters", field);
+    snprintf(path, sizeof path, "%s.%s", field, names->parameters);
     if (rc == 0 && (v = member(function, "parameters")) != NULL && !json_is_object(v))
         rc = sl_refuse(r, SL_EINVAL, path, "%s must be an object, not %s", path,
                        sl_json_type_name(v));
@@ -93,7 +106,8 @@ static bool has_tool(const json_t *tools, const char *name)
 
 static int read_choice(struct sl_params *p, bool any, struct sl_refusal *r)
 {
-    static const char field[] = "tool_choice", named[] = "tool_choice.function";
+    static const char field[] = "tool_choice";
+    const char *named = names_of(p->endpoint)->function[0] != '\0' ? "tool_choice.function" : field;
     const json_t *v = p->tool_choice, *type, *function;
     p->tool_mode = any ? SL_TOOLS_AUTO : SL_TOOLS_NONE;
     if (v == NULL)
@@ -226,14 +240,26 @@ static int constrain(struct sl_params *p, const struct sl_engine *eng, struct sl
     return 0;
 }
 
+/* A budget that cannot be kept to. */
+static int no_budget(struct sl_params *p, const char *why, struct sl_refusal *r)
+{
+    static const char field[] = "thinking_token_budget";
+    p->thinking_token_budget = -1;
+    return p->budget_is_wish ? 0 : sl_refuse(r, SL_EUNSUPPORTED, field, "%s%s", field, why);
+}
+
 int sl_params_formats(struct sl_params *p, const struct sl_formats *formats,
                       const struct sl_engine *eng, struct sl_refusal *r)
 {
     bool must = p->tool_mode >= SL_TOOLS_REQUIRED;
-    if (p->thinking_token_budget >= 0 && formats->reasoning == NULL)
-        return sl_refuse(r, SL_EUNSUPPORTED, "thinking_token_budget",
-                         "thinking_token_budget: the chat template does not tell how this model "
-                         "reasons; start the server with --reasoning-parser");
+    if (p->thinking_token_budget >= 0 && formats->reasoning == NULL) {
+        int rc = no_budget(p,
+                           ": the chat template does not tell how this model reasons; start the "
+                           "server with --reasoning-parser",
+                           r);
+        if (rc != 0)
+            return rc;
+    }
     p->formats = formats;
     p->sampling.marker_ids = formats->marker_ids;
     p->sampling.n_marker_ids = formats->n_marker_ids;
@@ -266,7 +292,6 @@ static int encode(const struct sl_engine *eng, const char *text, int32_t *out, i
 int sl_params_thinking(struct sl_params *p, const struct sl_engine *eng, const char *prompt,
                        size_t n, struct sl_refusal *r)
 {
-    static const char field[] = "thinking_token_budget";
     const char *format = p->formats->reasoning, *forced, *close, *open;
     bool budget = p->thinking_token_budget >= 0;
     int32_t id[1], n_ids = 0;
@@ -276,17 +301,14 @@ int sl_params_thinking(struct sl_params *p, const struct sl_engine *eng, const c
     close = sl_output_answer_open(format, &forced);
     if (open == NULL && p->constrained && p->tools_format != NULL)
         return !budget ? 0 /* its grammar has the channels */
-                       : sl_refuse(r, SL_EUNSUPPORTED, field,
-                                   "%s cannot be combined with tools that constrain", field);
+                       : no_budget(p, " cannot be combined with tools that constrain", r);
     bool inside = sl_output_begins_inside(format, p->start);
     int rc = !inside && open != NULL ? encode(eng, open, id, 1, &n_ids, r) : 0;
     if (rc == 0 && !inside && n_ids == 0) {
         bool told = sl_output_prompt_start(format, prompt, n) != SL_OUTPUT_START_AUTO;
-        return told || !budget ? 0
-                               : sl_refuse(r, SL_EUNSUPPORTED, field,
-                                           "%s: this model begins to reason with more than one "
-                                           "token",
-                                           field);
+        return told || !budget
+                   ? 0
+                   : no_budget(p, ": this model begins to reason with more than one token", r);
     }
     p->thinking = (struct sl_thinking){.close = close,
                                        .open_id = n_ids == 1 ? id[0] : -1,

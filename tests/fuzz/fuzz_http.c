@@ -90,16 +90,21 @@ static void look_up(const struct sl_http_parser *p)
     bool listed =
         origin != NULL && (sl_str_equals(*origin, "http://a") || sl_str_equals(*origin, "b"));
     SL_ASSERT((sl_route_cors_origin(&config, p) != NULL) == listed);
-    int n_auth = 0, key = -1;
+    int n[2] = {0, 0}, key[2] = {-1, -1}; /* of Authorization, of X-Api-Key */
     for (size_t i = 0; i < p->n_headers; i++) {
         struct sl_str value = p->headers[i].value, scheme;
-        if (!sl_str_equals_nocase(p->headers[i].name, "authorization"))
+        bool plain = sl_str_equals_nocase(p->headers[i].name, "x-api-key");
+        if (!plain && !sl_str_equals_nocase(p->headers[i].name, "authorization"))
             continue;
-        n_auth++;
-        if (model_cut(&value, ' ', &scheme) && sl_str_equals_nocase(scheme, "bearer"))
-            key = sl_str_equals(value, keys[0]) ? 0 : sl_str_equals(value, keys[1]) ? 1 : -1;
+        n[plain]++;
+        if (plain || (model_cut(&value, ' ', &scheme) && sl_str_equals_nocase(scheme, "bearer")))
+            key[plain] = sl_str_equals(value, keys[0]) ? 0 : sl_str_equals(value, keys[1]) ? 1 : -1;
     }
-    SL_ASSERT(sl_route_key(&config, p) == (n_auth == 1 ? key : -1));
+    int known = n[0] > 1 || n[1] > 1 || n[0] + n[1] == 0 ? -1
+                : n[0] == 0                              ? key[1]
+                : n[1] == 0 || key[0] == key[1]          ? key[0]
+                                                         : -1;
+    SL_ASSERT(sl_route_key(&config, p) == known);
 }
 
 /* Feeds everything up to `end`, with a model at most as many requests as it holds. model: what the

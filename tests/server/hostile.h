@@ -352,19 +352,21 @@ static inline void check_header_names(const struct answer *a)
     }
 }
 
-/* OpenAI's error object, whole and of the right kinds. */
+/* OpenAI's error object or Anthropic's, whole and of the right kinds. */
 static inline void check_error_body(const struct answer *a)
 {
     json_error_t je;
     json_t *root = json_loadb(a->body.data, a->body.n_bytes, 0, &je);
-    const json_t *error = json_object_get(root, "error");
+    const json_t *error = json_object_get(root, "error"), *type = json_object_get(root, "type");
     const json_t *param = json_object_get(error, "param"), *code = json_object_get(error, "code");
-    if (json_object_size(root) != 1 || json_object_size(error) != 4 ||
+    bool anthropic = json_is_string(type) && strcmp(json_string_value(type), "error") == 0;
+    if (json_object_size(root) != 1u + anthropic ||
+        json_object_size(error) != (anthropic ? 2 : 4) ||
         !json_is_string(json_object_get(error, "message")) ||
         json_string_length(json_object_get(error, "message")) == 0 ||
         !json_is_string(json_object_get(error, "type")) ||
-        (!json_is_null(param) && !json_is_string(param)) ||
-        (!json_is_null(code) && !json_is_string(code)))
+        (!anthropic && !json_is_null(param) && !json_is_string(param)) ||
+        (!anthropic && !json_is_null(code) && !json_is_string(code)))
         fail_msg("not an error object: %.300s", a->body.data);
     json_decref(root);
 }

@@ -25,6 +25,8 @@ static const struct expected {
 } routes[] = {
     {"/v1/chat/completions", false, false, POST},
     {"/v1/completions", false, false, POST},
+    {"/v1/messages", false, false, POST},
+    {"/v1/messages/count_tokens", false, false, POST},
     {"/v1/models", false, false, GET},
     {"/v1/models/", true, false, GET},
     {"/tokenize", false, false, POST},
@@ -84,7 +86,7 @@ static const struct credential {
     {"Authorisation: Bearer " KEY_1 "\r\n", false},
     {"X-Authorization: Bearer " KEY_1 "\r\n", false},
     {"Proxy-Authorization: Bearer " KEY_1 "\r\n", false},
-    {"X-Api-Key: " KEY_1 "\r\n", false},
+    {"X-Api-Key: " KEY_1 "\r\n", true}, /* as clients of Anthropic's API have it */
     {"Api-Key: " KEY_1 "\r\n", false},
     {"Cookie: Authorization=Bearer " KEY_1 "; api_key=" KEY_1 "\r\n", false},
     {"Authorization: Bearer wrong\r\n" RIGHT, false}, /* which of the two did a proxy check? */
@@ -96,6 +98,14 @@ static const struct credential {
     {"X-Forwarded-For: 127.0.0.1\r\nX-Real-IP: 127.0.0.1\r\nForwarded: for=127.0.0.1\r\n", false},
     {"Origin: http://localhost\r\nReferer: http://localhost/\r\n", false},
     {"X-Forwarded-User: admin\r\nRemote-User: admin\r\n", false},
+    {"X-Api-Key: wrong-key-1\r\n", false},
+    {"X-Api-Key: Bearer " KEY_1 "\r\n", false},
+    {"X-Api-Key:\r\n", false},
+    {"X-Api-Key: " KEY_1 "\r\nX-Api-Key: " KEY_1 "\r\n", false},
+    {"x-api-key: " KEY_1 "\r\n" RIGHT, true},
+    {"X-Api-Key: " KEY_2 "\r\n" RIGHT, false}, /* two keys, and both are good */
+    {"X-Api-Key: wrong\r\n" RIGHT, false},
+    {"X-Api-Key:\r\n" RIGHT, false},
     {"Connection: Authorization\r\n" RIGHT, true}, /* a word in Connection takes nothing away */
 };
 
@@ -217,6 +227,8 @@ static void test_every_credential(void **state)
     (void)state;
     static const char *const targets[] = {"/v1/chat/completions",
                                           "/v1/completions",
+                                          "/v1/messages",
+                                          "/v1/messages/count_tokens",
                                           "/v1/models",
                                           MODEL_PATH,
                                           "/v1/models/none",

@@ -673,6 +673,9 @@ static void test_every_field_is_here(void **state)
     for (int i = 0; i < sl_params_n_fields(); i++) {
         unsigned endpoints, seen = 0;
         const char *name = sl_params_field(i, &endpoints);
+        endpoints &= BOTH; /* of the others: test_hostile_protocols.c */
+        if (endpoints == 0)
+            continue;
         for (size_t f = 0; f < N_FIELDS; f++)
             seen |= strcmp(fields[f].name, name) == 0 ? fields[f].endpoints : 0;
         if (seen != endpoints)

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT */
+#include "server/conversation.h"
+
+#include "base/sys.h"
+#include "server/prompt.h"
+
+#include <string.h>
+
+static int read_fields(struct sl_task *t, enum sl_endpoint endpoint, sl_to_chat_fn to_chat)
+{
+    int rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    if (rc == 0 && to_chat != NULL)
+        rc = to_chat(t->root, &t->refusal);
+    if (rc == 0)
+        rc = sl_task_params(t, endpoint);
+    return rc != 0 ? rc : sl_call_check_model(t->server, t->params.model, &t->model, &t->refusal);
+}
+
+/* Messages to text to ids. */
+static int read_messages(struct sl_task *t)
+{
+    const struct sl_engine *eng = t->server->eng;
+    struct sl_params *p = &t->params;
+    char *text = NULL;
+    size_t n_text = 0;
+    int rc = sl_prompt_render(eng, p, &text, &n_text, &t->refusal);
+    if (rc != 0)
+        return rc;
+    p->start = sl_formats_start(p->formats, text, n_text);
+    rc = sl_params_thinking(p, eng, text, n_text, &t->refusal);
+    if (rc != 0) {
+        sl_free(text);
+        return rc;
+    }
+    t->prompts = sl_calloc(1, sizeof *t->prompts);
+    if (t->prompts == NULL) {
+        rc = sl_refuse(&t->refusal, SL_ENOMEM, NULL, "out of memory");
+    } else {
+        t->n_prompts = 1;
+        rc = sl_prompt_encode(eng, text, n_text, p->add_special_tokens, p->truncate_prompt_tokens,
+                              t->prompts, &t->refusal);
+    }
+    sl_free(text);
+    return rc;
+}
+
+void sl_conversation_prepare(struct sl_task *t, enum sl_endpoint endpoint, sl_to_chat_fn to_chat)
+{
+    t->rc = read_fields(t, endpoint, to_chat);
+    if (t->rc == 0)
+        t->rc = sl_task_formats(t);
+    if (t->rc == 0)
+        t->rc = sl_task_compile(t);
+    if (t->rc == 0 && !t->later)
+        t->rc = read_messages(t);
+}

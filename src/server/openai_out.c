@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: MIT */
+#include "server/openai_out.h"
+
+#include "server/reply.h"
+#include "server/sse.h"
+
+/* ---- pieces */
+
+void sl_openai_put_usage(struct sl_buf *b, int64_t n_prompt, int64_t n_cached, int64_t n_output)
+{
+    SL_PUT(b, "\"usage\":{\"prompt_tokens\":");
+    sl_put_i64(b, n_prompt);
+    SL_PUT(b, ",\"total_tokens\":");
+    sl_put_i64(b, n_prompt + n_output);
+    SL_PUT(b, ",\"completion_tokens\":");
+    sl_put_i64(b, n_output);
+    SL_PUT(b, ",\"prompt_tokens_details\":{\"cached_tokens\":");
+    sl_put_i64(b, n_cached);
+    SL_PUT(b, "}}");
+}
+
+static void put_usage_of(struct sl_buf *b, struct sl_call *call)
+{
+    struct sl_usage u;
+    sl_call_usage(call, &u);
+    sl_openai_put_usage(b, u.n_prompt, u.n_cached, u.n_output);
+}
+
+void sl_openai_put_finish(struct sl_buf *b, enum sl_finish finish, bool calls,
+                          int32_t stop_token_id, const char *stop_str, size_t n_stop_str)
+{
+    static const char *const names[] = {[SL_RUNNING] = "null",
+                                        [SL_FINISH_STOP] = "\"stop\"",
+                                        [SL_FINISH_LENGTH] = "\"length\"",
+                                        [SL_FINISH_ABORT] = "\"abort\"",
+                                        [SL_FINISH_ERROR] = "\"error\""};
+    SL_PUT(b, "\"finish_reason\":");
+    sl_buf_puts(b, calls && finish == SL_FINISH_STOP ? "\"tool_calls\"" : names[finish]);
+    if (finish == SL_RUNNING)
+        return;
+    SL_PUT(b, ",\"stop_reason\":");
+    if (n_stop_str > 0)
+        sl_buf_json_string(b, stop_str, n_stop_str);
+    else if (stop_token_id >= 0)
+        sl_put_i64(b, stop_token_id);
+    else
+        SL_PUT(b, "null");
+}
+
+void sl_openai_event_begin(struct sl_buf *b, const struct sl_call *call)
+{
+    sl_buf_put(b, call->event_head.data, call->event_head.n_bytes);
+}
+
+void sl_openai_event_end(struct sl_buf *b, struct sl_call *call, const struct sl_prompt *prompt)
+{
+    if (call->continuous_usage && prompt != NULL) {
+        struct sl_usage u;
+        sl_request_usage(prompt->req, &u);
+        SL_PUT(b, "],");
+        sl_openai_put_usage(b, u.n_prompt, u.n_cached, call->drop_output ? 0 : u.n_output);
+        SL_PUT(b, "}\n\n");
+        return;
+    }
+    SL_PUT(b, "]}\n\n");
+}
+
+/* ---- streams */
+
+void sl_openai_event_head(struct sl_call *call)
+{
+    struct sl_buf *b = &call->event_head;
+    SL_PUT(b, "data: {\"id\":");
+    sl_buf_json_string(b, call->id, strlen(call->id));
+    SL_PUT(b, ",\"object\":\"");
+    sl_buf_puts(b, call->api->event_object);
+    SL_PUT(b, "\",\"created\":");
+    sl_put_i64(b, call->created_s);
+    SL_PUT(b, ",\"model\":");
+    sl_buf_json_string(b, call->model, strlen(call->model));
+    SL_PUT(b, ",\"choices\":[");
+}
+
+/* ---- ends */
+
+void sl_openai_end_stream(struct sl_buf *b, struct sl_call *call)
+{
+    if (call->include_usage) {
+        sl_openai_event_begin(b, call);
+        SL_PUT(b, "],");
+        put_usage_of(b, call);
+        SL_PUT(b, "}\n\n");
+    }
+    SL_PUT(b, "data: [DONE]\n\n");
+}
+
+void sl_openai_put_whole(struct sl_buf *b, struct sl_call *call)
+{
+    SL_PUT(b, "{\"id\":");
+    sl_buf_json_string(b, call->id, strlen(call->id));
+    SL_PUT(b, ",\"object\":\"");
+    sl_buf_puts(b, call->api->object);
+    SL_PUT(b, "\",\"created\":");
+    sl_put_i64(b, call->created_s);
+    SL_PUT(b, ",\"model\":");
+    sl_buf_json_string(b, call->model, strlen(call->model));
+    SL_PUT(b, ",\"system_fingerprint\":\"sluice-" SLUICE_VERSION "\",\"choices\":[");
+    for (int32_t i = 0; i < call->n_prompts * call->n; i++) {
+        if (i > 0)
+            sl_buf_putc(b, ',');
+        call->api->put_choice(b, call, &call->prompts[i / call->n], &call->choices[i]);
+    }
+    SL_PUT(b, "],");
+    put_usage_of(b, call);
+    if (call->api->put_tail != NULL)
+        call->api->put_tail(b, call);
+    sl_buf_putc(b, '}');
+}
+
+void sl_openai_fail_stream(struct sl_buf *b, struct sl_call *call, const struct sl_refusal *r)
+{
+    (void)call;
+    SL_PUT(b, "data: ");
+    sl_reply_error_json(b, r, sl_code_http(r->err.code), SL_PROTOCOL_OPENAI);
+    SL_PUT(b, "\n\ndata: [DONE]\n\n");
+}
