@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT
+ * Bodies of protocols that are brought into the shape of chat completions. What is accepted has
+ * messages and tools of that shape, with every text and every call of the body in them, once and in
+ * order; what is refused names a field.
+ */
+#include "base/limits.h"
+#include "fuzz.h"
+#include "server/anthropic_in.h"
+#include "server/params.h"
+#include "server/prompt.h"
+
+#include <string.h>
+
+#define N_VOCAB 1000
+
+static void put(struct sl_buf *b, const json_t *text)
+{
+    if (!json_is_string(text) || json_string_length(text) == 0) /* says nothing anywhere */
+        return;
+    sl_buf_put(b, json_string_value(text), json_string_length(text));
+    sl_buf_putc(b, '|');
+}
+
+/* Every text of a content, behind each other. */
+static void put_content(struct sl_buf *b, const json_t *content, const char *skip)
+{
+    const json_t *block;
+    size_t i;
+    put(b, content);
+    json_array_foreach(content, i, block)
+    {
+        const json_t *text = json_object_get(block, "text");
+        bool skipped = skip != NULL && json_is_string(text) &&
+                       strncmp(json_string_value(text), skip, strlen(skip)) == 0;
+        if (!skipped)
+            put(b, text);
+    }
+}
+
+/* The texts and calls of an Anthropic body, in the order in which a model is to see them. */
+static void anthropic_texts(struct sl_buf *b, const json_t *root)
+{
+    const json_t *m, *block;
+    size_t i, k;
+    put_content(b, json_object_get(root, "system"), "x-anthropic-billing-header");
+    json_array_foreach(json_object_get(root, "messages"), i, m)
+    {
+        const json_t *content = json_object_get(m, "content");
+        put(b, content);
+        json_array_foreach(content, k, block)
+        {
+            const char *type = json_string_value(json_object_get(block, "type"));
+            if (strcmp(type, "text") == 0) {
+                put(b, json_object_get(block, "text"));
+            } else if (strcmp(type, "tool_result") == 0) {
+                put(b, json_object_get(block, "tool_use_id"));
+                put_content(b, json_object_get(block, "content"), NULL);
+            }
+        }
+        json_array_foreach(content, k, block)
+        {
+            if (strcmp(json_string_value(json_object_get(block, "type")), "tool_use") == 0)
+                put(b, json_object_get(block, "name"));
+        }
+    }
+}
+
+static void chat_texts(struct sl_buf *b, const json_t *messages)
+{
+    const json_t *m, *call;
+    size_t i, k;
+    json_array_foreach(messages, i, m)
+    {
+        const char *role = json_string_value(json_object_get(m, "role"));
+        SL_ASSERT(role != NULL &&
+                  (strcmp(role, "tool") == 0) == (json_object_get(m, "tool_call_id") != NULL));
+        put(b, json_object_get(m, "tool_call_id"));
+        put_content(b, json_object_get(m, "content"), NULL);
+        json_array_foreach(json_object_get(m, "tool_calls"), k, call)
+        {
+            const json_t *function = json_object_get(call, "function");
+            SL_ASSERT(json_is_string(json_object_get(function, "arguments")));
+            put(b, json_object_get(function, "name"));
+        }
+    }
+}
+
+static void check_texts(const json_t *before, const json_t *after)
+{
+    struct sl_buf want = {0}, got = {0};
+    anthropic_texts(&want, before);
+    chat_texts(&got, json_object_get(after, "messages"));
+    SL_ASSERT(want.n_bytes == got.n_bytes);
+    SL_ASSERT(got.n_bytes == 0 || memcmp(want.data, got.data, got.n_bytes) == 0);
+    sl_buf_deinit(&want);
+    sl_buf_deinit(&got);
+}
+
+static void check_tools(const json_t *before, const json_t *after)
+{
+    const json_t *old = json_object_get(before, "tools"), *new = json_object_get(after, "tools");
+    for (size_t i = 0; i < json_array_size(old); i++) {
+        const json_t *tool = json_array_get(old, i);
+        const json_t *f = json_object_get(json_array_get(new, i), "function");
+        SL_ASSERT(json_object_get(tool, "name") == NULL ||
+                  json_equal(json_object_get(tool, "name"), json_object_get(f, "name")));
+        SL_ASSERT(
+            json_equal(json_object_get(tool, "input_schema"), json_object_get(f, "parameters")));
+    }
+}
+
+static void check_params(json_t *root)
+{
+    const struct sl_param_limits limits = {N_VOCAB, false};
+    struct sl_sampling defaults;
+    struct sl_refusal r = {0};
+    struct sl_params p = {0};
+    sl_sampling_default(&defaults);
+    int rc = sl_params_parse(&p, SL_ENDPOINT_MESSAGES, root, &defaults, &limits, &r);
+    if (rc == 0) {
+        SL_ASSERT(p.messages == json_object_get(root, "messages") && p.sampling.n == 1);
+        rc = sl_messages_normalise((json_t *)(uintptr_t)p.messages, false, &r);
+        SL_ASSERT(rc == 0 || rc == SL_ELIMIT); /* whatever was accepted has the shape */
+    }
+    SL_ASSERT(rc == 0 || (r.err.code == rc && r.err.msg[0] != '\0'));
+    sl_params_deinit(&p);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    struct sl_refusal r = {0};
+    json_t *root, *before;
+    if (sl_json_parse_object((const char *)data, size, &root, &r) != 0)
+        return 0;
+    before = json_deep_copy(root);
+    SL_ASSERT(before != NULL);
+    int rc = sl_anthropic_to_chat(root, &r);
+    if (rc == 0) {
+        check_texts(before, root);
+        check_tools(before, root);
+        check_params(root);
+    } else {
+        SL_ASSERT(r.err.code == rc && r.err.msg[0] != '\0');
+        char name[sizeof r.param];
+        size_t n = strcspn(r.param, ".[");
+        memcpy(name, r.param, n);
+        name[n] = '\0';
+        SL_ASSERT(n > 0);
+        SL_ASSERT(json_object_get(before, name) != NULL || strcmp(name, "messages") == 0);
+    }
+    json_decref(root);
+    json_decref(before);
+    return 0;
+}
