@@ -127,6 +127,48 @@ static __device__ __forceinline__ void sl_tensor_load(void *smem, const CUtensor
                  : "memory");
 }
 
+/* The same into every block of the cluster whose bit is set in `ranks`: to the same place in its
+ * shared memory, with its barrier of that place. Between the blocks' first sl_cluster_sync, behind
+ * the barriers' initialisation, and their last one. */
+static __device__ __forceinline__ void sl_tensor_load_all(void *smem, const CUtensorMap *map,
+                                                          int col, int row, uint64_t *mbar,
+                                                          uint16_t ranks)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(sl_smem_addr(smem)),
+                 "l"(reinterpret_cast<uint64_t>(map)), "r"(sl_smem_addr(mbar)), "r"(col), "r"(row),
+                 "h"(ranks)
+                 : "memory");
+}
+
+/* Copies a box from shared memory to (row, col) of the matrix, when it can; of this thread's group
+ * of stores. Before it, sl_fence_proxy_async by those that wrote the box, and a barrier. */
+static __device__ __forceinline__ void sl_tensor_store(const CUtensorMap *map, int col, int row,
+                                                       const void *smem)
+{
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
+                 ::"l"(reinterpret_cast<uint64_t>(map)), "r"(sl_smem_addr(smem)), "r"(col),
+                 "r"(row)
+                 : "memory");
+}
+
+static __device__ __forceinline__ void sl_tensor_store_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Waits until at most N of this thread's groups of stores still read their boxes; _all: until what
+ * they write is there. */
+template <int N> static __device__ __forceinline__ void sl_tensor_store_wait()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory");
+}
+
+static __device__ __forceinline__ void sl_tensor_store_wait_all()
+{
+    asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 /* One thread initialises; then sl_mbar_fence_init by it and a __syncthreads by all before use. */
 static __device__ __forceinline__ void sl_mbar_init(uint64_t *bar, uint32_t count)
 {
@@ -150,6 +192,17 @@ static __device__ __forceinline__ void sl_mbar_expect_tx(uint64_t *bar, uint32_t
 static __device__ __forceinline__ void sl_mbar_arrive(uint64_t *bar)
 {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(sl_smem_addr(bar)) : "memory");
+}
+
+/* Arrives at the barrier of this place in block `rank` of the cluster, which may be this one. */
+static __device__ __forceinline__ void sl_mbar_arrive_at(uint64_t *bar, uint32_t rank)
+{
+    asm volatile("{\n\t.reg .b32 there;\n\t"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n\t"
+                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n\t}" ::"r"(
+                     sl_smem_addr(bar)),
+                 "r"(rank)
+                 : "memory");
 }
 
 /* Waits for the end of the phase with this parity; the first phase has parity 0, and a fresh
@@ -280,6 +333,8 @@ template <int N> static __device__ __forceinline__ void sl_wgmma_wait()
 #define SL_WG_SUM_32   SL_WG_D2(0), SL_WG_D2(2)
 #define SL_WG_SUM_64   SL_WG_D8(0)
 #define SL_WG_SUM_128  SL_WG_D8(0), SL_WG_D8(8)
+#define SL_WG_SUM_192  SL_WG_SUM_128, SL_WG_D8(16)
+#define SL_WG_SUM_256  SL_WG_SUM_192, SL_WG_D8(24)
 #define SL_WG_R8       "%0, %1, %2, %3, %4, %5, %6, %7"
 #define SL_WG_R16      SL_WG_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SL_WG_R32 \
@@ -287,10 +342,16 @@ template <int N> static __device__ __forceinline__ void sl_wgmma_wait()
 #define SL_WG_R64                                                                                \
     SL_WG_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
               ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SL_WG_R96  SL_WG_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"  \
+                             ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SL_WG_R128 SL_WG_R96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
+                             ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define SL_WG_REG_16  "{" SL_WG_R8 "}, {%8, %9, %10, %11}, %12"
 #define SL_WG_REG_32  "{" SL_WG_R16 "}, {%16, %17, %18, %19}, %20"
 #define SL_WG_REG_64  "{" SL_WG_R32 "}, {%32, %33, %34, %35}, %36"
 #define SL_WG_REG_128 "{" SL_WG_R64 "}, {%64, %65, %66, %67}, %68"
+#define SL_WG_REG_192 "{" SL_WG_R96 "}, {%96, %97, %98, %99}, %100"
+#define SL_WG_REG_256 "{" SL_WG_R128 "}, {%128, %129, %130, %131}, %132"
 #define SL_WGMMA(name, n, type, trans)                                                      \
     static __device__ __forceinline__ void name(float(&d)[n / 8][4], const uint32_t(&a)[4], \
                                                 uint64_t b)                                 \
@@ -305,7 +366,31 @@ SL_WGMMA(sl_wgmma_rs, 16, bf16, 0)
 SL_WGMMA(sl_wgmma_rs, 32, bf16, 0)
 SL_WGMMA(sl_wgmma_rs, 64, bf16, 0)
 SL_WGMMA(sl_wgmma_rs, 128, bf16, 0)
+SL_WGMMA(sl_wgmma_rs, 192, bf16, 0)
+SL_WGMMA(sl_wgmma_rs, 256, bf16, 0)
 SL_WGMMA(sl_wgmma_rs_f16, 64, f16, 0)
+
+/* Both operands in shared memory: a is a place (sl_wgmma_b) of 64 rows. add 0: d's old values do
+ * not count. */
+#define SL_WG_SS_64  "{" SL_WG_R32 "}, %32, %33"
+#define SL_WG_SS_128 "{" SL_WG_R64 "}, %64, %65"
+#define SL_WG_SS_192 "{" SL_WG_R96 "}, %96, %97"
+#define SL_WG_SS_256 "{" SL_WG_R128 "}, %128, %129"
+#define SL_WGMMA_SS(n, add_reg)                                                                  \
+    static __device__ __forceinline__ void sl_wgmma_ss(float(&d)[n / 8][4], uint64_t a,          \
+                                                       uint64_t b, int add)                      \
+    {                                                                                            \
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add_reg ", 0;\n\t"                 \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 " SL_WG_SS_##n    \
+                     ", p, 1, 1, 0, 0;\n\t}"                                                     \
+                     : SL_WG_SUM_##n                                                             \
+                     : "l"(a), "l"(b), "r"(add));                                                \
+    }
+SL_WGMMA_SS(64, "%34")
+SL_WGMMA_SS(128, "%66")
+SL_WGMMA_SS(192, "%98")
+SL_WGMMA_SS(256, "%130")
+#undef SL_WGMMA_SS
 
 /* The same with b as rows of sums (keys) of 128 bytes, 64 columns each, 64 rows; the next columns
  * 8192 bytes further; swizzled likewise. 16 rows are a product: 2048 bytes. */

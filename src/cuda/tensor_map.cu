@@ -29,20 +29,43 @@ static cudaError_t find_encode(encode_fn *out)
     return cudaSuccess;
 }
 
-cudaError_t sl_tensor_map(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
-                          int64_t ld, int32_t box_rows)
+/* A matrix of rows of n_cols values, ld bytes apart, in boxes. */
+static cudaError_t make(CUtensorMap *map, CUtensorMapDataType type, const void *x, int64_t n_rows,
+                        int64_t n_cols, int64_t ld, int32_t box_rows, int32_t box_cols,
+                        CUtensorMapSwizzle swizzle)
 {
     encode_fn encode;
     cudaError_t e = find_encode(&encode);
     if (e != cudaSuccess)
         return e;
     const cuuint64_t dims[2] = {(cuuint64_t)n_cols, (cuuint64_t)n_rows};
-    const cuuint64_t strides[1] = {(cuuint64_t)ld * 2};
-    const cuuint32_t box[2] = {SL_BOX_COLS, (cuuint32_t)box_rows}, steps[2] = {1, 1};
-    CUresult rc = encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, (void *)x, dims, strides, box,
-                         steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    const cuuint64_t strides[1] = {(cuuint64_t)ld};
+    const cuuint32_t box[2] = {(cuuint32_t)box_cols, (cuuint32_t)box_rows}, steps[2] = {1, 1};
+    CUresult rc =
+        encode(map, type, 2, (void *)x, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+               swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return rc == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t sl_tensor_map(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
+                          int64_t ld, int32_t box_rows)
+{
+    return make(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x, n_rows, n_cols, ld * 2, box_rows,
+                SL_BOX_COLS, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
+                                int64_t ld, int32_t box_rows)
+{
+    return make(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, x, n_rows, n_cols, ld * 4, box_rows,
+                SL_BOX_COLS / 2, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
+                                int32_t unit_bytes, int32_t box_blocks)
+{
+    return make(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, w, n_blocks, n_units * (unit_bytes / 8),
+                n_units * unit_bytes, box_blocks, unit_bytes / 8, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 #endif

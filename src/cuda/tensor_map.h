@@ -22,4 +22,15 @@
 cudaError_t sl_tensor_map(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
                           int64_t ld, int32_t box_rows);
 
+/* The same of float, 32 columns: for sl_tensor_store too, which leaves out what lies outside. */
+cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
+                                int64_t ld, int32_t box_rows);
+
+/* Units of row blocks (weight.h): block b's unit u lies at w + (b * n_units + u) * unit_bytes. A
+ * box is unit u of box_blocks row blocks from b on, one behind the other in shared memory; it is
+ * loaded from (row b, column u * unit_bytes / 8). unit_bytes: a multiple of 16, at most 2048. Row
+ * blocks behind the last are zeros. */
+cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
+                                int32_t unit_bytes, int32_t box_blocks);
+
 #endif

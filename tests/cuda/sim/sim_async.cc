@@ -123,17 +123,23 @@ static void complete_phase(sim_mbar *m)
     }
 }
 
-void sl_sim_mbar_arrive(uint64_t *bar, uint32_t tx, sl_sim_at at)
+/* In the block of m, which is sim_now_block. */
+static void arrive(sim_mbar *m, uint32_t tx, const char *what, sl_sim_at at)
 {
-    const char *what = tx ? "sl_mbar_expect_tx" : "sl_mbar_arrive";
-    sim_mbar *m = find_mbar(bar, what, at);
     m->tx += tx;
     if (m->pending == 0)
         sim_fail("%s at %s:%d: more than %u arrivals in phase %u of the mbarrier at shared + %u",
-                 what, sim_short_file(at.file), at.line, m->count, m->phase, sim_smem_offset(bar));
+                 what, sim_short_file(at.file), at.line, m->count, m->phase,
+                 sim_smem_offset(m->addr));
     m->pending--;
     sim_race_arrive(m);
     complete_phase(m);
+}
+
+void sl_sim_mbar_arrive(uint64_t *bar, uint32_t tx, sl_sim_at at)
+{
+    const char *what = tx ? "sl_mbar_expect_tx" : "sl_mbar_arrive";
+    arrive(find_mbar(bar, what, at), tx, what, at);
     sl_sim_preempt();
 }
 
@@ -168,10 +174,10 @@ static void start_bulk(const sim_bulk &c, const char *what, const void *pc)
         if (c.dst < other.dst + other.n && other.dst < c.dst + c.n)
             sim_fail("%s at %s:%d: shared + %u is the target of another copy under way", what,
                      sim_short_file(c.at.file), c.at.line, sim_smem_offset(c.dst));
-    sim_race_copy(c.dst, c.n, pc);
+    if (c.issuer != SIM_ELSEWHERE)
+        sim_race_copy(c.dst, c.n, pc);
     hide(c.dst, c.n);
     b->bulks.push_back(c);
-    sl_sim_preempt();
 }
 
 void sl_sim_bulk_load(void *dst, const void *src, uint32_t n, uint64_t *bar, sl_sim_at at)
@@ -191,6 +197,7 @@ void sl_sim_bulk_load(void *dst, const void *src, uint32_t n, uint64_t *bar, sl_
                 0,
                 0},
                "sl_bulk_load", __builtin_return_address(0));
+    sl_sim_preempt();
 }
 
 /* ------------------------------------------------------------------ boxes of a matrix */
@@ -203,36 +210,168 @@ cudaError_t sl_tensor_map(CUtensorMap *map, const void *x, int64_t n_rows, int64
     if (reinterpret_cast<uintptr_t>(x) % 16 || ld % 8 || n_rows <= 0 || n_cols <= 0 ||
         box_rows < 1 || box_rows > 256)
         return cudaErrorInvalidValue;
-    *map = {static_cast<const char *>(x), n_rows, n_cols, ld, box_rows};
+    *map = {static_cast<const char *>(x), n_rows, n_cols, ld, box_rows, BOX_COLS, 2, true};
     return cudaSuccess;
+}
+
+cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
+                                int64_t ld, int32_t box_rows)
+{
+    if (reinterpret_cast<uintptr_t>(x) % 16 || ld % 4 || n_rows <= 0 || n_cols <= 0 ||
+        box_rows < 1 || box_rows > 256)
+        return cudaErrorInvalidValue;
+    *map = {static_cast<const char *>(x), n_rows, n_cols, ld, box_rows, BOX_COLS / 2, 4, true};
+    return cudaSuccess;
+}
+
+cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
+                                int32_t unit_bytes, int32_t box_blocks)
+{
+    if (reinterpret_cast<uintptr_t>(w) % 16 || unit_bytes <= 0 || unit_bytes % 16 ||
+        unit_bytes > 2048 || n_blocks <= 0 || n_units <= 0 || box_blocks < 1 || box_blocks > 256)
+        return cudaErrorInvalidValue;
+    int32_t words = unit_bytes / 8;
+    *map = {static_cast<const char *>(w),
+            n_blocks,
+            n_units * words,
+            n_units * words,
+            box_blocks,
+            words,
+            8,
+            false};
+    return cudaSuccess;
+}
+
+static uint32_t box_bytes(const CUtensorMap *map)
+{
+    return static_cast<uint32_t>(map->box_rows * map->box_cols * map->value_bytes);
+}
+
+static void check_box(const void *dst, const CUtensorMap *map, const char *what, sl_sim_at at)
+{
+    sim_check_shared(dst, box_bytes(map), 128, what, at);
+    if (map->swizzled && sim_smem_offset(dst) % 1024)
+        sim_fail("%s at %s:%d: shared + %u is not a multiple of 1024", what,
+                 sim_short_file(at.file), at.line, sim_smem_offset(dst));
 }
 
 void sl_sim_tensor_load(void *dst, const CUtensorMap *map, int col, int row, uint64_t *bar,
                         sl_sim_at at)
 {
-    uint32_t n = static_cast<uint32_t>(map->box_rows) * BOX_COLS * 2;
-    sim_check_shared(dst, n, 1, "sl_tensor_load", at);
-    if (sim_smem_offset(dst) % 1024)
-        sim_fail("sl_tensor_load at %s:%d: shared + %u is not a multiple of 1024",
-                 sim_short_file(at.file), at.line, sim_smem_offset(dst));
-    start_bulk({static_cast<char *>(dst), nullptr, n, bar, at, sim_now->index, sim_race_now(), *map,
-                col, row},
+    check_box(dst, map, "sl_tensor_load", at);
+    start_bulk({static_cast<char *>(dst), nullptr, box_bytes(map), bar, at, sim_now->index,
+                sim_race_now(), *map, col, row},
                "sl_tensor_load", __builtin_return_address(0));
+    sl_sim_preempt();
 }
 
-/* Pieces of 16 bytes lie at piece ^ (row % 8). */
+/* Into each block of the cluster as if a thread of its own had started it. The search for races
+ * knows clocks of one block only: what comes from another one is not looked at. */
+void sl_sim_tensor_load_all(void *dst, const CUtensorMap *map, int col, int row, uint64_t *bar,
+                            uint32_t ranks, sl_sim_at at)
+{
+    static const char what[] = "sl_tensor_load_all";
+    sim_block *me = sim_now_block;
+    check_box(dst, map, what, at);
+    uint32_t to = sim_smem_offset(dst), bar_at = sim_smem_offset(bar);
+    if (ranks == 0 || ranks >> me->cluster->n)
+        sim_fail("%s at %s:%d: blocks %#x of a cluster of %u", what, sim_short_file(at.file),
+                 at.line, ranks, me->cluster->n);
+    for (uint32_t r = 0; r < me->cluster->n; r++) {
+        sim_block *b = me->cluster->blocks[r];
+        if (!(ranks >> r & 1))
+            continue;
+        if (b->n_ended == b->n_threads)
+            sim_fail("%s at %s:%d: block %u has ended", what, sim_short_file(at.file), at.line, r);
+        sim_now_block = b;
+        start_bulk({b->smem + to, nullptr, box_bytes(map),
+                    reinterpret_cast<uint64_t *>(b->smem + bar_at), at,
+                    b == me ? sim_now->index : SIM_ELSEWHERE, sim_race_now(), *map, col, row},
+                   what, __builtin_return_address(0));
+        sim_now_block = me;
+    }
+    sl_sim_preempt();
+}
+
+/* --- boxes that go back --- */
+
+static void land_store(const sim_store &c)
+{
+    const CUtensorMap *m = &c.map;
+    const int64_t row_bytes = static_cast<int64_t>(m->box_cols) * m->value_bytes;
+    for (int64_t r = 0; r < m->box_rows; r++)
+        for (int64_t i = 0; i < row_bytes; i += m->value_bytes) {
+            int64_t row = c.row + r, col = c.col + i / m->value_bytes;
+            if (row < 0 || row >= m->n_rows || col < 0 || col >= m->n_cols)
+                continue;
+            char *to = const_cast<char *>(m->x) + (row * m->ld + col) * m->value_bytes;
+            size_t n = static_cast<size_t>(m->value_bytes);
+            if (!sim_is_mapped(to, n))
+                sim_fail("sl_tensor_store at %s:%d: row %lld of the matrix is not device memory",
+                         sim_short_file(c.at.file), c.at.line, static_cast<long long>(row));
+            memcpy(to, c.src + r * row_bytes + (m->swizzled ? i ^ (r % 8 << 4) : i), n);
+        }
+}
+
+/* Read at some time before the wait: at once, or as late as can be. */
+void sl_sim_tensor_store(const CUtensorMap *map, int col, int row, const void *src, sl_sim_at at)
+{
+    check_box(src, map, "sl_tensor_store", at);
+    sim_store c = {*map, static_cast<const char *>(src), col, row, sim_now->store_group, at};
+    if (sim_chance(4)) {
+        land_store(c);
+        c.src = nullptr; /* still to be waited for */
+    }
+    sim_now->stores.push_back(c);
+    sl_sim_preempt();
+}
+
+void sl_sim_tensor_store_commit()
+{
+    sim_now->store_group++;
+}
+
+void sl_sim_tensor_store_wait(int n)
+{
+    sim_thread *t = sim_now;
+    size_t kept = 0;
+    for (const sim_store &c : t->stores) {
+        if (c.group + static_cast<uint32_t>(n) >= t->store_group)
+            t->stores[kept++] = c;
+        else if (c.src)
+            land_store(c);
+    }
+    t->stores.resize(kept);
+}
+
+void sl_sim_mbar_arrive_at(uint64_t *bar, uint32_t rank, sl_sim_at at)
+{
+    sim_block *me = sim_now_block;
+    uint64_t *there = static_cast<uint64_t *>(sl_sim_cluster_map(bar, rank));
+    if (me->cluster->blocks[rank]->n_ended == me->cluster->blocks[rank]->n_threads)
+        sim_fail("sl_mbar_arrive_at at %s:%d: block %u has ended", sim_short_file(at.file), at.line,
+                 rank);
+    sim_now_block = me->cluster->blocks[rank];
+    arrive(find_mbar(there, "sl_mbar_arrive_at", at), 0, "sl_mbar_arrive_at", at);
+    sim_now_block = me;
+    sl_sim_preempt();
+}
+
 static void land_box(const sim_bulk &c)
 {
+    const CUtensorMap *m = &c.map;
     memset(c.dst, 0, c.n);
-    int64_t cols = c.map.n_cols - c.col;
-    cols = cols < 0 ? 0 : cols > BOX_COLS ? BOX_COLS : cols;
-    for (int64_t r = 0; cols > 0 && r < c.map.box_rows && c.row + r < c.map.n_rows; r++) {
-        const char *src = c.map.x + ((c.row + r) * c.map.ld + c.col) * 2;
-        if (!sim_is_mapped(src, static_cast<size_t>(cols) * 2))
+    int64_t cols = m->n_cols - c.col;
+    cols = cols < 0 ? 0 : cols > m->box_cols ? m->box_cols : cols;
+    const int64_t row_bytes = static_cast<int64_t>(m->box_cols) * m->value_bytes;
+    for (int64_t r = 0; cols > 0 && r < m->box_rows && c.row + r < m->n_rows; r++) {
+        const char *src = m->x + ((c.row + r) * m->ld + c.col) * m->value_bytes;
+        const int64_t n = cols * m->value_bytes;
+        if (!sim_is_mapped(src, static_cast<size_t>(n)))
             sim_fail("sl_tensor_load at %s:%d: row %lld of the matrix is not device memory",
                      sim_short_file(c.at.file), c.at.line, static_cast<long long>(c.row + r));
-        for (int64_t i = 0; i < cols; i++)
-            memcpy(c.dst + r * 128 + ((i / 8 ^ r % 8) * 8 + i % 8) * 2, src + 2 * i, 2);
+        for (int64_t i = 0; i < n; i++)
+            c.dst[r * row_bytes + (m->swizzled ? i ^ (r % 8 << 4) : i)] = src[i];
     }
 }
 
@@ -249,7 +388,8 @@ void sim_bulk_land(sim_block *b, size_t i)
         memcpy(c.dst, c.src, c.n);
     }
     sim_mbar *m = find_mbar(c.bar, "sl_bulk_load", c.at);
-    sim_race_landed(b, m, c.issuer, c.issued);
+    if (c.issuer != SIM_ELSEWHERE)
+        sim_race_landed(b, m, c.issuer, c.issued);
     m->tx -= c.n;
     complete_phase(m);
 }

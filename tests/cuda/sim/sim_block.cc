@@ -134,7 +134,16 @@ static std::string who_waits(sim_block *b)
     return all;
 }
 
-/* The thread to run next, or null: the block has ended or waits for the kernel before it. */
+static bool others_can_run(const sim_cluster *c, const sim_block *b)
+{
+    for (uint32_t i = 0; i < c->n; i++)
+        if (c->blocks[i] != b && c->blocks[i]->n_ended < c->blocks[i]->n_threads &&
+            (c->blocks[i]->ready_warps || !c->blocks[i]->bulks.empty()))
+            return true;
+    return false;
+}
+
+/* The thread to run next, or null: the block has ended or waits for others. */
 static sim_thread *choose(sim_block *b, int warp)
 {
     if (b->n_ended == b->n_threads)
@@ -147,6 +156,8 @@ static sim_thread *choose(sim_block *b, int warp)
         if (b->n_grid_waiting && !b->grid->released)
             return nullptr;
         if (b->n_cluster_waiting && b->n_cluster_waiting + b->n_ended == b->n_threads)
+            return nullptr;
+        if (others_can_run(b->cluster, b)) /* and arrive at barriers here */
             return nullptr;
         sim_now = nullptr;
         sim_fail("deadlock%s", who_waits(b).c_str());
@@ -203,6 +214,9 @@ static void thread_main()
     if (!t->copies.empty())
         sim_fail("ended with asynchronous copies it did not wait for, the first from %s:%d",
                  sim_short_file(t->copies[0].at.file), t->copies[0].at.line);
+    if (!t->stores.empty())
+        sim_fail("ended with stores of boxes it did not wait for, the first from %s:%d",
+                 sim_short_file(t->stores[0].at.file), t->stores[0].at.line);
     if (b->grid->k.pdl && !t->grid_waited)
         sim_fail("ended without sl_grid_wait, but the kernel may start before the one ahead of it "
                  "has ended");
@@ -429,6 +443,8 @@ static sim_block *begin_block(sim_grid *g, uint32_t id)
         t->grid_waited = false;
         t->group = 0;
         t->copies.clear();
+        t->store_group = 0;
+        t->stores.clear();
         sim_fiber_make(&t->fiber, thread_main);
         sim_make_ready(b, t);
     }

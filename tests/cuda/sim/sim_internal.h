@@ -115,6 +115,13 @@ struct sim_copy { /* cp.async */
     uint32_t group;
     sl_sim_at at;
 };
+struct sim_store { /* cp.async.bulk.tensor to the matrix, not yet done */
+    CUtensorMap map;
+    const char *src;
+    int32_t col, row;
+    uint32_t group;
+    sl_sim_at at;
+};
 struct sim_thread {
     sim_fiber fiber;
     uint3 tid;
@@ -128,6 +135,8 @@ struct sim_thread {
     bool grid_waited;
     uint32_t group; /* the cp.async group being filled */
     std::vector<sim_copy> copies;
+    uint32_t store_group; /* likewise of stores */
+    std::vector<sim_store> stores;
 };
 struct sim_slot { /* a collective being gathered */
     uint32_t mask, arrived;
@@ -161,10 +170,11 @@ struct sim_bulk { /* cp.async.bulk under way */
     uint32_t n;
     uint64_t *bar;
     sl_sim_at at;
-    uint32_t issuer, issued; /* thread, and its clock then */
+    uint32_t issuer, issued; /* thread (or SIM_ELSEWHERE), and its clock then */
     CUtensorMap map;         /* src is NULL: a box of it from (row, col) on */
     int32_t col, row;
 };
+#define SIM_ELSEWHERE UINT32_MAX /* in another block of the cluster */
 enum sim_order { SIM_ORDER_RANDOM, SIM_ORDER_LOW, SIM_ORDER_HIGH, SIM_ORDER_STARVE };
 #define SIM_CLUSTER_MAX 8
 struct sim_block;

@@ -22,6 +22,12 @@ void sl_sim_cp_wait(int n);
 void sl_sim_bulk_load(void *dst, const void *src, uint32_t n, uint64_t *bar, sl_sim_at at);
 void sl_sim_tensor_load(void *dst, const CUtensorMap *map, int col, int row, uint64_t *bar,
                         sl_sim_at at);
+void sl_sim_tensor_load_all(void *dst, const CUtensorMap *map, int col, int row, uint64_t *bar,
+                            uint32_t ranks, sl_sim_at at);
+void sl_sim_tensor_store(const CUtensorMap *map, int col, int row, const void *src, sl_sim_at at);
+void sl_sim_tensor_store_commit();
+void sl_sim_tensor_store_wait(int n);
+void sl_sim_mbar_arrive_at(uint64_t *bar, uint32_t rank, sl_sim_at at);
 void sl_sim_mbar_init(uint64_t *bar, uint32_t count, sl_sim_at at);
 void sl_sim_mbar_fence();
 void sl_sim_mbar_arrive(uint64_t *bar, uint32_t tx, sl_sim_at at);
@@ -83,6 +89,32 @@ static inline void sl_tensor_load(void *smem, const CUtensorMap *map, int col, i
                                   uint64_t *mbar, SL_SIM_AT)
 {
     sl_sim_tensor_load(smem, map, col, row, mbar, SL_SIM_HERE);
+}
+static inline void sl_tensor_load_all(void *smem, const CUtensorMap *map, int col, int row,
+                                      uint64_t *mbar, uint16_t ranks, SL_SIM_AT)
+{
+    sl_sim_tensor_load_all(smem, map, col, row, mbar, ranks, SL_SIM_HERE);
+}
+static inline void sl_tensor_store(const CUtensorMap *map, int col, int row, const void *smem,
+                                   SL_SIM_AT)
+{
+    sl_sim_tensor_store(map, col, row, smem, SL_SIM_HERE);
+}
+static inline void sl_tensor_store_commit()
+{
+    sl_sim_tensor_store_commit();
+}
+template <int N> static inline void sl_tensor_store_wait()
+{
+    sl_sim_tensor_store_wait(N);
+}
+static inline void sl_tensor_store_wait_all()
+{
+    sl_sim_tensor_store_wait(0);
+}
+static inline void sl_mbar_arrive_at(uint64_t *bar, uint32_t rank, SL_SIM_AT)
+{
+    sl_sim_mbar_arrive_at(bar, rank, SL_SIM_HERE);
 }
 static inline void sl_mbar_init(uint64_t *bar, uint32_t count, SL_SIM_AT)
 {
@@ -209,6 +241,18 @@ static inline void sl_wgmma_rs_f16(float (&d)[T][4], const uint32_t (&a)[4], con
                                    SL_SIM_AT)
 {
     sl_sim_wgmma(SL_SIM_MMA_F16, d, a, b, SL_SIM_HERE);
+}
+template <int T>
+static inline void sl_wgmma_ss(float (&d)[T][4], const uint8_t *a, const uint8_t *b, int add,
+                               SL_SIM_AT)
+{
+    uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 4, t = lane % 4;
+    uint32_t frag[4] = {sl_sim_swizzled(a, row, 4 * t), sl_sim_swizzled(a, row + 8, 4 * t),
+                        sl_sim_swizzled(a, row, 4 * t + 16),
+                        sl_sim_swizzled(a, row + 8, 4 * t + 16)};
+    for (uint32_t i = 0; i < 4 * T && !add; i++)
+        d[i / 4][i % 4] = 0.0f;
+    sl_sim_wgmma(SL_SIM_MMA_BF16, d, frag, b, SL_SIM_HERE);
 }
 /* b as rows of sums. */
 static inline const uint8_t *sl_wgmma_bt(const void *smem)
