@@ -118,6 +118,10 @@ static const struct version versions[] = {
             false, FROM_SMEM),
     VERSION("boxes2", "sharex2, stores by the copy engine", 1, 1 << 20, FROM_SMEM, 2, 256, 2,
             SHARE_X, false, FROM_SMEM, STORE_BOXES),
+    VERSION("boxes1", "smem1, stores by the copy engine", 1, 1 << 20, FROM_SMEM, 2, 256, 1, ALONE,
+            false, FROM_SMEM, STORE_BOXES),
+    VERSION("regs1", "smem1, weights through registers", 1, 1 << 20, FROM_REGS, 2, 256, 1, ALONE,
+            false, FROM_REGS),
     VERSION("sharew2", "128 x 256, pairs share weights", 1, 1 << 20, FROM_SMEM, 2, 256, 2, SHARE_W,
             false, FROM_SMEM),
     VERSION("regs2", "sharex2, weights through registers", 1, 1 << 20, FROM_REGS, 2, 256, 2,
@@ -125,6 +129,12 @@ static const struct version versions[] = {
     VERSION("narrow1", "128 x 128", 1, 512, FROM_SMEM, 2, 128, 1, ALONE, false, FROM_SMEM),
     VERSION("narrow2", "192 x 128, pairs share tokens", 1, 512, FROM_SMEM, 3, 128, 2, SHARE_X,
             false, FROM_SMEM),
+    VERSION("totals1", "128 x 192, 4 segments in turn", 4, 1 << 20, FROM_SMEM, 2, 192, 1, ALONE,
+            true, FROM_SMEM),
+    VERSION("totals1n", "128 x 128, 4 segments in turn", 4, 1 << 20, FROM_SMEM, 2, 128, 1, ALONE,
+            true, FROM_SMEM),
+    VERSION("half1", "64 x 128", 1, 512, FROM_SMEM, 1, 128, 1, ALONE, false, FROM_SMEM),
+    VERSION("half1w", "64 x 256", 1, 512, FROM_SMEM, 1, 256, 1, ALONE, false, FROM_SMEM),
     VERSION("totals2", "128 x 192, 4 segments in turn", 4, 1 << 20, FROM_SMEM, 2, 192, 2, SHARE_X,
             true, FROM_SMEM),
     VERSION("totals2n", "128 x 128, 4 segments in turn", 4, 1 << 20, FROM_SMEM, 2, 128, 2, SHARE_X,
@@ -139,6 +149,10 @@ static const struct version versions[] = {
             FROM_SMEM),
     VERSION("split4r", "192 x 128, the same, through registers", 4, 1024, FROM_REGS, 3, 128, 4,
             SPLIT, false, FROM_REGS),
+    VERSION("split2", "64 x 128, pairs, 2 segments each", 4, 1024, FROM_SMEM, 1, 128, 2, SPLIT2,
+            false, FROM_SMEM),
+    VERSION("split2m", "128 x 128, pairs, 2 segments each", 4, 1024, FROM_SMEM, 2, 128, 2, SPLIT2,
+            false, FROM_SMEM),
     VERSION("none2", "sharex2, nothing stored", -1, 1 << 20, FROM_SMEM, 2, 256, 2, SHARE_X, false,
             FROM_SMEM, STORE_NONE),
     VERSION("mma2", "sharex2, nothing loaded or stored", -1, 1 << 20, FROM_SMEM, 2, 256, 2, SHARE_X,
@@ -320,7 +334,7 @@ static void time_all(const struct version *v, struct data *d, bool quick, int ra
     with(4096, 4096, {4096});
     for (const struct matrix &m : layers)
         if (!quick)
-            with(m.n_rows, m.n_cols, {128, 256, 512, 1024, 2048, 4096, 8192});
+            with(m.n_rows, m.n_cols, {128, 256, 512, 1024, 2048, 4096});
 }
 
 static int usage()
@@ -338,6 +352,7 @@ int main(int argc, char **argv)
         if (!strcmp(argv[i], "--list")) {
             for (const struct version &v : versions)
                 printf("%-9s %s\n", v.name, v.what);
+            printf("cublas    cuBLASLt\n");
             return 0;
         } else if (!strcmp(argv[i], "--only") && i + 1 < argc) {
             only = argv[++i];

@@ -16,6 +16,7 @@ enum gemm_mode {
                 all */
     SHARE_W, /* a cluster has tiles of tokens side by side; each brings a part of the rows */
     SPLIT,   /* a cluster has one tile, each block a segment of its columns */
+    SPLIT2,  /* the same, each block of a pair two segments, one after the other */
 };
 enum gemm_operand { FROM_SMEM, FROM_REGS };
 enum gemm_end {
@@ -54,12 +55,13 @@ struct gemm_shape {
     static constexpr int stages = fit > GEMM_RING ? GEMM_RING : fit;
     static constexpr int out_offset = GEMM_HEADER + stages * stage, smem = out_offset + out_bytes;
     static constexpr int per_x = MODE == SHARE_X ? CL : 1, per_w = MODE == SHARE_W ? CL : 1;
-    static constexpr bool shared = CL > 1 && MODE != SPLIT;
+    static constexpr bool split = MODE == SPLIT || MODE == SPLIT2, shared = CL > 1 && !split;
     /* registers: what a block has, shared out in eights */
     static constexpr int give = CW == 1 ? 0 : CW == 2 ? 40 : 32, take = CW == 2 ? 232 : 160;
     static_assert(stages >= 3 && NT % 16 == 0, "shared memory");
     static_assert(NT / per_x % 8 == 0 && blocks % per_w == 0, "parts of a tile");
-    static_assert(MODE != SPLIT || rows * NT * 4 <= stages * stage, "sums pass through the ring");
+    static_assert(!split || rows * NT * (MODE == SPLIT2 ? 8 : 4) <= stages * stage,
+                  "sums pass through the ring");
 };
 
 struct gemm_place {
@@ -90,8 +92,10 @@ static __device__ __forceinline__ gemm_unit gemm_find(const gemm_args &a, int id
     gemm_unit u;
     u.row0 = (S::MODE == SHARE_X ? tr * S::CL + r : tr) * S::rows;
     u.token0 = (S::MODE == SHARE_W ? tt * S::CL + r : tt) * S::NT;
-    u.from = S::MODE == SPLIT ? r * a.seg_k64 : 0;
-    u.to = S::MODE == SPLIT ? min(u.from + a.seg_k64, a.n_k64) : a.n_k64;
+    int seg = S::MODE == SPLIT ? r : S::MODE == SPLIT2 ? 2 * r : 0;
+    int n_segs = S::MODE == SPLIT ? 1 : S::MODE == SPLIT2 ? 2 : a.n_segs;
+    u.from = min(seg * a.seg_k64, a.n_k64);
+    u.to = min(u.from + n_segs * a.seg_k64, a.n_k64);
     return u;
 }
 
@@ -362,36 +366,81 @@ static __device__ __forceinline__ void gemm_store(const float (&v)[N][4], const 
     gemm_store_float<N>(v, a, row0 + group * 64 + warp * 16, token0);
 }
 
-/* The sums of the cluster's segments, in order: each block leaves its own in its shared memory and
- * adds up its share of the tokens. */
+/* A block's sums to its shared memory, in place n; a float4 of every thread one behind the other.
+ */
 template <class S>
-static __device__ __forceinline__ void gemm_join(const float (&acc)[S::NT / 8][4],
-                                                 const gemm_args &a, uint8_t *smem, int group,
+static __device__ __forceinline__ void gemm_leave(const float (&acc)[S::NT / 8][4], float4 *mine,
+                                                  int n)
+{
+    constexpr int threads = 128 * S::CW;
+#pragma unroll
+    for (int i = 0; i < S::NT / 8; i++)
+        mine[(n * S::NT / 8 + i) * threads] =
+            make_float4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
+}
+
+template <int N>
+static __device__ __forceinline__ void gemm_add(float (&sum)[N][4], const float4 *from, int step,
+                                                bool first)
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float4 q = from[i * step];
+        sum[i][0] = first ? q.x : __fadd_rn(sum[i][0], q.x);
+        sum[i][1] = first ? q.y : __fadd_rn(sum[i][1], q.y);
+        sum[i][2] = first ? q.z : __fadd_rn(sum[i][2], q.z);
+        sum[i][3] = first ? q.w : __fadd_rn(sum[i][3], q.w);
+    }
+}
+
+/* Adds up this block's share of the tokens: the sums of all segments, in order, from where the
+ * blocks of the cluster left them. Of a pair the first block has added its two already. */
+template <class S>
+static __device__ __forceinline__ void gemm_join(const gemm_args &a, const float4 *mine, int group,
                                                  const gemm_unit &u, uint32_t rank)
 {
     constexpr int threads = 128 * S::CW, share = S::NT / 8 / S::CL;
-    static_assert(S::MODE != SPLIT || S::NT / 8 % S::CL == 0, "shares of the tokens");
-    int thread = static_cast<int>(threadIdx.x) - 128;
-    float4 *mine = reinterpret_cast<float4 *>(smem + GEMM_HEADER) + thread;
-    sl_bar_sync(1, threads); /* nobody's products read the ring */
-#pragma unroll
-    for (int i = 0; i < S::NT / 8; i++)
-        mine[i * threads] = make_float4(acc[i][0], acc[i][1], acc[i][2], acc[i][3]);
-    sl_cluster_sync();
+    static_assert(!S::split || S::NT / 8 % S::CL == 0, "shares of the tokens");
+    const float4 *part = mine + static_cast<int>(rank) * share * threads;
     float sum[share][4];
-#pragma unroll
+    sl_cluster_sync();
+#pragma unroll 1
     for (int s = 0; s < S::CL; s++) {
-        const float4 *from = sl_cluster_map(mine, static_cast<uint32_t>(s));
-#pragma unroll
-        for (int i = 0; i < share; i++) {
-            float4 q = from[(static_cast<int>(rank) * share + i) * threads];
-            sum[i][0] = s == 0 ? q.x : __fadd_rn(sum[i][0], q.x);
-            sum[i][1] = s == 0 ? q.y : __fadd_rn(sum[i][1], q.y);
-            sum[i][2] = s == 0 ? q.z : __fadd_rn(sum[i][2], q.z);
-            sum[i][3] = s == 0 ? q.w : __fadd_rn(sum[i][3], q.w);
-        }
+        const float4 *from = sl_cluster_map(part, static_cast<uint32_t>(s));
+        gemm_add<share>(sum, from, threads, s == 0);
+        if (S::MODE == SPLIT2 && s == 1)
+            gemm_add<share>(sum, from + S::NT / 8 * threads, threads, false);
     }
     gemm_store<S, share>(sum, a, group, u.row0, u.token0 + static_cast<int>(rank) * share * 8);
+}
+
+/* The life of a consumer of a block that has segments of one tile. */
+template <class S>
+static __device__ __forceinline__ void gemm_consume_split(const gemm_args &a, gemm_view &v,
+                                                          uint32_t rank, int id)
+{
+    gemm_unit u = gemm_find<S>(a, id, rank);
+    float4 *mine = reinterpret_cast<float4 *>(v.smem + GEMM_HEADER) + threadIdx.x - 128;
+    if constexpr (S::MODE == SPLIT) {
+        float sum[S::NT / 8][4];
+        gemm_walk<S>(sum, v, u.to - u.from);
+        sl_bar_sync(1, 128 * S::CW); /* nobody's products read the ring */
+        gemm_leave<S>(sum, mine, 0);
+    } else {
+        float first[S::NT / 8][4], second[S::NT / 8][4];
+        gemm_walk<S>(first, v, min(a.seg_k64, u.to - u.from));
+        gemm_walk<S>(second, v, u.to - u.from - a.seg_k64);
+        sl_bar_sync(1, 128 * S::CW);
+        if (rank == 0) {
+#pragma unroll
+            for (int i = 0; i < S::NT / 2; i++)
+                first[i / 4][i % 4] = __fadd_rn(first[i / 4][i % 4], second[i / 4][i % 4]);
+        } else {
+            gemm_leave<S>(second, mine, 1);
+        }
+        gemm_leave<S>(first, mine, 0);
+    }
+    gemm_join<S>(a, mine, v.group, u, rank);
 }
 
 template <class S>
@@ -402,13 +451,15 @@ static __device__ __forceinline__ void gemm_consume(const gemm_args &a, const CU
     /* The same in all lanes, as the compiler shall see. */
     int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) - 1;
     gemm_view v = {smem, a.fault, {0, 0}, 0, group};
+    if constexpr (S::split) {
+        gemm_consume_split<S>(a, v, rank, first);
+        return;
+    }
     for (int id = first; id < a.n_units; id += step) {
         gemm_unit u = gemm_find<S>(a, id, rank);
         float sum[S::NT / 8][4];
         gemm_sums<S>(sum, a, v, u);
-        if constexpr (S::MODE == SPLIT)
-            gemm_join<S>(sum, a, smem, group, u, rank);
-        else if constexpr (S::STORE == STORE_BOXES)
+        if constexpr (S::STORE == STORE_BOXES)
             gemm_store_boxes<S, S::NT / 8>(sum, omap, smem, group, u.row0, u.token0);
         else
             gemm_store<S, S::NT / 8>(sum, a, group, u.row0, u.token0);
@@ -433,7 +484,7 @@ static __device__ __forceinline__ void gemm_init(const gemm_args &a, uint8_t *sm
         sl_fence_proxy_async();
     }
     __syncthreads();
-    if (S::CL > 1)
+    if (S::shared)
         sl_cluster_sync();
 }
 
@@ -473,7 +524,7 @@ __global__ void __launch_bounds__(S::threads, 1)
         if (threadIdx.x == 0 && S::LOADS)
             gemm_bring<S>(a, &wmap, &xmap, smem, rank, first, step);
         __syncwarp();
-        if (S::MODE == SPLIT)
+        if (S::split)
             sl_cluster_sync();
     } else {
         if (S::give > 0)
@@ -545,15 +596,16 @@ template <class S> static void gemm_launch(const gemm_product &p)
     a.tiles_t = (p.n_tokens + tokens - 1) / tokens;
     a.n_units = a.tiles_r * a.tiles_t;
     a.raster = std::max(1, std::min(p.raster, a.tiles_t));
-    CHECK(S::MODE != SPLIT || a.n_segs == S::CL, "%d segments", a.n_segs);
-    CHECK(S::MODE == SPLIT || S::TOTALS || a.n_segs == 1, "%d segments", a.n_segs);
+    CHECK(!S::split || a.n_segs == (S::MODE == SPLIT ? 1 : 2) * S::CL, "%d segments", a.n_segs);
+    CHECK(S::split || S::TOTALS || a.n_segs == 1, "%d segments", a.n_segs);
     CUtensorMap wmap = {}, xmap = {};
     MUST(
         sl_tensor_map_units(&wmap, p.w, (p.n_rows + 15) / 16, a.n_k64, 2048, S::blocks / S::per_w));
     MUST(sl_tensor_map(&xmap, p.x, p.n_tokens, p.n_cols, p.n_cols, S::NT / S::per_x));
     CUtensorMap omap = {};
     MUST(sl_tensor_map_float(&omap, p.out, p.n_tokens, p.n_rows, p.n_rows, 64));
-    int most = S::MODE == SPLIT ? a.n_units * S::CL : gemm_resident<S>() * S::CL;
+    int resident = gemm_resident<S>();
+    int most = S::split ? a.n_units * S::CL : resident * S::CL;
     unsigned grid = static_cast<unsigned>(std::min(a.n_units * S::CL, most));
     sl_launch_cluster(&lab_cu, gemm_kernel<S>, dim3(grid), dim3(S::threads), S::smem, S::CL, a,
                       wmap, xmap, omap);
