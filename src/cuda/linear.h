@@ -71,7 +71,8 @@ static inline void sl_cuda_linear_memory(struct sl_cuda *cu, uint8_t *bytes)
     void sl_lin_gated16_##name(struct sl_cuda *cu, const struct sl_lin *l); /* gated, n <= 16 */ \
     void sl_lin_gated32_##name(struct sl_cuda *cu, const struct sl_lin *l); /* n <= 32 */        \
     void sl_lin_gated64_##name(struct sl_cuda *cu, const struct sl_lin *l); /* gated */          \
-    void sl_lin_wg256_##name(struct sl_cuda *cu, const struct sl_lin *l)    /* one segment */
+    void sl_lin_wg256_##name(struct sl_cuda *cu, const struct sl_lin *l);   /* one segment */    \
+    void sl_lin_wide_##name(struct sl_cuda *cu, const struct sl_lin *l)     /* the same */
 SL_LIN_DECLARE(bf16);
 SL_LIN_DECLARE(q8_0);
 SL_LIN_DECLARE(q4_0);
@@ -88,6 +89,7 @@ struct sl_lin_route {
     int32_t max_tokens;
     int32_t max_segs;
     enum sl_lin_kind kind;
+    bool wide; /* tiles of 256 tokens: only where they leave few places empty */
     void (*run)(struct sl_cuda *cu, const struct sl_lin *l);
     const char *name;
 };

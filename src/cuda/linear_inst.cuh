@@ -26,6 +26,7 @@
     SL_LIN_WG(gated16, name, 2, 16, 1, false)                             \
     SL_LIN_WG(gated32, name, 2, 32, 1, false)                             \
     SL_LIN_WG(gated64, name, 2, 64, 1, true)                              \
-    SL_LIN_WG(wg256, name, 2, 128, 2, false)
+    SL_LIN_WG(wg256, name, 2, 128, 2, false)                              \
+    SL_LIN_WG(wide, name, 1, 256, 2, false)
 
 #endif

@@ -3,24 +3,30 @@
  *
  * One block a multiprocessor, which takes one unit of work after another: a tile of rows and
  * tokens, or one segment of its columns. CW consumer warpgroups, each with MI runs of 64 rows and
- * all NT tokens of the tile, and a warpgroup that brings: warp 0 the weights (bulk copies, a unit
- * of every row block at a time), warp 1 the activations (boxes of 64 columns). Weights are the A
- * operand and come through registers: as packed, the 16 bytes of a lane are its fragment, coded
- * ones are decoded on the way, the next 64 columns while the products of these run. Activations lie
- * in shared memory as [token][64 columns], 16-byte pieces at piece ^ (token % 8), written by
- * cp.async, and are the B operand there.
+ * all NT tokens of the tile, and a warpgroup that brings: warp 0 the weights (boxes of a unit of
+ * four row blocks), warp 1 the activations (boxes of 64 columns). Weights are the A operand and
+ * come through registers: as packed, the 16 bytes of a lane are its fragment, coded ones are
+ * decoded on the way, the next 64 columns while the products of these run. Activations lie in
+ * shared memory as [token][64 columns], 16-byte pieces at piece ^ (token % 8), and are the B
+ * operand there.
  *
  * In a gated product run 0 of a warpgroup is gate's and run 1 the same rows of up, so that a thread
- * has both sums of an output.
+ * has both sums of an output. Wide tiles (256 tokens) have one run: there the first warpgroup has
+ * gate, the second up, and they exchange sums through shared memory.
+ *
+ * Why wide: wgmma reads the tokens' 16 columns once for 64 rows, however many tokens. For 16
+ * columns of 128 rows x 256 tokens shared memory moves 32 KB in 256 clocks (weights 4, tokens twice
+ * 8, and 12 written by copies), of 256 x 128 36 KB: more than its 128 bytes a clock.
  *
  * Segments (linear.h): with enough tiles for all multiprocessors a block walks through all segments
  * of its tile and adds their sums in registers (TOTALS). Else every segment is a unit of its own
  * (split): its sums go to memory, and the block that brings a tile's last ones adds them in order.
  *
- * H200, Llama-3.1-8B shapes, BF16 (bench/results/cuda-h200.txt): 454 to 624 TFLOP/s from 512 tokens
- * on, 66 to 99 % of cuBLASLt in the same run; at 16 tokens 65 to 91 % of the read stream, at 64
- * tokens 52 to 87 %. Coded formats reach 73 to 85 % of BF16's rate with many tokens. Not done:
- * clusters that share tiles, stores that run beside the next tile.
+ * H200, Llama-3.1-8B shapes: bench/results/cuda-h200.txt. In lab/gemm_bf16.cu, where the versions
+ * compete, wide tiles with weights through registers reach 636 to 808 TFLOP/s from 2048 tokens on
+ * (cuBLASLt in the same run: 653 to 779), at 1.35 to 1.6 GHz: the chip's power ends there. Not done
+ * here: pairs of blocks that share tokens (794 for 755 at 8192^3), stores by the copy engine beside
+ * the next tile (0 to 10 %).
  */
 #ifndef SL_CUDA_LINEAR_WG_CUH
 #define SL_CUDA_LINEAR_WG_CUH
@@ -29,10 +35,11 @@
 #include "cuda/linear_store.cuh"
 #include "cuda/weight_format.cuh"
 
-#define SL_WG_SMEM     (220 * 1024) /* of both rings */
-#define SL_WG_HEADER   1024         /* barriers */
-#define SL_WG_RASTER   8            /* columns of tokens of a raster group */
-#define SL_WG_X_WARPS  3            /* that bring activations without the copy engine */
+#define SL_WG_SMEM     (232448 - SL_WG_HEADER) /* of both rings and the swap */
+#define SL_WG_HEADER   1024                    /* barriers */
+#define SL_WG_SWAP     32768 /* sums on their way between the groups of a wide tile */
+#define SL_WG_RASTER   8     /* columns of tokens of a raster group */
+#define SL_WG_X_WARPS  3     /* that bring activations without the copy engine */
 #define SL_WG_MAX_RING 12
 /* What it costs that a segment's sums go through memory: 8 to 10 us, when a step takes 0.42 (H200,
  * 128 x 128). */
@@ -43,13 +50,16 @@ template <class F, int MI, int NT, int CW> struct sl_wg_shape {
     static constexpr int blocks = 4 * MI * CW;  /* row blocks of a tile */
     static constexpr int subs = F::unit_k / 64; /* steps of a unit */
     static constexpr int w_slot = blocks * F::unit_bytes, x_slot = NT * 128;
-    static constexpr int fit = SL_WG_SMEM / (w_slot + subs * x_slot);
+    static constexpr int swap = NT == 256 ? SL_WG_SWAP : 0, room = SL_WG_SMEM - swap;
+    static constexpr int fit = room / (w_slot + subs * x_slot);
     static constexpr int w_slots = fit < 2 ? 2 : fit > SL_WG_MAX_RING ? SL_WG_MAX_RING : fit;
-    static constexpr int x_fit = (SL_WG_SMEM - w_slots * w_slot) / x_slot;
+    static constexpr int x_fit = (room - w_slots * w_slot) / x_slot;
     static constexpr int x_slots = x_fit > SL_WG_MAX_RING ? SL_WG_MAX_RING : x_fit;
     static constexpr int x_offset = SL_WG_HEADER, w_offset = x_offset + x_slots * x_slot;
-    static constexpr int smem = w_offset + w_slots * w_slot;
-    static_assert(x_slots > 2 && smem <= 232448 && w_slot % 16 == 0, "shared memory");
+    static constexpr int swap_offset = w_offset + w_slots * w_slot, smem = swap_offset + swap;
+    static_assert(4 * F::unit_bytes % 128 == 0 && x_slots > 2 && smem <= 232448 &&
+                      w_slot % 128 == 0,
+                  "shared memory");
 };
 
 struct sl_wg_plan {
@@ -117,37 +127,45 @@ static __device__ __forceinline__ bool sl_wg_block(const sl_lin &l, const sl_wg_
                                                    const sl_lin_part **part, int32_t *block)
 {
     int run = i / 4 % MI, group = i / (4 * MI);
-    *part = l.gated ? &l.part[run] : u.part;
-    *block = u.block0 + (l.gated ? group * 4 + i % 4 : i);
+    if (!l.gated) {
+        *part = u.part;
+        *block = u.block0 + i;
+    } else { /* with one run the second group has up */
+        *part = &l.part[MI > 1 ? run : group];
+        *block = u.block0 + (MI > 1 ? group * 4 : 0) + i % 4;
+    }
     return *block < (*part)->n_blocks;
 }
 
-/* Warp 0. Row blocks behind the end keep whatever lies there: it reaches only rows that nobody
- * stores. Weights need not wait for the kernels ahead. */
+/* Descriptions for the copy engine. */
+struct sl_wg_maps {
+    CUtensorMap x, w[SL_MAX_LINEAR_PARTS];
+};
+
+/* Warp 0, one lane: boxes of four row blocks, those of a warpgroup's run. As copies of single units
+ * they took longer to issue than to multiply (H200: a quarter of the speed of 128 x 128). Weights
+ * need not wait for the kernels ahead. */
 template <class S, class F, int MI, int NT>
 static __device__ __forceinline__ void sl_wg_bring_w(const sl_lin &l, const sl_wg_plan &p,
-                                                     uint8_t *smem)
+                                                     const sl_wg_maps &maps, uint8_t *smem)
 {
     sl_wg_bars bars = sl_wg_bars_of(smem);
     sl_wg_place<S::w_slots> at = {0, 1};
-    int lane = static_cast<int>(threadIdx.x % 32);
-    int64_t n_units = l.n_k64 / S::subs;
     for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
         sl_wg_unit u = sl_wg_find(l, p, id, S::blocks, NT);
-        const sl_lin_part *part;
-        int32_t block;
-        bool live = lane < S::blocks && sl_wg_block<MI>(l, u, lane, &part, &block);
-        uint32_t n = static_cast<uint32_t>(__popc(__ballot_sync(0xffffffffu, live)));
-        const uint8_t *src = live ? part->w + block * n_units * F::unit_bytes : nullptr;
+        const sl_lin_part *part[S::blocks / 4];
+        int32_t block[S::blocks / 4];
+#pragma unroll
+        for (int i = 0; i < S::blocks / 4; i++)
+            sl_wg_block<MI>(l, u, 4 * i, &part[i], &block[i]);
         for (int k = u.from; k < u.to; k += S::subs) {
             sl_mbar_wait(&bars.empty_w[at.slot], at.parity);
-            if (lane == 0)
-                sl_mbar_expect_tx(&bars.full_w[at.slot], n * F::unit_bytes);
-            __syncwarp();
-            if (live)
-                sl_bulk_load(smem + S::w_offset + at.slot * S::w_slot + lane * F::unit_bytes,
-                             src + static_cast<int64_t>(k / S::subs) * F::unit_bytes, F::unit_bytes,
-                             &bars.full_w[at.slot]);
+            sl_mbar_expect_tx(&bars.full_w[at.slot], S::w_slot);
+            uint8_t *to = smem + S::w_offset + at.slot * S::w_slot;
+#pragma unroll
+            for (int i = 0; i < S::blocks / 4; i++)
+                sl_blocks_load(to + i * 4 * F::unit_bytes, &maps.w[part[i] - l.part], k / S::subs,
+                               block[i], &bars.full_w[at.slot]);
             at.next();
         }
     }
@@ -392,6 +410,41 @@ static __device__ __forceinline__ bool sl_wg_join(float (&sum)[MI][NT / 8][4], c
     return true;
 }
 
+/* A wide gated tile: group 0 has the sums of gate, group 1 those of up, of the same rows. Each
+ * gives half of its tokens away and finishes the other half, 64 tokens at a time. */
+template <int G>
+static __device__ __forceinline__ void sl_wg_store_wide(float (&sum)[32][4], const sl_lin &l,
+                                                        const sl_wg_unit &u, float4 *swap,
+                                                        int block)
+{
+    constexpr int mine = 16 * G, theirs = 16 - mine;
+    swap += threadIdx.x % 128;
+#pragma unroll
+    for (int r = 0; r < 16; r += 8) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const float *s = sum[theirs + r + i];
+            swap[(8 * G + i) * 128] = make_float4(s[0], s[1], s[2], s[3]);
+        }
+        sl_bar_sync(1, 256);
+        float out[8][4];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float4 q = swap[(8 - 8 * G + i) * 128];
+            const float other[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float own = sum[mine + r + i][e];
+                out[i][e] =
+                    __fmul_rn(sl_act(l.act, G == 0 ? own : other[e]), G == 0 ? other[e] : own);
+            }
+        }
+        sl_bar_sync(1, 256); /* swap is free */
+        if (block < l.part[0].n_blocks)
+            sl_lin_store_gated<8>(out, l, block, u.token0 + 8 * (mine + r));
+    }
+}
+
 template <int MI, int NT>
 static __device__ __forceinline__ void sl_wg_store(float (&sum)[MI][NT / 8][4], const sl_lin &l,
                                                    const sl_wg_unit &u, int first)
@@ -418,7 +471,7 @@ template <class S, class F, int MI, int NT, int CW, bool TOTALS>
 static __device__ __forceinline__ void sl_wg_consume(const sl_lin &l, const sl_wg_plan &p,
                                                      uint8_t *smem)
 {
-    int group = static_cast<int>(threadIdx.x / 128) - 1;
+    int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) - 1;
     sl_wg_view<S> v = {};
     v.smem = smem;
     v.block = group * 4 * MI + static_cast<int>(threadIdx.x / 32 % 4);
@@ -427,8 +480,18 @@ static __device__ __forceinline__ void sl_wg_consume(const sl_lin &l, const sl_w
         sl_wg_unit u = sl_wg_find(l, p, id, S::blocks, NT);
         float sum[MI][NT / 8][4];
         sl_wg_sums<S, F, MI, NT, TOTALS>(sum, l, v, u);
-        if constexpr (MI * CW < 4) { /* the largest tiles have one segment */
+        if constexpr (MI * CW < 4 && NT < 256) { /* the largest tiles have one segment */
             if (p.split > 1 && !sl_wg_join<MI, NT, CW>(sum, l, p, u, last))
+                continue;
+        }
+        if constexpr (NT == 256) {
+            float4 *swap = reinterpret_cast<float4 *>(smem + S::swap_offset);
+            int block = u.block0 + v.block % 4;
+            if (l.gated && group == 0)
+                sl_wg_store_wide<0>(sum[0], l, u, swap, block);
+            else if (l.gated)
+                sl_wg_store_wide<1>(sum[0], l, u, swap, block);
+            if (l.gated)
                 continue;
         }
         sl_wg_store<MI, NT>(sum, l, u, v.block);
@@ -451,7 +514,7 @@ static __device__ __forceinline__ void sl_wg_init(uint8_t *smem, int n_consumers
 template <class F, int MI, int NT, int CW, bool TOTALS>
 __global__ void __launch_bounds__(128 * (CW + 1), 1)
     sl_wg_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_wg_plan p,
-                 const __grid_constant__ CUtensorMap map)
+                 const __grid_constant__ sl_wg_maps maps)
 {
     typedef sl_wg_shape<F, MI, NT, CW> S;
     SL_SMEM(uint8_t, smem);
@@ -462,14 +525,15 @@ __global__ void __launch_bounds__(128 * (CW + 1), 1)
         if (CW > 1)
             sl_regs_give<56>();
         if (threadIdx.x < 32) {
-            sl_wg_bring_w<S, F, MI, NT>(l, p, smem);
+            if (threadIdx.x == 0)
+                sl_wg_bring_w<S, F, MI, NT>(l, p, maps, smem);
             sl_grid_wait();
         } else {
             sl_grid_wait();
             if (!l.vec_x)
                 sl_wg_bring_odd<S, NT>(l, p, smem);
             else if (threadIdx.x == 32)
-                sl_wg_bring_boxes<S, NT>(l, p, &map, smem);
+                sl_wg_bring_boxes<S, NT>(l, p, &maps.x, smem);
         }
     } else {
         if (CW > 1)
@@ -501,16 +565,19 @@ static void sl_wg_launch(struct sl_cuda *cu, const sl_lin *given)
     int64_t whole = SL_CEIL_DIV(n_tiles, (int64_t)cu->n_sms) * l.n_k64;
     bool want = !TOTALS || apart < whole;
     p.split = l.n_segs > 1 && want && room ? l.n_segs : 1;
-    SL_ASSERT(l.n_segs == 1 || (MI * CW < 4 && (TOTALS || p.split > 1)));
+    SL_ASSERT(l.n_segs == 1 || (MI * CW < 4 && NT < 256 && (TOTALS || p.split > 1)));
     p.n_units = (int32_t)n_tiles * p.split;
     l.partial = cu->lin_partial;
     l.arrived = cu->lin_arrived;
-    CUtensorMap map = {};
-    if (l.vec_x)
-        sl_cuda_check(cu, sl_tensor_map(&map, l.x, l.n, l.k, l.ld_x, NT), "cuTensorMapEncodeTiled");
+    sl_wg_maps maps = {};
+    cudaError_t e = l.vec_x ? sl_tensor_map(&maps.x, l.x, l.n, l.k, l.ld_x, NT) : cudaSuccess;
+    for (int i = 0; i < l.n_parts && e == cudaSuccess; i++)
+        e = sl_tensor_map_blocks(&maps.w[i], l.part[i].w, l.part[i].n_blocks, l.n_k64 / S::subs,
+                                 F::unit_bytes, 4);
+    sl_cuda_check(cu, e, "cuTensorMapEncodeTiled");
     unsigned grid = (unsigned)SL_MIN(p.n_units, cu->n_sms);
     sl_launch(cu, sl_wg_kernel<F, MI, NT, CW, TOTALS>, dim3(grid), dim3(S::threads), S::smem, l, p,
-              map);
+              maps);
 }
 
 #endif

@@ -127,9 +127,20 @@ static __device__ __forceinline__ void sl_tensor_load(void *smem, const CUtensor
                  : "memory");
 }
 
-/* The same into every block of the cluster whose bit is set in `ranks`: to the same place in its
- * shared memory, with its barrier of that place. Between the blocks' first sl_cluster_sync, behind
- * the barriers' initialisation, and their last one. */
+/* The same with a box of weights: unit `unit` of row blocks from `block` on. */
+static __device__ __forceinline__ void sl_blocks_load(void *smem, const CUtensorMap *map, int unit,
+                                                      int block, uint64_t *mbar)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%3, %4, %5}], [%2];" ::"r"(sl_smem_addr(smem)),
+                 "l"(reinterpret_cast<uint64_t>(map)), "r"(sl_smem_addr(mbar)), "r"(0),
+                 "r"(2 * unit), "r"(block)
+                 : "memory");
+}
+
+/* sl_tensor_load into every block of the cluster whose bit is set in `ranks`: to the same place in
+ * its shared memory, with its barrier of that place. Between the blocks' first sl_cluster_sync,
+ * behind the barriers' initialisation, and their last one. */
 static __device__ __forceinline__ void sl_tensor_load_all(void *smem, const CUtensorMap *map,
                                                           int col, int row, uint64_t *mbar,
                                                           uint16_t ranks)
@@ -146,10 +157,11 @@ static __device__ __forceinline__ void sl_tensor_load_all(void *smem, const CUte
 static __device__ __forceinline__ void sl_tensor_store(const CUtensorMap *map, int col, int row,
                                                        const void *smem)
 {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];"
-                 ::"l"(reinterpret_cast<uint64_t>(map)), "r"(sl_smem_addr(smem)), "r"(col),
-                 "r"(row)
-                 : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(
+            reinterpret_cast<uint64_t>(map)),
+        "r"(sl_smem_addr(smem)), "r"(col), "r"(row)
+        : "memory");
 }
 
 static __device__ __forceinline__ void sl_tensor_store_commit()
@@ -201,8 +213,7 @@ static __device__ __forceinline__ void sl_mbar_arrive_at(uint64_t *bar, uint32_t
 {
     asm volatile("{\n\t.reg .b32 there;\n\t"
                  "mapa.shared::cluster.u32 there, %0, %1;\n\t"
-                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(
-                     sl_smem_addr(bar)),
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(sl_smem_addr(bar)),
                  "r"(rank)
                  : "memory");
 }
@@ -344,10 +355,14 @@ template <int N> static __device__ __forceinline__ void sl_wgmma_wait()
 #define SL_WG_R64                                                                                \
     SL_WG_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47" \
               ", %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define SL_WG_R96  SL_WG_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"  \
-                             ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define SL_WG_R128 SL_WG_R96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111" \
-                             ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+#define SL_WG_R96                                                                                \
+    SL_WG_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79" \
+              ", %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SL_WG_R128                                                                                 \
+    SL_WG_R96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, " \
+              "%110, %111"                                                                         \
+              ", %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "   \
+              "%125, %126, %127"
 #define SL_WG_REG_16  "{" SL_WG_R8 "}, {%8, %9, %10, %11}, %12"
 #define SL_WG_REG_32  "{" SL_WG_R16 "}, {%16, %17, %18, %19}, %20"
 #define SL_WG_REG_64  "{" SL_WG_R32 "}, {%32, %33, %34, %35}, %36"
@@ -378,15 +393,15 @@ SL_WGMMA(sl_wgmma_rs_f16, 64, f16, 0)
 #define SL_WG_SS_128 "{" SL_WG_R64 "}, %64, %65"
 #define SL_WG_SS_192 "{" SL_WG_R96 "}, %96, %97"
 #define SL_WG_SS_256 "{" SL_WG_R128 "}, %128, %129"
-#define SL_WGMMA_SS(n, add_reg)                                                                  \
-    static __device__ __forceinline__ void sl_wgmma_ss(float(&d)[n / 8][4], uint64_t a,          \
-                                                       uint64_t b, int add)                      \
-    {                                                                                            \
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add_reg ", 0;\n\t"                 \
-                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 " SL_WG_SS_##n    \
-                     ", p, 1, 1, 0, 0;\n\t}"                                                     \
-                     : SL_WG_SUM_##n                                                             \
-                     : "l"(a), "l"(b), "r"(add));                                                \
+#define SL_WGMMA_SS(n, add_reg)                                                               \
+    static __device__ __forceinline__ void sl_wgmma_ss(float(&d)[n / 8][4], uint64_t a,       \
+                                                       uint64_t b, int add)                   \
+    {                                                                                         \
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add_reg ", 0;\n\t"               \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 " SL_WG_SS_##n \
+                     ", p, 1, 1, 0, 0;\n\t}"                                                  \
+                     : SL_WG_SUM_##n                                                          \
+                     : "l"(a), "l"(b), "r"(add));                                             \
     }
 SL_WGMMA_SS(64, "%34")
 SL_WGMMA_SS(128, "%66")

@@ -61,6 +61,25 @@ cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows,
                 SL_BOX_COLS / 2, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
+cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
+                                 int32_t unit_bytes, int32_t box_blocks)
+{
+    encode_fn encode;
+    cudaError_t e = find_encode(&encode);
+    if (e != cudaSuccess)
+        return e;
+    /* A row of a box has at most 256 values: units are two rows of 8-byte values. */
+    const cuuint64_t half = (cuuint64_t)unit_bytes / 2;
+    const cuuint64_t dims[3] = {half / 8, 2 * (cuuint64_t)n_units, (cuuint64_t)n_blocks};
+    const cuuint64_t strides[2] = {half, 2 * half * (cuuint64_t)n_units};
+    const cuuint32_t box[3] = {(cuuint32_t)(half / 8), 2, (cuuint32_t)box_blocks};
+    const cuuint32_t steps[3] = {1, 1, 1};
+    CUresult rc = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, 3, (void *)w, dims, strides, box,
+                         steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    return rc == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
 cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
                                 int32_t unit_bytes, int32_t box_blocks)
 {

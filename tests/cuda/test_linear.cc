@@ -604,6 +604,11 @@ static void test_format(enum sl_dtype t)
     make_matrix(up, t, 52, SL_ROUND_UP(320, block));
     for (int m : {1, 9, 17, 40, 70, 300})
         test_gated(gate, up, m, m % 2 ? SL_ACT_SILU : SL_ACT_GELU_TANH);
+    matrix short_gate, short_up; /* one segment: the largest tiles, high and wide */
+    make_matrix(short_gate, t, 84, 256);
+    make_matrix(short_up, t, 84, 256);
+    for (int m : {130, 300, 420})
+        test_gated(short_gate, short_up, m, SL_ACT_SILU);
 }
 
 /* More row blocks than one round of warps has, and activations that do not stay. */

@@ -227,8 +227,16 @@ cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows,
 cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
                                 int32_t unit_bytes, int32_t box_blocks)
 {
-    if (reinterpret_cast<uintptr_t>(w) % 16 || unit_bytes <= 0 || unit_bytes % 16 ||
-        unit_bytes > 2048 || n_blocks <= 0 || n_units <= 0 || box_blocks < 1 || box_blocks > 256)
+    return unit_bytes > 2048
+               ? cudaErrorInvalidValue
+               : sl_tensor_map_blocks(map, w, n_blocks, n_units, unit_bytes, box_blocks);
+}
+
+cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
+                                 int32_t unit_bytes, int32_t box_blocks)
+{
+    if (reinterpret_cast<uintptr_t>(w) % 16 || unit_bytes <= 0 || unit_bytes % 32 ||
+        unit_bytes > 4096 || n_blocks <= 0 || n_units <= 0 || box_blocks < 1 || box_blocks > 256)
         return cudaErrorInvalidValue;
     int32_t words = unit_bytes / 8;
     *map = {static_cast<const char *>(w),

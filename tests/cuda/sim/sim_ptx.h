@@ -90,6 +90,11 @@ static inline void sl_tensor_load(void *smem, const CUtensorMap *map, int col, i
 {
     sl_sim_tensor_load(smem, map, col, row, mbar, SL_SIM_HERE);
 }
+static inline void sl_blocks_load(void *smem, const CUtensorMap *map, int unit, int block,
+                                  uint64_t *mbar, SL_SIM_AT)
+{
+    sl_sim_tensor_load(smem, map, unit * map->box_cols, block, mbar, SL_SIM_HERE);
+}
 static inline void sl_tensor_load_all(void *smem, const CUtensorMap *map, int col, int row,
                                       uint64_t *mbar, uint16_t ranks, SL_SIM_AT)
 {

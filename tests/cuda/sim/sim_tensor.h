@@ -19,6 +19,8 @@ cudaError_t sl_tensor_map(CUtensorMap *map, const void *x, int64_t n_rows, int64
                           int64_t ld, int32_t box_rows);
 cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
                                 int64_t ld, int32_t box_rows);
+cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
+                                 int32_t unit_bytes, int32_t box_blocks);
 cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
                                 int32_t unit_bytes, int32_t box_blocks);
 
