@@ -18,18 +18,44 @@
  * So the tile of today (256 x 128, weights through registers, alone) is bound by shared memory and
  * by L2 at once; 128 x 256 with one partner is bound by neither.
  *
- * Predictions, TFLOP/s at 8192^3 / 4096^3, before the first run:
- *   today       (bench/results: 530 to 620)
- *   smem1       128 x 256, 4 stages, alone                     680 / 620   L2 binds
- *   sharex2     the same, pairs share tokens                   770 / 680   power binds
- *   boxes2      the same, stores by the copy engine            780 / 700   beside the next tile
- *   sharew2     the same, pairs share weights                  740 / 660   saves less
- *   regs2       sharex2 with weights through registers         720 / 640   what coded formats get
- *   totals2     128 x 192, four segments in registers, pairs     - / 600   waves of 4096^3: 86 %
- *   split4      128 x 256, a segment a block of four           only for few tokens
- *   split4n     192 x 128, the same                            128 tokens x 6144 rows: 14 us
- *   none2       sharex2 that stores nothing                    +2 to 4 % over sharex2
- *   mma2        sharex2 that loads nothing: the ceiling        800 to 850  power binds
+ * TFLOP/s at 8192^3 / 4096^3, float out: predicted before the first run, then measured (two runs of
+ * one H200, 2026-11-22, N(0,1); clusters in the second only).
+ *
+ *               what                                          predicted   measured
+ *   cublas      cuBLASLt 13.1, best of 8 algorithms                       631..685 / 677..737
+ *   src/cuda    256 x 128 (before the second run)                         530..620
+ *   smem1       128 x 256, 4 stages, alone                     680 / 620  749, 788 / 659..722
+ *   boxes1      the same, stores by the copy engine                       771 / 649..762
+ *   sharex2     smem1, pairs share tokens                      770 / 680  769 / 690..718
+ *   boxes2      the same, stores by the copy engine            780 / 700  777 / 739..761
+ *   sharew2     pairs share weights                            740 / 660  first run 482 / 450
+ *   regs1       smem1, weights through registers                          755 / 636..746
+ *   regs2       sharex2, weights through registers             720 / 640  794 / 661..761
+ *   totals1     128 x 192, four segments in turn                          768 / 544..630
+ *   totals2     the same in pairs                                - / 600  778 / 627..670
+ *   totals1n    128 x 128, four segments in turn                          667 / 605..645
+ *   totals2n    the same in pairs                                         737 / 638..703
+ *   none2       sharex2 that stores nothing                    +2..4 %    not told apart
+ *   mma2        loads and stores nothing                       800..850   906, 1.77 GHz; 845 at 1.6
+ *
+ * What was learnt:
+ * - Power is the limit, as predicted for the pairs, but for all: smem1 holds the tensor cores about
+ *   full at 1.37 to 1.48 GHz of 1.98. Runs differ by 5 % with the chip's warmth.
+ * - L2 does not bind smem1, against the prediction: 6336 bytes a clock of the multiprocessors are
+ *   fewer of L2's, whose clock does not sink with theirs.
+ * - Weights through registers cost nothing. So BF16 keeps the layout of weight.h, and coded formats
+ *   may hope for the same.
+ * - First run: every version with a cluster lost a third (sharex2 534, sharew2 482, regs2 550).
+ *   mbarrier.arrive.release.cluster is a fence of the whole device (MEMBAR.ALL.GPU) each time. What
+ *   is released is only that wgmma has read, which needs none.
+ * - 4096 x 4096, us at 128 / 256 / 512 tokens (cublas 13.9 / 16.1 / 25): half1 16.7 / 16.9 / 33.0,
+ *   narrow1 24.0 / 22.8 / 25.8, totals1n 25.5 / 23.8 / 26.0, split2 13.2 / 24.3, split2m 16.1 /
+ *   19.6, split4n 18.5 / 30.9. Only 30 clusters of four run at once, so that 32 take two turns; of
+ * pairs
+ *   66. 4096 x 14336 at 128 / 256 / 512 (cublas 38 / 47 / 94): split2 35.9, split2m 49.4 at 256,
+ *   totals1n 80.5 at 512. Segments in the two blocks of a pair are the way for 128 and 256 tokens.
+ * - 192 x 256 with three consumers cannot be: ptxas allows 128 registers an instruction in a block
+ *   of 512 threads, and m64n256 wants more.
  */
 #include "gemm_bf16.cuh"
 

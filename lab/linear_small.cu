@@ -21,16 +21,35 @@
  * Here weights go from global memory to registers, 2 x 256 columns ahead in each of 16 warps (74 KB
  * under way, 36 wanted), which leaves the tokens: 1 KB for 576 bytes.
  *
- * Predictions (28672 x 4096, 1 token), share of 4.7 TB/s:
- *   bf16      no decode                                                     88 %
- *   q8        as src/cuda: byte to float, fma, pack: 2.5 a weight           85 %
- *   q8_bf16   d as bf16: 2.25 with packed fma                               86 %
- *   q8_after  codes as bf16 (1.75), d behind the products                   86 %
- *   q4k       as src/cuda: 3.5 and the scales 1, with all 6                 45 %
- *   q4k_fold  the subtraction of 128 folded into the minimum: 5             55 %
- *   q4k_bf16  scale and minimum as bf16, packed fma: 3.4                    75 %
- *   q4k_after codes as bf16, scales behind the products: 2.7                85 %
- * The last two of each change bits: `error` is the square error against double over the square.
+ * Share of 4.7 TB/s with 1 token: predicted for 28672 x 4096, then measured there, on the largest
+ * matrix (128256 x 4096) and on 4096 x 14336 (H200, 2026-11-22). src/cuda on the same three: BF16
+ * 86, 95, 83 %, Q8_0 71, 88, 60 %, Q4_K 28, 36, 29 % of its own run's ceiling of 4.57.
+ *
+ *                                                                   predicted  measured       error
+ *   bf16      no decode                                                 88 %   84  91  87 % 2e-11
+ *   q8        as src/cuda: byte to float, fma, pack: 2.5 a weight       85 %   79  90  67 % 3e-06
+ *   q8_bf16   d as bf16: 2.25 with packed fma                           86 %   83  92  69 % 5e-06
+ *   q8_after  codes as bf16 (1.75), d behind the products               86 %   85  93  72 % 4e-14
+ *   q4k       as src/cuda: 3.5 and the scales 1, with all 6             45 %   37  44  31 % 4e-06
+ *   q4k_fold  the subtraction of 128 folded into the minimum: 5         55 %   43  52  39 % 4e-06
+ *   q4k_bf16  scale and minimum as bf16, packed fma: 3.4                75 %   53  65  45 % 9e-06
+ *   q4k_after codes as bf16, scales behind the products: 2.7            85 %   55  69  41 % 7e-14
+ *
+ * `error` is the square error against double over the square; q8, q4k and bf16 have the bits of
+ * src/cuda, q4k_fold differs from them where 128 r + m is not exact, the others always.
+ *
+ * What was learnt:
+ * - Instructions bind Q4_K: each version with fewer is faster, in the order of the count. None gets
+ * to 85 %: the scales, which the four lanes of a row compute four times, and what is around are as
+ * many as the codes. 16 warps with one 8-token tile hide no more.
+ * - Weights straight to registers instead of through shared memory are worth 20 to 27 % with the
+ * same decoding (gate and up: q4k 38 us for 52, q8 33.5 for 38.6) and more on small matrices (4096
+ * x 4096: bf16 9.3 for 12.5, q8 7.6 for 8.5, q4k 7.8 for 9.4).
+ * - With 8 and 16 tokens this kernel loses: each block brings all of them first (4096 x 4096, 16
+ *   tokens: 13.8 us for 11.5).
+ * - Scales behind the products are faster and 8 orders of magnitude nearer to double, as codes lose
+ *   nothing. For many tokens every 32 columns cost a multiplication of all sums then: for Q8_0 half
+ *   the issue slots beside full tensor cores, for Q4_K more. That was not tried.
  */
 #include "linear_small.cuh"
 
