@@ -8,23 +8,24 @@
 
 /* A layout streams up to 8 tokens. Above, tiles as wide as the tokens, and from 65 on the largest,
  * 128 rows x 256 tokens or 256 x 128, where there are no segments to add up. */
-#define ROUTE_OF(id, tokens, segs, kind, wide, kernel, name)                       \
-    {                                                                              \
-        SL_CUDA_##id, tokens, segs, SL_LIN_##kind, wide, sl_lin_##kernel##_##name, \
-            #kernel "-" #name                                                      \
+#define ROUTE_OF(id, tokens, segs, kind, when, kernel, name)                                \
+    {                                                                                       \
+        SL_CUDA_##id, tokens, segs, SL_LIN_##kind, SL_LIN_##when, sl_lin_##kernel##_##name, \
+            #kernel "-" #name                                                               \
     }
 #define ROUTE(id, tokens, segs, kind, kernel, name) \
-    ROUTE_OF(id, tokens, segs, kind, false, kernel, name)
-#define ROUTES(id, name)                                                                      \
-    ROUTE(id, 8, INT32_MAX, BOTH, stream, name), ROUTE(id, 16, INT32_MAX, PLAIN, wg16, name), \
-        ROUTE(id, 16, INT32_MAX, GATED, gated16, name),                                       \
-        ROUTE(id, 32, INT32_MAX, PLAIN, wg32, name),                                          \
-        ROUTE(id, 32, INT32_MAX, GATED, gated32, name),                                       \
-        ROUTE(id, 64, INT32_MAX, PLAIN, wg64, name),                                          \
-        ROUTE(id, 64, INT32_MAX, GATED, gated64, name),                                       \
-        ROUTE_OF(id, INT32_MAX, 1, BOTH, true, wide, name),                                   \
-        ROUTE(id, INT32_MAX, 1, BOTH, wg256, name),                                           \
-        ROUTE(id, INT32_MAX, INT32_MAX, PLAIN, wg128, name),                                  \
+    ROUTE_OF(id, tokens, segs, kind, ALWAYS, kernel, name)
+#define ROUTES(id, name)                                                                          \
+    ROUTE_OF(id, 8, INT32_MAX, BOTH, DIRECT, direct, name),                                       \
+        ROUTE(id, 8, INT32_MAX, BOTH, stream, name), ROUTE(id, 16, INT32_MAX, PLAIN, wg16, name), \
+        ROUTE(id, 16, INT32_MAX, GATED, gated16, name),                                           \
+        ROUTE(id, 32, INT32_MAX, PLAIN, wg32, name),                                              \
+        ROUTE(id, 32, INT32_MAX, GATED, gated32, name),                                           \
+        ROUTE(id, 64, INT32_MAX, PLAIN, wg64, name),                                              \
+        ROUTE(id, 64, INT32_MAX, GATED, gated64, name),                                           \
+        ROUTE_OF(id, INT32_MAX, 1, BOTH, WIDE, wide, name),                                       \
+        ROUTE(id, INT32_MAX, 1, BOTH, wg256, name),                                               \
+        ROUTE(id, INT32_MAX, INT32_MAX, PLAIN, wg128, name),                                      \
         ROUTE(id, INT32_MAX, INT32_MAX, GATED, gated64, name)
 
 static const struct sl_lin_route routes[] = {
@@ -40,20 +41,28 @@ const struct sl_lin_route *sl_cuda_linear_routes(size_t *n)
 
 bool sl_cuda_linear_fits(const struct sl_lin_route *r, const struct sl_lin *l)
 {
+    bool room =
+        r->when != SL_LIN_DIRECT || (int64_t)l->n * (l->n_k64 * 128 + 16) <= SL_LIN_DIRECT_BYTES;
     return r->layout == l->part[0].layout && l->n <= r->max_tokens && l->n_segs <= r->max_segs &&
-           (r->kind & (l->gated ? SL_LIN_GATED : SL_LIN_PLAIN)) != 0;
+           (r->kind & (l->gated ? SL_LIN_GATED : SL_LIN_PLAIN)) != 0 && room;
 }
 
-/* A tile of 256 tokens is a fifth faster than two of 128, unless the second half is empty. */
-static bool wide_pays(int32_t n)
+/* A tile of 256 tokens is a fifth faster than two of 128, unless the second half is empty. Codes
+ * cost instructions, of which reading weights directly wants fewer; BF16 of many rows streams as
+ * fast through shared memory, which leaves room for the kernel behind. */
+static bool pays(const struct sl_lin_route *r, const struct sl_lin *l)
 {
-    return 5 * (int64_t)SL_ROUND_UP(n, 256) <= 6 * (int64_t)SL_ROUND_UP(n, 128);
+    if (r->when == SL_LIN_WIDE)
+        return 5 * (int64_t)SL_ROUND_UP(l->n, 256) <= 6 * (int64_t)SL_ROUND_UP(l->n, 128);
+    if (r->when == SL_LIN_DIRECT)
+        return r->layout != SL_CUDA_BF16 || l->n_segs > 1;
+    return true;
 }
 
 const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l)
 {
     for (size_t i = 0; i < SL_COUNT(routes); i++) {
-        if (sl_cuda_linear_fits(&routes[i], l) && (!routes[i].wide || wide_pays(l->n)))
+        if (sl_cuda_linear_fits(&routes[i], l) && pays(&routes[i], l))
             return &routes[i];
     }
     return NULL;

@@ -47,6 +47,9 @@ struct sl_lin {
 #define SL_LIN_SEG_ROWS 6144 /* matrices of fewer rows have several */
 #define SL_LIN_SEGS     4
 
+/* Shared memory for all tokens of a product that reads its weights directly (linear_direct.cuh). */
+#define SL_LIN_DIRECT_BYTES 196608
+
 /* Device memory of the backend for products (struct sl_cuda). */
 #define SL_LIN_PARTIAL_BYTES (32 << 20)
 #define SL_LIN_TILES         4096
@@ -64,6 +67,7 @@ static inline void sl_cuda_linear_memory(struct sl_cuda *cu, uint8_t *bytes)
 /* The kernels of a layout, in the files linear_<layout>.cu. All parts have the layout. */
 #define SL_LIN_DECLARE(name)                                                                     \
     void sl_lin_stream_##name(struct sl_cuda *cu, const struct sl_lin *l);  /* n <= 8 */         \
+    void sl_lin_direct_##name(struct sl_cuda *cu, const struct sl_lin *l);  /* n <= 8 */         \
     void sl_lin_wg16_##name(struct sl_cuda *cu, const struct sl_lin *l);    /* plain, n <= 16 */ \
     void sl_lin_wg32_##name(struct sl_cuda *cu, const struct sl_lin *l);    /* n <= 32 */        \
     void sl_lin_wg64_##name(struct sl_cuda *cu, const struct sl_lin *l);    /* n <= 64 */        \
@@ -84,12 +88,19 @@ SL_LIN_DECLARE(fp8);
 
 enum sl_lin_kind { SL_LIN_PLAIN = 1, SL_LIN_GATED = 2, SL_LIN_BOTH = 3 };
 
+/* What a route wants besides the limits below, and where it pays. */
+enum sl_lin_when {
+    SL_LIN_ALWAYS,
+    SL_LIN_WIDE,   /* tiles of 256 tokens: pays where they leave few places empty */
+    SL_LIN_DIRECT, /* all tokens in shared memory: wants room; pays where reading is not all */
+};
+
 struct sl_lin_route {
     int32_t layout;
     int32_t max_tokens;
     int32_t max_segs;
     enum sl_lin_kind kind;
-    bool wide; /* tiles of 256 tokens: only where they leave few places empty */
+    enum sl_lin_when when;
     void (*run)(struct sl_cuda *cu, const struct sl_lin *l);
     const char *name;
 };

@@ -5,7 +5,7 @@
 #ifndef SL_CUDA_LINEAR_INST_CUH
 #define SL_CUDA_LINEAR_INST_CUH
 
-#include "cuda/linear_stream.cuh"
+#include "cuda/linear_direct.cuh"
 #include "cuda/linear_wg.cuh"
 
 /* Runs of 64 rows a warpgroup, tokens, warpgroups; whether it can walk through several segments. */
@@ -18,6 +18,10 @@
     void sl_lin_stream_##name(struct sl_cuda *cu, const struct sl_lin *l) \
     {                                                                     \
         sl_stream_launch<sl_wf_##name>(cu, l);                            \
+    }                                                                     \
+    void sl_lin_direct_##name(struct sl_cuda *cu, const struct sl_lin *l) \
+    {                                                                     \
+        sl_direct_launch<sl_wf_##name>(cu, l);                            \
     }                                                                     \
     SL_LIN_WG(wg16, name, 1, 16, 2, false)                                \
     SL_LIN_WG(wg32, name, 1, 32, 2, false)                                \

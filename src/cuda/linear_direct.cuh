@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT
+ * linear_direct.cuh - products of up to eight tokens: weights straight from memory into registers.
+ *
+ * A block a multiprocessor, of 16 warps in teams as in linear_stream.cuh: a warp for each segment
+ * of a row block's columns, in a gated product one for gate and one for up. All tokens lie in the
+ * block's shared memory, [token][columns], rows 16 bytes more than a multiple of 128. A lane reads
+ * the 16 bytes of its own fragments (or codes) from memory, 256 columns at a time (BF16: 128), and
+ * what comes next is under way while these are multiplied, over the end of a row block too; the
+ * first go out before the kernel waits for the one ahead of it.
+ *
+ * Bytes: weights once, x once a block from L2, outputs. In flight: 16 warps x 2 x 2.3 to 4.4 KB, 74
+ * to 140 KB a multiprocessor, against the 36 KB that 4.7 TB/s times 1 us wants. Against the ring in
+ * shared memory of linear_stream.cuh this saves a write and a read there, the barriers and their
+ * waits: instructions, which is what decoding lacks (lab/linear_small.cu). H200, 1 token, the same
+ * bits: 4096 x 4096 BF16 9.3 us for 12.5, Q4_K 7.8 for 9.4; 128256 x 4096 Q4_K 145 for 181, Q8_0
+ * 132 for 139, BF16 247 for 242: matrices of BF16 with one segment stay with the ring.
+ */
+#ifndef SL_CUDA_LINEAR_DIRECT_CUH
+#define SL_CUDA_LINEAR_DIRECT_CUH
+
+#include "cuda/linear_stream.cuh"
+
+#define SL_DIRECT_WARPS 16
+
+/* What a lane holds of some steps of 64 columns. */
+template <class F> struct sl_direct_raw {
+    static constexpr int steps = F::coded ? 4 : 2, subs = F::unit_k / 64;
+    typename F::raw r[steps];
+
+    /* From step k on, of n. */
+    __device__ __forceinline__ void load(const uint8_t *src, int k, int n)
+    {
+        int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll
+        for (int i = 0; i < steps; i++)
+            if (k + i < n)
+                F::load(r[i], src + (k / subs + i / subs) * F::unit_bytes, i % subs, lane);
+    }
+};
+
+/* A warp's way through its work: what it fetches next, and what it multiplies. */
+template <class F> struct sl_direct_warp {
+    const sl_lin *l;
+    const sl_stream_plan *p;
+    sl_stream_role role;
+    int32_t warp, n_steps;
+    int32_t turn, k;           /* multiplied: items so far, steps of this one */
+    int32_t turn_next, k_next; /* fetched */
+    const uint8_t *src;        /* the item's weights to fetch */
+
+    __device__ __forceinline__ sl_direct_warp(const sl_lin &lin, const sl_stream_plan &plan, int w)
+        : l(&lin), p(&plan), role(sl_stream_role_of(lin, w % plan.team)), warp(w),
+          n_steps(sl_stream_steps(lin, role.seg)), turn(0), k(0), turn_next(0), k_next(0),
+          src(nullptr)
+    {
+        enter();
+    }
+    /* They go round over the blocks, so that each has as many. */
+    __device__ __forceinline__ int item(int i) const
+    {
+        int team = i * p->teams + warp / p->team;
+        return team * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+    }
+    __device__ __forceinline__ void enter()
+    {
+        if (item(turn_next) >= p->n_items)
+            return;
+        constexpr int subs = F::unit_k / 64;
+        sl_stream_item it = sl_stream_find(*l, item(turn_next), role.part);
+        int64_t unit =
+            static_cast<int64_t>(it.block) * (l->n_k64 / subs) + role.seg * (l->seg_k64 / subs);
+        src = it.part->w + unit * F::unit_bytes;
+    }
+    __device__ __forceinline__ void fetch(sl_direct_raw<F> &r)
+    {
+        if (item(turn_next) >= p->n_items)
+            return;
+        r.load(src, k_next, n_steps);
+        k_next += sl_direct_raw<F>::steps;
+        if (k_next >= n_steps) {
+            k_next = 0;
+            turn_next++;
+            enter();
+        }
+    }
+    /* x: the lane's place in the tokens of the segment. */
+    __device__ __forceinline__ void multiply(float (&acc)[4], const sl_direct_raw<F> &r,
+                                             const uint8_t *smem, uint32_t x)
+    {
+#pragma unroll
+        for (int i = 0; i < sl_direct_raw<F>::steps; i++) {
+            if (k + i >= n_steps)
+                break;
+            uint32_t b[4], at = x + static_cast<uint32_t>(k + i) * 128;
+            sl_stream_load_x(b, smem, at, l->n);
+            sl_stream_mma<F>(acc, r.r[i], 0, b);
+            sl_stream_load_x(b, smem, at + 64, l->n);
+            sl_stream_mma<F>(acc, r.r[i], 1, b);
+        }
+    }
+    /* Behind the products of some steps; false: nothing is left. */
+    __device__ __forceinline__ bool next(float (&acc)[1][4], uint8_t *smem)
+    {
+        k += sl_direct_raw<F>::steps;
+        if (k < n_steps)
+            return true;
+        sl_stream_store(acc, *l, *p, item(turn), warp, smem);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            acc[0][i] = 0.0f;
+        k = 0;
+        return item(++turn) < p->n_items;
+    }
+};
+
+/* All tokens into shared memory, zeros behind the last column. */
+static __device__ __forceinline__ void sl_direct_bring(const sl_lin &l, const sl_stream_plan &p,
+                                                       uint8_t *smem)
+{
+    int pieces = l.n_k64 * 8, thread = static_cast<int>(threadIdx.x);
+    for (int i = thread; i < l.n * pieces; i += static_cast<int>(blockDim.x)) {
+        int token = i / pieces, col = i % pieces * 8;
+        const __nv_bfloat16 *from = l.x + token * l.ld_x + col;
+        __nv_bfloat16 *to =
+            reinterpret_cast<__nv_bfloat16 *>(smem + p.act_offset + token * p.buf_bytes + col * 2);
+        if (l.vec_x && col + 8 <= l.k) {
+            sl_cp_async16(to, from, true);
+            continue;
+        }
+        for (int e = 0; e < 8; e++)
+            to[e] = col + e < l.k ? from[e] : __float2bfloat16_rn(0.0f);
+    }
+    if (thread == 0)
+        *reinterpret_cast<uint4 *>(smem + SL_STREAM_ZEROS) = make_uint4(0, 0, 0, 0);
+    sl_cp_async_commit();
+    sl_cp_async_wait<0>();
+    __syncthreads();
+}
+
+template <class F>
+__global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
+    sl_direct_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_stream_plan p)
+{
+    SL_SMEM(uint8_t, smem);
+    int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
+    int lane = static_cast<int>(threadIdx.x % 32);
+    sl_direct_warp<F> w(l, p, warp);
+    bool any = warp < p.teams * p.team && w.item(0) < p.n_items;
+    sl_direct_raw<F> even, odd;
+    if (any) {
+        w.fetch(even);
+        w.fetch(odd);
+    }
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    sl_direct_bring(l, p, smem);
+    if (!any)
+        return;
+    /* ldmatrix: lanes 8 m .. 8 m + 7 give the rows of columns 8 m .. 8 m + 7 */
+    uint32_t x = p.act_offset + static_cast<uint32_t>((lane & 7) * p.buf_bytes) +
+                 static_cast<uint32_t>(w.role.seg * l.seg_k64) * 128 +
+                 static_cast<uint32_t>(lane >> 3) * 16;
+    float acc[1][4] = {};
+#pragma unroll 1
+    for (;;) {
+        w.multiply(acc[0], even, smem, x);
+        w.fetch(even);
+        if (!w.next(acc, smem))
+            break;
+        w.multiply(acc[0], odd, smem, x);
+        w.fetch(odd);
+        if (!w.next(acc, smem))
+            break;
+    }
+}
+
+/* ------------------------------------------------------------------ host */
+
+/* Shared memory for l. */
+static inline size_t sl_direct_make_plan(const sl_lin *l, sl_stream_plan *p)
+{
+    *p = {};
+    for (int i = 0; i < (l->gated ? 1 : l->n_parts); i++)
+        p->n_items += l->part[i].n_blocks;
+    p->team = l->n_segs * (l->gated ? 2 : 1);
+    p->teams = SL_DIRECT_WARPS / p->team;
+    p->buf_bytes = l->n_k64 * 128 + 16; /* of a token */
+    p->swap_offset = SL_STREAM_HEADER;
+    p->act_offset = p->swap_offset + (p->team > 1 ? SL_DIRECT_WARPS * 512u : 0u);
+    return p->act_offset + (size_t)l->n * (size_t)p->buf_bytes;
+}
+
+template <class F> static void sl_direct_launch(struct sl_cuda *cu, const sl_lin *l)
+{
+    sl_stream_plan p;
+    size_t smem = sl_direct_make_plan(l, &p);
+    unsigned grid = (unsigned)SL_MIN(p.n_items, cu->n_sms);
+    sl_launch(cu, sl_direct_kernel<F>, dim3(grid), dim3(32 * SL_DIRECT_WARPS), smem, *l, p);
+}
+
+#endif
