@@ -87,6 +87,7 @@ GPU_LIBS := $(if $(WITH_GPU),$(CUDART) -lrt)
 GPU_TESTS := $(patsubst tests/cuda/%.cc,$(BUILD)/gpu/%,\
              $(filter-out tests/cuda/test_cuda_sim%,$(wildcard tests/cuda/test_*.cc)))
 GPU_BENCH := $(BUILD)/gpu/bench_ops
+LAB       := $(patsubst lab/%.cu,$(BUILD)/lab/%,$(wildcard lab/*.cu))
 group = -Wl,--start-group $1 -Wl,--end-group
 
 .PHONY: all demo test check test-c test-server sim asan ubsan tsan fuzz fuzz-replay lint format \
@@ -301,14 +302,22 @@ gpu-tests: $(GPU_TESTS) $(GPU_BENCH)
 # For racecheck: each lane arrives (SL_WARP_ARRIVALS in src/cuda/ptx.cuh).
 gpu-race: $(filter-out %/test_model %/test_parity,$(GPU_TESTS))
 $(GPU_BENCH): $(wildcard tests/cuda/bench_*.h)
-.PHONY: check-gpu gpu-tests gpu-race
+## make lab           programs that compare versions of kernels (lab/run starts them)
+lab: $(LAB)
+$(LAB): $(wildcard lab/*.h lab/*.cuh tests/cuda/bench_*.h)
+.PHONY: check-gpu gpu-tests gpu-race lab
 
 # The same sources as in the simulator, against the real runtime.
-$(BUILD)/gpu/%: tests/cuda/%.cc $(GPU_LIB) $(LIB)
+define gpu_program
 	@mkdir -p $(@D)
 	@echo "  GPU   $@"
 	$(Q)$(NVCC) $(NVFLAGS) -Itests -D_GNU_SOURCE -x cu -c -o $@.o $<
 	$(Q)$(CXX) -pie -pthread -o $@ $@.o $(call group,$(GPU_LIB) $(LIB)) $(CUDART) -lrt -lcmocka $(LDLIBS)
+endef
+$(BUILD)/gpu/%: tests/cuda/%.cc $(GPU_LIB) $(LIB)
+	$(gpu_program)
+$(BUILD)/lab/%: lab/%.cu $(GPU_LIB) $(LIB)
+	$(gpu_program)
 
 $(BUILD)/tools/%: tools/%.c $(LIB) $(NO_CUDA)
 	@mkdir -p $(@D)

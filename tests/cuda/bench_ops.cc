@@ -7,14 +7,14 @@
 #include "bench_ceilings.h"
 #include "bench_linear.h"
 #include "bench_rows.h"
+#include "bench_step.h"
 
 #include "base/sys.h"
 
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
-    "  --only PART      ceilings, linear, attention, rows or sample; default all. The ceilings "
-    "are\n"
-    "                   always measured\n"
+    "  --only PART      ceilings, linear, attention, rows, sample or step; default all. The\n"
+    "                   ceilings are always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --device N       default 0\n"
@@ -76,7 +76,8 @@ static void parse(int argc, char **argv, struct args *a)
         }
     }
     a->device = device != nullptr ? atoi(device) : 0;
-    static const char *const parts[] = {"ceilings", "linear", "attention", "rows", "sample"};
+    static const char *const parts[] = {"ceilings", "linear", "attention",
+                                        "rows",     "sample", "step"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -132,6 +133,8 @@ int main(int argc, char **argv)
         run_rows();
     if (wanted(&a, "sample"))
         run_sample();
+    if (wanted(&a, "step"))
+        run_step(formats);
     wait_all();
     b.be->vt->destroy(b.be);
     printf("\n%.1f s\n", static_cast<double>(sl_now_ns() - start) * 1e-9);

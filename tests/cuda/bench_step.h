@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT
+ * bench_step.h - where the time of a decode step goes: the operations of a layer of the model of 8
+ * billion parameters one behind the other, as the engine enqueues them, whole and with some left
+ * out. What an operation costs in the chain is not what it takes alone: a kernel starts while the
+ * one before it ends (launch.cuh), so the differences between the rows are the figures to look at.
+ * Layers go round over copies of their weights and pages larger than the cache.
+ */
+#ifndef SL_TESTS_CUDA_BENCH_STEP_H
+#define SL_TESTS_CUDA_BENCH_STEP_H
+
+#include "bench_linear.h"
+#include "bench_rows.h"
+
+enum step_part {
+    STEP_QKV = 1,
+    STEP_O = 2,
+    STEP_GATE_UP = 4,
+    STEP_DOWN = 8,
+    STEP_NORM = 16,
+    STEP_ROPE = 32,
+    STEP_ATTEND = 64,
+    STEP_PRODUCTS = 15,
+    STEP_ALL = 127,
+};
+
+#define STEP_LAYERS 32
+
+struct step_bench {
+    struct lin_bench lin;
+    struct lin_weights w[4]; /* q, k, v; o; gate, up; down */
+    struct rows_bench *rows;
+    struct attn_case seqs;
+    attn_device *on;
+    dev<uint16_t> *pool;
+    dev<float> *q, *angles;
+    struct sl_rope rope;
+    int n;
+};
+
+static void step_norm(const struct step_bench *s)
+{
+    struct sl_op_add_rmsnorm a = {};
+    a.x = s->rows->x.p, a.y = s->rows->y.p, a.w = s->rows->w.p, a.eps = 1e-5f, a.n = s->n;
+    a.h = s->rows->d.hidden, a.out = s->rows->out.p;
+    b.be->vt->add_rmsnorm(b.be, &a);
+}
+
+static void step_product(const struct step_bench *s, int which, int layer)
+{
+    const struct lin_weights *w = &s->w[which];
+    size_t copy = static_cast<size_t>(layer % w->n_copies);
+    lin_call(&s->lin, &s->lin.shapes[which], &w->w[copy * MAX_PARTS], s->n);
+}
+
+static void step_rope(const struct step_bench *s, int layer)
+{
+    const struct attn_dims d = attn_dims_of();
+    struct sl_op_qk_norm_rope_kv_store a = {};
+    a.batch = &s->on->batch;
+    a.q = s->q->p, a.k = a.q + d.n_heads * d.hd, a.v = a.k + d.n_kv * d.hd;
+    a.ld_q = a.ld_k = a.ld_v = static_cast<int64_t>(d.n_heads + 2 * d.n_kv) * d.hd;
+    a.n_heads = d.n_heads, a.n_kv_heads = d.n_kv, a.head_dim = d.hd;
+    a.rope = &s->rope, a.angles = s->angles->p;
+    a.kv = attn_view(&s->seqs, s->pool, layer % s->seqs.n_layers);
+    b.be->vt->qk_norm_rope_kv_store(b.be, &a);
+}
+
+static void step_attend(const struct step_bench *s, int layer)
+{
+    const struct attn_dims d = attn_dims_of();
+    struct sl_op_attention a = {};
+    a.batch = &s->on->batch;
+    a.q = s->q->p;
+    a.ld_q = static_cast<int64_t>(d.n_heads + 2 * d.n_kv) * d.hd;
+    a.ld_out = static_cast<int64_t>(d.n_heads) * d.hd;
+    a.n_heads = d.n_heads, a.n_kv_heads = d.n_kv, a.head_dim = d.hd;
+    a.scale = static_cast<float>(1.0 / sqrt(static_cast<double>(d.hd)));
+    a.kv = attn_view(&s->seqs, s->pool, layer % s->seqs.n_layers);
+    a.out = s->rows->out.p;
+    b.be->vt->attention(b.be, &a);
+}
+
+static void step_layer(const struct step_bench *s, int parts, int layer)
+{
+    if (parts & STEP_QKV)
+        step_product(s, 0, layer);
+    if (parts & STEP_ROPE)
+        step_rope(s, layer);
+    if (parts & STEP_ATTEND)
+        step_attend(s, layer);
+    if (parts & STEP_O)
+        step_product(s, 1, layer);
+    if (parts & STEP_NORM)
+        step_norm(s);
+    if (parts & STEP_GATE_UP)
+        step_product(s, 2, layer);
+    if (parts & STEP_DOWN)
+        step_product(s, 3, layer);
+    if (parts & STEP_NORM)
+        step_norm(s);
+}
+
+static void step_row(const struct step_bench *s, const char *name, int parts)
+{
+    double us = time_us(1, 2 * ROW_MS, [&](int) {
+        for (int layer = 0; layer < STEP_LAYERS; layer++)
+            step_layer(s, parts, layer);
+    });
+    double bytes = 0.0;
+    for (int i = 0; i < 4; i++)
+        if (parts & 1 << i)
+            bytes += static_cast<double>(s->w[i].n_bytes);
+    if (parts & STEP_ATTEND)
+        bytes += static_cast<double>(s->seqs.n_seqs) * (s->seqs.pos + 1) *
+                 static_cast<double>(attn_pos_bytes(attn_dims_of()));
+    us /= STEP_LAYERS;
+    printf("%-34s %6d %9.2f %9.0f %8s\n", name, s->n, us, gb_s(bytes, us),
+           share(bytes / us * 1e6, b.read_bps));
+    fflush(stdout);
+}
+
+static void step_rows(struct step_bench *s)
+{
+    const struct attn_dims d = attn_dims_of();
+    const size_t n = static_cast<size_t>(s->n);
+    const size_t width = static_cast<size_t>(d.n_heads + 2 * d.n_kv) * static_cast<size_t>(d.hd);
+    s->seqs = attn_make(d, s->n, 1, b.tiny ? 40 : 767, 16);
+    attn_device on(s->seqs);
+    dev<uint16_t> pool(attn_pool_bytes(&s->seqs) / 2);
+    dev<float> q(n * width), angles(n * static_cast<size_t>(d.hd));
+    dev<float> inv_freq(std::vector<float>(static_cast<size_t>(d.hd) / 2, 0.1f));
+    s->on = &on, s->pool = &pool, s->q = &q, s->angles = &angles;
+    s->rope = {};
+    s->rope.n_dims = d.hd, s->rope.pairing = SL_ROPE_HALF, s->rope.inv_freq = inv_freq.p;
+    s->rope.attn_factor = 1.0f;
+    fill(pool.p, pool.n, FILL_F16);
+    fill(q.p, q.n, FILL_F32, 5);
+    fill(angles.p, angles.n, FILL_F32, 6);
+    sl_cuda_attention_plan(b.cu, &on.batch, d.n_heads, d.n_kv, d.hd);
+    step_row(s, "all", STEP_ALL);
+    step_row(s, "without norms", STEP_ALL & ~STEP_NORM);
+    step_row(s, "without rotation", STEP_ALL & ~STEP_ROPE);
+    step_row(s, "without attention", STEP_ALL & ~STEP_ATTEND);
+    step_row(s, "without rotation and attention", STEP_ALL & ~(STEP_ATTEND | STEP_ROPE));
+    step_row(s, "products", STEP_PRODUCTS);
+    step_row(s, "all but products", STEP_ALL & ~STEP_PRODUCTS);
+    step_row(s, "products but q, k, v", STEP_PRODUCTS & ~STEP_QKV);
+    step_row(s, "products but o", STEP_PRODUCTS & ~STEP_O);
+    step_row(s, "products but gate, up", STEP_PRODUCTS & ~STEP_GATE_UP);
+    step_row(s, "products but down", STEP_PRODUCTS & ~STEP_DOWN);
+}
+
+static void step_format(struct step_bench *s, enum sl_dtype dtype)
+{
+    static const int real_n[] = {1, 16, 64}, tiny_n[] = {1, 3, 5};
+    size_t most = 0;
+    for (int i = 0; i < 4; i++)
+        most = std::max(most, file_bytes(dtype, &s->lin.shapes[i]));
+    random_file(s->lin.file, dtype, most);
+    for (int i = 0; i < 4; i++)
+        s->w[i] = lin_create(&s->lin, &s->lin.shapes[i], dtype);
+    printf("\n== a layer of a decode step, %s, sequences of 768 positions\n",
+           sl_dtype_info(dtype)->name);
+    printf("%-34s %6s %9s %9s %8s\n", "", "seqs", "us", "GB/s", "of read");
+    for (int n : b.tiny ? tiny_n : real_n) {
+        s->n = n;
+        step_rows(s);
+    }
+    wait_all();
+    for (int i = 0; i < 4; i++)
+        lin_destroy(&s->w[i]);
+    struct sl_error err = {};
+    CHECK(b.be->vt->device->load_end(b.be, &err) == 0, "load_end");
+}
+
+static void run_step(const std::vector<enum sl_dtype> &formats)
+{
+    struct step_bench s = {};
+    struct rows_bench rows(rows_dims_of());
+    const size_t widest = b.tiny ? 4096 : 28672;
+    dev<uint16_t> x(64 * widest);
+    dev<float> out(64 * widest);
+    fill(x.p, x.n, FILL_BF16, 3);
+    s.lin.shapes = b.tiny ? lin_tiny : lin_shapes;
+    s.lin.x = &x, s.lin.out = &out;
+    s.rows = &rows;
+    for (enum sl_dtype dtype : formats)
+        step_format(&s, dtype);
+}
+
+#endif
