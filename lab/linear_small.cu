@@ -47,6 +47,12 @@
  * x 4096: bf16 9.3 for 12.5, q8 7.6 for 8.5, q4k 7.8 for 9.4).
  * - With 8 and 16 tokens this kernel loses: each block brings all of them first (4096 x 4096, 16
  *   tokens: 13.8 us for 11.5).
+ * - In a step (bench_ops --only step, 8B in BF16, one sequence) the four products of a layer take
+ *   114.8 us one behind the other, as long as each alone in turn; their bytes are 93 us. What is
+ *   missing is 3 us at each start and 4 % of the stream. Asking L2 for the next product's weights
+ *   behind the last own ones (cp.async.bulk.prefetch.L2, 8 to 40 MB) made steps 0.4 to 2.4 %
+ *   slower: L2 gives little more than memory does, so what is late must already be on the
+ *   multiprocessor. A ring of weights that runs on over the ends of products would have it there.
  * - Scales behind the products are faster and 8 orders of magnitude nearer to double, as codes lose
  *   nothing. For many tokens every 32 columns cost a multiplication of all sums then: for Q8_0 half
  *   the issue slots beside full tensor cores, for Q4_K more. That was not tried.
