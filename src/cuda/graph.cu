@@ -24,8 +24,8 @@ struct sl_cuda_graph *sl_cuda_graph_find(struct sl_cuda_steps *s, const struct s
 {
     for (int32_t i = 0; i < s->n_graphs; i++) {
         struct sl_cuda_graph *g = &s->graph[i];
-        if (g->n == dev->batch.n_tokens && g->variant == dev->variant && g->arg == arg &&
-            g->forward == forward)
+        if (g->n == dev->batch.n_tokens && g->variant == dev->variant && g->part == dev->part &&
+            g->arg == arg && g->forward == forward)
             return g;
     }
     return NULL;
@@ -86,6 +86,7 @@ void sl_cuda_graph_record(struct sl_cuda *cu, const struct sl_step *dev, sl_forw
     g->forward = forward;
     g->n = dev->batch.n_tokens;
     g->variant = dev->variant;
+    g->part = dev->part;
     g->exec = exec;
 }
 

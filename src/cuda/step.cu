@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * A step on the device: its arrays travel as one block in one copy, its operations are enqueued or
  * replayed, its ids come back in one copy (a second one if somebody wants what else the sampler
- * says), an event ends it. Four calls of the runtime for a replayed step, none of which waits.
+ * says), an event ends it. Four calls of the runtime for a replayed step, none of which waits. Of a
+ * step in two parts only the first is recorded: the second is one copy and a kernel or two.
  *
  * The host runs at most one step ahead. The block on the device is one, since the stream orders the
  * next copy behind the operations that read it; the pinned blocks are two, because the host fills
@@ -110,11 +111,18 @@ static int init_slot(struct sl_cuda *cu, const struct sl_cuda_steps *s, struct s
     return sl_cuda_report(cu, err);
 }
 
+#define CLOCK_EVENTS 4
+
+static cudaEvent_t *clock_event(struct sl_cuda_clock *c, int i)
+{
+    cudaEvent_t *events[CLOCK_EVENTS] = {&c->begun, &c->paused, &c->resumed, &c->done};
+    return events[i];
+}
+
 static int init_clocks(struct sl_cuda *cu, struct sl_cuda_steps *s, struct sl_error *err)
 {
-    for (int i = 0; i < 2 * SL_CUDA_CLOCKS; i++) {
-        struct sl_cuda_clock *c = &s->clock[i / 2];
-        cudaEvent_t *event = i % 2 == 0 ? &c->begun : &c->done;
+    for (int i = 0; i < CLOCK_EVENTS * SL_CUDA_CLOCKS; i++) {
+        cudaEvent_t *event = clock_event(&s->clock[i / CLOCK_EVENTS], i % CLOCK_EVENTS);
         cudaError_t e = cudaEventCreateWithFlags(event, cudaEventDefault);
         if (e == cudaSuccess)
             continue;
@@ -208,11 +216,10 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
         if (s->slot[i].in != NULL)
             cudaFreeHost(s->slot[i].in);
     }
-    for (int i = 0; i < SL_CUDA_CLOCKS; i++) {
-        if (s->clock[i].begun != NULL)
-            cudaEventDestroy(s->clock[i].begun);
-        if (s->clock[i].done != NULL)
-            cudaEventDestroy(s->clock[i].done);
+    for (int i = 0; i < CLOCK_EVENTS * SL_CUDA_CLOCKS; i++) {
+        cudaEvent_t *event = clock_event(&s->clock[i / CLOCK_EVENTS], i % CLOCK_EVENTS);
+        if (*event != NULL)
+            cudaEventDestroy(*event);
     }
     sl_cuda_free(cu, s->in, s->in_bytes);
     sl_cuda_free(cu, s->out, s->out_bytes);
@@ -267,7 +274,7 @@ static size_t fill_block(const struct sl_cuda_steps *s, const struct sl_step *st
                          struct sl_step *dev)
 {
     const struct sl_batch *b = &step->batch;
-    size_t each = s->lim.param_bytes;
+    size_t each = step->part == SL_STEP_FORWARD ? 0 : s->lim.param_bytes;
     int32_t n_table = table_len(b, s->lim.block_size), n_pad = 0;
     SL_ASSERT(b->n_tokens >= 1 && b->n_tokens <= s->lim.max_tokens);
     SL_ASSERT(b->n_spans >= 1 && b->n_spans <= s->lim.max_spans);
@@ -306,6 +313,7 @@ static size_t fill_block(const struct sl_cuda_steps *s, const struct sl_step *st
     dev->params = each > 0 ? s->in + l.params : NULL;
     dev->extra = s->extra;
     dev->variant = step->variant;
+    dev->part = step->part;
     dev->ids = reinterpret_cast<int32_t *>(s->out);
     dev->results = s->lim.result_bytes > 0 ? s->out + s->result_offset : NULL;
     return l.n_bytes;
@@ -330,16 +338,17 @@ void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_f
                      void *arg)
 {
     const struct sl_step_limits *lim = &cu->steps->lim;
+    if (dev->part == SL_STEP_CHOICE) {
+        forward(arg, dev);
+        return;
+    }
     sl_cuda_attention_plan(cu, &dev->batch, lim->n_heads, lim->n_kv_heads, lim->head_dim);
     forward(arg, dev);
 }
 
-/* Enqueues the copies of what the step brings. */
-static void send(struct sl_cuda *cu, const struct sl_cuda_steps *s, const struct sl_cuda_slot *slot,
-                 const struct sl_step *step, size_t n_bytes)
+static void send_extra(struct sl_cuda *cu, const struct sl_cuda_steps *s,
+                       const struct sl_cuda_slot *slot, const struct sl_step *step)
 {
-    sl_cuda_check(cu, cudaMemcpyAsync(s->in, slot->in, n_bytes, cudaMemcpyHostToDevice, cu->stream),
-                  "cudaMemcpyAsync of a step's arrays");
     if (step->extra_bytes == 0)
         return;
     SL_ASSERT(step->extra_bytes <= s->extra_bytes);
@@ -374,11 +383,27 @@ void *sl_cuda_extra(struct sl_backend *be)
     return sl_cuda(be)->steps->extra;
 }
 
+/* Of the step that was enqueued last. */
+static struct sl_cuda_slot *last_slot(struct sl_cuda_steps *s)
+{
+    return &s->slot[(s->n_steps + SL_CUDA_DEPTH - 1) % SL_CUDA_DEPTH];
+}
+
 void *sl_cuda_extra_host(struct sl_backend *be)
 {
     struct sl_cuda *cu = sl_cuda(be);
     sl_cuda_use(cu);
-    return take_slot(cu, cu->steps)->extra;
+    return cu->steps->half ? last_slot(cu->steps)->extra : take_slot(cu, cu->steps)->extra;
+}
+
+/* All of the step is enqueued: what it leaves, and the events that end it. */
+static void finish(struct sl_cuda *cu, struct sl_cuda_steps *s, struct sl_cuda_slot *slot,
+                   const struct sl_step *step)
+{
+    struct sl_cuda_clock *clock = &s->clock[slot->ticket % SL_CUDA_CLOCKS];
+    fetch(cu, s, slot, step);
+    sl_cuda_check(cu, cudaEventRecord(clock->done, cu->stream), "cudaEventRecord");
+    sl_cuda_check(cu, cudaEventRecord(slot->done, cu->stream), "cudaEventRecord");
 }
 
 int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
@@ -386,7 +411,7 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
 {
     struct sl_cuda *cu = sl_cuda(be);
     struct sl_cuda_steps *s = cu->steps;
-    SL_ASSERT(s != NULL);
+    SL_ASSERT(s != NULL && !s->half && step->part != SL_STEP_CHOICE);
     sl_cuda_use(cu);
     struct sl_cuda_slot *slot = take_slot(cu, s);
     int rc = sl_cuda_report(cu, err);
@@ -394,11 +419,14 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
         return rc;
     struct sl_step dev = {};
     size_t n_bytes = fill_block(s, step, slot->in, &dev);
-    const struct sl_cuda_slot *before = &s->slot[(s->n_steps + SL_CUDA_DEPTH - 1) % SL_CUDA_DEPTH];
+    const struct sl_cuda_slot *before = last_slot(s);
     struct sl_cuda_clock *clock = &s->clock[(s->n_steps + 1) % SL_CUDA_CLOCKS];
     clock->follows = before->ticket != 0 && !before->waited;
+    clock->in_parts = step->part == SL_STEP_FORWARD;
     sl_cuda_check(cu, cudaEventRecord(clock->begun, cu->stream), "cudaEventRecord");
-    send(cu, s, slot, step, n_bytes);
+    sl_cuda_check(cu, cudaMemcpyAsync(s->in, slot->in, n_bytes, cudaMemcpyHostToDevice, cu->stream),
+                  "cudaMemcpyAsync of a step's arrays");
+    send_extra(cu, s, slot, step);
     bool decode = s->max_rung > 0 && is_decode(&step->batch);
     struct sl_cuda_graph *g = decode ? sl_cuda_graph_find(s, &dev, forward, arg) : NULL;
     if (g != NULL && g->exec != NULL) {
@@ -408,14 +436,39 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
         sl_cuda_forward(cu, &dev, forward, arg);
         cu->counts.eager++;
     }
-    fetch(cu, s, slot, step);
-    sl_cuda_check(cu, cudaEventRecord(clock->done, cu->stream), "cudaEventRecord");
-    sl_cuda_check(cu, cudaEventRecord(slot->done, cu->stream), "cudaEventRecord");
     slot->ticket = *ticket = ++s->n_steps;
     slot->waited = false;
+    s->half = clock->in_parts;
+    if (s->half)
+        sl_cuda_check(cu, cudaEventRecord(clock->paused, cu->stream), "cudaEventRecord");
+    else
+        finish(cu, s, slot, step);
     /* While the device runs the step, which loaded every kernel it needs. */
     if (decode && g == NULL && cu->error == cudaSuccess)
         sl_cuda_graph_record(cu, &dev, forward, arg);
+    rc = sl_cuda_report(cu, err);
+    s->half = s->half && rc == 0;
+    return rc;
+}
+
+int sl_cuda_choose(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
+                   void *arg, struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    struct sl_cuda_steps *s = cu->steps;
+    SL_ASSERT(s != NULL && s->half && step->part == SL_STEP_CHOICE);
+    sl_cuda_use(cu);
+    struct sl_cuda_slot *slot = last_slot(s);
+    struct sl_cuda_clock *clock = &s->clock[slot->ticket % SL_CUDA_CLOCKS];
+    struct sl_step dev = *step;
+    s->half = false;
+    sl_cuda_check(cu, cudaEventRecord(clock->resumed, cu->stream), "cudaEventRecord");
+    send_extra(cu, s, slot, step);
+    dev.extra = dev.params = s->extra;
+    dev.ids = reinterpret_cast<int32_t *>(s->out);
+    dev.results = s->lim.result_bytes > 0 ? s->out + s->result_offset : NULL;
+    sl_cuda_forward(cu, &dev, forward, arg);
+    finish(cu, s, slot, step);
     return sl_cuda_report(cu, err);
 }
 
@@ -429,17 +482,19 @@ static void count_times(struct sl_cuda_steps *s, uint64_t ticket)
 {
     const struct sl_cuda_clock *now = &s->clock[ticket % SL_CUDA_CLOCKS];
     const struct sl_cuda_clock *before = &s->clock[(ticket - 1) % SL_CUDA_CLOCKS];
-    float busy, gap;
+    float busy, gap, pause = 0;
     if (!now->follows)
         return;
     if (cudaEventElapsedTime(&busy, now->begun, now->done) != cudaSuccess ||
-        cudaEventElapsedTime(&gap, before->done, now->begun) != cudaSuccess) {
+        cudaEventElapsedTime(&gap, before->done, now->begun) != cudaSuccess ||
+        (now->in_parts &&
+         cudaEventElapsedTime(&pause, now->paused, now->resumed) != cudaSuccess)) {
         cudaGetLastError();
         return;
     }
     s->times.n_steps++;
-    s->times.busy_ms += (double)busy;
-    s->times.gap_ms += (double)gap;
+    s->times.busy_ms += (double)busy - (double)pause;
+    s->times.gap_ms += (double)gap + (double)pause;
 }
 
 int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,
@@ -449,7 +504,7 @@ int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, co
     struct sl_cuda_steps *s = cu->steps;
     SL_ASSERT(s != NULL && ticket >= 1);
     struct sl_cuda_slot *slot = &s->slot[(ticket - 1) % SL_CUDA_DEPTH];
-    SL_ASSERT(slot->ticket == ticket);
+    SL_ASSERT(slot->ticket == ticket && !(s->half && ticket == s->n_steps));
     sl_cuda_check(cu, cudaEventSynchronize(slot->done), "cudaEventSynchronize");
     slot->waited = true;
     if (cu->error == cudaSuccess)

@@ -18,6 +18,7 @@ struct sl_cuda_graph {
     sl_forward_fn forward;
     int32_t n; /* tokens, spans and rows, padded */
     uint32_t variant;
+    enum sl_step_part part;
     cudaGraphExec_t exec; /* NULL: recording failed, such steps stay eager */
 };
 
@@ -42,7 +43,9 @@ struct sl_cuda_slot { /* pinned memory of one step */
 
 struct sl_cuda_clock { /* of one step */
     cudaEvent_t begun, done;
-    bool follows; /* enqueued before the step ahead of it was waited for */
+    cudaEvent_t paused, resumed; /* of a step in two parts: between them */
+    bool follows;                /* enqueued before the step ahead of it was waited for */
+    bool in_parts;
 };
 
 struct sl_cuda_steps {
@@ -57,6 +60,7 @@ struct sl_cuda_steps {
     size_t extra_bytes;
     struct sl_cuda_slot slot[SL_CUDA_DEPTH];
     uint64_t n_steps; /* also the last ticket */
+    bool half;        /* the last one still lacks its choice */
     struct sl_cuda_graph graph[SL_CUDA_GRAPHS];
     int32_t n_graphs;
     struct sl_cuda_clock clock[SL_CUDA_CLOCKS]; /* by ticket */
@@ -75,6 +79,8 @@ void *sl_cuda_extra(struct sl_backend *be);
 void *sl_cuda_extra_host(struct sl_backend *be);
 int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
                  void *arg, uint64_t *ticket, struct sl_error *err);
+int sl_cuda_choose(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
+                   void *arg, struct sl_error *err);
 int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,
                  struct sl_error *err);
 void sl_cuda_times(struct sl_backend *be, struct sl_device_times *out);

@@ -67,8 +67,10 @@ struct sl_engine {
     struct sl_flight flights[SL_MAX_FLIGHTS]; /* a ring; in flight: n_flights from first_flight */
     int32_t max_flights, first_flight, n_flights;
     struct sl_masker masker;
-    uint64_t step_ns; /* what the last step took, from its launch */
-    bool starved;     /* everything that could be planned waits for masks */
+    uint64_t step_ns;   /* what the last step took, from its launch or the end of the one before */
+    uint64_t landed_ns; /* when the last step did */
+    uint64_t waited_ns; /* for masks, of the step that lands next */
+    bool starved;       /* everything that could be planned waits for masks */
     char *text;       /* room for one token's text */
     struct sl_request *live, *live_oldest, *news, *news_tail;
     int32_t n_raised; /* sequences that go first because they waited too long */

@@ -67,7 +67,8 @@ static size_t lists_bytes(const struct sl_model *m, const struct sl_device_runne
         SL_ROUND_UP(mask_words(sl_model_facts(m)->n_vocab) * sizeof(uint32_t), (size_t)16);
     size_t bias = SL_MAX_LOGIT_BIAS * sizeof(struct sl_sample_bias);
     size_t banned = (SL_MAX_STOP_IDS + 8) * sizeof(int32_t);
-    return (size_t)cfg->max_seqs * (bias + banned + mask + 3 * 16) + (size_t)cfg->max_logits * 16;
+    return (size_t)cfg->max_seqs * (bias + banned + mask + 3 * 16) +
+           (size_t)cfg->max_logits * (16 + sizeof(struct sl_sample_row));
 }
 
 static int32_t n_slots(const struct sl_device_runner_config *cfg)
@@ -115,15 +116,22 @@ uint64_t sl_device_runner_bytes(const struct sl_model *m, struct sl_backend *be,
 
 /* ------------------------------------------------------------------ what a row is sampled by */
 
+/* Room in what travels. */
+static size_t take_room(struct sl_device_runner *d, size_t n_bytes)
+{
+    size_t at = d->lists_used;
+    d->lists_used += SL_ROUND_UP(n_bytes, (size_t)16);
+    SL_ASSERT(d->lists_used <= d->lists_cap);
+    return at;
+}
+
 /* Copies a list into what travels; returns where it will lie on the device. */
 static const void *put_list(struct sl_device_runner *d, const void *list, int32_t n, size_t each)
 {
     if (n <= 0)
         return NULL;
-    size_t at = d->lists_used, n_bytes = (size_t)n * each;
-    d->lists_used += SL_ROUND_UP(n_bytes, (size_t)16);
-    SL_ASSERT(d->lists_used <= d->lists_cap);
-    memcpy(d->lists + at, list, n_bytes);
+    size_t at = take_room(d, (size_t)n * each);
+    memcpy(d->lists + at, list, (size_t)n * each);
     return d->lists_dev + at;
 }
 
@@ -184,6 +192,8 @@ static void build_row(struct sl_device_runner *d, const struct sl_pick *pick,
     const struct sl_sample_args *how = &pick->how;
     const struct sl_sampling *p = how->sampling;
     *row = padding;
+    if (pick->skip)
+        return;
     row->padding = 0;
     row->n_top = pick->n_top;
     if (pick->given >= 0) { /* greedy, with a bias that nothing outweighs: results are raw */
@@ -218,11 +228,12 @@ static void build_row(struct sl_device_runner *d, const struct sl_pick *pick,
 static void forward(void *arg, const struct sl_step *step)
 {
     struct sl_device_runner *d = arg;
-    const float *logits = sl_run_enqueue(d->run, &step->batch);
-    if (step->batch.n_logits == 0)
+    if (step->part != SL_STEP_CHOICE)
+        (void)sl_run_enqueue(d->run, &step->batch);
+    if (step->part == SL_STEP_FORWARD || step->batch.n_logits == 0)
         return;
     d->dev->sample(d->be, &(struct sl_op_sample){
-                              .logits = logits,
+                              .logits = sl_run_logits(d->run),
                               .ld = d->n_vocab,
                               .n = step->batch.n_logits,
                               .n_vocab = d->n_vocab,
@@ -235,37 +246,67 @@ static void forward(void *arg, const struct sl_step *step)
                           });
 }
 
+/* Rows of the step, and their lists into what travels with it. */
+static void build_rows(struct sl_device_runner *d, const struct sl_pick *picks, int32_t n,
+                       struct late_rows *l, struct sl_step *step)
+{
+    for (int32_t i = 0; i < n; i++) {
+        build_row(d, &picks[i], &d->rows[i]);
+        step->variant |= sl_sample_draws(&d->rows[i]) ? DRAWS : 0;
+        step->variant |= picks[i].n_top >= 0 ? RESULTS : 0;
+        l->given[i] = picks[i].given;
+        l->n_top[i] = (int8_t)picks[i].n_top;
+    }
+    l->n = n;
+    l->results = step->want_results = (step->variant & RESULTS) != 0;
+}
+
+static void open_lists(struct sl_device_runner *d)
+{
+    d->lists = d->dev->extra_host(d->be);
+    d->lists_used = 0;
+}
+
 static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
                   struct sl_error *err)
 {
     struct sl_device_runner *d = ctx;
     SL_ASSERT(d->n_late < SL_MAX_FLIGHTS);
     struct late_rows *l = &d->late[(d->first + d->n_late) % SL_MAX_FLIGHTS];
-    uint32_t variant = 0;
-    d->lists = d->dev->extra_host(d->be);
-    d->lists_used = 0;
+    struct sl_step step = {.batch = *batch, .part = SL_STEP_FORWARD};
     d->n_steps++;
-    for (int32_t i = 0; i < batch->n_logits; i++) {
-        build_row(d, &picks[i], &d->rows[i]);
-        variant |= sl_sample_draws(&d->rows[i]) ? DRAWS : 0;
-        variant |= picks[i].n_top >= 0 ? RESULTS : 0;
-        l->given[i] = picks[i].given;
-        l->n_top[i] = (int8_t)picks[i].n_top;
-    }
-    struct sl_step step = {.batch = *batch,
-                           .params = d->rows,
-                           .params_pad = &padding,
-                           .extra = d->lists,
-                           .extra_bytes = d->lists_used,
-                           .variant = variant,
-                           .want_results = (variant & RESULTS) != 0};
-    int rc = d->dev->step(d->be, &step, forward, d, &l->ticket, err);
-    if (rc != 0)
-        return rc;
     l->n = batch->n_logits;
-    l->results = step.want_results;
-    d->n_late++;
-    return 0;
+    if (picks != NULL) {
+        open_lists(d);
+        build_rows(d, picks, batch->n_logits, l, &step);
+        step.part = SL_STEP_WHOLE;
+        step.params = d->rows;
+        step.params_pad = &padding;
+        step.extra = d->lists;
+        step.extra_bytes = d->lists_used;
+    }
+    int rc = d->dev->step(d->be, &step, forward, d, &l->ticket, err);
+    d->n_late += rc == 0;
+    return rc;
+}
+
+/* The rows travel with the lists, before them. */
+static int choose(void *ctx, const struct sl_pick *picks, struct sl_error *err)
+{
+    struct sl_device_runner *d = ctx;
+    SL_ASSERT(d->n_late > 0);
+    struct late_rows *l = &d->late[(d->first + d->n_late - 1) % SL_MAX_FLIGHTS];
+    struct sl_step step = {.batch = {.n_logits = l->n}, .part = SL_STEP_CHOICE};
+    size_t n_bytes = (size_t)l->n * sizeof *d->rows;
+    open_lists(d);
+    size_t at = take_room(d, n_bytes);
+    build_rows(d, picks, l->n, l, &step);
+    memcpy(d->lists + at, d->rows, n_bytes);
+    step.extra = d->lists;
+    step.extra_bytes = d->lists_used;
+    int rc = d->dev->choose(d->be, &step, forward, d, err);
+    d->n_late -= rc != 0;
+    return rc;
 }
 
 static struct sl_picked read_row(struct sl_device_runner *d, const struct late_rows *l, int32_t i,
@@ -407,6 +448,7 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
     *r = (struct sl_runner){.ctx = d,
                             .n_vocab = d->n_vocab,
                             .submit = submit,
+                            .choose = choose,
                             .collect = collect,
                             .forget = forget,
                             .times = times,

@@ -22,6 +22,7 @@ static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
     SL_ASSERT(
         (p->runner.step != NULL) + (p->runner.step_ids != NULL) + (p->runner.submit != NULL) == 1);
     SL_ASSERT((p->runner.submit != NULL) == (p->runner.collect != NULL));
+    SL_ASSERT((p->runner.submit != NULL) == (p->runner.choose != NULL));
     if (i->n_vocab < 1 || i->n_vocab > SL_MAX_VOCAB || p->runner.n_vocab < 1 ||
         p->runner.n_vocab > SL_MAX_VOCAB)
         return sl_fail(err, SL_EINVAL, "vocabulary of %d tokens and %d logits", i->n_vocab,

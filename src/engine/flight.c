@@ -127,10 +127,20 @@ static struct sl_sample_args sample_args(const struct sl_engine *eng,
     };
 }
 
+static void skip_all(struct sl_flight *f)
+{
+    for (int32_t i = 0; i < f->batch.n_logits; i++)
+        f->picks[i] = (struct sl_pick){.given = -1, .n_top = -1, .skip = true};
+}
+
+/* Rows of sequences that have ended, or were taken back, are skipped. */
 static void build_picks(struct sl_engine *eng, struct sl_flight *f)
 {
+    skip_all(f);
     for (int32_t i = 0; i < f->n_seqs; i++) {
         const struct sl_flight_seq *fs = &f->seqs[i];
+        if (fs->rs == NULL)
+            continue;
         const struct sl_request *req = fs->rs->req;
         struct sl_pick *pick = f->picks + fs->row;
         for (int32_t j = 0; j < fs->n_rows - fs->samples; j++, pick++)
@@ -143,16 +153,32 @@ static void build_picks(struct sl_engine *eng, struct sl_flight *f)
     }
 }
 
+/* Does the choice of some token depend on one that a step in flight chooses? */
+static bool needs_pending(const struct sl_engine *eng, const struct sl_flight *f)
+{
+    for (int32_t i = 0; i < f->n_seqs; i++) {
+        const struct sl_rseq *rs = f->seqs[i].rs;
+        bool depends =
+            rs->mask != NULL || (rs->counts.slots != NULL && eng->runner.forget == NULL);
+        if (f->seqs[i].samples && depends && rs->seq.n_pending > 0)
+            return true;
+    }
+    return false;
+}
+
 int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err)
 {
     struct sl_runner *r = &eng->runner;
     f->logits = NULL;
+    f->undecided = false;
     build_batch(eng, f);
     int rc = 0;
     if (r->submit != NULL) {
-        build_picks(eng, f);
+        f->undecided = needs_pending(eng, f);
+        if (!f->undecided)
+            build_picks(eng, f);
         sl_engine_leave(eng);
-        rc = r->submit(r->ctx, &f->batch, f->picks, err);
+        rc = r->submit(r->ctx, &f->batch, f->undecided ? NULL : f->picks, err);
         sl_engine_return(eng);
     } else if (r->step != NULL) {
         sl_engine_leave(eng);
@@ -166,6 +192,33 @@ int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f, struct sl_error
             f->picked[i] = (struct sl_picked){.id = f->ids[i]};
     }
     return rc;
+}
+
+static int choose_picks(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err)
+{
+    SL_ASSERT(f->undecided);
+    f->undecided = false;
+    sl_engine_leave(eng);
+    int rc = eng->runner.choose(eng->runner.ctx, f->picks, err);
+    sl_engine_return(eng);
+    return rc;
+}
+
+int sl_flight_choose(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err)
+{
+    build_picks(eng, f);
+    return choose_picks(eng, f, err);
+}
+
+void sl_flight_take_back(struct sl_engine *eng, struct sl_flight_seq *fs)
+{
+    struct sl_seq *seq = &fs->rs->seq;
+    SL_ASSERT(fs->samples && fs->epoch == seq->n_preempted);
+    sl_sched_take_back(&eng->sched, seq);
+    seq->n_pending--;
+    fs->n--;
+    fs->n_rows--;
+    fs->samples = false;
 }
 
 /* ------------------------------------------------------------------ tokens from logits */
@@ -225,8 +278,15 @@ static void choose_all(struct sl_engine *eng, struct sl_flight *f)
 int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err)
 {
     if (eng->runner.collect != NULL) {
+        int rc = 0;
+        if (f->undecided) { /* the step before it failed, so nobody wants its tokens */
+            skip_all(f);
+            rc = choose_picks(eng, f, err);
+        }
+        if (rc != 0)
+            return rc;
         sl_engine_leave(eng);
-        int rc = eng->runner.collect(eng->runner.ctx, f->picked, err);
+        rc = eng->runner.collect(eng->runner.ctx, f->picked, err);
         sl_engine_return(eng);
         return rc;
     }

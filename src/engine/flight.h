@@ -3,8 +3,11 @@
  *
  * A runner that works by itself (submit and collect) has one step in flight while the next is
  * planned; its sequences have moved on by then (sl_sched_advance) and their new tokens are pending.
- * With a runner that computes in the call, a step lands in the turn that launched it. Either way
- * the same code builds the batch and consumes the results. Engine thread only.
+ * Where a token of the step is chosen by what the tokens before it are (a mask, penalties that the
+ * host counts), the step is launched all the same, without the choice: that follows when the step
+ * before has landed, while this one computes. With a runner that computes in the call, a step lands
+ * in the turn that launched it. Either way the same code builds the batch and consumes the results.
+ * Engine thread only.
  */
 #ifndef SL_ENGINE_FLIGHT_H
 #define SL_ENGINE_FLIGHT_H
@@ -31,13 +34,14 @@ struct sl_flight {
     size_t tables_bytes;
     int32_t *logit_rows;        /* [max_logits] */
     int32_t *ids;               /* [max_logits] from step_ids */
-    struct sl_pick *picks;      /* [max_logits] for submit */
+    struct sl_pick *picks;      /* [max_logits] for submit or choose */
     struct sl_picked *picked;   /* [max_logits] */
     struct sl_flight_seq *seqs; /* [max_seqs] */
     int32_t n_seqs;
     struct sl_batch batch;
     uint64_t launched_ns;
     const float *logits; /* NULL: the runner chose, or there are none */
+    bool undecided;      /* its tokens are to be chosen by sl_flight_choose */
 };
 
 SL_MUST_CHECK int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng,
@@ -46,6 +50,11 @@ void sl_flight_deinit(struct sl_flight *f);
 /* Builds the batch of the scheduler's plan and starts it. */
 SL_MUST_CHECK int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f,
                                    struct sl_error *err);
+/* Of a step that is undecided, when nothing is in flight before it. A failure ends the step. */
+SL_MUST_CHECK int sl_flight_choose(struct sl_engine *eng, struct sl_flight *f,
+                                   struct sl_error *err);
+/* No token is chosen behind the sequence's last row: the row's token is computed again later. */
+void sl_flight_take_back(struct sl_engine *eng, struct sl_flight_seq *fs);
 /* Waits for the results: afterwards picked is filled for every row that chooses a token, and logits
  * or picked say the rest. */
 SL_MUST_CHECK int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err);

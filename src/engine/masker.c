@@ -106,6 +106,12 @@ static int make_mask(struct sl_rseq *rs, struct sl_error *err)
     return rc;
 }
 
+/* The lock is held. Does the engine wait for it, or will it? */
+static bool is_awaited(const struct sl_masker *m, const struct sl_rseq *rs)
+{
+    return rs->mask_token >= 0 && rs->mask_round == m->round;
+}
+
 static void work_on(struct sl_masker *m, struct sl_rseq *rs)
 {
     uint64_t t0 = sl_now_ns();
@@ -119,9 +125,52 @@ static void work_on(struct sl_masker *m, struct sl_rseq *rs)
     m->n_masks++;
     rs->mask_next = m->done;
     m->done = rs;
-    if (--m->n_busy == 0)
+    m->n_busy--;
+    if (is_awaited(m, rs) && --m->n_awaited == 0)
         pthread_cond_signal(&m->idle);
     pthread_mutex_unlock(&m->lock);
+}
+
+/* ------------------------------------------------------------------ queues, under the lock */
+
+static void put_last(struct sl_masker_queue *q, struct sl_rseq *rs)
+{
+    rs->mask_next = NULL;
+    if (q->last != NULL)
+        q->last->mask_next = rs;
+    else
+        q->first = rs;
+    q->last = rs;
+}
+
+static struct sl_rseq *take_first(struct sl_masker *m)
+{
+    struct sl_masker_queue *q = m->running.first != NULL ? &m->running : &m->news;
+    struct sl_rseq *rs = q->first;
+    if (rs == NULL)
+        return NULL;
+    q->first = rs->mask_next;
+    if (q->first == NULL)
+        q->last = NULL;
+    return rs;
+}
+
+static void refuse(struct sl_masker *m, struct sl_rseq *rs)
+{
+    (void)sl_fail(&rs->mask_error, SL_ESHUTDOWN, "the engine is shutting down");
+    rs->mask_next = m->done;
+    m->done = rs;
+}
+
+bool sl_masker_work(struct sl_engine *eng)
+{
+    struct sl_masker *m = &eng->masker;
+    pthread_mutex_lock(&m->lock);
+    struct sl_rseq *rs = take_first(m);
+    pthread_mutex_unlock(&m->lock);
+    if (rs != NULL)
+        work_on(m, rs);
+    return rs != NULL;
 }
 
 /* ------------------------------------------------------------------ threads */
@@ -132,14 +181,11 @@ static void *masker_main(void *arg)
     struct sl_masker *m = &eng->masker;
     pthread_mutex_lock(&m->lock);
     while (!m->stopping) {
-        struct sl_rseq *rs = m->queue;
+        struct sl_rseq *rs = take_first(m);
         if (rs == NULL) {
             pthread_cond_wait(&m->work, &m->lock);
             continue;
         }
-        m->queue = rs->mask_next;
-        if (m->queue == NULL)
-            m->queue_tail = NULL;
         pthread_mutex_unlock(&m->lock);
         work_on(m, rs);
         sl_inbox_wake(&eng->inbox); /* the engine may have nothing else to do */
@@ -186,15 +232,12 @@ void sl_masker_stop(struct sl_engine *eng)
     pthread_mutex_unlock(&m->lock);
     while (m->n_threads > 0)
         pthread_join(m->threads[--m->n_threads], NULL);
-    while (m->queue != NULL) {
-        struct sl_rseq *rs = m->queue;
-        m->queue = rs->mask_next;
-        (void)sl_fail(&rs->mask_error, SL_ESHUTDOWN, "the engine is shutting down");
-        rs->mask_next = m->done;
-        m->done = rs;
+    struct sl_rseq *rs;
+    while ((rs = take_first(m)) != NULL) {
+        refuse(m, rs);
         m->n_busy--;
     }
-    m->queue_tail = NULL;
+    m->n_awaited = 0;
 }
 
 void sl_masker_deinit(struct sl_engine *eng)
@@ -214,26 +257,33 @@ void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token)
     SL_ASSERT(!rs->seq.waits);
     rs->seq.waits = true;
     rs->mask_token = token;
-    rs->mask_next = NULL;
+    rs->mask_round = m->round;
     atomic_fetch_add_explicit(&rs->req->refs, 1, memory_order_relaxed);
     m->n_open++;
-    m->n_running += token >= 0;
+    m->n_awaited_most += token >= 0;
     m->pushed_ns = eng->now_ns;
     pthread_mutex_lock(&m->lock);
-    m->n_busy++;
-    if (m->n_threads > 0) {
-        if (m->queue_tail != NULL)
-            m->queue_tail->mask_next = rs;
-        else
-            m->queue = rs;
-        m->queue_tail = rs;
+    if (m->stopping) {
+        refuse(m, rs);
+    } else {
+        m->n_busy++;
+        m->n_awaited += token >= 0;
+        put_last(token >= 0 ? &m->running : &m->news, rs);
         pthread_cond_signal(&m->work);
     }
     pthread_mutex_unlock(&m->lock);
-    if (m->n_threads > 0)
-        return;
+}
+
+static void work_in_the_call(struct sl_engine *eng)
+{
+    struct sl_masker *m = &eng->masker;
     sl_alloc_guard_arm(false);
-    work_on(m, rs);
+    if (m->simulate != NULL) {
+        m->simulate(m->simulate_ctx, eng);
+    } else {
+        while (sl_masker_work(eng)) {
+        }
+    }
     sl_alloc_guard_arm(true);
 }
 
@@ -243,13 +293,17 @@ void sl_masker_wait(struct sl_engine *eng, uint64_t until_ns)
     struct timespec until = {.tv_sec = (time_t)(until_ns / 1000000000u),
                              .tv_nsec = (long)(until_ns % 1000000000u)};
     int rc = 0;
-    if (m->n_threads == 0)
-        return;
     sl_engine_leave(eng);
+    if (m->n_threads == 0)
+        work_in_the_call(eng);
     pthread_mutex_lock(&m->lock);
-    while (m->n_busy > 0 && rc == 0)
+    while (m->n_threads > 0 && m->n_awaited > 0 && rc == 0)
         rc = pthread_cond_timedwait(&m->idle, &m->lock, &until);
+    m->n_late += (uint64_t)m->n_awaited;
+    m->n_awaited = 0;
+    m->round++;
     pthread_mutex_unlock(&m->lock);
+    m->n_awaited_most = 0;
     sl_engine_return(eng);
 }
 
@@ -265,7 +319,6 @@ struct sl_rseq *sl_masker_take(struct sl_engine *eng)
     for (struct sl_rseq *rs = list; rs != NULL; rs = rs->mask_next) {
         rs->seq.waits = false;
         m->n_open--;
-        m->n_running -= rs->mask_token >= 0;
     }
     return list;
 }

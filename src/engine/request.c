@@ -190,7 +190,6 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     rs->seq.out = rs->out;
     rs->seq.max_out = req->max_out;
     rs->seq.ns = &req->ns;
-    rs->seq.lockstep = rs->mask != NULL || (rs->counts.slots != NULL && eng->runner.forget == NULL);
     rs->seq.publish = eng->prefix_caching || req->n_seqs > 1;
     rs->seq.all_logits = i == 0 && req->prompt_logprobs != NULL;
     rs->stop_token_id = rs->stop_idx = -1;

@@ -6,7 +6,8 @@
  * A runner has exactly one of three ways to work:
  *   step              computes in the call and gives logits, the engine chooses tokens;
  *   step_ids          computes in the call and gives tokens, from no logits;
- *   submit + collect  starts a step without waiting and chooses tokens itself, which also feed the
+ *   submit + choose + collect
+ *                     starts a step without waiting and chooses tokens itself, which also feed the
  *                     next step: that one may be submitted before this one is collected.
  * Called by the engine thread only, never twice at once, and may not allocate. An error fails the
  * requests of that batch; SL_EDEVICE means that no later step can work and ends the engine's
@@ -20,9 +21,10 @@
 #include "ops/batch.h"
 
 struct sl_pick {               /* what is wanted from a row of logits */
-    struct sl_sample_args how; /* without logits; read until submit returns */
+    struct sl_sample_args how; /* without logits; read until submit or choose returns */
     int32_t given; /* -1: choose a token as `how` says; else say how likely this one is */
     int32_t n_top; /* -1: no log probability; else that and the n_top best */
+    bool skip;     /* nobody wants a token of this row: any may come of it, the rest is not set */
 };
 
 struct sl_picked {
@@ -42,16 +44,21 @@ struct sl_runner {
     /* Writes the chosen ids [batch->n_logits]. Requests that need logits (logprobs,
      * prompt_logprobs, penalties) are refused. */
     int (*step_ids)(void *ctx, const struct sl_batch *batch, int32_t *ids, struct sl_error *err);
-    /* picks: [batch->n_logits]. A token of the batch below 0 is what the step submitted before
-     * chose from row -1 - token. The batch and what picks point to may change after the call. */
+    /* picks: [batch->n_logits]; NULL: some need the tokens of the step before, so this step's are
+     * chosen by a call of choose before the next submit. A token of the batch below 0 is what the
+     * step submitted before chose from row -1 - token. The batch and what picks point to may change
+     * after the call. */
     int (*submit)(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
                   struct sl_error *err);
+    /* The other half of the step submitted last. If it fails, that step is over and not collected.
+     */
+    int (*choose)(void *ctx, const struct sl_pick *picks, struct sl_error *err);
     /* Results of the oldest step not collected: [n_logits of it]. */
     int (*collect)(void *ctx, struct sl_picked *out, struct sl_error *err);
     /* Optional, with submit: the runner counts the tokens of penalised sequences itself. Without it
-     * such a sequence is planned only when its last token is known. Called when a sequence ends, or
-     * when a token it chose is taken back: counts (pick.how.counts) will not be used again, or are
-     * to be read anew. */
+     * the next token of such a sequence is chosen when its last one is known. Called when a sequence
+     * ends, or when a token it chose is taken back: counts (pick.how.counts) will not be used again,
+     * or are to be read anew. */
     void (*forget)(void *ctx, const struct sl_counts *counts);
     /* Optional: runs items on the runner's n_threads threads between steps, so that tokens of
      * several sequences are chosen at once. */

@@ -319,10 +319,8 @@ static void append_token(struct sl_engine *eng, struct sl_rseq *rs, int32_t id)
 /* A text that is complete and cannot go on ends here, whatever min_tokens and ignore_eos say. */
 static void mask_is_ready(struct sl_engine *eng, struct sl_rseq *rs)
 {
-    if (rs->mask_free) {
+    if (rs->mask_free)
         rs->mask = NULL;
-        rs->seq.lockstep = rs->counts.slots != NULL && eng->runner.forget == NULL;
-    }
     if (rs->mask_error.code != 0) {
         fail_request(eng, rs->req, &rs->mask_error);
     } else if (rs->mask_ends && rs->mask_token < 0) {
@@ -350,16 +348,20 @@ static void take_masks(struct sl_engine *eng)
 
 /* A mask usually takes less than its thread needs to wake, so that a short wait keeps a sequence in
  * every step. The wait is a share of a step, each mask is waited for once, and for longer only if
- * most of what runs needs one. */
-static void await_masks(struct sl_engine *eng)
+ * most of what runs needs one. free_ns: how long a device computes meanwhile all the same. */
+static void await_masks(struct sl_engine *eng, uint64_t free_ns)
 {
     struct sl_masker *m = &eng->masker;
-    bool most = 2 * m->n_running >= eng->sched.n_running;
-    uint64_t wait = SL_MIN(most ? eng->step_ns : eng->step_ns / 8, MAX_MASK_WAIT_NS);
-    if (m->n_running > 0)
-        sl_masker_wait(eng, m->pushed_ns + SL_MAX(wait, MIN_MASK_WAIT_NS));
+    if (sl_masker_owes(m)) {
+        bool most = 2 * m->n_awaited_most >= eng->sched.n_running;
+        uint64_t share = most ? eng->step_ns : eng->step_ns / 8;
+        uint64_t wait = SL_MIN(free_ns + SL_MAX(share, MIN_MASK_WAIT_NS), MAX_MASK_WAIT_NS);
+        uint64_t begun = m->pushed_ns;
+        sl_masker_wait(eng, begun + wait);
+        eng->now_ns = sl_now_ns();
+        eng->waited_ns = eng->now_ns > begun + free_ns ? eng->now_ns - begun - free_ns : 0;
+    }
     take_masks(eng);
-    m->n_late += (uint64_t)m->n_running;
 }
 
 /* ------------------------------------------------------------------ results of a step */
@@ -532,13 +534,22 @@ static void redo_flights(struct sl_engine *eng)
     }
 }
 
+/* Without what it waited for masks, which must not make the next wait longer. */
+static void note_duration(struct sl_engine *eng, const struct sl_flight *f)
+{
+    uint64_t ns = eng->now_ns - SL_MAX(f->launched_ns, eng->landed_ns);
+    eng->step_ns = ns - SL_MIN(ns, eng->waited_ns);
+    eng->landed_ns = eng->now_ns;
+    eng->waited_ns = 0;
+}
+
 static void land(struct sl_engine *eng)
 {
     struct sl_error err = {.code = SL_OK};
     struct sl_flight *f = &eng->flights[eng->first_flight];
     int rc = sl_flight_land(eng, f, &err);
     eng->now_ns = sl_now_ns();
-    eng->step_ns = eng->now_ns - f->launched_ns;
+    note_duration(eng, f);
     for (int32_t i = 0; i < f->n_seqs && rc == 0; i++)
         consume(eng, f, &f->seqs[i]);
     if (rc != 0)
@@ -548,6 +559,26 @@ static void land(struct sl_engine *eng)
         redo_flights(eng);
         sl_kv_clear(&eng->kv);
     }
+}
+
+/* The step launched last computes; what its tokens are chosen by is there now. Where it is not, the
+ * row is left out: it is computed again when its mask has come. */
+static void decide(struct sl_engine *eng)
+{
+    struct sl_error err = {.code = SL_OK};
+    int32_t last = eng->first_flight + eng->n_flights - 1;
+    if (eng->n_flights == 0 || !eng->flights[last % eng->max_flights].undecided)
+        return;
+    struct sl_flight *f = &eng->flights[last % eng->max_flights];
+    SL_ASSERT(eng->n_flights == 1);
+    await_masks(eng, eng->step_ns);
+    for (int32_t i = 0; i < f->n_seqs; i++)
+        if (f->seqs[i].rs != NULL && f->seqs[i].samples && f->seqs[i].rs->seq.waits)
+            sl_flight_take_back(eng, &f->seqs[i]);
+    if (sl_flight_choose(eng, f, &err) == 0)
+        return;
+    fail_step(eng, f, &err);
+    drop_flight(eng, f);
 }
 
 static void publish_stats(struct sl_engine *eng)
@@ -627,19 +658,6 @@ static void repair(struct sl_engine *eng, struct sl_error *err)
     atomic_store(&eng->failed, true);
 }
 
-/* Sequences with a mask are in every second step, as their last token must be known; when most are,
- * they would split into two groups, each with half of the batch. Then a step rather lands before
- * the next is planned, and all go together. */
-static bool most_need_masks(const struct sl_engine *eng)
-{
-    int32_t n = 0;
-    for (int32_t i = 0; i < eng->sched.n_running; i++) {
-        const struct sl_rseq *rs = sl_rseq_of(eng->sched.running[i]);
-        n += rs->mask != NULL && (rs->seq.n_pending > 0 || rs->seq.waits);
-    }
-    return n > 0 && 2 * n >= eng->sched.n_running;
-}
-
 bool sl_engine_turn(struct sl_engine *eng)
 {
     begin_turn(eng);
@@ -647,9 +665,7 @@ bool sl_engine_turn(struct sl_engine *eng)
     eng->now_ns = sl_now_ns(); /* not before anything just taken was submitted */
     int32_t ahead = 0;         /* steps that may stay in flight */
     eng->sched.n_plan = 0;
-    while (eng->n_flights > 0 && most_need_masks(eng))
-        land(eng);
-    await_masks(eng);
+    await_masks(eng, 0);
     if (!sl_sched_idle(&eng->sched)) {
         raise_overdue(eng);
         sl_sched_plan(&eng->sched);
@@ -661,8 +677,7 @@ bool sl_engine_turn(struct sl_engine *eng)
     eng->starved = eng->sched.n_plan == 0 && eng->n_flights == 0 && eng->masker.n_open > 0;
     while (eng->n_flights > ahead)
         land(eng);
-    if (eng->masker.n_threads == 0)
-        take_masks(eng);
+    decide(eng);
     bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0 || eng->masker.n_open > 0;
     struct sl_error err;
     if (!sl_engine_verify(eng, work, &err))

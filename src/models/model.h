@@ -63,6 +63,8 @@ void sl_run_destroy(struct sl_run *r);
  * next step. No allocation. On a device the work is only enqueued: batch's arrays are the device's,
  * and so are the logits. */
 const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch);
+/* Where every step's logits lie. */
+const float *sl_run_logits(const struct sl_run *r);
 /* Any thread: grows with every part of a layer, so that a long step shows that it moves. */
 uint64_t sl_run_progress(const struct sl_run *r);
 /* Runs items on the threads of the run's backend, between steps. */

@@ -276,6 +276,11 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     return r->logits;
 }
 
+const float *sl_run_logits(const struct sl_run *r)
+{
+    return r->logits;
+}
+
 void sl_run_items(struct sl_run *r, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
                   uint32_t n_items)
 {

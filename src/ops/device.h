@@ -2,6 +2,9 @@
  * device.h - what a backend that runs behind its host offers besides the operations: the end of
  * loading, memory figures, and steps that are enqueued now and waited for later.
  *
+ * A step computes logits and chooses tokens from them. What the choice needs may come later than
+ * what the logits need: then the step is enqueued in two parts, the second while the first runs.
+ *
  * Engine thread only. A step may be enqueued while the one before it runs, not more: the results of
  * step N are read before step N + 2 is enqueued. Nothing here allocates after steps_init, except
  * the runtime's own memory for a recorded step, once per size. This header compiles as C11 and
@@ -21,7 +24,8 @@ struct sl_device_memory {
 /* What events on the device say of steps that were enqueued while the one before ran. */
 struct sl_device_times {
     uint64_t n_steps;
-    double busy_ms, gap_ms; /* from a step's first copy to its last; from the last step's end on */
+    double busy_ms, gap_ms; /* from a step's first copy to its last; from the last step's end on.
+                               Between the parts of a step it waits: that counts as gap */
 };
 
 struct sl_step_limits {
@@ -38,9 +42,16 @@ struct sl_step_limits {
     uint64_t extra_bytes;  /* most of what else may travel with a step */
 };
 
+enum sl_step_part {
+    SL_STEP_WHOLE,
+    SL_STEP_FORWARD, /* up to the logits: no params, nothing extra */
+    SL_STEP_CHOICE,  /* the rest: of the batch n_logits counts, params lie where extra begins */
+};
+
 /* With host pointers what a step is to do; with device pointers what forward gets. */
 struct sl_step {
     struct sl_batch batch;
+    enum sl_step_part part;
     const void *params;     /* [n_logits, param_bytes]; padding rows are copies of params_pad */
     const void *params_pad; /* host only; [param_bytes] */
     /* Bytes that come to lie at vt->extra: masks, lists that params point into. Lost with the next
@@ -80,13 +91,16 @@ struct sl_device_vt {
                       struct sl_error *err);
     /* Where a step's extra bytes lie on the device, always. NULL: the limits have none. */
     void *(*extra)(struct sl_backend *be);
-    /* Host memory in which the next step's extra may be put, so that it is not copied once more.
-     * Waits if the step before the last one was not waited for. */
+    /* Host memory in which the extra of the next part may be put, so that it is not copied once
+     * more. Waits if the step before the last one was not waited for. */
     void *(*extra_host)(struct sl_backend *be);
     /* Copies the step's arrays, which may be reused when it returns, and enqueues the step: by
      * forward, or by replaying what forward enqueued for an earlier step of this arg and size. */
     int (*step)(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward, void *arg,
                 uint64_t *ticket, struct sl_error *err);
+    /* The choice of a step enqueued as SL_STEP_FORWARD, before anything else of steps. */
+    int (*choose)(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
+                  void *arg, struct sl_error *err);
     /* Sleeps until that step is done; ids [n_logits] and results [n_logits, result_bytes] stay
      * until the step after the next is enqueued. Either may be NULL; a step without wanted rows
      * need not be waited for. */

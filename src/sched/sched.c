@@ -287,6 +287,14 @@ void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq)
     SL_ASSERT(seq->n_computed <= seq->n_pages * s->kv->block_size);
 }
 
+void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq)
+{
+    (void)s;
+    SL_ASSERT(seq->state == SL_SEQ_RUNNING && seq->n_step == 0);
+    seq->n_computed--;
+    SL_ASSERT(seq->n_published * s->kv->block_size <= seq->n_computed);
+}
+
 void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done)
 {
     SL_ASSERT(seq->state == SL_SEQ_RUNNING && n_done <= seq->n_computed);

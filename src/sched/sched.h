@@ -64,6 +64,8 @@ void sl_sched_raise(struct sl_sched *s, struct sl_seq *seq);
 void sl_sched_plan(struct sl_sched *s);
 /* The planned tokens of seq are being computed. */
 void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq);
+/* No token was chosen behind the last one computed, so that one is computed again later. */
+void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq);
 /* The first n_done tokens were computed and their logits are good: puts the pages they fill into
  * the prefix tree. */
 void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done);

@@ -116,7 +116,7 @@ void sl_sched_why(const struct sl_sched *s, const struct sl_seq *seq, char *out,
     if (seq != best)
         snprintf(out, n_out, "behind sequence %llu.%d", WHO(best));
     else if (sl_seq_held(seq))
-        snprintf(out, n_out, "its last token is not known before a step in flight lands");
+        snprintf(out, n_out, "its last token, or what may follow it, is not known yet");
     else if (s->n_running >= s->cfg.max_seqs)
         snprintf(out, n_out, "all %d seats are taken", s->cfg.max_seqs);
     else if (available < need + s->n_running)

@@ -23,8 +23,7 @@ struct sl_seq {
     int32_t *pages;  /* room for every token the sequence may ever have */
     int32_t max_out; /* tokens it may ever generate */
     const struct sl_kv_ns *ns;
-    bool lockstep;   /* its next step needs the last token on the host (penalties) */
-    bool waits;      /* for what its next step needs besides (a mask) */
+    bool waits;      /* nothing is to be planned: what its next token is chosen by is not there */
     bool publish;    /* its full pages may be found by others */
     bool all_logits; /* every prompt position's logits are wanted, so cached ones do not help */
 
@@ -56,12 +55,10 @@ static inline int32_t sl_seq_token(const struct sl_seq *s, int32_t pos)
     return pos - s->n_prompt < s->n_out ? s->out[pos - s->n_prompt] : -1 - s->pending_row;
 }
 
-/* Must something be known, its pending token or what it waits for, before more can be planned? */
+/* Must something land or come before more can be planned? */
 static inline bool sl_seq_held(const struct sl_seq *s)
 {
-    if (s->waits)
-        return true;
-    return s->n_pending > 0 && (s->lockstep || s->n_out + s->n_pending >= s->max_out);
+    return s->waits || (s->n_pending > 0 && s->n_out + s->n_pending >= s->max_out);
 }
 
 /* What is known of its text. */

@@ -16,6 +16,7 @@ struct late_step {
     struct sl_picked *picked;    /* [max_logits] */
     struct sl_top_logprob *tops; /* [max_logits, SL_MAX_LOGPROBS] */
     int32_t n, rc;
+    const float *undecided; /* logits of a step whose tokens are to be chosen */
     struct sl_error err;
 };
 
@@ -26,8 +27,10 @@ struct late_runner {
     struct sl_sampler sampler;
     struct late_step steps[SL_MAX_FLIGHTS];
     int32_t first, n_steps;       /* not collected */
+    float none[1];                /* logits of a step that failed */
     const struct late_step *last; /* whose tokens the next step may name */
     uint64_t n_overlaps;          /* steps submitted before the last one was collected */
+    uint64_t n_halves, n_skipped; /* steps decided later; rows of them that nobody wanted */
 };
 
 static inline void late_row(struct late_runner *l, const struct sl_pick *pick, const float *row,
@@ -35,12 +38,25 @@ static inline void late_row(struct late_runner *l, const struct sl_pick *pick, c
 {
     struct sl_sample_args args = pick->how;
     int32_t id = pick->given < l->inner.n_vocab ? pick->given : 0;
+    l->n_skipped += pick->skip;
+    if (pick->skip) {
+        *out = (struct sl_picked){.id = 0};
+        return;
+    }
     args.logits = row;
     *out =
         (struct sl_picked){.id = pick->given >= 0 ? id : sl_sample(&l->sampler, &args), .top = top};
     if (out->id >= 0 && pick->n_top >= 0 &&
         !sl_logprobs(row, l->inner.n_vocab, out->id, pick->n_top, &out->lp, top))
         out->id = -1;
+}
+
+static inline void late_rows_of(struct late_runner *l, struct late_step *s,
+                                const struct sl_pick *picks, const float *logits)
+{
+    for (int32_t r = 0; r < s->n && s->rc == 0; r++)
+        late_row(l, &picks[r], logits + (size_t)r * (size_t)l->inner.n_vocab, &s->picked[r],
+                 s->tops + (size_t)r * SL_MAX_LOGPROBS);
 }
 
 static inline int late_submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
@@ -56,7 +72,7 @@ static inline int late_submit(void *ctx, const struct sl_batch *batch, const str
     for (int32_t i = 0; i < b.n_tokens; i++) {
         int32_t id = batch->tokens[i];
         if (id < 0) {
-            SL_ASSERT(l->last != NULL && l->n_steps == 1);
+            SL_ASSERT(l->last != NULL && l->last->undecided == NULL && l->n_steps == 1);
             SL_ASSERT(-1 - id < l->last->n || l->last->rc != 0);
             id = l->last->rc == 0 ? l->last->picked[-1 - id].id : 0;
         }
@@ -65,11 +81,26 @@ static inline int late_submit(void *ctx, const struct sl_batch *batch, const str
     b.tokens = l->tokens;
     s->n = b.n_logits;
     s->rc = l->inner.step(l->inner.ctx, &b, &logits, &s->err);
-    for (int32_t r = 0; r < s->n && s->rc == 0; r++)
-        late_row(l, &picks[r], logits + (size_t)r * (size_t)l->inner.n_vocab, &s->picked[r],
-                 s->tops + (size_t)r * SL_MAX_LOGPROBS);
+    s->undecided = NULL;
+    if (picks != NULL)
+        late_rows_of(l, s, picks, logits);
+    else
+        s->undecided = logits != NULL ? logits : l->none;
     l->last = s;
     l->n_steps++;
+    return 0;
+}
+
+static inline int late_choose(void *ctx, const struct sl_pick *picks, struct sl_error *err)
+{
+    struct late_runner *l = ctx;
+    (void)err;
+    SL_ASSERT(l->n_steps > 0);
+    struct late_step *s = &l->steps[(l->first + l->n_steps - 1) % SL_MAX_FLIGHTS];
+    SL_ASSERT(s->undecided != NULL && s == l->last);
+    late_rows_of(l, s, picks, s->undecided);
+    s->undecided = NULL;
+    l->n_halves++;
     return 0;
 }
 
@@ -78,6 +109,7 @@ static inline int late_collect(void *ctx, struct sl_picked *out, struct sl_error
     struct late_runner *l = ctx;
     SL_ASSERT(l->n_steps > 0);
     const struct late_step *s = &l->steps[l->first];
+    SL_ASSERT(s->undecided == NULL);
     l->first = (l->first + 1) % SL_MAX_FLIGHTS;
     l->n_steps--;
     if (s->rc != 0) {
@@ -106,6 +138,7 @@ static inline void late_init(struct late_runner *l, const struct sl_runner *inne
                               .n_vocab = inner->n_vocab,
                               .max_logits = max_logits,
                               .submit = late_submit,
+                              .choose = late_choose,
                               .collect = late_collect};
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The scheduler driven as the engine drives it (steps in flight, landings that fail, cancellation,
- * raised priorities) against sched_model.h: the same plan, pages, states and preemptions after
+ * The scheduler driven as the engine drives it (steps in flight, landings that fail, rows that are
+ * taken back, cancellation, raised priorities) against sched_model.h: the same plan, pages, states and preemptions after
  * every operation; at the end everything finishes within a bounded number of steps.
  */
 #include "sched_model.h"
@@ -14,6 +14,7 @@ _Static_assert(MAX_PROMPT + MAX_OUT <= MODEL_TOKENS, "texts of the model");
 struct item {
     struct sl_seq seq;
     int32_t prompt[MAX_PROMPT], out[MAX_OUT], pages[MODEL_PAGES];
+    bool masked; /* what its next token is chosen by may come late */
 };
 
 struct flight_seq {
@@ -66,9 +67,9 @@ static void add(struct rig *g, int32_t i)
                               .pages = it->pages,
                               .max_out = max_out,
                               .ns = &spaces[how / 16 % 2],
-                              .lockstep = how / 32 % 2 != 0,
                               .publish = how / 64 % 4 != 0,
                               .all_logits = how / 128 % 2 != 0 && how / 4 % 4 == 3};
+    it->masked = how / 32 % 2 != 0;
     g->m.seqs[i] = (struct model_seq){.owner = &it->seq,
                                       .ns = how / 16 % 2,
                                       .priority = it->seq.priority,
@@ -173,9 +174,31 @@ static void land(struct rig *g)
     g->n_flights--;
 }
 
+/* Of the step launched last, while those before it have landed. */
+static void take_back_some(struct rig *g)
+{
+    struct flight *f = &g->flights[g->n_flights - 1];
+    for (int32_t k = 0; k < f->n && !g->draining; k++) {
+        struct flight_seq *fs = &f->seqs[k];
+        if (fs->item < 0 || !fs->samples || !g->items[fs->item].masked ||
+            sl_input_byte(&g->in) % 4 != 0)
+            continue;
+        struct sl_seq *q = &g->items[fs->item].seq;
+        sl_sched_take_back(&g->s, q);
+        g->m.seqs[fs->item].n_computed--;
+        q->n_pending--;
+        q->waits = true;
+        fs->n--;
+        fs->samples = false;
+    }
+}
+
 static void turn(struct rig *g)
 {
     int32_t ahead = 0;
+    for (int32_t i = 0; i < MODEL_SEQS; i++)
+        if (g->items[i].seq.waits)
+            g->items[i].seq.waits = !g->draining && sl_input_byte(&g->in) % 2 != 0;
     if (!sl_sched_idle(&g->s)) {
         sl_sched_plan(&g->s);
         model_plan(&g->m);
@@ -187,6 +210,8 @@ static void turn(struct rig *g)
     }
     while (g->n_flights > ahead)
         land(g);
+    if (g->n_flights > 0)
+        take_back_some(g);
 }
 
 static void check(struct rig *g)

@@ -41,7 +41,7 @@ static inline int32_t model_n_need(const struct model_sched *m, const struct mod
 static inline bool model_is_held(const struct model_seq *q)
 {
     const struct sl_seq *o = q->owner;
-    return o->n_pending > 0 && (o->lockstep || o->n_out + o->n_pending >= o->max_out);
+    return o->waits || (o->n_pending > 0 && o->n_out + o->n_pending >= o->max_out);
 }
 
 static inline const int32_t *model_text(struct model_seq *q)

@@ -294,12 +294,10 @@ static void who_waits_is_told_why(void **state)
     a->blocked_at = 0;
     sl_sched_requeue(&g.s, a); /* waits already */
     assert_int_equal(a->state, SL_SEQ_WAITING);
-    a->n_pending = 1;
-    a->lockstep = true;
+    a->waits = true;
     sl_sched_plan(&g.s); /* the first in line is held, and nobody overtakes it */
     assert_int_equal(g.s.n_plan, 0);
-    a->n_pending = 0;
-    a->lockstep = false;
+    a->waits = false;
     step(&g);
     assert_int_equal(b->state, SL_SEQ_WAITING);
     why(&g, b,
@@ -311,10 +309,9 @@ static void who_waits_is_told_why(void **state)
     struct sl_seq *d = add(&g, 1, 0, 4);
     step(&g);
     why(&g, d, "all 2 seats are taken");
-    d->n_pending = 1;
-    d->lockstep = true;
-    why(&g, d, "its last token is not known");
-    d->n_pending = 0;
+    d->waits = true;
+    why(&g, d, "or what may follow it, is not known");
+    d->waits = false;
     rig_deinit(&g);
 }
 
