@@ -21,8 +21,7 @@ struct sl_kv {
     struct sl_radix tree;
     bool keep;           /* prefix caching: pages stay in the tree after their last owner */
     int32_t block_size;  /* tokens of a page */
-    uint64_t n_releases; /* how often a page lost its last owner: an attempt that failed for want of
-                            pages need not be repeated before this changes */
+    uint64_t n_releases; /* how often a page lost its last owner */
     int32_t *scratch;    /* [max(n_pages, block_size)] */
 };
 

@@ -68,6 +68,7 @@ static void stop_running(struct sl_sched *s, struct sl_seq *seq, bool forget)
     memmove(s->running + i, s->running + i + 1,
             (size_t)(s->n_running - i - 1) * sizeof(struct sl_seq *));
     s->n_running--;
+    s->n_stops++;
     sl_kv_give(s->kv, seq->pages, seq->n_pages, forget);
     seq->n_pages = seq->n_published = seq->n_computed = seq->n_step = 0;
 }
@@ -214,7 +215,7 @@ static bool take_pages(struct sl_sched *s, struct sl_seq *seq)
     }
     if (sl_kv_n_available(s->kv) < n_need - n_hit + reserve(s)) {
         sl_kv_give(s->kv, seq->pages, n_hit, false);
-        seq->blocked_at = s->kv->n_releases + 1;
+        seq->blocked_at = sl_sched_room(s);
         return false;
     }
     for (int32_t i = n_hit; i < n_need; i++) {
@@ -243,7 +244,7 @@ static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
     struct sl_seq *seq;
     while (s->n_running < s->cfg.max_seqs && s->n_plan_tokens < s->cfg.max_tokens &&
            (seq = sl_wait_best(&s->wait)) != NULL) {
-        if (sl_seq_held(seq) || (s->n_running > 0 && seq->blocked_at == s->kv->n_releases + 1))
+        if (sl_seq_held(seq) || (s->n_running > 0 && seq->blocked_at == sl_sched_room(s)))
             break;
         if (!take_pages(s, seq))
             break;

@@ -42,6 +42,7 @@ struct sl_sched {
     struct sl_seq **plan; /* [max_seqs], the step's sequences with n_step > 0 */
     int32_t n_plan, n_plan_tokens;
     uint64_t n_preemptions;
+    uint64_t n_stops; /* how often a sequence stopped running */
     int32_t *expected_refs; /* [n_pages], for sl_sched_check */
 };
 
@@ -69,6 +70,13 @@ void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq);
 /* The first n_done tokens were computed and their logits are good: puts the pages they fill into
  * the prefix tree. */
 void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done);
+
+/* An attempt to admit that failed for want of pages need not be repeated before this changes: a
+ * page lost its last owner, or there is one sequence less to keep a page free for. Never 0. */
+static inline uint64_t sl_sched_room(const struct sl_sched *s)
+{
+    return s->kv->n_releases + s->n_stops + 1;
+}
 
 static inline bool sl_sched_idle(const struct sl_sched *s)
 {

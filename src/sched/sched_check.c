@@ -124,8 +124,8 @@ void sl_sched_why(const struct sl_sched *s, const struct sl_seq *seq, char *out,
                  "needs %d pages less what is cached, and %d stay free for those that run; %d can "
                  "be had of %d",
                  need, s->n_running, available, s->kv->pool.n_pages);
-    else if (seq->blocked_at == s->kv->n_releases + 1)
-        snprintf(out, n_out, "no page was given back since it did not fit");
+    else if (seq->blocked_at == sl_sched_room(s))
+        snprintf(out, n_out, "nothing was given back since it did not fit");
     else if (s->n_plan_tokens >= s->cfg.max_tokens)
         snprintf(out, n_out, "the step's %d tokens are taken", s->cfg.max_tokens);
     else

@@ -37,7 +37,7 @@ struct sl_seq {
     int32_t n_preempted;
     int32_t n_pending;   /* tokens that steps in flight choose, 0 or 1 when planning; the owner's */
     int32_t pending_row; /* the last one's row of logits; the owner's */
-    uint64_t blocked_at; /* kv.n_releases when admission failed last, + 1 */
+    uint64_t blocked_at; /* sl_sched_room when admission failed last; 0: it did not */
     struct sl_seq *heap_child, *heap_next, *heap_prev;
 };
 

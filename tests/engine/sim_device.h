@@ -133,6 +133,7 @@ static int fail_the_step(struct world *w, const struct sl_batch *b, struct sl_er
 {
     int32_t bs = w->cfg.block_size;
     w->fail_steps -= w->fail_steps > 0;
+    w->failed_turn = w->n_turns_engine;
     total.step_faults++;
     for (int32_t i = 0; i < b->n_spans; i++)
         for (int32_t p = 0; p < SL_CEIL_DIV(b->spans[i].pos + b->spans[i].n, bs); p++) {
@@ -144,7 +145,7 @@ static int fail_the_step(struct world *w, const struct sl_batch *b, struct sl_er
     return sl_fail(err, w->dead ? SL_EDEVICE : w->fail_code, "simulated fault");
 }
 
-enum { NOISE_STEP = 40 };
+enum { NOISE_STEP = 40, NOISE_MASK };
 
 static void act_cancel(struct world *w, uint64_t seed);
 
@@ -173,6 +174,14 @@ static int device_step(void *ctx, const struct sl_batch *b, const float **logits
     }
     *logits = w->rows;
     return w->fail_steps > 0 || w->dead ? fail_the_step(w, b, err) : 0;
+}
+
+/* Masks beside the engine: all that are to be made, some, or none in time. */
+static void make_masks(void *ctx, struct sl_engine *eng)
+{
+    struct world *w = ctx;
+    while (!now_and_then(w, NOISE_MASK, w->cfg.mask_late_pct) && sl_masker_work(eng)) {
+    }
 }
 
 static uint64_t device_progress(const void *ctx)

@@ -120,7 +120,8 @@ static void oracle_make(const struct world *w, struct sl_rng *r, struct oracle *
     o->desc.sampling.prompt_logprobs = !http && chance(r, 8) ? below(r, 3) : -1;
     o->desc.priority = below(r, w->cfg.n_priorities);
     /* Stop ids could leave nothing that may come. */
-    o->constrained = o->desc.sampling.n_stop_token_ids == 0 && o->desc.sampling.seed % 6 == 0;
+    o->constrained = o->desc.sampling.n_stop_token_ids == 0 &&
+                     o->desc.sampling.seed % (uint64_t)w->cfg.constrain_every == 0;
     o->salt = w->cfg.salts ? below(r, 3) : 0;
     o->desc.cache_salt = sim_salts[o->salt];
     uint64_t h = w->hash_key;

@@ -79,11 +79,20 @@ static void draw_kinds(const struct config *c, struct sl_rng *r, int32_t *weight
     weights[ACT_NO_FDS] = c->http && chance(r, 30) ? between(r, 1, 10) : 0;
 }
 
+/* From numbers of their own, so that the rest of a seed's world is what it was without them. */
+static void draw_masks(struct config *c, uint64_t seed)
+{
+    struct sl_rng r = {.seed = seed ^ 0x6d61736b73u};
+    c->mask_late_pct = chance(&r, 50) ? 0 : below(&r, 80);
+    c->constrain_every = chance(&r, 60) ? 6 : between(&r, 1, 3);
+}
+
 static void draw_plan(struct world *w)
 {
     struct sl_rng r = {.seed = w->seed_no};
     struct config *c = &w->cfg;
     int32_t weights[ACT_KINDS], sum = 0, at = 1;
+    draw_masks(c, w->seed_no);
     draw_engine(c, &r);
     draw_server(c, &r);
     c->http = chance(&r, 40);
@@ -109,9 +118,10 @@ static void print_plan(const struct world *w)
            c->n_vocab, c->n_pages, c->block_size, c->max_len, c->max_seqs, c->max_tokens,
            c->extra_rows, c->max_queued, c->n_priorities, c->max_wait_ms);
     printf("caching %d, salts %d, a step ahead %d, sampling %d, penalties %d, stop strings %d, NaN "
-           "one in %d, engine late %d %%, watchdog %d s\n",
+           "one in %d, engine late %d %%, watchdog %d s, one request of %d constrained, masks late "
+           "%d %%\n",
            c->caching, c->salts, c->late, c->sampling, c->penalties, c->stops, c->nan_every,
-           c->engine_late_pct, c->watchdog_s);
+           c->engine_late_pct, c->watchdog_s, c->constrain_every, c->mask_late_pct);
     if (c->http)
         printf("http: %d connections, ms: header %d body %d idle %d write %d request %d ping %d "
                "shutdown %d; io noise %d %%, socket %d bytes, %d keys, held %llu, body %llu, %d "

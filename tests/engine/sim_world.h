@@ -72,6 +72,7 @@ struct act {
 struct config {
     int32_t n_vocab, n_pages, block_size, max_seqs, max_tokens, extra_rows, max_len, max_queued;
     int32_t n_priorities, max_n, nan_every, engine_late_pct, max_wait_ms, watchdog_s;
+    int32_t mask_late_pct, constrain_every; /* one request of so many */
     bool caching, salts, sampling, late, penalties, http, stops;
     /* HTTP */
     int32_t max_conns, header_ms, body_ms, idle_ms, write_ms, request_ms, ping_ms, shutdown_ms;
@@ -136,6 +137,7 @@ struct world {
     bool hang_moves, dead;
     uint64_t n_progress;
     uint64_t n_steps, n_preemptions, n_turns_engine;
+    uint64_t failed_turn; /* of the engine, when a step was made that fails */
     bool orphans; /* a request was released before its end: its salt is not known any more */
 
     struct client clients[MAX_CLIENTS];
@@ -161,7 +163,7 @@ struct world {
 
 struct totals {
     uint64_t steps, preemptions, hits, tokens, overlaps, http, http_ok, http_refused, http_cut;
-    uint64_t alloc_faults, step_faults, stalls, raised;
+    uint64_t alloc_faults, step_faults, stalls, raised, halves, late_masks;
 };
 
 static struct world *sim; /* the world that is alive */

@@ -63,7 +63,7 @@ static void engine_turn(struct world *w)
     w->own = false;
     w->engine_more = sl_engine_step(w->eng);
     w->own = true;
-    if (work && w->n_steps == before && w->engine_more)
+    if (work && w->n_steps == before && w->engine_more && !w->eng->starved)
         violation(w, "I7: work is waiting, but no step was made");
     if (sl_engine_check(w->eng, &err) != 0)
         violation(w, "%s", err.msg);
@@ -343,6 +343,8 @@ static void start_world(struct world *w)
         sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
         sl_engine_start(&parts, &w->eng, &err) != 0)
         violation(w, "the engine does not start");
+    w->eng->masker.simulate = make_masks;
+    w->eng->masker.simulate_ctx = w;
 }
 
 static void check_drained(struct world *w)
@@ -373,12 +375,14 @@ static void check_drained(struct world *w)
     total.steps += w->n_steps;
     total.preemptions += s.preemptions;
     total.stalls += s.watchdog_stalls;
+    total.late_masks += s.grammar_late;
 }
 
 static void stop_world(struct world *w)
 {
     sl_engine_destroy(w->eng);
     total.overlaps += w->late.n_overlaps;
+    total.halves += w->late.n_halves;
     if (w->cfg.late)
         late_deinit(&w->late);
     sl_sampler_deinit(&w->sampler);
@@ -444,14 +448,16 @@ static bool number_arg(const char *s, uint64_t *out)
 static void say_totals(uint64_t first, uint64_t n_seeds)
 {
     say("%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
-        "planned ahead, %llu of them failed, %llu standstills found\n"
+        "planned ahead, %llu of them failed, %llu standstills found; tokens of %llu chosen in a "
+        "second part, %llu masks late\n"
         "%llu http requests: %llu answered by the oracle's tokens, %llu refused, %llu cut off; "
         "%llu "
         "allocations failed\n",
         (unsigned long long)total.steps, (unsigned long long)total.tokens,
         (unsigned long long)total.preemptions, (unsigned long long)total.hits,
         (unsigned long long)total.overlaps, (unsigned long long)total.step_faults,
-        (unsigned long long)total.stalls, (unsigned long long)total.http,
+        (unsigned long long)total.stalls, (unsigned long long)total.halves,
+        (unsigned long long)total.late_masks, (unsigned long long)total.http,
         (unsigned long long)total.http_ok, (unsigned long long)total.http_refused,
         (unsigned long long)total.http_cut, (unsigned long long)total.alloc_faults);
     printf("sim: %llu seeds from %llu on, 0 violations\n", (unsigned long long)n_seeds,

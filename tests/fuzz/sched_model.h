@@ -25,7 +25,7 @@ struct model_sched {
     struct model_kv kv;
     struct model_seq seqs[MODEL_SEQS];
     int32_t plan[MODEL_SEQS], n_step[MODEL_SEQS], n_plan, n_tokens; /* n_step: by sequence */
-    uint64_t n_preemptions;
+    uint64_t n_preemptions, n_stops;
 };
 
 static inline int32_t model_n_tokens(const struct model_seq *q)
@@ -81,6 +81,7 @@ static inline int32_t model_sorted(struct model_sched *m, enum sl_seq_state stat
 
 static inline void model_stop(struct model_sched *m, struct model_seq *q, bool forget)
 {
+    m->n_stops++;
     model_give(&m->kv, q->pages, q->n_pages, forget);
     q->n_pages = q->n_published = q->n_computed = 0;
 }
@@ -174,7 +175,7 @@ static inline bool model_admit(struct model_sched *m, struct model_seq *q, int32
                             q->pages);
     if (model_available(&m->kv) < n_need - n_hit + n_running) {
         model_give(&m->kv, q->pages, n_hit, false);
-        q->blocked_at = m->kv.n_releases + 1;
+        q->blocked_at = m->kv.n_releases + m->n_stops + 1;
         return false;
     }
     for (int32_t i = n_hit; i < n_need; i++)
@@ -196,8 +197,9 @@ static inline void model_admissions(struct model_sched *m, int32_t *spare)
         if (n == m->cfg.max_seqs || m->n_tokens == m->cfg.max_tokens ||
             model_sorted(m, SL_SEQ_WAITING, w) == 0 || model_is_held(w[0]))
             return;
-        /* nothing was given back since it did not fit: not tried again while others run */
-        if (n > 0 && w[0]->blocked_at == m->kv.n_releases + 1)
+        /* nothing was given back and nobody stopped since it did not fit: not tried again while
+         * others run */
+        if (n > 0 && w[0]->blocked_at == m->kv.n_releases + m->n_stops + 1)
             return;
         if (!model_admit(m, w[0], n))
             return;
