@@ -487,8 +487,7 @@ static void count_times(struct sl_cuda_steps *s, uint64_t ticket)
         return;
     if (cudaEventElapsedTime(&busy, now->begun, now->done) != cudaSuccess ||
         cudaEventElapsedTime(&gap, before->done, now->begun) != cudaSuccess ||
-        (now->in_parts &&
-         cudaEventElapsedTime(&pause, now->paused, now->resumed) != cudaSuccess)) {
+        (now->in_parts && cudaEventElapsedTime(&pause, now->paused, now->resumed) != cudaSuccess)) {
         cudaGetLastError();
         return;
     }

@@ -71,7 +71,7 @@ struct sl_engine {
     uint64_t landed_ns; /* when the last step did */
     uint64_t waited_ns; /* for masks, of the step that lands next */
     bool starved;       /* everything that could be planned waits for masks */
-    char *text;       /* room for one token's text */
+    char *text;         /* room for one token's text */
     struct sl_request *live, *live_oldest, *news, *news_tail;
     int32_t n_raised; /* sequences that go first because they waited too long */
     uint64_t n_arrivals, n_seqs_taken;

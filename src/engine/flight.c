@@ -158,8 +158,7 @@ static bool needs_pending(const struct sl_engine *eng, const struct sl_flight *f
 {
     for (int32_t i = 0; i < f->n_seqs; i++) {
         const struct sl_rseq *rs = f->seqs[i].rs;
-        bool depends =
-            rs->mask != NULL || (rs->counts.slots != NULL && eng->runner.forget == NULL);
+        bool depends = rs->mask != NULL || (rs->counts.slots != NULL && eng->runner.forget == NULL);
         if (f->seqs[i].samples && depends && rs->seq.n_pending > 0)
             return true;
     }

@@ -49,7 +49,7 @@ struct sl_rseq {
     struct sl_rseq *mask_next;
     int32_t mask_token;
     uint64_t mask_round; /* of the masker, when it was given */
-    bool mask_ends; /* the text is complete and cannot go on */
+    bool mask_ends;      /* the text is complete and cannot go on */
     struct sl_error mask_error;
 
     /* the engine's search for stop strings */

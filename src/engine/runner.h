@@ -56,9 +56,9 @@ struct sl_runner {
     /* Results of the oldest step not collected: [n_logits of it]. */
     int (*collect)(void *ctx, struct sl_picked *out, struct sl_error *err);
     /* Optional, with submit: the runner counts the tokens of penalised sequences itself. Without it
-     * the next token of such a sequence is chosen when its last one is known. Called when a sequence
-     * ends, or when a token it chose is taken back: counts (pick.how.counts) will not be used again,
-     * or are to be read anew. */
+     * the next token of such a sequence is chosen when its last one is known. Called when a
+     * sequence ends, or when a token it chose is taken back: counts (pick.how.counts) will not be
+     * used again, or are to be read anew. */
     void (*forget)(void *ctx, const struct sl_counts *counts);
     /* Optional: runs items on the runner's n_threads threads between steps, so that tokens of
      * several sequences are chosen at once. */

@@ -216,6 +216,182 @@ static uint32_t visit(struct sl_rx_search *s, uint32_t n, sl_rx_id id, uint32_t 
     return n + 1;
 }
 
+/* Does one of the values below `most`, added to rest, make a multiple of k? */
+static bool reaches(uint64_t rest, uint64_t most, uint32_t k)
+{
+    return (k - rest) % k < most;
+}
+
+/* Can digits make it a multiple? Before the point so many may follow that every remainder is met;
+ * behind it the digits that count must make up exactly what is missing. */
+static bool multiple_alive(const struct sl_rx_node *n)
+{
+    uint64_t rest = n->b, most = 1; /* most: so many values have the digits that follow */
+    SL_ASSERT(n->op == RX_MOD && n->a > 0 && n->lo >= 0);
+    if (n->hi == 0)
+        return true;
+    for (int32_t i = 0; i < n->lo; i++) {
+        rest = rest * 10 % n->a;
+        most = SL_MIN(most * 10, (uint64_t)n->a);
+    }
+    return reaches(rest, most, n->a);
+}
+
+/* The state after any digit, if it is the same for all. */
+static bool after_digit(struct sl_rx *rx, sl_rx_id id, sl_rx_id *to)
+{
+    *to = raw_step(rx, id, '0');
+    for (uint8_t c = '1'; c <= '9'; c++)
+        if (raw_step(rx, id, c) != *to)
+            return false;
+    return true;
+}
+
+enum { MAX_BESIDE = 8, MAX_DIGITS = 24, MAX_ZEROS = 4 };
+enum answer { NO, YES, MAYBE };
+
+static bool all_nullable(const struct sl_rx *rx, const sl_rx_id *v, uint32_t n)
+{
+    bool yes = true;
+    for (uint32_t i = 0; i < n; i++)
+        yes = yes && rx->nodes[v[i]].nullable;
+    return yes;
+}
+
+/* The states after any digit; false: it matters which. */
+static bool all_after_digit(struct sl_rx *rx, sl_rx_id *v, uint32_t n)
+{
+    bool same = true;
+    for (uint32_t i = 0; i < n && same; i++) {
+        sl_rx_id to;
+        same = after_digit(rx, v[i], &to);
+        v[i] = to;
+    }
+    return same;
+}
+
+/* May a fraction follow and end the number, whatever its digits are that count? Then come zeros. */
+static enum answer fraction(struct sl_rx *rx, const struct sl_rx_node *x, const sl_rx_id *v,
+                            uint32_t n)
+{
+    sl_rx_id at[MAX_BESIDE];
+    bool goes_on = true;
+    for (uint32_t i = 0; i < n; i++) {
+        at[i] = raw_step(rx, v[i], '.');
+        goes_on = goes_on && at[i] != SL_RX_NONE;
+    }
+    if (!goes_on)
+        return NO;
+    for (int32_t m = 0; m < x->lo; m++)
+        if (!all_after_digit(rx, at, n))
+            return MAYBE;
+    if (x->lo > 0 && all_nullable(rx, at, n))
+        return YES;
+    for (int zeros = 0; zeros < MAX_ZEROS; zeros++) {
+        bool loops = true;
+        for (uint32_t i = 0; i < n; i++) {
+            sl_rx_id to = raw_step(rx, at[i], '0');
+            goes_on = goes_on && to != SL_RX_NONE;
+            loops = loops && to == at[i];
+            at[i] = to;
+        }
+        if (goes_on && all_nullable(rx, at, n))
+            return YES;
+        if (!goes_on) /* fewer digits may do */
+            return x->lo > 0 ? MAYBE : NO;
+        if (loops)
+            return NO;
+    }
+    return MAYBE;
+}
+
+/* A whole number (as far as it is read) that must be a multiple, and what else must match (v), none
+ * of which tells one digit from another as far as the number may go: so lengths can be tried
+ * instead of values. */
+static enum answer whole_alive(struct sl_rx *rx, const struct sl_rx_node *x, sl_rx_id *v,
+                               uint32_t n)
+{
+    uint64_t rest = x->b, most = 1, scale = 1; /* most: so many values have the digits tried */
+    enum answer out = NO;
+    SL_ASSERT(n <= MAX_BESIDE && x->op == RX_MOD && x->hi == 0);
+    for (int32_t i = 0; i < x->lo; i++)
+        scale = SL_MIN(scale * 10, (uint64_t)x->a);
+    for (int32_t m = 0; m < MAX_DIGITS && rx->failed == NULL; m++) {
+        bool complete = all_nullable(rx, v, n), goes_on = true, loops = true;
+        enum answer point = fraction(rx, x, v, n);
+        uint64_t with = rest;
+        for (int32_t i = 0; i < x->lo; i++)
+            with = with * 10 % x->a;
+        bool fits = reaches(with, SL_MIN(most * scale, (uint64_t)x->a), x->a);
+        if ((complete && reaches(rest, most, x->a)) || (point == YES && fits))
+            return YES;
+        if (point == MAYBE && fits)
+            out = MAYBE;
+        for (uint32_t i = 0; i < n; i++) {
+            sl_rx_id to;
+            if (!after_digit(rx, v[i], &to))
+                return MAYBE;
+            goes_on = goes_on && to != SL_RX_NONE;
+            loops = loops && to == v[i];
+            v[i] = to;
+        }
+        if (goes_on && loops) /* with enough digits every remainder is met */
+            return complete || point == YES ? YES : point == MAYBE ? MAYBE : out;
+        if (!goes_on)
+            return out;
+        rest = rest * 10 % x->a;
+        most = SL_MIN(most * 10, (uint64_t)x->a);
+    }
+    return MAYBE;
+}
+
+/* Behind the point, where some value of the digits that count makes a multiple. */
+static enum answer fraction_alive(struct sl_rx *rx, const struct sl_rx_node *x, sl_rx_id *v,
+                                  uint32_t n)
+{
+    SL_ASSERT(n <= MAX_BESIDE && x->op == RX_MOD && x->hi == 1);
+    for (int32_t m = 0; m < x->lo; m++)
+        if (!all_after_digit(rx, v, n))
+            return MAYBE;
+    return all_nullable(rx, v, n) ? YES : MAYBE;
+}
+
+/* What can be said of a multiple without a search, which would visit one remainder after the other.
+ */
+static enum answer alive_at_once(struct sl_rx *rx, sl_rx_id id)
+{
+    struct sl_rx_node n = rx->nodes[id], multiple = {0};
+    sl_rx_id v[MAX_BESIDE];
+    uint32_t n_beside = 0;
+    if (n.op == RX_MOD)
+        return multiple_alive(&n) ? YES : NO;
+    if (n.op != RX_AND || n.b > MAX_BESIDE)
+        return MAYBE;
+    for (uint32_t i = n.a; i < n.a + n.b; i++) {
+        const struct sl_rx_node *kid = &rx->nodes[rx->kids[i]];
+        if (kid->op != RX_MOD) {
+            v[n_beside++] = rx->kids[i];
+            continue;
+        }
+        if (!multiple_alive(kid))
+            return NO;
+        multiple = *kid;
+    }
+    if (n_beside + 1 != n.b)
+        return MAYBE;
+    return multiple.hi == 0 ? whole_alive(rx, &multiple, v, n_beside)
+                            : fraction_alive(rx, &multiple, v, n_beside);
+}
+
+/* Writes down what can be said. */
+static void look_at_multiple(struct sl_rx *rx, sl_rx_id id)
+{
+    if (rx->nodes[id].alive != 0 || rx->nodes[id].boolean != 2)
+        return;
+    enum answer is = alive_at_once(rx, id);
+    rx->nodes[id].alive = is == MAYBE ? 0 : is == YES ? 1 : 2;
+}
+
 /* Depth first, so that an accepting state is found in as many steps as its string is long. */
 static bool search(struct sl_rx *rx, sl_rx_id id)
 {
@@ -245,6 +421,10 @@ static bool search(struct sl_rx *rx, sl_rx_id id)
             if (to == last || to == SL_RX_NONE || x->alive == 2)
                 continue;
             last = to;
+            look_at_multiple(rx, to);
+            x = &rx->nodes[to];
+            if (x->alive == 2)
+                continue;
             if (x->nullable || x->alive == 1 || !x->boolean) {
                 found = at;
                 break;
@@ -273,6 +453,8 @@ bool sl_rx_alive(struct sl_rx *rx, sl_rx_id id)
     const struct sl_rx_node *x = &rx->nodes[id];
     if (!x->boolean || x->nullable)
         return id != SL_RX_NONE;
+    look_at_multiple(rx, id);
+    x = &rx->nodes[id];
     return x->alive == 0 ? search(rx, id) : x->alive == 1;
 }
 

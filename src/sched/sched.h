@@ -42,7 +42,7 @@ struct sl_sched {
     struct sl_seq **plan; /* [max_seqs], the step's sequences with n_step > 0 */
     int32_t n_plan, n_plan_tokens;
     uint64_t n_preemptions;
-    uint64_t n_stops; /* how often a sequence stopped running */
+    uint64_t n_stops;       /* how often a sequence stopped running */
     int32_t *expected_refs; /* [n_pages], for sl_sched_check */
 };
 

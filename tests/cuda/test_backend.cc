@@ -56,8 +56,9 @@ struct result {
 
 struct model {
     struct sl_cuda *cu;
-    uint32_t *x;     /* device [MAX_TOKENS] */
-    uint32_t *pages; /* device [N_PAGES + 1, BLOCK]: a number per position */
+    uint32_t *x;      /* device [MAX_TOKENS] */
+    uint32_t *wanted; /* device [MAX_SEQS]: what a step in two parts hands on */
+    uint32_t *pages;  /* device [N_PAGES + 1, BLOCK]: a number per position */
     int n_forwards;
 };
 
@@ -113,12 +114,21 @@ __global__ void choose_kernel(int32_t n, const int32_t *rows, const uint32_t *x,
     int32_t i = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
     if (i >= n)
         return;
-    uint32_t h = mix(mix(x[rows[i]], params[i].salt), variant);
+    uint32_t h = mix(mix(x[rows != NULL ? rows[i] : i], params[i].salt), variant);
     if (params[i].word != NULL)
         h = mix(h, *params[i].word);
     ids[i] = static_cast<int32_t>(h % N_VOCAB);
     results[i].hash = h;
     results[i].salt = params[i].more;
+}
+
+__global__ void gather_kernel(int32_t n, const int32_t *rows, const uint32_t *x, uint32_t *out)
+{
+    sl_grid_wait();
+    int32_t i = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i < n)
+        out[i] = x[rows[i]];
+    sl_grid_launch_dependents();
 }
 
 /* Counts the steps that ran. */
@@ -136,14 +146,22 @@ static void forward(void *arg, const struct sl_step *st)
     const dim3 block(64);
     dim3 grid(static_cast<unsigned>(SL_CEIL_DIV(b->n_spans, 64)));
     m->n_forwards++;
-    sl_launch(m->cu, store_kernel, grid, block, 0, b->n_spans, b->spans, b->tokens, b->positions,
-              b->block_tables, m->cu->ids_prev, m->pages, m->x);
-    sl_launch(m->cu, read_kernel, grid, block, 0, b->n_spans, b->spans, b->block_tables, m->pages,
-              m->x);
+    if (st->part != SL_STEP_CHOICE) {
+        sl_launch(m->cu, store_kernel, grid, block, 0, b->n_spans, b->spans, b->tokens,
+                  b->positions, b->block_tables, m->cu->ids_prev, m->pages, m->x);
+        sl_launch(m->cu, read_kernel, grid, block, 0, b->n_spans, b->spans, b->block_tables,
+                  m->pages, m->x);
+    }
     grid.x = static_cast<unsigned>(SL_CEIL_DIV(b->n_logits, 64));
-    sl_launch(m->cu, choose_kernel, grid, block, 0, b->n_logits, b->logit_rows, m->x,
-              static_cast<const struct param *>(st->params), st->variant, st->ids,
-              static_cast<struct result *>(st->results));
+    if (st->part == SL_STEP_FORWARD) {
+        sl_launch(m->cu, gather_kernel, grid, block, 0, b->n_logits, b->logit_rows, m->x,
+                  m->wanted);
+        return;
+    }
+    bool whole = st->part == SL_STEP_WHOLE;
+    sl_launch(m->cu, choose_kernel, grid, block, 0, b->n_logits, whole ? b->logit_rows : NULL,
+              whole ? m->x : m->wanted, static_cast<const struct param *>(st->params), st->variant,
+              st->ids, static_cast<struct result *>(st->results));
 }
 
 /* What the other files of the backend would define. */
@@ -218,7 +236,7 @@ static struct sl_step_limits limits(void)
     l.head_dim = 64;
     l.param_bytes = sizeof(struct param);
     l.result_bytes = sizeof(struct result);
-    l.extra_bytes = MAX_SEQS * sizeof(uint32_t);
+    l.extra_bytes = MAX_SEQS * (sizeof(struct param) + sizeof(uint32_t));
     return l;
 }
 
@@ -240,7 +258,8 @@ static void model_init(struct model *m, struct sl_backend *be)
     m->cu = sl_cuda(be);
     m->x = static_cast<uint32_t *>(be->vt->alloc(be, MAX_TOKENS * sizeof *m->x));
     m->pages = static_cast<uint32_t *>(be->vt->alloc(be, (N_PAGES + 1) * BLOCK * sizeof *m->pages));
-    CHECK(m->x != NULL && m->pages != NULL);
+    m->wanted = static_cast<uint32_t *>(be->vt->alloc(be, MAX_SEQS * sizeof *m->wanted));
+    CHECK(m->x != NULL && m->pages != NULL && m->wanted != NULL);
 }
 
 static void model_deinit(struct model *m)
@@ -248,6 +267,7 @@ static void model_deinit(struct model *m)
     struct sl_backend *be = &m->cu->base;
     be->vt->device->forget(be, m);
     be->vt->free(be, m->pages, (N_PAGES + 1) * BLOCK * sizeof *m->pages);
+    be->vt->free(be, m->wanted, MAX_SEQS * sizeof *m->wanted);
     be->vt->free(be, m->x, MAX_TOKENS * sizeof *m->x);
 }
 
@@ -850,6 +870,82 @@ static void test_ahead(void)
     be->vt->destroy(be);
 }
 
+/* The choice of the step enqueued last, from params and words that lie together. */
+static bool choose_part(struct model *m, struct work *w)
+{
+    struct sl_backend *be = &m->cu->base;
+    struct sl_error err = {};
+    int32_t n = w->step.batch.n_logits;
+    size_t n_params = static_cast<size_t>(n) * sizeof(struct param);
+    uint8_t *host = static_cast<uint8_t *>(be->vt->device->extra_host(be));
+    const uint8_t *dev = static_cast<const uint8_t *>(be->vt->device->extra(be)) + n_params;
+    struct sl_step rest = {};
+    for (int32_t i = 0; i < n; i++)
+        if (w->params[i].word != NULL)
+            w->params[i].word = reinterpret_cast<const uint32_t *>(dev) + i;
+    memcpy(host, w->params, n_params);
+    memcpy(host + n_params, w->words, static_cast<size_t>(n) * sizeof *w->words);
+    rest.batch.n_logits = n;
+    rest.part = SL_STEP_CHOICE;
+    rest.extra = host;
+    rest.extra_bytes = n_params + static_cast<size_t>(n) * sizeof *w->words;
+    rest.variant = w->step.variant;
+    rest.want_results = true;
+    return be->vt->device->choose(be, &rest, forward, m, &err) == 0;
+}
+
+/* Steps in two parts: what the choice reads is brought when the ids of the step before are read.
+ * Padded decodes that are recorded, and whole steps between them. */
+static void test_parts(void)
+{
+    struct sl_backend *be = create(1);
+    struct sl_cuda *cu = sl_cuda(be);
+    struct sl_step_limits lim = limits();
+    struct sl_error err = {};
+    struct model m;
+    static struct work w;
+    static struct world h;
+    static int32_t want[MAX_SEQS];
+    const int32_t n = 13, n_steps = 14;
+    uint64_t ticket = 0, before = 0;
+    memset(&h, 0, sizeof h);
+    CHECK(be->vt->device->steps_init(be, &lim, &err) == 0);
+    model_init(&m, be);
+    for (int32_t i = 0; i < n_steps; i++) {
+        decode_work(&w, n, i, i > 0);
+        add_words(&w, be, static_cast<uint32_t>(i));
+        w.step.variant = static_cast<uint32_t>(i % 2);
+        struct sl_step first = w.step;
+        bool whole = i % 5 == 4;
+        if (!whole) {
+            first.part = SL_STEP_FORWARD;
+            first.params = NULL;
+            first.extra_bytes = 0;
+            first.variant = 0;
+        }
+        before = ticket;
+        CHECK(be->vt->device->step(be, &first, forward, &m, &ticket, &err) == 0);
+        const int32_t *ids = NULL;
+        const void *results = NULL;
+        if (i > 0) {
+            CHECK(be->vt->device->wait(be, before, &ids, &results, &err) == 0);
+            CHECK(memcmp(ids, want, n * sizeof *ids) == 0);
+            CHECK(memcmp(results, h.results, n * sizeof(struct result)) == 0);
+        }
+        CHECK(whole || choose_part(&m, &w));
+        run_on_host(&h, &w.step);
+        memcpy(want, h.ids, sizeof want);
+    }
+    const int32_t *ids = NULL;
+    CHECK(be->vt->device->wait(be, ticket, &ids, NULL, &err) == 0);
+    CHECK(memcmp(ids, want, n * sizeof *ids) == 0);
+    /* one recording of first parts, and one of whole steps of each variant */
+    CHECK(cu->counts.recorded == 3 && cu->counts.replayed == static_cast<uint64_t>(n_steps - 3));
+    CHECK(cu->counts.late_waits == 0 && cu->counts.record_failures == 0);
+    model_deinit(&m);
+    be->vt->destroy(be);
+}
+
 /* ------------------------------------------------------------------ failures */
 
 #ifdef SL_CUDA_SIM
@@ -973,6 +1069,7 @@ int main(int argc, char **argv)
     test_limits();
     test_keys();
     test_ahead();
+    test_parts();
 #ifdef SL_CUDA_SIM
     test_device();
     test_second_device();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * The scheduler driven as the engine drives it (steps in flight, landings that fail, rows that are
- * taken back, cancellation, raised priorities) against sched_model.h: the same plan, pages, states and preemptions after
- * every operation; at the end everything finishes within a bounded number of steps.
+ * taken back, cancellation, raised priorities) against sched_model.h: the same plan, pages, states
+ * and preemptions after every operation; at the end everything finishes within a bounded number of
+ * steps.
  */
 #include "sched_model.h"
 

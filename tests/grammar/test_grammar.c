@@ -332,6 +332,82 @@ static const struct {
      "no trigger"},
 };
 
+/* Numbers whose remainders are too many to be searched: what may go on, and what may not, against
+ * all multiples written out. */
+static const struct {
+    const char *schema;
+    int64_t k, min, max; /* in units of the last digit that counts */
+    int scale;           /* digits behind the point that count */
+} multiples[] = {
+    {"{\"type\":\"integer\",\"multipleOf\":10007,\"minimum\":0,\"maximum\":999999}", 10007, 0,
+     999999, 0},
+    {"{\"type\":\"integer\",\"multipleOf\":1009,\"minimum\":31000,\"maximum\":40100}", 1009, 31000,
+     40100, 0},
+    {"{\"multipleOf\":12.34567,\"type\":\"number\",\"minimum\":5,\"exclusiveMaximum\":2000.5}",
+     1234567, 500000, 200049999, 5},
+    {"{\"multipleOf\":0.0123,\"type\":\"number\",\"minimum\":0,\"maximum\":7}", 123, 0, 70000, 4},
+    {"{\"multipleOf\":0.1237,\"type\":\"number\",\"minimum\":0.2,\"maximum\":31.05}", 1237, 2000,
+     310500, 4},
+};
+
+static bool some_begins_with(size_t i, const char *prefix)
+{
+    char text[64];
+    int64_t unit = 1;
+    for (int s = 0; s < multiples[i].scale; s++)
+        unit *= 10;
+    for (int64_t v = 0; v <= multiples[i].max; v += multiples[i].k) {
+        if (v < multiples[i].min)
+            continue;
+        if (unit > 1)
+            snprintf(text, sizeof text, "%lld.%0*lld000000000", (long long)(v / unit),
+                     multiples[i].scale, (long long)(v % unit));
+        else
+            snprintf(text, sizeof text, "%lld.000000000", (long long)v);
+        if (strncmp(text, prefix, strlen(prefix)) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void test_multiples(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(multiples); i++) {
+        struct sl_grammar_spec spec = {.kind = SL_GRAMMAR_JSON_SCHEMA,
+                                       .text = multiples[i].schema,
+                                       .n = strlen(multiples[i].schema)};
+        struct sl_grammar *g = NULL;
+        struct sl_error err;
+        struct sl_rng r = {.seed = 5 + i};
+        size_t n_yes = 0;
+        assert_int_equal(sl_grammar_compile(&spec, NULL, &g, &err), 0);
+        for (int round = 0; round < 600; round++) {
+            char text[16] = "";
+            /* along some multiple, then one byte that may be another */
+            for (size_t n = 0; n < 10; n++) {
+                text[n] = "0123456789."[sl_rng_below(&r, 11)];
+                text[n + 1] = '\0';
+                bool yes, want = some_begins_with(i, text);
+                size_t at = 0;
+                assert_int_equal(sl_grammar_matches(g, text, n + 1, &yes, &at, &err), 0);
+                if ((at == n + 1) != want)
+                    fail_msg("%s: %s: %zu bytes may come, %s", multiples[i].schema, text, at,
+                             want ? "all should" : "not all should");
+                n_yes += want;
+                if (!want && round % 4 != 0)
+                    n--; /* another one in its place, mostly */
+                else if (!want)
+                    break;
+                if (sl_rng_below(&r, 40) == 0)
+                    break;
+            }
+        }
+        assert_true(n_yes > 1000);
+        sl_grammar_destroy(g);
+    }
+}
+
 static void test_refused(void **state)
 {
     (void)state;
@@ -376,9 +452,10 @@ static void test_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),  cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_masks),  cmocka_unit_test(test_wide_masks),
-        cmocka_unit_test(test_forced), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_table),     cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_masks),     cmocka_unit_test(test_wide_masks),
+        cmocka_unit_test(test_forced),    cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_multiples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
