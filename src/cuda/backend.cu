@@ -180,7 +180,7 @@ static size_t sample_scratch(struct sl_backend *be, int32_t max_n, int32_t n_voc
 static const struct sl_device_vt device_vtable = {
     supports,     sample_scratch,      sl_cuda_sample,     sl_cuda_load_end, download,
     memory,       sl_cuda_steps_bytes, sl_cuda_steps_init, sl_cuda_extra,    sl_cuda_extra_host,
-    sl_cuda_step, sl_cuda_choose,      sl_cuda_wait,       sl_cuda_times,   sl_cuda_forget,
+    sl_cuda_step, sl_cuda_choose,      sl_cuda_wait,       sl_cuda_times,    sl_cuda_forget,
 };
 
 static const struct sl_backend_vt vtable = {
