@@ -28,7 +28,7 @@ CFLAGS  := $(WARN) $(COMMON) $(CFLAGS_$(CFG))
 LDFLAGS := -pthread -pie -Wl,--gc-sections -Wl,-z,relro -Wl,-z,now \
            $(filter -fsanitize%,$(subst fuzzer-no-link$(,),,$(CFLAGS_$(CFG))))
 , := ,
-LDLIBS  := -Wl,-Bstatic -levent_extra -levent_core -levent_pthreads -lpcre2-8 -ljansson -lxxhash \
+LDLIBS  := -Wl,-Bstatic -levent_extra -levent_core -levent_pthreads -lpcre2-8 -ljansson -lxxhash -lcrypto \
            -Wl,-Bdynamic -lm -ldl
 
 # A kernel file says by its name which instruction set it may use; the rest runs anywhere.

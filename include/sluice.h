@@ -61,6 +61,35 @@ struct sl_error {
     int line;
 };
 
+void sl_free(void *p); /* frees what this API malloc'ed */
+
+/* ---------------------------------------------------------------- models by name */
+
+struct sl_hub_progress {
+    const char *repo;
+    const char *note; /* something to tell once (a busy server); NULL: none */
+    const char *file; /* just finished; NULL: none */
+    uint64_t file_bytes, done_bytes, total_bytes;
+    int32_t n_done, n_files;
+};
+
+struct sl_hub_config {        /* zero-initialise; NULL for all of it = defaults */
+    const char *revision;     /* branch, tag or commit; default "main" */
+    const char *download_dir; /* the cache; default HF_HUB_CACHE, HF_HOME/hub, ~/.cache/... */
+    bool offline;             /* the cache or nothing; HF_HUB_OFFLINE says so too */
+    bool refresh;             /* ask the hub even if the cache has the model */
+    bool text_only;           /* tokenizer and templates of a folder, without its weights */
+    void (*progress)(void *arg, const struct sl_hub_progress *p);
+    void *progress_arg;
+};
+
+/* Where a model lies on disk: a path that exists is itself, NULL stays NULL (the bundled model).
+ * org/name, org/name:QUANT and org/name/FILE.gguf are looked up in the Hugging Face cache, and what
+ * it lacks is downloaded into it (HF_ENDPOINT, HF_TOKEN; needs libcurl.so.4). Any other name comes
+ * back as it is, for the loader to refuse. *path is malloc'ed: sl_free. May take hours; blocks. */
+SL_MUST_CHECK int sl_model_find(const char *name, const struct sl_hub_config *cfg, char **path,
+                                struct sl_error *err);
+
 /* ---------------------------------------------------------------- tokenizer */
 
 struct sl_tokenizer; /* immutable once opened: any thread may use it */
@@ -84,7 +113,6 @@ SL_MUST_CHECK int sl_tokenizer_decode(const struct sl_tokenizer *tok, const int3
                                       size_t n_ids, bool skip_special, char **text, size_t *n_bytes,
                                       struct sl_error *err);
 int32_t sl_tokenizer_n_vocab(const struct sl_tokenizer *tok);
-void sl_free(void *p); /* frees what this API malloc'ed */
 
 /* ---------------------------------------------------------------- chat template */
 

@@ -259,7 +259,27 @@ def answers() -> None:
     write("output", files)
 
 
+def replies() -> None:
+    """Pieces of fuzz_hub.c: name, list of files, index of shards, header lines."""
+    def listing(*paths: str) -> bytes:
+        files = [{"rfilename": p, "size": 3, "blobId": "a" * 40} for p in paths]
+        files += [{"rfilename": "w.safetensors", "lfs": {"sha256": "b" * 64, "size": 9}}]
+        return json.dumps({"sha": "1234567890abcdef1234567890abcdef12345678", "siblings": files}).encode()
+    index = json.dumps({"weight_map": {"a": "w.safetensors"}}).encode()
+    head = b"HTTP/1.1 302 x\r\nX-Linked-ETag: \"b1\"\r\nHTTP/1.1 206 y\r\nETag: W/\"c\"\r\nContent-Range: bytes 5-9/10\r\n"
+    write("hub", {
+        "single": b"\0".join([b"a/b", listing("config.json", "tokenizer.json", "model.safetensors"), b"", head]),
+        "sharded": b"\0".join([b"a/b", listing("config.json", "model.safetensors.index.json"), index, b""]),
+        "quant": b"\0".join([b"a/b:Q8_0", listing("x-Q8_0.gguf", "x-Q4_K_M.gguf", "d/../x.gguf"), b"", head]),
+        "parts": b"\0".join([b"a/b/x-00001-of-00002.gguf",
+                             listing("x-00001-of-00002.gguf", "x-00002-of-00002.gguf"), b"", b""]),
+        "adapter": b"\0".join([b"a/b", listing("adapter_config.json", "adapter_model.safetensors"), b"",
+                               b"x-error-message: no\nx-linked-size: 12\n"]),
+    })
+
+
 def main() -> None:
+    replies()
     tensor_files()
     model_files()
     requests()
