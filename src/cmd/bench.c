@@ -9,6 +9,7 @@
 #include "cmd/bench_serve.h"
 #include "cmd/common.h"
 #include "cmd/constraint.h"
+#include "cmd/model.h"
 #include "cmd/series.h"
 
 #include <poll.h>
@@ -305,13 +306,16 @@ static int bench_main(int argc, char **argv)
     struct sl_engine_config cfg = {0};
     struct sl_error err = {0};
     struct sl_engine *eng = NULL;
+    struct sl_cli_model model = {0};
+    const char *name = NULL;
     int n_positional;
     struct sl_flag_group groups[] = {
         {bench_flags, SL_COUNT(bench_flags), &opt, 0},
         {sl_flags_constraint, sl_n_flags_constraint, &opt.constraint, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
+        {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
     };
-    int rc = sl_flags_parse(&sl_cmd_bench, groups, SL_COUNT(groups), argc, argv, &cfg.model, 1,
+    int rc = sl_flags_parse(&sl_cmd_bench, groups, SL_COUNT(groups), argc, argv, &name, 1,
                             &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
@@ -323,9 +327,13 @@ static int bench_main(int argc, char **argv)
     cfg.null_model = opt.null_model;
     cfg.max_queued = SL_MAX(SL_MAX(opt.n_prompts, opt.n_warmup), 1024);
     if (rc == 0)
+        rc = sl_cli_find_model(&model, name, &err);
+    cfg.model = model.path;
+    if (rc == 0)
         rc = sl_cli_open_engine(&cfg, &eng, &err);
     if (rc == 0)
         rc = bench_engine(&opt, eng, &err);
+    sl_cli_model_deinit(&model);
     return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_bench, &err);
 }
 

@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "cmd/common.h"
 #include "cmd/constraint.h"
+#include "cmd/model.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -172,7 +173,8 @@ static int chat_main(int argc, char **argv)
     struct sl_engine_config cfg = {.max_num_seqs = 1};
     struct sl_sampling given;
     struct sl_error err = {0};
-    const char *model = NULL;
+    struct sl_cli_model model = {0};
+    const char *name = NULL;
     int n_positional;
     sl_sampling_default(&given);
     struct sl_flag_group groups[] = {
@@ -180,14 +182,17 @@ static int chat_main(int argc, char **argv)
         {sl_flags_sampling, sl_n_flags_sampling, &given, 0},
         {sl_flags_constraint, sl_n_flags_constraint, &opt.constraint, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
+        {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
     };
-    int rc = sl_flags_parse(&sl_cmd_chat, groups, SL_COUNT(groups), argc, argv, &model, 1,
+    int rc = sl_flags_parse(&sl_cmd_chat, groups, SL_COUNT(groups), argc, argv, &name, 1,
                             &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
     struct chat c = {
         .system = opt.system, .line = {.max_bytes = SL_MAX_TEXT}, .tty = isatty(STDIN_FILENO) == 1};
-    cfg.model = model;
+    if (rc == 0)
+        rc = sl_cli_find_model(&model, name, &err);
+    cfg.model = model.path;
     if (rc == 0)
         rc = sl_cli_open_engine(&cfg, &c.eng, &err);
     if (rc == 0 && !sl_engine_has_chat_template(c.eng))
@@ -212,6 +217,7 @@ static int chat_main(int argc, char **argv)
     sl_constraint_release(c.constraint);
     if (c.eng != NULL)
         sl_engine_destroy(c.eng);
+    sl_cli_model_deinit(&model);
     return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_chat, &err);
 }
 

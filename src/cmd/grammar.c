@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
-#include "cmd/flags.h"
+#include "cmd/model.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -139,7 +139,8 @@ static int grammar_main(int argc, char **argv)
 {
     struct grammar_options opt = {0};
     struct sl_error err = {0};
-    const char *model = NULL;
+    struct sl_cli_model model = {.hub = {.text_only = true}};
+    const char *name = NULL;
     int n_positional;
     char *in = NULL;
     size_t n_in = 0;
@@ -147,8 +148,10 @@ static int grammar_main(int argc, char **argv)
     struct sl_tokenizer *tok = NULL;
     struct sl_vocab *v = NULL;
     struct sl_grammar_spec spec = {0};
-    struct sl_flag_group groups[] = {{grammar_flags, SL_COUNT(grammar_flags), &opt, 0}};
-    int rc = sl_flags_parse(&sl_cmd_grammar, groups, 1, argc, argv, &model, 1, &n_positional, &err);
+    struct sl_flag_group groups[] = {{grammar_flags, SL_COUNT(grammar_flags), &opt, 0},
+                                     {sl_flags_hub, sl_n_flags_hub, &model.hub, 0}};
+    int rc = sl_flags_parse(&sl_cmd_grammar, groups, SL_COUNT(groups), argc, argv, &name, 1,
+                            &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
     if (rc == 0)
@@ -156,7 +159,9 @@ static int grammar_main(int argc, char **argv)
     if (rc == 0 && spec.kind != SL_GRAMMAR_JSON_OBJECT)
         rc = sl_read_file("-", SL_MAX_HTTP_BODY, &in, &n_in, &err);
     if (rc == 0 && opt.masks)
-        rc = sl_tokenizer_open(model, &tok, &err);
+        rc = sl_cli_find_model(&model, name, &err);
+    if (rc == 0 && opt.masks)
+        rc = sl_tokenizer_open(model.path, &tok, &err);
     if (rc == 0 && opt.masks)
         rc = sl_vocab_from_tokenizer(tok, (uint32_t)sl_tokenizer_n_vocab(tok), &v, &err);
     spec.text = in;
@@ -170,6 +175,7 @@ static int grammar_main(int argc, char **argv)
     if (tok != NULL)
         sl_tokenizer_close(tok);
     sl_free(in);
+    sl_cli_model_deinit(&model);
     if (rc != 0)
         return sl_command_fail(&sl_cmd_grammar, &err);
     return all ? SL_EXIT_OK : SL_EXIT_FAILED;

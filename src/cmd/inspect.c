@@ -3,7 +3,7 @@
  */
 #include "base/check.h"
 #include "base/sys.h"
-#include "cmd/flags.h"
+#include "cmd/model.h"
 
 #include <unistd.h>
 
@@ -23,22 +23,29 @@ static int inspect_main(int argc, char **argv)
     struct inspect_options opt = {0};
     struct sl_engine_config cfg = {0};
     struct sl_error err = {0};
+    struct sl_cli_model model = {0};
+    const char *name = NULL;
     int n_positional;
     char *text = NULL;
     size_t n;
     struct sl_flag_group groups[] = {
         {inspect_flags, SL_COUNT(inspect_flags), &opt, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
+        {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
     };
-    int rc = sl_flags_parse(&sl_cmd_inspect, groups, SL_COUNT(groups), argc, argv, &cfg.model, 1,
+    int rc = sl_flags_parse(&sl_cmd_inspect, groups, SL_COUNT(groups), argc, argv, &name, 1,
                             &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
+    if (rc == 0)
+        rc = sl_cli_find_model(&model, name, &err);
+    cfg.model = model.path;
     if (rc == 0)
         rc = sl_inspect(&cfg, opt.json, opt.tensors, &text, &n, &err);
     if (rc == 0)
         rc = sl_write_all(STDOUT_FILENO, text, n, &err);
     sl_free(text);
+    sl_cli_model_deinit(&model);
     return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_inspect, &err);
 }
 

@@ -16,6 +16,7 @@
 static const struct sl_command *const commands[] = {
     &sl_cmd_run,     &sl_cmd_chat,     &sl_cmd_serve,    &sl_cmd_bench,
     &sl_cmd_inspect, &sl_cmd_tokenize, &sl_cmd_template, &sl_cmd_grammar,
+    &sl_cmd_pull,    &sl_cmd_list,     &sl_cmd_rm,
 };
 
 static void print_help(FILE *to)
@@ -25,13 +26,12 @@ static void print_help(FILE *to)
             "Usage: sluice COMMAND [MODEL] [FLAGS]\n\n");
     for (size_t i = 0; i < SL_COUNT(commands); i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(to,
-            "\nMODEL is a Hugging Face folder or a GGUF file; without one the bundled story-teller "
-            "answers.\n\n"
-            "  sluice run -p \"Once upon a time\" -n 100      a completion on stdout\n"
-            "  sluice chat ./Qwen3-0.6B                     a conversation\n"
-            "  sluice serve ./Qwen3-0.6B --port 8000        an OpenAI-compatible server\n"
-            "  sluice COMMAND --help                        everything about one command\n");
+    fprintf(to, "\nMODEL is a Hugging Face folder, a GGUF file or a name of the hub (org/name, "
+                "org/name:QUANT);\nwithout one the bundled story-teller answers.\n\n"
+                "  sluice run -p \"Once upon a time\" -n 100      a completion on stdout\n"
+                "  sluice chat ./Qwen3-0.6B                     a conversation\n"
+                "  sluice serve Qwen/Qwen3-0.6B --port 8000     an OpenAI-compatible server\n"
+                "  sluice COMMAND --help                        everything about one command\n");
 }
 
 static int unknown_command(const char *name)
@@ -86,6 +86,7 @@ int main(int argc, char **argv)
 {
     occupy_standard_fds();
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, reported where it happens */
+    signal(SIGXFSZ, SIG_IGN); /* likewise what a limit on the size of files refuses */
     int status = run_command(argc, argv);
     /* What printf kept back may fail only now, on a full disk for example. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == SL_EXIT_OK) {

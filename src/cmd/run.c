@@ -6,6 +6,7 @@
 #include "base/sys.h"
 #include "cmd/common.h"
 #include "cmd/constraint.h"
+#include "cmd/model.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -146,7 +147,8 @@ static int run_main(int argc, char **argv)
     struct sl_engine_config cfg = {.max_num_seqs = 1};
     struct sl_sampling given, sampling;
     struct sl_error err = {0};
-    const char *model = NULL;
+    struct sl_cli_model model = {0};
+    const char *name = NULL;
     int n_positional;
     struct sl_engine *eng = NULL;
     char *text = NULL;
@@ -157,14 +159,17 @@ static int run_main(int argc, char **argv)
         {sl_flags_sampling, sl_n_flags_sampling, &given, 0},
         {sl_flags_constraint, sl_n_flags_constraint, &opt.constraint, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
+        {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
     };
-    int rc = sl_flags_parse(&sl_cmd_run, groups, SL_COUNT(groups), argc, argv, &model, 1,
+    int rc = sl_flags_parse(&sl_cmd_run, groups, SL_COUNT(groups), argc, argv, &name, 1,
                             &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
     if (rc == 0)
         rc = read_prompt(&opt, &text, &n_text, &err);
-    cfg.model = model;
+    if (rc == 0)
+        rc = sl_cli_find_model(&model, name, &err);
+    cfg.model = model.path;
     if (rc == 0)
         rc = sl_cli_open_engine(&cfg, &eng, &err);
     if (rc == 0) {
@@ -176,6 +181,7 @@ static int run_main(int argc, char **argv)
         sl_engine_destroy(eng);
     }
     sl_free(text);
+    sl_cli_model_deinit(&model);
     return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_run, &err);
 }
 

@@ -5,7 +5,8 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "cmd/flags.h"
+#include "cmd/model.h"
+#include "hub/hub.h"
 #include "server/server.h"
 
 #include <string.h>
@@ -186,7 +187,9 @@ static int run(int argc, char **argv)
     struct serve_flags f = {.shutdown_s = 30, .ping_s = 5, .watchdog_s = 120};
     struct sl_engine_config engine = {0};
     struct sl_error err = {0};
-    const char *model = NULL;
+    struct sl_cli_model model = {0};
+    const char *name = NULL;
+    char repo[200];
     int n_positional = 0;
     sl_server_config_default(&f.server);
     const char *default_host = f.server.host;
@@ -194,15 +197,21 @@ static int run(int argc, char **argv)
     struct sl_flag_group groups[] = {
         {flags, (int)SL_COUNT(flags), &f, 0},
         {sl_flags_engine, sl_n_flags_engine, &engine, 0},
+        {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
     };
-    int rc = sl_flags_parse(&sl_cmd_serve, groups, (int)SL_COUNT(groups), argc, argv, &model, 1,
+    int rc = sl_flags_parse(&sl_cmd_serve, groups, (int)SL_COUNT(groups), argc, argv, &name, 1,
                             &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
     if (f.server.host == NULL && f.server.uds == NULL)
         f.server.host = default_host;
+    if (f.served_names.n == 0 && sl_hub_is_name(name, repo)) /* not the snapshot's path */
+        f.served_names.items[f.served_names.n++] = name;
     if (rc == 0)
-        rc = serve(&f, &engine, model, &err);
+        rc = sl_cli_find_model(&model, name, &err);
+    if (rc == 0)
+        rc = serve(&f, &engine, model.path, &err);
+    sl_cli_model_deinit(&model);
     /* Requests cut off by the time limit of a drain are in the log; the stop itself succeeded. */
     return rc == 0 || rc == SL_ETIMEOUT ? SL_EXIT_OK : sl_command_fail(&sl_cmd_serve, &err);
 }
@@ -214,7 +223,7 @@ const struct sl_command sl_cmd_serve = {
     .details =
         "Examples:\n"
         "  sluice serve                                  the bundled model on port 8000\n"
-        "  sluice serve ./Qwen3-0.6B --host 0.0.0.0 --api-key SECRET\n"
+        "  sluice serve Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key SECRET\n"
         "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
         "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'\n"
         "When requests wait and nothing moves for --watchdog-timeout, the state goes to the\n"

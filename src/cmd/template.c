@@ -3,29 +3,33 @@
  */
 #include "base/limits.h"
 #include "base/sys.h"
-#include "cmd/flags.h"
+#include "cmd/model.h"
 
 #include <unistd.h>
 
 static int template_main(int argc, char **argv)
 {
     struct sl_error err = {0};
-    const char *path = NULL;
+    struct sl_cli_model model = {.hub = {.text_only = true}};
+    const char *name = NULL;
     int n_positional;
     char *in = NULL, *out = NULL;
     size_t n_in, n_out;
-    struct sl_flag_group none = {NULL, 0, NULL, 0};
-    int rc = sl_flags_parse(&sl_cmd_template, &none, 1, argc, argv, &path, 1, &n_positional, &err);
+    struct sl_flag_group groups[] = {{sl_flags_hub, sl_n_flags_hub, &model.hub, 0}};
+    int rc = sl_flags_parse(&sl_cmd_template, groups, 1, argc, argv, &name, 1, &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
     if (rc == 0)
+        rc = sl_cli_find_model(&model, name, &err);
+    if (rc == 0)
         rc = sl_read_file("-", SL_MAX_JSON_FILE, &in, &n_in, &err);
     if (rc == 0)
-        rc = sl_template_render_file(path, in, n_in, &out, &n_out, &err);
+        rc = sl_template_render_file(model.path, in, n_in, &out, &n_out, &err);
     if (rc == 0)
         rc = sl_write_all(STDOUT_FILENO, out, n_out, &err);
     sl_free(out);
     sl_free(in);
+    sl_cli_model_deinit(&model);
     return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_template, &err);
 }
 

@@ -6,7 +6,7 @@
 #include "base/limits.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "cmd/flags.h"
+#include "cmd/model.h"
 
 #include <string.h>
 #include <unistd.h>
@@ -133,18 +133,22 @@ static int tokenize_main(int argc, char **argv)
 {
     struct tokenize_options opt = {0};
     struct sl_error err = {0};
-    const char *model = NULL;
+    struct sl_cli_model model = {.hub = {.text_only = true}};
+    const char *name = NULL;
     int n_positional;
     struct sl_tokenizer *tok = NULL;
     char *in = NULL;
     size_t n_in = 0;
-    struct sl_flag_group groups[] = {{tokenize_flags, SL_COUNT(tokenize_flags), &opt, 0}};
-    int rc =
-        sl_flags_parse(&sl_cmd_tokenize, groups, 1, argc, argv, &model, 1, &n_positional, &err);
+    struct sl_flag_group groups[] = {{tokenize_flags, SL_COUNT(tokenize_flags), &opt, 0},
+                                     {sl_flags_hub, sl_n_flags_hub, &model.hub, 0}};
+    int rc = sl_flags_parse(&sl_cmd_tokenize, groups, SL_COUNT(groups), argc, argv, &name, 1,
+                            &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
     if (rc == 0)
-        rc = sl_tokenizer_open(model, &tok, &err);
+        rc = sl_cli_find_model(&model, name, &err);
+    if (rc == 0)
+        rc = sl_tokenizer_open(model.path, &tok, &err);
     if (rc == 0)
         rc = sl_read_file("-", SL_MAX_TEXT, &in, &n_in, &err);
     if (rc == 0)
@@ -153,6 +157,7 @@ static int tokenize_main(int argc, char **argv)
     sl_free(in);
     if (tok != NULL)
         sl_tokenizer_close(tok);
+    sl_cli_model_deinit(&model);
     return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_tokenize, &err);
 }
 

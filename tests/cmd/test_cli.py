@@ -23,14 +23,15 @@ def ok(*args: str, stdin: bytes = b"") -> str:
     return r.stdout.decode()
 
 
-COMMANDS = ["run", "chat", "serve", "bench", "inspect", "tokenize", "template", "grammar"]
+COMMANDS = ["run", "chat", "serve", "bench", "inspect", "tokenize", "template", "grammar", "pull", "list",
+            "rm"]
 
 
 @pytest.mark.parametrize("command", COMMANDS + ["bench serve"])
 def test_help_fits_a_screen_and_teaches(command):
     text = ok(*command.split(), "--help")
     lines = text.rstrip("\n").split("\n")
-    assert len(lines) <= (60 if command == "serve" else 50)
+    assert len(lines) <= (70 if command == "serve" else 55)
     assert "Usage: sluice" in text
     assert max(map(len, lines)) <= 100
 
@@ -75,6 +76,10 @@ def test_top_level_help_and_version():
     (["template", "Makefile.none"], "Makefile.none"),
     (["bench", "--prefix-len", "200"], "--prefix-len"),
     (["inspect", "Makefile"], "Makefile"),
+    (["pull"], "(nothing) is not the name of a model"),
+    (["pull", "./x"], "./x is not the name of a model"),
+    (["rm"], "which model?"),
+    (["run", "org/name", "-p", "x", "--offline", "--download-dir", "/nonexistent"], "not in the cache /nonexistent"),
 ])
 def test_bad_input_is_named(args, says):
     r = sluice(*args, stdin=b"{}")

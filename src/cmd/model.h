@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT
+ * model.h - the MODEL of a command line: a path, or a name of the hub that is looked up and, if
+ * need be, downloaded with its progress on stderr. Every command that takes a MODEL goes through
+ * here.
+ */
+#ifndef SL_CMD_MODEL_H
+#define SL_CMD_MODEL_H
+
+#include "cmd/flags.h"
+
+struct sl_cli_model { /* zero-initialise */
+    struct sl_hub_config hub;
+    const char *path; /* for the engine; NULL = the bundled model */
+    char *found;
+};
+
+extern const struct sl_flag sl_flags_hub[]; /* base: struct sl_hub_config */
+extern const int sl_n_flags_hub;
+
+/* Sets m->path from what the user called the model; NULL stays NULL. */
+SL_MUST_CHECK int sl_cli_find_model(struct sl_cli_model *m, const char *name, struct sl_error *err);
+void sl_cli_model_deinit(struct sl_cli_model *m);
+
+#endif
