@@ -165,6 +165,7 @@ struct sl_model_info {
     int32_t n_layers, hidden, n_vocab, max_model_len, block_size, n_pages;
     int32_t max_num_seqs, max_num_batched_tokens, n_threads;
     const char *weight_dtype, *kv_dtype, *isa;
+    uint64_t device_total_bytes, device_used_bytes; /* memory of a GPU after loading; 0: none */
 };
 
 SL_MUST_CHECK int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,
@@ -348,12 +349,32 @@ struct sl_hist {                      /* cumulative counts are made by the reade
     double sum;
 };
 
+/* Where the engine thread spends its time. What is left of the clock it sleeps. */
+enum sl_time_part {
+    SL_PART_HOST,   /* planning and preparing steps */
+    SL_PART_DEVICE, /* in a step, or waiting for one */
+    SL_PART_SAMPLE, /* choosing tokens, where the device does not */
+    SL_PART_OUTPUT, /* ends of sequences, delivery */
+    SL_PART_MASKS,  /* waiting for token masks */
+    SL_N_PARTS
+};
+
+enum sl_evict_cause {                  /* why a cached page was given up */
+                      SL_EVICT_PROMPT, /* for the prompt of a request that is admitted */
+                      SL_EVICT_OUTPUT, /* for a token that a running request generates */
+                      SL_EVICT_RESET,  /* a step failed, or bookkeeping was repaired: contents in
+                                          doubt */
+                      SL_N_EVICT_CAUSES
+};
+
 struct sl_stats { /* a consistent copy */
     int32_t n_running, n_waiting;
     int32_t n_pages, n_pages_free, n_pages_cached; /* cached: unowned, kept for reuse */
     uint64_t prompt_tokens, generation_tokens, prompt_tokens_cached;
     uint64_t prefix_queries, prefix_hits; /* tokens */
     uint64_t preemptions, steps;
+    uint64_t evicted[SL_N_EVICT_CAUSES]; /* cached pages */
+    uint64_t part_ns[SL_N_PARTS];
     uint64_t finished[5];     /* by enum sl_finish */
     uint64_t step_mallocs;    /* heap calls on the engine thread after ready; 0 is the promise */
     uint64_t watchdog_stalls; /* times that nothing moved for watchdog_s */
@@ -370,6 +391,20 @@ struct sl_stats { /* a consistent copy */
 };
 
 void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out);
+
+enum sl_page_use { SL_PAGE_FREE, SL_PAGE_CACHED, SL_PAGE_OWNED };
+
+struct sl_page {    /* one KV page, by its number */
+    int32_t parent; /* the page before it in the prefix tree, -1: none */
+    uint8_t use;    /* enum sl_page_use */
+    bool in_tree;   /* a prompt with the same beginning finds it */
+};
+
+/* Copies the state of all n_pages pages of sl_engine_info, some thousand at a time, so that the
+ * engine hardly waits: pages may change in between. May sleep. SL_ETIMEOUT: the engine thread did
+ * not let anybody look. */
+SL_MUST_CHECK int sl_engine_pages(struct sl_engine *eng, struct sl_page *out, struct sl_error *err);
+
 /* Upper bounds of the buckets of a histogram of struct sl_stats; *n of them. */
 const double *sl_hist_bounds(size_t offset_in_stats, int *n);
 

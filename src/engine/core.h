@@ -77,6 +77,8 @@ struct sl_engine {
     uint64_t n_arrivals, n_seqs_taken;
     int32_t idle_cursor; /* the page that the check of an idle engine saw last */
     uint64_t now_ns;     /* when the last step landed */
+    uint64_t part_ns;    /* since when the time belongs to part */
+    enum sl_time_part part;
     uint64_t n_mallocs_before;
     struct sl_stats stats;
     struct sl_error error; /* why failed */
@@ -85,6 +87,8 @@ struct sl_engine {
 /* step.c: one turn; true while work is left. */
 bool sl_engine_turn(struct sl_engine *eng);
 void sl_engine_cancel_all(struct sl_engine *eng);
+/* What follows on the engine thread is of this part. */
+void sl_engine_part(struct sl_engine *eng, enum sl_time_part part);
 /* request.c: a prompt of so many tokens was scheduled for the first time, or ended before. */
 void sl_engine_unqueue(struct sl_engine *eng, int32_t n_prompt);
 /* Around every call of the runner, which may take for ever: the turn lock is free meanwhile. */
@@ -97,6 +101,10 @@ SL_MUST_CHECK int sl_engine_check(struct sl_engine *eng, struct sl_error *err);
 /* At the end of a turn. Debug builds walk everything and assert; all builds look at an idle engine,
  * with bounded work. False: an invariant is broken. */
 SL_MUST_CHECK bool sl_engine_verify(struct sl_engine *eng, bool work, struct sl_error *err);
+
+/* watchdog.c: the engine thread gives the lock up between turns and while it is in the runner. If
+ * it spins in its own code it does not: false after some 200 ms. */
+SL_MUST_CHECK bool sl_engine_lock_turn(struct sl_engine *eng);
 
 /* inbox.c */
 SL_MUST_CHECK int sl_inbox_init(struct sl_inbox *in, struct sl_error *err);

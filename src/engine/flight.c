@@ -171,11 +171,14 @@ int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f, struct sl_error
     f->logits = NULL;
     f->undecided = false;
     build_batch(eng, f);
-    int rc = 0;
     if (r->submit != NULL) {
         f->undecided = needs_pending(eng, f);
         if (!f->undecided)
             build_picks(eng, f);
+    }
+    sl_engine_part(eng, SL_PART_DEVICE);
+    int rc = 0;
+    if (r->submit != NULL) {
         sl_engine_leave(eng);
         rc = r->submit(r->ctx, &f->batch, f->undecided ? NULL : f->picks, err);
         sl_engine_return(eng);
@@ -190,6 +193,7 @@ int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f, struct sl_error
         for (int32_t i = 0; i < f->batch.n_logits && rc == 0; i++)
             f->picked[i] = (struct sl_picked){.id = f->ids[i]};
     }
+    sl_engine_part(eng, SL_PART_HOST);
     return rc;
 }
 
@@ -284,11 +288,13 @@ int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *
         }
         if (rc != 0)
             return rc;
+        sl_engine_part(eng, SL_PART_DEVICE);
         sl_engine_leave(eng);
         rc = eng->runner.collect(eng->runner.ctx, f->picked, err);
         sl_engine_return(eng);
         return rc;
     }
+    sl_engine_part(eng, SL_PART_SAMPLE);
     if (f->logits != NULL)
         choose_all(eng, f);
     return 0;

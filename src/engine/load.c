@@ -268,6 +268,13 @@ static void fill_info(const struct loaded *l, struct sl_model_info *info)
         .kv_dtype = sl_dtype_info(p->kv.dtype)->name,
         .isa = l->backend->vt->isa(l->backend),
     };
+    const struct sl_device_vt *dev = l->backend->vt->device;
+    struct sl_device_memory mem;
+    struct sl_error ignored; /* a figure to show: without it serving goes on */
+    if (dev != NULL && dev->memory(l->backend, &mem, &ignored) == 0) {
+        info->device_total_bytes = mem.total_bytes;
+        info->device_used_bytes = mem.own_bytes;
+    }
 }
 
 /* The front end alone: tokens come from a counter, pages are counted but hold nothing. */

@@ -193,6 +193,14 @@ static void take_inbox(struct sl_engine *eng)
 
 /* ------------------------------------------------------------------ one token */
 
+void sl_engine_part(struct sl_engine *eng, enum sl_time_part part)
+{
+    uint64_t now = sl_now_ns();
+    eng->stats.part_ns[eng->part] += now - eng->part_ns;
+    eng->part = part;
+    eng->part_ns = now;
+}
+
 static void mark_started(struct sl_engine *eng, uint64_t now)
 {
     for (int32_t i = 0; i < eng->sched.n_plan; i++) {
@@ -212,6 +220,7 @@ static void mark_started(struct sl_engine *eng, uint64_t now)
         }
         sl_hist_add(&eng->stats.queue_s, SL_BOUNDS_LATENCY,
                     sl_seconds(req->usage_now.t_submit_ns, now));
+        show_usage(req);
     }
 }
 
@@ -357,7 +366,9 @@ static void await_masks(struct sl_engine *eng, uint64_t free_ns)
         uint64_t share = most ? eng->step_ns : eng->step_ns / 8;
         uint64_t wait = SL_MIN(free_ns + SL_MAX(share, MIN_MASK_WAIT_NS), MAX_MASK_WAIT_NS);
         uint64_t begun = m->pushed_ns;
+        sl_engine_part(eng, SL_PART_MASKS);
         sl_masker_wait(eng, begun + wait);
+        sl_engine_part(eng, SL_PART_HOST);
         eng->now_ns = sl_now_ns();
         eng->waited_ns = eng->now_ns > begun + free_ns ? eng->now_ns - begun - free_ns : 0;
     }
@@ -550,6 +561,7 @@ static void land(struct sl_engine *eng)
     int rc = sl_flight_land(eng, f, &err);
     eng->now_ns = sl_now_ns();
     note_duration(eng, f);
+    sl_engine_part(eng, SL_PART_OUTPUT);
     for (int32_t i = 0; i < f->n_seqs && rc == 0; i++)
         consume(eng, f, &f->seqs[i]);
     if (rc != 0)
@@ -559,6 +571,7 @@ static void land(struct sl_engine *eng)
         redo_flights(eng);
         sl_kv_clear(&eng->kv);
     }
+    sl_engine_part(eng, SL_PART_HOST);
 }
 
 /* The step launched last computes; what its tokens are chosen by is there now. Where it is not, the
@@ -590,6 +603,7 @@ static void publish_stats(struct sl_engine *eng)
     s->n_pages_free = eng->kv.pool.n_free;
     s->n_pages_cached = sl_kv_n_cached(&eng->kv);
     s->preemptions = eng->sched.n_preemptions;
+    memcpy(s->evicted, eng->kv.n_evicted, sizeof s->evicted);
     s->grammar_late = eng->masker.n_late;
     s->step_mallocs = sl_alloc_guard_count() - eng->n_mallocs_before;
     if (eng->runner.times != NULL)
@@ -614,13 +628,16 @@ void sl_engine_return(struct sl_engine *eng)
 static void begin_turn(struct sl_engine *eng)
 {
     sl_engine_return(eng);
-    eng->now_ns = sl_now_ns();
+    eng->now_ns = eng->part_ns = sl_now_ns();
+    eng->part = SL_PART_HOST;
 }
 
 static void end_turn(struct sl_engine *eng)
 {
+    sl_engine_part(eng, SL_PART_OUTPUT);
     publish_stats(eng);
     deliver_news(eng);
+    sl_engine_part(eng, SL_PART_OUTPUT); /* seen with the next turn's */
     atomic_store_explicit(&eng->phase, SL_PHASE_ASLEEP, memory_order_relaxed);
     pthread_mutex_unlock(&eng->turn_lock);
 }

@@ -167,9 +167,7 @@ static void dump_flights(const struct sl_engine *eng)
     }
 }
 
-/* The engine thread gives the lock up between turns and while it is in the runner. If it spins in
- * its own code, it does not, and only what is atomic can be read. */
-static bool lock_turn(struct sl_engine *eng)
+bool sl_engine_lock_turn(struct sl_engine *eng)
 {
     for (int i = 0; i < LOCK_TRIES; i++) {
         if (pthread_mutex_trylock(&eng->turn_lock) == 0)
@@ -193,7 +191,7 @@ void sl_watchdog_dump(struct sl_engine *eng)
            "landed; the engine thread is %s",
            atomic_load(&eng->n_open), atomic_load(&eng->n_queued), sl_inbox_count(&eng->inbox),
            (unsigned long long)atomic_load(&eng->n_moves), phases[atomic_load(&eng->phase)]);
-    if (!lock_turn(eng)) {
+    if (!sl_engine_lock_turn(eng)) { /* only what is atomic can be read */
         sl_log(SL_LOG_ERROR, "watchdog: it does not come to an end, so its state is not readable");
         return;
     }

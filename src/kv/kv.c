@@ -47,13 +47,14 @@ int32_t sl_kv_n_available(const struct sl_kv *kv)
     return kv->pool.n_free + kv->tree.n_lru;
 }
 
-int32_t sl_kv_take(struct sl_kv *kv)
+int32_t sl_kv_take(struct sl_kv *kv, enum sl_evict_cause why)
 {
     if (kv->pool.n_free == 0) {
         int32_t page = sl_radix_evict(&kv->tree);
         if (page == SL_NO_PAGE)
             return SL_NO_PAGE;
         sl_pool_release(&kv->pool, page);
+        kv->n_evicted[why]++;
     }
     return sl_pool_acquire(&kv->pool);
 }
@@ -137,12 +138,14 @@ void sl_kv_give(struct sl_kv *kv, const int32_t *pages, int32_t n, bool forget)
 
 void sl_kv_clear(struct sl_kv *kv)
 {
+    kv->n_evicted[SL_EVICT_RESET] += (uint64_t)kv->tree.n_lru;
     while (kv->tree.n_lru > 0)
         sl_pool_release(&kv->pool, sl_radix_evict(&kv->tree));
 }
 
 void sl_kv_reset(struct sl_kv *kv)
 {
+    kv->n_evicted[SL_EVICT_RESET] += (uint64_t)SL_MAX(kv->tree.n_lru, 0);
     sl_radix_reset(&kv->tree);
     sl_pool_reset(&kv->pool);
     kv->n_releases++; /* pages that were missing are there */

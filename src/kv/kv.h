@@ -22,7 +22,8 @@ struct sl_kv {
     bool keep;           /* prefix caching: pages stay in the tree after their last owner */
     int32_t block_size;  /* tokens of a page */
     uint64_t n_releases; /* how often a page lost its last owner */
-    int32_t *scratch;    /* [max(n_pages, block_size)] */
+    uint64_t n_evicted[SL_N_EVICT_CAUSES];
+    int32_t *scratch; /* [max(n_pages, block_size)] */
 };
 
 /* A sequence's tokens lie in two pieces: the prompt, shared by the sequences of a request, and what
@@ -41,9 +42,9 @@ void sl_kv_deinit(struct sl_kv *kv);
 int32_t sl_kv_n_cached(const struct sl_kv *kv);
 int32_t sl_kv_n_available(const struct sl_kv *kv); /* free + cached */
 
-/* A page with one owner; evicts the least recently used cached page if none is free. SL_NO_PAGE:
- * every page is owned. */
-int32_t sl_kv_take(struct sl_kv *kv);
+/* A page with one owner; evicts the least recently used cached page if none is free, which counts
+ * under why. SL_NO_PAGE: every page is owned. */
+int32_t sl_kv_take(struct sl_kv *kv, enum sl_evict_cause why);
 /* Takes the pages of the longest cached prefix of text, at most max_pages; returns how many. */
 int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
                     int32_t max_pages, int32_t *pages);

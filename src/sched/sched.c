@@ -147,7 +147,7 @@ static void plan_add(struct sl_sched *s, struct sl_seq *seq, int32_t n)
 static bool extend(struct sl_sched *s, struct sl_seq *seq)
 {
     while (seq->n_computed == seq->n_pages * s->kv->block_size) {
-        int32_t page = sl_kv_take(s->kv);
+        int32_t page = sl_kv_take(s->kv, SL_EVICT_OUTPUT);
         if (page != SL_NO_PAGE) {
             seq->pages[seq->n_pages++] = page;
             continue;
@@ -219,7 +219,7 @@ static bool take_pages(struct sl_sched *s, struct sl_seq *seq)
         return false;
     }
     for (int32_t i = n_hit; i < n_need; i++) {
-        seq->pages[i] = sl_kv_take(s->kv);
+        seq->pages[i] = sl_kv_take(s->kv, SL_EVICT_PROMPT);
         SL_ASSERT(seq->pages[i] != SL_NO_PAGE);
     }
     seq->n_pages = n_need;

@@ -182,7 +182,7 @@ static void a_lost_page_is_found_when_idle(void **state)
     sl_sys = &sys;
     start(&g);
     assert_int_equal(run_one(&g), 20);
-    assert_int_not_equal(sl_kv_take(&g.eng->kv), SL_NO_PAGE); /* lost */
+    assert_int_not_equal(sl_kv_take(&g.eng->kv, SL_EVICT_PROMPT), SL_NO_PAGE); /* lost */
     assert_int_equal(run_one(&g), 20);
     assert_non_null(strstr(log_text, "I2: nothing runs, but of 64 pages"));
     sl_engine_stats(g.eng, &s);

@@ -48,7 +48,7 @@ static void take(struct rig *g, struct seq *s)
 {
     while (s->n_pages * g->m.block < s->n_tokens) {
         int32_t page = model_take(&g->m);
-        SL_ASSERT(sl_kv_take(&g->kv) == page);
+        SL_ASSERT(sl_kv_take(&g->kv, SL_EVICT_PROMPT) == page);
         if (page == SL_NO_PAGE)
             return;
         s->pages[s->n_pages++] = page;

@@ -94,7 +94,7 @@ static struct sl_kv_ns ns_of(int ns)
 static int32_t take_checked(struct sl_kv *kv, struct model *m)
 {
     int32_t oldest = kv->pool.n_free == 0 ? model_oldest(m) : SL_NO_PAGE;
-    int32_t page = sl_kv_take(kv);
+    int32_t page = sl_kv_take(kv, SL_EVICT_PROMPT);
     if (oldest != SL_NO_PAGE) {
         assert_int_equal(page, oldest);
         model_take_out(m, model_by_page(m, oldest));
@@ -211,7 +211,7 @@ static const struct sl_kv_text prompt_text = {prompt, 9, NULL, 0};
 static void compute(struct sl_kv *kv, const struct sl_kv_ns *ns, int32_t *pages)
 {
     for (int i = 0; i < 3; i++)
-        pages[i] = sl_kv_take(kv);
+        pages[i] = sl_kv_take(kv, SL_EVICT_PROMPT);
     for (int i = 0; i < 3; i++)
         sl_kv_publish(kv, ns, &prompt_text, pages, i);
 }
@@ -267,8 +267,10 @@ static void least_recently_used_goes_first_and_leaves_before_parents(void **stat
     sl_kv_give(&kv, hit, 1, false);
     const int32_t order[] = {pa[2], pa[1], pb[2], pb[1], pb[0], pa[0]};
     for (size_t i = 0; i < SL_COUNT(order); i++)
-        assert_int_equal(sl_kv_take(&kv), order[i]);
-    assert_int_equal(sl_kv_take(&kv), SL_NO_PAGE);
+        assert_int_equal(sl_kv_take(&kv, i < 2 ? SL_EVICT_OUTPUT : SL_EVICT_PROMPT), order[i]);
+    assert_int_equal(sl_kv_take(&kv, SL_EVICT_PROMPT), SL_NO_PAGE);
+    assert_int_equal(kv.n_evicted[SL_EVICT_OUTPUT], 2);
+    assert_int_equal(kv.n_evicted[SL_EVICT_PROMPT], 4);
     sl_kv_deinit(&kv);
 }
 
@@ -291,7 +293,7 @@ static void forgotten_pages_are_never_found_again(void **state)
     assert_memory_equal(hit, pages, sizeof hit);
     sl_kv_give(&kv, hit, 3, false);
     for (int i = 0; i < 8; i++)
-        assert_int_not_equal(sl_kv_take(&kv), SL_NO_PAGE);
+        assert_int_not_equal(sl_kv_take(&kv, SL_EVICT_PROMPT), SL_NO_PAGE);
     assert_int_equal(sl_kv_check(&kv, NULL, NULL), 0);
     sl_kv_deinit(&kv);
 }

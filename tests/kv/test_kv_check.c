@@ -28,7 +28,7 @@ static void compute(struct sl_kv *kv, uint8_t ns, int32_t n, int32_t *pages)
     const struct sl_kv_text text = {tokens, 9, NULL, 0};
     const struct sl_kv_ns space = {.n_bytes = 1, .bytes = {ns}};
     for (int32_t i = 0; i < n; i++)
-        pages[i] = sl_kv_take(kv);
+        pages[i] = sl_kv_take(kv, SL_EVICT_PROMPT);
     for (int32_t i = 0; i < n; i++)
         sl_kv_publish(kv, &space, &text, pages, i);
 }
@@ -55,7 +55,7 @@ static void start(struct world *w)
     compute(&w->kv, 2, 3, w->cached);
     compute(&w->kv, 3, 1, w->single);
     sl_kv_give(&w->kv, w->cached, 3, false);
-    w->partial = sl_kv_take(&w->kv);
+    w->partial = sl_kv_take(&w->kv, SL_EVICT_PROMPT);
     w->free_page = w->kv.pool.free_list[0];
     whole(w);
 }

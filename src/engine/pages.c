@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT
+ * pages.c - the state of the KV pages, for whoever wants to see them.
+ */
+#include "base/check.h"
+#include "engine/core.h"
+
+#define PAGES_AT_ONCE 4096 /* some 20 us in which the engine cannot begin a turn */
+
+static void look(const struct sl_kv *kv, int32_t page, struct sl_page *out)
+{
+    const struct sl_radix_node *node = &kv->tree.nodes[page];
+    *out = (struct sl_page){.parent = node->in_tree ? node->parent : SL_NO_PAGE,
+                            .in_tree = node->in_tree,
+                            .use = kv->pool.is_free[page]     ? SL_PAGE_FREE
+                                   : kv->pool.refs[page] == 0 ? SL_PAGE_CACHED
+                                                              : SL_PAGE_OWNED};
+}
+
+int sl_engine_pages(struct sl_engine *eng, struct sl_page *out, struct sl_error *err)
+{
+    int32_t n_pages = eng->info.n_pages;
+    for (int32_t first = 0; first < n_pages; first += PAGES_AT_ONCE) {
+        int32_t end = SL_MIN(first + PAGES_AT_ONCE, n_pages);
+        if (!sl_engine_lock_turn(eng))
+            return sl_fail(err, SL_ETIMEOUT, "the engine is busy");
+        for (int32_t i = first; i < end; i++)
+            look(&eng->kv, i, &out[i]);
+        pthread_mutex_unlock(&eng->turn_lock);
+    }
+    return 0;
+}
