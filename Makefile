@@ -46,6 +46,7 @@ OBJ      = $(patsubst %.c,$(BUILD)/%.o,$1)
 LIB     := $(BUILD)/libsluice.a
 BIN     := $(BUILD)/sluice
 BUNDLE  := $(wildcard assets/storyteller/*)
+WEB     := $(addprefix assets/web/,index.html page.css page.js)
 
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*/test_*.c))
 TOOLS   := $(patsubst tools/%.c,$(BUILD)/tools/%,$(wildcard tools/*.c))
@@ -199,7 +200,7 @@ $(GPU_LIB): $(CUDA_OBJ)
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-$(LIB): $(call OBJ,$(LIB_SRC)) $(BUILD)/gen/bundle.o
+$(LIB): $(call OBJ,$(LIB_SRC)) $(BUILD)/gen/bundle.o $(BUILD)/gen/web.o
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
 
@@ -212,8 +213,16 @@ $(BUILD)/%.o: %.c
 $(BUILD)/gen/bundle.o: tools/embed $(BUNDLE)
 	@mkdir -p $(@D)
 	@echo "  EMBED assets/storyteller"
-	$(Q)tools/embed assets/storyteller > $(BUILD)/gen/bundle.S
+	$(Q)tools/embed assets/storyteller sl_bundle_table > $(BUILD)/gen/bundle.S
 	$(Q)$(CC) -c -o $@ $(BUILD)/gen/bundle.S
+
+# The page, as it is and compressed.
+$(BUILD)/gen/web.o: tools/embed $(WEB)
+	@mkdir -p $(BUILD)/gen/web
+	@echo "  EMBED assets/web"
+	$(Q)cp $(WEB) $(BUILD)/gen/web && gzip -9nkf $(patsubst assets/%,$(BUILD)/gen/%,$(WEB))
+	$(Q)tools/embed $(BUILD)/gen/web sl_web_table > $(BUILD)/gen/web.S
+	$(Q)$(CC) -c -o $@ $(BUILD)/gen/web.S
 
 # In two steps, so that a change of the library costs a test its linking only.
 $(BUILD)/tests/%.o: tests/%.c

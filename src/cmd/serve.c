@@ -76,6 +76,8 @@ static const struct sl_flag flags[] = {
      "comment on a silent stream, 0 = none (default: 5)"},
     {SL_FLAG_INT, 0, "shutdown-timeout", NULL, SERVE(shutdown_s), 0, 86400, "S",
      "wait for requests in flight when stopping (default: 30)"},
+    {SL_FLAG_SWITCH_OFF, 0, "webui", NULL, SERVER(no_webui), 0, 0, NULL,
+     "neither the page at / nor /api/state and /api/cancel"},
     {SL_FLAG_SWITCH, 0, "access-log", NULL, SERVER(access_log), 0, 0, NULL,
      "log a line per request"},
     {SL_FLAG_STR, 0, "log-level", NULL, SERVE(log_level), 0, 0, "L",
@@ -230,6 +232,6 @@ const struct sl_command sl_cmd_serve = {
         "log, /health and new requests get 503 until something moves; the process stays.\n"
         "Routes: /v1/chat/completions /v1/completions /v1/messages /v1/messages/count_tokens\n"
         "        /v1/models /tokenize /detokenize\n"
-        "        /health /ping /version /load /metrics\n",
+        "        /health /ping /version /load /metrics, and a page at /\n",
     .run = run,
 };

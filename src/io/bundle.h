@@ -4,15 +4,8 @@
 #ifndef SL_IO_BUNDLE_H
 #define SL_IO_BUNDLE_H
 
-#include <stddef.h>
-#include <stdint.h>
+#include "base/embed.h"
 
-struct sl_bundle_file {
-    const char *name;
-    const uint8_t *data; /* 64-byte aligned */
-    uint64_t n_bytes;
-};
-
-extern const struct sl_bundle_file sl_bundle_table[]; /* ended by a row of zeros */
+extern const struct sl_embedded sl_bundle_table[]; /* ended by a row of zeros */
 
 #endif

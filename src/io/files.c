@@ -63,7 +63,7 @@ const char *sl_files_path(const struct sl_files *f)
 
 static int get_bundled(const char *name, const uint8_t **data, size_t *n_bytes)
 {
-    for (const struct sl_bundle_file *b = sl_bundle_table; b->name != NULL; b++) {
+    for (const struct sl_embedded *b = sl_bundle_table; b->name != NULL; b++) {
         if (strcmp(b->name, name) == 0) {
             *data = b->data;
             *n_bytes = (size_t)b->n_bytes;

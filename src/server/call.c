@@ -54,6 +54,7 @@ static void free_call(struct sl_call *call)
 void sl_call_destroy(struct sl_call *call)
 {
     struct sl_loop *loop = call->conn->loop;
+    pthread_mutex_lock(&loop->calls_lock);
     if (call->prev != NULL)
         call->prev->next = call->next;
     else
@@ -61,6 +62,7 @@ void sl_call_destroy(struct sl_call *call)
     if (call->next != NULL)
         call->next->prev = call->prev;
     loop->n_calls--;
+    pthread_mutex_unlock(&loop->calls_lock);
     call->conn->call = NULL;
     free_call(call);
 }
@@ -123,11 +125,10 @@ static void copy_params(struct sl_call *call, const struct sl_params *p)
     call->drop_output = p->drop_output;
 }
 
-/* Whose prefix cache a request may see. The head of the request was checked: it carries a key. */
-static uint32_t tenant_of(const struct sl_conn *c)
+/* Whose prefix cache a request may see. */
+static uint32_t tenant_of(const struct sl_call *call)
 {
-    const struct sl_server_config *cfg = c->loop->server->cfg;
-    return cfg->share_prefixes ? 0 : (uint32_t)sl_route_key(cfg, c->parser);
+    return call->conn->loop->server->cfg->share_prefixes ? 0 : (uint32_t)call->key;
 }
 
 static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl_refusal *r)
@@ -142,7 +143,7 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
             .sampling = p->sampling,
             .priority = p->priority,
             .cache_salt = p->cache_salt,
-            .cache_tenant = tenant_of(call->conn),
+            .cache_tenant = tenant_of(call),
             .constraint = p->constraint,
             .thinking = p->thinking.close != NULL ? &p->thinking : NULL,
             .outbox = call->conn->loop->outbox,
@@ -170,11 +171,13 @@ static void link_call(struct sl_conn *c, struct sl_call *call)
 {
     struct sl_loop *loop = c->loop;
     const struct sl_server_config *cfg = loop->server->cfg;
+    pthread_mutex_lock(&loop->calls_lock);
     call->next = loop->calls;
     if (call->next != NULL)
         call->next->prev = call;
     loop->calls = call;
     loop->n_calls++;
+    pthread_mutex_unlock(&loop->calls_lock);
     c->call = call;
     if (cfg->request_timeout_ms > 0)
         c->call_deadline_ns = loop->now_ns + (uint64_t)cfg->request_timeout_ms * 1000000u;
@@ -200,6 +203,7 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
         return sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     }
     call->conn = c;
+    call->key = c->key;
     call->api = api;
     call->model = model;
     call->prompts = prompts;

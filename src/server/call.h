@@ -78,7 +78,7 @@ struct sl_call_api {
 
 struct sl_call {
     struct sl_conn *conn;
-    struct sl_call *prev, *next; /* of the loop */
+    struct sl_call *prev, *next; /* of the loop, under its calls_lock */
     const struct sl_call_api *api;
     const char *model; /* as served */
     char id[160];
@@ -87,6 +87,7 @@ struct sl_call {
     struct sl_prompt *prompts;
     struct sl_choice *choices; /* [n_prompts * n] */
     int32_t n_prompts, n, n_done;
+    int32_t key;        /* index of the API key it came with */
     int32_t n_logprobs; /* top entries asked for */
     int32_t max_tokens; /* asked for, <= 0: none */
     size_t n_kept;      /* bytes collected for a whole reply */

@@ -17,6 +17,7 @@
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/task.h"
+#include "server/webui.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -204,7 +205,7 @@ static int check_head(const struct sl_conn *c, struct sl_refusal *r)
     if (c->route == NULL)
         return sl_refuse(r, SL_ENOTFOUND, NULL, "no such path: %.*s", (int)SL_MIN(p->path.n, 80),
                          p->path.p);
-    if (c->route->auth != SL_AUTH_OPEN && sl_route_key(cfg, p) < 0) {
+    if (c->route->auth != SL_AUTH_OPEN && c->key < 0) {
         r->code = "invalid_api_key";
         return sl_refuse(r, SL_EAUTH, NULL, "missing or wrong API key");
     }
@@ -235,6 +236,9 @@ static void head_done(struct sl_conn *c)
     struct sl_http_parser *p = c->parser;
     struct sl_refusal r = {0};
     c->route = sl_route_find(p->path);
+    if (c->route != NULL && c->loop->server->cfg->no_webui && sl_webui_owns(c->route))
+        c->route = NULL;
+    c->key = c->route != NULL ? sl_route_key(c->loop->server->cfg, p) : -1;
     /* Before its body: under load a refusal must cost nearly nothing. */
     c->was_full =
         c->route != NULL && c->route->starts_work && sl_engine_is_full(c->loop->server->eng);

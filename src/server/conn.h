@@ -34,6 +34,7 @@ struct sl_conn {
     struct sl_buf out;
     size_t out_sent;
     const struct sl_route *route; /* of the current request, NULL = unknown path */
+    int key;                      /* of the current request: sl_route_key */
     struct sl_call *call;         /* generation in progress */
     struct sl_task *task;         /* a large body is being prepared */
     struct sl_conn *prev, *next, *next_dirty;

@@ -136,6 +136,7 @@ int sl_loop_init(struct sl_loop *loop, struct sl_server *server, struct sl_error
 {
     loop->server = server;
     loop->inbox.event_fd = -1;
+    pthread_mutex_init(&loop->calls_lock, NULL);
     int rc = sl_queue_init(&loop->inbox, INBOX_CAP, err);
     if (rc != 0)
         loop->inbox = (struct sl_queue){.event_fd = -1};
@@ -213,6 +214,7 @@ void sl_loop_deinit(struct sl_loop *loop)
     sl_queue_deinit(&loop->inbox);
     sl_free(loop->read_buf);
     sl_free(loop->token_buf);
+    pthread_mutex_destroy(&loop->calls_lock);
 }
 
 void sl_loop_uncount(struct sl_loop *loop)

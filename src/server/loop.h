@@ -50,7 +50,10 @@ struct sl_loop {
     struct event *ev_outbox, *ev_inbox;
     struct sl_queue inbox;
     struct sl_conn *conns, *dirty;
+    /* Written by this thread alone, with the lock; other threads read with the lock: ids, models,
+     * and what requests say of themselves. */
     struct sl_call *calls;
+    pthread_mutex_t calls_lock;
     struct sl_http_parser *spare_parser; /* kept for the next request */
     char *read_buf;
     char *token_buf; /* room for the text of one token */

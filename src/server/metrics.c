@@ -4,16 +4,14 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "server/loop.h"
+#include "server/process.h"
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/sse.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 struct out {
     struct sl_buf *b;
@@ -353,47 +351,17 @@ static void plain(struct out *o, const char *name, const char *type, const char 
     sl_buf_putc(o->b, '\n');
 }
 
-static int count_open_fds(void)
-{
-    DIR *dir = opendir("/proc/self/fd");
-    int n = 0;
-    if (dir == NULL)
-        return 0;
-    while (readdir(dir) != NULL)
-        n++;
-    closedir(dir);
-    return SL_MAX(n - 3, 0); /* ".", ".." and the directory itself */
-}
-
 static void process_metrics(struct out *o, int64_t t_start_s)
 {
-    struct rusage usage;
-    struct rlimit limit;
-    char *text = NULL;
-    size_t n_text = 0;
-    struct sl_error ignored;
-    double cpu = 0;
-    if (getrusage(RUSAGE_SELF, &usage) == 0)
-        cpu = (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-              (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6;
-    plain(o, "process_cpu_seconds_total", "counter", "CPU time of the process.", cpu);
+    struct sl_process p;
+    sl_process_read(&p);
+    plain(o, "process_cpu_seconds_total", "counter", "CPU time of the process.", p.cpu_s);
     plain(o, "process_start_time_seconds", "gauge", "When the server started.", (double)t_start_s);
-    plain(o, "process_open_fds", "gauge", "Open file descriptors.", count_open_fds());
-    if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
-        plain(o, "process_max_fds", "gauge", "Limit of open file descriptors.",
-              (double)limit.rlim_cur);
-    if (sl_read_file("/proc/self/statm", 4096, &text, &n_text, &ignored) != 0)
-        return;
-    double page = (double)sysconf(_SC_PAGESIZE), pages[2] = {0, 0};
-    const char *at = text;
-    for (int i = 0; i < 2; i++) { /* size, resident */
-        while (*at >= '0' && *at <= '9')
-            pages[i] = pages[i] * 10 + (*at++ - '0');
-        at += *at == ' ';
-    }
-    sl_free(text);
-    plain(o, "process_virtual_memory_bytes", "gauge", "Virtual memory.", pages[0] * page);
-    plain(o, "process_resident_memory_bytes", "gauge", "Resident memory.", pages[1] * page);
+    plain(o, "process_open_fds", "gauge", "Open file descriptors.", (double)p.n_fds);
+    plain(o, "process_max_fds", "gauge", "Limit of open file descriptors.", (double)p.max_fds);
+    plain(o, "process_virtual_memory_bytes", "gauge", "Virtual memory.", (double)p.virtual_bytes);
+    plain(o, "process_resident_memory_bytes", "gauge", "Resident memory.",
+          (double)p.resident_bytes);
 }
 
 void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in)

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "server/route.h"
 #include "server/sse.h"
+#include "server/webui.h"
 
 #include <stdio.h>
 
@@ -15,6 +16,7 @@ static const char *status_text(int status)
     } texts[] = {
         {200, "OK"},
         {204, "No Content"},
+        {304, "Not Modified"},
         {400, "Bad Request"},
         {401, "Unauthorized"},
         {404, "Not Found"},
@@ -81,6 +83,8 @@ static void put_head(struct sl_conn *c, int status, const char *content_type)
     else if (p->http_1_0)
         SL_PUT(b, "Connection: keep-alive\r\n");
     const char *origin = p != NULL ? sl_route_cors_origin(c->loop->server->cfg, p) : NULL;
+    if (c->route != NULL && sl_webui_owns(c->route)) /* other sites have no business there */
+        origin = NULL;
     if (origin != NULL)
         put_cors(b, origin);
     if (echo_request_id(p, &id)) {
@@ -96,7 +100,7 @@ void sl_reply(struct sl_conn *c, int status, const char *content_type, const cha
     put_head(c, status, content_type);
     if (headers != NULL)
         sl_buf_puts(&c->out, headers);
-    if (status != 204) {
+    if (status != 204 && status != 304) {
         SL_PUT(&c->out, "Content-Length: ");
         sl_put_u64(&c->out, n_body);
         SL_PUT(&c->out, "\r\n");
@@ -210,7 +214,7 @@ void sl_reply_stream(struct sl_conn *c)
 bool sl_reply_is_preflight(const struct sl_conn *c)
 {
     const struct sl_http_parser *p = c->parser;
-    return p->method == SL_HTTP_OPTIONS && c->route != NULL &&
+    return p->method == SL_HTTP_OPTIONS && c->route != NULL && !sl_webui_owns(c->route) &&
            sl_http_header(p, "access-control-request-method") != NULL &&
            sl_route_cors_origin(c->loop->server->cfg, p) != NULL;
 }

@@ -25,6 +25,11 @@ const struct sl_route sl_routes[] = {
     {"/version", false, GET, SL_AUTH_OPEN, false, sl_api_version},
     {"/load", false, GET, SL_AUTH_OPEN, false, sl_api_load},
     {"/metrics", false, GET, SL_AUTH_OPEN, false, sl_api_metrics},
+    {"/", false, GET, SL_AUTH_OPEN, false, sl_api_page},
+    {"/page.css", false, GET, SL_AUTH_OPEN, false, sl_api_page},
+    {"/page.js", false, GET, SL_AUTH_OPEN, false, sl_api_page},
+    {"/api/state", false, GET, SL_AUTH_KEY, false, sl_api_state},
+    {"/api/cancel", false, POST, SL_AUTH_KEY, false, sl_api_cancel},
 };
 const int sl_n_routes = (int)SL_COUNT(sl_routes);
 

@@ -52,5 +52,8 @@ void sl_api_health(struct sl_conn *c);
 void sl_api_version(struct sl_conn *c);
 void sl_api_load(struct sl_conn *c);
 void sl_api_metrics(struct sl_conn *c);
+void sl_api_page(struct sl_conn *c);
+void sl_api_state(struct sl_conn *c);
+void sl_api_cancel(struct sl_conn *c);
 
 #endif

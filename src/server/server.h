@@ -40,6 +40,7 @@ struct sl_server_config {               /* start from sl_server_config_default()
     bool share_prefixes;          /* keys share one prefix cache instead of one each */
     bool priority_scheduling;     /* requests may say a priority; else only 0 is accepted */
     bool trust_request_chat_template; /* requests may bring their own chat_template */
+    bool no_webui;                    /* without the page and what only the page needs */
     bool handle_signals;              /* SIGTERM and SIGINT drain, a second one aborts */
     int stop_fd;                      /* eventfd of an embedder: readable = drain; -1 = none */
 };

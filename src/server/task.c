@@ -70,6 +70,7 @@ static void start_large(struct sl_conn *c, const struct sl_task_kind *kind)
     t->server = c->loop->server;
     t->conn = c;
     t->loop = c->loop;
+    t->key = c->key;
     t->owned_body = c->parser->body;
     c->parser->body = (struct sl_buf){.max_bytes = t->owned_body.max_bytes};
     t->body = (struct sl_str){t->owned_body.data, t->owned_body.n_bytes};
@@ -95,6 +96,7 @@ void sl_task_start(struct sl_conn *c, const struct sl_task_kind *kind)
     struct sl_task t = {.kind = kind,
                         .server = c->loop->server,
                         .body = {body->data, body->n_bytes},
+                        .key = c->key,
                         .at_once = true};
     kind->prepare(&t);
     if (!t.later)

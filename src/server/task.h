@@ -23,6 +23,7 @@ struct sl_task {
     const struct sl_task_kind *kind;
     const struct sl_server *server;
     struct sl_str body;
+    int key;      /* of the API keys; see sl_route_key */
     bool at_once; /* on the connection's thread: nothing may take long */
     bool later;   /* prepare asks for a worker after all */
     /* what prepare leaves; freed by task.c but for what finish took */

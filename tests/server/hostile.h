@@ -334,7 +334,13 @@ static inline void check_header_names(const struct answer *a)
                                         "Access-Control-Allow-Origin",
                                         "Access-Control-Allow-Methods",
                                         "Access-Control-Allow-Headers",
-                                        "Access-Control-Max-Age"};
+                                        "Access-Control-Max-Age",
+                                        "ETag", /* these of the page at "/" alone */
+                                        "Content-Security-Policy",
+                                        "X-Content-Type-Options",
+                                        "Referrer-Policy",
+                                        "Cross-Origin-Opener-Policy",
+                                        "Cross-Origin-Resource-Policy"};
     const char *at = a->head, *end = a->head + a->n_head;
     while (at < end) {
         const char *cr = memmem(at, (size_t)(end - at), "\r\n", 2);
