@@ -29,8 +29,14 @@
         ROUTE(id, INT32_MAX, INT32_MAX, GATED, gated64, name)
 
 static const struct sl_lin_route routes[] = {
-    ROUTES(BF16, bf16), ROUTES(Q8_0, q8_0), ROUTES(Q4_0, q4_0), ROUTES(Q4_K, q4_k),
-    ROUTES(Q5_K, q5_k), ROUTES(Q6_K, q6_k), ROUTES(FP8, fp8),
+    ROUTE_OF(BF16, INT32_MAX, 1, GATED, WIDE, pairs, bf16),
+    ROUTES(BF16, bf16),
+    ROUTES(Q8_0, q8_0),
+    ROUTES(Q4_0, q4_0),
+    ROUTES(Q4_K, q4_k),
+    ROUTES(Q5_K, q5_k),
+    ROUTES(Q6_K, q6_k),
+    ROUTES(FP8, fp8),
 };
 
 const struct sl_lin_route *sl_cuda_linear_routes(size_t *n)

@@ -85,6 +85,7 @@ SL_LIN_DECLARE(q5_k);
 SL_LIN_DECLARE(q6_k);
 SL_LIN_DECLARE(fp8);
 #undef SL_LIN_DECLARE
+void sl_lin_pairs_bf16(struct sl_cuda *cu, const struct sl_lin *l); /* gated, one segment */
 
 enum sl_lin_kind { SL_LIN_PLAIN = 1, SL_LIN_GATED = 2, SL_LIN_BOTH = 3 };
 

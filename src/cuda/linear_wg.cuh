@@ -11,8 +11,11 @@
  * operand there.
  *
  * In a gated product run 0 of a warpgroup is gate's and run 1 the same rows of up, so that a thread
- * has both sums of an output. Wide tiles (256 tokens) have one run: there the first warpgroup has
- * gate, the second up, and they exchange sums through shared memory.
+ * has both sums of an output. Wide tiles (256 tokens) have one run. Where a layout lets it, a
+ * warp's 16 rows are then eight of gate and the same eight of up (pairs), the upper ones of a row
+ * block in the first warpgroup, the lower ones in the second; a thread has both sums again, and the
+ * groups run on their own, one storing while the other multiplies. Otherwise the first warpgroup
+ * has gate, the second up, and they exchange sums through shared memory.
  *
  * Why wide: wgmma reads the tokens' 16 columns once for 64 rows, however many tokens. For 16
  * columns of 128 rows x 256 tokens shared memory moves 32 KB in 256 clocks (weights 4, tokens twice
@@ -45,12 +48,13 @@
  * 128 x 128). */
 #define SL_WG_JOIN_STEPS 20
 
-template <class F, int MI, int NT, int CW> struct sl_wg_shape {
+template <class F, int MI, int NT, int CW, bool PAIRS> struct sl_wg_shape {
     static constexpr int threads = 128 * (CW + 1);
     static constexpr int blocks = 4 * MI * CW;  /* row blocks of a tile */
     static constexpr int subs = F::unit_k / 64; /* steps of a unit */
     static constexpr int w_slot = blocks * F::unit_bytes, x_slot = NT * 128;
-    static constexpr int swap = NT == 256 ? SL_WG_SWAP : 0, room = SL_WG_SMEM - swap;
+    static constexpr bool pairs = PAIRS; /* of gate and up in the rows of a warp */
+    static constexpr int swap = NT == 256 && !PAIRS ? SL_WG_SWAP : 0, room = SL_WG_SMEM - swap;
     static constexpr int fit = room / (w_slot + subs * x_slot);
     static constexpr int w_slots = fit < 2 ? 2 : fit > SL_WG_MAX_RING ? SL_WG_MAX_RING : fit;
     static constexpr int x_fit = (room - w_slots * w_slot) / x_slot;
@@ -240,6 +244,7 @@ template <class S> struct sl_wg_view {
     int32_t w_free;           /* the oldest slot of weights that was not given back */
     int32_t x_free, n_behind; /* the oldest stage whose products run, and how many do */
     int32_t block;            /* the warp's row block of run 0 in a tile */
+    uint32_t w_at; /* where that lies in a slot of weights; of pairs its half of gate's */
 };
 
 template <int MI> struct sl_wg_frag {
@@ -254,11 +259,16 @@ static __device__ __forceinline__ void sl_wg_load_a(sl_wg_frag<MI> &f, sl_wg_vie
     int sub = k % S::subs, lane = static_cast<int>(threadIdx.x % 32);
     if (sub == 0)
         sl_mbar_wait(&bars.full_w[v.w.slot], v.w.parity);
-    const uint8_t *unit = v.smem + S::w_offset + v.w.slot * S::w_slot + v.block * F::unit_bytes;
+    const uint8_t *unit = v.smem + S::w_offset + v.w.slot * S::w_slot + v.w_at;
 #pragma unroll
     for (int m = 0; m < MI; m++) {
         typename F::raw raw;
-        F::load(raw, unit + m * 4 * F::unit_bytes, sub, lane);
+        if constexpr (S::pairs) {
+            F::load_half(raw, 0, unit, lane);
+            F::load_half(raw, 1, unit + 4 * F::unit_bytes, lane);
+        } else {
+            F::load(raw, unit + m * 4 * F::unit_bytes, sub, lane);
+        }
 #pragma unroll
         for (int j = 0; j < 4; j++)
             F::frag(raw, j, f.a[m][j]);
@@ -467,6 +477,35 @@ static __device__ __forceinline__ void sl_wg_store(float (&sum)[MI][NT / 8][4], 
     }
 }
 
+/* A tile of pairs: a thread has gate's sums of a row, two for each eight tokens, and up's. */
+template <int NT>
+static __device__ __forceinline__ void sl_wg_store_pairs(const float (&sum)[NT / 8][4],
+                                                         const sl_lin &l, int row, int token0)
+{
+    int lane = static_cast<int>(threadIdx.x % 32), t0 = token0 + 2 * (lane & 3);
+    row += lane >> 2;
+    if (row >= l.part[0].n_rows)
+        return;
+    int64_t ld = l.part[0].n_rows;
+    __nv_bfloat16 *at = l.gated_out + t0 * ld + row;
+    constexpr int together = 8; /* outputs worked on side by side */
+#pragma unroll
+    for (int i = 0; i < NT / 8; i += together / 2) {
+        float out[together];
+#pragma unroll
+        for (int k = 0; k < together; k++) {
+            const float *s = sum[i + k / 2];
+            out[k] = __fmul_rn(sl_act(l.act, s[k % 2]), s[2 + k % 2]);
+        }
+#pragma unroll
+        for (int k = 0; k < together; k++) {
+            if (t0 + 8 * (i + k / 2) + k % 2 < l.n)
+                sl_lin_put(at + k % 2 * ld, out[k]);
+            at += k % 2 == 1 ? 8 * ld : 0;
+        }
+    }
+}
+
 template <class S, class F, int MI, int NT, int CW, bool TOTALS>
 static __device__ __forceinline__ void sl_wg_consume(const sl_lin &l, const sl_wg_plan &p,
                                                      uint8_t *smem)
@@ -474,7 +513,11 @@ static __device__ __forceinline__ void sl_wg_consume(const sl_lin &l, const sl_w
     int group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) - 1;
     sl_wg_view<S> v = {};
     v.smem = smem;
-    v.block = group * 4 * MI + static_cast<int>(threadIdx.x / 32 % 4);
+    int warp = static_cast<int>(threadIdx.x / 32 % 4);
+    v.block = S::pairs ? warp : group * 4 * MI + warp;
+    v.w_at = static_cast<uint32_t>(v.block * F::unit_bytes);
+    if constexpr (S::pairs)
+        v.w_at += static_cast<uint32_t>(group * F::half_bytes);
     uint32_t *last = reinterpret_cast<uint32_t *>(smem + 4 * SL_WG_MAX_RING * 8);
     for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
         sl_wg_unit u = sl_wg_find(l, p, id, S::blocks, NT);
@@ -484,7 +527,11 @@ static __device__ __forceinline__ void sl_wg_consume(const sl_lin &l, const sl_w
             if (p.split > 1 && !sl_wg_join<MI, NT, CW>(sum, l, p, u, last))
                 continue;
         }
-        if constexpr (NT == 256) {
+        if constexpr (S::pairs) {
+            sl_wg_store_pairs<NT>(sum[0], l, (u.block0 + v.block) * SL_CUDA_ROW_BLOCK + 8 * group,
+                                  u.token0);
+            continue;
+        } else if constexpr (NT == 256) {
             float4 *swap = reinterpret_cast<float4 *>(smem + S::swap_offset);
             int block = u.block0 + v.block % 4;
             if (l.gated && group == 0)
@@ -511,12 +558,12 @@ static __device__ __forceinline__ void sl_wg_init(uint8_t *smem, int n_consumers
     __syncthreads();
 }
 
-template <class F, int MI, int NT, int CW, bool TOTALS>
+template <class F, int MI, int NT, int CW, bool TOTALS, bool PAIRS>
 __global__ void __launch_bounds__(128 * (CW + 1), 1)
     sl_wg_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_wg_plan p,
                  const __grid_constant__ sl_wg_maps maps)
 {
-    typedef sl_wg_shape<F, MI, NT, CW> S;
+    typedef sl_wg_shape<F, MI, NT, CW, PAIRS> S;
     SL_SMEM(uint8_t, smem);
     sl_wg_init<S>(smem, 4 * CW, l.vec_x ? 1 : 32 * SL_WG_X_WARPS);
     sl_grid_launch_dependents();
@@ -545,10 +592,10 @@ __global__ void __launch_bounds__(128 * (CW + 1), 1)
 
 /* ------------------------------------------------------------------ host */
 
-template <class F, int MI, int NT, int CW, bool TOTALS>
+template <class F, int MI, int NT, int CW, bool TOTALS, bool PAIRS = false>
 static void sl_wg_launch(struct sl_cuda *cu, const sl_lin *given)
 {
-    typedef sl_wg_shape<F, MI, NT, CW> S;
+    typedef sl_wg_shape<F, MI, NT, CW, PAIRS> S;
     sl_lin l = *given;
     sl_wg_plan p = {};
     for (int i = 0; i < (l.gated ? 1 : l.n_parts); i++) {
@@ -576,8 +623,8 @@ static void sl_wg_launch(struct sl_cuda *cu, const sl_lin *given)
                                  F::unit_bytes, 4);
     sl_cuda_check(cu, e, "cuTensorMapEncodeTiled");
     unsigned grid = (unsigned)SL_MIN(p.n_units, cu->n_sms);
-    sl_launch(cu, sl_wg_kernel<F, MI, NT, CW, TOTALS>, dim3(grid), dim3(S::threads), S::smem, l, p,
-              maps);
+    sl_launch(cu, sl_wg_kernel<F, MI, NT, CW, TOTALS, PAIRS>, dim3(grid), dim3(S::threads), S::smem,
+              l, p, maps);
 }
 
 #endif

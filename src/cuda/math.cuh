@@ -4,12 +4,14 @@
  *
  * Every step is written as one rounding (__fmaf_rn, __fmul_rn, __fadd_rn, __fdiv_rn), so that no
  * compiler flag and no fast approximation can change a bit. The approximations of the hardware
- * (ex2.approx, tanh.approx) are not here: they differ from the CPU.
+ * (ex2.approx, tanh.approx) are not here: they differ from the CPU. A reciprocal is only where
+ * division begins.
  */
 #ifndef SL_CUDA_MATH_CUH
 #define SL_CUDA_MATH_CUH
 
 #include "cuda/device.h"
+#include "cuda/ptx.cuh"
 
 #include <cuda_runtime.h>
 #include <stdint.h>
@@ -77,6 +79,23 @@ static __device__ __forceinline__ float sl_tanh(float x)
     return a < 0.625f ? __fmaf_rn(__fmul_rn(p, s), x, x) : big;
 }
 
+/* g / d, rounded once, for d >= 1 (or NaN) whose quotient is normal, or exact when g is tiny (then
+ * d is 2 in what follows). The steps of the compiler's division without its branch to a slow path:
+ * the end of a tile does nothing else, so many must run side by side. */
+static __device__ __forceinline__ float sl_div_by_large(float g, float d)
+{
+    bool large = d > 0x1p64f;
+    float scale = large ? 0x1p-64f : 1.0f, b = __fmul_rn(d, scale);
+    float r = sl_rcp_approx(b);
+    r = __fmaf_rn(r, __fmaf_rn(-b, r, 1.0f), r);
+    float q = __fmul_rn(g, r);
+    q = __fmaf_rn(__fmaf_rn(-b, q, g), r, q);
+    q = __fmaf_rn(__fmaf_rn(-b, q, g), r, q);
+    q = __fmul_rn(q, scale);
+    bool usual = fabsf(g) > 0.0f && fabsf(g) < INFINITY && d < INFINITY;
+    return usual ? q : __fmul_rn(g, d < INFINITY ? 1.0f : 0.0f);
+}
+
 /* silu(g) or gelu_tanh(g): g times the logistic function of g, or of 2 sqrt(2 / pi) (g + 0.044715
  * g^3), which has not the cancellation of 1 + tanh. */
 static __device__ __forceinline__ float sl_act(enum sl_act act, float g)
@@ -86,7 +105,7 @@ static __device__ __forceinline__ float sl_act(enum sl_act act, float g)
         float g3 = __fmul_rn(__fmul_rn(g, g), g);
         z = __fmul_rn(__fmaf_rn(g3, 0.044715f, g), 1.5957691216057308f);
     }
-    return __fdiv_rn(g, __fadd_rn(1.0f, sl_exp(__fadd_rn(0.0f, -z))));
+    return sl_div_by_large(g, __fadd_rn(1.0f, sl_exp(__fadd_rn(0.0f, -z))));
 }
 
 #endif

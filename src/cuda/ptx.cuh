@@ -471,6 +471,14 @@ static __device__ __forceinline__ float sl_ex2_approx(float x)
     return y;
 }
 
+/* 1 / x within 1 ulp, for normal x and quotient. */
+static __device__ __forceinline__ float sl_rcp_approx(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 #endif /* SL_CUDA_SIM */
 
 /* Initialises n barriers, a thread each, as one thread would take a microsecond for all. A loop,

@@ -69,25 +69,32 @@ static __device__ __forceinline__ uint32_t sl_nibbles(uint32_t w, int upper)
     return (upper ? w >> 4 : w) & 0x0F0F0F0Fu;
 }
 
+/* Rows 0 to 7 first, then 8 to 15, [half][two k16][lane][16 bytes]: a warp may take the upper half
+ * of one row block and the lower of another as its 16 rows (linear_wg.cuh). */
 struct sl_wf_bf16 {
     static constexpr int layout = SL_CUDA_BF16;
     static constexpr int unit_k = 64, unit_bytes = 2048, stage_units = 2;
     static constexpr bool coded = false;
+    static constexpr int half_bytes = 1024;
     struct raw {
-        uint4 w[4];
+        uint4 w[2][2];
     };
-    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
+    static __device__ __forceinline__ void load_half(raw &r, int to, const uint8_t *half, int lane)
     {
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            r.w[j] = sl_load16(unit + 512 * j + 16 * lane);
+        for (int i = 0; i < 2; i++)
+            r.w[to][i] = sl_load16(half + 512 * i + 16 * lane);
+    }
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
+    {
+        load_half(r, 0, unit, lane);
+        load_half(r, 1, unit + half_bytes, lane);
     }
     static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
     {
-        a[0] = r.w[j].x;
-        a[1] = r.w[j].y;
-        a[2] = r.w[j].z;
-        a[3] = r.w[j].w;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[i] = sl_word(r.w[i & 1][j >> 1], 2 * (j & 1) + (i >> 1));
     }
 };
 

@@ -70,8 +70,10 @@ template <class File> struct sl_pack_bf16_of {
                 if (row < s.n_rows && k < s.n_cols)
                     w[e >> 1] |= File::bits(s.rows + row * s.row_bytes, k) << 16 * (e & 1);
             }
-            *reinterpret_cast<uint4 *>(out + 512 * j + 16 * lane) =
-                make_uint4(w[0], w[1], w[2], w[3]);
+            for (int half = 0; half < 2; half++)
+                *reinterpret_cast<uint2 *>(out + format::half_bytes * half + 512 * (j >> 1) +
+                                           16 * lane + 8 * (j & 1)) =
+                    make_uint2(w[half], w[half + 2]);
         }
     }
 };

@@ -319,5 +319,14 @@ static inline float sl_ex2_approx(float x)
     float y = exp2f(x < -126.0f ? -INFINITY : x);
     return x != x ? x : y;
 }
+/* Neighbours of the quotient too, as hardware gives them. */
+static inline float sl_rcp_approx(float x)
+{
+    float y = 1.0f / x;
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    u = u * 0x9E3779B1u >> 30;
+    return x < 1.0f || x > 0x1p100f || u > 1 ? y : nextafterf(y, u == 0 ? 0.0f : 1.0f);
+}
 
 #endif
