@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/str.h"
 #include "base/sys.h"
+#include "models/model.h"
 #include "models/synth.h"
 
 #include <stdio.h>
@@ -36,6 +37,14 @@ static const char help[] =
     "                    of RoPE (defaults: the family's theta; factor 4, llama3: 32;\n"
     "                    context / factor)\n"
     "  --seed N          of the weights (default 1)\n"
+    "an adapter instead\n"
+    "  --adapter-of PATH writes a random LoRA adapter of that model, as PEFT does; --dtype, "
+    "--seed\n"
+    "                    and --out as above\n"
+    "  --rank N  --alpha X\n"
+    "                    (default 16, twice the rank)\n"
+    "  --targets LIST    q_proj,k_proj,v_proj,o_proj,gate_proj,up_proj,down_proj (default all)\n"
+    "  --rslora          scaled by alpha / sqrt(rank)\n"
     "how\n"
     "  --format NAME     hf or gguf (default hf)\n"
     "  --dtype NAME      f32, f16, bf16; hf also fp8; GGUF also q8_0, q4_0, q4_k, q5_k, q6_k\n"
@@ -51,8 +60,9 @@ static const char help[] =
 struct args {
     const char *family, *shape, *format, *dtype, *fp8_scales, *rope, *tokenizer, *out;
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *head_dim, *context, *window;
+    const char *adapter_of, *rank, *alpha, *targets;
     const char *vocab, *bos, *eos, *theta, *factor, *original_context, *seed;
-    bool bytes, tied, untied, old_config, quiet, help;
+    bool bytes, tied, untied, old_config, rslora, quiet, help;
 };
 
 struct flag {
@@ -93,6 +103,11 @@ static const struct flag flags[] = {
     VALUE("--factor", factor),
     VALUE("--original-context", original_context),
     VALUE("--seed", seed),
+    VALUE("--adapter-of", adapter_of),
+    VALUE("--rank", rank),
+    VALUE("--alpha", alpha),
+    VALUE("--targets", targets),
+    SWITCH("--rslora", rslora),
     SWITCH("--tied", tied),
     SWITCH("--untied", untied),
     SWITCH("--old-config", old_config),
@@ -292,6 +307,37 @@ static int copy_tokenizer(const char *from, const char *to, struct sl_error *err
     return rc;
 }
 
+static int write_adapter(const struct args *a, struct sl_error *err)
+{
+    struct sl_synth_lora spec = {
+        .rank = 16, .size = 0.3, .rslora = a->rslora, .targets = a->targets, .seed = 1};
+    struct sl_ckpt *ckpt = NULL;
+    struct sl_model *m = NULL;
+    const char *dtype = a->dtype ? a->dtype : "bf16";
+    int d = sl_dtype_from_name(dtype);
+    int rc = set_int("--rank", a->rank, 1, 256, &spec.rank, err);
+    spec.alpha = 2.0 * spec.rank;
+    if (rc == 0)
+        rc = set_double("--alpha", a->alpha, 1e-3, 1e5, &spec.alpha, err);
+    if (rc == 0 && d != SL_DTYPE_F32 && d != SL_DTYPE_F16 && d != SL_DTYPE_BF16)
+        rc = sl_fail(err, SL_EINVAL, "--dtype of an adapter is f32, f16 or bf16");
+    if (rc == 0 && a->seed != NULL && !sl_parse_u64(a->seed, strlen(a->seed), &spec.seed))
+        rc = sl_fail(err, SL_EINVAL, "--seed is \"%.40s\", must be a whole number", a->seed);
+    if (rc == 0 && a->out == NULL)
+        rc = sl_fail(err, SL_EINVAL, "--out PATH says where to write (mkmodel --help)");
+    spec.dtype = (enum sl_dtype)d;
+    if (rc == 0)
+        rc = sl_ckpt_open(a->adapter_of, &ckpt, err);
+    if (rc == 0)
+        rc = sl_model_open(ckpt, &m, err);
+    if (rc == 0)
+        rc = sl_synth_lora_write(m, &spec, a->out, err);
+    sl_model_close(m);
+    if (ckpt != NULL)
+        sl_ckpt_close(ckpt);
+    return rc;
+}
+
 struct meter {
     uint64_t shown_ns;
 };
@@ -323,6 +369,12 @@ int main(int argc, char **argv)
     if (a.help) {
         fputs(help, stdout);
         return 0;
+    }
+    if (a.adapter_of != NULL) {
+        if (write_adapter(&a, &err) == 0)
+            return 0;
+        fprintf(stderr, "mkmodel: %s\n", err.msg);
+        return 1;
     }
     if (set_shape(&a, &s, &err) != 0 || set_format(&a, &s, &err) != 0)
         goto usage;

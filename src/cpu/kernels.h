@@ -36,6 +36,10 @@ struct sl_cpu_kernels {
                  int n_k, float *acc, bool first);
     /* out[i] = the lanes of acc [n <= SL_CPU_ROWS, SL_CPU_LANES] added up. */
     void (*reduce)(const float *acc, int n, float *out);
+    /* out[i] += sum over j < rank of s[j] * b[i / 16, j, i % 16], each from j = 0 on (ops/lora.h);
+     * F32, F16, BF16. */
+    void (*lora[SL_DTYPE_COUNT])(const uint8_t *b, const float *s, int rank, int n_rows,
+                                 float *out);
     void (*rmsnorm)(const float *x, const float *w, float eps, int n, float *out);
     void (*add)(float *x, const float *y, int64_t n);
     void (*scale)(float *x, float s, int64_t n); /* x *= s */

@@ -13,8 +13,11 @@
 
 #include "cpu/formats_tmpl.c"
 
+#include "cpu/lora_tmpl.c"
+
 void sl_cpu_kernels_avx2(struct sl_cpu_kernels *k)
 {
     fill_kernels(k);
     fill_formats(k);
+    fill_lora(k);
 }

@@ -7,9 +7,26 @@
 
 #include "cpu/kernels_tmpl.c"
 
+LANES v16 v_load_f16(const uint8_t *p)
+{
+    v16 r;
+    sl_dtype_info(SL_DTYPE_F16)->to_f32(p, r.f, 16);
+    return r;
+}
+
+LANES v16 v_load_bf16(const uint8_t *p)
+{
+    v16 r;
+    sl_dtype_info(SL_DTYPE_BF16)->to_f32(p, r.f, 16);
+    return r;
+}
+
+#include "cpu/lora_tmpl.c"
+
 void sl_cpu_kernels_c(struct sl_cpu_kernels *k)
 {
     fill_kernels(k);
+    fill_lora(k);
     for (int t = 0; t < SL_DTYPE_COUNT; t++) {
         k->decode[t] = sl_dtype_info((enum sl_dtype)t)->to_f32;
         k->encode[t] = sl_dtype_info((enum sl_dtype)t)->from_f32;

@@ -27,15 +27,20 @@ static void run(struct sl_linear *l)
 
 void sl_cpu_linear(struct sl_backend *be, const struct sl_op_linear *a)
 {
-    struct sl_linear l = {.cpu = sl_cpu(be), .n_parts = 1, .x = a->x, .ld_x = a->ld_x, .n = a->n};
+    struct sl_linear l = {
+        .cpu = sl_cpu(be), .n_parts = 1, .x = a->x, .ld_x = a->ld_x, .n = a->n, .lora = a->lora};
     l.part[0] = (struct sl_linear_part){a->w, a->bias, a->out, a->ld_out};
     run(&l);
 }
 
 void sl_cpu_linear_multi(struct sl_backend *be, const struct sl_op_linear_multi *a)
 {
-    struct sl_linear l = {
-        .cpu = sl_cpu(be), .n_parts = a->n_parts, .x = a->x, .ld_x = a->ld_x, .n = a->n};
+    struct sl_linear l = {.cpu = sl_cpu(be),
+                          .n_parts = a->n_parts,
+                          .x = a->x,
+                          .ld_x = a->ld_x,
+                          .n = a->n,
+                          .lora = a->lora};
     SL_ASSERT(a->n_parts >= 1 && a->n_parts <= SL_MAX_LINEAR_PARTS);
     for (int i = 0; i < a->n_parts; i++)
         l.part[i] = a->part[i];
@@ -51,7 +56,8 @@ void sl_cpu_linear_gated_act(struct sl_backend *be, const struct sl_op_linear_ga
                           .act = a->act,
                           .x = a->x,
                           .ld_x = a->ld_x,
-                          .n = a->n};
+                          .n = a->n,
+                          .lora = a->lora};
     l.part[0] = (struct sl_linear_part){a->gate, NULL, a->out, a->gate->n_rows};
     run(&l);
 }

@@ -20,7 +20,8 @@ struct sl_linear {
     int64_t n_cols;
     const float *x;
     int64_t ld_x;
-    int32_t n; /* tokens > 0 */
+    int32_t n;                     /* tokens > 0 */
+    const struct sl_op_lora *lora; /* NULL: no row has an adapter */
 };
 
 /* Multiplications of the product per column and token. */
@@ -76,5 +77,14 @@ void sl_linear_rows_tile(const struct sl_cpu_kernels *k, struct sl_cpu_scratch *
 
 /* At least one packed. */
 void sl_linear_packed(const struct sl_linear *l);
+
+/* lora.c: A x of all rows with an adapter, as items of a job that runs before the outputs; then
+ * what it makes of rows row .. row + n_rows of a part (1: also the up of a gate), row a multiple of
+ * SL_LORA_PANEL, is added to token t's outputs. */
+int64_t sl_lora_n_items(const struct sl_linear *l);
+int64_t sl_lora_work(const struct sl_linear *l);
+void sl_lora_item(const struct sl_linear *l, int64_t item, int thread_idx);
+void sl_lora_add(const struct sl_linear *l, int part, int64_t t, int64_t row, int n_rows,
+                 float *out);
 
 #endif

@@ -78,6 +78,16 @@ static void prepare_token(void *arg, uint32_t t, int thread_idx)
                         fp8_block(j, k / SL_FP8_GROUP));
 }
 
+/* The block's tokens, then A x of adapters. */
+static void prepare_item(void *arg, uint32_t item, int thread_idx)
+{
+    const struct job *j = arg;
+    if (item < (uint32_t)j->n_t)
+        prepare_token(arg, item, thread_idx);
+    else
+        sl_lora_item(j->l, (int64_t)item - j->n_t, thread_idx);
+}
+
 static bool matrix_wants_tiles(const struct job *j, const struct sl_weight *w)
 {
     const struct sl_i8_kernels *k = &j->l->cpu->i8;
@@ -111,7 +121,11 @@ static void prepare(struct job *j)
         at += (size_t)(SL_ROUND_UP(j->n_k, SL_FP8_GROUP) * n_t) * sizeof *j->x_fp8;
     }
     SL_DCHECK(at <= (uint8_t *)cpu->x_packed + cpu->x_packed_bytes);
-    sl_cpu_run(cpu, prepare_token, j, j->n_t, j->n_k * j->n_t);
+    if (j->l->lora != NULL && j->t0 == 0 && j->k0 == 0)
+        sl_cpu_run(cpu, prepare_item, j, j->n_t + sl_lora_n_items(j->l),
+                   j->n_k * j->n_t + sl_lora_work(j->l));
+    else
+        sl_cpu_run(cpu, prepare_token, j, j->n_t, j->n_k * j->n_t);
 }
 
 /* ---------------------------------------------------------------- products */
@@ -260,17 +274,26 @@ static void put_outputs(const struct job *j, const struct outputs *o, int t, int
 {
     const struct sl_linear *l = j->l;
     const struct sl_cpu_kernels *k = &l->cpu->k;
-    const bool biased = o->to->bias != NULL && j->k0 + j->n_k == l->n_cols;
+    const bool last = j->k0 + j->n_k == l->n_cols, biased = o->to->bias != NULL && last;
+    const bool adapted = l->lora != NULL && last;
+    const int part = (int)(o->to - l->part);
     for (; n > 0; t++, n--) {
         float *out = o->to->out + (j->t0 + t) * o->to->ld_out + o->row;
-        const float *acc = o->acc[0] + t * ITEM_ROWS;
+        float *acc = o->acc[0] + t * ITEM_ROWS;
         if (l->up != NULL) {
-            k->act(l->act, acc, o->acc[1] + t * ITEM_ROWS, o->n_rows, out);
+            float *up = o->acc[1] + t * ITEM_ROWS;
+            if (adapted) {
+                sl_lora_add(l, 0, j->t0 + t, o->row, o->n_rows, acc);
+                sl_lora_add(l, 1, j->t0 + t, o->row, o->n_rows, up);
+            }
+            k->act(l->act, acc, up, o->n_rows, out);
             continue;
         }
         memcpy(out, acc, (size_t)o->n_rows * sizeof *out);
         if (biased)
             k->add(out, o->to->bias + o->row, o->n_rows);
+        if (adapted)
+            sl_lora_add(l, part, j->t0 + t, o->row, o->n_rows, out);
     }
 }
 

@@ -119,10 +119,16 @@ static void linear_item(void *arg, uint32_t item, int thread_idx)
             sl_linear_rows_tile(k, s, to->w, r, n_r, x, l->ld_x, n_t, out, to->ld_out);
             for (int t = 0; t < n_t && to->bias != NULL; t++)
                 k->add(out + t * to->ld_out, to->bias + r, n_r);
+            for (int t = 0; t < n_t && l->lora != NULL; t++)
+                sl_lora_add(l, part, t0 + t, r, n_r, out + t * to->ld_out);
             continue;
         }
         sl_linear_rows_tile(k, s, to->w, r, n_r, x, l->ld_x, n_t, s->gate, SL_CPU_SUPER);
         sl_linear_rows_tile(k, s, l->up, r, n_r, x, l->ld_x, n_t, s->up, SL_CPU_SUPER);
+        for (int t = 0; t < n_t && l->lora != NULL; t++) {
+            sl_lora_add(l, 0, t0 + t, r, n_r, s->gate + t * SL_CPU_SUPER);
+            sl_lora_add(l, 1, t0 + t, r, n_r, s->up + t * SL_CPU_SUPER);
+        }
         for (int t = 0; t < n_t; t++)
             k->act(l->act, s->gate + t * SL_CPU_SUPER, s->up + t * SL_CPU_SUPER, n_r,
                    out + t * to->ld_out);
@@ -135,6 +141,12 @@ static int32_t gemv_item_rows(const struct sl_linear *l, const struct sl_weight 
     return (int32_t)SL_MIN(SL_ROUND_UP(n, SL_CPU_SUPER), 1u << 20);
 }
 
+static void lora_item(void *arg, uint32_t item, int thread_idx)
+{
+    const struct job *j = arg;
+    sl_lora_item(j->l, item, thread_idx);
+}
+
 void sl_linear_rows(const struct sl_linear *l)
 {
     struct job j = {.l = l, .n_token_items = (uint32_t)SL_CEIL_DIV(l->n, SL_CPU_TOKENS)};
@@ -145,6 +157,8 @@ void sl_linear_rows(const struct sl_linear *l)
         j.n_row_items[i] = SL_CEIL_DIV(w->n_rows, j.rows_per_item[i]);
         n += j.n_row_items[i];
     }
+    if (l->lora != NULL)
+        sl_cpu_run(l->cpu, lora_item, &j, sl_lora_n_items(l), sl_lora_work(l));
     sl_cpu_run(l->cpu, linear_item, &j, n * j.n_token_items,
                sl_linear_rows_of(l) * l->n_cols * l->n);
 }

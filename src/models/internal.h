@@ -89,6 +89,18 @@ void sl_model_unload(struct sl_model *m);
  * RoPE. */
 int64_t sl_interleaved_row(int64_t row, int32_t head_dim);
 
+/* The matrices of a layer that adapters may change, in the order of struct sl_lora_weights. */
+enum sl_lora_layer_mat {
+    SL_LORA_Q,
+    SL_LORA_K,
+    SL_LORA_V,
+    SL_LORA_O,
+    SL_LORA_GATE,
+    SL_LORA_UP,
+    SL_LORA_DOWN,
+    SL_LORA_LAYER_MATS
+};
+
 struct sl_run {
     const struct sl_model *m;
     struct sl_run_config cfg;
@@ -102,8 +114,16 @@ struct sl_run {
     void *norm;       /* [T, H] activations: a sublayer's input */
     void *att;        /* [T, nq * hd] activations */
     void *ffn;        /* [T, I] activations */
+    float *lora;      /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
+    const struct sl_lora_rows *lora_rows; /* of the rows that go through the layer now */
+    const int32_t *lora_gathered;
     _Atomic uint64_t n_parts; /* of layers, begun since the start */
 };
+
+/* run.c: what adapters add to matrix `mat` of a layer and those after it; *room is filled. NULL:
+ * nothing. */
+const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
+                                     enum sl_lora_layer_mat mat, struct sl_op_lora *room);
 
 /* mixer_gqa.c: r->norm -> r->att, writing the batch's keys and values to the pages; and the output
  * projection of n rows of att -> y. */

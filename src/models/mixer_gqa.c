@@ -4,22 +4,6 @@
  */
 #include "models/internal.h"
 
-static void project(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slot bias,
-                    const void *x, int32_t n, float *out)
-{
-    const struct sl_model *m = r->m;
-    const struct sl_weight *mat = &sl_param(m, layer, w)->mat;
-    m->be->vt->linear(m->be, &(struct sl_op_linear){
-                                 .x = x,
-                                 .ld_x = mat->n_cols,
-                                 .w = mat,
-                                 .bias = sl_param(m, layer, bias)->vec,
-                                 .n = n,
-                                 .out = out,
-                                 .ld_out = mat->n_rows,
-                             });
-}
-
 static struct sl_linear_part part(const struct sl_run *r, int32_t layer, enum sl_slot w,
                                   enum sl_slot bias, float *out)
 {
@@ -29,6 +13,7 @@ static struct sl_linear_part part(const struct sl_run *r, int32_t layer, enum sl
 
 static void project_qkv(struct sl_run *r, int32_t layer, int32_t n)
 {
+    struct sl_op_lora lora;
     r->m->be->vt->linear_multi(r->m->be,
                                &(struct sl_op_linear_multi){
                                    .x = r->norm,
@@ -38,6 +23,7 @@ static void project_qkv(struct sl_run *r, int32_t layer, int32_t n)
                                    .part = {part(r, layer, SL_SLOT_Q, SL_SLOT_Q_BIAS, r->q),
                                             part(r, layer, SL_SLOT_K, SL_SLOT_K_BIAS, r->k),
                                             part(r, layer, SL_SLOT_V, SL_SLOT_V_BIAS, r->v)},
+                                   .lora = sl_run_lora(r, layer, SL_LORA_Q, &lora),
                                });
 }
 
@@ -85,5 +71,17 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
 
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y)
 {
-    project(r, layer, SL_SLOT_O, SL_SLOT_O_BIAS, att, n, y);
+    const struct sl_model *m = r->m;
+    const struct sl_weight *mat = &sl_param(m, layer, SL_SLOT_O)->mat;
+    struct sl_op_lora lora;
+    m->be->vt->linear(m->be, &(struct sl_op_linear){
+                                 .x = att,
+                                 .ld_x = mat->n_cols,
+                                 .w = mat,
+                                 .bias = sl_param(m, layer, SL_SLOT_O_BIAS)->vec,
+                                 .n = n,
+                                 .out = y,
+                                 .ld_out = mat->n_rows,
+                                 .lora = sl_run_lora(r, layer, SL_LORA_O, &lora),
+                             });
 }

@@ -50,7 +50,8 @@ struct sl_run_config {
     int32_t max_tokens; /* T of the largest step */
     int32_t max_logits; /* n_logits of the largest step */
     struct sl_kv_layout kv;
-    uint8_t *kv_pool; /* backend memory, n_pages * sl_kv_page_bytes */
+    uint8_t *kv_pool;      /* backend memory, n_pages * sl_kv_page_bytes */
+    int32_t max_lora_rank; /* of adapters; 0: none can come */
 };
 
 /* Activations; be: where the model is loaded or will be. */

@@ -20,7 +20,7 @@ struct cut {       /* one buffer of the block */
     uint64_t n_bytes;
 };
 
-enum { N_CUTS = 11 };
+enum { N_CUTS = 12 };
 
 static void list_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
                       enum sl_dtype act_dtype, struct cut cuts[N_CUTS])
@@ -43,6 +43,7 @@ static void list_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
         {offsetof(struct sl_run, ffn), t * (uint64_t)hp->intermediate * act},
         {offsetof(struct sl_run, angles), t * (uint64_t)hp->head_dim * f},
         {offsetof(struct sl_run, logits), rows * (uint64_t)hp->n_vocab * f},
+        {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
     memcpy(cuts, list, sizeof list);
 }
@@ -186,6 +187,19 @@ static void gather(struct sl_run *r, const struct sl_batch *b, const void *x, si
                                         });
 }
 
+const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
+                                     enum sl_lora_layer_mat mat, struct sl_op_lora *room)
+{
+    if (r->lora_rows == NULL)
+        return NULL;
+    *room = (struct sl_op_lora){.rows = r->lora_rows,
+                                .gathered = r->lora_gathered,
+                                .mat = layer * SL_LORA_LAYER_MATS + (int32_t)mat,
+                                .max_rank = r->cfg.max_lora_rank,
+                                .s = r->lora};
+    return room;
+}
+
 static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
 {
     switch (r->m->layers[layer].mixer) {
@@ -246,6 +260,9 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
 
     check_batch(r, batch);
+    SL_ASSERT(batch->lora == NULL || r->cfg.max_lora_rank > 0);
+    r->lora_rows = batch->lora;
+    r->lora_gathered = NULL;
     begin(r, batch);
     for (int32_t l = 0; l <= last; l++) {
         next_part(r);
@@ -259,6 +276,8 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
             gather(r, batch, r->att, (size_t)sl_hparams_dim(&m->hp, SL_DIM_Q) * act_bytes, r->q);
             x = r->rows;
             att = r->q;
+            r->lora_rows = batch->logit_lora;
+            r->lora_gathered = batch->logit_rows;
         }
         mix_output(r, l, att, n);
         add_norm(r, x, sl_param(m, l, SL_SLOT_FFN_NORM)->vec, n);

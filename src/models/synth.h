@@ -41,4 +41,19 @@ SL_MUST_CHECK int sl_synth_shape(const char *name, const char *shape, struct sl_
 /* path: a folder, made if absent, for SL_CKPT_HF; a file for SL_CKPT_GGUF. */
 SL_MUST_CHECK int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *err);
 
+struct sl_synth_lora { /* a random adapter of a model, as PEFT writes it */
+    int32_t rank;
+    double alpha, size; /* size: what it adds to a matrix' products, as a share of them */
+    bool rslora;
+    enum sl_dtype dtype; /* F32, F16 or BF16 */
+    const char *targets; /* "q_proj,v_proj"; NULL: all linear layers */
+    uint64_t seed;
+};
+
+struct sl_model;
+
+/* path: a folder, made if absent. */
+SL_MUST_CHECK int sl_synth_lora_write(const struct sl_model *m, const struct sl_synth_lora *spec,
+                                      const char *path, struct sl_error *err);
+
 #endif

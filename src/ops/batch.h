@@ -16,6 +16,8 @@ struct sl_span {
     int32_t table_idx; /* its first page id's index in block_tables[] */
 };
 
+struct sl_lora_rows;
+
 struct sl_batch {
     int32_t n_tokens, n_spans, n_logits;
     const int32_t *tokens;       /* [T] ids; -1 - row: what the step before chose from that row */
@@ -23,6 +25,8 @@ struct sl_batch {
     const struct sl_span *spans; /* [n_spans], in order of first; together they cover 0..T-1 */
     const int32_t *block_tables; /* page ids; a span uses ceil((pos + n) / block_size) of them */
     const int32_t *logit_rows;   /* [n_logits] token indexes whose logits are wanted, ascending */
+    /* ops/lora.h: the adapters of tokens, and of wanted rows; NULL: nobody has one. */
+    const struct sl_lora_rows *lora, *logit_lora;
 };
 
 #endif

@@ -14,6 +14,7 @@
 #define SL_OPS_OPS_H
 
 #include "ops/batch.h"
+#include "ops/lora.h"
 #include "quant/dtype.h"
 
 #include <stddef.h>
@@ -134,6 +135,7 @@ struct sl_op_linear { /* out = x W^T + bias */
     int32_t n;                 /* T */
     float *out;                /* [T, N], rows ld_out apart */
     int64_t ld_out;
+    const struct sl_op_lora *lora; /* NULL: nothing is added */
 };
 
 #define SL_MAX_LINEAR_PARTS 4
@@ -149,6 +151,7 @@ struct sl_op_linear_multi { /* several projections of one input: out_i = x W_i^T
         float *out;                /* [T, N_i], rows ld_out apart */
         int64_t ld_out;
     } part[SL_MAX_LINEAR_PARTS];
+    const struct sl_op_lora *lora; /* to part i by matrix lora->mat + i; NULL: nothing */
 };
 
 struct sl_op_linear_gated_act { /* out = act(x Wg^T) * (x Wu^T) */
@@ -157,7 +160,8 @@ struct sl_op_linear_gated_act { /* out = act(x Wg^T) * (x Wu^T) */
     const struct sl_weight *gate, *up; /* [I, K] */
     enum sl_act act;
     int32_t n;
-    void *out; /* [T, I] activations */
+    void *out;                     /* [T, I] activations */
+    const struct sl_op_lora *lora; /* to gate and up, before act; NULL: nothing */
 };
 
 /* A table of rotation frequencies, one per kind of layer. */

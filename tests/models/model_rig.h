@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "cpu/cpu.h"
-#include "models/model.h"
+#include "models/lora.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,6 +33,8 @@ struct rig {
     uint8_t *pool;
     size_t pool_bytes;
     int32_t n_pages, n_vocab;
+    const struct sl_lora *lora[RIG_MAX_SEQS]; /* of the pieces of a step; NULL: none */
+    float lora_scale[RIG_MAX_SEQS];
 };
 
 struct rig_options {
@@ -40,6 +42,7 @@ struct rig_options {
     int n_threads, block_size;  /* 0: 1 thread, blocks of 16 */
     int32_t n_pages;            /* 0: enough for 1,024 tokens */
     bool exact;                 /* block formats as floats */
+    int32_t max_lora_rank;
 };
 
 struct seq { /* tokens and where their pages lie */
@@ -93,7 +96,11 @@ static inline void rig_open(struct rig *g, const char *path, const struct rig_op
     /* What a page held before must not matter, whatever it is: all ones is a NaN in every format.
      */
     memset(g->pool, 0xFF, g->pool_bytes);
-    struct sl_run_config rc = {RIG_MAX_TOKENS, RIG_MAX_TOKENS, g->kv, g->pool};
+    struct sl_run_config rc = {.max_tokens = RIG_MAX_TOKENS,
+                               .max_logits = RIG_MAX_TOKENS,
+                               .kv = g->kv,
+                               .kv_pool = g->pool,
+                               .max_lora_rank = o->max_lora_rank};
     if (sl_run_create(g->model, &rc, &g->run, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     g->n_vocab = sl_model_facts(g->model)->n_vocab;
@@ -108,13 +115,49 @@ static inline void rig_close(struct rig *g)
     sl_ckpt_close(g->ckpt);
 }
 
+struct rig_lora { /* the adapters of a step's rows */
+    struct sl_lora_rows rows;
+    int32_t adapter[RIG_MAX_TOKENS];
+    float scale[RIG_MAX_TOKENS];
+    struct sl_lora_seg segs[RIG_MAX_TOKENS];
+    const struct sl_lora_weights *weights[RIG_MAX_SEQS];
+};
+
+/* Rows first .. first + n have piece i's adapter. */
+static inline void rig_lora_put(struct rig_lora *l, const struct rig *g, int32_t i, int32_t first,
+                                int32_t n)
+{
+    const struct sl_lora *lora = g->lora[i];
+    l->rows.segs = l->segs;
+    l->rows.adapter = l->adapter;
+    l->rows.scale = l->scale;
+    l->rows.weights = l->weights;
+    for (int32_t t = first; t < first + n; t++) {
+        l->adapter[t] = lora != NULL ? i : -1;
+        l->scale[t] = g->lora_scale[i];
+    }
+    if (lora == NULL)
+        return;
+    l->weights[i] = &lora->w;
+    l->rows.max_rank = SL_MAX(l->rows.max_rank, lora->w.max_rank);
+    for (; n > 0; first += SL_LORA_SEG, n -= SL_LORA_SEG)
+        l->segs[l->rows.n_segs++] =
+            (struct sl_lora_seg){.first = first, .n = SL_MIN(n, SL_LORA_SEG), .adapter = i};
+}
+
 /* Runs one step; logits of wanted tokens go to their place in the sequence's array. */
 static inline void rig_step(struct rig *g, const struct piece *pieces, int32_t n_pieces)
 {
     static int32_t tokens[RIG_MAX_TOKENS], positions[RIG_MAX_TOKENS], rows[RIG_MAX_TOKENS];
     static int32_t tables[RIG_MAX_SEQS * 1032];
     struct sl_span spans[RIG_MAX_SEQS];
-    struct sl_batch b = {0, n_pieces, 0, tokens, positions, spans, tables, rows};
+    struct sl_batch b = {.n_spans = n_pieces,
+                         .tokens = tokens,
+                         .positions = positions,
+                         .spans = spans,
+                         .block_tables = tables,
+                         .logit_rows = rows};
+    struct rig_lora lora[2] = {0}; /* of tokens, of wanted rows */
     const float *logits = NULL;
     int32_t n_tables = 0;
 
@@ -126,6 +169,9 @@ static inline void rig_step(struct rig *g, const struct piece *pieces, int32_t n
         spans[i] = (struct sl_span){b.n_tokens, p->n, p->from, n_tables};
         memcpy(tables + n_tables, p->seq->pages, (size_t)n_blocks * sizeof *tables);
         n_tables += n_blocks;
+        rig_lora_put(&lora[0], g, i, b.n_tokens, p->n);
+        if (p->want)
+            rig_lora_put(&lora[1], g, i, b.n_logits, p->n);
         for (int32_t t = 0; t < p->n; t++) {
             if (p->want)
                 rows[b.n_logits++] = b.n_tokens;
@@ -133,6 +179,8 @@ static inline void rig_step(struct rig *g, const struct piece *pieces, int32_t n
             positions[b.n_tokens++] = p->from + t;
         }
     }
+    b.lora = lora[0].rows.n_segs > 0 ? &lora[0].rows : NULL;
+    b.logit_lora = b.lora != NULL ? &lora[1].rows : NULL;
     logits = sl_run_enqueue(g->run, &b);
     for (int32_t i = 0; i < n_pieces; i++) {
         const struct piece *p = &pieces[i];

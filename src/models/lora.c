@@ -1,0 +1,289 @@
+/* SPDX-License-Identifier: MIT
+ * Binds an adapter's tensors to the matrices of a model and packs them: A as it is, B in panels of
+ * rows. Tensors keep their format; where an adapter mixes several, all become float32.
+ */
+#include "models/lora.h"
+
+#include "base/check.h"
+#include "io/peft.h"
+#include "models/internal.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { ALIGN = 64 };
+
+/* The matrices of a layer, in the order of mats; what shares an input stands together. */
+static const enum sl_slot slots[SL_LORA_LAYER_MATS] = {
+    [SL_LORA_Q] = SL_SLOT_Q,       [SL_LORA_K] = SL_SLOT_K,       [SL_LORA_V] = SL_SLOT_V,
+    [SL_LORA_O] = SL_SLOT_O,       [SL_LORA_GATE] = SL_SLOT_GATE, [SL_LORA_UP] = SL_SLOT_UP,
+    [SL_LORA_DOWN] = SL_SLOT_DOWN,
+};
+
+struct pair {                   /* of tensors of a matrix, while loading */
+    struct sl_peft_tensor a, b; /* name NULL: not there */
+};
+
+int32_t sl_model_n_lora_mats(const struct sl_model *m)
+{
+    return m->hp.n_layers * SL_LORA_LAYER_MATS;
+}
+
+static const struct sl_weight_desc *desc_of(const struct sl_model *m, int32_t idx)
+{
+    return sl_param(m, idx / SL_LORA_LAYER_MATS, slots[idx % SL_LORA_LAYER_MATS])->desc;
+}
+
+void sl_model_lora_shape(const struct sl_model *m, int32_t idx, int64_t *n_rows, int64_t *n_cols)
+{
+    const struct sl_weight_desc *w = desc_of(m, idx);
+    *n_rows = sl_hparams_dim(&m->hp, w->rows);
+    *n_cols = sl_hparams_dim(&m->hp, w->cols);
+}
+
+/* The tensor's name without ".weight". */
+void sl_model_lora_module(const struct sl_model *m, int32_t idx, char *out)
+{
+    sl_bind_name(desc_of(m, idx)->hf, idx / SL_LORA_LAYER_MATS, out);
+    size_t n = strlen(out), n_end = strlen(".weight");
+    SL_ASSERT(n > n_end);
+    out[n - n_end] = '\0';
+}
+
+/* ------------------------------------------------------------------ binding */
+
+/* The index of a module's matrix, -1: the model has none. Adapters of a model without its head
+ * leave out the leading "model.". */
+static int32_t find_module(const struct sl_model *m, const char *module, size_t n)
+{
+    char name[SL_MAX_TENSOR_NAME];
+    int32_t n_mats = sl_model_n_lora_mats(m), layer = 0;
+    size_t at = 0;
+    while (at < n && (module[at] < '0' || module[at] > '9'))
+        at++;
+    for (; at < n && module[at] >= '0' && module[at] <= '9' && layer < m->hp.n_layers; at++)
+        layer = 10 * layer + (module[at] - '0');
+    for (int32_t i = layer * SL_LORA_LAYER_MATS; i < n_mats && i < (layer + 1) * SL_LORA_LAYER_MATS;
+         i++) {
+        sl_model_lora_module(m, i, name);
+        const char *shorter = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
+        if ((strlen(name) == n && memcmp(name, module, n) == 0) ||
+            (strlen(shorter) == n && memcmp(shorter, module, n) == 0))
+            return i;
+    }
+    return -1;
+}
+
+static int bind_tensor(const struct sl_model *m, const struct sl_peft_tensor *t, struct pair *pairs,
+                       struct sl_error *err)
+{
+    int64_t n_rows, n_cols;
+    int32_t idx = find_module(m, t->module, t->n_module);
+    if (idx < 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor \"%.120s\": the model has no linear layer \"%.*s\" that an adapter "
+                       "may change",
+                       t->name, (int)SL_MIN(t->n_module, (size_t)80), t->module);
+    struct sl_peft_tensor *to = t->is_b ? &pairs[idx].b : &pairs[idx].a;
+    if (to->name != NULL)
+        return sl_fail(err, SL_EFORMAT, "tensors \"%.90s\" and \"%.90s\" are the same matrix",
+                       to->name, t->name);
+    sl_model_lora_shape(m, idx, &n_rows, &n_cols);
+    if (t->dims[!t->is_b] != (t->is_b ? n_rows : n_cols))
+        return sl_fail(err, SL_EFORMAT,
+                       "tensor \"%.120s\" has shape [%lld, %lld], the model's matrix is [%lld, "
+                       "%lld]",
+                       t->name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_rows,
+                       (long long)n_cols);
+    *to = *t;
+    return 0;
+}
+
+/* Both of a pair or none; one rank. */
+static int check_pair(const struct pair *p, int32_t max_rank, struct sl_error *err)
+{
+    const struct sl_peft_tensor *one = p->a.name != NULL ? &p->a : &p->b;
+    if (p->a.name == NULL || p->b.name == NULL)
+        return sl_fail(err, SL_EFORMAT, "tensor \"%.120s\" has no lora_%c beside it", one->name,
+                       p->a.name != NULL ? 'B' : 'A');
+    if (p->a.dims[0] != p->b.dims[1])
+        return sl_fail(err, SL_EFORMAT, "tensor \"%.120s\" has rank %lld, its lora_B %lld",
+                       p->a.name, (long long)p->a.dims[0], (long long)p->b.dims[1]);
+    if (p->a.dims[0] > max_rank)
+        return sl_fail(err, SL_ELIMIT,
+                       "tensor \"%.120s\" has rank %lld, more than max-lora-rank %d", p->a.name,
+                       (long long)p->a.dims[0], max_rank);
+    return 0;
+}
+
+static int bind(const struct sl_model *m, const struct sl_peft *peft, int32_t max_rank,
+                struct pair *pairs, struct sl_error *err)
+{
+    int rc = 0;
+    for (size_t i = 0; i < sl_peft_n_tensors(peft) && rc == 0; i++) {
+        struct sl_peft_tensor t;
+        rc = sl_peft_tensor_at(peft, i, &t, err);
+        if (rc == 0)
+            rc = bind_tensor(m, &t, pairs, err);
+    }
+    for (int32_t i = 0; i < sl_model_n_lora_mats(m) && rc == 0; i++)
+        if (pairs[i].a.name != NULL || pairs[i].b.name != NULL)
+            rc = check_pair(&pairs[i], max_rank, err);
+    return rc;
+}
+
+/* ------------------------------------------------------------------ packing */
+
+static enum sl_dtype common_dtype(const struct pair *pairs, int32_t n)
+{
+    enum sl_dtype dtype = SL_DTYPE_COUNT;
+    for (int32_t i = 0; i < n; i++) {
+        const struct sl_peft_tensor *both[2] = {&pairs[i].a, &pairs[i].b};
+        for (int k = 0; k < 2 && both[k]->name != NULL; k++) {
+            if (dtype != SL_DTYPE_COUNT && dtype != both[k]->dtype)
+                return SL_DTYPE_F32;
+            dtype = both[k]->dtype;
+        }
+    }
+    return dtype;
+}
+
+static size_t a_bytes(const struct pair *p, size_t elem)
+{
+    return (size_t)SL_ROUND_UP((uint64_t)p->a.dims[0] * (uint64_t)p->a.dims[1] * elem, ALIGN);
+}
+
+static size_t b_bytes(const struct pair *p, size_t elem)
+{
+    const uint64_t rows = SL_ROUND_UP((uint64_t)p->b.dims[0], SL_LORA_PANEL);
+    return (size_t)SL_ROUND_UP(rows * (uint64_t)p->b.dims[1] * elem, ALIGN);
+}
+
+/* A row of a tensor in the adapter's format, and whether all its numbers are finite. */
+static bool read_row(const struct sl_peft_tensor *t, int64_t row, enum sl_dtype dtype, float *room,
+                     uint8_t *out)
+{
+    const struct sl_dtype_info *from = sl_dtype_info(t->dtype), *to = sl_dtype_info(dtype);
+    const uint8_t *src = t->data + (size_t)(row * t->dims[1]) * from->block_bytes;
+    bool finite = true;
+    from->to_f32(src, room, t->dims[1]);
+    for (int64_t i = 0; i < t->dims[1]; i++)
+        finite = finite && isfinite(room[i]);
+    if (t->dtype == dtype)
+        memcpy(out, src, (size_t)t->dims[1] * from->block_bytes);
+    else
+        to->from_f32(room, out, t->dims[1]);
+    return finite;
+}
+
+static int not_finite(const struct sl_peft_tensor *t, int64_t row, struct sl_error *err)
+{
+    return sl_fail(err, SL_EFORMAT, "tensor \"%.120s\": row %lld holds NaN or infinity", t->name,
+                   (long long)row);
+}
+
+/* room: a row as floats, then a row of B in the adapter's format. */
+static int pack_pair(const struct pair *p, enum sl_dtype dtype, float *room, uint8_t *a, uint8_t *b,
+                     struct sl_error *err)
+{
+    const size_t elem = sl_dtype_info(dtype)->block_bytes;
+    const size_t rank = (size_t)p->a.dims[0], row_bytes = (size_t)p->a.dims[1] * elem;
+    uint8_t *row = (uint8_t *)(room + p->a.dims[1] + SL_MAX_LORA_RANK);
+    for (int64_t j = 0; j < p->a.dims[0]; j++)
+        if (!read_row(&p->a, j, dtype, room, a + (size_t)j * row_bytes))
+            return not_finite(&p->a, j, err);
+    for (int64_t i = 0; i < p->b.dims[0]; i++) {
+        if (!read_row(&p->b, i, dtype, room, row))
+            return not_finite(&p->b, i, err);
+        uint8_t *panel = b + (size_t)(i / SL_LORA_PANEL) * rank * SL_LORA_PANEL * elem;
+        for (size_t j = 0; j < rank; j++)
+            memcpy(panel + (j * SL_LORA_PANEL + (size_t)(i % SL_LORA_PANEL)) * elem, row + j * elem,
+                   elem);
+    }
+    return 0;
+}
+
+static int64_t widest(const struct pair *pairs, int32_t n)
+{
+    int64_t most = 0;
+    for (int32_t i = 0; i < n; i++)
+        most = pairs[i].a.name != NULL ? SL_MAX(most, pairs[i].a.dims[1]) : most;
+    return most;
+}
+
+static int pack(struct sl_lora *l, const struct sl_peft *peft, const struct pair *pairs,
+                struct sl_error *err)
+{
+    const int32_t n = l->w.n_mats;
+    l->w.dtype = common_dtype(pairs, n);
+    SL_ASSERT(l->w.dtype != SL_DTYPE_COUNT);
+    const size_t elem = sl_dtype_info(l->w.dtype)->block_bytes;
+    for (int32_t i = 0; i < n; i++)
+        if (pairs[i].a.name != NULL)
+            l->n_bytes += a_bytes(&pairs[i], elem) + b_bytes(&pairs[i], elem);
+    l->block = sl_aligned_alloc(l->n_bytes);
+    float *room = sl_calloc((size_t)widest(pairs, n) + 2 * (size_t)SL_MAX_LORA_RANK, sizeof *room);
+    int rc = l->block != NULL && room != NULL
+                 ? 0
+                 : sl_fail(err, SL_ENOMEM, "out of memory for an adapter of %zu bytes", l->n_bytes);
+    uint8_t *at = l->block;
+    for (int32_t i = 0; i < n && rc == 0; i++) {
+        const struct pair *p = &pairs[i];
+        struct sl_lora_mat *mat = &l->mats[i];
+        if (p->a.name == NULL)
+            continue;
+        *mat = (struct sl_lora_mat){.a = at, .b = at + a_bytes(p, elem)};
+        mat->rank = (int32_t)p->a.dims[0];
+        l->w.max_rank = SL_MAX(l->w.max_rank, mat->rank);
+        rc = sl_peft_scale(peft, p->a.module, p->a.n_module, p->a.dims[0], &mat->scale, err);
+        if (rc == 0)
+            rc = pack_pair(p, l->w.dtype, room, at, at + a_bytes(p, elem), err);
+        at += a_bytes(p, elem) + b_bytes(p, elem);
+    }
+    sl_free(room);
+    return rc;
+}
+
+int sl_lora_open(const struct sl_model *m, const char *dir, int32_t max_rank, struct sl_lora **out,
+                 struct sl_error *err)
+{
+    struct sl_peft *peft = NULL;
+    const int32_t n = sl_model_n_lora_mats(m);
+    struct sl_lora *l = sl_calloc(1, sizeof *l);
+    struct pair *pairs = sl_calloc((size_t)n, sizeof *pairs);
+    int rc = 0;
+    *out = NULL;
+    if (l != NULL)
+        l->mats = sl_calloc((size_t)n, sizeof *l->mats);
+    if (l == NULL || pairs == NULL || l->mats == NULL)
+        rc = sl_fail(err, SL_ENOMEM, "out of memory for an adapter");
+    if (rc == 0)
+        rc = sl_peft_open(dir, &peft, err);
+    if (rc == 0)
+        rc = bind(m, peft, max_rank, pairs, err);
+    if (rc == 0) {
+        l->w.n_mats = n;
+        l->w.mats = l->mats;
+        l->digest = sl_peft_digest(peft);
+        rc = pack(l, peft, pairs, err);
+    }
+    sl_peft_close(peft);
+    sl_free(pairs);
+    if (rc != 0) {
+        sl_lora_close(l);
+        return sl_error_prefix(err, rc, "adapter %.100s", dir);
+    }
+    *out = l;
+    return 0;
+}
+
+void sl_lora_close(struct sl_lora *l)
+{
+    if (l == NULL)
+        return;
+    if (l->block != NULL)
+        sl_aligned_free(l->block, l->n_bytes);
+    sl_free(l->mats);
+    sl_free(l);
+}
