@@ -150,6 +150,10 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
                                        default 30000 */
     int32_t watchdog_s;             /* seconds of standstill until sl_engine_health says so; default
                                        120, below 0 = never */
+    int32_t max_loras;              /* different adapters in one step; default 8 */
+    int32_t max_lora_rank;          /* of any adapter, up to 256; default 16 */
+    int32_t max_cpu_loras;          /* adapters in memory; default max_loras */
+    bool enable_lora;
     bool no_prefix_caching;
     bool exact_weights; /* multiply weights of block formats as floats: slower, for comparison */
     bool null_model;    /* benchmark of the front end: tokens come from a counter */
@@ -212,6 +216,32 @@ struct sl_constraint *sl_constraint_find(struct sl_engine *eng,
                                          const struct sl_constraint_desc *desc);
 void sl_constraint_release(struct sl_constraint *c); /* also after the engine is gone */
 
+/* ---------------------------------------------------------------- adapters */
+
+struct sl_adapter; /* LoRA weights beside the model's, in memory while held; counted, any thread */
+struct sl_adapter_info {
+    const char *name, *path;
+    int64_t t_loaded_s; /* since 1970 */
+    int32_t n_users;    /* requests that have it */
+};
+
+/* Reads a folder as PEFT writes it and gives it a name. replace: under a name that is taken, too;
+ * requests that have the old one keep it. */
+SL_MUST_CHECK int sl_adapter_load(struct sl_engine *eng, const char *name, const char *path,
+                                  bool replace, struct sl_error *err);
+/* Forgets the name. Requests that have the adapter keep it until they are released. */
+SL_MUST_CHECK int sl_adapter_unload(struct sl_engine *eng, const char *name, struct sl_error *err);
+/* A reference, for requests. Weights that gave way to others in memory are read again, which may
+ * take long: if the caller may not wait, *out is NULL then. SL_EBUSY: no room for them. */
+SL_MUST_CHECK int sl_adapter_open(struct sl_engine *eng, const char *name, bool may_wait,
+                                  struct sl_adapter **out, struct sl_error *err);
+void sl_adapter_release(struct sl_adapter *a);           /* also after the engine is gone */
+const char *sl_adapter_name(const struct sl_adapter *a); /* while it is held */
+bool sl_adapter_known(struct sl_engine *eng, const char *name);
+/* All of them, in the order they were loaded; fn may not call in. */
+void sl_adapter_each(struct sl_engine *eng,
+                     void (*fn)(void *arg, const struct sl_adapter_info *info), void *arg);
+
 /* ---------------------------------------------------------------- requests */
 
 struct sl_logit_bias {
@@ -265,6 +295,8 @@ struct sl_request_desc {
     const char *cache_salt;           /* separates prefix caches; NULL = shared */
     uint32_t cache_tenant;            /* likewise, and no salt of another tenant reaches it */
     struct sl_constraint *constraint; /* NULL: any text; the request takes a reference of its own */
+    struct sl_adapter *adapter; /* NULL: the model as it is; the request takes a reference too */
+    float adapter_scale;        /* multiplies what it adds: 1 as trained, 0 as without */
     const struct sl_thinking *thinking; /* NULL: the answer begins at once */
     struct sl_outbox *outbox;           /* NULL: read with sl_request_wait */
     void *user;                         /* returned by sl_request_user */
@@ -388,6 +420,9 @@ struct sl_stats { /* a consistent copy */
     int32_t n_grammars, n_matchers;        /* in the cache; of sequences */
     uint64_t grammar_bytes;                /* of the cache */
     struct sl_hist grammar_compile_s, grammar_mask_s;
+    int32_t n_adapters, n_adapters_resident;   /* known; of those, or of requests, in memory */
+    int32_t max_adapters_active;               /* 0: not enabled */
+    uint64_t adapter_loads, adapter_evictions; /* weights read into memory; dropped for others */
 };
 
 void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out);

@@ -47,6 +47,11 @@
 #define SL_MAX_PROMPTS       64         /* prompts of one completions call */
 #define SL_MAX_REQUEST_BYTES (1u << 30) /* memory one request may come to use */
 
+/* adapters */
+#define SL_MAX_ADAPTERS      16384 /* known by name */
+#define SL_MAX_LORAS         1024  /* different ones of one step */
+#define SL_MAX_ADAPTER_SCALE 100.0 /* of a request */
+
 /* structured output */
 #define SL_MAX_TOOLS         512          /* of one request */
 #define SL_MAX_TOOL_NAME     128          /* bytes */

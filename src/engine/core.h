@@ -7,6 +7,7 @@
 #ifndef SL_ENGINE_CORE_H
 #define SL_ENGINE_CORE_H
 
+#include "engine/adapters.h"
 #include "engine/engine.h"
 #include "engine/flight.h"
 #include "engine/masker.h"
@@ -54,6 +55,7 @@ struct sl_engine {
     atomic_int phase;                    /* enum sl_phase */
     struct sl_watchdog watchdog;
     struct sl_constraints *constraints; /* NULL: no tokenizer, or no logits */
+    struct sl_adapters *adapters;       /* NULL: not enabled */
     /* Held by the engine thread during a turn, except while it is inside the runner: who else holds
      * it may read all that follows. */
     pthread_mutex_t turn_lock;

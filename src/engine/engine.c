@@ -55,6 +55,7 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
     if (eng->runner.max_logits == 0)
         eng->runner.max_logits = p->info.max_num_seqs;
     eng->tokenizer = p->tokenizer;
+    eng->adapters = p->adapters;
     eng->info = p->info;
     int64_t pool_tokens = (int64_t)p->info.n_pages * p->info.block_size;
     eng->info.max_model_len = (int32_t)SL_MIN(pool_tokens, p->info.max_model_len);
@@ -72,7 +73,8 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
                                              .n_logits = p->runner.n_vocab,
                                              .max_model_len = eng->info.max_model_len,
                                              .has_tokenizer = p->tokenizer != NULL,
-                                             .has_logits = p->runner.step_ids == NULL};
+                                             .has_logits = p->runner.step_ids == NULL,
+                                             .has_adapters = p->adapters != NULL};
     eng->max_flights = p->runner.submit != NULL ? SL_MAX_FLIGHTS : 1;
 }
 
@@ -145,6 +147,8 @@ static int start_core(struct sl_engine *eng, struct sl_error *err)
     struct sl_sched_config cfg = {.max_seqs = i->max_num_seqs,
                                   .max_tokens = i->max_num_batched_tokens,
                                   .max_logits = eng->runner.max_logits};
+    if (eng->adapters != NULL)
+        cfg.max_adapters = sl_adapters_config(eng->adapters)->max_active;
     int rc = sl_kv_init(&eng->kv, i->n_pages, i->block_size, eng->prefix_caching, eng->seed, err);
     if (rc != 0)
         return rc;
@@ -251,6 +255,7 @@ void sl_engine_destroy(struct sl_engine *eng)
     sl_masker_deinit(eng);
     sl_inbox_deinit(&eng->inbox);
     sl_constraints_close(eng->constraints);
+    sl_adapters_close(eng->adapters);
     deinit_samplers(eng);
     sl_sched_deinit(&eng->sched);
     sl_kv_deinit(&eng->kv);
@@ -318,5 +323,7 @@ void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out)
     sl_masker_stats(e, out);
     if (e->constraints != NULL)
         sl_constraints_stats(e->constraints, out);
+    if (e->adapters != NULL)
+        sl_adapters_stats(e->adapters, out);
     out->watchdog_stalls = atomic_load(&e->watchdog.n_fired);
 }

@@ -25,6 +25,8 @@ struct sl_engine_parts {
      * max_model_len, block_size, n_pages, max_num_seqs, max_num_batched_tokens, all of which must
      * be set. A max_model_len beyond the pool's tokens is lowered to it in sl_engine_info. */
     struct sl_model_info info;
+    struct sl_adapters *adapters; /* NULL: none; else the runner knows batch->lora. Closed by the
+                                     engine before destroy is called */
     struct sl_sampling sampling;  /* defaults of this model, without arrays; see
                                      sl_engine_sampling_default */
     int32_t max_queued;           /* 0 = 4096 */

@@ -12,6 +12,17 @@
 
 #define MIN_PARALLEL_LOGITS 32768
 
+static int init_lora(struct sl_flight *f, const struct sl_engine *eng, struct sl_error *err)
+{
+    const struct sl_model_info *i = &eng->info;
+    f->lora = sl_calloc(1, sizeof *f->lora);
+    if (f->lora == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for the adapters of a step");
+    return sl_flight_lora_init(f->lora, sl_adapters_config(eng->adapters)->max_active,
+                               i->max_num_batched_tokens, eng->runner.max_logits, i->max_num_seqs,
+                               err);
+}
+
 int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_error *err)
 {
     const struct sl_model_info *i = &eng->info;
@@ -32,6 +43,11 @@ int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_e
     f->picks = sl_calloc(n_rows, sizeof *f->picks);
     f->picked = sl_calloc(n_rows, sizeof *f->picked);
     f->seqs = sl_calloc(n_seqs, sizeof *f->seqs);
+    int rc = eng->adapters != NULL ? init_lora(f, eng, err) : 0;
+    if (rc != 0) {
+        sl_flight_deinit(f);
+        return rc;
+    }
     if (f->tokens != NULL && f->positions != NULL && f->spans != NULL && f->tables != NULL &&
         f->logit_rows != NULL && f->ids != NULL && f->picks != NULL && f->picked != NULL &&
         f->seqs != NULL)
@@ -42,6 +58,9 @@ int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_e
 
 void sl_flight_deinit(struct sl_flight *f)
 {
+    if (f->lora != NULL)
+        sl_flight_lora_deinit(f->lora);
+    sl_free(f->lora);
     sl_free(f->seqs);
     sl_free(f->picked);
     sl_free(f->picks);
@@ -73,6 +92,9 @@ static bool wants_row(const struct sl_seq *seq, int32_t pos)
 static void build_batch(struct sl_engine *eng, struct sl_flight *f)
 {
     int32_t n_tokens = 0, n_table = 0, n_rows = 0;
+    struct sl_flight_lora *lora = f->lora;
+    if (lora != NULL)
+        sl_flight_lora_order(lora, &eng->sched);
     for (int32_t i = 0; i < eng->sched.n_plan; i++) {
         struct sl_seq *seq = eng->sched.plan[i];
         int32_t n_pages = SL_CEIL_DIV(seq->n_computed + seq->n_step, eng->info.block_size);
@@ -95,6 +117,10 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
                 f->logit_rows[n_rows++] = n_tokens;
         }
         f->seqs[i].n_rows = n_rows - f->seqs[i].row;
+        if (lora == NULL)
+            continue;
+        sl_flight_lora_put(lora, &lora->tokens, f->spans[i].first, seq->n_step, &eng->sched, i);
+        sl_flight_lora_put(lora, &lora->logits, f->seqs[i].row, f->seqs[i].n_rows, &eng->sched, i);
     }
     SL_ASSERT(n_rows <= eng->sched.cfg.max_logits);
     f->n_seqs = eng->sched.n_plan;
@@ -106,6 +132,10 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
                                  .spans = f->spans,
                                  .block_tables = f->tables,
                                  .logit_rows = f->logit_rows};
+    if (lora != NULL) {
+        f->batch.lora = sl_flight_lora_rows(lora, &lora->tokens);
+        f->batch.logit_lora = sl_flight_lora_rows(lora, &lora->logits);
+    }
 }
 
 /* How the token behind the sequence's last row is chosen. */

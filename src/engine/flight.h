@@ -12,6 +12,7 @@
 #ifndef SL_ENGINE_FLIGHT_H
 #define SL_ENGINE_FLIGHT_H
 
+#include "engine/flight_lora.h"
 #include "engine/request.h"
 #include "engine/runner.h"
 
@@ -38,6 +39,7 @@ struct sl_flight {
     struct sl_picked *picked;   /* [max_logits] */
     struct sl_flight_seq *seqs; /* [max_seqs] */
     int32_t n_seqs;
+    struct sl_flight_lora *lora; /* NULL: the engine has no adapters */
     struct sl_batch batch;
     uint64_t launched_ns;
     const float *logits; /* NULL: the runner chose, or there are none */

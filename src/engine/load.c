@@ -9,6 +9,7 @@
 #include "base/sys.h"
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
+#include "engine/adapters.h"
 #include "engine/device_runner.h"
 #include "engine/engine.h"
 #include "engine/load_text.h"
@@ -177,7 +178,8 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
     struct sl_run_config run = {.max_tokens = l->plan.max_num_batched_tokens,
                                 .max_logits = sl_memory_plan_max_logits(&l->plan),
                                 .kv = l->plan.kv,
-                                .kv_pool = l->kv_pool};
+                                .kv_pool = l->kv_pool,
+                                .max_lora_rank = l->plan.max_lora_rank};
     rc = sl_run_create(l->model, &run, &l->run, err);
     return rc != 0 ? rc : load_device_runner(l, err);
 }
@@ -301,6 +303,20 @@ static void fill_null_info(const struct loaded *l, const struct sl_engine_config
     };
 }
 
+/* Adapters of the model; the engine closes them. */
+static int open_adapters(const struct loaded *l, struct sl_adapters **out, struct sl_error *err)
+{
+    if (l->plan.max_loras == 0)
+        return 0;
+    if (l->device_runner != NULL)
+        return sl_fail(err, SL_EUNSUPPORTED, "enable-lora: adapters need --device cpu");
+    struct sl_adapters_config cfg = {.model = l->model,
+                                     .max_rank = l->plan.max_lora_rank,
+                                     .max_active = l->plan.max_loras,
+                                     .max_resident = l->plan.max_cpu_loras};
+    return sl_adapters_create(&cfg, out, err);
+}
+
 static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
                            struct sl_engine_parts *parts, struct sl_error *err)
 {
@@ -340,7 +356,7 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     if (l->device_runner != NULL)
         sl_device_runner_use(l->device_runner, &parts->runner);
     parts->runner.max_logits = sl_memory_plan_max_logits(&l->plan);
-    return 0;
+    return open_adapters(l, &parts->adapters, err);
 }
 
 int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,
@@ -356,8 +372,10 @@ int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,
     parts.destroy = loaded_destroy;
     if (rc == 0)
         rc = sl_engine_start(&parts, out, err);
-    if (rc != 0)
+    if (rc != 0) {
+        sl_adapters_close(parts.adapters);
         loaded_destroy(l);
+    }
     return rc;
 }
 

@@ -3,12 +3,15 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "io/peft.h"
 #include "ops/device.h"
 
 #define DEFAULT_BLOCK_SIZE     16
 #define DEFAULT_MAX_SEQS       64
 #define DEFAULT_BATCHED_TOKENS 512
 #define DEFAULT_MAX_QUEUED     4096
+#define DEFAULT_MAX_LORAS      8
+#define DEFAULT_LORA_RANK      16
 #define DEVICE_MAX_SEQS        256
 #define DEVICE_BATCHED_TOKENS  4096
 #define DEVICE_UTILIZATION     0.9f
@@ -48,6 +51,27 @@ static int plan_steps(const struct sl_engine_config *cfg, struct sl_memory_plan 
                                                                  : SL_MAX(tokens, p->max_num_seqs);
     p->block_size = cfg->block_size != 0 ? cfg->block_size : DEFAULT_BLOCK_SIZE;
     p->max_queued = cfg->max_queued != 0 ? cfg->max_queued : DEFAULT_MAX_QUEUED;
+    return 0;
+}
+
+static int plan_adapters(const struct sl_engine_config *cfg, struct sl_memory_plan *p,
+                         struct sl_error *err)
+{
+    if (!cfg->enable_lora)
+        return 0;
+    int rc = check_flag("max_loras", cfg->max_loras, SL_MAX_LORAS, err);
+    if (rc == 0)
+        rc = check_flag("max_lora_rank", cfg->max_lora_rank, SL_MAX_LORA_RANK, err);
+    if (rc == 0)
+        rc = check_flag("max_cpu_loras", cfg->max_cpu_loras, SL_MAX_ADAPTERS, err);
+    if (rc != 0)
+        return rc;
+    p->max_loras = cfg->max_loras != 0 ? cfg->max_loras : DEFAULT_MAX_LORAS;
+    p->max_lora_rank = cfg->max_lora_rank != 0 ? cfg->max_lora_rank : DEFAULT_LORA_RANK;
+    p->max_cpu_loras = cfg->max_cpu_loras != 0 ? cfg->max_cpu_loras : p->max_loras;
+    if (p->max_cpu_loras < p->max_loras)
+        return sl_fail(err, SL_EINVAL, "max_cpu_loras: %d is less than max_loras %d",
+                       p->max_cpu_loras, p->max_loras);
     return 0;
 }
 
@@ -151,7 +175,8 @@ static void plan_step_memory(const struct sl_model *model, struct sl_backend *be
 {
     struct sl_run_config run = {.max_tokens = p->max_num_batched_tokens,
                                 .max_logits = sl_memory_plan_max_logits(p),
-                                .kv = p->kv};
+                                .kv = p->kv,
+                                .max_lora_rank = p->max_lora_rank};
     p->activation_bytes = sl_run_bytes(model, be, &run);
     if (!p->on_device)
         return;
@@ -200,6 +225,8 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
         return rc;
     sl_model_weight_memory(model, be, &out->packed_bytes, &out->mapped_bytes);
     rc = plan_steps(cfg, out, err);
+    if (rc == 0)
+        rc = plan_adapters(cfg, out, err);
     if (rc == 0)
         rc = sl_model_kv_layout(model, cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
                                 be->vt->kv_dtype, out->block_size, &out->kv, err);

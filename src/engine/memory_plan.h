@@ -18,6 +18,7 @@ struct sl_memory_plan {
     uint64_t runner_bytes; /* on a device: a step's arrays, attention's and the sampler's room */
     uint64_t ram_bytes;    /* there is, or may be used of a device */
     bool on_device;
+    int32_t max_loras, max_lora_rank, max_cpu_loras; /* 0: no adapters */
 };
 
 /* Fails with the numbers when what the flags ask for cannot work. */

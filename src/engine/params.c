@@ -157,6 +157,18 @@ static int check_prompt(const struct sl_request_desc *desc, const struct sl_requ
     return 0;
 }
 
+static int check_adapter(const struct sl_request_desc *desc, const struct sl_request_limits *lim,
+                         struct sl_error *err)
+{
+    const float scale = desc->adapter_scale;
+    if (desc->adapter != NULL && !lim->has_adapters)
+        return sl_fail(err, SL_EUNSUPPORTED, "adapter: this engine has none");
+    if (!(scale >= -SL_MAX_ADAPTER_SCALE && scale <= SL_MAX_ADAPTER_SCALE))
+        return sl_fail(err, SL_EINVAL, "lora_scale must be in [-%g, %g], not %g",
+                       SL_MAX_ADAPTER_SCALE, SL_MAX_ADAPTER_SCALE, (double)scale);
+    return 0;
+}
+
 int sl_request_check(const struct sl_request_desc *desc, const struct sl_request_limits *lim,
                      struct sl_error *err)
 {
@@ -177,6 +189,8 @@ int sl_request_check(const struct sl_request_desc *desc, const struct sl_request
                      "thinking: this model has no tokenizer or gives no logits");
     if (rc == 0 && desc->thinking != NULL)
         rc = sl_think_check(desc->thinking, lim->n_logits, err);
+    if (rc == 0)
+        rc = check_adapter(desc, lim, err);
     if (rc == 0)
         rc = check_prompt(desc, lim, err);
     return rc;

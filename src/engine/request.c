@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "base/sys.h"
+#include "engine/adapters.h"
 #include "engine/core.h"
 
 #include <errno.h>
@@ -156,11 +157,18 @@ static void set_namespace(struct sl_request *req, const struct sl_request_desc *
         return;
     }
     size_t n = d->cache_salt != NULL ? strlen(d->cache_salt) : 0;
+    uint8_t *adapter = ns->bytes + SL_KV_NS_TENANT, *salt = adapter + SL_KV_NS_ADAPTER;
     SL_ASSERT(n <= SL_MAX_CACHE_SALT);
     memcpy(ns->bytes, &d->cache_tenant, SL_KV_NS_TENANT);
+    if (req->adapter != NULL) {
+        uint64_t id = sl_adapter_weights(req->adapter)->id;
+        _Static_assert(sizeof id + sizeof req->adapter_scale == SL_KV_NS_ADAPTER, "both fit");
+        memcpy(adapter, &id, sizeof id);
+        memcpy(adapter + sizeof id, &req->adapter_scale, sizeof req->adapter_scale);
+    }
     if (n > 0)
-        memcpy(ns->bytes + SL_KV_NS_TENANT, d->cache_salt, n);
-    ns->n_bytes = (uint8_t)(SL_KV_NS_TENANT + n);
+        memcpy(salt, d->cache_salt, n);
+    ns->n_bytes = (uint8_t)(SL_KV_NS_TENANT + SL_KV_NS_ADAPTER + n);
 }
 
 /* Once per request: every sequence has the same prompt. An id beyond the rows of logits cannot be
@@ -190,6 +198,7 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     rs->seq.out = rs->out;
     rs->seq.max_out = req->max_out;
     rs->seq.ns = &req->ns;
+    rs->seq.adapter = req->adapter != NULL ? sl_adapter_weights(req->adapter)->id : 0;
     rs->seq.publish = eng->prefix_caching || req->n_seqs > 1;
     rs->seq.all_logits = i == 0 && req->prompt_logprobs != NULL;
     rs->stop_token_id = rs->stop_idx = -1;
@@ -251,6 +260,10 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     copy_sampling(req, &d->sampling, &a);
     if (d->constraint != NULL)
         req->constraint = sl_constraint_ref(d->constraint);
+    if (d->adapter != NULL && d->adapter_scale != 0) {
+        req->adapter = sl_adapter_ref(d->adapter);
+        req->adapter_scale = d->adapter_scale;
+    }
     set_namespace(req, d, eng->prefix_caching, number);
     init_sync(req);
     sl_think_init(&req->think, d->thinking);
@@ -271,6 +284,7 @@ void sl_request_unref(struct sl_request *req)
     for (int32_t i = 0; i < req->n_seqs && req->constraint != NULL; i++)
         sl_constraint_unmatch(req->constraint, req->seqs[i].matcher);
     sl_constraint_release(req->constraint);
+    sl_adapter_release(req->adapter);
     pthread_cond_destroy(&req->cond);
     pthread_mutex_destroy(&req->lock);
     sl_free(req);

@@ -81,6 +81,8 @@ struct sl_request {
     struct sl_stops stops;
     struct sl_kv_ns ns;
     struct sl_constraint *constraint; /* NULL: any text; a reference */
+    struct sl_adapter *adapter;       /* NULL: the model as it is; a reference */
+    float adapter_scale;
     struct sl_think think;
     int32_t *prompt;
     int32_t n_prompt, max_out, n_top, n_prompt_top;
@@ -122,6 +124,7 @@ struct sl_request_limits {
     int32_t max_model_len; /* prompt and output together */
     bool has_tokenizer;    /* stop strings can be searched */
     bool has_logits;       /* log probabilities, penalties and masks can be had */
+    bool has_adapters;     /* the runner adds what adapters say */
 };
 
 /* Refuses what can never run or makes no sense; the message names the field. */

@@ -19,12 +19,13 @@
 #include "base/err.h"
 #include "base/limits.h"
 
-/* Prefixes are shared only inside a namespace: one per tenant and cache salt, or one private to a
- * request. */
-#define SL_KV_NS_TENANT 4 /* the tenant's bytes, before those of the salt */
+/* Prefixes are shared only inside a namespace: one per tenant, adapter (with its factor) and cache
+ * salt, or one private to a request. */
+#define SL_KV_NS_TENANT  4  /* bytes of the tenant, then */
+#define SL_KV_NS_ADAPTER 12 /* of the adapter's id and factor, then those of the salt */
 struct sl_kv_ns {
     uint8_t is_private, n_bytes;
-    uint8_t bytes[SL_KV_NS_TENANT + SL_MAX_CACHE_SALT];
+    uint8_t bytes[SL_KV_NS_TENANT + SL_KV_NS_ADAPTER + SL_MAX_CACHE_SALT];
 };
 
 struct sl_radix_node {

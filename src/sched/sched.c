@@ -118,6 +118,24 @@ static int32_t reserve(const struct sl_sched *s)
     return s->n_running;
 }
 
+/* An adapter is counted where it stands first in the list of what runs. */
+bool sl_sched_adapter_fits(const struct sl_sched *s, const struct sl_seq *seq)
+{
+    int32_t n = 0;
+    if (seq->adapter == 0)
+        return true;
+    for (int32_t i = 0; i < s->n_running; i++) {
+        const uint64_t id = s->running[i]->adapter;
+        if (id == seq->adapter)
+            return true;
+        int32_t j = 0;
+        while (s->running[j]->adapter != id)
+            j++;
+        n += id != 0 && j == i;
+    }
+    return n < s->cfg.max_adapters;
+}
+
 /* A better priority does not wait for a worse one to finish: it takes its seat and its pages. */
 static void make_way(struct sl_sched *s)
 {
@@ -126,7 +144,8 @@ static void make_way(struct sl_sched *s)
         return;
     while ((worst = worst_running(s)) != NULL && worst->priority > best->priority) {
         int32_t need = pages_for(s, sl_seq_n_tokens(best)) + reserve(s);
-        if (s->n_running < s->cfg.max_seqs && sl_kv_n_available(s->kv) >= need)
+        if (s->n_running < s->cfg.max_seqs && sl_kv_n_available(s->kv) >= need &&
+            sl_sched_adapter_fits(s, best))
             break;
         preempt(s, worst, false);
     }
@@ -246,7 +265,7 @@ static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
            (seq = sl_wait_best(&s->wait)) != NULL) {
         if (sl_seq_held(seq) || (s->n_running > 0 && seq->blocked_at == sl_sched_room(s)))
             break;
-        if (!take_pages(s, seq))
+        if (!sl_sched_adapter_fits(s, seq) || !take_pages(s, seq))
             break;
         sl_wait_remove(&s->wait, seq);
         start_running(s, seq);

@@ -28,9 +28,10 @@
 #include "sched/wait.h"
 
 struct sl_sched_config {
-    int32_t max_seqs;   /* running at once */
-    int32_t max_tokens; /* of one step, >= max_seqs, so that a decode is never skipped */
-    int32_t max_logits; /* rows of logits of one step, >= max_seqs */
+    int32_t max_seqs;     /* running at once */
+    int32_t max_tokens;   /* of one step, >= max_seqs, so that a decode is never skipped */
+    int32_t max_logits;   /* rows of logits of one step, >= max_seqs */
+    int32_t max_adapters; /* different ones of what runs, >= 1 where sequences have any */
 };
 
 struct sl_sched {
@@ -60,6 +61,8 @@ void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget);
 void sl_sched_requeue(struct sl_sched *s, struct sl_seq *seq);
 /* A waiting sequence comes before every other priority from now on. */
 void sl_sched_raise(struct sl_sched *s, struct sl_seq *seq);
+/* Can seq run beside what runs, as far as adapters are concerned? */
+bool sl_sched_adapter_fits(const struct sl_sched *s, const struct sl_seq *seq);
 /* Fills plan. n_plan is 0 only when nothing is running or waiting, or everything that could be
  * planned is held. */
 void sl_sched_plan(struct sl_sched *s);

@@ -119,6 +119,8 @@ void sl_sched_why(const struct sl_sched *s, const struct sl_seq *seq, char *out,
         snprintf(out, n_out, "its last token, or what may follow it, is not known yet");
     else if (s->n_running >= s->cfg.max_seqs)
         snprintf(out, n_out, "all %d seats are taken", s->cfg.max_seqs);
+    else if (!sl_sched_adapter_fits(s, seq))
+        snprintf(out, n_out, "%d adapters run, as many as may", s->cfg.max_adapters);
     else if (available < need + s->n_running)
         snprintf(out, n_out,
                  "needs %d pages less what is cached, and %d stay free for those that run; %d can "

@@ -23,9 +23,10 @@ struct sl_seq {
     int32_t *pages;  /* room for every token the sequence may ever have */
     int32_t max_out; /* tokens it may ever generate */
     const struct sl_kv_ns *ns;
-    bool waits;      /* nothing is to be planned: what its next token is chosen by is not there */
-    bool publish;    /* its full pages may be found by others */
-    bool all_logits; /* every prompt position's logits are wanted, so cached ones do not help */
+    uint64_t adapter; /* its id, 0: none; only so many run at once (struct sl_sched_config) */
+    bool waits;       /* nothing is to be planned: what its next token is chosen by is not there */
+    bool publish;     /* its full pages may be found by others */
+    bool all_logits;  /* every prompt position's logits are wanted, so cached ones do not help */
 
     /* the scheduler's */
     enum sl_seq_state state;

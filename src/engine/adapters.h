@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: MIT
+ * adapters.h - the adapters of an engine by name: which are known, which have their weights in
+ * memory, who uses them.
+ *
+ * Any thread; files are read outside the lock. At most max_resident adapters keep their weights in
+ * memory; beyond that those go that nobody uses, least recently used first, and are read again when
+ * they are asked for. The weights of an adapter never change: another content has another id. An
+ * adapter lives as long as it is listed or a request has it, and the store as long as its engine or
+ * any adapter.
+ */
+#ifndef SL_ENGINE_ADAPTERS_H
+#define SL_ENGINE_ADAPTERS_H
+
+#include "models/lora.h"
+
+#define SL_MAX_ADAPTER_NAME 256 /* bytes */
+
+struct sl_adapters;
+
+struct sl_adapters_config {
+    const struct sl_model *model; /* until sl_adapters_close */
+    int32_t max_rank;             /* of any adapter */
+    int32_t max_active;           /* different ones in one step */
+    int32_t max_resident;         /* in memory, >= max_active */
+};
+
+SL_MUST_CHECK int sl_adapters_create(const struct sl_adapters_config *cfg, struct sl_adapters **out,
+                                     struct sl_error *err);
+/* The engine lets go: nothing can be loaded any more. NULL is fine. */
+void sl_adapters_close(struct sl_adapters *s);
+const struct sl_adapters_config *sl_adapters_config(const struct sl_adapters *s);
+void sl_adapters_stats(struct sl_adapters *s, struct sl_stats *out);
+
+/* One more user. */
+struct sl_adapter *sl_adapter_ref(struct sl_adapter *a);
+/* While somebody uses it. */
+const struct sl_lora_weights *sl_adapter_weights(const struct sl_adapter *a);
+
+#endif
