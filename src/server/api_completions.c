@@ -270,8 +270,8 @@ static void prepare(struct sl_task *t)
 {
     t->rc = sl_task_read(t, SL_ENDPOINT_COMPLETIONS);
     if (t->rc == 0)
-        t->rc = sl_call_check_model(t->server, t->params.model, &t->model, &t->refusal);
-    if (t->rc == 0)
+        t->rc = sl_task_model(t);
+    if (t->rc == 0 && !t->later)
         t->rc = sl_task_compile(t);
     if (t->rc == 0 && !t->later)
         t->rc = read_prompts(t->server->eng, &t->params, &t->prompts, &t->n_prompts, &t->refusal);

@@ -10,25 +10,31 @@
 #include <stdio.h>
 #include <time.h>
 
-static void put_model(struct sl_buf *b, const struct sl_server *s, const char *name)
+static void put_card(struct sl_buf *b, const char *name, int64_t created_s, const char *root,
+                     const char *parent, int32_t max_model_len)
 {
-    const struct sl_model_info *info = sl_engine_info(s->eng);
     SL_PUT(b, "{\"id\":");
     sl_buf_json_string(b, name, strlen(name));
     SL_PUT(b, ",\"object\":\"model\",\"created\":");
-    sl_put_i64(b, s->t_created_s);
+    sl_put_i64(b, created_s);
     SL_PUT(b, ",\"owned_by\":\"sluice\",\"root\":");
-    sl_buf_json_string(b, info->model_path, strlen(info->model_path));
-    SL_PUT(b, ",\"parent\":null,\"max_model_len\":");
-    sl_put_i64(b, info->max_model_len);
+    sl_buf_json_string(b, root, strlen(root));
+    SL_PUT(b, ",\"parent\":");
+    if (parent != NULL)
+        sl_buf_json_string(b, parent, strlen(parent));
+    else
+        SL_PUT(b, "null");
+    SL_PUT(b, ",\"max_model_len\":");
+    sl_put_i64(b, max_model_len);
     SL_PUT(b, ",\"permission\":[]}");
 }
 
 /* As clients of Anthropic's API want it, who say so by a header of theirs. */
-static void put_model_anthropic(struct sl_buf *b, const struct sl_server *s, const char *name)
+static void put_card_anthropic(struct sl_buf *b, const char *name, int64_t created_s,
+                               int32_t max_model_len)
 {
     char date[32];
-    time_t t = (time_t)s->t_created_s;
+    time_t t = (time_t)created_s;
     struct tm tm;
     if (gmtime_r(&t, &tm) == NULL || strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &tm) == 0)
         snprintf(date, sizeof date, "1970-01-01T00:00:00Z");
@@ -39,8 +45,40 @@ static void put_model_anthropic(struct sl_buf *b, const struct sl_server *s, con
     SL_PUT(b, ",\"created_at\":\"");
     sl_buf_puts(b, date);
     SL_PUT(b, "\",\"lifecycle\":\"active\",\"max_input_tokens\":");
-    sl_put_i64(b, sl_engine_info(s->eng)->max_model_len);
+    sl_put_i64(b, max_model_len);
     sl_buf_putc(b, '}');
+}
+
+static void put_model(struct sl_buf *b, const struct sl_server *s, bool anthropic, const char *name)
+{
+    const struct sl_model_info *info = sl_engine_info(s->eng);
+    if (anthropic)
+        put_card_anthropic(b, name, s->t_created_s, info->max_model_len);
+    else
+        put_card(b, name, s->t_created_s, info->model_path, NULL, info->max_model_len);
+}
+
+struct adapter_list {
+    const struct sl_server *s;
+    struct sl_buf *b;
+    bool anthropic;
+    const char *only; /* NULL: all of them */
+    char last[512];   /* the last one's name; "": none was put */
+};
+
+static void put_adapter(void *arg, const struct sl_adapter_info *a)
+{
+    struct adapter_list *l = arg;
+    const int32_t max_model_len = sl_engine_info(l->s->eng)->max_model_len;
+    if (l->only != NULL && strcmp(l->only, a->name) != 0)
+        return;
+    if (l->only == NULL)
+        sl_buf_putc(l->b, ',');
+    if (l->anthropic)
+        put_card_anthropic(l->b, a->name, a->t_loaded_s, max_model_len);
+    else
+        put_card(l->b, a->name, a->t_loaded_s, a->path, l->s->model_name, max_model_len);
+    snprintf(l->last, sizeof l->last, "%s", a->name);
 }
 
 static int32_t n_names(const struct sl_server *s)
@@ -73,12 +111,14 @@ void sl_api_models(struct sl_conn *c)
     for (int32_t i = 0; i < n_names(s); i++) {
         if (i > 0)
             sl_buf_putc(&b, ',');
-        (anthropic ? put_model_anthropic : put_model)(&b, s, name_at(s, i));
+        put_model(&b, s, anthropic, name_at(s, i));
     }
+    struct adapter_list l = {.s = s, .b = &b, .anthropic = anthropic};
+    sl_adapter_each(s->eng, put_adapter, &l);
     sl_buf_putc(&b, ']');
     if (anthropic) {
         put_name(&b, ",\"has_more\":false,\"first_id\":", name_at(s, 0));
-        put_name(&b, ",\"last_id\":", name_at(s, n_names(s) - 1));
+        put_name(&b, ",\"last_id\":", l.last[0] != '\0' ? l.last : name_at(s, n_names(s) - 1));
     }
     sl_buf_putc(&b, '}');
     sl_reply_json(c, 200, &b);
@@ -115,10 +155,18 @@ void sl_api_model(struct sl_conn *c)
     for (int32_t i = 0; decoded && i < n_names(s); i++) {
         if (strcmp(name, name_at(s, i)) == 0) {
             struct sl_buf b = {0};
-            (is_anthropic(c) ? put_model_anthropic : put_model)(&b, s, name);
+            put_model(&b, s, is_anthropic(c), name);
             sl_reply_json(c, 200, &b);
             return;
         }
+    }
+    struct sl_buf b = {0};
+    struct adapter_list l = {.s = s, .b = &b, .anthropic = is_anthropic(c), .only = name};
+    if (decoded)
+        sl_adapter_each(s->eng, put_adapter, &l);
+    if (l.last[0] != '\0') {
+        sl_reply_json(c, 200, &b);
+        return;
     }
     (void)sl_refuse(&r, SL_ENOTFOUND, "model", "the model `%.*s` does not exist",
                     (int)SL_MIN(id.n, 120), id.p);

@@ -22,7 +22,13 @@ static int check_model(struct sl_task *t)
     const json_t *v = json_object_get(t->root, "model");
     const char *given = NULL;
     int rc = v == NULL || json_is_null(v) ? 0 : sl_json_cstr(v, "model", 4096, &given, &t->refusal);
-    return rc != 0 ? rc : sl_call_check_model(t->server, given, &t->model, &t->refusal);
+    if (rc == 0)
+        rc = sl_call_check_model(t->server, given, &t->model, &t->refusal);
+    if (rc == SL_ENOTFOUND && given != NULL && sl_adapter_known(t->server->eng, given)) {
+        t->refusal = (struct sl_refusal){0}; /* adapters share the tokenizer */
+        rc = 0;
+    }
+    return rc;
 }
 
 static void put_tokenized(struct sl_buf *b, const struct sl_engine *eng,

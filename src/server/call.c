@@ -47,6 +47,7 @@ static void free_call(struct sl_call *call)
 {
     sl_call_free_prompts(call->prompts, call->n_prompts);
     free_choices(call->choices, call->n_prompts * call->n);
+    sl_adapter_release(call->adapter);
     sl_buf_deinit(&call->event_head);
     sl_free(call);
 }
@@ -145,6 +146,8 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
             .cache_salt = p->cache_salt,
             .cache_tenant = tenant_of(call),
             .constraint = p->constraint,
+            .adapter = call->adapter,
+            .adapter_scale = p->lora_scale,
             .thinking = p->thinking.close != NULL ? &p->thinking : NULL,
             .outbox = call->conn->loop->outbox,
             .user = prompt,
@@ -187,12 +190,13 @@ static void link_call(struct sl_conn *c, struct sl_call *call)
 }
 
 int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct sl_params *p,
-                  const char *model, struct sl_prompt *prompts, int32_t n_prompts,
-                  struct sl_refusal *r)
+                  const char *model, struct sl_adapter *adapter, struct sl_prompt *prompts,
+                  int32_t n_prompts, struct sl_refusal *r)
 {
     struct sl_http_stats *stats = &c->loop->stats;
     if (p->priority != 0 && !c->loop->server->cfg->priority_scheduling) {
         sl_call_free_prompts(prompts, n_prompts);
+        sl_adapter_release(adapter);
         return sl_refuse(r, SL_EINVAL, "priority",
                          "priority must be 0: the server runs requests in order of arrival (see "
                          "--scheduling-policy)");
@@ -200,12 +204,14 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
     struct sl_call *call = sl_calloc(1, sizeof *call);
     if (call == NULL) {
         sl_call_free_prompts(prompts, n_prompts);
+        sl_adapter_release(adapter);
         return sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     }
     call->conn = c;
     call->key = c->key;
     call->api = api;
     call->model = model;
+    call->adapter = adapter;
     call->prompts = prompts;
     call->n_prompts = n_prompts;
     call->n = p->sampling.n;

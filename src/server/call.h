@@ -80,7 +80,8 @@ struct sl_call {
     struct sl_conn *conn;
     struct sl_call *prev, *next; /* of the loop, under its calls_lock */
     const struct sl_call_api *api;
-    const char *model; /* as served */
+    const char *model;          /* as served */
+    struct sl_adapter *adapter; /* that model names; a reference */
     char id[160];
     int64_t created_s;
     struct sl_buf event_head; /* what every event of this stream begins with */
@@ -95,11 +96,12 @@ struct sl_call {
     bool echo, drop_output, throttled;
 };
 
-/* Takes over ids (heap) per prompt in prompts[].ids, and text if set. Submits all prompts or none.
- * On success the connection has a call; on failure nothing is left and *r says why. */
+/* Takes over adapter, ids (heap) per prompt in prompts[].ids, and text if set. Submits all prompts
+ * or none. On success the connection has a call; on failure nothing is left and *r says why. */
 SL_MUST_CHECK int sl_call_start(struct sl_conn *c, const struct sl_call_api *api,
                                 const struct sl_params *p, const char *model,
-                                struct sl_prompt *prompts, int32_t n_prompts, struct sl_refusal *r);
+                                struct sl_adapter *adapter, struct sl_prompt *prompts,
+                                int32_t n_prompts, struct sl_refusal *r);
 void sl_call_destroy(struct sl_call *call); /* cancels what runs */
 void sl_call_abort(struct sl_call *call);   /* cancels; the terminal events end the reply */
 void sl_call_news(struct sl_prompt *prompt);
@@ -112,6 +114,7 @@ static inline size_t sl_call_held(const struct sl_call *call)
 }
 
 /* Shared by the APIs. */
+/* SL_ENOTFOUND: no name of the model itself; it may be an adapter's. */
 SL_MUST_CHECK int sl_call_check_model(const struct sl_server *s, const char *given,
                                       const char **name, struct sl_refusal *r);
 void sl_call_usage(const struct sl_call *call, struct sl_usage *out);     /* of all prompts */

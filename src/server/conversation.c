@@ -13,7 +13,7 @@ static int read_fields(struct sl_task *t, enum sl_endpoint endpoint, sl_to_chat_
         rc = to_chat(t->root, &t->refusal);
     if (rc == 0)
         rc = sl_task_params(t, endpoint);
-    return rc != 0 ? rc : sl_call_check_model(t->server, t->params.model, &t->model, &t->refusal);
+    return rc != 0 ? rc : sl_task_model(t);
 }
 
 /* Messages to text to ids. */
@@ -47,9 +47,9 @@ static int read_messages(struct sl_task *t)
 void sl_conversation_prepare(struct sl_task *t, enum sl_endpoint endpoint, sl_to_chat_fn to_chat)
 {
     t->rc = read_fields(t, endpoint, to_chat);
-    if (t->rc == 0)
+    if (t->rc == 0 && !t->later)
         t->rc = sl_task_formats(t);
-    if (t->rc == 0)
+    if (t->rc == 0 && !t->later)
         t->rc = sl_task_compile(t);
     if (t->rc == 0 && !t->later)
         t->rc = read_messages(t);

@@ -80,6 +80,7 @@ static const struct row rows[] = {
     {"kv_transfer_params", K_REFUSE_FILLED, ALL, 0, 0, 0},
     {"logit_bias", K_JSON, ALL, P(logit_bias), 0, 0},
     {"logprobs", K_JSON, CT, P(logprobs), 0, 0},
+    {"lora_scale", K_FLOAT, CT, P(lora_scale), -SL_MAX_ADAPTER_SCALE, SL_MAX_ADAPTER_SCALE},
     {"max_completion_tokens", K_INT, C, P(max_completion_tokens), 1, INT32_MAX},
     {"max_tokens", K_INT, ALL, S(max_tokens), 0, INT32_MAX},
     {"mcp_servers", K_REFUSE_FILLED, M, 0, 0, 0},
@@ -480,7 +481,8 @@ int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t
     p->sampling.logprobs = p->sampling.prompt_logprobs = -1;
     p->add_special_tokens = endpoint == SL_ENDPOINT_COMPLETIONS;
     p->add_generation_prompt = p->skip_special_tokens = true;
-    p->parallel_tool_calls = p->include_reasoning = true;
+    p->thinking_token_budget = -1;
+    p->lora_scale = 1;
     p->thinking_token_budget = -1;
     p->budget_is_wish =
         endpoint == SL_ENDPOINT_MESSAGES; /* clients ask without knowing the model */

@@ -18,6 +18,8 @@ const struct sl_route sl_routes[] = {
     {"/v1/messages/count_tokens", false, POST, SL_AUTH_KEY, false, sl_api_count_tokens},
     {"/v1/models", false, GET, SL_AUTH_KEY, false, sl_api_models},
     {"/v1/models/", true, GET, SL_AUTH_KEY, false, sl_api_model},
+    {"/v1/load_lora_adapter", false, POST, SL_AUTH_KEY, false, sl_api_load_lora},
+    {"/v1/unload_lora_adapter", false, POST, SL_AUTH_KEY, false, sl_api_unload_lora},
     {"/tokenize", false, POST, SL_AUTH_KEY, false, sl_api_tokenize},
     {"/detokenize", false, POST, SL_AUTH_KEY, false, sl_api_detokenize},
     {"/health", false, GET, SL_AUTH_OPEN, false, sl_api_health},

@@ -46,6 +46,8 @@ void sl_api_messages(struct sl_conn *c);
 void sl_api_count_tokens(struct sl_conn *c);
 void sl_api_models(struct sl_conn *c);
 void sl_api_model(struct sl_conn *c);
+void sl_api_load_lora(struct sl_conn *c);
+void sl_api_unload_lora(struct sl_conn *c);
 void sl_api_tokenize(struct sl_conn *c);
 void sl_api_detokenize(struct sl_conn *c);
 void sl_api_health(struct sl_conn *c);

@@ -23,6 +23,7 @@ static void deinit_task(struct sl_task *t)
 {
     sl_call_free_prompts(t->prompts, t->n_prompts);
     sl_params_deinit(&t->params);
+    sl_adapter_release(t->adapter);
     sl_formats_deinit(&t->formats);
     json_decref(t->root);
     sl_buf_deinit(&t->out);
@@ -126,6 +127,30 @@ int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint)
     return rc != 0 ? rc : sl_task_params(t, endpoint);
 }
 
+int sl_task_model(struct sl_task *t)
+{
+    const struct sl_params *p = &t->params;
+    int rc = sl_call_check_model(t->server, p->model, &t->model, &t->refusal);
+    if (rc == 0 && p->lora_scale != 1.0f)
+        return sl_refuse(&t->refusal, SL_EINVAL, "lora_scale",
+                         "lora_scale: the model `%s` is not an adapter", t->model);
+    if (rc != SL_ENOTFOUND)
+        return rc;
+    struct sl_refusal r = {0};
+    int found = sl_adapter_open(t->server->eng, p->model, !t->at_once, &t->adapter, &r.err);
+    if (found == SL_ENOTFOUND)
+        return rc; /* as said */
+    if (found != 0) {
+        sl_refusal_param(&r, "model");
+        r.code = found == SL_EBUSY ? "rate_limit_exceeded" : NULL;
+        t->refusal = r;
+        return found;
+    }
+    t->later = t->adapter == NULL;
+    t->model = t->later ? NULL : sl_adapter_name(t->adapter);
+    return 0;
+}
+
 int sl_task_formats(struct sl_task *t)
 {
     const struct sl_server *s = t->server;
@@ -152,7 +177,9 @@ void sl_task_call(struct sl_conn *c, struct sl_task *t, const struct sl_call_api
     int32_t n_prompts = t->n_prompts;
     t->prompts = NULL; /* the call's from now on, also if it fails */
     t->n_prompts = 0;
-    if (sl_call_start(c, api, &t->params, t->model, prompts, n_prompts, &t->refusal) != 0)
+    struct sl_adapter *adapter = t->adapter;
+    t->adapter = NULL; /* likewise */
+    if (sl_call_start(c, api, &t->params, t->model, adapter, prompts, n_prompts, &t->refusal) != 0)
         sl_reply_refusal(c, &t->refusal);
 }
 

@@ -33,6 +33,7 @@ struct sl_task {
     struct sl_params params;
     struct sl_formats formats; /* of a template that the request brought */
     const char *model;
+    struct sl_adapter *adapter; /* that model names; a reference */
     struct sl_prompt *prompts;
     int32_t n_prompts;
     struct sl_buf out;
@@ -52,6 +53,8 @@ void sl_task_collect(struct sl_loop *loop);
 /* Reads the body as an object, and (or only) its fields as parameters. */
 SL_MUST_CHECK int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint);
 SL_MUST_CHECK int sl_task_params(struct sl_task *t, enum sl_endpoint endpoint);
+/* The model or adapter that answers. After it prepare may have to return at once: `later`. */
+SL_MUST_CHECK int sl_task_model(struct sl_task *t);
 /* How a conversation's answer is read, and what its tools say about it. */
 SL_MUST_CHECK int sl_task_formats(struct sl_task *t);
 /* What the output must be, compiled. After it prepare may have to return at once: `later`. */
