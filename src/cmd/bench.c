@@ -9,6 +9,7 @@
 #include "cmd/bench_serve.h"
 #include "cmd/common.h"
 #include "cmd/constraint.h"
+#include "cmd/lora.h"
 #include "cmd/model.h"
 #include "cmd/series.h"
 
@@ -22,6 +23,7 @@ struct bench_options {
     int32_t n_prompts, n_warmup, input_len, output_len, shared_len, concurrency;
     uint64_t seed;
     struct sl_cli_constraint constraint;
+    struct sl_flag_list lora_modules;
     bool json, null_model;
 };
 
@@ -41,6 +43,8 @@ static const struct sl_flag bench_flags[] = {
     {SL_FLAG_INT, 0, "warmup", NULL, OWN(n_warmup), 0, 1000000, "N",
      "requests first, not counted; the prefix stays cached"},
     {SL_FLAG_U64, 's', "seed", NULL, OWN(seed), 0, 0x1p53, "S", "of the prompts (default: 0)"},
+    {SL_FLAG_PAIR_LIST, 0, "lora-modules", NULL, OWN(lora_modules), 0, 0, "N=DIR",
+     "adapters; request i has the (i modulo their number)-th"},
     {SL_FLAG_SWITCH, 0, "null-model", NULL, OWN(null_model), 0, 0, NULL,
      "a counter instead of a model: the engine's own cost"},
     {SL_FLAG_SWITCH, 0, "json", NULL, OWN(json), 0, 0, NULL, "print one JSON object"},
@@ -55,6 +59,7 @@ struct bench {
     const struct bench_options *opt;
     struct sl_engine *eng;
     struct sl_constraint *constraint; /* of every request */
+    struct sl_adapter *adapters[SL_FLAG_LIST_MAX];
     struct sl_outbox *box;
     struct flight *flights; /* [n_prompts + n_warmup] */
     int32_t *shared;        /* [shared_len] */
@@ -78,6 +83,10 @@ static int submit_one(struct bench *b, int idx, int32_t *prompt, struct sl_error
                                    .n_prompt = opt->input_len,
                                    .outbox = b->box,
                                    .constraint = b->constraint};
+    if (opt->lora_modules.n > 0) {
+        desc.adapter = b->adapters[idx % opt->lora_modules.n];
+        desc.adapter_scale = 1;
+    }
     sl_sampling_default(&desc.sampling);
     desc.sampling.temperature = 0;
     desc.sampling.max_tokens = opt->output_len;
@@ -257,6 +266,18 @@ static void report(struct bench *b, double seconds)
                100 * gap / (busy + gap));
 }
 
+static int open_adapters(struct bench *b, struct sl_error *err)
+{
+    const struct sl_flag_list *modules = &b->opt->lora_modules;
+    char *names[SL_FLAG_LIST_MAX] = {0};
+    int rc = sl_cli_lora_modules(modules, b->eng, NULL, 0, names, err);
+    for (int i = 0; i < modules->n && rc == 0; i++)
+        rc = sl_adapter_open(b->eng, names[i], true, &b->adapters[i], err);
+    for (int i = 0; i < modules->n; i++)
+        sl_free(names[i]);
+    return rc;
+}
+
 static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
                         struct sl_error *err)
 {
@@ -264,9 +285,13 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
     double seconds = 0;
     int rc = sl_cli_constraint_open(&opt->constraint, eng, &b.constraint, err);
     if (rc == 0)
+        rc = open_adapters(&b, err);
+    if (rc == 0)
         rc = sl_outbox_create(&b.box, err);
     if (rc != 0) {
         sl_constraint_release(b.constraint);
+        for (size_t i = 0; i < SL_COUNT(b.adapters); i++)
+            sl_adapter_release(b.adapters[i]);
         sl_engine_destroy(eng);
         return rc;
     }
@@ -288,6 +313,8 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
     for (int i = 0; b.flights != NULL && i < n_requests; i++)
         sl_request_release(b.flights[i].req);
     sl_constraint_release(b.constraint);
+    for (size_t i = 0; i < SL_COUNT(b.adapters); i++)
+        sl_adapter_release(b.adapters[i]);
     sl_engine_destroy(eng);
     sl_outbox_destroy(b.box);
     sl_free(b.flights);
@@ -325,6 +352,10 @@ static int bench_main(int argc, char **argv)
         rc = sl_fail(&err, SL_EINVAL, "--prefix-len %d is longer than --input-len %d",
                      opt.shared_len, opt.input_len);
     cfg.null_model = opt.null_model;
+    if (opt.lora_modules.n > 0) {
+        cfg.enable_lora = true;
+        cfg.max_loras = cfg.max_loras != 0 ? cfg.max_loras : opt.lora_modules.n;
+    }
     cfg.max_queued = SL_MAX(SL_MAX(opt.n_prompts, opt.n_warmup), 1024);
     if (rc == 0)
         rc = sl_cli_find_model(&model, name, &err);

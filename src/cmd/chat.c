@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "cmd/common.h"
 #include "cmd/constraint.h"
+#include "cmd/lora.h"
 #include "cmd/model.h"
 
 #include <errno.h>
@@ -18,6 +19,7 @@
 struct chat_options {
     const char *system;
     struct sl_cli_constraint constraint;
+    struct sl_cli_lora lora;
 };
 
 static const struct sl_flag chat_flags[] = {
@@ -28,7 +30,7 @@ static const struct sl_flag chat_flags[] = {
 struct chat {
     struct sl_engine *eng;
     struct sl_sampling sampling;
-    struct sl_constraint *constraint; /* of every answer */
+    struct sl_cli_how how; /* every answer is made */
     const char *system;
     struct sl_buf messages; /* JSON objects, comma separated */
     struct sl_buf line;
@@ -105,8 +107,8 @@ static int answer(struct chat *c, struct sl_error *err)
                  ? sl_engine_render_chat(c->eng, json.data, json.n_bytes, &prompt, &n_prompt, err)
                  : sl_fail(err, SL_ENOMEM, "out of memory for the conversation");
     if (rc == 0)
-        rc = sl_cli_generate(c->eng, prompt, n_prompt, SL_ENCODE_PARSE_SPECIAL, &c->sampling,
-                             c->constraint, true, &r, err);
+        rc = sl_cli_generate(c->eng, prompt, n_prompt, SL_ENCODE_PARSE_SPECIAL, &c->how, true, &r,
+                             err);
     if (rc == 0) {
         add_message(c, "assistant", r.text.data != NULL ? r.text.data : "", r.text.n_bytes);
         fputs("\n", stdout);
@@ -181,6 +183,7 @@ static int chat_main(int argc, char **argv)
         {chat_flags, SL_COUNT(chat_flags), &opt, 0},
         {sl_flags_sampling, sl_n_flags_sampling, &given, 0},
         {sl_flags_constraint, sl_n_flags_constraint, &opt.constraint, 0},
+        {sl_flags_lora, sl_n_flags_lora, &opt.lora, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
         {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
     };
@@ -193,6 +196,8 @@ static int chat_main(int argc, char **argv)
     if (rc == 0)
         rc = sl_cli_find_model(&model, name, &err);
     cfg.model = model.path;
+    c.how.sampling = &c.sampling;
+    sl_cli_lora_enable(&opt.lora, &cfg);
     if (rc == 0)
         rc = sl_cli_open_engine(&cfg, &c.eng, &err);
     if (rc == 0 && !sl_engine_has_chat_template(c.eng))
@@ -200,7 +205,9 @@ static int chat_main(int argc, char **argv)
                      "this model has no chat template: give one with --chat-template, or use "
                      "`sluice run --raw`");
     if (rc == 0)
-        rc = sl_cli_constraint_open(&opt.constraint, c.eng, &c.constraint, &err);
+        rc = sl_cli_constraint_open(&opt.constraint, c.eng, &c.how.constraint, &err);
+    if (rc == 0)
+        rc = sl_cli_lora_open(&opt.lora, c.eng, &c.how.adapter, &c.how.adapter_scale, &err);
     if (rc == 0) {
         sl_engine_sampling_default(c.eng, &c.sampling);
         sl_flags_overlay(&groups[1], &c.sampling);
@@ -214,7 +221,8 @@ static int chat_main(int argc, char **argv)
     }
     sl_buf_deinit(&c.messages);
     sl_buf_deinit(&c.line);
-    sl_constraint_release(c.constraint);
+    sl_constraint_release(c.how.constraint);
+    sl_adapter_release(c.how.adapter);
     if (c.eng != NULL)
         sl_engine_destroy(c.eng);
     sl_cli_model_deinit(&model);

@@ -93,8 +93,8 @@ static int drain_chunks(struct sl_request *req, bool echo, struct sl_cli_result 
 }
 
 int sl_cli_generate(struct sl_engine *eng, const char *prompt, size_t n_prompt, unsigned flags,
-                    const struct sl_sampling *sampling, struct sl_constraint *constraint, bool echo,
-                    struct sl_cli_result *out, struct sl_error *err)
+                    const struct sl_cli_how *how, bool echo, struct sl_cli_result *out,
+                    struct sl_error *err)
 {
     int32_t *ids = NULL;
     size_t n_ids = 0;
@@ -103,8 +103,12 @@ int sl_cli_generate(struct sl_engine *eng, const char *prompt, size_t n_prompt, 
         sl_tokenizer_encode(sl_engine_tokenizer(eng), prompt, n_prompt, flags, &ids, &n_ids, err);
     if (rc != 0)
         return rc;
-    struct sl_request_desc desc = {
-        .prompt = ids, .n_prompt = (int32_t)n_ids, .sampling = *sampling, .constraint = constraint};
+    struct sl_request_desc desc = {.prompt = ids,
+                                   .n_prompt = (int32_t)n_ids,
+                                   .sampling = *how->sampling,
+                                   .constraint = how->constraint,
+                                   .adapter = how->adapter,
+                                   .adapter_scale = how->adapter_scale};
     struct sl_request *req = NULL;
     rc = sl_request_submit(eng, &desc, &req, err);
     sl_free(ids);

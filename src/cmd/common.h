@@ -18,6 +18,13 @@ void sl_cli_catch_interrupt(void);
 bool sl_cli_interrupted(void);
 void sl_cli_uninterrupt(void);
 
+struct sl_cli_how { /* a prompt is answered */
+    const struct sl_sampling *sampling;
+    struct sl_constraint *constraint; /* what the text must be; NULL: any */
+    struct sl_adapter *adapter;       /* or NULL */
+    float adapter_scale;
+};
+
 struct sl_cli_result {
     struct sl_buf text; /* everything that was generated */
     enum sl_finish finish;
@@ -25,11 +32,10 @@ struct sl_cli_result {
 };
 
 /* Runs one prompt to its end (or to Ctrl-C) and writes the text to stdout as it comes when echo is
- * set. flags: enum sl_encode_flags for the prompt. constraint: what the text must be, NULL: any.
- * The result's text belongs to the caller. */
+ * set. flags: enum sl_encode_flags for the prompt. The
+ * result's text belongs to the caller. */
 SL_MUST_CHECK int sl_cli_generate(struct sl_engine *eng, const char *prompt, size_t n_prompt,
-                                  unsigned flags, const struct sl_sampling *sampling,
-                                  struct sl_constraint *constraint, bool echo,
+                                  unsigned flags, const struct sl_cli_how *how, bool echo,
                                   struct sl_cli_result *out, struct sl_error *err);
 
 /* Appends {"role": role, "content": content} with JSON escapes. */

@@ -128,7 +128,8 @@ static int store(const struct match *m, const char *value, struct sl_error *err)
     case SL_FLAG_STR:
         *(const char **)field = value;
         return 0;
-    case SL_FLAG_STR_LIST: {
+    case SL_FLAG_STR_LIST:
+    case SL_FLAG_PAIR_LIST: {
         struct sl_flag_list *list = field;
         if (list->n == SL_FLAG_LIST_MAX)
             return sl_fail(err, SL_ELIMIT, "--%s: given more than %d times", f->name,
@@ -198,6 +199,9 @@ int sl_flags_parse(const struct sl_command *cmd, struct sl_flag_group *groups, i
             value = argv[++i];
         }
         int rc = store(&m, value, err);
+        while (rc == 0 && m.flag->kind == SL_FLAG_PAIR_LIST && i + 1 < argc &&
+               argv[i + 1][0] != '-' && strchr(argv[i + 1], '=') != NULL)
+            rc = store(&m, argv[++i], err);
         if (rc != 0)
             return rc;
     }
@@ -222,6 +226,7 @@ static size_t field_bytes(enum sl_flag_kind kind)
     case SL_FLAG_STR:
         return sizeof(const char *);
     case SL_FLAG_STR_LIST:
+    case SL_FLAG_PAIR_LIST:
         return sizeof(struct sl_flag_list);
     case SL_FLAG_INT:
         return sizeof(int32_t);
@@ -313,6 +318,13 @@ const struct sl_flag sl_flags_engine[] = {
      "auto, c, avx2, avx512, avx512-vnni, avx512-bf16, amx"},
     {SL_FLAG_STR, 0, "numa", NULL, ENGINE(numa), 0, 0, "M",
      "auto: on several nodes keep threads by their weights; off"},
+    {SL_FLAG_SWITCH, 0, "enable-lora", NULL, ENGINE(enable_lora), 0, 0, NULL, "take LoRA adapters"},
+    {SL_FLAG_INT, 0, "max-loras", "max-loras-per-batch", ENGINE(max_loras), 1, SL_MAX_LORAS, "N",
+     "different adapters in one step (default: 8)"},
+    {SL_FLAG_INT, 0, "max-lora-rank", NULL, ENGINE(max_lora_rank), 1, 256, "N",
+     "highest rank of an adapter (default: 16)"},
+    {SL_FLAG_INT, 0, "max-cpu-loras", "max-loaded-loras", ENGINE(max_cpu_loras), 1, SL_MAX_ADAPTERS,
+     "N", "adapters kept in memory (default: --max-loras)"},
     {SL_FLAG_SWITCH, 0, "exact-weights", NULL, ENGINE(exact_weights), 0, 0, NULL,
      "multiply quantised weights as floats: slower, to compare"},
 };

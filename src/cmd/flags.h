@@ -14,13 +14,14 @@ enum sl_flag_kind {
     SL_FLAG_SWITCH_OFF, /* bool: --no-name sets it (field says "no ..."), --name clears it */
     SL_FLAG_STR,        /* const char *, borrowed from argv */
     SL_FLAG_STR_LIST,   /* struct sl_flag_list: may be repeated */
+    SL_FLAG_PAIR_LIST,  /* likewise, and words behind the value that hold a '=' belong to it */
     SL_FLAG_INT,        /* int32_t; 8k, 25.6k, 1M accepted */
     SL_FLAG_U64,        /* uint64_t, likewise */
     SL_FLAG_FLOAT,      /* float */
     SL_FLAG_HEADING,    /* a title line in --help */
 };
 
-#define SL_FLAG_LIST_MAX 16
+#define SL_FLAG_LIST_MAX 64
 
 struct sl_flag_list {
     const char *items[SL_FLAG_LIST_MAX];

@@ -6,6 +6,7 @@
 #include "base/sys.h"
 #include "cmd/common.h"
 #include "cmd/constraint.h"
+#include "cmd/lora.h"
 #include "cmd/model.h"
 
 #include <stdio.h>
@@ -16,6 +17,7 @@ struct run_options {
     const char *prompt, *file, *system;
     struct sl_flag_list stop;
     struct sl_cli_constraint constraint;
+    struct sl_cli_lora lora;
     bool raw, json;
 };
 
@@ -121,12 +123,14 @@ static int run_with_engine(struct sl_engine *eng, const struct run_options *opt,
     sampling->stop = opt->stop.items;
     sampling->n_stop = opt->stop.n;
     struct sl_cli_result r = {0};
-    struct sl_constraint *constraint = NULL;
+    struct sl_cli_how how = {.sampling = sampling};
     if (rc == 0)
-        rc = sl_cli_constraint_open(&opt->constraint, eng, &constraint, err);
+        rc = sl_cli_constraint_open(&opt->constraint, eng, &how.constraint, err);
     if (rc == 0)
-        rc = sl_cli_generate(eng, chat ? prompt : text, chat ? n_prompt : n_text, flags, sampling,
-                             constraint, !opt->json, &r, err);
+        rc = sl_cli_lora_open(&opt->lora, eng, &how.adapter, &how.adapter_scale, err);
+    if (rc == 0)
+        rc = sl_cli_generate(eng, chat ? prompt : text, chat ? n_prompt : n_text, flags, &how,
+                             !opt->json, &r, err);
     if (rc == 0 && opt->json) {
         print_json(&r, sampling->seed);
     } else if (rc == 0) {
@@ -135,7 +139,8 @@ static int run_with_engine(struct sl_engine *eng, const struct run_options *opt,
         if (isatty(STDERR_FILENO) == 1)
             print_speed(&r.usage);
     }
-    sl_constraint_release(constraint);
+    sl_constraint_release(how.constraint);
+    sl_adapter_release(how.adapter);
     sl_buf_deinit(&r.text);
     sl_free(prompt);
     return rc;
@@ -158,6 +163,7 @@ static int run_main(int argc, char **argv)
         {run_flags, SL_COUNT(run_flags), &opt, 0},
         {sl_flags_sampling, sl_n_flags_sampling, &given, 0},
         {sl_flags_constraint, sl_n_flags_constraint, &opt.constraint, 0},
+        {sl_flags_lora, sl_n_flags_lora, &opt.lora, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
         {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
     };
@@ -170,6 +176,7 @@ static int run_main(int argc, char **argv)
     if (rc == 0)
         rc = sl_cli_find_model(&model, name, &err);
     cfg.model = model.path;
+    sl_cli_lora_enable(&opt.lora, &cfg);
     if (rc == 0)
         rc = sl_cli_open_engine(&cfg, &eng, &err);
     if (rc == 0) {

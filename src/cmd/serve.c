@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "cmd/lora.h"
 #include "cmd/model.h"
 #include "hub/hub.h"
 #include "server/server.h"
@@ -13,7 +14,7 @@
 
 struct serve_flags {
     struct sl_server_config server;
-    struct sl_flag_list api_keys, served_names, allowed_origins;
+    struct sl_flag_list api_keys, served_names, allowed_origins, lora_modules;
     const char *log_level, *policy;
     int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s;
     bool null_model, auto_tools;
@@ -38,6 +39,10 @@ static const struct sl_flag flags[] = {
      "let API keys share one prefix cache (default: one each)"},
     {SL_FLAG_STR_LIST, 0, "served-model-name", "alias", SERVE(served_names), 0, 0, "NAME",
      "what `model` may say; may be repeated (default: MODEL)"},
+    {SL_FLAG_PAIR_LIST, 0, "lora-modules", "lora-paths", SERVE(lora_modules), 0, 0, "N=DIR ...",
+     "adapters (PEFT) that `model` may name; enables them"},
+    {SL_FLAG_SWITCH, 0, "allow-runtime-lora-updating", NULL, SERVER(lora_updates), 0, 0, NULL,
+     "let clients load and unload adapters, from any folder"},
     {SL_FLAG_STR_LIST, 0, "allowed-origins", NULL, SERVE(allowed_origins), 0, 0, "O",
      "CORS origin; may be repeated (default: *)"},
     {SL_FLAG_SWITCH, 0, "trust-request-chat-template", NULL, SERVER(trust_request_chat_template), 0,
@@ -161,6 +166,7 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
     cfg->shutdown_timeout_ms = f->shutdown_s * 1000;
     cfg->request_timeout_ms = f->request_s * 1000;
     cfg->sse_ping_ms = f->ping_s * 1000;
+    engine->enable_lora |= f->lora_modules.n > 0;
     engine->model = model;
     engine->max_queued = f->max_queued;
     engine->priority_max_wait_ms = f->max_wait_s * 1000;
@@ -170,6 +176,14 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
     rc = sl_engine_create(engine, &eng, err);
     if (rc != 0)
         return rc;
+    char *adapters[SL_FLAG_LIST_MAX] = {0};
+    rc = sl_cli_lora_modules(&f->lora_modules, eng, names, cfg->n_served_names, adapters, err);
+    for (int i = 0; i < f->lora_modules.n; i++)
+        sl_free(adapters[i]);
+    if (rc != 0) {
+        sl_engine_destroy(eng);
+        return rc;
+    }
     const struct sl_model_info *info = sl_engine_info(eng);
     sl_log(SL_LOG_INFO, "%s %s: %d layers, context %d, KV cache %lld tokens, ready in %.2f s",
            info->architecture, info->model_path, info->n_layers, info->max_model_len,
@@ -231,7 +245,7 @@ const struct sl_command sl_cmd_serve = {
         "When requests wait and nothing moves for --watchdog-timeout, the state goes to the\n"
         "log, /health and new requests get 503 until something moves; the process stays.\n"
         "Routes: /v1/chat/completions /v1/completions /v1/messages /v1/messages/count_tokens\n"
-        "        /v1/models /tokenize /detokenize\n"
+        "        /v1/models /v1/load_lora_adapter /v1/unload_lora_adapter /tokenize /detokenize\n"
         "        /health /ping /version /load /metrics, and a page at /\n",
     .run = run,
 };

@@ -1,0 +1,115 @@
+/* SPDX-License-Identifier: MIT */
+#include "cmd/lora.h"
+
+#include "base/check.h"
+#include "base/json_load.h"
+#include "base/str.h"
+#include "base/sys.h"
+
+#include <string.h>
+
+#define OWN(field) offsetof(struct sl_cli_lora, field)
+#define ALL_RANKS  256
+
+const struct sl_flag sl_flags_lora[] = {
+    {SL_FLAG_HEADING, 0, NULL, NULL, 0, 0, 0, NULL, "Adapter"},
+    {SL_FLAG_STR, 0, "lora", NULL, OWN(path), 0, 0, "DIR", "LoRA adapter as PEFT writes it"},
+    {SL_FLAG_STR, 0, "lora-scaled", NULL, OWN(scaled), 0, 0, "DIR:S",
+     "likewise, what it adds multiplied by S"},
+};
+const int sl_n_flags_lora = (int)SL_COUNT(sl_flags_lora);
+
+void sl_cli_lora_enable(const struct sl_cli_lora *l, struct sl_engine_config *cfg)
+{
+    if (l->path == NULL && l->scaled == NULL)
+        return;
+    cfg->enable_lora = true;
+    if (cfg->max_lora_rank == 0)
+        cfg->max_lora_rank = ALL_RANKS;
+    if (cfg->max_loras == 0)
+        cfg->max_loras = 1;
+}
+
+int sl_cli_lora_open(const struct sl_cli_lora *l, struct sl_engine *eng, struct sl_adapter **out,
+                     float *scale, struct sl_error *err)
+{
+    static const char name[] = "lora";
+    double x = 1;
+    *out = NULL;
+    *scale = 1;
+    if (l->path != NULL && l->scaled != NULL)
+        return sl_fail(err, SL_EINVAL, "--lora and --lora-scaled exclude each other");
+    const char *given = l->path != NULL ? l->path : l->scaled;
+    if (given == NULL)
+        return 0;
+    size_t n = strlen(given);
+    if (l->scaled != NULL) {
+        const char *colon = strrchr(given, ':');
+        if (colon == NULL || !sl_parse_double(colon + 1, strlen(colon + 1), &x))
+            return sl_fail(err, SL_EINVAL, "--lora-scaled: '%.80s' is not DIR:SCALE", given);
+        n = (size_t)(colon - given);
+    }
+    char *path = sl_strndup(given, n);
+    if (path == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a path");
+    int rc = sl_adapter_load(eng, name, path, false, err);
+    sl_free(path);
+    if (rc == 0)
+        rc = sl_adapter_open(eng, name, true, out, err);
+    *scale = (float)x;
+    return rc;
+}
+
+static int member(const json_t *obj, const char *key, const char **out, struct sl_error *err)
+{
+    const json_t *v = json_object_get(obj, key);
+    *out = json_string_value(v);
+    return *out != NULL
+               ? 0
+               : sl_fail(err, SL_EINVAL, "--lora-modules: an object needs a string %s", key);
+}
+
+/* Loads one, given either way; *name is the heap's. */
+static int load(struct sl_engine *eng, const char *given, char **name, struct sl_error *err)
+{
+    const char *path, *equals = strchr(given, '=');
+    json_t *obj = NULL;
+    int rc = 0;
+    if (given[0] == '{') {
+        const char *s = NULL;
+        json_error_t why;
+        obj = sl_json_load(given, strlen(given), JSON_REJECT_DUPLICATES, &why);
+        if (obj == NULL)
+            return sl_fail(err, SL_EINVAL, "--lora-modules: %.100s", why.text);
+        rc = member(obj, "name", &s, err);
+        if (rc == 0)
+            rc = member(obj, "path", &path, err);
+        *name = rc == 0 ? sl_strdup(s) : NULL;
+    } else if (equals == NULL || equals == given || equals[1] == '\0') {
+        return sl_fail(err, SL_EINVAL, "--lora-modules: '%.80s' is not NAME=DIR", given);
+    } else {
+        path = equals + 1;
+        *name = sl_strndup(given, (size_t)(equals - given));
+    }
+    if (rc == 0 && *name == NULL)
+        rc = sl_fail(err, SL_ENOMEM, "out of memory for a name");
+    if (rc == 0)
+        rc = sl_adapter_load(eng, *name, path, false, err);
+    json_decref(obj);
+    return rc;
+}
+
+int sl_cli_lora_modules(const struct sl_flag_list *modules, struct sl_engine *eng,
+                        const char *const *served, int n_served, char *names[SL_FLAG_LIST_MAX],
+                        struct sl_error *err)
+{
+    int rc = 0;
+    for (int i = 0; i < modules->n && rc == 0; i++) {
+        rc = load(eng, modules->items[i], &names[i], err);
+        for (int k = 0; k < n_served && rc == 0; k++)
+            if (strcmp(served[k], names[i]) == 0)
+                rc = sl_fail(err, SL_EINVAL,
+                             "--lora-modules: '%.80s' is a name of the model itself", names[i]);
+    }
+    return rc;
+}
