@@ -278,8 +278,32 @@ def replies() -> None:
     })
 
 
+def adapters() -> None:
+    """The two files of tests/golden/lora behind the byte that fuzz_lora.c reads first, and small wrong ones."""
+    files = {}
+    for folder in sorted((Path(__file__).parent / "../golden/lora").iterdir()):
+        files["config_" + folder.name] = b"\0" + (folder / "adapter_config.json").read_bytes()
+    name = "base_model.model.model.layers.%d.%s.lora_%s.weight"
+
+    def tensors(pairs: list) -> bytes:
+        head, data = {}, b""
+        for key, dtype, shape in pairs:
+            n = shape[0] * shape[1] * (4 if dtype == "F32" else 2)
+            head[key] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + n]}
+            data += bytes(n)
+        text = json.dumps(head).encode()
+        return b"\1" + struct.pack("<Q", len(text)) + text + data
+    for dtype in ("F32", "F16", "BF16"):
+        files["pair_" + dtype] = tensors([(name % (0, "self_attn.q_proj", "A"), dtype, [2, 64]),
+                                          (name % (0, "self_attn.q_proj", "B"), dtype, [128, 2])])
+    files["alone"] = tensors([(name % (1, "mlp.up_proj", "A"), "F16", [2, 64])])
+    files["unknown"] = tensors([(name % (9, "mlp.up_proj", "A"), "F16", [2, 64])])
+    write("lora", files)
+
+
 def main() -> None:
     replies()
+    adapters()
     tensor_files()
     model_files()
     requests()
