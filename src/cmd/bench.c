@@ -341,6 +341,7 @@ static int bench_main(int argc, char **argv)
         {sl_flags_constraint, sl_n_flags_constraint, &opt.constraint, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
         {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
+        {sl_flags_adapters, sl_n_flags_adapters, &cfg, 0},
     };
     int rc = sl_flags_parse(&sl_cmd_bench, groups, SL_COUNT(groups), argc, argv, &name, 1,
                             &n_positional, &err);

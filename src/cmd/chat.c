@@ -181,9 +181,9 @@ static int chat_main(int argc, char **argv)
     sl_sampling_default(&given);
     struct sl_flag_group groups[] = {
         {chat_flags, SL_COUNT(chat_flags), &opt, 0},
+        {sl_flags_lora, sl_n_flags_lora, &opt.lora, 0},
         {sl_flags_sampling, sl_n_flags_sampling, &given, 0},
         {sl_flags_constraint, sl_n_flags_constraint, &opt.constraint, 0},
-        {sl_flags_lora, sl_n_flags_lora, &opt.lora, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
         {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
     };
@@ -210,8 +210,8 @@ static int chat_main(int argc, char **argv)
         rc = sl_cli_lora_open(&opt.lora, c.eng, &c.how.adapter, &c.how.adapter_scale, &err);
     if (rc == 0) {
         sl_engine_sampling_default(c.eng, &c.sampling);
-        sl_flags_overlay(&groups[1], &c.sampling);
-        c.sampling.has_seed = sl_flags_given(&groups[1], "seed");
+        sl_flags_overlay(&groups[2], &c.sampling);
+        c.sampling.has_seed = sl_flags_given(&groups[2], "seed");
         if (c.tty)
             fprintf(stderr, "%s, %s. /clear forgets, /exit leaves, Ctrl-C stops an answer.\n",
                     sl_engine_info(c.eng)->architecture, sl_engine_info(c.eng)->model_path);

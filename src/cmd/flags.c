@@ -318,6 +318,12 @@ const struct sl_flag sl_flags_engine[] = {
      "auto, c, avx2, avx512, avx512-vnni, avx512-bf16, amx"},
     {SL_FLAG_STR, 0, "numa", NULL, ENGINE(numa), 0, 0, "M",
      "auto: on several nodes keep threads by their weights; off"},
+    {SL_FLAG_SWITCH, 0, "exact-weights", NULL, ENGINE(exact_weights), 0, 0, NULL,
+     "multiply quantised weights as floats: slower, to compare"},
+};
+const int sl_n_flags_engine = (int)SL_COUNT(sl_flags_engine);
+
+const struct sl_flag sl_flags_adapters[] = {
     {SL_FLAG_SWITCH, 0, "enable-lora", NULL, ENGINE(enable_lora), 0, 0, NULL, "take LoRA adapters"},
     {SL_FLAG_INT, 0, "max-loras", "max-loras-per-batch", ENGINE(max_loras), 1, SL_MAX_LORAS, "N",
      "different adapters in one step (default: 8)"},
@@ -325,10 +331,8 @@ const struct sl_flag sl_flags_engine[] = {
      "highest rank of an adapter (default: 16)"},
     {SL_FLAG_INT, 0, "max-cpu-loras", "max-loaded-loras", ENGINE(max_cpu_loras), 1, SL_MAX_ADAPTERS,
      "N", "adapters kept in memory (default: --max-loras)"},
-    {SL_FLAG_SWITCH, 0, "exact-weights", NULL, ENGINE(exact_weights), 0, 0, NULL,
-     "multiply quantised weights as floats: slower, to compare"},
 };
-const int sl_n_flags_engine = (int)SL_COUNT(sl_flags_engine);
+const int sl_n_flags_adapters = (int)SL_COUNT(sl_flags_adapters);
 
 const struct sl_flag sl_flags_sampling[] = {
     {SL_FLAG_HEADING, 0, NULL, NULL, 0, 0, 0, NULL, "Sampling"},

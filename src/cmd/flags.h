@@ -79,6 +79,8 @@ int sl_command_fail(const struct sl_command *cmd, const struct sl_error *err);
 /* Rows shared by several commands. */
 extern const struct sl_flag sl_flags_engine[]; /* base: struct sl_engine_config */
 extern const int sl_n_flags_engine;
+extern const struct sl_flag sl_flags_adapters[]; /* likewise */
+extern const int sl_n_flags_adapters;
 extern const struct sl_flag sl_flags_sampling[]; /* base: struct sl_sampling */
 extern const int sl_n_flags_sampling;
 

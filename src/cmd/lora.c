@@ -12,7 +12,6 @@
 #define ALL_RANKS  256
 
 const struct sl_flag sl_flags_lora[] = {
-    {SL_FLAG_HEADING, 0, NULL, NULL, 0, 0, 0, NULL, "Adapter"},
     {SL_FLAG_STR, 0, "lora", NULL, OWN(path), 0, 0, "DIR", "LoRA adapter as PEFT writes it"},
     {SL_FLAG_STR, 0, "lora-scaled", NULL, OWN(scaled), 0, 0, "DIR:S",
      "likewise, what it adds multiplied by S"},

@@ -161,9 +161,9 @@ static int run_main(int argc, char **argv)
     sl_sampling_default(&given);
     struct sl_flag_group groups[] = {
         {run_flags, SL_COUNT(run_flags), &opt, 0},
+        {sl_flags_lora, sl_n_flags_lora, &opt.lora, 0},
         {sl_flags_sampling, sl_n_flags_sampling, &given, 0},
         {sl_flags_constraint, sl_n_flags_constraint, &opt.constraint, 0},
-        {sl_flags_lora, sl_n_flags_lora, &opt.lora, 0},
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
         {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
     };
@@ -181,8 +181,8 @@ static int run_main(int argc, char **argv)
         rc = sl_cli_open_engine(&cfg, &eng, &err);
     if (rc == 0) {
         sl_engine_sampling_default(eng, &sampling);
-        sl_flags_overlay(&groups[1], &sampling);
-        sampling.has_seed = sl_flags_given(&groups[1], "seed");
+        sl_flags_overlay(&groups[2], &sampling);
+        sampling.has_seed = sl_flags_given(&groups[2], "seed");
         sl_cli_catch_interrupt();
         rc = run_with_engine(eng, &opt, &sampling, text, n_text, &err);
         sl_engine_destroy(eng);

@@ -214,6 +214,7 @@ static int run(int argc, char **argv)
         {flags, (int)SL_COUNT(flags), &f, 0},
         {sl_flags_engine, sl_n_flags_engine, &engine, 0},
         {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
+        {sl_flags_adapters, sl_n_flags_adapters, &engine, 0},
     };
     int rc = sl_flags_parse(&sl_cmd_serve, groups, (int)SL_COUNT(groups), argc, argv, &name, 1,
                             &n_positional, &err);
