@@ -152,7 +152,7 @@ static int open_rig(struct rig *g, const char *path, struct sl_error *err)
     g->pool = inner->alloc(g->be, g->pool_bytes);
     if (g->pool == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for %zu bytes of pages", g->pool_bytes);
-    struct sl_run_config rc_cfg = {MAX_N, MAX_N, kv, g->pool};
+    struct sl_run_config rc_cfg = {MAX_N, MAX_N, kv, g->pool, 0};
     g->n_vocab = sl_model_facts(g->model)->n_vocab;
     return sl_run_create(g->model, &rc_cfg, &g->run, err);
 }
@@ -175,7 +175,7 @@ static const float *step(struct rig *g, const int32_t *tokens, int32_t from, int
 {
     static int32_t positions[MAX_N], rows[MAX_N], pages[MAX_PAGES];
     struct sl_span span = {0, n, from, 0};
-    struct sl_batch b = {n, 1, n, tokens + from, positions, &span, pages, rows};
+    struct sl_batch b = {n, 1, n, tokens + from, positions, &span, pages, rows, NULL, NULL};
     for (int32_t i = 0; i < MAX_PAGES; i++)
         pages[i] = i;
     for (int32_t i = 0; i < n; i++) {

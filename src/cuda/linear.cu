@@ -202,8 +202,8 @@ static void run_mixed(struct sl_cuda *cu, const struct sl_op_linear_gated_act *a
         int32_t n = SL_MIN(most, a->n - t);
         float *g = cu->lin_mixed, *u = g + n * n_rows;
         const __nv_bfloat16 *x = (const __nv_bfloat16 *)a->x + t * a->ld_x;
-        struct sl_op_linear gate = {x, a->ld_x, a->gate, NULL, n, g, n_rows};
-        struct sl_op_linear up = {x, a->ld_x, a->up, NULL, n, u, n_rows};
+        struct sl_op_linear gate = {x, a->ld_x, a->gate, NULL, n, g, n_rows, NULL};
+        struct sl_op_linear up = {x, a->ld_x, a->up, NULL, n, u, n_rows, NULL};
         sl_cuda_linear(&cu->base, &gate);
         sl_cuda_linear(&cu->base, &up);
         int64_t grid = SL_CEIL_DIV(n * n_rows, (int64_t)ACT_THREADS);

@@ -403,7 +403,7 @@ static std::vector<float> product(const input &in, const matrix &w, const float 
     int64_t ld = w.n + pad;
     std::vector<float> fill((size_t)((in.m - 1) * ld + w.n), sl_f32_of_bits(POISON));
     dev<float> out(fill);
-    struct sl_op_linear a = {in.p(), in.ld, &w.w, bias, in.m, out.p, ld};
+    struct sl_op_linear a = {in.p(), in.ld, &w.w, bias, in.m, out.p, ld, nullptr};
     if (r == nullptr) {
         sl_cuda_linear(&cu.base, &a);
     } else {
@@ -477,7 +477,7 @@ static void test_products(const matrix &w, const std::vector<int> &ms, bool ever
         cu.n_sms = 1 + (int)below(8);
         expect_rows(product(in, w, dbias.p, (int64_t)below(4), nullptr), all, "table", m, w);
         for (size_t i = 0; every_route && i < n_routes; i++) {
-            struct sl_op_linear a = {in.p(), in.ld, &w.w, nullptr, m, nullptr, w.n};
+            struct sl_op_linear a = {in.p(), in.ld, &w.w, nullptr, m, nullptr, w.n, nullptr};
             struct sl_lin l = sl_cuda_linear_args(&a);
             if (sl_cuda_linear_fits(&routes[i], &l))
                 expect_rows(product(in, w, dbias.p, (int64_t)below(4), &routes[i]), all,
@@ -520,7 +520,7 @@ static void test_multi(const matrix *const w[3], int m)
     dev<float> dbias(bias);
     dev<float> out0((size_t)(m * w[0]->n)), out1((size_t)(m * w[1]->n)),
         out2((size_t)(m * w[2]->n));
-    struct sl_op_linear_multi a = {in.p(), in.ld, m, 3, {}};
+    struct sl_op_linear_multi a = {in.p(), in.ld, m, 3, {}, nullptr};
     a.part[0] = {&w[0]->w, nullptr, out0.p, w[0]->n};
     a.part[1] = {&w[1]->w, dbias.p, out1.p, w[1]->n};
     a.part[2] = {&w[2]->w, nullptr, out2.p, w[2]->n};
@@ -538,7 +538,7 @@ static void test_gated(const matrix &gate, const matrix &up, int m, enum sl_act 
     std::vector<float> u = product(in, up, nullptr, 0, nullptr), want(g.size());
     cpu.act(act, g.data(), u.data(), (int)g.size(), want.data());
     dev<uint16_t> out(g.size());
-    struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w, act, m, out.p};
+    struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w, act, m, out.p, nullptr};
     cu.n_sms = 1 + (int)below(8);
     sl_cuda_linear_gated_act(&cu.base, &a);
     cu.n_sms = 6;
@@ -562,8 +562,9 @@ static void test_chain(const matrix &gate, const matrix &up, const matrix &down,
     for (int synced = 0; synced < 2; synced++) {
         dev<uint16_t> mid(std::vector<uint16_t>((size_t)(m * gate.n), 0x7FC0));
         dev<float> out((size_t)(m * down.n));
-        struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w, SL_ACT_SILU, m, mid.p};
-        struct sl_op_linear b = {mid.p, gate.n, &down.w, nullptr, m, out.p, down.n};
+        struct sl_op_linear_gated_act a = {in.p(),      in.ld, &gate.w, &up.w,
+                                           SL_ACT_SILU, m,     mid.p,   nullptr};
+        struct sl_op_linear b = {mid.p, gate.n, &down.w, nullptr, m, out.p, down.n, nullptr};
         sl_cuda_linear_gated_act(&cu.base, &a);
         if (synced)
             MUST(cudaStreamSynchronize(cu.stream));
@@ -713,7 +714,7 @@ static void test_rest()
     /* No tokens, no work. */
     matrix m;
     make_matrix(m, SL_DTYPE_BF16, 16, 16);
-    struct sl_op_linear a = {nullptr, 16, &m.w, nullptr, 0, nullptr, 16};
+    struct sl_op_linear a = {nullptr, 16, &m.w, nullptr, 0, nullptr, 16, nullptr};
     sl_cuda_linear(&cu.base, &a);
     /* Every layout has a route for every number of tokens, plain and gated, whatever its shape. */
     for (int i = 0; i < SL_CUDA_LAYOUTS * 64; i++) {
@@ -725,7 +726,7 @@ static void test_rest()
         const struct sl_lin_route *r = sl_cuda_linear_route(&l);
         CHECK(r != nullptr && sl_cuda_linear_fits(r, &l), "layout %d, %d", l.part[0].layout, l.n);
     }
-    struct sl_op_linear few = {nullptr, 16, &m.w, nullptr, 200, nullptr, 16};
+    struct sl_op_linear few = {nullptr, 16, &m.w, nullptr, 200, nullptr, 16, nullptr};
     struct sl_lin l = sl_cuda_linear_args(&few);
     CHECK(l.n_segs == 1 && l.seg_k64 == 4, "%d segments of %d", l.n_segs, l.seg_k64);
     m.w.n_cols = 1300;

@@ -84,7 +84,7 @@ static void open_side(side *s, const char *path, bool cuda, bool graphs)
     must(sl_model_load(s->model, s->be, nullptr, nullptr, &err), &err, name);
     if (cuda)
         must(s->be->vt->device->load_end(s->be, &err), &err, name);
-    struct sl_run_config rc = {N_MAX, N_MAX, {}, nullptr};
+    struct sl_run_config rc = {N_MAX, N_MAX, {}, nullptr, 0};
     must(sl_model_kv_layout(s->model, cuda ? "auto" : "f32", s->be->vt->kv_dtype, BLOCK, &rc.kv,
                             &err),
          &err, name);
@@ -162,7 +162,9 @@ static rows run_step(side *s, const std::vector<piece> &pieces)
                   positions.data(),
                   spans.data(),
                   tables.data(),
-                  wanted.data()};
+                  wanted.data(),
+                  nullptr,
+                  nullptr};
     rows out(static_cast<size_t>(n) * s->n_vocab);
     if (s->be->vt->device == nullptr) {
         forward(s, &step);

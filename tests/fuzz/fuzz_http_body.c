@@ -95,7 +95,7 @@ static void check_lists(const struct sl_params *p, const json_t *root)
 static void check_engine(const struct sl_params *p)
 {
     static const int32_t prompt[] = {1, 2, 3};
-    const struct sl_request_limits limits = {N_VOCAB, N_VOCAB, 1 << 20, true, true};
+    const struct sl_request_limits limits = {N_VOCAB, N_VOCAB, 1 << 20, true, true, false};
     struct sl_error err = {.code = 0};
     struct sl_request_desc desc = {.prompt = prompt,
                                    .n_prompt = SL_COUNT(prompt),
