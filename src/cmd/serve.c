@@ -59,6 +59,8 @@ static const struct sl_flag flags[] = {
      "open connections (default: 16384)"},
     {SL_FLAG_U64, 0, "max-held-bytes", NULL, SERVER(max_held_bytes), 1, 0x1p50, "N",
      "bytes of bodies and unread replies before 503 (default: 1G)"},
+    {SL_FLAG_U64, 0, "max-stored-bytes", NULL, SERVER(max_stored_bytes), 0, 0x1p50, "N",
+     "bytes of /v1/responses kept for later, 0 = none (default: 64M)"},
     {SL_FLAG_INT, 0, "max-num-queued-reqs", "max-queued-requests", SERVE(max_queued), 1, 1 << 20,
      "N", "requests waiting before 429 (default: the engine's)"},
     {SL_FLAG_STR, 0, "scheduling-policy", NULL, SERVE(policy), 0, 0, "P",
@@ -246,7 +248,8 @@ const struct sl_command sl_cmd_serve = {
         "When requests wait and nothing moves for --watchdog-timeout, the state goes to the\n"
         "log, /health and new requests get 503 until something moves; the process stays.\n"
         "Routes: /v1/chat/completions /v1/completions /v1/messages /v1/messages/count_tokens\n"
-        "        /v1/models /v1/load_lora_adapter /v1/unload_lora_adapter /tokenize /detokenize\n"
+        "        /v1/responses[/ID[/cancel]] /v1/models /v1/load_lora_adapter\n"
+        "        /v1/unload_lora_adapter /tokenize /detokenize\n"
         "        /health /ping /version /load /metrics, and a page at /\n",
     .run = run,
 };

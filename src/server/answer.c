@@ -28,6 +28,7 @@ static void deinit_part(struct sl_part *part)
     sl_buf_deinit(&part->id);
     sl_buf_deinit(&part->name);
     sl_buf_deinit(&part->text);
+    sl_buf_deinit(&part->extra);
 }
 
 /* ---- parts */
@@ -38,13 +39,14 @@ static struct sl_part *open_part(struct sl_answer *a)
     return last != NULL && !last->ended ? last : NULL;
 }
 
-static void end_part(struct sl_answer *a)
+static void end_part(struct sl_answer *a, bool last)
 {
     const struct sl_call_api *api = a->call->api;
     struct sl_part *part = open_part(a);
     if (part == NULL)
         return;
     part->ended = true;
+    part->last = last;
     if (a->stream != NULL && api->part_end != NULL)
         api->part_end(a->stream, a->call, a->choice, part);
 }
@@ -75,7 +77,7 @@ static struct sl_part *begin_part(struct sl_answer *a, enum sl_part_kind kind,
                                   const struct sl_output_event *e)
 {
     const struct sl_call_api *api = a->call->api;
-    end_part(a);
+    end_part(a, false);
     struct sl_part *part = new_part(a);
     if (part == NULL)
         return NULL;
@@ -107,6 +109,12 @@ static void add_text(struct sl_answer *a, struct sl_part *part, const char *text
         sl_buf_put(&part->text, text, n);
         a->failed |= !sl_buf_ok(&part->text);
         a->n_bytes += n;
+    }
+    if (a->call->api->part_grows != NULL) {
+        size_t before = part->extra.n_bytes;
+        a->call->api->part_grows(a->call, part);
+        a->failed |= !sl_buf_ok(&part->extra);
+        a->n_bytes += part->extra.n_bytes - before;
     }
     if (a->stream != NULL)
         a->call->api->part_text(a->stream, a->call, a->choice, part, text, n);
@@ -140,7 +148,7 @@ static void call_event(struct sl_answer *a, const struct sl_output_event *e)
         add_text(a, part, e->text, e->n_text);
     } else {
         part->whole = e->whole;
-        end_part(a);
+        end_part(a, false);
     }
 }
 
@@ -173,7 +181,7 @@ void sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk
     if (chunk->finish != SL_RUNNING) {
         if (rc == 0 && a->parser != NULL)
             rc = sl_output_finish(a->parser);
-        end_part(a);
+        end_part(a, true);
     }
     a->failed |= rc != 0;
     if (b != NULL)
@@ -184,6 +192,12 @@ void sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk
 bool sl_answer_ok(const struct sl_answer *a)
 {
     return !a->failed;
+}
+
+bool sl_answer_in(const struct sl_answer *a, enum sl_part_kind kind)
+{
+    const struct sl_part *last = a->n_parts > 0 ? &a->parts[a->n_parts - 1] : NULL;
+    return last != NULL && !last->ended && last->kind == kind;
 }
 
 bool sl_answer_has_calls(const struct sl_answer *a)

@@ -17,8 +17,10 @@ struct sl_part {
     int32_t idx;            /* among the parts */
     int32_t call_idx;       /* of calls: among the calls */
     bool ended, whole;      /* whole: a call's arguments are a JSON object */
+    bool last;              /* it ended with the answer */
     struct sl_buf id, name; /* of calls */
     struct sl_buf text;     /* of calls: the arguments; empty unless the answer is kept */
+    struct sl_buf extra;    /* what the protocol keeps beside it */
 };
 
 struct sl_answer;
@@ -32,8 +34,9 @@ void sl_answer_destroy(struct sl_answer *a);
  * a failure of memory b, or what sl_answer_ok tells, is failed. */
 void sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk *chunk);
 bool sl_answer_ok(const struct sl_answer *a);
-bool sl_answer_has_calls(const struct sl_answer *a); /* NULL: no */
-size_t sl_answer_bytes(const struct sl_answer *a);   /* kept; NULL: 0 */
+bool sl_answer_in(const struct sl_answer *a, enum sl_part_kind kind); /* a part of it is open */
+bool sl_answer_has_calls(const struct sl_answer *a);                  /* NULL: no */
+size_t sl_answer_bytes(const struct sl_answer *a);                    /* kept; NULL: 0 */
 /* The kept parts. */
 int32_t sl_answer_n_parts(const struct sl_answer *a);
 const struct sl_part *sl_answer_part(const struct sl_answer *a, int32_t i);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "server/json_tree.h"
+#include "server/to_chat.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -22,37 +23,12 @@ struct reader {
     struct sl_refusal *r;
 };
 
-static int no_memory(struct sl_refusal *r, const char *field)
-{
-    return sl_refuse(r, SL_ENOMEM, field, "out of memory");
-}
-
-/* A member that has to be a string. */
-static int text_of(const json_t *block, const char *at, const char *name, const json_t **out,
-                   struct sl_refusal *r)
-{
-    char field[160];
-    const json_t *v = json_object_get(block, name);
-    snprintf(field, sizeof field, "%s.%s", at, name);
-    *out = v;
-    if (!json_is_string(v))
-        return sl_refuse(r, SL_EINVAL, field, "%s must be a string%s%s", field,
-                         v != NULL ? ", not " : "", v != NULL ? sl_json_type_name(v) : "");
-    return 0;
-}
-
 /* Claude Code's first block of system changes with every request: a prompt that holds it is found
  * in no prefix cache. */
 static bool is_billing(const json_t *text)
 {
     static const char mark[] = "x-anthropic-billing-header";
     return strncmp(json_string_value(text), mark, sizeof mark - 1) == 0;
-}
-
-static int add_part(json_t *parts, const json_t *text, const char *at, struct sl_refusal *r)
-{
-    json_t *part = json_pack("{s:s, s:O}", "type", "text", "text", (json_t *)(uintptr_t)text);
-    return part != NULL && json_array_append_new(parts, part) == 0 ? 0 : no_memory(r, at);
 }
 
 /* Content that is text alone: a string, or blocks of which only text is known. */
@@ -65,13 +41,13 @@ static int plain_content(const json_t *v, const char *at, bool system, json_t **
     *out = NULL;
     if (v == NULL || json_is_null(v) || json_is_string(v)) {
         *out = json_is_string(v) ? json_incref((json_t *)(uintptr_t)v) : json_string("");
-        return *out != NULL ? 0 : no_memory(r, at);
+        return *out != NULL ? 0 : sl_chat_no_memory(r, at);
     }
     if (!json_is_array(v))
         return sl_refuse(r, SL_EINVAL, at, "%s must be a string or an array of blocks, not %s", at,
                          sl_json_type_name(v));
     *out = json_array();
-    int rc = *out != NULL ? 0 : no_memory(r, at);
+    int rc = *out != NULL ? 0 : sl_chat_no_memory(r, at);
     json_array_foreach(v, i, block)
     {
         const char *type = json_string_value(json_object_get(block, "type"));
@@ -82,9 +58,9 @@ static int plain_content(const json_t *v, const char *at, bool system, json_t **
             rc = sl_refuse(r, SL_EUNSUPPORTED, field, "%s: not supported: blocks of type %.64s",
                            field, type);
         if (rc == 0)
-            rc = text_of(block, field, "text", &text, r);
+            rc = sl_chat_text(block, field, "text", &text, r);
         if (rc == 0 && !(system && is_billing(text)))
-            rc = add_part(*out, text, field, r);
+            rc = sl_chat_append_part(*out, text, field, r);
     }
     if (rc != 0) {
         json_decref(*out);
@@ -114,46 +90,38 @@ static int flush(struct reader *rd)
     sl_buf_clear(&rd->thought);
     json_decref(rd->parts);
     rd->parts = json_array();
-    return ok && rd->parts != NULL ? 0 : no_memory(rd->r, rd->at);
+    return ok && rd->parts != NULL ? 0 : sl_chat_no_memory(rd->r, rd->at);
 }
 
 static int text_block(struct reader *rd, const json_t *block)
 {
     const json_t *text;
-    int rc = text_of(block, rd->at, "text", &text, rd->r);
-    return rc != 0 ? rc : add_part(rd->parts, text, rd->at, rd->r);
+    int rc = sl_chat_text(block, rd->at, "text", &text, rd->r);
+    return rc != 0 ? rc : sl_chat_append_part(rd->parts, text, rd->at, rd->r);
 }
 
 static int thinking_block(struct reader *rd, const json_t *block)
 {
     const json_t *text;
-    int rc = text_of(block, rd->at, "thinking", &text, rd->r);
+    int rc = sl_chat_text(block, rd->at, "thinking", &text, rd->r);
     if (rc == 0)
         sl_buf_put(&rd->thought, json_string_value(text), json_string_length(text));
-    return rc != 0 || sl_buf_ok(&rd->thought) ? rc : no_memory(rd->r, rd->at);
+    return rc != 0 || sl_buf_ok(&rd->thought) ? rc : sl_chat_no_memory(rd->r, rd->at);
 }
 
 static int tool_use_block(struct reader *rd, const json_t *block)
 {
     const json_t *id, *name, *input = json_object_get(block, "input");
     char field[96];
-    int rc = text_of(block, rd->at, "id", &id, rd->r);
+    int rc = sl_chat_text(block, rd->at, "id", &id, rd->r);
     if (rc == 0)
-        rc = text_of(block, rd->at, "name", &name, rd->r);
+        rc = sl_chat_text(block, rd->at, "name", &name, rd->r);
     snprintf(field, sizeof field, "%s.input", rd->at);
     if (rc == 0 && !json_is_object(input))
         rc = sl_refuse(rd->r, SL_EINVAL, field, "%s must be an object", field);
     if (rc != 0)
         return rc;
-    if (rd->calls == NULL)
-        rd->calls = json_array();
-    json_t *arguments = sl_json_as_text(input);
-    json_t *call =
-        json_pack("{s:O, s:s, s:{s:O, s:o}}", "id", (json_t *)(uintptr_t)id, "type", "function",
-                  "function", "name", (json_t *)(uintptr_t)name, "arguments", arguments);
-    if (call == NULL || rd->calls == NULL || json_array_append_new(rd->calls, call) != 0)
-        return no_memory(rd->r, rd->at);
-    return 0;
+    return sl_chat_append_call(&rd->calls, id, name, sl_json_as_text(input), rd->at, rd->r);
 }
 
 static int tool_result_block(struct reader *rd, const json_t *block)
@@ -163,15 +131,11 @@ static int tool_result_block(struct reader *rd, const json_t *block)
     char field[96];
     int rc = flush(rd);
     if (rc == 0)
-        rc = text_of(block, rd->at, "tool_use_id", &id, rd->r);
+        rc = sl_chat_text(block, rd->at, "tool_use_id", &id, rd->r);
     snprintf(field, sizeof field, "%s.content", rd->at);
     if (rc == 0)
         rc = plain_content(json_object_get(block, "content"), field, false, &content, rd->r);
-    if (rc != 0)
-        return rc;
-    json_t *m = json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id",
-                          (json_t *)(uintptr_t)id, "content", content);
-    return m != NULL && json_array_append_new(rd->out, m) == 0 ? 0 : no_memory(rd->r, rd->at);
+    return rc != 0 ? rc : sl_chat_append_result(rd->out, id, content, rd->at, rd->r);
 }
 
 /* What was thought elsewhere and cannot be read says nothing. */
@@ -222,13 +186,8 @@ static int read_message(struct reader *rd, const json_t *m, size_t i)
                              strcmp(rd->role, "system") != 0))
         return sl_refuse(rd->r, SL_EINVAL, rd->at, "%s.role must be user, assistant or system",
                          rd->at);
-    if (json_is_string(content)) {
-        json_t *plain =
-            json_pack("{s:s, s:O}", "role", rd->role, "content", (json_t *)(uintptr_t)content);
-        return plain != NULL && json_array_append_new(rd->out, plain) == 0
-                   ? 0
-                   : no_memory(rd->r, rd->at);
-    }
+    if (json_is_string(content))
+        return sl_chat_append_message(rd->out, rd->role, content, rd->at, rd->r);
     if (!json_is_array(content))
         return sl_refuse(rd->r, SL_EINVAL, rd->at,
                          "%s.content must be a string or an array of blocks", rd->at);
@@ -244,7 +203,7 @@ static int read_message(struct reader *rd, const json_t *m, size_t i)
     if (rc == 0 && json_array_size(rd->out) == n_before) { /* no block said anything */
         json_t *empty = json_pack("{s:s, s:s}", "role", rd->role, "content", "");
         if (empty == NULL || json_array_append_new(rd->out, empty) != 0)
-            rc = no_memory(rd->r, rd->at);
+            rc = sl_chat_no_memory(rd->r, rd->at);
     }
     return rc;
 }
@@ -262,7 +221,7 @@ static int read_system(const json_t *v, json_t *out, struct sl_refusal *r)
         return 0;
     }
     m = json_pack("{s:s, s:o}", "role", "system", "content", content);
-    return m != NULL && json_array_append_new(out, m) == 0 ? 0 : no_memory(r, "system");
+    return m != NULL && json_array_append_new(out, m) == 0 ? 0 : sl_chat_no_memory(r, "system");
 }
 
 static int read_messages(json_t *root, struct sl_refusal *r)
@@ -270,7 +229,7 @@ static int read_messages(json_t *root, struct sl_refusal *r)
     const json_t *messages = json_object_get(root, "messages"), *m;
     struct reader rd = {.out = json_array(), .parts = json_array(), .r = r};
     size_t i;
-    int rc = rd.out != NULL && rd.parts != NULL ? 0 : no_memory(r, "messages");
+    int rc = rd.out != NULL && rd.parts != NULL ? 0 : sl_chat_no_memory(r, "messages");
     if (rc == 0 && !json_is_array(messages))
         rc = sl_refuse(r, SL_EINVAL, "messages", "messages must be an array");
     if (rc == 0 && json_array_size(messages) == 0)
@@ -289,9 +248,9 @@ static int read_messages(json_t *root, struct sl_refusal *r)
         json_object_get(last, "tool_calls") == NULL &&
         (json_object_set_new(root, "continue_final_message", json_true()) != 0 ||
          json_object_set_new(root, "add_generation_prompt", json_false()) != 0))
-        rc = no_memory(r, "messages");
+        rc = sl_chat_no_memory(r, "messages");
     if (rc == 0 && json_object_set(root, "messages", rd.out) != 0)
-        rc = no_memory(r, "messages");
+        rc = sl_chat_no_memory(r, "messages");
     json_decref(rd.out);
     json_decref(rd.parts);
     json_decref(rd.calls);
@@ -319,15 +278,7 @@ static int read_tool(const json_t *tool, size_t i, json_t *out, struct sl_refusa
                          s != NULL ? s : sl_json_type_name(type));
     if (!json_is_object(json_object_get(tool, "input_schema")))
         return sl_refuse(r, SL_EINVAL, at, "%s.input_schema must be an object", at);
-    json_t *function = json_object();
-    bool ok = function != NULL;
-    for (size_t k = 0; k < SL_COUNT(members); k++) {
-        json_t *v = json_object_get(tool, members[k][0]);
-        if (ok && v != NULL)
-            ok = json_object_set(function, members[k][1], v) == 0;
-    }
-    json_t *wrapped = json_pack("{s:s, s:o}", "type", "function", "function", function);
-    return ok && wrapped != NULL && json_array_append_new(out, wrapped) == 0 ? 0 : no_memory(r, at);
+    return sl_chat_append_tool(out, tool, members, SL_COUNT(members), at, r);
 }
 
 static int read_tools(json_t *root, struct sl_refusal *r)
@@ -337,14 +288,14 @@ static int read_tools(json_t *root, struct sl_refusal *r)
     if (!json_is_array(tools)) /* absent, or refused by whoever reads it */
         return 0;
     json_t *out = json_array();
-    int rc = out != NULL ? 0 : no_memory(r, "tools");
+    int rc = out != NULL ? 0 : sl_chat_no_memory(r, "tools");
     json_array_foreach(tools, i, tool)
     {
         if (rc == 0)
             rc = read_tool(tool, i, out, r);
     }
     if (rc == 0 && json_object_set(root, "tools", out) != 0)
-        rc = no_memory(r, "tools");
+        rc = sl_chat_no_memory(r, "tools");
     json_decref(out);
     return rc;
 }
@@ -366,7 +317,7 @@ static int read_choice(json_t *root, struct sl_refusal *r)
                  ? 0
                  : sl_json_bool(alone, "tool_choice.disable_parallel_tool_use", &one, r);
     if (rc == 0 && strcmp(type, "tool") == 0)
-        rc = text_of(v, field, "name", &name, r);
+        rc = sl_chat_text(v, field, "name", &name, r);
     if (rc != 0)
         return rc;
     if (name != NULL)
@@ -377,35 +328,16 @@ static int read_choice(json_t *root, struct sl_refusal *r)
             out = json_string(words[i][1]);
     }
     if (out == NULL)
-        return name != NULL ? no_memory(r, field)
+        return name != NULL ? sl_chat_no_memory(r, field)
                             : sl_refuse(r, SL_EINVAL, "tool_choice.type",
                                         "tool_choice.type must be auto, any, tool or none");
     if (json_object_set_new(root, field, out) != 0 ||
         (one && json_object_set_new(root, "parallel_tool_calls", json_false()) != 0))
-        return no_memory(r, field);
+        return sl_chat_no_memory(r, field);
     return 0;
 }
 
 /* ---- thinking and the form of the output */
-
-/* What templates ask for, unless the request says it to them itself. */
-static int tell_template(json_t *root, bool think, struct sl_refusal *r)
-{
-    static const char *const names[] = {"enable_thinking", "thinking"};
-    static const char field[] = "chat_template_kwargs";
-    json_t *kwargs = json_object_get(root, field);
-    if (kwargs == NULL || json_is_null(kwargs)) {
-        kwargs = json_object();
-        if (kwargs == NULL || json_object_set_new(root, field, kwargs) != 0)
-            return no_memory(r, field);
-    }
-    for (size_t i = 0; json_is_object(kwargs) && i < SL_COUNT(names); i++) {
-        if (json_object_get(kwargs, names[i]) == NULL &&
-            json_object_set_new(kwargs, names[i], json_boolean(think)) != 0)
-            return no_memory(r, field);
-    }
-    return 0;
-}
 
 static int read_thinking(json_t *root, struct sl_refusal *r)
 {
@@ -429,11 +361,11 @@ static int read_thinking(json_t *root, struct sl_refusal *r)
         int rc = sl_json_int(tokens, "thinking.budget_tokens", 1, INT32_MAX, &n, r);
         if (rc == 0 && json_object_get(root, budget) == NULL &&
             json_object_set(root, budget, tokens) != 0)
-            rc = no_memory(r, "thinking");
+            rc = sl_chat_no_memory(r, "thinking");
         if (rc != 0)
             return rc;
     }
-    return tell_template(root, !off, r);
+    return sl_chat_set_thinking(root, !off, r);
 }
 
 static int take_format(json_t *root, const char *field, json_t *format, struct sl_refusal *r)
@@ -450,7 +382,7 @@ static int take_format(json_t *root, const char *field, json_t *format, struct s
                                json_pack("{s:s, s:{s:O}}", "type", "json_schema", "json_schema",
                                          "schema", schema)) == 0
                ? 0
-               : no_memory(r, field);
+               : sl_chat_no_memory(r, field);
 }
 
 static int read_output(json_t *root, struct sl_refusal *r)
@@ -465,7 +397,7 @@ static int read_output(json_t *root, struct sl_refusal *r)
     effort = json_object_get(config, "effort");
     if (effort != NULL && !json_is_null(effort) &&
         json_object_set(root, "reasoning_effort", effort) != 0)
-        return no_memory(r, "output_config");
+        return sl_chat_no_memory(r, "output_config");
     return take_format(root, "output_config.format", json_object_get(config, "format"), r);
 }
 

@@ -279,17 +279,22 @@ static const struct sl_call_api messages_api = {
 
 /* ---- the request */
 
-static int to_chat(json_t *root, struct sl_refusal *r)
+static int to_chat(struct sl_task *t)
 {
-    const json_t *max_tokens = json_object_get(root, "max_tokens");
+    return sl_anthropic_to_chat(t->root, &t->refusal);
+}
+
+static int to_chat_to_generate(struct sl_task *t)
+{
+    const json_t *max_tokens = json_object_get(t->root, "max_tokens");
     if (max_tokens == NULL || json_is_null(max_tokens))
-        return sl_refuse(r, SL_EINVAL, "max_tokens", "max_tokens is missing");
-    return sl_anthropic_to_chat(root, r);
+        return sl_refuse(&t->refusal, SL_EINVAL, "max_tokens", "max_tokens is missing");
+    return to_chat(t);
 }
 
 static void prepare(struct sl_task *t)
 {
-    sl_conversation_prepare(t, SL_ENDPOINT_MESSAGES, to_chat);
+    sl_conversation_prepare(t, SL_ENDPOINT_MESSAGES, to_chat_to_generate);
 }
 
 static void finish(struct sl_conn *c, struct sl_task *t)
@@ -305,7 +310,7 @@ void sl_api_messages(struct sl_conn *c)
 
 static void prepare_count(struct sl_task *t)
 {
-    sl_conversation_prepare(t, SL_ENDPOINT_MESSAGES, sl_anthropic_to_chat);
+    sl_conversation_prepare(t, SL_ENDPOINT_MESSAGES, to_chat);
 }
 
 static void finish_count(struct sl_conn *c, struct sl_task *t)

@@ -45,6 +45,8 @@ static void free_choices(struct sl_choice *choices, int32_t n)
 
 static void free_call(struct sl_call *call)
 {
+    if (call->extra != NULL)
+        call->api->destroy(call);
     sl_call_free_prompts(call->prompts, call->n_prompts);
     free_choices(call->choices, call->n_prompts * call->n);
     sl_adapter_release(call->adapter);
@@ -191,7 +193,7 @@ static void link_call(struct sl_conn *c, struct sl_call *call)
 
 int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct sl_params *p,
                   const char *model, struct sl_adapter *adapter, struct sl_prompt *prompts,
-                  int32_t n_prompts, struct sl_refusal *r)
+                  int32_t n_prompts, void *extra, struct sl_refusal *r)
 {
     struct sl_http_stats *stats = &c->loop->stats;
     if (p->priority != 0 && !c->loop->server->cfg->priority_scheduling) {
@@ -242,7 +244,10 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
     sl_count_hist_add(&stats->params_n, (uint64_t)call->n);
     if (p->sampling.max_tokens > 0)
         sl_count_hist_add(&stats->params_max_tokens, (uint64_t)p->sampling.max_tokens);
+    call->extra = extra;
     link_call(c, call);
+    if (api->begun != NULL)
+        api->begun(call);
     return 0;
 }
 
@@ -316,6 +321,12 @@ void sl_call_abort(struct sl_call *call)
     }
 }
 
+void sl_call_look(struct sl_call *call)
+{
+    if (call->cancelled != NULL && atomic_load(call->cancelled))
+        sl_call_abort(call);
+}
+
 /* ---- news */
 
 static size_t kept_bytes(const struct sl_choice *ch)
@@ -337,7 +348,9 @@ static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl
     if (call->stream) {
         if (!c->streaming)
             sl_reply_stream(c);
+        size_t before = sl_answer_bytes(choice->answer);
         call->api->put_events(sl_conn_stream_buf(c), call, prompt, choice, chunk);
+        call->n_kept += sl_answer_bytes(choice->answer) - before;
         return;
     }
     if (chunk->finish != SL_RUNNING) {

@@ -51,6 +51,8 @@ struct sl_call_api {
     /* A choice is new: makes what it needs, or NULL. */
     int (*begin)(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
                  struct sl_error *err);
+    void (*begun)(struct sl_call *call);   /* it runs, and has its extra; NULL: nothing to do */
+    void (*destroy)(struct sl_call *call); /* frees extra */
     /* Streams: appends events for news of a choice; what ends the stream; or breaks it off. */
     void (*put_events)(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
                        struct sl_choice *choice, const struct sl_chunk *chunk);
@@ -60,6 +62,7 @@ struct sl_call_api {
     /* News of the parts of an answer, within sl_answer_push; begin and end may be NULL. */
     void (*part_begin)(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
                        const struct sl_part *part);
+    void (*part_grows)(struct sl_call *call, struct sl_part *part); /* of whole replies too */
     void (*part_text)(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
                       const struct sl_part *part, const char *text, size_t n);
     void (*part_end)(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
@@ -94,16 +97,20 @@ struct sl_call {
     size_t n_kept;      /* bytes collected for a whole reply */
     bool stream, include_usage, continuous_usage, want_logprobs, tokens_as_ids, return_token_ids;
     bool echo, drop_output, throttled;
+    void *extra;                  /* the protocol's, or NULL */
+    const atomic_bool *cancelled; /* set by other threads, which wake this one; or NULL */
 };
 
 /* Takes over adapter, ids (heap) per prompt in prompts[].ids, and text if set. Submits all prompts
- * or none. On success the connection has a call; on failure nothing is left and *r says why. */
+ * or none. On success the connection has a call, which has extra; on failure nothing is left but
+ * extra, and *r says why. */
 SL_MUST_CHECK int sl_call_start(struct sl_conn *c, const struct sl_call_api *api,
                                 const struct sl_params *p, const char *model,
                                 struct sl_adapter *adapter, struct sl_prompt *prompts,
-                                int32_t n_prompts, struct sl_refusal *r);
+                                int32_t n_prompts, void *extra, struct sl_refusal *r);
 void sl_call_destroy(struct sl_call *call); /* cancels what runs */
 void sl_call_abort(struct sl_call *call);   /* cancels; the terminal events end the reply */
+void sl_call_look(struct sl_call *call);    /* was it cancelled from outside? */
 void sl_call_news(struct sl_prompt *prompt);
 void sl_call_resume(struct sl_call *call); /* the client has read: go on if throttled */
 void sl_call_ping(struct sl_call *call);

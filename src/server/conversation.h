@@ -9,10 +9,11 @@
 #include "server/task.h"
 
 /* Brings what a protocol has in a shape of its own (messages, tools, ...) into the shape of chat
- * completions, in place, and refuses what that cannot hold. */
-typedef int (*sl_to_chat_fn)(json_t *root, struct sl_refusal *r);
+ * completions in t->root, and refuses what that cannot hold. */
+typedef int (*sl_to_chat_fn)(struct sl_task *t);
 
-/* The prepare of a task: fills params, model and the one prompt, or rc. to_chat may be NULL. */
+/* The prepare of a task, whose body may have been parsed: fills params, model and the one prompt,
+ * or rc. to_chat may be NULL. */
 void sl_conversation_prepare(struct sl_task *t, enum sl_endpoint endpoint, sl_to_chat_fn to_chat);
 
 #endif

@@ -14,4 +14,8 @@ void sl_json_put(struct sl_buf *b, const json_t *v);
  * NULL when memory runs out. */
 json_t *sl_json_as_text(const json_t *v);
 
+/* The texts of two contents (strings, or arrays of text parts), an empty line between them; NULL
+ * when memory runs out. */
+json_t *sl_json_join_texts(const json_t *a, const json_t *b);
+
 #endif

@@ -111,6 +111,8 @@ static void on_inbox(evutil_socket_t fd, short what, void *arg)
     while ((item = sl_queue_pop(&loop->inbox)) != NULL)
         sl_conn_create(loop, (int)(intptr_t)item - 1, false);
     sl_task_collect(loop);
+    for (struct sl_call *call = loop->calls; call != NULL; call = call->next)
+        sl_call_look(call);
     follow_drain(loop);
     sl_loop_flush(loop);
 }

@@ -22,6 +22,7 @@ struct sl_call;
 struct sl_http_parser;
 struct sl_loop;
 struct sl_workers;
+struct sl_response_store;
 
 enum sl_drain { SL_SERVING, SL_DRAINING, SL_ABORTING };
 
@@ -34,6 +35,7 @@ struct sl_server {
     int64_t t_created_s;
     struct sl_loop *loops;
     struct sl_workers *workers; /* for what takes long */
+    struct sl_response_store *responses;
     int n_loops;
     int max_conns;        /* as configured, or what descriptors allow */
     atomic_int drain;     /* enum sl_drain */

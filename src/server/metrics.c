@@ -393,7 +393,7 @@ void sl_api_metrics(struct sl_conn *c)
     const struct sl_http_stats **http = sl_calloc((size_t)s->n_loops, sizeof *http);
     sl_engine_stats(s->eng, &st);
     for (int i = 0; i < sl_n_routes; i++)
-        handlers[i] = sl_routes[i].prefix ? "/v1/models/{model}" : sl_routes[i].path;
+        handlers[i] = sl_route_label(&sl_routes[i]);
     for (int i = 0; http != NULL && i < s->n_loops; i++)
         http[i] = &s->loops[i].stats;
     struct sl_metrics_in in = {

@@ -29,9 +29,11 @@ enum {
     C = SL_ENDPOINT_CHAT,
     T = SL_ENDPOINT_COMPLETIONS,
     M = SL_ENDPOINT_MESSAGES,
+    R = SL_ENDPOINT_RESPONSES,
     CT = C | T,
-    CM = C | M,
-    ALL = C | T | M
+    CTR = C | T | R,
+    CMR = C | M | R, /* conversations */
+    ALL = C | T | M | R
 };
 
 struct row {
@@ -46,21 +48,23 @@ struct row {
 #define S(field) offsetof(struct sl_params, sampling.field)
 
 static const struct row rows[] = {
-    {"add_generation_prompt", K_BOOL, CM, P(add_generation_prompt), 0, 0},
+    {"add_generation_prompt", K_BOOL, CMR, P(add_generation_prompt), 0, 0},
     {"add_special_tokens", K_BOOL, ALL, P(add_special_tokens), 0, 0},
     {"allowed_token_ids", K_REFUSE, ALL, 0, 0, 0},
     {"audio", K_REFUSE, C, 0, 0, 0},
+    {"background", K_REFUSE_TRUE, R, 0, 0, 0},
     {"bad_words", K_REFUSE_FILLED, ALL, 0, 0, 0},
     {"best_of", K_INT, CT, P(best_of), 1, SL_MAX_N},
     {"cache_control", K_IGNORE, M, 0, 0, 0},
     {"cache_salt", K_STRING, ALL, P(cache_salt), 0, SL_MAX_CACHE_SALT},
-    {"chat_template", K_STRING, CM, P(chat_template), 0, SL_MAX_TEMPLATE},
-    {"chat_template_kwargs", K_JSON, CM, P(chat_template_kwargs), 0, 0},
+    {"chat_template", K_STRING, CMR, P(chat_template), 0, SL_MAX_TEMPLATE},
+    {"chat_template_kwargs", K_JSON, CMR, P(chat_template_kwargs), 0, 0},
     {"container", K_REFUSE_FILLED, M, 0, 0, 0},
-    {"context_management", K_REFUSE_FILLED, M, 0, 0, 0},
-    {"continue_final_message", K_BOOL, CM, P(continue_final_message), 0, 0},
+    {"context_management", K_REFUSE_FILLED, M | R, 0, 0, 0},
+    {"continue_final_message", K_BOOL, CMR, P(continue_final_message), 0, 0},
+    {"conversation", K_REFUSE, R, 0, 0, 0},
     {"diagnostics", K_IGNORE, M, 0, 0, 0},
-    {"documents", K_JSON, CM, P(documents), 0, 0},
+    {"documents", K_JSON, CMR, P(documents), 0, 0},
     {"echo", K_BOOL, CT, P(echo), 0, 0},
     {"frequency_penalty", K_FLOAT, ALL, S(frequency_penalty), -2, 2},
     {"function_call", K_REFUSE, C, 0, 0, 0},
@@ -73,18 +77,23 @@ static const struct row rows[] = {
     {"guided_regex", K_JSON, ALL, P(guided_regex), 0, 0},
     {"guided_whitespace_pattern", K_REFUSE, ALL, 0, 0, 0},
     {"ignore_eos", K_BOOL, ALL, S(ignore_eos), 0, 0},
-    {"include_reasoning", K_BOOL, CM, P(include_reasoning), 0, 0},
+    {"include", K_IGNORE, R, 0, 0, 0}, /* read by responses_in.c */
+    {"include_reasoning", K_BOOL, CMR, P(include_reasoning), 0, 0},
     {"include_stop_str_in_output", K_BOOL, ALL, S(include_stop_str_in_output), 0, 0},
     {"inference_geo", K_IGNORE, M, 0, 0, 0},
+    {"input", K_JSON, R, P(messages), 0, 0},
+    {"instructions", K_STRING, R, P(instructions), 0, SL_MAX_HTTP_BODY},
     {"json_schema", K_JSON, ALL, P(json_schema), 0, 0},
     {"kv_transfer_params", K_REFUSE_FILLED, ALL, 0, 0, 0},
     {"logit_bias", K_JSON, ALL, P(logit_bias), 0, 0},
-    {"logprobs", K_JSON, CT, P(logprobs), 0, 0},
-    {"lora_scale", K_FLOAT, CT, P(lora_scale), -SL_MAX_ADAPTER_SCALE, SL_MAX_ADAPTER_SCALE},
+    {"logprobs", K_JSON, CTR, P(logprobs), 0, 0},
+    {"lora_scale", K_FLOAT, ALL, P(lora_scale), -SL_MAX_ADAPTER_SCALE, SL_MAX_ADAPTER_SCALE},
     {"max_completion_tokens", K_INT, C, P(max_completion_tokens), 1, INT32_MAX},
-    {"max_tokens", K_INT, ALL, S(max_tokens), 0, INT32_MAX},
+    {"max_output_tokens", K_INT, R, S(max_tokens), 1, INT32_MAX},
+    {"max_tokens", K_INT, C | T | M, S(max_tokens), 0, INT32_MAX},
+    {"max_tool_calls", K_IGNORE, R, 0, 0, 0}, /* of tools that only OpenAI runs */
     {"mcp_servers", K_REFUSE_FILLED, M, 0, 0, 0},
-    {"messages", K_JSON, CM, P(messages), 0, 0},
+    {"messages", K_JSON, C | M, P(messages), 0, 0},
     {"metadata", K_IGNORE, ALL, 0, 0, 0},
     {"min_p", K_FLOAT, ALL, S(min_p), 0, 1},
     {"min_tokens", K_INT, ALL, S(min_tokens), 0, INT32_MAX},
@@ -93,45 +102,50 @@ static const struct row rows[] = {
     {"n", K_INT, CT, S(n), 1, SL_MAX_N},
     {"output_config", K_IGNORE, M, 0, 0, 0}, /* read by anthropic_in.c */
     {"output_format", K_IGNORE, M, 0, 0, 0}, /* likewise */
-    {"parallel_tool_calls", K_BOOL, CM, P(parallel_tool_calls), 0, 0},
+    {"parallel_tool_calls", K_BOOL, CMR, P(parallel_tool_calls), 0, 0},
     {"prediction", K_IGNORE, C, 0, 0, 0},
     {"presence_penalty", K_FLOAT, ALL, S(presence_penalty), -2, 2},
+    {"previous_response_id", K_STRING, R, P(previous_response_id), 0, 64},
     {"priority", K_INT, ALL, P(priority), INT32_MIN, INT32_MAX},
     {"prompt", K_JSON, T, P(prompt), 0, 0},
-    {"prompt_cache_key", K_IGNORE, CT, 0, 0, 0},
-    {"prompt_cache_retention", K_IGNORE, CT, 0, 0, 0},
+    {"prompt_cache_key", K_IGNORE, CTR, 0, 0, 0},
+    {"prompt_cache_options", K_IGNORE, R, 0, 0, 0},
+    {"prompt_cache_retention", K_IGNORE, CTR, 0, 0, 0},
     {"prompt_embeds", K_REFUSE, T, 0, 0, 0},
     {"prompt_logprobs", K_INT, CT, S(prompt_logprobs), 0, SL_MAX_LOGPROBS},
-    {"reasoning_effort", K_STRING, CM, P(reasoning_effort), 0, 64},
+    {"reasoning", K_IGNORE, R, 0, 0, 0}, /* read by responses_in.c */
+    {"reasoning_effort", K_STRING, CMR, P(reasoning_effort), 0, 64},
     {"repetition_penalty", K_POSITIVE, ALL, S(repetition_penalty), 0, 100},
     {"request_id", K_STRING, ALL, P(request_id), 0, 128},
     {"response_format", K_JSON, ALL, P(response_format), 0, 0},
     {"return_token_ids", K_BOOL, CT, P(return_token_ids), 0, 0},
     {"return_tokens_as_token_ids", K_BOOL, CT, P(tokens_as_ids), 0, 0},
-    {"safety_identifier", K_IGNORE, CT, 0, 0, 0},
+    {"safety_identifier", K_IGNORE, CTR, 0, 0, 0},
     {"seed", K_SEED, ALL, 0, 0, 0},
     {"service_tier", K_IGNORE, ALL, 0, 0, 0},
     {"skip_special_tokens", K_BOOL, ALL, P(skip_special_tokens), 0, 0},
     {"spaces_between_special_tokens", K_IGNORE, ALL, 0, 0, 0},
     {"speed", K_IGNORE, M, 0, 0, 0},
-    {"stop", K_JSON, CT, P(stop), 0, 0},
+    {"stop", K_JSON, CTR, P(stop), 0, 0},
     {"stop_sequences", K_JSON, M, P(stop), 0, 0},
     {"stop_token_ids", K_JSON, ALL, P(stop_token_ids), 0, 0},
-    {"store", K_IGNORE, CT, 0, 0, 0},
+    {"store", K_BOOL, CTR, P(store), 0, 0},
     {"stream", K_BOOL, ALL, P(stream), 0, 0},
-    {"stream_options", K_JSON, CT, P(stream_options), 0, 0},
+    {"stream_options", K_JSON, CTR, P(stream_options), 0, 0},
     {"structured_outputs", K_JSON, ALL, P(structured_outputs), 0, 0},
     {"suffix", K_REFUSE_FILLED, T, 0, 0, 0},
     {"system", K_IGNORE, M, 0, 0, 0}, /* read by anthropic_in.c */
     {"temperature", K_FLOAT, ALL, S(temperature), 0, 100},
+    {"text", K_IGNORE, R, 0, 0, 0},     /* read by responses_in.c */
     {"thinking", K_IGNORE, M, 0, 0, 0}, /* read by anthropic_in.c */
     {"thinking_token_budget", K_INT, ALL, P(thinking_token_budget), -1, INT32_MAX},
-    {"tool_choice", K_JSON, CM, P(tool_choice), 0, 0},
-    {"tools", K_JSON, CM, P(tools), 0, 0},
+    {"tool_choice", K_JSON, CMR, P(tool_choice), 0, 0},
+    {"tools", K_JSON, CMR, P(tools), 0, 0},
     {"top_k", K_INT, ALL, S(top_k), -1, INT32_MAX},
-    {"top_logprobs", K_INT, C, P(top_logprobs), 0, SL_MAX_LOGPROBS},
+    {"top_logprobs", K_INT, C | R, P(top_logprobs), 0, SL_MAX_LOGPROBS},
     {"top_p", K_POSITIVE, ALL, S(top_p), 0, 1},
     {"truncate_prompt_tokens", K_INT, ALL, P(truncate_prompt_tokens), -1, INT32_MAX},
+    {"truncation", K_IGNORE, R, 0, 0, 0}, /* read by responses_in.c */
     {"use_beam_search", K_REFUSE_TRUE, CT, 0, 0, 0},
     {"user", K_IGNORE, ALL, 0, 0, 0},
     {"verbosity", K_IGNORE, C, 0, 0, 0},
@@ -354,7 +368,7 @@ static int parse_logprobs(struct sl_params *p, struct sl_refusal *r)
         if (rc != 0)
             return rc;
     }
-    if (p->top_logprobs > 0 && !p->want_logprobs)
+    if (p->top_logprobs > 0 && !p->want_logprobs && p->endpoint == SL_ENDPOINT_CHAT)
         return sl_refuse(r, SL_EINVAL, "top_logprobs", "top_logprobs needs logprobs: true");
     if (p->want_logprobs)
         p->sampling.logprobs = SL_MAX(p->top_logprobs, 0);
@@ -481,7 +495,7 @@ int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t
     p->sampling.logprobs = p->sampling.prompt_logprobs = -1;
     p->add_special_tokens = endpoint == SL_ENDPOINT_COMPLETIONS;
     p->add_generation_prompt = p->skip_special_tokens = true;
-    p->thinking_token_budget = -1;
+    p->parallel_tool_calls = p->include_reasoning = p->store = true;
     p->lora_scale = 1;
     p->thinking_token_budget = -1;
     p->budget_is_wish =

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * params.h - the fields of requests that generate, of every protocol: one table of names, types and
  * ranges, read into one struct. What a protocol has in a shape of its own (messages, tools) is in
- * that of chat completions by then: server/anthropic_in.h.
+ * that of chat completions by then: server/anthropic_in.h, server/responses_in.h.
  *
  * Pure: needs no engine, so that tests and the fuzzer can call it. Pointers in struct sl_params
  * point into the JSON tree or into its arena; keep the tree until the request was submitted. null
@@ -19,6 +19,7 @@ enum sl_endpoint { /* a bit each */
                    SL_ENDPOINT_CHAT = 1,
                    SL_ENDPOINT_COMPLETIONS = 2,
                    SL_ENDPOINT_MESSAGES = 4, /* Anthropic's */
+                   SL_ENDPOINT_RESPONSES = 8,
 };
 
 enum sl_tool_mode {
@@ -41,6 +42,7 @@ struct sl_params {
     bool any_strict;       /* a tool says strict */
     bool parallel_tool_calls, include_reasoning;
     int32_t thinking_token_budget;    /* -1: none */
+    bool store;                       /* of a response; true unless the request says no */
     bool budget_is_wish;              /* ignored where the model gives no way to keep to it */
     const struct sl_formats *formats; /* how the answer is read; NULL: as it is */
     const char *tools_format;         /* of them, or what a constraint makes of it */
@@ -49,7 +51,8 @@ struct sl_params {
     int32_t thinking_ids[16];                 /* what ends it by force */
     float lora_scale;                         /* of the adapter that model names */
     int32_t priority, truncate_prompt_tokens; /* truncate: 0 = off, -1 = to the context */
-    const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort;
+    const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort, *instructions,
+        *previous_response_id;
     const json_t *messages, *prompt, *tools, *documents, *chat_template_kwargs;
     int n_unknown; /* fields that were ignored */
     /* what the output must be: one field of several */

@@ -222,7 +222,7 @@ bool sl_reply_is_preflight(const struct sl_conn *c)
 void sl_reply_preflight(struct sl_conn *c)
 {
     sl_reply(c, 204, NULL,
-             "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
+             "Access-Control-Allow-Methods: GET, POST, DELETE, OPTIONS\r\n"
              "Access-Control-Allow-Headers: Authorization, Content-Type, X-Request-Id, "
              "X-Api-Key, Anthropic-Version, Anthropic-Beta, "
              "Anthropic-Dangerous-Direct-Browser-Access, OpenAI-Organization, OpenAI-Project, "

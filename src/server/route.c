@@ -7,8 +7,9 @@
 #include <string.h>
 #include <strings.h>
 
-#define GET  (1u << SL_HTTP_GET | 1u << SL_HTTP_HEAD)
-#define POST (1u << SL_HTTP_POST)
+#define GET    (1u << SL_HTTP_GET | 1u << SL_HTTP_HEAD)
+#define POST   (1u << SL_HTTP_POST)
+#define DELETE (1u << SL_HTTP_DELETE)
 
 /* Open routes tell nothing about users and change nothing: probes and scrapers carry no key. */
 const struct sl_route sl_routes[] = {
@@ -16,6 +17,8 @@ const struct sl_route sl_routes[] = {
     {"/v1/completions", false, POST, SL_AUTH_KEY, true, sl_api_completions},
     {"/v1/messages", false, POST, SL_AUTH_KEY, true, sl_api_messages},
     {"/v1/messages/count_tokens", false, POST, SL_AUTH_KEY, false, sl_api_count_tokens},
+    {"/v1/responses", false, POST, SL_AUTH_KEY, true, sl_api_responses},
+    {"/v1/responses/", true, GET | POST | DELETE, SL_AUTH_KEY, false, sl_api_response},
     {"/v1/models", false, GET, SL_AUTH_KEY, false, sl_api_models},
     {"/v1/models/", true, GET, SL_AUTH_KEY, false, sl_api_model},
     {"/v1/load_lora_adapter", false, POST, SL_AUTH_KEY, false, sl_api_load_lora},
@@ -56,6 +59,17 @@ enum sl_protocol sl_route_protocol(const struct sl_route *route)
     return route != NULL && strncmp(route->path, anthropic, sizeof anthropic - 1) == 0
                ? SL_PROTOCOL_ANTHROPIC
                : SL_PROTOCOL_OPENAI;
+}
+
+const char *sl_route_label(const struct sl_route *route)
+{
+    static const char *const labels[][2] = {{"/v1/models/", "/v1/models/{model}"},
+                                            {"/v1/responses/", "/v1/responses/{id}"}};
+    for (size_t i = 0; i < SL_COUNT(labels); i++) {
+        if (strcmp(route->path, labels[i][0]) == 0)
+            return labels[i][1];
+    }
+    return route->path;
 }
 
 int sl_route_idx(const struct sl_route *route)

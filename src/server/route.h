@@ -28,6 +28,7 @@ extern const int sl_n_routes;
 
 const struct sl_route *sl_route_find(struct sl_str path);         /* NULL: unknown */
 enum sl_protocol sl_route_protocol(const struct sl_route *route); /* NULL: OpenAI's */
+const char *sl_route_label(const struct sl_route *route);         /* of metrics */
 int sl_route_idx(const struct sl_route *route); /* for counters; NULL = the last */
 /* "GET, HEAD" */
 void sl_route_allow(const struct sl_route *route, char *out, size_t n_out);
@@ -42,6 +43,8 @@ const char *sl_route_cors_origin(const struct sl_server_config *cfg,
 /* Handlers, one file per API. Each ends in a reply or leaves c->call set. */
 void sl_api_chat(struct sl_conn *c);
 void sl_api_completions(struct sl_conn *c);
+void sl_api_responses(struct sl_conn *c);
+void sl_api_response(struct sl_conn *c);
 void sl_api_messages(struct sl_conn *c);
 void sl_api_count_tokens(struct sl_conn *c);
 void sl_api_models(struct sl_conn *c);

@@ -14,6 +14,7 @@
 #include "server/conn.h"
 #include "server/listen.h"
 #include "server/loop.h"
+#include "server/response_store.h"
 #include "server/task.h"
 
 #include <errno.h>
@@ -56,6 +57,7 @@ void sl_server_config_default(struct sl_server_config *cfg)
         .shutdown_timeout_ms = 30000,
         .max_body_bytes = SL_MAX_HTTP_BODY,
         .max_held_bytes = 1u << 30,
+        .max_stored_bytes = 64u << 20,
         .handle_signals = true,
         .stop_fd = -1,
     };
@@ -310,6 +312,9 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
         sl_log(SL_LOG_INFO, "tool call parser: %s, reasoning parser: %s",
                s->formats.tools != NULL ? s->formats.tools : "none",
                s->formats.reasoning != NULL ? s->formats.reasoning : "none");
+    rc = sl_store_create(cfg->max_stored_bytes, &s->responses, err);
+    if (rc != 0)
+        return rc;
     s->n_loops = SL_MIN(SL_MAX(cfg->n_http_threads, 1), SL_MAX_HTTP_THREADS);
     s->loops = sl_calloc((size_t)s->n_loops, sizeof *s->loops);
     if (s->loops == NULL)
@@ -364,6 +369,7 @@ static void tear_down(struct acceptor *a)
     }
     sl_free(s->loops);
     sl_formats_deinit(&s->formats);
+    sl_store_destroy(s->responses);
     sl_free(a);
 }
 

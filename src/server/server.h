@@ -33,6 +33,7 @@ struct sl_server_config {               /* start from sl_server_config_default()
     int32_t shutdown_timeout_ms; /* how long a drain waits for requests in flight */
     uint64_t max_body_bytes;
     uint64_t max_held_bytes;      /* of large bodies and unsent replies together; more is 503 */
+    uint64_t max_stored_bytes;    /* of responses that clients may go on from; 0: none is kept */
     const char *tool_call_parser; /* a name of output_formats.def, "none"; NULL or "auto": by the
                                      chat template */
     const char *reasoning_parser; /* likewise */

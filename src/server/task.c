@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/sys.h"
 #include "server/reply.h"
+#include "server/route.h"
 
 #define LARGE_BODY (32u << 10) /* bytes that take a millisecond or two */
 #define MAX_TASKS  256         /* that wait for a worker */
@@ -21,6 +22,8 @@ struct sl_workers {
 
 static void deinit_task(struct sl_task *t)
 {
+    if (t->extra != NULL)
+        t->free_extra(t);
     sl_call_free_prompts(t->prompts, t->n_prompts);
     sl_params_deinit(&t->params);
     sl_adapter_release(t->adapter);
@@ -179,8 +182,11 @@ void sl_task_call(struct sl_conn *c, struct sl_task *t, const struct sl_call_api
     t->n_prompts = 0;
     struct sl_adapter *adapter = t->adapter;
     t->adapter = NULL; /* likewise */
-    if (sl_call_start(c, api, &t->params, t->model, adapter, prompts, n_prompts, &t->refusal) != 0)
+    if (sl_call_start(c, api, &t->params, t->model, adapter, prompts, n_prompts, t->extra,
+                      &t->refusal) != 0)
         sl_reply_refusal(c, &t->refusal);
+    else
+        t->extra = NULL;
 }
 
 void sl_task_collect(struct sl_loop *loop)
@@ -216,7 +222,7 @@ void sl_task_collect(struct sl_loop *loop)
 /* A tree of millions of values takes long to free as well: the large members go here. */
 static void drop_bulk(struct sl_task *t)
 {
-    static const char *const members[] = {"prompt", "messages", "tokens"};
+    static const char *const members[] = {"prompt", "messages", "input", "tokens"};
     for (size_t i = 0; t->root != NULL && i < SL_COUNT(members); i++)
         (void)json_object_del(t->root, members[i]);
     t->params.prompt = t->params.messages = NULL;

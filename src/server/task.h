@@ -21,7 +21,7 @@ struct sl_task_kind {
 
 struct sl_task {
     const struct sl_task_kind *kind;
-    const struct sl_server *server;
+    struct sl_server *server;
     struct sl_str body;
     int key;      /* of the API keys; see sl_route_key */
     bool at_once; /* on the connection's thread: nothing may take long */
@@ -37,6 +37,8 @@ struct sl_task {
     struct sl_prompt *prompts;
     int32_t n_prompts;
     struct sl_buf out;
+    void *extra; /* what a protocol keeps besides; its own to free */
+    void (*free_extra)(struct sl_task *t);
     /* of a task that waits */
     struct sl_conn *conn; /* NULL: the client left; its thread's */
     struct sl_loop *loop;

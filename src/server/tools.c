@@ -42,8 +42,10 @@ struct tool_names {
 static const struct tool_names *names_of(enum sl_endpoint endpoint)
 {
     static const struct tool_names chat = {".function", "parameters"},
-                                   messages = {"", "input_schema"};
-    return endpoint == SL_ENDPOINT_MESSAGES ? &messages : &chat;
+                                   messages = {"", "input_schema"}, responses = {"", "parameters"};
+    return endpoint == SL_ENDPOINT_MESSAGES    ? &messages
+           : endpoint == SL_ENDPOINT_RESPONSES ? &responses
+                                               : &chat;
 }
 
 static int read_tool(struct sl_params *p, size_t i, struct sl_refusal *r)

@@ -8,6 +8,7 @@
 #include "server/anthropic_in.h"
 #include "server/params.h"
 #include "server/prompt.h"
+#include "server/responses_in.h"
 
 #include <string.h>
 
@@ -65,7 +66,29 @@ static void anthropic_texts(struct sl_buf *b, const json_t *root)
     }
 }
 
-static void chat_texts(struct sl_buf *b, const json_t *messages)
+/* Of a body of responses. What the system says is joined there, and left out here. */
+static void responses_texts(struct sl_buf *b, const json_t *root)
+{
+    const json_t *input = json_object_get(root, "input"), *item;
+    size_t i;
+    put(b, input);
+    json_array_foreach(input, i, item)
+    {
+        const char *type = json_string_value(json_object_get(item, "type"));
+        const char *role = json_string_value(json_object_get(item, "role"));
+        if (type != NULL && strcmp(type, "function_call") == 0) {
+            put(b, json_object_get(item, "name"));
+        } else if (type != NULL && strcmp(type, "function_call_output") == 0) {
+            put(b, json_object_get(item, "call_id"));
+            put_content(b, json_object_get(item, "output"), NULL);
+        } else if (type == NULL || strcmp(type, "message") == 0) {
+            if (strcmp(role, "system") != 0 && strcmp(role, "developer") != 0)
+                put_content(b, json_object_get(item, "content"), NULL);
+        }
+    }
+}
+
+static void chat_texts(struct sl_buf *b, const json_t *messages, bool with_system)
 {
     const json_t *m, *call;
     size_t i, k;
@@ -74,6 +97,8 @@ static void chat_texts(struct sl_buf *b, const json_t *messages)
         const char *role = json_string_value(json_object_get(m, "role"));
         SL_ASSERT(role != NULL &&
                   (strcmp(role, "tool") == 0) == (json_object_get(m, "tool_call_id") != NULL));
+        if (!with_system && strcmp(role, "system") == 0)
+            continue;
         put(b, json_object_get(m, "tool_call_id"));
         put_content(b, json_object_get(m, "content"), NULL);
         json_array_foreach(json_object_get(m, "tool_calls"), k, call)
@@ -85,40 +110,60 @@ static void chat_texts(struct sl_buf *b, const json_t *messages)
     }
 }
 
-static void check_texts(const json_t *before, const json_t *after)
+struct protocol {
+    enum sl_endpoint endpoint;
+    int (*to_chat)(json_t *root, struct sl_refusal *r);
+    void (*texts)(struct sl_buf *b, const json_t *root);
+    const char *messages, *schema; /* what holds the messages; a tool's member */
+};
+
+static const struct protocol protocols[] = {
+    {SL_ENDPOINT_MESSAGES, sl_anthropic_to_chat, anthropic_texts, "messages", "input_schema"},
+    {SL_ENDPOINT_RESPONSES, sl_responses_to_chat, responses_texts, "input", "parameters"},
+};
+
+static void check_texts(const struct protocol *p, const json_t *before, const json_t *after)
 {
     struct sl_buf want = {0}, got = {0};
-    anthropic_texts(&want, before);
-    chat_texts(&got, json_object_get(after, "messages"));
+    p->texts(&want, before);
+    chat_texts(&got, json_object_get(after, p->messages), p->endpoint == SL_ENDPOINT_MESSAGES);
     SL_ASSERT(want.n_bytes == got.n_bytes);
     SL_ASSERT(got.n_bytes == 0 || memcmp(want.data, got.data, got.n_bytes) == 0);
     sl_buf_deinit(&want);
     sl_buf_deinit(&got);
 }
 
-static void check_tools(const json_t *before, const json_t *after)
+static void check_tools(const struct protocol *p, const json_t *before, const json_t *after)
 {
     const json_t *old = json_object_get(before, "tools"), *new = json_object_get(after, "tools");
+    size_t k = 0;
     for (size_t i = 0; i < json_array_size(old); i++) {
-        const json_t *tool = json_array_get(old, i);
-        const json_t *f = json_object_get(json_array_get(new, i), "function");
-        SL_ASSERT(json_object_get(tool, "name") == NULL ||
-                  json_equal(json_object_get(tool, "name"), json_object_get(f, "name")));
-        SL_ASSERT(
-            json_equal(json_object_get(tool, "input_schema"), json_object_get(f, "parameters")));
+        const json_t *tool = json_array_get(old, i), *type = json_object_get(tool, "type");
+        const json_t *name = json_object_get(tool, "name"),
+                     *schema = json_object_get(tool, p->schema);
+        if (p->endpoint == SL_ENDPOINT_RESPONSES &&
+            strcmp(json_string_value(type), "function") != 0)
+            continue; /* left out */
+        const json_t *f = json_object_get(json_array_get(new, k++), "function");
+        SL_ASSERT(json_is_object(f));
+        SL_ASSERT(name == NULL || json_is_null(name) ||
+                  json_equal(name, json_object_get(f, "name")));
+        SL_ASSERT(schema == NULL || json_is_null(schema) ||
+                  json_equal(schema, json_object_get(f, "parameters")));
     }
+    SL_ASSERT(!json_is_array(old) || k == json_array_size(new));
 }
 
-static void check_params(json_t *root)
+static void check_params(const struct protocol *protocol, json_t *root)
 {
     const struct sl_param_limits limits = {N_VOCAB, false};
     struct sl_sampling defaults;
     struct sl_refusal r = {0};
     struct sl_params p = {0};
     sl_sampling_default(&defaults);
-    int rc = sl_params_parse(&p, SL_ENDPOINT_MESSAGES, root, &defaults, &limits, &r);
+    int rc = sl_params_parse(&p, protocol->endpoint, root, &defaults, &limits, &r);
     if (rc == 0) {
-        SL_ASSERT(p.messages == json_object_get(root, "messages") && p.sampling.n == 1);
+        SL_ASSERT(p.messages == json_object_get(root, protocol->messages) && p.sampling.n == 1);
         rc = sl_messages_normalise((json_t *)(uintptr_t)p.messages, false, &r);
         SL_ASSERT(rc == 0 || rc == SL_ELIMIT); /* whatever was accepted has the shape */
     }
@@ -126,19 +171,16 @@ static void check_params(json_t *root)
     sl_params_deinit(&p);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+static void read_body(const struct protocol *p, json_t *root)
 {
     struct sl_refusal r = {0};
-    json_t *root, *before;
-    if (sl_json_parse_object((const char *)data, size, &root, &r) != 0)
-        return 0;
-    before = json_deep_copy(root);
+    json_t *before = json_deep_copy(root);
     SL_ASSERT(before != NULL);
-    int rc = sl_anthropic_to_chat(root, &r);
+    int rc = p->to_chat(root, &r);
     if (rc == 0) {
-        check_texts(before, root);
-        check_tools(before, root);
-        check_params(root);
+        check_texts(p, before, root);
+        check_tools(p, before, root);
+        check_params(p, root);
     } else {
         SL_ASSERT(r.err.code == rc && r.err.msg[0] != '\0');
         char name[sizeof r.param];
@@ -146,9 +188,20 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(name, r.param, n);
         name[n] = '\0';
         SL_ASSERT(n > 0);
-        SL_ASSERT(json_object_get(before, name) != NULL || strcmp(name, "messages") == 0);
+        SL_ASSERT(json_object_get(before, name) != NULL || strcmp(name, p->messages) == 0);
     }
-    json_decref(root);
     json_decref(before);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    for (size_t i = 0; i < SL_COUNT(protocols); i++) {
+        struct sl_refusal r = {0};
+        json_t *root;
+        if (sl_json_parse_object((const char *)data, size, &root, &r) != 0)
+            return 0;
+        read_body(&protocols[i], root);
+        json_decref(root);
+    }
     return 0;
 }

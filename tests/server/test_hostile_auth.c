@@ -7,16 +7,18 @@
 
 #include "server/route.h"
 
-#define KEY_1      "right-key-1"
-#define KEY_2      "k"
-#define MODEL_PATH "/v1/models/storyteller"
-#define TEXT(s)    s, sizeof(s) - 1
+#define KEY_1       "right-key-1"
+#define KEY_2       "k"
+#define MODEL_PATH  "/v1/models/storyteller"
+#define NO_RESPONSE "/v1/responses/resp_0"
+#define TEXT(s)     s, sizeof(s) - 1
 #define BODY                                                                            \
     "{\"prompt\":[5],\"tokens\":[5],\"max_tokens\":1,\"messages\":[{\"role\":\"user\"," \
     "\"content\":\"a\"}]}"
-#define RIGHT "Authorization: Bearer " KEY_1 "\r\n"
+#define RESPONSES_BODY "{\"input\":\"a\",\"max_output_tokens\":1}"
+#define RIGHT          "Authorization: Bearer " KEY_1 "\r\n"
 
-enum { GET = 1, POST = 2 };
+enum { GET = 1, POST = 2, DELETE = 4 };
 
 static const struct expected {
     const char *path;
@@ -27,6 +29,8 @@ static const struct expected {
     {"/v1/completions", false, false, POST},
     {"/v1/messages", false, false, POST},
     {"/v1/messages/count_tokens", false, false, POST},
+    {"/v1/responses", false, false, POST},
+    {"/v1/responses/", true, false, GET | POST | DELETE},
     {"/v1/models", false, false, GET},
     {"/v1/models/", true, false, GET},
     {"/tokenize", false, false, POST},
@@ -46,9 +50,9 @@ static const struct expected {
 static const struct method {
     const char *name;
     int is; /* 0: no route has it */
-} methods[] = {{"GET", GET},  {"HEAD", GET}, {"POST", POST}, {"PUT", 0},
-               {"DELETE", 0}, {"PATCH", 0},  {"OPTIONS", 0}, {"TRACE", 0},
-               {"get", 0},    {"Post", 0},   {"GETPOST", 0}};
+} methods[] = {{"GET", GET},       {"HEAD", GET}, {"POST", POST}, {"PUT", 0},
+               {"DELETE", DELETE}, {"PATCH", 0},  {"OPTIONS", 0}, {"TRACE", 0},
+               {"get", 0},         {"Post", 0},   {"GETPOST", 0}};
 
 static const struct credential {
     const char *header;
@@ -125,6 +129,12 @@ static int start(void **state)
     return 0;
 }
 
+/* A path of the route; nothing lies behind the second. */
+static const char *target_of(const struct expected *r)
+{
+    return !r->prefix ? r->path : strcmp(r->path, "/v1/responses/") == 0 ? NO_RESPONSE : MODEL_PATH;
+}
+
 /* ---- the rule */
 
 static const struct expected *route_of(const char *target)
@@ -164,9 +174,10 @@ static void check_refusal(const struct answer *a, const char *target, bool is_he
         assert_string_equal(value.data, "Bearer");
     assert_int_equal(answer_header(a, "Allow", &value), a->status == 405);
     if (a->status == 405)
-        assert_string_equal(value.data, r->methods == GET    ? "GET, HEAD"
-                                        : r->methods == POST ? "POST"
-                                                             : "GET, HEAD, POST");
+        assert_string_equal(value.data, r->methods == GET     ? "GET, HEAD"
+                                        : r->methods == POST  ? "POST"
+                                        : r->methods & DELETE ? "GET, HEAD, POST, DELETE"
+                                                              : "GET, HEAD, POST");
     if (a->status >= 400 && !is_head && strstr(target, KEY_1) == NULL) /* repeats no key */
         assert_null(strstr(a->body.data, KEY_1));
     sl_buf_deinit(&value);
@@ -179,10 +190,11 @@ static void check(struct client *c, const struct method *m, const char *target, 
     struct sl_buf b = {0};
     struct answer a;
     bool is_head = strcmp(m->name, "HEAD") == 0;
+    const char *body = strstr(target, "/v1/responses") != NULL ? RESPONSES_BODY : BODY;
     bool has_body = m->is == POST || strcmp(m->name, "PUT") == 0 || strcmp(m->name, "PATCH") == 0;
     sl_buf_printf(&b, "%s %s HTTP/1.1\r\n%s%s", m->name, target, host_line, header);
     if (has_body)
-        sl_buf_printf(&b, "Content-Length: %zu\r\n\r\n%s", sizeof BODY - 1, BODY);
+        sl_buf_printf(&b, "Content-Length: %zu\r\n\r\n%s", strlen(body), body);
     else
         sl_buf_puts(&b, "\r\n");
     assert_true(sl_buf_ok(&b));
@@ -204,7 +216,8 @@ static void test_table_is_the_servers(void **state)
     for (size_t i = 0; i < SL_COUNT(routes); i++) {
         const struct sl_route *r = &sl_routes[i];
         unsigned want = (routes[i].methods & GET ? 1u << SL_HTTP_GET | 1u << SL_HTTP_HEAD : 0) |
-                        (routes[i].methods & POST ? 1u << SL_HTTP_POST : 0);
+                        (routes[i].methods & POST ? 1u << SL_HTTP_POST : 0) |
+                        (routes[i].methods & DELETE ? 1u << SL_HTTP_DELETE : 0);
         assert_string_equal(r->path, routes[i].path);
         assert_int_equal(r->prefix, routes[i].prefix);
         assert_int_equal(r->auth == SL_AUTH_OPEN, routes[i].open);
@@ -236,6 +249,8 @@ static void test_every_credential(void **state)
                                           "/v1/completions",
                                           "/v1/messages",
                                           "/v1/messages/count_tokens",
+                                          "/v1/responses",
+                                          NO_RESPONSE,
                                           "/v1/models",
                                           MODEL_PATH,
                                           "/v1/models/none",
@@ -316,7 +331,7 @@ static void test_targets(void **state)
     for (size_t r = 0; r < SL_COUNT(routes); r++) {
         for (size_t t = 0; t < SL_COUNT(tricks); t++) {
             char target[300];
-            const char *path = routes[r].prefix ? MODEL_PATH : routes[r].path;
+            const char *path = target_of(&routes[r]);
             snprintf(target, sizeof target, tricks[t], path);
             for (size_t k = 0; k < SL_COUNT(used); k++) {
                 const struct credential *cred = &credentials[used[k]];
@@ -327,7 +342,7 @@ static void test_targets(void **state)
         host_good(&host);
     }
     for (size_t r = 0; r < SL_COUNT(routes); r++) { /* one letter in capitals, or escaped */
-        const char *path = routes[r].prefix ? MODEL_PATH : routes[r].path;
+        const char *path = target_of(&routes[r]);
         for (size_t i = 1; path[i] != '\0'; i++) {
             char target[300];
             snprintf(target, sizeof target, "%.*s%%%02x%s", (int)i, path,
@@ -356,9 +371,8 @@ static void test_hosts(void **state)
     for (size_t i = 0; i < SL_COUNT(lines); i++)
         for (size_t r = 0; r < SL_COUNT(routes); r++)
             for (size_t k = 0; k < 7; k++)
-                check(&c, &methods[routes[r].methods == POST ? 2 : 0],
-                      routes[r].prefix ? MODEL_PATH : routes[r].path, credentials[k].header,
-                      credentials[k].right, lines[i]);
+                check(&c, &methods[routes[r].methods == POST ? 2 : 0], target_of(&routes[r]),
+                      credentials[k].header, credentials[k].right, lines[i]);
     client_close(&c);
 }
 
@@ -458,7 +472,7 @@ static void test_origins(void **state)
                 struct client c;
                 struct answer a;
                 struct sl_buf value = {0};
-                const char *path = routes[r].prefix ? MODEL_PATH : routes[r].path;
+                const char *path = target_of(&routes[r]);
                 int n = snprintf(text, sizeof text,
                                  "OPTIONS %s HTTP/1.1\r\n" HOST_LINE "Origin: %s\r\n%s\r\n", path,
                                  rows[i].origin,
@@ -495,9 +509,8 @@ static void test_without_keys(void **state)
     client_open(&c, &open);
     for (size_t k = 0; k < SL_COUNT(credentials); k++)
         for (size_t r = 0; r < SL_COUNT(routes); r++)
-            check(&c, &methods[routes[r].methods == POST ? 2 : 0],
-                  routes[r].prefix ? MODEL_PATH : routes[r].path, credentials[k].header, true,
-                  HOST_LINE);
+            check(&c, &methods[routes[r].methods == POST ? 2 : 0], target_of(&routes[r]),
+                  credentials[k].header, true, HOST_LINE);
     client_close(&c);
     host_stop(&open);
 }

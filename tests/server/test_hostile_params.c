@@ -111,6 +111,7 @@ static const struct field fields[] = {
       "{\"18446744073709551617\":1}", "{\"1.0\":1}", "{\"1\":1e308}"}},
     {"logprobs", CHAT, R_LATER, 0, 0, A_BOOL, {0}, {0}},
     {"logprobs", COMPLETION, R_LATER, 0, 0, A_ZERO, {"1", "20", "5.0"}, {"21", "2147483648"}},
+    {"lora_scale", BOTH, R_NUMBER, -SL_MAX_ADAPTER_SCALE, SL_MAX_ADAPTER_SCALE, 0, {0}, {0}},
     {"max_completion_tokens", CHAT, R_INT, 1, INT32_MAX, 0, {0}, {0}},
     {"max_tokens", BOTH, R_INT, 0, INT32_MAX, 0, {0}, {0}},
     {"messages",
@@ -182,7 +183,7 @@ static const struct field fields[] = {
      A_ARRAY0 | A_ARRAY1,
      {"[0,4095]"},
      {"[4096]", "[-1]", "[1.5]", "[\"1\"]", "[2147483648]", "[4294967296]", "[null]"}},
-    {"store", BOTH, R_ANY, 0, 0, 0, {0}, {0}},
+    {"store", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"stream", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"stream_options",
      BOTH,
@@ -546,6 +547,8 @@ static const char *server_offender(const struct body *b, int *status)
     *status = 400;
     if (name != NULL)
         return name;
+    if (get(b, "model") == NULL && (float)get_num(b, "lora_scale", 1) != 1.0f)
+        return "lora_scale";       /* the model is no adapter */
     if (get(b, "model") != NULL) { /* none of the values is the model's name */
         *status = 404;
         return "model";

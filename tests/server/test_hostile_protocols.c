@@ -129,6 +129,7 @@ static const struct field messages[] = {
     {"json_schema", R_LISTED, 0, 0, A_NULL | A_SCHEMA, {"true", "{}"}, {"1"}},
     ROW("kv_transfer_params", R_EMPTY),
     {"logit_bias", R_LISTED, 0, 0, A_NULL, {"{}", "{\"0\":100}"}, {"{\"5000\":1}"}},
+    {"lora_scale", R_LISTED, 0, 0, A_NULL, {"1"}, {"0.5"}}, /* the model is no adapter */
     {"max_tokens", R_LISTED, 0, 0, 0, {"0", "1", "-0.0", "2147483647"}, {"2147483648"}},
     ROW("mcp_servers", R_EMPTY),
     {"messages",
@@ -221,6 +222,128 @@ static const struct field messages[] = {
     ROW("user", R_ANY),
 };
 
+#define CALL    "{\"type\":\"function\",\"name\":\"f\"}"
+#define ITEM(x) "[{\"role\":\"user\",\"content\":" x "}]"
+
+static const struct field responses[] = {
+    ROW("add_generation_prompt", R_BOOL),
+    ROW("add_special_tokens", R_BOOL),
+    ROW("allowed_token_ids", R_NEVER),
+    {"background", R_LISTED, 0, 0, A_NULL, {"false"}, {"true"}},
+    ROW("bad_words", R_EMPTY),
+    {"cache_salt", R_LISTED, 0, 0, A_NULL | A_STR, {0}, {0}},
+    {"chat_template", R_LISTED, 0, 0, A_NULL, {0}, {"\"x\""}},
+    {"chat_template_kwargs", R_LISTED, 0, 0, A_NULL | A_OBJECT, {0}, {0}},
+    ROW("context_management", R_EMPTY),
+    {"continue_final_message", R_LISTED, 0, 0, A_NULL, {"false"}, {"true"}},
+    ROW("conversation", R_NEVER),
+    {"documents", R_LISTED, 0, 0, A_NULL | A_ARRAY, {0}, {0}},
+    RANGE("frequency_penalty", R_NUMBER, -2, 2),
+    {"grammar", R_LISTED, 0, 0, A_NULL | A_EMPTY, {"\"root ::= [a-z]\""}, {0}},
+    {"guided_choice", R_LISTED, 0, 0, A_NULL, {"[\"a\",\"bc\"]"}, {0}},
+    ROW("guided_decoding_backend", R_ANY),
+    {"guided_grammar", R_LISTED, 0, 0, A_NULL, {"\"root ::= [a-z]\""}, {0}},
+    {"guided_json", R_LISTED, 0, 0, A_NULL | A_SCHEMA, {"true", "{}"}, {"\"a\"", "[]"}},
+    {"guided_regex", R_LISTED, 0, 0, A_NULL | TEXT, {0}, {0}},
+    ROW("guided_whitespace_pattern", R_NEVER),
+    ROW("ignore_eos", R_BOOL),
+    {"include",
+     R_LISTED,
+     0,
+     0,
+     A_NULL | A_ARRAY0,
+     {"[\"message.output_text.logprobs\"]", "[\"reasoning.encrypted_content\"]"},
+     {"[\"a\"]"}},
+    ROW("include_reasoning", R_BOOL),
+    ROW("include_stop_str_in_output", R_BOOL),
+    {"input",
+     R_LISTED,
+     0,
+     0,
+     TEXT,
+     {ITEM("\"a\""), ITEM("[]"), ITEM("[{\"type\":\"input_text\",\"text\":\"a\"}]"),
+      "[{\"type\":\"function_call\",\"call_id\":\"a\",\"name\":\"f\",\"arguments\":\"\"}]",
+      "[{\"type\":\"function_call_output\",\"call_id\":\"a\",\"output\":\"b\"}]"},
+     {ITEM("1"), ITEM("[{\"type\":\"input_image\"}]"), "[{\"type\":\"item_reference\"}]",
+      "[{\"role\":\"tool\",\"content\":\"a\"}]",
+      "[{\"type\":\"function_call_output\",\"call_id\":\"a\"}]"}},
+    {"instructions", R_LISTED, 0, 0, A_NULL | A_STR | A_EMPTY, {0}, {0}},
+    {"json_schema", R_LISTED, 0, 0, A_NULL | A_SCHEMA, {"true", "{}"}, {"1"}},
+    ROW("kv_transfer_params", R_EMPTY),
+    {"logit_bias", R_LISTED, 0, 0, A_NULL, {"{}", "{\"0\":100}"}, {"{\"5000\":1}"}},
+    ROW("logprobs", R_BOOL),
+    {"lora_scale", R_LISTED, 0, 0, A_NULL, {"1"}, {"0.5"}},
+    {"max_output_tokens", R_LISTED, 0, 0, A_NULL, {"1", "2147483647"}, {"2147483648"}},
+    ROW("max_tool_calls", R_ANY),
+    ROW("metadata", R_ANY),
+    RANGE("min_p", R_NUMBER, 0, 1),
+    {"min_tokens", R_LISTED, 0, 0, A_NULL, {"0", "1", "-0.0"}, {0}},
+    {"model", R_LISTED, 0, 0, A_NULL, {"\"storyteller\""}, {0}},
+    ROW("parallel_tool_calls", R_BOOL),
+    RANGE("presence_penalty", R_NUMBER, -2, 2),
+    {"previous_response_id", R_LISTED, 0, 0, A_NULL, {0}, {"\"resp_0\""}},
+    {"priority", R_LISTED, 0, 0, A_NULL, {"0", "-0.0", "-1", "1"}, {0}},
+    ROW("prompt_cache_key", R_ANY),
+    ROW("prompt_cache_options", R_ANY),
+    ROW("prompt_cache_retention", R_ANY),
+    {"reasoning",
+     R_LISTED,
+     0,
+     0,
+     A_NULL | A_OBJECT,
+     {"{\"effort\":\"none\"}", "{\"effort\":null}"},
+     {"{\"effort\":1}"}},
+    {"reasoning_effort", R_TEXT, 0, 64, 0, {0}, {0}},
+    RANGE("repetition_penalty", R_ABOVE, 0, 100),
+    {"request_id", R_TEXT, 0, 128, 0, {0}, {"\" \""}},
+    {"response_format", R_LISTED, 0, 0, A_NULL, {"{\"type\":\"json_object\"}"}, {0}},
+    ROW("safety_identifier", R_ANY),
+    {"seed", R_INT, -0x1p63, 0x1p63, 0, {0}, {0}},
+    ROW("service_tier", R_ANY),
+    ROW("skip_special_tokens", R_BOOL),
+    ROW("spaces_between_special_tokens", R_ANY),
+    {"stop", R_LISTED, 0, 0, A_NULL | A_STR | A_ARRAY0, {"[\"a\"]"}, {"[\"\"]"}},
+    {"stop_token_ids", R_LISTED, 0, 0, A_NULL | A_ARRAY0, {"[1]"}, {"[5000]"}},
+    ROW("store", R_BOOL),
+    ROW("stream", R_BOOL),
+    {"stream_options", R_LISTED, 0, 0, A_NULL, {0}, {0}},
+    {"structured_outputs", R_LISTED, 0, 0, A_NULL, {"{\"regex\":\"a\"}"}, {0}},
+    RANGE("temperature", R_NUMBER, 0, 100),
+    {"text",
+     R_LISTED,
+     0,
+     0,
+     A_NULL | A_OBJECT,
+     {"{\"format\":{\"type\":\"text\"}}", "{\"format\":{\"type\":\"json_object\"}}",
+      "{\"format\":{\"type\":\"json_schema\",\"schema\":{}}}"},
+     {"{\"format\":1}", "{\"format\":{\"type\":\"grammar\"}}",
+      "{\"format\":{\"type\":\"json_schema\"}}"}},
+    {"thinking_token_budget", R_LISTED, 0, 0, A_NULL, {"-1"}, {"0", "1"}}, /* it does not think */
+    {"tool_choice",
+     R_LISTED,
+     0,
+     0,
+     A_NULL,
+     {"\"auto\"", "\"none\""},
+     {"\"required\"", "{\"type\":\"function\"}", "{\"type\":\"function\",\"name\":\"f\"}",
+      "{\"type\":\"web_search\"}"}},
+    {"tools",
+     R_LISTED,
+     0,
+     0,
+     A_NULL | A_ARRAY0,
+     {"[" CALL "]", "[{\"type\":\"web_search\"}]",
+      "[{\"type\":\"function\",\"name\":\"f\",\"parameters\":null,\"strict\":null}]"},
+     {"[" CALL "," CALL "]", "[{\"type\":\"mcp\"}]", "[{\"type\":\"function\"}]",
+      "[{\"type\":\"function\",\"name\":\"f\",\"parameters\":1}]"}},
+    {"top_k", R_LISTED, 0, 0, A_NULL, {"0", "-0.0", "1", "-1"}, {0}},
+    RANGE("top_logprobs", R_INT, 0, 20),
+    RANGE("top_p", R_ABOVE, 0, 1),
+    {"truncate_prompt_tokens", R_LISTED, 0, 0, A_NULL, {"0", "-0.0", "1", "-1"}, {0}},
+    {"truncation", R_LISTED, 0, 0, A_NULL, {"\"auto\"", "\"disabled\""}, {0}},
+    ROW("user", R_ANY),
+};
+
 /* Places inside of bodies. */
 struct place {
     const char *before, *after;
@@ -272,6 +395,49 @@ static const struct place message_places[] = {
     {WITH "\"never_heard_of\":", "}", A_ANY},
 };
 
+#define IN     "{\"max_output_tokens\":1,\"input\":["
+#define ASKING "{\"max_output_tokens\":1,\"input\":\"a\","
+#define WITH_F ASKING "\"tools\":[" CALL "],"
+
+static const struct place response_places[] = {
+    {IN, "]}", 0},
+    {IN "{\"content\":\"a\",\"role\":", "}]}", 0},
+    {IN "{\"content\":\"a\",\"role\":\"user\",\"type\":", "}]}", A_NULL},
+    {IN "{\"role\":\"developer\",\"content\":", "}]}", TEXT | A_ARRAY0},
+    {IN "{\"role\":\"assistant\",\"content\":[", "]}]}", 0},
+    {IN "{\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":", "}]}]}", TEXT},
+    {IN "{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":", "}]}]}", TEXT},
+    {IN "{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"\",\"call_id\":", "}]}", TEXT},
+    {IN "{\"type\":\"function_call\",\"call_id\":\"a\",\"arguments\":\"\",\"name\":", "}]}", TEXT},
+    {IN "{\"type\":\"function_call\",\"call_id\":\"a\",\"name\":\"f\",\"arguments\":", "}]}", TEXT},
+    {IN "{\"type\":\"function_call_output\",\"output\":\"\",\"call_id\":", "}]}", TEXT},
+    {IN "{\"type\":\"function_call_output\",\"call_id\":\"a\",\"output\":", "}]}", TEXT | A_ARRAY0},
+    {IN "{\"role\":\"user\",\"content\":\"a\"},{\"type\":\"reasoning\",\"content\":", "}]}",
+     A_NULL | TEXT | A_ARRAY0},
+    {IN "{\"role\":\"user\",\"content\":\"a\"},{\"type\":\"reasoning\",\"summary\":", "}]}", A_ANY},
+    {IN "{\"role\":\"user\",\"content\":\"a\"},{\"type\":\"reasoning\",\"encrypted_content\":",
+     "}]}", A_ANY},
+    {ASKING "\"tools\":[", "]}", 0},
+    {ASKING "\"tools\":[{\"type\":", "}]}", 0},
+    {ASKING "\"tools\":[{\"type\":\"function\",\"name\":", "}]}", A_STR},
+    {ASKING "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"parameters\":", "}]}",
+     A_NULL | A_OBJECT},
+    {ASKING "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"strict\":", "}]}", A_NULL | A_BOOL},
+    {ASKING "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":", "}]}",
+     A_NULL | TEXT},
+    {WITH_F "\"tool_choice\":", "}", A_NULL},
+    {WITH_F "\"tool_choice\":{\"type\":", "}}", 0},
+    {WITH_F "\"tool_choice\":{\"type\":\"function\",\"name\":", "}}", 0},
+    {ASKING "\"text\":{\"format\":", "}}", A_NULL},
+    {ASKING "\"text\":{\"format\":{\"type\":\"json_schema\",\"schema\":", "}}}", A_SCHEMA},
+    {ASKING "\"text\":{\"verbosity\":", "}}", A_ANY},
+    {ASKING "\"reasoning\":{\"effort\":", "}}", A_NULL | A_STR | A_EMPTY},
+    {ASKING "\"reasoning\":{\"summary\":", "}}", A_ANY},
+    {ASKING "\"include\":[", "]}", 0},
+    {ASKING "\"prompt\":", "}", A_NULL},
+    {ASKING "\"never_heard_of\":", "}", A_ANY},
+};
+
 struct protocol {
     const char *path;
     enum sl_endpoint endpoint;
@@ -285,6 +451,8 @@ struct protocol {
 static const struct protocol protocols[] = {
     {"/v1/messages", SL_ENDPOINT_MESSAGES, "{\"max_tokens\":1,\"messages\":" MSG("\"a\"") "}",
      messages, SL_COUNT(messages), message_places, SL_COUNT(message_places)},
+    {"/v1/responses", SL_ENDPOINT_RESPONSES, "{\"max_output_tokens\":1,\"input\":\"a\"}", responses,
+     SL_COUNT(responses), response_places, SL_COUNT(response_places)},
 };
 
 static int start(void **state)
@@ -481,7 +649,7 @@ static void test_combinations(void **state)
     struct sl_rng rng = {.seed = 7};
     struct sl_buf b = {0};
     int n_good = 0;
-    for (int round = 0; round < 800; round++) {
+    for (int round = 0; round < 1000; round++) {
         const struct protocol *p = &protocols[(size_t)round % SL_COUNT(protocols)];
         const struct field *fields[MOST];
         const char *values[MOST];
