@@ -58,7 +58,8 @@ FUZZERS := $(patsubst tests/fuzz/fuzz_%.c,$(FUZZ)/fuzz_%,$(wildcard tests/fuzz/f
 NVCC    := $(or $(NVCC),$(shell command -v nvcc 2>/dev/null),$(wildcard /usr/local/cuda/bin/nvcc))
 # No C++ runtime in the program: kernels are launched by one thread at a time, nothing throws.
 NO_CXX  := -fno-threadsafe-statics,-fno-exceptions
-NVFLAGS := -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -fmad=false -lineinfo -Iinclude -Isrc \
+NVFLAGS := -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -fmad=false -lineinfo -Xfatbin \
+           -compress-all -Iinclude -Isrc \
            -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fPIE,-ffp-contract=off,$(NO_CXX) \
            $(if $(filter racecheck,$(CFG)),-DSL_RACECHECK)
 CUDA_SRC  := $(wildcard src/cuda/*.cu)
