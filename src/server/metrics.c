@@ -207,6 +207,29 @@ static void engine_counters(struct out *o, const struct sl_stats *st)
             st->invariant_violations);
 }
 
+/* As vLLM: a sample whose labels say it, and whose value is when. Whether a request waits or runs
+ * is not told apart: who has an adapter counts as running. */
+static void adapters(struct out *o, const struct sl_metrics_in *in)
+{
+    static const char name[] = "vllm:lora_requests_info";
+    const struct sl_stats *st = in->stats;
+    struct sl_buf labels = {0};
+    sl_buf_printf(&labels, "max_lora=\"%d\",waiting_lora_adapters=\"\",running_lora_adapters=\"",
+                  st->max_adapters_active);
+    put_label_value(&labels, in->adapters);
+    sl_buf_putc(&labels, '"');
+    if (sl_buf_ok(&labels)) {
+        head(o, name, "gauge", "Adapters that requests have.");
+        sample(o, name, labels.data, (double)sl_wall_ns() / 1e9);
+    }
+    sl_buf_deinit(&labels);
+    gauge(o, "sluice:adapters", "Adapters known by name.", st->n_adapters);
+    gauge(o, "sluice:adapters_resident", "Adapters in memory.", st->n_adapters_resident);
+    counter(o, "sluice:adapter_loads_total", "Adapters read into memory.", st->adapter_loads);
+    counter(o, "sluice:adapter_evictions_total", "Adapters that gave way to others in memory.",
+            st->adapter_evictions);
+}
+
 /* ---- what the HTTP threads count */
 
 static uint64_t get(const _Atomic uint64_t *x)
@@ -374,6 +397,8 @@ void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in)
         engine_gauges(&o, in);
         engine_counters(&o, in->stats);
         engine_histograms(&o, in->stats);
+        if (in->adapters != NULL)
+            adapters(&o, in);
         http_metrics(&o, in);
         process_metrics(&o, in->t_start_s);
     } else {
@@ -384,19 +409,33 @@ void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in)
 
 /* ---- the route */
 
+static void add_adapter(void *arg, const struct sl_adapter_info *a)
+{
+    struct sl_buf *b = arg;
+    if (a->n_users == 0)
+        return;
+    if (b->n_bytes > 0)
+        sl_buf_putc(b, ',');
+    sl_buf_puts(b, a->name);
+}
+
 void sl_api_metrics(struct sl_conn *c)
 {
     const struct sl_server *s = c->loop->server;
     const char *handlers[SL_HTTP_MAX_ROUTES] = {NULL};
     struct sl_stats st;
-    struct sl_buf b = {0};
+    struct sl_buf b = {0}, names = {0};
     const struct sl_http_stats **http = sl_calloc((size_t)s->n_loops, sizeof *http);
     sl_engine_stats(s->eng, &st);
     for (int i = 0; i < sl_n_routes; i++)
         handlers[i] = sl_route_label(&sl_routes[i]);
     for (int i = 0; http != NULL && i < s->n_loops; i++)
         http[i] = &s->loops[i].stats;
+    sl_adapter_each(s->eng, add_adapter, &names);
     struct sl_metrics_in in = {
+        .adapters = st.max_adapters_active == 0 ? NULL
+                    : names.data != NULL        ? names.data
+                                                : "",
         .model_name = s->model_name,
         .info = sl_engine_info(s->eng),
         .stats = &st,
@@ -410,6 +449,7 @@ void sl_api_metrics(struct sl_conn *c)
     };
     sl_metrics_render(&b, &in);
     sl_free(http);
+    sl_buf_deinit(&names);
     if (sl_buf_ok(&b) && in.n_http > 0) /* counters that fell to 0 would look like a restart */
         sl_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, b.data, b.n_bytes);
     else

@@ -111,6 +111,16 @@ def test_load_and_unload(server, client, folder):
         text(client, "a2")
 
 
+def test_metrics(server, client):
+    stream = ask(client, "a0", max_tokens=200, stream=True)
+    next(stream)
+    assert server.metric("vllm:lora_requests_info", max_lora="2", running_lora_adapters="a0") > 1e9
+    for _ in stream:
+        pass
+    assert server.metric("sluice:adapters") == 2 and server.metric("sluice:adapters_resident") <= 2
+    assert server.metric("sluice:adapter_loads_total") >= 2
+
+
 def test_unloaded_while_running(server, client, folder):
     assert load(server, "gone", folder / "a2")[0] == 200
     want = text(client, "gone", max_tokens=200)
