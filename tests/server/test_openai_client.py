@@ -246,7 +246,7 @@ def test_routes(server):
         assert server.request("GET", path)[0] == 200, path
         status, _, body = server.request("HEAD", path)
         assert status == 200 and body == b""
-    for path in ("/", "//v1/models", "/v1", "/v1/models/../models", "/v1%2fmodels", "/health/", "/V1/models",
+    for path in ("//", "//v1/models", "/v1", "/v1/models/../models", "/v1%2fmodels", "/health/", "/V1/models",
                  "/v1/models/", "/health%00"):
         assert server.request("GET", path)[0] == 404, path
     status, headers, _ = server.request("GET", "/v1/completions")
