@@ -414,11 +414,13 @@ struct sl_stats { /* a consistent copy */
     double device_busy_s, device_gap_s; /* of steps enqueued while the one before ran; 0: no GPU */
     struct sl_hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s;
     struct sl_hist step_tokens, prompt_len, output_len;
-    uint64_t grammar_hits, grammar_misses; /* in the cache of constraints */
-    uint64_t grammar_failed;               /* refused when compiled */
-    uint64_t grammar_masks, grammar_late;  /* masks made; of those not ready for a step */
-    int32_t n_grammars, n_matchers;        /* in the cache; of sequences */
-    uint64_t grammar_bytes;                /* of the cache */
+    struct sl_hist tpot_s, preempted, prefill_computed; /* of requests, when they end */
+    uint64_t corrupted;                                 /* requests whose logits were no numbers */
+    uint64_t grammar_hits, grammar_misses;              /* in the cache of constraints */
+    uint64_t grammar_failed;                            /* refused when compiled */
+    uint64_t grammar_masks, grammar_late; /* masks made; of those not ready for a step */
+    int32_t n_grammars, n_matchers;       /* in the cache; of sequences */
+    uint64_t grammar_bytes;               /* of the cache */
     struct sl_hist grammar_compile_s, grammar_mask_s;
     int32_t n_adapters, n_adapters_resident;   /* known; of those, or of requests, in memory */
     int32_t max_adapters_active;               /* 0: not enabled */

@@ -83,6 +83,8 @@ static const struct sl_flag flags[] = {
      "comment on a silent stream, 0 = none (default: 5)"},
     {SL_FLAG_INT, 0, "shutdown-timeout", NULL, SERVE(shutdown_s), 0, 86400, "S",
      "wait for requests in flight when stopping (default: 30)"},
+    {SL_FLAG_SWITCH, 0, "metrics-aliases", NULL, SERVER(metrics_aliases), 0, 0, NULL,
+     "/metrics also under names that vLLM gave up"},
     {SL_FLAG_SWITCH_OFF, 0, "webui", NULL, SERVER(no_webui), 0, 0, NULL,
      "neither the page at / nor /api/state and /api/cancel"},
     {SL_FLAG_SWITCH, 0, "access-log", NULL, SERVER(access_log), 0, 0, NULL,

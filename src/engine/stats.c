@@ -55,6 +55,9 @@ const double *sl_hist_bounds(size_t offset_in_stats, int *n)
         {offsetof(struct sl_stats, step_tokens), SL_BOUNDS_STEP},
         {offsetof(struct sl_stats, prompt_len), SL_BOUNDS_LEN},
         {offsetof(struct sl_stats, output_len), SL_BOUNDS_LEN},
+        {offsetof(struct sl_stats, tpot_s), SL_BOUNDS_ITL},
+        {offsetof(struct sl_stats, preempted), SL_BOUNDS_LEN},
+        {offsetof(struct sl_stats, prefill_computed), SL_BOUNDS_LEN},
         {offsetof(struct sl_stats, grammar_compile_s), SL_BOUNDS_GRAMMAR},
         {offsetof(struct sl_stats, grammar_mask_s), SL_BOUNDS_GRAMMAR},
     };

@@ -43,7 +43,13 @@ static void end_request(struct sl_engine *eng, struct sl_request *req)
                     sl_seconds(u->t_first_ns, u->t_last_ns));
         sl_hist_add(&eng->stats.inference_s, SL_BOUNDS_LATENCY,
                     sl_seconds(u->t_scheduled_ns, u->t_last_ns));
+        sl_hist_add(&eng->stats.prefill_computed, SL_BOUNDS_LEN, u->n_prompt - u->n_cached);
     }
+    sl_hist_add(&eng->stats.preempted, SL_BOUNDS_LEN, u->n_preemptions);
+    int32_t n_gaps = u->n_output / req->n_seqs - 1; /* between tokens of one sequence */
+    if (n_gaps > 0)
+        sl_hist_add(&eng->stats.tpot_s, SL_BOUNDS_ITL,
+                    sl_seconds(u->t_first_ns, u->t_last_ns) / n_gaps);
     if (req->live_prev != NULL)
         req->live_prev->live_next = req->live_next;
     else
@@ -442,6 +448,7 @@ static void consume(struct sl_engine *eng, const struct sl_flight *f,
         struct sl_error err;
         sl_fail(&err, SL_EINTERNAL, "the model's output at position %d is not a number",
                 fs->pos + fs->n - 1);
+        eng->stats.corrupted++;
         fail_request(eng, rs->req, &err);
         return;
     }

@@ -18,9 +18,18 @@ struct out {
     struct sl_buf labels; /* model_name="...",engine="0" */
 };
 
+/* Routers scrape every 50 ms, so lines are put together without formatting functions. */
 static void head(struct out *o, const char *name, const char *type, const char *help)
 {
-    sl_buf_printf(o->b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    SL_PUT(o->b, "# HELP ");
+    sl_buf_puts(o->b, name);
+    sl_buf_putc(o->b, ' ');
+    sl_buf_puts(o->b, help);
+    SL_PUT(o->b, "\n# TYPE ");
+    sl_buf_puts(o->b, name);
+    sl_buf_putc(o->b, ' ');
+    sl_buf_puts(o->b, type);
+    sl_buf_putc(o->b, '\n');
 }
 
 /* Label values escape backslash, quote and line end. */
@@ -41,6 +50,11 @@ static void put_label_value(struct sl_buf *b, const char *s)
 static void put_float(struct sl_buf *b, double x)
 {
     char text[40];
+    if (x >= 0 && x < 0x1p53 && x == (double)(uint64_t)x) { /* most of them */
+        sl_put_u64(b, (uint64_t)x);
+        SL_PUT(b, ".0");
+        return;
+    }
     snprintf(text, sizeof text, "%.15g", x);
     sl_buf_puts(b, text);
     if (strpbrk(text, ".eni") == NULL) /* neither a fraction, an exponent, nor nan or inf */
@@ -80,20 +94,25 @@ static void histogram_body(struct sl_buf *b, const char *name, const char *label
                            double sum)
 {
     uint64_t total = 0;
-    const char *comma = labels[0] != '\0' ? "," : "";
-    for (int i = 0; i < n; i++) {
-        total += counts[i];
-        sl_buf_printf(b, "%s_bucket{%s%sle=\"", name, labels, comma);
-        put_float(b, bounds[i]);
+    size_t n_name = strlen(name), n_labels = strlen(labels);
+    for (int i = 0; i <= n; i++) {
+        total += i < n ? counts[i] : above;
+        sl_buf_put(b, name, n_name);
+        SL_PUT(b, "_bucket{");
+        sl_buf_put(b, labels, n_labels);
+        if (n_labels > 0)
+            sl_buf_putc(b, ',');
+        SL_PUT(b, "le=\"");
+        if (i < n)
+            put_float(b, bounds[i]);
+        else
+            SL_PUT(b, "+Inf");
         SL_PUT(b, "\"} ");
         put_float(b, (double)total);
         sl_buf_putc(b, '\n');
     }
-    total += above;
-    sl_buf_printf(b, "%s_bucket{%s%sle=\"+Inf\"} ", name, labels, comma);
-    put_float(b, (double)total);
     const char *open = labels[0] != '\0' ? "{" : "", *close = labels[0] != '\0' ? "}" : "";
-    sl_buf_printf(b, "\n%s_count%s%s%s ", name, open, labels, close);
+    sl_buf_printf(b, "%s_count%s%s%s ", name, open, labels, close);
     put_float(b, (double)total);
     sl_buf_printf(b, "\n%s_sum%s%s%s ", name, open, labels, close);
     put_float(b, sum);
@@ -120,6 +139,13 @@ static void engine_histograms(struct out *o, const struct sl_stats *st)
          offsetof(struct sl_stats, prefill_s)},
         {"vllm:request_decode_time_seconds", "Time from the first token to the last.",
          offsetof(struct sl_stats, decode_s)},
+        {"vllm:request_time_per_output_token_seconds", "Mean time between a request's tokens.",
+         offsetof(struct sl_stats, tpot_s)},
+        {"vllm:request_num_preemptions", "How often a request was put back to wait.",
+         offsetof(struct sl_stats, preempted)},
+        {"vllm:request_prefill_kv_computed_tokens",
+         "Prompt tokens of a request that were computed.",
+         offsetof(struct sl_stats, prefill_computed)},
         {"vllm:iteration_tokens_total", "Tokens in one engine step.",
          offsetof(struct sl_stats, step_tokens)},
         {"vllm:request_prompt_tokens", "Prompt tokens of a request.",
@@ -163,12 +189,41 @@ static void engine_gauges(struct out *o, const struct sl_metrics_in *in)
     gauge(o, "sluice:kv_pages_free", "KV pages without content.", st->n_pages_free);
     gauge(o, "sluice:kv_pages_cached", "KV pages kept for reuse by no running request.",
           st->n_pages_cached);
+    gauge(o, "sluice:weight_bytes", "Memory of the weights.", (double)info->weight_bytes);
+    gauge(o, "sluice:kv_cache_bytes", "Memory of the KV pages.", (double)info->kv_cache_bytes);
+    gauge(o, "sluice:device_memory_total_bytes", "Memory of the GPU; 0: none is used.",
+          (double)info->device_total_bytes);
+    gauge(o, "sluice:device_memory_used_bytes", "Of it taken by this server after loading.",
+          (double)info->device_used_bytes);
+}
+
+/* Names that vLLM gave up and that dashboards and routers still ask for. */
+static void engine_aliases(struct out *o, const struct sl_metrics_in *in)
+{
+    static const char itl[] = "vllm:time_per_output_token_seconds";
+    const struct sl_stats *st = in->stats;
+    int n = 0, owned = st->n_pages - st->n_pages_free - st->n_pages_cached;
+    const double *bounds = sl_hist_bounds(offsetof(struct sl_stats, itl_s), &n);
+    gauge(o, "vllm:gpu_cache_usage_perc", "Old name of kv_cache_usage_perc.",
+          st->n_pages > 0 ? (double)owned / st->n_pages : 0);
+    counter(o, "vllm:gpu_prefix_cache_queries_total", "Old name of prefix_cache_queries_total.",
+            st->prefix_queries);
+    counter(o, "vllm:gpu_prefix_cache_hits_total", "Old name of prefix_cache_hits_total.",
+            st->prefix_hits);
+    gauge(o, "vllm:gpu_prefix_cache_hit_rate", "Hits over queries since the start.",
+          st->prefix_queries > 0 ? (double)st->prefix_hits / (double)st->prefix_queries : 0);
+    head(o, itl, "histogram", "Old name of inter_token_latency_seconds.");
+    histogram_body(o->b, itl, o->labels.data, bounds, n, st->itl_s.counts,
+                   st->itl_s.counts[SL_HIST_MAX], st->itl_s.sum);
 }
 
 static void engine_counters(struct out *o, const struct sl_stats *st)
 {
     static const char by_source[] = "vllm:prompt_tokens_by_source_total";
     static const char success[] = "vllm:request_success_total";
+    static const char evicted[] = "sluice:kv_evicted_pages_total";
+    static const char step_time[] = "sluice:step_time_seconds_total";
+    static const char device_time[] = "sluice:device_time_seconds_total";
     counter(o, "vllm:prompt_tokens_total", "Prompt tokens processed.", st->prompt_tokens);
     counter(o, "vllm:generation_tokens_total", "Tokens generated.", st->generation_tokens);
     counter(o, "vllm:prompt_tokens_cached_total", "Prompt tokens found in the prefix cache.",
@@ -187,6 +242,21 @@ static void engine_counters(struct out *o, const struct sl_stats *st)
     sample(o, success, "finished_reason=\"length\"", (double)st->finished[SL_FINISH_LENGTH]);
     sample(o, success, "finished_reason=\"abort\"", (double)st->finished[SL_FINISH_ABORT]);
     sample(o, success, "finished_reason=\"error\"", (double)st->finished[SL_FINISH_ERROR]);
+    counter(o, "vllm:corrupted_requests_total", "Requests whose logits were no numbers.",
+            st->corrupted);
+    head(o, evicted, "counter", "Cached pages given up, by what for.");
+    sample(o, evicted, "cause=\"prompt\"", (double)st->evicted[SL_EVICT_PROMPT]);
+    sample(o, evicted, "cause=\"output\"", (double)st->evicted[SL_EVICT_OUTPUT]);
+    sample(o, evicted, "cause=\"reset\"", (double)st->evicted[SL_EVICT_RESET]);
+    head(o, step_time, "counter", "Time of the engine thread by what it did; the rest it slept.");
+    sample(o, step_time, "part=\"host\"", (double)st->part_ns[SL_PART_HOST] * 1e-9);
+    sample(o, step_time, "part=\"device\"", (double)st->part_ns[SL_PART_DEVICE] * 1e-9);
+    sample(o, step_time, "part=\"sample\"", (double)st->part_ns[SL_PART_SAMPLE] * 1e-9);
+    sample(o, step_time, "part=\"output\"", (double)st->part_ns[SL_PART_OUTPUT] * 1e-9);
+    sample(o, step_time, "part=\"masks\"", (double)st->part_ns[SL_PART_MASKS] * 1e-9);
+    head(o, device_time, "counter", "GPU time by state, of steps that followed one another.");
+    sample(o, device_time, "state=\"busy\"", st->device_busy_s);
+    sample(o, device_time, "state=\"idle\"", st->device_gap_s);
     counter(o, "sluice:steps_total", "Engine steps.", st->steps);
     counter(o, "sluice:step_mallocs_total", "Heap calls on the engine thread after start; 0.",
             st->step_mallocs);
@@ -374,10 +444,13 @@ static void plain(struct out *o, const char *name, const char *type, const char 
     sl_buf_putc(o->b, '\n');
 }
 
-static void process_metrics(struct out *o, int64_t t_start_s)
+static void process_metrics(struct out *o, const struct sl_stats *st, int64_t t_start_s)
 {
     struct sl_process p;
     sl_process_read(&p);
+    gauge(o, "sluice:cpu_seconds_per_million_tokens",
+          "CPU time of the process over all tokens generated since the start.",
+          st->generation_tokens > 0 ? p.cpu_s / (double)st->generation_tokens * 1e6 : 0);
     plain(o, "process_cpu_seconds_total", "counter", "CPU time of the process.", p.cpu_s);
     plain(o, "process_start_time_seconds", "gauge", "When the server started.", (double)t_start_s);
     plain(o, "process_open_fds", "gauge", "Open file descriptors.", (double)p.n_fds);
@@ -399,8 +472,10 @@ void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in)
         engine_histograms(&o, in->stats);
         if (in->adapters != NULL)
             adapters(&o, in);
+        if (in->aliases)
+            engine_aliases(&o, in);
         http_metrics(&o, in);
-        process_metrics(&o, in->t_start_s);
+        process_metrics(&o, in->stats, in->t_start_s);
     } else {
         b->failed = true;
     }
@@ -446,6 +521,7 @@ void sl_api_metrics(struct sl_conn *c)
         .n_refused_connections = atomic_load(&s->n_refused_conns),
         .held_bytes = atomic_load(&s->held_bytes),
         .t_start_s = s->t_created_s,
+        .aliases = s->cfg->metrics_aliases,
     };
     sl_metrics_render(&b, &in);
     sl_free(http);

@@ -42,6 +42,7 @@ struct sl_server_config {               /* start from sl_server_config_default()
     bool priority_scheduling;     /* requests may say a priority; else only 0 is accepted */
     bool lora_updates;            /* clients may load and unload adapters */
     bool trust_request_chat_template; /* requests may bring their own chat_template */
+    bool metrics_aliases;             /* /metrics has old names too */
     bool no_webui;                    /* without the page and what only the page needs */
     bool handle_signals;              /* SIGTERM and SIGINT drain, a second one aborts */
     int stop_fd;                      /* eventfd of an embedder: readable = drain; -1 = none */
