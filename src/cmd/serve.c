@@ -8,6 +8,7 @@
 #include "cmd/lora.h"
 #include "cmd/model.h"
 #include "hub/hub.h"
+#include "server/keys.h"
 #include "server/server.h"
 
 #include <string.h>
@@ -15,7 +16,8 @@
 struct serve_flags {
     struct sl_server_config server;
     struct sl_flag_list api_keys, served_names, allowed_origins, lora_modules;
-    const char *log_level, *policy;
+    const char *log_level, *policy, *key_file;
+    struct sl_keys *keys;
     int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s;
     bool null_model, auto_tools;
 };
@@ -35,6 +37,8 @@ static const struct sl_flag flags[] = {
      "listen on a UNIX socket (alone, unless --host is given)"},
     {SL_FLAG_STR_LIST, 0, "api-key", NULL, SERVE(api_keys), 0, 0, "KEY",
      "require this key (bearer or x-api-key); may be repeated"},
+    {SL_FLAG_STR, 0, "api-key-file", NULL, SERVE(key_file), 0, 0, "F",
+     "JSON file of keys with names, scopes, limits; instead of --api-key"},
     {SL_FLAG_SWITCH, 0, "share-prefixes", NULL, SERVER(share_prefixes), 0, 0, NULL,
      "let API keys share one prefix cache (default: one each)"},
     {SL_FLAG_STR_LIST, 0, "served-model-name", "alias", SERVE(served_names), 0, 0, "NAME",
@@ -87,6 +91,8 @@ static const struct sl_flag flags[] = {
      "/metrics also under names that vLLM gave up"},
     {SL_FLAG_SWITCH_OFF, 0, "webui", NULL, SERVER(no_webui), 0, 0, NULL,
      "neither the page at / nor /api/state and /api/cancel"},
+    {SL_FLAG_STR, 0, "request-log", NULL, SERVER(request_log), 0, 0, "F",
+     "append a JSON line per generation, without its text; - is stdout"},
     {SL_FLAG_SWITCH, 0, "access-log", NULL, SERVER(access_log), 0, 0, NULL,
      "log a line per request"},
     {SL_FLAG_STR, 0, "log-level", NULL, SERVE(log_level), 0, 0, "L",
@@ -142,6 +148,22 @@ static int split_list(const struct sl_flag_list *given, char *text, size_t n_tex
 
 #define MAX_ITEMS 64
 
+static int set_keys(struct serve_flags *f, struct sl_keys **keys, struct sl_error *err)
+{
+    struct sl_server_config *cfg = &f->server;
+    if (f->key_file == NULL)
+        return 0;
+    if (cfg->n_api_keys > 0)
+        return sl_fail(err, SL_EINVAL, "--api-key and --api-key-file: only one of them");
+    int rc = sl_keys_open(f->key_file, keys, err);
+    if (rc != 0)
+        return rc;
+    cfg->api_keys = sl_keys_texts(*keys);
+    cfg->n_api_keys = sl_keys_n(*keys);
+    cfg->key_rules = sl_keys_rules(*keys);
+    return 0;
+}
+
 static int serve(struct serve_flags *f, struct sl_engine_config *engine, const char *model,
                  struct sl_error *err)
 {
@@ -149,16 +171,17 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
     const char *keys[MAX_ITEMS], *names[SL_FLAG_LIST_MAX];
     char key_text[8192];
     struct sl_engine *eng;
-    int n_keys;
-    int rc = split_list(&f->api_keys, key_text, sizeof key_text, keys, MAX_ITEMS, &n_keys, err);
+    int rc =
+        split_list(&f->api_keys, key_text, sizeof key_text, keys, MAX_ITEMS, &cfg->n_api_keys, err);
+    cfg->api_keys = keys;
     if (rc == 0)
         rc = set_log_level(f->log_level, err);
     if (rc == 0)
         rc = set_policy(cfg, f->policy, err);
+    if (rc == 0)
+        rc = set_keys(f, &f->keys, err);
     if (rc != 0)
         return rc;
-    cfg->api_keys = keys;
-    cfg->n_api_keys = n_keys;
     for (int i = 0; i < f->served_names.n; i++)
         names[i] = f->served_names.items[i];
     cfg->served_names = names;
@@ -233,6 +256,7 @@ static int run(int argc, char **argv)
     if (rc == 0)
         rc = serve(&f, &engine, model.path, &err);
     sl_cli_model_deinit(&model);
+    sl_keys_close(f.keys);
     /* Requests cut off by the time limit of a drain are in the log; the stop itself succeeded. */
     return rc == 0 || rc == SL_ETIMEOUT ? SL_EXIT_OK : sl_command_fail(&sl_cmd_serve, &err);
 }

@@ -10,7 +10,9 @@
 #include "base/hash.h"
 #include "base/sys.h"
 #include "server/answer.h"
+#include "server/keys.h"
 #include "server/reply.h"
+#include "server/request_log.h"
 #include "server/route.h"
 #include "server/sse.h"
 
@@ -45,6 +47,8 @@ static void free_choices(struct sl_choice *choices, int32_t n)
 
 static void free_call(struct sl_call *call)
 {
+    if (call->entered != NULL)
+        sl_key_leave(call->entered);
     if (call->extra != NULL)
         call->api->destroy(call);
     sl_call_free_prompts(call->prompts, call->n_prompts);
@@ -57,6 +61,7 @@ static void free_call(struct sl_call *call)
 void sl_call_destroy(struct sl_call *call)
 {
     struct sl_loop *loop = call->conn->loop;
+    sl_request_log_put(call);
     pthread_mutex_lock(&loop->calls_lock);
     if (call->prev != NULL)
         call->prev->next = call->next;
@@ -191,6 +196,21 @@ static void link_call(struct sl_conn *c, struct sl_call *call)
     sl_loop_mark(loop, c);
 }
 
+/* May the key have one more call? */
+static int enter_key(struct sl_call *call, struct sl_refusal *r)
+{
+    struct sl_key_rule *rules = call->conn->loop->server->cfg->key_rules;
+    if (rules == NULL)
+        return 0;
+    if (!sl_key_enter(&rules[call->key])) {
+        r->code = "rate_limit_exceeded";
+        return sl_refuse(r, SL_EBUSY, NULL, "more than %d requests at a time with this API key",
+                         rules[call->key].max_running);
+    }
+    call->entered = &rules[call->key];
+    return 0;
+}
+
 int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct sl_params *p,
                   const char *model, struct sl_adapter *adapter, struct sl_prompt *prompts,
                   int32_t n_prompts, void *extra, struct sl_refusal *r)
@@ -236,6 +256,8 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
     for (int32_t i = 0; i < n_choices && api->begin != NULL && rc == 0; i++)
         rc = api->begin(call, &call->choices[i], p, &r->err);
     if (rc == 0)
+        rc = enter_key(call, r);
+    if (rc == 0)
         rc = submit_all(call, p, r);
     if (rc != 0) {
         free_call(call);
@@ -262,6 +284,13 @@ void sl_call_usage(const struct sl_call *call, struct sl_usage *out)
         out->n_prompt += u.n_prompt;
         out->n_cached += u.n_cached;
         out->n_output += call->drop_output ? 0 : u.n_output;
+        out->n_preemptions += u.n_preemptions;
+        if (i > 0)
+            continue;
+        out->t_submit_ns = u.t_submit_ns;
+        out->t_scheduled_ns = u.t_scheduled_ns;
+        out->t_first_ns = u.t_first_ns;
+        out->t_last_ns = u.t_last_ns;
     }
 }
 
@@ -345,6 +374,8 @@ static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl
             chunk->finish = SL_FINISH_LENGTH;
     }
     choice->n_output += chunk->n_tokens;
+    if (chunk->finish != SL_RUNNING)
+        choice->finish = chunk->finish;
     if (call->stream) {
         if (!c->streaming)
             sl_reply_stream(c);
@@ -354,7 +385,6 @@ static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl
         return;
     }
     if (chunk->finish != SL_RUNNING) {
-        choice->finish = chunk->finish;
         choice->stop_token_id = chunk->stop_token_id;
         if (chunk->stop_str != NULL)
             sl_buf_puts(&choice->stop_str, chunk->stop_str);

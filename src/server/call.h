@@ -91,10 +91,11 @@ struct sl_call {
     struct sl_prompt *prompts;
     struct sl_choice *choices; /* [n_prompts * n] */
     int32_t n_prompts, n, n_done;
-    int32_t key;        /* index of the API key it came with */
-    int32_t n_logprobs; /* top entries asked for */
-    int32_t max_tokens; /* asked for, <= 0: none */
-    size_t n_kept;      /* bytes collected for a whole reply */
+    int32_t key;                 /* index of the API key it came with */
+    struct sl_key_rule *entered; /* counted among its key's; NULL: not */
+    int32_t n_logprobs;          /* top entries asked for */
+    int32_t max_tokens;          /* asked for, <= 0: none */
+    size_t n_kept;               /* bytes collected for a whole reply */
     bool stream, include_usage, continuous_usage, want_logprobs, tokens_as_ids, return_token_ids;
     bool echo, drop_output, throttled;
     void *extra;                  /* the protocol's, or NULL */

@@ -14,6 +14,7 @@
 #include "base/sys.h"
 #include "server/access_log.h"
 #include "server/call.h"
+#include "server/keys.h"
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/task.h"
@@ -224,6 +225,15 @@ static int check_head(const struct sl_conn *c, struct sl_refusal *r)
                          (unsigned long long)cfg->max_body_bytes);
     if (c->route->starts_work && atomic_load(&c->loop->server->drain) != SL_SERVING)
         return sl_refuse(r, SL_ESHUTDOWN, NULL, "the server is shutting down");
+    if (c->route->starts_work && cfg->key_rules != NULL && !cfg->key_rules[c->key].generate) {
+        r->code = "insufficient_scope";
+        return sl_refuse(r, SL_EAUTH, NULL, "this API key may not generate");
+    }
+    if (c->over_rate) {
+        r->code = "rate_limit_exceeded";
+        return sl_refuse(r, SL_EBUSY, NULL, "more than %d requests per minute with this API key",
+                         cfg->key_rules[c->key].per_minute);
+    }
     if (c->was_full) {
         r->code = "rate_limit_exceeded";
         return sl_refuse(r, SL_EBUSY, NULL, "too many requests are waiting already");
@@ -242,6 +252,10 @@ static void head_done(struct sl_conn *c)
     /* Before its body: under load a refusal must cost nearly nothing. */
     c->was_full =
         c->route != NULL && c->route->starts_work && sl_engine_is_full(c->loop->server->eng);
+    const struct sl_server_config *cfg = c->loop->server->cfg;
+    c->over_rate = c->route != NULL && c->route->starts_work && !c->was_full && c->key >= 0 &&
+                   cfg->key_rules != NULL && cfg->key_rules[c->key].generate &&
+                   !sl_key_take(&cfg->key_rules[c->key], c->loop->now_ns);
     bool has_body = p->chunked || p->content_length > 0;
     if (check_head(c, &r) != 0) {
         if (has_body &&
@@ -315,7 +329,7 @@ static void start_request(struct sl_conn *c)
     c->request_bytes = 0;
     c->reply_bytes = 0 - (uint64_t)sl_conn_unsent(c); /* what is unsent is of earlier replies */
     c->route = NULL;
-    c->refused = c->was_full = false;
+    c->refused = c->was_full = c->over_rate = false;
 }
 
 static void keep_rest(struct sl_conn *c, const char *data, size_t n)
@@ -390,7 +404,7 @@ void sl_conn_reply_done(struct sl_conn *c)
     if (c->parser != NULL)
         sl_loop_put_parser(loop, c->parser);
     c->parser = NULL;
-    c->busy = c->streaming = c->refused = c->was_full = false;
+    c->busy = c->streaming = c->refused = c->was_full = c->over_rate = false;
     c->ping_deadline_ns = c->call_deadline_ns = 0;
     c->read_deadline_ns = after_ms(c, loop->server->cfg->idle_timeout_ms);
     sl_loop_mark(loop, c);

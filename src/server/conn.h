@@ -50,6 +50,7 @@ struct sl_conn {
     int status;
     bool busy;      /* a request was handed over and its reply is not complete */
     bool refused;   /* the reply is decided, the body is only being skipped */
+    bool over_rate; /* refused because its key has no requests left in this minute */
     bool was_full;  /* refused because too many requests waited when its headers came */
     bool streaming; /* the reply's headers are out, chunks follow */
     bool chunk_open;

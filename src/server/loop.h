@@ -42,6 +42,8 @@ struct sl_server {
     atomic_int n_conns;   /* over all threads */
     atomic_int n_running; /* threads whose loop has not ended */
     _Atomic uint64_t next_id, n_refused_conns;
+    int request_log_fd; /* -1: none */
+    atomic_bool request_log_failed;
     _Atomic uint64_t held_bytes; /* by large bodies and unsent replies, over all connections */
 };
 

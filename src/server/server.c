@@ -14,6 +14,7 @@
 #include "server/conn.h"
 #include "server/listen.h"
 #include "server/loop.h"
+#include "server/request_log.h"
 #include "server/response_store.h"
 #include "server/task.h"
 
@@ -303,9 +304,12 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
                (unsigned long long)n_fds, s->max_conns);
     }
     s->t_created_s = sl_wall_ns() / 1000000000;
+    s->request_log_fd = -1;
+    int rc = sl_request_log_open(cfg->request_log, &s->request_log_fd, err);
+    if (rc != 0)
+        return rc;
     sl_engine_sampling_default(eng, &s->defaults);
-    int rc =
-        sl_formats_init(&s->formats, eng, cfg->tool_call_parser, cfg->reasoning_parser, NULL, err);
+    rc = sl_formats_init(&s->formats, eng, cfg->tool_call_parser, cfg->reasoning_parser, NULL, err);
     if (rc != 0)
         return rc;
     if (sl_engine_has_chat_template(eng))
@@ -370,6 +374,7 @@ static void tear_down(struct acceptor *a)
     sl_free(s->loops);
     sl_formats_deinit(&s->formats);
     sl_store_destroy(s->responses);
+    sl_request_log_close(s->request_log_fd);
     sl_free(a);
 }
 

@@ -11,6 +11,8 @@
 
 #include "base/err.h"
 
+struct sl_key_rule;
+
 struct sl_server_config {               /* start from sl_server_config_default() */
     const char *host;                   /* address or name to listen on; NULL = no TCP listener */
     int32_t port;                       /* 0 = any free one */
@@ -18,6 +20,7 @@ struct sl_server_config {               /* start from sl_server_config_default()
     const char *port_file;              /* the TCP port is written here once it listens */
     const char *const *api_keys;        /* any of these opens the routes that need a key */
     int32_t n_api_keys;                 /* 0: every route is open */
+    struct sl_key_rule *key_rules;      /* [n_api_keys] keys.h; NULL: every key may do all */
     const char *const *served_names;    /* what `model` may say; the first is shown */
     int32_t n_served_names;             /* 0: the model's path */
     const char *const *allowed_origins; /* CORS; "*" = any; none: no CORS headers */
@@ -37,6 +40,7 @@ struct sl_server_config {               /* start from sl_server_config_default()
     const char *tool_call_parser; /* a name of output_formats.def, "none"; NULL or "auto": by the
                                      chat template */
     const char *reasoning_parser; /* likewise */
+    const char *request_log;      /* a JSON line per generation is appended here; "-": stdout */
     bool access_log;              /* one line per request to the log; never bodies or keys */
     bool share_prefixes;          /* keys share one prefix cache instead of one each */
     bool priority_scheduling;     /* requests may say a priority; else only 0 is accepted */

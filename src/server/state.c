@@ -8,6 +8,7 @@
  */
 #include "base/check.h"
 #include "base/sys.h"
+#include "server/keys.h"
 #include "server/process.h"
 #include "server/reply.h"
 #include "server/route.h"
@@ -200,31 +201,21 @@ static int put_pages(struct sl_buf *b, const struct sl_server *s, const struct s
 
 /* ---- requests */
 
-/* With one key or none everybody is the operator. */
+/* With one key or none, and without scopes, everybody is the operator. */
 static bool may_see(const struct sl_server *s, int key, const struct sl_call *call)
 {
-    return s->cfg->n_api_keys <= 1 || call->key == key;
+    if (call->key == key)
+        return true;
+    return s->cfg->key_rules != NULL ? s->cfg->key_rules[key].admin : s->cfg->n_api_keys <= 1;
 }
 
 static void put_request(struct sl_buf *b, const struct sl_call *call, uint64_t now)
 {
-    struct sl_usage all = {0};
-    for (int32_t i = 0; i < call->n_prompts; i++) {
-        struct sl_usage u;
-        sl_request_usage(call->prompts[i].req, &u);
-        all.n_prompt += u.n_prompt;
-        all.n_cached += u.n_cached;
-        all.n_output += u.n_output;
-        all.n_preemptions += u.n_preemptions;
-        if (i == 0) {
-            all.t_submit_ns = u.t_submit_ns;
-            all.t_scheduled_ns = u.t_scheduled_ns;
-            all.t_first_ns = u.t_first_ns;
-        }
-    }
+    struct sl_usage all;
+    sl_call_usage(call, &all);
     sl_buf_putc(b, '{');
     put_text(b, "id", call->id);
-    put_text(b, "object", call->api->object);
+    put_text(b, "path", call->conn->route->path);
     put_text(b, "state",
              all.t_first_ns != 0       ? "decode"
              : all.t_scheduled_ns != 0 ? "prefill"

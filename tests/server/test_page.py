@@ -112,7 +112,7 @@ def test_state(server):
 def test_cancel(server):
     t, out = start_long(server)
     row, = wait_running(server, 1)
-    assert row["state"] == "decode" and row["prompt_tokens"] > 0 and row["object"] == "chat.completion"
+    assert row["state"] == "decode" and row["prompt_tokens"] > 0 and row["path"] == "/v1/chat/completions"
     assert any(c != "0" for c in server.json("GET", "/api/state")[1]["pages"]["map"][::2])
     assert server.json("POST", "/api/cancel", {"id": row["id"]}) == (200, {"cancelled": row["id"]})
     t.join(10)
