@@ -20,7 +20,7 @@ struct sl_metrics_in {
     uint64_t n_connections, n_refused_connections, held_bytes;
     int64_t t_start_s;
     const char *adapters; /* that requests have, with commas; NULL: adapters are not enabled */
-    bool aliases; /* also under names that vLLM gave up */
+    bool aliases;         /* also under names that vLLM gave up */
 };
 
 void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in);
