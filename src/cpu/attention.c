@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Causal attention over pages.
+ * Attention over pages: causal, or of every row over all keys of its span.
  *
  * Keys are cut into splits of 256 at absolute positions. In a split all scores of a query are made,
  * then their maximum m, then p = exp(score - m) and its sum l, then o = sum of p v with the keys in
@@ -56,6 +56,7 @@ struct block {
     int32_t kv_head, n_kv;      /* key heads */
     int32_t head, n_heads;      /* of the first of them */
     int32_t split_from, split_to;
+    int32_t n_keys; /* positions of the whole span and what was before it */
 };
 
 /* Query vectors of one key head; the next one's lie behind them. */
@@ -64,14 +65,16 @@ static int per_kv(const struct block *b)
     return b->n_rows * b->n_heads;
 }
 
-/* Positions of a split, relative to its start, that the row at pos sees; empty when lo >= hi. */
-static void visible(const struct job *j, int32_t pos, int32_t split, int *lo, int *hi)
+/* Positions of a split, relative to its start, that row r of the block sees; empty when lo >= hi.
+ */
+static void visible(const struct job *j, const struct block *b, int32_t r, int32_t split, int *lo,
+                    int *hi)
 {
-    int32_t start = split * SL_CPU_SPLIT, from = 0;
+    int32_t start = split * SL_CPU_SPLIT, pos = b->pos + r, from = 0;
     if (j->a->window > 0 && pos >= j->a->window)
         from = pos - j->a->window + 1;
     *lo = SL_MAX(from - start, 0);
-    *hi = SL_MIN(pos + 1 - start, SL_CPU_SPLIT);
+    *hi = SL_MIN((j->a->whole ? b->n_keys : pos + 1) - start, SL_CPU_SPLIT);
 }
 
 static void block_at(const struct job *j, uint32_t item, struct block *b)
@@ -99,7 +102,8 @@ static void block_at(const struct job *j, uint32_t item, struct block *b)
     b->n_heads = SL_MIN(j->n_block_heads, j->n_group - chunk * j->n_block_heads);
     int32_t from = j->a->window > 0 ? SL_MAX(b->pos - j->a->window + 1, 0) : 0;
     b->split_from = from / SL_CPU_SPLIT;
-    b->split_to = (b->pos + b->n_rows - 1) / SL_CPU_SPLIT + 1;
+    b->n_keys = span->pos + span->n;
+    b->split_to = (j->a->whole ? b->n_keys - 1 : b->pos + b->n_rows - 1) / SL_CPU_SPLIT + 1;
 }
 
 /* The token and the head of query vector i. */
@@ -159,7 +163,8 @@ static const uint8_t *key_at(const struct job *j, const struct block *b, int32_t
 static void find_tiles(const struct job *j, const struct block *b, int32_t split, int lo, int hi,
                        struct split_tiles *t)
 {
-    int32_t start = split * SL_CPU_SPLIT, last = b->pos + b->n_rows - 1;
+    int32_t start = split * SL_CPU_SPLIT;
+    int32_t last = j->a->whole ? b->n_keys - 1 : b->pos + b->n_rows - 1;
     t->first = lo / SL_KV_TILE;
     t->n = SL_CEIL_DIV(hi, SL_KV_TILE) - t->first;
     t->group = b->n_kv > 1 ? SL_ATTN_GROUP : SL_ATTN_TILES;
@@ -221,7 +226,7 @@ static void probabilities(const struct job *j, const struct block *b, struct sl_
     for (int32_t q = 0; q < b->n_kv * per_kv(b); q++) {
         int lo, hi, some_from = to, some_to = to; /* the columns softmax writes */
         float *score = s->score + q * SL_CPU_SPLIT;
-        visible(j, b->pos + q % per_kv(b) / b->n_heads, split, &lo, &hi);
+        visible(j, b, q % per_kv(b) / b->n_heads, split, &lo, &hi);
         if (per_kv(b) <= FEW_QUERIES)
             fetch_values(j, b, t, q);
         if (lo < hi) {
@@ -260,7 +265,7 @@ static void add_unclean(const struct job *j, const struct block *b, struct sl_at
         clean[i] = (const uint8_t *)s->clean;
     for (int32_t r = 0; r < b->n_rows; r++) {
         int lo, hi;
-        visible(j, b->pos + r, split, &lo, &hi);
+        visible(j, b, r, split, &lo, &hi);
         if (SL_MAX(lo, column) >= SL_MIN(hi, column + SL_KV_TILE))
             continue;
         sl_attn_clean(j->a->kv.dtype, tile, j->dim, lo - column, hi - column, (uint8_t *)s->clean);
@@ -275,8 +280,8 @@ static void group_values(const struct job *j, const struct block *b, struct sl_a
 {
     int n_q = per_kv(b), q = kv * n_q, all_lo, all_hi, unused, done = 0;
     const int column = (t->first + g->at) * SL_KV_TILE;
-    visible(j, b->pos, split, &unused, &all_hi);
-    visible(j, b->pos + b->n_rows - 1, split, &all_lo, &unused);
+    visible(j, b, 0, split, &unused, &all_hi);
+    visible(j, b, b->n_rows - 1, split, &all_lo, &unused);
     for (int i = 0; i < g->n; i++) {
         int at = column + i * SL_KV_TILE;
         if ((all_lo <= at && at + SL_KV_TILE <= all_hi) ||
@@ -311,8 +316,8 @@ static void attend_split(const struct job *j, const struct block *b, struct sl_a
                          int32_t split, float *o, float *ml)
 {
     int lo, hi, unused, n_q = per_kv(b);
-    visible(j, b->pos, split, &lo, &unused);
-    visible(j, b->pos + b->n_rows - 1, split, &unused, &hi);
+    visible(j, b, 0, split, &lo, &unused);
+    visible(j, b, b->n_rows - 1, split, &unused, &hi);
     struct split_tiles t;
     struct tile_group group;
     find_tiles(j, b, split, lo, hi, &t);
@@ -342,7 +347,7 @@ static void query_merge(const struct job *j, const struct block *b, int32_t q, i
                         float *state, float *state_ml, const float *o, const float *ml)
 {
     int lo, hi;
-    visible(j, b->pos + q % per_kv(b) / b->n_heads, split, &lo, &hi);
+    visible(j, b, q % per_kv(b) / b->n_heads, split, &lo, &hi);
     if (lo < hi)
         j->cpu->k.merge(state_ml + 2 * q, state + q * j->dim, ml[2 * q], ml[2 * q + 1],
                         o + q * j->dim, j->dim);
@@ -496,6 +501,7 @@ void sl_cpu_attention(struct sl_backend *be, const struct sl_op_attention *a)
 {
     SL_ASSERT(a->head_dim <= SL_MAX_HEAD_DIM && a->n_heads % a->n_kv_heads == 0 &&
               a->kv.block_size % SL_KV_TILE == 0);
+    SL_ASSERT(!a->whole || a->window == 0);
     struct job j = {.cpu = sl_cpu(be), .a = a};
     j.dim = sl_kv_padded_dim(a->head_dim);
     j.tile_bytes = sl_kv_tile_bytes(a->kv.dtype, a->head_dim);

@@ -41,6 +41,12 @@ struct sl_cpu_kernels {
     void (*lora[SL_DTYPE_COUNT])(const uint8_t *b, const float *s, int rank, int n_rows,
                                  float *out);
     void (*rmsnorm)(const float *x, const float *w, float eps, int n, float *out);
+    /* x is what it was, normed; out is the same and may be x. */
+    void (*layernorm)(float *x, const float *w, const float *b, float eps, int n, float *out);
+    void (*unit)(float *x, int n);                /* to length 1 */
+    void (*max)(float *x, const float *y, int n); /* x = max(y, x) */
+    /* SL_ACT_GELU_ERF or SL_ACT_TANH; out may be x. */
+    void (*act_alone)(enum sl_act act, const float *x, int64_t n, float *out);
     void (*add)(float *x, const float *y, int64_t n);
     void (*scale)(float *x, float s, int64_t n); /* x *= s */
     void (*act)(enum sl_act act, const float *gate, const float *up, int n, float *out);

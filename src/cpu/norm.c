@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * Operations on whole rows: embedding, norms, gather. Each row is one item.
+ * Operations on whole rows: embedding, norms, gather, pooling. Each row is one item.
  */
 #include "cpu/backend.h"
+
+#include "base/check.h"
 
 #include <string.h>
 
@@ -74,4 +76,117 @@ void sl_cpu_gather_rows(struct sl_backend *be, const struct sl_op_gather_rows *a
     (void)be;
     for (int32_t i = 0; i < a->n; i++)
         memcpy(out + (size_t)i * a->row_bytes, x + (size_t)a->rows[i] * a->row_bytes, a->row_bytes);
+}
+
+struct read_job { /* operations of models that read whole texts */
+    const struct sl_cpu *cpu;
+    const void *a;
+};
+
+/* out += row id of w, a piece of it after the other. */
+static void add_row(const struct sl_cpu *cpu, const struct sl_weight *w, int64_t id, float *piece,
+                    float *out)
+{
+    const struct sl_dtype_info *info = sl_dtype_info(w->dtype);
+    const uint8_t *src = (const uint8_t *)w->data + (size_t)id * w->row_bytes;
+    for (int64_t k = 0, n; k < w->n_cols; k += n) {
+        n = SL_MIN(w->n_cols - k, SL_CPU_ROWS * SL_CPU_K);
+        cpu->k.decode[w->dtype](src + (size_t)(k / info->block_elems) * info->block_bytes, piece,
+                                n);
+        cpu->k.add(out + k, piece, n);
+    }
+}
+
+static void embed_span(void *arg, uint32_t s, int thread_idx)
+{
+    const struct read_job *j = arg;
+    const struct sl_op_embed_positions *a = j->a;
+    const struct sl_span *span = &a->batch->spans[s];
+    const int32_t second = a->batch->second_from != NULL ? a->batch->second_from[s] : INT32_MAX;
+    float *piece = j->cpu->scratch[thread_idx].panel;
+    for (int32_t i = 0; i < span->n; i++) {
+        const struct sl_weight *w = a->word;
+        float *out = a->out + (int64_t)(span->first + i) * w->n_cols;
+        size_t id = (size_t)a->batch->tokens[span->first + i];
+        j->cpu->k.decode[w->dtype]((const uint8_t *)w->data + id * w->row_bytes, out, w->n_cols);
+        add_row(j->cpu, a->type, span->pos + i >= second, piece, out);
+        add_row(j->cpu, a->position, span->pos + i, piece, out);
+    }
+}
+
+void sl_cpu_embed_positions(struct sl_backend *be, const struct sl_op_embed_positions *a)
+{
+    struct read_job j = {sl_cpu(be), a};
+    sl_cpu_run(sl_cpu(be), embed_span, &j, a->batch->n_spans,
+               3 * a->batch->n_tokens * a->word->n_cols);
+}
+
+static void layernorm_row(void *arg, uint32_t t, int thread_idx)
+{
+    const struct read_job *j = arg;
+    const struct sl_op_layernorm *a = j->a;
+    const int64_t at = (int64_t)t * a->h;
+    (void)thread_idx;
+    if (a->y != NULL)
+        j->cpu->k.add(a->x + at, a->y + at, a->h);
+    j->cpu->k.layernorm(a->x + at, a->w, a->b, a->eps, a->h, (float *)a->out + at);
+}
+
+void sl_cpu_layernorm(struct sl_backend *be, const struct sl_op_layernorm *a)
+{
+    struct read_job j = {sl_cpu(be), a};
+    sl_cpu_run(sl_cpu(be), layernorm_row, &j, a->n, (int64_t)a->n * a->h);
+}
+
+#define ACT_ITEM 4096 /* values, a multiple of the lanes */
+
+static void activate_piece(void *arg, uint32_t i, int thread_idx)
+{
+    const struct read_job *j = arg;
+    const struct sl_op_activate *a = j->a;
+    const int64_t at = (int64_t)i * ACT_ITEM;
+    (void)thread_idx;
+    j->cpu->k.act_alone(a->act, a->x + at, SL_MIN(a->n - at, ACT_ITEM), (float *)a->out + at);
+}
+
+void sl_cpu_activate(struct sl_backend *be, const struct sl_op_activate *a)
+{
+    struct read_job j = {sl_cpu(be), a};
+    SL_ASSERT(a->act == SL_ACT_GELU_ERF || a->act == SL_ACT_TANH);
+    sl_cpu_run(sl_cpu(be), activate_piece, &j, SL_CEIL_DIV(a->n, ACT_ITEM), 16 * a->n);
+}
+
+/* Rows in ascending order, so that what is pooled depends on nothing else. */
+static void pool_span(void *arg, uint32_t s, int thread_idx)
+{
+    const struct read_job *j = arg;
+    const struct sl_op_pool *a = j->a;
+    const struct sl_span one = {.first = (int32_t)s, .n = 1};
+    const struct sl_span *span = a->spans != NULL ? &a->spans[s] : &one;
+    const bool several = a->kind == SL_POOL_MEAN || a->kind == SL_POOL_MAX;
+    const int32_t from = span->first + (a->kind == SL_POOL_LAST ? span->n - 1 : 0);
+    const float *x = a->x + (int64_t)from * a->h;
+    float *out = a->out + (int64_t)s * a->h;
+    (void)thread_idx;
+    if (out != x)
+        memcpy(out, x, (size_t)a->h * sizeof *out);
+    for (int32_t i = 1; several && i < span->n; i++) {
+        if (a->kind == SL_POOL_MEAN)
+            j->cpu->k.add(out, x + (int64_t)i * a->h, a->h);
+        else
+            j->cpu->k.max(out, x + (int64_t)i * a->h, a->h);
+    }
+    if (a->kind == SL_POOL_MEAN && span->n > 1)
+        j->cpu->k.scale(out, 1.0f / (float)span->n, a->h);
+    if (a->normalize)
+        j->cpu->k.unit(out, a->h);
+}
+
+void sl_cpu_pool(struct sl_backend *be, const struct sl_op_pool *a)
+{
+    struct read_job j = {sl_cpu(be), a};
+    int64_t n_rows = a->n;
+    if (a->spans != NULL && a->n > 0)
+        n_rows = a->spans[a->n - 1].first + a->spans[a->n - 1].n;
+    sl_cpu_run(sl_cpu(be), pool_span, &j, a->n, n_rows * a->h);
 }

@@ -185,7 +185,8 @@ static const struct sl_device_vt device_vtable = {
 
 static const struct sl_backend_vt vtable = {
     "cuda",
-#define SL_OP(name) sl_cuda_##name,
+#define SL_OP(name)          sl_cuda_##name,
+#define SL_OP_OPTIONAL(name) nullptr,
 #include "ops/ops.def"
 #undef SL_OP
     &device_vtable,

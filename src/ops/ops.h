@@ -17,6 +17,7 @@
 #include "ops/lora.h"
 #include "quant/dtype.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -95,7 +96,8 @@ static inline size_t sl_kv_tile_bytes(enum sl_dtype dtype, int32_t head_dim)
     return SL_KV_TILE * dim * (dtype == SL_DTYPE_F32 ? 4 : 2);
 }
 
-enum sl_act { SL_ACT_SILU, SL_ACT_GELU_TANH };
+/* GELU_ERF and TANH are of operations without a gate. */
+enum sl_act { SL_ACT_SILU, SL_ACT_GELU_TANH, SL_ACT_GELU_ERF, SL_ACT_TANH, SL_ACT_COUNT };
 
 enum sl_rope_pairing {
     SL_ROPE_HALF,        /* (x[i], x[i + d/2]), the Hugging Face order */
@@ -194,12 +196,13 @@ struct sl_op_qk_norm_rope_kv_store { /* q, k: optional per-head RMSNorm, then Ro
     struct sl_kv_view kv;
 };
 
-struct sl_op_attention { /* causal attention of each span's rows over its pages */
+struct sl_op_attention { /* attention of each span's rows over its pages */
     const struct sl_batch *batch;
     const float *q; /* [T, nq, hd] */
     int64_t ld_q;
     int32_t n_heads, n_kv_heads, head_dim;
     float scale;
+    bool whole;         /* every row sees all keys of its span; else row i those up to its own */
     int32_t window;     /* 0: none; else key j is seen by row i iff i - window < j <= i */
     float softcap;      /* 0: none; else s = cap * tanh(s / cap) */
     const float *sinks; /* [nq] or NULL: a logit that takes part in the softmax's sum alone */
@@ -214,6 +217,39 @@ struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
     int32_t n;
     size_t row_bytes;
     void *out; /* [n] rows */
+};
+
+struct sl_op_embed_positions { /* out[t] = word[token] + position[its place] + type[segment] */
+    const struct sl_batch *batch;
+    const struct sl_weight *word, *position, *type; /* [V, H], [context, H], [2 or more, H] */
+    float *out;                                     /* [T, H] */
+};
+
+struct sl_op_layernorm { /* x = (z - mean(z)) * rsqrt(var(z) + eps) * w + b, z = x + y; out = x */
+    float *x;            /* [T, H] the residual stream */
+    const float *y;      /* [T, H] or NULL: zeros */
+    const float *w, *b;  /* [H] */
+    float eps;
+    int32_t n, h;
+    void *out; /* [T, H] activations; may be x if those are float32 */
+};
+
+struct sl_op_activate { /* out[i] = act(x[i]) */
+    const float *x;
+    enum sl_act act;
+    int64_t n;
+    void *out; /* [n] activations; may be x if those are float32 */
+};
+
+enum sl_pool_kind { SL_POOL_MEAN, SL_POOL_CLS, SL_POOL_LAST, SL_POOL_MAX, SL_POOL_COUNT };
+
+struct sl_op_pool {              /* one vector of each span's rows */
+    const float *x;              /* [T, H] */
+    const struct sl_span *spans; /* [n]; NULL: row i is all there is of span i */
+    int32_t n, h;
+    enum sl_pool_kind kind; /* mean of the rows, the first, the last, the largest of each column */
+    bool normalize;         /* to length 1 */
+    float *out;             /* [n, H]; may be x without spans */
 };
 
 enum sl_op {
