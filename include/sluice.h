@@ -108,6 +108,13 @@ void sl_tokenizer_close(struct sl_tokenizer *tok);
 SL_MUST_CHECK int sl_tokenizer_encode(const struct sl_tokenizer *tok, const char *text,
                                       size_t n_bytes, unsigned flags, int32_t **ids, size_t *n_ids,
                                       struct sl_error *err);
+/* A text to embed or to score: with the model's special tokens, at most max_ids in all (0: any
+ * number), for which texts lose their ends. b NULL, or a second text; *second_from is where it
+ * begins, 0 without one. Of two texts the longer one is cut first. */
+SL_MUST_CHECK int sl_tokenizer_encode_input(const struct sl_tokenizer *tok, const char *a,
+                                            size_t n_a, const char *b, size_t n_b, int32_t max_ids,
+                                            int32_t **ids, size_t *n_ids, int32_t *second_from,
+                                            struct sl_error *err);
 /* *text is malloc'ed and NUL-terminated; ids outside the vocabulary are SL_EINVAL. */
 SL_MUST_CHECK int sl_tokenizer_decode(const struct sl_tokenizer *tok, const int32_t *ids,
                                       size_t n_ids, bool skip_special, char **text, size_t *n_bytes,
@@ -154,6 +161,9 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     int32_t max_lora_rank;          /* of any adapter, up to 256; default 16 */
     int32_t max_cpu_loras;          /* adapters in memory; default max_loras */
     bool enable_lora;
+    const char *runner;  /* "auto", "generate", "pooling": what the model is for, as in vLLM */
+    const char *convert; /* "auto", "none", "embed", "classify": likewise */
+    const char *classifier_from_token; /* "no,yes": tokens whose logits make a score */
     bool no_prefix_caching;
     bool exact_weights; /* multiply weights of block formats as floats: slower, for comparison */
     bool null_model;    /* benchmark of the front end: tokens come from a counter */
@@ -161,7 +171,18 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     void *progress_arg;
 };
 
+enum sl_model_task {
+    SL_TASK_GENERATE, /* text */
+    SL_TASK_EMBED,    /* a vector for each prompt */
+    SL_TASK_SCORE,    /* numbers for each prompt, one for each label of a classifier */
+};
+
 struct sl_model_info {
+    enum sl_model_task task;
+    int32_t n_pooled;         /* values for each prompt; 0: it generates */
+    bool normalized;          /* they are a vector of length 1 */
+    bool scores_pairs;        /* prompts are two texts, see sl_request_desc.second_from */
+    const char *pooling;      /* "mean", "cls", "last", "max"; NULL: it generates */
     const char *architecture; /* family name, e.g. "qwen3" */
     const char *model_path;   /* "(bundled)" for the bundled model */
     uint64_t n_params, weight_bytes, kv_cache_bytes;
@@ -298,8 +319,11 @@ struct sl_request_desc {
     struct sl_adapter *adapter; /* NULL: the model as it is; the request takes a reference too */
     float adapter_scale;        /* multiplies what it adds: 1 as trained, 0 as without */
     const struct sl_thinking *thinking; /* NULL: the answer begins at once */
-    struct sl_outbox *outbox;           /* NULL: read with sl_request_wait */
-    void *user;                         /* returned by sl_request_user */
+    bool pooling;                       /* values of the prompt are wanted; sampling is not used */
+    int32_t
+        second_from; /* where the second text of a pair begins in the prompt; 0: there is none */
+    struct sl_outbox *outbox; /* NULL: read with sl_request_wait */
+    void *user;               /* returned by sl_request_user */
 };
 
 enum sl_finish { SL_RUNNING, SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_ABORT, SL_FINISH_ERROR };
@@ -355,6 +379,8 @@ void sl_request_usage(const struct sl_request *req, struct sl_usage *out);
 /* n_prompt entries once prefill is over and prompt_logprobs was asked for, else NULL; entry 0 has
  * rank 0. */
 const struct sl_token *sl_request_prompt_logprobs(const struct sl_request *req);
+/* The values of a prompt that was submitted for pooling, once it has stopped; else NULL. */
+const float *sl_request_pooled(const struct sl_request *req, int32_t *n);
 void *sl_request_user(const struct sl_request *req);
 void sl_request_release(struct sl_request *req); /* cancels it if still running */
 

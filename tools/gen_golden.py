@@ -4,7 +4,9 @@
 
 Each folder holds config.json, model.safetensors and golden.bin (little endian: int32 n_tokens,
 int32 n_vocab, int32 ids[n_tokens], float32 logits[n_tokens][n_vocab]). The logits are computed by
-transformers in float32 on the CPU with eager attention. Weights are drawn so that attention and
+transformers in float32 on the CPU with eager attention. Models that pool hold other numbers in golden.bin (int32
+n_texts, int32 width, then for each text int32 n_tokens, int32 second_from, int32 ids[n_tokens], float32
+values[width]): embeddings by the pooling of the folder's files, or a classifier's probabilities. Weights are drawn so that attention and
 every bias and norm matter: a model at its initial scale would hide most mistakes.
 
 Needs torch, transformers and safetensors; run from the repository root:
@@ -118,6 +120,21 @@ MODELS = {
 }
 
 
+# name -> (class, arguments, pooling: mean or lasttoken for an embedding, None for a classifier)
+POOLED = {
+    "bert": ("BertModel", dict(), "mean"),
+    "bert_cls": ("BertModel", dict(type_vocab_size=2), "cls"),
+    "bert_classifier": ("BertForSequenceClassification", dict(num_labels=3), None),
+    "qwen3_embed": ("Qwen3Model", dict(head_dim=16, rope_parameters=plain(1000000.0)), "lasttoken"),
+    "qwen3_classifier": (
+        "Qwen3ForSequenceClassification",
+        dict(head_dim=16, num_labels=1, pad_token_id=0, rope_parameters=plain(1000000.0)),
+        None,
+    ),
+}
+TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
+
+
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K), norms near 1, biases large enough to be seen."""
     with torch.no_grad():
@@ -170,13 +187,72 @@ def generate(name, seed):
     print(f"{name}: {size} bytes, logits std {logits.std():.3f}")
 
 
+def modules_json(folder, mode):
+    """As sentence-transformers writes them."""
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    modules = [
+        dict(idx=i, name=str(i), path=path, type="sentence_transformers.models." + kind)
+        for i, (path, kind) in enumerate(kinds)
+    ]
+    (folder / "modules.json").write_text(json.dumps(modules, indent=1) + "\n")
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    names = dict(cls="cls_token", mean="mean_tokens", lasttoken="lasttoken")
+    modes = {f"pooling_mode_{v}": k == mode for k, v in names.items()}
+    (folder / "1_Pooling" / "config.json").write_text(
+        json.dumps(dict(word_embedding_dimension=SMALL["hidden_size"], **modes), indent=1) + "\n")
+
+
+def pooled(model, ids, types, mode):
+    if mode is None:
+        args = {} if types is None else dict(token_type_ids=types)
+        logits = model(ids, **args).logits[0].float()
+        return torch.sigmoid(logits) if logits.numel() == 1 else torch.softmax(logits, 0)
+    args = {} if types is None else dict(token_type_ids=types)
+    rows = model(ids, **args).last_hidden_state[0].float()
+    row = rows[0] if mode == "cls" else rows[-1] if mode == "lasttoken" else rows.mean(0)
+    return torch.nn.functional.normalize(row, dim=0)
+
+
+def generate_pooled(name, seed):
+    kind, args, mode = POOLED[name]
+    family = kind[: kind.index("Model") if "Model" in kind else kind.index("For")]
+    small = {k: v for k, v in SMALL.items() if family != "Bert" or k != "num_key_value_heads"}
+    config = getattr(transformers, family + "Config")(**{**small, **args})
+    config.architectures = [kind]
+    config._attn_implementation = "eager"
+    model = getattr(transformers, kind)(config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    randomise(model, generator)
+    stored = {k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items() if v.is_floating_point()}
+    model.load_state_dict({k: v.float() for k, v in stored.items()}, strict=False)
+    model = model.float()
+    folder = OUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    out = b""
+    for i, n in enumerate(TEXT_LENGTHS):
+        ids = torch.randint(3, config.vocab_size, (1, n), generator=generator)
+        second = n // 3 if family == "Bert" and mode is None and n > 2 else 0
+        types = (torch.arange(n)[None] >= second).long() if second else None
+        with torch.no_grad():
+            values = pooled(model, ids, types, mode)
+        out += struct.pack("<2i", n, second) + ids[0].to(torch.int32).numpy().tobytes()
+        out += values.contiguous().numpy().tobytes()
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(config_json(config, "new"))
+    if mode is not None:
+        modules_json(folder, mode)
+    (folder / "golden.bin").write_bytes(struct.pack("<2i", len(TEXT_LENGTHS), values.numel()) + out)
+    print(f"{name}: {sum(p.stat().st_size for p in folder.rglob('*') if p.is_file())} bytes")
+
+
 def main():
-    names = sys.argv[1:] or list(MODELS)
+    known = list(MODELS) + list(POOLED)
+    names = sys.argv[1:] or known
     for name in names:
-        if name not in MODELS:
-            sys.exit(f"unknown model {name!r}, choose from {', '.join(MODELS)}")
+        if name not in known:
+            sys.exit(f"unknown model {name!r}, choose from {', '.join(known)}")
     for name in names:
-        generate(name, seed=1000 + list(MODELS).index(name))
+        (generate if name in MODELS else generate_pooled)(name, seed=1000 + known.index(name))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@
 #define SL_MAX_LAYERS      1024
 #define SL_MAX_HEADS       1024
 #define SL_MAX_HEAD_DIM    1024
+#define SL_MAX_LABELS      4096 /* of a classifier */
 #define SL_MAX_HIDDEN      (1 << 20)
 #define SL_MAX_VOCAB       (4 << 20)
 #define SL_MAX_CONTEXT     (64 << 20) /* tokens */
@@ -44,6 +45,7 @@
 #define SL_MAX_LOGIT_BIAS    1024
 #define SL_MAX_LOGPROBS      20
 #define SL_MAX_CACHE_SALT    64         /* bytes */
+#define SL_MAX_INPUTS        2048       /* texts of one call for embeddings or scores */
 #define SL_MAX_PROMPTS       64         /* prompts of one completions call */
 #define SL_MAX_REQUEST_BYTES (1u << 30) /* memory one request may come to use */
 

@@ -318,6 +318,12 @@ const struct sl_flag sl_flags_engine[] = {
      "auto, c, avx2, avx512, avx512-vnni, avx512-bf16, amx"},
     {SL_FLAG_STR, 0, "numa", NULL, ENGINE(numa), 0, 0, "M",
      "auto: on several nodes keep threads by their weights; off"},
+    {SL_FLAG_STR, 0, "runner", NULL, ENGINE(runner), 0, 0, "R",
+     "auto (by the model), generate, or pooling: embeddings, scores"},
+    {SL_FLAG_STR, 0, "convert", NULL, ENGINE(convert), 0, 0, "C",
+     "auto, none, embed or classify: what pooling gives"},
+    {SL_FLAG_STR, 0, "classifier-from-token", NULL, ENGINE(classifier_from_token), 0, 0, "A,B",
+     "score = the share of token B against A, e.g. no,yes"},
     {SL_FLAG_SWITCH, 0, "exact-weights", NULL, ENGINE(exact_weights), 0, 0, NULL,
      "multiply quantised weights as floats: slower, to compare"},
 };

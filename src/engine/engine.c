@@ -23,6 +23,7 @@ static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
         (p->runner.step != NULL) + (p->runner.step_ids != NULL) + (p->runner.submit != NULL) == 1);
     SL_ASSERT((p->runner.submit != NULL) == (p->runner.collect != NULL));
     SL_ASSERT((p->runner.submit != NULL) == (p->runner.choose != NULL));
+    SL_ASSERT(p->runner.n_pooled == 0 || p->runner.step != NULL);
     if (i->n_vocab < 1 || i->n_vocab > SL_MAX_VOCAB || p->runner.n_vocab < 1 ||
         p->runner.n_vocab > SL_MAX_VOCAB)
         return sl_fail(err, SL_EINVAL, "vocabulary of %d tokens and %d logits", i->n_vocab,
@@ -40,6 +41,11 @@ static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
         i->max_num_batched_tokens > SL_MAX_STEP_TOKENS)
         return sl_fail(err, SL_EINVAL, "max_num_batched_tokens must be in [%d, %d], not %d",
                        i->max_num_seqs, SL_MAX_STEP_TOKENS, i->max_num_batched_tokens);
+    if (p->runner.whole && i->max_model_len > i->max_num_batched_tokens)
+        return sl_fail(err, SL_EINVAL,
+                       "max_num_batched_tokens: %d is less than the %d tokens of the longest text, "
+                       "which must go into one step",
+                       i->max_num_batched_tokens, i->max_model_len);
     if (i->n_pages < 1 || (int64_t)i->n_pages * i->block_size < 2 || i->n_pages > INT32_MAX / 4)
         return sl_fail(err, SL_EINVAL, "KV cache of %d pages of %d tokens", i->n_pages,
                        i->block_size);
@@ -61,7 +67,7 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
     eng->info.max_model_len = (int32_t)SL_MIN(pool_tokens, p->info.max_model_len);
     eng->sampling = p->sampling;
     eng->max_queued = p->max_queued > 0 ? p->max_queued : DEFAULT_MAX_QUEUED;
-    eng->prefix_caching = !p->no_prefix_caching;
+    eng->prefix_caching = !p->no_prefix_caching && !p->runner.whole;
     eng->threaded = !p->no_thread;
     sl_watchdog_init(&eng->watchdog, p->watchdog_s);
     eng->raise_ns =
@@ -73,7 +79,10 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
                                              .n_logits = p->runner.n_vocab,
                                              .max_model_len = eng->info.max_model_len,
                                              .has_tokenizer = p->tokenizer != NULL,
-                                             .has_logits = p->runner.step_ids == NULL,
+                                             .has_logits = p->runner.step_ids == NULL &&
+                                                           p->runner.n_pooled == 0,
+                                             .n_pooled = p->runner.n_pooled,
+                                             .pairs = p->info.scores_pairs,
                                              .has_adapters = p->adapters != NULL};
     eng->max_flights = p->runner.submit != NULL ? SL_MAX_FLIGHTS : 1;
 }
@@ -146,6 +155,7 @@ static int start_core(struct sl_engine *eng, struct sl_error *err)
     const struct sl_model_info *i = &eng->info;
     struct sl_sched_config cfg = {.max_seqs = i->max_num_seqs,
                                   .max_tokens = i->max_num_batched_tokens,
+                                  .whole_prompts = eng->runner.whole,
                                   .max_logits = eng->runner.max_logits};
     if (eng->adapters != NULL)
         cfg.max_adapters = sl_adapters_config(eng->adapters)->max_active;
@@ -155,7 +165,7 @@ static int start_core(struct sl_engine *eng, struct sl_error *err)
     rc = sl_sched_init(&eng->sched, &cfg, &eng->kv, err);
     if (rc != 0)
         goto fail_kv;
-    if (eng->runner.step != NULL)
+    if (eng->runner.step != NULL && eng->runner.n_pooled == 0)
         rc = init_samplers(eng, err);
     if (rc != 0)
         goto fail_sched;

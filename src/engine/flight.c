@@ -43,6 +43,7 @@ int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_e
     f->picks = sl_calloc(n_rows, sizeof *f->picks);
     f->picked = sl_calloc(n_rows, sizeof *f->picked);
     f->seqs = sl_calloc(n_seqs, sizeof *f->seqs);
+    f->second_from = sl_calloc(n_seqs, sizeof *f->second_from);
     int rc = eng->adapters != NULL ? init_lora(f, eng, err) : 0;
     if (rc != 0) {
         sl_flight_deinit(f);
@@ -50,7 +51,7 @@ int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_e
     }
     if (f->tokens != NULL && f->positions != NULL && f->spans != NULL && f->tables != NULL &&
         f->logit_rows != NULL && f->ids != NULL && f->picks != NULL && f->picked != NULL &&
-        f->seqs != NULL)
+        f->seqs != NULL && f->second_from != NULL)
         return 0;
     sl_flight_deinit(f);
     return sl_fail(err, SL_ENOMEM, "out of memory for a batch of %zu tokens", n_tokens);
@@ -61,6 +62,7 @@ void sl_flight_deinit(struct sl_flight *f)
     if (f->lora != NULL)
         sl_flight_lora_deinit(f->lora);
     sl_free(f->lora);
+    sl_free(f->second_from);
     sl_free(f->seqs);
     sl_free(f->picked);
     sl_free(f->picks);
@@ -107,6 +109,8 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
                                                        sl_seq_n_tokens(seq)};
         f->spans[i] = (struct sl_span){
             .first = n_tokens, .n = seq->n_step, .pos = seq->n_computed, .table_idx = n_table};
+        const int32_t second = sl_rseq_of(seq)->req->second_from;
+        f->second_from[i] = second > 0 ? second : INT32_MAX;
         memcpy(f->tables + n_table, seq->pages, (size_t)n_pages * sizeof *f->tables);
         n_table += n_pages;
         for (int32_t j = 0; j < seq->n_step; j++, n_tokens++) {
@@ -131,7 +135,8 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
                                  .positions = f->positions,
                                  .spans = f->spans,
                                  .block_tables = f->tables,
-                                 .logit_rows = f->logit_rows};
+                                 .logit_rows = f->logit_rows,
+                                 .second_from = eng->limits.pairs ? f->second_from : NULL};
     if (lora != NULL) {
         f->batch.lora = sl_flight_lora_rows(lora, &lora->tokens);
         f->batch.logit_lora = sl_flight_lora_rows(lora, &lora->logits);
@@ -325,7 +330,7 @@ int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *
         return rc;
     }
     sl_engine_part(eng, SL_PART_SAMPLE);
-    if (f->logits != NULL)
+    if (f->logits != NULL && eng->runner.n_pooled == 0)
         choose_all(eng, f);
     return 0;
 }

@@ -38,6 +38,7 @@ struct sl_flight {
     struct sl_pick *picks;      /* [max_logits] for submit or choose */
     struct sl_picked *picked;   /* [max_logits] */
     struct sl_flight_seq *seqs; /* [max_seqs] */
+    int32_t *second_from;       /* [max_seqs] of struct sl_batch */
     int32_t n_seqs;
     struct sl_flight_lora *lora; /* NULL: the engine has no adapters */
     struct sl_batch batch;

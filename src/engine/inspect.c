@@ -55,7 +55,9 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
         return rc;
     rc = sl_model_open(ckpt, &model, err);
     if (rc == 0)
-        rc = sl_load_backend(cfg, &be, err);
+        rc = sl_load_task(model, ckpt, cfg, err);
+    if (rc == 0)
+        rc = sl_load_backend(model, cfg, &be, err);
     if (rc == 0)
         rc = sl_memory_plan_make(model, be, cfg, &plan, err);
     if (rc == 0) {

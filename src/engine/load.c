@@ -17,6 +17,7 @@
 #include "ops/device.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Everything an engine stands on, torn down in reverse order. */
@@ -108,19 +109,64 @@ static int load_cuda(const char *device, struct sl_backend **out, struct sl_erro
     return sl_cuda_create(&cuda, out, err);
 }
 
-int sl_load_backend(const struct sl_engine_config *cfg, struct sl_backend **out,
-                    struct sl_error *err)
+int sl_load_backend(const struct sl_model *model, const struct sl_engine_config *cfg,
+                    struct sl_backend **out, struct sl_error *err)
 {
     const char *device = cfg->device != NULL ? cfg->device : "auto";
+    const bool pools = sl_model_facts(model)->task != SL_TASK_GENERATE;
+    bool only_cpu = cfg->cpu_isa != NULL || cfg->exact_weights || pools;
     if (strcmp(device, "auto") == 0) /* what only the CPU has asks for the CPU */
-        device =
-            cfg->cpu_isa == NULL && !cfg->exact_weights && sl_cuda_find() >= 0 ? "cuda" : "cpu";
+        device = !only_cpu && sl_cuda_find() >= 0 ? "cuda" : "cpu";
     if (strcmp(device, "cpu") == 0)
         return load_cpu(cfg, out, err);
+    if (strncmp(device, "cuda", 4) == 0 && pools)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "device: embeddings and scores have no kernels for a GPU yet: choose cpu");
     if (strncmp(device, "cuda", 4) == 0)
         return load_cuda(device, out, err);
     return sl_fail(err, SL_EUNSUPPORTED, "device: '%.20s' is not one of: auto, cpu, cuda, cuda:N",
                    device);
+}
+
+/* Two tokens whose logits make a score: the user's, or config.json's as vLLM has them. */
+static int yes_no_names(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg, char *out,
+                        size_t n_out, struct sl_error *err)
+{
+    const json_t *list = json_object_get(sl_ckpt_config(ckpt), "classifier_from_token");
+    const char *no = json_string_value(json_array_get(list, 0));
+    const char *yes = json_string_value(json_array_get(list, 1));
+    int n = 0;
+    out[0] = '\0';
+    if (cfg->classifier_from_token != NULL)
+        n = snprintf(out, n_out, "%s", cfg->classifier_from_token);
+    else if (list != NULL && !json_is_null(list) &&
+             (no == NULL || yes == NULL || json_array_size(list) != 2))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "config.json: classifier_from_token is not a list of two strings");
+    else if (no != NULL)
+        n = snprintf(out, n_out, "%s,%s", no, yes);
+    if (n < 0 || (size_t)n >= n_out)
+        return sl_fail(err, SL_EINVAL, "classifier_from_token is longer than %zu bytes", n_out);
+    return 0;
+}
+
+int sl_load_task(struct sl_model *model, const struct sl_ckpt *ckpt,
+                 const struct sl_engine_config *cfg, struct sl_error *err)
+{
+    char names[128];
+    int32_t ids[2];
+    struct sl_tokenizer *tok = NULL;
+    int rc = yes_no_names(ckpt, cfg, names, sizeof names, err);
+    if (rc != 0)
+        return rc;
+    if (names[0] == '\0')
+        return sl_model_set_task(model, cfg->runner, cfg->convert, NULL, err);
+    rc = sl_load_tokenizer(ckpt, &tok, err);
+    if (rc != 0)
+        return rc;
+    rc = sl_load_two_tokens(tok, names, ids, err);
+    sl_tokenizer_destroy(tok);
+    return rc != 0 ? rc : sl_model_set_task(model, cfg->runner, cfg->convert, ids, err);
 }
 
 /* The device's own end of loading, and the runner that enqueues. */
@@ -155,7 +201,9 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
 {
     int rc = sl_model_open(l->ckpt, &l->model, err);
     if (rc == 0)
-        rc = sl_load_backend(cfg, &l->backend, err);
+        rc = sl_load_task(l->model, l->ckpt, cfg, err);
+    if (rc == 0)
+        rc = sl_load_backend(l->model, cfg, &l->backend, err);
     if (rc == 0)
         rc = sl_memory_plan_make(l->model, l->backend, cfg, &l->plan, err);
     if (rc == 0)
@@ -250,8 +298,14 @@ static void fill_info(const struct loaded *l, struct sl_model_info *info)
 {
     const struct sl_model_facts *f = sl_model_facts(l->model);
     const struct sl_memory_plan *p = &l->plan;
+    const bool pools = f->task != SL_TASK_GENERATE;
     *info = (struct sl_model_info){
         .architecture = f->family,
+        .task = f->task,
+        .n_pooled = pools ? f->n_out : 0,
+        .normalized = f->normalize,
+        .scores_pairs = f->pairs,
+        .pooling = pools ? sl_pool_name(f->pool) : NULL,
         .model_path = l->path,
         .n_params = f->n_params,
         .weight_bytes = f->weight_bytes,
@@ -349,6 +403,8 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     parts->n_eos_ids = f->n_eos;
     parts->runner = (struct sl_runner){.ctx = l->run,
                                        .n_vocab = f->n_vocab,
+                                       .n_pooled = parts->info.n_pooled,
+                                       .whole = f->whole,
                                        .step = run_step,
                                        .run_items = run_items,
                                        .n_threads = parts->info.n_threads,

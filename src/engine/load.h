@@ -4,10 +4,14 @@
 #ifndef SL_ENGINE_LOAD_H
 #define SL_ENGINE_LOAD_H
 
-#include "ops/ops.h"
+#include "models/model.h"
 
-/* The backend that cfg's device, threads and instruction set ask for. */
-SL_MUST_CHECK int sl_load_backend(const struct sl_engine_config *cfg, struct sl_backend **out,
-                                  struct sl_error *err);
+/* What the model is to do, by the configuration and by its own files. */
+SL_MUST_CHECK int sl_load_task(struct sl_model *model, const struct sl_ckpt *ckpt,
+                               const struct sl_engine_config *cfg, struct sl_error *err);
+/* The backend that cfg's device, threads and instruction set ask for, for a model that has its
+ * task. */
+SL_MUST_CHECK int sl_load_backend(const struct sl_model *model, const struct sl_engine_config *cfg,
+                                  struct sl_backend **out, struct sl_error *err);
 
 #endif

@@ -485,3 +485,31 @@ int sl_template_render_file(const char *path, const char *context_json, size_t n
     sl_buf_deinit(&text);
     return rc;
 }
+
+/* A word of the vocabulary that encodes to one token. */
+static int token_of(const struct sl_tokenizer *tok, const char *name, size_t n, int32_t *out,
+                    struct sl_error *err)
+{
+    struct sl_ids ids = {0};
+    int rc = sl_tokenizer_encode_into(tok, name, n, SL_ENCODE_PARSE_SPECIAL, &ids, err);
+    if (rc == 0 && ids.n != 1)
+        rc = sl_fail(err, SL_EINVAL,
+                     "classifier_from_token: '%.*s' is %zu tokens of this model, must be one",
+                     (int)SL_MIN(n, 40), name, ids.n);
+    if (rc == 0)
+        *out = ids.data[0];
+    sl_free(ids.data);
+    return rc;
+}
+
+int sl_load_two_tokens(const struct sl_tokenizer *tok, const char *names, int32_t out[2],
+                       struct sl_error *err)
+{
+    const char *comma = strchr(names, ',');
+    if (comma == NULL)
+        return sl_fail(err, SL_EINVAL,
+                       "classifier_from_token: '%.40s' is not two tokens with a comma between",
+                       names);
+    int rc = token_of(tok, names, (size_t)(comma - names), &out[0], err);
+    return rc != 0 ? rc : token_of(tok, comma + 1, strlen(comma + 1), &out[1], err);
+}

@@ -24,4 +24,8 @@ SL_MUST_CHECK int sl_render_context(const struct sl_template *tpl, const struct 
                                     const char *context, size_t n_context, struct sl_buf *out,
                                     struct sl_error *err);
 
+/* Two names of tokens with a comma between, "no,yes", to their ids. */
+SL_MUST_CHECK int sl_load_two_tokens(const struct sl_tokenizer *tok, const char *names,
+                                     int32_t out[2], struct sl_error *err);
+
 #endif

@@ -6,12 +6,15 @@
 #include "io/peft.h"
 #include "ops/device.h"
 
+#include <string.h>
+
 #define DEFAULT_BLOCK_SIZE     16
 #define DEFAULT_MAX_SEQS       64
 #define DEFAULT_BATCHED_TOKENS 512
 #define DEFAULT_MAX_QUEUED     4096
 #define DEFAULT_MAX_LORAS      8
 #define DEFAULT_LORA_RANK      16
+#define WHOLE_BATCHED_TOKENS   2048 /* of models that take whole texts; short ones share a step */
 #define DEVICE_MAX_SEQS        256
 #define DEVICE_BATCHED_TOKENS  4096
 #define DEVICE_UTILIZATION     0.9f
@@ -23,8 +26,24 @@ static int check_flag(const char *name, int32_t value, int32_t max, struct sl_er
     return 0;
 }
 
-static int plan_steps(const struct sl_engine_config *cfg, struct sl_memory_plan *p,
-                      struct sl_error *err)
+/* The longest sequence, unless the pool is too small for it. */
+static int32_t context_of(const struct sl_model_facts *f, const struct sl_engine_config *cfg)
+{
+    if (cfg->max_model_len != 0)
+        return cfg->max_model_len;
+    return f->max_input != 0 ? SL_MIN(f->max_input, f->context) : f->context;
+}
+
+static int32_t default_tokens(const struct sl_model_facts *f, const struct sl_engine_config *cfg,
+                              bool on_device)
+{
+    if (f->whole)
+        return SL_MIN(SL_MAX(WHOLE_BATCHED_TOKENS, context_of(f, cfg)), SL_MAX_STEP_TOKENS);
+    return on_device ? DEVICE_BATCHED_TOKENS : DEFAULT_BATCHED_TOKENS;
+}
+
+static int plan_steps(const struct sl_model_facts *facts, const struct sl_engine_config *cfg,
+                      struct sl_memory_plan *p, struct sl_error *err)
 {
     int rc = check_flag("max_num_seqs", cfg->max_num_seqs, SL_MAX_SEQS, err);
     if (rc == 0)
@@ -37,7 +56,7 @@ static int plan_steps(const struct sl_engine_config *cfg, struct sl_memory_plan 
     if (rc != 0)
         return rc;
     int32_t seqs = p->on_device ? DEVICE_MAX_SEQS : DEFAULT_MAX_SEQS;
-    int32_t tokens = p->on_device ? DEVICE_BATCHED_TOKENS : DEFAULT_BATCHED_TOKENS;
+    int32_t tokens = default_tokens(facts, cfg, p->on_device);
     p->max_num_seqs = cfg->max_num_seqs != 0 ? cfg->max_num_seqs : seqs;
     if (cfg->max_num_batched_tokens != 0 && cfg->max_num_batched_tokens < p->max_num_seqs) {
         /* Every running sequence has a token in every step. */
@@ -54,11 +73,14 @@ static int plan_steps(const struct sl_engine_config *cfg, struct sl_memory_plan 
     return 0;
 }
 
-static int plan_adapters(const struct sl_engine_config *cfg, struct sl_memory_plan *p,
-                         struct sl_error *err)
+static int plan_adapters(const struct sl_model_facts *facts, const struct sl_engine_config *cfg,
+                         struct sl_memory_plan *p, struct sl_error *err)
 {
     if (!cfg->enable_lora)
         return 0;
+    if (facts->task != SL_TASK_GENERATE)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "enable_lora: a model of embeddings or scores takes no adapters");
     int rc = check_flag("max_loras", cfg->max_loras, SL_MAX_LORAS, err);
     if (rc == 0)
         rc = check_flag("max_lora_rank", cfg->max_lora_rank, SL_MAX_LORA_RANK, err);
@@ -96,7 +118,7 @@ static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_
                      struct sl_memory_plan *p, struct sl_error *err)
 {
     uint64_t page_bytes = sl_kv_page_bytes(&p->kv);
-    int32_t context = cfg->max_model_len != 0 ? cfg->max_model_len : facts->context;
+    int32_t context = context_of(facts, cfg);
     if (context > facts->context)
         return sl_fail(err, SL_EINVAL, "max_model_len: %d is more than the model's context of %d",
                        context, facts->context);
@@ -108,6 +130,9 @@ static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_
         /* one page of a device's is padding's */
         uint64_t most = SL_MAX(default_pool(p) / page_bytes, 1u + p->on_device) - p->on_device;
         n_pages = SL_MIN(one * (uint64_t)p->max_num_seqs, most);
+        if (facts->whole) /* a step's, and as many as admission keeps free */
+            n_pages = SL_MIN(n_pages, pages_for(p->max_num_batched_tokens, p->block_size) +
+                                          2 * (uint64_t)p->max_num_seqs);
         if (cfg->max_model_len != 0)
             n_pages = SL_MAX(n_pages, one);
     }
@@ -214,6 +239,13 @@ static int plan_memory(struct sl_backend *be, const struct sl_engine_config *cfg
     return 0;
 }
 
+/* Vectors and scores of a float model are exact ones, and their pages are few or short-lived. */
+static enum sl_dtype auto_kv_dtype(const struct sl_model_facts *f, const struct sl_backend *be)
+{
+    bool exact = f->task != SL_TASK_GENERATE && strcmp(f->weight_dtype, "f32") == 0;
+    return exact ? SL_DTYPE_F32 : be->vt->kv_dtype;
+}
+
 int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
                         const struct sl_engine_config *cfg, struct sl_memory_plan *out,
                         struct sl_error *err)
@@ -224,12 +256,12 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     if (rc != 0)
         return rc;
     sl_model_weight_memory(model, be, &out->packed_bytes, &out->mapped_bytes);
-    rc = plan_steps(cfg, out, err);
+    rc = plan_steps(facts, cfg, out, err);
     if (rc == 0)
-        rc = plan_adapters(cfg, out, err);
+        rc = plan_adapters(facts, cfg, out, err);
     if (rc == 0)
         rc = sl_model_kv_layout(model, cfg->kv_cache_dtype != NULL ? cfg->kv_cache_dtype : "auto",
-                                be->vt->kv_dtype, out->block_size, &out->kv, err);
+                                auto_kv_dtype(facts, be), out->block_size, &out->kv, err);
     if (rc == 0 && out->on_device) {
         /* Before the pool, which gets the rest: with as many pages as memory could hold, since a
          * step's lists grow with them. */

@@ -137,7 +137,13 @@ static int check_prompt(const struct sl_request_desc *desc, const struct sl_requ
 {
     if (desc->prompt == NULL || desc->n_prompt < 1)
         return sl_fail(err, SL_EINVAL, "prompt must have at least one token");
-    if (desc->n_prompt >= lim->max_model_len)
+    if (desc->pooling && desc->n_prompt > lim->max_model_len)
+        return sl_fail(
+            err, SL_ELIMIT,
+            "the input has %d tokens, but this model takes at most %d: shorten it or set "
+            "truncate_prompt_tokens",
+            desc->n_prompt, lim->max_model_len);
+    if (!desc->pooling && desc->n_prompt >= lim->max_model_len)
         return sl_fail(err, SL_ELIMIT,
                        "prompt has %d tokens, but prompt and output together may have %d",
                        desc->n_prompt, lim->max_model_len);
@@ -169,11 +175,33 @@ static int check_adapter(const struct sl_request_desc *desc, const struct sl_req
     return 0;
 }
 
+/* What the model is for, and what is asked of it. */
+static int check_task(const struct sl_request_desc *desc, const struct sl_request_limits *lim,
+                      struct sl_error *err)
+{
+    const struct sl_sampling *s = &desc->sampling;
+    if (desc->pooling != (lim->n_pooled > 0))
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       desc->pooling ? "this model generates text: it gives no embeddings or scores"
+                                     : "this model gives embeddings or scores: it does not "
+                                       "generate text");
+    if (desc->second_from != 0 &&
+        (!lim->pairs || desc->second_from < 0 || desc->second_from > desc->n_prompt))
+        return sl_fail(err, SL_EINVAL, "second_from is %d: this model takes %s", desc->second_from,
+                       lim->pairs ? "a place in the prompt" : "no pairs");
+    if (desc->pooling && (s->n != 1 || s->n_stop != 0 || s->prompt_logprobs >= 0 ||
+                          s->logprobs >= 0 || desc->constraint != NULL || desc->thinking != NULL))
+        return sl_fail(err, SL_EINVAL, "pooling does not go with parameters of generation");
+    return 0;
+}
+
 int sl_request_check(const struct sl_request_desc *desc, const struct sl_request_limits *lim,
                      struct sl_error *err)
 {
     const struct sl_sampling *s = &desc->sampling;
-    int rc = check_floats(s, err);
+    int rc = check_task(desc, lim, err);
+    if (rc == 0)
+        rc = check_floats(s, err);
     if (rc == 0)
         rc = check_ints(s, err);
     if (rc == 0)

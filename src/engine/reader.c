@@ -80,7 +80,7 @@ static int read_seq(struct sl_request *req, struct sl_rseq *rs, struct sl_chunk 
     n = take_tokens(req, rs, &v, n, &n_taken);
     bool last = v.finish != SL_RUNNING && rs->r_n == v.n_tokens;
     /* The end of the text, half a character, needs room too: if there is none, next time. */
-    if (last && req->eng->tokenizer != NULL) {
+    if (last && req->eng->tokenizer != NULL && req->pooled == NULL) {
         last = n + sl_detok_max_bytes(req->eng->tokenizer) <= req->text_cap;
         if (last)
             n += sl_detok_finish(&rs->r_detok, req->r_text + n);

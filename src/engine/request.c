@@ -36,7 +36,7 @@ static void *carve(struct carver *c, int64_t n, size_t size)
 }
 
 struct shape { /* sizes that follow from the request's description */
-    int32_t n_seqs, n_prompt, max_out, n_pages, n_top, n_prompt_top;
+    int32_t n_seqs, n_prompt, max_out, n_pages, n_top, n_prompt_top, n_pooled;
     uint32_t n_slots; /* of the penalties' table, 0: none */
     int32_t n_mask;   /* words of a mask, 0: none */
     size_t text_cap;
@@ -50,6 +50,10 @@ static struct shape shape_of(const struct sl_engine *eng, const struct sl_reques
     struct shape s = {.n_seqs = p->n, .n_prompt = d->n_prompt};
     int32_t room = eng->limits.max_model_len - d->n_prompt;
     s.max_out = p->max_tokens > 0 ? SL_MIN(p->max_tokens, room) : room;
+    if (d->pooling) {
+        s.n_pooled = eng->limits.n_pooled;
+        s.max_out = 0;
+    }
     s.n_pages = SL_CEIL_DIV(d->n_prompt + s.max_out, eng->info.block_size);
     s.logprobs = p->logprobs >= 0;
     s.prompt_logprobs = p->prompt_logprobs >= 0;
@@ -61,7 +65,7 @@ static struct shape shape_of(const struct sl_engine *eng, const struct sl_reques
     s.n_mask = d->constraint != NULL || s.think ? SL_CEIL_DIV(eng->limits.n_logits, 32) : 0;
     for (int32_t i = 0; i < p->n_stop; i++)
         s.stop_bytes += strlen(p->stop[i]) + 1;
-    if (eng->tokenizer != NULL)
+    if (eng->tokenizer != NULL && !d->pooling)
         s.text_cap = SL_MAX_STOP_BYTES + SL_MAX(2 * sl_detok_max_bytes(eng->tokenizer), 512);
     return s;
 }
@@ -111,6 +115,7 @@ static struct sl_request *carve_all(struct carver *c, const struct shape *s,
     r->prompt_tops = s->n_prompt_top > 0 ? carve(c, (int64_t)s->n_prompt * s->n_prompt_top,
                                                  sizeof(struct sl_top_logprob))
                                          : NULL;
+    r->pooled = s->n_pooled > 0 ? carve(c, s->n_pooled, sizeof(float)) : NULL;
     a->stop_ids = carve(c, d->sampling.n_stop_token_ids, sizeof(int32_t));
     a->marker_ids = carve(c, d->sampling.n_marker_ids, sizeof(int32_t));
     a->bias = carve(c, d->sampling.n_logit_bias, sizeof(struct sl_logit_bias));
@@ -255,6 +260,8 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     req->n_top = s.n_top;
     req->n_prompt_top = s.n_prompt_top;
     req->n_seqs = s.n_seqs;
+    req->n_pooled = s.n_pooled;
+    req->second_from = d->second_from;
     req->text_cap = s.text_cap;
     memcpy(req->prompt, d->prompt, (size_t)s.n_prompt * sizeof *req->prompt);
     copy_sampling(req, &d->sampling, &a);
@@ -365,6 +372,13 @@ void sl_request_release(struct sl_request *req)
     req->box = NULL;
     pthread_mutex_unlock(&req->lock);
     sl_request_unref(req);
+}
+
+const float *sl_request_pooled(const struct sl_request *req, int32_t *n)
+{
+    uint64_t pub = atomic_load_explicit(&req->seqs[0].published, memory_order_acquire);
+    *n = req->n_pooled;
+    return req->pooled != NULL && sl_pub_finish(pub) == SL_FINISH_STOP ? req->pooled : NULL;
 }
 
 void sl_request_deliver(struct sl_request *req)

@@ -99,6 +99,9 @@ struct sl_request {
     struct sl_request *box_prev, *box_next; /* the outbox's lock */
     bool on_box;                            /* the outbox's lock */
 
+    float *pooled; /* [n_pooled], the engine's until the end is published; NULL: it generates */
+    int32_t n_pooled, second_from;
+
     struct sl_token *prompt_logprobs; /* [n_prompt], NULL: not asked for */
     struct sl_top_logprob *prompt_tops;
     atomic_bool prompt_logprobs_ready;
@@ -125,6 +128,8 @@ struct sl_request_limits {
     bool has_tokenizer;    /* stop strings can be searched */
     bool has_logits;       /* log probabilities, penalties and masks can be had */
     bool has_adapters;     /* the runner adds what adapters say */
+    int32_t n_pooled;      /* values of a prompt; 0: prompts are continued */
+    bool pairs;            /* a prompt may be two texts */
 };
 
 /* Refuses what can never run or makes no sense; the message names the field. */

@@ -38,6 +38,10 @@ struct sl_runner {
     int32_t n_vocab;    /* width of a row of logits */
     int32_t max_logits; /* rows of logits one step can give; 0 = max_num_seqs. More rows make
                            prompt_logprobs faster: its chunks are cut to fit. */
+    /* With step: a row is not logits but so many values of the whole prompt, and a sequence is over
+     * when its prompt is computed. 0: rows are logits. */
+    int32_t n_pooled;
+    bool whole; /* with n_pooled: a prompt goes into one step, and no page outlives it */
     /* logits: [batch->n_logits, n_vocab], valid until the next step. */
     int (*step)(void *ctx, const struct sl_batch *batch, const float **logits,
                 struct sl_error *err);

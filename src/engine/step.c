@@ -433,6 +433,26 @@ static void keep_logprobs(struct sl_rseq *rs, const struct sl_picked *p)
         memcpy(rs->tops + i * k, p->top, k * sizeof *rs->tops);
 }
 
+/* The prompt is computed: its values go to the request, which is over. */
+static void take_pooled(struct sl_engine *eng, const struct sl_flight *f,
+                        const struct sl_flight_seq *fs)
+{
+    struct sl_request *req = fs->rs->req;
+    const float *row = f->logits + (size_t)fs->row * (size_t)req->n_pooled;
+    fs->rs->seq.n_pending--;
+    for (int32_t i = 0; i < req->n_pooled; i++) {
+        struct sl_error err;
+        if (isfinite(row[i]))
+            continue;
+        sl_fail(&err, SL_EINTERNAL, "the model's output has a value that is not a number");
+        fail_request(eng, req, &err);
+        return;
+    }
+    memcpy(req->pooled, row, (size_t)req->n_pooled * sizeof *row);
+    req->usage_now.t_first_ns = req->usage_now.t_last_ns = eng->now_ns;
+    end_seq(eng, fs->rs, SL_FINISH_STOP, false, false);
+}
+
 static void consume(struct sl_engine *eng, const struct sl_flight *f,
                     const struct sl_flight_seq *fs)
 {
@@ -440,6 +460,13 @@ static void consume(struct sl_engine *eng, const struct sl_flight *f,
     if (rs == NULL) /* it has ended since */
         return;
     struct sl_seq *seq = &rs->seq;
+    if (eng->runner.n_pooled > 0) {
+        if (seq->state == SL_SEQ_RUNNING && seq->n_preempted == fs->epoch)
+            sl_sched_publish(&eng->sched, seq, fs->pos + fs->n);
+        if (fs->samples)
+            take_pooled(eng, f, fs);
+        return;
+    }
     const struct sl_picked *picked = fs->samples ? &f->picked[fs->row + fs->n_rows - 1] : NULL;
     bool ok = !seq->all_logits || prompt_rows(eng, f, fs);
     if (ok && fs->samples)

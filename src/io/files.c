@@ -115,8 +115,8 @@ out:
 int sl_files_get(struct sl_files *f, const char *name, const uint8_t **data, size_t *n_bytes,
                  struct sl_error *err)
 {
-    if (!sl_names_plain_file(name, strlen(name)))
-        return sl_fail(err, SL_EINVAL, "%.100s: not a plain file name", name);
+    if (!sl_names_inner_file(name, strlen(name)))
+        return sl_fail(err, SL_EINVAL, "%.100s: not the name of a file of a model", name);
     if (f->dir == NULL)
         return get_bundled(name, data, n_bytes);
     struct file_entry *e;

@@ -105,6 +105,16 @@ bool sl_names_plain_file(const char *name, size_t n_bytes)
     return name[0] != '.' || (n_bytes > 1 && !(n_bytes == 2 && name[1] == '.'));
 }
 
+bool sl_names_inner_file(const char *name, size_t n_bytes)
+{
+    const char *slash = memchr(name, '/', n_bytes);
+    if (slash == NULL)
+        return sl_names_plain_file(name, n_bytes);
+    const size_t n_dir = (size_t)(slash - name);
+    SL_ASSERT(n_dir < n_bytes);
+    return sl_names_plain_file(name, n_dir) && sl_names_plain_file(slash + 1, n_bytes - n_dir - 1);
+}
+
 const char *sl_names_path_tail(const char *path)
 {
     size_t n = strlen(path);

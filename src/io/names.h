@@ -31,6 +31,8 @@ int64_t sl_names_find(const struct sl_names *t, const char *name, size_t n_bytes
 bool sl_names_valid(const char *name, size_t n_bytes);
 /* A file name without any path: not empty, at most 255 bytes, no '/' and '\', not "." or "..". */
 bool sl_names_plain_file(const char *name, size_t n_bytes);
+/* Such a name, or two of them with a '/' between: a file in a folder of the model's. */
+bool sl_names_inner_file(const char *name, size_t n_bytes);
 /* The end of a path, short enough to leave room for the message: a pointer into it. */
 const char *sl_names_path_tail(const char *path);
 /* Replaces what a terminal should not get in err's message by '?': it may quote a file's bytes or

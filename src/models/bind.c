@@ -25,17 +25,18 @@ static const char *pattern_of(const struct sl_weight_desc *w, enum sl_ckpt_kind 
     return kind == SL_CKPT_GGUF ? w->gguf : w->hf;
 }
 
-/* Some checkpoints leave out the leading "model." of every name. name is set to the full spelling,
- * or to the short one when the file uses that. */
+/* Some checkpoints leave out the leading "model." or "bert." of every name. name is set to the full
+ * spelling, or to the short one when the file uses that. */
 static const struct sl_ckpt_tensor *find(const struct sl_ckpt *c, const char *pattern,
                                          int32_t layer, char *name)
 {
     sl_bind_name(pattern, layer, name);
     const struct sl_ckpt_tensor *t = sl_ckpt_find(c, name);
-    if (t != NULL || strncmp(name, "model.", 6) != 0 || sl_ckpt_unsupported(c, name) != NULL)
+    size_t n = strncmp(name, "model.", 6) == 0 ? 6 : strncmp(name, "bert.", 5) == 0 ? 5 : 0;
+    if (t != NULL || n == 0 || sl_ckpt_unsupported(c, name) != NULL)
         return t;
-    if (sl_ckpt_find(c, name + 6) != NULL || sl_ckpt_unsupported(c, name + 6) != NULL) {
-        memmove(name, name + 6, strlen(name + 6) + 1);
+    if (sl_ckpt_find(c, name + n) != NULL || sl_ckpt_unsupported(c, name + n) != NULL) {
+        memmove(name, name + n, strlen(name + n) + 1);
         t = sl_ckpt_find(c, name);
     }
     return t;
@@ -94,7 +95,7 @@ static int check_format(const struct sl_weight_desc *w, const struct sl_ckpt_ten
                            t->name, info->name);
         return 0;
     }
-    if (t->dtype == SL_DTYPE_FP8_E4M3 && w->slot == SL_SLOT_EMBED)
+    if (t->dtype == SL_DTYPE_FP8_E4M3 && sl_slot_is_rows(w->slot))
         return sl_fail(err, SL_EUNSUPPORTED,
                        "tensor \"%s\" is %s; an embedding of this format is not supported", t->name,
                        info->name);
@@ -141,6 +142,15 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
     return sl_fp8_bind(m, p, err);
 }
 
+/* What a model of whole texts was trained with beside what it is used for. */
+static bool is_encoder_extra(const struct sl_model *m, const char *name)
+{
+    const char *s = strncmp(name, "bert.", 5) == 0 ? name + 5 : name;
+    return m->desc->encoder &&
+           (strcmp(s, "embeddings.position_ids") == 0 || strncmp(s, "cls.", 4) == 0 ||
+            ((m->hp.has & SL_HAS_CLASSIFIER) == 0 && strncmp(s, "pooler.", 7) == 0));
+}
+
 /* Tensors nothing reads are no error (old checkpoints carry rotary tables), but say so: a tensor
  * with a meaning this family does not know would change the model. */
 static void report_unused(const struct sl_model *m, size_t n_bound)
@@ -149,6 +159,7 @@ static void report_unused(const struct sl_model *m, size_t n_bound)
     for (size_t i = 0; i < n; i++) {
         const char *name = sl_ckpt_tensor_at(m->ckpt, i)->name;
         if (strstr(name, "rotary_emb.inv_freq") != NULL || sl_fp8_is_extra(name) ||
+            is_encoder_extra(m, name) ||
             ((m->hp.has & SL_HAS_HEAD) == 0 && strcmp(name, "lm_head.weight") == 0))
             n_known++;
     }

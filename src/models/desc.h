@@ -39,6 +39,7 @@ enum sl_has {
     SL_HAS_QK_NORM = 1 << 2,
     SL_HAS_HEAD = 1 << 3,       /* an output matrix of its own; else the embedding's serves */
     SL_HAS_ROPE_FREQS = 1 << 4, /* GGUF: divisors of the rotation frequencies */
+    SL_HAS_CLASSIFIER = 1 << 5, /* a head of labels in place of tokens */
 };
 
 enum sl_layer_window { SL_WINDOW_BY_INDEX, SL_WINDOW_OFF, SL_WINDOW_ON };
@@ -54,7 +55,8 @@ struct sl_hparams {
     uint8_t layer_types[SL_MAX_LAYERS];  /* enum sl_layer_window: config's layer_types */
     int32_t n_experts, rope_dims, v_dim; /* read only to refuse what is not built */
     int32_t scale_rows, scale_cols;      /* blocks of FP8 scales, where their shape says blocks */
-    bool mlp_bias;
+    int32_t n_types, n_labels;           /* token types of an encoder, outputs of a classifier */
+    bool mlp_bias, is_decoder;
     bool from_gguf;
 };
 
@@ -65,6 +67,7 @@ enum sl_hparam_type {
     SL_HP_HAS,         /* a bool that sets bits of `has` when true */
     SL_HP_HAS_NOT,     /* a bool that sets bits of `has` when false */
     SL_HP_CHOICE,      /* a string that must be the one given */
+    SL_HP_LABELS,      /* an object with a member for each label, counted */
     SL_HP_LAYER_TYPES, /* a list of "full_attention" and "sliding_attention", one per layer */
 };
 
@@ -99,14 +102,32 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_GATE,
                SL_SLOT_UP,
                SL_SLOT_DOWN,
+               SL_SLOT_ATTN_NORM_BIAS,
+               SL_SLOT_FFN_NORM_BIAS,
+               SL_SLOT_UP_BIAS,
+               SL_SLOT_DOWN_BIAS,
                /* once per model */
                SL_SLOT_EMBED,
                SL_SLOT_FINAL_NORM,
                SL_SLOT_HEAD,
                SL_SLOT_ROPE_FREQS,
+               SL_SLOT_POSITIONS, /* learned, of an encoder */
+               SL_SLOT_TYPES,
+               SL_SLOT_EMBED_NORM,
+               SL_SLOT_EMBED_NORM_BIAS,
+               SL_SLOT_POOLER, /* of a classifier */
+               SL_SLOT_POOLER_BIAS,
+               SL_SLOT_CLASSIFIER,
+               SL_SLOT_CLASSIFIER_BIAS,
                SL_SLOT_COUNT
 };
 #define SL_SLOT_FIRST_GLOBAL SL_SLOT_EMBED
+
+/* A matrix whose rows are looked up. */
+static inline bool sl_slot_is_rows(enum sl_slot slot)
+{
+    return slot == SL_SLOT_EMBED || slot == SL_SLOT_POSITIONS || slot == SL_SLOT_TYPES;
+}
 
 enum sl_dim { /* a dimension by its symbol */
               SL_DIM_NONE,
@@ -117,6 +138,9 @@ enum sl_dim { /* a dimension by its symbol */
               SL_DIM_KV,      /* n_kv_heads * head_dim */
               SL_DIM_HD,      /* head_dim */
               SL_DIM_HD_HALF, /* head_dim / 2 */
+              SL_DIM_CONTEXT, /* positions */
+              SL_DIM_TYPES,   /* token types */
+              SL_DIM_LABELS,  /* of a classifier */
 };
 
 enum sl_shard { /* how tensor parallelism would cut it */
@@ -143,9 +167,10 @@ struct sl_weight_desc {
 
 /* ---------------------------------------------------------------- layers */
 
-enum sl_mixer { SL_MIX_GQA };
-enum sl_ffn { SL_FFN_GATED };
-enum sl_kv_kind { SL_KV_FULL };
+enum sl_mixer { SL_MIX_GQA, SL_MIX_WHOLE /* every token sees the whole text */ };
+enum sl_ffn { SL_FFN_GATED, SL_FFN_PLAIN };
+/* STEP: pages hold a layer's keys only while it is computed, so that all layers share them. */
+enum sl_kv_kind { SL_KV_FULL, SL_KV_STEP };
 
 /* One layer of the walk in run.c. An axis enters here when a second family needs it. */
 struct sl_layer_desc {
@@ -164,6 +189,7 @@ struct sl_model_name { /* one member of a family: how files call it */
     const char *hf_architecture, *hf_model_type, *gguf_architecture;
     unsigned has;      /* tensors every checkpoint of it has */
     int32_t head_dim;  /* default in config.json; 0 = hidden / heads */
+    bool no_head;      /* gives its last layer's output, not logits */
     bool all_windowed; /* sliding_window, where given, holds for every layer */
 };
 
@@ -173,6 +199,7 @@ struct sl_model_desc {
     const struct sl_hparam_desc *hparams;
     const struct sl_weight_desc *weights;
     int32_t n_names, n_hparams, n_weights;
+    bool encoder;          /* whole texts in one step (run_encoder.c), no tokens come out */
     bool gguf_interleaved; /* GGUF converters reorder q and k rows for interleaved RoPE */
     /* Refuses what the family cannot run and fills layers[hp->n_layers]. */
     int (*plan)(const struct sl_model_name *name, const struct sl_hparams *hp,

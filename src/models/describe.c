@@ -8,10 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const mixer_names[] = {[SL_MIX_GQA] = "gqa"};
-static const char *const ffn_names[] = {[SL_FFN_GATED] = "gated"};
-static const char *const kv_names[] = {[SL_KV_FULL] = "full"};
-static const char *const act_names[] = {[SL_ACT_SILU] = "silu", [SL_ACT_GELU_TANH] = "gelu_tanh"};
+static const char *const mixer_names[] = {[SL_MIX_GQA] = "gqa", [SL_MIX_WHOLE] = "whole"};
+static const char *const ffn_names[] = {[SL_FFN_GATED] = "gated", [SL_FFN_PLAIN] = "plain"};
+static const char *const kv_names[] = {[SL_KV_FULL] = "full", [SL_KV_STEP] = "step"};
+static const char *const act_names[] = {[SL_ACT_SILU] = "silu",
+                                        [SL_ACT_GELU_TANH] = "gelu_tanh",
+                                        [SL_ACT_GELU_ERF] = "gelu",
+                                        [SL_ACT_TANH] = "tanh"};
 static const char *const rope_names[] = {
     [SL_ROPE_PLAIN] = "plain",
     [SL_ROPE_LINEAR] = "linear",

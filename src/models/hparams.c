@@ -172,6 +172,23 @@ static int read_layer_types(const struct sl_hparam_desc *row, const struct spell
     return 0;
 }
 
+static int read_labels(const struct sl_hparam_desc *row, const struct spelling *sp,
+                       struct sl_hparams *hp, struct sl_error *err)
+{
+    int32_t *at = (int32_t *)(void *)((uint8_t *)hp + row->offset);
+    *at = (int32_t)row->def;
+    if (sp->value == NULL)
+        return 0;
+    if (!json_is_object(sp->value))
+        return wrong_type(sp, "an object", err);
+    size_t n = json_object_size(sp->value);
+    if (n < 1 || n > SL_MAX_LABELS)
+        return sl_fail(err, SL_EFORMAT, "%s has %zu labels, must be 1 to %d", sp->text, n,
+                       SL_MAX_LABELS);
+    *at = (int32_t)n;
+    return 0;
+}
+
 static int read_row(const struct source *src, const struct sl_hparam_desc *row,
                     struct sl_hparams *hp, struct sl_error *err)
 {
@@ -189,27 +206,40 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
         return read_flag(row, &sp, hp, err);
     case SL_HP_CHOICE:
         return read_choice(row, &sp, err);
+    case SL_HP_LABELS:
+        return read_labels(row, &sp, hp, err);
     case SL_HP_LAYER_TYPES:
         return read_layer_types(row, &sp, hp, err);
     }
     return 0;
 }
 
-/* A GGUF's vocabulary is as wide as its embedding. */
-static int vocab_of_gguf(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
-                         struct sl_hparams *hp, struct sl_error *err)
+/* Where a GGUF's tensor says how many there are of something. */
+static int32_t *counted_by(struct sl_hparams *hp, enum sl_slot slot, int32_t *max)
+{
+    *max = slot == SL_SLOT_EMBED ? SL_MAX_VOCAB : SL_MAX_LABELS;
+    return slot == SL_SLOT_EMBED        ? &hp->n_vocab
+           : slot == SL_SLOT_TYPES      ? &hp->n_types
+           : slot == SL_SLOT_CLASSIFIER ? &hp->n_labels
+                                        : NULL;
+}
+
+/* A GGUF's vocabulary is as wide as its embedding, and so are others. */
+static int counts_of_gguf(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
+                          struct sl_hparams *hp, struct sl_error *err)
 {
     for (int32_t i = 0; i < desc->n_weights; i++) {
         const struct sl_weight_desc *w = &desc->weights[i];
-        if (w->slot != SL_SLOT_EMBED)
+        int32_t max, *count = counted_by(hp, w->slot, &max);
+        if (count == NULL || w->gguf == NULL || (w->need & ~hp->has) != 0)
             continue;
         const struct sl_ckpt_tensor *t = sl_ckpt_find(ckpt, w->gguf);
         if (t == NULL)
             return 0; /* bind.c says what is missing and why */
-        if (t->dims[0] < 1 || t->dims[0] > SL_MAX_VOCAB)
+        if (t->dims[0] < 1 || t->dims[0] > max)
             return sl_fail(err, SL_ELIMIT, "tensor \"%s\" has %lld rows, must be 1 to %d", w->gguf,
-                           (long long)t->dims[0], SL_MAX_VOCAB);
-        hp->n_vocab = (int32_t)t->dims[0];
+                           (long long)t->dims[0], max);
+        *count = (int32_t)t->dims[0];
     }
     return 0;
 }
@@ -231,6 +261,12 @@ int64_t sl_hparams_dim(const struct sl_hparams *hp, enum sl_dim dim)
         return hp->head_dim;
     case SL_DIM_HD_HALF:
         return hp->head_dim / 2;
+    case SL_DIM_CONTEXT:
+        return hp->context;
+    case SL_DIM_TYPES:
+        return hp->n_types;
+    case SL_DIM_LABELS:
+        return hp->n_labels;
     case SL_DIM_NONE:
         break;
     }
@@ -267,6 +303,8 @@ static int derive(const struct sl_model_name *name, struct sl_hparams *hp, struc
 {
     if (hp->n_kv_heads == 0)
         hp->n_kv_heads = hp->n_heads;
+    if ((hp->has & SL_HAS_CLASSIFIER) != 0 || name->no_head)
+        hp->has &= ~(unsigned)SL_HAS_HEAD; /* in its place */
     if (hp->head_dim == 0 && name->head_dim != 0 && !hp->from_gguf)
         hp->head_dim = name->head_dim;
     if (hp->head_dim == 0) {
@@ -298,11 +336,11 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
         rc = read_row(&src, &desc->hparams[i], hp, err);
     if (rc == 0 && hp->from_gguf) {
         hp->has |= sl_bind_gguf_has(ckpt, desc);
-        rc = vocab_of_gguf(ckpt, desc, hp, err);
+        rc = counts_of_gguf(ckpt, desc, hp, err);
     }
     if (rc == 0)
         rc = derive(name, hp, err);
-    if (rc != 0)
+    if (rc != 0 || desc->encoder) /* its positions are learned */
         return rc;
     return hp->from_gguf ? sl_rope_read_gguf(src.gguf, src.arch, hp, err)
                          : sl_rope_read_hf(src.config, hp, err);

@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "models/desc.h"
 #include "models/model.h"
+#include "models/pooling.h"
 
 #include <stdatomic.h>
 
@@ -33,6 +34,9 @@ struct sl_model {
     struct sl_layer_desc *layers; /* [n_layers] */
     struct sl_param *params;      /* [(n_layers + 1) * SL_SLOT_COUNT], the last row is global */
     struct sl_model_facts facts;
+    struct sl_pooling pool;
+    bool yes_no; /* scores: token 1's share of the next token among these two */
+    int32_t yes_no_ids[2];
     struct sl_backend *be; /* NULL until loaded */
     struct sl_rope rope;
     float *inv_freq; /* backend memory behind rope.inv_freq */
@@ -107,10 +111,11 @@ struct sl_run {
     uint8_t *mem; /* everything below, one block */
     size_t mem_bytes;
     float *x, *y;     /* [T, H] residual stream, a sublayer's result */
-    float *rows;      /* [max_logits, H] x of the rows that go through the last layer's end */
+    float *rows;      /* [max_logits, H] x of the rows that go through the last layer's end, or
+                         what is pooled */
     float *q, *k, *v; /* [T, nq * hd], [T, nkv * hd] twice */
     float *angles;    /* [T, hd / 2, 2] */
-    float *logits;    /* [max_logits, V] */
+    float *logits;    /* [max_logits, n_out] */
     void *norm;       /* [T, H] activations: a sublayer's input */
     void *att;        /* [T, nq * hd] activations */
     void *ffn;        /* [T, I] activations */
@@ -129,6 +134,15 @@ const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
  * projection of n rows of att -> y. */
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
+/* run_encoder.c: the steps of a model of whole texts, up to the rows that are pooled. */
+void sl_run_encoder(struct sl_run *r, const struct sl_batch *batch);
+/* run_pool.c: rows x to what the model gives, in r->logits. spans NULL: a row for each output. */
+void sl_run_pool(struct sl_run *r, const float *x, const struct sl_span *spans, int32_t n);
+/* Says that a part of the step is done. */
+static inline void sl_run_next_part(struct sl_run *r)
+{
+    atomic_fetch_add_explicit(&r->n_parts, 1, memory_order_relaxed);
+}
 /* ffn_gated.c: n rows of x -> y */
 void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 

@@ -29,7 +29,7 @@ static bool rows_reordered(const struct sl_model *m, const struct sl_weight_desc
 
 static enum sl_weight_use use_of(const struct sl_weight_desc *w)
 {
-    return w->slot == SL_SLOT_EMBED ? SL_USE_ROWS : SL_USE_LINEAR;
+    return sl_slot_is_rows(w->slot) ? SL_USE_ROWS : SL_USE_LINEAR;
 }
 
 static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_use use,
@@ -75,10 +75,53 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
     return 0;
 }
 
+/* The matrix of the logits in the file. */
+static const struct sl_ckpt_tensor *head_of(const struct sl_model *m)
+{
+    return sl_param(m, 0, (m->hp.has & SL_HAS_HEAD) != 0 ? SL_SLOT_HEAD : SL_SLOT_EMBED)->src;
+}
+
+/* Only a model that generates needs all logits. */
+static bool is_wanted(const struct sl_model *m, const struct sl_param *p)
+{
+    return p->src != NULL && (m->facts.task == SL_TASK_GENERATE || p->desc->slot != SL_SLOT_HEAD);
+}
+
+static bool ties_head(const struct sl_model *m)
+{
+    return m->facts.task == SL_TASK_GENERATE && (m->hp.has & SL_HAS_HEAD) == 0;
+}
+
+/* A classifier of two rows of the head. */
+static int load_yes_no(struct sl_model *m, struct sl_error *err)
+{
+    struct sl_param *p = sl_param(m, 0, SL_SLOT_CLASSIFIER);
+    const struct sl_ckpt_tensor *t = head_of(m);
+    if (!m->yes_no)
+        return 0;
+    const size_t row_bytes = (size_t)(t->n_bytes / (uint64_t)t->dims[0]);
+    if (t->dtype == SL_DTYPE_FP8_E4M3)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor \"%s\" is fp8: two of its rows cannot be taken", t->name);
+    p->copy_bytes = 2 * row_bytes;
+    p->copy = sl_aligned_alloc(p->copy_bytes);
+    if (p->copy == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", t->name);
+    for (int i = 0; i < 2; i++) {
+        SL_ASSERT(m->yes_no_ids[i] >= 0 && m->yes_no_ids[i] < t->dims[0]);
+        memcpy(p->copy + (size_t)i * row_bytes, t->data + (size_t)m->yes_no_ids[i] * row_bytes,
+               row_bytes);
+    }
+    int rc = m->be->vt->weight_create(m->be, SL_USE_LINEAR, t->dtype, 2, t->dims[1], p->copy, NULL,
+                                      &p->mat, err);
+    p->loaded = rc == 0;
+    return rc;
+}
+
 static int load_tied_head(struct sl_model *m, struct sl_error *err)
 {
     const struct sl_ckpt_tensor *t = sl_param(m, 0, SL_SLOT_EMBED)->src;
-    if ((m->hp.has & SL_HAS_HEAD) != 0)
+    if (!ties_head(m))
         return 0;
     return create_weight(m, sl_param(m, 0, SL_SLOT_HEAD), SL_USE_LINEAR, t, t->data, err);
 }
@@ -160,7 +203,7 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
     *allocated = *mapped = 0;
     for (size_t i = 0; i < n; i++) {
         const struct sl_ckpt_tensor *t = m->params[i].src;
-        if (t == NULL)
+        if (!is_wanted(m, &m->params[i]))
             continue;
         if (m->params[i].desc->cols == SL_DIM_NONE) {
             *allocated += (uint64_t)t->dims[0] * sizeof(float);
@@ -176,7 +219,7 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
             *allocated += sl_fp8_scale_bytes(&m->params[i]);
     }
     const struct sl_ckpt_tensor *t = sl_param(m, 0, SL_SLOT_EMBED)->src;
-    if ((m->hp.has & SL_HAS_HEAD) == 0)
+    if (ties_head(m))
         *allocated += be->vt->weight_bytes(be, SL_USE_LINEAR, t->dtype, t->dims[0], t->dims[1]);
 }
 
@@ -191,7 +234,7 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
     m->be = be;
     for (size_t i = 0; i < n && rc == 0; i++) {
         struct sl_param *p = &m->params[i];
-        if (p->src == NULL)
+        if (!is_wanted(m, p))
             continue;
         if (progress != NULL)
             progress(progress_arg, "loading weights", done, m->facts.weight_bytes);
@@ -201,6 +244,8 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
     if (rc == 0)
         rc = load_tied_head(m, err);
     if (rc == 0)
+        rc = load_yes_no(m, err);
+    if (rc == 0 && !m->desc->encoder)
         rc = load_rope(m, err);
     if (rc != 0) {
         sl_model_unload(m);

@@ -116,10 +116,106 @@ static int fill_facts(struct sl_model *m, struct sl_error *err)
         .intermediate = hp->intermediate,
         .n_vocab = hp->n_vocab,
         .context = hp->context,
+        .n_out = hp->n_vocab,
         .bos = -1,
     };
     count_params(m);
     return read_ids(m, err);
+}
+
+/* ---------------------------------------------------------------- what it does */
+
+static bool generates(const struct sl_model *m)
+{
+    return !m->desc->encoder && !m->name->no_head && (m->hp.has & SL_HAS_CLASSIFIER) == 0;
+}
+
+static int choice_of(const char *flag, const char *value, const char *const *names, int n, int *out,
+                     struct sl_error *err)
+{
+    char all[64] = "";
+    size_t at = 0;
+    *out = 0;
+    for (int i = 0; i < n; i++) {
+        if (value == NULL || strcmp(value, names[i]) == 0) {
+            *out = i;
+            return 0;
+        }
+        at += (size_t)snprintf(all + at, sizeof all - at, "%s%s", i > 0 ? ", " : "", names[i]);
+        SL_ASSERT(at < sizeof all);
+    }
+    return sl_fail(err, SL_EINVAL, "%s: '%.20s' is not one of: %s", flag, value, all);
+}
+
+/* The task of a model that its files leave open, or that the user asks for. */
+static int choose_task(const struct sl_model *m, const char *runner, const char *convert,
+                       bool has_pooling, const int32_t *yes_no, enum sl_model_task *out,
+                       struct sl_error *err)
+{
+    static const char *const runners[] = {"auto", "generate", "pooling"};
+    static const char *const converts[] = {"auto", "none", "embed", "classify"};
+    int r, c;
+    bool classifier = (m->hp.has & SL_HAS_CLASSIFIER) != 0;
+    int rc = choice_of("runner", runner, runners, SL_COUNT(runners), &r, err);
+    if (rc == 0)
+        rc = choice_of("convert", convert, converts, SL_COUNT(converts), &c, err);
+    if (rc != 0)
+        return rc;
+    if (r == 1 && !generates(m))
+        return sl_fail(err, SL_EINVAL, "runner: %s is no model that generates", m->name->id);
+    if (r == 1 && c >= 2)
+        return sl_fail(err, SL_EINVAL, "convert: %s needs the runner pooling", converts[c]);
+    if (c == 3 && !classifier && yes_no == NULL)
+        return sl_fail(err, SL_EINVAL,
+                       "convert: this model has no classifier; classify needs two tokens whose "
+                       "logits make a score (--classifier-from-token no,yes)");
+    if (classifier || (yes_no != NULL && r != 1))
+        *out = c == 2 ? SL_TASK_EMBED : SL_TASK_SCORE;
+    else if (c == 2 || r == 2 || !generates(m))
+        *out = SL_TASK_EMBED;
+    else
+        *out = has_pooling && r == 0 && c == 0 ? SL_TASK_EMBED : SL_TASK_GENERATE;
+    return 0;
+}
+
+int sl_model_set_task(struct sl_model *m, const char *runner, const char *convert,
+                      const int32_t *yes_no, struct sl_error *err)
+{
+    struct sl_model_facts *f = &m->facts;
+    bool found = false, encoder = m->desc->encoder;
+    int rc = 0;
+    SL_ASSERT(m->be == NULL);
+    m->pool = (struct sl_pooling){.task = SL_TASK_GENERATE};
+    if (runner == NULL || strcmp(runner, "generate") != 0)
+        rc = sl_pooling_read(m->ckpt, m->name->gguf_architecture, m->hp.hidden, &m->pool, &found,
+                             err);
+    if (rc == 0)
+        rc = choose_task(m, runner, convert, found, yes_no, &m->pool.task, err);
+    if (rc != 0)
+        return rc;
+    if (!found && m->pool.task == SL_TASK_EMBED) {
+        m->pool.kind = encoder ? SL_POOL_MEAN : SL_POOL_LAST;
+        m->pool.normalize = true;
+    }
+    if (m->pool.task == SL_TASK_SCORE) {
+        m->pool.kind = encoder ? SL_POOL_CLS : SL_POOL_LAST;
+        m->pool.normalize = false;
+        m->yes_no = (m->hp.has & SL_HAS_CLASSIFIER) == 0;
+        if (m->yes_no)
+            memcpy(m->yes_no_ids, yes_no, sizeof m->yes_no_ids);
+        rc = sl_pooling_read_act(m->ckpt, m->hp.n_labels, &m->pool.act, err);
+    }
+    f->task = m->pool.task;
+    f->pool = m->pool.kind;
+    f->normalize = m->pool.normalize;
+    f->max_input = m->pool.max_input;
+    f->whole = encoder || (f->task != SL_TASK_GENERATE && f->pool != SL_POOL_LAST);
+    f->pairs = encoder && f->task == SL_TASK_SCORE;
+    f->n_out = f->task == SL_TASK_GENERATE ? m->hp.n_vocab
+               : f->task == SL_TASK_EMBED  ? m->hp.hidden
+               : m->yes_no                 ? 1
+                                           : m->hp.n_labels;
+    return rc;
 }
 
 int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_error *err)
@@ -142,6 +238,8 @@ int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_e
     if ((rc = m->desc->plan(m->name, &m->hp, m->layers, err)) != 0 ||
         (rc = sl_bind_tensors(m, err)) != 0 || (rc = fill_facts(m, err)) != 0)
         goto fail;
+    if (!generates(m) && (rc = sl_model_set_task(m, NULL, NULL, NULL, err)) != 0)
+        goto fail; /* it has one from the start, what may be asked of it is another thing */
     *out = m;
     return 0;
 fail:
@@ -185,7 +283,7 @@ int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, enum sl_d
         return sl_fail(err, SL_EINVAL, "block-size is %d, must be a multiple of %d up to %d",
                        block_size, SL_KV_TILE, SL_MAX_BLOCK_SIZE);
     *out = (struct sl_kv_layout){
-        .n_layers = m->hp.n_layers,
+        .n_layers = m->layers[0].kv_kind == SL_KV_STEP ? 1 : m->hp.n_layers,
         .n_kv_heads = m->hp.n_kv_heads,
         .head_dim = m->hp.head_dim,
         .block_size = block_size,

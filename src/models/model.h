@@ -11,6 +11,7 @@
 #include "base/buf.h"
 #include "io/checkpoint.h"
 #include "kv/layout.h"
+#include "models/pooling.h"
 #include "ops/ops.h"
 
 struct sl_model;
@@ -26,12 +27,24 @@ struct sl_model_facts { /* what the layers above need to know */
     int32_t bos;              /* -1: none given */
     int32_t eos[8]; /* ids that end a sequence: config.json and generation_config.json, or GGUF */
     int32_t n_eos;
+    enum sl_model_task task;
+    int32_t n_out; /* values of a row of a step: logits, an embedding, scores */
+    bool whole;    /* a text goes into one step, and leaves nothing that a later one could use */
+    enum sl_pool_kind pool;
+    bool normalize;    /* embeddings have length 1 */
+    bool pairs;        /* scores are of two texts in one input, with a type each */
+    int32_t max_input; /* tokens, where the makers say less than the context; else 0 */
 };
 
 /* Recognises the family and checks every hyper-parameter against its range and every tensor against
  * the family's table (presence, shape, format). The checkpoint stays open as long as the model. */
 SL_MUST_CHECK int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out,
                                 struct sl_error *err);
+/* Before loading: what the model is to do. runner: "auto", "generate", "pooling"; convert: "auto",
+ * "none", "embed", "classify", as vLLM has them; NULL is auto. yes_no: ids of two tokens whose
+ * logits at the end make a score, or NULL. */
+SL_MUST_CHECK int sl_model_set_task(struct sl_model *m, const char *runner, const char *convert,
+                                    const int32_t *yes_no, struct sl_error *err);
 SL_MUST_CHECK int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
                                 void *progress_arg, struct sl_error *err);
 /* What loading would take: bytes of memory allocated for repacked and converted weights, and bytes
@@ -60,7 +73,7 @@ uint64_t sl_run_bytes(const struct sl_model *m, const struct sl_backend *be,
 SL_MUST_CHECK int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg,
                                 struct sl_run **out, struct sl_error *err);
 void sl_run_destroy(struct sl_run *r);
-/* Writes KV of the batch's tokens and computes the wanted logits: [n_logits, V], valid until the
+/* Writes KV of the batch's tokens and computes the wanted rows: [n_logits, n_out], valid until the
  * next step. No allocation. On a device the work is only enqueued: batch's arrays are the device's,
  * and so are the logits. */
 const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch);

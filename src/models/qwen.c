@@ -21,6 +21,19 @@ static const struct sl_model_name names[] = {
      .gguf_architecture = "qwen3",
      .has = SL_HAS_QK_NORM,
      .head_dim = 128},
+    {.id = "qwen3-base", /* without a head: embeddings */
+     .hf_architecture = "Qwen3Model",
+     .hf_model_type = "qwen3",
+     .gguf_architecture = "qwen3",
+     .has = SL_HAS_QK_NORM,
+     .no_head = true,
+     .head_dim = 128},
+    {.id = "qwen3-classifier",
+     .hf_architecture = "Qwen3ForSequenceClassification",
+     .hf_model_type = "qwen3",
+     .gguf_architecture = "qwen3",
+     .has = SL_HAS_QK_NORM | SL_HAS_CLASSIFIER,
+     .head_dim = 128},
 };
 
 static const struct sl_hparam_desc hparams[] = {
@@ -43,12 +56,22 @@ static const struct sl_hparam_desc hparams[] = {
     {.hf = {"layer_types"},
      .type = SL_HP_LAYER_TYPES,
      .offset = offsetof(struct sl_hparams, layer_types)},
+    SL_HPARAMS_LABELS,
     {.hf = {"attention_bias"}, .type = SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
 };
 
 static const struct sl_weight_desc weights[] = {
-    SL_WEIGHTS_EMBED_AND_HEAD, SL_WEIGHTS_GQA,     SL_WEIGHTS_QKV_BIAS,
-    SL_WEIGHTS_O_BIAS,         SL_WEIGHTS_QK_NORM, SL_WEIGHTS_FFN_GATED,
+    SL_WEIGHTS_EMBED_AND_HEAD,
+    SL_WEIGHTS_GQA,
+    SL_WEIGHTS_QKV_BIAS,
+    SL_WEIGHTS_O_BIAS,
+    SL_WEIGHTS_QK_NORM,
+    SL_WEIGHTS_FFN_GATED,
+    {.slot = SL_SLOT_CLASSIFIER,
+     .hf = "score.weight",
+     .rows = SL_DIM_LABELS,
+     .cols = SL_DIM_H,
+     .need = SL_HAS_CLASSIFIER},
 };
 
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
@@ -85,6 +108,7 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .has = name->has,
         .rope = {.theta = 1000000},
         .max_window_layers = 28,
+        .n_labels = (name->has & SL_HAS_CLASSIFIER) != 0 ? 3 : 0,
     };
 }
 

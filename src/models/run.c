@@ -29,6 +29,7 @@ static void list_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
     uint64_t t = (uint64_t)cfg->max_tokens, h = (uint64_t)hp->hidden;
     uint64_t rows = (uint64_t)cfg->max_logits, f = sizeof(float);
     uint64_t act = sl_dtype_info(act_dtype)->block_bytes;
+    uint64_t n_out = (uint64_t)SL_MAX(m->facts.n_out, 2); /* two where they make one score */
     uint64_t q = (uint64_t)sl_hparams_dim(hp, SL_DIM_Q),
              kv = (uint64_t)sl_hparams_dim(hp, SL_DIM_KV);
     const struct cut list[N_CUTS] = {
@@ -42,7 +43,7 @@ static void list_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
         {offsetof(struct sl_run, att), t * q * act},
         {offsetof(struct sl_run, ffn), t * (uint64_t)hp->intermediate * act},
         {offsetof(struct sl_run, angles), t * (uint64_t)hp->head_dim * f},
-        {offsetof(struct sl_run, logits), rows * (uint64_t)hp->n_vocab * f},
+        {offsetof(struct sl_run, logits), rows * n_out * f},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
     memcpy(cuts, list, sizeof list);
@@ -65,8 +66,8 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     struct cut cuts[N_CUTS];
     *out = NULL;
     SL_ASSERT(m->be != NULL);
-    SL_ASSERT(cfg->kv.n_layers == m->hp.n_layers && cfg->kv.n_kv_heads == m->hp.n_kv_heads &&
-              cfg->kv.head_dim == m->hp.head_dim);
+    SL_ASSERT(cfg->kv.n_layers == (m->desc->encoder ? 1 : m->hp.n_layers) &&
+              cfg->kv.n_kv_heads == m->hp.n_kv_heads && cfg->kv.head_dim == m->hp.head_dim);
     if (cfg->max_tokens < 1 || cfg->max_tokens > SL_MAX_STEP_TOKENS)
         return sl_fail(err, SL_EINVAL, "max-num-batched-tokens is %d, must be 1 to %d",
                        cfg->max_tokens, SL_MAX_STEP_TOKENS);
@@ -206,6 +207,8 @@ static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
     case SL_MIX_GQA:
         sl_mixer_gqa_attend(r, layer, b);
         break;
+    case SL_MIX_WHOLE: /* run_encoder.c's */
+        break;
     }
 }
 
@@ -215,6 +218,8 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, int32_t
     case SL_MIX_GQA:
         sl_mixer_gqa_output(r, layer, att, n, r->y);
         break;
+    case SL_MIX_WHOLE:
+        break;
     }
 }
 
@@ -223,6 +228,8 @@ static void feed_forward(struct sl_run *r, int32_t layer, int32_t n)
     switch (r->m->layers[layer].ffn) {
     case SL_FFN_GATED:
         sl_ffn_gated(r, layer, r->norm, n, r->y);
+        break;
+    case SL_FFN_PLAIN:
         break;
     }
 }
@@ -241,17 +248,19 @@ static void head(struct sl_run *r, int32_t n)
                              });
 }
 
-static void next_part(struct sl_run *r)
-{
-    atomic_fetch_add_explicit(&r->n_parts, 1, memory_order_relaxed);
-}
-
 uint64_t sl_run_progress(const struct sl_run *r)
 {
     return atomic_load_explicit(&r->n_parts, memory_order_relaxed);
 }
 
-const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
+/* Only the rows that are wanted go through the end of the last layer, unless all of a text's are
+ * pooled. */
+static bool pools_all(const struct sl_model *m)
+{
+    return m->facts.task != SL_TASK_GENERATE && m->facts.pool != SL_POOL_LAST;
+}
+
+static void enqueue_decoder(struct sl_run *r, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
     float *x = r->x;
@@ -259,16 +268,15 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
     int32_t n = batch->n_tokens, last = m->hp.n_layers - 1;
     size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
 
-    check_batch(r, batch);
     SL_ASSERT(batch->lora == NULL || r->cfg.max_lora_rank > 0);
     r->lora_rows = batch->lora;
     r->lora_gathered = NULL;
     begin(r, batch);
     for (int32_t l = 0; l <= last; l++) {
-        next_part(r);
+        sl_run_next_part(r);
         mix(r, l, batch);
-        next_part(r);
-        if (l == last) {
+        sl_run_next_part(r);
+        if (l == last && !pools_all(m)) {
             n = batch->n_logits;
             if (n == 0)
                 break;
@@ -281,17 +289,31 @@ const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
         }
         mix_output(r, l, att, n);
         add_norm(r, x, sl_param(m, l, SL_SLOT_FFN_NORM)->vec, n);
-        next_part(r);
+        sl_run_next_part(r);
         feed_forward(r, l, n);
         add_norm(r, x,
                  l == last ? sl_param(m, 0, SL_SLOT_FINAL_NORM)->vec
                            : sl_param(m, l + 1, SL_SLOT_ATTN_NORM)->vec,
                  n);
     }
-    next_part(r);
-    if (n > 0)
+    sl_run_next_part(r);
+    if (n > 0 && m->facts.task == SL_TASK_GENERATE)
         head(r, n);
-    next_part(r);
+    else if (n > 0)
+        sl_run_pool(r, r->norm, pools_all(m) ? batch->spans : NULL, batch->n_logits);
+    sl_run_next_part(r);
+}
+
+const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
+{
+    check_batch(r, batch);
+    SL_ASSERT(!r->m->facts.whole || batch->n_logits == batch->n_spans);
+    if (r->m->desc->encoder) {
+        sl_run_encoder(r, batch);
+        sl_run_pool(r, r->x, batch->spans, batch->n_spans);
+    } else {
+        enqueue_decoder(r, batch);
+    }
     return r->logits;
 }
 

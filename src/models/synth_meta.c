@@ -38,6 +38,7 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
     const uint8_t *at = (const uint8_t *)hp + row->offset;
     int32_t i = row->type == SL_HP_INT ? *(const int32_t *)(const void *)at : 0;
     if (row->hf[0] == NULL || (row->type == SL_HP_INT && i == 0 && !row->required) ||
+        (row->type == SL_HP_LABELS && *(const int32_t *)(const void *)at == 0) ||
         (row->type == SL_HP_LAYER_TYPES && !has_layer_types(hp)))
         return; /* left out: the default holds */
     sl_buf_printf(b, " \"%s\": ", row->hf[0]);
@@ -59,6 +60,11 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
     }
     case SL_HP_CHOICE:
         sl_buf_json_string(b, row->value, strlen(row->value));
+        break;
+    case SL_HP_LABELS:
+        for (int32_t l = 0; l < *(const int32_t *)(const void *)at; l++)
+            sl_buf_printf(b, "%s\"%d\": \"LABEL_%d\"", l ? ", " : "{", l, l);
+        sl_buf_putc(b, '}');
         break;
     case SL_HP_LAYER_TYPES:
         for (int32_t l = 0; l < hp->n_layers; l++)

@@ -41,6 +41,9 @@
     {NULL, {"hidden_act", "hidden_activation"}, SL_HP_CHOICE, .value = "silu"},                   \
     {NULL, {"tie_word_embeddings"}, SL_HP_HAS_NOT, .has = SL_HAS_HEAD}
 
+#define SL_HPARAMS_LABELS                                                                         \
+    {NULL, {"id2label"}, SL_HP_LABELS, SL_HP_AT(n_labels), .def = 2}
+
 #define SL_W_LAYER(s, hf_name, gguf_name, r, c, how)                                              \
     {.slot = SL_SLOT_##s, .hf = "model.layers.*." hf_name, .gguf = "blk.*." gguf_name,            \
      .rows = SL_DIM_##r, .cols = SL_DIM_##c, .shard = SL_SHARD_##how

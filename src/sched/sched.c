@@ -265,6 +265,8 @@ static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
            (seq = sl_wait_best(&s->wait)) != NULL) {
         if (sl_seq_held(seq) || (s->n_running > 0 && seq->blocked_at == sl_sched_room(s)))
             break;
+        if (s->cfg.whole_prompts && sl_seq_n_tokens(seq) > s->cfg.max_tokens - s->n_plan_tokens)
+            break; /* first in the next step, which it has to itself if need be */
         if (!sl_sched_adapter_fits(s, seq) || !take_pages(s, seq))
             break;
         sl_wait_remove(&s->wait, seq);

@@ -32,6 +32,7 @@ struct sl_sched_config {
     int32_t max_tokens;   /* of one step, >= max_seqs, so that a decode is never skipped */
     int32_t max_logits;   /* rows of logits of one step, >= max_seqs */
     int32_t max_adapters; /* different ones of what runs, >= 1 where sequences have any */
+    bool whole_prompts;   /* a prompt goes into one step: max_tokens holds the longest */
 };
 
 struct sl_sched {

@@ -235,6 +235,23 @@ static const struct edit qwen_edits[] = {
     {"num_experts", "128", SL_EUNSUPPORTED, "num_experts is 128: not supported"},
 };
 
+static const struct edit bert_edits[] = {
+    INT_ROW("max_position_embeddings"),
+    {"hidden_act", "\"relu\"", SL_EUNSUPPORTED,
+     "hidden_act \"relu\" is not supported (supported: gelu)"},
+    {"position_embedding_type", "\"relative_key\"", SL_EUNSUPPORTED,
+     "position_embedding_type \"relative_key\" is not supported"},
+    {"is_decoder", "true", SL_EUNSUPPORTED, "is_decoder true is not supported"},
+    {"type_vocab_size", "1", SL_EFORMAT, "type_vocab_size is 1, must be 2 to 16"},
+    {"id2label", "[\"a\"]", SL_EFORMAT, "id2label must be an object, not a list"},
+    {"id2label", "{}", SL_EFORMAT, "id2label has 0 labels"},
+    {"id2label", "{\"0\": \"a\"}", SL_EFORMAT,
+     "classifier.weight\" has shape [3, 48], expected [1, 48]"},
+    {"sbert_ce_default_activation_function", "\"torch.nn.ReLU\"", SL_EUNSUPPORTED,
+     "\"torch.nn.ReLU\" is not supported"},
+    {"sbert_ce_default_activation_function", "\"torch.nn.modules.linear.Identity\"", 0, NULL},
+};
+
 static void test_config_json(void **state)
 {
     (void)state;
@@ -248,6 +265,9 @@ static void test_config_json(void **state)
     make_folder("qwen3", OUT "/edit_qwen3", &s);
     for (size_t i = 0; i < SL_COUNT(qwen_edits); i++)
         apply(OUT "/edit_qwen3", &qwen_edits[i]);
+    make_folder("bert-classifier", OUT "/edit_bert", &s);
+    for (size_t i = 0; i < SL_COUNT(bert_edits); i++)
+        apply(OUT "/edit_bert", &bert_edits[i]);
 }
 
 /* Mistral's window: transformers reads a missing key as 4096, null as none; a Llama config's key
@@ -385,7 +405,7 @@ static const struct pair gguf_edits[] = {
     GGUF_ROW("context_length"),
     {"general.architecture", NONE, 0, NULL, SL_EFORMAT, "general.architecture is missing"},
     {"general.architecture", STR, 0, "mamba", SL_EUNSUPPORTED,
-     "general.architecture \"mamba\" is not supported (supported: llama, qwen2, qwen3)"},
+     "general.architecture \"mamba\" is not supported (supported: llama, qwen2, qwen3, bert)"},
     {"general.architecture", U32, 3, NULL, SL_EFORMAT, "general.architecture"},
     {"llama.attention.head_count_kv", U32, 3, NULL, SL_EFORMAT, "(4)|attention.head_count_kv (3)"},
     {"llama.attention.key_length", U32, 17, NULL, SL_EFORMAT, "attention.key_length is 17"},
