@@ -121,6 +121,7 @@ static void make_id(struct sl_call *call, const char *client_id)
 
 static void copy_params(struct sl_call *call, const struct sl_params *p)
 {
+    call->pool = p->pool;
     call->stream = p->stream;
     call->include_usage = p->include_usage;
     call->continuous_usage = p->continuous_usage;
@@ -155,6 +156,8 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
             .constraint = p->constraint,
             .adapter = call->adapter,
             .adapter_scale = p->lora_scale,
+            .pooling = call->api->pooling,
+            .second_from = prompt->second_from,
             .thinking = p->thinking.close != NULL ? &p->thinking : NULL,
             .outbox = call->conn->loop->outbox,
             .user = prompt,
@@ -389,6 +392,8 @@ static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl
         if (chunk->stop_str != NULL)
             sl_buf_puts(&choice->stop_str, chunk->stop_str);
     }
+    if (call->api->pooling)
+        return;
     size_t before = kept_bytes(choice);
     call->api->collect(call, prompt, choice, chunk);
     call->n_kept += kept_bytes(choice) - before;

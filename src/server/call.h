@@ -34,8 +34,9 @@ struct sl_prompt { /* one prompt and its engine request */
     struct sl_call *call;
     struct sl_request *req;
     int32_t idx;
-    bool done;    /* all its sequences have ended; req lives on for its prompt's logprobs */
-    int32_t *ids; /* kept for echo and return_token_ids, else NULL */
+    int32_t second_from; /* of struct sl_request_desc */
+    bool done;           /* all its sequences have ended; req lives on for its prompt's logprobs */
+    int32_t *ids;        /* kept for echo and return_token_ids, else NULL */
     size_t n_ids;
     char *text; /* kept for echo, else NULL */
     size_t n_text;
@@ -46,6 +47,7 @@ struct sl_part;
 
 /* A protocol's side of a call: how its replies look. */
 struct sl_call_api {
+    bool pooling; /* values of prompts; of what follows put_whole alone is used */
     const char *id_prefix;
     bool own_ids; /* the client's names for requests do not become part of ids */
     /* A choice is new: makes what it needs, or NULL. */
@@ -93,9 +95,10 @@ struct sl_call {
     int32_t n_prompts, n, n_done;
     int32_t key;                 /* index of the API key it came with */
     struct sl_key_rule *entered; /* counted among its key's; NULL: not */
-    int32_t n_logprobs;          /* top entries asked for */
-    int32_t max_tokens;          /* asked for, <= 0: none */
-    size_t n_kept;               /* bytes collected for a whole reply */
+    struct sl_pool_params pool;
+    int32_t n_logprobs; /* top entries asked for */
+    int32_t max_tokens; /* asked for, <= 0: none */
+    size_t n_kept;      /* bytes collected for a whole reply */
     bool stream, include_usage, continuous_usage, want_logprobs, tokens_as_ids, return_token_ids;
     bool echo, drop_output, throttled;
     void *extra;                  /* the protocol's, or NULL */

@@ -8,8 +8,9 @@
 
 static int read_fields(struct sl_task *t, enum sl_endpoint endpoint, sl_to_chat_fn to_chat)
 {
-    int rc =
-        t->root != NULL ? 0 : sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    int rc = sl_task_generates(t);
+    if (rc == 0 && t->root == NULL)
+        rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
     if (rc == 0 && to_chat != NULL)
         rc = to_chat(t);
     if (rc == 0)

@@ -29,7 +29,15 @@ enum sl_tool_mode {
     SL_TOOLS_NAMED, /* tool_name has to be called */
 };
 
+struct sl_pool_params { /* of embeddings and scores */
+    int32_t dimensions; /* 0: all */
+    int32_t n_first;    /* prompts of first texts, where two vectors are compared; 0: none */
+    int32_t top_n;      /* 0: all */
+    bool base64, documents;
+};
+
 struct sl_params {
+    struct sl_pool_params pool;
     enum sl_endpoint endpoint;
     struct sl_sampling sampling; /* complete after sl_params_parse */
     bool stream, include_usage, continuous_usage;

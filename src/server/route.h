@@ -42,6 +42,10 @@ const char *sl_route_cors_origin(const struct sl_server_config *cfg,
 
 /* Handlers, one file per API. Each ends in a reply or leaves c->call set. */
 void sl_api_chat(struct sl_conn *c);
+void sl_api_embeddings(struct sl_conn *c);
+void sl_api_pooling(struct sl_conn *c);
+void sl_api_rerank(struct sl_conn *c);
+void sl_api_score(struct sl_conn *c);
 void sl_api_completions(struct sl_conn *c);
 void sl_api_responses(struct sl_conn *c);
 void sl_api_response(struct sl_conn *c);

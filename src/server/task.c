@@ -124,9 +124,22 @@ int sl_task_params(struct sl_task *t, enum sl_endpoint endpoint)
     return sl_params_parse(&t->params, endpoint, t->root, &s->defaults, &limits, &t->refusal);
 }
 
+int sl_task_generates(struct sl_task *t)
+{
+    const struct sl_model_info *info = sl_engine_info(t->server->eng);
+    if (info->n_pooled == 0)
+        return 0;
+    return sl_refuse(
+        &t->refusal, SL_EUNSUPPORTED, "model", "this model does not generate text: it gives %s",
+        info->task == SL_TASK_EMBED ? "embeddings (/v1/embeddings)" : "scores (/rerank, /score)");
+}
+
 int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint)
 {
-    int rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    int rc = sl_task_generates(t);
+    if (rc != 0)
+        return rc;
+    rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
     return rc != 0 ? rc : sl_task_params(t, endpoint);
 }
 

@@ -54,6 +54,7 @@ void sl_task_abandon(struct sl_task *t); /* its connection ends */
 void sl_task_collect(struct sl_loop *loop);
 /* Reads the body as an object, and (or only) its fields as parameters. */
 SL_MUST_CHECK int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint);
+SL_MUST_CHECK int sl_task_generates(struct sl_task *t); /* else it says what the model gives */
 SL_MUST_CHECK int sl_task_params(struct sl_task *t, enum sl_endpoint endpoint);
 /* The model or adapter that answers. After it prepare may have to return at once: `later`. */
 SL_MUST_CHECK int sl_task_model(struct sl_task *t);
