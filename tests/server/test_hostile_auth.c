@@ -33,6 +33,8 @@ static const struct expected {
     {"/v1/responses/", true, false, GET | POST | DELETE},
     {"/v1/models", false, false, GET},
     {"/v1/models/", true, false, GET},
+    {"/v1/load_lora_adapter", false, false, POST},
+    {"/v1/unload_lora_adapter", false, false, POST},
     {"/tokenize", false, false, POST},
     {"/detokenize", false, false, POST},
     {"/health", false, true, GET},
@@ -158,6 +160,8 @@ static int status_of(const char *target, const struct method *m, bool key_ok)
         return 401;
     if (!(r->methods & m->is))
         return 405;
+    if (strstr(r->path, "lora_adapter") != NULL) /* this server loads none for its clients */
+        return 400;
     size_t n = strcspn(target, "?");
     bool known = n == strlen(MODEL_PATH) && strncmp(target, MODEL_PATH, n) == 0;
     if (strcmp(r->path, "/api/cancel") == 0)
