@@ -335,8 +335,9 @@ struct sl_top_logprob {
 
 struct sl_token { /* one sampled (or prompt) token */
     int32_t id;
-    int32_t rank;  /* 1 = most likely; 0 = logprobs not asked for */
-    float logprob; /* log softmax of the raw logits, before temperature and penalties */
+    int32_t rank;      /* 1 = most likely; 0 = logprobs not asked for */
+    float logprob;     /* log softmax of the raw logits, before temperature and penalties */
+    uint64_t text_end; /* bytes of the sequence's text up to its end; 0 of prompt tokens */
     int32_t n_top;
     const struct sl_top_logprob *top; /* borrowed until the request is released */
 };

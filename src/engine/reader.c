@@ -47,12 +47,14 @@ static size_t take_tokens(struct sl_request *req, struct sl_rseq *rs, const stru
     int32_t n_vocab = tok != NULL ? sl_tokenizer_n_vocab(tok) : 0;
     *n_taken = 0;
     while (rs->r_n < v->n_tokens && *n_taken < SL_CHUNK_TOKENS && n + max_bytes <= req->text_cap) {
-        req->r_tokens[(*n_taken)++] = token_of(req, rs, rs->r_n);
+        struct sl_token *t = &req->r_tokens[(*n_taken)++];
+        *t = token_of(req, rs, rs->r_n);
         bool silent = v->skip_last && rs->r_n == v->n_tokens - 1;
         int32_t id = rs->out[rs->r_n++];
         /* Rows of logits may be wider than the vocabulary: such an id has no text. */
         if (!silent && id < n_vocab)
             n += sl_detok_push(&rs->r_detok, id, req->r_text + n);
+        t->text_end = rs->r_shown + n;
     }
     return n;
 }

@@ -14,12 +14,15 @@ struct sl_answer {
     const char *tools_format;
     json_t *tools; /* a reference: the parser looks types up */
     uint64_t id_seed;
-    bool show_reasoning, one_call, keep, failed;
+    bool has_reasoning, show_reasoning, one_call, keep, failed;
     bool dropped; /* the call that is coming in is one too many */
     int32_t n_calls, n_begun;
     struct sl_part *parts; /* kept, or the last one alone */
     int32_t n_parts, cap_parts;
-    size_t n_bytes;        /* of kept parts */
+    size_t n_bytes;     /* of kept parts */
+    struct sl_buf ends; /* size_t: where tokens end whose text is to come, from n_pushed on */
+    uint64_t n_pushed;  /* bytes of text */
+    int64_t n_thought;
     struct sl_buf *stream; /* during a push */
 };
 
@@ -170,6 +173,30 @@ static void on_event(void *arg, const struct sl_output_event *e)
     }
 }
 
+/* Text may come later than its tokens, when it could be the beginning of a stop string. */
+static int parse(struct sl_answer *a, const struct sl_chunk *chunk)
+{
+    size_t n = chunk->n_text, n_here = 0;
+    for (size_t i = 0; i < chunk->n_tokens; i++) {
+        SL_ASSERT(chunk->tokens[i].text_end >= a->n_pushed);
+        size_t end = (size_t)(chunk->tokens[i].text_end - a->n_pushed);
+        sl_buf_put(&a->ends, &end, sizeof end);
+    }
+    if (!sl_buf_ok(&a->ends))
+        return SL_ENOMEM;
+    size_t *ends = (size_t *)(void *)a->ends.data, n_ends = a->ends.n_bytes / sizeof *ends;
+    while (n_here < n_ends && (ends[n_here] <= n || chunk->finish != SL_RUNNING))
+        n_here++;
+    for (size_t i = 0; i < n_here; i++) /* behind the end of the text: a stop string's */
+        ends[i] = SL_MIN(ends[i], n);
+    int rc = sl_output_push_tokens(a->parser, chunk->text, n, ends, n_here, &a->n_thought);
+    for (size_t i = n_here; i < n_ends; i++)
+        ends[i - n_here] = ends[i] - n;
+    a->ends.n_bytes = (n_ends - n_here) * sizeof *ends;
+    a->n_pushed += n;
+    return rc;
+}
+
 void sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk *chunk)
 {
     int rc = 0;
@@ -177,7 +204,7 @@ void sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk
     if (a->parser == NULL)
         prose(a, SL_PART_TEXT, chunk->text, chunk->n_text);
     else
-        rc = sl_output_push(a->parser, chunk->text, chunk->n_text);
+        rc = parse(a, chunk);
     if (chunk->finish != SL_RUNNING) {
         if (rc == 0 && a->parser != NULL)
             rc = sl_output_finish(a->parser);
@@ -187,6 +214,11 @@ void sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk
     if (b != NULL)
         b->failed |= a->failed;
     a->stream = NULL;
+}
+
+int64_t sl_answer_n_thought(const struct sl_answer *a)
+{
+    return a != NULL && a->has_reasoning ? a->n_thought : -1;
 }
 
 bool sl_answer_ok(const struct sl_answer *a)
@@ -249,6 +281,7 @@ int sl_answer_create(struct sl_call *call, struct sl_choice *choice, const struc
     a->choice = choice;
     a->keep = keep;
     a->tools_format = p->tools_format;
+    a->has_reasoning = reasoning != NULL;
     struct sl_loop *loop = call->conn->loop; /* not the call's id: clients may repeat theirs */
     a->id_seed = sl_mix64(loop->id_seed[0] ^ sl_mix64(atomic_fetch_add(&loop->server->next_id, 1)));
     a->show_reasoning = p->include_reasoning;
@@ -266,5 +299,6 @@ void sl_answer_destroy(struct sl_answer *a)
     for (int32_t i = 0; i < a->n_parts; i++)
         deinit_part(&a->parts[i]);
     sl_free(a->parts);
+    sl_buf_deinit(&a->ends);
     sl_free(a);
 }

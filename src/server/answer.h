@@ -36,7 +36,9 @@ void sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk
 bool sl_answer_ok(const struct sl_answer *a);
 bool sl_answer_in(const struct sl_answer *a, enum sl_part_kind kind); /* a part of it is open */
 bool sl_answer_has_calls(const struct sl_answer *a);                  /* NULL: no */
-size_t sl_answer_bytes(const struct sl_answer *a);                    /* kept; NULL: 0 */
+/* Tokens of reasoning so far, its markers included; -1: its format has none. NULL: -1. */
+int64_t sl_answer_n_thought(const struct sl_answer *a);
+size_t sl_answer_bytes(const struct sl_answer *a); /* kept; NULL: 0 */
 /* The kept parts. */
 int32_t sl_answer_n_parts(const struct sl_answer *a);
 const struct sl_part *sl_answer_part(const struct sl_answer *a, int32_t i);

@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 #include "server/openai_out.h"
 
+#include "base/check.h"
+#include "server/answer.h"
 #include "server/reply.h"
 #include "server/sse.h"
 
 /* ---- pieces */
 
-void sl_openai_put_usage(struct sl_buf *b, int64_t n_prompt, int64_t n_cached, int64_t n_output)
+void sl_openai_put_usage(struct sl_buf *b, int64_t n_prompt, int64_t n_cached, int64_t n_output,
+                         int64_t n_thought)
 {
     SL_PUT(b, "\"usage\":{\"prompt_tokens\":");
     sl_put_i64(b, n_prompt);
@@ -16,14 +19,29 @@ void sl_openai_put_usage(struct sl_buf *b, int64_t n_prompt, int64_t n_cached, i
     sl_put_i64(b, n_output);
     SL_PUT(b, ",\"prompt_tokens_details\":{\"cached_tokens\":");
     sl_put_i64(b, n_cached);
+    if (n_thought >= 0) {
+        SL_PUT(b, "},\"completion_tokens_details\":{\"reasoning_tokens\":");
+        sl_put_i64(b, n_thought);
+    }
     SL_PUT(b, "}}");
+}
+
+/* Over the choices of a prompt; -1: none tells. */
+static int64_t n_thought(const struct sl_call *call, int32_t prompt_idx)
+{
+    int64_t sum = -1;
+    for (int32_t i = 0; i < call->n; i++) {
+        int64_t n = sl_answer_n_thought(call->choices[prompt_idx * call->n + i].answer);
+        sum = n < 0 ? sum : SL_MAX(sum, 0) + n;
+    }
+    return sum;
 }
 
 static void put_usage_of(struct sl_buf *b, struct sl_call *call)
 {
     struct sl_usage u;
     sl_call_usage(call, &u);
-    sl_openai_put_usage(b, u.n_prompt, u.n_cached, u.n_output);
+    sl_openai_put_usage(b, u.n_prompt, u.n_cached, u.n_output, n_thought(call, 0));
 }
 
 void sl_openai_put_finish(struct sl_buf *b, enum sl_finish finish, bool calls,
@@ -58,7 +76,8 @@ void sl_openai_event_end(struct sl_buf *b, struct sl_call *call, const struct sl
         struct sl_usage u;
         sl_request_usage(prompt->req, &u);
         SL_PUT(b, "],");
-        sl_openai_put_usage(b, u.n_prompt, u.n_cached, call->drop_output ? 0 : u.n_output);
+        sl_openai_put_usage(b, u.n_prompt, u.n_cached, call->drop_output ? 0 : u.n_output,
+                            n_thought(call, prompt->idx));
         SL_PUT(b, "}\n\n");
         return;
     }

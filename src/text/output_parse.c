@@ -233,13 +233,27 @@ static int result(struct sl_output *p)
     return p->no_memory ? SL_ENOMEM : 0;
 }
 
-int sl_output_push(struct sl_output *p, const char *text, size_t n)
+int sl_output_push_tokens(struct sl_output *p, const char *text, size_t n, const size_t *ends,
+                          size_t n_ends, int64_t *n_thought)
 {
+    size_t at = 0;
+    for (; at < n_ends && ends[at] == 0; at++)
+        *n_thought += p->thinking;
     for (size_t i = 0; i < n && !p->no_memory; i++) {
+        bool before = p->thinking;
         step(p, text[i]);
         run_replay(p);
+        for (; at < n_ends && ends[at] == i + 1; at++)
+            *n_thought += before || p->thinking;
     }
+    SL_ASSERT(at == n_ends || p->no_memory);
     return result(p);
+}
+
+int sl_output_push(struct sl_output *p, const char *text, size_t n)
+{
+    int64_t none = 0;
+    return sl_output_push_tokens(p, text, n, NULL, 0, &none);
 }
 
 /* A marker that the end cut off behind a whole call is no text. */

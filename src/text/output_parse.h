@@ -72,6 +72,10 @@ void sl_output_destroy(struct sl_output *p);
  * are no markers (sl_output_is_marker) are the caller's to leave out. 0 or SL_ENOMEM, which stays:
  * the answer can only be failed then. */
 SL_MUST_CHECK int sl_output_push(struct sl_output *p, const char *text, size_t n);
+/* The same for text of which a token ends behind each of ends[n_ends] (0 .. n, ascending): adds to
+ * *n_thought those that end in a block of reasoning, its markers included. */
+SL_MUST_CHECK int sl_output_push_tokens(struct sl_output *p, const char *text, size_t n,
+                                        const size_t *ends, size_t n_ends, int64_t *n_thought);
 /* Does a special token's text belong to a marker of these formats? */
 bool sl_output_is_marker(const struct sl_output *p, const char *text, size_t n);
 /* The answer is over: reports what was held back, ends a call that is open. */

@@ -351,6 +351,104 @@ static void preemption_keeps_the_place(void **state)
     rig_stop(&g);
 }
 
+/* What begins with reasoning: any text up to the marker, then what the constraint says. */
+static void check_thoughts(const struct rig_out *o, int32_t budget, const char *regex)
+{
+    int32_t n = 0;
+    while (n < o->n && o->ids[n] != T_USER)
+        n++;
+    if (n == o->n) { /* no end came */
+        assert_true(budget < 0 && o->finish == SL_FINISH_LENGTH);
+        return;
+    }
+    const char *answer = strstr(o->text, "User:");
+    assert_true(answer != NULL && (budget < 0 || n <= budget));
+    answer += strlen("User:");
+    struct rig_out rest = {.n_text = o->n_text - (size_t)(answer - o->text)};
+    memcpy(rest.text, answer, rest.n_text);
+    if (regex == NULL) {
+        assert_int_equal(o->finish, SL_FINISH_LENGTH);
+    } else {
+        assert_int_equal(o->finish, SL_FINISH_STOP);
+        if (!accepts(SL_GRAMMAR_REGEX, regex, &rest))
+            fail_msg("'%s' behind '%s'", answer, o->text);
+    }
+}
+
+static void masks_while_thinking(void **state)
+{
+    static const int32_t forced[] = {T_USER};
+    static const char regex[] = "(a|bc){2,6}";
+    struct rig g;
+    struct run r[16];
+    (void)state;
+    start(&g);
+    struct sl_constraint *c = open_it(&g, SL_GRAMMAR_REGEX, regex);
+    struct sl_logit_bias no_end = {T_EOS, -100}, user = {T_USER, 10};
+    struct sl_thinking think[16];
+    for (int i = 0; i < 16; i++) {
+        /* by turns: cut by a budget, or ended by the model; with a constraint behind it or none */
+        think[i] = (struct sl_thinking){.close = "User:",
+                                        .open_id = -1,
+                                        .inside = true,
+                                        .budget = i % 4 == 3 ? -1 : i,
+                                        .forced = forced,
+                                        .n_forced = 1};
+        make(&r[i], i % 2 == 0 ? c : NULL, (uint64_t)i);
+        r[i].desc.thinking = &think[i];
+        r[i].desc.sampling.max_tokens = 60;
+        r[i].desc.sampling.temperature = 2;
+        r[i].desc.sampling.n = 1 + i % 3;
+        r[i].desc.sampling.logit_bias = i % 4 == 3 ? &user : &no_end;
+        r[i].desc.sampling.n_logit_bias = 1;
+        r[i].desc.sampling.ignore_eos = true;
+        submit(&g, &r[i]);
+    }
+    finish_all(&g, r, 16);
+    for (int i = 0; i < 16; i++)
+        for (int k = 0; k < 1 + i % 3; k++)
+            check_thoughts(&r[i].outs[k], think[i].budget, i % 2 == 0 ? regex : NULL);
+    release(r, 16);
+    struct sl_stats before, after;
+    sl_engine_stats(g.eng, &before);
+    make(&r[0], NULL, 1); /* once it has thought, nothing needs a mask */
+    r[0].desc.thinking = &think[2];
+    r[0].desc.sampling.max_tokens = 100;
+    r[0].desc.sampling.ignore_eos = true;
+    submit(&g, &r[0]);
+    finish_all(&g, r, 1);
+    sl_engine_stats(g.eng, &after);
+    assert_int_equal(r[0].outs[0].n, 100);
+    assert_true(after.grammar_masks - before.grammar_masks <= 6);
+    release(r, 1);
+    /* The first token opens the block, or begins the answer. */
+    int n_thought = 0;
+    for (int i = 0; i < 8; i++) {
+        think[i] = (struct sl_thinking){
+            .close = "User:", .open_id = T_X, .budget = 5, .forced = forced, .n_forced = 1};
+        make(&r[i], c, (uint64_t)i);
+        r[i].desc.thinking = &think[i];
+        r[i].desc.sampling.logit_bias = &(struct sl_logit_bias){T_X, i % 2 == 0 ? 0.0f : -100.0f};
+        r[i].desc.sampling.n_logit_bias = 1;
+        submit(&g, &r[i]);
+    }
+    finish_all(&g, r, 8);
+    for (int i = 0; i < 8; i++) {
+        const struct rig_out *o = &r[i].outs[0];
+        bool thought = o->ids[0] == T_X;
+        n_thought += thought;
+        assert_true(thought == (i % 2 == 0));
+        if (thought)
+            check_thoughts(o, 7, regex);
+        else
+            assert_true(accepts(SL_GRAMMAR_REGEX, regex, o));
+    }
+    assert_int_equal(n_thought, 4);
+    release(r, 8);
+    sl_constraint_release(c);
+    rig_stop(&g);
+}
+
 static int allocs_left;
 
 static void *counted_alloc(size_t n)
@@ -453,6 +551,7 @@ int main(void)
         ALL(the_cache_is_shared_and_bounded),
         ALL(cancelled_at_any_time),
         ALL(preemption_keeps_the_place),
+        ALL(masks_while_thinking),
         /* What the process allocates by is no other thread's to see changing. */
         {"memory_may_run_out", memory_may_run_out, in_time, NULL, NULL},
         {"memory_may_run_out, late", memory_may_run_out, one_step_late, NULL, NULL},

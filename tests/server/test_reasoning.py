@@ -51,6 +51,37 @@ def test_budget(server):
     assert chat(server, thinking_token_budget=-1)[0]["message"]["reasoning"] == whole
 
 
+def thought(server, ids):
+    """How many tokens up to the one that ends the block."""
+    for n in range(1, len(ids) + 1):
+        if "</think>" in server.json("POST", "/detokenize", {"tokens": ids[:n]})[1]["prompt"]:
+            return n
+    return len(ids)
+
+
+def test_usage(server):
+    """Tokens of reasoning are counted, its end included, whatever is shown and however the text comes."""
+    for form in ({}, {"thinking_token_budget": 5}, {"thinking_token_budget": 0, "guided_choice": ["yes", "no"]},
+                 {"thinking_token_budget": 6, "n": 3, "include_reasoning": False},
+                 {"thinking_token_budget": 9, "stop": ["Timmy zzz", "</thinking"], "n": 2}):
+        body = {"messages": ASK, "max_tokens": 24, "temperature": 1, "seed": 3, "return_token_ids": True} | form
+        status, r = server.json("POST", "/v1/chat/completions", body)
+        assert status == 200, r
+        want = sum(thought(server, c["token_ids"]) for c in r["choices"])
+        assert r["usage"]["completion_tokens_details"] == {"reasoning_tokens": want}
+        for every in (False, True):
+            _, _, data = server.request("POST", "/v1/chat/completions", body | {"stream": True, "stream_options": {
+                "include_usage": True, "continuous_usage_stats": every}})
+            counts = [e["usage"]["completion_tokens_details"]["reasoning_tokens"] for e in events(data)
+                      if e.get("usage")]
+            assert counts[-1] == want and counts == sorted(counts) and (len(counts) > 1) == every
+    status, r = server.json("POST", "/v1/chat/completions", {
+        "messages": ASK, "max_tokens": 9, "chat_template_kwargs": {"enable_thinking": False}})
+    assert r["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
+    assert "completion_tokens_details" not in server.json(
+        "POST", "/v1/completions", {"prompt": "a", "max_tokens": 2})[1]["usage"]
+
+
 @pytest.mark.parametrize("form,regex", [({"guided_regex": "[ab]{3}"}, "[ab]{3}"),
                                         ({"guided_choice": ["yes", "no"]}, "yes|no"),
                                         ({"response_format": {"type": "json_schema", "json_schema": {

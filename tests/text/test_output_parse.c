@@ -4,6 +4,7 @@
  * the same events whole, byte by byte, cut in two at every byte and cut at random, and must survive
  * every allocation that fails. Every format must have cases.
  */
+#include "base/check.h"
 #include "base/rng.h"
 #include "base/sys.h"
 #include "test_output_util.h"
@@ -526,9 +527,64 @@ static void large(void **state)
     }
 }
 
+static void no_event(void *arg, const struct sl_output_event *event)
+{
+    (void)arg;
+    (void)event;
+}
+
+/* Tokens of reasoning: the markers' own too, whichever way the text is cut. */
+static void test_thoughts(void **state)
+{
+    static const struct {
+        const char *format, *tokens[8];
+        enum sl_output_start start;
+        int64_t n;
+    } rows[] = {
+        {"deepseek_r1", {"a", " b", "</think>", "c", " d"}, SL_OUTPUT_START_REASONING, 3},
+        {"deepseek_r1", {"a", "</th", "ink", ">", "c"}, SL_OUTPUT_START_REASONING, 4},
+        {"deepseek_r1", {"a", "", "b", "</think>c", "", "d"}, SL_OUTPUT_START_REASONING, 3},
+        {"deepseek_r1", {"a", "b"}, SL_OUTPUT_START_CONTENT, 0},
+        {"qwen3", {"<think>", "a", "</think>", "", "b"}, SL_OUTPUT_START_CONTENT, 3},
+        {"qwen3", {"a", "b", "c"}, SL_OUTPUT_START_REASONING, 3},
+    };
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(rows); i++) {
+        char text[128] = "";
+        size_t ends[8], n_ends = 0;
+        for (; n_ends < 8 && rows[i].tokens[n_ends] != NULL; n_ends++) {
+            strcat(text, rows[i].tokens[n_ends]);
+            ends[n_ends] = strlen(text);
+        }
+        size_t n = strlen(text);
+        for (size_t cut = 0; cut <= n; cut++) {
+            struct sl_output_options o = {
+                .reasoning_format = rows[i].format, .start = rows[i].start, .fn = no_event};
+            struct sl_output *p;
+            struct sl_error err;
+            int64_t n_thought = 0;
+            size_t k = 0, rest[8];
+            assert_int_equal(sl_output_create(&o, &p, &err), 0);
+            while (k < n_ends && ends[k] <= cut)
+                k++;
+            for (size_t j = k; j < n_ends; j++)
+                rest[j - k] = ends[j] - cut;
+            assert_int_equal(sl_output_push_tokens(p, text, cut, ends, k, &n_thought), 0);
+            assert_int_equal(
+                sl_output_push_tokens(p, text + cut, n - cut, rest, n_ends - k, &n_thought), 0);
+            assert_int_equal(sl_output_finish(p), 0);
+            if (n_thought != rows[i].n)
+                fail_msg("%s, cut at %zu: %lld tokens of reasoning, not %lld", text, cut,
+                         (long long)n_thought, (long long)rows[i].n);
+            sl_output_destroy(p);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_thoughts),
         cmocka_unit_test(whole),
         cmocka_unit_test(cut),
         cmocka_unit_test(prefixes),
