@@ -243,8 +243,10 @@ int sl_output_push_tokens(struct sl_output *p, const char *text, size_t n, const
         bool before = p->thinking;
         step(p, text[i]);
         run_replay(p);
-        for (; at < n_ends && ends[at] == i + 1; at++)
+        for (; at < n_ends && ends[at] == i + 1; at++) { /* the first has the byte, others none */
             *n_thought += before || p->thinking;
+            before = false;
+        }
     }
     SL_ASSERT(at == n_ends || p->no_memory);
     return result(p);

@@ -129,6 +129,35 @@ def test_tool_loop(client):
     assert r.choices[0].message.tool_calls is None and r.choices[0].message.content
 
 
+def test_auto_calls_are_strict(server, client):
+    """Free to call or to answer in the form that is asked for, a model that begins with a marker's first byte can only
+    go on to a call, and behind the marker the tool's own schema holds."""
+    first = {str(server.json("POST", "/tokenize", {"prompt": c, "add_special_tokens": False})[1]["tokens"][-1]): 60
+             for c in "<["}
+    n_calls = n_answers = 0
+    for seed in range(4):
+        for stream, bias in ((False, BIAS | first), (True, BIAS | first), (False, BIAS)):
+            args = {"tool_choice": "auto", "parallel_tool_calls": False, "tools": STRICT, "seed": seed,
+                    "logit_bias": bias, "stream": stream, "response_format": {"type": "json_schema", "json_schema": {
+                        "name": "n", "strict": True, "schema": {"enum": ["zz", "zzz"]}}}}
+            if stream:
+                calls, content, finish = gather(ask(client, **args))
+            else:
+                r = ask(client, **args).choices[0]
+                calls = [(c.function.name, c.function.arguments) for c in r.message.tool_calls or []]
+                content, finish = r.message.content or "", r.finish_reason
+            assert finish == ("tool_calls" if calls else "stop") or finish == "length"
+            for name, arguments in calls if finish != "length" else []:
+                jsonschema.validate(json.loads(arguments), SCHEMAS[name])
+                n_calls += 1
+            if not calls and finish == "stop":
+                assert content in ('"zz"', '"zzz"')
+                n_answers += 1
+    assert n_calls + n_answers > 0
+    if server.format not in ("auto", "openai"):  # no marker of theirs begins so, or it leads on to text
+        assert n_calls >= 6
+
+
 def test_auto_leaves_text_alone(client):
     """Where no marker comes, nothing is constrained, and nothing is taken for a call."""
     r = ask(client, tools=STRICT, seed=3, max_tokens=30, logit_bias={}).choices[0]
