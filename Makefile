@@ -345,7 +345,7 @@ $(FUZZ)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ)/libsluice.a $(FUZZ)/src/cuda/none.o
 	@echo "  FUZZ  $@"
 	$(Q)clang $(WARN) $(COMMON) $(CFLAGS) -fsanitize=fuzzer -fno-sanitize-coverage=trace-cmp -o $@ \
 	    $(filter %.c,$^) $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
-$(FUZZ)/fuzz_flags: $(FUZZ)/src/cmd/flags.o
+$(FUZZ)/fuzz_flags: $(FUZZ)/src/cmd/flags.o $(FUZZ)/src/cmd/help.o
 # Watching every comparison helps where formats have magic values, and costs a third of the speed.
 ifeq ($(CFG),fuzz)
 $(addsuffix /%.o,$(addprefix $(BUILD)/src/,kv sched text base engine)): \

@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/str.h"
+#include "cmd/help.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -175,9 +176,11 @@ int sl_flags_parse(const struct sl_command *cmd, struct sl_flag_group *groups, i
             positional[(*n_positional)++] = arg;
             continue;
         }
-        if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0) {
-            sl_flags_help(cmd, groups, n_groups);
-            return SL_FLAGS_HELP;
+        if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0 ||
+            sl_starts_with(arg, "--help=")) {
+            int rc = sl_help_print(arg[1] == '-' && arg[6] == '=' ? arg + 7 : NULL, cmd, groups,
+                                   n_groups, err);
+            return rc == 0 ? SL_FLAGS_HELP : rc;
         }
         struct match m;
         const char *value = NULL;
@@ -248,33 +251,6 @@ void sl_flags_overlay(const struct sl_flag_group *group, void *onto)
             memcpy((char *)onto + f->offset, (const char *)group->base + f->offset,
                    field_bytes(f->kind));
     }
-}
-
-static void print_row(const struct sl_flag *f)
-{
-    char left[64];
-    if (f->kind == SL_FLAG_HEADING) {
-        printf("\n%s\n", f->help);
-        return;
-    }
-    char letter[5] = "    ";
-    if (f->short_name != 0)
-        snprintf(letter, sizeof letter, "-%c, ", f->short_name);
-    snprintf(left, sizeof left, "%s--%s%s%s%s", letter, f->kind == SL_FLAG_SWITCH_OFF ? "no-" : "",
-             f->name, f->arg != NULL ? " " : "", f->arg != NULL ? f->arg : "");
-    printf("  %-34s %s\n", left, f->help);
-}
-
-void sl_flags_help(const struct sl_command *cmd, struct sl_flag_group *groups, int n_groups)
-{
-    printf("sluice %s: %s\n\nUsage: sluice %s %s\n", cmd->name, cmd->summary, cmd->name,
-           cmd->usage);
-    for (int g = 0; g < n_groups; g++) {
-        for (int i = 0; i < groups[g].n_flags; i++)
-            print_row(&groups[g].flags[i]);
-    }
-    if (cmd->details != NULL)
-        printf("\n%s", cmd->details);
 }
 
 int sl_command_fail(const struct sl_command *cmd, const struct sl_error *err)

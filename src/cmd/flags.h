@@ -70,8 +70,6 @@ bool sl_flags_given(const struct sl_flag_group *group, const char *name);
  * line over defaults that became known later. */
 void sl_flags_overlay(const struct sl_flag_group *group, void *onto);
 
-void sl_flags_help(const struct sl_command *cmd, struct sl_flag_group *groups, int n_groups);
-
 /* Prints "sluice NAME: message" to stderr and returns the exit status: 2 for what the user gave,
  * else 1. */
 int sl_command_fail(const struct sl_command *cmd, const struct sl_error *err);

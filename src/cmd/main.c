@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "cmd/flags.h"
+#include "cmd/manual.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -26,12 +26,15 @@ static void print_help(FILE *to)
             "Usage: sluice COMMAND [MODEL] [FLAGS]\n\n");
     for (size_t i = 0; i < SL_COUNT(commands); i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(to, "\nMODEL is a Hugging Face folder, a GGUF file or a name of the hub (org/name, "
-                "org/name:QUANT);\nwithout one the bundled story-teller answers.\n\n"
-                "  sluice run -p \"Once upon a time\" -n 100      a completion on stdout\n"
-                "  sluice chat ./Qwen3-0.6B                     a conversation\n"
-                "  sluice serve Qwen/Qwen3-0.6B --port 8000     an OpenAI-compatible server\n"
-                "  sluice COMMAND --help                        everything about one command\n");
+    fprintf(
+        to,
+        "\nMODEL is a Hugging Face folder, a GGUF file or a name of the hub (org/name, "
+        "org/name:QUANT);\nwithout one the bundled story-teller answers.\n\n"
+        "  sluice run -p \"Once upon a time\" -n 100      a completion on stdout\n"
+        "  sluice chat ./Qwen3-0.6B                     a conversation\n"
+        "  sluice serve Qwen/Qwen3-0.6B --port 8000     an OpenAI-compatible server\n"
+        "  sluice COMMAND --help                        everything about one command\n"
+        "  sluice completion bash|zsh|fish              for the shell; `sluice man`: all of it\n");
 }
 
 static int unknown_command(const char *name)
@@ -75,6 +78,10 @@ static int run_command(int argc, char **argv)
         puts("sluice " SLUICE_VERSION);
         return SL_EXIT_OK;
     }
+    if (strcmp(argv[1], "man") == 0)
+        return sl_manual(commands, SL_COUNT(commands));
+    if (strcmp(argv[1], "completion") == 0)
+        return sl_completion(commands, SL_COUNT(commands), argc > 2 ? argv[2] : NULL);
     for (size_t i = 0; i < SL_COUNT(commands); i++) {
         if (strcmp(argv[1], commands[i]->name) == 0)
             return commands[i]->run(argc - 1, argv + 1);
