@@ -114,7 +114,7 @@ test: deps
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) check
 
 ## make check         the tests, without installing anything
-check: all $(TESTS) cuda
+check: all lib $(TESTS) cuda
 	$(Q)$(MAKE) --no-print-directory lint
 	$(Q)$(MAKE) --no-print-directory fuzz-replay
 	$(Q)tools/run_tests --build $(BUILD) --sim 10000 --server
@@ -208,9 +208,47 @@ $(GPU_LIB): $(CUDA_OBJ)
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
 
+# The C API of include/sluice.h, and nothing else of the library, as libraries for other programs.
+# libjansson.a mentions stdin in a function nobody calls, which a shared library may not.
+SHARED  := $(BUILD)/libsluice.so.0
+STATIC  := $(BUILD)/dist/libsluice.a
+PIC_JANSSON := $(BUILD)/gen/libjansson.a
+API_LIBS = $(filter-out -levent% -ljansson,$(LDLIBS))
+
+$(PIC_JANSSON): $(shell $(CC) -print-file-name=libjansson.a)
+	@mkdir -p $(@D)
+	$(Q)objcopy --redefine-sym stdin=sl_no_stream $< $@
+
+$(BUILD)/gen/api.map: include/sluice.h tools/api
+	@mkdir -p $(@D)
+	$(Q)tools/api map > $@
+
+$(SHARED): $(LIB) $(BACKEND) $(PIC_JANSSON) $(BUILD)/gen/api.map
+	@echo "  LD    $@"
+	$(Q)$(CC) $(filter-out -pie,$(LDFLAGS)) -shared -Wl,-soname,libsluice.so.0 -o $@ \
+	    -Wl,--version-script=$(BUILD)/gen/api.map -Wl,--defsym,sl_no_stream=0 -Wl,-z,defs \
+	    -Wl,--compress-debug-sections=zlib $(addprefix -Wl$(,)-u$(,),$(shell tools/api names)) \
+	    $(filter %.o,$^) $(call group,$(filter %.a,$^)) $(GPU_LIBS) $(API_LIBS)
+	$(Q)ln -sf libsluice.so.0 $(BUILD)/libsluice.so
+
+# One archive with all of it, so that a program links -lsluice and what sluice.pc names.
+$(STATIC): $(LIB) $(BACKEND)
+	@echo "  AR    $@"
+	@mkdir -p $(@D)
+	$(Q){ echo "create $@"; for f in $^ $(if $(WITH_GPU),$(CUDART)); do case $$f in \
+	    *.a) echo "addlib $$f";; *) echo "addmod $$f";; esac; done; echo save; } | ar -M
+
+## make lib           libsluice.so.0 and libsluice.a for programs that use include/sluice.h
+lib: $(SHARED) $(STATIC)
+.PHONY: lib
+
 $(LIB): $(call OBJ,$(LIB_SRC)) $(BUILD)/gen/bundle.o $(BUILD)/gen/web.o
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
+
+# The shared library takes the same objects: code for a position-independent program fits, but for
+# variables of a thread and the C library's streams, which are reached in another way from there.
+$(call OBJ,$(shell grep -lE '_Thread_local|std(in|out|err)\b' $(LIB_SRC))): CFLAGS += -fPIC
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
@@ -351,6 +389,20 @@ ifeq ($(CFG),fuzz)
 $(addsuffix /%.o,$(addprefix $(BUILD)/src/,kv sched text base engine)): \
     CFLAGS += -fno-sanitize-coverage=trace-cmp
 endif
+
+## make install       program, manual page, completions, systemd unit, libraries (PREFIX, DESTDIR)
+## make uninstall     removes what install put there
+install: all lib
+	$(Q)DESTDIR=$(DESTDIR) PREFIX=$(or $(PREFIX),/usr/local) tools/install
+uninstall:
+	$(Q)DESTDIR=$(DESTDIR) PREFIX=$(or $(PREFIX),/usr/local) tools/install --remove
+## make deb           build/sluice_VERSION_amd64.deb
+deb: all
+	$(Q)tools/mkdeb
+## make wheel         a Python wheel with the program in it
+wheel: all
+	$(Q)tools/mkwheel
+.PHONY: install uninstall deb wheel
 
 clean:
 	rm -rf build

@@ -385,6 +385,27 @@ const float *sl_request_pooled(const struct sl_request *req, int32_t *n);
 void *sl_request_user(const struct sl_request *req);
 void sl_request_release(struct sl_request *req); /* cancels it if still running */
 
+/* One prompt to its end in one call, on the caller's thread: what small programs need of the above.
+ */
+struct sl_generate_desc { /* zero-initialise; NULL = default */
+    const char *prompt;   /* text; a chat's comes from sl_engine_render_chat */
+    size_t n_prompt;
+    unsigned encode_flags;              /* enum sl_encode_flags */
+    const struct sl_sampling *sampling; /* NULL: the model's own; n must be 1 */
+    struct sl_constraint *constraint;
+    struct sl_adapter *adapter;
+    float adapter_scale;
+    /* Called with text as it comes and, while none does, some times a second with n_text 0. What is
+     * not 0 cancels: the call returns 0 and the end is SL_FINISH_ABORT. */
+    int (*on_text)(void *arg, const char *text, size_t n_text);
+    void *arg;
+};
+
+/* finish and usage may be NULL. Several threads may generate at once; their requests run together.
+ */
+SL_MUST_CHECK int sl_generate(struct sl_engine *eng, const struct sl_generate_desc *desc,
+                              enum sl_finish *finish, struct sl_usage *usage, struct sl_error *err);
+
 /* An outbox carries the names of requests with news, each at most once, to one reader thread. */
 SL_MUST_CHECK int sl_outbox_create(struct sl_outbox **out, struct sl_error *err);
 void sl_outbox_destroy(struct sl_outbox *box);            /* after its requests were released */

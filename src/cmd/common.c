@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WAIT_MS          50 /* between looks at Ctrl-C while no token comes */
 #define PROGRESS_STEP_NS 100000000u
 
 struct progress {
@@ -75,57 +74,41 @@ void sl_cli_uninterrupt(void)
     atomic_store(&interrupted, false);
 }
 
-static int drain_chunks(struct sl_request *req, bool echo, struct sl_cli_result *out,
-                        struct sl_error *err)
+struct output {
+    struct sl_cli_result *result;
+    bool echo;
+    struct sl_error error; /* of writing */
+};
+
+static int on_text(void *arg, const char *text, size_t n)
 {
-    struct sl_chunk chunk;
-    while (sl_request_read(req, &chunk) == 1) {
-        sl_buf_put(&out->text, chunk.text, chunk.n_text);
-        if (chunk.finish != SL_RUNNING)
-            out->finish = chunk.finish;
-        if (echo && chunk.n_text > 0) {
-            int rc = sl_write_all(STDOUT_FILENO, chunk.text, chunk.n_text, err);
-            if (rc != 0)
-                return rc;
-        }
-    }
-    return 0;
+    struct output *out = arg;
+    sl_buf_put(&out->result->text, text, n);
+    if (out->echo && n > 0 && sl_write_all(STDOUT_FILENO, text, n, &out->error) != 0)
+        return 1;
+    return sl_cli_interrupted();
 }
 
 int sl_cli_generate(struct sl_engine *eng, const char *prompt, size_t n_prompt, unsigned flags,
                     const struct sl_cli_how *how, bool echo, struct sl_cli_result *out,
                     struct sl_error *err)
 {
-    int32_t *ids = NULL;
-    size_t n_ids = 0;
+    struct output to = {.result = out, .echo = echo};
+    struct sl_generate_desc desc = {.prompt = prompt,
+                                    .n_prompt = n_prompt,
+                                    .encode_flags = flags,
+                                    .sampling = how->sampling,
+                                    .constraint = how->constraint,
+                                    .adapter = how->adapter,
+                                    .adapter_scale = how->adapter_scale,
+                                    .on_text = on_text,
+                                    .arg = &to};
     *out = (struct sl_cli_result){.finish = SL_RUNNING};
-    int rc =
-        sl_tokenizer_encode(sl_engine_tokenizer(eng), prompt, n_prompt, flags, &ids, &n_ids, err);
-    if (rc != 0)
-        return rc;
-    struct sl_request_desc desc = {.prompt = ids,
-                                   .n_prompt = (int32_t)n_ids,
-                                   .sampling = *how->sampling,
-                                   .constraint = how->constraint,
-                                   .adapter = how->adapter,
-                                   .adapter_scale = how->adapter_scale};
-    struct sl_request *req = NULL;
-    rc = sl_request_submit(eng, &desc, &req, err);
-    sl_free(ids);
-    if (rc != 0)
-        return rc;
-    while (rc == 0 && !sl_request_done(req)) {
-        if (sl_cli_interrupted())
-            sl_request_cancel(req);
-        sl_request_wait(req, WAIT_MS);
-        rc = drain_chunks(req, echo, out, err);
+    int rc = sl_generate(eng, &desc, &out->finish, &out->usage, err);
+    if (rc == 0 && to.error.code != 0) {
+        *err = to.error;
+        rc = to.error.code;
     }
-    sl_request_usage(req, &out->usage);
-    if (rc == 0 && out->finish == SL_FINISH_ERROR) {
-        *err = *sl_request_error(req);
-        rc = err->code;
-    }
-    sl_request_release(req);
     if (rc == 0 && !sl_buf_ok(&out->text))
         rc = sl_fail(err, SL_ENOMEM, "out of memory for the generated text");
     return rc;
