@@ -27,8 +27,8 @@ struct sl_batch {
     const int32_t *logit_rows;   /* [n_logits] token indexes whose logits are wanted, ascending */
     /* ops/lora.h: the adapters of tokens, and of wanted rows; NULL: nobody has one. */
     const struct sl_lora_rows *lora, *logit_lora;
-    const int32_t *second_from;  /* [n_spans] the position where the second text of a pair begins;
-                                    NULL: there are no pairs */
+    const int32_t *second_from; /* [n_spans] the position where the second text of a pair begins;
+                                   NULL: there are no pairs */
 };
 
 #endif
