@@ -175,7 +175,14 @@ static const float *step(struct rig *g, const int32_t *tokens, int32_t from, int
 {
     static int32_t positions[MAX_N], rows[MAX_N], pages[MAX_PAGES];
     struct sl_span span = {0, n, from, 0};
-    struct sl_batch b = {n, 1, n, tokens + from, positions, &span, pages, rows, NULL, NULL};
+    struct sl_batch b = {.n_tokens = n,
+                         .n_spans = 1,
+                         .n_logits = n,
+                         .tokens = tokens + from,
+                         .positions = positions,
+                         .spans = &span,
+                         .block_tables = pages,
+                         .logit_rows = rows};
     for (int32_t i = 0; i < MAX_PAGES; i++)
         pages[i] = i;
     for (int32_t i = 0; i < n; i++) {
