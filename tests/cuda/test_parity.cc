@@ -155,16 +155,13 @@ static rows run_step(side *s, const std::vector<piece> &pieces)
     }
     int32_t n = static_cast<int32_t>(tokens.size());
     struct sl_step step = {};
-    step.batch = {n,
-                  static_cast<int32_t>(pieces.size()),
-                  n,
-                  tokens.data(),
-                  positions.data(),
-                  spans.data(),
-                  tables.data(),
-                  wanted.data(),
-                  nullptr,
-                  nullptr};
+    step.batch.n_tokens = step.batch.n_logits = n;
+    step.batch.n_spans = static_cast<int32_t>(pieces.size());
+    step.batch.tokens = tokens.data();
+    step.batch.positions = positions.data();
+    step.batch.spans = spans.data();
+    step.batch.block_tables = tables.data();
+    step.batch.logit_rows = wanted.data();
     rows out(static_cast<size_t>(n) * s->n_vocab);
     if (s->be->vt->device == nullptr) {
         forward(s, &step);
