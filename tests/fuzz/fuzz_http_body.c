@@ -95,7 +95,11 @@ static void check_lists(const struct sl_params *p, const json_t *root)
 static void check_engine(const struct sl_params *p)
 {
     static const int32_t prompt[] = {1, 2, 3};
-    const struct sl_request_limits limits = {N_VOCAB, N_VOCAB, 1 << 20, true, true, false};
+    const struct sl_request_limits limits = {.n_vocab = N_VOCAB,
+                                             .n_logits = N_VOCAB,
+                                             .max_model_len = 1 << 20,
+                                             .has_tokenizer = true,
+                                             .has_logits = true};
     struct sl_error err = {.code = 0};
     struct sl_request_desc desc = {.prompt = prompt,
                                    .n_prompt = SL_COUNT(prompt),
