@@ -120,8 +120,9 @@ static void single_file_folder(void **state)
 static void only_plain_names_are_looked_up(void **state)
 {
     (void)state;
-    static const char *const names[] = {"",     ".",   "..",  "/etc/passwd", "../x",   "a/b",
-                                        "a\\b", "./a", "a\n", "\xFF",        "sub/..", "a//b"};
+    static const char *const names[] = {"",     ".",   "..",  "/etc/passwd", "../x",
+                                        "a\\b", "./a", "a\n", "\xFF",        "sub/..",
+                                        "a//b", "/a",  "a/",  "a/b/c",       "a/../b"};
     struct sl_files *f;
     const uint8_t *data;
     size_t n;
@@ -136,6 +137,7 @@ static void only_plain_names_are_looked_up(void **state)
     assert_int_equal(sl_files_get(f, name, &data, &n, NULL), 0); /* possible, but not there */
     assert_int_equal(sl_files_get(f, "...", &data, &n, NULL), 0);
     assert_int_equal(sl_files_get(f, ".hidden", &data, &n, NULL), 0);
+    assert_int_equal(sl_files_get(f, "1_Pooling/config.json", &data, &n, NULL), 0);
     sl_files_close(f);
 }
 
