@@ -158,6 +158,13 @@ static const struct expected *route_of(const char *target)
     return NULL;
 }
 
+/* What a model that generates refuses. */
+static bool is_pooling(const char *path)
+{
+    return strstr(path, "rerank") != NULL || strstr(path, "score") != NULL ||
+           strcmp(path, "/v1/embeddings") == 0 || strcmp(path, "/pooling") == 0;
+}
+
 static int status_of(const char *target, const struct method *m, bool key_ok)
 {
     const struct expected *r = route_of(target);
@@ -167,7 +174,8 @@ static int status_of(const char *target, const struct method *m, bool key_ok)
         return 401;
     if (!(r->methods & m->is))
         return 405;
-    if (strstr(r->path, "lora_adapter") != NULL) /* this server loads none for its clients */
+    if (strstr(r->path, "lora_adapter") != NULL || /* this server loads none for its clients */
+        is_pooling(r->path))
         return 400;
     size_t n = strcspn(target, "?");
     bool known = n == strlen(MODEL_PATH) && strncmp(target, MODEL_PATH, n) == 0;
