@@ -161,17 +161,19 @@ __global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
                  static_cast<uint32_t>(w.role.seg * l.seg_k64) * 128 +
                  static_cast<uint32_t>(lane >> 3) * 16;
     float acc[1][4] = {};
+    /* One place where teams meet, whichever half their warps come from. */
+    bool second = false;
 #pragma unroll 1
-    for (;;) {
-        w.multiply(acc[0], even, smem, x);
-        w.fetch(even);
-        if (!w.next(acc, smem))
-            break;
-        w.multiply(acc[0], odd, smem, x);
-        w.fetch(odd);
-        if (!w.next(acc, smem))
-            break;
-    }
+    do {
+        if (!second) {
+            w.multiply(acc[0], even, smem, x);
+            w.fetch(even);
+        } else {
+            w.multiply(acc[0], odd, smem, x);
+            w.fetch(odd);
+        }
+        second = !second;
+    } while (w.next(acc, smem));
 }
 
 /* ------------------------------------------------------------------ host */

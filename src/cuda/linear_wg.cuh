@@ -421,37 +421,59 @@ static __device__ __forceinline__ bool sl_wg_join(float (&sum)[MI][NT / 8][4], c
 }
 
 /* A wide gated tile: group 0 has the sums of gate, group 1 those of up, of the same rows. Each
- * gives half of its tokens away and finishes the other half, 64 tokens at a time. */
+ * gives half of its tokens away and finishes the other half, 64 tokens at a time: those from its
+ * r-th eight on. */
 template <int G>
-static __device__ __forceinline__ void sl_wg_store_wide(float (&sum)[32][4], const sl_lin &l,
-                                                        const sl_wg_unit &u, float4 *swap,
-                                                        int block)
+static __device__ __forceinline__ void sl_wg_give_sums(const float (&sum)[32][4], int r,
+                                                       float4 *swap)
 {
-    constexpr int mine = 16 * G, theirs = 16 - mine;
+    constexpr int theirs = 16 - 16 * G;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const float *s = sum[theirs + r + i];
+        swap[(8 * G + i) * 128] = make_float4(s[0], s[1], s[2], s[3]);
+    }
+}
+
+template <int G>
+static __device__ __forceinline__ void sl_wg_take_sums(const float (&sum)[32][4], int r,
+                                                       const float4 *swap, enum sl_act act,
+                                                       float (&out)[8][4])
+{
+    constexpr int mine = 16 * G;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float4 q = swap[(8 - 8 * G + i) * 128];
+        const float other[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            float own = sum[mine + r + i][e];
+            out[i][e] = __fmul_rn(sl_act(act, G == 0 ? own : other[e]), G == 0 ? other[e] : own);
+        }
+    }
+}
+
+/* Both groups meet at the same places of the program, as synccheck wants. */
+static __device__ __forceinline__ void sl_wg_store_wide(const float (&sum)[32][4], const sl_lin &l,
+                                                        const sl_wg_unit &u, float4 *swap,
+                                                        int group, int block)
+{
     swap += threadIdx.x % 128;
 #pragma unroll
     for (int r = 0; r < 16; r += 8) {
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            const float *s = sum[theirs + r + i];
-            swap[(8 * G + i) * 128] = make_float4(s[0], s[1], s[2], s[3]);
-        }
-        sl_bar_sync(1, 256);
         float out[8][4];
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float4 q = swap[(8 - 8 * G + i) * 128];
-            const float other[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float own = sum[mine + r + i][e];
-                out[i][e] =
-                    __fmul_rn(sl_act(l.act, G == 0 ? own : other[e]), G == 0 ? other[e] : own);
-            }
-        }
+        if (group == 0)
+            sl_wg_give_sums<0>(sum, r, swap);
+        else
+            sl_wg_give_sums<1>(sum, r, swap);
+        sl_bar_sync(1, 256);
+        if (group == 0)
+            sl_wg_take_sums<0>(sum, r, swap, l.act, out);
+        else
+            sl_wg_take_sums<1>(sum, r, swap, l.act, out);
         sl_bar_sync(1, 256); /* swap is free */
         if (block < l.part[0].n_blocks)
-            sl_lin_store_gated<8>(out, l, block, u.token0 + 8 * (mine + r));
+            sl_lin_store_gated<8>(out, l, block, u.token0 + 8 * (16 * group + r));
     }
 }
 
@@ -534,12 +556,10 @@ static __device__ __forceinline__ void sl_wg_consume(const sl_lin &l, const sl_w
         } else if constexpr (NT == 256) {
             float4 *swap = reinterpret_cast<float4 *>(smem + S::swap_offset);
             int block = u.block0 + v.block % 4;
-            if (l.gated && group == 0)
-                sl_wg_store_wide<0>(sum[0], l, u, swap, block);
-            else if (l.gated)
-                sl_wg_store_wide<1>(sum[0], l, u, swap, block);
-            if (l.gated)
+            if (l.gated) {
+                sl_wg_store_wide(sum[0], l, u, swap, group, block);
                 continue;
+            }
         }
         sl_wg_store<MI, NT>(sum, l, u, v.block);
     }
