@@ -161,11 +161,11 @@ static void plan_add(struct sl_sched *s, struct sl_seq *seq, int32_t n)
     s->n_plan_tokens += n;
 }
 
-/* Gives seq a page for its next token; preempts from the end of the list. False: seq itself was the
+/* Gives seq pages for its new tokens; preempts from the end of the list. False: seq itself was the
  * last and had to go. */
 static bool extend(struct sl_sched *s, struct sl_seq *seq)
 {
-    while (seq->n_computed == seq->n_pages * s->kv->block_size) {
+    while (sl_seq_n_tokens(seq) > seq->n_pages * s->kv->block_size) {
         int32_t page = sl_kv_take(s->kv, SL_EVICT_OUTPUT);
         if (page != SL_NO_PAGE) {
             seq->pages[seq->n_pages++] = page;
@@ -179,12 +179,13 @@ static bool extend(struct sl_sched *s, struct sl_seq *seq)
     return true;
 }
 
-/* Victims stand behind the current sequence, so none that is planned already is preempted. */
+/* Victims stand behind the current sequence, so none that is planned already is preempted. What has
+ * got several tokens at once needs pages here too, and its chunk later. */
 static void plan_decodes(struct sl_sched *s)
 {
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_seq *seq = s->running[i];
-        if (sl_seq_n_tokens(seq) - seq->n_computed == 1 && !sl_seq_held(seq) && extend(s, seq))
+        if (!sl_seq_held(seq) && extend(s, seq) && sl_seq_n_tokens(seq) - seq->n_computed == 1)
             plan_add(s, seq, 1);
     }
 }

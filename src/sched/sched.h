@@ -5,7 +5,8 @@
  *   1. every running sequence that generates gets one token, and a page if it needs one; when none
  *      is left, the worst running sequence (last by priority, then arrival) is preempted: it gives
  *      back its pages and waits, to be recomputed later from its tokens;
- *   2. running prompts get chunks of what is left of the token budget;
+ *   2. running prompts, and sequences that got several tokens at once (what a grammar forces), get
+ *      chunks of what is left of the token budget;
  *   3. waiting sequences are admitted in order, no overtaking, while seats, pages and budget last.
  * A sequence is admitted with pages for all its present tokens, so that only generation can run
  * short of pages. Before 1, a waiting sequence of strictly better priority takes the seats and

@@ -18,7 +18,7 @@ struct sl_seq {
     uint64_t arrival; /* earlier first; the same for the sequences of a request */
     const int32_t *prompt;
     int32_t n_prompt;
-    int32_t *out; /* the owner appends what was sampled */
+    int32_t *out; /* the owner appends what was sampled, and what needed no sampling */
     int32_t n_out;
     int32_t *pages;  /* room for every token the sequence may ever have */
     int32_t max_out; /* tokens it may ever generate */

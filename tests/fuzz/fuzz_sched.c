@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * The scheduler driven as the engine drives it (steps in flight, landings that fail, rows that are
- * taken back, cancellation, raised priorities) against sched_model.h: the same plan, pages, states
- * and preemptions after every operation; at the end everything finishes within a bounded number of
- * steps.
+ * taken back, tokens that no step chose, cancellation, raised priorities) against sched_model.h:
+ * the same plan, pages, states and preemptions after every operation; at the end everything
+ * finishes within a bounded number of steps.
  */
 #include "sched_model.h"
 
@@ -175,6 +175,17 @@ static void land(struct rig *g)
     g->n_flights--;
 }
 
+/* What it waited for is there, and tokens may come with it that no step chose. */
+static void force_some(struct rig *g, int32_t i)
+{
+    struct item *it = &g->items[i];
+    int32_t n = g->draining ? 0 : sl_input_byte(&g->in) % 16 - 8;
+    for (; n > 0 && it->seq.n_out < it->seq.max_out; n--)
+        it->out[it->seq.n_out++] = n & 1;
+    if (it->seq.n_out == it->seq.max_out && it->seq.state != SL_SEQ_FINISHED)
+        finish(g, i, false);
+}
+
 /* Of the step launched last, while those before it have landed. */
 static void take_back_some(struct rig *g)
 {
@@ -191,15 +202,23 @@ static void take_back_some(struct rig *g)
         q->waits = true;
         fs->n--;
         fs->samples = false;
+        if (sl_input_byte(&g->in) % 2 == 0)
+            continue;
+        q->waits = false; /* it was there in time */
+        force_some(g, fs->item);
     }
 }
 
 static void turn(struct rig *g)
 {
     int32_t ahead = 0;
-    for (int32_t i = 0; i < MODEL_SEQS; i++)
-        if (g->items[i].seq.waits)
-            g->items[i].seq.waits = !g->draining && sl_input_byte(&g->in) % 2 != 0;
+    for (int32_t i = 0; i < MODEL_SEQS; i++) {
+        if (!g->items[i].seq.waits)
+            continue;
+        g->items[i].seq.waits = !g->draining && sl_input_byte(&g->in) % 2 != 0;
+        if (!g->items[i].seq.waits && g->m.seqs[i].state != SL_SEQ_FINISHED)
+            force_some(g, i);
+    }
     if (!sl_sched_idle(&g->s)) {
         sl_sched_plan(&g->s);
         model_plan(&g->m);

@@ -130,16 +130,16 @@ static inline void model_decodes(struct model_sched *m)
     struct model_seq *r[MODEL_SEQS];
     for (int32_t i = 0; i < model_sorted(m, SL_SEQ_RUNNING, r); i++) {
         struct model_seq *q = r[i];
-        if (model_n_tokens(q) - q->n_computed != 1 || model_is_held(q))
+        if (model_is_held(q))
             continue;
-        while (q->state == SL_SEQ_RUNNING && q->n_computed == q->n_pages * m->kv.block) {
+        while (q->state == SL_SEQ_RUNNING && q->n_pages < model_n_need(m, q)) {
             int32_t page = model_take(&m->kv);
             if (page != SL_NO_PAGE)
                 q->pages[q->n_pages++] = page;
             else
                 model_preempt(m, r[model_sorted(m, SL_SEQ_RUNNING, r) - 1], false);
         }
-        if (q->state == SL_SEQ_RUNNING)
+        if (q->state == SL_SEQ_RUNNING && model_n_tokens(q) - q->n_computed == 1)
             model_plan_add(m, q, 1);
     }
 }
