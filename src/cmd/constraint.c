@@ -20,6 +20,8 @@ const struct sl_flag sl_flags_constraint[] = {
      "likewise, rules from FILE (- = stdin)"},
     {SL_FLAG_STR_LIST, 0, "choice", NULL, OWN(choice), 0, 0, "TEXT",
      "one of these texts (repeat it)"},
+    {SL_FLAG_SWITCH, 0, "disable-any-whitespace", NULL, OWN(compact), 0, 0, NULL,
+     "with --json-schema: JSON without whitespace"},
 };
 const int sl_n_flags_constraint = (int)SL_COUNT(sl_flags_constraint);
 
@@ -70,9 +72,12 @@ int sl_cli_constraint_open(const struct sl_cli_constraint *c, struct sl_engine *
                            given[i].flag);
         found = i;
     }
+    if (c->compact && c->json_schema == NULL)
+        return sl_fail(err, SL_EINVAL, "--disable-any-whitespace needs --json-schema");
     if (found == SL_COUNT(given))
         return 0;
-    struct sl_constraint_desc desc = {.kind = given[found].kind, .text = given[found].text};
+    struct sl_constraint_desc desc = {
+        .kind = given[found].kind, .text = given[found].text, .compact = c->compact};
     desc.n_text = strlen(desc.text);
     if (desc.text == c->grammar_file || (desc.text == c->json_schema && is_file(desc.text))) {
         rc = sl_read_file(desc.text, SL_MAX_GRAMMAR_TEXT, &file, &desc.n_text, err);

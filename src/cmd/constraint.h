@@ -9,6 +9,7 @@
 struct sl_cli_constraint {
     const char *json_schema, *regex, *grammar, *grammar_file;
     struct sl_flag_list choice;
+    bool compact;
 };
 
 extern const struct sl_flag sl_flags_constraint[]; /* base: struct sl_cli_constraint */

@@ -69,6 +69,8 @@ def test_top_level_help_and_version():
     (["run", "-p", "x", "--regex", "a", "--choice", "b"], "--regex and --choice exclude each other"),
     (["run", "-p", "x", "--regex", "("], "--regex: regex: ')' is missing"),
     (["run", "-p", "x", "-j", "/nonexistent"], "--json-schema: /nonexistent"),
+    (["run", "-p", "x", "--regex", "a", "--disable-any-whitespace"],
+     "--disable-any-whitespace needs --json-schema"),
     (["run", "-p", "x", "-j", '{"uniqueItems": true, "type": "array"}'], "uniqueItems is not supported"),
     (["chat", "--grammar", "root ::= x"], "--grammar: grammar: "),
     (["bench", "--grammar-file", "/nonexistent"], "--grammar-file: /nonexistent"),
