@@ -165,8 +165,9 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     const char *convert; /* "auto", "none", "embed", "classify": likewise */
     const char *classifier_from_token; /* "no,yes": tokens whose logits make a score */
     bool no_prefix_caching;
-    bool exact_weights; /* multiply weights of block formats as floats: slower, for comparison */
-    bool null_model;    /* benchmark of the front end: tokens come from a counter */
+    bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */
+    bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */
+    bool null_model;      /* benchmark of the front end: tokens come from a counter */
     sl_progress_fn progress;
     void *progress_arg;
 };
@@ -467,6 +468,7 @@ struct sl_stats { /* a consistent copy */
     uint64_t grammar_hits, grammar_misses;              /* in the cache of constraints */
     uint64_t grammar_failed;                            /* refused when compiled */
     uint64_t grammar_masks, grammar_late; /* masks made; of those not ready for a step */
+    uint64_t grammar_forced;              /* tokens that took no step of their own */
     int32_t n_grammars, n_matchers;       /* in the cache; of sequences */
     uint64_t grammar_bytes;               /* of the cache */
     struct sl_hist grammar_compile_s, grammar_mask_s;

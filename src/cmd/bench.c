@@ -254,9 +254,10 @@ static void report(struct bench *b, double seconds)
     print_series("between tokens, ms", &b->itl);
     print_series("whole request, ms", &b->e2e);
     if (b->constraint != NULL)
-        printf("  %-28s %llu, %llu too late for a step, mean %.1f us\n", "masks",
-               (unsigned long long)st.grammar_masks, (unsigned long long)st.grammar_late,
-               st.grammar_masks > 0 ? 1e6 * st.grammar_mask_s.sum / (double)st.grammar_masks : 0);
+        printf("  %-28s %llu, %llu too late for a step, mean %.1f us, %llu tokens forced\n",
+               "masks", (unsigned long long)st.grammar_masks, (unsigned long long)st.grammar_late,
+               st.grammar_masks > 0 ? 1e6 * st.grammar_mask_s.sum / (double)st.grammar_masks : 0,
+               (unsigned long long)st.grammar_forced);
     printf("  %-28s %llu, %llu preemptions, %llu heap calls\n", "steps",
            (unsigned long long)st.steps, (unsigned long long)st.preemptions,
            (unsigned long long)st.step_mallocs);

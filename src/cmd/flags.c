@@ -284,6 +284,8 @@ const struct sl_flag sl_flags_engine[] = {
      "auto (bf16, on a GPU f16), f32, f16, bf16, q8_0 or fp8"},
     {SL_FLAG_SWITCH_OFF, 0, "enable-prefix-caching", NULL, ENGINE(no_prefix_caching), 0, 0, NULL,
      "compute every prompt from its start"},
+    {SL_FLAG_SWITCH, 0, "disable-jump-forward", NULL, ENGINE(no_jump_forward), 0, 0, NULL,
+     "a step for every token that a grammar forces"},
     {SL_FLAG_STR, 0, "chat-template", NULL, ENGINE(chat_template), 0, 0, "F",
      "Jinja file instead of the model's template"},
     {SL_FLAG_STR, 0, "device", NULL, ENGINE(device), 0, 0, "D",

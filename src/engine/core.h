@@ -37,7 +37,7 @@ struct sl_engine {
     struct sl_request_limits limits;
     int32_t *eos_ids;
     int32_t n_eos_ids, max_queued;
-    bool prefix_caching, threaded;
+    bool prefix_caching, jump_forward, threaded;
     uint64_t raise_ns, seed;
     int32_t max_raised;
     void *user;

@@ -68,6 +68,7 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
     eng->sampling = p->sampling;
     eng->max_queued = p->max_queued > 0 ? p->max_queued : DEFAULT_MAX_QUEUED;
     eng->prefix_caching = !p->no_prefix_caching && !p->runner.whole;
+    eng->jump_forward = !p->no_jump_forward;
     eng->threaded = !p->no_thread;
     sl_watchdog_init(&eng->watchdog, p->watchdog_s);
     eng->raise_ns =

@@ -34,6 +34,7 @@ struct sl_engine_parts {
     int32_t watchdog_s; /* requests are open and nothing moves for so long: see watchdog.h;
                            0 = 120, below 0 = never */
     bool no_prefix_caching;
+    bool no_jump_forward; /* tokens that a grammar forces are chosen like all others */
     bool no_thread; /* the caller drives the engine with sl_engine_step: tests */
     uint64_t seed;  /* keys block hashes and the seeds of requests without one; 0 = random */
     void *user;     /* for sl_engine_user: the loader's own data (template, model) */

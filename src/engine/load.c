@@ -386,6 +386,7 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
         return sl_fail(err, SL_ENOMEM, "out of memory for a path");
     parts->tokenizer = l->tokenizer;
     parts->no_prefix_caching = cfg->no_prefix_caching;
+    parts->no_jump_forward = cfg->no_jump_forward;
     parts->max_queued = cfg->max_queued;
     parts->priority_max_wait_ms = cfg->priority_max_wait_ms;
     parts->watchdog_s = cfg->watchdog_s;

@@ -52,16 +52,73 @@ static int finish_mask(struct sl_rseq *rs, struct sl_error *err)
     return 0;
 }
 
+/* Are some of these tokens ends of the request's own? Then all are the model's to choose: what
+ * comes first decides what else may come. */
+static bool has_own_ends(const struct sl_sampling *p, const int32_t *ids, int32_t n)
+{
+    bool named = false;
+    for (int32_t i = 0; i < n && !named; i++)
+        for (int32_t k = 0; k < p->n_stop_token_ids && !named; k++)
+            named = ids[i] == p->stop_token_ids[k];
+    return named;
+}
+
+/* Behind a token of the constraint, what it forces: the matcher goes on to its end. Which tokens
+ * these are must not depend on how they are computed. */
+static int jump(struct sl_rseq *rs, struct sl_error *err)
+{
+    struct sl_request *req = rs->req;
+    uint32_t n_last = SL_MIN(sl_matcher_n_tokens(rs->matcher), SL_JUMP_CONTEXT), n = 0;
+    int32_t left = req->max_out - rs->seq.n_out;
+    const struct sl_jump how = {.tok = req->eng->tokenizer,
+                                .vocab = sl_constraint_vocab(req->constraint),
+                                .mask = rs->mask,
+                                .last = rs->out + rs->seq.n_out - n_last,
+                                .n_last = n_last};
+    bool allowed = true;
+    int rc =
+        sl_jump_find(rs->matcher, &how, rs->forced, (uint32_t)SL_MIN(left, SL_MAX_JUMP), &n, err);
+    int32_t n_free = has_own_ends(&req->sampling, rs->forced, (int32_t)n) ? 0 : (int32_t)n;
+    for (; rc == 0 && allowed && rs->n_forced < n_free; rs->n_forced += allowed)
+        rc = sl_matcher_accept(rs->matcher, rs->forced[rs->n_forced], &allowed, err);
+    SL_ASSERT(rc != 0 || allowed);
+    if (rc == 0 && rs->n_forced > 0)
+        rc = sl_matcher_mask(rs->matcher, rs->mask, err);
+    return rc;
+}
+
+/* Log probabilities are wanted of forced tokens too: each is chosen as the only one that may be. */
+static void force_one(struct sl_rseq *rs)
+{
+    memset(rs->mask, 0, sl_constraint_vocab(rs->req->constraint)->n_words * sizeof *rs->mask);
+    set_bit(rs->mask, rs->forced[rs->at_forced++]);
+}
+
 /* By the constraint. token: the last one that belongs to it, -1: none yet. */
 static int match(struct sl_rseq *rs, int32_t token, struct sl_error *err)
 {
-    bool allowed = true;
-    int rc = token < 0 ? 0 : sl_matcher_accept(rs->matcher, token, &allowed, err);
+    bool allowed = true, steps = rs->logprobs != NULL;
+    int rc = 0;
+    if (rs->at_forced < rs->n_forced) {
+        force_one(rs);
+        return 0;
+    }
+    bool known = rs->n_forced > 0; /* the token was forced: the matcher has it */
+    rs->n_forced = rs->at_forced = 0;
+    if (token >= 0 && !known)
+        rc = sl_matcher_accept(rs->matcher, token, &allowed, err);
     if (rc == 0 && !allowed)
         rc = sl_fail(err, SL_EINTERNAL, "structured output: token %d was chosen but may not come",
                      token);
     if (rc == 0)
         rc = sl_matcher_mask(rs->matcher, rs->mask, err);
+    bool may_jump = rs->req->eng->jump_forward && rs->req->sampling.n_logit_bias == 0;
+    if (rc == 0 && token >= 0 && !known && may_jump)
+        rc = jump(rs, err);
+    if (rc == 0 && rs->n_forced > 0 && steps) {
+        force_one(rs);
+        return 0;
+    }
     return rc == 0 ? finish_mask(rs, err) : rc;
 }
 

@@ -306,7 +306,8 @@ static void add_siblings(struct sl_engine *eng, struct sl_request *req)
         sl_sched_add(&eng->sched, &req->seqs[i].seq);
 }
 
-static void append_token(struct sl_engine *eng, struct sl_rseq *rs, int32_t id)
+/* False: the sequence has ended with it. */
+static bool append_token(struct sl_engine *eng, struct sl_rseq *rs, int32_t id)
 {
     rs->out[rs->seq.n_out++] = id;
     if (rs->counts.slots != NULL)
@@ -320,16 +321,44 @@ static void append_token(struct sl_engine *eng, struct sl_rseq *rs, int32_t id)
         atomic_store_explicit(&rs->published, sl_pub_pack(rs->seq.n_out, SL_RUNNING, false),
                               memory_order_release);
         add_news(eng, rs->req);
-        if (rs->mask != NULL)
-            sl_masker_push(eng, rs, id);
-        return;
+        return true;
     }
     if (rs->stop_idx < 0)
         atomic_store_explicit(&rs->text_limit, UINT64_MAX, memory_order_relaxed);
     end_seq(eng, rs, finish, skip_last, false);
+    return false;
 }
 
 /* ------------------------------------------------------------------ masks */
+
+/* Its next token is known: a row that was to choose it is not wanted. */
+static void take_back_row(struct sl_engine *eng, struct sl_rseq *rs)
+{
+    for (int32_t i = 0; i < eng->n_flights && rs->seq.n_pending > 0; i++) {
+        struct sl_flight *f = &eng->flights[(eng->first_flight + i) % eng->max_flights];
+        for (int32_t k = 0; k < f->n_seqs; k++)
+            if (f->seqs[k].rs == rs && f->seqs[k].samples)
+                sl_flight_take_back(eng, &f->seqs[k]);
+    }
+    SL_ASSERT(rs->seq.n_pending == 0);
+}
+
+/* What the constraint forces behind the last token needs no step of its own: the next one computes
+ * all of it, like a chunk of a prompt. False: the sequence has ended with one of them. */
+static bool append_forced(struct sl_engine *eng, struct sl_rseq *rs)
+{
+    bool runs = true;
+    if (rs->n_forced == 0 || rs->logprobs != NULL)
+        return true;
+    take_back_row(eng, rs);
+    forget_counts(eng, rs); /* a device that counts has not seen them */
+    for (int32_t i = 0; i < rs->n_forced && runs; i++) {
+        runs = append_token(eng, rs, rs->forced[i]);
+        eng->stats.grammar_forced++;
+    }
+    rs->n_forced = 0;
+    return runs;
+}
 
 /* A text that is complete and cannot go on ends here, whatever min_tokens and ignore_eos say. */
 static void mask_is_ready(struct sl_engine *eng, struct sl_rseq *rs)
@@ -338,6 +367,8 @@ static void mask_is_ready(struct sl_engine *eng, struct sl_rseq *rs)
         rs->mask = NULL;
     if (rs->mask_error.code != 0) {
         fail_request(eng, rs->req, &rs->mask_error);
+    } else if (!append_forced(eng, rs)) {
+        return;
     } else if (rs->mask_ends && rs->mask_token < 0) {
         end_all(eng, rs->req, SL_FINISH_STOP, false);
     } else if (rs->mask_ends) {
@@ -490,7 +521,8 @@ static void consume(struct sl_engine *eng, const struct sl_flight *f,
     add_siblings(eng, rs->req);
     seq->n_pending--;
     keep_logprobs(rs, picked);
-    append_token(eng, rs, picked->id);
+    if (append_token(eng, rs, picked->id) && rs->mask != NULL)
+        sl_masker_push(eng, rs, picked->id);
 }
 
 /* ------------------------------------------------------------------ steps */

@@ -430,6 +430,62 @@ int sl_matcher_forced(struct sl_matcher *m, char *out, size_t cap, size_t *n, st
     return rc;
 }
 
+/* The node of a tree at the end of some bytes; t->n: there is none. */
+static uint32_t find_node(const struct sl_vocab_tree *t, const char *s, size_t n)
+{
+    uint32_t i = 0, end = t->n, found = t->n;
+    for (size_t k = 0; k < n; k++) {
+        while (i < end && t->nodes[i].byte != (uint8_t)s[k])
+            i += t->nodes[i].skip;
+        if (i >= end)
+            return t->n;
+        found = i;
+        end = i + t->nodes[i].skip;
+        i++;
+    }
+    return found;
+}
+
+/* Has the node, where the automaton is in state s, a longer token below it that may come? */
+static bool may_extend(struct sl_auto *a, const struct sl_vocab_tree *t, uint32_t node, uint32_t s)
+{
+    uint32_t states[SL_VOCAB_MAX_TOKEN + 1];
+    uint32_t end = node + t->nodes[node].skip;
+    states[t->nodes[node].depth] = s;
+    for (uint32_t i = node + 1; i < end;) {
+        const struct sl_vocab_node *x = &t->nodes[i];
+        uint32_t to = sl_auto_step(a, states[x->depth - 1], x->byte);
+        if (to != 0 && t->nodes[i + 1].first > x->first)
+            return true;
+        states[x->depth] = to;
+        i += to == 0 ? x->skip : 1;
+    }
+    return false;
+}
+
+int sl_matcher_overlap(struct sl_matcher *m, const char *text, size_t n, size_t *at,
+                       struct sl_error *err)
+{
+    const struct sl_vocab *v = m->g->vocab;
+    const struct sl_vocab_tree *trees[] = {&v->plain, &v->rest};
+    struct sl_auto *a = &m->in->a;
+    bool found = false;
+    pthread_mutex_lock(&m->g->lock);
+    begin_call(m->in);
+    uint32_t s = m->states[m->n];
+    for (size_t i = 0; i < n && s != 0; i++)
+        s = sl_auto_step(a, s, (uint8_t)text[i]);
+    *at = n > SL_VOCAB_MAX_TOKEN ? n - SL_VOCAB_MAX_TOKEN : 0;
+    for (; *at < n && s != 0 && !found; *at += !found)
+        for (size_t k = 0; k < SL_COUNT(trees) && !found; k++) {
+            uint32_t node = find_node(trees[k], text + *at, n - *at);
+            found = node != trees[k]->n && may_extend(a, trees[k], node, s);
+        }
+    int rc = sl_auto_check(a, err);
+    pthread_mutex_unlock(&m->g->lock);
+    return rc;
+}
+
 bool sl_matcher_complete(struct sl_matcher *m)
 {
     pthread_mutex_lock(&m->g->lock);
@@ -441,6 +497,11 @@ bool sl_matcher_complete(struct sl_matcher *m)
 bool sl_matcher_ended(const struct sl_matcher *m)
 {
     return m->ended;
+}
+
+uint32_t sl_matcher_n_tokens(const struct sl_matcher *m)
+{
+    return m->n;
 }
 
 int sl_grammar_matches(struct sl_grammar *g, const char *text, size_t n, bool *matches,

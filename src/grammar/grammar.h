@@ -54,9 +54,14 @@ SL_MUST_CHECK int sl_matcher_mask(struct sl_matcher *m, uint32_t *mask, struct s
 /* The bytes that must come next, at most cap; 0 when there is a choice. */
 SL_MUST_CHECK int sl_matcher_forced(struct sl_matcher *m, char *out, size_t cap, size_t *n,
                                     struct sl_error *err);
+/* Of text, n bytes that may come next: the first place from which some token of the vocabulary
+ * would reach beyond its end, with bytes that may follow it. n: none does. */
+SL_MUST_CHECK int sl_matcher_overlap(struct sl_matcher *m, const char *text, size_t n, size_t *at,
+                                     struct sl_error *err);
 /* Is the text complete (it may still be possible to go on)? */
 bool sl_matcher_complete(struct sl_matcher *m);
 bool sl_matcher_ended(const struct sl_matcher *m); /* an ending token was accepted */
+uint32_t sl_matcher_n_tokens(const struct sl_matcher *m); /* accepted, and not rolled back */
 /* Memory of its automaton and masks, roughly. Does not wait: false while the grammar is busy. */
 bool sl_grammar_bytes(struct sl_grammar *g, size_t *n_bytes);
 /* Whole texts, for tests and tools: from the start, without tokens. */

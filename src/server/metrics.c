@@ -268,6 +268,9 @@ static void engine_counters(struct out *o, const struct sl_stats *st)
     counter(o, "sluice:grammar_masks_total", "Token masks made.", st->grammar_masks);
     counter(o, "sluice:grammar_late_masks_total", "Masks that were not ready for a step.",
             st->grammar_late);
+    counter(o, "sluice:grammar_forced_tokens_total",
+            "Tokens that a grammar left no choice about, computed without a step of their own.",
+            st->grammar_forced);
     gauge(o, "sluice:grammars", "Compiled grammars in the cache.", st->n_grammars);
     gauge(o, "sluice:grammar_bytes", "Their memory.", (double)st->grammar_bytes);
     gauge(o, "sluice:grammar_matchers", "Sequences with a grammar.", st->n_matchers);

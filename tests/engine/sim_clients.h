@@ -132,8 +132,9 @@ static void act_request(struct world *w, uint64_t seed)
     struct sl_error err;
     uint64_t n_faults = w->n_alloc_faults;
     w->own = false;
-    static const struct sl_constraint_desc regex = {
-        .kind = SL_GRAMMAR_REGEX, .text = SIM_REGEX, .n_text = sizeof SIM_REGEX - 1};
+    const char *text = cl->o.forcing ? SIM_FORCING : SIM_FREE;
+    const struct sl_constraint_desc regex = {
+        .kind = SL_GRAMMAR_REGEX, .text = text, .n_text = strlen(text)};
     int rc = 0;
     if (cl->o.constrained)
         rc = sl_constraint_open(w->eng, &regex, &cl->o.desc.constraint, &err);

@@ -27,19 +27,40 @@ static const char sim_json[] =
 static const char *const sim_stops[] = {"a", "bc", "abcab", "\xc3\xa9", "cc", "ba", "dd"};
 static const char *const sim_salts[] = {NULL, "red", "blue"};
 
-/* What a constrained text must be, and how many of its characters a token has; 0: none. */
-#define SIM_REGEX "[abc]{3,12}"
-enum { REGEX_MIN = 3, REGEX_MAX = 12 };
+/* What a constrained text must be: one with a choice everywhere, one that forces whole pieces. */
+#define SIM_FREE    "[abc]{3,12}"
+#define SIM_FORCING "[bc]{1,3}acbcab(a|cc)[bc]{1,2}abcaab"
+enum { FREE_MIN = 3, FREE_MAX = 12, FORCING_END = 19 };
 
-static int32_t regex_chars(int32_t id)
+/* SIM_FORCING, character by character: where a, b and c lead to; 0: they may not come. */
+static const int32_t forcing_steps[FORCING_END + 1][3] = {
+    {0, 1, 1},  {4, 2, 2},  {4, 3, 3},   {4, 0, 0},  {0, 0, 5},   {0, 6, 0},    {0, 0, 7},
+    {8, 0, 0},  {0, 9, 0},  {11, 0, 10}, {0, 0, 11}, {0, 12, 12}, {14, 13, 13}, {14, 0, 0},
+    {0, 15, 0}, {0, 0, 16}, {17, 0, 0},  {18, 0, 0}, {0, 19, 0},  {0, 0, 0}};
+
+static const char *sim_piece(const struct world *w, int32_t id)
 {
-    static const struct {
-        int32_t id, n;
-    } tokens[] = {{0, 1}, {2, 1}, {3, 1}, {10, 2}, {11, 2}, {12, 3}};
-    for (size_t i = 0; i < SL_COUNT(tokens); i++)
-        if (tokens[i].id == id)
-            return tokens[i].n;
-    return 0;
+    static const char *const pieces[] = {"a", "", "b", "c", "",   "",   "",
+                                         "",  "", "",  "",  "ab", "bc", "abc"};
+    static const int32_t first_long = 10;
+    if (id >= w->cfg.n_vocab || id > first_long + 2)
+        return "";
+    return id < first_long ? pieces[id] : pieces[id + 1];
+}
+
+/* Where the text leads from there; -1: it may not come. */
+static int32_t sim_step(const struct oracle *o, int32_t at, const char *text)
+{
+    for (; *text != '\0' && at >= 0; text++) {
+        int32_t to = o->forcing ? forcing_steps[at][*text - 'a'] : at + (at < FREE_MAX);
+        at = to == 0 || to == at ? -1 : to;
+    }
+    return at;
+}
+
+static bool sim_is_full(const struct oracle *o, int32_t at)
+{
+    return at == (o->forcing ? FORCING_END : FREE_MAX);
 }
 
 /* ------------------------------------------------------------------ requests */
@@ -122,6 +143,7 @@ static void oracle_make(const struct world *w, struct sl_rng *r, struct oracle *
     /* Stop ids could leave nothing that may come. */
     o->constrained = o->desc.sampling.n_stop_token_ids == 0 &&
                      o->desc.sampling.seed % (uint64_t)w->cfg.constrain_every == 0;
+    o->forcing = o->desc.sampling.seed / (uint64_t)w->cfg.constrain_every % 2 == 0;
     o->salt = w->cfg.salts ? below(r, 3) : 0;
     o->desc.cache_salt = sim_salts[o->salt];
     uint64_t h = w->hash_key;
@@ -152,31 +174,96 @@ static const struct sl_counts *count_all(const struct oracle *o, const struct or
     return &counts;
 }
 
+/* Where its text is after n_tokens tokens. */
+static int32_t text_at(const struct world *w, const struct oracle *o, const struct oracle_seq *s,
+                       int32_t n_tokens)
+{
+    int32_t at = 0;
+    for (int32_t i = 0; i < n_tokens && at >= 0; i++)
+        at = s->tokens[i] == EOS_ID ? at : sim_step(o, at, sim_piece(w, s->tokens[i]));
+    return at;
+}
+
 /* The tokens that may come next. */
 static const uint32_t *oracle_mask(const struct world *w, const struct oracle *o,
                                    const struct oracle_seq *s)
 {
     static uint32_t mask[(MAX_VOCAB + 31) / 32];
-    int32_t n = 0;
     if (!o->constrained)
         return NULL;
-    for (int32_t i = 0; i < s->n; i++)
-        n += regex_chars(s->tokens[i]);
+    int32_t at = text_at(w, o, s, s->n);
     memset(mask, 0, sizeof mask);
     for (int32_t id = 0; id < w->cfg.n_vocab; id++) {
-        bool fits = regex_chars(id) > 0 && n + regex_chars(id) <= REGEX_MAX;
-        if (fits || (id == EOS_ID && n >= REGEX_MIN && !o->desc.sampling.ignore_eos))
+        const char *piece = sim_piece(w, id);
+        bool fits = *piece != '\0' && sim_step(o, at, piece) >= 0;
+        bool may_end = !o->forcing && at >= FREE_MIN && !o->desc.sampling.ignore_eos;
+        if (fits || (id == EOS_ID && may_end))
             mask[id / 32] |= 1u << (id & 31);
     }
     return mask;
 }
 
-static bool regex_is_full(const struct oracle *o, const struct oracle_seq *s, int32_t n_tokens)
+static bool text_is_full(const struct world *w, const struct oracle *o, const struct oracle_seq *s,
+                         int32_t n_tokens)
+{
+    return o->constrained && sim_is_full(o, text_at(w, o, s, n_tokens));
+}
+
+/* ------------------------------------------------------------------ forced tokens */
+
+/* May some longer token come that begins with `rest`, behind which the text is at `end`? */
+static bool may_go_on(const struct world *w, const struct oracle *o, const char *rest, int32_t end)
+{
+    size_t n = strlen(rest);
+    for (int32_t id = 0; id < w->cfg.n_vocab; id++) {
+        const char *piece = sim_piece(w, id);
+        if (strlen(piece) > n && strncmp(piece, rest, n) == 0 && sim_step(o, end, piece + n) >= 0)
+            return true;
+    }
+    return false;
+}
+
+/* What is forced from there on, up to where it may be part of a longer token: the tokenizer makes
+ * each character a token, as it has no merges. */
+static int32_t forced_text(const struct world *w, const struct oracle *o, int32_t at,
+                           char text[MAX_LEN])
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < n_tokens && o->constrained; i++)
-        n += regex_chars(s->tokens[i]);
-    return n == REGEX_MAX;
+    for (int32_t n_ways = 1; n_ways == 1 && o->forcing && !sim_is_full(o, at);) {
+        char c = 0;
+        n_ways = 0;
+        for (char k = 'a'; k <= 'c'; k++) {
+            bool may = sim_step(o, at, (char[]){k, '\0'}) >= 0;
+            n_ways += may;
+            c = may ? k : c;
+        }
+        if (n_ways != 1)
+            break;
+        text[n++] = c;
+        at = sim_step(o, at, (char[]){c, '\0'});
+    }
+    text[n] = '\0';
+    for (int32_t i = 0; i < n; i++)
+        if (may_go_on(w, o, text + i, at))
+            return i;
+    return n;
+}
+
+/* The token that is forced behind those there are, -1: none. Forced is what follows a token that
+ * was chosen, unless the client has a say on tokens. */
+static int32_t forced_token(const struct world *w, const struct oracle *o,
+                            const struct oracle_seq *s)
+{
+    static const int32_t id_of[] = {0, 2, 3};
+    char text[MAX_LEN];
+    int32_t n = 0, end = 0; /* of the last run of forced tokens */
+    for (int32_t i = 0; i < s->n && o->constrained && o->desc.sampling.n_logit_bias == 0; i++) {
+        if (i < end)
+            continue;
+        n = forced_text(w, o, text_at(w, o, s, i + 1), text);
+        end = i + 1 + n;
+    }
+    return s->n < end ? id_of[text[n - (end - s->n)] - 'a'] : -1;
 }
 
 /* The token that must come next, -1: the row holds no number. */
@@ -184,8 +271,13 @@ static int32_t oracle_token(struct world *w, const struct oracle *o, const struc
                             float *row)
 {
     const struct sl_sampling *p = &o->desc.sampling;
+    uint32_t only[(MAX_VOCAB + 31) / 32] = {0};
+    int32_t eos = EOS_ID, forced = forced_token(w, o, s);
+    if (forced >= 0 && p->logprobs < 0) /* nobody looks at its row */
+        return forced;
+    if (forced >= 0)
+        only[forced / 32] = 1u << (forced & 31);
     make_row(w, s->hash, row);
-    int32_t eos = EOS_ID;
     bool ban = s->n < p->min_tokens;
     struct sl_sample_args args = {
         .logits = row,
@@ -193,7 +285,7 @@ static int32_t oracle_token(struct world *w, const struct oracle *o, const struc
         .seed = s->seed,
         .pos = (uint64_t)(o->desc.n_prompt + s->n),
         .counts = count_all(o, s),
-        .allowed = oracle_mask(w, o, s),
+        .allowed = forced >= 0 ? only : oracle_mask(w, o, s),
         .banned = {o->stop_ids, &eos},
         .n_banned = {ban ? p->n_stop_token_ids : 0, ban && !p->ignore_eos ? 1 : 0}};
     return sl_sample(&w->sampler, &args);
@@ -251,7 +343,7 @@ static enum sl_finish oracle_end(const struct world *w, const struct oracle *o,
         }
         if (i + 1 == o->max_out)
             finish = SL_FINISH_LENGTH;
-        else if (regex_is_full(o, s, i + 1))
+        else if (text_is_full(w, o, s, i + 1))
             finish = SL_FINISH_STOP;
         if (finish != SL_RUNNING && i < s->n - 1)
             finish = SL_FINISH_ERROR;
@@ -269,7 +361,7 @@ static bool oracle_over(const struct world *w, const struct oracle *o, const str
         return false;
     if (o->desc.sampling.n_stop > 0)
         return oracle_end(w, o, s, text, &n) != SL_RUNNING;
-    return s->n == o->max_out || regex_is_full(o, s, s->n) ||
+    return s->n == o->max_out || text_is_full(w, o, s, s->n) ||
            (s->n > o->desc.sampling.min_tokens && is_stop_id(o, s->tokens[s->n - 1]));
 }
 

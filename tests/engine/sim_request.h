@@ -101,7 +101,7 @@ static void body_of(const struct oracle *o, bool stream, int32_t pad, char *b, s
             (double)p->repetition_penalty, (double)p->presence_penalty,
             (double)p->frequency_penalty);
     if (o->constrained)
-        ADD(",\"guided_regex\":\"" SIM_REGEX "\"");
+        ADD(",\"guided_regex\":\"%s\"", o->forcing ? SIM_FORCING : SIM_FREE);
     if (p->n_logit_bias > 0)
         ADD(",\"logit_bias\":{\"%d\":%g}", p->logit_bias[0].id, (double)p->logit_bias[0].bias);
     if (o->salt > 0)

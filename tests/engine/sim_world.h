@@ -96,7 +96,7 @@ struct oracle {
     const char *stops[MAX_SIM_STOP];
     struct sl_logit_bias bias[2];
     int32_t max_out, salt;
-    bool constrained; /* to sim_regex */
+    bool constrained, forcing; /* to SIM_FREE, or to SIM_FORCING */
     struct oracle_seq seqs[MAX_SIM_N];
 };
 
@@ -163,7 +163,7 @@ struct world {
 
 struct totals {
     uint64_t steps, preemptions, hits, tokens, overlaps, http, http_ok, http_refused, http_cut;
-    uint64_t alloc_faults, step_faults, stalls, raised, halves, late_masks;
+    uint64_t alloc_faults, step_faults, stalls, raised, halves, late_masks, forced;
 };
 
 static struct world *sim; /* the world that is alive */

@@ -449,6 +449,167 @@ static void masks_while_thinking(void **state)
     rig_stop(&g);
 }
 
+/* ------------------------------------------------------------------ forced tokens */
+
+#define FORCING "(a|b)(caabbccaab|baccaabbccaab)[abc]{1,3}(xx|x)caca"
+
+/* An engine with room for few tokens, or one that does not jump. */
+static void start_with(struct rig *g, int32_t n_pages, bool no_jump)
+{
+    struct sl_engine_parts parts = {.no_thread = !threads, .seed = 1, .no_jump_forward = no_jump};
+    memset(g, 0, sizeof *g);
+    rig_script(g, 0, NULL, 0);
+    parts.info.n_pages = n_pages;
+    rig_start(g, &parts);
+}
+
+static void make_forced(struct run *r, struct sl_constraint *c, int i)
+{
+    make(r, c, (uint64_t)i);
+    r->desc.sampling.temperature = i % 4 == 0 ? 0.0f : 3.0f;
+    r->desc.sampling.n = 1 + i % 3;
+    r->desc.sampling.logprobs = i % 2 == 0 ? -1 : 1;
+    r->desc.sampling.frequency_penalty = i % 5 == 0 ? 0.5f : 0.0f;
+    r->desc.sampling.max_tokens = i % 7 == 6 ? 9 : 100;
+    r->desc.sampling.prompt_logprobs = i % 9 == 8 ? 1 : -1;
+}
+
+/* Whether log probabilities are wanted, what runs beside it, preemption and the kind of runner
+ * decide how forced tokens are computed, never which they are. */
+static void forced_tokens_are_the_same(void **state)
+{
+    enum { N = 16 };
+    struct rig g;
+    struct run alone[N], r[N];
+    struct sl_stats s;
+    (void)state;
+    start_with(&g, 64, false);
+    struct sl_constraint *c = open_it(&g, SL_GRAMMAR_REGEX, FORCING);
+    for (int i = 0; i < N; i++) {
+        make_forced(&alone[i], c, i);
+        alone[i].desc.sampling.logprobs = 1;
+        submit(&g, &alone[i]);
+        finish_all(&g, &alone[i], 1);
+    }
+    sl_engine_stats(g.eng, &s);
+    assert_int_equal(s.grammar_forced, 0); /* each was chosen, as the only one that may be */
+    release(alone, N);
+    sl_constraint_release(c);
+    rig_stop(&g);
+    start_with(&g, 20, false);
+    c = open_it(&g, SL_GRAMMAR_REGEX, FORCING);
+    for (int i = 0; i < N; i++) {
+        make_forced(&r[i], c, i);
+        submit(&g, &r[i]);
+    }
+    finish_all(&g, r, N);
+    sl_engine_stats(g.eng, &s);
+    assert_true(s.grammar_forced > 100);
+    if (!threads)
+        assert_true(s.preemptions > 0 && s.step_mallocs == 0);
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < 1 + i % 3; k++) {
+            const struct rig_out *a = &alone[i].outs[k], *b = &r[i].outs[k];
+            assert_int_equal(a->n, b->n);
+            assert_memory_equal(a->ids, b->ids, (size_t)a->n * sizeof a->ids[0]);
+            assert_int_equal(a->finish, b->finish);
+            assert_int_equal(b->finish, i % 7 == 6 ? SL_FINISH_LENGTH : SL_FINISH_STOP);
+            if (b->finish == SL_FINISH_STOP)
+                assert_true(accepts(SL_GRAMMAR_REGEX, FORCING, b));
+            for (int t = 0; t < b->n && i % 2 == 1; t++)
+                assert_true(a->tokens[t].rank > 0 && a->tokens[t].logprob == b->tokens[t].logprob);
+        }
+    release(r, N);
+    sl_constraint_release(c);
+    rig_stop(&g);
+}
+
+/* Twelve tokens for the price of one, counted as usage, and none where that is turned off. */
+static void forced_tokens_take_no_step(void **state)
+{
+    static const char text[] = "aabbccaabbcc";
+    struct rig g;
+    struct run r;
+    struct sl_stats s;
+    struct sl_usage u;
+    (void)state;
+    for (int off = 0; off < 2; off++) {
+        start_with(&g, 64, off == 1);
+        struct sl_constraint *c = open_it(&g, SL_GRAMMAR_CHOICE, "[\"aabbccaabbcc\"]");
+        make(&r, c, 1);
+        r.desc.sampling.temperature = 0;
+        submit(&g, &r);
+        finish_all(&g, &r, 1);
+        sl_engine_stats(g.eng, &s);
+        sl_request_usage(r.req, &u);
+        assert_string_equal(r.outs[0].text, text);
+        assert_int_equal(u.n_output, r.outs[0].n);
+        assert_int_equal(s.generation_tokens, (uint64_t)r.outs[0].n);
+        if (off == 0) {
+            assert_int_equal(s.steps, rig_late ? 2 : 1); /* one may be under way already */
+            assert_int_equal(s.grammar_forced + 1, (uint64_t)r.outs[0].n);
+        } else {
+            assert_true(s.steps >= (uint64_t)r.outs[0].n);
+            assert_int_equal(s.grammar_forced, 0);
+        }
+        release(&r, 1);
+        sl_constraint_release(c);
+        rig_stop(&g);
+    }
+}
+
+/* Forced tokens end a sequence as others do; where the request names one of them, all are chosen
+ * as if nothing were forced. */
+static void forced_tokens_end_it(void **state)
+{
+    static const char *const stop[] = {"cca"};
+    static const int32_t stop_id[] = {T_C};
+    enum { N = 6 };
+    struct rig g;
+    static struct run all[2][N];
+    struct sl_stats s;
+    (void)state;
+    for (int off = 0; off < 2; off++) {
+        struct run *r = all[off];
+        start_with(&g, 64, off == 1);
+        struct sl_constraint *c = open_it(&g, SL_GRAMMAR_REGEX, "(a|b)aabbccaabbcc");
+        for (int i = 0; i < N; i++) {
+            make(&r[i], c, (uint64_t)i);
+            r[i].desc.sampling.temperature = 0;
+        }
+        r[0].desc.sampling.stop = stop;
+        r[0].desc.sampling.n_stop = 1;
+        r[1].desc.sampling.max_tokens = 5;
+        r[2].desc.sampling.stop_token_ids = stop_id;
+        r[2].desc.sampling.n_stop_token_ids = 1;
+        r[3].desc.sampling.stop_token_ids = stop_id;
+        r[3].desc.sampling.n_stop_token_ids = 1;
+        r[3].desc.sampling.temperature = 4;
+        r[4].desc.sampling.min_tokens = 40;
+        r[5].desc.sampling.logit_bias = &(struct sl_logit_bias){T_BC, 20};
+        r[5].desc.sampling.n_logit_bias = 1;
+        for (int i = 0; i < N; i++)
+            submit(&g, &r[i]);
+        finish_all(&g, r, N);
+        assert_string_equal(r[0].outs[0].text + 1, "aabb");
+        assert_string_equal(r[0].outs[0].stop_str, "cca");
+        assert_int_equal(r[1].outs[0].finish, SL_FINISH_LENGTH);
+        assert_int_equal(r[1].outs[0].n, 5);
+        assert_string_equal(r[4].outs[0].text + 1, "aabbccaabbcc");
+        sl_engine_stats(g.eng, &s);
+        assert_true(off == 1 ? s.grammar_forced == 0 : s.grammar_forced > 15);
+        release(r, N);
+        sl_constraint_release(c);
+        rig_stop(&g);
+    }
+    for (int i = 0; i < N; i++) {
+        const struct rig_out *a = &all[0][i].outs[0], *b = &all[1][i].outs[0];
+        bool same = a->n == b->n && memcmp(a->ids, b->ids, (size_t)a->n * sizeof a->ids[0]) == 0;
+        assert_int_equal(a->finish, b->finish);
+        assert_true(same || (i != 2 && i != 3 && i != 5));
+    }
+}
+
 static int allocs_left;
 
 static void *counted_alloc(size_t n)
@@ -552,6 +713,9 @@ int main(void)
         ALL(cancelled_at_any_time),
         ALL(preemption_keeps_the_place),
         ALL(masks_while_thinking),
+        ALL(forced_tokens_are_the_same),
+        ALL(forced_tokens_take_no_step),
+        ALL(forced_tokens_end_it),
         /* What the process allocates by is no other thread's to see changing. */
         {"memory_may_run_out", memory_may_run_out, in_time, NULL, NULL},
         {"memory_may_run_out, late", memory_may_run_out, one_step_late, NULL, NULL},

@@ -376,6 +376,7 @@ static void check_drained(struct world *w)
     total.preemptions += s.preemptions;
     total.stalls += s.watchdog_stalls;
     total.late_masks += s.grammar_late;
+    total.forced += s.grammar_forced;
 }
 
 static void stop_world(struct world *w)
@@ -449,7 +450,7 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
 {
     say("%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
         "planned ahead, %llu of them failed, %llu standstills found; tokens of %llu chosen in a "
-        "second part, %llu masks late\n"
+        "second part, %llu masks late, %llu tokens forced\n"
         "%llu http requests: %llu answered by the oracle's tokens, %llu refused, %llu cut off; "
         "%llu "
         "allocations failed\n",
@@ -457,7 +458,8 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         (unsigned long long)total.preemptions, (unsigned long long)total.hits,
         (unsigned long long)total.overlaps, (unsigned long long)total.step_faults,
         (unsigned long long)total.stalls, (unsigned long long)total.halves,
-        (unsigned long long)total.late_masks, (unsigned long long)total.http,
+        (unsigned long long)total.late_masks, (unsigned long long)total.forced,
+        (unsigned long long)total.http,
         (unsigned long long)total.http_ok, (unsigned long long)total.http_refused,
         (unsigned long long)total.http_cut, (unsigned long long)total.alloc_faults);
     printf("sim: %llu seeds from %llu on, 0 violations\n", (unsigned long long)n_seeds,

@@ -4,12 +4,14 @@
  *
  * test_schema_suites --bench [VOCABULARY [RUNS]] prints the figures: groups, verdicts, times of
  * compiling and of masks along each instance, and the slowest masks. Of several runs each time is
- * the shortest, so that other work on the machine does not count.
+ * the shortest, so that other work on the machine does not count. At every place of a valid text it
+ * also asks for the tokens that are forced: those must be the tokenizer's own of the whole text.
  */
 #include "base/buf.h"
 #include "base/hash.h"
 #include "base/json_load.h"
 #include "base/str.h"
+#include "grammar/jump.h"
 #include "grammar_rig.h"
 #include "text/tokenizer.h"
 
@@ -30,7 +32,8 @@ struct times {
 
 static struct totals {
     int groups, supported, tests, false_accepts, false_rejects, limits, masks;
-    struct times compile, mask;
+    long tokens, forced, jumps, unlike; /* of valid texts; jumps that the tokenizer makes unlike */
+    struct times compile, mask, jump;
     uint64_t checksum; /* of all masks, to compare two versions */
     const struct sl_vocab *vocab;
     struct sl_tokenizer *tok;
@@ -136,8 +139,41 @@ static const char *name_of(const json_t *group)
     return s != NULL ? s : "?";
 }
 
+/* At place i of a valid text, what is forced there: the tokens that the text has. */
+static void try_jump(struct sl_matcher *m, const struct sl_ids *ids, size_t i, const uint32_t *mask,
+                     size_t *next)
+{
+    int32_t out[SL_MAX_JUMP];
+    uint32_t n = 0, n_last = (uint32_t)SL_MIN(i, (size_t)SL_JUMP_CONTEXT);
+    struct sl_error err;
+    const struct sl_jump j = {.tok = all.tok,
+                              .vocab = all.vocab,
+                              .mask = mask,
+                              .last = ids->data + i - n_last,
+                              .n_last = n_last};
+    uint64_t t0 = cpu_ns();
+    assert_int_equal(sl_jump_find(m, &j, out, SL_MAX_JUMP, &n, &err), 0);
+    (void)add_time(&all.jump, cpu_ns() - t0);
+    assert_true(i + n <= ids->n);
+    bool same = n == 0 || memcmp(out, ids->data + i, n * sizeof out[0]) == 0;
+    all.jumps += n > 0;
+    all.unlike += !same;
+    if (!same && !all.again)
+        for (uint32_t k = 0; k < n; k++) {
+            const char *s = all.vocab->bytes + all.vocab->start[out[k]];
+            printf("%s'%.*s'", k == 0 ? "unlike: " : " ",
+                   (int)(all.vocab->start[out[k] + 1] - all.vocab->start[out[k]]), s);
+            printf("%s", k + 1 == n ? "\n" : "");
+        }
+    if (i >= *next) { /* as an engine would go through it */
+        all.forced += n;
+        *next = i + n;
+    }
+    all.tokens++;
+}
+
 /* Does the text pass through the vocabulary, each token allowed by the mask before it? */
-static bool passes_tokens(struct sl_grammar *g, const char *text, size_t n)
+static bool passes_tokens(struct sl_grammar *g, const char *text, size_t n, bool valid)
 {
     struct sl_ids ids = {0};
     struct sl_matcher *m;
@@ -147,12 +183,14 @@ static bool passes_tokens(struct sl_grammar *g, const char *text, size_t n)
     assert_non_null(mask);
     assert_int_equal(sl_tokenizer_encode_into(all.tok, text, n, 0, &ids, &err), 0);
     assert_int_equal(sl_matcher_create(g, (uint32_t)ids.n + 1, &m, &err), 0);
-    for (size_t i = 0; i <= ids.n && ok; i++) {
+    for (size_t i = 0, next = 0; i <= ids.n && ok; i++) {
         uint64_t t0 = cpu_ns();
         int rc = sl_matcher_mask(m, mask, &err);
         double us = add_time(&all.mask, cpu_ns() - t0);
         if (us > SLOW_MASK_US && !all.again)
             printf("slow mask: %.0f us, token %zu of %.150s\n", us, i, text);
+        if (valid && rc == 0 && i > 0 && i < ids.n)
+            try_jump(m, &ids, i, mask, &next);
         all.checksum = sl_hash64(mask, all.vocab->n_words * sizeof *mask, all.checksum);
         if (rc != 0) {
             all.limits++;
@@ -185,7 +223,7 @@ static void one_test(struct sl_grammar *g, const json_t *group, const json_t *te
         all.limits++;
         printf("limit: %s: %s\n", name_of(group), err.msg);
     }
-    if (g != NULL && all.vocab != NULL && yes != passes_tokens(g, b.data, b.n_bytes))
+    if (g != NULL && all.vocab != NULL && yes != passes_tokens(g, b.data, b.n_bytes, yes))
         fail_msg("%s: tokens and bytes disagree on %s", name_of(group), b.data);
     all.tests++;
     all.false_accepts += yes && !valid;
@@ -310,10 +348,11 @@ static void begin(bool first)
 {
     all.groups = all.supported = all.tests = all.false_accepts = all.false_rejects = 0;
     all.limits = all.masks = 0;
+    all.tokens = all.forced = all.jumps = all.unlike = 0;
     all.checksum = 0;
-    all.compile.at = all.mask.at = 0;
+    all.compile.at = all.mask.at = all.jump.at = 0;
     if (first)
-        all.compile.n = all.mask.n = 0;
+        all.compile.n = all.mask.n = all.jump.n = 0;
 }
 
 static void report(const char *name)
@@ -325,6 +364,9 @@ static void report(const char *name)
     if (all.print) {
         print_times("  compile", &all.compile);
         print_times("  mask", &all.mask);
+        print_times("  jump", &all.jump);
+        printf("  forced: %ld of %ld tokens; of %ld jumps %ld are unlike the tokenizer's\n",
+               all.forced, all.tokens, all.jumps, all.unlike);
         printf("  checksum of masks %016" PRIx64 "\n", all.checksum);
     }
 }
