@@ -11,12 +11,13 @@
 #include "server/keys.h"
 #include "server/server.h"
 
+#include <stdio.h>
 #include <string.h>
 
 struct serve_flags {
     struct sl_server_config server;
     struct sl_flag_list api_keys, served_names, allowed_origins, lora_modules;
-    const char *log_level, *policy, *key_file;
+    const char *log_level, *policy, *key_file, *generation_config;
     struct sl_keys *keys;
     int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s;
     bool null_model, auto_tools;
@@ -55,6 +56,8 @@ static const struct sl_flag flags[] = {
      "how calls are read: vLLM's names, auto, none (default: auto)"},
     {SL_FLAG_STR, 0, "reasoning-parser", NULL, SERVER(reasoning_parser), 0, 0, "NAME",
      "how reasoning is read, likewise; auto: by the template"},
+    {SL_FLAG_STR, 0, "generation-config", NULL, SERVE(generation_config), 0, 0, "G",
+     "sampling defaults: auto (the model's) or vllm (neutral)"},
     {SL_FLAG_SWITCH, 0, "enable-auto-tool-choice", NULL, SERVE(auto_tools), 0, 0, NULL,
      "accepted as vLLM's; tool_choice auto needs no flag"},
     {SL_FLAG_INT, 0, "http-threads", "threads-http", SERVER(n_http_threads), 1, SL_MAX_HTTP_THREADS,
@@ -121,6 +124,15 @@ static int set_policy(struct sl_server_config *cfg, const char *name, struct sl_
     return sl_fail(err, SL_EINVAL, "--scheduling-policy: '%s' is neither fcfs nor priority", name);
 }
 
+static int set_generation(struct sl_server_config *cfg, const char *name, struct sl_error *err)
+{
+    cfg->neutral_sampling = name != NULL && strcmp(name, "vllm") == 0;
+    if (name == NULL || cfg->neutral_sampling || strcmp(name, "auto") == 0)
+        return 0;
+    return sl_fail(err, SL_EUNSUPPORTED, "--generation-config: '%s' is neither auto nor vllm",
+                   name);
+}
+
 /* `--api-key a,b` means two keys, as does giving the flag twice; the pieces live in text. */
 static int split_list(const struct sl_flag_list *given, char *text, size_t n_text,
                       const char **items, int max_items, int *n_items, struct sl_error *err)
@@ -164,6 +176,21 @@ static int set_keys(struct serve_flags *f, struct sl_keys **keys, struct sl_erro
     return 0;
 }
 
+/* As vLLM and SGLang print it: benchmark scripts look for these words. */
+static void log_kv_tokens(const struct sl_model_info *info)
+{
+    char plain[24], grouped[32];
+    int64_t n_tokens = (int64_t)info->n_pages * info->block_size;
+    int n = snprintf(plain, sizeof plain, "%lld", (long long)n_tokens), at = 0;
+    for (int i = 0; i < n; i++) {
+        if (i > 0 && (n - i) % 3 == 0)
+            grouped[at++] = ',';
+        grouped[at++] = plain[i];
+    }
+    grouped[at] = '\0';
+    sl_log(SL_LOG_INFO, "GPU KV cache size: %s tokens, max_total_num_tokens=%s", grouped, plain);
+}
+
 static int serve(struct serve_flags *f, struct sl_engine_config *engine, const char *model,
                  struct sl_error *err)
 {
@@ -178,6 +205,8 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
         rc = set_log_level(f->log_level, err);
     if (rc == 0)
         rc = set_policy(cfg, f->policy, err);
+    if (rc == 0)
+        rc = set_generation(cfg, f->generation_config, err);
     if (rc == 0)
         rc = set_keys(f, &f->keys, err);
     if (rc != 0)
@@ -215,6 +244,7 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
     sl_log(SL_LOG_INFO, "%s %s: %d layers, context %d, KV cache %lld tokens, ready in %.2f s",
            info->architecture, info->model_path, info->n_layers, info->max_model_len,
            (long long)info->n_pages * info->block_size, (double)(sl_now_ns() - t0) * 1e-9);
+    log_kv_tokens(info);
     rc = sl_server_run(cfg, eng, err);
     struct sl_error stuck;
     if (sl_engine_health(eng, &stuck) == SL_ESTALLED) { /* its thread may never end */

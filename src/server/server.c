@@ -308,7 +308,10 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
     int rc = sl_request_log_open(cfg->request_log, &s->request_log_fd, err);
     if (rc != 0)
         return rc;
-    sl_engine_sampling_default(eng, &s->defaults);
+    if (cfg->neutral_sampling)
+        sl_sampling_default(&s->defaults);
+    else
+        sl_engine_sampling_default(eng, &s->defaults);
     rc = sl_formats_init(&s->formats, eng, cfg->tool_call_parser, cfg->reasoning_parser, NULL, err);
     if (rc != 0)
         return rc;

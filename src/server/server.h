@@ -43,6 +43,7 @@ struct sl_server_config {               /* start from sl_server_config_default()
     const char *request_log;      /* a JSON line per generation is appended here; "-": stdout */
     bool access_log;              /* one line per request to the log; never bodies or keys */
     bool share_prefixes;          /* keys share one prefix cache instead of one each */
+    bool neutral_sampling;        /* ignore the defaults of generation_config.json */
     bool priority_scheduling;     /* requests may say a priority; else only 0 is accepted */
     bool lora_updates;            /* clients may load and unload adapters */
     bool trust_request_chat_template; /* requests may bring their own chat_template */

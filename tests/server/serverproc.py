@@ -13,6 +13,31 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 BINARY = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "release", "sluice"))
 
 
+class Stream:
+    """The events of one streamed request, parsed; the connection is closed at the end of the block."""
+
+    def __init__(self, port, path, body):
+        self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self.connection.request("POST", path, json.dumps(body).encode())
+
+    def __iter__(self):
+        reply = self.connection.getresponse()
+        if reply.status != 200:
+            raise RuntimeError(f"{reply.status}: {reply.read()}")
+        for line in reply:
+            if line.startswith(b"data: ") and line != b"data: [DONE]\n":
+                yield json.loads(line[6:])
+
+    def first(self):
+        return next(iter(self))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        self.connection.close()
+
+
 class Server:
     def __init__(self, *args, port=True):
         self.dir = tempfile.TemporaryDirectory()
@@ -77,6 +102,10 @@ class Server:
     def json(self, method, path, body=None, headers=None):
         status, _, data = self.request(method, path, body, headers)
         return status, json.loads(data)
+
+    def stream(self, path, body):
+        """A streamed reply, opened at once: `with server.stream(...) as s` reads s, and hangs up."""
+        return Stream(self.port, path, body | {"stream": True})
 
     def metric(self, name, **labels):
         """The value of one sample of /metrics; None if there is none."""
