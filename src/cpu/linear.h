@@ -86,5 +86,8 @@ int64_t sl_lora_work(const struct sl_linear *l);
 void sl_lora_item(const struct sl_linear *l, int64_t item, int thread_idx);
 void sl_lora_add(const struct sl_linear *l, int part, int64_t t, int64_t row, int n_rows,
                  float *out);
+/* Asks for what that will read, from memory: pieces of another adapter for each token are too short
+ * for the hardware to see a stream. */
+void sl_lora_ask(const struct sl_linear *l, int part, int64_t t, int64_t row, int n_rows);
 
 #endif

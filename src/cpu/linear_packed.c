@@ -29,6 +29,8 @@ _Static_assert(SL_I8_PANEL == SL_BF16_PANEL && SL_I8_PANELS == SL_BF16_PANELS &&
                "one loop serves both layouts");
 _Static_assert(ITEM_ROWS % SL_CPU_SUPER == 0, "and rows of the file");
 
+#define ASK 2 /* tokens ahead whose adapters are asked for */
+
 /* What the activations of a block may take of the L2 cache. */
 #define X_BYTES (1280 << 10)
 
@@ -283,6 +285,8 @@ static void put_outputs(const struct job *j, const struct outputs *o, int t, int
         if (l->up != NULL) {
             float *up = o->acc[1] + t * ITEM_ROWS;
             if (adapted) {
+                sl_lora_ask(l, 0, j->t0 + t + ASK, o->row, o->n_rows);
+                sl_lora_ask(l, 1, j->t0 + t + ASK, o->row, o->n_rows);
                 sl_lora_add(l, 0, j->t0 + t, o->row, o->n_rows, acc);
                 sl_lora_add(l, 1, j->t0 + t, o->row, o->n_rows, up);
             }
@@ -292,8 +296,10 @@ static void put_outputs(const struct job *j, const struct outputs *o, int t, int
         memcpy(out, acc, (size_t)o->n_rows * sizeof *out);
         if (biased)
             k->add(out, o->to->bias + o->row, o->n_rows);
-        if (adapted)
+        if (adapted) {
+            sl_lora_ask(l, part, j->t0 + t + ASK, o->row, o->n_rows);
             sl_lora_add(l, part, j->t0 + t, o->row, o->n_rows, out);
+        }
     }
 }
 

@@ -74,19 +74,41 @@ void sl_lora_item(const struct sl_linear *l, int64_t item, int thread_idx)
     }
 }
 
-void sl_lora_add(const struct sl_linear *l, int part, int64_t t, int64_t row, int n_rows,
-                 float *out)
+/* What sl_lora_add reads of B, NULL: nothing. */
+static const uint8_t *piece_of(const struct sl_linear *l, int part, int64_t t, int64_t row,
+                               const struct sl_lora_mat **m, enum sl_dtype *dtype)
 {
     const struct sl_lora_rows *rows = l->lora->rows;
     const int32_t adapter = rows->adapter[t];
     if (adapter < 0)
+        return NULL;
+    *m = mat_of(l, adapter, part);
+    *dtype = rows->weights[adapter]->dtype;
+    SL_DCHECK(row % SL_LORA_PANEL == 0 && (*m)->rank <= l->lora->max_rank);
+    return (*m)->rank == 0 ? NULL
+                           : (const uint8_t *)(*m)->b + (size_t)row * (size_t)(*m)->rank *
+                                                            sl_dtype_info(*dtype)->block_bytes;
+}
+
+void sl_lora_ask(const struct sl_linear *l, int part, int64_t t, int64_t row, int n_rows)
+{
+    const struct sl_lora_mat *m;
+    enum sl_dtype dtype;
+    const uint8_t *b = t < l->n ? piece_of(l, part, t, row, &m, &dtype) : NULL;
+    if (b == NULL)
         return;
-    const struct sl_lora_mat *m = mat_of(l, adapter, part);
-    if (m->rank == 0)
-        return;
-    const enum sl_dtype dtype = rows->weights[adapter]->dtype;
-    SL_DCHECK(row % SL_LORA_PANEL == 0 && m->rank <= l->lora->max_rank);
-    const uint8_t *b =
-        (const uint8_t *)m->b + (size_t)row * (size_t)m->rank * sl_dtype_info(dtype)->block_bytes;
-    l->cpu->k.lora[dtype](b, sums_of(l, t, part), m->rank, n_rows, out);
+    const size_t n = (size_t)SL_ROUND_UP(n_rows, SL_LORA_PANEL) * (size_t)m->rank *
+                     sl_dtype_info(dtype)->block_bytes;
+    for (size_t i = 0; i < n; i += 64)
+        __builtin_prefetch(b + i, 0, 2);
+}
+
+void sl_lora_add(const struct sl_linear *l, int part, int64_t t, int64_t row, int n_rows,
+                 float *out)
+{
+    const struct sl_lora_mat *m;
+    enum sl_dtype dtype;
+    const uint8_t *b = piece_of(l, part, t, row, &m, &dtype);
+    if (b != NULL)
+        l->cpu->k.lora[dtype](b, sums_of(l, t, part), m->rank, n_rows, out);
 }
