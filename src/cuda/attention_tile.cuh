@@ -434,13 +434,50 @@ static __device__ __forceinline__ void sl_attn_write_out(const struct sl_attn_ar
     }
 }
 
+/* Some splits' results of a row, four dimensions of a thread. */
+template <int N> struct sl_attn_batch {
+    float2 ml[N];
+    float4 o[N];
+
+    /* From split `at` on; those behind the last one load it again. row: of split 0. */
+    __device__ __forceinline__ void load(const struct sl_attn_args &a, int64_t row, int64_t step,
+                                         int at, int last, int dims, int d)
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            int64_t from = row + min(at + i, last) * step;
+            ml[i] = __ldcg(a.slot_ml + from);
+            o[i] = __ldcg(reinterpret_cast<const float4 *>(a.slots + from * dims + d));
+        }
+    }
+    __device__ __forceinline__ void join(const struct sl_attn_args &a, int n, float2 &state,
+                                         float4 &sum) const
+    {
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            if (i >= n)
+                break;
+            struct sl_attn_join j = sl_attn_join_of(state.x, ml[i].x, a.scale2);
+            state.x = j.top;
+            state.y = sl_attn_joined(j, state.y, ml[i].y);
+            sum.x = sl_attn_joined(j, sum.x, o[i].x);
+            sum.y = sl_attn_joined(j, sum.y, o[i].y);
+            sum.z = sl_attn_joined(j, sum.z, o[i].z);
+            sum.w = sl_attn_joined(j, sum.w, o[i].w);
+        }
+    }
+};
+
 /* The state of the first part and all splits after it, to the output: a thread has four dimensions
- * of a row, and BATCH splits under way. */
+ * of a row. While it adds up some splits the next ones are under way, if it has the registers: one
+ * request after another cost 1.8 us each, a third of a long context's time in a small batch (H200;
+ * where they are few, room for a second batch cost prompts a third of their speed). */
 template <int D, int THREADS>
 static __device__ void sl_attn_fold(const struct sl_attn_args &a, const struct sl_attn_work &w,
                                     int thread)
 {
-    constexpr int BATCH = 8;
+    constexpr int N = 8;
+    constexpr bool ahead = THREADS == 128; /* there are registers for two batches */
     const int64_t state_at = sl_attn_slot(a, w, 0);
     const int64_t slot_rows = static_cast<int64_t>(w.item.n_rows) * a.n_kv_heads;
 #pragma unroll 1
@@ -456,28 +493,21 @@ static __device__ void sl_attn_fold(const struct sl_attn_args &a, const struct s
             sum = __ldcg(reinterpret_cast<const float4 *>(a.slots + (state_at + row) * D + d));
             from = w.item.first;
         }
-        int64_t at = sl_attn_slot(a, w, sl_attn_split_slot(w, from)) + row;
+        const int n = to - from; /* splits of slots */
+        const int64_t at = sl_attn_slot(a, w, sl_attn_split_slot(w, from)) + row;
+        struct sl_attn_batch<N> even, odd;
+        if (ahead && n > 0)
+            even.load(a, at, slot_rows, 0, n - 1, D, d);
 #pragma unroll 1
-        for (int split = from; split < to; split += BATCH, at += BATCH * slot_rows) {
-            float2 ml[BATCH];
-            float4 o[BATCH];
-#pragma unroll
-            for (int i = 0; i < BATCH; i++) {
-                int64_t from_row = at + (split + i < to ? i : 0) * slot_rows;
-                ml[i] = __ldcg(a.slot_ml + from_row);
-                o[i] = __ldcg(reinterpret_cast<const float4 *>(a.slots + from_row * D + d));
-            }
-#pragma unroll
-            for (int i = 0; i < BATCH; i++) {
-                if (split + i >= to)
-                    break;
-                struct sl_attn_join j = sl_attn_join_of(state.x, ml[i].x, a.scale2);
-                state.x = j.top;
-                state.y = sl_attn_joined(j, state.y, ml[i].y);
-                sum.x = sl_attn_joined(j, sum.x, o[i].x);
-                sum.y = sl_attn_joined(j, sum.y, o[i].y);
-                sum.z = sl_attn_joined(j, sum.z, o[i].z);
-                sum.w = sl_attn_joined(j, sum.w, o[i].w);
+        for (int i = 0; i < n; i += ahead ? 2 * N : N) {
+            if constexpr (ahead)
+                odd.load(a, at, slot_rows, i + N, n - 1, D, d);
+            else
+                even.load(a, at, slot_rows, i, n - 1, D, d);
+            even.join(a, n - i, state, sum);
+            if constexpr (ahead) {
+                even.load(a, at, slot_rows, i + 2 * N, n - 1, D, d);
+                odd.join(a, n - i - N, state, sum);
             }
         }
         struct sl_attn_out out = sl_attn_out_of(a, w, row);
