@@ -45,7 +45,8 @@ extern "C" {
     X(ETIMEOUT, -14, 408, "timed out")        \
     X(EDEVICE, -15, 500, "device failed")     \
     X(EINTERNAL, -16, 500, "internal error")  \
-    X(ESTALLED, -17, 503, "no progress")
+    X(ESTALLED, -17, 503, "no progress")      \
+    X(EASLEEP, -18, 503, "asleep")
 
 enum sl_code {
     SL_OK = 0,
@@ -166,8 +167,9 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     const char *classifier_from_token; /* "no,yes": tokens whose logits make a score */
     bool no_prefix_caching;
     bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */
-    bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */
-    bool null_model;      /* benchmark of the front end: tokens come from a counter */
+    bool exact_weights; /* multiply weights of block formats as floats: slower, for comparison */
+    bool null_model;    /* benchmark of the front end: tokens come from a counter */
+    bool kv_events;     /* sl_engine_kv_events may be called */
     sl_progress_fn progress;
     void *progress_arg;
 };
@@ -208,6 +210,22 @@ const struct sl_tokenizer *sl_engine_tokenizer(const struct sl_engine *eng);
  */
 int sl_engine_health(const struct sl_engine *eng, struct sl_error *err);
 bool sl_engine_healthy(const struct sl_engine *eng);
+
+/* Gives memory back for as long as nobody asks. From the call on requests are refused with
+ * SL_EASLEEP; those in flight are waited for at most timeout_ms (then SL_ETIMEOUT, awake as
+ * before), or aborted. The prefix cache is forgotten. Level 1: the pages' memory, on a GPU all
+ * memory. Level 2: the weights as well. Asleep already: deeper if level says so. Any thread;
+ * blocks. */
+SL_MUST_CHECK int sl_engine_sleep(struct sl_engine *eng, int level, bool abort, int timeout_ms,
+                                  struct sl_error *err);
+/* Takes all memory again and reads the weights where they were given up. On failure asleep as
+ * before. */
+SL_MUST_CHECK int sl_engine_wake(struct sl_engine *eng, struct sl_error *err);
+/* Sleeps and wakes with the weights of another checkpoint of the same shape (NULL: the same path,
+ * read anew); tokenizer and template stay. If they cannot be loaded, the old ones serve on. */
+SL_MUST_CHECK int sl_engine_reload(struct sl_engine *eng, const char *path, bool abort,
+                                   int timeout_ms, struct sl_error *err);
+int sl_engine_sleep_level(const struct sl_engine *eng); /* 0: awake */
 
 /* ---------------------------------------------------------------- structured output */
 
@@ -323,11 +341,21 @@ struct sl_request_desc {
     bool pooling;                       /* values of the prompt are wanted; sampling is not used */
     int32_t
         second_from; /* where the second text of a pair begins in the prompt; 0: there is none */
-    struct sl_outbox *outbox; /* NULL: read with sl_request_wait */
-    void *user;               /* returned by sl_request_user */
+    float cache_hit_threshold; /* share of the prompt that must be cached, else nothing is computed
+                                  and the end is SL_FINISH_CACHE; 0: none need be */
+    struct sl_outbox *outbox;  /* NULL: read with sl_request_wait */
+    void *user;                /* returned by sl_request_user */
 };
 
-enum sl_finish { SL_RUNNING, SL_FINISH_STOP, SL_FINISH_LENGTH, SL_FINISH_ABORT, SL_FINISH_ERROR };
+enum sl_finish {
+    SL_RUNNING,
+    SL_FINISH_STOP,
+    SL_FINISH_LENGTH,
+    SL_FINISH_ABORT,
+    SL_FINISH_ERROR,
+    SL_FINISH_CACHE, /* too little of the prompt was cached: cache_hit_threshold */
+    SL_N_FINISHES
+};
 
 struct sl_top_logprob {
     int32_t id;
@@ -456,7 +484,7 @@ struct sl_stats { /* a consistent copy */
     uint64_t preemptions, steps;
     uint64_t evicted[SL_N_EVICT_CAUSES]; /* cached pages */
     uint64_t part_ns[SL_N_PARTS];
-    uint64_t finished[5];     /* by enum sl_finish */
+    uint64_t finished[SL_N_FINISHES];
     uint64_t step_mallocs;    /* heap calls on the engine thread after ready; 0 is the promise */
     uint64_t watchdog_stalls; /* times that nothing moved for watchdog_s */
     uint64_t invariant_violations;      /* found while idle, and repaired; 0 is the promise */
@@ -491,6 +519,26 @@ struct sl_page {    /* one KV page, by its number */
  * engine hardly waits: pages may change in between. May sleep. SL_ETIMEOUT: the engine thread did
  * not let anybody look. */
 SL_MUST_CHECK int sl_engine_pages(struct sl_engine *eng, struct sl_page *out, struct sl_error *err);
+
+enum sl_kv_event_kind { SL_KV_STORED, SL_KV_REMOVED, SL_KV_CLEARED };
+
+struct sl_kv_event { /* news of the prefix cache; its pointers live until the next call */
+    enum sl_kv_event_kind kind;
+    uint64_t hash;         /* of the page's tokens and all before them; 1 .. 2^63 - 1 */
+    uint64_t parent;       /* stored: of the page before it, 0: it begins a prompt */
+    const int32_t *tokens; /* stored: block_size of them */
+    const char *adapter;   /* stored: NULL: none */
+    const char *salt;      /* stored, and only of a prompt's first page: NULL: none */
+};
+
+/* Only with kv_events, by one thread at a time. What changed in the prefix cache since the last
+ * call, at most max events (up to 256): which pages can be found, parents before their children;
+ * what came and went in between is left out. 0: nothing more; then the descriptor, an eventfd, is
+ * readable as soon as there is. Again: as if nothing had been told, so that SL_KV_CLEARED and all
+ * pages follow. */
+int sl_engine_kv_events_fd(const struct sl_engine *eng); /* -1: not enabled */
+int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int32_t max);
+void sl_engine_kv_events_again(struct sl_engine *eng);
 
 /* Upper bounds of the buckets of a histogram of struct sl_stats; *n of them. */
 const double *sl_hist_bounds(size_t offset_in_stats, int *n);

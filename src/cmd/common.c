@@ -136,6 +136,10 @@ const char *sl_cli_finish_name(enum sl_finish f)
         return "abort";
     case SL_FINISH_ERROR:
         return "error";
+    case SL_FINISH_CACHE:
+        return "cache_threshold";
+    case SL_N_FINISHES:
+        break;
     }
     return "unknown";
 }

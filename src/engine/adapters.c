@@ -393,3 +393,16 @@ void sl_adapters_stats(struct sl_adapters *s, struct sl_stats *out)
     out->adapter_evictions = s->n_evictions;
     pthread_mutex_unlock(&s->lock);
 }
+
+bool sl_adapters_name(struct sl_adapters *s, uint64_t id, char name[SL_MAX_ADAPTER_NAME + 1])
+{
+    bool found = false;
+    pthread_mutex_lock(&s->lock);
+    for (const struct sl_adapter *a = s->all; a != NULL && !found; a = a->next) {
+        found = a->id == id && a->listed && strlen(a->name) <= SL_MAX_ADAPTER_NAME;
+        if (found)
+            memcpy(name, a->name, strlen(a->name) + 1);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return found;
+}

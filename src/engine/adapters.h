@@ -33,6 +33,8 @@ void sl_adapters_stats(struct sl_adapters *s, struct sl_stats *out);
 
 /* One more user. */
 struct sl_adapter *sl_adapter_ref(struct sl_adapter *a);
+/* The name of the adapter with this id, if it may be asked for under it. */
+bool sl_adapters_name(struct sl_adapters *s, uint64_t id, char name[SL_MAX_ADAPTER_NAME + 1]);
 /* While somebody uses it. */
 const struct sl_lora_weights *sl_adapter_weights(const struct sl_adapter *a);
 

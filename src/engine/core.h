@@ -13,6 +13,7 @@
 #include "engine/masker.h"
 #include "engine/request.h"
 #include "engine/watchdog.h"
+#include "kv/feed.h"
 #include "sched/sched.h"
 
 /* What other threads tell the engine. Lists run through the requests, so telling never fails; the
@@ -42,7 +43,17 @@ struct sl_engine {
     int32_t max_raised;
     void *user;
     void (*destroy)(void *user);
+    int (*park)(void *user, int level,
+                struct sl_error *err); /* NULL: there is nothing to give up */
+    int (*unpark)(void *user, const char *path, struct sl_runner *runner, struct sl_error *err);
     pthread_t thread;
+
+    /* sleep.c: one at a time puts to sleep and wakes */
+    pthread_mutex_t sleep_lock;
+    pthread_mutex_t runner_lock; /* while the runner is exchanged, or asked from outside */
+    atomic_bool drowsy;          /* refuses requests: asleep, or about to be */
+    atomic_bool abort_all;       /* what is in flight is to end */
+    atomic_int sleep_level;
 
     /* any thread */
     struct sl_inbox inbox;
@@ -56,6 +67,8 @@ struct sl_engine {
     struct sl_watchdog watchdog;
     struct sl_constraints *constraints; /* NULL: no tokenizer, or no logits */
     struct sl_adapters *adapters;       /* NULL: not enabled */
+    struct sl_kv_feed *feed;            /* of KV events; NULL: not enabled */
+    struct sl_kv_tells *tells;          /* what the reader of events was given last */
     /* Held by the engine thread during a turn, except while it is inside the runner: who else holds
      * it may read all that follows. */
     pthread_mutex_t turn_lock;
@@ -103,6 +116,13 @@ SL_MUST_CHECK int sl_engine_check(struct sl_engine *eng, struct sl_error *err);
 /* At the end of a turn. Debug builds walk everything and assert; all builds look at an idle engine,
  * with bounded work. False: an invariant is broken. */
 SL_MUST_CHECK bool sl_engine_verify(struct sl_engine *eng, bool work, struct sl_error *err);
+
+/* sleep.c */
+int sl_engine_is_asleep(struct sl_error *err); /* SL_EASLEEP */
+
+/* kv_events.c */
+SL_MUST_CHECK int sl_engine_feed_init(struct sl_engine *eng, struct sl_error *err);
+void sl_engine_feed_deinit(struct sl_engine *eng);
 
 /* watchdog.c: the engine thread gives the lock up between turns and while it is in the runner. If
  * it spins in its own code it does not: false after some 200 ms. */

@@ -76,6 +76,8 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
         1000000u;
     eng->max_raised = SL_MAX(p->info.max_num_seqs / RAISED_SHARE, 1);
     eng->user = p->user;
+    eng->park = p->park;
+    eng->unpark = p->unpark;
     eng->limits = (struct sl_request_limits){.n_vocab = p->info.n_vocab,
                                              .n_logits = p->runner.n_vocab,
                                              .max_model_len = eng->info.max_model_len,
@@ -151,7 +153,7 @@ static int init_samplers(struct sl_engine *eng, struct sl_error *err)
     return 0;
 }
 
-static int start_core(struct sl_engine *eng, struct sl_error *err)
+static int start_core(struct sl_engine *eng, bool kv_events, struct sl_error *err)
 {
     const struct sl_model_info *i = &eng->info;
     struct sl_sched_config cfg = {.max_seqs = i->max_num_seqs,
@@ -166,6 +168,10 @@ static int start_core(struct sl_engine *eng, struct sl_error *err)
     rc = sl_sched_init(&eng->sched, &cfg, &eng->kv, err);
     if (rc != 0)
         goto fail_kv;
+    if (kv_events)
+        rc = sl_engine_feed_init(eng, err);
+    if (rc != 0)
+        goto fail_sched;
     if (eng->runner.step != NULL && eng->runner.n_pooled == 0)
         rc = init_samplers(eng, err);
     if (rc != 0)
@@ -193,6 +199,7 @@ fail_inbox:
 fail_samplers:
     deinit_samplers(eng);
 fail_sched:
+    sl_engine_feed_deinit(eng);
     sl_sched_deinit(&eng->sched);
 fail_kv:
     sl_kv_deinit(&eng->kv);
@@ -210,6 +217,8 @@ int sl_engine_start(const struct sl_engine_parts *parts, struct sl_engine **out,
         return sl_fail(err, SL_ENOMEM, "out of memory for the engine");
     take_parts(eng, parts);
     pthread_mutex_init(&eng->turn_lock, NULL);
+    pthread_mutex_init(&eng->sleep_lock, NULL);
+    pthread_mutex_init(&eng->runner_lock, NULL);
     pthread_mutex_init(&eng->stats_lock, NULL);
     eng->stats_public.n_pages = eng->stats_public.n_pages_free = eng->info.n_pages;
     eng->seed = parts->seed;
@@ -221,12 +230,14 @@ int sl_engine_start(const struct sl_engine_parts *parts, struct sl_engine **out,
         rc = sl_constraints_create(parts->tokenizer, eng->runner.n_vocab, eng->eos_ids,
                                    eng->n_eos_ids, &eng->constraints, err);
     if (rc == 0)
-        rc = start_core(eng, err);
+        rc = start_core(eng, parts->kv_events, err);
     if (rc != 0) {
         sl_constraints_close(eng->constraints);
         free_arrays(eng);
         pthread_mutex_destroy(&eng->stats_lock);
         pthread_mutex_destroy(&eng->turn_lock);
+        pthread_mutex_destroy(&eng->sleep_lock);
+        pthread_mutex_destroy(&eng->runner_lock);
         sl_free(eng);
         return rc;
     }
@@ -268,11 +279,14 @@ void sl_engine_destroy(struct sl_engine *eng)
     sl_constraints_close(eng->constraints);
     sl_adapters_close(eng->adapters);
     deinit_samplers(eng);
+    sl_engine_feed_deinit(eng);
     sl_sched_deinit(&eng->sched);
     sl_kv_deinit(&eng->kv);
     free_arrays(eng);
     pthread_mutex_destroy(&eng->stats_lock);
     pthread_mutex_destroy(&eng->turn_lock);
+    pthread_mutex_destroy(&eng->sleep_lock);
+    pthread_mutex_destroy(&eng->runner_lock);
     if (eng->destroy != NULL)
         eng->destroy(eng->user);
     sl_free(eng);

@@ -32,20 +32,45 @@ struct loaded {
     struct sl_run *run;
     struct sl_device_runner *device_runner; /* NULL: the backend computes in the call */
     char *path;
+    struct sl_engine_config cfg; /* to load again with; its strings are ours */
 };
+
+/* What a model needs to run: pages and activations, and with weights those and the device. */
+static void unload(struct loaded *l, bool weights)
+{
+    sl_device_runner_destroy(l->device_runner);
+    l->device_runner = NULL;
+    if (l->run != NULL)
+        sl_run_destroy(l->run);
+    l->run = NULL;
+    if (l->kv_pool != NULL)
+        l->backend->vt->free(l->backend, l->kv_pool, l->plan.kv_bytes);
+    l->kv_pool = NULL;
+    if (!weights)
+        return;
+    if (l->model != NULL)
+        sl_model_close(l->model);
+    l->model = NULL;
+    if (l->backend != NULL)
+        l->backend->vt->destroy(l->backend);
+    l->backend = NULL;
+}
+
+/* The strings of a configuration that loading reads. */
+static const char **config_string(struct sl_engine_config *cfg, size_t i)
+{
+    const char **all[] = {
+        &cfg->device,  &cfg->kv_cache_dtype,       &cfg->cpu_isa, &cfg->numa, &cfg->runner,
+        &cfg->convert, &cfg->classifier_from_token};
+    return i < SL_COUNT(all) ? all[i] : NULL;
+}
 
 static void loaded_destroy(void *user)
 {
     struct loaded *l = user;
-    sl_device_runner_destroy(l->device_runner);
-    if (l->run != NULL)
-        sl_run_destroy(l->run);
-    if (l->kv_pool != NULL)
-        l->backend->vt->free(l->backend, l->kv_pool, l->plan.kv_bytes);
-    if (l->model != NULL)
-        sl_model_close(l->model);
-    if (l->backend != NULL)
-        l->backend->vt->destroy(l->backend);
+    unload(l, true);
+    for (size_t i = 0; config_string(&l->cfg, i) != NULL; i++)
+        sl_free((void *)(uintptr_t)*config_string(&l->cfg, i));
     if (l->template != NULL)
         sl_template_destroy(l->template);
     if (l->tokenizer != NULL)
@@ -216,9 +241,11 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
                "(--kv-cache-memory-bytes raises it)",
                sl_model_facts(l->model)->context, l->plan.max_model_len,
                (double)l->plan.kv_bytes / 1e9);
-    rc = sl_model_load(l->model, l->backend, cfg->progress, cfg->progress_arg, err);
-    if (rc != 0)
-        return rc;
+    return sl_model_load(l->model, l->backend, cfg->progress, cfg->progress_arg, err);
+}
+
+static int load_run(struct loaded *l, struct sl_error *err)
+{
     l->kv_pool = l->backend->vt->alloc(l->backend, l->plan.kv_bytes);
     if (l->kv_pool == NULL)
         return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages",
@@ -228,7 +255,7 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
                                 .kv = l->plan.kv,
                                 .kv_pool = l->kv_pool,
                                 .max_lora_rank = l->plan.max_lora_rank};
-    rc = sl_run_create(l->model, &run, &l->run, err);
+    int rc = sl_run_create(l->model, &run, &l->run, err);
     return rc != 0 ? rc : load_device_runner(l, err);
 }
 
@@ -371,6 +398,112 @@ static int open_adapters(const struct loaded *l, struct sl_adapters **out, struc
     return sl_adapters_create(&cfg, out, err);
 }
 
+static void make_runner(const struct loaded *l, struct sl_runner *r)
+{
+    const struct sl_model_facts *f = sl_model_facts(l->model);
+    *r = (struct sl_runner){.ctx = l->run,
+                            .n_vocab = f->n_vocab,
+                            .n_pooled = f->task != SL_TASK_GENERATE ? f->n_out : 0,
+                            .whole = f->whole,
+                            .step = run_step,
+                            .run_items = run_items,
+                            .n_threads = l->backend->vt->n_threads(l->backend),
+                            .progress = run_progress};
+    if (l->device_runner != NULL)
+        sl_device_runner_use(l->device_runner, r);
+    r->max_logits = sl_memory_plan_max_logits(&l->plan);
+}
+
+/* ---------------------------------------------------------------- asleep and awake again */
+
+/* What loading again goes by: as given, but for sizes that were chosen, which stay. */
+static int keep_config(struct loaded *l, const struct sl_engine_config *cfg, struct sl_error *err)
+{
+    const struct sl_memory_plan *p = &l->plan;
+    struct sl_engine_config own = *cfg;
+    bool good = true;
+    for (size_t i = 0; config_string(&own, i) != NULL; i++) {
+        const char **s = config_string(&own, i);
+        *s = *s != NULL ? sl_strdup(*s) : NULL;
+        good &=
+            (*s != NULL) == (*config_string((struct sl_engine_config *)(uintptr_t)cfg, i) != NULL);
+    }
+    own.model = own.chat_template = NULL;
+    own.progress = NULL;
+    own.kv_cache_bytes = p->kv_bytes;
+    own.max_model_len = p->max_model_len;
+    own.max_num_seqs = p->max_num_seqs;
+    own.max_num_batched_tokens = p->max_num_batched_tokens;
+    own.block_size = p->block_size;
+    l->cfg = own;
+    return good ? 0 : sl_fail(err, SL_ENOMEM, "out of memory for the configuration");
+}
+
+static int park(void *user, int level, struct sl_error *err)
+{
+    struct loaded *l = user;
+    bool weights = level >= 2 || l->device_runner != NULL;
+    if (weights && l->plan.max_loras > 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "weights cannot be given up while adapters are enabled: level 1 can");
+    unload(l, weights);
+    return 0;
+}
+
+/* The engine's tables were made for the first model's sizes. */
+static int check_same_shape(const struct loaded *a, const struct sl_model_facts *fa,
+                            const struct loaded *b, struct sl_error *err)
+{
+    const struct sl_model_facts *fb = sl_model_facts(b->model);
+    if (strcmp(fa->family, fb->family) == 0 && fa->n_layers == fb->n_layers &&
+        fa->hidden == fb->hidden && fa->n_heads == fb->n_heads &&
+        fa->n_kv_heads == fb->n_kv_heads && fa->head_dim == fb->head_dim &&
+        fa->n_vocab == fb->n_vocab && fa->task == fb->task && fa->n_out == fb->n_out &&
+        strcmp(fa->weight_dtype, fb->weight_dtype) == 0 && a->plan.n_pages == b->plan.n_pages &&
+        a->plan.max_model_len == b->plan.max_model_len)
+        return 0;
+    return sl_fail(err, SL_EINVAL, "the new weights are not of the same shape and format");
+}
+
+static int unpark(void *user, const char *path, struct sl_runner *runner, struct sl_error *err)
+{
+    struct loaded *l = user, next = {.ckpt = l->ckpt};
+    struct sl_model *shape = NULL;
+    int rc = 0;
+    if (l->model == NULL) {
+        if (path != NULL)
+            rc = sl_ckpt_open(path[0] != '\0' ? path : NULL, &next.ckpt, err);
+        if (rc == 0)
+            rc = sl_model_open(l->ckpt, &shape, err); /* of the first one, to compare with */
+        if (rc == 0)
+            rc = sl_load_task(shape, l->ckpt, &l->cfg, err);
+        if (rc == 0)
+            rc = load_model(&next, &l->cfg, err);
+        if (rc == 0)
+            rc = check_same_shape(l, sl_model_facts(shape), &next, err);
+        if (shape != NULL)
+            sl_model_close(shape);
+        if (rc != 0) {
+            unload(&next, true);
+            if (next.ckpt != l->ckpt && next.ckpt != NULL)
+                sl_ckpt_close(next.ckpt);
+            return rc;
+        }
+        if (next.ckpt != l->ckpt)
+            sl_ckpt_close(l->ckpt);
+        l->ckpt = next.ckpt;
+        l->model = next.model;
+        l->backend = next.backend;
+        l->plan = next.plan;
+    }
+    rc = load_run(l, err);
+    if (rc != 0)
+        unload(l, false);
+    else
+        make_runner(l, runner);
+    return rc;
+}
+
 static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
                            struct sl_engine_parts *parts, struct sl_error *err)
 {
@@ -387,6 +520,7 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     parts->tokenizer = l->tokenizer;
     parts->no_prefix_caching = cfg->no_prefix_caching;
     parts->no_jump_forward = cfg->no_jump_forward;
+    parts->kv_events = cfg->kv_events;
     parts->max_queued = cfg->max_queued;
     parts->priority_max_wait_ms = cfg->priority_max_wait_ms;
     parts->watchdog_s = cfg->watchdog_s;
@@ -396,23 +530,19 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
         return 0;
     }
     rc = load_model(l, cfg, err);
+    if (rc == 0)
+        rc = load_run(l, err);
+    if (rc == 0)
+        rc = keep_config(l, cfg, err);
     if (rc != 0)
         return rc;
     const struct sl_model_facts *f = sl_model_facts(l->model);
     fill_info(l, &parts->info);
     parts->eos_ids = f->eos;
     parts->n_eos_ids = f->n_eos;
-    parts->runner = (struct sl_runner){.ctx = l->run,
-                                       .n_vocab = f->n_vocab,
-                                       .n_pooled = parts->info.n_pooled,
-                                       .whole = f->whole,
-                                       .step = run_step,
-                                       .run_items = run_items,
-                                       .n_threads = parts->info.n_threads,
-                                       .progress = run_progress};
-    if (l->device_runner != NULL)
-        sl_device_runner_use(l->device_runner, &parts->runner);
-    parts->runner.max_logits = sl_memory_plan_max_logits(&l->plan);
+    make_runner(l, &parts->runner);
+    parts->park = park;
+    parts->unpark = unpark;
     return open_adapters(l, &parts->adapters, err);
 }
 

@@ -166,6 +166,10 @@ static int check_prompt(const struct sl_request_desc *desc, const struct sl_requ
 static int check_adapter(const struct sl_request_desc *desc, const struct sl_request_limits *lim,
                          struct sl_error *err)
 {
+    const float hits = desc->cache_hit_threshold;
+    if (!(hits >= 0 && hits <= 1))
+        return sl_fail(err, SL_EINVAL, "cache_hit_threshold must be in [0, 1], not %g",
+                       (double)hits);
     const float scale = desc->adapter_scale;
     if (desc->adapter != NULL && !lim->has_adapters)
         return sl_fail(err, SL_EUNSUPPORTED, "adapter: this engine has none");

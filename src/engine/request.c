@@ -267,6 +267,7 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     copy_sampling(req, &d->sampling, &a);
     if (d->constraint != NULL)
         req->constraint = sl_constraint_ref(d->constraint);
+    req->cache_hit_threshold = d->cache_hit_threshold;
     if (d->adapter != NULL && d->adapter_scale != 0) {
         req->adapter = sl_adapter_ref(d->adapter);
         req->adapter_scale = d->adapter_scale;
@@ -329,6 +330,8 @@ int sl_request_submit(struct sl_engine *eng, const struct sl_request_desc *desc,
     rc = sl_engine_health(eng, err);
     if (rc != 0)
         return rc;
+    if (atomic_load(&eng->drowsy))
+        return sl_engine_is_asleep(err);
     rc = enqueue(eng, desc->n_prompt, err);
     if (rc != 0)
         return rc;
@@ -343,14 +346,17 @@ int sl_request_submit(struct sl_engine *eng, const struct sl_request_desc *desc,
     }
     *out = req; /* before the engine can tell the reader about it */
     atomic_fetch_add(&eng->n_open, 1);
-    if (sl_inbox_submit(&eng->inbox, req))
+    /* Who puts the engine to sleep says so first and counts then: one of us sees the other. */
+    bool asleep = atomic_load(&eng->drowsy);
+    if (!asleep && sl_inbox_submit(&eng->inbox, req))
         return 0;
     *out = NULL;
     atomic_fetch_sub(&eng->n_open, 1);
     sl_engine_unqueue(eng, desc->n_prompt);
     sl_request_unref(req);
     sl_request_unref(req);
-    return sl_fail(err, SL_ESHUTDOWN, "the engine is shutting down");
+    return asleep ? sl_engine_is_asleep(err)
+                  : sl_fail(err, SL_ESHUTDOWN, "the engine is shutting down");
 }
 
 void sl_request_cancel(struct sl_request *req)

@@ -85,7 +85,7 @@ struct sl_request {
     struct sl_kv_ns ns;
     struct sl_constraint *constraint; /* NULL: any text; a reference */
     struct sl_adapter *adapter;       /* NULL: the model as it is; a reference */
-    float adapter_scale;
+    float adapter_scale, cache_hit_threshold;
     struct sl_think think;
     int32_t *prompt;
     int32_t n_prompt, max_out, n_top, n_prompt_top;

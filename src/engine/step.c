@@ -137,6 +137,17 @@ static void deliver_news(struct sl_engine *eng)
 
 /* ------------------------------------------------------------------ inbox */
 
+/* Pages count that can be found now; the last one may be computed again all the same. */
+static bool has_enough_cached(struct sl_engine *eng, struct sl_request *req)
+{
+    if (req->cache_hit_threshold <= 0)
+        return true;
+    const struct sl_kv_text text = {req->prompt, req->n_prompt, NULL, 0};
+    int32_t n_pages = sl_kv_count(&eng->kv, &req->ns, &text, req->n_prompt / eng->kv.block_size);
+    req->usage_now.n_cached = n_pages * eng->kv.block_size;
+    return (float)req->usage_now.n_cached >= req->cache_hit_threshold * (float)req->n_prompt;
+}
+
 static void take_submitted(struct sl_engine *eng, struct sl_request *req)
 {
     req->live_prev = NULL;
@@ -152,6 +163,8 @@ static void take_submitted(struct sl_engine *eng, struct sl_request *req)
         req->seqs[i].seq.arrival = arrival;
     if (atomic_load(&eng->failed))
         fail_request(eng, req, &eng->error);
+    else if (!has_enough_cached(eng, req))
+        end_all(eng, req, SL_FINISH_CACHE, false);
     else if (req->seqs[0].mask != NULL)
         sl_masker_push(eng, &req->seqs[0], -1); /* scheduled when its first mask is there */
     else
@@ -703,6 +716,8 @@ static void end_turn(struct sl_engine *eng)
     sl_engine_part(eng, SL_PART_OUTPUT);
     publish_stats(eng);
     deliver_news(eng);
+    if (eng->feed != NULL)
+        sl_feed_signal(eng->feed);
     sl_engine_part(eng, SL_PART_OUTPUT); /* seen with the next turn's */
     atomic_store_explicit(&eng->phase, SL_PHASE_ASLEEP, memory_order_relaxed);
     pthread_mutex_unlock(&eng->turn_lock);
@@ -741,6 +756,12 @@ static void repair(struct sl_engine *eng, struct sl_error *err)
     atomic_store(&eng->failed, true);
 }
 
+static void abort_live(struct sl_engine *eng)
+{
+    while (eng->live != NULL)
+        end_all(eng, eng->live, SL_FINISH_ABORT, false);
+}
+
 bool sl_engine_turn(struct sl_engine *eng)
 {
     begin_turn(eng);
@@ -748,6 +769,8 @@ bool sl_engine_turn(struct sl_engine *eng)
     eng->now_ns = sl_now_ns(); /* not before anything just taken was submitted */
     int32_t ahead = 0;         /* steps that may stay in flight */
     eng->sched.n_plan = 0;
+    if (atomic_load(&eng->abort_all))
+        abort_live(eng);
     await_masks(eng, 0);
     if (!sl_sched_idle(&eng->sched)) {
         raise_overdue(eng);
@@ -773,8 +796,7 @@ void sl_engine_cancel_all(struct sl_engine *eng)
 {
     begin_turn(eng);
     take_inbox(eng);
-    while (eng->live != NULL)
-        end_all(eng, eng->live, SL_FINISH_ABORT, false);
+    abort_live(eng);
     while (eng->n_flights > 0)
         land(eng);
     take_masks(eng);

@@ -32,11 +32,13 @@ void sl_watchdog_init(struct sl_watchdog *dog, int32_t timeout_s)
 
 /* ------------------------------------------------------------------ looking */
 
-static uint64_t moves(const struct sl_engine *eng)
+static uint64_t moves(struct sl_engine *eng)
 {
     uint64_t n = atomic_load(&eng->n_moves);
+    pthread_mutex_lock(&eng->runner_lock);
     if (eng->runner.progress != NULL)
         n += eng->runner.progress(eng->runner.ctx);
+    pthread_mutex_unlock(&eng->runner_lock);
     return n;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "kv/feed.h"
 
 #include <string.h>
 
@@ -89,8 +90,11 @@ static void drop(struct sl_kv *kv, int32_t page, bool forget)
     struct sl_radix_node *n = &kv->tree.nodes[page];
     /* Cached children hang below a page that is to be forgotten when somebody computed them from
      * it. It cannot leave before them, but nothing finds it, or them, any more. */
-    if (forget && n->n_children > 0)
+    if (forget && n->n_children > 0) {
         n->dead = true;
+        if (kv->tree.feed != NULL)
+            sl_feed_lost(kv->tree.feed, page);
+    }
     if (n->in_tree && ((kv->keep && !forget) || n->n_children > 0)) {
         sl_radix_retire(&kv->tree, page);
         return;
@@ -110,6 +114,20 @@ int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl
             break;
         hold(kv, page);
         pages[n] = parent = page;
+    }
+    return n;
+}
+
+int32_t sl_kv_count(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                    int32_t max_pages)
+{
+    int32_t n = 0, page = SL_NO_PAGE;
+    SL_ASSERT(max_pages >= 0 && max_pages <= (text->n_a + text->n_b) / kv->block_size);
+    while (n < max_pages) {
+        page = sl_radix_find(&kv->tree, page, ns, block_of(kv, text, n));
+        if (page == SL_NO_PAGE)
+            break;
+        n++;
     }
     return n;
 }

@@ -48,6 +48,9 @@ int32_t sl_kv_take(struct sl_kv *kv, enum sl_evict_cause why);
 /* Takes the pages of the longest cached prefix of text, at most max_pages; returns how many. */
 int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
                     int32_t max_pages, int32_t *pages);
+/* How many of the first max_pages pages of text could be matched now; takes none. */
+int32_t sl_kv_count(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                    int32_t max_pages);
 /* Page pages[idx] is complete: makes it findable. If the tree holds an equal page already (two
  * requests computed the same prefix at the same time), pages[idx] is replaced by that one and given
  * back, so that whoever holds a page of the tree holds all its ancestors. */

@@ -3,6 +3,7 @@
 
 #include "base/hash.h"
 #include "base/sys.h"
+#include "kv/feed.h"
 #include "kv/pool.h"
 
 #include <string.h>
@@ -34,6 +35,8 @@ void sl_radix_reset(struct sl_radix *t)
     memset(t->nodes, 0, (size_t)t->n_nodes * sizeof *t->nodes);
     for (uint32_t i = 0; i < t->n_buckets; i++)
         t->buckets[i] = SL_NO_PAGE;
+    if (t->feed != NULL)
+        sl_feed_cleared(t->feed);
 }
 
 void sl_radix_deinit(struct sl_radix *t)
@@ -113,6 +116,8 @@ void sl_radix_insert(struct sl_radix *t, int32_t page, int32_t parent, const str
     *bucket = page;
     memcpy(tokens_of(t, page), tokens, (size_t)t->block_size * sizeof *tokens);
     t->n_in_tree++;
+    if (t->feed != NULL)
+        sl_feed_stored(t->feed, page, n, ns, tokens);
 }
 
 void sl_radix_remove(struct sl_radix *t, int32_t page)
@@ -131,6 +136,8 @@ void sl_radix_remove(struct sl_radix *t, int32_t page)
         node_of(t, n->parent)->n_children--;
     n->in_tree = false;
     t->n_in_tree--;
+    if (t->feed != NULL)
+        sl_feed_removed(t->feed, page);
 }
 
 void sl_radix_retire(struct sl_radix *t, int32_t page)

@@ -38,6 +38,8 @@ struct sl_radix_node {
     bool dead; /* contents in doubt: never found again, stays until its children are evicted */
 };
 
+struct sl_kv_feed;
+
 struct sl_radix {
     int32_t n_nodes, block_size, n_in_tree, n_lru;
     uint64_t seed;
@@ -47,6 +49,7 @@ struct sl_radix {
     int32_t *buckets;            /* [n_buckets] */
     uint32_t n_buckets;          /* power of two */
     int32_t lru_head, lru_tail;  /* head: to be evicted next */
+    struct sl_kv_feed *feed;     /* is told of every page that can be found; NULL: nobody is */
 };
 
 SL_MUST_CHECK int sl_radix_init(struct sl_radix *t, int32_t n_nodes, int32_t block_size,

@@ -150,11 +150,10 @@ static void put_usage(struct sl_buf *b, const struct sl_call *call)
 
 static const char *status_of(enum sl_finish finish)
 {
-    static const char *const names[] = {[SL_RUNNING] = "in_progress",
-                                        [SL_FINISH_STOP] = "completed",
-                                        [SL_FINISH_LENGTH] = "incomplete",
-                                        [SL_FINISH_ABORT] = "cancelled",
-                                        [SL_FINISH_ERROR] = "failed"};
+    static const char *const names[] = {
+        [SL_RUNNING] = "in_progress",      [SL_FINISH_STOP] = "completed",
+        [SL_FINISH_LENGTH] = "incomplete", [SL_FINISH_ABORT] = "cancelled",
+        [SL_FINISH_ERROR] = "failed",      [SL_FINISH_CACHE] = "incomplete"};
     return names[finish];
 }
 

@@ -51,7 +51,8 @@ void sl_openai_put_finish(struct sl_buf *b, enum sl_finish finish, bool calls,
                                         [SL_FINISH_STOP] = "\"stop\"",
                                         [SL_FINISH_LENGTH] = "\"length\"",
                                         [SL_FINISH_ABORT] = "\"abort\"",
-                                        [SL_FINISH_ERROR] = "\"error\""};
+                                        [SL_FINISH_ERROR] = "\"error\"",
+                                        [SL_FINISH_CACHE] = "\"cache_threshold\""};
     SL_PUT(b, "\"finish_reason\":");
     sl_buf_puts(b, calls && finish == SL_FINISH_STOP ? "\"tool_calls\"" : names[finish]);
     if (finish == SL_RUNNING)

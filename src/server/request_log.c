@@ -67,7 +67,8 @@ static void put_span(struct sl_buf *b, const char *name, uint64_t from_ns, uint6
 
 static void put_finish(struct sl_buf *b, const struct sl_call *call)
 {
-    static const char *const names[] = {"null", "\"stop\"", "\"length\"", "\"abort\"", "\"error\""};
+    static const char *const names[] = {"null",      "\"stop\"",  "\"length\"",
+                                        "\"abort\"", "\"error\"", "\"cache_threshold\""};
     SL_PUT(b, ",\"finish\":[");
     for (int32_t i = 0; i < call->n_prompts * call->n; i++) {
         if (i > 0)

@@ -77,6 +77,7 @@ static void put_info(struct sl_buf *b, const struct sl_server *s)
     put_int(b, "max_num_seqs", i->max_num_seqs);
     put_int(b, "max_num_batched_tokens", i->max_num_batched_tokens);
     put_int(b, "n_threads", i->n_threads);
+    put_int(b, "sleep_level", sl_engine_sleep_level(s->eng));
     put_int(b, "chat", sl_engine_has_chat_template(s->eng));
     close_with(b, '}');
     sl_buf_putc(b, ',');
@@ -84,7 +85,7 @@ static void put_info(struct sl_buf *b, const struct sl_server *s)
 
 static void put_counters(struct sl_buf *b, const struct sl_stats *st)
 {
-    static const char *const finish[] = {"running", "stop", "length", "abort", "error"};
+    static const char *const finish[] = {"running", "stop", "length", "abort", "error", "cache"};
     static const char *const parts[] = {"host", "device", "sample", "output", "masks"};
     static const char *const causes[] = {"prompt", "output", "reset"};
     _Static_assert(SL_COUNT(parts) == SL_N_PARTS && SL_COUNT(causes) == SL_N_EVICT_CAUSES,

@@ -352,7 +352,7 @@ static void check_drained(struct world *w)
     struct sl_stats s;
     sl_engine_stats(w->eng, &s);
     uint64_t n_finished = 0;
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < SL_N_FINISHES; i++)
         n_finished += s.finished[i];
     if (n_finished != w->eng->n_seqs_taken || n_finished < (uint64_t)w->n_seqs_accepted)
         violation(w, "I3: %llu sequences accepted, %llu ended",
@@ -369,7 +369,7 @@ static void check_drained(struct world *w)
     if (s.step_mallocs != 0 || s.invariant_violations != 0)
         violation(w, "the engine called the heap %llu times, repaired itself %llu times",
                   (unsigned long long)s.step_mallocs, (unsigned long long)s.invariant_violations);
-    for (int i = 1; i < 5; i++)
+    for (int i = 1; i < SL_FINISH_CACHE; i++)
         if (s.finished[i] < w->n_ended[i])
             violation(w, "statistics lost an end");
     total.steps += w->n_steps;

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT
+ * kv_events.c - the prefix cache's news for whoever reads them: names of adapters beside the pages.
+ */
+#include "base/check.h"
+#include "base/sys.h"
+#include "engine/core.h"
+
+#include <string.h>
+
+#define MAX_EVENTS 256
+
+struct sl_kv_tells { /* what the events of the last call point to */
+    struct sl_feed_event events[MAX_EVENTS];
+    char salts[MAX_EVENTS][SL_MAX_CACHE_SALT + 1];
+    char adapters[MAX_EVENTS][SL_MAX_ADAPTER_NAME + 1];
+    int32_t tokens[]; /* [MAX_EVENTS, block_size] */
+};
+
+int sl_engine_feed_init(struct sl_engine *eng, struct sl_error *err)
+{
+    size_t n_tokens = (size_t)MAX_EVENTS * (size_t)eng->info.block_size;
+    eng->tells = sl_calloc(1, sizeof *eng->tells + n_tokens * sizeof *eng->tells->tokens);
+    if (eng->tells == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for KV events");
+    int rc = sl_feed_create(eng->info.n_pages, eng->info.block_size, &eng->feed, err);
+    eng->kv.tree.feed = eng->feed;
+    return rc;
+}
+
+void sl_engine_feed_deinit(struct sl_engine *eng)
+{
+    eng->kv.tree.feed = NULL;
+    sl_feed_destroy(eng->feed);
+    sl_free(eng->tells);
+    eng->feed = NULL;
+    eng->tells = NULL;
+}
+
+int sl_engine_kv_events_fd(const struct sl_engine *eng)
+{
+    return eng->feed != NULL ? eng->feed->event_fd : -1;
+}
+
+int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int32_t max)
+{
+    struct sl_kv_tells *t = eng->tells;
+    SL_ASSERT(eng->feed != NULL && max > 0);
+    int32_t n = sl_feed_read(eng->feed, t->events, t->tokens, SL_MIN(max, MAX_EVENTS));
+    for (int32_t i = 0; i < n; i++) {
+        const struct sl_feed_event *e = &t->events[i];
+        out[i] = (struct sl_kv_event){.kind = e->kind, .hash = e->name, .parent = e->parent_name};
+        if (e->kind != SL_KV_STORED)
+            continue;
+        out[i].tokens = t->tokens + (size_t)i * (size_t)eng->info.block_size;
+        if (e->n_salt > 0) {
+            memcpy(t->salts[i], e->salt, (size_t)e->n_salt);
+            t->salts[i][e->n_salt] = '\0';
+            out[i].salt = t->salts[i];
+        }
+        /* Of an adapter that was unloaded meanwhile no request finds the pages; "" is no name. */
+        if (e->adapter != 0) {
+            t->adapters[i][0] = '\0';
+            (void)sl_adapters_name(eng->adapters, e->adapter, t->adapters[i]);
+            out[i].adapter = t->adapters[i];
+        }
+    }
+    return n;
+}
+
+void sl_engine_kv_events_again(struct sl_engine *eng)
+{
+    SL_ASSERT(eng->feed != NULL);
+    sl_feed_again(eng->feed);
+}
