@@ -9,6 +9,7 @@
 #include "cmd/model.h"
 #include "hub/hub.h"
 #include "server/keys.h"
+#include "server/kv_publisher.h"
 #include "server/server.h"
 
 #include <stdio.h>
@@ -17,8 +18,9 @@
 struct serve_flags {
     struct sl_server_config server;
     struct sl_flag_list api_keys, served_names, allowed_origins, lora_modules;
-    const char *log_level, *policy, *key_file, *generation_config;
+    const char *log_level, *policy, *key_file, *generation_config, *kv_events_text;
     struct sl_keys *keys;
+    struct sl_kv_events_config kv_events;
     int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s;
     bool null_model, auto_tools;
 };
@@ -48,6 +50,10 @@ static const struct sl_flag flags[] = {
      "adapters (PEFT) that `model` may name; enables them"},
     {SL_FLAG_SWITCH, 0, "allow-runtime-lora-updating", NULL, SERVER(lora_updates), 0, 0, NULL,
      "let clients load and unload adapters, from any folder"},
+    {SL_FLAG_SWITCH, 0, "enable-sleep-mode", NULL, SERVER(sleep_mode), 0, 0, NULL,
+     "/sleep, /wake_up and /is_sleeping, as vLLM's"},
+    {SL_FLAG_SWITCH, 0, "allow-weight-updates", NULL, SERVER(weight_updates), 0, 0, NULL,
+     "/update_weights_from_disk: other weights, from any path"},
     {SL_FLAG_STR_LIST, 0, "allowed-origins", NULL, SERVE(allowed_origins), 0, 0, "O",
      "CORS origin; may be repeated (default: *)"},
     {SL_FLAG_SWITCH, 0, "trust-request-chat-template", NULL, SERVER(trust_request_chat_template), 0,
@@ -90,6 +96,8 @@ static const struct sl_flag flags[] = {
      "comment on a silent stream, 0 = none (default: 5)"},
     {SL_FLAG_INT, 0, "shutdown-timeout", NULL, SERVE(shutdown_s), 0, 86400, "S",
      "wait for requests in flight when stopping (default: 30)"},
+    {SL_FLAG_STR, 0, "kv-events-config", NULL, SERVE(kv_events_text), 0, 0, "JSON",
+     "publish changes of the prefix cache over ZeroMQ, as vLLM's"},
     {SL_FLAG_SWITCH, 0, "metrics-aliases", NULL, SERVER(metrics_aliases), 0, 0, NULL,
      "/metrics also under names that vLLM gave up"},
     {SL_FLAG_SWITCH_OFF, 0, "webui", NULL, SERVER(no_webui), 0, 0, NULL,
@@ -191,6 +199,19 @@ static void log_kv_tokens(const struct sl_model_info *info)
     sl_log(SL_LOG_INFO, "GPU KV cache size: %s tokens, max_total_num_tokens=%s", grouped, plain);
 }
 
+static int set_kv_events(struct serve_flags *f, struct sl_engine_config *engine,
+                         struct sl_error *err)
+{
+    if (f->kv_events_text == NULL)
+        return 0;
+    int rc = sl_kv_events_config_read(f->kv_events_text, &f->kv_events, err);
+    if (rc != 0 || !f->kv_events.enabled)
+        return rc;
+    engine->kv_events = true;
+    f->server.kv_events = &f->kv_events;
+    return 0;
+}
+
 static int serve(struct serve_flags *f, struct sl_engine_config *engine, const char *model,
                  struct sl_error *err)
 {
@@ -209,6 +230,8 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
         rc = set_generation(cfg, f->generation_config, err);
     if (rc == 0)
         rc = set_keys(f, &f->keys, err);
+    if (rc == 0)
+        rc = set_kv_events(f, engine, err);
     if (rc != 0)
         return rc;
     for (int i = 0; i < f->served_names.n; i++)

@@ -152,6 +152,7 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
             .sampling = p->sampling,
             .priority = p->priority,
             .cache_salt = p->cache_salt,
+            .cache_hit_threshold = p->cache_hit_threshold,
             .cache_tenant = tenant_of(call),
             .constraint = p->constraint,
             .adapter = call->adapter,

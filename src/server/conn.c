@@ -245,14 +245,15 @@ static void head_done(struct sl_conn *c)
 {
     struct sl_http_parser *p = c->parser;
     struct sl_refusal r = {0};
+    const struct sl_server_config *cfg = c->loop->server->cfg;
     c->route = sl_route_find(p->path);
-    if (c->route != NULL && c->loop->server->cfg->no_webui && sl_webui_owns(c->route))
+    if (c->route != NULL &&
+        ((cfg->no_webui && sl_webui_owns(c->route)) || sl_sleep_hides(cfg, c->route)))
         c->route = NULL;
-    c->key = c->route != NULL ? sl_route_key(c->loop->server->cfg, p) : -1;
+    c->key = c->route != NULL ? sl_route_key(cfg, p) : -1;
     /* Before its body: under load a refusal must cost nearly nothing. */
     c->was_full =
         c->route != NULL && c->route->starts_work && sl_engine_is_full(c->loop->server->eng);
-    const struct sl_server_config *cfg = c->loop->server->cfg;
     c->over_rate = c->route != NULL && c->route->starts_work && !c->was_full && c->key >= 0 &&
                    cfg->key_rules != NULL && cfg->key_rules[c->key].generate &&
                    !sl_key_take(&cfg->key_rules[c->key], c->loop->now_ns);

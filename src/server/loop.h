@@ -23,6 +23,7 @@ struct sl_http_parser;
 struct sl_loop;
 struct sl_workers;
 struct sl_response_store;
+struct sl_kv_publisher;
 
 enum sl_drain { SL_SERVING, SL_DRAINING, SL_ABORTING };
 
@@ -36,6 +37,7 @@ struct sl_server {
     struct sl_loop *loops;
     struct sl_workers *workers; /* for what takes long */
     struct sl_response_store *responses;
+    struct sl_kv_publisher *kv_publisher; /* NULL: none */
     int n_loops;
     int max_conns;        /* as configured, or what descriptors allow */
     atomic_int drain;     /* enum sl_drain */

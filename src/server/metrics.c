@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "server/kv_publisher.h"
 #include "server/loop.h"
 #include "server/process.h"
 #include "server/reply.h"
@@ -242,6 +243,8 @@ static void engine_counters(struct out *o, const struct sl_stats *st)
     sample(o, success, "finished_reason=\"length\"", (double)st->finished[SL_FINISH_LENGTH]);
     sample(o, success, "finished_reason=\"abort\"", (double)st->finished[SL_FINISH_ABORT]);
     sample(o, success, "finished_reason=\"error\"", (double)st->finished[SL_FINISH_ERROR]);
+    sample(o, success, "finished_reason=\"cache_threshold\"",
+           (double)st->finished[SL_FINISH_CACHE]);
     counter(o, "vllm:corrupted_requests_total", "Requests whose logits were no numbers.",
             st->corrupted);
     head(o, evicted, "counter", "Cached pages given up, by what for.");
@@ -436,6 +439,19 @@ static void http_metrics(struct out *o, const struct sl_metrics_in *in)
           (double)in->held_bytes);
 }
 
+static void kv_events(struct out *o, const struct sl_kv_publisher_stats *e)
+{
+    counter(o, "sluice:kv_event_batches_total", "Batches of KV events published.", e->n_batches);
+    counter(o, "sluice:kv_event_batches_dropped_total",
+            "Batches that a subscriber missed because it was too slow.", e->n_dropped);
+    counter(o, "sluice:kv_event_replays_total", "Replays of KV events that were asked for.",
+            e->n_replays);
+    counter(o, "sluice:kv_event_renumberings_total",
+            "Times that all KV events began anew, so that a replay can begin at 0.",
+            e->n_renumbered);
+    gauge(o, "sluice:kv_event_subscribers", "Subscribers of KV events.", e->n_subscribers);
+}
+
 /* ---- the process */
 
 static void plain(struct out *o, const char *name, const char *type, const char *help, double value)
@@ -478,6 +494,8 @@ void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in)
         if (in->aliases)
             engine_aliases(&o, in);
         http_metrics(&o, in);
+        if (in->kv_events != NULL)
+            kv_events(&o, in->kv_events);
         process_metrics(&o, in->stats, in->t_start_s);
     } else {
         b->failed = true;
@@ -502,6 +520,7 @@ void sl_api_metrics(struct sl_conn *c)
     const struct sl_server *s = c->loop->server;
     const char *handlers[SL_HTTP_MAX_ROUTES] = {NULL};
     struct sl_stats st;
+    struct sl_kv_publisher_stats events;
     struct sl_buf b = {0}, names = {0};
     const struct sl_http_stats **http = sl_calloc((size_t)s->n_loops, sizeof *http);
     sl_engine_stats(s->eng, &st);
@@ -510,6 +529,8 @@ void sl_api_metrics(struct sl_conn *c)
     for (int i = 0; http != NULL && i < s->n_loops; i++)
         http[i] = &s->loops[i].stats;
     sl_adapter_each(s->eng, add_adapter, &names);
+    if (s->kv_publisher != NULL)
+        sl_kv_publisher_stats(s->kv_publisher, &events);
     struct sl_metrics_in in = {
         .adapters = st.max_adapters_active == 0 ? NULL
                     : names.data != NULL        ? names.data
@@ -524,6 +545,7 @@ void sl_api_metrics(struct sl_conn *c)
         .n_refused_connections = atomic_load(&s->n_refused_conns),
         .held_bytes = atomic_load(&s->held_bytes),
         .t_start_s = s->t_created_s,
+        .kv_events = s->kv_publisher != NULL ? &events : NULL,
         .aliases = s->cfg->metrics_aliases,
     };
     sl_metrics_render(&b, &in);

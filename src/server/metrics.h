@@ -10,6 +10,8 @@
 
 #include "sluice.h"
 
+struct sl_kv_publisher_stats;
+
 struct sl_metrics_in {
     const char *model_name;
     const struct sl_model_info *info;
@@ -20,7 +22,8 @@ struct sl_metrics_in {
     uint64_t n_connections, n_refused_connections, held_bytes;
     int64_t t_start_s;
     const char *adapters; /* that requests have, with commas; NULL: adapters are not enabled */
-    bool aliases;         /* also under names that vLLM gave up */
+    const struct sl_kv_publisher_stats *kv_events; /* NULL: none are published */
+    bool aliases;                                  /* also under names that vLLM gave up */
 };
 
 void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in);

@@ -56,6 +56,7 @@ static const struct row rows[] = {
     {"bad_words", K_REFUSE_FILLED, ALL, 0, 0, 0},
     {"best_of", K_INT, CT, P(best_of), 1, SL_MAX_N},
     {"cache_control", K_IGNORE, M, 0, 0, 0},
+    {"cache_hit_threshold", K_FLOAT, CT, P(cache_hit_threshold), 0, 1},
     {"cache_salt", K_STRING, ALL, P(cache_salt), 0, SL_MAX_CACHE_SALT},
     {"chat_template", K_STRING, CMR, P(chat_template), 0, SL_MAX_TEMPLATE},
     {"chat_template_kwargs", K_JSON, CMR, P(chat_template_kwargs), 0, 0},

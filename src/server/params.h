@@ -57,6 +57,7 @@ struct sl_params {
     enum sl_output_start start;
     struct sl_thinking thinking;              /* close NULL: the answer begins at once */
     int32_t thinking_ids[16];                 /* what ends it by force */
+    float cache_hit_threshold;                /* of struct sl_request_desc */
     float lora_scale;                         /* of the adapter that model names */
     int32_t priority, truncate_prompt_tokens; /* truncate: 0 = off, -1 = to the context */
     const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort, *instructions,

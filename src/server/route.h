@@ -64,5 +64,12 @@ void sl_api_metrics(struct sl_conn *c);
 void sl_api_page(struct sl_conn *c);
 void sl_api_state(struct sl_conn *c);
 void sl_api_cancel(struct sl_conn *c);
+void sl_api_ready(struct sl_conn *c);
+void sl_api_sleep(struct sl_conn *c);
+void sl_api_wake_up(struct sl_conn *c);
+void sl_api_is_sleeping(struct sl_conn *c);
+void sl_api_update_weights(struct sl_conn *c);
+/* A route of sleeping, or of other weights, that this server was not told to have. */
+bool sl_sleep_hides(const struct sl_server_config *cfg, const struct sl_route *route);
 
 #endif

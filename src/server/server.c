@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "server/conn.h"
+#include "server/kv_publisher.h"
 #include "server/listen.h"
 #include "server/loop.h"
 #include "server/request_log.h"
@@ -359,6 +360,7 @@ static void free_event(struct event *ev)
 static void tear_down(struct acceptor *a)
 {
     struct sl_server *s = &a->server;
+    sl_kv_publisher_stop(s->kv_publisher);
     for (int i = 0; i < a->n_listeners; i++) {
         free_event(a->listeners[i]);
         sl_sys->close(a->fds[i]);
@@ -391,6 +393,8 @@ int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, str
     int rc = init_server(a, cfg, eng, err);
     if (rc == 0)
         rc = watch_stops(a, err);
+    if (rc == 0 && cfg->kv_events != NULL)
+        rc = sl_kv_publisher_start(cfg->kv_events, eng, &a->server.kv_publisher, err);
     if (rc == 0)
         rc = listen_all(a, err);
     if (rc == 0)

@@ -12,6 +12,7 @@
 #include "base/err.h"
 
 struct sl_key_rule;
+struct sl_kv_events_config;
 
 struct sl_server_config {               /* start from sl_server_config_default() */
     const char *host;                   /* address or name to listen on; NULL = no TCP listener */
@@ -41,11 +42,14 @@ struct sl_server_config {               /* start from sl_server_config_default()
                                      chat template */
     const char *reasoning_parser; /* likewise */
     const char *request_log;      /* a JSON line per generation is appended here; "-": stdout */
-    bool access_log;              /* one line per request to the log; never bodies or keys */
-    bool share_prefixes;          /* keys share one prefix cache instead of one each */
-    bool neutral_sampling;        /* ignore the defaults of generation_config.json */
-    bool priority_scheduling;     /* requests may say a priority; else only 0 is accepted */
-    bool lora_updates;            /* clients may load and unload adapters */
+    const struct sl_kv_events_config *kv_events; /* kv_publisher.h; NULL: none are published */
+    bool access_log;                  /* one line per request to the log; never bodies or keys */
+    bool share_prefixes;              /* keys share one prefix cache instead of one each */
+    bool neutral_sampling;            /* ignore the defaults of generation_config.json */
+    bool priority_scheduling;         /* requests may say a priority; else only 0 is accepted */
+    bool lora_updates;                /* clients may load and unload adapters */
+    bool sleep_mode;                  /* clients may put the engine to sleep and wake it */
+    bool weight_updates;              /* clients may have other weights loaded, from any path */
     bool trust_request_chat_template; /* requests may bring their own chat_template */
     bool metrics_aliases;             /* /metrics has old names too */
     bool no_webui;                    /* without the page and what only the page needs */

@@ -79,6 +79,7 @@ static const struct field fields[] = {
     {"audio", CHAT, R_NEVER, 0, 0, 0, {0}, {0}},
     {"bad_words", BOTH, R_ONLY_EMPTY, 0, 0, 0, {0}, {0}},
     {"best_of", BOTH, R_INT, 1, SL_MAX_N, 0, {0}, {0}},
+    {"cache_hit_threshold", BOTH, R_NUMBER, 0, 1, 0, {0}, {0}},
     {"cache_salt", BOTH, R_TEXT, 0, SL_MAX_CACHE_SALT, 0, {0}, {0}},
     {"chat_template", CHAT, R_TEXT, 0, SL_MAX_TEMPLATE, 0, {0}, {0}},
     {"chat_template_kwargs", CHAT, R_LATER, 0, 0, A_OBJECT0 | A_OBJECT1, {0}, {0}},

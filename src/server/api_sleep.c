@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT
+ * api_sleep.c - POST /sleep?level=1|2&mode=wait|abort, POST /wake_up, GET /is_sleeping as in vLLM
+ * (--enable-sleep-mode), and POST /update_weights_from_disk as in SGLang (--allow-weight-updates).
+ * Giving up and taking memory takes long, so a worker does it. Where keys have scopes, these need
+ * admin.
+ */
+#include "base/check.h"
+#include "server/keys.h"
+#include "server/reply.h"
+#include "server/route.h"
+#include "server/task.h"
+
+#include <string.h>
+
+#define MAX_PATH 4096
+
+bool sl_sleep_hides(const struct sl_server_config *cfg, const struct sl_route *route)
+{
+    if (route->handle == sl_api_update_weights)
+        return !cfg->weight_updates;
+    return !cfg->sleep_mode && (route->handle == sl_api_sleep || route->handle == sl_api_wake_up ||
+                                route->handle == sl_api_is_sleeping);
+}
+
+static int check_scope(const struct sl_server_config *cfg, int key, struct sl_refusal *r)
+{
+    if (cfg->key_rules == NULL || cfg->key_rules[key].admin)
+        return 0;
+    r->code = "insufficient_scope";
+    return sl_refuse(r, SL_EAUTH, NULL, "this API key has not the scope admin");
+}
+
+static void finish_empty(struct sl_conn *c, struct sl_task *t)
+{
+    (void)t;
+    sl_reply(c, 200, "text/plain; charset=utf-8", NULL, "", 0);
+}
+
+/* ---- sleeping: what the query says is which of the kinds the task is of */
+
+static void prepare_sleep(struct sl_task *t);
+static const struct sl_task_kind sleep_kinds[2][2] = {
+    {{prepare_sleep, finish_empty}, {prepare_sleep, finish_empty}},
+    {{prepare_sleep, finish_empty}, {prepare_sleep, finish_empty}}};
+
+static void prepare_sleep(struct sl_task *t)
+{
+    const struct sl_server *s = t->server;
+    ptrdiff_t idx = t->kind - &sleep_kinds[0][0];
+    SL_ASSERT(idx >= 0 && idx < 4);
+    t->rc = check_scope(s->cfg, t->key, &t->refusal);
+    if (t->rc == 0 && t->at_once)
+        t->later = true;
+    else if (t->rc == 0)
+        t->rc = sl_engine_sleep(s->eng, 1 + (int)(idx / 2), idx % 2 == 1,
+                                s->cfg->shutdown_timeout_ms, &t->refusal.err);
+}
+
+/* The value of a name in a query; empty without it. */
+static struct sl_str query_value(struct sl_str query, const char *name)
+{
+    size_t n_name = strlen(name);
+    while (query.n > 0) {
+        const char *end = memchr(query.p, '&', query.n);
+        size_t n = end != NULL ? (size_t)(end - query.p) : query.n;
+        if (n > n_name && memcmp(query.p, name, n_name) == 0 && query.p[n_name] == '=')
+            return (struct sl_str){query.p + n_name + 1, n - n_name - 1};
+        query.p += SL_MIN(n + 1, query.n);
+        query.n -= SL_MIN(n + 1, query.n);
+    }
+    return (struct sl_str){"", 0};
+}
+
+void sl_api_sleep(struct sl_conn *c)
+{
+    struct sl_refusal r = {0};
+    struct sl_str level = query_value(c->parser->query, "level");
+    struct sl_str mode = query_value(c->parser->query, "mode");
+    bool two = sl_str_equals(level, "2"), abort = sl_str_equals(mode, "abort");
+    int rc = 0;
+    if (level.n > 0 && !two && !sl_str_equals(level, "1"))
+        rc = sl_refuse(&r, SL_EINVAL, "level", "level must be 1 or 2");
+    else if (mode.n > 0 && !abort && !sl_str_equals(mode, "wait"))
+        rc = sl_refuse(&r, SL_EINVAL, "mode", "mode must be wait or abort");
+    if (rc != 0)
+        sl_reply_refusal(c, &r);
+    else
+        sl_task_start(c, &sleep_kinds[two][abort]);
+}
+
+/* ---- waking */
+
+static void prepare_wake(struct sl_task *t)
+{
+    t->rc = check_scope(t->server->cfg, t->key, &t->refusal);
+    if (t->rc == 0 && t->at_once)
+        t->later = true;
+    else if (t->rc == 0)
+        t->rc = sl_engine_wake(t->server->eng, &t->refusal.err);
+}
+
+/* vLLM's tags name parts of what is to wake: here all of it does. */
+void sl_api_wake_up(struct sl_conn *c)
+{
+    static const struct sl_task_kind kind = {prepare_wake, finish_empty};
+    sl_task_start(c, &kind);
+}
+
+void sl_api_is_sleeping(struct sl_conn *c)
+{
+    bool asleep = sl_engine_sleep_level(c->loop->server->eng) > 0;
+    const char *body = asleep ? "{\"is_sleeping\":true}" : "{\"is_sleeping\":false}";
+    sl_reply(c, 200, "application/json", NULL, body, strlen(body));
+}
+
+/* Whether requests should come here now. */
+void sl_api_ready(struct sl_conn *c)
+{
+    static const char body[] = "asleep\n";
+    if (sl_engine_sleep_level(c->loop->server->eng) == 0)
+        sl_api_health(c);
+    else
+        sl_reply(c, 503, "text/plain; charset=utf-8", "Retry-After: 1\r\n", body, sizeof body - 1);
+}
+
+/* ---- other weights */
+
+static int update(struct sl_task *t)
+{
+    const struct sl_server *s = t->server;
+    const char *path = NULL;
+    bool abort = false;
+    int rc = check_scope(s->cfg, t->key, &t->refusal);
+    if (rc == 0)
+        rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    const json_t *v = rc == 0 ? json_object_get(t->root, "model_path") : NULL;
+    if (v != NULL && !json_is_null(v))
+        rc = sl_json_cstr(v, "model_path", MAX_PATH, &path, &t->refusal);
+    v = rc == 0 ? json_object_get(t->root, "abort_all_requests") : NULL;
+    if (v != NULL)
+        rc = sl_json_bool(v, "abort_all_requests", &abort, &t->refusal);
+    if (rc == 0 && path != NULL && path[0] == '\0')
+        rc = sl_refuse(&t->refusal, SL_EINVAL, "model_path", "model_path must not be empty");
+    if (rc != 0)
+        return rc;
+    if (t->at_once) {
+        t->later = true;
+        return 0;
+    }
+    return sl_engine_reload(s->eng, path, abort, s->cfg->shutdown_timeout_ms, &t->refusal.err);
+}
+
+static void prepare_update(struct sl_task *t)
+{
+    t->rc = update(t);
+}
+
+static void finish_update(struct sl_conn *c, struct sl_task *t)
+{
+    static const char body[] =
+        "{\"success\":true,\"message\":\"Succeeded to update model weights.\"}";
+    (void)t;
+    sl_reply(c, 200, "application/json", NULL, body, sizeof body - 1);
+}
+
+void sl_api_update_weights(struct sl_conn *c)
+{
+    static const struct sl_task_kind kind = {prepare_update, finish_update};
+    sl_task_start(c, &kind);
+}

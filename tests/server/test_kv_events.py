@@ -1,0 +1,301 @@
+# SPDX-License-Identifier: MIT
+"""KV events as a router reads them: pyzmq and msgpack decode what the server publishes, a model of the
+router's index follows it, and slow, broken and silent peers harm nobody."""
+import json
+import re
+import socket
+import time
+
+import pytest
+
+zmq = pytest.importorskip("zmq", reason="skip: pyzmq is not installed")
+msgpack = pytest.importorskip("msgpack", reason="skip: msgpack is not installed")
+
+from serverproc import Server
+
+TOPIC = "kv@10.0.0.1:8000@storyteller"
+END = b"\xff" * 8
+BLOCK = 16
+
+
+def start(pages=64, extra=(), **config):
+    cfg = {"enable_kv_cache_events": True, "endpoint": "tcp://127.0.0.1:*", "topic": TOPIC,
+           "replay_endpoint": "tcp://127.0.0.1:*", **config}
+    s = Server("--threads", "1", "--block-size", str(BLOCK), "--max-model-len", "256", "--max-num-seqs", "4",
+               "--kv-cache-memory-bytes", str(pages * 5120 * BLOCK), "--kv-events-config", json.dumps(cfg), *extra)
+    m = re.search(r"KV events: \w+ \w+ (\S+?)(?:, replay on (\S+))?$", s.log(), re.M)
+    s.pub, s.replay = m.group(1), m.group(2)
+    return s
+
+
+@pytest.fixture(scope="module")
+def ctx():
+    c = zmq.Context()
+    yield c
+    c.destroy(0)
+
+
+def subscribe(ctx, endpoint, topic=b"kv@"):
+    s = ctx.socket(zmq.SUB)
+    s.setsockopt(zmq.SUBSCRIBE, topic)
+    s.setsockopt(zmq.RCVTIMEO, 10000)
+    s.connect(endpoint)
+    return s
+
+
+def decode(payload):
+    """The events of a batch as dictionaries, whichever way they are written."""
+    ts, events, rank = msgpack.unpackb(payload, strict_map_key=False)
+    assert abs(ts - time.time()) < 600 and rank == 0
+    names = {"BlockStored": ["block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
+                             "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind",
+                             "kv_cache_spec_sliding_window"],
+             "BlockRemoved": ["block_hashes", "medium", "group_idx"], "AllBlocksCleared": []}
+    out = []
+    for e in events:
+        if isinstance(e, list):
+            e = {"type": e[0], **dict(zip(names[e[0]], e[1:], strict=True))}
+        assert list(e) == ["type", *names[e["type"]]]
+        out.append(e)
+    return out
+
+
+class Index:
+    """What a router keeps: blocks by hash, each with its parent and tokens."""
+    def __init__(self):
+        self.blocks = {}
+        self.seq = -1
+
+    def take(self, seq, payload):
+        seq = int.from_bytes(seq, "big")
+        assert seq == self.seq + 1 or seq == 0 or self.seq == -1, (seq, self.seq)
+        self.seq = seq
+        for e in decode(payload):
+            if e["type"] == "AllBlocksCleared":
+                self.blocks = {}
+            elif e["type"] == "BlockRemoved":
+                for h in e["block_hashes"]:
+                    del self.blocks[h]
+            else:
+                parent = e["parent_block_hash"]
+                assert e["medium"] == "GPU" and e["block_size"] == BLOCK and e["group_idx"] == 0
+                assert len(e["token_ids"]) == BLOCK * len(e["block_hashes"]) == BLOCK * len(e["extra_keys"])
+                for i, h in enumerate(e["block_hashes"]):
+                    assert h not in self.blocks and 0 < h < 2**63 and (parent is None or parent in self.blocks)
+                    self.blocks[h] = (parent, tuple(e["token_ids"][i * BLOCK:(i + 1) * BLOCK]), e["lora_name"],
+                                      e["extra_keys"][i])
+                    parent = h
+
+    def depth(self, tokens):
+        """Blocks of these tokens that are known, from the beginning."""
+        n, parent = 0, None
+        while (n + 1) * BLOCK <= len(tokens):
+            want = (parent, tuple(tokens[n * BLOCK:(n + 1) * BLOCK]))
+            parent = next((h for h, b in self.blocks.items() if b[:2] == want and b[3] is None), None)
+            if parent is None:
+                break
+            n += 1
+        return n
+
+
+def follow(sub, index, until, seconds=10):
+    deadline = time.monotonic() + seconds
+    while not until(index):
+        assert time.monotonic() < deadline, (len(index.blocks), index.seq)
+        topic, seq, payload = sub.recv_multipart()
+        assert topic == TOPIC.encode()
+        index.take(seq, payload)
+
+
+def replay(ctx, endpoint, start_seq=0):
+    s = ctx.socket(zmq.DEALER)
+    s.setsockopt(zmq.RCVTIMEO, 10000)
+    s.connect(endpoint)
+    s.send_multipart([b"", start_seq.to_bytes(8, "big")])
+    got = []
+    while True:
+        empty, topic, seq, payload = s.recv_multipart()
+        assert empty == b""
+        if seq == END:
+            assert topic == b"" and payload == b""
+            break
+        assert topic == TOPIC.encode()
+        got.append((seq, payload))
+    s.close(0)
+    return got
+
+
+def ask(server, tokens, **more):
+    status, reply = server.json("POST", "/v1/completions", {"prompt": tokens, "max_tokens": 1, "ignore_eos": True, **more})
+    assert status == 200, reply
+    return reply
+
+
+def prompt(seed, n=64):
+    return [3 + (seed * 31 + i * (seed + 1)) % 200 for i in range(n)]
+
+
+@pytest.mark.parametrize("kind", ["map", "array"])
+def test_index_follows(ctx, kind):
+    """Through stores, evictions and a late replay the router knows exactly what the cache has."""
+    with start(pages=40, format=kind) as s:
+        with subscribe(ctx, s.pub) as sub:
+            s.wait_metric("sluice:kv_event_subscribers", 1.0)
+            index = Index()
+            ask(s, prompt(1))
+            follow(sub, index, lambda i: i.depth(prompt(1)) == 4)
+            ask(s, prompt(1)[:32] + prompt(2)[32:])  # shares two blocks
+            follow(sub, index, lambda i: i.depth(prompt(1)[:32] + prompt(2)[32:]) == 4)
+            assert len(index.blocks) == 6
+            for k in range(3, 18):  # more than there is room for
+                ask(s, prompt(k))
+            follow(sub, index, lambda i: i.depth(prompt(17)) == 4)
+            assert s.metric("vllm:kv_cache_usage_perc") == 0
+            n_cached = s.metric("sluice:kv_pages_cached")
+            follow(sub, index, lambda i: len(i.blocks) == n_cached)
+            assert index.depth(prompt(1)) < 4
+            late = Index()
+            for seq, payload in replay(ctx, s.replay):
+                late.take(seq, payload)
+            assert late.blocks == index.blocks and late.seq == index.seq
+            tail = replay(ctx, s.replay, index.seq)
+            assert [int.from_bytes(q, "big") for q, _ in tail] == [index.seq]
+            assert replay(ctx, s.replay, index.seq + 1) == []
+            # what the index says is cached is cached
+            for k in range(1, 18):
+                known = index.depth(prompt(k))
+                u = ask(s, prompt(k), cache_hit_threshold=known / 4)
+                assert u["choices"][0]["finish_reason"] == "length", (k, known)
+                if known < 4:
+                    break
+        assert s.stop() == 0
+
+
+def test_salt_and_caching(ctx):
+    with start() as s, subscribe(ctx, s.pub) as sub:
+        s.wait_metric("sluice:kv_event_subscribers", 1.0)
+        index = Index()
+        ask(s, prompt(1), cache_salt="pepper")
+        follow(sub, index, lambda i: len(i.blocks) == 4)
+        first = [b for b in index.blocks.values() if b[0] is None]
+        assert len(first) == 1 and first[0][3] == ["pepper"]
+        assert [b[3] for b in index.blocks.values() if b[0] is not None] == [None] * 3
+        ask(s, prompt(1))
+        follow(sub, index, lambda i: len(i.blocks) == 8)  # not the same blocks
+        assert index.depth(prompt(1)) == 4
+
+
+def test_renumbering(ctx):
+    """When the first batch would be forgotten the numbers begin anew, so that a replay from 0 is whole."""
+    with start(pages=40, buffer_steps=8) as s, subscribe(ctx, s.pub) as sub:
+        s.wait_metric("sluice:kv_event_subscribers", 1.0)
+        index = Index()
+        for k in range(20):
+            ask(s, prompt(k))
+        follow(sub, index, lambda i: i.depth(prompt(19)) == 4)
+        follow(sub, index, lambda i: len(i.blocks) == s.metric("sluice:kv_pages_cached"))
+        assert s.metric("sluice:kv_event_renumberings_total") >= 2
+        got = replay(ctx, s.replay)
+        assert got[0][0] == bytes(8) and len(got) <= 8
+        late = Index()
+        for seq, payload in got:
+            late.take(seq, payload)
+        assert late.blocks == index.blocks
+
+
+def test_topics_and_peers(ctx, tmp_path):
+    """Who subscribes to something else gets nothing; peers come and go; ipc works."""
+    with start(endpoint=f"ipc://{tmp_path}/zmq") as s:
+        other, right = subscribe(ctx, s.pub, b"kv@other"), subscribe(ctx, s.pub, b"")
+        s.wait_metric("sluice:kv_event_subscribers", 1.0)
+        ask(s, prompt(1))
+        follow(right, Index(), lambda i: len(i.blocks) == 4)
+        with pytest.raises(zmq.Again):
+            other.recv_multipart(zmq.NOBLOCK)
+        other.setsockopt(zmq.SUBSCRIBE, b"kv@10.")
+        s.wait_metric("sluice:kv_event_subscribers", 2.0)
+        right.setsockopt(zmq.UNSUBSCRIBE, b"")
+        s.wait_metric("sluice:kv_event_subscribers", 1.0)
+        ask(s, prompt(2))
+        follow(other, Index(), lambda i: len(i.blocks) == 4)
+        other.close(0)
+        right.close(0)
+        s.wait_metric("sluice:kv_event_subscribers", 0.0)
+
+
+def test_connects_out(ctx):
+    """Without * the server connects, and keeps trying until somebody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with start(endpoint=f"tcp://localhost:{port}") as s:
+        ask(s, prompt(1))
+        sub = ctx.socket(zmq.SUB)
+        sub.setsockopt(zmq.SUBSCRIBE, b"")
+        sub.setsockopt(zmq.RCVTIMEO, 10000)
+        sub.bind(f"tcp://127.0.0.1:{port}")
+        deadline = time.monotonic() + 20
+        while s.metric("sluice:kv_event_subscribers") != 1:
+            assert time.monotonic() < deadline
+            sub.poll(50)  # a bound socket subscribes from within its owner's calls
+        ask(s, prompt(2))
+        follow(sub, Index(), lambda i: i.depth(prompt(2)) == 4)
+        sub.close(0)
+
+
+def address(endpoint):
+    return ("127.0.0.1", int(endpoint.rsplit(":", 1)[1]))
+
+
+def test_hostile_peers(ctx):
+    """HTTP, other protocols, wrong socket types, huge frames, half greetings, floods, and one that never reads."""
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
+    ready = lambda t: b"\x04" + bytes([22 + len(t)]) + b"\x05READY\x0bSocket-Type\x00\x00\x00" + bytes([len(t)]) + t
+    assert len(greeting) == 64
+    hostile = [b"GET / HTTP/1.1\r\n\r\n", b"\xff" + bytes(8) + b"\x7f\x01", greeting[:12] + b"PLAIN" + bytes(47),
+               greeting + b"\x02" + b"\xff" * 8, greeting + b"\x00\x01x", greeting + ready(b"PUB"),
+               greeting + ready(b"REQ"), greeting + b"\x04\x00", greeting + b"\xf0\x00"]
+    with start() as s:
+        silent = [socket.create_connection(address(e)) for e in (s.pub, s.replay) for _ in range(5)]
+        for data in hostile:
+            with socket.create_connection(address(s.pub), timeout=5) as c:
+                c.sendall(data)
+                got = b""
+                try:
+                    while part := c.recv(4096):
+                        got += part
+                except ConnectionResetError:
+                    pass
+                assert len(got) <= 64 + 27  # at most its greeting and its name, then the end
+        with socket.create_connection(address(s.replay), timeout=5) as c:
+            c.sendall(greeting + ready(b"DEALER"))
+            bad = [b"\x00\x08" + bytes(8), b"\x01\x00\x00\x07" + bytes(7), b"\x01\x01x\x00\x08" + bytes(8),
+                   b"\x01\x00\x01\x00\x00\x08" + bytes(8)]
+            c.sendall(b"".join(bad) * 50 + b"\x01\x00\x00\x08" + bytes(8))
+            got = b""
+            while END not in got:
+                got += c.recv(4096)
+        with subscribe(ctx, s.pub) as sub, socket.create_connection(address(s.pub)) as deaf:
+            deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            deaf.sendall(greeting + ready(b"SUB") + b"\x00\x01\x01" * 3)
+            s.wait_metric("sluice:kv_event_subscribers", 2.0)
+            index = Index()
+            for k in range(8):
+                ask(s, prompt(k))
+                follow(sub, index, lambda i, k=k: i.depth(prompt(k)) == 4)
+        for c in silent:
+            c.close()
+        assert ask(s, prompt(1))
+        assert s.process.poll() is None and s.stop() == 0
+
+
+@pytest.mark.parametrize("text, message", [
+    ('{"enable_kv_cache_events": true, "endpoint": "udp://x"}', "neither tcp:// nor ipc://"),
+    ('{"enable_kv_cache_events": true, "endpoint": "tcp://*"}', "is not tcp://HOST:PORT"),
+    ('{"enable_kv_cache_events": true, "endpoint": "tcp://*:no"}', "port must be a number"),
+    ('{"enable_kv_cache_events": true, "endpoint": "tcp://x*:1"}', "not an IP address"),
+    ('{"enable": true}', "no member 'enable'"), ('no', "--kv-events-config")])
+def test_refused(text, message):
+    with pytest.raises(RuntimeError) as e:
+        Server("--threads", "1", "--kv-events-config", text)
+    assert message in str(e.value)
