@@ -132,7 +132,7 @@ static int structured_outputs(struct sl_params *p, struct source *out, struct sl
 {
     static const char name[] = "structured_outputs";
     const json_t *v = p->structured_outputs;
-    bool before = out->value != NULL;
+    const json_t *before = out->value;
     const char *key;
     json_t *value;
     if (v == NULL)
@@ -146,7 +146,9 @@ static int structured_outputs(struct sl_params *p, struct source *out, struct sl
         if (rc != 0)
             return rc;
     }
-    if (out->value == NULL && !before)
+    /* Beside response_format it may say how, and nothing else. */
+    bool says_how = before != NULL && json_object_get(v, "disable_any_whitespace") != NULL;
+    if (out->value == before && !says_how)
         return sl_refuse(r, SL_EINVAL, name,
                          "%s must have one of json, regex, choice, grammar, json_object, "
                          "structural_tag",
