@@ -60,7 +60,7 @@ struct sl_cuda {
                            the plan before that one has ended */
     float *lin_partial; /* of products (linear.h): SL_LIN_PARTIAL_BYTES */
     uint32_t *lin_arrived;   /* SL_LIN_TILES */
-    float *lin_mixed;        /* SL_LIN_MIXED_BYTES */
+    float *lin_mixed;        /* gate and up apart, lin_mixed_bytes */
     const int32_t *ids_prev; /* device: ids the step before chose */
 
     int32_t *ids;     /* device: where the sampler writes, [max_logits]; ids_prev is the same
@@ -74,6 +74,7 @@ struct sl_cuda {
     void *pack_buffer; /* while loading */
     size_t pack_bytes;
     int n_copy_threads;
+    int64_t lin_mixed_bytes; /* SL_LIN_MIXED_BYTES or more */
 };
 
 static inline struct sl_cuda *sl_cuda(struct sl_backend *be)

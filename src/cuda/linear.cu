@@ -3,6 +3,7 @@
  */
 #include "cuda/launch.cuh"
 #include "cuda/linear.h"
+#include "cuda/lora.h"
 #include "cuda/math.cuh"
 #include "cuda/ptx.cuh"
 
@@ -152,14 +153,34 @@ struct sl_lin sl_cuda_linear_args(const struct sl_op_linear *a)
     return l;
 }
 
+static struct sl_cuda_lora lora_of(const struct sl_op_lora *lora, const void *x, int64_t ld_x,
+                                   int32_t first, int32_t n)
+{
+    struct sl_cuda_lora l = {};
+    l.lora = lora;
+    l.x = x;
+    l.ld_x = ld_x;
+    l.first = first;
+    l.n = n;
+    return l;
+}
+
 extern "C" void sl_cuda_linear(struct sl_backend *be, const struct sl_op_linear *a)
 {
     struct sl_lin l = sl_cuda_linear_args(a);
+    struct sl_cuda_lora add = lora_of(a->lora, a->x, a->ld_x, 0, a->n);
+    if (a->lora != NULL) {
+        add.n_parts = 1;
+        add.part[0] = {a->w, a->out, a->ld_out};
+        sl_cuda_lora_shrink(sl_cuda(be), &add);
+    }
     sl_cuda_linear_run(sl_cuda(be), &l, NULL);
+    if (a->lora != NULL)
+        sl_cuda_lora_expand(sl_cuda(be), &add);
 }
 
 /* One launch for the parts of a layout and as many segments. */
-extern "C" void sl_cuda_linear_multi(struct sl_backend *be, const struct sl_op_linear_multi *a)
+static void run_parts(struct sl_cuda *cu, const struct sl_op_linear_multi *a)
 {
     SL_ASSERT(a->n_parts <= SL_MAX_LINEAR_PARTS);
     bool done[SL_MAX_LINEAR_PARTS] = {};
@@ -175,8 +196,22 @@ extern "C" void sl_cuda_linear_multi(struct sl_backend *be, const struct sl_op_l
             add_part(&l, &a->part[j]);
             done[j] = true;
         }
-        sl_cuda_linear_run(sl_cuda(be), &l, NULL);
+        sl_cuda_linear_run(cu, &l, NULL);
     }
+}
+
+extern "C" void sl_cuda_linear_multi(struct sl_backend *be, const struct sl_op_linear_multi *a)
+{
+    struct sl_cuda_lora add = lora_of(a->lora, a->x, a->ld_x, 0, a->n);
+    if (a->lora != NULL) {
+        add.n_parts = a->n_parts;
+        for (int32_t i = 0; i < a->n_parts; i++)
+            add.part[i] = {a->part[i].w, a->part[i].out, a->part[i].ld_out};
+        sl_cuda_lora_shrink(sl_cuda(be), &add);
+    }
+    run_parts(sl_cuda(be), a);
+    if (a->lora != NULL)
+        sl_cuda_lora_expand(sl_cuda(be), &add);
 }
 
 #define ACT_THREADS 256
@@ -191,24 +226,43 @@ static __global__ void __launch_bounds__(ACT_THREADS)
         out[i] = __float2bfloat16_rn(__fmul_rn(sl_act(act, g[i]), u[i]));
 }
 
-/* Gate and up of different layouts, which model files do not have but may: two products into
- * memory, as many tokens as fit there. */
+/* Gate and up of different layouts, which model files do not have but may, or with adapters: two
+ * products into memory, as many tokens as fit there, and what follows them. Their sums have the
+ * bits of the gated kernels' (docs/DETERMINISM.md), so that rows without adapter are what they are
+ * elsewhere. */
 static void run_mixed(struct sl_cuda *cu, const struct sl_op_linear_gated_act *a)
 {
     int64_t n_rows = a->gate->n_rows;
-    int32_t most = (int32_t)SL_MIN((int64_t)a->n, SL_LIN_MIXED_BYTES / 8 / n_rows);
+    int32_t most = (int32_t)SL_MIN((int64_t)a->n, cu->lin_mixed_bytes / 8 / n_rows);
     SL_ASSERT(most > 0 || a->n == 0);
     for (int32_t t = 0; t < a->n; t += most) {
         int32_t n = SL_MIN(most, a->n - t);
         float *g = cu->lin_mixed, *u = g + n * n_rows;
         const __nv_bfloat16 *x = (const __nv_bfloat16 *)a->x + t * a->ld_x;
-        struct sl_op_linear gate = {x, a->ld_x, a->gate, NULL, n, g, n_rows, NULL};
-        struct sl_op_linear up = {x, a->ld_x, a->up, NULL, n, u, n_rows, NULL};
-        sl_cuda_linear(&cu->base, &gate);
-        sl_cuda_linear(&cu->base, &up);
-        int64_t grid = SL_CEIL_DIV(n * n_rows, (int64_t)ACT_THREADS);
-        sl_launch(cu, act_kernel, dim3((unsigned)grid), dim3(ACT_THREADS), 0, (const float *)g,
-                  (const float *)u, (__nv_bfloat16 *)a->out + t * n_rows, n * n_rows, a->act);
+        __nv_bfloat16 *out = (__nv_bfloat16 *)a->out + t * n_rows;
+        struct sl_op_linear_multi both = {};
+        both.x = x;
+        both.ld_x = a->ld_x;
+        both.n = n;
+        both.n_parts = 2;
+        both.part[0] = {a->gate, NULL, g, n_rows};
+        both.part[1] = {a->up, NULL, u, n_rows};
+        if (a->lora == NULL) {
+            int64_t grid = SL_CEIL_DIV(n * n_rows, (int64_t)ACT_THREADS);
+            run_parts(cu, &both);
+            sl_launch(cu, act_kernel, dim3((unsigned)grid), dim3(ACT_THREADS), 0, (const float *)g,
+                      (const float *)u, out, n * n_rows, a->act);
+            continue;
+        }
+        struct sl_cuda_lora add = lora_of(a->lora, x, a->ld_x, t, n);
+        add.n_parts = 2;
+        add.part[0] = {a->gate, g, n_rows};
+        add.part[1] = {a->up, u, n_rows};
+        add.gated_out = out;
+        add.act = a->act;
+        sl_cuda_lora_shrink(cu, &add);
+        run_parts(cu, &both);
+        sl_cuda_lora_expand(cu, &add);
     }
 }
 
@@ -216,7 +270,7 @@ extern "C" void sl_cuda_linear_gated_act(struct sl_backend *be,
                                          const struct sl_op_linear_gated_act *a)
 {
     SL_ASSERT(a->gate->n_rows == a->up->n_rows && a->gate->n_cols == a->up->n_cols);
-    if (a->gate->layout != a->up->layout) {
+    if (a->gate->layout != a->up->layout || a->lora != NULL) {
         run_mixed(sl_cuda(be), a);
         return;
     }

@@ -56,11 +56,13 @@ struct sl_lin {
 #define SL_LIN_MIXED_BYTES   (8 << 20)
 #define SL_LIN_BYTES         (SL_LIN_PARTIAL_BYTES + SL_LIN_TILES * 4 + SL_LIN_MIXED_BYTES)
 
-/* Gives the backend SL_LIN_BYTES of zeroed device memory for its products. */
+/* Gives the backend SL_LIN_BYTES of zeroed device memory for its products. Gate and up beside
+ * adapters may have more room, of its own (step.cu). */
 static inline void sl_cuda_linear_memory(struct sl_cuda *cu, uint8_t *bytes)
 {
     cu->lin_partial = (float *)bytes;
     cu->lin_mixed = (float *)(bytes + SL_LIN_PARTIAL_BYTES);
+    cu->lin_mixed_bytes = SL_LIN_MIXED_BYTES;
     cu->lin_arrived = (uint32_t *)(bytes + SL_LIN_PARTIAL_BYTES + SL_LIN_MIXED_BYTES);
 }
 

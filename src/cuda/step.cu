@@ -42,7 +42,7 @@ static size_t place(size_t *at, size_t n_bytes)
 }
 
 static struct sl_cuda_block_layout layout_of(int32_t n_tokens, int32_t n_spans, int32_t n_logits,
-                                             int32_t n_table, size_t param_bytes)
+                                             int32_t n_table, size_t param_bytes, bool adapters)
 {
     struct sl_cuda_block_layout l;
     size_t at = 0, tokens = static_cast<size_t>(n_tokens), rows = static_cast<size_t>(n_logits);
@@ -51,6 +51,8 @@ static struct sl_cuda_block_layout layout_of(int32_t n_tokens, int32_t n_spans, 
     l.spans = place(&at, static_cast<size_t>(n_spans) * sizeof(struct sl_span));
     l.logit_rows = place(&at, rows * sizeof(int32_t));
     l.params = place(&at, rows * param_bytes);
+    l.adapters = place(&at, adapters ? tokens * sizeof(int32_t) : 0);
+    l.scales = place(&at, adapters ? tokens * sizeof(float) : 0);
     l.tables = at;
     l.n_bytes = at + static_cast<size_t>(n_table) * sizeof(int32_t);
     return l;
@@ -61,7 +63,7 @@ static void sizes_of(const struct sl_step_limits *lim, size_t *in_bytes, size_t 
 {
     /* one page id more: padding's */
     *in_bytes = layout_of(lim->max_tokens, lim->max_spans, lim->max_logits, lim->max_table + 1,
-                          lim->param_bytes)
+                          lim->param_bytes, lim->adapter_bytes > 0)
                     .n_bytes;
     *result_offset = SL_ROUND_UP(static_cast<size_t>(lim->max_logits) * sizeof(int32_t),
                                  static_cast<size_t>(SL_CUDA_ALIGN));
@@ -81,7 +83,7 @@ uint64_t sl_cuda_steps_bytes(struct sl_backend *be, const struct sl_step_limits 
     size_t in_bytes, result_offset, out_bytes;
     sizes_of(lim, &in_bytes, &result_offset, &out_bytes);
     return in_bytes + out_bytes + lim->extra_bytes + workspace_bytes(sl_cuda(be), lim) +
-           SL_LIN_BYTES;
+           SL_LIN_BYTES + lim->adapter_bytes;
 }
 
 /* ------------------------------------------------------------------ start and end */
@@ -189,8 +191,14 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
         rc = take(cu, &cu->workspace, cu->workspace_bytes, "the workspace of attention", err);
     if (rc == 0)
         rc = take(cu, &s->products, SL_LIN_BYTES, "the workspace of products", err);
+    if (rc == 0)
+        rc = take(cu, &s->mixed, s->lim.adapter_bytes, "gate and up beside adapters", err);
     if (rc == 0) {
         sl_cuda_linear_memory(cu, s->products);
+        if (s->lim.adapter_bytes > SL_LIN_MIXED_BYTES) {
+            cu->lin_mixed = reinterpret_cast<float *>(s->mixed);
+            cu->lin_mixed_bytes = static_cast<int64_t>(s->lim.adapter_bytes);
+        }
         (void)sl_cuda_stager_ready(cu); /* steps go on beside uploads */
         rc = sl_cuda_report(cu, err);
     }
@@ -226,6 +234,7 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
     sl_cuda_free(cu, s->extra, s->extra_bytes);
     sl_cuda_free(cu, cu->workspace, cu->workspace_bytes);
     sl_cuda_free(cu, s->products, SL_LIN_BYTES);
+    sl_cuda_free(cu, s->mixed, s->lim.adapter_bytes);
     cu->workspace = NULL;
     cu->workspace_bytes = 0;
     cu->ids = NULL;
@@ -269,8 +278,28 @@ static void pad(uint8_t *to, int32_t n, int32_t padded, size_t each)
     memset(to + static_cast<size_t>(n) * each, 0, static_cast<size_t>(padded - n) * each);
 }
 
+/* Padding has no adapter. */
+static void put_adapters(struct sl_cuda_steps *s, const struct sl_batch *b,
+                         const struct sl_cuda_block_layout *l, int32_t n_pad, uint8_t *in,
+                         struct sl_batch *dev)
+{
+    if (b->lora == NULL)
+        return;
+    SL_ASSERT(s->lim.adapter_bytes > 0);
+    put(in + l->adapters, b->lora->adapter, b->n_tokens, sizeof *b->lora->adapter);
+    put(in + l->scales, b->lora->scale, b->n_tokens, sizeof *b->lora->scale);
+    int32_t *adapter = reinterpret_cast<int32_t *>(in + l->adapters);
+    for (int32_t i = b->n_tokens; i < b->n_tokens + n_pad; i++)
+        adapter[i] = -1;
+    pad(in + l->scales, b->n_tokens, b->n_tokens + n_pad, sizeof *b->lora->scale);
+    s->lora = *b->lora;
+    s->lora.adapter = reinterpret_cast<const int32_t *>(s->in + l->adapters);
+    s->lora.scale = reinterpret_cast<const float *>(s->in + l->scales);
+    dev->lora = dev->logit_lora = &s->lora;
+}
+
 /* Writes the step's block and sets dev to its parts on the device. Returns the block's bytes. */
-static size_t fill_block(const struct sl_cuda_steps *s, const struct sl_step *step, uint8_t *in,
+static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, uint8_t *in,
                          struct sl_step *dev)
 {
     const struct sl_batch *b = &step->batch;
@@ -282,7 +311,8 @@ static size_t fill_block(const struct sl_cuda_steps *s, const struct sl_step *st
     if (s->max_rung > 0 && is_decode(b))
         n_pad = sl_cuda_rung(b->n_tokens, s->max_rung) - b->n_tokens;
     struct sl_cuda_block_layout l =
-        layout_of(b->n_tokens + n_pad, b->n_spans + n_pad, b->n_logits + n_pad, n_table + 1, each);
+        layout_of(b->n_tokens + n_pad, b->n_spans + n_pad, b->n_logits + n_pad, n_table + 1, each,
+                  b->lora != NULL);
     put(in + l.tokens, b->tokens, b->n_tokens, sizeof *b->tokens);
     put(in + l.positions, b->positions, b->n_tokens, sizeof *b->positions);
     put(in + l.spans, b->spans, b->n_spans, sizeof *b->spans);
@@ -310,6 +340,7 @@ static size_t fill_block(const struct sl_cuda_steps *s, const struct sl_step *st
     dev->batch.spans = reinterpret_cast<const struct sl_span *>(s->in + l.spans);
     dev->batch.logit_rows = reinterpret_cast<const int32_t *>(s->in + l.logit_rows);
     dev->batch.block_tables = reinterpret_cast<const int32_t *>(s->in + l.tables);
+    put_adapters(s, b, &l, n_pad, in, &dev->batch);
     dev->params = each > 0 ? s->in + l.params : NULL;
     dev->extra = s->extra;
     dev->variant = step->variant;

@@ -26,7 +26,7 @@ struct sl_cuda_graph {
  * because only their number differs between steps of the same counts: so a recorded step finds
  * everything where it was. */
 struct sl_cuda_block_layout {
-    size_t tokens, positions, spans, logit_rows, params, tables;
+    size_t tokens, positions, spans, logit_rows, params, adapters, scales, tables;
     size_t n_bytes;
 };
 
@@ -55,8 +55,10 @@ struct sl_cuda_steps {
     size_t in_bytes;
     uint8_t *out; /* device: ids [max_logits], then results */
     size_t result_offset, out_bytes;
-    uint8_t *extra;    /* device */
-    uint8_t *products; /* device: SL_LIN_BYTES (linear.h) */
+    uint8_t *extra;           /* device */
+    struct sl_lora_rows lora; /* of the running step, with pointers of the device */
+    uint8_t *products;        /* device: SL_LIN_BYTES (linear.h) */
+    uint8_t *mixed;           /* device: lim.adapter_bytes */
     size_t extra_bytes;
     struct sl_cuda_slot slot[SL_CUDA_DEPTH];
     uint64_t n_steps; /* also the last ticket */

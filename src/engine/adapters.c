@@ -175,9 +175,10 @@ static void put_weights(struct sl_adapters *s, struct sl_adapter *a, struct sl_l
 static int open_files(const struct sl_adapters *s, const char *path, struct sl_lora **out,
                       struct sl_error *err)
 {
+    const struct sl_lora_options opt = {.max_rank = s->cfg.max_rank, .bf16 = s->cfg.bf16};
     *out = NULL;
     return s->closed ? sl_fail(err, SL_ESHUTDOWN, "the engine is shutting down")
-                     : sl_lora_open(s->cfg.model, path, s->cfg.max_rank, out, err);
+                     : sl_lora_open(s->cfg.model, path, &opt, out, err);
 }
 
 static int all_in_use(const struct sl_adapters *s, struct sl_error *err)

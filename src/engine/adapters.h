@@ -22,6 +22,7 @@ struct sl_adapters_config {
     int32_t max_rank;             /* of any adapter */
     int32_t max_active;           /* different ones in one step */
     int32_t max_resident;         /* in memory, >= max_active */
+    bool bf16;                    /* weights are for a device */
 };
 
 SL_MUST_CHECK int sl_adapters_create(const struct sl_adapters_config *cfg, struct sl_adapters **out,

@@ -10,12 +10,13 @@
 #include "base/limits.h"
 #include "base/sys.h"
 #include "engine/flight.h"
+#include "models/lora.h"
 #include "ops/device.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { DRAWS = 1, RESULTS = 2 }; /* bits of a step's variant */
+enum { DRAWS = 1, RESULTS = 2, ADAPTERS = 4 }; /* bits of a step's variant */
 
 struct late_rows { /* a step that was not collected */
     uint64_t ticket;
@@ -27,6 +28,11 @@ struct late_rows { /* a step that was not collected */
 
 struct slot {                      /* a table of counts */
     const struct sl_counts *owner; /* NULL: free */
+    uint64_t last_step;
+};
+
+struct adapter_slot { /* room for an adapter on the device */
+    uint64_t id;      /* 0: free */
     uint64_t last_step;
 };
 
@@ -50,6 +56,13 @@ struct sl_device_runner {
     uint64_t n_steps;
     struct late_rows late[SL_MAX_FLIGHTS];
     int32_t first, n_late;
+    struct adapter_slot *adapters; /* [max_loras] */
+    uint8_t *lora_mem;             /* device: [max_loras] pieces of lora_bytes */
+    uint64_t lora_bytes;
+    struct sl_lora_mat *lora_table; /* device: [max_loras, n_mats] */
+    struct sl_lora_mat *lora_in;    /* host: [n_mats] */
+    int32_t *lora_slot;             /* host: [max_tokens] of rows of the step being built */
+    struct sl_lora_rows lora_rows;
     struct sl_top_logprob *tops; /* [max_logits, SL_MAX_LOGPROBS] of the last collect */
 };
 
@@ -81,6 +94,25 @@ static size_t counts_bytes(const struct sl_model *m, const struct sl_device_runn
     return (size_t)n_slots(cfg) * (size_t)sl_model_facts(m)->n_vocab * sizeof(int32_t);
 }
 
+static size_t table_bytes(const struct sl_model *m, const struct sl_device_runner_config *cfg)
+{
+    return (size_t)cfg->max_loras * (size_t)sl_model_n_lora_mats(m) * sizeof(struct sl_lora_mat);
+}
+
+/* Gate and up of rows with adapters are floats, of at most 1,024 rows at a time: beyond, a product
+ * is no faster for having more. */
+static uint64_t gated_bytes(const struct sl_model *m, const struct sl_device_runner_config *cfg)
+{
+    int64_t widest = 0, n_rows, n_cols;
+    if (cfg->max_loras == 0)
+        return 0;
+    for (int32_t i = 0; i < sl_model_n_lora_mats(m); i++) {
+        sl_model_lora_shape(m, i, &n_rows, &n_cols);
+        widest = SL_MAX(widest, n_rows);
+    }
+    return (uint64_t)SL_MIN(cfg->max_tokens, 1024) * 2 * (uint64_t)widest * sizeof(float);
+}
+
 static struct sl_step_limits limits_of(const struct sl_model *m,
                                        const struct sl_device_runner_config *cfg)
 {
@@ -101,6 +133,7 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
         .param_bytes = sizeof(struct sl_sample_row),
         .result_bytes = sizeof(struct sl_sample_result),
         .extra_bytes = lists_bytes(m, cfg),
+        .adapter_bytes = gated_bytes(m, cfg),
     };
 }
 
@@ -111,7 +144,9 @@ uint64_t sl_device_runner_bytes(const struct sl_model *m, struct sl_backend *be,
     struct sl_step_limits lim = limits_of(m, cfg);
     return dev->steps_bytes(be, &lim) +
            dev->sample_scratch(be, cfg->max_logits, sl_model_facts(m)->n_vocab) +
-           counts_bytes(m, cfg);
+           counts_bytes(m, cfg) +
+           (uint64_t)cfg->max_loras * sl_model_lora_bytes(m, cfg->max_lora_rank) +
+           table_bytes(m, cfg);
 }
 
 /* ------------------------------------------------------------------ what a row is sampled by */
@@ -223,6 +258,74 @@ static void build_row(struct sl_device_runner *d, const struct sl_pick *pick,
     }
 }
 
+/* ------------------------------------------------------------------ adapters */
+
+static const void *moved(const struct sl_lora_weights *w, const void *p, uint8_t *to)
+{
+    return p == NULL ? NULL : to + ((const uint8_t *)p - (const uint8_t *)w->block);
+}
+
+/* Copies an adapter to a slot, behind the steps that were enqueued with the one it replaces. */
+static void put_adapter(struct sl_device_runner *d, const struct sl_lora_weights *w, int32_t slot)
+{
+    uint8_t *to = d->lora_mem + (size_t)slot * d->lora_bytes;
+    SL_ASSERT(w->n_bytes <= d->lora_bytes && w->dtype == SL_DTYPE_BF16);
+    for (int32_t i = 0; i < w->n_mats; i++) {
+        d->lora_in[i] = w->mats[i];
+        d->lora_in[i].a = moved(w, w->mats[i].a, to);
+        d->lora_in[i].b = moved(w, w->mats[i].b, to);
+    }
+    d->be->vt->upload(d->be, to, w->block, w->n_bytes);
+    d->be->vt->upload(d->be, d->lora_table + (size_t)slot * (size_t)w->n_mats, d->lora_in,
+                      (size_t)w->n_mats * sizeof *d->lora_in);
+}
+
+/* Where an adapter lies on the device; the one not used for longest gives way. */
+static int32_t slot_of(struct sl_device_runner *d, const struct sl_lora_weights *w)
+{
+    int32_t oldest = 0;
+    for (int32_t i = 0; i < d->cfg.max_loras; i++) {
+        struct adapter_slot *s = &d->adapters[i];
+        if (s->id == w->id) {
+            s->last_step = d->n_steps;
+            return i;
+        }
+        if (s->last_step < d->adapters[oldest].last_step)
+            oldest = i;
+    }
+    SL_ASSERT(d->adapters[oldest].last_step < d->n_steps); /* a step has max_loras at most */
+    d->adapters[oldest] = (struct adapter_slot){w->id, d->n_steps};
+    put_adapter(d, w, oldest);
+    return oldest;
+}
+
+/* Whose adapter each row has, by slots. First those that are there are marked as used, so that none
+ * of them gives way. NULL: no row has one. */
+static const struct sl_lora_rows *place_adapters(struct sl_device_runner *d,
+                                                 const struct sl_batch *batch)
+{
+    const struct sl_lora_rows *rows = batch->lora;
+    if (rows == NULL)
+        return NULL;
+    for (int32_t i = 0; i < rows->n_segs; i++)
+        for (int32_t k = 0; k < d->cfg.max_loras; k++)
+            if (d->adapters[k].id == rows->weights[rows->segs[i].adapter]->id)
+                d->adapters[k].last_step = d->n_steps;
+    for (int32_t i = 0; i < batch->n_tokens; i++)
+        d->lora_slot[i] = -1;
+    for (int32_t i = 0; i < rows->n_segs; i++) {
+        const struct sl_lora_seg *seg = &rows->segs[i];
+        const int32_t slot = slot_of(d, rows->weights[seg->adapter]);
+        for (int32_t t = seg->first; t < seg->first + seg->n; t++)
+            d->lora_slot[t] = slot;
+    }
+    d->lora_rows = (struct sl_lora_rows){.adapter = d->lora_slot,
+                                         .scale = rows->scale,
+                                         .table = d->lora_table,
+                                         .n_mats = sl_model_n_lora_mats(d->m)};
+    return &d->lora_rows;
+}
+
 /* ------------------------------------------------------------------ steps */
 
 static void forward(void *arg, const struct sl_step *step)
@@ -275,6 +378,8 @@ static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick 
     struct late_rows *l = &d->late[(d->first + d->n_late) % SL_MAX_FLIGHTS];
     struct sl_step step = {.batch = *batch, .part = SL_STEP_FORWARD};
     d->n_steps++;
+    step.batch.lora = step.batch.logit_lora = place_adapters(d, batch);
+    step.variant |= step.batch.lora != NULL ? ADAPTERS : 0;
     l->n = batch->n_logits;
     if (picks != NULL) {
         open_lists(d);
@@ -380,6 +485,13 @@ static int take_device_memory(struct sl_device_runner *d, struct sl_error *err)
     d->scratch_bytes = d->dev->sample_scratch(d->be, d->cfg.max_logits, d->n_vocab);
     d->scratch = vt->alloc(d->be, d->scratch_bytes);
     d->counts = vt->alloc(d->be, counts_bytes(d->m, &d->cfg));
+    if (d->cfg.max_loras > 0) {
+        d->lora_mem = vt->alloc(d->be, (size_t)d->cfg.max_loras * d->lora_bytes);
+        d->lora_table = vt->alloc(d->be, table_bytes(d->m, &d->cfg));
+        if (d->lora_mem == NULL || d->lora_table == NULL)
+            return sl_fail(err, SL_ENOMEM, "out of device memory for %d adapters of rank %d",
+                           d->cfg.max_loras, d->cfg.max_lora_rank);
+    }
     if (d->scratch == NULL || d->counts == NULL)
         return sl_fail(err, SL_ENOMEM, "out of device memory for sampling %d rows of %d tokens",
                        d->cfg.max_logits, d->n_vocab);
@@ -407,7 +519,12 @@ int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be, str
     d->n_slots = n_slots(cfg);
     d->slots = sl_calloc((size_t)d->n_slots, sizeof *d->slots);
     d->tops = sl_calloc(n, SL_MAX_LOGPROBS * sizeof *d->tops);
-    bool ok = d->rows != NULL && d->counts_in != NULL && d->slots != NULL && d->tops != NULL;
+    d->lora_bytes = cfg->max_loras > 0 ? sl_model_lora_bytes(m, cfg->max_lora_rank) : 0;
+    d->adapters = sl_calloc((size_t)cfg->max_loras + 1, sizeof *d->adapters);
+    d->lora_in = sl_calloc((size_t)sl_model_n_lora_mats(m), sizeof *d->lora_in);
+    d->lora_slot = sl_calloc((size_t)cfg->max_tokens, sizeof *d->lora_slot);
+    bool ok = d->adapters != NULL && d->lora_in != NULL && d->lora_slot != NULL &&
+              d->rows != NULL && d->counts_in != NULL && d->slots != NULL && d->tops != NULL;
     for (int i = 0; i < SL_MAX_FLIGHTS; i++) {
         d->late[i].n_top = sl_malloc(n);
         d->late[i].given = sl_malloc(n * sizeof *d->late[i].given);
@@ -428,6 +545,10 @@ void sl_device_runner_destroy(struct sl_device_runner *d)
     if (d == NULL)
         return;
     d->dev->forget(d->be, d);
+    if (d->lora_table != NULL)
+        d->be->vt->free(d->be, d->lora_table, table_bytes(d->m, &d->cfg));
+    if (d->lora_mem != NULL)
+        d->be->vt->free(d->be, d->lora_mem, (size_t)d->cfg.max_loras * d->lora_bytes);
     if (d->counts != NULL)
         d->be->vt->free(d->be, d->counts, counts_bytes(d->m, &d->cfg));
     if (d->scratch != NULL)
@@ -436,6 +557,9 @@ void sl_device_runner_destroy(struct sl_device_runner *d)
         sl_free(d->late[i].given);
         sl_free(d->late[i].n_top);
     }
+    sl_free(d->lora_slot);
+    sl_free(d->lora_in);
+    sl_free(d->adapters);
     sl_free(d->tops);
     sl_free(d->slots);
     sl_free(d->counts_in);

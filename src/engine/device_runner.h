@@ -17,6 +17,7 @@ struct sl_device_runner_config {
     int32_t max_tokens, max_seqs, max_logits; /* of a step */
     int32_t max_model_len, n_pages;           /* the pool has one page more, for padding */
     struct sl_kv_layout kv;
+    int32_t max_loras, max_lora_rank; /* adapters on the device; 0: none */
 };
 
 /* Device memory create takes. */

@@ -389,12 +389,11 @@ static int open_adapters(const struct loaded *l, struct sl_adapters **out, struc
 {
     if (l->plan.max_loras == 0)
         return 0;
-    if (l->device_runner != NULL)
-        return sl_fail(err, SL_EUNSUPPORTED, "enable-lora: adapters need --device cpu");
     struct sl_adapters_config cfg = {.model = l->model,
                                      .max_rank = l->plan.max_lora_rank,
                                      .max_active = l->plan.max_loras,
-                                     .max_resident = l->plan.max_cpu_loras};
+                                     .max_resident = l->plan.max_cpu_loras,
+                                     .bf16 = l->device_runner != NULL};
     return sl_adapters_create(&cfg, out, err);
 }
 

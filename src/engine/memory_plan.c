@@ -191,7 +191,9 @@ void sl_memory_plan_runner(const struct sl_memory_plan *p, struct sl_device_runn
                                             .max_logits = sl_memory_plan_max_logits(p),
                                             .max_model_len = p->max_model_len,
                                             .n_pages = p->n_pages,
-                                            .kv = p->kv};
+                                            .kv = p->kv,
+                                            .max_loras = p->max_loras,
+                                            .max_lora_rank = p->max_lora_rank};
 }
 
 /* What steps take besides weights and pages. */

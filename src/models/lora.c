@@ -204,6 +204,18 @@ static int pack_pair(const struct pair *p, enum sl_dtype dtype, float *room, uin
     return 0;
 }
 
+uint64_t sl_model_lora_bytes(const struct sl_model *m, int32_t rank)
+{
+    const size_t elem = sl_dtype_info(SL_DTYPE_BF16)->block_bytes;
+    uint64_t n_bytes = 0;
+    for (int32_t i = 0; i < sl_model_n_lora_mats(m); i++) {
+        struct pair p = {.a = {.dims = {rank}}, .b = {.dims = {0, rank}}};
+        sl_model_lora_shape(m, i, &p.b.dims[0], &p.a.dims[1]);
+        n_bytes += a_bytes(&p, elem) + b_bytes(&p, elem);
+    }
+    return n_bytes;
+}
+
 static int64_t widest(const struct pair *pairs, int32_t n)
 {
     int64_t most = 0;
@@ -212,21 +224,23 @@ static int64_t widest(const struct pair *pairs, int32_t n)
     return most;
 }
 
-static int pack(struct sl_lora *l, const struct sl_peft *peft, const struct pair *pairs,
+static int pack(struct sl_lora *l, const struct sl_peft *peft, const struct pair *pairs, bool bf16,
                 struct sl_error *err)
 {
     const int32_t n = l->w.n_mats;
-    l->w.dtype = common_dtype(pairs, n);
+    l->w.dtype = bf16 ? SL_DTYPE_BF16 : common_dtype(pairs, n);
     SL_ASSERT(l->w.dtype != SL_DTYPE_COUNT);
     const size_t elem = sl_dtype_info(l->w.dtype)->block_bytes;
     for (int32_t i = 0; i < n; i++)
         if (pairs[i].a.name != NULL)
-            l->n_bytes += a_bytes(&pairs[i], elem) + b_bytes(&pairs[i], elem);
-    l->block = sl_aligned_alloc(l->n_bytes);
+            l->w.n_bytes += a_bytes(&pairs[i], elem) + b_bytes(&pairs[i], elem);
+    l->block = sl_aligned_alloc(l->w.n_bytes);
+    l->w.block = l->block;
     float *room = sl_calloc((size_t)widest(pairs, n) + 2 * (size_t)SL_MAX_LORA_RANK, sizeof *room);
-    int rc = l->block != NULL && room != NULL
-                 ? 0
-                 : sl_fail(err, SL_ENOMEM, "out of memory for an adapter of %zu bytes", l->n_bytes);
+    int rc =
+        l->block != NULL && room != NULL
+            ? 0
+            : sl_fail(err, SL_ENOMEM, "out of memory for an adapter of %zu bytes", l->w.n_bytes);
     uint8_t *at = l->block;
     for (int32_t i = 0; i < n && rc == 0; i++) {
         const struct pair *p = &pairs[i];
@@ -245,8 +259,8 @@ static int pack(struct sl_lora *l, const struct sl_peft *peft, const struct pair
     return rc;
 }
 
-int sl_lora_open(const struct sl_model *m, const char *dir, int32_t max_rank, struct sl_lora **out,
-                 struct sl_error *err)
+int sl_lora_open(const struct sl_model *m, const char *dir, const struct sl_lora_options *opt,
+                 struct sl_lora **out, struct sl_error *err)
 {
     struct sl_peft *peft = NULL;
     const int32_t n = sl_model_n_lora_mats(m);
@@ -261,12 +275,12 @@ int sl_lora_open(const struct sl_model *m, const char *dir, int32_t max_rank, st
     if (rc == 0)
         rc = sl_peft_open(dir, &peft, err);
     if (rc == 0)
-        rc = bind(m, peft, max_rank, pairs, err);
+        rc = bind(m, peft, opt->max_rank, pairs, err);
     if (rc == 0) {
         l->w.n_mats = n;
         l->w.mats = l->mats;
         l->digest = sl_peft_digest(peft);
-        rc = pack(l, peft, pairs, err);
+        rc = pack(l, peft, pairs, opt->bf16, err);
     }
     sl_peft_close(peft);
     sl_free(pairs);
@@ -283,7 +297,7 @@ void sl_lora_close(struct sl_lora *l)
     if (l == NULL)
         return;
     if (l->block != NULL)
-        sl_aligned_free(l->block, l->n_bytes);
+        sl_aligned_free(l->block, l->w.n_bytes);
     sl_free(l->mats);
     sl_free(l);
 }

@@ -13,16 +13,23 @@
 struct sl_lora {
     struct sl_lora_weights w; /* id: the caller's to set */
     struct sl_lora_mat *mats; /* [w.n_mats] */
-    uint8_t *block;           /* what mats point into */
-    size_t n_bytes;
-    uint64_t digest; /* of the files */
+    uint8_t *block;           /* w.block */
+    uint64_t digest;          /* of the files */
+};
+
+struct sl_lora_options {
+    int32_t max_rank; /* SL_ELIMIT above */
+    bool bf16;        /* numbers are rounded to BF16, for a device; else they stay as they are */
 };
 
 /* dir: a folder as PEFT writes it. Every tensor must belong to a linear layer of the model, in its
- * shape, and hold finite numbers. max_rank: SL_ELIMIT above. */
-SL_MUST_CHECK int sl_lora_open(const struct sl_model *m, const char *dir, int32_t max_rank,
-                               struct sl_lora **out, struct sl_error *err);
+ * shape, and hold finite numbers. */
+SL_MUST_CHECK int sl_lora_open(const struct sl_model *m, const char *dir,
+                               const struct sl_lora_options *opt, struct sl_lora **out,
+                               struct sl_error *err);
 void sl_lora_close(struct sl_lora *l);
+/* Bytes of an adapter of that rank for all matrices, in BF16. */
+uint64_t sl_model_lora_bytes(const struct sl_model *m, int32_t rank);
 /* Matrices of every adapter of the model. */
 int32_t sl_model_n_lora_mats(const struct sl_model *m);
 /* Rows and columns of the model's matrix at an index of mats. */

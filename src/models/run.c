@@ -197,7 +197,8 @@ const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
                                 .gathered = r->lora_gathered,
                                 .mat = layer * SL_LORA_LAYER_MATS + (int32_t)mat,
                                 .max_rank = r->cfg.max_lora_rank,
-                                .s = r->lora};
+                                .s = r->lora,
+                                .n_s = (int64_t)r->cfg.max_tokens * 3 * r->cfg.max_lora_rank};
     return room;
 }
 

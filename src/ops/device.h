@@ -37,9 +37,10 @@ struct sl_step_limits {
     int32_t scratch_page;
     int32_t max_context;                   /* positions of a sequence */
     int32_t n_heads, n_kv_heads, head_dim; /* of every layer that attends */
-    uint32_t param_bytes;  /* of a wanted row, what the sampler is told; 0: nothing */
-    uint32_t result_bytes; /* of a wanted row, what it says besides the id; 0: nothing */
-    uint64_t extra_bytes;  /* most of what else may travel with a step */
+    uint32_t param_bytes;   /* of a wanted row, what the sampler is told; 0: nothing */
+    uint32_t result_bytes;  /* of a wanted row, what it says besides the id; 0: nothing */
+    uint64_t extra_bytes;   /* most of what else may travel with a step */
+    uint64_t adapter_bytes; /* room for gate and up beside adapters; 0: no row ever has one */
 };
 
 enum sl_step_part {

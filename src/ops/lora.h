@@ -29,6 +29,8 @@ struct sl_lora_weights {
     enum sl_dtype dtype; /* of a and b: F32, F16 or BF16 */
     int32_t n_mats, max_rank;
     const struct sl_lora_mat *mats;
+    const void *block; /* what a and b of all mats point into */
+    size_t n_bytes;
 };
 
 struct sl_lora_seg { /* rows next to each other with the same adapter */
@@ -43,6 +45,10 @@ struct sl_lora_rows {
     const int32_t *adapter;         /* [T] index in weights, -1: none */
     const float *scale;             /* [T] the request's factor */
     const struct sl_lora_weights *const *weights;
+    /* On a device instead of segs and weights: adapter is the index in [n_adapters, n_mats] mats
+     * whose pointers are the device's. */
+    const struct sl_lora_mat *table;
+    int32_t n_mats;
 };
 
 struct sl_op_lora {                  /* with a product: what adapters add to it */
@@ -51,6 +57,7 @@ struct sl_op_lora {                  /* with a product: what adapters add to it 
     int32_t mat;             /* index of the first part's matrix in mats; the others follow */
     int32_t max_rank;        /* of any adapter: rows of s are n_parts * max_rank apart */
     float *s;                /* [T, n_parts, max_rank] room */
+    int64_t n_s;             /* numbers that there is room for */
 };
 
 #endif

@@ -61,6 +61,7 @@ struct lin_bench {
     dev<uint16_t> *x;
     dev<float> *out;
     std::vector<uint8_t> file;
+    const struct sl_op_lora *lora; /* of the next call; null: none */
 };
 
 /* ------------------------------------------------------------------ matrices */
@@ -162,15 +163,16 @@ static void lin_call(const struct lin_bench *l, const struct lin_shape *s,
     if (s->kind == LIN_ONE) {
         struct sl_op_linear a = {};
         a.x = l->x->p, a.ld_x = s->k, a.w = w, a.n = m, a.out = l->out->p, a.ld_out = s->n[0];
+        a.lora = l->lora;
         b.be->vt->linear(b.be, &a);
     } else if (s->kind == LIN_GATED) {
         struct sl_op_linear_gated_act a = {};
         a.x = l->x->p, a.ld_x = s->k, a.gate = w, a.up = w + 1, a.n = m, a.out = l->out->p;
-        a.act = SL_ACT_SILU;
+        a.act = SL_ACT_SILU, a.lora = l->lora;
         b.be->vt->linear_gated_act(b.be, &a);
     } else {
         struct sl_op_linear_multi a = {};
-        a.x = l->x->p, a.ld_x = s->k, a.n = m, a.n_parts = s->n_parts;
+        a.x = l->x->p, a.ld_x = s->k, a.n = m, a.n_parts = s->n_parts, a.lora = l->lora;
         float *out = l->out->p;
         for (int i = 0; i < s->n_parts; i++) {
             a.part[i].w = w + i;

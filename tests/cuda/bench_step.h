@@ -35,6 +35,72 @@ struct step_bench {
     dev<float> *q, *angles;
     struct sl_rope rope;
     int n;
+    const struct bench_adapters *adapters; /* null: none */
+    int adapted;                           /* products that have them, as parts */
+};
+
+/* Rows' adapters, one for each or the same for all; the layers go round over two sets of matrices,
+ * together larger than the cache. */
+struct bench_adapters {
+    static const int sets = 2, rank = 16;
+    dev<uint16_t> *block;
+    dev<struct sl_lora_mat> *table;
+    dev<int32_t> *adapter;
+    dev<float> *scale, *room;
+    struct sl_lora_rows rows;
+    int first[5]; /* of a product's matrices in a set */
+
+    bench_adapters(const struct lin_shape *shapes, int n, bool same)
+    {
+        size_t each = 0;
+        for (int i = 0; i < 4; i++) {
+            first[i] = i == 0 ? 0 : first[i - 1] + shapes[i - 1].n_parts;
+            for (int p = 0; p < shapes[i].n_parts; p++)
+                each += numbers(&shapes[i], p);
+        }
+        first[4] = first[3] + shapes[3].n_parts;
+        const size_t n_own = same ? 1 : static_cast<size_t>(n);
+        block = new dev<uint16_t>(n_own * sets * each);
+        fill(block->p, block->n, FILL_BF16, 9);
+        std::vector<struct sl_lora_mat> mats;
+        std::vector<int32_t> of_row;
+        uint16_t *at = block->p;
+        for (size_t a = 0; a < n_own * sets; a++)
+            for (int i = 0; i < 4; i++)
+                for (int p = 0; p < shapes[i].n_parts; p++) {
+                    mats.push_back({at, at + rank * shapes[i].k, rank, 0.01f});
+                    at += numbers(&shapes[i], p);
+                }
+        for (int t = 0; t < n; t++)
+            of_row.push_back(same ? 0 : t);
+        table = new dev<struct sl_lora_mat>(mats);
+        adapter = new dev<int32_t>(of_row);
+        scale = new dev<float>(std::vector<float>(static_cast<size_t>(n), 1.0f));
+        room = new dev<float>(static_cast<size_t>(2048 * 3 * rank));
+        rows = {};
+        rows.adapter = adapter->p, rows.scale = scale->p, rows.table = table->p;
+        rows.n_mats = sets * first[4];
+    }
+    static size_t numbers(const struct lin_shape *s, int part)
+    {
+        return static_cast<size_t>(rank) *
+               static_cast<size_t>(s->k + SL_ROUND_UP(s->n[part], SL_LORA_PANEL));
+    }
+    struct sl_op_lora op(int which, int layer) const
+    {
+        struct sl_op_lora l = {};
+        l.rows = &rows, l.mat = layer % sets * first[4] + first[which], l.max_rank = rank;
+        l.s = room->p, l.n_s = static_cast<int64_t>(room->n);
+        return l;
+    }
+    ~bench_adapters()
+    {
+        delete block;
+        delete table;
+        delete adapter;
+        delete scale;
+        delete room;
+    }
 };
 
 static void step_norm(const struct step_bench *s)
@@ -45,10 +111,16 @@ static void step_norm(const struct step_bench *s)
     b.be->vt->add_rmsnorm(b.be, &a);
 }
 
-static void step_product(const struct step_bench *s, int which, int layer)
+static void step_product(struct step_bench *s, int which, int layer)
 {
     const struct lin_weights *w = &s->w[which];
     size_t copy = static_cast<size_t>(layer % w->n_copies);
+    struct sl_op_lora lora;
+    s->lin.lora = nullptr;
+    if (s->adapters != nullptr && (s->adapted & 1 << which) != 0) {
+        lora = s->adapters->op(which, layer);
+        s->lin.lora = &lora;
+    }
     lin_call(&s->lin, &s->lin.shapes[which], &w->w[copy * MAX_PARTS], s->n);
 }
 
@@ -80,7 +152,7 @@ static void step_attend(const struct step_bench *s, int layer)
     b.be->vt->attention(b.be, &a);
 }
 
-static void step_layer(const struct step_bench *s, int parts, int layer)
+static void step_layer(struct step_bench *s, int parts, int layer)
 {
     if (parts & STEP_QKV)
         step_product(s, 0, layer);
@@ -100,7 +172,7 @@ static void step_layer(const struct step_bench *s, int parts, int layer)
         step_norm(s);
 }
 
-static void step_row(const struct step_bench *s, const char *name, int parts)
+static void step_row(struct step_bench *s, const char *name, int parts)
 {
     double us = time_us(1, 2 * ROW_MS, [&](int) {
         for (int layer = 0; layer < STEP_LAYERS; layer++)
@@ -119,24 +191,8 @@ static void step_row(const struct step_bench *s, const char *name, int parts)
     fflush(stdout);
 }
 
-static void step_rows(struct step_bench *s)
+static void step_plain(struct step_bench *s)
 {
-    const struct attn_dims d = attn_dims_of();
-    const size_t n = static_cast<size_t>(s->n);
-    const size_t width = static_cast<size_t>(d.n_heads + 2 * d.n_kv) * static_cast<size_t>(d.hd);
-    s->seqs = attn_make(d, s->n, 1, b.tiny ? 40 : 767, 16);
-    attn_device on(s->seqs);
-    dev<uint16_t> pool(attn_pool_bytes(&s->seqs) / 2);
-    dev<float> q(n * width), angles(n * static_cast<size_t>(d.hd));
-    dev<float> inv_freq(std::vector<float>(static_cast<size_t>(d.hd) / 2, 0.1f));
-    s->on = &on, s->pool = &pool, s->q = &q, s->angles = &angles;
-    s->rope = {};
-    s->rope.n_dims = d.hd, s->rope.pairing = SL_ROPE_HALF, s->rope.inv_freq = inv_freq.p;
-    s->rope.attn_factor = 1.0f;
-    fill(pool.p, pool.n, FILL_F16);
-    fill(q.p, q.n, FILL_F32, 5);
-    fill(angles.p, angles.n, FILL_F32, 6);
-    sl_cuda_attention_plan(b.cu, &on.batch, d.n_heads, d.n_kv, d.hd);
     step_row(s, "all", STEP_ALL);
     step_row(s, "without norms", STEP_ALL & ~STEP_NORM);
     step_row(s, "without rotation", STEP_ALL & ~STEP_ROPE);
@@ -150,9 +206,55 @@ static void step_rows(struct step_bench *s)
     step_row(s, "products but down", STEP_PRODUCTS & ~STEP_DOWN);
 }
 
+/* GB/s are of the model's own bytes. */
+static void step_adapted(struct step_bench *s)
+{
+    step_row(s, "all", STEP_ALL);
+    for (bool same : {true, false}) {
+        struct bench_adapters adapters(s->lin.shapes, s->n, same);
+        wait_all();
+        s->adapters = &adapters, s->adapted = STEP_PRODUCTS;
+        step_row(s, same ? "all, one adapter" : "all, an adapter for each", STEP_ALL);
+        if (!same && s->n <= 64) {
+            s->adapted = STEP_QKV;
+            step_row(s, "all, for each on q, k, v", STEP_ALL);
+            s->adapted = STEP_O;
+            step_row(s, "all, for each on o", STEP_ALL);
+            s->adapted = STEP_GATE_UP;
+            step_row(s, "all, for each on gate, up", STEP_ALL);
+            s->adapted = STEP_DOWN;
+            step_row(s, "all, for each on down", STEP_ALL);
+        }
+        wait_all();
+        s->adapters = nullptr;
+    }
+}
+
+static void step_rows(struct step_bench *s, int positions, void (*rows)(struct step_bench *s))
+{
+    const struct attn_dims d = attn_dims_of();
+    const size_t n = static_cast<size_t>(s->n);
+    const size_t width = static_cast<size_t>(d.n_heads + 2 * d.n_kv) * static_cast<size_t>(d.hd);
+    s->seqs = attn_make(d, s->n, 1, b.tiny ? 40 : positions - 1, 16);
+    attn_device on(s->seqs);
+    dev<uint16_t> pool(attn_pool_bytes(&s->seqs) / 2);
+    dev<float> q(n * width), angles(n * static_cast<size_t>(d.hd));
+    dev<float> inv_freq(std::vector<float>(static_cast<size_t>(d.hd) / 2, 0.1f));
+    s->on = &on, s->pool = &pool, s->q = &q, s->angles = &angles;
+    s->rope = {};
+    s->rope.n_dims = d.hd, s->rope.pairing = SL_ROPE_HALF, s->rope.inv_freq = inv_freq.p;
+    s->rope.attn_factor = 1.0f;
+    fill(pool.p, pool.n, FILL_F16);
+    fill(q.p, q.n, FILL_F32, 5);
+    fill(angles.p, angles.n, FILL_F32, 6);
+    sl_cuda_attention_plan(b.cu, &on.batch, d.n_heads, d.n_kv, d.hd);
+    rows(s);
+}
+
 static void step_format(struct step_bench *s, enum sl_dtype dtype)
 {
     static const int real_n[] = {1, 16, 64}, tiny_n[] = {1, 3, 5};
+    static const int real_adapted[] = {1, 8, 32}, tiny_adapted[] = {1, 3, 5};
     size_t most = 0;
     for (int i = 0; i < 4; i++)
         most = std::max(most, file_bytes(dtype, &s->lin.shapes[i]));
@@ -164,7 +266,12 @@ static void step_format(struct step_bench *s, enum sl_dtype dtype)
     printf("%-34s %6s %9s %9s %8s\n", "", "seqs", "us", "GB/s", "of read");
     for (int n : b.tiny ? tiny_n : real_n) {
         s->n = n;
-        step_rows(s);
+        step_rows(s, 768, step_plain);
+    }
+    printf("\n== the same with adapters of rank 16 on all matrices, sequences of 96 positions\n");
+    for (int n : b.tiny ? tiny_adapted : real_adapted) {
+        s->n = n;
+        step_rows(s, 96, step_adapted);
     }
     wait_all();
     for (int i = 0; i < 4; i++)

@@ -60,6 +60,7 @@ static void check(const struct sl_lora *l)
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct sl_error err = {.code = 0};
+    const struct sl_lora_options opt = {.max_rank = MAX_RANK, .bf16 = size % 2 != 0};
     struct sl_lora *l;
     if (size == 0)
         return 0;
@@ -68,7 +69,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     mem_files[1] = (struct mem_file){"adapter_model.safetensors", weights, n_weights};
     mem_files[is_config ? 0 : 1].data = data + 1;
     mem_files[is_config ? 0 : 1].n_bytes = size - 1;
-    int rc = sl_lora_open(model, "dir", MAX_RANK, &l, &err);
+    int rc = sl_lora_open(model, "dir", &opt, &l, &err);
     SL_ASSERT(rc == 0 || (err.code == rc && err.msg[0] != '\0'));
     if (rc == 0)
         check(l);

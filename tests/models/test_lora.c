@@ -21,7 +21,7 @@ static struct sl_lora *open_lora(const struct rig *g, const char *path)
 {
     struct sl_error err = {0};
     struct sl_lora *l;
-    if (sl_lora_open(g->model, path, 256, &l, &err) != 0)
+    if (sl_lora_open(g->model, path, &(struct sl_lora_options){.max_rank = 256}, &l, &err) != 0)
         fail_msg("%s", err.msg);
     return l;
 }
