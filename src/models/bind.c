@@ -25,14 +25,23 @@ static const char *pattern_of(const struct sl_weight_desc *w, enum sl_ckpt_kind 
     return kind == SL_CKPT_GGUF ? w->gguf : w->hf;
 }
 
-/* Some checkpoints leave out the leading "model." or "bert." of every name. name is set to the full
- * spelling, or to the short one when the file uses that. */
+/* Bytes of a beginning that some checkpoints leave out of every name. */
+static size_t optional_prefix(const char *name)
+{
+    static const char *const prefixes[] = {"model.", "bert.", "roberta."};
+    for (size_t i = 0; i < SL_COUNT(prefixes); i++)
+        if (strncmp(name, prefixes[i], strlen(prefixes[i])) == 0)
+            return strlen(prefixes[i]);
+    return 0;
+}
+
+/* name is set to the full spelling, or to the short one when the file uses that. */
 static const struct sl_ckpt_tensor *find(const struct sl_ckpt *c, const char *pattern,
                                          int32_t layer, char *name)
 {
     sl_bind_name(pattern, layer, name);
     const struct sl_ckpt_tensor *t = sl_ckpt_find(c, name);
-    size_t n = strncmp(name, "model.", 6) == 0 ? 6 : strncmp(name, "bert.", 5) == 0 ? 5 : 0;
+    size_t n = optional_prefix(name);
     if (t != NULL || n == 0 || sl_ckpt_unsupported(c, name) != NULL)
         return t;
     if (sl_ckpt_find(c, name + n) != NULL || sl_ckpt_unsupported(c, name + n) != NULL) {
@@ -145,9 +154,10 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
 /* What a model of whole texts was trained with beside what it is used for. */
 static bool is_encoder_extra(const struct sl_model *m, const char *name)
 {
-    const char *s = strncmp(name, "bert.", 5) == 0 ? name + 5 : name;
+    const char *s = name + optional_prefix(name);
     return m->desc->encoder &&
            (strcmp(s, "embeddings.position_ids") == 0 || strncmp(s, "cls.", 4) == 0 ||
+            strncmp(s, "lm_head.", 8) == 0 ||
             ((m->hp.has & SL_HAS_CLASSIFIER) == 0 && strncmp(s, "pooler.", 7) == 0));
 }
 

@@ -56,6 +56,7 @@ struct sl_hparams {
     int32_t n_experts, rope_dims, v_dim; /* read only to refuse what is not built */
     int32_t scale_rows, scale_cols;      /* blocks of FP8 scales, where their shape says blocks */
     int32_t n_types, n_labels;           /* token types of an encoder, outputs of a classifier */
+    int32_t pad_id;                      /* where places begin behind it (behind_pad) */
     bool mlp_bias, is_decoder;
     bool from_gguf;
 };
@@ -200,6 +201,7 @@ struct sl_model_desc {
     const struct sl_weight_desc *weights;
     int32_t n_names, n_hparams, n_weights;
     bool encoder;          /* whole texts in one step (run_encoder.c), no tokens come out */
+    bool behind_pad;       /* places begin behind the padding token's id; one type of token */
     bool gguf_interleaved; /* GGUF converters reorder q and k rows for interleaved RoPE */
     /* Refuses what the family cannot run and fills layers[hp->n_layers]. */
     int (*plan)(const struct sl_model_name *name, const struct sl_hparams *hp,
@@ -207,6 +209,12 @@ struct sl_model_desc {
     /* The smallest legal model of that name, for tests and tools/mkmodel. */
     void (*tiny)(const struct sl_model_name *name, struct sl_hparams *hp);
 };
+
+/* Which learned position the first token has. */
+static inline int32_t sl_first_place(const struct sl_model_desc *desc, const struct sl_hparams *hp)
+{
+    return desc->behind_pad ? hp->pad_id + 1 : 0;
+}
 
 #define SL_FAMILY(name) extern const struct sl_model_desc sl_model_##name;
 #include "models/registry.def"

@@ -115,7 +115,7 @@ static int fill_facts(struct sl_model *m, struct sl_error *err)
         .head_dim = hp->head_dim,
         .intermediate = hp->intermediate,
         .n_vocab = hp->n_vocab,
-        .context = hp->context,
+        .context = hp->context - sl_first_place(m->desc, hp),
         .n_out = hp->n_vocab,
         .bos = -1,
     };

@@ -43,7 +43,7 @@ static const struct sl_model_name *find(enum name_field field, const char *value
     for (size_t f = 0; f < SL_COUNT(families); f++) {
         for (int32_t i = 0; i < families[f]->n_names; i++) {
             const char *s = field_of(&families[f]->names[i], field);
-            if (strlen(s) == n_value && memcmp(s, value, n_value) == 0) {
+            if (s != NULL && strlen(s) == n_value && memcmp(s, value, n_value) == 0) {
                 *desc = families[f];
                 return &families[f]->names[i];
             }
@@ -66,6 +66,8 @@ static int refuse(const char *where, const char *value, size_t n_value, enum nam
     for (size_t f = 0; f < SL_COUNT(families); f++) {
         for (int32_t i = 0; i < families[f]->n_names; i++) {
             const char *s = field_of(&families[f]->names[i], field);
+            if (s == NULL)
+                continue;
             bool again = i > 0 && strcmp(s, field_of(&families[f]->names[i - 1], field)) == 0;
             if (again || n + strlen(s) + 3 > sizeof known)
                 continue;

@@ -124,6 +124,8 @@ void sl_run_encoder(struct sl_run *r, const struct sl_batch *b)
                                     .word = mat(r, 0, SL_SLOT_EMBED),
                                     .position = mat(r, 0, SL_SLOT_POSITIONS),
                                     .type = mat(r, 0, SL_SLOT_TYPES),
+                                    .first = sl_first_place(r->m->desc, &r->m->hp),
+                                    .one_type = r->m->desc->behind_pad || r->m->hp.n_types < 2,
                                     .out = r->x,
                                 });
     add_norm(r, 0, SL_SLOT_EMBED_NORM, SL_SLOT_EMBED_NORM_BIAS, NULL, n);

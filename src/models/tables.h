@@ -88,6 +88,64 @@
     SL_W_LAYER(GATE, "mlp.gate_proj.weight", "ffn_gate.weight", I, H, ROWS)},                     \
     SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS)},                           \
     SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, COLS)}
+/* Encoders: BERT and what has its names. */
+#define SL_HPARAMS_ENCODER                                                                        \
+    {"embedding_length", {"hidden_size"}, SL_HP_INT, SL_HP_AT(hidden), .required = true,          \
+     .min = 1, .max = SL_MAX_HIDDEN},                                                             \
+    {"feed_forward_length", {"intermediate_size"}, SL_HP_INT, SL_HP_AT(intermediate),             \
+     .required = true, .min = 1, .max = 4 * SL_MAX_HIDDEN},                                       \
+    {"block_count", {"num_hidden_layers"}, SL_HP_INT, SL_HP_AT(n_layers), .required = true,       \
+     .min = 1, .max = SL_MAX_LAYERS},                                                             \
+    {"attention.head_count", {"num_attention_heads"}, SL_HP_INT, SL_HP_AT(n_heads),               \
+     .required = true, .min = 1, .max = SL_MAX_HEADS},                                            \
+    {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
+     .required = true, .min = 1, .max = SL_MAX_CONTEXT},                                          \
+    {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .min = 1,              \
+     .max = SL_MAX_VOCAB},                                                                        \
+    {"attention.layer_norm_epsilon", {"layer_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),         \
+     .def = 1e-12, .min = 1e-20, .max = 1},                                                       \
+    {NULL, {"hidden_act"}, SL_HP_CHOICE, .value = "gelu"},                                        \
+    {NULL, {"position_embedding_type"}, SL_HP_CHOICE, .value = "absolute"},                       \
+    SL_HPARAMS_LABELS,                                                                            \
+    {NULL, {"is_decoder"}, SL_HP_BOOL, SL_HP_AT(is_decoder)}
+
+#define SL_W_ENCODER(P, s, hf_name, gguf_name, r, c)                                              \
+    {.slot = SL_SLOT_##s, .hf = P hf_name, .gguf = gguf_name, .rows = SL_DIM_##r,                 \
+     .cols = SL_DIM_##c}
+#define SL_W_ENCODER_LAYER(P, s, hf_name, gguf_name, r, c)                                        \
+    SL_W_ENCODER(P, s, "encoder.layer.*." hf_name, "blk.*." gguf_name, r, c)
+
+/* P: what tensors may begin with. */
+#define SL_WEIGHTS_ENCODER(P)                                                                     \
+    SL_W_ENCODER(P, EMBED, "embeddings.word_embeddings.weight", "token_embd.weight", V, H),       \
+    SL_W_ENCODER(P, POSITIONS, "embeddings.position_embeddings.weight",                           \
+                 "position_embd.weight", CONTEXT, H),                                             \
+    SL_W_ENCODER(P, TYPES, "embeddings.token_type_embeddings.weight",                             \
+                 "token_types.weight", TYPES, H),                                                 \
+    SL_W_ENCODER(P, EMBED_NORM, "embeddings.LayerNorm.weight",                                    \
+                 "token_embd_norm.weight", H, NONE),                                              \
+    SL_W_ENCODER(P, EMBED_NORM_BIAS, "embeddings.LayerNorm.bias",                                 \
+                 "token_embd_norm.bias", H, NONE),                                                \
+    SL_W_ENCODER_LAYER(P, Q, "attention.self.query.weight", "attn_q.weight", Q, H),               \
+    SL_W_ENCODER_LAYER(P, K, "attention.self.key.weight", "attn_k.weight", KV, H),                \
+    SL_W_ENCODER_LAYER(P, V, "attention.self.value.weight", "attn_v.weight", KV, H),              \
+    SL_W_ENCODER_LAYER(P, O, "attention.output.dense.weight", "attn_output.weight", H, Q),        \
+    SL_W_ENCODER_LAYER(P, Q_BIAS, "attention.self.query.bias", "attn_q.bias", Q, NONE),           \
+    SL_W_ENCODER_LAYER(P, K_BIAS, "attention.self.key.bias", "attn_k.bias", KV, NONE),            \
+    SL_W_ENCODER_LAYER(P, V_BIAS, "attention.self.value.bias", "attn_v.bias", KV, NONE),          \
+    SL_W_ENCODER_LAYER(P, O_BIAS, "attention.output.dense.bias", "attn_output.bias", H, NONE),    \
+    SL_W_ENCODER_LAYER(P, ATTN_NORM, "attention.output.LayerNorm.weight",                         \
+                       "attn_output_norm.weight", H, NONE),                                       \
+    SL_W_ENCODER_LAYER(P, ATTN_NORM_BIAS, "attention.output.LayerNorm.bias",                      \
+                       "attn_output_norm.bias", H, NONE),                                         \
+    SL_W_ENCODER_LAYER(P, UP, "intermediate.dense.weight", "ffn_up.weight", I, H),                \
+    SL_W_ENCODER_LAYER(P, UP_BIAS, "intermediate.dense.bias", "ffn_up.bias", I, NONE),            \
+    SL_W_ENCODER_LAYER(P, DOWN, "output.dense.weight", "ffn_down.weight", H, I),                  \
+    SL_W_ENCODER_LAYER(P, DOWN_BIAS, "output.dense.bias", "ffn_down.bias", H, NONE),              \
+    SL_W_ENCODER_LAYER(P, FFN_NORM, "output.LayerNorm.weight",                                    \
+                       "layer_output_norm.weight", H, NONE),                                      \
+    SL_W_ENCODER_LAYER(P, FFN_NORM_BIAS, "output.LayerNorm.bias",                                 \
+                       "layer_output_norm.bias", H, NONE)
 /* clang-format on */
 
 /* A pre-norm layer of grouped-query attention and a gated SiLU MLP, without a window. */
@@ -101,5 +159,10 @@ static inline struct sl_layer_desc sl_layer_transformer(const struct sl_hparams 
         .attn_scale = (float)(1.0 / sqrt((double)hp->head_dim)),
     };
 }
+
+/* bert.c: of both its kinds. */
+int sl_plan_encoder(const struct sl_model_name *name, const struct sl_hparams *hp,
+                    struct sl_layer_desc *layers, struct sl_error *err);
+void sl_tiny_encoder(const struct sl_model_name *name, struct sl_hparams *hp);
 
 #endif

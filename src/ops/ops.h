@@ -219,10 +219,12 @@ struct sl_op_gather_rows { /* out[i] = x[rows[i]] */
     void *out; /* [n] rows */
 };
 
-struct sl_op_embed_positions { /* out[t] = word[token] + position[its place] + type[segment] */
+struct sl_op_embed_positions { /* out[t] = word[token] + position[first + place] + type[segment] */
     const struct sl_batch *batch;
-    const struct sl_weight *word, *position, *type; /* [V, H], [context, H], [2 or more, H] */
-    float *out;                                     /* [T, H] */
+    const struct sl_weight *word, *position, *type; /* [V, H], [first + context, H], [types, H] */
+    int32_t first;
+    bool one_type; /* a second text has the first's type */
+    float *out;    /* [T, H] */
 };
 
 struct sl_op_layernorm { /* x = (z - mean(z)) * rsqrt(var(z) + eps) * w + b, z = x + y; out = x */

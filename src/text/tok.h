@@ -420,6 +420,7 @@ struct sl_tokenizer {
     struct tok_added added;
     int32_t *prefix_ids, *suffix_ids; /* what ADD_SPECIAL puts around the text */
     size_t n_prefix_ids, n_suffix_ids;
+    bool suffix_twice; /* between two texts, as RoBERTa has it */
 
     struct tok_dec_op dec_ops[TOK_MAX_STEPS];
     size_t n_dec_ops;

@@ -375,6 +375,7 @@ static int load_unigram(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, s
         return rc;
     if ((rc = spm_decoder(t, prefix, err)) != 0)
         return rc;
+    t->suffix_twice = true; /* XLM-RoBERTa */
     return affixes(t, v, false, true, v->bos, v->eos, err);
 }
 

@@ -2,8 +2,9 @@
  * tok_input.c - what a model of whole texts reads: one text or two, with the special tokens around,
  * cut to what it takes.
  *
- * Two texts are those of BERT: begin a end, b end, with what stands around a single text in the
- * model's own template. Which of two is cut is the rule of the tokenizers library (longest first).
+ * Two texts are those of BERT, begin a end, b end, or of RoBERTa, begin a end, end b end, with what
+ * stands around a single text in the model's own template. Which of two is cut is the rule of the
+ * tokenizers library (longest first).
  */
 #include "base/check.h"
 #include "base/sys.h"
@@ -37,7 +38,8 @@ int sl_tokenizer_encode_input(const struct sl_tokenizer *tok, const char *a, siz
                               size_t *n_ids, int32_t *second_from, struct sl_error *err)
 {
     struct sl_ids one = {0}, two = {0};
-    const size_t n_around = tok->n_prefix_ids + tok->n_suffix_ids * (b != NULL ? 2 : 1);
+    const size_t n_around =
+        tok->n_prefix_ids + tok->n_suffix_ids * (b != NULL ? 2 + tok->suffix_twice : 1);
     *ids = NULL;
     *n_ids = 0;
     *second_from = 0;
@@ -63,6 +65,8 @@ int sl_tokenizer_encode_input(const struct sl_tokenizer *tok, const char *a, siz
         put(*ids, n_ids, one.data, one.n);
         put(*ids, n_ids, tok->suffix_ids, tok->n_suffix_ids);
         if (b != NULL) {
+            if (tok->suffix_twice)
+                put(*ids, n_ids, tok->suffix_ids, tok->n_suffix_ids);
             *second_from = (int32_t)*n_ids;
             put(*ids, n_ids, two.data, two.n);
             put(*ids, n_ids, tok->suffix_ids, tok->n_suffix_ids);

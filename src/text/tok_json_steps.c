@@ -453,6 +453,19 @@ static int wrap(struct sl_tokenizer *t, struct affix *a, struct sl_error *err)
     return tok_set_affixes(t, a->pre, a->n_pre, post, n_post + a->n_post, err);
 }
 
+/* Special tokens between the two texts of a template. */
+static size_t between_of(const json_t *pair)
+{
+    size_t n = 0, n_texts = 0;
+    for (size_t i = 0; i < json_array_size(pair); i++) {
+        const json_t *item = json_array_get(pair, i);
+        SL_ASSERT(item != NULL);
+        n_texts += json_object_get(item, "Sequence") != NULL;
+        n += n_texts == 1 && json_object_get(item, "SpecialToken") != NULL;
+    }
+    return n_texts == 2 ? n : 0;
+}
+
 static int post_template(struct sl_tokenizer *t, const json_t *o, struct sl_error *err)
 {
     const json_t *single = json_object_get(o, "single");
@@ -486,6 +499,8 @@ static int post_template(struct sl_tokenizer *t, const json_t *o, struct sl_erro
     SL_ASSERT(seen || a.n_post == 0); /* what follows the text follows it */
     if (rc == 0 && !seen)
         return sl_fail(err, SL_EUNSUPPORTED, "tokenizer.json: post_processor without the text");
+    if (rc == 0)
+        t->suffix_twice = a.n_post > 0 && between_of(json_object_get(o, "pair")) == 2 * a.n_post;
     return rc != 0 ? rc : wrap(t, &a, err);
 }
 
@@ -502,6 +517,7 @@ static int post_step(struct sl_tokenizer *t, const json_t *o, struct sl_error *e
         if (rc == 0)
             rc = put_id(t, a.post, &a.n_post, json_array_get(json_object_get(o, "sep"), 1), err);
         SL_ASSERT(rc != 0 || (a.n_pre == 1 && a.n_post == 1));
+        t->suffix_twice = type[0] == 'R';
         return rc != 0 ? rc : wrap(t, &a, err);
     }
     return unsupported(err, "post_processor", o);

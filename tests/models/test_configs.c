@@ -252,6 +252,17 @@ static const struct edit bert_edits[] = {
     {"sbert_ce_default_activation_function", "\"torch.nn.modules.linear.Identity\"", 0, NULL},
 };
 
+static const struct edit roberta_edits[] = {
+    INT_ROW("max_position_embeddings"),
+    {"max_position_embeddings", "2", SL_EFORMAT,
+     "max_position_embeddings 2 leaves none behind pad_token_id 1"},
+    {"pad_token_id", "81", SL_EFORMAT, "max_position_embeddings 82 leaves none behind"},
+    {"pad_token_id", "-1", SL_EFORMAT, "pad_token_id is -1, must be 0 to"},
+    {"type_vocab_size", "0", SL_EFORMAT, "type_vocab_size is 0, must be 1 to 16"},
+    {"id2label", "{\"0\": \"a\"}", SL_EFORMAT,
+     "classifier.out_proj.weight\" has shape [3, 48], expected [1, 48]"},
+};
+
 static void test_config_json(void **state)
 {
     (void)state;
@@ -268,6 +279,9 @@ static void test_config_json(void **state)
     make_folder("bert-classifier", OUT "/edit_bert", &s);
     for (size_t i = 0; i < SL_COUNT(bert_edits); i++)
         apply(OUT "/edit_bert", &bert_edits[i]);
+    make_folder("roberta-classifier", OUT "/edit_roberta", &s);
+    for (size_t i = 0; i < SL_COUNT(roberta_edits); i++)
+        apply(OUT "/edit_roberta", &roberta_edits[i]);
 }
 
 /* Mistral's window: transformers reads a missing key as 4096, null as none; a Llama config's key

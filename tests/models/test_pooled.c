@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Embeddings and scores of tiny models against transformers in float32 (tools/gen_golden.py), for
- * every instruction set, and that a text's bits do not depend on its neighbours, on threads or on
- * where its pages lie. And what the files beside a model may say.
+ * Embeddings and scores of tiny models against transformers or mlx-embeddings in float32
+ * (tools/gen_golden.py, gen_golden_roberta.py), for every instruction set, and that a text's bits
+ * do not depend on its neighbours, on threads or on where its pages lie. And what the files beside
+ * a model may say.
  */
 #include "models/model_rig.h"
 
@@ -10,8 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const goldens[] = {"bert", "bert_cls", "bert_classifier", "qwen3_embed",
-                                      "qwen3_classifier"};
+static const char *const goldens[] = {
+    "bert",        "bert_cls",         "bert_classifier",       "qwen3_embed", "qwen3_classifier",
+    "xlm_roberta", "xlm_roberta_mean", "xlm_roberta_classifier"};
+static const char *const ggufs[] = {"bert", "bert_cls", "xlm_roberta"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 enum { MAX_TEXTS = 8, MAX_WIDTH = 64, MAX_TABLE = 64 };
@@ -89,11 +92,15 @@ static void same(const struct golden *a, const struct golden *b, const char *wha
             fail_msg("%s: text %d has other bits", what, i);
 }
 
-static void check(const char *name, const char *isa, struct golden *first, bool has_first)
+/* gguf: the same model from a file that the gguf package wrote (tools/gen_golden_gguf.py). */
+static void check(const char *name, bool gguf, const char *isa, struct golden *first,
+                  bool has_first)
 {
     struct golden all;
     char folder[200];
     open_golden(&all, name, folder, sizeof folder);
+    if (gguf)
+        snprintf(folder, sizeof folder, "tests/golden/gguf/%s.gguf", name);
     for (int threads = 1; threads <= 3; threads += 2) {
         struct rig g;
         rig_open(&g, folder,
@@ -110,7 +117,7 @@ static void check(const char *name, const char *isa, struct golden *first, bool 
         for (int32_t i = 0; i < all.n_texts; i++) {
             double e = rig_nmse(all.texts[i].have, all.texts[i].want, (size_t)all.width);
             if (!(e < 1e-10))
-                fail_msg("%s, %s: text %d differs from transformers, NMSE %.3g", name, isa, i, e);
+                fail_msg("%s, %s: text %d differs from its oracle, NMSE %.3g", name, isa, i, e);
         }
         if (has_first)
             same(&all, first, isa);
@@ -132,9 +139,12 @@ static void test_goldens(void **state)
                 printf("skip: %s: not on this processor\n", isas[i]);
                 continue;
             }
-            check(goldens[m], isas[i], &first, has_first);
+            check(goldens[m], false, isas[i], &first, has_first);
             has_first = true;
         }
+        for (size_t i = 0; i < SL_COUNT(ggufs); i++)
+            if (strcmp(goldens[m], ggufs[i]) == 0)
+                check(goldens[m], true, "c", &first, has_first);
     }
 }
 

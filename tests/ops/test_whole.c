@@ -226,7 +226,8 @@ static void test_embed_positions(void **state)
                              .tokens = tokens,
                              .spans = spans,
                              .second_from = second};
-        struct sl_op_embed_positions a = {&b, &w[0], &w[1], &w[2], out};
+        struct sl_op_embed_positions a = {
+            .batch = &b, .word = &w[0], .position = &w[1], .type = &w[2], .out = out};
         be->vt->embed_positions(be, &a);
         check("embed_positions", out, N_ROWS * H, want, 1e-6, &first);
         sl_free(out);

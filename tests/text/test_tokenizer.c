@@ -622,6 +622,57 @@ static void put_old_char(struct sl_rng *r, struct sl_buf *b)
 
 /* A byte-level tokenizer that tells where words begin: a byte has one id there and another inside a
  * word. The pattern as files spell it has a hand-written matcher, the same in a group has none. */
+/* What the tokenizers library makes of "ab" and "cab" with these. */
+static void test_two_texts(void **state)
+{
+#define WORDS                                                                                \
+    "\"model\":{\"type\":\"BPE\",\"merges\":[],\"vocab\":{\"<s>\":0,\"<pad>\":1,\"</s>\":2," \
+    "\"a\":3,\"b\":4,\"c\":5}}}"
+#define ENDS    "\"sep\":[\"</s>\",2],\"cls\":[\"<s>\",0]},"
+#define TEXT(s) "{\"Sequence\":{\"id\":\"" s "\",\"type_id\":0}},"
+#define BEGIN   "{\"SpecialToken\":{\"id\":\"<s>\",\"type_id\":0}},"
+#define END     "{\"SpecialToken\":{\"id\":\"</s>\",\"type_id\":0}}"
+#define TEMPLATE(between)                                                                   \
+    "{\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[" BEGIN TEXT("A") END \
+        "],\"pair\":[" BEGIN TEXT("A") between TEXT("B") END                                \
+        "],\"special_tokens\":{\"<s>\":{"                                                   \
+        "\"id\":\"<s>\",\"ids\":[0]},\"</s>\":{\"id\":\"</s>\",\"ids\":[2]}}}," WORDS
+    static const struct {
+        const char *json;
+        int32_t ids[9], n, second_from;
+    } cases[] = {
+        {"{\"post_processor\":{\"type\":\"RobertaProcessing\"," ENDS WORDS,
+         {0, 3, 4, 2, 2, 5, 3, 4, 2},
+         9,
+         5},
+        {"{\"post_processor\":{\"type\":\"BertProcessing\"," ENDS WORDS,
+         {0, 3, 4, 2, 5, 3, 4, 2},
+         8,
+         4},
+        {TEMPLATE(END "," END ","), {0, 3, 4, 2, 2, 5, 3, 4, 2}, 9, 5},
+        {TEMPLATE(END ","), {0, 3, 4, 2, 5, 3, 4, 2}, 8, 4},
+    };
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        struct sl_tokenizer *t = from_json(cases[i].json);
+        struct sl_error err = {0};
+        int32_t *ids, second_from;
+        size_t n;
+        for (int32_t most = 0; most < 9; most += 8) { /* cut to 8: the longer text loses one */
+            assert_int_equal(
+                sl_tokenizer_encode_input(t, "ab", 2, "cab", 3, most, &ids, &n, &second_from, &err),
+                0);
+            bool cut = most > 0 && cases[i].n > most;
+            assert_int_equal(n, cut ? most : cases[i].n);
+            assert_int_equal(second_from, cases[i].second_from);
+            assert_memory_equal(ids, cases[i].ids, (n - 1 - cut) * sizeof *ids);
+            assert_int_equal(ids[n - 1], 2);
+            sl_free(ids);
+        }
+        sl_tokenizer_close(t);
+    }
+}
+
 static struct sl_tokenizer *marked_words(const char *pattern)
 {
     struct sl_buf b = {0};
@@ -782,7 +833,7 @@ int main(void)
         cmocka_unit_test(test_special_is_text),  cmocka_unit_test(test_linear),
         cmocka_unit_test(test_added_tokens),     cmocka_unit_test(test_bpe_options),
         cmocka_unit_test(test_config),           cmocka_unit_test(test_fast_patterns),
-        cmocka_unit_test(test_merge_order),
+        cmocka_unit_test(test_merge_order),      cmocka_unit_test(test_two_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""Writes tests/golden/gguf/<name>.gguf: encoders of tests/golden/models as GGUF files. The gguf package says how tensors
+and keys are called; what converters change is done here: without the positions in front that RoBERTa does not use, and
+with vectors as float32.
+
+Needs gguf and numpy; run from the repository root:
+    python3 tools/gen_golden_gguf.py
+"""
+import json
+import pathlib
+import struct
+
+import gguf
+import numpy as np
+
+MODELS = pathlib.Path("tests/golden/models")
+OUT = pathlib.Path("tests/golden/gguf")
+POOLING = {"bert": gguf.PoolingType.MEAN, "bert_cls": gguf.PoolingType.CLS, "xlm_roberta": gguf.PoolingType.CLS}
+
+
+def read_safetensors(path):
+    raw = path.read_bytes()
+    n = struct.unpack("<Q", raw[:8])[0]
+    for name, t in json.loads(raw[8 : 8 + n]).items():
+        if name != "__metadata__":
+            assert t["dtype"] == "BF16"
+            begin, end = t["data_offsets"]
+            yield name, np.frombuffer(raw[8 + n + begin : 8 + n + end], np.uint16).reshape(t["shape"])
+
+
+def write(name, pooling):
+    config = json.loads((MODELS / name / "config.json").read_text())
+    first = config["pad_token_id"] + 1 if config["model_type"] == "xlm-roberta" else 0
+    writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), "bert")
+    writer.add_context_length(config["max_position_embeddings"] - first)
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_layer_norm_eps(config["layer_norm_eps"])
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(pooling)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.BERT, config["num_hidden_layers"])
+    for hf, bits in read_safetensors(MODELS / name / "model.safetensors"):
+        if "pooler" in hf:
+            continue
+        to = names.get_name(hf, try_suffixes=(".weight", ".bias"))
+        assert to, hf
+        if to == "position_embd.weight":
+            bits = bits[first:]
+        if bits.ndim == 1 or to in ("position_embd.weight", "token_types.weight"):
+            writer.add_tensor(to, (bits.astype(np.uint32) << 16).view(np.float32))
+        else:
+            writer.add_tensor(to, np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    OUT.mkdir(parents=True, exist_ok=True)
+    for model, kind in POOLING.items():
+        write(model, kind)
