@@ -161,6 +161,29 @@ def test_neighbours_and_hostile_grammars(server):
         t.join()
 
 
+def forced_so_far(server):
+    _, _, data = server.request("GET", "/metrics")
+    return float(re.search(rb"^sluice:grammar_forced_tokens_total\S* (\S+)", data, re.M).group(1))
+
+
+def test_forced_tokens(server):
+    """Text without a choice takes no steps, and is the same whether log probabilities are asked for or not."""
+    body = {"prompt": "Dear", "max_tokens": 200, "temperature": 1,
+            "guided_regex": r"(Sir|Madam), your order was received and will be sent within [1-9] days\. (Thanks|Yours)"}
+    before = forced_so_far(server)
+    for seed in range(4):
+        _, plain = server.json("POST", "/v1/completions", body | {"seed": seed})
+        middle = forced_so_far(server)
+        _, told = server.json("POST", "/v1/completions", body | {"seed": seed, "logprobs": 1})
+        a, b = plain["choices"][0], told["choices"][0]
+        assert re.fullmatch(body["guided_regex"], a["text"]), a
+        assert (a["text"], plain["usage"]) == (b["text"], told["usage"])
+        assert len(b["logprobs"]["token_logprobs"]) == told["usage"]["completion_tokens"]
+        assert None not in b["logprobs"]["token_logprobs"][1:]
+        assert middle - before > 10 and forced_so_far(server) == middle
+        before = middle
+
+
 def test_nothing_is_left(server):
     for _ in range(100):  # a reply is there before the last thread has let go of its request
         _, _, data = server.request("GET", "/metrics")
