@@ -154,7 +154,10 @@ int sl_auto_init(struct sl_auto *a, const struct sl_rx_limits *rx_limits,
     (void)sl_vec_of(a, SL_VEC_NONE, (uint32_t[]){0, 0}, 2);
     SL_ASSERT(a->failed != NULL || a->n_vecs == 2);
     free_texts(a);
-    return sl_auto_check(a, err);
+    rc = sl_auto_check(a, err);
+    if (rc != 0)
+        sl_auto_deinit(a);
+    return rc;
 }
 
 void sl_auto_deinit(struct sl_auto *a)
