@@ -2,7 +2,7 @@
  * grammar.c - `sluice grammar`: does a schema or grammar compile, what does it accept, what do its
  * masks cost.
  */
-#include "grammar/grammar.h"
+#include "grammar/jump.h"
 
 #include "base/buf.h"
 #include "base/check.h"
@@ -64,11 +64,26 @@ static uint32_t count_bits(const uint32_t *mask, uint32_t n_words)
     return n;
 }
 
+/* Tokens that are forced at place i of a text, 0 in the middle of those before. */
+static int count_forced(struct sl_matcher *m, struct sl_jump *j, const int32_t *ids, size_t i,
+                        size_t *next, struct sl_error *err)
+{
+    int32_t out[SL_MAX_JUMP];
+    uint32_t n = 0;
+    if (i == 0 || i < *next)
+        return 0;
+    j->n_last = (uint32_t)SL_MIN(i, (size_t)SL_JUMP_CONTEXT);
+    j->last = ids + i - j->n_last;
+    int rc = sl_jump_find(m, j, out, SL_MAX_JUMP, &n, err);
+    *next = i + n;
+    return rc;
+}
+
 static int walk(struct sl_grammar *g, const struct sl_vocab *v, const struct sl_tokenizer *tok,
                 const char *text, struct sl_buf *out, struct sl_error *err)
 {
     int32_t *ids = NULL;
-    size_t n = 0, i = 0;
+    size_t n = 0, i = 0, next = 0, n_forced = 0;
     uint64_t total = 0, max = 0, first = 0;
     struct sl_matcher *m = NULL;
     uint32_t *mask = sl_malloc(v->n_words * sizeof *mask);
@@ -86,15 +101,19 @@ static int walk(struct sl_grammar *g, const struct sl_vocab *v, const struct sl_
         total += t;
         if (i == n)
             break;
+        struct sl_jump j = {.tok = tok, .vocab = v, .mask = mask};
+        if (rc == 0)
+            rc = count_forced(m, &j, ids, i, &next, err);
+        n_forced += i < next;
         if (rc == 0)
             rc = sl_matcher_accept(m, ids[i], &ok, err);
     }
     if (rc == 0)
         sl_buf_printf(out,
                       "     %zu of %zu tokens; masks: first %.1f us, mean %.1f, max %.1f; "
-                      "%u tokens may follow\n",
+                      "%zu tokens forced; %u tokens may follow\n",
                       i, n, (double)first / 1e3, (double)total / 1e3 / (double)(i + 1),
-                      (double)max / 1e3, count_bits(mask, v->n_words));
+                      (double)max / 1e3, n_forced, count_bits(mask, v->n_words));
     sl_matcher_destroy(m);
     sl_free(mask);
     sl_free(ids);
