@@ -167,9 +167,9 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     const char *classifier_from_token; /* "no,yes": tokens whose logits make a score */
     bool no_prefix_caching;
     bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */
-    bool exact_weights; /* multiply weights of block formats as floats: slower, for comparison */
-    bool null_model;    /* benchmark of the front end: tokens come from a counter */
-    bool kv_events;     /* sl_engine_kv_events may be called */
+    bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */
+    bool null_model;      /* benchmark of the front end: tokens come from a counter */
+    bool kv_events;       /* sl_engine_kv_events may be called */
     sl_progress_fn progress;
     void *progress_arg;
 };
