@@ -12,8 +12,7 @@
 /* clang-format off */
 #define SL_HP_AT(field) .offset = offsetof(struct sl_hparams, field)
 
-/* n_vocab of a GGUF comes from the rows of its embedding. */
-#define SL_HPARAMS_TRANSFORMER                                                                    \
+#define SL_HPARAMS_SIZES                                                                          \
     {"embedding_length", {"hidden_size"}, SL_HP_INT, SL_HP_AT(hidden), .required = true,          \
      .min = 1, .max = SL_MAX_HIDDEN},                                                             \
     {"feed_forward_length", {"intermediate_size"}, SL_HP_INT, SL_HP_AT(intermediate),             \
@@ -21,7 +20,11 @@
     {"block_count", {"num_hidden_layers"}, SL_HP_INT, SL_HP_AT(n_layers), .required = true,       \
      .min = 1, .max = SL_MAX_LAYERS},                                                             \
     {"attention.head_count", {"num_attention_heads"}, SL_HP_INT, SL_HP_AT(n_heads),               \
-     .required = true, .min = 1, .max = SL_MAX_HEADS},                                            \
+     .required = true, .min = 1, .max = SL_MAX_HEADS}
+
+/* n_vocab of a GGUF comes from the rows of its embedding. */
+#define SL_HPARAMS_TRANSFORMER                                                                    \
+    SL_HPARAMS_SIZES,                                                                             \
     {"attention.head_count_kv", {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads),         \
      .min = 1, .max = SL_MAX_HEADS},                                                              \
     {"attention.key_length", {"head_dim"}, SL_HP_INT, SL_HP_AT(head_dim), .min = 2,               \
@@ -90,14 +93,7 @@
     SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, COLS)}
 /* Encoders: BERT and what has its names. */
 #define SL_HPARAMS_ENCODER                                                                        \
-    {"embedding_length", {"hidden_size"}, SL_HP_INT, SL_HP_AT(hidden), .required = true,          \
-     .min = 1, .max = SL_MAX_HIDDEN},                                                             \
-    {"feed_forward_length", {"intermediate_size"}, SL_HP_INT, SL_HP_AT(intermediate),             \
-     .required = true, .min = 1, .max = 4 * SL_MAX_HIDDEN},                                       \
-    {"block_count", {"num_hidden_layers"}, SL_HP_INT, SL_HP_AT(n_layers), .required = true,       \
-     .min = 1, .max = SL_MAX_LAYERS},                                                             \
-    {"attention.head_count", {"num_attention_heads"}, SL_HP_INT, SL_HP_AT(n_heads),               \
-     .required = true, .min = 1, .max = SL_MAX_HEADS},                                            \
+    SL_HPARAMS_SIZES,                                                                             \
     {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
      .required = true, .min = 1, .max = SL_MAX_CONTEXT},                                          \
     {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .min = 1,              \
