@@ -74,7 +74,9 @@ struct sl_cuda {
     void *pack_buffer; /* while loading */
     size_t pack_bytes;
     int n_copy_threads;
-    int64_t lin_mixed_bytes; /* SL_LIN_MIXED_BYTES or more */
+    int64_t lin_mixed_bytes;              /* SL_LIN_MIXED_BYTES or more */
+    const struct sl_lora_rows *lora_rows; /* whose rows lora_by_row has (lora.h); NULL: nobody's */
+    const void *lora_by_row;
 };
 
 static inline struct sl_cuda *sl_cuda(struct sl_backend *be)

@@ -3,8 +3,9 @@
  * s in one behind it. A decode step of many adapters is a stream through their matrices, rank * (K
  * + N) * 2 bytes a row, so both kernels have as many blocks as there are pieces of 32 KB or 8 KB,
  * and ask for their piece, into registers, before they wait for the kernel ahead: adapters were
- * there before the step began, as were the step's arrays. Which rows have which adapter is read
- * from those and from a table in device memory, so a recorded step serves any set of adapters.
+ * there before the step began. Which rows have which adapter is data, so a recorded step serves any
+ * set of them. A step of up to APART rows is looked up once, for all matrices (resolve): each look
+ * that depends on another is most of a microsecond, before a kernel knows what to ask for.
  *
  * Shrink: A's 16 ranks are the rows of mma.m16n8k16, rows of x its columns. A warp has a slice of
  * 256 columns, a block a group of four slices; in a step of many rows it has all groups of its
@@ -45,9 +46,10 @@ struct args {
     const int32_t *gathered, *adapter;  /* of the step */
     const float *scale;
     const struct sl_lora_mat *table;
-    float *s;  /* [n, n_parts, n_sums, max_rank] */
-    bool vec;  /* rows of x and A start at multiples of 16 bytes */
-    bool wide; /* and pieces of outputs too */
+    const struct sl_lora_row *by_row; /* NULL: rows are looked up in table */
+    float *s;                         /* [n, n_parts, n_sums, max_rank] */
+    bool vec;                         /* rows of x and A start at multiples of 16 bytes */
+    bool wide;                        /* and pieces of outputs too */
     enum sl_act act;
     __nv_bfloat16 *gated_out;
     struct part {
@@ -76,19 +78,46 @@ static __device__ __forceinline__ struct run run_at(const struct args &a, int t,
     return r;
 }
 
-/* Where each row has a block: does the one of row t have work? Rows with the adapter of the row
- * before them, in the same eight, are that block's. */
-static __device__ __forceinline__ bool begins(const struct args &a, int t)
-{
-    return t % TILE == 0 || a.adapter[row_of(a, t)] != a.adapter[row_of(a, t - 1)];
-}
-
 static __device__ __forceinline__ struct sl_lora_mat mat_of(const struct args &a, int adapter,
                                                             int part)
 {
     if (adapter < 0)
         return {};
     return a.table[static_cast<int64_t>(adapter) * a.n_mats + a.mat + part];
+}
+
+/* What a row has in a part, in one look. Its scale is the product of both. Rows that are picked out
+ * of the step's are not next to each other. */
+static __device__ __forceinline__ struct sl_lora_row look_up(const struct args &a, int t, int part)
+{
+    struct sl_lora_row r = a.by_row[static_cast<int64_t>(a.mat + part) * APART + row_of(a, t)];
+    r.n_same = a.gathered != nullptr ? 1 : SL_MIN(r.n_same, a.n - t);
+    return r;
+}
+
+/* Of every matrix and row of the step. The kernels behind it begin when it has ended: they rely on
+ * it before they wait. */
+static __global__ void __launch_bounds__(APART)
+    resolve_kernel(const struct sl_lora_mat *table, int n_mats, const int32_t *adapter,
+                   const float *scale, int n, struct sl_lora_row *out)
+{
+    const int t = static_cast<int>(threadIdx.x), mat = static_cast<int>(blockIdx.x);
+    sl_grid_wait();
+    if (t >= n)
+        return;
+    const int own = adapter[t], eight = t - t % TILE, end = SL_MIN(n, eight + TILE);
+    struct sl_lora_row r = {};
+    if (own >= 0) {
+        const struct sl_lora_mat m = table[static_cast<int64_t>(own) * n_mats + mat];
+        r.a = m.a;
+        r.b = m.b;
+        r.rank = m.rank;
+        r.scale = __fmul_rn(m.scale, scale[t]);
+    }
+    if (t == eight || adapter[t - 1] != own)
+        for (r.n_same = 1; t + r.n_same < end && adapter[t + r.n_same] == own;)
+            r.n_same++;
+    out[static_cast<int64_t>(mat) * APART + t] = r;
 }
 
 /* ------------------------------------------------------------------ shrink */
@@ -116,15 +145,15 @@ static __device__ __forceinline__ int column_of(int slice, int step)
 }
 
 static __device__ __forceinline__ void load_a(struct a_frag &f, const struct args &a,
-                                              const struct sl_lora_mat &mat, int j0, int slice)
+                                              const void *of, int rank, int j0, int slice)
 {
     const int lo = j0 + static_cast<int>(threadIdx.x % 32 / 4), hi = lo + 8;
-    const __nv_bfloat16 *A = static_cast<const __nv_bfloat16 *>(mat.a);
+    const __nv_bfloat16 *A = static_cast<const __nv_bfloat16 *>(of);
 #pragma unroll
     for (int i = 0; i < STEPS; i++) {
         const int k = column_of(slice, i);
-        f.lo[i] = eight(A + static_cast<int64_t>(lo) * a.k, lo < mat.rank ? k : a.k, a.k, a.vec);
-        f.hi[i] = eight(A + static_cast<int64_t>(hi) * a.k, hi < mat.rank ? k : a.k, a.k, a.vec);
+        f.lo[i] = eight(A + static_cast<int64_t>(lo) * a.k, lo < rank ? k : a.k, a.k, a.vec);
+        f.hi[i] = eight(A + static_cast<int64_t>(hi) * a.k, hi < rank ? k : a.k, a.k, a.vec);
     }
 }
 
@@ -183,18 +212,18 @@ static __global__ void __launch_bounds__(THREADS, 4)
     const int j0 = static_cast<int>(blockIdx.y) / a.n_parts * RANKS;
     const int group = static_cast<int>(blockIdx.z), slice = group * SLICES + warp;
     sl_grid_launch_dependents();
-    const struct run r = run_at(a, t, SL_MIN(a.n, t - t % TILE + TILE));
-    const struct sl_lora_mat mat = mat_of(a, begins(a, t) ? r.adapter : -1, p);
-    if (mat.rank <= j0) {
+    const struct sl_lora_row row = look_up(a, t, p);
+    const struct run r = {t, row.n_same, 0};
+    if (row.rank <= j0 || r.m == 0) { /* the block of a row before it does it */
         sl_grid_wait(); /* whoever waits for this grid relies on those before it too */
         return;
     }
     struct a_frag f;
-    load_a(f, a, mat, j0, slice);
+    load_a(f, a, row.a, row.rank, j0, slice);
     sl_grid_wait();
     multiply(f, a, r, slice, sums + warp * RANKS * TILE);
     __syncthreads();
-    add_up(a, r, p, j0, mat.rank, group, sums);
+    add_up(a, r, p, j0, row.rank, group, sums);
 }
 
 /* A block for eight rows, a part and 16 ranks. */
@@ -216,7 +245,7 @@ static __global__ void __launch_bounds__(THREADS, 4)
             continue;
         for (int slice = warp; slice < a.n_groups * SLICES; slice += SLICES) {
             struct a_frag f;
-            load_a(f, a, mat, j0, slice);
+            load_a(f, a, mat.a, mat.rank, j0, slice);
             multiply(f, a, r, slice, sums + slice * RANKS * TILE);
         }
         __syncthreads();
@@ -336,7 +365,9 @@ static __device__ __forceinline__ void bring_s(const struct args &a, const struc
 #pragma unroll 4
             for (int g = 1; g < a.n_sums; g++)
                 sum = __fadd_rn(sum, at[static_cast<int64_t>(g) * a.max_rank]);
-            sum = __fmul_rn(sum, __fmul_rn(mat.scale, a.scale[row_of(a, row)]));
+            sum =
+                __fmul_rn(sum, a.by_row != nullptr ? mat.scale
+                                                   : __fmul_rn(mat.scale, a.scale[row_of(a, row)]));
         }
         to[i] = sum;
     }
@@ -459,31 +490,39 @@ static __device__ __forceinline__ void expand_run(const struct args &a, expander
     __syncthreads(); /* s may be written again */
 }
 
-/* A block for a row's run, or for the runs of several rows, and a range of outputs. */
+/* A block for a row, or for the runs of several, and a range of outputs. Rows of their own are not
+ * gathered into runs: one after the other they would take longer than reading B again, from L2. */
 template <bool GATED, int R>
 static __global__ void __launch_bounds__(THREADS)
     expand_kernel(const __grid_constant__ struct args a)
 {
     SL_SMEM(float, smem);
-    constexpr int tile = R == 1 ? TILE : MANY_TILE;
+    constexpr int tile = R == 1 ? 1 : MANY_TILE;
     expander<GATED, R> e = {};
     while (!GATED && e.p + 1 < a.n_parts && static_cast<int>(blockIdx.y) >= a.part[e.p + 1].first)
         e.p++;
     e.n0 = (static_cast<int>(blockIdx.y) - a.part[e.p].first) * THREADS * e.N +
            static_cast<int>(threadIdx.x) * e.N;
     e.n_rows = a.part[e.p].n_rows;
-    int t = static_cast<int>(blockIdx.x) * (R == 1 ? 1 : tile);
-    const int end = SL_MIN(a.n, t - t % tile + tile);
-    bool waited = false, more = R > 1 || begins(a, t);
+    const int end = SL_MIN(a.n, static_cast<int>(blockIdx.x + 1) * tile);
+    bool waited = false;
     sl_grid_launch_dependents();
-    while (more) {
-        const struct run r = run_at(a, t, end);
-        for (int m = 0; m < e.MATS; m++)
-            e.mat[m] = mat_of(a, r.adapter, e.p + m);
+    for (int t = static_cast<int>(blockIdx.x) * tile; t < end;) {
+        struct run r = {t, 1, 0};
+        if (R > 1)
+            r = run_at(a, t, end);
+#pragma unroll
+        for (int m = 0; m < e.MATS; m++) {
+            if constexpr (R > 1) {
+                e.mat[m] = mat_of(a, r.adapter, e.p + m);
+            } else {
+                const struct sl_lora_row row = look_up(a, t, e.p + m);
+                e.mat[m] = {row.a, row.b, row.rank, row.scale};
+            }
+        }
         if (GATED || e.mat[0].rank > 0)
             expand_run<GATED, R>(a, e, r, smem, &waited);
         t += r.m;
-        more = R > 1 && t < end;
     }
     if (!waited)
         sl_grid_wait();
@@ -514,7 +553,7 @@ static int32_t place_parts(const struct sl_cuda_lora *l, struct args *a)
     return n;
 }
 
-static struct args args_of(const struct sl_cuda_lora *l)
+static struct args args_of(const struct sl_cuda *cu, const struct sl_cuda_lora *l)
 {
     const struct sl_op_lora *lora = l->lora;
     struct args a = {};
@@ -530,9 +569,12 @@ static struct args args_of(const struct sl_cuda_lora *l)
     a.n_parts = l->n_parts;
     a.max_rank = lora->max_rank;
     a.n_groups = SL_CEIL_DIV(a.k, SLICES * SLICE);
-    /* Rows one by one if their partial sums find room. */
+    /* Rows one by one if they were looked up and their partial sums find room. */
     const int64_t n_s = static_cast<int64_t>(l->n) * l->n_parts * a.max_rank;
-    a.n_sums = l->n <= APART && n_s * a.n_groups <= lora->n_s ? a.n_groups : 1;
+    const bool apart = cu->lora_rows == lora->rows && l->n <= APART && l->first % TILE == 0 &&
+                       n_s * a.n_groups <= lora->n_s;
+    a.n_sums = apart ? a.n_groups : 1;
+    a.by_row = apart ? static_cast<const struct sl_lora_row *>(cu->lora_by_row) : NULL;
     SL_ASSERT(n_s * a.n_sums <= lora->n_s);
     a.gathered = lora->gathered;
     a.adapter = lora->rows->adapter;
@@ -545,12 +587,25 @@ static struct args args_of(const struct sl_cuda_lora *l)
     return a;
 }
 
+void sl_cuda_lora_resolve(struct sl_cuda *cu, const struct sl_lora_rows *rows, int32_t n,
+                          void *by_row)
+{
+    cu->lora_rows = NULL;
+    if (n > APART)
+        return;
+    cu->lora_rows = rows;
+    cu->lora_by_row = by_row;
+    sl_launch(cu, resolve_kernel, dim3(static_cast<unsigned>(rows->n_mats)), dim3(APART), 0,
+              rows->table, rows->n_mats, rows->adapter, rows->scale, n,
+              static_cast<struct sl_lora_row *>(by_row));
+}
+
 void sl_cuda_lora_shrink(struct sl_cuda *cu, const struct sl_cuda_lora *l)
 {
-    const struct args a = args_of(l);
+    const struct args a = args_of(cu, l);
     const unsigned pieces = static_cast<unsigned>(SL_CEIL_DIV(a.max_rank, RANKS) * a.n_parts);
     const size_t slice = RANKS * TILE * sizeof(float), group = SLICES * slice;
-    if (a.n_sums > 1 || (a.n_groups == 1 && a.n <= APART))
+    if (a.by_row != nullptr)
         sl_launch(cu, shrink_apart,
                   dim3(static_cast<unsigned>(a.n), pieces, static_cast<unsigned>(a.n_groups)),
                   dim3(THREADS), group, a);
@@ -561,11 +616,11 @@ void sl_cuda_lora_shrink(struct sl_cuda *cu, const struct sl_cuda_lora *l)
 
 void sl_cuda_lora_expand(struct sl_cuda *cu, const struct sl_cuda_lora *l)
 {
-    struct args a = args_of(l);
-    const bool gated = a.gated_out != nullptr, apart = a.n <= APART;
+    struct args a = args_of(cu, l);
+    const bool gated = a.gated_out != nullptr, apart = a.by_row != nullptr;
     const unsigned n_blocks = static_cast<unsigned>(place_parts(l, &a));
-    const int tile = apart ? TILE : MANY_TILE;
-    const dim3 grid(static_cast<unsigned>(apart ? a.n : SL_CEIL_DIV(a.n, tile)), n_blocks);
+    const int tile = apart ? 1 : MANY_TILE;
+    const dim3 grid(static_cast<unsigned>(SL_CEIL_DIV(a.n, tile)), n_blocks);
     const size_t smem = static_cast<size_t>((gated ? 2 : 1) * tile * padded(a.max_rank)) * 4;
     if (gated && apart)
         sl_launch(cu, expand_kernel<true, 1>, grid, dim3(THREADS), smem, a);

@@ -18,6 +18,7 @@
 
 #include "cuda/attention.h"
 #include "cuda/linear.h"
+#include "cuda/lora.h"
 
 #include <string.h>
 
@@ -83,7 +84,7 @@ uint64_t sl_cuda_steps_bytes(struct sl_backend *be, const struct sl_step_limits 
     size_t in_bytes, result_offset, out_bytes;
     sizes_of(lim, &in_bytes, &result_offset, &out_bytes);
     return in_bytes + out_bytes + lim->extra_bytes + workspace_bytes(sl_cuda(be), lim) +
-           SL_LIN_BYTES + lim->adapter_bytes;
+           SL_LIN_BYTES + lim->adapter_bytes + sl_cuda_lora_rows_bytes(lim->adapter_mats);
 }
 
 /* ------------------------------------------------------------------ start and end */
@@ -193,6 +194,9 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
         rc = take(cu, &s->products, SL_LIN_BYTES, "the workspace of products", err);
     if (rc == 0)
         rc = take(cu, &s->mixed, s->lim.adapter_bytes, "gate and up beside adapters", err);
+    if (rc == 0)
+        rc =
+            take(cu, &s->by_row, sl_cuda_lora_rows_bytes(lim->adapter_mats), "rows' adapters", err);
     if (rc == 0) {
         sl_cuda_linear_memory(cu, s->products);
         if (s->lim.adapter_bytes > SL_LIN_MIXED_BYTES) {
@@ -235,6 +239,7 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
     sl_cuda_free(cu, cu->workspace, cu->workspace_bytes);
     sl_cuda_free(cu, s->products, SL_LIN_BYTES);
     sl_cuda_free(cu, s->mixed, s->lim.adapter_bytes);
+    sl_cuda_free(cu, s->by_row, sl_cuda_lora_rows_bytes(s->lim.adapter_mats));
     cu->workspace = NULL;
     cu->workspace_bytes = 0;
     cu->ids = NULL;
@@ -373,6 +378,9 @@ void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_f
         forward(arg, dev);
         return;
     }
+    cu->lora_rows = NULL;
+    if (dev->batch.lora != NULL)
+        sl_cuda_lora_resolve(cu, dev->batch.lora, dev->batch.n_tokens, cu->steps->by_row);
     sl_cuda_attention_plan(cu, &dev->batch, lim->n_heads, lim->n_kv_heads, lim->head_dim);
     forward(arg, dev);
 }

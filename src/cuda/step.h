@@ -59,6 +59,7 @@ struct sl_cuda_steps {
     struct sl_lora_rows lora; /* of the running step, with pointers of the device */
     uint8_t *products;        /* device: SL_LIN_BYTES (linear.h) */
     uint8_t *mixed;           /* device: lim.adapter_bytes */
+    uint8_t *by_row;          /* device: rows' adapters (lora.h) */
     size_t extra_bytes;
     struct sl_cuda_slot slot[SL_CUDA_DEPTH];
     uint64_t n_steps; /* also the last ticket */

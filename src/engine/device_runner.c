@@ -133,6 +133,7 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
         .param_bytes = sizeof(struct sl_sample_row),
         .result_bytes = sizeof(struct sl_sample_result),
         .extra_bytes = lists_bytes(m, cfg),
+        .adapter_mats = cfg->max_loras > 0 ? sl_model_n_lora_mats(m) : 0,
         .adapter_bytes = gated_bytes(m, cfg),
     };
 }

@@ -40,6 +40,7 @@ struct sl_step_limits {
     uint32_t param_bytes;   /* of a wanted row, what the sampler is told; 0: nothing */
     uint32_t result_bytes;  /* of a wanted row, what it says besides the id; 0: nothing */
     uint64_t extra_bytes;   /* most of what else may travel with a step */
+    int32_t adapter_mats;   /* matrices of an adapter */
     uint64_t adapter_bytes; /* room for gate and up beside adapters; 0: no row ever has one */
 };
 

@@ -10,6 +10,7 @@
 
 #include "bench_linear.h"
 #include "bench_rows.h"
+#include "cuda/lora.h"
 
 enum step_part {
     STEP_QKV = 1,
@@ -212,6 +213,8 @@ static void step_adapted(struct step_bench *s)
     step_row(s, "all", STEP_ALL);
     for (bool same : {true, false}) {
         struct bench_adapters adapters(s->lin.shapes, s->n, same);
+        dev<uint8_t> by_row(sl_cuda_lora_rows_bytes(adapters.rows.n_mats));
+        sl_cuda_lora_resolve(b.cu, &adapters.rows, s->n, by_row.p);
         wait_all();
         s->adapters = &adapters, s->adapted = STEP_PRODUCTS;
         step_row(s, same ? "all, one adapter" : "all, an adapter for each", STEP_ALL);

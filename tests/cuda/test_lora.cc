@@ -278,6 +278,9 @@ static void kernel_case(const shape &sh, int32_t n_rows)
     rows.scale = d_scale.p;
     rows.table = d_table.p;
     rows.n_mats = static_cast<int32_t>(sh.n.size()) + 2;
+    dev<uint8_t> by_row(std::vector<uint8_t>(sl_cuda_lora_rows_bytes(rows.n_mats), 0xff));
+    sl_cuda_lora_resolve(&cu, &rows, n_rows, by_row.p);
+    cudaStreamSynchronize(cu.stream);
     const auto got = run(sh, s.x, s.out, rows, nullptr, 0, n_rows, n_rows);
     if (sh.gated)
         compare_gated(sh, s, got[0]);
@@ -285,8 +288,8 @@ static void kernel_case(const shape &sh, int32_t n_rows)
         compare_plain(sh, s, got);
     /* Pieces, rows that are looked up, and room for partial sums or none have the same bits. */
     for (int32_t t = 0; t < n_rows;) {
-        const int32_t n = 1 + static_cast<int32_t>(sl_rng_below(&rng, 60)),
-                      m = t + n < n_rows ? n : n_rows - t;
+        const int32_t some = 1 + static_cast<int32_t>(sl_rng_below(&rng, 60)),
+                      n = t % 3 == 0 ? SL_ROUND_UP(some, 8) : some, m = SL_MIN(n, n_rows - t);
         const auto piece =
             run(sh, s.x, s.out, rows, t % 2 == 0 ? d_order.p : nullptr, t, m, m * (1 + t % 3 * 4));
         for (size_t p = 0; p < piece.size(); p++)
