@@ -28,7 +28,7 @@ CFLAGS  := $(WARN) $(COMMON) $(CFLAGS_$(CFG))
 LDFLAGS := -pthread -pie -Wl,--gc-sections -Wl,-z,relro -Wl,-z,now \
            $(filter -fsanitize%,$(subst fuzzer-no-link$(,),,$(CFLAGS_$(CFG))))
 , := ,
-LDLIBS  := -Wl,-Bstatic -levent_extra -levent_core -levent_pthreads -lpcre2-8 -ljansson -lxxhash -lcrypto \
+LDLIBS  := -Wl,-Bstatic -levent_extra -levent_core -levent_pthreads -lpcre2-8 -ljansson -lxxhash -lssl -lcrypto \
            -Wl,-Bdynamic -lm -ldl
 
 # A kernel file says by its name which instruction set it may use; the rest runs anywhere.
@@ -213,7 +213,7 @@ $(GPU_LIB): $(CUDA_OBJ)
 SHARED  := $(BUILD)/libsluice.so.0
 STATIC  := $(BUILD)/dist/libsluice.a
 PIC_JANSSON := $(BUILD)/gen/libjansson.a
-API_LIBS = $(filter-out -levent% -ljansson,$(LDLIBS))
+API_LIBS = $(filter-out -levent% -ljansson -lssl,$(LDLIBS))
 
 $(PIC_JANSSON): $(shell $(CC) -print-file-name=libjansson.a)
 	@mkdir -p $(@D)

@@ -38,6 +38,10 @@ static const struct sl_flag flags[] = {
      "write the port here once it listens"},
     {SL_FLAG_STR, 0, "uds", NULL, SERVER(uds), 0, 0, "PATH",
      "listen on a UNIX socket (alone, unless --host is given)"},
+    {SL_FLAG_STR, 0, "ssl-certfile", NULL, SERVER(ssl_certfile), 0, 0, "F",
+     "serve over TLS: the certificate chain, PEM; SIGHUP reads it again"},
+    {SL_FLAG_STR, 0, "ssl-keyfile", NULL, SERVER(ssl_keyfile), 0, 0, "F",
+     "its private key, PEM (default: in the same file)"},
     {SL_FLAG_STR_LIST, 0, "api-key", NULL, SERVE(api_keys), 0, 0, "KEY",
      "require this key (bearer or x-api-key); may be repeated"},
     {SL_FLAG_STR, 0, "api-key-file", NULL, SERVE(key_file), 0, 0, "F",
@@ -242,6 +246,8 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
         cfg->allowed_origins = f->allowed_origins.items;
         cfg->n_allowed_origins = f->allowed_origins.n;
     }
+    if (cfg->ssl_keyfile != NULL && cfg->ssl_certfile == NULL)
+        return sl_fail(err, SL_EINVAL, "--ssl-keyfile needs --ssl-certfile");
     cfg->shutdown_timeout_ms = f->shutdown_s * 1000;
     cfg->request_timeout_ms = f->request_s * 1000;
     cfg->sse_ping_ms = f->ping_s * 1000;

@@ -18,6 +18,7 @@
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/task.h"
+#include "server/tls.h"
 #include "server/webui.h"
 
 #include <errno.h>
@@ -137,8 +138,13 @@ void sl_conn_create(struct sl_loop *loop, int fd, bool one_too_many)
     loop->conns = c;
     atomic_fetch_add_explicit(&loop->stats.connections, 1, memory_order_relaxed);
     c->read_deadline_ns = after_ms(c, loop->server->cfg->idle_timeout_ms);
-    if (one_too_many)
+    if (loop->server->tls != NULL) { /* the handshake has the time of a request's headers */
+        c->tls = sl_tls_accept(loop->server->tls, fd);
+        c->dead = c->tls == NULL || one_too_many; /* nothing can be said before it is over */
+        c->read_deadline_ns = after_ms(c, loop->server->cfg->header_timeout_ms);
+    } else if (one_too_many) {
         say_too_many(c);
+    }
     if (event_add(&c->ev_read, NULL) != 0)
         c->dead = true;
     sl_loop_mark(loop, c);
@@ -173,6 +179,8 @@ void sl_conn_destroy(struct sl_conn *c)
     event_del(&c->ev_read);
     event_del(&c->ev_write);
     event_del(&c->ev_timer);
+    if (c->tls != NULL)
+        sl_tls_end(c->tls);
     sl_sys->close(c->fd);
     if (c->prev != NULL)
         c->prev->next = c->next;
@@ -448,6 +456,13 @@ void sl_conn_stream_end(struct sl_conn *c)
 
 /* ---- writing */
 
+static ssize_t put_bytes(struct sl_conn *c)
+{
+    const char *data = c->out.data + c->out_sent;
+    return c->tls != NULL ? sl_tls_write(c->tls, data, sl_conn_unsent(c))
+                          : sl_sys->write(c->fd, data, sl_conn_unsent(c));
+}
+
 static bool write_out(struct sl_conn *c)
 {
     uint64_t now = c->loop->now_ns;
@@ -455,7 +470,7 @@ static bool write_out(struct sl_conn *c)
     if (!sl_buf_ok(&c->out))
         return false;
     while (sl_conn_unsent(c) > 0) {
-        ssize_t n = sl_sys->write(c->fd, c->out.data + c->out_sent, sl_conn_unsent(c));
+        ssize_t n = put_bytes(c);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -524,6 +539,8 @@ static void arm_timer(struct sl_conn *c)
 /* Everything is sent and no more is wanted: shut our side and wait for the peer's end. */
 static bool begin_linger(struct sl_conn *c)
 {
+    if (c->tls != NULL && !c->peer_closed)
+        sl_tls_say_goodbye(c->tls);
     if (c->peer_closed || shutdown(c->fd, SHUT_WR) != 0)
         return false;
     c->lingering = true;
@@ -574,14 +591,26 @@ static void peer_ended(struct sl_conn *c)
     event_del(&c->ev_read);
 }
 
+/* A record at a time: what is left of more is still in the socket, which stays readable. */
+static ssize_t get_bytes(struct sl_conn *c)
+{
+    char *buf = c->loop->read_buf;
+    ssize_t n = c->tls != NULL ? sl_tls_read(c->tls, buf, SL_READ_BUF_BYTES)
+                               : sl_sys->read(c->fd, buf, SL_READ_BUF_BYTES);
+    if (c->tls != NULL && n < 0 && sl_tls_wants_write(c->tls) && event_add(&c->ev_write, NULL) != 0)
+        errno = ENOMEM;
+    return n;
+}
+
 static void on_read(evutil_socket_t fd, short what, void *arg)
 {
     struct sl_conn *c = arg;
     struct sl_loop *loop = c->loop;
+    (void)fd;
     (void)what;
     sl_loop_enter(loop);
     sl_loop_mark(loop, c);
-    ssize_t n = sl_sys->read((int)fd, loop->read_buf, SL_READ_BUF_BYTES);
+    ssize_t n = get_bytes(c);
     if (n == 0) {
         peer_ended(c);
     } else if (n < 0) {
@@ -600,8 +629,10 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
 static void on_write(evutil_socket_t fd, short what, void *arg)
 {
     struct sl_conn *c = arg;
-    (void)fd;
-    (void)what;
+    if (c->tls != NULL && sl_tls_wants_write(c->tls)) { /* a handshake's answer found no room */
+        on_read(fd, what, arg);
+        return;
+    }
     sl_loop_enter(c->loop);
     sl_loop_mark(c->loop, c);
     sl_loop_flush(c->loop);

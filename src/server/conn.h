@@ -24,10 +24,12 @@
 struct sl_call;
 struct sl_route;
 struct sl_task;
+struct sl_tls_session;
 
 struct sl_conn {
     struct sl_loop *loop;
     int fd;
+    struct sl_tls_session *tls; /* NULL: bytes go as they are */
     struct event ev_read, ev_write, ev_timer;
     struct sl_http_parser *parser; /* NULL while idle: an idle connection stays small */
     struct sl_buf pending;         /* bytes of requests after the current one */

@@ -18,6 +18,7 @@
 #include "server/request_log.h"
 #include "server/response_store.h"
 #include "server/task.h"
+#include "server/tls.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -36,7 +37,7 @@ struct acceptor { /* what only the first thread needs */
     struct event *listeners[MAX_LISTENERS];
     int fds[MAX_LISTENERS];
     int n_listeners;
-    struct event *resume, *deadline, *stop, *signals[2];
+    struct event *resume, *deadline, *stop, *signals[2], *hangup;
     int n_threads_started;
     bool uds_bound;
 };
@@ -198,6 +199,18 @@ static void on_signal(evutil_socket_t sig, short what, void *arg)
     stop(arg, sig == SIGINT ? "SIGINT" : "SIGTERM");
 }
 
+static void on_hangup(evutil_socket_t sig, short what, void *arg)
+{
+    struct acceptor *a = arg;
+    struct sl_error err;
+    (void)sig;
+    (void)what;
+    if (sl_tls_reload(a->server.tls, &err) != 0)
+        sl_log(SL_LOG_ERROR, "SIGHUP: the old certificate stays: %s", err.msg);
+    else
+        sl_log(SL_LOG_INFO, "SIGHUP: certificate and key were read again");
+}
+
 static void on_stop_fd(evutil_socket_t fd, short what, void *arg)
 {
     uint64_t count;
@@ -238,7 +251,8 @@ static int listen_tcp(struct acceptor *a, struct sl_error *err)
             rc = add_listener(a, fd, err);
         if (rc != 0)
             return rc;
-        sl_log(SL_LOG_INFO, "listening on http://%s:%d", host, port);
+        sl_log(SL_LOG_INFO, "listening on http%s://%s:%d", a->server.tls != NULL ? "s" : "", host,
+               port);
         at = comma != NULL ? comma + 1 : NULL;
     }
     return cfg->port_file != NULL ? sl_listen_write_port(cfg->port_file, port, err) : 0;
@@ -277,6 +291,10 @@ static int watch_stops(struct acceptor *a, struct sl_error *err)
         a->signals[i] = evsignal_new(base, signals[i], on_signal, a);
         ok = a->signals[i] != NULL && event_add(a->signals[i], NULL) == 0;
     }
+    if (ok && a->server.cfg->handle_signals && a->server.tls != NULL) {
+        a->hangup = evsignal_new(base, SIGHUP, on_hangup, a);
+        ok = a->hangup != NULL && event_add(a->hangup, NULL) == 0;
+    }
     return ok ? 0 : sl_fail(err, SL_ENOMEM, "cannot watch for signals");
 }
 
@@ -307,6 +325,10 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
     s->t_created_s = sl_wall_ns() / 1000000000;
     s->request_log_fd = -1;
     int rc = sl_request_log_open(cfg->request_log, &s->request_log_fd, err);
+    if (rc != 0)
+        return rc;
+    if (cfg->ssl_certfile != NULL)
+        rc = sl_tls_create(cfg->ssl_certfile, cfg->ssl_keyfile, &s->tls, err);
     if (rc != 0)
         return rc;
     if (cfg->neutral_sampling)
@@ -372,6 +394,7 @@ static void tear_down(struct acceptor *a)
     free_event(a->stop);
     free_event(a->signals[0]);
     free_event(a->signals[1]);
+    free_event(a->hangup);
     for (int i = 0; s->loops != NULL && i < s->n_loops; i++) {
         if (s->loops[i].server != NULL)
             sl_loop_deinit(&s->loops[i]);
@@ -380,6 +403,7 @@ static void tear_down(struct acceptor *a)
     sl_formats_deinit(&s->formats);
     sl_store_destroy(s->responses);
     sl_request_log_close(s->request_log_fd);
+    sl_tls_destroy(s->tls);
     sl_free(a);
 }
 

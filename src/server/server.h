@@ -42,6 +42,8 @@ struct sl_server_config {               /* start from sl_server_config_default()
                                      chat template */
     const char *reasoning_parser; /* likewise */
     const char *request_log;      /* a JSON line per generation is appended here; "-": stdout */
+    const char *ssl_certfile;     /* PEM, the chain; NULL: no TLS */
+    const char *ssl_keyfile;      /* PEM; NULL: in the same file */
     const struct sl_kv_events_config *kv_events; /* kv_publisher.h; NULL: none are published */
     bool access_log;                  /* one line per request to the log; never bodies or keys */
     bool share_prefixes;              /* keys share one prefix cache instead of one each */
