@@ -289,6 +289,16 @@ struct sl_logit_bias {
     float bias;
 };
 
+struct sl_bad_word { /* tokens that may not follow one another: the last is not chosen then */
+    const int32_t *ids;
+    int32_t n_ids;
+};
+
+struct sl_repetition {          /* ends a text that does nothing but repeat itself */
+    int32_t min_size, max_size; /* tokens of what is repeated; max_size 0: off */
+    int32_t min_count;          /* times in a row, at least 2 */
+};
+
 struct sl_sampling {   /* sl_sampling_default() fills in the neutral values */
     float temperature; /* 0 = greedy */
     float top_p, min_p;
@@ -311,6 +321,13 @@ struct sl_sampling {   /* sl_sampling_default() fills in the neutral values */
     int32_t n_stop_token_ids;
     const struct sl_logit_bias *logit_bias;
     int32_t n_logit_bias;
+    const int32_t *allowed_token_ids; /* no others are chosen; none given: all may be */
+    int32_t n_allowed_token_ids;
+    const struct sl_bad_word *bad_words;
+    int32_t n_bad_words;
+    const int32_t *logprob_token_ids; /* with logprobs: of these, in place of the best */
+    int32_t n_logprob_token_ids;
+    struct sl_repetition repetition;
     const int32_t *marker_ids; /* special tokens that appear in text all the same, ascending */
     int32_t n_marker_ids;
 };
@@ -379,8 +396,10 @@ struct sl_chunk {     /* news of one sequence of a request; pointers live until 
     size_t n_tokens;
     enum sl_finish finish; /* != SL_RUNNING: terminal, exactly one per sequence */
     int32_t stop_token_id; /* finish by stop id, else -1 */
-    const char *stop_str;  /* finish by stop string, else NULL */
+    const char *stop_str;  /* finish by stop string or sl_stop_repetition, else NULL */
 };
+
+extern const char sl_stop_repetition[]; /* "repetition_detected", as vLLM has it */
 
 struct sl_usage {
     int32_t n_prompt, n_cached, n_output; /* tokens; n_output over all sequences */

@@ -37,17 +37,22 @@
 #define SL_TEMPLATE_OUTPUT (64u << 20)  /* bytes one rendering may produce */
 
 /* requests */
-#define SL_MAX_N             128 /* sequences of one request */
-#define SL_MAX_STOPS         16
-#define SL_MAX_STOP_BYTES    256
-#define SL_MAX_STOP_IDS      64
-#define SL_MAX_MARKER_IDS    256 /* special tokens that appear in text */
-#define SL_MAX_LOGIT_BIAS    1024
-#define SL_MAX_LOGPROBS      20
-#define SL_MAX_CACHE_SALT    64         /* bytes */
-#define SL_MAX_INPUTS        2048       /* texts of one call for embeddings or scores */
-#define SL_MAX_PROMPTS       64         /* prompts of one completions call */
-#define SL_MAX_REQUEST_BYTES (1u << 30) /* memory one request may come to use */
+#define SL_MAX_N               128 /* sequences of one request */
+#define SL_MAX_STOPS           16
+#define SL_MAX_STOP_BYTES      256
+#define SL_MAX_STOP_IDS        64
+#define SL_MAX_MARKER_IDS      256 /* special tokens that appear in text */
+#define SL_MAX_LOGIT_BIAS      1024
+#define SL_MAX_BAD_WORDS       512  /* token sequences */
+#define SL_MAX_BAD_WORD_IDS    64   /* of one */
+#define SL_MAX_REPETITION      1024 /* tokens of what is repeated, and times */
+#define SL_MAX_LOGPROBS        20
+#define SL_MAX_LOGPROB_IDS     128
+#define SL_MAX_STREAM_INTERVAL 1024       /* tokens that wait for an event of their own */
+#define SL_MAX_CACHE_SALT      64         /* bytes */
+#define SL_MAX_INPUTS          2048       /* texts of one call for embeddings or scores */
+#define SL_MAX_PROMPTS         64         /* prompts of one completions call */
+#define SL_MAX_REQUEST_BYTES   (1u << 30) /* memory one request may come to use */
 
 /* adapters */
 #define SL_MAX_ADAPTERS      16384 /* known by name */

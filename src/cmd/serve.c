@@ -18,7 +18,8 @@
 struct serve_flags {
     struct sl_server_config server;
     struct sl_flag_list api_keys, served_names, allowed_origins, lora_modules;
-    const char *log_level, *policy, *key_file, *generation_config, *kv_events_text;
+    const char *log_level, *policy, *key_file, *generation_config, *unknown_fields;
+    const char *kv_events_text;
     struct sl_keys *keys;
     struct sl_kv_events_config kv_events;
     int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s;
@@ -60,6 +61,12 @@ static const struct sl_flag flags[] = {
      "/update_weights_from_disk: other weights, from any path"},
     {SL_FLAG_STR_LIST, 0, "allowed-origins", NULL, SERVE(allowed_origins), 0, 0, "O",
      "CORS origin; may be repeated (default: *)"},
+    {SL_FLAG_STR, 0, "unknown-fields", NULL, SERVE(unknown_fields), 0, 0, "U",
+     "of requests: ignore (X-Ignored-Fields names them) or refuse (default: ignore)"},
+    {SL_FLAG_SWITCH, 0, "timings", NULL, SERVER(timings), 0, 0, NULL,
+     "replies have llama.cpp's `timings`; else if timings_per_token"},
+    {SL_FLAG_INT, 0, "stream-interval", NULL, SERVER(stream_interval), 1, SL_MAX_STREAM_INTERVAL,
+     "N", "tokens of an event of a stream, at least (default: 1)"},
     {SL_FLAG_SWITCH, 0, "trust-request-chat-template", NULL, SERVER(trust_request_chat_template), 0,
      0, NULL, "let requests bring a chat_template"},
     {SL_FLAG_STR, 0, "tool-call-parser", NULL, SERVER(tool_call_parser), 0, 0, "NAME",
@@ -143,6 +150,14 @@ static int set_generation(struct sl_server_config *cfg, const char *name, struct
         return 0;
     return sl_fail(err, SL_EUNSUPPORTED, "--generation-config: '%s' is neither auto nor vllm",
                    name);
+}
+
+static int set_unknown(struct sl_server_config *cfg, const char *name, struct sl_error *err)
+{
+    cfg->refuse_unknown = name != NULL && strcmp(name, "refuse") == 0;
+    if (name == NULL || cfg->refuse_unknown || strcmp(name, "ignore") == 0)
+        return 0;
+    return sl_fail(err, SL_EINVAL, "--unknown-fields: '%s' is neither ignore nor refuse", name);
 }
 
 /* `--api-key a,b` means two keys, as does giving the flag twice; the pieces live in text. */
@@ -232,6 +247,8 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
         rc = set_policy(cfg, f->policy, err);
     if (rc == 0)
         rc = set_generation(cfg, f->generation_config, err);
+    if (rc == 0)
+        rc = set_unknown(cfg, f->unknown_fields, err);
     if (rc == 0)
         rc = set_keys(f, &f->keys, err);
     if (rc == 0)

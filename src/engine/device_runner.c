@@ -79,7 +79,7 @@ static size_t lists_bytes(const struct sl_model *m, const struct sl_device_runne
     size_t mask =
         SL_ROUND_UP(mask_words(sl_model_facts(m)->n_vocab) * sizeof(uint32_t), (size_t)16);
     size_t bias = SL_MAX_LOGIT_BIAS * sizeof(struct sl_sample_bias);
-    size_t banned = (SL_MAX_STOP_IDS + 8) * sizeof(int32_t);
+    size_t banned = (SL_MAX_STOP_IDS + SL_MAX_BAD_WORDS + 8) * sizeof(int32_t);
     return (size_t)cfg->max_seqs * (bias + banned + mask + 3 * 16) +
            (size_t)cfg->max_logits * (16 + sizeof(struct sl_sample_row));
 }

@@ -82,6 +82,7 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
                                              .n_logits = p->runner.n_vocab,
                                              .max_model_len = eng->info.max_model_len,
                                              .has_tokenizer = p->tokenizer != NULL,
+                                             .has_rows = p->runner.step != NULL,
                                              .has_logits = p->runner.step_ids == NULL &&
                                                            p->runner.n_pooled == 0,
                                              .n_pooled = p->runner.n_pooled,

@@ -143,22 +143,42 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
     }
 }
 
-/* How the token behind the sequence's last row is chosen. */
-static struct sl_sample_args sample_args(const struct sl_engine *eng,
-                                         const struct sl_flight_seq *fs)
+/* Does the output end in all of a bad word but its last token? */
+static bool word_is_due(const struct sl_seq *seq, const struct sl_bad_word *w)
 {
-    const struct sl_rseq *rs = fs->rs;
+    int32_t n = w->n_ids - 1;
+    return n <= seq->n_out &&
+           memcmp(seq->out + seq->n_out - n, w->ids, (size_t)n * sizeof *w->ids) == 0;
+}
+
+/* The ids in rs->bans: stop ids while they may not end the text, and ends of bad words. */
+static int32_t collect_bans(struct sl_rseq *rs, bool stops)
+{
+    const struct sl_sampling *p = &rs->req->sampling;
+    int32_t n = stops ? p->n_stop_token_ids : 0;
+    for (int32_t i = 0; i < n; i++)
+        rs->bans[i] = p->stop_token_ids[i];
+    for (int32_t i = 0; i < p->n_bad_words; i++)
+        if (word_is_due(&rs->seq, &p->bad_words[i]))
+            rs->bans[n++] = p->bad_words[i].ids[p->bad_words[i].n_ids - 1];
+    return n;
+}
+
+struct sl_sample_args sl_flight_args(const struct sl_engine *eng, const struct sl_flight_seq *fs)
+{
+    struct sl_rseq *rs = fs->rs;
     const struct sl_sampling *p = &rs->req->sampling;
     int32_t pos = fs->pos + fs->n; /* of the new token */
     bool ban = pos - rs->seq.n_prompt < p->min_tokens;
+    int32_t n_stops = rs->bans != NULL ? collect_bans(rs, ban) : ban ? p->n_stop_token_ids : 0;
     return (struct sl_sample_args){
         .sampling = p,
         .seed = rs->seed,
         .pos = (uint64_t)pos,
         .counts = rs->counts.slots != NULL ? &rs->counts : NULL,
-        .allowed = rs->mask,
-        .banned = {p->stop_token_ids, eng->eos_ids},
-        .n_banned = {ban ? p->n_stop_token_ids : 0, ban && !p->ignore_eos ? eng->n_eos_ids : 0},
+        .allowed = rs->mask != NULL ? rs->mask : rs->req->allowed,
+        .banned = {rs->bans != NULL ? rs->bans : p->stop_token_ids, eng->eos_ids},
+        .n_banned = {n_stops, ban && !p->ignore_eos ? eng->n_eos_ids : 0},
     };
 }
 
@@ -182,7 +202,7 @@ static void build_picks(struct sl_engine *eng, struct sl_flight *f)
             *pick =
                 (struct sl_pick){.given = req->prompt[fs->pos + j + 1], .n_top = req->n_prompt_top};
         if (fs->samples)
-            *pick = (struct sl_pick){.how = sample_args(eng, fs),
+            *pick = (struct sl_pick){.how = sl_flight_args(eng, fs),
                                      .given = -1,
                                      .n_top = fs->rs->logprobs != NULL ? req->n_top : -1};
     }
@@ -193,7 +213,8 @@ static bool needs_pending(const struct sl_engine *eng, const struct sl_flight *f
 {
     for (int32_t i = 0; i < f->n_seqs; i++) {
         const struct sl_rseq *rs = f->seqs[i].rs;
-        bool depends = rs->mask != NULL || (rs->counts.slots != NULL && eng->runner.forget == NULL);
+        bool depends = rs->mask != NULL || rs->req->long_bad_words ||
+                       (rs->counts.slots != NULL && eng->runner.forget == NULL);
         if (f->seqs[i].samples && depends && rs->seq.n_pending > 0)
             return true;
     }
@@ -265,7 +286,7 @@ static struct sl_picked choose(struct sl_engine *eng, struct sl_sampler *sampler
                                const struct sl_flight_seq *fs, const float *row)
 {
     struct sl_rseq *rs = fs->rs;
-    struct sl_sample_args args = sample_args(eng, fs);
+    struct sl_sample_args args = sl_flight_args(eng, fs);
     args.logits = row;
     struct sl_picked out = {.id = sl_sample(sampler, &args)};
     int32_t i = rs->seq.n_out, k = rs->req->n_top;
@@ -273,7 +294,11 @@ static struct sl_picked choose(struct sl_engine *eng, struct sl_sampler *sampler
         return out;
     struct sl_top_logprob *top = k > 0 ? rs->tops + (size_t)i * (size_t)k : NULL;
     out.top = top; /* in its place already */
-    if (!sl_logprobs(row, eng->runner.n_vocab, out.id, k, &out.lp, top))
+    const struct sl_sampling *p = &rs->req->sampling;
+    for (int32_t j = 0; j < p->n_logprob_token_ids; j++)
+        top[j].id = p->logprob_token_ids[j];
+    bool of = p->n_logprob_token_ids > 0;
+    if (!(of ? sl_logprobs_of : sl_logprobs)(row, eng->runner.n_vocab, out.id, k, &out.lp, top))
         out.id = -1;
     return out;
 }

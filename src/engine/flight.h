@@ -56,6 +56,8 @@ SL_MUST_CHECK int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f,
 /* Of a step that is undecided, when nothing is in flight before it. A failure ends the step. */
 SL_MUST_CHECK int sl_flight_choose(struct sl_engine *eng, struct sl_flight *f,
                                    struct sl_error *err);
+/* How the token behind the sequence's last row is chosen. */
+struct sl_sample_args sl_flight_args(const struct sl_engine *eng, const struct sl_flight_seq *fs);
 /* No token is chosen behind the sequence's last row: the row's token is computed again later. */
 void sl_flight_take_back(struct sl_engine *eng, struct sl_flight_seq *fs);
 /* Waits for the results: afterwards picked is filled for every row that chooses a token, and logits

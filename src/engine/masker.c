@@ -137,6 +137,22 @@ static bool think(struct sl_rseq *rs, int32_t *token)
     return thinks;
 }
 
+/* What the request allows besides. Tokens that end the text stay: the constraint alone says when.
+ */
+static int narrow(struct sl_rseq *rs, struct sl_error *err)
+{
+    const struct sl_request *req = rs->req;
+    const uint32_t *ends = req->constraint != NULL ? sl_constraint_ends(req->constraint) : NULL;
+    uint32_t any = 0;
+    for (int32_t i = 0; i < SL_CEIL_DIV(req->eng->limits.n_logits, 32); i++) {
+        rs->mask[i] &= req->allowed[i] | (ends != NULL ? ends[i] : 0);
+        any |= rs->mask[i];
+    }
+    if (any == 0 && !rs->mask_ends)
+        return sl_fail(err, SL_ELIMIT, "allowed_token_ids: none of them can come next");
+    return 0;
+}
+
 static int make_mask(struct sl_rseq *rs, struct sl_error *err)
 {
     struct sl_request *req = rs->req;
@@ -155,6 +171,8 @@ static int make_mask(struct sl_rseq *rs, struct sl_error *err)
             rs->mask_ends = false;
         }
     }
+    if (rc == 0 && req->allowed != NULL)
+        rc = narrow(rs, err);
     for (int32_t i = 1; i < req->n_seqs && first && rc == 0; i++) {
         memcpy(req->seqs[i].mask, rs->mask, (size_t)n_words * sizeof *rs->mask);
         req->seqs[i].think.state = rs->think.state;

@@ -119,6 +119,58 @@ static int check_bias(const struct sl_sampling *s, const struct sl_request_limit
     return 0;
 }
 
+static int check_choice(const struct sl_sampling *s, const struct sl_request_limits *lim,
+                        struct sl_error *err)
+{
+    if (s->n_allowed_token_ids < 0 || (s->n_allowed_token_ids > 0 && s->allowed_token_ids == NULL))
+        return sl_fail(err, SL_EINVAL, "allowed_token_ids: %d of them", s->n_allowed_token_ids);
+    for (int32_t i = 0; i < s->n_allowed_token_ids; i++)
+        if (s->allowed_token_ids[i] < 0 || s->allowed_token_ids[i] >= lim->n_logits)
+            return sl_fail(err, SL_EINVAL, "allowed_token_ids[%d] = %d is not in [0, %d)", i,
+                           s->allowed_token_ids[i], lim->n_logits);
+    if (s->n_bad_words < 0 || s->n_bad_words > SL_MAX_BAD_WORDS ||
+        (s->n_bad_words > 0 && s->bad_words == NULL))
+        return sl_fail(err, SL_EINVAL, "bad_words may hold at most %d token sequences, not %d",
+                       SL_MAX_BAD_WORDS, s->n_bad_words);
+    if (s->n_logprob_token_ids < 0 || s->n_logprob_token_ids > SL_MAX_LOGPROB_IDS ||
+        (s->n_logprob_token_ids > 0 && (s->logprob_token_ids == NULL || s->logprobs < 0)))
+        return sl_fail(err, SL_EINVAL,
+                       "logprob_token_ids may hold at most %d ids, and needs logprobs",
+                       SL_MAX_LOGPROB_IDS);
+    if (s->n_logprob_token_ids > 0 && !lim->has_rows)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "logprob_token_ids: not on a device that chooses tokens itself");
+    for (int32_t i = 0; i < s->n_logprob_token_ids; i++)
+        if (s->logprob_token_ids[i] < 0 || s->logprob_token_ids[i] >= lim->n_logits)
+            return sl_fail(err, SL_EINVAL, "logprob_token_ids[%d] = %d is not in [0, %d)", i,
+                           s->logprob_token_ids[i], lim->n_logits);
+    for (int32_t i = 0; i < s->n_bad_words; i++) {
+        const struct sl_bad_word *w = &s->bad_words[i];
+        if (w->n_ids < 1 || w->n_ids > SL_MAX_BAD_WORD_IDS || w->ids == NULL)
+            return sl_fail(err, SL_EINVAL, "bad_words: a word must have 1 to %d tokens, not %d",
+                           SL_MAX_BAD_WORD_IDS, w->n_ids);
+        for (int32_t k = 0; k < w->n_ids; k++)
+            if (w->ids[k] < 0 || w->ids[k] >= lim->n_logits)
+                return sl_fail(err, SL_EINVAL, "bad_words: token %d is not in [0, %d)", w->ids[k],
+                               lim->n_logits);
+    }
+    return 0;
+}
+
+static int check_repetition(const struct sl_repetition *r, struct sl_error *err)
+{
+    if (r->max_size == 0)
+        return 0;
+    if (r->min_size < 1 || r->min_size > r->max_size || r->max_size > SL_MAX_REPETITION ||
+        r->min_count < 2 || r->min_count > SL_MAX_REPETITION)
+        return sl_fail(
+            err, SL_EINVAL,
+            "repetition_detection: %d to %d tokens %d times, where at most %d tokens and "
+            "times are possible, and 2 times at least",
+            r->min_size, r->max_size, r->min_count, SL_MAX_REPETITION);
+    return 0;
+}
+
 static int check_logits(const struct sl_sampling *s, bool constrained,
                         const struct sl_request_limits *lim, struct sl_error *err)
 {
@@ -214,6 +266,10 @@ int sl_request_check(const struct sl_request_desc *desc, const struct sl_request
         rc = check_markers(s, err);
     if (rc == 0)
         rc = check_bias(s, lim, err);
+    if (rc == 0)
+        rc = check_choice(s, lim, err);
+    if (rc == 0)
+        rc = check_repetition(&s->repetition, err);
     if (rc == 0)
         rc = check_logits(s, desc->constraint != NULL, lim, err);
     if (rc == 0 && desc->thinking != NULL && !(lim->has_logits && lim->has_tokenizer))

@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+const char sl_stop_repetition[] = "repetition_detected";
+
 struct view { /* what the engine has published of a sequence */
     int32_t n_tokens;
     enum sl_finish finish;
@@ -66,6 +68,8 @@ static void put_finish(struct sl_request *req, struct sl_rseq *rs, const struct 
     req->r_n_done++;
     out->finish = v->finish;
     out->stop_token_id = rs->stop_token_id;
+    if (rs->repeats)
+        out->stop_str = sl_stop_repetition;
     if (rs->stop_idx >= 0)
         out->stop_str = req->stops.list[rs->stop_idx].text;
 }

@@ -37,8 +37,12 @@ static void *carve(struct carver *c, int64_t n, size_t size)
 
 struct shape { /* sizes that follow from the request's description */
     int32_t n_seqs, n_prompt, max_out, n_pages, n_top, n_prompt_top, n_pooled;
-    uint32_t n_slots; /* of the penalties' table, 0: none */
-    int32_t n_mask;   /* words of a mask, 0: none */
+    uint32_t n_slots;  /* of the penalties' table, 0: none */
+    int32_t n_mask;    /* words of a mask, 0: none */
+    int32_t n_runs;    /* sizes of what may be repeated, 0: that is not looked at */
+    int32_t n_bans;    /* ids that one choice may exclude, 0: no bad words */
+    int32_t n_allowed; /* words of the mask of allowed_token_ids, 0: none */
+    int64_t n_bad_ids;
     size_t text_cap;
     bool logprobs, prompt_logprobs, think;
     size_t stop_bytes; /* of all stop strings with their ends */
@@ -58,11 +62,21 @@ static struct shape shape_of(const struct sl_engine *eng, const struct sl_reques
     s.logprobs = p->logprobs >= 0;
     s.prompt_logprobs = p->prompt_logprobs >= 0;
     s.n_top = SL_MIN(SL_MAX(p->logprobs, 0), eng->limits.n_logits);
+    if (p->n_logprob_token_ids > 0)
+        s.n_top = p->n_logprob_token_ids;
     s.n_prompt_top = SL_MIN(SL_MAX(p->prompt_logprobs, 0), eng->limits.n_logits);
     if (eng->limits.has_logits && sl_sampling_has_penalty(p))
         s.n_slots = sl_counts_slots((int64_t)d->n_prompt + s.max_out, eng->limits.n_vocab);
     s.think = d->thinking != NULL;
     s.n_mask = d->constraint != NULL || s.think ? SL_CEIL_DIV(eng->limits.n_logits, 32) : 0;
+    if (p->n_allowed_token_ids > 0)
+        s.n_allowed = SL_CEIL_DIV(eng->limits.n_logits, 32);
+    if (p->repetition.max_size > 0)
+        s.n_runs = p->repetition.max_size - p->repetition.min_size + 1;
+    if (p->n_bad_words > 0)
+        s.n_bans = p->n_stop_token_ids + p->n_bad_words;
+    for (int32_t i = 0; i < p->n_bad_words; i++)
+        s.n_bad_ids += p->bad_words[i].n_ids;
     for (int32_t i = 0; i < p->n_stop; i++)
         s.stop_bytes += strlen(p->stop[i]) + 1;
     if (eng->tokenizer != NULL && !d->pooling)
@@ -81,6 +95,8 @@ static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *r
                    ? carve(c, (int64_t)s->max_out * s->n_top, sizeof(struct sl_top_logprob))
                    : NULL;
     rs->mask = s->n_mask > 0 ? carve(c, s->n_mask, sizeof(uint32_t)) : NULL;
+    rs->runs = s->n_runs > 0 ? carve(c, s->n_runs, sizeof(int32_t)) : NULL;
+    rs->bans = s->n_bans > 0 ? carve(c, s->n_bans, sizeof(int32_t)) : NULL;
     rs->think.text = s->think ? carve(c, (int64_t)s->text_cap, 1) : NULL;
     rs->r_held = s->stop_bytes > 0 ? carve(c, SL_MAX_STOP_BYTES, 1) : NULL;
     if (s->n_slots > 0) {
@@ -92,7 +108,8 @@ static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *r
 }
 
 struct arrays { /* inside struct sl_sampling, whose pointers are to const */
-    int32_t *stop_ids, *marker_ids;
+    int32_t *stop_ids, *marker_ids, *bad_ids, *logprob_ids;
+    struct sl_bad_word *bad_words;
     struct sl_logit_bias *bias;
     char *stop_text;
     uint16_t *stop_fail;
@@ -119,11 +136,42 @@ static struct sl_request *carve_all(struct carver *c, const struct shape *s,
     a->stop_ids = carve(c, d->sampling.n_stop_token_ids, sizeof(int32_t));
     a->marker_ids = carve(c, d->sampling.n_marker_ids, sizeof(int32_t));
     a->bias = carve(c, d->sampling.n_logit_bias, sizeof(struct sl_logit_bias));
+    a->logprob_ids = carve(c, d->sampling.n_logprob_token_ids, sizeof(int32_t));
+    a->bad_words = carve(c, d->sampling.n_bad_words, sizeof(struct sl_bad_word));
+    a->bad_ids = carve(c, s->n_bad_ids, sizeof(int32_t));
+    r->allowed = s->n_allowed > 0 ? carve(c, s->n_allowed, sizeof(uint32_t)) : NULL;
     a->stop_text = carve(c, (int64_t)s->stop_bytes, 1);
     a->stop_fail = carve(c, (int64_t)s->stop_bytes, sizeof(uint16_t));
     for (int32_t i = 0; i < s->n_seqs; i++)
         carve_seq(c, s, c->base != NULL ? &r->seqs[i] : NULL);
     return req;
+}
+
+/* allowed_token_ids become a mask, as what a constraint allows is one. */
+static void copy_choice(struct sl_request *req, const struct sl_sampling *p, const struct shape *s,
+                        const struct arrays *a)
+{
+    int32_t *at = a->bad_ids;
+    if (req->allowed != NULL)
+        memset(req->allowed, 0, (size_t)s->n_allowed * sizeof *req->allowed);
+    for (int32_t i = 0; i < p->n_allowed_token_ids; i++) {
+        int32_t id = p->allowed_token_ids[i];
+        req->allowed[id / 32] |= 1u << (id & 31);
+    }
+    for (int32_t i = 0; i < p->n_bad_words; i++) {
+        const struct sl_bad_word *w = &p->bad_words[i];
+        memcpy(at, w->ids, (size_t)w->n_ids * sizeof *at);
+        a->bad_words[i] = (struct sl_bad_word){at, w->n_ids};
+        req->long_bad_words |= w->n_ids > 1;
+        at += w->n_ids;
+    }
+    if (p->n_logprob_token_ids > 0)
+        memcpy(a->logprob_ids, p->logprob_token_ids,
+               (size_t)p->n_logprob_token_ids * sizeof *a->logprob_ids);
+    req->sampling.logprob_token_ids = a->logprob_ids;
+    req->sampling.allowed_token_ids = NULL; /* they are in req->allowed */
+    req->sampling.n_allowed_token_ids = 0;
+    req->sampling.bad_words = a->bad_words;
 }
 
 static void copy_sampling(struct sl_request *req, const struct sl_sampling *p,
@@ -206,6 +254,9 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     rs->seq.adapter = req->adapter != NULL ? sl_adapter_weights(req->adapter)->id : 0;
     rs->seq.publish = eng->prefix_caching || req->n_seqs > 1;
     rs->seq.all_logits = i == 0 && req->prompt_logprobs != NULL;
+    const struct sl_repetition *rep = &req->sampling.repetition;
+    if (rs->runs != NULL)
+        memset(rs->runs, 0, (size_t)(rep->max_size - rep->min_size + 1) * sizeof *rs->runs);
     rs->stop_token_id = rs->stop_idx = -1;
     atomic_init(&rs->text_limit, req->stops.n > 0 ? 0 : UINT64_MAX);
     atomic_init(&rs->published, 0);
@@ -265,6 +316,7 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     req->text_cap = s.text_cap;
     memcpy(req->prompt, d->prompt, (size_t)s.n_prompt * sizeof *req->prompt);
     copy_sampling(req, &d->sampling, &a);
+    copy_choice(req, &d->sampling, &s, &a);
     if (d->constraint != NULL)
         req->constraint = sl_constraint_ref(d->constraint);
     req->cache_hit_threshold = d->cache_hit_threshold;

@@ -46,7 +46,9 @@ struct sl_rseq {
     struct sl_matcher *matcher;
     struct sl_think_seq think;
     bool mask_free; /* nothing says any more what may come: no masks from here on */
-    uint32_t *mask; /* tokens that may come next; NULL: all may */
+    uint32_t *mask; /* tokens that may come next; NULL: what the request allows */
+    int32_t *runs;  /* [sizes] of repetition_detection; NULL: off */
+    int32_t *bans;  /* [stop ids + bad words] scratch of one choice; NULL: no bad words */
     struct sl_rseq *mask_next;
     int32_t mask_token;
     uint64_t mask_round; /* of the masker, when it was given */
@@ -62,6 +64,7 @@ struct sl_rseq {
 
     _Atomic uint64_t text_limit; /* bytes the reader may show */
     _Atomic uint64_t published;
+    bool repeats;                    /* ended by repetition_detection; likewise */
     int32_t stop_token_id, stop_idx; /* valid once the finish is published */
 
     /* the reader's */
@@ -84,6 +87,8 @@ struct sl_request {
     struct sl_stops stops;
     struct sl_kv_ns ns;
     struct sl_constraint *constraint; /* NULL: any text; a reference */
+    uint32_t *allowed;                /* allowed_token_ids as a mask; NULL: all */
+    bool long_bad_words;              /* what may come depends on the tokens before */
     struct sl_adapter *adapter;       /* NULL: the model as it is; a reference */
     float adapter_scale, cache_hit_threshold;
     struct sl_think think;
@@ -129,6 +134,7 @@ struct sl_request_limits {
     int32_t n_logits;      /* width of a row of logits: ids that may be sampled, biased, banned */
     int32_t max_model_len; /* prompt and output together */
     bool has_tokenizer;    /* stop strings can be searched */
+    bool has_rows;         /* and they are here: log probabilities of given ids too */
     bool has_logits;       /* log probabilities, penalties and masks can be had */
     bool has_adapters;     /* the runner adds what adapters say */
     int32_t n_pooled;      /* values of a prompt; 0: prompts are continued */

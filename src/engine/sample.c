@@ -330,11 +330,12 @@ static void top_of(const float *x, int32_t n_vocab, int32_t n_top, struct sl_top
     }
 }
 
-bool sl_logprobs(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top,
-                 struct sl_logprob *out, struct sl_top_logprob *top)
+/* top[i].logprob is a logit at first: of the best, or of the ids that are there. */
+static bool logprobs(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top, bool best,
+                     struct sl_logprob *out, struct sl_top_logprob *top)
 {
     float max;
-    SL_ASSERT(id >= 0 && id < n_vocab && n_top >= 0 && n_top <= n_vocab);
+    SL_ASSERT(id >= 0 && id < n_vocab && n_top >= 0);
     const struct sl_row_kernels *k = sl_row_kernels();
     if (!k->scan(logits, n_vocab, NULL, &max))
         return false;
@@ -342,9 +343,22 @@ bool sl_logprobs(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top
     uint64_t sum = k->logprob(logits, n_vocab, max, id, &n_before);
     double lse = (double)max + log((double)sum / (double)SL_WEIGHT_ONE);
     *out = (struct sl_logprob){.logprob = (float)((double)logits[id] - lse), .rank = n_before + 1};
-    if (n_top > 0)
+    if (best && n_top > 0)
         top_of(logits, n_vocab, n_top, top);
     for (int32_t i = 0; i < n_top; i++)
-        top[i].logprob = (float)((double)top[i].logprob - lse);
+        top[i].logprob = (float)((double)(best ? top[i].logprob : logits[top[i].id]) - lse);
     return true;
+}
+
+bool sl_logprobs(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top,
+                 struct sl_logprob *out, struct sl_top_logprob *top)
+{
+    SL_ASSERT(n_top <= n_vocab);
+    return logprobs(logits, n_vocab, id, n_top, true, out, top);
+}
+
+bool sl_logprobs_of(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top,
+                    struct sl_logprob *out, struct sl_top_logprob *top)
+{
+    return logprobs(logits, n_vocab, id, n_top, false, out, top);
 }

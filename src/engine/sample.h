@@ -53,6 +53,9 @@ struct sl_logprob {
     float logprob;
     int32_t rank; /* 1 = most likely; ties by id */
 };
+/* Log softmax of the row at id, and at the ids that top names. False: NaN or infinity. */
+bool sl_logprobs_of(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top,
+                    struct sl_logprob *out, struct sl_top_logprob *top);
 /* Log softmax of the row at id, and the n_top best (ties by id) into top. False: NaN or infinity.
  */
 bool sl_logprobs(const float *logits, int32_t n_vocab, int32_t id, int32_t n_top,

@@ -272,6 +272,21 @@ static bool hits_stop_string(struct sl_engine *eng, struct sl_rseq *rs, int32_t 
     return m.idx >= 0;
 }
 
+/* Is the end of the output one piece, several times in a row? For each size of the piece rs->runs
+ * counts how many of the last tokens are those a piece earlier, so that a token costs as many looks
+ * as there are sizes, whatever came before. */
+static bool repeats(struct sl_rseq *rs, const struct sl_repetition *r)
+{
+    const int32_t *out = rs->out, n = rs->seq.n_out;
+    bool found = false;
+    for (int32_t size = r->min_size; size <= r->max_size && size < n; size++) {
+        int32_t *run = &rs->runs[size - r->min_size];
+        *run = out[n - 1] == out[n - 1 - size] ? *run + 1 : 0;
+        found |= *run >= size * (r->min_count - 1);
+    }
+    return found;
+}
+
 /* How the sequence ends with the token just appended. A stop goes before a length. Before
  * min_tokens tokens nothing but length ends it. */
 static enum sl_finish finish_of(struct sl_engine *eng, struct sl_rseq *rs, int32_t id,
@@ -289,6 +304,10 @@ static enum sl_finish finish_of(struct sl_engine *eng, struct sl_rseq *rs, int32
     }
     if (req->stops.n > 0 && hits_stop_string(eng, rs, id))
         return SL_FINISH_STOP;
+    if (rs->runs != NULL && repeats(rs, &p->repetition) && rs->seq.n_out >= p->min_tokens) {
+        rs->repeats = true;
+        return SL_FINISH_STOP;
+    }
     return rs->seq.n_out == req->max_out ? SL_FINISH_LENGTH : SL_RUNNING;
 }
 
@@ -497,6 +516,37 @@ static void take_pooled(struct sl_engine *eng, const struct sl_flight *f,
     end_seq(eng, fs->rs, SL_FINISH_STOP, false, false);
 }
 
+/* Is there a token that the request's own rules let come? */
+static bool any_may_come(struct sl_engine *eng, const struct sl_flight_seq *fs)
+{
+    const struct sl_sample_args a = sl_flight_args(eng, fs);
+    for (int32_t id = 0; id < eng->runner.n_vocab; id++) {
+        bool may = a.allowed == NULL || (a.allowed[id / 32] >> (id & 31) & 1) != 0;
+        for (int i = 0; i < 2 && may; i++)
+            may = !in_list(a.banned[i], a.n_banned[i], id);
+        if (may)
+            return true;
+    }
+    return false;
+}
+
+/* No token was chosen. */
+static void fail_choice(struct sl_engine *eng, const struct sl_flight_seq *fs)
+{
+    struct sl_error err;
+    struct sl_request *req = fs->rs->req;
+    bool rules = req->allowed != NULL || req->sampling.n_bad_words > 0;
+    if (rules && fs->samples && !any_may_come(eng, fs)) {
+        sl_fail(&err, SL_ELIMIT, "%s: with what else is ruled out, no token may come next",
+                req->allowed != NULL ? "allowed_token_ids" : "bad_words");
+    } else {
+        sl_fail(&err, SL_EINTERNAL, "the model's output at position %d is not a number",
+                fs->pos + fs->n - 1);
+        eng->stats.corrupted++;
+    }
+    fail_request(eng, req, &err);
+}
+
 static void consume(struct sl_engine *eng, const struct sl_flight *f,
                     const struct sl_flight_seq *fs)
 {
@@ -516,11 +566,7 @@ static void consume(struct sl_engine *eng, const struct sl_flight *f,
     if (ok && fs->samples)
         ok = picked->id >= 0 && picked->id < eng->runner.n_vocab;
     if (!ok) {
-        struct sl_error err;
-        sl_fail(&err, SL_EINTERNAL, "the model's output at position %d is not a number",
-                fs->pos + fs->n - 1);
-        eng->stats.corrupted++;
-        fail_request(eng, rs->req, &err);
+        fail_choice(eng, fs);
         return;
     }
     if (seq->state == SL_SEQ_RUNNING && seq->n_preempted == fs->epoch)

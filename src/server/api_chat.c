@@ -15,6 +15,19 @@ static struct sl_token_style style_of(const struct sl_call *call)
     return (struct sl_token_style){call->conn->loop, call->tokens_as_ids};
 }
 
+/* What was asked to be told about the prompt. */
+static void put_prompt(struct sl_buf *b, const struct sl_call *call, const struct sl_prompt *prompt)
+{
+    if (call->return_token_ids && prompt->ids != NULL) {
+        SL_PUT(b, ",\"prompt_token_ids\":");
+        sl_call_put_ids(b, prompt->ids, prompt->n_ids);
+    }
+    if (call->return_prompt_text && prompt->text != NULL) {
+        SL_PUT(b, ",\"prompt_text\":");
+        sl_buf_json_string(b, prompt->text, prompt->n_text);
+    }
+}
+
 /* ---- streams */
 
 static void put_first_event(struct sl_buf *b, struct sl_call *call, const struct sl_prompt *prompt,
@@ -23,22 +36,23 @@ static void put_first_event(struct sl_buf *b, struct sl_call *call, const struct
     sl_openai_event_begin(b, call);
     SL_PUT(b, "{\"index\":");
     sl_put_i64(b, choice->idx);
-    SL_PUT(b, ",\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,"
-              "\"finish_reason\":null}");
-    if (call->return_token_ids && prompt->ids != NULL) {
-        SL_PUT(b, "],\"prompt_token_ids\":");
-        sl_call_put_ids(b, prompt->ids, prompt->n_ids);
-        SL_PUT(b, "}\n\n");
+    SL_PUT(b, ",\"delta\":{\"role\":\"assistant\",\"content\":\"");
+    sl_buf_json_escape(b, prompt->final, prompt->n_final);
+    SL_PUT(b, "\"},\"logprobs\":null,\"finish_reason\":null}");
+    if (prompt->ids == NULL && prompt->text == NULL) {
+        sl_openai_event_end(b, call, prompt, SL_RUNNING);
         return;
     }
-    sl_openai_event_end(b, call, prompt);
+    sl_buf_putc(b, ']');
+    put_prompt(b, call, prompt);
+    SL_PUT(b, "}\n\n");
 }
 
 static void begin_delta(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice)
 {
     if (choice->open) { /* one of several in this chunk: only the last has an end to show */
         SL_PUT(b, "},\"logprobs\":null,\"finish_reason\":null}");
-        sl_openai_event_end(b, call, NULL);
+        sl_openai_event_end(b, call, NULL, SL_RUNNING);
     }
     sl_openai_event_begin(b, call);
     SL_PUT(b, "{\"index\":");
@@ -138,7 +152,7 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
         sl_buf_putc(b, ']');
     }
     sl_buf_putc(b, '}');
-    sl_openai_event_end(b, call, prompt);
+    sl_openai_event_end(b, call, prompt, chunk->finish);
 }
 
 /* ---- whole replies */
@@ -171,9 +185,13 @@ static void put_buf(struct sl_buf *b, const struct sl_buf *part)
         b->failed = true; /* the loss must show: it becomes a 503 */
 }
 
-static void put_text_of(struct sl_buf *b, const struct sl_answer *a, enum sl_part_kind kind)
+/* The parts of a kind, behind what an echo puts before them. */
+static void put_text_of(struct sl_buf *b, const struct sl_answer *a, enum sl_part_kind kind,
+                        const struct sl_prompt *echo)
 {
     sl_buf_putc(b, '"');
+    if (echo != NULL)
+        sl_buf_json_escape(b, echo->final, echo->n_final);
     for (int32_t i = 0; i < sl_answer_n_parts(a); i++) {
         const struct sl_part *part = sl_answer_part(a, i);
         if (part->kind == kind)
@@ -183,16 +201,16 @@ static void put_text_of(struct sl_buf *b, const struct sl_answer *a, enum sl_par
 }
 
 /* "content":...,"tool_calls":[...] and so on */
-static void put_message(struct sl_buf *b, const struct sl_answer *a)
+static void put_message(struct sl_buf *b, const struct sl_answer *a, const struct sl_prompt *prompt)
 {
     int32_t n_parts = sl_answer_n_parts(a), n[3] = {0};
     for (int32_t i = 0; i < n_parts; i++)
         n[sl_answer_part(a, i)->kind]++;
     SL_PUT(b, "\"content\":");
-    if (n[SL_PART_TEXT] == 0 && n_parts > 0)
+    if (n[SL_PART_TEXT] == 0 && n_parts > 0 && prompt->n_final == 0)
         SL_PUT(b, "null");
     else
-        put_text_of(b, a, SL_PART_TEXT);
+        put_text_of(b, a, SL_PART_TEXT, prompt);
     SL_PUT(b, ",\"refusal\":null");
     for (int32_t i = 0; n[SL_PART_CALL] > 0 && i < n_parts; i++) {
         const struct sl_part *part = sl_answer_part(a, i);
@@ -207,9 +225,9 @@ static void put_message(struct sl_buf *b, const struct sl_answer *a)
         sl_buf_putc(b, ']');
     if (n[SL_PART_REASONING] > 0) {
         SL_PUT(b, ",\"reasoning\":");
-        put_text_of(b, a, SL_PART_REASONING);
+        put_text_of(b, a, SL_PART_REASONING, NULL);
         SL_PUT(b, ",\"reasoning_content\":");
-        put_text_of(b, a, SL_PART_REASONING);
+        put_text_of(b, a, SL_PART_REASONING, NULL);
     }
     b->failed |= !sl_answer_ok(a); /* the loss must show: it becomes a 503 */
 }
@@ -217,14 +235,14 @@ static void put_message(struct sl_buf *b, const struct sl_answer *a)
 static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
                        struct sl_choice *choice)
 {
-    (void)prompt;
     SL_PUT(b, "{\"index\":");
     sl_put_i64(b, choice->idx);
     SL_PUT(b, ",\"message\":{\"role\":\"assistant\",");
     if (choice->answer != NULL) {
-        put_message(b, choice->answer);
+        put_message(b, choice->answer, prompt);
     } else {
         SL_PUT(b, "\"content\":\"");
+        sl_buf_json_escape(b, prompt->final, prompt->n_final);
         sl_buf_json_escape(b, choice->text.data, choice->text.n_bytes);
         b->failed |= !sl_buf_ok(&choice->text);
         SL_PUT(b, "\",\"refusal\":null");
@@ -257,10 +275,7 @@ static void put_tail(struct sl_buf *b, struct sl_call *call)
         SL_PUT(b, ",\"prompt_logprobs\":");
         sl_put_prompt_logprobs(b, style_of(call), t, (size_t)u.n_prompt);
     }
-    if (call->return_token_ids && prompt->ids != NULL) {
-        SL_PUT(b, ",\"prompt_token_ids\":");
-        sl_call_put_ids(b, prompt->ids, prompt->n_ids);
-    }
+    put_prompt(b, call, prompt);
 }
 
 static int begin(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,

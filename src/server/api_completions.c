@@ -139,7 +139,7 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
                          chunk->stop_str != NULL ? strlen(chunk->stop_str) : 0);
     put_ids(b, call, prompt, ch, first);
     sl_buf_putc(b, '}');
-    sl_openai_event_end(b, call, prompt);
+    sl_openai_event_end(b, call, prompt, chunk->finish);
 }
 
 /* ---- whole replies */
@@ -217,7 +217,7 @@ static int read_prompt(const struct sl_engine *eng, const json_t *v, const struc
 {
     if (json_is_array(v)) {
         int rc = copy_ids(v, sl_engine_info(eng)->n_vocab, out, r);
-        sl_prompt_truncate(eng, p->truncate_prompt_tokens, out);
+        sl_prompt_truncate(eng, p, out);
         if (rc != 0 || !p->echo)
             return rc;
         return sl_tokenizer_decode(sl_engine_tokenizer(eng), out->ids, out->n_ids,
@@ -236,7 +236,9 @@ static int read_prompt(const struct sl_engine *eng, const json_t *v, const struc
         memcpy(out->text, text, n + 1);
         out->n_text = n;
     }
-    return sl_prompt_encode(eng, text, n, p->add_special_tokens, p->truncate_prompt_tokens, out, r);
+    int rc = sl_prompt_encode(eng, text, n, p->add_special_tokens, out, r);
+    sl_prompt_truncate(eng, p, out);
+    return rc;
 }
 
 static int read_prompts(const struct sl_engine *eng, const struct sl_params *p,
@@ -266,7 +268,7 @@ static int read_prompts(const struct sl_engine *eng, const struct sl_params *p,
     return 0;
 }
 
-static void prepare(struct sl_task *t)
+void sl_completions_prepare(struct sl_task *t)
 {
     t->rc = sl_task_read(t, SL_ENDPOINT_COMPLETIONS);
     if (t->rc == 0)
@@ -284,6 +286,6 @@ static void finish(struct sl_conn *c, struct sl_task *t)
 
 void sl_api_completions(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare, finish};
+    static const struct sl_task_kind kind = {sl_completions_prepare, finish};
     sl_task_start(c, &kind);
 }

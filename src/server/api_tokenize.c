@@ -83,9 +83,8 @@ static int tokenize(struct sl_task *t)
     else if (rc == 0 && !json_is_string(given))
         rc = sl_refuse(r, SL_EINVAL, "prompt", "prompt must be a string (or give messages)");
     if (rc == 0)
-        rc =
-            sl_prompt_encode(eng, chat ? text : json_string_value(given),
-                             chat ? n_text : json_string_length(given), add_special, 0, &prompt, r);
+        rc = sl_prompt_encode(eng, chat ? text : json_string_value(given),
+                              chat ? n_text : json_string_length(given), add_special, &prompt, r);
     if (rc == 0)
         put_tokenized(&t->out, eng, &prompt, with_strings);
     sl_free(prompt.ids);
@@ -130,6 +129,7 @@ static int detokenize(struct sl_task *t)
 static void prepare(struct sl_task *t, int (*fn)(struct sl_task *))
 {
     t->out.max_bytes = SL_MAX_REPLY_BYTES;
+    t->other_fields = true;
     t->rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
     if (t->rc == 0)
         t->rc = fn(t);

@@ -28,6 +28,7 @@ void sl_call_free_prompts(struct sl_prompt *prompts, int32_t n)
             sl_request_release(prompts[i].req);
         sl_free(prompts[i].ids);
         sl_free(prompts[i].text);
+        sl_free(prompts[i].final);
     }
     sl_free(prompts);
 }
@@ -36,8 +37,9 @@ static void free_choices(struct sl_choice *choices, int32_t n)
 {
     for (int32_t i = 0; choices != NULL && i < n; i++) {
         struct sl_choice *ch = &choices[i];
-        struct sl_buf *bufs[] = {&ch->text,   &ch->stop_str, &ch->token_ids, &ch->tokens,
-                                 &ch->values, &ch->tops,     &ch->offsets};
+        struct sl_buf *bufs[] = {&ch->text,    &ch->stop_str, &ch->token_ids,
+                                 &ch->tokens,  &ch->values,   &ch->tops,
+                                 &ch->offsets, &ch->held,     &ch->held_tokens};
         for (size_t k = 0; k < SL_COUNT(bufs); k++)
             sl_buf_deinit(bufs[k]);
         sl_answer_destroy(ch->answer);
@@ -126,10 +128,17 @@ static void copy_params(struct sl_call *call, const struct sl_params *p)
     call->include_usage = p->include_usage;
     call->continuous_usage = p->continuous_usage;
     call->want_logprobs = p->want_logprobs;
-    call->n_logprobs = SL_MAX(p->sampling.logprobs, 0);
+    call->n_logprobs = p->sampling.n_logprob_token_ids > 0 ? p->sampling.n_logprob_token_ids
+                                                           : SL_MAX(p->sampling.logprobs, 0);
     call->tokens_as_ids = p->tokens_as_ids;
     call->return_token_ids = p->return_token_ids;
     call->max_tokens = p->sampling.max_tokens;
+    const struct sl_server_config *cfg = call->conn->loop->server->cfg;
+    call->n_best = p->n_best;
+    call->stream_interval = SL_MAX(p->stream_interval, cfg->stream_interval);
+    call->timings_per_token = p->timings_per_token;
+    call->timings = p->timings_per_token || cfg->timings;
+    call->return_prompt_text = p->return_prompt_text;
     call->echo = p->echo;
     call->drop_output = p->drop_output;
 }
@@ -337,6 +346,8 @@ static void fail_call(struct sl_call *call, const struct sl_error *err)
         r.err = *err;
     else
         (void)sl_fail(&r.err, SL_EINTERNAL, "the request failed");
+    if (sl_code_http(r.err.code) == 400)
+        sl_params_blame(&r);
     if (c->streaming) {
         call->api->fail_stream(sl_conn_stream_buf(c), call, &r);
         sl_conn_stream_end(c);
@@ -368,26 +379,58 @@ static size_t kept_bytes(const struct sl_choice *ch)
            ch->tops.n_bytes + ch->offsets.n_bytes + sl_answer_bytes(ch->answer);
 }
 
-static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl_chunk *chunk)
+/* Of a stream with an interval: what there is waits for more, but for the first tokens and the
+ * last. *chunk becomes all that has waited. */
+static bool hold(const struct sl_call *call, struct sl_choice *choice, struct sl_chunk *chunk)
+{
+    size_t n_held = choice->held_tokens.n_bytes / sizeof *chunk->tokens;
+    bool first = choice->n_output == 0 || call->stream_interval <= 1;
+    if (first && n_held == 0)
+        return false;
+    sl_buf_put(&choice->held, chunk->text, chunk->n_text);
+    sl_buf_put(&choice->held_tokens, chunk->tokens, chunk->n_tokens * sizeof *chunk->tokens);
+    chunk->text = choice->held.data;
+    chunk->n_text = choice->held.n_bytes;
+    chunk->tokens = (const struct sl_token *)(const void *)choice->held_tokens.data;
+    chunk->n_tokens = choice->held_tokens.n_bytes / sizeof *chunk->tokens;
+    return chunk->finish == SL_RUNNING && chunk->n_tokens < (size_t)call->stream_interval;
+}
+
+static void stream_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *choice,
+                         const struct sl_chunk *chunk)
 {
     struct sl_conn *c = call->conn;
+    if (!c->streaming)
+        sl_reply_stream(c);
+    struct sl_buf *out = sl_conn_stream_buf(c);
+    size_t before = sl_answer_bytes(choice->answer);
+    out->failed |= !sl_buf_ok(&choice->held) || !sl_buf_ok(&choice->held_tokens);
+    call->api->put_events(out, call, prompt, choice, chunk);
+    call->n_kept += sl_answer_bytes(choice->answer) - before;
+    sl_buf_clear(&choice->held);
+    sl_buf_clear(&choice->held_tokens);
+}
+
+static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl_chunk *chunk)
+{
     struct sl_choice *choice = &call->choices[prompt->idx * call->n + chunk->seq_idx];
     if (call->drop_output) {
         chunk->n_text = chunk->n_tokens = 0;
         if (chunk->finish == SL_FINISH_STOP)
             chunk->finish = SL_FINISH_LENGTH;
     }
-    choice->n_output += chunk->n_tokens;
     if (chunk->finish != SL_RUNNING)
         choice->finish = chunk->finish;
+    for (size_t i = 0; i < chunk->n_tokens; i++)
+        choice->sum_logprob += (double)chunk->tokens[i].logprob;
+    size_t n_new = chunk->n_tokens;
     if (call->stream) {
-        if (!c->streaming)
-            sl_reply_stream(c);
-        size_t before = sl_answer_bytes(choice->answer);
-        call->api->put_events(sl_conn_stream_buf(c), call, prompt, choice, chunk);
-        call->n_kept += sl_answer_bytes(choice->answer) - before;
+        if (!hold(call, choice, chunk))
+            stream_chunk(call, prompt, choice, chunk);
+        choice->n_output += n_new;
         return;
     }
+    choice->n_output += n_new;
     if (chunk->finish != SL_RUNNING) {
         choice->stop_token_id = chunk->stop_token_id;
         if (chunk->stop_str != NULL)

@@ -17,13 +17,16 @@ struct sl_call;
 struct sl_choice { /* one sequence of one prompt */
     int32_t idx;   /* as in the reply */
     bool began;    /* streaming: the first event is out */
+    bool shown;    /* whole replies: it is in the reply */
     bool open;     /* streaming: the last event lacks its end */
     enum sl_finish finish;
     int32_t stop_token_id;
-    size_t n_output;          /* tokens so far */
-    struct sl_answer *answer; /* conversations: its parser; NULL: text is content as it is */
-    size_t n_chars;           /* characters of the tokens so far, for text_offset */
-    struct sl_buf text;       /* whole replies only; streams send it at once */
+    size_t n_output;                 /* tokens so far */
+    double sum_logprob;              /* of them, where they have one */
+    struct sl_buf held, held_tokens; /* streams with an interval: text, struct sl_token */
+    struct sl_answer *answer;        /* conversations: its parser; NULL: text is content as it is */
+    size_t n_chars;                  /* characters of the tokens so far, for text_offset */
+    struct sl_buf text;              /* whole replies only; streams send it at once */
     struct sl_buf stop_str;
     struct sl_buf token_ids; /* comma-separated */
     /* logprobs, comma-separated JSON; conversations use `tokens` alone for whole objects */
@@ -38,8 +41,10 @@ struct sl_prompt { /* one prompt and its engine request */
     bool done;           /* all its sequences have ended; req lives on for its prompt's logprobs */
     int32_t *ids;        /* kept for echo and return_token_ids, else NULL */
     size_t n_ids;
-    char *text; /* kept for echo, else NULL */
+    char *text; /* kept for echo and return_prompt_text, else NULL */
     size_t n_text;
+    char *final; /* echo of a conversation: its last message, if it is of the assistant */
+    size_t n_final;
     struct sl_usage usage;
 };
 
@@ -93,6 +98,8 @@ struct sl_call {
     struct sl_prompt *prompts;
     struct sl_choice *choices; /* [n_prompts * n] */
     int32_t n_prompts, n, n_done;
+    int32_t n_best; /* choices of a prompt that are shown, 0: all n */
+    int32_t stream_interval;
     int32_t key;                 /* index of the API key it came with */
     struct sl_key_rule *entered; /* counted among its key's; NULL: not */
     struct sl_pool_params pool;
@@ -100,9 +107,10 @@ struct sl_call {
     int32_t max_tokens; /* asked for, <= 0: none */
     size_t n_kept;      /* bytes collected for a whole reply */
     bool stream, include_usage, continuous_usage, want_logprobs, tokens_as_ids, return_token_ids;
-    bool echo, drop_output, throttled;
-    void *extra;                  /* the protocol's, or NULL */
-    const atomic_bool *cancelled; /* set by other threads, which wake this one; or NULL */
+    bool echo, drop_output, throttled, return_prompt_text;
+    bool timings, timings_per_token; /* in the last event, in each */
+    void *extra;                     /* the protocol's, or NULL */
+    const atomic_bool *cancelled;    /* set by other threads, which wake this one; or NULL */
 };
 
 /* Takes over adapter, ids (heap) per prompt in prompts[].ids, and text if set. Submits all prompts

@@ -192,7 +192,18 @@ void sl_conn_destroy(struct sl_conn *c)
     sl_loop_uncount(loop);
     sl_buf_deinit(&c->pending);
     sl_buf_deinit(&c->out);
+    sl_free(c->ignored);
     sl_free(c);
+}
+
+/* Without memory the header is missing, which harms nobody. */
+void sl_conn_set_ignored(struct sl_conn *c, const char *names)
+{
+    size_t n = strlen(names);
+    sl_free(c->ignored);
+    c->ignored = n > 0 ? sl_malloc(n + 1) : NULL;
+    if (c->ignored != NULL)
+        memcpy(c->ignored, names, n + 1);
 }
 
 size_t sl_conn_unsent(const struct sl_conn *c)
@@ -339,6 +350,7 @@ static void start_request(struct sl_conn *c)
     c->reply_bytes = 0 - (uint64_t)sl_conn_unsent(c); /* what is unsent is of earlier replies */
     c->route = NULL;
     c->refused = c->was_full = c->over_rate = false;
+    sl_conn_set_ignored(c, "");
 }
 
 static void keep_rest(struct sl_conn *c, const char *data, size_t n)

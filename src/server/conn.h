@@ -34,6 +34,7 @@ struct sl_conn {
     struct sl_http_parser *parser; /* NULL while idle: an idle connection stays small */
     struct sl_buf pending;         /* bytes of requests after the current one */
     struct sl_buf out;
+    char *ignored; /* names of fields that the current request had in vain; NULL: none */
     size_t out_sent;
     const struct sl_route *route; /* of the current request, NULL = unknown path */
     int key;                      /* of the current request: sl_route_key */
@@ -68,6 +69,8 @@ void sl_conn_destroy(struct sl_conn *c);
 bool sl_conn_flush(struct sl_conn *c);
 void sl_conn_begin_drain(struct sl_conn *c); /* closes it as soon as no request is in progress */
 
+/* For the header of the reply; "": none. */
+void sl_conn_set_ignored(struct sl_conn *c, const char *names);
 /* The reply lies complete in out: counts it and makes the connection ready for the next request. */
 void sl_conn_reply_done(struct sl_conn *c);
 /* Where the next part of a streamed reply is appended (sl_reply_stream came first). */

@@ -17,9 +17,11 @@ void sl_openai_put_whole(struct sl_buf *b, struct sl_call *call);
 void sl_openai_end_stream(struct sl_buf *b, struct sl_call *call);
 void sl_openai_fail_stream(struct sl_buf *b, struct sl_call *call, const struct sl_refusal *r);
 
-/* An event of a stream, around its choice. prompt: whose usage it may have to show, or NULL. */
+/* An event of a stream, around its choice. prompt: whose usage it may have to show, or NULL;
+ * finish: of the choice. */
 void sl_openai_event_begin(struct sl_buf *b, const struct sl_call *call);
-void sl_openai_event_end(struct sl_buf *b, struct sl_call *call, const struct sl_prompt *prompt);
+void sl_openai_event_end(struct sl_buf *b, struct sl_call *call, const struct sl_prompt *prompt,
+                         enum sl_finish finish);
 /* "finish_reason":...,"stop_reason":...; calls: the model stopped to call tools. */
 void sl_openai_put_finish(struct sl_buf *b, enum sl_finish finish, bool calls,
                           int32_t stop_token_id, const char *stop_str, size_t n_stop_str);

@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/str.h"
 
+#include <stdio.h>
 #include <string.h>
 
 enum kind {
@@ -50,10 +51,10 @@ struct row {
 static const struct row rows[] = {
     {"add_generation_prompt", K_BOOL, CMR, P(add_generation_prompt), 0, 0},
     {"add_special_tokens", K_BOOL, ALL, P(add_special_tokens), 0, 0},
-    {"allowed_token_ids", K_REFUSE, ALL, 0, 0, 0},
+    {"allowed_token_ids", K_JSON, ALL, P(allowed_token_ids), 0, 0},
     {"audio", K_REFUSE, C, 0, 0, 0},
     {"background", K_REFUSE_TRUE, R, 0, 0, 0},
-    {"bad_words", K_REFUSE_FILLED, ALL, 0, 0, 0},
+    {"bad_words", K_JSON, ALL, P(bad_words), 0, 0},
     {"best_of", K_INT, CT, P(best_of), 1, SL_MAX_N},
     {"cache_control", K_IGNORE, M, 0, 0, 0},
     {"cache_hit_threshold", K_FLOAT, CT, P(cache_hit_threshold), 0, 1},
@@ -66,6 +67,7 @@ static const struct row rows[] = {
     {"conversation", K_REFUSE, R, 0, 0, 0},
     {"diagnostics", K_IGNORE, M, 0, 0, 0},
     {"documents", K_JSON, CMR, P(documents), 0, 0},
+    {"ec_transfer_params", K_REFUSE_FILLED, ALL, 0, 0, 0},
     {"echo", K_BOOL, CT, P(echo), 0, 0},
     {"frequency_penalty", K_FLOAT, ALL, S(frequency_penalty), -2, 2},
     {"function_call", K_REFUSE, C, 0, 0, 0},
@@ -86,7 +88,9 @@ static const struct row rows[] = {
     {"instructions", K_STRING, R, P(instructions), 0, SL_MAX_HTTP_BODY},
     {"json_schema", K_JSON, ALL, P(json_schema), 0, 0},
     {"kv_transfer_params", K_REFUSE_FILLED, ALL, 0, 0, 0},
+    {"length_penalty", K_IGNORE, CT, 0, 0, 0}, /* of beam search, which is refused */
     {"logit_bias", K_JSON, ALL, P(logit_bias), 0, 0},
+    {"logprob_token_ids", K_JSON, CT, P(logprob_token_ids), 0, 0},
     {"logprobs", K_JSON, CTR, P(logprobs), 0, 0},
     {"lora_scale", K_FLOAT, ALL, P(lora_scale), -SL_MAX_ADAPTER_SCALE, SL_MAX_ADAPTER_SCALE},
     {"max_completion_tokens", K_INT, C, P(max_completion_tokens), 1, INT32_MAX},
@@ -94,10 +98,12 @@ static const struct row rows[] = {
     {"max_tokens", K_INT, C | T | M, S(max_tokens), 0, INT32_MAX},
     {"max_tool_calls", K_IGNORE, R, 0, 0, 0}, /* of tools that only OpenAI runs */
     {"mcp_servers", K_REFUSE_FILLED, M, 0, 0, 0},
+    {"media_io_kwargs", K_IGNORE, C, 0, 0, 0}, /* of parts that are refused */
     {"messages", K_JSON, C | M, P(messages), 0, 0},
     {"metadata", K_IGNORE, ALL, 0, 0, 0},
     {"min_p", K_FLOAT, ALL, S(min_p), 0, 1},
     {"min_tokens", K_INT, ALL, S(min_tokens), 0, INT32_MAX},
+    {"mm_processor_kwargs", K_IGNORE, C, 0, 0, 0}, /* likewise */
     {"modalities", K_JSON, C, P(modalities), 0, 0},
     {"model", K_STRING, ALL, P(model), 0, 4096},
     {"n", K_INT, CT, S(n), 1, SL_MAX_N},
@@ -110,20 +116,23 @@ static const struct row rows[] = {
     {"priority", K_INT, ALL, P(priority), INT32_MIN, INT32_MAX},
     {"prompt", K_JSON, T, P(prompt), 0, 0},
     {"prompt_cache_key", K_IGNORE, CTR, 0, 0, 0},
-    {"prompt_cache_options", K_IGNORE, R, 0, 0, 0},
+    {"prompt_cache_options", K_IGNORE, CTR, 0, 0, 0},
     {"prompt_cache_retention", K_IGNORE, CTR, 0, 0, 0},
     {"prompt_embeds", K_REFUSE, T, 0, 0, 0},
     {"prompt_logprobs", K_INT, CT, S(prompt_logprobs), 0, SL_MAX_LOGPROBS},
     {"reasoning", K_IGNORE, R, 0, 0, 0}, /* read by responses_in.c */
     {"reasoning_effort", K_STRING, CMR, P(reasoning_effort), 0, 64},
+    {"repetition_detection", K_JSON, ALL, P(repetition_detection), 0, 0},
     {"repetition_penalty", K_POSITIVE, ALL, S(repetition_penalty), 0, 100},
     {"request_id", K_STRING, ALL, P(request_id), 0, 128},
     {"response_format", K_JSON, ALL, P(response_format), 0, 0},
+    {"return_prompt_text", K_BOOL, C, P(return_prompt_text), 0, 0},
     {"return_token_ids", K_BOOL, CT, P(return_token_ids), 0, 0},
     {"return_tokens_as_token_ids", K_BOOL, CT, P(tokens_as_ids), 0, 0},
     {"safety_identifier", K_IGNORE, CTR, 0, 0, 0},
     {"seed", K_SEED, ALL, 0, 0, 0},
     {"service_tier", K_IGNORE, ALL, 0, 0, 0},
+    {"session_id", K_IGNORE, ALL, 0, 0, 0},
     {"skip_special_tokens", K_BOOL, ALL, P(skip_special_tokens), 0, 0},
     {"spaces_between_special_tokens", K_IGNORE, ALL, 0, 0, 0},
     {"speed", K_IGNORE, M, 0, 0, 0},
@@ -132,6 +141,7 @@ static const struct row rows[] = {
     {"stop_token_ids", K_JSON, ALL, P(stop_token_ids), 0, 0},
     {"store", K_BOOL, CTR, P(store), 0, 0},
     {"stream", K_BOOL, ALL, P(stream), 0, 0},
+    {"stream_interval", K_INT, ALL, P(stream_interval), 1, SL_MAX_STREAM_INTERVAL},
     {"stream_options", K_JSON, CTR, P(stream_options), 0, 0},
     {"structured_outputs", K_JSON, ALL, P(structured_outputs), 0, 0},
     {"suffix", K_REFUSE_FILLED, T, 0, 0, 0},
@@ -140,6 +150,7 @@ static const struct row rows[] = {
     {"text", K_IGNORE, R, 0, 0, 0},     /* read by responses_in.c */
     {"thinking", K_IGNORE, M, 0, 0, 0}, /* read by anthropic_in.c */
     {"thinking_token_budget", K_INT, ALL, P(thinking_token_budget), -1, INT32_MAX},
+    {"timings_per_token", K_BOOL, CT, P(timings_per_token), 0, 0},
     {"tool_choice", K_JSON, CMR, P(tool_choice), 0, 0},
     {"tools", K_JSON, CMR, P(tools), 0, 0},
     {"top_k", K_INT, ALL, S(top_k), -1, INT32_MAX},
@@ -147,9 +158,12 @@ static const struct row rows[] = {
     {"top_p", K_POSITIVE, ALL, S(top_p), 0, 1},
     {"truncate_prompt_tokens", K_INT, ALL, P(truncate_prompt_tokens), -1, INT32_MAX},
     {"truncation", K_IGNORE, R, 0, 0, 0}, /* read by responses_in.c */
+    {"truncation_side", K_JSON, ALL, P(truncation_side), 0, 0},
     {"use_beam_search", K_REFUSE_TRUE, CT, 0, 0, 0},
     {"user", K_IGNORE, ALL, 0, 0, 0},
     {"verbosity", K_IGNORE, C, 0, 0, 0},
+    {"vllm_xargs", K_REFUSE_FILLED, ALL, 0, 0, 0},
+    {"watermarking", K_REFUSE_TRUE, ALL, 0, 0, 0},
     {"web_search_options", K_REFUSE, C, 0, 0, 0},
 };
 
@@ -261,92 +275,11 @@ static int read_field(struct sl_params *p, const struct row *row, const json_t *
     return 0;
 }
 
-static int parse_stop(struct sl_params *p, struct sl_refusal *r)
+static int check_logprob_ids(const struct sl_params *p, struct sl_refusal *r)
 {
-    const json_t *v = p->stop;
-    const char *name = p->endpoint == SL_ENDPOINT_MESSAGES ? "stop_sequences" : "stop";
-    if (v == NULL)
-        return 0;
-    if (!json_is_string(v) && !json_is_array(v))
-        return sl_refuse(r, SL_EINVAL, name, "%s must be a string or an array of strings", name);
-    size_t n = json_is_array(v) ? json_array_size(v) : 1;
-    if (n > SL_MAX_STOPS)
-        return sl_refuse(r, SL_ELIMIT, name, "%s has more than %d strings", name, SL_MAX_STOPS);
-    const char **list = sl_arena_array(&p->arena, n + 1, sizeof *list);
-    if (list == NULL)
-        return sl_refuse(r, SL_ENOMEM, name, "out of memory");
-    for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_is_array(v) ? json_array_get(v, i) : v;
-        int rc = sl_json_cstr(item, name, SL_MAX_STOP_BYTES, &list[i], r);
-        if (rc != 0)
-            return rc;
-        if (list[i][0] == '\0')
-            return sl_refuse(r, SL_EINVAL, name, "%s must not contain an empty string", name);
-    }
-    p->sampling.stop = list;
-    p->sampling.n_stop = (int32_t)n;
-    return 0;
-}
-
-static int parse_stop_ids(struct sl_params *p, const struct sl_param_limits *limits,
-                          struct sl_refusal *r)
-{
-    static const char name[] = "stop_token_ids";
-    const json_t *v = p->stop_token_ids;
-    if (v == NULL)
-        return 0;
-    if (!json_is_array(v))
-        return sl_refuse(r, SL_EINVAL, name, "%s must be an array of integers", name);
-    size_t n = json_array_size(v);
-    if (n > SL_MAX_STOP_IDS)
-        return sl_refuse(r, SL_ELIMIT, name, "%s has more than %d ids", name, SL_MAX_STOP_IDS);
-    int32_t *ids = sl_arena_array(&p->arena, n + 1, sizeof *ids);
-    if (ids == NULL)
-        return sl_refuse(r, SL_ENOMEM, name, "out of memory");
-    for (size_t i = 0; i < n; i++) {
-        int64_t id;
-        int rc = sl_json_int(json_array_get(v, i), name, 0, limits->n_vocab - 1, &id, r);
-        if (rc != 0)
-            return rc;
-        ids[i] = (int32_t)id;
-    }
-    p->sampling.stop_token_ids = ids;
-    p->sampling.n_stop_token_ids = (int32_t)n;
-    return 0;
-}
-
-static int parse_logit_bias(struct sl_params *p, const struct sl_param_limits *limits,
-                            struct sl_refusal *r)
-{
-    static const char name[] = "logit_bias";
-    const json_t *v = p->logit_bias, *value;
-    const char *key;
-    if (v == NULL)
-        return 0;
-    if (!json_is_object(v))
-        return sl_refuse(r, SL_EINVAL, name, "%s must be an object of token id to bias", name);
-    size_t n = json_object_size(v), i = 0;
-    if (n > SL_MAX_LOGIT_BIAS)
-        return sl_refuse(r, SL_ELIMIT, name, "%s has more than %d entries", name,
-                         SL_MAX_LOGIT_BIAS);
-    struct sl_logit_bias *list = sl_arena_array(&p->arena, n + 1, sizeof *list);
-    if (list == NULL)
-        return sl_refuse(r, SL_ENOMEM, name, "out of memory");
-    json_object_foreach((json_t *)(uintptr_t)v, key, value)
-    {
-        uint64_t id;
-        double bias = 0;
-        if (!sl_parse_u64(key, strlen(key), &id) || id >= (uint64_t)limits->n_vocab)
-            return sl_refuse(r, SL_EINVAL, name, "%s: key '%.32s' is not a token id below %d", name,
-                             key, limits->n_vocab);
-        int rc = sl_json_number(value, name, -100, 100, &bias, r);
-        if (rc != 0)
-            return rc;
-        list[i++] = (struct sl_logit_bias){(int32_t)id, (float)bias};
-    }
-    p->sampling.logit_bias = list;
-    p->sampling.n_logit_bias = (int32_t)n;
-    return 0;
+    return p->sampling.n_logprob_token_ids == 0 || p->want_logprobs
+               ? 0
+               : sl_refuse(r, SL_EINVAL, "logprob_token_ids", "logprob_token_ids needs logprobs");
 }
 
 static int parse_logprobs(struct sl_params *p, struct sl_refusal *r)
@@ -354,7 +287,7 @@ static int parse_logprobs(struct sl_params *p, struct sl_refusal *r)
     if (p->endpoint == SL_ENDPOINT_COMPLETIONS) {
         int64_t k;
         if (p->logprobs == NULL)
-            return 0;
+            return check_logprob_ids(p, r);
         int rc = sl_json_int(p->logprobs, "logprobs", 0, SL_MAX_LOGPROBS, &k, r);
         if (rc != 0)
             return rc;
@@ -373,7 +306,7 @@ static int parse_logprobs(struct sl_params *p, struct sl_refusal *r)
         return sl_refuse(r, SL_EINVAL, "top_logprobs", "top_logprobs needs logprobs: true");
     if (p->want_logprobs)
         p->sampling.logprobs = SL_MAX(p->top_logprobs, 0);
-    return 0;
+    return check_logprob_ids(p, r);
 }
 
 static int parse_stream_options(struct sl_params *p, struct sl_refusal *r)
@@ -425,8 +358,6 @@ static int check_chat(struct sl_params *p, const struct sl_param_limits *limits,
                          "chat_template_kwargs must be an object");
     if (p->documents != NULL && !json_is_array(p->documents))
         return sl_refuse(r, SL_EINVAL, "documents", "documents must be an array");
-    if (p->echo)
-        return sl_refuse(r, SL_EUNSUPPORTED, "echo", "not supported: echo of a conversation");
     if (p->continue_final_message && p->add_generation_prompt)
         return sl_refuse(r, SL_EINVAL, "continue_final_message",
                          "continue_final_message needs add_generation_prompt: false");
@@ -434,11 +365,33 @@ static int check_chat(struct sl_params *p, const struct sl_param_limits *limits,
     return rc != 0 ? rc : sl_params_tools(p, r);
 }
 
+/* So many are made, and the n likeliest of them are the reply. */
+static int check_best_of(struct sl_params *p, struct sl_refusal *r)
+{
+    if (p->best_of > 1 && p->endpoint != SL_ENDPOINT_COMPLETIONS)
+        return sl_refuse(r, SL_EUNSUPPORTED, "best_of", "not supported: best_of of a conversation");
+    if (p->best_of == 0 || p->endpoint != SL_ENDPOINT_COMPLETIONS)
+        return 0;
+    if (p->best_of < p->sampling.n)
+        return sl_refuse(r, SL_EINVAL, "best_of", "best_of is %d, below n, which is %d", p->best_of,
+                         p->sampling.n);
+    if (p->best_of > p->sampling.n && p->stream)
+        return sl_refuse(r, SL_EINVAL, "best_of",
+                         "best_of cannot be combined with stream: the best are known at the end");
+    if (p->best_of == p->sampling.n)
+        return 0;
+    p->n_best = p->sampling.n;
+    p->sampling.n = p->best_of;
+    p->sampling.logprobs = SL_MAX(p->sampling.logprobs, 0);
+    return 0;
+}
+
 /* Checks that involve several fields. */
 static int check_together(struct sl_params *p, bool has_max_tokens, struct sl_refusal *r)
 {
-    if (p->best_of > 1)
-        return sl_refuse(r, SL_EUNSUPPORTED, "best_of", "not supported: best_of above 1");
+    int rc = check_best_of(p, r);
+    if (rc != 0)
+        return rc;
     if (p->endpoint == SL_ENDPOINT_COMPLETIONS && p->thinking_token_budget >= 0)
         return sl_refuse(r, SL_EUNSUPPORTED, "thinking_token_budget",
                          "not supported: thinking_token_budget of a completion, whose text is not "
@@ -451,7 +404,8 @@ static int check_together(struct sl_params *p, bool has_max_tokens, struct sl_re
     }
     if (p->sampling.max_tokens > 0 && p->sampling.min_tokens > p->sampling.max_tokens)
         return sl_refuse(r, SL_EINVAL, "min_tokens", "min_tokens must not exceed max_tokens");
-    if (p->stream && p->sampling.prompt_logprobs >= 0 && !p->echo)
+    bool columns = p->echo && p->endpoint == SL_ENDPOINT_COMPLETIONS; /* the stream has them */
+    if (p->stream && p->sampling.prompt_logprobs >= 0 && !columns)
         return sl_refuse(r, SL_EINVAL, "prompt_logprobs",
                          "prompt_logprobs cannot be combined with stream");
     for (const char *s = p->request_id; s != NULL && *s != '\0'; s++) {
@@ -461,10 +415,27 @@ static int check_together(struct sl_params *p, bool has_max_tokens, struct sl_re
     if (p->cache_salt != NULL && p->cache_salt[0] == '\0')
         return sl_refuse(r, SL_EINVAL, "cache_salt", "cache_salt must not be empty");
     p->sampling.keep_special_tokens = !p->skip_special_tokens;
-    return 0;
+    const char *side = json_string_value(p->truncation_side);
+    p->keep_first = side != NULL && strcmp(side, "right") == 0;
+    if (p->truncation_side == NULL || p->keep_first || (side != NULL && strcmp(side, "left") == 0))
+        return 0;
+    return sl_refuse(r, SL_EINVAL, "truncation_side", "truncation_side must be left or right");
 }
 
-static int read_members(struct sl_params *p, const json_t *root, struct sl_refusal *r)
+/* Its name for whoever sent it, as far as there is room and it can stand in a header. */
+static void note_unknown(struct sl_params *p, const char *key)
+{
+    size_t at = strlen(p->unknown), n = strlen(key);
+    p->n_unknown++;
+    for (size_t i = 0; i < n; i++)
+        if (key[i] <= 0x20 || key[i] >= 0x7F || key[i] == ',')
+            return;
+    if (n > 0 && at + n + 3 <= sizeof p->unknown)
+        snprintf(p->unknown + at, sizeof p->unknown - at, at > 0 ? ", %s" : "%s", key);
+}
+
+static int read_members(struct sl_params *p, const json_t *root,
+                        const struct sl_param_limits *limits, struct sl_refusal *r)
 {
     const char *key;
     json_t *value;
@@ -472,7 +443,9 @@ static int read_members(struct sl_params *p, const json_t *root, struct sl_refus
     {
         const struct row *row = find_row(key);
         if (row == NULL || !(row->endpoints & (unsigned)p->endpoint)) {
-            p->n_unknown++;
+            if (limits->refuse_unknown)
+                return sl_refuse(r, SL_EINVAL, key, "unknown field: %.64s", key);
+            note_unknown(p, key);
             continue;
         }
         if (json_is_null(value))
@@ -501,17 +474,13 @@ int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t
     p->thinking_token_budget = -1;
     p->budget_is_wish =
         endpoint == SL_ENDPOINT_MESSAGES; /* clients ask without knowing the model */
-    p->arena.max_bytes = 1u << 20;
-    int rc = read_members(p, root, r);
+    p->arena.max_bytes = 4u << 20;
+    int rc = read_members(p, root, limits, r);
     bool has_max_tokens = p->sampling.max_tokens >= 0;
     if (rc == 0 && endpoint != SL_ENDPOINT_COMPLETIONS)
         rc = check_chat(p, limits, r);
     if (rc == 0)
-        rc = parse_stop(p, r);
-    if (rc == 0)
-        rc = parse_stop_ids(p, limits, r);
-    if (rc == 0)
-        rc = parse_logit_bias(p, limits, r);
+        rc = sl_params_lists(p, limits, r);
     if (rc == 0)
         rc = parse_logprobs(p, r);
     if (rc == 0)

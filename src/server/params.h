@@ -5,7 +5,8 @@
  *
  * Pure: needs no engine, so that tests and the fuzzer can call it. Pointers in struct sl_params
  * point into the JSON tree or into its arena; keep the tree until the request was submitted. null
- * counts as absent. A field the server does not know is ignored and counted, as clients send many.
+ * counts as absent. A field the server does not know is ignored, named and counted, as clients send
+ * many; or refused, if the server was told to.
  */
 #ifndef SL_SERVER_PARAMS_H
 #define SL_SERVER_PARAMS_H
@@ -43,7 +44,11 @@ struct sl_params {
     bool stream, include_usage, continuous_usage;
     bool echo, drop_output; /* drop_output: max_tokens 0, one token is made and thrown away */
     bool add_special_tokens, add_generation_prompt, continue_final_message;
-    bool skip_special_tokens, return_token_ids, tokens_as_ids;
+    bool skip_special_tokens, return_token_ids, tokens_as_ids, return_prompt_text;
+    bool timings_per_token; /* llama.cpp's: how fast, in each event of a stream */
+    bool keep_first;        /* truncation: of the end, not the beginning */
+    int32_t n_best;         /* choices to show of the sampling.n that are made; 0: all */
+    int32_t stream_interval;
     bool want_logprobs;
     enum sl_tool_mode tool_mode;
     const char *tool_name; /* of SL_TOOLS_NAMED */
@@ -63,7 +68,8 @@ struct sl_params {
     const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort, *instructions,
         *previous_response_id;
     const json_t *messages, *prompt, *tools, *documents, *chat_template_kwargs;
-    int n_unknown; /* fields that were ignored */
+    int n_unknown;     /* fields that were ignored */
+    char unknown[200]; /* their names, those that are plain, with commas */
     /* what the output must be: one field of several */
     bool constrained, constraint_compact;
     char constraint_field[64]; /* that asks for it */
@@ -72,15 +78,17 @@ struct sl_params {
     struct sl_buf constraint_text;    /* what desc points to, unless it is in the tree */
     /* raw values, used while parsing */
     int32_t max_completion_tokens, top_logprobs, best_of;
-    const json_t *logprobs, *logit_bias, *stop, *stop_token_ids, *stream_options, *response_format,
-        *tool_choice, *modalities, *structured_outputs, *guided_json, *guided_regex, *guided_choice,
-        *guided_grammar, *grammar, *json_schema;
+    const json_t *logprobs, *logit_bias, *stop, *stop_token_ids, *allowed_token_ids, *bad_words,
+        *logprob_token_ids, *repetition_detection, *truncation_side, *stream_options,
+        *response_format, *tool_choice, *modalities, *structured_outputs, *guided_json,
+        *guided_regex, *guided_choice, *guided_grammar, *grammar, *json_schema;
     struct sl_arena arena;
 };
 
 struct sl_param_limits {
     int32_t n_vocab;                  /* width of the logits: ids must be below */
     bool trust_request_chat_template; /* accept chat_template */
+    bool refuse_unknown;              /* a field that the endpoint does not have is an error */
 };
 
 /* defaults: the model's sampling values. On refusal the arena is still to be freed by deinit. */
@@ -89,6 +97,12 @@ SL_MUST_CHECK int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint
                                   const struct sl_param_limits *limits, struct sl_refusal *r);
 void sl_params_deinit(struct sl_params *p);
 
+/* params_lists.c: stop strings, lists of ids, biases, words. */
+SL_MUST_CHECK int sl_params_lists(struct sl_params *p, const struct sl_param_limits *limits,
+                                  struct sl_refusal *r);
+/* bad_words as tokens of the model. */
+SL_MUST_CHECK int sl_params_words(struct sl_params *p, const struct sl_tokenizer *tok,
+                                  const struct sl_param_limits *limits, struct sl_refusal *r);
 /* constraint.c: reads the fields that say what the output must be. */
 SL_MUST_CHECK int sl_params_constraint(struct sl_params *p, struct sl_refusal *r);
 /* tools.c: reads tools and tool_choice. */

@@ -296,25 +296,27 @@ int sl_prompt_render(const struct sl_engine *eng, const struct sl_params *p, cha
 
 /* ---- tokens */
 
-void sl_prompt_truncate(const struct sl_engine *eng, int32_t truncate, struct sl_prompt *prompt)
+void sl_prompt_truncate(const struct sl_engine *eng, const struct sl_params *p,
+                        struct sl_prompt *prompt)
 {
     int32_t most = sl_engine_info(eng)->max_model_len - 1; /* room for one token of output */
+    int32_t truncate = p->truncate_prompt_tokens;
     size_t keep = (size_t)(truncate < 0 || truncate > most ? most : truncate);
     if (truncate == 0 || prompt->n_ids <= keep)
         return;
-    memmove(prompt->ids, prompt->ids + prompt->n_ids - keep, keep * sizeof *prompt->ids);
+    if (!p->keep_first)
+        memmove(prompt->ids, prompt->ids + prompt->n_ids - keep, keep * sizeof *prompt->ids);
     prompt->n_ids = keep;
 }
 
 int sl_prompt_encode(const struct sl_engine *eng, const char *text, size_t n_text, bool add_special,
-                     int32_t truncate, struct sl_prompt *prompt, struct sl_refusal *r)
+                     struct sl_prompt *prompt, struct sl_refusal *r)
 {
     unsigned flags = SL_ENCODE_PARSE_SPECIAL | (add_special ? SL_ENCODE_ADD_SPECIAL : 0u);
     int rc = sl_tokenizer_encode(sl_engine_tokenizer(eng), text, n_text, flags, &prompt->ids,
                                  &prompt->n_ids, &r->err);
     if (rc != 0)
         return rc;
-    sl_prompt_truncate(eng, truncate, prompt);
     if (prompt->n_ids > INT32_MAX)
         return sl_refuse(r, SL_ELIMIT, NULL, "the prompt has too many tokens");
     return 0;

@@ -17,11 +17,12 @@ SL_MUST_CHECK int sl_messages_normalise(json_t *messages, bool arguments_as_text
 /* The prompt of p->messages, which it normalises. *text is heap memory. */
 SL_MUST_CHECK int sl_prompt_render(const struct sl_engine *eng, const struct sl_params *p,
                                    char **text, size_t *n_text, struct sl_refusal *r);
-/* Keeps only the last `truncate` tokens; -1 = as many as fit the context, 0 = all. */
-void sl_prompt_truncate(const struct sl_engine *eng, int32_t truncate, struct sl_prompt *prompt);
-/* Fills prompt->ids, truncated. */
+/* Keeps p->truncate_prompt_tokens tokens of an end, as the parameters say. */
+void sl_prompt_truncate(const struct sl_engine *eng, const struct sl_params *p,
+                        struct sl_prompt *prompt);
+/* Fills prompt->ids. */
 SL_MUST_CHECK int sl_prompt_encode(const struct sl_engine *eng, const char *text, size_t n_text,
-                                   bool add_special, int32_t truncate, struct sl_prompt *prompt,
+                                   bool add_special, struct sl_prompt *prompt,
                                    struct sl_refusal *r);
 
 #endif

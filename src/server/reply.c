@@ -87,6 +87,11 @@ static void put_head(struct sl_conn *c, int status, const char *content_type)
         origin = NULL;
     if (origin != NULL)
         put_cors(b, origin);
+    if (c->ignored != NULL) {
+        SL_PUT(b, "X-Ignored-Fields: ");
+        sl_buf_puts(b, c->ignored);
+        SL_PUT(b, "\r\n");
+    }
     if (echo_request_id(p, &id)) {
         SL_PUT(b, "X-Request-Id: ");
         sl_buf_put(b, id.p, id.n);

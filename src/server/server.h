@@ -47,6 +47,9 @@ struct sl_server_config {               /* start from sl_server_config_default()
     const struct sl_kv_events_config *kv_events; /* kv_publisher.h; NULL: none are published */
     bool access_log;                  /* one line per request to the log; never bodies or keys */
     bool share_prefixes;              /* keys share one prefix cache instead of one each */
+    bool refuse_unknown;              /* fields of requests that no endpoint knows are errors */
+    bool timings;                     /* replies say how fast they were made, as llama.cpp's */
+    int32_t stream_interval;          /* tokens of an event, at least; 0 or 1: as they come */
     bool neutral_sampling;            /* ignore the defaults of generation_config.json */
     bool priority_scheduling;         /* requests may say a priority; else only 0 is accepted */
     bool lora_updates;                /* clients may load and unload adapters */

@@ -37,6 +37,7 @@ static void finish(struct sl_conn *c, struct sl_task *t)
 {
     atomic_fetch_add_explicit(&c->loop->stats.unknown_fields, (uint64_t)t->params.n_unknown,
                               memory_order_relaxed);
+    sl_conn_set_ignored(c, t->params.unknown);
     if (t->rc == 0)
         t->kind->finish(c, t);
     else
@@ -120,8 +121,11 @@ int sl_task_params(struct sl_task *t, enum sl_endpoint endpoint)
 {
     const struct sl_server *s = t->server;
     struct sl_param_limits limits = {sl_engine_info(s->eng)->n_vocab,
-                                     s->cfg->trust_request_chat_template};
-    return sl_params_parse(&t->params, endpoint, t->root, &s->defaults, &limits, &t->refusal);
+                                     s->cfg->trust_request_chat_template,
+                                     s->cfg->refuse_unknown && !t->other_fields};
+    int rc = sl_params_parse(&t->params, endpoint, t->root, &s->defaults, &limits, &t->refusal);
+    return rc != 0 ? rc
+                   : sl_params_words(&t->params, sl_engine_tokenizer(s->eng), &limits, &t->refusal);
 }
 
 int sl_task_generates(struct sl_task *t)

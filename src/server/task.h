@@ -23,9 +23,10 @@ struct sl_task {
     const struct sl_task_kind *kind;
     struct sl_server *server;
     struct sl_str body;
-    int key;      /* of the API keys; see sl_route_key */
-    bool at_once; /* on the connection's thread: nothing may take long */
-    bool later;   /* prepare asks for a worker after all */
+    int key;           /* of the API keys; see sl_route_key */
+    bool at_once;      /* on the connection's thread: nothing may take long */
+    bool other_fields; /* the body has fields besides those of sl_task_params */
+    bool later;        /* prepare asks for a worker after all */
     /* what prepare leaves; freed by task.c but for what finish took */
     int rc; /* != 0: refused */
     struct sl_refusal refusal;
@@ -62,6 +63,8 @@ SL_MUST_CHECK int sl_task_model(struct sl_task *t);
 SL_MUST_CHECK int sl_task_formats(struct sl_task *t);
 /* What the output must be, compiled. After it prepare may have to return at once: `later`. */
 SL_MUST_CHECK int sl_task_compile(struct sl_task *t);
+/* api_completions.c: all of its prepare. */
+void sl_completions_prepare(struct sl_task *t);
 /* The end of a task that generates: starts the call, or says why not. */
 void sl_task_call(struct sl_conn *c, struct sl_task *t, const struct sl_call_api *api);
 

@@ -32,12 +32,13 @@ static const struct field fields[] = {
     {"repetition_penalty", FLOAT, S(repetition_penalty)},
     {"presence_penalty", FLOAT, S(presence_penalty)},
     {"frequency_penalty", FLOAT, S(frequency_penalty)},
-    {"n", INT, S(n)},
     {"min_tokens", INT, S(min_tokens)},
     {"ignore_eos", BOOL, S(ignore_eos)},
     {"include_stop_str_in_output", BOOL, S(include_stop_str_in_output)},
     {"stream", BOOL, P(stream)},
     {"priority", INT, P(priority)},
+    {"stream_interval", INT, P(stream_interval)},
+    {"timings_per_token", BOOL, P(timings_per_token)},
     {"truncate_prompt_tokens", INT, P(truncate_prompt_tokens)},
     {"return_token_ids", BOOL, P(return_token_ids)},
     {"skip_special_tokens", BOOL, P(skip_special_tokens)},
@@ -86,6 +87,14 @@ static void check_lists(const struct sl_params *p, const json_t *root)
     SL_ASSERT((size_t)s->n_stop_token_ids == json_array_size(ids));
     for (size_t i = 0; i < json_array_size(ids); i++)
         SL_ASSERT(s->stop_token_ids[i] == json_number_value(json_array_get(ids, i)));
+    const json_t *n_given = json_object_get(root, "n");
+    int32_t n_shown = p->n_best > 0 ? p->n_best : s->n;
+    SL_ASSERT(n_shown == (json_is_number(n_given) ? json_number_value(n_given) : 1));
+    SL_ASSERT(s->n >= n_shown && s->n <= SL_MAX_N);
+    SL_ASSERT((size_t)s->n_allowed_token_ids ==
+              json_array_size(json_object_get(root, "allowed_token_ids")));
+    SL_ASSERT((size_t)s->n_logprob_token_ids ==
+              json_array_size(json_object_get(root, "logprob_token_ids")));
     SL_ASSERT((size_t)s->n_logit_bias == json_object_size(json_object_get(root, "logit_bias")));
     if (json_object_get(root, "seed") == NULL)
         SL_ASSERT(!s->has_seed);
@@ -99,6 +108,7 @@ static void check_engine(const struct sl_params *p)
                                              .n_logits = N_VOCAB,
                                              .max_model_len = 1 << 20,
                                              .has_tokenizer = true,
+                                             .has_rows = true,
                                              .has_logits = true};
     struct sl_error err = {.code = 0};
     struct sl_request_desc desc = {.prompt = prompt,

@@ -330,6 +330,7 @@ static inline void check_header_names(const struct answer *a)
                                         "WWW-Authenticate",
                                         "Retry-After",
                                         "X-Request-Id",
+                                        "X-Ignored-Fields",
                                         "Vary",
                                         "Access-Control-Allow-Origin",
                                         "Access-Control-Allow-Methods",

@@ -215,7 +215,7 @@ def test_prefix_cache_is_counted(client, model):
     ("/v1/completions", {"prompt": "a", "model": "nope"}, 404, "model"),
     ("/v1/completions", {"prompt": "a", "n": 129}, 400, "n"),
     ("/v1/completions", {"prompt": "a", "suffix": "b"}, 400, "suffix"),
-    ("/v1/completions", {"prompt": "a", "best_of": 2}, 400, "best_of"),
+    ("/v1/completions", {"prompt": "a", "best_of": 2, "n": 3}, 400, "best_of"),
     ("/v1/completions", {"prompt": "a " * 200000}, 400, None),
     ("/v1/chat/completions", {}, 400, "messages"),
     ("/v1/chat/completions", {"messages": []}, 400, "messages"),
