@@ -15,6 +15,9 @@
 const struct sl_route sl_routes[] = {
     {"/v1/chat/completions", false, POST, SL_AUTH_KEY, true, sl_api_chat},
     {"/v1/completions", false, POST, SL_AUTH_KEY, true, sl_api_completions},
+    {"/v1/chat/completions/render", false, POST, SL_AUTH_KEY, false, sl_api_render_chat},
+    {"/v1/completions/render", false, POST, SL_AUTH_KEY, false, sl_api_render_completions},
+    {"/apply-template", false, POST, SL_AUTH_KEY, false, sl_api_apply_template},
     {"/v1/messages", false, POST, SL_AUTH_KEY, true, sl_api_messages},
     {"/v1/messages/count_tokens", false, POST, SL_AUTH_KEY, false, sl_api_count_tokens},
     {"/v1/responses", false, POST, SL_AUTH_KEY, true, sl_api_responses},

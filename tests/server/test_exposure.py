@@ -75,7 +75,8 @@ BAD_BODIES = [b"", b"{", b"[]", b"\xff", b'{"prompt":1e400}', b'{"prompt":{}}', 
 def test_errors_tell_nothing_of_the_inside(server):
     """No address of memory, no path or name of the machine; what is quoted is the client's own."""
     home, me = os.path.expanduser("~"), os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
-    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/models/x", "/nothing"):
+    for path in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize", "/v1/models/x", "/nothing",
+                 "/v1/completions/render", "/v1/chat/completions/render", "/apply-template"):
         for body in BAD_BODIES:
             status, _, data = server.request("POST", path, body)
             if status == 200:

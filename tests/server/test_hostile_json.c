@@ -277,6 +277,9 @@ static const struct place {
      "}}}]," USER "}", 200, NULL},
     {"/tokenize", "{\"prompt\":\"a\",\"x\":", "}", 200, NULL},
     {"/detokenize", "{\"tokens\":[5],\"x\":", "}", 200, NULL},
+    {"/v1/completions/render", "{\"prompt\":\"a\",\"x\":", "}", 200, NULL},
+    {"/v1/chat/completions/render", "{\"metadata\":", "," USER "}", 200, NULL},
+    {"/apply-template", "{\"documents\":[", "]," USER "}", 200, NULL},
 };
 
 static void test_values_in_fields(void **state)

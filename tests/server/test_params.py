@@ -229,3 +229,33 @@ def test_unknown_fields_are_named(server):
     status, headers, data = server.request("POST", "/v1/completions", body | {"never": 1, "n": -1})
     assert status == 400 and headers["X-Ignored-Fields"] == "never" and json.loads(data)["error"]["param"] == "n"
     assert "X-Ignored-Fields" not in server.request("GET", "/health")[1]
+
+
+# ---- without generating
+
+def test_render(server):
+    r = server.json("POST", "/v1/chat/completions/render", {"messages": HI, "temperature": 0.5, "stop": "x", "seed": 3,
+                                                            "return_prompt_text": True, "max_tokens": 7})[1]
+    want = chat(server, return_token_ids=True, return_prompt_text=True)
+    assert r["token_ids"] == want["prompt_token_ids"] and r["prompt_text"] == want["prompt_text"]
+    assert r["request_id"].startswith("chatcmpl-") and r["model"] == want["model"] and r["features"] is None
+    s = r["sampling_params"]
+    assert (s["temperature"], s["stop"], s["seed"], s["max_tokens"], s["n"]) == (0.5, ["x"], 3, 7, 1)
+    status, many = server.json("POST", "/v1/completions/render", {"prompt": [STORY, [5, 6]], "truncate_prompt_tokens": 2})
+    assert status == 200 and [len(x["token_ids"]) for x in many] == [2, 2] and many[1]["token_ids"] == [5, 6]
+    assert many[0]["request_id"].startswith("cmpl-") and many[0]["sampling_params"]["max_tokens"] == 16
+    status, one = server.json("POST", "/v1/completions/render", {"prompt": STORY})
+    assert [x["token_ids"] for x in one] == [server.json("POST", "/tokenize", {"prompt": STORY})[1]["tokens"]]
+    assert server.json("POST", "/apply-template", {"messages": HI})[1] == {"prompt": want["prompt_text"]}
+    for path, body, param in (("/v1/chat/completions/render", {}, "messages"), ("/v1/completions/render", {}, "prompt"),
+                              ("/v1/completions/render", {"prompt": "a", "n": 0}, "n"),
+                              ("/apply-template", {"messages": [{}]}, "messages[0].role")):
+        status, e = server.json("POST", path, body)
+        assert status == 400 and e["error"]["param"] == param
+
+
+def test_render_generates_nothing(server):
+    before = server.metric("vllm:generation_tokens_total")
+    for _ in range(3):
+        server.json("POST", "/v1/completions/render", {"prompt": STORY, "max_tokens": 100})
+    assert server.metric("vllm:generation_tokens_total") == before
