@@ -23,7 +23,7 @@ def ok(*args: str, stdin: bytes = b"") -> str:
     return r.stdout.decode()
 
 
-COMMANDS = ["run", "chat", "serve", "bench", "inspect", "tokenize", "template", "grammar", "embed", "pull",
+COMMANDS = ["run", "chat", "serve", "bench", "inspect", "tokenize", "template", "grammar", "embed", "batch", "pull",
             "list", "rm"]
 
 
