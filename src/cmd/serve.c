@@ -62,7 +62,7 @@ static const struct sl_flag flags[] = {
     {SL_FLAG_STR_LIST, 0, "allowed-origins", NULL, SERVE(allowed_origins), 0, 0, "O",
      "CORS origin; may be repeated (default: *)"},
     {SL_FLAG_STR, 0, "unknown-fields", NULL, SERVE(unknown_fields), 0, 0, "U",
-     "of requests: ignore (X-Ignored-Fields names them) or refuse (default: ignore)"},
+     "ignore, with X-Ignored-Fields, or refuse (default: ignore)"},
     {SL_FLAG_SWITCH, 0, "timings", NULL, SERVER(timings), 0, 0, NULL,
      "replies have llama.cpp's `timings`; else if timings_per_token"},
     {SL_FLAG_INT, 0, "stream-interval", NULL, SERVER(stream_interval), 1, SL_MAX_STREAM_INTERVAL,
