@@ -112,7 +112,9 @@ static int match(struct sl_rseq *rs, int32_t token, struct sl_error *err)
                      token);
     if (rc == 0)
         rc = sl_matcher_mask(rs->matcher, rs->mask, err);
-    bool may_jump = rs->req->eng->jump_forward && rs->req->sampling.n_logit_bias == 0;
+    const struct sl_sampling *p = &rs->req->sampling;
+    bool own_rules = p->n_logit_bias > 0 || p->n_bad_words > 0 || rs->req->allowed != NULL;
+    bool may_jump = rs->req->eng->jump_forward && !own_rules && rs->runs == NULL;
     if (rc == 0 && token >= 0 && !known && may_jump)
         rc = jump(rs, err);
     if (rc == 0 && rs->n_forced > 0 && steps) {
