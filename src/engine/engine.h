@@ -35,9 +35,9 @@ struct sl_engine_parts {
                            0 = 120, below 0 = never */
     bool no_prefix_caching;
     bool no_jump_forward; /* tokens that a grammar forces are chosen like all others */
-    bool kv_events; /* sl_engine_kv_events may be called */
-    bool no_thread; /* the caller drives the engine with sl_engine_step: tests */
-    uint64_t seed;  /* keys block hashes and the seeds of requests without one; 0 = random */
+    bool kv_events;       /* sl_engine_kv_events may be called */
+    bool no_thread;       /* the caller drives the engine with sl_engine_step: tests */
+    uint64_t seed;        /* keys block hashes and the seeds of requests without one; 0 = random */
     /* Optional: give up memory while the engine sleeps, and take it again, which gives another
      * runner. path: other weights, or NULL. Nothing runs meanwhile. */
     int (*park)(void *user, int level, struct sl_error *err);
