@@ -84,7 +84,8 @@ static void expect(int code, const char *word)
 {
     struct sl_error err = {0};
     struct sl_lora *l;
-    int rc = sl_lora_open(model, folder, MAX_RANK, &l, &err);
+    const struct sl_lora_options opt = {.max_rank = MAX_RANK};
+    int rc = sl_lora_open(model, folder, &opt, &l, &err);
     if (rc != code || (rc != 0 && strstr(err.msg, word) == NULL))
         fail_msg("code %d, \"%s\"; expected %d and \"%s\"", rc, err.msg, code, word);
     assert_true(rc == 0 || strstr(err.msg, folder) != NULL);
