@@ -51,8 +51,8 @@ struct sl_rseq {
     int32_t *bans;  /* [stop ids + bad words] scratch of one choice; NULL: no bad words */
     struct sl_rseq *mask_next;
     int32_t mask_token;
-    uint64_t mask_round; /* of the masker, when it was given */
-    bool mask_ends;      /* the text is complete and cannot go on */
+    uint64_t mask_round;         /* of the masker, when it was given */
+    bool mask_ends;              /* the text is complete and cannot go on */
     int32_t n_forced, at_forced; /* at_forced: of them, those that masks have asked for */
     int32_t forced[SL_MAX_JUMP]; /* tokens before the one that the mask is for */
     struct sl_error mask_error;

@@ -60,7 +60,7 @@ SL_MUST_CHECK int sl_matcher_overlap(struct sl_matcher *m, const char *text, siz
                                      struct sl_error *err);
 /* Is the text complete (it may still be possible to go on)? */
 bool sl_matcher_complete(struct sl_matcher *m);
-bool sl_matcher_ended(const struct sl_matcher *m); /* an ending token was accepted */
+bool sl_matcher_ended(const struct sl_matcher *m);        /* an ending token was accepted */
 uint32_t sl_matcher_n_tokens(const struct sl_matcher *m); /* accepted, and not rolled back */
 /* Memory of its automaton and masks, roughly. Does not wait: false while the grammar is busy. */
 bool sl_grammar_bytes(struct sl_grammar *g, size_t *n_bytes);

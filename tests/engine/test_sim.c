@@ -459,9 +459,9 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         (unsigned long long)total.overlaps, (unsigned long long)total.step_faults,
         (unsigned long long)total.stalls, (unsigned long long)total.halves,
         (unsigned long long)total.late_masks, (unsigned long long)total.forced,
-        (unsigned long long)total.http,
-        (unsigned long long)total.http_ok, (unsigned long long)total.http_refused,
-        (unsigned long long)total.http_cut, (unsigned long long)total.alloc_faults);
+        (unsigned long long)total.http, (unsigned long long)total.http_ok,
+        (unsigned long long)total.http_refused, (unsigned long long)total.http_cut,
+        (unsigned long long)total.alloc_faults);
     printf("sim: %llu seeds from %llu on, 0 violations\n", (unsigned long long)n_seeds,
            (unsigned long long)first);
 }
