@@ -142,7 +142,8 @@ static void check_messages(json_t *messages)
 
 static void read_body(const char *text, size_t n, enum sl_endpoint endpoint)
 {
-    const struct sl_param_limits limits = {N_VOCAB, endpoint == SL_ENDPOINT_CHAT};
+    const struct sl_param_limits limits = {
+        .n_vocab = N_VOCAB, .trust_request_chat_template = endpoint == SL_ENDPOINT_CHAT};
     struct sl_sampling defaults;
     struct sl_refusal r = {0};
     struct sl_params p = {0}, none = {0};

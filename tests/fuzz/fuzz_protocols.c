@@ -156,7 +156,7 @@ static void check_tools(const struct protocol *p, const json_t *before, const js
 
 static void check_params(const struct protocol *protocol, json_t *root)
 {
-    const struct sl_param_limits limits = {N_VOCAB, false};
+    const struct sl_param_limits limits = {.n_vocab = N_VOCAB};
     struct sl_sampling defaults;
     struct sl_refusal r = {0};
     struct sl_params p = {0};
