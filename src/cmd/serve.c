@@ -40,7 +40,7 @@ static const struct sl_flag flags[] = {
     {SL_FLAG_STR, 0, "uds", NULL, SERVER(uds), 0, 0, "PATH",
      "listen on a UNIX socket (alone, unless --host is given)"},
     {SL_FLAG_STR, 0, "ssl-certfile", NULL, SERVER(ssl_certfile), 0, 0, "F",
-     "serve over TLS: the certificate chain, PEM; SIGHUP reads it again"},
+     "serve over TLS: certificate chain, PEM; SIGHUP reads it again"},
     {SL_FLAG_STR, 0, "ssl-keyfile", NULL, SERVER(ssl_keyfile), 0, 0, "F",
      "its private key, PEM (default: in the same file)"},
     {SL_FLAG_STR_LIST, 0, "api-key", NULL, SERVE(api_keys), 0, 0, "KEY",

@@ -381,11 +381,11 @@ static size_t kept_bytes(const struct sl_choice *ch)
 
 /* Of a stream with an interval: what there is waits for more, but for the first tokens and the
  * last. *chunk becomes all that has waited. */
-static bool hold(const struct sl_call *call, struct sl_choice *choice, struct sl_chunk *chunk)
+static bool hold(const struct sl_call *call, struct sl_choice *choice, struct sl_chunk *chunk,
+                 bool first)
 {
     size_t n_held = choice->held_tokens.n_bytes / sizeof *chunk->tokens;
-    bool first = choice->n_output == 0 || call->stream_interval <= 1;
-    if (first && n_held == 0)
+    if ((first || call->stream_interval <= 1) && n_held == 0)
         return false;
     sl_buf_put(&choice->held, chunk->text, chunk->n_text);
     sl_buf_put(&choice->held_tokens, chunk->tokens, chunk->n_tokens * sizeof *chunk->tokens);
@@ -423,14 +423,13 @@ static void take_chunk(struct sl_call *call, struct sl_prompt *prompt, struct sl
         choice->finish = chunk->finish;
     for (size_t i = 0; i < chunk->n_tokens; i++)
         choice->sum_logprob += (double)chunk->tokens[i].logprob;
-    size_t n_new = chunk->n_tokens;
+    bool first = choice->n_output == 0;
+    choice->n_output += chunk->n_tokens;
     if (call->stream) {
-        if (!hold(call, choice, chunk))
+        if (!hold(call, choice, chunk, first))
             stream_chunk(call, prompt, choice, chunk);
-        choice->n_output += n_new;
         return;
     }
-    choice->n_output += n_new;
     if (chunk->finish != SL_RUNNING) {
         choice->stop_token_id = chunk->stop_token_id;
         if (chunk->stop_str != NULL)

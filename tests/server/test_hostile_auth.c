@@ -48,6 +48,7 @@ static const struct expected {
     {"/tokenize", false, false, POST},
     {"/detokenize", false, false, POST},
     {"/health", false, true, GET},
+    {"/health/ready", false, true, GET},
     {"/ping", false, true, GET | POST},
     {"/version", false, true, GET},
     {"/load", false, true, GET},
@@ -234,9 +235,11 @@ static void check(struct client *c, const struct method *m, const char *target, 
 static void test_table_is_the_servers(void **state)
 {
     (void)state;
-    assert_int_equal(sl_n_routes, SL_COUNT(routes));
-    for (size_t i = 0; i < SL_COUNT(routes); i++) {
-        const struct sl_route *r = &sl_routes[i];
+    const struct sl_route *r = sl_routes;
+    for (size_t i = 0; i < SL_COUNT(routes); i++, r++) {
+        while (sl_sleep_hides(&host.cfg, r)) /* no path of this server: test_sleep.py */
+            assert_int_equal(r++->auth, SL_AUTH_KEY);
+        assert_true(r < sl_routes + sl_n_routes);
         unsigned want = (routes[i].methods & GET ? 1u << SL_HTTP_GET | 1u << SL_HTTP_HEAD : 0) |
                         (routes[i].methods & POST ? 1u << SL_HTTP_POST : 0) |
                         (routes[i].methods & DELETE ? 1u << SL_HTTP_DELETE : 0);
@@ -247,6 +250,7 @@ static void test_table_is_the_servers(void **state)
         if (routes[i].methods & POST) /* nothing that works for a user is open */
             assert_true(!routes[i].open || strcmp(r->path, "/ping") == 0);
     }
+    assert_ptr_equal(r, sl_routes + sl_n_routes);
     assert_int_equal(SL_AUTH_KEY, 0); /* a row that says nothing is closed */
 }
 

@@ -238,6 +238,7 @@ static const struct field {
     {"bad_words", 3, SPECIAL, 0, 0, false},
     {"best_of", 1, INT, 1, 1, false}, /* more is refused as unsupported */
     {"best_of", 2, INT, 1, SL_MAX_N, false},
+    {"cache_hit_threshold", 3, FLOAT, 0, 1, false},
     {"cache_salt", 3, STRING, 0, SL_MAX_CACHE_SALT, false},
     {"chat_template", 1, SPECIAL, 0, 0, false},
     {"chat_template_kwargs", 1, SPECIAL, 0, 0, false},
