@@ -49,6 +49,8 @@ def unlisted(value):
 def check(model, data):
     value = pydantic.TypeAdapter(model).validate_json(json.dumps(data), strict=True)
     more = OF_EMBEDDINGS if model is CreateEmbeddingResponse else set()
+    if isinstance(data, dict) and data.get("type") == "response.function_call_arguments.done":
+        more = {"name"}  # which the API sends, and later versions of the package list
     assert unlisted(value) <= more, data
 
 
