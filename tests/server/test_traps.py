@@ -44,15 +44,20 @@ def test_01_priority_lower_runs_first_and_is_refused_under_fcfs(server):
         def ask(priority):
             s.json("POST", "/v1/completions", {"prompt": STORY, "max_tokens": 50, "priority": priority})
             order.append(priority)
-        threads = [threading.Thread(target=ask, args=(p,)) for p in (5, 0, -5)]
-        with s.stream("/v1/completions", LONG) as busy:
-            busy.first()
-            for t in threads:  # all are there long before the busy one has ended
-                t.start()
-                time.sleep(0.02)
-        for t in threads:
-            t.join()
-        assert order == [-5, 0, 5]
+        for _ in range(10):  # until all were seen to wait together: the busy one does not last long
+            order.clear()
+            threads = [threading.Thread(target=ask, args=(p,)) for p in (5, 0, -5)]
+            with s.stream("/v1/completions", LONG) as busy:
+                busy.first()
+                for t in threads:
+                    t.start()
+                    time.sleep(0.02)
+                waiting = s.metric("vllm:num_requests_waiting")
+            for t in threads:
+                t.join()
+            if waiting == 3.0:
+                break
+        assert waiting == 3.0 and order == [-5, 0, 5]
 
 
 def test_02_reasoning_goes_by_both_names(server):
