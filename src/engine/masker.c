@@ -31,6 +31,12 @@ static void set_bit(uint32_t *mask, int32_t id)
     mask[id / 32] |= 1u << (id & 31);
 }
 
+static void clear_ends(uint32_t *mask, const struct sl_vocab *v)
+{
+    for (uint32_t i = 0; i < v->n_ends; i++)
+        mask[(uint32_t)v->ends[i] / 32] &= ~(1u << (v->ends[i] & 31));
+}
+
 /* Tokens that end the sequence: where the text is complete, and only there, they may come. */
 static int finish_mask(struct sl_rseq *rs, struct sl_error *err)
 {
@@ -45,8 +51,7 @@ static int finish_mask(struct sl_rseq *rs, struct sl_error *err)
     if (!any && !complete)
         return sl_fail(err, SL_ELIMIT, "structured output: no token of the vocabulary can go on");
     if (p->ignore_eos) /* the text goes on as long as it can */
-        for (uint32_t i = 0; i < v->n_words; i++)
-            rs->mask[i] &= ~ends[i];
+        clear_ends(rs->mask, v);
     for (int32_t i = 0; i < p->n_stop_token_ids && complete; i++)
         set_bit(rs->mask, p->stop_token_ids[i]);
     return 0;
@@ -128,14 +133,12 @@ static int match(struct sl_rseq *rs, int32_t token, struct sl_error *err)
 static bool think(struct sl_rseq *rs, int32_t *token)
 {
     struct sl_request *req = rs->req;
-    const uint32_t *ends = req->constraint != NULL ? sl_constraint_ends(req->constraint) : NULL;
     bool thinks =
         sl_think_step(&req->think, &rs->think, *token, rs->mask, req->eng->limits.n_logits);
     if (rs->think.state == SL_THINK_ENDED)
         *token = -1;
-    for (int32_t i = 0; thinks && ends != NULL && i < SL_CEIL_DIV(req->eng->limits.n_logits, 32);
-         i++)
-        rs->mask[i] &= ~ends[i]; /* an answer is to come */
+    if (thinks && req->constraint != NULL) /* an answer is to come */
+        clear_ends(rs->mask, sl_constraint_vocab(req->constraint));
     return thinks;
 }
 

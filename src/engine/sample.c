@@ -58,10 +58,11 @@ bool sl_sampling_has_penalty(const struct sl_sampling *p)
            p->frequency_penalty != 0.0f;
 }
 
+/* Of single elements, besides what is allowed. */
 static bool changes_row(const struct sl_sample_args *a)
 {
     return a->n_banned[0] > 0 || a->n_banned[1] > 0 || a->sampling->n_logit_bias > 0 ||
-           a->counts != NULL || a->allowed != NULL;
+           a->counts != NULL;
 }
 
 static void penalise(float *row, const struct sl_sampling *p, const struct sl_counts *counts)
@@ -78,12 +79,8 @@ static void penalise(float *row, const struct sl_sampling *p, const struct sl_co
     }
 }
 
-static const float *changed_row(struct sl_sampler *s, const struct sl_sample_args *a)
+static void change_row(struct sl_sampler *s, const struct sl_sample_args *a)
 {
-    memcpy(s->logits, a->logits, (size_t)s->n_vocab * sizeof *s->logits);
-    for (int32_t i = 0; i < s->n_vocab && a->allowed != NULL; i++)
-        if ((a->allowed[i / 32] >> (i & 31) & 1) == 0)
-            s->logits[i] = -INFINITY;
     for (int list = 0; list < 2; list++)
         for (int32_t i = 0; i < a->n_banned[list]; i++)
             s->logits[a->banned[list][i]] = -INFINITY;
@@ -91,7 +88,39 @@ static const float *changed_row(struct sl_sampler *s, const struct sl_sample_arg
         s->logits[a->sampling->logit_bias[i].id] += a->sampling->logit_bias[i].bias;
     if (a->counts != NULL)
         penalise(s->logits, a->sampling, a->counts);
-    return s->logits;
+}
+
+/* Blocks of which nothing is allowed: the scan left them out. */
+static void fill_gaps(struct sl_sampler *s)
+{
+    for (int32_t first = 0; first < s->n_vocab; first += SUM_BLOCK) {
+        const float *group_max = s->group_max + first / SUM_BLOCK * SL_ROW_GROUPS;
+        bool gap = true;
+        for (int32_t g = 0; g < SL_ROW_GROUPS && gap; g++)
+            gap = group_max[g] == -INFINITY;
+        for (int32_t i = first; i < SL_MIN(first + SUM_BLOCK, s->n_vocab) && gap; i++)
+            s->logits[i] = -INFINITY;
+    }
+}
+
+/* The row to choose from, and its maxima: where those of a block are -infinity the row may hold
+ * anything. NULL: there is nothing to choose, or it is no number. */
+static const float *row_of(struct sl_sampler *s, const struct sl_sample_args *a, float *max)
+{
+    size_t n_bytes = (size_t)s->n_vocab * sizeof *s->logits;
+    bool ok = a->allowed != NULL ? s->k->scan_allowed(a->logits, s->n_vocab, a->allowed, s->logits,
+                                                      s->group_max, max)
+                                 : s->k->scan(a->logits, s->n_vocab, s->group_max, max);
+    if (!ok)
+        return NULL;
+    if (!changes_row(a))
+        return a->allowed != NULL ? s->logits : a->logits;
+    if (a->allowed == NULL)
+        memcpy(s->logits, a->logits, n_bytes);
+    else
+        fill_gaps(s);
+    change_row(s, a);
+    return s->k->scan(s->logits, s->n_vocab, s->group_max, max) ? s->logits : NULL;
 }
 
 /* The lowest id of the maximum: in the first block with a group that has it. */
@@ -288,15 +317,10 @@ static uint64_t fraction_of(float p)
 int32_t sl_sample(struct sl_sampler *s, const struct sl_sample_args *a)
 {
     const struct sl_sampling *p = a->sampling;
-    const float *row = a->logits;
     float max;
-    if (!s->k->scan(row, s->n_vocab, s->group_max, &max))
+    const float *row = row_of(s, a, &max);
+    if (row == NULL)
         return -1;
-    if (changes_row(a)) {
-        row = changed_row(s, a);
-        if (!s->k->scan(row, s->n_vocab, s->group_max, &max))
-            return -1;
-    }
     if (p->temperature < SL_GREEDY_BELOW)
         return first_max(s, row, max);
     uint64_t random = sl_rng_at(a->seed, a->pos), rest, total = 0;
@@ -306,7 +330,7 @@ int32_t sl_sample(struct sl_sampler *s, const struct sl_sample_args *a)
     if (p->min_p > 0.0f)
         y.floor = SL_MAX(y.floor, logf(p->min_p));
     if (f.k == 0)
-        total = s->k->weigh(row, s->n_vocab, &y, s->sums);
+        total = s->k->weigh(row, s->n_vocab, &y, s->group_max, s->sums);
     if (f.k == 0 && f.fraction == 0)
         return draw_any(s, row, &y, share(total, random, &rest));
     return draw_filtered(s, row, &y, &f, total, random);

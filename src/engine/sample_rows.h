@@ -20,10 +20,17 @@ struct sl_row_kernels {
      * no element) unless group_max is NULL. False: NaN or +infinity somewhere, or nothing finite.
      */
     bool (*scan)(const float *x, int32_t n, float *group_max, float *max);
+    /* out = x where bit id % 32 of word id / 32 of allowed is set, elsewhere -infinity; the maxima
+     * are those of out. Blocks of which nothing is allowed are not written: their maxima tell.
+     * False also for NaN or +infinity that is not allowed. */
+    bool (*scan_allowed)(const float *x, int32_t n, const uint32_t *allowed, float *out,
+                         float *group_max, float *max);
     /* probs = exp(y) of the scale s, 0 below its floor. */
     void (*probs)(const float *x, int32_t n, const struct sl_row_scale *s, float *probs);
-    /* sums = the weights of these probabilities by block; returns the whole sum. */
-    uint64_t (*weigh)(const float *x, int32_t n, const struct sl_row_scale *s, uint64_t *sums);
+    /* sums = the weights of these probabilities by block; returns the whole sum. group_max: of x.
+     */
+    uint64_t (*weigh)(const float *x, int32_t n, const struct sl_row_scale *s,
+                      const float *group_max, uint64_t *sums);
     /* Of one block of probabilities: bit i % 64 of word i / 64 says whether i is above cut. False:
      * none is. */
     bool (*above)(const float *probs, float cut, uint64_t hits[SL_ROW_BLOCK / 64]);

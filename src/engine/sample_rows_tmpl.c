@@ -62,6 +62,53 @@ static bool scan(const float *x, int32_t n, float *group_max, float *max)
     return n_bad == 0 && m[0] >= -FLT_MAX;
 }
 
+static void only_allowed(const float *restrict x, const uint32_t *restrict allowed,
+                         float *restrict out)
+{
+    const union sl_float_bits none = {.f = -INFINITY};
+    for (int w = 0; w < B / 32; w++) {
+        uint32_t bits = allowed[w];
+        for (int i = 0; i < 32; i++) {
+            int32_t may = -(int32_t)(bits >> i & 1);
+            union sl_float_bits v = {.f = x[w * 32 + i]};
+            v.i = (v.i & may) | (none.i & ~may);
+            out[w * 32 + i] = v.f;
+        }
+    }
+}
+
+static bool scan_allowed(const float *x, int32_t n, const uint32_t *allowed, float *out,
+                         float *group_max, float *max)
+{
+    float room[B], kept[B], m[G];
+    int32_t n_bad = 0;
+    for (int j = 0; j < G; j++)
+        m[j] = -INFINITY;
+    for (int32_t first = 0; first < n; first += B) {
+        int32_t n_here = n - first < B ? n - first : B;
+        float *of = group_max + first / B * G;
+        const float *block = n_here == B ? x + first : padded(x + first, n_here, room);
+        uint32_t words[B / 32] = {0}, any = 0;
+        memcpy(words, allowed + first / 32, (size_t)(n_here + 31) / 32 * sizeof *words);
+        n_bad += scan_block(block, of);
+        for (int j = 0; j < B / 32; j++)
+            any |= words[j];
+        if (any != 0) {
+            only_allowed(block, words, kept);
+            memcpy(out + first, kept, (size_t)n_here * sizeof *kept);
+            scan_block(kept, of);
+        }
+        for (int j = 0; j < G && any == 0; j++)
+            of[j] = -INFINITY;
+        for (int j = 0; j < G; j++)
+            m[j] = of[j] > m[j] ? of[j] : m[j];
+    }
+    for (int j = 1; j < G; j++)
+        m[0] = m[j] > m[0] ? m[j] : m[0];
+    *max = m[0];
+    return n_bad == 0 && m[0] >= -FLT_MAX;
+}
+
 static void exp_block(const float *restrict x, float *restrict p, const struct sl_row_scale *s)
 {
     float max = s->max, inv_t = s->inv_t, floor = s->floor;
@@ -90,11 +137,24 @@ static void probs(const float *x, int32_t n, const struct sl_row_scale *s, float
     }
 }
 
-static uint64_t weigh(const float *x, int32_t n, const struct sl_row_scale *s, uint64_t *sums)
+/* exp never rises when its argument falls, so the maxima say whether an element weighs anything. */
+static bool weighs(const float *group_max, const struct sl_row_scale *s)
+{
+    float top = group_max[0];
+    for (int j = 1; j < G; j++)
+        top = group_max[j] > top ? group_max[j] : top;
+    return sl_exp_from(s->floor, (top - s->max) * s->inv_t) > SL_WEIGHT_ALIVE;
+}
+
+static uint64_t weigh(const float *x, int32_t n, const struct sl_row_scale *s,
+                      const float *group_max, uint64_t *sums)
 {
     uint64_t total = 0;
     float room[B], p[B];
     for (int32_t first = 0; first < n; first += B) {
+        sums[first / B] = 0;
+        if (!weighs(group_max + first / B * G, s))
+            continue;
         exp_block(n - first >= B ? x + first : padded(x + first, n - first, room), p, s);
         total += sums[first / B] = weigh_block(p);
     }
@@ -145,4 +205,4 @@ static uint64_t logprob(const float *x, int32_t n, float max, int32_t id, int32_
     return sum;
 }
 
-const struct sl_row_kernels KERNELS = {scan, probs, weigh, above, logprob};
+const struct sl_row_kernels KERNELS = {scan, scan_allowed, probs, weigh, above, logprob};

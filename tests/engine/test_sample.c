@@ -473,6 +473,105 @@ static void weights_are_rounded_to_even(void **state)
 
 /* ------------------------------------------------------------------ rows */
 
+static bool is_gap(const float *groups, int i)
+{
+    bool gap = true;
+    for (int j = 0; j < SL_ROW_GROUPS; j++)
+        gap = gap && groups[i / SL_ROW_BLOCK * SL_ROW_GROUPS + j] == -INFINITY;
+    return gap;
+}
+
+/* A row through a mask is the row that plain loops make of it, with that one's maxima. */
+static void row_kernels_mask(void **state)
+{
+    (void)state;
+    enum { MAX_N = 1500, MAX_GROUPS = (MAX_N / SL_ROW_BLOCK + 1) * SL_ROW_GROUPS };
+    static float row[MAX_N], want[MAX_N], got[MAX_N + 1], groups[2][MAX_GROUPS];
+    static uint32_t allowed[MAX_N / 32 + 1];
+    const struct sl_row_kernels *k[2] = {&sl_row_kernels_c, sl_row_kernels()};
+    struct sl_rng g = {.seed = 78};
+    for (int c = 0; c < 400; c++) {
+        int n = 1 + (int)sl_rng_below(&g, MAX_N), at = (int)sl_rng_below(&g, (uint64_t)n);
+        random_row(row, n, &g, 4.0f);
+        memset(allowed, c % 3 == 1 ? 0xFF : 0, sizeof allowed);
+        for (int i = 0; i < n && c % 3 != 1; i += 1 + (int)sl_rng_below(&g, c % 3 ? 3 : 400))
+            allowed[i / 32] |= 1u << (i & 31);
+        if (c % 7 == 0)
+            row[at] = c % 14 == 0 ? NAN : INFINITY;
+        bool any = false, sound = c % 7 != 0;
+        for (int i = 0; i < n; i++) {
+            bool may = allowed[i / 32] >> (i & 31) & 1;
+            want[i] = may ? row[i] : -INFINITY;
+            any = any || may;
+        }
+        for (int j = 0; j < 2; j++) {
+            float max, plain;
+            got[n] = 42.0f;
+            bool ok = k[j]->scan_allowed(row, n, allowed, got, groups[0], &max);
+            assert_int_equal(ok, sound && any);
+            assert_true(got[n] == 42.0f);
+            if (!ok)
+                continue;
+            assert_true(k[j]->scan(want, n, groups[1], &plain));
+            for (int i = 0; i < n; i++)
+                assert_true(got[i] == want[i] || is_gap(groups[1], i));
+            assert_true(max == plain);
+            size_t n_groups = (size_t)SL_CEIL_DIV(n, SL_ROW_BLOCK) * SL_ROW_GROUPS;
+            assert_memory_equal(groups[0], groups[1], n_groups * sizeof(float));
+        }
+    }
+}
+
+/* Through a mask the same token is chosen as of a row that has -infinity where it does not allow,
+ * whatever else the request wants. The sampler is used again, as its row of before lies in it. */
+static void masks_choose_as_masked_rows(void **state)
+{
+    (void)state;
+    enum { N = 2100 };
+    static float row[N], masked[N];
+    static uint32_t allowed[N / 32 + 1];
+    struct sl_rng g = {.seed = 79};
+    struct sl_sampler w;
+    int n_chosen = 0;
+    assert_int_equal(sl_sampler_init(&w, N, NULL), 0);
+    for (int c = 0; c < 3000; c++) {
+        random_row(row, N, &g, 6.0f);
+        memset(allowed, 0, sizeof allowed);
+        for (int i = (int)sl_rng_below(&g, N); i < N;
+             i += 1 + (int)sl_rng_below(&g, c % 2 ? 900 : 9))
+            allowed[i / 32] |= 1u << (i & 31);
+        for (int i = 0; i < N; i++)
+            masked[i] = allowed[i / 32] >> (i & 31) & 1 ? row[i] : -INFINITY;
+        const int32_t ids[] = {(int32_t)sl_rng_below(&g, N), (int32_t)sl_rng_below(&g, N)};
+        const struct sl_logit_bias bias[] = {{ids[0], 3.0f}, {ids[1], 5.0f}};
+        struct sl_count entries[2] = {{.id = ids[1], .n_out = 2}, {.id = 700, .n_out = 1}};
+        const struct sl_counts counts = {.entries = entries, .n = 2};
+        const struct sl_sampling p = {.temperature = c % 5 ? 1.3f : 0.0f,
+                                      .top_p = c % 7 < 3 ? 0.8f : 1.0f,
+                                      .top_k = c % 11 < 4 ? 7 : 0,
+                                      .min_p = c % 13 < 3 ? 0.05f : 0.0f,
+                                      .repetition_penalty = 1.2f,
+                                      .frequency_penalty = 0.5f,
+                                      .logit_bias = bias,
+                                      .n_logit_bias = c % 3 == 0 ? 2 : 0};
+        struct sl_sample_args a = {.logits = row,
+                                   .sampling = &p,
+                                   .seed = 5,
+                                   .pos = (uint64_t)c,
+                                   .allowed = allowed,
+                                   .counts = c % 4 == 0 ? &counts : NULL,
+                                   .banned = {ids},
+                                   .n_banned = {c % 6 == 0}};
+        int32_t got = sl_sample(&w, &a);
+        a.logits = masked;
+        a.allowed = NULL;
+        assert_int_equal(got, sl_sample(&w, &a));
+        n_chosen += got >= 0;
+    }
+    assert_in_range(n_chosen, 2900, 3000);
+    sl_sampler_deinit(&w);
+}
+
 /* Lengths of whole and broken blocks; every result of the vectors has the bits of plain C. */
 static void row_kernels_agree(void **state)
 {
@@ -507,7 +606,7 @@ static void row_kernels_agree(void **state)
             assert_true(max[j] == plain);
             const struct sl_row_scale y = {plain, 0.7f, c % 2 ? SL_EXP_MIN : -1.5f};
             k[j]->probs(row, n, &y, probs[j]);
-            total[j] = k[j]->weigh(row, n, &y, sums[j]);
+            total[j] = k[j]->weigh(row, n, &y, groups[j], sums[j]);
             sum[j] = k[j]->logprob(row, n, plain, id, &before[j]);
             assert_int_equal(before[j], n_before);
         }
@@ -588,6 +687,8 @@ int main(void)
         cmocka_unit_test(top_p_ends_inside_equal_tokens),
         cmocka_unit_test(exp_never_rises),
         cmocka_unit_test(weights_are_rounded_to_even),
+        cmocka_unit_test(row_kernels_mask),
+        cmocka_unit_test(masks_choose_as_masked_rows),
         cmocka_unit_test(row_kernels_agree),
         cmocka_unit_test(logprobs_follow_the_oracle),
     };
