@@ -12,6 +12,8 @@
 
 #define THREADS_PER_MASKER    8 /* compute threads */
 #define PROCESSORS_PER_MASKER 4
+#define QUICK_NS              100000  /* less than a thread needs to wake, and to be waited for */
+#define SLOW_NS               1000000 /* what others would notice in their step */
 
 /* ------------------------------------------------------------------ one mask */
 
@@ -200,8 +202,10 @@ static void work_on(struct sl_masker *m, struct sl_rseq *rs)
     if (!atomic_load(&rs->req->over) && make_mask(rs, &rs->mask_error) != 0 &&
         rs->mask_error.code != SL_ENOMEM && rs->mask_error.code != SL_EINTERNAL)
         rs->mask_error.code = SL_ELIMIT;
+    rs->mask_ns = sl_now_ns() - t0;
+    rs->mask_slow = rs->mask_slow || (rs->mask_token >= 0 && rs->mask_ns > SLOW_NS);
     pthread_mutex_lock(&m->lock);
-    sl_hist_add(&m->mask_s, SL_BOUNDS_GRAMMAR, sl_seconds(t0, sl_now_ns()));
+    sl_hist_add(&m->mask_s, SL_BOUNDS_GRAMMAR, (double)rs->mask_ns * 1e-9);
     m->n_masks++;
     rs->mask_next = m->done;
     m->done = rs;
@@ -223,9 +227,8 @@ static void put_last(struct sl_masker_queue *q, struct sl_rseq *rs)
     q->last = rs;
 }
 
-static struct sl_rseq *take_first(struct sl_masker *m)
+static struct sl_rseq *take_from(struct sl_masker_queue *q)
 {
-    struct sl_masker_queue *q = m->running.first != NULL ? &m->running : &m->news;
     struct sl_rseq *rs = q->first;
     if (rs == NULL)
         return NULL;
@@ -233,6 +236,11 @@ static struct sl_rseq *take_first(struct sl_masker *m)
     if (q->first == NULL)
         q->last = NULL;
     return rs;
+}
+
+static struct sl_rseq *take_first(struct sl_masker *m)
+{
+    return take_from(m->running.first != NULL ? &m->running : &m->news);
 }
 
 static void refuse(struct sl_masker *m, struct sl_rseq *rs)
@@ -313,7 +321,7 @@ void sl_masker_stop(struct sl_engine *eng)
     while (m->n_threads > 0)
         pthread_join(m->threads[--m->n_threads], NULL);
     struct sl_rseq *rs;
-    while ((rs = take_first(m)) != NULL) {
+    while ((rs = take_from(&m->quick)) != NULL || (rs = take_first(m)) != NULL) {
         refuse(m, rs);
         m->n_busy--;
     }
@@ -331,6 +339,17 @@ void sl_masker_deinit(struct sl_engine *eng)
 
 /* ------------------------------------------------------------------ the engine's side */
 
+/* Where the engine would only wait it makes masks itself, if the sequence's last one was quick: no
+ * thread has to wake, and none takes a processor from those that compute. That says little about
+ * the next one; when that is slow all feel it, but once, as the sequence is the threads' from then
+ * on.
+ */
+static bool is_quick(const struct sl_engine *eng, const struct sl_rseq *rs, int32_t token)
+{
+    return eng->masker.n_threads > 0 && eng->runner.submit == NULL && token >= 0 &&
+           rs->mask_ns < QUICK_NS && !rs->mask_slow;
+}
+
 void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token)
 {
     struct sl_masker *m = &eng->masker;
@@ -342,9 +361,14 @@ void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token)
     m->n_open++;
     m->n_awaited_most += token >= 0;
     m->pushed_ns = eng->now_ns;
+    bool quick = is_quick(eng, rs, token);
     pthread_mutex_lock(&m->lock);
     if (m->stopping) {
         refuse(m, rs);
+    } else if (quick) {
+        m->n_busy++;
+        m->n_awaited++;
+        put_last(&m->quick, rs);
     } else {
         m->n_busy++;
         m->n_awaited += token >= 0;
@@ -354,6 +378,17 @@ void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token)
     pthread_mutex_unlock(&m->lock);
 }
 
+static bool work_on_quick(struct sl_engine *eng)
+{
+    struct sl_masker *m = &eng->masker;
+    pthread_mutex_lock(&m->lock);
+    struct sl_rseq *rs = take_from(&m->quick);
+    pthread_mutex_unlock(&m->lock);
+    if (rs != NULL)
+        work_on(m, rs);
+    return rs != NULL;
+}
+
 static void work_in_the_call(struct sl_engine *eng)
 {
     struct sl_masker *m = &eng->masker;
@@ -361,7 +396,7 @@ static void work_in_the_call(struct sl_engine *eng)
     if (m->simulate != NULL) {
         m->simulate(m->simulate_ctx, eng);
     } else {
-        while (sl_masker_work(eng)) {
+        while (m->n_threads > 0 ? work_on_quick(eng) : sl_masker_work(eng)) {
         }
     }
     sl_alloc_guard_arm(true);
@@ -374,8 +409,7 @@ void sl_masker_wait(struct sl_engine *eng, uint64_t until_ns)
                              .tv_nsec = (long)(until_ns % 1000000000u)};
     int rc = 0;
     sl_engine_leave(eng);
-    if (m->n_threads == 0)
-        work_in_the_call(eng);
+    work_in_the_call(eng);
     pthread_mutex_lock(&m->lock);
     while (m->n_threads > 0 && m->n_awaited > 0 && rc == 0)
         rc = pthread_cond_timedwait(&m->idle, &m->lock, &until);

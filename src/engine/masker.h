@@ -6,11 +6,12 @@
  * is taken back nothing more is planned for it (seq.waits), and everybody else goes on. Those that
  * run go before those that begin. The engine waits a while for what it has given, then goes on
  * without: a grammar whose masks take long, or that runs into its limits, therefore costs its own
- * requests only.
+ * requests only. Masks of sequences whose last one was quick are made by the engine itself, while
+ * it waits, where no device computes meanwhile.
  *
- * Automata grow while they are walked, so a masker allocates; the engine thread does not. Without
- * threads (tests) the work is done where it would be waited for. Engine thread only, but for what
- * is said to be under `lock`.
+ * Automata grow while they are walked, so masks are made with the guard against allocations of the
+ * engine thread off. Without threads (tests) all the work is done where it would be waited for.
+ * Engine thread only, but for what is said to be under `lock`.
  */
 #ifndef SL_ENGINE_MASKER_H
 #define SL_ENGINE_MASKER_H
@@ -26,7 +27,8 @@ struct sl_masker_queue {
 struct sl_masker {
     pthread_mutex_t lock;
     pthread_cond_t work, idle;
-    struct sl_masker_queue running, news; /* lock */
+    struct sl_masker_queue running, news; /* lock: the threads' */
+    struct sl_masker_queue quick;         /* lock: the engine's own */
     struct sl_rseq *done;                 /* lock */
     int32_t n_busy;                       /* lock: queued or worked on */
     int32_t n_awaited;                    /* lock: of them, those of this round that run */

@@ -52,6 +52,8 @@ struct sl_rseq {
     struct sl_rseq *mask_next;
     int32_t mask_token;
     uint64_t mask_round;         /* of the masker, when it was given */
+    uint64_t mask_ns;            /* what the last one took */
+    bool mask_slow;              /* one took so long that the engine must never make one itself */
     bool mask_ends;              /* the text is complete and cannot go on */
     int32_t n_forced, at_forced; /* at_forced: of them, those that masks have asked for */
     int32_t forced[SL_MAX_JUMP]; /* tokens before the one that the mask is for */
