@@ -11,7 +11,7 @@
 #define SL_HUB_FETCH_H
 
 #include "base/buf.h"
-#include "hub/curl.h"
+#include "base/curl.h"
 #include "hub/digest.h"
 #include "hub/name.h"
 

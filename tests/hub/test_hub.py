@@ -399,7 +399,7 @@ def test_without_the_library_it_says_what_to_install(world, tmp_path):
     """An empty libcurl in front of the real one: loading it fails as if there were none."""
     for name in ("libcurl.so.4", "libcurl-gnutls.so.4"):
         (tmp_path / name).write_bytes(b"")
-    world.fails("downloading needs libcurl", "pull", NAME, LD_LIBRARY_PATH=str(tmp_path))
+    world.fails("libcurl.so.4 is not here", "pull", NAME, LD_LIBRARY_PATH=str(tmp_path))
 
 
 def test_serve_answers_by_the_name(world, tmp_path):

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * curl.h - libcurl, loaded when something is to be downloaded.
+ * curl.h - libcurl, loaded when something is to be downloaded or traces are to be sent.
  *
  * It is not linked: with TLS it is larger than all of sluice's own host code, Debian has no static
  * form of all that it needs, and a server that reads a local model shall not depend on it. Security
  * updates of TLS reach it without a new build of sluice.
  */
-#ifndef SL_HUB_CURL_H
-#define SL_HUB_CURL_H
+#ifndef SL_BASE_CURL_H
+#define SL_BASE_CURL_H
 
 #include "base/err.h"
 

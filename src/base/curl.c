@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "hub/curl.h"
+#include "base/curl.h"
 
 #include "base/check.h"
 
@@ -29,8 +29,8 @@ static int load_locked(struct sl_error *err)
         library = dlopen(libraries[i], RTLD_NOW | RTLD_LOCAL);
     if (library == NULL)
         return sl_fail(err, SL_EUNSUPPORTED,
-                       "downloading needs libcurl, and libcurl.so.4 is not here (Debian: apt-get "
-                       "install libcurl4 ca-certificates); a model on disk needs nothing");
+                       "libcurl.so.4 is not here (Debian: apt-get install libcurl4 "
+                       "ca-certificates); downloads and traces need it, nothing else does");
     for (size_t i = 0; i < SL_COUNT(symbols); i++) {
         void *p = dlsym(library, symbols[i].name);
         if (p == NULL)
