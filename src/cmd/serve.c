@@ -11,6 +11,7 @@
 #include "server/keys.h"
 #include "server/kv_publisher.h"
 #include "server/server.h"
+#include "trace/settings.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,9 +20,10 @@ struct serve_flags {
     struct sl_server_config server;
     struct sl_flag_list api_keys, served_names, allowed_origins, lora_modules;
     const char *log_level, *policy, *key_file, *generation_config, *unknown_fields;
-    const char *kv_events_text;
+    const char *kv_events_text, *otlp_endpoint;
     struct sl_keys *keys;
     struct sl_kv_events_config kv_events;
+    struct sl_trace_settings traces;
     int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s;
     bool null_model, auto_tools;
 };
@@ -109,6 +111,8 @@ static const struct sl_flag flags[] = {
      "wait for requests in flight when stopping (default: 30)"},
     {SL_FLAG_STR, 0, "kv-events-config", NULL, SERVE(kv_events_text), 0, 0, "JSON",
      "publish changes of the prefix cache over ZeroMQ, as vLLM's"},
+    {SL_FLAG_STR, 0, "otlp-traces-endpoint", NULL, SERVE(otlp_endpoint), 0, 0, "URL",
+     "OpenTelemetry traces: http://HOST:4318/v1/traces, or OTEL_*"},
     {SL_FLAG_SWITCH, 0, "metrics-aliases", NULL, SERVER(metrics_aliases), 0, 0, NULL,
      "/metrics also under names that vLLM gave up"},
     {SL_FLAG_SWITCH_OFF, 0, "webui", NULL, SERVER(no_webui), 0, 0, NULL,
@@ -231,6 +235,14 @@ static int set_kv_events(struct serve_flags *f, struct sl_engine_config *engine,
     return 0;
 }
 
+static int set_traces(struct serve_flags *f, struct sl_error *err)
+{
+    int rc = sl_trace_settings_read(&f->traces, f->otlp_endpoint, err);
+    if (rc == 0 && f->traces.enabled)
+        f->server.traces = &f->traces;
+    return rc;
+}
+
 static int serve(struct serve_flags *f, struct sl_engine_config *engine, const char *model,
                  struct sl_error *err)
 {
@@ -253,6 +265,8 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
         rc = set_keys(f, &f->keys, err);
     if (rc == 0)
         rc = set_kv_events(f, engine, err);
+    if (rc == 0)
+        rc = set_traces(f, err);
     if (rc != 0)
         return rc;
     for (int i = 0; i < f->served_names.n; i++)
@@ -333,6 +347,7 @@ static int run(int argc, char **argv)
         rc = serve(&f, &engine, model.path, &err);
     sl_cli_model_deinit(&model);
     sl_keys_close(f.keys);
+    sl_trace_settings_deinit(&f.traces);
     /* Requests cut off by the time limit of a drain are in the log; the stop itself succeeded. */
     return rc == 0 || rc == SL_ETIMEOUT ? SL_EXIT_OK : sl_command_fail(&sl_cmd_serve, &err);
 }

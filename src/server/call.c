@@ -133,6 +133,13 @@ static void copy_params(struct sl_call *call, const struct sl_params *p)
     call->tokens_as_ids = p->tokens_as_ids;
     call->return_token_ids = p->return_token_ids;
     call->max_tokens = p->sampling.max_tokens;
+    call->asked = (struct sl_call_asked){.temperature = p->sampling.temperature,
+                                         .top_p = p->sampling.top_p,
+                                         .frequency_penalty = p->sampling.frequency_penalty,
+                                         .presence_penalty = p->sampling.presence_penalty,
+                                         .top_k = p->sampling.top_k,
+                                         .has_seed = p->sampling.has_seed,
+                                         .seed = p->sampling.seed};
     const struct sl_server_config *cfg = call->conn->loop->server->cfg;
     call->n_best = p->n_best;
     call->stream_interval = SL_MAX(p->stream_interval, cfg->stream_interval);
@@ -348,6 +355,7 @@ static void fail_call(struct sl_call *call, const struct sl_error *err)
         (void)sl_fail(&r.err, SL_EINTERNAL, "the request failed");
     if (sl_code_http(r.err.code) == 400)
         sl_params_blame(&r);
+    call->failed = r.err.code;
     if (c->streaming) {
         call->api->fail_stream(sl_conn_stream_buf(c), call, &r);
         sl_conn_stream_end(c);

@@ -86,6 +86,13 @@ struct sl_call_api {
     void (*put_tail)(struct sl_buf *b, struct sl_call *call); /* members after usage, or NULL */
 };
 
+struct sl_call_asked { /* of what was asked for, what its trace tells */
+    float temperature, top_p, frequency_penalty, presence_penalty;
+    int32_t top_k;
+    bool has_seed;
+    uint64_t seed;
+};
+
 struct sl_call {
     struct sl_conn *conn;
     struct sl_call *prev, *next; /* of the loop, under its calls_lock */
@@ -105,7 +112,9 @@ struct sl_call {
     struct sl_pool_params pool;
     int32_t n_logprobs; /* top entries asked for */
     int32_t max_tokens; /* asked for, <= 0: none */
-    size_t n_kept;      /* bytes collected for a whole reply */
+    int failed;         /* enum sl_code: what broke it off, 0: nothing */
+    struct sl_call_asked asked;
+    size_t n_kept; /* bytes collected for a whole reply */
     bool stream, include_usage, continuous_usage, want_logprobs, tokens_as_ids, return_token_ids;
     bool echo, drop_output, throttled, return_prompt_text;
     bool timings, timings_per_token; /* in the last event, in each */

@@ -19,6 +19,7 @@
 #include "server/route.h"
 #include "server/task.h"
 #include "server/tls.h"
+#include "server/tracing.h"
 #include "server/webui.h"
 
 #include <errno.h>
@@ -150,7 +151,7 @@ void sl_conn_create(struct sl_loop *loop, int fd, bool one_too_many)
     sl_loop_mark(loop, c);
 }
 
-/* Counts and logs the current request; status 499 = the client went away. */
+/* Counts, logs and traces the current request; status 499 = the client went away. */
 static void account(struct sl_conn *c, int status)
 {
     struct sl_loop *loop = c->loop;
@@ -161,6 +162,7 @@ static void account(struct sl_conn *c, int status)
                           c->request_bytes, reply_bytes);
     if (loop->server->cfg->access_log)
         sl_access_log(c->parser, status, duration_ns, reply_bytes);
+    sl_tracing_put(c, status);
 }
 
 void sl_conn_destroy(struct sl_conn *c)

@@ -24,6 +24,7 @@ struct sl_loop;
 struct sl_workers;
 struct sl_response_store;
 struct sl_kv_publisher;
+struct sl_exporter;
 struct sl_tls;
 
 enum sl_drain { SL_SERVING, SL_DRAINING, SL_ABORTING };
@@ -39,6 +40,7 @@ struct sl_server {
     struct sl_workers *workers; /* for what takes long */
     struct sl_response_store *responses;
     struct sl_kv_publisher *kv_publisher; /* NULL: none */
+    struct sl_exporter *exporter;         /* of traces; NULL: none */
     struct sl_tls *tls;                   /* NULL: connections are not encrypted */
     int n_loops;
     int max_conns;        /* as configured, or what descriptors allow */

@@ -9,6 +9,7 @@
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/sse.h"
+#include "trace/exporter.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -452,6 +453,19 @@ static void kv_events(struct out *o, const struct sl_kv_publisher_stats *e)
     gauge(o, "sluice:kv_event_subscribers", "Subscribers of KV events.", e->n_subscribers);
 }
 
+static void traces(struct out *o, const struct sl_exporter_stats *t)
+{
+    static const char spans[] = "sluice:trace_spans_total";
+    head(o, spans, "counter", "Spans of traces, by what became of them.");
+    sample(o, spans, "result=\"exported\"", (double)t->n_exported);
+    sample(o, spans, "result=\"rejected\"", (double)t->n_rejected);
+    sample(o, spans, "result=\"dropped\"", (double)t->n_dropped);
+    sample(o, spans, "result=\"failed\"", (double)t->n_failed);
+    counter(o, "sluice:trace_export_attempts_total", "Times that a batch of spans was sent.",
+            t->n_attempts);
+    gauge(o, "sluice:trace_queued_spans", "Spans that wait to be sent.", t->n_queued);
+}
+
 /* ---- the process */
 
 static void plain(struct out *o, const char *name, const char *type, const char *help, double value)
@@ -496,6 +510,8 @@ void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in)
         http_metrics(&o, in);
         if (in->kv_events != NULL)
             kv_events(&o, in->kv_events);
+        if (in->traces != NULL)
+            traces(&o, in->traces);
         process_metrics(&o, in->stats, in->t_start_s);
     } else {
         b->failed = true;
@@ -521,6 +537,7 @@ void sl_api_metrics(struct sl_conn *c)
     const char *handlers[SL_HTTP_MAX_ROUTES] = {NULL};
     struct sl_stats st;
     struct sl_kv_publisher_stats events;
+    struct sl_exporter_stats spans;
     struct sl_buf b = {0}, names = {0};
     const struct sl_http_stats **http = sl_calloc((size_t)s->n_loops, sizeof *http);
     sl_engine_stats(s->eng, &st);
@@ -531,6 +548,8 @@ void sl_api_metrics(struct sl_conn *c)
     sl_adapter_each(s->eng, add_adapter, &names);
     if (s->kv_publisher != NULL)
         sl_kv_publisher_stats(s->kv_publisher, &events);
+    if (s->exporter != NULL)
+        sl_exporter_stats(s->exporter, &spans);
     struct sl_metrics_in in = {
         .adapters = st.max_adapters_active == 0 ? NULL
                     : names.data != NULL        ? names.data
@@ -546,6 +565,7 @@ void sl_api_metrics(struct sl_conn *c)
         .held_bytes = atomic_load(&s->held_bytes),
         .t_start_s = s->t_created_s,
         .kv_events = s->kv_publisher != NULL ? &events : NULL,
+        .traces = s->exporter != NULL ? &spans : NULL,
         .aliases = s->cfg->metrics_aliases,
     };
     sl_metrics_render(&b, &in);

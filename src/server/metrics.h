@@ -11,6 +11,7 @@
 #include "sluice.h"
 
 struct sl_kv_publisher_stats;
+struct sl_exporter_stats;
 
 struct sl_metrics_in {
     const char *model_name;
@@ -23,6 +24,7 @@ struct sl_metrics_in {
     int64_t t_start_s;
     const char *adapters; /* that requests have, with commas; NULL: adapters are not enabled */
     const struct sl_kv_publisher_stats *kv_events; /* NULL: none are published */
+    const struct sl_exporter_stats *traces;        /* NULL: none are made */
     bool aliases;                                  /* also under names that vLLM gave up */
 };
 

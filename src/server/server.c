@@ -19,6 +19,7 @@
 #include "server/response_store.h"
 #include "server/task.h"
 #include "server/tls.h"
+#include "trace/exporter.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -400,6 +401,7 @@ static void tear_down(struct acceptor *a)
             sl_loop_deinit(&s->loops[i]);
     }
     sl_free(s->loops);
+    sl_exporter_stop(s->exporter); /* no thread adds to it any more */
     sl_formats_deinit(&s->formats);
     sl_store_destroy(s->responses);
     sl_request_log_close(s->request_log_fd);
@@ -419,6 +421,8 @@ int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, str
         rc = watch_stops(a, err);
     if (rc == 0 && cfg->kv_events != NULL)
         rc = sl_kv_publisher_start(cfg->kv_events, eng, &a->server.kv_publisher, err);
+    if (rc == 0 && cfg->traces != NULL)
+        rc = sl_exporter_start(cfg->traces, &a->server.exporter, err);
     if (rc == 0)
         rc = listen_all(a, err);
     if (rc == 0)

@@ -13,6 +13,7 @@
 
 struct sl_key_rule;
 struct sl_kv_events_config;
+struct sl_trace_settings;
 
 struct sl_server_config {               /* start from sl_server_config_default() */
     const char *host;                   /* address or name to listen on; NULL = no TCP listener */
@@ -45,6 +46,7 @@ struct sl_server_config {               /* start from sl_server_config_default()
     const char *ssl_certfile;     /* PEM, the chain; NULL: no TLS */
     const char *ssl_keyfile;      /* PEM; NULL: in the same file */
     const struct sl_kv_events_config *kv_events; /* kv_publisher.h; NULL: none are published */
+    const struct sl_trace_settings *traces;      /* trace/settings.h; NULL: none are made */
     bool access_log;                  /* one line per request to the log; never bodies or keys */
     bool share_prefixes;              /* keys share one prefix cache instead of one each */
     bool refuse_unknown;              /* fields of requests that no endpoint knows are errors */

@@ -39,7 +39,7 @@ class Stream:
 
 
 class Server:
-    def __init__(self, *args, port=True):
+    def __init__(self, *args, port=True, env=None):
         self.dir = tempfile.TemporaryDirectory()
         self.port_file = os.path.join(self.dir.name, "port")
         self.uds = os.path.join(self.dir.name, "socket")
@@ -49,7 +49,7 @@ class Server:
         if port:
             command += ["--port", "0", "--port-file", self.port_file]
         with open(self.log_path, "wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | (env or {}))
         self.port = 0
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
