@@ -189,16 +189,18 @@ static int check_prompt(const struct sl_request_desc *desc, const struct sl_requ
 {
     if (desc->prompt == NULL || desc->n_prompt < 1)
         return sl_fail(err, SL_EINVAL, "prompt must have at least one token");
+    /* Clients tell this error by its words: OpenAI's and vLLM's "maximum context length is", and
+     * Anthropic's "prompt is too long: N tokens > N maximum". */
     if (desc->pooling && desc->n_prompt > lim->max_model_len)
-        return sl_fail(
-            err, SL_ELIMIT,
-            "the input has %d tokens, but this model takes at most %d: shorten it or set "
-            "truncate_prompt_tokens",
-            desc->n_prompt, lim->max_model_len);
+        return sl_fail(err, SL_ELIMIT,
+                       "this model's maximum context length is %d tokens, but the input has %d: "
+                       "shorten it or set truncate_prompt_tokens",
+                       lim->max_model_len, desc->n_prompt);
     if (!desc->pooling && desc->n_prompt >= lim->max_model_len)
         return sl_fail(err, SL_ELIMIT,
-                       "prompt has %d tokens, but prompt and output together may have %d",
-                       desc->n_prompt, lim->max_model_len);
+                       "this model's maximum context length is %d tokens, output included; prompt "
+                       "is too long: %d tokens > %d maximum",
+                       lim->max_model_len, desc->n_prompt, lim->max_model_len - 1);
     for (int32_t i = 0; i < desc->n_prompt; i++)
         if (desc->prompt[i] < 0 || desc->prompt[i] >= lim->n_vocab)
             return sl_fail(err, SL_EINVAL, "prompt[%d] = %d is not a token id in [0, %d)", i,
