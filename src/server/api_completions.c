@@ -50,10 +50,7 @@ static void add_columns(const struct sl_call *call, struct sl_choice *ch, const 
             continue;
         }
         sl_put_logprob(&ch->values, t[i].logprob);
-        if (call->n_logprobs > 0)
-            sl_put_top_map(&ch->tops, style_of(call), &t[i], call->n_logprobs);
-        else
-            SL_PUT(&ch->tops, "null");
+        sl_put_top_map(&ch->tops, style_of(call), &t[i], call->n_logprobs);
     }
 }
 

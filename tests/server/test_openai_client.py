@@ -137,6 +137,9 @@ def test_echo_and_logprobs(client, model):
     assert all(3 <= len(t) <= 4 for t in lp.top_logprobs[1:])
     greedy = lp.token_logprobs[-1]
     assert greedy == max(lp.top_logprobs[-1].values())
+    zero = client.completions.create(model=model, prompt=STORY, max_tokens=4, temperature=0, echo=True, logprobs=0)
+    assert zero.choices[0].logprobs.token_logprobs == lp.token_logprobs  # no alternatives: the token itself, as vLLM
+    assert zero.choices[0].logprobs.top_logprobs[1:] == [{t: p} for t, p in zip(lp.tokens[1:], lp.token_logprobs[1:])]
     only = client.completions.create(model=model, prompt=STORY, max_tokens=0, echo=True, logprobs=1)
     assert only.choices[0].text == STORY and only.usage.completion_tokens == 0
     assert len(only.choices[0].logprobs.tokens) == only.usage.prompt_tokens

@@ -94,7 +94,8 @@ def test_chat(server, fields):
 
 
 @pytest.mark.parametrize("fields", [
-    {}, {"n": 2}, {"logprobs": 3}, {"echo": True, "logprobs": 1}, {"stop": " "}, {"best_of": 3}, {"max_tokens": 0, "echo": True},
+    {}, {"n": 2}, {"logprobs": 3}, {"echo": True, "logprobs": 1}, {"logprobs": 0},
+    {"echo": True, "logprobs": 0}, {"stop": " "}, {"best_of": 3}, {"max_tokens": 0, "echo": True},
     {"prompt": ["a", "b"]}, {"return_token_ids": True, "timings_per_token": True}], ids=str)
 def test_completions(server, fields):
     body = {"prompt": "Once upon a time", "max_tokens": 5, "seed": 1} | fields
