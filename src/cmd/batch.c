@@ -7,13 +7,11 @@
  */
 #include "base/check.h"
 #include "base/fs.h"
-#include "base/limits.h"
 #include "base/log.h"
 #include "base/sys.h"
-#include "cmd/batch_file.h"
 #include "cmd/flags.h"
-#include "cmd/http_client.h"
 #include "cmd/model.h"
+#include "server/batch_pool.h"
 #include "server/server.h"
 
 #include <event2/event.h>
@@ -24,10 +22,8 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define MAX_TRIES 5   /* of a request whose connection broke */
-#define RETRY_MS  200 /* after a 429 or 503 */
-#define READY_MS  10000
-#define REPORT_S  2
+#define READY_MS 10000
+#define REPORT_S 2
 
 struct batch_flags {
     int32_t concurrency;
@@ -49,30 +45,13 @@ struct host { /* the server, and where it listens */
     struct sl_error err;
 };
 
-struct run;
-
-struct slot {
-    struct run *run;
-    struct sl_http_client *client;
-    struct event *retry;
-    struct sl_batch_request req;
-    size_t line;
-    struct sl_buf text, reply;
-    int n_tries;
-    bool busy;
-};
-
 struct run {
     struct sl_batch_file *file;
+    struct sl_batch_job job;
     struct event_base *base;
     struct sl_http_url url;
-    struct slot *slots;
-    size_t n_slots, next; /* next: the first line that was not looked at */
-    size_t n_before, n_failed;
+    size_t n_before, n_good_before;
     uint64_t t_start_ns;
-    int64_t n_prompt, n_output; /* tokens */
-    int rc;
-    struct sl_error err;
     bool interrupted;
 };
 
@@ -134,10 +113,10 @@ static void report(const struct run *run, bool end)
     size_t now = run->file->n_done - run->n_before;
     double rate = s > 0 ? (double)now / s : 0;
     size_t left = run->file->n_lines - run->file->n_done;
-    fprintf(stderr,
-            "batch: %zu of %zu done, %zu failed, %.1f requests/s, %.0f tokens/s in, %.0f out",
-            run->file->n_done, run->file->n_lines, run->n_failed, rate,
-            s > 0 ? (double)run->n_prompt / s : 0, s > 0 ? (double)run->n_output / s : 0);
+    fprintf(
+        stderr, "batch: %zu of %zu done, %zu failed, %.1f requests/s, %.0f tokens/s in, %.0f out",
+        run->file->n_done, run->file->n_lines, now - (run->file->n_good - run->n_good_before), rate,
+        s > 0 ? (double)run->job.n_prompt / s : 0, s > 0 ? (double)run->job.n_output / s : 0);
     if (end)
         fprintf(stderr, ", %.1f s\n", s);
     else
@@ -151,110 +130,18 @@ static void on_report(evutil_socket_t fd, short what, void *arg)
     report(arg, false);
 }
 
-/* ---- requests */
+/* ---- the run */
 
-static void fill(struct slot *s);
-
-static void give_up(struct run *run)
+static void on_answered(void *arg, struct sl_batch_job *job)
 {
-    event_base_loopbreak(run->base);
+    (void)arg;
+    (void)job;
 }
 
-/* What a reply counts, without a parse of texts that may be long: members come once. */
-static int64_t count_of(const char *reply, const char *name)
+static void on_ended(void *arg, struct sl_batch_job *job)
 {
-    const char *at = reply != NULL ? strstr(reply, name) : NULL;
-    int64_t x = 0;
-    for (at = at != NULL ? at + strlen(name) : NULL; at != NULL && *at >= '0' && *at <= '9'; at++)
-        x = x < INT32_MAX ? x * 10 + (*at - '0') : x;
-    return x;
-}
-
-/* status 0: why says what is wrong. */
-static void answer(struct slot *s, int status, const struct sl_error *why)
-{
-    struct run *run = s->run;
-    const char *body = s->reply.n_bytes > 0 ? s->reply.data : "null";
-    int rc = sl_batch_put(run->file, s->line, s->req.custom_id, status, body, strlen(body), why,
-                          &run->err);
-    run->n_failed += status != 200;
-    if (status == 200) {
-        run->n_prompt += count_of(body, "\"prompt_tokens\":") + count_of(body, "\"input_tokens\":");
-        run->n_output +=
-            count_of(body, "\"completion_tokens\":") + count_of(body, "\"output_tokens\":");
-    }
-    sl_batch_request_deinit(&s->req);
-    s->busy = false;
-    if (rc != 0) {
-        run->rc = rc;
-        give_up(run);
-    }
-}
-
-static void send_request(struct slot *s)
-{
-    sl_buf_clear(&s->reply);
-    sl_http_client_send(s->client, s->req.url, NULL, s->text.data, s->text.n_bytes);
-}
-
-static void on_retry(evutil_socket_t fd, short what, void *arg)
-{
-    (void)fd;
-    (void)what;
-    send_request(arg);
-}
-
-static void on_body(void *arg, const char *data, size_t n)
-{
-    sl_buf_put(&((struct slot *)arg)->reply, data, n);
-}
-
-static void on_done(void *arg, int status, const char *error)
-{
-    struct slot *s = arg;
-    const struct timeval wait = {0, RETRY_MS * 1000};
-    struct sl_error why = {0};
-    bool busy = status == 429 || status == 503; /* lasts until others have ended */
-    if ((busy || (status == 0 && ++s->n_tries < MAX_TRIES)) && event_add(s->retry, &wait) == 0)
-        return;
-    if (status == 0)
-        (void)sl_fail(&why, SL_EIO, "no reply: %s", error);
-    else if (!sl_buf_ok(&s->reply))
-        (void)sl_fail(&why, SL_EIO, "out of memory for the reply");
-    answer(s, sl_buf_ok(&s->reply) ? status : 0, &why);
-    fill(s);
-}
-
-static int dump(const char *data, size_t n, void *arg)
-{
-    sl_buf_put(arg, data, n);
-    return sl_buf_ok(arg) ? 0 : -1;
-}
-
-/* The next line that waits; lines that are no request are answered here. */
-static void fill(struct slot *s)
-{
-    struct run *run = s->run;
-    while (run->rc == 0 && !s->busy && run->next < run->file->n_lines) {
-        struct sl_error why;
-        s->line = run->next++;
-        if (run->file->lines[s->line].n_reply > 0)
-            continue;
-        s->busy = true;
-        s->n_tries = 0;
-        sl_buf_clear(&s->text);
-        sl_buf_clear(&s->reply);
-        int rc = sl_batch_read(run->file, s->line, &s->req, &why);
-        if (rc == 0 && (json_dump_callback(s->req.body, dump, &s->text, JSON_COMPACT) != 0 ||
-                        s->text.n_bytes > SL_MAX_HTTP_BODY))
-            rc = sl_fail(&why, SL_ELIMIT, "body is larger than %u bytes", SL_MAX_HTTP_BODY);
-        if (rc != 0)
-            answer(s, 0, &why);
-        else
-            send_request(s);
-    }
-    if (run->file->n_done == run->file->n_lines)
-        give_up(run);
+    (void)job;
+    event_base_loopbreak(((struct run *)arg)->base);
 }
 
 static void on_signal(evutil_socket_t sig, short what, void *arg)
@@ -263,77 +150,48 @@ static void on_signal(evutil_socket_t sig, short what, void *arg)
     (void)sig;
     (void)what;
     run->interrupted = true;
-    give_up(run);
-}
-
-/* ---- the run */
-
-static int make_slots(struct run *run, size_t n, struct sl_error *err)
-{
-    static const struct sl_http_client_events events = {on_body, on_done};
-    run->slots = sl_calloc(n, sizeof *run->slots);
-    if (run->slots == NULL)
-        return sl_fail(err, SL_ENOMEM, "out of memory");
-    for (; run->n_slots < n; run->n_slots++) {
-        struct slot *s = &run->slots[run->n_slots];
-        s->run = run;
-        s->retry = evtimer_new(run->base, on_retry, s);
-        if (s->retry == NULL)
-            return sl_fail(err, SL_ENOMEM, "out of memory");
-        int rc = sl_http_client_create(run->base, &run->url, &events, s, &s->client, err);
-        if (rc != 0) {
-            event_free(s->retry);
-            return rc;
-        }
-    }
-    return 0;
-}
-
-static void free_slots(struct run *run)
-{
-    for (size_t i = 0; i < run->n_slots; i++) {
-        struct slot *s = &run->slots[i];
-        sl_http_client_destroy(s->client);
-        event_free(s->retry);
-        sl_batch_request_deinit(&s->req);
-        sl_buf_deinit(&s->text);
-        sl_buf_deinit(&s->reply);
-    }
-    sl_free(run->slots);
+    event_base_loopbreak(run->base);
 }
 
 static int work(struct run *run, size_t concurrency, struct sl_error *err)
 {
+    static const struct sl_batch_pool_events events = {on_answered, on_ended};
     const struct timeval every = {REPORT_S, 0};
+    struct sl_batch_pool *pool = NULL;
     struct event *ticks = event_new(run->base, -1, EV_PERSIST, on_report, run);
     struct event *stops[2] = {evsignal_new(run->base, SIGINT, on_signal, run),
                               evsignal_new(run->base, SIGTERM, on_signal, run)};
     int rc = ticks != NULL && event_add(ticks, &every) == 0 && stops[0] != NULL &&
                      stops[1] != NULL && event_add(stops[0], NULL) == 0 &&
                      event_add(stops[1], NULL) == 0
-                 ? make_slots(run, concurrency, err)
+                 ? 0
                  : sl_fail(err, SL_ENOMEM, "cannot set up the event loop");
-    for (size_t i = 0; rc == 0 && i < run->n_slots; i++)
-        fill(&run->slots[i]);
-    if (rc == 0 && run->rc == 0 && run->file->n_done < run->file->n_lines)
+    if (rc == 0)
+        rc = sl_batch_pool_create(run->base, &run->url, concurrency, &events, run, &pool, err);
+    if (rc == 0) {
+        sl_batch_pool_add(pool, &run->job);
         (void)event_base_dispatch(run->base);
-    free_slots(run);
+    }
+    sl_batch_pool_destroy(pool);
     struct event *all[] = {ticks, stops[0], stops[1]};
     for (size_t i = 0; i < SL_COUNT(all); i++)
         if (all[i] != NULL)
             event_free(all[i]);
-    if (rc == 0 && run->rc != 0) {
-        *err = run->err;
-        rc = run->rc;
+    if (rc == 0 && run->job.rc != 0) {
+        *err = run->job.err;
+        rc = run->job.rc;
     }
     return rc;
 }
 
 static int batch(struct sl_engine_config *engine, const struct batch_flags *f,
-                 struct sl_batch_file *file, struct sl_error *err)
+                 struct sl_batch_file *file, const char *out, struct sl_error *err)
 {
     struct host h = {.cfg = {.stop_fd = -1}};
-    struct run run = {.file = file, .n_before = file->n_done};
+    struct run run = {.file = file,
+                      .job = {.file = file},
+                      .n_before = file->n_done,
+                      .n_good_before = file->n_good};
     if (file->n_done > 0)
         fprintf(stderr, "batch: going on after %zu of %zu lines\n", file->n_done, file->n_lines);
     int rc = sl_engine_create(engine, &h.eng, err);
@@ -343,6 +201,7 @@ static int batch(struct sl_engine_config *engine, const struct batch_flags *f,
     rc = host_start(&h, err);
     if (rc == 0)
         rc = sl_http_url_parse(h.url, &run.url, err);
+    run.url.patient = true;
     run.base = rc == 0 ? event_base_new() : NULL;
     if (rc == 0 && run.base == NULL)
         rc = sl_fail(err, SL_ENOMEM, "cannot set up the event loop");
@@ -358,7 +217,25 @@ static int batch(struct sl_engine_config *engine, const struct batch_flags *f,
     if (rc == 0 && run.interrupted && file->n_done < file->n_lines)
         rc =
             sl_fail(err, SL_ECANCELED, "interrupted; the same command goes on with %s", file->part);
-    return rc != 0 ? rc : sl_batch_finish(file, err);
+    if (rc == 0)
+        rc = sl_batch_write(file, SL_BATCH_ALL, out, err);
+    if (rc == 0)
+        sl_remove_file(file->part);
+    return rc;
+}
+
+static int open_files(const char *in, const char *out, struct sl_batch_file *file,
+                      struct sl_error *err)
+{
+    if (sl_exists(out))
+        return sl_fail(err, SL_EINVAL, "%s is there already: it is complete, or of something else",
+                       out);
+    struct sl_buf part = {0};
+    sl_buf_printf(&part, "%s.part", out);
+    int rc = sl_buf_ok(&part) ? sl_batch_open(in, part.data, file, err)
+                              : sl_fail(err, SL_ENOMEM, "out of memory");
+    sl_buf_deinit(&part);
+    return rc;
 }
 
 static int run_batch(int argc, char **argv)
@@ -382,13 +259,13 @@ static int run_batch(int argc, char **argv)
     if (rc == 0 && n < 2)
         rc = sl_fail(&err, SL_EINVAL, "a file of requests and one for the replies are needed");
     if (rc == 0)
-        rc = sl_batch_open(names[0], names[1], &file, &err);
+        rc = open_files(names[0], names[1], &file, &err);
     if (rc == 0)
         rc = sl_cli_find_model(&model, names[2], &err);
     engine.model = model.path;
     sl_log_set_level(SL_LOG_WARN);
     if (rc == 0)
-        rc = batch(&engine, &f, &file, &err);
+        rc = batch(&engine, &f, &file, names[1], &err);
     sl_batch_close(&file);
     sl_cli_model_deinit(&model);
     return rc == 0 ? SL_EXIT_OK : sl_command_fail(&sl_cmd_batch, &err);

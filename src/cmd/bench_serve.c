@@ -13,8 +13,8 @@
 #include "base/sys.h"
 #include "cmd/bench_dataset.h"
 #include "cmd/flags.h"
-#include "cmd/http_client.h"
 #include "cmd/series.h"
+#include "server/http_client.h"
 
 #include <event2/event.h>
 #include <jansson.h>

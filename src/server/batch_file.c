@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "cmd/batch_file.h"
+#include "server/batch_file.h"
 
 #include "base/check.h"
 #include "base/fs.h"
@@ -84,6 +84,29 @@ static size_t answered(const struct sl_batch_file *f, const char *s, size_t n)
     return memcmp(at, id, sizeof id - 1) == 0 && at[sizeof id - 1] == '"' ? (size_t)i : f->n_lines;
 }
 
+/* Past a JSON string or null at s. */
+static const char *skip_value(const char *s, const char *end)
+{
+    if (end - s >= 4 && memcmp(s, "null", 4) == 0)
+        return s + 4;
+    for (s += s < end; s < end && *s != '"'; s++)
+        s += *s == '\\' && s + 1 < end;
+    SL_ASSERT(s <= end);
+    return s < end ? s + 1 : end;
+}
+
+/* Has the reply, which answered() knows, status 200? */
+static bool is_good(const char *s, size_t n)
+{
+    static const char before[] = "\",\"custom_id\":",
+                      after[] = ",\"response\":{\"status_code\":200,";
+    const char *end = s + n, *at = s + sizeof "{\"id\":\"" - 1 + sizeof ID_PREFIX - 1 + ID_HEX;
+    if ((size_t)(end - at) < sizeof before || memcmp(at, before, sizeof before - 1) != 0)
+        return false;
+    at = skip_value(at + sizeof before - 1, end);
+    return (size_t)(end - at) >= sizeof after && memcmp(at, after, sizeof after - 1) == 0;
+}
+
 static int load_part(struct sl_batch_file *f, struct sl_error *err)
 {
     struct sl_map map;
@@ -103,8 +126,11 @@ static int load_part(struct sl_batch_file *f, struct sl_error *err)
         }
         SL_ASSERT(at + n <= map.n_bytes);
         f->n_done += f->lines[i].n_reply == 0;
+        f->n_good -= f->lines[i].good;
         f->lines[i].reply_at = at;
         f->lines[i].n_reply = (uint32_t)n;
+        f->lines[i].good = is_good(s + at, n);
+        f->n_good += f->lines[i].good;
         at += n;
     }
     sl_map_close(&map);
@@ -125,16 +151,11 @@ static char *path_with(const char *path, const char *end)
     return s;
 }
 
-int sl_batch_open(const char *in, const char *out, struct sl_batch_file *f, struct sl_error *err)
+int sl_batch_open(const char *in, const char *part, struct sl_batch_file *f, struct sl_error *err)
 {
     *f = (struct sl_batch_file){.fd = -1};
-    if (sl_exists(out))
-        return sl_fail(err, SL_EINVAL, "%s is there already: it is complete, or of something else",
-                       out);
-    f->out = sl_strdup(out);
-    f->part = path_with(out, ".part");
-    f->tmp = path_with(out, ".tmp");
-    if (f->out == NULL || f->part == NULL || f->tmp == NULL)
+    f->part = sl_strdup(part);
+    if (f->part == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory");
     int rc = sl_map_open(&f->in, in, err);
     if (rc != 0)
@@ -157,15 +178,13 @@ void sl_batch_close(struct sl_batch_file *f)
     if (f->in.data != NULL)
         sl_map_close(&f->in);
     sl_free(f->lines);
-    sl_free(f->out);
     sl_free(f->part);
-    sl_free(f->tmp);
     *f = (struct sl_batch_file){.fd = -1};
 }
 
 /* ---- requests */
 
-static bool is_endpoint(const char *url)
+bool sl_batch_is_endpoint(const char *url)
 {
     static const char *const urls[] = {"/v1/chat/completions",
                                        "/v1/completions",
@@ -201,7 +220,7 @@ int sl_batch_read(const struct sl_batch_file *f, size_t i, struct sl_batch_reque
     r->custom_id = id;
     if (method == NULL || strcmp(method, "POST") != 0)
         return sl_fail(err, SL_EINVAL, "method must be POST");
-    if (r->url == NULL || !is_endpoint(r->url))
+    if (r->url == NULL || !sl_batch_is_endpoint(r->url))
         return sl_fail(err, SL_EINVAL,
                        "url must be one of the endpoints that generate, embed or "
                        "score, such as /v1/chat/completions");
@@ -219,6 +238,13 @@ void sl_batch_request_deinit(struct sl_batch_request *r)
 }
 
 /* ---- replies */
+
+static const char *error_code(int code)
+{
+    return code == SL_ETIMEOUT ? "batch_expired"
+           : code == SL_EIO    ? "server_error"
+                               : "invalid_request";
+}
 
 static void put_reply(struct sl_buf *b, int status, const char *id, const char *body, size_t n)
 {
@@ -243,8 +269,7 @@ int sl_batch_put(struct sl_batch_file *f, size_t i, const json_t *custom_id, int
     if (status != 0) {
         put_reply(&b, status, id, body, n_body);
     } else {
-        sl_buf_printf(&b, "null,\"error\":{\"code\":\"%s\",\"message\":",
-                      why->code == SL_EIO ? "server_error" : "invalid_request");
+        sl_buf_printf(&b, "null,\"error\":{\"code\":\"%s\",\"message\":", error_code(why->code));
         sl_buf_json_string(&b, why->msg, strlen(why->msg));
         sl_buf_puts(&b, "}}\n");
     }
@@ -257,6 +282,8 @@ int sl_batch_put(struct sl_batch_file *f, size_t i, const json_t *custom_id, int
         SL_ASSERT(f->lines[i].n_reply == 0);
         f->lines[i].reply_at = f->part_bytes;
         f->lines[i].n_reply = (uint32_t)b.n_bytes;
+        f->lines[i].good = status == 200;
+        f->n_good += status == 200;
         f->part_bytes += b.n_bytes;
         f->n_done++;
     }
@@ -280,28 +307,29 @@ static int copy_reply(const struct sl_batch_file *f, const struct sl_batch_line 
     return 0;
 }
 
-int sl_batch_finish(struct sl_batch_file *f, struct sl_error *err)
+int sl_batch_write(const struct sl_batch_file *f, enum sl_batch_which which, const char *path,
+                   struct sl_error *err)
 {
-    SL_ASSERT(f->n_done == f->n_lines);
-    char *buf = sl_malloc(COPY_BYTES);
-    int rc = 0, to = buf != NULL ? sl_sys->open(f->tmp, O_WRONLY | O_CREAT | O_TRUNC, 0666) : -1;
-    if (buf == NULL)
-        return sl_fail(err, SL_ENOMEM, "out of memory");
-    if (to < 0) {
-        sl_free(buf);
-        return fail_io(err, f->tmp, "open");
+    char *tmp = path_with(path, ".tmp"), *buf = sl_malloc(COPY_BYTES);
+    int rc = tmp == NULL || buf == NULL ? sl_fail(err, SL_ENOMEM, "out of memory") : 0, to = -1;
+    if (rc == 0) {
+        to = sl_sys->open(tmp, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+        rc = to < 0 ? fail_io(err, tmp, "open") : 0;
     }
-    for (size_t i = 0; i < f->n_lines && rc == 0; i++)
-        rc = copy_reply(f, &f->lines[i], to, buf, err);
+    for (size_t i = 0; i < f->n_lines && rc == 0; i++) {
+        const struct sl_batch_line *line = &f->lines[i];
+        if (line->n_reply > 0 && (which == SL_BATCH_ALL || line->good == (which == SL_BATCH_GOOD)))
+            rc = copy_reply(f, line, to, buf, err);
+    }
     if (rc == 0 && fsync(to) != 0)
-        rc = fail_io(err, f->tmp, "write");
-    sl_sys->close(to);
+        rc = fail_io(err, tmp, "write");
+    if (to >= 0)
+        sl_sys->close(to);
+    if (rc == 0)
+        rc = sl_rename(tmp, path, err);
+    if (rc != 0 && to >= 0)
+        sl_remove_file(tmp);
+    sl_free(tmp);
     sl_free(buf);
-    if (rc == 0)
-        rc = sl_rename(f->tmp, f->out, err);
-    if (rc == 0)
-        sl_remove_file(f->part);
-    else
-        sl_remove_file(f->tmp);
     return rc;
 }

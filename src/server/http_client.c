@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  *
- * The reply parser trusts the server it measures but not its framing: lengths are checked, lines
+ * The reply parser trusts the server it asks but not its framing: lengths are checked, lines
  * are bounded, and a connection that breaks ends the request with an error instead of a hang.
  */
-#include "cmd/http_client.h"
+#include "server/http_client.h"
 
 #include "base/check.h"
 #include "base/str.h"
@@ -31,7 +31,7 @@ struct sl_http_client {
     const struct sl_http_client_events *events;
     void *arg;
     int fd; /* -1: not connected */
-    struct event ev_read, ev_write;
+    struct event ev_read, ev_write, ev_failed;
     struct sl_buf out, line;
     size_t out_sent;
     enum state state;
@@ -135,19 +135,31 @@ static void finish(struct sl_http_client *c, int status, const char *error)
     c->events->done(c->arg, status, error);
 }
 
-static bool connect_now(struct sl_http_client *c)
+static int open_socket(const struct sl_http_url *url)
 {
     int one = 1;
+    if (url->dial != NULL)
+        return url->dial(url->dial_arg);
+    int fd = socket(url->addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return fd;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    int rc = connect(fd, (const struct sockaddr *)&url->addr, url->n_addr);
+    if (rc == 0 || errno == EINPROGRESS || errno == EAGAIN)
+        return fd;
+    sl_sys->close(fd);
+    return -1;
+}
+
+static bool connect_now(struct sl_http_client *c)
+{
     const struct timeval silence = {SILENCE_LIMIT, 0};
-    c->fd = socket(c->url->addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    c->fd = open_socket(c->url);
     if (c->fd < 0)
         return false;
-    (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     event_assign(&c->ev_read, c->base, c->fd, EV_READ | EV_PERSIST, on_read, c);
     event_assign(&c->ev_write, c->base, c->fd, EV_WRITE, on_write, c);
-    int rc = connect(c->fd, (const struct sockaddr *)&c->url->addr, c->url->n_addr);
-    if ((rc == 0 || errno == EINPROGRESS || errno == EAGAIN) &&
-        event_add(&c->ev_read, &silence) == 0)
+    if (event_add(&c->ev_read, c->url->patient ? NULL : &silence) == 0)
         return true;
     sl_sys->close(c->fd);
     c->fd = -1;
@@ -331,6 +343,13 @@ static void on_write(evutil_socket_t fd, short what, void *arg)
         broken(c, "the connection broke while sending");
 }
 
+static void on_failed_start(evutil_socket_t fd, short what, void *arg)
+{
+    (void)fd;
+    (void)what;
+    finish(arg, 0, "cannot connect");
+}
+
 int sl_http_client_create(struct event_base *base, const struct sl_http_url *url,
                           const struct sl_http_client_events *events, void *arg,
                           struct sl_http_client **out, struct sl_error *err)
@@ -345,6 +364,7 @@ int sl_http_client_create(struct event_base *base, const struct sl_http_url *url
     *c = (struct sl_http_client){.base = base, .url = url, .events = events, .arg = arg, .fd = -1};
     c->read_buf = read_buf;
     c->line.max_bytes = MAX_LINE;
+    evtimer_assign(&c->ev_failed, base, on_failed_start, c);
     *out = c;
     return 0;
 }
@@ -353,6 +373,7 @@ void sl_http_client_destroy(struct sl_http_client *c)
 {
     if (c == NULL)
         return;
+    event_del(&c->ev_failed);
     disconnect(c);
     sl_buf_deinit(&c->out);
     sl_buf_deinit(&c->line);
@@ -360,11 +381,13 @@ void sl_http_client_destroy(struct sl_http_client *c)
     sl_free(c);
 }
 
-static void on_failed_start(evutil_socket_t fd, short what, void *arg)
+void sl_http_client_abort(struct sl_http_client *c)
 {
-    (void)fd;
-    (void)what;
-    finish(arg, 0, "cannot connect");
+    if (c->state == IDLE)
+        return;
+    c->state = IDLE;
+    event_del(&c->ev_failed);
+    disconnect(c);
 }
 
 void sl_http_client_send(struct sl_http_client *c, const char *path, const char *api_key,
@@ -398,6 +421,6 @@ void sl_http_client_send(struct sl_http_client *c, const char *path, const char 
             return;
     }
     disconnect(c);
-    if (event_base_once(c->base, -1, EV_TIMEOUT, on_failed_start, c, &now) != 0)
+    if (event_add(&c->ev_failed, &now) != 0)
         finish(c, 0, "cannot connect");
 }
