@@ -78,4 +78,11 @@
 #define SL_MAX_CONNECTIONS  16384
 #define SL_MAX_HTTP_THREADS 64
 
+/* files of clients, and batches */
+#define SL_MAX_UPLOAD       (200u << 20) /* bytes of one file, as OpenAI's of a batch */
+#define SL_MAX_STORED_FILES 10000
+#define SL_MAX_BATCH_LINES  50000 /* requests of one batch, as OpenAI's */
+#define SL_MAX_BATCHES      10000 /* that are remembered */
+#define SL_MAX_OPEN_BATCHES 256   /* that have not ended */
+
 #endif

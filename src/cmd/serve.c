@@ -87,6 +87,10 @@ static const struct sl_flag flags[] = {
      "bytes of bodies and unread replies before 503 (default: 1G)"},
     {SL_FLAG_U64, 0, "max-stored-bytes", NULL, SERVER(max_stored_bytes), 0, 0x1p50, "N",
      "bytes of /v1/responses kept for later, 0 = none (default: 64M)"},
+    {SL_FLAG_STR, 0, "file-storage-path", NULL, SERVER(file_storage), 0, 0, "DIR",
+     "folder of /v1/files and /v1/batches (default: there are none)"},
+    {SL_FLAG_U64, 0, "max-file-storage-bytes", NULL, SERVER(max_file_bytes), 1, 0x1p62, "N",
+     "bytes that may lie there (default: 10G)"},
     {SL_FLAG_INT, 0, "max-num-queued-reqs", "max-queued-requests", SERVE(max_queued), 1, 1 << 20,
      "N", "requests waiting before 429 (default: the engine's)"},
     {SL_FLAG_STR, 0, "scheduling-policy", NULL, SERVE(policy), 0, 0, "P",
@@ -364,9 +368,7 @@ const struct sl_command sl_cmd_serve = {
         "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'\n"
         "When requests wait and nothing moves for --watchdog-timeout, the state goes to the\n"
         "log, /health and new requests get 503 until something moves; the process stays.\n"
-        "Routes: /v1/chat/completions /v1/completions /v1/messages /v1/messages/count_tokens\n"
-        "        /v1/responses[/ID[/cancel]] /v1/models /v1/load_lora_adapter\n"
-        "        /v1/unload_lora_adapter /tokenize /detokenize\n"
-        "        /health /ping /version /load /metrics, and a page at /\n",
+        "Under /v1: chat/completions completions responses messages embeddings files batches\n"
+        "models; beside it: tokenize detokenize rerank score health metrics, and a page at /\n",
     .run = run,
 };

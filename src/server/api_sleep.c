@@ -56,26 +56,11 @@ static void prepare_sleep(struct sl_task *t)
                                 s->cfg->shutdown_timeout_ms, &t->refusal.err);
 }
 
-/* The value of a name in a query; empty without it. */
-static struct sl_str query_value(struct sl_str query, const char *name)
-{
-    size_t n_name = strlen(name);
-    while (query.n > 0) {
-        const char *end = memchr(query.p, '&', query.n);
-        size_t n = end != NULL ? (size_t)(end - query.p) : query.n;
-        if (n > n_name && memcmp(query.p, name, n_name) == 0 && query.p[n_name] == '=')
-            return (struct sl_str){query.p + n_name + 1, n - n_name - 1};
-        query.p += SL_MIN(n + 1, query.n);
-        query.n -= SL_MIN(n + 1, query.n);
-    }
-    return (struct sl_str){"", 0};
-}
-
 void sl_api_sleep(struct sl_conn *c)
 {
     struct sl_refusal r = {0};
-    struct sl_str level = query_value(c->parser->query, "level");
-    struct sl_str mode = query_value(c->parser->query, "mode");
+    struct sl_str level = sl_query_value(c->parser->query, "level");
+    struct sl_str mode = sl_query_value(c->parser->query, "mode");
     bool two = sl_str_equals(level, "2"), abort = sl_str_equals(mode, "abort");
     int rc = 0;
     if (level.n > 0 && !two && !sl_str_equals(level, "1"))

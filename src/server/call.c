@@ -19,7 +19,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define KEPT_STEP (64u << 10) /* growth of a whole reply between looks at all held memory */
+#define BATCH_PRIORITY (1 << 30)   /* of batches: behind all that somebody waits for; among */
+#define BATCH_RANGE    (1 << 29)   /* themselves they may say which go first */
+#define KEPT_STEP      (64u << 10) /* growth of a whole reply between looks at all held memory */
 
 void sl_call_free_prompts(struct sl_prompt *prompts, int32_t n)
 {
@@ -166,7 +168,10 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
             .prompt = prompt->ids,
             .n_prompt = (int32_t)prompt->n_ids,
             .sampling = p->sampling,
-            .priority = p->priority,
+            .priority =
+                call->conn->background
+                    ? BATCH_PRIORITY + SL_MIN(SL_MAX(p->priority, -BATCH_RANGE), BATCH_RANGE)
+                    : p->priority,
             .cache_salt = p->cache_salt,
             .cache_hit_threshold = p->cache_hit_threshold,
             .cache_tenant = tenant_of(call),
@@ -220,7 +225,7 @@ static void link_call(struct sl_conn *c, struct sl_call *call)
 static int enter_key(struct sl_call *call, struct sl_refusal *r)
 {
     struct sl_key_rule *rules = call->conn->loop->server->cfg->key_rules;
-    if (rules == NULL)
+    if (rules == NULL || call->conn->background)
         return 0;
     if (!sl_key_enter(&rules[call->key])) {
         r->code = "rate_limit_exceeded";
@@ -236,7 +241,7 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
                   int32_t n_prompts, void *extra, struct sl_refusal *r)
 {
     struct sl_http_stats *stats = &c->loop->stats;
-    if (p->priority != 0 && !c->loop->server->cfg->priority_scheduling) {
+    if (p->priority != 0 && !c->background && !c->loop->server->cfg->priority_scheduling) {
         sl_call_free_prompts(prompts, n_prompts);
         sl_adapter_release(adapter);
         return sl_refuse(r, SL_EINVAL, "priority",

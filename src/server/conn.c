@@ -13,6 +13,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "server/access_log.h"
+#include "server/api_files.h"
 #include "server/call.h"
 #include "server/keys.h"
 #include "server/reply.h"
@@ -119,7 +120,7 @@ static void say_too_many(struct sl_conn *c)
     c->close_after = true;
 }
 
-void sl_conn_create(struct sl_loop *loop, int fd, bool one_too_many)
+void sl_conn_create(struct sl_loop *loop, int fd, enum sl_conn_kind kind)
 {
     struct sl_conn *c = sl_calloc(1, sizeof *c);
     if (c == NULL) {
@@ -129,6 +130,8 @@ void sl_conn_create(struct sl_loop *loop, int fd, bool one_too_many)
     }
     c->loop = loop;
     c->fd = fd;
+    c->file = -1;
+    c->background = kind == SL_CONN_BACKGROUND;
     set_options(c);
     event_assign(&c->ev_read, loop->base, fd, EV_READ | EV_PERSIST, on_read, c);
     event_assign(&c->ev_write, loop->base, fd, EV_WRITE, on_write, c);
@@ -139,11 +142,13 @@ void sl_conn_create(struct sl_loop *loop, int fd, bool one_too_many)
     loop->conns = c;
     atomic_fetch_add_explicit(&loop->stats.connections, 1, memory_order_relaxed);
     c->read_deadline_ns = after_ms(c, loop->server->cfg->idle_timeout_ms);
-    if (loop->server->tls != NULL) { /* the handshake has the time of a request's headers */
+    if (loop->server->tls != NULL &&
+        !c->background) { /* the handshake has the time of a request's headers */
         c->tls = sl_tls_accept(loop->server->tls, fd);
-        c->dead = c->tls == NULL || one_too_many; /* nothing can be said before it is over */
+        c->dead =
+            c->tls == NULL || kind == SL_CONN_REFUSED; /* nothing can be said before it is over */
         c->read_deadline_ns = after_ms(c, loop->server->cfg->header_timeout_ms);
-    } else if (one_too_many) {
+    } else if (kind == SL_CONN_REFUSED) {
         say_too_many(c);
     }
     if (event_add(&c->ev_read, NULL) != 0)
@@ -178,6 +183,8 @@ void sl_conn_destroy(struct sl_conn *c)
         sl_task_abandon(c->task);
     if (c->parser != NULL)
         sl_loop_put_parser(loop, c->parser);
+    if (c->file >= 0)
+        sl_sys->close(c->file);
     event_del(&c->ev_read);
     event_del(&c->ev_write);
     event_del(&c->ev_timer);
@@ -241,9 +248,9 @@ static int check_head(const struct sl_conn *c, struct sl_refusal *r)
             return sl_refuse(r, SL_EUNSUPPORTED, NULL,
                              "not supported: Content-Encoding of a request");
     }
-    if (!p->chunked && p->content_length > cfg->max_body_bytes)
+    if (!p->chunked && p->content_length > p->max_body_bytes)
         return sl_refuse(r, SL_ETOOBIG, NULL, "body is larger than %llu bytes",
-                         (unsigned long long)cfg->max_body_bytes);
+                         (unsigned long long)p->max_body_bytes);
     if (c->route->starts_work && atomic_load(&c->loop->server->drain) != SL_SERVING)
         return sl_refuse(r, SL_ESHUTDOWN, NULL, "the server is shutting down");
     if (c->route->starts_work && cfg->key_rules != NULL && !cfg->key_rules[c->key].generate) {
@@ -272,11 +279,14 @@ static void head_done(struct sl_conn *c)
         ((cfg->no_webui && sl_webui_owns(c->route)) || sl_sleep_hides(cfg, c->route)))
         c->route = NULL;
     c->key = c->route != NULL ? sl_route_key(cfg, p) : -1;
+    p->max_body_bytes = c->loop->server->files != NULL && sl_api_files_takes(c->route)
+                            ? SL_MAX_UPLOAD + SL_MAX_HTTP_HEADER
+                            : cfg->max_body_bytes;
     /* Before its body: under load a refusal must cost nearly nothing. */
     c->was_full =
         c->route != NULL && c->route->starts_work && sl_engine_is_full(c->loop->server->eng);
     c->over_rate = c->route != NULL && c->route->starts_work && !c->was_full && c->key >= 0 &&
-                   cfg->key_rules != NULL && cfg->key_rules[c->key].generate &&
+                   !c->background && cfg->key_rules != NULL && cfg->key_rules[c->key].generate &&
                    !sl_key_take(&cfg->key_rules[c->key], c->loop->now_ns);
     bool has_body = p->chunked || p->content_length > 0;
     if (check_head(c, &r) != 0) {
@@ -468,6 +478,41 @@ void sl_conn_stream_end(struct sl_conn *c)
     sl_conn_reply_done(c);
 }
 
+/* ---- files */
+
+/* More of the file: pages that were just written, or come from a local disk. */
+static void read_file(struct sl_conn *c)
+{
+    size_t want = (size_t)SL_MIN(c->file_bytes - c->file_at, (uint64_t)SL_OUT_HIGH);
+    if (sl_buf_reserve(&c->out, want)) {
+        ssize_t n = sl_sys->pread(c->file, c->out.data + c->out.n_bytes, want, (int64_t)c->file_at);
+        c->dead |= n <= 0; /* it became shorter: only the connection's end can say so */
+        c->out.n_bytes += n > 0 ? (size_t)n : 0;
+        c->file_at += n > 0 ? (uint64_t)n : 0;
+    }
+    if (c->dead || c->file_at < c->file_bytes)
+        return;
+    sl_sys->close(c->file);
+    c->file = -1;
+    sl_conn_reply_done(c);
+}
+
+void sl_conn_send_file(struct sl_conn *c, int fd, uint64_t n_bytes)
+{
+    SL_ASSERT(c->file < 0 && fd >= 0);
+    c->file = fd;
+    c->file_at = 0;
+    c->file_bytes = n_bytes;
+    if (n_bytes > 0) {
+        read_file(c);
+    } else {
+        sl_sys->close(fd);
+        c->file = -1;
+        sl_conn_reply_done(c);
+    }
+    sl_loop_mark(c->loop, c);
+}
+
 /* ---- writing */
 
 static ssize_t put_bytes(struct sl_conn *c)
@@ -573,6 +618,8 @@ bool sl_conn_flush(struct sl_conn *c)
         size_t unsent = sl_conn_unsent(c);
         if (c->call != NULL && unsent < SL_OUT_LOW)
             sl_call_resume(c->call);
+        if (c->file >= 0 && unsent < SL_OUT_LOW)
+            read_file(c);
         if (!c->busy && c->pending.n_bytes > 0 && !c->close_after && unsent < SL_OUT_HIGH)
             consume_pending(c);
         if (c->dead)

@@ -40,6 +40,8 @@ struct sl_conn {
     int key;                      /* of the current request: sl_route_key */
     struct sl_call *call;         /* generation in progress */
     struct sl_task *task;         /* a large body is being prepared */
+    int file;                     /* the reply's body that is not in out yet; -1: none */
+    uint64_t file_at, file_bytes; /* how far it is, and how far it goes */
     struct sl_conn *prev, *next, *next_dirty;
     uint64_t t_start_ns, armed_ns;                /* armed: the timer fires */
     uint64_t read_deadline_ns, write_deadline_ns; /* 0 = none */
@@ -58,12 +60,18 @@ struct sl_conn {
     bool streaming; /* the reply's headers are out, chunks follow */
     bool chunk_open;
     bool close_after; /* no further request on this connection */
+    bool
+        background; /* requests of batches: they come last, and the limits of keys are not theirs */
     bool read_paused, peer_closed, lingering, dead, is_dirty;
 };
 
-/* Takes the descriptor, which the acceptor has counted already, also on failure. one_too_many: says
- * so and closes. */
-void sl_conn_create(struct sl_loop *loop, int fd, bool one_too_many);
+enum sl_conn_kind {
+    SL_CONN_CLIENT,
+    SL_CONN_REFUSED,   /* one too many: it is told so, and closed */
+    SL_CONN_BACKGROUND /* of the server's own batches */
+};
+/* Takes the descriptor, which the acceptor has counted already, also on failure. */
+void sl_conn_create(struct sl_loop *loop, int fd, enum sl_conn_kind kind);
 void sl_conn_destroy(struct sl_conn *c);
 /* Writes what is unsent; called by sl_loop_flush. false: the connection is over, destroy it. */
 bool sl_conn_flush(struct sl_conn *c);
@@ -71,6 +79,8 @@ void sl_conn_begin_drain(struct sl_conn *c); /* closes it as soon as no request 
 
 /* For the header of the reply; "": none. */
 void sl_conn_set_ignored(struct sl_conn *c, const char *names);
+/* The rest of the reply is a file, read from its beginning as the client takes it; closes it. */
+void sl_conn_send_file(struct sl_conn *c, int fd, uint64_t n_bytes);
 /* The reply lies complete in out: counts it and makes the connection ready for the next request. */
 void sl_conn_reply_done(struct sl_conn *c);
 /* Where the next part of a streamed reply is appended (sl_reply_stream came first). */

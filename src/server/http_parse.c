@@ -562,3 +562,18 @@ size_t sl_http_parser_feed(struct sl_http_parser *p, const char *data, size_t n)
         return feed_body(p, data, n);
     return 0;
 }
+
+struct sl_str sl_query_value(struct sl_str query, const char *name)
+{
+    size_t n_name = strlen(name);
+    while (query.n > 0) {
+        const char *end = memchr(query.p, '&', query.n);
+        size_t n = end != NULL ? (size_t)(end - query.p) : query.n;
+        SL_ASSERT(n <= query.n);
+        if (n > n_name && memcmp(query.p, name, n_name) == 0 && query.p[n_name] == '=')
+            return (struct sl_str){query.p + n_name + 1, n - n_name - 1};
+        query.p += SL_MIN(n + 1, query.n);
+        query.n -= SL_MIN(n + 1, query.n);
+    }
+    return (struct sl_str){"", 0};
+}

@@ -76,6 +76,8 @@ void sl_http_parser_body(struct sl_http_parser *p, bool discard);
 bool sl_http_parser_started(const struct sl_http_parser *p); /* some byte of a request was seen */
 /* The value of a header, NULL if absent. name in lower case. */
 const struct sl_str *sl_http_header(const struct sl_http_parser *p, const char *name);
+/* The value of a name in a query, as sent; empty without it. */
+struct sl_str sl_query_value(struct sl_str query, const char *name);
 bool sl_str_equals(struct sl_str s, const char *text);
 bool sl_str_equals_nocase(struct sl_str s, const char *lower_text);
 

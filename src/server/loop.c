@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -100,6 +101,52 @@ static void follow_drain(struct sl_loop *loop)
         event_base_loopbreak(loop->base);
 }
 
+/* ---- descriptors on their way: never NULL, the last bit says whose they are */
+
+static int fd_of(const void *item)
+{
+    return (int)((intptr_t)item >> 1) - 1;
+}
+
+static bool is_background(const void *item)
+{
+    return ((intptr_t)item & 1) != 0;
+}
+
+bool sl_loop_hand_over(struct sl_loop *loop, int fd, bool background)
+{
+    return sl_queue_try_push(&loop->inbox, (void *)((((intptr_t)fd + 1) << 1) | background));
+}
+
+struct sl_loop *sl_loop_least_loaded(struct sl_server *s)
+{
+    struct sl_loop *best = &s->loops[0];
+    if (atomic_load(&s->drain) != SL_SERVING)
+        return best; /* the others may have ended */
+    for (int i = 1; i < s->n_loops; i++) {
+        if (atomic_load(&s->loops[i].n_conns) < atomic_load(&best->n_conns))
+            best = &s->loops[i];
+    }
+    return best;
+}
+
+int sl_loop_dial(struct sl_server *server)
+{
+    int ends[2];
+    if (atomic_load(&server->drain) != SL_SERVING ||
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0)
+        return -1;
+    struct sl_loop *loop = sl_loop_least_loaded(server);
+    atomic_fetch_add(&loop->n_conns, 1);
+    atomic_fetch_add(&server->n_conns, 1);
+    if (sl_loop_hand_over(loop, ends[0], true))
+        return ends[1];
+    sl_loop_uncount(loop);
+    sl_sys->close(ends[0]);
+    sl_sys->close(ends[1]);
+    return -1;
+}
+
 static void on_inbox(evutil_socket_t fd, short what, void *arg)
 {
     struct sl_loop *loop = arg;
@@ -109,7 +156,8 @@ static void on_inbox(evutil_socket_t fd, short what, void *arg)
     sl_loop_enter(loop);
     sl_queue_wait(&loop->inbox, 0); /* takes back a wake-up that came without an item */
     while ((item = sl_queue_pop(&loop->inbox)) != NULL)
-        sl_conn_create(loop, (int)(intptr_t)item - 1, false);
+        sl_conn_create(loop, fd_of(item),
+                       is_background(item) ? SL_CONN_BACKGROUND : SL_CONN_CLIENT);
     sl_task_collect(loop);
     for (struct sl_call *call = loop->calls; call != NULL; call = call->next)
         sl_call_look(call);
@@ -200,7 +248,7 @@ void sl_loop_deinit(struct sl_loop *loop)
     while (loop->conns != NULL)
         sl_conn_destroy(loop->conns);
     while (loop->inbox.items != NULL && (item = sl_queue_pop(&loop->inbox)) != NULL)
-        sl_sys->close((int)(intptr_t)item - 1);
+        sl_sys->close(fd_of(item));
     if (loop->spare_parser != NULL) {
         sl_http_parser_deinit(loop->spare_parser);
         sl_free(loop->spare_parser);

@@ -23,6 +23,7 @@ struct sl_http_parser;
 struct sl_loop;
 struct sl_workers;
 struct sl_response_store;
+struct sl_batches;
 struct sl_kv_publisher;
 struct sl_exporter;
 struct sl_tls;
@@ -39,6 +40,8 @@ struct sl_server {
     struct sl_loop *loops;
     struct sl_workers *workers; /* for what takes long */
     struct sl_response_store *responses;
+    struct sl_file_store *files;          /* NULL: none are kept */
+    struct sl_batches *batches;           /* NULL likewise */
     struct sl_kv_publisher *kv_publisher; /* NULL: none */
     struct sl_exporter *exporter;         /* of traces; NULL: none */
     struct sl_tls *tls;                   /* NULL: connections are not encrypted */
@@ -84,6 +87,13 @@ SL_MUST_CHECK int sl_loop_init(struct sl_loop *loop, struct sl_server *server,
                                struct sl_error *err);
 void sl_loop_deinit(struct sl_loop *loop);
 void sl_loop_run(struct sl_loop *loop); /* returns when drained or aborted */
+/* A connection for the server's own batches, from any thread: its other end. -1: none can be had.
+ */
+int sl_loop_dial(struct sl_server *server);
+/* An accepted descriptor for another thread's loop, counted already. False: it has no room. */
+SL_MUST_CHECK bool sl_loop_hand_over(struct sl_loop *loop, int fd, bool background);
+/* The loop with the fewest connections. */
+struct sl_loop *sl_loop_least_loaded(struct sl_server *server);
 /* Every event callback begins with enter and ends with flush. */
 void sl_loop_enter(struct sl_loop *loop);
 void sl_loop_flush(struct sl_loop *loop);

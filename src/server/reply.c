@@ -128,6 +128,16 @@ void sl_reply_json(struct sl_conn *c, int status, struct sl_buf *body)
     sl_buf_deinit(body);
 }
 
+void sl_reply_file(struct sl_conn *c, const char *content_type, int fd, uint64_t n_bytes)
+{
+    bool head = c->parser->method == SL_HTTP_HEAD;
+    put_head(c, 200, content_type);
+    SL_PUT(&c->out, "Content-Length: ");
+    sl_put_u64(&c->out, n_bytes);
+    SL_PUT(&c->out, "\r\n\r\n");
+    sl_conn_send_file(c, fd, head ? 0 : n_bytes);
+}
+
 /* What a status is called in an error object. The last row is for all statuses above. */
 static const char *error_type(int status, enum sl_protocol protocol)
 {

@@ -15,6 +15,8 @@ void sl_reply(struct sl_conn *c, int status, const char *content_type, const cha
               const char *body, size_t n_body);
 /* Frees body; a body that ran out of memory becomes a 503. */
 void sl_reply_json(struct sl_conn *c, int status, struct sl_buf *body);
+/* The reply is what fd has, from its beginning; closes it. */
+void sl_reply_file(struct sl_conn *c, const char *content_type, int fd, uint64_t n_bytes);
 void sl_reply_refusal(struct sl_conn *c, const struct sl_refusal *r); /* status by the code */
 void sl_reply_error(struct sl_conn *c, const struct sl_refusal *r, int status);
 void sl_reply_stream(struct sl_conn *c); /* headers of an event stream; chunks follow */

@@ -22,6 +22,10 @@ const struct sl_route sl_routes[] = {
     {"/v1/messages/count_tokens", false, POST, SL_AUTH_KEY, false, sl_api_count_tokens},
     {"/v1/responses", false, POST, SL_AUTH_KEY, true, sl_api_responses},
     {"/v1/responses/", true, GET | POST | DELETE, SL_AUTH_KEY, false, sl_api_response},
+    {"/v1/files", false, GET | POST, SL_AUTH_KEY, false, sl_api_files},
+    {"/v1/files/", true, GET | DELETE, SL_AUTH_KEY, false, sl_api_file},
+    {"/v1/batches", false, GET | POST, SL_AUTH_KEY, false, sl_api_batches},
+    {"/v1/batches/", true, GET | POST, SL_AUTH_KEY, false, sl_api_batch},
     {"/v1/embeddings", false, POST, SL_AUTH_KEY, true, sl_api_embeddings},
     {"/pooling", false, POST, SL_AUTH_KEY, true, sl_api_pooling},
     {"/rerank", false, POST, SL_AUTH_KEY, true, sl_api_rerank},
@@ -79,7 +83,9 @@ enum sl_protocol sl_route_protocol(const struct sl_route *route)
 const char *sl_route_label(const struct sl_route *route)
 {
     static const char *const labels[][2] = {{"/v1/models/", "/v1/models/{model}"},
-                                            {"/v1/responses/", "/v1/responses/{id}"}};
+                                            {"/v1/responses/", "/v1/responses/{id}"},
+                                            {"/v1/files/", "/v1/files/{id}"},
+                                            {"/v1/batches/", "/v1/batches/{id}"}};
     for (size_t i = 0; i < SL_COUNT(labels); i++) {
         if (strcmp(route->path, labels[i][0]) == 0)
             return labels[i][1];

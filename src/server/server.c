@@ -11,6 +11,7 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "server/batches.h"
 #include "server/conn.h"
 #include "server/kv_publisher.h"
 #include "server/listen.h"
@@ -62,24 +63,13 @@ void sl_server_config_default(struct sl_server_config *cfg)
         .max_body_bytes = SL_MAX_HTTP_BODY,
         .max_held_bytes = 1u << 30,
         .max_stored_bytes = 64u << 20,
+        .max_file_bytes = UINT64_C(10) << 30,
         .handle_signals = true,
         .stop_fd = -1,
     };
 }
 
 /* ---- accepting */
-
-static struct sl_loop *least_loaded(struct sl_server *s)
-{
-    struct sl_loop *best = &s->loops[0];
-    if (atomic_load(&s->drain) != SL_SERVING)
-        return best; /* the others may have ended */
-    for (int i = 1; i < s->n_loops; i++) {
-        if (atomic_load(&s->loops[i].n_conns) < atomic_load(&best->n_conns))
-            best = &s->loops[i];
-    }
-    return best;
-}
 
 static void refuse_connection(struct sl_server *s, int fd)
 {
@@ -100,15 +90,15 @@ static void place(struct acceptor *a, int fd)
         return;
     }
     bool one_too_many = n_conns >= s->max_conns;
-    struct sl_loop *loop = one_too_many ? &s->loops[0] : least_loaded(s);
+    struct sl_loop *loop = one_too_many ? &s->loops[0] : sl_loop_least_loaded(s);
     /* Counted here, not by its thread: a burst of connections must spread and stay in the limit. */
     atomic_fetch_add(&loop->n_conns, 1);
     atomic_fetch_add(&s->n_conns, 1);
     if (one_too_many)
         atomic_fetch_add(&s->n_refused_conns, 1);
     if (loop == &s->loops[0]) {
-        sl_conn_create(loop, fd, one_too_many);
-    } else if (!sl_queue_try_push(&loop->inbox, (void *)(intptr_t)(fd + 1))) {
+        sl_conn_create(loop, fd, one_too_many ? SL_CONN_REFUSED : SL_CONN_CLIENT);
+    } else if (!sl_loop_hand_over(loop, fd, false)) {
         sl_loop_uncount(loop);
         refuse_connection(s, fd);
     }
@@ -163,6 +153,7 @@ static void on_accept(evutil_socket_t listener, short what, void *arg)
 static void set_drain(struct acceptor *a, int drain)
 {
     atomic_store(&a->server.drain, drain);
+    sl_batches_stop(a->server.batches); /* what they ask is asked again by the next server */
     for (int i = 0; a->server.loops != NULL && i < a->server.n_loops; i++) {
         if (a->server.loops[i].server != NULL) /* else it was never set up */
             sl_loop_wake(&a->server.loops[i]);
@@ -346,6 +337,12 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
     rc = sl_store_create(cfg->max_stored_bytes, &s->responses, err);
     if (rc != 0)
         return rc;
+    if (cfg->file_storage != NULL)
+        rc = sl_file_store_open(cfg->file_storage, cfg->max_file_bytes, &s->files, err);
+    if (rc == 0 && s->files != NULL)
+        rc = sl_batches_open(s, s->files, &s->batches, err);
+    if (rc != 0)
+        return rc;
     s->n_loops = SL_MIN(SL_MAX(cfg->n_http_threads, 1), SL_MAX_HTTP_THREADS);
     s->loops = sl_calloc((size_t)s->n_loops, sizeof *s->loops);
     if (s->loops == NULL)
@@ -384,6 +381,7 @@ static void tear_down(struct acceptor *a)
 {
     struct sl_server *s = &a->server;
     sl_kv_publisher_stop(s->kv_publisher);
+    sl_batches_close(s->batches); /* before the loops that it asks */
     for (int i = 0; i < a->n_listeners; i++) {
         free_event(a->listeners[i]);
         sl_sys->close(a->fds[i]);
@@ -404,6 +402,7 @@ static void tear_down(struct acceptor *a)
     sl_exporter_stop(s->exporter); /* no thread adds to it any more */
     sl_formats_deinit(&s->formats);
     sl_store_destroy(s->responses);
+    sl_file_store_close(s->files);
     sl_request_log_close(s->request_log_fd);
     sl_tls_destroy(s->tls);
     sl_free(a);
@@ -429,6 +428,8 @@ int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, str
         rc = sl_workers_start(&a->server.workers, a->server.n_loops, err);
     if (rc == 0)
         rc = start_threads(a, err);
+    if (rc == 0 && a->server.batches != NULL)
+        rc = sl_batches_run(a->server.batches, err);
     if (rc != 0) { /* threads that did start find an abort and end */
         set_drain(a, SL_ABORTING);
     } else {

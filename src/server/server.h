@@ -39,6 +39,8 @@ struct sl_server_config {               /* start from sl_server_config_default()
     uint64_t max_body_bytes;
     uint64_t max_held_bytes;      /* of large bodies and unsent replies together; more is 503 */
     uint64_t max_stored_bytes;    /* of responses that clients may go on from; 0: none is kept */
+    const char *file_storage;     /* folder of files and batches; NULL: there are none */
+    uint64_t max_file_bytes;      /* that may lie there */
     const char *tool_call_parser; /* a name of output_formats.def, "none"; NULL or "auto": by the
                                      chat template */
     const char *reasoning_parser; /* likewise */

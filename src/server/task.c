@@ -62,16 +62,22 @@ static bool push(struct sl_workers *w, struct sl_task *t)
     return room;
 }
 
-static void start_large(struct sl_conn *c, const struct sl_task_kind *kind)
+void sl_task_start_later(struct sl_conn *c, const struct sl_task_kind *kind, void *extra,
+                         void (*free_extra)(struct sl_task *t))
 {
     struct sl_task *t = sl_calloc(1, sizeof *t);
     struct sl_refusal r = {0};
     if (t == NULL) {
+        struct sl_task none = {.extra = extra};
+        if (extra != NULL)
+            free_extra(&none);
         (void)sl_refuse(&r, SL_ENOMEM, NULL, "out of memory");
         sl_reply_refusal(c, &r);
         return;
     }
     t->kind = kind;
+    t->extra = extra;
+    t->free_extra = free_extra;
     t->server = c->loop->server;
     t->conn = c;
     t->loop = c->loop;
@@ -95,7 +101,7 @@ void sl_task_start(struct sl_conn *c, const struct sl_task_kind *kind)
 {
     const struct sl_buf *body = &c->parser->body;
     if (body->n_bytes >= LARGE_BODY) {
-        start_large(c, kind);
+        sl_task_start_later(c, kind, NULL, NULL);
         return;
     }
     struct sl_task t = {.kind = kind,
@@ -108,7 +114,7 @@ void sl_task_start(struct sl_conn *c, const struct sl_task_kind *kind)
         finish(c, &t);
     deinit_task(&t);
     if (t.later) /* from the start: what was read so far took microseconds */
-        start_large(c, kind);
+        sl_task_start_later(c, kind, NULL, NULL);
 }
 
 void sl_task_abandon(struct sl_task *t)

@@ -50,6 +50,9 @@ struct sl_task {
 
 /* The handler of a route that prepares: c's request, now or by a worker. */
 void sl_task_start(struct sl_conn *c, const struct sl_task_kind *kind);
+/* Always by a worker, with what prepare needs besides the body: freed like all extra. */
+void sl_task_start_later(struct sl_conn *c, const struct sl_task_kind *kind, void *extra,
+                         void (*free_extra)(struct sl_task *t));
 void sl_task_abandon(struct sl_task *t); /* its connection ends */
 /* Finishes what the workers have prepared for this thread's connections. */
 void sl_task_collect(struct sl_loop *loop);

@@ -11,6 +11,7 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/fs.h"
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -51,6 +52,7 @@ struct host_options {
     int32_t max_model_len, header_timeout_ms, watchdog_s;
     const char *const *keys, *const *origins;
     int32_t n_keys, n_origins;
+    bool files; /* it keeps files and runs batches */
 };
 
 struct host {
@@ -58,7 +60,7 @@ struct host {
     struct sl_engine *eng;
     pthread_t thread;
     int rc, n_fds, port;
-    char folder[200], uds[256], port_file[256];
+    char folder[200], uds[256], port_file[256], files[256];
     const char *key; /* the good request carries it */
     bool tcp;        /* connect over loopback instead of the UNIX socket */
     long n_cases;
@@ -174,6 +176,8 @@ static inline void host_start(struct host *h, const struct host_options *o)
         h->cfg.allowed_origins = o->origins;
         h->cfg.n_allowed_origins = o->n_origins;
     }
+    snprintf(h->files, sizeof h->files, "%s/files", h->folder);
+    h->cfg.file_storage = o->files ? h->files : NULL;
     if (o->header_timeout_ms > 0)
         h->cfg.header_timeout_ms = o->header_timeout_ms;
     assert_true(h->cfg.stop_fd >= 0);
@@ -202,7 +206,7 @@ static inline void host_stop(struct host *h)
     sl_engine_destroy(h->eng);
     close(h->cfg.stop_fd);
     unlink(h->port_file);
-    rmdir(h->folder);
+    assert_int_equal(sl_remove_tree(h->folder, NULL), 0);
     assert_true(host_count_fds() <= h->n_fds);
     if (--n_hosts == 0)
         sl_sys = &sl_sys_real;

@@ -11,6 +11,8 @@
 #define KEY_2       "k"
 #define MODEL_PATH  "/v1/models/storyteller"
 #define NO_RESPONSE "/v1/responses/resp_0"
+#define NO_FILE     "/v1/files/file-0/content"
+#define NO_BATCH    "/v1/batches/batch_0"
 #define TEXT(s)     s, sizeof(s) - 1
 #define BODY                                                                            \
     "{\"prompt\":[5],\"tokens\":[5],\"max_tokens\":1,\"messages\":[{\"role\":\"user\"," \
@@ -34,6 +36,10 @@ static const struct expected {
     {"/v1/messages/count_tokens", false, false, POST},
     {"/v1/responses", false, false, POST},
     {"/v1/responses/", true, false, GET | POST | DELETE},
+    {"/v1/files", false, false, GET | POST},
+    {"/v1/files/", true, false, GET | DELETE},
+    {"/v1/batches", false, false, GET | POST},
+    {"/v1/batches/", true, false, GET | POST},
     {"/v1/embeddings", false, false, POST},
     {"/pooling", false, false, POST},
     {"/rerank", false, false, POST},
@@ -135,8 +141,12 @@ static const char *const keys[] = {KEY_1, KEY_2};
 static int start(void **state)
 {
     static const char *const origins[] = {"http://page.example"};
-    static const struct host_options options = {
-        .max_model_len = 64, .keys = keys, .n_keys = 2, .origins = origins, .n_origins = 1};
+    static const struct host_options options = {.max_model_len = 64,
+                                                .keys = keys,
+                                                .n_keys = 2,
+                                                .origins = origins,
+                                                .n_origins = 1,
+                                                .files = true};
     (void)state;
     host_start(&host, &options);
     return 0;
@@ -145,7 +155,11 @@ static int start(void **state)
 /* A path of the route; nothing lies behind the second. */
 static const char *target_of(const struct expected *r)
 {
-    return !r->prefix ? r->path : strcmp(r->path, "/v1/responses/") == 0 ? NO_RESPONSE : MODEL_PATH;
+    static const char *const paths[] = {MODEL_PATH, NO_RESPONSE, NO_FILE, NO_BATCH};
+    for (size_t i = 0; r->prefix && i < SL_COUNT(paths); i++)
+        if (strncmp(paths[i], r->path, strlen(r->path)) == 0)
+            return paths[i];
+    return r->path;
 }
 
 /* ---- the rule */
@@ -185,6 +199,8 @@ static int status_of(const char *target, const struct method *m, bool key_ok)
     bool known = n == strlen(MODEL_PATH) && strncmp(target, MODEL_PATH, n) == 0;
     if (strcmp(r->path, "/api/cancel") == 0)
         return 400; /* BODY names no request */
+    if (m->is == POST && (strcmp(r->path, "/v1/files") == 0 || strcmp(r->path, "/v1/batches") == 0))
+        return 400; /* it is no form, and names no file */
     return r->prefix && !known ? 404 : 200;
 }
 
@@ -195,12 +211,14 @@ static void check_refusal(const struct answer *a, const char *target, bool is_he
     assert_int_equal(answer_header(a, "WWW-Authenticate", &value), a->status == 401);
     if (a->status == 401)
         assert_string_equal(value.data, "Bearer");
+    static const char *const allow[] = {[GET] = "GET, HEAD",
+                                        [POST] = "POST",
+                                        [GET | POST] = "GET, HEAD, POST",
+                                        [GET | DELETE] = "GET, HEAD, DELETE",
+                                        [GET | POST | DELETE] = "GET, HEAD, POST, DELETE"};
     assert_int_equal(answer_header(a, "Allow", &value), a->status == 405);
     if (a->status == 405)
-        assert_string_equal(value.data, r->methods == GET     ? "GET, HEAD"
-                                        : r->methods == POST  ? "POST"
-                                        : r->methods & DELETE ? "GET, HEAD, POST, DELETE"
-                                                              : "GET, HEAD, POST");
+        assert_string_equal(value.data, allow[r->methods]);
     if (a->status >= 400 && !is_head && strstr(target, KEY_1) == NULL) /* repeats no key */
         assert_null(strstr(a->body.data, KEY_1));
     sl_buf_deinit(&value);
@@ -277,6 +295,10 @@ static void test_every_credential(void **state)
                                           "/v1/messages/count_tokens",
                                           "/v1/responses",
                                           NO_RESPONSE,
+                                          "/v1/files",
+                                          NO_FILE,
+                                          "/v1/batches",
+                                          NO_BATCH,
                                           "/v1/chat/completions/render",
                                           "/v1/completions/render",
                                           "/apply-template",
@@ -531,7 +553,7 @@ static void test_origins(void **state)
 static void test_without_keys(void **state)
 {
     (void)state;
-    static const struct host_options options = {.max_model_len = 64};
+    static const struct host_options options = {.max_model_len = 64, .files = true};
     struct host open;
     struct client c;
     host_start(&open, &options);
