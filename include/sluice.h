@@ -547,7 +547,7 @@ struct sl_kv_event { /* news of the prefix cache; its pointers live until the ne
     uint64_t parent;       /* stored: of the page before it, 0: it begins a prompt */
     const int32_t *tokens; /* stored: block_size of them */
     const char *adapter;   /* stored: NULL: none */
-    const char *salt;      /* stored, and only of a prompt's first page: NULL: none */
+    const char *salt;      /* stored: of its prompt, NULL: none */
 };
 
 /* Only with kv_events, by one thread at a time. What changed in the prefix cache since the last

@@ -100,6 +100,8 @@ void sl_feed_stored(struct sl_kv_feed *f, int32_t page, const struct sl_radix_no
         known = parent->in;
         p->parent_name = parent->name;
         p->adapter = parent->adapter;
+        p->n_salt = parent->n_salt;
+        memcpy(f->salts[page], f->salts[node->parent], p->n_salt);
     }
     if (known) {
         p->name = name_of(node->chain);

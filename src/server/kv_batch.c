@@ -103,7 +103,8 @@ static void put_extra_keys(struct sl_buf *b, const struct sl_kv_event *e, int32_
 {
     put_array(b, (size_t)n);
     for (int32_t i = 0; i < n; i++) {
-        size_t n_keys = (size_t)(e[i].adapter != NULL) + (e[i].salt != NULL);
+        bool has_salt = e[i].salt != NULL && e[i].parent == 0;
+        size_t n_keys = (size_t)(e[i].adapter != NULL) + has_salt;
         if (n_keys == 0) {
             put_nil(b);
             continue;
@@ -111,7 +112,7 @@ static void put_extra_keys(struct sl_buf *b, const struct sl_kv_event *e, int32_
         put_array(b, n_keys);
         if (e[i].adapter != NULL)
             put_text(b, e[i].adapter);
-        if (e[i].salt != NULL)
+        if (has_salt)
             put_text(b, e[i].salt);
     }
 }
@@ -119,7 +120,9 @@ static void put_extra_keys(struct sl_buf *b, const struct sl_kv_event *e, int32_
 static void put_stored(const struct writer *w, const struct sl_kv_event *e, int32_t n,
                        int32_t block_size)
 {
-    begin(w, "BlockStored", 11);
+    /* Dynamo's, which tells prompts of different salts apart by it, block by block. */
+    bool names_salt = !w->arrays && e->salt != NULL;
+    begin(w, "BlockStored", 11 + (size_t)names_salt);
     struct sl_buf *b = field(w, "block_hashes");
     put_array(b, (size_t)n);
     for (int32_t i = 0; i < n; i++)
@@ -142,6 +145,8 @@ static void put_stored(const struct writer *w, const struct sl_kv_event *e, int3
     put_uint(field(w, "group_idx"), 0);
     put_text(field(w, "kv_cache_spec_kind"), "full_attention");
     put_nil(field(w, "kv_cache_spec_sliding_window"));
+    if (names_salt)
+        put_text(field(w, "cache_salt"), e->salt);
 }
 
 static void put_removed(const struct writer *w, const struct sl_kv_event *e, int32_t n)

@@ -132,6 +132,7 @@ static void compare(struct world *w)
             assert_int_equal(w->known[at].n_salt, n_bytes - SL_KV_NS_TENANT - SL_KV_NS_ADAPTER);
         } else {
             assert_true(w->known[at].adapter == w->known[find(w, name)].adapter);
+            assert_int_equal(w->known[at].n_salt, w->known[find(w, name)].n_salt);
         }
     }
     assert_int_equal(n, w->n_known);

@@ -11,6 +11,7 @@ import pytest
 zmq = pytest.importorskip("zmq", reason="skip: pyzmq is not installed")
 msgpack = pytest.importorskip("msgpack", reason="skip: msgpack is not installed")
 
+from kv_readers import Dynamo, aibrix
 from serverproc import Server
 
 TOPIC = "kv@10.0.0.1:8000@storyteller"
@@ -55,7 +56,8 @@ def decode(payload):
     for e in events:
         if isinstance(e, list):
             e = {"type": e[0], **dict(zip(names[e[0]], e[1:], strict=True))}
-        assert list(e) == ["type", *names[e["type"]]]
+        salted = ["cache_salt"] if "cache_salt" in e else []
+        assert list(e) == ["type", *names[e["type"]], *salted]
         out.append(e)
     return out
 
@@ -183,6 +185,59 @@ def test_salt_and_caching(ctx):
         ask(s, prompt(1))
         follow(sub, index, lambda i: len(i.blocks) == 8)  # not the same blocks
         assert index.depth(prompt(1)) == 4
+
+
+def listen(sub, until, take):
+    deadline = time.monotonic() + 10
+    while not until():
+        assert time.monotonic() < deadline
+        _, _, payload = sub.recv_multipart()
+        take(payload)
+
+
+@pytest.mark.parametrize("kind", ["map", "array"])
+def test_dynamo_reads_it(ctx, kind):
+    """With evictions, and prompts that only a salt tells apart: what it believes is what the cache has."""
+    with start(pages=40, format=kind) as s, subscribe(ctx, s.pub) as sub:
+        s.wait_metric("sluice:kv_event_subscribers", 1.0)
+        d = Dynamo(BLOCK)
+        ask(s, prompt(1), cache_salt="pepper")
+        listen(sub, lambda: len(d.blocks) == 4, d.take)
+        ask(s, prompt(1) + prompt(2), cache_salt="pepper")  # later pages of a salted prompt, in an event of their own
+        listen(sub, lambda: len(d.blocks) == 8, d.take)
+        if kind == "map":  # it reads no salt from arrays but those that it made itself
+            assert d.overlap(prompt(1) + prompt(2)) == 0  # no request without the salt finds any of it
+            assert d.overlap(prompt(1) + prompt(2), salt="pepper") == 8
+        for k in range(3, 18):
+            ask(s, prompt(k))
+        listen(sub, lambda: d.overlap(prompt(17)) == 4, d.take)
+        assert len(d.blocks) <= 40 and d.overlap(prompt(1), salt="pepper") < 4
+
+
+@pytest.mark.parametrize("kind", ["map", "array"])
+def test_aibrix_reads_it(ctx, kind):
+    with start(pages=40, format=kind) as s, subscribe(ctx, s.pub) as sub:
+        s.wait_metric("sluice:kv_event_subscribers", 1.0)
+        known = {}
+
+        def take(payload):
+            for event, f in aibrix(payload):
+                if event == "AllBlocksCleared":
+                    known.clear()
+                for i, h in enumerate(f.get("hashes", [])):
+                    if event == "BlockRemoved":
+                        del known[h]
+                    else:
+                        assert f["medium"] == "GPU" and (f["parent"] is None or f["parent"] in known)
+                        known[h] = f["blocks"][i]
+        for k in range(1, 16):
+            ask(s, prompt(k), **({"cache_salt": "s"} if k % 2 else {}))
+        want = {b"".join(t.to_bytes(4, "big") for t in prompt(15)[i:i + BLOCK]) for i in range(0, 64, BLOCK)}
+        listen(sub, lambda: want <= set(known.values()), take)
+        n_cached = s.metric("sluice:kv_pages_cached")
+        listen(sub, lambda: len(known) == n_cached, take)
+        for seq, payload in replay(ctx, s.replay):
+            aibrix(payload)
 
 
 def test_renumbering(ctx):

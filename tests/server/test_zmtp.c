@@ -177,6 +177,20 @@ static void test_golden_batches(void **state)
                              H("\x09") "\x94\1\x7f\xcc\x80\xcc\xff\4\xc0\xa3GPU\xc0\x91\xc0\0\xae"
                                        "full_attention\xc0\0";
     expect(stored, 4, true, 2, stored_array, sizeof stored_array - 1);
+    /* A later page of a salted prompt: the salt is no key of its block, but it is named. */
+    const struct sl_kv_event salted = {
+        .kind = SL_KV_STORED, .hash = 2, .parent = 1, .tokens = tokens, .salt = "s"};
+    static const char salted_map[] =
+        HEAD "\x91\x8d\xa4type\xab"
+             "BlockStored\xac"
+             "block_hashes\x91" H("\2") "\xb1parent_block_hash" H(
+                 "\1") "\xa9token_ids\x94\1\x7f"
+                       "\xcc\x80\xcc\xff\xaa"
+                       "block_size\4\xa7lora_id\xc0\xa6medium\xa3GPU\xa9lora_name\xc0\xaa"
+                       "extra_keys\x91\xc0\xa9group_idx\0\xb2kv_cache_spec_kind\xae"
+                       "full_attention\xbckv_cache_spec_sliding_window\xc0\xaa"
+                       "cache_salt\xa1s\0";
+    expect(&salted, 1, false, 1, salted_map, sizeof salted_map - 1);
     assert_int_equal(sl_kv_batch_put(&(struct sl_buf){0}, stored + 3, 1, 4, 1, false), 0);
 }
 
