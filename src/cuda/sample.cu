@@ -195,30 +195,23 @@ static __device__ struct scanned scan_all(struct sl_st_pick *s, const struct sl_
     return {best, (uint32_t)raw};
 }
 
-struct scale { /* y = (x - max) * inv_t */
-    float max, inv_t, floor;
-};
-
 /* A floor below which no token of the top_k lies: of so many threads the best one is not below it.
  * Then most steps of most warps have nothing to raise to a power or to count. */
 static __device__ __noinline__ float floor_of_k(struct sl_st_pick *s, const struct sl_st_mine &m,
-                                                const struct scale &y, float best, int32_t top_k)
+                                                const struct sl_st_scale &y, float best,
+                                                int32_t top_k)
 {
     float p = sl_sample_exp(__fmul_rn(__fsub_rn(best, y.max), y.inv_t));
     sl_st_clear_digits(s);
     sl_st_count(s, sl_st_key(p) >> 19, 0);
     sl_st_merge(s, m, &s->next, 0, 19);
     sl_st_find_digit(s, &s->next, (sl_u64)top_k, false);
-    if (s->digit == SL_ST_DIGITS)
-        return y.floor;
-    /* exp never rises as its argument falls; a hundredth covers the rounding of both functions. */
-    float edge = __uint_as_float(SL_ST_KEY_ZERO - ((s->digit + 1) << 19));
-    return fmaxf(y.floor, logf(edge) - 0.01f);
+    return sl_st_floor_of_digit(y.floor, s->digit);
 }
 
 /* Probabilities instead of logits; by warp what they weigh, or by digit with counts. */
 static __device__ __forceinline__ void weigh(struct sl_st_pick *s, struct sl_st_mine &m,
-                                             const struct scale &y, bool digits)
+                                             const struct sl_st_scale &y, bool digits)
 {
     sl_u64 sum = 0;
     uint32_t step = 1;
@@ -264,31 +257,6 @@ static __device__ __forceinline__ void weigh(struct sl_st_pick *s, struct sl_st_
 
 /* ------------------------------------------------------------------ draw */
 
-/* The draw's 64 random bits, of src/base/rng.h. */
-static __device__ __forceinline__ uint64_t sl_st_mix(uint64_t x)
-{
-    x ^= x >> 30;
-    x *= 0xBF58476D1CE4E5B9u;
-    x ^= x >> 27;
-    x *= 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-}
-
-static __device__ __forceinline__ sl_u64 random_of(const struct sl_sample_row *r)
-{
-    return sl_st_mix(sl_st_mix(r->seed + 0x9E3779B97F4A7C15u) ^ (r->pos * 0xD1342543DE82EF95u + 1));
-}
-
-/* One thread. */
-static __device__ void choose(const struct sl_st_args &a, const struct sl_sample_row *r, int row,
-                              int32_t id)
-{
-    a.op.ids[row] = id;
-    if (id >= 0 && r->counts != nullptr)
-        r->counts[id] += 2;
-}
-
-/* top_p is a share of the mass that min_p and top_k leave. */
 static __device__ __forceinline__ struct sl_st_prefix filter(struct sl_st_pick *s,
                                                              const struct sl_st_mine &m,
                                                              int32_t top_k, float top_p)
@@ -297,10 +265,7 @@ static __device__ __forceinline__ struct sl_st_prefix filter(struct sl_st_pick *
     /* No row has so many: everything. */
     struct sl_st_prefix kept = sl_st_shortest(s, m, top_k > 0 ? (sl_u64)top_k : ~0ull >> 1, false);
     if (top_p < 1.0f) {
-        sl_u64 fraction = (sl_u64)((double)(top_p > 0.0f ? top_p : 0.0f) * 0x1p64);
-        fraction = fraction > 0 ? fraction : 1;
-        sl_u64 want = __umul64hi(kept.mass, fraction) + (kept.mass * fraction != 0);
-        kept = sl_st_shortest(s, m, want, true);
+        kept = sl_st_shortest(s, m, sl_st_share(kept.mass, top_p), true);
     }
     return kept;
 }
@@ -328,7 +293,7 @@ static __device__ __forceinline__ void draw(const struct sl_st_args &a, struct s
     int32_t top_k = r->top_k > 0 && r->top_k < a.op.n_vocab ? r->top_k : 0;
     bool digits = top_k > 0 || r->top_p < 1.0f;
     struct sl_st_prefix kept = {SL_ST_DEAD, INT32_MAX, 0};
-    struct scale y = {max, __fdiv_rn(1.0f, r->temperature), r->floor};
+    struct sl_st_scale y = {max, __fdiv_rn(1.0f, r->temperature), r->floor};
     if (top_k > 0)
         y.floor = floor_of_k(s, m, y, best, top_k);
     if (digits)
@@ -356,29 +321,13 @@ static __device__ __forceinline__ void draw(const struct sl_st_args &a, struct s
     auto weight = [&](int32_t i, float p) {
         return sl_st_keeps(kept, m.base + i, p) ? sl_st_weight(p) : (sl_u64)0;
     };
-    if (sl_st_locate(s, m, __umul64hi(kept.mass, random_of(r)), &id, weight))
-        choose(a, r, row, id);
+    if (sl_st_locate(s, m, __umul64hi(kept.mass, sl_st_random(r)), &id, weight))
+        sl_st_choose(a, r, row, id);
 }
 
-static __global__ void __launch_bounds__(SL_ST_THREADS, 2)
-    sl_sample_choose(const __grid_constant__ struct sl_st_args a)
+static __device__ __forceinline__ void choose_row(const struct sl_st_args &a, struct sl_st_pick *s,
+                                                  struct sl_st_mine &m, int row)
 {
-    SL_SMEM(struct sl_st_pick, s);
-    int row = blockIdx.y, warp = threadIdx.x / 32;
-    struct sl_st_mine m;
-    m.cluster = a.cluster;
-    m.rank = sl_cluster_rank();
-    m.n = a.warp_n * SL_ST_WARPS;
-    m.base = (int32_t)m.rank * m.n;
-    m.from = warp * a.warp_n;
-    m.to = m.from + a.warp_n;
-    m.live = ~0u;
-    m.p = a.wide != nullptr ? a.wide + ((int64_t)row * a.cluster + m.rank) * m.n
-                            : reinterpret_cast<float *>(s + 1);
-    if (threadIdx.x == 0)
-        s->turn = 0;
-    sl_cluster_sync(); /* the other blocks are there */
-    sl_grid_wait();
     sl_st_load_row(a, &s->base, row);
     const struct sl_sample_row *r = &s->base.row;
     bool first = m.rank == 0 && threadIdx.x == 0;
@@ -398,7 +347,31 @@ static __global__ void __launch_bounds__(SL_ST_THREADS, 2)
     if (draws && valid)
         draw(a, s, m, row, max, own.best);
     else if (first)
-        choose(a, r, row, valid ? sl_st_id(found.best) : -1);
+        sl_st_choose(a, r, row, valid ? sl_st_id(found.best) : -1);
+}
+
+/* Behind the kernels for few tokens: the rows that they left open. */
+static __global__ void __launch_bounds__(SL_ST_THREADS, 2)
+    sl_sample_choose(const __grid_constant__ struct sl_st_args a)
+{
+    SL_SMEM(struct sl_st_pick, s);
+    int row = blockIdx.y, warp = threadIdx.x / 32;
+    struct sl_st_mine m;
+    m.cluster = a.cluster;
+    m.rank = sl_cluster_rank();
+    m.n = a.warp_n * SL_ST_WARPS;
+    m.base = (int32_t)m.rank * m.n;
+    m.from = warp * a.warp_n;
+    m.to = m.from + a.warp_n;
+    m.live = ~0u;
+    m.p = a.wide != nullptr ? a.wide + ((int64_t)row * a.cluster + m.rank) * m.n
+                            : reinterpret_cast<float *>(s + 1);
+    if (threadIdx.x == 0)
+        s->turn = 0;
+    sl_cluster_sync(); /* the other blocks are there */
+    sl_grid_wait();
+    if (!a.after_few || a.state[row].open)
+        choose_row(a, s, m, row);
 }
 
 /* ------------------------------------------------------------------ host */
@@ -421,6 +394,9 @@ void sl_cuda_sample(struct sl_backend *be, const struct sl_op_sample *op)
     SL_ASSERT(op->n <= op->max_n);
     sl_st_lay_out(&a);
     size_t row_bytes = a.wide != nullptr ? 0 : (size_t)a.warp_n * SL_ST_WARPS * sizeof(float);
+    a.after_few = a.runs != nullptr && op->n >= SL_ST_FEW_ROWS;
+    if (a.after_few)
+        sl_st_few(cu, &a);
     sl_launch_cluster(cu, sl_sample_choose, dim3((unsigned)a.cluster, (unsigned)op->n),
                       dim3(SL_ST_THREADS), sizeof(struct sl_st_pick) + row_bytes,
                       (unsigned)a.cluster, a);

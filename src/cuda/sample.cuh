@@ -19,6 +19,9 @@ struct sl_st_room {
     uint32_t counts[32];
 };
 
+/* Enqueues the kernels that choose from few tokens (sample_few.cu); they leave state[row].open. */
+void sl_st_few(struct sl_cuda *cu, const struct sl_st_args *a);
+
 /* Enqueues the report (sample_report.cu). */
 void sl_st_report(struct sl_cuda *cu, struct sl_st_args *a);
 

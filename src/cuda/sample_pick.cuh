@@ -289,9 +289,9 @@ static __device__ __noinline__ int32_t sl_st_nth_equal(struct sl_st_pick *s,
 
 /* The shortest prefix of the row that has `want` tokens or, by_mass, weighs as much; s->first is
  * made. In every thread of the cluster. */
-static __device__ __noinline__ struct sl_st_prefix sl_st_shortest(struct sl_st_pick *s,
-                                                                  const struct sl_st_mine &m,
-                                                                  sl_u64 want, bool by_mass)
+static inline __device__ __noinline__ struct sl_st_prefix sl_st_shortest(struct sl_st_pick *s,
+                                                                         const struct sl_st_mine &m,
+                                                                         sl_u64 want, bool by_mass)
 {
     struct sl_st_prefix out = {0, INT32_MAX, 0};
     const struct sl_st_hist *h = &s->first;
@@ -342,6 +342,55 @@ static __device__ __forceinline__ bool sl_st_keeps(const struct sl_st_prefix &ke
 {
     uint32_t key = sl_st_key(p);
     return key < kept.key || (key == kept.key && id <= kept.id);
+}
+
+/* ------------------------------------------------------------------ draws */
+
+struct sl_st_scale { /* y = (x - max) * inv_t */
+    float max, inv_t, floor;
+};
+
+/* With so many tokens up to this digit, none of a lower one is kept: the floor for y that follows.
+ * exp never rises as its argument falls; a hundredth covers the rounding of both functions. */
+static __device__ __forceinline__ float sl_st_floor_of_digit(float floor, uint32_t digit)
+{
+    if (digit == SL_ST_DIGITS)
+        return floor;
+    float edge = __uint_as_float(SL_ST_KEY_ZERO - ((digit + 1) << 19));
+    return fmaxf(floor, logf(edge) - 0.01f);
+}
+
+/* What top_p wants of a mass: a share of what min_p and top_k leave, rounded up. */
+static __device__ __forceinline__ sl_u64 sl_st_share(sl_u64 mass, float top_p)
+{
+    sl_u64 fraction = (sl_u64)((double)(top_p > 0.0f ? top_p : 0.0f) * 0x1p64);
+    fraction = fraction > 0 ? fraction : 1;
+    return __umul64hi(mass, fraction) + (mass * fraction != 0);
+}
+
+/* The draw's 64 random bits, of src/base/rng.h. */
+static __device__ __forceinline__ uint64_t sl_st_mix(uint64_t x)
+{
+    x ^= x >> 30;
+    x *= 0xBF58476D1CE4E5B9u;
+    x ^= x >> 27;
+    x *= 0x94D049BB133111EBu;
+    return x ^ (x >> 31);
+}
+
+static __device__ __forceinline__ sl_u64 sl_st_random(const struct sl_sample_row *r)
+{
+    return sl_st_mix(sl_st_mix(r->seed + 0x9E3779B97F4A7C15u) ^ (r->pos * 0xD1342543DE82EF95u + 1));
+}
+
+/* One thread. */
+static __device__ __forceinline__ void sl_st_choose(const struct sl_st_args &a,
+                                                    const struct sl_sample_row *r, int row,
+                                                    int32_t id)
+{
+    a.op.ids[row] = id;
+    if (id >= 0 && r->counts != nullptr)
+        r->counts[id] += 2;
 }
 
 #endif

@@ -19,6 +19,8 @@ typedef unsigned long long sl_u64; /* the type of 64-bit atomics */
 #define SL_ST_ROW_ROOM 180224 /* bytes of a row that a block keeps in shared memory, at most */
 #define SL_ST_TILE     4096   /* logits that a block of the report takes at once */
 #define SL_ST_PARTS    32     /* blocks of the report that share a row, at most */
+#define SL_ST_RUNS     8      /* blocks that look at a row */
+#define SL_ST_FEW_ROWS 8      /* calls of at least so many rows look for those with few tokens */
 
 struct sl_st_state { /* of a row; the counter is 0 between calls */
     float raw_max;   /* before changes */
@@ -27,9 +29,13 @@ struct sl_st_state { /* of a row; the counter is 0 between calls */
                      lower keys, and of this one those up to id; and what all of them weigh */
     int32_t id;
     sl_u64 mass;
-    sl_u64 pad;
+    uint32_t open, pad; /* not 0: the kernels for few tokens left the row to the other */
 };
 static_assert(sizeof(struct sl_st_state) == 32, "whole words");
+
+struct sl_st_run { /* of a row, what a block of the look found; for struct scanned */
+    sl_u64 best, raw;
+};
 
 struct sl_st_part { /* of the report */
     sl_u64 mass;
@@ -43,6 +49,10 @@ struct sl_st_args {
     struct sl_st_state *state; /* [max_n] */
     struct sl_st_part *parts;  /* [max_n, SL_ST_PARTS] */
     sl_u64 *tops;              /* [max_n, SL_ST_PARTS, SL_SAMPLE_MAX_TOP] */
+    bool after_few;            /* some rows are done */
+    int32_t run_n;             /* logits that a block of the look has, each thread whole fours */
+    struct sl_st_run *runs;    /* [max_n, SL_ST_RUNS]; NULL: too few rows for it */
+    float *highs;              /* [max_n, SL_ST_RUNS, SL_ST_THREADS] the largest of each thread */
     float *wide; /* [max_n, cluster * SL_ST_WARPS * warp_n] rows that shared memory cannot hold;
                     NULL: it can */
 };
@@ -79,6 +89,13 @@ static inline size_t sl_st_lay_out(struct sl_st_args *a)
     a->parts = reinterpret_cast<struct sl_st_part *>(take(rows * SL_ST_PARTS * sizeof *a->parts));
     a->tops =
         reinterpret_cast<sl_u64 *>(take(rows * SL_ST_PARTS * SL_SAMPLE_MAX_TOP * sizeof *a->tops));
+    if (a->op.max_n >= SL_ST_FEW_ROWS) {
+        int32_t round = SL_ST_RUNS * SL_ST_THREADS * 4;
+        a->run_n = (a->op.n_vocab + round - 1) / round * SL_ST_THREADS * 4;
+        a->runs = reinterpret_cast<struct sl_st_run *>(take(rows * SL_ST_RUNS * sizeof *a->runs));
+        a->highs =
+            reinterpret_cast<float *>(take(rows * SL_ST_RUNS * SL_ST_THREADS * sizeof *a->highs));
+    }
     size_t row_n = (size_t)a->cluster * SL_ST_WARPS * (size_t)a->warp_n;
     if (sl_st_is_wide(a))
         a->wide = reinterpret_cast<float *>(take(rows * row_n * sizeof(float)));

@@ -24,7 +24,7 @@ extern "C" {
 #endif
 
 static int n_failures;
-static long n_checked[8];
+static long n_checked[9];
 
 #define CHECK(cond, ...)                                      \
     do {                                                      \
@@ -489,6 +489,7 @@ static void run(const std::vector<struct one> &cases, int32_t gap, const char *w
         compare(cases[i], want, got[i], &res[i], where);
         if (want >= 0 && sl_sample_draws(&rows[i]))
             compare_numbers(cases[i], state[i], where);
+        n_checked[8] += n >= SL_ST_FEW_ROWS && state[i].open == 0 && sl_sample_draws(&rows[i]);
         CHECK(state[i].n_arrived == 0, "%s: the counter is not back at 0", where);
         if (!cases[i].dense.empty()) {
             std::vector<int32_t> counts = cases[i].dense;
@@ -717,10 +718,11 @@ int main(int argc, char **argv)
     cudaFree(scratch);
     cudaStreamDestroy(cu.stream);
     printf("test_sample: %ld rows, %ld drawn (%ld with checked sums, %ld filtered, %ld of them "
-           "between "
-           "equal tokens), %ld refused, %ld with logprobs, %ld with counts\n",
-           n_checked[0], n_checked[1], n_checked[5], n_checked[6], n_checked[7], n_checked[2],
-           n_checked[3], n_checked[4]);
+           "between equal tokens; %ld from lists), %ld refused, %ld with logprobs, %ld with "
+           "counts\n",
+           n_checked[0], n_checked[1], n_checked[5], n_checked[6], n_checked[7], n_checked[8],
+           n_checked[2], n_checked[3], n_checked[4]);
+    CHECK(n_checked[8] > percent / 4, "few rows were chosen from lists");
     printf("%d failures\n", n_failures);
     return n_failures != 0;
 }
