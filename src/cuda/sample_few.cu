@@ -52,9 +52,9 @@ static __device__ __forceinline__ void load_allowed(const struct sl_sample_row *
 
 /* ------------------------------------------------------------------ look */
 
-#define BATCH 8 /* loads under way before the first is looked at: all, of usual vocabularies */
+#define BATCH 4 /* loads under way before the first is looked at; 8 with two blocks: slower */
 
-static __global__ void __launch_bounds__(SL_ST_THREADS, 2)
+static __global__ void __launch_bounds__(SL_ST_THREADS, 3)
     sl_sample_look(const __grid_constant__ struct sl_st_args a)
 {
     SL_SMEM(struct sl_st_room, s);
