@@ -135,6 +135,15 @@ SL_MUST_CHECK int sl_template_render_file(const char *path, const char *context_
 
 struct sl_engine;
 
+/* Several engines of one process share the memory of their KV pages, and the compute threads of the
+ * CPU: a busy one takes the pages that another leaves idle. Each keeps room for one sequence of its
+ * max_model_len. On a GPU each has an even part of the bytes for good. */
+struct sl_shared;
+/* kv_cache_bytes: for n_engines (at most 16) together; 0: a quarter of the machine's memory. */
+SL_MUST_CHECK int sl_shared_create(uint64_t kv_cache_bytes, int32_t n_engines,
+                                   struct sl_shared **out, struct sl_error *err);
+void sl_shared_destroy(struct sl_shared *s); /* after its engines; NULL is fine */
+
 typedef void (*sl_progress_fn)(void *arg, const char *what, uint64_t done, uint64_t total);
 
 struct sl_engine_config { /* zero-initialise; 0/NULL = default */
@@ -170,6 +179,7 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */
     bool null_model;      /* benchmark of the front end: tokens come from a counter */
     bool kv_events;       /* sl_engine_kv_events may be called */
+    struct sl_shared *shared; /* NULL: all is its own; else kv_cache_bytes is not used */
     sl_progress_fn progress;
     void *progress_arg;
 };
@@ -492,6 +502,7 @@ enum sl_evict_cause {                  /* why a cached page was given up */
                       SL_EVICT_OUTPUT, /* for a token that a running request generates */
                       SL_EVICT_RESET,  /* a step failed, or bookkeeping was repaired: contents in
                                           doubt */
+                      SL_EVICT_SHARED, /* for another model of this process */
                       SL_N_EVICT_CAUSES
 };
 
@@ -522,6 +533,9 @@ struct sl_stats { /* a consistent copy */
     int32_t n_adapters, n_adapters_resident;   /* known; of those, or of requests, in memory */
     int32_t max_adapters_active;               /* 0: not enabled */
     uint64_t adapter_loads, adapter_evictions; /* weights read into memory; dropped for others */
+    /* Where engines share memory, else 0: bytes of all their pages, kept for this one, held by it,
+     * by nobody; and pages it gave to others. */
+    uint64_t kv_shared_bytes, kv_floor_bytes, kv_held_bytes, kv_left_bytes, kv_given_pages;
 };
 
 void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out);

@@ -263,6 +263,14 @@ void sl_map_close(struct sl_map *map)
     *map = (struct sl_map){(const uint8_t *)"", 0};
 }
 
+void sl_memory_drop(void *p, size_t n_bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t at = SL_ROUND_UP((uintptr_t)p, page), end = ((uintptr_t)p + n_bytes) / page * page;
+    if (at < end)
+        sl_sys->drop((void *)at, end - at);
+}
+
 bool sl_map_drop(const struct sl_map *map, const uint8_t *data, size_t n_bytes)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), map_at = (uintptr_t)map->data;

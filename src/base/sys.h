@@ -71,6 +71,9 @@ void sl_map_close(struct sl_map *map);
  * memory, not the page cache, and the content stays readable. False: not a range of this mapping.
  */
 bool sl_map_drop(const struct sl_map *map, const uint8_t *data, size_t n_bytes);
+/* The contents of a tensor's range are not needed any more: pages of memory that lie wholly in it
+ * go back to the system, and are zero or as they were when touched again. */
+void sl_memory_drop(void *p, size_t n_bytes);
 /* Reads a whole file of at most max_bytes into a NUL-terminated heap buffer. path "-" is stdin. */
 SL_MUST_CHECK int sl_read_file(const char *path, size_t max_bytes, char **out, size_t *n_out,
                                struct sl_error *err);

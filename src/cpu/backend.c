@@ -212,7 +212,8 @@ static void backend_run_items(struct sl_backend *be, sl_pool_fn fn, void *arg, u
 static void backend_destroy(struct sl_backend *be)
 {
     struct sl_cpu *cpu = sl_cpu(be);
-    sl_pool_destroy(cpu->pool);
+    if (cpu->own_pool)
+        sl_pool_destroy(cpu->pool);
     sl_streams_destroy(&cpu->streams, cpu->n_threads);
     sl_free(cpu->first_block);
     sl_aligned_free(cpu->x_packed, cpu->x_packed_bytes);
@@ -285,6 +286,44 @@ static void bind_threads(struct sl_pool *pool, int n_threads)
                1 + sl_pool_bind(pool, cpus), n_threads, n_nodes);
 }
 
+static int make_pool(const struct sl_cpu_config *cfg, struct sl_pool **out, struct sl_error *err)
+{
+    int n_threads = cfg->n_threads != 0 ? cfg->n_threads : SL_MIN(sl_cpu_count(), SL_MAX_THREADS);
+    int rc = sl_pool_create(n_threads, out, err);
+    if (rc == 0 && cfg->numa)
+        bind_threads(*out, n_threads);
+    return rc;
+}
+
+struct sl_cpu_threads {
+    struct sl_pool *pool;
+};
+
+int sl_cpu_threads_create(const struct sl_cpu_config *cfg, struct sl_cpu_threads **out,
+                          struct sl_error *err)
+{
+    *out = NULL;
+    struct sl_cpu_threads *t = sl_calloc(1, sizeof *t);
+    if (t == NULL)
+        return sl_fail(err, SL_ENOMEM, "threads: out of memory");
+    int rc = make_pool(cfg, &t->pool, err);
+    if (rc != 0) {
+        sl_free(t);
+        return rc;
+    }
+    sl_pool_share(t->pool);
+    *out = t;
+    return 0;
+}
+
+void sl_cpu_threads_destroy(struct sl_cpu_threads *t)
+{
+    if (t == NULL)
+        return;
+    sl_pool_destroy(t->pool);
+    sl_free(t);
+}
+
 int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out, struct sl_error *err)
 {
     *out = NULL;
@@ -292,18 +331,17 @@ int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out, stru
     if (isa > best)
         return sl_fail(err, SL_EUNSUPPORTED, "cpu isa %s: this processor has up to %s",
                        sl_cpu_isa_name(isa), sl_cpu_isa_name(best));
-    int n_threads = cfg->n_threads != 0 ? cfg->n_threads : SL_MIN(sl_cpu_count(), SL_MAX_THREADS);
     struct sl_cpu *cpu = sl_calloc(1, sizeof *cpu);
     if (cpu == NULL)
         return sl_fail(err, SL_ENOMEM, "cpu backend: out of memory");
     cpu->base.vt = &vtable;
     cpu->exact = cfg->exact;
     choose_kernels(cpu, isa);
-    int rc = sl_pool_create(n_threads, &cpu->pool, err);
+    cpu->own_pool = cfg->threads == NULL;
+    int rc = cpu->own_pool ? make_pool(cfg, &cpu->pool, err) : (cpu->pool = cfg->threads->pool, 0);
     if (rc != 0)
         goto fail;
-    if (cfg->numa)
-        bind_threads(cpu->pool, n_threads);
+    const int n_threads = sl_pool_n_threads(cpu->pool);
     cpu->n_threads = n_threads;
     cpu->n_partials = (size_t)n_threads * PARTIAL_BYTES_PER_THREAD / sizeof(float);
     cpu->i8_scratch_bytes = SL_ROUND_UP(sl_i8_scratch_bytes(), 64);
@@ -319,7 +357,8 @@ int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out, stru
                      n_threads);
         goto fail;
     }
-    sl_pool_set_idle(cpu->pool, sl_streams_ask, cpu);
+    if (cpu->own_pool) /* of several, who is next is not known */
+        sl_pool_set_idle(cpu->pool, sl_streams_ask, cpu);
     *out = &cpu->base;
     return 0;
 

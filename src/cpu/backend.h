@@ -38,6 +38,7 @@ struct sl_cpu {
     const char *isa_name;
     bool exact; /* multiply every format as floats, straight from the file's rows */
     struct sl_pool *pool;
+    bool own_pool;
     int n_threads;
     struct sl_cpu_scratch *scratch;       /* [n_threads] */
     struct sl_attn_scratch *attn_scratch; /* [n_threads] */

@@ -22,13 +22,23 @@ enum sl_cpu_isa {
  * unavailable one is an error, never a fallback. */
 SL_MUST_CHECK int sl_cpu_isa_parse(const char *name, enum sl_cpu_isa *out, struct sl_error *err);
 
+struct sl_cpu_threads; /* compute threads that several backends share */
+
 struct sl_cpu_config {
     int n_threads; /* 0: one per core of this process */
     enum sl_cpu_isa isa;
     bool exact; /* weights of block formats are multiplied as the floats they stand for: slower, the
                    yardstick for the routes that quantise activations */
     bool numa;  /* on a machine of several memory nodes, bind threads to processors */
+    struct sl_cpu_threads *threads; /* NULL: its own; else outlives it, n_threads and numa are not
+                                       used */
 };
+
+/* Backends on the same threads may be called at once by different threads: operations take turns.
+ * Only n_threads and numa of the configuration are used. */
+SL_MUST_CHECK int sl_cpu_threads_create(const struct sl_cpu_config *cfg,
+                                        struct sl_cpu_threads **out, struct sl_error *err);
+void sl_cpu_threads_destroy(struct sl_cpu_threads *t); /* NULL is fine */
 
 /* One caller at a time. */
 SL_MUST_CHECK int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out,

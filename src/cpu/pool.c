@@ -15,6 +15,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "base/turn.h"
 
 #include <limits.h>
 #include <linux/futex.h>
@@ -60,6 +61,8 @@ struct sl_pool {
     _Atomic bool caller_sleeps;
     _Alignas(64) uint64_t spin_ticks; /* 0: more threads than cores, one would hold another up */
     int n_threads, n_started, n_wake;
+    bool shared;
+    struct sl_turn callers; /* if shared */
     struct worker workers[SL_MAX_THREADS - 1];
     struct piece pieces[]; /* [n_threads] */
 };
@@ -245,6 +248,8 @@ void sl_pool_run(struct sl_pool *p, sl_pool_fn fn, void *arg, uint32_t n_items)
             fn(arg, i, 0);
         return;
     }
+    if (p->shared)
+        sl_turn_take(&p->callers);
     uint32_t last = job_of(atomic_load_explicit(&p->ticket, memory_order_relaxed)), job = last + 1;
     if (job % RENEW_JOBS == 0)
         renew_words(p, last);
@@ -257,6 +262,14 @@ void sl_pool_run(struct sl_pool *p, sl_pool_fn fn, void *arg, uint32_t n_items)
     }
     take_items(p, word_of(job, n_items), 0);
     wait_for_items(p, job, n_items);
+    if (p->shared)
+        sl_turn_pass(&p->callers);
+}
+
+void sl_pool_share(struct sl_pool *p)
+{
+    sl_turn_init(&p->callers);
+    p->shared = true;
 }
 
 int sl_pool_n_threads(const struct sl_pool *p)
@@ -291,6 +304,8 @@ void sl_pool_destroy(struct sl_pool *p)
     wake(&p->bell, INT_MAX);
     for (int i = 0; i < p->n_started; i++)
         pthread_join(p->workers[i].thread, NULL);
+    if (p->shared)
+        sl_turn_deinit(&p->callers);
     sl_aligned_free(p, sizeof *p + (size_t)p->n_threads * sizeof p->pieces[0]);
 }
 

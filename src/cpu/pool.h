@@ -6,7 +6,7 @@
  * starts with its own piece and then helps with the others'. So what a thread touched first while
  * packing weights is mostly what it reads later, and nobody waits for a slow one. Which thread
  * takes which item stays open: an item must not depend on it, its result goes to a place of its
- * own. One caller at a time.
+ * own. One caller at a time, unless sl_pool_share was called.
  *
  * An idle pool uses no processor time: workers look for the next job for a few hundred
  * microseconds, which bridges the gaps between the operations of a step and between steps, and then
@@ -28,6 +28,9 @@ typedef void (*sl_pool_fn)(void *arg, uint32_t item, int thread_idx);
 /* Starts n_threads - 1 threads, 1 <= n_threads <= SL_MAX_THREADS. */
 SL_MUST_CHECK int sl_pool_create(int n_threads, struct sl_pool **out, struct sl_error *err);
 void sl_pool_destroy(struct sl_pool *p); /* joins them; NULL is fine */
+/* From now on callers may come at once: their jobs run in the order they came. Once, before the
+ * first job. */
+void sl_pool_share(struct sl_pool *p);
 void sl_pool_run(struct sl_pool *p, sl_pool_fn fn, void *arg, uint32_t n_items);
 int sl_pool_n_threads(const struct sl_pool *p);
 /* What a thread does while it looks for a job or for the end of one: a little at a time, until

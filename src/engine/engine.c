@@ -49,6 +49,11 @@ static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
     if (i->n_pages < 1 || (int64_t)i->n_pages * i->block_size < 2 || i->n_pages > INT32_MAX / 4)
         return sl_fail(err, SL_EINVAL, "KV cache of %d pages of %d tokens", i->n_pages,
                        i->block_size);
+    if (p->share != NULL && p->share->floor / p->share->page_bytes * (uint64_t)i->block_size <
+                                (uint64_t)i->max_model_len)
+        return sl_fail(err, SL_EINVAL,
+                       "max_model_len: %d tokens are more than the floor of %llu bytes",
+                       i->max_model_len, (unsigned long long)p->share->floor);
     if (p->runner.max_logits != 0 && p->runner.max_logits < i->max_num_seqs)
         return sl_fail(err, SL_EINVAL, "a step gives %d rows of logits for max_num_seqs = %d",
                        p->runner.max_logits, i->max_num_seqs);
@@ -154,7 +159,13 @@ static int init_samplers(struct sl_engine *eng, struct sl_error *err)
     return 0;
 }
 
-static int start_core(struct sl_engine *eng, bool kv_events, struct sl_error *err)
+static void wake_engine(void *arg)
+{
+    struct sl_engine *eng = arg;
+    sl_inbox_wake(&eng->inbox);
+}
+
+static int start_core(struct sl_engine *eng, const struct sl_engine_parts *p, struct sl_error *err)
 {
     const struct sl_model_info *i = &eng->info;
     struct sl_sched_config cfg = {.max_seqs = i->max_num_seqs,
@@ -166,10 +177,12 @@ static int start_core(struct sl_engine *eng, bool kv_events, struct sl_error *er
     int rc = sl_kv_init(&eng->kv, i->n_pages, i->block_size, eng->prefix_caching, eng->seed, err);
     if (rc != 0)
         return rc;
+    if (p->share != NULL)
+        sl_kv_share(&eng->kv, p->share, p->discard, p->user);
     rc = sl_sched_init(&eng->sched, &cfg, &eng->kv, err);
     if (rc != 0)
         goto fail_kv;
-    if (kv_events)
+    if (p->kv_events)
         rc = sl_engine_feed_init(eng, err);
     if (rc != 0)
         goto fail_sched;
@@ -180,6 +193,8 @@ static int start_core(struct sl_engine *eng, bool kv_events, struct sl_error *er
     rc = sl_inbox_init(&eng->inbox, err);
     if (rc != 0)
         goto fail_samplers;
+    if (p->share != NULL)
+        sl_share_set_wake(p->share, wake_engine, eng);
     rc = sl_masker_start(eng, err);
     if (rc != 0)
         goto fail_inbox;
@@ -196,6 +211,8 @@ fail_masker:
     sl_masker_stop(eng);
     sl_masker_deinit(eng);
 fail_inbox:
+    if (p->share != NULL)
+        sl_share_set_wake(p->share, NULL, NULL);
     sl_inbox_deinit(&eng->inbox);
 fail_samplers:
     deinit_samplers(eng);
@@ -231,7 +248,7 @@ int sl_engine_start(const struct sl_engine_parts *parts, struct sl_engine **out,
         rc = sl_constraints_create(parts->tokenizer, eng->runner.n_vocab, eng->eos_ids,
                                    eng->n_eos_ids, &eng->constraints, err);
     if (rc == 0)
-        rc = start_core(eng, parts->kv_events, err);
+        rc = start_core(eng, parts, err);
     if (rc != 0) {
         sl_constraints_close(eng->constraints);
         free_arrays(eng);
@@ -276,6 +293,8 @@ void sl_engine_destroy(struct sl_engine *eng)
     sl_masker_stop(eng);
     sl_engine_cancel_all(eng);
     sl_masker_deinit(eng);
+    if (eng->kv.share != NULL)
+        sl_share_set_wake(eng->kv.share, NULL, NULL);
     sl_inbox_deinit(&eng->inbox);
     sl_constraints_close(eng->constraints);
     sl_adapters_close(eng->adapters);
@@ -352,4 +371,13 @@ void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out)
     if (e->adapters != NULL)
         sl_adapters_stats(e->adapters, out);
     out->watchdog_stalls = atomic_load(&e->watchdog.n_fired);
+    if (e->kv.share != NULL) {
+        struct sl_share_view v;
+        sl_share_look(e->kv.share, &v);
+        out->kv_shared_bytes = v.total;
+        out->kv_floor_bytes = v.floor;
+        out->kv_held_bytes = v.held;
+        out->kv_left_bytes = v.left;
+        out->kv_given_pages = v.n_given;
+    }
 }

@@ -15,6 +15,7 @@
 #define SL_ENGINE_ENGINE_H
 
 #include "engine/runner.h"
+#include "kv/budget.h"
 
 struct sl_engine_parts {
     struct sl_runner runner;              /* copied */
@@ -42,6 +43,10 @@ struct sl_engine_parts {
      * runner. path: other weights, or NULL. Nothing runs meanwhile. */
     int (*park)(void *user, int level, struct sl_error *err);
     int (*unpark)(void *user, const char *path, struct sl_runner *runner, struct sl_error *err);
+    /* Pages share memory with those of other engines, floor for at least max_model_len tokens;
+     * NULL: they do not. discard(user, page): see kv.h. The share outlives the engine. */
+    struct sl_share *share;
+    void (*discard)(void *user, int32_t page);
     void *user;                  /* for sl_engine_user: the loader's own data (template, model) */
     void (*destroy)(void *user); /* called last by sl_engine_destroy, may be NULL */
 };

@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "engine/load_text.h"
 #include "engine/memory_plan.h"
+#include "engine/shared.h"
 #include "ops/device.h"
 
 #include <math.h>
@@ -29,6 +30,8 @@ struct loaded {
     struct sl_model *model;
     struct sl_memory_plan plan;
     uint8_t *kv_pool;
+    struct sl_share *share; /* of the memory of pages; NULL: they are its own */
+    uint64_t taken_bytes;   /* told to those that share the machine's memory */
     struct sl_run *run;
     struct sl_device_runner *device_runner; /* NULL: the backend computes in the call */
     char *path;
@@ -48,6 +51,9 @@ static void unload(struct loaded *l, bool weights)
     l->kv_pool = NULL;
     if (!weights)
         return;
+    if (l->taken_bytes > 0)
+        sl_shared_sub_taken(l->cfg.shared, l->taken_bytes);
+    l->taken_bytes = 0;
     if (l->model != NULL)
         sl_model_close(l->model);
     l->model = NULL;
@@ -71,6 +77,7 @@ static void loaded_destroy(void *user)
     unload(l, true);
     for (size_t i = 0; config_string(&l->cfg, i) != NULL; i++)
         sl_free((void *)(uintptr_t)*config_string(&l->cfg, i));
+    sl_share_close(l->share);
     if (l->template != NULL)
         sl_template_destroy(l->template);
     if (l->tokenizer != NULL)
@@ -115,7 +122,9 @@ static int load_cpu(const struct sl_engine_config *cfg, struct sl_backend **out,
         return rc;
     struct sl_cpu_config cpu = {
         .n_threads = cfg->n_threads, .isa = isa, .exact = cfg->exact_weights, .numa = numa};
-    return sl_cpu_create(&cpu, out, err);
+    if (cfg->shared != NULL)
+        rc = sl_shared_threads(cfg->shared, &cpu, &cpu.threads, err);
+    return rc != 0 ? rc : sl_cpu_create(&cpu, out, err);
 }
 
 /* "cuda" or "cuda:N" */
@@ -222,6 +231,30 @@ static int check_device(const struct loaded *l, struct sl_error *err)
                    f->n_heads, f->head_dim, f->n_kv_heads, sl_dtype_info(l->plan.kv.dtype)->name);
 }
 
+/* Tells the engines that share with this one what it takes; its pages have a floor among theirs. */
+static int join(struct loaded *l, struct sl_shared *shared, struct sl_error *err)
+{
+    const struct sl_memory_plan *p = &l->plan;
+    if (l->share == NULL) {
+        int rc = sl_share_open(&shared->budget, sl_kv_page_bytes(&p->kv), p->n_floor_pages,
+                               &l->share, err);
+        if (rc != 0)
+            return rc;
+    }
+    if (!p->on_device)
+        l->taken_bytes = p->packed_bytes + p->activation_bytes;
+    sl_shared_add_taken(shared, l->taken_bytes);
+    return 0;
+}
+
+static void discard_page(void *user, int32_t page)
+{
+    struct loaded *l = user;
+    size_t n_bytes = sl_kv_page_bytes(&l->plan.kv);
+    if (l->kv_pool != NULL && !l->plan.on_device)
+        sl_memory_drop(l->kv_pool + (size_t)page * n_bytes, n_bytes);
+}
+
 static int load_model(struct loaded *l, const struct sl_engine_config *cfg, struct sl_error *err)
 {
     int rc = sl_model_open(l->ckpt, &l->model, err);
@@ -233,9 +266,17 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
         rc = sl_memory_plan_make(l->model, l->backend, cfg, &l->plan, err);
     if (rc == 0)
         rc = check_device(l, err);
+    if (rc == 0 && cfg->shared != NULL)
+        rc = join(l, cfg->shared, err);
     if (rc != 0)
         return rc;
-    if (l->plan.context_lowered)
+    if (l->plan.context_lowered && l->share != NULL)
+        sl_log(SL_LOG_INFO,
+               "context lowered from %d to %d tokens: those are kept for this model of the %.2f GB "
+               "that all share (--max-model-len or --kv-cache-memory-bytes raises it)",
+               sl_model_facts(l->model)->context, l->plan.max_model_len,
+               (double)cfg->shared->budget.total / 1e9);
+    else if (l->plan.context_lowered)
         sl_log(SL_LOG_INFO,
                "context lowered from %d to %d tokens: that is what the KV pool of %.2f GB holds "
                "(--kv-cache-memory-bytes raises it)",
@@ -265,6 +306,33 @@ static int run_step(void *ctx, const struct sl_batch *batch, const float **logit
     (void)err; /* a CPU does not fail */
     *logits = sl_run_enqueue(ctx, batch);
     return 0;
+}
+
+/* Beside other engines: steps on the CPU take turns. */
+static int run_step_in_turn(void *ctx, const struct sl_batch *batch, const float **logits,
+                            struct sl_error *err)
+{
+    struct loaded *l = ctx;
+    struct sl_shared *shared = l->cfg.shared;
+    sl_turn_take(&shared->steps);
+    int rc = run_step(l->run, batch, logits, err);
+    atomic_fetch_add_explicit(&shared->n_steps, 1, memory_order_relaxed);
+    sl_turn_pass(&shared->steps);
+    return rc;
+}
+
+static uint64_t progress_in_turn(const void *ctx)
+{
+    const struct loaded *l = ctx;
+    return sl_run_progress(l->run) +
+           atomic_load_explicit(&l->cfg.shared->n_steps, memory_order_relaxed);
+}
+
+static void items_in_turn(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx),
+                          void *arg, uint32_t n_items)
+{
+    const struct loaded *l = ctx;
+    sl_run_items(l->run, fn, arg, n_items);
 }
 
 static uint64_t run_progress(const void *ctx)
@@ -397,7 +465,7 @@ static int open_adapters(const struct loaded *l, struct sl_adapters **out, struc
     return sl_adapters_create(&cfg, out, err);
 }
 
-static void make_runner(const struct loaded *l, struct sl_runner *r)
+static void make_runner(struct loaded *l, struct sl_runner *r)
 {
     const struct sl_model_facts *f = sl_model_facts(l->model);
     *r = (struct sl_runner){.ctx = l->run,
@@ -408,6 +476,12 @@ static void make_runner(const struct loaded *l, struct sl_runner *r)
                             .run_items = run_items,
                             .n_threads = l->backend->vt->n_threads(l->backend),
                             .progress = run_progress};
+    if (l->cfg.shared != NULL) {
+        r->ctx = l;
+        r->step = run_step_in_turn;
+        r->run_items = items_in_turn;
+        r->progress = progress_in_turn;
+    }
     if (l->device_runner != NULL)
         sl_device_runner_use(l->device_runner, r);
     r->max_logits = sl_memory_plan_max_logits(&l->plan);
@@ -466,7 +540,8 @@ static int check_same_shape(const struct loaded *a, const struct sl_model_facts 
 
 static int unpark(void *user, const char *path, struct sl_runner *runner, struct sl_error *err)
 {
-    struct loaded *l = user, next = {.ckpt = l->ckpt};
+    struct loaded *l = user,
+                  next = {.ckpt = l->ckpt, .share = l->share, .cfg.shared = l->cfg.shared};
     struct sl_model *shape = NULL;
     int rc = 0;
     if (l->model == NULL) {
@@ -494,6 +569,7 @@ static int unpark(void *user, const char *path, struct sl_runner *runner, struct
         l->model = next.model;
         l->backend = next.backend;
         l->plan = next.plan;
+        l->taken_bytes = next.taken_bytes;
     }
     rc = load_run(l, err);
     if (rc != 0)
@@ -528,6 +604,7 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
         sl_null_runner_init(&parts->runner, parts->info.n_vocab);
         return 0;
     }
+    l->cfg.shared = cfg->shared;
     rc = load_model(l, cfg, err);
     if (rc == 0)
         rc = load_run(l, err);
@@ -540,6 +617,8 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     parts->eos_ids = f->eos;
     parts->n_eos_ids = f->n_eos;
     make_runner(l, &parts->runner);
+    parts->share = l->share;
+    parts->discard = discard_page;
     parts->park = park;
     parts->unpark = unpark;
     return open_adapters(l, &parts->adapters, err);

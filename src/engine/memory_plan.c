@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "engine/shared.h"
 #include "io/peft.h"
 #include "ops/device.h"
 
@@ -78,6 +79,8 @@ static int plan_adapters(const struct sl_model_facts *facts, const struct sl_eng
 {
     if (!cfg->enable_lora)
         return 0;
+    if (facts->task != SL_TASK_GENERATE && cfg->shared != NULL)
+        return 0; /* the models beside it may */
     if (facts->task != SL_TASK_GENERATE)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "enable_lora: a model of embeddings or scores takes no adapters");
@@ -112,6 +115,40 @@ static uint64_t default_pool(const struct sl_memory_plan *p)
     return p->on_device ? room : SL_MIN(p->ram_bytes / 4, room / 2);
 }
 
+/* A pool that shares memory may grow to all of it. What is kept for it holds one sequence of any
+ * length that is served; a context that the model merely declares is lowered to half of an even
+ * part, so that the other half can go to whoever needs it. A device's pool does not grow: it has
+ * its even part. */
+static int plan_shared_pool(const struct sl_engine_config *cfg, struct sl_memory_plan *p,
+                            int32_t context, struct sl_error *err)
+{
+    uint64_t page_bytes = sl_kv_page_bytes(&p->kv), one = pages_for(context, p->block_size);
+    uint64_t total = cfg->shared->budget.total, even = total / (uint64_t)cfg->shared->n_engines;
+    uint64_t most = SL_MIN((p->on_device ? even : total) / page_bytes, (uint64_t)INT32_MAX / 2);
+    uint64_t floor = SL_MIN(one, even / (p->on_device ? 1 : 2) / page_bytes);
+    if (cfg->max_model_len != 0)
+        floor = one;
+    most -= most > 0 && p->on_device; /* one is padding's */
+    if (p->on_device && !cfg->shared->given)
+        return sl_fail(
+            err, SL_EINVAL,
+            "kv_cache_memory_bytes: several models on a GPU have even parts of it, so it "
+            "must be given");
+    if (floor == 0 || floor > most)
+        return sl_fail(err, SL_EINVAL,
+                       "kv_cache_memory_bytes: %llu bytes for %d models are too few for %d tokens "
+                       "of this one (%llu bytes)",
+                       (unsigned long long)total, cfg->shared->n_engines, context,
+                       (unsigned long long)(SL_MAX(floor, 1) * page_bytes));
+    p->context_lowered = floor < one;
+    p->max_model_len = p->context_lowered ? (int32_t)floor * p->block_size : context;
+    p->n_pages = (int32_t)SL_MIN(most, floor * (uint64_t)p->max_num_seqs);
+    p->n_floor_pages = p->on_device ? p->n_pages + 1 : (int32_t)floor;
+    p->kv_bytes = (uint64_t)(p->n_pages + p->on_device) * page_bytes;
+    p->shared_bytes = p->on_device ? 0 : total;
+    return 0;
+}
+
 /* Without a flag the pool holds every sequence at full length, within default_pool(); a context the
  * user asked for must fit, one the model merely declares is lowered to the pool. */
 static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_config *cfg,
@@ -119,11 +156,15 @@ static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_
 {
     uint64_t page_bytes = sl_kv_page_bytes(&p->kv);
     int32_t context = context_of(facts, cfg);
+    if (cfg->shared != NULL) /* a limit for several models, of which some have less */
+        context = SL_MIN(context, facts->context);
     if (context > facts->context)
         return sl_fail(err, SL_EINVAL, "max_model_len: %d is more than the model's context of %d",
                        context, facts->context);
     uint64_t one = pages_for(context, p->block_size);
     uint64_t n_pages;
+    if (cfg->shared != NULL)
+        return plan_shared_pool(cfg, p, context, err);
     if (cfg->kv_cache_bytes != 0) {
         n_pages = cfg->kv_cache_bytes / page_bytes;
     } else {
@@ -165,7 +206,8 @@ int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan)
 /* What is allocated must fit; mapped weights need not, the system reads them again when it must. */
 static int check_total(const struct sl_memory_plan *p, struct sl_error *err)
 {
-    uint64_t rest = p->kv_bytes + p->activation_bytes + p->runner_bytes, ram = p->ram_bytes;
+    uint64_t kv_bytes = p->shared_bytes != 0 ? p->shared_bytes : p->kv_bytes;
+    uint64_t rest = kv_bytes + p->activation_bytes + p->runner_bytes, ram = p->ram_bytes;
     if (ram == 0 || p->packed_bytes + rest <= ram)
         return 0;
     if (p->packed_bytes > ram || rest <= ram / 8)
@@ -174,13 +216,13 @@ static int check_total(const struct sl_memory_plan *p, struct sl_error *err)
             "%.1f GB of repacked weights, %.1f GB of KV pages and %.1f GB of activations "
             "do not fit in %.1f GB of memory: choose a smaller model or a smaller format "
             "of it",
-            (double)p->packed_bytes / 1e9, (double)p->kv_bytes / 1e9,
+            (double)p->packed_bytes / 1e9, (double)kv_bytes / 1e9,
             (double)p->activation_bytes / 1e9, (double)ram / 1e9);
     return sl_fail(err, SL_ENOMEM,
                    "%.1f GB of repacked weights, %.1f GB of KV pages and %.1f GB of activations do "
                    "not fit in %.1f GB of memory: lower --max-model-len, --kv-cache-memory-bytes, "
                    "--max-num-seqs or --max-num-batched-tokens",
-                   (double)p->packed_bytes / 1e9, (double)p->kv_bytes / 1e9,
+                   (double)p->packed_bytes / 1e9, (double)kv_bytes / 1e9,
                    (double)p->activation_bytes / 1e9, (double)ram / 1e9);
 }
 
@@ -222,8 +264,11 @@ static int plan_memory(struct sl_backend *be, const struct sl_engine_config *cfg
         cfg->gpu_memory_utilization != 0 ? cfg->gpu_memory_utilization : DEVICE_UTILIZATION;
     p->on_device = be->vt->device != NULL;
     p->ram_bytes = sl_ram_bytes();
-    if (!p->on_device)
+    if (!p->on_device) {
+        uint64_t taken = cfg->shared != NULL ? sl_shared_taken(cfg->shared) : 0;
+        p->ram_bytes -= p->ram_bytes > 0 ? SL_MIN(taken, p->ram_bytes - 1) : 0;
         return 0;
+    }
     if (!(share > 0 && share <= 1))
         return sl_fail(err, SL_EINVAL, "gpu_memory_utilization: %g is not above 0 and at most 1",
                        (double)share);

@@ -17,6 +17,8 @@ struct sl_memory_plan {
     uint64_t kv_bytes, activation_bytes;
     uint64_t runner_bytes; /* on a device: a step's arrays, attention's and the sampler's room */
     uint64_t ram_bytes;    /* there is, or may be used of a device */
+    uint64_t shared_bytes; /* of pages, with other engines; 0: the pages are this one's */
+    int32_t n_floor_pages; /* kept for this one where they are shared */
     bool on_device;
     int32_t max_loras, max_lora_rank, max_cpu_loras; /* 0: no adapters */
 };

@@ -45,12 +45,29 @@ int32_t sl_kv_n_cached(const struct sl_kv *kv)
 
 int32_t sl_kv_n_available(const struct sl_kv *kv)
 {
-    return kv->pool.n_free + kv->tree.n_lru;
+    return kv->pool.n_free - kv->pool.n_absent + kv->tree.n_lru;
+}
+
+/* Memory for as many absent pages as can be had, at most max; none if fewer than min. */
+static int32_t grow(struct sl_kv *kv, int32_t min, int32_t max)
+{
+    max = SL_MIN(max, kv->pool.n_absent);
+    int32_t n = kv->share != NULL && min <= max ? sl_share_take(kv->share, min, max) : 0;
+    sl_pool_admit(&kv->pool, n);
+    return n;
+}
+
+bool sl_kv_ensure(struct sl_kv *kv, int32_t n)
+{
+    int32_t n_more = n - (kv->pool.n_free - kv->pool.n_absent);
+    if (kv->share != NULL && n_more > 0)
+        (void)grow(kv, SL_MAX(n_more - kv->tree.n_lru, 0), n_more);
+    return sl_kv_n_available(kv) >= n;
 }
 
 int32_t sl_kv_take(struct sl_kv *kv, enum sl_evict_cause why)
 {
-    if (kv->pool.n_free == 0) {
+    if (kv->pool.n_free == kv->pool.n_absent && grow(kv, 1, 1) == 0) {
         int32_t page = sl_radix_evict(&kv->tree);
         if (page == SL_NO_PAGE)
             return SL_NO_PAGE;
@@ -154,6 +171,57 @@ void sl_kv_give(struct sl_kv *kv, const int32_t *pages, int32_t n, bool forget)
         drop(kv, pages[--n], forget);
 }
 
+void sl_kv_share(struct sl_kv *kv, struct sl_share *share, void (*discard)(void *arg, int32_t page),
+                 void *arg)
+{
+    SL_ASSERT(kv->pool.n_free == kv->pool.n_pages && kv->share == NULL);
+    kv->share = share;
+    kv->discard = discard;
+    kv->discard_arg = arg;
+    kv->pool.n_absent = kv->pool.n_pages;
+}
+
+static void discard(const struct sl_kv *kv, int32_t page)
+{
+    if (kv->discard != NULL)
+        kv->discard(kv->discard_arg, page);
+}
+
+/* Free pages first, then cached ones, least recently used first. */
+static void give_back(struct sl_kv *kv, int32_t n)
+{
+    int32_t n_given = 0;
+    for (; n_given < n; n_given++) {
+        int32_t page = sl_pool_withdraw(&kv->pool);
+        if (page == SL_NO_PAGE) {
+            page = sl_radix_evict(&kv->tree);
+            if (page == SL_NO_PAGE)
+                break;
+            sl_pool_release(&kv->pool, page);
+            kv->n_evicted[SL_EVICT_SHARED]++;
+            page = sl_pool_withdraw(&kv->pool);
+        }
+        discard(kv, page);
+    }
+    sl_share_give(kv->share, n_given, true);
+}
+
+void sl_kv_share_turn(struct sl_kv *kv)
+{
+    if (kv->share == NULL)
+        return;
+    give_back(kv, sl_share_asked(kv->share));
+    uint64_t n = sl_share_returns(kv->share);
+    kv->n_releases += n != kv->n_returns; /* who was refused for want of pages may ask again */
+    kv->n_returns = n;
+}
+
+void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted)
+{
+    if (kv->share != NULL)
+        sl_share_tell(kv->share, SL_MIN(n_wanted, kv->pool.n_absent), sl_kv_n_available(kv));
+}
+
 void sl_kv_clear(struct sl_kv *kv)
 {
     kv->n_evicted[SL_EVICT_RESET] += (uint64_t)kv->tree.n_lru;
@@ -164,7 +232,14 @@ void sl_kv_clear(struct sl_kv *kv)
 void sl_kv_reset(struct sl_kv *kv)
 {
     kv->n_evicted[SL_EVICT_RESET] += (uint64_t)SL_MAX(kv->tree.n_lru, 0);
+    int32_t n_there = kv->pool.n_pages - kv->pool.n_absent;
     sl_radix_reset(&kv->tree);
     sl_pool_reset(&kv->pool);
+    if (kv->share != NULL) { /* which pages had memory is in doubt, how many is not */
+        for (int32_t page = 0; page < kv->pool.n_pages; page++)
+            discard(kv, page);
+        kv->pool.n_absent = kv->pool.n_pages;
+        sl_share_give(kv->share, n_there, false);
+    }
     kv->n_releases++; /* pages that were missing are there */
 }

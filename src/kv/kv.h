@@ -7,12 +7,18 @@
  *   owned   held by one or more sequences, in the tree or not
  * free + cached + owned = total, always; free + cached pages can all be handed out at once.
  *
+
+ * Pools of several engines may share memory (budget.h). A page then has memory or is absent, which
+ * only a free page can be; one that is asked for takes memory from what all share before it evicts
+ * a cached one.
+ *
  * Only full pages enter the tree, and a page in the tree is never written again. Engine thread
  * only; nothing is allocated after init.
  */
 #ifndef SL_KV_KV_H
 #define SL_KV_KV_H
 
+#include "kv/budget.h"
 #include "kv/pool.h"
 #include "kv/radix.h"
 
@@ -23,7 +29,11 @@ struct sl_kv {
     int32_t block_size;  /* tokens of a page */
     uint64_t n_releases; /* how often a page lost its last owner */
     uint64_t n_evicted[SL_N_EVICT_CAUSES];
-    int32_t *scratch; /* [max(n_pages, block_size)] */
+    int32_t *scratch;                         /* [max(n_pages, block_size)] */
+    struct sl_share *share;                   /* NULL: all pages have memory at all times */
+    void (*discard)(void *arg, int32_t page); /* its memory may go; NULL: there is none to give */
+    void *discard_arg;
+    uint64_t n_returns; /* of the budget, when it was asked last */
 };
 
 /* A sequence's tokens lie in two pieces: the prompt, shared by the sequences of a request, and what
@@ -40,7 +50,9 @@ SL_MUST_CHECK int sl_kv_init(struct sl_kv *kv, int32_t n_pages, int32_t block_si
 void sl_kv_deinit(struct sl_kv *kv);
 
 int32_t sl_kv_n_cached(const struct sl_kv *kv);
-int32_t sl_kv_n_available(const struct sl_kv *kv); /* free + cached */
+int32_t sl_kv_n_available(const struct sl_kv *kv); /* free and there, + cached */
+/* Can n pages be taken now? Where memory is shared, takes what is missing if that makes it so. */
+bool sl_kv_ensure(struct sl_kv *kv, int32_t n);
 
 /* A page with one owner; evicts the least recently used cached page if none is free, which counts
  * under why. SL_NO_PAGE: every page is owned. */
@@ -59,6 +71,15 @@ void sl_kv_publish(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_
 /* Gives back pages[0..n), deepest first. forget: what nobody else holds leaves the tree as well,
  * for pages whose contents are in doubt. */
 void sl_kv_give(struct sl_kv *kv, const int32_t *pages, int32_t n, bool forget);
+
+/* Right after init: memory of pages is shared, and none has any yet. */
+void sl_kv_share(struct sl_kv *kv, struct sl_share *share, void (*discard)(void *arg, int32_t page),
+                 void *arg);
+/* At the beginning of a turn: gives back what others ask for and nobody here uses, and looks
+ * whether there is more to be had than when it was refused. */
+void sl_kv_share_turn(struct sl_kv *kv);
+/* At the end of planning: so many pages more are wanted than are available. */
+void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted);
 
 /* Forgets every cached page that nobody holds. */
 void sl_kv_clear(struct sl_kv *kv);

@@ -13,6 +13,9 @@ static int check_free_list(struct sl_kv *kv, struct sl_error *err)
     memset(kv->scratch, 0, (size_t)p->n_pages * sizeof *kv->scratch); /* 1: seen in the list */
     if (p->n_free < 0 || p->n_free > p->n_pages)
         return sl_fail(err, SL_EINTERNAL, "I1: %d of %d pages are free", p->n_free, p->n_pages);
+    if (p->n_absent < 0 || p->n_absent > p->n_free || (kv->share == NULL && p->n_absent != 0))
+        return sl_fail(err, SL_EINTERNAL, "I1: %d of %d free pages have no memory", p->n_absent,
+                       p->n_free);
     for (int32_t i = 0; i < p->n_free; i++) {
         int32_t page = p->free_list[i];
         if (page < 0 || page >= p->n_pages || !p->is_free[page] || kv->scratch[page]++)
@@ -149,6 +152,8 @@ static int check_totals(const struct sl_kv *kv, const int32_t *expected_refs, st
 int sl_kv_check(struct sl_kv *kv, const int32_t *expected_refs, struct sl_error *err)
 {
     int rc = check_free_list(kv, err);
+    if (rc == 0 && kv->share != NULL)
+        rc = sl_share_check(kv->share, kv->pool.n_pages - kv->pool.n_absent, err);
     if (rc == 0)
         rc = check_lru(kv, err);
     if (rc == 0)
@@ -165,6 +170,8 @@ int sl_kv_check_idle(const struct sl_kv *kv, int32_t n_pages, int32_t *cursor, s
         return sl_fail(err, SL_EINTERNAL,
                        "I2: nothing runs, but of %d pages %d are free and %d cached", p->n_pages,
                        p->n_free, kv->tree.n_lru);
+    if (kv->share != NULL && sl_share_check(kv->share, p->n_pages - p->n_absent, err) != 0)
+        return SL_EINTERNAL;
     if (!kv->keep && kv->tree.n_lru != 0)
         return sl_fail(err, SL_EINTERNAL, "I2: %d pages stay cached without prefix caching",
                        kv->tree.n_lru);

@@ -38,7 +38,7 @@ void sl_pool_deinit(struct sl_pool *p)
 
 int32_t sl_pool_acquire(struct sl_pool *p)
 {
-    if (p->n_free == 0)
+    if (p->n_free == p->n_absent)
         return SL_NO_PAGE;
     int32_t page = p->free_list[--p->n_free];
     SL_ASSERT(p->is_free[page] && p->refs[page] == 0);
@@ -65,4 +65,15 @@ void sl_pool_release(struct sl_pool *p, int32_t page)
     SL_ASSERT(p->refs[page] == 0 && !p->is_free[page] && p->n_free < p->n_pages);
     p->is_free[page] = 1;
     p->free_list[p->n_free++] = page;
+}
+
+void sl_pool_admit(struct sl_pool *p, int32_t n)
+{
+    SL_ASSERT(n >= 0 && n <= p->n_absent);
+    p->n_absent -= n;
+}
+
+int32_t sl_pool_withdraw(struct sl_pool *p)
+{
+    return p->n_free > p->n_absent ? p->free_list[p->n_absent++] : SL_NO_PAGE;
 }

@@ -144,7 +144,7 @@ static void make_way(struct sl_sched *s)
         return;
     while ((worst = worst_running(s)) != NULL && worst->priority > best->priority) {
         int32_t need = pages_for(s, sl_seq_n_tokens(best)) + reserve(s);
-        if (s->n_running < s->cfg.max_seqs && sl_kv_n_available(s->kv) >= need &&
+        if (s->n_running < s->cfg.max_seqs && sl_kv_ensure(s->kv, need) &&
             sl_sched_adapter_fits(s, best))
             break;
         preempt(s, worst, false);
@@ -233,7 +233,8 @@ static bool take_pages(struct sl_sched *s, struct sl_seq *seq)
         int32_t max_hit = (n_tokens - 1) / s->kv->block_size;
         n_hit = sl_kv_match(s->kv, seq->ns, &text, max_hit, seq->pages);
     }
-    if (sl_kv_n_available(s->kv) < n_need - n_hit + reserve(s)) {
+    if (!sl_kv_ensure(s->kv, n_need - n_hit + reserve(s))) {
+        s->n_short = n_need - n_hit + reserve(s) - sl_kv_n_available(s->kv);
         sl_kv_give(s->kv, seq->pages, n_hit, false);
         seq->blocked_at = sl_sched_room(s);
         return false;
@@ -262,10 +263,14 @@ static void start_running(struct sl_sched *s, struct sl_seq *seq)
 static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
 {
     struct sl_seq *seq;
+    int32_t n_short = s->n_short;
+    s->n_short = 0;
     while (s->n_running < s->cfg.max_seqs && s->n_plan_tokens < s->cfg.max_tokens &&
            (seq = sl_wait_best(&s->wait)) != NULL) {
-        if (sl_seq_held(seq) || (s->n_running > 0 && seq->blocked_at == sl_sched_room(s)))
+        if (sl_seq_held(seq) || (s->n_running > 0 && seq->blocked_at == sl_sched_room(s))) {
+            s->n_short = n_short; /* as before */
             break;
+        }
         if (s->cfg.whole_prompts && sl_seq_n_tokens(seq) > s->cfg.max_tokens - s->n_plan_tokens)
             break; /* first in the next step, which it has to itself if need be */
         if (!sl_sched_adapter_fits(s, seq) || !take_pages(s, seq))
@@ -299,6 +304,7 @@ void sl_sched_plan(struct sl_sched *s)
     /* Admitting in the step that preempted would take the pages just won. */
     if (!short_of_pages)
         plan_admissions(s, &spare_rows);
+    s->n_short = SL_MAX(s->n_short, reserve(s) - sl_kv_n_available(s->kv));
     SL_ASSERT(s->n_plan > 0 || sl_sched_idle(s) || someone_held(s));
 }
 

@@ -44,6 +44,7 @@ struct sl_sched {
     int32_t n_running;
     struct sl_seq **plan; /* [max_seqs], the step's sequences with n_step > 0 */
     int32_t n_plan, n_plan_tokens;
+    int32_t n_short; /* pages that the best waiting sequence lacked, or running ones soon will */
     uint64_t n_preemptions;
     uint64_t n_stops;       /* how often a sequence stopped running */
     int32_t *expected_refs; /* [n_pages], for sl_sched_check */

@@ -87,7 +87,7 @@ static void put_counters(struct sl_buf *b, const struct sl_stats *st)
 {
     static const char *const finish[] = {"running", "stop", "length", "abort", "error", "cache"};
     static const char *const parts[] = {"host", "device", "sample", "output", "masks"};
-    static const char *const causes[] = {"prompt", "output", "reset"};
+    static const char *const causes[] = {"prompt", "output", "reset", "shared"};
     _Static_assert(SL_COUNT(parts) == SL_N_PARTS && SL_COUNT(causes) == SL_N_EVICT_CAUSES,
                    "every part and cause has a name");
     put_int(b, "running", st->n_running);
