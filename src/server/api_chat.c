@@ -12,7 +12,7 @@
 
 static struct sl_token_style style_of(const struct sl_call *call)
 {
-    return (struct sl_token_style){call->conn->loop, call->tokens_as_ids};
+    return (struct sl_token_style){call->conn->loop, call->served, call->tokens_as_ids};
 }
 
 /* What was asked to be told about the prompt. */

@@ -17,7 +17,7 @@
 
 static struct sl_token_style style_of(const struct sl_call *call)
 {
-    return (struct sl_token_style){call->conn->loop, call->tokens_as_ids};
+    return (struct sl_token_style){call->conn->loop, call->served, call->tokens_as_ids};
 }
 
 /* ---- columns of logprobs */
@@ -273,7 +273,7 @@ void sl_completions_prepare(struct sl_task *t)
     if (t->rc == 0 && !t->later)
         t->rc = sl_task_compile(t);
     if (t->rc == 0 && !t->later)
-        t->rc = read_prompts(t->server->eng, &t->params, &t->prompts, &t->n_prompts, &t->refusal);
+        t->rc = read_prompts(t->served->eng, &t->params, &t->prompts, &t->n_prompts, &t->refusal);
 }
 
 static void finish(struct sl_conn *c, struct sl_task *t)

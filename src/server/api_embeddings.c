@@ -37,7 +37,7 @@ static void put_base64(struct sl_buf *b, const float *v, int32_t n)
 /* Of a Matryoshka model the first numbers are a vector as well, once it has length 1 again. */
 static void put_vector(struct sl_buf *b, const struct sl_call *call, const float *v, int32_t n)
 {
-    const bool unit = sl_engine_info(call->conn->loop->server->eng)->normalized;
+    const bool unit = sl_engine_info(call->served->eng)->normalized;
     const int32_t m = call->pool.dimensions > 0 ? SL_MIN(call->pool.dimensions, n) : n;
     float *out = sl_malloc((size_t)m * sizeof *out);
     double length = 0;
@@ -98,7 +98,7 @@ static void put_pooled(struct sl_buf *b, struct sl_call *call)
 
 static int read_ids(struct sl_task *t, const json_t *list, struct sl_prompt *out)
 {
-    const int32_t n_vocab = sl_engine_info(t->server->eng)->n_vocab;
+    const int32_t n_vocab = sl_engine_info(t->served->eng)->n_vocab;
     size_t n = json_array_size(list);
     out->ids = sl_malloc((n + 1) * sizeof *out->ids);
     if (out->ids == NULL)
@@ -116,7 +116,7 @@ static int read_ids(struct sl_task *t, const json_t *list, struct sl_prompt *out
     const int32_t most = t->params.truncate_prompt_tokens;
     if (most != 0)
         out->n_ids =
-            SL_MIN(n, (size_t)(most > 0 ? most : sl_engine_info(t->server->eng)->max_model_len));
+            SL_MIN(n, (size_t)(most > 0 ? most : sl_engine_info(t->served->eng)->max_model_len));
     return 0;
 }
 
@@ -144,7 +144,7 @@ static int read_format(struct sl_task *t)
 {
     const json_t *format = json_object_get(t->root, "encoding_format");
     const json_t *dims = json_object_get(t->root, "dimensions");
-    const int32_t n = sl_engine_info(t->server->eng)->n_pooled;
+    const int32_t n = sl_engine_info(t->served->eng)->n_pooled;
     const char *name = "float";
     int64_t m = 0;
     int rc = 0;
@@ -165,7 +165,10 @@ static int read_format(struct sl_task *t)
 static int prepare_any(struct sl_task *t, bool vectors_only)
 {
     static const char *const known[] = {"input", "encoding_format", "dimensions", NULL};
-    const struct sl_model_info *info = sl_engine_info(t->server->eng);
+    int rc = sl_task_parse(t);
+    if (rc != 0)
+        return rc;
+    const struct sl_model_info *info = sl_engine_info(t->served->eng);
     if (info->n_pooled == 0)
         return sl_refuse(&t->refusal, SL_EUNSUPPORTED, "model",
                          "this model generates text: it gives no embeddings (start the server with "
@@ -173,7 +176,7 @@ static int prepare_any(struct sl_task *t, bool vectors_only)
     if (vectors_only && info->task != SL_TASK_EMBED)
         return sl_refuse(&t->refusal, SL_EUNSUPPORTED, "model",
                          "this model gives scores, not embeddings: use /rerank or /score");
-    int rc = sl_pool_read(t, known);
+    rc = sl_pool_read(t, known);
     if (rc == 0)
         rc = read_format(t);
     return rc == 0 ? read_input(t) : rc;

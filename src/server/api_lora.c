@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * api_lora.c - POST /v1/load_lora_adapter and /v1/unload_lora_adapter, in vLLM's shapes. Reading an
+ * api_lora.c - POST /v1/load_lora_adapter and /v1/unload_lora_adapter, in vLLM's shapes; with
+ * several models `base_model_name` says whose it is. Reading an
  * adapter's files takes long, so a worker does it.
  */
 #include "base/check.h"
@@ -44,12 +45,26 @@ static void finish(struct sl_conn *c, struct sl_task *t)
     sl_reply(c, 200, "text/plain; charset=utf-8", NULL, t->out.data, t->out.n_bytes);
 }
 
+/* A name is one model's, or one adapter's of one model. */
+static int check_free(struct sl_task *t, const char *name)
+{
+    const struct sl_served *taken = sl_served_find(t->server, name);
+    const char *own;
+    if (taken != NULL && sl_served_has_name(taken, name, &own))
+        return sl_refuse(&t->refusal, SL_EINVAL, "lora_name",
+                         "The lora adapter name '%.100s' conflicts with a served base model.",
+                         name);
+    if (taken != NULL && taken != t->served)
+        return sl_refuse(&t->refusal, SL_EINVAL, "lora_name",
+                         "The lora adapter '%.100s' is one of the model %.80s.", name, taken->name);
+    return 0;
+}
+
 static int load(struct sl_task *t)
 {
     static const char missing[] = "Both 'lora_name' and 'lora_path' must be provided.";
-    const char *name, *path, *model;
+    const char *name, *path;
     bool replace = false;
-    struct sl_refusal unused = {0};
     int rc = read_request(t, missing, &name);
     if (rc == 0)
         rc = read_string(t, "lora_path", &path);
@@ -58,15 +73,16 @@ static int load(struct sl_task *t)
     const json_t *v = json_object_get(t->root, "load_inplace");
     if (rc == 0 && v != NULL && !json_is_null(v))
         rc = sl_json_bool(v, "load_inplace", &replace, &t->refusal);
-    if (rc == 0 && sl_call_check_model(t->server, name, &model, &unused) == 0)
-        rc = sl_refuse(&t->refusal, SL_EINVAL, "lora_name",
-                       "The lora adapter name '%.100s' conflicts with a served base model.", name);
+    if (rc == 0)
+        rc = sl_served_pick(t->server, t->root, "base_model_name", &t->served, &t->refusal);
+    if (rc == 0)
+        rc = check_free(t, name);
     if (rc == 0 && t->at_once) {
         t->later = true;
         return 0;
     }
     if (rc == 0)
-        rc = sl_adapter_load(t->server->eng, name, path, replace, &t->refusal.err);
+        rc = sl_adapter_load(t->served->eng, name, path, replace, &t->refusal.err);
     if (rc == 0)
         put_success(t, name, "added");
     return rc;
@@ -87,8 +103,9 @@ static void prepare_unload(struct sl_task *t)
 {
     const char *name;
     t->rc = read_request(t, "'lora_name' needs to be provided to unload a LoRA adapter.", &name);
+    struct sl_served *m = t->rc == 0 ? sl_served_find(t->server, name) : NULL;
     if (t->rc == 0)
-        t->rc = sl_adapter_unload(t->server->eng, name, &t->refusal.err);
+        t->rc = sl_adapter_unload((m != NULL ? m : t->served)->eng, name, &t->refusal.err);
     if (t->rc == 0)
         put_success(t, name, "removed");
 }

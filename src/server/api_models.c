@@ -49,9 +49,10 @@ static void put_card_anthropic(struct sl_buf *b, const char *name, int64_t creat
     sl_buf_putc(b, '}');
 }
 
-static void put_model(struct sl_buf *b, const struct sl_server *s, bool anthropic, const char *name)
+static void put_model(struct sl_buf *b, const struct sl_server *s, const struct sl_served *m,
+                      bool anthropic, const char *name)
 {
-    const struct sl_model_info *info = sl_engine_info(s->eng);
+    const struct sl_model_info *info = sl_engine_info(m->eng);
     if (anthropic)
         put_card_anthropic(b, name, s->t_created_s, info->max_model_len);
     else
@@ -59,7 +60,7 @@ static void put_model(struct sl_buf *b, const struct sl_server *s, bool anthropi
 }
 
 struct adapter_list {
-    const struct sl_server *s;
+    const struct sl_served *m;
     struct sl_buf *b;
     bool anthropic;
     const char *only; /* NULL: all of them */
@@ -69,7 +70,7 @@ struct adapter_list {
 static void put_adapter(void *arg, const struct sl_adapter_info *a)
 {
     struct adapter_list *l = arg;
-    const int32_t max_model_len = sl_engine_info(l->s->eng)->max_model_len;
+    const int32_t max_model_len = sl_engine_info(l->m->eng)->max_model_len;
     if (l->only != NULL && strcmp(l->only, a->name) != 0)
         return;
     if (l->only == NULL)
@@ -77,18 +78,8 @@ static void put_adapter(void *arg, const struct sl_adapter_info *a)
     if (l->anthropic)
         put_card_anthropic(l->b, a->name, a->t_loaded_s, max_model_len);
     else
-        put_card(l->b, a->name, a->t_loaded_s, a->path, l->s->model_name, max_model_len);
+        put_card(l->b, a->name, a->t_loaded_s, a->path, l->m->name, max_model_len);
     snprintf(l->last, sizeof l->last, "%s", a->name);
-}
-
-static int32_t n_names(const struct sl_server *s)
-{
-    return s->cfg->n_served_names > 0 ? s->cfg->n_served_names : 1;
-}
-
-static const char *name_at(const struct sl_server *s, int32_t i)
-{
-    return s->cfg->n_served_names > 0 ? s->cfg->served_names[i] : s->model_name;
 }
 
 static bool is_anthropic(const struct sl_conn *c)
@@ -108,39 +99,26 @@ void sl_api_models(struct sl_conn *c)
     bool anthropic = is_anthropic(c);
     struct sl_buf b = {0};
     sl_buf_puts(&b, anthropic ? "{\"data\":[" : "{\"object\":\"list\",\"data\":[");
-    for (int32_t i = 0; i < n_names(s); i++) {
-        if (i > 0)
-            sl_buf_putc(&b, ',');
-        put_model(&b, s, anthropic, name_at(s, i));
+    struct adapter_list l = {.b = &b, .anthropic = anthropic};
+    const char *last = "";
+    for (int32_t k = 0; k < s->n_models; k++) {
+        l.m = &s->models[k];
+        l.last[0] = '\0';
+        for (int32_t i = 0; i < sl_served_n_names(l.m); i++) {
+            if (k > 0 || i > 0)
+                sl_buf_putc(&b, ',');
+            last = sl_served_name_at(l.m, i);
+            put_model(&b, s, l.m, anthropic, last);
+        }
+        sl_adapter_each(l.m->eng, put_adapter, &l);
     }
-    struct adapter_list l = {.s = s, .b = &b, .anthropic = anthropic};
-    sl_adapter_each(s->eng, put_adapter, &l);
     sl_buf_putc(&b, ']');
     if (anthropic) {
-        put_name(&b, ",\"has_more\":false,\"first_id\":", name_at(s, 0));
-        put_name(&b, ",\"last_id\":", l.last[0] != '\0' ? l.last : name_at(s, n_names(s) - 1));
+        put_name(&b, ",\"has_more\":false,\"first_id\":", s->models[0].name);
+        put_name(&b, ",\"last_id\":", l.last[0] != '\0' ? l.last : last);
     }
     sl_buf_putc(&b, '}');
     sl_reply_json(c, 200, &b);
-}
-
-/* Ids hold slashes, which some clients send as %2F: the id (and nothing else) is decoded. */
-static bool decode_id(struct sl_str s, char *out, size_t n_out)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < s.n; i++) {
-        uint64_t x = (unsigned char)s.p[i];
-        if (s.p[i] == '%') {
-            if (s.n - i < 3 || !sl_parse_hex_u64(s.p + i + 1, 2, &x) || x == 0)
-                return false;
-            i += 2;
-        }
-        if (n + 1 >= n_out)
-            return false;
-        out[n++] = (char)x;
-    }
-    out[n] = '\0';
-    return true;
 }
 
 void sl_api_model(struct sl_conn *c)
@@ -151,20 +129,17 @@ void sl_api_model(struct sl_conn *c)
     char name[512];
     id.p += strlen(c->route->path);
     id.n -= strlen(c->route->path);
-    bool decoded = decode_id(id, name, sizeof name);
-    for (int32_t i = 0; decoded && i < n_names(s); i++) {
-        if (strcmp(name, name_at(s, i)) == 0) {
-            struct sl_buf b = {0};
-            put_model(&b, s, is_anthropic(c), name);
-            sl_reply_json(c, 200, &b);
-            return;
-        }
-    }
+    bool decoded = sl_route_decode(id, name, sizeof name);
+    const struct sl_served *m = decoded ? sl_served_find(s, name) : NULL;
     struct sl_buf b = {0};
-    struct adapter_list l = {.s = s, .b = &b, .anthropic = is_anthropic(c), .only = name};
-    if (decoded)
-        sl_adapter_each(s->eng, put_adapter, &l);
-    if (l.last[0] != '\0') {
+    struct adapter_list l = {.m = m, .b = &b, .anthropic = is_anthropic(c), .only = name};
+    const char *own;
+    bool is_own = m != NULL && sl_served_has_name(m, name, &own);
+    if (is_own)
+        put_model(&b, s, m, l.anthropic, own);
+    else if (m != NULL)
+        sl_adapter_each(m->eng, put_adapter, &l);
+    if (is_own || l.last[0] != '\0') {
         sl_reply_json(c, 200, &b);
         return;
     }
@@ -178,11 +153,17 @@ void sl_api_health(struct sl_conn *c)
 {
     const struct sl_server *s = c->loop->server;
     struct sl_error err;
-    char body[sizeof err.msg + 2] = "";
+    char body[sizeof err.msg + 104] = "";
     if (atomic_load(&s->drain) != SL_SERVING)
         snprintf(body, sizeof body, "draining\n");
-    else if (sl_engine_health(s->eng, &err) != 0)
-        snprintf(body, sizeof body, "%s\n", err.msg);
+    for (int32_t i = 0; i < s->n_models && body[0] == '\0'; i++) {
+        if (sl_engine_health(s->models[i].eng, &err) == 0)
+            continue;
+        if (s->n_models > 1)
+            snprintf(body, sizeof body, "%.100s: %s\n", s->models[i].name, err.msg);
+        else
+            snprintf(body, sizeof body, "%s\n", err.msg);
+    }
     bool ok = body[0] == '\0';
     sl_reply(c, ok ? 200 : 503, "text/plain; charset=utf-8", ok ? NULL : "Retry-After: 1\r\n", body,
              strlen(body));
@@ -199,9 +180,13 @@ void sl_api_load(struct sl_conn *c)
     const struct sl_server *s = c->loop->server;
     struct sl_stats st;
     struct sl_buf b = {0};
-    sl_engine_stats(s->eng, &st);
+    int64_t n = 0;
+    for (int32_t i = 0; i < s->n_models; i++) {
+        sl_engine_stats(s->models[i].eng, &st);
+        n += (int64_t)st.n_running + st.n_waiting;
+    }
     SL_PUT(&b, "{\"server_load\":");
-    sl_put_i64(&b, (int64_t)st.n_running + st.n_waiting);
+    sl_put_i64(&b, n);
     sl_buf_putc(&b, '}');
     sl_reply_json(c, 200, &b);
 }

@@ -76,7 +76,7 @@ static void put_rendered(struct sl_buf *b, const struct sl_task *t, const struct
 {
     const struct sl_params *p = &t->params;
     struct sl_server *s = t->server;
-    int32_t room = sl_engine_info(s->eng)->max_model_len - (int32_t)prompt->n_ids;
+    int32_t room = sl_engine_info(t->served->eng)->max_model_len - (int32_t)prompt->n_ids;
     SL_PUT(b, "{\"request_id\":\"");
     sl_buf_puts(b, id_prefix);
     if (p->request_id != NULL && p->request_id[0] != '\0')
@@ -152,7 +152,7 @@ static void prepare_template(struct sl_task *t)
     if (t->rc == 0)
         t->rc = sl_task_formats(t);
     if (t->rc == 0)
-        t->rc = sl_prompt_render(t->server->eng, &t->params, &text, &n, &t->refusal);
+        t->rc = sl_prompt_render(t->served->eng, &t->params, &text, &n, &t->refusal);
     if (t->rc != 0)
         return;
     SL_PUT(&t->out, "{\"prompt\":");

@@ -115,7 +115,7 @@ static void put_item(struct sl_buf *b, const struct sl_call *call, const struct 
 /* Tokens that its reasoning takes. They are not counted as they come: a chunk may end anywhere. */
 static size_t reasoning_tokens(const struct sl_call *call, const struct sl_answer *a)
 {
-    const struct sl_tokenizer *tok = sl_engine_tokenizer(call->conn->loop->server->eng);
+    const struct sl_tokenizer *tok = sl_engine_tokenizer(call->served->eng);
     size_t n = 0;
     for (int32_t i = 0; i < sl_answer_n_parts(a); i++) {
         const struct sl_part *part = sl_answer_part(a, i);
@@ -401,7 +401,7 @@ static void push(struct sl_call *call, struct sl_choice *choice, struct sl_buf *
                  const struct sl_chunk *chunk)
 {
     struct response *e = call->extra;
-    struct sl_token_style style = {call->conn->loop, false};
+    struct sl_token_style style = {call->conn->loop, call->served, false};
     if (call->want_logprobs && chunk->n_tokens > 0) {
         if (e->logprobs.n_bytes > 0)
             sl_buf_putc(&e->logprobs, ',');
@@ -621,7 +621,7 @@ static int to_chat(struct sl_task *t)
 static void prepare(struct sl_task *t)
 {
     json_t *original = NULL;
-    int rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    int rc = sl_task_parse(t);
     if (rc == 0) {
         original = json_copy(t->root); /* not deep: members are replaced, not changed */
         if (original == NULL)

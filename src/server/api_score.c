@@ -123,7 +123,7 @@ static int append_json(const char *data, size_t n, void *arg)
 /* What a decoder reads: by the chat template, which must show both, or one behind the other. */
 static int join(struct sl_task *t, const json_t *a, const json_t *b, json_t **out)
 {
-    const struct sl_engine *eng = t->server->eng;
+    const struct sl_engine *eng = t->served->eng;
     struct sl_refusal *r = &t->refusal;
     const char *one = json_string_value(a), *two = json_string_value(b);
     struct sl_buf json = {0};
@@ -157,7 +157,7 @@ static int encode_pair(struct sl_task *t, const json_t *a, const json_t *b, cons
                        struct sl_prompt *out)
 {
     json_t *joined = NULL;
-    if (!json_is_string(a) || !json_is_string(b) || sl_engine_info(t->server->eng)->scores_pairs)
+    if (!json_is_string(a) || !json_is_string(b) || sl_engine_info(t->served->eng)->scores_pairs)
         return sl_pool_encode(t, a, b, field, out);
     int rc = join(t, a, b, &joined);
     if (rc == 0)
@@ -170,7 +170,7 @@ static int encode_pair(struct sl_task *t, const json_t *a, const json_t *b, cons
 static int read_pairs(struct sl_task *t, const json_t *a, const char *name_a, const json_t *b,
                       const char *name_b)
 {
-    const bool vectors = sl_engine_info(t->server->eng)->task == SL_TASK_EMBED;
+    const bool vectors = sl_engine_info(t->served->eng)->task == SL_TASK_EMBED;
     const size_t n_a = json_is_array(a) ? json_array_size(a) : 1;
     const size_t n_b = json_is_array(b) ? json_array_size(b) : 1;
     struct sl_refusal *r = &t->refusal;
@@ -204,11 +204,12 @@ static int read_pairs(struct sl_task *t, const json_t *a, const char *name_a, co
 
 static int check_task(struct sl_task *t)
 {
-    return sl_engine_info(t->server->eng)->n_pooled > 0
-               ? 0
-               : sl_refuse(&t->refusal, SL_EUNSUPPORTED, "model",
-                           "this model generates text: it gives no scores (start the server with "
-                           "--runner pooling)");
+    int rc = sl_task_parse(t);
+    if (rc != 0 || sl_engine_info(t->served->eng)->n_pooled > 0)
+        return rc;
+    return sl_refuse(&t->refusal, SL_EUNSUPPORTED, "model",
+                     "this model generates text: it gives no scores (start the server with "
+                     "--runner pooling)");
 }
 
 static void prepare_score(struct sl_task *t)

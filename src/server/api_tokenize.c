@@ -23,8 +23,8 @@ static int check_model(struct sl_task *t)
     const char *given = NULL;
     int rc = v == NULL || json_is_null(v) ? 0 : sl_json_cstr(v, "model", 4096, &given, &t->refusal);
     if (rc == 0)
-        rc = sl_call_check_model(t->server, given, &t->model, &t->refusal);
-    if (rc == SL_ENOTFOUND && given != NULL && sl_adapter_known(t->server->eng, given)) {
+        rc = sl_served_check(t->served, given, &t->model, &t->refusal);
+    if (rc == SL_ENOTFOUND && given != NULL && sl_adapter_known(t->served->eng, given)) {
         t->refusal = (struct sl_refusal){0}; /* adapters share the tokenizer */
         rc = 0;
     }
@@ -60,12 +60,12 @@ static void put_tokenized(struct sl_buf *b, const struct sl_engine *eng,
 static int render(struct sl_task *t, char **text, size_t *n_text)
 {
     int rc = sl_task_params(t, SL_ENDPOINT_CHAT);
-    return rc != 0 ? rc : sl_prompt_render(t->server->eng, &t->params, text, n_text, &t->refusal);
+    return rc != 0 ? rc : sl_prompt_render(t->served->eng, &t->params, text, n_text, &t->refusal);
 }
 
 static int tokenize(struct sl_task *t)
 {
-    const struct sl_engine *eng = t->server->eng;
+    const struct sl_engine *eng = t->served->eng;
     const json_t *given = json_object_get(t->root, "prompt");
     struct sl_refusal *r = &t->refusal;
     struct sl_prompt prompt = {0};
@@ -94,7 +94,7 @@ static int tokenize(struct sl_task *t)
 
 static int detokenize(struct sl_task *t)
 {
-    const struct sl_engine *eng = t->server->eng;
+    const struct sl_engine *eng = t->served->eng;
     const json_t *v = json_object_get(t->root, "tokens");
     struct sl_refusal *r = &t->refusal;
     char *text = NULL;
@@ -130,7 +130,7 @@ static void prepare(struct sl_task *t, int (*fn)(struct sl_task *))
 {
     t->out.max_bytes = SL_MAX_REPLY_BYTES;
     t->other_fields = true;
-    t->rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    t->rc = sl_task_parse(t);
     if (t->rc == 0)
         t->rc = fn(t);
 }

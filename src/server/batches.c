@@ -510,7 +510,9 @@ static void *thread_main(void *arg)
 int sl_batches_run(struct sl_batches *b, struct sl_error *err)
 {
     static const struct sl_batch_pool_events events = {on_answered, on_ended};
-    size_t n_slots = (size_t)sl_engine_info(b->server->eng)->max_num_seqs;
+    size_t n_slots = 0;
+    for (int32_t i = 0; i < b->server->n_models; i++)
+        n_slots += (size_t)sl_engine_info(b->server->models[i].eng)->max_num_seqs;
     b->base = event_base_new();
     b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (b->base == NULL || b->wake_fd < 0)

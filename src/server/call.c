@@ -81,24 +81,6 @@ void sl_call_destroy(struct sl_call *call)
 
 /* ---- starting */
 
-int sl_call_check_model(const struct sl_server *s, const char *given, const char **name,
-                        struct sl_refusal *r)
-{
-    *name = s->model_name;
-    if (given == NULL)
-        return 0;
-    for (int32_t i = 0; i < s->cfg->n_served_names; i++) {
-        if (strcmp(given, s->cfg->served_names[i]) == 0) {
-            *name = s->cfg->served_names[i];
-            return 0;
-        }
-    }
-    if (strcmp(given, s->model_name) == 0)
-        return 0;
-    r->code = "model_not_found";
-    return sl_refuse(r, SL_ENOTFOUND, "model", "the model `%s` does not exist", given);
-}
-
 static void make_id(struct sl_call *call, const char *client_id)
 {
     struct sl_loop *loop = call->conn->loop;
@@ -184,7 +166,7 @@ static int submit_all(struct sl_call *call, const struct sl_params *p, struct sl
             .outbox = call->conn->loop->outbox,
             .user = prompt,
         };
-        int rc = sl_request_submit(call->conn->loop->server->eng, &desc, &prompt->req, &r->err);
+        int rc = sl_request_submit(call->served->eng, &desc, &prompt->req, &r->err);
         if (rc != 0) {
             if (rc == SL_EBUSY)
                 r->code = "rate_limit_exceeded";
@@ -237,8 +219,8 @@ static int enter_key(struct sl_call *call, struct sl_refusal *r)
 }
 
 int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct sl_params *p,
-                  const char *model, struct sl_adapter *adapter, struct sl_prompt *prompts,
-                  int32_t n_prompts, void *extra, struct sl_refusal *r)
+                  const struct sl_served *served, const char *model, struct sl_adapter *adapter,
+                  struct sl_prompt *prompts, int32_t n_prompts, void *extra, struct sl_refusal *r)
 {
     struct sl_http_stats *stats = &c->loop->stats;
     if (p->priority != 0 && !c->background && !c->loop->server->cfg->priority_scheduling) {
@@ -257,6 +239,7 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
     call->conn = c;
     call->key = c->key;
     call->api = api;
+    call->served = served;
     call->model = model;
     call->adapter = adapter;
     call->prompts = prompts;

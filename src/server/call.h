@@ -97,6 +97,7 @@ struct sl_call {
     struct sl_conn *conn;
     struct sl_call *prev, *next; /* of the loop, under its calls_lock */
     const struct sl_call_api *api;
+    const struct sl_served *served;
     const char *model;          /* as served */
     struct sl_adapter *adapter; /* that model names; a reference */
     char id[160];
@@ -126,9 +127,10 @@ struct sl_call {
  * or none. On success the connection has a call, which has extra; on failure nothing is left but
  * extra, and *r says why. */
 SL_MUST_CHECK int sl_call_start(struct sl_conn *c, const struct sl_call_api *api,
-                                const struct sl_params *p, const char *model,
-                                struct sl_adapter *adapter, struct sl_prompt *prompts,
-                                int32_t n_prompts, void *extra, struct sl_refusal *r);
+                                const struct sl_params *p, const struct sl_served *served,
+                                const char *model, struct sl_adapter *adapter,
+                                struct sl_prompt *prompts, int32_t n_prompts, void *extra,
+                                struct sl_refusal *r);
 void sl_call_destroy(struct sl_call *call); /* cancels what runs */
 void sl_call_abort(struct sl_call *call);   /* cancels; the terminal events end the reply */
 void sl_call_look(struct sl_call *call);    /* was it cancelled from outside? */
@@ -142,9 +144,6 @@ static inline size_t sl_call_held(const struct sl_call *call)
 }
 
 /* Shared by the APIs. */
-/* SL_ENOTFOUND: no name of the model itself; it may be an adapter's. */
-SL_MUST_CHECK int sl_call_check_model(const struct sl_server *s, const char *given,
-                                      const char **name, struct sl_refusal *r);
 void sl_call_usage(const struct sl_call *call, struct sl_usage *out);     /* of all prompts */
 void sl_call_put_ids(struct sl_buf *b, const int32_t *ids, size_t n_ids); /* [1,2] */
 void sl_call_free_prompts(struct sl_prompt *prompts, int32_t n);

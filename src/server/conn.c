@@ -283,8 +283,7 @@ static void head_done(struct sl_conn *c)
                             ? SL_MAX_UPLOAD + SL_MAX_HTTP_HEADER
                             : cfg->max_body_bytes;
     /* Before its body: under load a refusal must cost nearly nothing. */
-    c->was_full =
-        c->route != NULL && c->route->starts_work && sl_engine_is_full(c->loop->server->eng);
+    c->was_full = c->route != NULL && c->route->starts_work && sl_served_all_full(c->loop->server);
     c->over_rate = c->route != NULL && c->route->starts_work && !c->was_full && c->key >= 0 &&
                    !c->background && cfg->key_rules != NULL && cfg->key_rules[c->key].generate &&
                    !sl_key_take(&cfg->key_rules[c->key], c->loop->now_ns);

@@ -8,9 +8,9 @@
 
 static int read_fields(struct sl_task *t, enum sl_endpoint endpoint, sl_to_chat_fn to_chat)
 {
-    int rc = sl_task_generates(t);
-    if (rc == 0 && t->root == NULL)
-        rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    int rc = sl_task_parse(t);
+    if (rc == 0)
+        rc = sl_task_generates(t);
     if (rc == 0 && to_chat != NULL)
         rc = to_chat(t);
     if (rc == 0)
@@ -37,7 +37,7 @@ static int keep_final(const struct sl_params *p, struct sl_prompt *prompt, struc
 /* Messages to text to ids. */
 static int read_messages(struct sl_task *t)
 {
-    const struct sl_engine *eng = t->server->eng;
+    const struct sl_engine *eng = t->served->eng;
     struct sl_params *p = &t->params;
     char *text = NULL;
     size_t n_text = 0;

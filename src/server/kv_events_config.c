@@ -2,6 +2,7 @@
  * kv_events_config.c - the JSON of --kv-events-config.
  */
 #include "base/check.h"
+#include "base/str.h"
 #include "server/json_in.h"
 #include "server/kv_publisher.h"
 
@@ -89,4 +90,29 @@ int sl_kv_events_config_read(const char *text, struct sl_kv_events_config *c, st
     if (rc != 0)
         rc = sl_fail(err, rc, "--kv-events-config: %s", r.err.msg);
     return rc;
+}
+
+static int move_port(char *endpoint, size_t n_endpoint, int32_t by, struct sl_error *err)
+{
+    char *colon = strrchr(endpoint, ':');
+    uint64_t port = 0;
+    if (endpoint[0] == '\0' || by == 0)
+        return 0;
+    if (strncmp(endpoint, "tcp://", 6) != 0 || colon == NULL ||
+        !sl_parse_u64(colon + 1, strlen(colon + 1), &port) || port + (uint64_t)by > 65535)
+        return sl_fail(err, SL_EINVAL,
+                       "--kv-events-config: with several models each has a TCP port of its own, "
+                       "counted from the first one's; '%.80s' has none",
+                       endpoint);
+    if (port != 0) /* any free one is any for each */
+        snprintf(colon + 1, n_endpoint - (size_t)(colon + 1 - endpoint), "%d", (int)port + by);
+    return 0;
+}
+
+int sl_kv_events_config_of(const struct sl_kv_events_config *cfg, int32_t idx,
+                           struct sl_kv_events_config *out, struct sl_error *err)
+{
+    *out = *cfg;
+    int rc = move_port(out->endpoint, sizeof out->endpoint, idx, err);
+    return rc != 0 ? rc : move_port(out->replay_endpoint, sizeof out->replay_endpoint, idx, err);
 }

@@ -29,6 +29,11 @@ struct sl_kv_events_config {
 SL_MUST_CHECK int sl_kv_events_config_read(const char *json, struct sl_kv_events_config *cfg,
                                            struct sl_error *err);
 
+/* Of a server's model idx: what listens or connects over TCP uses the port idx after the one that
+ * is configured, as vLLM's ranks do. */
+SL_MUST_CHECK int sl_kv_events_config_of(const struct sl_kv_events_config *cfg, int32_t idx,
+                                         struct sl_kv_events_config *out, struct sl_error *err);
+
 struct sl_kv_publisher;
 
 struct sl_kv_publisher_stats {

@@ -196,7 +196,10 @@ int sl_loop_init(struct sl_loop *loop, struct sl_server *server, struct sl_error
         rc = sl_random(loop->id_seed, sizeof loop->id_seed, err);
     if (rc != 0)
         return rc;
-    loop->n_token_buf = sl_detok_max_bytes(sl_engine_tokenizer(server->eng)) + 16;
+    for (int32_t i = 0; i < server->n_models; i++) {
+        size_t n = sl_detok_max_bytes(sl_engine_tokenizer(server->models[i].eng)) + 16;
+        loop->n_token_buf = SL_MAX(loop->n_token_buf, n);
+    }
     loop->token_buf = sl_malloc(loop->n_token_buf);
     loop->read_buf = sl_malloc(SL_READ_BUF_BYTES);
     loop->base = new_base();

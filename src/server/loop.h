@@ -9,9 +9,8 @@
 #define SL_SERVER_LOOP_H
 
 #include "base/queue.h"
-#include "server/formats.h"
 #include "server/http_stats.h"
-#include "server/server.h"
+#include "server/served.h"
 
 #include <event2/event.h>
 #include <event2/event_struct.h>
@@ -24,7 +23,6 @@ struct sl_loop;
 struct sl_workers;
 struct sl_response_store;
 struct sl_batches;
-struct sl_kv_publisher;
 struct sl_exporter;
 struct sl_tls;
 
@@ -32,19 +30,16 @@ enum sl_drain { SL_SERVING, SL_DRAINING, SL_ABORTING };
 
 struct sl_server {
     const struct sl_server_config *cfg;
-    struct sl_engine *eng;
-    const char *model_name;      /* the first served name */
-    struct sl_sampling defaults; /* the model's sampling values */
-    struct sl_formats formats;   /* how its answers are read */
+    struct sl_served *models; /* [n_models] at least one */
+    int32_t n_models;
     int64_t t_created_s;
     struct sl_loop *loops;
     struct sl_workers *workers; /* for what takes long */
     struct sl_response_store *responses;
-    struct sl_file_store *files;          /* NULL: none are kept */
-    struct sl_batches *batches;           /* NULL likewise */
-    struct sl_kv_publisher *kv_publisher; /* NULL: none */
-    struct sl_exporter *exporter;         /* of traces; NULL: none */
-    struct sl_tls *tls;                   /* NULL: connections are not encrypted */
+    struct sl_file_store *files;  /* NULL: none are kept */
+    struct sl_batches *batches;   /* NULL likewise */
+    struct sl_exporter *exporter; /* of traces; NULL: none */
+    struct sl_tls *tls;           /* NULL: connections are not encrypted */
     int n_loops;
     int max_conns;        /* as configured, or what descriptors allow */
     atomic_int drain;     /* enum sl_drain */

@@ -15,14 +15,21 @@
 #include <stdio.h>
 #include <string.h>
 
+struct family { /* where one begins in a buffer */
+    const char *name;
+    size_t head, samples;
+};
+
 struct out {
     struct sl_buf *b;
-    struct sl_buf labels; /* model_name="...",engine="0" */
+    struct sl_buf labels;    /* engine="0",model_name="..." */
+    struct sl_buf *families; /* struct family; NULL: nobody wants to know */
 };
 
 /* Routers scrape every 50 ms, so lines are put together without formatting functions. */
 static void head(struct out *o, const char *name, const char *type, const char *help)
 {
+    struct family f = {.name = name, .head = o->b->n_bytes};
     SL_PUT(o->b, "# HELP ");
     sl_buf_puts(o->b, name);
     sl_buf_putc(o->b, ' ');
@@ -32,6 +39,9 @@ static void head(struct out *o, const char *name, const char *type, const char *
     sl_buf_putc(o->b, ' ');
     sl_buf_puts(o->b, type);
     sl_buf_putc(o->b, '\n');
+    f.samples = o->b->n_bytes;
+    if (o->families != NULL)
+        sl_buf_put(o->families, &f, sizeof f);
 }
 
 /* Label values escape backslash, quote and line end. */
@@ -169,7 +179,7 @@ static void engine_histograms(struct out *o, const struct sl_stats *st)
     }
 }
 
-static void engine_gauges(struct out *o, const struct sl_metrics_in *in)
+static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
 {
     const struct sl_stats *st = in->stats;
     const struct sl_model_info *info = in->info;
@@ -193,6 +203,16 @@ static void engine_gauges(struct out *o, const struct sl_metrics_in *in)
           st->n_pages_cached);
     gauge(o, "sluice:weight_bytes", "Memory of the weights.", (double)info->weight_bytes);
     gauge(o, "sluice:kv_cache_bytes", "Memory of the KV pages.", (double)info->kv_cache_bytes);
+    if (st->kv_shared_bytes > 0) {
+        gauge(o, "sluice:kv_shared_bytes", "Memory of the KV pages of all models together.",
+              (double)st->kv_shared_bytes);
+        gauge(o, "sluice:kv_floor_bytes", "Of it kept for this model.", (double)st->kv_floor_bytes);
+        gauge(o, "sluice:kv_held_bytes", "Of it held by this model.", (double)st->kv_held_bytes);
+        gauge(o, "sluice:kv_left_bytes", "Of it held by and kept for no model.",
+              (double)st->kv_left_bytes);
+        counter(o, "sluice:kv_given_pages_total", "KV pages given back for other models.",
+                st->kv_given_pages);
+    }
     gauge(o, "sluice:device_memory_total_bytes", "Memory of the GPU; 0: none is used.",
           (double)info->device_total_bytes);
     gauge(o, "sluice:device_memory_used_bytes", "Of it taken by this server after loading.",
@@ -200,7 +220,7 @@ static void engine_gauges(struct out *o, const struct sl_metrics_in *in)
 }
 
 /* Names that vLLM gave up and that dashboards and routers still ask for. */
-static void engine_aliases(struct out *o, const struct sl_metrics_in *in)
+static void engine_aliases(struct out *o, const struct sl_metrics_model *in)
 {
     static const char itl[] = "vllm:time_per_output_token_seconds";
     const struct sl_stats *st = in->stats;
@@ -252,6 +272,8 @@ static void engine_counters(struct out *o, const struct sl_stats *st)
     sample(o, evicted, "cause=\"prompt\"", (double)st->evicted[SL_EVICT_PROMPT]);
     sample(o, evicted, "cause=\"output\"", (double)st->evicted[SL_EVICT_OUTPUT]);
     sample(o, evicted, "cause=\"reset\"", (double)st->evicted[SL_EVICT_RESET]);
+    if (st->kv_shared_bytes > 0)
+        sample(o, evicted, "cause=\"shared\"", (double)st->evicted[SL_EVICT_SHARED]);
     head(o, step_time, "counter", "Time of the engine thread by what it did; the rest it slept.");
     sample(o, step_time, "part=\"host\"", (double)st->part_ns[SL_PART_HOST] * 1e-9);
     sample(o, step_time, "part=\"device\"", (double)st->part_ns[SL_PART_DEVICE] * 1e-9);
@@ -286,7 +308,7 @@ static void engine_counters(struct out *o, const struct sl_stats *st)
 
 /* As vLLM: a sample whose labels say it, and whose value is when. Whether a request waits or runs
  * is not told apart: who has an adapter counts as running. */
-static void adapters(struct out *o, const struct sl_metrics_in *in)
+static void adapters(struct out *o, const struct sl_metrics_model *in)
 {
     static const char name[] = "vllm:lora_requests_info";
     const struct sl_stats *st = in->stats;
@@ -440,8 +462,13 @@ static void http_metrics(struct out *o, const struct sl_metrics_in *in)
           (double)in->held_bytes);
 }
 
-static void kv_events(struct out *o, const struct sl_kv_publisher_stats *e)
+static void kv_events(struct out *o, const struct sl_metrics_model *m,
+                      const struct sl_metrics_in *in)
 {
+    const struct sl_kv_publisher_stats *e = m->kv_events;
+    (void)in;
+    if (e == NULL)
+        return;
     counter(o, "sluice:kv_event_batches_total", "Batches of KV events published.", e->n_batches);
     counter(o, "sluice:kv_event_batches_dropped_total",
             "Batches that a subscriber missed because it was too slow.", e->n_dropped);
@@ -477,15 +504,19 @@ static void plain(struct out *o, const char *name, const char *type, const char 
     sl_buf_putc(o->b, '\n');
 }
 
-static void process_metrics(struct out *o, const struct sl_stats *st, int64_t t_start_s)
+static void process_metrics(struct out *o, const struct sl_metrics_in *in)
 {
     struct sl_process p;
+    uint64_t n_tokens = 0;
+    for (int32_t i = 0; i < in->n_models; i++)
+        n_tokens += in->models[i].stats->generation_tokens;
     sl_process_read(&p);
     gauge(o, "sluice:cpu_seconds_per_million_tokens",
           "CPU time of the process over all tokens generated since the start.",
-          st->generation_tokens > 0 ? p.cpu_s / (double)st->generation_tokens * 1e6 : 0);
+          n_tokens > 0 ? p.cpu_s / (double)n_tokens * 1e6 : 0);
     plain(o, "process_cpu_seconds_total", "counter", "CPU time of the process.", p.cpu_s);
-    plain(o, "process_start_time_seconds", "gauge", "When the server started.", (double)t_start_s);
+    plain(o, "process_start_time_seconds", "gauge", "When the server started.",
+          (double)in->t_start_s);
     plain(o, "process_open_fds", "gauge", "Open file descriptors.", (double)p.n_fds);
     plain(o, "process_max_fds", "gauge", "Limit of open file descriptors.", (double)p.max_fds);
     plain(o, "process_virtual_memory_bytes", "gauge", "Virtual memory.", (double)p.virtual_bytes);
@@ -493,26 +524,121 @@ static void process_metrics(struct out *o, const struct sl_stats *st, int64_t t_
           (double)p.resident_bytes);
 }
 
+/* ---- what each model has */
+
+typedef void model_fn(struct out *o, const struct sl_metrics_model *m,
+                      const struct sl_metrics_in *in);
+
+static void engine_metrics(struct out *o, const struct sl_metrics_model *m,
+                           const struct sl_metrics_in *in)
+{
+    engine_gauges(o, m);
+    engine_counters(o, m->stats);
+    engine_histograms(o, m->stats);
+    if (m->adapters != NULL)
+        adapters(o, m);
+    if (in->aliases)
+        engine_aliases(o, m);
+}
+
+static void label(struct out *o, const char *model_name)
+{
+    o->labels.n_bytes = 0;
+    SL_PUT(&o->labels, "engine=\"0\",model_name=\"");
+    put_label_value(&o->labels, model_name);
+    sl_buf_putc(&o->labels, '"');
+}
+
+struct model_text {
+    struct sl_buf text, families;
+};
+
+/* The family of this name; near where it is in another model's text. */
+static const struct family *find_family(const struct model_text *t, const char *name, size_t near)
+{
+    const struct family *all = (const void *)t->families.data;
+    size_t n = t->families.n_bytes / sizeof *all;
+    for (size_t i = 0; i < n; i++) {
+        const struct family *f = &all[(near + i) % n];
+        if (strcmp(f->name, name) == 0)
+            return f;
+    }
+    return NULL;
+}
+
+static void put_samples(struct sl_buf *b, const struct model_text *t, const struct family *f)
+{
+    const struct family *all = (const void *)t->families.data, *next = f + 1;
+    size_t n = t->families.n_bytes / sizeof *all;
+    size_t end = next < all + n ? next->head : t->text.n_bytes;
+    sl_buf_put(b, t->text.data + f->samples, end - f->samples);
+}
+
+/* A family's samples stand together, whichever model they are of. */
+static void put_families(struct sl_buf *b, const struct model_text *texts, int32_t n)
+{
+    for (int32_t k = 0; k < n; k++) {
+        const struct family *all = (const void *)texts[k].families.data;
+        for (size_t i = 0; i < texts[k].families.n_bytes / sizeof *all; i++) {
+            bool was_put = false;
+            for (int32_t j = 0; j < k && !was_put; j++)
+                was_put = find_family(&texts[j], all[i].name, i) != NULL;
+            if (was_put)
+                continue;
+            sl_buf_put(b, texts[k].text.data + all[i].head, all[i].samples - all[i].head);
+            for (int32_t j = k; j < n; j++) {
+                const struct family *f = find_family(&texts[j], all[i].name, i);
+                if (f != NULL)
+                    put_samples(b, &texts[j], f);
+            }
+        }
+    }
+}
+
+static void of_models(struct sl_buf *b, const struct sl_metrics_in *in, model_fn *fn)
+{
+    struct out o = {.b = b};
+    struct model_text *texts = NULL;
+    if (in->n_models > 1) {
+        texts = sl_calloc((size_t)in->n_models, sizeof *texts);
+        b->failed |= texts == NULL;
+    }
+    for (int32_t i = 0; i < in->n_models && !b->failed; i++) {
+        label(&o, in->models[i].name);
+        if (texts != NULL) {
+            o.b = &texts[i].text;
+            o.families = &texts[i].families;
+        }
+        if (sl_buf_ok(&o.labels))
+            fn(&o, &in->models[i], in);
+        b->failed |= !sl_buf_ok(&o.labels) || !sl_buf_ok(o.b) ||
+                     (o.families != NULL && !sl_buf_ok(o.families));
+    }
+    if (texts != NULL && !b->failed)
+        put_families(b, texts, in->n_models);
+    for (int32_t i = 0; texts != NULL && i < in->n_models; i++) {
+        sl_buf_deinit(&texts[i].text);
+        sl_buf_deinit(&texts[i].families);
+    }
+    sl_free(texts);
+    sl_buf_deinit(&o.labels);
+}
+
 void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in)
 {
     struct out o = {.b = b};
-    SL_PUT(&o.labels, "engine=\"0\",model_name=\"");
-    put_label_value(&o.labels, in->model_name);
-    sl_buf_putc(&o.labels, '"');
-    if (sl_buf_ok(&o.labels)) {
-        engine_gauges(&o, in);
-        engine_counters(&o, in->stats);
-        engine_histograms(&o, in->stats);
-        if (in->adapters != NULL)
-            adapters(&o, in);
-        if (in->aliases)
-            engine_aliases(&o, in);
+    label(&o, in->models[0].name);
+    if (in->n_models > 1) { /* of the server: no model's */
+        o.labels.n_bytes = 0;
+        SL_PUT(&o.labels, "engine=\"0\"");
+    }
+    of_models(b, in, engine_metrics);
+    if (sl_buf_ok(&o.labels) && !b->failed) {
         http_metrics(&o, in);
-        if (in->kv_events != NULL)
-            kv_events(&o, in->kv_events);
+        of_models(b, in, kv_events);
         if (in->traces != NULL)
             traces(&o, in->traces);
-        process_metrics(&o, in->stats, in->t_start_s);
+        process_metrics(&o, in);
     } else {
         b->failed = true;
     }
@@ -531,47 +657,69 @@ static void add_adapter(void *arg, const struct sl_adapter_info *a)
     sl_buf_puts(b, a->name);
 }
 
+struct model_state { /* what a model's metrics point to */
+    struct sl_stats stats;
+    struct sl_kv_publisher_stats events;
+    struct sl_buf adapters;
+};
+
+static void look_at(const struct sl_served *m, struct model_state *state,
+                    struct sl_metrics_model *out)
+{
+    sl_engine_stats(m->eng, &state->stats);
+    sl_adapter_each(m->eng, add_adapter, &state->adapters);
+    if (m->kv_publisher != NULL)
+        sl_kv_publisher_stats(m->kv_publisher, &state->events);
+    *out = (struct sl_metrics_model){
+        .name = m->name,
+        .info = sl_engine_info(m->eng),
+        .stats = &state->stats,
+        .adapters = state->stats.max_adapters_active == 0 ? NULL
+                    : state->adapters.data != NULL        ? state->adapters.data
+                                                          : "",
+        .kv_events = m->kv_publisher != NULL ? &state->events : NULL,
+    };
+}
+
 void sl_api_metrics(struct sl_conn *c)
 {
     const struct sl_server *s = c->loop->server;
     const char *handlers[SL_HTTP_MAX_ROUTES] = {NULL};
-    struct sl_stats st;
-    struct sl_kv_publisher_stats events;
     struct sl_exporter_stats spans;
-    struct sl_buf b = {0}, names = {0};
+    struct sl_buf b = {0};
     const struct sl_http_stats **http = sl_calloc((size_t)s->n_loops, sizeof *http);
-    sl_engine_stats(s->eng, &st);
+    struct model_state *states = sl_calloc((size_t)s->n_models, sizeof *states);
+    struct sl_metrics_model *models = sl_calloc((size_t)s->n_models, sizeof *models);
+    bool ok = http != NULL && states != NULL && models != NULL;
     for (int i = 0; i < sl_n_routes; i++)
         handlers[i] = sl_route_label(&sl_routes[i]);
-    for (int i = 0; http != NULL && i < s->n_loops; i++)
+    for (int i = 0; ok && i < s->n_loops; i++)
         http[i] = &s->loops[i].stats;
-    sl_adapter_each(s->eng, add_adapter, &names);
-    if (s->kv_publisher != NULL)
-        sl_kv_publisher_stats(s->kv_publisher, &events);
+    for (int32_t i = 0; ok && i < s->n_models; i++)
+        look_at(&s->models[i], &states[i], &models[i]);
     if (s->exporter != NULL)
         sl_exporter_stats(s->exporter, &spans);
     struct sl_metrics_in in = {
-        .adapters = st.max_adapters_active == 0 ? NULL
-                    : names.data != NULL        ? names.data
-                                                : "",
-        .model_name = s->model_name,
-        .info = sl_engine_info(s->eng),
-        .stats = &st,
+        .models = models,
+        .n_models = s->n_models,
         .http = http,
-        .n_http = http != NULL ? s->n_loops : 0,
+        .n_http = s->n_loops,
         .handlers = handlers,
         .n_connections = (uint64_t)atomic_load(&s->n_conns),
         .n_refused_connections = atomic_load(&s->n_refused_conns),
         .held_bytes = atomic_load(&s->held_bytes),
         .t_start_s = s->t_created_s,
-        .kv_events = s->kv_publisher != NULL ? &events : NULL,
         .traces = s->exporter != NULL ? &spans : NULL,
         .aliases = s->cfg->metrics_aliases,
     };
-    sl_metrics_render(&b, &in);
+    if (ok)
+        sl_metrics_render(&b, &in);
+    for (int32_t i = 0; states != NULL && i < s->n_models; i++)
+        sl_buf_deinit(&states[i].adapters);
     sl_free(http);
-    sl_buf_deinit(&names);
-    if (sl_buf_ok(&b) && in.n_http > 0) /* counters that fell to 0 would look like a restart */
+    sl_free(states);
+    sl_free(models);
+    if (ok && sl_buf_ok(&b)) /* counters that fell to 0 would look like a restart */
         sl_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", NULL, b.data, b.n_bytes);
     else
         sl_reply(c, 503, "text/plain; charset=utf-8", NULL, "", 0);

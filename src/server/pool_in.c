@@ -35,14 +35,13 @@ static int optional_int(const struct sl_task *t, const char *name, int64_t min, 
 
 int sl_pool_read(struct sl_task *t, const char *const *known)
 {
-    const int32_t longest = sl_engine_info(t->server->eng)->max_model_len;
+    const int32_t longest = sl_engine_info(t->served->eng)->max_model_len;
     struct sl_refusal *r = &t->refusal;
     const char *key, *given = NULL;
     json_t *v;
     sl_sampling_default(&t->params.sampling);
-    int rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, r);
-    if (rc != 0)
-        return rc;
+    int rc = 0;
+    SL_ASSERT(t->root != NULL); /* the model decides what can be asked of it */
     json_object_foreach(t->root, key, v)
     {
         SL_DCHECK(v != NULL);
@@ -52,7 +51,7 @@ int sl_pool_read(struct sl_task *t, const char *const *known)
     if (v != NULL && !json_is_null(v))
         rc = sl_json_cstr(v, "model", 4096, &given, r);
     if (rc == 0)
-        rc = sl_call_check_model(t->server, given, &t->model, r);
+        rc = sl_served_check(t->served, given, &t->model, r);
     if (rc == 0)
         rc = optional_int(t, "priority", INT32_MIN, INT32_MAX, &t->params.priority, r);
     if (rc == 0)
@@ -79,7 +78,7 @@ int sl_pool_reserve(struct sl_task *t, size_t n, const char *field)
 int sl_pool_encode(struct sl_task *t, const json_t *a, const json_t *b, const char *field,
                    struct sl_prompt *out)
 {
-    const struct sl_engine *eng = t->server->eng;
+    const struct sl_engine *eng = t->served->eng;
     struct sl_refusal *r = &t->refusal;
     int32_t most = t->params.truncate_prompt_tokens;
     if (!json_is_string(a) || (b != NULL && !json_is_string(b)))

@@ -2,6 +2,8 @@
 #include "server/route.h"
 
 #include "base/check.h"
+#include "base/str.h"
+#include "server/conn.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -158,4 +160,38 @@ const char *sl_route_cors_origin(const struct sl_server_config *cfg, const struc
             return allowed;
     }
     return NULL;
+}
+
+bool sl_route_decode(struct sl_str s, char *out, size_t n_out)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < s.n; i++) {
+        uint64_t x = (unsigned char)s.p[i];
+        if (s.p[i] == '%') {
+            if (s.n - i < 3 || !sl_parse_hex_u64(s.p + i + 1, 2, &x) || x == 0)
+                return false;
+            i += 2;
+        }
+        if (n + 1 >= n_out)
+            return false;
+        out[n++] = (char)x;
+    }
+    out[n] = '\0';
+    return true;
+}
+
+int sl_query_model(struct sl_conn *c, struct sl_served **out, struct sl_refusal *r)
+{
+    struct sl_str given = sl_query_value(c->parser->query, "model");
+    char name[512];
+    *out = NULL;
+    if (given.n == 0)
+        return 0;
+    if (sl_route_decode(given, name, sizeof name))
+        *out = sl_served_find(c->loop->server, name);
+    if (*out != NULL)
+        return 0;
+    r->code = "model_not_found";
+    return sl_refuse(r, SL_ENOTFOUND, "model", "the model `%.*s` does not exist",
+                     (int)SL_MIN(given.n, 120), given.p);
 }

@@ -9,6 +9,8 @@
 #include "server/server.h"
 
 struct sl_conn;
+struct sl_refusal;
+struct sl_served;
 
 enum sl_auth { SL_AUTH_KEY, SL_AUTH_OPEN }; /* zero is the strict one */
 
@@ -36,6 +38,11 @@ void sl_route_allow(const struct sl_route *route, char *out, size_t n_out);
  * if none is configured, -1 if it carries none of them, or two that differ. Takes the same time
  * wherever a wrong key differs. */
 int sl_route_key(const struct sl_server_config *cfg, const struct sl_http_parser *p);
+/* Names of models hold slashes, which some clients send as %2F: they (and nothing else of a target)
+ * are decoded. False: malformed, or longer than n_out. */
+bool sl_route_decode(struct sl_str s, char *out, size_t n_out);
+/* The model that ?model=NAME asks for; *out NULL: nothing was said. */
+SL_MUST_CHECK int sl_query_model(struct sl_conn *c, struct sl_served **out, struct sl_refusal *r);
 /* The value for Access-Control-Allow-Origin, NULL = no such header. */
 const char *sl_route_cors_origin(const struct sl_server_config *cfg,
                                  const struct sl_http_parser *p);

@@ -296,16 +296,48 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
+/* The engine the server is run with is the first of its models. */
+static int init_models(struct sl_server *s, struct sl_engine *eng, struct sl_error *err)
+{
+    const struct sl_server_config *cfg = s->cfg;
+    int32_t n = 1 + cfg->n_more;
+    s->models = sl_calloc((size_t)n, sizeof *s->models);
+    if (s->models == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory");
+    for (int rc; s->n_models < n; s->n_models++) {
+        const struct sl_server_model *m = s->n_models > 0 ? &cfg->more[s->n_models - 1] : NULL;
+        rc = m == NULL
+                 ? sl_served_init(&s->models[0], cfg, eng, cfg->served_names, cfg->n_served_names,
+                                  err)
+                 : sl_served_init(&s->models[s->n_models], cfg, m->eng, m->names, m->n_names, err);
+        if (rc != 0)
+            return rc;
+        for (int32_t i = 0; i < sl_served_n_names(&s->models[s->n_models]); i++) {
+            const char *name = sl_served_name_at(&s->models[s->n_models], i);
+            if (sl_served_find(s, name) != NULL) /* among those before it */
+                return sl_fail(err, SL_EINVAL, "two models have the name '%.150s'", name);
+        }
+    }
+    return 0;
+}
+
+static int start_publishers(struct sl_server *s, struct sl_error *err)
+{
+    int rc = 0;
+    for (int32_t i = 0; i < s->n_models && rc == 0 && s->cfg->kv_events != NULL; i++) {
+        struct sl_kv_events_config cfg;
+        rc = sl_kv_events_config_of(s->cfg->kv_events, i, &cfg, err);
+        if (rc == 0)
+            rc = sl_kv_publisher_start(&cfg, s->models[i].eng, &s->models[i].kv_publisher, err);
+    }
+    return rc;
+}
+
 static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
                        struct sl_engine *eng, struct sl_error *err)
 {
     struct sl_server *s = &a->server;
-    const char *path = sl_engine_info(eng)->model_path;
     s->cfg = cfg;
-    s->eng = eng;
-    s->model_name = cfg->n_served_names > 0 ? cfg->served_names[0]
-                    : path[0] == '('        ? "storyteller" /* the bundled model has no path */
-                                            : path;
     s->max_conns = cfg->max_connections;
     uint64_t n_fds = sl_listen_raise_fd_limit();
     if (n_fds < (uint64_t)s->max_conns + SPARE_FDS + MAX_TURNED_AWAY) {
@@ -323,17 +355,9 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
         rc = sl_tls_create(cfg->ssl_certfile, cfg->ssl_keyfile, &s->tls, err);
     if (rc != 0)
         return rc;
-    if (cfg->neutral_sampling)
-        sl_sampling_default(&s->defaults);
-    else
-        sl_engine_sampling_default(eng, &s->defaults);
-    rc = sl_formats_init(&s->formats, eng, cfg->tool_call_parser, cfg->reasoning_parser, NULL, err);
+    rc = init_models(s, eng, err);
     if (rc != 0)
         return rc;
-    if (sl_engine_has_chat_template(eng))
-        sl_log(SL_LOG_INFO, "tool call parser: %s, reasoning parser: %s",
-               s->formats.tools != NULL ? s->formats.tools : "none",
-               s->formats.reasoning != NULL ? s->formats.reasoning : "none");
     rc = sl_store_create(cfg->max_stored_bytes, &s->responses, err);
     if (rc != 0)
         return rc;
@@ -380,7 +404,8 @@ static void free_event(struct event *ev)
 static void tear_down(struct acceptor *a)
 {
     struct sl_server *s = &a->server;
-    sl_kv_publisher_stop(s->kv_publisher);
+    for (int32_t i = 0; i < s->n_models; i++)
+        sl_kv_publisher_stop(s->models[i].kv_publisher);
     sl_batches_close(s->batches); /* before the loops that it asks */
     for (int i = 0; i < a->n_listeners; i++) {
         free_event(a->listeners[i]);
@@ -400,7 +425,9 @@ static void tear_down(struct acceptor *a)
     }
     sl_free(s->loops);
     sl_exporter_stop(s->exporter); /* no thread adds to it any more */
-    sl_formats_deinit(&s->formats);
+    for (int32_t i = 0; i < s->n_models; i++)
+        sl_served_deinit(&s->models[i]);
+    sl_free(s->models);
     sl_store_destroy(s->responses);
     sl_file_store_close(s->files);
     sl_request_log_close(s->request_log_fd);
@@ -418,8 +445,8 @@ int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, str
     int rc = init_server(a, cfg, eng, err);
     if (rc == 0)
         rc = watch_stops(a, err);
-    if (rc == 0 && cfg->kv_events != NULL)
-        rc = sl_kv_publisher_start(cfg->kv_events, eng, &a->server.kv_publisher, err);
+    if (rc == 0)
+        rc = start_publishers(&a->server, err);
     if (rc == 0 && cfg->traces != NULL)
         rc = sl_exporter_start(cfg->traces, &a->server.exporter, err);
     if (rc == 0)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * server.h - the OpenAI-compatible HTTP server over one engine.
+ * server.h - the OpenAI-compatible HTTP server over one engine, or several.
  *
  * sl_server_run opens the listeners, serves on n_http_threads threads and returns when it was told
  * to stop and every request in flight has ended (or shutdown_timeout_ms passed). It belongs to the
- * thread that calls it, which serves as the first HTTP thread. The configuration and the engine are
- * borrowed until it returns. Routes and their authorisation are the table in server/route.c.
+ * thread that calls it, which serves as the first HTTP thread. The configuration and the engines
+ * are borrowed until it returns. Routes and their authorisation are the table in server/route.c.
  */
 #ifndef SL_SERVER_SERVER_H
 #define SL_SERVER_SERVER_H
@@ -12,6 +12,14 @@
 #include "base/err.h"
 
 struct sl_key_rule;
+struct sl_engine;
+
+struct sl_server_model { /* one more model of a server */
+    struct sl_engine *eng;
+    const char *const *names; /* what `model` may say; the first is shown */
+    int32_t n_names;          /* 0: the model's path */
+};
+
 struct sl_kv_events_config;
 struct sl_trace_settings;
 
@@ -25,6 +33,9 @@ struct sl_server_config {               /* start from sl_server_config_default()
     struct sl_key_rule *key_rules;      /* [n_api_keys] keys.h; NULL: every key may do all */
     const char *const *served_names;    /* what `model` may say; the first is shown */
     int32_t n_served_names;             /* 0: the model's path */
+    const struct sl_server_model *more; /* models beside the one that the server is run with; then
+                                           every request says which it means */
+    int32_t n_more;
     const char *const *allowed_origins; /* CORS; "*" = any; none: no CORS headers */
     int32_t n_allowed_origins;
     int32_t n_http_threads;

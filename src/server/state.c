@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * state.c - GET /api/state: what the server does right now, as one JSON object for the page at "/";
+ * state.c - GET /api/state: what the server does right now, as one JSON object for the page at "/",
+ * with ?model=NAME of another model than the first;
  * POST /api/cancel ends a request by its id. No prompt or answer is in it. Who has a key sees and
  * cancels the requests that came with that key; where there is one key or none, all of them.
  *
@@ -58,9 +59,9 @@ static void close_with(struct sl_buf *b, char end)
         sl_buf_putc(b, end);
 }
 
-static void put_info(struct sl_buf *b, const struct sl_server *s)
+static void put_info(struct sl_buf *b, const struct sl_engine *eng)
 {
-    const struct sl_model_info *i = sl_engine_info(s->eng);
+    const struct sl_model_info *i = sl_engine_info(eng);
     SL_PUT(b, "\"info\":{");
     put_text(b, "architecture", i->architecture);
     put_text(b, "weight_dtype", i->weight_dtype);
@@ -77,8 +78,8 @@ static void put_info(struct sl_buf *b, const struct sl_server *s)
     put_int(b, "max_num_seqs", i->max_num_seqs);
     put_int(b, "max_num_batched_tokens", i->max_num_batched_tokens);
     put_int(b, "n_threads", i->n_threads);
-    put_int(b, "sleep_level", sl_engine_sleep_level(s->eng));
-    put_int(b, "chat", sl_engine_has_chat_template(s->eng));
+    put_int(b, "sleep_level", sl_engine_sleep_level(eng));
+    put_int(b, "chat", sl_engine_has_chat_template(eng));
     close_with(b, '}');
     sl_buf_putc(b, ',');
 }
@@ -173,15 +174,15 @@ static void put_map(struct sl_buf *b, const struct sl_page *pages, int32_t n_pag
     SL_PUT(b, "\",");
 }
 
-static int put_pages(struct sl_buf *b, const struct sl_server *s, const struct sl_stats *st,
+static int put_pages(struct sl_buf *b, struct sl_engine *eng, const struct sl_stats *st,
                      struct sl_error *err)
 {
-    int32_t n_pages = sl_engine_info(s->eng)->n_pages;
+    int32_t n_pages = sl_engine_info(eng)->n_pages;
     struct sl_page *pages = sl_calloc((size_t)n_pages, sizeof *pages);
     struct sl_tree_view *view = sl_malloc(sizeof *view);
     int rc = pages == NULL || view == NULL ? sl_fail(err, SL_ENOMEM, "out of memory") : 0;
     if (rc == 0)
-        rc = sl_engine_pages(s->eng, pages, err);
+        rc = sl_engine_pages(eng, pages, err);
     if (rc == 0)
         rc = sl_tree_view_make(view, pages, n_pages, err);
     put_name(b, "pages");
@@ -217,6 +218,7 @@ static void put_request(struct sl_buf *b, const struct sl_call *call, uint64_t n
     sl_buf_putc(b, '{');
     put_text(b, "id", call->id);
     put_text(b, "path", call->conn->route->path);
+    put_text(b, "model", call->model);
     put_text(b, "state",
              all.t_first_ns != 0       ? "decode"
              : all.t_scheduled_ns != 0 ? "prefill"
@@ -257,6 +259,27 @@ static void put_requests(struct sl_buf *b, const struct sl_task *t)
 
 /* ---- the routes */
 
+/* All of them, for whoever chooses one. */
+static void put_models(struct sl_buf *b, const struct sl_server *s)
+{
+    struct sl_stats st;
+    SL_PUT(b, "\"models\":[");
+    for (int32_t i = 0; i < s->n_models; i++) {
+        const struct sl_served *m = &s->models[i];
+        sl_engine_stats(m->eng, &st);
+        sl_buf_putc(b, '{');
+        put_text(b, "id", m->name);
+        put_int(b, "generates", sl_engine_info(m->eng)->n_pooled == 0);
+        put_int(b, "chat", sl_engine_has_chat_template(m->eng));
+        put_int(b, "running", st.n_running);
+        put_int(b, "waiting", st.n_waiting);
+        close_with(b, '}');
+        sl_buf_putc(b, ',');
+    }
+    close_with(b, ']');
+    sl_buf_putc(b, ',');
+}
+
 static void prepare_state(struct sl_task *t)
 {
     const struct sl_server *s = t->server;
@@ -268,25 +291,27 @@ static void prepare_state(struct sl_task *t)
         t->later = true;
         return;
     }
-    sl_engine_stats(s->eng, &st);
+    struct sl_engine *eng = t->served->eng;
+    sl_engine_stats(eng, &st);
     sl_process_read(&p);
     sl_buf_putc(b, '{');
     put_text(b, "version", SLUICE_VERSION);
-    put_text(b, "model", s->model_name);
+    put_text(b, "model", t->served->name);
+    put_models(b, s);
     put_double(b, "now_s", (double)sl_now_ns() * 1e-9); /* of a clock that never jumps */
     put_int(b, "uptime_s", sl_wall_ns() / 1000000000 - s->t_created_s);
-    put_text(b, "health", sl_engine_health(s->eng, &err) == 0 ? "" : err.msg);
+    put_text(b, "health", sl_engine_health(eng, &err) == 0 ? "" : err.msg);
     put_double(b, "cpu_s", p.cpu_s);
     put_int(b, "resident_bytes", (int64_t)p.resident_bytes);
     put_int(b, "connections", atomic_load(&s->n_conns));
     put_int(b, "held_bytes", (int64_t)atomic_load(&s->held_bytes));
-    put_info(b, s);
+    put_info(b, eng);
     put_counters(b, &st);
     put_hist(b, "ttft", &st, offsetof(struct sl_stats, ttft_s));
     put_hist(b, "itl", &st, offsetof(struct sl_stats, itl_s));
     put_hist(b, "queue", &st, offsetof(struct sl_stats, queue_s));
     put_hist(b, "e2e", &st, offsetof(struct sl_stats, e2e_s));
-    t->rc = put_pages(b, s, &st, &t->refusal.err);
+    t->rc = put_pages(b, eng, &st, &t->refusal.err);
     put_requests(b, t);
     close_with(b, '}');
 }
@@ -299,7 +324,12 @@ static void finish_state(struct sl_conn *c, struct sl_task *t)
 void sl_api_state(struct sl_conn *c)
 {
     static const struct sl_task_kind kind = {prepare_state, finish_state};
-    sl_task_start(c, &kind);
+    struct sl_served *served;
+    struct sl_refusal r = {0};
+    if (sl_query_model(c, &served, &r) != 0)
+        sl_reply_refusal(c, &r);
+    else
+        sl_task_start_for(c, &kind, served != NULL ? served : &c->loop->server->models[0]);
 }
 
 static int cancel_by_id(struct sl_server *s, int key, const char *id)

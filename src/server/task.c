@@ -62,8 +62,9 @@ static bool push(struct sl_workers *w, struct sl_task *t)
     return room;
 }
 
-void sl_task_start_later(struct sl_conn *c, const struct sl_task_kind *kind, void *extra,
-                         void (*free_extra)(struct sl_task *t))
+static void start_large(struct sl_conn *c, const struct sl_task_kind *kind,
+                        struct sl_served *served, void *extra,
+                        void (*free_extra)(struct sl_task *t))
 {
     struct sl_task *t = sl_calloc(1, sizeof *t);
     struct sl_refusal r = {0};
@@ -79,6 +80,7 @@ void sl_task_start_later(struct sl_conn *c, const struct sl_task_kind *kind, voi
     t->extra = extra;
     t->free_extra = free_extra;
     t->server = c->loop->server;
+    t->served = served;
     t->conn = c;
     t->loop = c->loop;
     t->key = c->key;
@@ -97,15 +99,27 @@ void sl_task_start_later(struct sl_conn *c, const struct sl_task_kind *kind, voi
     sl_reply_refusal(c, &r);
 }
 
+void sl_task_start_later(struct sl_conn *c, const struct sl_task_kind *kind, void *extra,
+                         void (*free_extra)(struct sl_task *t))
+{
+    start_large(c, kind, &c->loop->server->models[0], extra, free_extra);
+}
+
 void sl_task_start(struct sl_conn *c, const struct sl_task_kind *kind)
+{
+    sl_task_start_for(c, kind, &c->loop->server->models[0]);
+}
+
+void sl_task_start_for(struct sl_conn *c, const struct sl_task_kind *kind, struct sl_served *served)
 {
     const struct sl_buf *body = &c->parser->body;
     if (body->n_bytes >= LARGE_BODY) {
-        sl_task_start_later(c, kind, NULL, NULL);
+        start_large(c, kind, served, NULL, NULL);
         return;
     }
     struct sl_task t = {.kind = kind,
                         .server = c->loop->server,
+                        .served = served,
                         .body = {body->data, body->n_bytes},
                         .key = c->key,
                         .at_once = true};
@@ -114,7 +128,7 @@ void sl_task_start(struct sl_conn *c, const struct sl_task_kind *kind)
         finish(c, &t);
     deinit_task(&t);
     if (t.later) /* from the start: what was read so far took microseconds */
-        sl_task_start_later(c, kind, NULL, NULL);
+        start_large(c, kind, served, NULL, NULL);
 }
 
 void sl_task_abandon(struct sl_task *t)
@@ -123,20 +137,29 @@ void sl_task_abandon(struct sl_task *t)
     atomic_store(&t->abandoned, true);
 }
 
+int sl_task_parse(struct sl_task *t)
+{
+    int rc =
+        t->root != NULL ? 0 : sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    return rc != 0 ? rc : sl_served_pick(t->server, t->root, "model", &t->served, &t->refusal);
+}
+
 int sl_task_params(struct sl_task *t, enum sl_endpoint endpoint)
 {
     const struct sl_server *s = t->server;
-    struct sl_param_limits limits = {sl_engine_info(s->eng)->n_vocab,
+    const struct sl_engine *eng = t->served->eng;
+    struct sl_param_limits limits = {sl_engine_info(eng)->n_vocab,
                                      s->cfg->trust_request_chat_template,
                                      s->cfg->refuse_unknown && !t->other_fields};
-    int rc = sl_params_parse(&t->params, endpoint, t->root, &s->defaults, &limits, &t->refusal);
+    int rc =
+        sl_params_parse(&t->params, endpoint, t->root, &t->served->defaults, &limits, &t->refusal);
     return rc != 0 ? rc
-                   : sl_params_words(&t->params, sl_engine_tokenizer(s->eng), &limits, &t->refusal);
+                   : sl_params_words(&t->params, sl_engine_tokenizer(eng), &limits, &t->refusal);
 }
 
 int sl_task_generates(struct sl_task *t)
 {
-    const struct sl_model_info *info = sl_engine_info(t->server->eng);
+    const struct sl_model_info *info = sl_engine_info(t->served->eng);
     if (info->n_pooled == 0)
         return 0;
     return sl_refuse(
@@ -146,24 +169,23 @@ int sl_task_generates(struct sl_task *t)
 
 int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint)
 {
-    int rc = sl_task_generates(t);
-    if (rc != 0)
-        return rc;
-    rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
+    int rc = sl_task_parse(t);
+    if (rc == 0)
+        rc = sl_task_generates(t);
     return rc != 0 ? rc : sl_task_params(t, endpoint);
 }
 
 int sl_task_model(struct sl_task *t)
 {
     const struct sl_params *p = &t->params;
-    int rc = sl_call_check_model(t->server, p->model, &t->model, &t->refusal);
+    int rc = sl_served_check(t->served, p->model, &t->model, &t->refusal);
     if (rc == 0 && p->lora_scale != 1.0f)
         return sl_refuse(&t->refusal, SL_EINVAL, "lora_scale",
                          "lora_scale: the model `%s` is not an adapter", t->model);
     if (rc != SL_ENOTFOUND)
         return rc;
     struct sl_refusal r = {0};
-    int found = sl_adapter_open(t->server->eng, p->model, !t->at_once, &t->adapter, &r.err);
+    int found = sl_adapter_open(t->served->eng, p->model, !t->at_once, &t->adapter, &r.err);
     if (found == SL_ENOTFOUND)
         return rc; /* as said */
     if (found != 0) {
@@ -180,21 +202,21 @@ int sl_task_model(struct sl_task *t)
 int sl_task_formats(struct sl_task *t)
 {
     const struct sl_server *s = t->server;
-    const struct sl_formats *formats = &s->formats;
+    const struct sl_formats *formats = &t->served->formats;
     if (t->params.chat_template != NULL) {
         formats = &t->formats;
         int rc =
-            sl_formats_init(&t->formats, s->eng, s->cfg->tool_call_parser, s->cfg->reasoning_parser,
-                            t->params.chat_template, &t->refusal.err);
+            sl_formats_init(&t->formats, t->served->eng, s->cfg->tool_call_parser,
+                            s->cfg->reasoning_parser, t->params.chat_template, &t->refusal.err);
         if (rc != 0)
             return rc;
     }
-    return sl_params_formats(&t->params, formats, s->eng, &t->refusal);
+    return sl_params_formats(&t->params, formats, t->served->eng, &t->refusal);
 }
 
 int sl_task_compile(struct sl_task *t)
 {
-    return sl_params_compile(&t->params, t->server->eng, !t->at_once, &t->later, &t->refusal);
+    return sl_params_compile(&t->params, t->served->eng, !t->at_once, &t->later, &t->refusal);
 }
 
 void sl_task_call(struct sl_conn *c, struct sl_task *t, const struct sl_call_api *api)
@@ -205,8 +227,8 @@ void sl_task_call(struct sl_conn *c, struct sl_task *t, const struct sl_call_api
     t->n_prompts = 0;
     struct sl_adapter *adapter = t->adapter;
     t->adapter = NULL; /* likewise */
-    if (sl_call_start(c, api, &t->params, t->model, adapter, prompts, n_prompts, t->extra,
-                      &t->refusal) != 0)
+    if (sl_call_start(c, api, &t->params, t->served, t->model, adapter, prompts, n_prompts,
+                      t->extra, &t->refusal) != 0)
         sl_reply_refusal(c, &t->refusal);
     else
         t->extra = NULL;

@@ -22,6 +22,7 @@ struct sl_task_kind {
 struct sl_task {
     const struct sl_task_kind *kind;
     struct sl_server *server;
+    struct sl_served *served; /* the model that answers; the first one until sl_task_parse */
     struct sl_str body;
     int key;           /* of the API keys; see sl_route_key */
     bool at_once;      /* on the connection's thread: nothing may take long */
@@ -50,13 +51,18 @@ struct sl_task {
 
 /* The handler of a route that prepares: c's request, now or by a worker. */
 void sl_task_start(struct sl_conn *c, const struct sl_task_kind *kind);
+/* Likewise for one model, or NULL for what concerns all of them. */
+void sl_task_start_for(struct sl_conn *c, const struct sl_task_kind *kind,
+                       struct sl_served *served);
 /* Always by a worker, with what prepare needs besides the body: freed like all extra. */
 void sl_task_start_later(struct sl_conn *c, const struct sl_task_kind *kind, void *extra,
                          void (*free_extra)(struct sl_task *t));
 void sl_task_abandon(struct sl_task *t); /* its connection ends */
 /* Finishes what the workers have prepared for this thread's connections. */
 void sl_task_collect(struct sl_loop *loop);
-/* Reads the body as an object, and (or only) its fields as parameters. */
+/* Reads the body as an object, unless that is done, and which model it is for. */
+SL_MUST_CHECK int sl_task_parse(struct sl_task *t);
+/* Likewise, and (or only) its fields as parameters. */
 SL_MUST_CHECK int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint);
 SL_MUST_CHECK int sl_task_generates(struct sl_task *t); /* else it says what the model gives */
 SL_MUST_CHECK int sl_task_params(struct sl_task *t, enum sl_endpoint endpoint);

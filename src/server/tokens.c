@@ -6,18 +6,19 @@
 #include "server/sse.h"
 #include "text/tokenizer.h"
 
-const char *sl_token_bytes(struct sl_loop *loop, int32_t id, size_t *n)
+const char *sl_token_bytes(struct sl_token_style style, int32_t id, size_t *n)
 {
+    char *out = style.loop->token_buf;
     struct sl_detok d;
     /* Not at the start of a text, else a leading blank would be lost; what the detokenizer holds
      * back of an unfinished character belongs to the token too. */
-    sl_detok_init(&d, sl_engine_tokenizer(loop->server->eng), false);
+    sl_detok_init(&d, sl_engine_tokenizer(style.served->eng), false);
     d.at_start = false;
-    *n = sl_detok_push(&d, id, loop->token_buf);
+    *n = sl_detok_push(&d, id, out);
     size_t n_held = SL_MIN((size_t)d.n_pending, sizeof d.pending);
-    memcpy(loop->token_buf + *n, d.pending, n_held);
+    memcpy(out + *n, d.pending, n_held);
     *n += n_held;
-    return loop->token_buf;
+    return out;
 }
 
 static size_t count_chars(const char *s, size_t n)
@@ -31,7 +32,7 @@ static size_t count_chars(const char *s, size_t n)
 size_t sl_put_token_string(struct sl_buf *b, struct sl_token_style style, int32_t id)
 {
     size_t n;
-    const char *bytes = sl_token_bytes(style.loop, id, &n);
+    const char *bytes = sl_token_bytes(style, id, &n);
     if (style.as_ids) {
         SL_PUT(b, "\"token_id:");
         sl_put_i64(b, id);
@@ -51,7 +52,7 @@ static void put_chat_entry(struct sl_buf *b, struct sl_token_style style, int32_
     SL_PUT(b, ",\"logprob\":");
     sl_put_logprob(b, logprob);
     SL_PUT(b, ",\"bytes\":[");
-    const char *bytes = sl_token_bytes(style.loop, id, &n);
+    const char *bytes = sl_token_bytes(style, id, &n);
     for (size_t i = 0; i < n; i++) {
         if (i > 0)
             sl_buf_putc(b, ',');

@@ -10,13 +10,14 @@
 
 /* How token strings are written: text, or "token_id:17" (return_tokens_as_token_ids). */
 struct sl_token_style {
-    struct sl_loop *loop; /* for its scratch buffer and tokenizer */
+    struct sl_loop *loop;           /* for its scratch buffer */
+    const struct sl_served *served; /* for its tokenizer */
     bool as_ids;
 };
 
 /* The bytes a token stands for, as far as they are known without its neighbours; lives in the
  * loop's scratch buffer until the next call. */
-const char *sl_token_bytes(struct sl_loop *loop, int32_t id, size_t *n);
+const char *sl_token_bytes(struct sl_token_style style, int32_t id, size_t *n);
 /* A JSON string; returns how many characters of text it stands for. */
 size_t sl_put_token_string(struct sl_buf *b, struct sl_token_style style, int32_t id);
 /* Chat: {"token":..,"logprob":..,"bytes":[..],"top_logprobs":[..]} per token, comma-separated. */

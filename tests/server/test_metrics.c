@@ -41,9 +41,9 @@ static void render(struct sl_buf *b, const char *model_name)
     st.ttft_s.counts[2] = 1;
     st.ttft_s.counts[SL_HIST_MAX] = 2;
     st.ttft_s.sum = 12.5;
-    struct sl_metrics_in in = {.model_name = model_name,
-                               .info = &info,
-                               .stats = &st,
+    struct sl_metrics_model model = {.name = model_name, .info = &info, .stats = &st};
+    struct sl_metrics_in in = {.models = &model,
+                               .n_models = 1,
                                .http = http,
                                .n_http = 2,
                                .handlers = handlers,
@@ -170,6 +170,43 @@ static void test_format(void **state)
     sl_buf_deinit(&b);
 }
 
+/* A family's samples stand together, one of each model; what only one has is there once. */
+static void test_several_models(void **state)
+{
+    static const char *handlers[SL_HTTP_MAX_ROUTES];
+    struct sl_stats st[3] = {{.n_running = 1}, {.n_running = 2, .n_adapters = 4}, {.n_running = 3}};
+    struct sl_model_info info = {.block_size = 16, .n_pages = 100, .kv_dtype = "f16"};
+    const struct sl_http_stats *http[] = {&http_stats[0]};
+    struct sl_metrics_model models[] = {
+        {.name = "a", .info = &info, .stats = &st[0]},
+        {.name = "b", .info = &info, .stats = &st[1], .adapters = ""},
+        {.name = "c", .info = &info, .stats = &st[2]}};
+    struct sl_metrics_in in = {
+        .models = models, .n_models = 3, .http = http, .n_http = 1, .handlers = handlers};
+    struct sl_buf b = {0};
+    (void)state;
+    st[2].kv_shared_bytes = 50;
+    sl_metrics_render(&b, &in);
+    sl_buf_putc(&b, '\0');
+    assert_true(sl_buf_ok(&b));
+    expect_line(b.data, "# TYPE vllm:num_requests_running gauge\n"
+                        "vllm:num_requests_running{engine=\"0\",model_name=\"a\"} 1.0\n"
+                        "vllm:num_requests_running{engine=\"0\",model_name=\"b\"} 2.0\n"
+                        "vllm:num_requests_running{engine=\"0\",model_name=\"c\"} 3.0");
+    expect_line(b.data, "# TYPE sluice:adapters gauge\n"
+                        "sluice:adapters{engine=\"0\",model_name=\"b\"} 4.0\n"
+                        "# HELP sluice:adapters_resident Adapters in memory.");
+    expect_line(b.data, "# TYPE sluice:kv_shared_bytes gauge\n"
+                        "sluice:kv_shared_bytes{engine=\"0\",model_name=\"c\"} 50.0");
+    expect_line(b.data, "sluice:connections{engine=\"0\"} 0.0");
+    for (const char *at = b.data; (at = strstr(at, "# TYPE ")) != NULL; at++) {
+        char head[160];
+        snprintf(head, sizeof head, "%.*s ", (int)strcspn(at + 7, " ") + 7, at);
+        assert_null(strstr(at + 1, head)); /* once per family */
+    }
+    sl_buf_deinit(&b);
+}
+
 static void test_bounds(void **state)
 {
     (void)state;
@@ -191,6 +228,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_names_and_values),
         cmocka_unit_test(test_format),
+        cmocka_unit_test(test_several_models),
         cmocka_unit_test(test_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
