@@ -271,7 +271,8 @@ static int open_adapters(struct bench *b, struct sl_error *err)
 {
     const struct sl_flag_list *modules = &b->opt->lora_modules;
     char *names[SL_FLAG_LIST_MAX] = {0};
-    int rc = sl_cli_lora_modules(modules, b->eng, NULL, 0, names, err);
+    const struct sl_cli_base base = {.eng = b->eng};
+    int rc = sl_cli_lora_modules(modules, &base, 1, names, err);
     for (int i = 0; i < modules->n && rc == 0; i++)
         rc = sl_adapter_open(b->eng, names[i], true, &b->adapters[i], err);
     for (int i = 0; i < modules->n; i++)

@@ -68,10 +68,44 @@ static int member(const json_t *obj, const char *key, const char **out, struct s
                : sl_fail(err, SL_EINVAL, "--lora-modules: an object needs a string %s", key);
 }
 
-/* Loads one, given either way; *name is the heap's. */
-static int load(struct sl_engine *eng, const char *given, char **name, struct sl_error *err)
+static bool has_name(const struct sl_cli_base *m, const char *name)
 {
-    const char *path, *equals = strchr(given, '=');
+    for (int32_t i = 0; i < m->n_names; i++)
+        if (strcmp(m->names[i], name) == 0)
+            return true;
+    return m->n_names == 0 && strcmp(sl_engine_info(m->eng)->model_path, name) == 0;
+}
+
+static const struct sl_cli_base *find_base(const struct sl_cli_base *bases, int n_bases,
+                                           const char *name)
+{
+    for (int i = 0; i < n_bases; i++)
+        if (has_name(&bases[i], name))
+            return &bases[i];
+    return NULL;
+}
+
+/* The model that an object's base_model_name says; of one model nothing need be said. */
+static int read_base(const json_t *obj, const struct sl_cli_base *bases, int n_bases,
+                     const struct sl_cli_base **out, struct sl_error *err)
+{
+    const char *name = json_string_value(json_object_get(obj, "base_model_name"));
+    *out = name != NULL ? find_base(bases, n_bases, name) : bases;
+    if (name == NULL && n_bases > 1)
+        return sl_fail(err, SL_EINVAL,
+                       "--lora-modules: of several models, write {\"name\":..., \"path\":..., "
+                       "\"base_model_name\":...}");
+    return *out != NULL || n_bases == 1
+               ? 0
+               : sl_fail(err, SL_EINVAL, "--lora-modules: no model is called '%.100s'", name);
+}
+
+/* Loads one, given either way; *name is the heap's. */
+static int load(const struct sl_cli_base *bases, int n_bases, const char *given, char **name,
+                struct sl_error *err)
+{
+    const char *path = NULL, *equals = strchr(given, '=');
+    const struct sl_cli_base *base = bases;
     json_t *obj = NULL;
     int rc = 0;
     if (given[0] == '{') {
@@ -93,22 +127,21 @@ static int load(struct sl_engine *eng, const char *given, char **name, struct sl
     if (rc == 0 && *name == NULL)
         rc = sl_fail(err, SL_ENOMEM, "out of memory for a name");
     if (rc == 0)
-        rc = sl_adapter_load(eng, *name, path, false, err);
+        rc = read_base(obj, bases, n_bases, &base, err);
+    if (rc == 0 && find_base(bases, n_bases, *name) != NULL)
+        rc =
+            sl_fail(err, SL_EINVAL, "--lora-modules: '%.80s' is a name of the model itself", *name);
+    if (rc == 0)
+        rc = sl_adapter_load((base != NULL ? base : bases)->eng, *name, path, false, err);
     json_decref(obj);
     return rc;
 }
 
-int sl_cli_lora_modules(const struct sl_flag_list *modules, struct sl_engine *eng,
-                        const char *const *served, int n_served, char *names[SL_FLAG_LIST_MAX],
-                        struct sl_error *err)
+int sl_cli_lora_modules(const struct sl_flag_list *modules, const struct sl_cli_base *bases,
+                        int n_bases, char *names[SL_FLAG_LIST_MAX], struct sl_error *err)
 {
     int rc = 0;
-    for (int i = 0; i < modules->n && rc == 0; i++) {
-        rc = load(eng, modules->items[i], &names[i], err);
-        for (int k = 0; k < n_served && rc == 0; k++)
-            if (strcmp(served[k], names[i]) == 0)
-                rc = sl_fail(err, SL_EINVAL,
-                             "--lora-modules: '%.80s' is a name of the model itself", names[i]);
-    }
+    for (int i = 0; i < modules->n && rc == 0; i++)
+        rc = load(bases, n_bases, modules->items[i], &names[i], err);
     return rc;
 }

@@ -6,8 +6,7 @@
 #include "base/log.h"
 #include "base/sys.h"
 #include "cmd/lora.h"
-#include "cmd/model.h"
-#include "hub/hub.h"
+#include "cmd/models.h"
 #include "server/keys.h"
 #include "server/kv_publisher.h"
 #include "server/server.h"
@@ -15,6 +14,8 @@
 
 #include <stdio.h>
 #include <string.h>
+
+#define MAX_ITEMS 64
 
 struct serve_flags {
     struct sl_server_config server;
@@ -25,7 +26,11 @@ struct serve_flags {
     struct sl_kv_events_config kv_events;
     struct sl_trace_settings traces;
     int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s;
+    const char *for_model; /* --help shows it; models.c reads it */
     bool null_model, auto_tools;
+    struct sl_server_model more[SL_CLI_MAX_MODELS];
+    char key_text[8192];
+    const char *key_items[MAX_ITEMS];
 };
 
 #define SERVER(field) offsetof(struct serve_flags, server.field)
@@ -53,6 +58,8 @@ static const struct sl_flag flags[] = {
      "let API keys share one prefix cache (default: one each)"},
     {SL_FLAG_STR_LIST, 0, "served-model-name", "alias", SERVE(served_names), 0, 0, "NAME",
      "what `model` may say; may be repeated (default: MODEL)"},
+    {SL_FLAG_STR, 0, "for", NULL, SERVE(for_model), 0, 0, "NAME FLAGS",
+     "of several models: engine and adapter flags for one, at the end"},
     {SL_FLAG_PAIR_LIST, 0, "lora-modules", "lora-paths", SERVE(lora_modules), 0, 0, "N=DIR ...",
      "adapters (PEFT) that `model` may name; enables them"},
     {SL_FLAG_SWITCH, 0, "allow-runtime-lora-updating", NULL, SERVER(lora_updates), 0, 0, NULL,
@@ -193,8 +200,6 @@ static int split_list(const struct sl_flag_list *given, char *text, size_t n_tex
     return 0;
 }
 
-#define MAX_ITEMS 64
-
 static int set_keys(struct serve_flags *f, struct sl_keys **keys, struct sl_error *err)
 {
     struct sl_server_config *cfg = &f->server;
@@ -209,21 +214,6 @@ static int set_keys(struct serve_flags *f, struct sl_keys **keys, struct sl_erro
     cfg->n_api_keys = sl_keys_n(*keys);
     cfg->key_rules = sl_keys_rules(*keys);
     return 0;
-}
-
-/* As vLLM and SGLang print it: benchmark scripts look for these words. */
-static void log_kv_tokens(const struct sl_model_info *info)
-{
-    char plain[24], grouped[32];
-    int64_t n_tokens = (int64_t)info->n_pages * info->block_size;
-    int n = snprintf(plain, sizeof plain, "%lld", (long long)n_tokens), at = 0;
-    for (int i = 0; i < n; i++) {
-        if (i > 0 && (n - i) % 3 == 0)
-            grouped[at++] = ',';
-        grouped[at++] = plain[i];
-    }
-    grouped[at] = '\0';
-    sl_log(SL_LOG_INFO, "GPU KV cache size: %s tokens, max_total_num_tokens=%s", grouped, plain);
 }
 
 static int set_kv_events(struct serve_flags *f, struct sl_engine_config *engine,
@@ -247,16 +237,13 @@ static int set_traces(struct serve_flags *f, struct sl_error *err)
     return rc;
 }
 
-static int serve(struct serve_flags *f, struct sl_engine_config *engine, const char *model,
-                 struct sl_error *err)
+/* What the flags say of the server, and of every engine. */
+static int configure(struct serve_flags *f, struct sl_engine_config *engine, struct sl_error *err)
 {
     struct sl_server_config *cfg = &f->server;
-    const char *keys[MAX_ITEMS], *names[SL_FLAG_LIST_MAX];
-    char key_text[8192];
-    struct sl_engine *eng;
-    int rc =
-        split_list(&f->api_keys, key_text, sizeof key_text, keys, MAX_ITEMS, &cfg->n_api_keys, err);
-    cfg->api_keys = keys;
+    int rc = split_list(&f->api_keys, f->key_text, sizeof f->key_text, f->key_items, MAX_ITEMS,
+                        &cfg->n_api_keys, err);
+    cfg->api_keys = f->key_items;
     if (rc == 0)
         rc = set_log_level(f->log_level, err);
     if (rc == 0)
@@ -273,10 +260,6 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
         rc = set_traces(f, err);
     if (rc != 0)
         return rc;
-    for (int i = 0; i < f->served_names.n; i++)
-        names[i] = f->served_names.items[i];
-    cfg->served_names = names;
-    cfg->n_served_names = f->served_names.n;
     if (f->allowed_origins.n > 0) {
         cfg->allowed_origins = f->allowed_origins.items;
         cfg->n_allowed_origins = f->allowed_origins.n;
@@ -287,35 +270,53 @@ static int serve(struct serve_flags *f, struct sl_engine_config *engine, const c
     cfg->request_timeout_ms = f->request_s * 1000;
     cfg->sse_ping_ms = f->ping_s * 1000;
     engine->enable_lora |= f->lora_modules.n > 0;
-    engine->model = model;
     engine->max_queued = f->max_queued;
     engine->priority_max_wait_ms = f->max_wait_s * 1000;
     engine->null_model = f->null_model;
     engine->watchdog_s = f->watchdog_s > 0 ? f->watchdog_s : -1;
-    uint64_t t0 = sl_now_ns();
-    rc = sl_engine_create(engine, &eng, err);
-    if (rc != 0)
-        return rc;
+    return 0;
+}
+
+/* The first model's names are the server's; --served-model-name replaces them. */
+static int set_names(struct serve_flags *f, struct sl_cli_served_models *m, struct sl_error *err)
+{
+    struct sl_server_config *cfg = &f->server;
+    if (f->served_names.n > 0 && m->n > 1)
+        return sl_fail(err, SL_EINVAL,
+                       "--served-model-name is for one model: of several, write NAME=MODEL");
+    if (f->served_names.n > 0) {
+        m->bases[0].names = f->served_names.items;
+        m->bases[0].n_names = f->served_names.n;
+    }
+    cfg->served_names = m->bases[0].names;
+    cfg->n_served_names = m->bases[0].n_names;
+    for (int i = 1; i < m->n; i++)
+        f->more[i - 1] = (struct sl_server_model){
+            .eng = m->bases[i].eng, .names = m->bases[i].names, .n_names = m->bases[i].n_names};
+    cfg->more = f->more;
+    cfg->n_more = m->n - 1;
+    return 0;
+}
+
+static int serve(struct serve_flags *f, struct sl_cli_served_models *m, struct sl_error *err)
+{
+    int rc = sl_cli_models_open(m, err);
+    if (rc == 0)
+        rc = set_names(f, m, err);
     char *adapters[SL_FLAG_LIST_MAX] = {0};
-    rc = sl_cli_lora_modules(&f->lora_modules, eng, names, cfg->n_served_names, adapters, err);
+    if (rc == 0)
+        rc = sl_cli_lora_modules(&f->lora_modules, m->bases, m->n, adapters, err);
     for (int i = 0; i < f->lora_modules.n; i++)
         sl_free(adapters[i]);
-    if (rc != 0) {
-        sl_engine_destroy(eng);
-        return rc;
+    if (rc == 0)
+        rc = sl_server_run(&f->server, m->all[0].eng, err);
+    for (int i = 0; i < m->n; i++) {
+        struct sl_error stuck;
+        if (m->all[i].eng != NULL && sl_engine_health(m->all[i].eng, &stuck) == SL_ESTALLED) {
+            *err = stuck; /* its thread may never end */
+            rc = SL_ESTALLED;
+        }
     }
-    const struct sl_model_info *info = sl_engine_info(eng);
-    sl_log(SL_LOG_INFO, "%s %s: %d layers, context %d, KV cache %lld tokens, ready in %.2f s",
-           info->architecture, info->model_path, info->n_layers, info->max_model_len,
-           (long long)info->n_pages * info->block_size, (double)(sl_now_ns() - t0) * 1e-9);
-    log_kv_tokens(info);
-    rc = sl_server_run(cfg, eng, err);
-    struct sl_error stuck;
-    if (sl_engine_health(eng, &stuck) == SL_ESTALLED) { /* its thread may never end */
-        *err = stuck;
-        rc = SL_ESTALLED;
-    }
-    sl_engine_destroy(eng);
     return rc;
 }
 
@@ -324,32 +325,33 @@ static int run(int argc, char **argv)
     struct serve_flags f = {.shutdown_s = 30, .ping_s = 5, .watchdog_s = 120};
     struct sl_engine_config engine = {0};
     struct sl_error err = {0};
-    struct sl_cli_model model = {0};
-    const char *name = NULL;
-    char repo[200];
-    int n_positional = 0;
+    struct sl_hub_config hub = {0};
+    struct sl_cli_served_models models = {0};
+    const char *given[SL_CLI_MAX_MODELS];
+    int n_given = 0, first_for = sl_cli_models_split(argc, argv);
     sl_server_config_default(&f.server);
     const char *default_host = f.server.host;
     f.server.host = NULL;
     struct sl_flag_group groups[] = {
         {flags, (int)SL_COUNT(flags), &f, 0},
         {sl_flags_engine, sl_n_flags_engine, &engine, 0},
-        {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
+        {sl_flags_hub, sl_n_flags_hub, &hub, 0},
         {sl_flags_adapters, sl_n_flags_adapters, &engine, 0},
     };
-    int rc = sl_flags_parse(&sl_cmd_serve, groups, (int)SL_COUNT(groups), argc, argv, &name, 1,
-                            &n_positional, &err);
+    int rc = sl_flags_parse(&sl_cmd_serve, groups, (int)SL_COUNT(groups), first_for, argv, given,
+                            SL_CLI_MAX_MODELS, &n_given, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
     if (f.server.host == NULL && f.server.uds == NULL)
         f.server.host = default_host;
-    if (f.served_names.n == 0 && sl_hub_is_name(name, repo)) /* not the snapshot's path */
-        f.served_names.items[f.served_names.n++] = name;
     if (rc == 0)
-        rc = sl_cli_find_model(&model, name, &err);
+        rc = configure(&f, &engine, &err);
     if (rc == 0)
-        rc = serve(&f, &engine, model.path, &err);
-    sl_cli_model_deinit(&model);
+        rc =
+            sl_cli_models_read(&models, given, n_given, &engine, &hub, argc, argv, first_for, &err);
+    if (rc == 0)
+        rc = serve(&f, &models, &err);
+    sl_cli_models_close(&models);
     sl_keys_close(f.keys);
     sl_trace_settings_deinit(&f.traces);
     /* Requests cut off by the time limit of a drain are in the log; the stop itself succeeded. */
@@ -358,12 +360,13 @@ static int run(int argc, char **argv)
 
 const struct sl_command sl_cmd_serve = {
     .name = "serve",
-    .usage = "[MODEL] [FLAGS]",
-    .summary = "serve a model over HTTP, compatible with OpenAI's API",
+    .usage = "[MODEL | NAME=MODEL ...] [FLAGS] [--for NAME FLAGS]",
+    .summary = "serve models over HTTP, compatible with OpenAI's API",
     .details =
         "Examples:\n"
         "  sluice serve                                  the bundled model on port 8000\n"
         "  sluice serve Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key SECRET\n"
+        "  sluice serve chat=./Qwen3-0.6B embed=./bge     several that share memory of KV pages\n"
         "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
         "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'\n"
         "When requests wait and nothing moves for --watchdog-timeout, the state goes to the\n"

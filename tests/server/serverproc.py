@@ -45,9 +45,8 @@ class Server:
         self.uds = os.path.join(self.dir.name, "socket")
         self.log_path = os.path.join(self.dir.name, "log")
         device = [] if "--device" in args else ["--device", "cpu"]  # also where there is a GPU
-        command = [BINARY, "serve", *device, *[a.replace("{uds}", self.uds) for a in args]]
-        if port:
-            command += ["--port", "0", "--port-file", self.port_file]
+        listen = ["--port", "0", "--port-file", self.port_file] if port else []
+        command = [BINARY, "serve", *device, *listen, *[a.replace("{uds}", self.uds) for a in args]]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | (env or {}))
         self.port = 0
