@@ -5,18 +5,19 @@
  * Rows. The query vectors of a span that share a key head are its rows: row r is token r / group,
  * head r % group. A tile is up to 16 rows (narrow: all rows of the span) or the next `wide` rows.
  *
- * Canonical order, for each row: keys in splits at absolute positions, of 64 keys up to 1,024, of
- * 256 up to 16,384, then of 512; in a split tiles of 64 keys in order. Scores by m16n8k16, one
- * accumulator over the dimensions ascending. With m the running maximum of the split's raw scores
- * and c = scale * log2 e (after a soft cap log2 e):
- *   m' = max(m, scores), a = ex2((m - m') c), p = ex2(fma(score, c, -(m' c))), o = o a,
- *   then o += p v by m16n8k16 with p rounded, keys ascending, one accumulator.
- *   l: 4 sums a row. Sum t has the keys 16 w + {2t, 2t + 1, 2t + 8, 2t + 9} of each tile, w < 4:
- *   s(w) = (p + p) + (p + p), l = fma(l, a, (s(0) + s(1)) + (s(2) + s(3))); at the end of the split
- *   over t, neighbours, then pairs.
- * Queries and p are rounded to F16 for pages of F16, else to BF16.
- * Splits join in ascending order by sl_attn_join from M = -inf, L = 0, O = 0. A split or tile a row
- * sees nothing of changes none of its bits: the first is left out, the second has a = 1 and p = 0.
+ * Canonical order, for each row: keys in tiles of 64 at absolute positions, and splits of two
+ * tiles up to 1,024 keys, of four up to 4,096, then of eight. Scores by m16n8k16, one accumulator
+ * over the dimensions ascending. The split's sums are relative to a reference m, at first -inf,
+ * that rises only where scores would be above it by more than 2^8: with t the maximum of a tile's
+ * raw scores and c = scale * log2 e (after a soft cap log2 e), m' = (t - m) c > 8 ? t : m, and a =
+ * m' > m ? ex2((m - m') c) : 1, p = ex2(fma(score, c, -(m' c))), o = o a, then o += p v by m16n8k16
+ * with p rounded, keys ascending, one accumulator. l: 4 sums a row. Sum t has the keys 16 w + {2t,
+ * 2t + 1, 2t + 8, 2t + 9} of each tile, w < 4: s(w) = (p + p) + (p + p), l = fma(l, a, (s(0) +
+ * s(1)) + (s(2) + s(3))); at the end of the split over t, neighbours, then pairs. Queries and p are
+ * rounded to F16 for pages of F16, else to BF16. Splits join in ascending order by sl_attn_join
+ * from M = -inf, L = 0, O = 0, where M rises as m does. A split or tile a row sees nothing of
+ * changes none of its bits, but for the sign of zeros, which end as +0: the first is left out, the
+ * second has a = 1 and p = 0.
  */
 #ifndef SL_CUDA_ATTENTION_CUH
 #define SL_CUDA_ATTENTION_CUH
@@ -26,8 +27,9 @@
 #include "cuda/kv.cuh"
 #include "cuda/launch.cuh"
 
-#define SL_ATTN_TILE   64 /* keys */
-#define SL_ATTN_NARROW 16 /* rows */
+#define SL_ATTN_TILE   64   /* keys */
+#define SL_ATTN_NARROW 16   /* rows */
+#define SL_ATTN_SLACK  8.0f /* powers of two by which scores may exceed their reference */
 
 /* ---------------------------------------------------------------- division */
 
@@ -52,25 +54,36 @@ static __device__ __forceinline__ int sl_attn_div(int x, const struct sl_attn_di
 
 /* ---------------------------------------------------------------- splits */
 
-#define SL_ATTN_NEAR        1024 /* keys below in splits of 64 */
-#define SL_ATTN_FAR         16384
-#define SL_ATTN_NEAR_SPLITS (SL_ATTN_NEAR / 64)
-#define SL_ATTN_FAR_SPLITS  (SL_ATTN_NEAR_SPLITS + (SL_ATTN_FAR - SL_ATTN_NEAR) / 256)
+#define SL_ATTN_SPLIT       128 /* keys, at first */
+#define SL_ATTN_NEAR        1024
+#define SL_ATTN_FAR         4096
+#define SL_ATTN_NEAR_SPLITS (SL_ATTN_NEAR / SL_ATTN_SPLIT)
+#define SL_ATTN_FAR_SPLITS \
+    (SL_ATTN_NEAR_SPLITS + (SL_ATTN_FAR - SL_ATTN_NEAR) / (2 * SL_ATTN_SPLIT))
+
+/* Keys of the split that has the key, a power of two. */
+static __device__ __forceinline__ int sl_attn_split_size(int key)
+{
+    return key < SL_ATTN_NEAR  ? SL_ATTN_SPLIT
+           : key < SL_ATTN_FAR ? 2 * SL_ATTN_SPLIT
+                               : 4 * SL_ATTN_SPLIT;
+}
 
 /* The split that has the key. */
 static __host__ __device__ __forceinline__ int sl_attn_split_of(int key)
 {
-    return key < SL_ATTN_NEAR  ? key / 64
-           : key < SL_ATTN_FAR ? SL_ATTN_NEAR_SPLITS + (key - SL_ATTN_NEAR) / 256
-                               : SL_ATTN_FAR_SPLITS + (key - SL_ATTN_FAR) / 512;
+    return key < SL_ATTN_NEAR  ? key / SL_ATTN_SPLIT
+           : key < SL_ATTN_FAR ? SL_ATTN_NEAR_SPLITS + (key - SL_ATTN_NEAR) / (2 * SL_ATTN_SPLIT)
+                               : SL_ATTN_FAR_SPLITS + (key - SL_ATTN_FAR) / (4 * SL_ATTN_SPLIT);
 }
 
 /* Its first key. */
 static __host__ __device__ __forceinline__ int sl_attn_split_at(int split)
 {
-    return split < SL_ATTN_NEAR_SPLITS  ? split * 64
-           : split < SL_ATTN_FAR_SPLITS ? SL_ATTN_NEAR + (split - SL_ATTN_NEAR_SPLITS) * 256
-                                        : SL_ATTN_FAR + (split - SL_ATTN_FAR_SPLITS) * 512;
+    return split < SL_ATTN_NEAR_SPLITS ? split * SL_ATTN_SPLIT
+           : split < SL_ATTN_FAR_SPLITS
+               ? SL_ATTN_NEAR + (split - SL_ATTN_NEAR_SPLITS) * (2 * SL_ATTN_SPLIT)
+               : SL_ATTN_FAR + (split - SL_ATTN_FAR_SPLITS) * (4 * SL_ATTN_SPLIT);
 }
 
 /* ---------------------------------------------------------------- the plan */
@@ -175,23 +188,25 @@ struct sl_attn_join {
 };
 
 /* Factors of the state (M, L, O) and of a split (m, l, o), and the new M. A split a row sees
- * nothing of (m = -inf) leaves the state as it is, but for the sign of a zero. */
+ * nothing of (m = -inf) leaves the state as it is, but for the sign of a zero. The first one
+ * becomes the state. */
 static __device__ __forceinline__ struct sl_attn_join sl_attn_join_of(float top, float m, float c)
 {
     struct sl_attn_join j;
-    j.top = fmaxf(top, m);
+    bool far = __fmul_rn(__fadd_rn(m, -top), c) > SL_ATTN_SLACK;
+    j.top = far ? m : top;
     float safe = j.top == __int_as_float(static_cast<int>(0xFF800000u)) ? 0.0f : j.top;
-    j.a = sl_ex2_approx(__fmul_rn(__fadd_rn(top, -safe), c));
+    j.a = far ? sl_ex2_approx(__fmul_rn(__fadd_rn(top, -safe), c)) : 1.0f;
     j.b = sl_ex2_approx(__fmul_rn(__fadd_rn(m, -safe), c));
     return j;
 }
 
-/* The new L, or one of the new O. + 0: a sum of -0 counts as +0, since a tile whose keys a row does
- * not see may turn the one into the other. */
+/* The new L, or one of the new O. The sign of a zero may depend on tiles whose keys a row does not
+ * see; nothing but another zero's sign depends on it. */
 static __device__ __forceinline__ float sl_attn_joined(const struct sl_attn_join &j, float state,
                                                        float part)
 {
-    return __fmaf_rn(__fadd_rn(part, 0.0f), j.b, __fmul_rn(state, j.a));
+    return __fmaf_rn(part, j.b, __fmul_rn(state, j.a));
 }
 
 /* What O is multiplied with in the end. */

@@ -14,9 +14,9 @@
  * D = 128 on an H200 (132 SMs, 4.6 TB/s read, 1.75 GHz): a tile is 32 KiB, a share of 1,640 clk of
  * an SM's bandwidth; a warp needs some 1,500 clk for it alone, and eight warps work at a time. In
  * flight: 8 warps x 2 to 3 steps of 8 KiB = 128 to 192 KiB an SM; 4.7 TB/s x 800 ns / 132 = 28 KiB
- * are needed. Seen: 90 to 98 % of the read stream from 16 sequences of 32,768 positions or 64 of
- * 4,096 on; one sequence of 512 positions takes 9.4 us (72 splits on 72 SMs, then the last joins
- * nine), where 2 us behind the wait were expected.
+ * are needed. Seen: 93 to 98 % of the read stream from 16 sequences of 32,768 positions or 64 of
+ * 4,096 on; one sequence of 512 positions takes 9.4 us (four splits of eight key heads, then the
+ * last joins four), where 2 us behind the wait were expected.
  *
  * nvcc 13.0, sm_90a; blocks of an SM: 2, for D = 256: 1. D = 128: 255 registers, no spills.
  */

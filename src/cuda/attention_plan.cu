@@ -16,7 +16,7 @@
 
 #define PLAN_THREADS 512 /* at most: a barrier of few warps is cheaper */
 #define PLAN_WARPS   (PLAN_THREADS / 32)
-#define PLAN_STEPS   10 /* parts of 1, 2, 4 .. 512 splits */
+#define PLAN_STEPS   20 /* parts of 1, 2, 3, 4, 6, 8, 12 .. 1,024 splits */
 #define PLAN_SUMS    (PLAN_STEPS + 3)
 #define PLAN_UNIT    64 /* rows: sums of them must fit 32 bits */
 
@@ -181,16 +181,29 @@ struct plan_part { /* splits of a tile's first part and of the others */
 
 struct plan_parts {
     int32_t n_body;
-    struct plan_part body, rest; /* tiles below n_body, and those behind */
+    struct plan_part body; /* of tiles below n_body */
+    int32_t step;          /* of those behind */
 };
 
-static __device__ __forceinline__ struct plan_part part_of(const struct plan_parts &parts,
-                                                           int32_t x)
+static __device__ __forceinline__ int32_t plan_step(int32_t i)
 {
-    struct plan_part p;
-    p.first = x < parts.n_body ? parts.body.first : parts.rest.first;
-    p.step = x < parts.n_body ? parts.body.step : parts.rest.step;
+    return i == 0 ? 1 : (3 - i % 2) << (i - 1) / 2;
+}
+
+/* Parts of `step` splits as the tile's last one. Its first splits have fewer keys, so that the
+ * first part has more of them. */
+static __device__ __forceinline__ struct plan_part part_of_step(const struct plan_tile &t,
+                                                                int32_t step)
+{
+    int32_t keys = step * sl_attn_split_size(t.span.pos + t.tok_last);
+    struct plan_part p = {sl_attn_split_of(keys - 1) + 1, step};
     return p;
+}
+
+static __device__ __forceinline__ struct plan_part part_of(const struct plan_parts &parts,
+                                                           int32_t x, const struct plan_tile &t)
+{
+    return x < parts.n_body ? parts.body : part_of_step(t, parts.step);
 }
 
 /* Parts after the first, whether there are any, and rows of slots. */
@@ -209,7 +222,8 @@ static __device__ bool fits(struct plan_smem *s, const struct plan_args &p, int 
     int32_t sum[2] = {0, 0};
     for (int32_t x = static_cast<int32_t>(threadIdx.x); x < n_tiles; x += n_threads()) {
         int32_t needs[3];
-        needs_of(tile_at(p, cls, x), part_of(parts, x), needs);
+        const struct plan_tile t = tile_at(p, cls, x);
+        needs_of(t, part_of(parts, x, t), needs);
         sum[0] += needs[0];
         sum[1] += (needs[2] + PLAN_UNIT - 1) / PLAN_UNIT;
     }
@@ -218,8 +232,8 @@ static __device__ bool fits(struct plan_smem *s, const struct plan_args &p, int 
            static_cast<int64_t>(sum[1]) * PLAN_UNIT <= p.at.cap_rows;
 }
 
-/* Tiles of 64 keys, rows of slots and splits if all splits were parts, and how many parts of 1, 2,
- * 4 .. splits there would be of the tiles from n_body on. */
+/* Tiles of keys, rows of slots and splits if all splits were parts, and how many parts of each
+ * step there would be of the tiles from n_body on. */
 static __device__ void measure(struct plan_smem *s, const struct plan_args &p, int cls,
                                int32_t n_tiles, int32_t n_body, int32_t sum[PLAN_SUMS])
 {
@@ -232,8 +246,11 @@ static __device__ void measure(struct plan_smem *s, const struct plan_args &p, i
         sum[1] += ((t.n_splits + 1) * t.n_rows + PLAN_UNIT - 1) / PLAN_UNIT;
         sum[2] += t.n_splits;
 #pragma unroll
-        for (int i = 0; i < PLAN_STEPS; i++)
-            sum[3 + i] += x >= n_body ? (t.n_splits + (1 << i) - 1) >> i : 0;
+        for (int i = 0; i < PLAN_STEPS; i++) {
+            int32_t needs[3];
+            needs_of(t, part_of_step(t, plan_step(i)), needs);
+            sum[3 + i] += x >= n_body ? needs[0] + 1 : 0;
+        }
     }
     block_sums<PLAN_SUMS>(s, sum);
 }
@@ -252,18 +269,17 @@ static __device__ struct plan_parts choose_parts(struct plan_smem *s, const stru
     int32_t most = cls == 0 ? 2 * share + 1 : max(2 * share, 16);
     parts.body.first = sl_attn_split_of(most * SL_ATTN_TILE - 1) + 1;
     parts.body.step = max(parts.body.first / (cls == 0 ? 4 : 8), 1);
-    parts.rest.step = 1 << PLAN_STEPS;
+    parts.step = plan_step(PLAN_STEPS);
 #pragma unroll
     for (int i = PLAN_STEPS - 1; i >= 0; i--)
-        parts.rest.step = sum[3 + i] * kv <= grid ? 1 << i : parts.rest.step;
-    parts.rest.first = parts.rest.step;
+        parts.step = sum[3 + i] * kv <= grid ? plan_step(i) : parts.step;
     if (n_tiles + sum[2] <= p.at.cap_items[cls] &&
         static_cast<int64_t>(sum[1]) * PLAN_UNIT <= p.at.cap_rows)
         return parts;
     while (!fits(s, p, cls, n_tiles, parts)) { /* whole tiles do */
         parts.body.first = min(2 * parts.body.first, 1 << 28);
         parts.body.step = min(2 * parts.body.step, 1 << 28);
-        parts.rest.first = parts.rest.step = min(2 * parts.rest.step, 1 << 28);
+        parts.step = min(2 * parts.step, 1 << 20);
     }
     return parts;
 }
@@ -311,10 +327,10 @@ static __device__ void plan_class(struct plan_smem *s, const struct plan_args &p
         struct plan_tile t = tile_at(p, cls, min(x, n_tiles - 1));
         int32_t needs[3] = {0, 0, 0};
         if (x < n_tiles)
-            needs_of(t, part_of(parts, x), needs);
+            needs_of(t, part_of(parts, x, t), needs);
         block_scan(s, needs, carry, at);
         if (x < n_tiles)
-            write_tile(p, cls, n_tiles, x, t, part_of(parts, x), needs, at);
+            write_tile(p, cls, n_tiles, x, t, part_of(parts, x, t), needs, at);
     }
     for (int32_t i = static_cast<int32_t>(threadIdx.x); i < carry[1] * p.n_kv_heads;
          i += n_threads())

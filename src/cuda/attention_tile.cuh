@@ -69,18 +69,20 @@ static __device__ __forceinline__ int sl_attn_split_slot(const struct sl_attn_wo
     return 1 + split - w.item.first;
 }
 
-/* The tiles of an item. */
+/* The tiles of an item, of TILE keys each. */
+template <int TILE = SL_ATTN_TILE>
 static __device__ __forceinline__ void sl_attn_tiles_of(const struct sl_attn_work &w, int *from,
                                                         int *to)
 {
-    *from = max(sl_attn_split_at(w.item.from), w.key_lo) / SL_ATTN_TILE;
-    *to = (min(sl_attn_split_at(w.item.to), w.key_hi) + SL_ATTN_TILE - 1) / SL_ATTN_TILE;
+    *from = max(sl_attn_split_at(w.item.from), w.key_lo) / TILE;
+    *to = (min(sl_attn_split_at(w.item.to), w.key_hi) + TILE - 1) / TILE;
 }
 
+template <int TILE = SL_ATTN_TILE>
 static __device__ __forceinline__ bool sl_attn_last_of_split(int tile, int tile_to)
 {
-    int end = (tile + 1) * SL_ATTN_TILE;
-    return tile + 1 == tile_to || sl_attn_split_at(sl_attn_split_of(end)) == end;
+    int end = (tile + 1) * TILE;
+    return tile + 1 == tile_to || (end & (sl_attn_split_size(end - 1) - 1)) == 0;
 }
 
 /* Does a row not see all of the tile? */
@@ -158,16 +160,17 @@ static __device__ __forceinline__ float sl_attn_cap(const struct sl_attn_args &a
     return copysignf(__fmul_rn(a.cap, __fmul_rn(__fadd_rn(1.0f, -e), r)), x);
 }
 
-/* A tile's scores, eight fragments of eight keys each, from `key` on. tall: there are rows in the
+/* F fragments of eight keys each, of a tile's scores, from `key` on. tall: there are rows in the
  * second half; what is said of them otherwise counts for nobody, and costs. */
+template <int F>
 static __device__ __forceinline__ void sl_attn_cap_and_mask(const struct sl_attn_args &a,
                                                             const struct sl_attn_rows &r,
-                                                            float s[8][4], int key, bool masked,
+                                                            float (&s)[F][4], int key, bool masked,
                                                             bool tall)
 {
     if (a.cap > 0.0f) {
 #pragma unroll
-        for (int f = 0; f < 8; f++)
+        for (int f = 0; f < F; f++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 s[f][i] = sl_attn_cap(a, s[f][i]);
@@ -182,7 +185,7 @@ static __device__ __forceinline__ void sl_attn_cap_and_mask(const struct sl_attn
         int lo = sl_attn_seen_from(a, r.pos[i]), from = key - lo;
         unsigned n = static_cast<unsigned>(r.pos[i] - lo);
 #pragma unroll
-        for (int f = 0; f < 8; f++)
+        for (int f = 0; f < F; f++)
 #pragma unroll
             for (int j = 0; j < 2; j++)
                 s[f][2 * i + j] =
@@ -190,55 +193,93 @@ static __device__ __forceinline__ void sl_attn_cap_and_mask(const struct sl_attn
     }
 }
 
-/* The largest of a row's scores, to all four threads that share the row. */
-static __device__ __forceinline__ void sl_attn_row_max(const float s[8][4], float top[2], bool tall)
+/* The largest of a thread's scores of its row i, in F fragments. */
+template <int F>
+static __device__ __forceinline__ float sl_attn_thread_max(const float (*s)[4], int i)
 {
+    float x[F / 2];
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        top[i] = -SL_ATTN_INF;
-        if (i == 1 && !tall)
-            break;
-        float t = fmaxf(s[0][2 * i], s[0][2 * i + 1]);
+    for (int f = 0; f < F / 2; f++)
+        x[f] = fmaxf(fmaxf(s[2 * f][2 * i], s[2 * f][2 * i + 1]),
+                     fmaxf(s[2 * f + 1][2 * i], s[2 * f + 1][2 * i + 1]));
 #pragma unroll
-        for (int f = 1; f < 8; f++)
-            t = fmaxf(t, fmaxf(s[f][2 * i], s[f][2 * i + 1]));
-        t = fmaxf(t, __shfl_xor_sync(0xFFFFFFFFu, t, 1));
-        top[i] = fmaxf(t, __shfl_xor_sync(0xFFFFFFFFu, t, 2));
-    }
+    for (int n = F / 4; n > 0; n /= 2)
+#pragma unroll
+        for (int f = 0; f < n; f++)
+            x[f] = fmaxf(x[f], x[f + n]);
+    return x[0];
 }
 
-/* The running maximum m takes in top. alpha: what was there before is multiplied with it. base:
- * m' c, with 0 for a row that has seen nothing yet, where m' is -inf. */
+/* And of the row's, to all four threads that share it. */
+static __device__ __forceinline__ float sl_attn_quad_max(float top)
+{
+    top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, 1));
+    return fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, 2));
+}
+
+template <int F>
+static __device__ __forceinline__ void sl_attn_row_max(const float (&s)[F][4], float top[2],
+                                                       bool tall)
+{
+    top[0] = sl_attn_quad_max(sl_attn_thread_max<F>(s, 0));
+    top[1] = tall ? sl_attn_quad_max(sl_attn_thread_max<F>(s, 1)) : -SL_ATTN_INF;
+}
+
+/* Does the reference m rise to top? Not where both are -inf. */
+static __device__ __forceinline__ bool sl_attn_is_far(float top, float m, float c)
+{
+    return __fmul_rn(__fadd_rn(top, -m), c) > SL_ATTN_SLACK;
+}
+
+/* The reference m of the running sums rises to top where that is far above it. alpha: what was
+ * there before is multiplied with it. base: m' c, with 0 for a row that has seen nothing yet, where
+ * m' is -inf. */
 static __device__ __forceinline__ void sl_attn_raise(float c, float m[2], const float top[2],
                                                      float alpha[2], float base[2])
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float most = fmaxf(m[i], top[i]);
+        bool far = sl_attn_is_far(top[i], m[i], c);
+        float most = far ? top[i] : m[i];
         float safe = most == -SL_ATTN_INF ? 0.0f : most;
-        alpha[i] = sl_ex2_approx(__fmul_rn(__fadd_rn(m[i], -safe), c));
+        alpha[i] = far ? sl_ex2_approx(__fmul_rn(__fadd_rn(m[i], -safe), c)) : 1.0f;
         base[i] = __fmul_rn(safe, c);
         m[i] = most;
     }
 }
 
+/* The sum of N numbers, a power of two, as a tree: neighbours first. */
+template <int N> static __device__ __forceinline__ float sl_attn_tree(const float *x)
+{
+    float y[N];
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        y[i] = x[i];
+#pragma unroll
+    for (int n = N / 2; n > 0; n /= 2)
+#pragma unroll
+        for (int i = 0; i < n; i++)
+            y[i] = __fadd_rn(y[2 * i], y[2 * i + 1]);
+    return y[0];
+}
+
 /* Scores of a tile to probabilities, as A operands of 16 keys each; l as in attention.cuh. */
-template <class E>
-static __device__ __forceinline__ void sl_attn_exp(float c, const float s[8][4],
+template <class E, int F>
+static __device__ __forceinline__ void sl_attn_exp(float c, const float (&s)[F][4],
                                                    const float base[2], const float alpha[2],
-                                                   uint32_t p[4][4], float l[2], bool tall)
+                                                   uint32_t (&p)[F / 2][4], float l[2], bool tall)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         if (i == 1 && !tall) {
 #pragma unroll
-            for (int w = 0; w < 4; w++)
+            for (int w = 0; w < F / 2; w++)
                 p[w][1] = p[w][3] = 0;
             break;
         }
-        float sum[4];
+        float sum[F / 2];
 #pragma unroll
-        for (int w = 0; w < 4; w++) {
+        for (int w = 0; w < F / 2; w++) {
             float e[4];
 #pragma unroll
             for (int j = 0; j < 4; j++)
@@ -247,8 +288,7 @@ static __device__ __forceinline__ void sl_attn_exp(float c, const float s[8][4],
             p[w][i] = E::pack(e[0], e[1]);
             p[w][2 + i] = E::pack(e[2], e[3]);
         }
-        l[i] = __fmaf_rn(l[i], alpha[i],
-                         __fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3])));
+        l[i] = __fmaf_rn(l[i], alpha[i], sl_attn_tree<F / 2>(sum));
     }
 }
 

@@ -229,7 +229,7 @@ template <class KV, int D> struct sl_attn_wide {
         }
     }
 
-    __device__ __forceinline__ void scores(const uint8_t *keys, int tile, uint32_t p[4][4])
+    __device__ __forceinline__ void scores(const uint8_t *keys, int tile, uint32_t (&p)[4][4])
     {
         float s[8][4], top[2], alpha[2], base[2];
 #pragma unroll

@@ -59,15 +59,15 @@ struct sl_elem_bf16 {
         sl_mma_bf16(c, a, b);
     }
     template <int T, class B>
-    static __device__ __forceinline__ void wgmma_rs(float (&d)[T][4], const uint32_t (&a)[4], B b)
+    static __device__ __forceinline__ void wgmma_rs_bt(float (&d)[T][4], const uint32_t (&a)[4],
+                                                       B b, int add)
     {
-        sl_wgmma_rs(d, a, b);
+        sl_wgmma_rs_bt(d, a, b, add);
     }
     template <int T, class B>
-    static __device__ __forceinline__ void wgmma_rs_bt(float (&d)[T][4], const uint32_t (&a)[4],
-                                                       B b)
+    static __device__ __forceinline__ void wgmma_ss(float (&d)[T][4], B a, B b, int add)
     {
-        sl_wgmma_rs_bt(d, a, b);
+        sl_wgmma_ss(d, a, b, add);
     }
 };
 
@@ -92,15 +92,15 @@ struct sl_elem_f16 {
         sl_mma_f16(c, a, b);
     }
     template <int T, class B>
-    static __device__ __forceinline__ void wgmma_rs(float (&d)[T][4], const uint32_t (&a)[4], B b)
+    static __device__ __forceinline__ void wgmma_rs_bt(float (&d)[T][4], const uint32_t (&a)[4],
+                                                       B b, int add)
     {
-        sl_wgmma_rs_f16(d, a, b);
+        sl_wgmma_rs_bt_f16(d, a, b, add);
     }
     template <int T, class B>
-    static __device__ __forceinline__ void wgmma_rs_bt(float (&d)[T][4], const uint32_t (&a)[4],
-                                                       B b)
+    static __device__ __forceinline__ void wgmma_ss(float (&d)[T][4], B a, B b, int add)
     {
-        sl_wgmma_rs_bt_f16(d, a, b);
+        sl_wgmma_ss_f16(d, a, b, add);
     }
 };
 

@@ -337,19 +337,34 @@ template <int N> static __device__ __forceinline__ void sl_wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* name: a product with n tokens, or columns; trans: of b as sl_wgmma_bt says. d's registers come
- * first, then a's and b. */
-#define SL_WG_D(i)     "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
-#define SL_WG_D2(i)    SL_WG_D(i), SL_WG_D(i + 1)
-#define SL_WG_D8(i)    SL_WG_D2(i), SL_WG_D2(i + 2), SL_WG_D2(i + 4), SL_WG_D2(i + 6)
-#define SL_WG_SUM_16   SL_WG_D2(0)
-#define SL_WG_SUM_32   SL_WG_D2(0), SL_WG_D2(2)
-#define SL_WG_SUM_64   SL_WG_D8(0)
-#define SL_WG_SUM_128  SL_WG_D8(0), SL_WG_D8(8)
-#define SL_WG_SUM_192  SL_WG_SUM_128, SL_WG_D8(16)
-#define SL_WG_SUM_256  SL_WG_SUM_192, SL_WG_D8(24)
-#define SL_WG_R8       "%0, %1, %2, %3, %4, %5, %6, %7"
-#define SL_WG_R16      SL_WG_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+/* Behind sl_wgmma_wait: keeps the registers of products for them until here. The compiler takes a
+ * product for done once it has begun, and would give a's registers to others, or d's to copies. */
+template <int T> static __device__ __forceinline__ void sl_wgmma_keep(float (&x)[T][4])
+{
+#pragma unroll
+    for (int i = 0; i < T; i++)
+        asm volatile("" : "+f"(x[i][0]), "+f"(x[i][1]), "+f"(x[i][2]), "+f"(x[i][3])::"memory");
+}
+
+template <int T> static __device__ __forceinline__ void sl_wgmma_keep(uint32_t (&x)[T][4])
+{
+#pragma unroll
+    for (int i = 0; i < T; i++)
+        asm volatile("" : "+r"(x[i][0]), "+r"(x[i][1]), "+r"(x[i][2]), "+r"(x[i][3])::"memory");
+}
+
+/* n: tokens, or columns. d's registers come first, then a's and b. */
+#define SL_WG_D(i)    "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define SL_WG_D2(i)   SL_WG_D(i), SL_WG_D(i + 1)
+#define SL_WG_D8(i)   SL_WG_D2(i), SL_WG_D2(i + 2), SL_WG_D2(i + 4), SL_WG_D2(i + 6)
+#define SL_WG_SUM_16  SL_WG_D2(0)
+#define SL_WG_SUM_32  SL_WG_D2(0), SL_WG_D2(2)
+#define SL_WG_SUM_64  SL_WG_D8(0)
+#define SL_WG_SUM_128 SL_WG_D8(0), SL_WG_D8(8)
+#define SL_WG_SUM_192 SL_WG_SUM_128, SL_WG_D8(16)
+#define SL_WG_SUM_256 SL_WG_SUM_192, SL_WG_D8(24)
+#define SL_WG_R8      "%0, %1, %2, %3, %4, %5, %6, %7"
+#define SL_WG_R16     SL_WG_R8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define SL_WG_R32 \
     SL_WG_R16 ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define SL_WG_R64                                                                                \
@@ -369,23 +384,23 @@ template <int N> static __device__ __forceinline__ void sl_wgmma_wait()
 #define SL_WG_REG_128 "{" SL_WG_R64 "}, {%64, %65, %66, %67}, %68"
 #define SL_WG_REG_192 "{" SL_WG_R96 "}, {%96, %97, %98, %99}, %100"
 #define SL_WG_REG_256 "{" SL_WG_R128 "}, {%128, %129, %130, %131}, %132"
-#define SL_WGMMA(name, n, type, trans)                                                      \
-    static __device__ __forceinline__ void name(float(&d)[n / 8][4], const uint32_t(&a)[4], \
-                                                uint64_t b)                                 \
-    {                                                                                       \
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"                       \
-                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type      \
-                     " " SL_WG_REG_##n ", p, 1, 1, " #trans ";\n\t}"                        \
-                     : SL_WG_SUM_##n                                                        \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                 \
+#define SL_WGMMA(n)                                                                                \
+    static __device__ __forceinline__ void sl_wgmma_rs(float(&d)[n / 8][4], const uint32_t(&a)[4], \
+                                                       uint64_t b)                                 \
+    {                                                                                              \
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, 1, 0;\n\t"                              \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 " SL_WG_REG_##n     \
+                     ", p, 1, 1, 0;\n\t}"                                                          \
+                     : SL_WG_SUM_##n                                                               \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                        \
     }
-SL_WGMMA(sl_wgmma_rs, 16, bf16, 0)
-SL_WGMMA(sl_wgmma_rs, 32, bf16, 0)
-SL_WGMMA(sl_wgmma_rs, 64, bf16, 0)
-SL_WGMMA(sl_wgmma_rs, 128, bf16, 0)
-SL_WGMMA(sl_wgmma_rs, 192, bf16, 0)
-SL_WGMMA(sl_wgmma_rs, 256, bf16, 0)
-SL_WGMMA(sl_wgmma_rs_f16, 64, f16, 0)
+SL_WGMMA(16)
+SL_WGMMA(32)
+SL_WGMMA(64)
+SL_WGMMA(128)
+SL_WGMMA(192)
+SL_WGMMA(256)
+#undef SL_WGMMA
 
 /* Both operands in shared memory: a is a place (sl_wgmma_b) of 64 rows. add 0: d's old values do
  * not count. */
@@ -393,20 +408,22 @@ SL_WGMMA(sl_wgmma_rs_f16, 64, f16, 0)
 #define SL_WG_SS_128 "{" SL_WG_R64 "}, %64, %65"
 #define SL_WG_SS_192 "{" SL_WG_R96 "}, %96, %97"
 #define SL_WG_SS_256 "{" SL_WG_R128 "}, %128, %129"
-#define SL_WGMMA_SS(n, add_reg)                                                               \
-    static __device__ __forceinline__ void sl_wgmma_ss(float(&d)[n / 8][4], uint64_t a,       \
-                                                       uint64_t b, int add)                   \
-    {                                                                                         \
-        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add_reg ", 0;\n\t"               \
-                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 " SL_WG_SS_##n \
-                     ", p, 1, 1, 0, 0;\n\t}"                                                  \
-                     : SL_WG_SUM_##n                                                          \
-                     : "l"(a), "l"(b), "r"(add));                                             \
+#define SL_WGMMA_SS(name, n, type, add_reg)                                                  \
+    static __device__ __forceinline__ void name(float(&d)[n / 8][4], uint64_t a, uint64_t b, \
+                                                int add)                                     \
+    {                                                                                        \
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add_reg ", 0;\n\t"              \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type       \
+                     " " SL_WG_SS_##n ", p, 1, 1, 0, 0;\n\t}"                                \
+                     : SL_WG_SUM_##n                                                         \
+                     : "l"(a), "l"(b), "r"(add));                                            \
     }
-SL_WGMMA_SS(64, "%34")
-SL_WGMMA_SS(128, "%66")
-SL_WGMMA_SS(192, "%98")
-SL_WGMMA_SS(256, "%130")
+SL_WGMMA_SS(sl_wgmma_ss, 64, bf16, "%34")
+SL_WGMMA_SS(sl_wgmma_ss, 128, bf16, "%66")
+SL_WGMMA_SS(sl_wgmma_ss, 192, bf16, "%98")
+SL_WGMMA_SS(sl_wgmma_ss, 256, bf16, "%130")
+SL_WGMMA_SS(sl_wgmma_ss_f16, 64, f16, "%34")
+SL_WGMMA_SS(sl_wgmma_ss_f16, 128, f16, "%66")
 #undef SL_WGMMA_SS
 
 /* The same with b as rows of sums (keys) of 128 bytes, 64 columns each, 64 rows; the next columns
@@ -424,11 +441,25 @@ static __device__ __forceinline__ uint64_t sl_wgmma_b_at(uint64_t b, uint32_t n_
     return b + n_bytes / 16;
 }
 
-SL_WGMMA(sl_wgmma_rs_bt, 64, bf16, 1)
-SL_WGMMA(sl_wgmma_rs_bt, 128, bf16, 1)
-SL_WGMMA(sl_wgmma_rs_bt_f16, 64, f16, 1)
-SL_WGMMA(sl_wgmma_rs_bt_f16, 128, f16, 1)
-#undef SL_WGMMA
+/* a: registers. add 0: d's old values do not count. */
+#define SL_WG_ADD_64  "%37"
+#define SL_WG_ADD_128 "%69"
+#define SL_WGMMA_BT(name, n, type)                                                          \
+    static __device__ __forceinline__ void name(float(&d)[n / 8][4], const uint32_t(&a)[4], \
+                                                uint64_t b, int add)                        \
+    {                                                                                       \
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " SL_WG_ADD_##n                  \
+                     ", 0;\n\t"                                                             \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." #type "." #type      \
+                     " " SL_WG_REG_##n ", p, 1, 1, 1;\n\t}"                                 \
+                     : SL_WG_SUM_##n                                                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));       \
+    }
+SL_WGMMA_BT(sl_wgmma_rs_bt, 64, bf16)
+SL_WGMMA_BT(sl_wgmma_rs_bt, 128, bf16)
+SL_WGMMA_BT(sl_wgmma_rs_bt_f16, 64, f16)
+SL_WGMMA_BT(sl_wgmma_rs_bt_f16, 128, f16)
+#undef SL_WGMMA_BT
 
 /* The registers of every thread of a warpgroup, a multiple of 8: more once others have given. */
 template <int N> static __device__ __forceinline__ void sl_regs_take()

@@ -213,6 +213,12 @@ template <int N> static inline void sl_wgmma_wait()
 {
     sl_sim_preempt();
 }
+template <int T> static inline void sl_wgmma_keep(float (&)[T][4])
+{
+}
+template <int T> static inline void sl_wgmma_keep(uint32_t (&)[T][4])
+{
+}
 static inline uint32_t sl_sim_swizzled(const uint8_t *b, uint32_t row, uint32_t byte)
 {
     uint32_t at = sl_sim_smem_addr(b);
@@ -241,24 +247,6 @@ static inline void sl_wgmma_rs(float (&d)[T][4], const uint32_t (&a)[4], const u
 {
     sl_sim_wgmma(SL_SIM_MMA_BF16, d, a, b, SL_SIM_HERE);
 }
-template <int T>
-static inline void sl_wgmma_rs_f16(float (&d)[T][4], const uint32_t (&a)[4], const uint8_t *b,
-                                   SL_SIM_AT)
-{
-    sl_sim_wgmma(SL_SIM_MMA_F16, d, a, b, SL_SIM_HERE);
-}
-template <int T>
-static inline void sl_wgmma_ss(float (&d)[T][4], const uint8_t *a, const uint8_t *b, int add,
-                               SL_SIM_AT)
-{
-    uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 4, t = lane % 4;
-    uint32_t frag[4] = {sl_sim_swizzled(a, row, 4 * t), sl_sim_swizzled(a, row + 8, 4 * t),
-                        sl_sim_swizzled(a, row, 4 * t + 16),
-                        sl_sim_swizzled(a, row + 8, 4 * t + 16)};
-    for (uint32_t i = 0; i < 4 * T && !add; i++)
-        d[i / 4][i % 4] = 0.0f;
-    sl_sim_wgmma(SL_SIM_MMA_BF16, d, frag, b, SL_SIM_HERE);
-}
 /* b as rows of sums. */
 static inline const uint8_t *sl_wgmma_bt(const void *smem)
 {
@@ -283,17 +271,48 @@ static inline void sl_sim_wgmma_bt(sl_sim_kind kind, float (&d)[T][4], const uin
         sl_sim_mma(kind, d[i], a, frag, at);
     }
 }
+template <int T> static inline void sl_sim_forget(float (&d)[T][4], int add)
+{
+    for (uint32_t i = 0; i < 4 * T && !add; i++)
+        d[i / 4][i % 4] = 0.0f;
+}
 template <int T>
 static inline void sl_wgmma_rs_bt(float (&d)[T][4], const uint32_t (&a)[4], const uint8_t *b,
-                                  SL_SIM_AT)
+                                  int add, SL_SIM_AT)
 {
+    sl_sim_forget(d, add);
     sl_sim_wgmma_bt(SL_SIM_MMA_BF16, d, a, b, SL_SIM_HERE);
 }
 template <int T>
 static inline void sl_wgmma_rs_bt_f16(float (&d)[T][4], const uint32_t (&a)[4], const uint8_t *b,
-                                      SL_SIM_AT)
+                                      int add, SL_SIM_AT)
 {
+    sl_sim_forget(d, add);
     sl_sim_wgmma_bt(SL_SIM_MMA_F16, d, a, b, SL_SIM_HERE);
+}
+/* Both operands in shared memory. */
+template <int T>
+static inline void sl_sim_wgmma_ss(sl_sim_kind kind, float (&d)[T][4], const uint8_t *a,
+                                   const uint8_t *b, int add, sl_sim_at at)
+{
+    uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 4, t = lane % 4;
+    uint32_t frag[4] = {sl_sim_swizzled(a, row, 4 * t), sl_sim_swizzled(a, row + 8, 4 * t),
+                        sl_sim_swizzled(a, row, 4 * t + 16),
+                        sl_sim_swizzled(a, row + 8, 4 * t + 16)};
+    sl_sim_forget(d, add);
+    sl_sim_wgmma(kind, d, frag, b, at);
+}
+template <int T>
+static inline void sl_wgmma_ss(float (&d)[T][4], const uint8_t *a, const uint8_t *b, int add,
+                               SL_SIM_AT)
+{
+    sl_sim_wgmma_ss(SL_SIM_MMA_BF16, d, a, b, add, SL_SIM_HERE);
+}
+template <int T>
+static inline void sl_wgmma_ss_f16(float (&d)[T][4], const uint8_t *a, const uint8_t *b, int add,
+                                   SL_SIM_AT)
+{
+    sl_sim_wgmma_ss(SL_SIM_MMA_F16, d, a, b, add, SL_SIM_HERE);
 }
 template <int N> static inline void sl_regs_take()
 {
