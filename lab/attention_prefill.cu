@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: MIT
+ * attention_prefill.cu - versions of attention for chunks of prompts, side by side: causal, pages
+ * of 16 positions of F16, 32 heads of 128 dimensions over 8 key heads.
+ *
+ *   attention_prefill --list                    the versions
+ *   attention_prefill --only NAME [--quick]     one version: bits against `wide`, then the table
+ *
+ * Floor (H200, 132 multiprocessors). 64 rows and 128 keys are 4.2 MFLOP: 512 clk of the tensor
+ * cores for the scores and 512 for the values, 989 TFLOP/s at 1.83 GHz. Beside them 8,192
+ * exponentials, 512 clk at 16 a clock, and about 450 instructions a warp. Two warpgroups share an
+ * SM: 2,048 clk of tensor cores for a tile of each, 64 KB from L2 (32 bytes a clock), 224 KB of
+ * shared memory (109 bytes a clock of 128). Target: 640 at 8,192 queries, 680 at 32,768.
+ *
+ * TFLOP/s at 2,048 / 8,192 / 32,768 queries, and 16 x 512; one H200, 2026-11-22; 640 were hoped
+ * for of each.
+ *
+ *           what                                                           measured
+ *   (64)    tiles of 64 keys, nothing overlaps: what src/cuda had          243 / 326 / 347, 141
+ *   (64o)   the next scores while values are added, state in registers     236 / 351 / 374, 112
+ *   (128r)  128 keys, state, sums and scores in registers: 600 B of spills 222 / 279 / 268, 114
+ *   (128)   the next scores with the values, state in shared memory        307 / 416 / 432, 156
+ *   (128t)  the same, and the groups take turns by named barriers          319 / 430 / 453, 165
+ *   (128j)  as 128; the join between the next scores and the values        312 / 422 / 453, 157
+ *   (128jh) and half the values' products behind the maximum               311 / 424 / 442, 159
+ *   (128jt) as 128j, in turns                                              313 / 413 / 433, 168
+ *   wg      as 128; keys and values by a warp each, values given back in
+ *           the midst of exponentials, no products by 1 in joins           314 / 446 / 492, 146
+ *   (wgt)   the same in turns                                              317 / 440 / 463, 152
+ *   (wg0)   wg without loads behind the first 300 keys: wrong results      322 / 488 / 550, 149
+ *   wg      splits of 512 from 4,096 on: src/cuda                          322 / 451 / 485, 157
+ *   plain   the same splits; scores, probabilities and values one after
+ *           the other, the state in registers                              322 / 443 / 481, 134
+ *   turns   plain, in turns for each product                               314 / 448 / 497, 142
+ *
+ * What stands above the second `wg` had splits of 256 from 1,024 to 16,384; versions in brackets
+ * are gone.
+ *
+ * What was learnt, with clocks (wg, 32,768 queries, a tile of 128 keys of one warpgroup, with the
+ * cost of the clocks: 3,800 clk in all):
+ * - 820 clk go by until 16 products are issued. Some four are under way at a time and a warp waits
+ *   to issue the next, so a product's time is its warp's time: behind the values nobody waits.
+ * - 650 from there to references, 750 for exponentials, 170 to pack; both groups are often at the
+ *   same, and share ALU and MUFU then.
+ * - A join is 1,650 clk, on average 750 to 1,000 a tile, which makes it the largest of what is
+ *   left: 64 KB of shared memory read and written beside products that take 64 to 96 bytes a clock
+ *   of 128. But `plain`, which joins in registers, is no faster, nor are longer splits: what the
+ *   versions have in common binds, and that is the chain from scores to packed probabilities, some
+ *   1,500 clk for 330 instructions a warp, where MUFU alone would take 512. Not yet understood;
+ *   operands of products under way take a third and more of the registers' bandwidth beside it.
+ * - An item begins and ends in 9,000 to 11,000 clk (queries, first scores, last values, output):
+ *   7 % at 8,192 queries, a quarter at 2,048.
+ * - Loads are not waited for: without them the same clocks, and 9 % more speed, as the chip then
+ *   runs at 1.76 GHz instead of 1.64. Power is what they cost.
+ * - With two tiles of 64 as one of 128 (src/cuda now), another H200, with parts knocked out (wrong
+ *   results); TFLOP/s at 2,048 queries behind 0 and 8,192, 8,192 and 32,768 behind 0:
+ *     wg, places of operands in ordinary registers            306 / 466 / 430 / 487
+ *     in uniform ones (src/cuda); 5 % more were expected      327 / 523 / 443 / 500
+ *     and no joins of splits, nor what serves rare values     423 / 642 / 549 / 582
+ *     products alone                                          550 / 907 / 831 / 929
+ *   Products reach the ceiling, and joins are the largest of what is left: their 128 KB go through
+ *   a shared memory of which scores take 96 bytes a clock of 128. Beyond that maxima are 3 %, sums
+ *   4 %, exponentials and packing nothing.
+ * - Exponentials that overlap the values for certain (the wait made to depend on their sum), 640
+ *   being hoped for: 415 where 430 without. Groups in turns by mbarriers besides: 408. Half the
+ *   exponentials by a polynomial: 6 % slower than none. Clocks fall from 1.78 to 1.5 GHz as a run
+ *   gets longer, in all of these alike.
+ * - Next queries' first products begun with the last values: ptxas serializes all products (C7520).
+ * - ptxas lets nothing that changes a sum stand between two products of it, not even behind a wait
+ *   in a branch (C7515).
+ * - The compiler moves sl_wgmma_wait above arithmetic, and gives registers of a product under way
+ *   to others (C7513): sl_wgmma_keep on both sides.
+ */
+#include "attention_prefill.cuh"
+#include "lab.h"
+
+#include "cuda/bench_attention.h"
+
+/* ------------------------------------------------------------------ versions */
+
+typedef void run_fn(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid);
+
+template <class KV, int D>
+static void run_wide(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid)
+{
+    typedef sl_attn_wide_cfg<KV, D> cfg;
+    sl_launch(cu, sl_attn_wide_kernel<KV, D>, dim3(static_cast<unsigned>(grid)), dim3(cfg::THREADS),
+              cfg::BYTES, *a);
+}
+
+template <class KV, int D>
+static void run_wg(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid)
+{
+    typedef sl_attn_wg_cfg<D> cfg;
+    sl_launch(cu, sl_attn_wg_kernel<KV, D>, dim3(static_cast<unsigned>(grid)), dim3(cfg::THREADS),
+              cfg::BYTES, *a);
+}
+
+struct version {
+    const char *name, *what;
+    run_fn *run;
+};
+
+#define F16 struct sl_kv_f16
+static const struct version versions[] = {
+    {"wide", "mma.sync: the bits", run_wide<F16, 128>},
+    {"wg", "of src/cuda", run_wg<F16, 128>},
+    {"plain", "one after the other", lab_attn_launch<lab_plain<F16, 128, false>>},
+    {"turns", "the same in turns", lab_attn_launch<lab_plain<F16, 128, true>>},
+};
+
+static const struct version *version; /* that runs */
+
+void sl_attn_run_f16_128(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid)
+{
+    if (cls == 1)
+        version->run(cu, a, grid);
+}
+
+/* What attention.cu could start besides. */
+#define NONE(name)                                                         \
+    void name(struct sl_cuda *, const struct sl_attn_args *, int, int32_t) \
+    {                                                                      \
+    }                                                                      \
+    static_assert(true, "")
+NONE(sl_attn_run_f16_64);
+NONE(sl_attn_run_16);
+NONE(sl_attn_run_32);
+NONE(sl_attn_run_64);
+NONE(sl_attn_run_80);
+NONE(sl_attn_run_96);
+NONE(sl_attn_run_128);
+NONE(sl_attn_run_256);
+NONE(sl_attn_run_f16_16);
+NONE(sl_attn_run_f16_32);
+NONE(sl_attn_run_f16_80);
+NONE(sl_attn_run_f16_96);
+NONE(sl_attn_run_f16_256);
+NONE(sl_attn_run_fp8_16);
+NONE(sl_attn_run_fp8_32);
+NONE(sl_attn_run_fp8_64);
+NONE(sl_attn_run_fp8_80);
+NONE(sl_attn_run_fp8_96);
+NONE(sl_attn_run_fp8_128);
+NONE(sl_attn_run_fp8_256);
+
+/* ------------------------------------------------------------------ one case */
+
+static size_t workspace_bytes(const struct attn_case &c, struct attn_dims d)
+{
+    struct sl_cuda_attention_limits m = {c.n_seqs * c.n, c.n_seqs, c.pos + c.n,
+                                         d.n_heads,      d.n_kv,   d.hd};
+    return sl_cuda_attention_workspace(&lab_cu, &m);
+}
+
+/* Calls f(op, out, n) with a planned case. */
+template <class F> static void with(struct attn_dims d, const struct attn_case &c, int window, F f)
+{
+    const size_t n = static_cast<size_t>(c.n_seqs) * static_cast<size_t>(c.n) *
+                     static_cast<size_t>(d.n_heads) * static_cast<size_t>(d.hd);
+    attn_device on(c);
+    dev<uint8_t> workspace(workspace_bytes(c, d));
+    dev<float> q(n);
+    dev<uint16_t> out(n), want(n);
+    fill(q.p, n, FILL_F32, ATTN_PASS);
+    lab_cu.workspace = workspace.p;
+    lab_cu.workspace_bytes = workspace.n;
+    struct sl_op_attention op = {};
+    op.batch = &on.batch;
+    op.q = q.p;
+    op.ld_q = op.ld_out = static_cast<int64_t>(d.n_heads) * d.hd;
+    op.n_heads = d.n_heads;
+    op.n_kv_heads = d.n_kv;
+    op.head_dim = d.hd;
+    op.window = window;
+    op.scale = static_cast<float>(1.0 / sqrt(static_cast<double>(d.hd)));
+    op.out = out.p;
+    sl_cuda_attention_plan(&lab_cu, &on.batch, d.n_heads, d.n_kv, d.hd);
+    f(op, out, want, n);
+    lab_must_be_well("case");
+}
+
+static void attend(const struct version *v, struct sl_op_attention op, uint16_t *out)
+{
+    version = v;
+    op.out = out;
+    sl_cuda_attention(&lab_cu.base, &op);
+}
+
+/* Bits against the wide kernel. */
+static void check(const struct version *v, const dev<uint16_t> *pool, struct attn_dims d, int seqs,
+                  int n, int pos, int window)
+{
+    struct attn_case c = attn_make(d, seqs, n, pos, 1);
+    CHECK(attn_pool_bytes(&c) <= pool->n * 2, "pool");
+    with(d, c, window,
+         [&](struct sl_op_attention op, dev<uint16_t> &out, dev<uint16_t> &want, size_t n_out) {
+             op.kv = attn_view(&c, pool, 0);
+             attend(&versions[0], op, want.p);
+             lab_must_be_well("wide");
+             attend(v, op, out.p);
+             lab_must_be_well(v->name);
+             unsigned long long bad = lab_differ(out.p, want.p, n_out / 2);
+             printf("%-9s d%-3d %d x %5d behind %5d window %4d: %llu words differ\n", v->name, d.hd,
+                    seqs, n, pos, window, bad);
+             if (window == 0)
+                 attn_check(&c, d, &want, 0);
+             fflush(stdout);
+             if (bad > 0)
+                 exit(2);
+         });
+}
+
+static void measure(const struct version *v, const dev<uint16_t> *pool, struct attn_dims d,
+                    int seqs, int n, int pos, double ms)
+{
+    struct attn_case c = attn_make(d, seqs, n, pos, 8);
+    CHECK(attn_pool_bytes(&c) <= pool->n * 2, "pool");
+    with(d, c, 0, [&](struct sl_op_attention op, dev<uint16_t> &out, dev<uint16_t> &, size_t) {
+        double us = time_us(c.n_layers, ms, [&](int layer) {
+            op.kv = attn_view(&c, pool, layer);
+            attend(v, op, out.p);
+        });
+        double pairs = static_cast<double>(n) * pos + 0.5 * n * (n + 1.0);
+        double flops = 4.0 * d.hd * d.n_heads * pairs * seqs;
+        printf("%-9s d%-3d %d x %5d behind %5d %9.1f us %6.1f TFLOP/s\n", v->name, d.hd, seqs, n,
+               pos, us, flops / us * 1e-6);
+        fflush(stdout);
+    });
+}
+
+static int usage()
+{
+    fprintf(stderr, "attention_prefill --list | --only NAME [--quick]\n");
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    const struct version *v = nullptr;
+    bool quick = false;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--list")) {
+            for (const struct version &x : versions)
+                printf("%-9s %s\n", x.name, x.what);
+            return 0;
+        }
+        if (!strcmp(argv[i], "--only") && i + 1 < argc) {
+            i++;
+            for (const struct version &x : versions)
+                if (!strcmp(argv[i], x.name))
+                    v = &x;
+        } else if (!strcmp(argv[i], "--quick")) {
+            quick = true;
+        }
+    }
+    if (v == nullptr)
+        return usage();
+    lab_start();
+    const struct attn_dims big = {32, 8, 128};
+    dev<uint16_t> pool(b.tiny ? static_cast<size_t>(2) << 20 : static_cast<size_t>(1) << 30);
+    fill(pool.p, pool.n, FILL_F16);
+    if (b.tiny) {
+        const struct attn_dims t = {4, 1, 128};
+        check(v, &pool, t, 1, 40, 0, 0);
+        check(v, &pool, t, 2, 70, 17, 0);
+        check(v, &pool, t, 1, 33, 1200, 0);
+        check(v, &pool, t, 1, 33, 1300, 100);
+        return 0;
+    }
+    check(v, &pool, big, 1, 700, 0, 0);
+    check(v, &pool, big, 3, 77, 1111, 0);
+    check(v, &pool, big, 1, 600, 3000, 0);
+    check(v, &pool, big, 1, 999, 1500, 700);
+    measure(v, &pool, big, 1, 512, 0, 50.0);
+    measure(v, &pool, big, 1, 2048, 0, 50.0);
+    measure(v, &pool, big, 1, 2048, 8192, 100.0);
+    measure(v, &pool, big, 1, 8192, 0, 150.0);
+    if (!quick) {
+        measure(v, &pool, big, 1, 512, 8192, 50.0);
+        measure(v, &pool, big, 1, 32768, 0, 300.0);
+        measure(v, &pool, big, 16, 512, 0, 50.0);
+    }
+    return 0;
+}
