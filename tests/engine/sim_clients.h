@@ -216,6 +216,8 @@ static void check_kept(struct world *w, struct client *cl)
     /* With masks a sequence may end before the turn's step is planned, which takes pages. */
     if (cl->o.constrained || (w->cfg.late && w->eng->masker.n_masks > 0))
         return;
+    if (cl->o.desc.sampling.n_bad_words + cl->o.desc.sampling.n_allowed_token_ids > 0)
+        return;                              /* it may have failed: nothing could come */
     if (w->cfg.late && seq->n_preempted > 0) /* perhaps while its last step ran */
         return;
     if (sl_radix_find(&w->eng->kv.tree, SL_NO_PAGE, seq->ns, seq->prompt) == SL_NO_PAGE)

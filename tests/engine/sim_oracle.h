@@ -130,6 +130,28 @@ static void make_limits(const struct world *w, struct sl_rng *r, struct oracle *
     o->max_out = p->max_tokens > 0 ? SL_MIN(p->max_tokens, room) : room;
 }
 
+/* From numbers of their own, as those of masks. */
+static void make_token_rules(const struct world *w, struct oracle *o)
+{
+    struct sl_sampling *p = &o->desc.sampling;
+    struct sl_rng r = {.seed = p->seed ^ 0x72756c6573u};
+    if (!w->cfg.token_rules)
+        return;
+    p->bad_words = o->bad;
+    p->n_bad_words = chance(&r, 50) ? between(&r, 1, MAX_SIM_BAD) : 0;
+    for (int32_t i = 0; i < p->n_bad_words; i++) {
+        o->bad[i] = (struct sl_bad_word){o->bad_ids[i], between(&r, 1, MAX_SIM_BAD)};
+        for (int32_t k = 0; k < o->bad[i].n_ids; k++) /* of few ids, so that it comes up */
+            o->bad_ids[i][k] = below(&r, SL_MIN(w->cfg.n_vocab, k == 0 ? 48 : 6));
+    }
+    if (o->constrained || !chance(&r, 40))
+        return;
+    p->allowed_token_ids = o->allowed_ids;
+    p->n_allowed_token_ids = between(&r, 1, SL_MIN(w->cfg.n_vocab, chance(&r, 50) ? 5 : 48));
+    for (int32_t i = 0; i < p->n_allowed_token_ids; i++)
+        o->allowed_ids[i] = below(&r, w->cfg.n_vocab);
+}
+
 static void oracle_make(const struct world *w, struct sl_rng *r, struct oracle *o, bool http)
 {
     memset(o, 0, sizeof *o);
@@ -144,6 +166,8 @@ static void oracle_make(const struct world *w, struct sl_rng *r, struct oracle *
     o->constrained = o->desc.sampling.n_stop_token_ids == 0 &&
                      o->desc.sampling.seed % (uint64_t)w->cfg.constrain_every == 0;
     o->forcing = o->desc.sampling.seed / (uint64_t)w->cfg.constrain_every % 2 == 0;
+    if (!http) /* where bad words are text */
+        make_token_rules(w, o);
     o->salt = w->cfg.salts ? below(r, 3) : 0;
     o->desc.cache_salt = sim_salts[o->salt];
     uint64_t h = w->hash_key;
@@ -189,10 +213,13 @@ static const uint32_t *oracle_mask(const struct world *w, const struct oracle *o
                                    const struct oracle_seq *s)
 {
     static uint32_t mask[(MAX_VOCAB + 31) / 32];
-    if (!o->constrained)
-        return NULL;
-    int32_t at = text_at(w, o, s, s->n);
+    const struct sl_sampling *p = &o->desc.sampling;
     memset(mask, 0, sizeof mask);
+    for (int32_t i = 0; i < p->n_allowed_token_ids; i++)
+        mask[p->allowed_token_ids[i] / 32] |= 1u << (p->allowed_token_ids[i] & 31);
+    if (!o->constrained)
+        return p->n_allowed_token_ids > 0 ? mask : NULL;
+    int32_t at = text_at(w, o, s, s->n);
     for (int32_t id = 0; id < w->cfg.n_vocab; id++) {
         const char *piece = sim_piece(w, id);
         bool fits = *piece != '\0' && sim_step(o, at, piece) >= 0;
@@ -255,9 +282,10 @@ static int32_t forced_token(const struct world *w, const struct oracle *o,
                             const struct oracle_seq *s)
 {
     static const int32_t id_of[] = {0, 2, 3};
+    bool own_rules = o->desc.sampling.n_logit_bias > 0 || o->desc.sampling.n_bad_words > 0;
     char text[MAX_LEN];
     int32_t n = 0, end = 0; /* of the last run of forced tokens */
-    for (int32_t i = 0; i < s->n && o->constrained && o->desc.sampling.n_logit_bias == 0; i++) {
+    for (int32_t i = 0; i < s->n && o->constrained && !own_rules; i++) {
         if (i < end)
             continue;
         n = forced_text(w, o, text_at(w, o, s, i + 1), text);
@@ -266,7 +294,25 @@ static int32_t forced_token(const struct world *w, const struct oracle *o,
     return s->n < end ? id_of[text[n - (end - s->n)] - 'a'] : -1;
 }
 
-/* The token that must come next, -1: the row holds no number. */
+/* What may not come: stop ids, if the text may not end, and whatever would complete a bad word. */
+static int32_t ruled_out(const struct oracle *o, const struct oracle_seq *s, bool stops,
+                         int32_t out[CLIENT_STOPS + MAX_SIM_BAD])
+{
+    const struct sl_sampling *p = &o->desc.sampling;
+    int32_t n = stops ? p->n_stop_token_ids : 0;
+    memcpy(out, o->stop_ids, (size_t)n * sizeof *out);
+    for (int32_t i = 0; i < p->n_bad_words; i++) {
+        const struct sl_bad_word *word = &p->bad_words[i];
+        int32_t k = 0, before = word->n_ids - 1;
+        while (k < before && s->n >= before && s->tokens[s->n - before + k] == word->ids[k])
+            k++;
+        if (k == before)
+            out[n++] = word->ids[before];
+    }
+    return n;
+}
+
+/* The token that must come next, -1: the row holds no number, or nothing may come. */
 static int32_t oracle_token(struct world *w, const struct oracle *o, const struct oracle_seq *s,
                             float *row)
 {
@@ -279,15 +325,15 @@ static int32_t oracle_token(struct world *w, const struct oracle *o, const struc
         only[forced / 32] = 1u << (forced & 31);
     make_row(w, s->hash, row);
     bool ban = s->n < p->min_tokens;
-    struct sl_sample_args args = {
-        .logits = row,
-        .sampling = p,
-        .seed = s->seed,
-        .pos = (uint64_t)(o->desc.n_prompt + s->n),
-        .counts = count_all(o, s),
-        .allowed = forced >= 0 ? only : oracle_mask(w, o, s),
-        .banned = {o->stop_ids, &eos},
-        .n_banned = {ban ? p->n_stop_token_ids : 0, ban && !p->ignore_eos ? 1 : 0}};
+    int32_t out[CLIENT_STOPS + MAX_SIM_BAD], n_out = ruled_out(o, s, ban, out);
+    struct sl_sample_args args = {.logits = row,
+                                  .sampling = p,
+                                  .seed = s->seed,
+                                  .pos = (uint64_t)(o->desc.n_prompt + s->n),
+                                  .counts = count_all(o, s),
+                                  .allowed = forced >= 0 ? only : oracle_mask(w, o, s),
+                                  .banned = {out, &eos},
+                                  .n_banned = {n_out, ban && !p->ignore_eos ? 1 : 0}};
     return sl_sample(&w->sampler, &args);
 }
 
@@ -422,7 +468,8 @@ static bool oracle_may_fail(struct world *w, struct oracle *o)
 static bool oracle_will_fail(struct world *w, const struct oracle *o)
 {
     float row[MAX_VOCAB];
-    for (int32_t i = 0; w->cfg.nan_every > 0 && i < o->desc.sampling.n; i++) {
+    bool may = w->cfg.nan_every > 0 || w->cfg.token_rules;
+    for (int32_t i = 0; may && i < o->desc.sampling.n; i++) {
         struct oracle_seq s = o->seqs[i];
         while (!oracle_over(w, o, &s)) {
             int32_t id = oracle_token(w, o, &s, row);

@@ -85,6 +85,7 @@ static void draw_masks(struct config *c, uint64_t seed)
     struct sl_rng r = {.seed = seed ^ 0x6d61736b73u};
     c->mask_late_pct = chance(&r, 50) ? 0 : below(&r, 80);
     c->constrain_every = chance(&r, 60) ? 6 : between(&r, 1, 3);
+    c->token_rules = seed % 7 == 2 || seed % 7 == 5;
 }
 
 static void draw_plan(struct world *w)
@@ -119,9 +120,9 @@ static void print_plan(const struct world *w)
            c->extra_rows, c->max_queued, c->n_priorities, c->max_wait_ms);
     printf("caching %d, salts %d, a step ahead %d, sampling %d, penalties %d, stop strings %d, NaN "
            "one in %d, engine late %d %%, watchdog %d s, one request of %d constrained, masks late "
-           "%d %%\n",
+           "%d %%, rules of tokens %d\n",
            c->caching, c->salts, c->late, c->sampling, c->penalties, c->stops, c->nan_every,
-           c->engine_late_pct, c->watchdog_s, c->constrain_every, c->mask_late_pct);
+           c->engine_late_pct, c->watchdog_s, c->constrain_every, c->mask_late_pct, c->token_rules);
     if (c->http)
         printf("http: %d connections, ms: header %d body %d idle %d write %d request %d ping %d "
                "shutdown %d; io noise %d %%, socket %d bytes, %d keys, held %llu, body %llu, %d "

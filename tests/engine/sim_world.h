@@ -38,6 +38,7 @@
 #define STEP_NS      10000000u /* of the device */
 #define TURN_NS      1000000u  /* of the world */
 #define CLIENT_STOPS 2
+#define MAX_SIM_BAD  3 /* bad words, and tokens of one */
 
 enum act_kind {
     ACT_REQUEST, /* somebody in the process submits */
@@ -73,6 +74,7 @@ struct config {
     int32_t n_vocab, n_pages, block_size, max_seqs, max_tokens, extra_rows, max_len, max_queued;
     int32_t n_priorities, max_n, nan_every, engine_late_pct, max_wait_ms, watchdog_s;
     int32_t mask_late_pct, constrain_every; /* one request of so many */
+    bool token_rules;                       /* bad_words, allowed_token_ids */
     bool caching, salts, sampling, late, penalties, http, stops;
     /* HTTP */
     int32_t max_conns, header_ms, body_ms, idle_ms, write_ms, request_ms, ping_ms, shutdown_ms;
@@ -95,6 +97,9 @@ struct oracle {
     int32_t stop_ids[CLIENT_STOPS];
     const char *stops[MAX_SIM_STOP];
     struct sl_logit_bias bias[2];
+    struct sl_bad_word bad[MAX_SIM_BAD];
+    int32_t bad_ids[MAX_SIM_BAD][MAX_SIM_BAD];
+    int32_t allowed_ids[MAX_VOCAB];
     int32_t max_out, salt;
     bool constrained, forcing; /* to SIM_FREE, or to SIM_FORCING */
     struct oracle_seq seqs[MAX_SIM_N];
