@@ -723,8 +723,8 @@ int sl_batches_create(struct sl_batches *b, const char *owner, const struct sl_b
         rec->metadata = desc->metadata != NULL ? json_incref(desc->metadata) : NULL;
         rec->created_ns = sl_wall_ns();
         rec->expires_s = rec->created_ns / 1000000000 + seconds;
-        sl_batch_record_put(out, rec, false);
-        rc = insert(b, rec, r);
+        sl_batch_record_put(out, rec, false); /* a batch that nobody is told of would run */
+        rc = sl_buf_ok(out) ? insert(b, rec, r) : sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     }
     if (rc == 0) {
         wake(b);

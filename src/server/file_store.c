@@ -159,9 +159,10 @@ static struct file *find(struct sl_file_store *s, const char *owner, struct sl_s
     return NULL;
 }
 
+/* For one more, beside those that are coming. */
 static bool make_room(struct sl_file_store *s)
 {
-    if (s->n_files < s->cap_files)
+    if (s->n_files + s->n_coming < s->cap_files)
         return true;
     size_t cap = s->cap_files > 0 ? 2 * s->cap_files : 64;
     struct file *files = sl_realloc(s->files, cap * sizeof *files);
@@ -281,8 +282,8 @@ static char *join(const char *dir, const char *name)
 
 static int take_folder(struct sl_file_store *s, struct sl_error *err)
 {
-    char *path = join(s->dir, "/lock");
-    if (s->files_dir == NULL || path == NULL)
+    char *path = s->files_dir != NULL ? join(s->dir, "/lock") : NULL;
+    if (path == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory");
     int rc = strlen(s->files_dir) + 64 > SL_MAX_STORE_PATH
                  ? sl_fail(err, SL_ELIMIT, "the path is too long")
@@ -352,26 +353,24 @@ static int reserve(struct sl_file_store *s, uint64_t n_bytes, struct sl_refusal 
         rc = sl_refuse(r, SL_ELIMIT, NULL,
                        "files may have %llu bytes together (--max-file-storage-bytes): delete some",
                        (unsigned long long)s->max_bytes);
+    r->code = rc != 0 ? "storage_limit_exceeded" : NULL;
+    if (rc == 0 && !make_room(s))
+        rc = sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     if (rc == 0) {
         s->n_coming++;
         s->n_bytes += n_bytes;
-    } else {
-        r->code = "storage_limit_exceeded";
     }
     pthread_mutex_unlock(&s->lock);
     return rc;
 }
 
 /* The end of what reserve began: into the list, unless rc says that nothing came of it. */
-static int settle(struct sl_file_store *s, struct file *f, uint64_t reserved, int rc,
-                  struct sl_error *err)
+static int settle(struct sl_file_store *s, struct file *f, uint64_t reserved, int rc)
 {
     pthread_mutex_lock(&s->lock);
     SL_ASSERT(s->n_coming > 0 && s->n_bytes >= reserved);
     s->n_coming--;
     s->n_bytes -= reserved;
-    if (rc == 0 && !make_room(s))
-        rc = sl_fail(err, SL_ENOMEM, "out of memory");
     if (rc == 0)
         put_in_list(s, f);
     pthread_mutex_unlock(&s->lock);
@@ -403,21 +402,23 @@ int sl_file_store_add(struct sl_file_store *s, const char *owner, const char *na
     rc = sl_file_store_make_id(ID_PREFIX, f.id, sizeof f.id, &r->err);
     if (rc == 0)
         rc = init_file(&f, owner, name, purpose, &r->err);
+    if (rc == 0) {
+        put_file(out, &f); /* a file that nobody is told of would stay */
+        rc = sl_buf_ok(out) ? 0 : sl_fail(&r->err, SL_ENOMEM, "out of memory");
+    }
     if (rc != 0)
-        return settle(s, &f, data.n, rc, &r->err);
+        return settle(s, &f, data.n, rc);
     sl_file_store_path(s, f.id, path);
     meta_path(s, f.id, meta);
     rc = sl_write_file(path, data.p, data.n, &r->err);
     if (rc == 0)
         rc = save_meta(s, &f, &r->err);
-    if (rc == 0)
-        put_file(out, &f);
     if (rc != 0) {
         sl_remove_file(meta);
         sl_remove_file(path);
         sl_log(SL_LOG_ERROR, "a file cannot be kept: %s", r->err.msg);
     }
-    return settle(s, &f, data.n, rc, &r->err);
+    return settle(s, &f, data.n, rc);
 }
 
 int sl_file_store_adopt(struct sl_file_store *s, const char *owner, const char *id,
@@ -427,10 +428,11 @@ int sl_file_store_adopt(struct sl_file_store *s, const char *owner, const char *
     char path[SL_MAX_STORE_PATH];
     pthread_mutex_lock(&s->lock);
     bool there = find(s, NULL, (struct sl_str){id, strlen(id)}) != NULL;
-    s->n_coming += !there; /* a batch's own: the limits were its */
+    bool room = there || make_room(s);
+    s->n_coming += !there && room; /* a batch's own: the limits were its */
     pthread_mutex_unlock(&s->lock);
-    if (there)
-        return 0;
+    if (there || !room)
+        return there ? 0 : sl_fail(err, SL_ENOMEM, "out of memory");
     SL_ASSERT(strlen(id) == SL_FILE_ID_BYTES);
     memcpy(f.id, id, SL_FILE_ID_BYTES);
     sl_file_store_path(s, id, path);
@@ -438,7 +440,7 @@ int sl_file_store_adopt(struct sl_file_store *s, const char *owner, const char *
                                              : sl_fail(err, SL_EIO, "%s is missing", path);
     if (rc == 0)
         rc = save_meta(s, &f, err);
-    return settle(s, &f, 0, rc, err);
+    return settle(s, &f, 0, rc);
 }
 
 bool sl_file_store_charge(struct sl_file_store *s, int64_t n_bytes)
