@@ -2,7 +2,9 @@
 """LiteLLM and LangChain as their users have them, pointed at this server by its address and by nothing else. They pin a
 version of OpenAI's client of their own, hence an environment of their own (requirements-clients.txt)."""
 import asyncio
+import json
 import os
+import time
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network for a list of prices
 
@@ -161,6 +163,22 @@ def test_litellm_as_anthropic(server):
         litellm.completion(messages=HI, **at | {"model": "anthropic/x"})
     with pytest.raises(litellm.ContextWindowExceededError):
         litellm.completion(messages=[{"role": "user", "content": "dog " * 5000}], **at)
+
+
+def test_litellm_batches(tmp_path):
+    lines = [json.dumps({"custom_id": str(i), "method": "POST", "url": "/v1/chat/completions",
+                         "body": {"messages": HI, "max_tokens": 2}}) for i in range(3)]
+    with Server("--threads", "1", "--file-storage-path", str(tmp_path)) as s:
+        at = {"custom_llm_provider": "openai", "api_base": s.url + "/v1", "api_key": "unused"}
+        given = litellm.create_file(file=("in.jsonl", "\n".join(lines).encode()), purpose="batch", **at)
+        batch = litellm.create_batch(input_file_id=given.id, endpoint="/v1/chat/completions", completion_window="24h", **at)
+        deadline = time.monotonic() + 30
+        while (batch := litellm.retrieve_batch(batch_id=batch.id, **at)).status != "completed":
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        got = litellm.file_content(file_id=batch.output_file_id, **at).content.splitlines()
+        assert [json.loads(x)["custom_id"] for x in got] == ["0", "1", "2"]
+        assert batch.id in [b.id for b in litellm.list_batches(**at).data]
 
 
 # ---- LangChain
