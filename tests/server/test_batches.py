@@ -281,7 +281,8 @@ def test_expiry(tmp_path):
     with serve(tmp_path, "--max-num-seqs", "2") as s:
         c = client_of(s)
         end = wait(c, create(c, [line(i, TEXT, prompt=f"{i}", **LONG) for i in range(600)], window="1s"), seconds=20)
-        assert end.status == "expired" and end.expired_at >= end.expires_at and 0 < answered(end) < 600
+        assert end.status == "expired" and end.expired_at >= end.expires_at and answered(end) < 600, end
+        assert len(lines_of(c, end.output_file_id)) == answered(end)
         late = lines_of(c, end.error_file_id)
         assert len(late) + answered(end) == 600 == end.request_counts.failed + answered(end)
         assert all(x["response"] is None and x["error"]["code"] == "batch_expired" for x in late)
