@@ -176,6 +176,49 @@ def test_container_root(story, tmp_path):
     assert ok("unshare", "-r", "chroot", tmp_path, "/usr/bin/sluice", *STORY) == story
 
 
+ALL_VALUES = """
+servedModelName: "n"
+args: ["--max-model-len=8192"]
+secret: s
+apiKeys: true
+cache: {existingClaim: claim}
+gpus: 1
+resources: {requests: {cpu: "4"}, limits: {memory: 9Gi}}
+podLabels: {a: b}
+nodeSelector: {k: v}
+tolerations: [{key: nvidia.com/gpu, operator: Exists}]
+"""
+
+
+@pytest.mark.parametrize("values", ["", "deploy/helm/values-llm-d.yaml", ALL_VALUES])
+def test_helm_chart_renders_to_what_kubernetes_takes(values, tmp_path):
+    """With Helm's own template engine, where Debian's packages of it are; and no key comes twice."""
+    yaml = pytest.importorskip("yaml")
+    needs("go")
+    if not os.path.isdir("/usr/share/gocode/src/github.com/Masterminds/sprig"):
+        pytest.skip("golang-github-masterminds-sprig-dev is not here")
+    if "\n" in values:
+        (tmp_path / "values.yaml").write_text(values)
+    files = [str(tmp_path / "values.yaml") if "\n" in values else values] if values else []
+    text = ok("go", "run", "tests/package/chart.go", "deploy/helm/sluice", *files,
+              env=os.environ | {"GO111MODULE": "off", "GOPATH": "/usr/share/gocode", "GOCACHE": str(tmp_path / "go")})
+
+    class Strict(yaml.SafeLoader):
+        def construct_mapping(self, node, deep=False):
+            keys = [self.construct_object(k) for k, _ in node.value]
+            assert len(set(keys)) == len(keys), f"twice: {keys}"
+            return super().construct_mapping(node, deep)
+    objects = [o for o in yaml.load_all(text, Strict) if o]
+    assert [o["kind"] for o in objects] == ["Deployment", "Service"]
+    if values == ALL_VALUES:
+        box = objects[0]["spec"]["template"]["spec"]["containers"][0]
+        assert box["resources"] == {"requests": {"cpu": "4", "memory": "8Gi"}, "limits": {"memory": "9Gi", "nvidia.com/gpu": 1}}
+        assert "--served-model-name=n" in box["args"] and "--max-model-len=8192" in box["args"]
+    kubernetes_validate = pytest.importorskip("kubernetes_validate")
+    for o in objects:
+        kubernetes_validate.validate(o, "1.31", strict=True)
+
+
 def test_helm_values_are_yaml_and_name_what_the_templates_use():
     yaml = pytest.importorskip("yaml")
     with open("deploy/helm/sluice/values.yaml", encoding="utf-8") as f:
