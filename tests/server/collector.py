@@ -50,9 +50,9 @@ def attributes(x) -> dict:
 
 class Collector:
     """answers: for each request in turn (status, headers, body), or a number of seconds to say nothing; then
-    all are taken."""
+    all are taken. tls: an ssl.SSLContext."""
 
-    def __init__(self, *answers, port=0):
+    def __init__(self, *answers, port=0, tls=None):
         self.answers, self.bodies, self.headers, self.times = list(answers), [], [], []
         self.decoded = []  # bodies, as far as somebody has looked
         outer = self
@@ -84,8 +84,10 @@ class Collector:
         self.release = threading.Event()
         self.httpd = http.server.ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.httpd.daemon_threads = True
+        if tls is not None:
+            self.httpd.socket = tls.wrap_socket(self.httpd.socket, server_side=True)
         self.port = self.httpd.server_address[1]
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self.port}"
         self.traces = self.url + "/v1/traces"
         threading.Thread(target=self.httpd.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
 

@@ -14,6 +14,7 @@ import time
 
 import pytest
 
+from collector import Collector
 from serverproc import Server
 
 if shutil.which("openssl") is None:
@@ -211,3 +212,23 @@ def test_bad_files(certs, tmp_path):
     with Server("--threads", "1", "--ssl-certfile", str(both)) as s:
         s.context = ssl.create_default_context(cafile=str(both))
         alive(s)
+
+
+@pytest.mark.parametrize("trusts, shows", [("one", "two"), ("two", "two"), ("one", None)])
+def test_a_collector_of_traces(certs, trusts, shows):
+    """Both sides show a certificate; a collector that is not trusted, or does not trust, gets no spans."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*map(str, certs["one"]))
+    context.load_verify_locations(str(certs["two"][0]))
+    context.verify_mode = ssl.CERT_REQUIRED
+    env = {"OTEL_EXPORTER_OTLP_CERTIFICATE": str(certs[trusts][0]), "OTEL_BSP_SCHEDULE_DELAY": "10",
+           "OTEL_BSP_EXPORT_TIMEOUT": "500", "no_proxy": "*"}
+    if shows:
+        env |= {"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE": str(certs[shows][0]), "OTEL_EXPORTER_OTLP_CLIENT_KEY": str(certs[shows][1])}
+    with Collector(tls=context) as c, Server("--otlp-traces-endpoint", c.traces, env=env) as s:
+        assert s.request("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[0] == 200
+        if (trusts, shows) == ("one", "two"):
+            c.wait_requests(1)
+        s.wait_metric("sluice:trace_export_attempts_total", 1)
+        assert s.stop() == 0
+        assert len(c.bodies) == ((trusts, shows) == ("one", "two"))

@@ -17,7 +17,7 @@ from serverproc import BINARY, Server
 
 PROMPT = "Once upon a time there was a secret"
 BODY = {"prompt": PROMPT, "max_tokens": 4, "ignore_eos": True, "temperature": 0.7, "top_p": 0.9, "seed": 7}
-FAST = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_BSP_EXPORT_TIMEOUT": "2000"}
+FAST = {"OTEL_BSP_SCHEDULE_DELAY": "20", "OTEL_BSP_EXPORT_TIMEOUT": "2000", "no_proxy": "*"}
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 TRACE = bytes.fromhex("0af7651916cd43dd8448eb211c80319c")
 
