@@ -280,6 +280,7 @@ function markdown(text, parent, depth = 0) {
 let messages = [];
 let running = null; // AbortController of the answer that is coming
 let hasTemplate = true;
+let chosenModel = ""; // of several; one need not be named
 
 const PARAMETERS = ["temperature", "max_tokens", "top_p", "top_k", "min_p", "seed",
     "presence_penalty", "frequency_penalty"];
@@ -303,6 +304,7 @@ function parseJson(id, what) {
 
 function requestBody() {
     const body = {stream: true, stream_options: {include_usage: true}};
+    if (chosenModel !== "") body.model = chosenModel;
     for (const name of PARAMETERS) {
         const text = $("p-" + name).value.trim();
         if (text === "") continue;
@@ -956,11 +958,46 @@ function draw() {
     drawTotals(s);
 }
 
+// Which of several models the page is about: the one chosen before, else the first that writes text.
+function offerModels(models) {
+    const names = models.map((m) => m.id);
+    $("models").hidden = models.length < 2;
+    $("model").hidden = models.length > 1;
+    if (models.length < 2) {
+        chosenModel = "";
+        return;
+    }
+    if (!names.includes(chosenModel))
+        chosenModel = (models.find((m) => m.generates && m.id === kept.get("model")) ||
+            models.find((m) => m.generates) || models[0]).id;
+    const shown = [...$("models").options].map((o) => o.value);
+    if (JSON.stringify(shown) !== JSON.stringify(names))
+        $("models").replaceChildren(...names.map((n) => el("option", {value: n, textContent: n})));
+    $("models").value = chosenModel;
+}
+
+function chooseModel(name) {
+    chosenModel = name;
+    kept.set("model", name);
+    samples.length = 0; // of another model
+    if (!hasTemplate) {
+        hasTemplate = true;
+        $("p-plain").checked = false;
+        redraw();
+    }
+    look();
+}
+
 async function look() {
     let s;
+    const asked = chosenModel;
     try {
-        s = await (await api("/api/state")).json();
+        s = await (await api("/api/state" +
+            (asked !== "" ? "?model=" + encodeURIComponent(asked) : ""))).json();
+        offerModels(s.models);
+        if (chosenModel !== asked && chosenModel !== s.model) return look();
     } catch (e) {
+        if (e.status === 404) chosenModel = ""; // another server
         health(false, e.status ? e.message : "The server does not answer.");
         return;
     }
@@ -1050,6 +1087,7 @@ function listen() {
         redraw();
         $("input").focus();
     });
+    $("models").addEventListener("change", () => chooseModel($("models").value));
     $("settings-open").addEventListener("click", () =>
         openSettings(!$("settings").classList.contains("open")));
     $("settings-close").addEventListener("click", () => {

@@ -3,6 +3,7 @@
 there is a Chromium, the page itself: chat, stop, schema, tools, dashboard, keyboard, contrast, console."""
 import gzip
 import json
+import os
 import re
 import threading
 import time
@@ -10,7 +11,7 @@ import time
 import pytest
 
 import browser
-from serverproc import Server
+from serverproc import ROOT, Server
 
 KEYS = ("key-of-one", "key-of-two")
 LONG = {"messages": [{"role": "user", "content": "Tell me a story"}], "ignore_eos": True, "max_tokens": 1500}
@@ -201,6 +202,29 @@ def test_chat(chromium, server):
     b.open(server.url + "/")  # the tab keeps its conversation
     assert b.eval("document.querySelectorAll('.msg').length") == 4
     quiet(b, server)
+
+
+@needs_chromium
+def test_models_are_chosen(chromium):
+    story = os.path.join(ROOT, "assets", "storyteller")
+    b = chromium
+    with Server("first=" + story, "second=" + story, "--threads", "1", "--max-model-len", "256",
+                "--kv-cache-memory-bytes", "40M") as s:
+        open_page(b, s)
+        b.wait("!document.getElementById('models').hidden")
+        assert b.eval("[...document.querySelectorAll('#models option')].map(o => o.value).join()") == "first,second"
+        b.eval("{const m = document.getElementById('models'); m.value = 'second';"
+               "m.dispatchEvent(new Event('change'));}")
+        fill(b, "p-max_tokens", "6")
+        fill(b, "input", "Hello")
+        b.key("Enter")
+        b.wait("messages.length === 2 && !running")
+        assert s.metric("vllm:request_success_total", model_name="second", finished_reason="length") == 1
+        assert s.metric("vllm:request_success_total", model_name="first", finished_reason="length") == 0
+        b.wait("samples.length > 0 && samples[samples.length - 1].model === 'second'")
+        b.open(s.url + "/")  # the tab keeps its choice
+        b.wait("document.getElementById('models').value === 'second'")
+        quiet(b, s)
 
 
 @needs_chromium
