@@ -41,6 +41,7 @@ struct device {
     float rows[MAX_OPEN * VOCAB];
     uint64_t key, n_turns, n_wrong;
     int32_t n_pages;
+    bool dead; /* the next step says so */
 };
 
 struct world {
@@ -75,7 +76,6 @@ static int32_t token_of(uint64_t h)
 static int step(void *ctx, const struct sl_batch *b, const float **logits, struct sl_error *err)
 {
     struct device *d = ctx;
-    (void)err;
     for (int32_t i = 0; i < b->n_spans; i++) {
         const struct sl_span *s = &b->spans[i];
         for (int32_t k = 0; k < s->n; k++) {
@@ -98,7 +98,7 @@ static int step(void *ctx, const struct sl_batch *b, const float **logits, struc
             d->rows[r * VOCAB + id] = id == token_of(h) ? 1.0f : 0.0f;
     }
     *logits = d->rows;
-    return 0;
+    return d->dead ? sl_fail(err, SL_EDEVICE, "simulated fault") : 0;
 }
 
 static void discard(void *user, int32_t page)
@@ -152,7 +152,9 @@ static void read_all(struct device *d, struct client *c)
         if (chunk.finish == SL_RUNNING)
             continue;
         assert_true(chunk.finish == SL_FINISH_LENGTH ||
-                    (c->cancelled && chunk.finish == SL_FINISH_ABORT));
+                    (c->cancelled && chunk.finish == SL_FINISH_ABORT) ||
+                    (d->dead && chunk.finish == SL_FINISH_ERROR));
+        c->cancelled |= chunk.finish == SL_FINISH_ERROR; /* what came is right all the same */
         check_answer(d, c);
         sl_request_usage(c->req, &u);
         total.n_tokens += (uint64_t)c->n_got;
@@ -367,6 +369,36 @@ static void test_busy_takes_from_idle(void **state)
     close_world(&w);
 }
 
+/* A model whose device fails loses its requests; its pages are the others' from then on. */
+static void test_a_dead_one_gives_all(void **state)
+{
+    static struct world w;
+    struct device *a = &w.devices[0], *b = &w.devices[1];
+    (void)state;
+    start_world(&w, 3, 96);
+    w.full = true;
+    for (; w.n < 2; w.n++)
+        open_device(&w, &w.devices[w.n], 1, MAX_LEN - 2, 96, 8, true);
+    fill(&w, a, 8);
+    for (int i = 0; i < 3; i++)
+        (void)turn(&w, a);
+    assert_true(held(a) > 48 && n_open(a) > 0);
+    a->dead = true;
+    (void)turn(&w, a);
+    assert_int_equal(n_open(a), 0);
+    assert_false(sl_engine_healthy(a->eng));
+    fill(&w, b, 8);
+    uint64_t most = 0;
+    for (int round = 0; n_open(b) > 0; round++) {
+        assert_true(round < 2000);
+        (void)turn(&w, b);
+        (void)turn(&w, a);
+        most = SL_MAX(most, held(b));
+    }
+    assert_true(most > 48 && sl_engine_healthy(b->eng));
+    close_world(&w);
+}
+
 /* Both have more to do than memory for it: they meet in the middle, whoever came first. */
 static void test_two_busy_share_evenly(void **state)
 {
@@ -487,6 +519,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_floors_must_fit),
         cmocka_unit_test(test_busy_takes_from_idle),
+        cmocka_unit_test(test_a_dead_one_gives_all),
         cmocka_unit_test(test_two_busy_share_evenly),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_seeds),

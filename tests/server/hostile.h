@@ -53,11 +53,13 @@ struct host_options {
     const char *const *keys, *const *origins;
     int32_t n_keys, n_origins;
     bool files; /* it keeps files and runs batches */
+    bool two;   /* models, named first and second */
 };
 
 struct host {
     struct sl_server_config cfg;
     struct sl_engine *eng;
+    struct sl_server_model second;
     pthread_t thread;
     int rc, n_fds, port;
     char folder[200], uds[256], port_file[256], files[256];
@@ -137,6 +139,17 @@ static inline void host_wait_for_port(struct host *h)
     fail_msg("the server does not listen");
 }
 
+static inline void host_name_models(struct host *h)
+{
+    static const char *const first[] = {"first"}, *const second[] = {"second"};
+    h->second.names = second;
+    h->second.n_names = 1;
+    h->cfg.served_names = first;
+    h->cfg.n_served_names = 1;
+    h->cfg.more = &h->second;
+    h->cfg.n_more = 1;
+}
+
 static inline void host_start(struct host *h, const struct host_options *o)
 {
     struct sl_engine_config engine = {.null_model = !o->real_model,
@@ -160,7 +173,11 @@ static inline void host_start(struct host *h, const struct host_options *o)
     snprintf(h->port_file, sizeof h->port_file, "%s/port", h->folder);
     if (sl_engine_create(&engine, &h->eng, &err) != 0)
         fail_msg("engine: %s", err.msg);
+    if (o->two && sl_engine_create(&engine, &h->second.eng, &err) != 0)
+        fail_msg("engine: %s", err.msg);
     sl_server_config_default(&h->cfg);
+    if (o->two)
+        host_name_models(h);
     h->cfg.port = 0;
     h->cfg.uds = h->uds;
     h->cfg.port_file = h->port_file;
@@ -202,8 +219,9 @@ static inline void host_stop(struct host *h)
     assert_int_equal(st.n_running + st.n_waiting, 0);
     assert_int_equal(st.n_pages_free + st.n_pages_cached, st.n_pages);
     assert_int_equal(st.step_mallocs, 0);
-    assert_true(sl_engine_healthy(h->eng));
+    assert_true(sl_engine_healthy(h->eng) || h->second.eng != NULL);
     sl_engine_destroy(h->eng);
+    sl_engine_destroy(h->second.eng);
     close(h->cfg.stop_fd);
     unlink(h->port_file);
     assert_int_equal(sl_remove_tree(h->folder, NULL), 0);

@@ -98,10 +98,70 @@ static void a_standstill_is_red_and_refused(void **state)
     assert_int_equal(st.invariant_violations, 0);
 }
 
+/* ---- one of two models */
+
+static atomic_bool dead;
+
+static int failing_step(void *ctx, const struct sl_batch *batch, int32_t *ids, struct sl_error *err)
+{
+    return atomic_load(&dead) ? sl_fail(err, SL_EDEVICE, "scripted failure")
+                              : hanging_step(ctx, batch, ids, err);
+}
+
+static int start_two(void **state)
+{
+    static const struct host_options options = {.watchdog_s = 1, .two = true};
+    (void)state;
+    host_start(&host, &options);
+    null_step = host.eng->runner.step_ids;
+    host.eng->runner.step_ids = failing_step;
+    return 0;
+}
+
+static const char of_first[] =
+    "POST /v1/completions HTTP/1.1\r\n" HOST_LINE "Content-Length: 47\r\n\r\n"
+    "{\"prompt\":[1,2],\"max_tokens\":4,\"model\":\"first\"}";
+static const char of_second[] =
+    "POST /v1/completions HTTP/1.1\r\n" HOST_LINE "Content-Length: 48\r\n\r\n"
+    "{\"prompt\":[1,2],\"max_tokens\":4,\"model\":\"second\"}";
+
+/* The other one answers, whatever happens to the first; /health says which it is. */
+static void a_model_fails_alone(void **state)
+{
+    static const char fine[] = "\"finish_reason\":\"length\"";
+    struct client waiting;
+    struct answer a = {0};
+    (void)state;
+    assert_int_equal(ask(of_first, fine, NULL), 200);
+    assert_int_equal(ask(of_second, fine, NULL), 200);
+    assert_int_equal(ask(completion, "name one of `first`, `second`", NULL), 400);
+    atomic_store(&hang, true);
+    client_open(&waiting, &host);
+    send_text(&waiting, of_first);
+    assert_int_equal(wait_for_health(503), 503);
+    assert_int_equal(ask(health, "first: the engine makes no progress", NULL), 503);
+    assert_int_equal(ask(of_first, "the engine makes no progress", NULL), 503);
+    assert_int_equal(ask(of_second, fine, NULL), 200);
+    atomic_store(&hang, false);
+    assert_true(client_answer(&waiting, false, &a));
+    assert_int_equal(a.status, 200);
+    answer_free(&a);
+    client_close(&waiting);
+    assert_int_equal(wait_for_health(200), 200);
+    atomic_store(&dead, true);
+    assert_int_equal(ask(of_first, "scripted failure", NULL), 500);
+    assert_int_equal(ask(health, "first: the device failed", NULL), 503);
+    assert_int_equal(ask(of_second, fine, NULL), 200);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_standstill_is_red_and_refused),
     };
-    return cmocka_run_group_tests(tests, start, stop);
+    const struct CMUnitTest two[] = {
+        cmocka_unit_test(a_model_fails_alone),
+    };
+    int rc = cmocka_run_group_tests(tests, start, stop);
+    return rc + cmocka_run_group_tests(two, start_two, stop);
 }
