@@ -832,7 +832,7 @@ bool sl_engine_turn(struct sl_engine *eng)
         land(eng);
     decide(eng);
     bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0 || eng->masker.n_open > 0;
-    sl_kv_share_tell(&eng->kv, work ? eng->sched.n_short : 0);
+    sl_kv_share_tell(&eng->kv, work ? eng->sched.n_short : 0, !work);
     struct sl_error err;
     if (!sl_engine_verify(eng, work, &err))
         repair(eng, &err);

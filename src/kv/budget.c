@@ -95,6 +95,8 @@ static uint64_t to_give(const struct sl_share *s)
         const struct sl_share *o = &s->budget->shares[i];
         if (o != s && o->budget != NULL && (s->wanted == 0 || is_short(o)))
             wanted += o->wanted;
+        if (o != s && o->budget != NULL && s->idle)
+            wanted += o->wished;
     }
     wanted = minus(wanted, left_of(s->budget));
     return SL_MIN(SL_MIN(wanted, over), s->spare);
@@ -160,6 +162,7 @@ int32_t sl_share_take(struct sl_share *s, int32_t min, int32_t max)
         n = 0;
     s->held += (uint64_t)n * s->page_bytes;
     s->wanted = minus(s->wanted, (uint64_t)n * s->page_bytes);
+    s->wished = minus(s->wished, (uint64_t)n * s->page_bytes);
     pthread_mutex_unlock(&s->budget->lock);
     return n;
 }
@@ -179,19 +182,21 @@ void sl_share_give(struct sl_share *s, int32_t n_pages, bool to_others)
     pthread_mutex_unlock(&s->budget->lock);
 }
 
-void sl_share_tell(struct sl_share *s, int32_t n_wanted, int32_t n_spare)
+void sl_share_tell(struct sl_share *s, const struct sl_share_state *state)
 {
     struct sl_budget *b = s->budget;
     pthread_mutex_lock(&b->lock);
     bool was_short = is_short(s);
-    uint64_t wanted = (uint64_t)n_wanted * s->page_bytes, room = room_for(s);
+    uint64_t wanted = (uint64_t)state->n_wanted * s->page_bytes, room = room_for(s);
     s->wanted = wanted > room ? wanted - minus(s->floor, s->held) : 0;
-    s->spare = (uint64_t)n_spare * s->page_bytes;
+    s->wished = (uint64_t)state->n_wished * s->page_bytes;
+    s->spare = (uint64_t)state->n_spare * s->page_bytes;
+    s->idle = state->idle;
     if (was_short && !is_short(s)) { /* it may have held others up */
         b->n_returns++;
         wake_wanting(b, s);
     }
-    for (int i = 0; i < SL_MAX_SHARES && s->wanted > 0; i++) {
+    for (int i = 0; i < SL_MAX_SHARES && s->wanted + s->wished > 0; i++) {
         const struct sl_share *o = &b->shares[i];
         if (o != s && o->budget != NULL && to_give(o) > 0)
             wake(o);

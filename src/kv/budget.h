@@ -12,6 +12,7 @@
  *                   own even part grows
  *   giving back:    a pool that wants more than is left makes those that could spare pages wake;
  *                   each asks sl_share_asked what to give at the beginning of its turn
+ *   oldest first:   a pool that evicts its own cached pages gets those of pools that are idle
  *
  * One lock, held for a few comparisons. Any thread; each share is used by its engine's thread alone
  * once that runs. Nothing is allocated.
@@ -34,7 +35,9 @@ struct sl_share {
     /* under the budget's lock */
     uint64_t held;
     uint64_t wanted;  /* beyond its floor and what is left, for what waits or runs */
+    uint64_t wished;  /* to keep more cached: it evicted so much of its own */
     uint64_t spare;   /* of what it holds, by nobody used now */
+    bool idle;        /* nothing runs or waits: what it has cached is older than what others have */
     uint64_t n_given; /* pages, to others */
     void (*wake)(void *arg);
     void *wake_arg;
@@ -61,8 +64,14 @@ void sl_share_set_wake(struct sl_share *s, void (*wake)(void *arg), void *arg);
 /* Takes bytes of as many pages as there are, at most max; 0 if fewer than min. */
 int32_t sl_share_take(struct sl_share *s, int32_t min, int32_t max);
 void sl_share_give(struct sl_share *s, int32_t n_pages, bool to_others);
-/* What the pool wants besides, and of what it holds could spare, from now on. */
-void sl_share_tell(struct sl_share *s, int32_t n_wanted, int32_t n_spare);
+struct sl_share_state { /* pages, from now on */
+    int32_t n_wanted;   /* besides, for what runs or waits */
+    int32_t n_wished;   /* besides, not to evict cached ones: only idle pools give for that */
+    int32_t n_spare;    /* of what the pool holds */
+    bool idle;
+};
+
+void sl_share_tell(struct sl_share *s, const struct sl_share_state *state);
 /* Pages that others want and this one is to give back, as far as it can spare them. */
 int32_t sl_share_asked(struct sl_share *s);
 /* Changes when a pool may succeed where it was refused. */

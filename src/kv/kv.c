@@ -216,10 +216,18 @@ void sl_kv_share_turn(struct sl_kv *kv)
     kv->n_returns = n;
 }
 
-void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted)
+void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted, bool idle)
 {
-    if (kv->share != NULL)
-        sl_share_tell(kv->share, SL_MIN(n_wanted, kv->pool.n_absent), sl_kv_n_available(kv));
+    if (kv->share == NULL)
+        return;
+    uint64_t n_pressed = kv->n_evicted[SL_EVICT_PROMPT] + kv->n_evicted[SL_EVICT_OUTPUT];
+    struct sl_share_state state = {
+        .n_wanted = SL_MIN(n_wanted, kv->pool.n_absent),
+        .n_wished = (int32_t)SL_MIN(n_pressed - kv->n_pressed, (uint64_t)kv->pool.n_absent),
+        .n_spare = sl_kv_n_available(kv),
+        .idle = idle};
+    kv->n_pressed = n_pressed;
+    sl_share_tell(kv->share, &state);
 }
 
 void sl_kv_clear(struct sl_kv *kv)

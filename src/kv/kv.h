@@ -34,6 +34,7 @@ struct sl_kv {
     void (*discard)(void *arg, int32_t page); /* its memory may go; NULL: there is none to give */
     void *discard_arg;
     uint64_t n_returns; /* of the budget, when it was asked last */
+    uint64_t n_pressed; /* cached pages evicted for the engine's own needs, when it told last */
 };
 
 /* A sequence's tokens lie in two pieces: the prompt, shared by the sequences of a request, and what
@@ -78,8 +79,9 @@ void sl_kv_share(struct sl_kv *kv, struct sl_share *share, void (*discard)(void 
 /* At the beginning of a turn: gives back what others ask for and nobody here uses, and looks
  * whether there is more to be had than when it was refused. */
 void sl_kv_share_turn(struct sl_kv *kv);
-/* At the end of planning: so many pages more are wanted than are available. */
-void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted);
+/* At the end of a turn: so many pages more are wanted than are available; idle: nothing runs or
+ * waits. */
+void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted, bool idle);
 
 /* Forgets every cached page that nobody holds. */
 void sl_kv_clear(struct sl_kv *kv);

@@ -366,6 +366,12 @@ static void test_busy_takes_from_idle(void **state)
     }
     assert_true(most > 48); /* more than an even part */
     assert_true(a->n_turns > 0 && held(a) < 48);
+    for (int i = 0; i < 12; i++) { /* what b keeps cached is newer than what a does */
+        fill(&w, b, 8);
+        run_until_idle(&w);
+    }
+    assert_int_equal(held(b), 80);
+    assert_int_equal(held(a), 16);
     close_world(&w);
 }
 
