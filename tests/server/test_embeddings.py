@@ -117,7 +117,7 @@ def test_openai_client(bert):
 
 def test_too_long(bert):
     text = "x" * 100  # the model takes 80
-    e = refused(bert, "/v1/embeddings", {"input": text}, "at most 80")
+    e = refused(bert, "/v1/embeddings", {"input": text}, "maximum context length is 80")
     assert e["code"] == "context_length_exceeded"
     cut = embed(bert, {"input": text, "truncate_prompt_tokens": -1})
     assert cut["usage"]["prompt_tokens"] == 80
@@ -193,7 +193,7 @@ def test_score_pairs(reranker):
     refused(reranker, "/rerank", {"query": "a", "documents": "b"}, "documents must be a list")
     refused(reranker, "/rerank", {"query": "a", "documents": []}, "must not be empty")
     refused(reranker, "/rerank", {"query": "a", "documents": [3]}, "must be a string")
-    refused(reranker, "/rerank", {"query": "a", "documents": ["x" * 90]}, "at most 80")
+    refused(reranker, "/rerank", {"query": "a", "documents": ["x" * 90]}, "maximum context length is 80")
     status, r = reranker.json("POST", "/rerank", {"query": "a", "documents": ["x" * 90], "truncate_prompt_tokens": -1})
     assert status == 200 and r["usage"]["total_tokens"] == 80
 
