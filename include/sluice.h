@@ -174,6 +174,8 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     const char *runner;  /* "auto", "generate", "pooling": what the model is for, as in vLLM */
     const char *convert; /* "auto", "none", "embed", "classify": likewise */
     const char *classifier_from_token; /* "no,yes": tokens whose logits make a score */
+    const char *activation_dtype; /* of products of FP8 weights on a GPU: "bf16", which is "auto",
+                                     or "fp8", where the checkpoint was made for it */
     bool no_prefix_caching;
     bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */
     bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */

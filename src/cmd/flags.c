@@ -282,6 +282,8 @@ const struct sl_flag sl_flags_engine[] = {
      "KV pool, e.g. 2G (default: fits the context)"},
     {SL_FLAG_STR, 0, "kv-cache-dtype", NULL, ENGINE(kv_cache_dtype), 0, 0, "T",
      "auto (bf16, on a GPU f16), f32, f16, bf16, q8_0 or fp8"},
+    {SL_FLAG_STR, 0, "activation-dtype", NULL, ENGINE(activation_dtype), 0, 0, "T",
+     "beside FP8 weights on a GPU: auto (bf16), bf16, fp8"},
     {SL_FLAG_SWITCH_OFF, 0, "enable-prefix-caching", NULL, ENGINE(no_prefix_caching), 0, 0, NULL,
      "compute every prompt from its start"},
     {SL_FLAG_SWITCH, 0, "disable-jump-forward", NULL, ENGINE(no_jump_forward), 0, 0, NULL,

@@ -137,7 +137,7 @@ static int weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_
                          struct sl_error *err)
 {
     SL_ASSERT(scales == NULL || scales->values == NULL ||
-              (use == SL_USE_LINEAR && dtype == SL_DTYPE_FP8_E4M3 && scales->rows > 0 &&
+              (use != SL_USE_ROWS && dtype == SL_DTYPE_FP8_E4M3 && scales->rows > 0 &&
                scales->cols > 0 && (scales->cols % SL_SCALE_COLS == 0 || scales->cols >= n_cols)));
     if ((unsigned)dtype >= SL_DTYPE_COUNT || sl_cpu(be)->k.decode[dtype] == NULL)
         return sl_fail(err, SL_EUNSUPPORTED, "no CPU kernel for format %s",
@@ -165,7 +165,7 @@ static int weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_
                               .n_bytes = (size_t)n_bytes};
     if (scales != NULL)
         out->scales = *scales;
-    if (use == SL_USE_LINEAR)
+    if (use != SL_USE_ROWS)
         out->layout = (int32_t)sl_cpu_layout_of(sl_cpu(be), dtype);
     return out->layout == SL_LAYOUT_ROWS ? 0 : pack(sl_cpu(be), out, err);
 }

@@ -5,6 +5,7 @@
 #include "cuda/cuda.h"
 
 #include "cuda/attention.h"
+#include "cuda/linear.h"
 #include "cuda/sample.h"
 #include "cuda/step.h"
 #include "cuda/weight.h"
@@ -128,6 +129,7 @@ static void backend_destroy(struct sl_backend *be)
     sl_cuda_steps_deinit(cu);
     sl_cuda_stager_destroy(cu);
     sl_cuda_free(cu, cu->pack_buffer, cu->pack_bytes);
+    sl_cuda_free(cu, cu->fp8_room, SL_LIN_FP8_BYTES);
     if (cu->stream != NULL)
         cudaStreamDestroy(cu->stream);
     cudaGetLastError();
@@ -298,6 +300,7 @@ int sl_cuda_create(const struct sl_cuda_config *cfg, struct sl_backend **out, st
     if (cu == NULL)
         return sl_fail(err, SL_ENOMEM, "cuda:%d: out of memory for the backend", cfg->device);
     cu->device = cfg->device;
+    cu->act_bf16 = cfg->act_bf16;
     cu->n_copy_threads =
         cfg->n_copy_threads > 0 ? cfg->n_copy_threads : SL_MAX(SL_MIN(sl_cpu_count() / 2, 8), 1);
     cu->base.vt = &vtable;

@@ -17,6 +17,7 @@ struct sl_cuda_config {
     int device;         /* ordinal */
     int n_copy_threads; /* threads that read a file into pinned memory while loading, the caller
                            among them; 0: half the cores, at most 8 */
+    bool act_bf16;      /* products of FP8 weights take BF16 activations, whatever the model says */
 };
 
 /* Devices of any kind; 0 without a driver, and then it costs a tenth of a millisecond. */

@@ -71,6 +71,9 @@ struct sl_cuda {
     struct sl_cuda_ask asks[SL_CUDA_ASKS]; /* hashed by kernel */
     struct sl_cuda_stager *stager;         /* from the first upload on */
     struct sl_cuda_steps *steps;
+    uint8_t *fp8_room; /* activations as FP8 (linear_w8a8.cu), once there is such a matrix */
+    int64_t fp8_room_bytes;
+    bool act_bf16;     /* activations stay BF16 */
     void *pack_buffer; /* while loading */
     size_t pack_bytes;
     int n_copy_threads;

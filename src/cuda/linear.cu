@@ -7,6 +7,8 @@
 #include "cuda/math.cuh"
 #include "cuda/ptx.cuh"
 
+#define W8A8_KEPT_K64 256 /* steps whose scales few tokens of w8a8 keep (SL_W8_KEPT) */
+
 /* A layout streams up to 8 tokens. Above, tiles as wide as the tokens, and from 65 on the largest,
  * 128 rows x 256 tokens or 256 x 128, where there are no segments to add up. */
 #define ROUTE_OF(id, tokens, segs, kind, when, kernel, name)                                \
@@ -38,6 +40,12 @@ static const struct sl_lin_route routes[] = {
     ROUTES(Q5_K, q5_k),
     ROUTES(Q6_K, q6_k),
     ROUTES(FP8, fp8),
+    ROUTE(W8A8, 8, INT32_MAX, BOTH, few, w8a8),
+    ROUTE(W8A8, 16, INT32_MAX, BOTH, n16, w8a8),
+    ROUTE(W8A8, 32, INT32_MAX, BOTH, n32, w8a8),
+    ROUTE(W8A8, 64, INT32_MAX, BOTH, n64, w8a8),
+    ROUTE(W8A8, INT32_MAX, INT32_MAX, BOTH, wide, w8a8),
+    ROUTE(W8A8, INT32_MAX, INT32_MAX, BOTH, n128, w8a8),
 };
 
 const struct sl_lin_route *sl_cuda_linear_routes(size_t *n)
@@ -51,7 +59,8 @@ bool sl_cuda_linear_fits(const struct sl_lin_route *r, const struct sl_lin *l)
     bool room =
         r->when != SL_LIN_DIRECT || (int64_t)l->n * (l->n_k64 * 128 + 16) <= SL_LIN_DIRECT_BYTES;
     return r->layout == l->part[0].layout && l->n <= r->max_tokens && l->n_segs <= r->max_segs &&
-           (r->kind & (l->gated ? SL_LIN_GATED : SL_LIN_PLAIN)) != 0 && room;
+           (r->kind & (l->gated ? SL_LIN_GATED : SL_LIN_PLAIN)) != 0 && room &&
+           (r->layout != SL_CUDA_W8A8 || r->max_tokens > 64 || l->n_k64 <= W8A8_KEPT_K64);
 }
 
 /* A tile of 256 tokens is a fifth faster than two of 128, unless the second half is empty. Codes
@@ -88,6 +97,7 @@ const char *sl_cuda_weight_route(struct sl_backend *be, const struct sl_weight *
         "stream/wgmma-q5_k",
         "stream/wgmma-q6_k",
         "stream/wgmma-fp8",
+        "wgmma-w8a8",
     };
     SL_ASSERT(w->layout >= 0 && w->layout < SL_CUDA_LAYOUTS);
     return names[w->layout];
@@ -120,7 +130,8 @@ static struct sl_lin make(const void *x, int64_t ld_x, int32_t n, const struct s
     l.n = n;
     l.k = (int32_t)w->n_cols;
     l.n_k64 = (int32_t)(SL_CEIL_DIV(w->n_cols, (int64_t)unit_k) * (unit_k / 64));
-    int32_t segs = w->n_rows < SL_LIN_SEG_ROWS ? SL_LIN_SEGS : 1;
+    bool whole = w->n_rows >= SL_LIN_SEG_ROWS || w->layout == SL_CUDA_W8A8;
+    int32_t segs = whole ? 1 : SL_LIN_SEGS;
     l.seg_k64 = SL_ROUND_UP(SL_CEIL_DIV(l.n_k64, segs), 4);
     l.n_segs = SL_CEIL_DIV(l.n_k64, l.seg_k64);
     l.vec_x = (uintptr_t)x % 16 == 0 && ld_x % 8 == 0;
@@ -214,6 +225,7 @@ extern "C" void sl_cuda_linear_multi(struct sl_backend *be, const struct sl_op_l
         sl_cuda_lora_expand(sl_cuda(be), &add);
 }
 
+#define W8A8_APART  16 /* up to so many tokens gate and up are faster as two products */
 #define ACT_THREADS 256
 
 /* out = act(g) * u, as the gated kernels have it. */
@@ -226,10 +238,10 @@ static __global__ void __launch_bounds__(ACT_THREADS)
         out[i] = __float2bfloat16_rn(__fmul_rn(sl_act(act, g[i]), u[i]));
 }
 
-/* Gate and up of different layouts, which model files do not have but may, or with adapters: two
- * products into memory, as many tokens as fit there, and what follows them. Their sums have the
- * bits of the gated kernels' (docs/DETERMINISM.md), so that rows without adapter are what they are
- * elsewhere. */
+/* Gate and up of different layouts, which model files do not have but may, or with adapters, or few
+ * tokens of w8a8: two products into memory, as many tokens as fit there, and what follows them.
+ * Their sums have the bits of the gated kernels' (docs/DETERMINISM.md), so that rows without
+ * adapter are what they are elsewhere. */
 static void run_mixed(struct sl_cuda *cu, const struct sl_op_linear_gated_act *a)
 {
     int64_t n_rows = a->gate->n_rows;
@@ -270,7 +282,8 @@ extern "C" void sl_cuda_linear_gated_act(struct sl_backend *be,
                                          const struct sl_op_linear_gated_act *a)
 {
     SL_ASSERT(a->gate->n_rows == a->up->n_rows && a->gate->n_cols == a->up->n_cols);
-    if (a->gate->layout != a->up->layout || a->lora != NULL) {
+    bool apart = a->gate->layout == SL_CUDA_W8A8 && a->n <= W8A8_APART;
+    if (a->gate->layout != a->up->layout || a->lora != NULL || apart) {
         run_mixed(sl_cuda(be), a);
         return;
     }

@@ -6,7 +6,7 @@
  * columns after 16 columns in ascending order, up to the packed width (K rounded up to the layout's
  * unit, zeros behind K); the segments' sums are added in order; then the bias. Weights are the
  * 16-row operand, tokens the other, for one token and for a thousand. All kernels do this, so which
- * one runs changes no bit.
+ * one runs changes no bit. Of the layout w8a8 all this is otherwise: linear_w8a8.cuh.
  */
 #ifndef SL_CUDA_LINEAR_H
 #define SL_CUDA_LINEAR_H
@@ -88,6 +88,19 @@ SL_LIN_DECLARE(q6_k);
 SL_LIN_DECLARE(fp8);
 #undef SL_LIN_DECLARE
 void sl_lin_pairs_bf16(struct sl_cuda *cu, const struct sl_lin *l); /* gated, one segment */
+
+/* Products of FP8 activations (linear_w8a8.cuh), which have another arithmetic than the above. */
+#define SL_LIN_DECLARE(n) void sl_lin_##n##_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
+SL_LIN_DECLARE(few);
+SL_LIN_DECLARE(n16);
+SL_LIN_DECLARE(n32);
+SL_LIN_DECLARE(n64);
+SL_LIN_DECLARE(n128);
+SL_LIN_DECLARE(wide);
+#undef SL_LIN_DECLARE
+/* Memory for activations as FP8, from the first matrix of that layout on: products of more tokens
+ * than fit are made in parts. */
+#define SL_LIN_FP8_BYTES (64 << 20)
 
 enum sl_lin_kind { SL_LIN_PLAIN = 1, SL_LIN_GATED = 2, SL_LIN_BOTH = 3 };
 

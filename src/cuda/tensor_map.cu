@@ -2,7 +2,7 @@
  * Descriptions of matrices for the copy engine. The driver makes them; it is asked for its function
  * by name, so that the program needs no library of it to start.
  */
-#include "cuda/tensor_map.h"
+#include "cuda/ptx_fp8.cuh"
 
 #ifndef SL_CUDA_SIM
 
@@ -52,6 +52,13 @@ cudaError_t sl_tensor_map(CUtensorMap *map, const void *x, int64_t n_rows, int64
 {
     return make(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x, n_rows, n_cols, ld * 2, box_rows,
                 SL_BOX_COLS, CU_TENSOR_MAP_SWIZZLE_128B);
+}
+
+cudaError_t sl_tensor_map_codes(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
+                                int64_t ld, int32_t box_rows)
+{
+    return make(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, x, n_rows, n_cols, ld, box_rows,
+                2 * SL_BOX_COLS, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,

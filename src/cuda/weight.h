@@ -28,6 +28,13 @@
  * byte e - 4. Fields, upper bits: weight_format.cuh. FP8 codes of a step: elements 4 i .. 4 i + 3
  * are bytes 1, 3, 0, 2 of word i.
  *
+ *   w8a8    FP8_E4M3, for    128: row blocks of 64 rows, 8192 bytes a unit: rows of 128    8.0
+ *           FP8 activations  bytes, 16-byte pieces at piece ^ (row % 8). Behind all units a float
+ *                            for each row of the row blocks, then one for each unit: a weight is
+ *                            code * scale of its unit * scale of its row, one of which is 1
+ *
+ * Which of the two FP8_E4M3 becomes: sl_cuda_w8a8 below.
+ *
  * A weight's value is the reference decode of src/quant in float (of FP8: times its scale, rounded
  * to float), rounded to bf16 (nearest even). A row of FP8 with a NaN in a unit is NaN in all of it.
  * F32 and F16 are rounded when they are packed, so they lose bits here that the CPU's products
@@ -48,6 +55,7 @@ enum sl_cuda_layout {
     SL_CUDA_Q5_K,
     SL_CUDA_Q6_K,
     SL_CUDA_FP8,
+    SL_CUDA_W8A8,
     SL_CUDA_LAYOUTS
 };
 
@@ -62,6 +70,13 @@ const struct sl_cuda_layout_info *sl_cuda_layout_info(int32_t layout);
 
 /* Bytes of a row block's stream. */
 int64_t sl_cuda_stream_bytes(int32_t layout, int64_t n_cols);
+
+#define SL_CUDA_W8A8_ROWS 64
+#define SL_CUDA_W8A8_UNIT (SL_CUDA_W8A8_ROWS * 128)
+/* Bytes of a matrix in that layout. */
+int64_t sl_cuda_w8a8_bytes(int64_t n_rows, int64_t n_cols);
+/* Can it have scales like these: one for columns of a whole row, or blocks of whole units. */
+bool sl_cuda_w8a8(int64_t n_rows, int64_t n_cols, const struct sl_scales *scales);
 
 #ifdef __cplusplus
 extern "C" {

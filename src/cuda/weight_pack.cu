@@ -24,6 +24,7 @@ static const struct sl_cuda_layout_info layouts[SL_CUDA_LAYOUTS] = {
     {"q5_k", sl_wf_q5_k::unit_k, sl_wf_q5_k::unit_bytes},
     {"q6_k", sl_wf_q6_k::unit_k, sl_wf_q6_k::unit_bytes},
     {"fp8", sl_wf_fp8::unit_k, sl_wf_fp8::unit_bytes},
+    {"w8a8", 128, SL_CUDA_W8A8_UNIT / 4}, /* 16 of its rows */
 };
 
 const struct sl_cuda_layout_info *sl_cuda_layout_info(int32_t layout)
@@ -35,6 +36,21 @@ int64_t sl_cuda_stream_bytes(int32_t layout, int64_t n_cols)
 {
     const struct sl_cuda_layout_info *info = &layouts[layout];
     return SL_CEIL_DIV(n_cols, (int64_t)info->unit_k) * info->unit_bytes;
+}
+
+int64_t sl_cuda_w8a8_bytes(int64_t n_rows, int64_t n_cols)
+{
+    int64_t blocks = SL_CEIL_DIV(n_rows, (int64_t)SL_CUDA_W8A8_ROWS);
+    int64_t n_units = blocks * SL_CEIL_DIV(n_cols, (int64_t)128);
+    return n_units * (SL_CUDA_W8A8_UNIT + (int64_t)sizeof(float)) +
+           blocks * SL_CUDA_W8A8_ROWS * (int64_t)sizeof(float);
+}
+
+bool sl_cuda_w8a8(int64_t n_rows, int64_t n_cols, const struct sl_scales *s)
+{
+    if (s == NULL || s->values == NULL || s->cols >= n_cols)
+        return true;
+    return s->cols % 128 == 0 && (s->rows % SL_CUDA_W8A8_ROWS == 0 || s->rows >= n_rows);
 }
 
 /* One warp, one unit of one row block; the slice's first row is a row block's first. */
@@ -95,6 +111,14 @@ static bool sizes(enum sl_weight_use use, enum sl_dtype dtype, int64_t n_rows, i
         return false;
     if (use == SL_USE_ROWS)
         return sl_mul_u64(*row_bytes, (uint64_t)n_rows, n_bytes);
+    if (use == SL_USE_LINEAR_FP8 && dtype == SL_DTYPE_FP8_E4M3) {
+        uint64_t other;
+        *n_bytes = (uint64_t)sl_cuda_w8a8_bytes(n_rows, n_cols);
+        if (!sizes(SL_USE_LINEAR, dtype, n_rows, n_cols, row_bytes, &other))
+            return false;
+        *n_bytes = SL_MAX(*n_bytes, other); /* its scales may want that layout */
+        return true;
+    }
     return sl_mul_u64(SL_CEIL_DIV((uint64_t)n_rows, SL_CUDA_ROW_BLOCK),
                       (uint64_t)sl_cuda_stream_bytes(p->layout, n_cols), n_bytes);
 }
@@ -102,8 +126,9 @@ static bool sizes(enum sl_weight_use use, enum sl_dtype dtype, int64_t n_rows, i
 uint64_t sl_cuda_weight_bytes(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
                               int64_t n_rows, int64_t n_cols)
 {
-    (void)be;
     uint64_t row_bytes, n_bytes;
+    if (use == SL_USE_LINEAR_FP8 && sl_cuda(be)->act_bf16)
+        use = SL_USE_LINEAR;
     return sizes(use, dtype, n_rows, n_cols, &row_bytes, &n_bytes) ? n_bytes : 0;
 }
 
@@ -113,6 +138,27 @@ static int64_t count_scales(const struct sl_scales *s, int64_t n_rows, int64_t n
     if (s == NULL || s->values == NULL)
         return 0;
     return SL_CEIL_DIV(n_rows, (int64_t)s->rows) * SL_CEIL_DIV(n_cols, (int64_t)s->cols);
+}
+
+/* A slice, and with the last one the scales. */
+static void pack_w8a8(struct sl_cuda *cu, const sl_pack_src *s, const struct sl_weight *w)
+{
+    const int64_t threads = 256, rows = SL_CUDA_W8A8_ROWS,
+                  n_k = SL_CEIL_DIV(w->n_cols, (int64_t)128);
+    uint8_t *data = (uint8_t *)const_cast<void *>(w->data);
+    int64_t units = SL_CEIL_DIV(s->n_rows, rows) * n_k;
+    sl_launch(cu, sl_pack_w8a8_codes,
+              dim3((unsigned)SL_CEIL_DIV(units * SL_CUDA_W8A8_UNIT / 16, threads)),
+              dim3((unsigned)threads), 0, *s, data + s->first_row / rows * n_k * SL_CUDA_W8A8_UNIT,
+              units);
+    if (s->first_row + s->n_rows < w->n_rows)
+        return;
+    sl_pack_src all = *s;
+    all.n_rows = w->n_rows;
+    int64_t blocks = SL_CEIL_DIV(w->n_rows, rows);
+    sl_launch(cu, sl_pack_w8a8_scales, dim3((unsigned)SL_CEIL_DIV(blocks * (rows + n_k), threads)),
+              dim3((unsigned)threads), 0, all, (float *)(data + blocks * n_k * SL_CUDA_W8A8_UNIT),
+              blocks * rows, blocks * n_k);
 }
 
 /* Stages and packs slice by slice, all in the order of the stream. Scales lie before the slice. */
@@ -137,7 +183,10 @@ static void fill_packed(struct sl_cuda *cu, const struct pack_row *p, const stru
             s.scale_rows = scales->rows;
             s.scale_cols = scales->cols;
         }
-        p->pack(cu, &s, (uint8_t *)w->data + r0 / SL_CUDA_ROW_BLOCK * stream);
+        if (w->layout == SL_CUDA_W8A8)
+            pack_w8a8(cu, &s, w);
+        else
+            p->pack(cu, &s, (uint8_t *)w->data + r0 / SL_CUDA_ROW_BLOCK * stream);
     }
 }
 
@@ -149,13 +198,17 @@ int sl_cuda_weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl
     struct sl_cuda *cu = sl_cuda(be);
     const struct pack_row *p = find_pack(dtype);
     uint64_t row_bytes, n_bytes;
+    if (use == SL_USE_LINEAR_FP8 && cu->act_bf16)
+        use = SL_USE_LINEAR;
+    bool w8a8 = use == SL_USE_LINEAR_FP8 && dtype == SL_DTYPE_FP8_E4M3 &&
+                sl_cuda_w8a8(n_rows, n_cols, scales);
     if (!sizes(use, dtype, n_rows, n_cols, &row_bytes, &n_bytes) ||
         (use == SL_USE_ROWS && dtype == SL_DTYPE_FP8_E4M3))
         return sl_fail(err, SL_EUNSUPPORTED, "no CUDA kernel for a %s matrix of %lld x %lld",
                        sl_dtype_info(dtype)->name, (long long)n_rows, (long long)n_cols);
-    bool packed = use == SL_USE_LINEAR;
+    bool packed = use != SL_USE_ROWS;
     int64_t slice = SL_MAX(PACK_SLICE / (int64_t)row_bytes, (int64_t)1);
-    slice = SL_MIN(SL_ROUND_UP(slice, SL_CUDA_ROW_BLOCK), n_rows);
+    slice = SL_MIN(SL_ROUND_UP(slice, SL_CUDA_W8A8_ROWS), n_rows);
     size_t temp_bytes = packed ? (size_t)slice * row_bytes : 0;
     temp_bytes +=
         SL_ROUND_UP((size_t)count_scales(scales, n_rows, n_cols) * sizeof(float), PACK_ALIGN);
@@ -164,12 +217,19 @@ int sl_cuda_weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl
     void *dst = sl_cuda_alloc(cu, n_bytes);
     if (dst == NULL)
         return sl_cuda_no_memory(cu, n_bytes, "a matrix", err);
+    if (w8a8 && cu->fp8_room == NULL &&
+        (cu->fp8_room = (uint8_t *)sl_cuda_alloc(cu, SL_LIN_FP8_BYTES)) == NULL) {
+        sl_cuda_free(cu, dst, n_bytes);
+        return sl_cuda_no_memory(cu, SL_LIN_FP8_BYTES, "activations as FP8", err);
+    }
+    if (w8a8 && cu->fp8_room_bytes == 0)
+        cu->fp8_room_bytes = SL_LIN_FP8_BYTES;
     if (packed && (temp = (uint8_t *)sl_cuda_pack_buffer(cu, temp_bytes)) == NULL) {
         sl_cuda_free(cu, dst, n_bytes);
         return sl_cuda_no_memory(cu, temp_bytes, "packing matrices", err);
     }
     out->dtype = dtype;
-    out->layout = packed ? p->layout : SL_CUDA_ROWS;
+    out->layout = w8a8 ? SL_CUDA_W8A8 : packed ? p->layout : SL_CUDA_ROWS;
     out->n_rows = n_rows;
     out->n_cols = n_cols;
     out->data = dst;

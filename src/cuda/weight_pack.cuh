@@ -33,6 +33,48 @@ static __device__ __forceinline__ int sl_frag_col(int lane, int j, int e)
     return 16 * j + 2 * (lane & 3) + (e & 1) + 8 * (e >> 2);
 }
 
+/* ------------------------------------------------------------------ FP8 for FP8 activations */
+
+/* A piece of 16 codes a thread, of units of 64 rows. */
+static __global__ void sl_pack_w8a8_codes(sl_pack_src s, uint8_t *out, int64_t n_units)
+{
+    sl_grid_wait();
+    int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    int64_t unit = i / (SL_CUDA_W8A8_UNIT / 16);
+    int row = static_cast<int>(i / 8 % SL_CUDA_W8A8_ROWS), piece = static_cast<int>(i % 8);
+    int64_t n_k = (s.n_cols + 127) / 128, r = unit / n_k * SL_CUDA_W8A8_ROWS + row;
+    int64_t c = unit % n_k * 128 + 16 * (piece ^ (row & 7));
+    uint32_t w[4] = {0, 0, 0, 0};
+    if (unit >= n_units)
+        return;
+    for (int e = 0; e < 16 && r < s.n_rows && c + e < s.n_cols; e++)
+        w[e / 4] |= static_cast<uint32_t>(s.rows[r * s.row_bytes + c + e]) << 8 * (e % 4);
+    reinterpret_cast<uint4 *>(out)[i] = make_uint4(w[0], w[1], w[2], w[3]);
+    sl_grid_launch_dependents();
+}
+
+/* Scales of rows, then of units: the file's are either. */
+static __global__ void sl_pack_w8a8_scales(sl_pack_src s, float *out, int64_t n_rows,
+                                           int64_t n_units)
+{
+    sl_grid_wait();
+    int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    int64_t n_k = (s.n_cols + 127) / 128, row = i, col = 0;
+    bool by_unit = s.scales != nullptr && s.scale_cols < s.n_cols, of_row = i < n_rows;
+    if (!of_row) {
+        row = (i - n_rows) / n_k * SL_CUDA_W8A8_ROWS;
+        col = (i - n_rows) % n_k * 128;
+    }
+    if (i >= n_rows + n_units)
+        return;
+    float scale = 1.0f;
+    if (s.scales != nullptr && of_row != by_unit && row < s.n_rows)
+        scale = s.scales[row / s.scale_rows * ((s.n_cols + s.scale_cols - 1) / s.scale_cols) +
+                         col / s.scale_cols];
+    out[i] = scale;
+    sl_grid_launch_dependents();
+}
+
 /* ------------------------------------------------------------------ plain formats */
 
 struct sl_file_f32 {

@@ -66,8 +66,8 @@ static void unload(struct loaded *l, bool weights)
 static const char **config_string(struct sl_engine_config *cfg, size_t i)
 {
     const char **all[] = {
-        &cfg->device,  &cfg->kv_cache_dtype,       &cfg->cpu_isa, &cfg->numa, &cfg->runner,
-        &cfg->convert, &cfg->classifier_from_token};
+        &cfg->device,  &cfg->kv_cache_dtype,        &cfg->cpu_isa,         &cfg->numa, &cfg->runner,
+        &cfg->convert, &cfg->classifier_from_token, &cfg->activation_dtype};
     return i < SL_COUNT(all) ? all[i] : NULL;
 }
 
@@ -128,9 +128,10 @@ static int load_cpu(const struct sl_engine_config *cfg, struct sl_backend **out,
 }
 
 /* "cuda" or "cuda:N" */
-static int load_cuda(const char *device, struct sl_backend **out, struct sl_error *err)
+static int load_cuda(const char *device, bool act_bf16, struct sl_backend **out,
+                     struct sl_error *err)
 {
-    struct sl_cuda_config cuda = {.device = sl_cuda_find()};
+    struct sl_cuda_config cuda = {.device = sl_cuda_find(), .act_bf16 = act_bf16};
     uint64_t n = 0;
     const char *number = device + strlen("cuda");
     if (*number == ':' && sl_parse_u64(number + 1, strlen(number + 1), &n) && n < 1024)
@@ -147,17 +148,22 @@ int sl_load_backend(const struct sl_model *model, const struct sl_engine_config 
                     struct sl_backend **out, struct sl_error *err)
 {
     const char *device = cfg->device != NULL ? cfg->device : "auto";
+    const char *act = cfg->activation_dtype != NULL ? cfg->activation_dtype : "auto";
+    const bool act_fp8 = strcmp(act, "fp8") == 0;
     const bool pools = sl_model_facts(model)->task != SL_TASK_GENERATE;
     bool only_cpu = cfg->cpu_isa != NULL || cfg->exact_weights || pools;
     if (strcmp(device, "auto") == 0) /* what only the CPU has asks for the CPU */
         device = !only_cpu && sl_cuda_find() >= 0 ? "cuda" : "cpu";
+    if (!act_fp8 && strcmp(act, "auto") != 0 && strcmp(act, "bf16") != 0)
+        return sl_fail(err, SL_EINVAL, "activation-dtype: '%.20s' is not one of: auto, bf16, fp8",
+                       act);
     if (strcmp(device, "cpu") == 0)
         return load_cpu(cfg, out, err);
     if (strncmp(device, "cuda", 4) == 0 && pools)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "device: embeddings and scores have no kernels for a GPU yet: choose cpu");
     if (strncmp(device, "cuda", 4) == 0)
-        return load_cuda(device, out, err);
+        return load_cuda(device, !act_fp8, out, err);
     return sl_fail(err, SL_EUNSUPPORTED, "device: '%.20s' is not one of: auto, cpu, cuda, cuda:N",
                    device);
 }

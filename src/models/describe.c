@@ -42,14 +42,14 @@ static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
 
 /* The kernel of products with a format: asked of a matrix of one block, so that no tensor is
  * loaded. */
-static const char *route_of(struct sl_backend *be, enum sl_dtype dtype)
+static const char *route_of(const struct sl_model *m, struct sl_backend *be, enum sl_dtype dtype)
 {
     static const _Alignas(64) uint8_t block[1024];
     const struct sl_dtype_info *info = sl_dtype_info(dtype);
     struct sl_weight w;
     SL_ASSERT(info->block_bytes <= sizeof block);
-    if (be->vt->weight_create(be, SL_USE_LINEAR, dtype, 1, info->block_elems, block, NULL, &w,
-                              NULL) != 0)
+    if (be->vt->weight_create(be, sl_fp8_use(m, dtype), dtype, 1, info->block_elems, block, NULL,
+                              &w, NULL) != 0)
         return "none";
     const char *route = be->vt->weight_route(be, &w);
     be->vt->weight_destroy(be, &w);
@@ -58,8 +58,8 @@ static const char *route_of(struct sl_backend *be, enum sl_dtype dtype)
 
 /* Calls fn for every tensor, those of the model first, then layer by layer. */
 static void each_tensor(const struct sl_model *m, struct sl_backend *be, struct sl_buf *out,
-                        void (*fn)(struct sl_backend *be, const struct sl_param *p, bool first,
-                                   struct sl_buf *out))
+                        void (*fn)(const struct sl_model *m, struct sl_backend *be,
+                                   const struct sl_param *p, bool first, struct sl_buf *out))
 {
     bool first = true;
     for (int32_t l = -1; l < m->hp.n_layers; l++) {
@@ -68,7 +68,7 @@ static void each_tensor(const struct sl_model *m, struct sl_backend *be, struct 
             const struct sl_param *p = sl_param(m, l < 0 ? 0 : l, slot);
             if ((slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || p->src == NULL)
                 continue;
-            fn(be, p, first, out);
+            fn(m, be, p, first, out);
             first = false;
         }
     }
@@ -128,11 +128,11 @@ static void text_rope(const struct sl_model *m, struct sl_buf *out)
     sl_buf_putc(out, '\n');
 }
 
-static void text_tensor(struct sl_backend *be, const struct sl_param *p, bool first,
-                        struct sl_buf *out)
+static void text_tensor(const struct sl_model *m, struct sl_backend *be, const struct sl_param *p,
+                        bool first, struct sl_buf *out)
 {
     const struct sl_ckpt_tensor *t = p->src;
-    const char *route = t->n_dims == 2 ? route_of(be, t->dtype) : NULL;
+    const char *route = t->n_dims == 2 ? route_of(m, be, t->dtype) : NULL;
     char shape[64];
     if (first)
         sl_buf_puts(out, "tensors\n");
@@ -175,7 +175,7 @@ static void describe_text(const struct sl_model *m, struct sl_backend *be, bool 
         sl_buf_printf(out, "%s%s: %u tensors, ", k++ > 0 ? "; " : "",
                       sl_dtype_info((enum sl_dtype)d)->name, n[d]);
         text_size(out, bytes[d]);
-        sl_buf_printf(out, ", kernel %s", route_of(be, (enum sl_dtype)d));
+        sl_buf_printf(out, ", kernel %s", route_of(m, be, (enum sl_dtype)d));
     }
     sl_buf_putc(out, '\n');
     if (with_tensors)
@@ -204,11 +204,11 @@ static void json_layers(const struct sl_model *m, struct sl_buf *out)
     sl_buf_putc(out, ']');
 }
 
-static void json_tensor(struct sl_backend *be, const struct sl_param *p, bool first,
-                        struct sl_buf *out)
+static void json_tensor(const struct sl_model *m, struct sl_backend *be, const struct sl_param *p,
+                        bool first, struct sl_buf *out)
 {
     const struct sl_ckpt_tensor *t = p->src;
-    const char *route = t->n_dims == 2 ? route_of(be, t->dtype) : NULL;
+    const char *route = t->n_dims == 2 ? route_of(m, be, t->dtype) : NULL;
     sl_buf_puts(out, first ? "{" : ",{");
     json_key_string(out, "name", t->name);
     sl_buf_puts(out, ",\"shape\":[");
@@ -238,7 +238,7 @@ static void json_formats(const struct sl_model *m, struct sl_backend *be, struct
             continue;
         sl_buf_printf(out, "%s\"%s\":{\"tensors\":%u,\"bytes\":%llu,\"kernel\":\"%s\"}",
                       first ? "" : ",", sl_dtype_info((enum sl_dtype)d)->name, n[d],
-                      (unsigned long long)bytes[d], route_of(be, (enum sl_dtype)d));
+                      (unsigned long long)bytes[d], route_of(m, be, (enum sl_dtype)d));
         first = false;
     }
     sl_buf_putc(out, '}');

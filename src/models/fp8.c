@@ -5,8 +5,11 @@
  * All kinds come down to one: "X.weight" in F8_E4M3, beside it "X.weight_scale_inv" or
  * "X.weight_scale" with one value for the matrix, one for a row, or one for a block; a weight is
  * code times scale ("inv" too). What a checkpoint leaves unquantised says so by its tensor's
- * format, so lists of such modules are not read. Activations stay as they are: scales for them
- * (input_scale, activation_scale) and for the KV cache (k_scale, v_scale) are not used.
+ * format, so lists of such modules are not read. Activations are FP8 too where the checkpoint says
+ * that it was made for that and the backend has such products. Their scales are made from the
+ * activations, by groups of 128 columns, which is finer than what any kind asks for: scales of the
+ * checkpoint (input_scale, activation_scale) are not used, nor those for the KV cache (k_scale,
+ * v_scale).
  */
 #include "base/check.h"
 #include "base/str.h"
@@ -55,17 +58,6 @@ static int read_block(const json_t *v, const char *key, struct sl_hparams *hp, s
     return 0;
 }
 
-static int read_fp8(const json_t *q, struct sl_hparams *hp, struct sl_error *err)
-{
-    const json_t *fmt = json_object_get(q, "fmt"), *block = json_object_get(q, "weight_block_size");
-    if (fmt != NULL && !json_is_null(fmt) &&
-        (!json_is_string(fmt) || strcmp(json_string_value(fmt), "e4m3") != 0))
-        return bad_config("fmt", fmt, "e4m3", err);
-    if (block == NULL || json_is_null(block))
-        return 0;
-    return read_block(block, "weight_block_size", hp, err);
-}
-
 static bool is_one_of(const json_t *v, const char *const *names, size_t n)
 {
     const char *s = json_string_value(v);
@@ -73,6 +65,31 @@ static bool is_one_of(const json_t *v, const char *const *names, size_t n)
         if (strcmp(s, names[i]) == 0)
             return true;
     return false;
+}
+
+static int read_fp8(const json_t *q, struct sl_hparams *hp, struct sl_error *err)
+{
+    const json_t *fmt = json_object_get(q, "fmt"), *block = json_object_get(q, "weight_block_size");
+    static const char *const schemes[] = {"dynamic", "static"};
+    const json_t *scheme = json_object_get(q, "activation_scheme");
+    if (fmt != NULL && !json_is_null(fmt) &&
+        (!json_is_string(fmt) || strcmp(json_string_value(fmt), "e4m3") != 0))
+        return bad_config("fmt", fmt, "e4m3", err);
+    if (scheme != NULL && !json_is_null(scheme) && !is_one_of(scheme, schemes, SL_COUNT(schemes)))
+        return bad_config("activation_scheme", scheme, "dynamic, static", err);
+    hp->fp8_activations = !json_is_null(scheme); /* no word means dynamic, as to its makers */
+    if (block == NULL || json_is_null(block))
+        return 0;
+    return read_block(block, "weight_block_size", hp, err);
+}
+
+/* Activations of FP8, by whatever scales. */
+static bool has_fp8_input(const json_t *group)
+{
+    const json_t *a = json_object_get(group, "input_activations");
+    const char *type = json_string_value(json_object_get(a, "type"));
+    return type != NULL && strcmp(type, "float") == 0 &&
+           json_integer_value(json_object_get(a, "num_bits")) == 8;
 }
 
 /* Groups of layers, each with a kind of its own; blocks must be alike in all. */
@@ -115,8 +132,10 @@ static int read_compressed_tensors(const json_t *q, struct sl_hparams *hp, struc
     if (groups != NULL && !json_is_object(groups))
         return sl_fail(err, SL_EFORMAT,
                        "config.json: quantization_config.config_groups must be an object");
+    hp->fp8_activations = json_object_size(groups) > 0;
     json_object_foreach(groups, name, group)
     {
+        hp->fp8_activations = hp->fp8_activations && has_fp8_input(group);
         if (rc == 0)
             rc = read_group(group, hp, &has_block, err);
     }
@@ -133,7 +152,8 @@ static int check_algo(const char *file, const json_t *q, struct sl_error *err)
 }
 
 /* ModelOpt's own file, where config.json says nothing. */
-static int read_modelopt_file(const struct sl_ckpt *ckpt, struct sl_error *err)
+static int read_modelopt_file(const struct sl_ckpt *ckpt, struct sl_hparams *hp,
+                              struct sl_error *err)
 {
     static const char file[] = "hf_quant_config.json";
     const char *data;
@@ -145,6 +165,7 @@ static int read_modelopt_file(const struct sl_ckpt *ckpt, struct sl_error *err)
     rc = sl_json_object(data, n, SL_JSON_MAX_CONFIG, file, &root, err);
     if (rc == 0)
         rc = check_algo(file, json_object_get(root, "quantization"), err);
+    hp->fp8_activations = rc == 0;
     json_decref(root);
     return rc;
 }
@@ -154,14 +175,15 @@ int sl_fp8_read_config(const struct sl_ckpt *ckpt, struct sl_hparams *hp, struct
     const json_t *q = json_object_get(sl_ckpt_config(ckpt), "quantization_config");
     hp->scale_rows = hp->scale_cols = SL_SCALE_COLS;
     if (q == NULL || json_is_null(q))
-        return read_modelopt_file(ckpt, err);
+        return read_modelopt_file(ckpt, hp, err);
     const char *method = json_string_value(json_object_get(q, "quant_method"));
     if (method != NULL && strcmp(method, "fp8") == 0)
         return read_fp8(q, hp, err);
-    if (method != NULL && strcmp(method, "fbgemm_fp8") == 0)
-        return 0;
     if (method != NULL && strcmp(method, "compressed-tensors") == 0)
         return read_compressed_tensors(q, hp, err);
+    hp->fp8_activations = true;
+    if (method != NULL && strcmp(method, "fbgemm_fp8") == 0)
+        return 0;
     if (method != NULL && strcmp(method, "modelopt") == 0)
         return check_algo("config.json: quantization_config", q, err);
     return sl_fail(err, SL_EUNSUPPORTED,
@@ -243,6 +265,12 @@ int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *e
         return sl_fail(err, SL_EUNSUPPORTED, "tensor \"%s\" is %s; scales must be f32, f16 or bf16",
                        p->scale->name, sl_dtype_info(p->scale->dtype)->name);
     return read_shape(m, w, p->scale, p, err);
+}
+
+enum sl_weight_use sl_fp8_use(const struct sl_model *m, enum sl_dtype dtype)
+{
+    const bool fp8 = dtype == SL_DTYPE_FP8_E4M3 && m->hp.fp8_activations;
+    return fp8 ? SL_USE_LINEAR_FP8 : SL_USE_LINEAR;
 }
 
 bool sl_fp8_is_extra(const char *name)

@@ -84,6 +84,8 @@ SL_MUST_CHECK int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, stru
 SL_MUST_CHECK int sl_fp8_load(struct sl_param *p, struct sl_error *err);
 void sl_fp8_unload(struct sl_param *p);
 uint64_t sl_fp8_scale_bytes(const struct sl_param *p); /* as loaded */
+/* How a matrix of this format is used in products. */
+enum sl_weight_use sl_fp8_use(const struct sl_model *m, enum sl_dtype dtype);
 /* A tensor of FP8 checkpoints that is not used on purpose. */
 bool sl_fp8_is_extra(const char *name);
 

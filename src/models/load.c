@@ -27,9 +27,11 @@ static bool rows_reordered(const struct sl_model *m, const struct sl_weight_desc
     return m->desc->gguf_interleaved && m->hp.from_gguf && (w->flags & SL_W_ROPE_ROWS) != 0;
 }
 
-static enum sl_weight_use use_of(const struct sl_weight_desc *w)
+static enum sl_weight_use use_of(const struct sl_model *m, const struct sl_param *p)
 {
-    return sl_slot_is_rows(w->slot) ? SL_USE_ROWS : SL_USE_LINEAR;
+    if (sl_slot_is_rows(p->desc->slot))
+        return SL_USE_ROWS;
+    return sl_fp8_use(m, p->src->dtype);
 }
 
 static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_use use,
@@ -61,7 +63,7 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
     }
     int rc = sl_fp8_load(p, err);
     if (rc == 0)
-        rc = create_weight(m, p, use_of(p->desc), t, data, err);
+        rc = create_weight(m, p, use_of(m, p), t, data, err);
     if (rc != 0)
         return rc;
     if (p->mat.owned)
@@ -210,7 +212,7 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
             continue;
         }
         uint64_t packed =
-            be->vt->weight_bytes(be, use_of(m->params[i].desc), t->dtype, t->dims[0], t->dims[1]);
+            be->vt->weight_bytes(be, use_of(m, &m->params[i]), t->dtype, t->dims[0], t->dims[1]);
         if (packed == 0 && rows_reordered(m, m->params[i].desc))
             packed = t->n_bytes;
         *allocated += packed;

@@ -51,8 +51,10 @@ struct sl_weight {
 };
 
 enum sl_weight_use {
-    SL_USE_ROWS,   /* rows are looked up: embed */
-    SL_USE_LINEAR, /* products: linear, linear_gated_act */
+    SL_USE_ROWS,       /* rows are looked up: embed */
+    SL_USE_LINEAR,     /* products: linear, linear_gated_act */
+    SL_USE_LINEAR_FP8, /* the same, of FP8 whose activations may be FP8 as well, where a backend has
+                          such products; else as SL_USE_LINEAR */
 };
 
 /* One layer's part of the page pool. Page p starts at pool + p * page_bytes; K of this layer is at

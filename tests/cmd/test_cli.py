@@ -62,6 +62,7 @@ def test_top_level_help_and_version():
     (["run", "-p", "x", "--cpu-isa", "sse9"], "sse9"),
     (["run", "-p", "x", "--numa", "some"], "numa: 'some' is not one of: auto, off"),
     (["run", "-p", "x", "--kv-cache-dtype", "f7"], "f7"),
+    (["run", "-p", "x", "--activation-dtype", "fp7"], "activation-dtype: 'fp7' is not one of: auto, bf16, fp8"),
     (["run", "-p", "x", "--max-model-len", "999999"], "max_model_len"),
     (["run", "-p", "x", "--max-model-len", "1024", "--kv-cache-memory-bytes", "1000"], "kv_cache_memory_bytes"),
     (["run", "-p", "x", "--raw", "--system", "y"], "--system needs a chat template"),

@@ -8,6 +8,9 @@
 #include "bench_util.h"
 
 enum lt_type { LT_BF16, LT_F32, LT_E4M3 };
+/* Of FP8: sums as the chip makes them, or brought to float every 128 columns; and scales, of a row
+ * and a token, or of 128 x 128 weights and 128 columns of a token. */
+enum lt_mode { LT_FAST, LT_SLOW, LT_VECTORS, LT_BLOCKS };
 
 #if !defined(SL_CUDA_SIM) && __has_include(<cublasLt.h>)
 #include <cublasLt.h>
@@ -117,19 +120,34 @@ struct lt_product {
 };
 
 /* y [m, n] = x [m, k] w [n, k]^T; to cuBLAS, which counts columns first, y^T = w^T^T x^T. */
-static struct lt_product lt_make(int m, int n, int k, enum lt_type in, enum lt_type out)
+static struct lt_product lt_make(int m, int n, int k, enum lt_type in, enum lt_type out,
+                                 enum lt_mode mode, const void *scales)
 {
     struct lt_product p = {};
     cublasLtMatmulPreference_t want;
     size_t workspace = LT_WORKSPACE;
     int32_t trans = CUBLAS_OP_T;
-    int8_t fast = 1;
+    int8_t fast = mode == LT_FAST;
+    int32_t vec = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, vec_w = vec;
+    if (mode == LT_BLOCKS) {
+        vec = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+        vec_w = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    }
     auto a = static_cast<uint64_t>(n), c = static_cast<uint64_t>(m), d = static_cast<uint64_t>(k);
     LT_MUST(lt.MatmulDescCreate(&p.op, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     LT_MUST(lt.MatmulDescSetAttribute(p.op, CUBLASLT_MATMUL_DESC_TRANSA, &trans, sizeof trans));
     if (in == LT_E4M3)
         LT_MUST(
             lt.MatmulDescSetAttribute(p.op, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
+    if (mode >= LT_VECTORS) {
+        auto set = [&](cublasLtMatmulDescAttributes_t what, const void *v, size_t n_bytes) {
+            LT_MUST(lt.MatmulDescSetAttribute(p.op, what, v, n_bytes));
+        };
+        set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &vec_w, sizeof vec_w);
+        set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &vec, sizeof vec);
+        set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scales, sizeof scales);
+        set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scales, sizeof scales);
+    }
     LT_MUST(lt.MatrixLayoutCreate(&p.w, lt_data_type(in), d, a, k));
     LT_MUST(lt.MatrixLayoutCreate(&p.x, lt_data_type(in), d, c, k));
     LT_MUST(lt.MatrixLayoutCreate(&p.y, lt_data_type(out), a, c, n));
@@ -145,11 +163,12 @@ static struct lt_product lt_make(int m, int n, int k, enum lt_type in, enum lt_t
 
 /* Microseconds of the best algorithm, going round over the matrices w; 0: it has none. */
 static double lt_time(int m, int n, int k, enum lt_type in, enum lt_type out,
-                      const std::vector<void *> &w, const void *x, void *y, double budget_ms)
+                      const std::vector<void *> &w, const void *x, void *y, double budget_ms,
+                      enum lt_mode mode = LT_FAST, const void *scales = nullptr)
 {
     if (lt.handle == nullptr)
         return 0.0;
-    struct lt_product p = lt_make(m, n, k, in, out);
+    struct lt_product p = lt_make(m, n, k, in, out, mode, scales);
     const float one = 1.0f, zero = 0.0f;
     double best = 0.0;
     int best_i = 0;
@@ -188,8 +207,10 @@ static bool lt_load(const char *path)
 }
 
 static double lt_time(int m, int n, int k, enum lt_type in, enum lt_type out,
-                      const std::vector<void *> &w, const void *x, void *y, double budget_ms)
+                      const std::vector<void *> &w, const void *x, void *y, double budget_ms,
+                      enum lt_mode mode = LT_FAST, const void *scales = nullptr)
 {
+    (void)mode, (void)scales;
     (void)m, (void)n, (void)k, (void)in, (void)out, (void)w, (void)x, (void)y, (void)budget_ms;
     return 0.0;
 }

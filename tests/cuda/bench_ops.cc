@@ -114,7 +114,7 @@ int main(int argc, char **argv)
     struct sl_error err = {};
     parse(argc, argv, &a);
     std::vector<enum sl_dtype> formats = parse_formats(a.formats);
-    struct sl_cuda_config cfg = {a.device, 0};
+    struct sl_cuda_config cfg = {a.device, 0, false};
     if (sl_cuda_create(&cfg, &b.be, &err) != 0) {
         fprintf(stderr, "bench_ops: %s\n", err.msg);
         return 2;

@@ -242,7 +242,7 @@ static struct sl_step_limits limits(void)
 
 static struct sl_backend *create(int n_copy_threads)
 {
-    struct sl_cuda_config cfg = {0, n_copy_threads};
+    struct sl_cuda_config cfg = {0, n_copy_threads, false};
     struct sl_backend *be = NULL;
     struct sl_error err = {};
     if (sl_cuda_create(&cfg, &be, &err) != 0) {
@@ -402,7 +402,7 @@ static void decode_work(struct work *w, int32_t n, int32_t pos, bool chained)
 #ifdef SL_CUDA_SIM
 static void test_device(void)
 {
-    struct sl_cuda_config cfg = {0, 1};
+    struct sl_cuda_config cfg = {0, 1, false};
     struct sl_backend *be = NULL;
     struct sl_error err = {};
     sl_sim_set_devices(0);
@@ -436,7 +436,7 @@ static void test_device(void)
 /* The second of two devices, with a caller whose current device is the first. */
 static void test_second_device(void)
 {
-    struct sl_cuda_config cfg = {1, 1};
+    struct sl_cuda_config cfg = {1, 1, false};
     struct sl_backend *be = NULL;
     struct sl_step_limits lim = limits();
     struct sl_error err = {};
@@ -508,7 +508,7 @@ static void test_out_of_memory(void)
 {
     fail_each(sl_sim_fail_malloc, "wanted");
     fail_each(sl_sim_fail_malloc_host, "");
-    struct sl_cuda_config cfg = {0, 1};
+    struct sl_cuda_config cfg = {0, 1, false};
     struct sl_backend *be = NULL;
     struct sl_error err = {};
     struct sl_sys poor = sl_sys_real;

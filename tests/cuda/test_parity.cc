@@ -65,7 +65,7 @@ static struct sl_backend *make_backend(bool cuda)
 {
     struct sl_error err = {};
     struct sl_backend *be = nullptr;
-    struct sl_cuda_config gpu = {0, 0};
+    struct sl_cuda_config gpu = {0, 0, false};
     struct sl_cpu_config cpu = {};
     cpu.exact = true;
     must(cuda ? sl_cuda_create(&gpu, &be, &err) : sl_cpu_create(&cpu, &be, &err), &err, "backend");

@@ -493,6 +493,8 @@ static const struct {
     {"block", "{\"quant_method\": \"fp8\", \"fmt\": \"e5m2\"}", SL_EUNSUPPORTED,
      "fmt \"e5m2\" is not supported (supported: e4m3)"},
     {"block", "{\"quant_method\": \"fp8\", \"fmt\": 3}", SL_EUNSUPPORTED, "fmt (none)"},
+    {"block", "{\"quant_method\": \"fp8\", \"activation_scheme\": \"sometimes\"}", SL_EUNSUPPORTED,
+     "activation_scheme \"sometimes\" is not supported (supported: dynamic"},
     {"channel", "{\"quant_method\": \"fbgemm_fp8\", \"activation_scale_ub\": 1200.0}", 0, NULL},
     {"tensor", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"}", 0, NULL},
     {"tensor", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"NVFP4\"}", SL_EUNSUPPORTED,
@@ -538,6 +540,52 @@ static void test_configs(void **state)
     }
 }
 
+#define CHANNEL "{\"type\": \"float\", \"num_bits\": 8, \"strategy\": \"channel\"}"
+
+/* Whether activations may be FP8, too: where a checkpoint was made for it. */
+static void test_activations(void **state)
+{
+    static const struct {
+        const char *from, *value; /* of quantization_config */
+        bool want;
+    } cases[] = {
+        {"block", NULL, false},
+        {"block", "{\"quant_method\": \"fp8\"}", true},
+        {"block", "{\"quant_method\": \"fp8\", \"activation_scheme\": \"dynamic\"}", true},
+        {"block", "{\"quant_method\": \"fp8\", \"activation_scheme\": \"static\"}", true},
+        {"block", "{\"quant_method\": \"fp8\", \"activation_scheme\": null}", false},
+        {"channel", "{\"quant_method\": \"fbgemm_fp8\"}", true},
+        {"tensor", "{\"quant_method\": \"modelopt\", \"quant_algo\": \"FP8\"}", true},
+        {"channel", CT(CHANNEL), false},
+        {"channel", CT(CHANNEL ", \"input_activations\": null"), false},
+        {"channel", CT(CHANNEL ", \"input_activations\": " CHANNEL), true},
+        {"channel", CT(CHANNEL ", \"input_activations\": {\"type\": \"int\", \"num_bits\": 8}"),
+         false},
+        {"channel",
+         CT(CHANNEL ", \"input_activations\": " CHANNEL "}, \"group_1\": {\"weights\": " CHANNEL),
+         false},
+        {"channel", "{\"quant_method\": \"compressed-tensors\", \"format\": \"float-quantized\"}",
+         false},
+    };
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        struct sl_error err = {0};
+        struct sl_ckpt *ckpt;
+        struct sl_model *m;
+        char from[200];
+        snprintf(from, sizeof from, OUT "/%s", cases[i].from);
+        rewrite(from, OUT "/edited", &(struct edit){.name = ""});
+        set_key(OUT "/edited", "quantization_config", cases[i].value);
+        if (sl_ckpt_open(OUT "/edited", &ckpt, &err) != 0 || sl_model_open(ckpt, &m, &err) != 0)
+            fail_msg("%s: %s", cases[i].value, err.msg);
+        if ((sl_fp8_use(m, SL_DTYPE_FP8_E4M3) == SL_USE_LINEAR_FP8) != cases[i].want)
+            fail_msg("%s: not %d", cases[i].value, cases[i].want);
+        assert_int_equal(sl_fp8_use(m, SL_DTYPE_BF16), SL_USE_LINEAR);
+        sl_model_close(m);
+        sl_ckpt_close(ckpt);
+    }
+}
+
 /* ModelOpt's file counts where config.json says nothing. */
 static void test_modelopt_file(void **state)
 {
@@ -573,7 +621,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_twin),          cmocka_unit_test(test_hostile_scales),
         cmocka_unit_test(test_other_fp8),     cmocka_unit_test(test_configs),
-        cmocka_unit_test(test_modelopt_file),
+        cmocka_unit_test(test_modelopt_file), cmocka_unit_test(test_activations),
     };
     return cmocka_run_group_tests(tests, setup_group, NULL);
 }

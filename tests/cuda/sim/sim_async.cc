@@ -214,6 +214,16 @@ cudaError_t sl_tensor_map(CUtensorMap *map, const void *x, int64_t n_rows, int64
     return cudaSuccess;
 }
 
+cudaError_t sl_tensor_map_codes(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
+                                int64_t ld, int32_t box_rows)
+{
+    if (reinterpret_cast<uintptr_t>(x) % 16 || ld % 16 || n_rows <= 0 || n_cols <= 0 ||
+        box_rows < 1 || box_rows > 256)
+        return cudaErrorInvalidValue;
+    *map = {static_cast<const char *>(x), n_rows, n_cols, ld, box_rows, 2 * BOX_COLS, 1, true};
+    return cudaSuccess;
+}
+
 cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
                                 int64_t ld, int32_t box_rows)
 {

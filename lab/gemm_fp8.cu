@@ -1,0 +1,616 @@
+/* SPDX-License-Identifier: MIT
+ * gemm_fp8.cu - versions of the product of FP8 weights and FP8 activations, side by side, against
+ * cuBLASLt. The kernel is src/cuda/linear_w8a8.cuh; a version is a choice of its parameters.
+ *
+ *   gemm_fp8 --list             the versions
+ *   gemm_fp8 --only NAME        one version: bits at small shapes, then the table
+ *                               (cublas: that; bits: which instructions give which bits)
+ *   options: --quick (the large shapes), --raster N
+ *
+ * Floor and limits (H200): 8192 FLOP a clock and multiprocessor, 1979 TFLOP/s at 1.83 GHz. A step
+ * is 128 columns. For a tile of R rows and T tokens it takes R T / 32 clocks of the tensor cores
+ * and moves, in bytes of shared memory, 128 (R + T) written by the copy engine and 128 (R + T R /
+ * 64) read by wgmma; the multiprocessor has 128 bytes a clock:
+ *
+ *   tile       clocks  bytes     of 128 B/clk
+ *   128 x 128     512     80 KB      125 %
+ *   128 x 160     640     92 KB      115 %
+ *   128 x 192     768    104 KB      108 %
+ *   192 x 128     768    112 KB      117 %
+ *
+ * To add a step's sums up takes R T / 128 clocks, a quarter of those above, beside the products of
+ * the other warpgroups. Few tokens: weights once, 4.67 TB/s; 64 rows and 128 columns are 8 KB, 400
+ * clocks of a multiprocessor's share.
+ *
+ *            what                                   first run            third and fourth
+ *   cublas   fast accumulation                      1722 1459 1405 1419
+ *   cublas   every 128 columns brought to float     1501 1180 1156 1204
+ *   cublas   a scale for each row and each token    1463 1087  974 1207
+ *   cublas   128 x 128 and 1 x 128 scales, as here  1280  998  929 1056
+ *   w128     128 x 128                             888 738 673 805    995 842..931 731..792 906
+ *   w128x2   the same, pairs share tokens          912 799 711 809    949 814      743      844
+ *   w160     128 x 160                                                996 871      744      747
+ *   w192     128 x 192                             996 743 662 597   1061 804      737      652
+ *   t128     192 x 128                            1032 854 720 919   1131 823..933 741..789 1019
+ *   t128x2   the same, pairs share tokens          936 766 696 901   1072 897      782      1000
+ *   g128     128 x 128, gate and up at once        750 705 642        762 718      648
+ *
+ * and us for one token at 6144 x 4096, 4096 x 4096, 28672 x 4096 (gate and up), 4096 x 14336:
+ *
+ *            what                                   first run            fourth
+ *   cublas   fast; its best with scales is double    9.6  7.7 29.9 18.3
+ *   n8       64 x 8                                  9.7  8.0      22.9   9.1  6.8 31.3 19.2
+ *   g8       gate and up at once, copies of 1 KB              43.9                 44.4
+ *
+ * (third run: n8 10.6, 9.4, 32.1, 29.2). So the bars of 1,350 and 1,000 TFLOP/s are missed, by 16
+ * and 20 %; few tokens are at cuBLASLt's.
+ *
+ * What was learnt:
+ * - Bits. All widths of wgmma give the same, and so do operands exchanged; mma.sync differs in all
+ *   values: its sums are exact to float (NMSE 1e-14 against double), those of wgmma keep about 14
+ *   bits (1.4e-8, with sums of 128 columns). So one token takes wgmma, too.
+ * - In the first run a step cost 350 to 400 clocks beside its products, whatever the tile (n8 370,
+ *   n64 450, n128 800 where products take 256). Making factors while the products run changed
+ *   nothing (second run). The code shows MEMBAR.ALL.CTA: fence.proxy.async, which readers of what
+ *   the copy engine brought owe it before it may write there again, waits for all that the warp has
+ *   under way. With factors by ordinary stores of a warp of the bringing group (third run) large
+ *   tiles gain 10 to 25 %, and few tokens lose, as that warp is too slow for their steps. Where the
+ *   scales of all tokens fit they are kept in shared memory instead (fourth run).
+ * - What binds large tiles now was not found: 192 x 128 takes 1.6 times the clocks of its products.
+ *   Not tried: sums of one group under way while it adds up others, which wants 64 x 96 tiles or
+ *   fewer registers; stores beside the next tile, which short K wants (bf16: boxes).
+ * - Copies of 1 KB take longer than copies of 8 KB (28672 x 4096: 43.8 us for 31.5).
+ */
+#include "lab.h"
+
+#include "cuda/linear_w8a8.cuh"
+
+/* ------------------------------------------------------------------ data and reference */
+
+/* Scales of rows and of units, about 1. */
+static __host__ __device__ inline float row_scale(int64_t i)
+{
+    return 0.5f + static_cast<float>(random_bits(static_cast<uint64_t>(i)) >> 8) * 0x1p-24f;
+}
+
+static __host__ __device__ inline float unit_scale(int64_t i)
+{
+    return row_scale(i + (1ll << 40));
+}
+
+static __global__ void pack_kernel(const uint8_t *w, uint8_t *out, int n_rows, int n_cols)
+{
+    sl_grid_wait();
+    int64_t n_blocks = (n_rows + 63) / 64, n_k = (n_cols + 127) / 128, n_units = n_blocks * n_k;
+    float *scales = reinterpret_cast<float *>(out + n_units * SL_W8_UNIT);
+    int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+    int64_t first = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    for (int64_t i = first; i < n_units * SL_W8_UNIT; i += step) {
+        int at = static_cast<int>(i % SL_W8_UNIT), row = at / 128, byte = at % 128;
+        int64_t unit = i / SL_W8_UNIT, r = unit / n_k * 64 + row;
+        int64_t c = unit % n_k * 128 + ((byte / 16) ^ (row % 8)) * 16 + byte % 16;
+        out[i] = r < n_rows && c < n_cols ? w[r * n_cols + c] : static_cast<uint8_t>(0);
+    }
+    for (int64_t i = first; i < n_blocks * 64 + n_units; i += step)
+        scales[i] = i < n_blocks * 64 ? row_scale(i) : unit_scale(i - n_blocks * 64);
+    sl_grid_launch_dependents();
+}
+
+enum ref_kind { REF_WGMMA, REF_SWAPPED, REF_MMA };
+
+/* 128 bytes of 64 rows (or 8) from column k on, as wgmma wants them. */
+static __device__ void ref_fetch(const uint8_t *from, int ld, int row0, int rows, int n_rows,
+                                 int n_cols, int k, uint8_t *to)
+{
+    for (int i = static_cast<int>(threadIdx.x); i < rows * 128; i += 128) {
+        int row = i / 128, c = k + ((i % 128 / 16) ^ (row % 8)) * 16 + i % 16;
+        bool live = row0 + row < n_rows && c < n_cols;
+        to[i] = live ? from[static_cast<int64_t>(row0 + row) * ld + c] : static_cast<uint8_t>(0);
+    }
+}
+
+#ifndef SL_CUDA_SIM
+static __device__ __forceinline__ void mma_e4m3(float c[4], const uint32_t a[4],
+                                                const uint32_t b[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+static __device__ __forceinline__ uint32_t ref_word(const uint8_t *at, int row, int byte)
+{
+    int i = row * 128 + byte;
+    return *reinterpret_cast<const uint32_t *>(at + (i ^ (row % 8 << 4)));
+}
+
+static __device__ void ref_mma(float (&sum)[1][4], const uint8_t *a, const uint8_t *b, int j)
+{
+    int lane = static_cast<int>(threadIdx.x % 32),
+        row = static_cast<int>(threadIdx.x / 32) * 16 + lane / 4;
+    int col = 32 * j + lane % 4 * 4;
+    uint32_t fa[4] = {ref_word(a, row, col), ref_word(a, row + 8, col), ref_word(a, row, col + 16),
+                      ref_word(a, row + 8, col + 16)};
+    uint32_t fb[2] = {ref_word(b, lane / 4, col), ref_word(b, lane / 4, col + 16)};
+    mma_e4m3(sum[0], fa, fb);
+}
+#else
+static void ref_mma(float (&sum)[1][4], const uint8_t *a, const uint8_t *b, int j)
+{
+    sl_wgmma_e4m3(sum, a + 32 * j, b + 32 * j, 1);
+}
+#endif
+
+/* A warpgroup for 64 rows and 8 tokens (swapped: 64 tokens and 8 rows), straight from the rows. */
+static __global__ void __launch_bounds__(128)
+    reference_kernel(const uint8_t *w, const uint8_t *x, const float *xs, int ld_xs, float *out,
+                     int n_rows, int n_cols, int n_tokens, int token_step, int kind)
+{
+    SL_SMEM(uint8_t, smem);
+    sl_grid_wait();
+    int n_k = (n_cols + 127) / 128, lane = static_cast<int>(threadIdx.x % 32);
+    int row0 = static_cast<int>(blockIdx.x) * (kind == REF_SWAPPED ? 8 : 64);
+    int token0 = static_cast<int>(blockIdx.y) * token_step;
+    const uint8_t *a = kind == REF_SWAPPED ? x : w, *b = kind == REF_SWAPPED ? w : x;
+    int a0 = kind == REF_SWAPPED ? token0 : row0, b0 = kind == REF_SWAPPED ? row0 : token0;
+    int n_a = kind == REF_SWAPPED ? n_tokens : n_rows,
+        n_b = kind == REF_SWAPPED ? n_rows : n_tokens;
+    float acc[4] = {};
+    for (int k = 0; k < n_k; k++) {
+        float sum[1][4] = {};
+        __syncthreads();
+        ref_fetch(a, a == w ? n_cols : n_k * 128, a0, 64, n_a, n_cols, 128 * k, smem);
+        ref_fetch(b, b == w ? n_cols : n_k * 128, b0, 8, n_b, n_cols, 128 * k, smem + 8192);
+        sl_fence_proxy_async();
+        __syncthreads();
+        if (kind == REF_MMA) {
+            for (int j = 0; j < 4; j++)
+                ref_mma(sum, smem, smem + 8192, j);
+        } else {
+            auto pa = sl_wgmma_b(smem), pb = sl_wgmma_b(smem + 8192);
+            sl_wgmma_fence();
+            for (int j = 0; j < 4; j++)
+                sl_wgmma_e4m3(sum, pa + j * SL_WGMMA_B_K16, pb + j * SL_WGMMA_B_K16, j);
+            sl_wgmma_commit();
+            sl_wgmma_wait<0>();
+            sl_wgmma_done(sum);
+        }
+        for (int i = 0; i < 4; i++) {
+            int ia = a0 + static_cast<int>(threadIdx.x / 32) * 16 + lane / 4 + 8 * (i >> 1);
+            int ib = b0 + 2 * (lane % 4) + (i & 1);
+            int r = kind == REF_SWAPPED ? ib : ia, t = kind == REF_SWAPPED ? ia : ib;
+            if (r < n_rows && t < n_tokens)
+                acc[i] = __fmaf_rn(sum[0][i],
+                                   __fmul_rn(xs[static_cast<int64_t>(k) * ld_xs + t],
+                                             unit_scale(static_cast<int64_t>(r / 64) * n_k + k)),
+                                   acc[i]);
+        }
+    }
+    for (int i = 0; i < 4; i++) {
+        int ia = a0 + static_cast<int>(threadIdx.x / 32) * 16 + lane / 4 + 8 * (i >> 1);
+        int ib = b0 + 2 * (lane % 4) + (i & 1);
+        int r = kind == REF_SWAPPED ? ib : ia, t = kind == REF_SWAPPED ? ia : ib;
+        if (r < n_rows && t < n_tokens)
+            out[static_cast<int64_t>(t) * n_rows + r] = __fmul_rn(acc[i], row_scale(r));
+    }
+    sl_grid_launch_dependents();
+}
+
+/* ------------------------------------------------------------------ versions */
+
+typedef void run_fn(struct sl_cuda *cu, const sl_lin *l, const uint8_t *q, const float *xs,
+                    int32_t ld_xs, int32_t raster);
+
+struct version {
+    const char *name, *what;
+    run_fn *run;
+    bool gated;
+    int most_tokens;
+};
+
+#define VERSION(name, what, most, ...)                                         \
+    {                                                                          \
+        name, what, sl_w8_launch<sl_w8_shape<__VA_ARGS__, false>>, false, most \
+    }
+#define GATED(name, what, most, ...)                                         \
+    {                                                                        \
+        name, what, sl_w8_launch<sl_w8_shape<__VA_ARGS__, true>>, true, most \
+    }
+#define VERSION2(name, what, most, tokens, groups, cluster, room, two)                           \
+    {                                                                                            \
+        name, what, sl_w8_launch<sl_w8_shape<tokens, groups, cluster, false, room, two>>, false, \
+            most                                                                                 \
+    }
+static const struct version versions[] = {
+    VERSION("n8", "64 x 8", 8, 8, 1, 1),
+    VERSION2("n8whole", "64 x 8, alone on the multiprocessor", 8, 8, 1, 1, SL_W8_WHOLE, true),
+    VERSION2("n8one", "64 x 8, one sum under way", 8, 8, 1, 1, SL_W8_HALF, false),
+    VERSION("n16", "64 x 16", 16, 16, 1, 1),
+    VERSION("n32", "64 x 32", 32, 32, 1, 1),
+    VERSION("n64", "64 x 64", 64, 64, 1, 1),
+    VERSION("w64", "128 x 64", 64, 64, 2, 1),
+    VERSION("n128", "64 x 128", 1024, 128, 1, 1),
+    VERSION("w128", "128 x 128", 1 << 20, 128, 2, 1),
+    VERSION("w128x2", "128 x 128, pairs share tokens", 1 << 20, 128, 2, 2),
+    VERSION("w160", "128 x 160", 1 << 20, 160, 2, 1),
+    VERSION("w160x2", "128 x 160, pairs share tokens", 1 << 20, 160, 2, 2),
+    VERSION("w192", "128 x 192", 1 << 20, 192, 2, 1),
+    VERSION("t128", "192 x 128", 1 << 20, 128, 3, 1),
+    VERSION("t128x2", "192 x 128, pairs share tokens", 1 << 20, 128, 3, 2),
+    GATED("g8", "64 x 8, gate and up", 8, 8, 1, 1),
+    GATED("g16", "64 x 16, gate and up", 16, 16, 1, 1),
+    GATED("g64", "128 x 64, gate and up", 64, 64, 2, 1),
+    GATED("g128", "128 x 128, gate and up", 1 << 20, 128, 2, 1),
+};
+
+struct shape {
+    int n_rows, n_cols, n_tokens;
+};
+
+struct data {
+    dev<uint8_t> *w, *q;
+    dev<uint16_t> *x;
+    dev<float> *xs, *out, *want;
+    std::vector<void *> packed;
+};
+
+static int ld_scales(const struct shape &s)
+{
+    return (s.n_tokens + 3) / 4 * 4;
+}
+
+static size_t packed_bytes(const struct shape &s)
+{
+    size_t blocks = static_cast<size_t>((s.n_rows + 63) / 64),
+           k = static_cast<size_t>((s.n_cols + 127) / 128);
+    return blocks * k * (SL_W8_UNIT + 4) + blocks * 256;
+}
+
+static unsigned blocks_for(size_t n)
+{
+    return static_cast<unsigned>(std::min((n + 255) / 256, static_cast<size_t>(b.tiny ? 4 : 8192)));
+}
+
+static void quantise(const struct data &d, const struct shape &s)
+{
+    sl_w8_quant a = {reinterpret_cast<const __nv_bfloat16 *>(d.x->p),
+                     s.n_cols,
+                     s.n_tokens,
+                     s.n_cols,
+                     (s.n_cols + 127) / 128,
+                     s.n_cols % 8 == 0,
+                     d.q->p,
+                     d.xs->p,
+                     ld_scales(s)};
+    sl_w8_quantise(&lab_cu, &a);
+}
+
+/* Tokens of which the reference makes the sums: eight of each `step`. */
+static int token_step(const struct shape &s)
+{
+    double flops = 2.0 * s.n_rows * s.n_cols * s.n_tokens;
+    return flops < 1e10 ? 8 : 8 * static_cast<int>(flops / 1e10 + 1);
+}
+
+static void reference(const struct data &d, const struct shape &s, float *out, int step,
+                      enum ref_kind kind)
+{
+    unsigned rows = static_cast<unsigned>((s.n_rows + 63) / 64);
+    unsigned tokens = static_cast<unsigned>((s.n_tokens + step - 1) / step);
+    if (kind == REF_SWAPPED)
+        rows = static_cast<unsigned>((s.n_rows + 7) / 8),
+        tokens = static_cast<unsigned>((s.n_tokens + 63) / 64), step = 64;
+    sl_launch(&lab_cu, reference_kernel, dim3(rows, tokens), dim3(128), 16384,
+              (const uint8_t *)d.w->p, (const uint8_t *)d.q->p, (const float *)d.xs->p,
+              ld_scales(s), out, s.n_rows, s.n_cols, s.n_tokens, step, static_cast<int>(kind));
+    lab_must_be_well("reference");
+}
+
+/* Bits of what is in out against the reference; the sum of differences. */
+static unsigned long long compare(const struct data &d, const struct shape &s)
+{
+    int step = token_step(s);
+    MUST(cudaMemsetAsync(d.want->p, 0xFF, d.want->n * 4, lab_cu.stream));
+    reference(d, s, d.want->p, step, REF_WGMMA);
+    unsigned long long bad = 0;
+    for (int t = 0; t < s.n_tokens; t += step) {
+        size_t at = static_cast<size_t>(t) * static_cast<size_t>(s.n_rows);
+        size_t n = static_cast<size_t>(std::min(8, s.n_tokens - t)) * static_cast<size_t>(s.n_rows);
+        if (step == 8)
+            n = static_cast<size_t>(s.n_tokens) * static_cast<size_t>(s.n_rows);
+        bad += lab_differ(d.out->p + at, d.want->p + at, n);
+        if (step == 8)
+            break;
+    }
+    return bad;
+}
+
+/* Gate's and up's sums are the reference's; what follows, one thread an output. */
+static __global__ void act_kernel(const float *g, const float *u, __nv_bfloat16 *out, int64_t n)
+{
+    sl_grid_wait();
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+         i += static_cast<int64_t>(gridDim.x) * blockDim.x)
+        out[i] = __float2bfloat16_rn(__fmul_rn(sl_act(SL_ACT_SILU, g[i]), u[i]));
+    sl_grid_launch_dependents();
+}
+
+static void pack_all(struct data *d, const struct shape &s, int copies)
+{
+    for (int i = 0; i < copies; i++) {
+        void *p = nullptr;
+        MUST(cudaMalloc(&p, packed_bytes(s)));
+        sl_launch(&lab_cu, pack_kernel, dim3(blocks_for(packed_bytes(s) / 8)), dim3(256), 0,
+                  (const uint8_t *)d->w->p, (uint8_t *)p, s.n_rows, s.n_cols);
+        d->packed.push_back(p);
+    }
+    lab_must_be_well("packing");
+}
+
+static void free_packed(struct data *d)
+{
+    for (void *p : d->packed)
+        MUST(cudaFree(p));
+    d->packed.clear();
+}
+
+/* Of a gated product gate and up are the two halves of the rows of w: of the same matrix here. */
+static sl_lin product(const struct data &d, const struct shape &s, bool gated, int copy)
+{
+    sl_lin l = {};
+    l.n = s.n_tokens;
+    l.k = s.n_cols;
+    l.gated = gated;
+    l.act = SL_ACT_SILU;
+    l.n_parts = gated ? 2 : 1;
+    l.gated_out = reinterpret_cast<__nv_bfloat16 *>(d.out->p);
+    for (int i = 0; i < l.n_parts; i++) {
+        size_t other = (static_cast<size_t>(copy) + static_cast<size_t>(i)) % d.packed.size();
+        l.part[i].w = static_cast<const uint8_t *>(d.packed[other]);
+        l.part[i].out = d.out->p;
+        l.part[i].ld_out = s.n_rows;
+        l.part[i].n_rows = s.n_rows;
+        l.part[i].n_blocks = (s.n_rows + 15) / 16;
+    }
+    return l;
+}
+
+static unsigned long long compare_gated(const struct data &d, const struct shape &s)
+{
+    int64_t n = static_cast<int64_t>(s.n_rows) * s.n_tokens;
+    dev<uint16_t> want(static_cast<size_t>(n + 1));
+    reference(d, s, d.want->p, 8, REF_WGMMA);
+    sl_launch(&lab_cu, act_kernel, dim3(blocks_for(static_cast<size_t>(n))), dim3(256), 0,
+              (const float *)d.want->p, (const float *)d.want->p, (__nv_bfloat16 *)want.p, n);
+    return lab_differ(d.out->p, want.p, static_cast<size_t>(n / 2));
+}
+
+/* Edges in every direction, several units a block. */
+static void check_small(const struct version &v, struct data *d)
+{
+    static const struct shape full[] = {{1000, 1024, 300}, {4112, 1920, 520}, {272, 4000, 77}};
+    static const struct shape tiny[] = {{400, 384, 150}, {80, 272, 20}, {900, 128, 5}};
+    for (struct shape s : b.tiny ? tiny : full) {
+        s.n_tokens = std::min(s.n_tokens, v.most_tokens);
+        fill(d->w->p, static_cast<size_t>(s.n_rows) * static_cast<size_t>(s.n_cols), FILL_E4M3, 1);
+        MUST(cudaMemsetAsync(d->out->p, 0xFF, d->out->n * 4, lab_cu.stream));
+        pack_all(d, s, 1);
+        quantise(*d, s);
+        sl_lin l = product(*d, s, v.gated, 0);
+        v.run(&lab_cu, &l, d->q->p, d->xs->p, ld_scales(s), 2);
+        lab_must_be_well(v.name);
+        unsigned long long bad = v.gated ? compare_gated(*d, s) : compare(*d, s);
+        printf("%-7s %5d x %-5d %5d tokens: %llu values differ\n", v.name, s.n_rows, s.n_cols,
+               s.n_tokens, bad);
+        fflush(stdout);
+        free_packed(d);
+        if (bad > 0)
+            exit(2);
+    }
+}
+
+#define SHARE_MS 10.0
+
+static void time_one(const struct version &v, struct data *d, const struct shape &s, int raster)
+{
+    MUST(cudaMemsetAsync(d->out->p, 0xFF, d->out->n * 4, lab_cu.stream));
+    quantise(*d, s);
+    double us = time_us(static_cast<int>(d->packed.size()), SHARE_MS, [&](int i) {
+        sl_lin l = product(*d, s, v.gated, i);
+        v.run(&lab_cu, &l, d->q->p, d->xs->p, ld_scales(s), raster);
+    });
+    lab_must_be_well(v.name);
+    unsigned long long bad = v.gated ? 0 : compare(*d, s);
+    int n_rows = s.n_rows * (v.gated ? 2 : 1);
+    double flops = 2.0 * n_rows * s.n_cols * s.n_tokens;
+    double bytes = 1.0 * n_rows * s.n_cols + 1.0 * s.n_cols * s.n_tokens +
+                   (v.gated ? 2.0 : 4.0) * s.n_rows * s.n_tokens;
+    printf("%-7s %6d x %-6d %5d %9.1f us %6.0f TFLOP/s %6.0f GB/s, of 4.67 TB/s %s%s\n", v.name,
+           n_rows, s.n_cols, s.n_tokens, us, flops / us * 1e-6, gb_s(bytes, us),
+           share(gb_s(bytes, us), 4670.0), bad > 0 ? "  WRONG BITS" : "");
+    fflush(stdout);
+}
+
+static void time_quant(struct data *d, const struct shape &s)
+{
+    double us = time_us(1, SHARE_MS, [&](int) { quantise(*d, s); });
+    printf("%-7s %13d %7d %9.1f us\n", "quant", s.n_cols, s.n_tokens, us);
+}
+
+static void time_cublas(struct data *d, const struct shape &s)
+{
+    static const char *const names[] = {"fast", "slow", "vectors", "blocks"};
+    double flops = 2.0 * s.n_rows * s.n_cols * s.n_tokens;
+    printf("%-7s %6d x %-6d %5d", "cublas", s.n_rows, s.n_cols, s.n_tokens);
+    for (int mode = LT_FAST; mode <= LT_BLOCKS; mode++) {
+        double us = lt_time(s.n_tokens, s.n_rows, s.n_cols, LT_E4M3, LT_BF16, d->packed, d->q->p,
+                            d->out->p, SHARE_MS, static_cast<enum lt_mode>(mode), d->xs->p);
+        printf("  %s %.1f us %.0f", names[mode], us, us > 0.0 ? flops / us * 1e-6 : 0.0);
+    }
+    printf("\n");
+    fflush(stdout);
+}
+
+struct matrix {
+    int n_rows, n_cols;
+};
+static const struct matrix layers[] = {{6144, 4096}, {4096, 4096}, {14336, 4096}, {4096, 14336}};
+
+/* All shapes with the same weights, one after the other. v: NULL is cuBLASLt. */
+static void time_all(const struct version *v, struct data *d, bool quick, int raster)
+{
+    auto with = [&](int n_rows, int n_cols, std::vector<int> tokens) {
+        struct shape s = {n_rows, n_cols, 0};
+        if ((v == nullptr || !v->gated) && n_rows == 14336)
+            s.n_rows = 28672; /* gate and up */
+        fill(d->w->p, static_cast<size_t>(s.n_rows) * static_cast<size_t>(n_cols), FILL_E4M3, 1);
+        pack_all(d, s, std::max(2, n_copies_for(packed_bytes(s), 32)));
+        for (int m : tokens) {
+            s.n_tokens = m;
+            if (v != nullptr && m <= v->most_tokens)
+                time_one(*v, d, s, raster);
+            else if (v == nullptr)
+                time_cublas(d, s);
+            if (v == nullptr)
+                time_quant(d, s);
+        }
+        free_packed(d);
+    };
+    if (b.tiny) {
+        with(400, 256, {100});
+        return;
+    }
+    if (v == nullptr || v->most_tokens > 4096) {
+        with(8192, 8192, {8192});
+        with(4096, 4096, {4096});
+        with(4096, 2048, {4096});
+        with(8192, 1536, {4096});
+    }
+    for (const struct matrix &m : layers) {
+        if (quick || (v != nullptr && v->gated != (m.n_rows == 14336) && v->most_tokens != 8))
+            continue;
+        if (v == nullptr)
+            with(m.n_rows, m.n_cols, {1, 16, 64, 256, 1024, 4096});
+        else if (v->most_tokens > 4096)
+            with(m.n_rows, m.n_cols, {256, 512, 1024, 4096});
+        else
+            with(m.n_rows, m.n_cols,
+                 {v->most_tokens == 8    ? 1
+                  : v->most_tokens == 16 ? 16
+                                         : 32,
+                  64, 128, 256});
+    }
+}
+
+/* How many values differ between instructions, and what they lose against double. */
+static void which_bits(struct data *d)
+{
+    const struct shape s = b.tiny ? shape{64, 256, 16} : shape{1024, 4096, 256};
+    size_t n = static_cast<size_t>(s.n_rows) * static_cast<size_t>(s.n_tokens);
+    fill(d->w->p, static_cast<size_t>(s.n_rows) * static_cast<size_t>(s.n_cols), FILL_E4M3, 1);
+    quantise(*d, s);
+    reference(*d, s, d->want->p, 8, REF_WGMMA);
+    for (int kind = REF_SWAPPED; kind <= REF_MMA; kind++) {
+        MUST(cudaMemsetAsync(d->out->p, 0xFF, d->out->n * 4, lab_cu.stream));
+        reference(*d, s, d->out->p, 8, static_cast<enum ref_kind>(kind));
+        printf("bits    %s: %llu of %zu values differ\n",
+               kind == REF_MMA ? "mma.sync" : "tokens as the 64-row operand",
+               lab_differ(d->out->p, d->want->p, n), n);
+    }
+    size_t tokens = std::min(static_cast<size_t>(s.n_tokens), static_cast<size_t>(16));
+    size_t cols = static_cast<size_t>(s.n_cols), rows = static_cast<size_t>(s.n_rows);
+    std::vector<uint8_t> w(rows * cols), q(tokens * cols);
+    std::vector<float> xs(cols / 128 * static_cast<size_t>(ld_scales(s))), got(tokens * rows),
+        mma(tokens * rows);
+    d->w->get(0, w.data(), w.size());
+    d->q->get(0, q.data(), q.size());
+    d->xs->get(0, xs.data(), xs.size());
+    d->want->get(0, got.data(), got.size());
+    d->out->get(0, mma.data(), mma.size());
+    auto value = [](uint8_t c) {
+        int m = c & 127;
+        double v = m >= 8 ? ldexp(8 + (m & 7), (m >> 3) - 10) : ldexp(m, -9);
+        return c & 128 ? -v : v;
+    };
+    double table[256], error = 0.0, error_mma = 0.0, power = 0.0;
+    for (int c = 0; c < 256; c++)
+        table[c] = value(static_cast<uint8_t>(c));
+    for (size_t t = 0; t < tokens; t++)
+        for (size_t r = 0; r < rows; r++) {
+            double all = 0.0;
+            for (size_t k = 0; k < cols / 128; k++) {
+                double sum = 0.0;
+                for (size_t c = 128 * k; c < 128 * k + 128; c++)
+                    sum += table[w[r * cols + c]] * table[q[t * cols + c]];
+                float f = xs[k * static_cast<size_t>(ld_scales(s)) + t] *
+                          unit_scale(static_cast<int64_t>(r / 64 * (cols / 128) + k));
+                all += sum * static_cast<double>(f);
+            }
+            all *= static_cast<double>(row_scale(static_cast<int64_t>(r)));
+            double e = static_cast<double>(got[t * rows + r]) - all;
+            double m = static_cast<double>(mma[t * rows + r]) - all;
+            error += e * e;
+            error_mma += m * m;
+            power += all * all;
+        }
+    printf("bits    NMSE against double: wgmma %.2e, mma.sync %.2e\n", error / power,
+           error_mma / power);
+}
+
+static int usage()
+{
+    fprintf(stderr, "gemm_fp8 --list | --only NAME [--quick] [--raster N]\n");
+    return 2;
+}
+
+int main(int argc, char **argv)
+{
+    const char *only = nullptr;
+    bool quick = false, found = false;
+    int raster = 8;
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--list")) {
+            for (const struct version &v : versions)
+                printf("%-7s %s\n", v.name, v.what);
+            printf("cublas  cuBLASLt\nbits    which instructions give the same\n");
+            return 0;
+        } else if (!strcmp(argv[i], "--only") && i + 1 < argc) {
+            only = argv[++i];
+        } else if (!strcmp(argv[i], "--raster") && i + 1 < argc) {
+            raster = atoi(argv[++i]);
+        } else if (!strcmp(argv[i], "--quick")) {
+            quick = true;
+        } else {
+            return usage();
+        }
+    }
+    if (only == nullptr)
+        return usage();
+    lab_start();
+    size_t most_w = b.tiny ? 1 << 20 : 28672 * 4096, most_x = b.tiny ? 1 << 20 : 8192 * 8192;
+    size_t most_out = b.tiny ? 1 << 18 : 8192ull * 14336;
+    {
+        dev<uint8_t> w(most_w), q(most_x);
+        dev<uint16_t> x(most_x);
+        dev<float> xs(most_x / 64), out(most_out), want(most_out);
+        struct data d = {&w, &q, &x, &xs, &out, &want, {}};
+        fill(x.p, most_x, FILL_BF16, static_cast<uint64_t>(1) << 40);
+        if (!strcmp(only, "cublas")) {
+            found = true;
+            if (lt_load(nullptr))
+                time_all(nullptr, &d, quick, raster);
+        } else if (!strcmp(only, "bits")) {
+            found = true;
+            which_bits(&d);
+        }
+        for (const struct version &v : versions) {
+            if (strcmp(only, v.name) != 0)
+                continue;
+            found = true;
+            check_small(v, &d);
+            time_all(&v, &d, quick, raster);
+        }
+    }
+    return found ? 0 : usage();
+}

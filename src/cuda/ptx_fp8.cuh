@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: MIT
+ * ptx_fp8.cuh - as ptx.cuh, the instructions for products of E4M3. Apart, so that what multiplies
+ * no FP8 does not hang on it.
+ */
+#ifndef SL_CUDA_PTX_FP8_CUH
+#define SL_CUDA_PTX_FP8_CUH
+
+#include "cuda/ptx.cuh"
+
+/* A matrix of bytes with rows ld apart, x and ld multiples of 16. Boxes are 128 columns x box_rows
+ * (at most 256), as those of sl_tensor_map. */
+cudaError_t sl_tensor_map_codes(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
+                                int64_t ld, int32_t box_rows);
+
+#ifdef SL_CUDA_SIM
+#include "sim_ptx_fp8.h"
+#else
+
+/* Codes of E4M3 nearest to a (low byte) and b, ties to even, at most 448. */
+static __device__ __forceinline__ uint32_t sl_e4m3x2(float a, float b)
+{
+    uint16_t r;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(b), "f"(a));
+    return r;
+}
+
+/* d[64, N] += a[64, 32] b[32, N] of a warpgroup: sl_wgmma_ss with E4M3 instead of BF16, 32 columns
+ * in the same bytes. What lies between a product's sum and float is the chip's: the sum is not what
+ * sl_mma_e4m3 gives (H200: all values differ). */
+#define SL_WG_SUM_8   SL_WG_D(0)
+#define SL_WG_R4      "%0, %1, %2, %3"
+#define SL_WG_SS_8    "{" SL_WG_R4 "}, %4, %5"
+#define SL_WG_SS_16   "{" SL_WG_R8 "}, %8, %9"
+#define SL_WG_SS_32   "{" SL_WG_R16 "}, %16, %17"
+#define SL_WG_SUM_160 SL_WG_SUM_128, SL_WG_D2(16), SL_WG_D2(18)
+#define SL_WG_SS_160 \
+    "{" SL_WG_R64    \
+    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, %80, %81"
+#define SL_WGMMA_E4M3(n, add_reg)                                                             \
+    static __device__ __forceinline__ void sl_wgmma_e4m3(float(&d)[n / 8][4], uint64_t a,     \
+                                                         uint64_t b, int add)                 \
+    {                                                                                         \
+        asm volatile("{\n\t.reg .pred p;\n\tsetp.ne.b32 p, " add_reg ", 0;\n\t"               \
+                     "wgmma.mma_async.sync.aligned.m64n" #n "k32.f32.e4m3.e4m3 " SL_WG_SS_##n \
+                     ", p, 1, 1;\n\t}"                                                        \
+                     : SL_WG_SUM_##n                                                          \
+                     : "l"(a), "l"(b), "r"(add));                                             \
+    }
+SL_WGMMA_E4M3(8, "%6")
+SL_WGMMA_E4M3(16, "%10")
+SL_WGMMA_E4M3(32, "%18")
+SL_WGMMA_E4M3(64, "%34")
+SL_WGMMA_E4M3(128, "%66")
+SL_WGMMA_E4M3(160, "%82")
+SL_WGMMA_E4M3(192, "%98")
+#undef SL_WGMMA_E4M3
+
+/* Behind sl_wgmma_wait: nothing that uses d moves ahead of it. */
+template <int T> static __device__ __forceinline__ void sl_wgmma_done(float (&d)[T][4])
+{
+#pragma unroll
+    for (int i = 0; i < T; i++)
+        asm volatile("" : SL_WG_D(i)::"memory");
+}
+
+#endif
+#endif
