@@ -26,7 +26,7 @@ static __device__ __forceinline__ uint32_t sl_e4m3x2(float a, float b)
 
 /* d[64, N] += a[64, 32] b[32, N] of a warpgroup: sl_wgmma_ss with E4M3 instead of BF16, 32 columns
  * in the same bytes. What lies between a product's sum and float is the chip's: the sum is not what
- * sl_mma_e4m3 gives (H200: all values differ). */
+ * mma.sync gives (H200: all values differ). */
 #define SL_WG_SUM_8   SL_WG_D(0)
 #define SL_WG_R4      "%0, %1, %2, %3"
 #define SL_WG_SS_8    "{" SL_WG_R4 "}, %4, %5"
