@@ -10,6 +10,7 @@
  * order in which they are multiplied is free; a minimum is subtracted with the one rounding the
  * reference has too.
  */
+#include "quant/int4.h"
 #include "quant/q4_0.h"
 #include "quant/q5_k.h"
 #include "quant/q6_k.h"
@@ -84,6 +85,21 @@ INLINE void step_q4_0(const uint8_t *p, const float *runs, int j, v16 *v)
     v16i q = vi_load_u8(p + 2);
     v[0] = codes_get(t, q);
     v[1] = codes_get(t, vi_srl(q, 4));
+}
+
+INLINE void step_int4_g128(const uint8_t *p, const float *runs, int j, v16 *v)
+{
+    (void)runs;
+    const uint32_t head = sl_int4_load_head(p);
+    struct codes t = codes_make(sl_int4_zero(head), sl_int4_scale(head), -0.0f);
+    v16i q = vi_load_u8(p + SL_INT4_HEAD + 16 * j);
+    v[0] = codes_get(t, q);
+    v[1] = codes_get(t, vi_srl(q, 4));
+}
+
+INLINE void step_int4_g32(const uint8_t *p, const float *runs, int j, v16 *v)
+{
+    step_int4_g128(p, runs, j, v);
 }
 
 /* A scale read back from memory is broadcast by the load ports, which have time; compilers that see
@@ -297,6 +313,8 @@ FORMAT(q4_0, prepare_none, 18, 1, 2, 0)
 FORMAT(q4_k, prepare_qk, 144, 4, 4, 0)
 FORMAT(q5_k, prepare_qk, 176, 4, 4, 0)
 FORMAT(q6_k, prepare_q6_k, 210, 4, 4, 0)
+FORMAT(int4_g128, prepare_none, 68, 4, 2, 0)
+FORMAT(int4_g32, prepare_none, 20, 1, 2, 0)
 GEMV(f32)
 GEMV(f16)
 GEMV(bf16)
@@ -325,6 +343,8 @@ static void fill_formats(struct sl_cpu_kernels *k)
     ROUTE(Q4_K, q4_k);
     ROUTE(Q5_K, q5_k);
     ROUTE(Q6_K, q6_k);
+    ROUTE(INT4_G128, int4_g128);
+    ROUTE(INT4_G32, int4_g32);
 #undef ROUTE
     k->gemv[SL_DTYPE_F32] = gemv_f32;
     k->gemv[SL_DTYPE_F16] = gemv_f16;

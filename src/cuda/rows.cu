@@ -177,6 +177,27 @@ struct fmt_q6_k {
     }
 };
 
+/* Groups of four-bit codes (quant/int4.h). */
+template <int GROUP> struct fmt_int4 {
+    static constexpr int block = GROUP;
+    static constexpr int bytes = 4 + GROUP / 2;
+    static __device__ __forceinline__ void eight(const uint8_t *row, int64_t i, float *out)
+    {
+        const uint8_t *b = row + i / GROUP * bytes;
+        int e = (int)(i % GROUP), shift = e % 32 < 16 ? 0 : 4;
+        const uint8_t *q = b + 4 + 16 * (e / 32) + e % 16;
+        uint32_t head = load16(b) | load16(b + 2) << 16;
+        float scale = __uint_as_float(head & 0xFFFFFF00u);
+        int zero = (int)(head & 255u);
+#pragma unroll
+        for (int j = 0; j < 8; j += 2) {
+            uint32_t pair = load16(q + j) >> shift;
+            out[j] = __fmul_rn(scale, (float)((int)(pair & 15) - zero));
+            out[j + 1] = __fmul_rn(scale, (float)((int)(pair >> 8 & 15) - zero));
+        }
+    }
+};
+
 #define EMBED_THREADS 128
 #define EMBED_COLS    (8 * EMBED_THREADS) /* columns of one block of threads */
 
@@ -266,6 +287,10 @@ extern "C" void sl_cuda_embed(struct sl_backend *be, const struct sl_op_embed *a
         return sl_launch(cu, embed_kernel<fmt_qk<true>>, grid, dim3(EMBED_THREADS), 0, k);
     case SL_DTYPE_Q6_K:
         return sl_launch(cu, embed_kernel<fmt_q6_k>, grid, dim3(EMBED_THREADS), 0, k);
+    case SL_DTYPE_INT4_G128:
+        return sl_launch(cu, embed_kernel<fmt_int4<128>>, grid, dim3(EMBED_THREADS), 0, k);
+    case SL_DTYPE_INT4_G32:
+        return sl_launch(cu, embed_kernel<fmt_int4<32>>, grid, dim3(EMBED_THREADS), 0, k);
     default: /* weight_create refuses what has no route */
         sl_cuda_check(cu, cudaErrorInvalidValue, "embed: format");
     }

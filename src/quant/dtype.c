@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "quant/float.h"
 #include "quant/fp8_e4m3.h"
+#include "quant/int4.h"
 #include "quant/q4_0.h"
 #include "quant/q4_k.h"
 #include "quant/q5_k.h"
@@ -13,15 +14,17 @@
 #include <string.h>
 
 /* The conversions of each row; a new row in dtypes.def does not compile before it has its line. */
-#define CODEC_F32      sl_f32_row_to_f32, sl_f32_row_from_f32
-#define CODEC_F16      sl_f16_row_to_f32, sl_f16_row_from_f32
-#define CODEC_BF16     sl_bf16_row_to_f32, sl_bf16_row_from_f32
-#define CODEC_FP8_E4M3 sl_fp8_e4m3_row_to_f32, sl_fp8_e4m3_row_from_f32
-#define CODEC_Q8_0     sl_q8_0_to_f32, sl_q8_0_from_f32
-#define CODEC_Q4_0     sl_q4_0_to_f32, sl_q4_0_from_f32
-#define CODEC_Q4_K     sl_q4_k_to_f32, sl_q4_k_from_f32
-#define CODEC_Q5_K     sl_q5_k_to_f32, sl_q5_k_from_f32
-#define CODEC_Q6_K     sl_q6_k_to_f32, sl_q6_k_from_f32
+#define CODEC_F32       sl_f32_row_to_f32, sl_f32_row_from_f32
+#define CODEC_F16       sl_f16_row_to_f32, sl_f16_row_from_f32
+#define CODEC_BF16      sl_bf16_row_to_f32, sl_bf16_row_from_f32
+#define CODEC_FP8_E4M3  sl_fp8_e4m3_row_to_f32, sl_fp8_e4m3_row_from_f32
+#define CODEC_Q8_0      sl_q8_0_to_f32, sl_q8_0_from_f32
+#define CODEC_Q4_0      sl_q4_0_to_f32, sl_q4_0_from_f32
+#define CODEC_Q4_K      sl_q4_k_to_f32, sl_q4_k_from_f32
+#define CODEC_Q5_K      sl_q5_k_to_f32, sl_q5_k_from_f32
+#define CODEC_Q6_K      sl_q6_k_to_f32, sl_q6_k_from_f32
+#define CODEC_INT4_G128 sl_int4_g128_to_f32, sl_int4_g128_from_f32
+#define CODEC_INT4_G32  sl_int4_g32_to_f32, sl_int4_g32_from_f32
 
 /* One row more than formats: SL_DTYPE_COUNT stands for "a format this build cannot read". */
 static const struct sl_dtype_info dtypes[SL_DTYPE_COUNT + 1] = {

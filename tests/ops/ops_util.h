@@ -11,6 +11,7 @@
 #include "base/sys.h"
 #include "cpu/backend.h"
 #include "quant/float.h"
+#include "quant/int4.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -176,11 +177,17 @@ static void random_blocks(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_
     }
     for (size_t i = 0; i < n_bytes; i++)
         p[i] = (uint8_t)sl_rng_next(rng);
-    for (size_t i = 0; i < n_bytes; i += info->block_bytes)
+    for (size_t i = 0; i < n_bytes; i += info->block_bytes) {
+        if (t == SL_DTYPE_INT4_G128 || t == SL_DTYPE_INT4_G32)
+            sl_int4_store_head(
+                p + i,
+                sl_int4_head(sl_f16_to_f32(sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng)))),
+                             (uint32_t)sl_rng_below(rng, 16)));
         for (int s = 0; s < 2; s++)
             if (scale_at[t][s] >= 0)
                 sl_store_u16(p + i + scale_at[t][s],
                              sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng))));
+    }
 }
 
 struct matrix { /* at an odd address, as a file may give it */
