@@ -130,6 +130,15 @@ const struct sl_ckpt_tensor *sl_ckpt_find(const struct sl_ckpt *c, const char *n
     return row != NULL && row->unsupported == NULL ? &row->tensor : NULL;
 }
 
+const struct sl_ckpt_tensor *sl_ckpt_find_raw(const struct sl_ckpt *c, const char *name,
+                                              const char *st_name)
+{
+    const struct sl_ckpt_row *row = find_row(c, name);
+    if (row == NULL || row->raw == NULL || strcmp(row->raw, st_name) != 0)
+        return NULL;
+    return &row->tensor;
+}
+
 const char *sl_ckpt_unsupported(const struct sl_ckpt *c, const char *name)
 {
     const struct sl_ckpt_row *row = find_row(c, name);

@@ -39,6 +39,10 @@ const char *sl_ckpt_path(const struct sl_ckpt *c); /* "(bundled)" for the bundle
 size_t sl_ckpt_n_tensors(const struct sl_ckpt *c);
 const struct sl_ckpt_tensor *sl_ckpt_tensor_at(const struct sl_ckpt *c, size_t idx);
 const struct sl_ckpt_tensor *sl_ckpt_find(const struct sl_ckpt *c, const char *name); /* or NULL */
+/* A tensor of a folder by its format's name in safetensors ("I32"), for packed data of formats that
+ * are no rows of dtypes.def; its dtype stays SL_DTYPE_COUNT. NULL: there is none. */
+const struct sl_ckpt_tensor *sl_ckpt_find_raw(const struct sl_ckpt *c, const char *name,
+                                              const char *st_name);
 /* A tensor of a format this build cannot read, of more than SL_MAX_DIMS dimensions or without
  * elements is listed with its name but not found by sl_ckpt_find; this tells the reason ("I64",
  * "IQ2_XXS", "BF16 with 5 dimensions") for the message, or NULL when there is no such tensor. Of

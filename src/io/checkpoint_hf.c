@@ -79,6 +79,8 @@ static int add_tensor(struct sl_ckpt *c, uint32_t shard_idx, const uint8_t *data
         if (row.unsupported == NULL)
             return no_memory(c, err);
     }
+    if (n_outer == 0 && !empty)
+        row.raw = t->dtype; /* lives as long as the shard */
     return sl_ckpt_impl_add(c, &row, err);
 }
 

@@ -14,6 +14,7 @@
 struct sl_ckpt_row {
     struct sl_ckpt_tensor tensor;
     const char *unsupported; /* reason, NULL when it can be read */
+    const char *raw;         /* format's name of a safetensors tensor with elements, or NULL */
     uint32_t shard_idx;
 };
 

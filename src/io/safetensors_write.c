@@ -49,17 +49,13 @@ void sl_st_writer_add_metadata(struct sl_st_writer *w, const char *key, const ch
     sl_buf_json_string(&w->metadata, value, strlen(value));
 }
 
-static int add_tensor(struct sl_st_writer *w, const char *name, enum sl_dtype dtype, int32_t n_dims,
-                      const int64_t *dims)
+static int add_tensor(struct sl_st_writer *w, const char *name, const char *st_name,
+                      size_t elem_bytes, int32_t n_dims, const int64_t *dims)
 {
     struct sl_error *err = &w->out.failure;
-    const struct sl_dtype_info *info = sl_dtype_info(dtype);
     if (w->out.in_data)
         return sl_fail(err, SL_EINVAL, "%s: tensor %s added after the header was written",
                        w->out.path, name);
-    if (info->st_name == NULL)
-        return sl_fail(err, SL_EUNSUPPORTED, "%s: tensor %s: safetensors has no format %s",
-                       w->out.path, name, info->name);
     if (n_dims < 0 || n_dims > SL_MAX_DIMS)
         return sl_fail(err, SL_EINVAL, "%s: tensor %s has %d dimensions, at most %d are possible",
                        w->out.path, name, n_dims, SL_MAX_DIMS);
@@ -69,7 +65,7 @@ static int add_tensor(struct sl_st_writer *w, const char *name, enum sl_dtype dt
             return sl_fail(err, SL_EINVAL, "%s: tensor %s: dimension %d is out of range",
                            w->out.path, name, i);
     }
-    if (!sl_dtype_bytes(dtype, n_elems, &n_bytes))
+    if (!sl_mul_u64(n_elems, elem_bytes, &n_bytes))
         return sl_fail(err, SL_ELIMIT, "%s: tensor %s: file too large", w->out.path, name);
     int rc = sl_tensor_out_add(&w->out, name, n_bytes, &offset);
     if (rc != 0)
@@ -77,7 +73,7 @@ static int add_tensor(struct sl_st_writer *w, const char *name, enum sl_dtype dt
     if (w->tensors.n_bytes > 0)
         sl_buf_putc(&w->tensors, ',');
     sl_buf_json_string(&w->tensors, name, strlen(name));
-    sl_buf_printf(&w->tensors, ":{\"dtype\":\"%s\",\"shape\":[", info->st_name);
+    sl_buf_printf(&w->tensors, ":{\"dtype\":\"%s\",\"shape\":[", st_name);
     for (int32_t i = 0; i < n_dims; i++)
         sl_buf_printf(&w->tensors, "%s%" PRId64, i > 0 ? "," : "", dims[i]);
     sl_buf_printf(&w->tensors, "],\"data_offsets\":[%" PRIu64 ",%" PRIu64 "]}", offset,
@@ -88,8 +84,19 @@ static int add_tensor(struct sl_st_writer *w, const char *name, enum sl_dtype dt
 void sl_st_writer_add_tensor(struct sl_st_writer *w, const char *name, enum sl_dtype dtype,
                              int32_t n_dims, const int64_t *dims)
 {
+    const struct sl_dtype_info *info = sl_dtype_info(dtype);
+    if (info->st_name != NULL)
+        sl_st_writer_add_raw(w, name, info->st_name, info->block_bytes, n_dims, dims);
+    else if (w->out.failure.code == 0)
+        (void)sl_fail(&w->out.failure, SL_EUNSUPPORTED,
+                      "%s: tensor %s: safetensors has no format %s", w->out.path, name, info->name);
+}
+
+void sl_st_writer_add_raw(struct sl_st_writer *w, const char *name, const char *st_name,
+                          size_t elem_bytes, int32_t n_dims, const int64_t *dims)
+{
     if (w->out.failure.code == 0)
-        (void)add_tensor(w, name, dtype, n_dims, dims);
+        (void)add_tensor(w, name, st_name, elem_bytes, n_dims, dims);
 }
 
 int sl_st_writer_begin_data(struct sl_st_writer *w, struct sl_error *err)

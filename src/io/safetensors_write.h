@@ -20,6 +20,10 @@ void sl_st_writer_add_metadata(struct sl_st_writer *w, const char *key, const ch
 void sl_st_writer_add_tensor(struct sl_st_writer *w, const char *name, enum sl_dtype dtype,
                              int32_t n_dims, const int64_t *dims);
 
+/* The same of a format that is no row of dtypes.def, by its name in safetensors ("I32"). */
+void sl_st_writer_add_raw(struct sl_st_writer *w, const char *name, const char *st_name,
+                          size_t elem_bytes, int32_t n_dims, const int64_t *dims);
+
 /* Writes the header. Nothing can be added afterwards. */
 SL_MUST_CHECK int sl_st_writer_begin_data(struct sl_st_writer *w, struct sl_error *err);
 /* The next n_bytes of the current tensor; a piece may not reach into the next tensor. */
