@@ -47,9 +47,13 @@ static const char help[] =
     "  --rslora          scaled by alpha / sqrt(rank)\n"
     "how\n"
     "  --format NAME     hf or gguf (default hf)\n"
-    "  --dtype NAME      f32, f16, bf16; hf also fp8; GGUF also q8_0, q4_0, q4_k, q5_k, q6_k\n"
-    "                    (default bf16)\n"
+    "  --dtype NAME      f32, f16, bf16; hf also fp8, int4; GGUF also q8_0, q4_0, q4_k, q5_k,\n"
+    "                    q6_k (default bf16)\n"
     "  --fp8-scales NAME block (128 x 128), channel or tensor (default block)\n"
+    "  --int4-as NAME    gptq, gptq_v2, awq or compressed-tensors (default awq)\n"
+    "  --int4-group N    columns that share a scale, -1: all of a row (default 128)\n"
+    "  --int4-symmetric  without zero points\n"
+    "  --int4-head       the output matrix too, if it is not tied\n"
     "  --tokenizer DIR   copies tokenizer.json, tokenizer_config.json and chat_template.jinja\n"
     "                    from DIR (hf)\n"
     "  --old-config      RoPE as transformers before 5 spelled it (hf)\n"
@@ -59,10 +63,11 @@ static const char help[] =
 
 struct args {
     const char *family, *shape, *format, *dtype, *fp8_scales, *rope, *tokenizer, *out;
+    const char *int4_as, *int4_group;
     const char *hidden, *intermediate, *layers, *heads, *kv_heads, *head_dim, *context, *window;
     const char *adapter_of, *rank, *alpha, *targets;
     const char *vocab, *bos, *eos, *theta, *factor, *original_context, *seed;
-    bool bytes, tied, untied, old_config, rslora, quiet, help;
+    bool bytes, tied, untied, old_config, rslora, int4_symmetric, int4_head, quiet, help;
 };
 
 struct flag {
@@ -85,6 +90,10 @@ static const struct flag flags[] = {
     VALUE("--format", format),
     VALUE("--dtype", dtype),
     VALUE("--fp8-scales", fp8_scales),
+    VALUE("--int4-as", int4_as),
+    VALUE("--int4-group", int4_group),
+    SWITCH("--int4-symmetric", int4_symmetric),
+    SWITCH("--int4-head", int4_head),
     VALUE("--rope", rope),
     VALUE("--tokenizer", tokenizer),
     VALUE("--out", out),
@@ -256,6 +265,24 @@ static int set_scales(const struct args *a, struct sl_synth *s, struct sl_error 
     return 0;
 }
 
+static int set_int4(const struct args *a, struct sl_synth *s, struct sl_error *err)
+{
+    if (s->dtype != SL_DTYPE_INT4_G128) {
+        if (a->int4_as != NULL || a->int4_group != NULL || a->int4_symmetric || a->int4_head)
+            return sl_fail(err, SL_EINVAL, "flags --int4-... go with --dtype int4");
+        return 0;
+    }
+    s->int4 = sl_synth_int4_kind(a->int4_as != NULL ? a->int4_as : "awq");
+    if (s->int4 == SL_INT4_NONE)
+        return sl_fail(err, SL_EINVAL,
+                       "--int4-as is \"%.40s\" (choose gptq, gptq_v2, awq or compressed-tensors)",
+                       a->int4_as);
+    s->int4_group = 128;
+    s->int4_symmetric = a->int4_symmetric;
+    s->int4_head = a->int4_head;
+    return set_int("--int4-group", a->int4_group, -1, SL_MAX_HIDDEN, &s->int4_group, err);
+}
+
 static int set_format(const struct args *a, struct sl_synth *s, struct sl_error *err)
 {
     const char *format = a->format ? a->format : "hf", *dtype = a->dtype ? a->dtype : "bf16";
@@ -263,15 +290,19 @@ static int set_format(const struct args *a, struct sl_synth *s, struct sl_error 
     if (strcmp(format, "hf") != 0 && strcmp(format, "gguf") != 0)
         return sl_fail(err, SL_EINVAL, "--format is \"%.40s\" (choose hf or gguf)", format);
     s->format = strcmp(format, "gguf") == 0 ? SL_CKPT_GGUF : SL_CKPT_HF;
-    int d = sl_dtype_from_name(strcmp(dtype, "fp8") == 0 ? "fp8_e4m3" : dtype);
-    if (d < 0)
+    int d = sl_dtype_from_name(strcmp(dtype, "fp8") == 0    ? "fp8_e4m3"
+                               : strcmp(dtype, "int4") == 0 ? "int4_g128"
+                                                            : dtype);
+    if (d < 0 || (d == SL_DTYPE_INT4_G128) != (strcmp(dtype, "int4") == 0) ||
+        d == SL_DTYPE_INT4_G32)
         return sl_fail(err, SL_EINVAL, "--dtype \"%.40s\" is unknown", dtype);
     s->dtype = (enum sl_dtype)d;
-    if (s->format == SL_CKPT_HF && sl_dtype_info(s->dtype)->st_name == NULL)
+    if (s->format == SL_CKPT_HF && s->dtype != SL_DTYPE_INT4_G128 &&
+        sl_dtype_info(s->dtype)->st_name == NULL)
         return sl_fail(err, SL_EINVAL, "--dtype %s needs --format gguf", dtype);
     if (s->format == SL_CKPT_GGUF && sl_dtype_info(s->dtype)->gguf_id < 0)
         return sl_fail(err, SL_EINVAL, "--dtype %s needs --format hf", dtype);
-    if (set_scales(a, s, err) != 0)
+    if (set_scales(a, s, err) != 0 || set_int4(a, s, err) != 0)
         return err->code;
     if (s->format == SL_CKPT_GGUF && (a->tokenizer != NULL || a->old_config))
         return sl_fail(err, SL_EINVAL, "--tokenizer and --old-config are for --format hf");

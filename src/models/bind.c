@@ -25,8 +25,7 @@ static const char *pattern_of(const struct sl_weight_desc *w, enum sl_ckpt_kind 
     return kind == SL_CKPT_GGUF ? w->gguf : w->hf;
 }
 
-/* Bytes of a beginning that some checkpoints leave out of every name. */
-static size_t optional_prefix(const char *name)
+size_t sl_bind_optional_prefix(const char *name)
 {
     static const char *const prefixes[] = {"model.", "bert.", "roberta."};
     for (size_t i = 0; i < SL_COUNT(prefixes); i++)
@@ -41,7 +40,7 @@ static const struct sl_ckpt_tensor *find(const struct sl_ckpt *c, const char *pa
 {
     sl_bind_name(pattern, layer, name);
     const struct sl_ckpt_tensor *t = sl_ckpt_find(c, name);
-    size_t n = optional_prefix(name);
+    size_t n = sl_bind_optional_prefix(name);
     if (t != NULL || n == 0 || sl_ckpt_unsupported(c, name) != NULL)
         return t;
     if (sl_ckpt_find(c, name + n) != NULL || sl_ckpt_unsupported(c, name + n) != NULL) {
@@ -138,15 +137,17 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
     if (pattern == NULL || (w->need & ~m->hp.has) != 0)
         return 0;
     const struct sl_ckpt_tensor *t = find(m->ckpt, pattern, layer, name);
-    if (t == NULL)
-        return missing(m, w, name, err);
+    struct sl_param *p = sl_param(m, layer, w->slot);
+    p->desc = w;
+    if (t == NULL) {
+        int found = sl_int4_bind(m, name, p, err);
+        return found == 0 ? missing(m, w, name, err) : SL_MIN(found, 0);
+    }
     int rc = check_shape(m, w, t, err);
     if (rc == 0)
         rc = check_format(w, t, err);
     if (rc != 0)
         return rc;
-    struct sl_param *p = sl_param(m, layer, w->slot);
-    p->desc = w;
     p->src = t;
     return sl_fp8_bind(m, p, err);
 }
@@ -154,7 +155,7 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
 /* What a model of whole texts was trained with beside what it is used for. */
 static bool is_encoder_extra(const struct sl_model *m, const char *name)
 {
-    const char *s = name + optional_prefix(name);
+    const char *s = name + sl_bind_optional_prefix(name);
     return m->desc->encoder &&
            (strcmp(s, "embeddings.position_ids") == 0 || strncmp(s, "cls.", 4) == 0 ||
             strncmp(s, "lm_head.", 8) == 0 ||
@@ -188,8 +189,9 @@ int sl_bind_tensors(struct sl_model *m, struct sl_error *err)
             int rc = bind_one(m, w, l, err);
             if (rc != 0)
                 return rc;
-            n_bound += sl_param(m, l, w->slot)->src != NULL;
-            n_bound += sl_param(m, l, w->slot)->scale != NULL;
+            const struct sl_param *p = sl_param(m, l, w->slot);
+            n_bound += p->int4 != NULL ? sl_int4_n_tensors(p) : p->src != NULL;
+            n_bound += p->scale != NULL;
         }
     }
     report_unused(m, n_bound);

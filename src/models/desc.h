@@ -44,6 +44,15 @@ enum sl_has {
 
 enum sl_layer_window { SL_WINDOW_BY_INDEX, SL_WINDOW_OFF, SL_WINDOW_ON };
 
+/* Checkpoints of four-bit whole numbers. */
+enum sl_int4_kind {
+    SL_INT4_NONE,
+    SL_INT4_GPTQ_V1,
+    SL_INT4_GPTQ_V2,
+    SL_INT4_AWQ_GEMM,
+    SL_INT4_PACKED /* compressed-tensors */
+};
+
 struct sl_hparams {
     int32_t hidden, intermediate, n_layers, n_heads, n_kv_heads, head_dim, n_vocab, context;
     double norm_eps;
@@ -55,8 +64,10 @@ struct sl_hparams {
     uint8_t layer_types[SL_MAX_LAYERS];  /* enum sl_layer_window: config's layer_types */
     int32_t n_experts, rope_dims, v_dim; /* read only to refuse what is not built */
     int32_t scale_rows, scale_cols;      /* blocks of FP8 scales, where their shape says blocks */
-    int32_t n_types, n_labels;           /* token types of an encoder, outputs of a classifier */
-    int32_t pad_id;                      /* where places begin behind it (behind_pad) */
+    enum sl_int4_kind int4;
+    int32_t int4_group;        /* columns that share a scale; -1: all of a row */
+    int32_t n_types, n_labels; /* token types of an encoder, outputs of a classifier */
+    int32_t pad_id;            /* where places begin behind it (behind_pad) */
     bool mlp_bias, is_decoder;
     bool fp8_activations; /* of matrices of FP8, as config.json says */
     bool from_gguf;

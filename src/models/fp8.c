@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * FP8 checkpoints as Hugging Face folders publish them: which kinds config.json may name, and the
- * tensor of scales that belongs to each matrix of E4M3.
+ * FP8 checkpoints as Hugging Face folders publish them: the tensor of scales that belongs to each
+ * matrix of E4M3.
  *
  * All kinds come down to one: "X.weight" in F8_E4M3, beside it "X.weight_scale_inv" or
  * "X.weight_scale" with one value for the matrix, one for a row, or one for a block; a weight is
@@ -13,7 +13,6 @@
  */
 #include "base/check.h"
 #include "base/str.h"
-#include "io/json.h"
 #include "models/internal.h"
 
 #include <math.h>
@@ -24,176 +23,6 @@
     0x1p-100 /* so that no product of a code and a scale leaves the range of floats \
               */
 #define SCALE_MAX 0x1p100
-
-/* ---------------------------------------------------------------- config.json */
-
-static int bad_config(const char *what, const json_t *value, const char *wanted,
-                      struct sl_error *err)
-{
-    const char *s = json_string_value(value);
-    return sl_fail(err, SL_EUNSUPPORTED,
-                   "config.json: quantization_config: %s %s%.40s%s is not supported "
-                   "(supported: %s)",
-                   what, s ? "\"" : "", s ? s : "(none)", s ? "\"" : "", wanted);
-}
-
-/* A pair of positive integers: rows and columns of a block of scales. */
-static int read_block(const json_t *v, const char *key, struct sl_hparams *hp, struct sl_error *err)
-{
-    const json_t *r = json_array_get(v, 0), *c = json_array_get(v, 1);
-    if (!json_is_array(v) || json_array_size(v) != 2 || !json_is_integer(r) ||
-        !json_is_integer(c) || json_integer_value(r) < 1 || json_integer_value(c) < 1 ||
-        json_integer_value(r) > INT32_MAX || json_integer_value(c) > INT32_MAX)
-        return sl_fail(err, SL_EFORMAT,
-                       "config.json: quantization_config.%s must be a list of two positive "
-                       "integers",
-                       key);
-    if (json_integer_value(c) % SL_SCALE_COLS != 0)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "config.json: quantization_config.%s: blocks %lld columns wide are not "
-                       "supported (multiples of %d are)",
-                       key, (long long)json_integer_value(c), SL_SCALE_COLS);
-    hp->scale_rows = (int32_t)json_integer_value(r);
-    hp->scale_cols = (int32_t)json_integer_value(c);
-    return 0;
-}
-
-static bool is_one_of(const json_t *v, const char *const *names, size_t n)
-{
-    const char *s = json_string_value(v);
-    for (size_t i = 0; s != NULL && i < n; i++)
-        if (strcmp(s, names[i]) == 0)
-            return true;
-    return false;
-}
-
-static int read_fp8(const json_t *q, struct sl_hparams *hp, struct sl_error *err)
-{
-    const json_t *fmt = json_object_get(q, "fmt"), *block = json_object_get(q, "weight_block_size");
-    static const char *const schemes[] = {"dynamic", "static"};
-    const json_t *scheme = json_object_get(q, "activation_scheme");
-    if (fmt != NULL && !json_is_null(fmt) &&
-        (!json_is_string(fmt) || strcmp(json_string_value(fmt), "e4m3") != 0))
-        return bad_config("fmt", fmt, "e4m3", err);
-    if (scheme != NULL && !json_is_null(scheme) && !is_one_of(scheme, schemes, SL_COUNT(schemes)))
-        return bad_config("activation_scheme", scheme, "dynamic, static", err);
-    hp->fp8_activations = !json_is_null(scheme); /* no word means dynamic, as to its makers */
-    if (block == NULL || json_is_null(block))
-        return 0;
-    return read_block(block, "weight_block_size", hp, err);
-}
-
-/* Activations of FP8, by whatever scales. */
-static bool has_fp8_input(const json_t *group)
-{
-    const json_t *a = json_object_get(group, "input_activations");
-    const char *type = json_string_value(json_object_get(a, "type"));
-    return type != NULL && strcmp(type, "float") == 0 &&
-           json_integer_value(json_object_get(a, "num_bits")) == 8;
-}
-
-/* Groups of layers, each with a kind of its own; blocks must be alike in all. */
-static int read_group(const json_t *group, struct sl_hparams *hp, bool *has_block,
-                      struct sl_error *err)
-{
-    static const char *const strategies[] = {"tensor", "channel", "block"};
-    const json_t *w = json_object_get(group, "weights"), *strategy = json_object_get(w, "strategy");
-    const json_t *type = json_object_get(w, "type"), *bits = json_object_get(w, "num_bits");
-    const int32_t rows = hp->scale_rows, cols = hp->scale_cols;
-    if (!json_is_string(type) || strcmp(json_string_value(type), "float") != 0)
-        return bad_config("weights of type", type, "float", err);
-    if (!json_is_integer(bits) || json_integer_value(bits) != 8)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "config.json: quantization_config: weights with num_bits other than 8 are "
-                       "not supported");
-    if (!is_one_of(strategy, strategies, SL_COUNT(strategies)))
-        return bad_config("strategy", strategy, "tensor, channel, block", err);
-    if (strcmp(json_string_value(strategy), "block") != 0)
-        return 0;
-    int rc = read_block(json_object_get(w, "block_structure"), "block_structure", hp, err);
-    if (rc == 0 && *has_block && (hp->scale_rows != rows || hp->scale_cols != cols))
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "config.json: quantization_config: groups with different block_structure "
-                       "are not supported");
-    *has_block = true;
-    return rc;
-}
-
-static int read_compressed_tensors(const json_t *q, struct sl_hparams *hp, struct sl_error *err)
-{
-    static const char *const formats[] = {"float-quantized", "naive-quantized"};
-    const json_t *format = json_object_get(q, "format");
-    json_t *groups = json_object_get(q, "config_groups"), *group;
-    const char *name;
-    bool has_block = false;
-    int rc = 0;
-    if (!is_one_of(format, formats, SL_COUNT(formats)))
-        return bad_config("format", format, "float-quantized", err);
-    if (groups != NULL && !json_is_object(groups))
-        return sl_fail(err, SL_EFORMAT,
-                       "config.json: quantization_config.config_groups must be an object");
-    hp->fp8_activations = json_object_size(groups) > 0;
-    json_object_foreach(groups, name, group)
-    {
-        hp->fp8_activations = hp->fp8_activations && has_fp8_input(group);
-        if (rc == 0)
-            rc = read_group(group, hp, &has_block, err);
-    }
-    return rc;
-}
-
-static int check_algo(const char *file, const json_t *q, struct sl_error *err)
-{
-    const char *algo = json_string_value(json_object_get(q, "quant_algo"));
-    if (algo != NULL && strcmp(algo, "FP8") == 0)
-        return 0;
-    return sl_fail(err, SL_EUNSUPPORTED, "%s: quant_algo %s%.40s%s is not supported (FP8 is)", file,
-                   algo ? "\"" : "", algo ? algo : "(none)", algo ? "\"" : "");
-}
-
-/* ModelOpt's own file, where config.json says nothing. */
-static int read_modelopt_file(const struct sl_ckpt *ckpt, struct sl_hparams *hp,
-                              struct sl_error *err)
-{
-    static const char file[] = "hf_quant_config.json";
-    const char *data;
-    json_t *root = NULL;
-    size_t n;
-    int rc = sl_ckpt_file(ckpt, file, &data, &n, err);
-    if (rc != 1)
-        return rc;
-    rc = sl_json_object(data, n, SL_JSON_MAX_CONFIG, file, &root, err);
-    if (rc == 0)
-        rc = check_algo(file, json_object_get(root, "quantization"), err);
-    hp->fp8_activations = rc == 0;
-    json_decref(root);
-    return rc;
-}
-
-int sl_fp8_read_config(const struct sl_ckpt *ckpt, struct sl_hparams *hp, struct sl_error *err)
-{
-    const json_t *q = json_object_get(sl_ckpt_config(ckpt), "quantization_config");
-    hp->scale_rows = hp->scale_cols = SL_SCALE_COLS;
-    if (q == NULL || json_is_null(q))
-        return read_modelopt_file(ckpt, hp, err);
-    const char *method = json_string_value(json_object_get(q, "quant_method"));
-    if (method != NULL && strcmp(method, "fp8") == 0)
-        return read_fp8(q, hp, err);
-    if (method != NULL && strcmp(method, "compressed-tensors") == 0)
-        return read_compressed_tensors(q, hp, err);
-    hp->fp8_activations = true;
-    if (method != NULL && strcmp(method, "fbgemm_fp8") == 0)
-        return 0;
-    if (method != NULL && strcmp(method, "modelopt") == 0)
-        return check_algo("config.json: quantization_config", q, err);
-    return sl_fail(err, SL_EUNSUPPORTED,
-                   "config.json: quantization_config with quant_method \"%.40s\" is not supported "
-                   "(supported: FP8 by fp8, fbgemm_fp8, compressed-tensors, modelopt); use a GGUF "
-                   "or unquantised safetensors",
-                   method ? method : "(none)");
-}
-
-/* ---------------------------------------------------------------- tensors */
 
 /* The tensor of that name beside t: 1, 0 = none, or a format that cannot be read. */
 static int find_beside(const struct sl_model *m, const struct sl_ckpt_tensor *t, const char *suffix,

@@ -331,7 +331,7 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
     if (hp->from_gguf)
         src.gguf = sl_ckpt_gguf(ckpt);
     else
-        rc = sl_fp8_read_config(ckpt, hp, err);
+        rc = sl_quant_read_config(ckpt, hp, err);
     for (int32_t i = 0; i < desc->n_hparams && rc == 0; i++)
         rc = read_row(&src, &desc->hparams[i], hp, err);
     if (rc == 0 && hp->from_gguf) {

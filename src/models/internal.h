@@ -12,16 +12,23 @@
 
 #include <stdatomic.h>
 
+/* The tensors of a matrix of four-bit whole numbers; zeros, order and shape may be absent. */
+struct sl_int4_parts {
+    const struct sl_ckpt_tensor *codes, *scales, *zeros, *order, *shape;
+    struct sl_ckpt_tensor made; /* what they become; without data, named after the codes */
+};
+
 struct sl_param { /* one slot of one layer, or of the model */
     const struct sl_weight_desc *desc;
     const struct sl_ckpt_tensor *src;   /* NULL: this model has none; a tied head is loaded from the
                                            embedding's */
     struct sl_weight mat;               /* after loading, for matrices */
     float *vec;                         /* after loading, for vectors; backend memory */
-    uint8_t *copy;                      /* rows put back into order, if mat borrows them */
+    uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
     const struct sl_ckpt_tensor *scale; /* of a matrix of FP8 */
     int32_t scale_rows, scale_cols;     /* of a block of scales */
     float *scale_values;                /* as loaded, if mat borrows them */
+    struct sl_int4_parts *int4;         /* then src is its `made`; NULL: src is in the file */
     size_t vec_bytes, copy_bytes;
     bool loaded;
 };
@@ -71,15 +78,20 @@ void sl_rope_divisors(const struct sl_rope_params *p, int32_t head_dim, float *d
 SL_MUST_CHECK int sl_bind_tensors(struct sl_model *m, struct sl_error *err);
 /* The spelling of a tensor in a container; out holds SL_MAX_TENSOR_NAME bytes. */
 void sl_bind_name(const char *pattern, int32_t layer, char *out);
+/* Bytes of a beginning that some checkpoints leave out of every name; 0: none. */
+size_t sl_bind_optional_prefix(const char *name);
 /* "320, 64" */
 void sl_bind_shape(int32_t n_dims, const int64_t *dims, char *out, size_t n_out);
 /* The bits of enum sl_has a GGUF's tensors show. */
 unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc);
 
-/* fp8.c: what quantization_config says, to hp->scale_rows and scale_cols; the tensor of scales of a
- * bound matrix; its values, checked. A matrix of another format has none. */
-SL_MUST_CHECK int sl_fp8_read_config(const struct sl_ckpt *ckpt, struct sl_hparams *hp,
-                                     struct sl_error *err);
+/* quant_config.c: what quantization_config says, to hp->scale_rows, scale_cols, int4, int4_group.
+ */
+SL_MUST_CHECK int sl_quant_read_config(const struct sl_ckpt *ckpt, struct sl_hparams *hp,
+                                       struct sl_error *err);
+
+/* fp8.c: the tensor of scales of a bound matrix; its values, checked. A matrix of another format
+ * has none. */
 SL_MUST_CHECK int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, struct sl_error *err);
 SL_MUST_CHECK int sl_fp8_load(struct sl_param *p, struct sl_error *err);
 void sl_fp8_unload(struct sl_param *p);
@@ -88,6 +100,14 @@ uint64_t sl_fp8_scale_bytes(const struct sl_param *p); /* as loaded */
 enum sl_weight_use sl_fp8_use(const struct sl_model *m, enum sl_dtype dtype);
 /* A tensor of FP8 checkpoints that is not used on purpose. */
 bool sl_fp8_is_extra(const char *name);
+
+/* int4.c: finds the tensors that a matrix "name" is packed in: 1 and p->src and p->int4, 0 there
+ * are none; makes its blocks in p->copy. */
+SL_MUST_CHECK int sl_int4_bind(const struct sl_model *m, const char *name, struct sl_param *p,
+                               struct sl_error *err);
+SL_MUST_CHECK int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl_error *err);
+size_t sl_int4_n_tensors(const struct sl_param *p); /* of the file */
+void sl_int4_unbind(struct sl_param *p);
 
 /* load.c */
 void sl_model_unload(struct sl_model *m);

@@ -8,7 +8,8 @@
  * GGUF converters of the llama family reorder the rows of q and k inside each head, so that pairs
  * rotated together lie side by side. The rows are put back here: the dot product q . k then adds in
  * the same order whatever file the weights came from, and the bits agree. Rows are whole in every
- * block format, so this moves bytes and never requantises.
+ * block format, so this moves bytes and never requantises. Matrices of four-bit codes in several
+ * tensors are made blocks here too (int4.c).
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -61,14 +62,16 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
                    t->data + (size_t)sl_interleaved_row(r, m->hp.head_dim) * row_bytes, row_bytes);
         data = p->copy;
     }
-    int rc = sl_fp8_load(p, err);
+    int rc = p->int4 != NULL ? sl_int4_load(m, p, err) : sl_fp8_load(p, err);
+    if (p->int4 != NULL)
+        data = p->copy;
     if (rc == 0)
         rc = create_weight(m, p, use_of(m, p), t, data, err);
     if (rc != 0)
         return rc;
     if (p->mat.owned)
         sl_fp8_unload(p);
-    if (p->copy != NULL || p->mat.owned)
+    if (p->int4 == NULL && (p->copy != NULL || p->mat.owned))
         sl_ckpt_drop(m->ckpt, t);
     if (p->mat.owned && p->copy != NULL) { /* repacked: the backend has its own copy now */
         sl_aligned_free(p->copy, p->copy_bytes);
@@ -102,9 +105,9 @@ static int load_yes_no(struct sl_model *m, struct sl_error *err)
     if (!m->yes_no)
         return 0;
     const size_t row_bytes = (size_t)(t->n_bytes / (uint64_t)t->dims[0]);
-    if (t->dtype == SL_DTYPE_FP8_E4M3)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "tensor \"%s\" is fp8: two of its rows cannot be taken", t->name);
+    if (t->dtype == SL_DTYPE_FP8_E4M3 || t->data == NULL)
+        return sl_fail(err, SL_EUNSUPPORTED, "tensor \"%s\" is %s: two of its rows cannot be taken",
+                       t->name, sl_dtype_info(t->dtype)->name);
     p->copy_bytes = 2 * row_bytes;
     p->copy = sl_aligned_alloc(p->copy_bytes);
     if (p->copy == NULL)
@@ -213,7 +216,7 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
         }
         uint64_t packed =
             be->vt->weight_bytes(be, use_of(m, &m->params[i]), t->dtype, t->dims[0], t->dims[1]);
-        if (packed == 0 && rows_reordered(m, m->params[i].desc))
+        if (packed == 0 && (rows_reordered(m, m->params[i].desc) || m->params[i].int4 != NULL))
             packed = t->n_bytes;
         *allocated += packed;
         *mapped += packed == 0 ? t->n_bytes : 0;

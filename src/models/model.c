@@ -252,6 +252,8 @@ void sl_model_close(struct sl_model *m)
     if (m == NULL)
         return;
     sl_model_unload(m);
+    for (size_t i = 0; m->params != NULL && i < ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT; i++)
+        sl_int4_unbind(&m->params[i]);
     sl_free(m->params);
     sl_free(m->layers);
     sl_free(m);

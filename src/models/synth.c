@@ -103,7 +103,9 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical), 0));
     t->dims[0] = sl_hparams_dim(&s->hp, w->rows);
     t->dims[1] = sl_hparams_dim(&s->hp, w->cols);
-    if (s->dtype == SL_DTYPE_FP8_E4M3 && (t->n_dims == 1 || w->slot >= SL_SLOT_FIRST_GLOBAL))
+    const bool in_layer = w->slot < SL_SLOT_FIRST_GLOBAL;
+    if ((s->dtype == SL_DTYPE_FP8_E4M3 || s->int4 != SL_INT4_NONE) &&
+        (t->n_dims == 1 || !(in_layer || (s->int4_head && w->slot == SL_SLOT_HEAD))))
         t->dtype = SL_DTYPE_BF16;
     if (t->n_dims == 1 && gguf)
         t->dtype = SL_DTYPE_F32;
@@ -252,6 +254,43 @@ static void make_row(const struct sl_synth *s, const struct tensor *t, const str
     }
 }
 
+/* ---------------------------------------------------------------- four bits */
+
+static bool is_int4(const struct tensor *t)
+{
+    return t->dtype == SL_DTYPE_INT4_G128;
+}
+
+static struct sl_synth_int4 int4_of(const struct sl_synth *s, const struct tensor *t)
+{
+    return (struct sl_synth_int4){
+        .kind = s->int4,
+        .group = s->int4_group > 0 ? s->int4_group : t->dims[1],
+        .symmetric = s->int4_symmetric,
+        .name = t->name,
+        .key = t->key,
+        .n_rows = t->dims[0],
+        .n_cols = t->dims[1],
+        .scale_dtype = s->int4 == SL_INT4_PACKED ? SL_DTYPE_BF16 : SL_DTYPE_F16,
+    };
+}
+
+static void report(const struct sl_synth *s, struct sink *k, uint64_t n_bytes)
+{
+    k->done += n_bytes;
+    if (s->progress != NULL)
+        s->progress(s->progress_arg, "writing", k->done, k->total);
+}
+
+static int write_int4(const struct sl_synth *s, const struct tensor *t, struct sink *k,
+                      struct sl_error *err)
+{
+    const struct sl_synth_int4 m = int4_of(s, t);
+    int rc = sl_synth_int4_write(&m, k->st, err);
+    report(s, k, (uint64_t)(m.n_rows * m.n_cols / 2));
+    return rc;
+}
+
 static int write_tensor(const struct sl_synth *s, const struct tensor *t, struct sink *k,
                         struct sl_error *err)
 {
@@ -267,9 +306,7 @@ static int write_tensor(const struct sl_synth *s, const struct tensor *t, struct
         for (int64_t i = 0; i < n; i++)
             make_row(s, t, &m, r + i, m.chunk + (size_t)i * m.row_bytes);
         rc = put(k, m.chunk, (size_t)n * m.row_bytes, err);
-        k->done += (uint64_t)n * m.row_bytes;
-        if (s->progress != NULL)
-            s->progress(s->progress_arg, "writing", k->done, k->total);
+        report(s, k, (uint64_t)n * m.row_bytes);
     }
     rows_deinit(&m);
     return rc;
@@ -327,6 +364,11 @@ static int declare(const struct sl_synth *s, const struct tensor *t, struct sink
 {
     uint64_t bytes;
     int64_t n_cols = t->dims[t->n_dims - 1];
+    if (is_int4(t)) {
+        const struct sl_synth_int4 m = int4_of(s, t);
+        k->total += (uint64_t)(m.n_rows * m.n_cols / 2);
+        return sl_synth_int4_declare(&m, k->st, err);
+    }
     if (!sl_dtype_bytes(t->dtype, (uint64_t)n_cols, &bytes))
         return sl_fail(err, SL_EINVAL,
                        "%s needs rows of a multiple of %u values; \"%s\" has rows of %lld",
@@ -353,7 +395,9 @@ static int each_tensor(const struct sl_synth *s, const struct sl_model_desc *des
             const struct sl_weight_desc *w = &desc->weights[i];
             if ((w->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || !describe(s, desc, w, l, &t))
                 continue;
-            int rc = writing ? write_tensor(s, &t, k, err) : declare(s, &t, k, err);
+            int rc = !writing      ? declare(s, &t, k, err)
+                     : is_int4(&t) ? write_int4(s, &t, k, err)
+                                   : write_tensor(s, &t, k, err);
             if (rc == 0 && writing)
                 rc = write_scales(s, &t, k, err);
             if (rc != 0)
@@ -415,7 +459,9 @@ int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *
         return sl_fail(err, SL_EINVAL, "unknown model family \"%.40s\"", s->name);
     if ((rc = sl_hparams_check(&own.hp, err)) != 0)
         return rc;
-    if (s->dtype == SL_DTYPE_FP8_E4M3 && s->format != SL_CKPT_HF)
+    if ((s->dtype == SL_DTYPE_INT4_G128) != (s->int4 != SL_INT4_NONE))
+        return sl_fail(err, SL_EINVAL, "four bits need the kind of a checkpoint");
+    if ((s->dtype == SL_DTYPE_FP8_E4M3 || s->int4 != SL_INT4_NONE) && s->format != SL_CKPT_HF)
         return sl_fail(err, SL_EINVAL, "a GGUF cannot hold %s", sl_dtype_info(s->dtype)->name);
     if (own.byte_vocab && own.hp.n_vocab < SL_SYNTH_MIN_VOCAB)
         return sl_fail(err, SL_EINVAL, "a byte vocabulary needs at least %d tokens, not %d",

@@ -21,8 +21,12 @@ struct sl_synth {
     const char *name;     /* a member of a family: "llama", "qwen3" */
     struct sl_hparams hp; /* complete: from sl_synth_shape, then changed at will */
     enum sl_dtype dtype;  /* of matrices; norms and biases take it if it is a float format. FP8:
-                             of those in layers, the rest is bf16 */
+                             of those in layers, the rest is bf16; INT4_G128 stands for four
+                             bits as `int4` says, of those in layers too */
     enum sl_synth_scales scales;
+    enum sl_int4_kind int4;         /* which program's checkpoint it looks like */
+    int32_t int4_group;             /* columns, or -1: a row */
+    bool int4_symmetric, int4_head; /* without zero points; the output matrix too */
     enum sl_ckpt_kind format;
     uint64_t seed;
     bool byte_vocab;  /* writes a tokenizer whose tokens are the 256 bytes, then bos and eos */
@@ -38,6 +42,8 @@ enum { SL_SYNTH_BOS = 256, SL_SYNTH_EOS = 257, SL_SYNTH_MIN_VOCAB = 258 };
 /* Fills hp with a named shape: "tiny", "0.6b", "1b", "4b", "8b". SL_EINVAL lists what there is. */
 SL_MUST_CHECK int sl_synth_shape(const char *name, const char *shape, struct sl_hparams *hp,
                                  struct sl_error *err);
+/* "gptq", "gptq_v2", "awq", "compressed-tensors"; else SL_INT4_NONE. */
+enum sl_int4_kind sl_synth_int4_kind(const char *name);
 /* path: a folder, made if absent, for SL_CKPT_HF; a file for SL_CKPT_GGUF. */
 SL_MUST_CHECK int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *err);
 

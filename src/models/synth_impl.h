@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * synth_impl.h - between synth.c (tensors) and synth_meta.c (config, metadata, vocabulary).
+ * synth_impl.h - between synth.c (tensors), synth_int4.c (matrices of four-bit codes) and
+ * synth_meta.c (config, metadata, vocabulary).
  */
 #ifndef SL_MODELS_SYNTH_IMPL_H
 #define SL_MODELS_SYNTH_IMPL_H
 
+#include "base/buf.h"
 #include "io/gguf_write.h"
+#include "io/safetensors_write.h"
 #include "models/internal.h"
 #include "models/synth.h"
 
@@ -15,5 +18,22 @@ SL_MUST_CHECK int sl_synth_write_configs(const struct sl_synth *s, const struct 
 SL_MUST_CHECK int sl_synth_add_metadata(const struct sl_synth *s, const struct sl_model_desc *desc,
                                         const struct sl_model_name *name, struct sl_gguf_writer *w,
                                         struct sl_error *err);
+
+struct sl_synth_int4 { /* one matrix */
+    enum sl_int4_kind kind;
+    int64_t group; /* columns */
+    bool symmetric;
+    const char *name; /* "X.weight" */
+    uint64_t key;
+    int64_t n_rows, n_cols;
+    enum sl_dtype scale_dtype;
+};
+
+SL_MUST_CHECK int sl_synth_int4_declare(const struct sl_synth_int4 *m, struct sl_st_writer *w,
+                                        struct sl_error *err);
+SL_MUST_CHECK int sl_synth_int4_write(const struct sl_synth_int4 *m, struct sl_st_writer *w,
+                                      struct sl_error *err);
+/* quantization_config of config.json */
+void sl_synth_int4_config(const struct sl_synth *s, struct sl_buf *b);
 
 #endif

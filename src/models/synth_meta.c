@@ -221,6 +221,8 @@ int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc 
     sl_buf_printf(&b, " \"torch_dtype\": \"%s\",\n", torch_name(s->dtype));
     if (s->dtype == SL_DTYPE_FP8_E4M3)
         config_fp8(s->scales, &b);
+    if (s->int4 != SL_INT4_NONE)
+        sl_synth_int4_config(s, &b);
     if (s->bos > 0)
         sl_buf_printf(&b, " \"bos_token_id\": %d,\n", s->bos);
     if (s->eos > 0)

@@ -25,11 +25,12 @@ struct variant {
 };
 
 static const struct variant variants[] = {
-    {"llama", SL_DTYPE_F32, "f32", false},   {"llama", SL_DTYPE_Q8_0, "f16", false},
-    {"llama", SL_DTYPE_Q4_K, "f16", true},   {"mistral", SL_DTYPE_BF16, "bf16", false},
-    {"mistral", SL_DTYPE_Q5_K, "f32", true}, {"qwen2", SL_DTYPE_F16, "f16", false},
-    {"qwen2", SL_DTYPE_Q4_0, "f16", false},  {"qwen3", SL_DTYPE_BF16, "f16", false},
-    {"qwen3", SL_DTYPE_Q6_K, "bf16", true},  {"qwen3", SL_DTYPE_FP8_E4M3, "fp8", true},
+    {"llama", SL_DTYPE_F32, "f32", false},      {"llama", SL_DTYPE_Q8_0, "f16", false},
+    {"llama", SL_DTYPE_Q4_K, "f16", true},      {"mistral", SL_DTYPE_BF16, "bf16", false},
+    {"mistral", SL_DTYPE_Q5_K, "f32", true},    {"qwen2", SL_DTYPE_F16, "f16", false},
+    {"qwen2", SL_DTYPE_Q4_0, "f16", false},     {"qwen3", SL_DTYPE_BF16, "f16", false},
+    {"qwen3", SL_DTYPE_Q6_K, "bf16", true},     {"qwen3", SL_DTYPE_FP8_E4M3, "fp8", true},
+    {"llama", SL_DTYPE_INT4_G128, "f16", true},
 };
 
 static void describe_model(const struct variant *v, enum sl_ckpt_kind format, struct sl_synth *s)
@@ -44,6 +45,10 @@ static void describe_model(const struct variant *v, enum sl_ckpt_kind format, st
         s->hp.n_heads = 8;
         s->hp.n_kv_heads = 2;
         s->hp.head_dim = 32;
+    }
+    if (v->dtype == SL_DTYPE_INT4_G128) {
+        s->int4 = SL_INT4_AWQ_GEMM;
+        s->int4_group = 128;
     }
 }
 
