@@ -23,7 +23,15 @@ struct text {
     size_t n;
 };
 
-static const char *const families[] = {"llama", "qwen3", "qwen2", "mistral"};
+static const struct {
+    const char *name;
+    enum sl_int4_kind int4;
+} families[] = {{"llama", 0},
+                {"qwen3", 0},
+                {"qwen2", 0},
+                {"mistral", 0},
+                {"llama", SL_INT4_GPTQ_V1},
+                {"qwen2", SL_INT4_PACKED}};
 #define N_FAMILIES SL_COUNT(families)
 
 static struct text config[N_FAMILIES], weights[N_FAMILIES];
@@ -106,7 +114,12 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     sl_log_set_level(SL_LOG_ERROR);
     SL_ASSERT(mkdtemp(dir) != NULL);
     for (size_t i = 0; i < N_FAMILIES; i++) {
-        struct sl_synth s = {.name = families[i], .dtype = SL_DTYPE_BF16, .byte_vocab = true};
+        struct sl_synth s = {.name = families[i].name, .dtype = SL_DTYPE_BF16, .byte_vocab = true};
+        if (families[i].int4 != SL_INT4_NONE) {
+            s.dtype = SL_DTYPE_INT4_G128;
+            s.int4 = families[i].int4;
+            s.int4_group = 32;
+        }
         SL_ASSERT(sl_synth_shape(s.name, "tiny", &s.hp, NULL) == 0);
         s.hp.n_layers = SL_MIN(s.hp.n_layers, 2);
         SL_ASSERT(sl_synth_write(&s, dir, NULL) == 0);

@@ -154,6 +154,11 @@ def model_files() -> None:
                       "tie_word_embeddings": True, "use_sliding_window": False, "max_window_layers": 28}
     mistral = config | {"architectures": ["MistralForCausalLM"], "model_type": "mistral",
                         "sliding_window": 24}
+    gptq = {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True,
+            "checkpoint_format": "gptq"}
+    qwen2 = config | {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    packed = {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {"a": {
+        "weights": {"type": "int", "num_bits": 4, "strategy": "group", "group_size": 32}}}}
     tokens = ["<unk>", "<s>", "</s>", "<0x41>", "a", "b", "ab", "\u2581", "\u2581a", "<0x0A>"]
     scores = [array(t + "scores", F32, [0.0, 0, 0, 0, -1, -2, -3, -4, -5, 0]),
               array(t + "token_type", I32, [2, 3, 3, 6, 1, 1, 1, 1, 1, 6])]
@@ -161,6 +166,9 @@ def model_files() -> None:
         (0, "llama"): config, (0, "llama3"): config | {"rope_parameters": llama3},
         (0, "old_rope"): config | {"rope_parameters": None, "rope_theta": 1e4, "rope_scaling": llama3},
         (4, "qwen3"): qwen3, (4, "yarn"): qwen3 | {"rope_parameters": yarn}, (12, "mistral"): mistral,
+        (16, "gptq"): config | {"quantization_config": gptq},
+        (16, "awq"): config | {"quantization_config": gptq | {"quant_method": "awq", "version": "gemm"}},
+        (20, "packed"): qwen2 | {"quantization_config": packed},
         (1, "generation"): {"eos_token_id": [257, 3, -1], "temperature": 0.6},
         (2, "names"): {"bos_token": {"content": "<|bos|>"}, "eos_token": "<|eos|>", "add_bos_token": True,
                        "chat_template": [{"name": "default", "template": "a"},
