@@ -13,8 +13,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CC_MAJOR 9
-#define CC_MINOR 0
+#define CC_MAJOR         9
+#define CC_MINOR         0
+#define MAX_HOST_THREADS 7 /* beside the caller's, as copies have (load.cu) */
 
 /* ------------------------------------------------------------------ memory and errors */
 
@@ -111,14 +112,39 @@ static int backend_n_threads(struct sl_backend *be)
     return 1;
 }
 
-/* On the caller's thread: what is left for the host between steps is small. */
+struct host_items {
+    void (*fn)(void *arg, uint32_t item, int thread_idx);
+    void *arg;
+    uint32_t n, next; /* next by atomic operations */
+};
+
+static void *items_main(void *arg)
+{
+    struct host_items *h = static_cast<struct host_items *>(arg);
+    for (;;) {
+        uint32_t i = __atomic_fetch_add(&h->next, 1u, __ATOMIC_RELAXED);
+        if (i >= h->n)
+            return NULL;
+        h->fn(h->arg, i, 0);
+    }
+}
+
+/* What is left for the host between steps is small, and the caller's thread does it. Before there
+ * are steps, weights are loaded, and repacking a matrix is worth threads of its own. */
 static void backend_run_items(struct sl_backend *be,
                               void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
                               uint32_t n_items)
 {
-    (void)be;
-    for (uint32_t i = 0; i < n_items; i++)
-        fn(arg, i, 0);
+    struct sl_cuda *cu = sl_cuda(be);
+    struct host_items h = {fn, arg, n_items, 0};
+    pthread_t threads[MAX_HOST_THREADS];
+    int n = 0, want = SL_MIN(cu->n_copy_threads - 1, MAX_HOST_THREADS);
+    if (cu->steps == NULL && n_items > 1)
+        while (n < want && sl_thread_create(&threads[n], items_main, &h, "sl-load", NULL) == 0)
+            n++;
+    items_main(&h);
+    for (int i = 0; i < n; i++)
+        pthread_join(threads[i], NULL);
 }
 
 static void backend_destroy(struct sl_backend *be)

@@ -46,6 +46,8 @@ static const struct sl_lin_route routes[] = {
     ROUTE(W8A8, 64, INT32_MAX, BOTH, n64, w8a8),
     ROUTE(W8A8, INT32_MAX, INT32_MAX, BOTH, wide, w8a8),
     ROUTE(W8A8, INT32_MAX, INT32_MAX, BOTH, n128, w8a8),
+    ROUTES(INT4_G128, int4_g128),
+    ROUTES(INT4_G32, int4_g32),
 };
 
 const struct sl_lin_route *sl_cuda_linear_routes(size_t *n)
@@ -98,6 +100,8 @@ const char *sl_cuda_weight_route(struct sl_backend *be, const struct sl_weight *
         "stream/wgmma-q6_k",
         "stream/wgmma-fp8",
         "wgmma-w8a8",
+        "stream/wgmma-int4_g128",
+        "stream/wgmma-int4_g32",
     };
     SL_ASSERT(w->layout >= 0 && w->layout < SL_CUDA_LAYOUTS);
     return names[w->layout];

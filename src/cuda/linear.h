@@ -86,6 +86,8 @@ SL_LIN_DECLARE(q4_k);
 SL_LIN_DECLARE(q5_k);
 SL_LIN_DECLARE(q6_k);
 SL_LIN_DECLARE(fp8);
+SL_LIN_DECLARE(int4_g128);
+SL_LIN_DECLARE(int4_g32);
 #undef SL_LIN_DECLARE
 void sl_lin_pairs_bf16(struct sl_cuda *cu, const struct sl_lin *l); /* gated, one segment */
 

@@ -56,6 +56,8 @@ enum sl_cuda_layout {
     SL_CUDA_Q6_K,
     SL_CUDA_FP8,
     SL_CUDA_W8A8,
+    SL_CUDA_INT4_G128,
+    SL_CUDA_INT4_G32,
     SL_CUDA_LAYOUTS
 };
 

@@ -10,12 +10,13 @@
  *
  *   q8_0  x = 32768 + b, w = fma(d, x, -32896 d)   32896 = 2^7 257, d has 11 bits: 20 bits
  *   q4_0  x = 128 + q,   w = fma(d, x, -136 d)     15 bits
+ *   int4  x = 128 + q,   w = fma(s, x, -(128 + z) s)   s has 16 bits: 24 bits, as has (128 + z) s
  *   q6_k  x = 128 + q,   w = fma(r, x, -160 r)     r = d * scale exact in 18 bits: 21 bits
  *   q4_k  w = fma(r, x - 128, -m), q5_k too        r and m exact; one rounding, as the reference
  *   fp8   w = x s, x the code as f16               one rounding, as the reference
  *
- * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0), 4.7 (q4_k), 5.2 (q5_k), 4.3 (q6_k, fp8),
- * with 128 lanes a clock and multiprocessor to spend on at most 20 bytes of weights a clock.
+ * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0, int4), 4.7 (q4_k), 5.2 (q5_k), 4.3 (q6_k,
+ * fp8), with 128 lanes a clock and multiprocessor to spend on at most 20 bytes of weights a clock.
  */
 #ifndef SL_CUDA_WEIGHT_FORMAT_CUH
 #define SL_CUDA_WEIGHT_FORMAT_CUH
@@ -152,6 +153,65 @@ struct sl_wf_q4_0 {
             a[i] = sl_pack_bf16(__fmaf_rn(d[row], sl_code128(w, byte), c[row]),
                                 __fmaf_rn(d[row], sl_code128(w, byte + 1), c[row]));
         }
+    }
+};
+
+/* Step j of groups of which heads says scale and zero point, of rows g and g + 8. */
+static __device__ __forceinline__ void sl_int4_frag(uint32_t w, const uint32_t heads[2],
+                                                    uint32_t a[4])
+{
+    float d[2], c[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        d[i] = __uint_as_float(heads[i] & 0xFFFFFF00u);
+        c[i] = -__fmul_rn(d[i], sl_code128(heads[i], 0));
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t q = sl_nibbles(w, i >> 1);
+        int row = i & 1, byte = 2 * (i & 1);
+        a[i] = sl_pack_bf16(__fmaf_rn(d[row], sl_code128(q, byte), c[row]),
+                            __fmaf_rn(d[row], sl_code128(q, byte + 1), c[row]));
+    }
+}
+
+struct sl_wf_int4_g128 {
+    static constexpr int layout = SL_CUDA_INT4_G128;
+    static constexpr int unit_k = 128, unit_bytes = 1088, stage_units = 2;
+    static constexpr bool coded = true;
+    struct raw {
+        uint4 q;
+        uint2 h;
+    };
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int sub, int lane)
+    {
+        r.q = sl_load16(unit + 512 * sub + 16 * lane);
+        r.h = sl_load8(unit + 1024 + 8 * (lane >> 2));
+    }
+    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
+    {
+        const uint32_t heads[2] = {r.h.x, r.h.y};
+        sl_int4_frag(sl_word(r.q, j), heads, a);
+    }
+};
+
+struct sl_wf_int4_g32 {
+    static constexpr int layout = SL_CUDA_INT4_G32;
+    static constexpr int unit_k = 64, unit_bytes = 640, stage_units = 4;
+    static constexpr bool coded = true;
+    struct raw {
+        uint4 q;
+        uint4 h; /* row g: two groups, row g + 8 */
+    };
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
+    {
+        r.q = sl_load16(unit + 16 * lane);
+        r.h = sl_load16(unit + 512 + 16 * (lane >> 2));
+    }
+    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
+    {
+        const uint32_t heads[2] = {j < 2 ? r.h.x : r.h.y, j < 2 ? r.h.z : r.h.w};
+        sl_int4_frag(sl_word(r.q, j), heads, a);
     }
 };
 

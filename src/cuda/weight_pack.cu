@@ -25,6 +25,8 @@ static const struct sl_cuda_layout_info layouts[SL_CUDA_LAYOUTS] = {
     {"q6_k", sl_wf_q6_k::unit_k, sl_wf_q6_k::unit_bytes},
     {"fp8", sl_wf_fp8::unit_k, sl_wf_fp8::unit_bytes},
     {"w8a8", 128, SL_CUDA_W8A8_UNIT / 4}, /* 16 of its rows */
+    {"int4_g128", sl_wf_int4_g128::unit_k, sl_wf_int4_g128::unit_bytes},
+    {"int4_g32", sl_wf_int4_g32::unit_k, sl_wf_int4_g32::unit_bytes},
 };
 
 const struct sl_cuda_layout_info *sl_cuda_layout_info(int32_t layout)
@@ -90,6 +92,8 @@ static const struct pack_row {
     {SL_DTYPE_Q5_K, SL_CUDA_Q5_K, pack<sl_pack_q5_k>},
     {SL_DTYPE_Q6_K, SL_CUDA_Q6_K, pack<sl_pack_q6_k>},
     {SL_DTYPE_FP8_E4M3, SL_CUDA_FP8, pack<sl_pack_fp8>},
+    {SL_DTYPE_INT4_G128, SL_CUDA_INT4_G128, pack<sl_pack_int4<sl_wf_int4_g128, 128>>},
+    {SL_DTYPE_INT4_G32, SL_CUDA_INT4_G32, pack<sl_pack_int4<sl_wf_int4_g32, 32>>},
 };
 
 static const struct pack_row *find_pack(enum sl_dtype dtype)

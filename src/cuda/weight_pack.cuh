@@ -191,6 +191,38 @@ struct sl_pack_q4_0 {
     }
 };
 
+/* ------------------------------------------------------------------ groups of four bits */
+
+template <class Format, int GROUP> struct sl_pack_int4 {
+    typedef Format format;
+    static constexpr int block_bytes = 4 + GROUP / 2;
+    static __device__ __forceinline__ uint32_t code(const uint8_t *row, int64_t k)
+    {
+        int e = static_cast<int>(k % GROUP);
+        uint32_t b = row[k / GROUP * block_bytes + 4 + 16 * (e / 32) + e % 16];
+        return e % 32 < 16 ? b & 15u : b >> 4;
+    }
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        constexpr int groups = SL_MAX(format::unit_k / GROUP, 1); /* of a row of the unit */
+        uint32_t upper[8];
+        for (int step = 0; step < format::unit_k / 16; step++)
+            *reinterpret_cast<uint32_t *>(out + 512 * (step >> 2) + 16 * lane + 4 * (step & 3)) =
+                sl_pack_nibbles<sl_pack_int4>(s, r0, k0, step, lane, upper);
+        if (lane >= 16 * groups)
+            return;
+        int i = lane / groups; /* [g][row g, row g + 8] */
+        int64_t row = r0 + (i >> 1) + 8 * (i & 1), k = k0 + GROUP * (lane % groups);
+        uint32_t head = 0;
+        if (row < s.n_rows && k < s.n_cols) {
+            const uint8_t *b = s.rows + row * s.row_bytes + k / GROUP * block_bytes;
+            head = sl_bytes2(b) | sl_bytes2(b + 2) << 16;
+        }
+        *reinterpret_cast<uint32_t *>(out + format::unit_k * 8 + 4 * lane) = head;
+    }
+};
+
 /* ------------------------------------------------------------------ blocks of 256 */
 
 /* Scale (which 0) or minimum (1) of run 0..7 from the file's 12 bytes, as src/quant/q4_k.h says. */

@@ -10,6 +10,7 @@
 
 #include "bench_cublas.h"
 #include "quant/float.h"
+#include "quant/int4.h"
 
 #define MAX_PARTS 3
 #define LIN_SIZES 12
@@ -83,7 +84,12 @@ static void random_file(std::vector<uint8_t> &file, enum sl_dtype dtype, size_t 
         bool two = dtype == SL_DTYPE_Q4_K || dtype == SL_DTYPE_Q5_K;
         for (size_t i = 0; i < pool.size(); i++)
             pool[i] = static_cast<uint8_t>(random_bits(i) >> 7);
-        for (size_t i = 0; i < n_blocks; i++) {
+        const bool int4 = dtype == SL_DTYPE_INT4_G128 || dtype == SL_DTYPE_INT4_G32;
+        for (size_t i = 0; i < n_blocks && int4; i++)
+            sl_int4_store_head(
+                &pool[i * block],
+                sl_int4_head(from_bf16(to_bf16(random_normal(2 * i) * 0.01f)), i % 16));
+        for (size_t i = 0; i < n_blocks && !int4; i++) {
             sl_store_u16(&pool[i * block + scale], sl_f32_to_f16(random_normal(2 * i) * 0.01f));
             if (two)
                 sl_store_u16(&pool[i * block + 2], sl_f32_to_f16(random_normal(2 * i + 1) * 0.01f));

@@ -13,6 +13,7 @@ extern "C" {
 }
 #include "engine/sample_exp.h"
 #include "quant/float.h"
+#include "quant/int4.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -203,6 +204,15 @@ static void random_blocks(uint8_t *p, size_t n_bytes, size_t block, int scale0, 
     }
 }
 
+/* The same with heads of groups of four-bit codes. */
+static void random_groups(uint8_t *p, size_t n_bytes, size_t block)
+{
+    for (size_t i = 0; i < n_bytes; i++)
+        p[i] = (uint8_t)sl_rng_next(&rng);
+    for (size_t b = 0; b < n_bytes; b += block)
+        sl_int4_store_head(p + b, sl_int4_head(sl_f16_to_f32(random_scale()), (uint32_t)below(16)));
+}
+
 static void random_file(matrix &m, size_t row_bytes)
 {
     m.file.resize(row_bytes * (size_t)m.n);
@@ -231,6 +241,10 @@ static void random_file(matrix &m, size_t row_bytes)
         return random_blocks(p, m.file.size(), 144, 0, 2);
     case SL_DTYPE_Q5_K:
         return random_blocks(p, m.file.size(), 176, 0, 2);
+    case SL_DTYPE_INT4_G128:
+        return random_groups(p, m.file.size(), 68);
+    case SL_DTYPE_INT4_G32:
+        return random_groups(p, m.file.size(), 20);
     default:
         return random_blocks(p, m.file.size(), 210, 208, -1);
     }
@@ -341,6 +355,12 @@ static void test_packing(const matrix &m)
         break;
     case SL_CUDA_FP8:
         unpack<sl_wf_fp8>(m, out, n_units);
+        break;
+    case SL_CUDA_INT4_G128:
+        unpack<sl_wf_int4_g128>(m, out, n_units);
+        break;
+    case SL_CUDA_INT4_G32:
+        unpack<sl_wf_int4_g32>(m, out, n_units);
         break;
     default:
         unpack<sl_wf_q6_k>(m, out, n_units);
@@ -577,9 +597,10 @@ static void test_chain(const matrix &gate, const matrix &up, const matrix &down,
 
 /* ------------------------------------------------------------------ cases */
 
-static const enum sl_dtype formats[] = {SL_DTYPE_F32,  SL_DTYPE_F16,  SL_DTYPE_BF16,
-                                        SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K,
-                                        SL_DTYPE_Q5_K, SL_DTYPE_Q6_K, SL_DTYPE_FP8_E4M3};
+static const enum sl_dtype formats[] = {SL_DTYPE_F32,       SL_DTYPE_F16,     SL_DTYPE_BF16,
+                                        SL_DTYPE_Q8_0,      SL_DTYPE_Q4_0,    SL_DTYPE_Q4_K,
+                                        SL_DTYPE_Q5_K,      SL_DTYPE_Q6_K,    SL_DTYPE_FP8_E4M3,
+                                        SL_DTYPE_INT4_G128, SL_DTYPE_INT4_G32};
 
 static void test_format(enum sl_dtype t)
 {

@@ -64,6 +64,7 @@ static const model models[] = {
     {"qwen3-q8_0", "qwen3", 4, 1, 32, SL_DTYPE_Q8_0, 128, 192, "bf16", 0, 0},
     {"qwen2-fp8", "qwen2", 2, 2, 16, SL_DTYPE_FP8_E4M3, 64, 160, "fp8", 0, 0},
     {"llama-q4_k", "llama", 2, 1, 128, SL_DTYPE_Q4_K, 256, 256, nullptr, 0, 0},
+    {"qwen3-int4", "qwen3", 4, 2, 32, SL_DTYPE_INT4_G128, 128, 256, nullptr, 0, 0},
 };
 
 static bool is_gguf(const model &m)
@@ -95,6 +96,10 @@ static void write_model(const model &m)
     s.hp.n_vocab = m.n_vocab != 0 ? m.n_vocab : 272;
     s.hp.context = m.context != 0 ? m.context : 256;
     s.dtype = m.dtype;
+    if (m.dtype == SL_DTYPE_INT4_G128) {
+        s.int4 = SL_INT4_GPTQ_V1;
+        s.int4_group = -1;
+    }
     s.format = is_gguf(m) ? SL_CKPT_GGUF : SL_CKPT_HF;
     s.seed = 5;
     s.byte_vocab = true;
