@@ -58,7 +58,7 @@ static uint32_t nibble(const struct sl_ckpt_tensor *t, int64_t word, int64_t i)
 static const struct sl_ckpt_tensor *beside(const struct sl_ckpt *c, const char *module,
                                            const char *suffix, const char *raw)
 {
-    char name[300];
+    char name[340];
     snprintf(name, sizeof name, "%s%s", module, suffix);
     return raw != NULL ? sl_ckpt_find_raw(c, name, raw) : sl_ckpt_find(c, name);
 }
