@@ -21,6 +21,10 @@
  *                                       bits
  *   q6_k    Q6_K             256, 3360  4 x [lane] low nibbles, 4 x [lane] 8 bytes of upper 6.5625
  *                                       pairs of bits, [16 rows][16] scale + 128, [16] d f16
+ *   int4_   groups of 128,   128, 1088   2 x [lane] as q4_0, then heads of groups           4.25
+ *   g128    quant/int4.h                 (scale and zero point) [g][row g, g + 8]
+ *   int4_   of 32            64, 640     [lane] as q4_0, then heads [g][row g: two, g + 8]  5
+ *   g32
  *   fp8     FP8_E4M3         128, 2112  4 x [lane] 2 steps of 8 codes, then scales float    8.25
  *                                       [g][row g, g + 8], times 256
  *
