@@ -198,7 +198,6 @@ const struct sl_command sl_cmd_run = {
     .summary = "stream one completion to stdout",
     .details =
         "Examples:\n"
-        "  sluice run -p \"Tell me a story about a fox.\"\n"
         "  sluice run ./Qwen3-0.6B --raw -p \"The capital of France is\" -n 8 --temperature 0\n",
     .run = run_main,
 };

@@ -364,11 +364,8 @@ const struct sl_command sl_cmd_serve = {
     .summary = "serve models over HTTP, compatible with OpenAI's API",
     .details =
         "Examples:\n"
-        "  sluice serve                                  the bundled model on port 8000\n"
         "  sluice serve Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key SECRET\n"
         "  sluice serve chat=./Qwen3-0.6B embed=./bge     several that share memory of KV pages\n"
-        "  curl localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
-        "    -d '{\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'\n"
         "When requests wait and nothing moves for --watchdog-timeout, the state goes to the\n"
         "log, /health and new requests get 503 until something moves; the process stays.\n"
         "Under /v1: chat/completions completions responses messages embeddings files batches\n"

@@ -307,7 +307,9 @@ static void near_the_cpu(void **)
         printf("%s: log probabilities of a prompt differ from the CPU's by at most %.4f\n", m.name,
                worst);
         /* A number near the middle of two codes may get the one here and the other there. */
-        assert_true(worst < (codes ? 0.3 : 0.06));
+        /* Products of FP8 activations are another arithmetic than the CPU's. */
+        const bool fp8 = m.dtype == SL_DTYPE_FP8_E4M3;
+        assert_true(worst < (fp8 ? 0.3 : codes ? 0.12 : 0.06));
         for (int i = 0; i < n_requests; i += 4) { /* greedy, with the two best */
             float gap = want[i].logprobs[1] - want[i].logprobs[2];
             if (gap > 0.12f)
