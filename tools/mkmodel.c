@@ -17,7 +17,7 @@ static const char help[] =
     "\n"
     "Writes a model with random weights: a Hugging Face folder, or one GGUF file. Family, shape,\n"
     "dtype and seed give the same weights in both formats (large matrices in block formats repeat\n"
-    "a pool of blocks). Memory use stays at a few MB.\n"
+    "a pool of blocks). Memory use stays at some 20 MB.\n"
     "\n"
     "  mkmodel --family qwen3 --vocab bytes --out tiny               a folder that talks bytes\n"
     "  mkmodel --shape 8b --dtype q4_k --format gguf --out 8b.gguf   4.5 GB to measure with\n"

@@ -26,6 +26,7 @@ enum {
     CHUNK_ELEMS = 1 << 18,
     POOL_FROM_ELEMS = 1 << 19, /* larger block-quantised matrices are made from a pool */
     POOL_BLOCKS = 1024,
+    MAX_MAKERS = 16, /* threads */
 };
 
 static const struct shape {
@@ -205,53 +206,164 @@ struct rows {
     const struct sl_dtype_info *info;
     int64_t n_cols;
     size_t row_bytes;
-    float *row;    /* [n_cols], or one block when there is a pool */
     uint8_t *pool; /* POOL_BLOCKS blocks or NULL */
-    uint8_t *chunk;
 };
 
-static void rows_deinit(struct rows *m)
+static int rows_init(struct rows *m, const struct tensor *t, int64_t n_rows, struct sl_error *err)
 {
-    sl_free(m->row);
-    sl_free(m->pool);
-    sl_free(m->chunk);
-}
-
-static int rows_init(struct rows *m, const struct tensor *t, int64_t n_rows, int64_t step,
-                     struct sl_error *err)
-{
-    m->row = sl_malloc((size_t)m->n_cols * sizeof *m->row);
-    m->chunk = sl_malloc((size_t)step * m->row_bytes);
-    bool pooled = m->info->block_elems > 1 && n_rows * m->n_cols > POOL_FROM_ELEMS;
-    if (pooled)
-        m->pool = sl_malloc((size_t)POOL_BLOCKS * m->info->block_bytes);
-    if (m->row == NULL || m->chunk == NULL || (pooled && m->pool == NULL))
+    if (m->info->block_elems == 1 || n_rows * m->n_cols <= POOL_FROM_ELEMS)
+        return 0;
+    float *block = sl_malloc(m->info->block_elems * sizeof *block);
+    m->pool = sl_malloc((size_t)POOL_BLOCKS * m->info->block_bytes);
+    if (block == NULL || m->pool == NULL) {
+        sl_free(block);
         return sl_fail(err, SL_ENOMEM, "out of memory writing tensor \"%s\"", t->name);
-    for (int64_t i = 0; pooled && i < POOL_BLOCKS; i++) {
-        draw(sl_rng_at(t->key, (uint64_t)i), 1.0f / sqrtf((float)m->n_cols), 0, m->row,
-             m->info->block_elems);
-        m->info->from_f32(m->row, m->pool + (size_t)i * m->info->block_bytes, m->info->block_elems);
     }
+    for (int64_t i = 0; i < POOL_BLOCKS; i++) {
+        draw(sl_rng_at(t->key, (uint64_t)i), 1.0f / sqrtf((float)m->n_cols), 0, block,
+             m->info->block_elems);
+        m->info->from_f32(block, m->pool + (size_t)i * m->info->block_bytes, m->info->block_elems);
+    }
+    sl_free(block);
     return 0;
 }
 
+/* row: room for its values. */
 static void make_row(const struct sl_synth *s, const struct tensor *t, const struct rows *m,
-                     int64_t row, uint8_t *out)
+                     int64_t at, float *row, uint8_t *out)
 {
     if (m->pool == NULL) {
-        draw_row(s, t, row, m->row);
-        for (int64_t i = 0; t->dtype == SL_DTYPE_FP8_E4M3 && i < m->n_cols; i++)
-            m->row[i] /= scale_at(s, t, row, i);
-        m->info->from_f32(m->row, out, m->n_cols);
+        draw_row(s, t, at, row);
+        for (int64_t i = 0; t->dtype == SL_DTYPE_FP8_E4M3 && i < m->n_cols; i += SL_SCALE_COLS) {
+            const float scale = scale_at(s, t, at, i); /* no block is narrower */
+            for (int64_t k = i; k < SL_MIN(i + SL_SCALE_COLS, m->n_cols); k++)
+                row[k] /= scale;
+        }
+        m->info->from_f32(row, out, m->n_cols);
         return;
     }
-    uint64_t key = sl_rng_at(t->key + 1, (uint64_t)source_row(t, row));
+    uint64_t key = sl_rng_at(t->key + 1, (uint64_t)source_row(t, at));
     int64_t n_blocks = m->n_cols / m->info->block_elems;
     for (int64_t b = 0; b < n_blocks; b++) {
         size_t pick = sl_mix64(key + (uint64_t)b) % POOL_BLOCKS;
         memcpy(out + (size_t)b * m->info->block_bytes, m->pool + pick * m->info->block_bytes,
                m->info->block_bytes);
     }
+}
+
+/* ---------------------------------------------------------------- several threads */
+
+/* Rows are made by all processors, some CHUNK_ELEMS of them at a time, into a ring that is written
+ * in order. */
+struct makers {
+    const struct sl_synth *s;
+    const struct tensor *t;
+    struct rows rows;
+    int64_t n_rows, step, n_chunks;
+    float *row;     /* of each thread */
+    uint8_t *chunk; /* [n_slots] */
+    int n_threads, n_slots;
+    pthread_t threads[MAX_MAKERS];
+    pthread_mutex_t mutex; /* of what follows */
+    pthread_cond_t changed;
+    int n_running;          /* threads that have begun, by which they know their row */
+    int64_t taken, written; /* chunks */
+    bool made[2 * MAX_MAKERS], stop;
+};
+
+static int64_t chunk_rows(const struct makers *m, int64_t chunk)
+{
+    return SL_MIN(m->step, m->n_rows - chunk * m->step);
+}
+
+static uint8_t *chunk_at(const struct makers *m, int64_t chunk)
+{
+    return m->chunk + (size_t)(chunk % m->n_slots) * (size_t)m->step * m->rows.row_bytes;
+}
+
+static void make_chunk(const struct makers *m, int64_t chunk, float *row)
+{
+    for (int64_t i = 0; i < chunk_rows(m, chunk); i++)
+        make_row(m->s, m->t, &m->rows, chunk * m->step + i, row,
+                 chunk_at(m, chunk) + (size_t)i * m->rows.row_bytes);
+}
+
+static void *maker_main(void *arg)
+{
+    struct makers *m = arg;
+    pthread_mutex_lock(&m->mutex);
+    float *row = m->row + m->n_running++ * m->rows.n_cols;
+    while (!m->stop && m->taken < m->n_chunks) {
+        if (m->taken >= m->written + m->n_slots) {
+            pthread_cond_wait(&m->changed, &m->mutex);
+            continue;
+        }
+        const int64_t chunk = m->taken++;
+        pthread_mutex_unlock(&m->mutex);
+        make_chunk(m, chunk, row);
+        pthread_mutex_lock(&m->mutex);
+        m->made[chunk % m->n_slots] = true;
+        pthread_cond_broadcast(&m->changed);
+    }
+    pthread_mutex_unlock(&m->mutex);
+    return NULL;
+}
+
+static void makers_stop(struct makers *m)
+{
+    pthread_mutex_lock(&m->mutex);
+    m->stop = true;
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->mutex);
+    for (int i = 0; i < m->n_threads; i++)
+        pthread_join(m->threads[i], NULL);
+    pthread_mutex_destroy(&m->mutex);
+    pthread_cond_destroy(&m->changed);
+    sl_free(m->rows.pool);
+    sl_free(m->row);
+    sl_free(m->chunk);
+}
+
+/* Threads where there is more than one chunk; what could be set up is undone by makers_stop. */
+static int makers_start(struct makers *m, struct sl_error *err)
+{
+    const int want = m->n_chunks > 1 ? SL_MIN(sl_cpu_count(), MAX_MAKERS) : 0;
+    pthread_mutex_init(&m->mutex, NULL);
+    pthread_cond_init(&m->changed, NULL);
+    int rc = rows_init(&m->rows, m->t, m->n_rows, err);
+    if (rc != 0)
+        return rc;
+    m->n_slots = SL_MAX(2 * want, 1);
+    m->row = sl_malloc((size_t)SL_MAX(want, 1) * (size_t)m->rows.n_cols * sizeof *m->row);
+    m->chunk = sl_malloc((size_t)m->n_slots * (size_t)m->step * m->rows.row_bytes);
+    if (m->row == NULL || m->chunk == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory writing tensor \"%s\"", m->t->name);
+    for (; rc == 0 && m->n_threads < want; m->n_threads += rc == 0)
+        rc = sl_thread_create(&m->threads[m->n_threads], maker_main, m, "sl-synth", err);
+    return rc;
+}
+
+/* The next chunk, when it is made. */
+static const uint8_t *makers_wait(struct makers *m, int64_t chunk)
+{
+    if (m->n_threads == 0) {
+        make_chunk(m, chunk, m->row);
+        return chunk_at(m, chunk);
+    }
+    pthread_mutex_lock(&m->mutex);
+    while (!m->made[chunk % m->n_slots])
+        pthread_cond_wait(&m->changed, &m->mutex);
+    pthread_mutex_unlock(&m->mutex);
+    return chunk_at(m, chunk);
+}
+
+static void makers_give(struct makers *m, int64_t chunk)
+{
+    pthread_mutex_lock(&m->mutex);
+    m->made[chunk % m->n_slots] = false;
+    m->written = chunk + 1;
+    pthread_cond_broadcast(&m->changed);
+    pthread_mutex_unlock(&m->mutex);
 }
 
 /* ---------------------------------------------------------------- four bits */
@@ -294,21 +406,21 @@ static int write_int4(const struct sl_synth *s, const struct tensor *t, struct s
 static int write_tensor(const struct sl_synth *s, const struct tensor *t, struct sink *k,
                         struct sl_error *err)
 {
-    struct rows m = {.info = sl_dtype_info(t->dtype)};
-    int64_t n_rows = t->n_dims == 2 ? t->dims[0] : 1;
-    m.n_cols = t->n_dims == 2 ? t->dims[1] : t->dims[0];
-    m.row_bytes = (size_t)m.n_cols / m.info->block_elems * m.info->block_bytes;
-    int64_t step = SL_MAX(CHUNK_ELEMS / m.n_cols, 1);
-    int rc = rows_init(&m, t, n_rows, step, err);
+    struct makers m = {.s = s, .t = t, .rows.info = sl_dtype_info(t->dtype)};
+    m.n_rows = t->n_dims == 2 ? t->dims[0] : 1;
+    m.rows.n_cols = t->n_dims == 2 ? t->dims[1] : t->dims[0];
+    m.rows.row_bytes = (size_t)m.rows.n_cols / m.rows.info->block_elems * m.rows.info->block_bytes;
+    m.step = SL_MAX(CHUNK_ELEMS / m.rows.n_cols, 1);
+    m.n_chunks = SL_CEIL_DIV(m.n_rows, m.step);
+    int rc = makers_start(&m, err);
 
-    for (int64_t r = 0; r < n_rows && rc == 0; r += step) {
-        int64_t n = SL_MIN(step, n_rows - r);
-        for (int64_t i = 0; i < n; i++)
-            make_row(s, t, &m, r + i, m.chunk + (size_t)i * m.row_bytes);
-        rc = put(k, m.chunk, (size_t)n * m.row_bytes, err);
-        report(s, k, (uint64_t)n * m.row_bytes);
+    for (int64_t i = 0; i < m.n_chunks && rc == 0; i++) {
+        const size_t n_bytes = (size_t)chunk_rows(&m, i) * m.rows.row_bytes;
+        rc = put(k, makers_wait(&m, i), n_bytes, err);
+        makers_give(&m, i);
+        report(s, k, n_bytes);
     }
-    rows_deinit(&m);
+    makers_stop(&m);
     return rc;
 }
 

@@ -4,7 +4,7 @@
  *
  * A value depends on (seed, name of the tensor, row, column) only, so a Hugging Face folder and a
  * GGUF of the same seed and format hold the same model, with the rows of q and k reordered in the
- * GGUF where converters do so. Memory stays at a few MB whatever the model's size.
+ * GGUF where converters do so. Rows are made by up to 16 threads; memory stays at some 20 MB.
  */
 #ifndef SL_MODELS_SYNTH_H
 #define SL_MODELS_SYNTH_H

@@ -39,6 +39,29 @@ static void write_fp8(enum sl_synth_scales scales, const char *path)
         fail_msg("%s: %s", path, err.msg);
 }
 
+/* Matrices of many chunks, which several threads make: the file that one thread wrote. */
+static void test_threads_write_the_same(void **state)
+{
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_synth s = {
+        .name = "qwen3", .dtype = SL_DTYPE_FP8_E4M3, .format = SL_CKPT_HF, .seed = 9};
+    if (sl_synth_shape("qwen3", "tiny", &s.hp, &err) != 0)
+        fail_msg("%s", err.msg);
+    s.hp.hidden = 320;
+    s.hp.intermediate = 9000;
+    s.hp.n_vocab = 5000;
+    char *data;
+    size_t n;
+    for (int i = 0; i < 3; i++) {
+        if (sl_synth_write(&s, OUT "/large", &err) != 0 ||
+            sl_read_file(OUT "/large/model.safetensors", 1 << 30, &data, &n, &err) != 0)
+            fail_msg("%s", err.msg);
+        assert_int_equal(sl_hash64(data, n, 0), 0x2767657b077ed8fdu);
+        sl_free(data);
+    }
+}
+
 /* ---------------------------------------------------------------- what it computes */
 
 /* The weight as the format's definition has it: code times the scale of its block, found by the
@@ -437,9 +460,13 @@ static void test_modelopt_file(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_twin),          cmocka_unit_test(test_hostile_scales),
-        cmocka_unit_test(test_other_fp8),     cmocka_unit_test(test_configs),
-        cmocka_unit_test(test_modelopt_file), cmocka_unit_test(test_activations),
+        cmocka_unit_test(test_threads_write_the_same),
+        cmocka_unit_test(test_twin),
+        cmocka_unit_test(test_hostile_scales),
+        cmocka_unit_test(test_other_fp8),
+        cmocka_unit_test(test_configs),
+        cmocka_unit_test(test_modelopt_file),
+        cmocka_unit_test(test_activations),
     };
     return cmocka_run_group_tests(tests, setup_group, NULL);
 }
