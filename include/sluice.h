@@ -167,6 +167,9 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
                                        default 30000 */
     int32_t watchdog_s;             /* seconds of standstill until sl_engine_health says so; default
                                        120, below 0 = never */
+    int32_t max_itl_ms;             /* chunks of prompts are cut so that what generates waits about
+                                       so long for its next token, or twice as long as without;
+                                       default 50, below 0 = any time */
     int32_t max_loras;              /* different adapters in one step; default 8 */
     int32_t max_lora_rank;          /* of any adapter, up to 256; default 16 */
     int32_t max_cpu_loras;          /* adapters in memory; default max_loras */

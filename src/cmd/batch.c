@@ -241,7 +241,7 @@ static int open_files(const char *in, const char *out, struct sl_batch_file *fil
 static int run_batch(int argc, char **argv)
 {
     struct batch_flags f = {0};
-    struct sl_engine_config engine = {0};
+    struct sl_engine_config engine = {.max_itl_ms = -1}; /* nobody reads along */
     struct sl_cli_model model = {0};
     struct sl_batch_file file = {.fd = -1};
     struct sl_error err = {0};

@@ -21,6 +21,7 @@
 
 struct bench_options {
     int32_t n_prompts, n_warmup, input_len, output_len, shared_len, concurrency;
+    int32_t late_len, max_itl_ms;
     uint64_t seed;
     struct sl_cli_constraint constraint;
     struct sl_flag_list lora_modules;
@@ -42,6 +43,10 @@ static const struct sl_flag bench_flags[] = {
      "of the prompt, tokens shared by all (default: 0)"},
     {SL_FLAG_INT, 0, "warmup", NULL, OWN(n_warmup), 0, 1000000, "N",
      "requests first, not counted; the prefix stays cached"},
+    {SL_FLAG_INT, 0, "late-input-len", NULL, OWN(late_len), 1, SL_MAX_CONTEXT, "N",
+     "a request more, once all generate: what its prompt does to them"},
+    {SL_FLAG_INT, 0, "max-itl", NULL, OWN(max_itl_ms), 0, 1 << 20, "MS",
+     "as for serve (default: 0, any time)"},
     {SL_FLAG_U64, 's', "seed", NULL, OWN(seed), 0, 0x1p53, "S", "of the prompts (default: 0)"},
     {SL_FLAG_PAIR_LIST, 0, "lora-modules", NULL, OWN(lora_modules), 0, 0, "N=DIR",
      "adapters; request i has the (i modulo their number)-th"},
@@ -64,6 +69,9 @@ struct bench {
     struct flight *flights; /* [n_prompts + n_warmup] */
     int32_t *shared;        /* [shared_len] */
     struct sl_series ttft, itl, e2e;
+    struct sl_series stall; /* between tokens of the others while the late request's prompt runs */
+    uint64_t late_ns, late_first_ns; /* submitted, and its first token; 0: not yet */
+    int n_begun;                     /* requests that have a token */
     int64_t n_output, n_input, n_cached;
     double cpu_seconds;             /* of this process, while the requests ran */
     uint64_t prefill_ns, decode_ns; /* sums over the requests, as each saw them */
@@ -71,18 +79,21 @@ struct bench {
     int n_failed;
 };
 
-static int submit_one(struct bench *b, int idx, int32_t *prompt, struct sl_error *err)
+static int n_requests(const struct bench_options *opt)
+{
+    return opt->n_prompts + opt->n_warmup + (opt->late_len > 0);
+}
+
+static int submit_one(struct bench *b, int idx, int32_t len, int32_t *prompt, struct sl_error *err)
 {
     const struct bench_options *opt = b->opt;
     int32_t n_vocab = sl_tokenizer_n_vocab(sl_engine_tokenizer(b->eng));
     struct sl_rng rng = {.seed = opt->seed + 1 + (uint64_t)idx};
-    for (int32_t i = 0; i < opt->input_len; i++)
+    for (int32_t i = 0; i < len; i++)
         prompt[i] =
             i < opt->shared_len ? b->shared[i] : (int32_t)sl_rng_below(&rng, (uint64_t)n_vocab);
-    struct sl_request_desc desc = {.prompt = prompt,
-                                   .n_prompt = opt->input_len,
-                                   .outbox = b->box,
-                                   .constraint = b->constraint};
+    struct sl_request_desc desc = {
+        .prompt = prompt, .n_prompt = len, .outbox = b->box, .constraint = b->constraint};
     if (opt->lora_modules.n > 0) {
         desc.adapter = b->adapters[idx % opt->lora_modules.n];
         desc.adapter_scale = 1;
@@ -93,6 +104,23 @@ static int submit_one(struct bench *b, int idx, int32_t *prompt, struct sl_error
     desc.sampling.ignore_eos = true;
     desc.user = &b->flights[idx];
     return sl_request_submit(b->eng, &desc, &b->flights[idx].req, err);
+}
+
+static bool is_late(const struct bench *b, const struct flight *f)
+{
+    return b->opt->late_len > 0 && f == &b->flights[n_requests(b->opt) - 1];
+}
+
+/* Tokens of a request that is not the late one. */
+static void note_tokens(struct bench *b, struct flight *f, uint64_t now, size_t n)
+{
+    const double gap = (double)(now - f->last_chunk_ns) / 1e9 / (double)n;
+    b->n_begun += f->last_chunk_ns == 0;
+    if (f->last_chunk_ns != 0)
+        (void)sl_series_add(&b->itl, gap);
+    if (f->last_chunk_ns != 0 && b->late_ns != 0 && b->late_first_ns == 0)
+        (void)sl_series_add(&b->stall, gap);
+    f->last_chunk_ns = now;
 }
 
 /* Reads one request's news; true when it is over and released. */
@@ -106,17 +134,19 @@ static bool consume(struct bench *b, struct sl_request *req)
             b->n_failed++;
         if (chunk.n_tokens == 0)
             continue;
-        if (f->last_chunk_ns != 0)
-            (void)sl_series_add(&b->itl,
-                                (double)(now - f->last_chunk_ns) / 1e9 / (double)chunk.n_tokens);
-        f->last_chunk_ns = now;
+        if (!is_late(b, f))
+            note_tokens(b, f, now, chunk.n_tokens);
+        else if (b->late_first_ns == 0)
+            b->late_first_ns = now;
     }
     if (!sl_request_done(req))
         return false;
     struct sl_usage u;
     sl_request_usage(req, &u);
-    (void)sl_series_add(&b->ttft, (double)(u.t_first_ns - u.t_submit_ns) / 1e9);
-    (void)sl_series_add(&b->e2e, (double)(u.t_last_ns - u.t_submit_ns) / 1e9);
+    if (!is_late(b, f)) {
+        (void)sl_series_add(&b->ttft, (double)(u.t_first_ns - u.t_submit_ns) / 1e9);
+        (void)sl_series_add(&b->e2e, (double)(u.t_last_ns - u.t_submit_ns) / 1e9);
+    }
     b->prefill_ns += u.t_first_ns - u.t_submit_ns;
     b->decode_ns += u.t_last_ns - u.t_first_ns;
     b->n_input += u.n_prompt;
@@ -137,20 +167,34 @@ static double cpu_seconds(void)
            (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
+/* Once all that may run at a time have begun. */
+static int submit_late(struct bench *b, int n, int32_t *prompt, struct sl_error *err)
+{
+    const struct bench_options *opt = b->opt;
+    if (opt->late_len == 0 || b->late_ns != 0 || b->n_begun < SL_MIN(n, opt->concurrency))
+        return 0;
+    b->late_ns = sl_now_ns();
+    return submit_one(b, n_requests(opt) - 1, opt->late_len, prompt, err);
+}
+
 /* Runs n requests, from the first-th on. */
 static int run_some(struct bench *b, int first, int n, double *seconds, struct sl_error *err)
 {
     const struct bench_options *opt = b->opt;
     int submitted = 0, done = 0, rc = 0;
-    int32_t *prompt = sl_calloc((size_t)opt->input_len, sizeof *prompt);
+    const bool late = opt->late_len > 0 && first == 0;
+    const int n_all = n + late;
+    int32_t *prompt = sl_calloc((size_t)SL_MAX(opt->input_len, opt->late_len), sizeof *prompt);
     if (prompt == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for a prompt");
     uint64_t start = sl_now_ns();
     double cpu_start = cpu_seconds();
     sl_cli_catch_interrupt();
-    while (rc == 0 && done < n && !sl_cli_interrupted()) {
+    while (rc == 0 && done < n_all && !sl_cli_interrupted()) {
         while (rc == 0 && submitted < n && submitted - done < opt->concurrency)
-            rc = submit_one(b, first + submitted++, prompt, err);
+            rc = submit_one(b, first + submitted++, opt->input_len, prompt, err);
+        if (rc == 0 && late)
+            rc = submit_late(b, n, prompt, err);
         struct pollfd p = {.fd = sl_outbox_fd(b->box), .events = POLLIN};
         if (poll(&p, 1, 100) <= 0)
             continue;
@@ -160,8 +204,8 @@ static int run_some(struct bench *b, int first, int n, double *seconds, struct s
     *seconds = (double)(sl_now_ns() - start) / 1e9;
     b->cpu_seconds = cpu_seconds() - cpu_start;
     sl_free(prompt);
-    if (rc == 0 && done < n)
-        rc = sl_fail(err, SL_ECANCELED, "interrupted after %d of %d requests", done, n);
+    if (rc == 0 && done < n_all)
+        rc = sl_fail(err, SL_ECANCELED, "interrupted after %d of %d requests", done, n_all);
     return rc;
 }
 
@@ -176,6 +220,7 @@ static int run_all(struct bench *b, double *seconds, struct sl_error *err)
         b->ttft.n = b->itl.n = b->e2e.n = 0;
         b->n_output = b->n_input = b->n_cached = 0;
         b->prefill_ns = b->decode_ns = 0;
+        b->n_begun = 0;
         sl_engine_stats(b->eng, &b->before);
     }
     return run_some(b, 0, opt->n_prompts, seconds, err);
@@ -203,6 +248,22 @@ static void speeds_alone(const struct bench *b, double *prefill, double *decode)
     bool alone = b->opt->concurrency == 1;
     *prefill = alone && b->prefill_ns > 0 ? 1e9 * (double)computed / (double)b->prefill_ns : 0;
     *decode = alone && b->decode_ns > 0 ? 1e9 * (double)steps / (double)b->decode_ns : 0;
+}
+
+/* The late request's time to first token, and what it did to the others. */
+static void report_late(struct bench *b)
+{
+    const struct sl_series *s = &b->stall;
+    const double seconds = (double)(b->late_first_ns - b->late_ns) / 1e9;
+    sl_series_sort(&b->stall);
+    if (b->opt->json) {
+        printf(", \"late_input_len\": %d, \"late_ttft_ms\": %.4f", b->opt->late_len, seconds * 1e3);
+        json_series("itl_beside_late", s);
+        return;
+    }
+    printf("  %-28s %.3f s to the first token, %.0f tokens/s\n", "late prompt", seconds,
+           (double)b->opt->late_len / seconds);
+    print_series("between tokens beside it, ms", s);
 }
 
 static void report(struct bench *b, double seconds)
@@ -234,6 +295,8 @@ static void report(struct bench *b, double seconds)
         json_series("ttft", &b->ttft);
         json_series("itl", &b->itl);
         json_series("e2e", &b->e2e);
+        if (b->opt->late_len > 0)
+            report_late(b);
         printf(", \"processors\": %.3f", b->cpu_seconds / seconds);
         printf(", \"device_busy_s\": %.4f, \"device_gap_s\": %.4f", busy, gap);
         printf(", \"steps\": %llu, \"preemptions\": %llu, \"step_mallocs\": %llu}\n",
@@ -253,6 +316,8 @@ static void report(struct bench *b, double seconds)
     print_series("time to first token, ms", &b->ttft);
     print_series("between tokens, ms", &b->itl);
     print_series("whole request, ms", &b->e2e);
+    if (b->opt->late_len > 0)
+        report_late(b);
     if (b->constraint != NULL)
         printf("  %-28s %llu, %llu too late for a step, mean %.1f us, %llu tokens forced\n",
                "masks", (unsigned long long)st.grammar_masks, (unsigned long long)st.grammar_late,
@@ -297,11 +362,11 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
         sl_engine_destroy(eng);
         return rc;
     }
-    int n_requests = opt->n_prompts + opt->n_warmup;
-    b.flights = sl_calloc((size_t)n_requests, sizeof *b.flights);
+    const int n = n_requests(opt);
+    b.flights = sl_calloc((size_t)n, sizeof *b.flights);
     b.shared = sl_calloc((size_t)opt->input_len, sizeof *b.shared);
     if (b.flights == NULL || b.shared == NULL) {
-        rc = sl_fail(err, SL_ENOMEM, "out of memory for %d requests", n_requests);
+        rc = sl_fail(err, SL_ENOMEM, "out of memory for %d requests", n);
     } else {
         struct sl_rng rng = {.seed = opt->seed};
         uint64_t n_vocab = (uint64_t)sl_tokenizer_n_vocab(sl_engine_tokenizer(eng));
@@ -312,7 +377,7 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
     if (rc == 0)
         report(&b, seconds);
     /* What an interrupt left running goes first: it names the outbox. */
-    for (int i = 0; b.flights != NULL && i < n_requests; i++)
+    for (int i = 0; b.flights != NULL && i < n; i++)
         sl_request_release(b.flights[i].req);
     sl_constraint_release(b.constraint);
     for (size_t i = 0; i < SL_COUNT(b.adapters); i++)
@@ -324,6 +389,7 @@ static int bench_engine(const struct bench_options *opt, struct sl_engine *eng,
     sl_series_deinit(&b.ttft);
     sl_series_deinit(&b.itl);
     sl_series_deinit(&b.e2e);
+    sl_series_deinit(&b.stall);
     return rc;
 }
 
@@ -354,6 +420,9 @@ static int bench_main(int argc, char **argv)
     if (rc == 0 && opt.shared_len > opt.input_len)
         rc = sl_fail(&err, SL_EINVAL, "--prefix-len %d is longer than --input-len %d",
                      opt.shared_len, opt.input_len);
+    if (rc == 0 && opt.late_len > 0 && opt.lora_modules.n > 0)
+        rc = sl_fail(&err, SL_EINVAL, "--late-input-len does not go with --lora-modules");
+    cfg.max_itl_ms = opt.max_itl_ms > 0 ? opt.max_itl_ms : -1;
     cfg.null_model = opt.null_model;
     if (opt.lora_modules.n > 0) {
         cfg.enable_lora = true;

@@ -25,7 +25,7 @@ struct serve_flags {
     struct sl_keys *keys;
     struct sl_kv_events_config kv_events;
     struct sl_trace_settings traces;
-    int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s;
+    int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s, max_itl_ms;
     const char *for_model; /* --help shows it; models.c reads it */
     bool null_model, auto_tools;
     struct sl_server_model more[SL_CLI_MAX_MODELS];
@@ -104,6 +104,8 @@ static const struct sl_flag flags[] = {
      "fcfs, or priority: lower `priority` runs first (default: fcfs)"},
     {SL_FLAG_INT, 0, "priority-max-wait", NULL, SERVE(max_wait_s), 1, 1 << 20, "S",
      "wait after which any priority gets its turn (default: 30)"},
+    {SL_FLAG_INT, 0, "max-itl", NULL, SERVE(max_itl_ms), 0, 1 << 20, "MS",
+     "longest that prompts stall streams, about, 0 = any time (default: 50)"},
     {SL_FLAG_INT, 0, "timeout-keep-alive", NULL, SERVER(idle_timeout_ms), 1, INT32_MAX, "MS",
      "idle time of a connection (default: 75000)"},
     {SL_FLAG_INT, 0, "timeout-header", NULL, SERVER(header_timeout_ms), 1, INT32_MAX, "MS",
@@ -273,6 +275,7 @@ static int configure(struct serve_flags *f, struct sl_engine_config *engine, str
     engine->max_queued = f->max_queued;
     engine->priority_max_wait_ms = f->max_wait_s * 1000;
     engine->null_model = f->null_model;
+    engine->max_itl_ms = f->max_itl_ms > 0 ? f->max_itl_ms : -1;
     engine->watchdog_s = f->watchdog_s > 0 ? f->watchdog_s : -1;
     return 0;
 }
@@ -322,7 +325,7 @@ static int serve(struct serve_flags *f, struct sl_cli_served_models *m, struct s
 
 static int run(int argc, char **argv)
 {
-    struct serve_flags f = {.shutdown_s = 30, .ping_s = 5, .watchdog_s = 120};
+    struct serve_flags f = {.shutdown_s = 30, .ping_s = 5, .watchdog_s = 120, .max_itl_ms = 50};
     struct sl_engine_config engine = {0};
     struct sl_error err = {0};
     struct sl_hub_config hub = {0};
@@ -366,8 +369,7 @@ const struct sl_command sl_cmd_serve = {
         "Examples:\n"
         "  sluice serve Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key SECRET\n"
         "  sluice serve chat=./Qwen3-0.6B embed=./bge     several that share memory of KV pages\n"
-        "When requests wait and nothing moves for --watchdog-timeout, the state goes to the\n"
-        "log, /health and new requests get 503 until something moves; the process stays.\n"
+        "After --watchdog-timeout the state goes to the log; new requests get 503 until it moves.\n"
         "Under /v1: chat/completions completions responses messages embeddings files batches\n"
         "models; beside it: tokenize detokenize rerank score health metrics, and a page at /\n",
     .run = run,

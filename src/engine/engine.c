@@ -14,6 +14,7 @@
 #define DEFAULT_MAX_QUEUED 4096
 #define DEFAULT_RAISE_MS   30000
 #define STUCK_GRACE_MS     500 /* for an engine thread that may hang to end after all */
+#define ITL_SHARE          0.8 /* of max_itl_ms is a step planned for: prices are not exact */
 #define RAISED_SHARE       8   /* one of so many seats is for those who waited too long */
 
 static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
@@ -171,6 +172,7 @@ static int start_core(struct sl_engine *eng, const struct sl_engine_parts *p, st
     struct sl_sched_config cfg = {.max_seqs = i->max_num_seqs,
                                   .max_tokens = i->max_num_batched_tokens,
                                   .whole_prompts = eng->runner.whole,
+                                  .max_step_s = ITL_SHARE * p->max_itl_ms / 1e3,
                                   .max_logits = eng->runner.max_logits};
     if (eng->adapters != NULL)
         cfg.max_adapters = sl_adapters_config(eng->adapters)->max_active;

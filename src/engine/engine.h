@@ -34,6 +34,8 @@ struct sl_engine_parts {
     int32_t priority_max_wait_ms; /* 0 = 30000 */
     int32_t watchdog_s; /* requests are open and nothing moves for so long: see watchdog.h;
                            0 = 120, below 0 = never */
+    int32_t max_itl_ms; /* how long a prompt may keep what generates waiting: see sched.h; 0 = any
+                           time */
     bool no_prefix_caching;
     bool no_jump_forward; /* tokens that a grammar forces are chosen like all others */
     bool kv_events;       /* sl_engine_kv_events may be called */

@@ -15,6 +15,7 @@
 #include "engine/flight_lora.h"
 #include "engine/request.h"
 #include "engine/runner.h"
+#include "sched/cost.h"
 
 #define SL_MAX_FLIGHTS 2
 
@@ -43,6 +44,7 @@ struct sl_flight {
     struct sl_flight_lora *lora; /* NULL: the engine has no adapters */
     struct sl_batch batch;
     uint64_t launched_ns;
+    struct sl_work work;
     const float *logits; /* NULL: the runner chose, or there are none */
     bool undecided;      /* its tokens are to be chosen by sl_flight_choose */
 };

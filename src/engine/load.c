@@ -21,6 +21,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define DEFAULT_ITL_MS 50
+
 /* Everything an engine stands on, torn down in reverse order. */
 struct loaded {
     struct sl_ckpt *ckpt;
@@ -605,6 +607,7 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     parts->max_queued = cfg->max_queued;
     parts->priority_max_wait_ms = cfg->priority_max_wait_ms;
     parts->watchdog_s = cfg->watchdog_s;
+    parts->max_itl_ms = cfg->max_itl_ms == 0 ? DEFAULT_ITL_MS : SL_MAX(cfg->max_itl_ms, 0);
     if (cfg->null_model) {
         fill_null_info(l, cfg, &parts->info);
         sl_null_runner_init(&parts->runner, parts->info.n_vocab);

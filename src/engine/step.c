@@ -624,6 +624,7 @@ static void launch(struct sl_engine *eng)
     struct sl_flight *f = &eng->flights[(eng->first_flight + eng->n_flights) % eng->max_flights];
     mark_started(eng, eng->now_ns);
     f->launched_ns = eng->now_ns;
+    f->work = eng->sched.work;
     int rc = sl_flight_launch(eng, f, &err);
     eng->stats.steps++;
     sl_hist_add(&eng->stats.step_tokens, SL_BOUNDS_STEP, f->batch.n_tokens);
@@ -677,6 +678,8 @@ static void note_duration(struct sl_engine *eng, const struct sl_flight *f)
     eng->step_ns = ns - SL_MIN(ns, eng->waited_ns);
     eng->landed_ns = eng->now_ns;
     eng->waited_ns = 0;
+    if (eng->sched.cfg.max_step_s > 0 && eng->step_ns > 0 && f->work.tokens > 0)
+        sl_cost_learn(&eng->sched.cost, f->work, (double)eng->step_ns / 1e9);
 }
 
 static void land(struct sl_engine *eng)

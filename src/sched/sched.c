@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+#define LEAST_CHUNK 16 /* tokens */
+
 int sl_sched_init(struct sl_sched *s, const struct sl_sched_config *cfg, struct sl_kv *kv,
                   struct sl_error *err)
 {
@@ -156,6 +158,7 @@ static void plan_add(struct sl_sched *s, struct sl_seq *seq, int32_t n)
     SL_ASSERT(n > 0 && seq->n_computed + n <= sl_seq_n_tokens(seq));
     SL_ASSERT(seq->n_computed + n <= seq->n_pages * s->kv->block_size);
     SL_ASSERT(s->n_plan < s->cfg.max_seqs && s->n_plan_tokens + n <= s->cfg.max_tokens);
+    s->work = sl_work_add(s->work, seq->n_computed, n);
     seq->n_step = n;
     s->plan[s->n_plan++] = seq;
     s->n_plan_tokens += n;
@@ -190,13 +193,33 @@ static void plan_decodes(struct sl_sched *s)
     }
 }
 
+/* What generates waits for the whole step. When that is all a step has, chunks may double it: a
+ * prompt does not wait for ever for those who came before it. */
+static void limit_chunks(struct sl_sched *s)
+{
+    bool generates = false;
+    for (int32_t i = 0; i < s->n_running && !generates; i++) {
+        const struct sl_seq *seq = s->running[i];
+        generates = seq->n_out + seq->n_pending > 0 && sl_seq_n_tokens(seq) - seq->n_computed <= 1;
+    }
+    s->limit_s = 0;
+    if (generates && s->cfg.max_step_s > 0 && !s->cfg.whole_prompts)
+        s->limit_s = SL_MAX(s->cfg.max_step_s, 2 * sl_cost_of(&s->cost, s->work));
+}
+
 /* The next chunk of a prompt. A seat is a token and a row of logits that nobody else can use, so
- * the chunk is never empty. */
-static int32_t chunk_of(const struct sl_sched *s, const struct sl_seq *seq, int32_t n_unplanned,
+ * the chunk is never empty, and a step's first has LEAST_CHUNK tokens whatever they cost. */
+static int32_t chunk_of(struct sl_sched *s, const struct sl_seq *seq, int32_t n_unplanned,
                         int32_t *spare_rows)
 {
     int32_t n = sl_seq_n_tokens(seq) - seq->n_computed;
     n = SL_MIN(n, s->cfg.max_tokens - s->n_plan_tokens - (n_unplanned - 1));
+    if (s->limit_s > 0) {
+        int32_t least = SL_MIN(n, s->n_chunks == 0 ? LEAST_CHUNK : 1);
+        n = sl_cost_chunk(&s->cost, s->work, seq->n_computed, n, s->limit_s);
+        n = SL_MAX(n, least);
+    }
+    s->n_chunks++;
     if (seq->all_logits) {
         n = SL_MIN(n, 1 + *spare_rows);
         *spare_rows -= n - 1;
@@ -273,6 +296,9 @@ static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
         }
         if (s->cfg.whole_prompts && sl_seq_n_tokens(seq) > s->cfg.max_tokens - s->n_plan_tokens)
             break; /* first in the next step, which it has to itself if need be */
+        if (s->limit_s > 0 && s->n_chunks > 0 &&
+            sl_cost_chunk(&s->cost, s->work, 0, LEAST_CHUNK, s->limit_s) < LEAST_CHUNK)
+            break; /* this step is long enough */
         if (!sl_sched_adapter_fits(s, seq) || !take_pages(s, seq))
             break;
         sl_wait_remove(&s->wait, seq);
@@ -292,7 +318,8 @@ static bool someone_held(const struct sl_sched *s)
 
 void sl_sched_plan(struct sl_sched *s)
 {
-    s->n_plan = s->n_plan_tokens = 0;
+    s->n_plan = s->n_plan_tokens = s->n_chunks = 0;
+    s->work = (struct sl_work){0};
     for (int32_t i = 0; i < s->n_running; i++)
         s->running[i]->n_step = 0;
     make_way(s);
@@ -300,6 +327,7 @@ void sl_sched_plan(struct sl_sched *s)
     uint64_t n_preemptions = s->n_preemptions;
     plan_decodes(s);
     bool short_of_pages = s->n_preemptions != n_preemptions;
+    limit_chunks(s);
     plan_prefills(s, &spare_rows);
     /* Admitting in the step that preempted would take the pages just won. */
     if (!short_of_pages)

@@ -6,7 +6,7 @@
  *      is left, the worst running sequence (last by priority, then arrival) is preempted: it gives
  *      back its pages and waits, to be recomputed later from its tokens;
  *   2. running prompts, and sequences that got several tokens at once (what a grammar forces), get
- *      chunks of what is left of the token budget;
+ *      chunks of what is left of the token budget and, while something generates, of max_step_s;
  *   3. waiting sequences are admitted in order, no overtaking, while seats, pages and budget last.
  * A sequence is admitted with pages for all its present tokens, so that only generation can run
  * short of pages. Before 1, a waiting sequence of strictly better priority takes the seats and
@@ -26,6 +26,7 @@
 #ifndef SL_SCHED_SCHED_H
 #define SL_SCHED_SCHED_H
 
+#include "sched/cost.h"
 #include "sched/wait.h"
 
 struct sl_sched_config {
@@ -34,6 +35,9 @@ struct sl_sched_config {
     int32_t max_logits;   /* rows of logits of one step, >= max_seqs */
     int32_t max_adapters; /* different ones of what runs, >= 1 where sequences have any */
     bool whole_prompts;   /* a prompt goes into one step: max_tokens holds the longest */
+    /* Chunks make a step in which something generates take at most so long, or twice as long as
+     * without them, as far as `cost` knows. 0: no bound. */
+    double max_step_s;
 };
 
 struct sl_sched {
@@ -44,6 +48,10 @@ struct sl_sched {
     int32_t n_running;
     struct sl_seq **plan; /* [max_seqs], the step's sequences with n_step > 0 */
     int32_t n_plan, n_plan_tokens;
+    int32_t n_chunks;    /* of the step */
+    struct sl_work work; /* of the step */
+    double limit_s;      /* of the step; 0: none */
+    struct sl_cost cost; /* of steps; the owner tells it what they took */
     int32_t n_short; /* pages that the best waiting sequence lacked, or running ones soon will */
     uint64_t n_preemptions;
     uint64_t n_stops;       /* how often a sequence stopped running */

@@ -164,6 +164,17 @@ def test_bench_json():
     assert d["output_tokens"] == 32 and d["failed"] == 0 and d["step_mallocs"] == 0
 
 
+def test_bench_of_a_late_prompt():
+    """Chunks of a prompt that comes while others generate: with a bound they are many and short."""
+    flags = ["bench", "--num-prompts", "3", "--input-len", "16", "--output-len", "60", "--late-input-len", "180",
+             "--json"]
+    whole, cut = json.loads(ok(*flags)), json.loads(ok(*flags, "--max-itl", "1"))
+    for d in (whole, cut):
+        assert d["failed"] == 0 and d["output_tokens"] == 4 * 60 and d["input_tokens"] == 3 * 16 + 180
+        assert d["late_input_len"] == 180 and d["late_ttft_ms"] > 0 and d["itl_beside_late_ms"]["p50"] > 0
+    assert cut["steps"] > whole["steps"]
+
+
 def test_bench_warmup_is_not_counted_and_leaves_the_prefix_cached():
     flags = ["bench", "--num-prompts", "1", "--max-concurrency", "1", "--prefix-len", "64", "--input-len", "80",
              "--output-len", "8", "--json"]

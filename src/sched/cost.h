@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: MIT
+ * cost.h - what a step will take, learnt from the steps so far.
+ *
+ * A step's time is taken for a sum of what it has to do, each with a price that is not negative:
+ * something for being a step, its tokens (dearer from 17 and from 257 on, when products have read
+ * the weights and are bound by arithmetic), pairs of a chunk's tokens and the positions they see,
+ * and positions that are read. Prices minimise the squares of relative errors over all
+ * steps, of which those with about as many tokens (a factor of two) are remembered together, the
+ * last 8 of them mostly: a prompt's price outlives any number of steps without one.
+ *
+ * Used for how long prompts may hold up what generates (sched.h). That changes which tokens share
+ * a step, never their bits. Engine thread only; no memory of its own, no errors.
+ */
+#ifndef SL_SCHED_COST_H
+#define SL_SCHED_COST_H
+
+#include <stdint.h>
+
+#define SL_COST_PRICES 6
+#define SL_COST_SIZES  18 /* steps of up to 2^17 tokens */
+
+struct sl_work { /* of a step */
+    int64_t tokens;
+    int64_t pairs; /* of tokens of chunks and the positions they see */
+    int64_t reads; /* positions that are read for chunks and single tokens */
+};
+
+struct sl_cost_sums { /* normal equations of the steps of one size */
+    double xx[SL_COST_PRICES][SL_COST_PRICES], xy[SL_COST_PRICES];
+    uint32_t n; /* steps */
+};
+
+struct sl_cost { /* zero-initialise */
+    struct sl_cost_sums sums[SL_COST_SIZES];
+    double price[SL_COST_PRICES];
+    int64_t most_tokens; /* of a step so far */
+};
+
+/* n tokens behind pos others. */
+struct sl_work sl_work_add(struct sl_work w, int64_t pos, int64_t n);
+/* A step of this work took so many seconds, more than 0. */
+void sl_cost_learn(struct sl_cost *c, struct sl_work w, double seconds);
+/* Seconds; 0 while nothing was learnt. */
+double sl_cost_of(const struct sl_cost *c, struct sl_work w);
+/* How many of n_most tokens behind pos a step that has `w` to do may take, to be over within so
+ * many seconds. At most four times as many as any step had: what has not been seen is not
+ * believed. */
+int32_t sl_cost_chunk(const struct sl_cost *c, struct sl_work w, int32_t pos, int32_t n_most,
+                      double seconds);
+
+#endif
