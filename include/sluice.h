@@ -179,6 +179,10 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
     const char *classifier_from_token; /* "no,yes": tokens whose logits make a score */
     const char *activation_dtype; /* of products of FP8 weights on a GPU: "bf16", which is "auto",
                                      or "fp8", where the checkpoint was made for it */
+    /* Skip-softmax: attention leaves out tiles of keys whose best score is lower than a row's best
+     * by more than ln(position / this). Approximate; 0: off. docs/DETERMINISM.md has the rule. */
+    float skip_softmax_threshold_scale_factor;
+    bool skip_softmax_counts; /* sl_engine_skipped may be called */
     bool no_prefix_caching;
     bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */
     bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */
@@ -225,6 +229,15 @@ const struct sl_tokenizer *sl_engine_tokenizer(const struct sl_engine *eng);
  */
 int sl_engine_health(const struct sl_engine *eng, struct sl_error *err);
 bool sl_engine_healthy(const struct sl_engine *eng);
+
+/* Tiles of attention since the engine was created, in steps of one token of a sequence and in
+ * longer ones: those of rows (a query's head, 64 keys), and those of the units a kernel can leave
+ * out. While nothing runs. */
+struct sl_skipped {
+    uint64_t tiles, skipped, units, units_skipped;
+};
+SL_MUST_CHECK int sl_engine_skipped(struct sl_engine *eng, struct sl_skipped *prefill,
+                                    struct sl_skipped *decode, struct sl_error *err);
 
 /* Gives memory back for as long as nobody asks. From the call on requests are refused with
  * SL_EASLEEP; those in flight are waited for at most timeout_ms (then SL_ETIMEOUT, awake as

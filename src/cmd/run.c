@@ -196,8 +196,7 @@ const struct sl_command sl_cmd_run = {
     .name = "run",
     .usage = "[MODEL] -p TEXT [FLAGS]",
     .summary = "stream one completion to stdout",
-    .details =
-        "Examples:\n"
-        "  sluice run ./Qwen3-0.6B --raw -p \"The capital of France is\" -n 8 --temperature 0\n",
+    .details = "Example: sluice run ./Qwen3-0.6B --raw -p \"The capital of France is\" -n 8 "
+               "--temperature 0\n",
     .run = run_main,
 };

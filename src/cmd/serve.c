@@ -369,7 +369,6 @@ const struct sl_command sl_cmd_serve = {
         "Examples:\n"
         "  sluice serve Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key SECRET\n"
         "  sluice serve chat=./Qwen3-0.6B embed=./bge     several that share memory of KV pages\n"
-        "After --watchdog-timeout the state goes to the log; new requests get 503 until it moves.\n"
         "Under /v1: chat/completions completions responses messages embeddings files batches\n"
         "models; beside it: tokenize detokenize rerank score health metrics, and a page at /\n",
     .run = run,

@@ -16,7 +16,8 @@
  *
  * Products are made for whole tiles of 16 positions. What a row may not see of a tile gets p = 0,
  * and zero times any finite value adds nothing; a tile with something else in it (a slot nobody
- * has written, a NaN) is replaced by a cleaned copy for each row.
+ * has written, a NaN) is replaced by a cleaned copy for each row. Tiles that all queries of a key
+ * head leave out (skip-softmax) are not read.
  */
 #include "cpu/backend.h"
 
@@ -48,6 +49,7 @@ struct job {
     int32_t n_blocks;              /* row blocks x key head blocks x chunks */
     size_t slot_floats;            /* partials of one (block, split): o, then (m, l) pairs */
     int32_t splits_from, splits_n; /* splits of this round, counted from each block's first */
+    bool skips;                    /* tiles that count for nothing (skip-softmax) */
 };
 
 struct block {
@@ -57,6 +59,7 @@ struct block {
     int32_t head, n_heads;      /* of the first of them */
     int32_t split_from, split_to;
     int32_t n_keys; /* positions of the whole span and what was before it */
+    bool is_decode; /* the span is one token */
 };
 
 /* Query vectors of one key head; the next one's lie behind them. */
@@ -103,6 +106,7 @@ static void block_at(const struct job *j, uint32_t item, struct block *b)
     int32_t from = j->a->window > 0 ? SL_MAX(b->pos - j->a->window + 1, 0) : 0;
     b->split_from = from / SL_CPU_SPLIT;
     b->n_keys = span->pos + span->n;
+    b->is_decode = span->n == 1;
     b->split_to = (j->a->whole ? b->n_keys - 1 : b->pos + b->n_rows - 1) / SL_CPU_SPLIT + 1;
 }
 
@@ -203,18 +207,42 @@ static void find_group(const struct job *j, const struct block *b, const struct 
 }
 
 /* Probabilities read no pages. With few queries memory would wait for them, so each asks for its
- * share of the values that come first. */
+ * share of the values that come first, but of what it skips. */
 static void fetch_values(const struct job *j, const struct block *b, const struct split_tiles *t,
-                         int32_t q)
+                         int32_t q, uint32_t skip)
 {
     const struct sl_kv_view *kv = &j->a->kv;
     const size_t per_kv_head = (size_t)(kv->block_size / SL_KV_TILE) * j->tile_bytes;
     const ptrdiff_t off = (ptrdiff_t)kv->v_offset - (ptrdiff_t)kv->k_offset +
                           (ptrdiff_t)((size_t)(q / per_kv(b)) * per_kv_head);
     const int n = SL_MIN(t->n, FETCHED_TILES);
-    for (int i = q % per_kv(b); i < n; i += per_kv(b))
+    for (int i = q % per_kv(b); i < n; i += per_kv(b)) {
+        if (skip >> (t->first + i) * SL_KV_TILE / SL_SKIP_TILE & 1)
+            continue;
         for (size_t at = 0; at < j->tile_bytes; at += 64)
             __builtin_prefetch(t->key[i] + off + at, 0, 2);
+    }
+}
+
+/* The tiles of the split that query q leaves out, of the keys before hi; the others are wanted. */
+static uint32_t skip_tiles(const struct job *j, const struct block *b, struct sl_attn_scratch *s,
+                           int32_t q, int hi)
+{
+    uint32_t *wanted = &s->wanted[q / per_kv(b)], skip = 0;
+    const uint32_t all = (1u << SL_CEIL_DIV(hi, SL_SKIP_TILE)) - 1;
+    const int32_t pos = b->pos + q % per_kv(b) / b->n_heads;
+    if (j->skips) {
+        const float reach = sl_attn_skip_reach(j->a->skip_factor, pos);
+        skip = sl_attn_skip_tiles(s->score + q * SL_CPU_SPLIT, hi, s->best[q], reach, j->a->scale,
+                                  j->a->softcap);
+        if (j->a->skip_counts != NULL && reach > -INFINITY) {
+            struct sl_skip_counts *c = &j->a->skip_counts[b->is_decode];
+            __atomic_fetch_add(&c->tiles, (uint64_t)__builtin_popcount(all), __ATOMIC_RELAXED);
+            __atomic_fetch_add(&c->skipped, (uint64_t)__builtin_popcount(skip), __ATOMIC_RELAXED);
+        }
+    }
+    *wanted |= all & ~skip;
+    return skip;
 }
 
 /* Scores of the block to probabilities, in every column of the split's tiles; (m, l) of the rows
@@ -223,16 +251,20 @@ static void probabilities(const struct job *j, const struct block *b, struct sl_
                           int32_t split, const struct split_tiles *t, float *ml)
 {
     const int from = t->first * SL_KV_TILE, to = from + t->n * SL_KV_TILE;
+    memset(s->wanted, 0, (size_t)b->n_kv * sizeof *s->wanted);
     for (int32_t q = 0; q < b->n_kv * per_kv(b); q++) {
         int lo, hi, some_from = to, some_to = to; /* the columns softmax writes */
         float *score = s->score + q * SL_CPU_SPLIT;
         visible(j, b, q % per_kv(b) / b->n_heads, split, &lo, &hi);
+        const uint32_t skip = lo < hi ? skip_tiles(j, b, s, q, hi) : 0;
         if (per_kv(b) <= FEW_QUERIES)
-            fetch_values(j, b, t, q);
-        if (lo < hi) {
+            fetch_values(j, b, t, q, skip);
+        ml[2 * q] = -INFINITY;
+        ml[2 * q + 1] = 0.0f;
+        if (lo < hi && skip != (1u << SL_CEIL_DIV(hi, SL_SKIP_TILE)) - 1) {
             some_from = lo / 16 * 16;
             some_to = SL_ROUND_UP(hi, 16);
-            j->cpu->k.softmax(score, lo, hi, j->a->scale, j->a->softcap, &ml[2 * q],
+            j->cpu->k.softmax(score, lo, hi, skip, j->a->scale, j->a->softcap, &ml[2 * q],
                               &ml[2 * q + 1]);
         }
         memset(score + from, 0, (size_t)(some_from - from) * sizeof *score);
@@ -284,12 +316,14 @@ static void group_values(const struct job *j, const struct block *b, struct sl_a
     visible(j, b, b->n_rows - 1, split, &all_lo, &unused);
     for (int i = 0; i < g->n; i++) {
         int at = column + i * SL_KV_TILE;
-        if ((all_lo <= at && at + SL_KV_TILE <= all_hi) ||
-            sl_attn_finite(j->a->kv.dtype, g->ptr[i], j->dim))
+        bool wanted = s->wanted[kv] >> at / SL_SKIP_TILE & 1;
+        if ((wanted && all_lo <= at && at + SL_KV_TILE <= all_hi) ||
+            (wanted && sl_attn_finite(j->a->kv.dtype, g->ptr[i], j->dim)))
             continue;
         if (done < i)
             add_values(j, s, g->ptr + done, column + done * SL_KV_TILE, i - done, q, n_q, o);
-        add_unclean(j, b, s, split, kv, g->ptr[i], at, o);
+        if (wanted)
+            add_unclean(j, b, s, split, kv, g->ptr[i], at, o);
         done = i + 1;
     }
     if (done < g->n)
@@ -311,6 +345,44 @@ static void group_scores(const struct job *j, struct sl_attn_scratch *s,
         k->scores[dtype](keys, query, n_q, score);
 }
 
+/* What skip-softmax compares with: each query's best of the sequence's first keys. */
+static void load_best(const struct job *j, const struct block *b, struct sl_attn_scratch *s)
+{
+    const struct sl_kv_view *kv = &j->a->kv;
+    const size_t per_kv_head = (size_t)(kv->block_size / SL_KV_TILE) * j->tile_bytes;
+    const uint8_t *tiles[1 + SL_ATTN_AHEAD];
+    if (!j->skips)
+        return;
+    for (int k = 0; k < b->n_kv; k++) {
+        for (int i = 0; i <= SL_ATTN_AHEAD; i++)
+            tiles[i] = key_at(j, b, 0) + (size_t)k * per_kv_head;
+        struct sl_attn_tiles keys = {tiles, 1, j->dim, s->kv, &s->shape};
+        group_scores(j, s, &keys, k * per_kv(b), per_kv(b), 0);
+    }
+    for (int32_t q = 0; q < b->n_kv * per_kv(b); q++) {
+        const int32_t pos = b->pos + q % per_kv(b) / b->n_heads;
+        if (pos >= SL_SKIP_FROM) /* else nobody asks, and it may not see them all */
+            s->best[q] = sl_attn_skip_best(s->score + q * SL_CPU_SPLIT, SL_SKIP_FIRST, j->a->scale,
+                                           j->a->softcap);
+    }
+}
+
+static void count_units(const struct job *j, const struct block *b, const struct sl_attn_scratch *s,
+                        int n_keys)
+{
+    const int32_t last = b->pos + b->n_rows - 1;
+    const uint32_t all = (1u << SL_CEIL_DIV(n_keys, SL_SKIP_TILE)) - 1;
+    if (!j->skips || j->a->skip_counts == NULL ||
+        sl_attn_skip_reach(j->a->skip_factor, last) == -INFINITY)
+        return;
+    struct sl_skip_counts *c = &j->a->skip_counts[b->is_decode];
+    for (int k = 0; k < b->n_kv; k++) {
+        __atomic_fetch_add(&c->units, (uint64_t)__builtin_popcount(all), __ATOMIC_RELAXED);
+        __atomic_fetch_add(&c->units_skipped, (uint64_t)__builtin_popcount(all & ~s->wanted[k]),
+                           __ATOMIC_RELAXED);
+    }
+}
+
 /* (m, l, o) of every query of the block over one split; of queries that see none of it nothing. */
 static void attend_split(const struct job *j, const struct block *b, struct sl_attn_scratch *s,
                          int32_t split, float *o, float *ml)
@@ -328,6 +400,7 @@ static void attend_split(const struct job *j, const struct block *b, struct sl_a
             group_scores(j, s, &keys, kv * n_q, n_q, (t.first + group.at) * SL_KV_TILE);
         }
     probabilities(j, b, s, split, &t, ml);
+    count_units(j, b, s, hi);
     memset(o, 0, (size_t)(b->n_kv * n_q * j->dim) * sizeof(float));
     for (int g = 0; g < t.n_groups; g++)
         for (int kv = 0; kv < b->n_kv; kv++) {
@@ -375,6 +448,7 @@ static void whole_block(void *arg, uint32_t item, int thread_idx)
     struct block b;
     block_at(j, item, &b);
     load_queries(j, &b, s);
+    load_best(j, &b, s);
     const int32_t n_q = b.n_kv * per_kv(&b);
     for (int32_t q = 0; q < n_q; q++)
         query_init(j, q, s->state, s->state_ml);
@@ -410,6 +484,7 @@ static void one_split(void *arg, uint32_t item, int thread_idx)
     if (split >= b.split_to)
         return;
     load_queries(j, &b, s);
+    load_best(j, &b, s);
     float *slot = slot_at(j, j->n_blocks + (int64_t)item);
     attend_split(j, &b, s, split, slot, slot + ml_offset(j));
     end_item(j, s);
@@ -506,6 +581,7 @@ void sl_cpu_attention(struct sl_backend *be, const struct sl_op_attention *a)
     j.dim = sl_kv_padded_dim(a->head_dim);
     j.tile_bytes = sl_kv_tile_bytes(a->kv.dtype, a->head_dim);
     j.n_group = a->n_heads / a->n_kv_heads;
+    j.skips = a->skip_factor > 0.0f && !a->whole && a->window == 0;
     for (int32_t i = 0; i < a->batch->n_spans; i += SL_MAX_SEQS) {
         j.spans = a->batch->spans + i;
         j.n_spans = SL_MIN(a->batch->n_spans - i, SL_MAX_SEQS);

@@ -75,7 +75,9 @@ struct sl_attn_scratch {
     float clean[SL_KV_TILE * SL_MAX_HEAD_DIM]; /* a tile of values without what a row may not see */
     _Alignas(64) uint16_t wide[SL_ATTN_GROUP * SL_KV_TILE * SL_MAX_HEAD_DIM]; /* FP8 made BF16 */
     float split_ml[SL_ATTN_QUERY * 2], state_ml[SL_ATTN_QUERY * 2];
-    uint32_t shape; /* of struct sl_attn_tiles */
+    float best[SL_ATTN_QUERY];      /* of the sequence's first keys, for skip-softmax */
+    uint32_t wanted[SL_ATTN_QUERY]; /* of a key head: tiles of a split that count for some row */
+    uint32_t shape;                 /* of struct sl_attn_tiles */
 };
 
 void sl_attn_kernels_c(struct sl_attn_kernels *k);
@@ -90,6 +92,16 @@ void sl_attn_fp8_scores(const struct sl_attn_kernels *k, const struct sl_attn_ti
                         uint16_t *wide, const void *query, int n_q, float *score);
 void sl_attn_fp8_values(const struct sl_attn_kernels *k, const struct sl_attn_tiles *t,
                         uint16_t *wide, const void *p, int n_q, float *o);
+
+/* Skip-softmax, attn_skip.c. By how much a tile must be below a row's best to be left out: less
+ * than 0, -inf where none is. */
+float sl_attn_skip_reach(float factor, int pos);
+/* The best of n scores, scaled and capped; NaN if one of them is. */
+float sl_attn_skip_best(const float *score, int n, float scale, float softcap);
+/* Bits of the tiles of a row's split that are left out, of n > 0 scores that it sees. best: of the
+ * sequence's first keys. */
+uint32_t sl_attn_skip_tiles(const float *score, int n, float best, float reach, float scale,
+                            float softcap);
 
 /* A head vector [dim], padded with zeros, to its slot of a tile of K or of V. It is in the tile's
  * format already, or float for Q8_0 and FP8. */

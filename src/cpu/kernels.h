@@ -51,8 +51,10 @@ struct sl_cpu_kernels {
     void (*scale)(float *x, float s, int64_t n); /* x *= s */
     void (*act)(enum sl_act act, const float *gate, const float *up, int n, float *out);
     /* s [SL_CPU_SPLIT]: scores of a split, of which [lo, hi) are seen. Scales and caps them, makes
-     * them exp(s - max), 0 where not seen; gives their maximum and their sum. */
-    void (*softmax)(float *s, int lo, int hi, float scale, float softcap, float *max, float *sum);
+     * them exp(s - max), 0 where not seen; gives their maximum and their sum. Bit i of skip: as if
+     * SL_SKIP_TILE of them, from i times that on, were not seen either; some must be. */
+    void (*softmax)(float *s, int lo, int hi, uint32_t skip, float scale, float softcap, float *max,
+                    float *sum);
     /* (m, l, o) of a later split joins the state (ml[0], ml[1], acc). */
     void (*merge)(float *ml, float *acc, float m, float l, const float *o, int n_d);
     /* out = acc / l after the sink joined (NULL: none). */

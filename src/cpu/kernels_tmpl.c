@@ -290,7 +290,8 @@ static v16 only_seen(v16 a, int j, int lo, int hi)
     return v_load(s);
 }
 
-static void k_softmax(float *s, int lo, int hi, float scale, float softcap, float *max, float *sum)
+static void k_softmax(float *s, int lo, int hi, uint32_t skip, float scale, float softcap,
+                      float *max, float *sum)
 {
     int from = lo & ~15, to = (hi + 15) & ~15;
     v16 top = v_set1(-INFINITY), l = v_set1(0.0f), cap = v_set1(softcap);
@@ -300,6 +301,8 @@ static void k_softmax(float *s, int lo, int hi, float scale, float softcap, floa
             a = v_mul(v_tanh(v_div(a, cap)), cap);
         if (j < lo || j + 16 > hi)
             a = only_seen(a, j, lo, hi);
+        if (skip >> j / SL_SKIP_TILE & 1)
+            a = v_set1(-INFINITY);
         v_store(s + j, a);
         top = v_max(a, top);
     }

@@ -36,6 +36,7 @@ struct loaded {
     uint64_t taken_bytes;   /* told to those that share the machine's memory */
     struct sl_run *run;
     struct sl_device_runner *device_runner; /* NULL: the backend computes in the call */
+    struct sl_skip_counts *skip_counts;     /* [2], the backend's; NULL: nobody asked for them */
     char *path;
     struct sl_engine_config cfg; /* to load again with; its strings are ours */
 };
@@ -51,6 +52,9 @@ static void unload(struct loaded *l, bool weights)
     if (l->kv_pool != NULL)
         l->backend->vt->free(l->backend, l->kv_pool, l->plan.kv_bytes);
     l->kv_pool = NULL;
+    if (l->skip_counts != NULL)
+        l->backend->vt->free(l->backend, l->skip_counts, 2 * sizeof *l->skip_counts);
+    l->skip_counts = NULL;
     if (!weights)
         return;
     if (l->taken_bytes > 0)
@@ -303,7 +307,14 @@ static int load_run(struct loaded *l, struct sl_error *err)
                                 .max_logits = sl_memory_plan_max_logits(&l->plan),
                                 .kv = l->plan.kv,
                                 .kv_pool = l->kv_pool,
-                                .max_lora_rank = l->plan.max_lora_rank};
+                                .max_lora_rank = l->plan.max_lora_rank,
+                                .skip_softmax = l->cfg.skip_softmax_threshold_scale_factor};
+    if (l->cfg.skip_softmax_counts) {
+        l->skip_counts = l->backend->vt->alloc(l->backend, 2 * sizeof *l->skip_counts);
+        if (l->skip_counts == NULL)
+            return sl_fail(err, SL_ENOMEM, "out of memory for the counts of skip-softmax");
+        run.skip_counts = l->skip_counts;
+    }
     int rc = sl_run_create(l->model, &run, &l->run, err);
     return rc != 0 ? rc : load_device_runner(l, err);
 }
@@ -613,7 +624,14 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
         sl_null_runner_init(&parts->runner, parts->info.n_vocab);
         return 0;
     }
+    const float skip = cfg->skip_softmax_threshold_scale_factor;
+    if (!(skip >= 0.0f && skip <= 1e9f))
+        return sl_fail(err, SL_EINVAL,
+                       "skip_softmax_threshold_scale_factor: %g is not between 0 and 1e9",
+                       (double)skip);
     l->cfg.shared = cfg->shared;
+    l->cfg.skip_softmax_threshold_scale_factor = skip;
+    l->cfg.skip_softmax_counts = cfg->skip_softmax_counts;
     rc = load_model(l, cfg, err);
     if (rc == 0)
         rc = load_run(l, err);
@@ -650,6 +668,24 @@ int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,
         sl_adapters_close(parts.adapters);
         loaded_destroy(l);
     }
+    return rc;
+}
+
+int sl_engine_skipped(struct sl_engine *eng, struct sl_skipped *prefill, struct sl_skipped *decode,
+                      struct sl_error *err)
+{
+    const struct loaded *l = sl_engine_user(eng);
+    struct sl_skip_counts n[2] = {{0}};
+    int rc = 0;
+    if (l == NULL || l->skip_counts == NULL)
+        return sl_fail(err, SL_EINVAL, "skip_softmax_counts was not asked for");
+    if (l->backend->vt->device != NULL)
+        rc = l->backend->vt->device->download(l->backend, n, l->skip_counts, sizeof n, err);
+    else
+        memcpy(n, l->skip_counts, sizeof n);
+    for (int i = 0; i < 2; i++)
+        *(i == 0 ? prefill : decode) =
+            (struct sl_skipped){n[i].tiles, n[i].skipped, n[i].units, n[i].units_skipped};
     return rc;
 }
 

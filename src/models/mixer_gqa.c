@@ -63,6 +63,8 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                     .head_dim = hp->head_dim,
                                     .scale = l->attn_scale,
                                     .window = l->window,
+                                    .skip_factor = r->cfg.skip_softmax,
+                                    .skip_counts = r->cfg.skip_counts,
                                     .kv = kv,
                                     .out = r->att,
                                     .ld_out = ld_q,

@@ -63,8 +63,10 @@ struct sl_run_config {
     int32_t max_tokens; /* T of the largest step */
     int32_t max_logits; /* n_logits of the largest step */
     struct sl_kv_layout kv;
-    uint8_t *kv_pool;      /* backend memory, n_pages * sl_kv_page_bytes */
-    int32_t max_lora_rank; /* of adapters; 0: none can come */
+    uint8_t *kv_pool;                   /* backend memory, n_pages * sl_kv_page_bytes */
+    int32_t max_lora_rank;              /* of adapters; 0: none can come */
+    float skip_softmax;                 /* factor of skip-softmax (ops/ops.h); 0: none */
+    struct sl_skip_counts *skip_counts; /* [2] in the backend's memory, or NULL */
 };
 
 /* Activations; be: where the model is loaded or will be. */

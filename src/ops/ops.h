@@ -198,6 +198,21 @@ struct sl_op_qk_norm_rope_kv_store { /* q, k: optional per-head RMSNorm, then Ro
     struct sl_kv_view kv;
 };
 
+/* Skip-softmax (docs/DETERMINISM.md): a tile of SL_SKIP_TILE keys at a multiple of that adds
+ * nothing to a row whose best score in it lies by more than ln((pos + 1) / factor) below the row's
+ * best of the first SL_SKIP_FIRST keys, or below what the row has met in the split before the tile.
+ * Rows before position SL_SKIP_FROM, or up to position `factor`, add everything. */
+#define SL_SKIP_TILE  64
+#define SL_SKIP_FIRST 16
+#define SL_SKIP_FROM  512
+
+/* Of steps of one token of a sequence ([1], decode) and of more. A unit is what a kernel can leave
+ * out only together: the rows of a key head that it computes at a time, and a tile. */
+struct sl_skip_counts {
+    uint64_t tiles, skipped;       /* of rows, that are subject to the rule */
+    uint64_t units, units_skipped; /* with such rows */
+};
+
 struct sl_op_attention { /* attention of each span's rows over its pages */
     const struct sl_batch *batch;
     const float *q; /* [T, nq, hd] */
@@ -208,6 +223,9 @@ struct sl_op_attention { /* attention of each span's rows over its pages */
     int32_t window;     /* 0: none; else key j is seen by row i iff i - window < j <= i */
     float softcap;      /* 0: none; else s = cap * tanh(s / cap) */
     const float *sinks; /* [nq] or NULL: a logit that takes part in the softmax's sum alone */
+    float skip_factor;  /* of skip-softmax; 0, whole or with a window: every tile counts */
+    struct sl_skip_counts
+        *skip_counts; /* [2] in the backend's memory, added to; NULL: nobody asks */
     struct sl_kv_view kv;
     void *out; /* [T, nq * hd] activations */
     int64_t ld_out;

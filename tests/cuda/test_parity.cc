@@ -84,7 +84,7 @@ static void open_side(side *s, const char *path, bool cuda, bool graphs)
     must(sl_model_load(s->model, s->be, nullptr, nullptr, &err), &err, name);
     if (cuda)
         must(s->be->vt->device->load_end(s->be, &err), &err, name);
-    struct sl_run_config rc = {N_MAX, N_MAX, {}, nullptr, 0};
+    struct sl_run_config rc = {N_MAX, N_MAX, {}, nullptr, 0, 0.0f, nullptr};
     must(sl_model_kv_layout(s->model, cuda ? "auto" : "f32", s->be->vt->kv_dtype, BLOCK, &rc.kv,
                             &err),
          &err, name);

@@ -35,6 +35,7 @@ struct att_case {
     bool sinks, norms;
     int rope_dims;
     enum sl_rope_pairing pairing;
+    float skip; /* factor of skip-softmax */
 };
 
 struct att_data {
@@ -42,7 +43,13 @@ struct att_data {
     float *q, *k, *v; /* [T, heads, hd], what the projections would give */
     float *q_norm, *k_norm, *sinks, *inv_freq;
     struct sl_rope rope;
+    uint8_t *skipped; /* [T, heads, tiles of SL_SKIP_TILE], what att_bits left out */
 };
+
+static size_t att_tiles(const struct att_case *c)
+{
+    return (size_t)SL_CEIL_DIV(c->n_tokens, SL_SKIP_TILE);
+}
 
 struct att_way { /* how the tokens get there: nothing of this may show in the result */
     struct sl_backend *be;
@@ -83,6 +90,10 @@ static struct att_data att_make(const struct att_case *c)
     for (int i = 0; i < c->rope_dims / 2; i++)
         d.inv_freq[i] = (float)pow(10000.0, -2.0 * i / c->rope_dims);
     d.rope = (struct sl_rope){c->rope_dims, c->pairing, d.inv_freq, 1.25f};
+    d.skipped = sl_calloc(T * (size_t)c->n_heads * att_tiles(c), 1);
+    assert_non_null(d.skipped);
+    for (size_t i = 0; i < 16 * (size_t)c->n_kv_heads * hd && c->skip > 0; i++)
+        d.k[i] *= 1.6f; /* the first keys are met best, as in language models */
     return d;
 }
 
@@ -95,6 +106,7 @@ static void att_free(struct att_data *d)
     sl_free(d->k_norm);
     sl_free(d->sinks);
     sl_free(d->inv_freq);
+    sl_free(d->skipped);
 }
 
 static struct att_result att_result_make(const struct att_case *c)
@@ -189,6 +201,7 @@ static void att_step_ops(const struct att_step *s, const struct sl_batch *batch,
                                  .window = c->window,
                                  .softcap = c->softcap,
                                  .sinks = c->sinks ? s->d->sinks : NULL,
+                                 .skip_factor = c->skip,
                                  .kv = s->view,
                                  .out = o,
                                  .ld_out = q_row};
@@ -402,8 +415,9 @@ static void att_oracle(const struct att_data *d, const struct att_result *r, dou
                 s[j] = c->softcap > 0 ? (double)c->softcap * tanh(dot / (double)c->softcap) : dot;
                 top = fmax(top, s[j]);
             }
+            const uint8_t *skipped = d->skipped + (t * nq + h) * att_tiles(c);
             for (size_t j = from; j <= t; j++)
-                sum += s[j] = exp(s[j] - top);
+                sum += s[j] = skipped[j / SL_SKIP_TILE] ? 0.0 : exp(s[j] - top);
             sum += c->sinks ? exp((double)d->sinks[h] - top) : 0.0;
             for (size_t i = 0; i < hd; i++) {
                 double o = 0;
@@ -477,11 +491,36 @@ static float att_score(enum att_route route, const struct att_head *h, const flo
     return score;
 }
 
+static float att_scaled(const struct att_case *c, float x)
+{
+    return c->softcap > 0 ? c->softcap * tanhf(x * att_scale(c) / c->softcap) : x * att_scale(c);
+}
+
+/* The tiles of a split that skip-softmax leaves out of `hi` scores, from DETERMINISM.md. best: the
+ * largest score of the first keys. */
+static uint32_t att_skip(const struct att_case *c, int pos, const float *score, int hi, float best,
+                         uint8_t *skipped)
+{
+    uint32_t skip = 0;
+    if (c->skip == 0 || pos < 512 || c->skip >= (float)(pos + 1))
+        return 0;
+    for (int t = 0; t * 64 < hi; t++) {
+        float top = -INFINITY;
+        for (int i = t * 64; i < SL_MIN(t * 64 + 64, hi); i++)
+            top = fmaxf(top, score[i]);
+        skipped[t] = att_scaled(c, top) < best + logf(c->skip / (float)(pos + 1));
+        skip |= (uint32_t)skipped[t] << t;
+        best = fmaxf(best, att_scaled(c, top));
+    }
+    return skip;
+}
+
 /* The output of one query, from DETERMINISM.md. */
 static void att_bits_row(const struct att_case *c, const struct sl_cpu_kernels *k,
                          const float *sink, enum att_route route, int pos, const float *q,
-                         const struct att_head *h, float *out)
+                         const struct att_head *h, uint8_t *skipped, float *out)
 {
+    float best = -INFINITY;
     float score[SL_CPU_SPLIT], p[SL_CPU_SPLIT], val[SL_CPU_SPLIT], o[SL_MAX_HEAD_DIM] = {0};
     float state[SL_MAX_HEAD_DIM] = {0}, ml[2] = {-INFINITY, 0.0f}, m, l;
     int from = c->window > 0 ? SL_MAX(pos - c->window + 1, 0) : 0;
@@ -490,7 +529,12 @@ static void att_bits_row(const struct att_case *c, const struct sl_cpu_kernels *
         int first = lo / 16 * 16; /* tiles of zeros add nothing */
         for (int j = lo; j < hi; j++)
             score[j] = att_score(route, h, q, (size_t)(start + j));
-        k->softmax(score, lo, hi, att_scale(c), c->softcap, &m, &l);
+        for (int j = 0; start == 0 && j < SL_MIN(hi, 16); j++)
+            best = fmaxf(best, att_scaled(c, score[j]));
+        uint32_t skip = att_skip(c, pos, score, hi, best, skipped + start / 64);
+        if (skip == (1u << SL_CEIL_DIV(hi, 64)) - 1)
+            continue; /* of a split that is left out nothing joins */
+        k->softmax(score, lo, hi, skip, att_scale(c), c->softcap, &m, &l);
         memset(score, 0, (size_t)lo * sizeof *score);
         memset(score + hi, 0, (size_t)(SL_CPU_SPLIT - hi) * sizeof *score);
         memset(val, 0, sizeof val);
@@ -544,7 +588,7 @@ static void att_bits(const struct att_data *d, const struct att_result *r,
             for (size_t i = 0; i < hd; i++)
                 q[i] = att_operand(route, r->q[(t * nq + h) * hd + i]);
             att_bits_row(c, k, c->sinks ? d->sinks + h : NULL, route, (int)t, q, &head,
-                         out + (t * nq + h) * hd);
+                         d->skipped + (t * nq + h) * att_tiles(c), out + (t * nq + h) * hd);
         }
     }
     sl_free(keys);
