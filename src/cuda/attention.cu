@@ -168,6 +168,9 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.cap = op->softcap;
     a.cap_in = op->softcap > 0.0f ? op->scale / op->softcap : 0.0f;
     a.scale2 = op->softcap > 0.0f ? 0x1.715476p0f : op->scale * 0x1.715476p0f;
+    const bool skips = op->skip_factor > 0.0f && op->window == 0 && a.scale2 > 0.0f;
+    a.skip_log2 = skips ? log2f(op->skip_factor) : -INFINITY;
+    a.skip_per = 1.0f / a.scale2;
     a.counters = l.counters;
     a.slots = l.slots;
     a.slot_ml = l.slot_ml;
@@ -179,6 +182,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
         a.cls = l.cls + cls;
         a.items = l.item[cls];
         a.cap_items = l.cap_items[cls];
+        a.skip_counts = op->skip_counts != NULL ? op->skip_counts + (cls == 0) : NULL;
         a.early = cu->plan_settled;
         run(cu, &a, cls, l.grid[cls]);
         cu->plan_settled = true;

@@ -18,6 +18,10 @@
  * from M = -inf, L = 0, O = 0, where M rises as m does. A split or tile a row sees nothing of
  * changes none of its bits, but for the sign of zeros, which end as +0: the first is left out, the
  * second has a = 1 and p = 0.
+ *
+ * Skip-softmax (ops/ops.h): with e = the row's best raw score of the first 16 keys and r = (log2 of
+ * the factor - lg2.approx(position + 1)) / c, a row takes in a tile unless all its scores are less
+ * than max(e + r, m + r), m as it was before the tile. A tile left out is one it sees nothing of.
  */
 #ifndef SL_CUDA_ATTENTION_CUH
 #define SL_CUDA_ATTENTION_CUH
@@ -167,6 +171,9 @@ struct sl_attn_args {
     uint32_t *counters;
     float *slots;
     float2 *slot_ml;
+    /* Skip-softmax: log2 of the factor, -inf: none; a raw score for a power of two. */
+    float skip_log2, skip_per;
+    struct sl_skip_counts *skip_counts; /* of the class, or NULL */
     bool early; /* the plan was complete before the kernel ahead of this one began */
 };
 

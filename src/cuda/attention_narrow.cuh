@@ -18,6 +18,11 @@
  * 4,096 on; one sequence of 512 positions takes 9.4 us (four splits of eight key heads, then the
  * last joins four), where 2 us behind the wait were expected.
  *
+ * With skip-softmax whether a tile's values are wanted is known by its scores. So the stream is one
+ * of keys alone, and values come into the slots of the keys they belong to, which are loaded anew
+ * after that: in flight are a tile's values and the next one's first keys, which is what it is
+ * without.
+ *
  * nvcc 13.0, sm_90a; blocks of an SM: 2, for D = 256: 1. D = 128: 255 registers, no spills.
  */
 #ifndef SL_CUDA_ATTENTION_NARROW_CUH
@@ -27,26 +32,30 @@
 
 /* ---------------------------------------------------------------- sizes */
 
-template <class KV, int D> struct sl_attn_narrow_cfg {
+template <class KV, int D, bool SKIP = false> struct sl_attn_narrow_cfg {
     static constexpr int WARPS = 4;
     static constexpr int THREADS = 32 * WARPS;
     static constexpr int CTAS = D <= 128 ? 2 : 1; /* of an SM */
     static constexpr int STEP = 32;               /* keys loaded at a time */
     static constexpr int HALVES = SL_ATTN_TILE / STEP;
-    static constexpr int STEPS = 2 * HALVES;       /* of a tile: its keys, then its values */
-    static constexpr int TILE = KV::tile_bytes(D); /* of a page */
+    static constexpr int STEPS = SKIP ? HALVES : 2 * HALVES; /* of a tile: its keys, its values */
+    static constexpr int TILE = KV::tile_bytes(D);           /* of a page */
     static constexpr int SLOT = STEP / SL_KV_TILE * TILE;
     static constexpr int STATE = 64 * D + 512;
-    static constexpr int FIT = ((CTAS == 2 ? 112 : 225) * 1024 - STATE) / (WARPS * SLOT);
+    static constexpr int ROOM = (CTAS == 2 ? 112 : 225) * 1024 - STATE - (SKIP ? TILE : 0);
+    static constexpr int FIT = ROOM / (WARPS * SLOT);
     static constexpr int SLOTS = FIT > 8 ? 8 : FIT;       /* of a warp */
     static constexpr bool KEEP_Q = D <= 128;              /* in registers */
     static constexpr int STATE_AT = WARPS * SLOTS * SLOT; /* float4 [D / 8][32], [32] */
     static constexpr int TURN_AT = STATE_AT + STATE;      /* mbarriers, one per warp */
     static constexpr int FULL_AT = TURN_AT + 8 * WARPS;   /* mbarriers, one per slot */
     static constexpr int FLAG_AT = FULL_AT + 8 * WARPS * SLOTS;
+    static constexpr int BEST_AT = FLAG_AT + 8; /* mbarrier of the sequence's first keys */
     static constexpr int WORK_AT = FLAG_AT + 16;
     static constexpr int WORKS = 4; /* the last item, this one, the next, the one after it */
-    static constexpr int BYTES = WORK_AT + WORKS * static_cast<int>(sizeof(struct sl_attn_work));
+    static constexpr int FIRST_AT =
+        (WORK_AT + WORKS * static_cast<int>(sizeof(struct sl_attn_work)) + 127) / 128 * 128;
+    static constexpr int BYTES = FIRST_AT + (SKIP ? TILE : 0);
     static_assert(FIT >= 3, "shared memory");
 };
 
@@ -69,8 +78,8 @@ static __device__ __forceinline__ struct sl_attn_range sl_attn_range_of(
 /* A warp's stream of steps: of each tile the keys, then the values, STEP positions at a time. All
  * slots are loaded that are not in use. Once the stream has ended (the next item was not known), it
  * starts anew with an item, when everything was used. */
-template <class KV, int D> struct sl_attn_feed {
-    typedef sl_attn_narrow_cfg<KV, D> cfg;
+template <class KV, int D, bool SKIP> struct sl_attn_feed {
+    typedef sl_attn_narrow_cfg<KV, D, SKIP> cfg;
 
     const struct sl_attn_args &a;
     const struct sl_attn_work *works;
@@ -78,7 +87,7 @@ template <class KV, int D> struct sl_attn_feed {
     uint64_t *full;
     int warp, lane;
     int load_slot, use_slot;
-    uint32_t parity;       /* of use_slot's phase */
+    uint32_t parity;       /* of use_slot's phase; with SKIP bit i is that of slot i */
     int item;              /* of the block's, whose loads are under way */
     int split;             /* of the tile; -1: the stream has ended */
     int tile, tile_to;     /* whose loads are under way, and where the split ends */
@@ -143,6 +152,43 @@ template <class KV, int D> struct sl_attn_feed {
         tile_to = (min(sl_attn_split_at(split + 1), w.key_hi) + SL_ATTN_TILE - 1) / SL_ATTN_TILE;
         tile_at = (tile * SL_ATTN_TILE - from) / SL_KV_TILE;
         look(item, split + cfg::WARPS, known);
+    }
+
+    /* Where the lane's 16 positions of a split of an item lie, as enter finds it. */
+    __device__ __forceinline__ unsigned long long find(const struct sl_attn_work &w, int from) const
+    {
+        int unit = sl_attn_split_at(from) / SL_KV_TILE + lane, pos = unit * SL_KV_TILE;
+        int page = sl_attn_div(unit, a.by_page);
+        bool wanted = pos < min(sl_attn_split_at(from + 1), w.key_hi);
+        int id = wanted ? a.tables[w.item.table + page] : 0;
+        int sub = unit + (w.item.kv - page) * a.by_page.by;
+        return static_cast<unsigned>(id) * static_cast<unsigned long long>(a.page_bytes) +
+               static_cast<unsigned>(sub) * static_cast<unsigned long long>(cfg::TILE);
+    }
+
+    /* Brings the values of half h of a tile into a slot that was read; from: the tile's first 16
+     * positions, of those of its split, which lie `where`. */
+    __device__ __forceinline__ void load_values(const struct sl_attn_work &w, int slot, int t,
+                                                int h, int from, unsigned long long where)
+    {
+        int i = lane - from - h * (cfg::STEP / SL_KV_TILE);
+        int key = t * SL_ATTN_TILE + h * cfg::STEP + i * SL_KV_TILE;
+        bool mine = i >= 0 && i < cfg::STEP / SL_KV_TILE && key < w.key_hi;
+        int n = __popc(__ballot_sync(0xFFFFFFFFu, mine));
+        if (i == 0)
+            sl_mbar_expect_tx(full + slot, static_cast<uint32_t>(n * cfg::TILE));
+        __syncwarp();
+        if (mine)
+            sl_bulk_load(slots + slot * cfg::SLOT + i * cfg::TILE, a.values + where, cfg::TILE,
+                         full + slot);
+    }
+
+    /* What comes next in a slot, there for all lanes. */
+    __device__ __forceinline__ uint8_t *wait(int slot)
+    {
+        sl_mbar_wait(full + slot, parity >> slot & 1);
+        parity ^= 1u << slot;
+        return slots + slot * cfg::SLOT;
     }
 
     /* Was all that a step of the tile loads written by steps before this one? */
@@ -216,20 +262,22 @@ template <class KV, int D> struct sl_attn_feed {
 
 /* ---------------------------------------------------------------- a warp's split */
 
-template <class KV, int D> struct sl_attn_narrow {
-    typedef sl_attn_narrow_cfg<KV, D> cfg;
+template <class KV, int D, bool SKIP> struct sl_attn_narrow {
+    typedef sl_attn_narrow_cfg<KV, D, SKIP> cfg;
     typedef sl_attn_page_frags<KV, D> frags;
     typedef typename KV::elem elem;
     static constexpr int TILES = cfg::STEP / SL_KV_TILE; /* of a step */
 
     const struct sl_attn_args &a;
     uint8_t *smem;
-    struct sl_attn_feed<KV, D> feed;
+    struct sl_attn_feed<KV, D, SKIP> feed;
     struct sl_attn_rows rows;
     int warp, lane;
-    uint32_t turn;         /* parity of the next turn to wait for */
-    bool tall;             /* more than eight rows */
-    const float *query[2]; /* of the rows; NULL: none */
+    uint32_t turn;                 /* parity of the next turn to wait for */
+    bool tall;                     /* more than eight rows */
+    const float *query[2];         /* of the rows; NULL: none */
+    struct sl_attn_limit limit[2]; /* of skip-softmax */
+    uint32_t best;                 /* parity of the phase of the sequence's first keys */
     uint32_t q[cfg::KEEP_Q ? D / 16 : 1][4];
     float o[D / 8][4], m[2], l[2];
 
@@ -265,8 +313,34 @@ template <class KV, int D> struct sl_attn_narrow {
         }
     }
 
-    /* Scores of STEP keys. */
-    __device__ __forceinline__ void scores(const uint8_t *keys, float s[cfg::STEP / 8][4])
+    /* Skip-softmax: what tiles are compared with. */
+    __device__ __forceinline__ void load_limits(const struct sl_attn_work &w)
+    {
+        limit[0].reach = limit[1].reach = limit[0].first = limit[1].first = -SL_ATTN_INF;
+        if (!sl_attn_skips(a, w))
+            return;
+        float s[2][4] = {};
+        sl_mbar_wait(reinterpret_cast<uint64_t *>(smem + cfg::BEST_AT), best);
+        scores<1>(smem + cfg::FIRST_AT, s);
+        sl_fence_proxy_async(); /* before they are brought anew */
+        sl_attn_cap_and_mask(a, rows, s, 0, false, tall);
+        sl_attn_limits(a, w, rows, 0, s, limit);
+    }
+
+    /* One thread begins to bring the first keys for an item. */
+    __device__ __forceinline__ void bring_first(const struct sl_attn_work &w)
+    {
+        uint64_t *full = reinterpret_cast<uint64_t *>(smem + cfg::BEST_AT);
+        const unsigned long long at = static_cast<unsigned>(a.tables[w.item.table]) *
+                                          static_cast<unsigned long long>(a.page_bytes) +
+                                      static_cast<unsigned>(w.item.kv * a.by_page.by) *
+                                          static_cast<unsigned long long>(cfg::TILE);
+        sl_mbar_expect_tx(full, cfg::TILE);
+        sl_bulk_load(smem + cfg::FIRST_AT, a.keys + at, cfg::TILE, full);
+    }
+
+    /* Scores of N times 16 keys. */
+    template <int N> __device__ __forceinline__ void scores(const uint8_t *keys, float s[2 * N][4])
     {
 #pragma unroll
         for (int d = 0; d < D / 16; d++) {
@@ -275,7 +349,7 @@ template <class KV, int D> struct sl_attn_narrow {
                 load_query(mine, d);
             const uint32_t *x = cfg::KEEP_Q ? q[cfg::KEEP_Q ? d : 0] : mine;
 #pragma unroll
-            for (int k = 0; k < TILES; k++) {
+            for (int k = 0; k < N; k++) {
                 uint32_t b[4];
                 KV::template key_frags<D>(b, keys + k * cfg::TILE, d * 16);
                 elem::mma(s[2 * k], x, b);
@@ -324,7 +398,7 @@ template <class KV, int D> struct sl_attn_narrow {
                 s[f][i] = 0.0f;
 #pragma unroll
         for (int h = 0; h < cfg::HALVES; h++) {
-            scores(feed.next(), s + h * (cfg::STEP / 8));
+            scores<TILES>(feed.next(), s + h * (cfg::STEP / 8));
             feed.refill(h, known);
         }
         sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_TILE, masked, tall);
@@ -340,6 +414,56 @@ template <class KV, int D> struct sl_attn_narrow {
         for (int h = 0; h < cfg::HALVES; h++) {
             values(w, p + h * TILES, feed.next(), t * SL_ATTN_TILE + h * cfg::STEP, masked);
             feed.refill(cfg::HALVES + h, known);
+        }
+    }
+
+    /* The same with skip-softmax. first: nothing was taken in yet. from, where: as load_values has
+     * them. */
+    __device__ __forceinline__ void tile_or_not(const struct sl_attn_work &w, int t, bool &first,
+                                                int known, int from, unsigned long long where)
+    {
+        float s[8][4], top[2], alpha[2], base[2];
+        uint32_t p[4][4];
+        bool masked = sl_attn_masked(w, t), takes[2];
+        int slot[cfg::HALVES];
+#pragma unroll
+        for (int f = 0; f < 8; f++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[f][i] = 0.0f;
+#pragma unroll
+        for (int h = 0; h < cfg::HALVES; h++) {
+            slot[h] = feed.use_slot;
+            feed.use_slot = feed.use_slot + 1 == cfg::SLOTS ? 0 : feed.use_slot + 1;
+            scores<TILES>(feed.wait(slot[h]), s + h * (cfg::STEP / 8));
+        }
+        sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_TILE, masked, tall);
+        const bool any = sl_attn_takes<8>(s, limit, m, tall, takes);
+        sl_attn_count(a, rows, t * SL_ATTN_TILE, limit, takes, any);
+        if (!any) {
+#pragma unroll
+            for (int h = 0; h < cfg::HALVES; h++)
+                feed.refill(h, known);
+            return;
+        }
+        sl_fence_proxy_async(); /* as in refill */
+        __syncwarp();
+#pragma unroll
+        for (int h = 0; h < cfg::HALVES; h++)
+            feed.load_values(w, slot[h], t, h, from, where);
+        sl_attn_row_max(s, top, tall);
+        sl_attn_raise_taken(a.scale2, takes, m, top, alpha, base);
+        sl_attn_exp<elem>(a.scale2, s, base, alpha, p, l, tall);
+        if (!first) {
+            scale(0, alpha[0]);
+            if (tall)
+                scale(1, alpha[1]);
+        }
+        first = false;
+#pragma unroll
+        for (int h = 0; h < cfg::HALVES; h++) {
+            values(w, p + h * TILES, feed.wait(slot[h]), t * SL_ATTN_TILE + h * cfg::STEP, masked);
+            feed.refill(h, known);
         }
     }
 
@@ -390,17 +514,28 @@ template <class KV, int D> struct sl_attn_narrow {
     {
         struct sl_attn_range r = sl_attn_range_of(w, warp);
         const int begin = r.first - warp;
-        if (r.first < r.to)
+        if (r.first < r.to) {
             begin_item(w);
+            if constexpr (SKIP)
+                load_limits(w);
+        }
 #pragma unroll 1
         for (int split = r.first; split < r.to; split += cfg::WARPS) {
             int t = max(sl_attn_split_at(split), w.key_lo) / SL_ATTN_TILE;
             int to = (min(sl_attn_split_at(split + 1), w.key_hi) + SL_ATTN_TILE - 1) / SL_ATTN_TILE;
             clear();
             bool first = true;
+            if constexpr (SKIP) {
+                const unsigned long long where = feed.find(w, split);
+                const int at = sl_attn_split_at(split);
 #pragma unroll 1
-            for (; t < to; t++, first = false)
-                tile(w, t, first, known);
+                for (; t < to; t++)
+                    tile_or_not(w, t, first, known, (t * SL_ATTN_TILE - at) / SL_KV_TILE, where);
+            } else {
+#pragma unroll 1
+                for (; t < to; t++, first = false)
+                    tile(w, t, first, known);
+            }
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 l[i] = sl_attn_row_sum(l[i]);
@@ -435,12 +570,12 @@ template <class KV, int D> struct sl_attn_narrow {
 
 /* Item k of a block: its own index, then that behind all blocks' first, then whatever is next. It
  * is known one item ahead, so that loads run on. */
-template <class KV, int D>
+template <class KV, int D, bool SKIP = false>
 static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D>::THREADS),
                                          (sl_attn_narrow_cfg<KV, D>::CTAS))
     sl_attn_narrow_kernel(const __grid_constant__ struct sl_attn_args a)
 {
-    typedef sl_attn_narrow_cfg<KV, D> cfg;
+    typedef sl_attn_narrow_cfg<KV, D, SKIP> cfg;
     SL_SMEM(uint8_t, smem);
     struct sl_attn_work *works = reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT);
     uint64_t *bars = reinterpret_cast<uint64_t *>(smem + cfg::TURN_AT);
@@ -449,6 +584,8 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D>::THREADS),
     sl_grid_launch_dependents();
     sl_mbar_init_all(bars, cfg::WARPS, SL_WARP_ARRIVALS); /* turns */
     sl_mbar_init_all(bars + cfg::WARPS, cfg::WARPS * cfg::SLOTS, 1);
+    if constexpr (SKIP)
+        sl_mbar_init_all(reinterpret_cast<uint64_t *>(smem + cfg::BEST_AT), 1, 1);
     sl_mbar_fence_init();
     if (!a.early)
         sl_grid_wait();
@@ -463,11 +600,17 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D>::THREADS),
         sl_grid_leave();
         return;
     }
-    sl_attn_narrow<KV, D> x(a, smem);
+    sl_attn_narrow<KV, D, SKIP> x(a, smem);
     int loaded = 0;
+    uint32_t n_firsts = 0;
 #pragma unroll 1
     for (int k = 0; works[k % cfg::WORKS].item.valid; k++) {
         const struct sl_attn_work &w = works[k % cfg::WORKS];
+        if (SKIP && sl_attn_skips(a, w)) {
+            x.best = n_firsts++ & 1;
+            if (threadIdx.x == 0)
+                x.bring_first(w);
+        }
         if (x.feed.item != k) {
             x.feed.begin(k);
             loaded = 0;

@@ -248,6 +248,110 @@ static __device__ __forceinline__ void sl_attn_raise(float c, float m[2], const 
     }
 }
 
+/* ---------------------------------------------------------------- skip-softmax */
+
+/* Below what a row's scores of a tile must be to be left out: the first keys' best, and what is
+ * added to the split's reference. inf: a row that is not there, of which nothing is taken in. */
+struct sl_attn_limit {
+    float first, reach;
+};
+
+static __device__ __forceinline__ float sl_attn_skip_reach(const struct sl_attn_args &a, int pos)
+{
+    float by = __fadd_rn(a.skip_log2, -sl_lg2_approx(static_cast<float>(pos + 1)));
+    return pos >= SL_SKIP_FROM && by < 0.0f ? __fmul_rn(by, a.skip_per) : -SL_ATTN_INF;
+}
+
+/* Does any of the item's rows leave something out? */
+static __device__ __forceinline__ bool sl_attn_skips(const struct sl_attn_args &a,
+                                                     const struct sl_attn_work &w)
+{
+    return sl_attn_skip_reach(a, w.key_hi - 1) > -SL_ATTN_INF;
+}
+
+/* Of the rows of a warp from row0 on, by their scores of the first 16 keys. */
+static __device__ __forceinline__ void sl_attn_limits(const struct sl_attn_args &a,
+                                                      const struct sl_attn_work &w,
+                                                      const struct sl_attn_rows &r, int row0,
+                                                      const float s[2][4],
+                                                      struct sl_attn_limit limit[2])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        float best =
+            fmaxf(fmaxf(s[0][2 * i], s[0][2 * i + 1]), fmaxf(s[1][2 * i], s[1][2 * i + 1]));
+        best = __fadd_rn(sl_attn_quad_max(best), limit[i].reach = sl_attn_skip_reach(a, r.pos[i]));
+        const bool there = row0 + (static_cast<int>(threadIdx.x) & 31) / 4 + 8 * i < w.item.n_rows;
+        limit[i].first = there ? best : SL_ATTN_INF;
+    }
+}
+
+/* Which of the thread's two rows take a tile in, by F fragments of its scores; true: some row of
+ * the warp does. m: the references before it. */
+template <int F>
+static __device__ __forceinline__ bool sl_attn_takes(const float (*s)[4],
+                                                     const struct sl_attn_limit limit[2],
+                                                     const float m[2], bool tall, bool takes[2])
+{
+    unsigned all = 0;
+    takes[1] = false;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        if (i == 1 && !tall)
+            break;
+        float top = s[0][2 * i];
+#pragma unroll
+        for (int f = 0; f < F; f++)
+            top = sl_max_nan(top, sl_max_nan(s[f][2 * i], s[f][2 * i + 1]));
+        const float at = fmaxf(limit[i].first, __fadd_rn(m[i], limit[i].reach));
+        const unsigned votes = __ballot_sync(0xFFFFFFFFu, !(top < at));
+        takes[i] = (votes >> (threadIdx.x & 28) & 15) != 0;
+        all |= votes;
+    }
+    return all != 0;
+}
+
+/* A row that leaves a tile out has p = 0 there, and a reference that stays. */
+static __device__ __forceinline__ void sl_attn_raise_taken(float c, const bool takes[2], float m[2],
+                                                           float top[2], float alpha[2],
+                                                           float base[2])
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        top[i] = takes[i] ? top[i] : -SL_ATTN_INF;
+    sl_attn_raise(c, m, top, alpha, base);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        base[i] = takes[i] ? base[i] : SL_ATTN_INF;
+}
+
+/* For sl_skip_counts: a warp's tile from `key` on. */
+static __device__ __forceinline__ void sl_attn_count(const struct sl_attn_args &a,
+                                                     const struct sl_attn_rows &r, int key,
+                                                     const struct sl_attn_limit limit[2],
+                                                     const bool takes[2], bool any)
+{
+    unsigned n = 0, left = 0;
+    if (a.skip_counts == nullptr)
+        return;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const bool subject = (threadIdx.x & 3) == 0 && limit[i].reach > -SL_ATTN_INF &&
+                             limit[i].first < SL_ATTN_INF && r.pos[i] >= key;
+        n += static_cast<unsigned>(__popc(__ballot_sync(0xFFFFFFFFu, subject)));
+        left += static_cast<unsigned>(__popc(__ballot_sync(0xFFFFFFFFu, subject && !takes[i])));
+    }
+    if ((threadIdx.x & 31) != 0 || n == 0)
+        return;
+    unsigned long long *c = reinterpret_cast<unsigned long long *>(a.skip_counts);
+    atomicAdd(c, static_cast<unsigned long long>(n));
+    atomicAdd(c + 1, static_cast<unsigned long long>(left));
+    atomicAdd(c + 2, 1ull);
+    atomicAdd(c + 3, static_cast<unsigned long long>(any ? 0 : 1));
+}
+
+/* ---------------------------------------------------------------- probabilities */
+
 /* The sum of N numbers, a power of two, as a tree: neighbours first. */
 template <int N> static __device__ __forceinline__ float sl_attn_tree(const float *x)
 {

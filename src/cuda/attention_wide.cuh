@@ -157,7 +157,7 @@ static __device__ __forceinline__ void sl_attn_for_items(const struct sl_attn_ar
 
 /* ---------------------------------------------------------------- wide */
 
-template <class KV, int D> struct sl_attn_wide {
+template <class KV, int D, bool SKIP> struct sl_attn_wide {
     typedef sl_attn_wide_cfg<KV, D> cfg;
     typedef sl_attn_page_frags<KV, D> frags;
     typedef typename KV::elem elem;
@@ -168,7 +168,8 @@ template <class KV, int D> struct sl_attn_wide {
     uint8_t *smem;
     struct sl_attn_rows rows;
     int warp, lane;
-    int key_lo, key_hi; /* keys some row of the warp sees */
+    int key_lo, key_hi;            /* keys some row of the warp sees */
+    struct sl_attn_limit limit[2]; /* of skip-softmax */
     float o[D / 8][4], m[2], l[2];
     float state[cfg::STATE_IN_SMEM ? 1 : D / 8][4], state_m[2], state_l[2];
 
@@ -229,11 +230,12 @@ template <class KV, int D> struct sl_attn_wide {
         }
     }
 
-    __device__ __forceinline__ void scores(const uint8_t *keys, int tile, uint32_t (&p)[4][4])
+    /* Scores of N times 16 keys. */
+    template <int N>
+    __device__ __forceinline__ void multiply(const uint8_t *keys, float (&s)[2 * N][4])
     {
-        float s[8][4], top[2], alpha[2], base[2];
 #pragma unroll
-        for (int f = 0; f < 8; f++)
+        for (int f = 0; f < 2 * N; f++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
                 s[f][i] = 0.0f;
@@ -244,22 +246,62 @@ template <class KV, int D> struct sl_attn_wide {
             uint32_t q[4];
             sl_ldmatrix_x4(q, query + d * 32);
 #pragma unroll
-            for (int k = 0; k < TILES; k++) {
+            for (int k = 0; k < N; k++) {
                 uint32_t b[4];
                 KV::template key_frags<D>(b, keys + k * frags::TILE, d * 16);
                 elem::mma(s[2 * k], q, b);
                 elem::mma(s[2 * k + 1], q, b + 2);
             }
         }
+    }
+
+    /* Skip-softmax: what tiles are compared with. room: of 16 keys, which nobody uses now; nobody
+     * must use it before the next barrier either. */
+    __device__ __forceinline__ void load_limits(uint8_t *room)
+    {
+        limit[0].reach = limit[1].reach = limit[0].first = limit[1].first = -SL_ATTN_INF;
+        if (!sl_attn_skips(a, w)) /* the same for all threads */
+            return;
+        const uint8_t *from = a.keys +
+                              static_cast<unsigned>(a.tables[w.item.table]) *
+                                  static_cast<unsigned long long>(a.page_bytes) +
+                              static_cast<unsigned>(w.item.kv * a.by_page.by) *
+                                  static_cast<unsigned long long>(frags::TILE);
+        for (int i = static_cast<int>(threadIdx.x); i < frags::TILE / 16; i += cfg::THREADS)
+            *reinterpret_cast<uint4 *>(room + i * 16) =
+                *reinterpret_cast<const uint4 *>(from + i * 16);
+        __syncthreads();
+        float s[2][4];
+        multiply<1>(room, s);
+        sl_attn_cap_and_mask(a, rows, s, 0, false, true);
+        sl_attn_limits(a, w, rows, warp * 16, s, limit);
+    }
+
+    /* false: no row of the warp takes the tile in. */
+    __device__ __forceinline__ bool scores(const uint8_t *keys, int tile, uint32_t (&p)[4][4])
+    {
+        float s[8][4], top[2], alpha[2], base[2];
+        bool takes[2] = {true, true};
+        multiply<TILES>(keys, s);
         sl_attn_cap_and_mask(a, rows, s, tile * SL_ATTN_TILE, sl_attn_masked(w, tile), true);
+        if constexpr (SKIP) {
+            const bool any = sl_attn_takes<8>(s, limit, m, true, takes);
+            sl_attn_count(a, rows, tile * SL_ATTN_TILE, limit, takes, any);
+            if (!any)
+                return false;
+        }
         sl_attn_row_max(s, top, true);
-        sl_attn_raise(a.scale2, m, top, alpha, base);
+        if constexpr (SKIP)
+            sl_attn_raise_taken(a.scale2, takes, m, top, alpha, base);
+        else
+            sl_attn_raise(a.scale2, m, top, alpha, base);
         sl_attn_exp<elem>(a.scale2, s, base, alpha, p, l, true);
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 o[n][j] = __fmul_rn(o[n][j], alpha[j >> 1]);
+        return true;
     }
 
     __device__ __forceinline__ void values(const uint32_t p[4][4], const uint8_t *values, int tile)
@@ -309,7 +351,7 @@ template <class KV, int D> struct sl_attn_wide {
     }
 };
 
-template <class KV, int D>
+template <class KV, int D, bool SKIP>
 static __device__ __forceinline__ void sl_attn_wide_item(const struct sl_attn_args &a,
                                                          uint8_t *smem)
 {
@@ -319,22 +361,24 @@ static __device__ __forceinline__ void sl_attn_wide_item(const struct sl_attn_ar
     sl_attn_tiles_of(w, &tile, &tile_to);
     sl_attn_ring<KV, D, cfg::THREADS, cfg::SLOTS> ring;
     ring.start(a, w, smem, tile, tile_to);
-    sl_attn_wide<KV, D> n(a, w, smem);
+    sl_attn_wide<KV, D, SKIP> n(a, w, smem);
     n.load_query(); /* the first barrier is in next_tile */
+    if constexpr (SKIP)
+        n.load_limits(smem + (cfg::SLOTS - 1) * cfg::SLOT); /* the one that start left free */
 #pragma unroll 1
     for (; tile < tile_to; tile++) {
         uint32_t p[4][4];
-        bool sees = n.sees(tile);
+        bool takes = n.sees(tile);
         const uint8_t *keys = ring.next_tile(a, w);
-        if (sees)
-            n.scores(keys, tile, p);
+        if (takes)
+            takes = n.scores(keys, tile, p);
         uint8_t *values = ring.next_tile(a, w);
         if (tile * SL_ATTN_TILE < w.key_lo || (tile + 1) * SL_ATTN_TILE > w.key_hi) {
             sl_attn_clear<KV, D>(w, values, SL_ATTN_TILE / SL_KV_TILE, tile * SL_ATTN_TILE,
                                  static_cast<int>(threadIdx.x), cfg::THREADS);
             __syncthreads();
         }
-        if (sees)
+        if (takes)
             n.values(p, values, tile);
         if (sl_attn_last_of_split(tile, tile_to))
             n.end_split(sl_attn_split_of(tile * SL_ATTN_TILE));
@@ -349,7 +393,7 @@ static __device__ __forceinline__ void sl_attn_wide_item(const struct sl_attn_ar
                                     reinterpret_cast<int *>(smem + cfg::FLAG_AT));
 }
 
-template <class KV, int D>
+template <class KV, int D, bool SKIP = false>
 static __global__ void __launch_bounds__((sl_attn_wide_cfg<KV, D>::THREADS), 1)
     sl_attn_wide_kernel(const __grid_constant__ struct sl_attn_args a)
 {
@@ -358,7 +402,7 @@ static __global__ void __launch_bounds__((sl_attn_wide_cfg<KV, D>::THREADS), 1)
     typedef sl_attn_wide_cfg<KV, D> cfg;
     sl_attn_for_items(a, reinterpret_cast<int *>(smem + cfg::FLAG_AT),
                       reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT),
-                      [&] { sl_attn_wide_item<KV, D>(a, smem); });
+                      [&] { sl_attn_wide_item<KV, D, SKIP>(a, smem); });
 }
 
 #endif

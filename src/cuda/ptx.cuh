@@ -502,6 +502,22 @@ static __device__ __forceinline__ float sl_ex2_approx(float x)
     return y;
 }
 
+/* log2(x), likewise. */
+static __device__ __forceinline__ float sl_lg2_approx(float x)
+{
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* The larger one, or NaN if one of them is. */
+static __device__ __forceinline__ float sl_max_nan(float x, float y)
+{
+    float z;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+    return z;
+}
+
 /* 1 / x within 1 ulp, for normal x and quotient. */
 static __device__ __forceinline__ float sl_rcp_approx(float x)
 {

@@ -140,6 +140,7 @@ struct scene {
     enum sl_dtype format = SL_DTYPE_BF16; /* of the pages */
     bool fp8 = false;                     /* keys and values are numbers that pages of FP8 hold */
     float q_times = 1.0f;
+    float skip = 0.0f; /* factor of skip-softmax; then the first keys are met best */
 
     int dim() const
     {
@@ -161,7 +162,8 @@ struct scene {
     }
     float k(int seq, int pos, int head, int d) const
     {
-        return rounded(format, normal(key(1, seq, pos, head) + (uint64_t)d));
+        float x = normal(key(1, seq, pos, head) + (uint64_t)d);
+        return rounded(format, skip > 0.0f && pos < 16 ? 2.0f * x : x);
     }
     float v(int seq, int pos, int head, int d) const
     {
@@ -344,6 +346,7 @@ static struct sl_op_attention make_op(const scene &s, const pages_of &p)
     op.scale = s.scale();
     op.window = s.window;
     op.softcap = s.softcap;
+    op.skip_factor = s.skip;
     op.kv.page_bytes = p.page_bytes;
     op.kv.k_offset = p.k_offset;
     op.kv.v_offset = p.v_offset;
@@ -375,6 +378,8 @@ static std::vector<uint8_t> anything(size_t n_bytes)
 
 /* slot_rows: rows of partial results the workspace holds besides the lists, -1: all that could be
  * wanted. layers: times the operation is called on one plan, which must not change anything. */
+static struct sl_skip_counts n_skipped[2]; /* of all runs */
+
 static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms, int slot_rows = -1,
                    int layers = 1)
 {
@@ -402,16 +407,47 @@ static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms,
     op.sinks = s.sinks ? sinks.p : nullptr;
     op.kv.pool = pool.p;
     op.out = out.p;
+    dev<struct sl_skip_counts> counts(std::vector<struct sl_skip_counts>(n_skipped, n_skipped + 2));
+    op.skip_counts = counts.p;
     sl_cuda_attention_plan(&d.cu, &b, s.nq, s.nkv, s.hd);
     for (int i = 0; i < layers; i++)
         sl_cuda_attention(&d.cu.base, &op);
     CHECK(cudaStreamSynchronize(d.cu.stream) == cudaSuccess && d.cu.error == cudaSuccess, "%s",
           d.cu.error_what ? d.cu.error_what : "synchronize");
     n_runs++;
+    memcpy(n_skipped, counts.get().data(), sizeof n_skipped);
     return read_rows(s, spans, out.get());
 }
 
 /* ---------------------------------------------------------------- reference */
+
+/* The tiles that a row with these scores leaves out, by the text of attention.cuh; false: one is so
+ * near the limit that a rounding decides. */
+static bool left_out(const scene &s, int pos, std::vector<double> &score)
+{
+    double best = -INFINITY, m = -INFINITY;
+    const double reach = log((double)s.skip / (pos + 1));
+    if (s.skip == 0.0f || s.window > 0 || pos < SL_SKIP_FROM || reach >= 0)
+        return true;
+    for (int j = 0; j < 16; j++)
+        best = std::max(best, score[(size_t)j]);
+    for (int t = 0; t * 64 <= pos; t++) {
+        const int size = t < 16 ? 2 : t < 64 ? 4 : 8; /* tiles of a split */
+        double top = -INFINITY;
+        if (t % size == 0)
+            m = -INFINITY;
+        for (int j = t * 64; j < std::min(t * 64 + 64, pos + 1); j++)
+            top = std::max(top, score[(size_t)j]);
+        const double limit = std::max(best, m) + reach;
+        if (fabs(top - limit) < 1e-3 || fabs(top - m - 8 * log(2.0)) < 1e-3)
+            return false;
+        for (int j = t * 64; top < limit && j < std::min(t * 64 + 64, pos + 1); j++)
+            score[(size_t)j] = -INFINITY;
+        if (top >= limit && top - m > 8 * log(2.0))
+            m = top;
+    }
+    return true;
+}
 
 /* One head of one row in double. The output, a BF16, is wrong by up to 2^-8 of itself, and so are
  * the probabilities, or by 2^-11 in F16. */
@@ -434,6 +470,8 @@ static void check_row(const scene &s, int seq, int pos, int head, const uint16_t
         score.push_back(x);
         top = std::max(top, x);
     }
+    if (!left_out(s, pos, score))
+        return;
     for (int j = from; j <= pos; j++) {
         double p = exp(score[(size_t)(j - from)] - top);
         l += p;
@@ -666,6 +704,46 @@ static void test_softcap_and_sinks()
     s.softcap = 0.0f;
     s.window = 70;
     check_scene(s, 11, {64}, {296});
+}
+
+/* Skip-softmax: the rows are right without what they leave out, and their bits are their own; with
+ * a factor that nothing is below they are those of all tiles. */
+static void test_skip()
+{
+    static const struct {
+        int hd, nq, nkv, bs;
+        enum sl_dtype format;
+        float softcap;
+    } shapes[] = {{64, 4, 1, 16, SL_DTYPE_F16, 0.0f},
+                  {128, 8, 1, 32, SL_DTYPE_BF16, 0.0f},
+                  {256, 4, 2, 16, SL_DTYPE_F16, 20.0f}};
+    uint64_t seed = 101;
+    for (auto x : shapes) {
+        scene s = make_scene(x.hd, x.nq, x.nkv, x.bs, {700, 530}, seed++, x.format);
+        s.softcap = x.softcap;
+        s.skip = 200.0f;
+        memset(n_skipped, 0, sizeof n_skipped);
+        check_scene(s, 37, {64, 7}, {500, 511, 512, 640, 699});
+        for (const struct sl_skip_counts &n : n_skipped) {
+            printf("hd %d: skipped %g of %g, %g of %g\n", x.hd, (double)n.skipped, (double)n.tiles,
+                   (double)n.units_skipped, (double)n.units);
+            CHECK(n.skipped > n.tiles / 20 && n.skipped < n.tiles, "hd %d", x.hd);
+            CHECK(n.units_skipped > 0 && n.units_skipped < n.units, "hd %d", x.hd);
+        }
+        const std::vector<span_of> whole = {{0, 0, 700}}, last = {{0, 699, 1}};
+        scene dense = s;
+        s.skip = 1e-30f;
+        dense.skip = 1e9f; /* more than any position: the same keys, and no row leaves out any */
+        rows_of all = run(s, whole, 3), want = run(dense, whole, 3);
+        same_bits("nothing skipped", s, whole, all, whole, want);
+        same_bits("nothing skipped", s, last, run(s, last, 3), whole, want);
+    }
+    scene s = make_scene(64, 4, 1, 16, {5000}, seed);
+    s.skip = 900.0f;
+    const std::vector<span_of> few = {{0, 4996, 4}}, one = {{0, 4999, 1}};
+    rows_of a = run(s, few, 9), b = run(s, one, 132);
+    check_rows(s, few, a, 1);
+    same_bits("long", s, one, b, few, a);
 }
 
 /* Decodes, a few drafts and chunks in one batch, on one SM and on more than there is work for. */
@@ -1036,12 +1114,19 @@ static const struct {
     const char *name;
     void (*fn)();
 } TESTS[] = {
-    {"supports", test_supports}, {"store", test_store},
-    {"shapes", test_shapes},     {"f16", test_f16},
-    {"fp8", test_fp8},           {"long", test_long},
-    {"windows", test_windows},   {"softcap_and_sinks", test_softcap_and_sinks},
-    {"mixed", test_mixed},       {"odd_values", test_odd_values},
-    {"graph", test_graph},       {"many_splits", test_many_splits},
+    {"supports", test_supports},
+    {"store", test_store},
+    {"shapes", test_shapes},
+    {"f16", test_f16},
+    {"fp8", test_fp8},
+    {"long", test_long},
+    {"windows", test_windows},
+    {"softcap_and_sinks", test_softcap_and_sinks},
+    {"skip", test_skip},
+    {"mixed", test_mixed},
+    {"odd_values", test_odd_values},
+    {"graph", test_graph},
+    {"many_splits", test_many_splits},
     {"step", test_step},
 };
 

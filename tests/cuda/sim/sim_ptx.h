@@ -333,6 +333,16 @@ static inline void sl_bar_sync(int id, int n_threads, SL_SIM_AT)
 {
     sl_sim_barrier(id, n_threads, SL_SIM_HERE);
 }
+static inline float sl_lg2_approx(float x)
+{
+    return log2f(x);
+}
+
+static inline float sl_max_nan(float x, float y)
+{
+    return x != x || y != y ? __builtin_nanf("") : fmaxf(x, y);
+}
+
 static inline float sl_ex2_approx(float x)
 {
     float y = exp2f(x < -126.0f ? -INFINITY : x);
