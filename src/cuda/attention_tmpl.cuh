@@ -3,6 +3,7 @@
  * head dimension D. Order of the arithmetic: attention.cuh.
  */
 #include "cuda/attention_narrow.cuh"
+#include "cuda/attention_skip.cuh"
 #include "cuda/attention_wg.cuh"
 #include "cuda/attention_wide.cuh"
 
@@ -14,14 +15,18 @@ static inline void sl_attn_run_skip(struct sl_cuda *cu, const struct sl_attn_arg
                                     int32_t grid)
 {
     typedef sl_attn_narrow_cfg<KV, D, true> narrow;
-    typedef sl_attn_wide_cfg<KV, D> wide;
     dim3 blocks(static_cast<unsigned>(grid));
-    if (cls == 0)
+    if (cls == 0) {
         sl_launch(cu, sl_attn_narrow_kernel<KV, D, true>, blocks, dim3(narrow::THREADS),
                   narrow::BYTES, *a);
-    else
+    } else if constexpr (!KV::scaled && (D == 64 || D == 128)) {
+        typedef sl_attn_skip_cfg<D> wide;
+        sl_launch(cu, sl_attn_skip_kernel<KV, D>, blocks, dim3(wide::THREADS), wide::BYTES, *a);
+    } else {
+        typedef sl_attn_wide_cfg<KV, D> wide;
         sl_launch(cu, sl_attn_wide_kernel<KV, D, true>, blocks, dim3(wide::THREADS), wide::BYTES,
                   *a);
+    }
 }
 
 template <class KV, int D>

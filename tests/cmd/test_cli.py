@@ -24,7 +24,7 @@ def ok(*args: str, stdin: bytes = b"") -> str:
 
 
 COMMANDS = ["run", "chat", "serve", "bench", "inspect", "tokenize", "template", "grammar", "embed", "batch", "pull",
-            "list", "rm"]
+            "list", "rm", "calibrate"]
 
 
 @pytest.mark.parametrize("command", COMMANDS + ["bench serve"])
@@ -62,6 +62,10 @@ def test_top_level_help_and_version():
     (["run", "-p", "x", "--cpu-isa", "sse9"], "sse9"),
     (["run", "-p", "x", "--numa", "some"], "numa: 'some' is not one of: auto, off"),
     (["run", "-p", "x", "--kv-cache-dtype", "f7"], "f7"),
+    (["run", "-p", "x", "--skip-softmax-threshold-scale-factor", "-1"], "--skip-softmax-threshold-scale-factor"),
+    (["calibrate"], "a text is needed: --data FILE"),
+    (["calibrate", "--data", "/dev/null", "--target-sparsity", "0.5,2"], "--target-sparsity"),
+    (["calibrate", "--data", "/dev/null"], "--input-len"),
     (["run", "-p", "x", "--activation-dtype", "fp7"], "activation-dtype: 'fp7' is not one of: auto, bf16, fp8"),
     (["run", "-p", "x", "--max-model-len", "999999"], "max_model_len"),
     (["run", "-p", "x", "--max-model-len", "1024", "--kv-cache-memory-bytes", "1000"], "kv_cache_memory_bytes"),
@@ -278,3 +282,17 @@ def test_chat_names_an_unreadable_stdin():
     r = subprocess.run([BIN, "chat"], stdin=folder, capture_output=True, timeout=60)
     os.close(folder)
     assert r.returncode == 1 and b"standard input" in r.stderr
+
+
+def test_calibrate_finds_what_factors_leave_out(tmp_path):
+    text = tmp_path / "text"
+    text.write_text("Once upon a time there was a little fox who lived in a wood. " * 120)
+    args = ["calibrate", "--data", str(text), "--num-samples", "1", "--input-len", "900", "--json"]
+    j = json.loads(ok(*args, "--target-sparsity", "0.01,0.2", "--output-len", "4"))
+    dense, first = j["points"][:2]
+    assert dense["factor"] == dense["rows"] == dense["worst"] == 0
+    assert first["factor"] == 450 and first["rows"] > 0 and first["decodes"] > 0
+    rows = [p["rows"] for p in j["points"][1:]]
+    assert rows == sorted(rows, reverse=True)
+    assert abs(j["points"][-1]["perplexity"] / dense["perplexity"] - 1) < 0.01
+    assert [f["target"] for f in j["factors"]] == [0.01, 0.2]
