@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * bench_attention.h - attention over pages: batches of decodes, which read keys and values, and
- * chunks of prompts, which multiply. Layers go round: their pages, of F16, are the copies.
+ * chunks of prompts, which multiply. Layers go round: their pages are the copies.
  */
 #ifndef SL_TESTS_CUDA_BENCH_ATTENTION_H
 #define SL_TESTS_CUDA_BENCH_ATTENTION_H
@@ -9,12 +9,14 @@
 #include "cuda/attention.h"
 #include "cuda/kv.cuh"
 #include "quant/float.h"
+#include "quant/fp8_e4m3.h"
 
 #define ATTN_BLOCK 16                               /* positions of a page */
 #define ATTN_PASS  (static_cast<uint64_t>(1) << 44) /* seed of the queries */
 
 struct attn_dims {
     int n_heads, n_kv, hd;
+    enum sl_dtype dtype = SL_DTYPE_F16; /* of the pages: this, BF16 or FP8_E4M3 */
 };
 
 static struct attn_dims attn_dims_of()
@@ -27,13 +29,14 @@ static struct attn_dims attn_dims_of()
 /* Bytes of a position's keys and values of one layer. */
 static size_t attn_pos_bytes(struct attn_dims d)
 {
-    return static_cast<size_t>(d.n_kv) * static_cast<size_t>(d.hd) * 4;
+    return 2 * static_cast<size_t>(d.n_kv) * (sl_kv_tile_bytes(d.dtype, d.hd) / SL_KV_TILE);
 }
 
 /* n_seqs sequences, each with n tokens to do behind pos. */
 struct attn_case {
     int n_seqs, n, pos;
     int n_layers;
+    enum sl_dtype dtype;
     size_t plane, page_bytes;
     std::vector<struct sl_span> spans;
     std::vector<int32_t> tables, positions;
@@ -42,7 +45,7 @@ struct attn_case {
 static struct attn_case attn_make(struct attn_dims d, int n_seqs, int n, int pos, int most_layers)
 {
     struct attn_case c = {};
-    c.n_seqs = n_seqs, c.n = n, c.pos = pos;
+    c.n_seqs = n_seqs, c.n = n, c.pos = pos, c.dtype = d.dtype;
     int pages = (pos + n + ATTN_BLOCK - 1) / ATTN_BLOCK;
     size_t layer = static_cast<size_t>(n_seqs) * static_cast<size_t>(pos + n) * attn_pos_bytes(d);
     c.n_layers = n_copies_for(layer, most_layers);
@@ -72,7 +75,7 @@ static struct sl_kv_view attn_view(const struct attn_case *c, const dev<uint16_t
     kv.page_bytes = c->page_bytes;
     kv.k_offset = 2 * c->plane * static_cast<size_t>(layer);
     kv.v_offset = kv.k_offset + c->plane;
-    kv.dtype = SL_DTYPE_F16;
+    kv.dtype = c->dtype;
     kv.block_size = ATTN_BLOCK;
     return kv;
 }
@@ -93,13 +96,58 @@ struct attn_device {
     }
 };
 
-static double attn_number(uint64_t i)
+/* What queries are rounded to. */
+static double attn_query(const struct attn_case *c, uint64_t i)
 {
-    return static_cast<double>(sl_f16_to_f32(to_f16(random_normal(i))));
+    float x = random_normal(ATTN_PASS + i);
+    return static_cast<double>(c->dtype == SL_DTYPE_F16 ? sl_f16_to_f32(to_f16(x))
+                                                        : from_bf16(to_bf16(x)));
 }
 
-/* Attention of the last token of sequence 0 with one head, in double, against what is there. The
- * pool holds random_normal of each element's place. */
+static __global__ void attn_scales_kernel(uint8_t *pool, uint64_t n_tiles, int tile_bytes)
+{
+    sl_grid_wait();
+    const uint64_t step = static_cast<uint64_t>(gridDim.x) * blockDim.x;
+    for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+         i < n_tiles * SL_KV_TILE; i += step) {
+        uint8_t *end = pool + (i / SL_KV_TILE + 1) * static_cast<uint64_t>(tile_bytes);
+        reinterpret_cast<uint16_t *>(end)[static_cast<int>(i % SL_KV_TILE) - SL_KV_TILE] = 247 << 7;
+    }
+    sl_grid_launch_dependents();
+}
+
+/* Fills n_bytes with pages of the format: element i is random_normal of i. FP8: byte i is the code
+ * of that, and all scales are 1. */
+static void attn_fill(uint8_t *pool, size_t n_bytes, struct attn_dims d)
+{
+    if (d.dtype != SL_DTYPE_FP8_E4M3) {
+        fill(pool, n_bytes / 2, d.dtype == SL_DTYPE_F16 ? FILL_F16 : FILL_BF16);
+        return;
+    }
+    const size_t tile = sl_kv_tile_bytes(d.dtype, d.hd);
+    fill(pool, n_bytes, FILL_E4M3);
+    sl_launch(b.cu, attn_scales_kernel, dim3(b.tiny ? 4 : 4096), dim3(256), 0, pool,
+              static_cast<uint64_t>(n_bytes / tile), static_cast<int>(tile));
+    must_be_well();
+}
+
+/* Element d of the position in a tile at byte `tile` of such a pool. */
+static double attn_number(const struct attn_case *c, int hd, size_t tile, int pos, int d)
+{
+    int in = d % 16; /* where FP8 has it: kv.cuh */
+    size_t at = tile;
+    if (c->dtype == SL_DTYPE_FP8_E4M3) {
+        at += static_cast<size_t>(sl_kv_piece(hd, pos, d / 16) + in % 8 / 2 * 4 + in % 2 * 2 +
+                                  (in < 8));
+        return static_cast<double>(sl_fp8_e4m3_to_f32(to_e4m3(random_normal(at))));
+    }
+    at = (at + static_cast<size_t>(sl_kv_piece(hd * 2, pos, d / 8))) / 2;
+    float x = random_normal(at + static_cast<size_t>(d % 8));
+    return static_cast<double>(c->dtype == SL_DTYPE_F16 ? sl_f16_to_f32(to_f16(x))
+                                                        : from_bf16(to_bf16(x)));
+}
+
+/* Attention of the last token of sequence 0 with one head, in double, against what is there. */
 static void attn_check(const struct attn_case *c, struct attn_dims d, const dev<uint16_t> *out,
                        int head)
 {
@@ -107,24 +155,21 @@ static void attn_check(const struct attn_case *c, struct attn_dims d, const dev<
     const size_t kv_head = static_cast<size_t>(head / (d.n_heads / d.n_kv));
     const size_t q_at = static_cast<size_t>(c->n - 1) * row + static_cast<size_t>(head) * hd;
     const size_t layer = 2 * c->plane * static_cast<size_t>(c->n_layers - 1);
-    std::vector<double> sum(hd, 0.0);
+    std::vector<double> sum(hd, 0.0), q;
     std::vector<uint16_t> got(hd);
     double total = 0.0, squares = 0.0;
+    for (size_t i = 0; i < hd; i++)
+        q.push_back(attn_query(c, q_at + i));
     for (int pos = 0; pos < c->pos + c->n; pos++) {
         size_t page = static_cast<size_t>(c->tables[static_cast<size_t>(pos / ATTN_BLOCK)]);
-        size_t at = page * c->page_bytes + layer + kv_head * ATTN_BLOCK * hd * 2;
-        auto place = [&](size_t i) {
-            return (at + static_cast<size_t>(
-                             sl_kv_piece(d.hd * 2, pos % ATTN_BLOCK, static_cast<int>(i / 8)))) /
-                       2 +
-                   i % 8;
-        };
+        size_t at = page * c->page_bytes + layer + kv_head * sl_kv_tile_bytes(c->dtype, d.hd);
         double score = 0.0;
         for (size_t i = 0; i < hd; i++)
-            score += attn_number(ATTN_PASS + q_at + i) * attn_number(place(i));
+            score += q[i] * attn_number(c, d.hd, at, pos % ATTN_BLOCK, static_cast<int>(i));
         double p = exp(score / sqrt(static_cast<double>(d.hd)));
         for (size_t i = 0; i < hd; i++)
-            sum[i] += p * attn_number(c->plane / 2 + place(i));
+            sum[i] +=
+                p * attn_number(c, d.hd, c->plane + at, pos % ATTN_BLOCK, static_cast<int>(i));
         total += p;
         squares += p * p;
     }
@@ -142,8 +187,10 @@ struct attn_times {
     double us, plan_us;
 };
 
+/* budget_ms: of replays. check: compare two heads with what they should be, which takes a while. */
 static struct attn_times attn_time(const struct attn_case *c, struct attn_dims d,
-                                   const dev<uint16_t> *pool)
+                                   const dev<uint16_t> *pool, double budget_ms = ROW_MS,
+                                   bool check = true)
 {
     const size_t n = static_cast<size_t>(c->n_seqs) * static_cast<size_t>(c->n) *
                      static_cast<size_t>(d.n_heads) * static_cast<size_t>(d.hd);
@@ -152,7 +199,7 @@ static struct attn_times attn_time(const struct attn_case *c, struct attn_dims d
     dev<uint16_t> out(n);
     struct attn_times t;
     fill(q.p, n, FILL_F32, ATTN_PASS);
-    t.plan_us = time_us(1, ROW_MS / 5, [&](int) {
+    t.plan_us = time_us(1, budget_ms / 5, [&](int) {
         sl_cuda_attention_plan(b.cu, &on.batch, d.n_heads, d.n_kv, d.hd);
     });
     struct sl_op_attention op = {};
@@ -164,12 +211,14 @@ static struct attn_times attn_time(const struct attn_case *c, struct attn_dims d
     op.head_dim = d.hd;
     op.scale = static_cast<float>(1.0 / sqrt(static_cast<double>(d.hd)));
     op.out = out.p;
-    t.us = time_us(c->n_layers, ROW_MS, [&](int layer) {
+    t.us = time_us(c->n_layers, budget_ms, [&](int layer) {
         op.kv = attn_view(c, pool, layer);
         b.be->vt->attention(b.be, &op);
     });
-    attn_check(c, d, &out, 0);
-    attn_check(c, d, &out, d.n_heads - 1);
+    if (check) {
+        attn_check(c, d, &out, 0);
+        attn_check(c, d, &out, d.n_heads - 1);
+    }
     return t;
 }
 

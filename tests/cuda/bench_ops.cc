@@ -5,6 +5,7 @@
  */
 #include "bench_attention.h"
 #include "bench_ceilings.h"
+#include "bench_decode.h"
 #include "bench_linear.h"
 #include "bench_rows.h"
 #include "bench_step.h"
@@ -13,7 +14,8 @@
 
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
-    "  --only PART      ceilings, linear, attention, rows, sample or step; default all. The\n"
+    "  --only PART      ceilings, linear, attention, decode, rows, sample or step; default all. "
+    "The\n"
     "                   ceilings are always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
@@ -76,7 +78,7 @@ static void parse(int argc, char **argv, struct args *a)
         }
     }
     a->device = device != nullptr ? atoi(device) : 0;
-    static const char *const parts[] = {"ceilings", "linear", "attention",
+    static const char *const parts[] = {"ceilings", "linear", "attention", "decode",
                                         "rows",     "sample", "step"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
@@ -93,15 +95,15 @@ static bool wanted(const struct args *a, const char *part)
 }
 
 /* The workspaces of the operations, as a model's loader asks for them: steps of 2,048 tokens and
- * 256 sequences of up to 32,768 positions. */
+ * 300 sequences of up to 131,072 positions. */
 static void take_workspace()
 {
     const struct attn_dims d = attn_dims_of();
     struct sl_step_limits lim = {};
     struct sl_error err = {};
     lim.max_tokens = b.tiny ? 128 : 2048;
-    lim.max_spans = lim.max_logits = b.tiny ? 8 : 256;
-    lim.max_context = b.tiny ? 512 : 32768;
+    lim.max_spans = lim.max_logits = b.tiny ? 8 : 300;
+    lim.max_context = b.tiny ? 512 : 131072;
     lim.block_size = ATTN_BLOCK;
     lim.max_table = lim.max_spans * (lim.max_context / ATTN_BLOCK);
     lim.n_heads = d.n_heads, lim.n_kv_heads = d.n_kv, lim.head_dim = d.hd;
@@ -129,6 +131,8 @@ int main(int argc, char **argv)
         run_linear(formats);
     if (wanted(&a, "attention"))
         run_attention();
+    if (wanted(&a, "decode"))
+        run_decode();
     if (wanted(&a, "rows"))
         run_rows();
     if (wanted(&a, "sample"))
