@@ -115,7 +115,7 @@ template <class F> static void with(const struct attn_case &c, F f)
  */
 static float factor_of(const struct attn_case &c)
 {
-    return 0.5f * static_cast<float>(c.pos + 1);
+    return c.pos > 0 ? 0.5f * static_cast<float>(c.pos + 1) : 250.0f;
 }
 
 /* The last tokens of a sequence as a chunk and as decodes, and a factor that nothing is below. */
@@ -210,7 +210,7 @@ int main()
     check(&pool, 9, 20000);
     printf("%27s  %7s %7s  %9s %9s %7s  %9s %5s\n", "", "rows", "units", "off us", "none us", "",
            "on us", "");
-    for (double share : {0.5, 0.7, 0.9}) {
+    for (double share : {0.0, 0.5, 0.7, 0.9}) {
         measure(&pool, 64, 1, 8191, share, 30.0);
         measure(&pool, 16, 1, 32767, share, 30.0);
         measure(&pool, 1, 1, 131071, share, 20.0);
