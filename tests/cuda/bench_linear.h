@@ -58,12 +58,19 @@ struct lin_bench {
     const struct lin_shape *shapes;
     size_t n_shapes;
     double cublas_us[LIN_SHAPES][LIN_SIZES];
-    std::vector<uint16_t> x_host; /* [tokens, k] is read from its start, whatever k is */
-    dev<uint16_t> *x;
+    dev<uint16_t> *x; /* [tokens, k] is read from its start, whatever k is */
     dev<float> *out;
     std::vector<uint8_t> file;
     const struct sl_op_lora *lora; /* of the next call; null: none */
 };
+
+#define LIN_X_SEED (static_cast<uint64_t>(1) << 40)
+
+/* Number i of x. */
+static double lin_x(size_t i)
+{
+    return static_cast<double>(from_bf16(to_bf16(random_normal(i + LIN_X_SEED))));
+}
 
 /* ------------------------------------------------------------------ matrices */
 
@@ -203,8 +210,8 @@ static struct lin_sum lin_reference(const struct lin_bench *l, const struct lin_
     sl_dtype_info(dtype)->to_f32(&l->file[static_cast<size_t>(row) * row_bytes], w.data(), s->k);
     struct lin_sum r = {0.0, 0.0};
     for (int i = 0; i < s->k; i++) {
-        double x = from_bf16(
-            l->x_host[static_cast<size_t>(t) * static_cast<size_t>(s->k) + static_cast<size_t>(i)]);
+        double x =
+            lin_x(static_cast<size_t>(t) * static_cast<size_t>(s->k) + static_cast<size_t>(i));
         double p = x * static_cast<double>(from_bf16(to_bf16(w[static_cast<size_t>(i)])));
         r.sum += p;
         r.size += fabs(p);
@@ -259,8 +266,7 @@ static void lin_check_cublas(const struct lin_bench *l, const struct lin_shape *
 {
     struct lin_sum r = {0.0, 0.0};
     for (size_t i = 0; i < static_cast<size_t>(s->k); i++) {
-        double p = static_cast<double>(from_bf16(l->x_host[i])) *
-                   static_cast<double>(from_bf16(to_bf16(random_normal(seed + i))));
+        double p = lin_x(i) * static_cast<double>(from_bf16(to_bf16(random_normal(seed + i))));
         r.sum += p;
         r.size += fabs(p);
     }
@@ -273,10 +279,9 @@ static void lin_check_cublas(const struct lin_bench *l, const struct lin_shape *
           "cuBLASLt, %s: %g, not %g", s->name, static_cast<double>(got), r.sum);
 }
 
-/* cuBLASLt at a shape, all parts as one matrix, outputs as large as ours (gate and up: BF16). */
-static void lin_cublas(struct lin_bench *l, size_t shape_idx)
+/* Matrices for cuBLASLt, all parts as one: the numbers from 0 on, from n on, and so forth. */
+static std::vector<void *> lin_plain(const struct lin_shape *s)
 {
-    const struct lin_shape *s = &l->shapes[shape_idx];
     const size_t n = static_cast<size_t>(lin_rows(s)) * static_cast<size_t>(s->k);
     std::vector<void *> copies;
     for (int i = 0; i < n_copies_for(n * 2, 64); i++) {
@@ -285,6 +290,15 @@ static void lin_cublas(struct lin_bench *l, size_t shape_idx)
         fill(p, n, FILL_BF16, n * static_cast<size_t>(i));
         copies.push_back(p);
     }
+    return copies;
+}
+
+/* cuBLASLt at a shape, outputs as large as ours (gate and up: BF16). */
+static void lin_cublas(struct lin_bench *l, size_t shape_idx)
+{
+    const struct lin_shape *s = &l->shapes[shape_idx];
+    const size_t n = static_cast<size_t>(lin_rows(s)) * static_cast<size_t>(s->k);
+    std::vector<void *> copies = lin_plain(s);
     for (int i = 0; i < lin_sizes(); i++)
         l->cublas_us[shape_idx][i] =
             lt_time(lin_tokens(i), lin_rows(s), s->k, LT_BF16,
@@ -359,10 +373,7 @@ static void run_linear(const std::vector<enum sl_dtype> &formats)
     }
     dev<uint16_t> x(most_x);
     dev<float> out(most_out);
-    const uint64_t seed = static_cast<uint64_t>(1) << 40;
-    fill(x.p, most_x, FILL_BF16, seed);
-    for (size_t i = 0; i < most_x; i++)
-        l.x_host.push_back(to_bf16(random_normal(i + seed)));
+    fill(x.p, most_x, FILL_BF16, LIN_X_SEED);
     l.x = &x;
     l.out = &out;
     wait_all();

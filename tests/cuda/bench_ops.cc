@@ -6,6 +6,7 @@
 #include "bench_attention.h"
 #include "bench_ceilings.h"
 #include "bench_decode.h"
+#include "bench_layers.h"
 #include "bench_linear.h"
 #include "bench_rows.h"
 #include "bench_step.h"
@@ -14,9 +15,10 @@
 
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
-    "  --only PART      ceilings, linear, attention, decode, rows, sample or step; default all. "
-    "The\n"
-    "                   ceilings are always measured\n"
+    "  --only PART      ceilings, linear, layers, attention, decode, rows, sample or step;
+    "
+    "                   default all. The ceilings are always measured
+    "
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --device N       default 0\n"
@@ -78,8 +80,8 @@ static void parse(int argc, char **argv, struct args *a)
         }
     }
     a->device = device != nullptr ? atoi(device) : 0;
-    static const char *const parts[] = {"ceilings", "linear", "attention", "decode",
-                                        "rows",     "sample", "step"};
+    static const char *const parts[] = {"ceilings", "linear", "layers", "attention",
+                                        "decode",   "rows",   "sample", "step"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
         known = known || strcmp(a->only, part) == 0;
@@ -129,6 +131,8 @@ int main(int argc, char **argv)
     run_ceilings();
     if (wanted(&a, "linear"))
         run_linear(formats);
+    if (wanted(&a, "layers"))
+        run_layers();
     if (wanted(&a, "attention"))
         run_attention();
     if (wanted(&a, "decode"))
