@@ -744,6 +744,9 @@ static void test_skip()
     rows_of a = run(s, few, 9), b = run(s, one, 132);
     check_rows(s, few, a, 1);
     same_bits("long", s, one, b, few, a);
+    s = make_scene(64, 4, 1, 16, {700}, seed + 1);
+    s.skip = 200.0f;
+    check_fp8(s, {512, 699});
 }
 
 /* Decodes, a few drafts and chunks in one batch, on one SM and on more than there is work for. */
