@@ -79,33 +79,41 @@ static __device__ __forceinline__ float sl_tanh(float x)
     return a < 0.625f ? __fmaf_rn(__fmul_rn(p, s), x, x) : big;
 }
 
-/* g / d, rounded once, for d >= 1 (or NaN) whose quotient is normal, or exact when g is tiny (then
- * d is 2 in what follows). The steps of the compiler's division without its branch to a slow path:
- * the end of a tile does nothing else, so many must run side by side. */
-static __device__ __forceinline__ float sl_div_by_large(float g, float d)
-{
-    bool large = d > 0x1p64f;
-    float scale = large ? 0x1p-64f : 1.0f, b = __fmul_rn(d, scale);
-    float r = sl_rcp_approx(b);
-    r = __fmaf_rn(r, __fmaf_rn(-b, r, 1.0f), r);
-    float q = __fmul_rn(g, r);
-    q = __fmaf_rn(__fmaf_rn(-b, q, g), r, q);
-    q = __fmaf_rn(__fmaf_rn(-b, q, g), r, q);
-    q = __fmul_rn(q, scale);
-    bool usual = fabsf(g) > 0.0f && fabsf(g) < INFINITY && d < INFINITY;
-    return usual ? q : __fmul_rn(g, d < INFINITY ? 1.0f : 0.0f);
-}
-
-/* silu(g) or gelu_tanh(g): g times the logistic function of g, or of 2 sqrt(2 / pi) (g + 0.044715
- * g^3), which has not the cancellation of 1 + tanh. */
+/* silu(g) or gelu_tanh(g): g / (1 + sl_exp(-z)) with z = g, or z = 2 sqrt(2 / pi) (g + 0.044715
+ * g^3), which has not the cancellation of 1 + tanh.
+ *
+ * The end of a tile does nothing else, so it has few instructions and no branch: the steps of
+ * sl_exp and of the compiler's division, with the divisor times 2^-32, so that one addition to the
+ * exponent scales; exact, as nothing leaves the range of normal numbers. Where z > 30 the divisor
+ * is 1; from where sl_exp overflows on it is infinite. */
 static __device__ __forceinline__ float sl_act(enum sl_act act, float g)
 {
+    const float magic = 12582912.0f - 32.0f; /* 32 less than sl_exp's */
     float z = g;
     if (act == SL_ACT_GELU_TANH) {
         float g3 = __fmul_rn(__fmul_rn(g, g), g);
         z = __fmul_rn(__fmaf_rn(g3, 0.044715f, g), 1.5957691216057308f);
     }
-    return sl_div_by_large(g, __fadd_rn(1.0f, sl_exp(__fadd_rn(0.0f, -z))));
+    float x = fminf(fmaxf(-z, -30.0f), 88.8f);
+    float t = __fmaf_rn(x, 0x1.715476p0f, magic), n = __fadd_rn(t, -magic);
+    float r = __fmaf_rn(n, -0x1.62e4p-1f, x);
+    r = __fmaf_rn(n, -0x1.7f7d1cp-20f, r);
+    float p = __fmaf_rn(0x1.a01a02p-13f, r, 0x1.6c16c2p-10f);
+    p = __fmaf_rn(p, r, 0x1.111112p-7f);
+    p = __fmaf_rn(p, r, 0x1.555556p-5f);
+    p = __fmaf_rn(p, r, 0x1.555556p-3f);
+    p = __fmaf_rn(p, r, 0.5f);
+    p = __fmaf_rn(p, r, 1.0f);
+    p = __fmaf_rn(p, r, 1.0f);
+    float d = __fadd_rn(__uint_as_float((__float_as_uint(t) << 23) + __float_as_uint(p)), 0x1p-32f);
+    float y = sl_rcp_approx(d);
+    y = __fmaf_rn(y, __fmaf_rn(-d, y, 1.0f), y);
+    float q = __fmul_rn(g, y);
+    q = __fmaf_rn(__fmaf_rn(-d, q, g), y, q);
+    q = __fmaf_rn(__fmaf_rn(-d, q, g), y, q);
+    q = copysignf(__fmul_rn(q, 0x1p-32f), g); /* of a zero the steps above lose the sign */
+    q = z > 30.0f ? g : q;
+    return z <= -0x1.62e43p+6f ? __fmul_rn(g, 0.0f) : q;
 }
 
 #endif
