@@ -199,6 +199,26 @@ void sl_sim_preempt()
         switch_to(choose(b, -1), false);
 }
 
+/* Some thread that can run, whatever the block's policy, or another block: a thread that asks again
+ * and again for what others have to do must not keep them from it. */
+void sl_sim_let_others()
+{
+    sim_block *b = sim_now_block;
+    if (sim_chance(2) && b->grid->active.size() > 1) {
+        switch_to(nullptr, false);
+        return;
+    }
+    if (!b->bulks.empty() && sim_chance(4))
+        sim_bulk_land(b, sim_rand() % b->bulks.size());
+    int warp = static_cast<int>(sim_rand() % static_cast<unsigned>(b->n_warps));
+    while (!(b->ready_warps & 1u << warp))
+        warp = (warp + 1) % b->n_warps;
+    int lane = static_cast<int>(sim_rand() % 32);
+    while (!(b->warps[warp].ready & 1u << lane))
+        lane = (lane + 1) % 32;
+    switch_to(&b->threads[warp * 32 + lane], false);
+}
+
 uint32_t sl_sim_active_mask()
 {
     sim_block *b = sim_now_block;

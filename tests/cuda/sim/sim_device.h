@@ -62,7 +62,8 @@ struct sl_sim_part {
 void sl_sim_collective(sl_sim_kind kind, uint32_t mask, sl_sim_part *part, sl_sim_at at);
 void sl_sim_barrier(int id, int n_threads, sl_sim_at at);
 void sl_sim_fence_proxy();
-void sl_sim_preempt(); /* now and then lets another thread run */
+void sl_sim_preempt();    /* now and then lets another thread run */
+void sl_sim_let_others(); /* at once: of a thread that polls */
 uint32_t sl_sim_active_mask();
 void sl_sim_by_wgmma(bool begin); /* what lies between are reads of wgmma's */
 void sl_sim_atomic(bool begin);   /* what lies between is one atomic operation */
