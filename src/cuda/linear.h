@@ -23,6 +23,7 @@ struct sl_lin_part {
     int32_t n_rows, n_blocks;
     int32_t first; /* first work item or tile: the kernel's own numbering */
     int32_t layout;
+    int32_t seg_k64; /* steps of a segment */
 };
 
 struct sl_lin {
@@ -31,14 +32,16 @@ struct sl_lin {
     int32_t n, k;            /* tokens > 0, columns */
     int32_t n_k64;           /* steps of 64 columns in a row block's stream */
     int32_t n_segs, seg_k64; /* segments and the steps of each, a multiple of 4; the last has what
-                                is left. The same of all parts. */
+                                is left. The same of all parts, unless mixed. */
     int32_t n_parts;
+    bool mixed; /* parts have segments of their own, these here are those of the most */
     bool gated; /* parts 0 and 1 are gate and up, of the same shape */
     bool vec_x; /* rows of x start at multiples of 16 bytes */
     enum sl_act act;
     __nv_bfloat16 *gated_out; /* rows n_rows of part 0 apart */
     float *partial;           /* sums of segments on their way to who adds them */
     uint32_t *arrived;        /* [SL_LIN_TILES], zeros between launches */
+    float *shelf;             /* sums between blocks that add them up together; likewise zeros */
     struct sl_lin_part part[SL_MAX_LINEAR_PARTS];
 };
 
@@ -54,7 +57,10 @@ struct sl_lin {
 #define SL_LIN_PARTIAL_BYTES (32 << 20)
 #define SL_LIN_TILES         4096
 #define SL_LIN_MIXED_BYTES   (8 << 20)
-#define SL_LIN_BYTES         (SL_LIN_PARTIAL_BYTES + SL_LIN_TILES * 4 + SL_LIN_MIXED_BYTES)
+#define SL_LIN_SHELF_BYTES   (36 << 20)
+#define SL_LIN_SHELF_TOKEN   2048 /* bytes of a token of a tile there */
+#define SL_LIN_BYTES \
+    (SL_LIN_PARTIAL_BYTES + SL_LIN_TILES * 4 + SL_LIN_MIXED_BYTES + SL_LIN_SHELF_BYTES)
 
 /* Gives the backend SL_LIN_BYTES of zeroed device memory for its products. Gate and up beside
  * adapters may have more room, of its own (step.cu). */
@@ -64,6 +70,12 @@ static inline void sl_cuda_linear_memory(struct sl_cuda *cu, uint8_t *bytes)
     cu->lin_mixed = (float *)(bytes + SL_LIN_PARTIAL_BYTES);
     cu->lin_mixed_bytes = SL_LIN_MIXED_BYTES;
     cu->lin_arrived = (uint32_t *)(bytes + SL_LIN_PARTIAL_BYTES + SL_LIN_MIXED_BYTES);
+}
+
+/* [SL_LIN_SHELF_BYTES], behind the counters. */
+static inline float *sl_cuda_linear_shelf(const struct sl_cuda *cu)
+{
+    return (float *)(cu->lin_arrived + SL_LIN_TILES);
 }
 
 /* The kernels of a layout, in the files linear_<layout>.cu. All parts have the layout. */
@@ -89,7 +101,18 @@ SL_LIN_DECLARE(fp8);
 SL_LIN_DECLARE(int4_g128);
 SL_LIN_DECLARE(int4_g32);
 #undef SL_LIN_DECLARE
-void sl_lin_pairs_bf16(struct sl_cuda *cu, const struct sl_lin *l); /* gated, one segment */
+/* Of many tokens (linear_tile.cuh). */
+#define SL_LIN_DECLARE(n) void sl_lin_##n##_bf16(struct sl_cuda *cu, const struct sl_lin *l)
+SL_LIN_DECLARE(tile256);
+SL_LIN_DECLARE(total192);
+SL_LIN_DECLARE(total128);
+SL_LIN_DECLARE(split256);
+SL_LIN_DECLARE(split128);
+SL_LIN_DECLARE(pairs);
+SL_LIN_DECLARE(pairs256);
+SL_LIN_DECLARE(pairtot192);
+SL_LIN_DECLARE(pairtot128);
+#undef SL_LIN_DECLARE
 
 /* Products of FP8 activations (linear_w8a8.cuh), which have another arithmetic than the above. */
 #define SL_LIN_DECLARE(n) void sl_lin_##n##_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
@@ -111,6 +134,14 @@ enum sl_lin_when {
     SL_LIN_ALWAYS,
     SL_LIN_WIDE,   /* tiles of 256 tokens: pays where they leave few places empty */
     SL_LIN_DIRECT, /* all tokens in shared memory: wants room; pays where reading is not all */
+    SL_LIN_TILED,  /* more than 64 tokens: wants vec_x; the cheapest of these */
+};
+
+/* The tiles of such a route: of 128 rows (gated: 64 of both). */
+struct sl_lin_tile {
+    int16_t tokens;
+    int16_t blocks; /* that share tokens */
+    bool split;     /* segments are units of their own */
 };
 
 struct sl_lin_route {
@@ -119,17 +150,20 @@ struct sl_lin_route {
     int32_t max_segs;
     enum sl_lin_kind kind;
     enum sl_lin_when when;
+    struct sl_lin_tile tile;
     void (*run)(struct sl_cuda *cu, const struct sl_lin *l);
     const char *name;
 };
 
-/* The routes, in the order they are tried: the first whose limits hold is taken. */
+/* The routes, in the order they are tried: the first whose limits hold is taken; of those of
+ * many tokens the one that costs least. */
 const struct sl_lin_route *sl_cuda_linear_routes(size_t *n);
 bool sl_cuda_linear_fits(const struct sl_lin_route *r, const struct sl_lin *l);
-const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l);
+const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l, int n_sms);
 /* Runs one product by a given route (tests), or by the table (NULL). */
 void sl_cuda_linear_run(struct sl_cuda *cu, const struct sl_lin *l, const struct sl_lin_route *r);
 /* The product of an op's arguments; for tests, which pin routes. */
 struct sl_lin sl_cuda_linear_args(const struct sl_op_linear *a);
+struct sl_lin sl_cuda_linear_gated_args(const struct sl_op_linear_gated_act *a);
 
 #endif

@@ -91,6 +91,16 @@ struct sl_wf_bf16 {
         load_half(r, 0, unit, lane);
         load_half(r, 1, unit + half_bytes, lane);
     }
+    /* Steps 2 h and 2 h + 1 of rows 0 to 7 and 8 to 15, at once. */
+    static __device__ __forceinline__ void load_two(uint32_t (*a)[4], const uint8_t *low,
+                                                    const uint8_t *high, int h, int lane)
+    {
+        const uint4 q[2] = {sl_load16(low + 512 * h + 16 * lane),
+                            sl_load16(high + 512 * h + 16 * lane)};
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            a[i / 4][i % 4] = sl_word(q[i & 1], 2 * (i / 4) + (i % 4 >> 1));
+    }
     static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
     {
 #pragma unroll

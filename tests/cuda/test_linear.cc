@@ -550,6 +550,25 @@ static void test_multi(const matrix *const w[3], int m)
     expect_rows(out2.get(), product(in, *w[2], nullptr, 0, nullptr), "multi 2", m, *w[2]);
 }
 
+/* By a route, or by the table (NULL). */
+static std::vector<uint16_t> gated(const input &in, const matrix &gate, const matrix &up,
+                                   enum sl_act act, const struct sl_lin_route *r)
+{
+    dev<uint16_t> out((size_t)(in.m * gate.n));
+    struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w, act, in.m, out.p, nullptr};
+    cu.n_sms = 1 + (int)below(8);
+    if (r == nullptr) {
+        sl_cuda_linear_gated_act(&cu.base, &a);
+    } else {
+        struct sl_lin l = sl_cuda_linear_gated_args(&a);
+        if (!sl_cuda_linear_fits(r, &l))
+            return {};
+        sl_cuda_linear_run(&cu, &l, r);
+    }
+    cu.n_sms = 6;
+    return out.get();
+}
+
 static void test_gated(const matrix &gate, const matrix &up, int m, enum sl_act act)
 {
     std::vector<float> x = random_x(m, gate.k);
@@ -557,19 +576,19 @@ static void test_gated(const matrix &gate, const matrix &up, int m, enum sl_act 
     std::vector<float> g = product(in, gate, nullptr, 0, nullptr);
     std::vector<float> u = product(in, up, nullptr, 0, nullptr), want(g.size());
     cpu.act(act, g.data(), u.data(), (int)g.size(), want.data());
-    dev<uint16_t> out(g.size());
-    struct sl_op_linear_gated_act a = {in.p(), in.ld, &gate.w, &up.w, act, m, out.p, nullptr};
-    cu.n_sms = 1 + (int)below(8);
-    sl_cuda_linear_gated_act(&cu.base, &a);
-    cu.n_sms = 6;
-    std::vector<uint16_t> got = out.get();
-    for (size_t i = 0; i < got.size(); i++) {
-        CHECK(got[i] == sl_f32_to_bf16(want[i]),
-              "gated %s and %s, %d x %d, %d tokens, output %zu: "
-              "%04x, not %04x",
-              sl_dtype_info(gate.dtype)->name, sl_dtype_info(up.dtype)->name, (int)gate.n,
-              (int)gate.k, m, i, got[i], sl_f32_to_bf16(want[i]));
-        n_bits++;
+    size_t n_routes;
+    const struct sl_lin_route *routes = sl_cuda_linear_routes(&n_routes);
+    for (size_t r = gate.dtype == up.dtype ? 0 : n_routes; r <= n_routes; r++) {
+        const struct sl_lin_route *route = r < n_routes ? &routes[r] : nullptr;
+        std::vector<uint16_t> got = gated(in, gate, up, act, route);
+        for (size_t i = 0; i < got.size(); i++) {
+            CHECK(got[i] == sl_f32_to_bf16(want[i]),
+                  "%s, gated %s and %s, %d x %d, %d tokens, output %zu: %04x, not %04x",
+                  route != nullptr ? route->name : "table", sl_dtype_info(gate.dtype)->name,
+                  sl_dtype_info(up.dtype)->name, (int)gate.n, (int)gate.k, m, i, got[i],
+                  sl_f32_to_bf16(want[i]));
+            n_bits++;
+        }
     }
 }
 
@@ -646,6 +665,41 @@ static void test_rounds(enum sl_dtype t)
     make_matrix(up, t, 700, 1024);
     for (int m : {8, 64})
         test_gated(w, up, m, SL_ACT_SILU);
+}
+
+/* Tiles of many tokens: several of rows and of tokens, all kinds of ends, one segment and four. */
+static void test_tiles(enum sl_dtype t)
+{
+    static const int64_t shapes[][2] = {{290, 256}, {130, 512}, {140, 320}};
+    for (auto &s : shapes) {
+        matrix w, up;
+        make_matrix(w, t, s[0], s[1]);
+        make_matrix(up, t, s[0], s[1]);
+        std::vector<float> x = random_x(260, w.k);
+        for (int m : {260, 70}) {
+            std::vector<float> few, y;
+            for (int at = 0; at < m; at += 64) {
+                std::vector<float> part(x.begin() + at * w.k, x.begin() + SL_MIN(at + 64, m) * w.k);
+                input in(part, SL_MIN(64, m - at), w.k, 0, 0);
+                std::vector<float> got = product(in, w, nullptr, 0, nullptr);
+                few.insert(few.end(), got.begin(), got.end());
+            }
+            input in(x, m, w.k, 8, 0);
+            size_t n_routes;
+            const struct sl_lin_route *routes = sl_cuda_linear_routes(&n_routes);
+            for (size_t i = 0; i < n_routes; i++) {
+                struct sl_op_linear a = {in.p(), in.ld, &w.w, nullptr, m, nullptr, w.n, nullptr};
+                struct sl_lin l = sl_cuda_linear_args(&a);
+                if (!sl_cuda_linear_fits(&routes[i], &l))
+                    continue;
+                cu.n_sms = 1 + (int)below(12);
+                expect_rows(product(in, w, nullptr, 4 * (int64_t)below(2) + 2, &routes[i]), few,
+                            routes[i].name, m, w);
+                cu.n_sms = 6;
+            }
+        }
+        test_gated(w, up, 140, SL_ACT_SILU);
+    }
 }
 
 static void test_mixes()
@@ -744,7 +798,7 @@ static void test_rest()
         l.n = 1 << i / SL_CUDA_LAYOUTS % 13;
         l.n_segs = 1 + (int)below(4);
         l.gated = below(2);
-        const struct sl_lin_route *r = sl_cuda_linear_route(&l);
+        const struct sl_lin_route *r = sl_cuda_linear_route(&l, 132);
         CHECK(r != nullptr && sl_cuda_linear_fits(r, &l), "layout %d, %d", l.part[0].layout, l.n);
     }
     struct sl_op_linear few = {nullptr, 16, &m.w, nullptr, 200, nullptr, 16, nullptr};
@@ -782,6 +836,7 @@ int main(int argc, char **argv)
     }
     for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_Q8_0, SL_DTYPE_Q6_K})
         test_rounds(t);
+    test_tiles(SL_DTYPE_BF16);
     test_fp8_nan();
     test_mixes();
     test_chains();
