@@ -15,10 +15,8 @@
 
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
-    "  --only PART      ceilings, linear, layers, attention, decode, rows, sample or step;
-    "
-    "                   default all. The ceilings are always measured
-    "
+    "  --only PART      ceilings, linear, layers, attention, decode, rows, sample or step;\n"
+    "                   default all. The ceilings are always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --device N       default 0\n"
