@@ -179,8 +179,8 @@ template <class KV, int D, bool SKIP> struct sl_attn_feed {
             sl_mbar_expect_tx(full + slot, static_cast<uint32_t>(n * cfg::TILE));
         __syncwarp();
         if (mine)
-            sl_bulk_load(slots + slot * cfg::SLOT + i * cfg::TILE, a.values + where, cfg::TILE,
-                         full + slot);
+            sl_bulk_load_once(slots + slot * cfg::SLOT + i * cfg::TILE, a.values + where, cfg::TILE,
+                              full + slot);
     }
 
     /* What comes next in a slot, there for all lanes. */
@@ -214,9 +214,9 @@ template <class KV, int D, bool SKIP> struct sl_attn_feed {
             sl_mbar_expect_tx(full + load_slot, static_cast<uint32_t>(n * cfg::TILE));
         __syncwarp();
         if (mine)
-            sl_bulk_load(slots + load_slot * cfg::SLOT + i * cfg::TILE,
-                         (step < cfg::HALVES ? a.keys : a.values) + at, cfg::TILE,
-                         full + load_slot);
+            sl_bulk_load_once(slots + load_slot * cfg::SLOT + i * cfg::TILE,
+                              (step < cfg::HALVES ? a.keys : a.values) + at, cfg::TILE,
+                              full + load_slot);
         load_slot = load_slot + 1 == cfg::SLOTS ? 0 : load_slot + 1;
     }
 

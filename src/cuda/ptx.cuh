@@ -115,6 +115,18 @@ static __device__ __forceinline__ void sl_bulk_load(void *smem, const void *gmem
                  : "memory");
 }
 
+/* The same of bytes that nobody will want again soon: the first to leave the L2 cache. */
+static __device__ __forceinline__ void sl_bulk_load_once(void *smem, const void *gmem,
+                                                         uint32_t n_bytes, uint64_t *mbar)
+{
+    asm volatile("{\n\t.reg .b64 first;\n\t"
+                 "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n\t"
+                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], first;\n\t}" ::"r"(sl_smem_addr(smem)),
+                 "l"(__cvta_generic_to_global(gmem)), "r"(n_bytes), "r"(sl_smem_addr(mbar))
+                 : "memory");
+}
+
 /* Copies the box whose first value is (row, col) of the matrix, and then takes the bytes of a whole
  * box off what the barrier's phase expects. map: a parameter of the kernel. One thread issues it.
  */

@@ -85,6 +85,11 @@ static inline void sl_bulk_load(void *smem, const void *gmem, uint32_t n_bytes, 
 {
     sl_sim_bulk_load(smem, gmem, n_bytes, mbar, SL_SIM_HERE);
 }
+static inline void sl_bulk_load_once(void *smem, const void *gmem, uint32_t n_bytes, uint64_t *mbar,
+                                     SL_SIM_AT)
+{
+    sl_sim_bulk_load(smem, gmem, n_bytes, mbar, SL_SIM_HERE);
+}
 static inline void sl_tensor_load(void *smem, const CUtensorMap *map, int col, int row,
                                   uint64_t *mbar, SL_SIM_AT)
 {
