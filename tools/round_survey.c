@@ -9,6 +9,7 @@
 #include "cpu/cpu.h"
 #include "models/internal.h"
 #include "quant/float.h"
+#include "quant/fp8_e4m3.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,13 +28,30 @@ static const char help[] =
     "output,\n"
     "f the gated activation, q queries, p keys and values (pages), 6 these and the queries in "
     "F16;\n"
-    "-k KINDS: only these, together, such as wnhafq6\n";
+    "8 weights of layers in E4M3 (scales of 128 x 128), x what they multiply in E4M3 (scales of "
+    "128\n"
+    "columns);\n"
+    "-k KINDS: only these, together, such as wnhafq6. Then also: mean difference of the given "
+    "tokens'\n"
+    "log probabilities, and their mean in float32 and with the roundings.\n";
 
 enum { MAX_N = 512, BLOCK = 16, MAX_PAGES = MAX_N / BLOCK + 2, MAX_COPIES = 4096 };
 
-enum kind { W = 1, N = 2, H = 4, A = 8, F = 16, Q = 32, P = 64, ALL = 127, P16 = 128 };
+enum kind {
+    W = 1,
+    N = 2,
+    H = 4,
+    A = 8,
+    F = 16,
+    Q = 32,
+    P = 64,
+    ALL = 127,
+    P16 = 128,
+    E = 256,
+    X = 512
+};
 
-static const char letters[] = "wnhafqp6";
+static const char letters[] = "wnhafqp68x";
 
 /* A backend whose functions are its own, followed by roundings. */
 static const struct sl_backend_vt *inner;
@@ -42,6 +60,7 @@ static unsigned kinds;
 static const float *final_norm;
 static float *copies[MAX_COPIES]; /* rounded weights */
 static int n_copies;
+static int64_t n_vocab; /* rows of the output matrix, which stays as it is */
 
 static void round_all(float *x, int64_t n)
 {
@@ -49,22 +68,44 @@ static void round_all(float *x, int64_t n)
         x[i] = sl_bf16_to_f32(sl_f32_to_bf16(x[i]));
 }
 
-static void norm_out(const float *w, float *out, int64_t n)
+/* A block of FP8: code times scale, as a float. */
+static void round_fp8(float *x, int64_t n_rows, int64_t n_cols, int64_t ld)
+{
+    float top = 0;
+    for (int64_t i = 0; i < n_rows * n_cols; i++)
+        top = fmaxf(top, fabsf(x[i / n_cols * ld + i % n_cols]));
+    for (int64_t i = 0; i < n_rows * n_cols && top > 0; i++) {
+        float *v = &x[i / n_cols * ld + i % n_cols];
+        *v = sl_fp8_e4m3_to_f32(sl_f32_to_fp8_e4m3(*v * (448.0f / top))) * (top / 448.0f);
+    }
+}
+
+static void round_blocks(float *x, int64_t n_rows, int64_t n_cols, int64_t rows)
+{
+    for (int64_t r = 0; r < n_rows; r += rows)
+        for (int64_t c = 0; c < n_cols; c += 128)
+            round_fp8(x + r * n_cols + c, SL_MIN(rows, n_rows - r), SL_MIN(128, n_cols - c),
+                      n_cols);
+}
+
+static void norm_out(const float *w, float *out, int64_t n, int64_t h)
 {
     if (kinds & (w == final_norm ? H : N))
-        round_all(out, n);
+        round_all(out, n * h);
+    if (kinds & X && w != final_norm)
+        round_blocks(out, n, h, 1);
 }
 
 static void op_rmsnorm(struct sl_backend *be, const struct sl_op_rmsnorm *a)
 {
     inner->rmsnorm(be, a);
-    norm_out(a->w, a->out, (int64_t)a->n * a->h);
+    norm_out(a->w, a->out, a->n, a->h);
 }
 
 static void op_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a)
 {
     inner->add_rmsnorm(be, a);
-    norm_out(a->w, a->out, (int64_t)a->n * a->h);
+    norm_out(a->w, a->out, a->n, a->h);
 }
 
 static void op_gated(struct sl_backend *be, const struct sl_op_linear_gated_act *a)
@@ -72,6 +113,8 @@ static void op_gated(struct sl_backend *be, const struct sl_op_linear_gated_act 
     inner->linear_gated_act(be, a);
     if (kinds & F)
         round_all(a->out, a->n * a->gate->n_rows);
+    if (kinds & X)
+        round_blocks(a->out, a->n, a->gate->n_rows, 1);
 }
 
 static void op_store(struct sl_backend *be, const struct sl_op_qk_norm_rope_kv_store *a)
@@ -89,20 +132,27 @@ static void op_attention(struct sl_backend *be, const struct sl_op_attention *a)
     inner->attention(be, a);
     if (kinds & A)
         round_all(a->out, a->batch->n_tokens * a->ld_out);
+    if (kinds & X)
+        round_blocks(a->out, a->batch->n_tokens, a->ld_out, 1);
 }
 
 static int op_weight(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
                      int64_t n_rows, int64_t n_cols, const void *data,
                      const struct sl_scales *scales, struct sl_weight *out, struct sl_error *err)
 {
-    if (use == SL_USE_LINEAR && dtype == SL_DTYPE_F32 && (kinds & W) != 0) {
+    const bool fp8 = (kinds & E) != 0 && n_rows != n_vocab;
+    if (use == SL_USE_LINEAR && (fp8 || (dtype == SL_DTYPE_F32 && (kinds & W) != 0))) {
         float *copy = sl_malloc((size_t)(n_rows * n_cols) * sizeof *copy);
         if (copy == NULL || n_copies == MAX_COPIES)
             return sl_fail(err, SL_ENOMEM, "out of memory for rounded weights");
-        memcpy(copy, data, (size_t)(n_rows * n_cols) * sizeof *copy);
-        round_all(copy, n_rows * n_cols);
+        sl_dtype_info(dtype)->to_f32(data, copy, n_rows * n_cols);
+        if (fp8)
+            round_blocks(copy, n_rows, n_cols, 128);
+        else
+            round_all(copy, n_rows * n_cols);
         copies[n_copies++] = copy;
         data = copy;
+        dtype = SL_DTYPE_F32;
     }
     return inner->weight_create(be, use, dtype, n_rows, n_cols, data, scales, out, err);
 }
@@ -138,6 +188,7 @@ static int open_rig(struct rig *g, const char *path, struct sl_error *err)
     outer.attention = op_attention;
     outer.weight_create = op_weight;
     g->be->vt = &outer;
+    n_vocab = sl_model_facts(g->model)->n_vocab;
     rc = sl_model_load(g->model, g->be, NULL, NULL, err);
     if (rc == 0)
         rc = sl_model_kv_layout(g->model,
@@ -241,6 +292,31 @@ static void squares(const float *x, const float *want, int32_t n, double *wrong,
     }
 }
 
+static double log_prob(const float *x, int32_t n, int32_t id)
+{
+    double sum = 0, top = (double)x[likeliest(x, n)];
+    for (int32_t i = 0; i < n; i++)
+        sum += exp((double)x[i] - top);
+    return (double)x[id] - top - log(sum);
+}
+
+/* Of the given tokens but the first. */
+static void compare_text(const struct reference *r, const float *x)
+{
+    double off = 0, was = 0, is = 0;
+    int32_t v = r->n_vocab, n = SL_MIN(r->n_given, r->n) - 1;
+    for (int32_t i = 0; i < n; i++) {
+        double a = log_prob(r->logits + (int64_t)i * v, v, r->tokens[i + 1]);
+        double b = log_prob(x + (int64_t)i * v, v, r->tokens[i + 1]);
+        off += fabs(a - b);
+        was += a;
+        is += b;
+    }
+    if (n > 0)
+        printf("text of %d: log probabilities off by %.5f, mean %.5f, in float32 %.5f\n", n,
+               off / n, is / n, was / n);
+}
+
 static void compare(const struct reference *r, const float *x)
 {
     double sum = 0, worst = 0, wrong = 0, all = 0;
@@ -280,7 +356,9 @@ static int survey(const char *path, const struct reference *r, const char *what,
         }
     if (rc == 0) {
         printf("%-12s %-8s ", what, name);
-        compare(r, step(&g, r->tokens, 0, r->n));
+        const float *x = step(&g, r->tokens, 0, r->n);
+        compare(r, x);
+        compare_text(r, x);
     }
     close_rig(&g);
     return rc;
