@@ -9,65 +9,65 @@
  *
  * Floor and limits (H200): 8192 FLOP a clock and multiprocessor, 1979 TFLOP/s at 1.83 GHz. A step
  * is 128 columns. For a tile of R rows and T tokens it takes R T / 32 clocks of the tensor cores
- * and moves, in bytes of shared memory, 128 (R + T) written by the copy engine and 128 (R + T R /
- * 64) read by wgmma; the multiprocessor has 128 bytes a clock:
+ * and moves, in bytes of shared memory, 128 (R + T) written by the copy engine and 2 (R + 64) T
+ * read by wgmma, 64 tokens at a time; the multiprocessor has 128 bytes a clock: 125 % of that for
+ * 128 x 128, 108 % for 128 tokens x 192 rows, 117 % for 192 x 128. Adding a step's sums up takes
+ * R T / 128 clocks. Few tokens: weights once, 4.67 TB/s; a unit of 8 KB is 400 clocks of a
+ * multiprocessor's share.
  *
- *   tile       clocks  bytes     of 128 B/clk
- *   128 x 128     512     80 KB      125 %
- *   128 x 160     640     92 KB      115 %
- *   128 x 192     768    104 KB      108 %
- *   192 x 128     768    112 KB      117 %
+ * TFLOP/s at 8192^3, 4096^3, and 4096 tokens of 4096 x 2048 and 8192 x 1536 (runs of 2026-11-22):
  *
- * To add a step's sums up takes R T / 128 clocks, a quarter of those above, beside the products of
- * the other warpgroups. Few tokens: weights once, 4.67 TB/s; 64 rows and 128 columns are 8 KB, 400
- * clocks of a multiprocessor's share.
+ *            what                                    one run               another
+ *   cublas   fast accumulation                       1722 1459 1405 1419   1587 1458 1373 1430
+ *   cublas   every 128 columns brought to float      1501 1180 1156 1204   1445 1189 1010 1035
+ *   cublas   a scale for each row and each token     1463 1087  974 1207   1468 1107  954  958
+ *   cublas   128 x 128 and 1 x 128 scales, as here   1280  998  929 1056   1256 1026  909  928
+ *   -        weights as the 64-row operand, 192 x 128   1131 933 792 835   1072  850  771  798
+ *   r192     128 tokens x 192                                              1146  817  677  724
+ *   t192     192 tokens x 128                                              1108  788  693  793
+ *   t128     128 tokens x 128, two sums under way                          1088 1007  788  719
+ *   t128o    128 tokens x 128, one sum under way                           1085  846  681  701
+ *   g128     128 x 128, gate and up, at 28672 x 4096 and 256, 512, 1024, 4096 tokens: 830 968 904
+ *            913 (weights as the 64-row operand, in copies of 1 KB: about 700)
  *
- *            what                                   first run            third and fourth
- *   cublas   fast accumulation                      1722 1459 1405 1419
- *   cublas   every 128 columns brought to float     1501 1180 1156 1204
- *   cublas   a scale for each row and each token    1463 1087  974 1207
- *   cublas   128 x 128 and 1 x 128 scales, as here  1280  998  929 1056
- *   w128     128 x 128                             888 738 673 805    995 842..931 731..792 906
- *   w128x2   the same, pairs share tokens          912 799 711 809    949 814      743      844
- *   w160     128 x 160                                                996 871      744      747
- *   w192     128 x 192                             996 743 662 597   1061 804      737      652
- *   t128     192 x 128                            1032 854 720 919   1131 823..933 741..789 1019
- *   t128x2   the same, pairs share tokens          936 766 696 901   1072 897      782      1000
- *   g128     128 x 128, gate and up at once        750 705 642        762 718      648
+ * us for one token at 6144 x 4096, 4096 x 4096, 28672 x 4096 (gate and up), 4096 x 14336:
  *
- * and us for one token at 6144 x 4096, 4096 x 4096, 28672 x 4096 (gate and up), 4096 x 14336:
- *
- *            what                                   first run            fourth
  *   cublas   fast; its best with scales is double    9.6  7.7 29.9 18.3
- *   n8       64 x 8                                  9.7  8.0      22.9   9.1  6.8 31.3 19.2
- *   g8       gate and up at once, copies of 1 KB              43.9                 44.4
- *
- * (third run: n8 10.6, 9.4, 32.1, 29.2). So the bars of 1,350 and 1,000 TFLOP/s are missed, by 16
- * and 20 %; few tokens are at cuBLASLt's.
- *
- * Whole engine, four layers of the 8B shape and its BF16 head (mkmodel --shape 8b --layers 4
- * --dtype fp8), tokens/s out with --activation-dtype fp8 and bf16: one request 1,523 and 1,371; 256
- * x (512 + 128) 58,080 and 45,221; 64 x (512 + 2), in and out, 485,483 and 349,705.
+ *   n8       codes made by a kernel ahead            9.2  7.0 31.0 19.9
+ *   n8own    codes made by each block                9.2  7.6 32.7 20.7  less a launch
+ *   g8       gate and up at once                              31.1
+ *   g8own    the same, codes made by each block               32.5
  *
  * What was learnt:
- * - Bits. All widths of wgmma give the same, and so do operands exchanged; mma.sync differs in all
- *   values: its sums are exact to float (NMSE 1e-14 against double), those of wgmma keep about 14
- *   bits (1.4e-8, with sums of 128 columns). So one token takes wgmma, too.
- * - In the first run a step cost 350 to 400 clocks beside its products, whatever the tile (n8 370,
- *   n64 450, n128 800 where products take 256). Making factors while the products run changed
- *   nothing (second run). The code shows MEMBAR.ALL.CTA: fence.proxy.async, which readers of what
- *   the copy engine brought owe it before it may write there again, waits for all that the warp has
- *   under way. With factors by ordinary stores of a warp of the bringing group (third run) large
- *   tiles gain 10 to 25 %, and few tokens lose, as that warp is too slow for their steps. Where the
- *   scales of all tokens fit they are kept in shared memory instead (fourth run).
- * - What binds large tiles now was not found: 192 x 128 takes 1.6 times the clocks of its products.
- *   Not tried: sums of one group under way while it adds up others, which wants 64 x 96 tiles or
- *   fewer registers; stores beside the next tile, which short K wants (bf16: boxes).
- * - Copies of 1 KB take longer than copies of 8 KB (28672 x 4096: 43.8 us for 31.5).
+ * - Bits. All widths of wgmma give the same, and so do operands exchanged, and a from registers;
+ *   mma.sync differs in all values: its sums are exact to float, those of wgmma keep about 14 bits.
+ * - Longer sums (`errors`), NMSE against double, in brackets the mean error, all towards zero:
+ *
+ *     sums of       128        256        512       1024       all columns
+ *     normal     1.4e-8     3.9e-8     1.0e-7     2.7e-7     1.6e-6 (4096), 7.8e-6 (14336)
+ *     magnitudes 3.2e-7     3.7e-6     3.0e-5     2.0e-4     4.7e-3, 4.7e-2
+ *                (5e-4)     (2e-3)     (5e-3)    (1.3e-2)    (6.5 %, 21 %)
+ *
+ *   So one sum over all columns, which the scales of rows and tokens would allow, is harmless where
+ *   signs are mixed (rounding to E4M3 costs 1.3e-3) and loses a fifth where they are not. It is not
+ *   offered; it would bring 1,326 (128 x 256, a from registers; cuBLASLt 1,587).
+ * - With tokens as the 64-row operand a thread needs two factors a step and not 32: those took a
+ *   quarter of what shared memory gives. Registers are then free for two sums under way (t128).
+ * - Tokens from registers, loaded as fragments from device memory, with two groups of 32 or 64 rows
+ *   under way, expected to leave shared memory free: 720 to 950 at 8192^3. A step cost 415 clocks
+ *   for 64 rows where products take 256, however far ahead the loads were, and 128 x 256 spills.
+ * - What binds now: each tile of 128 x 128 takes 4.5 us beside its steps (from K = 2048 and 4096),
+ *   most of it stores of float that nothing runs beside: four tenths of the time at K = 2048. The
+ *   steps alone are 1,200 to 1,400. One warpgroup ahead of the other by half a ring changed nothing
+ *   (with tokens from registers). Not tried here: stores by the copy engine.
+ * - fence.proxy.async, which readers of what the copy engine brought owe it, is MEMBAR.ALL.CTA, 350
+ *   clocks a step. So scales come by ordinary stores of a warp, and wgmma alone reads the rest.
+ * - Few tokens, four steps together: 25.9 us for 4096 x 14336, as eight stages are then held.
  */
 #include "lab.h"
 
-#include "cuda/linear_w8a8.cuh"
+#include "cuda/linear_w8a8_few.cuh"
+#include "cuda/linear_w8a8_wide.cuh"
 
 /* ------------------------------------------------------------------ data and reference */
 
@@ -101,6 +101,9 @@ static __global__ void pack_kernel(const uint8_t *w, uint8_t *out, int n_rows, i
 }
 
 enum ref_kind { REF_WGMMA, REF_SWAPPED, REF_MMA };
+
+/* every: steps of 128 columns that are one sum. Other than 1: the scales of the first are those of
+ * the token; -1: of one step. */
 
 /* 128 bytes of 64 rows (or 8) from column k on, as wgmma wants them. */
 static __device__ void ref_fetch(const uint8_t *from, int ld, int row0, int rows, int n_rows,
@@ -149,8 +152,10 @@ static void ref_mma(float (&sum)[1][4], const uint8_t *a, const uint8_t *b, int 
 /* A warpgroup for 64 rows and 8 tokens (swapped: 64 tokens and 8 rows), straight from the rows. */
 static __global__ void __launch_bounds__(128)
     reference_kernel(const uint8_t *w, const uint8_t *x, const float *xs, int ld_xs, float *out,
-                     int n_rows, int n_cols, int n_tokens, int token_step, int kind)
+                     int n_rows, int n_cols, int n_tokens, int token_step, int kind, int every)
 {
+    const bool plain = every != 1;
+    every = every < 0 ? -every : every;
     SL_SMEM(uint8_t, smem);
     sl_grid_wait();
     int n_k = (n_cols + 127) / 128, lane = static_cast<int>(threadIdx.x % 32);
@@ -160,9 +165,9 @@ static __global__ void __launch_bounds__(128)
     int a0 = kind == REF_SWAPPED ? token0 : row0, b0 = kind == REF_SWAPPED ? row0 : token0;
     int n_a = kind == REF_SWAPPED ? n_tokens : n_rows,
         n_b = kind == REF_SWAPPED ? n_rows : n_tokens;
-    float acc[4] = {};
+    float acc[4] = {}, sum[1][4] = {};
     for (int k = 0; k < n_k; k++) {
-        float sum[1][4] = {};
+        bool begins = k % every == 0;
         __syncthreads();
         ref_fetch(a, a == w ? n_cols : n_k * 128, a0, 64, n_a, n_cols, 128 * k, smem);
         ref_fetch(b, b == w ? n_cols : n_k * 128, b0, 8, n_b, n_cols, 128 * k, smem + 8192);
@@ -170,25 +175,31 @@ static __global__ void __launch_bounds__(128)
         __syncthreads();
         if (kind == REF_MMA) {
             for (int j = 0; j < 4; j++)
-                ref_mma(sum, smem, smem + 8192, j);
+                ref_mma(sum, smem, smem + 8192, j); /* every is 1 */
         } else {
             auto pa = sl_wgmma_b(smem), pb = sl_wgmma_b(smem + 8192);
             sl_wgmma_fence();
             for (int j = 0; j < 4; j++)
-                sl_wgmma_e4m3(sum, pa + j * SL_WGMMA_B_K16, pb + j * SL_WGMMA_B_K16, j);
+                sl_wgmma_e4m3(sum, pa + j * SL_WGMMA_B_K16, pb + j * SL_WGMMA_B_K16,
+                              !begins || j > 0);
             sl_wgmma_commit();
             sl_wgmma_wait<0>();
             sl_wgmma_done(sum);
         }
+        if ((k + 1) % every != 0 && k + 1 < n_k)
+            continue;
         for (int i = 0; i < 4; i++) {
             int ia = a0 + static_cast<int>(threadIdx.x / 32) * 16 + lane / 4 + 8 * (i >> 1);
             int ib = b0 + 2 * (lane % 4) + (i & 1);
             int r = kind == REF_SWAPPED ? ib : ia, t = kind == REF_SWAPPED ? ia : ib;
-            if (r < n_rows && t < n_tokens)
-                acc[i] = __fmaf_rn(sum[0][i],
-                                   __fmul_rn(xs[static_cast<int64_t>(k) * ld_xs + t],
-                                             unit_scale(static_cast<int64_t>(r / 64) * n_k + k)),
-                                   acc[i]);
+            if (r >= n_rows || t >= n_tokens)
+                continue;
+            float f = xs[t];
+            if (!plain)
+                f = __fmul_rn(xs[static_cast<int64_t>(k) * ld_xs + t],
+                              unit_scale(static_cast<int64_t>(r / 64) * n_k + k));
+            acc[i] = __fmaf_rn(sum[0][i], f, acc[i]);
+            sum[0][i] = 0.0f;
         }
     }
     for (int i = 0; i < 4; i++) {
@@ -213,39 +224,33 @@ struct version {
     int most_tokens;
 };
 
-#define VERSION(name, what, most, ...)                                         \
-    {                                                                          \
-        name, what, sl_w8_launch<sl_w8_shape<__VA_ARGS__, false>>, false, most \
+#define FEW(name, what, most, tokens, ...)                              \
+    {                                                                   \
+        name, what, sl_w8_few_launch<sl_w8_few<tokens, ##__VA_ARGS__>>, \
+            sl_w8_few<tokens, ##__VA_ARGS__>::GATED, most               \
     }
-#define GATED(name, what, most, ...)                                         \
-    {                                                                        \
-        name, what, sl_w8_launch<sl_w8_shape<__VA_ARGS__, true>>, true, most \
-    }
-#define VERSION2(name, what, most, tokens, groups, cluster, room, two)                           \
-    {                                                                                            \
-        name, what, sl_w8_launch<sl_w8_shape<tokens, groups, cluster, false, room, two>>, false, \
-            most                                                                                 \
+#define WIDE(name, what, ...)                                                                   \
+    {                                                                                           \
+        name, what, sl_w8_wide_launch<sl_w8_wide<__VA_ARGS__>>, sl_w8_wide<__VA_ARGS__>::GATED, \
+            1 << 20                                                                             \
     }
 static const struct version versions[] = {
-    VERSION("n8", "64 x 8", 8, 8, 1, 1),
-    VERSION2("n8whole", "64 x 8, alone on the multiprocessor", 8, 8, 1, 1, SL_W8_WHOLE, true),
-    VERSION2("n8one", "64 x 8, one sum under way", 8, 8, 1, 1, SL_W8_HALF, false),
-    VERSION("n16", "64 x 16", 16, 16, 1, 1),
-    VERSION("n32", "64 x 32", 32, 32, 1, 1),
-    VERSION("n64", "64 x 64", 64, 64, 1, 1),
-    VERSION("w64", "128 x 64", 64, 64, 2, 1),
-    VERSION("n128", "64 x 128", 1024, 128, 1, 1),
-    VERSION("w128", "128 x 128", 1 << 20, 128, 2, 1),
-    VERSION("w128x2", "128 x 128, pairs share tokens", 1 << 20, 128, 2, 2),
-    VERSION("w160", "128 x 160", 1 << 20, 160, 2, 1),
-    VERSION("w160x2", "128 x 160, pairs share tokens", 1 << 20, 160, 2, 2),
-    VERSION("w192", "128 x 192", 1 << 20, 192, 2, 1),
-    VERSION("t128", "192 x 128", 1 << 20, 128, 3, 1),
-    VERSION("t128x2", "192 x 128, pairs share tokens", 1 << 20, 128, 3, 2),
-    GATED("g8", "64 x 8, gate and up", 8, 8, 1, 1),
-    GATED("g16", "64 x 16, gate and up", 16, 16, 1, 1),
-    GATED("g64", "128 x 64, gate and up", 64, 64, 2, 1),
-    GATED("g128", "128 x 128, gate and up", 1 << 20, 128, 2, 1),
+    WIDE("t192", "192 tokens x 128", 3, 2, false),
+    WIDE("t128", "128 tokens x 128, two sums under way", 2, 2, false),
+    WIDE("t128o", "128 tokens x 128, one sum under way", 2, 2, false, false),
+    WIDE("r192", "128 tokens x 192", 2, 3, false),
+    WIDE("t64", "128 tokens x 64", 2, 1, false),
+    WIDE("g192", "192 tokens x 128, gate and up", 3, 2, true),
+    WIDE("g128", "128 tokens x 128, gate and up", 2, 2, true),
+    FEW("n8", "64 x 8", 8, 8, false),
+    FEW("n8own", "64 x 8, codes made by each block", 1, 8, false, true),
+    FEW("n16", "64 x 16", 16, 16, false),
+    FEW("n32", "64 x 32", 32, 32, false),
+    FEW("n64", "64 x 64", 64, 64, false),
+    FEW("g8", "64 x 8, gate and up", 8, 8, true),
+    FEW("g8own", "64 x 8, gate and up, codes made by each block", 1, 8, true, true),
+    FEW("g16", "64 x 16, gate and up", 16, 16, true),
+    FEW("g64", "64 x 64, gate and up", 64, 64, true),
 };
 
 struct shape {
@@ -298,7 +303,7 @@ static int token_step(const struct shape &s)
 }
 
 static void reference(const struct data &d, const struct shape &s, float *out, int step,
-                      enum ref_kind kind)
+                      enum ref_kind kind, int every = 1)
 {
     unsigned rows = static_cast<unsigned>((s.n_rows + 63) / 64);
     unsigned tokens = static_cast<unsigned>((s.n_tokens + step - 1) / step);
@@ -307,7 +312,8 @@ static void reference(const struct data &d, const struct shape &s, float *out, i
         tokens = static_cast<unsigned>((s.n_tokens + 63) / 64), step = 64;
     sl_launch(&lab_cu, reference_kernel, dim3(rows, tokens), dim3(128), 16384,
               (const uint8_t *)d.w->p, (const uint8_t *)d.q->p, (const float *)d.xs->p,
-              ld_scales(s), out, s.n_rows, s.n_cols, s.n_tokens, step, static_cast<int>(kind));
+              ld_scales(s), out, s.n_rows, s.n_cols, s.n_tokens, step, static_cast<int>(kind),
+              every);
     lab_must_be_well("reference");
 }
 
@@ -365,6 +371,9 @@ static sl_lin product(const struct data &d, const struct shape &s, bool gated, i
     sl_lin l = {};
     l.n = s.n_tokens;
     l.k = s.n_cols;
+    l.x = reinterpret_cast<const __nv_bfloat16 *>(d.x->p);
+    l.ld_x = s.n_cols;
+    l.vec_x = s.n_cols % 8 == 0;
     l.gated = gated;
     l.act = SL_ACT_SILU;
     l.n_parts = gated ? 2 : 1;
@@ -492,7 +501,7 @@ static void time_all(const struct version *v, struct data *d, bool quick, int ra
         with(8192, 1536, {4096});
     }
     for (const struct matrix &m : layers) {
-        if (quick || (v != nullptr && v->gated != (m.n_rows == 14336) && v->most_tokens != 8))
+        if (quick || (v != nullptr && v->gated != (m.n_rows == 14336) && v->most_tokens > 8))
             continue;
         if (v == nullptr)
             with(m.n_rows, m.n_cols, {1, 16, 64, 256, 1024, 4096});
@@ -500,7 +509,7 @@ static void time_all(const struct version *v, struct data *d, bool quick, int ra
             with(m.n_rows, m.n_cols, {256, 512, 1024, 4096});
         else
             with(m.n_rows, m.n_cols,
-                 {v->most_tokens == 8    ? 1
+                 {v->most_tokens <= 8    ? 1
                   : v->most_tokens == 16 ? 16
                                          : 32,
                   64, 128, 256});
@@ -562,6 +571,76 @@ static void which_bits(struct data *d)
            error_mma / power);
 }
 
+/* What sums of so many columns lose against double: NMSE, the same of what all outputs have in
+ * common (their mean error over their root mean square), for normal numbers and for magnitudes. */
+static void errors(struct data *d)
+{
+    const int tokens = 16, rows = b.tiny ? 64 : 512;
+    for (int cols : {4096, 14336}) {
+        if (b.tiny)
+            cols = 512;
+        for (int positive = 0; positive < 2; positive++) {
+            const struct shape s = {rows, cols, tokens};
+            size_t n_w = static_cast<size_t>(rows) * static_cast<size_t>(cols),
+                   n_q = static_cast<size_t>(tokens) * static_cast<size_t>(cols),
+                   n = static_cast<size_t>(rows) * static_cast<size_t>(tokens);
+            fill(d->w->p, n_w, FILL_E4M3, 1);
+            quantise(*d, s);
+            lab_must_be_well("quantising");
+            std::vector<uint8_t> w(n_w), q(n_q);
+            std::vector<float> xs(static_cast<size_t>(ld_scales(s))), got(n);
+            d->w->get(0, w.data(), n_w);
+            d->q->get(0, q.data(), n_q);
+            for (uint8_t &c : w)
+                c &= positive ? 127 : 255;
+            for (uint8_t &c : q)
+                c &= positive ? 127 : 255;
+            MUST(cudaMemcpy(d->w->p, w.data(), n_w, cudaMemcpyHostToDevice));
+            MUST(cudaMemcpy(d->q->p, q.data(), n_q, cudaMemcpyHostToDevice));
+            d->xs->get(0, xs.data(), xs.size());
+            double table[256];
+            for (int c = 0; c < 256; c++) {
+                int m = c & 127;
+                double v = m >= 8 ? ldexp(8 + (m & 7), (m >> 3) - 10) : ldexp(m, -9);
+                table[c] = c & 128 ? -v : v;
+            }
+            std::vector<double> want(n);
+            for (size_t t = 0; t < static_cast<size_t>(tokens); t++)
+                for (size_t r = 0; r < static_cast<size_t>(rows); r++) {
+                    double sum = 0.0;
+                    for (size_t c = 0; c < static_cast<size_t>(cols); c++)
+                        sum += table[w[r * static_cast<size_t>(cols) + c]] *
+                               table[q[t * static_cast<size_t>(cols) + c]];
+                    want[t * static_cast<size_t>(rows) + r] =
+                        sum * static_cast<double>(xs[t]) *
+                        static_cast<double>(row_scale(static_cast<int64_t>(r)));
+                }
+            printf("errors  %5d columns, %s:", cols, positive ? "magnitudes" : "normal");
+            for (int every : {-1, 2, 4, 8, 1 << 20}) {
+                reference(*d, s, d->want->p, 8, REF_WGMMA, every);
+                d->want->get(0, got.data(), n);
+                double error = 0.0, power = 0.0, mean = 0.0;
+                for (size_t i = 0; i < n; i++) {
+                    double e = static_cast<double>(got[i]) - want[i];
+                    error += e * e;
+                    power += want[i] * want[i];
+                    mean += (want[i] < 0.0 ? -e : e);
+                }
+                printf("  %s %.2e (%+.1e)",
+                       every == -1  ? "128"
+                       : every == 2 ? "256"
+                       : every == 4 ? "512"
+                       : every == 8 ? "1024"
+                                    : "all",
+                       error / power,
+                       mean / static_cast<double>(n) / sqrt(power / static_cast<double>(n)));
+            }
+            printf("\n");
+            fflush(stdout);
+        }
+    }
+}
+
 static int usage()
 {
     fprintf(stderr, "gemm_fp8 --list | --only NAME [--quick] [--raster N]\n");
@@ -577,7 +656,8 @@ int main(int argc, char **argv)
         if (!strcmp(argv[i], "--list")) {
             for (const struct version &v : versions)
                 printf("%-7s %s\n", v.name, v.what);
-            printf("cublas  cuBLASLt\nbits    which instructions give the same\n");
+            printf("cublas  cuBLASLt\nbits    which instructions give the same\nerrors  of longer "
+                   "sums\n");
             return 0;
         } else if (!strcmp(argv[i], "--only") && i + 1 < argc) {
             only = argv[++i];
@@ -607,6 +687,9 @@ int main(int argc, char **argv)
         } else if (!strcmp(only, "bits")) {
             found = true;
             which_bits(&d);
+        } else if (!strcmp(only, "errors")) {
+            found = true;
+            errors(&d);
         }
         for (const struct version &v : versions) {
             if (strcmp(only, v.name) != 0)

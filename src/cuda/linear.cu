@@ -60,7 +60,6 @@ static const struct sl_lin_route routes[] = {
     ROUTE(W8A8, 32, INT32_MAX, BOTH, n32, w8a8),
     ROUTE(W8A8, 64, INT32_MAX, BOTH, n64, w8a8),
     ROUTE(W8A8, INT32_MAX, INT32_MAX, BOTH, wide, w8a8),
-    ROUTE(W8A8, INT32_MAX, INT32_MAX, BOTH, n128, w8a8),
     ROUTES(INT4_G128, int4_g128),
     ROUTES(INT4_G32, int4_g32),
 };
@@ -338,7 +337,6 @@ extern "C" void sl_cuda_linear_multi(struct sl_backend *be, const struct sl_op_l
         sl_cuda_lora_expand(sl_cuda(be), &add);
 }
 
-#define W8A8_APART  16 /* up to so many tokens gate and up are faster as two products */
 #define ACT_THREADS 256
 
 /* out = act(g) * u, as the gated kernels have it. */
@@ -351,8 +349,8 @@ static __global__ void __launch_bounds__(ACT_THREADS)
         out[i] = __float2bfloat16_rn(__fmul_rn(sl_act(act, g[i]), u[i]));
 }
 
-/* Gate and up of different layouts, which model files do not have but may, or with adapters, or few
- * tokens of w8a8: two products into memory, as many tokens as fit there, and what follows them.
+/* Gate and up of different layouts, which model files do not have but may, or with adapters: two
+ * products into memory, as many tokens as fit there, and what follows them.
  * Their sums have the bits of the gated kernels' (docs/DETERMINISM.md), so that rows without
  * adapter are what they are elsewhere. */
 static void run_mixed(struct sl_cuda *cu, const struct sl_op_linear_gated_act *a)
@@ -395,8 +393,7 @@ extern "C" void sl_cuda_linear_gated_act(struct sl_backend *be,
                                          const struct sl_op_linear_gated_act *a)
 {
     SL_ASSERT(a->gate->n_rows == a->up->n_rows && a->gate->n_cols == a->up->n_cols);
-    bool apart = a->gate->layout == SL_CUDA_W8A8 && a->n <= W8A8_APART;
-    if (a->gate->layout != a->up->layout || a->lora != NULL || apart) {
+    if (a->gate->layout != a->up->layout || a->lora != NULL) {
         run_mixed(sl_cuda(be), a);
         return;
     }

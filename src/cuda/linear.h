@@ -120,7 +120,6 @@ SL_LIN_DECLARE(few);
 SL_LIN_DECLARE(n16);
 SL_LIN_DECLARE(n32);
 SL_LIN_DECLARE(n64);
-SL_LIN_DECLARE(n128);
 SL_LIN_DECLARE(wide);
 #undef SL_LIN_DECLARE
 /* Memory for activations as FP8, from the first matrix of that layout on: products of more tokens

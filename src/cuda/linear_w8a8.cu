@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Products of FP8 weights and FP8 activations: activations to FP8, then tiles.
  */
-#include "cuda/linear_w8a8.cuh"
+#include "cuda/linear_w8a8_few.cuh"
+#include "cuda/linear_w8a8_wide.cuh"
 
 #define ROOM_COLS(n_k) ((int64_t)(n_k) * (128 + 4)) /* bytes of a token: codes, scales */
 
@@ -13,7 +14,10 @@ static int32_t tokens_at_once(const struct sl_cuda *cu, int32_t n_k)
     return (int32_t)(n >= 384 ? n / 384 * 384 : n); /* tiles are 128 or 192 wide */
 }
 
-template <class S> static void run(struct sl_cuda *cu, const sl_lin *given)
+typedef void launch_fn(struct sl_cuda *cu, const sl_lin *given, const uint8_t *q, const float *xs,
+                       int32_t ld_xs, int32_t raster);
+
+static void run(struct sl_cuda *cu, const sl_lin *given, launch_fn *launch)
 {
     const int32_t n_k = SL_CEIL_DIV(given->k, 128), most = tokens_at_once(cu, n_k);
     for (int32_t t = 0; t < given->n; t += most) {
@@ -28,43 +32,85 @@ template <class S> static void run(struct sl_cuda *cu, const sl_lin *given)
         sl_w8_quant q = {
             l.x, l.ld_x, l.n, l.k, n_k, l.vec_x, cu->fp8_room, xs, SL_ROUND_UP(l.n, 4)};
         sl_w8_quantise(cu, &q);
-        sl_w8_launch<S>(cu, &l, q.q, q.xs, q.ld_xs);
+        launch(cu, &l, q.q, q.xs, q.ld_xs, SL_W8_RASTER);
     }
 }
 
-#define KERNELS(name, tokens, groups, gated_groups, cluster)              \
-    void sl_lin_##name##_w8a8(struct sl_cuda *cu, const struct sl_lin *l) \
-    {                                                                     \
-        if (l->gated)                                                     \
-            run<sl_w8_shape<tokens, gated_groups, cluster, true>>(cu, l); \
-        else                                                              \
-            run<sl_w8_shape<tokens, groups, cluster, false>>(cu, l);      \
-    }
-KERNELS(few, 8, 1, 1, 1)
-KERNELS(n16, 16, 1, 1, 1)
-KERNELS(n32, 32, 1, 1, 1)
-KERNELS(n64, 64, 1, 2, 1)
-KERNELS(n128, 128, 2, 2, 1)
-
-/* Tiles of 192 rows are an eighth faster than those of 128, unless more multiprocessors wait at the
- * end. */
-static bool high_pays(const struct sl_cuda *cu, const sl_lin *l)
+template <int NT> static void few(struct sl_cuda *cu, const sl_lin *l)
 {
-    int64_t cost[2];
-    for (int i = 0; i < 2; i++) {
-        int rows = 128 + 64 * i;
+    run(cu, l,
+        l->gated ? sl_w8_few_launch<sl_w8_few<NT, true>> : sl_w8_few_launch<sl_w8_few<NT, false>>);
+}
+
+void sl_lin_n16_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
+{
+    few<16>(cu, l);
+}
+
+void sl_lin_n32_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
+{
+    few<32>(cu, l);
+}
+
+void sl_lin_n64_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
+{
+    few<64>(cu, l);
+}
+
+template <int KEPT> static void own(struct sl_cuda *cu, const sl_lin *l)
+{
+    if (l->gated)
+        sl_w8_few_launch<sl_w8_few<8, true, true, KEPT>>(cu, l, NULL, NULL, 0);
+    else
+        sl_w8_few_launch<sl_w8_few<8, false, true, KEPT>>(cu, l, NULL, NULL, 0);
+}
+
+void sl_lin_few_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
+{
+    int32_t n_k = SL_CEIL_DIV(l->k, 128);
+    if (l->n * n_k > SL_W8_OWN)
+        few<8>(cu, l);
+    else if (n_k <= SL_W8_OWN_HALF)
+        own<SL_W8_OWN_HALF>(cu, l);
+    else
+        own<SL_W8_OWN>(cu, l);
+}
+
+struct wide_kernel {
+    int rows;           /* of a tile of 128 tokens */
+    int32_t tile, step; /* what they cost, in 10 ns (H200, lab/gemm_fp8.cu) */
+    launch_fn *launch;
+};
+
+/* The kernel whose last block ends first. */
+static const struct wide_kernel *best(const struct sl_cuda *cu, const sl_lin *l,
+                                      const struct wide_kernel *k, int n)
+{
+    const struct wide_kernel *found = k;
+    int64_t least = INT64_MAX;
+    for (int i = 0; i < n; i++) {
         int64_t tiles = 0;
         for (int32_t part = 0; part < l->n_parts; part++)
-            tiles += SL_CEIL_DIV(l->part[part].n_rows, rows);
-        cost[i] = SL_CEIL_DIV(tiles * SL_CEIL_DIV(l->n, 128), (int64_t)cu->n_sms) * rows;
+            tiles += SL_CEIL_DIV(l->part[part].n_rows, k[i].rows);
+        int64_t rounds = SL_CEIL_DIV(tiles * SL_CEIL_DIV(l->n, 128), (int64_t)cu->n_sms);
+        int64_t cost = rounds * (k[i].tile + (int64_t)k[i].step * SL_CEIL_DIV(l->k, 128));
+        if (cost < least) {
+            least = cost;
+            found = &k[i];
+        }
     }
-    return 8 * cost[1] <= 9 * cost[0];
+    return found;
 }
 
 void sl_lin_wide_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
 {
-    if (!l->gated && high_pays(cu, l))
-        run<sl_w8_shape<128, 3, 1, false>>(cu, l);
+    static const struct wide_kernel plain[] = {
+        {192, 580, 62, sl_w8_wide_launch<sl_w8_wide<2, 3, false>>},
+        {128, 460, 40, sl_w8_wide_launch<sl_w8_wide<2, 2, false>>},
+        {64, 150, 35, sl_w8_wide_launch<sl_w8_wide<2, 1, false>>},
+    };
+    if (l->gated)
+        run(cu, l, sl_w8_wide_launch<sl_w8_wide<2, 2, true>>);
     else
-        sl_lin_n128_w8a8(cu, l);
+        run(cu, l, best(cu, l, plain, (int)SL_COUNT(plain))->launch);
 }
