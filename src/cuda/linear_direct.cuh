@@ -32,9 +32,18 @@ template <class F> struct sl_direct_raw {
     {
         int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
-        for (int i = 0; i < steps; i++)
-            if (k + i < n)
-                F::load(r[i], src + (k / subs + i / subs) * F::unit_bytes, i % subs, lane);
+        for (int i = 0; i < steps; i++) {
+            if (k + i >= n)
+                continue;
+            const uint8_t *unit = src + (k / subs + i / subs) * F::unit_bytes;
+            if constexpr (F::coded) {
+                F::load(r[i], unit, i % subs, lane);
+            } else {
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    r[i].w[j / 2][j % 2] = sl_load16_once(unit + 512 * j + 16 * lane);
+            }
+        }
     }
 };
 

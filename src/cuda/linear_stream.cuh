@@ -237,7 +237,7 @@ template <class F> struct sl_stream_fetch {
     {
         uint32_t n = static_cast<uint32_t>(min(units_left, F::stage_units) * F::unit_bytes);
         sl_mbar_expect_tx(at.full(put), n);
-        sl_bulk_load(at.smem + at.slots + put * p->slot_bytes, src, n, at.full(put));
+        sl_bulk_load_once(at.smem + at.slots + put * p->slot_bytes, src, n, at.full(put));
         next();
     }
 };

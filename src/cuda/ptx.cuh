@@ -115,16 +115,33 @@ static __device__ __forceinline__ void sl_bulk_load(void *smem, const void *gmem
                  : "memory");
 }
 
-/* The same of bytes that nobody will want again soon: the first to leave the L2 cache. */
+/* How L2 treats what is read once: it goes before all else. */
+static __device__ __forceinline__ uint64_t sl_once()
+{
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+/* sl_bulk_load of bytes that are read once. */
 static __device__ __forceinline__ void sl_bulk_load_once(void *smem, const void *gmem,
                                                          uint32_t n_bytes, uint64_t *mbar)
 {
-    asm volatile("{\n\t.reg .b64 first;\n\t"
-                 "createpolicy.fractional.L2::evict_first.b64 first, 1.0;\n\t"
-                 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-                 "[%0], [%1], %2, [%3], first;\n\t}" ::"r"(sl_smem_addr(smem)),
-                 "l"(__cvta_generic_to_global(gmem)), "r"(n_bytes), "r"(sl_smem_addr(mbar))
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 ".L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(sl_smem_addr(smem)),
+                 "l"(__cvta_generic_to_global(gmem)), "r"(n_bytes), "r"(sl_smem_addr(mbar)),
+                 "l"(sl_once())
                  : "memory");
+}
+
+/* 16 bytes of device memory that are constant and read once. */
+static __device__ __forceinline__ uint4 sl_load16_once(const void *gmem)
+{
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(__cvta_generic_to_global(gmem)), "l"(sl_once()));
+    return v;
 }
 
 /* Copies the box whose first value is (row, col) of the matrix, and then takes the bytes of a whole

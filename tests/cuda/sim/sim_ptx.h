@@ -90,6 +90,10 @@ static inline void sl_bulk_load_once(void *smem, const void *gmem, uint32_t n_by
 {
     sl_sim_bulk_load(smem, gmem, n_bytes, mbar, SL_SIM_HERE);
 }
+static inline uint4 sl_load16_once(const void *gmem)
+{
+    return *static_cast<const uint4 *>(gmem);
+}
 static inline void sl_tensor_load(void *smem, const CUtensorMap *map, int col, int row,
                                   uint64_t *mbar, SL_SIM_AT)
 {
