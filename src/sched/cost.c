@@ -93,6 +93,7 @@ void sl_cost_learn(struct sl_cost *c, struct sl_work w, double seconds)
 int32_t sl_cost_chunk(const struct sl_cost *c, struct sl_work w, int32_t pos, int32_t n_most,
                       double seconds)
 {
+    SL_ASSERT(pos >= 0 && n_most >= 0 && seconds > 0);
     int64_t seen = SL_MAX(4 * c->most_tokens, FIRST) - w.tokens;
     int32_t low = 0, high = (int32_t)SL_MAX(SL_MIN(seen, n_most), 0);
     while (low < high) {
