@@ -64,6 +64,21 @@
  *   being hoped for: 415 where 430 without. Groups in turns by mbarriers besides: 408. Half the
  *   exponentials by a polynomial: 6 % slower than none. Clocks fall from 1.78 to 1.5 GHz as a run
  *   gets longer, in all of these alike.
+ * - Tried and not landed, as BF16 and heads of 64 had no run on a device: `wg` in turns, a quarter
+ *   of the state in registers, references found anew for each tile so that nothing is spilled in
+ * the loop, exponentials held before the wait for the values by a store that never happens and
+ * hangs on their sum, queries prefetched to L2, results stored as whole rows. 336 / 434 / 484, 176
+ * where `wg` had 328 / 431 / 472, 171 (again: 335 / 435 / 467, 177 for 326 / 435 / 457, 178). All
+ * of the state in registers, and the next item's first scores begun with or behind the last values:
+ * 216 / 327 / 335 and 260 / 355 / 352, with 936 and 278 bytes of spills.
+ * - Clocks of a tile of a group there, without joins, 3,365 in all, of which the tensor cores work
+ *   2,048 for both groups: 220 until its turn, 770 to 980 until products are issued and scores are
+ *   there, 630 for maxima (in 4 chains or in 16 alike), 770 to 1,190 for exponentials, 170 to pack,
+ *   300 to the next tile. A split's end adds 1,000: 600 for the join, 400 for a reference from
+ *   nothing. So the chain of one group is longer than the products of both, and nobody waits for
+ *   the tensor cores.
+ * - A word spilled in the loop is a read of L2, as 28 KB of L1 are left: with 70 words and more the
+ *   same chain took 5,000 to 7,000 clk.
  * - Next queries' first products begun with the last values: ptxas serializes all products (C7520).
  * - ptxas lets nothing that changes a sum stand between two products of it, not even behind a wait
  *   in a branch (C7515).

@@ -55,7 +55,19 @@
  *   multiprocessor. A ring of weights that runs on over the ends of products would have it there.
  * - Scales behind the products are faster and 8 orders of magnitude nearer to double, as codes lose
  *   nothing. For many tokens every 32 columns cost a multiplication of all sums then: for Q8_0 half
- *   the issue slots beside full tensor cores, for Q4_K more. That was not tried.
+ *   the issue slots beside full tensor cores, for Q4_K more.
+ * - Tried in src/cuda and not landed (H200, bench_ops --only linear, 1 token): FP8 and four-bit
+ *   groups of 128 with scales behind the products, Q4_K as q4k_bf16 with r and m made when it is
+ *   packed. 128256 x 4096: four-bit groups 87 us for 136 to 147, Q4_K 98 for 163, FP8 127; 28672 x
+ *   4096 gated: 24.0 for 37.2, 27.1 for 44.7, 32.7. But 2,048 tokens of gate and up: four-bit
+ * groups 448 TFLOP/s for 595 and FP8 373, as wgmma waits for each group to be scaled; Q4_K 605 for
+ * 551, so that its half is worth having by itself. With four-bit groups, which read at 69 %: rings
+ * of cp.async in shared memory, twice as deep, 92.7 us for 87.2; the sums of two groups side by
+ * side 0 to 3 %; two tiles of 8 tokens for 16 instead of wgmma 104 for 129 there, but 4096 x
+ *   4096 15.3 for 8.6; 64 registers and half the shared memory, so that the next kernel fits
+ * beside: alone 6.6 for 7.3, four products of a layer 75.9 for 58.3; asking for the next kernel
+ * late: 0 to 17 % slower. Shifts, logic, permutations and conversions have half the lanes, and were
+ *   most of decoding.
  */
 #include "linear_small.cuh"
 
