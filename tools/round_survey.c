@@ -203,7 +203,8 @@ static int open_rig(struct rig *g, const char *path, struct sl_error *err)
     g->pool = inner->alloc(g->be, g->pool_bytes);
     if (g->pool == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for %zu bytes of pages", g->pool_bytes);
-    struct sl_run_config rc_cfg = {MAX_N, MAX_N, kv, g->pool, 0};
+    const struct sl_run_config rc_cfg = {
+        .max_tokens = MAX_N, .max_logits = MAX_N, .kv = kv, .kv_pool = g->pool};
     g->n_vocab = sl_model_facts(g->model)->n_vocab;
     return sl_run_create(g->model, &rc_cfg, &g->run, err);
 }
