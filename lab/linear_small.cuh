@@ -265,13 +265,13 @@ template <q8_way WAY> struct small_q8 {
                 }
                 small_mma<T>(WAY == Q8_BF16 ? acc : g, a, x, 2 * half + j);
             }
-            if (WAY == Q8_BF16)
-                continue;
+            if constexpr (WAY != Q8_BF16) {
 #pragma unroll
-            for (int t = 0; t < T; t++)
+                for (int t = 0; t < T; t++)
 #pragma unroll
-                for (int e = 0; e < 4; e++)
-                    acc[t][e] = __fmaf_rn(d[e >> 1], g[t][e], acc[t][e]);
+                    for (int e = 0; e < 4; e++)
+                        acc[t][e] = __fmaf_rn(d[e >> 1], g[t][e], acc[t][e]);
+            }
         }
     }
 };
@@ -391,20 +391,20 @@ static __device__ __forceinline__ void small_bring(const small_args &a, uint8_t 
         reinterpret_cast<uint32_t *>(smem + a.zeros)[thread] = 0;
     sl_cp_async_wait<0>();
     __syncthreads();
-    if (!D::sums)
-        return;
-    for (int i = thread; i < 8 * T * (a.n_cols / 32); i += 32 * SMALL_WARPS) {
-        int token = i % (8 * T), group = i / (8 * T);
-        const uint4 *from = reinterpret_cast<const uint4 *>(smem + token * stride + group * 64);
-        float s = 0.0f;
-        for (int j = 0; j < 16 && token < a.n_tokens; j++) {
-            uint32_t v = sl_word(from[j / 4], j % 4);
-            s = __fadd_rn(s, __uint_as_float(v << 16));
-            s = __fadd_rn(s, __uint_as_float(v & 0xFFFF0000u));
+    if constexpr (D::sums) {
+        for (int i = thread; i < 8 * T * (a.n_cols / 32); i += 32 * SMALL_WARPS) {
+            int token = i % (8 * T), group = i / (8 * T);
+            const uint4 *from = reinterpret_cast<const uint4 *>(smem + token * stride + group * 64);
+            float s = 0.0f;
+            for (int j = 0; j < 16 && token < a.n_tokens; j++) {
+                uint32_t v = sl_word(from[j / 4], j % 4);
+                s = __fadd_rn(s, __uint_as_float(v << 16));
+                s = __fadd_rn(s, __uint_as_float(v & 0xFFFF0000u));
+            }
+            reinterpret_cast<float *>(smem + a.sums)[i] = s;
         }
-        reinterpret_cast<float *>(smem + a.sums)[i] = s;
+        __syncthreads();
     }
-    __syncthreads();
 }
 
 template <class D, int T>

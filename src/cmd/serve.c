@@ -105,7 +105,7 @@ static const struct sl_flag flags[] = {
     {SL_FLAG_INT, 0, "priority-max-wait", NULL, SERVE(max_wait_s), 1, 1 << 20, "S",
      "wait after which any priority gets its turn (default: 30)"},
     {SL_FLAG_INT, 0, "max-itl", NULL, SERVE(max_itl_ms), 0, 1 << 20, "MS",
-     "longest that prompts stall streams, about, 0 = any time (default: 50)"},
+     "how long prompts may stall streams, 0 = any time (default: 50)"},
     {SL_FLAG_INT, 0, "timeout-keep-alive", NULL, SERVER(idle_timeout_ms), 1, INT32_MAX, "MS",
      "idle time of a connection (default: 75000)"},
     {SL_FLAG_INT, 0, "timeout-header", NULL, SERVER(header_timeout_ms), 1, INT32_MAX, "MS",
