@@ -267,7 +267,7 @@ template <class F> static double time_us(int n_copies, double budget_ms, F op)
 /* ------------------------------------------------------------------ printing */
 
 /* "87 %", or "-" without a ceiling. The text stays until eight calls later. */
-static const char *share(double part, double of)
+static inline const char *share(double part, double of)
 {
     static char text[8][16];
     static unsigned next;
@@ -280,7 +280,7 @@ static const char *share(double part, double of)
 }
 
 /* Bytes a call over its microseconds, in GB/s. */
-static double gb_s(double n_bytes, double us)
+static inline double gb_s(double n_bytes, double us)
 {
     return n_bytes / us * 1e-3;
 }
