@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * attention_prefill.cu - versions of attention for chunks of prompts, side by side: causal, pages
- * of 16 positions of F16, 32 heads of 128 dimensions over 8 key heads.
+ * of 16 positions of F16, 32 heads of 64, 128 or 256 dimensions over 8 key heads.
  *
- *   attention_prefill --list                    the versions
- *   attention_prefill --only NAME [--quick]     one version: bits against `wide`, then the table
+ *   attention_prefill --list                             the versions
+ *   attention_prefill --only NAME [--quick] [--dim N]    bits against `wide`, then the table
  *
  * Floor (H200, 132 multiprocessors). 64 rows and 128 keys are 4.2 MFLOP: 512 clk of the tensor
  * cores for the scores and 512 for the values, 989 TFLOP/s at 1.83 GHz. Beside them 8,192
@@ -28,9 +28,9 @@
  *   (wgt)   the same in turns                                              317 / 440 / 463, 152
  *   (wg0)   wg without loads behind the first 300 keys: wrong results      322 / 488 / 550, 149
  *   wg      splits of 512 from 4,096 on: src/cuda                          322 / 451 / 485, 157
- *   plain   the same splits; scores, probabilities and values one after
+ *   (plain) the same splits; scores, probabilities and values one after
  *           the other, the state in registers                              322 / 443 / 481, 134
- *   turns   plain, in turns for each product                               314 / 448 / 497, 142
+ *   (turns) plain, in turns for each product                               314 / 448 / 497, 142
  *
  * What stands above the second `wg` had splits of 256 from 1,024 to 16,384; versions in brackets
  * are gone.
@@ -85,9 +85,10 @@
  * - The compiler moves sl_wgmma_wait above arithmetic, and gives registers of a product under way
  *   to others (C7513): sl_wgmma_keep on both sides.
  */
-#include "attention_prefill.cuh"
 #include "lab.h"
 
+#include "cuda/attention_wg.cuh"
+#include "cuda/attention_wide.cuh"
 #include "cuda/bench_attention.h"
 
 /* ------------------------------------------------------------------ versions */
@@ -110,26 +111,28 @@ static void run_wg(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t gri
               cfg::BYTES, *a);
 }
 
-struct version {
-    const char *name, *what;
-    run_fn *run;
-};
-
 #define F16 struct sl_kv_f16
-static const struct version versions[] = {
-    {"wide", "mma.sync: the bits", run_wide<F16, 128>},
-    {"wg", "of src/cuda", run_wg<F16, 128>},
-    {"plain", "one after the other", lab_attn_launch<lab_plain<F16, 128, false>>},
-    {"turns", "the same in turns", lab_attn_launch<lab_plain<F16, 128, true>>},
+static const struct version {
+    const char *name, *what;
+    run_fn *run[3]; /* of 64, 128 and 256 dimensions */
+} versions[] = {
+    {"wide", "mma.sync: the bits", {run_wide<F16, 64>, run_wide<F16, 128>, run_wide<F16, 256>}},
+    {"wg", "of src/cuda", {run_wg<F16, 64>, run_wg<F16, 128>, nullptr}},
 };
 
 static const struct version *version; /* that runs */
 
-void sl_attn_run_f16_128(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid)
-{
-    if (cls == 1)
-        version->run(cu, a, grid);
-}
+#define RUN(dim, i)                                                                       \
+    void sl_attn_run_f16_##dim(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, \
+                               int32_t grid)                                              \
+    {                                                                                     \
+        if (cls == 1)                                                                     \
+            version->run[i](cu, a, grid);                                                 \
+    }                                                                                     \
+    static_assert(true, "")
+RUN(64, 0);
+RUN(128, 1);
+RUN(256, 2);
 
 /* What attention.cu could start besides. */
 #define NONE(name)                                                         \
@@ -137,7 +140,6 @@ void sl_attn_run_f16_128(struct sl_cuda *cu, const struct sl_attn_args *a, int c
     {                                                                      \
     }                                                                      \
     static_assert(true, "")
-NONE(sl_attn_run_f16_64);
 NONE(sl_attn_run_16);
 NONE(sl_attn_run_32);
 NONE(sl_attn_run_64);
@@ -149,7 +151,6 @@ NONE(sl_attn_run_f16_16);
 NONE(sl_attn_run_f16_32);
 NONE(sl_attn_run_f16_80);
 NONE(sl_attn_run_f16_96);
-NONE(sl_attn_run_f16_256);
 NONE(sl_attn_run_fp8_16);
 NONE(sl_attn_run_fp8_32);
 NONE(sl_attn_run_fp8_64);
@@ -243,9 +244,38 @@ static void measure(const struct version *v, const dev<uint16_t> *pool, struct a
     });
 }
 
+static void check_all(const struct version *v, const dev<uint16_t> *pool, struct attn_dims d)
+{
+    check(v, pool, d, 1, 700, 0, 0);
+    check(v, pool, d, 3, 77, 1111, 0);
+    check(v, pool, d, 1, 600, 3000, 0);
+    check(v, pool, d, 1, 999, 1500, 700);
+    check(v, pool, d, 1, 40, 30000, 0);
+    check(v, pool, d, 1, 128, 65536, 0);
+}
+
+static void measure_all(const struct version *v, const dev<uint16_t> *pool, struct attn_dims d,
+                        bool quick)
+{
+    static const struct {
+        int seqs, n, pos;
+        double ms;
+        bool quick;
+    } cases[] = {
+        {1, 512, 0, 30.0, true},      {1, 2048, 0, 30.0, true},      {1, 8192, 0, 60.0, true},
+        {16, 512, 0, 30.0, true},     {4, 2048, 0, 30.0, false},     {1, 2048, 8192, 60.0, false},
+        {1, 32768, 0, 100.0, false},  {1, 8, 16384, 20.0, false},    {1, 32, 32768, 20.0, false},
+        {1, 128, 32768, 20.0, false}, {1, 128, 65536, 20.0, true},   {1, 600, 32768, 40.0, false},
+        {1, 8, 131072, 20.0, false},  {1, 128, 131072, 20.0, false}, {1, 512, 131072, 40.0, true},
+    };
+    for (const auto &c : cases)
+        if (c.quick || !quick)
+            measure(v, pool, d, c.seqs, c.n, c.pos, c.ms);
+}
+
 static int usage()
 {
-    fprintf(stderr, "attention_prefill --list | --only NAME [--quick]\n");
+    fprintf(stderr, "attention_prefill --list | --only NAME [--quick] [--dim 64|128|256]\n");
     return 2;
 }
 
@@ -253,6 +283,7 @@ int main(int argc, char **argv)
 {
     const struct version *v = nullptr;
     bool quick = false;
+    int dim = 128;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--list")) {
             for (const struct version &x : versions)
@@ -264,36 +295,27 @@ int main(int argc, char **argv)
             for (const struct version &x : versions)
                 if (!strcmp(argv[i], x.name))
                     v = &x;
+        } else if (!strcmp(argv[i], "--dim") && i + 1 < argc) {
+            dim = atoi(argv[++i]);
         } else if (!strcmp(argv[i], "--quick")) {
             quick = true;
         }
     }
-    if (v == nullptr)
+    if (v == nullptr || (dim != 64 && dim != 128 && dim != 256))
         return usage();
     lab_start();
-    const struct attn_dims big = {32, 8, 128};
     dev<uint16_t> pool(b.tiny ? static_cast<size_t>(2) << 20 : static_cast<size_t>(1) << 30);
     fill(pool.p, pool.n, FILL_F16);
     if (b.tiny) {
-        const struct attn_dims t = {4, 1, 128};
+        const struct attn_dims t = {4, 1, dim};
         check(v, &pool, t, 1, 40, 0, 0);
         check(v, &pool, t, 2, 70, 17, 0);
         check(v, &pool, t, 1, 33, 1200, 0);
         check(v, &pool, t, 1, 33, 1300, 100);
         return 0;
     }
-    check(v, &pool, big, 1, 700, 0, 0);
-    check(v, &pool, big, 3, 77, 1111, 0);
-    check(v, &pool, big, 1, 600, 3000, 0);
-    check(v, &pool, big, 1, 999, 1500, 700);
-    measure(v, &pool, big, 1, 512, 0, 50.0);
-    measure(v, &pool, big, 1, 2048, 0, 50.0);
-    measure(v, &pool, big, 1, 2048, 8192, 100.0);
-    measure(v, &pool, big, 1, 8192, 0, 150.0);
-    if (!quick) {
-        measure(v, &pool, big, 1, 512, 8192, 50.0);
-        measure(v, &pool, big, 1, 32768, 0, 300.0);
-        measure(v, &pool, big, 16, 512, 0, 50.0);
-    }
+    const struct attn_dims d = {32, 8, dim};
+    check_all(v, &pool, d);
+    measure_all(v, &pool, d, quick);
     return 0;
 }

@@ -60,8 +60,12 @@ bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms
         l.cap_items[cls] = 2 * n_tiles[cls] + 32 * l.grid[cls];
         l.item[cls] = carve<struct sl_attn_item>(workspace, &at, l.cap_items[cls]);
     }
-    l.cap_cut = SL_MAX(n_tiles[0], n_tiles[1]);
-    l.counters = carve<uint32_t>(workspace, &at, static_cast<int64_t>(l.cap_cut) * n_kv_heads);
+    l.counters = carve<uint32_t>(workspace, &at, static_cast<int64_t>(n_tiles[0]) * n_kv_heads);
+    l.cut = carve<int32_t>(workspace, &at, n_tiles[1]);
+    l.totals =
+        carve<float4>(workspace, &at,
+                      static_cast<int64_t>(l.shape.dim / 8 + 1) *
+                          SL_MAX(l.grid[0] * 2 * SL_ATTN_NARROW, l.grid[1] * 2 * l.shape.wide));
     l.list_bytes = at;
     size_t per_row =
         (static_cast<size_t>(l.shape.dim) + 2) * sizeof(float) * static_cast<size_t>(n_kv_heads);
@@ -172,6 +176,8 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.skip_log2 = skips ? log2f(op->skip_factor) : -INFINITY;
     a.skip_per = 1.0f / a.scale2;
     a.counters = l.counters;
+    a.cut = l.cut;
+    a.totals = l.totals;
     a.slots = l.slots;
     a.slot_ml = l.slot_ml;
     bool has[2];
@@ -187,4 +193,6 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
         run(cu, &a, cls, l.grid[cls]);
         cu->plan_settled = true;
     }
+    if (has[1])
+        sl_attn_fold_wide(cu, &a, &l.shape);
 }

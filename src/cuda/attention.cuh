@@ -14,10 +14,13 @@
  * with p rounded, keys ascending, one accumulator. l: 4 sums a row. Sum t has the keys 16 w + {2t,
  * 2t + 1, 2t + 8, 2t + 9} of each tile, w < 4: s(w) = (p + p) + (p + p), l = fma(l, a, (s(0) +
  * s(1)) + (s(2) + s(3))); at the end of the split over t, neighbours, then pairs. Queries and p are
- * rounded to F16 for pages of F16, else to BF16. Splits join in ascending order by sl_attn_join
- * from M = -inf, L = 0, O = 0, where M rises as m does. A split or tile a row sees nothing of
- * changes none of its bits, but for the sign of zeros, which end as +0: the first is left out, the
- * second has a = 1 and p = 0.
+ * rounded to F16 for pages of F16, else to BF16. The splits of a run, 4,096 keys, join in ascending
+ * order by sl_attn_join from M = -inf, L = 0, O = 0, where M rises as m does; so do the runs. A
+ * split or tile a row sees nothing of changes none of its bits, but for the sign of zeros, which
+ * end as +0: the first is left out, the second has a = 1 and p = 0.
+ *
+ * Runs are there so that blocks that share a long context leave one partial result for each run and
+ * not one for each split, an eighth of the memory and of the last join.
  *
  * Skip-softmax (ops/ops.h): with e = the row's best raw score of the first 16 keys and r = (log2 of
  * the factor - lg2.approx(position + 1)) / c, a row takes in a tile unless all its scores are less
@@ -90,11 +93,35 @@ static __host__ __device__ __forceinline__ int sl_attn_split_at(int split)
                : SL_ATTN_FAR + (split - SL_ATTN_FAR_SPLITS) * (4 * SL_ATTN_SPLIT);
 }
 
+/* Runs: the splits up to SL_ATTN_FAR are the first, then each eight are one. */
+#define SL_ATTN_RUN        4096 /* keys */
+#define SL_ATTN_RUN_SPLITS (SL_ATTN_RUN / (4 * SL_ATTN_SPLIT))
+static_assert(SL_ATTN_RUN == SL_ATTN_FAR, "the first run has the shorter splits");
+
+static __device__ __forceinline__ int sl_attn_run_of(int split)
+{
+    return split < SL_ATTN_FAR_SPLITS ? 0 : 1 + (split - SL_ATTN_FAR_SPLITS) / SL_ATTN_RUN_SPLITS;
+}
+
+/* Its last split, plus 1. */
+static __device__ __forceinline__ int sl_attn_run_end(int run)
+{
+    return SL_ATTN_FAR_SPLITS + run * SL_ATTN_RUN_SPLITS;
+}
+
+/* Is a key the first of a run? */
+static __device__ __forceinline__ bool sl_attn_begins_run(int key)
+{
+    return (key & (SL_ATTN_RUN - 1)) == 0;
+}
+
 /* ---------------------------------------------------------------- the plan */
 
 /* Splits from .. to - 1 of a tile, for every key head. A tile of one part needs nothing else. Of
- * several, the first part leaves the state of its splits in a slot, the others leave one slot for
- * each split, and whoever is the last to finish joins them. */
+ * several, the first part leaves the state of its splits in a slot. If it is whole runs, so are the
+ * others, and these leave a slot for each run; else it is less than a run, and they leave a slot
+ * for each split. Slots are joined by the last part of a narrow tile to finish, and by
+ * attention_fold.cu those of wide tiles. */
 struct __align__(16) sl_attn_item
 {
     int32_t token, pos, table;   /* of the span's first token; of its first page id */
@@ -103,8 +130,8 @@ struct __align__(16) sl_attn_item
     int32_t from, to;            /* splits */
     int32_t first, n_splits;     /* of the tile: those of the first part, and all */
     int32_t rows_at;             /* first of the tile's rows of slots; -1: one part, no slots */
-    int32_t counter_at, n_parts;
-    int32_t kv, valid; /* set by the block that takes it */
+    int32_t counter_at, n_parts; /* the tile, of those of several parts */
+    int32_t kv, valid;           /* set by the block that takes it */
 };
 
 #define SL_ATTN_ITEM_WORDS 16
@@ -113,7 +140,7 @@ struct sl_attn_class { /* of tiles: [0] narrow, [1] wide */
     int32_t n_items;
     uint32_t taken, done; /* items fetched beyond the blocks' first, blocks that have ended; both
                              are zero between launches */
-    int32_t unused;
+    int32_t n_cut;        /* tiles of several parts */
 };
 
 /* Shape of the kernels for a padded head dimension. */
@@ -128,14 +155,16 @@ struct sl_attn_layout {
     struct sl_attn_shape shape;
     int32_t group;
     int32_t grid[2];
-    struct sl_attn_class *cls;     /* [2] */
-    int32_t *row_table;            /* [n_tokens] table_idx of the row's span */
-    int32_t *first_tile;           /* [n_spans + 1] while planning */
-    struct sl_attn_item *item[2];  /* [cap_items] */
-    uint32_t *counters;            /* [cap_cut, n_kv_heads], zero between launches */
-    float *slots;                  /* [cap_rows, n_kv_heads, dim] partial sums */
-    float2 *slot_ml;               /* [cap_rows, n_kv_heads] maximum and sum */
-    int32_t cap_items[2], cap_cut; /* cut: tiles of several parts */
+    struct sl_attn_class *cls;    /* [2] */
+    int32_t *row_table;           /* [n_tokens] table_idx of the row's span */
+    int32_t *first_tile;          /* [n_spans + 1] while planning */
+    struct sl_attn_item *item[2]; /* [cap_items] */
+    uint32_t *counters;           /* [narrow tiles, n_kv_heads], zero between launches */
+    int32_t *cut;                 /* [wide tiles] of several parts: the first item */
+    float4 *totals;               /* of the blocks: sl_attn_join_total */
+    float *slots;                 /* [cap_rows, n_kv_heads, dim] partial sums */
+    float2 *slot_ml;              /* [cap_rows, n_kv_heads] maximum and sum */
+    int32_t cap_items[2];
     int64_t cap_rows;
     size_t list_bytes; /* all before the slots */
 };
@@ -169,6 +198,8 @@ struct sl_attn_args {
     const struct sl_attn_item *items;
     int32_t cap_items;
     uint32_t *counters;
+    const int32_t *cut;
+    float4 *totals;
     float *slots;
     float2 *slot_ml;
     /* Skip-softmax: log2 of the factor, -inf: none; a raw score for a power of two. */
@@ -187,6 +218,10 @@ sl_attn_run_fn sl_attn_run_f16_16, sl_attn_run_f16_32, sl_attn_run_f16_64, sl_at
     sl_attn_run_f16_96, sl_attn_run_f16_128, sl_attn_run_f16_256;
 sl_attn_run_fn sl_attn_run_fp8_16, sl_attn_run_fp8_32, sl_attn_run_fp8_64, sl_attn_run_fp8_80,
     sl_attn_run_fp8_96, sl_attn_run_fp8_128, sl_attn_run_fp8_256;
+
+/* Joins the parts of wide tiles: attention_fold.cu. */
+void sl_attn_fold_wide(struct sl_cuda *cu, const struct sl_attn_args *a,
+                       const struct sl_attn_shape *s);
 
 /* ---------------------------------------------------------------- the join */
 

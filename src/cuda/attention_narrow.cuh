@@ -3,9 +3,10 @@
  *
  * Bound by memory, so loads stay under way: each of a block's four warps works alone on every
  * fourth split of the block's item, through a ring of its own, which runs on into the next item. No
- * barrier but between items. Splits join in order through a state in shared memory: a warp waits
- * for its turn, which the warp with the split before passes on. For a short sequence instructions
- * count that are executed once: a step is loaded by two instructions, whole page tiles at a time.
+ * barrier but between items. Splits of a run join in order through a state in shared memory: a warp
+ * waits for its turn, which the warp with the split before passes on. For a short sequence
+ * instructions count that are executed once: a step is loaded by two instructions, whole page tiles
+ * at a time.
  *
  * Keys before a span's position were written by steps before this one, and the list of items by a
  * kernel that is complete when the one ahead of this one begins (`early`): so both are read, and
@@ -481,32 +482,55 @@ template <class KV, int D, bool SKIP> struct sl_attn_narrow {
         }
     }
 
-    /* The split onto the state, when it is its turn. */
-    __device__ __forceinline__ void join(bool first, bool last)
+    /* The split onto the state of its run, when it is its turn, and a complete run onto those
+     * before it, or to its slot. */
+    __device__ __forceinline__ void join(const struct sl_attn_work &w, int split, int begin)
     {
         uint64_t *turns = reinterpret_cast<uint64_t *>(smem + cfg::TURN_AT);
         float2 *state = reinterpret_cast<float2 *>(smem + cfg::STATE_AT) + lane;
         float4 *ml = reinterpret_cast<float4 *>(smem + cfg::STATE_AT + 64 * D) + lane;
-        if (!first) {
+        const bool last = split + 1 == w.item.to;
+        if (split != begin) {
             sl_mbar_wait(turns + warp, turn);
             turn ^= 1;
+        }
+        if (split != begin && !sl_attn_begins_run(sl_attn_split_at(split))) {
             const float4 was = *ml;
             join_row(0, state, was.x, was.z);
             if (tall)
                 join_row(1, state, was.y, was.w);
         }
-        if (last)
-            return;
+        if (last || sl_attn_begins_run(sl_attn_split_at(split + 1))) {
+            end_run(w, split, sl_attn_run_of(split) == sl_attn_run_of(begin), last);
+        } else {
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            if (i == 1 && !tall)
-                break;
+            for (int i = 0; i < 2; i++) {
+                if (i == 1 && !tall)
+                    break;
 #pragma unroll
-            for (int n = 0; n < D / 8; n++)
-                state[(n * 2 + i) * 32] = make_float2(o[n][2 * i], o[n][2 * i + 1]);
+                for (int n = 0; n < D / 8; n++)
+                    state[(n * 2 + i) * 32] = make_float2(o[n][2 * i], o[n][2 * i + 1]);
+            }
+            *ml = make_float4(m[0], m[1], l[0], l[1]);
         }
-        *ml = make_float4(m[0], m[1], l[0], l[1]);
-        sl_mbar_arrive_warp(turns + (warp + 1) % cfg::WARPS);
+        if (!last)
+            sl_mbar_arrive_warp(turns + (warp + 1) % cfg::WARPS);
+    }
+
+    __device__ __forceinline__ void end_run(const struct sl_attn_work &w, int split, bool first,
+                                            bool last)
+    {
+        int slot = sl_attn_split_slot(w, split);
+        if (w.item.from == 0) {
+            sl_attn_join_total<D, 32>(a, lane, first, last, o, m, l);
+            if (!last)
+                return;
+            slot = 0;
+        }
+        if (w.item.rows_at < 0)
+            sl_attn_write_out<D>(a, w, 0, o, m, l);
+        else
+            sl_attn_write_slot<D>(a, w, 0, slot, o, m, l);
     }
 
     /* The warp's splits of an item. */
@@ -539,18 +563,10 @@ template <class KV, int D, bool SKIP> struct sl_attn_narrow {
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 l[i] = sl_attn_row_sum(l[i]);
-            int slot = w.item.rows_at < 0 ? -1 : 0;
-            if (w.item.from == 0) {
-                join(split == begin, split + 1 == w.item.to);
-                if (split + 1 < w.item.to)
-                    continue;
-            } else {
-                slot = sl_attn_split_slot(w, split);
-            }
-            if (slot < 0)
-                sl_attn_write_out<D>(a, w, 0, o, m, l);
+            if (w.item.from == 0 || sl_attn_by_run(w))
+                join(w, split, begin);
             else
-                sl_attn_write_slot<D>(a, w, 0, slot, o, m, l);
+                sl_attn_write_slot<D>(a, w, 0, sl_attn_split_slot(w, split), o, m, l);
         }
     }
 

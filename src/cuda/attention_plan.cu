@@ -4,11 +4,12 @@
  * One block, once a step. Spans are narrow (up to 16 rows: one tile) or wide; the two classes are
  * planned one after the other, the narrow kernel runs before the wide one and both use all slots.
  *
- * Narrow: what counts is that loads are under way everywhere, up to the end. Tiles that fill all
- * blocks several times stay whole, unless one is far above the average. The rest, which would leave
- * blocks idle (all tiles, when there are few), is cut into parts so that each block has at most
- * one. Wide: a tile far above a block's share of the work is cut. When slots or lists would not
- * suffice, parts grow until they do. All this decides who computes and nothing of what is computed.
+ * Tiles that fill all blocks several times stay whole, unless one is far above the average. The
+ * rest, which would leave blocks idle (all tiles, when there are few), is cut into parts. Narrow:
+ * what counts is that loads are under way everywhere, up to the end, so that each block has at most
+ * one part. Wide: tiles cost what they have keys, parts some more each, and their length is what
+ * makes the last round of the blocks end first. When slots or lists would not suffice, parts grow
+ * until they do. All this decides who computes and nothing of what is computed.
  *
  * Order: first parts, the longest of each wide span first, then the others.
  */
@@ -16,8 +17,10 @@
 
 #define PLAN_THREADS 512 /* at most: a barrier of few warps is cheaper */
 #define PLAN_WARPS   (PLAN_THREADS / 32)
-#define PLAN_STEPS   20 /* parts of 1, 2, 3, 4, 6, 8, 12 .. 1,024 splits */
-#define PLAN_SUMS    (PLAN_STEPS + 3)
+#define PLAN_STEPS   20 /* parts of 1, 2, 3, 4, 6 splits, of 1, 2, 3, 4, 6, 8, 12 .. 192 runs */
+#define PLAN_RUN     5  /* the first of runs */
+#define PLAN_SUMS    (PLAN_STEPS + 4)
+#define PLAN_EXTRA   6  /* tiles of keys that a wide part costs besides: it begins and ends */
 #define PLAN_UNIT    64 /* rows: sums of them must fit 32 bits */
 
 struct plan_args {
@@ -179,15 +182,31 @@ struct plan_part { /* splits of a tile's first part and of the others */
     int32_t first, step;
 };
 
+/* Of the tiles that fill the blocks, and of the rest: those behind (narrow) or before (wide: the
+ * list is in reverse). */
 struct plan_parts {
-    int32_t n_body;
-    struct plan_part body; /* of tiles below n_body */
-    int32_t step;          /* of those behind */
+    int32_t n_rest;
+    int32_t body; /* splits: a tile of more is cut into parts of this */
+    int32_t step; /* as part_of_step has it */
 };
+
+static __device__ __forceinline__ int32_t plan_count(int32_t i)
+{
+    return i == 0 ? 1 : (3 - i % 2) << (i - 1) / 2;
+}
 
 static __device__ __forceinline__ int32_t plan_step(int32_t i)
 {
-    return i == 0 ? 1 : (3 - i % 2) << (i - 1) / 2;
+    return i < PLAN_RUN ? plan_count(i) : SL_ATTN_RUN_SPLITS * plan_count(i - PLAN_RUN);
+}
+
+/* Twice as long; from a run on parts are whole runs. */
+static __device__ __forceinline__ int32_t longer(int32_t step)
+{
+    step = min(2 * step, 1 << 20);
+    return step < SL_ATTN_RUN_SPLITS
+               ? step
+               : (step + SL_ATTN_RUN_SPLITS - 1) / SL_ATTN_RUN_SPLITS * SL_ATTN_RUN_SPLITS;
 }
 
 /* Parts of `step` splits as the tile's last one. Its first splits have fewer keys, so that the
@@ -200,20 +219,37 @@ static __device__ __forceinline__ struct plan_part part_of_step(const struct pla
     return p;
 }
 
-static __device__ __forceinline__ struct plan_part part_of(const struct plan_parts &parts,
-                                                           int32_t x, const struct plan_tile &t)
+static __device__ __forceinline__ bool is_rest(int cls, const struct plan_parts &parts, int32_t x,
+                                               int32_t n_tiles)
 {
-    return x < parts.n_body ? parts.body : part_of_step(t, parts.step);
+    return cls == 0 ? x >= n_tiles - parts.n_rest : x < parts.n_rest;
 }
 
-/* Parts after the first, whether there are any, and rows of slots. */
+static __device__ __forceinline__ struct plan_part part_of(int cls, const struct plan_parts &parts,
+                                                           int32_t x, int32_t n_tiles,
+                                                           const struct plan_tile &t)
+{
+    if (is_rest(cls, parts, x, n_tiles))
+        return part_of_step(t, parts.step);
+    struct plan_part body = {parts.body, max(parts.body / 4, 1)};
+    if (body.first >= SL_ATTN_FAR_SPLITS) { /* whole runs */
+        body.first = sl_attn_run_end(sl_attn_run_of(body.first - 1));
+        body.step = max(body.step / SL_ATTN_RUN_SPLITS, 1) * SL_ATTN_RUN_SPLITS;
+    }
+    return body;
+}
+
+/* Parts after the first, whether there are any, and rows of slots. A last part may be a quarter
+ * longer than the others. */
 static __device__ __forceinline__ void needs_of(const struct plan_tile &t,
                                                 const struct plan_part &part, int32_t needs[3])
 {
-    int32_t rest = max(t.n_splits - part.first, 0);
+    int32_t rest = max(t.n_splits - part.first - part.step / 4, 0), slots = t.n_splits - part.first;
+    if (part.first >= SL_ATTN_FAR_SPLITS)
+        slots = sl_attn_run_of(t.n_splits - 1) - sl_attn_run_of(part.first - 1);
     needs[0] = (rest + part.step - 1) / part.step;
     needs[1] = rest > 0;
-    needs[2] = rest > 0 ? (rest + 1) * t.n_rows : 0;
+    needs[2] = rest > 0 ? (slots + 1) * t.n_rows : 0;
 }
 
 static __device__ bool fits(struct plan_smem *s, const struct plan_args &p, int cls,
@@ -223,7 +259,7 @@ static __device__ bool fits(struct plan_smem *s, const struct plan_args &p, int 
     for (int32_t x = static_cast<int32_t>(threadIdx.x); x < n_tiles; x += n_threads()) {
         int32_t needs[3];
         const struct plan_tile t = tile_at(p, cls, x);
-        needs_of(t, part_of(parts, x, t), needs);
+        needs_of(t, part_of(cls, parts, x, n_tiles, t), needs);
         sum[0] += needs[0];
         sum[1] += (needs[2] + PLAN_UNIT - 1) / PLAN_UNIT;
     }
@@ -232,27 +268,63 @@ static __device__ bool fits(struct plan_smem *s, const struct plan_args &p, int 
            static_cast<int64_t>(sum[1]) * PLAN_UNIT <= p.at.cap_rows;
 }
 
-/* Tiles of keys, rows of slots and splits if all splits were parts, and how many parts of each
- * step there would be of the tiles from n_body on. */
+/* Tiles of keys, rows of slots and splits if all splits were parts; tiles of keys of the rest, and
+ * how many parts of each step there would be of it. */
 static __device__ void measure(struct plan_smem *s, const struct plan_args &p, int cls,
-                               int32_t n_tiles, int32_t n_body, int32_t sum[PLAN_SUMS])
+                               int32_t n_tiles, const struct plan_parts &parts,
+                               int32_t sum[PLAN_SUMS])
 {
 #pragma unroll
     for (int i = 0; i < PLAN_SUMS; i++)
         sum[i] = 0;
     for (int32_t x = static_cast<int32_t>(threadIdx.x); x < n_tiles; x += n_threads()) {
         struct plan_tile t = tile_at(p, cls, x);
-        sum[0] += (t.span.pos + t.tok_last) / SL_ATTN_TILE + 1;
+        const int32_t keys = (t.span.pos + t.tok_last) / SL_ATTN_TILE + 1;
+        const bool rest = is_rest(cls, parts, x, n_tiles);
+        sum[0] += keys;
         sum[1] += ((t.n_splits + 1) * t.n_rows + PLAN_UNIT - 1) / PLAN_UNIT;
         sum[2] += t.n_splits;
+        sum[3] += rest ? keys : 0;
 #pragma unroll
         for (int i = 0; i < PLAN_STEPS; i++) {
             int32_t needs[3];
             needs_of(t, part_of_step(t, plan_step(i)), needs);
-            sum[3 + i] += x >= n_body ? needs[0] + 1 : 0;
+            sum[4 + i] += rest ? needs[0] + 1 : 0;
         }
     }
     block_sums<PLAN_SUMS>(s, sum);
+}
+
+/* Narrow: the shortest parts of which each block has at most one; runs, of which fewer results are
+ * left, if they keep two blocks of five busy and tiles are long. n: parts of each step. */
+static __device__ int32_t narrow_step(const int32_t *n, int32_t n_rest, int64_t kv, int64_t grid)
+{
+    int32_t step = plan_step(PLAN_STEPS);
+    const bool runs = n[PLAN_RUN] >= 4 * n_rest && 5 * n[PLAN_RUN] * kv >= 2 * grid;
+#pragma unroll
+    for (int i = PLAN_STEPS - 1; i >= 0; i--)
+        step = n[i] * kv <= grid && !(runs && i < PLAN_RUN) ? plan_step(i) : step;
+    return step;
+}
+
+/* Wide: the rounds of the blocks, times a part's mean length, and what joins have to read: two
+ * tiles' time for each hundred slots of 128 rows. keys: tiles of all. */
+static __device__ int32_t wide_step(const int32_t *n, int32_t n_rest, int64_t keys, int64_t kv,
+                                    int64_t grid)
+{
+    int32_t step = 1 << 20;
+    int64_t best = (n_rest * kv + grid - 1) / grid * (keys / n_rest + PLAN_EXTRA);
+#pragma unroll
+    for (int i = 0; i < PLAN_STEPS; i++) {
+        const int64_t slots = n[i] == n_rest ? 0
+                              : i < PLAN_RUN ? n[i] * plan_count(i)
+                                             : n[i] * plan_count(i - PLAN_RUN);
+        const int64_t cost =
+            (n[i] * kv + grid - 1) / grid * (keys / n[i] + PLAN_EXTRA) + slots * kv / 50;
+        step = cost < best ? plan_step(i) : step;
+        best = min(cost, best);
+    }
+    return step;
 }
 
 static __device__ struct plan_parts choose_parts(struct plan_smem *s, const struct plan_args &p,
@@ -260,26 +332,23 @@ static __device__ struct plan_parts choose_parts(struct plan_smem *s, const stru
 {
     const int64_t grid = p.at.grid[cls], kv = p.n_kv_heads;
     struct plan_parts parts;
-    parts.n_body = n_tiles;
-    if (cls == 0) /* full rounds of the blocks */
-        parts.n_body = static_cast<int32_t>(n_tiles * kv / grid * grid / kv);
+    /* behind full rounds of the blocks */
+    parts.n_rest = n_tiles - static_cast<int32_t>(n_tiles * kv / grid * grid / kv);
     int32_t sum[PLAN_SUMS];
-    measure(s, p, cls, n_tiles, parts.n_body, sum);
+    measure(s, p, cls, n_tiles, parts, sum);
     int32_t share = static_cast<int32_t>(min(sum[0] * kv / grid, static_cast<int64_t>(1) << 20));
-    int32_t most = cls == 0 ? 2 * share + 1 : max(2 * share, 16);
-    parts.body.first = sl_attn_split_of(most * SL_ATTN_TILE - 1) + 1;
-    parts.body.step = max(parts.body.first / (cls == 0 ? 4 : 8), 1);
-    parts.step = plan_step(PLAN_STEPS);
-#pragma unroll
-    for (int i = PLAN_STEPS - 1; i >= 0; i--)
-        parts.step = sum[3 + i] * kv <= grid ? plan_step(i) : parts.step;
+    parts.body = sl_attn_split_of((2 * share + 1) * SL_ATTN_TILE - 1) + 1;
+    parts.step = 1;
+    if (cls == 0)
+        parts.step = narrow_step(sum + 4, parts.n_rest, kv, grid);
+    else if (parts.n_rest > 0)
+        parts.step = wide_step(sum + 4, parts.n_rest, sum[3], kv, grid);
     if (n_tiles + sum[2] <= p.at.cap_items[cls] &&
         static_cast<int64_t>(sum[1]) * PLAN_UNIT <= p.at.cap_rows)
         return parts;
     while (!fits(s, p, cls, n_tiles, parts)) { /* whole tiles do */
-        parts.body.first = min(2 * parts.body.first, 1 << 28);
-        parts.body.step = min(2 * parts.body.step, 1 << 28);
-        parts.step = min(2 * parts.step, 1 << 20);
+        parts.body = min(2 * parts.body, 1 << 28);
+        parts.step = longer(parts.step);
     }
     return parts;
 }
@@ -299,18 +368,21 @@ static __device__ void write_tile(const struct plan_args &p, int cls, int32_t n_
     item.tok_first = t.row0 / p.at.group;
     item.tok_last = t.tok_last;
     item.from = 0;
-    item.to = min(part.first, t.n_splits);
+    item.to = needs[0] > 0 ? part.first : t.n_splits;
     item.first = item.to;
     item.n_splits = t.n_splits;
     item.rows_at = needs[1] ? at[2] : -1;
     item.counter_at = at[1];
     item.n_parts = needs[0] + 1;
     item.kv = item.valid = 0;
-    p.at.item[cls][cls == 0 ? x : n_tiles - 1 - x] = item;
+    const int32_t here = cls == 0 ? x : n_tiles - 1 - x;
+    p.at.item[cls][here] = item;
+    if (cls == 1 && needs[1])
+        p.at.cut[at[1]] = here;
     int32_t to = n_tiles + at[0];
     for (int32_t i = 0; i < needs[0]; i++) {
         item.from = item.to;
-        item.to = min(item.from + part.step, t.n_splits);
+        item.to = i + 1 < needs[0] ? item.from + part.step : t.n_splits;
         p.at.item[cls][to + i] = item;
     }
 }
@@ -327,16 +399,16 @@ static __device__ void plan_class(struct plan_smem *s, const struct plan_args &p
         struct plan_tile t = tile_at(p, cls, min(x, n_tiles - 1));
         int32_t needs[3] = {0, 0, 0};
         if (x < n_tiles)
-            needs_of(t, part_of(parts, x, t), needs);
+            needs_of(t, part_of(cls, parts, x, n_tiles, t), needs);
         block_scan(s, needs, carry, at);
         if (x < n_tiles)
-            write_tile(p, cls, n_tiles, x, t, part_of(parts, x, t), needs, at);
+            write_tile(p, cls, n_tiles, x, t, part_of(cls, parts, x, n_tiles, t), needs, at);
     }
-    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < carry[1] * p.n_kv_heads;
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); cls == 0 && i < carry[1] * p.n_kv_heads;
          i += n_threads())
         p.at.counters[i] = 0;
     if (threadIdx.x == 0) {
-        struct sl_attn_class c = {n_tiles + carry[0], 0, 0, 0};
+        struct sl_attn_class c = {n_tiles + carry[0], 0, 0, carry[1]};
         p.at.cls[cls] = c;
     }
 }

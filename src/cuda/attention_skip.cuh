@@ -35,9 +35,8 @@ template <int D_> struct sl_attn_skip_cfg {
     static constexpr int EMPTY_AT = FULL_AT + 8 * SLOTS;
     static constexpr int WORK_FULL_AT = EMPTY_AT + 8 * SLOTS; /* [2] */
     static constexpr int WORK_EMPTY_AT = WORK_FULL_AT + 16;   /* [2] */
-    static constexpr int FLAG_AT = WORK_EMPTY_AT + 16;
-    static constexpr int UNCLEAN_AT = FLAG_AT + 16;          /* int [GROUPS][4] */
-    static constexpr int VOTE_AT = UNCLEAN_AT + 16 * GROUPS; /* uint8_t [2][GROUPS][4] */
+    static constexpr int UNCLEAN_AT = WORK_EMPTY_AT + 16;     /* int [GROUPS][4] */
+    static constexpr int VOTE_AT = UNCLEAN_AT + 16 * GROUPS;  /* uint8_t [2][GROUPS][4] */
     static constexpr int WORK_AT = VOTE_AT + 8 * GROUPS;
     static constexpr int BYTES = WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
 };
@@ -54,7 +53,8 @@ template <class KV, int D> struct sl_attn_skip {
     struct sl_attn_turn tiles;
     int group, warp, lane; /* warp: of the group */
     bool fresh;            /* nothing of the split was taken in */
-    bool stateless;        /* nothing is in the state */
+    bool stateless;        /* nothing is in the state, of a run */
+    bool first_run;        /* of the item */
     struct sl_attn_rows rows;
     struct sl_attn_limit limit[2];
     float m[2], l[2]; /* of the split */
@@ -229,11 +229,13 @@ template <class KV, int D> struct sl_attn_skip {
     __device__ __forceinline__ void end_split(const struct sl_attn_work &w, int t, float (&o)[O][4],
                                               bool more)
     {
-        if (w.item.from == 0 && more && fresh) /* the state stays what it is */
+        const bool run_ends = !more || sl_attn_begins_run((t + 1) * SL_ATTN_PAIR);
+        const bool by_split = w.item.from > 0 && !sl_attn_by_run(w);
+        if (!by_split && !run_ends && fresh) /* the state stays what it is */
             return;
         l[0] = sl_attn_row_sum(l[0]);
         l[1] = sl_attn_row_sum(l[1]);
-        if (w.item.from > 0) {
+        if (by_split) {
             int slot = sl_attn_split_slot(w, sl_attn_split_of(t * SL_ATTN_PAIR));
 #pragma unroll
             for (int n = 0; n < O; n++)
@@ -244,16 +246,34 @@ template <class KV, int D> struct sl_attn_skip {
             return;
         }
         join(o);
-        stateless = false;
-        if (more) {
-#pragma unroll
-            for (int n = 0; n < O; n++)
-                *state_at(n) = make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
-        } else if (w.item.rows_at < 0) {
-            sl_attn_write_out<D>(a, w, row0(), o, state_m, state_l);
-        } else {
-            sl_attn_write_slot<D>(a, w, row0(), 0, o, state_m, state_l);
+        stateless = run_ends;
+        if (run_ends) {
+            end_run(w, t, o, more);
+            return;
         }
+#pragma unroll
+        for (int n = 0; n < O; n++)
+            *state_at(n) = make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
+    }
+
+    /* The run of pair t, o and the state's m and l, is complete. */
+    __device__ __forceinline__ void end_run(const struct sl_attn_work &w, int t, float (&o)[O][4],
+                                            bool more)
+    {
+        if (w.item.from > 0) {
+            int slot = sl_attn_split_slot(w, sl_attn_split_of(t * SL_ATTN_PAIR));
+            sl_attn_write_slot<D>(a, w, row0(), slot, o, state_m, state_l);
+        } else {
+            sl_attn_join_total<D, cfg::WORKERS>(a, static_cast<int>(threadIdx.x) - 128, first_run,
+                                                !more, o, state_m, state_l);
+            first_run = false;
+            if (!more && w.item.rows_at < 0)
+                sl_attn_write_out<D>(a, w, row0(), o, state_m, state_l);
+            else if (!more)
+                sl_attn_write_slot<D>(a, w, row0(), 0, o, state_m, state_l);
+        }
+        state_m[0] = state_m[1] = -SL_ATTN_INF;
+        state_l[0] = state_l[1] = 0.0f;
     }
 
     /* ---- a pair of tiles */
@@ -397,7 +417,7 @@ template <class KV, int D> struct sl_attn_skip {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 o[n][j] = 0.0f;
-        stateless = true;
+        stateless = first_run = true;
         state_m[0] = state_m[1] = -SL_ATTN_INF;
         state_l[0] = state_l[1] = 0.0f;
         begin_split();
@@ -427,11 +447,6 @@ template <class KV, int D> struct sl_attn_skip {
             if (!w.item.valid)
                 return;
             item(w);
-            if (w.item.rows_at >= 0) {
-                sl_fence_gpu();
-                sl_attn_arrive<D, cfg::WORKERS>(a, w, static_cast<int>(threadIdx.x) - 128,
-                                                reinterpret_cast<int *>(bars.smem + cfg::FLAG_AT));
-            }
             sl_mbar_arrive_warp(bars.work_empty(items.slot()));
         }
     }

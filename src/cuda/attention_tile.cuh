@@ -55,8 +55,8 @@ static __device__ __forceinline__ void sl_attn_fetch(const struct sl_attn_args &
     }
 }
 
-/* First row of slot `slot` of the tile: slot 0 is the first part's state, then come the splits
- * after it. */
+/* First row of slot `slot` of the tile: slot 0 is the first part's state, then come the splits, or
+ * the runs, after it. */
 static __device__ __forceinline__ int64_t sl_attn_slot(const struct sl_attn_args &a,
                                                        const struct sl_attn_work &w, int slot)
 {
@@ -64,8 +64,17 @@ static __device__ __forceinline__ int64_t sl_attn_slot(const struct sl_attn_args
     return at * a.n_kv_heads + w.item.kv * w.item.n_rows;
 }
 
+/* Do parts leave a slot for each run? */
+static __device__ __forceinline__ bool sl_attn_by_run(const struct sl_attn_work &w)
+{
+    return w.item.first >= SL_ATTN_FAR_SPLITS;
+}
+
+/* The slot of a split behind the first part, or of its run. */
 static __device__ __forceinline__ int sl_attn_split_slot(const struct sl_attn_work &w, int split)
 {
+    if (sl_attn_by_run(w))
+        return 1 + sl_attn_run_of(split) - sl_attn_run_of(w.item.first);
     return 1 + split - w.item.first;
 }
 
@@ -578,115 +587,194 @@ static __device__ __forceinline__ void sl_attn_write_out(const struct sl_attn_ar
     }
 }
 
-/* Some splits' results of a row, four dimensions of a thread. */
-template <int N> struct sl_attn_batch {
-    float2 ml[N];
-    float4 o[N];
+/* The runs of a first part, the last of them o, m and l, which become what they are joined. While
+ * more follow, that lies in memory: each thread has words of its own, or those of its lane in a
+ * narrow block. It is touched once in 4,096 keys; shared memory has no room. */
+template <int D, int THREADS>
+static __device__ __forceinline__ void sl_attn_join_total(const struct sl_attn_args &a, int thread,
+                                                          bool first, bool last,
+                                                          float (&o)[D / 8][4], float m[2],
+                                                          float l[2])
+{
+    float4 *at = a.totals + static_cast<int>(blockIdx.x) * ((D / 8 + 1) * THREADS) + thread;
+    if (!first) {
+        const float4 was = __ldcg(at + D / 8 * THREADS);
+        const struct sl_attn_join j0 = sl_attn_join_of(was.x, m[0], a.scale2);
+        const struct sl_attn_join j1 = sl_attn_join_of(was.y, m[1], a.scale2);
+        m[0] = j0.top;
+        m[1] = j1.top;
+        l[0] = sl_attn_joined(j0, was.z, l[0]);
+        l[1] = sl_attn_joined(j1, was.w, l[1]);
+#pragma unroll
+        for (int n = 0; n < D / 8; n++) {
+            const float4 x = __ldcg(at + n * THREADS);
+            o[n][0] = sl_attn_joined(j0, x.x, o[n][0]);
+            o[n][1] = sl_attn_joined(j0, x.y, o[n][1]);
+            o[n][2] = sl_attn_joined(j1, x.z, o[n][2]);
+            o[n][3] = sl_attn_joined(j1, x.w, o[n][3]);
+        }
+    }
+    if (last)
+        return;
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+        __stcg(at + n * THREADS, make_float4(o[n][0], o[n][1], o[n][2], o[n][3]));
+    __stcg(at + D / 8 * THREADS, make_float4(m[0], m[1], l[0], l[1]));
+}
 
-    /* From split `at` on; from split n on there are splits the row sees nothing of. row: of
-     * split 0. */
-    __device__ __forceinline__ void load(const struct sl_attn_args &a, int64_t row, int64_t step,
-                                         int at, int n, int dims, int d)
+/* ---------------------------------------------------------------- slots to results */
+
+/* Some slots of a row, four dimensions of a thread. */
+#define SL_ATTN_BATCH SL_ATTN_RUN_SPLITS
+
+struct sl_attn_batch {
+    float2 ml[SL_ATTN_BATCH];
+    float4 o[SL_ATTN_BATCH];
+
+    /* n slots from row `from` on, which are `step` rows apart. */
+    __device__ __forceinline__ void load(const struct sl_attn_args &a, int64_t from, int64_t step,
+                                         int n, int dims, int d)
     {
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            int64_t from = row + (at + i) * step;
+        for (int i = 0; i < SL_ATTN_BATCH; i++) {
             ml[i] = make_float2(-SL_ATTN_INF, 0.0f);
             o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-            if (at + i < n) {
-                ml[i] = __ldcg(a.slot_ml + from);
-                o[i] = __ldcg(reinterpret_cast<const float4 *>(a.slots + from * dims + d));
+            if (i < n) {
+                ml[i] = __ldcg(a.slot_ml + from + i * step);
+                o[i] = __ldcg(
+                    reinterpret_cast<const float4 *>(a.slots + (from + i * step) * dims + d));
             }
-        }
-    }
-    __device__ __forceinline__ void add(const struct sl_attn_join &j, int i, float2 &state,
-                                        float4 &sum) const
-    {
-        state.x = j.top;
-        state.y = sl_attn_joined(j, state.y, ml[i].y);
-        sum.x = sl_attn_joined(j, sum.x, o[i].x);
-        sum.y = sl_attn_joined(j, sum.y, o[i].y);
-        sum.z = sl_attn_joined(j, sum.z, o[i].z);
-        sum.w = sl_attn_joined(j, sum.w, o[i].w);
-    }
-    /* Mostly none is far above the reference, and then no factor waits for another. */
-    __device__ __forceinline__ void join(const struct sl_attn_args &a, float2 &state,
-                                         float4 &sum) const
-    {
-        bool far = false;
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            far |= sl_attn_is_far(ml[i].x, state.x, a.scale2);
-        if (far) {
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                add(sl_attn_join_of(state.x, ml[i].x, a.scale2), i, state, sum);
-            return;
-        }
-        const float safe = state.x == -SL_ATTN_INF ? 0.0f : state.x;
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            float b = sl_ex2_approx(__fmul_rn(__fadd_rn(ml[i].x, -safe), a.scale2));
-            const struct sl_attn_join j = {state.x, 1.0f, b};
-            add(j, i, state, sum);
         }
     }
 };
 
-/* The state of the first part and all splits after it, to the output: a thread has four dimensions
- * of a row. While it adds up some splits the next ones are under way, if it has the registers
- * (where they are few, room for a second batch cost prompts a third of their speed). One sequence
- * of 131,072 positions spent 25 of 150 us here, 100 ns for each split (H200): what was written
- * early had left the L2 cache for keys and values, which is why those are loaded to leave it first.
- */
-template <int D, int THREADS>
-static __device__ void sl_attn_fold(const struct sl_attn_args &a, const struct sl_attn_work &w,
-                                    int thread)
-{
-    constexpr bool ahead = THREADS == 128; /* there are registers for two batches */
-    constexpr int N = ahead ? 12 : 8;
-    const int64_t state_at = sl_attn_slot(a, w, 0);
-    const int64_t slot_rows = static_cast<int64_t>(w.item.n_rows) * a.n_kv_heads;
-#pragma unroll 1
-    for (int u = thread; u < w.item.n_rows * (D / 4); u += THREADS) {
-        int row = u / (D / 4), d = u % (D / 4) * 4;
-        int pos = w.item.pos + sl_attn_token(a, w, row);
+/* A state, four dimensions of it. */
+struct sl_attn_sum {
+    float2 ml;
+    float4 o;
+
+    __device__ __forceinline__ void clear()
+    {
+        ml = make_float2(-SL_ATTN_INF, 0.0f);
+        o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+    __device__ __forceinline__ void add(const struct sl_attn_join &j, const float2 &ml_in,
+                                        const float4 &o_in)
+    {
+        ml.x = j.top;
+        ml.y = sl_attn_joined(j, ml.y, ml_in.y);
+        o.x = sl_attn_joined(j, o.x, o_in.x);
+        o.y = sl_attn_joined(j, o.y, o_in.y);
+        o.z = sl_attn_joined(j, o.z, o_in.z);
+        o.w = sl_attn_joined(j, o.w, o_in.w);
+    }
+    /* Mostly none is far above the reference, and then no factor waits for another. */
+    __device__ __forceinline__ void add(const struct sl_attn_batch &b, float c)
+    {
+        const float top =
+            ml.x == -SL_ATTN_INF ? b.ml[0].x : ml.x; /* nothing: the first becomes it */
+        bool far = false;
+#pragma unroll
+        for (int i = 0; i < SL_ATTN_BATCH; i++)
+            far |= sl_attn_is_far(b.ml[i].x, top, c);
+        if (far) {
+#pragma unroll
+            for (int i = 0; i < SL_ATTN_BATCH; i++)
+                add(sl_attn_join_of(ml.x, b.ml[i].x, c), b.ml[i], b.o[i]);
+            return;
+        }
+        const float safe = top == -SL_ATTN_INF ? 0.0f : top;
+#pragma unroll
+        for (int i = 0; i < SL_ATTN_BATCH; i++) {
+            float by = sl_ex2_approx(__fmul_rn(__fadd_rn(b.ml[i].x, -safe), c));
+            const struct sl_attn_join j = {top, 1.0f, by};
+            add(j, b.ml[i], b.o[i]);
+        }
+    }
+};
+
+/* The slots of one row, in batches: of a run's splits, or of some runs. at: of slot units, splits
+ * or runs; the row sees something of those before `to`. */
+struct sl_attn_fold {
+    const struct sl_attn_args &a;
+    int64_t row, step; /* of unit 0, and from unit to unit */
+    int at, to, d, dims;
+    bool by_run;
+    struct sl_attn_sum total, run;
+
+    __device__ __forceinline__ int end() const
+    {
+        const int most = min(at + SL_ATTN_BATCH, to);
+        return by_run ? most : min(most, sl_attn_run_end(sl_attn_run_of(at)));
+    }
+    __device__ __forceinline__ void load(struct sl_attn_batch &b) const
+    {
+        b.load(a, row + at * step, step, at < to ? end() - at : 0, dims, d);
+    }
+    /* Takes in the batch at `at`; the splits of a run that has ended with it join the others. */
+    __device__ __forceinline__ void take(const struct sl_attn_batch &b)
+    {
+        run.add(b, a.scale2);
+        at = end();
+        if (!by_run && at == sl_attn_run_end(sl_attn_run_of(at - 1)))
+            end_run();
+    }
+    __device__ __forceinline__ void end_run()
+    {
+        total.add(sl_attn_join_of(total.ml.x, run.ml.x, a.scale2), run.ml, run.o);
+        run.clear();
+    }
+
+    /* Row `row_idx` of a tile, dimensions from `first_d` on, to the output. While a batch is taken
+     * in the next one is under way: what parts left first has left the L2 cache, for pages. */
+    __device__ __forceinline__ void go(const struct sl_attn_work &w, int row_idx, int first_d)
+    {
+        const int pos = w.item.pos + sl_attn_token(a, w, row_idx);
+        const int64_t state_at = sl_attn_slot(a, w, 0) + row_idx;
         int from = sl_attn_split_of(sl_attn_seen_from(a, pos));
-        int to = min(w.item.n_splits, sl_attn_split_of(pos) + 1);
-        float2 state = make_float2(-SL_ATTN_INF, 0.0f);
-        float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        to = min(w.item.n_splits, sl_attn_split_of(pos) + 1);
+        d = first_d;
+        by_run = sl_attn_by_run(w);
+        total.clear();
+        run.clear();
         if (from < w.item.first) { /* else there may be no state, nor anything of it to see */
-            state = __ldcg(a.slot_ml + state_at + row);
-            sum = __ldcg(reinterpret_cast<const float4 *>(a.slots + (state_at + row) * D + d));
+            run.ml = __ldcg(a.slot_ml + state_at);
+            run.o = __ldcg(reinterpret_cast<const float4 *>(a.slots + state_at * dims + d));
             from = w.item.first;
         }
-        const int n = to - from; /* splits of slots */
-        const int64_t at = sl_attn_slot(a, w, sl_attn_split_slot(w, from)) + row;
-        struct sl_attn_batch<N> even, odd;
-        if (ahead)
-            even.load(a, at, slot_rows, 0, n, D, d);
+        step = static_cast<int64_t>(w.item.n_rows) * a.n_kv_heads;
+        at = by_run ? sl_attn_run_of(from) : from;
+        if (by_run)
+            to = sl_attn_run_of(to - 1) + 1;
+        row = sl_attn_slot(a, w, sl_attn_split_slot(w, from)) + row_idx - at * step;
+        struct sl_attn_batch even, odd;
+        load(even);
 #pragma unroll 1
-        for (int i = 0; i < n; i += ahead ? 2 * N : N) {
-            if constexpr (ahead)
-                odd.load(a, at, slot_rows, i + N, n, D, d);
-            else
-                even.load(a, at, slot_rows, i, n, D, d);
-            even.join(a, state, sum);
-            if constexpr (ahead) {
-                even.load(a, at, slot_rows, i + 2 * N, n, D, d);
-                odd.join(a, state, sum);
-            }
+        while (at < to) {
+            const int here = at;
+            at = end();
+            load(odd);
+            at = here;
+            take(even);
+            if (at >= to)
+                break;
+            const int next = at;
+            at = end();
+            load(even);
+            at = next;
+            take(odd);
         }
-        struct sl_attn_out out = sl_attn_out_of(a, w, row);
-        float f = sl_attn_inverse(a, state.x, state.y, out.head);
-        sl_attn_write2(a, out.to, d, sum.x, sum.y, f);
-        sl_attn_write2(a, out.to, d + 2, sum.z, sum.w, f);
+        end_run();
+        struct sl_attn_out out = sl_attn_out_of(a, w, row_idx);
+        float f = sl_attn_inverse(a, total.ml.x, total.ml.y, out.head);
+        sl_attn_write2(a, out.to, d, total.o.x, total.o.y, f);
+        sl_attn_write2(a, out.to, d + 2, total.o.z, total.o.w, f);
     }
-}
+};
 
-/* The threads' part of a tile is in its slots, and whoever wrote has called sl_fence_gpu. The last
- * part to come joins all. No block waits for another. thread: of those that work on the item, who
- * share barrier 1. flag: a word of shared memory. */
+/* The threads' part of a narrow tile is in its slots, and whoever wrote has called sl_fence_gpu.
+ * The last part to come joins all. No block waits for another. thread: of those that work on the
+ * item, who share barrier 1. flag: a word of shared memory. */
 template <int D, int THREADS>
 static __device__ __forceinline__ void sl_attn_arrive(const struct sl_attn_args &a,
                                                       const struct sl_attn_work &w, int thread,
@@ -701,8 +789,13 @@ static __device__ __forceinline__ void sl_attn_arrive(const struct sl_attn_args 
         sl_fence_gpu();
     }
     sl_bar_sync(1, THREADS);
-    if (*flag != 0)
-        sl_attn_fold<D, THREADS>(a, w, thread);
+    if (*flag == 0)
+        return;
+#pragma unroll 1
+    for (int u = thread; u < w.item.n_rows * (D / 4); u += THREADS) {
+        struct sl_attn_fold f = {a, 0, 0, 0, 0, 0, D, false, {}, {}};
+        f.go(w, u / (D / 4), u % (D / 4) * 4);
+    }
 }
 
 #endif

@@ -7,8 +7,9 @@
  * take them: scores with queries and keys in shared memory, values with probabilities in registers.
  * A warpgroup begins the next tile's scores together with this tile's values and makes
  * probabilities of the scores while the values are added. The sums are those of mma.sync, to the
- * bit: one accumulator over ascending 16s. A row's state over its splits is in shared memory,
- * touched once a split: the sums of a split, its scores and its probabilities fill the registers.
+ * bit: one accumulator over ascending 16s. A row's state over the splits of a run is in shared
+ * memory, touched once a split: the sums of a split, its scores and its probabilities fill the
+ * registers.
  *
  * The two tiles of a pair mostly have one reference, and their values are one product. Where the
  * second tile's is higher in some row, the warp does that product again by mma.sync, a tile after
@@ -48,8 +49,7 @@ template <int D_> struct sl_attn_wg_cfg {
     static constexpr int EMPTY_AT = FULL_AT + 8 * SLOTS;         /* mbarriers */
     static constexpr int WORK_FULL_AT = EMPTY_AT + 8 * SLOTS;    /* [2] */
     static constexpr int WORK_EMPTY_AT = WORK_FULL_AT + 16;      /* [2] */
-    static constexpr int FLAG_AT = WORK_EMPTY_AT + 16;
-    static constexpr int UNCLEAN_AT = FLAG_AT + 16; /* int [GROUPS][4] */
+    static constexpr int UNCLEAN_AT = WORK_EMPTY_AT + 16;        /* int [GROUPS][4] */
     static constexpr int WORK_AT = UNCLEAN_AT + 16 * GROUPS;
     static constexpr int BYTES = WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
 };
@@ -263,7 +263,8 @@ template <class KV, int D> struct sl_attn_wg {
     int left, right;       /* tiles before, and from which on, some row does not see all */
     bool differ;           /* rows do not all see the same */
     bool fresh;            /* nothing is in the sums yet */
-    bool stateless;        /* nothing is in the state yet */
+    bool stateless;        /* nothing is in the state yet, of a run */
+    bool first_run;        /* of the item */
     float m[2], l[2];      /* of the split */
     float base[2];         /* what exponents are taken from: m's */
     bool late;             /* the second tile of a pair has a reference of its own: */
@@ -581,22 +582,40 @@ template <class KV, int D> struct sl_attn_wg {
     {
         done_l[0] = sl_attn_row_sum(done_l[0]);
         done_l[1] = sl_attn_row_sum(done_l[1]);
-        if (w.item.from > 0) {
+        if (w.item.from > 0 && !sl_attn_by_run(w)) {
             int slot = sl_attn_split_slot(w, sl_attn_split_of(t * SL_ATTN_PAIR));
             sl_attn_write_slot<D>(a, w, row0(), slot, o, done_m, done_l);
             return;
         }
         join(o);
-        stateless = false;
-        if (more) {
-#pragma unroll
-            for (int n = 0; n < O; n++)
-                *state_at(n) = make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
-        } else if (w.item.rows_at < 0) {
-            sl_attn_write_out<D>(a, w, row0(), o, state_m, state_l);
-        } else {
-            sl_attn_write_slot<D>(a, w, row0(), 0, o, state_m, state_l);
+        stateless = !more || sl_attn_begins_run((t + 1) * SL_ATTN_PAIR);
+        if (stateless) {
+            end_run(w, t, o, more);
+            return;
         }
+#pragma unroll
+        for (int n = 0; n < O; n++)
+            *state_at(n) = make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
+    }
+
+    /* The run of tile t, o and the state's m and l, is complete. */
+    __device__ __forceinline__ void end_run(const struct sl_attn_work &w, int t, float (&o)[O][4],
+                                            bool more)
+    {
+        if (w.item.from > 0) {
+            int slot = sl_attn_split_slot(w, sl_attn_split_of(t * SL_ATTN_PAIR));
+            sl_attn_write_slot<D>(a, w, row0(), slot, o, state_m, state_l);
+            return;
+        }
+        sl_attn_join_total<D, cfg::WORKERS>(a, static_cast<int>(threadIdx.x) - 128, first_run,
+                                            !more, o, state_m, state_l);
+        first_run = false;
+        if (more)
+            return;
+        if (w.item.rows_at < 0)
+            sl_attn_write_out<D>(a, w, row0(), o, state_m, state_l);
+        else
+            sl_attn_write_slot<D>(a, w, row0(), 0, o, state_m, state_l);
     }
 
     __device__ __forceinline__ void begin_split()
@@ -750,7 +769,7 @@ template <class KV, int D> struct sl_attn_wg {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 o[n][j] = 0.0f;
-        fresh = stateless = true;
+        fresh = stateless = first_run = true;
         begin_split();
         first(w, t, s, p);
 #pragma unroll 1
@@ -771,11 +790,6 @@ template <class KV, int D> struct sl_attn_wg {
             if (!w.item.valid)
                 return;
             item(w);
-            if (w.item.rows_at >= 0) {
-                sl_fence_gpu();
-                sl_attn_arrive<D, cfg::WORKERS>(a, w, static_cast<int>(threadIdx.x) - 128,
-                                                reinterpret_cast<int *>(bars.smem + cfg::FLAG_AT));
-            }
             sl_mbar_arrive_warp(bars.work_empty(items.slot()));
         }
     }

@@ -170,7 +170,8 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
     int warp, lane;
     int key_lo, key_hi;            /* keys some row of the warp sees */
     struct sl_attn_limit limit[2]; /* of skip-softmax */
-    float o[D / 8][4], m[2], l[2];
+    bool first_run;                /* of the item */
+    float o[D / 8][4], m[2], l[2]; /* of the split, and of the run: */
     float state[cfg::STATE_IN_SMEM ? 1 : D / 8][4], state_m[2], state_l[2];
 
     __device__ __forceinline__ sl_attn_wide(const struct sl_attn_args &args,
@@ -184,6 +185,12 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
         key_hi =
             warp * 16 < w.item.n_rows ? w.item.pos + sl_attn_token(a, w, warp * 16 + 15) + 1 : 0;
         clear();
+        clear_state();
+        first_run = true;
+    }
+
+    __device__ __forceinline__ void clear_state()
+    {
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
 #pragma unroll
@@ -313,11 +320,13 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
             sl_attn_values<frags, D, TILES>(o, p, values);
     }
 
-    __device__ __forceinline__ void end_split(int split)
+    /* more: splits follow. */
+    __device__ __forceinline__ void end_split(int tile, bool more)
     {
+        const int split = sl_attn_split_of(tile * SL_ATTN_TILE);
         l[0] = sl_attn_row_sum(l[0]);
         l[1] = sl_attn_row_sum(l[1]);
-        if (w.item.from > 0) {
+        if (w.item.from > 0 && !sl_attn_by_run(w)) {
             sl_attn_write_slot<D>(a, w, warp * 16, sl_attn_split_slot(w, split), o, m, l);
             clear();
             return;
@@ -333,21 +342,32 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
                 for (int k = 2 * i; k < 2 * i + 2; k++)
                     state_at(n, k) = sl_attn_joined(j, state_at(n, k), o[n][k]);
         }
+        if (!more || sl_attn_begins_run((tile + 1) * SL_ATTN_TILE))
+            end_run(split, more);
         clear();
     }
 
-    /* The state to its slot or, of a tile of one part, to the output. */
-    __device__ __forceinline__ void write_state()
+    /* The run of the split is complete: to its slot, or onto the runs before it. */
+    __device__ __forceinline__ void end_run(int split, bool more)
     {
 #pragma unroll
         for (int n = 0; n < D / 8; n++)
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 o[n][j] = state_at(n, j);
-        if (w.item.rows_at < 0)
-            sl_attn_write_out<D>(a, w, warp * 16, o, state_m, state_l);
-        else
-            sl_attn_write_slot<D>(a, w, warp * 16, 0, o, state_m, state_l);
+        if (w.item.from > 0) {
+            sl_attn_write_slot<D>(a, w, warp * 16, sl_attn_split_slot(w, split), o, state_m,
+                                  state_l);
+        } else {
+            sl_attn_join_total<D, cfg::THREADS>(a, static_cast<int>(threadIdx.x), first_run, !more,
+                                                o, state_m, state_l);
+            first_run = false;
+            if (!more && w.item.rows_at < 0)
+                sl_attn_write_out<D>(a, w, warp * 16, o, state_m, state_l);
+            else if (!more)
+                sl_attn_write_slot<D>(a, w, warp * 16, 0, o, state_m, state_l);
+        }
+        clear_state();
     }
 };
 
@@ -381,16 +401,9 @@ static __device__ __forceinline__ void sl_attn_wide_item(const struct sl_attn_ar
         if (takes)
             n.values(p, values, tile);
         if (sl_attn_last_of_split(tile, tile_to))
-            n.end_split(sl_attn_split_of(tile * SL_ATTN_TILE));
+            n.end_split(tile, tile + 1 < tile_to);
     }
     ring.finish();
-    if (w.item.from == 0)
-        n.write_state();
-    if (w.item.rows_at < 0)
-        return;
-    sl_fence_gpu();
-    sl_attn_arrive<D, cfg::THREADS>(a, w, static_cast<int>(threadIdx.x),
-                                    reinterpret_cast<int *>(smem + cfg::FLAG_AT));
 }
 
 template <class KV, int D, bool SKIP = false>

@@ -863,6 +863,35 @@ static void test_many_splits()
     same_bits("window", w, few, e, one, d);
 }
 
+/* Chunks of few tokens behind a long context: wide tiles in parts of splits and of runs, by every
+ * kernel; also where slots are few. */
+static void test_long_chunks()
+{
+    static const struct {
+        int hd, nq, nkv;
+        enum sl_dtype format;
+        float skip;
+        int window;
+    } shapes[] = {{64, 4, 2, SL_DTYPE_F16, 0.0f, 0},   {128, 2, 1, SL_DTYPE_BF16, 0.0f, 0},
+                  {64, 2, 1, SL_DTYPE_F16, 900.0f, 0}, {16, 2, 1, SL_DTYPE_BF16, 0.0f, 0},
+                  {256, 2, 1, SL_DTYPE_F16, 0.0f, 0},  {64, 2, 1, SL_DTYPE_BF16, 0.0f, 7000}};
+    uint64_t seed = 121;
+    for (auto x : shapes) {
+        scene s = make_scene(x.hd, x.nq, x.nkv, 16, {13000, 700}, seed++, x.format);
+        s.skip = x.skip;
+        s.window = x.window;
+        const std::vector<span_of> chunk = {{0, 12280, 20}}, both = {{1, 600, 9}, {0, 12280, 20}};
+        const std::vector<span_of> one = {{0, 12289, 1}};
+        rows_of a = run(s, chunk, 1), d = run(s, one, 30);
+        check_rows(s, chunk, a, 39);
+        same_bits("decode", s, one, d, chunk, a);
+        same_bits("decode, one SM", s, one, run(s, one, 1), chunk, a);
+        for (int n_sms : {3, 7, 60})
+            same_bits("parts", s, chunk, run(s, chunk, n_sms), chunk, a);
+        same_bits("two layers", s, both, run(s, both, 8, 300, 2), chunk, a);
+    }
+}
+
 /* The order of a step: the positions of the step are nobody's until the store, which attention may
  * start beside, so that what it reads too early is NaN. */
 static void step_one(const scene &s, const std::vector<span_of> &spans, int n_sms)
@@ -1130,6 +1159,7 @@ static const struct {
     {"odd_values", test_odd_values},
     {"graph", test_graph},
     {"many_splits", test_many_splits},
+    {"long_chunks", test_long_chunks},
     {"step", test_step},
 };
 
