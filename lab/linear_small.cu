@@ -239,13 +239,11 @@ struct version {
     }
 typedef small_plain<sl_wf_bf16, 128> plain_bf16;
 typedef small_plain<sl_wf_q8_0, 256> plain_q8;
-typedef small_plain<sl_wf_q4_k, 256> plain_q4k;
 static const struct version versions[] = {
     VERSION("bf16", "no decode", SMALL_BF16, true, plain_bf16),
     VERSION("q8", "as src/cuda", SMALL_Q8, true, plain_q8),
     VERSION("q8_bf16", "d as bf16", SMALL_Q8_SIGNED, false, small_q8<Q8_BF16>),
     VERSION("q8_after", "d behind the products", SMALL_Q8_SIGNED, false, small_q8<Q8_AFTER>),
-    VERSION("q4k", "as src/cuda", SMALL_Q4K, true, plain_q4k),
     VERSION("q4k_fold", "128 folded into the minimum", SMALL_Q4K, false, small_q4k<Q4K_FOLD>),
     VERSION("q4k_bf16", "scale and minimum as bf16", SMALL_Q4K_PAIRS, false, small_q4k<Q4K_BF16>),
     VERSION("q4k_after", "scales behind the products", SMALL_Q4K_16, false, small_q4k<Q4K_AFTER>),

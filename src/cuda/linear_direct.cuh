@@ -12,8 +12,8 @@
  * to 140 KB a multiprocessor, against the 36 KB that 4.7 TB/s times 1 us wants. Against the ring in
  * shared memory of linear_stream.cuh this saves a write and a read there, the barriers and their
  * waits: instructions, which is what decoding lacks (lab/linear_small.cu). H200, 1 token, the same
- * bits: 4096 x 4096 BF16 9.3 us for 12.5, Q4_K 7.8 for 9.4; 128256 x 4096 Q4_K 145 for 181, Q8_0
- * 132 for 139, BF16 247 for 242: matrices of BF16 with one segment stay with the ring.
+ * bits: 4096 x 4096 BF16 9.3 us for 12.5; 128256 x 4096 Q8_0 132 for 139, BF16 247 for 242:
+ * matrices of BF16 with one segment stay with the ring.
  */
 #ifndef SL_CUDA_LINEAR_DIRECT_CUH
 #define SL_CUDA_LINEAR_DIRECT_CUH
@@ -21,54 +21,64 @@
 #include "cuda/linear_stream.cuh"
 
 #define SL_DIRECT_WARPS 16
+#define SL_DIRECT_ZEROS 512 /* bytes, at the start of shared memory */
 
-/* What a lane holds of some steps of 64 columns. */
+/* What a lane holds of some steps of 64 columns, whole units. */
 template <class F> struct sl_direct_raw {
     static constexpr int steps = F::coded ? 4 : 2, subs = F::unit_k / 64;
+    static constexpr int bytes = steps / subs * F::unit_bytes;
     typename F::raw r[steps];
 
-    /* From step k on, of n. */
-    __device__ __forceinline__ void load(const uint8_t *src, int k, int n)
+    /* left: of the segment. */
+    __device__ __forceinline__ void load(const uint8_t *src, int left)
     {
         int lane = static_cast<int>(threadIdx.x % 32);
 #pragma unroll
-        for (int i = 0; i < steps; i++) {
-            if (k + i >= n)
+        for (int i = 0; i < steps; i += subs) {
+            if (i >= left)
                 continue;
-            const uint8_t *unit = src + (k / subs + i / subs) * F::unit_bytes;
-            if constexpr (F::coded) {
-                F::load(r[i], unit, i % subs, lane);
-            } else {
 #pragma unroll
-                for (int j = 0; j < 4; j++)
-                    r[i].w[j / 2][j % 2] = sl_load16_once(unit + 512 * j + 16 * lane);
-            }
+            for (int sub = 0; sub < subs; sub++)
+                F::template load<true>(r[i + sub], src + i / subs * F::unit_bytes, sub, lane);
         }
     }
 };
 
 /* A warp's way through its work: what it fetches next, and what it multiplies. */
 template <class F> struct sl_direct_warp {
+    static constexpr int steps = sl_direct_raw<F>::steps;
     const sl_lin *l;
     const sl_stream_plan *p;
     sl_stream_role role;
     int32_t warp, n_steps;
-    int32_t turn, k;           /* multiplied: items so far, steps of this one */
-    int32_t turn_next, k_next; /* fetched */
-    const uint8_t *src;        /* the item's weights to fetch */
+    int32_t first, stride; /* items: they go round over the blocks, so that each has as many */
+    int32_t turn, left;    /* multiplied: items so far, steps left of this one */
+    int32_t turn_next, left_next; /* fetched */
+    const uint8_t *src;           /* what to fetch */
+    uint32_t x, x_first, x_step;  /* where the lane reads tokens, in an item, and how it goes on */
 
     __device__ __forceinline__ sl_direct_warp(const sl_lin &lin, const sl_stream_plan &plan, int w)
         : l(&lin), p(&plan), role(sl_stream_role_of(lin, w % plan.team)), warp(w),
-          n_steps(sl_stream_steps(lin, role.seg)), turn(0), k(0), turn_next(0), k_next(0),
-          src(nullptr)
+          n_steps(sl_stream_steps(lin, role.seg)),
+          first(w / plan.team * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)),
+          stride(plan.teams * static_cast<int>(gridDim.x)), turn(0), left(n_steps), turn_next(0),
+          left_next(0), src(nullptr), x(0), x_first(0), x_step(0)
     {
+        /* ldmatrix: lanes 8 m .. 8 m + 7 give the rows of columns 8 m .. 8 m + 7; those of tokens
+         * that are not there stay at zeros */
+        uint32_t token = threadIdx.x & 7;
+        if (token < static_cast<uint32_t>(lin.n)) {
+            x_first = plan.act_offset + token * static_cast<uint32_t>(plan.buf_bytes) +
+                      static_cast<uint32_t>(role.seg * lin.seg_k64) * 128 +
+                      threadIdx.x % 32 / 8 * 16;
+            x_step = steps * 128;
+        }
+        x = x_first;
         enter();
     }
-    /* They go round over the blocks, so that each has as many. */
     __device__ __forceinline__ int item(int i) const
     {
-        int team = i * p->teams + warp / p->team;
-        return team * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x);
+        return first + i * stride;
     }
     __device__ __forceinline__ void enter()
     {
@@ -79,45 +89,45 @@ template <class F> struct sl_direct_warp {
         int64_t unit =
             static_cast<int64_t>(it.block) * (l->n_k64 / subs) + role.seg * (l->seg_k64 / subs);
         src = it.part->w + unit * F::unit_bytes;
+        left_next = n_steps;
     }
     __device__ __forceinline__ void fetch(sl_direct_raw<F> &r)
     {
-        if (item(turn_next) >= p->n_items)
-            return;
-        r.load(src, k_next, n_steps);
-        k_next += sl_direct_raw<F>::steps;
-        if (k_next >= n_steps) {
-            k_next = 0;
+        r.load(src, left_next);
+        src += sl_direct_raw<F>::bytes;
+        left_next -= steps;
+        if (left_next <= 0 && left_next > -steps) {
             turn_next++;
             enter();
         }
     }
-    /* x: the lane's place in the tokens of the segment. */
     __device__ __forceinline__ void multiply(float (&acc)[4], const sl_direct_raw<F> &r,
-                                             const uint8_t *smem, uint32_t x)
+                                             const uint8_t *smem)
     {
 #pragma unroll
-        for (int i = 0; i < sl_direct_raw<F>::steps; i++) {
-            if (k + i >= n_steps)
+        for (int i = 0; i < steps; i++) {
+            if (i % sl_direct_raw<F>::subs == 0 && i >= left)
                 break;
-            uint32_t b[4], at = x + static_cast<uint32_t>(k + i) * 128;
-            sl_stream_load_x(b, smem, at, l->n);
+            uint32_t b[4];
+            sl_ldmatrix_x4(b, smem + x + i * 128);
             sl_stream_mma<F>(acc, r.r[i], 0, b);
-            sl_stream_load_x(b, smem, at + 64, l->n);
+            sl_ldmatrix_x4(b, smem + x + i * 128 + 64);
             sl_stream_mma<F>(acc, r.r[i], 1, b);
         }
+        x += x_step;
     }
     /* Behind the products of some steps; false: nothing is left. */
     __device__ __forceinline__ bool next(float (&acc)[1][4], uint8_t *smem)
     {
-        k += sl_direct_raw<F>::steps;
-        if (k < n_steps)
+        left -= steps;
+        if (left > 0)
             return true;
         sl_stream_store(acc, *l, *p, item(turn), warp, smem);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             acc[0][i] = 0.0f;
-        k = 0;
+        left = n_steps;
+        x = x_first;
         return item(++turn) < p->n_items;
     }
 };
@@ -139,8 +149,8 @@ static __device__ __forceinline__ void sl_direct_bring(const sl_lin &l, const sl
         for (int e = 0; e < 8; e++)
             to[e] = col + e < l.k ? from[e] : __float2bfloat16_rn(0.0f);
     }
-    if (thread == 0)
-        *reinterpret_cast<uint4 *>(smem + SL_STREAM_ZEROS) = make_uint4(0, 0, 0, 0);
+    if (thread < SL_DIRECT_ZEROS / 16)
+        reinterpret_cast<uint4 *>(smem)[thread] = make_uint4(0, 0, 0, 0);
     sl_cp_async_commit();
     sl_cp_async_wait<0>();
     __syncthreads();
@@ -152,7 +162,6 @@ __global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
 {
     SL_SMEM(uint8_t, smem);
     int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-    int lane = static_cast<int>(threadIdx.x % 32);
     sl_direct_warp<F> w(l, p, warp);
     bool any = warp < p.teams * p.team && w.item(0) < p.n_items;
     sl_direct_raw<F> even, odd;
@@ -165,20 +174,16 @@ __global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
     sl_direct_bring(l, p, smem);
     if (!any)
         return;
-    /* ldmatrix: lanes 8 m .. 8 m + 7 give the rows of columns 8 m .. 8 m + 7 */
-    uint32_t x = p.act_offset + static_cast<uint32_t>((lane & 7) * p.buf_bytes) +
-                 static_cast<uint32_t>(w.role.seg * l.seg_k64) * 128 +
-                 static_cast<uint32_t>(lane >> 3) * 16;
     float acc[1][4] = {};
     /* One place where teams meet, whichever half their warps come from. */
     bool second = false;
 #pragma unroll 1
     do {
         if (!second) {
-            w.multiply(acc[0], even, smem, x);
+            w.multiply(acc[0], even, smem);
             w.fetch(even);
         } else {
-            w.multiply(acc[0], odd, smem, x);
+            w.multiply(acc[0], odd, smem);
             w.fetch(odd);
         }
         second = !second;
@@ -196,7 +201,7 @@ static inline size_t sl_direct_make_plan(const sl_lin *l, sl_stream_plan *p)
     p->team = l->n_segs * (l->gated ? 2 : 1);
     p->teams = SL_DIRECT_WARPS / p->team;
     p->buf_bytes = l->n_k64 * 128 + 16; /* of a token */
-    p->swap_offset = SL_STREAM_HEADER;
+    p->swap_offset = SL_DIRECT_ZEROS;
     p->act_offset = p->swap_offset + (p->team > 1 ? SL_DIRECT_WARPS * 512u : 0u);
     return p->act_offset + (size_t)l->n * (size_t)p->buf_bytes;
 }

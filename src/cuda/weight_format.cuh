@@ -3,25 +3,32 @@
  * fragments of mma.m16n8k16, once for every kernel.
  *
  * A trait has the unit's size, `raw` (what a lane holds of 64 columns before decoding), load() from
- * shared or global memory and frag(), which decodes step j of the four; j is a constant after
- * unrolling. Arithmetic is chosen so that a value is rounded exactly as the reference decode and
- * then to bf16: an integer code is put into the mantissa of a power of two by one byte permutation,
- * and one fma both removes that power and scales, because all products of it are exact in float:
+ * shared memory, or from device memory (FAR) that is read once, and frag(), which decodes step j of
+ * the four; j is a constant after unrolling. Arithmetic is chosen so that a value is rounded
+ * exactly as weight.h says: an integer code is put into the mantissa of a power of two by one byte
+ * permutation, and one fma both removes that power and scales, because all products of it are exact
+ * in float:
  *
  *   q8_0  x = 32768 + b, w = fma(d, x, -32896 d)   32896 = 2^7 257, d has 11 bits: 20 bits
  *   q4_0  x = 128 + q,   w = fma(d, x, -136 d)     15 bits
- *   int4  x = 128 + q,   w = fma(s, x, -(128 + z) s)   s has 16 bits: 24 bits, as has (128 + z) s
  *   q6_k  x = 128 + q,   w = fma(r, x, -160 r)     r = d * scale exact in 18 bits: 21 bits
- *   q4_k  w = fma(r, x - 128, -m), q5_k too        r and m exact; one rounding, as the reference
- *   fp8   w = x s, x the code as f16               one rounding, as the reference
+ *   q5_k  w = fma(r, x - 128, -m)                  r and m exact; one rounding, as the reference
  *
- * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0, int4), 4.7 (q4_k), 5.2 (q5_k), 4.3 (q6_k,
- * fp8), with 128 lanes a clock and multiprocessor to spend on at most 20 bytes of weights a clock.
+ * or in pairs of bf16, two weights an instruction, where one logic instruction makes the pair x:
+ *
+ *   q4_k  c = x - 136,       w = fma(c, r, m)      r scale, m value of code 8, both bf16
+ *   int4  c = x - (128 + z), w = fma(c, hi, c lo)  s = hi + lo: c has 4 bits, lo of an f16 scale
+ *                                                  three, so that w is c s rounded once
+ *   fp8   c = 2^120 x,       w = fma(c, hi, c lo)  x the bits of the code in a bf16
+ *
+ * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0), 5.2 (q5_k), 4.3 (q6_k), 2.0 (q4_k), 2.8
+ * (int4, fp8), with 128 lanes a clock and multiprocessor to spend on at most 20 bytes of weights a
+ * clock. Of logic and permutations it is 64 lanes.
  */
 #ifndef SL_CUDA_WEIGHT_FORMAT_CUH
 #define SL_CUDA_WEIGHT_FORMAT_CUH
 
-#include "cuda/ptx.cuh"
+#include "cuda/ptx_pair.cuh"
 #include "cuda/weight.h"
 
 static __device__ __forceinline__ float sl_half_bits(uint32_t h)
@@ -48,14 +55,20 @@ static __device__ __forceinline__ float sl_code32768(uint32_t w, int i)
     return __uint_as_float(__byte_perm(w, 0x47000000u, 0x7504u | static_cast<uint32_t>(i) << 4));
 }
 
-static __device__ __forceinline__ uint4 sl_load16(const uint8_t *p)
+/* Codes: 16 bytes. FAR: of device memory, constant and read once. */
+template <bool FAR = false> static __device__ __forceinline__ uint4 sl_load16(const uint8_t *p)
 {
+    if constexpr (FAR)
+        return sl_load16_once(p);
     return *reinterpret_cast<const uint4 *>(p);
 }
 
-static __device__ __forceinline__ uint2 sl_load8(const uint8_t *p)
+/* Scales, which several lanes read. */
+template <bool FAR, class T> static __device__ __forceinline__ T sl_load_scales(const uint8_t *p)
 {
-    return *reinterpret_cast<const uint2 *>(p);
+    if constexpr (FAR)
+        return __ldg(reinterpret_cast<const T *>(p));
+    return *reinterpret_cast<const T *>(p);
 }
 
 /* Word i of v; i is a constant after unrolling. */
@@ -80,16 +93,18 @@ struct sl_wf_bf16 {
     struct raw {
         uint4 w[2][2];
     };
+    template <bool FAR = false>
     static __device__ __forceinline__ void load_half(raw &r, int to, const uint8_t *half, int lane)
     {
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            r.w[to][i] = sl_load16(half + 512 * i + 16 * lane);
+            r.w[to][i] = sl_load16<FAR>(half + 16 * lane + 512 * i);
     }
+    template <bool FAR = false>
     static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
     {
-        load_half(r, 0, unit, lane);
-        load_half(r, 1, unit + half_bytes, lane);
+        load_half<FAR>(r, 0, unit, lane);
+        load_half<FAR>(r, 1, unit + half_bytes, lane);
     }
     /* Steps 2 h and 2 h + 1 of rows 0 to 7 and 8 to 15, at once. */
     static __device__ __forceinline__ void load_two(uint32_t (*a)[4], const uint8_t *low,
@@ -117,11 +132,12 @@ struct sl_wf_q8_0 {
         uint4 q[2];
         uint2 d; /* rows g and g + 8, two blocks each */
     };
+    template <bool FAR = false>
     static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
     {
-        r.q[0] = sl_load16(unit + 16 * lane);
-        r.q[1] = sl_load16(unit + 512 + 16 * lane);
-        r.d = sl_load8(unit + 1024 + 8 * (lane >> 2));
+        r.q[0] = sl_load16<FAR>(unit + 16 * lane);
+        r.q[1] = sl_load16<FAR>(unit + 16 * lane + 512);
+        r.d = sl_load_scales<FAR, uint2>(unit + 8 * (lane >> 2) + 1024);
     }
     static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
     {
@@ -146,10 +162,11 @@ struct sl_wf_q4_0 {
         uint4 q;
         uint2 d;
     };
+    template <bool FAR = false>
     static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
     {
-        r.q = sl_load16(unit + 16 * lane);
-        r.d = sl_load8(unit + 512 + 8 * (lane >> 2));
+        r.q = sl_load16<FAR>(unit + 16 * lane);
+        r.d = sl_load_scales<FAR, uint2>(unit + 8 * (lane >> 2) + 512);
     }
     static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
     {
@@ -166,22 +183,29 @@ struct sl_wf_q4_0 {
     }
 };
 
+/* Pair i of a step's word, plus 128 each: the nibbles at bit 4 i and 16 behind it. */
+static __device__ __forceinline__ uint32_t sl_nibble_pair(uint32_t w, int i)
+{
+    return sl_mask_or(w >> 4 * i, 0x000F000Fu, 0x43004300u);
+}
+
 /* Step j of groups of which heads says scale and zero point, of rows g and g + 8. */
 static __device__ __forceinline__ void sl_int4_frag(uint32_t w, const uint32_t heads[2],
                                                     uint32_t a[4])
 {
-    float d[2], c[2];
+    uint32_t hi[2], lo[2], zero[2];
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        d[i] = __uint_as_float(heads[i] & 0xFFFFFF00u);
-        c[i] = -__fmul_rn(d[i], sl_code128(heads[i], 0));
+        float s = __uint_as_float(heads[i] & 0xFFFFFF00u);
+        float rest = __fsub_rn(s, __uint_as_float(heads[i] & 0xFFFF0000u));
+        hi[i] = sl_twice(heads[i], 1);
+        lo[i] = sl_twice(__float_as_uint(rest), 1);
+        zero[i] = __byte_perm(heads[i], 0xC3u, 0x4040u); /* -(128 + z) */
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        uint32_t q = sl_nibbles(w, i >> 1);
-        int row = i & 1, byte = 2 * (i & 1);
-        a[i] = sl_pack_bf16(__fmaf_rn(d[row], sl_code128(q, byte), c[row]),
-                            __fmaf_rn(d[row], sl_code128(q, byte + 1), c[row]));
+        uint32_t c = sl_add_pair(sl_nibble_pair(w, i), zero[i & 1]);
+        a[i] = sl_fma_pair(c, hi[i & 1], sl_mul_pair(c, lo[i & 1]));
     }
 }
 
@@ -193,10 +217,11 @@ struct sl_wf_int4_g128 {
         uint4 q;
         uint2 h;
     };
+    template <bool FAR = false>
     static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int sub, int lane)
     {
-        r.q = sl_load16(unit + 512 * sub + 16 * lane);
-        r.h = sl_load8(unit + 1024 + 8 * (lane >> 2));
+        r.q = sl_load16<FAR>(unit + 16 * lane + 512 * sub);
+        r.h = sl_load_scales<FAR, uint2>(unit + 8 * (lane >> 2) + 1024);
     }
     static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
     {
@@ -213,15 +238,42 @@ struct sl_wf_int4_g32 {
         uint4 q;
         uint4 h; /* row g: two groups, row g + 8 */
     };
+    template <bool FAR = false>
     static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
     {
-        r.q = sl_load16(unit + 16 * lane);
-        r.h = sl_load16(unit + 512 + 16 * (lane >> 2));
+        r.q = sl_load16<FAR>(unit + 16 * lane);
+        r.h = sl_load_scales<FAR, uint4>(unit + 16 * (lane >> 2) + 512);
     }
     static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
     {
         const uint32_t heads[2] = {j < 2 ? r.h.x : r.h.y, j < 2 ? r.h.z : r.h.w};
         sl_int4_frag(sl_word(r.q, j), heads, a);
+    }
+};
+
+/* Heads of runs of 32: scale, and above it the value of code 8. */
+struct sl_wf_q4_k {
+    static constexpr int layout = SL_CUDA_Q4_K;
+    static constexpr int unit_k = 256, unit_bytes = 2560, stage_units = 1;
+    static constexpr bool coded = true;
+    struct raw {
+        uint4 q;
+        uint4 h; /* row g: two runs, row g + 8 */
+    };
+    template <bool FAR = false>
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int sub, int lane)
+    {
+        r.q = sl_load16<FAR>(unit + 16 * lane + 512 * sub);
+        r.h = sl_load_scales<FAR, uint4>(unit + 16 * (lane >> 2) + 2048 + 128 * sub);
+    }
+    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
+    {
+        const uint32_t heads[2] = {j < 2 ? r.h.x : r.h.y, j < 2 ? r.h.z : r.h.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t q = sl_add_pair(sl_nibble_pair(sl_word(r.q, j), i), 0xC308C308u);
+            a[i] = sl_fma_pair(q, sl_twice(heads[i & 1], 0), sl_twice(heads[i & 1], 1));
+        }
     }
 };
 
@@ -240,12 +292,13 @@ struct sl_qk_rows { /* of rows g and g + 8 */
     uint32_t d[2], fields[2];
 };
 
+template <bool FAR>
 static __device__ __forceinline__ void sl_qk_load_rows(sl_qk_rows &r, const uint8_t *rows, int sub,
                                                        int lane)
 {
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        uint4 v = sl_load16(rows + 16 * ((lane >> 2) + 8 * i));
+        uint4 v = sl_load_scales<FAR, uint4>(rows + 16 * ((lane >> 2) + 8 * i));
         r.d[i] = v.x;
         r.fields[i] = sl_qk_fields(v, sub);
     }
@@ -276,26 +329,6 @@ static __device__ __forceinline__ void sl_qk_frag(const sl_qk_rows &r, int j, ui
     }
 }
 
-struct sl_wf_q4_k {
-    static constexpr int layout = SL_CUDA_Q4_K;
-    static constexpr int unit_k = 256, unit_bytes = 2304, stage_units = 1;
-    static constexpr bool coded = true;
-    struct raw {
-        uint4 q;
-        sl_qk_rows rows;
-    };
-    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int sub, int lane)
-    {
-        r.q = sl_load16(unit + 512 * sub + 16 * lane);
-        sl_qk_load_rows(r.rows, unit + 2048, sub, lane);
-    }
-    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
-    {
-        uint32_t w = sl_word(r.q, j);
-        sl_qk_frag(r.rows, j, sl_nibbles(w, 0), sl_nibbles(w, 1), a);
-    }
-};
-
 /* The fifth bits: group 2 j + (e >> 2) of four elements has bit `group` of every byte. */
 struct sl_wf_q5_k {
     static constexpr int layout = SL_CUDA_Q5_K;
@@ -306,11 +339,12 @@ struct sl_wf_q5_k {
         uint32_t h;
         sl_qk_rows rows;
     };
+    template <bool FAR = false>
     static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int sub, int lane)
     {
-        r.q = sl_load16(unit + 512 * sub + 16 * lane);
-        r.h = *reinterpret_cast<const uint32_t *>(unit + 2048 + 128 * sub + 4 * lane);
-        sl_qk_load_rows(r.rows, unit + 2560, sub, lane);
+        r.q = sl_load16<FAR>(unit + 16 * lane + 512 * sub);
+        r.h = sl_load_scales<FAR, uint32_t>(unit + 4 * lane + 2048 + 128 * sub);
+        sl_qk_load_rows<FAR>(r.rows, unit + 2560, sub, lane);
     }
     static __device__ __forceinline__ uint32_t fifth(uint32_t h, int group)
     {
@@ -335,15 +369,16 @@ struct sl_wf_q6_k {
         uint2 h;
         uint32_t scale[2], d[2];
     };
+    template <bool FAR = false>
     static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int sub, int lane)
     {
-        r.q = sl_load16(unit + 512 * sub + 16 * lane);
-        r.h = sl_load8(unit + 2048 + 256 * sub + 8 * lane);
+        r.q = sl_load16<FAR>(unit + 16 * lane + 512 * sub);
+        r.h = sl_load_scales<FAR, uint2>(unit + 8 * lane + 2048 + 256 * sub);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             int row = (lane >> 2) + 8 * i;
-            r.scale[i] = *reinterpret_cast<const uint32_t *>(unit + 3072 + 16 * row + 4 * sub);
-            r.d[i] = *reinterpret_cast<const uint16_t *>(unit + 3328 + 2 * row);
+            r.scale[i] = sl_load_scales<FAR, uint32_t>(unit + 3072 + 16 * row + 4 * sub);
+            r.d[i] = sl_load_scales<FAR, uint16_t>(unit + 3328 + 2 * row);
         }
     }
     static __device__ __forceinline__ uint32_t upper(const uint2 &h, int group)
@@ -374,31 +409,38 @@ struct sl_wf_q6_k {
     }
 };
 
-/* With four more bits of fraction a code is the f16 number 2^-8 of its value, subnormal ones too;
- * the product of that and the scale times 2^8 is rounded as the reference's. */
+/* The bits of a code in a bf16 are 2^-120 of its value, subnormal ones too. A word has a pair as it
+ * is, and one that fills what that leaves free: sign in bit 11, the exponent's upper bits in 12 to
+ * 14, the rest in 0 to 3 of both halves. A scale is the sum of two bf16, the larger one below. */
 struct sl_wf_fp8 {
     static constexpr int layout = SL_CUDA_FP8;
     static constexpr int unit_k = 128, unit_bytes = 2112, stage_units = 1;
     static constexpr bool coded = true;
     struct raw {
         uint4 q[2];
-        float2 s; /* rows g and g + 8 */
+        uint2 s; /* rows g and g + 8 */
     };
+    template <bool FAR = false>
     static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int sub, int lane)
     {
-        r.q[0] = sl_load16(unit + 1024 * sub + 16 * lane);
-        r.q[1] = sl_load16(unit + 1024 * sub + 512 + 16 * lane);
-        uint2 s = sl_load8(unit + 2048 + 8 * (lane >> 2));
-        r.s = make_float2(__uint_as_float(s.x), __uint_as_float(s.y));
+        r.q[0] = sl_load16<FAR>(unit + 16 * lane + 1024 * sub);
+        r.q[1] = sl_load16<FAR>(unit + 16 * lane + 1024 * sub + 512);
+        r.s = sl_load_scales<FAR, uint2>(unit + 8 * (lane >> 2) + 2048);
+    }
+    static __device__ __forceinline__ uint32_t pair(uint32_t w, int i)
+    {
+        if (i == 0)
+            return w & 0x87F087F0u;
+        return sl_mask_or(w << 4, 0x80F080F0u, w >> 4 & 0x07000700u);
     }
     static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
     {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            uint32_t w = sl_word(r.q[j >> 1], 2 * (j & 1) + (i >> 1)) << 8 * (i & 1);
-            uint32_t h = (w & 0x80008000u) | (w >> 1 & 0x3F803F80u);
-            float s = i & 1 ? r.s.y : r.s.x;
-            a[i] = sl_pack_bf16(__fmul_rn(sl_half_bits(h), s), __fmul_rn(sl_half_bits(h >> 16), s));
+            uint32_t s = i & 1 ? r.s.y : r.s.x;
+            uint32_t x = pair(sl_word(r.q[j >> 1], 2 * (j & 1) + (i >> 1)), i & 1);
+            uint32_t c = sl_mul_pair(x, 0x7B807B80u); /* 2^120 */
+            a[i] = sl_fma_pair(c, sl_twice(s, 0), sl_mul_pair(c, sl_twice(s, 1)));
         }
     }
 };

@@ -155,8 +155,8 @@ struct sl_pack_q8_0 {
     }
 };
 
-/* Codes of a step: the word of nibbles, and the upper bits by element. */
-template <class Codes>
+/* Codes of a step: the word of nibbles, in bytes or in PAIRS, and the upper bits by element. */
+template <class Codes, bool PAIRS = false>
 static __device__ __forceinline__ uint32_t sl_pack_nibbles(const sl_pack_src &s, int64_t r0,
                                                            int64_t k0, int j, int lane,
                                                            uint32_t upper[8])
@@ -167,7 +167,7 @@ static __device__ __forceinline__ uint32_t sl_pack_nibbles(const sl_pack_src &s,
         uint32_t q = 0;
         if (row < s.n_rows && k < s.n_cols)
             q = Codes::code(s.rows + row * s.row_bytes, k);
-        w |= (q & 15u) << (8 * (e & 3) + 4 * (e >> 2));
+        w |= (q & 15u) << (PAIRS ? 4 * (e >> 1) + 16 * (e & 1) : 8 * (e & 3) + 4 * (e >> 2));
         upper[e] = q >> 4;
     }
     return w;
@@ -209,7 +209,7 @@ template <class Format, int GROUP> struct sl_pack_int4 {
         uint32_t upper[8];
         for (int step = 0; step < format::unit_k / 16; step++)
             *reinterpret_cast<uint32_t *>(out + 512 * (step >> 2) + 16 * lane + 4 * (step & 3)) =
-                sl_pack_nibbles<sl_pack_int4>(s, r0, k0, step, lane, upper);
+                sl_pack_nibbles<sl_pack_int4, true>(s, r0, k0, step, lane, upper);
         if (lane >= 16 * groups)
             return;
         int i = lane / groups; /* [g][row g, row g + 8] */
@@ -263,14 +263,27 @@ struct sl_pack_q4_k {
         int i = static_cast<int>(k % 256);
         return row[k / 256 * 144 + 16 + 32 * (i / 64) + i % 32] >> 4 * (i / 32 & 1) & 15u;
     }
+    /* Of a run of a block: scale and the value of code 8, as bf16. */
+    static __device__ __forceinline__ uint32_t head(const uint8_t *block, int run)
+    {
+        float v[2]; /* scale and minimum, exact */
+        for (int i = 0; i < 2; i++)
+            v[i] = __fmul_rn(sl_half_bits(sl_bytes2(block + 2 * i)),
+                             static_cast<float>(sl_qk_file_field(block + 4, run, i)));
+        return sl_pack_bf16(v[0], __fsub_rn(__fmul_rn(8.0f, v[0]), v[1]));
+    }
     static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
                                                 uint8_t *out, int lane)
     {
         uint32_t upper[8];
         for (int step = 0; step < 16; step++)
             *reinterpret_cast<uint32_t *>(out + 512 * (step >> 2) + 16 * lane + 4 * (step & 3)) =
-                sl_pack_nibbles<sl_pack_q4_k>(s, r0, k0, step, lane, upper);
-        sl_pack_qk_row(s, r0, k0, 144, out + 2048, lane);
+                sl_pack_nibbles<sl_pack_q4_k, true>(s, r0, k0, step, lane, upper);
+        int64_t row = r0 + (lane >> 2) + 8 * (lane >> 1 & 1);
+        bool live = row < s.n_rows && k0 < s.n_cols;
+        for (int sub = 0; sub < 4; sub++) /* [g][row g, row g + 8][run] */
+            *reinterpret_cast<uint32_t *>(out + 2048 + 128 * sub + 4 * lane) =
+                live ? head(s.rows + row * s.row_bytes + k0 / 256 * 144, 2 * sub + (lane & 1)) : 0u;
     }
 };
 
@@ -341,19 +354,28 @@ struct sl_pack_q6_k {
 
 struct sl_pack_fp8 {
     typedef sl_wf_fp8 format;
-    /* Scale of a row of the slice, as the products want it; nan: one of its codes is. */
-    static __device__ __forceinline__ float scale(const sl_pack_src &s, int64_t row, int64_t k0,
-                                                  bool nan)
+    /* Scale of a row of the slice, in two parts; nan: one of its codes is. */
+    static __device__ __forceinline__ uint32_t scale(const sl_pack_src &s, int64_t row, int64_t k0,
+                                                     bool nan)
     {
         if (row >= s.n_rows)
-            return 0.0f;
+            return 0;
         if (nan)
-            return __int_as_float(0x7FC00000);
-        if (s.scales == nullptr)
-            return 256.0f;
-        int64_t n = (s.n_cols + s.scale_cols - 1) / s.scale_cols;
-        return __fmul_rn(256.0f,
-                         s.scales[(s.first_row + row) / s.scale_rows * n + k0 / s.scale_cols]);
+            return 0x7FC07FC0u;
+        float v = 1.0f;
+        if (s.scales != nullptr)
+            v = s.scales[(s.first_row + row) / s.scale_rows *
+                             ((s.n_cols + s.scale_cols - 1) / s.scale_cols) +
+                         k0 / s.scale_cols];
+        float hi = __bfloat162float(__float2bfloat16_rn(v));
+        return sl_pack_bf16(hi, __fsub_rn(v, hi));
+    }
+    /* A code's bits in a word, of its pair 0 or 1 (weight_format.cuh). */
+    static __device__ __forceinline__ uint32_t place(uint32_t code, int pair)
+    {
+        if (pair == 0)
+            return (code & 0x80u) << 8 | (code & 0x7Fu) << 4;
+        return (code & 0x80u) << 4 | (code & 0x70u) << 8 | (code & 0x0Fu);
     }
     static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
                                                 uint8_t *out, int lane)
@@ -366,7 +388,7 @@ struct sl_pack_fp8 {
                 if (row >= s.n_rows || k >= s.n_cols)
                     continue;
                 uint32_t code = s.rows[row * s.row_bytes + k];
-                w[e >> 2] |= code << 8 * ((e >> 1 & 1) ^ 1) << 16 * (e & 1);
+                w[e >> 2] |= place(code, e >> 1 & 1) << 16 * (e & 1);
                 nan |= (code & 0x7Fu) == 0x7Fu ? 1u << (e >> 1 & 1) : 0u;
             }
             *reinterpret_cast<uint2 *>(out + 512 * (j >> 1) + 16 * lane + 8 * (j & 1)) =
@@ -377,7 +399,7 @@ struct sl_pack_fp8 {
         if ((lane & 3) != 0)
             return;
         int g = lane >> 2;
-        *reinterpret_cast<float2 *>(out + 2048 + 8 * g) = make_float2(
+        *reinterpret_cast<uint2 *>(out + 2048 + 8 * g) = make_uint2(
             scale(s, r0 + g, k0, (nan & 1u) != 0), scale(s, r0 + g + 8, k0, (nan & 2u) != 0));
     }
 };

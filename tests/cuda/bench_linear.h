@@ -9,6 +9,7 @@
 #define SL_TESTS_CUDA_BENCH_LINEAR_H
 
 #include "bench_cublas.h"
+#include "device_weight.h"
 #include "quant/float.h"
 #include "quant/int4.h"
 
@@ -207,12 +208,12 @@ static struct lin_sum lin_reference(const struct lin_bench *l, const struct lin_
 {
     std::vector<float> w(static_cast<size_t>(s->k));
     size_t row_bytes = file_row_bytes(dtype, s->k);
-    sl_dtype_info(dtype)->to_f32(&l->file[static_cast<size_t>(row) * row_bytes], w.data(), s->k);
+    device_values(dtype, &l->file[static_cast<size_t>(row) * row_bytes], w.data(), s->k);
     struct lin_sum r = {0.0, 0.0};
     for (int i = 0; i < s->k; i++) {
         double x =
             lin_x(static_cast<size_t>(t) * static_cast<size_t>(s->k) + static_cast<size_t>(i));
-        double p = x * static_cast<double>(from_bf16(to_bf16(w[static_cast<size_t>(i)])));
+        double p = x * static_cast<double>(w[static_cast<size_t>(i)]);
         r.sum += p;
         r.size += fabs(p);
     }

@@ -11,6 +11,7 @@ extern "C" {
 #include "base/rng.h"
 #include "cpu/kernels.h"
 }
+#include "device_weight.h"
 #include "engine/sample_exp.h"
 #include "quant/float.h"
 #include "quant/int4.h"
@@ -176,7 +177,7 @@ struct matrix {
     enum sl_dtype dtype;
     int64_t n, k;
     std::vector<uint8_t> file;
-    std::vector<float> value; /* [n, k], rounded to bf16 */
+    std::vector<float> value; /* [n, k], as on the device */
     std::vector<float> scale; /* of FP8 */
     struct sl_weight w = {};
     ~matrix()
@@ -266,7 +267,7 @@ static struct sl_scales make_scales(matrix &m)
         v = (float)exp(-5.0 + sl_rng_normal(&rng));
     s.values = m.scale.data();
     for (int64_t i = 0; i < m.n * m.k; i++)
-        m.value[(size_t)i] *= sl_scale_at(&s, m.k, i / m.k, i % m.k);
+        m.value[(size_t)i] = device_fp8(m.value[(size_t)i], sl_scale_at(&s, m.k, i / m.k, i % m.k));
     return s;
 }
 
@@ -280,10 +281,8 @@ static void make_matrix(matrix &m, enum sl_dtype dtype, int64_t n, int64_t k)
         exit(2);
     random_file(m, row_bytes);
     m.value.resize((size_t)(n * k));
-    sl_dtype_info(dtype)->to_f32(m.file.data(), m.value.data(), n * k);
+    device_values(dtype, m.file.data(), m.value.data(), n * k);
     struct sl_scales scales = make_scales(m);
-    for (float &v : m.value)
-        v = sl_bf16_to_f32(sl_f32_to_bf16(v));
     struct sl_error err;
     size_t before = n_allocated;
     int rc = sl_cuda_weight_create(&cu.base, SL_USE_LINEAR, dtype, n, k, m.file.data(), &scales,

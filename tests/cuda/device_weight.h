@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: MIT
+ * device_weight.h - the numbers that matrices of a file stand for in products of src/cuda, as
+ * cuda/weight.h says them.
+ */
+#ifndef SL_TESTS_CUDA_DEVICE_WEIGHT_H
+#define SL_TESTS_CUDA_DEVICE_WEIGHT_H
+
+#include "quant/dtype.h"
+#include "quant/float.h"
+
+#include <math.h>
+
+static inline float device_bf16(float v)
+{
+    return sl_bf16_to_f32(sl_f32_to_bf16(v));
+}
+
+/* v rounded to bf16, once: a float between, if not exact, is odd. */
+static inline float device_round(double v)
+{
+    float f = static_cast<float>(v);
+    if (static_cast<double>(f) != v && isfinite(f)) {
+        if (fabs(static_cast<double>(f)) > fabs(v))
+            f = nextafterf(f, 0.0f);
+        f = sl_f32_of_bits(sl_f32_bits(f) | 1u);
+    }
+    return device_bf16(f);
+}
+
+static inline float device_fma(float a, float b, float c)
+{
+    return device_round(static_cast<double>(a) * static_cast<double>(b) + static_cast<double>(c));
+}
+
+/* 256 values of Q4_K, 144 bytes (quant/q4_k.h). */
+static inline void device_q4_k(const uint8_t *b, float *out)
+{
+    float d = sl_f16_to_f32(sl_load_u16(b)), dmin = sl_f16_to_f32(sl_load_u16(b + 2));
+    for (int i = 0; i < 256; i++) {
+        const uint8_t *f = b + 4 + i / 32;
+        int scale = f[0] & 63, min = f[4] & 63, q = b[16 + i / 64 * 32 + i % 32];
+        if (i >= 128) {
+            scale = (f[4] & 15) | f[-4] >> 6 << 4;
+            min = f[4] >> 4 | f[0] >> 6 << 4;
+        }
+        float r = d * static_cast<float>(scale);
+        float m = 8.0f * r - dmin * static_cast<float>(min);
+        out[i] = device_fma(static_cast<float>(q >> 4 * (i / 32 % 2) & 15) - 8.0f, device_bf16(r),
+                            device_bf16(m));
+    }
+}
+
+/* n values; of FP8 the codes. */
+static inline void device_values(enum sl_dtype dtype, const void *file, float *out, int64_t n)
+{
+    if (dtype == SL_DTYPE_Q4_K) {
+        for (int64_t i = 0; i < n; i += 256)
+            device_q4_k(static_cast<const uint8_t *>(file) + i / 256 * 144, out + i);
+        return;
+    }
+    sl_dtype_info(dtype)->to_f32(file, out, n);
+    for (int64_t i = 0; i < n; i++)
+        out[i] = device_bf16(out[i]);
+}
+
+/* A code of FP8 with its scale. */
+static inline float device_fp8(float code, float scale)
+{
+    float hi = device_bf16(scale), lo = device_bf16(scale - hi);
+    return device_fma(code, hi, device_fma(code, lo, 0.0f));
+}
+
+#endif
