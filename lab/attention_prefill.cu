@@ -87,37 +87,26 @@
  */
 #include "lab.h"
 
-#include "cuda/attention_wg.cuh"
-#include "cuda/attention_wide.cuh"
+#include "cuda/attention_tmpl.cuh"
 #include "cuda/bench_attention.h"
 
 /* ------------------------------------------------------------------ versions */
 
 typedef void run_fn(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid);
 
-template <class KV, int D>
-static void run_wide(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid)
-{
-    typedef sl_attn_wide_cfg<KV, D> cfg;
-    sl_launch(cu, sl_attn_wide_kernel<KV, D>, dim3(static_cast<unsigned>(grid)), dim3(cfg::THREADS),
-              cfg::BYTES, *a);
-}
-
-template <class KV, int D>
-static void run_wg(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid)
-{
-    typedef sl_attn_wg_cfg<D> cfg;
-    sl_launch(cu, sl_attn_wg_kernel<KV, D>, dim3(static_cast<unsigned>(grid)), dim3(cfg::THREADS),
-              cfg::BYTES, *a);
-}
-
 #define F16 struct sl_kv_f16
 static const struct version {
     const char *name, *what;
     run_fn *run[3]; /* of 64, 128 and 256 dimensions */
 } versions[] = {
-    {"wide", "mma.sync: the bits", {run_wide<F16, 64>, run_wide<F16, 128>, run_wide<F16, 256>}},
-    {"wg", "of src/cuda", {run_wg<F16, 64>, run_wg<F16, 128>, nullptr}},
+    {"wide",
+     "mma.sync: the bits",
+     {sl_attn_run_wide<F16, 64, false>, sl_attn_run_wide<F16, 128, false>,
+      sl_attn_run_wide<F16, 256, false>}},
+    {"wg",
+     "of src/cuda",
+     {sl_attn_run_group<sl_attn_wg<F16, 64>>, sl_attn_run_group<sl_attn_wg<F16, 128>>,
+      sl_attn_run_group<sl_attn_wg256<F16>>}},
 };
 
 static const struct version *version; /* that runs */

@@ -11,8 +11,8 @@
 #define SLOT_BYTES (256u << 20) /* of partial results at most; beyond, first parts grow longer */
 
 static const struct sl_attn_shape SHAPES[] = {
-    {16, 128, {2, 1}}, {32, 128, {2, 1}},  {64, 128, {2, 1}}, {80, 128, {2, 1}},
-    {96, 128, {2, 1}}, {128, 128, {2, 1}}, {256, 64, {1, 1}},
+    {16, 128, {2, 1}}, {32, 128, {2, 1}},  {64, 128, {2, 1}},  {80, 128, {2, 1}},
+    {96, 128, {2, 1}}, {128, 128, {2, 1}}, {256, 128, {1, 1}},
 };
 
 static const struct sl_attn_shape *shape_of(int32_t head_dim)
@@ -66,6 +66,9 @@ bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms
         carve<float4>(workspace, &at,
                       static_cast<int64_t>(l.shape.dim / 8 + 1) *
                           SL_MAX(l.grid[0] * 2 * SL_ATTN_NARROW, l.grid[1] * 2 * l.shape.wide));
+    if (l.shape.dim > 128)
+        l.states = carve<float4>(
+            workspace, &at, static_cast<int64_t>(l.shape.dim / 8) * l.grid[1] * 2 * l.shape.wide);
     l.list_bytes = at;
     size_t per_row =
         (static_cast<size_t>(l.shape.dim) + 2) * sizeof(float) * static_cast<size_t>(n_kv_heads);
@@ -178,6 +181,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.counters = l.counters;
     a.cut = l.cut;
     a.totals = l.totals;
+    a.states = l.states;
     a.slots = l.slots;
     a.slot_ml = l.slot_ml;
     bool has[2];

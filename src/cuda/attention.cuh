@@ -162,6 +162,7 @@ struct sl_attn_layout {
     uint32_t *counters;           /* [narrow tiles, n_kv_heads], zero between launches */
     int32_t *cut;                 /* [wide tiles] of several parts: the first item */
     float4 *totals;               /* of the blocks: sl_attn_join_total */
+    float4 *states;               /* and over splits, where shared memory has no room */
     float *slots;                 /* [cap_rows, n_kv_heads, dim] partial sums */
     float2 *slot_ml;              /* [cap_rows, n_kv_heads] maximum and sum */
     int32_t cap_items[2];
@@ -199,7 +200,7 @@ struct sl_attn_args {
     int32_t cap_items;
     uint32_t *counters;
     const int32_t *cut;
-    float4 *totals;
+    float4 *totals, *states;
     float *slots;
     float2 *slot_ml;
     /* Skip-softmax: log2 of the factor, -inf: none; a raw score for a power of two. */

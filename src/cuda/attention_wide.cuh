@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * attention_wide.cuh - paged attention for tiles of 128 rows (64 for D = 256), by mma.sync: chunks
- * of prompts, where attention_wg.cuh does not do it. A warp has 16 rows, all keys and all
- * dimensions.
+ * attention_wide.cuh - paged attention for tiles of 128 rows by mma.sync: chunks of prompts, where
+ * attention_group.cuh's kernels do not do it. A warp has 16 rows, all keys and all dimensions.
  */
 #ifndef SL_CUDA_ATTENTION_WIDE_CUH
 #define SL_CUDA_ATTENTION_WIDE_CUH
@@ -11,16 +10,15 @@
 /* ---------------------------------------------------------------- sizes */
 
 template <class KV, int D> struct sl_attn_wide_cfg {
-    static constexpr int WARPS = D <= 128 ? 8 : 4;
+    static constexpr int WARPS = 8;
     static constexpr int ROWS = 16 * WARPS;
     static constexpr int THREADS = 32 * WARPS;
     static constexpr int SLOT = SL_ATTN_TILE / SL_KV_TILE * KV::tile_bytes(D);
     static constexpr int SLOTS = D <= 128 ? 4 : 3;
     static constexpr int Q_ROW = (D / 8 | 1) * 16;
-    static constexpr bool STATE_IN_SMEM = D > 128;
-    static constexpr int Q_AT = SLOTS * SLOT;            /* 16 bits [ROWS][Q_ROW / 2] */
-    static constexpr int STATE_AT = Q_AT + ROWS * Q_ROW; /* float [D / 2][THREADS] */
-    static constexpr int FLAG_AT = STATE_AT + (STATE_IN_SMEM ? D / 2 * THREADS * 4 : 0);
+    static constexpr bool KEEP_STATE = D <= 128; /* in registers */
+    static constexpr int Q_AT = SLOTS * SLOT;    /* 16 bits [ROWS][Q_ROW / 2] */
+    static constexpr int FLAG_AT = Q_AT + ROWS * Q_ROW;
     static constexpr int WORK_AT = FLAG_AT + 16;
     static constexpr int BYTES = WORK_AT + static_cast<int>(sizeof(struct sl_attn_work));
 };
@@ -172,7 +170,7 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
     struct sl_attn_limit limit[2]; /* of skip-softmax */
     bool first_run;                /* of the item */
     float o[D / 8][4], m[2], l[2]; /* of the split, and of the run: */
-    float state[cfg::STATE_IN_SMEM ? 1 : D / 8][4], state_m[2], state_l[2];
+    float state[cfg::KEEP_STATE ? D / 8 : 1][4], state_m[2], state_l[2];
 
     __device__ __forceinline__ sl_attn_wide(const struct sl_attn_args &args,
                                             const struct sl_attn_work &work, uint8_t *base)
@@ -211,13 +209,13 @@ template <class KV, int D, bool SKIP> struct sl_attn_wide {
         l[0] = l[1] = 0.0f;
     }
 
-    /* Each thread's own words of shared memory where registers do not suffice. */
+    /* Each thread's own words of the workspace where registers do not suffice. */
     __device__ __forceinline__ float &state_at(int n, int j)
     {
-        if (!cfg::STATE_IN_SMEM)
-            return state[cfg::STATE_IN_SMEM ? 0 : n][j];
-        return reinterpret_cast<float *>(
-            smem + cfg::STATE_AT)[(n * 4 + j) * cfg::THREADS + static_cast<int>(threadIdx.x)];
+        if constexpr (cfg::KEEP_STATE)
+            return state[n][j];
+        float *all = reinterpret_cast<float *>(a.states) + blockIdx.x * (D / 2 * cfg::THREADS);
+        return all[(n * 4 + j) * cfg::THREADS + static_cast<int>(threadIdx.x)];
     }
 
     /* Of a tile none of whose keys a row of the warp sees nothing is computed. */

@@ -617,7 +617,7 @@ static void test_f16()
     scene odd = make_scene(96, 4, 2, 16, {130}, seed++, SL_DTYPE_F16);
     odd.odd_pos = 100;
     check_scene(odd, 1, {7}, {99, 100, 129});
-    for (int hd : {64, 256}) { /* one by wgmma, one by mma.sync */
+    for (int hd : {64, 96, 256}) { /* by wgmma, by mma.sync, by wgmma of single tiles */
         scene s = make_scene(hd, 4, 1, 16, {70}, seed++, SL_DTYPE_F16);
         s.q_times = INFINITY;
         const std::vector<span_of> whole = {{0, 0, 70}}, last = {{0, 69, 1}};
@@ -691,6 +691,9 @@ static void test_windows()
         s.window = w;
         check_scene(s, 29, {64, 7}, {62, 319, 599});
     }
+    scene s = make_scene(256, 4, 2, 16, {420}, seed);
+    s.window = 100;
+    check_scene(s, 29, {64, 7}, {62, 319, 419});
 }
 
 static void test_softcap_and_sinks()
@@ -770,8 +773,12 @@ static void test_mixed()
 /* A NaN and infinities among the values reach the rows that see them and no others. */
 static void test_odd_values()
 {
-    for (int window : {0, 40}) {
-        scene s = make_scene(64, 4, 1, 16, {200}, 81, window ? SL_DTYPE_F16 : SL_DTYPE_BF16);
+    static const struct {
+        int hd, window;
+    } cases[] = {{64, 0}, {64, 40}, {256, 40}};
+    for (auto c : cases) {
+        const int window = c.window;
+        scene s = make_scene(c.hd, 4, 1, 16, {200}, 81, window ? SL_DTYPE_F16 : SL_DTYPE_BF16);
         s.odd_pos = 100;
         s.window = window;
         check_scene(s, 1, {64, 7, 3}, {99, 100, 101, 139, 140, 199});

@@ -1,0 +1,565 @@
+/* SPDX-License-Identifier: MIT
+ * attention_group.cuh - what the kernels of warpgroups share (attention_wg.cuh,
+ * attention_wg256.cuh, attention_skip.cuh): tiles of 128 rows, chunks of prompts, pages of BF16 and
+ * F16.
+ *
+ * Two warps bring page tiles as they are, by bulk copies, one the keys and one the values, each
+ * into two slots of cfg::KEYS positions. Two warpgroups of 64 rows take them. The sums are those of
+ * mma.sync, to the bit: one accumulator over ascending 16s. A row's state over the splits of a run
+ * is in memory, touched once a split: shared memory, or for D = 256, where that has no room, the
+ * workspace.
+ */
+#ifndef SL_CUDA_ATTENTION_GROUP_CUH
+#define SL_CUDA_ATTENTION_GROUP_CUH
+
+#include "cuda/attention_tile.cuh"
+
+/* ---------------------------------------------------------------- sizes */
+
+/* KEYS: of a slot, which no split divides. */
+template <int D_, int KEYS_> struct sl_attn_group_cfg {
+    static constexpr int D = D_;
+    static constexpr int KEYS = KEYS_;
+    static constexpr int GROUPS = 2; /* that multiply; group 0 brings */
+    static constexpr int ROWS = 64 * GROUPS;
+    static constexpr int WORKERS = 128 * GROUPS;
+    static constexpr int THREADS = 128 + WORKERS;
+    static constexpr int PANELS = D / 64;          /* of 64 dimensions */
+    static constexpr int PART = SL_KV_TILE * 128;  /* bytes of one in a page tile */
+    static constexpr int PANEL = 64 * 128;         /* and in 64 rows */
+    static constexpr int BLOCK = PANELS * PANEL;   /* 64 rows */
+    static constexpr int SLOT = KEYS / 64 * BLOCK; /* keys or values of a tile */
+    static constexpr int SLOTS = 4;                /* keys, values, keys, values */
+    static constexpr int STATE_AT = SLOTS * SLOT;  /* float4 [GROUPS][D / 8][128], or elsewhere */
+    static constexpr int STATE = D <= 128 ? D / 8 * WORKERS * 16 : 0;
+    static constexpr int Q_AT = STATE_AT + STATE;             /* [GROUPS][PANELS][64][128] */
+    static constexpr int FULL_AT = Q_AT + GROUPS * BLOCK;     /* mbarriers */
+    static constexpr int EMPTY_AT = FULL_AT + 8 * SLOTS;      /* mbarriers */
+    static constexpr int WORK_FULL_AT = EMPTY_AT + 8 * SLOTS; /* [2] */
+    static constexpr int WORK_EMPTY_AT = WORK_FULL_AT + 16;   /* [2] */
+    static constexpr int UNCLEAN_AT = WORK_EMPTY_AT + 16;     /* int [GROUPS][4] */
+    static constexpr int VOTE_AT = UNCLEAN_AT + 16 * GROUPS;  /* uint8_t [2][GROUPS][4] */
+    static constexpr int WORK_AT = VOTE_AT + 8 * GROUPS;
+    static constexpr int BYTES = WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
+    static_assert(SL_ATTN_SPLIT % KEYS == 0, "splits are whole slots");
+};
+
+/* A place in a ring of two, of which n were before, and the parity of its phase. */
+struct sl_attn_turn {
+    uint32_t n;
+    __device__ __forceinline__ int slot() const
+    {
+        return static_cast<int>(n & 1);
+    }
+    __device__ __forceinline__ uint32_t parity() const
+    {
+        return n >> 1 & 1;
+    }
+    __device__ __forceinline__ int keys() const
+    {
+        return 2 * slot();
+    }
+    __device__ __forceinline__ int values() const
+    {
+        return 2 * slot() + 1;
+    }
+};
+
+template <class cfg> struct sl_attn_bars {
+    uint8_t *smem;
+    __device__ __forceinline__ uint64_t *full(int i) const
+    {
+        return reinterpret_cast<uint64_t *>(smem + cfg::FULL_AT) + i;
+    }
+    __device__ __forceinline__ uint64_t *empty(int i) const
+    {
+        return reinterpret_cast<uint64_t *>(smem + cfg::EMPTY_AT) + i;
+    }
+    __device__ __forceinline__ uint64_t *work_full(int i) const
+    {
+        return reinterpret_cast<uint64_t *>(smem + cfg::WORK_FULL_AT) + i;
+    }
+    __device__ __forceinline__ uint64_t *work_empty(int i) const
+    {
+        return reinterpret_cast<uint64_t *>(smem + cfg::WORK_EMPTY_AT) + i;
+    }
+    __device__ __forceinline__ struct sl_attn_work *work(int i) const
+    {
+        return reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT) + i;
+    }
+    /* By one thread. */
+    __device__ __forceinline__ void init() const
+    {
+        for (int i = 0; i < cfg::SLOTS; i++) {
+            sl_mbar_init(full(i), SL_WARP_ARRIVALS);
+            sl_mbar_init(empty(i), cfg::WORKERS / 32 * SL_WARP_ARRIVALS);
+        }
+        for (int i = 0; i < 2; i++) {
+            sl_mbar_init(work_full(i), SL_WARP_ARRIVALS);
+            sl_mbar_init(work_empty(i), (cfg::WORKERS / 32 + 1) * SL_WARP_ARRIVALS);
+        }
+        sl_mbar_fence_init();
+    }
+};
+
+/* ---------------------------------------------------------------- the warps that bring */
+
+template <class cfg> struct sl_attn_bring {
+    const struct sl_attn_args &a;
+    sl_attn_bars<cfg> bars;
+    struct sl_attn_turn tiles;
+    int lane;
+    bool keys;  /* or values */
+    int lo, hi; /* keys of the item that are brought */
+    /* Lane i: where the i-th 16 positions from `first` on lie in a plane. */
+    unsigned long long at;
+    int first;
+
+    __device__ __forceinline__ sl_attn_bring(const struct sl_attn_args &args,
+                                             const sl_attn_bars<cfg> &barriers)
+        : a(args), bars(barriers), tiles({0}), lo(0), hi(0), at(0), first(0)
+    {
+        lane = static_cast<int>(threadIdx.x) & 31;
+        keys = threadIdx.x < 32;
+    }
+
+    __device__ __forceinline__ void find(const struct sl_attn_work &w, int from)
+    {
+        int unit = from + lane, pos = unit * SL_KV_TILE, page = sl_attn_div(unit, a.by_page);
+        bool wanted = pos < hi && pos + SL_KV_TILE > lo;
+        int id = wanted ? a.tables[w.item.table + page] : 0;
+        int sub = unit + (w.item.kv - page) * a.by_page.by;
+        first = from;
+        at = static_cast<unsigned>(id) * static_cast<unsigned long long>(a.page_bytes) +
+             static_cast<unsigned>(sub) *
+                 static_cast<unsigned long long>(SL_KV_TILE * cfg::PANELS * 128);
+    }
+
+    /* Where 16 rows of a panel lie in a slot: keys panel after panel, values 64 rows after 64. */
+    __device__ __forceinline__ int part_at(int unit, int panel) const
+    {
+        if (keys)
+            return panel * (cfg::KEYS * 128) + unit * cfg::PART;
+        return unit / 4 * cfg::BLOCK + panel * cfg::PANEL + unit % 4 * cfg::PART;
+    }
+
+    /* Rows from .. end - 1 of a slot, which nobody sees, become zeros: what lies in the page may be
+     * no number. */
+    __device__ __forceinline__ void clear(uint8_t *to, int from, int end)
+    {
+#pragma unroll 1
+        for (int i = lane; i < (end - from) * 8; i += 32) {
+            int row = from + i / 8;
+#pragma unroll
+            for (int p = 0; p < cfg::PANELS; p++)
+                *reinterpret_cast<uint4 *>(to + part_at(row / 16, p) + row % 16 * 128 +
+                                           i % 8 * 16) = make_uint4(0, 0, 0, 0);
+        }
+    }
+
+    /* The tile from `key` on, of which the rows that somebody sees are brought. */
+    __device__ __forceinline__ void load(int key)
+    {
+        const uint8_t *plane = keys ? a.keys : a.values;
+        int i = lane - (key / SL_KV_TILE - first), pos = key + i * SL_KV_TILE;
+        int from = max(lo - pos, 0), end = min(hi - pos, SL_KV_TILE);
+        bool mine = i >= 0 && i < cfg::KEYS / SL_KV_TILE && from < end;
+        int slot_from = max(lo - key, 0), slot_end = min(hi - key, cfg::KEYS);
+        int slot = keys ? tiles.keys() : tiles.values();
+        uint8_t *to = bars.smem + slot * cfg::SLOT;
+        sl_mbar_wait(bars.empty(slot), tiles.parity() ^ 1);
+        if (slot_end - slot_from < cfg::KEYS) {
+            clear(to, 0, slot_from);
+            clear(to, slot_end, cfg::KEYS);
+            sl_fence_proxy_async();
+        }
+        sl_mbar_expect_warp(bars.full(slot),
+                            static_cast<uint32_t>((slot_end - slot_from) * cfg::PANELS * 128));
+        if (mine) {
+#pragma unroll
+            for (int p = 0; p < cfg::PANELS; p++)
+                sl_bulk_load(to + part_at(i, p) + from * 128,
+                             plane + at + p * cfg::PART + from * 128,
+                             static_cast<uint32_t>((end - from) * 128), bars.full(slot));
+        }
+        tiles.n++;
+    }
+
+    __device__ __forceinline__ void item(const struct sl_attn_work &w)
+    {
+        int from, to;
+        sl_attn_tiles_of<cfg::KEYS>(w, &from, &to);
+        lo = max(w.key_lo, from * cfg::KEYS);
+        hi = min(w.key_hi, to * cfg::KEYS);
+#pragma unroll 1
+        for (int t = from; t < to; t++) {
+            int key = t * cfg::KEYS;
+            if (t == from || key % (32 * SL_KV_TILE) == 0)
+                find(w, key / SL_KV_TILE);
+            load(key);
+        }
+    }
+
+    /* The warp of the keys takes items for all. */
+    __device__ __forceinline__ void run(int n)
+    {
+        struct sl_attn_turn items = {0};
+        int next = static_cast<int>(blockIdx.x);
+        for (;; items.n++) {
+            struct sl_attn_work &w = *bars.work(items.slot());
+            uint32_t taken = 0;
+            if (keys) {
+                sl_mbar_wait(bars.work_empty(items.slot()), items.parity() ^ 1);
+                sl_attn_fetch(a, next, n, &w, lane < 16);
+                sl_mbar_arrive_warp(bars.work_full(items.slot()));
+            } else {
+                sl_mbar_wait(bars.work_full(items.slot()), items.parity());
+            }
+            if (!w.item.valid)
+                break;
+            if (keys && lane == 0)
+                taken = atomicAdd(&a.cls->taken, 1u);
+            item(w);
+            if (!keys)
+                sl_mbar_arrive_warp(bars.work_empty(items.slot()));
+            next = static_cast<int>(gridDim.x + __shfl_sync(0xFFFFFFFFu, taken, 0));
+        }
+    }
+};
+
+/* ---------------------------------------------------------------- the warpgroups that multiply */
+
+/* Values as they lie in 64 rows of a slot, for sl_attn_values_careful. */
+template <class KV, class cfg> struct sl_attn_panel_frags {
+    typedef typename KV::elem elem;
+    static constexpr int TILE = cfg::PART;
+    static __device__ __forceinline__ void frags(uint32_t b[4], const uint8_t *tile, int i)
+    {
+        KV::template value_frags<64>(b, tile + i / 4 * cfg::PANEL, i % 4 * 16);
+    }
+};
+
+template <class KV, class cfg_> struct sl_attn_group {
+    typedef cfg_ cfg;
+    typedef typename KV::elem elem;
+    typedef sl_attn_panel_frags<KV, cfg> frags;
+    static constexpr int O = cfg::D / 8; /* fragments of the sums */
+
+    const struct sl_attn_args &a;
+    sl_attn_bars<cfg> bars;
+    struct sl_attn_turn tiles;
+    int group, warp, lane; /* warp: of the group */
+    int left, right;       /* tiles before, and from which on, some row does not see all */
+    bool differ;           /* rows do not all see the same */
+    bool stateless;        /* nothing is in the state yet, of a run */
+    bool first_run;        /* of the item */
+    float state_m[2], state_l[2];
+
+    __device__ __forceinline__ sl_attn_group(const struct sl_attn_args &args,
+                                             const sl_attn_bars<cfg> &barriers, int group_idx)
+        : a(args), bars(barriers), tiles({0}), group(group_idx)
+    {
+        lane = static_cast<int>(threadIdx.x) & 31;
+        warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 32), 0) % 4;
+    }
+
+    __device__ __forceinline__ int row0() const
+    {
+        return group * 64 + warp * 16;
+    }
+
+    /* The group's warps. */
+    __device__ __forceinline__ void together() const
+    {
+        sl_bar_sync(2 + group, 128);
+    }
+
+    __device__ __forceinline__ bool is_masked(int t) const
+    {
+        return t < left || t >= right;
+    }
+
+    /* ---- slots */
+
+    __device__ __forceinline__ void wait(int slot, const struct sl_attn_turn &t)
+    {
+        sl_mbar_wait(bars.full(slot), t.parity());
+    }
+    __device__ __forceinline__ void release(int slot)
+    {
+        sl_mbar_arrive_warp(bars.empty(slot));
+    }
+    __device__ __forceinline__ uint8_t *slot_at(int slot) const
+    {
+        return bars.smem + slot * cfg::SLOT;
+    }
+
+    /* The slot, as a number that the compiler sees to be the same in all lanes: places of operands
+     * are in uniform registers, and would be moved there one by one (50 instructions a tile, 5 % of
+     * the speed). */
+    static __device__ __forceinline__ int uniform(int slot)
+    {
+        return __shfl_sync(0xFFFFFFFFu, slot, 0);
+    }
+
+    /* Scores of a slot's keys, begun. */
+    __device__ __forceinline__ void scores(int slot, float (&s)[cfg::KEYS / 8][4])
+    {
+        auto q = sl_wgmma_b(bars.smem + cfg::Q_AT + group * cfg::BLOCK);
+        auto b = sl_wgmma_b(slot_at(uniform(slot)));
+        sl_wgmma_fence();
+#pragma unroll
+        for (int d = 0; d < cfg::D / 16; d++)
+            elem::wgmma_ss(s, sl_wgmma_b_at(q, d / 4 * cfg::PANEL + d % 4 * 32),
+                           sl_wgmma_b_at(b, d / 4 * (cfg::KEYS * 128) + d % 4 * 32), d > 0);
+        sl_wgmma_commit();
+    }
+
+    /* ---- values that are no numbers */
+
+    /* Are there numbers that p = 0 does not silence in positions from .. to - 1 of a slot? */
+    __device__ __forceinline__ bool unclean_rows(int slot, int from, int to)
+    {
+        constexpr int EACH = cfg::D / 8; /* pieces of 16 bytes in a row */
+        bool any = false;
+#pragma unroll 1
+        for (int i = from * EACH + warp * 32 + lane; i < to * EACH; i += 128) {
+            const int row = i / EACH, piece = i % EACH;
+            const uint4 x = *reinterpret_cast<const uint4 *>(slot_at(slot) + row / 64 * cfg::BLOCK +
+                                                             piece / 8 * cfg::PANEL +
+                                                             row % 64 * 128 + piece % 8 * 16);
+            any = any || elem::not_finite2(x.x) || elem::not_finite2(x.y) ||
+                  elem::not_finite2(x.z) || elem::not_finite2(x.w);
+        }
+        return any;
+    }
+
+    /* Do the values of tile t that some rows see, and others not, hold something that p = 0 does
+     * not silence? The group looks together. */
+    __device__ __forceinline__ bool unclean(const struct sl_attn_work &w, int t, int slot)
+    {
+        int *found = reinterpret_cast<int *>(bars.smem + cfg::UNCLEAN_AT) + group * 4;
+        const int key = t * cfg::KEYS;
+        const int lo = max(w.key_lo - key, 0), hi = min(w.key_hi - key, cfg::KEYS);
+        /* What all rows see lies between; there may be nothing of it. */
+        const int mid = min(max(w.all_lo - key, lo), hi), end = max(min(w.all_hi - key, hi), mid);
+        bool any = unclean_rows(slot, lo, mid);
+        any = unclean_rows(slot, end, hi) || any;
+        any = __any_sync(0xFFFFFFFFu, any) != 0;
+        if (lane == 0)
+            found[warp] = any;
+        sl_fence_proxy_async();
+        together();
+        any = (found[0] | found[1] | found[2] | found[3]) != 0;
+        together(); /* before the next one's */
+        return any;
+    }
+
+    __device__ __forceinline__ bool is_unclean(const struct sl_attn_work &w, int t, int slot)
+    {
+        if (!is_masked(t) || !differ)
+            return false;
+        wait(slot, tiles);
+        return unclean(w, t, slot);
+    }
+
+    /* ---- splits and runs */
+
+    /* The thread's words of it, 128 float4 apart. */
+    __device__ __forceinline__ float4 *state() const
+    {
+        float4 *all = cfg::STATE > 0 ? reinterpret_cast<float4 *>(bars.smem + cfg::STATE_AT)
+                                     : a.states + static_cast<int>(blockIdx.x) * (O * cfg::WORKERS);
+        return all + (group * (O * 128) + static_cast<int>(threadIdx.x) % 128);
+    }
+
+    /* Fragments n .. n + N - 1 of it, all under way at once: in the workspace they are far. */
+    template <int N> __device__ __forceinline__ void load_state(float4 (&x)[N], int n) const
+    {
+        const float4 *from = state();
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            x[i] = cfg::STATE > 0 ? from[(n + i) * 128] : __ldcg(from + (n + i) * 128);
+    }
+
+    /* A split, o, m and l, is complete: o becomes the state that has taken it in. */
+    __device__ __forceinline__ void join(float (&o)[O][4], const float m[2], const float l[2])
+    {
+        if (stateless) {
+#pragma unroll
+            for (int i = 0; i < 2; i++) {
+                state_m[i] = m[i];
+                state_l[i] = l[i];
+            }
+            return;
+        }
+        struct sl_attn_join j[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            j[i] = sl_attn_join_of(state_m[i], m[i], a.scale2);
+            state_m[i] = j[i].top;
+            state_l[i] = sl_attn_joined(j[i], state_l[i], l[i]);
+        }
+        const bool rises = __any_sync(0xFFFFFFFFu, j[0].a != 1.0f || j[1].a != 1.0f) != 0;
+        constexpr int N = cfg::STATE > 0 ? 4 : 8;
+#pragma unroll
+        for (int n = 0; n < O; n += N) {
+            float4 x[N];
+            load_state(x, n);
+            if (rises) {
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    o[n + i][0] = sl_attn_joined(j[0], x[i].x, o[n + i][0]);
+                    o[n + i][1] = sl_attn_joined(j[0], x[i].y, o[n + i][1]);
+                    o[n + i][2] = sl_attn_joined(j[1], x[i].z, o[n + i][2]);
+                    o[n + i][3] = sl_attn_joined(j[1], x[i].w, o[n + i][3]);
+                }
+            } else { /* the same without products by 1 */
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    o[n + i][0] = __fmaf_rn(o[n + i][0], j[0].b, x[i].x);
+                    o[n + i][1] = __fmaf_rn(o[n + i][1], j[0].b, x[i].y);
+                    o[n + i][2] = __fmaf_rn(o[n + i][2], j[1].b, x[i].z);
+                    o[n + i][3] = __fmaf_rn(o[n + i][3], j[1].b, x[i].w);
+                }
+            }
+        }
+    }
+
+    /* A split is complete that has joined the state, which o is: it waits for the next one, or the
+     * run is complete. */
+    __device__ __forceinline__ void keep_state(const struct sl_attn_work &w, int t,
+                                               float (&o)[O][4], bool more)
+    {
+        stateless = !more || sl_attn_begins_run((t + 1) * cfg::KEYS);
+        if (stateless) {
+            end_run(w, t, o, more);
+            return;
+        }
+        float4 *to = state();
+#pragma unroll
+        for (int n = 0; n < O; n++)
+            to[n * 128] = make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
+    }
+
+    __device__ __forceinline__ void write_split(const struct sl_attn_work &w, int t,
+                                                const float (&o)[O][4], const float m[2],
+                                                const float l[2])
+    {
+        int slot = sl_attn_split_slot(w, sl_attn_split_of(t * cfg::KEYS));
+        sl_attn_write_slot<cfg::D>(a, w, row0(), slot, o, m, l);
+    }
+
+    /* The run of tile t, o and the state's m and l, is complete. */
+    __device__ __forceinline__ void end_run(const struct sl_attn_work &w, int t, float (&o)[O][4],
+                                            bool more)
+    {
+        if (w.item.from > 0) {
+            write_split(w, t, o, state_m, state_l);
+            return;
+        }
+        sl_attn_join_total<cfg::D, cfg::WORKERS>(a, static_cast<int>(threadIdx.x) - 128, first_run,
+                                                 !more, o, state_m, state_l);
+        first_run = false;
+        if (more)
+            return;
+        if (w.item.rows_at < 0)
+            sl_attn_write_out<cfg::D>(a, w, row0(), o, state_m, state_l);
+        else
+            sl_attn_write_slot<cfg::D>(a, w, row0(), 0, o, state_m, state_l);
+    }
+
+    /* ---- an item */
+
+    __device__ __forceinline__ void begin_item(const struct sl_attn_work &w)
+    {
+        left = (w.all_lo + cfg::KEYS - 1) / cfg::KEYS;
+        right = w.all_hi / cfg::KEYS;
+        differ = w.all_hi != w.key_hi;
+        stateless = first_run = true;
+        load_queries(w);
+    }
+
+    __device__ __forceinline__ void load_queries(const struct sl_attn_work &w)
+    {
+        constexpr int PIECES = cfg::D / 8,
+                      EACH = 64 * PIECES / 128; /* of eight dimensions; a thread's */
+        uint8_t *at = bars.smem + cfg::Q_AT + group * cfg::BLOCK;
+        float4 x[EACH][2];
+        together(); /* nobody multiplies the last item's any more */
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            int unit = warp * 32 + lane + k * 128, d = unit % PIECES * 8;
+            const float *query = sl_attn_query_row(a, w, group * 64 + unit / PIECES);
+            bool any = query != nullptr && d < a.head_dim;
+            const float4 zero = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+            x[k][0] = any ? *reinterpret_cast<const float4 *>(query + d) : zero;
+            x[k][1] = any ? *reinterpret_cast<const float4 *>(query + d + 4) : zero;
+        }
+#pragma unroll
+        for (int k = 0; k < EACH; k++) {
+            int unit = warp * 32 + lane + k * 128, row = unit / PIECES, piece = unit % PIECES;
+            *reinterpret_cast<uint4 *>(at + piece / 8 * cfg::PANEL + row * 128 +
+                                       ((piece ^ row) & 7) * 16) =
+                make_uint4(elem::pack(x[k][0].x, x[k][0].y), elem::pack(x[k][0].z, x[k][0].w),
+                           elem::pack(x[k][1].x, x[k][1].y), elem::pack(x[k][1].z, x[k][1].w));
+        }
+        sl_fence_proxy_async();
+        together();
+    }
+
+    /* The group has no rows. */
+    __device__ __forceinline__ void idle(int from, int to)
+    {
+#pragma unroll 1
+        for (int t = from; t < to; t++, tiles.n++) {
+            wait(tiles.keys(), tiles);
+            release(tiles.keys());
+            wait(tiles.values(), tiles);
+            release(tiles.values());
+        }
+    }
+};
+
+/* ---------------------------------------------------------------- the kernel */
+
+template <class Way>
+static __global__ void __launch_bounds__((Way::cfg::THREADS), 1)
+    sl_attn_group_kernel(const __grid_constant__ struct sl_attn_args a)
+{
+    typedef typename Way::cfg cfg;
+    SL_SMEM(uint8_t, smem);
+    const sl_attn_bars<cfg> bars = {smem};
+    sl_grid_launch_dependents();
+    if (threadIdx.x == 0)
+        bars.init();
+    __syncthreads();
+    sl_grid_wait();
+    /* The same in all lanes, as the compiler shall see: products do not run in divergent code. */
+    const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 128), 0);
+    if (group == 0) {
+        sl_regs_give<24>();
+        if (threadIdx.x < 64) {
+            sl_attn_bring<cfg> x(a, bars);
+            x.run(a.cls->n_items * a.n_kv_heads);
+            if (threadIdx.x == 0 && atomicAdd(&a.cls->done, 1u) + 1 == gridDim.x) {
+                a.cls->taken = 0; /* for the next layer */
+                a.cls->done = 0;
+            }
+        }
+        return;
+    }
+    sl_regs_take<240>();
+    Way x(a, bars, group - 1);
+    struct sl_attn_turn items = {0};
+    for (;; items.n++) {
+        const struct sl_attn_work &w = *bars.work(items.slot());
+        sl_mbar_wait(bars.work_full(items.slot()), items.parity());
+        if (!w.item.valid)
+            return;
+        x.item(w);
+        sl_mbar_arrive_warp(bars.work_empty(items.slot()));
+    }
+}
+
+#endif
