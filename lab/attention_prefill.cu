@@ -84,6 +84,15 @@
  *   in a branch (C7515).
  * - The compiler moves sl_wgmma_wait above arithmetic, and gives registers of a product under way
  *   to others (C7513): sl_wgmma_keep on both sides.
+ *
+ * 256 dimensions (attention_wg256.cuh), parts knocked out, TFLOP/s at 2,048, 8,192, 512 behind
+ * 131,072: wide, mma.sync                                             61 /  85 /  94 state in L2,
+ * its loads two or three at a time             207 / 293 / 370 state in L2, eight at a time 302 /
+ * 405 / 490 no loads of keys and values behind the first 300        313 / 447 / 593 no
+ * probabilities: scores as they are                    314 / 418 / 532 no joins 474 / 603 / 659 a
+ * quarter of it in shared memory, twelve at a time        314 / 431 / 537 So a join, 7,600 clk for
+ * 512 keys, is what is left. Longer splits would make them rarer; a warp of attention_narrow.cuh
+ * finds the pages of a split by its 32 lanes, hence 512 keys at most.
  */
 #include "lab.h"
 

@@ -30,8 +30,10 @@ template <int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int BLOCK = PANELS * PANEL;   /* 64 rows */
     static constexpr int SLOT = KEYS / 64 * BLOCK; /* keys or values of a tile */
     static constexpr int SLOTS = 4;                /* keys, values, keys, values */
-    static constexpr int STATE_AT = SLOTS * SLOT;  /* float4 [GROUPS][D / 8][128], or elsewhere */
-    static constexpr int STATE = D <= 128 ? D / 8 * WORKERS * 16 : 0;
+    /* Of the state, fragments of eight dimensions that shared memory has room for. */
+    static constexpr int KEPT = D <= 128 ? D / 8 : 8;
+    static constexpr int STATE_AT = SLOTS * SLOT; /* float4 [GROUPS][KEPT][128] */
+    static constexpr int STATE = KEPT * WORKERS * 16;
     static constexpr int Q_AT = STATE_AT + STATE;             /* [GROUPS][PANELS][64][128] */
     static constexpr int FULL_AT = Q_AT + GROUPS * BLOCK;     /* mbarriers */
     static constexpr int EMPTY_AT = FULL_AT + 8 * SLOTS;      /* mbarriers */
@@ -243,7 +245,10 @@ template <class KV, class cfg_> struct sl_attn_group {
     typedef cfg_ cfg;
     typedef typename KV::elem elem;
     typedef sl_attn_panel_frags<KV, cfg> frags;
-    static constexpr int O = cfg::D / 8; /* fragments of the sums */
+    static constexpr int O = cfg::D / 8;   /* fragments of the sums */
+    static constexpr int KEPT = cfg::KEPT; /* of the state in shared memory */
+    static constexpr int FAR_AT_ONCE = 12; /* of the others, on their way from L2 */
+    static_assert(KEPT == O || (O - KEPT) % FAR_AT_ONCE == 0, "whole batches");
 
     const struct sl_attn_args &a;
     sl_attn_bars<cfg> bars;
@@ -365,21 +370,56 @@ template <class KV, class cfg_> struct sl_attn_group {
 
     /* ---- splits and runs */
 
-    /* The thread's words of it, 128 float4 apart. */
-    __device__ __forceinline__ float4 *state() const
+    /* The thread's words of it, 128 float4 apart: fragments up to KEPT, and the others. */
+    __device__ __forceinline__ float4 *near_state() const
     {
-        float4 *all = cfg::STATE > 0 ? reinterpret_cast<float4 *>(bars.smem + cfg::STATE_AT)
-                                     : a.states + static_cast<int>(blockIdx.x) * (O * cfg::WORKERS);
-        return all + (group * (O * 128) + static_cast<int>(threadIdx.x) % 128);
+        return reinterpret_cast<float4 *>(bars.smem + cfg::STATE_AT) + group * (KEPT * 128) +
+               static_cast<int>(threadIdx.x) % 128;
+    }
+    __device__ __forceinline__ float4 *far_state() const
+    {
+        return a.states + static_cast<int>(blockIdx.x) * (O * cfg::WORKERS) + group * (O * 128) +
+               static_cast<int>(threadIdx.x) % 128;
     }
 
-    /* Fragments n .. n + N - 1 of it, all under way at once: in the workspace they are far. */
-    template <int N> __device__ __forceinline__ void load_state(float4 (&x)[N], int n) const
+    /* FAR_AT_ONCE of the others, from n on. */
+    __device__ __forceinline__ void load_far(float4 (&x)[FAR_AT_ONCE], int n) const
     {
-        const float4 *from = state();
+        const float4 *from = far_state();
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            x[i] = cfg::STATE > 0 ? from[(n + i) * 128] : __ldcg(from + (n + i) * 128);
+        for (int i = 0; i < FAR_AT_ONCE; i++)
+            x[i] = __ldcg(from + (n + i) * 128);
+    }
+
+    /* RISES: else j's factors of the state are 1. */
+    template <bool RISES>
+    static __device__ __forceinline__ void join_one(const struct sl_attn_join j[2], float (&o)[4],
+                                                    const float4 &x)
+    {
+        o[0] = RISES ? sl_attn_joined(j[0], x.x, o[0]) : __fmaf_rn(o[0], j[0].b, x.x);
+        o[1] = RISES ? sl_attn_joined(j[0], x.y, o[1]) : __fmaf_rn(o[1], j[0].b, x.y);
+        o[2] = RISES ? sl_attn_joined(j[1], x.z, o[2]) : __fmaf_rn(o[2], j[1].b, x.z);
+        o[3] = RISES ? sl_attn_joined(j[1], x.w, o[3]) : __fmaf_rn(o[3], j[1].b, x.w);
+    }
+
+    template <bool RISES>
+    __device__ __forceinline__ void join_all(const struct sl_attn_join j[2], float (&o)[O][4])
+    {
+        float4 far[FAR_AT_ONCE];
+        if constexpr (KEPT < O)
+            load_far(far, KEPT);
+        const float4 *from = near_state();
+#pragma unroll
+        for (int n = 0; n < KEPT; n++)
+            join_one<RISES>(j, o[n], from[n * 128]);
+#pragma unroll
+        for (int n = KEPT; n < O; n += FAR_AT_ONCE) {
+            if (n > KEPT)
+                load_far(far, n);
+#pragma unroll
+            for (int i = 0; i < FAR_AT_ONCE; i++)
+                join_one<RISES>(j, o[n + i], far[i]);
+        }
     }
 
     /* A split, o, m and l, is complete: o becomes the state that has taken it in. */
@@ -400,30 +440,10 @@ template <class KV, class cfg_> struct sl_attn_group {
             state_m[i] = j[i].top;
             state_l[i] = sl_attn_joined(j[i], state_l[i], l[i]);
         }
-        const bool rises = __any_sync(0xFFFFFFFFu, j[0].a != 1.0f || j[1].a != 1.0f) != 0;
-        constexpr int N = cfg::STATE > 0 ? 4 : 8;
-#pragma unroll
-        for (int n = 0; n < O; n += N) {
-            float4 x[N];
-            load_state(x, n);
-            if (rises) {
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    o[n + i][0] = sl_attn_joined(j[0], x[i].x, o[n + i][0]);
-                    o[n + i][1] = sl_attn_joined(j[0], x[i].y, o[n + i][1]);
-                    o[n + i][2] = sl_attn_joined(j[1], x[i].z, o[n + i][2]);
-                    o[n + i][3] = sl_attn_joined(j[1], x[i].w, o[n + i][3]);
-                }
-            } else { /* the same without products by 1 */
-#pragma unroll
-                for (int i = 0; i < N; i++) {
-                    o[n + i][0] = __fmaf_rn(o[n + i][0], j[0].b, x[i].x);
-                    o[n + i][1] = __fmaf_rn(o[n + i][1], j[0].b, x[i].y);
-                    o[n + i][2] = __fmaf_rn(o[n + i][2], j[1].b, x[i].z);
-                    o[n + i][3] = __fmaf_rn(o[n + i][3], j[1].b, x[i].w);
-                }
-            }
-        }
+        if (__any_sync(0xFFFFFFFFu, j[0].a != 1.0f || j[1].a != 1.0f))
+            join_all<true>(j, o);
+        else
+            join_all<false>(j, o);
     }
 
     /* A split is complete that has joined the state, which o is: it waits for the next one, or the
@@ -436,10 +456,15 @@ template <class KV, class cfg_> struct sl_attn_group {
             end_run(w, t, o, more);
             return;
         }
-        float4 *to = state();
+        float4 *near = near_state(), *far = far_state();
 #pragma unroll
-        for (int n = 0; n < O; n++)
-            to[n * 128] = make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
+        for (int n = 0; n < O; n++) {
+            const float4 x = make_float4(o[n][0], o[n][1], o[n][2], o[n][3]);
+            if (n < KEPT)
+                near[n * 128] = x;
+            else
+                __stcg(far + n * 128, x);
+        }
     }
 
     __device__ __forceinline__ void write_split(const struct sl_attn_work &w, int t,

@@ -4,8 +4,13 @@
  *
  * As attention_wg.cuh, but for one tile of 64 keys at a time: the sums of 256 dimensions take 128
  * registers, a tile's scores 32, its probabilities 16. Scores are begun together with the values of
- * the tile before, and become probabilities while these are added. What shared memory has no room
- * for is the state over splits: 64 KB a warpgroup, in the workspace, which stay in L2.
+ * the tile before, and become probabilities while these are added.
+ *
+ * Shared memory has room for a quarter of the state over splits; the rest is in the workspace,
+ * which stays in L2, and what a split's end waits for. TFLOP/s at 2,048 and 8,192 queries and of
+ * 512 behind 131,072 (H200, 32 heads over 8): 314, 431, 537; with all of the state in L2, eight
+ * loads at a time, 302, 405, 490; without joins, which is wrong, 474, 603, 659. mma.sync had 61, 85
+ * and 94.
  */
 #ifndef SL_CUDA_ATTENTION_WG256_CUH
 #define SL_CUDA_ATTENTION_WG256_CUH
