@@ -19,6 +19,7 @@ static const char *const usage =
     "                   default all. The ceilings are always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
+    "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
     "  --device N       default 0\n"
     "  --cublas PATH    the library to compare with, where the program does not find it\n"
     "  --tiny           sizes that say nothing, to try the program itself\n";
@@ -61,7 +62,7 @@ static bool value_of(const char *name, char **argv, int *i, const char **out)
 
 static void parse(int argc, char **argv, struct args *a)
 {
-    const char *device = nullptr;
+    const char *device = nullptr, *activations = "bf16";
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0) {
             fputs(usage, stdout);
@@ -71,6 +72,7 @@ static void parse(int argc, char **argv, struct args *a)
             b.tiny = true;
         else if (!value_of("--only", argv, &i, &a->only) &&
                  !value_of("--formats", argv, &i, &a->formats) &&
+                 !value_of("--activations", argv, &i, &activations) &&
                  !value_of("--cublas", argv, &i, &a->cublas) &&
                  !value_of("--device", argv, &i, &device)) {
             fprintf(stderr, "bench_ops: no option %s\n%s", argv[i], usage);
@@ -78,6 +80,11 @@ static void parse(int argc, char **argv, struct args *a)
         }
     }
     a->device = device != nullptr ? atoi(device) : 0;
+    b.use = strcmp(activations, "fp8") == 0 ? SL_USE_LINEAR_FP8 : SL_USE_LINEAR;
+    if (b.use == SL_USE_LINEAR && strcmp(activations, "bf16") != 0) {
+        fprintf(stderr, "bench_ops: --activations: bf16 or fp8, not \"%s\"\n", activations);
+        exit(1);
+    }
     static const char *const parts[] = {"ceilings", "linear", "layers", "attention",
                                         "decode",   "rows",   "sample", "step"};
     bool known = a->only == nullptr;

@@ -26,6 +26,7 @@ struct bench {
     struct sl_backend *be;
     struct sl_cuda *cu;
     bool tiny;
+    enum sl_weight_use use; /* of products' weights: with _FP8 those of FP8 meet FP8 activations */
     /* Ceilings, once measured; 0: unknown. */
     double read_bps;   /* bytes a second */
     double gemm_flops; /* of BF16 products, a second */
