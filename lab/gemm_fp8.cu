@@ -23,20 +23,33 @@
  *   cublas   a scale for each row and each token     1463 1087  974 1207   1468 1107  954  958
  *   cublas   128 x 128 and 1 x 128 scales, as here   1280  998  929 1056   1256 1026  909  928
  *   -        weights as the 64-row operand, 192 x 128   1131 933 792 835   1072  850  771  798
- *   r192     128 tokens x 192                                              1146  817  677  724
- *   t192     192 tokens x 128                                              1108  788  693  793
- *   t128     128 tokens x 128, two sums under way                          1088 1007  788  719
- *   t128o    128 tokens x 128, one sum under way                           1085  846  681  701
- *   g128     128 x 128, gate and up, at 28672 x 4096 and 256, 512, 1024, 4096 tokens: 830 968 904
- *            913 (weights as the 64-row operand, in copies of 1 KB: about 700)
+ *
+ * The same of 2026-11-23, before (outputs by ordinary stores) and after, two runs; the chip's power
+ * makes neighbouring lines of one program differ by up to 8 %:
+ *
+ *   t128     128 tokens x 128, two sums under way    1085  853  754  704   1100  910  765  844
+ *   p128     the same by pairs of blocks                                   1093 1034  816  846
+ *   r192     128 tokens x 192                        1177  803  700  723   1244  919  812  948
+ *   p192     the same by pairs of blocks                                   1182 1040  881  936
+ *
+ * Gate and up, 28672 x 4096, at 256, 512, 1024, 4096 tokens:
+ *
+ *   g128     128 tokens x 64 of both                  845  995  924  915    903 1056 1053  949
+ *   gp128    the same by pairs of blocks                                    844 1021  951  966
+ *   g192     128 tokens x 96 of both                                        715  881  915  925
+ *   gp192    the same by pairs of blocks                                    773  942  944  992
  *
  * us for one token at 6144 x 4096, 4096 x 4096, 28672 x 4096 (gate and up), 4096 x 14336:
  *
  *   cublas   fast; its best with scales is double    9.6  7.7 29.9 18.3
- *   n8       codes made by a kernel ahead            9.2  7.0 31.0 19.9
- *   n8own    codes made by each block                9.2  7.6 32.7 20.7  less a launch
- *   g8       gate and up at once                              31.1
- *   g8own    the same, codes made by each block               32.5
+ *   n8       codes made by a kernel ahead            7.8  6.7 27.1 15.6
+ *   n8own    codes made by each block                8.1  6.9 27.5 16.7  less a launch
+ *   g8own    gate and up at once, the same                     28.3
+ *
+ *   n16      at 16 tokens (two steps a stage 8.5  7.6 18.4)  7.7  6.7      15.9
+ *   n32      at 32 tokens (two steps a stage 8.5  7.6 19.1)  8.2  7.0      17.1
+ *
+ * (before: n8 8.5 to 9.2, 6.7 to 7.0, 31.0, 19.9; n8own 9.1, 7.4, 31.9, 19.9)
  *
  * What was learnt:
  * - Bits. All widths of wgmma give the same, and so do operands exchanged, and a from registers;
@@ -56,13 +69,25 @@
  * - Tokens from registers, loaded as fragments from device memory, with two groups of 32 or 64 rows
  *   under way, expected to leave shared memory free: 720 to 950 at 8192^3. A step cost 415 clocks
  *   for 64 rows where products take 256, however far ahead the loads were, and 128 x 256 spills.
- * - What binds now: each tile of 128 x 128 takes 4.5 us beside its steps (from K = 2048 and 4096),
- *   most of it stores of float that nothing runs beside: four tenths of the time at K = 2048. The
- *   steps alone are 1,200 to 1,400. One warpgroup ahead of the other by half a ring changed nothing
- *   (with tokens from registers). Not tried here: stores by the copy engine.
+ * - Ordinary stores of float, that nothing ran beside, were 2.3 of the 4.6 us that a tile of 128 x
+ *   128 took beside its steps. By the copy engine it takes 2.3, and 2.6 of 192. Rounds of
+ *   tiles that are not full are up to a tenth of the time at 4096 tokens.
+ * - Pairs of blocks that share tokens: a step of 128 x 128 takes 0.46 us with and without, of 192
+ *   0.62; what they save is at the beginning and end of tiles, and power.
+ *   Of 64 rows, the tiles of 256 tokens, pairs gain nothing (4096 x 14336, 256 tokens: 45.2 us for
+ *   44.6), and four blocks that share tokens lose (78.3).
+ * - One warpgroup ahead of the other by half a ring changed nothing (with tokens from registers).
  * - fence.proxy.async, which readers of what the copy engine brought owe it, is MEMBAR.ALL.CTA, 350
  *   clocks a step. So scales come by ordinary stores of a warp, and wgmma alone reads the rest.
- * - Few tokens, four steps together: 25.9 us for 4096 x 14336, as eight stages are then held.
+ * - Few tokens (4096 x 14336, one token). Scales of units loaded where they were wanted cost each
+ *   eighth step a trip to device memory: 19.9 us, 18.5 without. Half of shared memory, beside which
+ *   the next kernel's block fits, 18.5 to 21.1 for 16.5 to 17.9, and a layer of a step 90.0 us for
+ *   79.4. Stages of one, two and four steps with a copy each: 17.5, 17.9, 15.6 us, and a layer's
+ *   products in a chain 66.2, 60.2, 60.0. Four steps at a time, but each a stage of its own, in
+ * half of shared memory 26.0. Tiles of 32 rows on twice the multiprocessors, copies of 4 KB, 22.3
+ * for 21.8.
+ * - Making codes in the block: unrolled eight times, instructions that run once took 2.6 us more
+ *   than a short loop.
  */
 #include "lab.h"
 
@@ -235,19 +260,26 @@ struct version {
             1 << 20                                                                             \
     }
 static const struct version versions[] = {
-    WIDE("t192", "192 tokens x 128", 3, 2, false),
-    WIDE("t128", "128 tokens x 128, two sums under way", 2, 2, false),
-    WIDE("t128o", "128 tokens x 128, one sum under way", 2, 2, false, false),
-    WIDE("r192", "128 tokens x 192", 2, 3, false),
-    WIDE("t64", "128 tokens x 64", 2, 1, false),
-    WIDE("g192", "192 tokens x 128, gate and up", 3, 2, true),
-    WIDE("g128", "128 tokens x 128, gate and up", 2, 2, true),
-    FEW("n8", "64 x 8", 8, 8, false),
+    WIDE("t128", "128 tokens x 128, two sums under way", 2, false),
+    WIDE("p128", "the same by pairs of blocks", 2, false, 2),
+    WIDE("r192", "128 tokens x 192", 3, false),
+    WIDE("p192", "the same by pairs of blocks", 3, false, 2),
+    WIDE("r64", "128 tokens x 64", 1, false),
+    WIDE("g128", "128 tokens x 128, gate and up", 2, true),
+    WIDE("gp128", "the same by pairs of blocks", 2, true, 2),
+    WIDE("g192", "128 tokens x 192, gate and up", 3, true),
+    WIDE("gp192", "the same by pairs of blocks", 3, true, 2),
+    FEW("n8", "64 x 8, four steps a stage", 8, 8, false),
+    FEW("n8two", "64 x 8, two steps a stage", 8, 8, false, false, 2),
+    FEW("n8one", "64 x 8, a step a stage", 8, 8, false, false, 1),
     FEW("n8own", "64 x 8, codes made by each block", 1, 8, false, true),
     FEW("n16", "64 x 16", 16, 16, false),
+    FEW("n16two", "64 x 16, two steps a stage", 16, 16, false, false, 2),
     FEW("n32", "64 x 32", 32, 32, false),
+    FEW("n32two", "64 x 32, two steps a stage", 32, 32, false, false, 2),
     FEW("n64", "64 x 64", 64, 64, false),
     FEW("g8", "64 x 8, gate and up", 8, 8, true),
+    FEW("g8two", "64 x 8, gate and up, two steps a stage", 8, 8, true, false, 2),
     FEW("g8own", "64 x 8, gate and up, codes made by each block", 1, 8, true, true),
     FEW("g16", "64 x 16, gate and up", 16, 16, true),
     FEW("g64", "64 x 64, gate and up", 64, 64, true),

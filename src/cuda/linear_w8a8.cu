@@ -11,7 +11,7 @@ static int32_t tokens_at_once(const struct sl_cuda *cu, int32_t n_k)
 {
     int64_t n = (cu->fp8_room_bytes - (int64_t)n_k * 16) / ROOM_COLS(n_k);
     SL_ASSERT(n > 0);
-    return (int32_t)(n >= 384 ? n / 384 * 384 : n); /* tiles are 128 or 192 wide */
+    return (int32_t)(n >= 128 ? n / 128 * 128 : n); /* whole tiles */
 }
 
 typedef void launch_fn(struct sl_cuda *cu, const sl_lin *given, const uint8_t *q, const float *xs,
@@ -57,60 +57,62 @@ void sl_lin_n64_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
     few<64>(cu, l);
 }
 
-template <int KEPT> static void own(struct sl_cuda *cu, const sl_lin *l)
-{
-    if (l->gated)
-        sl_w8_few_launch<sl_w8_few<8, true, true, KEPT>>(cu, l, NULL, NULL, 0);
-    else
-        sl_w8_few_launch<sl_w8_few<8, false, true, KEPT>>(cu, l, NULL, NULL, 0);
-}
-
 void sl_lin_few_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
 {
-    int32_t n_k = SL_CEIL_DIV(l->k, 128);
-    if (l->n * n_k > SL_W8_OWN)
+    if (l->n * SL_CEIL_DIV(l->k, 128) > SL_W8_OWN)
         few<8>(cu, l);
-    else if (n_k <= SL_W8_OWN_HALF)
-        own<SL_W8_OWN_HALF>(cu, l);
+    else if (l->gated)
+        sl_w8_few_launch<sl_w8_few<8, true, true>>(cu, l, NULL, NULL, 0);
     else
-        own<SL_W8_OWN>(cu, l);
+        sl_w8_few_launch<sl_w8_few<8, false, true>>(cu, l, NULL, NULL, 0);
 }
+
+/* Kernels of many tokens: a name, the shape (sl_w8_wide), and what a tile and a step of 128 columns
+ * cost in 10 ns (H200, lab/gemm_fp8.cu). */
+#define WIDE_KERNELS(X)           \
+    X(p192, 3, false, 2, 260, 62) \
+    X(r192, 3, false, 1, 300, 63) \
+    X(p128, 2, false, 2, 230, 46) \
+    X(r64, 1, false, 1, 190, 36)  \
+    X(g128, 2, true, 1, 290, 46)  \
+    X(gp192, 3, true, 2, 460, 65)
+
+#define RUN(name, q, gated, pair, tile, step)                             \
+    void sl_lin_##name##_w8a8(struct sl_cuda *cu, const struct sl_lin *l) \
+    {                                                                     \
+        run(cu, l, sl_w8_wide_launch<sl_w8_wide<q, gated, pair>>);        \
+    }
+WIDE_KERNELS(RUN)
 
 struct wide_kernel {
-    int rows;           /* of a tile of 128 tokens */
-    int32_t tile, step; /* what they cost, in 10 ns (H200, lab/gemm_fp8.cu) */
-    launch_fn *launch;
+    bool gated;
+    int32_t rows, pair; /* of a part in a tile; blocks that share tokens */
+    int32_t tile, step;
+    void (*run)(struct sl_cuda *cu, const struct sl_lin *l);
 };
 
-/* The kernel whose last block ends first. */
-static const struct wide_kernel *best(const struct sl_cuda *cu, const sl_lin *l,
-                                      const struct wide_kernel *k, int n)
+static int64_t cost(const struct wide_kernel *k, const sl_lin *l, int n_sms)
 {
-    const struct wide_kernel *found = k;
-    int64_t least = INT64_MAX;
-    for (int i = 0; i < n; i++) {
-        int64_t tiles = 0;
-        for (int32_t part = 0; part < l->n_parts; part++)
-            tiles += SL_CEIL_DIV(l->part[part].n_rows, k[i].rows);
-        int64_t rounds = SL_CEIL_DIV(tiles * SL_CEIL_DIV(l->n, 128), (int64_t)cu->n_sms);
-        int64_t cost = rounds * (k[i].tile + (int64_t)k[i].step * SL_CEIL_DIV(l->k, 128));
-        if (cost < least) {
-            least = cost;
-            found = &k[i];
-        }
-    }
-    return found;
+    int64_t tiles = 0;
+    for (int32_t part = 0; part < (l->gated ? 1 : l->n_parts); part++)
+        tiles += SL_CEIL_DIV(l->part[part].n_rows, k->rows);
+    int64_t units = SL_CEIL_DIV(tiles, (int64_t)k->pair) * SL_CEIL_DIV(l->n, 128);
+    int64_t rounds = SL_CEIL_DIV(units, (int64_t)SL_MAX(n_sms / k->pair, 1));
+    return rounds * (k->tile + (int64_t)k->step * SL_CEIL_DIV(l->k, 128));
 }
 
+/* The kernel whose last block ends first. */
 void sl_lin_wide_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
 {
-    static const struct wide_kernel plain[] = {
-        {192, 580, 62, sl_w8_wide_launch<sl_w8_wide<2, 3, false>>},
-        {128, 460, 40, sl_w8_wide_launch<sl_w8_wide<2, 2, false>>},
-        {64, 150, 35, sl_w8_wide_launch<sl_w8_wide<2, 1, false>>},
-    };
-    if (l->gated)
-        run(cu, l, sl_w8_wide_launch<sl_w8_wide<2, 2, true>>);
-    else
-        run(cu, l, best(cu, l, plain, (int)SL_COUNT(plain))->launch);
+#define KERNEL(name, q, gated, pair, tile, step) \
+    {gated, sl_w8_wide<q, gated>::rows, pair, tile, step, sl_lin_##name##_w8a8},
+    static const struct wide_kernel kernels[] = {WIDE_KERNELS(KERNEL)};
+    const struct wide_kernel *best = NULL;
+    for (size_t i = 0; i < SL_COUNT(kernels); i++) {
+        const struct wide_kernel *k = &kernels[i];
+        if (k->gated == l->gated &&
+            (best == NULL || cost(k, l, cu->n_sms) < cost(best, l, cu->n_sms)))
+            best = k;
+    }
+    best->run(cu, l);
 }

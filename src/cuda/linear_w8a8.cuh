@@ -20,7 +20,6 @@
 #define SL_W8_HEADER 1024   /* barriers */
 #define SL_W8_RING   28     /* most stages */
 #define SL_W8_WHOLE  232448 /* shared memory of a block that is alone */
-#define SL_W8_HALF   113664 /* of one beside which the next kernel's fits */
 #define SL_W8_RASTER 8      /* columns of tokens of a raster group */
 
 struct sl_w8_plan {
@@ -59,13 +58,15 @@ struct sl_w8_unit {
     int32_t token0;
 };
 
+/* pair: blocks beside each other that share tokens, of which this is `rank`. */
 static __device__ __forceinline__ sl_w8_unit sl_w8_find(const sl_lin &l, const sl_w8_plan &p,
-                                                        int id, int tokens)
+                                                        int id, int tokens, int pair = 1,
+                                                        int rank = 0)
 {
     int per_group = p.raster * p.n_tiles;
     int group = id / per_group, in = id % per_group;
     int width = min(p.raster, p.n_cols - group * p.raster);
-    int row = in / width;
+    int row = in / width * pair + rank;
     sl_w8_unit u;
     u.part = 0;
     while (!l.gated && u.part + 1 < l.n_parts && row >= l.part[u.part + 1].first)
@@ -75,9 +76,9 @@ static __device__ __forceinline__ sl_w8_unit sl_w8_find(const sl_lin &l, const s
     return u;
 }
 
-/* Tiles of `rows` rows and `tokens` tokens. */
+/* Tiles of `rows` rows and `tokens` tokens, `pair` of them side by side a unit. */
 static inline sl_w8_plan sl_w8_plan_of(sl_lin *l, const float *xs, int32_t ld_xs, int32_t rows,
-                                       int32_t tokens, int32_t raster)
+                                       int32_t tokens, int32_t raster, int32_t pair = 1)
 {
     sl_w8_plan p = {};
     p.xs = xs;
@@ -87,6 +88,7 @@ static inline sl_w8_plan sl_w8_plan_of(sl_lin *l, const float *xs, int32_t ld_xs
         l->part[i].first = p.n_tiles;
         p.n_tiles += SL_CEIL_DIV(l->part[i].n_rows, rows);
     }
+    p.n_tiles = SL_CEIL_DIV(p.n_tiles, pair);
     p.n_cols = SL_CEIL_DIV(l->n, tokens);
     p.raster = SL_MIN(raster, p.n_cols);
     p.n_units = p.n_tiles * p.n_cols;
@@ -100,9 +102,9 @@ struct sl_w8_place {
     uint32_t parity;
 };
 
-template <class S> static __device__ __forceinline__ void sl_w8_next(sl_w8_place &at)
+static __device__ __forceinline__ void sl_w8_next(sl_w8_place &at, int stages)
 {
-    if (++at.slot == S::stages) {
+    if (++at.slot == stages) {
         at.slot = 0;
         at.parity ^= 1;
     }
@@ -162,18 +164,18 @@ static __device__ __forceinline__ void sl_w8_quant_load(const sl_w8_quant &a, in
                                                         uint32_t (&w)[8])
 {
     const uint16_t *from = reinterpret_cast<const uint16_t *>(a.x) + token * a.ld_x + col;
-    bool live = token < a.n;
-    if (live && a.vec && col + 16 <= a.k) {
+    if (token < a.n && a.vec && col + 16 <= a.k) {
         uint4 lo = *reinterpret_cast<const uint4 *>(from);
         uint4 hi = *reinterpret_cast<const uint4 *>(from + 8);
         w[0] = lo.x, w[1] = lo.y, w[2] = lo.z, w[3] = lo.w;
         w[4] = hi.x, w[5] = hi.y, w[6] = hi.z, w[7] = hi.w;
         return;
     }
+    const int left = token < a.n ? a.k - col : 0;
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        w[i] = live && col + 2 * i < a.k ? from[2 * i] : 0u;
-        w[i] |= live && col + 2 * i + 1 < a.k ? static_cast<uint32_t>(from[2 * i + 1]) << 16 : 0u;
+        w[i] = 2 * i < left ? from[2 * i] : 0u;
+        w[i] |= 2 * i + 1 < left ? static_cast<uint32_t>(from[2 * i + 1]) << 16 : 0u;
     }
 }
 

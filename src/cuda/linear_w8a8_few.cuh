@@ -4,45 +4,46 @@
  * Weights are the 64-row operand, all tokens the other, both from shared memory. A block takes one
  * tile after another: 64 rows, of a gated product the same 64 of gate and of up, so that a thread
  * has both sums of an output. A warpgroup multiplies; of another warp 0 brings weights, in bulk
- * copies of 8 KB that lie as they will, and warp 1 tokens. The scales of the tokens stay in shared
- * memory.
+ * copies that lie as they will, and warp 1 tokens. The scales of the tokens stay in shared memory.
+ * Those of the units of a tile are loaded while the tile before it is multiplied: loaded where they
+ * are wanted, each eighth step would wait for device memory.
  *
- * Two sums are under way: one is added up while the products of the next run. Four steps at a time
- * lose, as so many stages cannot be on their way (H200, 4096 x 14336: 25.9 us).
+ * A stage is some steps of 128 columns, for which there is one copy and one wait, and whose sums
+ * are made side by side; the sums of two stages are under way. What counts is how much is on its
+ * way to a multiprocessor, and by how few copies (H200, one token, 4096 x 14336: stages of one step
+ * 17.5 us, of two 17.9, of four 15.6). So a block has all of shared memory: where it left half to
+ * the next kernel's block, a layer of a step of one sequence took 90.0 us for 79.4.
  *
- * OWN: few tokens are made FP8 by the warpgroup itself, while the first weights are on their way:
- * that takes less than a kernel ahead of this one would. Their codes then stay in shared memory.
+ * OWN: few tokens are made FP8 by the block itself, while the first weights are on their way: that
+ * takes less than a kernel ahead of this one would. Their codes then stay in shared memory, without
+ * gaps for tokens that are not there.
  */
 #ifndef SL_CUDA_LINEAR_W8A8_FEW_CUH
 #define SL_CUDA_LINEAR_W8A8_FEW_CUH
 
 #include "cuda/linear_w8a8.cuh"
 
-#define SL_W8_KEPT     128 /* most steps: scales of all of them stay in shared memory */
-#define SL_W8_OWN      128 /* most groups of 128 columns that a block makes FP8 itself */
-#define SL_W8_OWN_HALF 40  /* most steps whose codes leave room for the next kernel's block */
+#define SL_W8_KEPT 128 /* most steps: scales of all of them stay in shared memory */
+#define SL_W8_OWN  128 /* most groups of 128 columns that a block makes FP8 itself */
 
-template <int NT_, bool GATED_, bool OWN_ = false, int KEPT_ = SL_W8_KEPT,
-          int ROOM_ = NT_ <= 16 && (!OWN_ || KEPT_ <= SL_W8_OWN_HALF) ? SL_W8_HALF : SL_W8_WHOLE>
+/* U: steps of a stage. */
+template <int NT_, bool GATED_, bool OWN_ = false, int U_ = GATED_ ? 1 : (NT_ > 32 ? 2 : 4)>
 struct sl_w8_few {
-    static constexpr int NT = NT_, MI = GATED_ ? 2 : 1;
-    static constexpr int KEPT = KEPT_; /* most steps */
+    static constexpr int NT = NT_, MI = GATED_ ? 2 : 1, U = U_;
     static constexpr bool GATED = GATED_, OWN = OWN_;
-    static constexpr int w_bytes = MI * SL_W8_UNIT, x_bytes = NT * 128;
-    static constexpr int kept_bytes = KEPT * NT * 4;
-    static constexpr int own_bytes = OWN ? KEPT * x_bytes : 0;
-    static constexpr int stage = w_bytes + (OWN ? 0 : x_bytes);
-    static constexpr int fit = (ROOM_ - SL_W8_HEADER - kept_bytes - own_bytes) / stage;
-    static constexpr int stages = fit > SL_W8_RING ? SL_W8_RING : fit;
-    static constexpr int own_offset = SL_W8_HEADER + stages * stage;
-    static constexpr int s_offset = own_offset + own_bytes;
-    static constexpr int smem = s_offset + kept_bytes;
-    static_assert(stages >= 3, "shared memory");
+    static constexpr int w_part = U * SL_W8_UNIT, w_bytes = MI * w_part;
+    static constexpr int x_step = OWN ? 0 : NT * 128, stage = w_bytes + U * x_step;
+};
+
+/* Shared memory: barriers, the ring, then by offsets what stays. */
+struct sl_w8_few_plan : sl_w8_plan {
+    int32_t stages;
+    uint32_t codes, xs, ws; /* of the tokens, their scales [n_k][NT], those of two tiles' units */
 };
 
 /* Warp 0: weights, which need not wait for the kernels ahead. */
 template <class S>
-static __device__ __forceinline__ void sl_w8_few_bring_w(const sl_lin &l, const sl_w8_plan &p,
+static __device__ __forceinline__ void sl_w8_few_bring_w(const sl_lin &l, const sl_w8_few_plan &p,
                                                          uint8_t *smem)
 {
     int lane = static_cast<int>(threadIdx.x % 32), mi = min(lane, S::MI - 1);
@@ -50,34 +51,37 @@ static __device__ __forceinline__ void sl_w8_few_bring_w(const sl_lin &l, const 
     for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
         sl_w8_unit u = sl_w8_find(l, p, id, S::NT);
         const uint8_t *from = sl_w8_rows_of(l.part[S::GATED ? mi : u.part], p.n_k, u.tile).codes;
-        for (int k = 0; k < p.n_k; k++) {
+        for (int k = 0; k < p.n_k; k += S::U) {
             uint64_t *full = sl_w8_full(smem, at.slot);
+            const uint32_t bytes = static_cast<uint32_t>(min(S::U, p.n_k - k) * SL_W8_UNIT);
             sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
             if (lane == 0)
-                sl_mbar_expect_tx(full, S::w_bytes);
+                sl_mbar_expect_tx(full, S::MI * bytes);
             __syncwarp();
             if (lane < S::MI)
-                sl_bulk_load(smem + SL_W8_HEADER + at.slot * S::stage + lane * SL_W8_UNIT,
-                             from + static_cast<int64_t>(k) * SL_W8_UNIT, SL_W8_UNIT, full);
-            sl_w8_next<S>(at);
+                sl_bulk_load_once(smem + SL_W8_HEADER + at.slot * S::stage + lane * S::w_part,
+                                  from + static_cast<int64_t>(k) * SL_W8_UNIT, bytes, full);
+            sl_w8_next(at, p.stages);
         }
     }
 }
 
 /* Warp 1, one lane: tokens. */
 template <class S>
-static __device__ __forceinline__ void sl_w8_few_bring_x(const sl_w8_plan &p,
+static __device__ __forceinline__ void sl_w8_few_bring_x(const sl_w8_few_plan &p,
                                                          const CUtensorMap *map, uint8_t *smem)
 {
     sl_w8_place at = {0, 1};
     for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
-        for (int k = 0; k < p.n_k; k++) {
+        for (int k = 0; k < p.n_k; k += S::U) {
             uint64_t *full = sl_w8_full(smem, at.slot);
+            uint8_t *to = smem + SL_W8_HEADER + at.slot * S::stage + S::w_bytes;
+            const int steps = min(S::U, p.n_k - k);
             sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
-            sl_mbar_expect_tx(full, S::x_bytes);
-            sl_tensor_load(smem + SL_W8_HEADER + at.slot * S::stage + S::w_bytes, map, k * 128, 0,
-                           full);
-            sl_w8_next<S>(at);
+            sl_mbar_expect_tx(full, static_cast<uint32_t>(steps * S::x_step));
+            for (int u = 0; u < steps; u++)
+                sl_tensor_load(to + u * S::x_step, map, (k + u) * 128, 0, full);
+            sl_w8_next(at, p.stages);
         }
     }
 }
@@ -86,146 +90,154 @@ static __device__ __forceinline__ void sl_w8_few_bring_x(const sl_w8_plan &p,
 
 template <class S> struct sl_w8_few_view {
     uint8_t *smem;
-    sl_w8_place at;            /* the stage to multiply next */
-    int32_t oldest;            /* the one to give back next */
-    int32_t k, n_k;            /* the next step, and all */
-    const float *scale[S::MI]; /* of the tile's units */
+    sl_w8_place at; /* the stage to multiply next */
+    int32_t oldest; /* the one to give back next */
+    int32_t stages, tokens;
+    const uint8_t *codes; /* of the tokens */
+    const float *xs, *ws; /* scales of this thread's first two tokens, and of the tile's units */
 };
 
-/* Sums under way. */
+/* Sums under way, of a stage. */
 template <class S> struct sl_w8_few_sums {
-    float v[S::MI][S::NT / 8][4];
-    float w[S::MI]; /* scales of the units */
+    float v[S::U][S::MI][S::NT / 8][4];
 };
 
-/* Starts the products of a stage. */
+/* Starts the products of the stage of step k. Of a step behind the last one what is in the place of
+ * the first is multiplied, for nobody. */
 template <class S>
-static __device__ __forceinline__ void sl_w8_few_issue(sl_w8_few_sums<S> &s, sl_w8_few_view<S> &v)
+static __device__ __forceinline__ void sl_w8_few_issue(sl_w8_few_sums<S> &s, sl_w8_few_view<S> &v,
+                                                       int k, int n)
 {
     sl_mbar_wait(sl_w8_full(v.smem, v.at.slot), v.at.parity);
-    const uint8_t *w = v.smem + SL_W8_HEADER + v.at.slot * S::stage;
-    auto x = sl_wgmma_b(S::OWN ? v.smem + S::own_offset + v.k * S::x_bytes : w + S::w_bytes);
+    const uint8_t *stage = v.smem + SL_W8_HEADER + v.at.slot * S::stage;
+    const uint8_t *x = S::OWN ? v.codes + k * 128 * v.tokens : stage + S::w_bytes;
+    const int x_step = S::OWN ? 128 * v.tokens : S::x_step;
     sl_wgmma_fence();
 #pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
+    for (int j = 0; j < 4; j++)
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            sl_wgmma_e4m3(s.v[mi], sl_wgmma_b(w + mi * SL_W8_UNIT) + j * SL_WGMMA_B_K16,
-                          x + j * SL_WGMMA_B_K16, j);
+        for (int u = 0; u < S::U; u++) {
+            const int at = k + u < n ? u : 0;
+#pragma unroll
+            for (int mi = 0; mi < S::MI; mi++) {
+                auto a = sl_wgmma_b(stage + mi * S::w_part + at * SL_W8_UNIT) + j * SL_WGMMA_B_K16;
+                if constexpr (S::OWN)
+                    sl_wgmma_e4m3(s.v[u][mi], a,
+                                  sl_wgmma_dense(x + at * x_step + j * 32 * v.tokens, v.tokens), j);
+                else
+                    sl_wgmma_e4m3(s.v[u][mi], a, sl_wgmma_b(x + at * x_step) + j * SL_WGMMA_B_K16,
+                                  j);
+            }
+        }
     sl_wgmma_commit();
-#pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
-        s.w[mi] = v.scale[mi][v.k];
-    v.k++;
-    sl_w8_next<S>(v.at);
+    sl_w8_next(v.at, v.stages);
 }
 
-/* Adds up the sums of step k, which have ended, and gives its stage back. */
+/* Adds up the sums of the stage of step k, which have ended, and gives it back. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_few_add(float (&acc)[S::MI][S::NT / 8][4],
                                                      sl_w8_few_sums<S> &s, sl_w8_few_view<S> &v,
-                                                     int k)
+                                                     int k, int n)
 {
-    const float *xs =
-        reinterpret_cast<const float *>(v.smem + S::s_offset) + k * S::NT + 2 * (threadIdx.x & 3);
 #pragma unroll
-    for (int mi = 0; mi < S::MI; mi++)
-        sl_wgmma_done(s.v[mi]);
+    for (int u = 0; u < S::U; u++)
+#pragma unroll
+        for (int mi = 0; mi < S::MI; mi++)
+            sl_wgmma_done(s.v[u][mi]);
     sl_mbar_arrive_warp(sl_w8_empty(v.smem, v.oldest));
-    v.oldest = v.oldest + 1 == S::stages ? 0 : v.oldest + 1;
+    v.oldest = v.oldest + 1 == v.stages ? 0 : v.oldest + 1;
 #pragma unroll
-    for (int i = 0; i < S::NT / 8; i++) {
-        float2 x = *reinterpret_cast<const float2 *>(xs + 8 * i);
+    for (int u = 0; u < S::U; u++) {
+        if (k + u >= n)
+            break;
+        float w[S::MI];
 #pragma unroll
-        for (int mi = 0; mi < S::MI; mi++) {
-            float f0 = __fmul_rn(x.x, s.w[mi]), f1 = __fmul_rn(x.y, s.w[mi]);
-            float(&a)[4] = acc[mi][i];
-            const float(&d)[4] = s.v[mi][i];
-            a[0] = __fmaf_rn(d[0], f0, a[0]);
-            a[1] = __fmaf_rn(d[1], f1, a[1]);
-            a[2] = __fmaf_rn(d[2], f0, a[2]);
-            a[3] = __fmaf_rn(d[3], f1, a[3]);
+        for (int mi = 0; mi < S::MI; mi++)
+            w[mi] = v.ws[mi * SL_W8_KEPT + k + u];
+#pragma unroll
+        for (int i = 0; i < S::NT / 8; i++) {
+            float2 x = *reinterpret_cast<const float2 *>(v.xs + (k + u) * S::NT + 8 * i);
+#pragma unroll
+            for (int mi = 0; mi < S::MI; mi++) {
+                float f0 = __fmul_rn(x.x, w[mi]), f1 = __fmul_rn(x.y, w[mi]);
+                float(&a)[4] = acc[mi][i];
+                const float(&d)[4] = s.v[u][mi][i];
+                a[0] = __fmaf_rn(d[0], f0, a[0]);
+                a[1] = __fmaf_rn(d[1], f1, a[1]);
+                a[2] = __fmaf_rn(d[2], f0, a[2]);
+                a[3] = __fmaf_rn(d[3], f1, a[3]);
+            }
         }
     }
 }
 
-/* All steps of a tile. With a loop for what is left the compiler would wait for every product. */
+/* All n steps of a tile. With a loop for what is left the compiler would wait for every product. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_few_walk(float (&acc)[S::MI][S::NT / 8][4],
-                                                      sl_w8_few_view<S> &v)
+                                                      sl_w8_few_view<S> &v, int n)
 {
-    const int n = v.n_k;
+    constexpr int U = S::U;
     sl_w8_few_sums<S> even, odd;
 #pragma unroll
     for (int i = 0; i < S::MI * S::NT / 2; i++)
         acc[i / (S::NT / 2)][i / 4 % (S::NT / 8)][i % 4] = 0.0f;
-    v.k = 0;
     int k = 0;
-    sl_w8_few_issue<S>(even, v);
+    sl_w8_few_issue<S>(even, v, 0, n);
 #pragma unroll 1
-    for (; k + 2 < n; k += 2) {
-        sl_w8_few_issue<S>(odd, v);
+    for (; k + 2 * U < n; k += 2 * U) {
+        sl_w8_few_issue<S>(odd, v, k + U, n);
         sl_wgmma_wait<1>();
-        sl_w8_few_add<S>(acc, even, v, k);
-        sl_w8_few_issue<S>(even, v);
+        sl_w8_few_add<S>(acc, even, v, k, n);
+        sl_w8_few_issue<S>(even, v, k + 2 * U, n);
         sl_wgmma_wait<1>();
-        sl_w8_few_add<S>(acc, odd, v, k + 1);
+        sl_w8_few_add<S>(acc, odd, v, k + U, n);
     }
-    if (k + 2 == n) {
-        sl_w8_few_issue<S>(odd, v);
+    if (k + U < n) {
+        sl_w8_few_issue<S>(odd, v, k + U, n);
         sl_wgmma_wait<1>();
-        sl_w8_few_add<S>(acc, even, v, k);
+        sl_w8_few_add<S>(acc, even, v, k, n);
         sl_wgmma_wait<0>();
-        sl_w8_few_add<S>(acc, odd, v, k + 1);
+        sl_w8_few_add<S>(acc, odd, v, k + U, n);
     } else {
         sl_wgmma_wait<0>();
-        sl_w8_few_add<S>(acc, even, v, k);
+        sl_w8_few_add<S>(acc, even, v, k, n);
     }
 }
 
-/* A thread has gate's sums of two rows, two for each eight tokens, and up's. */
-template <int N>
-static __device__ __forceinline__ void sl_w8_few_store_gated(const float (&acc)[2][N][4],
-                                                             const sl_lin &l, int n_k, int row)
+/* The scales of a thread's two rows of a tile, of gate and of up; of 64 rows there are always. */
+template <class S>
+static __device__ __forceinline__ void sl_w8_few_factors(float (&f)[S::MI][2], const sl_lin &l,
+                                                         const sl_w8_plan &p, const sl_w8_unit &u)
 {
-    int t0 = 2 * static_cast<int>(threadIdx.x & 3);
-    int64_t ld = l.part[0].n_rows;
+    int row = u.tile * 64 + static_cast<int>(threadIdx.x % 128) / 32 * 16 +
+              static_cast<int>(threadIdx.x % 32) / 4;
 #pragma unroll
-    for (int r = 0; r < 2; r++, row += 8) {
-        if (row >= l.part[0].n_rows)
-            return;
-        float g = sl_w8_scales(l.part[0], n_k)[row], u = sl_w8_scales(l.part[1], n_k)[row];
-        __nv_bfloat16 *at = l.gated_out + t0 * ld + row;
+    for (int mi = 0; mi < S::MI; mi++)
 #pragma unroll
-        for (int i = 0; i < 2 * N; i++) {
-            float gate = acc[0][i / 2][2 * r + i % 2], up = acc[1][i / 2][2 * r + i % 2];
-            float out = __fmul_rn(sl_act(l.act, __fmul_rn(gate, g)), __fmul_rn(up, u));
-            if (t0 + 8 * (i / 2) + i % 2 < l.n)
-                sl_lin_put(at + (8 * (i / 2) + i % 2) * ld, out);
-        }
-    }
+        for (int r = 0; r < 2; r++)
+            f[mi][r] = sl_w8_scales(l.part[S::GATED ? mi : u.part], p.n_k)[row + 8 * r];
 }
 
 template <class S>
 static __device__ __forceinline__ void sl_w8_few_store(float (&acc)[S::MI][S::NT / 8][4],
-                                                       const sl_lin &l, const sl_w8_plan &p,
+                                                       const float (&f)[S::MI][2], const sl_lin &l,
                                                        const sl_w8_unit &u)
 {
-    int warp = static_cast<int>(threadIdx.x / 32 % 4), g = static_cast<int>(threadIdx.x % 32) / 4;
-    if constexpr (S::GATED) {
-        sl_w8_few_store_gated<S::NT / 8>(acc, l, p.n_k, u.tile * 64 + warp * 16 + g);
-    } else {
-        const sl_lin_part &part = l.part[u.part];
-        int block = u.tile * 4 + warp, row = block * SL_CUDA_ROW_BLOCK + g;
-        if (row - g >= part.n_rows)
-            return;
-        const float *scale = sl_w8_scales(part, p.n_k); /* of 64 rows, and again of 64 */
-        float s0 = scale[row], s1 = scale[row + 8];
+    const sl_lin_part &part = l.part[u.part];
+    int block = u.tile * 4 + static_cast<int>(threadIdx.x % 128) / 32;
+    if (block >= part.n_blocks)
+        return;
 #pragma unroll
-        for (int i = 0; i < S::NT / 2; i++)
-            acc[0][i / 4][i % 4] = __fmul_rn(acc[0][i / 4][i % 4], i % 4 < 2 ? s0 : s1);
-        sl_lin_store_part<S::NT / 8>(acc[0], l, part, block, 0);
+    for (int i = 0; i < S::NT / 2; i++) {
+        float &a = acc[0][i / 4][i % 4];
+        a = __fmul_rn(a, f[0][i % 4 / 2]);
+        if constexpr (S::GATED)
+            a = __fmul_rn(sl_act(l.act, a), __fmul_rn(acc[1][i / 4][i % 4], f[1][i % 4 / 2]));
     }
+    if constexpr (S::GATED)
+        sl_lin_store_gated<S::NT / 8>(acc[0], l, block, 0);
+    else
+        sl_lin_store_part<S::NT / 8>(acc[0], l, part, block, 0);
 }
 
 /* All scales of the tokens into shared memory. */
@@ -242,84 +254,111 @@ static __device__ __forceinline__ void sl_w8_keep(const sl_w8_plan &p, float *ke
     }
 }
 
-/* The tokens as FP8 into shared memory, as the copy engine would lay them, and their scales. Eight
- * lanes have 128 columns of a token; four such groups a lane are loaded before the first is made.
- * Where there is no token there stays what was there, which only its own outputs see. */
+/* The tokens as FP8 into shared memory, as sl_wgmma_dense wants them, and their scales, by all
+ * warps but the first. Eight lanes have 128 columns of a token, and load the next ones before they
+ * make these. A short loop: instructions that run once come from far away. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_own(const sl_lin &l, const sl_w8_plan &p, uint8_t *to,
-                                                 float *kept)
+                                                 float *xs)
 {
+    constexpr int groups = 28;
     const sl_w8_quant a = {l.x, l.ld_x, l.n, l.k, p.n_k, l.vec_x, nullptr, nullptr, 0};
-    int piece = static_cast<int>(threadIdx.x % 8), first = static_cast<int>(threadIdx.x - 128) / 8;
+    int piece = static_cast<int>(threadIdx.x % 8), at = static_cast<int>(threadIdx.x - 32) / 8;
+    int token = at / p.n_k, k = at % p.n_k, total = l.n * p.n_k;
+    uint32_t w[8], next[8];
+    sl_w8_quant_load(a, token, k * 128 + 16 * piece, w);
 #pragma unroll 1
-    for (int base = 0; base < l.n * p.n_k; base += 64) {
-        uint32_t w[4][8];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int at = base + 16 * i + first;
-            sl_w8_quant_load(a, at / p.n_k, at % p.n_k * 128 + 16 * piece, w[i]);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int at = base + 16 * i + first, token = at / p.n_k, k = at % p.n_k;
-            float scale;
-            uint4 codes = sl_w8_quant_make(w[i], &scale);
-            if (token >= l.n)
-                continue;
-            *reinterpret_cast<uint4 *>(to + k * S::x_bytes + token * 128 + (piece ^ token) * 16) =
-                codes;
+    for (int base = at & ~3; base < total; base += groups) {
+        int to_token = token, to_k = k;
+        float scale;
+        for (k += groups; k >= p.n_k; k -= p.n_k)
+            token++;
+        sl_w8_quant_load(a, token, k * 128 + 16 * piece, next);
+        uint4 codes = sl_w8_quant_make(w, &scale);
+        if (to_token < l.n) {
+            *reinterpret_cast<uint4 *>(to + ((8 * to_k + piece) * l.n + to_token) * 16) = codes;
             if (piece == 0)
-                kept[k * S::NT + token] = scale;
+                xs[to_k * S::NT + to_token] = scale;
         }
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            w[i] = next[i];
     }
     sl_fence_proxy_async();
 }
 
+/* This thread's of the scales of a tile's units. */
 template <class S>
-static __device__ __forceinline__ void sl_w8_few_consume(const sl_lin &l, const sl_w8_plan &p,
-                                                         uint8_t *smem)
+static __device__ __forceinline__ void sl_w8_few_scales(float (&w)[S::MI], const sl_lin &l,
+                                                        const sl_w8_plan &p, int id)
 {
+    int k = static_cast<int>(threadIdx.x - 128);
+    if (id >= p.n_units || k >= p.n_k)
+        return;
+    sl_w8_unit u = sl_w8_find(l, p, id, S::NT);
+#pragma unroll
+    for (int mi = 0; mi < S::MI; mi++)
+        w[mi] = sl_w8_rows_of(l.part[S::GATED ? mi : u.part], p.n_k, u.tile).scales[k];
+}
+
+/* w: the scales of the first tile's units. */
+template <class S>
+static __device__ __forceinline__ void sl_w8_few_consume(const sl_lin &l, const sl_w8_few_plan &p,
+                                                         uint8_t *smem, float (&w)[S::MI])
+{
+    int thread = static_cast<int>(threadIdx.x - 128), step = static_cast<int>(gridDim.x), odd = 0;
     sl_w8_few_view<S> v = {};
     v.smem = smem;
-    v.n_k = p.n_k;
-    float *kept = reinterpret_cast<float *>(smem + S::s_offset);
-    if constexpr (S::OWN)
-        sl_w8_own<S>(l, p, smem + S::own_offset, kept);
-    else
-        sl_w8_keep<S>(p, kept);
-    sl_bar_sync(1, 128);
-    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
-        sl_w8_unit u = sl_w8_find(l, p, id, S::NT);
+    v.stages = p.stages;
+    v.tokens = l.n;
+    v.codes = smem + p.codes;
+    v.xs = reinterpret_cast<const float *>(smem + p.xs) + 2 * (thread & 3);
+    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += step, odd ^= 1) {
+        float *ws = reinterpret_cast<float *>(smem + p.ws) + odd * S::MI * SL_W8_KEPT;
 #pragma unroll
         for (int mi = 0; mi < S::MI; mi++)
-            v.scale[mi] = sl_w8_rows_of(l.part[S::GATED ? mi : u.part], p.n_k, u.tile).scales;
-        float acc[S::MI][S::NT / 8][4];
-        sl_w8_few_walk<S>(acc, v);
-        sl_w8_few_store<S>(acc, l, p, u);
+            ws[mi * SL_W8_KEPT + thread] = w[mi];
+        sl_bar_sync(1, 128);
+        sl_w8_few_scales<S>(w, l, p, id + step);
+        v.ws = ws;
+        sl_w8_unit u = sl_w8_find(l, p, id, S::NT);
+        float acc[S::MI][S::NT / 8][4], f[S::MI][2];
+        sl_w8_few_factors<S>(f, l, p, u);
+        sl_w8_few_walk<S>(acc, v, p.n_k);
+        sl_w8_few_store<S>(acc, f, l, u);
     }
 }
 
 template <class S>
 __global__ void __launch_bounds__(256, 1)
-    sl_w8_few_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_w8_plan p,
+    sl_w8_few_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_w8_few_plan p,
                      const __grid_constant__ CUtensorMap map)
 {
     SL_SMEM(uint8_t, smem);
-    sl_mbar_init_all(sl_w8_full(smem, 0), S::stages, S::OWN ? 1 : 2);
-    sl_mbar_init_all(sl_w8_empty(smem, 0), S::stages, 4 * SL_WARP_ARRIVALS);
+    sl_mbar_init_all(sl_w8_full(smem, 0), p.stages, S::OWN ? 1 : 2);
+    sl_mbar_init_all(sl_w8_empty(smem, 0), p.stages, 4 * SL_WARP_ARRIVALS);
     sl_mbar_fence_init();
     __syncthreads();
     sl_grid_launch_dependents();
-    if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) == 0) {
-        if (threadIdx.x < 32)
-            sl_w8_few_bring_w<S>(l, p, smem);
-        sl_grid_wait();
-        if (threadIdx.x == 32 && !S::OWN)
-            sl_w8_few_bring_x<S>(p, &map, smem);
-        __syncwarp();
-    } else {
-        sl_grid_wait();
-        sl_w8_few_consume<S>(l, p, smem);
+    bool multiplies = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) == 1;
+    float w[S::MI] = {};
+    if (threadIdx.x < 32)
+        sl_w8_few_bring_w<S>(l, p, smem);
+    else if (multiplies)
+        sl_w8_few_scales<S>(w, l, p, static_cast<int>(blockIdx.x));
+    sl_grid_wait();
+    float *xs = reinterpret_cast<float *>(smem + p.xs);
+    if (S::OWN && threadIdx.x >= 32) {
+        sl_w8_own<S>(l, p, smem + p.codes, xs);
+        sl_bar_sync(2, 224);
+    }
+    if (!S::OWN && threadIdx.x == 32)
+        sl_w8_few_bring_x<S>(p, &map, smem);
+    __syncwarp();
+    if (multiplies) {
+        if (!S::OWN)
+            sl_w8_keep<S>(p, xs);
+        sl_w8_few_consume<S>(l, p, smem, w);
     }
 }
 
@@ -357,6 +396,19 @@ static inline void sl_w8_quantise(struct sl_cuda *cu, const sl_w8_quant *a)
     sl_launch(cu, sl_w8_quant_kernel, grid, dim3(32 * SL_W8_QUANT_WARPS), 0, *a);
 }
 
+/* Where things lie. */
+template <class S> static size_t sl_w8_few_room(sl_w8_few_plan *p, int n_tokens)
+{
+    int codes = S::OWN ? n_tokens * p->n_k * 128 + 128 : 0, xs = p->n_k * S::NT * 4;
+    int ws = 2 * S::MI * SL_W8_KEPT * 4, room = SL_W8_WHOLE - SL_W8_HEADER - codes - xs - ws;
+    p->stages = SL_MIN(room / S::stage, SL_W8_RING);
+    SL_ASSERT(p->stages >= 3);
+    p->codes = (uint32_t)(SL_W8_HEADER + p->stages * S::stage);
+    p->xs = p->codes + (uint32_t)codes;
+    p->ws = p->xs + (uint32_t)xs;
+    return p->ws + (size_t)ws;
+}
+
 /* q: codes of the tokens, [n][n_k * 128], and ld_xs a multiple of 4; not looked at with OWN. */
 template <class S>
 static void sl_w8_few_launch(struct sl_cuda *cu, const sl_lin *given, const uint8_t *q,
@@ -364,15 +416,17 @@ static void sl_w8_few_launch(struct sl_cuda *cu, const sl_lin *given, const uint
 {
     sl_lin l = *given;
     CUtensorMap map = {};
-    sl_w8_plan p = sl_w8_plan_of(&l, xs, ld_xs, 64, S::NT, 1);
-    SL_ASSERT(p.n_k <= S::KEPT && p.n_cols == 1);
+    sl_w8_few_plan p = {};
+    static_cast<sl_w8_plan &>(p) = sl_w8_plan_of(&l, xs, ld_xs, 64, S::NT, 1);
+    SL_ASSERT(p.n_k <= SL_W8_KEPT && p.n_cols == 1);
+    size_t smem = sl_w8_few_room<S>(&p, l.n);
     if (!S::OWN)
         sl_cuda_check(
             cu,
             sl_tensor_map_codes(&map, q, l.n, (int64_t)p.n_k * 128, (int64_t)p.n_k * 128, S::NT),
             "cuTensorMapEncodeTiled");
     unsigned grid = (unsigned)SL_MIN(p.n_units, cu->n_sms);
-    sl_launch(cu, sl_w8_few_kernel<S>, dim3(grid), dim3(256), S::smem, l, p, map);
+    sl_launch(cu, sl_w8_few_kernel<S>, dim3(grid), dim3(256), smem, l, p, map);
 }
 
 #endif

@@ -5,41 +5,69 @@
  * Tokens are the 64-row operand, rows of weights the other. So a thread needs the scales of two
  * tokens, not factors for a fourth of all: those would take a quarter of what shared memory gives.
  *
- * A block takes one tile after another: CW consumer warpgroups of 64 tokens each and all 64 Q rows
- * of the tile, and a warpgroup of which warp 0 brings weights, in bulk copies of 8 KB that lie as
- * they will, warp 1 tokens and warp 2 the scales of both. In a gated product units of 64 rows are
- * gate's and up's in turn, so that a thread has both sums of an output. A warpgroup waits for its
- * sum and adds it up while the products of the others run; with two groups (TWO) each has two sums
- * under way.
+ * A block takes one tile of 128 tokens after another: two consumer warpgroups of 64 tokens each and
+ * all 64 Q rows of the tile, and a warpgroup of which warp 0 brings weights, in bulk copies of up
+ * to 8 KB that lie as they will, warp 1 tokens and warp 2 the scales of both. In a gated product
+ * pieces of rows are gate's and up's in turn, so that a thread has both sums of an output. A
+ * warpgroup waits for its sum and adds it up while the products of the other run; up to 128 rows
+ * (TWO) each has two sums under way.
+ *
+ * Of a pair (CL 2, a cluster) the blocks have tiles of rows side by side and the same tokens: each
+ * brings half of them for both, so that L2 is asked for less.
+ *
+ * Outputs leave through shared memory by the copy engine, while the next tile is multiplied: a tile
+ * of 128 x 128 takes 2.3 us beside its steps, 4.6 with ordinary stores (H200).
  */
 #ifndef SL_CUDA_LINEAR_W8A8_WIDE_CUH
 #define SL_CUDA_LINEAR_W8A8_WIDE_CUH
 
 #include "cuda/linear_w8a8.cuh"
 
-template <int CW_, int Q_, bool GATED_, bool TWO_ = CW_ == 2 && Q_ <= 2> struct sl_w8_wide {
-    static constexpr int CW = CW_, Q = Q_, R = 64 * Q_; /* R: rows of a tile, of both parts */
-    static constexpr bool GATED = GATED_, TWO = TWO_;
-    static constexpr int threads = 128 * (CW + 1), tokens = 64 * CW;
+/* Q: rows of a tile, of both parts, by 64; CL: blocks that share tokens. */
+template <int Q_, bool GATED_, int CL_ = 1> struct sl_w8_wide {
+    static constexpr int Q = Q_, CL = CL_, R = 64 * Q_, tokens = 128, threads = 384;
+    static constexpr bool GATED = GATED_, TWO = Q_ <= 2;
     static constexpr int rows = R / (GATED ? 2 : 1); /* of a part */
-    static constexpr int w_bytes = Q * SL_W8_UNIT, x_bytes = tokens * 128;
-    static constexpr int stage = w_bytes + x_bytes, s_stage = 4 * (tokens + 4);
-    static constexpr int fit = (SL_W8_WHOLE - SL_W8_HEADER) / (stage + s_stage);
+    /* Rows with one scale: in a gated product gate's and up's in turn. */
+    static constexpr int piece = GATED && Q % 2 ? 32 : 64, pieces = R / piece;
+    static constexpr int w_bytes = R * 128, x_bytes = tokens * 128;
+    static constexpr int stage = w_bytes + x_bytes, s_stage = 4 * (tokens + (pieces + 3) / 4 * 4);
+    /* What leaves: boxes of 64 tokens and 128 or 64 bytes of rows, some of them at a time. */
+    static constexpr int box_rows = GATED ? piece : 32, boxes = rows / box_rows;
+    static constexpr int box = 64 * box_rows * (GATED ? 2 : 4), most = piece == 32 ? 2 : 3;
+    static constexpr int box_unit = piece == 32 ? 4 : 1; /* rows of a value of its description */
+    static constexpr int at_once = boxes > most ? most : boxes;
+    static constexpr int out_bytes = at_once * box, factors = 8 * R; /* of a group */
+    static constexpr int ring = SL_W8_HEADER + 2 * out_bytes;
+    static constexpr int fit = (SL_W8_WHOLE - ring - 2 * factors) / (stage + s_stage);
     static constexpr int stages = fit > SL_W8_RING ? SL_W8_RING : fit;
-    static constexpr int s_offset = SL_W8_HEADER + stages * stage;
-    static constexpr int smem = s_offset + stages * s_stage;
-    static constexpr int give = CW == 3 ? 32 : 40, take = CW == 3 ? 160 : 232;
+    static constexpr int s_offset = ring + stages * stage;
+    static constexpr int f_offset = s_offset + stages * s_stage;
+    static constexpr int smem = f_offset + 2 * factors;
     static constexpr int ahead = 2; /* steps whose scales are on their way */
-    static_assert(stages >= 3 && CW <= 3 && Q <= 4 && (!GATED || Q % 2 == 0), "shape");
+    static_assert(stages >= 3 && Q <= 3, "shape");
 };
 
-/* The rows of unit u of a tile. */
+/* The units of a block, or of both of a pair. */
+template <class S> struct sl_w8_wide_walker {
+    int first, step, rank;
+
+    __device__ __forceinline__ sl_w8_wide_walker()
+        : first(static_cast<int>(blockIdx.x) / S::CL), step(static_cast<int>(gridDim.x) / S::CL),
+          rank(S::CL > 1 ? static_cast<int>(sl_cluster_rank()) : 0)
+    {
+    }
+};
+
+/* The rows of a piece of a tile. */
 template <class S>
 static __device__ __forceinline__ sl_w8_rows sl_w8_wide_rows(const sl_lin &l, const sl_w8_plan &p,
-                                                             const sl_w8_unit &t, int u)
+                                                             const sl_w8_unit &t, int piece)
 {
-    return sl_w8_rows_of(l.part[S::GATED ? u % 2 : t.part], p.n_k,
-                         t.tile * (S::rows / 64) + (S::GATED ? u / 2 : u));
+    int row = t.tile * S::rows + (S::GATED ? piece / 2 : piece) * S::piece;
+    sl_w8_rows r = sl_w8_rows_of(l.part[S::GATED ? piece % 2 : t.part], p.n_k, row / 64);
+    r.codes += row % 64 * 128;
+    return r;
 }
 
 /* Warp 0: weights, which need not wait for the kernels ahead. */
@@ -49,19 +77,20 @@ static __device__ __forceinline__ void sl_w8_wide_bring_w(const sl_lin &l, const
 {
     int lane = static_cast<int>(threadIdx.x % 32);
     sl_w8_place at = {0, 1};
-    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
-        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens);
-        const uint8_t *from = sl_w8_wide_rows<S>(l, p, t, min(lane, S::Q - 1)).codes;
+    sl_w8_wide_walker<S> units;
+    for (int id = units.first; id < p.n_units; id += units.step) {
+        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens, S::CL, units.rank);
+        const uint8_t *from = sl_w8_wide_rows<S>(l, p, t, min(lane, S::pieces - 1)).codes;
         for (int k = 0; k < p.n_k; k++) {
             uint64_t *full = sl_w8_full(smem, at.slot);
             sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
             if (lane == 0)
                 sl_mbar_expect_tx(full, S::w_bytes);
             __syncwarp();
-            if (lane < S::Q)
-                sl_bulk_load(smem + SL_W8_HEADER + at.slot * S::stage + lane * SL_W8_UNIT,
-                             from + static_cast<int64_t>(k) * SL_W8_UNIT, SL_W8_UNIT, full);
-            sl_w8_next<S>(at);
+            if (lane < S::pieces)
+                sl_bulk_load(smem + S::ring + at.slot * S::stage + lane * S::piece * 128,
+                             from + static_cast<int64_t>(k) * SL_W8_UNIT, S::piece * 128, full);
+            sl_w8_next(at, S::stages);
         }
     }
 }
@@ -71,16 +100,23 @@ template <class S>
 static __device__ __forceinline__ void sl_w8_wide_bring_x(const sl_lin &l, const sl_w8_plan &p,
                                                           const CUtensorMap *map, uint8_t *smem)
 {
+    constexpr int share = S::tokens / S::CL;
     sl_w8_place at = {0, 1};
-    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
-        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens);
+    sl_w8_wide_walker<S> units;
+    for (int id = units.first; id < p.n_units; id += units.step) {
+        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens, S::CL, units.rank);
         for (int k = 0; k < p.n_k; k++) {
             uint64_t *full = sl_w8_full(smem, at.slot);
             sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
             sl_mbar_expect_tx(full, S::x_bytes);
-            sl_tensor_load(smem + SL_W8_HEADER + at.slot * S::stage + S::w_bytes, map, k * 128,
-                           t.token0, full);
-            sl_w8_next<S>(at);
+            uint8_t *to = smem + S::ring + at.slot * S::stage + S::w_bytes;
+            if constexpr (S::CL > 1)
+                sl_tensor_load_all(to + units.rank * share * 128, map, k * 128,
+                                   t.token0 + units.rank * share, full,
+                                   static_cast<uint16_t>((1u << S::CL) - 1));
+            else
+                sl_tensor_load(to, map, k * 128, t.token0, full);
+            sl_w8_next(at, S::stages);
         }
     }
 }
@@ -94,15 +130,16 @@ static __device__ __forceinline__ void sl_w8_wide_scales(const sl_lin &l, const 
 {
     int lane = static_cast<int>(threadIdx.x % 32);
     sl_w8_place at = {0, 1};
-    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
-        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens);
-        const float *w = sl_w8_wide_rows<S>(l, p, t, min(lane, S::Q - 1)).scales;
-        float2 xs[S::ahead][S::CW];
+    sl_w8_wide_walker<S> units;
+    for (int id = units.first; id < p.n_units; id += units.step) {
+        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens, S::CL, units.rank);
+        const float *w = sl_w8_wide_rows<S>(l, p, t, min(lane, S::pieces - 1)).scales;
+        float2 xs[S::ahead][2];
         float ws[S::ahead];
         auto load = [&](int j, int k) {
             k = min(k, p.n_k - 1);
 #pragma unroll
-            for (int i = 0; i < S::CW; i++) {
+            for (int i = 0; i < 2; i++) {
                 int token = min(t.token0 + 64 * i + 2 * lane, p.ld_xs - 2);
                 xs[j][i] = *reinterpret_cast<const float2 *>(
                     p.xs + static_cast<int64_t>(k) * p.ld_xs + token);
@@ -121,13 +158,13 @@ static __device__ __forceinline__ void sl_w8_wide_scales(const sl_lin &l, const 
                 float *to = reinterpret_cast<float *>(smem + S::s_offset + at.slot * S::s_stage);
                 sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
 #pragma unroll
-                for (int i = 0; i < S::CW; i++)
+                for (int i = 0; i < 2; i++)
                     *reinterpret_cast<float2 *>(to + 64 * i + 2 * lane) = xs[j][i];
-                if (lane < S::Q)
+                if (lane < S::pieces)
                     to[S::tokens + lane] = ws[j];
                 sl_mbar_arrive_warp(sl_w8_full(smem, at.slot));
                 load(j, k + j + S::ahead);
-                sl_w8_next<S>(at);
+                sl_w8_next(at, S::stages);
             }
         }
     }
@@ -146,7 +183,7 @@ template <class S> struct sl_w8_wide_view {
 /* Sums under way, and their factors. */
 template <class S> struct sl_w8_wide_sums {
     float v[S::R / 8][4];
-    float f[S::Q][2];
+    float f[S::pieces][2];
 };
 
 /* Starts the products of a stage, and reads their factors meanwhile. */
@@ -155,7 +192,7 @@ static __device__ __forceinline__ void sl_w8_wide_issue(sl_w8_wide_sums<S> &s,
                                                         sl_w8_wide_view<S> &v)
 {
     sl_mbar_wait(sl_w8_full(v.smem, v.at.slot), v.at.parity);
-    uint8_t *stage = v.smem + SL_W8_HEADER + v.at.slot * S::stage;
+    uint8_t *stage = v.smem + S::ring + v.at.slot * S::stage;
     auto w = sl_wgmma_b(stage), x = sl_wgmma_b(stage + S::w_bytes + v.group * SL_W8_UNIT);
     sl_wgmma_fence();
 #pragma unroll
@@ -166,11 +203,25 @@ static __device__ __forceinline__ void sl_w8_wide_issue(sl_w8_wide_sums<S> &s,
         reinterpret_cast<const float *>(v.smem + S::s_offset + v.at.slot * S::s_stage);
     float x0 = scales[64 * v.group + v.token], x1 = scales[64 * v.group + v.token + 8];
 #pragma unroll
-    for (int q = 0; q < S::Q; q++) {
+    for (int q = 0; q < S::pieces; q++) {
         s.f[q][0] = __fmul_rn(x0, scales[S::tokens + q]);
         s.f[q][1] = __fmul_rn(x1, scales[S::tokens + q]);
     }
-    sl_w8_next<S>(v.at);
+    sl_w8_next(v.at, S::stages);
+}
+
+/* Gives a stage back, to both blocks that bring a share of it. */
+template <class S> static __device__ __forceinline__ void sl_w8_wide_free(uint64_t *empty)
+{
+    if (S::CL == 1) {
+        sl_mbar_arrive_warp(empty);
+        return;
+    }
+    __syncwarp();
+#pragma unroll
+    for (int r = 0; r < S::CL; r++)
+        if (SL_WARP_ARRIVALS > 1 || static_cast<int>(threadIdx.x % 32) == r)
+            sl_mbar_arrive_at(empty, static_cast<uint32_t>(r));
 }
 
 /* Gives the oldest stage back and adds up its sums, which have ended. */
@@ -179,13 +230,13 @@ static __device__ __forceinline__ void sl_w8_wide_add(float (&acc)[S::R / 8][4],
                                                       sl_w8_wide_sums<S> &s, sl_w8_wide_view<S> &v)
 {
     sl_wgmma_done(s.v);
-    sl_mbar_arrive_warp(sl_w8_empty(v.smem, v.oldest));
+    sl_w8_wide_free<S>(sl_w8_empty(v.smem, v.oldest));
     v.oldest = v.oldest + 1 == S::stages ? 0 : v.oldest + 1;
 #pragma unroll
     for (int i = 0; i < S::R / 8; i++)
 #pragma unroll
         for (int e = 0; e < 4; e++)
-            acc[i][e] = __fmaf_rn(s.v[i][e], s.f[i / 8][e / 2], acc[i][e]);
+            acc[i][e] = __fmaf_rn(s.v[i][e], s.f[i / (S::piece / 8)][e / 2], acc[i][e]);
 }
 
 template <class S>
@@ -229,126 +280,251 @@ static __device__ __forceinline__ void sl_w8_wide_walk(float (&acc)[S::R / 8][4]
     }
 }
 
-template <typename T>
-static __device__ __forceinline__ void sl_w8_put2(T *at, float a, float b, bool both, bool vec)
-{
-    if constexpr (sizeof(T) == 4) {
-        if (both && vec) {
-            *reinterpret_cast<float2 *>(at) = make_float2(a, b);
-            return;
-        }
-    } else {
-        if (both && vec) {
-            *reinterpret_cast<__nv_bfloat162 *>(at) = __floats2bfloat162_rn(a, b);
-            return;
+/* ------------------------------------------------------------------ what leaves */
+
+/* The factors of a tile's rows: scales, then biases; of a gated product scales of gate, then of up.
+ * Each thread loads its own before the tile, so that nobody waits for them at its end. */
+template <class S> struct sl_w8_wide_factors {
+    static constexpr int each = (S::R + 127) / 128;
+    float scale[each], bias[each];
+
+    __device__ __forceinline__ void load(const sl_lin &l, const sl_w8_plan &p, const sl_w8_unit &u)
+    {
+#pragma unroll
+        for (int j = 0; j < each; j++) {
+            int i = static_cast<int>(threadIdx.x % 128) + 128 * j;
+            const sl_lin_part &part = l.part[S::GATED ? i / S::rows % 2 : u.part];
+            int row = min(u.tile * S::rows + i % S::rows, part.n_rows - 1);
+            scale[j] = sl_w8_scales(part, p.n_k)[row];
+            bias[j] = !S::GATED && part.bias != nullptr ? part.bias[row] : 0.0f;
         }
     }
-    sl_lin_put(at, a);
-    if (both)
-        sl_lin_put(at + 1, b);
+    __device__ __forceinline__ void put(float *to) const
+    {
+#pragma unroll
+        for (int j = 0; j < each; j++) {
+            int i = static_cast<int>(threadIdx.x % 128) + 128 * j;
+            if (i >= S::R)
+                break;
+            to[i] = scale[j];
+            to[S::R + i] = bias[j];
+        }
+    }
+};
+
+/* The outputs of rows 8 i + 2 (lane % 4) and the next one: of a token, and of that 8 further. */
+template <class S>
+static __device__ __forceinline__ void sl_w8_wide_out(float (&out)[4],
+                                                      const float (&acc)[S::R / 8][4],
+                                                      const float *factors, const sl_lin &l,
+                                                      bool biased, int i)
+{
+    int row = 8 * i + 2 * static_cast<int>(threadIdx.x & 3);
+    float2 s = *reinterpret_cast<const float2 *>(factors + row);
+    float2 t = *reinterpret_cast<const float2 *>(factors + row + (S::GATED ? S::rows : S::R));
+    constexpr int other = S::GATED ? S::piece / 8 : 0; /* from gate's to up's */
+    const int at = other > 0 ? i + i / other * other : i;
+    const float *v = acc[at];
+#pragma unroll
+    for (int e = 0; e < 4; e++) {
+        out[e] = __fmul_rn(v[e], e % 2 ? s.y : s.x);
+        if constexpr (S::GATED)
+            out[e] =
+                __fmul_rn(sl_act(l.act, out[e]), __fmul_rn(acc[at + other][e], e % 2 ? t.y : t.x));
+        else if (biased)
+            out[e] = __fadd_rn(out[e], e % 2 ? t.y : t.x);
+    }
 }
 
-/* A thread has two rows next to each other of each eight, of two tokens. The scales and biases of
- * 64 rows are loaded together: behind a store the compiler would wait for each. */
+/* Box c of a group: [token][128 bytes], 16-byte pieces at piece ^ (token % 8), so that the stores
+ * of a warp hit all banks. */
+template <class S>
+static __device__ __forceinline__ void sl_w8_wide_fill(const float (&acc)[S::R / 8][4],
+                                                       const float *factors, const sl_lin &l,
+                                                       bool biased, int c, uint8_t *box)
+{
+    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+    box += (threadIdx.x / 32 % 4 * 16 + g) * (S::box / 64);
+#pragma unroll
+    for (int i = 0; i < S::box_rows / 8; i++) {
+        float out[4];
+        sl_w8_wide_out<S>(out, acc, factors, l, biased, c * (S::box_rows / 8) + i);
+        if constexpr (S::GATED) {
+            uint8_t *at = box + (S::piece == 64 ? i ^ g : i) * 16 + t * 4;
+            *reinterpret_cast<__nv_bfloat162 *>(at) = __floats2bfloat162_rn(out[0], out[1]);
+            *reinterpret_cast<__nv_bfloat162 *>(at + S::box / 8) =
+                __floats2bfloat162_rn(out[2], out[3]);
+        } else {
+            uint8_t *at = box + ((2 * i + t / 2) ^ g) * 16 + t % 2 * 8;
+            *reinterpret_cast<float2 *>(at) = make_float2(out[0], out[1]);
+            *reinterpret_cast<float2 *>(at + S::box / 8) = make_float2(out[2], out[3]);
+        }
+    }
+}
+
+/* A tile leaves by the copy engine, while the next one is multiplied. */
+template <class S>
+static __device__ __forceinline__ void sl_w8_wide_send(const float (&acc)[S::R / 8][4],
+                                                       const float *factors, const sl_lin &l,
+                                                       const sl_w8_unit &u, const CUtensorMap *map,
+                                                       int group, uint8_t *smem)
+{
+    uint8_t *boxes = smem + SL_W8_HEADER + group * S::out_bytes;
+    const int token0 = u.token0 + 64 * group, row0 = u.tile * S::rows;
+    const bool first = threadIdx.x % 128 == 0, biased = l.part[u.part].bias != nullptr;
+#pragma unroll
+    for (int c = 0; c < S::boxes; c++) {
+        if (c > 0 && c % S::at_once == 0) {
+            if (first)
+                sl_tensor_store_wait<0>();
+            sl_bar_sync(2 + group, 128);
+        }
+        sl_w8_wide_fill<S>(acc, factors, l, biased, c, boxes + c % S::at_once * S::box);
+        if (c + 1 < S::boxes && (c + 1) % S::at_once != 0)
+            continue;
+        sl_fence_proxy_async();
+        sl_bar_sync(2 + group, 128);
+        for (int b = c / S::at_once * S::at_once; first && b <= c; b++)
+            if (token0 < l.n && row0 + b * S::box_rows < l.part[u.part].n_rows)
+                sl_tensor_store(map, (row0 + b * S::box_rows) / S::box_unit, token0,
+                                boxes + b % S::at_once * S::box);
+        if (first)
+            sl_tensor_store_commit();
+    }
+}
+
+/* The same by ordinary stores, for outputs that the copy engine cannot write. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_wide_store(const float (&acc)[S::R / 8][4],
-                                                        const sl_lin &l, const sl_w8_plan &p,
+                                                        const float *factors, const sl_lin &l,
                                                         const sl_w8_unit &u, int token)
 {
     const sl_lin_part &part = l.part[u.part];
-    const float *scale = sl_w8_scales(part, p.n_k), *up_scale = sl_w8_scales(l.part[1], p.n_k);
-    int row0 = u.tile * S::rows + 2 * static_cast<int>(threadIdx.x % 4);
-    int64_t ld = S::GATED ? part.n_rows : part.ld_out;
-    bool vec = ld % 2 == 0 && (S::GATED || (reinterpret_cast<uintptr_t>(part.out) & 7) == 0);
+    const int64_t ld = S::GATED ? part.n_rows : part.ld_out;
 #pragma unroll
-    for (int q = 0; q < S::rows / 64; q++) {
-        float2 s[8], t[8];
+    for (int i = 0; i < S::rows / 8; i++) {
+        float out[4];
+        sl_w8_wide_out<S>(out, acc, factors, l, part.bias != nullptr, i);
+        int row = u.tile * S::rows + 8 * i + 2 * static_cast<int>(threadIdx.x & 3);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int row = min(row0 + 64 * q + 8 * i, SL_ROUND_UP(part.n_rows, 64) - 2);
-            s[i] = *reinterpret_cast<const float2 *>(scale + row);
-            t[i] = make_float2(0, 0);
-            if (S::GATED) {
-                t[i] = *reinterpret_cast<const float2 *>(up_scale + row);
-            } else if (part.bias != nullptr) {
-                t[i].x = part.bias[min(row, part.n_rows - 1)];
-                t[i].y = part.bias[min(row + 1, part.n_rows - 1)];
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int row = row0 + 64 * q + 8 * i;
-            if (row >= part.n_rows)
+        for (int e = 0; e < 4; e++) {
+            int64_t at = (token + 4 * (e & 2)) * ld + row + e % 2;
+            if (token + 4 * (e & 2) >= l.n || row + e % 2 >= part.n_rows)
                 continue;
-            const float *v = acc[8 * q * (S::GATED ? 2 : 1) + i];
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                if (token + 8 * h >= l.n)
-                    continue;
-                int64_t at = (token + 8 * h) * ld + row;
-                float a = __fmul_rn(v[2 * h], s[i].x), b = __fmul_rn(v[2 * h + 1], s[i].y);
-                if constexpr (S::GATED) {
-                    const float *up = acc[8 * (2 * q + 1) + i];
-                    a = __fmul_rn(sl_act(l.act, a), __fmul_rn(up[2 * h], t[i].x));
-                    b = __fmul_rn(sl_act(l.act, b), __fmul_rn(up[2 * h + 1], t[i].y));
-                    sl_w8_put2(l.gated_out + at, a, b, row + 1 < part.n_rows, vec);
-                } else {
-                    if (part.bias != nullptr) {
-                        a = __fadd_rn(a, t[i].x);
-                        b = __fadd_rn(b, t[i].y);
-                    }
-                    sl_w8_put2(part.out + at, a, b, row + 1 < part.n_rows, vec);
-                }
-            }
+            if constexpr (S::GATED)
+                sl_lin_put(l.gated_out + at, out[e]);
+            else
+                sl_lin_put(part.out + at, out[e]);
         }
     }
 }
 
+/* Descriptions for the copy engine. */
+struct sl_w8_wide_maps {
+    bool boxes; /* outputs leave by it */
+    CUtensorMap x, out[SL_MAX_LINEAR_PARTS];
+};
+
 template <class S>
 static __device__ __forceinline__ void sl_w8_wide_consume(const sl_lin &l, const sl_w8_plan &p,
+                                                          const sl_w8_wide_maps &maps,
                                                           uint8_t *smem)
 {
     sl_w8_wide_view<S> v = {};
     v.smem = smem;
     v.group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) - 1;
     v.token = static_cast<int>(threadIdx.x / 32 % 4) * 16 + static_cast<int>(threadIdx.x % 32) / 4;
-    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
-        sl_w8_unit u = sl_w8_find(l, p, id, S::tokens);
+    float *factors = reinterpret_cast<float *>(smem + S::f_offset + v.group * S::factors);
+    sl_w8_wide_walker<S> units;
+    for (int id = units.first; id < p.n_units; id += units.step) {
+        sl_w8_unit u = sl_w8_find(l, p, id, S::tokens, S::CL, units.rank);
+        sl_w8_wide_factors<S> f;
+        f.load(l, p, u);
         float acc[S::R / 8][4];
         sl_w8_wide_walk<S>(acc, v, p.n_k);
-        sl_w8_wide_store<S>(acc, l, p, u, u.token0 + 64 * v.group + v.token);
+        if (threadIdx.x % 128 == 0)
+            sl_tensor_store_wait<0>(); /* boxes of the tile before have left */
+        f.put(factors);
+        sl_bar_sync(2 + v.group, 128);
+        if (maps.boxes) {
+            sl_w8_wide_send<S>(acc, factors, l, u, &maps.out[u.part], v.group, smem);
+        } else {
+            sl_w8_wide_store<S>(acc, factors, l, u, u.token0 + 64 * v.group + v.token);
+            sl_bar_sync(2 + v.group, 128); /* all have read the factors */
+        }
     }
+    if (threadIdx.x % 128 == 0)
+        sl_tensor_store_wait<0>(); /* the end of the grid waits for what they write */
 }
 
 template <class S>
 __global__ void __launch_bounds__(S::threads, 1)
     sl_w8_wide_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_w8_plan p,
-                      const __grid_constant__ CUtensorMap map)
+                      const __grid_constant__ sl_w8_wide_maps maps)
 {
     SL_SMEM(uint8_t, smem);
     sl_mbar_init_all(sl_w8_full(smem, 0), S::stages, 2 + SL_WARP_ARRIVALS);
-    sl_mbar_init_all(sl_w8_empty(smem, 0), S::stages, 4 * S::CW * SL_WARP_ARRIVALS);
+    sl_mbar_init_all(sl_w8_empty(smem, 0), S::stages, 8 * S::CL * SL_WARP_ARRIVALS);
     sl_mbar_fence_init();
-    __syncthreads();
+    if (S::CL > 1)
+        sl_cluster_sync();
+    else
+        __syncthreads();
     sl_grid_launch_dependents();
     if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) == 0) {
-        sl_regs_give<S::give>();
+        sl_regs_give<40>();
         if (threadIdx.x < 32)
             sl_w8_wide_bring_w<S>(l, p, smem);
         sl_grid_wait();
         if (threadIdx.x == 32)
-            sl_w8_wide_bring_x<S>(l, p, &map, smem);
+            sl_w8_wide_bring_x<S>(l, p, &maps.x, smem);
         else if (threadIdx.x / 32 == 2)
             sl_w8_wide_scales<S>(l, p, smem);
         __syncwarp();
     } else {
-        sl_regs_take<S::take>();
+        sl_regs_take<232>();
         sl_grid_wait();
-        sl_w8_wide_consume<S>(l, p, smem);
+        sl_w8_wide_consume<S>(l, p, maps, smem);
     }
+    if (S::CL > 1)
+        sl_cluster_sync(); /* the partner may still reach for what is here */
 }
 
 /* ------------------------------------------------------------------ host */
+
+/* Whether the copy engine can store: of all parts the rows of out are whole pieces of 16 bytes
+ * (what is left of one behind the last row it would write, too), or units of 64. */
+template <class S> static inline bool sl_w8_wide_boxes(const sl_lin &l)
+{
+    if (l.gated)
+        return reinterpret_cast<uintptr_t>(l.gated_out) % 16 == 0 &&
+               l.part[0].n_rows % (S::piece == 32 ? 32 : 8) == 0;
+    bool can = true;
+    for (int i = 0; i < l.n_parts; i++)
+        can = can && reinterpret_cast<uintptr_t>(l.part[i].out) % 16 == 0 &&
+              l.part[i].ld_out % 4 == 0 && l.part[i].n_rows % 4 == 0;
+    return can;
+}
+
+/* q: codes of the tokens. */
+template <class S>
+static inline cudaError_t sl_w8_wide_describe(sl_w8_wide_maps *maps, const sl_lin &l,
+                                              const uint8_t *q, int64_t n_cols)
+{
+    const int64_t rows = l.part[0].n_rows;
+    cudaError_t e = sl_tensor_map_codes(&maps->x, q, l.n, n_cols, n_cols, S::tokens / S::CL);
+    maps->boxes = sl_w8_wide_boxes<S>(l);
+    if (e != cudaSuccess || !maps->boxes)
+        return e;
+    if (l.gated && S::piece == 64)
+        return sl_tensor_map(&maps->out[0], l.gated_out, l.n, rows, rows, 64);
+    if (l.gated)
+        return sl_tensor_map_units(&maps->out[0], l.gated_out, l.n, rows / 32, 64, 64);
+    for (int i = 0; i < l.n_parts && e == cudaSuccess; i++)
+        e = sl_tensor_map_float(&maps->out[i], l.part[i].out, l.n, l.part[i].n_rows,
+                                l.part[i].ld_out, 64);
+    return e;
+}
 
 /* q: codes of the tokens, [n][n_k * 128]; ld_xs a multiple of 4. */
 template <class S>
@@ -356,14 +532,13 @@ static void sl_w8_wide_launch(struct sl_cuda *cu, const sl_lin *given, const uin
                               const float *xs, int32_t ld_xs, int32_t raster = SL_W8_RASTER)
 {
     sl_lin l = *given;
-    CUtensorMap map = {};
-    sl_w8_plan p = sl_w8_plan_of(&l, xs, ld_xs, S::rows, S::tokens, raster);
-    sl_cuda_check(
-        cu,
-        sl_tensor_map_codes(&map, q, l.n, (int64_t)p.n_k * 128, (int64_t)p.n_k * 128, S::tokens),
-        "cuTensorMapEncodeTiled");
-    unsigned grid = (unsigned)SL_MIN(p.n_units, cu->n_sms);
-    sl_launch(cu, sl_w8_wide_kernel<S>, dim3(grid), dim3(S::threads), S::smem, l, p, map);
+    sl_w8_wide_maps maps = {};
+    sl_w8_plan p = sl_w8_plan_of(&l, xs, ld_xs, S::rows, S::tokens, raster, S::CL);
+    sl_cuda_check(cu, sl_w8_wide_describe<S>(&maps, l, q, (int64_t)p.n_k * 128),
+                  "cuTensorMapEncodeTiled");
+    unsigned grid = (unsigned)(S::CL * SL_MIN(p.n_units, SL_MAX(cu->n_sms / S::CL, 1)));
+    sl_launch_cluster(cu, sl_w8_wide_kernel<S>, dim3(grid), dim3(S::threads), S::smem, S::CL, l, p,
+                      maps);
 }
 
 #endif

@@ -24,6 +24,16 @@ static __device__ __forceinline__ uint32_t sl_e4m3x2(float a, float b)
     return r;
 }
 
+/* Up to eight rows (tokens) without gaps as b of 32 columns and eight rows: 16 bytes of each row
+ * one behind the other, then the next 16 of each. What follows counts as the rows that are not
+ * there. */
+static __device__ __forceinline__ uint64_t sl_wgmma_dense(const void *smem, int rows)
+{
+    /* address / 16, 16 columns after 16 columns, no swizzle */
+    return (static_cast<uint64_t>(sl_smem_addr(smem)) & 0x3FFFF) >> 4 |
+           static_cast<uint64_t>(rows) << 16 | 8ull << 32;
+}
+
 /* d[64, N] += a[64, 32] b[32, N] of a warpgroup: sl_wgmma_ss with E4M3 instead of BF16, 32 columns
  * in the same bytes. What lies between a product's sum and float is the chip's: the sum is not what
  * mma.sync gives (H200: all values differ). */

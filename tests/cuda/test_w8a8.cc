@@ -333,6 +333,22 @@ static void test_gated(const matrix &gate, const matrix &up, int m, enum sl_act 
               (double)sl_bf16_to_f32(got[i]), want);
         n_close++;
     }
+    struct sl_lin l = sl_cuda_linear_gated_args(&a);
+    size_t n_routes;
+    const struct sl_lin_route *routes = sl_cuda_linear_routes(&n_routes);
+    for (size_t r = 0; r < n_routes; r++) {
+        if (!sl_cuda_linear_fits(&routes[r], &l))
+            continue;
+        dev<uint16_t> by(std::vector<uint16_t>(g.size(), 0x7FC0));
+        l.gated_out = reinterpret_cast<__nv_bfloat16 *>(by.p);
+        sl_cuda_linear_run(cu, &l, &routes[r]);
+        std::vector<uint16_t> same = by.get();
+        for (size_t i = 0; i < same.size(); i++) {
+            CHECK(same[i] == got[i], "%s, %d tokens: %04x, not %04x", routes[r].name, m, same[i],
+                  got[i]);
+            n_bits++;
+        }
+    }
     /* With room for less, gate and up come apart: as where adapters add to them. */
     struct sl_op_linear_gated_act one = a;
     for (int t = 0; t < m; t += 3) {
@@ -448,6 +464,8 @@ int main(int argc, char **argv)
         matrix gate(84, 256, 128, 128), up(84, 256, 1, 256), down(90, 84, 90, 84);
         for (int m : {1, 9, 17, 40, 130})
             test_gated(gate, up, m, m % 2 ? SL_ACT_SILU : SL_ACT_GELU_TANH);
+        matrix gate_whole(160, 512, 128, 128), up_whole(160, 512, 128, 128);
+        test_gated(gate_whole, up_whole, 150, SL_ACT_SILU);
         for (int m : {1, 5, 24, 64, 1, 2})
             test_chain(gate, up, down, m);
         test_layouts();

@@ -38,10 +38,31 @@ static inline uint32_t sl_e4m3x2(float a, float b)
     return sl_sim_e4m3_code(a) | sl_sim_e4m3_code(b) << 8;
 }
 
+/* Words of b: of rows of 128 bytes, and of up to eight rows without gaps. */
+static inline uint32_t sl_sim_b_word(const uint8_t *b, uint32_t row, uint32_t byte)
+{
+    return sl_sim_swizzled(b, row, byte);
+}
+struct sl_sim_dense {
+    const uint8_t *p;
+    uint32_t rows;
+};
+static inline sl_sim_dense sl_wgmma_dense(const void *smem, int rows)
+{
+    return {static_cast<const uint8_t *>(smem), static_cast<uint32_t>(rows)};
+}
+static inline uint32_t sl_sim_b_word(const sl_sim_dense &b, uint32_t row, uint32_t byte)
+{
+    uint32_t v;
+    sl_sim_by_wgmma(true);
+    memcpy(&v, b.p + byte / 16 * 16 * b.rows + 16 * row + byte % 16, 4);
+    sl_sim_by_wgmma(false);
+    return v;
+}
+
 /* Each thread makes its own sums: rows and tokens lie in shared memory. */
-template <int T>
-static inline void sl_wgmma_e4m3(float (&d)[T][4], const uint8_t *a, const uint8_t *b, int add,
-                                 SL_SIM_AT)
+template <int T, class B>
+static inline void sl_wgmma_e4m3(float (&d)[T][4], const uint8_t *a, const B &b, int add, SL_SIM_AT)
 {
     uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 % 4 * 16 + lane / 4, t = lane % 4;
     (void)sl_file, (void)sl_line;
@@ -54,7 +75,7 @@ static inline void sl_wgmma_e4m3(float (&d)[T][4], const uint8_t *a, const uint8
         double sum[2] = {0.0, 0.0};
         uint32_t words[8];
         for (uint32_t k = 0; k < 8; k++)
-            words[k] = sl_sim_swizzled(b, 8 * (i / 2) + 2 * t + i % 2, 4 * k);
+            words[k] = sl_sim_b_word(b, 8 * (i / 2) + 2 * t + i % 2, 4 * k);
         for (uint32_t k = 0; k < 32; k++) {
             float x = sl_sim_e4m3(words[k / 4] >> 8 * (k % 4) & 255);
             for (uint32_t r = 0; r < 2; r++)
