@@ -30,7 +30,7 @@
  *   q8        as src/cuda: byte to float, fma, pack: 2.5 a weight       85 %   79  90  67 % 3e-06
  *   q8_bf16   d as bf16: 2.25 with packed fma                           86 %   83  92  69 % 5e-06
  *   q8_after  codes as bf16 (1.75), d behind the products               86 %   85  93  72 % 4e-14
- *   q4k       as src/cuda: 3.5 and the scales 1, with all 6             45 %   37  44  31 % 4e-06
+ *   q4k       as src/cuda was: 3.5 and the scales 1, with all 6 (gone)  45 %   37  44  31 % 4e-06
  *   q4k_fold  the subtraction of 128 folded into the minimum: 5         55 %   43  52  39 % 4e-06
  *   q4k_bf16  scale and minimum as bf16, packed fma: 3.4                75 %   53  65  45 % 9e-06
  *   q4k_after codes as bf16, scales behind the products: 2.7            85 %   55  69  41 % 7e-14
@@ -57,17 +57,21 @@
  *   nothing. For many tokens every 32 columns cost a multiplication of all sums then: for Q8_0 half
  *   the issue slots beside full tensor cores, for Q4_K more.
  * - Tried in src/cuda and not landed (H200, bench_ops --only linear, 1 token): FP8 and four-bit
- *   groups of 128 with scales behind the products, Q4_K as q4k_bf16 with r and m made when it is
- *   packed. 128256 x 4096: four-bit groups 87 us for 136 to 147, Q4_K 98 for 163, FP8 127; 28672 x
- *   4096 gated: 24.0 for 37.2, 27.1 for 44.7, 32.7. But 2,048 tokens of gate and up: four-bit
- * groups 448 TFLOP/s for 595 and FP8 373, as wgmma waits for each group to be scaled; Q4_K 605 for
- * 551, so that its half is worth having by itself. With four-bit groups, which read at 69 %: rings
- * of cp.async in shared memory, twice as deep, 92.7 us for 87.2; the sums of two groups side by
- * side 0 to 3 %; two tiles of 8 tokens for 16 instead of wgmma 104 for 129 there, but 4096 x
- *   4096 15.3 for 8.6; 64 registers and half the shared memory, so that the next kernel fits
- * beside: alone 6.6 for 7.3, four products of a layer 75.9 for 58.3; asking for the next kernel
- * late: 0 to 17 % slower. Shifts, logic, permutations and conversions have half the lanes, and were
- *   most of decoding.
+ *   groups of 128 with scales behind the products. 128256 x 4096: four-bit groups 87 us for 136 to
+ *   147, FP8 127; 28672 x 4096 gated: 24.0 for 37.2, 32.7. But 2,048 tokens of gate and up:
+ *   four-bit groups 448 TFLOP/s for 595 and FP8 373, as wgmma waits for each group to be scaled.
+ *   With four-bit groups, which read at 69 %: rings of cp.async in shared memory, twice as deep,
+ *   92.7 us for 87.2; the sums of two groups side by side 0 to 3 %; two tiles of 8 tokens for 16
+ *   instead of wgmma 104 for 129 there, but 4096 x 4096 15.3 for 8.6; 64 registers and half the
+ *   shared memory, so that the next kernel fits beside: alone 6.6 for 7.3, four products of a layer
+ *   75.9 for 58.3; asking for the next kernel late: 0 to 17 % slower. Shifts, logic, permutations
+ *   and conversions have half the lanes, and were most of decoding.
+ * - Landed: codes as pairs by one logic instruction, the rest in packed arithmetic, for Q4_K,
+ *   groups and FP8 (bench/results/cuda-h200.txt): as fast as scales behind the products, and
+ *   prompts gain. Then what was in the way was not depth but when it is asked for: 256 columns at
+ *   once, behind the products of 256, left each load as long as 256 columns take; 64 behind those
+ *   of 64, into the same registers, leave it twice that. Groups 75 us, gate and up 21; Q4_K 86 and
+ *   23. What remains there is arithmetic: half-rate pipes take turns.
  */
 #include "linear_small.cuh"
 

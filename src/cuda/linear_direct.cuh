@@ -4,16 +4,19 @@
  * A block a multiprocessor, of 16 warps in teams as in linear_stream.cuh: a warp for each segment
  * of a row block's columns, in a gated product one for gate and one for up. All tokens lie in the
  * block's shared memory, [token][columns], rows 16 bytes more than a multiple of 128. A lane reads
- * the 16 bytes of its own fragments (or codes) from memory, 256 columns at a time (BF16: 128), and
- * what comes next is under way while these are multiplied, over the end of a row block too; the
- * first go out before the kernel waits for the one ahead of it.
+ * the 16 bytes of its own fragments (or codes) from memory and holds 512 columns (BF16: 256) of
+ * them. As soon as 64 are multiplied, their registers are asked for the 64 behind all these, over
+ * the end of a row block too; the first go out before the kernel waits for the one ahead of it.
  *
  * Bytes: weights once, x once a block from L2, outputs. In flight: 16 warps x 2 x 2.3 to 4.4 KB, 74
  * to 140 KB a multiprocessor, against the 36 KB that 4.7 TB/s times 1 us wants. Against the ring in
  * shared memory of linear_stream.cuh this saves a write and a read there, the barriers and their
  * waits: instructions, which is what decoding lacks (lab/linear_small.cu). H200, 1 token, the same
  * bits: 4096 x 4096 BF16 9.3 us for 12.5; 128256 x 4096 Q8_0 132 for 139, BF16 247 for 242:
- * matrices of BF16 with one segment stay with the ring.
+ * matrices of BF16 with one segment stay with the ring. Asking for each 64 columns at once instead
+ * of 256 when all of those are multiplied: 128256 x 4096 Q4_K 86 us for 97 to 105, four-bit groups
+ * 75 us. By the profiler four-bit groups then issue in 64 % of the clocks, and what warps wait for
+ * is each other, fixed latencies and full pipes, not memory.
  */
 #ifndef SL_CUDA_LINEAR_DIRECT_CUH
 #define SL_CUDA_LINEAR_DIRECT_CUH
@@ -23,25 +26,11 @@
 #define SL_DIRECT_WARPS 16
 #define SL_DIRECT_ZEROS 512 /* bytes, at the start of shared memory */
 
-/* What a lane holds of some steps of 64 columns, whole units. */
+/* What a lane holds of some steps of 64 columns. */
 template <class F> struct sl_direct_raw {
     static constexpr int steps = F::coded ? 4 : 2, subs = F::unit_k / 64;
     static constexpr int bytes = steps / subs * F::unit_bytes;
     typename F::raw r[steps];
-
-    /* left: of the segment. */
-    __device__ __forceinline__ void load(const uint8_t *src, int left)
-    {
-        int lane = static_cast<int>(threadIdx.x % 32);
-#pragma unroll
-        for (int i = 0; i < steps; i += subs) {
-            if (i >= left)
-                continue;
-#pragma unroll
-            for (int sub = 0; sub < subs; sub++)
-                F::template load<true>(r[i + sub], src + i / subs * F::unit_bytes, sub, lane);
-        }
-    }
 };
 
 /* A warp's way through its work: what it fetches next, and what it multiplies. */
@@ -91,30 +80,57 @@ template <class F> struct sl_direct_warp {
         src = it.part->w + unit * F::unit_bytes;
         left_next = n_steps;
     }
-    __device__ __forceinline__ void fetch(sl_direct_raw<F> &r)
+    __device__ __forceinline__ void load(sl_direct_raw<F> &r, int i)
     {
-        r.load(src, left_next);
+        constexpr int subs = sl_direct_raw<F>::subs;
+        F::template load<true>(r.r[i], src + i / subs * F::unit_bytes, i % subs,
+                               static_cast<int>(threadIdx.x % 32));
+    }
+    __device__ __forceinline__ void fetched()
+    {
         src += sl_direct_raw<F>::bytes;
         left_next -= steps;
-        if (left_next <= 0 && left_next > -steps) {
+        if (left_next <= 0 && left_next > -steps) { /* once */
             turn_next++;
             enter();
         }
     }
-    __device__ __forceinline__ void multiply(float (&acc)[4], const sl_direct_raw<F> &r,
+    __device__ __forceinline__ void fetch(sl_direct_raw<F> &r)
+    {
+#pragma unroll
+        for (int i = 0; i < steps; i++)
+            if (i < left_next)
+                load(r, i);
+        fetched();
+    }
+    /* The products of what r holds. Behind those of a step its place takes what comes next. WHOLE:
+     * no item ends in it. */
+    template <bool WHOLE>
+    __device__ __forceinline__ void steps_of(float (&acc)[4], sl_direct_raw<F> &r,
                                              const uint8_t *smem)
     {
 #pragma unroll
         for (int i = 0; i < steps; i++) {
-            if (i % sl_direct_raw<F>::subs == 0 && i >= left)
-                break;
-            uint32_t b[4];
-            sl_ldmatrix_x4(b, smem + x + i * 128);
-            sl_stream_mma<F>(acc, r.r[i], 0, b);
-            sl_ldmatrix_x4(b, smem + x + i * 128 + 64);
-            sl_stream_mma<F>(acc, r.r[i], 1, b);
+            if (WHOLE || i < left) {
+                uint32_t b[4];
+                sl_ldmatrix_x4(b, smem + x + i * 128);
+                sl_stream_mma<F>(acc, r.r[i], 0, b);
+                sl_ldmatrix_x4(b, smem + x + i * 128 + 64);
+                sl_stream_mma<F>(acc, r.r[i], 1, b);
+            }
+            if (WHOLE || i < left_next)
+                load(r, i);
         }
+    }
+    __device__ __forceinline__ void multiply(float (&acc)[4], sl_direct_raw<F> &r,
+                                             const uint8_t *smem)
+    {
+        if (left >= steps && left_next >= steps)
+            steps_of<true>(acc, r, smem);
+        else
+            steps_of<false>(acc, r, smem);
         x += x_step;
+        fetched();
     }
     /* Behind the products of some steps; false: nothing is left. */
     __device__ __forceinline__ bool next(float (&acc)[1][4], uint8_t *smem)
@@ -179,13 +195,10 @@ __global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
     bool second = false;
 #pragma unroll 1
     do {
-        if (!second) {
+        if (!second)
             w.multiply(acc[0], even, smem);
-            w.fetch(even);
-        } else {
+        else
             w.multiply(acc[0], odd, smem);
-            w.fetch(odd);
-        }
         second = !second;
     } while (w.next(acc, smem));
 }

@@ -23,7 +23,7 @@
  *   q6_k    Q6_K             256, 3360  4 x [lane] low nibbles, 4 x [lane] 8 bytes of upper 6.5625
  *                                       pairs of bits, [16 rows][16] scale + 128, [16] d f16
  *   int4_   groups of 128,   128, 1088   2 x [lane] as q4_k, then heads of groups           4.25
- *   g128    quant/int4.h                 (scale and zero point) [g][row g, g + 8]
+ *   g128    quant/int4.h                 [g][row g, g + 8] -(128 + zero) as bf16, scale above
  *   int4_   of 32            64, 640     [lane] as q4_k, then heads [g][row g: two, g + 8]  5
  *   g32
  *   fp8     FP8_E4M3         128, 2112  4 x [lane] 2 steps of 8 codes, then scales          8.25
@@ -41,9 +41,10 @@
  * Which of the two FP8_E4M3 becomes: sl_cuda_w8a8 below.
  *
  * A weight's value is the reference decode of src/quant in float, rounded to bf16 (nearest even),
- * but of Q4_K bf16((q - 8) r + m), r its run's scale rounded to bf16 and m the value of code 8, and
- * of FP8 bf16(code hi + bf16(code lo)) with hi = bf16(s) and lo = bf16(s - hi) of its scale s,
- * which is code * s but for one weight in a thousand, next to a tie. A row of FP8 with a NaN in a
+ * but of Q4_K bf16((q - 8) r + m), r its run's scale rounded to bf16 and m the value of code 8, of
+ * groups bf16((q - zero) s), s the scale rounded to bf16, and of FP8 bf16(code hi + bf16(code lo))
+ * with hi = bf16(s) and lo = bf16(s - hi) of its scale s, which is code * s but for one weight in a
+ * thousand, next to a tie. A row of FP8 with a NaN in a
  * unit is NaN in all of it. F32 and F16 are rounded when they are packed, so they lose bits here
  * that the CPU's products keep. Where a scale of the file is not finite the values are not either;
  * a zero may have the other sign, which no sum can show.

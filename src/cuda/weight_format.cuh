@@ -17,13 +17,12 @@
  * or in pairs of bf16, two weights an instruction, where one logic instruction makes the pair x:
  *
  *   q4_k  c = x - 136,       w = fma(c, r, m)      r scale, m value of code 8, both bf16
- *   int4  c = x - (128 + z), w = fma(c, hi, c lo)  s = hi + lo: c has 4 bits, lo of an f16 scale
- *                                                  three, so that w is c s rounded once
+ *   int4  c = x - (128 + z), w = c s               s bf16
  *   fp8   c = 2^120 x,       w = fma(c, hi, c lo)  x the bits of the code in a bf16
  *
- * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0), 5.2 (q5_k), 4.3 (q6_k), 2.0 (q4_k), 2.8
- * (int4, fp8), with 128 lanes a clock and multiprocessor to spend on at most 20 bytes of weights a
- * clock. Of logic and permutations it is 64 lanes.
+ * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0), 5.2 (q5_k), 4.3 (q6_k), 2.0 (q4_k,
+ * int4), 2.8 (fp8), with 128 lanes a clock and multiprocessor to spend on at most 20 bytes of
+ * weights a clock. Of logic and permutations it is 64 lanes.
  */
 #ifndef SL_CUDA_WEIGHT_FORMAT_CUH
 #define SL_CUDA_WEIGHT_FORMAT_CUH
@@ -189,23 +188,14 @@ static __device__ __forceinline__ uint32_t sl_nibble_pair(uint32_t w, int i)
     return sl_mask_or(w >> 4 * i, 0x000F000Fu, 0x43004300u);
 }
 
-/* Step j of groups of which heads says scale and zero point, of rows g and g + 8. */
+/* Step j of groups, of rows g and g + 8. Heads: -(128 + z), and above it the scale. */
 static __device__ __forceinline__ void sl_int4_frag(uint32_t w, const uint32_t heads[2],
                                                     uint32_t a[4])
 {
-    uint32_t hi[2], lo[2], zero[2];
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float s = __uint_as_float(heads[i] & 0xFFFFFF00u);
-        float rest = __fsub_rn(s, __uint_as_float(heads[i] & 0xFFFF0000u));
-        hi[i] = sl_twice(heads[i], 1);
-        lo[i] = sl_twice(__float_as_uint(rest), 1);
-        zero[i] = __byte_perm(heads[i], 0xC3u, 0x4040u); /* -(128 + z) */
-    }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        uint32_t c = sl_add_pair(sl_nibble_pair(w, i), zero[i & 1]);
-        a[i] = sl_fma_pair(c, hi[i & 1], sl_mul_pair(c, lo[i & 1]));
+        uint32_t c = sl_add_pair(sl_nibble_pair(w, i), sl_twice(heads[i & 1], 0));
+        a[i] = sl_mul_pair(c, sl_twice(heads[i & 1], 1));
     }
 }
 

@@ -217,7 +217,9 @@ template <class Format, int GROUP> struct sl_pack_int4 {
         uint32_t head = 0;
         if (row < s.n_rows && k < s.n_cols) {
             const uint8_t *b = s.rows + row * s.row_bytes + k / GROUP * block_bytes;
-            head = sl_bytes2(b) | sl_bytes2(b + 2) << 16;
+            uint32_t v = sl_bytes2(b) | sl_bytes2(b + 2) << 16;
+            head = sl_pack_bf16(-static_cast<float>(128 + (v & 0xFFu)),
+                                __uint_as_float(v & 0xFFFFFF00u));
         }
         *reinterpret_cast<uint32_t *>(out + format::unit_k * 8 + 4 * lane) = head;
     }

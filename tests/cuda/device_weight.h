@@ -7,8 +7,10 @@
 
 #include "quant/dtype.h"
 #include "quant/float.h"
+#include "quant/int4.h"
 
 #include <math.h>
+#include <string.h>
 
 static inline float device_bf16(float v)
 {
@@ -50,15 +52,33 @@ static inline void device_q4_k(const uint8_t *b, float *out)
     }
 }
 
+/* A group of four-bit codes (quant/int4.h): the reference decode of scale 1, times the scale. */
+static inline void device_int4(enum sl_dtype dtype, const uint8_t *block, float *out)
+{
+    uint8_t copy[SL_INT4_HEAD + 64];
+    const struct sl_dtype_info *info = sl_dtype_info(dtype);
+    uint32_t head = sl_int4_load_head(block);
+    memcpy(copy, block, info->block_bytes);
+    sl_int4_store_head(copy, sl_int4_head(1.0f, static_cast<uint32_t>(sl_int4_zero(head))));
+    info->to_f32(copy, out, info->block_elems);
+    for (int64_t i = 0; i < info->block_elems; i++)
+        out[i] = device_bf16(out[i] * device_bf16(sl_int4_scale(head)));
+}
+
 /* n values; of FP8 the codes. */
 static inline void device_values(enum sl_dtype dtype, const void *file, float *out, int64_t n)
 {
-    if (dtype == SL_DTYPE_Q4_K) {
-        for (int64_t i = 0; i < n; i += 256)
-            device_q4_k(static_cast<const uint8_t *>(file) + i / 256 * 144, out + i);
+    const struct sl_dtype_info *info = sl_dtype_info(dtype);
+    const uint8_t *block = static_cast<const uint8_t *>(file);
+    if (dtype == SL_DTYPE_Q4_K || dtype == SL_DTYPE_INT4_G128 || dtype == SL_DTYPE_INT4_G32) {
+        for (int64_t i = 0; i < n; i += info->block_elems, block += info->block_bytes)
+            if (dtype == SL_DTYPE_Q4_K)
+                device_q4_k(block, out + i);
+            else
+                device_int4(dtype, block, out + i);
         return;
     }
-    sl_dtype_info(dtype)->to_f32(file, out, n);
+    info->to_f32(file, out, n);
     for (int64_t i = 0; i < n; i++)
         out[i] = device_bf16(out[i]);
 }
