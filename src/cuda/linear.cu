@@ -8,9 +8,10 @@
 #include "cuda/ptx.cuh"
 
 #define W8A8_KEPT_K64 256 /* steps whose scales few tokens of w8a8 keep (SL_W8_KEPT) */
+#define RING_CODED    2   /* tokens up to which codes come through the ring */
 
-/* A layout streams up to 8 tokens. Above, tiles as wide as the tokens, and from 65 on the largest,
- * 128 rows x 256 tokens or 256 x 128, where there are no segments to add up. */
+/* A layout streams up to 8 tokens, if they fit. Above, tiles as wide as the tokens, and from 65 on
+ * the largest, 128 rows x 256 tokens or 256 x 128, where there are no segments to add up. */
 #define ROUTE_OF(id, tokens, segs, kind, when, kernel, name)                                    \
     {                                                                                           \
         SL_CUDA_##id, tokens, segs, SL_LIN_##kind, SL_LIN_##when, {}, sl_lin_##kernel##_##name, \
@@ -23,18 +24,24 @@
     }
 #define ROUTE(id, tokens, segs, kind, kernel, name) \
     ROUTE_OF(id, tokens, segs, kind, ALWAYS, kernel, name)
-#define ROUTES(id, name)                                                                          \
-    ROUTE_OF(id, 8, INT32_MAX, BOTH, DIRECT, direct, name),                                       \
-        ROUTE(id, 8, INT32_MAX, BOTH, stream, name), ROUTE(id, 16, INT32_MAX, PLAIN, wg16, name), \
-        ROUTE(id, 16, INT32_MAX, GATED, gated16, name),                                           \
-        ROUTE(id, 32, INT32_MAX, PLAIN, wg32, name),                                              \
-        ROUTE(id, 32, INT32_MAX, GATED, gated32, name),                                           \
-        ROUTE(id, 64, INT32_MAX, PLAIN, wg64, name),                                              \
-        ROUTE(id, 64, INT32_MAX, GATED, gated64, name),                                           \
-        ROUTE_OF(id, INT32_MAX, 1, BOTH, WIDE, wide, name),                                       \
-        ROUTE(id, INT32_MAX, 1, BOTH, wg256, name),                                               \
-        ROUTE(id, INT32_MAX, INT32_MAX, PLAIN, wg128, name),                                      \
+#define ROUTES_UP_TO_8(id, name)                            \
+    ROUTE_OF(id, 8, INT32_MAX, BOTH, DIRECT, direct, name), \
+        ROUTE_OF(id, 8, INT32_MAX, BOTH, RING, stream, name)
+#define ROUTES_ABOVE(id, name)                                                                   \
+    ROUTE(id, 16, INT32_MAX, PLAIN, wg16, name), ROUTE(id, 16, INT32_MAX, GATED, gated16, name), \
+        ROUTE(id, 32, INT32_MAX, PLAIN, wg32, name),                                             \
+        ROUTE(id, 32, INT32_MAX, GATED, gated32, name),                                          \
+        ROUTE(id, 64, INT32_MAX, PLAIN, wg64, name),                                             \
+        ROUTE(id, 64, INT32_MAX, GATED, gated64, name),                                          \
+        ROUTE_OF(id, INT32_MAX, 1, BOTH, WIDE, wide, name),                                      \
+        ROUTE(id, INT32_MAX, 1, BOTH, wg256, name),                                              \
+        ROUTE(id, INT32_MAX, INT32_MAX, PLAIN, wg128, name),                                     \
         ROUTE(id, INT32_MAX, INT32_MAX, GATED, gated64, name)
+#define CODED(id, name)                                                                \
+    ROUTES_UP_TO_8(id, name), ROUTE(id, 16, 1, PLAIN, tall16, name),                   \
+        ROUTE(id, 16, 1, GATED, gtall16, name), ROUTE(id, 32, 1, PLAIN, tall32, name), \
+        ROUTE(id, 32, 1, GATED, gtall32, name), ROUTE(id, 64, 1, PLAIN, tall64, name), \
+        ROUTE(id, 64, 1, GATED, gtall64, name), ROUTES_ABOVE(id, name)
 
 static const struct sl_lin_route routes[] = {
     TILE(BF16, 256, 1, PLAIN, 2, false, tile256, bf16),
@@ -48,13 +55,14 @@ static const struct sl_lin_route routes[] = {
     TILE(BF16, 256, 1, GATED, 1, false, pairs, bf16),
     TILE(BF16, 256, 1, PLAIN, 1, false, wide, bf16),
     TILE(BF16, 128, INT32_MAX, PLAIN, 1, false, wg128, bf16),
-    ROUTES(BF16, bf16),
-    ROUTES(Q8_0, q8_0),
-    ROUTES(Q4_0, q4_0),
-    ROUTES(Q4_K, q4_k),
-    ROUTES(Q5_K, q5_k),
-    ROUTES(Q6_K, q6_k),
-    ROUTES(FP8, fp8),
+    ROUTES_UP_TO_8(BF16, bf16),
+    ROUTES_ABOVE(BF16, bf16),
+    CODED(Q8_0, q8_0),
+    CODED(Q4_0, q4_0),
+    CODED(Q4_K, q4_k),
+    CODED(Q5_K, q5_k),
+    CODED(Q6_K, q6_k),
+    CODED(FP8, fp8),
     ROUTE(W8A8, 8, INT32_MAX, BOTH, few, w8a8),
     ROUTE(W8A8, 16, INT32_MAX, BOTH, n16, w8a8),
     ROUTE(W8A8, 32, INT32_MAX, BOTH, n32, w8a8),
@@ -66,8 +74,8 @@ static const struct sl_lin_route routes[] = {
     ROUTE(W8A8, INT32_MAX, INT32_MAX, PLAIN, r64, w8a8),
     ROUTE(W8A8, INT32_MAX, INT32_MAX, GATED, g128, w8a8),
     ROUTE(W8A8, INT32_MAX, INT32_MAX, GATED, gp192, w8a8),
-    ROUTES(INT4_G128, int4_g128),
-    ROUTES(INT4_G32, int4_g32),
+    CODED(INT4_G128, int4_g128),
+    CODED(INT4_G32, int4_g32),
 };
 
 const struct sl_lin_route *sl_cuda_linear_routes(size_t *n)
@@ -104,13 +112,17 @@ bool sl_cuda_linear_fits(const struct sl_lin_route *r, const struct sl_lin *l)
 
 /* A tile of 256 tokens is a fifth faster than two of 128, unless the second half is empty. Codes
  * cost instructions, of which reading weights directly wants fewer; BF16 of many rows streams as
- * fast through shared memory, which leaves room for the kernel behind. */
+ * fast through shared memory, which leaves room for the kernel behind. Where tokens of codes do not
+ * fit, eight warps decode too slowly: 4096 x 14336, 8 tokens, Q4_K 23.4 us by wgmma for 34.5 (H200;
+ * the number of tokens from which this holds was not looked for). */
 static bool pays(const struct sl_lin_route *r, const struct sl_lin *l)
 {
     if (r->when == SL_LIN_WIDE)
         return 5 * (int64_t)SL_ROUND_UP(l->n, 256) <= 6 * (int64_t)SL_ROUND_UP(l->n, 128);
     if (r->when == SL_LIN_DIRECT)
         return r->layout != SL_CUDA_BF16 || l->n_segs > 1;
+    if (r->when == SL_LIN_RING)
+        return r->layout == SL_CUDA_BF16 || l->n <= RING_CODED;
     return true;
 }
 

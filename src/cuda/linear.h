@@ -92,14 +92,23 @@ static inline float *sl_cuda_linear_shelf(const struct sl_cuda *cu)
     void sl_lin_wg256_##name(struct sl_cuda *cu, const struct sl_lin *l);   /* one segment */    \
     void sl_lin_wide_##name(struct sl_cuda *cu, const struct sl_lin *l)     /* the same */
 SL_LIN_DECLARE(bf16);
-SL_LIN_DECLARE(q8_0);
-SL_LIN_DECLARE(q4_0);
-SL_LIN_DECLARE(q4_k);
-SL_LIN_DECLARE(q5_k);
-SL_LIN_DECLARE(q6_k);
-SL_LIN_DECLARE(fp8);
-SL_LIN_DECLARE(int4_g128);
-SL_LIN_DECLARE(int4_g32);
+#define SL_LIN_CODED_DECLARE(name)                                                            \
+    SL_LIN_DECLARE(name);                                                                     \
+    void sl_lin_tall16_##name(struct sl_cuda *cu, const struct sl_lin *l); /* one segment */  \
+    void sl_lin_tall32_##name(struct sl_cuda *cu, const struct sl_lin *l); /* of the sizes */ \
+    void sl_lin_tall64_##name(struct sl_cuda *cu, const struct sl_lin *l); /* above */        \
+    void sl_lin_gtall16_##name(struct sl_cuda *cu, const struct sl_lin *l);                   \
+    void sl_lin_gtall32_##name(struct sl_cuda *cu, const struct sl_lin *l);                   \
+    void sl_lin_gtall64_##name(struct sl_cuda *cu, const struct sl_lin *l)
+SL_LIN_CODED_DECLARE(q8_0);
+SL_LIN_CODED_DECLARE(q4_0);
+SL_LIN_CODED_DECLARE(q4_k);
+SL_LIN_CODED_DECLARE(q5_k);
+SL_LIN_CODED_DECLARE(q6_k);
+SL_LIN_CODED_DECLARE(fp8);
+SL_LIN_CODED_DECLARE(int4_g128);
+SL_LIN_CODED_DECLARE(int4_g32);
+#undef SL_LIN_CODED_DECLARE
 #undef SL_LIN_DECLARE
 /* Of many tokens (linear_tile.cuh). */
 #define SL_LIN_DECLARE(n) void sl_lin_##n##_bf16(struct sl_cuda *cu, const struct sl_lin *l)
@@ -139,6 +148,7 @@ enum sl_lin_when {
     SL_LIN_ALWAYS,
     SL_LIN_WIDE,   /* tiles of 256 tokens: pays where they leave few places empty */
     SL_LIN_DIRECT, /* all tokens in shared memory: wants room; pays where reading is not all */
+    SL_LIN_RING,   /* of weights in shared memory: pays for few tokens where there are codes */
     SL_LIN_TILED,  /* more than 64 tokens: wants vec_x; the cheapest of these */
 };
 

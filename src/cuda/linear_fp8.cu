@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: MIT */
 #include "cuda/linear_inst.cuh"
 
-SL_LIN_KERNELS(fp8)
+SL_LIN_CODED(fp8)

@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: MIT */
 #include "cuda/linear_inst.cuh"
 
-SL_LIN_KERNELS(int4_g32)
+SL_LIN_CODED(int4_g32)

@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: MIT */
 #include "cuda/linear_inst.cuh"
 
-SL_LIN_KERNELS(q4_0)
+SL_LIN_CODED(q4_0)
