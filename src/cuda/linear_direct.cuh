@@ -75,8 +75,8 @@ template <class F> struct sl_direct_warp {
             return;
         constexpr int subs = F::unit_k / 64;
         sl_stream_item it = sl_stream_find(*l, item(turn_next), role.part);
-        int64_t unit =
-            static_cast<int64_t>(it.block) * (l->n_k64 / subs) + role.seg * (l->seg_k64 / subs);
+        int64_t unit = it.block * sl_cuda_row_units(l->n_k64 / subs, F::unit_bytes) +
+                       role.seg * (l->seg_k64 / subs);
         src = it.part->w + unit * F::unit_bytes;
         left_next = n_steps;
     }

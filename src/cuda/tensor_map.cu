@@ -3,6 +3,7 @@
  * by name, so that the program needs no library of it to start.
  */
 #include "cuda/ptx_fp8.cuh"
+#include "cuda/weight.h"
 
 #ifndef SL_CUDA_SIM
 
@@ -78,7 +79,8 @@ cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_bloc
     /* A row of a box has at most 256 values: units are two rows of 8-byte values. */
     const cuuint64_t half = (cuuint64_t)unit_bytes / 2;
     const cuuint64_t dims[3] = {half / 8, 2 * (cuuint64_t)n_units, (cuuint64_t)n_blocks};
-    const cuuint64_t strides[2] = {half, 2 * half * (cuuint64_t)n_units};
+    const cuuint64_t strides[2] = {half,
+                                   2 * half * (cuuint64_t)sl_cuda_row_units(n_units, unit_bytes)};
     const cuuint32_t box[3] = {(cuuint32_t)(half / 8), 2, (cuuint32_t)box_blocks};
     const cuuint32_t steps[3] = {1, 1, 1};
     CUresult rc = encode(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, 3, (void *)w, dims, strides, box,

@@ -4,9 +4,10 @@
  * A matrix for lookups (SL_USE_ROWS) is the file's rows, unchanged. A matrix for products
  * (SL_USE_LINEAR) is cut into row blocks of 16 rows and those along K into units; a row block's
  * units follow each other, so that a row block is one contiguous stream, and row blocks follow each
- * other. Rows behind the last one and columns behind K are zeros. In a unit the values (or codes)
- * lie as lane l of a warp wants them for the A operand of mma.m16n8k16, 16 bytes a lane: with
- * g = l / 4, t = l % 4, element e = 0..7 of step j (16 columns) is
+ * other, some with a gap (sl_cuda_row_units). Rows behind the last one and columns behind K are
+ * zeros. In a unit the values (or codes) lie as lane l of a warp wants them for the A operand of
+ * mma.m16n8k16, 16 bytes a lane: with g = l / 4, t = l % 4, element e = 0..7 of step j (16 columns)
+ * is
  *
  *     row g + 8 ((e >> 1) & 1), column 16 j + 2 t + (e & 1) + 8 (e >> 2)
  *
@@ -78,7 +79,16 @@ struct sl_cuda_layout_info {
 /* Sizes of a packed layout; not for SL_CUDA_ROWS. */
 const struct sl_cuda_layout_info *sl_cuda_layout_info(int32_t layout);
 
-/* Bytes of a row block's stream. */
+/* Units from a row block to the next: one more, which nobody reads, than it has where those are a
+ * multiple of 32 KB. Warps go through row blocks side by side and would all be at the same channels
+ * of memory: a step's layer of 8B in BF16 takes 131.5 us for 133.5 with one sequence, 138.7 for
+ * 141.4 with four (H200, bench_ops --only step). */
+static __host__ __device__ inline int64_t sl_cuda_row_units(int64_t n_units, int64_t unit_bytes)
+{
+    return n_units + (n_units * unit_bytes % 32768 == 0 ? 1 : 0);
+}
+
+/* Bytes from a row block's stream to the next one's. */
 int64_t sl_cuda_stream_bytes(int32_t layout, int64_t n_cols);
 
 #define SL_CUDA_W8A8_ROWS 64

@@ -37,7 +37,8 @@ const struct sl_cuda_layout_info *sl_cuda_layout_info(int32_t layout)
 int64_t sl_cuda_stream_bytes(int32_t layout, int64_t n_cols)
 {
     const struct sl_cuda_layout_info *info = &layouts[layout];
-    return SL_CEIL_DIV(n_cols, (int64_t)info->unit_k) * info->unit_bytes;
+    int64_t n_units = SL_CEIL_DIV(n_cols, (int64_t)info->unit_k);
+    return sl_cuda_row_units(n_units, info->unit_bytes) * info->unit_bytes;
 }
 
 int64_t sl_cuda_w8a8_bytes(int64_t n_rows, int64_t n_cols)
@@ -61,10 +62,13 @@ __global__ void __launch_bounds__(32 * PACK_WARPS)
     pack_kernel(sl_pack_src s, uint8_t *out, int64_t n_blocks, int64_t n_units)
 {
     sl_grid_wait();
+    constexpr int64_t unit_bytes = Pack::format::unit_bytes;
     int64_t i = static_cast<int64_t>(blockIdx.x) * PACK_WARPS + threadIdx.x / 32;
-    if (i < n_blocks * n_units)
-        Pack::unit(s, i / n_units * SL_CUDA_ROW_BLOCK, i % n_units * Pack::format::unit_k,
-                   out + i * Pack::format::unit_bytes, static_cast<int>(threadIdx.x % 32));
+    int64_t block = i / n_units, unit = i % n_units;
+    if (block < n_blocks)
+        Pack::unit(s, block * SL_CUDA_ROW_BLOCK, unit * Pack::format::unit_k,
+                   out + (block * sl_cuda_row_units(n_units, unit_bytes) + unit) * unit_bytes,
+                   static_cast<int>(threadIdx.x % 32));
     sl_grid_launch_dependents();
 }
 

@@ -308,7 +308,8 @@ static __global__ void unpack_kernel(const uint8_t *w, int n_units, uint16_t *ou
     for (int s = 0; s < n_units * F::unit_k / 64; s++) {
         typename F::raw raw;
         const uint8_t *unit =
-            w + (static_cast<int64_t>(blockIdx.x) * n_units + s * 64 / F::unit_k) * F::unit_bytes;
+            w + (blockIdx.x * sl_cuda_row_units(n_units, F::unit_bytes) + s * 64 / F::unit_k) *
+                    F::unit_bytes;
         F::load(raw, unit, s % (F::unit_k / 64), lane);
         for (int j = 0; j < 4; j++) {
             uint32_t a[4];
@@ -334,7 +335,9 @@ static void test_packing(const matrix &m)
     const struct sl_cuda_layout_info *info = sl_cuda_layout_info(m.w.layout);
     int n_units = (int)((m.k + info->unit_k - 1) / info->unit_k);
     int64_t ld = n_units * info->unit_k, blocks = (m.n + 15) / 16;
-    CHECK((int64_t)m.w.n_bytes == blocks * n_units * info->unit_bytes, "%zu", m.w.n_bytes);
+    CHECK((int64_t)m.w.n_bytes ==
+              blocks * sl_cuda_row_units(n_units, info->unit_bytes) * info->unit_bytes,
+          "%zu", m.w.n_bytes);
     dev<uint16_t> out((size_t)(blocks * 16 * ld));
     switch (m.w.layout) {
     case SL_CUDA_BF16:
@@ -659,7 +662,7 @@ static void test_rounds(enum sl_dtype t)
     test_products(w, {1, 33, 64}, false);
     matrix deep;
     make_matrix(deep, t, 20, 8192);
-    test_products(deep, {1, 8, 40}, true);
+    test_products(deep, {1, 8, 40, 70}, true);
     matrix up;
     make_matrix(up, t, 700, 1024);
     for (int m : {8, 64})

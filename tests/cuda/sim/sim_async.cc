@@ -5,6 +5,8 @@
  */
 #include "sim_internal.h"
 
+#include "cuda/weight.h"
+
 #define MBAR_MAGIC 0x534c4d4241523a29ull /* what memory holds where a barrier lives */
 
 static void check_source(const void *src, size_t n, const char *what, sl_sim_at at)
@@ -234,16 +236,8 @@ cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows,
     return cudaSuccess;
 }
 
-cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
-                                int32_t unit_bytes, int32_t box_blocks)
-{
-    return unit_bytes > 2048
-               ? cudaErrorInvalidValue
-               : sl_tensor_map_blocks(map, w, n_blocks, n_units, unit_bytes, box_blocks);
-}
-
-cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
-                                 int32_t unit_bytes, int32_t box_blocks)
+static cudaError_t map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
+                             int64_t ld_units, int32_t unit_bytes, int32_t box_blocks)
 {
     if (reinterpret_cast<uintptr_t>(w) % 16 || unit_bytes <= 0 || unit_bytes % 32 ||
         unit_bytes > 4096 || n_blocks <= 0 || n_units <= 0 || box_blocks < 1 || box_blocks > 256)
@@ -252,12 +246,27 @@ cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_bloc
     *map = {static_cast<const char *>(w),
             n_blocks,
             n_units * words,
-            n_units * words,
+            ld_units * words,
             box_blocks,
             words,
             8,
             false};
     return cudaSuccess;
+}
+
+cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
+                                int32_t unit_bytes, int32_t box_blocks)
+{
+    return unit_bytes > 2048
+               ? cudaErrorInvalidValue
+               : map_units(map, w, n_blocks, n_units, n_units, unit_bytes, box_blocks);
+}
+
+cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
+                                 int32_t unit_bytes, int32_t box_blocks)
+{
+    return map_units(map, w, n_blocks, n_units, sl_cuda_row_units(n_units, unit_bytes), unit_bytes,
+                     box_blocks);
 }
 
 static uint32_t box_bytes(const CUtensorMap *map)
