@@ -55,6 +55,7 @@ static const struct sl_lin_route routes[] = {
     TILE(BF16, 256, 1, GATED, 1, false, pairs, bf16),
     TILE(BF16, 256, 1, PLAIN, 1, false, wide, bf16),
     TILE(BF16, 128, INT32_MAX, PLAIN, 1, false, wg128, bf16),
+    ROUTE_OF(BF16, 8, INT32_MAX, PLAIN, DEEP, deep, bf16),
     ROUTES_UP_TO_8(BF16, bf16),
     ROUTES_ABOVE(BF16, bf16),
     CODED(Q8_0, q8_0),
@@ -110,17 +111,38 @@ bool sl_cuda_linear_fits(const struct sl_lin_route *r, const struct sl_lin *l)
            (r->layout != SL_CUDA_W8A8 || r->max_tokens > 64 || l->n_k64 <= W8A8_KEPT_K64);
 }
 
+/* Steps from which on matrices of several segments want rings, if all warps have a row block, and
+ * in any case. */
+#define LONG_K64    128
+#define LONGEST_K64 192
+
+/* BF16 of few tokens. Short row blocks come sooner without a ring; of long ones that are one or two
+ * for a multiprocessor, one block with deep rings keeps up as tokens become more (4096 x 14336 of 1
+ * and 4 tokens: direct 31.4 and 34.6 us, deep 30.6 and 31.0; 4096 x 4096: 10.8, 11.9 and 13.7,
+ * 13.0); of more, two blocks (5120 x 25600: deep 73.9 and 78.4, stream 68.2 and 73.6; H200). */
+static bool bf16_pays(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms)
+{
+    int32_t blocks = 0;
+    for (int i = 0; i < l->n_parts; i++)
+        blocks += l->part[i].n_blocks;
+    if (l->n_segs == 1)
+        return false;
+    if (r->when == SL_LIN_DIRECT)
+        return l->n_k64 < (blocks <= n_sms ? LONG_K64 : LONGEST_K64);
+    return l->n_k64 >= LONG_K64 && blocks > n_sms && blocks <= n_sms * (8 / l->n_segs);
+}
+
 /* A tile of 256 tokens is a fifth faster than two of 128, unless the second half is empty. Codes
  * cost instructions, of which reading weights directly wants fewer; BF16 of many rows streams as
  * fast through shared memory, which leaves room for the kernel behind. Where tokens of codes do not
  * fit, eight warps decode too slowly: 4096 x 14336, 8 tokens, Q4_K 23.4 us by wgmma for 34.5 (H200;
  * the number of tokens from which this holds was not looked for). */
-static bool pays(const struct sl_lin_route *r, const struct sl_lin *l)
+static bool pays(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms)
 {
     if (r->when == SL_LIN_WIDE)
         return 5 * (int64_t)SL_ROUND_UP(l->n, 256) <= 6 * (int64_t)SL_ROUND_UP(l->n, 128);
-    if (r->when == SL_LIN_DIRECT)
-        return r->layout != SL_CUDA_BF16 || l->n_segs > 1;
+    if ((r->when == SL_LIN_DIRECT || r->when == SL_LIN_DEEP) && r->layout == SL_CUDA_BF16)
+        return bf16_pays(r, l, n_sms);
     if (r->when == SL_LIN_RING)
         return r->layout == SL_CUDA_BF16 || l->n <= RING_CODED;
     return true;
@@ -175,7 +197,7 @@ const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l, int n_sm
     int64_t least = 0;
     for (size_t i = 0; i < SL_COUNT(routes); i++) {
         const struct sl_lin_route *r = &routes[i];
-        if (!sl_cuda_linear_fits(r, l) || !pays(r, l))
+        if (!sl_cuda_linear_fits(r, l) || !pays(r, l, n_sms))
             continue;
         if (r->when != SL_LIN_TILED)
             return best != NULL ? best : r;

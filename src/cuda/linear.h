@@ -110,8 +110,9 @@ SL_LIN_CODED_DECLARE(int4_g128);
 SL_LIN_CODED_DECLARE(int4_g32);
 #undef SL_LIN_CODED_DECLARE
 #undef SL_LIN_DECLARE
-/* Of many tokens (linear_tile.cuh). */
+/* Of up to 8 tokens (deep) and of many (linear_tile.cuh). */
 #define SL_LIN_DECLARE(n) void sl_lin_##n##_bf16(struct sl_cuda *cu, const struct sl_lin *l)
+SL_LIN_DECLARE(deep);
 SL_LIN_DECLARE(tile256);
 SL_LIN_DECLARE(total192);
 SL_LIN_DECLARE(total128);
@@ -149,6 +150,7 @@ enum sl_lin_when {
     SL_LIN_WIDE,   /* tiles of 256 tokens: pays where they leave few places empty */
     SL_LIN_DIRECT, /* all tokens in shared memory: wants room; pays where reading is not all */
     SL_LIN_RING,   /* of weights in shared memory: pays for few tokens where there are codes */
+    SL_LIN_DEEP,   /* one block a multiprocessor: pays where row blocks are few and long */
     SL_LIN_TILED,  /* more than 64 tokens: wants vec_x; the cheapest of these */
 };
 

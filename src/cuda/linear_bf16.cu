@@ -4,6 +4,11 @@
 
 SL_LIN_KERNELS(bf16)
 
+void sl_lin_deep_bf16(struct sl_cuda *cu, const struct sl_lin *l)
+{
+    sl_stream_launch<sl_wf_bf16, 1>(cu, l);
+}
+
 void sl_lin_pairs_bf16(struct sl_cuda *cu, const struct sl_lin *l)
 {
     sl_wg_launch<sl_wf_bf16, 1, 256, 2, false, true>(cu, l);

@@ -17,7 +17,7 @@
 #define SL_LIN_KERNELS(name)                                              \
     void sl_lin_stream_##name(struct sl_cuda *cu, const struct sl_lin *l) \
     {                                                                     \
-        sl_stream_launch<sl_wf_##name>(cu, l);                            \
+        sl_stream_launch<sl_wf_##name, 2>(cu, l);                         \
     }                                                                     \
     void sl_lin_direct_##name(struct sl_cuda *cu, const struct sl_lin *l) \
     {                                                                     \

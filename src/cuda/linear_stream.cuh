@@ -15,7 +15,11 @@
  * stays, else chunks go round a ring.
  *
  * Two blocks fit a multiprocessor (at most 113 KB, 96 registers): with few row blocks the second
- * place is the next kernel's, whose weights then arrive while this one ends.
+ * place is the next kernel's, whose weights then arrive while this one ends. Long row blocks, of
+ * which each warp has one or two, want deeper rings more (BLOCKS = 1): twice the memory and a warp
+ * that refills for every two consumers. down of 8B in BF16, 4096 x 14336, in the step of one and of
+ * four sequences: four products 114.8 and 119.1 us with linear_direct.cuh for it, 112.7 and 114.2
+ * so; 4096 x 4096 and 6144 x 4096 so as well: 119.0 and 118.9 (H200).
  *
  * Bytes: weights once, x once a block from L2 (once a walk when it does not stay), outputs. In
  * flight: 8 warps x (slots - 1) x 2.2 to 4 KB, 32 to 90 KB a block, against the 36 KB a
@@ -34,6 +38,8 @@
 #define SL_STREAM_SLOTS  16 /* most of a warp's ring */
 #define SL_STREAM_BUFS   64 /* most buffers of activations */
 #define SL_STREAM_SMEM   115712
+#define SL_STREAM_ALONE  232448 /* instead, of one block a multiprocessor, */
+#define SL_STREAM_FETCH  4      /* which has so many warps that refill */
 #define SL_STREAM_EMPTY  1024 /* offset of the empty barriers of the rings, behind the full ones */
 #define SL_STREAM_BARS   2048 /* offset of the activations' barriers */
 #define SL_STREAM_ZEROS  3072 /* offset of 16 zero bytes */
@@ -45,6 +51,7 @@
 struct sl_stream_plan {  /* sizes of one launch, made on the host */
     int32_t n_items;     /* row blocks of all parts; gated: pairs */
     int32_t teams, team; /* of a block; warps of a team */
+    int32_t fetchers;    /* warps that refill */
     int32_t slots, slot_bytes;
     int32_t n_chunks, n_bufs, buf_bytes; /* activations; n_bufs = n_chunks: they stay */
     uint32_t act_offset, swap_offset;    /* in shared memory */
@@ -285,15 +292,15 @@ static __device__ __forceinline__ void sl_stream_fill(const sl_lin &l, const sl_
     __syncwarp();
 }
 
-/* Refills the rings of all consumers. They run on their own: a lane whose slot is not free yet
- * holds up no other. */
+/* Refills the rings of the consumers `me`, `me` + fetchers and so on, a lane for each. They run on
+ * their own: a lane whose slot is not free yet holds up no other. */
 template <class F>
 static __device__ __forceinline__ void sl_stream_refill(const sl_lin &l, const sl_stream_plan &p,
-                                                        uint8_t *smem, int from, int to)
+                                                        uint8_t *smem, int from, int to, int me)
 {
-    int lane = static_cast<int>(threadIdx.x % 32);
-    bool mine = lane < p.teams * p.team;
-    sl_stream_fetch<F> f(l, p, smem, mine ? lane : 0, from, mine ? to : 0);
+    int lane = static_cast<int>(threadIdx.x % 32), warp = lane * p.fetchers + me;
+    bool mine = warp < p.teams * p.team;
+    sl_stream_fetch<F> f(l, p, smem, mine ? warp : 0, from, mine ? to : 0);
     for (int i = 0; i < p.slots && f.item < f.to; i++)
         f.next();
     /* For racecheck, which follows one barrier an instruction, one lane after the other. */
@@ -514,16 +521,18 @@ static __device__ __forceinline__ void sl_stream_init(const sl_stream_plan &p, u
     __syncthreads();
 }
 
-template <class F>
-__global__ void __launch_bounds__(32 * (SL_STREAM_WARPS + 2), 2)
+/* BLOCKS: that fit a multiprocessor. */
+template <class F, int BLOCKS>
+__global__ void __launch_bounds__(32 * (SL_STREAM_WARPS + (BLOCKS == 1 ? SL_STREAM_FETCH : 1) + 1),
+                                  BLOCKS)
     sl_stream_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_stream_plan p)
 {
     SL_SMEM(uint8_t, smem);
     int warp = static_cast<int>(threadIdx.x / 32), n_warps = p.teams * p.team, from, to;
     sl_stream_init(p, smem);
     sl_stream_range(p, &from, &to);
-    if (warp == n_warps) {
-        sl_stream_refill<F>(l, p, smem, from, to);
+    if (warp >= n_warps && warp < n_warps + p.fetchers) {
+        sl_stream_refill<F>(l, p, smem, from, to, warp - n_warps);
         return;
     }
     if (warp < n_warps)
@@ -540,23 +549,26 @@ __global__ void __launch_bounds__(32 * (SL_STREAM_WARPS + 2), 2)
 
 /* ------------------------------------------------------------------ host */
 
-/* Sizes for l with slots of slot_bytes; returns the grid. */
+/* Sizes for l with slots of slot_bytes and `blocks` blocks a multiprocessor; returns the grid. */
 static inline unsigned sl_stream_make_plan(const struct sl_cuda *cu, const sl_lin *l,
-                                           int slot_bytes, sl_stream_plan *p, size_t *smem)
+                                           int slot_bytes, int blocks, sl_stream_plan *p,
+                                           size_t *smem)
 {
     p->n_items = 0;
     for (int i = 0; i < (l->gated ? 1 : l->n_parts); i++)
         p->n_items += l->part[i].n_blocks;
     p->team = l->n_segs * (l->gated ? 2 : 1);
-    /* One block a multiprocessor if its warps are enough for its share, else two. */
+    /* One block a multiprocessor if its warps are enough for its share, else as many as fit. */
     int most = SL_STREAM_WARPS / p->team, share = SL_CEIL_DIV(p->n_items, cu->n_sms);
-    int grid = SL_MIN(p->n_items, share <= most ? cu->n_sms : 2 * cu->n_sms);
+    int grid = SL_MIN(p->n_items, share <= most ? cu->n_sms : blocks * cu->n_sms);
     share = SL_CEIL_DIV(p->n_items, grid);
     p->teams = SL_CEIL_DIV(share, SL_CEIL_DIV(share, most)); /* walks of equal width */
     int warps = p->teams * p->team;
+    p->fetchers = blocks == 1 ? SL_STREAM_FETCH : 1;
     p->slot_bytes = slot_bytes;
     int swap = p->team > 1 ? warps * 512 : 0;
-    int room = SL_STREAM_SMEM - SL_STREAM_HEADER - swap, ring = warps * slot_bytes;
+    int room = (blocks == 1 ? SL_STREAM_ALONE : SL_STREAM_SMEM) - SL_STREAM_HEADER - swap,
+        ring = warps * slot_bytes;
     int want = room - 3 * ring; /* for activations, with three slots a warp */
     p->n_chunks = l->seg_k64 * 64 / SL_STREAM_CHUNK;
     p->buf_bytes = l->n_segs * l->n * SL_STREAM_ROW * 2;
@@ -571,13 +583,13 @@ static inline unsigned sl_stream_make_plan(const struct sl_cuda *cu, const sl_li
     return (unsigned)grid;
 }
 
-template <class F> static void sl_stream_launch(struct sl_cuda *cu, const sl_lin *l)
+template <class F, int BLOCKS> static void sl_stream_launch(struct sl_cuda *cu, const sl_lin *l)
 {
     sl_stream_plan p;
     size_t smem;
-    unsigned grid = sl_stream_make_plan(cu, l, F::stage_units * F::unit_bytes, &p, &smem);
-    sl_launch(cu, sl_stream_kernel<F>, dim3(grid), dim3(32u * (unsigned)(p.teams * p.team + 2)),
-              smem, *l, p);
+    unsigned grid = sl_stream_make_plan(cu, l, F::stage_units * F::unit_bytes, BLOCKS, &p, &smem);
+    unsigned warps = (unsigned)(p.teams * p.team + p.fetchers + 1);
+    sl_launch(cu, sl_stream_kernel<F, BLOCKS>, dim3(grid), dim3(32 * warps), smem, *l, p);
 }
 
 #endif

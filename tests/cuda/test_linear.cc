@@ -663,6 +663,9 @@ static void test_rounds(enum sl_dtype t)
     matrix deep;
     make_matrix(deep, t, 20, 8192);
     test_products(deep, {1, 8, 40, 70}, true);
+    matrix several;
+    make_matrix(several, t, 300, 1024);
+    test_products(several, {3, 8}, true);
     matrix up;
     make_matrix(up, t, 700, 1024);
     for (int m : {8, 64})
