@@ -11,7 +11,7 @@
 #define SLOT_BYTES (256u << 20) /* of partial results at most; beyond, first parts grow longer */
 
 static const struct sl_attn_shape SHAPES[] = {
-    {16, 128, {2, 1}}, {32, 128, {2, 1}},  {64, 128, {2, 1}},  {80, 128, {2, 1}},
+    {16, 128, {2, 1}}, {32, 128, {2, 1}},  {64, 192, {2, 1}},  {80, 128, {2, 1}},
     {96, 128, {2, 1}}, {128, 128, {2, 1}}, {256, 128, {1, 1}},
 };
 

@@ -20,7 +20,8 @@
 template <int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int D = D_;
     static constexpr int KEYS = KEYS_;
-    static constexpr int GROUPS = 2; /* that multiply; group 0 brings */
+    static constexpr int GROUPS = D == 64 ? 3 : 2;       /* that multiply; another one brings */
+    static constexpr int REGS = GROUPS == 2 ? 240 : 160; /* of a thread that multiplies */
     static constexpr int ROWS = 64 * GROUPS;
     static constexpr int WORKERS = 128 * GROUPS;
     static constexpr int THREADS = 128 + WORKERS;
@@ -41,7 +42,7 @@ template <int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int WORK_EMPTY_AT = WORK_FULL_AT + 16;   /* [2] */
     static constexpr int UNCLEAN_AT = WORK_EMPTY_AT + 16;     /* int [GROUPS][4] */
     static constexpr int VOTE_AT = UNCLEAN_AT + 16 * GROUPS;  /* uint8_t [2][GROUPS][4] */
-    static constexpr int WORK_AT = VOTE_AT + 8 * GROUPS;
+    static constexpr int WORK_AT = VOTE_AT + 16 * GROUPS;
     static constexpr int BYTES = WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
     static_assert(SL_ATTN_SPLIT % KEYS == 0, "splits are whole slots");
 };
@@ -574,7 +575,7 @@ static __global__ void __launch_bounds__((Way::cfg::THREADS), 1)
         }
         return;
     }
-    sl_regs_take<240>();
+    sl_regs_take<cfg::REGS>();
     Way x(a, bars, group - 1);
     struct sl_attn_turn items = {0};
     for (;; items.n++) {

@@ -10,7 +10,7 @@
 /* ---------------------------------------------------------------- sizes */
 
 template <class KV, int D> struct sl_attn_wide_cfg {
-    static constexpr int WARPS = 8;
+    static constexpr int WARPS = D == 64 ? 12 : 8;
     static constexpr int ROWS = 16 * WARPS;
     static constexpr int THREADS = 32 * WARPS;
     static constexpr int SLOT = SL_ATTN_TILE / SL_KV_TILE * KV::tile_bytes(D);
