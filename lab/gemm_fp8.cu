@@ -24,20 +24,21 @@
  *   cublas   128 x 128 and 1 x 128 scales, as here   1280  998  929 1056   1256 1026  909  928
  *   -        weights as the 64-row operand, 192 x 128   1131 933 792 835   1072  850  771  798
  *
- * The same of 2026-11-23, before (outputs by ordinary stores) and after, two runs; the chip's power
- * makes neighbouring lines of one program differ by up to 8 %:
+ * The same of 2026-11-23: before, with outputs by ordinary stores, and after, two runs. The chip's
+ * power makes neighbouring lines of one program differ by up to 8 %:
  *
- *   t128     128 tokens x 128, two sums under way    1085  853  754  704   1100  910  765  844
- *   p128     the same by pairs of blocks                                   1093 1034  816  846
- *   r192     128 tokens x 192                        1177  803  700  723   1244  919  812  948
- *   p192     the same by pairs of blocks                                   1182 1040  881  936
+ *            128 tokens x            before                after
+ *   t128     128, two sums           1085  853  754  704   1100  910  765  844
+ *   p128     the same by pairs                             1093 1034  816  846   1118  942  800 851
+ *   r192     192                     1177  803  700  723   1244  919  812  948   1257  881  906 929
+ *   p192     the same by pairs                             1182 1040  881  936   1237  904  812 909
  *
  * Gate and up, 28672 x 4096, at 256, 512, 1024, 4096 tokens:
  *
- *   g128     128 tokens x 64 of both                  845  995  924  915    903 1056 1053  949
- *   gp128    the same by pairs of blocks                                    844 1021  951  966
- *   g192     128 tokens x 96 of both                                        715  881  915  925
- *   gp192    the same by pairs of blocks                                    773  942  944  992
+ *   g128     64 of both               845  995  924  915    903 1056 1053  949    867 1024 1020 972
+ *   gp128    the same by pairs                              844 1021  951  966
+ *   g192     96 of both                                     715  881  915  925
+ *   gp192    the same by pairs                              773  942  944  992    730  901  974 975
  *
  * us for one token at 6144 x 4096, 4096 x 4096, 28672 x 4096 (gate and up), 4096 x 14336:
  *
@@ -73,7 +74,8 @@
  *   128 took beside its steps. By the copy engine it takes 2.3, and 2.6 of 192. Rounds of
  *   tiles that are not full are up to a tenth of the time at 4096 tokens.
  * - Pairs of blocks that share tokens: a step of 128 x 128 takes 0.46 us with and without, of 192
- *   0.62; what they save is at the beginning and end of tiles, and power.
+ *   0.62. In one run they were 8 to 13 % faster where there are few steps, in the next no more than
+ *   the runs differ.
  *   Of 64 rows, the tiles of 256 tokens, pairs gain nothing (4096 x 14336, 256 tokens: 45.2 us for
  *   44.6), and four blocks that share tokens lose (78.3).
  * - One warpgroup ahead of the other by half a ring changed nothing (with tokens from registers).
