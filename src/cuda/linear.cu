@@ -11,16 +11,17 @@
 #define RING_CODED    2   /* tokens up to which codes come through the ring */
 
 /* A layout streams up to 8 tokens, if they fit. Above, tiles as wide as the tokens, and from 65 on
- * the largest, 128 rows x 256 tokens or 256 x 128, where there are no segments to add up. */
+ * the largest, 128 rows x 256 tokens or 256 x 128, where there are no segments to add up; of BF16
+ * from 33 tokens on those of the tiles below that cost least. */
 #define ROUTE_OF(id, tokens, segs, kind, when, kernel, name)                                    \
     {                                                                                           \
         SL_CUDA_##id, tokens, segs, SL_LIN_##kind, SL_LIN_##when, {}, sl_lin_##kernel##_##name, \
             #kernel "-" #name                                                                   \
     }
-#define TILE(id, tokens, segs, kind, blocks, split, kernel, name)                            \
-    {                                                                                        \
-        SL_CUDA_##id, INT32_MAX, segs, SL_LIN_##kind, SL_LIN_TILED, {tokens, blocks, split}, \
-            sl_lin_##kernel##_##name, #kernel "-" #name                                      \
+#define TILE(segs, kind, kernel, ...)                                              \
+    {                                                                              \
+        SL_CUDA_BF16, INT32_MAX, segs, SL_LIN_##kind, SL_LIN_TILED, {__VA_ARGS__}, \
+            sl_lin_##kernel##_bf16, #kernel "-bf16"                                \
     }
 #define ROUTE(id, tokens, segs, kind, kernel, name) \
     ROUTE_OF(id, tokens, segs, kind, ALWAYS, kernel, name)
@@ -44,19 +45,27 @@
         ROUTE(id, 64, 1, GATED, gtall64, name), ROUTES_ABOVE(id, name)
 
 static const struct sl_lin_route routes[] = {
-    TILE(BF16, 256, 1, PLAIN, 2, false, tile256, bf16),
-    TILE(BF16, 192, INT32_MAX, PLAIN, 2, false, total192, bf16),
-    TILE(BF16, 128, INT32_MAX, PLAIN, 2, false, total128, bf16),
-    TILE(BF16, 256, INT32_MAX, PLAIN, 1, true, split256, bf16),
-    TILE(BF16, 128, INT32_MAX, PLAIN, 1, true, split128, bf16),
-    TILE(BF16, 256, 1, GATED, 2, false, pairs256, bf16),
-    TILE(BF16, 192, INT32_MAX, GATED, 2, false, pairtot192, bf16),
-    TILE(BF16, 128, INT32_MAX, GATED, 2, false, pairtot128, bf16),
-    TILE(BF16, 256, 1, GATED, 1, false, pairs, bf16),
-    TILE(BF16, 256, 1, PLAIN, 1, false, wide, bf16),
-    TILE(BF16, 128, INT32_MAX, PLAIN, 1, false, wg128, bf16),
+    TILE(1, PLAIN, tile256, 128, 256, SL_SHARE_W),
+    TILE(INT32_MAX, PLAIN, tile192, 128, 192, SL_SHARE_W),
+    TILE(INT32_MAX, PLAIN, tile128, 128, 128, SL_SHARE_X),
+    TILE(INT32_MAX, PLAIN, tile96, 128, 96, SL_SHARE_X),
+    TILE(INT32_MAX, PLAIN, tile64, 128, 64, SL_SHARE_X),
+    TILE(INT32_MAX, PLAIN, half128, 128, 128, SL_SHARE_TILE),
+    TILE(INT32_MAX, PLAIN, half64, 128, 64, SL_SHARE_TILE),
+    TILE(INT32_MAX, PLAIN, half32, 128, 32, SL_SHARE_TILE),
+    TILE(INT32_MAX, PLAIN, few48, 64, 48, SL_SHARE_X),
+    TILE(INT32_MAX, PLAIN, few32, 64, 32, SL_SHARE_X),
+    TILE(1, GATED, gate256, 128, 256, SL_SHARE_W),
+    TILE(INT32_MAX, GATED, gate128, 128, 128, SL_SHARE_X),
+    TILE(INT32_MAX, GATED, gate64, 128, 64, SL_SHARE_X),
+    TILE(INT32_MAX, GATED, fewgate, 64, 64, SL_SHARE_X),
+    TILE(1, GATED, pairs, 256, 128, SL_SHARE_NONE),
+    TILE(1, PLAIN, wide, 256, 128, SL_SHARE_NONE),
+    TILE(INT32_MAX, PLAIN, wg128, 128, 128, SL_SHARE_NONE),
+    TILE(INT32_MAX, PLAIN, wg64, 64, 128, SL_SHARE_NONE),
+    ROUTE_OF(BF16, 8, INT32_MAX, BOTH, DIRECT, direct, bf16),
     ROUTE_OF(BF16, 8, INT32_MAX, PLAIN, DEEP, deep, bf16),
-    ROUTES_UP_TO_8(BF16, bf16),
+    ROUTE_OF(BF16, 8, INT32_MAX, BOTH, RING, stream, bf16),
     ROUTES_ABOVE(BF16, bf16),
     CODED(Q8_0, q8_0),
     CODED(Q4_0, q4_0),
@@ -85,51 +94,56 @@ const struct sl_lin_route *sl_cuda_linear_routes(size_t *n)
     return routes;
 }
 
-/* Tiles of rows and tokens, those of rows rounded up to as many as share tokens. */
-static int64_t n_tiles(const struct sl_lin_route *r, const struct sl_lin *l)
+/* Work of blocks: tiles, those that share rounded up to two, or halves of tiles. Parts side by side
+ * have rows that come together. */
+static int64_t n_units(const struct sl_lin_route *r, const struct sl_lin *l)
 {
-    int64_t rows = 0;
-    for (int i = 0; i < (l->gated ? 1 : l->n_parts); i++)
-        rows += SL_CEIL_DIV(l->part[i].n_blocks, l->gated ? 4 : 8);
-    return SL_ROUND_UP(rows, r->tile.blocks) * SL_CEIL_DIV(l->n, r->tile.tokens);
+    const struct sl_lin_tile *t = &r->tile;
+    int64_t rows = 0, cols = SL_CEIL_DIV(l->n, t->tokens);
+    int32_t apart = t->share == SL_SHARE_NONE ? t->rows
+                    : t->rows == 48           ? 16
+                    : t->rows % 64            ? 32
+                                              : 64;
+    for (int i = 0; i < l->n_parts; i++)
+        rows += SL_ROUND_UP(l->part[i].n_rows, apart);
+    rows = SL_CEIL_DIV(rows, (int64_t)t->rows);
+    if (t->share == SL_SHARE_X)
+        rows = SL_ROUND_UP(rows, 2);
+    if (t->share == SL_SHARE_W)
+        cols = SL_ROUND_UP(cols, 2);
+    return rows * cols * (t->share == SL_SHARE_TILE ? 2 : 1);
 }
 
 static bool tiles_fit(const struct sl_lin_route *r, const struct sl_lin *l)
 {
-    bool room = n_tiles(r, l) * r->tile.tokens * SL_LIN_SHELF_TOKEN <= SL_LIN_SHELF_BYTES;
-    return l->n > 64 && l->vec_x && (!l->mixed || r->tile.blocks > 1) &&
-           (!r->tile.split || (l->n_segs > 1 && room));
+    bool size = r->tile.tokens == 64 ? l->n > 32 && l->n <= 64 : l->n > 64;
+    return size && l->vec_x && (r->tile.share < SL_SHARE_TILE || !l->mixed) &&
+           (r->tile.share != SL_SHARE_TILE || l->n_segs > 2);
 }
 
 bool sl_cuda_linear_fits(const struct sl_lin_route *r, const struct sl_lin *l)
 {
-    bool room =
-        r->when != SL_LIN_DIRECT || (int64_t)l->n * (l->n_k64 * 128 + 16) <= SL_LIN_DIRECT_BYTES;
+    int64_t most = r->layout == SL_CUDA_BF16 ? SL_LIN_DIRECT_BF16 : SL_LIN_DIRECT_BYTES;
+    bool room = r->when != SL_LIN_DIRECT || (int64_t)l->n * (l->n_k64 * 128 + 16) <= most;
     return r->layout == l->part[0].layout && l->n <= r->max_tokens && l->n_segs <= r->max_segs &&
            (r->kind & (l->gated ? SL_LIN_GATED : SL_LIN_PLAIN)) != 0 && room &&
            (r->when == SL_LIN_TILED ? tiles_fit(r, l) : !l->mixed) &&
            (r->layout != SL_CUDA_W8A8 || r->max_tokens > 64 || l->n_k64 <= W8A8_KEPT_K64);
 }
 
-/* Steps from which on matrices of several segments want rings, if all warps have a row block, and
- * in any case. */
-#define LONG_K64    128
-#define LONGEST_K64 192
+#define DEEP_K64 128 /* steps of matrices that want deep rings, at least */
 
-/* BF16 of few tokens. Short row blocks come sooner without a ring; of long ones that are one or two
- * for a multiprocessor, one block with deep rings keeps up as tokens become more (4096 x 14336 of 1
- * and 4 tokens: direct 31.4 and 34.6 us, deep 30.6 and 31.0; 4096 x 4096: 10.8, 11.9 and 13.7,
- * 13.0); of more, two blocks (5120 x 25600: deep 73.9 and 78.4, stream 68.2 and 73.6; H200). */
-static bool bf16_pays(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms)
+/* Long row blocks that are one or two for each team of a multiprocessor: a block with deep rings
+ * keeps up as tokens become more (4096 x 14336 of 4 and 8 tokens: deep 31.0 and 32.9 us,
+ * stream 34.8 and 37.7); of more, two blocks do (5120 x 25600 of 8: deep 93.4, stream 77.2; H200).
+ */
+static bool deep_pays(const struct sl_lin *l, int n_sms)
 {
     int32_t blocks = 0;
     for (int i = 0; i < l->n_parts; i++)
         blocks += l->part[i].n_blocks;
-    if (l->n_segs == 1)
-        return false;
-    if (r->when == SL_LIN_DIRECT)
-        return l->n_k64 < (blocks <= n_sms ? LONG_K64 : LONGEST_K64);
-    return l->n_k64 >= LONG_K64 && blocks > n_sms && blocks <= n_sms * (8 / l->n_segs);
+    return l->n_segs > 1 && l->n_k64 >= DEEP_K64 && blocks > n_sms &&
+           blocks <= n_sms * (8 / l->n_segs);
 }
 
 /* A tile of 256 tokens is a fifth faster than two of 128, unless the second half is empty. Codes
@@ -139,55 +153,56 @@ static bool bf16_pays(const struct sl_lin_route *r, const struct sl_lin *l, int 
  * the number of tokens from which this holds was not looked for). */
 static bool pays(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms)
 {
-    if (r->when == SL_LIN_WIDE)
+    switch (r->when) {
+    case SL_LIN_WIDE:
         return 5 * (int64_t)SL_ROUND_UP(l->n, 256) <= 6 * (int64_t)SL_ROUND_UP(l->n, 128);
-    if ((r->when == SL_LIN_DIRECT || r->when == SL_LIN_DEEP) && r->layout == SL_CUDA_BF16)
-        return bf16_pays(r, l, n_sms);
-    if (r->when == SL_LIN_RING)
+    case SL_LIN_DIRECT:
+        return r->layout != SL_CUDA_BF16 || l->n_segs > 1;
+    case SL_LIN_DEEP:
+        return deep_pays(l, n_sms);
+    case SL_LIN_RING:
         return r->layout == SL_CUDA_BF16 || l->n <= RING_CODED;
-    return true;
+    default:
+        return true;
+    }
 }
 
-/* What a tile costs in clocks of 1.9 GHz: a step, the end, and a step where the chip's power is the
- * limit, spread over all multiprocessors. Fitted to 126 products of the layers of four models, 128
- * to 8192 tokens, on an H200 (7 % off in the mean). */
+/* What work costs in clocks of 1.9 GHz: a step, the end, and a step where the chip's power is the
+ * limit, spread over all multiprocessors. Fitted to 137 products of the layers of four models, 64
+ * to 8192 tokens, on an H200 (4 to 9 % off in the mean, few48 and few32 up to 10). */
 static const struct tile_cost {
     void (*run)(struct sl_cuda *cu, const struct sl_lin *l);
     int32_t step, end, power;
 } costs[] = {
-    {sl_lin_tile256_bf16, 1479, 7270, 1609},    {sl_lin_total192_bf16, 985, 7021, 1310},
-    {sl_lin_total128_bf16, 739, 6280, 1005},    {sl_lin_split256_bf16, 1355, 23062, 2039},
-    {sl_lin_split128_bf16, 831, 13416, 1203},   {sl_lin_pairs256_bf16, 1455, 3508, 1802},
-    {sl_lin_pairtot192_bf16, 1188, 6319, 1252}, {sl_lin_pairtot128_bf16, 563, 3000, 1051},
-    {sl_lin_wg128_bf16, 661, 7192, 963},        {sl_lin_wide_bf16, 1479, 7270, 1450},
-    {sl_lin_pairs_bf16, 1440, 6000, 1676},
+    {sl_lin_tile256_bf16, 1375, 9169, 1516},  {sl_lin_tile192_bf16, 906, 9619, 1306},
+    {sl_lin_tile128_bf16, 643, 7458, 838},    {sl_lin_tile96_bf16, 549, 4619, 693},
+    {sl_lin_tile64_bf16, 471, 5545, 358},     {sl_lin_half128_bf16, 691, 10571, 950},
+    {sl_lin_half64_bf16, 472, 8001, 358},     {sl_lin_half32_bf16, 361, 6884, 179},
+    {sl_lin_few48_bf16, 360, 2689, 134},      {sl_lin_few32_bf16, 237, 4976, 90},
+    {sl_lin_gate256_bf16, 1289, 10595, 1731}, {sl_lin_gate128_bf16, 704, 7763, 847},
+    {sl_lin_gate64_bf16, 486, 5217, 358},     {sl_lin_fewgate_bf16, 432, 3845, 179},
+    {sl_lin_pairs_bf16, 1399, 8348, 1657},    {sl_lin_wide_bf16, 1478, 6195, 1599},
+    {sl_lin_wg128_bf16, 636, 6632, 922},      {sl_lin_wg64_bf16, 640, 0, 358},
 };
 
-/* Sums so many that they fill L2 several times leave faster as ordinary stores, unless the tiles
- * are long. */
-#define WIDE_BYTES ((int64_t)200 << 20)
-#define WIDE_K64   96
+#define JOIN_STEPS 20 /* of a tile whose segments' sums go through memory (linear_wg.cuh) */
 
 static int64_t cost(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms)
 {
     const struct tile_cost *c = costs;
     while (c->run != r->run)
         c++;
-    int64_t units = n_tiles(r, l), steps = l->n_k64, rows = 0;
-    for (int i = 0; i < l->n_parts; i++)
-        rows += l->part[i].n_rows;
-    if (r->run == sl_lin_wide_bf16 && (rows * l->n * 4 < WIDE_BYTES || steps > WIDE_K64))
-        return INT64_MAX;
-    bool apart = r->tile.split;
-    if (r->run == sl_lin_wg128_bf16) /* decides for itself */
-        apart =
-            l->n_segs > 1 && SL_CEIL_DIV(units * l->n_segs, (int64_t)n_sms) * (l->seg_k64 + 20) <
-                                 SL_CEIL_DIV(units, (int64_t)n_sms) * steps;
-    if (apart) {
-        units *= l->n_segs;
-        steps = l->seg_k64 + (r->tile.split ? 0 : 20);
+    int64_t units = n_units(r, l), steps = l->n_k64, sms = n_sms;
+    if (r->tile.share == SL_SHARE_TILE)
+        steps = SL_CEIL_DIV(steps, 2);
+    if (r->tile.share == SL_SHARE_NONE && l->n_segs > 1) { /* wg64 and wg128 */
+        int64_t apart = SL_CEIL_DIV(units * l->n_segs, sms) * (l->seg_k64 + JOIN_STEPS);
+        if (r->tile.tokens == 64 || apart < SL_CEIL_DIV(units, sms) * steps) {
+            units *= l->n_segs;
+            steps = l->seg_k64 + JOIN_STEPS;
+        }
     }
-    int64_t quick = SL_CEIL_DIV(units, (int64_t)n_sms) * (steps * c->step + c->end);
+    int64_t quick = SL_CEIL_DIV(units, sms) * (steps * c->step + c->end);
     return SL_MAX(quick, units * steps * c->power / n_sms);
 }
 

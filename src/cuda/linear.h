@@ -4,9 +4,9 @@
  * The columns of a matrix are cut into segments, by its shape alone. For every output and segment
  * there is one float accumulator, from +0, to which mma.m16n8k16 (or wgmma, the same bits) adds 16
  * columns after 16 columns in ascending order, up to the packed width (K rounded up to the layout's
- * unit, zeros behind K); the segments' sums are added in order; then the bias. Weights are the
- * 16-row operand, tokens the other, for one token and for a thousand. All kernels do this, so which
- * one runs changes no bit. Of the layout w8a8 all this is otherwise: linear_w8a8.cuh.
+ * unit, zeros behind K); the segments' sums are added in order; then the bias. Which operand of the
+ * instruction weights are changes no bit. All kernels do this, so which one runs changes none. Of
+ * the layout w8a8 all this is otherwise: linear_w8a8.cuh.
  */
 #ifndef SL_CUDA_LINEAR_H
 #define SL_CUDA_LINEAR_H
@@ -41,7 +41,6 @@ struct sl_lin {
     __nv_bfloat16 *gated_out; /* rows n_rows of part 0 apart */
     float *partial;           /* sums of segments on their way to who adds them */
     uint32_t *arrived;        /* [SL_LIN_TILES], zeros between launches */
-    float *shelf;             /* sums between blocks that add them up together; likewise zeros */
     struct sl_lin_part part[SL_MAX_LINEAR_PARTS];
 };
 
@@ -52,15 +51,13 @@ struct sl_lin {
 
 /* Shared memory for all tokens of a product that reads its weights directly (linear_direct.cuh). */
 #define SL_LIN_DIRECT_BYTES 196608
+#define SL_LIN_DIRECT_BF16  89984 /* whose weights lie there, too */
 
 /* Device memory of the backend for products (struct sl_cuda). */
 #define SL_LIN_PARTIAL_BYTES (32 << 20)
 #define SL_LIN_TILES         4096
 #define SL_LIN_MIXED_BYTES   (8 << 20)
-#define SL_LIN_SHELF_BYTES   (36 << 20)
-#define SL_LIN_SHELF_TOKEN   2048 /* bytes of a token of a tile there */
-#define SL_LIN_BYTES \
-    (SL_LIN_PARTIAL_BYTES + SL_LIN_TILES * 4 + SL_LIN_MIXED_BYTES + SL_LIN_SHELF_BYTES)
+#define SL_LIN_BYTES         (SL_LIN_PARTIAL_BYTES + SL_LIN_TILES * 4 + SL_LIN_MIXED_BYTES)
 
 /* Gives the backend SL_LIN_BYTES of zeroed device memory for its products. Gate and up beside
  * adapters may have more room, of its own (step.cu). */
@@ -70,12 +67,6 @@ static inline void sl_cuda_linear_memory(struct sl_cuda *cu, uint8_t *bytes)
     cu->lin_mixed = (float *)(bytes + SL_LIN_PARTIAL_BYTES);
     cu->lin_mixed_bytes = SL_LIN_MIXED_BYTES;
     cu->lin_arrived = (uint32_t *)(bytes + SL_LIN_PARTIAL_BYTES + SL_LIN_MIXED_BYTES);
-}
-
-/* [SL_LIN_SHELF_BYTES], behind the counters. */
-static inline float *sl_cuda_linear_shelf(const struct sl_cuda *cu)
-{
-    return (float *)(cu->lin_arrived + SL_LIN_TILES);
 }
 
 /* The kernels of a layout, in the files linear_<layout>.cu. All parts have the layout. */
@@ -114,14 +105,20 @@ SL_LIN_CODED_DECLARE(int4_g32);
 #define SL_LIN_DECLARE(n) void sl_lin_##n##_bf16(struct sl_cuda *cu, const struct sl_lin *l)
 SL_LIN_DECLARE(deep);
 SL_LIN_DECLARE(tile256);
-SL_LIN_DECLARE(total192);
-SL_LIN_DECLARE(total128);
-SL_LIN_DECLARE(split256);
-SL_LIN_DECLARE(split128);
+SL_LIN_DECLARE(tile192);
+SL_LIN_DECLARE(tile128);
+SL_LIN_DECLARE(tile96);
+SL_LIN_DECLARE(tile64);
+SL_LIN_DECLARE(half128);
+SL_LIN_DECLARE(half64);
+SL_LIN_DECLARE(half32);
+SL_LIN_DECLARE(few48);
+SL_LIN_DECLARE(few32);
+SL_LIN_DECLARE(gate256);
+SL_LIN_DECLARE(gate128);
+SL_LIN_DECLARE(gate64);
+SL_LIN_DECLARE(fewgate);
 SL_LIN_DECLARE(pairs);
-SL_LIN_DECLARE(pairs256);
-SL_LIN_DECLARE(pairtot192);
-SL_LIN_DECLARE(pairtot128);
 #undef SL_LIN_DECLARE
 
 /* Products of FP8 activations (linear_w8a8.cuh), which have another arithmetic than the above. */
@@ -151,14 +148,17 @@ enum sl_lin_when {
     SL_LIN_DIRECT, /* all tokens in shared memory: wants room; pays where reading is not all */
     SL_LIN_RING,   /* of weights in shared memory: pays for few tokens where there are codes */
     SL_LIN_DEEP,   /* one block a multiprocessor: pays where row blocks are few and long */
-    SL_LIN_TILED,  /* more than 64 tokens: wants vec_x; the cheapest of these */
+    SL_LIN_TILED,  /* more than 32 tokens: wants vec_x; the cheapest of these */
 };
 
-/* The tiles of such a route: of 128 rows (gated: 64 of both). */
+/* What two blocks side by side share: tokens, weights, a tile of which each has half the segments,
+ * or nothing. */
+enum sl_lin_share { SL_SHARE_X, SL_SHARE_W, SL_SHARE_TILE, SL_SHARE_NONE };
+
+/* The tiles of such a route. */
 struct sl_lin_tile {
-    int16_t tokens;
-    int16_t blocks; /* that share tokens */
-    bool split;     /* segments are units of their own */
+    int16_t tokens, rows;
+    enum sl_lin_share share;
 };
 
 struct sl_lin_route {

@@ -14,16 +14,22 @@ void sl_lin_pairs_bf16(struct sl_cuda *cu, const struct sl_lin *l)
     sl_wg_launch<sl_wf_bf16, 1, 256, 2, false, true>(cu, l);
 }
 
-#define SL_LIN_TILE(kernel, tokens, totals, pairs, blocks, split)                \
-    void sl_lin_##kernel##_bf16(struct sl_cuda *cu, const struct sl_lin *l)      \
-    {                                                                            \
-        sl_tile_launch<sl_wf_bf16, tokens, totals, pairs, blocks>(cu, l, split); \
+#define SL_LIN_TILE(kernel, ...)                                            \
+    void sl_lin_##kernel##_bf16(struct sl_cuda *cu, const struct sl_lin *l) \
+    {                                                                       \
+        sl_tile_launch<sl_tile_shape<__VA_ARGS__>>(cu, l);                  \
     }
-SL_LIN_TILE(tile256, 256, false, false, 2, false)
-SL_LIN_TILE(total192, 192, true, false, 2, false)
-SL_LIN_TILE(total128, 128, true, false, 2, false)
-SL_LIN_TILE(split256, 256, false, false, 1, true)
-SL_LIN_TILE(split128, 128, false, false, 1, true)
-SL_LIN_TILE(pairs256, 256, false, true, 2, false)
-SL_LIN_TILE(pairtot192, 192, true, true, 2, false)
-SL_LIN_TILE(pairtot128, 128, true, true, 2, false)
+SL_LIN_TILE(tile256, 128, 256, 64, false, false, SL_SHARE_W)
+SL_LIN_TILE(tile192, 128, 192, 32, true, false, SL_SHARE_W)
+SL_LIN_TILE(tile128, 128, 128, 64, true, false, SL_SHARE_X)
+SL_LIN_TILE(tile96, 128, 96, 32, true, false, SL_SHARE_X)
+SL_LIN_TILE(tile64, 128, 64, 64, true, false, SL_SHARE_X)
+SL_LIN_TILE(half128, 128, 128, 64, true, false, SL_SHARE_TILE)
+SL_LIN_TILE(half64, 128, 64, 32, true, false, SL_SHARE_TILE)
+SL_LIN_TILE(half32, 128, 32, 32, true, false, SL_SHARE_TILE)
+SL_LIN_TILE(few48, 64, 48, 16, true, false, SL_SHARE_X)
+SL_LIN_TILE(few32, 64, 32, 32, true, false, SL_SHARE_X)
+SL_LIN_TILE(gate256, 128, 256, 64, false, true, SL_SHARE_W)
+SL_LIN_TILE(gate128, 128, 128, 64, true, true, SL_SHARE_X)
+SL_LIN_TILE(gate64, 128, 64, 32, true, true, SL_SHARE_X)
+SL_LIN_TILE(fewgate, 64, 64, 32, true, true, SL_SHARE_X)

@@ -4,19 +4,23 @@
  * A block a multiprocessor, of 16 warps in teams as in linear_stream.cuh: a warp for each segment
  * of a row block's columns, in a gated product one for gate and one for up. All tokens lie in the
  * block's shared memory, [token][columns], rows 16 bytes more than a multiple of 128. A lane reads
- * the 16 bytes of its own fragments (or codes) from memory and holds 512 columns (BF16: 256) of
- * them. As soon as 64 are multiplied, their registers are asked for the 64 behind all these, over
- * the end of a row block too; the first go out before the kernel waits for the one ahead of it.
+ * the 16 bytes of its own codes from memory and holds 512 columns of them. As soon as 64 are
+ * multiplied, their registers are asked for the 64 behind all these, over the end of a row block
+ * too; the first go out before the kernel waits for the one ahead of it. BF16, which lies as wgmma
+ * wants it, passes through shared memory of the warp's own, 256 columns, by cp.async, and ldmatrix
+ * makes the fragments: 4096 x 4096 10.2 us for 10.9 straight into registers, 2048 x 8192 11.6 for
+ * 15.3. (With L2's policy of what is read once ptxas 13.0 makes an instruction of that which the
+ * chip refuses.)
  *
  * Bytes: weights once, x once a block from L2, outputs. In flight: 16 warps x 2 x 2.3 to 4.4 KB, 74
  * to 140 KB a multiprocessor, against the 36 KB that 4.7 TB/s times 1 us wants. Against the ring in
- * shared memory of linear_stream.cuh this saves a write and a read there, the barriers and their
- * waits: instructions, which is what decoding lacks (lab/linear_small.cu). H200, 1 token, the same
- * bits: 4096 x 4096 BF16 9.3 us for 12.5; 128256 x 4096 Q8_0 132 for 139, BF16 247 for 242:
- * matrices of BF16 with one segment stay with the ring. Asking for each 64 columns at once instead
- * of 256 when all of those are multiplied: 128256 x 4096 Q4_K 86 us for 97 to 105, four-bit groups
- * 75 us. By the profiler four-bit groups then issue in 64 % of the clocks, and what warps wait for
- * is each other, fixed latencies and full pipes, not memory.
+ * shared memory of linear_stream.cuh this saves the barriers and their waits, of codes a write and
+ * a read there, too: instructions, which is what decoding lacks (lab/linear_small.cu). H200, 1
+ * token, the same bits: 4096 x 4096 BF16 9.3 us for 12.5; 128256 x 4096 Q8_0 132 for 139, BF16 247
+ * for 242: matrices of BF16 with one segment stay with the ring. Asking for each 64 columns at once
+ * instead of 256 when all of those are multiplied: 128256 x 4096 Q4_K 86 us for 97 to 105, four-bit
+ * groups 75 us. By the profiler four-bit groups then issue in 64 % of the clocks, and what warps
+ * wait for is each other, fixed latencies and full pipes, not memory.
  */
 #ifndef SL_CUDA_LINEAR_DIRECT_CUH
 #define SL_CUDA_LINEAR_DIRECT_CUH
@@ -26,11 +30,47 @@
 #define SL_DIRECT_WARPS 16
 #define SL_DIRECT_ZEROS 512 /* bytes, at the start of shared memory */
 
-/* What a lane holds of some steps of 64 columns. */
+/* Some steps of 64 columns on their way: codes in a lane's registers, BF16 in shared memory of the
+ * warp's own. Two of these take turns. */
 template <class F> struct sl_direct_raw {
     static constexpr int steps = F::coded ? 4 : 2, subs = F::unit_k / 64;
-    static constexpr int bytes = steps / subs * F::unit_bytes;
-    typename F::raw r[steps];
+    static constexpr int bytes = steps / subs * F::unit_bytes, slot_bytes = F::coded ? 0 : bytes;
+    typename F::raw r[F::coded ? steps : 1];
+    uint8_t *slot;
+
+    __device__ __forceinline__ explicit sl_direct_raw(uint8_t *at) : slot(at)
+    {
+    }
+    __device__ __forceinline__ void load(const uint8_t *src, int i)
+    {
+        int lane = static_cast<int>(threadIdx.x % 32);
+        if constexpr (F::coded) {
+            F::template load<true>(r[i], src + i / subs * F::unit_bytes, i % subs, lane);
+        } else {
+            __syncwarp(); /* all have read what was there */
+#pragma unroll
+            for (int at = i * F::unit_bytes; at < (i + 1) * F::unit_bytes; at += 512)
+                sl_cp_async16(slot + at + 16 * lane, src + at + 16 * lane, true);
+        }
+    }
+    /* Behind every step, loaded or not, so that as many groups follow each. */
+    __device__ __forceinline__ void commit()
+    {
+        if (!F::coded)
+            sl_cp_async_commit();
+    }
+    __device__ __forceinline__ typename F::raw get(int i) const
+    {
+        if constexpr (F::coded) {
+            return r[i];
+        } else {
+            typename F::raw raw;
+            sl_cp_async_wait<2 * steps - 1>();
+            __syncwarp();
+            F::load_shared(raw, slot + i * F::unit_bytes, static_cast<int>(threadIdx.x % 32));
+            return raw;
+        }
+    }
 };
 
 /* A warp's way through its work: what it fetches next, and what it multiplies. */
@@ -80,12 +120,6 @@ template <class F> struct sl_direct_warp {
         src = it.part->w + unit * F::unit_bytes;
         left_next = n_steps;
     }
-    __device__ __forceinline__ void load(sl_direct_raw<F> &r, int i)
-    {
-        constexpr int subs = sl_direct_raw<F>::subs;
-        F::template load<true>(r.r[i], src + i / subs * F::unit_bytes, i % subs,
-                               static_cast<int>(threadIdx.x % 32));
-    }
     __device__ __forceinline__ void fetched()
     {
         src += sl_direct_raw<F>::bytes;
@@ -98,9 +132,11 @@ template <class F> struct sl_direct_warp {
     __device__ __forceinline__ void fetch(sl_direct_raw<F> &r)
     {
 #pragma unroll
-        for (int i = 0; i < steps; i++)
+        for (int i = 0; i < steps; i++) {
             if (i < left_next)
-                load(r, i);
+                r.load(src, i);
+            r.commit();
+        }
         fetched();
     }
     /* The products of what r holds. Behind those of a step its place takes what comes next. WHOLE:
@@ -113,13 +149,15 @@ template <class F> struct sl_direct_warp {
         for (int i = 0; i < steps; i++) {
             if (WHOLE || i < left) {
                 uint32_t b[4];
+                const typename F::raw raw = r.get(i);
                 sl_ldmatrix_x4(b, smem + x + i * 128);
-                sl_stream_mma<F>(acc, r.r[i], 0, b);
+                sl_stream_mma<F>(acc, raw, 0, b);
                 sl_ldmatrix_x4(b, smem + x + i * 128 + 64);
-                sl_stream_mma<F>(acc, r.r[i], 1, b);
+                sl_stream_mma<F>(acc, raw, 1, b);
             }
             if (WHOLE || i < left_next)
-                load(r, i);
+                r.load(src, i);
+            r.commit();
         }
     }
     __device__ __forceinline__ void multiply(float (&acc)[4], sl_direct_raw<F> &r,
@@ -180,7 +218,9 @@ __global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
     int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
     sl_direct_warp<F> w(l, p, warp);
     bool any = warp < p.teams * p.team && w.item(0) < p.n_items;
-    sl_direct_raw<F> even, odd;
+    constexpr int slot = sl_direct_raw<F>::slot_bytes;
+    uint8_t *ring = smem + p.swap_offset + (p.team > 1 ? SL_DIRECT_WARPS * 512 : 0);
+    sl_direct_raw<F> even(ring + 2 * warp * slot), odd(ring + (2 * warp + 1) * slot);
     if (any) {
         w.fetch(even);
         w.fetch(odd);
@@ -206,7 +246,7 @@ __global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
 /* ------------------------------------------------------------------ host */
 
 /* Shared memory for l. */
-static inline size_t sl_direct_make_plan(const sl_lin *l, sl_stream_plan *p)
+static inline size_t sl_direct_make_plan(const sl_lin *l, int slot_bytes, sl_stream_plan *p)
 {
     *p = {};
     for (int i = 0; i < (l->gated ? 1 : l->n_parts); i++)
@@ -215,14 +255,15 @@ static inline size_t sl_direct_make_plan(const sl_lin *l, sl_stream_plan *p)
     p->teams = SL_DIRECT_WARPS / p->team;
     p->buf_bytes = l->n_k64 * 128 + 16; /* of a token */
     p->swap_offset = SL_DIRECT_ZEROS;
-    p->act_offset = p->swap_offset + (p->team > 1 ? SL_DIRECT_WARPS * 512u : 0u);
+    p->act_offset = p->swap_offset + (p->team > 1 ? SL_DIRECT_WARPS * 512u : 0u) +
+                    2 * SL_DIRECT_WARPS * static_cast<uint32_t>(slot_bytes);
     return p->act_offset + (size_t)l->n * (size_t)p->buf_bytes;
 }
 
 template <class F> static void sl_direct_launch(struct sl_cuda *cu, const sl_lin *l)
 {
     sl_stream_plan p;
-    size_t smem = sl_direct_make_plan(l, &p);
+    size_t smem = sl_direct_make_plan(l, sl_direct_raw<F>::slot_bytes, &p);
     unsigned grid = (unsigned)SL_MIN(p.n_items, cu->n_sms);
     sl_launch(cu, sl_direct_kernel<F>, dim3(grid), dim3(32 * SL_DIRECT_WARPS), smem, *l, p);
 }

@@ -391,7 +391,7 @@ static __device__ __forceinline__ void sl_stream_load(sl_stream_step<F> &s, cons
 {
     constexpr int subs = F::unit_k / 64;
     int lane = static_cast<int>(threadIdx.x % 32);
-    F::load(s.raw, smem + stage + i / subs * F::unit_bytes, i % subs, lane);
+    sl_wf_load<F>(s.raw, smem + stage + i / subs * F::unit_bytes, i % subs, lane);
     sl_stream_load_x(s.x[0], smem, cols, n_tokens);
     sl_stream_load_x(s.x[1], smem, cols + 64, n_tokens);
 }

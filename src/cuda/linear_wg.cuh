@@ -272,7 +272,7 @@ static __device__ __forceinline__ void sl_wg_load_a(sl_wg_frag<MI> &f, sl_wg_vie
             F::load_half(raw, 0, unit, lane);
             F::load_half(raw, 1, unit + 4 * F::unit_bytes, lane);
         } else {
-            F::load(raw, unit + m * 4 * F::unit_bytes, sub, lane);
+            sl_wf_load<F>(raw, unit + m * 4 * F::unit_bytes, sub, lane);
         }
 #pragma unroll
         for (int j = 0; j < 4; j++)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * ptx.cuh - the instructions that CUDA C++ has no name for, one function each.
  *
- * With ptx_fp8.cuh the only file with inline PTX. Under the simulator (tests/cuda/sim), whose
- * cuda_runtime.h defines SL_CUDA_SIM, functions of the same names come from sim_ptx.h, so that
- * kernels are one source. Asm that reads or writes memory is volatile and clobbers memory: it must
- * not move across sl_grid_wait or a barrier.
+ * With ptx_fp8.cuh and ptx_tile.cuh the only file with inline PTX. Under the simulator
+ * (tests/cuda/sim), whose cuda_runtime.h defines SL_CUDA_SIM, functions of the same names come from
+ * sim_ptx.h, so that kernels are one source. Asm that reads or writes memory is volatile and
+ * clobbers memory: it must not move across sl_grid_wait or a barrier.
  */
 #ifndef SL_CUDA_PTX_CUH
 #define SL_CUDA_PTX_CUH

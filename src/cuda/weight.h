@@ -5,14 +5,14 @@
  * (SL_USE_LINEAR) is cut into row blocks of 16 rows and those along K into units; a row block's
  * units follow each other, so that a row block is one contiguous stream, and row blocks follow each
  * other, some with a gap (sl_cuda_row_units). Rows behind the last one and columns behind K are
- * zeros. In a unit the values (or codes) lie as lane l of a warp wants them for the A operand of
- * mma.m16n8k16, 16 bytes a lane: with g = l / 4, t = l % 4, element e = 0..7 of step j (16 columns)
- * is
+ * zeros. In a unit of BF16 the values lie as wgmma reads them in shared memory, those of codes lie
+ * as lane l of a warp wants them for the A operand of mma.m16n8k16, 16 bytes a lane: with g = l /
+ * 4, t = l % 4, element e = 0..7 of step j (16 columns) is
  *
  *     row g + 8 ((e >> 1) & 1), column 16 j + 2 t + (e & 1) + 8 (e >> 2)
  *
  *   layout  of               unit: columns, bytes          bits a weight, K a multiple of the unit
- *   bf16    F32, F16, BF16   64, 2048   4 steps [lane] 8 bf16                               16
+ *   bf16    F32, F16, BF16   64, 2048   [rows 0..7, 8..15][8 columns][row] 8 bf16           16
  *   q8_0    Q8_0             64, 1088   2 x [lane] 2 steps of 8 bytes (code + 128),         8.5
  *                                       then scales f16 [g][row g, g + 8][2 blocks]
  *   q4_0    Q4_0             64, 576    [lane] 4 steps of 8 nibbles, then scales as q8_0    4.5

@@ -82,46 +82,62 @@ static __device__ __forceinline__ uint32_t sl_nibbles(uint32_t w, int upper)
     return (upper ? w >> 4 : w) & 0x0F0F0F0Fu;
 }
 
-/* Rows 0 to 7 first, then 8 to 15, [half][two k16][lane][16 bytes]: a warp may take the upper half
- * of one row block and the lower of another as its 16 rows (linear_wg.cuh). */
+/* Rows 0 to 7 first, then 8 to 15, [half][8 columns][row][16 bytes]: wgmma reads units in shared
+ * memory as they lie (linear_tile.cuh), and ldmatrix makes fragments of them. */
 struct sl_wf_bf16 {
     static constexpr int layout = SL_CUDA_BF16;
     static constexpr int unit_k = 64, unit_bytes = 2048, stage_units = 2;
     static constexpr bool coded = false;
-    static constexpr int half_bytes = 1024;
+    static constexpr int half_bytes = 1024, column_bytes = 128;
     struct raw {
-        uint4 w[2][2];
+        uint32_t w[4][4]; /* steps */
     };
-    template <bool FAR = false>
+    /* Eight rows, in shared memory, as rows 0 to 7 (to 0) or 8 to 15 (1). */
     static __device__ __forceinline__ void load_half(raw &r, int to, const uint8_t *half, int lane)
     {
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            r.w[to][i] = sl_load16<FAR>(half + 16 * lane + 512 * i);
+        for (int j = 0; j < 4; j += 2) {
+            uint32_t v[4];
+            sl_ldmatrix_x4(v, half + 2 * column_bytes * j + 16 * lane);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                r.w[j + i / 2][to + 2 * (i % 2)] = v[i];
+        }
+    }
+    static __device__ __forceinline__ void load_shared(raw &r, const uint8_t *unit, int lane)
+    {
+        const uint8_t *at =
+            unit + half_bytes * (lane >> 3 & 1) + column_bytes * (lane >> 4) + 16 * (lane & 7);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            sl_ldmatrix_x4(r.w[j], at + 2 * column_bytes * j);
     }
     template <bool FAR = false>
     static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
     {
-        load_half<FAR>(r, 0, unit, lane);
-        load_half<FAR>(r, 1, unit + half_bytes, lane);
-    }
-    /* Steps 2 h and 2 h + 1 of rows 0 to 7 and 8 to 15, at once. */
-    static __device__ __forceinline__ void load_two(uint32_t (*a)[4], const uint8_t *low,
-                                                    const uint8_t *high, int h, int lane)
-    {
-        const uint4 q[2] = {sl_load16(low + 512 * h + 16 * lane),
-                            sl_load16(high + 512 * h + 16 * lane)};
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            a[i / 4][i % 4] = sl_word(q[i & 1], 2 * (i / 4) + (i % 4 >> 1));
+        for (int i = 0; i < 16; i++)
+            r.w[i / 4][i % 4] = *reinterpret_cast<const uint32_t *>(
+                unit + half_bytes * (i % 2) + column_bytes * (i / 2) + 4 * lane);
     }
     static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
     {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            a[i] = sl_word(r.w[i & 1][j >> 1], 2 * (j & 1) + (i >> 1));
+            a[i] = r.w[j][i];
     }
 };
+
+/* From shared memory. */
+template <class F>
+static __device__ __forceinline__ void sl_wf_load(typename F::raw &r, const uint8_t *unit, int sub,
+                                                  int lane)
+{
+    if constexpr (F::coded)
+        F::load(r, unit, sub, lane);
+    else
+        F::load_shared(r, unit, lane);
+}
 
 struct sl_wf_q8_0 {
     static constexpr int layout = SL_CUDA_Q8_0;

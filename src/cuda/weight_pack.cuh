@@ -112,10 +112,10 @@ template <class File> struct sl_pack_bf16_of {
                 if (row < s.n_rows && k < s.n_cols)
                     w[e >> 1] |= File::bits(s.rows + row * s.row_bytes, k) << 16 * (e & 1);
             }
-            for (int half = 0; half < 2; half++)
-                *reinterpret_cast<uint2 *>(out + format::half_bytes * half + 512 * (j >> 1) +
-                                           16 * lane + 8 * (j & 1)) =
-                    make_uint2(w[half], w[half + 2]);
+            for (int i = 0; i < 4; i++)
+                *reinterpret_cast<uint32_t *>(out + format::half_bytes * (i & 1) +
+                                              format::column_bytes * (2 * j + (i >> 1)) +
+                                              4 * lane) = w[i];
         }
     }
 };
