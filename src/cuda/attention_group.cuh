@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * attention_group.cuh - what the kernels of warpgroups share (attention_wg.cuh,
- * attention_wg256.cuh, attention_skip.cuh): tiles of 128 rows, chunks of prompts, pages of BF16 and
- * F16.
+ * attention_wg256.cuh, attention_skip.cuh): tiles of 128 rows, or 192 for D = 64, chunks of
+ * prompts, pages of BF16 and F16.
  *
  * Two warps bring page tiles as they are, by bulk copies, one the keys and one the values, each
- * into two slots of cfg::KEYS positions. Two warpgroups of 64 rows take them. The sums are those of
+ * into two slots of cfg::KEYS positions. Warpgroups of 64 rows take them. The sums are those of
  * mma.sync, to the bit: one accumulator over ascending 16s. A row's state over the splits of a run
- * is in memory, touched once a split: shared memory, or for D = 256, where that has no room, the
- * workspace.
+ * is in memory, touched once a split: shared memory, but for D = 256 three quarters are in the
+ * workspace, from where as many loads as there are registers are under way at once.
  */
 #ifndef SL_CUDA_ATTENTION_GROUP_CUH
 #define SL_CUDA_ATTENTION_GROUP_CUH

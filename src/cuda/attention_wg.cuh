@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * attention_wg.cuh - paged attention for tiles of 128 rows by the products of warpgroups: chunks of
- * prompts, heads of 64 and 128 dimensions, pages of BF16 and F16.
+ * attention_wg.cuh - paged attention for tiles of 128 rows (192 for D = 64) by the products of
+ * warpgroups: chunks of prompts, heads of 64 and 128 dimensions, pages of BF16 and F16.
  *
  * What attention_group.cuh brings are pairs of the canonical order's tiles, 128 positions. Scores
  * are products of queries and keys in shared memory, values of those there with probabilities in
@@ -16,7 +16,8 @@
  * instructions a warp and 8,192 exponentials (512 clk) beside them; lab/attention_prefill.cu has
  * the figures, and what was tried.
  *
- * nvcc 13.0, sm_90a: 168 registers at launch; D = 128 spills some 40 bytes.
+ * nvcc 13.0, sm_90a: 168 registers at launch, of which D = 128 spills some 40 bytes; D = 64 has
+ * three warpgroups that multiply, 128 registers at launch, and spills 240 bytes.
  */
 #ifndef SL_CUDA_ATTENTION_WG_CUH
 #define SL_CUDA_ATTENTION_WG_CUH

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * attention_wide.cuh - paged attention for tiles of 128 rows by mma.sync: chunks of prompts, where
- * attention_group.cuh's kernels do not do it. A warp has 16 rows, all keys and all dimensions.
+ * attention_wide.cuh - paged attention for tiles of 128 rows, or 192 for D = 64, by mma.sync:
+ * chunks of prompts, where attention_group.cuh's kernels do not do it. A warp has 16 rows, all keys
+ * and all dimensions.
  */
 #ifndef SL_CUDA_ATTENTION_WIDE_CUH
 #define SL_CUDA_ATTENTION_WIDE_CUH
