@@ -9,6 +9,7 @@
 #define SL_TESTS_CUDA_BENCH_LINEAR_H
 
 #include "bench_cublas.h"
+#include "cuda/weight.h"
 #include "device_weight.h"
 #include "quant/float.h"
 #include "quant/fp8_e4m3.h"
@@ -128,6 +129,15 @@ struct lin_weights {
     size_t n_bytes; /* of one copy */
 };
 
+/* What products read of it: all but the gaps. */
+static size_t lin_read_bytes(const struct sl_weight *w)
+{
+    const struct sl_cuda_layout_info *info = sl_cuda_layout_info(w->layout);
+    const int64_t blocks = SL_CEIL_DIV(w->n_rows, (int64_t)SL_CUDA_ROW_BLOCK);
+    return static_cast<size_t>(blocks * SL_CEIL_DIV(w->n_cols, (int64_t)info->unit_k) *
+                               info->unit_bytes);
+}
+
 static struct lin_weights lin_create(const struct lin_bench *l, const struct lin_shape *s,
                                      enum sl_dtype dtype)
 {
@@ -141,7 +151,7 @@ static struct lin_weights lin_create(const struct lin_bench *l, const struct lin
                                          &first[i], &err);
         CHECK(rc == 0, "%s: %s", s->name, err.msg);
         at += static_cast<size_t>(s->n[i]) * file_row_bytes(dtype, s->k);
-        r.n_bytes += first[i].n_bytes;
+        r.n_bytes += lin_read_bytes(&first[i]);
     }
     r.n_copies = n_copies_for(r.n_bytes, 64);
     for (int c = 0; c < r.n_copies; c++)
