@@ -43,8 +43,8 @@
  *   full at 1.37 to 1.48 GHz of 1.98. Runs differ by 5 % with the chip's warmth.
  * - L2 does not bind smem1, against the prediction: 6336 bytes a clock of the multiprocessors are
  *   fewer of L2's, whose clock does not sink with theirs.
- * - Weights through registers cost nothing. So BF16 keeps the layout of weight.h, and coded formats
- *   may hope for the same.
+ * - Weights through registers cost nothing, so coded formats may hope for the same. BF16 left them
+ *   later, for tiles of any number of rows (linear_tile.cuh).
  * - First run: every version with a cluster lost a third (sharex2 534, sharew2 482, regs2 550).
  *   mbarrier.arrive.release.cluster is a fence of the whole device (MEMBAR.ALL.GPU) each time. What
  *   is released is only that wgmma has read, which needs none.
@@ -61,8 +61,9 @@
 
 /* ------------------------------------------------------------------ data and reference */
 
-/* Packs rows of K bf16 into units of 16 rows x 64 columns. regs: as weight.h says, fragments of a
- * lane side by side; else the rows one behind the other, pieces of 16 bytes at piece ^ (row % 8).
+/* Packs rows of K bf16 into units of 16 rows x 64 columns. regs: fragments of a lane side by side,
+ * as src/cuda had them; else the rows one behind the other, pieces of 16 bytes at piece ^ (row %
+ * 8).
  */
 static __global__ void pack_kernel(const uint32_t *w, uint32_t *out, int n_rows, int n_cols,
                                    int regs)
