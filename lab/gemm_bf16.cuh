@@ -453,19 +453,19 @@ static __device__ __forceinline__ void gemm_consume(const gemm_args &a, const CU
     gemm_view v = {smem, a.fault, {0, 0}, 0, group};
     if constexpr (S::split) {
         gemm_consume_split<S>(a, v, rank, first);
-        return;
+    } else {
+        for (int id = first; id < a.n_units; id += step) {
+            gemm_unit u = gemm_find<S>(a, id, rank);
+            float sum[S::NT / 8][4];
+            gemm_sums<S>(sum, a, v, u);
+            if constexpr (S::STORE == STORE_BOXES)
+                gemm_store_boxes<S, S::NT / 8>(sum, omap, smem, group, u.row0, u.token0);
+            else
+                gemm_store<S, S::NT / 8>(sum, a, group, u.row0, u.token0);
+        }
+        if (S::STORE == STORE_BOXES && threadIdx.x % 128 == 0)
+            sl_tensor_store_wait_all();
     }
-    for (int id = first; id < a.n_units; id += step) {
-        gemm_unit u = gemm_find<S>(a, id, rank);
-        float sum[S::NT / 8][4];
-        gemm_sums<S>(sum, a, v, u);
-        if constexpr (S::STORE == STORE_BOXES)
-            gemm_store_boxes<S, S::NT / 8>(sum, omap, smem, group, u.row0, u.token0);
-        else
-            gemm_store<S, S::NT / 8>(sum, a, group, u.row0, u.token0);
-    }
-    if (S::STORE == STORE_BOXES && threadIdx.x % 128 == 0)
-        sl_tensor_store_wait_all();
 }
 
 template <class S>
