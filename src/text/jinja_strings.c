@@ -182,22 +182,23 @@ int sl_jinja_strip(struct sl_jvm *vm, struct sl_jval v, const struct sl_jstr *ch
                    bool right, struct sl_jval *out)
 {
     const struct sl_jstr *s = v.u.s;
-    size_t from = 0, to = s->n_bytes, len;
-    while (left && from < to) {
+    size_t from = 0, to = s->n_bytes, len, set = chars != NULL ? chars->n_bytes : 16;
+    size_t each = 1 + set / 16;
+    uint64_t most = 2 * (vm->fuel / each) + 2; /* more than that nobody can pay */
+    while (left && from < to && from <= most) {
         len = char_len(s->data + from, to - from);
         if (!in_set(chars, s->data + from, len))
             break;
         from += len;
     }
-    while (right && to > from) {
+    while (right && to > from && s->n_bytes - (to - from) <= most) {
         size_t at = char_before(s->data, to);
         if (!in_set(chars, s->data + at, to - at))
             break;
         to = at;
     }
-    size_t set = chars != NULL ? chars->n_bytes : 16;
     size_t gone = s->n_bytes - (to - from);
-    if (sl_jinja_burn(vm, 1 + gone / 2 * (1 + set / 16)) != 0)
+    if (sl_jinja_burn(vm, 1 + gone / 2 * each) != 0)
         return vm->code;
     *out = v;
     if (gone == 0)
