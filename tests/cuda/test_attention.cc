@@ -884,16 +884,16 @@ static void test_long_chunks()
                   {256, 2, 1, SL_DTYPE_F16, 0.0f, 0},  {64, 2, 1, SL_DTYPE_BF16, 0.0f, 7000}};
     uint64_t seed = 121;
     for (auto x : shapes) {
-        scene s = make_scene(x.hd, x.nq, x.nkv, 16, {13000, 700}, seed++, x.format);
+        scene s = make_scene(x.hd, x.nq, x.nkv, 16, {9000, 700}, seed++, x.format);
         s.skip = x.skip;
         s.window = x.window;
-        const std::vector<span_of> chunk = {{0, 12280, 20}}, both = {{1, 600, 9}, {0, 12280, 20}};
-        const std::vector<span_of> one = {{0, 12289, 1}};
+        const std::vector<span_of> chunk = {{0, 8180, 20}}, both = {{1, 600, 9}, {0, 8180, 20}};
+        const std::vector<span_of> one = {{0, 8193, 1}};
         rows_of a = run(s, chunk, 1), d = run(s, one, 30);
         check_rows(s, chunk, a, 39);
         same_bits("decode", s, one, d, chunk, a);
         same_bits("decode, one SM", s, one, run(s, one, 1), chunk, a);
-        for (int n_sms : {3, 7, 60})
+        for (int n_sms : {3, 60})
             same_bits("parts", s, chunk, run(s, chunk, n_sms), chunk, a);
         same_bits("two layers", s, both, run(s, both, 8, 300, 2), chunk, a);
     }
