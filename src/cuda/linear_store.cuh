@@ -67,4 +67,19 @@ static __device__ __forceinline__ void sl_lin_store_gated(const float (&v)[NT][4
                                     block, token0, l.n);
 }
 
+/* Whether the copy engine can store: of all parts the rows of out are whole pieces of 16 bytes
+ * (what is left of one behind the last row it would write, too), and a gated product has whole
+ * units of rows. */
+static inline bool sl_lin_boxes(const sl_lin &l, int gated_unit)
+{
+    bool can = true;
+    if (l.gated)
+        return reinterpret_cast<uintptr_t>(l.gated_out) % 16 == 0 &&
+               l.part[0].n_rows % gated_unit == 0;
+    for (int i = 0; i < l.n_parts; i++)
+        can = can && reinterpret_cast<uintptr_t>(l.part[i].out) % 16 == 0 &&
+              l.part[i].ld_out % 4 == 0 && l.part[i].n_rows % 4 == 0;
+    return can;
+}
+
 #endif

@@ -604,20 +604,6 @@ __global__ void __launch_bounds__(S::threads, 1)
 
 /* ------------------------------------------------------------------ host */
 
-/* Whether the copy engine can store: of all parts the rows of out are whole pieces of 16 bytes
- * (what is left of one behind the last row it would write, too), and a gated product has whole
- * boxes. */
-static inline bool sl_tile_boxes(const sl_lin &l)
-{
-    bool can = true;
-    if (l.gated)
-        return reinterpret_cast<uintptr_t>(l.gated_out) % 16 == 0 && l.part[0].n_rows % 32 == 0;
-    for (int i = 0; i < l.n_parts; i++)
-        can = can && reinterpret_cast<uintptr_t>(l.part[i].out) % 16 == 0 &&
-              l.part[i].ld_out % 4 == 0 && l.part[i].n_rows % 4 == 0;
-    return can;
-}
-
 /* Whether a thread can store two rows at once. */
 static inline bool sl_tile_two(const sl_lin &l)
 {
@@ -669,7 +655,7 @@ template <class S> static void sl_tile_launch(struct sl_cuda *cu, const sl_lin *
     p.n_cols = S::SHARE == SL_SHARE_W ? SL_CEIL_DIV(cols, 2) : cols;
     p.n_units = p.n_rows * p.n_cols;
     p.half = 2 * l.seg_k64;
-    p.boxes = S::out > 0 && sl_tile_boxes(l);
+    p.boxes = S::out > 0 && sl_lin_boxes(l, 32);
     p.two = sl_tile_two(l);
     SL_ASSERT(l.vec_x && l.gated == S::GATED && (S::TOTALS || l.n_segs == 1));
     sl_tile_maps maps = {};

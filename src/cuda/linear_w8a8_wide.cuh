@@ -492,20 +492,6 @@ __global__ void __launch_bounds__(S::threads, 1)
 
 /* ------------------------------------------------------------------ host */
 
-/* Whether the copy engine can store: of all parts the rows of out are whole pieces of 16 bytes
- * (what is left of one behind the last row it would write, too), or units of 64. */
-template <class S> static inline bool sl_w8_wide_boxes(const sl_lin &l)
-{
-    if (l.gated)
-        return reinterpret_cast<uintptr_t>(l.gated_out) % 16 == 0 &&
-               l.part[0].n_rows % (S::piece == 32 ? 32 : 8) == 0;
-    bool can = true;
-    for (int i = 0; i < l.n_parts; i++)
-        can = can && reinterpret_cast<uintptr_t>(l.part[i].out) % 16 == 0 &&
-              l.part[i].ld_out % 4 == 0 && l.part[i].n_rows % 4 == 0;
-    return can;
-}
-
 /* q: codes of the tokens. */
 template <class S>
 static inline cudaError_t sl_w8_wide_describe(sl_w8_wide_maps *maps, const sl_lin &l,
@@ -513,7 +499,7 @@ static inline cudaError_t sl_w8_wide_describe(sl_w8_wide_maps *maps, const sl_li
 {
     const int64_t rows = l.part[0].n_rows;
     cudaError_t e = sl_tensor_map_codes(&maps->x, q, l.n, n_cols, n_cols, S::tokens / S::CL);
-    maps->boxes = sl_w8_wide_boxes<S>(l);
+    maps->boxes = sl_lin_boxes(l, S::piece == 32 ? 32 : 8);
     if (e != cudaSuccess || !maps->boxes)
         return e;
     if (l.gated && S::piece == 64)
