@@ -382,9 +382,12 @@ static struct sl_jnode *parse_subscript(struct sl_jparser *p, struct sl_jnode *o
     return two(p, SL_JN_ITEM, 0, obj->line, obj, list_node(p, SL_JN_TUPLE, &l));
 }
 
+/* A chain that is too long to be evaluated is not read to its end. */
 static struct sl_jnode *parse_postfix(struct sl_jparser *p, struct sl_jnode *e)
 {
-    while (e != NULL && p->code == 0) {
+    for (int n = 0; e != NULL && p->code == 0; n++) {
+        if (n > SL_JINJA_MAX_DEPTH)
+            sl_jparse_fail(p, "nested too deeply");
         if (sl_jparse_is_op(p, '.') || sl_jparse_is_op(p, '['))
             e = parse_subscript(p, e);
         else if (sl_jparse_is_op(p, '('))

@@ -469,18 +469,23 @@ static bool is_name_byte(char c)
            u >= 128;
 }
 
+/* The operator of two characters that begins with c and d, or 0. */
+static unsigned op2(char c, char d)
+{
+    bool two = d == '=' ? strchr("=!<>", c) != NULL : c == d && (c == '*' || c == '/');
+    return two ? SL_JOP2(c, d) : 0;
+}
+
 static void lex_op(struct sl_jparser *p, struct sl_jtoken *tok)
 {
-    static const char two[][3] = {"==", "!=", ">=", "<=", "**", "//"};
     const char *s = p->src + p->pos;
     SL_ASSERT(p->n_closers <= SL_TEMPLATE_DEPTH && p->pos < p->n);
     tok->type = SL_JT_OP;
-    for (size_t i = 0; i < SL_COUNT(two); i++)
-        if (at(p, p->pos, two[i])) {
-            tok->op = SL_JOP2(two[i][0], two[i][1]);
-            advance(p, p->pos + 2);
-            return;
-        }
+    tok->op = *s != '\0' && p->pos + 1 < p->n ? op2(s[0], s[1]) : 0;
+    if (tok->op != 0) {
+        advance(p, p->pos + 2);
+        return;
+    }
     if (*s == '\0' || strchr("+-/*%~[](){}><=.:|,;", *s) == NULL) {
         sl_jparse_fail(p, "unexpected char '%c'", *s >= 0x20 && *s < 0x7F ? *s : '?');
         return;
