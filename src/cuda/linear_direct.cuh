@@ -176,7 +176,7 @@ template <class F> struct sl_direct_warp {
         left -= steps;
         if (left > 0)
             return true;
-        sl_stream_store(acc, *l, *p, item(turn), warp, smem);
+        sl_stream_store<F>(acc, *l, *p, item(turn), warp, smem);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             acc[0][i] = 0.0f;

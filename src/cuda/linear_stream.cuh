@@ -456,12 +456,14 @@ static __device__ __forceinline__ void sl_stream_join(float (&acc)[4], const sl_
     }
 }
 
+template <class F>
 static __device__ __forceinline__ void sl_stream_store(float (&acc)[1][4], const sl_lin &l,
                                                        const sl_stream_plan &p, int item, int warp,
                                                        uint8_t *smem)
 {
     int team = warp / p.team, in_team = warp % p.team, lane = static_cast<int>(threadIdx.x % 32);
     float *swap = reinterpret_cast<float *>(smem + p.swap_offset) + team * p.team * 128;
+    sl_wf_restore<F>(acc);
     if (p.team > 1) {
         if (in_team > 0) {
 #pragma unroll
@@ -500,7 +502,7 @@ static __device__ __forceinline__ void sl_stream_consume(const sl_lin &l, const 
         float acc[1][4] = {};
         sl_stream_block<F>(acc[0], l, p, ring, acts, x0, n, smem);
         acts.skip(p, n_idle);
-        sl_stream_store(acc, l, p, base + team, warp, smem);
+        sl_stream_store<F>(acc, l, p, base + team, warp, smem);
     }
 }
 

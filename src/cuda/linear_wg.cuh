@@ -550,6 +550,9 @@ static __device__ __forceinline__ void sl_wg_consume(const sl_lin &l, const sl_w
         sl_wg_unit u = sl_wg_find(l, p, id, S::blocks, NT);
         float sum[MI][NT / 8][4];
         sl_wg_sums<S, F, MI, NT, TOTALS>(sum, l, v, u);
+#pragma unroll
+        for (int m = 0; m < MI; m++)
+            sl_wf_restore<F>(sum[m]);
         if constexpr (MI * CW < 4 && NT < 256) { /* the largest tiles have one segment */
             if (p.split > 1 && !sl_wg_join<MI, NT, CW>(sum, l, p, u, last))
                 continue;

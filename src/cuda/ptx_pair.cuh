@@ -49,11 +49,6 @@ static __device__ __forceinline__ uint32_t sl_mul_pair(uint32_t a, uint32_t b)
     return sl_fma_pair(a, b, 0x80008000u);
 }
 
-static __device__ __forceinline__ uint32_t sl_add_pair(uint32_t a, uint32_t b)
-{
-    return sl_fma_pair(a, 0x3F803F80u, b);
-}
-
 /* The lower (0) or upper (1) bf16 of w twice. */
 static __device__ __forceinline__ uint32_t sl_twice(uint32_t w, int upper)
 {

@@ -17,22 +17,23 @@
  *                                       then scales f16 [g][row g, g + 8][2 blocks]
  *   q4_0    Q4_0             64, 576    [lane] 4 steps of 8 nibbles, then scales as q8_0    4.5
  *   q4_k    Q4_K             256, 2560  4 x [lane] pairs of nibbles, then 4 x [g][row g,    5
- *                                       g + 8][2 runs] r and m as bf16, r below
+ *                                       g + 8][2 runs] head: m as bf16, scale above
  *   q5_k    Q5_K             256, 2816  4 x [lane] as q4_0, 4 x [lane] a word of fifth      5.5
  *                                       bits, [16 rows] 16 bytes: d, dmin f16, 3 words of
  *                                       six-bit fields
  *   q6_k    Q6_K             256, 3360  4 x [lane] low nibbles, 4 x [lane] 8 bytes of upper 6.5625
  *                                       pairs of bits, [16 rows][16] scale + 128, [16] d f16
  *   int4_   groups of 128,   128, 1088   2 x [lane] as q4_k, then heads of groups           4.25
- *   g128    quant/int4.h                 [g][row g, g + 8] -(128 + zero) as bf16, scale above
+ *   g128    quant/int4.h                 [g][row g, g + 8], m and scale as of q4_k
  *   int4_   of 32            64, 640     [lane] as q4_k, then heads [g][row g: two, g + 8]  5
  *   g32
  *   fp8     FP8_E4M3         128, 2112  4 x [lane] 2 steps of 8 codes, then scales          8.25
- *                                       [g][row g, g + 8] as two bf16, hi below
+ *                                       [g][row g, g + 8] as two bf16, hi below, times 2^88
  *
  * Nibbles: element e < 4 of a step is the low half of byte e of its word, e >= 4 the high half of
- * byte e - 4; in pairs, element e is at bit 4 (e >> 1) + 16 (e & 1). Fields, upper bits, the codes
- * of FP8: weight_format.cuh.
+ * byte e - 4; in pairs, element e is at bit 4 (e >> 1) + 16 (e & 1). A head has 2^-32 m and 2^101
+ * times the scale, of row g + 8 2^97. Why, and fields, upper bits, the codes of FP8:
+ * weight_format.cuh.
  *
  *   w8a8    FP8_E4M3, for    128: row blocks of 64 rows, 8192 bytes a unit: rows of 128    8.0
  *           FP8 activations  bytes, 16-byte pieces at piece ^ (row % 8). Behind all units a float
@@ -42,13 +43,13 @@
  * Which of the two FP8_E4M3 becomes: sl_cuda_w8a8 below.
  *
  * A weight's value is the reference decode of src/quant in float, rounded to bf16 (nearest even),
- * but of Q4_K bf16((q - 8) r + m), r its run's scale rounded to bf16 and m the value of code 8, of
- * groups bf16((q - zero) s), s the scale rounded to bf16, and of FP8 bf16(code hi + bf16(code lo))
- * with hi = bf16(s) and lo = bf16(s - hi) of its scale s, which is code * s but for one weight in a
- * thousand, next to a tie. A row of FP8 with a NaN in a
- * unit is NaN in all of it. F32 and F16 are rounded when they are packed, so they lose bits here
- * that the CPU's products keep. Where a scale of the file is not finite the values are not either;
- * a zero may have the other sign, which no sum can show.
+ * but of Q4_K and of groups bf16(code s + m), s the scale rounded to bf16, m = bf16(v - 8 s) with v
+ * the value of code 8 of Q4_K, and of groups bf16(-zero s), and of FP8 bf16(code hi + bf16(code
+ * lo)) with hi = bf16(s) and lo = bf16(s - hi) of its scale s, which is code * s but for one weight
+ * in a thousand, next to a tie. A row of FP8 with a NaN in a unit is NaN in all of it. F32 and F16
+ * are rounded when they are packed, so they lose bits here that the CPU's products keep. Where a
+ * scale of the file is not finite the values are not either; a zero may have the other sign, which
+ * no sum can show.
  */
 #ifndef SL_CUDA_WEIGHT_H
 #define SL_CUDA_WEIGHT_H

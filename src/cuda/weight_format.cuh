@@ -14,14 +14,19 @@
  *   q6_k  x = 128 + q,   w = fma(r, x, -160 r)     r = d * scale exact in 18 bits: 21 bits
  *   q5_k  w = fma(r, x - 128, -m)                  r and m exact; one rounding, as the reference
  *
- * or in pairs of bf16, two weights an instruction, where one logic instruction makes the pair x:
+ * or in pairs of bf16, two weights an instruction, where one logic instruction makes the pair x and
+ * fma takes subnormal numbers as they are: codes in the lowest eight bits of a bf16 are 2^-133 of
+ * what they count, without an offset, and those of FP8 at their place 2^-120:
  *
- *   q4_k  c = x - 136,       w = fma(c, r, m)      r scale, m value of code 8, both bf16
- *   int4  c = x - (128 + z), w = c s               s bf16
- *   fp8   c = 2^120 x,       w = fma(c, hi, c lo)  x the bits of the code in a bf16
+ *   q4_k, int4  w' = fma(x, s, m)       s scale, m value of code 0
+ *   fp8         w' = fma(x, hi, x lo)
  *
- * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0), 5.2 (q5_k), 4.3 (q6_k), 2.0 (q4_k,
- * int4), 2.8 (fp8), with 128 lanes a clock and multiprocessor to spend on at most 20 bytes of
+ * w' = 2^-32 w, so that no scale below 2^27 that makes up for those powers is too large for a bf16
+ * (a file's F16 ends at 2^16); the sums of products are as much smaller, and made whole at their
+ * end.
+ *
+ * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0), 5.2 (q5_k), 4.3 (q6_k), 1.3 (q4_k,
+ * int4), 2.3 (fp8), with 128 lanes a clock and multiprocessor to spend on at most 20 bytes of
  * weights a clock. Of logic and permutations it is 64 lanes.
  */
 #ifndef SL_CUDA_WEIGHT_FORMAT_CUH
@@ -29,6 +34,10 @@
 
 #include "cuda/ptx_pair.cuh"
 #include "cuda/weight.h"
+
+/* Fragments of some formats are so much smaller than the weights. */
+#define SL_WF_FACTOR 0x1p32f
+#define SL_WF_CODE   0x1p101f /* 2^133 / factor: the lowest bit of a bf16 counts 2^-133 */
 
 static __device__ __forceinline__ float sl_half_bits(uint32_t h)
 {
@@ -88,6 +97,7 @@ struct sl_wf_bf16 {
     static constexpr int layout = SL_CUDA_BF16;
     static constexpr int unit_k = 64, unit_bytes = 2048, stage_units = 2;
     static constexpr bool coded = false;
+    static constexpr float factor = 1.0f;
     static constexpr int half_bytes = 1024, column_bytes = 128;
     struct raw {
         uint32_t w[4][4]; /* steps */
@@ -128,6 +138,17 @@ struct sl_wf_bf16 {
     }
 };
 
+/* Sums of products of such fragments, made whole. Exact, as the powers of two in them were. */
+template <class F, int N, int M>
+static __device__ __forceinline__ void sl_wf_restore(float (&sum)[N][M])
+{
+    if constexpr (F::factor != 1.0f) {
+#pragma unroll
+        for (int i = 0; i < N * M; i++)
+            sum[i / M][i % M] = __fmul_rn(sum[i / M][i % M], F::factor);
+    }
+}
+
 /* From shared memory. */
 template <class F>
 static __device__ __forceinline__ void sl_wf_load(typename F::raw &r, const uint8_t *unit, int sub,
@@ -143,6 +164,7 @@ struct sl_wf_q8_0 {
     static constexpr int layout = SL_CUDA_Q8_0;
     static constexpr int unit_k = 64, unit_bytes = 1088, stage_units = 2;
     static constexpr bool coded = true;
+    static constexpr float factor = 1.0f;
     struct raw {
         uint4 q[2];
         uint2 d; /* rows g and g + 8, two blocks each */
@@ -173,6 +195,7 @@ struct sl_wf_q4_0 {
     static constexpr int layout = SL_CUDA_Q4_0;
     static constexpr int unit_k = 64, unit_bytes = 576, stage_units = 4;
     static constexpr bool coded = true;
+    static constexpr float factor = 1.0f;
     struct raw {
         uint4 q;
         uint2 d;
@@ -198,27 +221,23 @@ struct sl_wf_q4_0 {
     }
 };
 
-/* Pair i of a step's word, plus 128 each: the nibbles at bit 4 i and 16 behind it. */
-static __device__ __forceinline__ uint32_t sl_nibble_pair(uint32_t w, int i)
+/* Step j of codes in pairs, pair i at bits 4 i and 16 behind it. One of odd i is left where it is,
+ * 16 times as large: its row has no other. Heads: m, and above it the scale. */
+static __device__ __forceinline__ void sl_nibble_frag(uint32_t w, const uint32_t heads[2],
+                                                      uint32_t a[4])
 {
-    return sl_mask_or(w >> 4 * i, 0x000F000Fu, 0x43004300u);
-}
-
-/* Step j of groups, of rows g and g + 8. Heads: -(128 + z), and above it the scale. */
-static __device__ __forceinline__ void sl_int4_frag(uint32_t w, const uint32_t heads[2],
-                                                    uint32_t a[4])
-{
+    const uint32_t upper = w >> 8;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t c = sl_add_pair(sl_nibble_pair(w, i), sl_twice(heads[i & 1], 0));
-        a[i] = sl_mul_pair(c, sl_twice(heads[i & 1], 1));
-    }
+    for (int i = 0; i < 4; i++)
+        a[i] = sl_fma_pair((i < 2 ? w : upper) & (i & 1 ? 0x00F000F0u : 0x000F000Fu),
+                           sl_twice(heads[i & 1], 1), sl_twice(heads[i & 1], 0));
 }
 
 struct sl_wf_int4_g128 {
     static constexpr int layout = SL_CUDA_INT4_G128;
     static constexpr int unit_k = 128, unit_bytes = 1088, stage_units = 2;
     static constexpr bool coded = true;
+    static constexpr float factor = SL_WF_FACTOR;
     struct raw {
         uint4 q;
         uint2 h;
@@ -232,7 +251,7 @@ struct sl_wf_int4_g128 {
     static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
     {
         const uint32_t heads[2] = {r.h.x, r.h.y};
-        sl_int4_frag(sl_word(r.q, j), heads, a);
+        sl_nibble_frag(sl_word(r.q, j), heads, a);
     }
 };
 
@@ -240,6 +259,7 @@ struct sl_wf_int4_g32 {
     static constexpr int layout = SL_CUDA_INT4_G32;
     static constexpr int unit_k = 64, unit_bytes = 640, stage_units = 4;
     static constexpr bool coded = true;
+    static constexpr float factor = SL_WF_FACTOR;
     struct raw {
         uint4 q;
         uint4 h; /* row g: two groups, row g + 8 */
@@ -253,15 +273,15 @@ struct sl_wf_int4_g32 {
     static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
     {
         const uint32_t heads[2] = {j < 2 ? r.h.x : r.h.y, j < 2 ? r.h.z : r.h.w};
-        sl_int4_frag(sl_word(r.q, j), heads, a);
+        sl_nibble_frag(sl_word(r.q, j), heads, a);
     }
 };
 
-/* Heads of runs of 32: scale, and above it the value of code 8. */
 struct sl_wf_q4_k {
     static constexpr int layout = SL_CUDA_Q4_K;
     static constexpr int unit_k = 256, unit_bytes = 2560, stage_units = 1;
     static constexpr bool coded = true;
+    static constexpr float factor = SL_WF_FACTOR;
     struct raw {
         uint4 q;
         uint4 h; /* row g: two runs, row g + 8 */
@@ -275,11 +295,7 @@ struct sl_wf_q4_k {
     static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
     {
         const uint32_t heads[2] = {j < 2 ? r.h.x : r.h.y, j < 2 ? r.h.z : r.h.w};
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            uint32_t q = sl_add_pair(sl_nibble_pair(sl_word(r.q, j), i), 0xC308C308u);
-            a[i] = sl_fma_pair(q, sl_twice(heads[i & 1], 0), sl_twice(heads[i & 1], 1));
-        }
+        sl_nibble_frag(sl_word(r.q, j), heads, a);
     }
 };
 
@@ -340,6 +356,7 @@ struct sl_wf_q5_k {
     static constexpr int layout = SL_CUDA_Q5_K;
     static constexpr int unit_k = 256, unit_bytes = 2816, stage_units = 1;
     static constexpr bool coded = true;
+    static constexpr float factor = 1.0f;
     struct raw {
         uint4 q;
         uint32_t h;
@@ -370,6 +387,7 @@ struct sl_wf_q6_k {
     static constexpr int layout = SL_CUDA_Q6_K;
     static constexpr int unit_k = 256, unit_bytes = 3360, stage_units = 1;
     static constexpr bool coded = true;
+    static constexpr float factor = 1.0f;
     struct raw {
         uint4 q;
         uint2 h;
@@ -422,6 +440,7 @@ struct sl_wf_fp8 {
     static constexpr int layout = SL_CUDA_FP8;
     static constexpr int unit_k = 128, unit_bytes = 2112, stage_units = 1;
     static constexpr bool coded = true;
+    static constexpr float factor = SL_WF_FACTOR;
     struct raw {
         uint4 q[2];
         uint2 s; /* rows g and g + 8 */
@@ -445,8 +464,7 @@ struct sl_wf_fp8 {
         for (int i = 0; i < 4; i++) {
             uint32_t s = i & 1 ? r.s.y : r.s.x;
             uint32_t x = pair(sl_word(r.q[j >> 1], 2 * (j & 1) + (i >> 1)), i & 1);
-            uint32_t c = sl_mul_pair(x, 0x7B807B80u); /* 2^120 */
-            a[i] = sl_fma_pair(c, sl_twice(s, 0), sl_mul_pair(c, sl_twice(s, 1)));
+            a[i] = sl_fma_pair(x, sl_twice(s, 0), sl_mul_pair(x, sl_twice(s, 1)));
         }
     }
 };

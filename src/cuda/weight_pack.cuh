@@ -18,6 +18,11 @@ struct sl_pack_src {
     int32_t scale_rows, scale_cols;
 };
 
+static __device__ __forceinline__ float sl_round_bf16(float v)
+{
+    return __bfloat162float(__float2bfloat16_rn(v));
+}
+
 static __device__ __forceinline__ uint32_t sl_bytes2(const uint8_t *p)
 {
     return p[0] | static_cast<uint32_t>(p[1]) << 8;
@@ -193,6 +198,14 @@ struct sl_pack_q4_0 {
 
 /* ------------------------------------------------------------------ groups of four bits */
 
+/* Head of a group of a row, g or (upper) g + 8, whose codes lie four bits higher: m, and above it
+ * the scale, which is a bf16. */
+static __device__ __forceinline__ uint32_t sl_pack_nibble_head(float scale, float m, int upper)
+{
+    return sl_pack_bf16(__fmul_rn(m, 1.0f / SL_WF_FACTOR),
+                        __fmul_rn(scale, upper ? SL_WF_CODE / 16.0f : SL_WF_CODE));
+}
+
 template <class Format, int GROUP> struct sl_pack_int4 {
     typedef Format format;
     static constexpr int block_bytes = 4 + GROUP / 2;
@@ -218,8 +231,9 @@ template <class Format, int GROUP> struct sl_pack_int4 {
         if (row < s.n_rows && k < s.n_cols) {
             const uint8_t *b = s.rows + row * s.row_bytes + k / GROUP * block_bytes;
             uint32_t v = sl_bytes2(b) | sl_bytes2(b + 2) << 16;
-            head = sl_pack_bf16(-static_cast<float>(128 + (v & 0xFFu)),
-                                __uint_as_float(v & 0xFFFFFF00u));
+            float scale = sl_round_bf16(__uint_as_float(v & 0xFFFFFF00u));
+            head =
+                sl_pack_nibble_head(scale, -__fmul_rn(static_cast<float>(v & 0xFFu), scale), i & 1);
         }
         *reinterpret_cast<uint32_t *>(out + format::unit_k * 8 + 4 * lane) = head;
     }
@@ -265,14 +279,15 @@ struct sl_pack_q4_k {
         int i = static_cast<int>(k % 256);
         return row[k / 256 * 144 + 16 + 32 * (i / 64) + i % 32] >> 4 * (i / 32 & 1) & 15u;
     }
-    /* Of a run of a block: scale and the value of code 8, as bf16. */
-    static __device__ __forceinline__ uint32_t head(const uint8_t *block, int run)
+    /* Of a run of a block. Code 8 keeps its value, whatever rounding did to the scale. */
+    static __device__ __forceinline__ uint32_t head(const uint8_t *block, int run, int upper)
     {
         float v[2]; /* scale and minimum, exact */
         for (int i = 0; i < 2; i++)
             v[i] = __fmul_rn(sl_half_bits(sl_bytes2(block + 2 * i)),
                              static_cast<float>(sl_qk_file_field(block + 4, run, i)));
-        return sl_pack_bf16(v[0], __fsub_rn(__fmul_rn(8.0f, v[0]), v[1]));
+        float scale = sl_round_bf16(v[0]), eight = __fsub_rn(__fmul_rn(8.0f, v[0]), v[1]);
+        return sl_pack_nibble_head(scale, __fsub_rn(eight, __fmul_rn(8.0f, scale)), upper);
     }
     static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
                                                 uint8_t *out, int lane)
@@ -285,7 +300,9 @@ struct sl_pack_q4_k {
         bool live = row < s.n_rows && k0 < s.n_cols;
         for (int sub = 0; sub < 4; sub++) /* [g][row g, row g + 8][run] */
             *reinterpret_cast<uint32_t *>(out + 2048 + 128 * sub + 4 * lane) =
-                live ? head(s.rows + row * s.row_bytes + k0 / 256 * 144, 2 * sub + (lane & 1)) : 0u;
+                live ? head(s.rows + row * s.row_bytes + k0 / 256 * 144, 2 * sub + (lane & 1),
+                            lane >> 1 & 1)
+                     : 0u;
     }
 };
 
@@ -369,7 +386,8 @@ struct sl_pack_fp8 {
             v = s.scales[(s.first_row + row) / s.scale_rows *
                              ((s.n_cols + s.scale_cols - 1) / s.scale_cols) +
                          k0 / s.scale_cols];
-        float hi = __bfloat162float(__float2bfloat16_rn(v));
+        v = __fmul_rn(v, 0x1p120f / SL_WF_FACTOR);
+        float hi = sl_round_bf16(v);
         return sl_pack_bf16(hi, __fsub_rn(v, hi));
     }
     /* A code's bits in a word, of its pair 0 or 1 (weight_format.cuh). */

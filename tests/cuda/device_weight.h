@@ -46,23 +46,26 @@ static inline void device_q4_k(const uint8_t *b, float *out)
             min = f[4] >> 4 | f[0] >> 6 << 4;
         }
         float r = d * static_cast<float>(scale);
-        float m = 8.0f * r - dmin * static_cast<float>(min);
-        out[i] = device_fma(static_cast<float>(q >> 4 * (i / 32 % 2) & 15) - 8.0f, device_bf16(r),
+        float m = 8.0f * r - dmin * static_cast<float>(min) - 8.0f * device_bf16(r);
+        out[i] = device_fma(static_cast<float>(q >> 4 * (i / 32 % 2) & 15), device_bf16(r),
                             device_bf16(m));
     }
 }
 
-/* A group of four-bit codes (quant/int4.h): the reference decode of scale 1, times the scale. */
+/* A group of four-bit codes (quant/int4.h): the reference decode of scale 1 and zero 0 has codes.
+ */
 static inline void device_int4(enum sl_dtype dtype, const uint8_t *block, float *out)
 {
     uint8_t copy[SL_INT4_HEAD + 64];
     const struct sl_dtype_info *info = sl_dtype_info(dtype);
     uint32_t head = sl_int4_load_head(block);
+    float scale = device_bf16(sl_int4_scale(head));
+    float m = device_bf16(static_cast<float>(-sl_int4_zero(head)) * scale);
     memcpy(copy, block, info->block_bytes);
-    sl_int4_store_head(copy, sl_int4_head(1.0f, static_cast<uint32_t>(sl_int4_zero(head))));
+    sl_int4_store_head(copy, sl_int4_head(1.0f, 0));
     info->to_f32(copy, out, info->block_elems);
     for (int64_t i = 0; i < info->block_elems; i++)
-        out[i] = device_bf16(out[i] * device_bf16(sl_int4_scale(head)));
+        out[i] = device_fma(out[i], scale, m);
 }
 
 /* n values; of FP8 the codes. */

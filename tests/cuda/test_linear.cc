@@ -317,7 +317,8 @@ static __global__ void unpack_kernel(const uint8_t *w, int n_units, uint16_t *ou
             for (int e = 0; e < 8; e++) {
                 int row = 16 * static_cast<int>(blockIdx.x) + lane / 4 + 8 * (e / 2 % 2);
                 int col = 64 * s + 16 * j + 2 * (lane % 4) + e % 2 + 8 * (e / 4);
-                out[row * ld + col] = static_cast<uint16_t>(a[e / 2] >> 16 * (e % 2));
+                float v = __uint_as_float(a[e / 2] >> 16 * (e % 2) << 16);
+                out[row * ld + col] = __bfloat16_as_ushort(__float2bfloat16_rn(v * F::factor));
             }
         }
     }
