@@ -106,12 +106,18 @@ SL_LIN_CODED_DECLARE(int4_g32);
 SL_LIN_DECLARE(deep);
 SL_LIN_DECLARE(tile256);
 SL_LIN_DECLARE(tile192);
+SL_LIN_DECLARE(tile160);
 SL_LIN_DECLARE(tile128);
 SL_LIN_DECLARE(tile96);
 SL_LIN_DECLARE(tile64);
+SL_LIN_DECLARE(half160);
 SL_LIN_DECLARE(half128);
+SL_LIN_DECLARE(half96);
 SL_LIN_DECLARE(half64);
 SL_LIN_DECLARE(half32);
+SL_LIN_DECLARE(quad96);
+SL_LIN_DECLARE(quad64);
+SL_LIN_DECLARE(ghalf128);
 SL_LIN_DECLARE(few48);
 SL_LIN_DECLARE(few32);
 SL_LIN_DECLARE(gate256);
@@ -151,9 +157,9 @@ enum sl_lin_when {
     SL_LIN_TILED,  /* more than 32 tokens: wants vec_x; the cheapest of these */
 };
 
-/* What two blocks side by side share: tokens, weights, a tile of which each has half the segments,
- * or nothing. */
-enum sl_lin_share { SL_SHARE_X, SL_SHARE_W, SL_SHARE_TILE, SL_SHARE_NONE };
+/* What blocks side by side share: two of them tokens, weights, or a tile of which each has half the
+ * segments; four a tile of which each has one; or nothing. */
+enum sl_lin_share { SL_SHARE_X, SL_SHARE_W, SL_SHARE_TILE, SL_SHARE_QUARTERS, SL_SHARE_NONE };
 
 /* The tiles of such a route. */
 struct sl_lin_tile {

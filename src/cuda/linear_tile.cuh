@@ -8,15 +8,19 @@
  * tile after another.
  *
  * Blocks go in pairs (clusters of two): tiles of rows side by side share tokens, or tiles of tokens
- * side by side share weights; each block brings half of what is shared for both. Or both have one
- * tile, each half of its segments, and add up half of its rows each: for few tiles.
+ * side by side share weights; each block brings half of what is shared for both. For few tiles both
+ * have one tile, each half of its segments, and add up half of its rows each; for fewer still four
+ * blocks have one, a segment each.
  *
  * Segments (linear.h): TOTALS walks through all segments of a tile, one behind the other, and adds
  * their sums in registers. In a gated product half of a tile's rows are gate's and half up's, so
  * that a thread has both sums of an output.
  *
- * Sums of large tiles leave through shared memory by the copy engine, 32 rows at a time, while the
- * next tile begins; those of small ones straight from registers.
+ * Sums of large tiles leave through shared memory by the copy engine, 32 rows at a time; those of
+ * small ones straight from registers. What TOTALS adds up in lies beside the accumulator, so it
+ * leaves beside the first products of the next tile; of 256 rows, which are all in one, half has
+ * room in other registers and does so, too. 6144 x 4096, 8192 tokens, by 192 rows: 630 us for 660
+ * with the sums ahead of the next products; 64 gated rows of 28672 x 4096, 512 tokens: 253 for 275.
  *
  * H200: a step of 64 columns takes 128 x 64, 96, 128 and 192 some 470, 550, 640 and 910 clocks (the
  * tensor cores 256, 384, 512, 768); a product of both operands from shared memory never less than
@@ -50,21 +54,27 @@ struct sl_tile_shape {
     static constexpr int steps = TOKENS + ROWS <= 160 ? 2 : 1;
     static constexpr int x_step = TOKENS * 128, w_step = ROWS * 128;
     static constexpr int stage = steps * (x_step + w_step);
-    static constexpr bool joins = SHARE == SL_SHARE_TILE;
-    static constexpr int chunk = BOX < 32 || joins ? 16 : 32; /* rows that leave at a time */
+    static constexpr bool joins = SHARE == SL_SHARE_TILE || SHARE == SL_SHARE_QUARTERS;
+    static constexpr int blocks = SHARE == SL_SHARE_QUARTERS ? 4 : 2; /* of a cluster */
+    static constexpr int chunk = GATED                        ? 32
+                                 : SHARE == SL_SHARE_QUARTERS ? 8
+                                 : SHARE == SL_SHARE_TILE     ? 16
+                                 : BOX < 32                   ? 16
+                                                              : 32; /* rows that leave at a time */
+    static constexpr int chunks = ROWS / chunk / (GATED ? 2 : 1);
+    static constexpr int now = TOTALS ? 0 : chunks / 2; /* of them, that no registers hold */
     static constexpr int out = ROWS < 128 || joins ? 0 : groups * 2 * SL_TILE_BOX;
     static constexpr int fit = (SL_TILE_SMEM - SL_TILE_HEADER - out) / stage;
     static constexpr int stages = fit > SL_TILE_RING ? SL_TILE_RING : fit;
     static constexpr int out_offset = SL_TILE_HEADER + stages * stage, smem = out_offset + out;
-    static_assert(stages > 2 && (SHARE != SL_SHARE_W || boxes % 2 == 0) &&
-                      (!GATED || chunk == 32) && (!joins || ROWS * 512 <= stages * stage),
+    static_assert(stages > 2 && (SHARE != SL_SHARE_W || boxes % 2 == 0) && (!GATED || BOX >= 32) &&
+                      (!joins || ROWS * 512 <= stages * stage) && (!joins || chunks % blocks == 0),
                   "tile");
 };
 
 struct sl_tile_plan {
-    int32_t n_units;        /* of a pair */
-    int32_t n_rows, n_cols; /* tiles of a pair, of rows and of tokens */
-    int32_t half;           /* steps of the first block, when both have one tile */
+    int32_t n_units;        /* of a cluster */
+    int32_t n_rows, n_cols; /* tiles of a cluster, of rows and of tokens */
     bool boxes;             /* sums leave by the copy engine */
     bool two;               /* or two rows at a time */
 };
@@ -118,11 +128,11 @@ static __device__ __forceinline__ sl_tile_unit sl_tile_find(const sl_tile_plan &
 
 /* The steps of a block. */
 template <class S>
-static __device__ __forceinline__ void sl_tile_range(const sl_lin &l, const sl_tile_plan &p,
-                                                     int rank, int *from, int *to)
+static __device__ __forceinline__ void sl_tile_range(const sl_lin &l, int rank, int *from, int *to)
 {
-    *from = S::joins && rank > 0 ? p.half : 0;
-    *to = S::joins && rank == 0 ? p.half : l.n_k64;
+    int part = S::SHARE == SL_SHARE_TILE ? 2 * l.seg_k64 : l.seg_k64;
+    *from = S::joins ? min(rank * part, l.n_k64) : 0;
+    *to = S::joins ? min(*from + part, l.n_k64) : l.n_k64;
 }
 
 /* Box i of a tile: its part and first row block, which may lie behind the last. */
@@ -148,7 +158,7 @@ static __device__ __forceinline__ void sl_tile_bring_w(const sl_lin &l, const sl
 {
     const int box0 = S::SHARE == SL_SHARE_W ? rank * S::own : 0;
     int from, to_k;
-    sl_tile_range<S>(l, p, rank, &from, &to_k);
+    sl_tile_range<S>(l, rank, &from, &to_k);
     sl_tile_place<S> at = {0, 1};
     for (int id = first; id < p.n_units; id += step) {
         sl_tile_unit u = sl_tile_find<S>(p, id, rank);
@@ -185,7 +195,7 @@ static __device__ __forceinline__ void sl_tile_bring_x(const sl_lin &l, const sl
 {
     const int token = S::SHARE == SL_SHARE_X ? rank * S::share : 0;
     int from, to_k;
-    sl_tile_range<S>(l, p, rank, &from, &to_k);
+    sl_tile_range<S>(l, rank, &from, &to_k);
     sl_tile_place<S> at = {0, 1};
     for (int id = first; id < p.n_units; id += step) {
         sl_tile_unit u = sl_tile_find<S>(p, id, rank);
@@ -235,57 +245,64 @@ template <class S> static __device__ __forceinline__ void sl_tile_free(sl_tile_v
     v.oldest = v.oldest + 1 == S::stages ? 0 : v.oldest + 1;
 }
 
-/* The sums of n steps of 64 columns, or zeros. */
+/* The products of a slot begin. */
 template <class S>
+static __device__ __forceinline__ void sl_tile_issue(float (&acc)[S::ROWS / 8][4],
+                                                     sl_tile_view<S> &v)
+{
+    uint8_t *slot = v.smem + SL_TILE_HEADER + v.at.slot * S::stage;
+    sl_mbar_wait(sl_tile_full(v.smem, v.at.slot), v.at.parity);
+    sl_wgmma_fence();
+#pragma unroll
+    for (int s = 0; s < S::steps; s++) {
+        auto x = sl_wgmma_b(slot + s * S::x_step + v.group * 8192);
+        auto w = sl_wgmma_w(slot + S::steps * S::x_step + s * S::w_step);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            sl_wgmma_xw(acc, x + j * SL_WGMMA_B_K16, w + j * SL_WGMMA_W_K16);
+    }
+    sl_wgmma_commit();
+    v.at.next();
+}
+
+/* The sums of n steps of 64 columns, or zeros. Beside the products of the first slots runs
+ * beside(0), beside(1), .. beside(TIMES - 1), all of them whatever n is. */
+template <class S, int TIMES, class F>
 static __device__ __forceinline__ void sl_tile_walk(float (&acc)[S::ROWS / 8][4],
-                                                    sl_tile_view<S> &v, int n)
+                                                    sl_tile_view<S> &v, int n, F beside)
 {
 #pragma unroll
     for (int i = 0; i < S::ROWS / 2; i++)
         acc[i / 4][i % 4] = 0.0f;
-#pragma unroll 1
-    for (int k = 0; k < n; k += S::steps) {
-        uint8_t *slot = v.smem + SL_TILE_HEADER + v.at.slot * S::stage;
-        sl_mbar_wait(sl_tile_full(v.smem, v.at.slot), v.at.parity);
-        sl_wgmma_fence();
 #pragma unroll
-        for (int s = 0; s < S::steps; s++) {
-            auto x = sl_wgmma_b(slot + s * S::x_step + v.group * 8192);
-            auto w = sl_wgmma_w(slot + S::steps * S::x_step + s * S::w_step);
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                sl_wgmma_xw(acc, x + j * SL_WGMMA_B_K16, w + j * SL_WGMMA_W_K16);
+    for (int t = 0; t < TIMES; t++) {
+        if (t * S::steps < n)
+            sl_tile_issue<S>(acc, v);
+        beside(t);
+        if (t > 0 && t * S::steps < n) {
+            sl_wgmma_wait<1>();
+            sl_tile_free<S>(v);
         }
-        sl_wgmma_commit();
-        v.at.next();
+    }
+#pragma unroll 1
+    for (int k = TIMES * S::steps; k < n; k += S::steps) {
+        sl_tile_issue<S>(acc, v);
         if (k > 0) {
             sl_wgmma_wait<1>();
             sl_tile_free<S>(v);
         }
     }
     sl_wgmma_wait<0>();
-    if (!S::joins || n > 0)
+    sl_wgmma_keep(acc);
+    if (n > 0)
         sl_tile_free<S>(v);
 }
 
-/* The sums of a tile: of its segments, added in order. */
 template <class S>
-static __device__ __forceinline__ void sl_tile_sums(float (&sum)[S::ROWS / 8][4],
-                                                    sl_tile_view<S> &v, int n_k64, int seg)
+static __device__ __forceinline__ void sl_tile_walk(float (&acc)[S::ROWS / 8][4],
+                                                    sl_tile_view<S> &v, int n)
 {
-    if constexpr (!S::TOTALS) {
-        sl_tile_walk<S>(sum, v, n_k64);
-    } else {
-#pragma unroll 1
-        for (int k = 0; k < n_k64; k += seg) {
-            float acc[S::ROWS / 8][4];
-            sl_tile_walk<S>(acc, v, min(seg, n_k64 - k));
-#pragma unroll
-            for (int i = 0; i < S::ROWS / 2; i++)
-                sum[i / 4][i % 4] =
-                    k == 0 ? acc[i / 4][i % 4] : __fadd_rn(sum[i / 4][i % 4], acc[i / 4][i % 4]);
-        }
-    }
+    sl_tile_walk<S, 0>(acc, v, n, [](int) {});
 }
 
 /* ------------------------------------------------------------------ what leaves */
@@ -384,32 +401,29 @@ static __device__ __forceinline__ void sl_tile_store_box(const V &values, sl_til
     v.chunk++;
 }
 
-/* 8 N rows of a tile, from row `from` on. */
-template <class S, int N>
-static __device__ __forceinline__ void sl_tile_store(const float (&sum)[N][4], const sl_lin &l,
+/* A chunk of rows of a tile, from row `at` on. */
+template <class S>
+static __device__ __forceinline__ void sl_tile_store(const float (*sum)[4], const sl_lin &l,
                                                      const sl_tile_plan &p,
                                                      const sl_tile_maps &maps, sl_tile_view<S> &w,
-                                                     const sl_tile_unit &u, int from, int token)
+                                                     const sl_tile_unit &u, int at, int token)
 {
     constexpr int n = S::chunk / 8;
+    int32_t block;
+    int part = sl_tile_part<S>(l, u, at / S::BOX, &block);
+    int row = block * SL_CUDA_ROW_BLOCK + at % S::BOX;
+    float v[n][4];
 #pragma unroll
-    for (int c = 0; c < N / n; c++) {
-        int32_t block;
-        int at = from + c * S::chunk, part = sl_tile_part<S>(l, u, at / S::BOX, &block);
-        int row = block * SL_CUDA_ROW_BLOCK + at % S::BOX;
-        float v[n][4];
-#pragma unroll
-        for (int i = 0; i < 4 * n; i++)
-            v[i / 4][i % 4] = sum[c * n + i / 4][i % 4];
-        sl_tile_bias<n>(v, l.part[part], row);
-        if constexpr (S::out > 0) {
-            if (p.boxes) {
-                sl_tile_store_box<S>(v, w, &maps.out[part], row, token);
-                continue;
-            }
+    for (int i = 0; i < 4 * n; i++)
+        v[i / 4][i % 4] = sum[i / 4][i % 4];
+    sl_tile_bias<n>(v, l.part[part], row);
+    if constexpr (S::out > 0) {
+        if (p.boxes) {
+            sl_tile_store_box<S>(v, w, &maps.out[part], row, token);
+            return;
         }
-        sl_tile_put<n>(v, l.part[part], l.n, row, token + 16 * w.warp, p.two);
     }
+    sl_tile_put<n>(v, l.part[part], l.n, row, token + 16 * w.warp, p.two);
 }
 
 /* act(gate) * up of 32 rows, of token g and g + 8, two rows of each eight. */
@@ -425,69 +439,123 @@ static __device__ __forceinline__ void sl_tile_gate(uint32_t (&out)[2][4], const
 }
 
 static __device__ __forceinline__ void sl_tile_put_gated(const uint32_t (&v)[2][4], const sl_lin &l,
-                                                         int row, int token)
+                                                         int row, int token, bool two)
 {
     int lane = static_cast<int>(threadIdx.x % 32), n_rows = l.part[0].n_rows;
     row += 2 * (lane & 3), token += lane >> 2;
 #pragma unroll
-    for (int i = 0; i < 16; i++) {
-        int h = i / 8, r = row + i / 2 % 4 * 8 + i % 2;
-        if (token + 8 * h < l.n && r < n_rows)
-            l.gated_out[static_cast<int64_t>(token + 8 * h) * n_rows + r] =
-                __ushort_as_bfloat16(static_cast<unsigned short>(v[h][i / 2 % 4] >> 16 * (i % 2)));
-    }
-}
-
-template <class S>
-static __device__ __forceinline__ void sl_tile_store_gated(const float (&sum)[S::ROWS / 8][4],
-                                                           const sl_lin &l, const sl_tile_plan &p,
-                                                           const sl_tile_maps &maps,
-                                                           sl_tile_view<S> &w,
-                                                           const sl_tile_unit &u, int token)
-{
-#pragma unroll
-    for (int c = 0; c < S::ROWS / 64; c++) {
-        int row = u.box0 * S::BOX + 32 * c;
-        uint32_t v[2][4];
-        sl_tile_gate(v, &sum[4 * c], &sum[S::ROWS / 16 + 4 * c], l.act);
-        if constexpr (S::out > 0) {
-            if (p.boxes) {
-                sl_tile_store_box<S>(v, w, &maps.out[0], row / 4, token);
-                continue;
-            }
+    for (int i = 0; i < 8; i++) {
+        int t = token + 8 * (i / 4), r = row + i % 4 * 8;
+        __nv_bfloat16 *at = l.gated_out + static_cast<int64_t>(t) * n_rows + r;
+        uint32_t pair = v[i / 4][i % 4];
+        if (t >= l.n || r >= n_rows)
+            continue;
+        if (two) {
+            *reinterpret_cast<uint32_t *>(at) = pair;
+            continue;
         }
-        sl_tile_put_gated(v, l, row, token + 16 * w.warp);
+        at[0] = __ushort_as_bfloat16(static_cast<unsigned short>(pair));
+        if (r + 1 < n_rows)
+            at[1] = __ushort_as_bfloat16(static_cast<unsigned short>(pair >> 16));
     }
 }
 
-/* ------------------------------------------------------------------ a tile of two blocks */
-
-/* Sums of half the rows, for the partner: a float4 of every thread one behind the other. */
-template <class S, int FIRST>
-static __device__ __forceinline__ void sl_tile_leave(const float (&sum)[S::ROWS / 8][4], float4 *to)
+/* Chunk c of a gated product: 32 of gate's rows and of up's. */
+template <class S>
+static __device__ __forceinline__ void sl_tile_store_gated(
+    const float (*gate)[4], const float (*up)[4], const sl_lin &l, const sl_tile_plan &p,
+    const sl_tile_maps &maps, sl_tile_view<S> &w, const sl_tile_unit &u, int c, int token)
 {
-#pragma unroll
-    for (int i = 0; i < S::ROWS / 16; i++)
-        to[i * 128 * S::groups] =
-            make_float4(sum[FIRST + i][0], sum[FIRST + i][1], sum[FIRST + i][2], sum[FIRST + i][3]);
+    int row = u.box0 * S::BOX + 32 * c;
+    uint32_t v[2][4];
+    sl_tile_gate(v, gate, up, l.act);
+    if constexpr (S::out > 0) {
+        if (p.boxes) {
+            sl_tile_store_box<S>(v, w, &maps.out[0], row / 4, token);
+            return;
+        }
+    }
+    sl_tile_put_gated(v, l, row, token + 16 * w.warp, p.two);
 }
 
-/* sum += what the partner left. */
+/* Chunk c of a tile leaves. */
 template <class S>
-static __device__ __forceinline__ void sl_tile_add(float (&sum)[S::ROWS / 16][4],
+static __device__ __forceinline__ void sl_tile_out(const float (&sum)[S::ROWS / 8][4],
+                                                   const sl_lin &l, const sl_tile_plan &p,
+                                                   const sl_tile_maps &maps, sl_tile_view<S> &v,
+                                                   const sl_tile_unit &u, int c)
+{
+    int token = u.token0 + 64 * v.group;
+    if (token >= l.n)
+        return;
+    if constexpr (S::GATED)
+        sl_tile_store_gated<S>(&sum[4 * c], &sum[S::ROWS / 16 + 4 * c], l, p, maps, v, u, c, token);
+    else
+        sl_tile_store<S>(&sum[c * S::chunk / 8], l, p, maps, v, u, c * S::chunk, token);
+}
+
+/* ------------------------------------------------------------------ a tile of several blocks */
+
+/* The blocks of a cluster have one tile, each its segments (which may be empty: zeros), and each
+ * adds up and stores its share of the chunks. What others need lies in the ring, whose products
+ * have all ended: a float4 of every thread one behind the other. */
+
+/* Where eight rows, number i of a block's share, are in a tile's sums: in a gated product half of
+ * them are gate's and half up's. */
+template <class S> static __device__ __forceinline__ int sl_tile_own(int rank, int i)
+{
+    constexpr int n = S::ROWS / 8 / S::blocks;
+    if (S::GATED)
+        return i / (n / 2) * (S::ROWS / 16) + rank * (n / 2) + i % (n / 2);
+    return rank * n + i;
+}
+
+/* Sums of the share of block `rank` to the place of shared memory from `to` on. */
+template <class S>
+static __device__ __forceinline__ void sl_tile_leave(const float (&sum)[S::ROWS / 8][4], int rank,
+                                                     float4 *to)
+{
+#pragma unroll
+    for (int i = 0; i < S::ROWS / 8 / S::blocks; i++) {
+        const float(&v)[4] = sum[sl_tile_own<S>(rank, i)];
+        to[i * 128 * S::groups] = make_float4(v[0], v[1], v[2], v[3]);
+    }
+}
+
+/* sum += what another block left. */
+template <class S>
+static __device__ __forceinline__ void sl_tile_add(float (&sum)[S::ROWS / 8 / S::blocks][4],
                                                    const float4 *from)
 {
 #pragma unroll
-    for (int i = 0; i < S::ROWS / 16; i++) {
+    for (int i = 0; i < S::ROWS / 8 / S::blocks; i++) {
         float4 q = from[i * 128 * S::groups];
         sum[i][0] = __fadd_rn(sum[i][0], q.x), sum[i][1] = __fadd_rn(sum[i][1], q.y);
         sum[i][2] = __fadd_rn(sum[i][2], q.z), sum[i][3] = __fadd_rn(sum[i][3], q.w);
     }
 }
 
-/* The first block has segments 0 and 1, the second 2 and 3 (which may be empty: zeros). Each adds
- * up and stores half of the tile's rows. What the partner needs lies in the ring, whose products
- * have all ended. */
+/* What is added up leaves. */
+template <class S>
+static __device__ __forceinline__ void sl_tile_share_out(
+    const float (&sum)[S::ROWS / 8 / S::blocks][4], const sl_lin &l, const sl_tile_plan &p,
+    const sl_tile_maps &maps, sl_tile_view<S> &v, const sl_tile_unit &u, int rank)
+{
+    constexpr int n = S::chunks / S::blocks, groups = S::chunk / 8;
+    int token = u.token0 + 64 * v.group;
+    if (token >= l.n)
+        return;
+#pragma unroll
+    for (int c = 0; c < n; c++) {
+        if constexpr (S::GATED)
+            sl_tile_store_gated<S>(&sum[c * groups], &sum[(n + c) * groups], l, p, maps, v, u,
+                                   rank * n + c, token);
+        else
+            sl_tile_store<S>(&sum[c * groups], l, p, maps, v, u, (rank * n + c) * S::chunk, token);
+    }
+}
+
+/* Of two blocks the first has segments 0 and 1, the second 2 and 3. */
 template <class S>
 static __device__ __forceinline__ void sl_tile_join(const sl_lin &l, const sl_tile_plan &p,
                                                     const sl_tile_maps &maps, sl_tile_view<S> &v,
@@ -495,9 +563,11 @@ static __device__ __forceinline__ void sl_tile_join(const sl_lin &l, const sl_ti
 {
     constexpr int half = S::ROWS / 16, step = half * 128 * S::groups;
     sl_tile_unit u = sl_tile_find<S>(p, static_cast<int>(blockIdx.x) / 2, rank);
-    int n = rank == 0 ? p.half : l.n_k64 - p.half, token = u.token0 + 64 * v.group;
+    int from_k, to_k;
+    sl_tile_range<S>(l, rank, &from_k, &to_k);
     float4 *mine = reinterpret_cast<float4 *>(v.smem + SL_TILE_HEADER) + threadIdx.x - 128;
     float first[2 * half][4], second[2 * half][4], sum[half][4];
+    int n = to_k - from_k;
     sl_tile_walk<S>(first, v, min(l.seg_k64, n));
     sl_tile_walk<S>(second, v, n - min(l.seg_k64, n));
     sl_bar_sync(1, 128 * S::groups); /* nobody's products read the ring */
@@ -505,49 +575,87 @@ static __device__ __forceinline__ void sl_tile_join(const sl_lin &l, const sl_ti
 #pragma unroll
         for (int i = 0; i < 8 * half; i++)
             first[i / 4][i % 4] = __fadd_rn(first[i / 4][i % 4], second[i / 4][i % 4]);
-        sl_tile_leave<S, half>(first, mine);
+        sl_tile_leave<S>(first, 1, mine);
     } else {
-        sl_tile_leave<S, 0>(first, mine);
-        sl_tile_leave<S, 0>(second, mine + step);
+        sl_tile_leave<S>(first, 0, mine);
+        sl_tile_leave<S>(second, 0, mine + step);
     }
     sl_cluster_sync();
     const float4 *from = sl_cluster_map(mine, static_cast<uint32_t>(1 - rank));
 #pragma unroll
     for (int i = 0; i < 4 * half; i++)
-        sum[i / 4][i % 4] = first[rank == 0 ? i / 4 : half + i / 4][i % 4];
+        sum[i / 4][i % 4] = rank == 0 ? first[sl_tile_own<S>(0, i / 4)][i % 4]
+                                      : first[sl_tile_own<S>(1, i / 4)][i % 4];
     sl_tile_add<S>(sum, from); /* of two, in either order */
     if (rank == 0)
         sl_tile_add<S>(sum, from + step);
 #pragma unroll
     for (int i = 0; i < 4 * half; i++)
         if (rank != 0)
-            sum[i / 4][i % 4] = __fadd_rn(sum[i / 4][i % 4], second[half + i / 4][i % 4]);
-    if (token < l.n)
-        sl_tile_store<S, half>(sum, l, p, maps, v, u, rank * (S::ROWS / 2), token);
+            sum[i / 4][i % 4] =
+                __fadd_rn(sum[i / 4][i % 4], second[sl_tile_own<S>(1, i / 4)][i % 4]);
+    sl_tile_share_out<S>(sum, l, p, maps, v, u, rank);
+}
+
+/* Of four blocks each has a segment. */
+template <class S>
+static __device__ __forceinline__ void sl_tile_join_four(const sl_lin &l, const sl_tile_plan &p,
+                                                         const sl_tile_maps &maps,
+                                                         sl_tile_view<S> &v, int rank)
+{
+    constexpr int quarter = S::ROWS / 32, step = quarter * 128 * S::groups;
+    sl_tile_unit u = sl_tile_find<S>(p, static_cast<int>(blockIdx.x) / 4, rank);
+    int from_k, to_k;
+    sl_tile_range<S>(l, rank, &from_k, &to_k);
+    float4 *mine = reinterpret_cast<float4 *>(v.smem + SL_TILE_HEADER) + threadIdx.x - 128;
+    float acc[S::ROWS / 8][4], sum[quarter][4] = {};
+    sl_tile_walk<S>(acc, v, to_k - from_k);
+    sl_bar_sync(1, 128 * S::groups); /* nobody's products read the ring */
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+        sl_tile_leave<S>(acc, r, mine + r * step);
+    sl_cluster_sync();
+#pragma unroll
+    for (int r = 0; r < 4; r++)
+        sl_tile_add<S>(sum, sl_cluster_map(mine + rank * step, static_cast<uint32_t>(r)));
+    sl_tile_share_out<S>(sum, l, p, maps, v, u, rank);
 }
 
 /* ------------------------------------------------------------------ the kernel */
 
+/* Tile after tile. Chunks from S::now on leave beside the first products of the next tile, those
+ * before as soon as they are there. */
 template <class S>
 static __device__ __forceinline__ void sl_tile_consume(const sl_lin &l, const sl_tile_plan &p,
                                                        const sl_tile_maps &maps, sl_tile_view<S> &v,
                                                        int first, int step, int rank)
 {
-    for (int id = first; id < p.n_units; id += step) {
+    float acc[S::ROWS / 8][4], sum[S::ROWS / 8][4];
+    sl_tile_unit last = {0, l.n}; /* nothing to leave */
+    for (int id = first;; id += step) {
         sl_tile_unit u = sl_tile_find<S>(p, id, rank);
-        int32_t block, token = u.token0 + 64 * v.group;
+        int32_t n = id < p.n_units ? l.n_k64 : 0, block;
         int seg = l.part[sl_tile_part<S>(l, u, 0, &block)].seg_k64;
-        float sum[S::ROWS / 8][4];
-        sl_tile_sums<S>(sum, v, l.n_k64, seg);
-        if (token >= l.n)
-            continue;
-        if constexpr (S::GATED)
-            sl_tile_store_gated<S>(sum, l, p, maps, v, u, token);
-        else
-            sl_tile_store<S, S::ROWS / 8>(sum, l, p, maps, v, u, 0, token);
+        sl_tile_walk<S, S::chunks - S::now>(acc, v, min(seg, n), [&](int c) {
+            sl_tile_out<S>(sum, l, p, maps, v, last, S::now + c);
+        });
+        if (n == 0)
+            break;
+#pragma unroll
+        for (int c = 0; c < S::now; c++)
+            sl_tile_out<S>(acc, l, p, maps, v, u, c);
+#pragma unroll
+        for (int i = 0; i < S::ROWS / 2; i++)
+            sum[i / 4][i % 4] = acc[i / 4][i % 4];
+#pragma unroll 1
+        for (int k = seg; S::TOTALS && k < n; k += seg) {
+            sl_tile_walk<S>(acc, v, min(seg, n - k));
+#pragma unroll
+            for (int i = 0; i < S::ROWS / 2; i++)
+                sum[i / 4][i % 4] = __fadd_rn(sum[i / 4][i % 4], acc[i / 4][i % 4]);
+        }
+        last = u;
     }
-    if (p.boxes && threadIdx.x % 128 == 0)
-        sl_tensor_store_wait<0>(); /* the end of the grid waits for what they write */
 }
 
 template <class S>
@@ -557,7 +665,8 @@ __global__ void __launch_bounds__(S::threads, 1)
 {
     SL_SMEM(uint8_t, smem);
     int rank = static_cast<int>(sl_cluster_rank());
-    int first = static_cast<int>(blockIdx.x) / 2, step = static_cast<int>(gridDim.x) / 2;
+    int first = static_cast<int>(blockIdx.x) / S::blocks;
+    int step = static_cast<int>(gridDim.x) / S::blocks;
     if (threadIdx.x < static_cast<unsigned>(l.n_parts)) {
         sl_prefetch_map(&maps.w[threadIdx.x]);
         if (p.boxes && (!S::GATED || threadIdx.x == 0))
@@ -594,10 +703,14 @@ __global__ void __launch_bounds__(S::threads, 1)
         v.smem = smem;
         v.group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) - 1;
         v.warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32 % 4), 0);
-        if constexpr (S::joins)
+        if constexpr (S::SHARE == SL_SHARE_QUARTERS)
+            sl_tile_join_four<S>(l, p, maps, v, rank);
+        else if constexpr (S::joins)
             sl_tile_join<S>(l, p, maps, v, rank);
         else
             sl_tile_consume<S>(l, p, maps, v, first, step, rank);
+        if (p.boxes && threadIdx.x % 128 == 0)
+            sl_tensor_store_wait<0>(); /* the end of the grid waits for what they write */
     }
     sl_cluster_sync(); /* the partner may still reach for what is here */
 }
@@ -607,6 +720,8 @@ __global__ void __launch_bounds__(S::threads, 1)
 /* Whether a thread can store two rows at once. */
 static inline bool sl_tile_two(const sl_lin &l)
 {
+    if (l.gated)
+        return reinterpret_cast<uintptr_t>(l.gated_out) % 4 == 0 && l.part[0].n_rows % 2 == 0;
     bool can = true;
     for (int i = 0; i < l.n_parts; i++)
         can = can && reinterpret_cast<uintptr_t>(l.part[i].out) % 8 == 0 &&
@@ -654,15 +769,15 @@ template <class S> static void sl_tile_launch(struct sl_cuda *cu, const sl_lin *
     p.n_rows = S::SHARE == SL_SHARE_X ? SL_CEIL_DIV(rows, 2) : rows;
     p.n_cols = S::SHARE == SL_SHARE_W ? SL_CEIL_DIV(cols, 2) : cols;
     p.n_units = p.n_rows * p.n_cols;
-    p.half = 2 * l.seg_k64;
     p.boxes = S::out > 0 && sl_lin_boxes(l, 32);
     p.two = sl_tile_two(l);
     SL_ASSERT(l.vec_x && l.gated == S::GATED && (S::TOTALS || l.n_segs == 1));
     sl_tile_maps maps = {};
     sl_cuda_check(cu, sl_tile_describe<S>(&maps, l, p), "cuTensorMapEncodeTiled");
     int most = S::joins ? p.n_units : SL_MAX(cu->n_sms / 2, 1);
-    unsigned grid = 2 * (unsigned)SL_MIN(p.n_units, most);
-    sl_launch_cluster(cu, sl_tile_kernel<S>, dim3(grid), dim3(S::threads), S::smem, 2, l, p, maps);
+    unsigned grid = S::blocks * (unsigned)SL_MIN(p.n_units, most);
+    sl_launch_cluster(cu, sl_tile_kernel<S>, dim3(grid), dim3(S::threads), S::smem, S::blocks, l, p,
+                      maps);
 }
 
 #endif

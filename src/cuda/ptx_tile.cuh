@@ -100,6 +100,9 @@ static __device__ __forceinline__ uint64_t sl_wgmma_w(const void *smem)
 #define SL_WG_R24      SL_WG_R16 ", %16, %17, %18, %19, %20, %21, %22, %23"
 #define SL_WG_R48 \
     SL_WG_R32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
+#define SL_WG_SUM_160 SL_WG_SUM_128, SL_WG_D2(16), SL_WG_D2(18)
+#define SL_WG_R80 \
+    SL_WG_R64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79"
 #define SL_WGMMA_XW(n, regs, x_reg, w_reg)                                                         \
     static __device__ __forceinline__ void sl_wgmma_xw(float(&d)[n / 8][4], uint64_t x,            \
                                                        uint64_t w)                                 \
@@ -116,6 +119,7 @@ SL_WGMMA_XW(48, SL_WG_R24, "%24", "%25")
 SL_WGMMA_XW(64, SL_WG_R32, "%32", "%33")
 SL_WGMMA_XW(96, SL_WG_R48, "%48", "%49")
 SL_WGMMA_XW(128, SL_WG_R64, "%64", "%65")
+SL_WGMMA_XW(160, SL_WG_R80, "%80", "%81")
 SL_WGMMA_XW(192, SL_WG_R96, "%96", "%97")
 SL_WGMMA_XW(256, SL_WG_R128, "%128", "%129")
 #undef SL_WGMMA_XW
