@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * attention_prefill.cu - versions of attention for chunks of prompts, side by side: causal, pages
- * of 16 positions of F16, 32 heads of 64, 128 or 256 dimensions over 8 key heads.
+ * of 16 positions of F16 or FP8, 32 heads of 64, 128 or 256 dimensions over 8 key heads.
  *
  *   attention_prefill --list                             the versions
  *   attention_prefill --only NAME [--quick] [--dim N]    bits against `wide`, then the table
@@ -104,33 +104,49 @@
 typedef void run_fn(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid);
 
 #define F16 struct sl_kv_f16
+#define FP8 struct sl_kv_fp8
 static const struct version {
     const char *name, *what;
+    enum sl_dtype dtype;
     run_fn *run[3]; /* of 64, 128 and 256 dimensions */
 } versions[] = {
     {"wide",
      "mma.sync: the bits",
+     SL_DTYPE_F16,
      {sl_attn_run_wide<F16, 64, false>, sl_attn_run_wide<F16, 128, false>,
       sl_attn_run_wide<F16, 256, false>}},
     {"wg",
      "of src/cuda",
+     SL_DTYPE_F16,
      {sl_attn_run_group<sl_attn_wg<F16, 64>>, sl_attn_run_group<sl_attn_wg<F16, 128>>,
       sl_attn_run_group<sl_attn_wg256<F16>>}},
+    {"wide-fp8",
+     "mma.sync, pages of FP8: the bits",
+     SL_DTYPE_FP8_E4M3,
+     {sl_attn_run_wide<FP8, 64, false>, sl_attn_run_wide<FP8, 128, false>,
+      sl_attn_run_wide<FP8, 256, false>}},
+    {"wg-fp8",
+     "of src/cuda, pages of FP8",
+     SL_DTYPE_FP8_E4M3,
+     {sl_attn_run_group<sl_attn_wg<FP8, 64>>, sl_attn_run_group<sl_attn_wg<FP8, 128>>,
+      sl_attn_run_group<sl_attn_wg256<FP8>>}},
 };
 
 static const struct version *version; /* that runs */
 
-#define RUN(dim, i)                                                                       \
-    void sl_attn_run_f16_##dim(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, \
-                               int32_t grid)                                              \
-    {                                                                                     \
-        if (cls == 1)                                                                     \
-            version->run[i](cu, a, grid);                                                 \
-    }                                                                                     \
+#define RUN(name, i)                                                                   \
+    void name(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid) \
+    {                                                                                  \
+        if (cls == 1)                                                                  \
+            version->run[i](cu, a, grid);                                              \
+    }                                                                                  \
     static_assert(true, "")
-RUN(64, 0);
-RUN(128, 1);
-RUN(256, 2);
+RUN(sl_attn_run_f16_64, 0);
+RUN(sl_attn_run_f16_128, 1);
+RUN(sl_attn_run_f16_256, 2);
+RUN(sl_attn_run_fp8_64, 0);
+RUN(sl_attn_run_fp8_128, 1);
+RUN(sl_attn_run_fp8_256, 2);
 
 /* What attention.cu could start besides. */
 #define NONE(name)                                                         \
@@ -151,11 +167,8 @@ NONE(sl_attn_run_f16_80);
 NONE(sl_attn_run_f16_96);
 NONE(sl_attn_run_fp8_16);
 NONE(sl_attn_run_fp8_32);
-NONE(sl_attn_run_fp8_64);
 NONE(sl_attn_run_fp8_80);
 NONE(sl_attn_run_fp8_96);
-NONE(sl_attn_run_fp8_128);
-NONE(sl_attn_run_fp8_256);
 
 /* ------------------------------------------------------------------ one case */
 
@@ -200,7 +213,16 @@ static void attend(const struct version *v, struct sl_op_attention op, uint16_t 
     sl_cuda_attention(&lab_cu.base, &op);
 }
 
-/* Bits against the wide kernel. */
+/* The wide kernel over the same pages. */
+static const struct version *reference(enum sl_dtype dtype)
+{
+    const struct version *v = versions;
+    while (v->dtype != dtype)
+        v++;
+    return v;
+}
+
+/* Bits against it. */
 static void check(const struct version *v, const dev<uint16_t> *pool, struct attn_dims d, int seqs,
                   int n, int pos, int window)
 {
@@ -209,7 +231,7 @@ static void check(const struct version *v, const dev<uint16_t> *pool, struct att
     with(d, c, window,
          [&](struct sl_op_attention op, dev<uint16_t> &out, dev<uint16_t> &want, size_t n_out) {
              op.kv = attn_view(&c, pool, 0);
-             attend(&versions[0], op, want.p);
+             attend(reference(d.dtype), op, want.p);
              lab_must_be_well("wide");
              attend(v, op, out.p);
              lab_must_be_well(v->name);
@@ -303,16 +325,16 @@ int main(int argc, char **argv)
         return usage();
     lab_start();
     dev<uint16_t> pool(b.tiny ? static_cast<size_t>(2) << 20 : static_cast<size_t>(1) << 30);
-    fill(pool.p, pool.n, FILL_F16);
+    const struct attn_dims d = {32, 8, dim, v->dtype};
+    attn_fill(reinterpret_cast<uint8_t *>(pool.p), pool.n * 2, d);
     if (b.tiny) {
-        const struct attn_dims t = {4, 1, dim};
+        const struct attn_dims t = {4, 1, dim, v->dtype};
         check(v, &pool, t, 1, 40, 0, 0);
         check(v, &pool, t, 2, 70, 17, 0);
         check(v, &pool, t, 1, 33, 1200, 0);
         check(v, &pool, t, 1, 33, 1300, 100);
         return 0;
     }
-    const struct attn_dims d = {32, 8, dim};
     check_all(v, &pool, d);
     measure_all(v, &pool, d, quick);
     return 0;

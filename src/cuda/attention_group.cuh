@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * attention_group.cuh - what the kernels of warpgroups share (attention_wg.cuh,
  * attention_wg256.cuh, attention_skip.cuh): tiles of 128 rows, or 192 for D = 64, chunks of
- * prompts, pages of BF16 and F16.
+ * prompts.
  *
  * Two warps bring page tiles as they are, by bulk copies, one the keys and one the values, each
- * into two slots of cfg::KEYS positions. Warpgroups of 64 rows take them. The sums are those of
+ * into two slots of cfg::KEYS positions; of pages that hold no BF16 or F16 attention_widen.cuh's
+ * warps make it there. Warpgroups of 64 rows take them. The sums are those of
  * mma.sync, to the bit: one accumulator over ascending 16s. A row's state over the splits of a run
  * is in memory, touched once a split: shared memory, but for D = 256 three quarters are in the
  * workspace, from where as many loads as there are registers are under way at once.
@@ -17,11 +18,15 @@
 /* ---------------------------------------------------------------- sizes */
 
 /* KEYS: of a slot, which no split divides. */
-template <int D_, int KEYS_> struct sl_attn_group_cfg {
+template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int D = D_;
     static constexpr int KEYS = KEYS_;
-    static constexpr int GROUPS = D == 64 ? 3 : 2;       /* that multiply; another one brings */
-    static constexpr int REGS = GROUPS == 2 ? 240 : 160; /* of a thread that multiplies */
+    static constexpr bool WIDENS = KV::scaled;     /* pages are not what is multiplied */
+    static constexpr int GROUPS = D == 64 ? 3 : 2; /* that multiply; another one brings */
+    /* Registers of a thread that multiplies, and of one that brings. */
+    static constexpr int REGS = GROUPS == 3 ? 160 : WIDENS ? 232 : 240;
+    static constexpr int BRING_REGS = !WIDENS ? 24 : GROUPS == 3 ? 32 : 40;
+    static constexpr int WIDENERS = WIDENS ? 4 : 0; /* warps of those that bring */
     static constexpr int ROWS = 64 * GROUPS;
     static constexpr int WORKERS = 128 * GROUPS;
     static constexpr int THREADS = 128 + WORKERS;
@@ -43,8 +48,18 @@ template <int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int UNCLEAN_AT = WORK_EMPTY_AT + 16;     /* int [GROUPS][4] */
     static constexpr int VOTE_AT = UNCLEAN_AT + 16 * GROUPS;  /* uint8_t [2][GROUPS][4] */
     static constexpr int WORK_AT = VOTE_AT + 16 * GROUPS;
-    static constexpr int BYTES = WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
+    static constexpr int COPIED_AT = WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
+    static constexpr int SCALES_AT = COPIED_AT + 8 * SLOTS * WIDENERS; /* 16 bits [SLOTS][KEYS] */
+    static constexpr int BYTES = SCALES_AT + (WIDENS ? 2 * SLOTS * KEYS : 0);
     static_assert(SL_ATTN_SPLIT % KEYS == 0, "splits are whole slots");
+
+    /* Where 16 rows of a panel lie in a slot: keys panel after panel, values 64 rows after 64. */
+    static __device__ __forceinline__ int part_at(bool keys, int unit, int panel)
+    {
+        if (keys)
+            return panel * (KEYS * 128) + unit * PART;
+        return unit / 4 * BLOCK + panel * PANEL + unit % 4 * PART;
+    }
 };
 
 /* A place in a ring of two, of which n were before, and the parity of its phase. */
@@ -90,16 +105,24 @@ template <class cfg> struct sl_attn_bars {
     {
         return reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT) + i;
     }
+    /* Of a slot, what a warp of those that widen has brought. */
+    __device__ __forceinline__ uint64_t *copied(int i, int warp) const
+    {
+        return reinterpret_cast<uint64_t *>(smem + cfg::COPIED_AT) + i * cfg::WIDENERS + warp;
+    }
     /* By one thread. */
     __device__ __forceinline__ void init() const
     {
+        constexpr int BRINGERS = cfg::WIDENS ? cfg::WIDENERS : 1; /* of a slot */
         for (int i = 0; i < cfg::SLOTS; i++) {
-            sl_mbar_init(full(i), SL_WARP_ARRIVALS);
+            sl_mbar_init(full(i), BRINGERS * SL_WARP_ARRIVALS);
             sl_mbar_init(empty(i), cfg::WORKERS / 32 * SL_WARP_ARRIVALS);
         }
+        for (int i = 0; i < cfg::SLOTS * cfg::WIDENERS; i++)
+            sl_mbar_init(copied(0, i), SL_WARP_ARRIVALS);
         for (int i = 0; i < 2; i++) {
             sl_mbar_init(work_full(i), SL_WARP_ARRIVALS);
-            sl_mbar_init(work_empty(i), (cfg::WORKERS / 32 + 1) * SL_WARP_ARRIVALS);
+            sl_mbar_init(work_empty(i), (cfg::WORKERS / 32 + BRINGERS) * SL_WARP_ARRIVALS);
         }
         sl_mbar_fence_init();
     }
@@ -138,12 +161,9 @@ template <class cfg> struct sl_attn_bring {
                  static_cast<unsigned long long>(SL_KV_TILE * cfg::PANELS * 128);
     }
 
-    /* Where 16 rows of a panel lie in a slot: keys panel after panel, values 64 rows after 64. */
     __device__ __forceinline__ int part_at(int unit, int panel) const
     {
-        if (keys)
-            return panel * (cfg::KEYS * 128) + unit * cfg::PART;
-        return unit / 4 * cfg::BLOCK + panel * cfg::PANEL + unit % 4 * cfg::PART;
+        return cfg::part_at(keys, unit, panel);
     }
 
     /* Rows from .. end - 1 of a slot, which nobody sees, become zeros: what lies in the page may be
@@ -233,19 +253,20 @@ template <class cfg> struct sl_attn_bring {
 /* ---------------------------------------------------------------- the warpgroups that multiply */
 
 /* Values as they lie in 64 rows of a slot, for sl_attn_values_careful. */
-template <class KV, class cfg> struct sl_attn_panel_frags {
-    typedef typename KV::elem elem;
+template <class E, class cfg> struct sl_attn_panel_frags {
+    typedef E elem;
     static constexpr int TILE = cfg::PART;
     static __device__ __forceinline__ void frags(uint32_t b[4], const uint8_t *tile, int i)
     {
-        KV::template value_frags<64>(b, tile + i / 4 * cfg::PANEL, i % 4 * 16);
+        sl_kv_plain<E>::template value_frags<64>(b, tile + i / 4 * cfg::PANEL, i % 4 * 16);
     }
 };
 
 template <class KV, class cfg_> struct sl_attn_group {
     typedef cfg_ cfg;
+    typedef KV pages;
     typedef typename KV::elem elem;
-    typedef sl_attn_panel_frags<KV, cfg> frags;
+    typedef sl_attn_panel_frags<elem, cfg> frags;
     static constexpr int O = cfg::D / 8;   /* fragments of the sums */
     static constexpr int KEPT = cfg::KEPT; /* of the state in shared memory */
     static constexpr int FAR_AT_ONCE = 12; /* of the others, on their way from L2 */
@@ -549,6 +570,9 @@ template <class KV, class cfg_> struct sl_attn_group {
 
 /* ---------------------------------------------------------------- the kernel */
 
+/* The warps that bring pages of what is not multiplied as it is: attention_widen.cuh. */
+template <class KV, class cfg> struct sl_attn_widen;
+
 template <class Way>
 static __global__ void __launch_bounds__((Way::cfg::THREADS), 1)
     sl_attn_group_kernel(const __grid_constant__ struct sl_attn_args a)
@@ -564,14 +588,17 @@ static __global__ void __launch_bounds__((Way::cfg::THREADS), 1)
     /* The same in all lanes, as the compiler shall see: products do not run in divergent code. */
     const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 128), 0);
     if (group == 0) {
-        sl_regs_give<24>();
-        if (threadIdx.x < 64) {
+        sl_regs_give<cfg::BRING_REGS>();
+        if constexpr (cfg::WIDENS) {
+            sl_attn_widen<typename Way::pages, cfg> x(a, bars);
+            x.run(a.cls->n_items * a.n_kv_heads);
+        } else if (threadIdx.x < 64) {
             sl_attn_bring<cfg> x(a, bars);
             x.run(a.cls->n_items * a.n_kv_heads);
-            if (threadIdx.x == 0 && atomicAdd(&a.cls->done, 1u) + 1 == gridDim.x) {
-                a.cls->taken = 0; /* for the next layer */
-                a.cls->done = 0;
-            }
+        }
+        if (threadIdx.x == 0 && atomicAdd(&a.cls->done, 1u) + 1 == gridDim.x) {
+            a.cls->taken = 0; /* for the next layer */
+            a.cls->done = 0;
         }
         return;
     }

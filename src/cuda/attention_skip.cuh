@@ -16,8 +16,8 @@
 
 #include "cuda/attention_wg.cuh"
 
-template <class KV, int D> struct sl_attn_skip : sl_attn_group<KV, sl_attn_wg_cfg<D>> {
-    typedef sl_attn_group<KV, sl_attn_wg_cfg<D>> up;
+template <class KV, int D> struct sl_attn_skip : sl_attn_group<KV, sl_attn_wg_cfg<KV, D>> {
+    typedef sl_attn_group<KV, sl_attn_wg_cfg<KV, D>> up;
     typedef typename up::cfg cfg;
     typedef typename KV::elem elem;
     typedef typename up::frags frags;
@@ -48,8 +48,8 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_group<KV, sl_attn_wg_cf
                               static_cast<unsigned>(a.tables[w.item.table]) *
                                   static_cast<unsigned long long>(a.page_bytes) +
                               static_cast<unsigned>(w.item.kv * a.by_page.by) *
-                                  static_cast<unsigned long long>(SL_KV_TILE * D * 2);
-        for (int i = up::warp * 32 + up::lane; i < SL_KV_TILE * D / 8; i += 128)
+                                  static_cast<unsigned long long>(KV::tile_bytes(D));
+        for (int i = up::warp * 32 + up::lane; i < KV::tile_bytes(D) / 16; i += 128)
             *reinterpret_cast<uint4 *>(room + i * 16) =
                 *reinterpret_cast<const uint4 *>(from + i * 16);
         this->together();

@@ -7,6 +7,7 @@
 #include "cuda/attention_wg.cuh"
 #include "cuda/attention_wg256.cuh"
 #include "cuda/attention_wide.cuh"
+#include "cuda/attention_widen.cuh"
 
 /* ---------------------------------------------------------------- launch */
 
@@ -35,7 +36,7 @@ static inline void sl_attn_run_skip(struct sl_cuda *cu, const struct sl_attn_arg
     if (cls == 0)
         sl_launch(cu, sl_attn_narrow_kernel<KV, D, true>, dim3(static_cast<unsigned>(grid)),
                   dim3(narrow::THREADS), narrow::BYTES, *a);
-    else if constexpr (!KV::scaled && (D == 64 || D == 128))
+    else if constexpr (D == 64 || D == 128)
         sl_attn_run_group<sl_attn_skip<KV, D>>(cu, a, grid);
     else
         sl_attn_run_wide<KV, D, true>(cu, a, grid);
@@ -51,9 +52,9 @@ static inline void sl_attn_run(struct sl_cuda *cu, const struct sl_attn_args *a,
     else if (cls == 0)
         sl_launch(cu, sl_attn_narrow_kernel<KV, D>, dim3(static_cast<unsigned>(grid)),
                   dim3(narrow::THREADS), narrow::BYTES, *a);
-    else if constexpr (!KV::scaled && (D == 64 || D == 128))
+    else if constexpr (D == 64 || D == 128)
         sl_attn_run_group<sl_attn_wg<KV, D>>(cu, a, grid);
-    else if constexpr (!KV::scaled && D == 256)
+    else if constexpr (D == 256)
         sl_attn_run_group<sl_attn_wg256<KV>>(cu, a, grid);
     else
         sl_attn_run_wide<KV, D, false>(cu, a, grid);

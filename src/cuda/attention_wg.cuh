@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * attention_wg.cuh - paged attention for tiles of 128 rows (192 for D = 64) by the products of
- * warpgroups: chunks of prompts, heads of 64 and 128 dimensions, pages of BF16 and F16.
+ * warpgroups: chunks of prompts, heads of 64 and 128 dimensions.
  *
  * What attention_group.cuh brings are pairs of the canonical order's tiles, 128 positions. Scores
  * are products of queries and keys in shared memory, values of those there with probabilities in
@@ -26,10 +26,10 @@
 
 #define SL_ATTN_PAIR (2 * SL_ATTN_TILE) /* keys: two tiles at once, which no split divides */
 
-template <int D> using sl_attn_wg_cfg = sl_attn_group_cfg<D, SL_ATTN_PAIR>;
+template <class KV, int D> using sl_attn_wg_cfg = sl_attn_group_cfg<KV, D, SL_ATTN_PAIR>;
 
-template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<D>> {
-    typedef sl_attn_group<KV, sl_attn_wg_cfg<D>> up;
+template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<KV, D>> {
+    typedef sl_attn_group<KV, sl_attn_wg_cfg<KV, D>> up;
     typedef typename up::cfg cfg;
     typedef typename KV::elem elem;
     typedef typename up::frags frags;

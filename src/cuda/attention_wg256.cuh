@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * attention_wg256.cuh - paged attention for tiles of 128 rows by the products of warpgroups: chunks
- * of prompts, heads of 256 dimensions, pages of BF16 and F16.
+ * of prompts, heads of 256 dimensions.
  *
  * As attention_wg.cuh, but for one tile of 64 keys at a time: the sums of 256 dimensions take 128
  * registers, a tile's scores 32, its probabilities 16. Scores are begun together with the values of
@@ -17,8 +17,9 @@
 
 #include "cuda/attention_group.cuh"
 
-template <class KV> struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<256, SL_ATTN_TILE>> {
-    typedef sl_attn_group<KV, sl_attn_group_cfg<256, SL_ATTN_TILE>> up;
+template <class KV>
+struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE>> {
+    typedef sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE>> up;
     typedef typename up::cfg cfg;
     typedef typename KV::elem elem;
     typedef typename up::frags frags;

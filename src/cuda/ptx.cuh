@@ -276,6 +276,12 @@ static __device__ __forceinline__ bool sl_mbar_poll(uint64_t *bar, uint32_t pari
     return done != 0;
 }
 
+/* The same for those who then do something else. */
+static __device__ __forceinline__ bool sl_mbar_ended(uint64_t *bar, uint32_t parity)
+{
+    return sl_mbar_poll(bar, parity);
+}
+
 /* Orders this thread's ordinary accesses of shared memory before later ones of the copy engine. */
 static __device__ __forceinline__ void sl_fence_proxy_async()
 {

@@ -628,14 +628,14 @@ static void test_f16()
     }
 }
 
-/* Pages of FP8 give the bits of pages of BF16 with the same values: whole, in a chunk, as decodes,
- * with values that are no numbers, and with a window whose first keys share words of scales with
- * keys nobody sees. */
-static void check_fp8(scene s, std::vector<int> decodes)
+/* Pages of FP8 give the bits of pages of BF16 with the same values: all from `from` on, a chunk,
+ * decodes, values that are no numbers, and with a window whose first keys share words of scales
+ * with keys nobody sees. */
+static void check_fp8(scene s, std::vector<int> decodes, int from = 0)
 {
     std::vector<span_of> whole, chunk;
     for (size_t i = 0; i < s.lens.size(); i++) {
-        whole.push_back({(int)i, 0, s.lens[i]});
+        whole.push_back({(int)i, from, s.lens[i] - from});
         int n = std::min(s.lens[i], 9);
         chunk.push_back({(int)i, s.lens[i] - n, n});
     }
@@ -662,13 +662,16 @@ static void test_fp8()
     uint64_t seed = 61;
     for (auto x : shapes)
         check_fp8(make_scene(x.hd, x.nq, x.nkv, x.bs, {70, 33}, seed++), {63});
-    check_fp8(make_scene(64, 4, 1, 16, {600}, 71), {255, 512, 599});
-    scene s = make_scene(64, 2, 1, 16, {150}, 72);
-    s.window = 37;
-    check_fp8(s, {100, 149});
-    for (int odd : {100, 112, 113, 120}) {
-        s.odd_pos = odd;
-        check_fp8(s, {149});
+    check_fp8(make_scene(120, 4, 1, 16, {600, 40}, 71), {255, 512, 599});
+    for (int hd : {64, 128, 256}) {
+        for (int odd : {-1, 112, 113}) {
+            scene s = make_scene(hd, 2, 1, 16, {150}, 72);
+            s.window = 37;
+            s.odd_pos = odd;
+            check_fp8(s, {149});
+        }
+        /* behind more keys than a block knows the pages of at once */
+        check_fp8(make_scene(hd, 2, 1, 16, {4400}, seed++), {4399}, 4380);
     }
 }
 
@@ -747,9 +750,11 @@ static void test_skip()
     rows_of a = run(s, few, 9), b = run(s, one, 132);
     check_rows(s, few, a, 1);
     same_bits("long", s, one, b, few, a);
-    s = make_scene(64, 4, 1, 16, {700}, seed + 1);
-    s.skip = 200.0f;
-    check_fp8(s, {512, 699});
+    for (int hd : {64, 128}) {
+        s = make_scene(hd, 4, 1, 16, {530}, seed + 1);
+        s.skip = 200.0f;
+        check_fp8(s, {512, 529});
+    }
 }
 
 /* Decodes, a few drafts and chunks in one batch, on one SM and on more than there is work for. */
