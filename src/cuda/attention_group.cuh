@@ -48,8 +48,8 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int UNCLEAN_AT = WORK_EMPTY_AT + 16;     /* int [GROUPS][4] */
     static constexpr int VOTE_AT = UNCLEAN_AT + 16 * GROUPS;  /* uint8_t [2][GROUPS][4] */
     static constexpr int WORK_AT = VOTE_AT + 16 * GROUPS;
-    static constexpr int COPIED_AT = WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
-    static constexpr int SCALES_AT = COPIED_AT + 8 * SLOTS * WIDENERS; /* 16 bits [SLOTS][KEYS] */
+    static constexpr int SCALES_AT = /* 16 bits [SLOTS][KEYS] */
+        WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
     static constexpr int BYTES = SCALES_AT + (WIDENS ? 2 * SLOTS * KEYS : 0);
     static_assert(SL_ATTN_SPLIT % KEYS == 0, "splits are whole slots");
 
@@ -105,11 +105,6 @@ template <class cfg> struct sl_attn_bars {
     {
         return reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT) + i;
     }
-    /* Of a slot, what a warp of those that widen has brought. */
-    __device__ __forceinline__ uint64_t *copied(int i, int warp) const
-    {
-        return reinterpret_cast<uint64_t *>(smem + cfg::COPIED_AT) + i * cfg::WIDENERS + warp;
-    }
     /* By one thread. */
     __device__ __forceinline__ void init() const
     {
@@ -118,8 +113,6 @@ template <class cfg> struct sl_attn_bars {
             sl_mbar_init(full(i), BRINGERS * SL_WARP_ARRIVALS);
             sl_mbar_init(empty(i), cfg::WORKERS / 32 * SL_WARP_ARRIVALS);
         }
-        for (int i = 0; i < cfg::SLOTS * cfg::WIDENERS; i++)
-            sl_mbar_init(copied(0, i), SL_WARP_ARRIVALS);
         for (int i = 0; i < 2; i++) {
             sl_mbar_init(work_full(i), SL_WARP_ARRIVALS);
             sl_mbar_init(work_empty(i), (cfg::WORKERS / 32 + BRINGERS) * SL_WARP_ARRIVALS);
