@@ -75,7 +75,6 @@ template <class KV, class cfg> struct sl_attn_widen {
     static constexpr int MINE = UNITS / cfg::WIDENERS;       /* of them, a warp's */
     static constexpr int CODES = SL_KV_TILE * D;             /* bytes of one */
     static constexpr int KNOWN = 32 * cfg::WIDENERS / UNITS; /* tiles whose pages are known */
-    static constexpr int PANELS = D == 64 ? 1 : 2;           /* widened at once */
     static constexpr int HALF = D == 64 ? 512 : 1024;        /* bytes of codes of eight rows */
     typedef sl_attn_stop<cfg> stop;
 
@@ -166,7 +165,7 @@ template <class KV, class cfg> struct sl_attn_widen {
     __device__ __forceinline__ void copy(const stop &s, int unit, const uint8_t *from)
     {
         constexpr int PART = D == 256 ? CODES / 2 : CODES;
-        from += lane * 16;
+        from = sl_opaque(from + lane * 16);
 #pragma unroll
         for (int k = 0; k < CODES; k += PART) {
             uint8_t *to = bars.smem + codes_at(s, unit, k / 1024) + lane * 16;
@@ -236,24 +235,17 @@ template <class KV, class cfg> struct sl_attn_widen {
             scale[h] = row >= lo && row < hi ? scales_of(s, unit)[row] * 0x10001u : 0;
         }
 #pragma unroll
-        for (int p = 0; p < cfg::PANELS; p += PANELS) {
-            const int from = codes_at(s, unit, p) + code_at;
-            uint4 x[PANELS][2];
+        for (int p = 0; p < cfg::PANELS; p++) {
+            const uint8_t *from = bars.smem + ((codes_at(s, unit, p & ~1) + code_at) ^ p % 2 * 64);
+            const int to = s.slot * cfg::SLOT + cfg::part_at(s.keys, unit, p) + number_at;
+            uint4 x[2];
 #pragma unroll
-            for (int i = 0; i < PANELS; i++)
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    x[i][h] =
-                        *reinterpret_cast<const uint4 *>(bars.smem + (from ^ i * 64) + h * HALF);
+            for (int h = 0; h < 2; h++)
+                x[h] = *reinterpret_cast<const uint4 *>(from + h * HALF);
             __syncwarp();
 #pragma unroll
-            for (int i = 0; i < PANELS; i++)
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    widen(bars.smem,
-                          s.slot * cfg::SLOT + cfg::part_at(s.keys, unit, p + i) + number_at +
-                              h * 1024,
-                          x[i][h], scale[h]);
+            for (int h = 0; h < 2; h++)
+                widen(bars.smem, to + h * 1024, x[h], scale[h]);
         }
     }
 

@@ -85,6 +85,14 @@ static __device__ __forceinline__ uint32_t sl_smem_addr(const void *p)
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+/* p, of which the compiler then knows nothing: what is some bytes further is that as part of the
+ * instruction, and not a sum in registers that the last one is still reading. */
+static __device__ __forceinline__ const uint8_t *sl_opaque(const uint8_t *p)
+{
+    asm("" : "+l"(p));
+    return p;
+}
+
 /* Copies 16 bytes, both sides 16-byte aligned, or writes 16 zero bytes and reads nothing. */
 static __device__ __forceinline__ void sl_cp_async16(void *smem, const void *gmem, bool pred)
 {

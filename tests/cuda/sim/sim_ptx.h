@@ -131,6 +131,10 @@ static inline void sl_mbar_arrive_at(uint64_t *bar, uint32_t rank, SL_SIM_AT)
 {
     sl_sim_mbar_arrive_at(bar, rank, SL_SIM_HERE);
 }
+static inline const uint8_t *sl_opaque(const uint8_t *p)
+{
+    return p;
+}
 static inline void sl_mbar_init(uint64_t *bar, uint32_t count, SL_SIM_AT)
 {
     sl_sim_mbar_init(bar, count, SL_SIM_HERE);
