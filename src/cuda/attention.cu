@@ -167,6 +167,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.block_size = op->kv.block_size;
     a.n_kv_heads = op->n_kv_heads;
     a.group = l.group;
+    a.few = b->n_tokens == b->n_spans && l.group <= SL_ATTN_FEW;
     a.by_kv = sl_attn_divisor_of(op->n_kv_heads);
     a.by_group = sl_attn_divisor_of(l.group);
     a.by_page = sl_attn_divisor_of(op->kv.block_size / SL_KV_TILE);

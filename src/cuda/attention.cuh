@@ -36,6 +36,7 @@
 
 #define SL_ATTN_TILE   64   /* keys */
 #define SL_ATTN_NARROW 16   /* rows */
+#define SL_ATTN_FEW    8    /* rows that are one operand of the matrix instruction */
 #define SL_ATTN_SLACK  8.0f /* powers of two by which scores may exceed their reference */
 
 /* ---------------------------------------------------------------- division */
@@ -206,6 +207,7 @@ struct sl_attn_args {
     /* Skip-softmax: log2 of the factor, -inf: none; a raw score for a power of two. */
     float skip_log2, skip_per;
     struct sl_skip_counts *skip_counts; /* of the class, or NULL */
+    bool few;                           /* narrow: no tile has more than SL_ATTN_FEW rows */
     bool early; /* the plan was complete before the kernel ahead of this one began */
 };
 

@@ -8,46 +8,59 @@
  * instructions count that are executed once: a step is loaded by two instructions, whole page tiles
  * at a time.
  *
+ * Keys, and dimensions of values, are rows of the matrix instruction and queries its eight columns:
+ * scores^T = K Q^T, sums^T = V^T P^T. As 16 rows the four or eight queries that share a key head
+ * would fill a half or less. N is 1 where no tile has more than eight rows, else 2. movmatrix turns
+ * scores into rows, so that a lane has what the sums of attention.cuh want of its row, and p as it
+ * comes out of these is a second operand.
+ *
  * Keys before a span's position were written by steps before this one, and the list of items by a
  * kernel that is complete when the one ahead of this one begins (`early`): so both are read, and
  * the first loads are under way, before the wait for the kernel ahead.
  *
  * D = 128 on an H200 (132 SMs, 4.6 TB/s read, 1.75 GHz): a tile is 32 KiB, a share of 1,640 clk of
- * an SM's bandwidth; a warp needs some 1,500 clk for it alone, and eight warps work at a time. In
- * flight: 8 warps x 2 to 3 steps of 8 KiB = 128 to 192 KiB an SM; 4.7 TB/s x 800 ns / 132 = 28 KiB
- * are needed. Seen: 93 to 98 % of the read stream from 16 sequences of 32,768 positions or 64 of
- * 4,096 on; one sequence of 512 positions takes 9.4 us (four splits of eight key heads, then the
- * last joins four), where 2 us behind the wait were expected.
+ * an SM's bandwidth, and eight warps work at a time. In flight: 8 warps x 2 to 3 steps of 8 KiB =
+ * 128 to 192 KiB an SM; 4.7 TB/s x 800 ns / 132 = 28 KiB are needed. Of FP8 a warp alone takes
+ * 1,840 instructions for a tile, 3 clk each (ncu), most of them to make BF16 of codes: 4 us, so
+ * that a block by itself on its SM reads half of what the SM could. Two blocks of an SM are as fast
+ * as three, whose 168 registers spill; four of 128 are up to a fifth slower.
  *
  * With skip-softmax whether a tile's values are wanted is known by its scores. So the stream is one
  * of keys alone, and values come into the slots of the keys they belong to, which are loaded anew
  * after that: in flight are a tile's values and the next one's first keys, which is what it is
  * without.
  *
- * nvcc 13.0, sm_90a; blocks of an SM: 2, for D = 256: 1. D = 128: 255 registers, no spills.
+ * nvcc 13.0, sm_90a; blocks of an SM: 2, for D = 256: 1. D = 128: 193 registers (N = 1), 245, no
+ * spills.
  */
 #ifndef SL_CUDA_ATTENTION_NARROW_CUH
 #define SL_CUDA_ATTENTION_NARROW_CUH
 
 #include "cuda/attention_tile.cuh"
+#include "cuda/ptx_turn.cuh"
 
 /* ---------------------------------------------------------------- sizes */
 
-template <class KV, int D, bool SKIP = false> struct sl_attn_narrow_cfg {
+/* N: times eight rows of a tile, at most. */
+template <class KV, int D, int N, bool SKIP = false> struct sl_attn_narrow_cfg {
     static constexpr int WARPS = 4;
     static constexpr int THREADS = 32 * WARPS;
-    static constexpr int CTAS = D <= 128 ? 2 : 1; /* of an SM */
-    static constexpr int STEP = 32;               /* keys loaded at a time */
-    static constexpr int HALVES = SL_ATTN_TILE / STEP;
-    static constexpr int STEPS = SKIP ? HALVES : 2 * HALVES; /* of a tile: its keys, its values */
-    static constexpr int TILE = KV::tile_bytes(D);           /* of a page */
-    static constexpr int SLOT = STEP / SL_KV_TILE * TILE;
-    static constexpr int STATE = 64 * D + 512;
-    static constexpr int ROOM = (CTAS == 2 ? 112 : 225) * 1024 - STATE - (SKIP ? TILE : 0);
+    static constexpr int CTAS = D <= 128 ? 2 : 1;  /* of an SM */
+    static constexpr int TILE = KV::tile_bytes(D); /* of a page */
+    /* where items are short, the scores of eight rows and 128 keys (attention_short.cuh) */
+    static constexpr int SCORES = N == 1 ? SL_ATTN_FEW * (2 * SL_ATTN_TILE + 8) * 4 : 0;
+    static constexpr int STATE = (32 * D * N > SCORES ? 32 * D * N : SCORES) + 512;
+    static constexpr int ROOM = 227 * 1024 / CTAS - 2048 - STATE - (SKIP ? TILE : 0);
+    static constexpr int STEP = ROOM >= WARPS * 3 * 2 * TILE ? 32 : 16; /* keys loaded at a time */
+    static constexpr int TILES = STEP / SL_KV_TILE;
+    static constexpr int KEY_STEPS = SL_ATTN_TILE / STEP; /* of a tile's keys; so many of values */
+    static constexpr int STEPS = SKIP ? KEY_STEPS : 2 * KEY_STEPS; /* of a tile */
+    static constexpr int HALF = 32 / STEP;                         /* steps multiplied at a time */
+    static constexpr int SLOT = TILES * TILE;
     static constexpr int FIT = ROOM / (WARPS * SLOT);
     static constexpr int SLOTS = FIT > 8 ? 8 : FIT;       /* of a warp */
-    static constexpr bool KEEP_Q = D <= 128;              /* in registers */
-    static constexpr int STATE_AT = WARPS * SLOTS * SLOT; /* float4 [D / 8][32], [32] */
+    static constexpr bool KEEP_Q = D * N <= 256;          /* in registers */
+    static constexpr int STATE_AT = WARPS * SLOTS * SLOT; /* float4 [D / 16 N][32], [32] */
     static constexpr int TURN_AT = STATE_AT + STATE;      /* mbarriers, one per warp */
     static constexpr int FULL_AT = TURN_AT + 8 * WARPS;   /* mbarriers, one per slot */
     static constexpr int FLAG_AT = FULL_AT + 8 * WARPS * SLOTS;
@@ -57,7 +70,8 @@ template <class KV, int D, bool SKIP = false> struct sl_attn_narrow_cfg {
     static constexpr int FIRST_AT =
         (WORK_AT + WORKS * static_cast<int>(sizeof(struct sl_attn_work)) + 127) / 128 * 128;
     static constexpr int BYTES = FIRST_AT + (SKIP ? TILE : 0);
-    static_assert(FIT >= 3, "shared memory");
+    static_assert(FIT >= 3 && (!SKIP || KEY_STEPS < FIT), "shared memory");
+    static_assert(CTAS * (BYTES + 1024) <= 228 * 1024, "shared memory");
 };
 
 /* ---------------------------------------------------------------- a warp's loads */
@@ -79,8 +93,8 @@ static __device__ __forceinline__ struct sl_attn_range sl_attn_range_of(
 /* A warp's stream of steps: of each tile the keys, then the values, STEP positions at a time. All
  * slots are loaded that are not in use. Once the stream has ended (the next item was not known), it
  * starts anew with an item, when everything was used. */
-template <class KV, int D, bool SKIP> struct sl_attn_feed {
-    typedef sl_attn_narrow_cfg<KV, D, SKIP> cfg;
+template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
+    typedef sl_attn_narrow_cfg<KV, D, N, SKIP> cfg;
 
     const struct sl_attn_args &a;
     const struct sl_attn_work *works;
@@ -167,14 +181,14 @@ template <class KV, int D, bool SKIP> struct sl_attn_feed {
                static_cast<unsigned>(sub) * static_cast<unsigned long long>(cfg::TILE);
     }
 
-    /* Brings the values of half h of a tile into a slot that was read; from: the tile's first 16
+    /* Brings the values of step h of a tile into a slot that was read; from: the tile's first 16
      * positions, of those of its split, which lie `where`. */
     __device__ __forceinline__ void load_values(const struct sl_attn_work &w, int slot, int t,
                                                 int h, int from, unsigned long long where)
     {
-        int i = lane - from - h * (cfg::STEP / SL_KV_TILE);
+        int i = lane - from - h * cfg::TILES;
         int key = t * SL_ATTN_TILE + h * cfg::STEP + i * SL_KV_TILE;
-        bool mine = i >= 0 && i < cfg::STEP / SL_KV_TILE && key < w.key_hi;
+        bool mine = i >= 0 && i < cfg::TILES && key < w.key_hi;
         int n = __popc(__ballot_sync(0xFFFFFFFFu, mine));
         if (i == 0)
             sl_mbar_expect_tx(full + slot, static_cast<uint32_t>(n * cfg::TILE));
@@ -195,7 +209,7 @@ template <class KV, int D, bool SKIP> struct sl_attn_feed {
     /* Was all that a step of the tile loads written by steps before this one? */
     __device__ __forceinline__ bool is_old(int step) const
     {
-        int to = tile * SL_ATTN_TILE + (step % cfg::HALVES + 1) * cfg::STEP;
+        int to = tile * SL_ATTN_TILE + (step % cfg::KEY_STEPS + 1) * cfg::STEP;
         return split >= 0 && to <= work(item).item.pos;
     }
 
@@ -206,17 +220,16 @@ template <class KV, int D, bool SKIP> struct sl_attn_feed {
         if (split < 0)
             return;
         const struct sl_attn_work &w = work(item);
-        int first = tile_at + step % cfg::HALVES * (cfg::STEP / SL_KV_TILE), i = lane - first;
-        int key = tile * SL_ATTN_TILE + step % cfg::HALVES * cfg::STEP + i * SL_KV_TILE;
-        bool mine =
-            i >= 0 && i < cfg::STEP / SL_KV_TILE && key < w.key_hi && key + SL_KV_TILE > w.key_lo;
+        int first = tile_at + step % cfg::KEY_STEPS * cfg::TILES, i = lane - first;
+        int key = tile * SL_ATTN_TILE + step % cfg::KEY_STEPS * cfg::STEP + i * SL_KV_TILE;
+        bool mine = i >= 0 && i < cfg::TILES && key < w.key_hi && key + SL_KV_TILE > w.key_lo;
         int n = __popc(__ballot_sync(0xFFFFFFFFu, mine));
         if (i == 0)
             sl_mbar_expect_tx(full + load_slot, static_cast<uint32_t>(n * cfg::TILE));
         __syncwarp();
         if (mine)
             sl_bulk_load_once(slots + load_slot * cfg::SLOT + i * cfg::TILE,
-                              (step < cfg::HALVES ? a.keys : a.values) + at, cfg::TILE,
+                              (step < cfg::KEY_STEPS ? a.keys : a.values) + at, cfg::TILE,
                               full + load_slot);
         load_slot = load_slot + 1 == cfg::SLOTS ? 0 : load_slot + 1;
     }
@@ -263,24 +276,49 @@ template <class KV, int D, bool SKIP> struct sl_attn_feed {
 
 /* ---------------------------------------------------------------- a warp's split */
 
-template <class KV, int D, bool SKIP> struct sl_attn_narrow {
-    typedef sl_attn_narrow_cfg<KV, D, SKIP> cfg;
+/* use(i, raw) for each i < N, 16 dimensions each, behind load(i, raw) of the LOADS from i on, of
+ * which some are ahead: a warp has few others beside it that would do something while it waits. */
+template <class KV, int LOADS, int N, class Load, class Use>
+static __device__ __forceinline__ void sl_attn_ahead(Load load, Use use)
+{
+    constexpr int AHEAD = 16 / KV::RAW;
+    static_assert(N % LOADS == 0 && AHEAD % LOADS == 0, "whole loads");
+    uint32_t raw[2][AHEAD][KV::RAW];
+#pragma unroll
+    for (int i = 0; i < AHEAD && i < N; i += LOADS)
+        load(i, raw[0][i]);
+#pragma unroll
+    for (int i = 0; i < N; i += AHEAD) {
+#pragma unroll
+        for (int j = i + AHEAD; j < i + 2 * AHEAD && j < N; j += LOADS)
+            load(j, raw[j / AHEAD % 2][j % AHEAD]);
+#pragma unroll
+        for (int j = i; j < i + AHEAD && j < N; j++)
+            use(j, raw[j / AHEAD % 2][j % AHEAD]);
+    }
+}
+
+/* N: times eight rows, the columns of the products. */
+template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
+    typedef sl_attn_narrow_cfg<KV, D, N, SKIP> cfg;
     typedef sl_attn_page_frags<KV, D> frags;
     typedef typename KV::elem elem;
-    static constexpr int TILES = cfg::STEP / SL_KV_TILE; /* of a step */
+    static constexpr int STATE_WORDS = D / 16 * N; /* float4 of a thread */
 
     const struct sl_attn_args &a;
     uint8_t *smem;
-    struct sl_attn_feed<KV, D, SKIP> feed;
+    struct sl_attn_feed<KV, D, N, SKIP> feed;
     struct sl_attn_rows rows;
     int warp, lane;
     uint32_t turn;                 /* parity of the next turn to wait for */
     bool tall;                     /* more than eight rows */
-    const float *query[2];         /* of the rows; NULL: none */
+    const float *query[N];         /* of the rows; NULL: none */
     struct sl_attn_limit limit[2]; /* of skip-softmax */
     uint32_t best;                 /* parity of the phase of the sequence's first keys */
-    uint32_t q[cfg::KEEP_Q ? D / 16 : 1][4];
-    float o[D / 8][4], m[2], l[2];
+    uint32_t q[cfg::KEEP_Q ? D / 16 : 1][2 * N];
+    /* Sums: dimension 16 i + lane / 4, and the eighth after it, of rows 8 n + 2 (lane % 4) and the
+     * next. References and sums of p: of rows lane / 4 + 8 n, alike in four threads. */
+    float o[D / 16][N][4], m[2], l[2];
 
     __device__ __forceinline__ sl_attn_narrow(const struct sl_attn_args &args, uint8_t *base)
         : a(args), smem(base), feed(args, base)
@@ -290,23 +328,23 @@ template <class KV, int D, bool SKIP> struct sl_attn_narrow {
         turn = 0;
     }
 
-    /* 16 dimensions of the rows as an A operand. */
-    __device__ __forceinline__ void load_query(uint32_t to[4], int d) const
+    /* 16 dimensions of the rows as B operands. */
+    __device__ __forceinline__ void load_query(uint32_t to[2 * N], int d) const
     {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int at = d * 16 + 8 * (i >> 1) + lane % 4 * 2;
-            to[i] = sl_attn_query2<elem>(query[i & 1], at, a.head_dim);
+        for (int i = 0; i < 2 * N; i++) {
+            int at = d * 16 + 8 * (i & 1) + lane % 4 * 2;
+            to[i] = sl_attn_query2<elem>(query[i >> 1], at, a.head_dim);
         }
     }
 
     __device__ __forceinline__ void begin_item(const struct sl_attn_work &w)
     {
         rows = sl_attn_rows_of(a, w, lane / 4);
-        tall = w.item.n_rows > 8;
+        tall = N > 1 && w.item.n_rows > 8;
 #pragma unroll
-        for (int i = 0; i < 2; i++)
-            query[i] = sl_attn_query_row(a, w, lane / 4 + 8 * i);
+        for (int n = 0; n < N; n++)
+            query[n] = sl_attn_query_row(a, w, lane / 4 + 8 * n);
         if constexpr (cfg::KEEP_Q) {
 #pragma unroll
             for (int d = 0; d < D / 16; d++)
@@ -322,7 +360,8 @@ template <class KV, int D, bool SKIP> struct sl_attn_narrow {
             return;
         float s[2][4] = {};
         sl_mbar_wait(reinterpret_cast<uint64_t *>(smem + cfg::BEST_AT), best);
-        scores<1>(smem + cfg::FIRST_AT, s);
+        const uint8_t *const first[1] = {smem + cfg::FIRST_AT};
+        scores<1>(first, s);
         sl_fence_proxy_async(); /* before they are brought anew */
         sl_attn_cap_and_mask(a, rows, s, 0, false, tall);
         sl_attn_limits(a, w, rows, 0, s, limit);
@@ -340,50 +379,173 @@ template <class KV, int D, bool SKIP> struct sl_attn_narrow {
         sl_bulk_load(smem + cfg::FIRST_AT, a.keys + at, cfg::TILE, full);
     }
 
-    /* Scores of N times 16 keys. */
-    template <int N> __device__ __forceinline__ void scores(const uint8_t *keys, float s[2 * N][4])
+    /* Scores of K times 16 keys, as rows again: of row lane / 4 + 8 n the keys 2 (lane % 4) and the
+     * next of each eight. */
+    template <int K>
+    __device__ __forceinline__ void scores(const uint8_t *const keys[K], float (*s)[4])
     {
+        float c[K][N][4] = {};
+        typename KV::scales scales[K];
 #pragma unroll
-        for (int d = 0; d < D / 16; d++) {
-            uint32_t mine[4];
-            if constexpr (!cfg::KEEP_Q)
-                load_query(mine, d);
-            const uint32_t *x = cfg::KEEP_Q ? q[cfg::KEEP_Q ? d : 0] : mine;
+        for (int k = 0; k < K; k++)
+            scales[k] = KV::template key_scales<D>(keys[k]);
+        constexpr int L = KV::template LOADS<D>; /* of a tile of keys, then of the next */
+        sl_attn_ahead<KV, L, K * D / 16>(
+            [&](int i, uint32_t *raw) {
+                KV::template key_raw<D, L>(raw, keys[i / L % K], i / (L * K) * L * 16);
+            },
+            [&](int i, const uint32_t *raw) {
+                const int k = i / L % K, d = i / (L * K) * L + i % L;
+                uint32_t mine[2 * N], rows_of[4];
+                if constexpr (!cfg::KEEP_Q)
+                    load_query(mine, d);
+                const uint32_t *x = cfg::KEEP_Q ? q[cfg::KEEP_Q ? d : 0] : mine;
+                KV::key_rows(rows_of, raw, scales[k]);
 #pragma unroll
-            for (int k = 0; k < N; k++) {
-                uint32_t b[4];
-                KV::template key_frags<D>(b, keys + k * cfg::TILE, d * 16);
-                elem::mma(s[2 * k], x, b);
-                elem::mma(s[2 * k + 1], x, b + 2);
-            }
+                for (int n = 0; n < N; n++)
+                    elem::mma(c[k][n], rows_of, x + 2 * n);
+            });
+#pragma unroll
+        for (int i = 0; i < 2 * K * N; i++) {
+            float *from = c[i / (2 * N)][i % N] + i / N % 2 * 2;
+            float *to = s[i / N] + i % N * 2;
+            to[0] = from[0];
+            to[1] = from[1];
+            sl_turn2(to[0], to[1]);
         }
     }
 
-    /* Of STEP keys from `key` on. masked: some are not seen by some row. */
+    /* What all threads that share a row know, to those that have sums of it. */
+    __device__ __forceinline__ void to_columns(const float x[2], float (&out)[N][2]) const
+    {
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                out[n][j] = __shfl_sync(0xFFFFFFFFu, x[n], lane % 4 * 8 + 4 * j);
+    }
+
+    /* The sums of a state, times factors, by most tiles one. */
+    __device__ __forceinline__ void scale(const float alpha[2])
+    {
+        float by[N][2];
+        if (!__any_sync(0xFFFFFFFFu, alpha[0] != 1.0f || (tall && alpha[1] != 1.0f)))
+            return;
+        to_columns(alpha, by);
+#pragma unroll
+        for (int i = 0; i < D / 16; i++)
+#pragma unroll
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    o[i][n][j] = __fmul_rn(o[i][n][j], by[n][j % 2]);
+    }
+
+    /* The tiles of pages of half h of a tile of keys or values, in slots, when they are there. */
+    __device__ __forceinline__ void next_half(const uint8_t *at[2])
+    {
+#pragma unroll
+        for (int i = 0; i < cfg::HALF; i++) {
+            const uint8_t *slot = feed.next();
+#pragma unroll
+            for (int k = 0; k < cfg::TILES; k++)
+                at[i * cfg::TILES + k] = slot + k * cfg::TILE;
+        }
+    }
+
+    __device__ __forceinline__ void refill_half(int h, int known)
+    {
+#pragma unroll
+        for (int i = 0; i < cfg::HALF; i++)
+            feed.refill(h * cfg::HALF + i, known);
+    }
+
+    /* Of 32 keys from `key` on. masked: some are not seen by some row. */
     __device__ __forceinline__ void values(const struct sl_attn_work &w, const uint32_t (*p)[4],
-                                           uint8_t *slot, int key, bool masked)
+                                           const uint8_t *const at[2], int key, bool masked)
     {
         if (masked) {
-            if (key >= w.key_hi || key + cfg::STEP <= w.key_lo)
+            if (key >= w.key_hi || key + 32 <= w.key_lo)
                 return;
-            sl_attn_clear<KV, D>(w, slot, TILES, key, lane, 32);
+            bool unclean = false;
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+                sl_attn_clear<KV, D>(w, const_cast<uint8_t *>(at[k]), 1, key + k * SL_KV_TILE, lane,
+                                     32);
             sl_fence_proxy_async(); /* before the slot is loaded anew */
             __syncwarp();
-            if (w.all_hi != w.key_hi /* several tokens */ &&
-                sl_attn_unclean<frags, D, TILES>(slot)) {
-                sl_attn_values_careful<frags, D, TILES>(a, rows, o, p, slot, key);
-                return;
+            if constexpr (N > 1) {
+                if (w.all_hi != w.key_hi /* several tokens */)
+                    unclean =
+                        sl_attn_unclean<frags, D, 1>(at[0]) || sl_attn_unclean<frags, D, 1>(at[1]);
+                if (unclean) {
+                    values_careful(w, p, at, key);
+                    return;
+                }
             }
         }
-        sl_attn_values<frags, D, TILES>(o, p, slot);
+        const typename KV::scales scales[2] = {KV::template value_scales<D>(at[0]),
+                                               KV::template value_scales<D>(at[1])};
+        constexpr int L = KV::template LOADS<D>;
+        sl_attn_ahead<KV, L, 2 * D / 16>(
+            [&](int i, uint32_t *raw) {
+                KV::template value_raw<D, L>(raw, at[i / (D / 16)], i % (D / 16) * 16);
+            },
+            [&](int i, const uint32_t *raw) {
+                const int k = i / (D / 16);
+                uint32_t rows_of[4];
+                KV::value_rows(rows_of, raw, scales[k]);
+#pragma unroll
+                for (int n = 0; n < N; n++) {
+                    const uint32_t x[2] = {p[k][n], p[k][2 + n]};
+                    elem::mma(o[i % (D / 16)][n], rows_of, x);
+                }
+            });
     }
 
-    __device__ __forceinline__ void scale(int i, float factor)
+    /* As sl_attn_values_careful. */
+    __device__ __forceinline__ void values_careful(const struct sl_attn_work &w,
+                                                   const uint32_t (*p)[4],
+                                                   const uint8_t *const at[2], int first)
     {
+        uint32_t parts[2][4];
+        int key = first + lane % 4 * 2, of[N][2];
+        const int from = __shfl_sync(0xFFFFFFFFu, rows.pos[0], 0);
+        const int to = __shfl_sync(0xFFFFFFFFu, rows.pos[1], 31);
 #pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            o[n][2 * i] = __fmul_rn(o[n][2 * i], factor);
-            o[n][2 * i + 1] = __fmul_rn(o[n][2 * i + 1], factor);
+        for (int i = 0; i < 8; i++)
+            parts[i / 4][i % 4] = p[i / 4][i % 4];
+#pragma unroll
+        for (int i = 0; i < 2 * N; i++)
+            of[i / 2][i % 2] = w.item.pos + sl_attn_token(a, w, 8 * (i / 2) + lane % 4 * 2 + i % 2);
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+#pragma unroll 1
+            for (int pos = from; pos <= to; pos++) {
+                const int hi = pos + 1, lo = sl_attn_seen_from(a, pos);
+                float c[N][4];
+#pragma unroll
+                for (int j = 0; j < 4 * N; j++)
+                    c[j / 4][j % 4] = o[i][j / 4][j % 4];
+#pragma unroll 1
+                for (int k = 0; k < 2; k++) {
+                    uint32_t b[4];
+                    frags::frags(b, k == 0 ? at[0] : at[1], i);
+#pragma unroll
+                    for (int j = 0; j < 4; j++)
+                        b[j] = sl_attn_clean(b[j], key + k * 16 + j % 2 * 8, lo, hi);
+                    const uint32_t rows_of[4] = {b[0], b[2], b[1], b[3]};
+#pragma unroll
+                    for (int n = 0; n < N; n++) {
+                        const uint32_t x[2] = {parts[k][n], parts[k][2 + n]};
+                        elem::mma(c[n], rows_of, x);
+                    }
+                }
+#pragma unroll
+                for (int j = 0; j < 4 * N; j++)
+                    o[i][j / 4][j % 4] =
+                        of[j / 4][j % 2] == pos ? c[j / 4][j % 4] : o[i][j / 4][j % 4];
+            }
         }
     }
 
@@ -391,30 +553,25 @@ template <class KV, int D, bool SKIP> struct sl_attn_narrow {
     {
         float s[8][4], top[2], alpha[2], base[2];
         uint32_t p[4][4];
+        const uint8_t *at[2];
         bool masked = sl_attn_masked(w, t);
 #pragma unroll
-        for (int f = 0; f < 8; f++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                s[f][i] = 0.0f;
-#pragma unroll
-        for (int h = 0; h < cfg::HALVES; h++) {
-            scores<TILES>(feed.next(), s + h * (cfg::STEP / 8));
-            feed.refill(h, known);
+        for (int h = 0; h < 2; h++) {
+            next_half(at);
+            scores<2>(at, s + 4 * h);
+            refill_half(h, known);
         }
         sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_TILE, masked, tall);
         sl_attn_row_max(s, top, tall);
         sl_attn_raise(a.scale2, m, top, alpha, base);
         sl_attn_exp<elem>(a.scale2, s, base, alpha, p, l, tall);
-        if (!first) {
-            scale(0, alpha[0]);
-            if (tall)
-                scale(1, alpha[1]);
-        }
+        if (!first)
+            scale(alpha);
 #pragma unroll
-        for (int h = 0; h < cfg::HALVES; h++) {
-            values(w, p + h * TILES, feed.next(), t * SL_ATTN_TILE + h * cfg::STEP, masked);
-            feed.refill(cfg::HALVES + h, known);
+        for (int h = 0; h < 2; h++) {
+            next_half(at);
+            values(w, p + 2 * h, at, t * SL_ATTN_TILE + h * 32, masked);
+            refill_half(2 + h, known);
         }
     }
 
@@ -423,63 +580,77 @@ template <class KV, int D, bool SKIP> struct sl_attn_narrow {
     __device__ __forceinline__ void tile_or_not(const struct sl_attn_work &w, int t, bool &first,
                                                 int known, int from, unsigned long long where)
     {
+        static_assert(!SKIP || cfg::HALF == 1, "a half is a slot");
         float s[8][4], top[2], alpha[2], base[2];
         uint32_t p[4][4];
         bool masked = sl_attn_masked(w, t), takes[2];
-        int slot[cfg::HALVES];
+        int slot[2];
 #pragma unroll
-        for (int f = 0; f < 8; f++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                s[f][i] = 0.0f;
-#pragma unroll
-        for (int h = 0; h < cfg::HALVES; h++) {
+        for (int h = 0; h < 2; h++) {
             slot[h] = feed.use_slot;
             feed.use_slot = feed.use_slot + 1 == cfg::SLOTS ? 0 : feed.use_slot + 1;
-            scores<TILES>(feed.wait(slot[h]), s + h * (cfg::STEP / 8));
+            const uint8_t *const keys = feed.wait(slot[h]);
+            const uint8_t *const at[2] = {keys, keys + cfg::TILE};
+            scores<2>(at, s + 4 * h);
         }
         sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_TILE, masked, tall);
         const bool any = sl_attn_takes<8>(s, limit, m, tall, takes);
         sl_attn_count(a, rows, t * SL_ATTN_TILE, limit, takes, any);
         if (!any) {
 #pragma unroll
-            for (int h = 0; h < cfg::HALVES; h++)
+            for (int h = 0; h < 2; h++)
                 feed.refill(h, known);
             return;
         }
         sl_fence_proxy_async(); /* as in refill */
         __syncwarp();
 #pragma unroll
-        for (int h = 0; h < cfg::HALVES; h++)
+        for (int h = 0; h < 2; h++)
             feed.load_values(w, slot[h], t, h, from, where);
         sl_attn_row_max(s, top, tall);
         sl_attn_raise_taken(a.scale2, takes, m, top, alpha, base);
         sl_attn_exp<elem>(a.scale2, s, base, alpha, p, l, tall);
-        if (!first) {
-            scale(0, alpha[0]);
-            if (tall)
-                scale(1, alpha[1]);
-        }
+        if (!first)
+            scale(alpha);
         first = false;
 #pragma unroll
-        for (int h = 0; h < cfg::HALVES; h++) {
-            values(w, p + h * TILES, feed.wait(slot[h]), t * SL_ATTN_TILE + h * cfg::STEP, masked);
+        for (int h = 0; h < 2; h++) {
+            const uint8_t *const there = feed.wait(slot[h]);
+            const uint8_t *const at[2] = {there, there + cfg::TILE};
+            values(w, p + 2 * h, at, t * SL_ATTN_TILE + h * 32, masked);
             feed.refill(h, known);
         }
     }
 
-    /* Row i of the state onto that of the split. */
-    __device__ __forceinline__ void join_row(int i, const float2 *state, float top, float sum)
+    /* A state before the warp's sums, which become the two together. MEMORY: it lies there. */
+    template <bool MEMORY>
+    __device__ __forceinline__ void join_onto(const float4 *state, const float4 &was)
     {
-        const struct sl_attn_join j = sl_attn_join_of(top, m[i], a.scale2);
-        l[i] = sl_attn_joined(j, sum, l[i]);
-        m[i] = j.top;
+        float fa[2], fb[2], ca[N][2], cb[N][2];
 #pragma unroll
-        for (int n = 0; n < D / 8; n++) {
-            const float2 x = state[(n * 2 + i) * 32];
-            o[n][2 * i] = sl_attn_joined(j, x.x, o[n][2 * i]);
-            o[n][2 * i + 1] = sl_attn_joined(j, x.y, o[n][2 * i + 1]);
+        for (int n = 0; n < N; n++) {
+            const struct sl_attn_join j = sl_attn_join_of(n == 0 ? was.x : was.y, m[n], a.scale2);
+            l[n] = sl_attn_joined(j, n == 0 ? was.z : was.w, l[n]);
+            m[n] = j.top;
+            fa[n] = j.a;
+            fb[n] = j.b;
         }
+        to_columns(fa, ca);
+        to_columns(fb, cb);
+#pragma unroll
+        for (int i = 0; i < D / 16; i++)
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                const float4 *at = state + (i * N + n) * 32;
+                const float4 x = MEMORY ? __ldcg(at) : *at;
+                const struct sl_attn_join even = {0.0f, ca[n][0], cb[n][0]};
+                const struct sl_attn_join odd = {0.0f, ca[n][1], cb[n][1]};
+                float *to = o[i][n];
+                to[0] = sl_attn_joined(even, x.x, to[0]);
+                to[1] = sl_attn_joined(odd, x.y, to[1]);
+                to[2] = sl_attn_joined(even, x.z, to[2]);
+                to[3] = sl_attn_joined(odd, x.w, to[3]);
+            }
     }
 
     /* The split onto the state of its run, when it is its turn, and a complete run onto those
@@ -487,34 +658,47 @@ template <class KV, int D, bool SKIP> struct sl_attn_narrow {
     __device__ __forceinline__ void join(const struct sl_attn_work &w, int split, int begin)
     {
         uint64_t *turns = reinterpret_cast<uint64_t *>(smem + cfg::TURN_AT);
-        float2 *state = reinterpret_cast<float2 *>(smem + cfg::STATE_AT) + lane;
-        float4 *ml = reinterpret_cast<float4 *>(smem + cfg::STATE_AT + 64 * D) + lane;
+        float4 *state = reinterpret_cast<float4 *>(smem + cfg::STATE_AT) + lane;
+        float4 *ml = state + STATE_WORDS * 32;
         const bool last = split + 1 == w.item.to;
         if (split != begin) {
             sl_mbar_wait(turns + warp, turn);
             turn ^= 1;
         }
-        if (split != begin && !sl_attn_begins_run(sl_attn_split_at(split))) {
-            const float4 was = *ml;
-            join_row(0, state, was.x, was.z);
-            if (tall)
-                join_row(1, state, was.y, was.w);
-        }
+        if (split != begin && !sl_attn_begins_run(sl_attn_split_at(split)))
+            join_onto<false>(state, *ml);
         if (last || sl_attn_begins_run(sl_attn_split_at(split + 1))) {
             end_run(w, split, sl_attn_run_of(split) == sl_attn_run_of(begin), last);
         } else {
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                if (i == 1 && !tall)
-                    break;
+            for (int i = 0; i < D / 16; i++)
 #pragma unroll
-                for (int n = 0; n < D / 8; n++)
-                    state[(n * 2 + i) * 32] = make_float2(o[n][2 * i], o[n][2 * i + 1]);
-            }
+                for (int n = 0; n < N; n++) {
+                    const float *x = o[i][n];
+                    state[(i * N + n) * 32] = make_float4(x[0], x[1], x[2], x[3]);
+                }
             *ml = make_float4(m[0], m[1], l[0], l[1]);
         }
         if (!last)
             sl_mbar_arrive_warp(turns + (warp + 1) % cfg::WARPS);
+    }
+
+    /* As sl_attn_join_total. */
+    __device__ __forceinline__ void join_total(bool first, bool last)
+    {
+        float4 *at = a.totals + static_cast<int>(blockIdx.x) * ((STATE_WORDS + 1) * 32) + lane;
+        if (!first)
+            join_onto<true>(at, __ldcg(at + STATE_WORDS * 32));
+        if (last)
+            return;
+#pragma unroll
+        for (int i = 0; i < D / 16; i++)
+#pragma unroll
+            for (int n = 0; n < N; n++) {
+                const float *x = o[i][n];
+                __stcg(at + (i * N + n) * 32, make_float4(x[0], x[1], x[2], x[3]));
+            }
+        __stcg(at + STATE_WORDS * 32, make_float4(m[0], m[1], l[0], l[1]));
     }
 
     __device__ __forceinline__ void end_run(const struct sl_attn_work &w, int split, bool first,
@@ -522,15 +706,58 @@ template <class KV, int D, bool SKIP> struct sl_attn_narrow {
     {
         int slot = sl_attn_split_slot(w, split);
         if (w.item.from == 0) {
-            sl_attn_join_total<D, 32>(a, lane, first, last, o, m, l);
+            join_total(first, last);
             if (!last)
                 return;
             slot = 0;
         }
         if (w.item.rows_at < 0)
-            sl_attn_write_out<D>(a, w, 0, o, m, l);
+            write_out(w);
         else
-            sl_attn_write_slot<D>(a, w, 0, slot, o, m, l);
+            write_slot(w, slot);
+    }
+
+    __device__ __forceinline__ void write_slot(const struct sl_attn_work &w, int slot) const
+    {
+        const int64_t at = sl_attn_slot(a, w, slot);
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            const int row = lane / 4 + 8 * n;
+            if (lane % 4 == 0 && row < w.item.n_rows)
+                a.slot_ml[at + row] = make_float2(m[n], l[n]);
+#pragma unroll
+            for (int j = 0; j < 2; j++) {
+                const int of = 8 * n + lane % 4 * 2 + j;
+                if (of >= w.item.n_rows)
+                    continue;
+                float *to = a.slots + (at + of) * D + lane / 4;
+#pragma unroll
+                for (int i = 0; i < D / 8; i++)
+                    to[8 * i] = o[i / 2][n][i % 2 * 2 + j];
+            }
+        }
+    }
+
+    __device__ __forceinline__ void write_out(const struct sl_attn_work &w) const
+    {
+        float by[2], f[N][2];
+        struct sl_attn_out out[N];
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            out[n] = sl_attn_out_of(a, w, min(lane / 4 + 8 * n, w.item.n_rows - 1));
+            by[n] = sl_attn_inverse(a, m[n], l[n], out[n].head);
+        }
+        to_columns(by, f);
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int i = 0; i < D / 8; i++) {
+                const float *x = o[i / 2][n] + i % 2 * 2;
+                const int d = 8 * i + lane % 4 * 2;
+                const uint32_t pair = sl_turn(sl_attn_out2(x[0], x[1], f[n][0], f[n][1]));
+                if (lane / 4 + 8 * n < w.item.n_rows && d < a.head_dim)
+                    *reinterpret_cast<uint32_t *>(out[n].to + d) = pair;
+            }
     }
 
     /* The warp's splits of an item. */
@@ -561,22 +788,24 @@ template <class KV, int D, bool SKIP> struct sl_attn_narrow {
                     tile(w, t, first, known);
             }
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                l[i] = sl_attn_row_sum(l[i]);
+            for (int n = 0; n < N; n++)
+                l[n] = sl_attn_row_sum(l[n]);
             if (w.item.from == 0 || sl_attn_by_run(w))
                 join(w, split, begin);
             else
-                sl_attn_write_slot<D>(a, w, 0, sl_attn_split_slot(w, split), o, m, l);
+                write_slot(w, sl_attn_split_slot(w, split));
         }
     }
 
     __device__ __forceinline__ void clear()
     {
 #pragma unroll
-        for (int n = 0; n < D / 8; n++)
+        for (int i = 0; i < D / 16; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                o[n][j] = 0.0f;
+            for (int n = 0; n < N; n++)
+#pragma unroll
+                for (int j = 0; j < 4; j++)
+                    o[i][n][j] = 0.0f;
         m[0] = m[1] = -SL_ATTN_INF;
         l[0] = l[1] = 0.0f;
     }
@@ -584,14 +813,37 @@ template <class KV, int D, bool SKIP> struct sl_attn_narrow {
 
 /* ---------------------------------------------------------------- the kernel */
 
+template <class KV, int D> struct sl_attn_short; /* attention_short.cuh */
+
+/* Are all items short, of a block that has no other? */
+template <class KV, int D, int N, bool SKIP>
+static __device__ __forceinline__ bool sl_attn_is_short(const struct sl_attn_work &w, bool alone)
+{
+    if constexpr (N == 1 && !SKIP && sl_attn_short<KV, D>::FITS)
+        return alone && w.item.valid && sl_attn_short<KV, D>::is_short(w);
+    return false;
+}
+
+/* All warps have left their part of an item. */
+template <class cfg, int D>
+static __device__ __forceinline__ void sl_attn_end_item(const struct sl_attn_args &a,
+                                                        const struct sl_attn_work &w, uint8_t *smem)
+{
+    if (w.item.rows_at < 0)
+        return;
+    sl_fence_gpu();
+    sl_attn_arrive<D, cfg::THREADS>(a, w, static_cast<int>(threadIdx.x),
+                                    reinterpret_cast<int *>(smem + cfg::FLAG_AT));
+}
+
 /* Item k of a block: its own index, then that behind all blocks' first, then whatever is next. It
  * is known one item ahead, so that loads run on. */
-template <class KV, int D, bool SKIP = false>
-static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D>::THREADS),
-                                         (sl_attn_narrow_cfg<KV, D>::CTAS))
+template <class KV, int D, int N, bool SKIP = false>
+static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D, N, SKIP>::THREADS),
+                                         (sl_attn_narrow_cfg<KV, D, N, SKIP>::CTAS))
     sl_attn_narrow_kernel(const __grid_constant__ struct sl_attn_args a)
 {
-    typedef sl_attn_narrow_cfg<KV, D, SKIP> cfg;
+    typedef sl_attn_narrow_cfg<KV, D, N, SKIP> cfg;
     SL_SMEM(uint8_t, smem);
     struct sl_attn_work *works = reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT);
     uint64_t *bars = reinterpret_cast<uint64_t *>(smem + cfg::TURN_AT);
@@ -616,7 +868,15 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D>::THREADS),
         sl_grid_leave();
         return;
     }
-    sl_attn_narrow<KV, D, SKIP> x(a, smem);
+    if (sl_attn_is_short<KV, D, N, SKIP>(works[0], n <= grid)) {
+        if constexpr (N == 1 && !SKIP) {
+            sl_attn_short<KV, D> x(a, smem);
+            x.go(works[0]);
+            sl_attn_end_item<cfg, D>(a, works[0], smem);
+        }
+        return;
+    }
+    sl_attn_narrow<KV, D, N, SKIP> x(a, smem);
     int loaded = 0;
     uint32_t n_firsts = 0;
 #pragma unroll 1
@@ -648,11 +908,7 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D>::THREADS),
         if (warp == 0)
             sl_attn_fetch(a, 2 * grid + __shfl_sync(0xFFFFFFFFu, static_cast<int>(taken), 0),
                           n > 2 * grid ? n : 0, works + (k + 2) % cfg::WORKS, lane < 16);
-        if (w.item.rows_at >= 0) {
-            sl_fence_gpu();
-            sl_attn_arrive<D, cfg::THREADS>(a, w, static_cast<int>(threadIdx.x),
-                                            reinterpret_cast<int *>(smem + cfg::FLAG_AT));
-        }
+        sl_attn_end_item<cfg, D>(a, w, smem);
         __syncthreads();
     }
     sl_grid_wait();

@@ -181,8 +181,11 @@ static __device__ __forceinline__ void sl_attn_cap_and_mask(const struct sl_attn
 #pragma unroll
         for (int f = 0; f < F; f++)
 #pragma unroll
-            for (int i = 0; i < 4; i++)
+            for (int i = 0; i < 4; i++) {
+                if (i == 2 && !tall)
+                    break;
                 s[f][i] = sl_attn_cap(a, s[f][i]);
+            }
     }
     if (!masked)
         return;
@@ -532,15 +535,20 @@ static __device__ __forceinline__ struct sl_attn_out sl_attn_out_of(const struct
     return out;
 }
 
-/* Two neighbouring dimensions. + 0: no zero is negative, as a state takes a split that a row sees
+/* Two numbers of the output. + 0: no zero is negative, as a state takes a split that a row sees
  * nothing of (or leaves it out). */
+static __device__ __forceinline__ uint32_t sl_attn_out2(float x, float y, float by_x, float by_y)
+{
+    return sl_pack_bf16(__fadd_rn(__fmul_rn(x, by_x), 0.0f), __fadd_rn(__fmul_rn(y, by_y), 0.0f));
+}
+
+/* Two neighbouring dimensions. */
 static __device__ __forceinline__ void sl_attn_write2(const struct sl_attn_args &a,
                                                       __nv_bfloat16 *to, int d, float x, float y,
                                                       float factor)
 {
     if (d < a.head_dim)
-        *reinterpret_cast<uint32_t *>(to + d) = sl_pack_bf16(__fadd_rn(__fmul_rn(x, factor), 0.0f),
-                                                             __fadd_rn(__fmul_rn(y, factor), 0.0f));
+        *reinterpret_cast<uint32_t *>(to + d) = sl_attn_out2(x, y, factor, factor);
 }
 
 /* A warp's result, lane / 4 + 8 i its rows, to a slot. */

@@ -3,6 +3,7 @@
  * head dimension D. Order of the arithmetic: attention.cuh.
  */
 #include "cuda/attention_narrow.cuh"
+#include "cuda/attention_short.cuh"
 #include "cuda/attention_skip.cuh"
 #include "cuda/attention_wg.cuh"
 #include "cuda/attention_wg256.cuh"
@@ -19,6 +20,15 @@ static inline void sl_attn_run_group(struct sl_cuda *cu, const struct sl_attn_ar
               cfg::BYTES, *a);
 }
 
+template <class KV, int D, int N, bool SKIP>
+static inline void sl_attn_run_narrow(struct sl_cuda *cu, const struct sl_attn_args *a,
+                                      int32_t grid)
+{
+    typedef sl_attn_narrow_cfg<KV, D, N, SKIP> cfg;
+    sl_launch(cu, sl_attn_narrow_kernel<KV, D, N, SKIP>, dim3(static_cast<unsigned>(grid)),
+              dim3(cfg::THREADS), cfg::BYTES, *a);
+}
+
 template <class KV, int D, bool SKIP>
 static inline void sl_attn_run_wide(struct sl_cuda *cu, const struct sl_attn_args *a, int32_t grid)
 {
@@ -32,10 +42,8 @@ template <class KV, int D>
 static inline void sl_attn_run_skip(struct sl_cuda *cu, const struct sl_attn_args *a, int cls,
                                     int32_t grid)
 {
-    typedef sl_attn_narrow_cfg<KV, D, true> narrow;
     if (cls == 0)
-        sl_launch(cu, sl_attn_narrow_kernel<KV, D, true>, dim3(static_cast<unsigned>(grid)),
-                  dim3(narrow::THREADS), narrow::BYTES, *a);
+        sl_attn_run_narrow<KV, D, 2, true>(cu, a, grid);
     else if constexpr (D == 64 || D == 128)
         sl_attn_run_group<sl_attn_skip<KV, D>>(cu, a, grid);
     else
@@ -46,12 +54,12 @@ template <class KV, int D>
 static inline void sl_attn_run(struct sl_cuda *cu, const struct sl_attn_args *a, int cls,
                                int32_t grid)
 {
-    typedef sl_attn_narrow_cfg<KV, D> narrow;
     if (a->skip_log2 > -INFINITY)
         sl_attn_run_skip<KV, D>(cu, a, cls, grid);
+    else if (cls == 0 && a->few)
+        sl_attn_run_narrow<KV, D, 1, false>(cu, a, grid);
     else if (cls == 0)
-        sl_launch(cu, sl_attn_narrow_kernel<KV, D>, dim3(static_cast<unsigned>(grid)),
-                  dim3(narrow::THREADS), narrow::BYTES, *a);
+        sl_attn_run_narrow<KV, D, 2, false>(cu, a, grid);
     else if constexpr (D == 64 || D == 128)
         sl_attn_run_group<sl_attn_wg<KV, D>>(cu, a, grid);
     else if constexpr (D == 256)

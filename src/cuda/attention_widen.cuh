@@ -217,11 +217,13 @@ template <class KV, class cfg> struct sl_attn_widen {
     /* 16 dimensions of a row, to two pieces of which the first is at `to`. */
     static __device__ __forceinline__ void widen(uint8_t *smem, int to, const uint4 &x, uint32_t s)
     {
-        *reinterpret_cast<uint4 *>(smem + to) =
-            make_uint4(KV::widen(x.x, s), KV::widen(x.y, s), KV::widen(x.z, s), KV::widen(x.w, s));
-        *reinterpret_cast<uint4 *>(smem + (to ^ 16)) =
-            make_uint4(KV::widen(x.x << 8, s), KV::widen(x.y << 8, s), KV::widen(x.z << 8, s),
-                       KV::widen(x.w << 8, s));
+        uint4 odd, even;
+        KV::widen(x.x, s, odd.x, even.x);
+        KV::widen(x.y, s, odd.y, even.y);
+        KV::widen(x.z, s, odd.z, even.z);
+        KV::widen(x.w, s, odd.w, even.w);
+        *reinterpret_cast<uint4 *>(smem + to) = odd;
+        *reinterpret_cast<uint4 *>(smem + (to ^ 16)) = even;
     }
 
     /* A page tile. Rows outside lo .. hi - 1 become zeros, as with a scale of zero any codes do. A

@@ -135,6 +135,50 @@ template <class E> struct sl_kv_plain {
         return dim * 2;
     }
 
+    /* A operands: keys as rows (of a score), or dimensions (of a sum of values), which come in two
+     * steps, so that a warp may have some of the first under way. The first brings L times 16
+     * dimensions, from `dim` on, LOADS<D> at most; raw: of one of them. Scales, of what has any,
+     * are the same for a tile's keys, or values. */
+    template <int D> static constexpr int LOADS = 1;
+    static constexpr int RAW = 4;
+    struct scales {
+    };
+    template <int D> static __device__ __forceinline__ struct scales key_scales(const uint8_t *)
+    {
+        return {};
+    }
+    template <int D> static __device__ __forceinline__ struct scales value_scales(const uint8_t *)
+    {
+        return {};
+    }
+    template <int D, int L>
+    static __device__ __forceinline__ void key_raw(uint32_t raw[RAW], const uint8_t *tile, int dim)
+    {
+        int lane = static_cast<int>(threadIdx.x) & 31;
+        int row = (lane & 7) + (lane >> 3 & 1) * 8, piece = dim / 8 + (lane >> 4);
+        sl_ldmatrix_x4(raw, tile + sl_kv_piece(row_bytes(D), row, piece));
+    }
+    template <int D, int L>
+    static __device__ __forceinline__ void value_raw(uint32_t raw[RAW], const uint8_t *tile,
+                                                     int dim)
+    {
+        int lane = static_cast<int>(threadIdx.x) & 31;
+        int row = (lane & 7) + (lane >> 4) * 8, piece = dim / 8 + (lane >> 3 & 1);
+        sl_ldmatrix_x4_trans(raw, tile + sl_kv_piece(row_bytes(D), row, piece));
+    }
+    static __device__ __forceinline__ void key_rows(uint32_t to[4], const uint32_t raw[RAW],
+                                                    const struct scales &)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            to[i] = raw[i];
+    }
+    static __device__ __forceinline__ void value_rows(uint32_t to[4], const uint32_t raw[RAW],
+                                                      const struct scales &s)
+    {
+        key_rows(to, raw, s);
+    }
+
     /* The B operands of a score: the keys of a tile as columns, dimensions dim .. dim + 15 as the
      * sum; b[0..1] for the first eight keys, b[2..3] for the others. */
     template <int D>
@@ -217,10 +261,17 @@ struct sl_kv_fp8 {
         return *reinterpret_cast<const uint32_t *>(tile + SL_KV_TILE * dim + row * 2);
     }
 
-    /* Codes in bytes 1 and 3, times scales. */
-    static __device__ __forceinline__ uint32_t widen(uint32_t w, uint32_t scales)
+    /* Four codes, of bytes 1 and 3 and of bytes 0 and 2, times scales. The signs are taken at once:
+     * the two that are not wanted lie where the seven bits of a number do, and are masked out. */
+    static __device__ __forceinline__ void widen(uint32_t w, uint32_t scales, uint32_t &odd,
+                                                 uint32_t &even)
     {
-        uint32_t bits = (w & 0x80008000u) | (w >> 4 & 0x07F007F0u);
+        const uint32_t signs = w & 0x80808080u, bits = 0x07F007F0u;
+        odd = scaled_by((w >> 4 & bits) | (signs & ~bits), scales);
+        even = scaled_by((w << 4 & bits) | (signs << 8 & ~bits), scales);
+    }
+    static __device__ __forceinline__ uint32_t scaled_by(uint32_t bits, uint32_t scales)
+    {
         __nv_bfloat162 x, s;
         memcpy(&x, &bits, sizeof x);
         memcpy(&s, &scales, sizeof s);
@@ -229,19 +280,74 @@ struct sl_kv_fp8 {
         return bits;
     }
 
+    /* Of a tile's keys, or values, those that a lane's operands want. */
+    struct scales {
+        uint32_t of[2];
+    };
+    template <int D> static __device__ __forceinline__ struct scales key_scales(const uint8_t *tile)
+    {
+        const int lane = static_cast<int>(threadIdx.x) & 31;
+        struct scales s;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const uint32_t two = scales_of(tile, D, 8 * i + (lane >> 3) * 2);
+            s.of[i] =
+                __byte_perm(two, two, lane & 4 ? 0x3232 : 0x1010); /* the odd key's is above */
+        }
+        return s;
+    }
+    template <int D>
+    static __device__ __forceinline__ struct scales value_scales(const uint8_t *tile)
+    {
+        const int lane = static_cast<int>(threadIdx.x) & 31;
+        return {{scales_of(tile, D, 2 * (lane & 3)), scales_of(tile, D, 8 + 2 * (lane & 3))}};
+    }
+
+    template <int D> static constexpr int LOADS = D % 32 == 0 ? 2 : 1;
+    static constexpr int RAW = 2;
+    template <int D, int L>
+    static __device__ __forceinline__ void key_raw(uint32_t raw[], const uint8_t *tile, int dim)
+    {
+        const int lane = static_cast<int>(threadIdx.x) & 31;
+        if constexpr (L == 2)
+            sl_ldmatrix_x4(raw, tile + sl_kv_piece(D, lane & 15, dim / 16 + (lane >> 4)));
+        else
+            sl_ldmatrix_x2(raw, tile + sl_kv_piece(D, lane & 15, dim / 16));
+    }
+    template <int D, int L>
+    static __device__ __forceinline__ void value_raw(uint32_t raw[], const uint8_t *tile, int dim)
+    {
+        const int lane = static_cast<int>(threadIdx.x) & 31;
+        if constexpr (L == 2)
+            sl_ldmatrix_x4_trans(raw, tile + sl_kv_piece(D, lane & 15, dim / 16 + (lane >> 4)));
+        else
+            sl_ldmatrix_x2_trans(raw, tile + sl_kv_piece(D, lane & 15, dim / 16));
+    }
+    static __device__ __forceinline__ void key_rows(uint32_t to[4], const uint32_t raw[RAW],
+                                                    const struct scales &s)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            widen(raw[i], s.of[i], to[i], to[2 + i]);
+    }
+    static __device__ __forceinline__ void value_rows(uint32_t to[4], const uint32_t raw[RAW],
+                                                      const struct scales &s)
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            widen(raw[i], s.of[i], to[2 * i], to[2 * i + 1]);
+    }
+
     template <int D>
     static __device__ __forceinline__ void key_frags(uint32_t b[4], const uint8_t *tile, int dim)
     {
         int lane = static_cast<int>(threadIdx.x) & 31;
         uint32_t r[2];
+        const struct scales s = key_scales<D>(tile);
         sl_ldmatrix_x2(r, tile + sl_kv_piece(D, lane & 15, dim / 16));
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint32_t s = scales_of(tile, D, 8 * i + (lane >> 3) * 2);
-            s = __byte_perm(s, s, lane & 4 ? 0x3232 : 0x1010); /* the odd key's is above */
-            b[2 * i] = widen(r[i], s);
-            b[2 * i + 1] = widen(r[i] << 8, s);
-        }
+        for (int i = 0; i < 2; i++)
+            widen(r[i], s.of[i], b[2 * i], b[2 * i + 1]);
     }
 
     template <int D>
@@ -249,13 +355,11 @@ struct sl_kv_fp8 {
     {
         int lane = static_cast<int>(threadIdx.x) & 31;
         uint32_t r[2];
+        const struct scales s = value_scales<D>(tile);
         sl_ldmatrix_x2_trans(r, tile + sl_kv_piece(D, lane & 15, dim / 16));
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            uint32_t s = scales_of(tile, D, 8 * i + 2 * (lane & 3));
-            b[i] = widen(r[i], s);
-            b[2 + i] = widen(r[i] << 8, s);
-        }
+        for (int i = 0; i < 2; i++)
+            widen(r[i], s.of[i], b[i], b[2 + i]);
     }
 
     /* A scale of zero makes zeros of any codes. */
