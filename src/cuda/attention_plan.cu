@@ -7,9 +7,10 @@
  * Tiles that fill all blocks several times stay whole, unless one is far above the average. The
  * rest, which would leave blocks idle (all tiles, when there are few), is cut into parts. Narrow:
  * what counts is that loads are under way everywhere, up to the end, so that each block has at most
- * one part. Wide: tiles cost what they have keys, parts some more each, and their length is what
- * makes the last round of the blocks end first. When slots or lists would not suffice, parts grow
- * until they do. All this decides who computes and nothing of what is computed.
+ * one part, or parts are runs and their rounds end soonest. Wide: tiles cost what they have keys,
+ * parts some more each, and their length is what makes the last round of the blocks end first. When
+ * slots or lists would not suffice, parts grow until they do. All this decides who computes and
+ * nothing of what is computed.
  *
  * Order: first parts, the longest of each wide span first, then the others.
  */
@@ -22,6 +23,14 @@
 #define PLAN_SUMS    (PLAN_STEPS + 4)
 #define PLAN_EXTRA   6  /* tiles of keys that a wide part costs besides: it begins and ends */
 #define PLAN_UNIT    64 /* rows: sums of them must fit 32 bits */
+
+/* Narrow parts of runs: what a round of full blocks takes for a tile of keys, and one of a block
+ * here and there (10 of BF16, 15 of FP8 pages, seen on an H200); tiles of keys that a part costs
+ * besides. */
+#define PLAN_FULL      16u
+#define PLAN_ALONE     12u
+#define PLAN_FEW_EXTRA 2u
+#define PLAN_RUN_TILES (SL_ATTN_RUN / SL_ATTN_TILE)
 
 struct plan_args {
     const struct sl_span *spans;
@@ -295,16 +304,45 @@ static __device__ void measure(struct plan_smem *s, const struct plan_args &p, i
     block_sums<PLAN_SUMS>(s, sum);
 }
 
+/* Narrow, parts of runs: what the rounds of the blocks take, where one that does not fill them
+ * takes PLAN_ALONE of PLAN_FULL, or more, and has the longest parts. Each lane weighs a step, the
+ * last ones whole tiles; of equals the shortest. keys: tiles of all. */
+static __device__ __forceinline__ int32_t narrow_runs(const int32_t *n, int32_t n_rest,
+                                                      int32_t keys, uint32_t kv, uint32_t grid)
+{
+    const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+    const int32_t at = min(PLAN_RUN + lane, PLAN_STEPS);
+    int32_t parts = n_rest;
+#pragma unroll
+    for (int i = PLAN_RUN; i < PLAN_STEPS; i++)
+        parts = at == i ? n[i] : parts;
+    const uint32_t items = static_cast<uint32_t>(parts) * kv, rounds = items / grid;
+    const uint32_t rest = items - rounds * grid;
+    const uint32_t last = rest > 0 ? max(PLAN_ALONE * grid, PLAN_FULL * rest) : 0;
+    const int32_t longest = min(plan_count(at - PLAN_RUN) * PLAN_RUN_TILES, keys / n_rest);
+    const uint32_t each = static_cast<uint32_t>(keys / parts) + PLAN_FEW_EXTRA;
+    const uint64_t cost = static_cast<uint64_t>(each) * (PLAN_FULL * rounds * grid) +
+                          (static_cast<uint32_t>(longest) + PLAN_FEW_EXTRA) * uint64_t{last};
+    const uint64_t weighed = min(cost / grid, uint64_t{UINT32_MAX});
+    const uint32_t best = __reduce_min_sync(0xFFFFFFFFu, static_cast<uint32_t>(weighed));
+    const int32_t which = __ffs(static_cast<int>(__ballot_sync(0xFFFFFFFFu, weighed == best))) - 1;
+    return plan_step(min(PLAN_RUN + which, PLAN_STEPS));
+}
+
 /* Narrow: the shortest parts of which each block has at most one; runs, of which fewer results are
- * left, if they keep two blocks of five busy and tiles are long. n: parts of each step. */
-static __device__ int32_t narrow_step(const int32_t *n, int32_t n_rest, int64_t kv, int64_t grid)
+ * left, if they keep two blocks of five busy and tiles are long. Of longer tiles parts of runs may
+ * be more than there are blocks. n: parts of each step; keys: tiles of all. */
+static __device__ int32_t narrow_step(const int32_t *n, int32_t n_rest, int32_t keys, int64_t kv,
+                                      int64_t grid)
 {
     int32_t step = plan_step(PLAN_STEPS);
     const bool runs = n[PLAN_RUN] >= 4 * n_rest && 5 * n[PLAN_RUN] * kv >= 2 * grid;
 #pragma unroll
     for (int i = PLAN_STEPS - 1; i >= 0; i--)
         step = n[i] * kv <= grid && !(runs && i < PLAN_RUN) ? plan_step(i) : step;
-    return step;
+    if (step < SL_ATTN_RUN_SPLITS || keys <= n_rest * PLAN_RUN_TILES)
+        return step;
+    return narrow_runs(n, n_rest, keys, static_cast<uint32_t>(kv), static_cast<uint32_t>(grid));
 }
 
 /* Wide: the rounds of the blocks, times a part's mean length, and what joins have to read: two
@@ -340,7 +378,7 @@ static __device__ struct plan_parts choose_parts(struct plan_smem *s, const stru
     parts.body = sl_attn_split_of((2 * share + 1) * SL_ATTN_TILE - 1) + 1;
     parts.step = 1;
     if (cls == 0)
-        parts.step = narrow_step(sum + 4, parts.n_rest, kv, grid);
+        parts.step = narrow_step(sum + 4, parts.n_rest, sum[3], kv, grid);
     else if (parts.n_rest > 0)
         parts.step = wide_step(sum + 4, parts.n_rest, sum[3], kv, grid);
     if (n_tiles + sum[2] <= p.at.cap_items[cls] &&
