@@ -45,8 +45,7 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int EMPTY_AT = FULL_AT + 8 * SLOTS;      /* mbarriers */
     static constexpr int WORK_FULL_AT = EMPTY_AT + 8 * SLOTS; /* [2] */
     static constexpr int WORK_EMPTY_AT = WORK_FULL_AT + 16;   /* [2] */
-    static constexpr int UNCLEAN_AT = WORK_EMPTY_AT + 16;     /* int [GROUPS][4] */
-    static constexpr int VOTE_AT = UNCLEAN_AT + 16 * GROUPS;  /* uint8_t [2][GROUPS][4] */
+    static constexpr int VOTE_AT = WORK_EMPTY_AT + 16;        /* uint8_t [2][GROUPS][4] */
     static constexpr int WORK_AT = VOTE_AT + 16 * GROUPS;
     static constexpr int SCALES_AT = /* 16 bits [SLOTS][KEYS] */
         WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
@@ -337,50 +336,25 @@ template <class KV, class cfg_> struct sl_attn_group {
 
     /* ---- values that are no numbers */
 
-    /* Are there numbers that p = 0 does not silence in positions from .. to - 1 of a slot? */
-    __device__ __forceinline__ bool unclean_rows(int slot, int from, int to)
+    /* Do some rows see a position of tile t that others do not? What is no number there is silenced
+     * by no probability. */
+    __device__ __forceinline__ bool is_mixed(int t) const
     {
-        constexpr int EACH = cfg::D / 8; /* pieces of 16 bytes in a row */
-        bool any = false;
-#pragma unroll 1
-        for (int i = from * EACH + warp * 32 + lane; i < to * EACH; i += 128) {
-            const int row = i / EACH, piece = i % EACH;
-            const uint4 x = *reinterpret_cast<const uint4 *>(slot_at(slot) + row / 64 * cfg::BLOCK +
-                                                             piece / 8 * cfg::PANEL +
-                                                             row % 64 * 128 + piece % 8 * 16);
-            any = any || elem::not_finite2(x.x) || elem::not_finite2(x.y) ||
-                  elem::not_finite2(x.z) || elem::not_finite2(x.w);
-        }
-        return any;
+        return differ && is_masked(t);
     }
 
-    /* Do the values of tile t that some rows see, and others not, hold something that p = 0 does
-     * not silence? The group looks together. */
-    __device__ __forceinline__ bool unclean(const struct sl_attn_work &w, int t, int slot)
+    /* Is one of the warp's sums no number? None is while all values are numbers: there is nothing
+     * to be looked for among these. */
+    template <int N> static __device__ __forceinline__ bool has_odd(const float (&o)[N][4])
     {
-        int *found = reinterpret_cast<int *>(bars.smem + cfg::UNCLEAN_AT) + group * 4;
-        const int key = t * cfg::KEYS;
-        const int lo = max(w.key_lo - key, 0), hi = min(w.key_hi - key, cfg::KEYS);
-        /* What all rows see lies between; there may be nothing of it. */
-        const int mid = min(max(w.all_lo - key, lo), hi), end = max(min(w.all_hi - key, hi), mid);
-        bool any = unclean_rows(slot, lo, mid);
-        any = unclean_rows(slot, end, hi) || any;
-        any = __any_sync(0xFFFFFFFFu, any) != 0;
-        if (lane == 0)
-            found[warp] = any;
-        sl_fence_proxy_async();
-        together();
-        any = (found[0] | found[1] | found[2] | found[3]) != 0;
-        together(); /* before the next one's */
-        return any;
-    }
-
-    __device__ __forceinline__ bool is_unclean(const struct sl_attn_work &w, int t, int slot)
-    {
-        if (!is_masked(t) || !differ)
-            return false;
-        wait(slot, tiles);
-        return unclean(w, t, slot);
+        float x[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+        for (int n = 0; n < N; n++)
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                x[j] = __fmaf_rn(o[n][j], 0.0f, x[j]);
+        const float any = __fadd_rn(__fadd_rn(x[0], x[1]), __fadd_rn(x[2], x[3]));
+        return __any_sync(0xFFFFFFFFu, any != 0.0f) != 0;
     }
 
     /* ---- splits and runs */

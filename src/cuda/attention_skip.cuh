@@ -151,8 +151,9 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_group<KV, sl_attn_wg_cf
     /* A tile's scores to probabilities and onto the sums. */
     template <int H>
     __device__ __forceinline__ void values(int t, int slot, const float (&s)[2 * F][4],
-                                           const struct taken &x, float (&o)[O][4], bool careful)
+                                           const struct taken &x, float (&o)[O][4], bool mixed)
     {
+        volatile float saved[D / 2]; /* in memory, as that is rare */
         uint32_t p[F / 2][4];
         float half[F][4];
 #pragma unroll
@@ -175,11 +176,10 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_group<KV, sl_attn_wg_cf
                     o[n][j] = __fmul_rn(o[n][j], x.alpha[j >> 1]);
         }
         fresh = false;
-        if (careful) {
-            sl_attn_values_careful<frags, D, 4>(a, rows, o, p, this->slot_at(slot) + H * cfg::BLOCK,
-                                                t * SL_ATTN_PAIR + H * SL_ATTN_TILE);
-            sl_fence_proxy_async();
-            return;
+        if (mixed) {
+#pragma unroll
+            for (int i = 0; i < D / 2; i++)
+                saved[i] = o[i / 4][i % 4];
         }
         auto b = sl_wgmma_bt(this->slot_at(up::uniform(slot)));
         sl_wgmma_fence();
@@ -190,9 +190,17 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_group<KV, sl_attn_wg_cf
         sl_wgmma_wait<0>();
         sl_wgmma_keep(o);
         sl_wgmma_keep(p);
+        if (!mixed || !this->has_odd(o))
+            return;
+#pragma unroll
+        for (int i = 0; i < D / 2; i++)
+            o[i / 4][i % 4] = saved[i];
+        sl_attn_values_careful<frags, D, 4>(a, rows, o, p, this->slot_at(slot) + H * cfg::BLOCK,
+                                            t * SL_ATTN_PAIR + H * SL_ATTN_TILE);
+        sl_fence_proxy_async();
     }
 
-    __device__ __forceinline__ void pair(const struct sl_attn_work &w, int t, float (&o)[O][4])
+    __device__ __forceinline__ void pair(int t, float (&o)[O][4])
     {
         float s[2 * F][4];
         const int key = t * SL_ATTN_PAIR, slot = tiles.values();
@@ -207,13 +215,10 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_group<KV, sl_attn_wg_cf
         const struct taken first = take(key, s), second = take(key + SL_ATTN_TILE, s + F);
         const int wanted = vote(first.any, second.any);
         this->wait(slot, tiles);
-        if (wanted != 0) {
-            const bool careful = this->is_unclean(w, t, slot);
-            if (wanted & 1)
-                values<0>(t, slot, s, first, o, careful);
-            if (wanted & 2)
-                values<1>(t, slot, s, second, o, careful);
-        }
+        if (wanted & 1)
+            values<0>(t, slot, s, first, o, this->is_mixed(t));
+        if (wanted & 2)
+            values<1>(t, slot, s, second, o, this->is_mixed(t));
         this->release(slot);
     }
 
@@ -237,7 +242,7 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_group<KV, sl_attn_wg_cf
         begin_split();
 #pragma unroll 1
         for (; t < to; t++, tiles.n++) {
-            pair(w, t, o);
+            pair(t, o);
             if (!sl_attn_last_of_split<SL_ATTN_PAIR>(t, to))
                 continue;
             end_split(w, t, o, t + 1 < to);

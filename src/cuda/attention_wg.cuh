@@ -10,7 +10,8 @@
  *
  * The two tiles of a pair mostly have one reference, and their values are one product. Where the
  * second tile's is higher in some row, the warp does that product again by mma.sync, a tile after
- * the other, with the factor between them.
+ * the other, with the factor between them; likewise where a row does not see some values and the
+ * sums show that one is no number.
  *
  * A pair, 128 keys, is 512 + 512 clk of the tensor cores for 64 rows of D = 128, with about 450
  * instructions a warp and 8,192 exponentials (512 clk) beside them; lab/attention_prefill.cu has
@@ -84,16 +85,50 @@ template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<
 
     /* ---- probabilities */
 
-    /* Masks scores and finds what their exponents are taken from. true: what was summed before is
-     * to be multiplied with alpha. The four threads of a row look at its maxima only if one of them
-     * has a score that is far above. */
-    __device__ __forceinline__ bool raise(const struct sl_attn_work &w, int t, float (&s)[F][4],
-                                          float alpha[2])
+    __device__ __forceinline__ void mask(const struct sl_attn_work &w, int t, float (&s)[F][4])
     {
-        if (this->is_masked(t) || a.cap > 0.0f) {
-            const struct sl_attn_rows rows = sl_attn_rows_of(a, w, row0() + lane / 4);
-            sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_PAIR, this->is_masked(t), true);
+        if (!this->is_masked(t) && a.cap <= 0.0f)
+            return;
+        const struct sl_attn_rows rows = sl_attn_rows_of(a, w, row0() + lane / 4);
+        sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_PAIR, this->is_masked(t), true);
+    }
+
+    /* What the exponents of a split's first pair are taken from. A row that sees nothing of the
+     * first tile takes the second one's reference for both. */
+    __device__ __forceinline__ void refer(const float (&s)[F][4])
+    {
+        float second[2];
+        bool once_more = false;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const float first = sl_attn_quad_max(sl_attn_thread_max<F / 2>(s, i));
+            second[i] = sl_attn_quad_max(sl_attn_thread_max<F / 2>(s + F / 2, i));
+            m[i] = first == -SL_ATTN_INF ? second[i] : first;
+            base[i] = __fmul_rn(m[i] == -SL_ATTN_INF ? 0.0f : m[i], a.scale2);
+            once_more = once_more || sl_attn_is_far(second[i], m[i], a.scale2);
         }
+        late = __any_sync(0xFFFFFFFFu, once_more) != 0;
+        if (late) {
+            float again[2], then[2];
+            sl_attn_raise(a.scale2, m, second, again, then);
+            keep_late(then, again);
+        }
+    }
+
+    __device__ __forceinline__ void keep_late(const float then[2], const float again[2])
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            late_base[i] = then[i];
+            late_alpha[i] = again[i];
+        }
+    }
+
+    /* The same of another pair. true: what was summed before is to be multiplied with alpha. The
+     * four threads of a row look at its maxima only if one of them has a score that is far above.
+     */
+    __device__ __forceinline__ bool raise(const float (&s)[F][4], float alpha[2])
+    {
         float top[2], second[2];
         bool rise = false;
         late = false;
@@ -102,7 +137,6 @@ template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<
             top[i] = sl_attn_thread_max<F / 2>(s, i);
             second[i] = sl_attn_thread_max<F / 2>(s + F / 2, i);
             rise = rise || sl_attn_is_far(fmaxf(top[i], second[i]), m[i], a.scale2);
-            alpha[i] = 1.0f;
         }
         if (!__any_sync(0xFFFFFFFFu, rise))
             return false;
@@ -131,33 +165,51 @@ template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<
             once_more = once_more || again[i] != 1.0f;
         }
         late = __any_sync(0xFFFFFFFFu, once_more) != 0;
-        if (late) {
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                late_base[i] = then[i];
-                late_alpha[i] = again[i];
-            }
-        }
+        if (late)
+            keep_late(then, again);
     }
 
-    /* Scores of one of the thread's two rows become probabilities, still as floats. */
-    template <int I> __device__ __forceinline__ void soften(float (&s)[F][4], const float alpha[2])
+    /* The reference of tile t's exponents; first: of a split. true: as raise. */
+    __device__ __forceinline__ bool refer_or_raise(const struct sl_attn_work &w, int t, bool first,
+                                                   float (&s)[F][4], float alpha[2])
     {
-        float sum[F / 2], then = late ? late_base[I] : base[I];
+        alpha[0] = alpha[1] = 1.0f;
+        mask(w, t, s);
+        if (!first)
+            return raise(s, alpha);
+        begin_split();
+        refer(s);
+        return false;
+    }
+
+    /* Scores of one of the thread's two rows become probabilities, still as floats. LATE: those of
+     * the second tile by its own reference. */
+    template <int I, bool LATE = false>
+    __device__ __forceinline__ void soften(float (&s)[F][4], const float alpha[2])
+    {
+        float sum[F / 2];
+        const float then = LATE ? late_base[I] : base[I];
 #pragma unroll
         for (int k = 0; k < F / 2; k++) {
             float *x = &s[2 * k][2 * I], *y = &s[2 * k + 1][2 * I];
+            const float from = k < F / 4 ? base[I] : then;
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                float from = k < F / 4 ? base[I] : then;
                 x[j] = sl_ex2_approx(__fmaf_rn(x[j], a.scale2, -from));
                 y[j] = sl_ex2_approx(__fmaf_rn(y[j], a.scale2, -from));
             }
             sum[k] = __fadd_rn(__fadd_rn(x[0], x[1]), __fadd_rn(y[0], y[1]));
         }
         l[I] = __fmaf_rn(l[I], alpha[I], sl_attn_tree<F / 4>(sum));
-        l[I] = __fmaf_rn(l[I], late ? late_alpha[I] : 1.0f, sl_attn_tree<F / 4>(sum + F / 4));
+        l[I] = __fmaf_rn(l[I], LATE ? late_alpha[I] : 1.0f, sl_attn_tree<F / 4>(sum + F / 4));
         base[I] = then;
+    }
+
+    /* Both rows of a pair with a late reference. */
+    __device__ __forceinline__ void soften_late(float (&s)[F][4], const float alpha[2])
+    {
+        soften<0, true>(s, alpha);
+        soften<1, true>(s, alpha);
     }
 
     static __device__ __forceinline__ void pack(const float (&s)[F][4], uint32_t (&p)[F / 2][4])
@@ -182,30 +234,45 @@ template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<
 
     /* ---- values that are no numbers */
 
-    /* The product that follows is not to stand, as values are no numbers or the second tile has
-     * another reference: the sums before it. Memory, not registers, keeps them: both are rare. */
-    __device__ __forceinline__ void save(const float (&o)[O][4], volatile float *saved)
+    /* What a product of values needs if it has to be done again: the sums before it, and what these
+     * are multiplied with before the second tile. Memory, not registers, keeps it: it is rare. */
+    struct before {
+        volatile float o[D / 2], alpha[2];
+    };
+
+    /* Before the product of tile t. true: it may have to be done again. */
+    __device__ __forceinline__ bool may_fail(int t, const float (&o)[O][4], struct before &b)
     {
+        if (!late && !this->is_mixed(t))
+            return false;
 #pragma unroll
-        for (int i = 0; i < D / 2; i++)
-            saved[i] = fresh ? 0.0f : o[i / 4][i % 4];
+        for (int i = 0; i < 2; i++)
+            b.alpha[i] = late ? late_alpha[i] : 1.0f;
+        if (!fresh) {
+#pragma unroll
+            for (int i = 0; i < D / 2; i++)
+                b.o[i] = o[i / 4][i % 4];
+        }
+        return true;
     }
 
-    /* The values once more, a tile after the other. */
-    __device__ __forceinline__ void values_apart(const struct sl_attn_work &w, int t, int slot,
+    /* Behind it. apart: the second tile has another reference. */
+    __device__ __forceinline__ void values_again(const struct sl_attn_work &w, int t, int slot,
                                                  float (&o)[O][4], const uint32_t (&p)[F / 2][4],
-                                                 const volatile float *saved, bool careful,
-                                                 const volatile float *alpha)
+                                                 const struct before &b, bool apart)
     {
+        const bool careful = this->is_mixed(t) && this->has_odd(o);
+        if (!apart && !careful)
+            return;
         const struct sl_attn_rows rows = sl_attn_rows_of(a, w, row0() + lane / 4);
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
-            o[i / 4][i % 4] = saved[i];
+            o[i / 4][i % 4] = fresh ? 0.0f : b.o[i];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             const uint8_t *tile = slot_at(slot) + h * cfg::BLOCK;
             if (h == 1) {
-                const float by[2] = {alpha[0], alpha[1]};
+                const float by[2] = {b.alpha[0], b.alpha[1]};
                 scale(o, by);
             }
             if (careful)
@@ -256,9 +323,13 @@ template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<
         sl_wgmma_wait<0>();
         sl_wgmma_keep(s);
         release(tiles.keys());
-        raise(w, t, s, alpha);
-        soften<0>(s, alpha);
-        soften<1>(s, alpha);
+        refer_or_raise(w, t, true, s, alpha);
+        if (late) {
+            soften_late(s, alpha);
+        } else {
+            soften<0>(s, alpha);
+            soften<1>(s, alpha);
+        }
         pack(s, p);
     }
 
@@ -266,33 +337,31 @@ template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<
     __device__ __forceinline__ void step(const struct sl_attn_work &w, int t, float (&o)[O][4],
                                          float (&s)[F][4], uint32_t (&p)[F / 2][4])
     {
-        volatile float saved[D / 2], second[2] = {1.0f, 1.0f};
+        struct before before;
         float alpha[2];
         const struct sl_attn_turn next = {tiles.n + 1};
         const int slot = tiles.values();
-        const bool careful = this->is_unclean(w, t, slot), apart = careful || late;
-        if (apart)
-            save(o, saved);
-        if (late)
-            second[0] = late_alpha[0], second[1] = late_alpha[1];
-        const bool ends = sl_attn_last_of_split<SL_ATTN_PAIR>(t, to);
+        const bool ends = sl_attn_last_of_split<SL_ATTN_PAIR>(t, to), apart = late;
         wait(next.keys(), next);
         scores(next.keys(), s);
+        const bool fails = may_fail(t, o, before);
         wait(slot, tiles);
         values(slot, o, p);
         sl_wgmma_wait<1>();
         sl_wgmma_keep(s);
         release(next.keys());
-        if (ends)
-            begin_split();
-        const bool rises = raise(w, t + 1, s, alpha);
-        soften<0>(s, alpha);
+        const bool rises = refer_or_raise(w, t + 1, ends, s, alpha);
+        if (late)
+            soften_late(s, alpha);
+        else
+            soften<0>(s, alpha);
         sl_wgmma_keep(s); /* or the compiler would wait first */
         wait_values(o, p);
-        if (apart)
-            values_apart(w, t, slot, o, p, saved, careful, second);
+        if (fails)
+            values_again(w, t, slot, o, p, before, apart);
         release(slot);
-        soften<1>(s, alpha);
+        if (!late)
+            soften<1>(s, alpha);
         pack(s, p);
         if (ends)
             end_split(w, t, o, true);
@@ -305,18 +374,15 @@ template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<
     __device__ __forceinline__ void last(const struct sl_attn_work &w, int t, float (&o)[O][4],
                                          uint32_t (&p)[F / 2][4])
     {
-        volatile float saved[D / 2], second[2] = {1.0f, 1.0f};
+        struct before before;
         const int slot = tiles.values();
-        const bool careful = this->is_unclean(w, t, slot), apart = careful || late;
-        if (apart)
-            save(o, saved);
-        if (late)
-            second[0] = late_alpha[0], second[1] = late_alpha[1];
+        const bool apart = late;
+        const bool fails = may_fail(t, o, before);
         wait(slot, tiles);
         values(slot, o, p);
         wait_values(o, p);
-        if (apart)
-            values_apart(w, t, slot, o, p, saved, careful, second);
+        if (fails)
+            values_again(w, t, slot, o, p, before, apart);
         release(slot);
         tiles.n++;
         begin_split();
@@ -342,7 +408,6 @@ template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<
             for (int j = 0; j < 4; j++)
                 o[n][j] = 0.0f;
         fresh = true;
-        begin_split();
         first(w, t, s, p);
 #pragma unroll 1
         for (; t + 1 < to; t++)

@@ -147,7 +147,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
 
     /* ---- values that are no numbers */
 
-    /* The product that follows is not to stand: the sums before it, in memory. */
+    /* The sums before a product that may have to be done again, in memory. */
     __device__ __forceinline__ void save(float (&o)[2][O / 2][4], volatile float *saved)
     {
 #pragma unroll
@@ -220,8 +220,8 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
         float alpha[2];
         const struct sl_attn_turn next = {tiles.n + 1};
         const int slot = tiles.values();
-        const bool careful = this->is_unclean(w, t, slot);
-        if (careful)
+        const bool fails = this->is_mixed(t);
+        if (fails)
             save(o, saved);
         const bool ends = sl_attn_last_of_split(t, to);
         wait(next.keys(), next);
@@ -237,7 +237,7 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
         soften(s, alpha);
         sl_wgmma_keep(s); /* or the compiler would wait first */
         wait_values(o, p);
-        if (careful)
+        if (fails && this->has_odd(all(o)))
             values_careful(w, t, slot, o, p, saved);
         release(slot);
         pack(s, p);
@@ -254,13 +254,13 @@ struct sl_attn_wg256 : sl_attn_group<KV, sl_attn_group_cfg<KV, 256, SL_ATTN_TILE
     {
         volatile float saved[D / 2];
         const int slot = tiles.values();
-        const bool careful = this->is_unclean(w, t, slot);
-        if (careful)
+        const bool fails = this->is_mixed(t);
+        if (fails)
             save(o, saved);
         wait(slot, tiles);
         values(slot, o, p);
         wait_values(o, p);
-        if (careful)
+        if (fails && this->has_odd(all(o)))
             values_careful(w, t, slot, o, p, saved);
         release(slot);
         tiles.n++;
