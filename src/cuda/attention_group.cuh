@@ -478,9 +478,51 @@ template <class KV, class cfg_> struct sl_attn_group {
         if (more)
             return;
         if (w.item.rows_at < 0)
-            sl_attn_write_out<cfg::D>(a, w, row0(), o, state_m, state_l);
+            write_out(w, o, state_m, state_l);
         else
             sl_attn_write_slot<cfg::D>(a, w, row0(), 0, o, state_m, state_l);
+    }
+
+    /* The item's result. Of each eight dimensions a lane has two, 4 bytes, and a store takes as
+     * long as the rows it touches: so a row's four lanes change them for eight dimensions of
+     * each 32. */
+    __device__ __forceinline__ void write_out(const struct sl_attn_work &w, const float (&o)[O][4],
+                                              const float m[2], const float l[2]) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int row = row0() + lane / 4 + 8 * i;
+            const struct sl_attn_out out = sl_attn_out_of(a, w, min(row, w.item.n_rows - 1));
+            const float f = sl_attn_inverse(a, m[i], l[i], out.head);
+#pragma unroll
+            for (int n = 0; n < O; n += 4) {
+                uint32_t x[4];
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    x[k] = sl_attn_out2(o[n + k][2 * i], o[n + k][2 * i + 1], f, f);
+                quad_transpose(x);
+                if (row < w.item.n_rows && (n + lane % 4) * 8 < a.head_dim)
+                    *reinterpret_cast<uint4 *>(out.to + (n + lane % 4) * 8) =
+                        make_uint4(x[0], x[1], x[2], x[3]);
+            }
+        }
+    }
+
+    /* x[k] of lane j of four becomes x[j] of lane k. */
+    __device__ __forceinline__ void quad_transpose(uint32_t (&x)[4]) const
+    {
+#pragma unroll
+        for (int bit = 1; bit <= 2; bit *= 2) {
+            const bool upper = (lane & bit) != 0;
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                if (k & bit)
+                    continue;
+                const uint32_t got = __shfl_xor_sync(0xFFFFFFFFu, upper ? x[k] : x[k + bit], bit);
+                x[k] = upper ? got : x[k];
+                x[k + bit] = upper ? x[k + bit] : got;
+            }
+        }
     }
 
     /* ---- an item */
