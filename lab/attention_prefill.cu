@@ -84,6 +84,29 @@
  *   in a branch (C7515).
  * - The compiler moves sl_wgmma_wait above arithmetic, and gives registers of a product under way
  *   to others (C7513): sl_wgmma_keep on both sides.
+ * - Parts of src/cuda knocked out once more, alone (wrong results, one H200, F16, the same columns,
+ * and 16 x 512): all of it 331 / 482 / 470 / 495, 163. Nothing for late references nor values that
+ * are no numbers 365 / 512 / 513 / 517, 183. Splits end, but join nothing 383 / 559 / 504 / 543,
+ * 171. No splits 401 / 586 / 532 / 566, 172. None of these 425 / 591 / 610 / 580, 198. At 8,192 one
+ * program varies by 10 % from run to run.
+ * - So the first two are cheaper now: 351 / 500 / 490 / 512, 185; and results by whole rows 360 /
+ * 492 / 470 / 511, 198.
+ * - A state in registers, all splits 128 keys, whose sums are made from nothing, 64 dimensions
+ * after 64, and join it in the midst of exponentials: 333 / 445 / 425 to 474 / 416, 166 with a
+ * quarter of it in shared memory (a half: 311 / 409 / 406 / 384, 162). Four waits a pair instead of
+ * two cost more than joins. Splits of 512, 1,024 and 2,048 keys for 128, 256 and 512: 375 / 514 /
+ * 557 / 528, 176, but then a decode of one sequence has a quarter of the parts. Splits of 1,024
+ * from 16,384 on and of 2,048 from 65,536: 8,192 behind 122,880 525 for 512, 512 behind 131,072 525
+ * for 502.
+ * - A join between the next scores and the values: 322 where 351 at the end of a step.
+ * - The next item's queries asked for before the last join: 337 for 347, 16 x 512 184 for 179.
+ * - Two warpgroups for 64 dimensions, nothing spilled: 235 / 348 / 349 / 367, 141 for 227 / 321 /
+ * 347 / 383, 133.
+ * - Clocks of an item of 16 x 512 before results by whole rows (some 20,000; the clocks cost): to
+ * get queries 3,400, scores 900, probabilities 1,500, steps 5,000 each, the last values 1,300,
+ * the last join and results 2,800. Of a step: until scores are there 1,200, half of the
+ * exponentials and the values 1,700, the other half 900, a join 1,000 (2,000 at 32,768 queries,
+ * each fourth step), and 400 until the next.
  *
  * 256 dimensions (attention_wg256.cuh), parts knocked out, TFLOP/s at 2,048, 8,192, 512 behind
  * 131,072: wide, mma.sync                                             61 /  85 /  94 state in L2,
