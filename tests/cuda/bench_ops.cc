@@ -20,12 +20,13 @@ static const char *const usage =
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
+    "  --model NAME     of layers: 1b, 8b, 32b or 70b/8; default all\n"
     "  --device N       default 0\n"
     "  --cublas PATH    the library to compare with, where the program does not find it\n"
     "  --tiny           sizes that say nothing, to try the program itself\n";
 
 struct args {
-    const char *only, *formats, *cublas;
+    const char *only, *formats, *cublas, *model;
     int device;
 };
 
@@ -74,6 +75,7 @@ static void parse(int argc, char **argv, struct args *a)
                  !value_of("--formats", argv, &i, &a->formats) &&
                  !value_of("--activations", argv, &i, &activations) &&
                  !value_of("--cublas", argv, &i, &a->cublas) &&
+                 !value_of("--model", argv, &i, &a->model) &&
                  !value_of("--device", argv, &i, &device)) {
             fprintf(stderr, "bench_ops: no option %s\n%s", argv[i], usage);
             exit(1);
@@ -119,7 +121,7 @@ static void take_workspace()
 
 int main(int argc, char **argv)
 {
-    struct args a = {nullptr, "bf16,q8_0,q4_k", nullptr, 0};
+    struct args a = {nullptr, "bf16,q8_0,q4_k", nullptr, nullptr, 0};
     struct sl_error err = {};
     parse(argc, argv, &a);
     std::vector<enum sl_dtype> formats = parse_formats(a.formats);
@@ -137,7 +139,7 @@ int main(int argc, char **argv)
     if (wanted(&a, "linear"))
         run_linear(formats);
     if (wanted(&a, "layers"))
-        run_layers();
+        run_layers(a.model);
     if (wanted(&a, "attention"))
         run_attention();
     if (wanted(&a, "decode"))
