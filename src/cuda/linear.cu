@@ -38,10 +38,13 @@
         ROUTE(id, INT32_MAX, 1, BOTH, wg256, name),                                              \
         ROUTE(id, INT32_MAX, INT32_MAX, PLAIN, wg128, name),                                     \
         ROUTE(id, INT32_MAX, INT32_MAX, GATED, gated64, name)
-#define CODED(id, name)                                                                \
-    ROUTES_UP_TO_8(id, name), ROUTE(id, 16, 1, PLAIN, tall16, name),                   \
-        ROUTE(id, 16, 1, GATED, gtall16, name), ROUTE(id, 32, 1, PLAIN, tall32, name), \
-        ROUTE(id, 32, 1, GATED, gtall32, name), ROUTE(id, 64, 1, PLAIN, tall64, name), \
+#define CODED(id, name)                                                                  \
+    ROUTES_UP_TO_8(id, name), ROUTE_OF(id, 16, INT32_MAX, BOTH, DIRECT, direct16, name), \
+        ROUTE_OF(id, 16, INT32_MAX, PLAIN, TALL, tall16, name),                          \
+        ROUTE(id, 16, 1, GATED, gtall16, name),                                          \
+        ROUTE_OF(id, 32, INT32_MAX, PLAIN, TALL, tall32, name),                          \
+        ROUTE(id, 32, 1, GATED, gtall32, name),                                          \
+        ROUTE_OF(id, 64, INT32_MAX, PLAIN, TALL, tall64, name),                          \
         ROUTE(id, 64, 1, GATED, gtall64, name), ROUTES_ABOVE(id, name)
 
 static const struct sl_lin_route routes[] = {
@@ -140,17 +143,50 @@ bool sl_cuda_linear_fits(const struct sl_lin_route *r, const struct sl_lin *l)
 
 #define DEEP_K64 128 /* steps of matrices that want deep rings, at least */
 
+static int32_t n_row_blocks(const struct sl_lin *l)
+{
+    int32_t blocks = 0;
+    for (int i = 0; i < l->n_parts; i++)
+        blocks += l->part[i].n_blocks;
+    return blocks;
+}
+
 /* Long row blocks that are one or two for each team of a multiprocessor: a block with deep rings
  * keeps up as tokens become more (4096 x 14336 of 4 and 8 tokens: deep 31.0 and 32.9 us,
  * stream 34.8 and 37.7); of more, two blocks do (5120 x 25600 of 8: deep 93.4, stream 77.2; H200).
  */
 static bool deep_pays(const struct sl_lin *l, int n_sms)
 {
-    int32_t blocks = 0;
-    for (int i = 0; i < l->n_parts; i++)
-        blocks += l->part[i].n_blocks;
+    int32_t blocks = n_row_blocks(l);
     return l->n_segs > 1 && l->n_k64 >= DEEP_K64 && blocks > n_sms &&
            blocks <= n_sms * (8 / l->n_segs);
+}
+
+/* Q4_K and groups, which cost two instructions a pair of weights. */
+static bool quick_codes(int32_t layout)
+{
+    return layout == SL_CUDA_Q4_K || layout == SL_CUDA_INT4_G128 || layout == SL_CUDA_INT4_G32;
+}
+
+/* 9 to 16 tokens. 128256 x 4096, 16 tokens: of all formats 81 to 192 us for 102 to 214 by wgmma,
+ * but gate and up of 28672 x 4096 (H200): groups of 128 25.9 for 26.7, Q4_K 28.2 for 29.8, FP8 39.3
+ * for 35.3, Q8_0 43.2 for 36.4, Q6_K 53.8 for 44.6. */
+static bool two_eights_pay(const struct sl_lin *l, int n_sms)
+{
+    bool quick = quick_codes(l->part[0].layout);
+    if (l->n_segs > 1)
+        return quick && n_row_blocks(l) > 2 * n_sms;
+    return quick || !l->gated;
+}
+
+/* Tiles of 256 rows, whose warps are twice those of 128: where these would take more rounds of all
+ * multiprocessors, each some two thirds of a round of the higher ones. */
+static bool tall_pays(const struct sl_lin *l, int n_sms)
+{
+    int32_t blocks = n_row_blocks(l);
+    int32_t tall = SL_CEIL_DIV(SL_CEIL_DIV(blocks, 16) * l->n_segs, n_sms);
+    int32_t low = SL_CEIL_DIV(SL_CEIL_DIV(blocks, 8) * l->n_segs, n_sms);
+    return l->n_segs == 1 || 2 * low > 3 * tall;
 }
 
 /* A tile of 256 tokens is a fifth faster than two of 128, unless the second half is empty. Codes
@@ -164,7 +200,11 @@ static bool pays(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms
     case SL_LIN_WIDE:
         return 5 * (int64_t)SL_ROUND_UP(l->n, 256) <= 6 * (int64_t)SL_ROUND_UP(l->n, 128);
     case SL_LIN_DIRECT:
+        if (l->n > 8)
+            return two_eights_pay(l, n_sms);
         return r->layout != SL_CUDA_BF16 || l->n_segs > 1;
+    case SL_LIN_TALL:
+        return tall_pays(l, n_sms);
     case SL_LIN_DEEP:
         return deep_pays(l, n_sms);
     case SL_LIN_RING:

@@ -83,13 +83,14 @@ static inline void sl_cuda_linear_memory(struct sl_cuda *cu, uint8_t *bytes)
     void sl_lin_wg256_##name(struct sl_cuda *cu, const struct sl_lin *l);   /* one segment */    \
     void sl_lin_wide_##name(struct sl_cuda *cu, const struct sl_lin *l)     /* the same */
 SL_LIN_DECLARE(bf16);
-#define SL_LIN_CODED_DECLARE(name)                                                            \
-    SL_LIN_DECLARE(name);                                                                     \
-    void sl_lin_tall16_##name(struct sl_cuda *cu, const struct sl_lin *l); /* one segment */  \
-    void sl_lin_tall32_##name(struct sl_cuda *cu, const struct sl_lin *l); /* of the sizes */ \
-    void sl_lin_tall64_##name(struct sl_cuda *cu, const struct sl_lin *l); /* above */        \
-    void sl_lin_gtall16_##name(struct sl_cuda *cu, const struct sl_lin *l);                   \
-    void sl_lin_gtall32_##name(struct sl_cuda *cu, const struct sl_lin *l);                   \
+#define SL_LIN_CODED_DECLARE(name)                                                              \
+    SL_LIN_DECLARE(name);                                                                       \
+    void sl_lin_direct16_##name(struct sl_cuda *cu, const struct sl_lin *l); /* n <= 16 */      \
+    void sl_lin_tall16_##name(struct sl_cuda *cu, const struct sl_lin *l);   /* one segment */  \
+    void sl_lin_tall32_##name(struct sl_cuda *cu, const struct sl_lin *l);   /* of the sizes */ \
+    void sl_lin_tall64_##name(struct sl_cuda *cu, const struct sl_lin *l);   /* above */        \
+    void sl_lin_gtall16_##name(struct sl_cuda *cu, const struct sl_lin *l);                     \
+    void sl_lin_gtall32_##name(struct sl_cuda *cu, const struct sl_lin *l);                     \
     void sl_lin_gtall64_##name(struct sl_cuda *cu, const struct sl_lin *l)
 SL_LIN_CODED_DECLARE(q8_0);
 SL_LIN_CODED_DECLARE(q4_0);
@@ -153,6 +154,7 @@ enum sl_lin_when {
     SL_LIN_WIDE,   /* tiles of 256 tokens: pays where they leave few places empty */
     SL_LIN_DIRECT, /* all tokens in shared memory: wants room; pays where reading is not all */
     SL_LIN_RING,   /* of weights in shared memory: pays for few tokens where there are codes */
+    SL_LIN_TALL,   /* of 256 rows: pays with one segment, or where it saves rounds */
     SL_LIN_DEEP,   /* one block a multiprocessor: pays where row blocks are few and long */
     SL_LIN_TILED,  /* more than 32 tokens: wants vec_x; the cheapest of these */
 };

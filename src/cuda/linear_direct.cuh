@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * linear_direct.cuh - products of up to eight tokens: weights straight from memory into registers.
+ * linear_direct.cuh - products of up to 16 tokens: weights straight from memory into registers.
  *
  * A block a multiprocessor, of 16 warps in teams as in linear_stream.cuh: a warp for each segment
  * of a row block's columns, in a gated product one for gate and one for up. All tokens lie in the
@@ -19,8 +19,12 @@
  * token, the same bits: 4096 x 4096 BF16 9.3 us for 12.5; 128256 x 4096 Q8_0 132 for 139, BF16 247
  * for 242: matrices of BF16 with one segment stay with the ring. Asking for each 64 columns at once
  * instead of 256 when all of those are multiplied: 128256 x 4096 Q4_K 86 us for 97 to 105, four-bit
- * groups 75 us. By the profiler four-bit groups then issue in 64 % of the clocks, and what warps
- * wait for is each other, fixed latencies and full pipes, not memory.
+ * groups 75 us, and 71 since decoding takes a third less.
+ *
+ * Nine tokens and more are two eights: a fragment of weights is made once and multiplied twice.
+ * That pays where row blocks are many (16 tokens, 128256 x 4096 in groups of 128 80.7 us for 102.3
+ * by wgmma), but not against four segments of few, as each block brings all tokens (4096 x 4096
+ * 11.4 for 8.6).
  */
 #ifndef SL_CUDA_LINEAR_DIRECT_CUH
 #define SL_CUDA_LINEAR_DIRECT_CUH
@@ -73,8 +77,24 @@ template <class F> struct sl_direct_raw {
     }
 };
 
-/* A warp's way through its work: what it fetches next, and what it multiplies. */
-template <class F> struct sl_direct_warp {
+/* 32 columns, half of raw. */
+template <class F, int T>
+static __device__ __forceinline__ void sl_direct_mma(float (&acc)[T][4], const typename F::raw &raw,
+                                                     int half, const uint32_t (&b)[T][4])
+{
+#pragma unroll
+    for (int j = 0; j < 2; j++) {
+        uint32_t a[4];
+        F::frag(raw, 2 * half + j, a);
+#pragma unroll
+        for (int t = 0; t < T; t++)
+            sl_mma_bf16(acc[t], a, b[t] + 2 * j);
+    }
+}
+
+/* A warp's way through its work: what it fetches next, and what it multiplies. T: eights of
+ * tokens. */
+template <class F, int T> struct sl_direct_warp {
     static constexpr int steps = sl_direct_raw<F>::steps;
     const sl_lin *l;
     const sl_stream_plan *p;
@@ -84,25 +104,29 @@ template <class F> struct sl_direct_warp {
     int32_t turn, left;    /* multiplied: items so far, steps left of this one */
     int32_t turn_next, left_next; /* fetched */
     const uint8_t *src;           /* what to fetch */
-    uint32_t x, x_first, x_step;  /* where the lane reads tokens, in an item, and how it goes on */
+    /* Where the lane reads tokens, in an item, and how it goes on. */
+    uint32_t x[T], x_first[T], x_step[T];
 
     __device__ __forceinline__ sl_direct_warp(const sl_lin &lin, const sl_stream_plan &plan, int w)
         : l(&lin), p(&plan), role(sl_stream_role_of(lin, w % plan.team)), warp(w),
           n_steps(sl_stream_steps(lin, role.seg)),
           first(w / plan.team * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x)),
           stride(plan.teams * static_cast<int>(gridDim.x)), turn(0), left(n_steps), turn_next(0),
-          left_next(0), src(nullptr), x(0), x_first(0), x_step(0)
+          left_next(0), src(nullptr)
     {
         /* ldmatrix: lanes 8 m .. 8 m + 7 give the rows of columns 8 m .. 8 m + 7; those of tokens
          * that are not there stay at zeros */
-        uint32_t token = threadIdx.x & 7;
-        if (token < static_cast<uint32_t>(lin.n)) {
-            x_first = plan.act_offset + token * static_cast<uint32_t>(plan.buf_bytes) +
-                      static_cast<uint32_t>(role.seg * lin.seg_k64) * 128 +
-                      threadIdx.x % 32 / 8 * 16;
-            x_step = steps * 128;
+#pragma unroll
+        for (int t = 0; t < T; t++) {
+            uint32_t token = 8 * t + (threadIdx.x & 7);
+            bool live = token < static_cast<uint32_t>(lin.n);
+            x_first[t] = !live ? 0
+                               : plan.act_offset + token * static_cast<uint32_t>(plan.buf_bytes) +
+                                     static_cast<uint32_t>(role.seg * lin.seg_k64) * 128 +
+                                     threadIdx.x % 32 / 8 * 16;
+            x_step[t] = live ? steps * 128 : 0;
+            x[t] = x_first[t];
         }
-        x = x_first;
         enter();
     }
     __device__ __forceinline__ int item(int i) const
@@ -142,46 +166,54 @@ template <class F> struct sl_direct_warp {
     /* The products of what r holds. Behind those of a step its place takes what comes next. WHOLE:
      * no item ends in it. */
     template <bool WHOLE>
-    __device__ __forceinline__ void steps_of(float (&acc)[4], sl_direct_raw<F> &r,
+    __device__ __forceinline__ void steps_of(float (&acc)[T][4], sl_direct_raw<F> &r,
                                              const uint8_t *smem)
     {
 #pragma unroll
         for (int i = 0; i < steps; i++) {
             if (WHOLE || i < left) {
-                uint32_t b[4];
                 const typename F::raw raw = r.get(i);
-                sl_ldmatrix_x4(b, smem + x + i * 128);
-                sl_stream_mma<F>(acc, raw, 0, b);
-                sl_ldmatrix_x4(b, smem + x + i * 128 + 64);
-                sl_stream_mma<F>(acc, raw, 1, b);
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    uint32_t b[T][4];
+#pragma unroll
+                    for (int t = 0; t < T; t++)
+                        sl_ldmatrix_x4(b[t], smem + x[t] + i * 128 + 64 * half);
+                    sl_direct_mma<F, T>(acc, raw, half, b);
+                }
             }
             if (WHOLE || i < left_next)
                 r.load(src, i);
             r.commit();
         }
     }
-    __device__ __forceinline__ void multiply(float (&acc)[4], sl_direct_raw<F> &r,
+    __device__ __forceinline__ void multiply(float (&acc)[T][4], sl_direct_raw<F> &r,
                                              const uint8_t *smem)
     {
         if (left >= steps && left_next >= steps)
             steps_of<true>(acc, r, smem);
         else
             steps_of<false>(acc, r, smem);
-        x += x_step;
+#pragma unroll
+        for (int t = 0; t < T; t++)
+            x[t] += x_step[t];
         fetched();
     }
     /* Behind the products of some steps; false: nothing is left. */
-    __device__ __forceinline__ bool next(float (&acc)[1][4], uint8_t *smem)
+    __device__ __forceinline__ bool next(float (&acc)[T][4], uint8_t *smem)
     {
         left -= steps;
         if (left > 0)
             return true;
-        sl_stream_store<F>(acc, *l, *p, item(turn), warp, smem);
+        sl_stream_store<F, T>(acc, *l, *p, item(turn), warp, smem);
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            acc[0][i] = 0.0f;
+        for (int t = 0; t < T; t++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                acc[t][i] = 0.0f;
+            x[t] = x_first[t];
+        }
         left = n_steps;
-        x = x_first;
         return item(++turn) < p->n_items;
     }
 };
@@ -210,13 +242,13 @@ static __device__ __forceinline__ void sl_direct_bring(const sl_lin &l, const sl
     __syncthreads();
 }
 
-template <class F>
+template <class F, int T>
 __global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
     sl_direct_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_stream_plan p)
 {
     SL_SMEM(uint8_t, smem);
     int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-    sl_direct_warp<F> w(l, p, warp);
+    sl_direct_warp<F, T> w(l, p, warp);
     bool any = warp < p.teams * p.team && w.item(0) < p.n_items;
     constexpr int slot = sl_direct_raw<F>::slot_bytes;
     uint8_t *ring = smem + p.swap_offset + (p.team > 1 ? SL_DIRECT_WARPS * 512 : 0);
@@ -230,15 +262,15 @@ __global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
     sl_direct_bring(l, p, smem);
     if (!any)
         return;
-    float acc[1][4] = {};
+    float acc[T][4] = {};
     /* One place where teams meet, whichever half their warps come from. */
     bool second = false;
 #pragma unroll 1
     do {
         if (!second)
-            w.multiply(acc[0], even, smem);
+            w.multiply(acc, even, smem);
         else
-            w.multiply(acc[0], odd, smem);
+            w.multiply(acc, odd, smem);
         second = !second;
     } while (w.next(acc, smem));
 }
@@ -260,12 +292,12 @@ static inline size_t sl_direct_make_plan(const sl_lin *l, int slot_bytes, sl_str
     return p->act_offset + (size_t)l->n * (size_t)p->buf_bytes;
 }
 
-template <class F> static void sl_direct_launch(struct sl_cuda *cu, const sl_lin *l)
+template <class F, int T = 1> static void sl_direct_launch(struct sl_cuda *cu, const sl_lin *l)
 {
     sl_stream_plan p;
     size_t smem = sl_direct_make_plan(l, sl_direct_raw<F>::slot_bytes, &p);
     unsigned grid = (unsigned)SL_MIN(p.n_items, cu->n_sms);
-    sl_launch(cu, sl_direct_kernel<F>, dim3(grid), dim3(32 * SL_DIRECT_WARPS), smem, *l, p);
+    sl_launch(cu, sl_direct_kernel<F, T>, dim3(grid), dim3(32 * SL_DIRECT_WARPS), smem, *l, p);
 }
 
 #endif

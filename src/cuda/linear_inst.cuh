@@ -33,13 +33,17 @@
     SL_LIN_WG(wg256, name, 2, 128, 2, false)                              \
     SL_LIN_WG(wide, name, 1, 256, 2, false)
 /* Codes want more warps than two groups have. */
-#define SL_LIN_CODED(name)                    \
-    SL_LIN_KERNELS(name)                      \
-    SL_LIN_WG(tall16, name, 1, 16, 4, false)  \
-    SL_LIN_WG(tall32, name, 1, 32, 4, false)  \
-    SL_LIN_WG(tall64, name, 1, 64, 4, false)  \
-    SL_LIN_WG(gtall16, name, 2, 16, 2, false) \
-    SL_LIN_WG(gtall32, name, 2, 32, 2, false) \
+#define SL_LIN_CODED(name)                                                  \
+    SL_LIN_KERNELS(name)                                                    \
+    void sl_lin_direct16_##name(struct sl_cuda *cu, const struct sl_lin *l) \
+    {                                                                       \
+        sl_direct_launch<sl_wf_##name, 2>(cu, l);                           \
+    }                                                                       \
+    SL_LIN_WG(tall16, name, 1, 16, 4, false)                                \
+    SL_LIN_WG(tall32, name, 1, 32, 4, false)                                \
+    SL_LIN_WG(tall64, name, 1, 64, 4, false)                                \
+    SL_LIN_WG(gtall16, name, 2, 16, 2, false)                               \
+    SL_LIN_WG(gtall32, name, 2, 32, 2, false)                               \
     SL_LIN_WG(gtall64, name, 2, 64, 2, false)
 
 #endif

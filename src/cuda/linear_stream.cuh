@@ -456,32 +456,34 @@ static __device__ __forceinline__ void sl_stream_join(float (&acc)[4], const sl_
     }
 }
 
-template <class F>
-static __device__ __forceinline__ void sl_stream_store(float (&acc)[1][4], const sl_lin &l,
+/* T: eights of tokens. */
+template <class F, int T>
+static __device__ __forceinline__ void sl_stream_store(float (&acc)[T][4], const sl_lin &l,
                                                        const sl_stream_plan &p, int item, int warp,
                                                        uint8_t *smem)
 {
     int team = warp / p.team, in_team = warp % p.team, lane = static_cast<int>(threadIdx.x % 32);
     float *swap = reinterpret_cast<float *>(smem + p.swap_offset) + team * p.team * 128;
     sl_wf_restore<F>(acc);
-    if (p.team > 1) {
+#pragma unroll
+    for (int t = 0; p.team > 1 && t < T; t++) {
         if (in_team > 0) {
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                swap[(in_team * 4 + i) * 32 + lane] = acc[0][i];
+                swap[(in_team * 4 + i) * 32 + lane] = acc[t][i];
         }
         sl_bar_sync(1 + team, 32 * p.team);
         if (in_team == 0)
-            sl_stream_join(acc[0], l, swap);
+            sl_stream_join(acc[t], l, swap);
         sl_bar_sync(1 + team, 32 * p.team); /* swap is free */
     }
     if (in_team > 0)
         return;
     sl_stream_item it = sl_stream_find(l, item, 0);
     if (l.gated)
-        sl_lin_store_gated<1>(acc, l, it.block, 0);
+        sl_lin_store_gated<T>(acc, l, it.block, 0);
     else
-        sl_lin_store_part<1>(acc, l, *it.part, it.block, 0);
+        sl_lin_store_part<T>(acc, l, *it.part, it.block, 0);
 }
 
 /* The life of a consumer warp. F: its layout. */
@@ -502,7 +504,7 @@ static __device__ __forceinline__ void sl_stream_consume(const sl_lin &l, const 
         float acc[1][4] = {};
         sl_stream_block<F>(acc[0], l, p, ring, acts, x0, n, smem);
         acts.skip(p, n_idle);
-        sl_stream_store<F>(acc, l, p, base + team, warp, smem);
+        sl_stream_store<F, 1>(acc, l, p, base + team, warp, smem);
     }
 }
 

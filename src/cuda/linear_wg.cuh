@@ -24,7 +24,8 @@
  * Up to 64 tokens decoding is the work, not the products: matrices of codes with one segment have
  * tiles of 256 rows, of four warpgroups with a run each or, gated, of two with a run of gate and
  * one of up (H200, 16 tokens: 128256 x 4096 Q4_K 123 us for 160, gate and up of 28672 x 4096 in
- * four-bit groups 30 for 38).
+ * four-bit groups 30 for 38). With several segments those tiles pay where they are one round of all
+ * multiprocessors and smaller ones two.
  *
  * Segments (linear.h): with enough tiles for all multiprocessors a block walks through all segments
  * of its tile and adds their sums in registers (TOTALS). Else every segment is a unit of its own
@@ -59,6 +60,8 @@ template <class F, int MI, int NT, int CW, bool PAIRS> struct sl_wg_shape {
     static constexpr int subs = F::unit_k / 64; /* steps of a unit */
     static constexpr int w_slot = blocks * F::unit_bytes, x_slot = NT * 128;
     static constexpr bool pairs = PAIRS; /* of gate and up in the rows of a warp */
+    /* Several segments: the largest tiles have one. */
+    static constexpr bool joins = MI * CW < 4 ? NT < 256 : MI == 1 && NT <= 64;
     static constexpr int swap = NT == 256 && !PAIRS ? SL_WG_SWAP : 0, room = SL_WG_SMEM - swap;
     static constexpr int fit = room / (w_slot + subs * x_slot);
     static constexpr int w_slots = fit < 2 ? 2 : fit > SL_WG_MAX_RING ? SL_WG_MAX_RING : fit;
@@ -553,7 +556,7 @@ static __device__ __forceinline__ void sl_wg_consume(const sl_lin &l, const sl_w
 #pragma unroll
         for (int m = 0; m < MI; m++)
             sl_wf_restore<F>(sum[m]);
-        if constexpr (MI * CW < 4 && NT < 256) { /* the largest tiles have one segment */
+        if constexpr (S::joins) {
             if (p.split > 1 && !sl_wg_join<MI, NT, CW>(sum, l, p, u, last))
                 continue;
         }
@@ -640,7 +643,7 @@ static void sl_wg_launch(struct sl_cuda *cu, const sl_lin *given)
     int64_t whole = SL_CEIL_DIV(n_tiles, (int64_t)cu->n_sms) * l.n_k64;
     bool want = !TOTALS || apart < whole;
     p.split = l.n_segs > 1 && want && room ? l.n_segs : 1;
-    SL_ASSERT(l.n_segs == 1 || (MI * CW < 4 && NT < 256 && (TOTALS || p.split > 1)));
+    SL_ASSERT(l.n_segs == 1 || (S::joins && (TOTALS || p.split > 1)));
     p.n_units = (int32_t)n_tiles * p.split;
     l.partial = cu->lin_partial;
     l.arrived = cu->lin_arrived;
