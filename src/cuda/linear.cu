@@ -27,7 +27,7 @@
     ROUTE_OF(id, tokens, segs, kind, ALWAYS, kernel, name)
 #define ROUTES_UP_TO_8(id, name)                            \
     ROUTE_OF(id, 8, INT32_MAX, BOTH, DIRECT, direct, name), \
-        ROUTE_OF(id, 8, INT32_MAX, BOTH, RING, stream, name)
+        ROUTE_OF(id, 8, SL_LIN_SEGS, BOTH, RING, stream, name)
 #define ROUTES_ABOVE(id, name)                                                                   \
     ROUTE(id, 16, INT32_MAX, PLAIN, wg16, name), ROUTE(id, 16, INT32_MAX, GATED, gated16, name), \
         ROUTE(id, 32, INT32_MAX, PLAIN, wg32, name),                                             \
@@ -325,7 +325,9 @@ static struct sl_lin make(const void *x, int64_t ld_x, int32_t n, const struct s
     l.k = (int32_t)w->n_cols;
     l.n_k64 = (int32_t)(SL_CEIL_DIV(w->n_cols, (int64_t)unit_k) * (unit_k / 64));
     bool whole = w->n_rows >= SL_LIN_SEG_ROWS || w->layout == SL_CUDA_W8A8;
-    int32_t segs = whole ? 1 : SL_LIN_SEGS;
+    bool more_pay = quick_codes(w->layout) && l.n_k64 >= SL_LIN_LONG_K64;
+    int32_t more = more_pay ? SL_LIN_SEGS_LONG : SL_LIN_SEGS;
+    int32_t segs = whole ? 1 : more;
     l.seg_k64 = SL_ROUND_UP(SL_CEIL_DIV(l.n_k64, segs), 4);
     l.n_segs = SL_CEIL_DIV(l.n_k64, l.seg_k64);
     l.vec_x = (uintptr_t)x % 16 == 0 && ld_x % 8 == 0;

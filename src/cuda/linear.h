@@ -46,15 +46,17 @@ struct sl_lin {
 
 /* Segments: enough of them that matrices of few rows, too, keep all multiprocessors reading when
  * there are few tokens. A rule of the shape, as it is part of the bits. */
-#define SL_LIN_SEG_ROWS 6144 /* matrices of fewer rows have several */
-#define SL_LIN_SEGS     4
+#define SL_LIN_SEG_ROWS  6144 /* matrices of fewer rows have several */
+#define SL_LIN_SEGS      4
+#define SL_LIN_SEGS_LONG 8   /* of Q4_K and groups, whose warps decode rather than read, */
+#define SL_LIN_LONG_K64  128 /* if they are so many steps long */
 
 /* Shared memory for all tokens of a product that reads its weights directly (linear_direct.cuh). */
 #define SL_LIN_DIRECT_BYTES 196608
 #define SL_LIN_DIRECT_BF16  89984 /* whose weights lie there, too */
 
 /* Device memory of the backend for products (struct sl_cuda). */
-#define SL_LIN_PARTIAL_BYTES (32 << 20)
+#define SL_LIN_PARTIAL_BYTES (48 << 20) /* 4 x 6,144 rows, 64 tokens, 8 segments */
 #define SL_LIN_TILES         4096
 #define SL_LIN_MIXED_BYTES   (8 << 20)
 #define SL_LIN_BYTES         (SL_LIN_PARTIAL_BYTES + SL_LIN_TILES * 4 + SL_LIN_MIXED_BYTES)

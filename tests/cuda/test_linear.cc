@@ -675,6 +675,16 @@ static void test_rounds(enum sl_dtype t)
         test_gated(w, up, m, SL_ACT_SILU);
 }
 
+/* Eight segments. */
+static void test_long(enum sl_dtype t)
+{
+    matrix w, up;
+    make_matrix(w, t, 20, 9216);
+    test_products(w, {1, 10, 40, 70}, true);
+    make_matrix(up, t, 20, 9216);
+    test_gated(w, up, 3, SL_ACT_SILU);
+}
+
 /* Tiles of many tokens: several of rows and of tokens, all kinds of ends, one segment and four. */
 static void test_tiles(enum sl_dtype t)
 {
@@ -847,6 +857,7 @@ int main(int argc, char **argv)
     for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_Q8_0, SL_DTYPE_Q6_K})
         test_rounds(t);
     test_tiles(SL_DTYPE_BF16);
+    test_long(SL_DTYPE_INT4_G128);
     test_fp8_nan();
     test_mixes();
     test_chains();
