@@ -10,6 +10,13 @@
  * The order is that in which slots become free: keys are wanted a tile before values. Between two
  * slots that it widens a warp looks which are free and begins copies into them, three slots ahead
  * at most; only for its next one does it wait.
+ *
+ * TFLOP/s at 512, 2,048, 8,192, 16 x 512, 512 behind 131,072 (H200, 32 heads over 8), and those of
+ * pages of F16: d 128 100, 263, 364, 169, 398 of 113, 335, 499, 167, 520; d 64 54, 200, 293, 124,
+ * 285 of 59, 222, 334, 126, 340; d 256 107, 250, 347, 156, 403 of 131, 316, 406, 169, 517. mma.sync
+ * had 38, 84, 111, 47, 115 of d 128. A warp's own time binds: 2,480 clk a slot of d 128 (behind
+ * 131,072, of the version before), of which 1,313 are for the numbers and 402 until codes are
+ * there, where one is wanted each 1,700.
  */
 #ifndef SL_CUDA_ATTENTION_WIDEN_CUH
 #define SL_CUDA_ATTENTION_WIDEN_CUH
@@ -161,26 +168,11 @@ template <class KV, class cfg> struct sl_attn_widen {
              static_cast<unsigned>(sub) * static_cast<unsigned long long>(KV::tile_bytes(D));
     }
 
-    /* Begins the copy of a page tile. */
-    __device__ __forceinline__ void copy(const stop &s, int unit, const uint8_t *from)
-    {
-        constexpr int PART = D == 256 ? CODES / 2 : CODES;
-        from = sl_opaque(from + lane * 16);
-#pragma unroll
-        for (int k = 0; k < CODES; k += PART) {
-            uint8_t *to = bars.smem + codes_at(s, unit, k / 1024) + lane * 16;
-#pragma unroll
-            for (int i = 0; i < PART; i += 512)
-                sl_cp_async16(to + i, from + k + i, true);
-        }
-        if (lane < 2)
-            sl_cp_async16(scales_of(s, unit) + lane * 8, from + CODES, true);
-    }
-
-    /* The warp's page tiles of the next slot; those that nobody sees anything of stay what they
-     * are. Values come a tile behind the keys: their pages are still known. */
+    /* Begins the copy of the warp's page tiles of the next slot. Those that nobody sees anything of
+     * are of the scratch page. Values come a tile behind the keys: their pages are still known. */
     __device__ __forceinline__ bool bring_slot(bool wait)
     {
+        constexpr int PART = D == 256 ? CODES / 2 : CODES;
         const stop s(put);
         if (!pass(bars.empty(s.slot), s.parity ^ 1, wait))
             return false;
@@ -188,15 +180,21 @@ template <class KV, class cfg> struct sl_attn_widen {
             find(s.tile);
         else if (s.tile == first + KNOWN)
             find(s.tile - 1);
-        const uint8_t *plane = s.keys ? a.keys : a.values;
+        const uint8_t *plane = (s.keys ? a.keys : a.values) + lane * 16, *scales = plane;
 #pragma unroll
         for (int i = 0; i < MINE; i++) {
-            const int unit = warp + cfg::WIDENERS * i, pos = (s.tile * UNITS + unit) * SL_KV_TILE;
-            const unsigned long long from =
-                __shfl_sync(0xFFFFFFFFu, at, (s.tile - first) * MINE + i);
-            if (pos < put.hi && pos + SL_KV_TILE > put.lo)
-                copy(s, unit, plane + from);
+            const int unit = warp + cfg::WIDENERS * i;
+            const uint8_t *from =
+                sl_opaque(plane + __shfl_sync(0xFFFFFFFFu, at, (s.tile - first) * MINE + i));
+#pragma unroll
+            for (int k = 0; k < CODES; k += 512)
+                sl_cp_async16(bars.smem + codes_at(s, unit, k / PART * 2) + lane * 16 + k % PART,
+                              from + k, true);
+            scales = lane / 2 == i ? from : scales;
         }
+        if (lane < 2 * MINE)
+            sl_cp_async16(scales_of(s, warp + lane / 2 * cfg::WIDENERS) + lane % 2 * 8,
+                          scales + CODES - lane / 2 * 32, true);
         sl_cp_async_commit();
         s.pass(put);
         n_ahead++;
@@ -226,35 +224,46 @@ template <class KV, class cfg> struct sl_attn_widen {
         *reinterpret_cast<uint4 *>(smem + (to ^ 16)) = even;
     }
 
-    /* A page tile. Rows outside lo .. hi - 1 become zeros, as with a scale of zero any codes do. A
-     * lane has a quarter of 64 dimensions of rows lane % 8 and lane % 8 + 8. */
-    __device__ __forceinline__ void widen_unit(const stop &s, int unit, int lo, int hi)
+    /* The codes of a panel that are the lane's: a quarter of rows lane % 8 and lane % 8 + 8. */
+    __device__ __forceinline__ void load(uint4 (&x)[2], const stop &s, int unit, int panel) const
+    {
+        const uint8_t *from =
+            bars.smem + ((codes_at(s, unit, panel & ~1) + code_at) ^ panel % 2 * 64);
+        x[0] = *reinterpret_cast<const uint4 *>(from);
+        x[1] = *reinterpret_cast<const uint4 *>(from + HALF);
+    }
+
+    /* Rows that nobody sees get a scale of zero, which makes zeros of any codes. */
+    __device__ __forceinline__ void clear(const stop &s)
+    {
+        const int unit = warp + lane / SL_KV_TILE * cfg::WIDENERS, row = lane % SL_KV_TILE;
+        const int key = s.tile * cfg::KEYS + unit * SL_KV_TILE + row;
+        if (unit < UNITS && (key < take.lo || key >= take.hi))
+            scales_of(s, unit)[row] = 0;
+        __syncwarp();
+    }
+
+    /* A page tile, 64 dimensions after 64; the last numbers lie on the codes. */
+    __device__ __forceinline__ void widen_unit(const stop &s, int unit)
     {
         uint32_t scale[2];
 #pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = lane % 8 + 8 * h;
-            scale[h] = row >= lo && row < hi ? scales_of(s, unit)[row] * 0x10001u : 0;
-        }
+        for (int h = 0; h < 2; h++)
+            scale[h] = scales_of(s, unit)[lane % 8 + 8 * h] * 0x10001u;
 #pragma unroll
         for (int p = 0; p < cfg::PANELS; p++) {
-            const uint8_t *from = bars.smem + ((codes_at(s, unit, p & ~1) + code_at) ^ p % 2 * 64);
             const int to = s.slot * cfg::SLOT + cfg::part_at(s.keys, unit, p) + number_at;
             uint4 x[2];
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                x[h] = *reinterpret_cast<const uint4 *>(from + h * HALF);
+            load(x, s, unit, p);
             __syncwarp();
-#pragma unroll
-            for (int h = 0; h < 2; h++)
-                widen(bars.smem, to + h * 1024, x[h], scale[h]);
+            widen(bars.smem, to, x[0], scale[0]);
+            widen(bars.smem, to + 1024, x[1], scale[1]);
         }
     }
 
     __device__ __forceinline__ void widen_slot()
     {
         const stop s(take);
-        const int key = s.tile * cfg::KEYS;
         if (n_ahead == 1)
             sl_cp_async_wait<0>();
         else if (n_ahead == 2)
@@ -262,11 +271,11 @@ template <class KV, class cfg> struct sl_attn_widen {
         else
             sl_cp_async_wait<2>();
         __syncwarp();
+        if (s.tile * cfg::KEYS < take.lo || (s.tile + 1) * cfg::KEYS > take.hi)
+            clear(s);
 #pragma unroll
-        for (int i = 0; i < MINE; i++) {
-            const int unit = warp + cfg::WIDENERS * i, pos = key + unit * SL_KV_TILE;
-            widen_unit(s, unit, take.lo - pos, take.hi - pos);
-        }
+        for (int i = 0; i < MINE; i++)
+            widen_unit(s, warp + cfg::WIDENERS * i);
         sl_mbar_give_warp(bars.full(s.slot));
         s.pass(take);
         n_ahead--;
