@@ -64,21 +64,6 @@ static __device__ __forceinline__ float sl_sample_exp(float x)
     return __fmul_rn(p, __uint_as_float(scale));
 }
 
-/* tanh(x), the steps of v_tanh: an odd polynomial where 1 - exp(-2|x|) would cancel. */
-static __device__ __forceinline__ float sl_tanh(float x)
-{
-    float a = fabsf(x);
-    float e = sl_exp(__fmul_rn(a, -2.0f));
-    float big = copysignf(__fdiv_rn(__fadd_rn(1.0f, -e), __fadd_rn(1.0f, e)), x);
-    float s = __fmul_rn(x, x);
-    float p = -5.70498872745e-3f;
-    p = __fmaf_rn(p, s, 2.06390887954e-2f);
-    p = __fmaf_rn(p, s, -5.37397155531e-2f);
-    p = __fmaf_rn(p, s, 1.33314422036e-1f);
-    p = __fmaf_rn(p, s, -3.33332819422e-1f);
-    return a < 0.625f ? __fmaf_rn(__fmul_rn(p, s), x, x) : big;
-}
-
 /* silu(g) or gelu_tanh(g): g / (1 + sl_exp(-z)) with z = g, or z = 2 sqrt(2 / pi) (g + 0.044715
  * g^3), which has not the cancellation of 1 + tanh.
  *
