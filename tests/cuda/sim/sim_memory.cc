@@ -185,10 +185,23 @@ void sim_enter()
     atexit(report_leaks);
 }
 
+/* The huge pages that something allocated lies in: changes cost by the page, and most of what a
+ * test has used is freed. */
 static void protect_arena(int prot)
 {
-    if (arena_used)
-        mprotect(arena, (arena_used + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE, prot);
+    uintptr_t from = 0, to = 0;
+    for (auto &a : device_allocs) {
+        uintptr_t first = (a.first - RED_ZONE) / HUGE_PAGE * HUGE_PAGE;
+        uintptr_t end = (a.first + a.second.n + RED_ZONE + HUGE_PAGE) / HUGE_PAGE * HUGE_PAGE;
+        if (first > to) {
+            if (to > from)
+                mprotect(reinterpret_cast<void *>(from), to - from, prot);
+            from = first;
+        }
+        to = end;
+    }
+    if (to > from)
+        mprotect(reinterpret_cast<void *>(from), to - from, prot);
 }
 
 void sim_open_memory()
@@ -246,6 +259,7 @@ bool sim_device_alloc(void **p, size_t n, const void *by)
     if (start + room + RED_ZONE > ARENA_SIZE)
         return false;
     arena_used = start + room + RED_ZONE; /* which is the next one's, too */
+    device_allocs[reinterpret_cast<uintptr_t>(arena + start)] = {n, by};
     sim_open_memory();
     protect_arena(PROT_READ | PROT_WRITE); /* if it was open already */
     char *at = arena + start;
@@ -259,7 +273,6 @@ bool sim_device_alloc(void **p, size_t n, const void *by)
     sim_poison(at + room, RED_ZONE);
     sim_poison(at + n, room - n);
     sim_close_memory();
-    device_allocs[reinterpret_cast<uintptr_t>(at)] = {n, by};
     sim_count.bytes += n;
     *p = at;
     return true;
@@ -276,7 +289,11 @@ bool sim_device_free(void *p)
     if (to > from)
         madvise(reinterpret_cast<void *>(from), to - from, MADV_DONTNEED);
     sim_count.bytes -= n;
+    if (open_depth > 0)
+        protect_arena(PROT_NONE);
     device_allocs.erase(it);
+    if (open_depth > 0)
+        protect_arena(PROT_READ | PROT_WRITE);
     return true;
 }
 

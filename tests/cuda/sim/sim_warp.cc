@@ -138,31 +138,41 @@ static void ldmatrix(sim_slot *s, int n, bool trans)
         }
 }
 
-static float to_float(sl_sim_kind kind, uint32_t v)
+/* The two operands of a register. */
+static void unpack(bool bf16, uint32_t v, float *lo, float *hi)
 {
-    uint16_t h = static_cast<uint16_t>(v);
-    return kind == SL_SIM_MMA_BF16 ? sl_sim_bf16_to_float(h) : sl_sim_half_to_float(h);
+    uint16_t l = static_cast<uint16_t>(v), h = static_cast<uint16_t>(v >> 16);
+    *lo = bf16 ? sl_sim_bf16_to_float(l) : sl_sim_half_to_float(l);
+    *hi = bf16 ? sl_sim_bf16_to_float(h) : sl_sim_half_to_float(h);
 }
+
+/* A row of sums; compilers make one or two vector instructions of an operation. */
+typedef float sim_row __attribute__((vector_size(32)));
 
 static void mma(sim_slot *s)
 {
-    float a[16][16], b[16][8], c[16][8];
+    float a[16][16];
+    sim_row b[16], c[16];
+    bool bf16 = s->kind == SL_SIM_MMA_BF16;
     for (int lane = 0; lane < 32; lane++) {
         const sl_sim_part *p = s->part[lane];
         int g = lane / 4, t = lane % 4 * 2;
-        for (int i = 0; i < 4; i++)
-            for (int h = 0; h < 2; h++)
-                a[g + i % 2 * 8][t + i / 2 * 8 + h] = to_float(s->kind, p->a[i] >> (16 * h));
-        for (int i = 0; i < 2; i++)
-            for (int h = 0; h < 2; h++)
-                b[t + i * 8 + h][g] = to_float(s->kind, p->b[i] >> (16 * h));
+        for (int i = 0; i < 4; i++) {
+            float *at = &a[g + i % 2 * 8][t + i / 2 * 8];
+            unpack(bf16, p->a[i], &at[0], &at[1]);
+        }
+        for (int i = 0; i < 2; i++) {
+            float lo, hi;
+            unpack(bf16, p->b[i], &lo, &hi);
+            b[t + i * 8][g] = lo;
+            b[t + i * 8 + 1][g] = hi;
+        }
         for (int i = 0; i < 4; i++)
             c[g + i / 2 * 8][t + i % 2] = p->c[i];
     }
     for (int i = 0; i < 16; i++)
         for (int k = 0; k < 16; k++)
-            for (int j = 0; j < 8; j++)
-                c[i][j] += a[i][k] * b[k][j];
+            c[i] += a[i][k] * b[k];
     for (int lane = 0; lane < 32; lane++)
         for (int i = 0; i < 4; i++)
             s->part[lane]->c[i] = c[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
