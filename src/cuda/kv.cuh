@@ -243,6 +243,23 @@ static __device__ __forceinline__ uint32_t sl_fp8_code(float x)
     return sign | (r + 0x7FFFFu + (r >> 20 & 1u)) >> 20;
 }
 
+/* The scale of a row whose largest magnitude is, as bits, `top`. */
+struct sl_kv_scale {
+    bool finite;
+    float inverse;
+    uint16_t bits; /* as it lies in the page */
+
+    __device__ __forceinline__ explicit sl_kv_scale(uint32_t top)
+    {
+        /* the smallest e with top <= 448 * 2^e: 448 is 1.75 * 2^8 */
+        int e = static_cast<int>(top >> 23) - 135 + ((top & 0x7FFFFFu) > 0x600000u ? 1 : 0);
+        e = min(max(e, -100), 7);
+        finite = top < 0x7F800000u;
+        inverse = __uint_as_float(static_cast<uint32_t>(127 - e) << 23);
+        bits = finite ? static_cast<uint16_t>((247 + e) << 7) : static_cast<uint16_t>(0x7FC0);
+    }
+};
+
 struct sl_kv_fp8 {
     typedef sl_elem_bf16 elem;
     static constexpr bool scaled = true;
@@ -383,23 +400,18 @@ struct sl_kv_fp8 {
         for (int d = lane; d < dim; d += 32)
             top = max(top, __float_as_uint(x[d]) & 0x7FFFFFFFu);
         top = __reduce_max_sync(0xFFFFFFFFu, top);
-        bool finite = top < 0x7F800000u;
-        /* the smallest e with top <= 448 * 2^e: 448 is 1.75 * 2^8 */
-        int e = static_cast<int>(top >> 23) - 135 + ((top & 0x7FFFFFu) > 0x600000u ? 1 : 0);
-        e = min(max(e, -100), 7);
-        float inverse = __uint_as_float(static_cast<uint32_t>(127 - e) << 23);
+        const struct sl_kv_scale scale(top);
         for (int w = lane; w < dim / 4; w += 32) {
             const float *from = x + w / 4 * 16 + w % 4 * 2;
-            uint32_t codes = sl_fp8_code(__fmul_rn(from[8], inverse)) |
-                             sl_fp8_code(__fmul_rn(from[0], inverse)) << 8 |
-                             sl_fp8_code(__fmul_rn(from[9], inverse)) << 16 |
-                             sl_fp8_code(__fmul_rn(from[1], inverse)) << 24;
+            uint32_t codes = sl_fp8_code(__fmul_rn(from[8], scale.inverse)) |
+                             sl_fp8_code(__fmul_rn(from[0], scale.inverse)) << 8 |
+                             sl_fp8_code(__fmul_rn(from[9], scale.inverse)) << 16 |
+                             sl_fp8_code(__fmul_rn(from[1], scale.inverse)) << 24;
             *reinterpret_cast<uint32_t *>(tile + sl_kv_piece(dim, slot, w / 4) + w % 4 * 4) =
-                finite ? codes : 0;
+                scale.finite ? codes : 0;
         }
         if (lane == 0)
-            *reinterpret_cast<uint16_t *>(tile + SL_KV_TILE * dim + 2 * slot) =
-                finite ? static_cast<uint16_t>((247 + e) << 7) : static_cast<uint16_t>(0x7FC0);
+            *reinterpret_cast<uint16_t *>(tile + SL_KV_TILE * dim + 2 * slot) = scale.bits;
     }
 };
 

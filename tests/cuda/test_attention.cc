@@ -975,6 +975,7 @@ static void test_step()
 struct store_case {
     int hd, nq, nkv, bs, n_rotated;
     bool norm, interleaved;
+    int n; /* tokens of the second sequence */
 };
 
 static float norm_scale(const float *x, int hd, float eps)
@@ -1032,11 +1033,11 @@ static void make_odd(std::vector<float> &q, int ldq, std::vector<float> &kv, int
 
 static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
 {
-    scene s = make_scene(c.hd, c.nq, c.nkv, c.bs, {40, 70, 100}, seed);
+    scene s = make_scene(c.hd, c.nq, c.nkv, c.bs, {40, 10 + c.n, 100}, seed);
     s.format = format;
-    const std::vector<span_of> spans = {{0, 39, 1}, {1, 10, 50}, {2, 63, 37}};
+    const std::vector<span_of> spans = {{0, 39, 1}, {1, 10, c.n}, {2, 63, 37}};
     pages_of p = make_pages(s, {0, 0, 0});
-    const int dim = s.dim(), n_tokens = 88, ldq = c.nq * c.hd + 4, ldk = c.nkv * c.hd * 2 + 8;
+    const int n_tokens = c.n + 38, ldq = c.nq * c.hd + 4, ldk = c.nkv * c.hd * 2 + 8;
     std::vector<struct sl_span> dev_spans;
     std::vector<int32_t> tables, positions, owner;
     for (size_t i = 0; i < spans.size(); i++) {
@@ -1066,7 +1067,7 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     dev<uint8_t> pool(p.pool);
     dev<struct sl_span> dspans(dev_spans);
     dev<int32_t> dtables(tables), dpositions(positions);
-    struct sl_cuda_attention_limits limits = {n_tokens, 3, 100, c.nq, c.nkv, c.hd};
+    struct sl_cuda_attention_limits limits = {n_tokens, 3, 10 + c.n, c.nq, c.nkv, c.hd};
     dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
@@ -1116,7 +1117,7 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
             int pos = positions[(size_t)t];
             int32_t page = p.table[(size_t)owner[(size_t)t]][(size_t)(pos / s.bs)];
             /* what pads the row is normed, too */
-            x.resize((size_t)dim, key && c.norm ? 0.0f * norm_scale(from, c.hd, 1e-5f) : 0.0f);
+            x.resize((size_t)s.dim(), key && c.norm ? 0.0f * norm_scale(from, c.hd, 1e-5f) : 0.0f);
             put_row(s,
                     p.pool.data() + (size_t)page * p.page_bytes + (key ? p.k_offset : p.v_offset),
                     h % c.nkv, pos, x);
@@ -1133,10 +1134,12 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
 static void test_store()
 {
     static const store_case cases[] = {
-        {64, 4, 2, 16, 64, false, false},  {80, 2, 1, 32, 32, true, false},
-        {72, 3, 1, 16, 72, true, true},    {96, 2, 2, 48, 24, false, true},
-        {128, 4, 1, 64, 128, true, false}, {256, 2, 1, 16, 128, true, true},
-        {128, 2, 1, 16, 0, true, false},
+        {64, 4, 2, 16, 64, false, false, 50},   {80, 2, 1, 32, 32, true, false, 50},
+        {72, 3, 1, 16, 72, true, true, 50},     {96, 2, 2, 48, 24, false, true, 50},
+        {128, 4, 1, 64, 128, true, false, 50},  {256, 2, 1, 16, 128, true, true, 50},
+        {128, 2, 1, 16, 0, true, false, 50},    {64, 10, 2, 16, 64, true, true, 160},
+        {128, 9, 1, 64, 128, true, false, 160}, {256, 3, 1, 16, 256, true, false, 160},
+        {128, 1, 1, 32, 0, false, false, 160},
     };
     uint64_t seed = 101;
     for (const store_case &c : cases) {
