@@ -43,6 +43,7 @@ struct sl_cuda_ask {
 
 #define SL_CUDA_ASKS 512 /* a power of two */
 
+struct sl_cuda_fuse;   /* fuse.h */
 struct sl_cuda_stager; /* load.cu */
 struct sl_cuda_steps;  /* step.cu */
 
@@ -80,6 +81,8 @@ struct sl_cuda {
     int64_t lin_mixed_bytes;              /* SL_LIN_MIXED_BYTES or more */
     const struct sl_lora_rows *lora_rows; /* whose rows lora_by_row has (lora.h); NULL: nobody's */
     const void *lora_by_row;
+    struct sl_cuda_fuse *fuse;          /* in a step, where operations wait (fuse.h) */
+    void (*settle)(struct sl_cuda *cu); /* enqueues what waits there; NULL: nothing does */
 };
 
 static inline struct sl_cuda *sl_cuda(struct sl_backend *be)

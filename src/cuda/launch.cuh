@@ -32,8 +32,9 @@ static inline cudaError_t sl_launch_ask_smem(struct sl_cuda *cu, const void *ker
                                 static_cast<int>(smem));
 }
 
-/* Enqueues kernel(args...); a failure is recorded in cu. A grid without blocks is nothing. cluster:
- * so many blocks, a divisor of grid.x of at most 8, run at once and see each other's shared memory.
+/* Enqueues kernel(args...), behind what waits (fuse.h); a failure is recorded in cu. A grid without
+ * blocks is nothing. cluster: so many blocks, a divisor of grid.x of at most 8, run at once and see
+ * each other's shared memory.
  */
 template <typename... Params, typename... Args>
 static inline void sl_launch_cluster(struct sl_cuda *cu, void (*kernel)(Params...), dim3 grid,
@@ -41,6 +42,8 @@ static inline void sl_launch_cluster(struct sl_cuda *cu, void (*kernel)(Params..
 {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0)
         return;
+    if (cu->settle != NULL)
+        cu->settle(cu);
     if (smem > SL_SMEM_DEFAULT) {
         cudaError_t e = sl_launch_ask_smem(cu, reinterpret_cast<const void *>(kernel), smem);
         sl_cuda_check(cu, e, "shared memory of a kernel");

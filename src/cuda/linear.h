@@ -26,6 +26,23 @@ struct sl_lin_part {
     int32_t seg_k64; /* steps of a segment */
 };
 
+/* What makes the input first (norm.cuh): out = rmsnorm(x), rows as wide as the product's columns.
+ */
+struct sl_lin_norm {
+    const float *x, *w; /* x NULL: the input is there */
+    __nv_bfloat16 *out;
+    float eps;
+};
+
+/* Sums of segments that a kernel leaves to who reads its output: [segment][token][row]. */
+struct sl_lin_left {
+    const float *sums; /* NULL: outputs are there */
+    int32_t n_segs;
+};
+
+#define SL_LIN_NORM_TOKENS 64   /* most, */
+#define SL_LIN_NORM_COLS   8192 /* and columns */
+
 struct sl_lin {
     const __nv_bfloat16 *x;
     int64_t ld_x;
@@ -37,6 +54,9 @@ struct sl_lin {
     bool mixed; /* parts have segments of their own, these here are those of the most */
     bool gated; /* parts 0 and 1 are gate and up, of the same shape */
     bool vec_x; /* rows of x start at multiples of 16 bytes */
+    bool add;   /* outputs are added to what is there (sl_red_add) */
+    struct sl_lin_norm norm;  /* x is its out */
+    struct sl_lin_left *left; /* on the host: where a kernel may say that it left sums; or NULL */
     enum sl_act act;
     __nv_bfloat16 *gated_out; /* rows n_rows of part 0 apart */
     float *partial;           /* sums of segments on their way to who adds them */
@@ -187,6 +207,12 @@ struct sl_lin_route {
 const struct sl_lin_route *sl_cuda_linear_routes(size_t *n);
 bool sl_cuda_linear_fits(const struct sl_lin_route *r, const struct sl_lin *l);
 const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l, int n_sms);
+/* Whether a route's kernel norms the product's input; else sl_cuda_linear_run has it done before.
+ */
+bool sl_cuda_linear_norms(const struct sl_lin_route *r, const struct sl_lin *l);
+void sl_cuda_linear_norm_apart(struct sl_cuda *cu, struct sl_lin *l);
+/* Whether it can add to outputs. */
+bool sl_cuda_linear_adds(const struct sl_lin_route *r);
 /* Runs one product by a given route (tests), or by the table (NULL). */
 void sl_cuda_linear_run(struct sl_cuda *cu, const struct sl_lin *l, const struct sl_lin_route *r);
 /* The product of an op's arguments; for tests, which pin routes. */

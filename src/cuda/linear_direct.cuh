@@ -21,6 +21,9 @@
  * instead of 256 when all of those are multiplied: 128256 x 4096 Q4_K 86 us for 97 to 105, four-bit
  * groups 75 us, and 71 since decoding takes a third less.
  *
+ * A few tokens whose norm waits for the product (fuse.h) are normed by every block on their way
+ * into shared memory, by 256 threads a token; the norm's weights come before the wait.
+ *
  * Nine tokens and more are two eights: a fragment of weights is made once and multiplied twice.
  * That pays where row blocks are many (16 tokens, 128256 x 4096 in groups of 128 80.7 us for 102.3
  * by wgmma), but not against four segments of few, as each block brings all tokens (4096 x 4096
@@ -30,6 +33,7 @@
 #define SL_CUDA_LINEAR_DIRECT_CUH
 
 #include "cuda/linear_stream.cuh"
+#include "cuda/norm.cuh"
 
 #define SL_DIRECT_WARPS 16
 #define SL_DIRECT_ZEROS 512 /* bytes, at the start of shared memory */
@@ -242,6 +246,45 @@ static __device__ __forceinline__ void sl_direct_bring(const sl_lin &l, const sl
     __syncthreads();
 }
 
+/* The same of tokens that are not normed yet. Half of the warps have a token; w: a warp's part of
+ * the norm's weights. */
+static __device__ __forceinline__ void sl_direct_norm(const sl_lin &l, const sl_stream_plan &p,
+                                                      uint8_t *smem, const sl_norm_part &w,
+                                                      int warp)
+{
+    float *room = reinterpret_cast<float *>(smem + p.act_offset + l.n * p.buf_bytes);
+    const bool first = threadIdx.x % 32 == 0, last_block = blockIdx.x + 1 == gridDim.x;
+    const int half = warp / SL_NORM_WARPS, part = warp % SL_NORM_WARPS;
+    if (threadIdx.x < SL_DIRECT_ZEROS / 16)
+        reinterpret_cast<uint4 *>(smem)[threadIdx.x] = make_uint4(0, 0, 0, 0);
+    for (int t = 0; t < l.n; t += 2) {
+        const int token = t + half;
+        float *sums = room + SL_NORM_WARPS * (t % 4 + half);
+        sl_norm_part x;
+        if (token < l.n) {
+            x.load(l.norm.x + token * l.k, part, l.k);
+            float s = x.squares();
+            if (first)
+                sums[part] = s;
+        }
+        __syncthreads();
+        if (token >= l.n)
+            continue;
+        const float scale = sl_norm_scale_of(sums, l.norm.eps, l.k);
+#pragma unroll
+        for (int k = 0; k < SL_NORM_QUADS; k++) {
+            const int i = sl_norm_part::column(part, k);
+            const sl_norm_quad q = sl_norm_of(x.v[k], w.v[k], scale);
+            if (i < l.n_k64 * 64)
+                *reinterpret_cast<sl_norm_quad *>(smem + p.act_offset + token * p.buf_bytes +
+                                                  2 * i) = q;
+            if (last_block && i < l.k) /* it has the least to do */
+                *reinterpret_cast<sl_norm_quad *>(l.norm.out + token * l.k + i) = q;
+        }
+    }
+    __syncthreads();
+}
+
 template <class F, int T>
 __global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
     sl_direct_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_stream_plan p)
@@ -252,6 +295,9 @@ __global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
     bool any = warp < p.teams * p.team && w.item(0) < p.n_items;
     constexpr int slot = sl_direct_raw<F>::slot_bytes;
     uint8_t *ring = smem + p.swap_offset + (p.team > 1 ? SL_DIRECT_WARPS * 512 : 0);
+    sl_norm_part norm_w;
+    if (T == 1 && l.norm.x != nullptr)
+        norm_w.load(l.norm.w, warp % SL_NORM_WARPS, l.k);
     sl_direct_raw<F> even(ring + 2 * warp * slot), odd(ring + (2 * warp + 1) * slot);
     if (any) {
         w.fetch(even);
@@ -259,7 +305,10 @@ __global__ void __launch_bounds__(32 * SL_DIRECT_WARPS, 1)
     }
     sl_grid_launch_dependents();
     sl_grid_wait();
-    sl_direct_bring(l, p, smem);
+    if (T == 1 && l.norm.x != nullptr)
+        sl_direct_norm(l, p, smem, norm_w, warp);
+    else
+        sl_direct_bring(l, p, smem);
     if (!any)
         return;
     float acc[T][4] = {};
@@ -289,7 +338,8 @@ static inline size_t sl_direct_make_plan(const sl_lin *l, int slot_bytes, sl_str
     p->swap_offset = SL_DIRECT_ZEROS;
     p->act_offset = p->swap_offset + (p->team > 1 ? SL_DIRECT_WARPS * 512u : 0u) +
                     2 * SL_DIRECT_WARPS * static_cast<uint32_t>(slot_bytes);
-    return p->act_offset + (size_t)l->n * (size_t)p->buf_bytes;
+    int norm = l->norm.x != NULL ? 4 * SL_NORM_WARPS * (int)sizeof(float) : 0;
+    return p->act_offset + (size_t)(l->n * p->buf_bytes + norm);
 }
 
 template <class F, int T = 1> static void sl_direct_launch(struct sl_cuda *cu, const sl_lin *l)

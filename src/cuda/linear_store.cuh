@@ -7,12 +7,15 @@
 #include "cuda/linear.h"
 #include "cuda/math.cuh"
 
-static __device__ __forceinline__ void sl_lin_put(float *out, float v)
+static __device__ __forceinline__ void sl_lin_put(float *out, float v, bool add = false)
 {
-    *out = v;
+    if (add)
+        sl_red_add(out, v);
+    else
+        *out = v;
 }
 
-static __device__ __forceinline__ void sl_lin_put(__nv_bfloat16 *out, float v)
+static __device__ __forceinline__ void sl_lin_put(__nv_bfloat16 *out, float v, bool = false)
 {
     *out = __float2bfloat16_rn(v);
 }
@@ -23,7 +26,7 @@ static __device__ __forceinline__ void sl_lin_put(__nv_bfloat16 *out, float v)
 template <typename T, int NT>
 static __device__ __forceinline__ void sl_lin_store(const float (&v)[NT][4], T *out, int64_t ld,
                                                     const float *bias, int n_rows, int block,
-                                                    int token0, int n_tokens)
+                                                    int token0, int n_tokens, bool add = false)
 {
     int lane = static_cast<int>(threadIdx.x % 32), t0 = token0 + 2 * (lane & 3);
 #pragma unroll
@@ -41,9 +44,9 @@ static __device__ __forceinline__ void sl_lin_store(const float (&v)[NT][4], T *
                 v1 = __fadd_rn(v1, b);
             }
             if (t0 + 8 * i < n_tokens)
-                sl_lin_put(at, v0);
+                sl_lin_put(at, v0, add);
             if (t0 + 8 * i + 1 < n_tokens)
-                sl_lin_put(at + ld, v1);
+                sl_lin_put(at + ld, v1, add);
             at += 8 * ld;
         }
     }
@@ -55,7 +58,8 @@ static __device__ __forceinline__ void sl_lin_store_part(const float (&v)[NT][4]
                                                          const sl_lin_part &part, int block,
                                                          int token0)
 {
-    sl_lin_store<float, NT>(v, part.out, part.ld_out, part.bias, part.n_rows, block, token0, l.n);
+    sl_lin_store<float, NT>(v, part.out, part.ld_out, part.bias, part.n_rows, block, token0, l.n,
+                            l.add);
 }
 
 /* v: act(g) * u already. */

@@ -29,7 +29,8 @@
  *
  * Segments (linear.h): with enough tiles for all multiprocessors a block walks through all segments
  * of its tile and adds their sums in registers (TOTALS). Else every segment is a unit of its own
- * (split): its sums go to memory, and the block that brings a tile's last ones adds them in order.
+ * (split): its sums go to memory, and the block that brings a tile's last ones adds them in order,
+ * unless the next kernel does (fuse.h).
  *
  * H200, Llama-3.1-8B shapes: bench/results/cuda-h200.txt. In lab/gemm_bf16.cu, where the versions
  * compete, wide tiles with weights through registers reach 636 to 808 TFLOP/s from 2048 tokens on
@@ -77,7 +78,8 @@ template <class F, int MI, int NT, int CW, bool PAIRS> struct sl_wg_shape {
 struct sl_wg_plan {
     int32_t n_units, n_tiles; /* tiles of rows */
     int32_t n_cols;           /* of tokens */
-    int32_t split;            /* units of a tile: 1, or its segments */
+    int32_t split;            /* units of a tile: 1, or its segments, */
+    bool left;                /* whose sums are left to the next kernel */
 };
 
 struct sl_wg_unit {
@@ -485,6 +487,19 @@ static __device__ __forceinline__ void sl_wg_store_wide(const float (&sum)[32][4
     }
 }
 
+/* Sums of a segment, for who adds them up. */
+template <int MI, int NT>
+static __device__ __forceinline__ void sl_wg_leave(const float (&sum)[MI][NT / 8][4],
+                                                   const sl_lin &l, const sl_wg_unit &u, int first)
+{
+    const int64_t n_rows = l.part[0].n_rows;
+#pragma unroll
+    for (int m = 0; m < MI; m++)
+        if (u.block0 + first + 4 * m < l.part[0].n_blocks)
+            sl_lin_store<float, NT / 8>(sum[m], l.partial + u.seg * l.n * n_rows, n_rows, nullptr,
+                                        l.part[0].n_rows, u.block0 + first + 4 * m, u.token0, l.n);
+}
+
 template <int MI, int NT>
 static __device__ __forceinline__ void sl_wg_store(float (&sum)[MI][NT / 8][4], const sl_lin &l,
                                                    const sl_wg_unit &u, int first)
@@ -557,6 +572,10 @@ static __device__ __forceinline__ void sl_wg_consume(const sl_lin &l, const sl_w
         for (int m = 0; m < MI; m++)
             sl_wf_restore<F>(sum[m]);
         if constexpr (S::joins) {
+            if (p.left) {
+                sl_wg_leave<MI, NT>(sum, l, u, v.block);
+                continue;
+            }
             if (p.split > 1 && !sl_wg_join<MI, NT, CW>(sum, l, p, u, last))
                 continue;
         }
@@ -645,6 +664,9 @@ static void sl_wg_launch(struct sl_cuda *cu, const sl_lin *given)
     p.split = l.n_segs > 1 && want && room ? l.n_segs : 1;
     SL_ASSERT(l.n_segs == 1 || (S::joins && (TOTALS || p.split > 1)));
     p.n_units = (int32_t)n_tiles * p.split;
+    p.left = p.split > 1 && l.left != NULL;
+    if (p.left)
+        *l.left = {cu->lin_partial, p.split};
     l.partial = cu->lin_partial;
     l.arrived = cu->lin_arrived;
     sl_wg_maps maps = {};

@@ -93,6 +93,22 @@ static __device__ __forceinline__ const uint8_t *sl_opaque(const uint8_t *p)
     return p;
 }
 
+/* *p += v, without waiting for it. As global memory does it: numbers below the normal range count
+ * as zero of their sign, before and behind. */
+static __device__ __forceinline__ void sl_red_add(float *p, float v)
+{
+    asm volatile("red.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "f"(v)
+                 : "memory");
+}
+
+/* The same sum. */
+static __device__ __forceinline__ float sl_add_ftz(float a, float b)
+{
+    float sum;
+    asm("add.rn.ftz.f32 %0, %1, %2;" : "=f"(sum) : "f"(a), "f"(b));
+    return sum;
+}
+
 /* Copies 16 bytes, both sides 16-byte aligned, or writes 16 zero bytes and reads nothing. */
 static __device__ __forceinline__ void sl_cp_async16(void *smem, const void *gmem, bool pred)
 {

@@ -18,8 +18,9 @@
  * bytes each, 8 in add_rmsnorm = 80 and 160 KiB, against the 36 KiB that 4.8 TB/s times 1 us over
  * 132 SMs wants.
  */
+#include "cuda/fuse.h"
 #include "cuda/launch.cuh"
-#include "cuda/ptx.cuh"
+#include "cuda/norm.cuh"
 
 #include <math.h>
 
@@ -298,11 +299,8 @@ extern "C" void sl_cuda_embed(struct sl_backend *be, const struct sl_op_embed *a
 
 /* ------------------------------------------------------------------ norms */
 
-/* One block of threads per row. Order of the sum of squares, fixed by the width h alone (NT = 256
- * threads for h <= 8192, else 1024): element i belongs to thread (i / 4) % NT; a thread adds its
- * elements in ascending order, from +0, by s = fma(x, x, s); 32 threads of a warp add by
- * s[l] + s[l ^ 16], ^ 8, ^ 4, ^ 2, ^ 1; the sums of the warps (zeros up to 32) by the same tree.
- * Rows up to VEC quads a thread stay in registers; longer ones are read twice. */
+/* One block of threads per row, in the order of norm.cuh. Rows up to VEC quads a thread stay in
+ * registers; longer ones are read twice. */
 
 struct norm_args {
     const float *x, *y; /* y: added first, NULL: plain norm */
@@ -313,23 +311,15 @@ struct norm_args {
     int32_t h;
 };
 
-static __device__ __forceinline__ float sum_warp(float s)
-{
-#pragma unroll
-    for (int m = 16; m > 0; m >>= 1)
-        s = __fadd_rn(s, __shfl_xor_sync(0xffffffffu, s, m));
-    return s;
-}
-
 /* The same in every thread: every warp adds the warps' sums. */
 template <int NT> static __device__ __forceinline__ float sum_block(float s, float *room)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    s = sum_warp(s);
+    s = sl_norm_sum_warp(s);
     if (lane == 0)
         room[warp] = s;
     __syncthreads();
-    return sum_warp(lane < NT / 32 ? room[lane] : 0.0f);
+    return sl_norm_sum_warp(lane < NT / 32 ? room[lane] : 0.0f);
 }
 
 /* Four floats from i on, zeros behind the end. WIDE: rows are 16-byte aligned and h % 4 == 0. */
@@ -364,48 +354,29 @@ static __device__ __forceinline__ void store4(float *p, int32_t i, int32_t h, fl
             p[i + j] = e[j];
 }
 
+/* As sl_red_add does it in products that add to the residual stream themselves. */
 static __device__ __forceinline__ float4 add4(float4 a, float4 b)
 {
-    return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z),
-                       __fadd_rn(a.w, b.w));
+    return make_float4(sl_add_ftz(a.x, b.x), sl_add_ftz(a.y, b.y), sl_add_ftz(a.z, b.z),
+                       sl_add_ftz(a.w, b.w));
 }
-
-static __device__ __forceinline__ float squares(float s, float4 v)
-{
-    s = __fmaf_rn(v.x, v.x, s);
-    s = __fmaf_rn(v.y, v.y, s);
-    s = __fmaf_rn(v.z, v.z, s);
-    return __fmaf_rn(v.w, v.w, s);
-}
-
-struct __align__(8) quad_bf16
-{
-    __nv_bfloat162 a, b;
-};
 
 template <bool WIDE>
 static __device__ __forceinline__ void store_normed(__nv_bfloat16 *p, int32_t i, int32_t h,
                                                     float4 v, float4 w, float scale)
 {
-    const float e[4] = {
-        __fmul_rn(__fmul_rn(v.x, scale), w.x), __fmul_rn(__fmul_rn(v.y, scale), w.y),
-        __fmul_rn(__fmul_rn(v.z, scale), w.z), __fmul_rn(__fmul_rn(v.w, scale), w.w)};
+    const sl_norm_quad q = sl_norm_of(v, w, scale);
     if constexpr (WIDE) {
-        if (i < h) {
-            quad_bf16 q = {__floats2bfloat162_rn(e[0], e[1]), __floats2bfloat162_rn(e[2], e[3])};
-            *reinterpret_cast<quad_bf16 *>(p + i) = q;
-        }
+        if (i < h)
+            *reinterpret_cast<sl_norm_quad *>(p + i) = q;
     } else {
+        const __nv_bfloat16 e[4] = {__low2bfloat16(q.a), __high2bfloat16(q.a), __low2bfloat16(q.b),
+                                    __high2bfloat16(q.b)};
 #pragma unroll
         for (int j = 0; j < 4; j++)
             if (i + j < h)
-                p[i + j] = __float2bfloat16_rn(e[j]);
+                p[i + j] = e[j];
     }
-}
-
-static __device__ __forceinline__ float scale_of(float sum, float eps, int32_t h)
-{
-    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)h), eps)));
 }
 
 template <int NT, int VEC, bool ADD, bool WIDE>
@@ -437,8 +408,8 @@ static __global__ void __launch_bounds__(NT) norm_kernel(norm_args a)
     }
 #pragma unroll
     for (int k = 0; k < VEC; k++)
-        s = squares(s, v[k]);
-    float scale = scale_of(sum_block<NT>(s, room), a.eps, a.h);
+        s = sl_norm_squares(s, v[k]);
+    float scale = sl_norm_scale(sum_block<NT>(s, room), a.eps, a.h);
 #pragma unroll
     for (int k = 0; k < VEC; k++)
         store_normed<WIDE>(a.out + at, first + 4 * NT * k, a.h, v[k], w[k], scale);
@@ -458,9 +429,9 @@ template <bool ADD> static __global__ void __launch_bounds__(1024) norm_long_ker
             v = add4(v, load4<false>(a.y + at, i, a.h));
             store4<false>(a.sum + at, i, a.h, v);
         }
-        s = squares(s, v);
+        s = sl_norm_squares(s, v);
     }
-    float scale = scale_of(sum_block<1024>(s, room), a.eps, a.h);
+    float scale = sl_norm_scale(sum_block<1024>(s, room), a.eps, a.h);
     for (int32_t i = 4 * (int32_t)threadIdx.x; i < a.h; i += 4096)
         store_normed<false>(a.out + at, i, a.h, load4<false>(a.x + at, i, a.h),
                             load4<false>(a.w, i, a.h), scale);
@@ -492,17 +463,135 @@ template <bool ADD> static void norm(struct sl_cuda *cu, int32_t n, const norm_a
         sl_launch(cu, norm_long_kernel<ADD>, dim3((unsigned)n), dim3(1024), 32 * sizeof(float), a);
 }
 
+/* ------------------------------------------------------------------ norms of a few rows */
+
+/* A cluster of four blocks has a row, each two of the eight warps of the order above, for which
+ * four times as many threads load and store: what is added to a row of x may be the sums of eight
+ * segments of a product, 4 * 8 * h bytes. */
+#define FEW_BLOCKS  4
+#define FEW_THREADS 256
+#define FEW_COLS    4096 /* of a cluster at a time */
+
+struct few_args {
+    norm_args norm;
+    const float *sums; /* [n_segs][rows][h]; they are added in order, then the bias, then x */
+    int64_t seg;       /* floats of a segment */
+    int32_t n_segs;
+    const float *bias; /* NULL: none */
+};
+
+/* y of four columns. */
+static __device__ __forceinline__ float4 few_sum(const few_args &a, int64_t at, int32_t col)
+{
+    float4 p[SL_LIN_SEGS_LONG];
+#pragma unroll
+    for (int s = 0; s < SL_LIN_SEGS_LONG; s++)
+        if (s < a.n_segs)
+            p[s] = *reinterpret_cast<const float4 *>(a.sums + s * a.seg + at + col);
+    float4 y = p[0];
+#pragma unroll
+    for (int s = 1; s < SL_LIN_SEGS_LONG; s++)
+        if (s < a.n_segs)
+            y = make_float4(__fadd_rn(y.x, p[s].x), __fadd_rn(y.y, p[s].y), __fadd_rn(y.z, p[s].z),
+                            __fadd_rn(y.w, p[s].w));
+    if (a.bias == nullptr)
+        return y;
+    float4 b = *reinterpret_cast<const float4 *>(a.bias + col);
+    return make_float4(__fadd_rn(y.x, b.x), __fadd_rn(y.y, b.y), __fadd_rn(y.z, b.z),
+                       __fadd_rn(y.w, b.w));
+}
+
+/* QUADS: times FEW_COLS a row has columns. */
+template <int QUADS> static __global__ void __launch_bounds__(FEW_THREADS) few_kernel(few_args a)
+{
+    SL_SMEM(float4, row); /* [4 QUADS][64] */
+    constexpr int width = 64;
+    float *room = reinterpret_cast<float *>(row + 4 * QUADS * width);
+    const int rank = static_cast<int>(sl_cluster_rank()), t = threadIdx.x % width;
+    const int first = static_cast<int>(threadIdx.x) / width, h = a.norm.h;
+    const int64_t at = static_cast<int64_t>(blockIdx.x / FEW_BLOCKS) * h;
+    const int col = 4 * (width * rank + t + 256 * first);
+    float4 v[QUADS], w[QUADS];
+#pragma unroll
+    for (int j = 0; j < QUADS; j++)
+        w[j] = load4<true>(a.norm.w, col + FEW_COLS * j, h);
+    sl_cluster_sync(); /* all are there */
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+#pragma unroll
+    for (int j = 0; j < QUADS; j++) {
+        const int i = col + FEW_COLS * j;
+        v[j] = load4<true>(a.norm.x + at, i, h);
+        if (i < h) {
+            v[j] = add4(v[j], few_sum(a, at, i));
+            store4<true>(a.norm.sum + at, i, h, v[j]);
+        }
+        row[(first + 4 * j) * width + t] = v[j];
+    }
+    __syncthreads();
+    if (threadIdx.x < width) {
+        float s = 0.0f;
+#pragma unroll
+        for (int k = 0; k < 4 * QUADS; k++)
+            s = sl_norm_squares(s, row[k * width + t]);
+        s = sl_norm_sum_warp(s);
+        if (t % 32 < FEW_BLOCKS)
+            sl_cluster_map(room, static_cast<uint32_t>(t % 32))[2 * rank + t / 32] = s;
+    }
+    sl_cluster_sync();
+    const float scale = sl_norm_scale_of(room, a.norm.eps, h);
+#pragma unroll
+    for (int j = 0; j < QUADS; j++)
+        store_normed<true>(a.norm.out + at, col + FEW_COLS * j, h, v[j], w[j], scale);
+}
+
+static bool few_fits(const norm_args *a, int32_t n)
+{
+    uintptr_t all = reinterpret_cast<uintptr_t>(a->x) | reinterpret_cast<uintptr_t>(a->y) |
+                    reinterpret_cast<uintptr_t>(a->w) | reinterpret_cast<uintptr_t>(a->out);
+    return n <= SL_LIN_NORM_TOKENS && a->h % 4 == 0 && a->h <= 2 * FEW_COLS && (all & 15) == 0;
+}
+
+static void few(struct sl_cuda *cu, int32_t n, const few_args &a)
+{
+    const int quads = a.norm.h > FEW_COLS ? 2 : 1;
+    const size_t smem = (size_t)(4 * quads * 64) * sizeof(float4) + SL_NORM_WARPS * sizeof(float);
+    sl_launch_cluster(cu, quads > 1 ? few_kernel<2> : few_kernel<1>,
+                      dim3((unsigned)(n * FEW_BLOCKS)), dim3(FEW_THREADS), smem, FEW_BLOCKS, a);
+}
+
+/* ------------------------------------------------------------------ the operations */
+
+void sl_cuda_norm_run(struct sl_cuda *cu, const struct sl_cuda_norm *a)
+{
+    norm_args k = {a->x, nullptr, a->w, nullptr, a->out, a->eps, a->h};
+    norm<false>(cu, a->n, k);
+}
+
+static void plain_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)
+{
+    if (!sl_cuda_fuse_norm(cu, a))
+        sl_cuda_norm_run(cu, a);
+}
+
 extern "C" void sl_cuda_rmsnorm(struct sl_backend *be, const struct sl_op_rmsnorm *a)
 {
-    norm_args k = {a->x,   nullptr, a->w, nullptr, static_cast<__nv_bfloat16 *>(a->out),
-                   a->eps, a->h};
-    norm<false>(sl_cuda(be), a->n, k);
+    struct sl_cuda_norm n = {a->x, a->w, a->eps, a->n, a->h, static_cast<__nv_bfloat16 *>(a->out)};
+    plain_norm(sl_cuda(be), &n);
 }
 
 extern "C" void sl_cuda_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a)
 {
-    norm_args k = {a->x, a->y, a->w, a->x, static_cast<__nv_bfloat16 *>(a->out), a->eps, a->h};
-    norm<true>(sl_cuda(be), a->n, k);
+    struct sl_cuda *cu = sl_cuda(be);
+    struct sl_cuda_norm n = {a->x, a->w, a->eps, a->n, a->h, static_cast<__nv_bfloat16 *>(a->out)};
+    norm_args k = {a->x, a->y, a->w, a->x, n.out, a->eps, a->h};
+    struct sl_cuda_sum sum = sl_cuda_fuse_add(cu, a, few_fits(&k, a->n));
+    if (!sum.fused)
+        norm<true>(cu, a->n, k);
+    else if (sum.left.sums == NULL)
+        plain_norm(cu, &n);
+    else
+        few(cu, a->n, {k, sum.left.sums, (int64_t)a->n * a->h, sum.left.n_segs, sum.bias});
 }
 
 /* ------------------------------------------------------------------ angles */

@@ -378,11 +378,13 @@ void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_f
         forward(arg, dev);
         return;
     }
+    sl_cuda_fuse_begin(cu, &cu->steps->fuse);
     cu->lora_rows = NULL;
     if (dev->batch.lora != NULL)
         sl_cuda_lora_resolve(cu, dev->batch.lora, dev->batch.n_tokens, cu->steps->by_row);
     sl_cuda_attention_plan(cu, &dev->batch, lim->n_heads, lim->n_kv_heads, lim->head_dim);
     forward(arg, dev);
+    sl_cuda_fuse_end(cu);
 }
 
 static void send_extra(struct sl_cuda *cu, const struct sl_cuda_steps *s,

@@ -4,7 +4,7 @@
 #ifndef SL_CUDA_STEP_H
 #define SL_CUDA_STEP_H
 
-#include "cuda/device.h"
+#include "cuda/fuse.h"
 #include "ops/device.h"
 
 #define SL_CUDA_DEPTH   2   /* steps the host may have enqueued and not read */
@@ -68,6 +68,7 @@ struct sl_cuda_steps {
     int32_t n_graphs;
     struct sl_cuda_clock clock[SL_CUDA_CLOCKS]; /* by ticket */
     struct sl_device_times times;
+    struct sl_cuda_fuse fuse;
 };
 
 /* The smallest padded size for n tokens, at most max_rung. */

@@ -124,7 +124,7 @@ struct sl_op_rmsnorm { /* out = x * rsqrt(mean(x^2) + eps) * w */
 
 struct sl_op_add_rmsnorm { /* x += y; out = rmsnorm(x) */
     float *x;              /* [T, H] the residual stream */
-    const float *y;        /* [T, H] */
+    const float *y;        /* [T, H]; for this alone: a backend may add without writing it */
     const float *w;
     float eps;
     int32_t n, h;

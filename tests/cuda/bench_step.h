@@ -10,6 +10,7 @@
 
 #include "bench_linear.h"
 #include "bench_rows.h"
+#include "cuda/fuse.h"
 #include "cuda/lora.h"
 
 enum step_part {
@@ -36,6 +37,9 @@ struct step_bench {
     dev<float> *q, *angles;
     struct sl_rope rope;
     int n;
+    bool normed;      /* norms stand between the products */
+    dev<uint16_t> *x; /* products' own input and output */
+    dev<float> *out;
     const struct bench_adapters *adapters; /* null: none */
     int adapted;                           /* products that have them, as parts */
 };
@@ -122,6 +126,10 @@ static void step_product(struct step_bench *s, int which, int layer)
         lora = s->adapters->op(which, layer);
         s->lin.lora = &lora;
     }
+    /* What a norm is between: q, k, v and gate, up read its output, o and down make its input. */
+    const bool behind_norm = which % 2 == 0;
+    s->lin.x = behind_norm && s->normed ? &s->rows->out : s->x;
+    s->lin.out = !behind_norm && s->normed ? &s->rows->y : s->out;
     lin_call(&s->lin, &s->lin.shapes[which], &w->w[copy * MAX_PARTS], s->n);
 }
 
@@ -155,6 +163,7 @@ static void step_attend(const struct step_bench *s, int layer)
 
 static void step_layer(struct step_bench *s, int parts, int layer)
 {
+    s->normed = (parts & STEP_NORM) != 0;
     if (parts & STEP_QKV)
         step_product(s, 0, layer);
     if (parts & STEP_ROPE)
@@ -175,9 +184,12 @@ static void step_layer(struct step_bench *s, int parts, int layer)
 
 static void step_row(struct step_bench *s, const char *name, int parts)
 {
+    struct sl_cuda_fuse fuse; /* as in a step */
     double us = time_us(1, 2 * ROW_MS, [&](int) {
+        sl_cuda_fuse_begin(b.cu, &fuse);
         for (int layer = 0; layer < STEP_LAYERS; layer++)
             step_layer(s, parts, layer);
+        sl_cuda_fuse_end(b.cu);
     });
     double bytes = 0.0;
     for (int i = 0; i < 4; i++)
@@ -256,7 +268,7 @@ static void step_rows(struct step_bench *s, int positions, void (*rows)(struct s
 
 static void step_format(struct step_bench *s, enum sl_dtype dtype)
 {
-    static const int real_n[] = {1, 16, 64}, tiny_n[] = {1, 3, 5};
+    static const int real_n[] = {1, 4, 16, 64}, tiny_n[] = {1, 2, 3, 5};
     static const int real_adapted[] = {1, 8, 32}, tiny_adapted[] = {1, 3, 5};
     size_t most = 0;
     for (int i = 0; i < 4; i++)
@@ -292,7 +304,7 @@ static void run_step(const std::vector<enum sl_dtype> &formats)
     dev<float> out(64 * widest);
     fill(x.p, x.n, FILL_BF16, 3);
     s.lin.shapes = b.tiny ? lin_tiny : lin_shapes;
-    s.lin.x = &x, s.lin.out = &out;
+    s.x = s.lin.x = &x, s.out = s.lin.out = &out;
     s.rows = &rows;
     for (enum sl_dtype dtype : formats)
         step_format(&s, dtype);

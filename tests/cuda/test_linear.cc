@@ -3,7 +3,6 @@
  * in double, every kernel against every other bit for bit. Runs in the simulator or on a GPU.
  */
 #include "cuda/launch.cuh"
-#include "cuda/linear.h"
 #include "cuda/math.cuh"
 #include "cuda/weight_format.cuh"
 
@@ -13,6 +12,7 @@ extern "C" {
 }
 #include "device_weight.h"
 #include "engine/sample_exp.h"
+#include "fused_layer.h"
 #include "quant/float.h"
 #include "quant/int4.h"
 
@@ -618,6 +618,70 @@ static void test_chain(const matrix &gate, const matrix &up, const matrix &down,
     expect_rows(y[0], y[1], "chain", m, down);
 }
 
+/* What a layer leaves behind attention, with or without operations that are one kernel. */
+struct layer_sums {
+    std::vector<float> x;
+    std::vector<uint16_t> norm, mid, last;
+    std::vector<float> head;
+};
+
+struct layer_weights {
+    matrix o, gate, up, down;
+    layer_weights(enum sl_dtype t, int64_t h, int64_t wide)
+    {
+        make_matrix(o, t, h, wide);
+        make_matrix(gate, t, wide, h);
+        make_matrix(up, t, wide, h);
+        make_matrix(down, t, h, wide);
+    }
+};
+
+static layer_sums run_layer(const layer_weights &w, const std::vector<float> &x0, const input &att,
+                            const dev<float> &norm_w, bool fused)
+{
+    const int m = att.m;
+    const size_t all = (size_t)(m * w.o.n);
+    dev<float> x(x0), y(all), out((size_t)(m * w.gate.n));
+    dev<uint16_t> norm(all), mid((size_t)(m * w.gate.n)), last(all);
+    const struct fused_layer l = {&w.o.w, &w.gate.w, &w.up.w, &w.down.w, m,     att.p(), norm_w.p,
+                                  x.p,    y.p,       out.p,   norm.p,    mid.p, last.p};
+    fused_layer_run(&cu, &l, fused);
+    CHECK(cu.error == cudaSuccess, "%s: %s", cu.error_what, cudaGetErrorString(cu.error));
+    return {x.get(), norm.get(), mid.get(), last.get(), out.get()};
+}
+
+static void expect_same(const std::vector<uint16_t> &a, const std::vector<uint16_t> &b,
+                        const char *what, int m)
+{
+    for (size_t i = 0; i < a.size(); i++)
+        CHECK(a[i] == b[i], "%s of %d tokens, %zu: %04x, not %04x", what, m, i, a[i], b[i]);
+    n_bits += (long)a.size();
+}
+
+/* Additions and norms inside products, beside kernels of their own. */
+static void test_fused(const layer_weights &w, int m)
+{
+    const int64_t h = w.o.n;
+    std::vector<float> x = random_x(m, h), norm_w((size_t)h);
+    for (float &v : norm_w)
+        v = (float)sl_rng_normal(&rng);
+    for (size_t i = 0; i < x.size(); i += 37)
+        x[i] = sl_f32_of_bits((uint32_t)below(1 << 24)); /* around the end of the normal range */
+    dev<float> d_norm(norm_w);
+    std::vector<float> v = random_x(m, w.o.k);
+    for (size_t i = 0; i < v.size() && m > 1; i++)
+        v[i] = i / (size_t)w.o.k == 1 ? v[i] * 0x1p-120f : v[i];
+    input att(v, m, w.o.k, 0, 0);
+    cu.n_sms = 1 + (int)below(5);
+    layer_sums a = run_layer(w, x, att, d_norm, false), b = run_layer(w, x, att, d_norm, true);
+    cu.n_sms = 6;
+    expect_rows(b.x, a.x, "fused, the residual stream", m, w.o);
+    expect_same(b.norm, a.norm, "fused, the first norm", m);
+    expect_same(b.mid, a.mid, "fused, gate and up", m);
+    expect_same(b.last, a.last, "fused, the second norm", m);
+    expect_rows(b.head, a.head, "fused, the product behind", m, w.gate);
+}
+
 /* ------------------------------------------------------------------ cases */
 
 static const enum sl_dtype formats[] = {SL_DTYPE_F32,       SL_DTYPE_F16,     SL_DTYPE_BF16,
@@ -785,6 +849,15 @@ static void test_chains()
         test_chain(gate, up, down, m);
 }
 
+static void test_fusing()
+{
+    const layer_weights bf16(SL_DTYPE_BF16, 392, 320), ring(SL_DTYPE_BF16, 256, 256),
+        int4(SL_DTYPE_INT4_G128, 384, 1024);
+    for (const layer_weights *w : {&bf16, &ring, &int4})
+        for (int m : {1, 2, 3, 4, 5, 20, 33})
+            test_fused(*w, m);
+}
+
 static void test_rest()
 {
     /* Rows for lookups lie as in the file. */
@@ -861,6 +934,7 @@ int main(int argc, char **argv)
     test_fp8_nan();
     test_mixes();
     test_chains();
+    test_fusing();
     test_rest();
     cudaFree(pack_buffer);
     cudaFree(products);

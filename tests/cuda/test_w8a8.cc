@@ -9,6 +9,7 @@
 extern "C" {
 #include "base/rng.h"
 }
+#include "fused_layer.h"
 #include "quant/float.h"
 #include "quant/fp8_e4m3.h"
 
@@ -407,6 +408,39 @@ static void test_chain(const matrix &gate, const matrix &up, const matrix &down,
     expect_rows(y[0], y[1], "chain", m, down);
 }
 
+/* Additions and norms inside products, beside kernels of their own. */
+static void test_fused(const matrix &o, const matrix &gate, const matrix &up, const matrix &down,
+                       int m)
+{
+    std::vector<float> v = random_x(m, o.k), x0 = random_x(m, o.n), norm_w = random_x(1, o.n);
+    for (float &w : norm_w)
+        w += 1.0f;
+    tokens att(v, m, o.k);
+    dev<float> d_norm(norm_w);
+    const size_t all = (size_t)(m * o.n), wide = (size_t)(m * gate.n);
+    std::vector<float> sums[2], next[2];
+    std::vector<uint16_t> half[2];
+    for (int fused = 0; fused < 2; fused++) {
+        dev<float> x(x0), y{std::vector<float>(all)}, out{std::vector<float>(wide)};
+        dev<uint16_t> norm{std::vector<uint16_t>(all)}, mid{std::vector<uint16_t>(wide)},
+            last{std::vector<uint16_t>(all)};
+        const struct fused_layer l = {&o.w, &gate.w, &up.w, &down.w, m,     att.p(), d_norm.p,
+                                      x.p,  y.p,     out.p, norm.p,  mid.p, last.p};
+        fused_layer_run(cu, &l, fused == 1);
+        sums[fused] = x.get();
+        next[fused] = out.get();
+        half[fused] = norm.get();
+        for (const dev<uint16_t> *d : {&mid, &last})
+            for (uint16_t h : d->get())
+                half[fused].push_back(h);
+    }
+    expect_rows(sums[1], sums[0], "fused, the residual stream", m, o);
+    expect_rows(next[1], next[0], "fused, the product behind", m, gate);
+    for (size_t i = 0; i < half[0].size(); i++)
+        CHECK(half[0][i] == half[1][i], "fused, activation %zu of %d tokens", i, m);
+    n_bits += (long)half[0].size();
+}
+
 /* Which scales the layout can have, and who asks for BF16. */
 static void test_layouts()
 {
@@ -468,6 +502,10 @@ int main(int argc, char **argv)
         test_gated(gate_whole, up_whole, 150, SL_ACT_SILU);
         for (int m : {1, 5, 24, 64, 1, 2})
             test_chain(gate, up, down, m);
+        matrix o(328, 256, 128, 128), wide_gate(256, 328, 128, 128), wide_up(256, 328, 1, 328),
+            back(328, 256, 328, 256);
+        for (int m : {1, 3, 4, 5, 20})
+            test_fused(o, wide_gate, wide_up, back, m);
         test_layouts();
     }
     be->vt->destroy(be);

@@ -8,6 +8,8 @@
 
 #include <cuda_runtime.h>
 
+#include <cmath>
+
 void sl_sim_grid_wait();
 void sl_sim_grid_leave();
 void sl_sim_launch_dependents();
@@ -68,6 +70,18 @@ static inline void sl_fence_gpu()
 static inline uint32_t sl_smem_addr(const void *p)
 {
     return sl_sim_smem_addr(p);
+}
+static inline float sl_sim_flush(float v)
+{
+    return std::fabs(v) < 0x1p-126f ? std::copysign(0.0f, v) : v;
+}
+static inline float sl_add_ftz(float a, float b)
+{
+    return sl_sim_flush(sl_sim_flush(a) + sl_sim_flush(b));
+}
+static inline void sl_red_add(float *p, float v)
+{
+    *p = sl_add_ftz(*p, v);
 }
 static inline void sl_cp_async16(void *smem, const void *gmem, bool pred, SL_SIM_AT)
 {

@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT
+ * Operations that wait for the one behind them.
+ */
+#include "cuda/fuse.h"
+
+#define ADD_TOKENS 64 /* of products that add to the residual stream */
+
+/* Enqueues what waits. */
+static void settle(struct sl_cuda *cu)
+{
+    struct sl_cuda_fuse *f = cu->fuse;
+    cu->settle = NULL;
+    if (f->has_lin)
+        sl_cuda_linear_run(cu, &f->lin, f->route);
+    if (f->has_norm)
+        sl_cuda_norm_run(cu, &f->norm);
+    f->has_lin = f->has_norm = false;
+}
+
+static void settle_any(struct sl_cuda *cu)
+{
+    if (cu->settle != NULL)
+        settle(cu);
+}
+
+bool sl_cuda_fuse_linear(struct sl_cuda *cu, const struct sl_lin *l)
+{
+    struct sl_cuda_fuse *f = cu->fuse;
+    if (f == NULL || l->n < 1 || l->n > ADD_TOKENS)
+        return false;
+    const struct sl_lin_route *r = sl_cuda_linear_route(l, cu->n_sms);
+    if (!sl_cuda_linear_adds(r))
+        return false;
+    settle_any(cu);
+    f->has_lin = true;
+    f->lin = *l;
+    f->route = r;
+    cu->settle = settle;
+    return true;
+}
+
+struct sl_cuda_sum sl_cuda_fuse_add(struct sl_cuda *cu, const struct sl_op_add_rmsnorm *a,
+                                    bool may_leave)
+{
+    struct sl_cuda_fuse *f = cu->fuse;
+    if (f == NULL || !f->has_lin)
+        return {};
+    struct sl_lin_part *p = &f->lin.part[0];
+    if (p->out != a->y || p->ld_out != a->h || p->n_rows != a->h || f->lin.n != a->n)
+        return {};
+    struct sl_cuda_sum sum = {true, {}, p->bias};
+    p->out = a->x;
+    f->lin.add = true;
+    f->lin.left = may_leave && (uintptr_t)p->bias % 16 == 0 ? &sum.left : NULL;
+    settle(cu);
+    return sum;
+}
+
+bool sl_cuda_fuse_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)
+{
+    struct sl_cuda_fuse *f = cu->fuse;
+    if (f == NULL || a->n < 1 || a->n > SL_LIN_NORM_TOKENS || a->h > SL_LIN_NORM_COLS ||
+        a->h % 8 != 0 || ((uintptr_t)a->x | (uintptr_t)a->w | (uintptr_t)a->out) % 16 != 0)
+        return false;
+    settle_any(cu);
+    f->has_norm = true;
+    f->norm = *a;
+    cu->settle = settle;
+    return true;
+}
+
+struct sl_lin_norm sl_cuda_fuse_take(struct sl_cuda *cu, const void *x, int64_t ld_x, int64_t k,
+                                     int32_t n)
+{
+    struct sl_cuda_fuse *f = cu->fuse;
+    if (f == NULL || !f->has_norm || f->norm.out != x || f->norm.h != ld_x || f->norm.h != k ||
+        f->norm.n != n)
+        return {};
+    f->has_norm = false;
+    cu->settle = NULL;
+    return {f->norm.x, f->norm.w, f->norm.out, f->norm.eps};
+}

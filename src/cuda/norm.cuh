@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: MIT
+ * norm.cuh - norms of rows: the order of their sums, for the kernels of rows.cu and for products of
+ * few tokens, which norm their input themselves.
+ *
+ * The sum of squares, in an order fixed by the width h alone (NT = 256 threads for h <= 8192, else
+ * 1024): element i belongs to thread (i / 4) % NT; a thread adds its elements in ascending order,
+ * from +0, by s = fma(x, x, s); 32 threads of a warp add by s[l] + s[l ^ 16], ^ 8, ^ 4, ^ 2, ^ 1;
+ * the sums of the warps (zeros up to 32) by the same tree. Threads may be imagined: a warp can do
+ * the work of several.
+ *
+ * In a product, every block norms all tokens: x comes from L2, 16 KB a token, where its normed row
+ * would be 8. That takes the place of a kernel: its launch, its own way to L2 and back.
+ */
+#ifndef SL_CUDA_NORM_CUH
+#define SL_CUDA_NORM_CUH
+
+#include "cuda/ptx.cuh"
+
+#include <cuda_bf16.h>
+
+static __device__ __forceinline__ float sl_norm_sum_warp(float s)
+{
+#pragma unroll
+    for (int m = 16; m > 0; m >>= 1)
+        s = __fadd_rn(s, __shfl_xor_sync(0xffffffffu, s, m));
+    return s;
+}
+
+static __device__ __forceinline__ float sl_norm_squares(float s, float4 v)
+{
+    s = __fmaf_rn(v.x, v.x, s);
+    s = __fmaf_rn(v.y, v.y, s);
+    s = __fmaf_rn(v.z, v.z, s);
+    return __fmaf_rn(v.w, v.w, s);
+}
+
+static __device__ __forceinline__ float sl_norm_scale(float sum, float eps, int32_t h)
+{
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(__fdiv_rn(sum, (float)h), eps)));
+}
+
+struct __align__(8) sl_norm_quad
+{
+    __nv_bfloat162 a, b;
+};
+
+/* Four normed activations. */
+static __device__ __forceinline__ sl_norm_quad sl_norm_of(float4 v, float4 w, float scale)
+{
+    return {__floats2bfloat162_rn(__fmul_rn(__fmul_rn(v.x, scale), w.x),
+                                  __fmul_rn(__fmul_rn(v.y, scale), w.y)),
+            __floats2bfloat162_rn(__fmul_rn(__fmul_rn(v.z, scale), w.z),
+                                  __fmul_rn(__fmul_rn(v.w, scale), w.w))};
+}
+
+/* ------------------------------------------------------------------ in products */
+
+#define SL_NORM_WARPS 8    /* of the order above */
+#define SL_NORM_QUADS 4    /* of a thread, at most */
+#define SL_NORM_WIDTH 4096 /* which is this width */
+
+/* What an imagined warp has of a row. Rows start at multiples of 16 bytes, widths are a multiple of
+ * 4. */
+struct sl_norm_part {
+    float4 v[SL_NORM_QUADS];
+
+    static __device__ __forceinline__ int32_t column(int warp, int k)
+    {
+        return 4 * (32 * (SL_NORM_WARPS * k + warp) + static_cast<int32_t>(threadIdx.x % 32));
+    }
+    __device__ __forceinline__ void load(const float *row, int warp, int32_t h)
+    {
+#pragma unroll
+        for (int k = 0; k < SL_NORM_QUADS; k++) {
+            int32_t i = column(warp, k);
+            v[k] = i < h ? *reinterpret_cast<const float4 *>(row + i) : make_float4(0, 0, 0, 0);
+        }
+    }
+    /* The warp's sum, in all lanes. */
+    __device__ __forceinline__ float squares() const
+    {
+        float s = 0.0f;
+#pragma unroll
+        for (int k = 0; k < SL_NORM_QUADS; k++)
+            s = sl_norm_squares(s, v[k]);
+        return sl_norm_sum_warp(s);
+    }
+};
+
+/* 1 / sqrt(...) of a row, of its warps' sums. */
+static __device__ __forceinline__ float sl_norm_scale_of(const float *sums, float eps, int32_t h)
+{
+    int lane = static_cast<int>(threadIdx.x % 32);
+    float s = lane < SL_NORM_WARPS ? sums[lane] : 0.0f;
+    return sl_norm_scale(sl_norm_sum_warp(s), eps, h);
+}
+
+#endif
