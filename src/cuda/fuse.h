@@ -6,14 +6,15 @@
  * _end) a product without adapters waits for the operation behind it. If that is add_rmsnorm of its
  * output, it adds to the residual stream itself; or, where the blocks of its segments would meet in
  * memory, the norm's kernel adds their sums up. And a norm waits for the product behind it, which
- * may norm its input itself. What does not fit together is enqueued as it would have been: by the
- * next operation of these kinds, by any launch (sl_launch), at the end.
+ * may norm its input itself; of FP8 activations the norm's kernel then makes the codes. What does
+ * not fit together is enqueued as it would have been: by the next operation of these kinds, by any
+ * launch (sl_launch), at the end.
  *
  * H200, a layer of a step of 8B, sequences of 768 positions, us without and with this:
  *
  *                          1            4            16           64
  *   BF16              122.0 118.9  128.7 127.5  144.2 141.3  191.7 191.5
- *   FP8 both           72.7  71.5   82.5  81.0   90.2  88.3  147.2 144.5
+ *   FP8 both           72.7  71.4   82.5  78.6   89.8  87.3  146.8 143.3
  *   groups of 128      56.6  54.5   67.3  63.6   93.0  89.0  157.5 144.6
  *
  * The bits are those of the separate kernels. What is different: y of an add_rmsnorm that was fused
@@ -55,6 +56,11 @@ static inline void sl_cuda_fuse_end(struct sl_cuda *cu)
 
 /* rows.cu. Enqueues it. */
 void sl_cuda_norm_run(struct sl_cuda *cu, const struct sl_cuda_norm *a);
+
+struct sl_w8_quant; /* linear_w8a8.cuh */
+/* The same, and what FP8 makes of its output. */
+void sl_cuda_norm_codes(struct sl_cuda *cu, const struct sl_cuda_norm *a,
+                        const struct sl_w8_quant *q);
 
 /* A product waits for the operation behind it, if it may. */
 bool sl_cuda_fuse_linear(struct sl_cuda *cu, const struct sl_lin *l);

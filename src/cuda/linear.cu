@@ -286,6 +286,8 @@ const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l, int n_sm
 
 bool sl_cuda_linear_norms(const struct sl_lin_route *r, const struct sl_lin *l)
 {
+    if (r->layout == SL_CUDA_W8A8) /* with the codes; of one token a block makes them itself */
+        return r->max_tokens <= SL_LIN_NORM_TOKENS && l->n > 1;
     return r->when == SL_LIN_DIRECT && l->n <= NORM_TOKENS && l->k <= SL_NORM_WIDTH;
 }
 

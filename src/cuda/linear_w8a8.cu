@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Products of FP8 weights and FP8 activations: activations to FP8, then tiles.
  */
+#include "cuda/fuse.h"
 #include "cuda/linear_w8a8_few.cuh"
 #include "cuda/linear_w8a8_wide.cuh"
 
@@ -31,7 +32,14 @@ static void run(struct sl_cuda *cu, const sl_lin *given, launch_fn *launch)
         float *xs = (float *)(cu->fp8_room + (int64_t)l.n * n_k * 128);
         sl_w8_quant q = {
             l.x, l.ld_x, l.n, l.k, n_k, l.vec_x, cu->fp8_room, xs, SL_ROUND_UP(l.n, 4)};
-        sl_w8_quantise(cu, &q);
+        if (l.norm.x == NULL) {
+            sl_w8_quantise(cu, &q);
+        } else {
+            struct sl_cuda_norm norm = {l.norm.x, l.norm.w, l.norm.eps, l.n, l.k, l.norm.out};
+            SL_ASSERT(l.n == given->n);
+            sl_cuda_norm_codes(cu, &norm, &q);
+            l.norm = {};
+        }
         launch(cu, &l, q.q, q.xs, q.ld_xs, SL_W8_RASTER);
     }
 }
@@ -59,7 +67,7 @@ void sl_lin_n64_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
 
 void sl_lin_few_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
 {
-    if (l->n * SL_CEIL_DIV(l->k, 128) > SL_W8_OWN)
+    if (l->norm.x != NULL || l->n * SL_CEIL_DIV(l->k, 128) > SL_W8_OWN)
         few<8>(cu, l);
     else if (l->gated)
         sl_w8_few_launch<sl_w8_few<8, true, true>>(cu, l, NULL, NULL, 0);

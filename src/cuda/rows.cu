@@ -19,7 +19,7 @@
  * 132 SMs wants.
  */
 #include "cuda/fuse.h"
-#include "cuda/launch.cuh"
+#include "cuda/linear_w8a8.cuh"
 #include "cuda/norm.cuh"
 
 #include <math.h>
@@ -309,6 +309,7 @@ struct norm_args {
     __nv_bfloat16 *out;
     float eps;
     int32_t h;
+    sl_w8_quant codes; /* of out; n_k 0: none */
 };
 
 /* The same in every thread: every warp adds the warps' sums. */
@@ -379,7 +380,25 @@ static __device__ __forceinline__ void store_normed(__nv_bfloat16 *p, int32_t i,
     }
 }
 
-template <int NT, int VEC, bool ADD, bool WIDE>
+/* What FP8 makes of the 128 columns of a warp's lanes; here: the lane's four are in the row. */
+static __device__ __forceinline__ void store_codes(const sl_w8_quant &a, int64_t token, int32_t col,
+                                                   const sl_norm_quad &q, bool here)
+{
+    const uint32_t lo = here ? *reinterpret_cast<const uint32_t *>(&q.a) : 0;
+    const uint32_t hi = here ? *reinterpret_cast<const uint32_t *>(&q.b) : 0;
+    const uint32_t most =
+        max(max(lo & 0x7FFFu, lo >> 16 & 0x7FFFu), max(hi & 0x7FFFu, hi >> 16 & 0x7FFFu));
+    const sl_w8_scale s = sl_w8_scale_of(__reduce_max_sync(0xffffffffu, most));
+    *reinterpret_cast<uint32_t *>(a.q + token * a.n_k * 128 + col) = s.codes(lo) | s.codes(hi)
+                                                                                       << 16;
+    if (threadIdx.x % 32 == 0)
+        a.xs[static_cast<int64_t>(col / 128) * a.ld_xs + token] = s.scale;
+}
+
+/* What a kernel does besides the norm. */
+enum norm_kind { NORM_PLAIN, NORM_ADD, NORM_CODES };
+
+template <int NT, int VEC, norm_kind KIND, bool WIDE>
 static __global__ void __launch_bounds__(NT) norm_kernel(norm_args a)
 {
     SL_SMEM(float, room);
@@ -395,7 +414,7 @@ static __global__ void __launch_bounds__(NT) norm_kernel(norm_args a)
 #pragma unroll
     for (int k = 0; k < VEC; k++)
         v[k] = load4<WIDE>(a.x + at, first + 4 * NT * k, a.h);
-    if (ADD) {
+    if (KIND == NORM_ADD) {
         float4 y[VEC];
 #pragma unroll
         for (int k = 0; k < VEC; k++)
@@ -411,8 +430,12 @@ static __global__ void __launch_bounds__(NT) norm_kernel(norm_args a)
         s = sl_norm_squares(s, v[k]);
     float scale = sl_norm_scale(sum_block<NT>(s, room), a.eps, a.h);
 #pragma unroll
-    for (int k = 0; k < VEC; k++)
-        store_normed<WIDE>(a.out + at, first + 4 * NT * k, a.h, v[k], w[k], scale);
+    for (int k = 0; k < VEC; k++) {
+        const int32_t i = first + 4 * NT * k;
+        store_normed<WIDE>(a.out + at, i, a.h, v[k], w[k], scale);
+        if (KIND == NORM_CODES && i / 128 < a.codes.n_k)
+            store_codes(a.codes, blockIdx.x, i, sl_norm_of(v[k], w[k], scale), i < a.h);
+    }
 }
 
 /* Any width, the same order with more quads a thread; each thread reads again what it wrote. */
@@ -437,30 +460,34 @@ template <bool ADD> static __global__ void __launch_bounds__(1024) norm_long_ker
                             load4<false>(a.w, i, a.h), scale);
 }
 
-template <int NT, int VEC, bool ADD>
+template <int NT, int VEC, norm_kind KIND>
 static void launch_norm(struct sl_cuda *cu, int32_t n, const norm_args &a)
 {
     uintptr_t all = reinterpret_cast<uintptr_t>(a.x) | reinterpret_cast<uintptr_t>(a.y) |
                     reinterpret_cast<uintptr_t>(a.w) | reinterpret_cast<uintptr_t>(a.out);
     bool wide = a.h % 4 == 0 && (all & 15) == 0;
-    sl_launch(cu, wide ? norm_kernel<NT, VEC, ADD, true> : norm_kernel<NT, VEC, ADD, false>,
+    SL_ASSERT(wide || KIND != NORM_CODES);
+    sl_launch(cu,
+              wide || KIND == NORM_CODES ? norm_kernel<NT, VEC, KIND, true>
+                                         : norm_kernel<NT, VEC, KIND, false>,
               dim3((unsigned)n), dim3(NT), 32 * sizeof(float), a);
 }
 
-template <bool ADD> static void norm(struct sl_cuda *cu, int32_t n, const norm_args &a)
+template <norm_kind KIND> static void norm(struct sl_cuda *cu, int32_t n, const norm_args &a)
 {
     if (a.h <= 1024)
-        launch_norm<256, 1, ADD>(cu, n, a);
+        launch_norm<256, 1, KIND>(cu, n, a);
     else if (a.h <= 2048)
-        launch_norm<256, 2, ADD>(cu, n, a);
+        launch_norm<256, 2, KIND>(cu, n, a);
     else if (a.h <= 4096)
-        launch_norm<256, 4, ADD>(cu, n, a);
+        launch_norm<256, 4, KIND>(cu, n, a);
     else if (a.h <= 8192)
-        launch_norm<256, 8, ADD>(cu, n, a);
+        launch_norm<256, 8, KIND>(cu, n, a);
     else if (a.h <= 16384)
-        launch_norm<1024, 4, ADD>(cu, n, a);
-    else
-        sl_launch(cu, norm_long_kernel<ADD>, dim3((unsigned)n), dim3(1024), 32 * sizeof(float), a);
+        launch_norm<1024, 4, KIND>(cu, n, a);
+    else if (KIND != NORM_CODES)
+        sl_launch(cu, norm_long_kernel<KIND == NORM_ADD>, dim3((unsigned)n), dim3(1024),
+                  32 * sizeof(float), a);
 }
 
 /* ------------------------------------------------------------------ norms of a few rows */
@@ -564,8 +591,15 @@ static void few(struct sl_cuda *cu, int32_t n, const few_args &a)
 
 void sl_cuda_norm_run(struct sl_cuda *cu, const struct sl_cuda_norm *a)
 {
-    norm_args k = {a->x, nullptr, a->w, nullptr, a->out, a->eps, a->h};
-    norm<false>(cu, a->n, k);
+    norm_args k = {a->x, nullptr, a->w, nullptr, a->out, a->eps, a->h, {}};
+    norm<NORM_PLAIN>(cu, a->n, k);
+}
+
+/* Of what may wait, which is aligned (fuse.cu). */
+void sl_cuda_norm_codes(struct sl_cuda *cu, const struct sl_cuda_norm *a, const sl_w8_quant *q)
+{
+    norm_args k = {a->x, nullptr, a->w, nullptr, a->out, a->eps, a->h, *q};
+    norm<NORM_CODES>(cu, a->n, k);
 }
 
 static void plain_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)
@@ -584,10 +618,10 @@ extern "C" void sl_cuda_add_rmsnorm(struct sl_backend *be, const struct sl_op_ad
 {
     struct sl_cuda *cu = sl_cuda(be);
     struct sl_cuda_norm n = {a->x, a->w, a->eps, a->n, a->h, static_cast<__nv_bfloat16 *>(a->out)};
-    norm_args k = {a->x, a->y, a->w, a->x, n.out, a->eps, a->h};
+    norm_args k = {a->x, a->y, a->w, a->x, n.out, a->eps, a->h, {}};
     struct sl_cuda_sum sum = sl_cuda_fuse_add(cu, a, few_fits(&k, a->n));
     if (!sum.fused)
-        norm<true>(cu, a->n, k);
+        norm<NORM_ADD>(cu, a->n, k);
     else if (sum.left.sums == NULL)
         plain_norm(cu, &n);
     else
