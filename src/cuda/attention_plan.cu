@@ -7,10 +7,11 @@
  * Tiles that fill all blocks several times stay whole, unless one is far above the average. The
  * rest, which would leave blocks idle (all tiles, when there are few), is cut into parts. Narrow:
  * what counts is that loads are under way everywhere, up to the end, so that each block has at most
- * one part, or parts are runs and their rounds end soonest. Wide: tiles cost what they have keys,
- * parts some more each, and their length is what makes the last round of the blocks end first. When
- * slots or lists would not suffice, parts grow until they do. All this decides who computes and
- * nothing of what is computed.
+ * one part, or parts are runs and their rounds end soonest. The first splits are short: parts of as
+ * many keys each are fewer than parts of as many splits, and may be shorter. Wide: tiles cost what
+ * they have keys, parts some more each, and their length is what makes the last round of the blocks
+ * end first. When slots or lists would not suffice, parts grow until they do. All this decides who
+ * computes and nothing of what is computed.
  *
  * Order: first parts, the longest of each wide span first, then the others.
  */
@@ -20,7 +21,7 @@
 #define PLAN_WARPS   (PLAN_THREADS / 32)
 #define PLAN_STEPS   20 /* parts of 1, 2, 3, 4, 6 splits, of 1, 2, 3, 4, 6, 8, 12 .. 192 runs */
 #define PLAN_RUN     5  /* the first of runs */
-#define PLAN_SUMS    (PLAN_STEPS + 4)
+#define PLAN_SUMS    (4 + PLAN_STEPS + PLAN_RUN) /* 32 at most */
 #define PLAN_EXTRA   6  /* tiles of keys that a wide part costs besides: it begins and ends */
 #define PLAN_UNIT    64 /* rows: sums of them must fit 32 bits */
 
@@ -187,8 +188,9 @@ static __device__ int32_t count_tiles(struct plan_smem *s, const struct plan_arg
 
 /* ---------------------------------------------------------------- how long parts are */
 
-struct plan_part { /* splits of a tile's first part and of the others */
-    int32_t first, step;
+/* Splits of a tile's first part and of the others, or keys of each if that is not 0. */
+struct plan_part {
+    int32_t first, step, keys;
 };
 
 /* Of the tiles that fill the blocks, and of the rest: those behind (narrow) or before (wide: the
@@ -197,6 +199,7 @@ struct plan_parts {
     int32_t n_rest;
     int32_t body; /* splits: a tile of more is cut into parts of this */
     int32_t step; /* as part_of_step has it */
+    bool even;
 };
 
 static __device__ __forceinline__ int32_t plan_count(int32_t i)
@@ -218,13 +221,13 @@ static __device__ __forceinline__ int32_t longer(int32_t step)
                : (step + SL_ATTN_RUN_SPLITS - 1) / SL_ATTN_RUN_SPLITS * SL_ATTN_RUN_SPLITS;
 }
 
-/* Parts of `step` splits as the tile's last one. Its first splits have fewer keys, so that the
- * first part has more of them. */
+/* Parts of `step` splits. A tile's first splits have fewer keys than its last one, so that the
+ * first part has more of them, as many keys as the last; even: so have all. */
 static __device__ __forceinline__ struct plan_part part_of_step(const struct plan_tile &t,
-                                                                int32_t step)
+                                                                int32_t step, bool even)
 {
     int32_t keys = step * sl_attn_split_size(t.span.pos + t.tok_last);
-    struct plan_part p = {sl_attn_split_of(keys - 1) + 1, step};
+    struct plan_part p = {sl_attn_split_of(keys), step, even ? keys : 0};
     return p;
 }
 
@@ -239,8 +242,8 @@ static __device__ __forceinline__ struct plan_part part_of(int cls, const struct
                                                            const struct plan_tile &t)
 {
     if (is_rest(cls, parts, x, n_tiles))
-        return part_of_step(t, parts.step);
-    struct plan_part body = {parts.body, max(parts.body / 4, 1)};
+        return part_of_step(t, parts.step, parts.even);
+    struct plan_part body = {parts.body, max(parts.body / 4, 1), 0};
     if (body.first >= SL_ATTN_FAR_SPLITS) { /* whole runs */
         body.first = sl_attn_run_end(sl_attn_run_of(body.first - 1));
         body.step = max(body.step / SL_ATTN_RUN_SPLITS, 1) * SL_ATTN_RUN_SPLITS;
@@ -253,10 +256,15 @@ static __device__ __forceinline__ struct plan_part part_of(int cls, const struct
 static __device__ __forceinline__ void needs_of(const struct plan_tile &t,
                                                 const struct plan_part &part, int32_t needs[3])
 {
-    int32_t rest = max(t.n_splits - part.first - part.step / 4, 0), slots = t.n_splits - part.first;
+    int32_t step = part.step, slots = t.n_splits - part.first, rest = slots - step / 4;
+    if (part.keys > 0) {
+        step = part.keys;
+        rest = sl_attn_split_at(t.n_splits) - step - step / 4;
+    }
+    rest = max(rest, 0);
     if (part.first >= SL_ATTN_FAR_SPLITS)
         slots = sl_attn_run_of(t.n_splits - 1) - sl_attn_run_of(part.first - 1);
-    needs[0] = (rest + part.step - 1) / part.step;
+    needs[0] = (rest + step - 1) / step;
     needs[1] = rest > 0;
     needs[2] = rest > 0 ? (slots + 1) * t.n_rows : 0;
 }
@@ -278,7 +286,7 @@ static __device__ bool fits(struct plan_smem *s, const struct plan_args &p, int 
 }
 
 /* Tiles of keys, rows of slots and splits if all splits were parts; tiles of keys of the rest, and
- * how many parts of each step there would be of it. */
+ * how many parts of each step there would be of it, then how many even ones of less than a run. */
 static __device__ void measure(struct plan_smem *s, const struct plan_args &p, int cls,
                                int32_t n_tiles, const struct plan_parts &parts,
                                int32_t sum[PLAN_SUMS])
@@ -297,8 +305,12 @@ static __device__ void measure(struct plan_smem *s, const struct plan_args &p, i
 #pragma unroll
         for (int i = 0; i < PLAN_STEPS; i++) {
             int32_t needs[3];
-            needs_of(t, part_of_step(t, plan_step(i)), needs);
+            needs_of(t, part_of_step(t, plan_step(i), false), needs);
             sum[4 + i] += rest ? needs[0] + 1 : 0;
+            if (i >= PLAN_RUN)
+                continue;
+            needs_of(t, part_of_step(t, plan_step(i), true), needs);
+            sum[4 + PLAN_STEPS + i] += rest ? needs[0] + 1 : 0;
         }
     }
     block_sums<PLAN_SUMS>(s, sum);
@@ -330,16 +342,24 @@ static __device__ __forceinline__ int32_t narrow_runs(const int32_t *n, int32_t 
 }
 
 /* Narrow: the shortest parts of which each block has at most one; runs, of which fewer results are
- * left, if they keep two blocks of five busy and tiles are long. Of longer tiles parts of runs may
- * be more than there are blocks. n: parts of each step; keys: tiles of all. */
-static __device__ int32_t narrow_step(const int32_t *n, int32_t n_rest, int32_t keys, int64_t kv,
-                                      int64_t grid)
+ * left, if they keep three blocks of five busy and tiles are long. Of longer tiles parts of runs
+ * may be more than there are blocks. Parts of 1, 2 or 4 splits are even ones where only these are
+ * few enough and all tiles are cut: the warps of a block share such a part or have a split each. n:
+ * as measure has them; keys: tiles of all. */
+static __device__ int32_t narrow_step(const int32_t *n, int32_t n_rest, int32_t n_tiles,
+                                      int32_t keys, int64_t kv, int64_t grid, bool *even)
 {
     int32_t step = plan_step(PLAN_STEPS);
-    const bool runs = n[PLAN_RUN] >= 4 * n_rest && 5 * n[PLAN_RUN] * kv >= 2 * grid;
+    const bool runs = n[PLAN_RUN] >= 4 * n_rest && 5 * n[PLAN_RUN] * kv >= 3 * grid;
 #pragma unroll
-    for (int i = PLAN_STEPS - 1; i >= 0; i--)
-        step = n[i] * kv <= grid && !(runs && i < PLAN_RUN) ? plan_step(i) : step;
+    for (int i = PLAN_STEPS - 1; i >= 0; i--) {
+        const int32_t size = plan_step(i);
+        const bool may = i < PLAN_RUN && (size & (size - 1)) == 0 && n_rest == n_tiles;
+        if ((runs && i < PLAN_RUN) || (may ? n[PLAN_STEPS + i] : n[i]) * kv > grid)
+            continue;
+        step = size;
+        *even = n[i] * kv > grid;
+    }
     if (step < SL_ATTN_RUN_SPLITS || keys <= n_rest * PLAN_RUN_TILES)
         return step;
     return narrow_runs(n, n_rest, keys, static_cast<uint32_t>(kv), static_cast<uint32_t>(grid));
@@ -377,8 +397,9 @@ static __device__ struct plan_parts choose_parts(struct plan_smem *s, const stru
     int32_t share = static_cast<int32_t>(min(sum[0] * kv / grid, static_cast<int64_t>(1) << 20));
     parts.body = sl_attn_split_of((2 * share + 1) * SL_ATTN_TILE - 1) + 1;
     parts.step = 1;
+    parts.even = false;
     if (cls == 0)
-        parts.step = narrow_step(sum + 4, parts.n_rest, sum[3], kv, grid);
+        parts.step = narrow_step(sum + 4, parts.n_rest, n_tiles, sum[3], kv, grid, &parts.even);
     else if (parts.n_rest > 0)
         parts.step = wide_step(sum + 4, parts.n_rest, sum[3], kv, grid);
     if (n_tiles + sum[2] <= p.at.cap_items[cls] &&
@@ -420,7 +441,8 @@ static __device__ void write_tile(const struct plan_args &p, int cls, int32_t n_
     int32_t to = n_tiles + at[0];
     for (int32_t i = 0; i < needs[0]; i++) {
         item.from = item.to;
-        item.to = i + 1 < needs[0] ? item.from + part.step : t.n_splits;
+        item.to = part.keys > 0 ? sl_attn_split_of((i + 2) * part.keys) : item.from + part.step;
+        item.to = i + 1 < needs[0] ? item.to : t.n_splits;
         p.at.item[cls][to + i] = item;
     }
 }
