@@ -4,8 +4,8 @@
  * prompts.
  *
  * Two warps bring page tiles as they are, by bulk copies, one the keys and one the values, each
- * into two slots of cfg::KEYS positions; of pages that hold no BF16 or F16 attention_widen.cuh's
- * warps make it there. Warpgroups of 64 rows take them. The sums are those of
+ * into two slots of cfg::KEYS positions; where pages hold no BF16 or F16, attention_widen.cuh's
+ * warps make it of what was brought. Warpgroups of 64 rows take them. The sums are those of
  * mma.sync, to the bit: one accumulator over ascending 16s. A row's state over the splits of a run
  * is in memory, touched once a split: shared memory, but for D = 256 three quarters are in the
  * workspace, from where as many loads as there are registers are under way at once.
@@ -23,13 +23,16 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int KEYS = KEYS_;
     static constexpr bool WIDENS = KV::scaled;     /* pages are not what is multiplied */
     static constexpr int GROUPS = D == 64 ? 3 : 2; /* that multiply; another one brings */
-    /* Registers of a thread that multiplies, and of one that brings. */
-    static constexpr int REGS = GROUPS == 3 ? 160 : WIDENS ? 232 : 240;
-    static constexpr int BRING_REGS = !WIDENS ? 24 : GROUPS == 3 ? 32 : 40;
-    static constexpr int WIDENERS = WIDENS ? 4 : 0; /* warps of those that bring */
+    /* Warps that widen: two of those that bring, which have nothing to do, or a group besides. */
+    static constexpr int WIDENERS = !WIDENS ? 0 : GROUPS == 3 ? 2 : 4;
+    static constexpr int WIDEN_WARP = WIDENERS == 4 ? 4 : 2; /* the first of them */
+    /* Registers of a thread that multiplies, and of the others. */
+    static constexpr int REGS = GROUPS == 3 ? 160 : WIDENS ? 224 : 240;
+    static constexpr int BRING_REGS = WIDENS ? 32 : 24;
     static constexpr int ROWS = 64 * GROUPS;
     static constexpr int WORKERS = 128 * GROUPS;
-    static constexpr int THREADS = 128 + WORKERS;
+    static constexpr int FIRST = WIDENERS == 4 ? 256 : 128; /* worker */
+    static constexpr int THREADS = FIRST + WORKERS;
     static constexpr int PANELS = D / 64;          /* of 64 dimensions */
     static constexpr int PART = SL_KV_TILE * 128;  /* bytes of one in a page tile */
     static constexpr int PANEL = 64 * 128;         /* and in 64 rows */
@@ -49,7 +52,9 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int WORK_AT = VOTE_AT + 16 * GROUPS;
     static constexpr int SCALES_AT = /* 16 bits [SLOTS][KEYS] */
         WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
-    static constexpr int BYTES = SCALES_AT + (WIDENS ? 2 * SLOTS * KEYS : 0);
+    static constexpr int RAW_AT = SCALES_AT + 2 * SLOTS * KEYS; /* mbarriers */
+    static constexpr int SEEN_AT = RAW_AT + 8 * SLOTS;          /* uint32_t [SLOTS] */
+    static constexpr int BYTES = WIDENS ? SEEN_AT + 4 * SLOTS : SCALES_AT;
     static_assert(SL_ATTN_SPLIT % KEYS == 0, "splits are whole slots");
 
     /* Where 16 rows of a panel lie in a slot: keys panel after panel, values 64 rows after 64. */
@@ -58,6 +63,14 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
         if (keys)
             return panel * (KEYS * 128) + unit * PART;
         return unit / 4 * BLOCK + panel * PANEL + unit % 4 * PART;
+    }
+    /* Where the codes of two panels (D = 64: one), from an even one on, lie till they are widened:
+     * where the last of their own numbers will. */
+    static __device__ __forceinline__ int codes_at(bool keys, int unit, int panel)
+    {
+        if (PANELS == 1)
+            return part_at(keys, unit, 0) + PART / 2;
+        return part_at(keys, unit, (PANELS + panel) / 2);
     }
 };
 
@@ -82,6 +95,9 @@ struct sl_attn_turn {
     }
 };
 
+#define SL_ATTN_LAST    0x80000000u
+#define SL_ATTN_NO_MORE 0xFFFFFFFFu /* slots will be brought */
+
 template <class cfg> struct sl_attn_bars {
     uint8_t *smem;
     __device__ __forceinline__ uint64_t *full(int i) const
@@ -104,17 +120,33 @@ template <class cfg> struct sl_attn_bars {
     {
         return reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT) + i;
     }
+    /* What is to be widened is there. */
+    __device__ __forceinline__ uint64_t *raw(int i) const
+    {
+        return reinterpret_cast<uint64_t *>(smem + cfg::RAW_AT) + i;
+    }
+    /* Which rows of it are seen, from | end << 16, and SL_ATTN_LAST with the last keys of an item;
+     * or SL_ATTN_NO_MORE. */
+    __device__ __forceinline__ uint32_t *seen(int i) const
+    {
+        return reinterpret_cast<uint32_t *>(smem + cfg::SEEN_AT) + i;
+    }
+    __device__ __forceinline__ uint8_t *scales(int i, int unit) const
+    {
+        return smem + cfg::SCALES_AT + (i * cfg::KEYS + unit * SL_KV_TILE) * 2;
+    }
     /* By one thread. */
     __device__ __forceinline__ void init() const
     {
-        constexpr int BRINGERS = cfg::WIDENS ? cfg::WIDENERS : 1; /* of a slot */
         for (int i = 0; i < cfg::SLOTS; i++) {
-            sl_mbar_init(full(i), BRINGERS * SL_WARP_ARRIVALS);
+            sl_mbar_init(full(i), (cfg::WIDENS ? cfg::WIDENERS : 1) * SL_WARP_ARRIVALS);
             sl_mbar_init(empty(i), cfg::WORKERS / 32 * SL_WARP_ARRIVALS);
+            if (cfg::WIDENS)
+                sl_mbar_init(raw(i), SL_WARP_ARRIVALS);
         }
         for (int i = 0; i < 2; i++) {
             sl_mbar_init(work_full(i), SL_WARP_ARRIVALS);
-            sl_mbar_init(work_empty(i), (cfg::WORKERS / 32 + BRINGERS) * SL_WARP_ARRIVALS);
+            sl_mbar_init(work_empty(i), (cfg::WORKERS / 32 + 1) * SL_WARP_ARRIVALS);
         }
         sl_mbar_fence_init();
     }
@@ -122,7 +154,7 @@ template <class cfg> struct sl_attn_bars {
 
 /* ---------------------------------------------------------------- the warps that bring */
 
-template <class cfg> struct sl_attn_bring {
+template <class KV, class cfg> struct sl_attn_bring {
     const struct sl_attn_args &a;
     sl_attn_bars<cfg> bars;
     struct sl_attn_turn tiles;
@@ -149,8 +181,7 @@ template <class cfg> struct sl_attn_bring {
         int sub = unit + (w.item.kv - page) * a.by_page.by;
         first = from;
         at = static_cast<unsigned>(id) * static_cast<unsigned long long>(a.page_bytes) +
-             static_cast<unsigned>(sub) *
-                 static_cast<unsigned long long>(SL_KV_TILE * cfg::PANELS * 128);
+             static_cast<unsigned>(sub) * static_cast<unsigned long long>(KV::tile_bytes(cfg::D));
     }
 
     __device__ __forceinline__ int part_at(int unit, int panel) const
@@ -200,6 +231,43 @@ template <class cfg> struct sl_attn_bring {
         tiles.n++;
     }
 
+    /* The same for the warps that widen: all of a page tile of which somebody sees a row. */
+    __device__ __forceinline__ void load_codes(int key, bool last)
+    {
+        constexpr int CODES = SL_KV_TILE * cfg::D, EACH = cfg::D == 256 ? CODES / 2 : CODES;
+        const uint8_t *from = (keys ? a.keys : a.values) + at;
+        const int unit = lane - (key / SL_KV_TILE - first), pos = key + unit * SL_KV_TILE;
+        const bool mine =
+            unit >= 0 && unit < cfg::KEYS / SL_KV_TILE && pos < hi && pos + SL_KV_TILE > lo;
+        const int slot = keys ? tiles.keys() : tiles.values();
+        const int n_units = __popc(__ballot_sync(0xFFFFFFFFu, mine));
+        uint8_t *to = bars.smem + slot * cfg::SLOT;
+        sl_mbar_wait(bars.empty(slot), tiles.parity() ^ 1);
+        if (lane == 0)
+            *bars.seen(slot) = static_cast<uint32_t>(max(lo - key, 0)) |
+                               static_cast<uint32_t>(min(hi - key, cfg::KEYS)) << 16 |
+                               (last ? SL_ATTN_LAST : 0);
+        sl_mbar_expect_warp(bars.raw(slot),
+                            static_cast<uint32_t>(n_units * KV::tile_bytes(cfg::D)));
+        if (mine) {
+#pragma unroll
+            for (int k = 0; k < CODES; k += EACH)
+                sl_bulk_load(to + cfg::codes_at(keys, unit, k / EACH * 2), from + k, EACH,
+                             bars.raw(slot));
+            sl_bulk_load(bars.scales(slot, unit), from + CODES, 2 * SL_KV_TILE, bars.raw(slot));
+        }
+        tiles.n++;
+    }
+
+    /* Tells the warps that widen that this is all. */
+    __device__ __forceinline__ void end_codes()
+    {
+        sl_mbar_wait(bars.empty(tiles.keys()), tiles.parity() ^ 1);
+        if (lane == 0)
+            *bars.seen(tiles.keys()) = SL_ATTN_NO_MORE;
+        sl_mbar_arrive_warp(bars.raw(tiles.keys()));
+    }
+
     __device__ __forceinline__ void item(const struct sl_attn_work &w)
     {
         int from, to;
@@ -211,7 +279,10 @@ template <class cfg> struct sl_attn_bring {
             int key = t * cfg::KEYS;
             if (t == from || key % (32 * SL_KV_TILE) == 0)
                 find(w, key / SL_KV_TILE);
-            load(key);
+            if constexpr (cfg::WIDENS)
+                load_codes(key, t + 1 == to);
+            else
+                load(key);
         }
     }
 
@@ -239,6 +310,8 @@ template <class cfg> struct sl_attn_bring {
                 sl_mbar_arrive_warp(bars.work_empty(items.slot()));
             next = static_cast<int>(gridDim.x + __shfl_sync(0xFFFFFFFFu, taken, 0));
         }
+        if (cfg::WIDENS && keys)
+            end_codes();
     }
 };
 
@@ -472,8 +545,8 @@ template <class KV, class cfg_> struct sl_attn_group {
             write_split(w, t, o, state_m, state_l);
             return;
         }
-        sl_attn_join_total<cfg::D, cfg::WORKERS>(a, static_cast<int>(threadIdx.x) - 128, first_run,
-                                                 !more, o, state_m, state_l);
+        sl_attn_join_total<cfg::D, cfg::WORKERS>(a, static_cast<int>(threadIdx.x) - cfg::FIRST,
+                                                 first_run, !more, o, state_m, state_l);
         first_run = false;
         if (more)
             return;
@@ -579,7 +652,7 @@ template <class KV, class cfg_> struct sl_attn_group {
 
 /* ---------------------------------------------------------------- the kernel */
 
-/* The warps that bring pages of what is not multiplied as it is: attention_widen.cuh. */
+/* The warps that make of pages what is multiplied: attention_widen.cuh. */
 template <class KV, class cfg> struct sl_attn_widen;
 
 template <class Way>
@@ -596,14 +669,15 @@ static __global__ void __launch_bounds__((Way::cfg::THREADS), 1)
     sl_grid_wait();
     /* The same in all lanes, as the compiler shall see: products do not run in divergent code. */
     const int group = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 128), 0);
-    if (group == 0) {
+    if (group < cfg::FIRST / 128) {
         sl_regs_give<cfg::BRING_REGS>();
-        if constexpr (cfg::WIDENS) {
-            sl_attn_widen<typename Way::pages, cfg> x(a, bars);
+        if (threadIdx.x < 64) {
+            sl_attn_bring<typename Way::pages, cfg> x(a, bars);
             x.run(a.cls->n_items * a.n_kv_heads);
-        } else if (threadIdx.x < 64) {
-            sl_attn_bring<cfg> x(a, bars);
-            x.run(a.cls->n_items * a.n_kv_heads);
+        } else if constexpr (cfg::WIDENS) {
+            const int warp = __shfl_sync(0xFFFFFFFFu, static_cast<int>(threadIdx.x / 32), 0);
+            if (warp >= cfg::WIDEN_WARP)
+                sl_attn_widen<typename Way::pages, cfg>(bars, warp - cfg::WIDEN_WARP).run();
         }
         if (threadIdx.x == 0 && atomicAdd(&a.cls->done, 1u) + 1 == gridDim.x) {
             a.cls->taken = 0; /* for the next layer */
@@ -612,7 +686,7 @@ static __global__ void __launch_bounds__((Way::cfg::THREADS), 1)
         return;
     }
     sl_regs_take<cfg::REGS>();
-    Way x(a, bars, group - 1);
+    Way x(a, bars, group - cfg::FIRST / 128);
     struct sl_attn_turn items = {0};
     for (;; items.n++) {
         const struct sl_attn_work &w = *bars.work(items.slot());

@@ -283,9 +283,9 @@ struct sl_kv_fp8 {
     static __device__ __forceinline__ void widen(uint32_t w, uint32_t scales, uint32_t &odd,
                                                  uint32_t &even)
     {
-        const uint32_t signs = w & 0x80808080u, bits = 0x07F007F0u;
-        odd = scaled_by((w >> 4 & bits) | (signs & ~bits), scales);
-        even = scaled_by((w << 4 & bits) | (signs << 8 & ~bits), scales);
+        const uint32_t signs = sl_opaque(w & 0x80808080u), bits = 0x07F007F0u;
+        odd = scaled_by(sl_merge(w >> 4, bits, signs), scales);
+        even = scaled_by(sl_merge(w << 4, bits, signs << 8), scales);
     }
     static __device__ __forceinline__ uint32_t scaled_by(uint32_t bits, uint32_t scales)
     {

@@ -85,12 +85,21 @@ static __device__ __forceinline__ uint32_t sl_smem_addr(const void *p)
     return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/* p, of which the compiler then knows nothing: what is some bytes further is that as part of the
- * instruction, and not a sum in registers that the last one is still reading. */
-static __device__ __forceinline__ const uint8_t *sl_opaque(const uint8_t *p)
+/* x, of which the compiler then knows nothing: what is some bytes further is that as part of the
+ * instruction, and not a sum in a register of its own; what was made once is not made twice. */
+static __device__ __forceinline__ uint32_t sl_opaque(uint32_t x)
 {
-    asm("" : "+l"(p));
-    return p;
+    asm("" : "+r"(x));
+    return x;
+}
+
+/* x where mask has ones, y elsewhere: one instruction, of which the compiler would make two where
+ * it sees that y is zero in most places. */
+static __device__ __forceinline__ uint32_t sl_merge(uint32_t x, uint32_t mask, uint32_t y)
+{
+    uint32_t r;
+    asm("lop3.b32 %0, %1, %2, %3, 0xE2;" : "=r"(r) : "r"(x), "r"(mask), "r"(y));
+    return r;
 }
 
 /* *p += v, without waiting for it. As global memory does it: numbers below the normal range count
@@ -298,12 +307,6 @@ static __device__ __forceinline__ bool sl_mbar_poll(uint64_t *bar, uint32_t pari
                  : "r"(sl_smem_addr(bar)), "r"(parity)
                  : "memory");
     return done != 0;
-}
-
-/* The same for those who then do something else. */
-static __device__ __forceinline__ bool sl_mbar_ended(uint64_t *bar, uint32_t parity)
-{
-    return sl_mbar_poll(bar, parity);
 }
 
 /* Orders this thread's ordinary accesses of shared memory before later ones of the copy engine. */

@@ -159,15 +159,6 @@ void sl_sim_mbar_wait(uint64_t *bar, uint32_t parity, sl_sim_at at)
     sim_race_waited(find_mbar(bar, "sl_mbar_wait", at));
 }
 
-bool sl_sim_mbar_ended(uint64_t *bar, uint32_t parity, sl_sim_at at)
-{
-    sl_sim_preempt();
-    const bool ended = (find_mbar(bar, "sl_mbar_ended", at)->phase & 1) != parity;
-    if (ended)
-        sim_race_waited(find_mbar(bar, "sl_mbar_ended", at));
-    return ended;
-}
-
 void sl_sim_fence_proxy()
 {
     sim_race_fence();

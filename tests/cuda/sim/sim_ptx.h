@@ -34,7 +34,6 @@ void sl_sim_mbar_init(uint64_t *bar, uint32_t count, sl_sim_at at);
 void sl_sim_mbar_fence();
 void sl_sim_mbar_arrive(uint64_t *bar, uint32_t tx, sl_sim_at at);
 void sl_sim_mbar_wait(uint64_t *bar, uint32_t parity, sl_sim_at at);
-bool sl_sim_mbar_ended(uint64_t *bar, uint32_t parity, sl_sim_at at);
 void sl_sim_check_stream16(const void *p, sl_sim_at at);
 
 #define SL_SMEM(type, name) type *name = static_cast<type *>(sl_sim_smem())
@@ -145,9 +144,13 @@ static inline void sl_mbar_arrive_at(uint64_t *bar, uint32_t rank, SL_SIM_AT)
 {
     sl_sim_mbar_arrive_at(bar, rank, SL_SIM_HERE);
 }
-static inline const uint8_t *sl_opaque(const uint8_t *p)
+static inline uint32_t sl_merge(uint32_t x, uint32_t mask, uint32_t y)
 {
-    return p;
+    return (x & mask) | (y & ~mask);
+}
+static inline uint32_t sl_opaque(uint32_t x)
+{
+    return x;
 }
 static inline void sl_mbar_init(uint64_t *bar, uint32_t count, SL_SIM_AT)
 {
@@ -174,10 +177,6 @@ static inline bool sl_mbar_poll(uint64_t *bar, uint32_t parity, SL_SIM_AT)
 {
     sl_sim_mbar_wait(bar, parity, SL_SIM_HERE);
     return true;
-}
-static inline bool sl_mbar_ended(uint64_t *bar, uint32_t parity, SL_SIM_AT)
-{
-    return sl_sim_mbar_ended(bar, parity, SL_SIM_HERE);
 }
 static inline void sl_fence_proxy_async()
 {
