@@ -10,13 +10,15 @@
  * whole one, so 1.6 to 1.8; with nothing left out 1 to 2 % more than without in decodes, and 5 to
  * 10 % in prompts, where products no longer run beside exponentials of the same warpgroup.
  *
- * Seen (one H200, 2026-11-22), at some 70 % of what kernels can leave out: decodes 64 x 8,192 1.52,
- * 16 x 32,768 1.48, 1 x 131,072 1.37, 1 x 8,192 1.27; with nothing left out 0.1 to 0.7 % more, 1 x
- * 8,192 1 to 4 %. Prompts 1.41 to 1.48 against the kernel without on the same keys. That one's time
- * depends on the keys, 1,212 us for 2,048 tokens behind 8,192 with none short and 728 with 90 %;
- * with the option on and nothing left out it is 1,000 us throughout, 300 TFLOP/s: each step of a
- * pair waits for the one before, and the halves of the values for each other. Of a pair left out
- * half the time remains, as values are brought all the same: 21 bytes a clock and multiprocessor.
+ * Seen (one H200, 2026-11-23), at some 70 % of what kernels can leave out: decodes 64 x 8,192 1.53,
+ * 16 x 32,768 1.51, 1 x 131,072 1.48, 1 x 8,192 1.27; with nothing left out up to 0.4 % more, 1 x
+ * 8,192 1.5 to 2.9 %. (Before, with tiles of 16 rows as for drafts: 1.50, 1.50, 1.45 and 1.08; 0.6
+ * to 1.6 %, and 18 %.) Prompts 1.35 to 1.43 against the kernel without on the same keys. That one's
+ * time depends on the keys, 1,180 us for 2,048 tokens behind 8,192 with none short and 680 to 720
+ * with 90 %; with the option on and nothing left out it is 910 to 940 us throughout, 320 TFLOP/s:
+ * each step of a pair waits for the one before, and the halves of the values for each other. Of a
+ * pair left out half the time remains, as values are brought all the same: 21 bytes a clock and
+ * multiprocessor.
  */
 #include "lab.h"
 

@@ -42,7 +42,9 @@ template <class KV, int D>
 static inline void sl_attn_run_skip(struct sl_cuda *cu, const struct sl_attn_args *a, int cls,
                                     int32_t grid)
 {
-    if (cls == 0)
+    if (cls == 0 && a->few)
+        sl_attn_run_narrow<KV, D, 1, true>(cu, a, grid);
+    else if (cls == 0)
         sl_attn_run_narrow<KV, D, 2, true>(cu, a, grid);
     else if constexpr (D == 64 || D == 128)
         sl_attn_run_group<sl_attn_skip<KV, D>>(cu, a, grid);
