@@ -24,11 +24,12 @@
  *   cublas   128 x 128 and 1 x 128 scales, as here   1280  998  929 1056   1256 1026  909  928
  *   -        weights as the 64-row operand, 192 x 128   1131 933 792 835   1072  850  771  798
  *
- * The same of 2026-11-23: before, with outputs by ordinary stores, and after, two runs. The chip's
- * power makes neighbouring lines of one program differ by up to 8 %:
+ * The same of 2026-11-23: before, with outputs by ordinary stores, and after, two runs; p and gp
+ * are pairs of blocks that share tokens, which are gone. The chip's power makes neighbouring lines
+ * of one program differ by up to 8 %:
  *
  *            128 tokens x            before                after
- *   t128     128, two sums           1085  853  754  704   1100  910  765  844
+ *   r128     128, two sums           1085  853  754  704   1100  910  765  844
  *   p128     the same by pairs                             1093 1034  816  846   1118  942  800 851
  *   r192     192                     1177  803  700  723   1244  919  812  948   1257  881  906 929
  *   p192     the same by pairs                             1182 1040  881  936   1237  904  812 909
@@ -39,6 +40,29 @@
  *   gp128    the same by pairs                              844 1021  951  966
  *   g192     96 of both                                     715  881  915  925
  *   gp192    the same by pairs                              773  942  944  992    730  901  974 975
+ *
+ * Later that day: scales by asynchronous copies (cp) in place of loads two steps ahead, and the
+ * warpgroups' products in turn; us, the least of three rounds of one program (gated: g128 beside
+ * r128, gp128 and gp192 beside p128 and p192):
+ *
+ *                 4096 x 14336        6144 x 4096       4096 x 4096         28672 x 4096, gated
+ *   tokens     256   512   2048     256   512  2048    256   512   4096      128   256   512  2048
+ *   r192      65.9  62.1  244.8    21.0  23.6  94.9   20.6  21.8  129.1
+ *     cp      65.9  67.8  218.7    21.0  23.5  92.8   21.2  21.6  128.4
+ *     both    67.8  70.5  225.7    21.7  24.0  96.4   21.8  22.7  142.4
+ *   r128      51.5  54.7  215.3    16.6  33.3 102.6   16.1  17.4  134.6     40.0  67.5 124.3 488.5
+ *     cp      43.7  51.4  200.9    15.7  30.9  98.5   15.3  16.8  129.4     38.0  65.0 121.1 490.7
+ *     both    41.4  48.6  202.2    15.4  29.5  93.7   14.5  16.3  122.3     37.2  63.2 121.3 479.2
+ *   p128      51.6  57.3  240.7    17.9  33.1 117.9   17.1  18.9  147.6     41.4  73.7 139.9 541.1
+ *     both    42.7  50.4  204.2    17.0  30.2 103.1   15.3  17.3  122.6     38.7  74.8 126.2 482.3
+ *   p192      65.6  67.6  219.9    22.1  24.7  97.4   22.2  22.8  137.8     60.8  97.5 156.5 548.9
+ *     both    65.5  68.6  218.1    21.9  25.0  94.1   22.0  22.9  133.2     56.4  87.0 136.3 508.8
+ *   r64       43.2  85.7           22.2  33.0         12.5  22.9
+ *     cp      35.6  68.8           21.7  32.3         12.2  22.2
+ *     both    31.9  60.7           19.2  29.3         11.0  19.9
+ *   PyTorch's _scaled_mm, another chip, scales of tensors and of rows:
+ *             26.0  41.7           12.8  21.3         11.6        114.2           55.7  88.8
+ *             41.3  41.8           15.9  26.1         18.3         95.7           59.9  89.6
  *
  * us for one token at 6144 x 4096, 4096 x 4096, 28672 x 4096 (gate and up), 4096 x 14336:
  *
@@ -78,6 +102,18 @@
  *   the runs differ.
  *   Of 64 rows, the tiles of 256 tokens, pairs gain nothing (4096 x 14336, 256 tokens: 45.2 us for
  *   44.6), and four blocks that share tokens lose (78.3).
+ * - Parts knocked out (112 steps of 4096 x 14336, 256 tokens, us; scales then still by loads): of
+ *   64 rows 44.0; without copies 32.8, without products 40.6, without loads of scales 36.1. Of 128
+ *   50.5, 45.5, 42.6, 47.4. Of 192 rows products alone take 0.50 us a step, copies alone 0.38 where
+ *   44 blocks ask and 0.48 where 132 do.
+ * - From some 1e11 FLOP on, run for longer than a few ms, the chip's power binds (690 W, clocks of
+ *   1.25 to 1.5 GHz for 1.98): 8192^3 by one kernel 879 us in the first ms and 1,012 in the median
+ *   of four rounds. There what costs the least energy is fastest, and that is r192.
+ * - Equal shares of the last two rounds for all blocks, the sums of a tile that is cut going on in
+ *   the next block by way of memory (the same bits): 4096^3 155 us for 169, 4096 x 2048 86.7 for
+ *   94.4, but with loops whose length depends on the block ptxas 13.0 keeps places in the ring in
+ *   a thread's own registers and not in uniform ones, and a step of 192 rows takes 0.70 us for
+ *   0.54. With a tile's end beside the next one's first products likewise (136 us for 155).
  * - One warpgroup ahead of the other by half a ring changed nothing (with tokens from registers).
  * - fence.proxy.async, which readers of what the copy engine brought owe it, is MEMBAR.ALL.CTA, 350
  *   clocks a step. So scales come by ordinary stores of a warp, and wgmma alone reads the rest.
@@ -262,15 +298,11 @@ struct version {
             1 << 20                                                                             \
     }
 static const struct version versions[] = {
-    WIDE("t128", "128 tokens x 128, two sums under way", 2, false),
-    WIDE("p128", "the same by pairs of blocks", 2, false, 2),
     WIDE("r192", "128 tokens x 192", 3, false),
-    WIDE("p192", "the same by pairs of blocks", 3, false, 2),
+    WIDE("r128", "128 tokens x 128, two sums under way", 2, false),
     WIDE("r64", "128 tokens x 64", 1, false),
     WIDE("g128", "128 tokens x 128, gate and up", 2, true),
-    WIDE("gp128", "the same by pairs of blocks", 2, true, 2),
     WIDE("g192", "128 tokens x 192, gate and up", 3, true),
-    WIDE("gp192", "the same by pairs of blocks", 3, true, 2),
     FEW("n8", "64 x 8, four steps a stage", 8, 8, false),
     FEW("n8two", "64 x 8, two steps a stage", 8, 8, false, false, 2),
     FEW("n8one", "64 x 8, a step a stage", 8, 8, false, false, 1),

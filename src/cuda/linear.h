@@ -157,12 +157,10 @@ SL_LIN_DECLARE(n16);
 SL_LIN_DECLARE(n32);
 SL_LIN_DECLARE(n64);
 SL_LIN_DECLARE(wide); /* the cheapest of those below */
-SL_LIN_DECLARE(p192);
 SL_LIN_DECLARE(r192);
-SL_LIN_DECLARE(p128);
+SL_LIN_DECLARE(r128);
 SL_LIN_DECLARE(r64);
 SL_LIN_DECLARE(g128);
-SL_LIN_DECLARE(gp192);
 #undef SL_LIN_DECLARE
 /* Memory for activations as FP8, from the first matrix of that layout on: products of more tokens
  * than fit are made in parts. */

@@ -77,24 +77,22 @@ void sl_lin_few_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
 
 /* Kernels of many tokens: a name, the shape (sl_w8_wide), and what a tile and a step of 128 columns
  * cost in 10 ns (H200, lab/gemm_fp8.cu). */
-#define WIDE_KERNELS(X)           \
-    X(p192, 3, false, 2, 260, 62) \
-    X(r192, 3, false, 1, 300, 63) \
-    X(p128, 2, false, 2, 230, 46) \
-    X(r64, 1, false, 1, 190, 36)  \
-    X(g128, 2, true, 1, 290, 46)  \
-    X(gp192, 3, true, 2, 460, 65)
+#define WIDE_KERNELS(X)        \
+    X(r192, 3, false, 300, 61) \
+    X(r128, 2, false, 200, 44) \
+    X(r64, 1, false, 150, 27)  \
+    X(g128, 2, true, 290, 44)
 
-#define RUN(name, q, gated, pair, tile, step)                             \
+#define RUN(name, q, gated, tile, step)                                   \
     void sl_lin_##name##_w8a8(struct sl_cuda *cu, const struct sl_lin *l) \
     {                                                                     \
-        run(cu, l, sl_w8_wide_launch<sl_w8_wide<q, gated, pair>>);        \
+        run(cu, l, sl_w8_wide_launch<sl_w8_wide<q, gated>>);              \
     }
 WIDE_KERNELS(RUN)
 
 struct wide_kernel {
     bool gated;
-    int32_t rows, pair; /* of a part in a tile; blocks that share tokens */
+    int32_t rows; /* of a part in a tile */
     int32_t tile, step;
     void (*run)(struct sl_cuda *cu, const struct sl_lin *l);
 };
@@ -104,16 +102,15 @@ static int64_t cost(const struct wide_kernel *k, const sl_lin *l, int n_sms)
     int64_t tiles = 0;
     for (int32_t part = 0; part < (l->gated ? 1 : l->n_parts); part++)
         tiles += SL_CEIL_DIV(l->part[part].n_rows, k->rows);
-    int64_t units = SL_CEIL_DIV(tiles, (int64_t)k->pair) * SL_CEIL_DIV(l->n, 128);
-    int64_t rounds = SL_CEIL_DIV(units, (int64_t)SL_MAX(n_sms / k->pair, 1));
+    int64_t rounds = SL_CEIL_DIV(tiles * SL_CEIL_DIV(l->n, 128), (int64_t)n_sms);
     return rounds * (k->tile + (int64_t)k->step * SL_CEIL_DIV(l->k, 128));
 }
 
 /* The kernel whose last block ends first. */
 void sl_lin_wide_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
 {
-#define KERNEL(name, q, gated, pair, tile, step) \
-    {gated, sl_w8_wide<q, gated>::rows, pair, tile, step, sl_lin_##name##_w8a8},
+#define KERNEL(name, q, gated, tile, step) \
+    {gated, sl_w8_wide<q, gated>::rows, tile, step, sl_lin_##name##_w8a8},
     static const struct wide_kernel kernels[] = {WIDE_KERNELS(KERNEL)};
     const struct wide_kernel *best = NULL;
     for (size_t i = 0; i < SL_COUNT(kernels); i++) {

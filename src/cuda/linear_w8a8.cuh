@@ -58,15 +58,13 @@ struct sl_w8_unit {
     int32_t token0;
 };
 
-/* pair: blocks beside each other that share tokens, of which this is `rank`. */
 static __device__ __forceinline__ sl_w8_unit sl_w8_find(const sl_lin &l, const sl_w8_plan &p,
-                                                        int id, int tokens, int pair = 1,
-                                                        int rank = 0)
+                                                        int id, int tokens)
 {
     int per_group = p.raster * p.n_tiles;
     int group = id / per_group, in = id % per_group;
     int width = min(p.raster, p.n_cols - group * p.raster);
-    int row = in / width * pair + rank;
+    int row = in / width;
     sl_w8_unit u;
     u.part = 0;
     while (!l.gated && u.part + 1 < l.n_parts && row >= l.part[u.part + 1].first)
@@ -76,9 +74,9 @@ static __device__ __forceinline__ sl_w8_unit sl_w8_find(const sl_lin &l, const s
     return u;
 }
 
-/* Tiles of `rows` rows and `tokens` tokens, `pair` of them side by side a unit. */
+/* Tiles of `rows` rows and `tokens` tokens. */
 static inline sl_w8_plan sl_w8_plan_of(sl_lin *l, const float *xs, int32_t ld_xs, int32_t rows,
-                                       int32_t tokens, int32_t raster, int32_t pair = 1)
+                                       int32_t tokens, int32_t raster)
 {
     sl_w8_plan p = {};
     p.xs = xs;
@@ -88,7 +86,6 @@ static inline sl_w8_plan sl_w8_plan_of(sl_lin *l, const float *xs, int32_t ld_xs
         l->part[i].first = p.n_tiles;
         p.n_tiles += SL_CEIL_DIV(l->part[i].n_rows, rows);
     }
-    p.n_tiles = SL_CEIL_DIV(p.n_tiles, pair);
     p.n_cols = SL_CEIL_DIV(l->n, tokens);
     p.raster = SL_MIN(raster, p.n_cols);
     p.n_units = p.n_tiles * p.n_cols;

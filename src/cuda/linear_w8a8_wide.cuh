@@ -10,10 +10,9 @@
  * to 8 KB that lie as they will, warp 1 tokens and warp 2 the scales of both. In a gated product
  * pieces of rows are gate's and up's in turn, so that a thread has both sums of an output. A
  * warpgroup waits for its sum and adds it up while the products of the other run; up to 128 rows
- * (TWO) each has two sums under way.
- *
- * Of a pair (CL 2, a cluster) the blocks have tiles of rows side by side and the same tokens: each
- * brings half of them for both, so that L2 is asked for less.
+ * (TWO) each has two sums under way, and the warpgroups start theirs in turn: side by side, both
+ * would end at the same time and add while nobody multiplies (H200, 4096 x 14336, 256 tokens: 31.9
+ * us for 35.6; of 192 rows, where turns are waited for, 67.8 for 65.9).
  *
  * Outputs leave through shared memory by the copy engine, while the next tile is multiplied: a tile
  * of 128 x 128 takes 2.3 us beside its steps, 4.6 with ordinary stores (H200).
@@ -23,9 +22,11 @@
 
 #include "cuda/linear_w8a8.cuh"
 
-/* Q: rows of a tile, of both parts, by 64; CL: blocks that share tokens. */
-template <int Q_, bool GATED_, int CL_ = 1> struct sl_w8_wide {
-    static constexpr int Q = Q_, CL = CL_, R = 64 * Q_, tokens = 128, threads = 384;
+#define SL_W8_TURN 4 /* and the next one: barriers of the turns */
+
+/* Q: rows of a tile, of both parts, by 64. */
+template <int Q_, bool GATED_> struct sl_w8_wide {
+    static constexpr int Q = Q_, R = 64 * Q_, tokens = 128, threads = 384;
     static constexpr bool GATED = GATED_, TWO = Q_ <= 2;
     static constexpr int rows = R / (GATED ? 2 : 1); /* of a part */
     /* Rows with one scale: in a gated product gate's and up's in turn. */
@@ -44,19 +45,7 @@ template <int Q_, bool GATED_, int CL_ = 1> struct sl_w8_wide {
     static constexpr int s_offset = ring + stages * stage;
     static constexpr int f_offset = s_offset + stages * s_stage;
     static constexpr int smem = f_offset + 2 * factors;
-    static constexpr int ahead = 2; /* steps whose scales are on their way */
     static_assert(stages >= 3 && Q <= 3, "shape");
-};
-
-/* The units of a block, or of both of a pair. */
-template <class S> struct sl_w8_wide_walker {
-    int first, step, rank;
-
-    __device__ __forceinline__ sl_w8_wide_walker()
-        : first(static_cast<int>(blockIdx.x) / S::CL), step(static_cast<int>(gridDim.x) / S::CL),
-          rank(S::CL > 1 ? static_cast<int>(sl_cluster_rank()) : 0)
-    {
-    }
 };
 
 /* The rows of a piece of a tile. */
@@ -77,9 +66,8 @@ static __device__ __forceinline__ void sl_w8_wide_bring_w(const sl_lin &l, const
 {
     int lane = static_cast<int>(threadIdx.x % 32);
     sl_w8_place at = {0, 1};
-    sl_w8_wide_walker<S> units;
-    for (int id = units.first; id < p.n_units; id += units.step) {
-        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens, S::CL, units.rank);
+    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
+        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens);
         const uint8_t *from = sl_w8_wide_rows<S>(l, p, t, min(lane, S::pieces - 1)).codes;
         for (int k = 0; k < p.n_k; k++) {
             uint64_t *full = sl_w8_full(smem, at.slot);
@@ -100,72 +88,43 @@ template <class S>
 static __device__ __forceinline__ void sl_w8_wide_bring_x(const sl_lin &l, const sl_w8_plan &p,
                                                           const CUtensorMap *map, uint8_t *smem)
 {
-    constexpr int share = S::tokens / S::CL;
     sl_w8_place at = {0, 1};
-    sl_w8_wide_walker<S> units;
-    for (int id = units.first; id < p.n_units; id += units.step) {
-        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens, S::CL, units.rank);
+    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
+        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens);
         for (int k = 0; k < p.n_k; k++) {
             uint64_t *full = sl_w8_full(smem, at.slot);
             sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
             sl_mbar_expect_tx(full, S::x_bytes);
-            uint8_t *to = smem + S::ring + at.slot * S::stage + S::w_bytes;
-            if constexpr (S::CL > 1)
-                sl_tensor_load_all(to + units.rank * share * 128, map, k * 128,
-                                   t.token0 + units.rank * share, full,
-                                   static_cast<uint16_t>((1u << S::CL) - 1));
-            else
-                sl_tensor_load(to, map, k * 128, t.token0, full);
+            sl_tensor_load(smem + S::ring + at.slot * S::stage + S::w_bytes, map, k * 128, t.token0,
+                           full);
             sl_w8_next(at, S::stages);
         }
     }
 }
 
-/* Warp 2: the scales of a step, of two tokens a lane and 64 and 128 further, and of the units, by
- * ordinary stores: were they brought by the copy engine, whoever has read them would owe it a
- * fence, which takes as long as the products of a step. */
+/* Warp 2: the scales of a step, four tokens a lane, and of the units. By ordinary asynchronous
+ * copies, which are ahead by the whole ring as all else is: loaded into registers two steps ahead
+ * they came late (4096 x 14336, 256 tokens: 43.2 us for 35.6). Were they brought by the copy
+ * engine, whoever has read them would owe it a fence, which takes as long as the products of a
+ * step. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_wide_scales(const sl_lin &l, const sl_w8_plan &p,
                                                          uint8_t *smem)
 {
     int lane = static_cast<int>(threadIdx.x % 32);
     sl_w8_place at = {0, 1};
-    sl_w8_wide_walker<S> units;
-    for (int id = units.first; id < p.n_units; id += units.step) {
-        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens, S::CL, units.rank);
+    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
+        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens);
+        const float *x = p.xs + min(t.token0 + 4 * lane, p.ld_xs - 4);
         const float *w = sl_w8_wide_rows<S>(l, p, t, min(lane, S::pieces - 1)).scales;
-        float2 xs[S::ahead][2];
-        float ws[S::ahead];
-        auto load = [&](int j, int k) {
-            k = min(k, p.n_k - 1);
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                int token = min(t.token0 + 64 * i + 2 * lane, p.ld_xs - 2);
-                xs[j][i] = *reinterpret_cast<const float2 *>(
-                    p.xs + static_cast<int64_t>(k) * p.ld_xs + token);
-            }
-            ws[j] = w[k];
-        };
-#pragma unroll
-        for (int j = 0; j < S::ahead; j++)
-            load(j, j);
-#pragma unroll 1
-        for (int k = 0; k < p.n_k; k += S::ahead) {
-#pragma unroll
-            for (int j = 0; j < S::ahead; j++) {
-                if (k + j >= p.n_k)
-                    break;
-                float *to = reinterpret_cast<float *>(smem + S::s_offset + at.slot * S::s_stage);
-                sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
-#pragma unroll
-                for (int i = 0; i < 2; i++)
-                    *reinterpret_cast<float2 *>(to + 64 * i + 2 * lane) = xs[j][i];
-                if (lane < S::pieces)
-                    to[S::tokens + lane] = ws[j];
-                sl_mbar_arrive_warp(sl_w8_full(smem, at.slot));
-                load(j, k + j + S::ahead);
-                sl_w8_next(at, S::stages);
-            }
+        for (int k = 0; k < p.n_k; k++) {
+            float *to = reinterpret_cast<float *>(smem + S::s_offset + at.slot * S::s_stage);
+            sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
+            sl_cp_async16(to + 4 * lane, x + static_cast<int64_t>(k) * p.ld_xs, true);
+            if (lane < S::pieces)
+                sl_cp_async4(to + S::tokens + lane, w + k);
+            sl_cp_async_arrive(sl_w8_full(smem, at.slot));
+            sl_w8_next(at, S::stages);
         }
     }
 }
@@ -195,10 +154,14 @@ static __device__ __forceinline__ void sl_w8_wide_issue(sl_w8_wide_sums<S> &s,
     uint8_t *stage = v.smem + S::ring + v.at.slot * S::stage;
     auto w = sl_wgmma_b(stage), x = sl_wgmma_b(stage + S::w_bytes + v.group * SL_W8_UNIT);
     sl_wgmma_fence();
+    if constexpr (S::TWO)
+        sl_turn_wait(SL_W8_TURN + v.group, 256);
 #pragma unroll
     for (int j = 0; j < 4; j++)
         sl_wgmma_e4m3(s.v, x + j * SL_WGMMA_B_K16, w + j * SL_WGMMA_B_K16, j);
     sl_wgmma_commit();
+    if constexpr (S::TWO)
+        sl_turn_pass(SL_W8_TURN + 1 - v.group, 256);
     const float *scales =
         reinterpret_cast<const float *>(v.smem + S::s_offset + v.at.slot * S::s_stage);
     float x0 = scales[64 * v.group + v.token], x1 = scales[64 * v.group + v.token + 8];
@@ -210,27 +173,13 @@ static __device__ __forceinline__ void sl_w8_wide_issue(sl_w8_wide_sums<S> &s,
     sl_w8_next(v.at, S::stages);
 }
 
-/* Gives a stage back, to both blocks that bring a share of it. */
-template <class S> static __device__ __forceinline__ void sl_w8_wide_free(uint64_t *empty)
-{
-    if (S::CL == 1) {
-        sl_mbar_arrive_warp(empty);
-        return;
-    }
-    __syncwarp();
-#pragma unroll
-    for (int r = 0; r < S::CL; r++)
-        if (SL_WARP_ARRIVALS > 1 || static_cast<int>(threadIdx.x % 32) == r)
-            sl_mbar_arrive_at(empty, static_cast<uint32_t>(r));
-}
-
 /* Gives the oldest stage back and adds up its sums, which have ended. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_wide_add(float (&acc)[S::R / 8][4],
                                                       sl_w8_wide_sums<S> &s, sl_w8_wide_view<S> &v)
 {
     sl_wgmma_done(s.v);
-    sl_w8_wide_free<S>(sl_w8_empty(v.smem, v.oldest));
+    sl_mbar_arrive_warp(sl_w8_empty(v.smem, v.oldest));
     v.oldest = v.oldest + 1 == S::stages ? 0 : v.oldest + 1;
 #pragma unroll
     for (int i = 0; i < S::R / 8; i++)
@@ -435,9 +384,10 @@ static __device__ __forceinline__ void sl_w8_wide_consume(const sl_lin &l, const
     v.group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) - 1;
     v.token = static_cast<int>(threadIdx.x / 32 % 4) * 16 + static_cast<int>(threadIdx.x % 32) / 4;
     float *factors = reinterpret_cast<float *>(smem + S::f_offset + v.group * S::factors);
-    sl_w8_wide_walker<S> units;
-    for (int id = units.first; id < p.n_units; id += units.step) {
-        sl_w8_unit u = sl_w8_find(l, p, id, S::tokens, S::CL, units.rank);
+    if (S::TWO && v.group == 1)
+        sl_turn_pass(SL_W8_TURN, 256); /* the other one begins */
+    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
+        sl_w8_unit u = sl_w8_find(l, p, id, S::tokens);
         sl_w8_wide_factors<S> f;
         f.load(l, p, u);
         float acc[S::R / 8][4];
@@ -453,6 +403,8 @@ static __device__ __forceinline__ void sl_w8_wide_consume(const sl_lin &l, const
             sl_bar_sync(2 + v.group, 128); /* all have read the factors */
         }
     }
+    if (S::TWO && v.group == 0)
+        sl_turn_wait(SL_W8_TURN, 256);
     if (threadIdx.x % 128 == 0)
         sl_tensor_store_wait<0>(); /* the end of the grid waits for what they write */
 }
@@ -463,13 +415,10 @@ __global__ void __launch_bounds__(S::threads, 1)
                       const __grid_constant__ sl_w8_wide_maps maps)
 {
     SL_SMEM(uint8_t, smem);
-    sl_mbar_init_all(sl_w8_full(smem, 0), S::stages, 2 + SL_WARP_ARRIVALS);
-    sl_mbar_init_all(sl_w8_empty(smem, 0), S::stages, 8 * S::CL * SL_WARP_ARRIVALS);
+    sl_mbar_init_all(sl_w8_full(smem, 0), S::stages, 2 + 32);
+    sl_mbar_init_all(sl_w8_empty(smem, 0), S::stages, 8 * SL_WARP_ARRIVALS);
     sl_mbar_fence_init();
-    if (S::CL > 1)
-        sl_cluster_sync();
-    else
-        __syncthreads();
+    __syncthreads();
     sl_grid_launch_dependents();
     if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) == 0) {
         sl_regs_give<40>();
@@ -486,8 +435,6 @@ __global__ void __launch_bounds__(S::threads, 1)
         sl_grid_wait();
         sl_w8_wide_consume<S>(l, p, maps, smem);
     }
-    if (S::CL > 1)
-        sl_cluster_sync(); /* the partner may still reach for what is here */
 }
 
 /* ------------------------------------------------------------------ host */
@@ -498,7 +445,7 @@ static inline cudaError_t sl_w8_wide_describe(sl_w8_wide_maps *maps, const sl_li
                                               const uint8_t *q, int64_t n_cols)
 {
     const int64_t rows = l.part[0].n_rows;
-    cudaError_t e = sl_tensor_map_codes(&maps->x, q, l.n, n_cols, n_cols, S::tokens / S::CL);
+    cudaError_t e = sl_tensor_map_codes(&maps->x, q, l.n, n_cols, n_cols, S::tokens);
     maps->boxes = sl_lin_boxes(l, S::piece == 32 ? 32 : 8);
     if (e != cudaSuccess || !maps->boxes)
         return e;
@@ -519,12 +466,11 @@ static void sl_w8_wide_launch(struct sl_cuda *cu, const sl_lin *given, const uin
 {
     sl_lin l = *given;
     sl_w8_wide_maps maps = {};
-    sl_w8_plan p = sl_w8_plan_of(&l, xs, ld_xs, S::rows, S::tokens, raster, S::CL);
+    sl_w8_plan p = sl_w8_plan_of(&l, xs, ld_xs, S::rows, S::tokens, raster);
     sl_cuda_check(cu, sl_w8_wide_describe<S>(&maps, l, q, (int64_t)p.n_k * 128),
                   "cuTensorMapEncodeTiled");
-    unsigned grid = (unsigned)(S::CL * SL_MIN(p.n_units, SL_MAX(cu->n_sms / S::CL, 1)));
-    sl_launch_cluster(cu, sl_w8_wide_kernel<S>, dim3(grid), dim3(S::threads), S::smem, S::CL, l, p,
-                      maps);
+    unsigned grid = (unsigned)SL_MIN(p.n_units, cu->n_sms);
+    sl_launch(cu, sl_w8_wide_kernel<S>, dim3(grid), dim3(S::threads), S::smem, l, p, maps);
 }
 
 #endif

@@ -24,6 +24,33 @@ static __device__ __forceinline__ uint32_t sl_e4m3x2(float a, float b)
     return r;
 }
 
+/* sl_cp_async16 of 4 bytes. */
+static __device__ __forceinline__ void sl_cp_async4(void *smem, const void *gmem)
+{
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(sl_smem_addr(smem)),
+                 "l"(__cvta_generic_to_global(gmem))
+                 : "memory");
+}
+
+/* Arrives once all that this thread has asked for by these has come. */
+static __device__ __forceinline__ void sl_cp_async_arrive(uint64_t *bar)
+{
+    asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(sl_smem_addr(bar))
+                 : "memory");
+}
+
+/* Two groups of threads, together n_threads, that go on in turn, by barriers of which each has one:
+ * a group waits at its own until the other one has passed the turn to it. */
+static __device__ __forceinline__ void sl_turn_wait(int id, int n_threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
+
+static __device__ __forceinline__ void sl_turn_pass(int id, int n_threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
+
 /* Up to eight rows (tokens) without gaps as b of 32 columns and eight rows: 16 bytes of each row
  * one behind the other, then the next 16 of each. What follows counts as the rows that are not
  * there. */

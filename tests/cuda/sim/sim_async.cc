@@ -4,6 +4,7 @@
  * time before the wait on their barrier can end.
  */
 #include "sim_internal.h"
+#include "sim_ptx_fp8.h"
 
 #include "cuda/weight.h"
 
@@ -11,9 +12,10 @@
 
 static void check_source(const void *src, size_t n, const char *what, sl_sim_at at)
 {
-    if (reinterpret_cast<uintptr_t>(src) % 16)
-        sim_fail("%s at %s:%d: source %p is not aligned to 16 bytes", what, sim_short_file(at.file),
-                 at.line, src);
+    const size_t align = n < 16 ? n : 16;
+    if (reinterpret_cast<uintptr_t>(src) % align)
+        sim_fail("%s at %s:%d: source %p is not aligned to %zu bytes", what,
+                 sim_short_file(at.file), at.line, src, align);
     if (!sim_is_mapped(src, n) || sim_poisoned(src, n))
         sim_fail("%s at %s:%d: %zu bytes at %p are not device memory", what,
                  sim_short_file(at.file), at.line, n, src);
@@ -22,36 +24,47 @@ static void check_source(const void *src, size_t n, const char *what, sl_sim_at 
 static void hide(void *dst, size_t n)
 {
     memset(dst, 0xff, n);
-    sim_poison(dst, n);
+    if (n >= 16) /* less has neighbours in the same eight bytes */
+        sim_poison(dst, n);
 }
 
 /* --- cp.async --- */
 
 static void land(sim_copy *c)
 {
-    sim_unpoison(c->dst, 16);
+    sim_unpoison(c->dst, c->n);
     if (!c->src) {
-        memset(c->dst, 0, 16);
+        memset(c->dst, 0, c->n);
         return;
     }
-    check_source(c->src, 16, "sl_cp_async16", c->at);
-    memcpy(c->dst, c->src, 16);
+    check_source(c->src, c->n, "sl_cp_async", c->at);
+    memcpy(c->dst, c->src, c->n);
 }
 
-void sl_sim_cp_async(void *dst, const void *src, bool pred, sl_sim_at at)
+/* src: nullptr for zeros. */
+static void copy(void *dst, const void *src, size_t n, const void *pc, sl_sim_at at)
 {
-    sim_check_shared(dst, 16, 16, "sl_cp_async16", at);
-    if (pred)
-        check_source(src, 16, "sl_cp_async16", at);
-    sim_copy c = {static_cast<char *>(dst), pred ? static_cast<const char *>(src) : nullptr,
-                  sim_now->group, at};
-    sim_race_access(sim_now->index, dst, 16, true, __builtin_return_address(0));
-    hide(dst, 16);
+    sim_check_shared(dst, n, n, "sl_cp_async", at);
+    if (src)
+        check_source(src, n, "sl_cp_async", at);
+    sim_copy c = {static_cast<char *>(dst), static_cast<const char *>(src), n, sim_now->group, at};
+    sim_race_access(sim_now->index, dst, n, true, pc);
+    hide(dst, n);
     if (sim_chance(8)) {
         land(&c);
         c.dst = nullptr; /* still to be waited for */
     }
     sim_now->copies.push_back(c);
+}
+
+void sl_sim_cp_async(void *dst, const void *src, bool pred, sl_sim_at at)
+{
+    copy(dst, pred ? src : nullptr, 16, __builtin_return_address(0), at);
+}
+
+void sl_sim_cp_async4(void *dst, const void *src, sl_sim_at at)
+{
+    copy(dst, src, 4, __builtin_return_address(0), at);
 }
 
 void sl_sim_cp_commit()
@@ -142,6 +155,17 @@ void sl_sim_mbar_arrive(uint64_t *bar, uint32_t tx, sl_sim_at at)
 {
     const char *what = tx ? "sl_mbar_expect_tx" : "sl_mbar_arrive";
     arrive(find_mbar(bar, what, at), tx, what, at);
+    sl_sim_preempt();
+}
+
+/* What the thread has asked for lands now, as it may. */
+void sl_sim_cp_arrive(uint64_t *bar, sl_sim_at at)
+{
+    for (sim_copy &c : sim_now->copies)
+        if (c.dst)
+            land(&c);
+    sim_now->copies.clear();
+    arrive(find_mbar(bar, "sl_cp_async_arrive", at), 0, "sl_cp_async_arrive", at);
     sl_sim_preempt();
 }
 

@@ -112,6 +112,7 @@ enum sim_state {
 struct sim_copy { /* cp.async */
     char *dst;
     const char *src; /* null: zeros */
+    size_t n;
     uint32_t group;
     sl_sim_at at;
 };

@@ -7,6 +7,26 @@
 #ifndef SL_SIM_PTX_FP8_H
 #define SL_SIM_PTX_FP8_H
 
+void sl_sim_cp_async4(void *dst, const void *src, sl_sim_at at);
+void sl_sim_cp_arrive(uint64_t *bar, sl_sim_at at);
+
+static inline void sl_cp_async4(void *smem, const void *gmem, SL_SIM_AT)
+{
+    sl_sim_cp_async4(smem, gmem, SL_SIM_HERE);
+}
+static inline void sl_cp_async_arrive(uint64_t *bar, SL_SIM_AT)
+{
+    sl_sim_cp_arrive(bar, SL_SIM_HERE);
+}
+
+/* Turns order nothing but time. */
+static inline void sl_turn_wait(int, int)
+{
+}
+static inline void sl_turn_pass(int, int)
+{
+}
+
 static inline float sl_sim_e4m3(uint32_t code)
 {
     uint32_t mag = code & 0x7Fu, bits = (mag << 20) + (120u << 23);
