@@ -13,9 +13,9 @@
  * H200, a layer of a step of 8B, sequences of 768 positions, us without and with this:
  *
  *                          1            4            16           64
- *   BF16              122.0 118.9  128.7 127.5  144.2 141.3  191.7 191.5
- *   FP8 both           72.7  71.4   82.5  78.6   89.8  87.3  146.8 143.3
- *   groups of 128      56.6  54.5   67.3  63.6   93.0  89.0  157.5 144.6
+ *   BF16              122.0 118.9  128.6 127.2  143.9 142.4  191.7 191.8
+ *   FP8 both           72.8  71.9   82.4  78.2   89.8  88.0  146.8 143.4
+ *   groups of 128      56.6  54.6   67.2  63.5   92.7  88.7  156.6 143.9
  *
  * The bits are those of the separate kernels. What is different: y of an add_rmsnorm that was fused
  * keeps what it had. The norm's output is written by the product.
