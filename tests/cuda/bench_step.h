@@ -268,7 +268,7 @@ static void step_rows(struct step_bench *s, int positions, void (*rows)(struct s
 
 static void step_format(struct step_bench *s, enum sl_dtype dtype)
 {
-    static const int real_n[] = {1, 4, 16, 64}, tiny_n[] = {1, 2, 3, 5};
+    static const int real_n[] = {1, 4, 16, 64, 256}, tiny_n[] = {1, 2, 3, 5, 7};
     static const int real_adapted[] = {1, 8, 32}, tiny_adapted[] = {1, 3, 5};
     size_t most = 0;
     for (int i = 0; i < 4; i++)
@@ -300,8 +300,8 @@ static void run_step(const std::vector<enum sl_dtype> &formats)
     struct step_bench s = {};
     struct rows_bench rows(rows_dims_of());
     const size_t widest = b.tiny ? 4096 : 28672;
-    dev<uint16_t> x(64 * widest);
-    dev<float> out(64 * widest);
+    dev<uint16_t> x(256 * widest);
+    dev<float> out(256 * widest);
     fill(x.p, x.n, FILL_BF16, 3);
     s.lin.shapes = b.tiny ? lin_tiny : lin_shapes;
     s.x = s.lin.x = &x, s.out = s.lin.out = &out;
