@@ -854,7 +854,7 @@ static void test_fusing()
     const layer_weights bf16(SL_DTYPE_BF16, 392, 320), ring(SL_DTYPE_BF16, 256, 256),
         int4(SL_DTYPE_INT4_G128, 384, 1024);
     for (const layer_weights *w : {&bf16, &ring, &int4})
-        for (int m : {1, 2, 3, 4, 5, 20, 33})
+        for (int m : {1, 4, 5, 20, 33})
             test_fused(*w, m);
 }
 

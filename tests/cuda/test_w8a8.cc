@@ -504,7 +504,7 @@ int main(int argc, char **argv)
             test_chain(gate, up, down, m);
         matrix o(328, 256, 128, 128), wide_gate(256, 328, 128, 128), wide_up(256, 328, 1, 328),
             back(328, 256, 328, 256);
-        for (int m : {1, 3, 4, 5, 20})
+        for (int m : {1, 3, 20})
             test_fused(o, wide_gate, wide_up, back, m);
         test_layouts();
     }
