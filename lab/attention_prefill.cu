@@ -108,14 +108,31 @@
  * exponentials and the values 1,700, the other half 900, a join 1,000 (2,000 at 32,768 queries,
  * each fourth step), and 400 until the next.
  *
+ * - Splits' lengths once more, of today's kernel, one call of one H200, and what they cost where a
+ * decode has one sequence (768 positions, us) and where FP8 batches have many (256 x 540):
+ *
+ *   keys of a split                        2,048  8,192  32,768  16 x 512     768   256 x 540
+ *   128, from 1,024 256, 4,096 512           356    470     510       220     6.2         113
+ *   256, from 1,024 512                      380    492     521       222     8.2         147
+ *   512                                      388    492     523       224    10.9         118
+ *   512, from 4,096 1,024                    398    497     533       225
+ *   cuDNN, BF16, another call                399    542     600       325
+ *
+ *   (768 and 256 x 540 of 512 by a kernel whose four warps share each 128 keys, of 256 by today's.)
+ *   So splits are worth 10 % at 2,048 and 5 behind more, and a decode pays more than that.
+ *
  * 256 dimensions (attention_wg256.cuh), parts knocked out, TFLOP/s at 2,048, 8,192, 512 behind
- * 131,072: wide, mma.sync                                             61 /  85 /  94 state in L2,
- * its loads two or three at a time             207 / 293 / 370 state in L2, eight at a time 302 /
- * 405 / 490 no loads of keys and values behind the first 300        313 / 447 / 593 no
- * probabilities: scores as they are                    314 / 418 / 532 no joins 474 / 603 / 659 a
- * quarter of it in shared memory, twelve at a time        314 / 431 / 537 So a join, 7,600 clk for
- * 512 keys, is what is left. Longer splits would make them rarer; a warp of attention_narrow.cuh
- * finds the pages of a split by its 32 lanes, hence 512 keys at most.
+ * 131,072:
+ *
+ *   wide, mma.sync                                              61   85   94
+ *   state in L2, its loads two or three at a time              207  293  370
+ *   state in L2, eight at a time                               302  405  490
+ *   no loads of keys and values behind the first 300           313  447  593
+ *   no probabilities: scores as they are                       314  418  532
+ *   no joins                                                   474  603  659
+ *   a quarter of it in shared memory, twelve at a time         314  431  537
+ *
+ * So a join, 7,600 clk for 512 keys, is what is left there.
  */
 #include "lab.h"
 
