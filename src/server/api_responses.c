@@ -28,8 +28,11 @@ struct response {
     int tenant;
     bool store;
     int64_t n_events;
-    struct sl_buf logprobs; /* of tokens whose text has not come yet, comma-separated */
-    struct sl_buf news;     /* those of the text that came last */
+    struct sl_buf waiting; /* struct sl_token: those with log probabilities whose text is to come */
+    struct sl_buf logprobs; /* of those whose text the answer has, comma-separated */
+    struct sl_buf news;     /* of its last news */
+    uint64_t n_pushed;      /* bytes of text that the answer has */
+    bool no_memory;
 };
 
 static void free_response(struct response *e)
@@ -39,6 +42,7 @@ static void free_response(struct response *e)
     sl_turn_unref(e->server->responses, e->parent);
     sl_buf_deinit(&e->echo);
     sl_buf_deinit(&e->turn);
+    sl_buf_deinit(&e->waiting);
     sl_buf_deinit(&e->logprobs);
     sl_buf_deinit(&e->news);
     sl_free(e);
@@ -197,7 +201,7 @@ static void put_response(struct sl_buf *b, const struct sl_call *call, enum sl_f
     else
         put_usage(b, call);
     sl_buf_putc(b, '}');
-    b->failed |= !sl_answer_ok(choice->answer);
+    b->failed |= !sl_answer_ok(choice->answer) || e->no_memory;
 }
 
 /* ---- keeping it */
@@ -397,19 +401,53 @@ static void response_event(struct sl_buf *b, struct sl_call *call, const char *t
     event_end(b);
 }
 
-static void push(struct sl_call *call, struct sl_choice *choice, struct sl_buf *b,
-                 const struct sl_chunk *chunk)
+static void push_piece(struct sl_call *call, struct sl_choice *choice, struct sl_buf *b,
+                       const struct sl_chunk *piece)
+{
+    struct response *e = call->extra;
+    sl_answer_push(choice->answer, b, piece);
+    e->n_pushed += piece->n_text;
+    if (!sl_answer_in(choice->answer, SL_PART_TEXT))
+        sl_buf_clear(&e->logprobs); /* tokens of reasoning, of calls or of markers */
+}
+
+/* Which part a token belongs to shows once the answer has its text and none behind it: tokens that
+ * come together are pushed one by one, so that how they came changes nothing. */
+static void push_tokens(struct sl_call *call, struct sl_choice *choice, struct sl_buf *b,
+                        struct sl_chunk *rest)
 {
     struct response *e = call->extra;
     struct sl_token_style style = {call->conn->loop, call->served, false};
-    if (call->want_logprobs && chunk->n_tokens > 0) {
+    sl_buf_put(&e->waiting, rest->tokens, rest->n_tokens * sizeof *rest->tokens);
+    struct sl_token *t = (struct sl_token *)(void *)e->waiting.data;
+    size_t n = e->waiting.n_bytes / sizeof *t, at = 0;
+    for (; at < n && t[at].text_end <= e->n_pushed + rest->n_text; at++) {
+        struct sl_chunk piece = *rest;
+        piece.n_text = (size_t)(t[at].text_end - e->n_pushed);
+        piece.finish = SL_RUNNING;
         if (e->logprobs.n_bytes > 0)
             sl_buf_putc(&e->logprobs, ',');
-        sl_put_chat_logprobs(&e->logprobs, style, chunk->tokens, chunk->n_tokens, call->n_logprobs);
+        sl_put_chat_logprobs(&e->logprobs, style, &t[at], 1, call->n_logprobs);
+        e->no_memory |= !sl_buf_ok(&e->logprobs);
+        push_piece(call, choice, b, &piece);
+        rest->text += piece.n_text;
+        rest->n_text -= piece.n_text;
+        rest->n_tokens = 0; /* the answer has them */
     }
-    sl_answer_push(choice->answer, b, chunk);
-    if (!sl_answer_in(choice->answer, SL_PART_TEXT))
-        sl_buf_clear(&e->logprobs); /* tokens of reasoning, of calls or of markers */
+    e->no_memory |= !sl_buf_ok(&e->waiting);
+    if (at > 0)
+        memmove(t, t + at, (n - at) * sizeof *t);
+    e->waiting.n_bytes = (n - at) * sizeof *t;
+}
+
+static void push(struct sl_call *call, struct sl_choice *choice, struct sl_buf *b,
+                 const struct sl_chunk *chunk)
+{
+    struct sl_chunk rest = *chunk;
+    if (call->want_logprobs)
+        push_tokens(call, choice, b, &rest);
+    if (rest.n_text > 0 || rest.n_tokens > 0 || rest.finish != SL_RUNNING)
+        push_piece(call, choice, b, &rest);
 }
 
 static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,

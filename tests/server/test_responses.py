@@ -128,9 +128,28 @@ def test_logprobs(client):
     assert "".join(t.token for t in content.logprobs).strip() == content.text.strip()
     assert all(len(t.top_logprobs) == 2 and t.logprob <= 0 for t in content.logprobs)
     assert ask(client).output[0].content[0].logprobs == []
-    r = ask(client, include=["message.output_text.logprobs"], reasoning={}, extra={"thinking_token_budget": 4})
-    content = r.output[1].content[0]
-    assert "".join(t.token for t in content.logprobs).strip() in content.text + content.text.strip()
+
+
+@pytest.mark.parametrize("together", [1, 2, 3, 7, 16])
+def test_logprobs_are_of_the_text(client, together):
+    """Tokens of reasoning and of its markers have none in a message, however many come at a time."""
+    fields = {"include": ["message.output_text.logprobs"], "reasoning": {}}
+    whole = ask(client, extra={"thinking_token_budget": 4}, **fields).output[1].content[0]
+    last, _ = gather(ask(client, stream=True, extra={"thinking_token_budget": 4, "stream_interval": together}, **fields))
+    content = last.output[1].content[0]
+    assert content.text == whole.text and len(content.logprobs) > 3
+    assert [t.token for t in content.logprobs] == [t.token for t in whole.logprobs]
+    assert "".join(t.token for t in content.logprobs).strip() == content.text.strip()
+
+
+def test_logprobs_of_held_text(client):
+    """A message's first tokens look like a stop string, so that their text comes later than they do."""
+    fields = {"include": ["message.output_text.logprobs"]}
+    text = ask(client).output_text
+    r = ask(client, extra={"stop": [text[:9] + "#"]}, **fields)
+    content = r.output[0].content[0]
+    assert content.text == text
+    assert "".join(t.token for t in content.logprobs).strip() == text.strip()
 
 
 def test_tools(client):
