@@ -278,22 +278,24 @@ def test_the_other_codes_that_are_retried():
             assert 0.45 < c.times[1] - c.times[0] < 3  # about a second, at random
 
 
-def timed(server, n=8):
-    times = []
+def timed(servers, n=8):
+    """The median seconds of a request to each, in turns: what else the machine does slows all alike."""
+    times = [[] for _ in servers]
     for _ in range(n):
-        t0 = time.monotonic()
-        ask(server)
-        times.append(time.monotonic() - t0)
-    return sorted(times)[n // 2]
+        for server, to in zip(servers, times):
+            t0 = time.monotonic()
+            ask(server)
+            to.append(time.monotonic() - t0)
+    return [sorted(t)[n // 2] for t in times]
 
 
 def test_a_collector_that_hangs_costs_no_request_anything(server):
-    usual = timed(server)
     with Collector(*[60] * 100) as c:
         with start(c, OTEL_BSP_MAX_QUEUE_SIZE="8", OTEL_BSP_EXPORT_TIMEOUT="300") as s:
             ask(s)
             c.wait(lambda: len(c.bodies) == 1)  # now it hangs
-            assert timed(s) < 2 * usual + 0.02
+            usual, beside_it = timed([server, s])
+            assert beside_it < 2 * usual + 0.02
             assert result(s, "dropped") == 8 * 4 - 8 and s.metric("sluice:trace_queued_spans") == 8
             t0 = time.monotonic()
             assert s.stop() == 0
