@@ -30,13 +30,13 @@
  * after that: in flight are a tile's values and the next one's first keys, which is what it is
  * without.
  *
- * nvcc 13.0, sm_90a; blocks of an SM: 2, for D = 256: 1. D = 128: 193 registers (N = 1), 245, no
- * spills.
+ * nvcc 13.0, sm_90a; blocks of an SM: 2, for D = 256: 1. D = 128: 210 registers (N = 1), 255, where
+ * the join of many slots spills 16 bytes.
  */
 #ifndef SL_CUDA_ATTENTION_NARROW_CUH
 #define SL_CUDA_ATTENTION_NARROW_CUH
 
-#include "cuda/attention_tile.cuh"
+#include "cuda/attention_join.cuh"
 #include "cuda/ptx_turn.cuh"
 
 /* ---------------------------------------------------------------- sizes */
@@ -49,7 +49,9 @@ template <class KV, int D, int N, bool SKIP = false> struct sl_attn_narrow_cfg {
     static constexpr int TILE = KV::tile_bytes(D); /* of a page */
     /* where items are short, the scores of eight rows and 128 keys (attention_short.cuh) */
     static constexpr int SCORES = N == 1 ? SL_ATTN_FEW * (2 * SL_ATTN_TILE + 8) * 4 : 0;
-    static constexpr int STATE = (32 * D * N > SCORES ? 32 * D * N : SCORES) + 512;
+    static constexpr int JOIN = sl_attn_join_many<D, N, THREADS>::BYTES;
+    static constexpr int MOST = SCORES > JOIN ? SCORES : JOIN;
+    static constexpr int STATE = (32 * D * N > MOST ? 32 * D * N : MOST) + 512;
     static constexpr int ROOM = 227 * 1024 / CTAS - 2048 - STATE - (SKIP ? TILE : 0);
     static constexpr int STEP = ROOM >= WARPS * 3 * 2 * TILE ? 32 : 16; /* keys loaded at a time */
     static constexpr int TILES = STEP / SL_KV_TILE;
@@ -825,15 +827,15 @@ static __device__ __forceinline__ bool sl_attn_is_short(const struct sl_attn_wor
 }
 
 /* All warps have left their part of an item. */
-template <class cfg, int D>
+template <class cfg, int D, int N>
 static __device__ __forceinline__ void sl_attn_end_item(const struct sl_attn_args &a,
                                                         const struct sl_attn_work &w, uint8_t *smem)
 {
     if (w.item.rows_at < 0)
         return;
-    sl_fence_gpu();
-    sl_attn_arrive<D, cfg::THREADS>(a, w, static_cast<int>(threadIdx.x),
-                                    reinterpret_cast<int *>(smem + cfg::FLAG_AT));
+    sl_attn_arrive<D, N, cfg::THREADS>(a, w, static_cast<int>(threadIdx.x),
+                                       reinterpret_cast<int *>(smem + cfg::FLAG_AT),
+                                       smem + cfg::STATE_AT);
 }
 
 /* Item k of a block: its own index, then that behind all blocks' first, then whatever is next. It
@@ -872,7 +874,7 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D, N, SKIP>::TH
         if constexpr (N == 1 && !SKIP) {
             sl_attn_short<KV, D> x(a, smem);
             x.go(works[0]);
-            sl_attn_end_item<cfg, D>(a, works[0], smem);
+            sl_attn_end_item<cfg, D, N>(a, works[0], smem);
         }
         return;
     }
@@ -908,7 +910,7 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D, N, SKIP>::TH
         if (warp == 0)
             sl_attn_fetch(a, 2 * grid + __shfl_sync(0xFFFFFFFFu, static_cast<int>(taken), 0),
                           n > 2 * grid ? n : 0, works + (k + 2) % cfg::WORKS, lane < 16);
-        sl_attn_end_item<cfg, D>(a, w, smem);
+        sl_attn_end_item<cfg, D, N>(a, w, smem);
         __syncthreads();
     }
     sl_grid_wait();

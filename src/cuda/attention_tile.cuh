@@ -780,30 +780,4 @@ struct sl_attn_fold {
     }
 };
 
-/* The threads' part of a narrow tile is in its slots, and whoever wrote has called sl_fence_gpu.
- * The last part to come joins all. No block waits for another. thread: of those that work on the
- * item, who share barrier 1. flag: a word of shared memory. */
-template <int D, int THREADS>
-static __device__ __forceinline__ void sl_attn_arrive(const struct sl_attn_args &a,
-                                                      const struct sl_attn_work &w, int thread,
-                                                      int *flag)
-{
-    sl_bar_sync(1, THREADS);
-    if (thread == 0) {
-        uint32_t *counter = a.counters + w.item.counter_at * a.n_kv_heads + w.item.kv;
-        *flag = atomicAdd(counter, 1u) + 1 == static_cast<uint32_t>(w.item.n_parts);
-        if (*flag)
-            *counter = 0; /* for the next layer */
-        sl_fence_gpu();
-    }
-    sl_bar_sync(1, THREADS);
-    if (*flag == 0)
-        return;
-#pragma unroll 1
-    for (int u = thread; u < w.item.n_rows * (D / 4); u += THREADS) {
-        struct sl_attn_fold f = {a, 0, 0, 0, 0, 0, D, false, {}, {}};
-        f.go(w, u / (D / 4), u % (D / 4) * 4);
-    }
-}
-
 #endif
