@@ -59,8 +59,8 @@ struct sl_cuda_sum sl_cuda_fuse_add(struct sl_cuda *cu, const struct sl_op_add_r
 bool sl_cuda_fuse_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)
 {
     struct sl_cuda_fuse *f = cu->fuse;
-    if (f == NULL || a->n < 1 || a->n > SL_LIN_NORM_TOKENS || a->h > SL_LIN_NORM_COLS ||
-        a->h % 8 != 0 || ((uintptr_t)a->x | (uintptr_t)a->w | (uintptr_t)a->out) % 16 != 0)
+    uintptr_t all = (uintptr_t)a->x | (uintptr_t)a->w | (uintptr_t)a->out | (uintptr_t)a->y;
+    if (f == NULL || a->n < 1 || a->h > SL_LIN_NORM_COLS || a->h % 8 != 0 || all % 16 != 0)
         return false;
     settle_any(cu);
     f->has_norm = true;
@@ -69,14 +69,14 @@ bool sl_cuda_fuse_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)
     return true;
 }
 
-struct sl_lin_norm sl_cuda_fuse_take(struct sl_cuda *cu, const void *x, int64_t ld_x, int64_t k,
-                                     int32_t n)
+void sl_cuda_fuse_take(struct sl_cuda *cu, struct sl_lin *l)
 {
     struct sl_cuda_fuse *f = cu->fuse;
-    if (f == NULL || !f->has_norm || f->norm.out != x || f->norm.h != ld_x || f->norm.h != k ||
-        f->norm.n != n)
-        return {};
+    if (f == NULL || !f->has_norm || f->norm.out != l->x || f->norm.h != l->ld_x ||
+        f->norm.h != l->k || f->norm.n != l->n)
+        return;
     f->has_norm = false;
     cu->settle = NULL;
-    return {f->norm.x, f->norm.w, f->norm.out, f->norm.eps};
+    l->norm = {f->norm.x, f->norm.w, f->norm.out, f->norm.eps};
+    l->norm_y = f->norm.y;
 }

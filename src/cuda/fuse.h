@@ -6,9 +6,10 @@
  * _end) a product without adapters waits for the operation behind it. If that is add_rmsnorm of its
  * output, it adds to the residual stream itself; or, where the blocks of its segments would meet in
  * memory, the norm's kernel adds their sums up. And a norm waits for the product behind it, which
- * may norm its input itself; of FP8 activations the norm's kernel then makes the codes. What does
- * not fit together is enqueued as it would have been: by the next operation of these kinds, by any
- * launch (sl_launch), at the end.
+ * may norm its input itself; of FP8 activations the norm's kernel then makes the codes, of any
+ * number of tokens, and adds first what is still to be added. What does not fit together is
+ * enqueued as it would have been: by the next operation of these kinds, by any launch (sl_launch),
+ * at the end.
  *
  * H200, a layer of a step of 8B, sequences of 768 positions, us without and with this:
  *
@@ -30,6 +31,7 @@ struct sl_cuda_norm { /* out = rmsnorm(x), rows h apart */
     float eps;
     int32_t n, h;
     __nv_bfloat16 *out;
+    const float *y; /* x += y first; NULL: nothing is added */
 };
 
 struct sl_cuda_fuse {
@@ -76,9 +78,7 @@ struct sl_cuda_sum sl_cuda_fuse_add(struct sl_cuda *cu, const struct sl_op_add_r
                                     bool may_leave);
 /* The norm waits for a product, if it may. */
 bool sl_cuda_fuse_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a);
-/* The norm that waits, if it makes n rows of x, for the product that reads k columns of them; else
- * none. */
-struct sl_lin_norm sl_cuda_fuse_take(struct sl_cuda *cu, const void *x, int64_t ld_x, int64_t k,
-                                     int32_t n);
+/* l's norm becomes the one that waits, if that makes l's input. For every product. */
+void sl_cuda_fuse_take(struct sl_cuda *cu, struct sl_lin *l);
 
 #endif

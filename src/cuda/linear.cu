@@ -285,17 +285,19 @@ const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l, int n_sm
 bool sl_cuda_linear_norms(const struct sl_lin_route *r, const struct sl_lin *l)
 {
     if (r->layout == SL_CUDA_W8A8) /* with the codes; of one token a block makes them itself */
-        return r->max_tokens <= SL_LIN_NORM_TOKENS && l->n > 1;
-    return r->when == SL_LIN_DIRECT && l->n <= NORM_TOKENS && l->k <= SL_NORM_WIDTH;
+        return l->n > 1;
+    return r->when == SL_LIN_DIRECT && l->n <= NORM_TOKENS && l->k <= SL_NORM_WIDTH &&
+           l->norm_y == NULL;
 }
 
 void sl_cuda_linear_norm_apart(struct sl_cuda *cu, struct sl_lin *l)
 {
     const struct sl_lin_norm *a = &l->norm;
-    struct sl_cuda_norm n = {a->x, a->w, a->eps, l->n, l->k, a->out};
+    struct sl_cuda_norm n = {a->x, a->w, a->eps, l->n, l->k, a->out, l->norm_y};
     if (a->x != NULL)
         sl_cuda_norm_run(cu, &n);
     l->norm = {};
+    l->norm_y = NULL;
 }
 
 bool sl_cuda_linear_adds(const struct sl_lin_route *r)
@@ -363,8 +365,8 @@ static struct sl_lin make(const void *x, int64_t ld_x, int32_t n, const struct s
 
 static void add_part(struct sl_lin *l, const linear_part *a)
 {
-    const struct sl_lin_part *before = &l->part[l->n_parts - 1];
-    int32_t first = l->n_parts == 0 ? 0 : before->first + before->n_blocks;
+    const struct sl_lin_part *before = l->n_parts == 0 ? NULL : &l->part[l->n_parts - 1];
+    int32_t first = before == NULL ? 0 : before->first + before->n_blocks;
     SL_ASSERT(a->w->n_cols == l->k);
     struct sl_lin_part *p = &l->part[l->n_parts++];
     *p = make_part(a->w, a->bias, a->out, a->ld_out, first);
@@ -430,7 +432,7 @@ extern "C" void sl_cuda_linear(struct sl_backend *be, const struct sl_op_linear 
     struct sl_lin l = sl_cuda_linear_args(a);
     struct sl_cuda_lora add = lora_of(a->lora, a->x, a->ld_x, 0, a->n);
     if (a->lora == NULL) {
-        l.norm = sl_cuda_fuse_take(sl_cuda(be), a->x, a->ld_x, l.k, a->n);
+        sl_cuda_fuse_take(sl_cuda(be), &l);
         if (sl_cuda_fuse_linear(sl_cuda(be), &l))
             return;
     } else {
@@ -454,7 +456,6 @@ static void run_parts(struct sl_cuda *cu, const struct sl_op_linear_multi *a)
 {
     SL_ASSERT(a->n_parts <= SL_MAX_LINEAR_PARTS);
     bool done[SL_MAX_LINEAR_PARTS] = {};
-    struct sl_lin_norm norm = sl_cuda_fuse_take(cu, a->x, a->ld_x, a->part[0].w->n_cols, a->n);
     for (int32_t i = 0; i < a->n_parts; i++) {
         if (done[i])
             continue;
@@ -467,8 +468,7 @@ static void run_parts(struct sl_cuda *cu, const struct sl_op_linear_multi *a)
             add_part(&l, &a->part[j]);
             done[j] = true;
         }
-        l.norm = norm;
-        norm = {}; /* the first product leaves it to the others */
+        sl_cuda_fuse_take(cu, &l); /* the first product leaves it to the others */
         sl_cuda_linear_run(cu, &l, NULL);
     }
 }
@@ -548,6 +548,6 @@ extern "C" void sl_cuda_linear_gated_act(struct sl_backend *be,
         return;
     }
     struct sl_lin l = sl_cuda_linear_gated_args(a);
-    l.norm = sl_cuda_fuse_take(sl_cuda(be), a->x, a->ld_x, l.k, a->n);
+    sl_cuda_fuse_take(sl_cuda(be), &l);
     sl_cuda_linear_run(sl_cuda(be), &l, NULL);
 }

@@ -40,8 +40,7 @@ struct sl_lin_left {
     int32_t n_segs;
 };
 
-#define SL_LIN_NORM_TOKENS 64   /* most, */
-#define SL_LIN_NORM_COLS   8192 /* and columns */
+#define SL_LIN_NORM_COLS 8192 /* most */
 
 struct sl_lin {
     const __nv_bfloat16 *x;
@@ -62,6 +61,7 @@ struct sl_lin {
     float *partial;           /* sums of segments on their way to who adds them */
     uint32_t *arrived;        /* [SL_LIN_TILES], zeros between launches */
     struct sl_lin_part part[SL_MAX_LINEAR_PARTS];
+    const float *norm_y; /* added to norm.x first, of w8a8 alone; NULL: nothing */
 };
 
 /* Segments: enough of them that matrices of few rows, too, keep all multiprocessors reading when

@@ -25,6 +25,12 @@ static void run(struct sl_cuda *cu, const sl_lin *given, launch_fn *launch)
         sl_lin l = *given;
         l.n = SL_MIN(most, given->n - t);
         l.x += t * l.ld_x;
+        if (l.norm.x != NULL) {
+            l.norm.x += (int64_t)t * l.k;
+            l.norm.out += (int64_t)t * l.k;
+        }
+        if (l.norm_y != NULL)
+            l.norm_y += (int64_t)t * l.k;
         for (int32_t i = 0; i < l.n_parts && !l.gated; i++)
             l.part[i].out += t * l.part[i].ld_out;
         if (l.gated)
@@ -35,8 +41,8 @@ static void run(struct sl_cuda *cu, const sl_lin *given, launch_fn *launch)
         if (l.norm.x == NULL) {
             sl_w8_quantise(cu, &q);
         } else {
-            struct sl_cuda_norm norm = {l.norm.x, l.norm.w, l.norm.eps, l.n, l.k, l.norm.out};
-            SL_ASSERT(l.n == given->n);
+            struct sl_cuda_norm norm = {l.norm.x, l.norm.w,   l.norm.eps, l.n,
+                                        l.k,      l.norm.out, l.norm_y};
             sl_cuda_norm_codes(cu, &norm, &q);
             l.norm = {};
         }

@@ -309,7 +309,7 @@ struct norm_args {
     __nv_bfloat16 *out;
     float eps;
     int32_t h;
-    sl_w8_quant codes; /* of out; n_k 0: none */
+    sl_w8_quant codes; /* of out */
 };
 
 /* The same in every thread: every warp adds the warps' sums. */
@@ -380,25 +380,42 @@ static __device__ __forceinline__ void store_normed(__nv_bfloat16 *p, int32_t i,
     }
 }
 
-/* What FP8 makes of the 128 columns of a warp's lanes; here: the lane's four are in the row. */
-static __device__ __forceinline__ void store_codes(const sl_w8_quant &a, int64_t token, int32_t col,
-                                                   const sl_norm_quad &q, bool here)
+static __device__ __forceinline__ uint32_t largest(uint32_t pair)
 {
-    const uint32_t lo = here ? *reinterpret_cast<const uint32_t *>(&q.a) : 0;
-    const uint32_t hi = here ? *reinterpret_cast<const uint32_t *>(&q.b) : 0;
-    const uint32_t most =
-        max(max(lo & 0x7FFFu, lo >> 16 & 0x7FFFu), max(hi & 0x7FFFu, hi >> 16 & 0x7FFFu));
-    const sl_w8_scale s = sl_w8_scale_of(__reduce_max_sync(0xffffffffu, most));
-    *reinterpret_cast<uint32_t *>(a.q + token * a.n_k * 128 + col) = s.codes(lo) | s.codes(hi)
-                                                                                       << 16;
-    if (threadIdx.x % 32 == 0)
-        a.xs[static_cast<int64_t>(col / 128) * a.ld_xs + token] = s.scale;
+    return max(pair & 0x7FFFu, pair >> 16 & 0x7FFFu);
 }
 
-/* What a kernel does besides the norm. */
-enum norm_kind { NORM_PLAIN, NORM_ADD, NORM_CODES };
+/* What FP8 makes of a warp's groups of 128 columns, of each of which a lane has four. Lane k makes
+ * the scale of group k for all, as divisions are most of the work. */
+template <int NT, int VEC>
+static __device__ __forceinline__ void store_codes(const sl_w8_quant &a, int64_t token,
+                                                   const uint2 (&pairs)[VEC])
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint32_t most = 0;
+#pragma unroll
+    for (int k = 0; k < VEC; k++) {
+        uint32_t m = __reduce_max_sync(0xffffffffu, max(largest(pairs[k].x), largest(pairs[k].y)));
+        most = lane == k ? m : most;
+    }
+    const sl_w8_scale mine = sl_w8_scale_of(most);
+    uint8_t *row = a.q + token * a.n_k * 128 + 4 * lane;
+#pragma unroll
+    for (int k = 0; k < VEC; k++) {
+        const int group = warp + NT / 32 * k;
+        const float inv = __shfl_sync(0xffffffffu, mine.inv, k);
+        const sl_w8_scale s = {0.0f, inv, inv != 0.0f};
+        if (group < a.n_k)
+            *reinterpret_cast<uint32_t *>(row + group * 128) =
+                s.codes(pairs[k].x) | s.codes(pairs[k].y) << 16;
+    }
+    const int group = warp + NT / 32 * lane;
+    if (lane < VEC && group < a.n_k)
+        a.xs[static_cast<int64_t>(group) * a.ld_xs + token] = mine.scale;
+}
 
-template <int NT, int VEC, norm_kind KIND, bool WIDE>
+/* ADD: x + y first. CODES: and what FP8 makes of the row. */
+template <int NT, int VEC, bool ADD, bool CODES, bool WIDE>
 static __global__ void __launch_bounds__(NT) norm_kernel(norm_args a)
 {
     SL_SMEM(float, room);
@@ -414,7 +431,7 @@ static __global__ void __launch_bounds__(NT) norm_kernel(norm_args a)
 #pragma unroll
     for (int k = 0; k < VEC; k++)
         v[k] = load4<WIDE>(a.x + at, first + 4 * NT * k, a.h);
-    if (KIND == NORM_ADD) {
+    if (ADD) {
         float4 y[VEC];
 #pragma unroll
         for (int k = 0; k < VEC; k++)
@@ -429,13 +446,18 @@ static __global__ void __launch_bounds__(NT) norm_kernel(norm_args a)
     for (int k = 0; k < VEC; k++)
         s = sl_norm_squares(s, v[k]);
     float scale = sl_norm_scale(sum_block<NT>(s, room), a.eps, a.h);
+    uint2 pairs[VEC];
 #pragma unroll
     for (int k = 0; k < VEC; k++) {
         const int32_t i = first + 4 * NT * k;
         store_normed<WIDE>(a.out + at, i, a.h, v[k], w[k], scale);
-        if (KIND == NORM_CODES && i / 128 < a.codes.n_k)
-            store_codes(a.codes, blockIdx.x, i, sl_norm_of(v[k], w[k], scale), i < a.h);
+        if (!CODES)
+            continue;
+        const sl_norm_quad q = sl_norm_of(v[k], w[k], scale);
+        pairs[k] = i < a.h ? *reinterpret_cast<const uint2 *>(&q) : make_uint2(0, 0);
     }
+    if constexpr (CODES)
+        store_codes<NT, VEC>(a.codes, blockIdx.x, pairs);
 }
 
 /* Any width, the same order with more quads a thread; each thread reads again what it wrote. */
@@ -460,34 +482,33 @@ template <bool ADD> static __global__ void __launch_bounds__(1024) norm_long_ker
                             load4<false>(a.w, i, a.h), scale);
 }
 
-template <int NT, int VEC, norm_kind KIND>
+template <int NT, int VEC, bool ADD, bool CODES>
 static void launch_norm(struct sl_cuda *cu, int32_t n, const norm_args &a)
 {
     uintptr_t all = reinterpret_cast<uintptr_t>(a.x) | reinterpret_cast<uintptr_t>(a.y) |
                     reinterpret_cast<uintptr_t>(a.w) | reinterpret_cast<uintptr_t>(a.out);
     bool wide = a.h % 4 == 0 && (all & 15) == 0;
-    SL_ASSERT(wide || KIND != NORM_CODES);
-    sl_launch(cu,
-              wide || KIND == NORM_CODES ? norm_kernel<NT, VEC, KIND, true>
-                                         : norm_kernel<NT, VEC, KIND, false>,
-              dim3((unsigned)n), dim3(NT), 32 * sizeof(float), a);
+    SL_ASSERT(wide || !CODES);
+    sl_launch(
+        cu, wide ? norm_kernel<NT, VEC, ADD, CODES, true> : norm_kernel<NT, VEC, ADD, CODES, CODES>,
+        dim3((unsigned)n), dim3(NT), 32 * sizeof(float), a);
 }
 
-template <norm_kind KIND> static void norm(struct sl_cuda *cu, int32_t n, const norm_args &a)
+/* Of codes up to SL_LIN_NORM_COLS. */
+template <bool ADD, bool CODES> static void norm(struct sl_cuda *cu, int32_t n, const norm_args &a)
 {
     if (a.h <= 1024)
-        launch_norm<256, 1, KIND>(cu, n, a);
+        launch_norm<256, 1, ADD, CODES>(cu, n, a);
     else if (a.h <= 2048)
-        launch_norm<256, 2, KIND>(cu, n, a);
+        launch_norm<256, 2, ADD, CODES>(cu, n, a);
     else if (a.h <= 4096)
-        launch_norm<256, 4, KIND>(cu, n, a);
-    else if (a.h <= 8192)
-        launch_norm<256, 8, KIND>(cu, n, a);
+        launch_norm<256, 4, ADD, CODES>(cu, n, a);
+    else if (CODES || a.h <= 8192)
+        launch_norm<256, 8, ADD, CODES>(cu, n, a);
     else if (a.h <= 16384)
-        launch_norm<1024, 4, KIND>(cu, n, a);
-    else if (KIND != NORM_CODES)
-        sl_launch(cu, norm_long_kernel<KIND == NORM_ADD>, dim3((unsigned)n), dim3(1024),
-                  32 * sizeof(float), a);
+        launch_norm<1024, 4, ADD, false>(cu, n, a);
+    else
+        sl_launch(cu, norm_long_kernel<ADD>, dim3((unsigned)n), dim3(1024), 32 * sizeof(float), a);
 }
 
 /* ------------------------------------------------------------------ norms of a few rows */
@@ -495,6 +516,7 @@ template <norm_kind KIND> static void norm(struct sl_cuda *cu, int32_t n, const 
 /* A cluster of four blocks has a row, each two of the eight warps of the order above, for which
  * four times as many threads load and store: what is added to a row of x may be the sums of eight
  * segments of a product, 4 * 8 * h bytes. */
+#define FEW_ROWS    64 /* most */
 #define FEW_BLOCKS  4
 #define FEW_THREADS 256
 #define FEW_COLS    4096 /* of a cluster at a time */
@@ -576,7 +598,7 @@ static bool few_fits(const norm_args *a, int32_t n)
 {
     uintptr_t all = reinterpret_cast<uintptr_t>(a->x) | reinterpret_cast<uintptr_t>(a->y) |
                     reinterpret_cast<uintptr_t>(a->w) | reinterpret_cast<uintptr_t>(a->out);
-    return n <= SL_LIN_NORM_TOKENS && a->h % 4 == 0 && a->h <= 2 * FEW_COLS && (all & 15) == 0;
+    return n <= FEW_ROWS && a->h % 4 == 0 && a->h <= 2 * FEW_COLS && (all & 15) == 0;
 }
 
 static void few(struct sl_cuda *cu, int32_t n, const few_args &a)
@@ -589,20 +611,31 @@ static void few(struct sl_cuda *cu, int32_t n, const few_args &a)
 
 /* ------------------------------------------------------------------ the operations */
 
+static norm_args args_of(const struct sl_cuda_norm *a)
+{
+    return {a->x, a->y, a->w, const_cast<float *>(a->x), a->out, a->eps, a->h, {}};
+}
+
 void sl_cuda_norm_run(struct sl_cuda *cu, const struct sl_cuda_norm *a)
 {
-    norm_args k = {a->x, nullptr, a->w, nullptr, a->out, a->eps, a->h, {}};
-    norm<NORM_PLAIN>(cu, a->n, k);
+    if (a->y != NULL)
+        norm<true, false>(cu, a->n, args_of(a));
+    else
+        norm<false, false>(cu, a->n, args_of(a));
 }
 
 /* Of what may wait, which is aligned (fuse.cu). */
 void sl_cuda_norm_codes(struct sl_cuda *cu, const struct sl_cuda_norm *a, const sl_w8_quant *q)
 {
-    norm_args k = {a->x, nullptr, a->w, nullptr, a->out, a->eps, a->h, *q};
-    norm<NORM_CODES>(cu, a->n, k);
+    norm_args k = args_of(a);
+    k.codes = *q;
+    if (a->y != NULL)
+        norm<true, true>(cu, a->n, k);
+    else
+        norm<false, true>(cu, a->n, k);
 }
 
-static void plain_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)
+static void run_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)
 {
     if (!sl_cuda_fuse_norm(cu, a))
         sl_cuda_norm_run(cu, a);
@@ -610,22 +643,25 @@ static void plain_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)
 
 extern "C" void sl_cuda_rmsnorm(struct sl_backend *be, const struct sl_op_rmsnorm *a)
 {
-    struct sl_cuda_norm n = {a->x, a->w, a->eps, a->n, a->h, static_cast<__nv_bfloat16 *>(a->out)};
-    plain_norm(sl_cuda(be), &n);
+    struct sl_cuda_norm n = {a->x, a->w, a->eps, a->n, a->h, static_cast<__nv_bfloat16 *>(a->out),
+                             NULL};
+    run_norm(sl_cuda(be), &n);
 }
 
 extern "C" void sl_cuda_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a)
 {
     struct sl_cuda *cu = sl_cuda(be);
-    struct sl_cuda_norm n = {a->x, a->w, a->eps, a->n, a->h, static_cast<__nv_bfloat16 *>(a->out)};
-    norm_args k = {a->x, a->y, a->w, a->x, n.out, a->eps, a->h, {}};
+    struct sl_cuda_norm n = {a->x, a->w, a->eps, a->n, a->h, static_cast<__nv_bfloat16 *>(a->out),
+                             a->y};
+    norm_args k = args_of(&n);
     struct sl_cuda_sum sum = sl_cuda_fuse_add(cu, a, few_fits(&k, a->n));
-    if (!sum.fused)
-        norm<NORM_ADD>(cu, a->n, k);
-    else if (sum.left.sums == NULL)
-        plain_norm(cu, &n);
-    else
+    if (sum.left.sums != NULL) {
         few(cu, a->n, {k, sum.left.sums, (int64_t)a->n * a->h, sum.left.n_segs, sum.bias});
+        return;
+    }
+    if (sum.fused)
+        n.y = NULL;
+    run_norm(cu, &n);
 }
 
 /* ------------------------------------------------------------------ angles */

@@ -856,6 +856,7 @@ static void test_fusing()
     for (const layer_weights *w : {&bf16, &ring, &int4})
         for (int m : {1, 4, 5, 20, 33})
             test_fused(*w, m);
+    test_fused(ring, 70);
 }
 
 static void test_rest()

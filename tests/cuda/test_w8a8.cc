@@ -408,11 +408,26 @@ static void test_chain(const matrix &gate, const matrix &up, const matrix &down,
     expect_rows(y[0], y[1], "chain", m, down);
 }
 
-/* Additions and norms inside products, beside kernels of their own. */
+/* The scales of the first 128 rows times f. */
+static void make_tiny(matrix &w, float f)
+{
+    sl_cuda_weight_destroy(be, &w.w);
+    for (int i = 0; i < SL_CEIL_DIV(w.k, 128); i++)
+        w.values[(size_t)i] *= f;
+    w.create(SL_CUDA_W8A8);
+}
+
+/* Additions and norms inside products, beside kernels of their own. Of many tokens the room is too
+ * small for all. What is added to token 1 is around the end of the normal range, in the rows of
+ * make_tiny. */
 static void test_fused(const matrix &o, const matrix &gate, const matrix &up, const matrix &down,
                        int m)
 {
     std::vector<float> v = random_x(m, o.k), x0 = random_x(m, o.n), norm_w = random_x(1, o.n);
+    for (int i = 0; i < o.k && m > 1; i++)
+        v[(size_t)(o.k + i)] *= 0x1p-90f;
+    for (int i = 0; i < 128 && m > 1; i++)
+        x0[(size_t)(o.n + i)] = sl_f32_of_bits((uint32_t)below(1 << 24));
     for (float &w : norm_w)
         w += 1.0f;
     tokens att(v, m, o.k);
@@ -426,19 +441,61 @@ static void test_fused(const matrix &o, const matrix &gate, const matrix &up, co
             last{std::vector<uint16_t>(all)};
         const struct fused_layer l = {&o.w, &gate.w, &up.w, &down.w, m,     att.p(), d_norm.p,
                                       x.p,  y.p,     out.p, norm.p,  mid.p, last.p};
+        if (fused == 1 && m > 64)
+            cu->fp8_room_bytes = 5 * (16 + 132 * (30 + (int)below(20)));
+        cu->n_sms = 2; /* where two tiles for each are a round, as those by twos */
         fused_layer_run(cu, &l, fused == 1);
+        cu->n_sms = 6;
+        cu->fp8_room_bytes = SL_LIN_FP8_BYTES;
         sums[fused] = x.get();
         next[fused] = out.get();
         half[fused] = norm.get();
-        for (const dev<uint16_t> *d : {&mid, &last})
-            for (uint16_t h : d->get())
-                half[fused].push_back(h);
+        for (uint16_t h : last.get())
+            half[fused].push_back(h);
+        for (uint16_t h : mid.get())
+            half[fused].push_back(h);
     }
     expect_rows(sums[1], sums[0], "fused, the residual stream", m, o);
     expect_rows(next[1], next[0], "fused, the product behind", m, gate);
     for (size_t i = 0; i < half[0].size(); i++)
         CHECK(half[0][i] == half[1][i], "fused, activation %zu of %d tokens", i, m);
     n_bits += (long)half[0].size();
+}
+
+/* A norm that several matrices read, of several layouts, in one operation and in two. */
+static void test_fused_multi(const matrix *const w[2], int m)
+{
+    const int k = w[0]->k;
+    dev<float> x(random_x(m, k)), norm_w(random_x(1, k));
+    std::vector<float> y[3][2];
+    for (int way = 0; way < 3; way++) {
+        struct sl_cuda_fuse room;
+        dev<uint16_t> norm(std::vector<uint16_t>((size_t)(m * k), 0x7FC0));
+        dev<float> first(std::vector<float>((size_t)(m * w[0]->n))),
+            second(std::vector<float>((size_t)(m * w[1]->n)));
+        const struct sl_op_rmsnorm a = {x.p, norm_w.p, 1e-5f, m, k, norm.p};
+        struct sl_op_linear_multi b = {norm.p, k, m, 2, {}, nullptr};
+        b.part[0] = {&w[0]->w, nullptr, first.p, w[0]->n};
+        b.part[1] = {&w[1]->w, nullptr, second.p, w[1]->n};
+        const struct sl_op_linear c = {norm.p, k, &w[0]->w, nullptr, m, first.p, w[0]->n, nullptr};
+        const struct sl_op_linear d = {norm.p, k, &w[1]->w, nullptr, m, second.p, w[1]->n, nullptr};
+        if (way > 0)
+            sl_cuda_fuse_begin(cu, &room);
+        sl_cuda_rmsnorm(be, &a);
+        if (way < 2)
+            sl_cuda_linear_multi(be, &b);
+        if (way == 2) {
+            sl_cuda_linear(be, &c);
+            sl_cuda_linear(be, &d);
+        }
+        if (way > 0)
+            sl_cuda_fuse_end(cu);
+        y[way][0] = first.get();
+        y[way][1] = second.get();
+    }
+    for (int way = 1; way < 3; way++)
+        for (int i = 0; i < 2; i++)
+            expect_rows(y[way][i], y[0][i], "fused, several matrices", m, *w[i]);
 }
 
 /* Which scales the layout can have, and who asks for BF16. */
@@ -449,6 +506,8 @@ static void test_layouts()
     matrix short_one(20, 512, 128, 128), none(20, 512, 0, 0);
     const matrix *mixed[3] = {&all, &five, &rows};
     test_multi(mixed, 5);
+    for (int m : {3, 66})
+        test_fused_multi(mixed, m);
     for (const matrix *w : {&rows, &high, &short_one, &none})
         test_products(*w, {1, 3}, false);
     cu->act_bf16 = true;
@@ -498,13 +557,15 @@ int main(int argc, char **argv)
         matrix gate(84, 256, 128, 128), up(84, 256, 1, 256), down(90, 84, 90, 84);
         for (int m : {1, 9, 17, 40, 130})
             test_gated(gate, up, m, m % 2 ? SL_ACT_SILU : SL_ACT_GELU_TANH);
-        matrix gate_whole(160, 512, 128, 128), up_whole(160, 512, 128, 128);
+        matrix gate_whole(160, 384, 128, 128), up_whole(160, 384, 128, 128);
         test_gated(gate_whole, up_whole, 150, SL_ACT_SILU);
         for (int m : {1, 5, 24, 64, 1, 2})
             test_chain(gate, up, down, m);
-        matrix o(328, 256, 128, 128), wide_gate(256, 328, 128, 128), wide_up(256, 328, 1, 328),
-            back(328, 256, 328, 256);
-        for (int m : {1, 3, 20})
+        matrix o(200, 256, 128, 128), wide_gate(200, 200, 128, 128), wide_up(200, 200, 1, 200),
+            back(200, 200, 128, 128);
+        make_tiny(o, 0x1p-40f);
+        make_tiny(back, 0x1p-140f);
+        for (int m : {1, 3, 70})
             test_fused(o, wide_gate, wide_up, back, m);
         test_layouts();
     }
