@@ -10,11 +10,16 @@ static void settle(struct sl_cuda *cu)
 {
     struct sl_cuda_fuse *f = cu->fuse;
     cu->settle = NULL;
-    if (f->has_lin)
+    if (f->has_gated && f->has_lin) {
+        sl_cuda_linear_pair(cu, &f->gated, &f->lin);
+        f->unwritten = f->gated.gated_out;
+    } else if (f->has_gated)
+        sl_cuda_linear_run(cu, &f->gated, NULL);
+    else if (f->has_lin)
         sl_cuda_linear_run(cu, &f->lin, f->route);
     if (f->has_norm)
         sl_cuda_norm_run(cu, &f->norm);
-    f->has_lin = f->has_norm = false;
+    f->has_gated = f->has_lin = f->has_norm = false;
 }
 
 static void settle_any(struct sl_cuda *cu)
@@ -23,15 +28,47 @@ static void settle_any(struct sl_cuda *cu)
         settle(cu);
 }
 
+/* With FP8 activations, of more tokens than the kernels for few have. */
+static bool wide(const struct sl_lin *l)
+{
+    return l->part[0].layout == SL_CUDA_W8A8 && l->n > 64;
+}
+
+bool sl_cuda_fuse_gated(struct sl_cuda *cu, const struct sl_lin *l)
+{
+    struct sl_cuda_fuse *f = cu->fuse;
+    if (f == NULL)
+        return false;
+    settle_any(cu);
+    if (f->unwritten == l->gated_out)
+        f->unwritten = NULL;
+    if (!wide(l) || !sl_cuda_linear_pair_pays(cu, l))
+        return false;
+    f->has_gated = true;
+    f->gated = *l;
+    cu->settle = settle;
+    return true;
+}
+
+/* The gated product that waits makes l's input. */
+static bool makes_input(const struct sl_cuda_fuse *f, const struct sl_lin *l)
+{
+    const struct sl_lin *a = &f->gated;
+    return f->has_gated && !f->has_lin && wide(l) && a->n == l->n && a->gated_out == l->x &&
+           a->part[0].n_rows == l->k && l->ld_x == l->k;
+}
+
 bool sl_cuda_fuse_linear(struct sl_cuda *cu, const struct sl_lin *l)
 {
     struct sl_cuda_fuse *f = cu->fuse;
-    if (f == NULL || l->n < 1 || l->n > ADD_TOKENS)
+    if (f == NULL || l->n < 1)
         return false;
     const struct sl_lin_route *r = sl_cuda_linear_route(l, cu->n_sms);
-    if (!sl_cuda_linear_adds(r))
+    const bool behind = makes_input(f, l);
+    if (!behind && (l->n > ADD_TOKENS || !sl_cuda_linear_adds(r)))
         return false;
-    settle_any(cu);
+    if (!behind)
+        settle_any(cu);
     f->has_lin = true;
     f->lin = *l;
     f->route = r;
@@ -43,7 +80,7 @@ struct sl_cuda_sum sl_cuda_fuse_add(struct sl_cuda *cu, const struct sl_op_add_r
                                     bool may_leave)
 {
     struct sl_cuda_fuse *f = cu->fuse;
-    if (f == NULL || !f->has_lin)
+    if (f == NULL || !f->has_lin || f->lin.n > ADD_TOKENS)
         return {};
     struct sl_lin_part *p = &f->lin.part[0];
     if (p->out != a->y || p->ld_out != a->h || p->n_rows != a->h || f->lin.n != a->n)
@@ -72,6 +109,7 @@ bool sl_cuda_fuse_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)
 void sl_cuda_fuse_take(struct sl_cuda *cu, struct sl_lin *l)
 {
     struct sl_cuda_fuse *f = cu->fuse;
+    SL_ASSERT(f == NULL || f->unwritten == NULL || f->unwritten != l->x);
     if (f == NULL || !f->has_norm || f->norm.out != l->x || f->norm.h != l->ld_x ||
         f->norm.h != l->k || f->norm.n != l->n)
         return;

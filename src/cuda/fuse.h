@@ -7,9 +7,10 @@
  * output, it adds to the residual stream itself; or, where the blocks of its segments would meet in
  * memory, the norm's kernel adds their sums up. And a norm waits for the product behind it, which
  * may norm its input itself; of FP8 activations the norm's kernel then makes the codes, of any
- * number of tokens, and adds first what is still to be added. What does not fit together is
- * enqueued as it would have been: by the next operation of these kinds, by any launch (sl_launch),
- * at the end.
+ * number of tokens, and adds first what is still to be added. Likewise a gated product of FP8
+ * activations of many tokens waits for the product of its output, for which it then makes codes.
+ * What does not fit together is enqueued as it would have been: by the next operation of these
+ * kinds, by any launch (sl_launch), at the end.
  *
  * H200, a layer of a step of 8B, sequences of 768 positions, us without and with this:
  *
@@ -19,7 +20,8 @@
  *   groups of 128      56.6  54.6   67.2  63.5   92.7  88.7  156.6 143.9
  *
  * The bits are those of the separate kernels. What is different: y of an add_rmsnorm that was fused
- * keeps what it had. The norm's output is written by the product.
+ * keeps what it had. The norm's output is written by the product. Of a gated activation that became
+ * codes nothing is written: who reads it all the same is stopped.
  */
 #ifndef SL_CUDA_FUSE_H
 #define SL_CUDA_FUSE_H
@@ -35,17 +37,19 @@ struct sl_cuda_norm { /* out = rmsnorm(x), rows h apart */
 };
 
 struct sl_cuda_fuse {
-    bool has_lin, has_norm; /* one of them, if any */
-    struct sl_lin lin;
+    bool has_gated, has_lin, has_norm; /* one of them, if any; or a product behind a gated one */
+    struct sl_lin gated, lin;
     const struct sl_lin_route *route; /* of lin */
     struct sl_cuda_norm norm;
+    const void *unwritten; /* where a gated activation would be that became codes; or NULL */
 };
 
 /* Until _end, operations may wait in `room`. */
 static inline void sl_cuda_fuse_begin(struct sl_cuda *cu, struct sl_cuda_fuse *room)
 {
     SL_ASSERT(cu->settle == NULL);
-    room->has_lin = room->has_norm = false;
+    room->has_gated = room->has_lin = room->has_norm = false;
+    room->unwritten = NULL;
     cu->fuse = room;
 }
 
@@ -63,6 +67,14 @@ struct sl_w8_quant; /* linear_w8a8.cuh */
 /* The same, and what FP8 makes of its output. */
 void sl_cuda_norm_codes(struct sl_cuda *cu, const struct sl_cuda_norm *a,
                         const struct sl_w8_quant *q);
+
+/* A gated product waits for the product behind it, if it may. */
+bool sl_cuda_fuse_gated(struct sl_cuda *cu, const struct sl_lin *l);
+/* linear_w8a8.cu. Whether it should. */
+bool sl_cuda_linear_pair_pays(const struct sl_cuda *cu, const struct sl_lin *gated);
+/* Enqueues both; behind has the output of gated, which is not written, as input. */
+void sl_cuda_linear_pair(struct sl_cuda *cu, const struct sl_lin *gated,
+                         const struct sl_lin *behind);
 
 /* A product waits for the operation behind it, if it may. */
 bool sl_cuda_fuse_linear(struct sl_cuda *cu, const struct sl_lin *l);

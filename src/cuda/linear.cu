@@ -549,5 +549,6 @@ extern "C" void sl_cuda_linear_gated_act(struct sl_backend *be,
     }
     struct sl_lin l = sl_cuda_linear_gated_args(a);
     sl_cuda_fuse_take(sl_cuda(be), &l);
-    sl_cuda_linear_run(sl_cuda(be), &l, NULL);
+    if (!sl_cuda_fuse_gated(sl_cuda(be), &l))
+        sl_cuda_linear_run(sl_cuda(be), &l, NULL);
 }

@@ -16,6 +16,11 @@
  *
  * Outputs leave through shared memory by the copy engine, while the next tile is multiplied: a tile
  * of 128 x 128 takes 2.3 us beside its steps, 4.6 with ordinary stores (H200).
+ *
+ * CODES: what leaves a gated product is not its activations but what FP8 makes of them, where the
+ * product behind it multiplies that (fuse.h). 128 rows have one scale, which are two tiles; a block
+ * takes them one behind the other, and what a thread has of the first one waits in its own places
+ * of the box. So a kernel that reads activations and writes codes is saved, and half the writing.
  */
 #ifndef SL_CUDA_LINEAR_W8A8_WIDE_CUH
 #define SL_CUDA_LINEAR_W8A8_WIDE_CUH
@@ -25,10 +30,11 @@
 #define SL_W8_TURN 4 /* and the next one: barriers of the turns */
 
 /* Q: rows of a tile, of both parts, by 64. */
-template <int Q_, bool GATED_> struct sl_w8_wide {
+template <int Q_, bool GATED_, bool CODES_ = false> struct sl_w8_wide {
     static constexpr int Q = Q_, R = 64 * Q_, tokens = 128, threads = 384;
-    static constexpr bool GATED = GATED_, TWO = Q_ <= 2;
+    static constexpr bool GATED = GATED_, TWO = Q_ <= 2, CODES = CODES_;
     static constexpr int rows = R / (GATED ? 2 : 1); /* of a part */
+    static constexpr int halves = CODES ? 2 : 1;     /* tiles that a block takes together */
     /* Rows with one scale: in a gated product gate's and up's in turn. */
     static constexpr int piece = GATED && Q % 2 ? 32 : 64, pieces = R / piece;
     static constexpr int w_bytes = R * 128, x_bytes = tokens * 128;
@@ -46,7 +52,30 @@ template <int Q_, bool GATED_> struct sl_w8_wide {
     static constexpr int f_offset = s_offset + stages * s_stage;
     static constexpr int smem = f_offset + 2 * factors;
     static_assert(stages >= 3 && Q <= 3, "shape");
+    static_assert(!CODES || (GATED && rows == 64 && out_bytes == 8192), "halves of a group");
 };
+
+/* A block's first tile, the one behind another, and where a tile is. */
+template <class S> static __device__ __forceinline__ int sl_w8_wide_first()
+{
+    return S::halves * static_cast<int>(blockIdx.x);
+}
+
+template <class S> static __device__ __forceinline__ int sl_w8_wide_behind(int id)
+{
+    return S::CODES && id % 2 == 0 ? id + 1
+                                   : id + S::halves * (static_cast<int>(gridDim.x) - 1) + 1;
+}
+
+template <class S>
+static __device__ __forceinline__ sl_w8_unit sl_w8_wide_find(const sl_lin &l, const sl_w8_plan &p,
+                                                             int id)
+{
+    sl_w8_unit u = sl_w8_find(l, p, id / S::halves, S::tokens);
+    if constexpr (S::CODES)
+        u.tile = 2 * u.tile + id % 2;
+    return u;
+}
 
 /* The rows of a piece of a tile. */
 template <class S>
@@ -66,8 +95,8 @@ static __device__ __forceinline__ void sl_w8_wide_bring_w(const sl_lin &l, const
 {
     int lane = static_cast<int>(threadIdx.x % 32);
     sl_w8_place at = {0, 1};
-    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
-        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens);
+    for (int id = sl_w8_wide_first<S>(); id < p.n_units; id = sl_w8_wide_behind<S>(id)) {
+        sl_w8_unit t = sl_w8_wide_find<S>(l, p, id);
         const uint8_t *from = sl_w8_wide_rows<S>(l, p, t, min(lane, S::pieces - 1)).codes;
         for (int k = 0; k < p.n_k; k++) {
             uint64_t *full = sl_w8_full(smem, at.slot);
@@ -89,8 +118,8 @@ static __device__ __forceinline__ void sl_w8_wide_bring_x(const sl_lin &l, const
                                                           const CUtensorMap *map, uint8_t *smem)
 {
     sl_w8_place at = {0, 1};
-    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
-        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens);
+    for (int id = sl_w8_wide_first<S>(); id < p.n_units; id = sl_w8_wide_behind<S>(id)) {
+        sl_w8_unit t = sl_w8_wide_find<S>(l, p, id);
         for (int k = 0; k < p.n_k; k++) {
             uint64_t *full = sl_w8_full(smem, at.slot);
             sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
@@ -113,8 +142,8 @@ static __device__ __forceinline__ void sl_w8_wide_scales(const sl_lin &l, const 
 {
     int lane = static_cast<int>(threadIdx.x % 32);
     sl_w8_place at = {0, 1};
-    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
-        sl_w8_unit t = sl_w8_find(l, p, id, S::tokens);
+    for (int id = sl_w8_wide_first<S>(); id < p.n_units; id = sl_w8_wide_behind<S>(id)) {
+        sl_w8_unit t = sl_w8_wide_find<S>(l, p, id);
         const float *x = p.xs + min(t.token0 + 4 * lane, p.ld_xs - 4);
         const float *w = sl_w8_wide_rows<S>(l, p, t, min(lane, S::pieces - 1)).scales;
         for (int k = 0; k < p.n_k; k++) {
@@ -372,7 +401,109 @@ static __device__ __forceinline__ void sl_w8_wide_store(const float (&acc)[S::R 
 struct sl_w8_wide_maps {
     bool boxes; /* outputs leave by it */
     CUtensorMap x, out[SL_MAX_LINEAR_PARTS];
+    float *xs; /* of codes that leave: scales, */
+    int32_t ld_xs;
 };
+
+/* A thread's activations of a tile, as pairs of rows 8 i + 2 (lane % 4) and the next: [2 i] of a
+ * token, [2 i + 1] of that 8 further; zeros behind the last row. */
+template <class S>
+static __device__ __forceinline__ void sl_w8_wide_pairs(uint32_t (&w)[16],
+                                                        const float (&acc)[S::R / 8][4],
+                                                        const float *factors, const sl_lin &l,
+                                                        const sl_w8_unit &u)
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        float out[4];
+        sl_w8_wide_out<S>(out, acc, factors, l, false, i);
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            __nv_bfloat162 pair = __floats2bfloat162_rn(out[2 * r], out[2 * r + 1]);
+            w[2 * i + r] = *reinterpret_cast<const uint32_t *>(&pair);
+        }
+    }
+    const int left = l.part[0].n_rows - u.tile * S::rows;
+    if (left >= S::rows)
+        return;
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        int here = left - i / 2 * 8 - 2 * static_cast<int>(threadIdx.x & 3);
+        w[i] &= here > 1 ? 0xFFFFFFFFu : here == 1 ? 0xFFFFu : 0u;
+    }
+}
+
+/* The scale of both halves of a token, which four lanes have; r: of its pairs. */
+static __device__ __forceinline__ sl_w8_scale sl_w8_wide_scale(const uint32_t (&a)[16],
+                                                               const uint32_t (&b)[16], int r)
+{
+    uint32_t both = 0;
+#pragma unroll
+    for (int i = r; i < 16; i += 2)
+        both = sl_max_u16x2(sl_max_u16x2(both, a[i] & 0x7FFF7FFFu), b[i] & 0x7FFF7FFFu);
+    uint32_t most = max(both & 0xFFFFu, both >> 16);
+    most = max(most, __shfl_xor_sync(0xffffffffu, most, 1));
+    most = max(most, __shfl_xor_sync(0xffffffffu, most, 2));
+    return sl_w8_scale_of(most);
+}
+
+/* The codes of one half into the box, whose 16-byte pieces lie at piece ^ (token % 8). */
+static __device__ __forceinline__ void sl_w8_wide_codes(const uint32_t (&w)[16],
+                                                        const sl_w8_scale (&s)[2], int half,
+                                                        uint8_t *box)
+{
+    int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
+    box += (threadIdx.x / 32 % 4 * 16 + g) * 128;
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        uint8_t *at = box + i % 2 * 8 * 128 + ((4 * half + i / 4) ^ g) * 16 + i / 2 % 2 * 8 + 2 * t;
+        *reinterpret_cast<uint16_t *>(at) = static_cast<uint16_t>(s[i % 2].codes(w[i]));
+    }
+}
+
+/* A tile of CODES: the first half of a group is kept, with the second one both leave. */
+template <class S>
+static __device__ __forceinline__ void sl_w8_wide_group(const float (&acc)[S::R / 8][4],
+                                                        const float *factors, const sl_lin &l,
+                                                        const sl_w8_unit &u,
+                                                        const sl_w8_wide_maps &maps, int group,
+                                                        uint8_t *smem)
+{
+    uint8_t *box = smem + SL_W8_HEADER + group * S::out_bytes;
+    uint4 *kept = reinterpret_cast<uint4 *>(box) + threadIdx.x % 128;
+    const int token0 = u.token0 + 64 * group, of = u.tile / 2;
+    uint32_t w[16], first[16];
+    sl_w8_wide_pairs<S>(w, acc, factors, l, u);
+    if (u.tile % 2 == 0) {
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            kept[128 * j] = make_uint4(w[4 * j], w[4 * j + 1], w[4 * j + 2], w[4 * j + 3]);
+        sl_bar_sync(2 + group, 128); /* all have read the factors */
+        return;
+    }
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        uint4 q = kept[128 * j];
+        first[4 * j] = q.x, first[4 * j + 1] = q.y, first[4 * j + 2] = q.z, first[4 * j + 3] = q.w;
+    }
+    const sl_w8_scale s[2] = {sl_w8_wide_scale(first, w, 0), sl_w8_wide_scale(first, w, 1)};
+    sl_bar_sync(2 + group, 128); /* all have what they kept */
+    sl_w8_wide_codes(first, s, 0, box);
+    sl_w8_wide_codes(w, s, 1, box);
+    sl_fence_proxy_async();
+    sl_bar_sync(2 + group, 128);
+    if (threadIdx.x % 128 == 0) {
+        if (token0 < l.n)
+            sl_tensor_store(&maps.out[0], of * 128, token0, box);
+        sl_tensor_store_commit();
+    }
+    int token = token0 + static_cast<int>(threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4);
+    float *to = maps.xs + static_cast<int64_t>(of) * maps.ld_xs + token;
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        if (threadIdx.x % 4 == 0 && token + 8 * r < l.n)
+            to[8 * r] = s[r].scale;
+}
 
 template <class S>
 static __device__ __forceinline__ void sl_w8_wide_consume(const sl_lin &l, const sl_w8_plan &p,
@@ -386,8 +517,8 @@ static __device__ __forceinline__ void sl_w8_wide_consume(const sl_lin &l, const
     float *factors = reinterpret_cast<float *>(smem + S::f_offset + v.group * S::factors);
     if (S::TWO && v.group == 1)
         sl_turn_pass(SL_W8_TURN, 256); /* the other one begins */
-    for (int id = static_cast<int>(blockIdx.x); id < p.n_units; id += static_cast<int>(gridDim.x)) {
-        sl_w8_unit u = sl_w8_find(l, p, id, S::tokens);
+    for (int id = sl_w8_wide_first<S>(); id < p.n_units; id = sl_w8_wide_behind<S>(id)) {
+        sl_w8_unit u = sl_w8_wide_find<S>(l, p, id);
         sl_w8_wide_factors<S> f;
         f.load(l, p, u);
         float acc[S::R / 8][4];
@@ -396,7 +527,9 @@ static __device__ __forceinline__ void sl_w8_wide_consume(const sl_lin &l, const
             sl_tensor_store_wait<0>(); /* boxes of the tile before have left */
         f.put(factors);
         sl_bar_sync(2 + v.group, 128);
-        if (maps.boxes) {
+        if constexpr (S::CODES) {
+            sl_w8_wide_group<S>(acc, factors, l, u, maps, v.group, smem);
+        } else if (maps.boxes) {
             sl_w8_wide_send<S>(acc, factors, l, u, &maps.out[u.part], v.group, smem);
         } else {
             sl_w8_wide_store<S>(acc, factors, l, u, u.token0 + 64 * v.group + v.token);
@@ -439,13 +572,21 @@ __global__ void __launch_bounds__(S::threads, 1)
 
 /* ------------------------------------------------------------------ host */
 
-/* q: codes of the tokens. */
+/* q: codes of the tokens; to: of what leaves. */
 template <class S>
 static inline cudaError_t sl_w8_wide_describe(sl_w8_wide_maps *maps, const sl_lin &l,
-                                              const uint8_t *q, int64_t n_cols)
+                                              const uint8_t *q, int64_t n_cols,
+                                              const sl_w8_quant *to)
 {
-    const int64_t rows = l.part[0].n_rows;
+    const int64_t rows = l.part[0].n_rows, to_cols = S::CODES ? to->n_k * 128 : 0;
     cudaError_t e = sl_tensor_map_codes(&maps->x, q, l.n, n_cols, n_cols, S::tokens);
+    if (S::CODES) {
+        maps->xs = to->xs;
+        maps->ld_xs = to->ld_xs;
+        return e != cudaSuccess
+                   ? e
+                   : sl_tensor_map_codes(&maps->out[0], to->q, l.n, to_cols, to_cols, 64);
+    }
     maps->boxes = sl_lin_boxes(l, S::piece == 32 ? 32 : 8);
     if (e != cudaSuccess || !maps->boxes)
         return e;
@@ -459,18 +600,27 @@ static inline cudaError_t sl_w8_wide_describe(sl_w8_wide_maps *maps, const sl_li
     return e;
 }
 
-/* q: codes of the tokens, [n][n_k * 128]; ld_xs a multiple of 4. */
+/* q: codes of the tokens, [n][n_k * 128]; ld_xs a multiple of 4. to: where codes that leave go. */
+template <class S>
+static void sl_w8_wide_launch_to(struct sl_cuda *cu, const sl_lin *given, const uint8_t *q,
+                                 const float *xs, int32_t ld_xs, int32_t raster,
+                                 const sl_w8_quant *to)
+{
+    sl_lin l = *given;
+    sl_w8_wide_maps maps = {};
+    sl_w8_plan p = sl_w8_plan_of(&l, xs, ld_xs, S::halves * S::rows, S::tokens, raster);
+    sl_cuda_check(cu, sl_w8_wide_describe<S>(&maps, l, q, (int64_t)p.n_k * 128, to),
+                  "cuTensorMapEncodeTiled");
+    unsigned grid = (unsigned)SL_MIN(p.n_units, cu->n_sms);
+    p.n_units *= S::halves;
+    sl_launch(cu, sl_w8_wide_kernel<S>, dim3(grid), dim3(S::threads), S::smem, l, p, maps);
+}
+
 template <class S>
 static void sl_w8_wide_launch(struct sl_cuda *cu, const sl_lin *given, const uint8_t *q,
                               const float *xs, int32_t ld_xs, int32_t raster = SL_W8_RASTER)
 {
-    sl_lin l = *given;
-    sl_w8_wide_maps maps = {};
-    sl_w8_plan p = sl_w8_plan_of(&l, xs, ld_xs, S::rows, S::tokens, raster);
-    sl_cuda_check(cu, sl_w8_wide_describe<S>(&maps, l, q, (int64_t)p.n_k * 128),
-                  "cuTensorMapEncodeTiled");
-    unsigned grid = (unsigned)SL_MIN(p.n_units, cu->n_sms);
-    sl_launch(cu, sl_w8_wide_kernel<S>, dim3(grid), dim3(S::threads), S::smem, l, p, maps);
+    sl_w8_wide_launch_to<S>(cu, given, q, xs, ld_xs, raster, NULL);
 }
 
 #endif

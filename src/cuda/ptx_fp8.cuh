@@ -24,6 +24,14 @@ static __device__ __forceinline__ uint32_t sl_e4m3x2(float a, float b)
     return r;
 }
 
+/* The larger ones of two pairs of 16 bits. */
+static __device__ __forceinline__ uint32_t sl_max_u16x2(uint32_t a, uint32_t b)
+{
+    uint32_t r;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
+    return r;
+}
+
 /* sl_cp_async16 of 4 bytes. */
 static __device__ __forceinline__ void sl_cp_async4(void *smem, const void *gmem)
 {

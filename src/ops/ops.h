@@ -164,7 +164,7 @@ struct sl_op_linear_gated_act { /* out = act(x Wg^T) * (x Wu^T) */
     const struct sl_weight *gate, *up; /* [I, K] */
     enum sl_act act;
     int32_t n;
-    void *out;                     /* [T, I] activations */
+    void *out;                     /* [T, I] activations; if a product is next, for that alone */
     const struct sl_op_lora *lora; /* to gate and up, before act; NULL: nothing */
 };
 

@@ -387,25 +387,42 @@ static void test_multi(const matrix *const w[3], int m)
     }
 }
 
-/* A feed-forward part, nothing waiting between its kernels: each must wait for what it reads. */
+/* A feed-forward part, nothing waiting between its kernels: each must wait for what it reads; the
+ * same with codes that the first product makes. */
 static void test_chain(const matrix &gate, const matrix &up, const matrix &down, int m)
 {
     std::vector<float> x = random_x(m, gate.k);
     tokens in(x, m, gate.k, 8);
-    std::vector<float> y[2];
-    for (int synced = 0; synced < 2; synced++) {
+    std::vector<float> y[3];
+    std::vector<uint16_t>
+        act[2]; /* of a product that does not wait, and of one that does in vain */
+    for (int way = 0; way < 3; way++) {
+        struct sl_cuda_fuse room;
         dev<uint16_t> mid(std::vector<uint16_t>((size_t)(m * gate.n), 0x7FC0));
         dev<float> out(std::vector<float>((size_t)(m * down.n)));
         struct sl_op_linear_gated_act a = {in.p(),      in.ld, &gate.w, &up.w,
                                            SL_ACT_SILU, m,     mid.p,   nullptr};
         struct sl_op_linear b = {mid.p, gate.n, &down.w, nullptr, m, out.p, down.n, nullptr};
-        sl_cuda_linear_gated_act(be, &a);
-        if (synced)
+        const struct sl_lin first = sl_cuda_linear_gated_args(&a), second = sl_cuda_linear_args(&b);
+        if (way == 1)
+            sl_cuda_fuse_begin(cu, &room);
+        if (way == 2)
+            sl_cuda_linear_pair(cu, &first, &second);
+        else
+            sl_cuda_linear_gated_act(be, &a);
+        if (way == 1) {
+            sl_cuda_fuse_end(cu);
             MUST(cudaStreamSynchronize(cu->stream));
-        sl_cuda_linear(be, &b);
-        y[synced] = out.get();
+        }
+        if (way < 2)
+            sl_cuda_linear(be, &b);
+        y[way] = out.get();
+        if (way < 2)
+            act[way] = mid.get();
     }
     expect_rows(y[0], y[1], "chain", m, down);
+    expect_rows(y[2], y[1], "chain of codes", m, down);
+    CHECK(act[0] == act[1], "%d tokens", m);
 }
 
 /* The scales of the first 128 rows times f. */
@@ -452,8 +469,8 @@ static void test_fused(const matrix &o, const matrix &gate, const matrix &up, co
         half[fused] = norm.get();
         for (uint16_t h : last.get())
             half[fused].push_back(h);
-        for (uint16_t h : mid.get())
-            half[fused].push_back(h);
+        for (uint16_t h : mid.get()) /* of many tokens codes take its place */
+            half[fused].push_back(m <= 64 ? h : 0);
     }
     expect_rows(sums[1], sums[0], "fused, the residual stream", m, o);
     expect_rows(next[1], next[0], "fused, the product behind", m, gate);
@@ -559,8 +576,10 @@ int main(int argc, char **argv)
             test_gated(gate, up, m, m % 2 ? SL_ACT_SILU : SL_ACT_GELU_TANH);
         matrix gate_whole(160, 384, 128, 128), up_whole(160, 384, 128, 128);
         test_gated(gate_whole, up_whole, 150, SL_ACT_SILU);
-        for (int m : {1, 5, 24, 64, 1, 2})
+        for (int m : {1, 5, 24, 64, 1, 2, 66})
             test_chain(gate, up, down, m);
+        matrix less_gate(40, 128, 128, 128), less_up(40, 128, 1, 128), less_down(24, 40, 24, 40);
+        test_chain(less_gate, less_up, less_down, 130);
         matrix o(200, 256, 128, 128), wide_gate(200, 200, 128, 128), wide_up(200, 200, 1, 200),
             back(200, 200, 128, 128);
         make_tiny(o, 0x1p-40f);

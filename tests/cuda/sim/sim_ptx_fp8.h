@@ -53,6 +53,11 @@ static inline uint32_t sl_sim_e4m3_code(float x)
     bool stay = down < up || (down == up && below % 2 == 0);
     return sign | (stay ? below : below + 1);
 }
+static inline uint32_t sl_max_u16x2(uint32_t a, uint32_t b)
+{
+    uint32_t lo = (a & 0xFFFFu) > (b & 0xFFFFu) ? a : b, hi = a >> 16 > b >> 16 ? a : b;
+    return (hi & 0xFFFF0000u) | (lo & 0xFFFFu);
+}
 static inline uint32_t sl_e4m3x2(float a, float b)
 {
     return sl_sim_e4m3_code(a) | sl_sim_e4m3_code(b) << 8;
