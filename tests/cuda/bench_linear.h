@@ -65,6 +65,7 @@ struct lin_bench {
     dev<float> *out;
     std::vector<uint8_t> file;
     const struct sl_op_lora *lora; /* of the next call; null: none */
+    dev<uint16_t> *act;            /* where a gated product leaves its output; null: in out */
 };
 
 #define LIN_X_SEED (static_cast<uint64_t>(1) << 40)
@@ -192,8 +193,10 @@ static void lin_call(const struct lin_bench *l, const struct lin_shape *s,
         b.be->vt->linear(b.be, &a);
     } else if (s->kind == LIN_GATED) {
         struct sl_op_linear_gated_act a = {};
-        a.x = l->x->p, a.ld_x = s->k, a.gate = w, a.up = w + 1, a.n = m, a.out = l->out->p;
-        a.act = SL_ACT_SILU, a.lora = l->lora;
+        a.x = l->x->p, a.ld_x = s->k, a.gate = w, a.up = w + 1, a.n = m;
+        a.act = SL_ACT_SILU, a.lora = l->lora, a.out = l->out->p;
+        if (l->act != nullptr)
+            a.out = l->act->p;
         b.be->vt->linear_gated_act(b.be, &a);
     } else {
         struct sl_op_linear_multi a = {};

@@ -26,6 +26,7 @@ enum step_part {
 };
 
 #define STEP_LAYERS 32
+#define STEP_TOKENS 2048 /* most */
 
 struct step_bench {
     struct lin_bench lin;
@@ -38,6 +39,7 @@ struct step_bench {
     struct sl_rope rope;
     int n;
     bool normed;      /* norms stand between the products */
+    bool gated;       /* and gate, up before down */
     dev<uint16_t> *x; /* products' own input and output */
     dev<float> *out;
     const struct bench_adapters *adapters; /* null: none */
@@ -129,6 +131,8 @@ static void step_product(struct step_bench *s, int which, int layer)
     /* What a norm is between: q, k, v and gate, up read its output, o and down make its input. */
     const bool behind_norm = which % 2 == 0;
     s->lin.x = behind_norm && s->normed ? &s->rows->out : s->x;
+    if (which == 3 && s->gated)
+        s->lin.x = s->lin.act;
     s->lin.out = !behind_norm && s->normed ? &s->rows->y : s->out;
     lin_call(&s->lin, &s->lin.shapes[which], &w->w[copy * MAX_PARTS], s->n);
 }
@@ -164,6 +168,7 @@ static void step_attend(const struct step_bench *s, int layer)
 static void step_layer(struct step_bench *s, int parts, int layer)
 {
     s->normed = (parts & STEP_NORM) != 0;
+    s->gated = (parts & STEP_GATE_UP) != 0;
     if (parts & STEP_QKV)
         step_product(s, 0, layer);
     if (parts & STEP_ROPE)
@@ -219,6 +224,13 @@ static void step_plain(struct step_bench *s)
     step_row(s, "products but down", STEP_PRODUCTS & ~STEP_DOWN);
 }
 
+/* Tokens of prompts, whose attention is another table's (bench_attention.h). */
+static void step_prompts(struct step_bench *s)
+{
+    step_row(s, "products", STEP_PRODUCTS);
+    step_row(s, "products and norms", STEP_PRODUCTS | STEP_NORM);
+}
+
 /* GB/s are of the model's own bytes. */
 static void step_adapted(struct step_bench *s)
 {
@@ -270,6 +282,7 @@ static void step_format(struct step_bench *s, enum sl_dtype dtype)
 {
     static const int real_n[] = {1, 4, 16, 64, 256}, tiny_n[] = {1, 2, 3, 5, 7};
     static const int real_adapted[] = {1, 8, 32}, tiny_adapted[] = {1, 3, 5};
+    static const int real_prompts[] = {512, STEP_TOKENS}, tiny_prompts[] = {5, 20};
     size_t most = 0;
     for (int i = 0; i < 4; i++)
         most = std::max(most, file_bytes(dtype, &s->lin.shapes[i]));
@@ -282,6 +295,11 @@ static void step_format(struct step_bench *s, enum sl_dtype dtype)
     for (int n : b.tiny ? tiny_n : real_n) {
         s->n = n;
         step_rows(s, 768, step_plain);
+    }
+    printf("\n== the same of tokens of prompts\n");
+    for (int n : b.tiny ? tiny_prompts : real_prompts) {
+        s->n = n;
+        step_prompts(s);
     }
     printf("\n== the same with adapters of rank 16 on all matrices, sequences of 96 positions\n");
     for (int n : b.tiny ? tiny_adapted : real_adapted) {
@@ -300,11 +318,12 @@ static void run_step(const std::vector<enum sl_dtype> &formats)
     struct step_bench s = {};
     struct rows_bench rows(rows_dims_of());
     const size_t widest = b.tiny ? 4096 : 28672;
-    dev<uint16_t> x(256 * widest);
-    dev<float> out(256 * widest);
+    dev<uint16_t> x(STEP_TOKENS * widest), act(STEP_TOKENS * widest);
+    dev<float> out(STEP_TOKENS * widest);
     fill(x.p, x.n, FILL_BF16, 3);
+    fill(act.p, act.n, FILL_BF16, 4);
     s.lin.shapes = b.tiny ? lin_tiny : lin_shapes;
-    s.x = s.lin.x = &x, s.out = s.lin.out = &out;
+    s.x = s.lin.x = &x, s.out = s.lin.out = &out, s.lin.act = &act;
     s.rows = &rows;
     for (enum sl_dtype dtype : formats)
         step_format(&s, dtype);
