@@ -13,12 +13,34 @@
  * Seen (one H200, 2026-11-23), at some 70 % of what kernels can leave out: decodes 64 x 8,192 1.53,
  * 16 x 32,768 1.51, 1 x 131,072 1.48, 1 x 8,192 1.27; with nothing left out up to 0.4 % more, 1 x
  * 8,192 1.5 to 2.9 %. (Before, with tiles of 16 rows as for drafts: 1.50, 1.50, 1.45 and 1.08; 0.6
- * to 1.6 %, and 18 %.) Prompts 1.35 to 1.43 against the kernel without on the same keys. That one's
- * time depends on the keys, 1,180 us for 2,048 tokens behind 8,192 with none short and 680 to 720
- * with 90 %; with the option on and nothing left out it is 910 to 940 us throughout, 320 TFLOP/s:
- * each step of a pair waits for the one before, and the halves of the values for each other. Of a
- * pair left out half the time remains, as values are brought all the same: 21 bytes a clock and
- * multiprocessor.
+ * to 1.6 %, and 18 %.)
+ *
+ * Prompts, us without the option, with it and nothing left out, gain with 70 % short (one H200, one
+ * run of all; keys of length x where they are not short):
+ *
+ *                                     2,048 behind 8,192   8,192         2,048 behind 30,720
+ *   x 2, none short                   590, 750  +27 %   1,170, 1,390  +19 %   1,980, 2,415  +22 %
+ *     steps one after the other            859  +45 %          1,854  +59 %          3,161  +60 %
+ *   x 2, 70 % short                   854, 755  -12 %   1,470, 1,344   -9 %   2,750, 2,570   -7 %
+ *     steps one after the other            937  +10 %          1,718  +17 %          3,322  +21 %
+ *     gain, and of the steps           1.33, 1.16           1.07, 0.89           1.28, 1.19
+ *   x 8, 70 % short                   882, 763  -14 %   1,490, 1,374   -8 %
+ *     steps one after the other            943   +7 %          1,732  +16 %
+ *     gain, and of the steps           1.47, 1.44           1.32, 1.31
+ *   x 8, none short                 1,166, 792  -32 %
+ *
+ * (Of 8,192 with x 2 only 14 % can be left out.) The kernel without the option takes 590 to 1,166
+ * us for the first as long keys raise references between the two tiles of a pair, and then it does
+ * their product again by mma.sync; that with it does the tiles apart and is the faster one. Where
+ * no reference rises it is not: 19 to 27 % are left of 45 to 60, of which the decision itself is
+ * the half (one version had no votes and multiplied all: 8 to 12 % with the choice of tiles below).
+ * D = 64: +24 to 26 % (+32 to 42), gain 1.19, 1.14 (1.27, 1.28), as it spills.
+ *
+ * Tried: votes by a barrier of the group in the midst of a step, or at its end, and no one vote
+ * that says that all take all: 19 to 31 % and 1.30, 1.26. Values brought only where they are
+ * wanted, once nothing was of one or two slots before: gain 1.25 and 1.29 for 1.31. A split's first
+ * references without factors: +28 to 35 %, not understood. Zeros put in the scores' place of tiles
+ * left out instead of in the probabilities': C7511, all products serialised.
  */
 #include "lab.h"
 
@@ -76,14 +98,14 @@ static __global__ void scale_keys(uint16_t *pool, const float *by, uint64_t page
 }
 
 /* The first tile's keys and those of some others are long, the rest are short: `share` of them. */
-static void prepare(const struct attn_case &c, dev<uint16_t> *pool, double share)
+static void prepare(const struct attn_case &c, dev<uint16_t> *pool, double share, float length)
 {
     const size_t pages = c.tables.size() / static_cast<size_t>(c.n_seqs);
     std::vector<float> by(c.tables.size());
     for (size_t i = 0; i < by.size(); i++) {
         const size_t tile = i % pages / 4;
         const bool low = tile > 0 && random_bits(i / pages * 65536 + tile) * 0x1p-32 < share;
-        by[static_cast<size_t>(c.tables[i])] = low ? 0x1p-6f : 8.0f;
+        by[static_cast<size_t>(c.tables[i])] = low ? 0x1p-6f : length;
     }
     dev<float> dby(by);
     fill(pool->p, attn_pool_bytes(&c) / 2, FILL_F16);
@@ -134,7 +156,7 @@ static void check(dev<uint16_t> *pool, int n, int pos)
     const struct attn_case chunk = attn_make(DIMS, 1, n, pos, 1);
     const size_t row = static_cast<size_t>(DIMS.n_heads) * static_cast<size_t>(DIMS.hd);
     std::vector<uint16_t> want(row * static_cast<size_t>(n)), got(row);
-    prepare(chunk, pool, 0.6);
+    prepare(chunk, pool, 0.6, 8.0f);
     with(chunk, [&](struct sl_op_attention op, dev<uint16_t> *out, size_t n_out) {
         dev<uint16_t> dense(n_out);
         op.kv = attn_view(&chunk, pool, 0);
@@ -179,11 +201,12 @@ static void check(dev<uint16_t> *pool, int n, int pos)
     fflush(stdout);
 }
 
-static void measure(dev<uint16_t> *pool, int seqs, int n, int pos, double share, double ms)
+static void measure(dev<uint16_t> *pool, int seqs, int n, int pos, double share, float length,
+                    double ms)
 {
     struct attn_case c = attn_make(DIMS, seqs, n, pos, 8);
     CHECK(attn_pool_bytes(&c) <= pool->n * 2, "pool");
-    prepare(c, pool, share);
+    prepare(c, pool, share, length);
     with(c, [&](struct sl_op_attention op, dev<uint16_t> *, size_t) {
         const float factors[] = {0.0f, 1e-30f, factor_of(c)};
         double us[3];
@@ -201,10 +224,12 @@ static void measure(dev<uint16_t> *pool, int seqs, int n, int pos, double share,
         lab_must_be_well("counts");
         counts.get(0, n_left, 2);
         const struct sl_skip_counts *x = &n_left[n == 1];
-        printf("%3d x %5d behind %6d  %5.1f %% %5.1f %%  %9.1f %9.1f %+5.1f %%  %9.1f %5.2f\n",
-               seqs, n, pos, 100.0 * (double)x->skipped / (double)x->tiles,
-               100.0 * (double)x->units_skipped / (double)x->units, us[0], us[1],
-               100.0 * (us[1] / us[0] - 1.0), us[2], us[0] / us[2]);
+        printf(
+            "%3d x %5d behind %6d  %2.0f  %5.1f %% %5.1f %%  %9.1f %9.1f %+5.1f %%  %9.1f %5.2f\n",
+            seqs, n, pos, static_cast<double>(length),
+            100.0 * (double)x->skipped / (double)x->tiles,
+            100.0 * (double)x->units_skipped / (double)x->units, us[0], us[1],
+            100.0 * (us[1] / us[0] - 1.0), us[2], us[0] / us[2]);
         fflush(stdout);
     });
 }
@@ -218,16 +243,18 @@ int main()
         return 0;
     check(&pool, 700, 3000);
     check(&pool, 9, 20000);
-    printf("%27s  %7s %7s  %9s %9s %7s  %9s %5s\n", "", "rows", "units", "off us", "none us", "",
-           "on us", "");
+    printf("%27s  %2s  %7s %7s  %9s %9s %7s  %9s %5s\n", "", "x", "rows", "units", "off us",
+           "none us", "", "on us", "");
     for (double share : {0.0, 0.5, 0.7, 0.9}) {
-        measure(&pool, 64, 1, 8191, share, 30.0);
-        measure(&pool, 16, 1, 32767, share, 30.0);
-        measure(&pool, 1, 1, 131071, share, 20.0);
-        measure(&pool, 1, 1, 8191, share, 10.0);
-        measure(&pool, 1, 2048, 8192, share, 60.0);
-        measure(&pool, 1, 8192, 0, share, 60.0);
-        measure(&pool, 1, 2048, 30720, share, 60.0);
+        measure(&pool, 64, 1, 8191, share, 8.0f, 30.0);
+        measure(&pool, 16, 1, 32767, share, 8.0f, 30.0);
+        measure(&pool, 1, 1, 131071, share, 8.0f, 20.0);
+        measure(&pool, 1, 1, 8191, share, 8.0f, 10.0);
+        for (float length : {2.0f, 8.0f}) {
+            measure(&pool, 1, 2048, 8192, share, length, 60.0);
+            measure(&pool, 1, 8192, 0, share, length, 60.0);
+            measure(&pool, 1, 2048, 30720, share, length, 60.0);
+        }
     }
     return 0;
 }

@@ -48,14 +48,18 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int EMPTY_AT = FULL_AT + 8 * SLOTS;      /* mbarriers */
     static constexpr int WORK_FULL_AT = EMPTY_AT + 8 * SLOTS; /* [2] */
     static constexpr int WORK_EMPTY_AT = WORK_FULL_AT + 16;   /* [2] */
-    static constexpr int VOTE_AT = WORK_EMPTY_AT + 16;        /* uint8_t [2][GROUPS][4] */
-    static constexpr int WORK_AT = VOTE_AT + 16 * GROUPS;
+    static constexpr int WORK_AT = WORK_EMPTY_AT + 16;
     static constexpr int SCALES_AT = /* 16 bits [SLOTS][KEYS] */
         WORK_AT + 2 * static_cast<int>(sizeof(struct sl_attn_work));
     static constexpr int RAW_AT = SCALES_AT + 2 * SLOTS * KEYS; /* mbarriers */
     static constexpr int SEEN_AT = RAW_AT + 8 * SLOTS;          /* uint32_t [SLOTS] */
     static constexpr int BYTES = WIDENS ? SEEN_AT + 4 * SLOTS : SCALES_AT;
     static_assert(SL_ATTN_SPLIT % KEYS == 0, "splits are whole slots");
+
+    /* A kernel's own barriers. */
+    static __device__ __forceinline__ void init(uint8_t *)
+    {
+    }
 
     /* Where 16 rows of a panel lie in a slot: keys panel after panel, values 64 rows after 64. */
     static __device__ __forceinline__ int part_at(bool keys, int unit, int panel)
@@ -148,6 +152,7 @@ template <class cfg> struct sl_attn_bars {
             sl_mbar_init(work_full(i), SL_WARP_ARRIVALS);
             sl_mbar_init(work_empty(i), (cfg::WORKERS / 32 + 1) * SL_WARP_ARRIVALS);
         }
+        cfg::init(smem);
         sl_mbar_fence_init();
     }
 };

@@ -29,8 +29,9 @@
 
 template <class KV, int D> using sl_attn_wg_cfg = sl_attn_group_cfg<KV, D, SL_ATTN_PAIR>;
 
-template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<KV, D>> {
-    typedef sl_attn_group<KV, sl_attn_wg_cfg<KV, D>> up;
+template <class KV, int D, class CFG = sl_attn_wg_cfg<KV, D>>
+struct sl_attn_wg : sl_attn_group<KV, CFG> {
+    typedef sl_attn_group<KV, CFG> up;
     typedef typename up::cfg cfg;
     typedef typename KV::elem elem;
     typedef typename up::frags frags;
@@ -256,10 +257,11 @@ template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<
         return true;
     }
 
-    /* Behind it. apart: the second tile has another reference. */
+    /* Behind it. apart: the second tile has another reference. which: tiles that it was of, bits 0
+     * and 1. */
     __device__ __forceinline__ void values_again(const struct sl_attn_work &w, int t, int slot,
                                                  float (&o)[O][4], const uint32_t (&p)[F / 2][4],
-                                                 const struct before &b, bool apart)
+                                                 const struct before &b, bool apart, int which = 3)
     {
         const bool careful = this->is_mixed(t) && this->has_odd(o);
         if (!apart && !careful)
@@ -275,6 +277,8 @@ template <class KV, int D> struct sl_attn_wg : sl_attn_group<KV, sl_attn_wg_cfg<
                 const float by[2] = {b.alpha[0], b.alpha[1]};
                 scale(o, by);
             }
+            if ((which >> h & 1) == 0)
+                continue;
             if (careful)
                 sl_attn_values_careful<frags, D, 4>(a, rows, o, p + 4 * h, tile,
                                                     t * SL_ATTN_PAIR + h * SL_ATTN_TILE);
