@@ -34,14 +34,19 @@ static bool wide(const struct sl_lin *l)
     return l->part[0].layout == SL_CUDA_W8A8 && l->n > 64;
 }
 
+void sl_cuda_fuse_written(struct sl_cuda *cu, const void *gated_out)
+{
+    settle_any(cu);
+    if (cu->fuse != NULL && cu->fuse->unwritten == gated_out)
+        cu->fuse->unwritten = NULL;
+}
+
 bool sl_cuda_fuse_gated(struct sl_cuda *cu, const struct sl_lin *l)
 {
     struct sl_cuda_fuse *f = cu->fuse;
     if (f == NULL)
         return false;
-    settle_any(cu);
-    if (f->unwritten == l->gated_out)
-        f->unwritten = NULL;
+    sl_cuda_fuse_written(cu, l->gated_out);
     if (!wide(l) || !sl_cuda_linear_pair_pays(cu, l))
         return false;
     f->has_gated = true;

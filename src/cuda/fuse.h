@@ -70,6 +70,8 @@ void sl_cuda_norm_codes(struct sl_cuda *cu, const struct sl_cuda_norm *a,
 
 /* A gated product waits for the product behind it, if it may. */
 bool sl_cuda_fuse_gated(struct sl_cuda *cu, const struct sl_lin *l);
+/* A gated activation was enqueued without it. */
+void sl_cuda_fuse_written(struct sl_cuda *cu, const void *gated_out);
 /* linear_w8a8.cu. Whether it should. */
 bool sl_cuda_linear_pair_pays(const struct sl_cuda *cu, const struct sl_lin *gated);
 /* Enqueues both; behind has the output of gated, which is not written, as input. */

@@ -545,6 +545,7 @@ extern "C" void sl_cuda_linear_gated_act(struct sl_backend *be,
     SL_ASSERT(a->gate->n_rows == a->up->n_rows && a->gate->n_cols == a->up->n_cols);
     if (a->gate->layout != a->up->layout || a->lora != NULL) {
         run_mixed(sl_cuda(be), a);
+        sl_cuda_fuse_written(sl_cuda(be), a->out);
         return;
     }
     struct sl_lin l = sl_cuda_linear_gated_args(a);

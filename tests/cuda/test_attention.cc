@@ -727,7 +727,7 @@ static void test_skip()
                   {256, 4, 2, 16, SL_DTYPE_F16, 20.0f}};
     uint64_t seed = 101;
     for (auto x : shapes) {
-        scene s = make_scene(x.hd, x.nq, x.nkv, x.bs, {700, 70}, seed++, x.format);
+        scene s = make_scene(x.hd, x.nq, x.nkv, x.bs, {700, 530}, seed++, x.format);
         s.softcap = x.softcap, s.skip = 200.0f;
         memset(n_skipped, 0, sizeof n_skipped);
         check_scene(s, 37, {64, 7}, {500, 511, 512, 640, 699});

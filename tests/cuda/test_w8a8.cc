@@ -515,6 +515,35 @@ static void test_fused_multi(const matrix *const w[2], int m)
             expect_rows(y[way][i], y[0][i], "fused, several matrices", m, *w[i]);
 }
 
+/* In one step, an activation that becomes codes, then one of matrices of two layouts at its place.
+ */
+static void test_written_again(const matrix &gate, const matrix &up, const matrix &other,
+                               const matrix &down, int m)
+{
+    std::vector<float> x = random_x(m, gate.k);
+    tokens in(x, m, gate.k, 0);
+    std::vector<float> y[2];
+    for (int fused = 0; fused < 2; fused++) {
+        struct sl_cuda_fuse room;
+        dev<uint16_t> mid(std::vector<uint16_t>((size_t)(m * gate.n), 0x7FC0));
+        dev<float> out(std::vector<float>((size_t)(m * down.n)));
+        struct sl_op_linear_gated_act a = {in.p(),      in.ld, &gate.w, &up.w,
+                                           SL_ACT_SILU, m,     mid.p,   nullptr};
+        const struct sl_op_linear b = {mid.p, gate.n, &down.w, nullptr, m, out.p, down.n, nullptr};
+        if (fused)
+            sl_cuda_fuse_begin(cu, &room);
+        sl_cuda_linear_gated_act(be, &a);
+        sl_cuda_linear(be, &b);
+        a.up = &other.w;
+        sl_cuda_linear_gated_act(be, &a);
+        sl_cuda_linear(be, &b);
+        if (fused)
+            sl_cuda_fuse_end(cu);
+        y[fused] = out.get();
+    }
+    expect_rows(y[1], y[0], "written again", m, down);
+}
+
 /* Which scales the layout can have, and who asks for BF16. */
 static void test_layouts()
 {
@@ -584,7 +613,12 @@ int main(int argc, char **argv)
             back(200, 200, 128, 128);
         make_tiny(o, 0x1p-40f);
         make_tiny(back, 0x1p-140f);
-        for (int m : {1, 3, 70})
+        matrix a_gate(200, 256, 128, 128), a_up(200, 256, 1, 256);
+        matrix other(200, 256, 5, 128, SL_CUDA_FP8), a_down(24, 200, 24, 200);
+        cu->n_sms = 2; /* where tiles by twos take no round more */
+        test_written_again(a_gate, a_up, other, a_down, 70);
+        cu->n_sms = 6;
+        for (int m : {1, 3, 20, 70})
             test_fused(o, wide_gate, wide_up, back, m);
         test_layouts();
     }
