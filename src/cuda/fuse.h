@@ -70,13 +70,13 @@ void sl_cuda_norm_codes(struct sl_cuda *cu, const struct sl_cuda_norm *a,
 
 /* A gated product waits for the product behind it, if it may. */
 bool sl_cuda_fuse_gated(struct sl_cuda *cu, const struct sl_lin *l);
-/* A gated activation was enqueued without it. */
-void sl_cuda_fuse_written(struct sl_cuda *cu, const void *gated_out);
 /* linear_w8a8.cu. Whether it should. */
 bool sl_cuda_linear_pair_pays(const struct sl_cuda *cu, const struct sl_lin *gated);
 /* Enqueues both; behind has the output of gated, which is not written, as input. */
 void sl_cuda_linear_pair(struct sl_cuda *cu, const struct sl_lin *gated,
                          const struct sl_lin *behind);
+/* The gated activation was enqueued another way: it may be read again. */
+void sl_cuda_fuse_written(struct sl_cuda *cu, const void *gated_out);
 
 /* A product waits for the operation behind it, if it may. */
 bool sl_cuda_fuse_linear(struct sl_cuda *cu, const struct sl_lin *l);
