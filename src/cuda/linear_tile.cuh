@@ -22,6 +22,12 @@
  * room in other registers and does so, too. 6144 x 4096, 8192 tokens, by 192 rows: 630 us for 660
  * with the sums ahead of the next products; 64 gated rows of 28672 x 4096, 512 tokens: 253 for 275.
  *
+ * What a launch costs beside its steps decides for few tiles: weights are asked for as soon as a
+ * block's own barriers are ready, and nothing at its end waits for what it has stored. 2048 x 2048,
+ * 512 tokens, by 128 x 64 (H200, clocks from a block's start to its barriers, and from its last sum
+ * to its end): 810 and 150, with a release at the cluster's barriers and all barriers made ready by
+ * one warp 2,040 and 1,100.
+ *
  * H200: a step of 64 columns takes 128 x 64, 96, 128 and 192 some 470, 550, 640 and 910 clocks (the
  * tensor cores 256, 384, 512, 768); a product of both operands from shared memory never less than
  * some 48, which is what 128 x 32 is bound by. Shared memory moves 160 bytes a clock of its 128 for
@@ -64,11 +70,15 @@ struct sl_tile_shape {
     static constexpr int chunks = ROWS / chunk / (GATED ? 2 : 1);
     static constexpr int now = TOTALS ? 0 : chunks / 2; /* of them, that no registers hold */
     static constexpr int out = ROWS < 128 || joins ? 0 : groups * 2 * SL_TILE_BOX;
-    static constexpr int fit = (SL_TILE_SMEM - SL_TILE_HEADER - out) / stage;
+    /* Sums that other blocks send. */
+    static constexpr int set = joins ? ROWS / blocks * TOKENS * 4 : 0;
+    static constexpr int come = SHARE == SL_SHARE_QUARTERS ? 3 * set : 2 * set;
+    static constexpr int fit = (SL_TILE_SMEM - SL_TILE_HEADER - out - come) / stage;
     static constexpr int stages = fit > SL_TILE_RING ? SL_TILE_RING : fit;
-    static constexpr int out_offset = SL_TILE_HEADER + stages * stage, smem = out_offset + out;
+    static constexpr int out_offset = SL_TILE_HEADER + stages * stage,
+                         smem = out_offset + out + come;
     static_assert(stages > 2 && (SHARE != SL_SHARE_W || boxes % 2 == 0) && (!GATED || BOX >= 32) &&
-                      (!joins || ROWS * 512 <= stages * stage) && (!joins || chunks % blocks == 0),
+                      (!joins || chunks % blocks == 0),
                   "tile");
 };
 
@@ -150,6 +160,17 @@ static __device__ __forceinline__ int sl_tile_part(const sl_lin &l, const sl_til
 
 /* ------------------------------------------------------------------ who brings */
 
+/* Waits until all that was brought has been given back, by the partner, too: then nothing that it
+ * sends is on its way here, and the block may end. */
+template <class S>
+static __device__ __forceinline__ void sl_tile_tail(uint8_t *smem, sl_tile_place<S> at)
+{
+    for (int i = 0; i < S::stages; i++) {
+        sl_mbar_wait(sl_tile_empty(smem, at.slot), at.parity);
+        at.next();
+    }
+}
+
 /* One lane. Weights need not wait for the kernels ahead. */
 template <class S>
 static __device__ __forceinline__ void sl_tile_bring_w(const sl_lin &l, const sl_tile_plan &p,
@@ -186,6 +207,8 @@ static __device__ __forceinline__ void sl_tile_bring_w(const sl_lin &l, const sl
             at.next();
         }
     }
+    if (!S::joins)
+        sl_tile_tail<S>(smem, at);
 }
 
 template <class S>
@@ -197,8 +220,9 @@ static __device__ __forceinline__ void sl_tile_bring_x(const sl_lin &l, const sl
     int from, to_k;
     sl_tile_range<S>(l, rank, &from, &to_k);
     sl_tile_place<S> at = {0, 1};
-    for (int id = first; id < p.n_units; id += step) {
-        sl_tile_unit u = sl_tile_find<S>(p, id, rank);
+    sl_tile_unit u = sl_tile_find<S>(p, first, rank);
+    sl_grid_wait();
+    for (int id = first; id < p.n_units;) {
         for (int k = from; k < to_k; k += S::steps) {
             uint64_t *full = sl_tile_full(smem, at.slot);
             uint8_t *to = smem + SL_TILE_HEADER + at.slot * S::stage + token * 128;
@@ -214,6 +238,8 @@ static __device__ __forceinline__ void sl_tile_bring_x(const sl_lin &l, const sl
             }
             at.next();
         }
+        id += step;
+        u = sl_tile_find<S>(p, id, rank);
     }
 }
 
@@ -497,8 +523,20 @@ static __device__ __forceinline__ void sl_tile_out(const float (&sum)[S::ROWS / 
 /* ------------------------------------------------------------------ a tile of several blocks */
 
 /* The blocks of a cluster have one tile, each its segments (which may be empty: zeros), and each
- * adds up and stores its share of the chunks. What others need lies in the ring, whose products
- * have all ended: a float4 of every thread one behind the other. */
+ * adds up and stores its share of the chunks. Sums that another block needs are stored to its
+ * shared memory, a float4 of every thread one behind the other, as soon as they are there: sets of
+ * them, each with a barrier. */
+
+static __device__ __forceinline__ uint64_t *sl_tile_come(uint8_t *smem, int set)
+{
+    return reinterpret_cast<uint64_t *>(smem) + 2 * SL_TILE_RING + set;
+}
+
+/* Where a thread's part of a set lies. */
+template <class S> static __device__ __forceinline__ float4 *sl_tile_set(uint8_t *smem, int set)
+{
+    return reinterpret_cast<float4 *>(smem + S::out_offset + set * S::set) + threadIdx.x - 128;
+}
 
 /* Where eight rows, number i of a block's share, are in a tile's sums: in a gated product half of
  * them are gate's and half up's. */
@@ -510,29 +548,43 @@ template <class S> static __device__ __forceinline__ int sl_tile_own(int rank, i
     return rank * n + i;
 }
 
-/* Sums of the share of block `rank` to the place of shared memory from `to` on. */
-template <class S>
-static __device__ __forceinline__ void sl_tile_leave(const float (&sum)[S::ROWS / 8][4], int rank,
-                                                     float4 *to)
+/* N of the sums of block `to`, from number `first` on, become part of its set. */
+template <class S, int N>
+static __device__ __forceinline__ void sl_tile_send(const float (&sum)[S::ROWS / 8][4],
+                                                    uint8_t *smem, int to, int set, int first)
 {
 #pragma unroll
-    for (int i = 0; i < S::ROWS / 8 / S::blocks; i++) {
-        const float(&v)[4] = sum[sl_tile_own<S>(rank, i)];
-        to[i * 128 * S::groups] = make_float4(v[0], v[1], v[2], v[3]);
+    for (int i = first; i < first + N; i++) {
+        const float(&v)[4] = sum[sl_tile_own<S>(to, i)];
+        sl_store_at(sl_tile_set<S>(smem, set) + i * 128 * S::groups,
+                    make_float4(v[0], v[1], v[2], v[3]), sl_tile_come(smem, set),
+                    static_cast<uint32_t>(to));
     }
 }
 
-/* sum += what another block left. */
+/* sum += a set. */
 template <class S>
 static __device__ __forceinline__ void sl_tile_add(float (&sum)[S::ROWS / 8 / S::blocks][4],
-                                                   const float4 *from)
+                                                   uint8_t *smem, int set)
 {
+    const float4 *from = sl_tile_set<S>(smem, set);
+    sl_mbar_wait(sl_tile_come(smem, set), 0);
 #pragma unroll
     for (int i = 0; i < S::ROWS / 8 / S::blocks; i++) {
         float4 q = from[i * 128 * S::groups];
         sum[i][0] = __fadd_rn(sum[i][0], q.x), sum[i][1] = __fadd_rn(sum[i][1], q.y);
         sum[i][2] = __fadd_rn(sum[i][2], q.z), sum[i][3] = __fadd_rn(sum[i][3], q.w);
     }
+}
+
+/* The same of this block's own sums. */
+template <class S>
+static __device__ __forceinline__ void sl_tile_add(float (&sum)[S::ROWS / 8 / S::blocks][4],
+                                                   const float (&own)[S::ROWS / 8][4], int rank)
+{
+#pragma unroll
+    for (int i = 0; i < S::ROWS / 2 / S::blocks; i++)
+        sum[i / 4][i % 4] = __fadd_rn(sum[i / 4][i % 4], own[sl_tile_own<S>(rank, i / 4)][i % 4]);
 }
 
 /* What is added up leaves. */
@@ -561,39 +613,32 @@ static __device__ __forceinline__ void sl_tile_join(const sl_lin &l, const sl_ti
                                                     const sl_tile_maps &maps, sl_tile_view<S> &v,
                                                     int rank)
 {
-    constexpr int half = S::ROWS / 16, step = half * 128 * S::groups;
+    constexpr int half = S::ROWS / 16, parts = 2;
     sl_tile_unit u = sl_tile_find<S>(p, static_cast<int>(blockIdx.x) / 2, rank);
     int from_k, to_k;
     sl_tile_range<S>(l, rank, &from_k, &to_k);
-    float4 *mine = reinterpret_cast<float4 *>(v.smem + SL_TILE_HEADER) + threadIdx.x - 128;
-    float first[2 * half][4], second[2 * half][4], sum[half][4];
+    float first[2 * half][4], second[2 * half][4], sum[half][4] = {};
     int n = to_k - from_k;
     sl_tile_walk<S>(first, v, min(l.seg_k64, n));
-    sl_tile_walk<S>(second, v, n - min(l.seg_k64, n));
-    sl_bar_sync(1, 128 * S::groups); /* nobody's products read the ring */
+    sl_cluster_wait(); /* the other's barriers are ready */
     if (rank == 0) {
+        sl_tile_walk<S>(second, v, n - min(l.seg_k64, n));
 #pragma unroll
         for (int i = 0; i < 8 * half; i++)
             first[i / 4][i % 4] = __fadd_rn(first[i / 4][i % 4], second[i / 4][i % 4]);
-        sl_tile_leave<S>(first, 1, mine);
+        sl_tile_send<S, half>(first, v.smem, 1, 0, 0);
+        sl_tile_add<S>(sum, first, 0);
+        sl_tile_add<S>(sum, v.smem, 0);
+        sl_tile_add<S>(sum, v.smem, 1);
     } else {
-        sl_tile_leave<S>(first, 0, mine);
-        sl_tile_leave<S>(second, 0, mine + step);
+        sl_tile_walk<S, parts>(second, v, n - min(l.seg_k64, n), [&](int c) {
+            sl_tile_send<S, half / parts>(first, v.smem, 0, 0, c * (half / parts));
+        });
+        sl_tile_send<S, half>(second, v.smem, 0, 1, 0);
+        sl_tile_add<S>(sum, v.smem, 0);
+        sl_tile_add<S>(sum, first, 1);
+        sl_tile_add<S>(sum, second, 1);
     }
-    sl_cluster_sync();
-    const float4 *from = sl_cluster_map(mine, static_cast<uint32_t>(1 - rank));
-#pragma unroll
-    for (int i = 0; i < 4 * half; i++)
-        sum[i / 4][i % 4] = rank == 0 ? first[sl_tile_own<S>(0, i / 4)][i % 4]
-                                      : first[sl_tile_own<S>(1, i / 4)][i % 4];
-    sl_tile_add<S>(sum, from); /* of two, in either order */
-    if (rank == 0)
-        sl_tile_add<S>(sum, from + step);
-#pragma unroll
-    for (int i = 0; i < 4 * half; i++)
-        if (rank != 0)
-            sum[i / 4][i % 4] =
-                __fadd_rn(sum[i / 4][i % 4], second[sl_tile_own<S>(1, i / 4)][i % 4]);
     sl_tile_share_out<S>(sum, l, p, maps, v, u, rank);
 }
 
@@ -603,21 +648,28 @@ static __device__ __forceinline__ void sl_tile_join_four(const sl_lin &l, const 
                                                          const sl_tile_maps &maps,
                                                          sl_tile_view<S> &v, int rank)
 {
-    constexpr int quarter = S::ROWS / 32, step = quarter * 128 * S::groups;
+    constexpr int quarter = S::ROWS / 32;
     sl_tile_unit u = sl_tile_find<S>(p, static_cast<int>(blockIdx.x) / 4, rank);
     int from_k, to_k;
     sl_tile_range<S>(l, rank, &from_k, &to_k);
-    float4 *mine = reinterpret_cast<float4 *>(v.smem + SL_TILE_HEADER) + threadIdx.x - 128;
     float acc[S::ROWS / 8][4], sum[quarter][4] = {};
     sl_tile_walk<S>(acc, v, to_k - from_k);
-    sl_bar_sync(1, 128 * S::groups); /* nobody's products read the ring */
+    sl_cluster_wait(); /* the others' barriers are ready */
 #pragma unroll
     for (int r = 0; r < 4; r++)
-        sl_tile_leave<S>(acc, r, mine + r * step);
-    sl_cluster_sync();
+        if (r != rank)
+            sl_tile_send<S, quarter>(acc, v.smem, r, rank < r ? rank : rank - 1, 0);
 #pragma unroll
-    for (int r = 0; r < 4; r++)
-        sl_tile_add<S>(sum, sl_cluster_map(mine + rank * step, static_cast<uint32_t>(r)));
+    for (int r = 0; r < 4; r++) {
+        if (r != rank) {
+            sl_tile_add<S>(sum, v.smem, r < rank ? r : r - 1);
+            continue;
+        }
+#pragma unroll
+        for (int q = 0; q < 4; q++)
+            if (q == rank)
+                sl_tile_add<S>(sum, acc, q);
+    }
     sl_tile_share_out<S>(sum, l, p, maps, v, u, rank);
 }
 
@@ -658,6 +710,44 @@ static __device__ __forceinline__ void sl_tile_consume(const sl_lin &l, const sl
     }
 }
 
+/* A lane of each warp makes some barriers ready: a warp's lanes do so one after another, and all of
+ * them by one warp take 1,700 clocks from a block's start (H200). */
+template <class S> static __device__ __forceinline__ void sl_tile_init(uint8_t *smem, int rank)
+{
+    constexpr int warps = S::threads / 32, readers = (S::joins ? 4 : 8) * S::groups;
+    const int sets = !S::joins ? 0 : S::SHARE == SL_SHARE_QUARTERS ? 3 : 2 - rank;
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    const int first = threadIdx.x % 32 == 0 ? warp : SL_TILE_RING;
+#pragma unroll 1
+    for (int i = first; i < S::stages; i += warps) {
+        sl_mbar_init(sl_tile_full(smem, i), 2);
+        sl_mbar_init(sl_tile_empty(smem, i), readers * SL_WARP_ARRIVALS);
+    }
+#pragma unroll 1
+    for (int i = first; i < sets; i += warps) {
+        sl_mbar_init(sl_tile_come(smem, i), 1);
+        sl_mbar_expect_tx(sl_tile_come(smem, i), S::set);
+    }
+    sl_mbar_fence_init();
+}
+
+/* One description a warp, too. */
+template <class S>
+static __device__ __forceinline__ void sl_tile_prefetch(const sl_lin &l, const sl_tile_plan &p,
+                                                        const sl_tile_maps &maps)
+{
+    constexpr int n = SL_MAX_LINEAR_PARTS;
+    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
+    if (threadIdx.x % 32 != 0)
+        return;
+    if (warp < l.n_parts)
+        sl_prefetch_map(&maps.w[warp]);
+    else if (warp == n)
+        sl_prefetch_map(&maps.x);
+    else if (p.boxes && warp > n && warp <= n + (S::GATED ? 1 : l.n_parts))
+        sl_prefetch_map(&maps.out[warp - n - 1]);
+}
+
 template <class S>
 __global__ void __launch_bounds__(S::threads, 1)
     sl_tile_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_tile_plan p,
@@ -667,18 +757,12 @@ __global__ void __launch_bounds__(S::threads, 1)
     int rank = static_cast<int>(sl_cluster_rank());
     int first = static_cast<int>(blockIdx.x) / S::blocks;
     int step = static_cast<int>(gridDim.x) / S::blocks;
-    if (threadIdx.x < static_cast<unsigned>(l.n_parts)) {
-        sl_prefetch_map(&maps.w[threadIdx.x]);
-        if (p.boxes && (!S::GATED || threadIdx.x == 0))
-            sl_prefetch_map(&maps.out[threadIdx.x]);
-    } else if (threadIdx.x == 32) {
-        sl_prefetch_map(&maps.x);
-    }
-    sl_mbar_init_all(sl_tile_full(smem, 0), S::stages, 2);
-    sl_mbar_init_all(sl_tile_empty(smem, 0), S::stages,
-                     (S::joins ? 4 : 8) * S::groups * SL_WARP_ARRIVALS);
-    sl_mbar_fence_init();
-    sl_cluster_sync();
+    sl_tile_prefetch<S>(l, p, maps);
+    sl_tile_init<S>(smem, rank);
+    sl_cluster_arrive();
+    __syncthreads();
+    if (!S::joins && (S::SHARE == SL_SHARE_W || threadIdx.x >= 32))
+        sl_cluster_wait(); /* the partner's barriers are ready */
     sl_grid_launch_dependents();
     /* The same in all lanes, as the compiler shall see: products do not run in divergent code. */
     if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) == 0) {
@@ -688,13 +772,13 @@ __global__ void __launch_bounds__(S::threads, 1)
             if (threadIdx.x == 0)
                 sl_tile_bring_w<S>(l, p, maps, smem, first, step, rank);
             sl_grid_wait();
+        } else if (threadIdx.x == 32) {
+            sl_tile_bring_x<S>(l, p, &maps.x, smem, first, step, rank);
         } else {
             sl_grid_wait();
-            if (threadIdx.x == 32)
-                sl_tile_bring_x<S>(l, p, &maps.x, smem, first, step, rank);
         }
-        if (S::joins)
-            sl_cluster_sync(); /* as the consumers between their sums */
+        if (S::joins || (S::SHARE == SL_SHARE_X && threadIdx.x < 32))
+            sl_cluster_wait(); /* all of a cluster's threads do */
     } else {
         if (S::groups > 1)
             sl_regs_take<240>();
@@ -712,7 +796,6 @@ __global__ void __launch_bounds__(S::threads, 1)
         if (p.boxes && threadIdx.x % 128 == 0)
             sl_tensor_store_wait<0>(); /* the end of the grid waits for what they write */
     }
-    sl_cluster_sync(); /* the partner may still reach for what is here */
 }
 
 /* ------------------------------------------------------------------ host */

@@ -58,6 +58,21 @@ static __device__ __forceinline__ void sl_cluster_sync()
                      : "memory");
 }
 
+/* The same in two parts, of which the first does not wait, and without the memory: a release is a
+ * fence of the whole device, which waits for all that a thread has stored. Barriers made ready
+ * before (sl_mbar_fence_init) are. */
+static __device__ __forceinline__ void sl_cluster_arrive()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+
+static __device__ __forceinline__ void sl_cluster_wait()
+{
+    __syncwarp();
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+
 static __device__ __forceinline__ uint32_t sl_cluster_rank()
 {
     uint32_t rank;
@@ -277,6 +292,20 @@ static __device__ __forceinline__ void sl_mbar_arrive_at(uint64_t *bar, uint32_t
                  "mapa.shared::cluster.u32 there, %0, %1;\n\t"
                  "mbarrier.arrive.shared::cluster.b64 _, [there];\n\t}" ::"r"(sl_smem_addr(bar)),
                  "r"(rank)
+                 : "memory");
+}
+
+/* *to = v in the shared memory of block `rank`, whose barrier of the place bar expects 16 bytes of
+ * it: `to` and `bar` are this block's places. Who waits there sees it. */
+static __device__ __forceinline__ void sl_store_at(float4 *to, const float4 &v, uint64_t *bar,
+                                                   uint32_t rank)
+{
+    asm volatile("{\n\t.reg .b32 to, bar;\n\t"
+                 "mapa.shared::cluster.u32 to, %0, %2;\n\t"
+                 "mapa.shared::cluster.u32 bar, %1, %2;\n\t"
+                 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [to], "
+                 "{%3, %4, %5, %6}, [bar];\n\t}" ::"r"(sl_smem_addr(to)),
+                 "r"(sl_smem_addr(bar)), "r"(rank), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
                  : "memory");
 }
 

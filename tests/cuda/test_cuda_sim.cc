@@ -517,6 +517,46 @@ static void test_clusters(void **)
     cudaGetLastError();
 }
 
+/* Each block stores to the next one of its cluster, whose barrier says when all of it has come;
+ * the barrier of the cluster is waited for only then. */
+static void k_store_at(uint32_t n, float *out)
+{
+    SL_SMEM(uint8_t, s);
+    auto bar = reinterpret_cast<uint64_t *>(s);
+    auto values = reinterpret_cast<float4 *>(s + 16);
+    uint32_t me = sl_cluster_rank(), t = threadIdx.x;
+    auto v = static_cast<float>(me * 100 + t);
+    if (t == 0) {
+        sl_mbar_init(bar, 1);
+        sl_mbar_expect_tx(bar, 64 * 16);
+        sl_mbar_fence_init();
+    }
+    sl_cluster_arrive();
+    sl_grid_wait();
+    sl_cluster_wait();
+    sl_store_at(values + t, make_float4(v, v + 0.25f, v + 0.5f, v + 0.75f), bar, (me + 1) % n);
+    sl_mbar_wait(bar, 0);
+    float4 got = values[t];
+    out[blockIdx.x * 64 + t] = got.x + got.y + got.z + got.w;
+}
+
+static void test_store_at(void **)
+{
+    for (uint64_t seed = 1; seed <= 20; seed++) {
+        sl_sim_seed(seed);
+        sim_device d;
+        unsigned n = 1u << seed % 3, grid = 2 * n;
+        sim_buffer<float> out(std::vector<float>(grid * 64, -1.0f));
+        sl_launch_cluster(&d.cu, k_store_at, dim3(grid), dim3(64), 2048, n, n, out.p);
+        d.sync();
+        std::vector<float> got = out.get();
+        for (unsigned i = 0; i < got.size(); i++) {
+            unsigned before = (i / 64 + n - 1) % n;
+            assert_true(got[i] == 4.0f * static_cast<float>(100 * before + i % 64) + 1.5f);
+        }
+    }
+}
+
 int main(int, char **)
 {
     const struct CMUnitTest tests[] = {
@@ -524,7 +564,7 @@ int main(int, char **)
         cmocka_unit_test(test_ldmatrix),   cmocka_unit_test(test_warp),
         cmocka_unit_test(test_rounding),   cmocka_unit_test(test_ring),
         cmocka_unit_test(test_last_block), cmocka_unit_test(test_launch),
-        cmocka_unit_test(test_clusters),
+        cmocka_unit_test(test_clusters),   cmocka_unit_test(test_store_at),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -562,7 +562,7 @@ static void test_cluster_faults(void **)
     expect_death(cluster<CLUSTER_BLOCK_ENDS>, "other threads of the cluster have ended");
     expect_death(cluster<CLUSTER_HALF_WAITS>, "threads 32..63 wait in sl_cluster_sync at");
     expect_death(cluster<CLUSTER_NO_SUCH_BLOCK>, "block 2 of a cluster of 2");
-    expect_death(cluster<CLUSTER_LATE>, "of a cluster of which a block has ended");
+    expect_death(cluster<CLUSTER_LATE>, "of a cluster, which has ended");
 }
 
 int main(int, char **)

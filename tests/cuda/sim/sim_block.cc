@@ -137,7 +137,7 @@ static std::string who_waits(sim_block *b)
 static bool others_can_run(const sim_cluster *c, const sim_block *b)
 {
     for (uint32_t i = 0; i < c->n; i++)
-        if (c->blocks[i] != b && c->blocks[i]->n_ended < c->blocks[i]->n_threads &&
+        if (c->blocks[i] != b && !(c->ended >> i & 1) &&
             (c->blocks[i]->ready_warps || !c->blocks[i]->bulks.empty()))
             return true;
     return false;
@@ -309,7 +309,7 @@ void sl_sim_barrier(int id, int n_threads, sl_sim_at at)
 }
 
 /* All threads of all blocks of the cluster. */
-void sl_sim_cluster_sync(sl_sim_at at)
+void sl_sim_cluster_arrive(sl_sim_at at)
 {
     sim_block *b = sim_now_block;
     sim_cluster *c = b->cluster;
@@ -319,13 +319,11 @@ void sl_sim_cluster_sync(sl_sim_at at)
                  sim_short_file(at.file), at.line);
     for (uint32_t i = 0; i < c->n; i++)
         n_threads += c->blocks[i]->n_threads;
-    sim_now->at = at;
-    b->n_cluster_waiting++;
-    if (++c->n_waiting < n_threads) {
-        sim_wait(SIM_AT_CLUSTER);
+    sim_now->met = c->n_met;
+    if (++c->n_arrived < n_threads)
         return;
-    }
-    c->n_waiting = 0;
+    c->n_arrived = 0;
+    c->n_met++;
     for (uint32_t i = 0; i < c->n; i++) {
         sim_block *other = c->blocks[i];
         uint64_t all[16];
@@ -339,7 +337,18 @@ void sl_sim_cluster_sync(sl_sim_at at)
     if (b->grid->active.size() > 1 && sim_chance(2))
         switch_to(nullptr, false);
     else
-        switch_to(choose(b, -1), false);
+        sl_sim_preempt();
+}
+
+void sl_sim_cluster_wait(sl_sim_at at)
+{
+    sim_block *b = sim_now_block;
+    sl_sim_preempt();
+    if (b->cluster->n_met != sim_now->met)
+        return;
+    sim_now->at = at;
+    b->n_cluster_waiting++;
+    sim_wait(SIM_AT_CLUSTER);
 }
 
 uint32_t sl_sim_cluster_rank()
@@ -355,8 +364,8 @@ void *sl_sim_cluster_map(const void *p, uint32_t rank)
     size_t at = static_cast<size_t>(static_cast<const char *>(p) - b->smem);
     if (at >= b->grid->k.smem)
         sim_fail("sl_cluster_map of %p, which is not shared memory", p);
-    if (b->cluster->n_ended > 0)
-        sim_fail("shared memory of a cluster of which a block has ended");
+    if (b->cluster->ended >> rank & 1)
+        sim_fail("shared memory of block %u of a cluster, which has ended", rank);
     return b->cluster->blocks[rank]->smem + at;
 }
 
@@ -492,6 +501,7 @@ static void begin_cluster(sim_grid *g)
 
 static void leave_cluster(sim_block *b)
 {
+    b->cluster->ended |= 1u << b->cluster_rank;
     if (++b->cluster->n_ended == b->cluster->n)
         delete b->cluster;
     b->cluster = nullptr;

@@ -134,6 +134,7 @@ struct sim_thread {
     int kind;         /* of collective */
     const void *wait_bar;
     bool grid_waited;
+    uint32_t met;   /* what the cluster's n_met was when it arrived */
     uint32_t group; /* the cp.async group being filled */
     std::vector<sim_copy> copies;
     uint32_t store_group; /* likewise of stores */
@@ -182,7 +183,9 @@ struct sim_block;
 struct sim_cluster {
     sim_block *blocks[SIM_CLUSTER_MAX];
     uint32_t n, n_ended;
-    int n_waiting; /* threads, in sl_cluster_sync */
+    uint32_t ended; /* a bit for each block */
+    int n_arrived;  /* threads, at the barrier of all */
+    uint32_t n_met; /* times that all have */
 };
 struct sim_block {
     sim_grid *grid;

@@ -14,7 +14,9 @@ void sl_sim_grid_wait();
 void sl_sim_grid_leave();
 void sl_sim_launch_dependents();
 void *sl_sim_smem();
-void sl_sim_cluster_sync(sl_sim_at at);
+void sl_sim_cluster_arrive(sl_sim_at at);
+void sl_sim_cluster_wait(sl_sim_at at);
+void sl_sim_store_at(float4 *to, const float4 &v, uint64_t *bar, uint32_t rank, sl_sim_at at);
 uint32_t sl_sim_cluster_rank();
 void *sl_sim_cluster_map(const void *p, uint32_t rank);
 uint32_t sl_sim_smem_addr(const void *p);
@@ -52,7 +54,20 @@ static inline void sl_grid_launch_dependents()
 }
 static inline void sl_cluster_sync(SL_SIM_AT)
 {
-    sl_sim_cluster_sync(SL_SIM_HERE);
+    sl_sim_cluster_arrive(SL_SIM_HERE);
+    sl_sim_cluster_wait(SL_SIM_HERE);
+}
+static inline void sl_cluster_arrive(SL_SIM_AT)
+{
+    sl_sim_cluster_arrive(SL_SIM_HERE);
+}
+static inline void sl_cluster_wait(SL_SIM_AT)
+{
+    sl_sim_cluster_wait(SL_SIM_HERE);
+}
+static inline void sl_store_at(float4 *to, const float4 &v, uint64_t *bar, uint32_t rank, SL_SIM_AT)
+{
+    sl_sim_store_at(to, v, bar, rank, SL_SIM_HERE);
 }
 static inline uint32_t sl_cluster_rank()
 {
