@@ -56,6 +56,8 @@ static const struct sl_lin_route routes[] = {
     TILE(INT32_MAX, PLAIN, tile128, 128, 128, SL_SHARE_X),
     TILE(INT32_MAX, PLAIN, tile96, 128, 96, SL_SHARE_X),
     TILE(INT32_MAX, PLAIN, tile64, 128, 64, SL_SHARE_X),
+    TILE(INT32_MAX, PLAIN, tile128w, 128, 128, SL_SHARE_W),
+    TILE(INT32_MAX, PLAIN, tile64w, 128, 64, SL_SHARE_W),
     TILE(INT32_MAX, PLAIN, half160, 128, 160, SL_SHARE_TILE),
     TILE(INT32_MAX, PLAIN, half128, 128, 128, SL_SHARE_TILE),
     TILE(INT32_MAX, PLAIN, half96, 128, 96, SL_SHARE_TILE),
@@ -64,16 +66,22 @@ static const struct sl_lin_route routes[] = {
     TILE(INT32_MAX, PLAIN, quad96, 128, 96, SL_SHARE_QUARTERS),
     TILE(INT32_MAX, PLAIN, quad64, 128, 64, SL_SHARE_QUARTERS),
     TILE(INT32_MAX, GATED, ghalf128, 128, 128, SL_SHARE_TILE),
+    TILE(INT32_MAX, PLAIN, fewhalf96, 64, 96, SL_SHARE_TILE),
+    TILE(INT32_MAX, PLAIN, fewhalf64, 64, 64, SL_SHARE_TILE),
+    TILE(INT32_MAX, PLAIN, fewquad96, 64, 96, SL_SHARE_QUARTERS),
+    TILE(INT32_MAX, PLAIN, fewquad64, 64, 64, SL_SHARE_QUARTERS),
+    TILE(INT32_MAX, PLAIN, few96, 64, 96, SL_SHARE_X),
+    TILE(INT32_MAX, PLAIN, few64, 64, 64, SL_SHARE_X),
     TILE(INT32_MAX, PLAIN, few48, 64, 48, SL_SHARE_X),
     TILE(INT32_MAX, PLAIN, few32, 64, 32, SL_SHARE_X),
     TILE(1, GATED, gate256, 128, 256, SL_SHARE_W),
     TILE(INT32_MAX, GATED, gate128, 128, 128, SL_SHARE_X),
+    TILE(INT32_MAX, GATED, gate128w, 128, 128, SL_SHARE_W),
     TILE(INT32_MAX, GATED, gate64, 128, 64, SL_SHARE_X),
     TILE(INT32_MAX, GATED, fewgate, 64, 64, SL_SHARE_X),
     TILE(1, GATED, pairs, 256, 128, SL_SHARE_NONE),
     TILE(1, PLAIN, wide, 256, 128, SL_SHARE_NONE),
     TILE(INT32_MAX, PLAIN, wg128, 128, 128, SL_SHARE_NONE),
-    TILE(INT32_MAX, PLAIN, wg64, 64, 128, SL_SHARE_NONE),
     ROUTE_OF(BF16, 8, INT32_MAX, BOTH, DIRECT, direct, bf16),
     ROUTE_OF(BF16, 8, INT32_MAX, PLAIN, DEEP, deep, bf16),
     ROUTE_OF(BF16, 8, INT32_MAX, BOTH, RING, stream, bf16),
@@ -109,10 +117,8 @@ static int64_t n_units(const struct sl_lin_route *r, const struct sl_lin *l)
 {
     const struct sl_lin_tile *t = &r->tile;
     int64_t rows = 0, cols = SL_CEIL_DIV(l->n, t->tokens);
-    int32_t apart = t->share == SL_SHARE_NONE ? t->rows
-                    : t->rows == 48           ? 16
-                    : t->rows % 64            ? 32
-                                              : 64;
+    bool whole = t->share == SL_SHARE_NONE || (t->tokens == 64 && t->rows % 64);
+    int32_t apart = whole ? t->rows : t->rows % 64 ? 32 : 64;
     for (int i = 0; i < l->n_parts; i++)
         rows += SL_ROUND_UP(l->part[i].n_rows, apart);
     rows = SL_CEIL_DIV(rows, (int64_t)t->rows);
@@ -215,28 +221,34 @@ static bool pays(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms
 }
 
 /* What work costs in clocks of 1.9 GHz: a step, the end, and a step where the chip's power is the
- * limit, spread over all multiprocessors. Fitted to all routes of 150 products of the layers of
- * four models, 64 to 8192 tokens, on an H200, so that the one chosen costs little more than the
- * best: in the mean at most 0.5 % up to 4096 tokens, 1.3 % of 8192. */
+ * limit, spread over all multiprocessors. Fitted to the routes of 115 products of the layers of
+ * four models, 64 to 4096 tokens, on an H200 (all routes up to 512 tokens, above the five likeliest
+ * in two runs), so that the one chosen costs little more than the best: in the mean 0.9 % of 64
+ * tokens, at most 0.3 % up to 2048, 1.0 % of 4096. */
 static const struct tile_cost {
     void (*run)(struct sl_cuda *cu, const struct sl_lin *l);
     int32_t step, end, power;
 } costs[] = {
-    {sl_lin_tile256_bf16, 1420, 8583, 1632}, {sl_lin_tile192_bf16, 1084, 6507, 1234},
-    {sl_lin_tile160_bf16, 954, 4408, 1012},  {sl_lin_tile128_bf16, 644, 7387, 822},
-    {sl_lin_tile96_bf16, 568, 3505, 650},    {sl_lin_tile64_bf16, 436, 5454, 517},
-    {sl_lin_half160_bf16, 775, 13440, 1187}, {sl_lin_half128_bf16, 694, 11149, 963},
-    {sl_lin_half96_bf16, 556, 8367, 882},    {sl_lin_half64_bf16, 432, 8162, 625},
-    {sl_lin_half32_bf16, 362, 7128, 0},      {sl_lin_quad96_bf16, 623, 8852, 1214},
-    {sl_lin_quad64_bf16, 489, 6391, 796},    {sl_lin_ghalf128_bf16, 763, 15104, 1044},
-    {sl_lin_few48_bf16, 359, 2572, 448},     {sl_lin_few32_bf16, 272, 4297, 0},
-    {sl_lin_gate256_bf16, 1480, 9023, 1726}, {sl_lin_gate128_bf16, 714, 7037, 820},
-    {sl_lin_gate64_bf16, 497, 2289, 554},    {sl_lin_fewgate_bf16, 360, 6599, 545},
-    {sl_lin_pairs_bf16, 1486, 8576, 1627},   {sl_lin_wide_bf16, 1535, 7456, 1632},
-    {sl_lin_wg128_bf16, 639, 6686, 922},     {sl_lin_wg64_bf16, 601, 1275, 889},
+    {sl_lin_tile256_bf16, 1181, 6178, 1255},  {sl_lin_tile192_bf16, 1152, 3352, 1226},
+    {sl_lin_tile160_bf16, 954, 9701, 1000},   {sl_lin_tile128_bf16, 758, 4102, 830},
+    {sl_lin_tile96_bf16, 634, 3461, 751},     {sl_lin_tile64_bf16, 529, 2614, 596},
+    {sl_lin_tile128w_bf16, 772, 2667, 891},   {sl_lin_tile64w_bf16, 461, 1515, 550},
+    {sl_lin_half160_bf16, 992, 11782, 1175},  {sl_lin_half128_bf16, 863, 5217, 960},
+    {sl_lin_half96_bf16, 653, 3471, 925},     {sl_lin_half64_bf16, 492, 3414, 611},
+    {sl_lin_half32_bf16, 396, 2446, 1},       {sl_lin_quad96_bf16, 521, 6619, 1127},
+    {sl_lin_quad64_bf16, 394, 5464, 856},     {sl_lin_ghalf128_bf16, 809, 11708, 801},
+    {sl_lin_few96_bf16, 480, 6386, 720},      {sl_lin_few64_bf16, 193, 6178, 608},
+    {sl_lin_few48_bf16, 290, 1163, 386},      {sl_lin_few32_bf16, 303, 1498, 1},
+    {sl_lin_gate256_bf16, 1700, 9044, 1742},  {sl_lin_gate128_bf16, 823, 5915, 843},
+    {sl_lin_gate128w_bf16, 694, 5771, 791},   {sl_lin_gate64_bf16, 572, 1848, 426},
+    {sl_lin_fewgate_bf16, 342, 5375, 537},    {sl_lin_pairs_bf16, 1424, 6191, 1717},
+    {sl_lin_wide_bf16, 1473, 9778, 1632},     {sl_lin_wg128_bf16, 945, 5101, 709},
+    {sl_lin_fewhalf96_bf16, 302, 4058, 1022}, {sl_lin_fewhalf64_bf16, 219, 3458, 565},
+    {sl_lin_fewquad96_bf16, 525, 3937, 702},  {sl_lin_fewquad64_bf16, 327, 3011, 681},
 };
 
-#define JOIN_STEPS 20 /* of a tile whose segments' sums go through memory (linear_wg.cuh) */
+#define LAUNCH     2500 /* what all cost once */
+#define JOIN_STEPS 20   /* of a tile whose segments' sums go through memory (linear_wg.cuh) */
 
 static int64_t cost(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms)
 {
@@ -248,14 +260,14 @@ static int64_t cost(const struct sl_lin_route *r, const struct sl_lin *l, int n_
         steps = SL_CEIL_DIV(steps, 2);
     if (r->tile.share == SL_SHARE_QUARTERS) /* 30 clusters of four run at once on 132 */
         steps = l->seg_k64, sms = SL_MAX(sms * 10 / 11, 1);
-    if (r->tile.share == SL_SHARE_NONE && l->n_segs > 1) { /* wg64 and wg128 */
+    if (r->tile.share == SL_SHARE_NONE && l->n_segs > 1) { /* wg128 */
         int64_t apart = SL_CEIL_DIV(units * l->n_segs, sms) * (l->seg_k64 + JOIN_STEPS);
-        if (r->tile.tokens == 64 || apart < SL_CEIL_DIV(units, sms) * steps) {
+        if (apart < SL_CEIL_DIV(units, sms) * steps) {
             units *= l->n_segs;
             steps = l->seg_k64 + JOIN_STEPS;
         }
     }
-    int64_t quick = SL_CEIL_DIV(units, sms) * (steps * c->step + c->end);
+    int64_t quick = LAUNCH + SL_CEIL_DIV(units, sms) * (steps * c->step + c->end);
     return SL_MAX(quick, units * steps * c->power / n_sms);
 }
 

@@ -8,9 +8,10 @@
  * tile after another.
  *
  * Blocks go in pairs (clusters of two): tiles of rows side by side share tokens, or tiles of tokens
- * side by side share weights; each block brings half of what is shared for both. For few tiles both
- * have one tile, each half of its segments, and add up half of its rows each; for fewer still four
- * blocks have one, a segment each.
+ * side by side share weights (where their number is even, mostly the faster: 8192 x 1024, 256
+ * tokens, 128 x 128: 9.6 us for 10.3); each block brings half of what is shared for both. For few
+ * tiles both have one tile, each half of its segments, and add up half of its rows each; for fewer
+ * still four blocks have one, a segment each.
  *
  * Segments (linear.h): TOTALS walks through all segments of a tile, one behind the other, and adds
  * their sums in registers. In a gated product half of a tile's rows are gate's and half up's, so
@@ -31,7 +32,9 @@
  * H200: a step of 64 columns takes 128 x 64, 96, 128 and 192 some 470, 550, 640 and 910 clocks (the
  * tensor cores 256, 384, 512, 768); a product of both operands from shared memory never less than
  * some 48, which is what 128 x 32 is bound by. Shared memory moves 160 bytes a clock of its 128 for
- * 128 x 128, 135 for 192 and 117 for 256. From some 1024 tokens on power is the limit.
+ * 128 x 128, 135 for 192 and 117 for 256. From some 1024 tokens on power is the limit. A copy takes
+ * its warp some 110 clocks, so tiles of 64 tokens, which have short steps, bring all rows by one:
+ * 1280 x 8192, 64 tokens, 48 rows 17.2 us for 22.7 by three copies, 96 rows 20.8 for 25.2.
  */
 #ifndef SL_CUDA_LINEAR_TILE_CUH
 #define SL_CUDA_LINEAR_TILE_CUH
@@ -65,11 +68,13 @@ struct sl_tile_shape {
     static constexpr int chunk = GATED                        ? 32
                                  : SHARE == SL_SHARE_QUARTERS ? 8
                                  : SHARE == SL_SHARE_TILE     ? 16
-                                 : BOX < 32                   ? 16
+                                 : BOX % 32 != 0              ? 16
                                                               : 32; /* rows that leave at a time */
     static constexpr int chunks = ROWS / chunk / (GATED ? 2 : 1);
     static constexpr int now = TOTALS ? 0 : chunks / 2; /* of them, that no registers hold */
-    static constexpr int out = ROWS < 128 || joins ? 0 : groups * 2 * SL_TILE_BOX;
+    /* Boxes of a group: two where chunks leave one right behind the other. */
+    static constexpr int leave = now > 0 ? 2 : 1;
+    static constexpr int out = ROWS < 128 || joins ? 0 : groups * leave * SL_TILE_BOX;
     /* Sums that other blocks send. */
     static constexpr int set = joins ? ROWS / blocks * TOKENS * 4 : 0;
     static constexpr int come = SHARE == SL_SHARE_QUARTERS ? 3 * set : 2 * set;
@@ -220,6 +225,7 @@ static __device__ __forceinline__ void sl_tile_bring_x(const sl_lin &l, const sl
     int from, to_k;
     sl_tile_range<S>(l, rank, &from, &to_k);
     sl_tile_place<S> at = {0, 1};
+    sl_prefetch_map(map);
     sl_tile_unit u = sl_tile_find<S>(p, first, rank);
     sl_grid_wait();
     for (int id = first; id < p.n_units;) {
@@ -412,10 +418,10 @@ static __device__ __forceinline__ void sl_tile_store_box(const V &values, sl_til
                                                          const CUtensorMap *map, int col, int token)
 {
     bool first = threadIdx.x % 128 == 0;
-    uint8_t *box =
-        v.smem + S::out_offset + (2 * v.group + static_cast<int>(v.chunk & 1)) * SL_TILE_BOX;
+    uint8_t *box = v.smem + S::out_offset +
+                   (S::leave * v.group + static_cast<int>(v.chunk % S::leave)) * SL_TILE_BOX;
     if (first)
-        sl_tensor_store_wait<1>(); /* the chunk before the last one */
+        sl_tensor_store_wait<S::leave - 1>(); /* what has been in the box has left */
     sl_bar_sync(2 + v.group, 128);
     sl_tile_fill(values, box, v.warp);
     sl_fence_proxy_async();
@@ -731,23 +737,6 @@ template <class S> static __device__ __forceinline__ void sl_tile_init(uint8_t *
     sl_mbar_fence_init();
 }
 
-/* One description a warp, too. */
-template <class S>
-static __device__ __forceinline__ void sl_tile_prefetch(const sl_lin &l, const sl_tile_plan &p,
-                                                        const sl_tile_maps &maps)
-{
-    constexpr int n = SL_MAX_LINEAR_PARTS;
-    const int warp = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 32), 0);
-    if (threadIdx.x % 32 != 0)
-        return;
-    if (warp < l.n_parts)
-        sl_prefetch_map(&maps.w[warp]);
-    else if (warp == n)
-        sl_prefetch_map(&maps.x);
-    else if (p.boxes && warp > n && warp <= n + (S::GATED ? 1 : l.n_parts))
-        sl_prefetch_map(&maps.out[warp - n - 1]);
-}
-
 template <class S>
 __global__ void __launch_bounds__(S::threads, 1)
     sl_tile_kernel(const __grid_constant__ sl_lin l, const __grid_constant__ sl_tile_plan p,
@@ -757,7 +746,6 @@ __global__ void __launch_bounds__(S::threads, 1)
     int rank = static_cast<int>(sl_cluster_rank());
     int first = static_cast<int>(blockIdx.x) / S::blocks;
     int step = static_cast<int>(gridDim.x) / S::blocks;
-    sl_tile_prefetch<S>(l, p, maps);
     sl_tile_init<S>(smem, rank);
     sl_cluster_arrive();
     __syncthreads();
@@ -775,6 +763,9 @@ __global__ void __launch_bounds__(S::threads, 1)
         } else if (threadIdx.x == 32) {
             sl_tile_bring_x<S>(l, p, &maps.x, smem, first, step, rank);
         } else {
+            if (threadIdx.x == 64)
+                for (int i = 0; p.boxes && i < (S::GATED ? 1 : l.n_parts); i++)
+                    sl_prefetch_map(&maps.out[i]);
             sl_grid_wait();
         }
         if (S::joins || (S::SHARE == SL_SHARE_X && threadIdx.x < 32))
