@@ -2,11 +2,12 @@
  * attention_narrow.cuh - paged attention for tiles of up to 16 rows: decodes, and a few drafts.
  *
  * Bound by memory, so loads stay under way: each of a block's four warps works alone on every
- * fourth split of the block's item, through a ring of its own, which runs on into the next item. No
- * barrier but between items. Splits of a run join in order through a state in shared memory: a warp
- * waits for its turn, which the warp with the split before passes on. For a short sequence
- * instructions count that are executed once: a step is loaded by two instructions, whole page tiles
- * at a time.
+ * fourth split of the block's items (attention_deal.cuh), through a ring of its own, which runs on
+ * into the next items. No barrier but behind items that leave slots. Splits of a run join in order
+ * through a state in shared memory: a warp waits for its turn, which the warp with the split before
+ * passes on. For a short sequence instructions count that are executed once: a step is loaded by
+ * two instructions, whole page tiles at a time. Where the next split is another item's, its queries
+ * are asked for before this one joins, or each split of a short sequence would wait for them.
  *
  * Keys, and dimensions of values, are rows of the matrix instruction and queries its eight columns:
  * scores^T = K Q^T, sums^T = V^T P^T. As 16 rows the four or eight queries that share a key head
@@ -21,8 +22,8 @@
  * D = 128 on an H200 (132 SMs, 4.6 TB/s read, 1.75 GHz): a tile is 32 KiB, a share of 1,640 clk of
  * an SM's bandwidth, and eight warps work at a time. In flight: 8 warps x 2 to 3 steps of 8 KiB =
  * 128 to 192 KiB an SM; 4.7 TB/s x 800 ns / 132 = 28 KiB are needed. Of FP8 a warp alone takes
- * 1,840 instructions for a tile, 3 clk each (ncu), most of them to make BF16 of codes: 4 us, so
- * that a block by itself on its SM reads half of what the SM could. Two blocks of an SM are as fast
+ * 1,600 instructions for a tile, 3 clk each (ncu), most of them to make BF16 of codes, so that a
+ * block by itself on its SM reads half of what the SM could. Two blocks of an SM are as fast
  * as three, whose 168 registers spill; four of 128 are up to a fifth slower.
  *
  * With skip-softmax whether a tile's values are wanted is known by its scores. So the stream is one
@@ -30,12 +31,13 @@
  * after that: in flight are a tile's values and the next one's first keys, which is what it is
  * without.
  *
- * nvcc 13.0, sm_90a; blocks of an SM: 2, for D = 256: 1. D = 128: 210 registers (N = 1), 255, where
+ * nvcc 13.0, sm_90a; blocks of an SM: 2, for D = 256: 1. D = 128: 248 registers (N = 1), 255, where
  * the join of many slots spills 16 bytes.
  */
 #ifndef SL_CUDA_ATTENTION_NARROW_CUH
 #define SL_CUDA_ATTENTION_NARROW_CUH
 
+#include "cuda/attention_deal.cuh"
 #include "cuda/attention_join.cuh"
 #include "cuda/ptx_turn.cuh"
 
@@ -53,68 +55,63 @@ template <class KV, int D, int N, bool SKIP = false> struct sl_attn_narrow_cfg {
     static constexpr int MOST = SCORES > JOIN ? SCORES : JOIN;
     static constexpr int STATE = (32 * D * N > MOST ? 32 * D * N : MOST) + 512;
     static constexpr int ROOM = 227 * 1024 / CTAS - 2048 - STATE - (SKIP ? TILE : 0);
-    static constexpr int STEP = ROOM >= WARPS * 3 * 2 * TILE ? 32 : 16; /* keys loaded at a time */
+    /* keys loaded at a time: a step costs 60 instructions besides its copies */
+    static constexpr int MOST_TILES = ROOM / (WARPS * 3 * TILE);
+    static constexpr int STEP = MOST_TILES >= 4 && !SKIP ? 64 : MOST_TILES >= 2 ? 32 : 16;
     static constexpr int TILES = STEP / SL_KV_TILE;
     static constexpr int KEY_STEPS = SL_ATTN_TILE / STEP; /* of a tile's keys; so many of values */
     static constexpr int STEPS = SKIP ? KEY_STEPS : 2 * KEY_STEPS; /* of a tile */
-    static constexpr int HALF = 32 / STEP;                         /* steps multiplied at a time */
+    static constexpr int HALF = 32 / STEP; /* steps multiplied at a time; 0: half a step */
     static constexpr int SLOT = TILES * TILE;
     static constexpr int FIT = ROOM / (WARPS * SLOT);
-    static constexpr int SLOTS = FIT > 8 ? 8 : FIT;       /* of a warp */
-    static constexpr bool KEEP_Q = D * N <= 256;          /* in registers */
-    static constexpr int STATE_AT = WARPS * SLOTS * SLOT; /* float4 [D / 16 N][32], [32] */
-    static constexpr int TURN_AT = STATE_AT + STATE;      /* mbarriers, one per warp */
-    static constexpr int FULL_AT = TURN_AT + 8 * WARPS;   /* mbarriers, one per slot */
-    static constexpr int FLAG_AT = FULL_AT + 8 * WARPS * SLOTS;
+    static constexpr int SLOTS = FIT > 8 ? 8 : FIT;             /* of a warp */
+    static constexpr bool KEEP_Q = D * N <= 256;                /* in registers */
+    static constexpr int STATE_AT = WARPS * SLOTS * SLOT;       /* float4 [D / 16 N][32], [32] */
+    static constexpr int TURN_AT = STATE_AT + STATE;            /* mbarriers, one per warp */
+    static constexpr int FULL_AT = TURN_AT + 8 * WARPS;         /* mbarriers, one per slot */
+    static constexpr int HERE_AT = FULL_AT + 8 * WARPS * SLOTS; /* mbarriers of items */
+    static constexpr int FLAG_AT = HERE_AT + 8 * sl_attn_deal::PLACES;
     static constexpr int BEST_AT = FLAG_AT + 8; /* mbarrier of the sequence's first keys */
     static constexpr int WORK_AT = FLAG_AT + 16;
-    static constexpr int WORKS = 4; /* the last item, this one, the next, the one after it */
-    static constexpr int FIRST_AT =
-        (WORK_AT + WORKS * static_cast<int>(sizeof(struct sl_attn_work)) + 127) / 128 * 128;
+    static constexpr int FIRST_AT = (WORK_AT + sl_attn_deal::BYTES + 127) / 128 * 128;
     static constexpr int BYTES = FIRST_AT + (SKIP ? TILE : 0);
+    static_assert(WARPS == SL_ATTN_DEALT, "splits are dealt to all");
     static_assert(FIT >= 3 && (!SKIP || KEY_STEPS < FIT), "shared memory");
     static_assert(CTAS * (BYTES + 1024) <= 228 * 1024, "shared memory");
 };
 
 /* ---------------------------------------------------------------- a warp's loads */
 
-/* The splits of an item some of whose keys are seen; the warp has each fourth from `first` on. */
-struct sl_attn_range {
-    int first, to;
-};
-
-static __device__ __forceinline__ struct sl_attn_range sl_attn_range_of(
-    const struct sl_attn_work &w, int warp)
-{
-    struct sl_attn_range r;
-    r.first = max(w.item.from, sl_attn_split_of(w.key_lo)) + warp;
-    r.to = w.item.to;
-    return r;
-}
-
 /* A warp's stream of steps: of each tile the keys, then the values, STEP positions at a time. All
- * slots are loaded that are not in use. Once the stream has ended (the next item was not known), it
+ * slots are loaded that are not in use. Once the stream has ended (the next item was not there), it
  * starts anew with an item, when everything was used. */
 template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
     typedef sl_attn_narrow_cfg<KV, D, N, SKIP> cfg;
+    static constexpr int UNITS = SL_ATTN_TILE / SL_KV_TILE; /* 16 positions each, of a tile */
 
     const struct sl_attn_args &a;
-    const struct sl_attn_work *works;
+    struct sl_attn_deal deal;
     uint8_t *slots;
     uint64_t *full;
     int warp, lane;
     int load_slot, use_slot;
-    uint32_t parity;       /* of use_slot's phase; with SKIP bit i is that of slot i */
-    int item;              /* of the block's, whose loads are under way */
-    int split;             /* of the tile; -1: the stream has ended */
-    int tile, tile_to;     /* whose loads are under way, and where the split ends */
-    int tile_at;           /* its first 16 positions, of the split's */
-    unsigned long long at; /* lane i: where the i-th 16 positions of the split lie in a plane */
-    /* The split after it: its item (-1: none known), itself, and the lane's page. */
-    int next_item, next_split, next_page;
+    uint32_t parity; /* of use_slot's phase; with SKIP bit i is that of slot i */
+    int item, split; /* whose loads are under way; split -1: the stream has ended */
+    /* Of its 16 positions: those that somebody sees something of; the first of the tile that is
+     * loaded, and behind the last of all; where lane i's lie in a plane. */
+    uint32_t wanted;
+    int tile_at, end;
+    unsigned long long at;
+    int lead; /* splits whose loads have begun and whose use has not */
+    /* The split after it: its item, itself, and of the lane's positions the page, -1: none was
+     * found yet, and what is said of it is where to go on looking; their place in the page's plane,
+     * and who is wanted. */
+    int next_item, next_split, next_page, next_place;
+    uint32_t next_wanted;
 
     __device__ __forceinline__ sl_attn_feed(const struct sl_attn_args &args, uint8_t *smem)
-        : a(args), works(reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT))
+        : a(args),
+          deal(args, smem + cfg::WORK_AT, reinterpret_cast<uint64_t *>(smem + cfg::HERE_AT))
     {
         lane = static_cast<int>(threadIdx.x) & 31;
         warp = static_cast<int>(threadIdx.x) >> 5;
@@ -122,53 +119,49 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
         full = reinterpret_cast<uint64_t *>(smem + cfg::FULL_AT) + warp * cfg::SLOTS;
         load_slot = use_slot = 0;
         parity = 0;
-        split = next_item = item = -1;
-        at = 0;
+        split = item = next_page = -1;
+        next_item = next_split = next_place = lead = tile_at = end = 0;
+        at = wanted = next_wanted = 0;
     }
 
-    __device__ __forceinline__ const struct sl_attn_work &work(int i) const
+    /* Finds the split `from` of item i, or else the warp's first of the items behind it that are
+     * here, and asks for its pages. */
+    __device__ __forceinline__ void look(int i, int from)
     {
-        return works[i % cfg::WORKS];
-    }
-
-    /* Finds the split `from` of item i, or else the first of the next item, if that is known, and
-     * asks for its pages. */
-    __device__ __forceinline__ void look(int i, int from, int known)
-    {
-        next_item = -1;
-        if (from >= work(i).item.to) {
-            if (++i >= known || !work(i).item.valid)
-                return;
-            from = sl_attn_range_of(work(i), warp).first;
-            if (from >= work(i).item.to)
-                return;
-        }
-        const struct sl_attn_work &w = work(i);
-        int pos = sl_attn_split_at(from) + lane * SL_KV_TILE;
-        bool wanted =
-            pos < min(sl_attn_split_at(from + 1), w.key_hi) && pos + SL_KV_TILE > w.key_lo;
+        next_page = -1;
+        while (from >= deal.at(i).item.to && deal.knows(i + 1) && deal.at(i + 1).item.valid)
+            from = deal.split_of(++i, warp);
         next_item = i;
         next_split = from;
-        next_page = wanted ? a.tables[w.item.table + sl_attn_div(pos / SL_KV_TILE, a.by_page)] : 0;
+        const struct sl_attn_work &w = deal.at(i);
+        if (from >= w.item.to)
+            return;
+        const int key = sl_attn_split_at(from), pos = key + lane * SL_KV_TILE;
+        const bool mine =
+            pos < min(key + sl_attn_split_size(key), w.key_hi) && pos + SL_KV_TILE > w.key_lo;
+        const int unit = pos / SL_KV_TILE, page = sl_attn_div(unit, a.by_page);
+        next_wanted = __ballot_sync(0xFFFFFFFFu, mine);
+        next_page = mine ? a.tables[w.item.table + page] : 0;
+        next_place = unit + (w.item.kv - page) * a.by_page.by;
     }
 
     /* Enters the split that was looked for. */
-    __device__ __forceinline__ void enter(int known)
+    __device__ __forceinline__ void enter()
     {
         split = -1;
-        if (next_item < 0)
+        if (next_page < 0)
+            look(next_item, next_split);
+        if (next_page < 0)
             return;
         item = next_item;
         split = next_split;
-        const struct sl_attn_work &w = work(item);
-        int from = sl_attn_split_at(split), unit = from / SL_KV_TILE + lane;
-        int sub = unit + (w.item.kv - sl_attn_div(unit, a.by_page)) * a.by_page.by;
+        wanted = next_wanted;
+        lead++;
         at = static_cast<unsigned>(next_page) * static_cast<unsigned long long>(a.page_bytes) +
-             static_cast<unsigned>(sub) * static_cast<unsigned long long>(cfg::TILE);
-        tile = max(from, w.key_lo) / SL_ATTN_TILE;
-        tile_to = (min(sl_attn_split_at(split + 1), w.key_hi) + SL_ATTN_TILE - 1) / SL_ATTN_TILE;
-        tile_at = (tile * SL_ATTN_TILE - from) / SL_KV_TILE;
-        look(item, split + cfg::WARPS, known);
+             static_cast<unsigned>(next_place) * static_cast<unsigned long long>(cfg::TILE);
+        tile_at = (__ffs(static_cast<int>(wanted)) - 1) & -UNITS;
+        end = 32 - __clz(static_cast<int>(wanted));
+        look(item, split + cfg::WARPS);
     }
 
     /* Where the lane's 16 positions of a split of an item lie, as enter finds it. */
@@ -211,8 +204,8 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
     /* Was all that a step of the tile loads written by steps before this one? */
     __device__ __forceinline__ bool is_old(int step) const
     {
-        int to = tile * SL_ATTN_TILE + (step % cfg::KEY_STEPS + 1) * cfg::STEP;
-        return split >= 0 && to <= work(item).item.pos;
+        const int units = tile_at + (step % cfg::KEY_STEPS + 1) * cfg::TILES;
+        return split >= 0 && sl_attn_split_at(split) + units * SL_KV_TILE <= deal.at(item).item.pos;
     }
 
     /* Starts the copies of a step of the tile: the lane that knows a page brings its tile, if
@@ -221,11 +214,10 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
     {
         if (split < 0)
             return;
-        const struct sl_attn_work &w = work(item);
-        int first = tile_at + step % cfg::KEY_STEPS * cfg::TILES, i = lane - first;
-        int key = tile * SL_ATTN_TILE + step % cfg::KEY_STEPS * cfg::STEP + i * SL_KV_TILE;
-        bool mine = i >= 0 && i < cfg::TILES && key < w.key_hi && key + SL_KV_TILE > w.key_lo;
-        int n = __popc(__ballot_sync(0xFFFFFFFFu, mine));
+        const int first = tile_at + step % cfg::KEY_STEPS * cfg::TILES, i = lane - first;
+        const uint32_t these = (1u << cfg::TILES) - 1;
+        const bool mine = i >= 0 && i < cfg::TILES && (wanted >> lane & 1) != 0;
+        const int n = __popc(wanted >> first & these);
         if (i == 0)
             sl_mbar_expect_tx(full + load_slot, static_cast<uint32_t>(n * cfg::TILE));
         __syncwarp();
@@ -236,31 +228,41 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_feed {
         load_slot = load_slot + 1 == cfg::SLOTS ? 0 : load_slot + 1;
     }
 
-    /* Begins with item i; nothing is under way. */
-    __device__ __forceinline__ void begin(int i)
+    /* Begins with a split of item i, or the warp's next one behind it; nothing is under way. waits:
+     * what the kernel ahead may have written waits for it. */
+    __device__ __forceinline__ void begin(int i, int from, bool waits)
     {
-        look(i, sl_attn_range_of(work(i), warp).first, i + 1);
-        enter(i + 2);
+        next_item = i;
+        next_split = from;
+        next_page = -1;
+        split = tile_at = end = 0;
+#pragma unroll 1
+        for (int step = 0; step < cfg::SLOTS; step++) {
+            if (step % cfg::STEPS == 0)
+                advance();
+            if (waits && !(a.early && is_old(step)))
+                sl_grid_wait();
+            load(step % cfg::STEPS);
+        }
     }
 
     /* The loads of the slot that comes free with `step` of the tile in use. */
-    __device__ __forceinline__ void refill(int step, int known)
+    __device__ __forceinline__ void refill(int step)
     {
         sl_fence_proxy_async(); /* what was read there, the copy engine writes next */
         __syncwarp();
         step = (step + cfg::SLOTS) % cfg::STEPS;
         if (step == 0)
-            advance(known);
+            advance();
         load(step);
     }
 
     /* To the next tile. */
-    __device__ __forceinline__ void advance(int known)
+    __device__ __forceinline__ void advance()
     {
-        tile++;
-        tile_at += SL_ATTN_TILE / SL_KV_TILE;
-        if (split >= 0 && tile == tile_to)
-            enter(known);
+        tile_at += UNITS;
+        if (split >= 0 && tile_at >= end)
+            enter();
     }
 
     /* The next step, there for all lanes. */
@@ -305,7 +307,8 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
     typedef sl_attn_narrow_cfg<KV, D, N, SKIP> cfg;
     typedef sl_attn_page_frags<KV, D> frags;
     typedef typename KV::elem elem;
-    static constexpr int STATE_WORDS = D / 16 * N; /* float4 of a thread */
+    static constexpr int STATE_WORDS = D / 16 * N;   /* float4 of a thread */
+    static constexpr bool ASKS = N == 1 && D <= 128; /* for queries ahead: there are registers */
 
     const struct sl_attn_args &a;
     uint8_t *smem;
@@ -318,6 +321,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
     struct sl_attn_limit limit[2]; /* of skip-softmax */
     uint32_t best;                 /* parity of the phase of the sequence's first keys */
     uint32_t q[cfg::KEEP_Q ? D / 16 : 1][2 * N];
+    int q_of; /* whose they are, -1: nobody's */
     /* Sums: dimension 16 i + lane / 4, and the eighth after it, of rows 8 n + 2 (lane % 4) and the
      * next. References and sums of p: of rows lane / 4 + 8 n, alike in four threads. */
     float o[D / 16][N][4], m[2], l[2];
@@ -328,6 +332,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
         lane = static_cast<int>(threadIdx.x) & 31;
         warp = static_cast<int>(threadIdx.x) >> 5;
         turn = 0;
+        q_of = -1;
     }
 
     /* 16 dimensions of the rows as B operands. */
@@ -340,10 +345,37 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
         }
     }
 
-    __device__ __forceinline__ void begin_item(const struct sl_attn_work &w)
+    /* A row of queries on their way. */
+    struct queries {
+        float2 of[D / 8];
+    };
+
+    __device__ __forceinline__ void ask_query(struct queries &to, int item) const
+    {
+        const float *const row = sl_attn_query_row(a, feed.deal.at(item), lane / 4);
+        const int n_dims = row != nullptr ? a.head_dim : 0;
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            const int at = 8 * i + lane % 4 * 2;
+            to.of[i] = make_float2(0.0f, 0.0f);
+            if (at < n_dims)
+                to.of[i] = *reinterpret_cast<const float2 *>(row + at);
+        }
+    }
+    __device__ __forceinline__ void take_query(const struct queries &from, int item)
+    {
+#pragma unroll
+        for (int i = 0; i < D / 8; i++)
+            q[i / 2][i % 2] = elem::pack(from.of[i].x, from.of[i].y);
+        q_of = item;
+    }
+
+    __device__ __forceinline__ void begin_item(const struct sl_attn_work &w, int k)
     {
         rows = sl_attn_rows_of(a, w, lane / 4);
         tall = N > 1 && w.item.n_rows > 8;
+        if (q_of == k)
+            return;
 #pragma unroll
         for (int n = 0; n < N; n++)
             query[n] = sl_attn_query_row(a, w, lane / 4 + 8 * n);
@@ -443,9 +475,14 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
                     o[i][n][j] = __fmul_rn(o[i][n][j], by[n][j % 2]);
     }
 
-    /* The tiles of pages of half h of a tile of keys or values, in slots, when they are there. */
-    __device__ __forceinline__ void next_half(const uint8_t *at[2])
+    /* The tiles of pages of half h of a tile of keys, then of values, in slots, when they are
+     * there. */
+    __device__ __forceinline__ void next_half(int h, const uint8_t *at[2])
     {
+        if constexpr (cfg::HALF == 0) {
+            at[0] = h % 2 == 0 ? feed.next() : at[1] + cfg::TILE;
+            at[1] = at[0] + cfg::TILE;
+        }
 #pragma unroll
         for (int i = 0; i < cfg::HALF; i++) {
             const uint8_t *slot = feed.next();
@@ -455,11 +492,19 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
         }
     }
 
-    __device__ __forceinline__ void refill_half(int h, int known)
+    __device__ __forceinline__ void refill_half(int h)
     {
+        if (cfg::HALF == 0 && h % 2 == 1)
+            feed.refill(h / 2);
 #pragma unroll
         for (int i = 0; i < cfg::HALF; i++)
-            feed.refill(h * cfg::HALF + i, known);
+            feed.refill(h * cfg::HALF + i);
+    }
+
+    /* Does nobody see anything of 32 keys from `key` on? */
+    static __device__ __forceinline__ bool is_unseen(const struct sl_attn_work &w, int key)
+    {
+        return key >= w.key_hi || key + 32 <= w.key_lo;
     }
 
     /* Of 32 keys from `key` on. masked: some are not seen by some row. */
@@ -467,7 +512,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
                                            const uint8_t *const at[2], int key, bool masked)
     {
         if (masked) {
-            if (key >= w.key_hi || key + 32 <= w.key_lo)
+            if (is_unseen(w, key))
                 return;
             bool unclean = false;
 #pragma unroll
@@ -551,17 +596,23 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
         }
     }
 
-    __device__ __forceinline__ void tile(const struct sl_attn_work &w, int t, bool first, int known)
+    __device__ __forceinline__ void tile(const struct sl_attn_work &w, int t, bool first)
     {
         float s[8][4], top[2], alpha[2], base[2];
         uint32_t p[4][4];
         const uint8_t *at[2];
-        bool masked = sl_attn_masked(w, t);
+        const bool masked = sl_attn_masked(w, t);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            next_half(at);
-            scores<2>(at, s + 4 * h);
-            refill_half(h, known);
+            next_half(h, at);
+            if (masked && is_unseen(w, t * SL_ATTN_TILE + h * 32)) {
+#pragma unroll
+                for (int i = 0; i < 16; i++)
+                    s[4 * h + i / 4][i % 4] = 0.0f;
+            } else {
+                scores<2>(at, s + 4 * h);
+            }
+            refill_half(h);
         }
         sl_attn_cap_and_mask(a, rows, s, t * SL_ATTN_TILE, masked, tall);
         sl_attn_row_max(s, top, tall);
@@ -571,16 +622,16 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
             scale(alpha);
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            next_half(at);
+            next_half(2 + h, at);
             values(w, p + 2 * h, at, t * SL_ATTN_TILE + h * 32, masked);
-            refill_half(2 + h, known);
+            refill_half(2 + h);
         }
     }
 
     /* The same with skip-softmax. first: nothing was taken in yet. from, where: as load_values has
      * them. */
     __device__ __forceinline__ void tile_or_not(const struct sl_attn_work &w, int t, bool &first,
-                                                int known, int from, unsigned long long where)
+                                                int from, unsigned long long where)
     {
         static_assert(!SKIP || cfg::HALF == 1, "a half is a slot");
         float s[8][4], top[2], alpha[2], base[2];
@@ -601,7 +652,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
         if (!any) {
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                feed.refill(h, known);
+                feed.refill(h);
             return;
         }
         sl_fence_proxy_async(); /* as in refill */
@@ -620,7 +671,7 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
             const uint8_t *const there = feed.wait(slot[h]);
             const uint8_t *const at[2] = {there, there + cfg::TILE};
             values(w, p + 2 * h, at, t * SL_ATTN_TILE + h * 32, masked);
-            feed.refill(h, known);
+            feed.refill(h);
         }
     }
 
@@ -657,21 +708,19 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
 
     /* The split onto the state of its run, when it is its turn, and a complete run onto those
      * before it, or to its slot. */
-    __device__ __forceinline__ void join(const struct sl_attn_work &w, int split, int begin)
+    __device__ __forceinline__ void join(const struct sl_attn_work &w, int split)
     {
+        const int begin = sl_attn_begin_of(w);
         uint64_t *turns = reinterpret_cast<uint64_t *>(smem + cfg::TURN_AT);
         float4 *state = reinterpret_cast<float4 *>(smem + cfg::STATE_AT) + lane;
         float4 *ml = state + STATE_WORDS * 32;
         const bool last = split + 1 == w.item.to;
-        if (split != begin) {
-            sl_mbar_wait(turns + warp, turn);
-            turn ^= 1;
-        }
+        const bool ends = last || sl_attn_begins_run(sl_attn_split_at(split + 1));
+        sl_mbar_wait(turns + warp, turn);
+        turn ^= 1;
         if (split != begin && !sl_attn_begins_run(sl_attn_split_at(split)))
             join_onto<false>(state, *ml);
-        if (last || sl_attn_begins_run(sl_attn_split_at(split + 1))) {
-            end_run(w, split, sl_attn_run_of(split) == sl_attn_run_of(begin), last);
-        } else {
+        if (!ends) {
 #pragma unroll
             for (int i = 0; i < D / 16; i++)
 #pragma unroll
@@ -680,9 +729,16 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
                     state[(i * N + n) * 32] = make_float4(x[0], x[1], x[2], x[3]);
                 }
             *ml = make_float4(m[0], m[1], l[0], l[1]);
+        } else if (w.item.from == 0) {
+            join_total(sl_attn_run_of(split) == sl_attn_run_of(begin), last);
         }
-        if (!last)
-            sl_mbar_arrive_warp(turns + (warp + 1) % cfg::WARPS);
+        sl_mbar_arrive_warp(turns + (warp + 1) % cfg::WARPS);
+        if (!ends || (w.item.from == 0 && !last))
+            return;
+        if (w.item.rows_at < 0)
+            write_out(w);
+        else
+            write_slot(w, w.item.from == 0 ? 0 : sl_attn_split_slot(w, split));
     }
 
     /* As sl_attn_join_total. */
@@ -701,22 +757,6 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
                 __stcg(at + (i * N + n) * 32, make_float4(x[0], x[1], x[2], x[3]));
             }
         __stcg(at + STATE_WORDS * 32, make_float4(m[0], m[1], l[0], l[1]));
-    }
-
-    __device__ __forceinline__ void end_run(const struct sl_attn_work &w, int split, bool first,
-                                            bool last)
-    {
-        int slot = sl_attn_split_slot(w, split);
-        if (w.item.from == 0) {
-            join_total(first, last);
-            if (!last)
-                return;
-            slot = 0;
-        }
-        if (w.item.rows_at < 0)
-            write_out(w);
-        else
-            write_slot(w, slot);
     }
 
     __device__ __forceinline__ void write_slot(const struct sl_attn_work &w, int slot) const
@@ -762,41 +802,67 @@ template <class KV, int D, int N, bool SKIP> struct sl_attn_narrow {
             }
     }
 
-    /* The warp's splits of an item. */
-    __device__ __forceinline__ void splits(const struct sl_attn_work &w, int known)
+    /* The warp's splits of item k. Its loads begin before the wait for the kernel ahead. */
+    __device__ __forceinline__ void splits(int k)
     {
-        struct sl_attn_range r = sl_attn_range_of(w, warp);
-        const int begin = r.first - warp;
-        if (r.first < r.to) {
-            begin_item(w);
+        const struct sl_attn_work &w = feed.deal.at(k);
+        int split = feed.deal.split_of(k, warp);
+        if (feed.lead == 0 && (k == 0 || split < w.item.to))
+            feed.begin(k, split, k == 0);
+        if (k == 0)
+            sl_grid_wait();
+        feed.deal.begin_bring(k, warp);
+        if (split < w.item.to) {
+            begin_item(w, k);
             if constexpr (SKIP)
                 load_limits(w);
         }
 #pragma unroll 1
-        for (int split = r.first; split < r.to; split += cfg::WARPS) {
-            int t = max(sl_attn_split_at(split), w.key_lo) / SL_ATTN_TILE;
-            int to = (min(sl_attn_split_at(split + 1), w.key_hi) + SL_ATTN_TILE - 1) / SL_ATTN_TILE;
-            clear();
-            bool first = true;
-            if constexpr (SKIP) {
-                const unsigned long long where = feed.find(w, split);
-                const int at = sl_attn_split_at(split);
-#pragma unroll 1
-                for (; t < to; t++)
-                    tile_or_not(w, t, first, known, (t * SL_ATTN_TILE - at) / SL_KV_TILE, where);
-            } else {
-#pragma unroll 1
-                for (; t < to; t++, first = false)
-                    tile(w, t, first, known);
+        for (; split < w.item.to; split += cfg::WARPS) {
+            struct queries x; /* of the next item: here when they are wanted */
+            tiles(w, split);
+            const bool asks = ASKS && feed.lead == 1 && feed.item != k;
+            if constexpr (ASKS) {
+                if (asks)
+                    ask_query(x, feed.item);
             }
-#pragma unroll
-            for (int n = 0; n < N; n++)
-                l[n] = sl_attn_row_sum(l[n]);
-            if (w.item.from == 0 || sl_attn_by_run(w))
-                join(w, split, begin);
+            feed.deal.end_bring(k);
+            if (sl_attn_joins(w))
+                join(w, split);
             else
                 write_slot(w, sl_attn_split_slot(w, split));
+            if constexpr (ASKS) {
+                if (asks)
+                    take_query(x, feed.item);
+            }
         }
+        feed.deal.end_bring(k); /* where nobody sees anything of it */
+    }
+
+    __device__ __forceinline__ void tiles(const struct sl_attn_work &w, int split)
+    {
+        const int from = sl_attn_split_at(split);
+        const int to =
+            (min(sl_attn_split_at(split + 1), w.key_hi) + SL_ATTN_TILE - 1) / SL_ATTN_TILE;
+        unsigned long long where = 0;
+        bool first = true;
+        feed.lead--;
+        if constexpr (SKIP)
+            where = feed.find(w, split);
+        clear();
+#pragma unroll 1
+        for (int t = max(from, w.key_lo) / SL_ATTN_TILE; t < to; t++) {
+            if constexpr (SKIP) {
+                tile_or_not(w, t, first, (t * SL_ATTN_TILE - from) / SL_KV_TILE, where);
+            } else {
+                tile(w, t, first);
+                first = false;
+            }
+            feed.deal.go_on();
+        }
+#pragma unroll
+        for (int n = 0; n < N; n++)
+            l[n] = sl_attn_row_sum(l[n]);
     }
 
     __device__ __forceinline__ void clear()
@@ -838,8 +904,8 @@ static __device__ __forceinline__ void sl_attn_end_item(const struct sl_attn_arg
                                        smem + cfg::STATE_AT);
 }
 
-/* Item k of a block: its own index, then that behind all blocks' first, then whatever is next. It
- * is known one item ahead, so that loads run on. */
+/* Item k of a block: its own index, then that behind all blocks' first, then whatever is next.
+ * Warps meet behind an item only if it leaves slots, or they have shared keys (SKIP). */
 template <class KV, int D, int N, bool SKIP = false>
 static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D, N, SKIP>::THREADS),
                                          (sl_attn_narrow_cfg<KV, D, N, SKIP>::CTAS))
@@ -847,74 +913,61 @@ static __global__ void __launch_bounds__((sl_attn_narrow_cfg<KV, D, N, SKIP>::TH
 {
     typedef sl_attn_narrow_cfg<KV, D, N, SKIP> cfg;
     SL_SMEM(uint8_t, smem);
-    struct sl_attn_work *works = reinterpret_cast<struct sl_attn_work *>(smem + cfg::WORK_AT);
     uint64_t *bars = reinterpret_cast<uint64_t *>(smem + cfg::TURN_AT);
-    const int grid = static_cast<int>(gridDim.x), warp = static_cast<int>(threadIdx.x) / 32;
-    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const int warp = static_cast<int>(threadIdx.x) / 32;
     sl_grid_launch_dependents();
     sl_mbar_init_all(bars, cfg::WARPS, SL_WARP_ARRIVALS); /* turns */
     sl_mbar_init_all(bars + cfg::WARPS, cfg::WARPS * cfg::SLOTS, 1);
+    sl_mbar_init_all(reinterpret_cast<uint64_t *>(smem + cfg::HERE_AT), sl_attn_deal::PLACES,
+                     SL_WARP_ARRIVALS);
     if constexpr (SKIP)
         sl_mbar_init_all(reinterpret_cast<uint64_t *>(smem + cfg::BEST_AT), 1, 1);
     sl_mbar_fence_init();
     if (!a.early)
         sl_grid_wait();
-    const int n = __ldcg(&a.cls->n_items) * a.n_kv_heads;
+    sl_attn_narrow<KV, D, N, SKIP> x(a, smem);
+    struct sl_attn_deal &deal = x.feed.deal;
+    deal.n = __ldcg(&a.cls->n_items) * a.n_kv_heads;
     if (warp == 0)
-        sl_attn_fetch(a, static_cast<int>(blockIdx.x) + (lane < 16 ? 0 : grid), n,
-                      works + lane / 16, true);
+        deal.begin();
     __syncthreads();
     /* Blocks without work make room for the kernel behind; one waits, so that this grid does not
      * end before the one ahead of it. */
-    if (a.early && blockIdx.x > 0 && !works[0].item.valid) {
+    if (a.early && blockIdx.x > 0 && !deal.at(0).item.valid) {
         sl_grid_leave();
         return;
     }
-    if (sl_attn_is_short<KV, D, N, SKIP>(works[0], n <= grid)) {
+    if (sl_attn_is_short<KV, D, N, SKIP>(deal.at(0), deal.n <= static_cast<int>(gridDim.x))) {
         if constexpr (N == 1 && !SKIP) {
-            sl_attn_short<KV, D> x(a, smem);
-            x.go(works[0]);
-            sl_attn_end_item<cfg, D, N>(a, works[0], smem);
+            sl_attn_short<KV, D> lone(a, smem);
+            lone.go(deal.at(0));
+            sl_attn_end_item<cfg, D, N>(a, deal.at(0), smem);
         }
         return;
     }
-    sl_attn_narrow<KV, D, N, SKIP> x(a, smem);
-    int loaded = 0;
+    if (warp == cfg::WARPS - 1) /* the first turn */
+        sl_mbar_arrive_warp(bars);
     uint32_t n_firsts = 0;
 #pragma unroll 1
-    for (int k = 0; works[k % cfg::WORKS].item.valid; k++) {
-        const struct sl_attn_work &w = works[k % cfg::WORKS];
+    for (int k = 0; k < sl_attn_deal::AHEAD || deal.more(); k++) {
+        deal.wait(k);
+        const struct sl_attn_work &w = deal.at(k);
+        if (!w.item.valid)
+            break;
         if (SKIP && sl_attn_skips(a, w)) {
             x.best = n_firsts++ & 1;
             if (threadIdx.x == 0)
                 x.bring_first(w);
         }
-        if (x.feed.item != k) {
-            x.feed.begin(k);
-            loaded = 0;
+        x.splits(k);
+        if (SKIP || w.item.rows_at >= 0) {
+            sl_attn_end_item<cfg, D, N>(a, w, smem);
+            __syncthreads();
         }
-#pragma unroll 1
-        for (; loaded < cfg::SLOTS; loaded++) {
-            if (loaded > 0 && loaded % cfg::STEPS == 0)
-                x.feed.advance(k + 2);
-            if (k == 0 && !(a.early && x.feed.is_old(loaded)))
-                sl_grid_wait();
-            x.feed.load(loaded % cfg::STEPS);
-        }
-        if (k == 0)
-            sl_grid_wait();
-        uint32_t taken = 0;
-        if (n > 2 * grid && threadIdx.x == 0)
-            taken = atomicAdd(&a.cls->taken, 1u);
-        x.splits(w, k + 2);
-        if (warp == 0)
-            sl_attn_fetch(a, 2 * grid + __shfl_sync(0xFFFFFFFFu, static_cast<int>(taken), 0),
-                          n > 2 * grid ? n : 0, works + (k + 2) % cfg::WORKS, lane < 16);
-        sl_attn_end_item<cfg, D, N>(a, w, smem);
-        __syncthreads();
     }
     sl_grid_wait();
-    if (n > 2 * grid && threadIdx.x == 0 && atomicAdd(&a.cls->done, 1u) + 1 == gridDim.x) {
+    __syncthreads(); /* nobody takes another item */
+    if (deal.more() && threadIdx.x == 0 && atomicAdd(&a.cls->done, 1u) + 1 == gridDim.x) {
         a.cls->taken = 0; /* for the next layer */
         a.cls->done = 0;
     }

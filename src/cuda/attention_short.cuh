@@ -302,7 +302,7 @@ template <class KV, int D> struct sl_attn_short : sl_attn_narrow<KV, D, 1, false
         const int round = (max(w.key_lo, at_key) - at_key) / ROUND;
         at = base::feed.find(w, split);
         bring_first(w, split, round);
-        base::begin_item(w);
+        base::begin_item(w, 0);
 #pragma unroll 1
         for (; split < w.item.to; split++) {
             float was[BLOCKS][4];

@@ -31,10 +31,10 @@ static __device__ __forceinline__ int sl_attn_seen_from(const struct sl_attn_arg
     return a.window > 0 ? max(pos - a.window + 1, 0) : 0;
 }
 
-/* 16 lanes of a warp (`mine`: of one half, or of each half) copy entry `at` of the class's list for
- * a key head; the whole warp calls. */
-static __device__ __forceinline__ void sl_attn_fetch(const struct sl_attn_args &a, int at, int n,
-                                                     struct sl_attn_work *w, bool mine)
+/* 16 lanes of a warp (`mine`: of one half, or of each half) get the words of entry `at` of the
+ * class's list for a key head, a word each. */
+static __device__ __forceinline__ int sl_attn_ask(const struct sl_attn_args &a, int at, int n,
+                                                  bool mine)
 {
     int i = static_cast<int>(threadIdx.x) & 15, item = sl_attn_div(at, a.by_kv), word = -1;
     if (mine && item < a.cap_items) /* there, whatever it is: its number may still be on its way */
@@ -43,6 +43,14 @@ static __device__ __forceinline__ void sl_attn_fetch(const struct sl_attn_args &
         word = at - item * a.n_kv_heads;
     if (i == 15)
         word = at < n;
+    return word;
+}
+
+/* They put them there; the whole warp calls. */
+static __device__ __forceinline__ void sl_attn_put(const struct sl_attn_args &a, int word,
+                                                   struct sl_attn_work *w, bool mine)
+{
+    int i = static_cast<int>(threadIdx.x) & 15;
     if (mine)
         reinterpret_cast<int *>(&w->item)[i] = word;
     __syncwarp();
@@ -53,6 +61,13 @@ static __device__ __forceinline__ void sl_attn_fetch(const struct sl_attn_args &
         w->all_lo = sl_attn_seen_from(a, last);
         w->all_hi = first + 1;
     }
+}
+
+/* Both. */
+static __device__ __forceinline__ void sl_attn_fetch(const struct sl_attn_args &a, int at, int n,
+                                                     struct sl_attn_work *w, bool mine)
+{
+    sl_attn_put(a, sl_attn_ask(a, at, n, mine), w, mine);
 }
 
 /* First row of slot `slot` of the tile: slot 0 is the first part's state, then come the splits, or

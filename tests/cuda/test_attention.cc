@@ -8,6 +8,7 @@
 #include "cuda/attention.h"
 #include "cuda/device.h"
 #include "cuda/kv.cuh"
+#include "device_array.h"
 #include "quant/float.h"
 #include "quant/fp8_e4m3.h"
 
@@ -71,42 +72,6 @@ static float from_bf16(uint16_t h)
     memcpy(&f, &u, 4);
     return f;
 }
-
-/* Device memory of exactly this size, so that red zones are close. */
-template <typename T> struct dev {
-    T *p = nullptr;
-    size_t n = 0;
-    explicit dev(size_t n_) : n(n_)
-    {
-        if (cudaMalloc(&p, (n > 0 ? n : 1) * sizeof(T)) != cudaSuccess)
-            exit(2);
-    }
-    explicit dev(const std::vector<T> &v) : dev(v.size())
-    {
-        if (n > 0 && cudaMemcpy(p, v.data(), n * sizeof(T), cudaMemcpyHostToDevice) != cudaSuccess)
-            exit(2);
-        settle();
-    }
-    dev(const dev &) = delete;
-    /* A copy from ordinary memory may return before the device has it all, and the stream under
-     * test does not wait for it. */
-    static void settle()
-    {
-        if (cudaDeviceSynchronize() != cudaSuccess)
-            exit(2);
-    }
-    ~dev()
-    {
-        cudaFree(p);
-    }
-    std::vector<T> get() const
-    {
-        std::vector<T> v(n);
-        if (n > 0 && cudaMemcpy(v.data(), p, n * sizeof(T), cudaMemcpyDeviceToHost) != cudaSuccess)
-            exit(2);
-        return v;
-    }
-};
 
 /* ---------------------------------------------------------------- a scene */
 
@@ -876,6 +841,27 @@ static void test_many_splits()
     same_bits("window", w, few, run(w, few, 3), one, d);
 }
 
+/* More items for a block than it keeps at a time, of one split to six; a window hides some. */
+static void test_many_items()
+{
+    std::vector<int> lens;
+    std::vector<span_of> all, drafts;
+    for (int i = 0; i < 40; i++) {
+        lens.push_back(1 + (int)(mix((uint64_t)i) % (i % 5 == 0 ? 700 : 200)));
+        const int n = std::min(1 + i % 9, lens.back());
+        all.push_back({i, lens.back() - 1, 1});
+        drafts.push_back({i, lens.back() - n, n});
+    }
+    scene s = make_scene(16, 2, 2, 16, lens, 101);
+    for (int window : {0, 150}) {
+        s.window = window;
+        rows_of apart = run(s, all, 40);
+        check_rows(s, all, apart, 13);
+        same_bits("one SM", s, all, run(s, all, 1, -1, 2), all, apart);
+        same_bits("drafts", s, drafts, run(s, drafts, 1), all, apart);
+    }
+}
+
 /* Chunks of few tokens behind a long context: wide tiles in parts of splits and of runs, by every
  * kernel; also where slots are few. */
 static void test_long_chunks()
@@ -1174,6 +1160,7 @@ static const struct {
     {"odd_values", test_odd_values},
     {"graph", test_graph},
     {"many_splits", test_many_splits},
+    {"many_items", test_many_items},
     {"long_chunks", test_long_chunks},
     {"step", test_step},
 };

@@ -183,6 +183,16 @@ void sl_sim_mbar_wait(uint64_t *bar, uint32_t parity, sl_sim_at at)
     sim_race_waited(find_mbar(bar, "sl_mbar_wait", at));
 }
 
+bool sl_sim_mbar_ended(uint64_t *bar, uint32_t parity, sl_sim_at at)
+{
+    sl_sim_preempt();
+    sim_mbar *m = find_mbar(bar, "sl_mbar_ended", at);
+    if ((m->phase & 1) == parity)
+        return false;
+    sim_race_waited(m);
+    return true;
+}
+
 void sl_sim_fence_proxy()
 {
     sim_race_fence();
