@@ -168,7 +168,9 @@ SL_LIN_DECLARE(n64);
 SL_LIN_DECLARE(wide); /* the cheapest of those below */
 SL_LIN_DECLARE(r192);
 SL_LIN_DECLARE(r128);
+SL_LIN_DECLARE(r96);
 SL_LIN_DECLARE(r64);
+SL_LIN_DECLARE(t64);
 SL_LIN_DECLARE(g128);
 #undef SL_LIN_DECLARE
 /* Memory for activations as FP8, from the first matrix of that layout on: products of more tokens

@@ -123,24 +123,26 @@ void sl_lin_few_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
         sl_w8_few_launch<sl_w8_few<8, false, true>>(cu, l, NULL, NULL, 0);
 }
 
-/* Kernels of many tokens: a name, the shape (sl_w8_wide), and what a tile and a step of 128 columns
- * cost in 10 ns (H200, lab/gemm_fp8.cu). */
-#define WIDE_KERNELS(X)        \
-    X(r192, 3, false, 300, 61) \
-    X(r128, 2, false, 200, 44) \
-    X(r64, 1, false, 150, 27)  \
-    X(g128, 2, true, 290, 44)
+/* Kernels of many tokens: a name, what a tile and a step of 128 columns cost in 10 ns (H200,
+ * lab/gemm_fp8.cu), and the shape (sl_w8_wide). */
+#define WIDE_KERNELS(X)                     \
+    X(r192, 300, 61, 192, false)            \
+    X(r128, 200, 44, 128, false)            \
+    X(r96, 260, 36, 96, false)              \
+    X(r64, 150, 27, 64, false)              \
+    X(t64, 110, 19, 64, false, false, 1, 2) \
+    X(g128, 290, 44, 128, true)
 
-#define RUN(name, q, gated, tile, step)                                   \
+#define RUN(name, tile, step, ...)                                        \
     void sl_lin_##name##_w8a8(struct sl_cuda *cu, const struct sl_lin *l) \
     {                                                                     \
-        run(cu, l, sl_w8_wide_launch<sl_w8_wide<q, gated>>);              \
+        run(cu, l, sl_w8_wide_launch<sl_w8_wide<__VA_ARGS__>>);           \
     }
 WIDE_KERNELS(RUN)
 
 struct wide_kernel {
     bool gated;
-    int32_t rows; /* of a part in a tile */
+    int32_t rows, tokens; /* of a part in a tile */
     int32_t tile, step;
     launch_fn *launch;
 };
@@ -150,12 +152,17 @@ static int64_t cost(const struct wide_kernel *k, const sl_lin *l, int n_sms)
     int64_t tiles = 0;
     for (int32_t part = 0; part < (l->gated ? 1 : l->n_parts); part++)
         tiles += SL_CEIL_DIV(l->part[part].n_rows, k->rows);
-    int64_t rounds = SL_CEIL_DIV(tiles * SL_CEIL_DIV(l->n, 128), (int64_t)n_sms);
+    int64_t rounds = SL_CEIL_DIV(tiles * SL_CEIL_DIV(l->n, k->tokens), (int64_t)n_sms);
     return rounds * (k->tile + (int64_t)k->step * SL_CEIL_DIV(l->k, 128));
 }
 
-#define KERNEL(name, q, gated, tile, step) \
-    {gated, sl_w8_wide<q, gated>::rows, tile, step, sl_w8_wide_launch<sl_w8_wide<q, gated>>},
+#define KERNEL(name, tile, step, ...) \
+    {sl_w8_wide<__VA_ARGS__>::GATED,  \
+     sl_w8_wide<__VA_ARGS__>::rows,   \
+     sl_w8_wide<__VA_ARGS__>::tokens, \
+     tile,                            \
+     step,                            \
+     sl_w8_wide_launch<sl_w8_wide<__VA_ARGS__>>},
 static const struct wide_kernel kernels[] = {WIDE_KERNELS(KERNEL)};
 
 /* The kernel whose last block ends first. */
@@ -178,14 +185,15 @@ void sl_lin_wide_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
 
 /* ------------------------------------------------------------------ two products */
 
-typedef sl_w8_wide<2, true, true> codes_kernel; /* g128, two tiles together */
+typedef sl_w8_wide<128, true, true> codes_kernel; /* g128, two tiles together */
 
 /* Tiles by twos may take a round more. The kernel that makes codes apart takes a launch, and reads
  * BF16 and writes codes at 4 TB/s. */
 bool sl_cuda_linear_pair_pays(const struct sl_cuda *cu, const struct sl_lin *gated)
 {
     const struct wide_kernel *one = cheapest(cu, gated);
-    const struct wide_kernel two = {true, 2 * one->rows, 2 * one->tile, 2 * one->step, NULL};
+    const struct wide_kernel two = {true,          2 * one->rows, one->tokens,
+                                    2 * one->tile, 2 * one->step, NULL};
     const int64_t apart = 150 + 3 * (int64_t)gated->n * gated->part[0].n_rows / 40000;
     return cost(&two, gated, cu->n_sms) <= cost(one, gated, cu->n_sms) + apart;
 }

@@ -6,13 +6,18 @@
  * tokens, not factors for a fourth of all: those would take a quarter of what shared memory gives.
  *
  * A block takes one tile of 128 tokens after another: two consumer warpgroups of 64 tokens each and
- * all 64 Q rows of the tile, and a warpgroup of which warp 0 brings weights, in bulk copies of up
+ * all R rows of the tile, and a warpgroup of which warp 0 brings weights, in bulk copies of up
  * to 8 KB that lie as they will, warp 1 tokens and warp 2 the scales of both. In a gated product
  * pieces of rows are gate's and up's in turn, so that a thread has both sums of an output. A
  * warpgroup waits for its sum and adds it up while the products of the other run; up to 128 rows
  * (TWO) each has two sums under way, and the warpgroups start theirs in turn: side by side, both
  * would end at the same time and add while nobody multiplies (H200, 4096 x 14336, 256 tokens: 31.9
  * us for 35.6; of 192 rows, where turns are waited for, 67.8 for 65.9).
+ *
+ * What binds is shared memory: 128 bytes a clock, of which a step of 128 x 128 wants 80 KB in the
+ * 512 clocks of its products (measured: 650; without copies 520). So tiles are small only where
+ * large ones would leave multiprocessors without any. Of 64 tokens one warpgroup multiplies, and
+ * two steps are a stage, for which there is one wait (4096 x 4096, 128 tokens: 8.3 us for 9.0).
  *
  * Outputs leave through shared memory by the copy engine, while the next tile is multiplied: a tile
  * of 128 x 128 takes 2.3 us beside its steps, 4.6 with ordinary stores (H200).
@@ -29,29 +34,32 @@
 
 #define SL_W8_TURN 4 /* and the next one: barriers of the turns */
 
-/* Q: rows of a tile, of both parts, by 64. */
-template <int Q_, bool GATED_, bool CODES_ = false> struct sl_w8_wide {
-    static constexpr int Q = Q_, R = 64 * Q_, tokens = 128, threads = 384;
-    static constexpr bool GATED = GATED_, TWO = Q_ <= 2, CODES = CODES_;
+/* R: rows of a tile, of both parts; G: warpgroups that multiply, each 64 tokens of it; U: steps of
+ * a stage. */
+template <int R_, bool GATED_, bool CODES_ = false, int G_ = 2, int U_ = 1> struct sl_w8_wide {
+    static constexpr int R = R_, G = G_, U = U_, tokens = 64 * G, threads = 128 * (G + 1);
+    static constexpr bool GATED = GATED_, TWO = R <= 128, TURNS = TWO && G == 2, CODES = CODES_;
     static constexpr int rows = R / (GATED ? 2 : 1); /* of a part */
     static constexpr int halves = CODES ? 2 : 1;     /* tiles that a block takes together */
     /* Rows with one scale: in a gated product gate's and up's in turn. */
-    static constexpr int piece = GATED && Q % 2 ? 32 : 64, pieces = R / piece;
+    static constexpr int piece = rows % 64 ? 32 : 64, pieces = R / piece;
     static constexpr int w_bytes = R * 128, x_bytes = tokens * 128;
-    static constexpr int stage = w_bytes + x_bytes, s_stage = 4 * (tokens + (pieces + 3) / 4 * 4);
+    static constexpr int step = w_bytes + x_bytes, s_step = 4 * (tokens + (pieces + 3) / 4 * 4);
+    static constexpr int stage = U * step, s_stage = U * s_step;
     /* What leaves: boxes of 64 tokens and 128 or 64 bytes of rows, some of them at a time. */
     static constexpr int box_rows = GATED ? piece : 32, boxes = rows / box_rows;
-    static constexpr int box = 64 * box_rows * (GATED ? 2 : 4), most = piece == 32 ? 2 : 3;
-    static constexpr int box_unit = piece == 32 ? 4 : 1; /* rows of a value of its description */
+    static constexpr bool units = GATED && piece == 32;
+    static constexpr int box = 64 * box_rows * (GATED ? 2 : 4), most = units ? 2 : 3;
+    static constexpr int box_unit = units ? 4 : 1; /* rows of a value of its description */
     static constexpr int at_once = boxes > most ? most : boxes;
     static constexpr int out_bytes = at_once * box, factors = 8 * R; /* of a group */
-    static constexpr int ring = SL_W8_HEADER + 2 * out_bytes;
-    static constexpr int fit = (SL_W8_WHOLE - ring - 2 * factors) / (stage + s_stage);
+    static constexpr int ring = SL_W8_HEADER + G * out_bytes;
+    static constexpr int fit = (SL_W8_WHOLE - ring - G * factors) / (stage + s_stage);
     static constexpr int stages = fit > SL_W8_RING ? SL_W8_RING : fit;
     static constexpr int s_offset = ring + stages * stage;
     static constexpr int f_offset = s_offset + stages * s_stage;
-    static constexpr int smem = f_offset + 2 * factors;
-    static_assert(stages >= 3 && Q <= 3, "shape");
+    static constexpr int smem = f_offset + G * factors;
+    static_assert(stages >= 3 && R <= 192 && R % 32 == 0, "shape");
     static_assert(!CODES || (GATED && rows == 64 && out_bytes == 8192), "halves of a group");
 };
 
@@ -98,15 +106,17 @@ static __device__ __forceinline__ void sl_w8_wide_bring_w(const sl_lin &l, const
     for (int id = sl_w8_wide_first<S>(); id < p.n_units; id = sl_w8_wide_behind<S>(id)) {
         sl_w8_unit t = sl_w8_wide_find<S>(l, p, id);
         const uint8_t *from = sl_w8_wide_rows<S>(l, p, t, min(lane, S::pieces - 1)).codes;
-        for (int k = 0; k < p.n_k; k++) {
+        for (int k = 0; k < p.n_k; k += S::U) {
             uint64_t *full = sl_w8_full(smem, at.slot);
+            uint8_t *to = smem + S::ring + at.slot * S::stage + lane * S::piece * 128;
+            const int steps = min(S::U, p.n_k - k);
             sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
             if (lane == 0)
-                sl_mbar_expect_tx(full, S::w_bytes);
+                sl_mbar_expect_tx(full, static_cast<uint32_t>(steps * S::w_bytes));
             __syncwarp();
-            if (lane < S::pieces)
-                sl_bulk_load(smem + S::ring + at.slot * S::stage + lane * S::piece * 128,
-                             from + static_cast<int64_t>(k) * SL_W8_UNIT, S::piece * 128, full);
+            for (int u = 0; u < steps && lane < S::pieces; u++)
+                sl_bulk_load(to + u * S::step, from + static_cast<int64_t>(k + u) * SL_W8_UNIT,
+                             S::piece * 128, full);
             sl_w8_next(at, S::stages);
         }
     }
@@ -120,12 +130,14 @@ static __device__ __forceinline__ void sl_w8_wide_bring_x(const sl_lin &l, const
     sl_w8_place at = {0, 1};
     for (int id = sl_w8_wide_first<S>(); id < p.n_units; id = sl_w8_wide_behind<S>(id)) {
         sl_w8_unit t = sl_w8_wide_find<S>(l, p, id);
-        for (int k = 0; k < p.n_k; k++) {
+        for (int k = 0; k < p.n_k; k += S::U) {
             uint64_t *full = sl_w8_full(smem, at.slot);
+            uint8_t *to = smem + S::ring + at.slot * S::stage + S::w_bytes;
+            const int steps = min(S::U, p.n_k - k);
             sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
-            sl_mbar_expect_tx(full, S::x_bytes);
-            sl_tensor_load(smem + S::ring + at.slot * S::stage + S::w_bytes, map, k * 128, t.token0,
-                           full);
+            sl_mbar_expect_tx(full, static_cast<uint32_t>(steps * S::x_bytes));
+            for (int u = 0; u < steps; u++)
+                sl_tensor_load(to + u * S::step, map, (k + u) * 128, t.token0, full);
             sl_w8_next(at, S::stages);
         }
     }
@@ -146,12 +158,16 @@ static __device__ __forceinline__ void sl_w8_wide_scales(const sl_lin &l, const 
         sl_w8_unit t = sl_w8_wide_find<S>(l, p, id);
         const float *x = p.xs + min(t.token0 + 4 * lane, p.ld_xs - 4);
         const float *w = sl_w8_wide_rows<S>(l, p, t, min(lane, S::pieces - 1)).scales;
-        for (int k = 0; k < p.n_k; k++) {
+        for (int k = 0; k < p.n_k; k += S::U) {
             float *to = reinterpret_cast<float *>(smem + S::s_offset + at.slot * S::s_stage);
+            const int steps = min(S::U, p.n_k - k);
             sl_mbar_wait(sl_w8_empty(smem, at.slot), at.parity);
-            sl_cp_async16(to + 4 * lane, x + static_cast<int64_t>(k) * p.ld_xs, true);
-            if (lane < S::pieces)
-                sl_cp_async4(to + S::tokens + lane, w + k);
+            for (int u = 0; u < steps; u++, to += S::s_step / 4) {
+                if (4 * lane < S::tokens)
+                    sl_cp_async16(to + 4 * lane, x + static_cast<int64_t>(k + u) * p.ld_xs, true);
+                if (lane < S::pieces)
+                    sl_cp_async4(to + S::tokens + lane, w + k + u);
+            }
             sl_cp_async_arrive(sl_w8_full(smem, at.slot));
             sl_w8_next(at, S::stages);
         }
@@ -168,92 +184,109 @@ template <class S> struct sl_w8_wide_view {
         token; /* of the warpgroup's tokens the first of this thread, the other is 8 on */
 };
 
-/* Sums under way, and their factors. */
+/* Sums under way, of a stage, and their factors. */
 template <class S> struct sl_w8_wide_sums {
-    float v[S::R / 8][4];
-    float f[S::pieces][2];
+    float v[S::U][S::R / 8][4];
+    float f[S::U][S::pieces][2];
 };
 
-/* Starts the products of a stage, and reads their factors meanwhile. */
+/* Starts the products of the stage of step k, and reads their factors meanwhile. Of a step behind
+ * the last one what is in the place of the first is multiplied, for nobody. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_wide_issue(sl_w8_wide_sums<S> &s,
-                                                        sl_w8_wide_view<S> &v)
+                                                        sl_w8_wide_view<S> &v, int k, int n)
 {
     sl_mbar_wait(sl_w8_full(v.smem, v.at.slot), v.at.parity);
     uint8_t *stage = v.smem + S::ring + v.at.slot * S::stage;
-    auto w = sl_wgmma_b(stage), x = sl_wgmma_b(stage + S::w_bytes + v.group * SL_W8_UNIT);
     sl_wgmma_fence();
-    if constexpr (S::TWO)
+    if constexpr (S::TURNS)
         sl_turn_wait(SL_W8_TURN + v.group, 256);
 #pragma unroll
     for (int j = 0; j < 4; j++)
-        sl_wgmma_e4m3(s.v, x + j * SL_WGMMA_B_K16, w + j * SL_WGMMA_B_K16, j);
+#pragma unroll
+        for (int u = 0; u < S::U; u++) {
+            uint8_t *at = stage + (u == 0 || k + u < n ? u : 0) * S::step;
+            auto w = sl_wgmma_b(at), x = sl_wgmma_b(at + S::w_bytes + v.group * SL_W8_UNIT);
+            sl_wgmma_e4m3(s.v[u], x + j * SL_WGMMA_B_K16, w + j * SL_WGMMA_B_K16, j);
+        }
     sl_wgmma_commit();
-    if constexpr (S::TWO)
+    if constexpr (S::TURNS)
         sl_turn_pass(SL_W8_TURN + 1 - v.group, 256);
     const float *scales =
         reinterpret_cast<const float *>(v.smem + S::s_offset + v.at.slot * S::s_stage);
-    float x0 = scales[64 * v.group + v.token], x1 = scales[64 * v.group + v.token + 8];
 #pragma unroll
-    for (int q = 0; q < S::pieces; q++) {
-        s.f[q][0] = __fmul_rn(x0, scales[S::tokens + q]);
-        s.f[q][1] = __fmul_rn(x1, scales[S::tokens + q]);
+    for (int u = 0; u < S::U; u++, scales += S::s_step / 4) {
+        float x0 = scales[64 * v.group + v.token], x1 = scales[64 * v.group + v.token + 8];
+#pragma unroll
+        for (int q = 0; q < S::pieces; q++) {
+            s.f[u][q][0] = __fmul_rn(x0, scales[S::tokens + q]);
+            s.f[u][q][1] = __fmul_rn(x1, scales[S::tokens + q]);
+        }
     }
     sl_w8_next(v.at, S::stages);
 }
 
-/* Gives the oldest stage back and adds up its sums, which have ended. */
+/* Gives the stage of step k back and adds up its sums, which have ended. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_wide_add(float (&acc)[S::R / 8][4],
-                                                      sl_w8_wide_sums<S> &s, sl_w8_wide_view<S> &v)
+                                                      sl_w8_wide_sums<S> &s, sl_w8_wide_view<S> &v,
+                                                      int k, int n)
 {
-    sl_wgmma_done(s.v);
+#pragma unroll
+    for (int u = 0; u < S::U; u++)
+        sl_wgmma_done(s.v[u]);
     sl_mbar_arrive_warp(sl_w8_empty(v.smem, v.oldest));
     v.oldest = v.oldest + 1 == S::stages ? 0 : v.oldest + 1;
 #pragma unroll
-    for (int i = 0; i < S::R / 8; i++)
+    for (int u = 0; u < S::U; u++) {
+        if (u > 0 && k + u >= n)
+            break;
 #pragma unroll
-        for (int e = 0; e < 4; e++)
-            acc[i][e] = __fmaf_rn(s.v[i][e], s.f[i / (S::piece / 8)][e / 2], acc[i][e]);
+        for (int i = 0; i < S::R / 8; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                acc[i][e] = __fmaf_rn(s.v[u][i][e], s.f[u][i / (S::piece / 8)][e / 2], acc[i][e]);
+    }
 }
 
 template <class S>
 static __device__ __forceinline__ void sl_w8_wide_walk(float (&acc)[S::R / 8][4],
                                                        sl_w8_wide_view<S> &v, int n)
 {
+    constexpr int U = S::U;
 #pragma unroll
     for (int i = 0; i < S::R / 2; i++)
         acc[i / 4][i % 4] = 0.0f;
     if constexpr (!S::TWO) {
 #pragma unroll 1
-        for (int k = 0; k < n; k++) {
+        for (int k = 0; k < n; k += U) {
             sl_w8_wide_sums<S> s;
-            sl_w8_wide_issue<S>(s, v);
+            sl_w8_wide_issue<S>(s, v, k, n);
             sl_wgmma_wait<0>();
-            sl_w8_wide_add<S>(acc, s, v);
+            sl_w8_wide_add<S>(acc, s, v, k, n);
         }
     } else { /* with a loop for what is left the compiler would wait for every product */
         sl_w8_wide_sums<S> even, odd;
         int k = 0;
-        sl_w8_wide_issue<S>(even, v);
+        sl_w8_wide_issue<S>(even, v, 0, n);
 #pragma unroll 1
-        for (; k + 2 < n; k += 2) {
-            sl_w8_wide_issue<S>(odd, v);
+        for (; k + 2 * U < n; k += 2 * U) {
+            sl_w8_wide_issue<S>(odd, v, k + U, n);
             sl_wgmma_wait<1>();
-            sl_w8_wide_add<S>(acc, even, v);
-            sl_w8_wide_issue<S>(even, v);
+            sl_w8_wide_add<S>(acc, even, v, k, n);
+            sl_w8_wide_issue<S>(even, v, k + 2 * U, n);
             sl_wgmma_wait<1>();
-            sl_w8_wide_add<S>(acc, odd, v);
+            sl_w8_wide_add<S>(acc, odd, v, k + U, n);
         }
-        if (k + 2 == n) {
-            sl_w8_wide_issue<S>(odd, v);
+        if (k + U < n) {
+            sl_w8_wide_issue<S>(odd, v, k + U, n);
             sl_wgmma_wait<1>();
-            sl_w8_wide_add<S>(acc, even, v);
+            sl_w8_wide_add<S>(acc, even, v, k, n);
             sl_wgmma_wait<0>();
-            sl_w8_wide_add<S>(acc, odd, v);
+            sl_w8_wide_add<S>(acc, odd, v, k + U, n);
         } else {
             sl_wgmma_wait<0>();
-            sl_w8_wide_add<S>(acc, even, v);
+            sl_w8_wide_add<S>(acc, even, v, k, n);
         }
     }
 }
@@ -515,7 +548,7 @@ static __device__ __forceinline__ void sl_w8_wide_consume(const sl_lin &l, const
     v.group = __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) - 1;
     v.token = static_cast<int>(threadIdx.x / 32 % 4) * 16 + static_cast<int>(threadIdx.x % 32) / 4;
     float *factors = reinterpret_cast<float *>(smem + S::f_offset + v.group * S::factors);
-    if (S::TWO && v.group == 1)
+    if (S::TURNS && v.group == 1)
         sl_turn_pass(SL_W8_TURN, 256); /* the other one begins */
     for (int id = sl_w8_wide_first<S>(); id < p.n_units; id = sl_w8_wide_behind<S>(id)) {
         sl_w8_unit u = sl_w8_wide_find<S>(l, p, id);
@@ -536,7 +569,7 @@ static __device__ __forceinline__ void sl_w8_wide_consume(const sl_lin &l, const
             sl_bar_sync(2 + v.group, 128); /* all have read the factors */
         }
     }
-    if (S::TWO && v.group == 0)
+    if (S::TURNS && v.group == 0)
         sl_turn_wait(SL_W8_TURN, 256);
     if (threadIdx.x % 128 == 0)
         sl_tensor_store_wait<0>(); /* the end of the grid waits for what they write */
@@ -549,12 +582,13 @@ __global__ void __launch_bounds__(S::threads, 1)
 {
     SL_SMEM(uint8_t, smem);
     sl_mbar_init_all(sl_w8_full(smem, 0), S::stages, 2 + 32);
-    sl_mbar_init_all(sl_w8_empty(smem, 0), S::stages, 8 * SL_WARP_ARRIVALS);
+    sl_mbar_init_all(sl_w8_empty(smem, 0), S::stages, 4 * S::G * SL_WARP_ARRIVALS);
     sl_mbar_fence_init();
     __syncthreads();
     sl_grid_launch_dependents();
     if (__shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x / 128), 0) == 0) {
-        sl_regs_give<40>();
+        if constexpr (S::G == 2)
+            sl_regs_give<40>();
         if (threadIdx.x < 32)
             sl_w8_wide_bring_w<S>(l, p, smem);
         sl_grid_wait();
@@ -564,7 +598,8 @@ __global__ void __launch_bounds__(S::threads, 1)
             sl_w8_wide_scales<S>(l, p, smem);
         __syncwarp();
     } else {
-        sl_regs_take<232>();
+        if constexpr (S::G == 2)
+            sl_regs_take<232>();
         sl_grid_wait();
         sl_w8_wide_consume<S>(l, p, maps, smem);
     }
@@ -587,7 +622,7 @@ static inline cudaError_t sl_w8_wide_describe(sl_w8_wide_maps *maps, const sl_li
                    ? e
                    : sl_tensor_map_codes(&maps->out[0], to->q, l.n, to_cols, to_cols, 64);
     }
-    maps->boxes = sl_lin_boxes(l, S::piece == 32 ? 32 : 8);
+    maps->boxes = sl_lin_boxes(l, S::units ? 32 : 8);
     if (e != cudaSuccess || !maps->boxes)
         return e;
     if (l.gated && S::piece == 64)

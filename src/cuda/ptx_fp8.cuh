@@ -72,15 +72,15 @@ static __device__ __forceinline__ uint64_t sl_wgmma_dense(const void *smem, int 
 /* d[64, N] += a[64, 32] b[32, N] of a warpgroup: sl_wgmma_ss with E4M3 instead of BF16, 32 columns
  * in the same bytes. What lies between a product's sum and float is the chip's: the sum is not what
  * mma.sync gives (H200: all values differ). */
-#define SL_WG_SUM_8   SL_WG_D(0)
-#define SL_WG_R4      "%0, %1, %2, %3"
-#define SL_WG_SS_8    "{" SL_WG_R4 "}, %4, %5"
-#define SL_WG_SS_16   "{" SL_WG_R8 "}, %8, %9"
-#define SL_WG_SS_32   "{" SL_WG_R16 "}, %16, %17"
-#define SL_WG_SUM_160 SL_WG_SUM_128, SL_WG_D2(16), SL_WG_D2(18)
-#define SL_WG_SS_160 \
-    "{" SL_WG_R64    \
-    ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79}, %80, %81"
+#define SL_WG_SUM_8  SL_WG_D(0)
+#define SL_WG_R4     "%0, %1, %2, %3"
+#define SL_WG_SS_8   "{" SL_WG_R4 "}, %4, %5"
+#define SL_WG_SS_16  "{" SL_WG_R8 "}, %8, %9"
+#define SL_WG_SS_32  "{" SL_WG_R16 "}, %16, %17"
+#define SL_WG_SUM_96 SL_WG_D8(0), SL_WG_D2(8), SL_WG_D2(10)
+#define SL_WG_SS_96 \
+    "{" SL_WG_R32   \
+    ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47}, %48, %49"
 #define SL_WGMMA_E4M3(n, add_reg)                                                             \
     static __device__ __forceinline__ void sl_wgmma_e4m3(float(&d)[n / 8][4], uint64_t a,     \
                                                          uint64_t b, int add)                 \
@@ -95,8 +95,8 @@ SL_WGMMA_E4M3(8, "%6")
 SL_WGMMA_E4M3(16, "%10")
 SL_WGMMA_E4M3(32, "%18")
 SL_WGMMA_E4M3(64, "%34")
+SL_WGMMA_E4M3(96, "%50")
 SL_WGMMA_E4M3(128, "%66")
-SL_WGMMA_E4M3(160, "%82")
 SL_WGMMA_E4M3(192, "%98")
 #undef SL_WGMMA_E4M3
 
