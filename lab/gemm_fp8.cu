@@ -5,7 +5,8 @@
  *   gemm_fp8 --list             the versions
  *   gemm_fp8 --only NAME        one version: bits at small shapes, then the table
  *                               (cublas: that; bits: which instructions give which bits)
- *   options: --quick (the large shapes), --raster N
+ *   options: --quick (the large shapes), --tokens N,N... (a layer of 8B alone), --matrix N (of it
+ *   the one of N rows and columns together), --ms N (how long each is timed), --raster N
  *
  * Floor and limits (H200): 8192 FLOP a clock and multiprocessor, 1979 TFLOP/s at 1.83 GHz. A step
  * is 128 columns. For a tile of R rows and T tokens it takes R T / 32 clocks of the tensor cores
@@ -64,6 +65,29 @@
  *             26.0  41.7           12.8  21.3         11.6        114.2           55.7  88.8
  *             41.3  41.8           15.9  26.1         18.3         95.7           59.9  89.6
  *
+ * The same day, 64 to 512 tokens, us of one call (chips differ by 5 %; t64 and t32 of another, -
+ * not measured); t: tiles of 64 tokens, by one warpgroup; n64 has weights as the 64-row operand:
+ *
+ *                 6144 x 4096           4096 x 4096           4096 x 14336
+ *   tokens      64   128   256   512    64   128   256   512    64   128   256   512
+ *   r192      20.2  20.3  20.6  24.1  19.8  20.0  20.3  21.4  58.9  59.2  59.4  61.8
+ *   r128      16.7  15.0  15.3  28.8  13.6  14.2  14.2  16.7  39.6  40.2  40.6  50.7
+ *   r96       13.4  12.9  14.8  27.3  13.3  13.7  14.3  25.0  36.9  37.1  37.8  77.2
+ *   r64       17.2  11.1  19.0  30.1  11.6  10.1  11.2  20.3  38.5  27.8  33.4  63.4
+ *   t128      11.3  11.1  19.2  29.6   9.7  10.2  11.5  20.0  27.8  27.9  33.0  62.2
+ *   t64one     9.2  14.0  20.3  39.1   8.1   9.0  14.7  26.3  20.5  23.2  42.1  80.7
+ *   t64        9.1  13.7  19.8  37.8   7.7   8.3  14.0  26.2  21.9  22.6  42.9  83.1
+ *   t32one    11.1  16.7  30.8  58.6   7.8  12.1  21.4  40.0  19.0  33.3  64.1   135
+ *   t32       11.6  16.7     -     -   7.3  11.8     -     -  19.3  35.3     -     -
+ *   n64        9.7     -     -     -   9.5     -     -     -  25.0     -     -     -
+ *
+ * Gate and up, 28672 x 4096, 64, 128, 256, 512 tokens: g128 45.4 37.2 62.2 109,
+ * tg128 32.0 43.0 74.5 146, g64 32.1. Tokens in two halves for n64: 8.6 us (4096 x 4096), 24.4
+ * (4096 x 14336), g64 59.8.
+ *
+ * Sustained (--ms 50), 8,192 tokens of 6144 x 4096, 4096 x 4096, 4096 x 14336, two runs each: r192
+ * 353 356, 260 274, 871 877; r128 398 367, 281 281, 849 824.
+ *
  * us for one token at 6144 x 4096, 4096 x 4096, 28672 x 4096 (gate and up), 4096 x 14336:
  *
  *   cublas   fast; its best with scales is double    9.6  7.7 29.9 18.3
@@ -106,6 +130,26 @@
  *   64 rows 44.0; without copies 32.8, without products 40.6, without loads of scales 36.1. Of 128
  *   50.5, 45.5, 42.6, 47.4. Of 192 rows products alone take 0.50 us a step, copies alone 0.38 where
  *   44 blocks ask and 0.48 where 132 do.
+ * - What binds 256 tokens. Without copies, and with a fourth of the products, us: r64 26.3 and 30.0
+ *   (of 33.4, 4096 x 14336), t128 25.1 and 31.3 (of 33.0), g128 51.9 and 52.3 (of 62.2). With 1.65
+ *   GHz and 19,000 clocks for four tile ends a step of g128 takes 520 clocks without copies (its
+ *   products: 512), as long without products, and 650 with both: shared memory moves 128 bytes a
+ *   clock, and a step has 80 KB. (By ncu: 49 % of r64's clocks and 53 of g128's are the matrix
+ *   units', half of the issue slots are taken.)
+ * - Pairs that share tokens once more, with scales by cp.async: r64 34.7 us for 32.0 (4096 x 14336,
+ *   256 tokens), r128 43.1 for 41.0, g128 60.6 for 58.5, t64 24.9 for 23.2 (128 tokens), t32 21.5
+ *   for 20.0 (64): never better. Four steps a stage of t32: as two.
+ * - One warpgroup ahead of the other by two, three, four steps, so that its end of a tile runs
+ * beside products (g128, 256 tokens): 64.7, 83.0, 130 us for 58.5. Each step ahead is a stage less
+ * on its way.
+ * - A stage more where a tile leaves by one box in place of three: r192 60.7 us for 64.6 (4096 x
+ *   14336, 256 tokens), but 912 for 871 (8,192); r128, r96, r64 the same or slower.
+ * - Gated by ex2.approx and rcp.approx: g128 58.4 us for 60.4 (256 tokens), 455 for 457 to 473
+ *   (2,048). Not worth bits that are no longer the CPU's.
+ * - Alone is not in a layer: with t64 and t32 in place of n64 (q, k, v 0.6, o 2.2, down 5.7 us less
+ *   alone) a step of 64 sequences took 147.3 us for 144.8, of 48 139.6 for 135.4, though the four
+ *   products took 80.5 for 81.7 and 78.8 for 81.7. Where o and down have 64 blocks, the next
+ *   kernel's begin on the other multiprocessors and bring their weights. So n64 stays.
  * - From some 1e11 FLOP on, run for longer than a few ms, the chip's power binds (690 W, clocks of
  *   1.25 to 1.5 GHz for 1.98): 8192^3 by one kernel 879 us in the first ms and 1,012 in the median
  *   of four rounds. There what costs the least energy is fastest, and that is r192.
@@ -298,11 +342,18 @@ struct version {
             1 << 20                                                                             \
     }
 static const struct version versions[] = {
-    WIDE("r192", "128 tokens x 192", 3, false),
-    WIDE("r128", "128 tokens x 128, two sums under way", 2, false),
-    WIDE("r64", "128 tokens x 64", 1, false),
-    WIDE("g128", "128 tokens x 128, gate and up", 2, true),
-    WIDE("g192", "128 tokens x 192, gate and up", 3, true),
+    WIDE("r192", "128 tokens x 192", 192, false),
+    WIDE("r128", "128 tokens x 128, two sums under way", 128, false),
+    WIDE("r96", "128 tokens x 96", 96, false),
+    WIDE("r64", "128 tokens x 64", 64, false),
+    WIDE("t128", "64 tokens x 128", 128, false, false, 1),
+    WIDE("t64", "64 tokens x 64, two steps a stage", 64, false, false, 1, 2),
+    WIDE("t64one", "64 tokens x 64, a step a stage", 64, false, false, 1),
+    WIDE("t32", "64 tokens x 32, two steps a stage", 32, false, false, 1, 2),
+    WIDE("t32one", "64 tokens x 32, a step a stage", 32, false, false, 1),
+    WIDE("g128", "128 tokens x 128, gate and up", 128, true),
+    WIDE("g192", "128 tokens x 192, gate and up", 192, true),
+    WIDE("tg128", "64 tokens x 128, gate and up", 128, true, false, 1),
     FEW("n8", "64 x 8, four steps a stage", 8, 8, false),
     FEW("n8two", "64 x 8, two steps a stage", 8, 8, false, false, 2),
     FEW("n8one", "64 x 8, a step a stage", 8, 8, false, false, 1),
@@ -489,13 +540,13 @@ static void check_small(const struct version &v, struct data *d)
     }
 }
 
-#define SHARE_MS 10.0
+static double share_ms = 10.0; /* how long each is timed */
 
 static void time_one(const struct version &v, struct data *d, const struct shape &s, int raster)
 {
     MUST(cudaMemsetAsync(d->out->p, 0xFF, d->out->n * 4, lab_cu.stream));
     quantise(*d, s);
-    double us = time_us(static_cast<int>(d->packed.size()), SHARE_MS, [&](int i) {
+    double us = time_us(static_cast<int>(d->packed.size()), share_ms, [&](int i) {
         sl_lin l = product(*d, s, v.gated, i);
         v.run(&lab_cu, &l, d->q->p, d->xs->p, ld_scales(s), raster);
     });
@@ -513,7 +564,7 @@ static void time_one(const struct version &v, struct data *d, const struct shape
 
 static void time_quant(struct data *d, const struct shape &s)
 {
-    double us = time_us(1, SHARE_MS, [&](int) { quantise(*d, s); });
+    double us = time_us(1, share_ms, [&](int) { quantise(*d, s); });
     printf("%-7s %13d %7d %9.1f us\n", "quant", s.n_cols, s.n_tokens, us);
 }
 
@@ -524,7 +575,7 @@ static void time_cublas(struct data *d, const struct shape &s)
     printf("%-7s %6d x %-6d %5d", "cublas", s.n_rows, s.n_cols, s.n_tokens);
     for (int mode = LT_FAST; mode <= LT_BLOCKS; mode++) {
         double us = lt_time(s.n_tokens, s.n_rows, s.n_cols, LT_E4M3, LT_BF16, d->packed, d->q->p,
-                            d->out->p, SHARE_MS, static_cast<enum lt_mode>(mode), d->xs->p);
+                            d->out->p, share_ms, static_cast<enum lt_mode>(mode), d->xs->p);
         printf("  %s %.1f us %.0f", names[mode], us, us > 0.0 ? flops / us * 1e-6 : 0.0);
     }
     printf("\n");
@@ -537,7 +588,8 @@ struct matrix {
 static const struct matrix layers[] = {{6144, 4096}, {4096, 4096}, {14336, 4096}, {4096, 14336}};
 
 /* All shapes with the same weights, one after the other. v: NULL is cuBLASLt. */
-static void time_all(const struct version *v, struct data *d, bool quick, int raster)
+static void time_all(const struct version *v, struct data *d, bool quick, int raster,
+                     const std::vector<int> &given, int matrix)
 {
     auto with = [&](int n_rows, int n_cols, std::vector<int> tokens) {
         struct shape s = {n_rows, n_cols, 0};
@@ -545,7 +597,7 @@ static void time_all(const struct version *v, struct data *d, bool quick, int ra
             s.n_rows = 28672; /* gate and up */
         fill(d->w->p, static_cast<size_t>(s.n_rows) * static_cast<size_t>(n_cols), FILL_E4M3, 1);
         pack_all(d, s, std::max(2, n_copies_for(packed_bytes(s), 32)));
-        for (int m : tokens) {
+        for (int m : given.empty() ? tokens : given) {
             s.n_tokens = m;
             if (v != nullptr && m <= v->most_tokens)
                 time_one(*v, d, s, raster);
@@ -560,14 +612,15 @@ static void time_all(const struct version *v, struct data *d, bool quick, int ra
         with(400, 256, {100});
         return;
     }
-    if (v == nullptr || v->most_tokens > 4096) {
+    if (given.empty() && (v == nullptr || v->most_tokens > 4096)) {
         with(8192, 8192, {8192});
         with(4096, 4096, {4096});
         with(4096, 2048, {4096});
         with(8192, 1536, {4096});
     }
     for (const struct matrix &m : layers) {
-        if (quick || (v != nullptr && v->gated != (m.n_rows == 14336) && v->most_tokens > 8))
+        if (quick || (matrix > 0 && m.n_rows + m.n_cols != matrix) ||
+            (v != nullptr && v->gated != (m.n_rows == 14336) && v->most_tokens > 8))
             continue;
         if (v == nullptr)
             with(m.n_rows, m.n_cols, {1, 16, 64, 256, 1024, 4096});
@@ -709,7 +762,8 @@ static void errors(struct data *d)
 
 static int usage()
 {
-    fprintf(stderr, "gemm_fp8 --list | --only NAME [--quick] [--raster N]\n");
+    fprintf(stderr, "gemm_fp8 --list | --only NAME [--quick] [--tokens N,N...] [--matrix N] "
+                    "[--ms N] [--raster N]\n");
     return 2;
 }
 
@@ -717,7 +771,8 @@ int main(int argc, char **argv)
 {
     const char *only = nullptr;
     bool quick = false, found = false;
-    int raster = 8;
+    std::vector<int> given;
+    int raster = 8, matrix = 0;
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--list")) {
             for (const struct version &v : versions)
@@ -729,6 +784,13 @@ int main(int argc, char **argv)
             only = argv[++i];
         } else if (!strcmp(argv[i], "--raster") && i + 1 < argc) {
             raster = atoi(argv[++i]);
+        } else if (!strcmp(argv[i], "--tokens") && i + 1 < argc) {
+            for (const char *at = argv[++i]; *at != 0; at += strcspn(at, ","), at += *at == ',')
+                given.push_back(atoi(at));
+        } else if (!strcmp(argv[i], "--ms") && i + 1 < argc) {
+            share_ms = atof(argv[++i]);
+        } else if (!strcmp(argv[i], "--matrix") && i + 1 < argc) {
+            matrix = atoi(argv[++i]);
         } else if (!strcmp(argv[i], "--quick")) {
             quick = true;
         } else {
@@ -738,7 +800,7 @@ int main(int argc, char **argv)
     if (only == nullptr)
         return usage();
     lab_start();
-    size_t most_w = b.tiny ? 1 << 20 : 28672 * 4096, most_x = b.tiny ? 1 << 20 : 8192 * 8192;
+    size_t most_w = b.tiny ? 1 << 20 : 28672 * 4096, most_x = b.tiny ? 1 << 20 : 8192 * 14336;
     size_t most_out = b.tiny ? 1 << 18 : 8192ull * 14336;
     {
         dev<uint8_t> w(most_w), q(most_x);
@@ -749,7 +811,7 @@ int main(int argc, char **argv)
         if (!strcmp(only, "cublas")) {
             found = true;
             if (lt_load(nullptr))
-                time_all(nullptr, &d, quick, raster);
+                time_all(nullptr, &d, quick, raster, given, matrix);
         } else if (!strcmp(only, "bits")) {
             found = true;
             which_bits(&d);
@@ -762,7 +824,7 @@ int main(int argc, char **argv)
                 continue;
             found = true;
             check_small(v, &d);
-            time_all(&v, &d, quick, raster);
+            time_all(&v, &d, quick, raster, given, matrix);
         }
     }
     return found ? 0 : usage();
