@@ -45,6 +45,7 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
     static constexpr int H = F / 2;            /* of a tile's */
     static constexpr int O = D / 8;            /* and of the sums */
     using up::a;
+    using up::again;
     using up::bars;
     using up::fresh;
     using up::group;
@@ -181,12 +182,11 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            const float again = takes[0][i] ? alpha[1][i] : 1.0f;
-            once_more = once_more || again != 1.0f;
+            again[i] = takes[0][i] ? alpha[1][i] : 1.0f;
+            once_more = once_more || again[i] != 1.0f;
             alpha_l[0][i] = alpha[0][i];
             alpha_l[1][i] = alpha[1][i];
             alpha_o[i] = takes[0][i] ? alpha[0][i] : alpha[1][i];
-            up::late_alpha[i] = again;
             kept[i] = m[i] == -SL_ATTN_INF ? 0.0f : __fmul_rn(m[i], a.scale2);
         }
         late = __any_sync(0xFFFFFFFFu, once_more) != 0;
@@ -231,6 +231,7 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
             kept[0] = kept[1] = 0.0f;
         }
         late = false;
+        again[0] = again[1] = 1.0f;
         mine = 0;
 #pragma unroll
         for (int h = 0; h < 2; h++)
@@ -401,8 +402,7 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
     {
         if (!late)
             return;
-        const float alpha[2] = {up::late_alpha[0], up::late_alpha[1]};
-        this->scale(o, alpha);
+        this->scale(o, again);
     }
 
     /* That of an item's last pair. */
@@ -471,8 +471,8 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
             multiply<1>(w, t, ends, o, s, p);
         else
             multiply<0>(w, t, ends, o, s, p);
-        if (fails)
-            this->values_again(w, t, slot, o, p, before, false, wanted);
+        if (fails && this->has_odd(o))
+            this->values_again(w, t, slot, o, p, before, wanted);
         release(slot);
         fresh = fresh && wanted == 0;
         soften_tile<1>(s);
@@ -507,8 +507,8 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
             multiply_last<1>(o, p);
         else
             multiply_last<0>(o, p);
-        if (fails)
-            this->values_again(w, t, slot, o, p, before, false, wanted);
+        if (fails && this->has_odd(o))
+            this->values_again(w, t, slot, o, p, before, wanted);
         release(slot);
         fresh = fresh && wanted == 0;
         tiles.n++;

@@ -4,21 +4,23 @@
  *
  * What attention_group.cuh brings are pairs of the canonical order's tiles, 128 positions. Scores
  * are products of queries and keys in shared memory, values of those there with probabilities in
- * registers. A warpgroup begins the next pair's scores together with this one's values and makes
- * probabilities of the scores while the values are added. The sums of a split, its scores and its
+ * registers. A warpgroup begins the next pair's scores together with this one's values and finds
+ * the scores' references while the values are added. The sums of a split, its scores and its
  * probabilities fill the registers.
  *
  * The two tiles of a pair mostly have one reference, and their values are one product. Where the
- * second tile's is higher in some row, the warp does that product again by mma.sync, a tile after
- * the other, with the factor between them; likewise where a row does not see some values and the
- * sums show that one is no number.
+ * second tile's is higher in some row, the warp has zeros for that tile in the product, and adds
+ * its values behind it by mma.sync, with the factor between them: each warp for itself, so that a
+ * group need not agree. The sums may show that a value is no number, where a row does not see it
+ * or meets it with such zeros: then the warp does the product again by mma.sync, a tile after the
+ * other.
  *
  * A pair, 128 keys, is 512 + 512 clk of the tensor cores for 64 rows of D = 128, with about 450
  * instructions a warp and 8,192 exponentials (512 clk) beside them; lab/attention_prefill.cu has
  * the figures, and what was tried.
  *
- * nvcc 13.0, sm_90a: 168 registers at launch, of which D = 128 spills some 40 bytes; D = 64 has
- * three warpgroups that multiply, 128 registers at launch, and spills 240 bytes.
+ * nvcc 13.0, sm_90a: 168 registers at launch, of which D = 128 spills some 60 bytes, none of them
+ * in the loop; D = 64 has three warpgroups that multiply, 128 registers at launch, and spills 290.
  */
 #ifndef SL_CUDA_ATTENTION_WG_CUH
 #define SL_CUDA_ATTENTION_WG_CUH
@@ -37,6 +39,8 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
     typedef typename up::frags frags;
     static constexpr int F = SL_ATTN_PAIR / 8; /* fragments of a tile's scores */
     static constexpr int O = D / 8;            /* and of the sums */
+    /* Three groups have few registers: what is multiplied gives its own back before references. */
+    static constexpr bool WAITS_FIRST = cfg::GROUPS == 3;
     using up::a;
     using up::lane;
     using up::release;
@@ -46,13 +50,14 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
     using up::tiles;
     using up::wait;
 
-    int to;           /* tiles of the item end here */
-    bool fresh;       /* nothing is in the sums yet */
-    float m[2], l[2]; /* of the split */
-    float base[2];    /* what exponents are taken from: m's */
-    bool late;        /* the second tile of a pair has a reference of its own: */
-    volatile float late_base[2], late_alpha[2]; /* in memory, as that is rare */
-    float done_m[2], done_l[2];                 /* m and l of the split before */
+    int to;                          /* tiles of the item end here */
+    bool fresh;                      /* nothing is in the sums yet */
+    float m[2], l[2];                /* of the split */
+    float base[2][2];                /* what exponents of a pair's tiles are taken from: m's */
+    float again[2];                  /* what was summed before the second tile is multiplied with */
+    bool late;                       /* that is not 1 in some row of the warp */
+    float done_m[2], done_l[2];      /* m and l of the split before */
+    typedef uint32_t held[F / 4][4]; /* a late tile's probabilities */
 
     __device__ __forceinline__ sl_attn_wg(const struct sl_attn_args &args,
                                           const sl_attn_bars<cfg> &barriers, int group_idx)
@@ -60,7 +65,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
     {
         /* base too: a warp whose rows see nothing of their first tile never sets it, and what a
          * register happens to hold may be no number. */
-        m[0] = m[1] = l[0] = l[1] = base[0] = base[1] = 0.0f;
+        m[0] = m[1] = l[0] = l[1] = base[1][0] = base[1][1] = 0.0f;
     }
 
     /* ---- products */
@@ -99,30 +104,21 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
     __device__ __forceinline__ void refer(const float (&s)[F][4])
     {
         float second[2];
-        bool once_more = false;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             const float first = sl_attn_quad_max(sl_attn_thread_max<F / 2>(s, i));
             second[i] = sl_attn_quad_max(sl_attn_thread_max<F / 2>(s + F / 2, i));
             m[i] = first == -SL_ATTN_INF ? second[i] : first;
-            base[i] = __fmul_rn(m[i] == -SL_ATTN_INF ? 0.0f : m[i], a.scale2);
-            once_more = once_more || sl_attn_is_far(second[i], m[i], a.scale2);
+            base[0][i] = __fmul_rn(m[i] == -SL_ATTN_INF ? 0.0f : m[i], a.scale2);
         }
-        late = __any_sync(0xFFFFFFFFu, once_more) != 0;
-        if (late) {
-            float again[2], then[2];
-            sl_attn_raise(a.scale2, m, second, again, then);
-            keep_late(then, again);
-        }
+        raise_second(second);
     }
 
-    __device__ __forceinline__ void keep_late(const float then[2], const float again[2])
+    /* The second tile's reference, where it rises above the first one's. */
+    __device__ __forceinline__ void raise_second(const float second[2])
     {
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            late_base[i] = then[i];
-            late_alpha[i] = again[i];
-        }
+        sl_attn_raise(a.scale2, m, second, again, base[1]);
+        late = __any_sync(0xFFFFFFFFu, again[0] != 1.0f || again[1] != 1.0f) != 0;
     }
 
     /* The same of another pair. true: what was summed before is to be multiplied with alpha. The
@@ -138,6 +134,8 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
             top[i] = sl_attn_thread_max<F / 2>(s, i);
             second[i] = sl_attn_thread_max<F / 2>(s + F / 2, i);
             rise = rise || sl_attn_is_far(fmaxf(top[i], second[i]), m[i], a.scale2);
+            base[0][i] = base[1][i];
+            again[i] = 1.0f;
         }
         if (!__any_sync(0xFFFFFFFFu, rise))
             return false;
@@ -149,25 +147,14 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
      * nothing of the first tile takes the second one's for both. */
     __device__ __forceinline__ void raise_both(float top[2], float second[2], float alpha[2])
     {
-        float again[2], then[2];
-        bool once_more = false;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            top[i] = sl_attn_quad_max(top[i]);
             second[i] = sl_attn_quad_max(second[i]);
+            const float first = sl_attn_quad_max(top[i]);
+            top[i] = m[i] == -SL_ATTN_INF && first == -SL_ATTN_INF ? second[i] : first;
         }
-        sl_attn_raise(a.scale2, m, top, alpha, base);
-        const bool empty[2] = {m[0] == -SL_ATTN_INF, m[1] == -SL_ATTN_INF};
-        sl_attn_raise(a.scale2, m, second, again, then);
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            base[i] = empty[i] ? then[i] : base[i];
-            again[i] = empty[i] ? 1.0f : again[i];
-            once_more = once_more || again[i] != 1.0f;
-        }
-        late = __any_sync(0xFFFFFFFFu, once_more) != 0;
-        if (late)
-            keep_late(then, again);
+        sl_attn_raise(a.scale2, m, top, alpha, base[0]);
+        raise_second(second);
     }
 
     /* The reference of tile t's exponents; first: of a split. true: as raise. */
@@ -183,17 +170,14 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
         return false;
     }
 
-    /* Scores of one of the thread's two rows become probabilities, still as floats. LATE: those of
-     * the second tile by its own reference. */
-    template <int I, bool LATE = false>
-    __device__ __forceinline__ void soften(float (&s)[F][4], const float alpha[2])
+    /* Scores of one of the thread's two rows become probabilities, still as floats. */
+    template <int I> __device__ __forceinline__ void soften(float (&s)[F][4], const float alpha[2])
     {
         float sum[F / 2];
-        const float then = LATE ? late_base[I] : base[I];
 #pragma unroll
         for (int k = 0; k < F / 2; k++) {
             float *x = &s[2 * k][2 * I], *y = &s[2 * k + 1][2 * I];
-            const float from = k < F / 4 ? base[I] : then;
+            const float from = base[k < F / 4 ? 0 : 1][I];
 #pragma unroll
             for (int j = 0; j < 2; j++) {
                 x[j] = sl_ex2_approx(__fmaf_rn(x[j], a.scale2, -from));
@@ -202,15 +186,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
             sum[k] = __fadd_rn(__fadd_rn(x[0], x[1]), __fadd_rn(y[0], y[1]));
         }
         l[I] = __fmaf_rn(l[I], alpha[I], sl_attn_tree<F / 4>(sum));
-        l[I] = __fmaf_rn(l[I], LATE ? late_alpha[I] : 1.0f, sl_attn_tree<F / 4>(sum + F / 4));
-        base[I] = then;
-    }
-
-    /* Both rows of a pair with a late reference. */
-    __device__ __forceinline__ void soften_late(float (&s)[F][4], const float alpha[2])
-    {
-        soften<0, true>(s, alpha);
-        soften<1, true>(s, alpha);
+        l[I] = __fmaf_rn(l[I], again[I], sl_attn_tree<F / 4>(sum + F / 4));
     }
 
     static __device__ __forceinline__ void pack(const float (&s)[F][4], uint32_t (&p)[F / 2][4])
@@ -224,6 +200,22 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
             }
     }
 
+    /* The same, with zeros for a late tile, whose own wait. */
+    __device__ __forceinline__ void pack_early(const float (&s)[F][4], uint32_t (&p)[F / 2][4],
+                                               held &late_p) const
+    {
+        pack(s, p);
+        if (!late)
+            return;
+#pragma unroll
+        for (int k = 0; k < F / 4; k++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                late_p[k][i] = p[F / 4 + k][i];
+                p[F / 4 + k][i] = 0;
+            }
+    }
+
     static __device__ __forceinline__ void scale(float (&o)[O][4], const float alpha[2])
     {
 #pragma unroll
@@ -233,22 +225,22 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
                 o[n][j] = __fmul_rn(o[n][j], alpha[j >> 1]);
     }
 
-    /* ---- values that are no numbers */
+    /* ---- values by mma.sync */
 
-    /* What a product of values needs if it has to be done again: the sums before it, and what these
-     * are multiplied with before the second tile. Memory, not registers, keeps it: it is rare. */
+    /* What may be needed behind a product of values: the sums before it, and what these are
+     * multiplied with before the second tile. Memory, not registers, keeps it: it is rare. */
     struct before {
         volatile float o[D / 2], alpha[2];
     };
 
-    /* Before the product of tile t. true: it may have to be done again. */
+    /* Before the product of pair t. true: something may have to be done behind it. */
     __device__ __forceinline__ bool may_fail(int t, const float (&o)[O][4], struct before &b)
     {
         if (!late && !this->is_mixed(t))
             return false;
 #pragma unroll
         for (int i = 0; i < 2; i++)
-            b.alpha[i] = late ? late_alpha[i] : 1.0f;
+            b.alpha[i] = again[i];
         if (!fresh) {
 #pragma unroll
             for (int i = 0; i < D / 2; i++)
@@ -257,16 +249,44 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
         return true;
     }
 
-    /* Behind it. apart: the second tile has another reference. which: tiles that it was of, bits 0
-     * and 1. */
+    /* Behind it. apart: its second tile is late. */
+    __device__ __forceinline__ void values_behind(const struct sl_attn_work &w, int t, int slot,
+                                                  float (&o)[O][4], uint32_t (&p)[F / 2][4],
+                                                  const struct before &b, bool apart,
+                                                  const held &late_p)
+    {
+        if (this->has_odd(o)) {
+#pragma unroll
+            for (int k = 0; k < F / 4; k++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    p[F / 4 + k][i] = apart ? late_p[k][i] : p[F / 4 + k][i];
+            values_again(w, t, slot, o, p, b);
+        } else if (apart) {
+            values_late(slot, o, b, late_p);
+        }
+    }
+
+    /* A late tile's. The loop keeps its probabilities in memory, and the rare code short. */
+    __device__ __forceinline__ void values_late(int slot, float (&o)[O][4], const struct before &b,
+                                                const held &late_p)
+    {
+        const float by[2] = {b.alpha[0], b.alpha[1]};
+        const uint8_t *tile = slot_at(slot) + cfg::BLOCK;
+        scale(o, by);
+#pragma unroll 1
+        for (int k = 0; k < F / 4; k++)
+            sl_attn_values<frags, D, 1>(o, late_p + k, tile + k * frags::TILE);
+        sl_fence_proxy_async();
+    }
+
+    /* All of the product once more. which: tiles that it is of, bits 0 and 1. */
     __device__ __forceinline__ void values_again(const struct sl_attn_work &w, int t, int slot,
                                                  float (&o)[O][4], const uint32_t (&p)[F / 2][4],
-                                                 const struct before &b, bool apart, int which = 3)
+                                                 const struct before &b, int which = 3)
     {
-        const bool careful = this->is_mixed(t) && this->has_odd(o);
-        if (!apart && !careful)
-            return;
         const struct sl_attn_rows rows = sl_attn_rows_of(a, w, row0() + lane / 4);
+        const bool mixed = this->is_mixed(t);
 #pragma unroll
         for (int i = 0; i < D / 2; i++)
             o[i / 4][i % 4] = fresh ? 0.0f : b.o[i];
@@ -279,7 +299,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
             }
             if ((which >> h & 1) == 0)
                 continue;
-            if (careful)
+            if (mixed)
                 sl_attn_values_careful<frags, D, 4>(a, rows, o, p + 4 * h, tile,
                                                     t * SL_ATTN_PAIR + h * SL_ATTN_TILE);
             else
@@ -319,7 +339,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
 
     /* Probabilities of the first tile. */
     __device__ __forceinline__ void first(const struct sl_attn_work &w, int t, float (&s)[F][4],
-                                          uint32_t (&p)[F / 2][4])
+                                          uint32_t (&p)[F / 2][4], held &late_p)
     {
         float alpha[2];
         wait(tiles.keys(), tiles);
@@ -328,18 +348,14 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
         sl_wgmma_keep(s);
         release(tiles.keys());
         refer_or_raise(w, t, true, s, alpha);
-        if (late) {
-            soften_late(s, alpha);
-        } else {
-            soften<0>(s, alpha);
-            soften<1>(s, alpha);
-        }
-        pack(s, p);
+        soften<0>(s, alpha);
+        soften<1>(s, alpha);
+        pack_early(s, p, late_p);
     }
 
     /* The values of tile t, and the probabilities of the next one. */
     __device__ __forceinline__ void step(const struct sl_attn_work &w, int t, float (&o)[O][4],
-                                         float (&s)[F][4], uint32_t (&p)[F / 2][4])
+                                         float (&s)[F][4], uint32_t (&p)[F / 2][4], held &late_p)
     {
         struct before before;
         float alpha[2];
@@ -354,19 +370,18 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
         sl_wgmma_wait<1>();
         sl_wgmma_keep(s);
         release(next.keys());
-        const bool rises = refer_or_raise(w, t + 1, ends, s, alpha);
-        if (late)
-            soften_late(s, alpha);
-        else
-            soften<0>(s, alpha);
-        sl_wgmma_keep(s); /* or the compiler would wait first */
+        bool rises = false;
+        if constexpr (!WAITS_FIRST)
+            rises = refer_or_raise(w, t + 1, ends, s, alpha);
         wait_values(o, p);
         if (fails)
-            values_again(w, t, slot, o, p, before, apart);
+            values_behind(w, t, slot, o, p, before, apart, late_p);
         release(slot);
-        if (!late)
-            soften<1>(s, alpha);
-        pack(s, p);
+        if constexpr (WAITS_FIRST)
+            rises = refer_or_raise(w, t + 1, ends, s, alpha);
+        soften<0>(s, alpha);
+        soften<1>(s, alpha);
+        pack_early(s, p, late_p);
         if (ends)
             end_split(w, t, o, true);
         else if (rises)
@@ -376,7 +391,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
     }
 
     __device__ __forceinline__ void last(const struct sl_attn_work &w, int t, float (&o)[O][4],
-                                         uint32_t (&p)[F / 2][4])
+                                         uint32_t (&p)[F / 2][4], held &late_p)
     {
         struct before before;
         const int slot = tiles.values();
@@ -386,7 +401,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
         values(slot, o, p);
         wait_values(o, p);
         if (fails)
-            values_again(w, t, slot, o, p, before, apart);
+            values_behind(w, t, slot, o, p, before, apart, late_p);
         release(slot);
         tiles.n++;
         begin_split();
@@ -398,6 +413,7 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
         int t;
         float o[O][4], s[F][4];
         uint32_t p[F / 2][4];
+        held late_p;
         sl_attn_tiles_of<SL_ATTN_PAIR>(w, &t, &to);
         if (t >= to) /* a part before all windows: nobody asks for its sums */
             return;
@@ -412,11 +428,11 @@ struct sl_attn_wg : sl_attn_group<KV, CFG> {
             for (int j = 0; j < 4; j++)
                 o[n][j] = 0.0f;
         fresh = true;
-        first(w, t, s, p);
+        first(w, t, s, p, late_p);
 #pragma unroll 1
         for (; t + 1 < to; t++)
-            step(w, t, o, s, p);
-        last(w, t, o, p);
+            step(w, t, o, s, p, late_p);
+        last(w, t, o, p, late_p);
     }
 };
 

@@ -751,7 +751,7 @@ static void test_odd_values()
     for (auto c : cases) {
         const int window = c.window;
         scene s = make_scene(c.hd, 4, 1, 16, {200}, 81, window ? SL_DTYPE_F16 : SL_DTYPE_BF16);
-        s.odd_pos = 100;
+        s.odd_pos = 100, s.q_times = window > 0 ? 1.0f : 8.0f; /* then references rise in pairs */
         s.window = window;
         check_scene(s, 1, {64, 7, 3}, {99, 100, 101, 139, 140, 199});
         scene t = s;
