@@ -5,10 +5,12 @@
  *
  * Two warps bring page tiles as they are, by bulk copies, one the keys and one the values, each
  * into two slots of cfg::KEYS positions; where pages hold no BF16 or F16, attention_widen.cuh's
- * warps make it of what was brought. Warpgroups of 64 rows take them. The sums are those of
- * mma.sync, to the bit: one accumulator over ascending 16s. A row's state over the splits of a run
- * is in memory, touched once a split: shared memory, but for D = 256 three quarters are in the
- * workspace, from where as many loads as there are registers are under way at once.
+ * warps make it of what was brought. Warpgroups of 64 rows take them. Queries of 128 dimensions
+ * come the same way, ahead of an item's first keys, while the item before ends: their floats take
+ * the place of a tile, from where the group rounds them. The sums are those of mma.sync, to the
+ * bit: one accumulator over ascending 16s. A row's state over the splits of a run is in memory,
+ * touched once a split: shared memory, but for D = 256 three quarters are in the workspace, from
+ * where as many loads as there are registers are under way at once.
  */
 #ifndef SL_CUDA_ATTENTION_GROUP_CUH
 #define SL_CUDA_ATTENTION_GROUP_CUH
@@ -39,6 +41,9 @@ template <class KV, int D_, int KEYS_> struct sl_attn_group_cfg {
     static constexpr int BLOCK = PANELS * PANEL;   /* 64 rows */
     static constexpr int SLOT = KEYS / 64 * BLOCK; /* keys or values of a tile */
     static constexpr int SLOTS = 4;                /* keys, values, keys, values */
+    /* An item's queries come as if they were its first tile, as they are, those of one group in the
+     * place of keys and of the other in that of values. */
+    static constexpr bool AHEAD = !WIDENS && GROUPS == 2 && SLOT == 64 * D * 4;
     /* Of the state, fragments of eight dimensions that shared memory has room for. */
     static constexpr int KEPT = D <= 128 ? D / 8 : 8;
     static constexpr int STATE_AT = SLOTS * SLOT; /* float4 [GROUPS][KEPT][128] */
@@ -273,16 +278,42 @@ template <class KV, class cfg> struct sl_attn_bring {
         sl_mbar_arrive_warp(bars.raw(tiles.keys()));
     }
 
+    /* A group's queries, to a slot, one row behind the other: those of a token lie together. */
+    __device__ __forceinline__ void load_queries(const struct sl_attn_work &w)
+    {
+        const int slot = keys ? tiles.keys() : tiles.values();
+        const int from = w.item.row0 + (keys ? 0 : 64);
+        const int end = min(w.item.row0 + w.item.n_rows, from + 64);
+        const int bytes = a.head_dim * 4; /* of a row */
+        int token = sl_attn_div(from, a.by_group) + lane;
+        sl_mbar_wait(bars.empty(slot), tiles.parity() ^ 1);
+        sl_mbar_expect_warp(bars.full(slot), static_cast<uint32_t>(max(end - from, 0) * bytes));
+#pragma unroll 1
+        for (; from < end && token * a.group < end; token += 32) {
+            const int row = max(token * a.group, from), to = min((token + 1) * a.group, end);
+            const int head = w.item.kv * a.group + row - token * a.group;
+            sl_bulk_load(bars.smem + slot * cfg::SLOT + (row - from) * bytes,
+                         a.q + (w.item.token + token) * a.ld_q + head * a.head_dim,
+                         static_cast<uint32_t>((to - row) * bytes), bars.full(slot));
+        }
+        tiles.n++;
+    }
+
     __device__ __forceinline__ void item(const struct sl_attn_work &w)
     {
         int from, to;
         sl_attn_tiles_of<cfg::KEYS>(w, &from, &to);
+        if (from >= to)
+            return;
         lo = max(w.key_lo, from * cfg::KEYS);
         hi = min(w.key_hi, to * cfg::KEYS);
+        find(w, from * cfg::KEYS / SL_KV_TILE);
+        if (cfg::AHEAD)
+            load_queries(w);
 #pragma unroll 1
         for (int t = from; t < to; t++) {
             int key = t * cfg::KEYS;
-            if (t == from || key % (32 * SL_KV_TILE) == 0)
+            if (t > from && key % (32 * SL_KV_TILE) == 0)
                 find(w, key / SL_KV_TILE);
             if constexpr (cfg::WIDENS)
                 load_codes(key, t + 1 == to);
@@ -611,7 +642,10 @@ template <class KV, class cfg_> struct sl_attn_group {
         right = w.all_hi / cfg::KEYS;
         differ = w.all_hi != w.key_hi;
         stateless = first_run = true;
-        load_queries(w);
+        if constexpr (cfg::AHEAD)
+            take_queries(w);
+        else
+            load_queries(w);
     }
 
     __device__ __forceinline__ void load_queries(const struct sl_attn_work &w)
@@ -642,11 +676,39 @@ template <class KV, class cfg_> struct sl_attn_group {
         together();
     }
 
+    /* The same of what was brought to a slot: a warp has a row at a time. */
+    __device__ __forceinline__ void take_queries(const struct sl_attn_work &w)
+    {
+        const int slot = group == 0 ? tiles.keys() : tiles.values();
+        const int other = group == 0 ? tiles.values() : tiles.keys();
+        const int n_rows = lane * 4 < a.head_dim ? w.item.n_rows - group * 64 : 0;
+        const float4 *from = reinterpret_cast<const float4 *>(slot_at(slot)) + lane;
+        uint8_t *at = bars.smem + cfg::Q_AT + group * cfg::BLOCK + lane / 16 * cfg::PANEL;
+        together(); /* nobody multiplies the last item's any more */
+        wait(slot, tiles);
+#pragma unroll 8
+        for (int row = warp; row < 64; row += 4) {
+            uint2 x = make_uint2(0, 0);
+            if (row < n_rows) {
+                const float4 q = from[row * (a.head_dim / 4)];
+                x = make_uint2(elem::pack(q.x, q.y), elem::pack(q.z, q.w));
+            }
+            *reinterpret_cast<uint2 *>(at + row * 128 + ((lane / 2 ^ row) & 7) * 16 +
+                                       lane % 2 * 8) = x;
+        }
+        sl_fence_proxy_async();
+        together();
+        release(slot);
+        wait(other, tiles);
+        release(other);
+        tiles.n++;
+    }
+
     /* The group has no rows. */
     __device__ __forceinline__ void idle(int from, int to)
     {
 #pragma unroll 1
-        for (int t = from; t < to; t++, tiles.n++) {
+        for (int t = cfg::AHEAD ? from - 1 : from; t < to; t++, tiles.n++) {
             wait(tiles.keys(), tiles);
             release(tiles.keys());
             wait(tiles.values(), tiles);

@@ -520,7 +520,7 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
     __device__ __forceinline__ void idle(int from)
     {
 #pragma unroll 1
-        for (int t = from; t < to; t++, tiles.n++) {
+        for (int t = cfg::AHEAD ? from - 1 : from; t < to; t++, tiles.n++) {
             wait(tiles.keys(), tiles);
             sl_mbar_arrive_warp(voted(tiles));
             release(tiles.keys());
@@ -541,6 +541,8 @@ template <class KV, int D> struct sl_attn_skip : sl_attn_wg<KV, D, sl_attn_skip_
             idle(t);
             return;
         }
+        if (cfg::AHEAD) /* a turn without votes */
+            sl_mbar_arrive_warp(voted(tiles));
         this->begin_item(w);
         load_limits(w);
 #pragma unroll
