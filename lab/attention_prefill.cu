@@ -121,6 +121,36 @@
  *   (768 and 256 x 540 of 512 by a kernel whose four warps share each 128 keys, of 256 by today's.)
  *   So splits are worth 10 % at 2,048 and 5 behind more, and a decode pays more than that.
  *
+ * - A second tile's late reference, the order of a step's second half, queries by the copy engine
+ * (F16 pages, one H200 a call, two or three rounds in turn; TFLOP/s at 512, 2,048, 16 x 512, 2,048
+ * behind 8,192, 512 behind 131,072; us of 2,048 behind 8,192 with keys of lengths as in
+ * attention_skip.cu, x 8 none short, x 2 70 % short):
+ *
+ *   a late pair's product all again by mma.sync      131  359  222  480  526   1,209  914
+ *   zeros for the late tile, which mma.sync adds     130  370  222  493  545   1,041  801
+ *   and values waited for before exponentials        131  372  224  490  545   1,050  813
+ *   and queries brought as a tile                    128  374  236  496  547     998  793
+ *   the same, a copy for each row, not for a token   118  345  213  475  513
+ *   queries by loads of whole rows                   115  327  188  464  507
+ *   scores and values waited for at once             128  353  222  477  521
+ *   joins in the midst of a row's exponentials       125  351  213  483  535
+ *   queries in registers, scores' A operand          121  343  214  464  521
+ *   the next item's queries and first scores behind
+ *   the last values, results beside them             121  329  212  459  506
+ *   three groups of 64 rows, tiles of 64 keys         80  282  150  402  460     807  769
+ *
+ *   (The last five on top of versions some per cent from the ones above: of joins 371, 222 and 554
+ *   in the same call, of queries in registers 352, 222 and 525, of the next item's 352, 223 and
+ *   525.) A pair of a late tile still costs: the sums kept before the product, all the row's
+ *   exponentials of a new reference, and the group waits for its slowest warp.
+ * - 64 dimensions, the same columns: before 63 227 139 322 360; with that order 62 225 136 315 338;
+ *   with the values waited for before references, too: 64 230 137 317 353, which src/cuda has.
+ * - `volatile` members of a class that the compiler takes apart are registers all the same, and
+ *   what each pair needs was spilled in their place. What a loop that is not unrolled indexes is
+ *   memory.
+ * - The compiler had half of the exponentials behind the wait for values that stood before it, and
+ *   where all stand behind it nothing is slower: the other group's products run beside them.
+ *
  * 256 dimensions (attention_wg256.cuh), parts knocked out, TFLOP/s at 2,048, 8,192, 512 behind
  * 131,072:
  *
