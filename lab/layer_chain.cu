@@ -1,58 +1,78 @@
 /* SPDX-License-Identifier: MIT
  * layer_chain.cu - layers of one token in one launch, beside the kernels of src/cuda one behind the
- * other: 1B and 8B in BF16, 8B in four-bit groups of 128.
+ * other: 1B and 8B in BF16, 8B in four-bit groups of 128 and in FP8 with FP8 activations.
  *
  *   layer_chain --list | --only NAME...
  *
- * The idea, after lab/linear_chain.cu, whose stamps said where its time went: nobody signals the
- * end of a product, as readers poll its outputs; attention (a stand-in) and norms lie within, so
- * that rings run on over all layers of a step; and units of work are taken by who is free, a ring
- * ahead, or (f) dealt in turn. Names: t teams of four warps, s units in a slot, p pairs of gate and
- * up a unit. Bits are those of the separate kernels: all versions, with attention and without,
- * three launches each, 0 words differ (H200, simulator).
+ * The idea: at a product's end memory has nothing to do until the next one's first loads are under
+ * way. So nobody signals the end of a product, as readers poll its outputs; attention (a stand-in)
+ * and norms lie within; and weights are asked for over the ends of products and layers. Three
+ * kernels: rings in shared memory, for any format (layer_chain.cuh; names: t teams of four warps, s
+ * units in a slot, p pairs of gate and up a unit, f units dealt in turn, not taken by who is free,
+ * k slots under way at most, also dealt); codes straight to registers (layer_direct.cuh: r steps of
+ * 64 columns by shared memory at the end of a segment, or of pieces of p steps; e: polled when all
+ * but 1 / e of the units are counted, else 4); FP8 (layer_fp8.cuh: u steps of 128 columns a stage,
+ * k stages under way, h while at most half of the blocks read). Bits are those of the separate
+ * kernels: all versions, with attention and without, three launches each, 0 words differ (H200).
  *
  * us a layer with attention's stand-in, products and norms alone in brackets, H200, one run:
  *
  *                     separate      all layers a launch   one a launch   nobody waits   bytes
- *   1b-bf16           48.9 (46.1)                                                        27
- *     t2s2p1f                         38.5 (35.8)         42.5 (40.1)      29.2
- *     t2s2p2f                         38.5 (35.8)         42.3 (39.8)      28.4
- *     t3s2p1f, t4s2p1f                41.3, 43.8          45.1, 46.4       29.5, 30.4
- *     t2s2p1, t2s2p2                  44.2, 49.2          48.3, 47.4       28.9, 28.4
- *     t3s2p1, t4s2p1                  48.8, 55.6          47.2, 49.9       28.8, 29.3
- *   8b-bf16           116.6 (111.3)                                                      96
- *     t2s2p1f                        116.0 (108.8)       117.7 (111.3)     96.9
- *     t3s2p1f                        119.2 (112.0)       122.5 (114.9)     99.2
- *     t2s2p1, t3s2p1                 126.3, 122.9        129.6, 130.2      96.7, 98.5
- *   8b-int4           52.0 (46.1)                                                        26
- *     t3s2p2f                         51.7 (44.3)         55.9 (49.3)      38.8
- *     t3s2p1f                         60.8 (53.5)         65.7 (58.8)      50.7
- *     t3s2p2, t3s2p1                  75.0, 71.1          74.8, 71.2       37.2, 45.7
+ *   1b-bf16           48.5 (46.4)                                                        28
+ *     t2s2p1f                         38.0 (35.7)         42.0 (40.1)      30.1
+ *     t2s2p1k6, k4, k2                37.4, 36.2, 39.1    40.7, 40.1, 43.9 29.6, 29.8, 34.1
+ *   8b-bf16          115.9 (111.3)                                                       99
+ *     t2s2p1f                        112.3 (109.0)       114.2 (111.3)     97.6
+ *     t2s2p1k6, k4                   111.2, 110.1        113.1, 112.2      97.2, 97.9
+ *   8b-int4           50.9 (46.1)                                                        27
+ *     r0                              48.8 (45.4)         49.3 (46.5)      34.1
+ *     r8, r12                         45.8, 45.5          48.5, 47.9       32.6, 31.8
+ *     r12e2                           45.0 (41.5)         47.5 (45.0)      32.3
+ *     r12p24                          46.7 (42.9)         49.1 (46.5)      31.6
+ *   8b-fp8            65.8 (62.6)                                                        50
+ *     u2                              67.5 (72.0)         69.9 (71.3)      57.9
+ *     u2k4, u2k3                      62.5, 62.6          65.2, 67.6       55.8, 57.4
+ *     u2k3h5                          61.3 (58.0)         66.6 (65.6)      55.7
+ *     u2k3h8                          63.2 (60.1)         65.7 (67.4)      54.7
  *
- * "Nobody waits": inputs are what lies there, so that only rings, products and the end of units
- * are left. Bytes: over 4,570 GB/s, bench_ops' read stream on such chips; this program's finds
- * 4,362 to 4,417.
+ * "Nobody waits": inputs are what lies there, so that only weights, products and the end of units
+ * are left. Bytes: over this run's read stream, 4,396 to 4,438 GB/s; bench_ops' finds 4,570 on such
+ * chips. More versions of rings of BF16 were measured before (bench/results/cuda-h200.txt).
  *
  * What was learnt:
- * - Rings and products do not bind BF16: 4.36 and 4.55 TB/s over all ends of products and layers.
- *   Of groups they do, 37 us at best with 12 warps that multiply (16 have 96 registers and were at
- *   41.7 and 47.3): below 40 us a layer is not to be had in this form.
- * - Handing over is cheap: from the last unit's end to the input in the first and the last block
- *   0.9 and 1.4 us normed, 0.3 and 1.0 plain (1b-bf16, polled from the beginning of the wait on);
- *   linear_chain had 2.4 to 5. Polls only when a count says that all but a sixteenth of the units
- *   are done, as now, leave the layer as it was (t2s2p1 44.6 before, t4s2p1 54.6) and cost 0.2 to
- *   0.4 us of latency: so polls do not hold up weights, and the count is not needed.
+ * - Fewer slots under way are faster, up to a point: FP8 62.5 us for 67.5 (64.9 to 67.5 in two
+ *   runs), of which down, where 64 blocks read, 17.9 for 20.4, attention 4.2 for 5.3, gate and up's
+ *   input 2.1 to 3.0 behind the last end for 2.3 to 3.7; BF16 2 us a layer. That queues before
+ *   memory are in the way is a guess. Too few (k2 of BF16) starve the products; where half of the
+ *   blocks read they want more (h5). FP8 varies by 1 to 4 us from run to run, the others by 0.5.
+ * - Codes of FP8 made by the four warps that multiply: inputs 1.8 to 6.0 us behind the last end,
+ *   66.4 us with attention; by eight that do nothing else 1.0 to 3.7.
+ * - Polls hold up weights as well: groups of 128 polled from the beginning of the wait on, 28 KB a
+ *   block and round, took 53.1 us for 47.1 with a count of units asked first (one run); one warp
+ *   that asks for all, r8: 45.6 to 46.0. Rings of BF16 did not mind.
+ * - Codes straight to registers: 31.8 us for 37 to 39 of rings where nobody waits. Of r12 45.1 us
+ *   by stamps, from the last end of a step to the input in the first and the last block, and to the
+ *   first and the last end: q, k, v 2.1, 2.5, 4.9, 6.3; attention -, -, 4.4, 4.8; o 0.8, 1.3, 3.3,
+ *   4.4; gate and up 1.8, 2.4, 17.0, 20.0; down 0.5, 1.3, 7.1, 9.6. So 10 us are waits, and gate
+ * and up, 13.7 us of bytes, take 15 to 18: 14 warps a multiprocessor have 61 KB under way there.
+ *   Shared memory asked for in the middle of long segments, too (p), is not faster; by it first or
+ *   in the middle of a segment instead of at its end: 47.5 to 51.2 for 45.6.
+ * - A join of four warps' sums behind one barrier, not one after the other: attention's
+ * stand-in 4.3 to 4.8 us for 6.9 to 7.8. It had been 3 us of each layer before.
+ * - setmaxnreg takes from what the block had at its start: 96 registers of 640 threads are not 104
+ *   for 512 and 88 for 128, and the kernel stands still.
  * - Taking units as one is free was wrong for few large ones: they meet on some multiprocessors,
- *   whose teams stream them alone. 1b-bf16, t2s2p1, from the last end of the step before to the
- *   first and the last unit's end: q, k, v 2.8 to 5.3, down 9.2 to 17.5; dealt in turn 3.5 to 4.1
- *   and 8.4 to 10.0 (its bytes are 7.3).
- * - What is left of 1b-bf16, t2s2p1f, last end to last end: q, k, v 4.1, attention 4.1, o 3.2, gate
- *   and up 16.6, down 10.0. In the first three, 11.4 us, rings can take no more than 24 MB, 5.3 us
- *   of reading: that is what 36 us lack.
+ *   whose teams stream them alone (1b-bf16 44.2 us for 38.5 dealt, earlier).
+ * - Four products of 8B in BF16 with barriers of the grid between them (once linear_chain.cu) took
+ *   115 to 117 us for 115.4 separate, row blocks a unit apart 109.7 to 111.5 for 113.3: 2.4 to 5 us
+ *   from a product's last end to the next input, of which the fence before the arrival 0.9 to 4.6;
+ * a filling thread needs 180 ns for a copy; two engines of one GPU may wait for each other's blocks
+ *   unless the launch is cooperative.
  */
-#include "layer_chain.cuh"
+#include "layer_direct.cuh"
+#include "layer_fp8.cuh"
 
-enum model_kind { M1B, M8B, M8B_INT4, MODELS };
+enum model_kind { M1B, M8B, M8B_INT4, M8B_FP8, MODELS };
 
 struct model {
     const char *name;
@@ -63,6 +83,7 @@ static const struct model models[MODELS] = {
     {"1b-bf16", SL_CUDA_BF16, 2048, 512, 8192, 64, 16},
     {"8b-bf16", SL_CUDA_BF16, 4096, 1024, 14336, 128, 32},
     {"8b-int4", SL_CUDA_INT4_G128, 4096, 1024, 14336, 128, 32},
+    {"8b-fp8", SL_CUDA_W8A8, 4096, 1024, 14336, 128, 32},
 };
 
 /* The same in the simulator: few heads, few columns, all that decides how matrices are cut. */
@@ -70,6 +91,7 @@ static const struct model tiny[MODELS] = {
     {"1b-bf16", SL_CUDA_BF16, 1024, 256, 6144, 64, 2},
     {"8b-bf16", SL_CUDA_BF16, 1024, 256, 6400, 128, 2},
     {"8b-int4", SL_CUDA_INT4_G128, 1024, 256, 8192, 128, 2},
+    {"8b-fp8", SL_CUDA_W8A8, 1024, 256, 4096, 128, 2},
 };
 
 struct version {
@@ -78,12 +100,16 @@ struct version {
     void (*run)(chain_args a);
     int teams;
     bool fixed;
+    int early = 16, under = 64, under_few = 64, piece = 64; /* see chain_args */
 };
 
 static const struct version versions[] = {
     {"1b-bf16/now", M1B, nullptr, 0, false},
     {"1b-bf16/t2s2p1", M1B, chain_launch<sl_wf_bf16, 2, 2, 1, 64>, 2, false},
     {"1b-bf16/t2s2p1f", M1B, chain_launch<sl_wf_bf16, 2, 2, 1, 64>, 2, true},
+    {"1b-bf16/t2s2p1k6", M1B, chain_launch<sl_wf_bf16, 2, 2, 1, 64>, 2, true, 16, 3},
+    {"1b-bf16/t2s2p1k4", M1B, chain_launch<sl_wf_bf16, 2, 2, 1, 64>, 2, true, 16, 2},
+    {"1b-bf16/t2s2p1k2", M1B, chain_launch<sl_wf_bf16, 2, 2, 1, 64>, 2, true, 16, 1},
     {"1b-bf16/t2s2p2", M1B, chain_launch<sl_wf_bf16, 2, 2, 2, 64>, 2, false},
     {"1b-bf16/t2s2p2f", M1B, chain_launch<sl_wf_bf16, 2, 2, 2, 64>, 2, true},
     {"1b-bf16/t3s2p1", M1B, chain_launch<sl_wf_bf16, 3, 2, 1, 64>, 3, false},
@@ -93,12 +119,25 @@ static const struct version versions[] = {
     {"8b-bf16/now", M8B, nullptr, 0, false},
     {"8b-bf16/t2s2p1", M8B, chain_launch<sl_wf_bf16, 2, 2, 1, 128>, 2, false},
     {"8b-bf16/t2s2p1f", M8B, chain_launch<sl_wf_bf16, 2, 2, 1, 128>, 2, true},
+    {"8b-bf16/t2s2p1k6", M8B, chain_launch<sl_wf_bf16, 2, 2, 1, 128>, 2, true, 16, 3},
+    {"8b-bf16/t2s2p1k4", M8B, chain_launch<sl_wf_bf16, 2, 2, 1, 128>, 2, true, 16, 2},
     {"8b-bf16/t3s2p1", M8B, chain_launch<sl_wf_bf16, 3, 2, 1, 128>, 3, false},
     {"8b-bf16/t3s2p1f", M8B, chain_launch<sl_wf_bf16, 3, 2, 1, 128>, 3, true},
     {"8b-int4/now", M8B_INT4, nullptr, 0, false},
     {"8b-int4/t3s2p1", M8B_INT4, chain_launch<sl_wf_int4_g128, 3, 2, 1, 128>, 3, false},
     {"8b-int4/t3s2p1f", M8B_INT4, chain_launch<sl_wf_int4_g128, 3, 2, 1, 128>, 3, true},
     {"8b-int4/t3s2p2", M8B_INT4, chain_launch<sl_wf_int4_g128, 3, 2, 2, 128>, 3, false},
+    {"8b-int4/r0", M8B_INT4, direct_launch<sl_wf_int4_g128, 0, 128>, 1, true, 4},
+    {"8b-int4/r8", M8B_INT4, direct_launch<sl_wf_int4_g128, 8, 128>, 1, true, 4},
+    {"8b-int4/r12", M8B_INT4, direct_launch<sl_wf_int4_g128, 12, 128>, 1, true, 4},
+    {"8b-int4/r12e2", M8B_INT4, direct_launch<sl_wf_int4_g128, 12, 128>, 1, true, 2},
+    {"8b-int4/r12p24", M8B_INT4, direct_launch<sl_wf_int4_g128, 12, 128>, 1, true, 4, 64, 64, 24},
+    {"8b-fp8/now", M8B_FP8, nullptr, 0, false},
+    {"8b-fp8/u2", M8B_FP8, fp8_chain_launch<2, 128>, 1, true, 4},
+    {"8b-fp8/u2k4", M8B_FP8, fp8_chain_launch<2, 128>, 1, true, 4, 4, 4},
+    {"8b-fp8/u2k3", M8B_FP8, fp8_chain_launch<2, 128>, 1, true, 4, 3, 3},
+    {"8b-fp8/u2k3h5", M8B_FP8, fp8_chain_launch<2, 128>, 1, true, 4, 3, 5},
+    {"8b-fp8/u2k3h8", M8B_FP8, fp8_chain_launch<2, 128>, 1, true, 4, 3, 8},
     {"8b-int4/t3s2p2f", M8B_INT4, chain_launch<sl_wf_int4_g128, 3, 2, 2, 128>, 3, true},
 };
 
@@ -187,6 +226,20 @@ static __global__ void fill_int4_kernel(uint32_t *out, uint64_t n_units, uint64_
     sl_grid_launch_dependents();
 }
 
+/* Codes below 2, then scales. */
+static __global__ void fill_fp8_kernel(uint32_t *out, uint64_t n_codes, uint64_t n, uint64_t seed)
+{
+    const uint64_t step = static_cast<uint64_t>(gridDim.x) * blockDim.x;
+    sl_grid_wait();
+    for (uint64_t i = static_cast<uint64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+         i += step) {
+        const uint32_t bits = random_bits(i + seed);
+        out[i] = i < n_codes ? bits & 0xBFBFBFBFu
+                             : __float_as_uint(0.1f + 0.1f * static_cast<float>(bits % 8));
+    }
+    sl_grid_launch_dependents();
+}
+
 struct matrix {
     int32_t rows, cols;
     uint8_t *data;
@@ -195,11 +248,17 @@ struct matrix {
 static matrix make_matrix(int32_t layout, int32_t rows, int32_t cols, uint64_t seed)
 {
     void *p = nullptr;
-    size_t bytes =
-        static_cast<size_t>(rows / 16) * static_cast<size_t>(sl_cuda_stream_bytes(layout, cols));
+    const int64_t all = layout == SL_CUDA_W8A8 ? sl_cuda_w8a8_bytes(rows, cols)
+                                               : rows / 16 * sl_cuda_stream_bytes(layout, cols);
+    const size_t bytes = static_cast<size_t>(all);
     MUST(cudaMalloc(&p, bytes));
     if (layout == SL_CUDA_BF16)
         fill(p, bytes / 2, FILL_BF16, seed);
+    else if (layout == SL_CUDA_W8A8)
+        sl_launch(b.cu, fill_fp8_kernel, dim3(b.tiny ? 4 : 2048), dim3(256), 0,
+                  static_cast<uint32_t *>(p),
+                  static_cast<uint64_t>(rows) * static_cast<uint64_t>(cols) / 4,
+                  static_cast<uint64_t>(bytes / 4), seed);
     else
         sl_launch(b.cu, fill_int4_kernel, dim3(b.tiny ? 4 : 2048), dim3(256), 0,
                   static_cast<uint32_t *>(p), static_cast<uint64_t>(bytes / 1088), seed);
@@ -251,7 +310,9 @@ static void free_layer(const layer &l)
 static double bytes_of(const model &m, bool attention)
 {
     double n = 0, h = m.h;
-    double units = m.layout == SL_CUDA_BF16 ? 2.0 : 1088.0 / 2048.0;
+    double units = m.layout == SL_CUDA_BF16   ? 2.0
+                   : m.layout == SL_CUDA_W8A8 ? 1.0 + 4.0 / SL_W8_UNIT
+                                              : 1088.0 / 2048.0;
     n += (2.0 * h * h + 2.0 * h * m.kv + 3.0 * h * m.inner) * units;
     return n + (attention ? 2.0 * 2 * 128 * CHAIN_SPLITS * m.kv : 0.0);
 }
@@ -273,8 +334,37 @@ static struct sl_lin plain(const model &m, const matrix &w, const uint16_t *x, f
     return sl_cuda_linear_args(&a);
 }
 
+/* Of one row, for products of FP8, which do not norm one themselves. */
+static __global__ void __launch_bounds__(32 * SL_NORM_WARPS)
+    norm_kernel(const float *x, const float *w, float eps, int32_t h, __nv_bfloat16 *out)
+{
+    SL_SMEM(float, sums);
+    const int warp = static_cast<int>(threadIdx.x / 32);
+    sl_norm_part v, weights;
+    sl_grid_launch_dependents();
+    weights.load(w, warp, h);
+    sl_grid_wait();
+    v.load(x, warp, h);
+    const float s = v.squares();
+    if (threadIdx.x % 32 == 0)
+        sums[warp] = s;
+    __syncthreads();
+    const float scale = sl_norm_scale_of(sums, eps, h);
+    for (int k = 0; k < SL_NORM_QUADS; k++) {
+        const int i = sl_norm_part::column(warp, k);
+        if (i < h)
+            *reinterpret_cast<sl_norm_quad *>(out + i) = sl_norm_of(v.v[k], weights.v[k], scale);
+    }
+}
+
 static void normed(struct sl_lin *l, const bench_run &r, const float *w)
 {
+    if (r.m->layout == SL_CUDA_W8A8) {
+        sl_launch(b.cu, norm_kernel, dim3(1), dim3(32 * SL_NORM_WARPS),
+                  sizeof(float) * SL_NORM_WARPS, r.x->p, w, 1e-5f, r.m->h,
+                  reinterpret_cast<__nv_bfloat16 *>(r.normed->p));
+        return;
+    }
     l->norm.x = r.x->p, l->norm.w = w, l->norm.eps = 1e-5f;
     l->norm.out = reinterpret_cast<__nv_bfloat16 *>(r.normed->p);
 }
@@ -291,7 +381,7 @@ static void run_attention(const bench_run &r, const layer &l)
                      m.kv / m.dim,
                      lab_fault};
     const dim3 threads(32 * CHAIN_WIDE), items(heads * CHAIN_SPLITS);
-    const size_t smem = ATTEND_SUMS + 2048;
+    const size_t smem = ATTEND_SUMS + 4 * CHAIN_SUMS(128);
     if (m.dim == 128) {
         sl_launch(b.cu, attend_kernel<128>, items, threads, smem, a);
         sl_launch(b.cu, join_kernel<128>, dim3(heads), threads, 0, a);
@@ -345,6 +435,13 @@ static void separate(const bench_run &r, const layer &w, enum attention_kind att
 static chain_product product_of(const model &m, std::initializer_list<int> rows, int cols)
 {
     chain_product p = {};
+    if (m.layout == SL_CUDA_W8A8) {
+        int part = 0;
+        for (int n : rows)
+            p.blocks[part++] = n / SL_CUDA_W8A8_ROWS;
+        p.n_k = cols / 128;
+        return p;
+    }
     const matrix any = {*rows.begin(), cols, nullptr};
     const struct sl_lin l = plain(m, any, nullptr, nullptr);
     int unit_k = m.layout == SL_CUDA_BF16 ? 64 : 128, i = 0;
@@ -364,13 +461,16 @@ struct chain_run {
     dev<uint32_t> *words, *taken;
     dev<uint64_t> *stamps;
     const version *v;
-    int turn = 0;
+    int turn = 0, n_heads;
 
     chain_run(const bench_run &r, const version &which)
     {
         const model &m = *r.m;
         v = &which;
+        n_heads = m.kv / m.dim;
         a.fixed = which.fixed;
+        a.early = which.early, a.piece = which.piece;
+        a.under[0] = which.under, a.under[1] = which.under_few;
         for (const layer &l : r.layers) {
             chain_layer t = {};
             for (int i = 0; i < 7; i++)
@@ -418,8 +518,7 @@ struct chain_run {
         const size_t half = table.size() * static_cast<size_t>(a.at.all);
         a.layer = layers->p + from;
         a.n_layers = n;
-        a.product[CHAIN_ATTEND].blocks[0] =
-            attention ? a.product[CHAIN_QKV].blocks[1] * 16 / dim() * CHAIN_SPLITS : 0;
+        a.product[CHAIN_ATTEND].blocks[0] = attention ? n_heads * CHAIN_SPLITS : 0;
         for (int i = 0; i < 2; i++) {
             a.words[i] = words->p + static_cast<size_t>(turn ^ i) * half;
             a.taken[i] = taken->p + (turn ^ i);
@@ -432,10 +531,6 @@ struct chain_run {
     void forget()
     {
         MUST(cudaMemsetAsync(words->p, 0xFF, words->n * 4, b.cu->stream));
-    }
-    int dim() const
-    {
-        return models[v->model].dim;
     }
 };
 
@@ -512,7 +607,7 @@ static void print_stamps(const chain_run &c, bool attention)
             uint64_t in[2] = {UINT64_MAX, 0}, done[2] = {UINT64_MAX, 0};
             for (size_t i = 0; i < blocks; i++) {
                 uint64_t there = at(i, l * CHAIN_STEPS + s, 0);
-                if (s != CHAIN_ATTEND) {
+                if (s != CHAIN_ATTEND && there != 0) {
                     in[0] = std::min(in[0], there);
                     in[1] = std::max(in[1], there);
                 }

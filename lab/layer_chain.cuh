@@ -70,8 +70,13 @@ struct chain_args {
     int32_t first[CHAIN_STEPS + 1]; /* unit of each step in a layer */
     int32_t n_layers, n_slots, h, inner;
     float eps;
-    bool fixed;             /* units are dealt to teams in turn, not taken */
-    uint32_t acts[2], ring; /* places in shared memory */
+    bool fixed; /* units are dealt to teams in turn, not taken */
+    int32_t
+        early; /* inputs are polled when all but 1 / early of the units are counted; 0: at once */
+    uint32_t acts[2], ring, pages, list; /* places in shared memory */
+    int32_t n_list;                      /* most pieces of a warp in a layer */
+    int32_t piece;    /* steps of 64 columns, the last of which come through shared memory */
+    int32_t under[2]; /* most slots of a ring on their way: [1] while half of the blocks read */
     const chain_layer *layer;
     const float *x0;    /* the residual stream before the first layer */
     uint32_t *words[2]; /* of this launch and of the other one */
@@ -144,19 +149,13 @@ template <int N>
 static __device__ __forceinline__ void chain_poll(uint4 (&v)[N], const uint32_t *at, int stride,
                                                   int n, uint32_t site, uint32_t *fault)
 {
-    bool lacks = false;
 #pragma unroll
     for (int i = 0; i < N; i++)
-        v[i] = i < n ? chain_look(at + i * stride) : make_uint4(0, 0, 0, 0);
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        lacks = lacks || chain_lacks(v[i]);
-    if (fault == nullptr)
-        return;
+        v[i].x = v[i].y = v[i].z = v[i].w = i < n ? NOT_YET : 0;
     chain_patience p(site, fault);
-    while (lacks) {
-        p.wait(20);
-        lacks = false;
+#pragma unroll 1
+    for (;;) { /* one copy of this: what runs once a product comes from far away */
+        bool lacks = false;
 #pragma unroll
         for (int i = 0; i < N; i++)
             if (chain_lacks(v[i]))
@@ -164,15 +163,18 @@ static __device__ __forceinline__ void chain_poll(uint4 (&v)[N], const uint32_t 
 #pragma unroll
         for (int i = 0; i < N; i++)
             lacks = lacks || chain_lacks(v[i]);
+        if (!lacks || fault == nullptr)
+            return;
+        p.wait(20);
     }
 }
 
 /* Waits until all but the last few of n units are counted. Nothing is said of what they have
  * written: that is polled, but not for as long as a product takes. */
-static __device__ __forceinline__ void chain_nearly(const uint32_t *count, int n, uint32_t site,
-                                                    uint32_t *fault)
+static __device__ __forceinline__ void chain_nearly(const uint32_t *count, int n, int early,
+                                                    uint32_t site, uint32_t *fault)
 {
-    const uint32_t want = static_cast<uint32_t>(n - max(n / 16, 1));
+    const uint32_t want = static_cast<uint32_t>(n - max(n / early, 1));
     if (fault == nullptr)
         return;
     chain_patience p(site, fault);
@@ -206,6 +208,43 @@ static __device__ __forceinline__ uint64_t chain_time()
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
     return t;
 #endif
+}
+
+/* Row: CHAIN_STEPS a layer, then one of the launch; i < per. */
+static __device__ __forceinline__ void chain_stamp(const chain_args &a, int row, int i, int per)
+{
+    if (a.stamps != nullptr)
+        a.stamps[(static_cast<int>(blockIdx.x) * (a.n_layers * CHAIN_STEPS + 1) + row) * per + i] =
+            chain_time();
+}
+
+static __device__ __forceinline__ uint32_t *chain_words_of(const chain_args &a, int layer)
+{
+    return a.words[0] + static_cast<int64_t>(layer) * a.at.all;
+}
+
+static __device__ __forceinline__ uint32_t *chain_count_of(const chain_args &a, int layer, int step)
+{
+    return chain_words_of(a, layer) + a.at.count + step * CHAIN_APART;
+}
+
+/* A layer's words of the launch behind this one. */
+static __device__ __forceinline__ void chain_clear(const chain_args &a, int layer, int thread,
+                                                   int n_threads)
+{
+    const int64_t n = a.at.all;
+    uint32_t *to = a.words[1] + layer * n;
+    int from = static_cast<int>(n * blockIdx.x / gridDim.x),
+        end = static_cast<int>(n * (blockIdx.x + 1) / gridDim.x);
+    for (int i = from + thread; i < end; i += n_threads)
+        to[i] = NOT_YET;
+}
+
+/* Words that a layer's down leaves, or the first layer's input. */
+static __device__ __forceinline__ const uint32_t *chain_input_of(const chain_args &a, int layer)
+{
+    return layer == 0 ? reinterpret_cast<const uint32_t *>(a.x0)
+                      : chain_words_of(a, layer - 1) + a.at.x2;
 }
 
 /* ------------------------------------------------------------------ attention's stand-in */
@@ -285,30 +324,29 @@ static __device__ __forceinline__ void chain_attend(float (&out)[D / 8][2], cons
     }
 }
 
-/* The four warps' sums, from the last to the first, as a split's words. sums: CHAIN_GROUP x D
+#define CHAIN_SUMS(d) (CHAIN_WIDE * CHAIN_GROUP * (d)) /* floats */
+
+/* The four warps' sums, added from the last to the first, as a split's words. sums: CHAIN_SUMS(D)
  * floats of shared memory; bar: a barrier of the team. */
 template <int D>
 static __device__ __forceinline__ void chain_attend_tell(float (&out)[D / 8][2], float *sums,
                                                          uint32_t *to, int warp, int bar)
 {
     const int lane = static_cast<int>(threadIdx.x % 32), g = lane / 4, t = lane % 4;
-    for (int w = CHAIN_WIDE - 1; w >= 0; w--) {
-        if (w == warp && g < CHAIN_GROUP) {
+    if (g < CHAIN_GROUP)
 #pragma unroll
-            for (int i = 0; i < D / 8; i++) {
-                float *at = sums + g * D + 8 * i + 2 * t;
+        for (int i = 0; i < D / 8; i++)
+            *reinterpret_cast<float2 *>(sums + (warp * CHAIN_GROUP + g) * D + 8 * i + 2 * t) =
+                make_float2(out[i][0], out[i][1]);
+    sl_bar_sync(bar, 32 * CHAIN_WIDE);
+    for (int at = 32 * warp + lane; at < CHAIN_GROUP * D; at += 32 * CHAIN_WIDE) {
+        float s = sums[(CHAIN_WIDE - 1) * CHAIN_GROUP * D + at];
 #pragma unroll
-                for (int j = 0; j < 2; j++) {
-                    float s = w == CHAIN_WIDE - 1 ? out[i][j] : __fadd_rn(at[j], out[i][j]);
-                    if (w > 0)
-                        at[j] = s;
-                    else
-                        chain_tell(to + (at - sums) + j, __float_as_uint(s));
-                }
-            }
-        }
-        sl_bar_sync(bar, 32 * CHAIN_WIDE);
+        for (int w = CHAIN_WIDE - 2; w >= 0; w--)
+            s = __fadd_rn(s, sums[w * CHAIN_GROUP * D + at]);
+        chain_tell(to + at, __float_as_uint(s));
     }
+    sl_bar_sync(bar, 32 * CHAIN_WIDE); /* the sums are read */
 }
 
 /* All splits of a key head as its BF16 columns; thread: of the team. part: the first split's words.
@@ -344,7 +382,7 @@ template <class F, int T, int S, int PAIRS, int D> struct chain {
     static constexpr int full_at = 0, empty_at = T * CHAIN_SLOTS * 8, queue_at = 2 * empty_at;
     static constexpr int norm_at = queue_at + T * CHAIN_QUEUE * 4, swap_at = norm_at + 64;
     static constexpr int swap_bytes = 2 * 8 * 64, sums_at = swap_at + T * swap_bytes;
-    static constexpr int header = sums_at + T * CHAIN_GROUP * D * 4;
+    static constexpr int header = sums_at + T * CHAIN_SUMS(D) * 4;
     static_assert(T >= 2 && slot_pages >= 1 && 8 % slot_pages == 0, "");
 
     struct unit {
@@ -434,6 +472,11 @@ template <class F, int T, int S, int PAIRS, int D> struct chain {
                 const uint32_t sum = __reduce_add_sync(0xffffffffu, bytes);
                 uint64_t *full = bar(smem, full_at, team, slot);
                 lab_wait(bar(smem, empty_at, team, slot), parity, 1, a.fault);
+                if (asked >= a.under[0]) {
+                    const int old = asked - a.under[0];
+                    lab_wait(bar(smem, full_at, team, old % a.n_slots),
+                             static_cast<uint32_t>(old / a.n_slots % 2), 8, a.fault);
+                }
                 if (lane == 0)
                     sl_mbar_expect_tx(full, sum);
                 __syncwarp();
@@ -456,10 +499,7 @@ template <class F, int T, int S, int PAIRS, int D> struct chain {
 
     static __device__ __forceinline__ void stamp(const chain_args &a, int row, int i)
     {
-        if (a.stamps != nullptr)
-            a.stamps[(static_cast<int>(blockIdx.x) * (a.n_layers * CHAIN_STEPS + 1) + row) *
-                         (1 + T) +
-                     i] = chain_time();
+        chain_stamp(a, row, i, 1 + T);
     }
 
     static __device__ __forceinline__ void bring_normed(const chain_args &a, const uint32_t *x,
@@ -516,44 +556,25 @@ template <class F, int T, int S, int PAIRS, int D> struct chain {
         }
     }
 
-    /* Of the launch behind this one. */
-    static __device__ __forceinline__ void clear(const chain_args &a, int layer)
-    {
-        int64_t n = a.at.all;
-        uint32_t *to = a.words[1] + layer * n;
-        int from = static_cast<int>(n * blockIdx.x / gridDim.x),
-            end = static_cast<int>(n * (blockIdx.x + 1) / gridDim.x);
-        for (int i = from + static_cast<int>(threadIdx.x); i < end; i += 32 * CHAIN_WIDE * T)
-            to[i] = NOT_YET;
-    }
-
-    static __device__ __forceinline__ uint32_t *count_of(const chain_args &a, int layer, int step)
-    {
-        return a.words[0] + static_cast<int64_t>(layer) * a.at.all + a.at.count +
-               step * CHAIN_APART;
-    }
     /* All but a few units of a step are done. Of attention joined heads count. */
     static __device__ __forceinline__ void nearly(const chain_args &a, int layer, int step)
     {
         int n = a.first[step + 1] - a.first[step];
         if (step == CHAIN_ATTEND)
             n /= CHAIN_SPLITS;
-        chain_nearly(count_of(a, layer, step), n, 10, a.fault);
+        chain_nearly(chain_count_of(a, layer, step), n, a.early, 10, a.fault);
     }
 
     /* The input of product n: of a layer q, k, v; o; gate and up; down. */
     static __device__ __forceinline__ void bring(const chain_args &a, int n, uint8_t *smem)
     {
         const int layer = n / 4, which = n % 4;
-        const uint32_t *w = a.words[0] + static_cast<int64_t>(layer) * a.at.all;
+        const uint32_t *w = chain_words_of(a, layer);
         const bool attention = a.first[CHAIN_O] > a.first[CHAIN_ATTEND];
         if (which == 0) {
-            const uint32_t *x = reinterpret_cast<const uint32_t *>(a.x0);
-            if (layer > 0) {
+            if (layer > 0)
                 nearly(a, layer - 1, CHAIN_DOWN);
-                x = w - a.at.all + a.at.x2;
-            }
-            bring_normed(a, x, a.layer[layer].norm[0], smem);
+            bring_normed(a, chain_input_of(a, layer), a.layer[layer].norm[0], smem);
         } else if (which == 2) {
             nearly(a, layer, CHAIN_O);
             bring_normed(a, w + a.at.x1, a.layer[layer].norm[1], smem);
@@ -571,7 +592,7 @@ template <class F, int T, int S, int PAIRS, int D> struct chain {
         if (threadIdx.x == 0)
             stamp(a, layer * CHAIN_STEPS + (which == 0 ? 0 : which + 1), 0);
         if (which == 3 && a.fault != nullptr)
-            clear(a, layer);
+            chain_clear(a, layer, static_cast<int>(threadIdx.x), 32 * CHAIN_WIDE * T);
     }
 
     /* -------------------------------------------------------------- products */
@@ -680,12 +701,12 @@ template <class F, int T, int S, int PAIRS, int D> struct chain {
         const int pair = min(lane / 16, PAIRS - 1), row = lane % 16;
         float v = __fmul_rn(sl_act(SL_ACT_SILU, swap[32 * pair + row]), swap[32 * pair + 16 + row]);
         float next = __shfl_down_sync(0xffffffffu, v, 1);
-        uint32_t *to = a.words[0] + static_cast<int64_t>(u.layer) * a.at.all + a.at.g +
-                       ((u.item * PAIRS + pair) * 16 + row) / 2;
+        uint32_t *to =
+            chain_words_of(a, u.layer) + a.at.g + ((u.item * PAIRS + pair) * 16 + row) / 2;
         if (row % 2 == 0 && lane < 16 * PAIRS)
             chain_tell(to, sl_pack_bf16(v, next));
         if (lane == 0)
-            chain_count(count_of(a, u.layer, CHAIN_GATE_UP));
+            chain_count(chain_count_of(a, u.layer, CHAIN_GATE_UP));
     }
 
     /* Where a plain product's row goes, and what is added there. */
@@ -695,13 +716,12 @@ template <class F, int T, int S, int PAIRS, int D> struct chain {
     };
     static __device__ __forceinline__ target target_of(const chain_args &a, const unit &u, int row)
     {
-        uint32_t *w = a.words[0] + static_cast<int64_t>(u.layer) * a.at.all;
+        uint32_t *w = chain_words_of(a, u.layer);
         if (u.step == CHAIN_QKV)
             return {w + a.at.qkv + row, nullptr};
         if (u.step == CHAIN_DOWN)
             return {w + a.at.x2 + row, w + a.at.x1 + row};
-        return {w + a.at.x1 + row, u.layer == 0 ? reinterpret_cast<const uint32_t *>(a.x0) + row
-                                                : w - a.at.all + a.at.x2 + row};
+        return {w + a.at.x1 + row, chain_input_of(a, u.layer) + row};
     }
 
     template <int OWN> /* segments of a warp */
@@ -737,7 +757,7 @@ template <class F, int T, int S, int PAIRS, int D> struct chain {
             sum = sl_add_ftz(__uint_as_float(old), sum);
         chain_tell(t.to, __float_as_uint(sum));
         if (lane == 0)
-            chain_count(count_of(a, u.layer, u.step));
+            chain_count(chain_count_of(a, u.layer, u.step));
     }
 
     /* Pages in the team's ring. */
@@ -762,7 +782,7 @@ template <class F, int T, int S, int PAIRS, int D> struct chain {
                                                   int warp)
     {
         const int head = u.item / CHAIN_SPLITS, n_heads = a.product[CHAIN_QKV].blocks[1] * 16 / D;
-        uint32_t *w = a.words[0] + static_cast<int64_t>(u.layer) * a.at.all;
+        uint32_t *w = chain_words_of(a, u.layer);
         const uint32_t *qkv = w + a.at.qkv;
         const chain_rows rows = {qkv + CHAIN_GROUP * D * head, qkv + a.h + D * head,
                                  qkv + a.h + D * (n_heads + head)};
@@ -770,14 +790,14 @@ template <class F, int T, int S, int PAIRS, int D> struct chain {
         pages at = {&r, 0};
         nearly(a, u.layer, CHAIN_QKV);
         chain_attend<D>(out, rows, at, 5, a.fault);
-        float *sums = reinterpret_cast<float *>(r.smem + sums_at) + r.team * CHAIN_GROUP * D;
+        float *sums = reinterpret_cast<float *>(r.smem + sums_at) + r.team * CHAIN_SUMS(D);
         chain_attend_tell<D>(out, sums, w + a.at.part + u.item * CHAIN_GROUP * D, warp, 3 + r.team);
         if (u.item % CHAIN_SPLITS == CHAIN_SPLITS - 1) { /* the others' numbers are lower */
             chain_join<D>(w + a.at.part + head * CHAIN_SPLITS * CHAIN_GROUP * D,
                           w + a.at.att + head * CHAIN_GROUP * D / 2,
                           warp * 32 + static_cast<int>(threadIdx.x % 32), 6, a.fault);
             if (warp == 0 && threadIdx.x % 32 == 0)
-                chain_count(count_of(a, u.layer, CHAIN_ATTEND));
+                chain_count(chain_count_of(a, u.layer, CHAIN_ATTEND));
         }
     }
 
@@ -852,6 +872,28 @@ __global__ void __launch_bounds__(32 * (CHAIN_WIDE + 1) * T, 1)
 
 /* ------------------------------------------------------------------ host */
 
+/* A block a multiprocessor, all of which are there at once. */
+static void chain_launch_together(void (*kernel)(chain_args), const chain_args &a, int threads)
+{
+    cudaLaunchAttribute attr = {};
+    cudaLaunchConfig_t cfg = {};
+    cfg.gridDim = dim3(static_cast<unsigned>(b.cu->n_sms));
+    cfg.blockDim = dim3(static_cast<unsigned>(threads));
+    cfg.dynamicSmemBytes = CHAIN_SMEM;
+    cfg.stream = b.cu->stream;
+    cfg.attrs = &attr;
+    cfg.numAttrs = 1;
+#ifdef SL_CUDA_SIM /* whose blocks of a cluster are there at once */
+    attr.id = cudaLaunchAttributeClusterDimension;
+    attr.val.clusterDim.x = static_cast<unsigned>(b.cu->n_sms);
+    attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
+#else
+    attr.id = cudaLaunchAttributeCooperative;
+    attr.val.cooperative = 1;
+#endif
+    MUST(cudaLaunchKernelEx(&cfg, kernel, a));
+}
+
 template <class F, int T, int S, int PAIRS, int D> static void chain_launch(chain_args a)
 {
     typedef chain<F, T, S, PAIRS, D> C;
@@ -861,6 +903,7 @@ template <class F, int T, int S, int PAIRS, int D> static void chain_launch(chai
     a.acts[1] = a.acts[0] + 2 * h;
     a.ring = SL_ROUND_UP(a.acts[1] + 2 * std::max(h, inner), 128u);
     a.n_slots = static_cast<int>((CHAIN_SMEM - a.ring) / (T * C::slot_bytes));
+    a.under[0] = std::min(a.under[0], a.n_slots);
     CHECK(a.n_slots >= 2 && a.n_slots + 2 <= CHAIN_QUEUE, "%d slots", a.n_slots);
     for (int i : {CHAIN_QKV, CHAIN_O, CHAIN_DOWN}) {
         const chain_product &p = a.product[i];
@@ -877,23 +920,7 @@ template <class F, int T, int S, int PAIRS, int D> static void chain_launch(chai
         MUST(cudaFuncSetAttribute(chain_kernel<F, T, S, PAIRS, D>,
                                   cudaFuncAttributeMaxDynamicSharedMemorySize, CHAIN_SMEM));
     asked = true;
-    cudaLaunchAttribute attr = {};
-    cudaLaunchConfig_t cfg = {};
-    cfg.gridDim = dim3(static_cast<unsigned>(b.cu->n_sms));
-    cfg.blockDim = dim3(32 * (CHAIN_WIDE + 1) * T);
-    cfg.dynamicSmemBytes = CHAIN_SMEM;
-    cfg.stream = b.cu->stream;
-    cfg.attrs = &attr;
-    cfg.numAttrs = 1;
-#ifdef SL_CUDA_SIM /* whose blocks of a cluster are there at once */
-    attr.id = cudaLaunchAttributeClusterDimension;
-    attr.val.clusterDim.x = static_cast<unsigned>(b.cu->n_sms);
-    attr.val.clusterDim.y = attr.val.clusterDim.z = 1;
-#else
-    attr.id = cudaLaunchAttributeCooperative;
-    attr.val.cooperative = 1;
-#endif
-    MUST(cudaLaunchKernelEx(&cfg, chain_kernel<F, T, S, PAIRS, D>, a));
+    chain_launch_together(chain_kernel<F, T, S, PAIRS, D>, a, 32 * (CHAIN_WIDE + 1) * T);
 }
 
 #endif
