@@ -472,7 +472,7 @@ struct sl_generate_desc { /* zero-initialise; NULL = default */
     struct sl_adapter *adapter;
     float adapter_scale;
     /* Called with text as it comes and, while none does, some times a second with n_text 0. What is
-     * not 0 cancels: the call returns 0 and the end is SL_FINISH_ABORT. */
+     * not 0 cancels: it is not called again, the call returns 0 and the end is SL_FINISH_ABORT. */
     int (*on_text)(void *arg, const char *text, size_t n_text);
     void *arg;
 };

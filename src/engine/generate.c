@@ -6,39 +6,38 @@
 
 #define WAIT_MS 50 /* between calls of on_text while no token comes */
 
-/* Hands on what is there. Returns what on_text said last, or 0. */
-static int read_chunks(struct sl_request *req, const struct sl_generate_desc *d,
-                       enum sl_finish *finish)
+struct reader {
+    const struct sl_generate_desc *desc;
+    bool stopped; /* on_text said so: it is not called again, whatever the engine still has */
+};
+
+static void hand_on(struct reader *r, const char *text, size_t n_text)
 {
-    struct sl_chunk chunk;
-    int stop = 0;
-    while (sl_request_read(req, &chunk) == 1) {
-        if (chunk.finish != SL_RUNNING)
-            *finish = chunk.finish;
-        if (chunk.n_text > 0 && d->on_text != NULL && stop == 0)
-            stop = d->on_text(d->arg, chunk.text, chunk.n_text);
-    }
-    return stop;
+    if (!r->stopped && r->desc->on_text != NULL)
+        r->stopped = r->desc->on_text(r->desc->arg, text, n_text) != 0;
 }
 
-static int read_all(struct sl_request *req, const struct sl_generate_desc *d,
-                    enum sl_finish *finish, struct sl_error *err)
+/* Tokens go on coming until the engine hears of the end: they are read and left out, as text behind
+ * a hole would be no part of the answer. */
+static enum sl_finish read_all(struct reader *r, struct sl_request *req)
 {
-    bool cancelled = false;
+    enum sl_finish finish = SL_RUNNING;
+    struct sl_chunk chunk;
     while (!sl_request_done(req)) {
+        bool was_stopped = r->stopped;
         sl_request_wait(req, WAIT_MS);
-        int stop = read_chunks(req, d, finish);
-        if (stop == 0 && !cancelled && d->on_text != NULL && !sl_request_done(req))
-            stop = d->on_text(d->arg, "", 0);
-        if (stop != 0 && !cancelled) {
-            cancelled = true;
-            sl_request_cancel(req);
+        while (sl_request_read(req, &chunk) == 1) {
+            if (chunk.finish != SL_RUNNING)
+                finish = chunk.finish;
+            if (chunk.n_text > 0)
+                hand_on(r, chunk.text, chunk.n_text);
         }
+        if (!sl_request_done(req))
+            hand_on(r, "", 0);
+        if (r->stopped && !was_stopped)
+            sl_request_cancel(req);
     }
-    if (*finish != SL_FINISH_ERROR)
-        return 0;
-    const struct sl_error *why = sl_request_error(req);
-    return sl_fail(err, why->code, "%s", why->msg);
+    return finish;
 }
 
 int sl_generate(struct sl_engine *eng, const struct sl_generate_desc *d, enum sl_finish *finish,
@@ -47,7 +46,7 @@ int sl_generate(struct sl_engine *eng, const struct sl_generate_desc *d, enum sl
     int32_t *ids = NULL;
     size_t n_ids = 0;
     struct sl_request *req = NULL;
-    enum sl_finish end = SL_RUNNING;
+    struct reader reader = {.desc = d};
     struct sl_request_desc request = {
         .constraint = d->constraint, .adapter = d->adapter, .adapter_scale = d->adapter_scale};
     if (d->sampling != NULL)
@@ -67,7 +66,13 @@ int sl_generate(struct sl_engine *eng, const struct sl_generate_desc *d, enum sl
     sl_free(ids);
     if (rc != 0)
         return rc;
-    rc = read_all(req, d, &end, err);
+    enum sl_finish end = read_all(&reader, req);
+    if (end == SL_FINISH_ERROR) {
+        const struct sl_error *why = sl_request_error(req);
+        rc = sl_fail(err, why->code, "%s", why->msg);
+    } else if (reader.stopped) {
+        end = SL_FINISH_ABORT; /* it may have ended by itself meanwhile */
+    }
     if (usage != NULL)
         sl_request_usage(req, usage);
     if (finish != NULL)

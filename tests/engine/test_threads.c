@@ -262,6 +262,45 @@ static void waiting_ends_in_time(void **state)
     rig_stop(&g);
 }
 
+struct listener {
+    int n_texts, stop_at, n_behind;
+};
+
+static int listen_to(void *arg, const char *text, size_t n_text)
+{
+    struct listener *l = arg;
+    (void)text;
+    l->n_behind += l->n_texts >= l->stop_at;
+    l->n_texts += n_text > 0;
+    return l->n_texts >= l->stop_at;
+}
+
+/* The engine runs on until it hears of it, so tokens come behind the end as often as not. */
+static void who_stops_hears_no_more(void **state)
+{
+    (void)state;
+    struct rig g = {0};
+    struct sl_engine_parts p = {.seed = 1};
+    struct sl_sampling sampling;
+    struct sl_error err;
+    rig_start(&g, &p);
+    rig_script(&g, 3, NULL, 0);
+    sl_sampling_default(&sampling);
+    sampling.temperature = 0.0f;
+    for (int i = 0; i < 300; i++) {
+        struct listener l = {.stop_at = 1 + i % 3};
+        struct sl_generate_desc d = {
+            .prompt = "abc", .n_prompt = 3, .sampling = &sampling, .on_text = listen_to, .arg = &l};
+        enum sl_finish finish = SL_RUNNING;
+        sampling.max_tokens = i % 2 == 0 ? 400 : l.stop_at; /* also with the last text there is */
+        if (sl_generate(g.eng, &d, &finish, NULL, &err) != 0)
+            fail_msg("generate: %s", err.msg);
+        assert_int_equal(l.n_behind, 0);
+        assert_int_equal(finish, l.n_texts == l.stop_at ? SL_FINISH_ABORT : SL_FINISH_LENGTH);
+    }
+    rig_stop(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -269,6 +308,7 @@ int main(void)
         cmocka_unit_test(an_idle_engine_costs_nothing),
         cmocka_unit_test(destroy_ends_what_is_left),
         cmocka_unit_test(waiting_ends_in_time),
+        cmocka_unit_test(who_stops_hears_no_more),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
