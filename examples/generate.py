@@ -21,10 +21,9 @@ class EngineConfig(c.Structure):
     _fields_ = [(n, c.c_char_p) for n in ("model", "device", "chat_template", "kv_cache_dtype", "cpu_isa", "numa")]
     _fields_ += [("kv_cache_bytes", c.c_uint64), ("gpu_memory_utilization", c.c_float)]
     _fields_ += [(n, c.c_int32) for n in ("n_threads", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-                                          "block_size", "max_queued", "priority_max_wait_ms", "watchdog_s", "max_loras",
-                                          "max_lora_rank", "max_cpu_loras")]
-    _fields_ += [(n, c.c_bool) for n in ("enable_lora", "no_prefix_caching", "exact_weights", "null_model")]
-    _fields_ += [("progress", c.c_void_p), ("progress_arg", c.c_void_p), ("room", c.c_char * 256)]
+                                          "block_size", "max_queued", "priority_max_wait_ms", "watchdog_s",
+                                          "max_itl_ms", "max_loras", "max_lora_rank", "max_cpu_loras")]
+    _fields_ += [("enable_lora", c.c_bool), ("room", c.c_char * 256)]  # and more, 0 = default
 
 
 class Sampling(c.Structure):
