@@ -13,7 +13,9 @@ struct layers_model {
     struct lin_shape shape[5];
 };
 
-/* Llama 3.2 1B, Llama 3.1 8B, Qwen 3 32B, and one of eight parts of Llama 3.1 70B. */
+/* Llama 3.2 1B, Llama 3.1 8B, Qwen 3 32B, and one of eight parts of Llama 3.1 70B; and matrices as
+ * libraries are compared by, which are no model's and measured only when they are asked for. */
+#define LAYERS_SQUARE "square"
 static const struct layers_model layers_models[] = {
     {"1b",
      {{"q, k, v", LIN_MULTI, 3, {2048, 512, 512}, 2048},
@@ -39,6 +41,8 @@ static const struct layers_model layers_models[] = {
       {"gate, up", LIN_GATED, 2, {3584, 3584, 0}, 8192},
       {"down", LIN_ONE, 1, {8192, 0, 0}, 3584},
       {"head", LIN_ONE, 1, {16032, 0, 0}, 8192}}},
+    {LAYERS_SQUARE,
+     {{"4096", LIN_ONE, 1, {4096, 0, 0}, 4096}, {"8192", LIN_ONE, 1, {8192, 0, 0}, 8192}}},
 };
 
 #define LAYERS_SIZES 8    /* 64, 128 ... */
@@ -110,6 +114,11 @@ static void layers_row(struct lin_bench *l, const char *model, const struct lin_
     lin_destroy(&w);
 }
 
+static bool layers_wanted(const char *name, const char *model)
+{
+    return model != nullptr ? strcmp(model, name) == 0 : strcmp(name, LAYERS_SQUARE) != 0;
+}
+
 /* model: of one alone, or null. */
 static void run_layers(const char *model)
 {
@@ -119,7 +128,7 @@ static void run_layers(const char *model)
     std::vector<struct lin_shape> shapes[SL_COUNT(layers_models)];
     for (size_t i = 0; i < SL_COUNT(layers_models); i++)
         for (struct lin_shape s : layers_models[i].shape) {
-            if (model != nullptr && strcmp(model, layers_models[i].name) != 0)
+            if (s.n_parts == 0 || !layers_wanted(layers_models[i].name, model))
                 continue;
             for (int &n : s.n)
                 n = b.tiny ? n / 128 : n;

@@ -20,7 +20,7 @@ static const char *const usage =
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
-    "  --model NAME     of layers: 1b, 8b, 32b or 70b/8; default all\n"
+    "  --model NAME     of layers: 1b, 8b, 32b or 70b/8, default all; or square\n"
     "  --device N       default 0\n"
     "  --cublas PATH    the library to compare with, where the program does not find it\n"
     "  --tiny           sizes that say nothing, to try the program itself\n";
