@@ -522,7 +522,8 @@ static int keep_config(struct loaded *l, const struct sl_engine_config *cfg, str
     }
     own.model = own.chat_template = NULL;
     own.progress = NULL;
-    own.kv_cache_bytes = p->kv_bytes;
+    own.kv_cache_bytes =
+        (uint64_t)p->n_pages * sl_kv_page_bytes(&p->kv); /* padding's comes on top */
     own.max_model_len = p->max_model_len;
     own.max_num_seqs = p->max_num_seqs;
     own.max_num_batched_tokens = p->max_num_batched_tokens;

@@ -342,6 +342,22 @@ static void refusals(void **)
     assert_int_equal(sl_engine_create(&cfg, &eng, &err), SL_EUNSUPPORTED);
 }
 
+/* A GPU's pool has one page more than sequences have: as many again are taken on waking. */
+static void sleeps_and_wakes(void **)
+{
+    struct sl_error err;
+    struct sl_engine *eng = start(models[0], on_gpu());
+    outcome want = collect(submit(eng, 0));
+    assert_int_equal(sl_engine_sleep(eng, 1, false, -1, &err), 0);
+    if (sl_engine_wake(eng, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_true(collect(submit(eng, 0)) == want);
+    if (sl_engine_reload(eng, nullptr, false, -1, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_true(collect(submit(eng, 0)) == want);
+    stop(eng);
+}
+
 /* ------------------------------------------------------------------ the identity matrix */
 
 /* Subjects of given contexts, alone and in whatever company, chunks and pages: 0 differing bits. */
@@ -668,7 +684,8 @@ int main()
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bits_always),  cmocka_unit_test(constrained),
         cmocka_unit_test(preemption),        cmocka_unit_test(near_the_cpu),
-        cmocka_unit_test(refusals),          cmocka_unit_test(identity_matrix),
+        cmocka_unit_test(refusals),          cmocka_unit_test(sleeps_and_wakes),
+        cmocka_unit_test(identity_matrix),
 #ifdef SL_CUDA_SIM
         cmocka_unit_test(the_device_breaks),
 #endif
