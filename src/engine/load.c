@@ -558,45 +558,55 @@ static int check_same_shape(const struct loaded *a, const struct sl_model_facts 
     return sl_fail(err, SL_EINVAL, "the new weights are not of the same shape and format");
 }
 
-static int unpark(void *user, const char *path, struct sl_runner *runner, struct sl_error *err)
+/* Weights for an engine that has given its own up. */
+static int load_again(struct loaded *next, const struct loaded *l, const char *path,
+                      struct sl_error *err)
 {
-    struct loaded *l = user,
-                  next = {.ckpt = l->ckpt, .share = l->share, .cfg.shared = l->cfg.shared};
     struct sl_model *shape = NULL;
     int rc = 0;
-    if (l->model == NULL) {
-        if (path != NULL)
-            rc = sl_ckpt_open(path[0] != '\0' ? path : NULL, &next.ckpt, err);
-        if (rc == 0)
-            rc = sl_model_open(l->ckpt, &shape, err); /* of the first one, to compare with */
-        if (rc == 0)
-            rc = sl_load_task(shape, l->ckpt, &l->cfg, err);
-        if (rc == 0)
-            rc = load_model(&next, &l->cfg, err);
-        if (rc == 0)
-            rc = check_same_shape(l, sl_model_facts(shape), &next, err);
-        if (shape != NULL)
-            sl_model_close(shape);
-        if (rc != 0) {
-            unload(&next, true);
-            if (next.ckpt != l->ckpt && next.ckpt != NULL)
-                sl_ckpt_close(next.ckpt);
-            return rc;
-        }
-        if (next.ckpt != l->ckpt)
-            sl_ckpt_close(l->ckpt);
-        l->ckpt = next.ckpt;
-        l->model = next.model;
-        l->backend = next.backend;
-        l->plan = next.plan;
-        l->taken_bytes = next.taken_bytes;
-    }
-    rc = load_run(l, err);
-    if (rc != 0)
-        unload(l, false);
-    else
-        make_runner(l, runner);
+    if (path != NULL)
+        rc = sl_ckpt_open(path[0] != '\0' ? path : NULL, &next->ckpt, err);
+    if (rc == 0)
+        rc = sl_model_open(l->ckpt, &shape, err); /* of the first one, to compare with */
+    if (rc == 0)
+        rc = sl_load_task(shape, l->ckpt, &l->cfg, err);
+    if (rc == 0)
+        rc = load_model(next, &l->cfg, err);
+    if (rc == 0)
+        rc = check_same_shape(l, sl_model_facts(shape), next, err);
+    if (shape != NULL)
+        sl_model_close(shape);
     return rc;
+}
+
+/* All that is loaded is the engine's once nothing can fail any more: until then it is asleep as
+ * before, with the checkpoint it had. */
+static int unpark(void *user, const char *path, struct sl_runner *runner, struct sl_error *err)
+{
+    struct loaded *l = user, next = *l;
+    bool weights = l->model == NULL;
+    int rc = weights ? load_again(&next, l, path, err) : 0;
+    if (rc == 0)
+        rc = load_run(&next, err);
+    if (rc != 0) {
+        unload(&next, weights);
+        if (next.ckpt != l->ckpt && next.ckpt != NULL)
+            sl_ckpt_close(next.ckpt);
+        return rc;
+    }
+    if (next.ckpt != l->ckpt)
+        sl_ckpt_close(l->ckpt);
+    l->ckpt = next.ckpt; /* one by one: what stays is read by other threads meanwhile */
+    l->backend = next.backend;
+    l->model = next.model;
+    l->plan = next.plan;
+    l->kv_pool = next.kv_pool;
+    l->taken_bytes = next.taken_bytes;
+    l->run = next.run;
+    l->device_runner = next.device_runner;
+    l->skip_counts = next.skip_counts;
+    make_runner(l, runner);
+    return 0;
 }
 
 static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,

@@ -30,10 +30,11 @@ enum outcome {
 enum { N_GEN = 6, PROMPT_MAX = 256 };
 
 static struct {
-    char dir[160], hf[200], gguf[200], uds[200], port_file[200];
-    struct sl_engine *eng;      /* lives through all flows on an engine */
-    int32_t tokens[N_GEN];      /* what the model says */
-    char *rendered, *inspected; /* what the tools say */
+    char dir[160], hf[200], other[200], gguf[200], uds[200], port_file[200];
+    struct sl_engine *eng;       /* lives through all flows on an engine */
+    int32_t tokens[N_GEN];       /* what the model says */
+    int32_t other_tokens[N_GEN]; /* with the weights of `other` */
+    char *rendered, *inspected;  /* what the tools say */
     size_t n_ids;
 } world;
 
@@ -162,6 +163,49 @@ static enum outcome flow_request(const void *arg)
 {
     (void)arg;
     return flow_answer(world.eng);
+}
+
+/* Who cannot wake is asleep as before: nothing is held that was not, and another try wakes. */
+static enum outcome flow_wake(const void *arg)
+{
+    const int level = *(const int *)arg;
+    struct sl_error err = {0};
+    assert_int_equal(sl_engine_sleep(world.eng, level, false, -1, &err), 0);
+    struct fs_held base = fs_held();
+    int rc = sl_engine_wake(world.eng, &err);
+    if (rc == 0)
+        return flow_answer(world.eng);
+    enum outcome o = flow_failed(rc, &err);
+    struct fs_held is = fs_held();
+    if (sl_engine_sleep_level(world.eng) != level || is.blocks != base.blocks ||
+        is.maps != base.maps)
+        fail_msg("asleep at level %d, but %+lld blocks and %+lld mappings",
+                 sl_engine_sleep_level(world.eng), (long long)(is.blocks - base.blocks),
+                 (long long)(is.maps - base.maps));
+    fs_disarm();
+    assert_int_equal(sl_engine_wake(world.eng, &err), 0);
+    return o;
+}
+
+/* Weights that cannot be loaded leave the old ones, if only these can be loaded again. */
+static enum outcome flow_weights(const void *arg)
+{
+    (void)arg;
+    struct sl_error err = {0};
+    int32_t tokens[N_GEN];
+    int rc = sl_engine_reload(world.eng, world.other, false, -1, &err);
+    enum outcome o = rc == 0 ? ANSWERED : flow_failed(rc, &err);
+    fs_disarm();
+    if (rc != 0 && sl_engine_sleep_level(world.eng) != 0 && fs.manner != FS_ALL)
+        fail_msg("one fault, and the engine sleeps");
+    assert_int_equal(sl_engine_wake(world.eng, &err), 0);
+    assert_int_equal(flow_generate(world.eng, tokens), ANSWERED);
+    if (memcmp(tokens, rc == 0 ? world.other_tokens : world.tokens, sizeof tokens) != 0)
+        fail_msg("reload says %d, the answer is that of the %s weights", rc,
+                 rc == 0 ? "old" : "new");
+    if (rc == 0)
+        assert_int_equal(sl_engine_reload(world.eng, NULL, false, -1, &err), 0);
+    return o;
 }
 
 static inline void read_to_end(struct sl_request *req)

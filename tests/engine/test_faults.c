@@ -157,7 +157,7 @@ static void sweep_all(const struct flow *f)
     print_message("%-14s %.1f s\n", f->name, (double)(sl_now_ns() - start) / 1e9);
 }
 
-/* ---------------------------------------------------------------- the five scenarios */
+/* ---------------------------------------------------------------- the six scenarios */
 
 static void start_and_load(void **state)
 {
@@ -181,6 +181,19 @@ static void cancel(void **state)
 {
     (void)state;
     sweep_all(&(struct flow){"cancel", flow_cancel, NULL, flow_request, REQUEST_KINDS});
+}
+
+static void sleep_and_wake(void **state)
+{
+    (void)state;
+    static const int one = 1, two = 2;
+    const struct flow flows[] = {
+        {"wake pages", flow_wake, &one, flow_request, ENGINE_KINDS},
+        {"wake weights", flow_wake, &two, flow_request, ENGINE_KINDS},
+        {"other weights", flow_weights, NULL, flow_request, ENGINE_KINDS},
+    };
+    for (size_t i = 0; i < SL_COUNT(flows); i++)
+        sweep_all(&flows[i]);
 }
 
 static void stop_and_drain(void **state)
@@ -224,16 +237,26 @@ static int make_world(void **state)
     if (mkdtemp(world.dir) == NULL)
         return -1;
     snprintf(world.hf, sizeof world.hf, "%s/hf", world.dir);
+    snprintf(world.other, sizeof world.other, "%s/other", world.dir);
     snprintf(world.gguf, sizeof world.gguf, "%s/m.gguf", world.dir);
     snprintf(world.uds, sizeof world.uds, "%.100s/s", world.dir);
     snprintf(world.port_file, sizeof world.port_file, "%s/port", world.dir);
     if (sl_synth_shape("llama", "tiny", &s.hp, &err) != 0 ||
         sl_synth_write(&s, world.hf, &err) != 0)
         fail_msg("%s", err.msg);
+    s.seed = 8;
+    if (sl_synth_write(&s, world.other, &err) != 0)
+        fail_msg("%s", err.msg);
+    s.seed = 7;
     s.format = SL_CKPT_GGUF;
     if (sl_synth_write(&s, world.gguf, &err) != 0)
         fail_msg("%s", err.msg);
-    struct sl_engine_config cfg = flow_config(world.hf, 1);
+    struct sl_engine_config cfg = flow_config(world.other, 1);
+    if (sl_engine_create(&cfg, &world.eng, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(flow_generate(world.eng, world.other_tokens), ANSWERED);
+    sl_engine_destroy(world.eng);
+    cfg.model = world.hf;
     if (sl_engine_create(&cfg, &world.eng, &err) != 0)
         fail_msg("%s", err.msg);
     assert_int_equal(flow_generate(world.eng, world.tokens), ANSWERED);
@@ -250,6 +273,11 @@ static int end_world(void **state)
                                         "hf/tokenizer.json",
                                         "hf/tokenizer_config.json",
                                         "hf/model.safetensors",
+                                        "other/config.json",
+                                        "other/generation_config.json",
+                                        "other/tokenizer.json",
+                                        "other/tokenizer_config.json",
+                                        "other/model.safetensors",
                                         "m.gguf",
                                         "port",
                                         "s"};
@@ -262,6 +290,7 @@ static int end_world(void **state)
         (void)unlink(path);
     }
     (void)rmdir(world.hf);
+    (void)rmdir(world.other);
     (void)rmdir(world.dir);
     print_message("%llu faults: %llu runs answered, %llu ended in an error, %llu were refused, "
                   "%llu connections closed early\n",
@@ -274,7 +303,8 @@ static int end_world(void **state)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(start_and_load), cmocka_unit_test(one_request), cmocka_unit_test(cancel),
+        cmocka_unit_test(start_and_load), cmocka_unit_test(one_request),
+        cmocka_unit_test(cancel),         cmocka_unit_test(sleep_and_wake),
         cmocka_unit_test(stop_and_drain), cmocka_unit_test(serve),
     };
     for (int i = 1; i + 1 < argc; i += 2) {
