@@ -530,15 +530,16 @@ static bool any_may_come(struct sl_engine *eng, const struct sl_flight_seq *fs)
     return false;
 }
 
-/* No token was chosen. */
+/* No token was chosen. What a mask leaves, stop ids that may not come yet can still rule out. */
 static void fail_choice(struct sl_engine *eng, const struct sl_flight_seq *fs)
 {
     struct sl_error err;
     struct sl_request *req = fs->rs->req;
-    bool rules = req->allowed != NULL || req->sampling.n_bad_words > 0;
-    if (rules && fs->samples && !any_may_come(eng, fs)) {
+    if (fs->samples && !any_may_come(eng, fs)) {
         sl_fail(&err, SL_ELIMIT, "%s: with what else is ruled out, no token may come next",
-                req->allowed != NULL ? "allowed_token_ids" : "bad_words");
+                req->allowed != NULL            ? "allowed_token_ids"
+                : req->sampling.n_bad_words > 0 ? "bad_words"
+                                                : "min_tokens");
     } else {
         sl_fail(&err, SL_EINTERNAL, "the model's output at position %d is not a number",
                 fs->pos + fs->n - 1);

@@ -245,6 +245,32 @@ static void ends(void **state)
     rig_stop(&g);
 }
 
+/* The only text there is ends it too early. That is not the model's fault. */
+static void min_tokens_may_leave_nothing(void **state)
+{
+    struct rig g;
+    struct run r;
+    struct sl_stats s;
+    static const int32_t x[] = {T_X};
+    (void)state;
+    start(&g);
+    struct sl_constraint *only = open_it(&g, SL_GRAMMAR_CHOICE, "[\"xx\"]");
+    make(&r, only, 1);
+    r.desc.sampling.min_tokens = 2;
+    r.desc.sampling.stop_token_ids = x;
+    r.desc.sampling.n_stop_token_ids = 1;
+    submit(&g, &r);
+    finish_all(&g, &r, 1);
+    assert_int_equal(r.outs[0].finish, SL_FINISH_ERROR);
+    assert_int_equal(sl_request_error(r.req)->code, SL_ELIMIT);
+    assert_non_null(strstr(sl_request_error(r.req)->msg, "min_tokens"));
+    sl_engine_stats(g.eng, &s);
+    assert_int_equal(s.corrupted, 0);
+    release(&r, 1);
+    sl_constraint_release(only);
+    rig_stop(&g);
+}
+
 static void the_cache_is_shared_and_bounded(void **state)
 {
     struct rig g;
@@ -709,6 +735,7 @@ int main(void)
         ALL(outputs_match),
         ALL(neighbours_do_not_change),
         ALL(ends),
+        ALL(min_tokens_may_leave_nothing),
         ALL(the_cache_is_shared_and_bounded),
         ALL(cancelled_at_any_time),
         ALL(preemption_keeps_the_place),
