@@ -170,13 +170,19 @@ void sl_feed_cleared(struct sl_kv_feed *f)
     pthread_mutex_unlock(&f->lock);
 }
 
-void sl_feed_signal(struct sl_kv_feed *f)
+/* With the lock. */
+static void signal_reader(struct sl_kv_feed *f)
 {
-    pthread_mutex_lock(&f->lock);
     if (!f->signalled && (f->cleared || f->n_removed > 0 || f->untold != SL_NO_PAGE)) {
         uint64_t one = 1;
         f->signalled = sl_sys->write(f->event_fd, &one, sizeof one) == (ssize_t)sizeof one;
     }
+}
+
+void sl_feed_signal(struct sl_kv_feed *f)
+{
+    pthread_mutex_lock(&f->lock);
+    signal_reader(f);
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -231,5 +237,6 @@ void sl_feed_again(struct sl_kv_feed *f)
     f->cleared = true;
     f->n_removed = 0;
     f->untold = f->head;
+    signal_reader(f); /* an idle engine has no turn that would */
     pthread_mutex_unlock(&f->lock);
 }
