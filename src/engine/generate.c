@@ -67,11 +67,11 @@ int sl_generate(struct sl_engine *eng, const struct sl_generate_desc *d, enum sl
     if (rc != 0)
         return rc;
     enum sl_finish end = read_all(&reader, req);
-    if (end == SL_FINISH_ERROR) {
+    if (reader.stopped) {
+        end = SL_FINISH_ABORT; /* it may have ended by itself meanwhile, or failed */
+    } else if (end == SL_FINISH_ERROR) {
         const struct sl_error *why = sl_request_error(req);
         rc = sl_fail(err, why->code, "%s", why->msg);
-    } else if (reader.stopped) {
-        end = SL_FINISH_ABORT; /* it may have ended by itself meanwhile */
     }
     if (usage != NULL)
         sl_request_usage(req, usage);

@@ -301,6 +301,43 @@ static void who_stops_hears_no_more(void **state)
     rig_stop(&g);
 }
 
+static int stop_and_break(void *arg, const char *text, size_t n_text)
+{
+    struct rig *g = arg;
+    (void)text;
+    if (n_text == 0)
+        return 0;
+    atomic_store(&g->fail_step, atomic_load(&g->n_steps) + 1);
+    return 1;
+}
+
+/* A step that fails before the engine hears of it is nothing to who has stopped. */
+static void who_stops_hears_of_no_failure(void **state)
+{
+    (void)state;
+    struct rig g = {.fail_code = SL_ENOMEM};
+    struct sl_engine_parts p = {.seed = 1};
+    struct sl_sampling sampling;
+    struct sl_error err;
+    rig_start(&g, &p);
+    rig_script(&g, 3, NULL, 0);
+    sl_sampling_default(&sampling);
+    sampling.temperature = 0.0f;
+    struct sl_generate_desc d = {.prompt = "abc",
+                                 .n_prompt = 3,
+                                 .sampling = &sampling,
+                                 .on_text = stop_and_break,
+                                 .arg = &g};
+    for (int i = 0; i < 20; i++) {
+        enum sl_finish finish = SL_RUNNING;
+        atomic_store(&g.fail_step, 0);
+        if (sl_generate(g.eng, &d, &finish, NULL, &err) != 0)
+            fail_msg("generate: %s", err.msg);
+        assert_int_equal(finish, SL_FINISH_ABORT);
+    }
+    rig_stop(&g);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -309,6 +346,7 @@ int main(void)
         cmocka_unit_test(destroy_ends_what_is_left),
         cmocka_unit_test(waiting_ends_in_time),
         cmocka_unit_test(who_stops_hears_no_more),
+        cmocka_unit_test(who_stops_hears_of_no_failure),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
