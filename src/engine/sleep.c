@@ -64,8 +64,10 @@ static int fall_asleep(struct sl_engine *eng, int level, bool abort, int timeout
     atomic_store(&eng->abort_all, false);
     if (rc == 0) {
         struct sl_runner runner = eng->runner;
-        disarm(eng);
-        rc = eng->park != NULL ? eng->park(eng->user, level, err) : 0;
+        if (eng->park != NULL) { /* else there is no other runner to come */
+            disarm(eng);
+            rc = eng->park(eng->user, level, err);
+        }
         if (rc != 0) { /* nothing was given up */
             pthread_mutex_lock(&eng->runner_lock);
             eng->runner = runner;

@@ -629,13 +629,17 @@ static void the_null_model_counts(void **state)
     rig_start(&g, &p);
     struct sl_request_desc d = desc_of(3, 20); /* the prompt ends with 3 */
     d.sampling.ignore_eos = true;
-    struct sl_request *req = submit(&g, &d);
-    memset(&out, 0, sizeof out);
-    run(&g, req, &out);
-    assert_int_equal(out.n, 20);
-    for (int i = 0; i < 20; i++)
-        assert_int_equal(out.ids[i], (4 + i) % T_N);
-    sl_request_release(req);
+    for (int nap = 0; nap < 2; nap++) { /* it has nothing to give up, and counts on afterwards */
+        struct sl_request *req = submit(&g, &d);
+        memset(&out, 0, sizeof out);
+        run(&g, req, &out);
+        assert_int_equal(out.n, 20);
+        for (int i = 0; i < 20; i++)
+            assert_int_equal(out.ids[i], (4 + i) % T_N);
+        sl_request_release(req);
+        assert_int_equal(sl_engine_sleep(g.eng, 2, false, 0, NULL), 0);
+        assert_int_equal(sl_engine_wake(g.eng, NULL), 0);
+    }
     rig_stop(&g);
 }
 
