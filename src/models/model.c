@@ -169,6 +169,12 @@ static int choose_task(const struct sl_model *m, const char *runner, const char 
         return sl_fail(err, SL_EINVAL,
                        "convert: this model has no classifier; classify needs two tokens whose "
                        "logits make a score (--classifier-from-token no,yes)");
+    if (m->pool.rank && !classifier && yes_no == NULL && c != 2) /* its vectors mean nothing */
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "GGUF: %s.pooling_type 4 (rank) without a classifier that this architecture "
+                       "knows: name two tokens whose logits make a score (--classifier-from-token "
+                       "no,yes), or --runner generate",
+                       m->name->gguf_architecture);
     if (classifier || (yes_no != NULL && r != 1))
         *out = c == 2 ? SL_TASK_EMBED : SL_TASK_SCORE;
     else if (c == 2 || r == 2 || !generates(m))

@@ -187,8 +187,8 @@ static int read_max_input(const struct sl_ckpt *ckpt, struct sl_pooling *out, st
 static int read_gguf(const struct sl_gguf *g, const char *arch, struct sl_pooling *out, bool *found,
                      struct sl_error *err)
 {
-    static const enum sl_pool_kind kinds[] = {SL_POOL_MEAN, SL_POOL_MEAN, SL_POOL_CLS, SL_POOL_LAST,
-                                              SL_POOL_CLS};
+    static const enum sl_pool_kind kinds[] = {SL_POOL_MEAN, SL_POOL_MEAN, SL_POOL_CLS,
+                                              SL_POOL_LAST};
     char key[96];
     int64_t type = 0;
     SL_ASSERT(arch != NULL);
@@ -196,6 +196,9 @@ static int read_gguf(const struct sl_gguf *g, const char *arch, struct sl_poolin
     int rc = sl_gguf_i64(g, key, &type, err);
     if (rc != 1 || type == 0)
         return rc < 0 ? rc : 0;
+    out->rank = type == 4;
+    if (out->rank) /* says nothing of vectors */
+        return 0;
     if (type < 0 || type >= (int64_t)SL_COUNT(kinds))
         return sl_fail(err, SL_EUNSUPPORTED, "GGUF: %s %lld is not supported", key,
                        (long long)type);

@@ -16,6 +16,7 @@ struct sl_pooling {
     enum sl_model_task task;
     enum sl_pool_kind kind;
     bool normalize;
+    bool rank;             /* a GGUF's scores by a classifier, which it may lack */
     enum sl_score_act act; /* of scores */
     int32_t max_input;     /* tokens the makers say, 0: nothing */
 };

@@ -520,7 +520,8 @@ static const struct tensor_edit tensor_edits[] = {
     {"blk.0.ffn_down.weight", TRANSPOSE, SL_EFORMAT, "[160, 64], expected [64, 160]"},
 };
 
-static void write_qwen3(const char *path, const struct tensor_edit *e)
+/* pooling: its type, as llama.cpp counts them; 0: no key. */
+static void write_qwen3(const char *path, const struct tensor_edit *e, uint32_t pooling)
 {
     struct sl_synth s = {.name = "qwen3"};
     const struct sl_model_desc *desc;
@@ -540,6 +541,8 @@ static void write_qwen3(const char *path, const struct tensor_edit *e)
     sl_gguf_writer_add_u32(w, "qwen3.attention.head_count_kv", (uint32_t)s.hp.n_kv_heads);
     sl_gguf_writer_add_u32(w, "qwen3.attention.key_length", (uint32_t)s.hp.head_dim);
     sl_gguf_writer_add_u32(w, "qwen3.context_length", (uint32_t)s.hp.context);
+    if (pooling > 0)
+        sl_gguf_writer_add_u32(w, "qwen3.pooling_type", pooling);
     static uint8_t zeros[1 << 18];
     for (int writing = 0; writing < 2; writing++) {
         if (writing && sl_gguf_writer_begin_data(w, &err) != 0)
@@ -586,15 +589,39 @@ static void test_tensors(void **state)
 {
     (void)state;
     const char *path = OUT "/tensors.gguf";
-    write_qwen3(path, NULL);
+    write_qwen3(path, NULL, 0);
     accepted(path, "unchanged");
     /* without an output matrix the embedding serves */
-    write_qwen3(path, &(struct tensor_edit){"output.weight", DROP, 0, NULL});
+    write_qwen3(path, &(struct tensor_edit){"output.weight", DROP, 0, NULL}, 0);
     accepted(path, "tied");
     for (size_t i = 0; i < SL_COUNT(tensor_edits); i++) {
-        write_qwen3(path, &tensor_edits[i]);
+        write_qwen3(path, &tensor_edits[i], 0);
         refused(path, tensor_edits[i].code, tensor_edits[i].want, tensor_edits[i].name);
     }
+}
+
+/* A ranker without its classifier: the first token's vector would be the same for every text. */
+static void test_rank_without_classifier(void **state)
+{
+    (void)state;
+    static const int32_t yes_no[2] = {1, 2};
+    const char *path = OUT "/rank.gguf";
+    struct sl_error err = {0};
+    struct sl_ckpt *c = NULL;
+    struct sl_model *m = NULL;
+    write_qwen3(path, NULL, 4);
+    if (sl_ckpt_open(path, &c, &err) != 0 || sl_model_open(c, &m, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(sl_model_set_task(m, NULL, NULL, NULL, &err), SL_EUNSUPPORTED);
+    assert_non_null(strstr(err.msg, "qwen3.pooling_type 4 (rank) without a classifier"));
+    assert_int_equal(sl_model_set_task(m, "pooling", "auto", NULL, &err), SL_EUNSUPPORTED);
+    assert_int_equal(sl_model_set_task(m, NULL, NULL, yes_no, &err), 0);
+    assert_int_equal(sl_model_facts(m)->task, SL_TASK_SCORE);
+    assert_int_equal(sl_model_set_task(m, "generate", NULL, NULL, &err), 0);
+    assert_int_equal(sl_model_set_task(m, NULL, "embed", NULL, &err), 0);
+    assert_int_equal(sl_model_facts(m)->pool, SL_POOL_LAST);
+    sl_model_close(m);
+    sl_ckpt_close(c);
 }
 
 static const struct sl_cpu_config plain = {.n_threads = 1, .isa = SL_ISA_C};
@@ -818,9 +845,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_config_json),   cmocka_unit_test(test_end_ids),
         cmocka_unit_test(test_windows),       cmocka_unit_test(test_gguf_metadata),
-        cmocka_unit_test(test_tensors),       cmocka_unit_test(test_rope_freqs),
-        cmocka_unit_test(test_out_of_memory), cmocka_unit_test(test_weight_memory),
-        cmocka_unit_test(test_run_limits),
+        cmocka_unit_test(test_tensors),       cmocka_unit_test(test_rank_without_classifier),
+        cmocka_unit_test(test_rope_freqs),    cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_weight_memory), cmocka_unit_test(test_run_limits),
     };
     return cmocka_run_group_tests_name("configs", tests, setup_group, NULL);
 }
