@@ -16,6 +16,7 @@
 
 #include <event2/event.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,6 +41,7 @@ struct host { /* the server, and where it listens */
     struct sl_engine *eng;
     pthread_t thread;
     bool started;
+    atomic_bool ended; /* rc and err say how */
     char folder[64], uds[96], url[112];
     int rc;
     struct sl_error err;
@@ -61,6 +63,7 @@ static void *host_main(void *arg)
 {
     struct host *h = arg;
     h->rc = sl_server_run(&h->cfg, h->eng, &h->err);
+    atomic_store(&h->ended, true);
     return NULL;
 }
 
@@ -86,8 +89,12 @@ static int host_start(struct host *h, struct sl_error *err)
     if (rc != 0)
         return rc;
     h->started = true;
-    for (int ms = 0; ms < READY_MS && !sl_exists(h->uds); ms++)
+    for (int ms = 0; ms < READY_MS && !sl_exists(h->uds) && !atomic_load(&h->ended); ms++)
         usleep(1000);
+    if (atomic_load(&h->ended) && h->rc != 0) {
+        *err = h->err;
+        return h->rc;
+    }
     return sl_exists(h->uds) ? 0 : sl_fail(err, SL_EIO, "the server does not listen");
 }
 

@@ -112,6 +112,16 @@ def test_what_is_refused(tmp_path):
     assert "there already" in batch(source, out, want=1) and out.read_bytes() == before
 
 
+def test_a_server_that_cannot_start_says_why(tmp_path):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text(line(0) + "\n")
+    began = time.monotonic()
+    r = subprocess.run(["/bin/sh", "-c", 'ulimit -n 8; exec "$0" "$@"', BINARY, "batch", str(source), str(out), "--threads", "1"],
+                       capture_output=True, text=True, check=False, timeout=60)
+    assert r.returncode == 1 and "sluice batch: eventfd: Too many open files" in r.stderr, r.stderr
+    assert time.monotonic() - began < 5
+
+
 def test_embeddings(tmp_path):
     source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_text("\n".join(line(i, "/v1/embeddings", input=f"text {i}") for i in range(5)))
