@@ -357,6 +357,8 @@ static int run(int argc, char **argv)
     sl_cli_models_close(&models);
     sl_keys_close(f.keys);
     sl_trace_settings_deinit(&f.traces);
+    if (rc == SL_FLAGS_HELP) /* behind --for */
+        return SL_EXIT_OK;
     /* Requests cut off by the time limit of a drain are in the log; the stop itself succeeded. */
     return rc == 0 || rc == SL_ETIMEOUT ? SL_EXIT_OK : sl_command_fail(&sl_cmd_serve, &err);
 }

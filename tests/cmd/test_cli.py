@@ -36,6 +36,12 @@ def test_help_fits_a_screen_and_teaches(command):
     assert max(map(len, lines)) <= 100
 
 
+def test_help_behind_for():
+    story = "assets/storyteller"
+    r = sluice("serve", f"a={story}", f"b={story}", "--for", "b", "--help")
+    assert (r.returncode, r.stderr) == (0, b"") and b"--max-model-len" in r.stdout
+
+
 def test_top_level_help_and_version():
     assert all(f"  {c} " in ok("--help") for c in COMMANDS)
     assert ok("--version").startswith("sluice ")
