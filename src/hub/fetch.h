@@ -84,6 +84,9 @@ SL_MUST_CHECK int sl_fetch_run(const struct sl_fetch_options *opt, struct sl_fet
                                size_t n_jobs, struct sl_error *err);
 void sl_fetch_deinit_jobs(struct sl_fetch_job *jobs, size_t n_jobs);
 
+/* Is the file at its place, with the length it should have? What a power cut left of one is not. */
+bool sl_fetch_has(const char *path, bool sized, uint64_t n_bytes);
+
 /* The callbacks of one transfer and what becomes of its end, in fetch_job.c. */
 SL_MUST_CHECK int sl_fetch_job_start(struct sl_fetch_job *job, struct sl_error *err);
 /* After the transfer: done, to be tried again (state queued), or an error. */

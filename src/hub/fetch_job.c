@@ -217,6 +217,12 @@ static size_t on_data(char *data, size_t size, size_t n, void *arg)
 
 /* ---- start */
 
+bool sl_fetch_has(const char *path, bool sized, uint64_t n_bytes)
+{
+    uint64_t n;
+    return sl_file_bytes(path, &n) && (!sized || n == n_bytes);
+}
+
 static int prepare_file(struct sl_fetch_job *job, struct sl_error *err)
 {
     if (job->lock_fd < 0) {
@@ -226,7 +232,7 @@ static int prepare_file(struct sl_fetch_job *job, struct sl_error *err)
         job->retry_ns = after_ms(LOCK_WAIT_MS);
         if (rc == 0)
             return 0;
-        if (sl_exists(job->path)) { /* who had the lock has brought it */
+        if (sl_fetch_has(job->path, job->sized, job->n_bytes)) { /* by who had the lock */
             uint64_t n;
             job->at = job->best = sl_file_bytes(job->path, &n) ? n : 0;
             job->state = SL_FETCH_DONE;

@@ -279,7 +279,7 @@ static int plan_jobs(struct find *f, struct sl_error *err)
             seen = strcmp(f->jobs[k].id, file->id) == 0;
         f->n_files++;
         f->total_bytes += file->n_bytes;
-        if (seen || sl_exists(blob)) {
+        if (seen || sl_fetch_has(blob, file->sized, file->n_bytes)) {
             f->n_done++;
             f->done_bytes += file->n_bytes;
             continue;

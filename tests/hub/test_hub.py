@@ -212,6 +212,19 @@ def test_a_killed_process_leaves_a_part_that_the_next_one_uses(world):
     good(world, "org/Story-GGUF")
 
 
+@pytest.mark.parametrize("n_bytes", [0, 1000])
+def test_pull_brings_again_what_lost_its_end(world, n_bytes):
+    """As a blob is found after a power cut that its data did not outlive."""
+    path = world.ok("pull", NAME).stdout.strip()
+    weights = world.repo() / "blobs" / world.hub.repos[NAME].digest("model.safetensors")
+    os.truncate(weights, n_bytes)
+    world.fails("model.safetensors", "run", NAME, "-p", "x", "-n", "1")
+    n = len(world.hub.asked("resolve"))
+    assert world.ok("pull", NAME).stdout.strip() == path
+    assert [e[1].rsplit("/", 1)[1] for e in world.hub.asked("resolve")[n:]] == ["model.safetensors"]
+    good(world)
+
+
 @pytest.mark.parametrize("kind, more", [("garbage", {}), ("longer", {}), ("no_ranges", {}), ("wrong_range", {})])
 def test_what_is_wrong_is_fetched_once_more(world, kind, more):
     digest = world.hub.repos["org/Story-GGUF"].digest("Story-Q4_K_M.gguf")
