@@ -13,6 +13,7 @@
 #include "base/sys.h"
 #include "server/batch_pool.h"
 #include "server/batch_record.h"
+#include "server/listen.h"
 #include "server/sse.h"
 
 #include <event2/event.h>
@@ -38,6 +39,7 @@ struct sl_batches {
     char *dir;
     char (*owners)[SL_FILE_OWNER_HEX + 1]; /* of the keys */
     int n_owners;
+    size_t n_slots; /* requests at a time */
     pthread_mutex_t lock;
     struct sl_batch_record **recs; /* lock; oldest first */
     size_t n_recs, cap_recs, n_open;
@@ -61,6 +63,11 @@ const char *sl_batches_owner(const struct sl_batches *b, int key)
 {
     SL_ASSERT(key >= 0 && key < b->n_owners);
     return b->owners[key];
+}
+
+uint64_t sl_batches_n_fds(const struct sl_batches *b)
+{
+    return 2 * (uint64_t)b->n_slots;
 }
 
 static void wake(struct sl_batches *b)
@@ -510,9 +517,6 @@ static void *thread_main(void *arg)
 int sl_batches_run(struct sl_batches *b, struct sl_error *err)
 {
     static const struct sl_batch_pool_events events = {on_answered, on_ended};
-    size_t n_slots = 0;
-    for (int32_t i = 0; i < b->server->n_models; i++)
-        n_slots += (size_t)sl_engine_info(b->server->models[i].eng)->max_num_seqs;
     b->base = event_base_new();
     b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (b->base == NULL || b->wake_fd < 0)
@@ -525,7 +529,7 @@ int sl_batches_run(struct sl_batches *b, struct sl_error *err)
     b->url.dial = dial;
     b->url.dial_arg = b;
     b->url.patient = true;
-    int rc = sl_batch_pool_create(b->base, &b->url, n_slots, &events, b, &b->pool, err);
+    int rc = sl_batch_pool_create(b->base, &b->url, b->n_slots, &events, b, &b->pool, err);
     if (rc == 0)
         rc = sl_thread_create(&b->thread, thread_main, b, "sl-batches", err);
     b->started = rc == 0;
@@ -609,6 +613,15 @@ static int make_owners(struct sl_batches *b, struct sl_error *err)
     return 0;
 }
 
+/* As many as run at a time, but so that three quarters of the descriptors are left to others. */
+static size_t count_slots(const struct sl_server *server)
+{
+    size_t n = 0, most = (size_t)SL_MAX(sl_listen_raise_fd_limit() / 8, 1);
+    for (int32_t i = 0; i < server->n_models; i++)
+        n += (size_t)sl_engine_info(server->models[i].eng)->max_num_seqs;
+    return SL_MIN(n, most);
+}
+
 int sl_batches_open(struct sl_server *server, struct sl_file_store *files, struct sl_batches **out,
                     struct sl_error *err)
 {
@@ -619,6 +632,7 @@ int sl_batches_open(struct sl_server *server, struct sl_file_store *files, struc
     pthread_mutex_init(&b->lock, NULL);
     b->server = server;
     b->files = files;
+    b->n_slots = count_slots(server);
     b->wake_fd = -1;
     sl_buf_printf(&dir, "%s/batches", sl_file_store_dir(files));
     b->dir = sl_buf_steal(&dir, NULL);

@@ -26,6 +26,8 @@ void sl_batches_stop(struct sl_batches *b);
 void sl_batches_close(struct sl_batches *b); /* stops, joins, frees */
 
 struct sl_file_store *sl_batches_files(const struct sl_batches *b);
+/* Descriptors that its connections may take: both ends of them are here. */
+uint64_t sl_batches_n_fds(const struct sl_batches *b);
 /* Of the API key with that index (sl_route_key). */
 const char *sl_batches_owner(const struct sl_batches *b, int key);
 

@@ -124,7 +124,7 @@ void sl_conn_create(struct sl_loop *loop, int fd, enum sl_conn_kind kind)
 {
     struct sl_conn *c = sl_calloc(1, sizeof *c);
     if (c == NULL) {
-        sl_loop_uncount(loop);
+        sl_loop_count(loop, -1, kind == SL_CONN_BACKGROUND);
         sl_sys->close(fd);
         return;
     }
@@ -198,7 +198,7 @@ void sl_conn_destroy(struct sl_conn *c)
     if (c->next != NULL)
         c->next->prev = c->prev;
     atomic_fetch_sub_explicit(&loop->server->held_bytes, c->held_bytes, memory_order_relaxed);
-    sl_loop_uncount(loop);
+    sl_loop_count(loop, -1, c->background);
     sl_buf_deinit(&c->pending);
     sl_buf_deinit(&c->out);
     sl_free(c->ignored);

@@ -137,11 +137,10 @@ int sl_loop_dial(struct sl_server *server)
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0)
         return -1;
     struct sl_loop *loop = sl_loop_least_loaded(server);
-    atomic_fetch_add(&loop->n_conns, 1);
-    atomic_fetch_add(&server->n_conns, 1);
+    sl_loop_count(loop, 1, true);
     if (sl_loop_hand_over(loop, ends[0], true))
         return ends[1];
-    sl_loop_uncount(loop);
+    sl_loop_count(loop, -1, true);
     sl_sys->close(ends[0]);
     sl_sys->close(ends[1]);
     return -1;
@@ -270,10 +269,11 @@ void sl_loop_deinit(struct sl_loop *loop)
     pthread_mutex_destroy(&loop->calls_lock);
 }
 
-void sl_loop_uncount(struct sl_loop *loop)
+void sl_loop_count(struct sl_loop *loop, int change, bool background)
 {
-    atomic_fetch_sub(&loop->n_conns, 1);
-    atomic_fetch_sub(&loop->server->n_conns, 1);
+    atomic_fetch_add(&loop->n_conns, change);
+    if (!background)
+        atomic_fetch_add(&loop->server->n_conns, change);
 }
 
 struct sl_http_parser *sl_loop_parser(struct sl_loop *loop)

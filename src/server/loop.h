@@ -43,7 +43,7 @@ struct sl_server {
     int n_loops;
     int max_conns;        /* as configured, or what descriptors allow */
     atomic_int drain;     /* enum sl_drain */
-    atomic_int n_conns;   /* over all threads */
+    atomic_int n_conns;   /* of clients, over all threads */
     atomic_int n_running; /* threads whose loop has not ended */
     _Atomic uint64_t next_id, n_refused_conns;
     int request_log_fd; /* -1: none */
@@ -68,7 +68,7 @@ struct sl_loop {
     size_t n_token_buf;
     uint64_t now_ns; /* of the current wake-up */
     uint64_t id_seed[2];
-    atomic_int n_conns;
+    atomic_int n_conns; /* those of the server's own batches too */
     int n_calls;
     int drain_seen; /* enum sl_drain that this thread has acted on */
     int rc;
@@ -95,7 +95,8 @@ void sl_loop_flush(struct sl_loop *loop);
 void sl_loop_mark(struct sl_loop *loop, struct sl_conn *c); /* c has output or ended */
 /* From any thread: act on server->drain. */
 void sl_loop_wake(struct sl_loop *loop);
-void sl_loop_uncount(struct sl_loop *loop); /* a connection that was counted is gone */
+/* A connection comes or is gone. Those of the server's own batches take no client's place. */
+void sl_loop_count(struct sl_loop *loop, int change, bool background);
 struct sl_http_parser *sl_loop_parser(struct sl_loop *loop); /* NULL: out of memory */
 void sl_loop_put_parser(struct sl_loop *loop, struct sl_http_parser *p);
 

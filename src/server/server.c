@@ -92,14 +92,13 @@ static void place(struct acceptor *a, int fd)
     bool one_too_many = n_conns >= s->max_conns;
     struct sl_loop *loop = one_too_many ? &s->loops[0] : sl_loop_least_loaded(s);
     /* Counted here, not by its thread: a burst of connections must spread and stay in the limit. */
-    atomic_fetch_add(&loop->n_conns, 1);
-    atomic_fetch_add(&s->n_conns, 1);
+    sl_loop_count(loop, 1, false);
     if (one_too_many)
         atomic_fetch_add(&s->n_refused_conns, 1);
     if (loop == &s->loops[0]) {
         sl_conn_create(loop, fd, one_too_many ? SL_CONN_REFUSED : SL_CONN_CLIENT);
     } else if (!sl_loop_hand_over(loop, fd, false)) {
-        sl_loop_uncount(loop);
+        sl_loop_count(loop, -1, false);
         refuse_connection(s, fd);
     }
 }
@@ -333,19 +332,25 @@ static int start_publishers(struct sl_server *s, struct sl_error *err)
     return rc;
 }
 
+/* Rather fewer connections than some that fail, or batches that cannot connect. */
+static void limit_conns(struct sl_server *s)
+{
+    uint64_t n_fds = sl_listen_raise_fd_limit(), spare = SPARE_FDS + MAX_TURNED_AWAY;
+    if (s->batches != NULL)
+        spare += sl_batches_n_fds(s->batches);
+    s->max_conns = s->cfg->max_connections;
+    if (n_fds < (uint64_t)s->max_conns + spare) {
+        s->max_conns = (int)(SL_MAX(n_fds, spare + 1) - spare);
+        sl_log(SL_LOG_WARN, "%llu file descriptors are allowed: at most %d connections",
+               (unsigned long long)n_fds, s->max_conns);
+    }
+}
+
 static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
                        struct sl_engine *eng, struct sl_error *err)
 {
     struct sl_server *s = &a->server;
     s->cfg = cfg;
-    s->max_conns = cfg->max_connections;
-    uint64_t n_fds = sl_listen_raise_fd_limit();
-    if (n_fds < (uint64_t)s->max_conns + SPARE_FDS + MAX_TURNED_AWAY) {
-        s->max_conns =
-            (int)SL_MAX(n_fds, SPARE_FDS + MAX_TURNED_AWAY + 1) - SPARE_FDS - MAX_TURNED_AWAY;
-        sl_log(SL_LOG_WARN, "%llu file descriptors are allowed: at most %d connections",
-               (unsigned long long)n_fds, s->max_conns);
-    }
     s->t_created_s = sl_wall_ns() / 1000000000;
     s->request_log_fd = -1;
     int rc = sl_request_log_open(cfg->request_log, &s->request_log_fd, err);
@@ -367,6 +372,7 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
         rc = sl_batches_open(s, s->files, &s->batches, err);
     if (rc != 0)
         return rc;
+    limit_conns(s);
     s->n_loops = SL_MIN(SL_MAX(cfg->n_http_threads, 1), SL_MAX_HTTP_THREADS);
     s->loops = sl_calloc((size_t)s->n_loops, sizeof *s->loops);
     if (s->loops == NULL)

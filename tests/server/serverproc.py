@@ -39,7 +39,7 @@ class Stream:
 
 
 class Server:
-    def __init__(self, *args, port=True, env=None):
+    def __init__(self, *args, port=True, env=None, n_descriptors=None):
         self.dir = tempfile.TemporaryDirectory()
         self.port_file = os.path.join(self.dir.name, "port")
         self.uds = os.path.join(self.dir.name, "socket")
@@ -47,6 +47,8 @@ class Server:
         device = [] if "--device" in args else ["--device", "cpu"]  # also where there is a GPU
         listen = ["--port", "0", "--port-file", self.port_file] if port else []
         command = [BINARY, "serve", *device, *listen, *[a.replace("{uds}", self.uds) for a in args]]
+        if n_descriptors is not None:
+            command = ["sh", "-c", f'ulimit -n {n_descriptors}; exec "$0" "$@"', *command]
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | (env or {}))
         self.port = 0

@@ -23,8 +23,8 @@ def line(i, url=TEXT, **body):
     return json.dumps({"custom_id": f"r{i}", "method": "POST", "url": url, "body": body})
 
 
-def serve(folder, *args):
-    return Server("--threads", "1", "--file-storage-path", str(folder), *args)
+def serve(folder, *args, **more):
+    return Server("--threads", "1", "--file-storage-path", str(folder), *args, **more)
 
 
 def client_of(server, key="unused"):
@@ -339,6 +339,17 @@ def test_somebody_who_waits_comes_first(tmp_path):
         assert s.metric("vllm:num_preemptions_total") >= 1
         c.batches.cancel(batch.id)
         wait(c, batch)
+
+
+def test_connections_of_batches(tmp_path):
+    """They take no client's place, and there are not more of them than descriptors for both of their ends."""
+    with serve(tmp_path, "--max-num-seqs", "256", "--max-connections", "4", n_descriptors=200) as s:
+        c = client_of(s)
+        batch = create(c, [line(i, TEXT, prompt=f"{i}", max_tokens=20, ignore_eos=True) for i in range(100)])
+        wait(c, batch, lambda b: s.metric("vllm:num_requests_running") >= 8)
+        assert [s.request("GET", "/health")[0] for _ in range(8)] == [200] * 8
+        assert s.metric("sluice:connections") <= 4
+        assert wait(c, batch).request_counts.completed == 100
 
 
 def test_several_take_turns(tmp_path):
