@@ -162,7 +162,7 @@ static void on_signal(evutil_socket_t sig, short what, void *arg)
 
 static int work(struct run *run, size_t concurrency, struct sl_error *err)
 {
-    static const struct sl_batch_pool_events events = {on_answered, on_ended};
+    static const struct sl_batch_pool_events events = {.answered = on_answered, .ended = on_ended};
     const struct timeval every = {REPORT_S, 0};
     struct sl_batch_pool *pool = NULL;
     struct event *ticks = event_new(run->base, -1, EV_PERSIST, on_report, run);
@@ -239,7 +239,7 @@ static int open_files(const char *in, const char *out, struct sl_batch_file *fil
                        out);
     struct sl_buf part = {0};
     sl_buf_printf(&part, "%s.part", out);
-    int rc = sl_buf_ok(&part) ? sl_batch_open(in, part.data, file, err)
+    int rc = sl_buf_ok(&part) ? sl_batch_open(in, part.data, SIZE_MAX, file, err)
                               : sl_fail(err, SL_ENOMEM, "out of memory");
     sl_buf_deinit(&part);
     return rc;

@@ -47,14 +47,19 @@ static bool add_line(struct sl_batch_file *f, size_t at, size_t n)
     return true;
 }
 
-static int index_lines(struct sl_batch_file *f, const char *path, struct sl_error *err)
+static int index_lines(struct sl_batch_file *f, const char *path, size_t max_lines,
+                       struct sl_error *err)
 {
     const uint8_t *s = f->in.data;
     for (size_t at = 0, end; at < f->in.n_bytes; at = end + 1) {
         const uint8_t *lf = memchr(s + at, '\n', f->in.n_bytes - at);
         end = lf != NULL ? (size_t)(lf - s) : f->in.n_bytes;
         SL_ASSERT(end >= at && end <= f->in.n_bytes);
-        if (!is_blank(s + at, end - at) && !add_line(f, at, end - at))
+        if (is_blank(s + at, end - at))
+            continue;
+        if (f->n_lines == max_lines)
+            return sl_fail(err, SL_ELIMIT, "more than %zu requests", max_lines);
+        if (!add_line(f, at, end - at))
             return sl_fail(err, SL_ENOMEM, "out of memory for the lines of %s", path);
     }
     return f->n_lines > 0 ? 0 : sl_fail(err, SL_EFORMAT, "%s: no lines", path);
@@ -151,7 +156,8 @@ static char *path_with(const char *path, const char *end)
     return s;
 }
 
-int sl_batch_open(const char *in, const char *part, struct sl_batch_file *f, struct sl_error *err)
+int sl_batch_open(const char *in, const char *part, size_t max_lines, struct sl_batch_file *f,
+                  struct sl_error *err)
 {
     *f = (struct sl_batch_file){.fd = -1};
     f->part = sl_strdup(part);
@@ -160,7 +166,7 @@ int sl_batch_open(const char *in, const char *part, struct sl_batch_file *f, str
     int rc = sl_map_open(&f->in, in, err);
     if (rc != 0)
         return rc;
-    rc = index_lines(f, in, err);
+    rc = index_lines(f, in, max_lines, err);
     if (rc != 0)
         return rc;
     rc = sl_try_lock(f->part, &f->fd, err);

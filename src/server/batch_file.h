@@ -42,8 +42,9 @@ struct sl_batch_request {
 
 enum sl_batch_which { SL_BATCH_ALL, SL_BATCH_GOOD, SL_BATCH_BAD };
 
-SL_MUST_CHECK int sl_batch_open(const char *in, const char *part, struct sl_batch_file *f,
-                                struct sl_error *err);
+/* SL_ELIMIT: in has more lines than max_lines. */
+SL_MUST_CHECK int sl_batch_open(const char *in, const char *part, size_t max_lines,
+                                struct sl_batch_file *f, struct sl_error *err);
 void sl_batch_close(struct sl_batch_file *f); /* keeps the part */
 /* What line i asks for; on failure err says why the line is refused, and r may have a custom_id. */
 SL_MUST_CHECK int sl_batch_read(const struct sl_batch_file *f, size_t i, struct sl_batch_request *r,

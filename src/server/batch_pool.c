@@ -59,7 +59,14 @@ static void release(struct slot *s)
 static void answer(struct slot *s, int status, const struct sl_error *why)
 {
     struct sl_batch_job *job = s->job;
+    const struct sl_batch_pool_events *events = s->pool->events;
     const char *body = s->reply.n_bytes > 0 ? s->reply.data : "null";
+    if (job->rc == 0 && events->coming != NULL)
+        events->coming(s->pool->arg, job, s->reply.n_bytes);
+    if (job->rc != 0) {
+        release(s);
+        return;
+    }
     int rc = sl_batch_put(job->file, s->line, s->req.custom_id, status, body, strlen(body), why,
                           &job->err);
     if (status == 200) {
@@ -69,7 +76,7 @@ static void answer(struct slot *s, int status, const struct sl_error *why)
     }
     job->rc = rc != 0 ? rc : job->rc;
     release(s);
-    s->pool->events->answered(s->pool->arg, job);
+    events->answered(s->pool->arg, job);
 }
 
 static void send_request(struct slot *s)

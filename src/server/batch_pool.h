@@ -23,6 +23,8 @@ struct sl_batch_job { /* zero-initialise; the owner's, from add to its end or to
 };
 
 struct sl_batch_pool_events {
+    /* Is there room for a reply of about n_bytes? Else it sets rc. NULL: there is. */
+    void (*coming)(void *arg, struct sl_batch_job *job, size_t n_bytes);
     void (*answered)(void *arg, struct sl_batch_job *job); /* one line more, or rc */
     void (*ended)(void *arg, struct sl_batch_job *job);    /* all lines, or rc: it is out */
 };

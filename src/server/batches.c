@@ -157,12 +157,26 @@ static void blame(struct sl_batches *b, struct sl_batch_record *rec, size_t line
     pthread_mutex_unlock(&b->lock);
 }
 
-/* The replies that there are stay in the part. */
+static void forget_missing(struct sl_batches *b, struct sl_batch_record *rec, char *id)
+{
+    struct sl_buf ignored = {0};
+    bool there = id[0] == '\0' ||
+                 sl_file_store_get(b->files, rec->owner, (struct sl_str){id, strlen(id)}, &ignored);
+    sl_buf_deinit(&ignored);
+    pthread_mutex_lock(&b->lock);
+    if (!there)
+        id[0] = '\0';
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* The replies that there are stay in the part. Nobody is told of files that did not come to be. */
 static void fail(struct sl_batches *b, struct sl_batch_record *rec, const char *code,
                  const struct sl_error *err)
 {
     sl_log(SL_LOG_ERROR, "%s: failed: %s", rec->id, err->msg);
     blame(b, rec, 0, code, NULL, err->msg);
+    forget_missing(b, rec, rec->output_id);
+    forget_missing(b, rec, rec->error_id);
     end(b, rec, SL_BATCH_FAILED);
 }
 
@@ -294,14 +308,7 @@ static bool validate(struct sl_batches *b, struct sl_batch_work *w)
     const struct sl_batch_file *f = &w->file;
     const uint8_t *at = f->in.data;
     size_t number = 1;
-    char msg[96];
     bool told = false;
-    if (f->n_lines > SL_MAX_BATCH_LINES) {
-        snprintf(msg, sizeof msg, "%zu requests, but a batch may have %d", f->n_lines,
-                 SL_MAX_BATCH_LINES);
-        blame(b, w->rec, 0, "too_many_requests", NULL, msg);
-        return true;
-    }
     json_t *ids = json_object();
     for (size_t i = 0; i < f->n_lines && !told; i++) {
         const uint8_t *to = f->in.data + f->lines[i].at;
@@ -345,10 +352,14 @@ static bool open_work(struct sl_batches *b, struct sl_batch_record *rec)
     rec->work = w;
     sl_file_store_path(b->files, rec->input_id, in);
     path_of(b, rec, ".part", part);
-    int rc = sl_batch_open(in, part, &w->file, &err);
+    int rc = sl_batch_open(in, part, SL_MAX_BATCH_LINES, &w->file, &err);
     if (rc != 0) {
-        fail(b, rec, rc == SL_EFORMAT ? "empty_file" : "server_error", &err);
-        if (rc == SL_EFORMAT)
+        fail(b, rec,
+             rc == SL_EFORMAT  ? "empty_file"
+             : rc == SL_ELIMIT ? "too_many_requests"
+                               : "server_error",
+             &err);
+        if (rc == SL_EFORMAT || rc == SL_ELIMIT)
             drop_part(b, rec);
         return false;
     }
@@ -472,30 +483,36 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
         event_base_loopbreak(b->base);
 }
 
-static void on_answered(void *arg, struct sl_batch_job *job)
+/* What the part has, and n_bytes that come, are to count. */
+static void on_coming(void *arg, struct sl_batch_job *job, size_t n_bytes)
 {
     struct sl_batches *b = arg;
     struct sl_batch_record *rec = job->user;
     struct sl_batch_work *w = rec->work;
-    count(w);
-    uint64_t more = w->file.part_bytes - w->charged;
-    if (sl_file_store_charge(b->files, (int64_t)more))
-        w->charged += more;
+    int64_t more = (int64_t)(w->file.part_bytes + n_bytes) - (int64_t)w->charged;
+    if (sl_file_store_charge(b->files, more))
+        w->charged = w->file.part_bytes + n_bytes;
     else if (job->rc == 0)
         job->rc = sl_fail(&job->err, SL_ELIMIT,
                           "the server has no room for more replies (--max-file-storage-bytes)");
+}
+
+static void on_answered(void *arg, struct sl_batch_job *job)
+{
+    struct sl_batch_record *rec = job->user;
+    count(rec->work);
+    on_coming(arg, job, 0);
 }
 
 static void on_ended(void *arg, struct sl_batch_job *job)
 {
     struct sl_batches *b = arg;
     struct sl_batch_record *rec = job->user;
-    if (job->rc != 0) {
-        struct sl_error err = job->err;
-        fail(b, rec, "server_error", &err);
-    } else {
-        finish(b, rec, SL_BATCH_COMPLETED);
+    if (job->rc != 0) { /* what it has becomes files, which count, and which its owner may delete */
+        sl_log(SL_LOG_ERROR, "%s: failed: %s", rec->id, job->err.msg);
+        blame(b, rec, 0, "server_error", NULL, job->err.msg);
     }
+    finish(b, rec, job->rc != 0 ? SL_BATCH_FAILED : SL_BATCH_COMPLETED);
     wake(b); /* others may wait for its place */
 }
 
@@ -516,7 +533,7 @@ static void *thread_main(void *arg)
 
 int sl_batches_run(struct sl_batches *b, struct sl_error *err)
 {
-    static const struct sl_batch_pool_events events = {on_answered, on_ended};
+    static const struct sl_batch_pool_events events = {on_coming, on_answered, on_ended};
     b->base = event_base_new();
     b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (b->base == NULL || b->wake_fd < 0)

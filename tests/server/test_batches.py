@@ -219,8 +219,14 @@ def test_limits(tmp_path):
             upload(c, b"x" * 6000)
         c.files.delete(first.id)
         # the replies have no room: it fails, and says so
-        failed = wait(c, create(c, [line(i, TEXT, prompt="a" * 100, max_tokens=50, logprobs=5, ignore_eos=True) for i in range(40)]))
-        assert failed.status == "failed" and "--max-file-storage-bytes" in failed.errors.data[0].message
+        given = upload(c, [line(i, TEXT, prompt="a" * 100, max_tokens=50, logprobs=5, ignore_eos=True) for i in range(40)]).id
+        for _ in range(2):
+            failed = wait(c, c.batches.create(input_file_id=given, endpoint=TEXT, completion_window="1h"))
+            assert failed.status == "failed" and "--max-file-storage-bytes" in failed.errors.data[0].message
+            assert 0 < len(lines_of(c, failed.output_file_id)) == answered(failed) < 40
+            on_disk = sum(p.stat().st_size for p in tmp_path.rglob("file-*") if p.suffix != ".json")
+            assert on_disk < 20500 and not list(tmp_path.rglob("*.part"))
+            c.files.delete(failed.output_file_id)
     big = os.urandom(1 << 20) * 40
     with serve(tmp_path / "big") as s:
         c = client_of(s)

@@ -291,8 +291,11 @@ static void test_parts(void **state)
     snprintf(part, sizeof part, "%s/part", dir);
     snprintf(out, sizeof out, "%s/out", dir);
     assert_int_equal(sl_write_file(in, lines, sizeof lines - 1, &err), 0);
+    assert_int_equal(sl_batch_open(in, part, 3, &f, &err), SL_ELIMIT);
+    assert_true(f.cap_lines <= 256); /* what is beyond takes no memory */
+    sl_batch_close(&f);
     for (size_t k = 0; k <= 4; k++) {
-        assert_int_equal(sl_batch_open(in, part, &f, &err), 0);
+        assert_int_equal(sl_batch_open(in, part, 4, &f, &err), 0);
         assert_int_equal(f.n_lines, 4);
         assert_int_equal(f.n_done, k);
         assert_int_equal(f.n_good, (k > 0) + (k > 3));
@@ -302,7 +305,7 @@ static void test_parts(void **state)
             put_line(&f, k, statuses[k]);
         sl_batch_close(&f);
     }
-    assert_int_equal(sl_batch_open(in, part, &f, &err), 0);
+    assert_int_equal(sl_batch_open(in, part, 4, &f, &err), 0);
     for (enum sl_batch_which which = SL_BATCH_ALL; which <= SL_BATCH_BAD; which++) {
         assert_int_equal(sl_batch_write(&f, which, out, &err), 0);
         assert_int_equal(sl_read_file(out, 10000, &text, &n, &err), 0);
