@@ -612,8 +612,7 @@ static int load_one(void *arg, const char *name, uint64_t n_bytes, struct sl_err
     if (sl_batch_has_ended(rec))
         return 0;
     b->n_open++;
-    uint64_t n_input;
-    if (sl_file_store_hold(b->files, rec->owner, rec->input_id, "batch", &n_input, &r) != 0)
+    if (sl_file_store_hold(b->files, rec->owner, rec->input_id, "batch", true, &r) != 0)
         sl_log(SL_LOG_WARN, "%s: its input is missing", rec->id);
     return 0;
 }
@@ -731,7 +730,6 @@ int sl_batches_create(struct sl_batches *b, const char *owner, const struct sl_b
                       struct sl_buf *out, struct sl_refusal *r)
 {
     int64_t seconds = 0;
-    uint64_t n_input;
     if (!sl_batch_is_endpoint(desc->endpoint))
         return sl_refuse(r, SL_EINVAL, "endpoint", "endpoint: no batches of '%.40s'",
                          desc->endpoint);
@@ -741,7 +739,7 @@ int sl_batches_create(struct sl_batches *b, const char *owner, const struct sl_b
     struct sl_batch_record *rec = sl_calloc(1, sizeof *rec);
     if (rec == NULL)
         return sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
-    int rc = sl_file_store_hold(b->files, owner, desc->input_file_id, "batch", &n_input, r);
+    int rc = sl_file_store_hold(b->files, owner, desc->input_file_id, "batch", false, r);
     bool held = rc == 0;
     if (rc == 0)
         rc = sl_file_store_make_id("batch_", rec->id, sizeof rec->id, &r->err);

@@ -18,6 +18,7 @@
 #define ID_PREFIX   "file-"
 #define META_SUFFIX ".json"
 #define MAX_META    (16u << 10)
+#define N_RESULTS   2 /* files that a batch makes of one that is held */
 
 struct file {
     char id[SL_FILE_ID_BYTES + 1];
@@ -36,6 +37,7 @@ struct sl_file_store {
     struct file *files; /* oldest first */
     size_t n_files, cap_files;
     size_t n_coming; /* files that are being written */
+    size_t n_held;   /* holds of all files */
     uint64_t n_bytes, max_bytes;
 };
 
@@ -227,11 +229,10 @@ static int load_one(void *arg, const char *name, uint64_t n_bytes, struct sl_err
     struct sl_file_store *s = arg;
     size_t n = strlen(name);
     (void)n_bytes;
+    (void)err;
     if (n != SL_FILE_ID_BYTES + sizeof META_SUFFIX - 1 || !sl_ends_with(name, META_SUFFIX) ||
         !is_id((struct sl_str){name, SL_FILE_ID_BYTES}))
         return 0;
-    if (s->n_files == SL_MAX_STORED_FILES)
-        return sl_fail(err, SL_ELIMIT, "more than %d files", SL_MAX_STORED_FILES);
     if (load_meta(s, name) != 0)
         sl_log(SL_LOG_WARN, "%s/%s: not a file's description, or its content is missing: left out",
                s->files_dir, name);
@@ -341,19 +342,27 @@ void sl_file_store_close(struct sl_file_store *s)
 
 /* ---- adding */
 
+/* With the lock. Is there a place for n more files? */
+static int check_places(const struct sl_file_store *s, size_t n, struct sl_refusal *r)
+{
+    if (s->n_files + s->n_coming + N_RESULTS * s->n_held + n <= SL_MAX_STORED_FILES)
+        return 0;
+    r->code = "storage_limit_exceeded";
+    return sl_refuse(r, SL_ELIMIT, NULL, "this server keeps %d files: delete some",
+                     SL_MAX_STORED_FILES);
+}
+
 /* Room for one more of n bytes, which is held until the file is in the list or given up. */
 static int reserve(struct sl_file_store *s, uint64_t n_bytes, struct sl_refusal *r)
 {
-    int rc = 0;
     pthread_mutex_lock(&s->lock);
-    if (s->n_files + s->n_coming >= SL_MAX_STORED_FILES)
-        rc = sl_refuse(r, SL_ELIMIT, NULL, "this server keeps %d files: delete some",
-                       SL_MAX_STORED_FILES);
-    else if (n_bytes > s->max_bytes || s->n_bytes > s->max_bytes - n_bytes)
+    int rc = check_places(s, 1, r);
+    if (rc == 0 && (n_bytes > s->max_bytes || s->n_bytes > s->max_bytes - n_bytes)) {
+        r->code = "storage_limit_exceeded";
         rc = sl_refuse(r, SL_ELIMIT, NULL,
                        "files may have %llu bytes together (--max-file-storage-bytes): delete some",
                        (unsigned long long)s->max_bytes);
-    r->code = rc != 0 ? "storage_limit_exceeded" : NULL;
+    }
     if (rc == 0 && !make_room(s))
         rc = sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     if (rc == 0) {
@@ -560,7 +569,7 @@ int sl_file_store_read(struct sl_file_store *s, const char *owner, struct sl_str
 }
 
 int sl_file_store_hold(struct sl_file_store *s, const char *owner, const char *id,
-                       const char *purpose, uint64_t *n_bytes, struct sl_refusal *r)
+                       const char *purpose, bool again, struct sl_refusal *r)
 {
     int rc = 0;
     pthread_mutex_lock(&s->lock);
@@ -570,9 +579,11 @@ int sl_file_store_hold(struct sl_file_store *s, const char *owner, const char *i
     else if (strcmp(f->purpose, purpose) != 0)
         rc = sl_refuse(r, SL_EINVAL, "input_file_id",
                        "input_file_id: the file's purpose is %s, not %s", f->purpose, purpose);
+    if (rc == 0 && !again)
+        rc = check_places(s, N_RESULTS, r);
     if (rc == 0) {
         f->n_holds++;
-        *n_bytes = f->n_bytes;
+        s->n_held++;
     }
     pthread_mutex_unlock(&s->lock);
     return rc;
@@ -583,7 +594,9 @@ void sl_file_store_let_go(struct sl_file_store *s, const char *id)
     pthread_mutex_lock(&s->lock);
     struct file *f = find(s, NULL, (struct sl_str){id, strlen(id)});
     SL_ASSERT(f == NULL || f->n_holds > 0);
-    if (f != NULL)
+    if (f != NULL) {
         f->n_holds--;
+        s->n_held--;
+    }
     pthread_mutex_unlock(&s->lock);
 }

@@ -55,9 +55,11 @@ SL_MUST_CHECK int sl_file_store_list(struct sl_file_store *s, const char *owner,
 /* Opens the content for reading. */
 SL_MUST_CHECK int sl_file_store_read(struct sl_file_store *s, const char *owner, struct sl_str id,
                                      int *fd, uint64_t *n_bytes, struct sl_refusal *r);
-/* While it is held a file cannot be deleted. purpose: what it must have been given for. */
+/* While it is held a file cannot be deleted, and has places kept for the two that a batch makes of
+ * it. purpose: what it must have been given for. again: as before the store was opened, so that no
+ * place is asked for. */
 SL_MUST_CHECK int sl_file_store_hold(struct sl_file_store *s, const char *owner, const char *id,
-                                     const char *purpose, uint64_t *n_bytes, struct sl_refusal *r);
+                                     const char *purpose, bool again, struct sl_refusal *r);
 void sl_file_store_let_go(struct sl_file_store *s, const char *id);
 
 void sl_file_store_path(const struct sl_file_store *s, const char *id, char out[SL_MAX_STORE_PATH]);

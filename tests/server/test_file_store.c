@@ -5,6 +5,7 @@
  */
 #include "base/check.h"
 #include "base/fs.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "base/sys.h"
@@ -20,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -138,7 +140,6 @@ static void test_a_store(void **state)
     char one[SL_FILE_ID_BYTES + 1], two[sizeof one], none[sizeof one], owner[SL_FILE_OWNER_HEX + 1],
         other[sizeof owner];
     struct sl_refusal r = {0};
-    uint64_t n;
     sl_file_store_owner("key", owner);
     sl_file_store_owner("key2", other);
     assert_string_not_equal(owner, other);
@@ -147,9 +148,8 @@ static void test_a_store(void **state)
     assert_false(add(s, owner, 1, none)); /* full */
     assert_true(has(s, owner, one) && !has(s, other, one) && !has(s, "", one));
     assert_int_equal(delete_file(s, other, one), SL_ENOTFOUND);
-    assert_int_equal(sl_file_store_hold(s, owner, one, "batch", &n, &r), 0);
-    assert_int_equal(n, 400);
-    assert_int_equal(sl_file_store_hold(s, owner, one, "vision", &n, &r), SL_EINVAL);
+    assert_int_equal(sl_file_store_hold(s, owner, one, "batch", false, &r), 0);
+    assert_int_equal(sl_file_store_hold(s, owner, one, "vision", false, &r), SL_EINVAL);
     assert_int_equal(delete_file(s, owner, one), SL_EINVAL); /* it is held */
     sl_file_store_close(s);
     s = open_store();
@@ -203,6 +203,45 @@ static void test_faults(void **state)
     }
     s = open_store();
     assert_true(has(s, "", id));
+    sl_file_store_close(s);
+}
+
+static void link_files(const char *id, int i)
+{
+    static const char *const ends[] = {"", ".json"};
+    char from[300], to[300];
+    for (size_t k = 0; k < SL_COUNT(ends); k++) {
+        snprintf(from, sizeof from, "%s/files/%s%s", dir, id, ends[k]);
+        snprintf(to, sizeof to, "%s/files/file-%032x%s", dir, (unsigned)i, ends[k]);
+        assert_int_equal(link(from, to), 0);
+    }
+}
+
+/* The number of files is a bound for who brings more, never a reason not to start: those of batches
+ * that began have places kept for them. */
+static void test_places(void **state)
+{
+    (void)state;
+    char id[SL_FILE_ID_BYTES + 1], other[sizeof id];
+    struct sl_refusal r = {0};
+    struct sl_file_store *s = open_store();
+    assert_true(add(s, "", 0, id));
+    sl_file_store_close(s);
+    for (int i = 2; i <= SL_MAX_STORED_FILES - 2; i++)
+        link_files(id, i);
+    s = open_store();
+    assert_int_equal(sl_file_store_hold(s, "", id, "batch", false, &r), 0);
+    assert_false(add(s, "", 0, other));
+    assert_int_equal(sl_file_store_hold(s, "", id, "batch", false, &r), SL_ELIMIT);
+    sl_file_store_let_go(s, id);
+    assert_true(add(s, "", 0, other));
+    assert_int_equal(sl_file_store_hold(s, "", id, "batch", false, &r), SL_ELIMIT);
+    assert_int_equal(sl_file_store_hold(s, "", id, "batch", true, &r), 0);
+    sl_file_store_close(s);
+    for (int i = SL_MAX_STORED_FILES; i < SL_MAX_STORED_FILES + 5; i++)
+        link_files(id, i);
+    s = open_store();
+    assert_true(has(s, "", id) && has(s, "", other) && !add(s, "", 0, other));
     sl_file_store_close(s);
 }
 
@@ -325,6 +364,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_store, begin, end),
         cmocka_unit_test_setup_teardown(test_faults, begin, end),
+        cmocka_unit_test_setup_teardown(test_places, begin, end),
         cmocka_unit_test(test_states),
         cmocka_unit_test_setup_teardown(test_parts, begin, end),
     };
