@@ -248,9 +248,11 @@ static void keep_begin(struct sl_call *call)
 {
     struct response *e = call->extra;
     struct sl_buf body = {0};
+    call->n_kept += e->echo.n_bytes + e->turn.n_bytes;
     if (!e->store)
         return;
     put_response(&body, call, SL_RUNNING, NULL);
+    call->n_kept += body.n_bytes;
     e->stored = sl_store_begin(e->server->responses, call->id, e->tenant, call->conn->loop, &body);
     if (e->stored != NULL)
         call->cancelled = sl_stored_cancelled(e->stored);

@@ -203,6 +203,17 @@ static void link_call(struct sl_conn *c, struct sl_call *call)
     sl_loop_mark(loop, c);
 }
 
+/* What the call keeps of its prompts until its end. */
+static size_t kept_of_prompts(const struct sl_call *call)
+{
+    size_t n = 0;
+    for (int32_t i = 0; i < call->n_prompts; i++) {
+        const struct sl_prompt *p = &call->prompts[i];
+        n += p->n_text + p->n_final + (p->ids != NULL ? p->n_ids * sizeof *p->ids : 0);
+    }
+    return n;
+}
+
 /* May the key have one more call? */
 static int enter_key(struct sl_call *call, struct sl_refusal *r)
 {
@@ -275,6 +286,7 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
     if (p->sampling.max_tokens > 0)
         sl_count_hist_add(&stats->params_max_tokens, (uint64_t)p->sampling.max_tokens);
     call->extra = extra;
+    call->n_kept = kept_of_prompts(call);
     link_call(c, call);
     if (api->begun != NULL)
         api->begun(call);

@@ -115,7 +115,7 @@ struct sl_call {
     int32_t max_tokens; /* asked for, <= 0: none */
     int failed;         /* enum sl_code: what broke it off, 0: nothing */
     struct sl_call_asked asked;
-    size_t n_kept; /* bytes collected for a whole reply */
+    size_t n_kept; /* bytes of the request and the reply that stay here until its end */
     bool stream, include_usage, continuous_usage, want_logprobs, tokens_as_ids, return_token_ids;
     bool echo, drop_output, throttled, return_prompt_text;
     bool timings, timings_per_token; /* in the last event, in each */
@@ -137,7 +137,7 @@ void sl_call_look(struct sl_call *call);    /* was it cancelled from outside? */
 void sl_call_news(struct sl_prompt *prompt);
 void sl_call_resume(struct sl_call *call); /* the client has read: go on if throttled */
 void sl_call_ping(struct sl_call *call);
-/* Bytes that wait here for the end of a whole reply. */
+/* Bytes that wait here for the end of the reply. */
 static inline size_t sl_call_held(const struct sl_call *call)
 {
     return call->n_kept;

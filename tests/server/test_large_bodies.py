@@ -163,3 +163,27 @@ def test_stop_while_preparing(n_signals):
             assert all(b" 200 OK" in sock.recv(65536) for sock in socks)
         for sock in socks:
             sock.close()
+
+
+def test_what_a_response_repeats_is_held():
+    """What the reply repeats of a request stays here until its end: it counts like a body, while it waits as well."""
+    def send(path, body):
+        data = json.dumps(body).encode()
+        c = socket.create_connection(("127.0.0.1", s.port), timeout=30)
+        c.sendall(b"POST %s HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (path.encode(), len(data)) + data)
+        return c
+    with Server("--threads", "1", "--max-num-seqs", "1", "--max-held-bytes", "5000000") as s:
+        ahead = [send("/v1/completions", {"prompt": "a", "max_tokens": 900, "ignore_eos": True}) for _ in range(8)]
+        large = {"input": "hi", "metadata": {"a": "x" * 1000000}}
+        waiting = []
+        for n in (1, 2):
+            waiting.append(send("/v1/responses", large))
+            deadline = time.monotonic() + 20
+            while s.metric("sluice:held_bytes") < n * 2000000:  # it is kept for whoever asks for it, too
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        status, e = s.json("POST", "/v1/responses", large)
+        assert status == 503 and "too many large requests" in e["error"]["message"]
+        for c in ahead + waiting:
+            c.close()
+        s.wait_metric("sluice:held_bytes", 0.0)
