@@ -147,6 +147,7 @@ static const char *error_type(int status, enum sl_protocol protocol)
     } rows[] = {
         {503, {"server_error", "overloaded_error"}},
         {500, {"server_error", "api_error"}},
+        {430, {"invalid_request_error", "invalid_request_error"}},
         {429, {"rate_limit_error", "rate_limit_error"}},
         {414, {"invalid_request_error", "invalid_request_error"}},
         {413, {"invalid_request_error", "request_too_large"}},
