@@ -240,24 +240,45 @@ static int render_given(const struct sl_engine *eng, json_t *ctx, const char *so
     return rc;
 }
 
-/* Cuts what the template put after the last message, so that the model goes on inside it. */
-#define MAX_TEMPLATE_TAIL 1024 /* bytes after the last message; bounds the search */
+/* Where a conversation goes on inside its last message, what the template puts behind that goes.
+ * Its text alone does not tell where it ends: a "<" or an "end" stands in <|im_end|> too. */
+#define FINAL_MARK "sluice-goes-on-here"
 
-static int cut_after_final(const json_t *messages, struct sl_buf *text, struct sl_refusal *r)
+/* The messages, of which the last one ends with the mark and not with white space. */
+static int mark_final(const json_t *messages, json_t **out, struct sl_refusal *r)
 {
-    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    static const char blank[] = " \t\r\n";
+    size_t i = json_array_size(messages) - 1;
+    json_t *all = json_copy((json_t *)(uintptr_t)messages);
+    json_t *last = json_copy(json_array_get(messages, i));
     const char *content = json_string_value(json_object_get(last, "content"));
-    size_t n = content != NULL ? strlen(content) : 0;
-    while (n > 0 && strchr(" \t\r\n", content[n - 1]) != NULL)
+    size_t n = json_string_length(json_object_get(last, "content"));
+    struct sl_buf text = {0};
+    while (n > 0 && memchr(blank, content[n - 1], sizeof blank - 1) != NULL)
         n--;
-    while (n > 0 && strchr(" \t\r\n", content[0]) != NULL) {
-        content++;
-        n--;
-    }
-    size_t stop = text->n_bytes - SL_MIN(text->n_bytes, MAX_TEMPLATE_TAIL);
-    for (size_t end = text->n_bytes; n > 0 && end >= SL_MAX(n, stop); end--) {
-        if (memcmp(text->data + end - n, content, n) == 0) {
-            text->n_bytes = end;
+    sl_buf_put(&text, content, n);
+    sl_buf_put(&text, FINAL_MARK, sizeof FINAL_MARK - 1);
+    bool ok =
+        sl_buf_ok(&text) && all != NULL && last != NULL &&
+        json_object_set_new(last, "content", json_stringn_nocheck(text.data, text.n_bytes)) == 0 &&
+        json_array_set(all, i, last) == 0;
+    sl_buf_deinit(&text);
+    json_decref(last);
+    *out = all;
+    if (ok && n > 0)
+        return 0;
+    json_decref(all);
+    return !ok ? sl_refuse(r, SL_ENOMEM, "messages", "out of memory")
+               : sl_refuse(r, SL_EINVAL, "continue_final_message",
+                           "continue_final_message: the final message is empty");
+}
+
+static int cut_at_mark(struct sl_buf *text, struct sl_refusal *r)
+{
+    const size_t n = sizeof FINAL_MARK - 1;
+    for (size_t end = text->n_bytes; end >= n; end--) {
+        if (memcmp(text->data + end - n, FINAL_MARK, n) == 0) {
+            text->n_bytes = end - n;
             return 0;
         }
     }
@@ -277,13 +298,18 @@ int sl_prompt_render(const struct sl_engine *eng, const struct sl_params *p, cha
     if (p->chat_template == NULL && !sl_engine_has_chat_template(eng))
         return sl_refuse(r, SL_EUNSUPPORTED, "messages",
                          "this model has no chat template; start the server with --chat-template");
-    json_t *ctx = make_context(messages, p);
+    json_t *marked = NULL;
+    rc = p->continue_final_message ? mark_final(messages, &marked, r) : 0;
+    if (rc != 0)
+        return rc;
+    json_t *ctx = make_context(marked != NULL ? marked : messages, p);
+    json_decref(marked);
     if (ctx == NULL)
         return sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     rc = p->chat_template != NULL ? render_given(eng, ctx, p->chat_template, &out, r)
                                   : render_own(eng, ctx, &out, r);
     if (rc == 0 && p->continue_final_message)
-        rc = cut_after_final(messages, &out, r);
+        rc = cut_at_mark(&out, r);
     json_decref(ctx);
     if (rc == 0) {
         *text = sl_buf_steal(&out, n_text);

@@ -161,6 +161,21 @@ def test_chat_echo_and_prompt_text(server):
     assert chat(server, echo=True)["choices"][0]["message"]["content"] == chat(server)["choices"][0]["message"]["content"]
 
 
+def test_a_final_message_ends_where_it_ends(server):
+    """Not where the same letters stand in what the template puts behind it."""
+    for final in ("<", "e", "im_end", "|>", "a\u0000b", "Sure, ", "a b\nc"):
+        talk = [*HI, {"role": "assistant", "content": final}]
+        r = server.json("POST", "/apply-template", {"messages": talk, "add_generation_prompt": False,
+                                                    "continue_final_message": True})[1]
+        whole = server.json("POST", "/apply-template", {"messages": talk, "add_generation_prompt": False})[1]["prompt"]
+        open_ = server.json("POST", "/apply-template", {"messages": HI})[1]["prompt"]
+        assert r["prompt"] == open_ + final.strip() and whole.startswith(r["prompt"]) and len(whole) > len(r["prompt"])
+    for final in ("", " \n"):
+        e = server.json("POST", "/apply-template", {"messages": [*HI, {"role": "assistant", "content": final}],
+                                                    "add_generation_prompt": False, "continue_final_message": True})
+        assert e[0] == 400 and e[1]["error"]["param"] == "continue_final_message"
+
+
 def test_truncation_side(server):
     prompt = list(range(300, 340))
     for side, want in (("left", prompt[-5:]), ("right", prompt[:5]), (None, prompt[-5:])):
