@@ -4,11 +4,9 @@
  * A part of an answer is a content block. Usage counts a prompt's cached tokens apart from the
  * others. There is one choice.
  */
-#include "base/json_load.h"
 #include "server/answer.h"
 #include "server/anthropic_in.h"
 #include "server/conversation.h"
-#include "server/json_tree.h"
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/sse.h"
@@ -94,18 +92,14 @@ static void put_signature(struct sl_buf *b, const struct sl_call *call, const st
     sl_buf_putc(b, '"');
 }
 
-/* Arguments that max_tokens cut off are no JSON; stop_reason says so. */
+/* The model's own bytes: what streams have, and what a number too long to be read loses nothing of.
+ * Arguments that max_tokens cut off are no JSON; stop_reason says so. */
 static void put_input(struct sl_buf *b, const struct sl_part *part)
 {
-    json_error_t error;
-    json_t *v = part->whole
-                    ? sl_json_load(part->text.data, part->text.n_bytes, JSON_ALLOW_NUL, &error)
-                    : NULL;
-    if (json_is_object(v))
-        sl_json_put(b, v);
+    if (part->whole)
+        sl_buf_put(b, part->text.data, part->text.n_bytes);
     else
         SL_PUT(b, "{}");
-    json_decref(v);
 }
 
 /* ---- streams */

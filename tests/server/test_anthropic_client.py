@@ -114,6 +114,18 @@ def test_tools(client):
         assert [(b.name, b.input) for b in got.content] == [(call.name, call.input)]
 
 
+def test_input_is_what_the_model_wrote(client):
+    """A number of 26 digits, which a reader of JSON may refuse."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1e25, "maximum": 9e25}},
+              "required": ["n"], "additionalProperties": False}
+    args = {"tools": [{"name": "f", "input_schema": schema}], "tool_choice": {"type": "tool", "name": "f"},
+            "max_tokens": 100}
+    no_dot = {"extra_body": {"temperature": 1, "seed": 1, "logit_bias": BIAS | {"18": -100}}}
+    m, got = ask(client, **args, **no_dot), ask_stream(client, **args, **no_dot)
+    assert m.stop_reason == got.stop_reason == "tool_use"
+    assert 10**25 <= m.content[0].input["n"] == got.content[0].input["n"]
+
+
 def test_tool_loop(client):
     """The answer goes back as the client has it, with the tool's result."""
     messages = list(HI)
