@@ -60,6 +60,7 @@ static void put_tokenized(struct sl_buf *b, const struct sl_engine *eng,
 static int render(struct sl_task *t, char **text, size_t *n_text)
 {
     int rc = sl_task_params(t, SL_ENDPOINT_CHAT);
+    t->params.formats = &t->served->formats; /* they say how earlier calls are shown */
     return rc != 0 ? rc : sl_prompt_render(t->served->eng, &t->params, text, n_text, &t->refusal);
 }
 

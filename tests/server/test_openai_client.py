@@ -62,6 +62,18 @@ def test_tokenize_round_trip(server):
     assert status == 400 and e["error"]["param"] == "prompt"
 
 
+def test_tokens_of_earlier_calls():
+    """A template that prints arguments as they came: the tokens are those of the chat's prompt."""
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "b"}'}}
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "1", "content": "b"}]
+    with Server("--threads", "1", "--chat-template", "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] "
+                "%}{{ c.function.arguments }}{% endfor %}{% endfor %}") as s:
+        _, a = s.json("POST", "/tokenize", {"messages": talk})
+        _, b = s.json("POST", "/v1/chat/completions/render", {"messages": talk})
+    assert a["tokens"] == b["token_ids"]
+
+
 # ---- completions
 
 def test_completion(client, model):
