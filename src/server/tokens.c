@@ -8,17 +8,8 @@
 
 const char *sl_token_bytes(struct sl_token_style style, int32_t id, size_t *n)
 {
-    char *out = style.loop->token_buf;
-    struct sl_detok d;
-    /* Not at the start of a text, else a leading blank would be lost; what the detokenizer holds
-     * back of an unfinished character belongs to the token too. */
-    sl_detok_init(&d, sl_engine_tokenizer(style.served->eng), false);
-    d.at_start = false;
-    *n = sl_detok_push(&d, id, out);
-    size_t n_held = SL_MIN((size_t)d.n_pending, sizeof d.pending);
-    memcpy(out + *n, d.pending, n_held);
-    *n += n_held;
-    return out;
+    *n = sl_detok_token(sl_engine_tokenizer(style.served->eng), id, style.loop->token_buf);
+    return style.loop->token_buf;
 }
 
 static size_t count_chars(const char *s, size_t n)

@@ -15,8 +15,8 @@ struct sl_token_style {
     bool as_ids;
 };
 
-/* The bytes a token stands for, as far as they are known without its neighbours; lives in the
- * loop's scratch buffer until the next call. */
+/* The bytes a token stands for between others; lives in the loop's scratch buffer until the next
+ * call. */
 const char *sl_token_bytes(struct sl_token_style style, int32_t id, size_t *n);
 /* A JSON string; returns how many characters of text it stands for. */
 size_t sl_put_token_string(struct sl_buf *b, struct sl_token_style style, int32_t id);

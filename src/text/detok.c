@@ -192,6 +192,18 @@ size_t sl_detok_push(struct sl_detok *d, int32_t id, char *out)
     return k.n;
 }
 
+size_t sl_detok_token(const struct sl_tokenizer *tok, int32_t id, char *out)
+{
+    size_t n, n_space = tok->join_space ? 1 : 0;
+    if (id < 0 || (uint32_t)id >= tok->pieces.n || tok->pieces.at[id].len == TOK_HOLE)
+        return 0;
+    const char *text = tok_str(tok->dec, (uint32_t)id, &n);
+    memcpy(out, " ", n_space);
+    if (n > 0)
+        memcpy(out + n_space, text, n);
+    return n_space + n;
+}
+
 size_t sl_detok_finish(struct sl_detok *d, char *out)
 {
     const struct tok_decoder *dec = &d->tok->decoder;

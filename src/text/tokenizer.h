@@ -98,5 +98,8 @@ size_t sl_detok_push(struct sl_detok *d, int32_t id, char *out);
 /* The end: an unfinished character becomes U+FFFD. */
 size_t sl_detok_finish(struct sl_detok *d, char *out);
 size_t sl_detok_max_bytes(const struct sl_tokenizer *tok);
+/* The bytes of one token in the middle of an output, where nothing is stripped; of a character they
+ * may be a part. Room and result as above. */
+size_t sl_detok_token(const struct sl_tokenizer *tok, int32_t id, char *out);
 
 #endif

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import struct
+import subprocess
 import threading
 import time
 
@@ -14,8 +15,9 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from serverproc import Server
+from serverproc import ROOT, Server
 
+MKMODEL = os.path.join(ROOT, "build", "release", "tools", "mkmodel")
 STORY = "Once upon a time"
 
 
@@ -155,6 +157,25 @@ def test_echo_and_logprobs(client, model):
     only = client.completions.create(model=model, prompt=STORY, max_tokens=0, echo=True, logprobs=1)
     assert only.choices[0].text == STORY and only.usage.completion_tokens == 0
     assert len(only.choices[0].logprobs.tokens) == only.usage.prompt_tokens
+
+
+LLAMA = {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "\u0120"}, "content": " "},
+                                          {"type": "Fuse"}, {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+
+
+@pytest.mark.parametrize("decoder", [{"type": "ByteLevel"}, LLAMA])
+def test_tokens_of_logprobs_are_whole(tmp_path, decoder):
+    """What a decoder takes off the ends of a text, and bytes of a character, belong to their tokens."""
+    subprocess.run([MKMODEL, "--vocab", "bytes", "--out", str(tmp_path)], check=True, capture_output=True)
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"decoder": decoder}))
+    text = " a b" if decoder == LLAMA else " \U0001F600 b"
+    with Server(str(tmp_path), "--threads", "1") as s:
+        status, r = s.json("POST", "/v1/completions", {"prompt": text, "max_tokens": 0, "echo": True, "logprobs": 0})
+    assert status == 200, r
+    lp = r["choices"][0]["logprobs"]
+    assert lp["tokens"] == [" ", *("a" if decoder == LLAMA else 4 * "\uFFFD"), " ", "b"]
+    assert (lp["text_offset"][0], lp["text_offset"][1], *lp["text_offset"][-2:]) == (0, 1, 2, 3)
 
 
 def test_logit_bias_and_ids(client, model):

@@ -105,6 +105,45 @@ static void test_known_answers(void **state)
     }
 }
 
+/* A token by itself: as between others, whatever the decoder does at the ends of a text. */
+static void test_one_token(void **state)
+{
+    static const struct {
+        const char *json;
+        int32_t id;
+        const char *bytes;
+    } cases[] = {
+        {"{" VOCAB, 0, " hello"},
+        {DECODER(LLAMA("0")), 1, " hello"},
+        {DECODER(LLAMA("0")), 11, " "},
+        {DECODER(LLAMA("2")), 8, " "},
+        {DECODER(LLAMA("0")), 10, "<s>"},
+        {DECODER(LLAMA("0")), 5, "\xE4"},
+        {DECODER(LLAMA("0")), 6, "\xBD"},
+        {DECODER(LLAMA("0")), 18, ""},
+        {DECODER(LLAMA("0")), -1, ""},
+        {DECODER(
+             "{\"type\":\"Metaspace\",\"replacement\":\"\\u2581\",\"prepend_scheme\":\"always\"}"),
+         1, " hello"},
+        {DECODER("{\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true}"), 2, "lo"},
+        {DECODER("{\"type\":\"BPEDecoder\",\"suffix\":\"</w>\"}"), 3, "wor "},
+        {DECODER("{\"type\":\"ByteLevel\"}"), 14, " he"},
+        {DECODER("{\"type\":\"ByteLevel\"}"), 17, "\xA0"},
+    };
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        struct sl_tokenizer *t = NULL;
+        char out[1024];
+        assert_int_equal(
+            sl_tokenizer_from_json(cases[i].json, strlen(cases[i].json), NULL, 0, &t, NULL), 0);
+        assert_true(sl_detok_max_bytes(t) <= sizeof(out));
+        size_t n = sl_detok_token(t, cases[i].id, out);
+        if (n != strlen(cases[i].bytes) || memcmp(out, cases[i].bytes, n) != 0)
+            fail_msg("case %zu: \"%.*s\"", i, (int)n, out);
+        sl_tokenizer_destroy(t);
+    }
+}
+
 static void test_ids(void **state)
 {
     (void)state;
@@ -131,6 +170,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_known_answers),
+        cmocka_unit_test(test_one_token),
         cmocka_unit_test(test_ids),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
