@@ -226,10 +226,11 @@ bool sl_answer_ok(const struct sl_answer *a)
     return !a->failed;
 }
 
-bool sl_answer_in(const struct sl_answer *a, enum sl_part_kind kind)
+bool sl_answer_in_text(const struct sl_answer *a)
 {
     const struct sl_part *last = a->n_parts > 0 ? &a->parts[a->n_parts - 1] : NULL;
-    return last != NULL && !last->ended && last->kind == kind;
+    return (last != NULL && !last->ended && last->kind == SL_PART_TEXT) ||
+           (a->parser != NULL && sl_output_holds_content(a->parser));
 }
 
 bool sl_answer_has_calls(const struct sl_answer *a)

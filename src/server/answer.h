@@ -34,8 +34,9 @@ void sl_answer_destroy(struct sl_answer *a);
  * a failure of memory b, or what sl_answer_ok tells, is failed. */
 void sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk *chunk);
 bool sl_answer_ok(const struct sl_answer *a);
-bool sl_answer_in(const struct sl_answer *a, enum sl_part_kind kind); /* a part of it is open */
-bool sl_answer_has_calls(const struct sl_answer *a);                  /* NULL: no */
+/* A part of text is open, or what is held back may begin one. */
+bool sl_answer_in_text(const struct sl_answer *a);
+bool sl_answer_has_calls(const struct sl_answer *a); /* NULL: no */
 /* Tokens of reasoning so far, its markers included; -1: its format has none. NULL: -1. */
 int64_t sl_answer_n_thought(const struct sl_answer *a);
 size_t sl_answer_bytes(const struct sl_answer *a); /* kept; NULL: 0 */

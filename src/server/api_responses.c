@@ -409,8 +409,10 @@ static void push_piece(struct sl_call *call, struct sl_choice *choice, struct sl
     struct response *e = call->extra;
     sl_answer_push(choice->answer, b, piece);
     e->n_pushed += piece->n_text;
-    if (!sl_answer_in(choice->answer, SL_PART_TEXT))
-        sl_buf_clear(&e->logprobs); /* tokens of reasoning, of calls or of markers */
+    /* Tokens of reasoning, of calls or of markers. The first ones of a character have no text yet:
+     * what they are of shows with the last. */
+    if (piece->n_text > 0 && !sl_answer_in_text(choice->answer))
+        sl_buf_clear(&e->logprobs);
 }
 
 /* Which part a token belongs to shows once the answer has its text and none behind it: tokens that

@@ -298,6 +298,11 @@ bool sl_output_in_reasoning(const struct sl_output *p)
     return p->thinking;
 }
 
+bool sl_output_holds_content(const struct sl_output *p)
+{
+    return p->hold.n_bytes > 0 && !p->thinking && !p->begun;
+}
+
 /* ---------------------------------------------------------------- life */
 
 static void add_literal(struct sl_output *p, const char *text, enum out_literal_kind kind, int pair)

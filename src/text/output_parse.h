@@ -84,6 +84,8 @@ SL_MUST_CHECK int sl_output_finish(struct sl_output *p);
  * is part of it. Nothing happens outside of a block. */
 SL_MUST_CHECK int sl_output_end_reasoning(struct sl_output *p);
 bool sl_output_in_reasoning(const struct sl_output *p);
+/* Is something held back that may still turn out to be content? */
+bool sl_output_holds_content(const struct sl_output *p);
 
 /* Names that the template's text tells, or NULL where it tells none. */
 void sl_output_detect(const char *chat_template, size_t n, const char **tools_format,

@@ -152,6 +152,18 @@ def test_logprobs_of_held_text(client):
     assert "".join(t.token for t in content.logprobs).strip() == text.strip()
 
 
+@pytest.mark.parametrize("text", ["<b>bold</b>", "< think", "\U0001F600 hi", "\u00e9", "  a"])
+def test_logprobs_of_what_may_be_a_marker(client, text):
+    """A message's first tokens, which the parser holds back, or which are half a character."""
+    fields = {"include": ["message.output_text.logprobs"], "max_output_tokens": 60, "ignore_eos": False}
+    r = ask(client, extra={"structured_outputs": {"choice": [text]}}, **fields)
+    content = r.output[0].content[0]
+    assert content.text == text.strip()
+    assert b"".join(bytes(t.bytes) for t in content.logprobs).decode().strip() == text.strip()
+    last, _ = gather(ask(client, stream=True, extra={"structured_outputs": {"choice": [text]}}, **fields))
+    assert last.output[0].content[0] == content
+
+
 def test_tools(client):
     for choice in ("required", {"type": "function", "name": "get_weather"}):
         r = ask(client, tools=[TOOL, {"type": "web_search"}], tool_choice=choice, max_output_tokens=200, temperature=1,
