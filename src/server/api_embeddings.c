@@ -73,10 +73,7 @@ static void put_list(struct sl_buf *b, struct sl_call *call, const char *object,
         SL_PUT(b, ",\"");
         sl_buf_puts(b, member);
         SL_PUT(b, "\":");
-        if (v != NULL)
-            put_vector(b, call, v, n);
-        else
-            SL_PUT(b, "null"); /* it was cancelled, and so is the reply */
+        put_vector(b, call, v, n);
         sl_buf_putc(b, '}');
     }
     SL_PUT(b, "],");

@@ -41,12 +41,9 @@ static double score_of(const struct sl_call *call, int32_t i)
     const int32_t n_first = call->pool.n_first;
     int32_t n;
     const float *v = sl_request_pooled(call->prompts[n_first + i].req, &n);
-    if (v == NULL)
-        return 0;
     if (n_first == 0)
         return (double)v[n - 1];
-    const float *a = sl_request_pooled(call->prompts[n_first > 1 ? i : 0].req, &n);
-    return a != NULL ? cosine(a, v, n) : 0;
+    return cosine(sl_request_pooled(call->prompts[n_first > 1 ? i : 0].req, &n), v, n);
 }
 
 static void put_scores(struct sl_buf *b, struct sl_call *call)

@@ -325,26 +325,6 @@ void sl_call_put_ids(struct sl_buf *b, const int32_t *ids, size_t n_ids)
     sl_buf_putc(b, ']');
 }
 
-static void finish_call(struct sl_call *call)
-{
-    struct sl_http_stats *stats = &call->conn->loop->stats;
-    for (int32_t i = 0; i < call->n_prompts; i++) {
-        uint64_t longest = 0;
-        for (int32_t k = 0; k < call->n; k++)
-            longest = SL_MAX(longest, call->choices[i * call->n + k].n_output);
-        sl_count_hist_add(&stats->max_generation, longest);
-    }
-    if (call->stream) {
-        call->api->end_stream(sl_conn_stream_buf(call->conn), call);
-        sl_conn_stream_end(call->conn);
-    } else {
-        struct sl_buf b = {.max_bytes = SL_MAX_REPLY_BYTES};
-        call->api->put_whole(&b, call);
-        sl_reply_json(call->conn, 200, &b);
-    }
-    sl_call_destroy(call);
-}
-
 static void fail_call(struct sl_call *call, const struct sl_error *err)
 {
     struct sl_conn *c = call->conn;
@@ -361,6 +341,46 @@ static void fail_call(struct sl_call *call, const struct sl_error *err)
         sl_conn_stream_end(c);
     } else {
         sl_reply_refusal(c, &r);
+    }
+    sl_call_destroy(call);
+}
+
+/* Values of some prompts are no reply: what is missing would pass for a value. */
+static int check_pooled(const struct sl_call *call, struct sl_error *err)
+{
+    const struct sl_conn *c = call->conn;
+    bool late = c->loop->server->cfg->request_timeout_ms > 0 && c->call_deadline_ns == 0;
+    int32_t n;
+    for (int32_t i = 0; i < call->n_prompts; i++) {
+        if (sl_request_pooled(call->prompts[i].req, &n) != NULL)
+            continue;
+        return late ? sl_fail(err, SL_ETIMEOUT, "the request took longer than the server allows")
+                    : sl_fail(err, SL_ESHUTDOWN, "the server stopped the request");
+    }
+    return 0;
+}
+
+static void finish_call(struct sl_call *call)
+{
+    struct sl_error err;
+    if (call->api->pooling && check_pooled(call, &err) != 0) {
+        fail_call(call, &err);
+        return;
+    }
+    struct sl_http_stats *stats = &call->conn->loop->stats;
+    for (int32_t i = 0; i < call->n_prompts; i++) {
+        uint64_t longest = 0;
+        for (int32_t k = 0; k < call->n; k++)
+            longest = SL_MAX(longest, call->choices[i * call->n + k].n_output);
+        sl_count_hist_add(&stats->max_generation, longest);
+    }
+    if (call->stream) {
+        call->api->end_stream(sl_conn_stream_buf(call->conn), call);
+        sl_conn_stream_end(call->conn);
+    } else {
+        struct sl_buf b = {.max_bytes = SL_MAX_REPLY_BYTES};
+        call->api->put_whole(&b, call);
+        sl_reply_json(call->conn, 200, &b);
     }
     sl_call_destroy(call);
 }

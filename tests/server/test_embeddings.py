@@ -4,8 +4,10 @@ openai client unmodified, the same bits alone and in a crowd, and what is refuse
 import base64
 import math
 import os
+import signal
 import struct
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import openai
@@ -232,6 +234,22 @@ def test_yes_no(models):
     s = Server(str(models / "qwen3"), *flags, "{{ bos_token }}nothing")
     refused(s, "/rerank", {"query": "q", "documents": ["d"]}, "roles query and document")
     assert s.stop() == 0 and g.stop() == 0
+
+
+@pytest.mark.parametrize("path,field", [("/v1/embeddings", "input"), ("/score", "text_2")])
+def test_what_is_broken_off_is_no_reply(models, path, field):
+    """A score of 0 for what was never computed would pass for a score."""
+    body = {"text_1": "a", field: [f"{i:04}" * 120 for i in range(2000)]}
+    with Server(str(models / "qwen3"), "--runner", "pooling", "--threads", "1") as s, ThreadPoolExecutor(1) as pool:
+        reply = pool.submit(s.json, "POST", path, body)
+        deadline = time.monotonic() + 10
+        while s.metric("vllm:num_requests_running") == 0 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        s.process.send_signal(signal.SIGTERM)
+        time.sleep(0.02)
+        s.process.send_signal(signal.SIGTERM)
+        status, r = reply.result()
+        assert status == 503 and "stopped" in r["error"]["message"], str(r)[-200:]
 
 
 def test_other_routes(bert):
