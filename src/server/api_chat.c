@@ -119,8 +119,9 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     if (!choice->began)
         put_first_event(b, call, prompt, choice);
     choice->began = true;
-    if (chunk->n_text == 0 && chunk->finish == SL_RUNNING && !tokens_matter)
-        return; /* half a character: nothing to show yet */
+    if (choice->answer == NULL && chunk->n_text == 0 && chunk->finish == SL_RUNNING &&
+        !tokens_matter)
+        return; /* half a character: nothing to show yet; an answer counts its tokens */
     choice->open = false;
     if (choice->answer != NULL) {
         sl_answer_push(choice->answer, b, chunk);

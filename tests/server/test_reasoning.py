@@ -70,11 +70,12 @@ def test_usage(server):
         want = sum(thought(server, c["token_ids"]) for c in r["choices"])
         assert r["usage"]["completion_tokens_details"] == {"reasoning_tokens": want}
         for every in (False, True):
-            _, _, data = server.request("POST", "/v1/chat/completions", body | {"stream": True, "stream_options": {
-                "include_usage": True, "continuous_usage_stats": every}})
+            _, _, data = server.request("POST", "/v1/chat/completions", body | {
+                "stream": True, "stream_options": {"include_usage": True, "continuous_usage_stats": every},
+                "return_token_ids": every})
             counts = [e["usage"]["completion_tokens_details"]["reasoning_tokens"] for e in events(data)
                       if e.get("usage")]
-            assert counts[-1] == want and counts == sorted(counts) and (len(counts) > 1) == every
+            assert counts[-1] == want and counts == sorted(counts) and (len(counts) > 1) == every, (form, counts, want)
     status, r = server.json("POST", "/v1/chat/completions", {
         "messages": ASK, "max_tokens": 9, "chat_template_kwargs": {"enable_thinking": False}})
     assert r["usage"]["completion_tokens_details"] == {"reasoning_tokens": 0}
