@@ -10,7 +10,7 @@
 
 #include <string.h>
 
-enum { MEMO = 1 << 14 };
+enum { MEMO = 1 << 14, TRUTHS_OF_DERIVATIVE = 8 };
 
 uint32_t sl_auto_fail(struct sl_auto *a, int code, const char *what)
 {
@@ -34,6 +34,13 @@ int sl_auto_check(const struct sl_auto *a, struct sl_error *err)
     if (a->failed != NULL)
         return sl_fail(err, a->fail_code, "grammar: %s", a->failed);
     return sl_rx_check(&a->rx, err);
+}
+
+bool sl_auto_spend(struct sl_auto *a, uint32_t n)
+{
+    uint64_t before = a->n_truths / TRUTHS_OF_DERIVATIVE;
+    a->n_truths += n;
+    return sl_rx_spend(&a->rx, a->n_truths / TRUTHS_OF_DERIVATIVE - before);
 }
 
 static uint64_t vec_hash(enum sl_vec_kind kind, const uint32_t *v, uint32_t n)
@@ -205,5 +212,8 @@ uint32_t sl_auto_json_goal(struct sl_auto *a, uint32_t node)
     struct sl_goal *g = sl_goal_of(a, req, roots, node > SL_NODE_FALSE);
     if (g != NULL)
         (void)sl_goal_sat(a, g); /* looks into all of it: what is not supported shows here */
+    for (uint32_t i = 1; i < a->n_vecs && a->sat_cut && a->failed == NULL; i++)
+        if (a->vecs[i]->kind == SL_VEC_GOAL && a->vecs[i]->aux != NULL)
+            (void)sl_goal_sat(a, a->vecs[i]->aux);
     return g == NULL ? 0 : g->id;
 }

@@ -102,6 +102,9 @@ struct sl_plan {
     /* objects */
     struct sl_name *names;
     uint32_t n_names, *props; /* [n_names][n_locals] node, SL_NODE_NONE: not a property */
+    /* of a local, places in names: of what it requires, then of each dependency and what that one
+     * requires */
+    uint32_t **asked;
     struct sl_plan_pattern *patterns;
     uint32_t n_patterns;
     struct sl_goal **name_goals; /* of simple plans */
@@ -141,6 +144,9 @@ struct sl_auto {
     uint64_t *memo; /* state and byte to state, a cache */
     uint32_t *memo_to;
     uint32_t n_entered; /* closure steps of the current byte */
+    uint64_t n_truths;  /* asked of nodes, for the time limit */
+    uint32_t sat_depth; /* goals that sl_goal_sat is in the middle of */
+    bool sat_cut;       /* it stopped before some: they were taken for possible */
     const char *failed;
     int fail_code;
 };

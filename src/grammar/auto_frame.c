@@ -35,25 +35,6 @@ static uint32_t members(const struct sl_vec *f)
     return f->v[FR_COUNT] + begun;
 }
 
-static bool seen(const struct sl_vec *f, uint32_t name)
-{
-    SL_ASSERT(FR_WORDS + name / 32 < f->n);
-    return (f->v[FR_WORDS + name / 32] >> (name & 31) & 1) != 0;
-}
-
-/* Is the name there? Names of required and of dependencies are all in the plan. */
-static bool has_name(const struct sl_plan *p, const struct sl_vec *f, const char *raw, size_t n,
-                     uint32_t *at)
-{
-    for (uint32_t i = 0; i < p->n_names; i++)
-        if (p->names[i].n_raw == n && memcmp(p->names[i].raw, raw, n) == 0) {
-            *at = i;
-            return seen(f, i);
-        }
-    *at = UINT32_MAX;
-    return false;
-}
-
 /* Can nothing that may still come fail the local? */
 static bool inert(const struct sl_plan *p, const struct sl_vec *f, const struct sl_schema_node *n,
                   uint32_t l)
@@ -65,7 +46,7 @@ static bool inert(const struct sl_plan *p, const struct sl_vec *f, const struct 
         return false;
     for (uint32_t i = 0; i < p->n_names; i++) {
         uint32_t node = p->props[(size_t)i * p->n_locals + l];
-        if (node != SL_NODE_NONE && node != SL_NODE_TRUE && !seen(f, i))
+        if (node != SL_NODE_NONE && node != SL_NODE_TRUE && !sl_frame_seen(f, i))
             return false;
     }
     return true;
@@ -92,22 +73,22 @@ static enum truth object_truth(struct sl_auto *a, const struct sl_plan *p, const
                                uint32_t l, bool end)
 {
     const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
-    uint32_t missing = 0, at, count = members(f);
+    uint32_t missing = 0, count = members(f);
     SL_ASSERT(p->object && l < p->n_locals);
     if ((failed_of(f) >> l & 1) != 0 || count > n->max_props)
         return IS_FALSE;
-    for (uint32_t i = 0; i < n->n_required; i++)
-        if (!has_name(p, f, n->required[i].name, n->required[i].n, &at)) {
+    for (uint32_t i = 0; i < n->n_required; i++) {
+        uint32_t at = p->asked[l][i];
+        if (!sl_frame_seen(f, at)) {
             missing++;
-            SL_ASSERT(at < p->n_names); /* the plan knows every required name */
             if (p->name_allowed != NULL && (p->name_allowed[at / 32] >> (at & 31) & 1) == 0)
                 return IS_FALSE;
         }
+    }
     for (uint32_t i = 0; i < n->n_deps; i++) {
-        if (!has_name(p, f, n->deps[i].name, n->deps[i].n, &at))
-            continue;
-        for (uint32_t k = 0; k < n->deps[i].n_required; k++)
-            missing += !has_name(p, f, n->deps[i].required[k].name, n->deps[i].required[k].n, &at);
+        const uint32_t *at = sl_plan_dep(p, n, l, i);
+        for (uint32_t k = 1; k <= n->deps[i].n_required && sl_frame_seen(f, at[0]); k++)
+            missing += !sl_frame_seen(f, at[k]);
     }
     if (end)
         return missing > 0 || count < n->min_props ||
@@ -175,12 +156,15 @@ enum truth sl_frame_truth(struct sl_auto *a, const struct sl_plan *p, const stru
     SL_ASSERT(node != SL_NODE_NONE && node < a->schema.n_nodes);
     const struct sl_schema_node *n = &a->schema.nodes[node];
     enum truth t = IS_TRUE;
-    uint32_t at;
-    if ((n->types & (p->object ? SL_JSON_OBJECT : SL_JSON_ARRAY)) == 0 || depth > MAX_DEPTH)
+    uint32_t own = 0;
+    if ((n->types & (p->object ? SL_JSON_OBJECT : SL_JSON_ARRAY)) == 0 || depth > MAX_DEPTH ||
+        !sl_auto_spend(a, 1 + n->n_required / 16))
         return IS_FALSE;
     for (uint32_t l = 0; l < p->n_locals; l++)
-        if (p->locals[l] == node)
+        if (p->locals[l] == node) {
             t = p->object ? object_truth(a, p, f, l, end) : array_truth(a, p, f, l, end);
+            own = l;
+        }
     for (uint32_t i = 0; i < n->all_of.n && t != IS_FALSE; i++)
         t = both(t, sl_frame_truth(a, p, f, n->all_of.v[i], end, depth + 1));
     if (n->any_of.n > 0 && t != IS_FALSE)
@@ -202,7 +186,7 @@ enum truth sl_frame_truth(struct sl_auto *a, const struct sl_plan *p, const stru
         if (n->deps[i].node == SL_NODE_NONE)
             continue;
         enum truth d = sl_frame_truth(a, p, f, n->deps[i].node, end, depth + 1);
-        bool here = has_name(p, f, n->deps[i].name, n->deps[i].n, &at);
+        bool here = sl_frame_seen(f, sl_plan_dep(p, n, own, i)[0]);
         t = both(t, here ? d : end || d == IS_TRUE ? IS_TRUE : IS_OPEN);
     }
     return t;
@@ -268,12 +252,14 @@ static uint32_t lift_local(struct lift *x, uint32_t l)
 static uint32_t lift_node(struct lift *x, uint32_t node, int depth)
 {
     const struct sl_schema_node *n = &x->a->schema.nodes[node];
-    uint32_t v[MAX_WANTED + 8], k = 0, alts[MAX_WANTED], n_alts;
+    uint32_t v[MAX_WANTED + 8], k = 0, alts[MAX_WANTED], n_alts, own = 0;
     if (depth > MAX_DEPTH || sl_frame_truth(x->a, x->p, x->f, node, false, 0) == IS_FALSE)
         return EXPR_FALSE;
     for (uint32_t l = 0; l < x->p->n_locals; l++)
-        if (x->p->locals[l] == node)
+        if (x->p->locals[l] == node) {
             v[k++] = lift_local(x, l);
+            own = l;
+        }
     for (uint32_t i = 0; i < n->all_of.n; i++) {
         v[k++] = lift_node(x, n->all_of.v[i], depth + 1);
         if (k == MAX_WANTED) {
@@ -306,9 +292,8 @@ static uint32_t lift_node(struct lift *x, uint32_t node, int depth)
         v[k++] = sl_expr_list(x->a, SL_VEC_OR, alts, 2);
     }
     for (uint32_t i = 0; i < n->n_deps && x->p->object; i++) {
-        uint32_t at;
         if (n->deps[i].node == SL_NODE_NONE ||
-            !has_name(x->p, x->f, n->deps[i].name, n->deps[i].n, &at))
+            !sl_frame_seen(x->f, sl_plan_dep(x->p, n, own, i)[0]))
             continue;
         v[k++] = lift_node(x, n->deps[i].node, depth + 1);
         if (k >= MAX_WANTED) {
@@ -669,9 +654,9 @@ struct sl_frame_aux *sl_frame_names(struct sl_auto *a, struct sl_plan *p, uint32
     if (p->static_keys && p->name_allowed == NULL)
         know_static_names(a, p, f);
     for (uint32_t i = 0; i < p->n_names; i++) {
-        bool may = !seen(f, i) && (p->static_keys && p->name_allowed != NULL
-                                       ? (p->name_allowed[i / 32] >> (i & 31) & 1) != 0
-                                       : sl_frame_named(a, p, f, i, 0) != 0);
+        bool may = !sl_frame_seen(f, i) && (p->static_keys && p->name_allowed != NULL
+                                                ? (p->name_allowed[i / 32] >> (i & 31) & 1) != 0
+                                                : sl_frame_named(a, p, f, i, 0) != 0);
         x->allowed[i / 32] |= (uint32_t)may << (i & 31);
         x->any = x->any || may;
     }

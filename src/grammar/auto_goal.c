@@ -6,6 +6,8 @@
 
 #include <string.h>
 
+enum { MAX_SAT_DEPTH = 1000 };
+
 static uint32_t sort_unique(uint32_t *v, uint32_t n)
 {
     uint32_t k = 0;
@@ -168,6 +170,11 @@ bool sl_goal_sat(struct sl_auto *a, struct sl_goal *g)
         return false;
     if (g->sat != 0)
         return g->sat != 3;
+    if (a->sat_depth == MAX_SAT_DEPTH) { /* a schema may go deeper than the stack does */
+        a->sat_cut = true;
+        return true;
+    }
+    a->sat_depth++;
     g->sat = 1; /* met again on the way: taken for possible */
     bool sat = g->scalar != SL_RX_NONE;
     if (type_possible(a, g->req, SL_JSON_OBJECT))
@@ -176,5 +183,6 @@ bool sl_goal_sat(struct sl_auto *a, struct sl_goal *g)
         sat = sl_frame_open(a, g, false, 0, 0) != 0 || sat;
     SL_ASSERT(g->sat == 1);
     g->sat = sat ? 2 : 3;
+    a->sat_depth--;
     return sat;
 }

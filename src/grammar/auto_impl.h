@@ -22,6 +22,8 @@ struct sl_frame_aux {  /* of an object before a name: what may come */
 /* auto.c */
 uint32_t sl_auto_fail(struct sl_auto *a, int code, const char *what);
 uint32_t sl_auto_no_room(struct sl_auto *a); /* its arena gave nothing */
+/* Asking n nodes for their truth takes time; false: there is no more. */
+bool sl_auto_spend(struct sl_auto *a, uint32_t n);
 uint32_t sl_vec_of(struct sl_auto *a, enum sl_vec_kind kind, const uint32_t *v, uint32_t n);
 static inline struct sl_vec *sl_vec_at(const struct sl_auto *a, uint32_t id)
 {
@@ -36,6 +38,20 @@ bool sl_goal_sat(struct sl_auto *a, struct sl_goal *g);
 bool sl_expr_true(const struct sl_auto *a, uint32_t expr, const struct sl_goal *g, uint64_t truths);
 
 /* auto_plan.c */
+/* Places in the plan's names of a local's dependency: its own, then those that it requires. */
+static inline const uint32_t *sl_plan_dep(const struct sl_plan *p, const struct sl_schema_node *n,
+                                          uint32_t local, uint32_t dep)
+{
+    const uint32_t *at = p->asked[local] + n->n_required;
+    for (uint32_t i = 0; i < dep; i++)
+        at += 1 + n->deps[i].n_required;
+    return at;
+}
+static inline bool sl_frame_seen(const struct sl_vec *f, uint32_t name)
+{
+    SL_DCHECK(FR_WORDS + name / 32 < f->n);
+    return (f->v[FR_WORDS + name / 32] >> (name & 31) & 1) != 0;
+}
 struct sl_plan *sl_plan_of(struct sl_auto *a, struct sl_goal *g, bool object);
 /* Nodes that local asks of a member of that class, at most max. */
 uint32_t sl_plan_wanted(struct sl_auto *a, const struct sl_plan *p, uint32_t local, uint32_t class,

@@ -167,22 +167,49 @@ static bool pattern_matches(struct sl_auto *a, const struct sl_plan_pattern *x, 
     return sl_rx_nullable(&a->rx, x->node == SL_NODE_NONE ? sl_rx_step(&a->rx, rx, '"') : rx);
 }
 
+static uint32_t place_of(struct sl_auto *a, const struct sl_plan *p, const char *raw, size_t n)
+{
+    struct sl_name want = {.raw = raw, .n_raw = (uint32_t)n};
+    spell(a, &want);
+    const struct sl_name *at =
+        a->failed != NULL ? NULL : bsearch(&want, p->names, p->n_names, sizeof want, by_text);
+    SL_ASSERT(at != NULL || a->failed != NULL); /* the plan knows every name of its locals */
+    return at != NULL ? (uint32_t)(at - p->names) : 0;
+}
+
+static void know_asked(struct sl_auto *a, struct sl_plan *p, uint32_t l)
+{
+    const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
+    size_t n = x->n_required + x->n_deps;
+    for (uint32_t i = 0; i < x->n_deps; i++)
+        n += x->deps[i].n_required;
+    uint32_t *at = p->asked[l] = array_of(a, n, sizeof *at);
+    if (at == NULL)
+        return;
+    for (uint32_t i = 0; i < x->n_required; i++)
+        *at++ = place_of(a, p, x->required[i].name, x->required[i].n);
+    for (uint32_t i = 0; i < x->n_deps; i++) {
+        const struct sl_dependency *d = &x->deps[i];
+        *at++ = place_of(a, p, d->name, d->n);
+        for (uint32_t k = 0; k < d->n_required; k++)
+            *at++ = place_of(a, p, d->required[k].name, d->required[k].n);
+    }
+    SL_ASSERT(at == p->asked[l] + n);
+}
+
 static void know_names(struct sl_auto *a, struct sl_plan *p)
 {
     SL_ASSERT(p->n_locals <= SL_COUNT(p->locals) && p->n_patterns <= 64);
     p->props = array_of(a, (size_t)p->n_names * SL_MAX(p->n_locals, 1), sizeof p->props[0]);
-    for (uint32_t l = 0; l < p->n_locals && p->props != NULL; l++) {
+    p->asked = array_of(a, p->n_locals, sizeof p->asked[0]);
+    for (uint32_t l = 0; l < p->n_locals && a->failed == NULL; l++) {
         const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
         for (uint32_t i = 0; i < x->n_properties; i++) {
-            struct sl_name want = {.raw = x->properties[i].name,
-                                   .n_raw = (uint32_t)x->properties[i].n};
-            spell(a, &want);
-            const struct sl_name *at =
-                a->failed != NULL ? NULL
-                                  : bsearch(&want, p->names, p->n_names, sizeof want, by_text);
-            if (at != NULL)
-                p->props[(size_t)(at - p->names) * p->n_locals + l] = x->properties[i].node;
+            size_t at = place_of(a, p, x->properties[i].name, x->properties[i].n);
+            if (a->failed == NULL)
+                p->props[at * p->n_locals + l] = x->properties[i].node;
         }
+        know_asked(a, p, l);
     }
     for (uint32_t i = 0; i < p->n_names; i++)
         for (uint32_t k = 0; k < p->n_patterns; k++) {
@@ -268,8 +295,11 @@ struct sl_plan *sl_plan_of(struct sl_auto *a, struct sl_goal *g, bool object)
     struct sl_plan *p = sl_arena_alloc(&a->arena, sizeof *p);
     uint32_t *seen = sl_malloc(MAX_VISITED * sizeof *seen);
     if (p == NULL || seen == NULL) {
+        if (p == NULL)
+            sl_auto_no_room(a);
+        else
+            sl_auto_fail(a, SL_ENOMEM, "out of memory");
         sl_free(seen);
-        sl_auto_fail(a, SL_ENOMEM, "out of memory");
         return NULL;
     }
     p->goal = g;
@@ -367,7 +397,7 @@ enum truth sl_plan_covers(struct sl_auto *a, const struct sl_plan *p, const stru
     const struct sl_schema_node *n = &a->schema.nodes[node];
     uint32_t l = local_of(p, node);
     enum truth out = IS_FALSE;
-    if (depth > MAX_DEPTH)
+    if (depth > MAX_DEPTH || !sl_auto_spend(a, 1))
         return IS_FALSE;
     if (l < p->n_locals && looks_at(p, n, l, class))
         return IS_TRUE;
@@ -379,15 +409,9 @@ enum truth sl_plan_covers(struct sl_auto *a, const struct sl_plan *p, const stru
         out = either(out, conditional(a, p, f, n->any_of.v[i], class, depth));
     for (uint32_t i = 0; i < n->one_of.n; i++)
         out = either(out, conditional(a, p, f, n->one_of.v[i], class, depth));
-    for (uint32_t i = 0; i < n->n_deps; i++) {
-        bool here = f == NULL;
-        for (uint32_t c = 0; c < p->n_names && !here; c++)
-            here = p->names[c].n_raw == n->deps[i].n &&
-                   memcmp(p->names[c].raw, n->deps[i].name, n->deps[i].n) == 0 &&
-                   (f->v[FR_WORDS + c / 32] >> (c & 31) & 1) != 0;
-        if (here)
+    for (uint32_t i = 0; i < n->n_deps && p->object && l < p->n_locals; i++)
+        if (f == NULL || sl_frame_seen(f, sl_plan_dep(p, n, l, i)[0]))
             out = either(out, conditional(a, p, f, n->deps[i].node, class, depth));
-    }
     if (n->if_node != SL_NODE_NONE) {
         enum truth c = f == NULL ? IS_OPEN : sl_frame_truth(a, p, f, n->if_node, true, 0);
         out = either(out, conditional(a, p, f, n->if_node, class, depth));

@@ -77,7 +77,7 @@ struct sl_rx {
     struct sl_rx_derived *derived; /* of parts, a cache: states share most of theirs */
     struct sl_rx_limits limits;
     struct sl_rx_search *search; /* room for searches for accepting states */
-    uint64_t n_derived;          /* derivatives made: the clock of the time limit */
+    uint64_t n_derived; /* derivatives made, and what else takes as long: the time limit's clock */
     uint64_t max_derived;
     const char *failed; /* what ran out, NULL: nothing */
     int fail_code;
@@ -120,6 +120,8 @@ static inline bool sl_rx_nullable(const struct sl_rx *rx, sl_rx_id id)
 
 /* Is there any string in it? (Within the budget; true when unsure.) */
 bool sl_rx_alive(struct sl_rx *rx, sl_rx_id id);
+/* Time that others took, in derivatives; false: there is no more. */
+bool sl_rx_spend(struct sl_rx *rx, uint64_t n);
 sl_rx_id sl_rx_step_slow(struct sl_rx *rx, sl_rx_id id, uint8_t byte);
 
 /* The language of what may follow byte. */

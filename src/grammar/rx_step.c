@@ -98,6 +98,14 @@ static sl_rx_id derive_digits(struct sl_rx *rx, const struct sl_rx_node *n, uint
     return sl_rx_multiple_of(rx, n->a, rest, n->lo - (n->hi == 1), n->hi);
 }
 
+bool sl_rx_spend(struct sl_rx *rx, uint64_t n)
+{
+    rx->n_derived += n;
+    if (rx->max_derived != 0 && rx->n_derived > rx->max_derived)
+        (void)sl_rx_fail(rx, SL_ELIMIT, "the automaton takes more time than its limit");
+    return rx->failed == NULL;
+}
+
 static sl_rx_id derive_new(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct sl_rx_bytes *same)
 {
     SL_DCHECK(id < rx->n_nodes);
@@ -169,8 +177,8 @@ static sl_rx_id raw_step(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
     if (rx->nodes[id].row[byte] != SL_RX_UNKNOWN)
         return rx->nodes[id].row[byte] & ~SL_RX_UNVERIFIED;
     struct sl_rx_bytes same = {{~0ull, ~0ull, ~0ull, ~0ull}};
-    if (rx->max_derived != 0 && rx->n_derived > rx->max_derived)
-        return sl_rx_fail(rx, SL_ELIMIT, "the automaton takes more time than its limit");
+    if (!sl_rx_spend(rx, 0))
+        return SL_RX_NONE;
     sl_rx_id to = derive_new(rx, id, byte, &same);
     if (rx->failed != NULL)
         return SL_RX_NONE;

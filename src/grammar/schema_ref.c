@@ -331,6 +331,8 @@ int sl_schema_find(struct sl_loader *l, const struct sl_place *from, const char 
     int draft = from->draft;
     size_t n = strlen(uri);
     *out = NULL;
+    if (!sl_rx_spend(l->s->rx, l->n_anchors / 16))
+        return sl_rx_check(l->s->rx, l->err);
     for (uint32_t i = 0; i < l->n_anchors && *out == NULL; i++) {
         const char *u = l->anchors[i].uri;
         if (strncmp(u, uri, n) != 0)

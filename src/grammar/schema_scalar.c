@@ -184,6 +184,9 @@ static sl_rx_id whole(struct sl_loader *l, uint32_t id, int depth)
         no = sl_rx_and2(rx, sl_rx_not(rx, c), no);
         out = sl_rx_and2(rx, out, sl_rx_or2(rx, yes, no));
     }
+    for (uint32_t i = 0; i < n.n_deps; i++) /* say nothing of scalars, but must not lead back */
+        if (n.deps[i].node != SL_NODE_NONE)
+            (void)scalar_of(l, n.deps[i].node, depth);
     return out;
 }
 
@@ -215,10 +218,8 @@ static sl_rx_id scalar_of(struct sl_loader *l, uint32_t id, int depth)
 int sl_schema_scalars(struct sl_loader *l)
 {
     l->depth = 0; /* now carries the first error */
-    for (uint32_t i = 1; i < l->s->n_nodes && l->depth == 0; i++) {
+    for (uint32_t i = 1; i < l->s->n_nodes && l->depth == 0; i++)
         scalar_of(l, i, 0);
-        /* dependentSchemas apply to the value as well, and must not lead back to it. */
-    }
     SL_ASSERT(l->depth <= 0);
     return l->depth != 0 ? l->depth : sl_rx_check(l->s->rx, l->err);
 }

@@ -148,6 +148,57 @@ static void long_uris(struct sl_buf *b)
     sl_buf_puts(b, "}}");
 }
 
+/* Each of 40 schemas applies the one before it twice. */
+static void doubled_refs(struct sl_buf *b)
+{
+    sl_buf_puts(b, "{\"$ref\":\"#/$defs/d40\",\"$defs\":{\"d0\":{\"required\":[\"x\"]}");
+    for (int i = 0; i < 40; i++)
+        sl_buf_printf(
+            b, ",\"d%d\":{\"anyOf\":[{\"$ref\":\"#/$defs/d%d\"},{\"$ref\":\"#/$defs/d%d\"}]}",
+            i + 1, i, i);
+    sl_buf_puts(b, "}}");
+}
+
+static void dependency_loop(struct sl_buf *b)
+{
+    sl_buf_puts(b, "{\"dependentSchemas\":{\"a\":{\"$ref\":\"#\"},\"b\":{\"$ref\":\"#\"}}}");
+}
+
+/* Whether a is evaluated asks what follows from a, which asks whether a is evaluated. */
+static void unevaluated_loop(struct sl_buf *b)
+{
+    sl_buf_puts(b, "{\"dependentSchemas\":{\"a\":{\"$ref\":\"#/$defs/p\"}},\"$ref\":\"#/$defs/q\","
+                   "\"$defs\":{\"p\":{\"unevaluatedProperties\":{\"type\":\"string\"},\"oneOf\":"
+                   "[{\"$ref\":\"#\"}]},\"q\":{\"unevaluatedProperties\":{\"type\":\"array\"}}}}");
+}
+
+static void deep_objects(struct sl_buf *b)
+{
+    sl_buf_puts(b, "{\"$ref\":\"#/$defs/d0\",\"$defs\":{");
+    for (int i = 0; i < 25000; i++)
+        sl_buf_printf(b, "\"d%d\":{\"properties\":{\"x\":{\"$ref\":\"#/$defs/d%d\"}}},", i, i + 1);
+    sl_buf_puts(b, "\"d25000\":{\"type\":\"null\"}}}");
+}
+
+static void many_required(struct sl_buf *b)
+{
+    sl_buf_puts(b, "{\"type\":\"object\",\"required\":[\"p0\"");
+    for (int i = 1; i < 3000; i++)
+        sl_buf_printf(b, ",\"p%d\"", i);
+    sl_buf_puts(b, "]}");
+}
+
+static void many_anchors(struct sl_buf *b)
+{
+    sl_buf_puts(b, "{\"$defs\":{\"d\":{}");
+    for (int i = 0; i < 6000; i++)
+        sl_buf_printf(b, ",\"d%d\":{\"$anchor\":\"a%d\"}", i, i);
+    sl_buf_puts(b, "},\"anyOf\":[{}");
+    for (int i = 6000; i-- > 0;)
+        sl_buf_printf(b, ",{\"$ref\":\"#a%d\"}", i);
+    sl_buf_puts(b, "]}");
+}
+
 static const struct {
     const char *name;
     enum sl_grammar_kind kind;
@@ -172,6 +223,12 @@ static const struct {
     {"two lists of items", SL_GRAMMAR_JSON_SCHEMA, two_lists, "beside prefixItems", NULL},
     {"a name of 3 MB", SL_GRAMMAR_JSON_SCHEMA, long_name, NULL, "{\"q\": 1}"},
     {"60,000 URIs", SL_GRAMMAR_JSON_SCHEMA, long_uris, "too large", NULL},
+    {"40 doubled references", SL_GRAMMAR_JSON_SCHEMA, doubled_refs, "more time", NULL},
+    {"a loop of dependencies", SL_GRAMMAR_JSON_SCHEMA, dependency_loop, "leads back", NULL},
+    {"a loop of unevaluated", SL_GRAMMAR_JSON_SCHEMA, unevaluated_loop, "leads back", NULL},
+    {"25,000 nested objects", SL_GRAMMAR_JSON_SCHEMA, deep_objects, NULL, "{\"x\": {}}"},
+    {"3,000 required names", SL_GRAMMAR_JSON_SCHEMA, many_required, NULL, NULL},
+    {"6,000 anchors", SL_GRAMMAR_JSON_SCHEMA, many_anchors, "more time", NULL},
     {"twelve patterns at once", SL_GRAMMAR_JSON_SCHEMA, conjunction, NULL, NULL},
 };
 
