@@ -51,7 +51,8 @@ struct sl_runner {
     /* picks: [batch->n_logits]; NULL: some need the tokens of the step before, so this step's are
      * chosen by a call of choose before the next submit. A token of the batch below 0 is what the
      * step submitted before chose from row -1 - token. The batch and what picks point to may change
-     * after the call. */
+     * after the call. If it fails, all steps before are collected before the next one: the runner
+     * may have begun with the step, and written over what they chose. */
     int (*submit)(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
                   struct sl_error *err);
     /* The other half of the step submitted last. If it fails, that step is over and not collected.

@@ -618,7 +618,8 @@ static void advance(struct sl_engine *eng, const struct sl_flight *f)
     }
 }
 
-static void launch(struct sl_engine *eng)
+/* False: the step was refused. */
+static bool launch(struct sl_engine *eng)
 {
     struct sl_error err = {.code = SL_OK};
     SL_ASSERT(eng->n_flights < eng->max_flights);
@@ -634,10 +635,11 @@ static void launch(struct sl_engine *eng)
         atomic_fetch_add(&eng->n_moves, 1);
         fail_step(eng, f, &err);
         f->n_seqs = 0;
-        return;
+        return false;
     }
     advance(eng, f);
     eng->n_flights++;
+    return true;
 }
 
 /* The oldest flight is over. */
@@ -826,10 +828,8 @@ bool sl_engine_turn(struct sl_engine *eng)
     if (!sl_sched_idle(&eng->sched)) {
         raise_overdue(eng);
         sl_sched_plan(&eng->sched);
-        if (eng->sched.n_plan > 0) {
-            launch(eng);
+        if (eng->sched.n_plan > 0 && launch(eng))
             ahead = eng->max_flights - 1;
-        }
     }
     eng->starved = eng->sched.n_plan == 0 && eng->n_flights == 0 && eng->masker.n_open > 0;
     while (eng->n_flights > ahead)

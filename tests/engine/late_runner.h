@@ -31,6 +31,8 @@ struct late_runner {
     const struct late_step *last; /* whose tokens the next step may name */
     uint64_t n_overlaps;          /* steps submitted before the last one was collected */
     uint64_t n_halves, n_skipped; /* steps decided later; rows of them that nobody wanted */
+    int32_t refuse_at;            /* the submit of this number from now is refused; 0: none */
+    bool refused;                 /* the last one was */
 };
 
 static inline void late_row(struct late_runner *l, const struct sl_pick *pick, const float *row,
@@ -63,8 +65,11 @@ static inline int late_submit(void *ctx, const struct sl_batch *batch, const str
                               struct sl_error *err)
 {
     struct late_runner *l = ctx;
-    (void)err;
     SL_ASSERT(l->n_steps < SL_MAX_FLIGHTS && batch->n_tokens <= l->max_tokens);
+    SL_ASSERT(!l->refused || l->n_steps == 0);
+    l->refused = l->refuse_at > 0 && --l->refuse_at == 0;
+    if (l->refused)
+        return sl_fail(err, SL_ENOMEM, "no memory for a step");
     struct late_step *s = &l->steps[(l->first + l->n_steps) % SL_MAX_FLIGHTS];
     l->n_overlaps += l->n_steps > 0;
     struct sl_batch b = *batch;

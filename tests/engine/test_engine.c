@@ -423,6 +423,34 @@ static void a_failed_step_ends_its_batch_only(void **state)
     rig_stop(&g);
 }
 
+/* Who is not in it goes on, and what ran before it is collected first. */
+static void a_refused_step_ends_its_batch_only(void **state)
+{
+    (void)state;
+    struct rig g = {0};
+    static struct rig_out a, b;
+    struct sl_engine_parts parts = stepwise;
+    parts.info.max_num_seqs = 1;
+    for (int32_t at = 1; at <= 4; at++) {
+        memset(&a, 0, sizeof a);
+        memset(&b, 0, sizeof b);
+        rig_start(&g, &parts);
+        rig_script(&g, 10, NULL, 0);
+        struct sl_request_desc d = desc_of(10, 8);
+        struct sl_request *ra = submit(&g, &d), *rb = submit(&g, &d);
+        g.late.refuse_at = at;
+        run(&g, ra, &a);
+        run(&g, rb, &b);
+        assert_int_equal(a.finish, SL_FINISH_ERROR);
+        assert_string_equal(sl_request_error(ra)->msg, "no memory for a step");
+        assert_int_equal(b.finish, SL_FINISH_LENGTH);
+        sl_request_release(ra);
+        sl_request_release(rb);
+        rig_stop(&g);
+        g = (struct rig){0};
+    }
+}
+
 static void a_dead_device_ends_everything_once(void **state)
 {
     (void)state;
@@ -814,6 +842,7 @@ int main(void)
         BOTH(seeds_separate_the_sequences),
         BOTH(a_row_without_numbers_ends_one_request),
         BOTH(a_failed_step_ends_its_batch_only),
+        cmocka_unit_test_setup(a_refused_step_ends_its_batch_only, one_step_late),
         BOTH(a_dead_device_ends_everything_once),
         BOTH(cancel_at_any_time),
         BOTH(the_queue_is_bounded),
