@@ -35,12 +35,6 @@ struct sl_cuda_counts {
     uint64_t unrecorded;                /* eager for want of room for a recording */
 };
 
-/* Shared memory that a kernel was allowed already (launch.cuh). */
-struct sl_cuda_ask {
-    const void *kernel;
-    size_t smem;
-};
-
 #define SL_CUDA_ASKS 512 /* a power of two */
 
 struct sl_cuda_fuse;   /* fuse.h */
@@ -69,8 +63,8 @@ struct sl_cuda {
     char name[64];    /* of the device */
     size_t own_bytes; /* device memory taken through sl_cuda_alloc now */
     struct sl_cuda_counts counts;
-    struct sl_cuda_ask asks[SL_CUDA_ASKS]; /* hashed by kernel */
-    struct sl_cuda_stager *stager;         /* from the first upload on */
+    const void *asks[SL_CUDA_ASKS]; /* kernels that may have smem_max (launch.cuh), hashed */
+    struct sl_cuda_stager *stager;  /* from the first upload on */
     struct sl_cuda_steps *steps;
     uint8_t *fp8_room; /* activations as FP8 (linear_w8a8.cu), once there is such a matrix */
     int64_t fp8_room_bytes;

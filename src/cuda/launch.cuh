@@ -11,25 +11,24 @@
 
 #define SL_SMEM_DEFAULT 49152 /* bytes of shared memory a kernel may have without asking */
 
-/* Lets the kernel use smem bytes of shared memory, a driver call only the first time. */
-static inline cudaError_t sl_launch_ask_smem(struct sl_cuda *cu, const void *kernel, size_t smem)
+/* Lets the kernel use all shared memory that a block may have, a driver call only the first time.
+ * All and not what it wants now: the limit is the kernel's on the device, and another backend there
+ * (a second model) that wants less would lower it. */
+static inline cudaError_t sl_launch_ask_smem(struct sl_cuda *cu, const void *kernel)
 {
     size_t at = (reinterpret_cast<uintptr_t>(kernel) >> 4) % SL_CUDA_ASKS;
-    for (int probe = 0; probe < 8; probe++, at = (at + 1) % SL_CUDA_ASKS) {
-        struct sl_cuda_ask *ask = &cu->asks[at];
-        bool mine = ask->kernel == kernel;
-        if (mine && ask->smem >= smem)
+    const void **free_place = NULL;
+    for (int probe = 0; probe < 8 && free_place == NULL; probe++, at = (at + 1) % SL_CUDA_ASKS) {
+        if (cu->asks[at] == kernel)
             return cudaSuccess;
-        if (!mine && ask->kernel)
-            continue;
-        cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(smem));
-        if (e == cudaSuccess)
-            *ask = {kernel, smem};
-        return e;
+        if (cu->asks[at] == NULL)
+            free_place = &cu->asks[at];
     }
-    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                static_cast<int>(smem));
+    cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(cu->smem_max));
+    if (e == cudaSuccess && free_place != NULL)
+        *free_place = kernel;
+    return e;
 }
 
 /* Enqueues kernel(args...), behind what waits (fuse.h); a failure is recorded in cu. A grid without
@@ -45,7 +44,7 @@ static inline void sl_launch_cluster(struct sl_cuda *cu, void (*kernel)(Params..
     if (cu->settle != NULL)
         cu->settle(cu);
     if (smem > SL_SMEM_DEFAULT) {
-        cudaError_t e = sl_launch_ask_smem(cu, reinterpret_cast<const void *>(kernel), smem);
+        cudaError_t e = sl_launch_ask_smem(cu, reinterpret_cast<const void *>(kernel));
         sl_cuda_check(cu, e, "shared memory of a kernel");
         if (e != cudaSuccess)
             return;

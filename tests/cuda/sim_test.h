@@ -29,6 +29,7 @@ struct sim_device {
     sim_device() : cu()
     {
         assert_int_equal(cudaStreamCreateWithFlags(&cu.stream, cudaStreamNonBlocking), cudaSuccess);
+        cu.smem_max = 232448;
     }
     ~sim_device()
     {

@@ -229,6 +229,40 @@ static void test_capture_fork(void **)
     cudaEventDestroy(join);
 }
 
+/* ---------------------------------------------------------------- shared memory */
+
+static void k_first_and_last(int *out, size_t n)
+{
+    SL_SMEM(int, s);
+    sl_grid_wait();
+    if (threadIdx.x == 0) {
+        s[0] = 1;
+        s[n / sizeof(int) - 1] = 2;
+        *out = s[0] + s[n / sizeof(int) - 1];
+    }
+}
+
+/* What a kernel may have is the device's to say, not a backend's: two on one device that launch the
+ * same kernel with more and with less do not take it from each other. */
+static void test_shared_memory(void **)
+{
+    sim_device d, e;
+    sim_buffer<int> a(1);
+    const size_t sizes[] = {d.cu.smem_max - 1024, 65536, 100000, d.cu.smem_max};
+    for (int round = 0; round < 2; round++)
+        for (size_t n : sizes) {
+            sl_launch(&d.cu, k_first_and_last, dim3(1), dim3(32), n, a.p, n);
+            d.sync();
+            assert_int_equal(a.get()[0], 3);
+            sl_launch(&e.cu, k_first_and_last, dim3(1), dim3(32), size_t(50000), a.p,
+                      size_t(50000));
+            e.sync();
+        }
+    sl_launch(&d.cu, k_first_and_last, dim3(1), dim3(32), d.cu.smem_max + 16, a.p, size_t(4));
+    assert_int_equal(d.cu.error, cudaErrorInvalidValue);
+    cudaGetLastError();
+}
+
 /* ---------------------------------------------------------------- failures on order */
 
 static void test_failures(void **)
@@ -314,8 +348,8 @@ int main(int, char **)
         cmocka_unit_test(test_events),          cmocka_unit_test(test_queries),
         cmocka_unit_test(test_host_func),       cmocka_unit_test(test_graph),
         cmocka_unit_test(test_capture_spoiled), cmocka_unit_test(test_capture_fork),
-        cmocka_unit_test(test_failures),        cmocka_unit_test(test_broken_device),
-        cmocka_unit_test(test_device),
+        cmocka_unit_test(test_shared_memory),   cmocka_unit_test(test_failures),
+        cmocka_unit_test(test_broken_device),   cmocka_unit_test(test_device),
     };
     return cmocka_run_group_tests(tests, nullptr, nullptr);
 }

@@ -465,6 +465,7 @@ int main(int argc, char **argv)
     rng.seed = argc > 1 ? static_cast<uint64_t>(atoi(argv[1])) : 3;
     memset(&cu, 0, sizeof cu);
     cu.n_sms = 6;
+    cu.smem_max = 232448;
     cudaStreamCreate(&cu.stream);
     kernel_case({256, {8, 16, 1}, {64, 32, 40}, false}, 21);
     kernel_case({2176, {5, 0, 33}, {48}, false}, 70); /* three groups of columns, the last short */

@@ -342,6 +342,7 @@ int main(int argc, char **argv)
     rng.seed = argc > 1 ? (uint64_t)atoi(argv[1]) : 3;
     memset(&cu, 0, sizeof cu);
     cu.n_sms = 6;
+    cu.smem_max = 232448;
     cudaStreamCreate(&cu.stream);
     embeds();
     norms();

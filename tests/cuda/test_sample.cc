@@ -702,6 +702,7 @@ int main(int argc, char **argv)
     int percent = argc > 1 ? atoi(argv[1]) : 100;
     rng.seed = argc > 2 ? (uint64_t)atoi(argv[2]) : 5;
     memset(&cu, 0, sizeof cu);
+    cu.smem_max = 232448;
     cudaStreamCreate(&cu.stream);
     size_t room = sl_cuda_sample_scratch(MAX_N, HUGE_V);
     if (cudaMalloc(&scratch, room) != cudaSuccess || cudaMemset(scratch, 0, room) != cudaSuccess)
