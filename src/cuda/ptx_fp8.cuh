@@ -40,7 +40,13 @@ static __device__ __forceinline__ void sl_cp_async4(void *smem, const void *gmem
                  : "memory");
 }
 
-/* Arrives once all that this thread has asked for by these has come. */
+/* Arrives once all that this thread has asked for by these has come: one arrival of each thread,
+ * which the barrier's count must have (noinc). Who then waits there sees the copies, whoever asked
+ * for them. PTX ISA, mbarrier.test_wait / try_wait: "All cp.async operations requested prior, in
+ * program order, to cp.async.mbarrier.arrive during the completed phase by the participating
+ * threads of the CTA are performed and made visible to the executing thread". They are no bulk
+ * copies, so reads before them, ended by an arrival that this thread has waited for, want no fence
+ * of a proxy. Racecheck does not follow such an arrival and calls the reads hazards. */
 static __device__ __forceinline__ void sl_cp_async_arrive(uint64_t *bar)
 {
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(sl_smem_addr(bar))
