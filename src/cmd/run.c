@@ -71,7 +71,8 @@ static void print_json(const struct sl_cli_result *r, uint64_t seed)
     sl_buf_deinit(&b);
 }
 
-static void print_speed(const struct sl_usage *u)
+/* The seed only where there is one that chose: greedy text has none. */
+static void print_speed(const struct sl_usage *u, const struct sl_sampling *sampling)
 {
     if (u->t_first_ns == 0)
         return;
@@ -81,6 +82,8 @@ static void print_speed(const struct sl_usage *u)
             u->n_output);
     if (u->n_output > 1 && decode > 0)
         fprintf(stderr, " at %.1f tokens/s", (double)(u->n_output - 1) / decode);
+    if (sampling->has_seed)
+        fprintf(stderr, ", seed %llu", (unsigned long long)sampling->seed);
     fputs("]\n", stderr);
 }
 
@@ -137,7 +140,7 @@ static int run_with_engine(struct sl_engine *eng, const struct run_options *opt,
         if (isatty(STDOUT_FILENO) == 1)
             fputs("\n", stdout);
         if (isatty(STDERR_FILENO) == 1)
-            print_speed(&r.usage);
+            print_speed(&r.usage, sampling);
     }
     sl_constraint_release(how.constraint);
     sl_adapter_release(how.adapter);

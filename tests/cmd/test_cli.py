@@ -3,6 +3,7 @@
 input named with exit status 2."""
 import json
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -118,6 +119,29 @@ def test_every_instruction_set_gives_the_same_text():
     assert "c" in had and len(set(had.values())) == 1
     for isa, r in texts.items():
         assert r.returncode in (0, 2), (isa, r.stderr)
+
+
+def test_a_drawn_seed_is_shown_and_gives_the_text_again():
+    """At the end of a run on a terminal; the text stays alone on stdout."""
+    ours, theirs = pty.openpty()
+    args = ["run", "-p", "Once upon a time", "--raw", "-n", "12", "--temperature", "1"]
+    with subprocess.Popen([BIN, *args], stdout=subprocess.PIPE, stderr=theirs) as p:
+        os.close(theirs)
+        text, told = p.stdout.read().decode(), b""
+        while b"]" not in told:
+            told += os.read(ours, 4096)
+        assert p.wait(60) == 0
+    os.close(ours)
+    seed = re.search(rb", seed (\d+)\]", told)
+    assert seed, told
+    assert ok(*args, "--seed", seed[1].decode()) == text
+
+
+def test_help_says_how_large_a_step_is():
+    help_text = ok("inspect", "--help")
+    for model in ([], ["tests/golden/models/bert"]):  # one that reads whole texts
+        tokens = json.loads(ok("inspect", "--json", "--device", "cpu", *model))["memory"]["max_num_batched_tokens"]
+        assert re.search(rf"--max-num-batched-tokens N .*\b{tokens}\b", help_text), tokens
 
 
 def test_run_json_and_stop():
