@@ -307,10 +307,11 @@ static int check_space(struct find *f, struct sl_error *err)
         sl_buf_printf(&partial, "%s.incomplete", f->jobs[i].path);
         if (!sl_buf_ok(&partial) || !sl_file_bytes(partial.data, &have))
             have = 0;
-        need += f->jobs[i].n_bytes - SL_MIN(have, f->jobs[i].n_bytes);
+        if (!sl_add_u64(need, f->jobs[i].n_bytes - SL_MIN(have, f->jobs[i].n_bytes), &need))
+            need = UINT64_MAX; /* sizes are what the hub says */
         sl_buf_deinit(&partial);
     }
-    if (need == 0 || n_free == UINT64_MAX || need + SPARE_BYTES <= n_free)
+    if (need == 0 || n_free == UINT64_MAX || (need <= n_free && n_free - need >= SPARE_BYTES))
         return 0;
     return sl_fail(err, SL_EIO, "%.1f MB are to be downloaded and %.1f MB are free in %.100s",
                    (double)need / 1e6, (double)n_free / 1e6, f->root.data);

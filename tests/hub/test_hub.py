@@ -397,6 +397,15 @@ def test_replies_that_are_none(world, body):
     world.hub.servers[0].RequestHandlerClass.listing = listing
 
 
+def test_sizes_whose_sum_wraps_are_too_much_for_any_disk(world):
+    sizes = {"config.json": 2, "tokenizer.json": 2**63 - 1, "model.safetensors": 2**63 - 1}
+    body = json.dumps({"sha": COMMIT, "siblings": [{"rfilename": p, "size": n, "blobId": git_id(p.encode())}
+                                                   for p, n in sizes.items()]}).encode()
+    world.hub.servers[0].RequestHandlerClass.listing = lambda self, *a: self.reply(200, body)
+    world.fails("MB are to be downloaded and", "pull", NAME)
+    assert world.hub.asked("resolve") == []
+
+
 def test_names_that_would_leave_the_cache_are_not_fetched(world):
     evil = {"../../../evil.json": b"{}", "/abs.json": b"{}", "..": b"", "a\x1b.json": b"{}"}
     world.hub.repos[NAME].files |= evil
