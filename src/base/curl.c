@@ -12,6 +12,18 @@ static struct sl_curl calls;
 static bool loaded;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* What a library does not know it leaves alone, and a redirect would lead out of TLS. */
+static bool takes_protocols(void)
+{
+    CURL *easy = calls.easy_init();
+    const bool yes = easy != NULL &&
+                     calls.easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "https") == CURLE_OK &&
+                     calls.easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, "https") == CURLE_OK;
+    if (easy != NULL)
+        calls.easy_cleanup(easy);
+    return yes;
+}
+
 static int load_locked(struct sl_error *err)
 {
     /* Debian's other flavours have the same interface; which TLS is behind it does not matter. */
@@ -40,6 +52,10 @@ static int load_locked(struct sl_error *err)
     }
     if (calls.global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK)
         return sl_fail(err, SL_EUNSUPPORTED, "libcurl cannot start");
+    if (!takes_protocols())
+        return sl_fail(
+            err, SL_EUNSUPPORTED,
+            "libcurl is too old: it cannot be told which protocols to follow (7.85 can)");
     loaded = true;
     return 0;
 }

@@ -424,6 +424,42 @@ def test_without_the_library_it_says_what_to_install(world, tmp_path):
     world.fails("libcurl.so.4 is not here", "pull", NAME, LD_LIBRARY_PATH=str(tmp_path))
 
 
+OLD_CURL = """
+#include <dlfcn.h>
+#define CALL(name) __attribute__((visibility("hidden"))) void *p_##name; \\
+    __attribute__((naked)) void curl_##name(void) { __asm__("jmp *p_" #name "(%rip)"); }
+CALL(global_init) CALL(easy_init) CALL(easy_getinfo) CALL(easy_reset) CALL(easy_cleanup) CALL(easy_strerror)
+CALL(multi_init) CALL(multi_add_handle) CALL(multi_remove_handle) CALL(multi_perform) CALL(multi_poll)
+CALL(multi_info_read) CALL(multi_cleanup) CALL(multi_strerror) CALL(slist_append) CALL(slist_free_all)
+static int (*setopt)(void *, int, ...);
+int curl_easy_setopt(void *easy, int option, void *x)
+{
+    return option == 10318 || option == 10319 ? 48 : setopt(easy, option, x); /* CURLE_UNKNOWN_OPTION */
+}
+__attribute__((constructor)) static void load(void)
+{
+    void *real = dlopen(REAL, RTLD_NOW | RTLD_LOCAL);
+    setopt = (int (*)(void *, int, ...))dlsym(real, "curl_easy_setopt");
+#define TAKE(name) p_##name = dlsym(real, "curl_" #name);
+    TAKE(global_init) TAKE(easy_init) TAKE(easy_getinfo) TAKE(easy_reset) TAKE(easy_cleanup) TAKE(easy_strerror)
+    TAKE(multi_init) TAKE(multi_add_handle) TAKE(multi_remove_handle) TAKE(multi_perform) TAKE(multi_poll)
+    TAKE(multi_info_read) TAKE(multi_cleanup) TAKE(multi_strerror) TAKE(slist_append) TAKE(slist_free_all)
+}
+"""
+
+
+def test_a_library_that_cannot_be_kept_to_tls_is_not_used(world, tmp_path):
+    """libcurl before 7.85: options it does not know it refuses, and follows redirects to anything."""
+    load = "import ctypes; ctypes.CDLL('libcurl.so.4'); print(open('/proc/self/maps').read())"
+    maps = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, check=True).stdout
+    real = next(x.split()[-1] for x in maps.split("\n") if "libcurl.so" in x)
+    (tmp_path / "old.c").write_text(OLD_CURL)
+    subprocess.run(["cc", "-shared", "-fPIC", "-w", f'-DREAL="{real}"', "-o", str(tmp_path / "libcurl.so.4"),
+                    str(tmp_path / "old.c")], check=True)
+    world.fails("libcurl is too old", "pull", NAME, LD_LIBRARY_PATH=str(tmp_path))
+    assert world.hub.asked() == []
+
+
 def test_serve_answers_by_the_name(world, tmp_path):
     import http.client
     port_file = tmp_path / "port"
