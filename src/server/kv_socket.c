@@ -14,7 +14,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/un.h>
-#include <unistd.h>
 
 #define KEEPALIVE_S 20
 
@@ -132,10 +131,10 @@ int sl_kv_socket_open(struct sl_kv_socket *s, const char *endpoint, const char *
 
 void sl_kv_socket_close(struct sl_kv_socket *s)
 {
-    if (s->fd >= 0)
-        sl_sys->close(s->fd);
     if (s->path != NULL)
-        (void)unlink(s->path);
+        sl_listen_close_unix(s->path, s->fd);
+    else if (s->fd >= 0)
+        sl_sys->close(s->fd);
     s->fd = -1;
     s->path = NULL;
 }

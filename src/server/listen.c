@@ -66,7 +66,7 @@ static bool is_abandoned(const struct sockaddr_un *addr)
     struct stat st;
     if (stat(addr->sun_path, &st) != 0 || !S_ISSOCK(st.st_mode))
         return false;
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return false;
     bool refused =
@@ -75,13 +75,29 @@ static bool is_abandoned(const struct sockaddr_un *addr)
     return refused;
 }
 
+static bool set_address(struct sockaddr_un *addr, const char *path)
+{
+    *addr = (struct sockaddr_un){.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof addr->sun_path)
+        return false;
+    memcpy(addr->sun_path, path, strlen(path) + 1);
+    return true;
+}
+
+void sl_listen_close_unix(const char *path, int fd)
+{
+    struct sockaddr_un addr;
+    sl_sys->close(fd);
+    if (set_address(&addr, path) && is_abandoned(&addr))
+        (void)unlink(path);
+}
+
 int sl_listen_unix(const char *path, int *fd, struct sl_error *err)
 {
-    struct sockaddr_un addr = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof addr.sun_path)
+    struct sockaddr_un addr;
+    if (!set_address(&addr, path))
         return sl_fail(err, SL_EINVAL, "--uds: path is longer than %zu bytes",
                        sizeof addr.sun_path - 1);
-    memcpy(addr.sun_path, path, strlen(path) + 1);
     if (is_abandoned(&addr))
         (void)unlink(path);
     *fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

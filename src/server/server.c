@@ -26,7 +26,6 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #define MAX_LISTENERS   9
 #define ACCEPTS_AT_ONCE 64
@@ -415,10 +414,11 @@ static void tear_down(struct acceptor *a)
     sl_batches_close(s->batches); /* before the loops that it asks */
     for (int i = 0; i < a->n_listeners; i++) {
         free_event(a->listeners[i]);
-        sl_sys->close(a->fds[i]);
+        if (a->uds_bound && i == 0) /* the first that is bound */
+            sl_listen_close_unix(s->cfg->uds, a->fds[i]);
+        else
+            sl_sys->close(a->fds[i]);
     }
-    if (a->uds_bound)
-        (void)unlink(s->cfg->uds);
     free_event(a->resume);
     free_event(a->deadline);
     free_event(a->stop);

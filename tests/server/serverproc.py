@@ -39,10 +39,10 @@ class Stream:
 
 
 class Server:
-    def __init__(self, *args, port=True, env=None, n_descriptors=None):
+    def __init__(self, *args, port=True, env=None, n_descriptors=None, uds=None):
         self.dir = tempfile.TemporaryDirectory()
         self.port_file = os.path.join(self.dir.name, "port")
-        self.uds = os.path.join(self.dir.name, "socket")
+        self.uds = uds or os.path.join(self.dir.name, "socket")
         self.log_path = os.path.join(self.dir.name, "log")
         device = [] if "--device" in args else ["--device", "cpu"]  # also where there is a GPU
         listen = ["--port", "0", "--port-file", self.port_file] if port else []

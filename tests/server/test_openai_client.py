@@ -525,6 +525,18 @@ def test_unix_socket():
         assert not os.path.exists(s.uds)
 
 
+def test_unix_socket_that_another_server_has():
+    """The one that ends leaves the file of the one that took its place."""
+    with Server("--uds", "{uds}", port=False) as old:
+        os.unlink(old.uds)
+        with Server("--uds", "{uds}", port=False, uds=old.uds) as new:
+            assert old.stop() == 0
+            with socket.socket(socket.AF_UNIX) as c:
+                c.connect(old.uds)
+            assert new.stop() == 0
+        assert not os.path.exists(old.uds)
+
+
 def test_served_names():
     with Server("--served-model-name", "a/b", "--served-model-name", "c") as s:
         _, models = s.json("GET", "/v1/models")
