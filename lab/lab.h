@@ -78,7 +78,10 @@ static void lab_start()
 {
     b.cu = &lab_cu;
     MUST(cudaStreamCreateWithFlags(&lab_cu.stream, cudaStreamNonBlocking));
+    int smem = 0;
     MUST(cudaDeviceGetAttribute(&lab_cu.n_sms, cudaDevAttrMultiProcessorCount, 0));
+    MUST(cudaDeviceGetAttribute(&smem, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+    lab_cu.smem_max = static_cast<size_t>(smem);
     MUST(cudaMallocHost((void **)&lab_fault, 4096));
     lab_fault[0] = lab_fault[1] = 0;
 #ifdef SL_CUDA_SIM

@@ -654,6 +654,38 @@ static void constrained(void **)
 }
 
 #ifdef SL_CUDA_SIM
+/* Who sleeps has nothing on the device, and who could not be woken for want of memory sleeps on:
+ * whichever memory was missing, it has nothing there and can be woken when there is some. */
+static void memory_is_missing_on_waking(void **)
+{
+    struct sl_error err = {};
+    struct sl_engine *eng = start(models[0], on_gpu());
+    const outcome want = collect(submit(eng, 0));
+    assert_int_equal(sl_engine_sleep(eng, 1, false, -1, &err), 0);
+    const uint64_t before = sl_sim_get_counts().mallocs;
+    if (sl_engine_wake(eng, &err) != 0)
+        fail_msg("%s", err.msg);
+    const int n = static_cast<int>(sl_sim_get_counts().mallocs - before);
+    assert_true(collect(submit(eng, 0)) == want);
+    for (int nth : {1, n / 2, n - 1, n}) { /* the last ones are the runner's */
+        assert_int_equal(sl_engine_sleep(eng, 1, false, -1, &err), 0);
+        assert_int_equal(sl_sim_get_counts().bytes, 0);
+        sl_sim_fail_malloc(nth);
+        assert_int_equal(sl_engine_wake(eng, &err), SL_ENOMEM);
+        assert_int_equal(sl_sim_get_counts().bytes, 0);
+        assert_int_equal(sl_sim_get_counts().host_bytes, 0);
+        assert_int_equal(sl_engine_sleep_level(eng), 1);
+        if (sl_engine_wake(eng, &err) != 0)
+            fail_msg("%s", err.msg);
+    }
+    /* Other weights that find no memory leave the old ones. */
+    sl_sim_fail_malloc(n);
+    assert_int_equal(sl_engine_reload(eng, path_of(models[0]).c_str(), false, -1, &err), SL_ENOMEM);
+    assert_int_equal(sl_engine_sleep_level(eng), 0);
+    assert_true(collect(submit(eng, 0)) == want);
+    stop(eng);
+}
+
 /* A device that breaks ends what is in flight once and makes the engine unhealthy. */
 static void the_device_breaks(void **)
 {
@@ -682,11 +714,15 @@ static void the_device_breaks(void **)
 int main()
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(same_bits_always),  cmocka_unit_test(constrained),
-        cmocka_unit_test(preemption),        cmocka_unit_test(near_the_cpu),
-        cmocka_unit_test(refusals),          cmocka_unit_test(sleeps_and_wakes),
+        cmocka_unit_test(same_bits_always),
+        cmocka_unit_test(constrained),
+        cmocka_unit_test(preemption),
+        cmocka_unit_test(near_the_cpu),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(sleeps_and_wakes),
         cmocka_unit_test(identity_matrix),
 #ifdef SL_CUDA_SIM
+        cmocka_unit_test(memory_is_missing_on_waking),
         cmocka_unit_test(the_device_breaks),
 #endif
     };
