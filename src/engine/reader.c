@@ -54,9 +54,12 @@ static size_t take_tokens(struct sl_request *req, struct sl_rseq *rs, const stru
         bool silent = v->skip_last && rs->r_n == v->n_tokens - 1;
         int32_t id = rs->out[rs->r_n++];
         /* Rows of logits may be wider than the vocabulary: such an id has no text. */
-        if (!silent && id < n_vocab)
-            n += sl_detok_push(&rs->r_detok, id, req->r_text + n);
-        t->text_end = rs->r_shown + n;
+        if (!silent && id < n_vocab) {
+            size_t more = sl_detok_push(&rs->r_detok, id, req->r_text + n);
+            n += more;
+            rs->r_made += more;
+        }
+        t->text_end = rs->r_made;
     }
     return n;
 }

@@ -72,6 +72,7 @@ struct sl_rseq {
     /* the reader's */
     struct sl_detok r_detok;
     int32_t r_n;      /* tokens given out */
+    uint64_t r_made;  /* bytes of their text, shown or not */
     uint64_t r_shown; /* bytes given out */
     char *r_held;     /* [SL_MAX_STOP_BYTES] bytes produced but not shown yet */
     size_t r_n_held;

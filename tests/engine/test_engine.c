@@ -72,6 +72,38 @@ static void text_is_exact_whatever_the_cuts(void **state)
     rig_stop(&g);
 }
 
+/* A reader who comes late gets the tokens in pieces, of which one may end inside a stop string. */
+static void tokens_say_where_their_text_ends(void **state)
+{
+    (void)state;
+    static const char *const stop[] = {"abc"};
+    struct rig g = {0};
+    static struct rig_out out;
+    int32_t ids[SL_CHUNK_TOKENS + 2];
+    rig_start(&g, &stepwise);
+    for (int32_t i = 0; i < SL_CHUNK_TOKENS - 1; i++)
+        ids[i] = T_X;
+    memcpy(ids + SL_CHUNK_TOKENS - 1, (int32_t[]){T_A, T_B, T_C}, 3 * sizeof *ids);
+    rig_script(&g, 3, ids, SL_COUNT(ids));
+    for (int late = 0; late < 2; late++) {
+        struct sl_request_desc d = desc_of(3, 100);
+        d.sampling.stop = stop;
+        d.sampling.n_stop = 1;
+        struct sl_request *req = submit(&g, &d);
+        memset(&out, 0, sizeof out);
+        while (sl_engine_step(g.eng))
+            if (late == 0)
+                rig_read(req, &out);
+        rig_read(req, &out);
+        assert_int_equal(out.n, SL_COUNT(ids));
+        assert_int_equal(out.n_text, SL_CHUNK_TOKENS - 1);
+        for (int32_t i = 0; i < out.n; i++)
+            assert_int_equal(out.tokens[i].text_end, i + 1);
+        sl_request_release(req);
+    }
+    rig_stop(&g);
+}
+
 static void half_a_character_at_the_end(void **state)
 {
     (void)state;
@@ -832,6 +864,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         BOTH(text_is_exact_whatever_the_cuts),
+        BOTH(tokens_say_where_their_text_ends),
         BOTH(half_a_character_at_the_end),
         BOTH(stop_strings_over_every_token_border),
         BOTH(stop_ids_and_end_of_turn),
