@@ -86,6 +86,15 @@ static void wake_wanting(struct sl_budget *b, const struct sl_share *but)
     }
 }
 
+/* One that was short of its part and is not any more may have held others up. */
+static void note_relief(const struct sl_share *s, bool was_short)
+{
+    if (!was_short || is_short(s))
+        return;
+    s->budget->n_returns++;
+    wake_wanting(s->budget, s);
+}
+
 /* Bytes beyond its floor that a pool gives up for others: to its even part while it wants more
  * itself, and then only to those that have less than theirs. */
 static uint64_t to_give(const struct sl_share *s)
@@ -156,6 +165,7 @@ int32_t sl_share_take(struct sl_share *s, int32_t min, int32_t max)
 {
     SL_ASSERT(min >= 0 && max >= min);
     pthread_mutex_lock(&s->budget->lock);
+    bool was_short = is_short(s);
     uint64_t room = room_for(s) / s->page_bytes;
     int32_t n = (int32_t)SL_MIN(room, (uint64_t)max);
     if (n < min)
@@ -163,6 +173,7 @@ int32_t sl_share_take(struct sl_share *s, int32_t min, int32_t max)
     s->held += (uint64_t)n * s->page_bytes;
     s->wanted = minus(s->wanted, (uint64_t)n * s->page_bytes);
     s->wished = minus(s->wished, (uint64_t)n * s->page_bytes);
+    note_relief(s, was_short);
     pthread_mutex_unlock(&s->budget->lock);
     return n;
 }
@@ -192,10 +203,7 @@ void sl_share_tell(struct sl_share *s, const struct sl_share_state *state)
     s->wished = (uint64_t)state->n_wished * s->page_bytes;
     s->spare = (uint64_t)state->n_spare * s->page_bytes;
     s->idle = state->idle;
-    if (was_short && !is_short(s)) { /* it may have held others up */
-        b->n_returns++;
-        wake_wanting(b, s);
-    }
+    note_relief(s, was_short);
     for (int i = 0; i < SL_MAX_SHARES && s->wanted + s->wished > 0; i++) {
         const struct sl_share *o = &b->shares[i];
         if (o != s && o->budget != NULL && to_give(o) > 0)

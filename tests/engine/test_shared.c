@@ -520,6 +520,42 @@ static void test_floors_must_fit(void **state)
     sl_budget_deinit(&b);
 }
 
+static void count_wake(void *arg)
+{
+    ++*(int *)arg;
+}
+
+/* Who may not grow beyond its even part because another is short of its own may again once that one
+ * has what it wanted, by whatever way. */
+static void test_relief_is_told(void **state)
+{
+    (void)state;
+    struct sl_budget b;
+    struct sl_share *shorty, *big, *giver;
+    struct sl_error err;
+    int n_wakes = 0;
+    sl_budget_init(&b, 15);
+    assert_int_equal(sl_share_open(&b, 1, 1, &shorty, &err), 0);
+    assert_int_equal(sl_share_open(&b, 1, 1, &big, &err), 0);
+    assert_int_equal(sl_share_open(&b, 1, 1, &giver, &err), 0);
+    sl_share_set_wake(big, count_wake, &n_wakes);
+    assert_int_equal(sl_share_take(big, 6, 6), 6);
+    assert_int_equal(sl_share_take(giver, 6, 6), 6);
+    sl_share_tell(shorty, &(struct sl_share_state){.n_wanted = 4}); /* three can be had */
+    sl_share_tell(big, &(struct sl_share_state){.n_wanted = 1});
+    sl_share_give(giver, 4, true);
+    assert_int_equal(sl_share_take(big, 1, 1), 0);
+    uint64_t refused_at = sl_share_returns(big);
+    n_wakes = 0;
+    assert_int_equal(sl_share_take(shorty, 4, 4), 4);
+    assert_true(sl_share_returns(big) != refused_at && n_wakes > 0);
+    assert_int_equal(sl_share_take(big, 1, 1), 1);
+    sl_share_close(shorty);
+    sl_share_close(big);
+    sl_share_close(giver);
+    sl_budget_deinit(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -527,6 +563,7 @@ int main(void)
         cmocka_unit_test(test_busy_takes_from_idle),
         cmocka_unit_test(test_a_dead_one_gives_all),
         cmocka_unit_test(test_two_busy_share_evenly),
+        cmocka_unit_test(test_relief_is_told),
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_seeds),
     };
