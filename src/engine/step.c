@@ -618,6 +618,37 @@ static void advance(struct sl_engine *eng, const struct sl_flight *f)
     }
 }
 
+/* Was too little of its prompt cached when it was admitted? A full last page is computed again for
+ * its logits, cached or not. */
+static bool is_cold(const struct sl_engine *eng, const struct sl_rseq *rs)
+{
+    const struct sl_request *req = rs->req;
+    int32_t bs = eng->kv.block_size, again = req->n_prompt % bs == 0 ? bs : 0;
+    return !req->started && !rs->seq.all_logits &&
+           (float)(rs->seq.n_cached + again) < req->cache_hit_threshold * (float)req->n_prompt;
+}
+
+/* Pages that were there when a request came may have gone before its turn. False: none had. */
+static bool drop_cold(struct sl_engine *eng)
+{
+    struct sl_sched *s = &eng->sched;
+    int32_t n_planned = s->n_plan;
+    s->n_plan = s->n_plan_tokens = 0;
+    s->work = (struct sl_work){0};
+    for (int32_t i = 0; i < n_planned; i++) {
+        struct sl_rseq *rs = sl_rseq_of(s->plan[i]);
+        if (is_cold(eng, rs)) {
+            rs->req->usage_now.n_cached = rs->seq.n_cached;
+            end_all(eng, rs->req, SL_FINISH_CACHE, false);
+            continue;
+        }
+        s->work = sl_work_add(s->work, rs->seq.n_computed, rs->seq.n_step);
+        s->n_plan_tokens += rs->seq.n_step;
+        s->plan[s->n_plan++] = &rs->seq;
+    }
+    return s->n_plan < n_planned;
+}
+
 /* False: the step was refused. */
 static bool launch(struct sl_engine *eng)
 {
@@ -823,15 +854,18 @@ bool sl_engine_turn(struct sl_engine *eng)
     eng->sched.n_plan = 0;
     if (atomic_load(&eng->abort_all))
         abort_live(eng);
+    bool dropped = false;
     await_masks(eng, 0);
     sl_kv_share_turn(&eng->kv);
     if (!sl_sched_idle(&eng->sched)) {
         raise_overdue(eng);
         sl_sched_plan(&eng->sched);
+        dropped = drop_cold(eng);
         if (eng->sched.n_plan > 0 && launch(eng))
             ahead = eng->max_flights - 1;
     }
-    eng->starved = eng->sched.n_plan == 0 && eng->n_flights == 0 && eng->masker.n_open > 0;
+    eng->starved =
+        eng->sched.n_plan == 0 && !dropped && eng->n_flights == 0 && eng->masker.n_open > 0;
     while (eng->n_flights > ahead)
         land(eng);
     decide(eng);

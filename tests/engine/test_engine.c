@@ -350,6 +350,40 @@ static void prefix_hits_as_users_see_them(void **state)
     rig_stop(&g);
 }
 
+/* What was cached when the request came may be gone when its turn comes. */
+static void a_share_must_be_cached_when_it_counts(void **state)
+{
+    (void)state;
+    static const int32_t other[] = {T_C, T_C, T_C};
+    struct rig g = {0};
+    static struct rig_out a, b;
+    struct sl_engine_parts p = stepwise;
+    p.info.max_num_seqs = 1;
+    p.info.n_pages = 8;
+    rig_start(&g, &p);
+    rig_script(&g, 10, NULL, 0);
+    assert_int_equal(cached_of(&g, 10, NULL, 1), 0);
+    for (int evicts = 0; evicts < 2; evicts++) {
+        struct sl_request_desc db = desc_of(3, evicts ? 29 : 5), da = desc_of(10, 2);
+        db.prompt = other;
+        da.cache_hit_threshold = 0.8f;
+        struct sl_request *rb = submit(&g, &db), *ra = submit(&g, &da);
+        struct sl_usage u;
+        memset(&a, 0, sizeof a);
+        memset(&b, 0, sizeof b);
+        run(&g, rb, &b);
+        run(&g, ra, &a);
+        sl_request_usage(ra, &u);
+        assert_int_equal(a.finish, evicts ? SL_FINISH_CACHE : SL_FINISH_LENGTH);
+        assert_int_equal(a.n, evicts ? 0 : 2);
+        assert_int_equal(u.n_cached, evicts ? 0 : 8);
+        sl_request_release(ra);
+        sl_request_release(rb);
+    }
+    assert_int_equal(cached_of(&g, 10, NULL, 1), 0); /* nothing was computed */
+    rig_stop(&g);
+}
+
 static void several_sequences_compute_the_prompt_once(void **state)
 {
     (void)state;
@@ -871,6 +905,7 @@ int main(void)
         BOTH(the_context_ends),
         BOTH(logprobs_come_with_the_tokens),
         BOTH(prefix_hits_as_users_see_them),
+        BOTH(a_share_must_be_cached_when_it_counts),
         BOTH(several_sequences_compute_the_prompt_once),
         BOTH(seeds_separate_the_sequences),
         BOTH(a_row_without_numbers_ends_one_request),
