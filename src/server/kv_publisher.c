@@ -30,8 +30,8 @@ struct sl_kv_publisher {
     struct sl_kv_socket pub, replay;
     struct sl_kv_peer *peers[MAX_PEERS];
     int n_peers;
-    uint64_t seq; /* of the next batch */
-    uint64_t retry_ns;
+    uint64_t seq;                 /* of the next batch */
+    uint64_t retry_ns, accept_ns; /* when to connect, and to accept, again */
     bool may_renumber, renumbering;
     int stop_fd;
     bool started;
@@ -105,9 +105,14 @@ static void accept_peers(struct sl_kv_publisher *p, struct sl_kv_socket *s)
 {
     for (int i = 0; i < MAX_ATTEMPTS; i++) {
         int fd = sl_kv_socket_accept(s);
-        if (fd < 0)
-            return;
-        add_peer(p, fd, s);
+        if (fd >= 0) {
+            add_peer(p, fd, s);
+            continue;
+        }
+        /* Who waits stays there, and poll would say so again and again. */
+        if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
+            p->accept_ns = sl_now_ns() + (uint64_t)TICK_MS * 1000000u;
+        return;
     }
 }
 
@@ -146,12 +151,12 @@ static void serve_peers(struct sl_kv_publisher *p, const struct pollfd *fds, int
     atomic_store(&p->n_subscribers, n_subscribers);
 }
 
-static int fill_poll(struct sl_kv_publisher *p, struct pollfd *fds)
+static int fill_poll(struct sl_kv_publisher *p, struct pollfd *fds, bool accepts)
 {
     fds[FD_STOP] = (struct pollfd){.fd = p->stop_fd, .events = POLLIN};
     fds[FD_EVENTS] = (struct pollfd){.fd = sl_engine_kv_events_fd(p->eng), .events = POLLIN};
-    fds[FD_PUB] = (struct pollfd){.fd = p->pub.fd, .events = POLLIN}; /* -1 is left out */
-    fds[FD_REPLAY] = (struct pollfd){.fd = p->replay.fd, .events = POLLIN};
+    fds[FD_PUB] = (struct pollfd){.fd = accepts ? p->pub.fd : -1, .events = POLLIN};
+    fds[FD_REPLAY] = (struct pollfd){.fd = accepts ? p->replay.fd : -1, .events = POLLIN};
     for (int i = 0; i < p->n_peers; i++)
         fds[N_FIXED + i] = (struct pollfd){
             .fd = p->peers[i]->fd,
@@ -164,8 +169,10 @@ static void *publisher_main(void *arg)
     struct sl_kv_publisher *p = arg;
     struct pollfd fds[N_FIXED + MAX_PEERS];
     for (;;) {
-        int n_fds = fill_poll(p, fds);
-        int rc = poll(fds, (nfds_t)n_fds, p->n_peers > 0 || !p->pub.listens ? TICK_MS : -1);
+        bool accepts = sl_now_ns() >= p->accept_ns;
+        bool ticks = p->n_peers > 0 || !p->pub.listens || !accepts;
+        int n_fds = fill_poll(p, fds, accepts);
+        int rc = poll(fds, (nfds_t)n_fds, ticks ? TICK_MS : -1);
         if (rc < 0 && errno != EINTR)
             (void)poll(NULL, 0, TICK_MS); /* no memory for it */
         if (rc < 0)

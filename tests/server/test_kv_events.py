@@ -2,6 +2,7 @@
 """KV events as a router reads them: pyzmq and msgpack decode what the server publishes, a model of the
 router's index follows it, and slow, broken and silent peers harm nobody."""
 import json
+import os
 import re
 import socket
 import time
@@ -19,11 +20,12 @@ END = b"\xff" * 8
 BLOCK = 16
 
 
-def start(pages=64, extra=(), **config):
+def start(pages=64, extra=(), n_descriptors=None, **config):
     cfg = {"enable_kv_cache_events": True, "endpoint": "tcp://127.0.0.1:*", "topic": TOPIC,
            "replay_endpoint": "tcp://127.0.0.1:*", **config}
     s = Server("--threads", "1", "--block-size", str(BLOCK), "--max-model-len", "256", "--max-num-seqs", "4",
-               "--kv-cache-memory-bytes", str(pages * 5120 * BLOCK), "--kv-events-config", json.dumps(cfg), *extra)
+               "--kv-cache-memory-bytes", str(pages * 5120 * BLOCK), "--kv-events-config", json.dumps(cfg), *extra,
+               n_descriptors=n_descriptors)
     m = re.search(r"KV events: \w+ \w+ (\S+?)(?:, replay on (\S+))?$", s.log(), re.M)
     s.pub, s.replay = m.group(1), m.group(2)
     return s
@@ -300,6 +302,26 @@ def test_connects_out(ctx):
 
 def address(endpoint):
     return ("127.0.0.1", int(endpoint.rsplit(":", 1)[1]))
+
+
+def test_no_descriptor_for_a_peer(ctx):
+    """Peers that find none wait, and so does the thread that would accept them."""
+    with start(n_descriptors=150) as s:
+        def used():
+            with open(f"/proc/{s.process.pid}/stat", encoding="ascii") as f:
+                fields = f.read().rsplit(")", 1)[1].split()
+            return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        peers = [socket.create_connection(address(s.pub)) for _ in range(90)]
+        clients = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(60)]
+        time.sleep(0.3)
+        peers.append(socket.create_connection(address(s.pub)))
+        before = used()
+        time.sleep(0.7)
+        assert used() - before < 0.15
+        for c in peers + clients:
+            c.close()
+        with subscribe(ctx, s.pub):
+            s.wait_metric("sluice:kv_event_subscribers", 1.0)
 
 
 def test_hostile_peers(ctx):
