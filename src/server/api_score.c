@@ -128,8 +128,12 @@ static int join(struct sl_task *t, const json_t *a, const json_t *b, json_t **ou
     size_t n = 0;
     int rc = 0;
     if (!sl_engine_has_chat_template(eng)) {
-        *out = json_sprintf("%s%s", one, two);
-        return *out != NULL ? 0 : sl_refuse(r, SL_EINVAL, NULL, "texts with NUL inside");
+        sl_buf_put(&json, one, json_string_length(a)); /* by lengths: a text may have a NUL */
+        sl_buf_put(&json, two, json_string_length(b));
+        *out = sl_buf_ok(&json) ? json_stringn(json.data != NULL ? json.data : "", json.n_bytes)
+                                : NULL;
+        sl_buf_deinit(&json);
+        return *out != NULL ? 0 : sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     }
     json_t *ctx = json_pack("{s:[{s:s,s:O},{s:s,s:O}],s:b}", "messages", "role", "query", "content",
                             a, "role", "document", "content", b, "add_generation_prompt", 1);
@@ -187,6 +191,9 @@ static int read_pairs(struct sl_task *t, const json_t *a, const char *name_a, co
     for (size_t i = 0; rc == 0 && i < n_b; i++, at++) {
         const json_t *one = !json_is_array(a) ? a : json_array_get(a, n_a > 1 ? i : 0);
         const json_t *two = json_is_array(b) ? json_array_get(b, i) : b;
+        if (!json_is_string(one))
+            return sl_refuse(r, SL_EINVAL, name_a, "%s must be a string, not %s", name_a,
+                             sl_json_type_name(one));
         rc = vectors ? sl_pool_encode(t, two, NULL, name_b, at)
                      : encode_pair(t, one, two, name_b, at);
         if (rc == 0 && t->params.pool.documents) {

@@ -2,8 +2,10 @@
 """Embeddings, scores and rerankings over HTTP with small random models (tools/mkmodel): shapes, both encodings, the
 openai client unmodified, the same bits alone and in a crowd, and what is refused."""
 import base64
+import json
 import math
 import os
+import shutil
 import signal
 import struct
 import subprocess
@@ -190,6 +192,9 @@ def test_score_pairs(reranker):
     assert [d["score"] for d in r["data"]] == one
     refused(reranker, "/score", {"text_1": ["a", "b"], "text_2": "c"}, "as many as")
     refused(reranker, "/score", {"text_1": "a"}, "text_2 is missing")
+    assert refused(reranker, "/score", {"text_1": None, "text_2": "a"}, "must be a string")["param"] == "text_1"
+    assert refused(reranker, "/score", {"text_1": ["a", 3], "text_2": ["a", "b"]}, "an integer")["param"] == "text_1"
+    assert refused(reranker, "/score", {"text_1": "a", "text_2": 3}, "an integer")["param"] == "text_2"
     refused(reranker, "/score", {}, "text_1 is missing")
     refused(reranker, "/rerank", {"documents": ["a"]}, "query must be a string")
     refused(reranker, "/rerank", {"query": "a", "documents": "b"}, "documents must be a list")
@@ -231,6 +236,12 @@ def test_yes_no(models):
             likely.append(c["choices"][0]["logprobs"]["token_logprobs"][len(prompt)])
         assert abs(x["relevance_score"] - 1 / (1 + math.exp(likely[0] - likely[1]))) < 2e-2  # BF16 pages there too
     assert s.stop() == 0
+    config = models / "qwen3" / "tokenizer_config.json"
+    shutil.copytree(models / "qwen3", models / "plain")
+    (models / "plain" / config.name).write_text(json.dumps(json.loads(config.read_text()) | {"chat_template": None}))
+    s = Server(str(models / "plain"), *flags[:2])  # without a template one stands behind the other, NUL or not
+    counts = [s.json("POST", "/score", {"text_1": "q", "text_2": t})[1]["usage"]["prompt_tokens"] for t in ("a", "a\0bc")]
+    assert counts == [2, 5] and s.stop() == 0
     s = Server(str(models / "qwen3"), *flags, "{{ bos_token }}nothing")
     refused(s, "/rerank", {"query": "q", "documents": ["d"]}, "roles query and document")
     assert s.stop() == 0 and g.stop() == 0
