@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "base/log.h"
 
+#include "base/str.h"
 #include "base/sys.h"
 
 #include <stdarg.h>
@@ -36,6 +37,7 @@ void sl_log(enum sl_log_level level, const char *fmt, ...)
     if (m < 0)
         return;
     n = n + (size_t)m < sizeof line - 2 ? n + (size_t)m : sizeof line - 2;
+    sl_scrub(line, n); /* a name of a file or a peer may be in it */
     line[n++] = '\n';
     /* One write per line keeps lines of different threads whole; nothing to do if stderr is gone.
      */

@@ -112,6 +112,26 @@ bool sl_parse_hex_u64(const char *s, size_t n, uint64_t *out)
     return true;
 }
 
+size_t sl_printable_len(const char *s, size_t n)
+{
+    unsigned char c = (unsigned char)*s;
+    if (c < 0x80)
+        return c >= 0x20 && c != 0x7F;
+    if (c == 0xC2 && n > 1 && (unsigned char)s[1] < 0xA0) /* U+0080 to U+009F: as good as ESC */
+        return 0;
+    return sl_utf8_valid_len(s, n);
+}
+
+void sl_scrub(char *s, size_t n)
+{
+    for (size_t i = 0; i < n;) {
+        const size_t len = sl_printable_len(s + i, n - i);
+        if (len == 0)
+            s[i] = '?';
+        i += len > 0 ? len : 1;
+    }
+}
+
 size_t sl_utf8_decode(const char *s, size_t n, uint32_t *cp)
 {
     const unsigned char *p = (const unsigned char *)s;

@@ -26,6 +26,11 @@ size_t sl_utf8_encode(uint32_t cp, char out[4]);
 /* Bytes at the end of s that begin a character which more bytes could complete (0..3). */
 size_t sl_utf8_incomplete_tail(const char *s, size_t n);
 
+/* Length of the printable character at s, no C0 or C1 control, 0 if there is none. n > 0. */
+size_t sl_printable_len(const char *s, size_t n);
+/* Replaces what a terminal should not get by '?': text for people may quote a file or a peer. */
+void sl_scrub(char *s, size_t n);
+
 /* The candidate nearest to name by edit distance, NULL if none is near enough to be a typo. */
 const char *sl_nearest(const char *name, const char *const *candidates, size_t n);
 

@@ -250,6 +250,7 @@ static void on_done(void *arg, int status, const char *error)
         snprintf(b->first_error, sizeof b->first_error, "status %d: %s %.120s", status,
                  error != NULL ? error : "",
                  slot->line.data != NULL && sl_buf_ok(&slot->line) ? slot->line.data : "");
+        sl_scrub(b->first_error, strlen(b->first_error));
     }
     slot->next_free = b->free_slots;
     b->free_slots = slot;

@@ -158,7 +158,7 @@ static int converse(struct chat *c, struct sl_error *err)
             continue;
         int rc = answer(c, err);
         if (rc == SL_EINVAL || rc == SL_ELIMIT) {
-            fprintf(stderr, "sluice chat: %s\n", err->msg); /* this turn only: e.g. context full */
+            sl_command_complain(&sl_cmd_chat, err); /* this turn only: e.g. context full */
             rc = 0;
         }
         if (rc != 0)

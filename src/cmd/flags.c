@@ -253,12 +253,19 @@ void sl_flags_overlay(const struct sl_flag_group *group, void *onto)
     }
 }
 
+void sl_command_complain(const struct sl_command *cmd, const struct sl_error *err)
+{
+    struct sl_error plain = *err;
+    sl_scrub(plain.msg, strlen(plain.msg));
+    fprintf(stderr, "sluice %s: %s\n", cmd->name, plain.msg);
+}
+
 int sl_command_fail(const struct sl_command *cmd, const struct sl_error *err)
 {
     bool users = err->code == SL_EINVAL || err->code == SL_EFORMAT || err->code == SL_ELIMIT ||
                  err->code == SL_ENOTFOUND || err->code == SL_EUNSUPPORTED ||
                  err->code == SL_ETOOBIG;
-    fprintf(stderr, "sluice %s: %s\n", cmd->name, err->msg);
+    sl_command_complain(cmd, err);
     return users ? SL_EXIT_USAGE : SL_EXIT_FAILED;
 }
 

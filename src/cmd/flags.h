@@ -70,8 +70,10 @@ bool sl_flags_given(const struct sl_flag_group *group, const char *name);
  * line over defaults that became known later. */
 void sl_flags_overlay(const struct sl_flag_group *group, void *onto);
 
-/* Prints "sluice NAME: message" to stderr and returns the exit status: 2 for what the user gave,
- * else 1. */
+/* Prints "sluice NAME: message" to stderr, without what a terminal would obey: messages quote files
+ * of strangers. */
+void sl_command_complain(const struct sl_command *cmd, const struct sl_error *err);
+/* The same, and returns the exit status: 2 for what the user gave, else 1. */
 int sl_command_fail(const struct sl_command *cmd, const struct sl_error *err);
 
 /* Rows shared by several commands. */

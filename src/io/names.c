@@ -58,23 +58,12 @@ int64_t sl_names_find(const struct sl_names *t, const char *name, size_t n_bytes
     return s->name != NULL ? (int64_t)s->idx : -1;
 }
 
-/* Length of the printable character at s, 0 if there is none. */
-static size_t printable_len(const char *s, size_t n)
-{
-    unsigned char c = (unsigned char)*s;
-    if (c < 0x80)
-        return c >= 0x20 && c != 0x7F;
-    if (c == 0xC2 && n > 1 && (unsigned char)s[1] < 0xA0) /* U+0080 to U+009F: as good as ESC */
-        return 0;
-    return sl_utf8_valid_len(s, n);
-}
-
 bool sl_names_valid(const char *name, size_t n_bytes)
 {
     if (n_bytes == 0)
         return false;
     for (size_t i = 0; i < n_bytes;) {
-        size_t len = printable_len(name + i, n_bytes - i);
+        size_t len = sl_printable_len(name + i, n_bytes - i);
         if (len == 0)
             return false;
         i += len;
@@ -86,13 +75,7 @@ int sl_names_scrub(struct sl_error *err, int rc)
 {
     if (rc >= 0 || err == NULL)
         return rc;
-    size_t n = strlen(err->msg);
-    for (size_t i = 0; i < n;) {
-        size_t len = printable_len(err->msg + i, n - i);
-        if (len == 0)
-            err->msg[i] = '?';
-        i += SL_MAX(len, 1u);
-    }
+    sl_scrub(err->msg, strlen(err->msg));
     return rc;
 }
 

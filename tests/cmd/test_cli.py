@@ -37,6 +37,28 @@ def test_help_fits_a_screen_and_teaches(command):
     assert max(map(len, lines)) <= 100
 
 
+@pytest.mark.parametrize("more", [{"architectures": ["\x1b]0;title\x07"]}, {"hidden_act": "\x9b31m\x7f"},
+                                  {"rope_scaling": {"rope_type": "\x1b[2J", "factor": 2.0}},
+                                  {"quantization_config": {"quant_method": "\r\x1b[1A"}}])
+def test_a_models_words_are_no_commands_for_the_terminal(tmp_path, more):
+    for name in os.listdir("assets/storyteller"):
+        (tmp_path / name).symlink_to(os.path.abspath(f"assets/storyteller/{name}"))
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").unlink()
+    (tmp_path / "config.json").write_text(json.dumps(config | more))
+    for args in (["inspect", str(tmp_path)], ["run", str(tmp_path), "-p", "x", "-n", "1"]):
+        r = sluice(*args)
+        assert r.returncode == 2 and r.stderr.endswith(b"\n")
+        assert all(c.isprintable() for c in r.stderr.decode()[:-1]) and b"?" in r.stderr, r.stderr
+
+
+def test_the_log_has_no_commands_for_the_terminal(tmp_path):
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 8, "\x1b[2J\n": True}))
+    r = sluice("run", "-p", "x", "--lora", str(tmp_path))
+    lines = r.stderr.decode().rstrip("\n").split("\n")
+    assert r.returncode == 2 and len(lines) == 2 and '"?[2J?" is not known' in lines[0], r.stderr
+
+
 def test_help_behind_for():
     story = "assets/storyteller"
     r = sluice("serve", f"a={story}", f"b={story}", "--for", "b", "--help")
