@@ -298,8 +298,8 @@ int sl_peft_tensor_at(const struct sl_peft *p, size_t idx, struct sl_peft_tensor
     const struct sl_st_tensor *t = sl_st_tensor_at(p->st, idx);
     const char *module = sl_starts_with(t->name, prefix) ? t->name + strlen(prefix) : t->name;
     *out = (struct sl_peft_tensor){.name = t->name, .module = module};
-    out->is_b = sl_ends_with(t->name, ".lora_B.weight");
-    if (!out->is_b && !sl_ends_with(t->name, ".lora_A.weight"))
+    out->is_b = sl_ends_with(module, ".lora_B.weight"); /* what the prefix left: dots may be its */
+    if (!out->is_b && !sl_ends_with(module, ".lora_A.weight"))
         return sl_fail(err, SL_EUNSUPPORTED,
                        WEIGHTS ": tensor \"%.120s\" is neither lora_A nor lora_B of a linear layer",
                        t->name);

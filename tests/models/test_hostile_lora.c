@@ -189,6 +189,9 @@ static void tensors(void **state)
          SL_EFORMAT,
          "the same matrix"},
         {{{".lora_A.weight", SL_DTYPE_F32, 2, {2, H}}}, SL_EUNSUPPORTED, "no linear layer"},
+        {{{"base_model.model.lora_A.weight", SL_DTYPE_F32, 2, {2, H}}},
+         SL_EUNSUPPORTED,
+         "neither lora_A nor lora_B"},
     };
     (void)state;
     write_config("{" SOUND "}");
