@@ -207,6 +207,12 @@ int sl_model_set_task(struct sl_model *m, const char *runner, const char *conver
         m->pool.kind = encoder ? SL_POOL_CLS : SL_POOL_LAST;
         m->pool.normalize = false;
         m->yes_no = (m->hp.has & SL_HAS_CLASSIFIER) == 0;
+        for (int i = 0; m->yes_no && i < 2; i++)
+            if (yes_no[i] < 0 || yes_no[i] >= m->hp.n_vocab)
+                return sl_fail(err, SL_EINVAL,
+                               "classifier_from_token: token %d of the tokenizer is none of the "
+                               "model's %d",
+                               yes_no[i], m->hp.n_vocab);
         if (m->yes_no)
             memcpy(m->yes_no_ids, yes_no, sizeof m->yes_no_ids);
         rc = sl_pooling_read_act(m->ckpt, m->hp.n_labels, &m->pool.act, err);

@@ -624,6 +624,28 @@ static void test_rank_without_classifier(void **state)
     sl_ckpt_close(c);
 }
 
+/* A tokenizer may know more tokens than the model has logits. */
+static void test_score_of_tokens_the_model_lacks(void **state)
+{
+    (void)state;
+    const char *path = OUT "/tokens.gguf";
+    struct sl_error err = {0};
+    struct sl_ckpt *c = NULL;
+    struct sl_model *m = NULL;
+    write_qwen3(path, NULL, 0);
+    if (sl_ckpt_open(path, &c, &err) != 0 || sl_model_open(c, &m, &err) != 0)
+        fail_msg("%s", err.msg);
+    const int32_t n = sl_model_facts(m)->n_vocab;
+    const int32_t last[2] = {0, n - 1}, beyond[2] = {0, n}, first[2] = {n, 0};
+    assert_int_equal(sl_model_set_task(m, NULL, NULL, last, &err), 0);
+    assert_int_equal(sl_model_set_task(m, NULL, NULL, beyond, &err), SL_EINVAL);
+    assert_non_null(strstr(err.msg, "classifier_from_token: token 256"));
+    assert_int_equal(sl_model_set_task(m, NULL, NULL, first, &err), SL_EINVAL);
+    assert_int_equal(sl_model_set_task(m, "generate", NULL, beyond, &err), 0);
+    sl_model_close(m);
+    sl_ckpt_close(c);
+}
+
 static const struct sl_cpu_config plain = {.n_threads = 1, .isa = SL_ISA_C};
 
 /* Divisors of the rotation frequencies must be positive numbers: all zeros are refused at load. */
@@ -843,11 +865,17 @@ static void test_run_limits(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_config_json),   cmocka_unit_test(test_end_ids),
-        cmocka_unit_test(test_windows),       cmocka_unit_test(test_gguf_metadata),
-        cmocka_unit_test(test_tensors),       cmocka_unit_test(test_rank_without_classifier),
-        cmocka_unit_test(test_rope_freqs),    cmocka_unit_test(test_out_of_memory),
-        cmocka_unit_test(test_weight_memory), cmocka_unit_test(test_run_limits),
+        cmocka_unit_test(test_config_json),
+        cmocka_unit_test(test_end_ids),
+        cmocka_unit_test(test_windows),
+        cmocka_unit_test(test_gguf_metadata),
+        cmocka_unit_test(test_tensors),
+        cmocka_unit_test(test_rank_without_classifier),
+        cmocka_unit_test(test_score_of_tokens_the_model_lacks),
+        cmocka_unit_test(test_rope_freqs),
+        cmocka_unit_test(test_out_of_memory),
+        cmocka_unit_test(test_weight_memory),
+        cmocka_unit_test(test_run_limits),
     };
     return cmocka_run_group_tests_name("configs", tests, setup_group, NULL);
 }
