@@ -8,6 +8,7 @@
 #include "grammar/regex.h"
 #include "grammar/schema_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MAX_NEST = 400 };
@@ -61,6 +62,9 @@ sl_rx_id sl_schema_value(struct sl_schema *s, json_t *value)
     if (json_is_string(value))
         return quoted(s->rx, sl_cset_text(s->rx, json_string_value(value),
                                           json_string_length(value), SL_SPELL_JSON));
+    /* a whole number so large may have been spelled with digits that a double does not hold */
+    if (json_is_real(value) && fabs(json_real_value(value)) >= 0x1p53)
+        return SL_RX_NONE;
     if (json_is_number(value))
         return sl_decimal_of(value, &d) ? sl_number_equal(s->rx, &d) : SL_RX_NONE;
     const char *name = json_is_null(value) ? "null" : json_is_true(value) ? "true" : "false";
