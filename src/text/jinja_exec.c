@@ -98,7 +98,7 @@ static int run_loop(struct sl_jvm *vm, struct loop_run *run, struct sl_jval over
     *loop = (struct sl_jloop){
         .node = run->node, .outer = run->outer, .n = seq.n, .depth0 = run->depth0};
     struct sl_jval item, next = {0};
-    bool more = sl_jinja_next(vm, &seq, &next), ran = more;
+    bool more = sl_jinja_next(vm, &seq, &next), ran = false;
     int code = 0;
     while (more) {
         item = next;
@@ -108,6 +108,7 @@ static int run_loop(struct sl_jvm *vm, struct loop_run *run, struct sl_jval over
         code = run_iteration(vm, run, loop, item);
         if (code == SL_JINJA_BREAK || code < 0)
             break;
+        ran = ran || code == 0; /* as in jinja2: a body that continue leaves has not run */
         loop->prev = item;
         loop->index0++;
     }
