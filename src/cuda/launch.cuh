@@ -31,10 +31,11 @@ static inline cudaError_t sl_launch_ask_smem(struct sl_cuda *cu, const void *ker
     return e;
 }
 
-/* Enqueues kernel(args...), behind what waits (fuse.h); a failure is recorded in cu. A grid without
- * blocks is nothing. cluster: so many blocks, a divisor of grid.x of at most 8, run at once and see
- * each other's shared memory.
- */
+/* Enqueues kernel(args...), behind what waits (fuse.h); a failure is recorded in cu, and until it
+ * is reported nothing more is enqueued: a kernel that ran without the one before it would go by
+ * what an earlier step left there, and write to pages of others. A grid without blocks is nothing.
+ * cluster: so many blocks, a divisor of grid.x of at most 8, run at once and see each other's
+ * shared memory. */
 template <typename... Params, typename... Args>
 static inline void sl_launch_cluster(struct sl_cuda *cu, void (*kernel)(Params...), dim3 grid,
                                      dim3 block, size_t smem, unsigned cluster, const Args &...args)
@@ -43,6 +44,8 @@ static inline void sl_launch_cluster(struct sl_cuda *cu, void (*kernel)(Params..
         return;
     if (cu->settle != NULL)
         cu->settle(cu);
+    if (cu->error != cudaSuccess)
+        return;
     if (smem > SL_SMEM_DEFAULT) {
         cudaError_t e = sl_launch_ask_smem(cu, reinterpret_cast<const void *>(kernel));
         sl_cuda_check(cu, e, "shared memory of a kernel");
