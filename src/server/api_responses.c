@@ -627,13 +627,16 @@ static int go_on(struct sl_task *t, struct response *e)
             t->refusal.code = "previous_response_not_found";
             rc = sl_refuse(&t->refusal, SL_EINVAL, field,
                            "previous_response_id: there is no response %.64s", id);
+        } else if (sl_turn_bytes(e->parent) > SL_MAX_HTTP_BODY) {
+            rc =
+                sl_refuse(&t->refusal, SL_ELIMIT, field, "%s: the conversation is too long", field);
         } else {
-            rc = sl_turn_messages(e->parent, SL_MAX_HTTP_BODY, earlier);
-            if (rc != 0)
-                rc = sl_refuse(&t->refusal, rc, field, "%s: the conversation is too long", field);
+            t->later = t->at_once && sl_turn_bytes(e->parent) >= SL_LARGE_BODY;
+            if (!t->later && sl_turn_messages(e->parent, earlier) != 0)
+                rc = sl_refuse(&t->refusal, SL_ENOMEM, field, "out of memory");
         }
     }
-    if (rc == 0)
+    if (rc == 0 && !t->later)
         rc = sl_responses_prepend(t->root, earlier, &t->refusal);
     json_decref(earlier);
     return rc;

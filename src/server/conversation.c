@@ -13,9 +13,9 @@ static int read_fields(struct sl_task *t, enum sl_endpoint endpoint, sl_to_chat_
         rc = sl_task_generates(t);
     if (rc == 0 && to_chat != NULL)
         rc = to_chat(t);
-    if (rc == 0)
+    if (rc == 0 && !t->later)
         rc = sl_task_params(t, endpoint);
-    return rc != 0 ? rc : sl_task_model(t);
+    return rc != 0 || t->later ? rc : sl_task_model(t);
 }
 
 /* echo: what the assistant said last goes before what it says now. */

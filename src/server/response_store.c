@@ -286,24 +286,40 @@ void sl_turn_unref(struct sl_response_store *s, struct sl_turn *t)
     pthread_mutex_unlock(&s->lock);
 }
 
-int sl_turn_messages(const struct sl_turn *t, size_t max_bytes, json_t *out)
+/* Parents of a referenced turn stay. */
+size_t sl_turn_bytes(const struct sl_turn *t)
+{
+    size_t n_bytes = 0;
+    for (; t != NULL; t = t->parent)
+        n_bytes += t->n;
+    return n_bytes;
+}
+
+static int append_messages(const struct sl_turn *t, json_t *out)
 {
     json_error_t error;
-    size_t n_bytes = 0;
-    SL_ASSERT(json_array_size(out) == 0);
-    /* From the last turn up, each in front of what is there. Parents of a referenced turn stay. */
-    for (; t != NULL; t = t->parent) {
-        n_bytes += t->n;
-        if (n_bytes > max_bytes)
-            return SL_ELIMIT;
-        json_t *messages = sl_json_load(t->text, t->n, JSON_ALLOW_NUL, &error);
-        bool ok = messages != NULL && json_array_extend(messages, out) == 0 &&
-                  json_array_clear(out) == 0 && json_array_extend(out, messages) == 0;
-        json_decref(messages);
-        if (!ok)
-            return SL_ENOMEM;
-    }
-    return 0;
+    json_t *messages = sl_json_load(t->text, t->n, JSON_ALLOW_NUL, &error);
+    bool ok = messages != NULL && json_array_extend(out, messages) == 0;
+    json_decref(messages);
+    return ok ? 0 : SL_ENOMEM;
+}
+
+int sl_turn_messages(const struct sl_turn *last, json_t *out)
+{
+    const struct sl_turn *t;
+    size_t n = 0;
+    int rc = 0;
+    for (t = last; t != NULL; t = t->parent)
+        n++;
+    const struct sl_turn **turns = sl_calloc(n + 1, sizeof(const struct sl_turn *));
+    if (turns == NULL)
+        return SL_ENOMEM;
+    for (t = last, n = 0; t != NULL; t = t->parent)
+        turns[n++] = t;
+    while (n > 0 && rc == 0)
+        rc = append_messages(turns[--n], out);
+    sl_free(turns);
+    return rc;
 }
 
 void sl_store_destroy(struct sl_response_store *s)

@@ -44,8 +44,8 @@ bool sl_store_cancel(struct sl_response_store *s, const char *id, int tenant, bo
 /* A reference to the turn of a response that has ended; NULL: there is none. */
 struct sl_turn *sl_store_turn(struct sl_response_store *s, const char *id, int tenant);
 void sl_turn_unref(struct sl_response_store *s, struct sl_turn *t); /* t may be NULL */
-/* All messages up to and with t, in order, appended to the array. SL_ELIMIT: more than max_bytes of
- * text. */
-SL_MUST_CHECK int sl_turn_messages(const struct sl_turn *t, size_t max_bytes, json_t *out);
+/* All messages up to and with t, in order, appended to the array; how much text they are. */
+size_t sl_turn_bytes(const struct sl_turn *t);
+SL_MUST_CHECK int sl_turn_messages(const struct sl_turn *t, json_t *out);
 
 #endif

@@ -7,8 +7,7 @@
 #include "server/reply.h"
 #include "server/route.h"
 
-#define LARGE_BODY (32u << 10) /* bytes that take a millisecond or two */
-#define MAX_TASKS  256         /* that wait for a worker */
+#define MAX_TASKS 256 /* that wait for a worker */
 
 struct sl_workers {
     pthread_mutex_t lock;
@@ -113,7 +112,7 @@ void sl_task_start(struct sl_conn *c, const struct sl_task_kind *kind)
 void sl_task_start_for(struct sl_conn *c, const struct sl_task_kind *kind, struct sl_served *served)
 {
     const struct sl_buf *body = &c->parser->body;
-    if (body->n_bytes >= LARGE_BODY) {
+    if (body->n_bytes >= SL_LARGE_BODY) {
         start_large(c, kind, served, NULL, NULL);
         return;
     }

@@ -12,6 +12,8 @@
 
 #include "server/call.h"
 
+#define SL_LARGE_BODY (32u << 10) /* bytes that take a millisecond or two */
+
 struct sl_task;
 
 struct sl_task_kind {

@@ -2,6 +2,7 @@
 """OpenAI's responses over HTTP: its own Python client, unchanged, and what is kept of them."""
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import jsonschema
 import openai
@@ -228,6 +229,21 @@ def test_conversation(server):
     same_prompt(server, {"input": "c", "previous_response_id": second["id"]}, third)
     assert server.json("DELETE", "/v1/responses/" + first["id"])[0] == 200  # its turn lives on in those behind it
     same_prompt(server, {"input": "c", "previous_response_id": second["id"]}, third)
+
+
+def test_a_long_conversation_holds_nobody_up():
+    """A body of a few bytes that goes on from megabytes: others are answered while it is prepared."""
+    with Server("--threads", "1", "--max-model-len", "64", "--chat-template", ECHO) as s, ThreadPoolExecutor(1) as pool:
+        body = {"max_output_tokens": 1, "truncation": "auto"}
+        _, first = s.json("POST", "/v1/responses", body | {"input": "Once upon a time. " * 50000})
+        reply = pool.submit(s.json, "POST", "/v1/responses", body | {"input": "a", "previous_response_id": first["id"]})
+        times = [time.monotonic()]
+        while not reply.done():
+            assert s.request("GET", "/health")[0] == 200
+            times.append(time.monotonic())
+        status, r = reply.result()
+        assert status == 200 and r["usage"]["input_tokens"] == 63
+        assert max(b - a for a, b in zip(times, times[1:])) < (times[-1] - times[0]) / 2
 
 
 def test_store(client, server):
