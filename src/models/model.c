@@ -215,7 +215,7 @@ int sl_model_set_task(struct sl_model *m, const char *runner, const char *conver
                                yes_no[i], m->hp.n_vocab);
         if (m->yes_no)
             memcpy(m->yes_no_ids, yes_no, sizeof m->yes_no_ids);
-        rc = sl_pooling_read_act(m->ckpt, m->hp.n_labels, &m->pool.act, err);
+        rc = sl_pooling_read_act(m->ckpt, m->yes_no ? 1 : m->hp.n_labels, &m->pool.act, err);
     }
     f->task = m->pool.task;
     f->pool = m->pool.kind;

@@ -230,11 +230,34 @@ static void test_modules(void **state)
            "not the name of a file of a model");
 }
 
+/* A score by two tokens' logits is there for every family that generates, labels or not. */
+static void test_two_tokens_of_each_family(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"llama2", "llama3", "mistral", "qwen2", "qwen3"};
+    static const int32_t yes_no[2] = {1, 2};
+    for (size_t i = 0; i < SL_COUNT(names); i++) {
+        char folder[200];
+        struct sl_ckpt *ckpt = NULL;
+        struct sl_model *model = NULL;
+        struct sl_error err = {0};
+        snprintf(folder, sizeof folder, "tests/golden/models/%s", names[i]);
+        if (sl_ckpt_open(folder, &ckpt, &err) != 0 || sl_model_open(ckpt, &model, &err) != 0 ||
+            sl_model_set_task(model, NULL, NULL, yes_no, &err) != 0)
+            fail_msg("%s: %s", names[i], err.msg);
+        const struct sl_model_facts *f = sl_model_facts(model);
+        assert_true(f->task == SL_TASK_SCORE && f->n_out == 1 && f->pool == SL_POOL_LAST);
+        sl_model_close(model);
+        sl_ckpt_close(ckpt);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),
         cmocka_unit_test(test_modules),
+        cmocka_unit_test(test_two_tokens_of_each_family),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
