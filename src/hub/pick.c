@@ -130,7 +130,8 @@ static int pick_folder(struct sl_hub_files *f, struct sl_hub_pick *pick, struct 
         single->wanted = true;
         return 0;
     }
-    SL_ASSERT(sl_hub_files_find(f, SL_HUB_INDEX) != NULL);
+    if (sl_hub_files_find(f, SL_HUB_INDEX) == NULL) /* an adapter's weights brought us here */
+        return sl_fail(err, SL_ENOTFOUND, "there is neither model.safetensors nor " SL_HUB_INDEX);
     pick->needs_index = pick->index == NULL;
     return pick->needs_index ? 0 : want_shards(f, pick, err);
 }

@@ -161,6 +161,17 @@ def test_gguf_that_is_not_there(world):
     world.fails("only pickled ones", "pull", "org/pickled")
 
 
+def test_weights_of_an_adapter_that_is_none(world):
+    world.hub.repos["org/odd"] = Repo({"config.json": b"{}", "tokenizer.json": b"{}",
+                                       "adapter_model.safetensors": b"x"})
+    world.fails("there is neither model.safetensors nor", "pull", "org/odd")
+    snapshot = world.repo("org/odd") / "snapshots" / COMMIT  # and the same from a cache
+    snapshot.mkdir(parents=True)
+    for name in world.hub.repos["org/odd"].files:
+        (snapshot / name).write_bytes(b"{}")
+    world.fails("there is neither model.safetensors nor", "run", "org/odd", "-p", "x", "--offline", "--revision", COMMIT)
+
+
 def test_shards_are_those_of_the_index(world):
     index = {"metadata": {}, "weight_map": {"a": "model-00001-of-00002.safetensors",
                                             "b": "model-00002-of-00002.safetensors"}}
