@@ -223,12 +223,11 @@ def test_a_killed_process_leaves_a_part_that_the_next_one_uses(world):
     good(world, "org/Story-GGUF")
 
 
-@pytest.mark.parametrize("n_bytes", [0, 1000])
-def test_pull_brings_again_what_lost_its_end(world, n_bytes):
+def test_pull_brings_again_what_lost_its_end(world):
     """As a blob is found after a power cut that its data did not outlive."""
     path = world.ok("pull", NAME).stdout.strip()
     weights = world.repo() / "blobs" / world.hub.repos[NAME].digest("model.safetensors")
-    os.truncate(weights, n_bytes)
+    os.truncate(weights, 1000)
     world.fails("model.safetensors", "run", NAME, "-p", "x", "-n", "1")
     n = len(world.hub.asked("resolve"))
     assert world.ok("pull", NAME).stdout.strip() == path
