@@ -89,6 +89,8 @@ static bool accept(const struct tok_enc *e, const struct tok_added_flags *a, con
         if (*end < n && is_word(s + *end, n - *end))
             return false;
     }
+    if (a->lstrip) /* of what a token before it took, nothing is left to take */
+        *start = SL_MAX(*start, floor);
     while (a->lstrip && *start > floor) {
         size_t before = char_before(s, *start);
         if (before < floor || !is_space_at(s + before, *start - before, &len))
@@ -121,14 +123,13 @@ static int scan(struct tok_enc *e, const char *s, size_t n, bool normalized, boo
         }
         size_t start = i, end = i + len;
         i = end;
-        if (!accept(e, &l->v[k], s, n, done, &start, &end))
+        if (!accept(e, &l->v[k], s, n, done, &start, &end) || start >= end)
             continue;
         if (start > done)
             rc = plain(e, s + done, start - done, normalized, first && done == 0);
         if (rc == 0)
             rc = tok_push(e, l->v[k].id);
-        done = end;
-        i = SL_MAX(i, end);
+        done = end; /* as in that library, spaces it took may be another token, or begin one */
     }
     if (rc == 0 && done < n)
         rc = plain(e, s + done, n - done, normalized, first && done == 0);

@@ -496,6 +496,18 @@ static void test_added_tokens(void **state)
          "<x><x>a",
          {11, 0},
          2},
+        /* what the tokenizers library makes of spaces that two tokens want */
+        {"{\"added_tokens\":[{\"id\":10,\"content\":\"<x>\",\"special\":false,\"rstrip\":true},"
+         "{\"id\":11,\"content\":\"  \",\"special\":false}],\"model\":{\"type\":\"BPE\"," BPE_TAIL
+         "}",
+         "a<x>   b",
+         {0, 10, 11, 3, 1},
+         5},
+        {"{\"added_tokens\":[{\"id\":10,\"content\":\"  \",\"special\":false,\"lstrip\":true,"
+         "\"rstrip\":true}],\"model\":{\"type\":\"BPE\"," BPE_TAIL "}",
+         "a      b",
+         {0, 10, 1},
+         3},
     };
     for (size_t i = 0; i < SL_COUNT(cases); i++) {
         struct sl_tokenizer *t = from_json(cases[i].json);
