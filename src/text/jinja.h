@@ -283,6 +283,7 @@ struct sl_jvm {
     struct sl_buf *out;
     size_t out_limit; /* out->n_bytes may not pass it */
     uint64_t fuel;
+    size_t n_given;      /* bytes of the strings among its variables */
     unsigned depth;      /* nested eval and exec calls */
     unsigned call_depth; /* nested macros, callers and recursive loops */
     uint32_t line;

@@ -12,7 +12,9 @@
 
 #include <string.h>
 
-#define MAX_JSON_NEST 200
+#define MAX_JSON_NEST  200
+#define GIVEN_PER_TANK (32u << 10) /* beyond it nobody waits for the thread that renders */
+#define MAX_TANKS      24u
 
 int sl_template_compile(const char *source, size_t n, struct sl_template **out,
                         struct sl_error *err)
@@ -102,6 +104,7 @@ static int from_json(struct sl_jvm *vm, const json_t *j, unsigned depth, struct 
     case JSON_ARRAY:
         return from_array(vm, j, depth, out);
     case JSON_STRING:
+        vm->n_given += json_string_length(j);
         return sl_jinja_borrow(vm, json_string_value(j), json_string_length(j), out);
     case JSON_INTEGER:
         *out = sl_jinja_int(json_integer_value(j));
@@ -169,6 +172,8 @@ int sl_template_render(const struct sl_template *t, const json_t *vars, int64_t 
         vm.out_limit = SL_MAX(SL_MIN(vm.out_limit, out->max_bytes), start);
     SL_ASSERT(vm.out_limit >= start);
     int code = bind_globals(&vm, vars);
+    if (limits->fuel == 0) /* templates look for each message through those behind it */
+        vm.fuel += SL_MIN(vm.n_given / GIVEN_PER_TANK, MAX_TANKS) * SL_TEMPLATE_FUEL;
     if (code == 0)
         code = sl_jinja_exec(&vm, t->body, &vm.root);
     SL_ASSERT(code != 0 || (out->n_bytes >= start && out->n_bytes <= vm.out_limit));

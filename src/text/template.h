@@ -9,7 +9,9 @@
  * several threads at once. Rendering needs about 1 MiB of stack at the worst.
  *
  * Known differences from jinja2: integers end at 64 bits (then an error), what jinja2 makes a
- * generator is computed at once, include, import and extends are refused.
+ * generator is computed at once, include, import and extends are refused, self and lipsum are
+ * undefined. A variable that an inner scope reads before its own scope sets it has the value from
+ * further out, where jinja2 has an undefined.
  */
 #ifndef SL_TEXT_TEMPLATE_H
 #define SL_TEXT_TEMPLATE_H
@@ -33,7 +35,7 @@ enum sl_template_dialect {
 };
 
 struct sl_template_limits { /* zero-initialise for the defaults */
-    uint64_t fuel;          /* SL_TEMPLATE_FUEL */
+    uint64_t fuel;          /* SL_TEMPLATE_FUEL, up to 25 times as much for long conversations */
     size_t max_output;      /* SL_TEMPLATE_OUTPUT */
     size_t max_memory;      /* 64 MiB: values made while rendering, not the output */
     enum sl_template_dialect dialect;

@@ -370,12 +370,34 @@ static void every_allocation_may_fail(void **state)
     json_decref(vars);
 }
 
+/* Templates that look from each message at those behind it: how far is up to the conversation. */
+static void long_conversation(void **state)
+{
+    (void)state;
+    static const char source[] = "{% for m in messages %}{% for k in messages[loop.index:] %}"
+                                 "{% if k.role == 'x' %}x{% endif %}{% endfor %}{% endfor %}";
+    static char content[401];
+    memset(content, 'a', 400);
+    for (int is_long = 0; is_long < 2; is_long++) {
+        json_t *vars = json_object(), *messages = json_array();
+        for (int i = 0; i < 1500; i++)
+            json_array_append_new(
+                messages, json_pack("{ssss}", "role", "tool", "content", is_long ? content : "a"));
+        json_object_set_new(vars, "messages", messages);
+        struct rendering r = render(source, strlen(source), vars, NULL);
+        assert_int_equal(r.code, is_long ? 0 : SL_EINVAL);
+        assert_true(is_long || strstr(r.err.msg, "too many steps") != NULL);
+        sl_buf_deinit(&r.out);
+        json_decref(vars);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(hostile_templates),         cmocka_unit_test(nested_sources),
-        cmocka_unit_test(limits_are_kept),           cmocka_unit_test(honest_depth_works),
-        cmocka_unit_test(every_allocation_may_fail),
+        cmocka_unit_test(hostile_templates), cmocka_unit_test(nested_sources),
+        cmocka_unit_test(limits_are_kept),   cmocka_unit_test(honest_depth_works),
+        cmocka_unit_test(long_conversation), cmocka_unit_test(every_allocation_may_fail),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
