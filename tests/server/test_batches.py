@@ -351,7 +351,7 @@ def test_connections_of_batches(tmp_path):
     """They take no client's place, and there are not more of them than descriptors for both of their ends."""
     with serve(tmp_path, "--max-num-seqs", "256", "--max-connections", "4", n_descriptors=200) as s:
         c = client_of(s)
-        batch = create(c, [line(i, TEXT, prompt=f"{i}", max_tokens=20, ignore_eos=True) for i in range(100)])
+        batch = create(c, [line(i, TEXT, prompt=f"{i}", max_tokens=60, ignore_eos=True) for i in range(100)])
         wait(c, batch, lambda b: s.metric("vllm:num_requests_running") >= 8)
         assert [s.request("GET", "/health")[0] for _ in range(8)] == [200] * 8
         assert s.metric("sluice:connections") <= 4

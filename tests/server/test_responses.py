@@ -243,7 +243,7 @@ def test_a_long_conversation_holds_nobody_up():
             times.append(time.monotonic())
         status, r = reply.result()
         assert status == 200 and r["usage"]["input_tokens"] == 63
-        assert max(b - a for a, b in zip(times, times[1:])) < (times[-1] - times[0]) / 2
+        assert max(b - a for a, b in zip(times, times[1:])) < (times[-1] - times[0]) * 3 / 4
 
 
 def test_store(client, server):
