@@ -122,6 +122,12 @@ check: all lib $(TESTS) cuda
 	$(Q)$(MAKE) --no-print-directory fuzz-replay
 	$(Q)tools/run_tests --build $(BUILD) --sim 10000 --server
 
+## make check-fast    lint, the short tests and those near the change (SINCE=revision): for every edit
+check-fast: build/sluice tools $(filter-out $(SIM_TESTS),$(TESTS))
+	$(Q)$(MAKE) --no-print-directory lint
+	$(Q)tools/run_tests --build build/release --sim 200 --server --fast $(if $(SINCE),--since $(SINCE))
+.PHONY: check-fast
+
 ## make test-c        the C tests of one configuration (CFG=asan, ...)
 test-c: $(TESTS) tools $(BIN)
 	$(Q)tools/run_tests --build $(BUILD) --sim $(or $(SEEDS),500) $(if $(SERVER),--server)
