@@ -303,6 +303,7 @@ static void bf16_dot(const struct sl_bf16_part *a, float *acc)
 {
     struct bf16_walk k = {.a = a, .acc = acc, .n_strips = SL_CEIL_DIV(a->k, SL_BF16_K)};
     k.shape = a->n_tok <= FETCHED ? &bf16_stream : a->shape != NULL ? a->shape : &bf16_shape;
+    SL_ASSERT(k.shape->span > 0 && k.shape->span % (2 * ROWS) == 0 && k.shape->strips > 0);
     const bool wide = k.shape->wide || a->n_tok <= ROWS;
     k.per_tokens = wide ? ROWS : 2 * ROWS;
     k.per_panels = wide ? SL_BF16_PANELS : 2;

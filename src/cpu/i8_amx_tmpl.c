@@ -619,6 +619,14 @@ RUN(run_plain, PLAIN)
 RUN(run_split, SPLIT)
 RUN(run_split_min, SPLIT_MIN)
 
+/* The walk over the blocks ends, and stays inside its room, for these shapes only. */
+static inline void check_i8_shape(const struct sl_i8_shape *s)
+{
+    SL_ASSERT(s->span > 0 && s->span % BLOCK == 0);
+    SL_ASSERT(s->chunk > 0 && s->chunk <= CHUNK && s->units > 0 && s->units <= UNITS);
+    SL_ASSERT(s->depth >= 0 && s->depth <= DEPTH);
+}
+
 static void i8_dot_tiles(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
                          struct sl_i8_scratch *scratch)
 {
@@ -629,6 +637,7 @@ static void i8_dot_tiles(const struct sl_i8_part *a, int64_t p, int n_panels, fl
                      .room = (struct room *)(void *)scratch->bytes};
     c.layout = sl_i8_layout(a->w->dtype, a->w->n_rows, a->w->n_cols);
     c.shape = a->n_tok <= FETCHED ? &i8_stream : a->shape != NULL ? a->shape : &i8_shape;
+    check_i8_shape(c.shape);
     c.work = a->w->dtype == SL_DTYPE_Q8_0                                   ? PLAIN
              : a->w->dtype == SL_DTYPE_Q4_0 || a->w->dtype == SL_DTYPE_Q6_K ? SPLIT
                                                                             : SPLIT_MIN;

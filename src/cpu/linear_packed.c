@@ -394,6 +394,7 @@ static int most_tokens(const struct sl_linear *l, bool i8, bool bf16, bool fp8)
     const struct sl_bf16_shape *sb = l->cpu->bf16.shape;
     int n_i8 = si != NULL ? si->tokens : SL_I8_BLOCK;
     int n_bf16 = sb != NULL ? sb->tokens : SL_BF16_BLOCK;
+    SL_ASSERT(n_i8 >= 32 && n_i8 <= SL_I8_TOKENS && n_bf16 >= 32 && n_bf16 <= SL_BF16_TOKENS);
     const int n_forms = i8 + bf16 + fp8;
     const int most = !i8 ? n_bf16 : bf16 || fp8 ? SL_MIN(n_i8, n_bf16) : n_i8;
     return n_forms > 1 ? most / n_forms / 32 * 32 : most;

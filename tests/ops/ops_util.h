@@ -42,7 +42,7 @@ static void say_what_is_skipped(void)
 {
     for (int i = 0; i < N_ISAS; i++)
         if (!isa_available(i))
-            printf("skipped: this machine has no %s\n", isa_names[i]);
+            printf("skip: %s: not on this processor\n", isa_names[i]);
 }
 
 static struct sl_backend *backends[2][N_ISAS][MAX_THREADS_TESTED + 1];

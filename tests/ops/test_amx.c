@@ -506,7 +506,7 @@ static void test_bf16(void **state)
 int main(void)
 {
     if (!has_tiles())
-        printf("skip: real tiles: no AMX on this processor, simulated ones only\n");
+        printf("skip: amx: not on this processor\nskip: tiles are simulated only\n");
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_i8_shapes),
         cmocka_unit_test(test_i8_blocks),

@@ -27,7 +27,7 @@ static bool available(void)
 {
     bool yes = sl_cpu_isa_best() >= SL_ISA_AVX512_BF16;
     if (!yes)
-        printf("skip: products by VDPBF16PS: not on this processor\n");
+        printf("skip: avx512-bf16: not on this processor\n");
     return yes;
 }
 

@@ -578,8 +578,6 @@ static void test_parts_wide(void **state)
 static void check_late(enum sl_dtype tg, enum sl_dtype tu, int isa, int threads, int n)
 {
     enum { ROWS = 419, COLS = 512 };
-    static const struct sl_i8_shape i8 = {.tokens = 96, .late = true};
-    static const struct sl_bf16_shape bf16 = {.tokens = 512, .late = true};
     struct sl_rng rng = {7, (uint64_t)n};
     struct matrix g = matrix_make(&rng, tg, ROWS, COLS), u = matrix_make(&rng, tu, ROWS, COLS);
     float *x = floats(&rng, (size_t)(n * COLS), 1.0), *bias = floats(&rng, ROWS, 1.0);
@@ -587,11 +585,18 @@ static void check_late(enum sl_dtype tg, enum sl_dtype tu, int isa, int threads,
     struct sl_cpu *cpu = sl_cpu(be);
     const struct sl_i8_shape *own_i8 = cpu->i8.shape;
     const struct sl_bf16_shape *own_bf16 = cpu->bf16.shape;
+    /* Kernels of tiles walk a block as their own shape says; the others only need late and tokens.
+     */
+    struct sl_i8_shape i8 = own_i8 != NULL ? *own_i8 : (struct sl_i8_shape){0};
+    struct sl_bf16_shape bf16 = own_bf16 != NULL ? *own_bf16 : (struct sl_bf16_shape){0};
+    i8.tokens = 96;
+    bf16.tokens = 512;
     struct sl_weight w[2] = {weight_of(be, &g), weight_of(be, &u)};
     struct red_buf out[2][3];
     for (int late = 0; late < 2; late++) {
-        cpu->i8.shape = late != 0 ? &i8 : NULL;
-        cpu->bf16.shape = late != 0 ? &bf16 : NULL;
+        i8.late = bf16.late = late != 0;
+        cpu->i8.shape = late != 0 || own_i8 != NULL ? &i8 : NULL;
+        cpu->bf16.shape = late != 0 || own_bf16 != NULL ? &bf16 : NULL;
         for (int i = 0; i < 3; i++)
             out[late][i] = red_alloc((size_t)(n * ROWS));
         struct sl_op_linear_gated_act a = {.x = x,
