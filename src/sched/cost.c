@@ -4,12 +4,14 @@
 #include "base/check.h"
 #include "base/err.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #define KEEP   (7.0 / 8) /* of what a size knows, when a step is added */
 #define SWEEPS 50
 #define ROUND  16 /* tokens; larger chunks are multiples, so that tiles are full */
 #define FIRST  64 /* tokens of a chunk while nothing is known */
+#define RECENT 64 /* steps for which a step without chunks tells what the next one takes */
 
 struct sl_work sl_work_add(struct sl_work w, int64_t pos, int64_t n)
 {
@@ -87,7 +89,20 @@ void sl_cost_learn(struct sl_cost *c, struct sl_work w, double seconds)
     }
     s->n += s->n < UINT32_MAX;
     c->most_tokens = SL_MAX(c->most_tokens, w.tokens);
+    c->plain_age += c->plain_age < UINT32_MAX;
+    if (w.pairs == 0) {
+        c->plain = w;
+        c->plain_s = seconds;
+        c->plain_age = 0;
+    }
     solve(c);
+}
+
+/* Up to a quarter more tokens, or positions to read, than the step that was measured. */
+double sl_cost_measured(const struct sl_cost *c, struct sl_work w)
+{
+    const bool like = 4 * w.tokens <= 5 * c->plain.tokens && 4 * w.reads <= 5 * c->plain.reads;
+    return like && c->plain_age < RECENT ? c->plain_s : 0;
 }
 
 int32_t sl_cost_chunk(const struct sl_cost *c, struct sl_work w, int32_t pos, int32_t n_most,

@@ -193,9 +193,11 @@ static void plan_decodes(struct sl_sched *s)
     }
 }
 
-/* What generates waits for the whole step. When that is all a step has, chunks may double it: a
- * prompt does not wait for ever for those who came before it. */
-static void limit_chunks(struct sl_sched *s)
+/* What generates waits for the whole step. Where decodes alone take more than half of max_step_s,
+ * chunks may double the step, so that a prompt does not wait for ever for those that came before
+ * it. For this the decodes' time must have been measured: were it estimated, an estimate too high
+ * would make steps longer, which then seem to confirm it. False: this step is to measure it. */
+static bool limit_chunks(struct sl_sched *s)
 {
     bool generates = false;
     for (int32_t i = 0; i < s->n_running && !generates; i++) {
@@ -203,8 +205,15 @@ static void limit_chunks(struct sl_sched *s)
         generates = seq->n_out + seq->n_pending > 0 && sl_seq_n_tokens(seq) - seq->n_computed <= 1;
     }
     s->limit_s = 0;
-    if (generates && s->cfg.max_step_s > 0 && !s->cfg.whole_prompts)
-        s->limit_s = SL_MAX(s->cfg.max_step_s, 2 * sl_cost_of(&s->cost, s->work));
+    if (!generates || s->cfg.max_step_s == 0 || s->cfg.whole_prompts)
+        return true;
+    s->limit_s = s->cfg.max_step_s;
+    const double estimated = sl_cost_of(&s->cost, s->work);
+    if (s->n_plan == 0 || 2 * estimated <= s->cfg.max_step_s)
+        return true;
+    const double measured = sl_cost_measured(&s->cost, s->work);
+    s->limit_s = SL_MAX(s->limit_s, 2 * SL_MIN(estimated, measured));
+    return measured > 0;
 }
 
 /* The next chunk of a prompt. A seat is a token and a row of logits that nobody else can use, so
@@ -327,11 +336,12 @@ void sl_sched_plan(struct sl_sched *s)
     uint64_t n_preemptions = s->n_preemptions;
     plan_decodes(s);
     bool short_of_pages = s->n_preemptions != n_preemptions;
-    limit_chunks(s);
-    plan_prefills(s, &spare_rows);
-    /* Admitting in the step that preempted would take the pages just won. */
-    if (!short_of_pages)
-        plan_admissions(s, &spare_rows);
+    if (limit_chunks(s)) {
+        plan_prefills(s, &spare_rows);
+        /* Admitting in the step that preempted would take the pages just won. */
+        if (!short_of_pages)
+            plan_admissions(s, &spare_rows);
+    }
     s->n_short = SL_MAX(s->n_short, reserve(s) - sl_kv_n_available(s->kv));
     SL_ASSERT(s->n_plan > 0 || sl_sched_idle(s) || someone_held(s));
 }

@@ -35,8 +35,9 @@ struct sl_sched_config {
     int32_t max_logits;   /* rows of logits of one step, >= max_seqs */
     int32_t max_adapters; /* different ones of what runs, >= 1 where sequences have any */
     bool whole_prompts;   /* a prompt goes into one step: max_tokens holds the longest */
-    /* Chunks make a step in which something generates take at most so long, or twice as long as
-     * without them, as far as `cost` knows. 0: no bound. */
+    /* Chunks make a step in which something generates take at most so long, as far as `cost` knows,
+     * or twice as long as the last step without them was measured to take. Where that is needed and
+     * no such step was measured lately, one goes without chunks. 0: no bound. */
     double max_step_s;
 };
 
