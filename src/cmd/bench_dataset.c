@@ -13,7 +13,7 @@
 #define MAX_FILE_BYTES (1u << 30)
 #define MAX_ITEMS      (1u << 22)
 
-static const char *const words[] = {
+static const char *const all_words[SL_BENCH_MAX_WORDS] = {
     "the",   "of",   "and",  "to",   "in",    "that",  "was",   "his",   "he",   "it",   "with",
     "is",    "for",  "as",   "had",  "you",   "not",   "be",    "her",   "on",   "at",   "by",
     "which", "have", "or",   "from", "this",  "him",   "but",   "all",   "she",  "they", "were",
@@ -22,31 +22,61 @@ static const char *const words[] = {
     "do",    "any",  "your", "what", "has",   "man",   "could", "other", "than",
 };
 
-static void put_words(struct sl_buf *b, struct sl_rng *rng, size_t n)
+void sl_bench_dataset_reset_words(struct sl_bench_dataset *d)
+{
+    memcpy(d->words, all_words, sizeof all_words);
+    d->n_words = SL_COUNT(all_words);
+    d->overhead = 0;
+}
+
+void sl_bench_all_words(struct sl_buf *b)
+{
+    for (size_t i = 0; i < SL_COUNT(all_words); i++)
+        sl_buf_printf(b, "%s%s", i > 0 ? " " : "", all_words[i]);
+}
+
+/* n more words, or ids, behind what the prompt at `from` has. */
+static void put_more(const struct sl_bench_dataset *d, struct sl_rng *rng, size_t n, size_t from,
+                     struct sl_buf *b)
 {
     for (size_t i = 0; i < n; i++) {
-        if (b->n_bytes > 0)
-            sl_buf_putc(b, ' ');
-        sl_buf_puts(b, words[sl_rng_below(rng, SL_COUNT(words))]);
+        const bool first = b->n_bytes == from;
+        if (!first)
+            sl_buf_putc(b, d->ids != NULL ? ',' : ' ');
+        if (d->ids != NULL)
+            sl_buf_printf(b, "%d", d->ids[sl_rng_below(rng, (uint32_t)d->n_ids)]);
+        else
+            sl_buf_puts(b, first ? SL_BENCH_FIRST_WORD
+                                 : d->words[sl_rng_below(rng, (uint32_t)d->n_words)]);
     }
 }
 
+void sl_bench_words(const struct sl_bench_dataset *d, struct sl_rng *rng, size_t n,
+                    struct sl_buf *b)
+{
+    put_more(d, rng, n, b->n_bytes, b);
+}
+
+/* Words, ids and commas need no escaping. */
 void sl_bench_dataset_prompt(const struct sl_bench_dataset *d, size_t i, struct sl_buf *b)
 {
     const struct sl_bench_item *item = &d->items[i % d->n_items];
     if (item->prompt != NULL) {
-        sl_buf_put(b, item->prompt, item->n_prompt);
+        sl_buf_json_string(b, item->prompt, item->n_prompt);
         return;
     }
-    size_t left = (size_t)item->input_len;
+    sl_buf_putc(b, d->ids != NULL ? '[' : '"');
+    const size_t from = b->n_bytes;
+    size_t left = (size_t)SL_MAX(item->input_len - d->overhead, 1);
     for (size_t k = 0; k < item->n_blocks && left > 0; k++) {
         struct sl_rng rng = {.seed = d->seed ^ sl_mix64(item->blocks[k] + 1)};
         size_t n = SL_MIN(left, BLOCK_WORDS);
-        put_words(b, &rng, n);
+        put_more(d, &rng, n, from, b);
         left -= n;
     }
     struct sl_rng rng = {.seed = d->seed * 1000003u + i};
-    put_words(b, &rng, left);
+    put_more(d, &rng, left, from, b);
+    sl_buf_putc(b, d->ids != NULL ? ']' : '"');
 }
 
 /* ---- files */
@@ -188,6 +218,7 @@ int sl_bench_dataset_open(struct sl_bench_dataset *d, const char *path, size_t n
     char *text = NULL;
     size_t n_text = 0;
     *d = (struct sl_bench_dataset){.seed = seed};
+    sl_bench_dataset_reset_words(d);
     if (path == NULL)
         return make_items(d, n, lengths, err);
     int rc = sl_read_file(path, MAX_FILE_BYTES, &text, &n_text, err);
@@ -204,5 +235,6 @@ void sl_bench_dataset_close(struct sl_bench_dataset *d)
         sl_free(d->items[i].blocks);
     }
     sl_free(d->items);
+    sl_free(d->ids);
     *d = (struct sl_bench_dataset){0};
 }

@@ -11,13 +11,12 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "cmd/bench_dataset.h"
+#include "cmd/bench_ask.h"
 #include "cmd/flags.h"
 #include "cmd/series.h"
 #include "server/http_client.h"
 
 #include <event2/event.h>
-#include <jansson.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -32,7 +31,7 @@ struct options {
     struct sl_bench_lengths lengths;
     float rate;        /* requests per second, 0 = as fast as allowed */
     float temperature; /* below 0: not sent, the server's default holds */
-    uint64_t seed;
+    uint64_t seed;     /* UINT64_MAX: another one in each run */
     bool ignore_eos, no_stream, json;
 };
 
@@ -58,7 +57,7 @@ struct bench {
     struct sl_rng rng;
     struct slot **slots, *free_slots;
     size_t n_slots, n_sent, n_due, n_done, n_ok;
-    struct sl_buf body, prompt;
+    struct sl_buf body;
     struct sl_series ttft, tpot, itl, e2e, refusal; /* refusal: until 429 or 503 was read */
     int64_t n_input, n_output;
     uint64_t t_start_ns, t_end_ns;
@@ -177,12 +176,10 @@ static void make_body(struct bench *b, size_t i)
     const struct options *opt = b->opt;
     struct sl_buf *out = &b->body;
     sl_buf_clear(out);
-    sl_buf_clear(&b->prompt);
-    sl_bench_dataset_prompt(&b->data, i, &b->prompt);
     sl_buf_puts(out, "{\"model\":");
     sl_buf_json_string(out, opt->model, strlen(opt->model));
     sl_buf_puts(out, b->chat ? ",\"messages\":[{\"role\":\"user\",\"content\":" : ",\"prompt\":");
-    sl_buf_json_string(out, b->prompt.data, b->prompt.n_bytes);
+    sl_bench_dataset_prompt(&b->data, i, out);
     sl_buf_printf(out, "%s,\"max_tokens\":%d", b->chat ? "}]" : "",
                   b->data.items[i % b->data.n_items].output_len);
     if (opt->temperature >= 0)
@@ -290,55 +287,6 @@ static void on_interrupt(evutil_socket_t sig, short what, void *arg)
     event_base_loopbreak(b->base);
 }
 
-/* ---- which model */
-
-struct answer {
-    struct event_base *base;
-    struct sl_buf body;
-    int status;
-    char error[120];
-};
-
-static void on_answer_body(void *arg, const char *data, size_t n)
-{
-    sl_buf_put(&((struct answer *)arg)->body, data, n);
-}
-
-static void on_answer_done(void *arg, int status, const char *error)
-{
-    struct answer *a = arg;
-    a->status = status;
-    snprintf(a->error, sizeof a->error, "%s", error != NULL ? error : "");
-    event_base_loopbreak(a->base);
-}
-
-static int ask_model(struct bench *b, const char *api_key, char *name, size_t n_name,
-                     struct sl_error *err)
-{
-    static const struct sl_http_client_events events = {on_answer_body, on_answer_done};
-    struct answer a = {.base = b->base};
-    struct sl_http_client *client;
-    int rc = sl_http_client_create(b->base, &b->url, &events, &a, &client, err);
-    if (rc != 0)
-        return rc;
-    sl_http_client_send(client, "/v1/models", api_key, NULL, 0);
-    event_base_dispatch(b->base);
-    json_t *root = a.status == 200 && sl_buf_ok(&a.body)
-                       ? json_loadb(a.body.data, a.body.n_bytes, 0, NULL)
-                       : NULL;
-    const char *id =
-        json_string_value(json_object_get(json_array_get(json_object_get(root, "data"), 0), "id"));
-    if (id != NULL)
-        snprintf(name, n_name, "%s", id);
-    else
-        rc = sl_fail(err, SL_EIO, "GET %s/v1/models: status %d %s", b->url.prefix, a.status,
-                     a.error);
-    json_decref(root);
-    sl_buf_deinit(&a.body);
-    sl_http_client_destroy(client);
-    return rc;
-}
-
 /* ---- the report */
 
 struct section {
@@ -354,6 +302,7 @@ static void print_table(const struct bench *b, double seconds, const struct sect
     printf("%-40s %-10zu\n", "Failed requests:", b->n_done - b->n_ok);
     if (b->refusal.n > 0)
         printf("%-40s %-10zu\n", "Refused of them:", b->refusal.n);
+    printf("%-40s %-10llu\n", "Seed:", (unsigned long long)b->opt->seed);
     printf("%-40s %-10.2f\n", "Benchmark duration (s):", seconds);
     printf("%-40s %-10lld\n", "Total input tokens:", (long long)b->n_input);
     printf("%-40s %-10lld\n", "Total generated tokens:", (long long)b->n_output);
@@ -383,10 +332,10 @@ static void print_table(const struct bench *b, double seconds, const struct sect
 static void print_json(const struct bench *b, double seconds, const struct section *sections,
                        size_t n)
 {
-    printf("{\"completed\": %zu, \"failed\": %zu, \"refused\": %zu, \"duration\": %.4f, "
-           "\"total_input_tokens\": %lld, \"total_output_tokens\": %lld",
-           b->n_ok, b->n_done - b->n_ok, b->refusal.n, seconds, (long long)b->n_input,
-           (long long)b->n_output);
+    printf("{\"completed\": %zu, \"failed\": %zu, \"refused\": %zu, \"seed\": %llu, "
+           "\"duration\": %.4f, \"total_input_tokens\": %lld, \"total_output_tokens\": %lld",
+           b->n_ok, b->n_done - b->n_ok, b->refusal.n, (unsigned long long)b->opt->seed, seconds,
+           (long long)b->n_input, (long long)b->n_output);
     printf(", \"request_throughput\": %.3f, \"output_throughput\": %.3f, "
            "\"total_token_throughput\": %.3f",
            (double)b->n_ok / seconds, (double)b->n_output / seconds,
@@ -464,6 +413,18 @@ static int run_load(struct bench *b, struct sl_error *err)
     return rc;
 }
 
+/* Lengths are the server's tokens, where it can say what those are. */
+static int fit_lengths(struct bench *b, const struct sl_bench_server *server, struct sl_error *err)
+{
+    const bool synthetic = b->data.n_items > 0 && b->data.items[0].prompt == NULL;
+    int rc = synthetic ? sl_bench_ask_tokens(server, &b->data, err) : 0;
+    if (rc == 0 || err->code == SL_ENOMEM)
+        return rc;
+    fprintf(stderr, "bench serve: %s: lengths of prompts are words, not tokens\n", err->msg);
+    *err = (struct sl_error){0};
+    return 0;
+}
+
 static int bench_url(struct options *opt, struct sl_error *err)
 {
     struct bench b = {.opt = opt, .chat = strcmp(opt->endpoint, "chat") == 0};
@@ -478,17 +439,19 @@ static int bench_url(struct options *opt, struct sl_error *err)
     b.base = event_base_new();
     if (rc == 0 && b.base == NULL)
         rc = sl_fail(err, SL_ENOMEM, "out of memory");
+    struct sl_bench_server server = {b.base, &b.url, opt->api_key, opt->model, b.chat};
     if (rc == 0 && opt->model == NULL) {
-        rc = ask_model(&b, opt->api_key, model, sizeof model, err);
-        opt->model = model;
+        rc = sl_bench_ask_model(&server, model, sizeof model, err);
+        server.model = opt->model = model;
     }
+    if (rc == 0)
+        rc = fit_lengths(&b, &server, err);
     if (rc == 0)
         rc = run_load(&b, err);
     if (b.base != NULL)
         event_base_free(b.base);
     sl_bench_dataset_close(&b.data);
     sl_buf_deinit(&b.body);
-    sl_buf_deinit(&b.prompt);
     struct sl_series *all[] = {&b.ttft, &b.tpot, &b.itl, &b.e2e, &b.refusal};
     for (size_t i = 0; i < SL_COUNT(all); i++)
         sl_series_deinit(all[i]);
@@ -511,7 +474,7 @@ static const struct sl_flag flags[] = {
     {SL_FLAG_FLOAT, 0, "request-rate", NULL, OPT(rate), 0, 1e6, "R",
      "Poisson arrivals per second (default: as fast as answered)"},
     {SL_FLAG_INT, 0, "random-input-len", "input-len", OPT(lengths.input_len), 1, SL_MAX_CONTEXT,
-     "N", "words of a synthetic prompt (default: 128)"},
+     "N", "tokens of a synthetic prompt (default: 128)"},
     {SL_FLAG_INT, 0, "random-output-len", "output-len", OPT(lengths.output_len), 1, SL_MAX_CONTEXT,
      "N", "max_tokens (default: 128)"},
     {SL_FLAG_FLOAT, 0, "random-range-ratio", NULL, OPT(lengths.range), 0, 1, "R",
@@ -519,14 +482,14 @@ static const struct sl_flag flags[] = {
     {SL_FLAG_STR, 0, "dataset", "dataset-path", OPT(dataset), 0, 0, "FILE",
      "trace (.csv, .jsonl) or prompts (.jsonl) instead of words"},
     {SL_FLAG_INT, 0, "max-input-len", NULL, OPT(lengths.max_input_len), 1, SL_MAX_CONTEXT, "N",
-     "cut the inputs of a trace to N words"},
+     "cut the inputs of a trace to N tokens"},
     {SL_FLAG_SWITCH, 0, "ignore-eos", NULL, OPT(ignore_eos), 0, 0, NULL,
      "generate max_tokens whatever the model says"},
     {SL_FLAG_FLOAT, 0, "temperature", NULL, OPT(temperature), 0, 100, "T", "default: the server's"},
     {SL_FLAG_SWITCH_OFF, 0, "stream", NULL, OPT(no_stream), 0, 0, NULL,
      "ask for whole replies instead of streams"},
     {SL_FLAG_U64, 's', "seed", NULL, OPT(seed), 0, 0x1p53, "S",
-     "of prompts and arrivals (default: 0)"},
+     "of prompts and arrivals (default: another one in each run, so that none is cached)"},
     {SL_FLAG_SWITCH, 0, "json", NULL, OPT(json), 0, 0, NULL, "print one JSON object"},
 };
 
@@ -544,6 +507,7 @@ int sl_bench_serve(int argc, char **argv)
         .n_prompts = 1000,
         .lengths = {.input_len = 128, .output_len = 128},
         .temperature = -1,
+        .seed = UINT64_MAX,
     };
     struct sl_flag_group groups[] = {{flags, (int)SL_COUNT(flags), &opt, 0}};
     struct sl_error err = {0};
@@ -554,6 +518,10 @@ int sl_bench_serve(int argc, char **argv)
         return SL_EXIT_OK;
     if (opt.concurrency == 0)
         opt.concurrency = opt.rate > 0 ? opt.n_prompts : SL_MIN(64, opt.n_prompts);
+    if (rc == 0 && opt.seed == UINT64_MAX) {
+        rc = sl_random(&opt.seed, sizeof opt.seed, &err);
+        opt.seed %= 1000000000; /* short enough to be typed again */
+    }
     if (rc == 0)
         rc = bench_url(&opt, &err);
     return rc == 0 ? SL_EXIT_OK : sl_command_fail(&command, &err);
