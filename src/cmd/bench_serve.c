@@ -489,7 +489,7 @@ static const struct sl_flag flags[] = {
     {SL_FLAG_SWITCH_OFF, 0, "stream", NULL, OPT(no_stream), 0, 0, NULL,
      "ask for whole replies instead of streams"},
     {SL_FLAG_U64, 's', "seed", NULL, OPT(seed), 0, 0x1p53, "S",
-     "of prompts and arrivals (default: another one in each run, so that none is cached)"},
+     "of prompts and arrivals (default: a new one in each run)"},
     {SL_FLAG_SWITCH, 0, "json", NULL, OPT(json), 0, 0, NULL, "print one JSON object"},
 };
 

@@ -128,6 +128,21 @@ static void log_kv_tokens(const struct sl_model_info *info)
     sl_log(SL_LOG_INFO, "GPU KV cache size: %s tokens, max_total_num_tokens=%s", grouped, plain);
 }
 
+/* All that a report of a problem should have: version, model, where it runs, memory. */
+static void log_start(const struct sl_model_info *info, double seconds)
+{
+    const double mib = 1.0 / (1 << 20);
+    sl_log(SL_LOG_INFO, "sluice %s: %s %s, %d layers, context %d, %s weights", SLUICE_VERSION,
+           info->architecture, info->model_path, info->n_layers, info->max_model_len,
+           info->weight_dtype);
+    sl_log(SL_LOG_INFO,
+           "on %s with %d threads: weights %.1f MiB, KV cache %.1f MiB (%s) for %lld tokens, "
+           "ready in %.2f s",
+           info->isa, info->n_threads, (double)info->weight_bytes * mib,
+           (double)info->kv_cache_bytes * mib, info->kv_dtype != NULL ? info->kv_dtype : "none",
+           (long long)info->n_pages * info->block_size, seconds);
+}
+
 static int open_one(struct sl_cli_served_models *m, int i, struct sl_error *err)
 {
     struct sl_cli_served *one = &m->all[i];
@@ -137,9 +152,7 @@ static int open_one(struct sl_cli_served_models *m, int i, struct sl_error *err)
     if (rc != 0)
         return m->n > 1 ? sl_error_prefix(err, rc, "%.80s", shown_name(one)) : rc;
     const struct sl_model_info *info = sl_engine_info(one->eng);
-    sl_log(SL_LOG_INFO, "%s %s: %d layers, context %d, KV cache %lld tokens, ready in %.2f s",
-           info->architecture, info->model_path, info->n_layers, info->max_model_len,
-           (long long)info->n_pages * info->block_size, (double)(sl_now_ns() - t0) * 1e-9);
+    log_start(info, (double)(sl_now_ns() - t0) * 1e-9);
     log_kv_tokens(info);
     m->bases[i] = (struct sl_cli_base){
         .eng = one->eng, .names = one->names, .n_names = one->names[0] != NULL};

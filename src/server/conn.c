@@ -165,6 +165,9 @@ static void account(struct sl_conn *c, int status)
     uint64_t reply_bytes = c->reply_bytes + sl_conn_unsent(c);
     sl_http_stats_request(&loop->stats, sl_route_idx(c->route), method, status, duration_ns,
                           c->request_bytes, reply_bytes);
+    if (c->key >= 0 && loop->server->cfg->key_rules != NULL)
+        atomic_fetch_add(&loop->server->cfg->key_rules[c->key].requests[sl_status_class(status)],
+                         1);
     if (loop->server->cfg->access_log)
         sl_access_log(c->parser, status, duration_ns, reply_bytes);
     sl_tracing_put(c, status);

@@ -19,14 +19,19 @@ static int bucket_of(const double *bounds, int n, double x)
     return i;
 }
 
+int sl_status_class(int status)
+{
+    const int class = status / 100 - 1;
+    return class < 0 || class >= SL_HTTP_N_CLASSES ? SL_HTTP_N_CLASSES - 1 : class;
+}
+
 void sl_http_stats_request(struct sl_http_stats *s, int route_idx, enum sl_http_method method,
                            int status, uint64_t duration_ns, uint64_t request_bytes,
                            uint64_t response_bytes)
 {
     struct sl_route_stats *r = &s->routes[route_idx];
     double seconds = (double)duration_ns * 1e-9;
-    int class = status / 100 - 1;
-    add(&r->requests[method][class < 0 || class >= SL_HTTP_N_CLASSES ? 4 : class], 1);
+    add(&r->requests[method][sl_status_class(status)], 1);
     add(&r->durations[bucket_of(sl_http_duration_bounds, SL_HTTP_N_DURATIONS, seconds)], 1);
     add(&r->duration_ns, duration_ns);
     add(&r->n, 1);

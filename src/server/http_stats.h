@@ -36,6 +36,8 @@ struct sl_http_stats {
     struct sl_count_hist params_n, params_max_tokens, max_generation;
 };
 
+/* 0 .. SL_HTTP_N_CLASSES - 1; 5xx for what is no status. */
+int sl_status_class(int status);
 void sl_http_stats_request(struct sl_http_stats *s, int route_idx, enum sl_http_method method,
                            int status, uint64_t duration_ns, uint64_t request_bytes,
                            uint64_t response_bytes);

@@ -10,6 +10,7 @@
 #define SL_SERVER_KEYS_H
 
 #include "base/err.h"
+#include "server/http_stats.h"
 
 #include <stdatomic.h>
 
@@ -21,7 +22,8 @@ struct sl_key_rule {
     int32_t max_running;  /* calls at a time, 0 = any number */
     int32_t per_minute;   /* requests, 0 = any number */
     atomic_int n_running;
-    _Atomic uint64_t full_ns; /* when the allowance of a minute is full again */
+    _Atomic uint64_t full_ns;                     /* when the allowance of a minute is full again */
+    _Atomic uint64_t requests[SL_HTTP_N_CLASSES]; /* that were answered, by class of status */
 };
 
 struct sl_keys;

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "server/keys.h"
 #include "server/kv_publisher.h"
 #include "server/loop.h"
 #include "server/process.h"
@@ -437,6 +438,41 @@ static void http_durations(struct out *o, const struct sl_metrics_in *in)
     }
 }
 
+static void client_sample(struct out *o, const char *name, const char *client, int class,
+                          uint64_t n)
+{
+    struct sl_buf label = {0};
+    SL_PUT(&label, "client=\"");
+    put_label_value(&label, client);
+    sl_buf_printf(&label, "\",status=\"%dxx\"", class + 1);
+    if (sl_buf_ok(&label))
+        sample(o, name, label.data, (double)n);
+    else
+        o->b->failed = true;
+    sl_buf_deinit(&label);
+}
+
+/* Clients are the names of --api-key-file. Several keys may have one name. */
+static void clients(struct out *o, const struct sl_metrics_in *in)
+{
+    static const char name[] = "sluice:client_requests_total";
+    head(o, name, "counter", "Requests by the name of their API key and class of status.");
+    for (int32_t i = 0; i < in->n_clients; i++) {
+        const struct sl_key_rule *first = &in->clients[i];
+        bool again = false;
+        for (int32_t k = 0; k < i && !again; k++)
+            again = strcmp(in->clients[k].name, first->name) == 0;
+        for (int class = 0; class < SL_HTTP_N_CLASSES && !again; class ++) {
+            uint64_t n = 0;
+            for (int32_t k = i; k < in->n_clients; k++)
+                if (strcmp(in->clients[k].name, first->name) == 0)
+                    n += atomic_load(&in->clients[k].requests[class]);
+            if (n > 0)
+                client_sample(o, name, first->name, class, n);
+        }
+    }
+}
+
 static void http_metrics(struct out *o, const struct sl_metrics_in *in)
 {
     param_histogram(o, in, "vllm:request_params_n", "The n of requests.", HTTP(params_n));
@@ -450,6 +486,8 @@ static void http_metrics(struct out *o, const struct sl_metrics_in *in)
     http_sizes(o, in, "http_response_size_bytes", "Bytes of replies.",
                offsetof(struct sl_route_stats, response_bytes));
     http_durations(o, in);
+    if (in->n_clients > 0)
+        clients(o, in);
     counter(o, "sluice:unknown_request_fields_total", "JSON fields that were ignored.",
             sum_at(in, HTTP(unknown_fields)));
     counter(o, "sluice:client_disconnects_total", "Requests whose client went away.",
@@ -511,6 +549,8 @@ static void process_metrics(struct out *o, const struct sl_metrics_in *in)
     for (int32_t i = 0; i < in->n_models; i++)
         n_tokens += in->models[i].stats->generation_tokens;
     sl_process_read(&p);
+    head(o, "sluice:build_info", "gauge", "Version of the program.");
+    sample(o, "sluice:build_info", "version=\"" SLUICE_VERSION "\"", 1);
     gauge(o, "sluice:cpu_seconds_per_million_tokens",
           "CPU time of the process over all tokens generated since the start.",
           n_tokens > 0 ? p.cpu_s / (double)n_tokens * 1e6 : 0);
@@ -708,6 +748,8 @@ void sl_api_metrics(struct sl_conn *c)
         .n_connections = (uint64_t)atomic_load(&s->n_conns),
         .n_refused_connections = atomic_load(&s->n_refused_conns),
         .held_bytes = atomic_load(&s->held_bytes),
+        .clients = s->cfg->key_rules,
+        .n_clients = s->cfg->key_rules != NULL ? s->cfg->n_api_keys : 0,
         .t_start_s = s->t_created_s,
         .traces = s->exporter != NULL ? &spans : NULL,
         .aliases = s->cfg->metrics_aliases,

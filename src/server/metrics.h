@@ -12,6 +12,7 @@
 
 struct sl_kv_publisher_stats;
 struct sl_exporter_stats;
+struct sl_key_rule;
 
 struct sl_metrics_model {
     const char *name;
@@ -28,6 +29,8 @@ struct sl_metrics_in {
     int n_http;
     const char *const *handlers; /* path per route row, NULL past the end */
     uint64_t n_connections, n_refused_connections, held_bytes;
+    const struct sl_key_rule *clients; /* [n_clients] keys with names */
+    int32_t n_clients;
     int64_t t_start_s;
     const struct sl_exporter_stats *traces; /* NULL: none are made */
     bool aliases;                           /* also under names that vLLM gave up */

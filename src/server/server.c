@@ -11,11 +11,13 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "server/activity.h"
 #include "server/batches.h"
 #include "server/conn.h"
 #include "server/kv_publisher.h"
 #include "server/listen.h"
 #include "server/loop.h"
+#include "server/notify.h"
 #include "server/request_log.h"
 #include "server/response_store.h"
 #include "server/task.h"
@@ -39,8 +41,11 @@ struct acceptor { /* what only the first thread needs */
     int fds[MAX_LISTENERS];
     int n_listeners;
     struct event *resume, *deadline, *stop, *signals[2], *hangup;
+    struct sl_activity *activity;
+    struct sl_watchdog_timer *watchdog;
     int n_threads_started;
     bool uds_bound;
+    uint64_t t_drain_ns; /* when the first signal came; 0: none did */
 };
 
 void sl_server_config_default(struct sl_server_config *cfg)
@@ -63,6 +68,7 @@ void sl_server_config_default(struct sl_server_config *cfg)
         .max_held_bytes = 1u << 30,
         .max_stored_bytes = 64u << 20,
         .max_file_bytes = UINT64_C(10) << 30,
+        .log_stats_s = 10,
         .handle_signals = true,
         .stop_fd = -1,
     };
@@ -167,7 +173,9 @@ static void stop(struct acceptor *a, const char *why)
         set_drain(a, SL_ABORTING);
         return;
     }
-    sl_log(SL_LOG_INFO, "%s: draining for at most %d ms", why, limit_ms);
+    sl_log(SL_LOG_INFO, "%s: draining for at most %g s", why, limit_ms / 1e3);
+    a->t_drain_ns = sl_now_ns();
+    sl_notify("STOPPING=1");
     set_drain(a, SL_DRAINING);
     if (event_add(a->deadline, &tv) != 0) {
         sl_log(SL_LOG_WARN, "no memory for the time limit: aborting what is in flight");
@@ -419,6 +427,8 @@ static void tear_down(struct acceptor *a)
         else
             sl_sys->close(a->fds[i]);
     }
+    sl_activity_stop(a->activity);
+    sl_watchdog_timer_stop(a->watchdog);
     free_event(a->resume);
     free_event(a->deadline);
     free_event(a->stop);
@@ -463,6 +473,13 @@ int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, str
         rc = start_threads(a, err);
     if (rc == 0 && a->server.batches != NULL)
         rc = sl_batches_run(a->server.batches, err);
+    struct event_base *base = rc == 0 ? a->server.loops[0].base : NULL;
+    if (rc == 0 && cfg->log_stats_s > 0)
+        rc = sl_activity_start(&a->server, base, cfg->log_stats_s, &a->activity, err);
+    if (rc == 0)
+        rc = sl_watchdog_timer_start(&a->server, base, &a->watchdog, err);
+    if (rc == 0)
+        sl_notify("READY=1");
     if (rc != 0) { /* threads that did start find an abort and end */
         set_drain(a, SL_ABORTING);
     } else {
@@ -474,6 +491,10 @@ int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, str
         if (a->server.loops[i].rc != 0)
             rc = sl_fail(err, a->server.loops[i].rc, "requests in flight were aborted");
     }
+    if (a->t_drain_ns != 0)
+        sl_log(rc == 0 ? SL_LOG_INFO : SL_LOG_WARN, "stopped %.2f s after the signal%s",
+               (double)(sl_now_ns() - a->t_drain_ns) * 1e-9,
+               rc == 0 ? ": every request was answered" : ": requests in flight were aborted");
     sl_workers_stop(a->server.workers);
     tear_down(a);
     return rc;

@@ -60,12 +60,13 @@ struct sl_server_config {               /* start from sl_server_config_default()
     const char *ssl_keyfile;      /* PEM; NULL: in the same file */
     const struct sl_kv_events_config *kv_events; /* kv_publisher.h; NULL: none are published */
     const struct sl_trace_settings *traces;      /* trace/settings.h; NULL: none are made */
-    bool access_log;                  /* one line per request to the log; never bodies or keys */
-    bool share_prefixes;              /* keys share one prefix cache instead of one each */
-    bool refuse_unknown;              /* fields of requests that no endpoint knows are errors */
-    bool timings;                     /* replies say how fast they were made, as llama.cpp's */
-    int32_t stream_interval;          /* tokens of an event, at least; 0 or 1: as they come */
-    bool neutral_sampling;            /* ignore the defaults of generation_config.json */
+    int32_t log_stats_s;     /* while a model works, a line with its throughput so often; 0: none */
+    bool access_log;         /* one line per request to the log; never bodies or keys */
+    bool share_prefixes;     /* keys share one prefix cache instead of one each */
+    bool refuse_unknown;     /* fields of requests that no endpoint knows are errors */
+    bool timings;            /* replies say how fast they were made, as llama.cpp's */
+    int32_t stream_interval; /* tokens of an event, at least; 0 or 1: as they come */
+    bool neutral_sampling;   /* ignore the defaults of generation_config.json */
     bool priority_scheduling;         /* requests may say a priority; else only 0 is accepted */
     bool lora_updates;                /* clients may load and unload adapters */
     bool sleep_mode;                  /* clients may put the engine to sleep and wake it */

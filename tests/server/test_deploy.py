@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -122,6 +123,18 @@ def test_dashboard(server):
             assert apart, (name, other)
 
 
+def test_every_alert_has_an_entry_in_the_runbook():
+    with open(RULES, encoding="utf-8") as f:
+        rules = f.read()
+    with open(os.path.join(ROOT, "docs", "OPERATIONS.md"), encoding="utf-8") as f:
+        entries = {"docs/OPERATIONS.md#" + h.lower() for h in re.findall(r"^### (\w+)$", f.read(), flags=re.M)}
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    runbooks = re.findall(r"runbook: (\S+)", rules)
+    assert len(alerts) == len(runbooks) > 5
+    assert set(runbooks) == entries
+    assert runbooks == [f"docs/OPERATIONS.md#{a.lower()}" for a in alerts]
+
+
 def test_rules(server):
     with open(RULES, encoding="utf-8") as f:
         text = f.read()
@@ -196,3 +209,75 @@ def test_request_log_many_at_once(server):
 def test_request_log_that_cannot_be():
     with pytest.raises(RuntimeError, match="--request-log.*nowhere"):
         Server("--threads", "1", "--request-log", "/nowhere/requests.jsonl")
+
+
+# ---- the log, the service manager, who asked
+
+def wait_for(condition, what, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def test_log_of_a_servers_life():
+    """How it started, what it did while busy and nothing while idle, and how it ended."""
+    with Server("--threads", "1", "--log-stats-interval", "1") as s:
+        start = s.log()
+        assert re.search(r"sluice \d+\.\d+\.\d+: llama \(bundled\), 10 layers, context 1024, bf16 weights", start), start
+        assert re.search(r"on \S+ with 1 threads: weights [\d.]+ MiB, KV cache [\d.]+ MiB", start), start
+        time.sleep(1.3)
+        assert "throughput" not in s.log()
+        s.json("POST", "/v1/completions", {"prompt": "a", "max_tokens": 20, "ignore_eos": True})
+        line = r"Avg prompt throughput: [\d.]+ tokens/s, Avg generation throughput: (?!0\.0 )[\d.]+ tokens/s, " \
+               r"Running: 0 reqs, Waiting: 0 reqs, KV cache usage: [\d.]+%, Prefix cache hit rate: [\d.]+%"
+        wait_for(lambda: re.search(line, s.log()), "no line of throughput")
+        s.process.terminate()
+        assert s.process.wait(30) == 0
+        assert re.search(r"SIGTERM: draining for at most 30 s\n.*stopped [\d.]+ s after the signal", s.log()), s.log()
+
+
+def test_the_service_manager_is_told(tmp_path):
+    """sd_notify's datagrams, as systemd would read them."""
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(30)
+        with Server("--threads", "1", env={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "400000"}) as s:
+            assert manager.recv(100) == b"READY=1"
+            assert [manager.recv(100) for _ in range(2)] == [b"WATCHDOG=1"] * 2
+            s.process.terminate()
+            assert s.process.wait(30) == 0
+            rest = []
+            manager.settimeout(0.2)
+            with pytest.raises(TimeoutError):
+                while True:
+                    rest.append(manager.recv(100))
+        assert b"STOPPING=1" in rest
+
+
+def test_another_processs_watchdog_is_left_alone(tmp_path):
+    path = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(path)
+        manager.settimeout(1)
+        with Server("--threads", "1", env={"NOTIFY_SOCKET": path, "WATCHDOG_USEC": "200000", "WATCHDOG_PID": "1"}):
+            assert manager.recv(100) == b"READY=1"
+            with pytest.raises(TimeoutError):
+                manager.recv(100)
+
+
+def test_version_and_clients_are_metrics(tmp_path):
+    keys = tmp_path / "keys.json"
+    keys.write_text(json.dumps({"keys": [{"key": "k1", "name": 'a "team"'}, {"key": "k2", "name": 'a "team"'},
+                                         {"key": "k3", "name": "idle"}]}))
+    with Server("--threads", "1", "--api-key-file", str(keys)) as s:
+        for key, body in (("k1", {"prompt": "a", "max_tokens": 1}), ("k2", {"prompt": "a", "max_tokens": -1}),
+                          ("k2", {"prompt": 7})):
+            s.json("POST", "/v1/completions", body, {"Authorization": "Bearer " + key})
+        found = samples(s)
+        counts = {(x.labels["client"], x.labels["status"]): x.value for x in found["sluice:client_requests_total"]}
+        assert counts == {('a "team"', "2xx"): 1, ('a "team"', "4xx"): 2}
+        build, = found["sluice:build_info"]
+        program = subprocess.run([s.process.args[0], "--version"], capture_output=True, text=True, check=True).stdout
+        assert build.value == 1 and build.labels["version"] in program
