@@ -133,7 +133,7 @@ static const struct sl_flag flags[] = {
     {SL_FLAG_STR, 0, "request-log", NULL, SERVER(request_log), 0, 0, "F",
      "append a JSON line per generation; - is stdout"},
     {SL_FLAG_INT, 0, "log-stats-interval", NULL, SERVER(log_stats_s), 0, 3600, "S",
-     "seconds between lines of throughput in the log (default: 10; 0: none)"},
+     "seconds between lines of throughput; 0: none (default: 10)"},
     {SL_FLAG_SWITCH, 0, "access-log", NULL, SERVER(access_log), 0, 0, NULL,
      "log a line per request"},
     {SL_FLAG_STR, 0, "log-level", NULL, SERVE(log_level), 0, 0, "L",
