@@ -85,6 +85,7 @@ struct sl_engine {
     uint64_t step_ns;   /* what the last step took, from its launch or the end of the one before */
     uint64_t landed_ns; /* when the last step did */
     uint64_t waited_ns; /* for masks, of the step that lands next */
+    double busy_s;      /* of the device, when the last step landed */
     bool starved;       /* everything that could be planned waits for masks */
     char *text;         /* room for one token's text */
     struct sl_request *live, *live_oldest, *news, *news_tail;

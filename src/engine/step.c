@@ -705,6 +705,20 @@ static void redo_flights(struct sl_engine *eng)
     }
 }
 
+/* What the step that has just landed took. A device's own clock knows it where steps follow one
+ * another: on the host's clock a step whose end was noticed late seems long, the next one short. */
+static double device_seconds(struct sl_engine *eng)
+{
+    double busy_s = 0, gap_s, seconds = (double)eng->step_ns / 1e9;
+    if (eng->runner.times == NULL)
+        return seconds;
+    eng->runner.times(eng->runner.ctx, &busy_s, &gap_s);
+    if (busy_s > eng->busy_s)
+        seconds = busy_s - eng->busy_s;
+    eng->busy_s = busy_s;
+    return seconds;
+}
+
 /* Without what it waited for masks, which must not make the next wait longer. */
 static void note_duration(struct sl_engine *eng, const struct sl_flight *f)
 {
@@ -712,8 +726,9 @@ static void note_duration(struct sl_engine *eng, const struct sl_flight *f)
     eng->step_ns = ns - SL_MIN(ns, eng->waited_ns);
     eng->landed_ns = eng->now_ns;
     eng->waited_ns = 0;
-    if (eng->sched.cfg.max_step_s > 0 && eng->step_ns > 0 && f->work.tokens > 0)
-        sl_cost_learn(&eng->sched.cost, f->work, (double)eng->step_ns / 1e9);
+    const double seconds = device_seconds(eng);
+    if (eng->sched.cfg.max_step_s > 0 && seconds > 0 && f->work.tokens > 0)
+        sl_cost_learn(&eng->sched.cost, f->work, seconds);
 }
 
 static void land(struct sl_engine *eng)

@@ -74,35 +74,55 @@ static int size_of(int64_t tokens)
     return s;
 }
 
-/* The first step of a size counts little beside others: it loads kernels and touches memory. */
+/* Up to a quarter more tokens, or positions to read, than the step that was measured. */
+static bool is_like(struct sl_work w, struct sl_work measured)
+{
+    return 4 * w.tokens <= 5 * measured.tokens && 4 * w.reads <= 5 * measured.reads;
+}
+
+/* The faster one of two counts: one alone may have recorded a graph or waited for a neighbour. */
+static void learn_plain(struct sl_cost *c, struct sl_work w, double seconds)
+{
+    struct sl_cost_plain *p = &c->plain;
+    p->age += p->age < UINT32_MAX;
+    if (w.pairs > 0)
+        return;
+    const bool again = p->n > 0 && p->age < RECENT && is_like(w, p->work);
+    p->before_s = again ? p->last_s : 0;
+    p->n = again ? 2 : 1;
+    p->work = w;
+    p->last_s = seconds;
+    p->age = 0;
+}
+
+double sl_cost_measured(const struct sl_cost *c, struct sl_work w)
+{
+    const struct sl_cost_plain *p = &c->plain;
+    const bool known = p->n > 1 && p->age < RECENT && is_like(w, p->work);
+    return known ? SL_MIN(p->last_s, p->before_s) : 0;
+}
+
+/* The first step of a size counts little beside others: it loads kernels and touches memory. An
+ * error is relative to what was measured or expected, whichever is more: a step that seems to have
+ * taken no time, as its end was noticed together with that of the one before, would else outweigh
+ * all others. */
 void sl_cost_learn(struct sl_cost *c, struct sl_work w, double seconds)
 {
     double x[SL_COST_PRICES];
     struct sl_cost_sums *s = &c->sums[size_of(w.tokens)];
     SL_ASSERT(w.tokens > 0 && seconds > 0);
-    const double weight = s->n == 0 ? 1.0 / 16 : 1;
+    const double scale = SL_MAX(seconds, sl_cost_of(c, w));
+    const double weight = (s->n == 0 ? 1.0 / 16 : 1) / (scale * scale);
     features(w, x);
     for (int i = 0; i < SL_COST_PRICES; i++) {
-        s->xy[i] = s->xy[i] * KEEP + weight * x[i] / seconds;
+        s->xy[i] = s->xy[i] * KEEP + weight * x[i] * seconds;
         for (int j = 0; j < SL_COST_PRICES; j++)
-            s->xx[i][j] = s->xx[i][j] * KEEP + weight * x[i] * x[j] / (seconds * seconds);
+            s->xx[i][j] = s->xx[i][j] * KEEP + weight * x[i] * x[j];
     }
     s->n += s->n < UINT32_MAX;
     c->most_tokens = SL_MAX(c->most_tokens, w.tokens);
-    c->plain_age += c->plain_age < UINT32_MAX;
-    if (w.pairs == 0) {
-        c->plain = w;
-        c->plain_s = seconds;
-        c->plain_age = 0;
-    }
+    learn_plain(c, w, seconds);
     solve(c);
-}
-
-/* Up to a quarter more tokens, or positions to read, than the step that was measured. */
-double sl_cost_measured(const struct sl_cost *c, struct sl_work w)
-{
-    const bool like = 4 * w.tokens <= 5 * c->plain.tokens && 4 * w.reads <= 5 * c->plain.reads;
-    return like && c->plain_age < RECENT ? c->plain_s : 0;
 }
 
 int32_t sl_cost_chunk(const struct sl_cost *c, struct sl_work w, int32_t pos, int32_t n_most,

@@ -30,14 +30,17 @@ struct sl_cost_sums { /* normal equations of the steps of one size */
     uint32_t n; /* steps */
 };
 
+struct sl_cost_plain { /* the last two steps that had no chunk and as much work */
+    struct sl_work work;
+    double last_s, before_s;
+    uint32_t n, age; /* how many of the two there are; steps since the last one */
+};
+
 struct sl_cost { /* zero-initialise */
     struct sl_cost_sums sums[SL_COST_SIZES];
     double price[SL_COST_PRICES];
     int64_t most_tokens; /* of a step so far */
-    /* The last step that had no chunk, and how many steps ago that was. */
-    struct sl_work plain;
-    double plain_s;
-    uint32_t plain_age;
+    struct sl_cost_plain plain;
 };
 
 /* n tokens behind pos others. */
@@ -46,8 +49,8 @@ struct sl_work sl_work_add(struct sl_work w, int64_t pos, int64_t n);
 void sl_cost_learn(struct sl_cost *c, struct sl_work w, double seconds);
 /* Seconds; 0 while nothing was learnt. */
 double sl_cost_of(const struct sl_cost *c, struct sl_work w);
-/* Seconds that a step without chunks, of work like this, was measured to take; 0 where none was
- * among the last steps. Unlike sl_cost_of this cannot be wrong about how the time of a step is
+/* Seconds that a step without chunks, of work like this, was measured to take; 0 where there were
+ * not two such steps lately. Unlike sl_cost_of this cannot be wrong about how the time of a step is
  * shared between its chunks and the rest, which steps that all have large chunks do not tell. */
 double sl_cost_measured(const struct sl_cost *c, struct sl_work w);
 /* How many of n_most tokens behind pos a step that has `w` to do may take, to be over within so
