@@ -23,6 +23,7 @@ struct sl_adapter {
 
 struct sl_adapters {
     struct sl_adapters_config cfg;
+    pthread_rwlock_t model_lock; /* cfg.model stays while files are read for it */
     pthread_mutex_t lock;
     pthread_cond_t loaded;         /* an adapter is not loading any more */
     struct sl_adapter *all, *last; /* in the order they came */
@@ -40,6 +41,7 @@ int sl_adapters_create(const struct sl_adapters_config *cfg, struct sl_adapters 
     if (s == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for adapters");
     s->cfg = *cfg;
+    pthread_rwlock_init(&s->model_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->loaded, NULL);
     return 0;
@@ -54,6 +56,7 @@ static void free_store(struct sl_adapters *s)
 {
     pthread_cond_destroy(&s->loaded);
     pthread_mutex_destroy(&s->lock);
+    pthread_rwlock_destroy(&s->model_lock);
     sl_free(s);
 }
 
@@ -172,13 +175,30 @@ static void put_weights(struct sl_adapters *s, struct sl_adapter *a, struct sl_l
     s->n_resident++;
 }
 
-static int open_files(const struct sl_adapters *s, const char *path, struct sl_lora **out,
+static int open_files(struct sl_adapters *s, const char *path, struct sl_lora **out,
                       struct sl_error *err)
 {
     const struct sl_lora_options opt = {.max_rank = s->cfg.max_rank, .bf16 = s->cfg.bf16};
+    int rc;
     *out = NULL;
-    return s->closed ? sl_fail(err, SL_ESHUTDOWN, "the engine is shutting down")
-                     : sl_lora_open(s->cfg.model, path, &opt, out, err);
+    pthread_rwlock_rdlock(&s->model_lock);
+    if (s->closed)
+        rc = sl_fail(err, SL_ESHUTDOWN, "the engine is shutting down");
+    else if (s->cfg.model == NULL)
+        rc = sl_engine_is_asleep(err);
+    else
+        rc = sl_lora_open(s->cfg.model, path, &opt, out, err);
+    pthread_rwlock_unlock(&s->model_lock);
+    return rc;
+}
+
+void sl_adapters_use(struct sl_adapters *s, const struct sl_model *model)
+{
+    if (s == NULL)
+        return;
+    pthread_rwlock_wrlock(&s->model_lock);
+    s->cfg.model = model;
+    pthread_rwlock_unlock(&s->model_lock);
 }
 
 static int all_in_use(const struct sl_adapters *s, struct sl_error *err)

@@ -18,7 +18,7 @@
 struct sl_adapters;
 
 struct sl_adapters_config {
-    const struct sl_model *model; /* until sl_adapters_close */
+    const struct sl_model *model; /* until sl_adapters_close or sl_adapters_use */
     int32_t max_rank;             /* of any adapter */
     int32_t max_active;           /* different ones in one step */
     int32_t max_resident;         /* in memory, >= max_active */
@@ -29,6 +29,10 @@ SL_MUST_CHECK int sl_adapters_create(const struct sl_adapters_config *cfg, struc
                                      struct sl_error *err);
 /* The engine lets go: nothing can be loaded any more. NULL is fine. */
 void sl_adapters_close(struct sl_adapters *s);
+/* The same model with its weights loaded again, or NULL while it has none: until the next call
+ * adapters cannot be read from their files then (SL_EASLEEP). Waits for a thread that reads one.
+ * s may be NULL. */
+void sl_adapters_use(struct sl_adapters *s, const struct sl_model *model);
 const struct sl_adapters_config *sl_adapters_config(const struct sl_adapters *s);
 void sl_adapters_stats(struct sl_adapters *s, struct sl_stats *out);
 

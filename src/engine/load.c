@@ -36,6 +36,7 @@ struct loaded {
     uint64_t taken_bytes;   /* told to those that share the machine's memory */
     struct sl_run *run;
     struct sl_device_runner *device_runner; /* NULL: the backend computes in the call */
+    struct sl_adapters *adapters;           /* the engine's, or NULL */
     struct sl_skip_counts *skip_counts;     /* [2], the backend's; NULL: nobody asked for them */
     char *path;
     struct sl_engine_config cfg; /* to load again with; its strings are ours */
@@ -536,9 +537,9 @@ static int park(void *user, int level, struct sl_error *err)
 {
     struct loaded *l = user;
     bool weights = level >= 2 || l->device_runner != NULL;
-    if (weights && l->plan.max_loras > 0)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "weights cannot be given up while adapters are enabled: level 1 can");
+    (void)err;
+    if (weights)
+        sl_adapters_use(l->adapters, NULL);
     unload(l, weights);
     return 0;
 }
@@ -605,6 +606,7 @@ static int unpark(void *user, const char *path, struct sl_runner *runner, struct
     l->run = next.run;
     l->device_runner = next.device_runner;
     l->skip_counts = next.skip_counts;
+    sl_adapters_use(l->adapters, l->model);
     make_runner(l, runner);
     return 0;
 }
@@ -659,7 +661,9 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     parts->discard = discard_page;
     parts->park = park;
     parts->unpark = unpark;
-    return open_adapters(l, &parts->adapters, err);
+    rc = open_adapters(l, &parts->adapters, err);
+    l->adapters = parts->adapters;
+    return rc;
 }
 
 int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,

@@ -312,6 +312,33 @@ static void memory_is_bounded(void **state)
     write_adapter(3, 3, 16);
 }
 
+/* The weights are given up and read again: adapters that were in memory, and those that have to be
+ * read, go on with the bits they had. */
+static void adapters_outlast_a_sleep(void **state)
+{
+    struct sl_engine *eng =
+        start((struct sl_engine_config){.max_loras = 2, .max_cpu_loras = 2, .max_num_seqs = 4});
+    struct sl_error err = {0};
+    struct outcome got;
+    char path[128];
+    (void)state;
+    load_all(eng);
+    for (int level = 1; level <= 2; level++) {
+        assert_int_equal(sl_engine_sleep(eng, level, false, 5000, &err), 0);
+        const int rc = sl_adapter_load(eng, "late", path_of(0, path, sizeof path), true, &err);
+        assert_int_equal(rc, level == 1 ? 0 : SL_EASLEEP);
+        assert_int_equal(sl_engine_wake(eng, &err), 0);
+        for (int i = 0; i < 3; i++) {
+            collect(submit(eng, i), &got);
+            assert_true(same(&got, &alone[i]));
+        }
+        load(eng, "late", 0, true);
+        collect(submit_as(eng, 0, "late", 1), &got);
+        assert_true(same(&got, &alone[0]));
+    }
+    sl_engine_destroy(eng);
+}
+
 static void refusals(void **state)
 {
     struct sl_error err = {0};
@@ -343,6 +370,7 @@ int main(void)
         cmocka_unit_test(cache_is_keyed),
         cmocka_unit_test(unloaded_while_running),
         cmocka_unit_test(memory_is_bounded),
+        cmocka_unit_test(adapters_outlast_a_sleep),
         cmocka_unit_test(refusals),
     };
     return cmocka_run_group_tests_name("adapters", tests, setup, teardown);
