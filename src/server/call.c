@@ -345,25 +345,34 @@ static void fail_call(struct sl_call *call, const struct sl_error *err)
     sl_call_destroy(call);
 }
 
-/* Values of some prompts are no reply: what is missing would pass for a value. */
-static int check_pooled(const struct sl_call *call, struct sl_error *err)
+/* Why a request that was broken off has no reply. A drain and a sleep end, so that it may be asked
+ * again; the time limit would end it again. */
+static int broken_off(const struct sl_call *call, struct sl_error *err)
 {
     const struct sl_conn *c = call->conn;
     bool late = c->loop->server->cfg->request_timeout_ms > 0 && c->call_deadline_ns == 0;
+    return late ? sl_fail(err, SL_ETIMEOUT, "the request took longer than the server allows")
+                : sl_fail(err, SL_ESHUTDOWN, "the server stopped the request");
+}
+
+/* Values of some prompts are no reply: what is missing would pass for a value. Neither is, to a
+ * batch, an answer that was cut off: nobody is there to see its finish_reason. */
+static int check_whole(const struct sl_call *call, struct sl_error *err)
+{
     int32_t n;
-    for (int32_t i = 0; i < call->n_prompts; i++) {
-        if (sl_request_pooled(call->prompts[i].req, &n) != NULL)
-            continue;
-        return late ? sl_fail(err, SL_ETIMEOUT, "the request took longer than the server allows")
-                    : sl_fail(err, SL_ESHUTDOWN, "the server stopped the request");
-    }
+    for (int32_t i = 0; call->api->pooling && i < call->n_prompts; i++)
+        if (sl_request_pooled(call->prompts[i].req, &n) == NULL)
+            return broken_off(call, err);
+    for (int32_t i = 0; call->conn->background && i < call->n_prompts * call->n; i++)
+        if (call->choices[i].finish == SL_FINISH_ABORT)
+            return broken_off(call, err);
     return 0;
 }
 
 static void finish_call(struct sl_call *call)
 {
     struct sl_error err;
-    if (call->api->pooling && check_pooled(call, &err) != 0) {
+    if (check_whole(call, &err) != 0) {
         fail_call(call, &err);
         return;
     }

@@ -283,6 +283,23 @@ def test_cancel(tmp_path):
         c.files.delete(batch.input_file_id)
 
 
+def test_lines_cut_off_by_a_sleep_are_asked_again(tmp_path):
+    """No reply of a batch ends by "abort": what a sleep broke off is asked again when the server is awake."""
+    with serve(tmp_path, "--max-num-seqs", "2", "--enable-sleep-mode") as s:
+        c = client_of(s)
+        batch = create(c, [line(i, TEXT, prompt=f"{i}", max_tokens=300, ignore_eos=True) for i in range(12)])
+        wait(c, batch, lambda b: answered(b) >= 1)
+        s.wait_metric("vllm:num_requests_running", 2)
+        assert s.request("POST", "/sleep?level=1&mode=abort")[0] == 200
+        before = answered(c.batches.retrieve(batch.id))
+        assert before < 12
+        assert s.request("POST", "/wake_up")[0] == 200
+        end = wait(c, batch, seconds=60)
+        assert end.status == "completed" and end.request_counts.completed == 12, end
+        choices = [x["response"]["body"]["choices"][0] for x in lines_of(c, end.output_file_id)]
+        assert [x["finish_reason"] for x in choices] == ["length"] * 12
+
+
 def test_expiry(tmp_path):
     with serve(tmp_path, "--max-num-seqs", "2") as s:
         c = client_of(s)
