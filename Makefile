@@ -408,8 +408,8 @@ uninstall:
 ## make deb           build/sluice_VERSION_amd64.deb
 deb: all
 	$(Q)tools/mkdeb
-## make wheel         a Python wheel with the program in it
-wheel: all
+## make wheel         a Python wheel: the program, and the package for LLM, Server and the rest of docs/PYTHON.md
+wheel: all lib
 	$(Q)tools/mkwheel
 .PHONY: install uninstall deb wheel
 

@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+# What a slow test looks at besides its own layer.
+ALSO = {"package/test_python.py": ("python/", "include/", "tools/pyabi", "tools/mkwheel", "docs/PYTHON.md", "examples/")}
 # Parts of file names that say nothing about the subject.
 COMMON = {"test", "api", "in", "out", "impl", "tmpl", "hostile", "client"}
 
@@ -38,6 +40,8 @@ def is_near(test: str, changed: list[str], slow: bool) -> bool:
     layer = os.path.dirname(own)
     for path in changed:
         if os.path.splitext(path)[0] == "tests/" + os.path.splitext(own)[0]:
+            return True
+        if path.startswith(ALSO.get(own, ())):
             return True
         if path.startswith((f"src/{layer}/", f"tests/{layer}/")):
             if not slow or subjects(own) & subjects(path):

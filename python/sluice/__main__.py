@@ -1,0 +1,4 @@
+# SPDX-License-Identifier: MIT
+from ._program import main
+
+main()
