@@ -284,6 +284,7 @@ struct sl_jvm {
     size_t out_limit; /* out->n_bytes may not pass it */
     uint64_t fuel;
     size_t n_given;      /* bytes of the strings among its variables */
+    size_t n_rows;       /* items of the longest list of objects among them: messages, tools */
     unsigned depth;      /* nested eval and exec calls */
     unsigned call_depth; /* nested macros, callers and recursive loops */
     uint32_t line;

@@ -15,6 +15,8 @@
 #define MAX_JSON_NEST  200
 #define GIVEN_PER_TANK (32u << 10) /* beyond it nobody waits for the thread that renders */
 #define MAX_TANKS      24u
+#define FUEL_PER_PAIR  32u /* steps of a loop body that looks at one message on behalf of another \
+                            */
 
 int sl_template_compile(const char *source, size_t n, struct sl_template **out,
                         struct sl_error *err)
@@ -82,6 +84,8 @@ static int from_array(struct sl_jvm *vm, const json_t *j, unsigned depth, struct
     struct sl_jlist *l = sl_jinja_list(vm, json_array_size(j));
     if (l == NULL)
         return vm->code;
+    if (json_is_object(json_array_get(j, 0)))
+        vm->n_rows = SL_MAX(vm->n_rows, json_array_size(j));
     for (size_t i = 0; i < json_array_size(j); i++) {
         struct sl_jval v;
         if (from_json(vm, json_array_get(j, i), depth + 1, &v) != 0 || sl_jinja_push(vm, l, v) != 0)
@@ -143,6 +147,16 @@ static int bind_globals(struct sl_jvm *vm, const json_t *vars)
     return 0;
 }
 
+/* What a long conversation adds to the steps: for its text, and for its messages, as some templates
+ * look through all messages for each of them (DeepSeek-V3.2 at every tool result). */
+static uint64_t fuel_of_input(const struct sl_jvm *vm)
+{
+    const uint64_t most = (uint64_t)MAX_TANKS * SL_TEMPLATE_FUEL;
+    uint64_t rows = SL_MIN(vm->n_rows, (size_t)1 << 16); /* more are at the limit anyway */
+    uint64_t for_text = vm->n_given / GIVEN_PER_TANK * SL_TEMPLATE_FUEL;
+    return SL_MIN(for_text + rows * rows * FUEL_PER_PAIR, most);
+}
+
 int sl_template_render(const struct sl_template *t, const json_t *vars, int64_t now_unix_s,
                        const struct sl_template_limits *limits, struct sl_buf *out,
                        struct sl_error *err)
@@ -172,8 +186,8 @@ int sl_template_render(const struct sl_template *t, const json_t *vars, int64_t 
         vm.out_limit = SL_MAX(SL_MIN(vm.out_limit, out->max_bytes), start);
     SL_ASSERT(vm.out_limit >= start);
     int code = bind_globals(&vm, vars);
-    if (limits->fuel == 0) /* templates look for each message through those behind it */
-        vm.fuel += SL_MIN(vm.n_given / GIVEN_PER_TANK, MAX_TANKS) * SL_TEMPLATE_FUEL;
+    if (limits->fuel == 0)
+        vm.fuel += fuel_of_input(&vm);
     if (code == 0)
         code = sl_jinja_exec(&vm, t->body, &vm.root);
     SL_ASSERT(code != 0 || (out->n_bytes >= start && out->n_bytes <= vm.out_limit));

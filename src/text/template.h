@@ -35,7 +35,7 @@ enum sl_template_dialect {
 };
 
 struct sl_template_limits { /* zero-initialise for the defaults */
-    uint64_t fuel;          /* SL_TEMPLATE_FUEL, up to 25 times as much for long conversations */
+    uint64_t fuel;          /* SL_TEMPLATE_FUEL, for long conversations up to 25 times as much */
     size_t max_output;      /* SL_TEMPLATE_OUTPUT */
     size_t max_memory;      /* 64 MiB: values made while rendering, not the output */
     enum sl_template_dialect dialect;

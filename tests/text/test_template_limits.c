@@ -370,25 +370,42 @@ static void every_allocation_may_fail(void **state)
     json_decref(vars);
 }
 
-/* Templates that look from each message at those behind it: how far is up to the conversation. */
+static struct rendering render_messages(const char *source, int n, const char *content)
+{
+    json_t *vars = json_object(), *messages = json_array();
+    for (int i = 0; i < n; i++)
+        json_array_append_new(messages, json_pack("{ssss}", "role", "tool", "content", content));
+    json_object_set_new(vars, "messages", messages);
+    struct rendering r = render(source, strlen(source), vars, NULL);
+    json_decref(vars);
+    return r;
+}
+
+/* Templates that look through all messages for each of them: how far is up to the conversation,
+ * however short its texts are. A third loop has no such excuse. */
 static void long_conversation(void **state)
 {
     (void)state;
-    static const char source[] = "{% for m in messages %}{% for k in messages[loop.index:] %}"
-                                 "{% if k.role == 'x' %}x{% endif %}{% endfor %}{% endfor %}";
+    static const char twice[] = "{% for m in messages %}{% set at = namespace(v=-1) %}"
+                                "{% for k in messages %}"
+                                "{% if k['role'] == 'assistant' and k['calls'] %}"
+                                "{% set at.v = loop.index0 %}{% endif %}{% endfor %}{% endfor %}";
+    static const char thrice[] = "{% for m in messages %}{% for k in messages %}"
+                                 "{% for l in messages %}{% if l.role == 'x' %}x{% endif %}"
+                                 "{% endfor %}{% endfor %}{% endfor %}";
     static char content[401];
     memset(content, 'a', 400);
     for (int is_long = 0; is_long < 2; is_long++) {
-        json_t *vars = json_object(), *messages = json_array();
-        for (int i = 0; i < 1500; i++)
-            json_array_append_new(
-                messages, json_pack("{ssss}", "role", "tool", "content", is_long ? content : "a"));
-        json_object_set_new(vars, "messages", messages);
-        struct rendering r = render(source, strlen(source), vars, NULL);
-        assert_int_equal(r.code, is_long ? 0 : SL_EINVAL);
-        assert_true(is_long || strstr(r.err.msg, "too many steps") != NULL);
+        for (int n = 250; n <= 2000; n *= 2) {
+            struct rendering r = render_messages(twice, n, is_long ? content : "a");
+            if (r.code != 0)
+                fail_msg("%d messages of %d bytes: %s", n, is_long ? 400 : 1, r.err.msg);
+            sl_buf_deinit(&r.out);
+        }
+        struct rendering r = render_messages(thrice, 2000, is_long ? content : "a");
+        assert_int_equal(r.code, SL_EINVAL);
+        assert_non_null(strstr(r.err.msg, "too many steps"));
         sl_buf_deinit(&r.out);
-        json_decref(vars);
     }
 }
 
