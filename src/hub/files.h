@@ -44,6 +44,8 @@ struct sl_hub_pick {
     size_t n_index;
     const char *main; /* out: the (first) GGUF file, NULL: the model is the whole folder */
     bool needs_index; /* out: wanted is not complete before the index has been read */
+    bool other_quant; /* out: main is the only GGUF model, not the quantisation that is the default
+                       */
 };
 
 /* Sets wanted. An error says what the repository lacks. */

@@ -200,6 +200,20 @@ static void on_progress(void *arg, const struct sl_fetch_job *finished, const ch
         tell(f, finished, note);
 }
 
+/* The name says no quantisation and the cache has one, not the default: that one is used. */
+static void tell_quant(struct find *f)
+{
+    struct sl_buf note = {0};
+    if (!f->pick.other_quant)
+        return;
+    const char *slash = strrchr(f->pick.main, '/');
+    sl_buf_printf(&note, "%s: using %s, the only GGUF file in the cache; %s:QUANT names another",
+                  f->name.repo, slash != NULL ? slash + 1 : f->pick.main, f->name.repo);
+    if (sl_buf_ok(&note))
+        tell(f, NULL, note.data);
+    sl_buf_deinit(&note);
+}
+
 static int ask_hub(struct find *f, struct sl_error *err)
 {
     struct sl_buf url = {0};
@@ -447,6 +461,8 @@ static int find_model(struct find *f, char **path, struct sl_error *err)
     if (offline || !f->cfg->refresh) {
         struct sl_error why = {0};
         rc = find_cached(f, path, &why);
+        if (rc == 0)
+            tell_quant(f);
         if (rc == 0 || rc == SL_ENOMEM)
             return rc == 0 ? 0 : sl_fail(err, rc, "%s", why.msg);
         bool begun = f->files.commit[0] != '\0';

@@ -249,8 +249,10 @@ static int pick_gguf(struct sl_hub_files *f, const struct sl_hub_name *name,
         if (is_quant(path, quant) && (best == NULL || strlen(path) < strlen(best)))
             best = path;
     }
-    if (best == NULL && n_models == 1 && name->quant[0] == '\0')
+    if (best == NULL && n_models == 1 && name->quant[0] == '\0') {
         best = other;
+        pick->other_quant = true;
+    }
     if (best == NULL)
         return no_quant(f, quant, err);
     SL_ASSERT(n_models > 0 && sl_hub_files_find(f, best) != NULL);
@@ -265,7 +267,7 @@ int sl_hub_files_pick(struct sl_hub_files *f, const struct sl_hub_name *name,
 {
     bool gguf = false, pickle = false;
     pick->main = NULL;
-    pick->needs_index = false;
+    pick->needs_index = pick->other_quant = false;
     for (size_t i = 0; i < f->n; i++) {
         f->items[i].wanted = false;
         gguf = gguf || is_model_gguf(f->items[i].path);

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -150,6 +151,25 @@ def test_gguf_by_quantisation_and_by_file(world, ask, gets):
     assert world.snapshot("org/Story-GGUF") == gets
     assert str(path).endswith(sorted(gets)[0])
     good(world, "org/Story-GGUF")
+
+
+def test_a_bare_name_uses_the_one_quantisation_in_the_cache(world):
+    name = "org/Story-GGUF"
+    for ask in (":Q8_0", ""):
+        world.ok("pull", name + ask)
+        n, offline = len(world.hub.asked()), {"HF_HUB_OFFLINE": "1"}
+        r = world.run("inspect", name, **offline)  # no GGUF file, but its name is in the message
+        if ask:  # one is there: it is used, and named
+            assert f"{name}: using Story-Q8_0.gguf, the only GGUF file in the cache" in r.stderr
+            assert "Story-Q8_0.gguf: " in r.stderr.strip().split("\n")[-1]
+        else:  # several: the default, without a word
+            assert "using" not in r.stderr and "Story-Q4_K_M.gguf: " in r.stderr
+        assert "using" not in world.run("inspect", name + ":Q8_0", **offline).stderr
+        assert len(world.hub.asked()) == n
+    shutil.rmtree(world.cache)
+    for ask in (":Q8_0", ":BF16"):  # two, and neither is the default: the name has to say which
+        world.ok("pull", name + ask)
+    world.fails("no Q4_K_M among its GGUF files", "inspect", name, "--offline")
 
 
 def test_gguf_that_is_not_there(world):
