@@ -102,18 +102,62 @@ int sl_make_link(const char *target, const char *path, struct sl_error *err)
     return rc;
 }
 
-int sl_replace_file(const char *path, const void *data, size_t n, struct sl_error *err)
+/* Opens what is there, syncs it and closes it. */
+static int sync_path(const char *path, int flags, struct sl_error *err)
+{
+    int fd = sl_sys->open(path, O_RDONLY | flags, 0);
+    if (fd < 0)
+        return fail_errno(path, err);
+    int rc = 0;
+    /* Some file systems cannot sync a folder and say so; they have nothing else to offer. */
+    if (sl_sys->sync(fd) != 0 && !(flags == O_DIRECTORY && errno == EINVAL))
+        rc = fail_errno(path, err);
+    sl_sys->close(fd);
+    return rc;
+}
+
+int sl_sync_folder(const char *path, struct sl_error *err)
+{
+    return sync_path(path, O_DIRECTORY, err);
+}
+
+static int sync_parent(const char *path, struct sl_error *err)
+{
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL || slash == path)
+        return sl_sync_folder(slash == NULL ? "." : "/", err);
+    char *folder = sl_strndup(path, (size_t)(slash - path));
+    int rc = folder != NULL ? sl_sync_folder(folder, err)
+                            : sl_fail(err, SL_ENOMEM, "%.180s: out of memory", path);
+    sl_free(folder);
+    return rc;
+}
+
+static int replace_file(const char *path, const void *data, size_t n, bool durably,
+                        struct sl_error *err)
 {
     char *temporary = name_beside(path);
     if (temporary == NULL)
         return sl_fail(err, SL_ENOMEM, "%.180s: out of memory", path);
     int rc = sl_write_file(temporary, data, n, err);
+    if (rc == 0 && durably)
+        rc = sync_path(temporary, 0, err);
     if (rc == 0)
         rc = sl_rename(temporary, path, err);
     if (rc != 0)
         sl_remove_file(temporary);
     sl_free(temporary);
-    return rc;
+    return rc == 0 && durably ? sync_parent(path, err) : rc;
+}
+
+int sl_replace_file(const char *path, const void *data, size_t n, struct sl_error *err)
+{
+    return replace_file(path, data, n, false, err);
+}
+
+int sl_replace_file_durably(const char *path, const void *data, size_t n, struct sl_error *err)
+{
+    return replace_file(path, data, n, true, err);
 }
 
 void sl_remove_file(const char *path)

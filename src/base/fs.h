@@ -20,6 +20,11 @@ SL_MUST_CHECK int sl_make_link(const char *target, const char *path, struct sl_e
 /* Text into a file, in one step: a reader sees the old content or the new. */
 SL_MUST_CHECK int sl_replace_file(const char *path, const void *data, size_t n,
                                   struct sl_error *err);
+/* The same, on disk when it returns: what was acknowledged is there after a power cut. */
+SL_MUST_CHECK int sl_replace_file_durably(const char *path, const void *data, size_t n,
+                                          struct sl_error *err);
+/* Makes the names in a folder last: files created, renamed and removed. */
+SL_MUST_CHECK int sl_sync_folder(const char *path, struct sl_error *err);
 void sl_remove_file(const char *path); /* if it is there and may be removed */
 /* A file or a folder with all in it; links are removed, not followed. */
 SL_MUST_CHECK int sl_remove_tree(const char *path, struct sl_error *err);

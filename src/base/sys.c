@@ -141,6 +141,7 @@ const struct sl_sys sl_sys_real = {
     .pread = real_pread,
     .read = read,
     .write = write,
+    .sync = fsync,
     .map = real_map,
     .unmap = real_unmap,
     .drop = real_drop,

@@ -133,7 +133,7 @@ static int save_meta(const struct sl_file_store *s, const struct file *f, struct
     sl_put_i64(&b, f->created_ns);
     SL_PUT(&b, "}\n");
     meta_path(s, f->id, path);
-    int rc = sl_buf_ok(&b) ? sl_replace_file(path, b.data, b.n_bytes, err)
+    int rc = sl_buf_ok(&b) ? sl_replace_file_durably(path, b.data, b.n_bytes, err)
                            : sl_fail(err, SL_ENOMEM, "out of memory");
     sl_buf_deinit(&b);
     return rc;
@@ -289,6 +289,8 @@ static int take_folder(struct sl_file_store *s, struct sl_error *err)
     int rc = strlen(s->files_dir) + 64 > SL_MAX_STORE_PATH
                  ? sl_fail(err, SL_ELIMIT, "the path is too long")
                  : sl_make_folders(s->files_dir, err);
+    if (rc == 0)
+        rc = sl_sync_folder(s->dir, err);
     if (rc == 0) {
         int held = sl_try_lock(path, &s->lock_fd, err);
         rc = held < 0    ? held
@@ -419,7 +421,7 @@ int sl_file_store_add(struct sl_file_store *s, const char *owner, const char *na
         return settle(s, &f, data.n, rc);
     sl_file_store_path(s, f.id, path);
     meta_path(s, f.id, meta);
-    rc = sl_write_file(path, data.p, data.n, &r->err);
+    rc = sl_replace_file_durably(path, data.p, data.n, &r->err);
     if (rc == 0)
         rc = save_meta(s, &f, &r->err);
     if (rc != 0) {

@@ -21,6 +21,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -56,6 +57,29 @@ static int faulty_open(const char *path, int flags, int mode)
 {
     errno = EIO;
     return fails() ? -1 : sl_sys_real.open(path, flags, mode);
+}
+
+/* What a power cut leaves is what was synced: a file by its bytes, a name by its folder. One letter
+ * for each sync, in order: f a file, D a folder. */
+static char synced[64];
+static uint64_t n_synced_bytes;
+
+static int recording_sync(int fd)
+{
+    struct stat st;
+    assert_int_equal(fstat(fd, &st), 0);
+    size_t n = strlen(synced);
+    assert_true(n + 1 < sizeof synced);
+    synced[n] = S_ISDIR(st.st_mode) ? 'D' : 'f';
+    if (S_ISREG(st.st_mode))
+        n_synced_bytes += (uint64_t)st.st_size;
+    return sl_sys_real.sync(fd);
+}
+
+static int faulty_sync(int fd)
+{
+    errno = EIO;
+    return fails() ? -1 : sl_sys_real.sync(fd);
 }
 
 static int begin(void **state)
@@ -174,6 +198,7 @@ static void test_faults(void **state)
     faulty.realloc = faulty_realloc;
     faulty.write = faulty_write;
     faulty.open = faulty_open;
+    faulty.sync = faulty_sync;
     struct sl_file_store *s = open_store();
     for (bool ok = false; !ok; n_faults++) {
         sl_sys = &faulty;
@@ -204,6 +229,27 @@ static void test_faults(void **state)
     s = open_store();
     assert_true(has(s, "", id));
     sl_file_store_close(s);
+}
+
+/* An upload is acknowledged when content and description are on disk, each under its name. */
+static void test_power_cut(void **state)
+{
+    (void)state;
+    char id[SL_FILE_ID_BYTES + 1], path[400];
+    uint64_t n_meta;
+    faulty = sl_sys_real;
+    faulty.sync = recording_sync;
+    struct sl_file_store *s = open_store();
+    memset(synced, 0, sizeof synced);
+    n_synced_bytes = 0;
+    sl_sys = &faulty;
+    assert_true(add(s, "", 500, id));
+    sl_sys = &sl_sys_real;
+    sl_file_store_close(s);
+    assert_string_equal(synced, "fDfD");
+    snprintf(path, sizeof path, "%s/files/%s.json", dir, id);
+    assert_true(sl_file_bytes(path, &n_meta) && n_meta > 0);
+    assert_int_equal(n_synced_bytes, 500 + n_meta);
 }
 
 static void link_files(const char *id, int i)
@@ -364,6 +410,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_a_store, begin, end),
         cmocka_unit_test_setup_teardown(test_faults, begin, end),
+        cmocka_unit_test_setup_teardown(test_power_cut, begin, end),
         cmocka_unit_test_setup_teardown(test_places, begin, end),
         cmocka_unit_test(test_states),
         cmocka_unit_test_setup_teardown(test_parts, begin, end),
