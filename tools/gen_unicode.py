@@ -2,64 +2,84 @@
 # SPDX-License-Identifier: MIT
 """Writes src/text/tok_unicode_tables.inc: the character properties the tokenizer needs.
 
-Uses the unicodedata2 package where it is installed (its 16.0.0 is the Unicode version of the
-regex engines in the tokenizers and tiktoken libraries), else Python's own unicodedata.
+Ids have to equal those of the tokenizers library, whose parts know different versions of Unicode, so
+each property comes from where that library has it:
+
+  general categories       Unicode 16, as its regex engine and tiktoken's (unicodedata2 16.0.0)
+  normal forms, accents,   asked of the library itself, character by character: its crates
+  punctuation, control,    know Unicode 8, 9 and 17
+  numbers, lower case, \\w,  (t5-small's charsmap of the test material shows the graphemes)
+  graphemes
+
+Needs Python 3.11 (its own unicodedata is Unicode 14, what the oldest PCRE2 we link knows) and
+  pip install unicodedata2==16.0.0 tokenizers==0.23.3
 Usage: tools/gen_unicode.py > src/text/tok_unicode_tables.inc
 """
+import base64
+import json
 import sys
+import unicodedata as ud14
 
-try:
-    import unicodedata2 as ud
-except ImportError:
-    import unicodedata as ud
+import unicodedata2 as ud
+from tokenizers import normalizers, pre_tokenizers
+
+assert ud.unidata_version == "16.0.0" and ud14.unidata_version == "14.0.0"
 
 CATS = ["Cn", "Cc", "Cf", "Co", "Cs", "Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl",
         "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc", "Sk", "So", "Zs", "Zl", "Zp"]
-SPACE, WORD, EXTEND, SPACING, PREPEND, SPLIT = (1 << b for b in range(5, 11))
+SPACE, WORD, EXTEND, PREPEND, SPLIT, MARK, ACCENT, OTHER, PUNCT, NUMERIC = \
+    (1 << b for b in range(5, 15))
 WHITE = set([0x85] + list(range(9, 14)))
-PREPENDED = set(list(range(0x600, 0x606)) + [0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0xD4E, 0x110BD,
-                0x110CD, 0x111C2, 0x111C3, 0x1193F, 0x11941, 0x11A3A, 0x11D46, 0x11F02] +
-                list(range(0x11A84, 0x11A8A)))
-# Mc characters that extend a grapheme (Other_Grapheme_Extend), and those that do not attach.
-MC_EXTEND = {0x9BE, 0x9D7, 0xB3E, 0xB57, 0xBBE, 0xBD7, 0xCC0, 0xCC2, 0xCC7, 0xCC8, 0xCCA, 0xCCB,
-             0xCD5, 0xCD6, 0xD3E, 0xD57, 0xDCF, 0xDDF, 0x1B35, 0x302E, 0x302F}
-MC_ALONE = {0x102B, 0x102C, 0x1038, 0x1062, 0x1063, 0x1064, 0x1067, 0x1068, 0x1069, 0x106A, 0x106B,
-            0x106C, 0x106D, 0x1083, 0x1087, 0x1088, 0x1089, 0x108A, 0x108B, 0x108C, 0x108F, 0x109A,
-            0x109B, 0x109C, 0x1A61, 0x1A63, 0x1A64, 0xAA7B, 0xAA7D}
+def charsmap():
+    with open("build/testdata/tokenizers/hf/t5-small/tokenizer.json") as f:
+        steps = json.load(f)["normalizer"]
+    while "precompiled_charsmap" not in steps:
+        steps = next(x for x in steps["normalizers"] if x["type"] in ("Precompiled", "Sequence"))
+    return base64.b64decode(steps["precompiled_charsmap"])
 
 
-def alphabetic_symbol(cp):
-    return (0x24B6 <= cp <= 0x24E9 or 0x1F130 <= cp <= 0x1F149 or 0x1F150 <= cp <= 0x1F169 or
-            0x1F170 <= cp <= 0x1F189)
+NFC, NFD, NFKD = normalizers.NFC(), normalizers.NFD(), normalizers.NFKD()
+STRIP = normalizers.StripAccents()
+BERT_ACCENTS = normalizers.BertNormalizer(False, False, True, False)
+BERT_CLEAN = normalizers.BertNormalizer(True, False, False, False)
+LOWER = normalizers.Lowercase()
+SPM, DOT_B = normalizers.Precompiled(charsmap()), "b\u0323"
+WORDS, PUNCTUATION = pre_tokenizers.Whitespace(), pre_tokenizers.Punctuation("isolated")
+DIGITS = pre_tokenizers.Digits(True)
+
+
+def splits(step, cp, n=2):
+    """Does the step cut between a letter and this character?"""
+    return len(step.pre_tokenize_str("a" + chr(cp))) == n
 
 
 def is_hangul(cp):
     return 0xAC00 <= cp < 0xAC00 + 11172
 
 
-def raw(cp):
-    """The character's own decomposition: (compatibility?, code points) or None."""
-    d = ud.decomposition(chr(cp))
-    if not d:
-        return None
-    parts = d.split()
-    compat = parts[0].startswith("<")
-    return compat, [int(p, 16) for p in parts[compat:]]
-
-
 def full(cp, compat):
-    r = raw(cp)
-    if r is None or (r[0] and not compat):
-        return [cp]
-    return [y for x in r[1] for y in full(x, compat)]
+    return [ord(c) for c in (NFKD if compat else NFD).normalize_str(chr(cp))]
+
+
+def ccc(cp):
+    """The combining class, 0 where the library has none: its value never changes once assigned."""
+    known = ud.combining(chr(cp))
+    if known == 0 or full(cp, False) != [cp]:
+        return known
+    # Marks of the classes 240 and 1 around it stay where they are if its own is 0.
+    s = "a\u0345" + chr(cp) + "\u0334"
+    return 0 if NFD.normalize_str(s) == s else known
 
 
 def compositions():
     out = []
     for cp in range(0x110000):
-        r = raw(cp) if not 0xD800 <= cp < 0xE000 else None
-        if r and not r[0] and len(r[1]) == 2 and ud.normalize("NFC", chr(cp)) == chr(cp):
-            out.append((r[1][0], r[1][1], cp))
+        d = "" if 0xD800 <= cp < 0xE000 else ud.decomposition(chr(cp))
+        if not d or d.startswith("<") or len(d.split()) != 2:
+            continue
+        a, b = (int(x, 16) for x in d.split())
+        if NFC.normalize_str(chr(a) + chr(b)) == chr(cp):
+            out.append((a, b, cp))
     return sorted(out)
 
 
@@ -72,19 +92,20 @@ def prop(cp):
     v = CATS.index(cat)
     if cat[0] == "Z" or cp in WHITE:
         v |= SPACE
-    if cat[0] in "LM" or cat in ("Nd", "Nl", "Pc") or cp in (0x200C, 0x200D) or \
-            alphabetic_symbol(cp):
-        v |= WORD
-    if cat in ("Mn", "Me") or cp in MC_EXTEND or cp in (0x200C, 0x200D, 0xFF9E, 0xFF9F) or \
-            0x1F3FB <= cp <= 0x1F3FF:
-        v |= EXTEND
-    elif (cat == "Mc" and cp not in MC_ALONE) or cp in (0xE33, 0xEB3):
-        v |= SPACING
-    if cp in PREPENDED:
-        v |= PREPEND
+    if cat != "Cs":
+        c = chr(cp)
+        v |= WORD * splits(WORDS, cp, 1) * (cat[0] != "Z" and cp not in WHITE)
+        v |= MARK * (STRIP.normalize_str(c) == "")
+        v |= ACCENT * (BERT_ACCENTS.normalize_str(c) == "")
+        v |= OTHER * (BERT_CLEAN.normalize_str(c) == "" and c not in "\0\ufffd")
+        v |= PUNCT * splits(PUNCTUATION, cp)
+        v |= NUMERIC * splits(DIGITS, cp)
+        # The charsmap has "b" with a dot below, and is asked for clusters below six bytes only.
+        v |= EXTEND * (SPM.normalize_str(DOT_B + c) != SPM.normalize_str(DOT_B) + SPM.normalize_str(c))
+        v |= PREPEND * (SPM.normalize_str(c + DOT_B) != SPM.normalize_str(c) + SPM.normalize_str(DOT_B))
     if cat != "Cs":
         first = cp if is_hangul(cp) else full(cp, True)[0]
-        if ud.combining(chr(first)) == 0 and first not in SECONDS:
+        if ccc(first) == 0 and first not in SECONDS:
             v |= SPLIT  # nothing before this character can compose or reorder with it
     return v
 
@@ -129,7 +150,7 @@ def decompositions():
     the canonical mapping, then the compatibility mapping when it differs (else length 0)."""
     values, pool, seen = [0] * 0x110000, [0], {}
     for cp in range(0x110000):
-        if 0xD800 <= cp < 0xE000 or raw(cp) is None:
+        if 0xD800 <= cp < 0xE000 or is_hangul(cp) or full(cp, True) == [cp]:
             continue
         canon, compat = full(cp, False), full(cp, True)
         c = [] if canon == [cp] else utf16(canon)
@@ -142,12 +163,39 @@ def decompositions():
     return values, pool
 
 
+# Characters of the same category and length in UTF-8 that Unicode 14 and every later version have.
+STAND_IN = {
+    3: {"Lu": 0x1E00, "Ll": 0x1E01, "Lm": 0x1D2C, "Lo": 0x905, "Mn": 0x941, "Mc": 0x903,
+        "Nd": 0x966, "Po": 0x2020, "Sc": 0x20A0, "So": 0x2100, "Sm": 0x2200, "Sk": 0x1FBD,
+        "Pd": 0x2010, "Cf": 0x206A, "Cn": 0xFDD0},
+    4: {"Lu": 0x10400, "Ll": 0x10428, "Lm": 0x16B40, "Lo": 0x10300, "Mn": 0x1D167, "Mc": 0x1D165,
+        "Nd": 0x104A0, "Nl": 0x10140, "No": 0x10107, "Po": 0x10100, "So": 0x1D000, "Sm": 0x1D6C1,
+        "Sc": 0x1E2FF, "Sk": 0x1F3FB, "Pd": 0x10EAD, "Cf": 0x110BD, "Cn": 0x1FFFE},
+}
+
+
+def newer():
+    """Ranges of characters that Unicode 14 does not know as Unicode 16 does: from, to, stand-in."""
+    out = []
+    for cp in range(0x800, 0x110000):
+        if 0xD800 <= cp < 0xE000 or ud.category(chr(cp)) == ud14.category(chr(cp)):
+            continue
+        cat, han = ud.category(chr(cp)), "CJK UNIFIED" in ud.name(chr(cp), "")
+        to = 0x20000 if han else STAND_IN[len(chr(cp).encode())][cat]
+        assert ud14.category(chr(to)) == ud.category(chr(to)) == cat
+        if out and out[-1][1] == cp - 1 and out[-1][2] == to:
+            out[-1][1] = cp
+        else:
+            out.append([cp, cp, to])
+    return out
+
+
 def main():
     print("/* SPDX-License-Identifier: MIT")
     print(f" * Generated by tools/gen_unicode.py from Unicode {ud.unidata_version}. */")
     print("/* clang-format off */")
     trie([prop(cp) for cp in range(0x110000)], "uni_prop", "uint16_t")
-    trie([0 if 0xD800 <= cp < 0xE000 else ud.combining(chr(cp)) for cp in range(0x110000)],
+    trie([0 if 0xD800 <= cp < 0xE000 else ccc(cp) for cp in range(0x110000)],
          "uni_ccc", "uint8_t")
     values, pool = decompositions()
     trie(values, "uni_decomp", "uint16_t")
@@ -158,14 +206,13 @@ def main():
     for cp in range(0x80, 0x110000):
         if 0xD800 <= cp < 0xE000 or cp == 0x130:
             continue
-        # Python's lower() is of its own Unicode version; simple mappings of new letters follow
-        # the offset of their neighbours and are absent here, as in the older version.
-        lo = chr(cp).lower()
+        lo = LOWER.normalize_str(chr(cp))
         if lo != chr(cp):
             assert len(lo) == 1, hex(cp)
             lower.append((cp, ord(lo)))
     emit("static const uint32_t uni_lower_from", [a for a, _ in lower])
     emit("static const uint32_t uni_lower_to", [b for _, b in lower])
+    emit("static const uint32_t uni_newer", [x for r in newer() for x in r])
 
 
 sys.exit(main())

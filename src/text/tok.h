@@ -98,20 +98,21 @@ enum tok_cat { /* general categories, in the order of tools/gen_unicode.py */
 #define UNI_CAT     31u /* mask of enum tok_cat */
 #define UNI_SPACE   (1u << 5)
 #define UNI_WORD    (1u << 6) /* \w */
-#define UNI_EXTEND  (1u << 7) /* grapheme clusters */
-#define UNI_SPACING (1u << 8)
-#define UNI_PREPEND (1u << 9)
-#define UNI_SPLIT   (1u << 10) /* normal forms: nothing before it composes or reorders with it */
+#define UNI_EXTEND  (1u << 7) /* grapheme clusters: joins what is before it */
+#define UNI_PREPEND (1u << 8) /* joins what is behind it */
+#define UNI_SPLIT   (1u << 9) /* normal forms: nothing before it composes or reorders with it */
+/* As the parts of the tokenizers library have them, which is not what the category says of
+ * characters that are newer than their tables. */
+#define UNI_MARK    (1u << 10) /* StripAccents drops it */
+#define UNI_ACCENT  (1u << 11) /* BertNormalizer drops it as an accent */
+#define UNI_OTHER   (1u << 12) /* BertNormalizer's clean_text drops it */
+#define UNI_PUNCT   (1u << 13)
+#define UNI_NUMERIC (1u << 14)
 
 unsigned tok_uni_prop(uint32_t cp);
-static inline bool tok_uni_is_num(unsigned prop)
-{
-    return (prop & UNI_CAT) >= CAT_ND && (prop & UNI_CAT) <= CAT_NO;
-}
-static inline bool tok_uni_is_punct(unsigned prop)
-{
-    return (prop & UNI_CAT) >= CAT_PC && (prop & UNI_CAT) <= CAT_PO;
-}
+/* What PCRE2, whose Unicode version depends on the system, reads in place of cp: a character of the
+ * same category and length that every version knows. cp itself where they agree. */
+uint32_t tok_uni_stand_in(uint32_t cp);
 unsigned tok_uni_ccc(uint32_t cp);
 /* The full decomposition into out[18]; returns its length (1 and cp itself when there is none). */
 #define TOK_DECOMP_MAX 18
@@ -293,7 +294,8 @@ struct tok_bpe {
     bool whole_first; /* a word that is an entry is that entry */
     bool byte_fallback, fuse_unk;
     bool unit_cut;        /* words may be cut before a metaspace: see tok_meta_leads */
-    int32_t unk;          /* -1: unknown characters vanish */
+    int32_t unk;          /* -1: unknown characters vanish, or are an error: */
+    bool unk_absent;      /* the file names an unknown token that the vocabulary lacks */
     int32_t byte_id[256]; /* symbol of a byte, or its fallback token; -1 = none */
     char *prefix, *suffix;
     size_t n_prefix, n_suffix;
@@ -308,9 +310,9 @@ struct tok_bpe {
 };
 
 struct tok_unigram {
-    float *score_f;              /* SentencePiece adds scores as float ... */
-    double *score_d;             /* ... the tokenizers library as double; one of the two is set */
-    double min_score, max_score; /* of normal pieces */
+    float *score_f;   /* SentencePiece adds scores as float ... */
+    double *score_d;  /* ... the tokenizers library as double; one of the two is set */
+    double min_score; /* of normal pieces */
     bool byte_fallback, fuse_unk;
     bool cuts; /* as unit_cut of BPE */
     int32_t unk;
@@ -436,6 +438,9 @@ struct sl_tokenizer *tok_create(struct sl_error *err);
  * twice: may the same string have an id already? It keeps that one. */
 SL_MUST_CHECK int tok_vocab_add(struct sl_tokenizer *t, uint64_t id, const char *piece, size_t n,
                                 unsigned attr, bool twice, struct sl_error *err);
+/* Refuses a string that has an id already and comes with another one. */
+int tok_two_ids(const struct sl_tokenizer *t, const char *piece, size_t n, uint64_t id,
+                struct sl_error *err);
 int32_t tok_model_find(const struct sl_tokenizer *t, const char *piece, size_t n);
 SL_MUST_CHECK int tok_finish(struct sl_tokenizer *t, struct sl_error *err);
 /* Hexadecimal of "<0xAB>": the byte, or -1. */
@@ -456,10 +461,13 @@ SL_MUST_CHECK int tok_add_split(struct sl_tokenizer *t, const char *pattern, siz
 
 /* BertPreTokenizer: split at white space, and punctuation characters apart. */
 SL_MUST_CHECK int tok_add_bert_split(struct sl_tokenizer *t, struct sl_error *err);
+/* Base64 into out, which has room for 3/4 of n bytes. Strict: groups of four, padding only at the
+ * end; false when malformed. */
+bool tok_base64(const char *s, size_t n, char *out, size_t *n_out);
 /* SentencePiece BPE merges by score: rank 0 is the highest, equal scores share a rank. */
 SL_MUST_CHECK int tok_rank_by_score(struct sl_tokenizer *t, const float *scores,
                                     struct sl_error *err);
-void tok_unigram_bounds(struct sl_tokenizer *t); /* least and greatest score of normal pieces */
+void tok_unigram_floor(struct sl_tokenizer *t); /* least score of normal pieces */
 
 /* BPE (tok_bpe.c) */
 SL_MUST_CHECK int tok_bpe_reserve(struct tok_bpe *b, size_t n_merges, struct sl_error *err);

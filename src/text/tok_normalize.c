@@ -190,11 +190,10 @@ static void put_lower(struct sl_buf *out, uint32_t cp)
 
 static void bert_clean(const struct tok_norm *op, uint32_t cp, struct sl_buf *out)
 {
-    unsigned prop = tok_uni_prop(cp), cat = prop & UNI_CAT;
+    unsigned prop = tok_uni_prop(cp);
     if (op->clean_text) {
         bool blank = cp == '\t' || cp == '\n' || cp == '\r';
-        if (cp == 0 || cp == 0xFFFD ||
-            (!blank && (cat == CAT_CC || cat == CAT_CF || cat == CAT_CO || cat == CAT_CS)))
+        if (cp == 0 || cp == 0xFFFD || (prop & UNI_OTHER))
             return;
         if (blank || (prop & UNI_SPACE))
             cp = ' ';
@@ -222,12 +221,10 @@ static int each_char(const struct tok_norm *op, const char *s, size_t n, struct 
         case NORM_LOWERCASE:
             put_lower(out, cp);
             break;
-        case NORM_STRIP_ACCENTS: {
-            unsigned cat = tok_uni_prop(cp) & UNI_CAT;
-            if (cat != CAT_MN && cat != CAT_MC && cat != CAT_ME)
+        case NORM_STRIP_ACCENTS:
+            if (!(tok_uni_prop(cp) & UNI_MARK))
                 tok_put_cp(out, cp);
             break;
-        }
         case NORM_NMT:
             if (!nmt_drops(cp))
                 tok_put_cp(out, nmt_space(cp) ? ' ' : cp);
@@ -256,7 +253,7 @@ static int bert(const struct tok_norm *op, const char *s, size_t n, struct sl_bu
         for (size_t i = 0, len; i < b.n_bytes; i += len) {
             uint32_t cp;
             len = tok_char(b.data + i, b.n_bytes - i, &cp);
-            if ((tok_uni_prop(cp) & UNI_CAT) != CAT_MN)
+            if (!(tok_uni_prop(cp) & UNI_ACCENT))
                 sl_buf_put(&a, b.data + i, len);
         }
     }

@@ -120,10 +120,9 @@ static bool in_class(const struct tok_pre *op, uint32_t cp)
     case CLASS_SPACE:
         return prop & UNI_SPACE;
     case CLASS_NUMERIC:
-        return tok_uni_is_num(prop);
+        return prop & UNI_NUMERIC;
     case CLASS_PUNCT: /* as BERT: all of ASCII that is neither letter, digit, space nor control */
-        return tok_uni_is_punct(prop) || (cp >= 33 && cp <= 47) || (cp >= 58 && cp <= 64) ||
-               (cp >= 91 && cp <= 96) || (cp >= 123 && cp <= 126);
+        return prop & UNI_PUNCT;
     case CLASS_DELIMITER:
         break;
     }

@@ -9,6 +9,7 @@
  */
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/str.h"
 #include "base/sys.h"
 #include "text/tok.h"
 
@@ -162,18 +163,51 @@ void tok_regex_destroy(struct tok_regex *re)
     sl_free(re);
 }
 
-/* The text with U+FFFD for each invalid byte, and where those bytes are. */
+/* The text with U+FFFD for each invalid byte, and where those bytes are; and with stand-ins, which
+ * move nothing, for characters that PCRE2 may know as something else. */
 struct patched {
     struct sl_buf text;
     struct sl_buf at; /* size_t each: offset in the patched text */
     size_t i;         /* next entry when translating offsets, which only grow */
 };
 
+static bool needs_patch(const char *s, size_t n)
+{
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        len = 1;
+        if ((uint8_t)s[i] < 0x80)
+            continue;
+        len = sl_utf8_decode(s + i, n - i, &cp);
+        if (len == 0 || tok_uni_stand_in(cp) != cp)
+            return true;
+    }
+    return false;
+}
+
+static void put_stand_ins(struct sl_buf *out, const char *s, size_t n)
+{
+    size_t from = 0;
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        len = tok_char(s + i, n - i, &cp);
+        uint32_t to = tok_uni_stand_in(cp);
+        if (to == cp)
+            continue;
+        size_t before = out->n_bytes;
+        sl_buf_put(out, s + from, i - from);
+        tok_put_cp(out, to);
+        SL_DCHECK(!sl_buf_ok(out) || out->n_bytes == before + (i - from) + len);
+        from = i + len;
+    }
+    sl_buf_put(out, s + from, n - from);
+}
+
 static int patch(struct patched *p, const char *s, size_t n, struct sl_error *err)
 {
     while (n > 0) {
         size_t good = tok_valid_prefix(s, n);
-        sl_buf_put(&p->text, s, good);
+        put_stand_ins(&p->text, s, good);
         s += good;
         n -= good;
         if (n == 0)
@@ -285,12 +319,12 @@ int tok_regex_each(const struct tok_regex *re, struct tok_search *search, const 
 {
     struct patched p = {0};
     struct tok_search *f = search != NULL ? search : tok_search_create(n, err);
-    bool invalid = tok_valid_prefix(s, n) < n;
+    bool patched = needs_patch(s, n);
     size_t pos = 0, start = 0, end = 0, last_end = SIZE_MAX, n_matches = 0;
     int rc = 0;
     if (f == NULL)
         return SL_ENOMEM;
-    if (invalid) {
+    if (patched) {
         if ((rc = patch(&p, s, n, err)) != 0)
             goto out;
         s = p.text.data;
@@ -305,8 +339,8 @@ int tok_regex_each(const struct tok_regex *re, struct tok_search *search, const 
         }
         rc = 0;
         if (end > start || last_end != end) { /* no empty match right behind another match */
-            size_t a = invalid ? unpatch(&p, start) : start;
-            size_t b = invalid ? unpatch(&p, end) : end;
+            size_t a = patched ? unpatch(&p, start) : start;
+            size_t b = patched ? unpatch(&p, end) : end;
             if ((rc = fn(arg, a, b)) != 0)
                 break;
         }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * tok_unicode.c - character properties, normal-form pieces, graphemes, the byte-level alphabet.
  *
- * Tables come from tools/gen_unicode.py (Unicode 16). Hangul syllables compose by arithmetic
- * (The Unicode Standard, section 3.12).
+ * Tables come from tools/gen_unicode.py, which says what is of which Unicode version. Hangul
+ * syllables compose by arithmetic (The Unicode Standard, section 3.12).
  */
 #include "base/check.h"
 #include "base/str.h"
@@ -21,6 +21,25 @@ unsigned tok_uni_prop(uint32_t cp)
         return CAT_CN;
     size_t block = uni_prop_index[cp >> UNI_PROP_SHIFT];
     return uni_prop_data[block << UNI_PROP_SHIFT | (cp & ((1u << UNI_PROP_SHIFT) - 1))];
+}
+
+uint32_t tok_uni_stand_in(uint32_t cp)
+{
+    size_t lo = 0, hi = SL_COUNT(uni_newer) / 3;
+    if (cp < uni_newer[0] || cp > 0x10FFFF)
+        return cp;
+    while (lo < hi) { /* the first range that does not end before cp */
+        size_t mid = (lo + hi) / 2;
+        if (uni_newer[3 * mid + 1] < cp)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    if (lo < SL_COUNT(uni_newer) / 3 && uni_newer[3 * lo] <= cp)
+        return uni_newer[3 * lo + 2];
+    if ((tok_uni_prop(cp) & UNI_CAT) == CAT_CN) /* a newer PCRE2 may know it */
+        return cp < 0x10000 ? 0xFDD0 : 0x1FFFE;
+    return cp;
 }
 
 unsigned tok_uni_ccc(uint32_t cp)
@@ -145,7 +164,7 @@ static bool grapheme_joins(uint32_t a, uint32_t b)
                  !(pb & (UNI_EXTEND | UNI_PREPEND));
     if (ctl_a || ctl_b)
         return false;
-    if ((pb & (UNI_EXTEND | UNI_SPACING)) || (pa & UNI_PREPEND))
+    if ((pb & UNI_EXTEND) || (pa & UNI_PREPEND))
         return true;
     int ka = hangul_kind(a), kb = hangul_kind(b);
     if (ka == 1)
