@@ -181,26 +181,29 @@ static int tokenizer_of_gguf(const struct sl_gguf *g, struct sl_tokenizer **out,
 /* ---------------------------------------------------------------- tokenizer of a model or a file
  */
 
+/* Where a folder has its vocabulary, the best first: what a file is called does not say its format.
+ */
+static const char *const vocab_names[] = {
+    "tokenizer.json",       "tekken.json",        "tokenizer.model",    "tokenizer.model.v7m1",
+    "tokenizer.model.v7",   "tokenizer.model.v3", "tokenizer.model.v2", "tokenizer.model.v1",
+    "tokenizer.model.v3m1", "qwen.tiktoken",      "spiece.model",
+};
+
 int sl_load_tokenizer(const struct sl_ckpt *ckpt, struct sl_tokenizer **out, struct sl_error *err)
 {
-    const char *json, *config = NULL;
-    size_t n_json, n_config = 0;
+    const char *data = NULL, *config = NULL;
+    size_t n = 0, n_config = 0;
+    int rc = 0;
     if (sl_ckpt_gguf(ckpt) != NULL)
         return tokenizer_of_gguf(sl_ckpt_gguf(ckpt), out, err);
-    int rc = sl_ckpt_file(ckpt, "tokenizer.json", &json, &n_json, err);
-    if (rc == 1) {
-        rc = sl_ckpt_file(ckpt, "tokenizer_config.json", &config, &n_config, err);
-        if (rc < 0) /* without it the ids would be others */
-            return rc;
-        return sl_tokenizer_from_json(json, n_json, config, n_config, out, err);
-    }
+    for (size_t i = 0; i < SL_COUNT(vocab_names) && rc == 0; i++)
+        rc = sl_ckpt_file(ckpt, vocab_names[i], &data, &n, err);
     if (rc == 0)
-        rc = sl_ckpt_file(ckpt, "tokenizer.model", &json, &n_json, err);
-    if (rc == 1)
-        return sl_tokenizer_from_spm(json, n_json, out, err);
-    return rc < 0 ? rc
-                  : sl_fail(err, SL_ENOTFOUND, "%s: no tokenizer.json and no tokenizer.model",
-                            sl_ckpt_path(ckpt));
+        rc = sl_fail(err, SL_ENOTFOUND, "%s: no tokenizer.json, tekken.json or tokenizer.model",
+                     sl_ckpt_path(ckpt));
+    if (rc > 0) /* without the configuration the ids would be others */
+        rc = sl_ckpt_file(ckpt, "tokenizer_config.json", &config, &n_config, err);
+    return rc < 0 ? rc : sl_tokenizer_from_bytes(data, n, config, n_config, out, err);
 }
 
 static int tokenizer_of_bytes(const char *path, const char *data, size_t n,
@@ -215,15 +218,7 @@ static int tokenizer_of_bytes(const char *path, const char *data, size_t n,
         }
         return rc;
     }
-    if (sl_ends_with(path, ".tiktoken"))
-        return sl_tokenizer_from_tiktoken(data, n, NULL, out, err);
-    if (sl_ends_with(path, ".model"))
-        return sl_tokenizer_from_spm(data, n, out, err);
-    if (sl_ends_with(path, ".json"))
-        return sl_tokenizer_from_json(data, n, NULL, 0, out, err);
-    return sl_fail(err, SL_EUNSUPPORTED,
-                   "not a tokenizer: expected a model folder, tokenizer.json, .gguf, .tiktoken or "
-                   "SentencePiece .model");
+    return sl_tokenizer_from_bytes(data, n, NULL, 0, out, err);
 }
 
 /* A file of a folder: 1 = mapped, 0 = absent. */
@@ -246,23 +241,21 @@ static int map_in_folder(const char *folder, const char *name, struct sl_map *ma
 /* A folder may hold a tokenizer and no model: its files are looked for by name. */
 static int tokenizer_of_folder(const char *path, struct sl_tokenizer **out, struct sl_error *err)
 {
-    struct sl_map json = {0}, config = {0};
-    int rc = map_in_folder(path, "tokenizer.json", &json, err);
-    if (rc == 1) {
+    struct sl_map vocab = {0}, config = {0};
+    int rc = 0;
+    for (size_t i = 0; i < SL_COUNT(vocab_names) && rc == 0; i++)
+        rc = map_in_folder(path, vocab_names[i], &vocab, err);
+    if (rc == 0)
+        rc = sl_fail(err, SL_ENOTFOUND, "%s: no tokenizer.json, tekken.json or tokenizer.model",
+                     path);
+    if (rc > 0)
         rc = map_in_folder(path, "tokenizer_config.json", &config, err);
-        if (rc >= 0)
-            rc = sl_tokenizer_from_json((const char *)json.data, json.n_bytes,
-                                        rc == 1 ? (const char *)config.data : NULL, config.n_bytes,
-                                        out, err);
-    } else if (rc == 0) {
-        rc = map_in_folder(path, "tokenizer.model", &json, err);
-        if (rc == 1)
-            rc = sl_tokenizer_from_spm((const char *)json.data, json.n_bytes, out, err);
-        else if (rc == 0)
-            rc = sl_fail(err, SL_ENOTFOUND, "%s: no tokenizer.json and no tokenizer.model", path);
-    }
+    if (rc >= 0)
+        rc = sl_tokenizer_from_bytes((const char *)vocab.data, vocab.n_bytes,
+                                     rc == 1 ? (const char *)config.data : NULL, config.n_bytes,
+                                     out, err);
     sl_map_close(&config);
-    sl_map_close(&json);
+    sl_map_close(&vocab);
     return rc;
 }
 

@@ -29,6 +29,12 @@ static bool has_tail(const char *s, const char *tail)
 
 /* ---- a folder: safetensors and small files */
 
+/* Mistral's tokenizer.model.v3 */
+static bool is_versioned_model(const char *path)
+{
+    return strncmp(path, "tokenizer.model.v", 17) == 0;
+}
+
 static bool is_tokenizer(const char *path)
 {
     static const char *const names[] = {"tokenizer.json", "tokenizer.model", "vocab.json",
@@ -37,7 +43,8 @@ static bool is_tokenizer(const char *path)
         if (strcmp(path, names[i]) == 0)
             return true;
     }
-    return sl_ends_with(path, ".tiktoken") && strchr(path, '/') == NULL;
+    return strchr(path, '/') == NULL &&
+           (sl_ends_with(path, ".tiktoken") || is_versioned_model(path));
 }
 
 /* The modules of a sentence encoder lie in folders like 1_Pooling. */
@@ -57,7 +64,8 @@ static bool is_small(const char *path)
     static const char *const tails[] = {".json", ".jinja", ".model", ".tiktoken"};
     if (strchr(path, '/') != NULL)
         return is_module(path);
-    if (strcmp(path, "merges.txt") == 0 || strcmp(path, "vocab.txt") == 0)
+    if (strcmp(path, "merges.txt") == 0 || strcmp(path, "vocab.txt") == 0 ||
+        is_versioned_model(path))
         return true;
     if (strstr(path, ".bin.") != NULL || strstr(path, "consolidated") != NULL)
         return false;

@@ -336,7 +336,7 @@ static int read_scored(struct sl_tokenizer *t, struct reader *r)
         if (!take(r, '['))
             return malformed(r, "model.vocab: expected [piece, score]");
         if ((rc = read_string(r, &s, &n)) != 0 ||
-            (rc = tok_vocab_add(t, id, s, n, TOK_IN_MODEL, true, r->err)) != 0)
+            (rc = tok_vocab_add(t, id, s, n, TOK_IN_MODEL, false, r->err)) != 0)
             return rc;
         if (!take(r, ',') || (len = number_length(r)) == 0 ||
             !sl_parse_double(r->s + r->i, len, &score))
@@ -350,20 +350,24 @@ static int read_scored(struct sl_tokenizer *t, struct reader *r)
     return take(r, ']') ? 0 : malformed(r, "expected a comma or bracket");
 }
 
-/* The space between the halves of a merge. Some files have pieces with spaces in them (the library
- * moved to arrays for that): then it is the first space with an entry on both sides. */
+/* The space between the halves of a merge, NULL: there is none, or more than one may be meant. Some
+ * files have pieces with spaces in them (the library refuses those and moved to arrays): then it is
+ * the only space with an entry on both sides. */
 static const char *pair_space(const struct sl_tokenizer *t, const char *s, size_t n)
 {
-    const char *space = memchr(s, ' ', n), *end = s + n;
+    const char *space = memchr(s, ' ', n), *end = s + n, *found = NULL;
     if (space == NULL || memchr(space + 1, ' ', (size_t)(end - space) - 1) == NULL)
         return space;
     for (; space != NULL; space = memchr(space + 1, ' ', (size_t)(end - space) - 1)) {
         SL_ASSERT(space >= s && space < end);
-        if (tok_model_find(t, s, (size_t)(space - s)) >= 0 &&
-            tok_model_find(t, space + 1, (size_t)(end - space) - 1) >= 0)
-            return space;
+        if (tok_model_find(t, s, (size_t)(space - s)) < 0 ||
+            tok_model_find(t, space + 1, (size_t)(end - space) - 1) < 0)
+            continue;
+        if (found != NULL)
+            return NULL;
+        found = space;
     }
-    return NULL;
+    return found;
 }
 
 /* A merge is "left right" or ["left", "right"]. */
@@ -377,8 +381,9 @@ static int merge_entry(struct sl_tokenizer *t, struct reader *r, uint32_t rank, 
             return rc;
         space = pair_space(t, s, n);
         if (space == NULL)
-            return sl_fail(r->err, SL_EFORMAT, "tokenizer.json: merge %u \"%.*s\" is not a pair",
-                           rank, (int)SL_MIN(n, (size_t)64), s);
+            return sl_fail(r->err, SL_EFORMAT,
+                           "tokenizer.json: merge %u \"%.*s\" is not one pair of entries", rank,
+                           (int)SL_MIN(n, (size_t)64), s);
         SL_ASSERT(space >= s && space < s + n);
         return tok_bpe_add_merge(t, s, (size_t)(space - s), space + 1, n - (size_t)(space - s) - 1,
                                  rank, r->err);
@@ -468,6 +473,7 @@ static int model_bpe(struct sl_tokenizer *t, const json_t *model, struct reader 
         rc = tok_json_bool(model, "ignore_merges", false, &b->whole_first, err);
     if (rc == 0)
         rc = optional_piece(t, model, "unk_token", &b->unk, err);
+    b->unk_absent = b->unk < 0 && json_is_string(json_object_get(model, "unk_token"));
     if (rc == 0 && merges->to == 0)
         rc = sl_fail(err, SL_EFORMAT, "tokenizer.json: model.merges is missing");
     if (rc != 0)
@@ -494,7 +500,7 @@ static int model_unigram(struct sl_tokenizer *t, const json_t *model, struct sl_
         t->uni.unk = (int32_t)id;
     }
     SL_ASSERT(t->uni.unk < (int32_t)t->pieces.n);
-    tok_unigram_bounds(t);
+    tok_unigram_floor(t);
     return 0;
 }
 
@@ -576,7 +582,9 @@ static int add_token(struct sl_tokenizer *t, const json_t *o, uint64_t id, struc
             return sl_error_prefix(err, rc, "tokenizer.json: added token");
         known = (int32_t)id;
     } else if (t->attr[known] & SL_TOKEN_ADDED) {
-        return 0;
+        return (uint64_t)known == id ? 0
+                                     : sl_error_prefix(err, tok_two_ids(t, s, n, id, err),
+                                                       "tokenizer.json: added token");
     }
     SL_ASSERT(known >= 0 && (uint32_t)known < t->pieces.n);
     a.id = known;
@@ -712,14 +720,21 @@ static int load(struct sl_tokenizer *t, const char *json, size_t n, const char *
 {
     struct reader r = {.s = json, .n = n, .err = err};
     struct member inner[] = {{.name = "vocab"}, {.name = "merges"}};
-    struct member model = {.name = "model", .inner = inner, .n_inner = SL_COUNT(inner)};
+    struct member top[] = {{.name = "model", .inner = inner, .n_inner = SL_COUNT(inner)},
+                           {.name = "config"},
+                           {.name = "vocab"}};
+    const struct range *model = &top[0].at;
     json_t *root = NULL;
-    int rc = find_members(&r, &model, 1);
+    int rc = find_members(&r, top, SL_COUNT(top));
     SL_ASSERT(rc != 0 || r.i <= n);
-    SL_ASSERT(rc != 0 || (inner[0].at.to <= model.at.to && inner[1].at.to <= model.at.to));
+    SL_ASSERT(rc != 0 || (inner[0].at.to <= model->to && inner[1].at.to <= model->to));
     struct range big[] = {inner[0].at, inner[1].at};
-    if (rc == 0 && model.at.to == 0)
-        rc = sl_fail(err, SL_EFORMAT, "tokenizer.json: model is missing");
+    if (rc == 0 && model->to == 0) {
+        sl_buf_deinit(&r.text);
+        return top[1].at.to != 0 && top[2].at.to != 0
+                   ? tok_tekken_load(t, json, n, err) /* Mistral's own format */
+                   : sl_fail(err, SL_EFORMAT, "tokenizer.json: model is missing");
+    }
     if (rc == 0)
         rc = small_part(json, n, big, SL_COUNT(big), &root, err);
     if (rc == 0)

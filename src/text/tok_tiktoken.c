@@ -46,8 +46,41 @@ static const struct special special_llama3[] = {{128000, "<|begin_of_text|>"},
                                                 {128008, "<|eom_id|>"},
                                                 {128009, "<|eot_id|>"},
                                                 {128010, "<|python_tag|>"}};
+/* 200007 and 200008 end a message and a turn. */
+static const struct special special_llama4[] = {{200000, "<|begin_of_text|>"},
+                                                {200001, "<|end_of_text|>"},
+                                                {200002, "<|fim_prefix|>"},
+                                                {200003, "<|fim_middle|>"},
+                                                {200004, "<|fim_suffix|>"},
+                                                {200005, "<|header_start|>"},
+                                                {200006, "<|header_end|>"},
+                                                {200007, "<|eom|>"},
+                                                {200008, "<|eot|>"},
+                                                {200009, "<|step|>"},
+                                                {200016, "<|python_start|>"},
+                                                {200017, "<|python_end|>"},
+                                                {200018, "<|finetune_right_pad|>"},
+                                                {200080, "<|image_start|>"},
+                                                {200081, "<|image_end|>"},
+                                                {200084, "<|tile_x_separator|>"},
+                                                {200085, "<|tile_y_separator|>"},
+                                                {200090, "<|image|>"},
+                                                {200092, "<|patch|>"},
+                                                {201142, "<|reasoning_thinking_start|>"},
+                                                {201143, "<|reasoning_thinking_end|>"}};
 static const struct special special_qwen[] = {
     {151643, "<|endoftext|>"}, {151644, "<|im_start|>"}, {151645, "<|im_end|>"}};
+
+/* Llama fills what is left of its blocks with reserved tokens, numbered from `number`. */
+static const struct reserved {
+    int32_t first, end;
+    const char *name;
+    int number;
+} reserved_llama3[] = {{128002, 128256, "", 0}},
+  reserved_llama4[] = {
+      {200010, 200016, "text_post_train_", 0}, {200019, 200080, "text_post_train_", 8},
+      {200082, 200092, "vision_", 0},          {200093, 201134, "vision_", 7},
+      {201134, 201142, "reasoning_", 0},       {201144, 202048, "", 0}};
 
 static const struct family {
     uint32_t n_ranks;
@@ -55,15 +88,19 @@ static const struct family {
     const struct special *special;
     size_t n_special;
     int32_t bos, eos;
-    int32_t first_reserved, end_reserved; /* Llama 3 fills its block with reserved tokens */
+    bool nfc; /* the text is normalised first, as Qwen does */
+    const struct reserved *reserved;
+    size_t n_reserved;
 } families[] = {
-    {50256, P_GPT2, special_gpt2, SL_COUNT(special_gpt2), -1, 50256, 0, 0},
-    {100256, P_CL100K, special_cl100k, SL_COUNT(special_cl100k), -1, 100257, 0, 0},
+    {50256, P_GPT2, special_gpt2, SL_COUNT(special_gpt2), -1, 50256, false, NULL, 0},
+    {100256, P_CL100K, special_cl100k, SL_COUNT(special_cl100k), -1, 100257, false, NULL, 0},
     {128000, P_LLAMA_HEAD "\\p{N}{1,3}" P_LLAMA_TAIL, special_llama3, SL_COUNT(special_llama3),
-     128000, 128001, 128002, 128256},
+     128000, 128001, false, reserved_llama3, SL_COUNT(reserved_llama3)},
     {151643, P_LLAMA_HEAD "\\p{N}" P_LLAMA_TAIL, special_qwen, SL_COUNT(special_qwen), -1, 151643,
-     0, 0},
-    {199998, P_O200K, special_o200k, SL_COUNT(special_o200k), -1, 199999, 0, 0},
+     true, NULL, 0},
+    {199998, P_O200K, special_o200k, SL_COUNT(special_o200k), -1, 199999, false, NULL, 0},
+    {200000, P_O200K, special_llama4, SL_COUNT(special_llama4), 200000, 200001, false,
+     reserved_llama4, SL_COUNT(reserved_llama4)},
 };
 
 static int base64_value(char c)
@@ -77,8 +114,7 @@ static int base64_value(char c)
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* Strict: groups of four, padding only at the end. Returns false when malformed. */
-static bool base64(const char *s, size_t n, char *out, size_t *n_out)
+bool tok_base64(const char *s, size_t n, char *out, size_t *n_out)
 {
     size_t k = 0;
     if (n == 0 || n % 4 != 0)
@@ -118,7 +154,7 @@ static int add_line(struct sl_tokenizer *t, const char *s, size_t n, size_t line
         *buf = grown;
         *cap = n_b64;
     }
-    if (!base64(s, n_b64, *buf, &n_bytes))
+    if (!tok_base64(s, n_b64, *buf, &n_bytes))
         return sl_fail(err, SL_EFORMAT, "tiktoken line %zu: malformed base64", line);
     SL_ASSERT(n_b64 < n && n_bytes < n_b64 && n_b64 <= *cap);
     int rc = tok_vocab_add(t, rank, *buf, n_bytes, TOK_IN_MODEL, false, err);
@@ -133,19 +169,29 @@ static int add_special(struct sl_tokenizer *t, int32_t id, const char *name, str
     return rc != 0 ? rc : tok_added_add(t, &a, err);
 }
 
-static int add_family(struct sl_tokenizer *t, const struct family *f, struct sl_error *err)
+static int add_reserved(struct sl_tokenizer *t, const struct reserved *r, struct sl_error *err)
 {
-    int rc = 0, next = 0;
-    SL_ASSERT(f->first_reserved <= f->end_reserved && t->pieces.n == f->n_ranks);
-    for (size_t i = 0; i < f->n_special && rc == 0; i++)
-        rc = add_special(t, f->special[i].id, f->special[i].name, err);
-    for (int32_t id = f->first_reserved; id < f->end_reserved && rc == 0; id++) {
-        char name[48];
+    int rc = 0, number = r->number;
+    for (int32_t id = r->first; id < r->end && rc == 0; id++) {
+        char name[64];
         if ((uint32_t)id < t->pieces.n && t->pieces.at[id].len != TOK_HOLE)
             continue;
-        (void)snprintf(name, sizeof(name), "<|reserved_special_token_%d|>", next++);
+        (void)snprintf(name, sizeof(name), "<|%sreserved_special_token_%d|>", r->name, number++);
         rc = add_special(t, id, name, err);
     }
+    return rc;
+}
+
+static int add_family(struct sl_tokenizer *t, const struct family *f, struct sl_error *err)
+{
+    int rc = 0;
+    SL_ASSERT(t->pieces.n == f->n_ranks);
+    for (size_t i = 0; i < f->n_special && rc == 0; i++)
+        rc = add_special(t, f->special[i].id, f->special[i].name, err);
+    for (size_t i = 0; i < f->n_reserved && rc == 0; i++)
+        rc = add_reserved(t, &f->reserved[i], err);
+    if (rc == 0 && f->nfc && tok_add_norm(t, NORM_NFC, err) == NULL)
+        rc = SL_ELIMIT;
     SL_ASSERT(rc != 0 || ((uint32_t)f->eos < t->pieces.n && f->bos < (int32_t)t->pieces.n));
     t->bos = f->bos;
     t->eos = f->eos;

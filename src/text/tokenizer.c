@@ -163,6 +163,14 @@ int tok_set_affixes(struct sl_tokenizer *t, const int32_t *pre, size_t n_pre, co
 
 /* ---------------------------------------------------------------- vocabulary */
 
+int tok_two_ids(const struct sl_tokenizer *t, const char *piece, size_t n, uint64_t id,
+                struct sl_error *err)
+{
+    return sl_fail(
+        err, SL_EFORMAT, "vocabulary: \"%.*s\" is listed twice, with the ids %d and %llu",
+        (int)SL_MIN(n, (size_t)64), piece, sl_tokenizer_find(t, piece, n), (unsigned long long)id);
+}
+
 int tok_vocab_add(struct sl_tokenizer *t, uint64_t id, const char *piece, size_t n, unsigned attr,
                   bool twice, struct sl_error *err)
 {
@@ -173,9 +181,13 @@ int tok_vocab_add(struct sl_tokenizer *t, uint64_t id, const char *piece, size_t
     if (n > SL_MAX_TOKEN_BYTES)
         return sl_fail(err, SL_ELIMIT, "vocabulary: entry %llu \"%.*s...\" has %zu bytes",
                        (unsigned long long)id, show, piece, n);
-    if (id < t->pieces.n && t->pieces.at[id].len != TOK_HOLE)
-        return sl_fail(err, SL_EFORMAT, "vocabulary: \"%.*s\" has the id %llu of another entry",
-                       show, piece, (unsigned long long)id);
+    if (id < t->pieces.n && t->pieces.at[id].len != TOK_HOLE) {
+        size_t n_other;
+        const char *other = tok_str(&t->pieces, (uint32_t)id, &n_other);
+        return sl_fail(err, SL_EFORMAT, "vocabulary: \"%.*s\" and \"%.*s\" both have the id %llu",
+                       (int)SL_MIN(n_other, (size_t)64), other, show, piece,
+                       (unsigned long long)id);
+    }
     int rc = tok_strtab_put(&t->pieces, (uint32_t)id, piece, n, err);
     if (rc != 0)
         return rc;
@@ -191,9 +203,7 @@ int tok_vocab_add(struct sl_tokenizer *t, uint64_t id, const char *piece, size_t
     rc = tok_map_put(&t->by_piece, &t->pieces, (uint32_t)id);
     if (rc < 0)
         return sl_fail(err, SL_ENOMEM, "vocabulary of %u entries", t->pieces.n);
-    return rc > 0 || twice
-               ? 0
-               : sl_fail(err, SL_EFORMAT, "vocabulary: \"%.*s\" is listed twice", show, piece);
+    return rc > 0 || twice ? 0 : tok_two_ids(t, piece, n, id, err);
 }
 
 int32_t tok_model_find(const struct sl_tokenizer *t, const char *piece, size_t n)

@@ -47,6 +47,11 @@ SL_MUST_CHECK int sl_tokenizer_from_tiktoken(const char *data, size_t n, const c
                                              struct sl_tokenizer **out, struct sl_error *err);
 SL_MUST_CHECK int sl_tokenizer_from_spm(const char *data, size_t n, struct sl_tokenizer **out,
                                         struct sl_error *err); /* SentencePiece protobuf */
+/* Any of these files but GGUF, and Mistral's tekken.json, told apart by their content. config: as
+ * for sl_tokenizer_from_json, which alone looks at it. */
+SL_MUST_CHECK int sl_tokenizer_from_bytes(const char *data, size_t n, const char *config,
+                                          size_t n_config, struct sl_tokenizer **out,
+                                          struct sl_error *err);
 void sl_tokenizer_destroy(struct sl_tokenizer *tok);
 
 /* A growing list of ids; ids.data is heap memory, zero-initialise, free with sl_free. */
