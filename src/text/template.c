@@ -15,8 +15,9 @@
 #define MAX_JSON_NEST  200
 #define GIVEN_PER_TANK (32u << 10) /* beyond it nobody waits for the thread that renders */
 #define MAX_TANKS      24u
-#define FUEL_PER_PAIR  32u /* steps of a loop body that looks at one message on behalf of another \
-                            */
+#define FUEL_PER_PAIR                                                          \
+    32u /* steps of a loop body that looks at one message on behalf of another \
+         */
 
 int sl_template_compile(const char *source, size_t n, struct sl_template **out,
                         struct sl_error *err)

@@ -363,7 +363,7 @@ static int load_unigram(struct sl_tokenizer *t, const struct sl_vocab_gguf *v, s
     if (u->score_f == NULL)
         return sl_fail(err, SL_ENOMEM, "scores of %u tokens", v->n_tokens);
     memcpy(u->score_f, v->scores, v->n_tokens * sizeof(*u->score_f));
-    tok_unigram_bounds(t);
+    tok_unigram_floor(t);
     struct tok_norm *norm = tok_add_norm(t, NORM_SPM, err);
     if (norm == NULL)
         return SL_ELIMIT;

@@ -265,7 +265,7 @@ static int build(struct sl_tokenizer *t, const struct spec *sp, struct pieces *p
         t->uni.unk = ps->unk;
         t->uni.score_f = ps->scores;
         ps->scores = NULL;
-        tok_unigram_bounds(t);
+        tok_unigram_floor(t);
         id = t->eos;
         if ((rc = tok_set_affixes(t, NULL, 0, &id, id >= 0, err)) != 0)
             return rc;

@@ -46,7 +46,7 @@ int tok_unigram_finish(struct sl_tokenizer *t, struct sl_error *err)
     return rc;
 }
 
-void tok_unigram_bounds(struct sl_tokenizer *t)
+void tok_unigram_floor(struct sl_tokenizer *t)
 {
     struct tok_unigram *u = &t->uni;
     bool any = false;
@@ -55,7 +55,6 @@ void tok_unigram_bounds(struct sl_tokenizer *t)
         if (!(t->attr[i] & TOK_IN_MODEL) || (u->score_f != NULL && (t->attr[i] & SL_TOKEN_ADDED)))
             continue;
         u->min_score = any ? SL_MIN(u->min_score, x) : x;
-        u->max_score = any ? SL_MAX(u->max_score, x) : x;
         any = true;
     }
 }
@@ -77,8 +76,8 @@ static double score_of(const struct sl_tokenizer *t, uint32_t id, size_t n)
     const struct tok_unigram *u = &t->uni;
     if (u->score_d != NULL)
         return u->score_d[id];
-    if (t->has_user && (t->attr[id] & SL_TOKEN_ADDED)) /* user-defined: beats any split of it */
-        return (double)(float)((double)((float)n * (float)u->max_score) - 0.1);
+    if (t->has_user && (t->attr[id] & SL_TOKEN_ADDED)) /* user-defined: above any probability */
+        return (double)(float)(0.1 * (double)(n - 1));
     return (double)u->score_f[id];
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/buf.h"
 #include "base/check.h"
+#include "base/json_load.h"
 #include "base/limits.h"
 #include "base/rng.h"
 #include "base/str.h"
@@ -214,6 +215,146 @@ static void test_golden(void **state)
                                         "unigram_en", "unigram_ja",  "bert-bge"};
     for (size_t i = 0; i < SL_COUNT(names); i++)
         run_golden(names[i]);
+}
+
+/* Steps of a pipeline against the tokenizers library, at the characters that Unicode versions know
+ * differently (tests/text/tok_oracle.py --golden). A byte has one id where a word begins and
+ * another inside it, so that the ids show the text and its cuts. Of the ids there is a hash. */
+static uint32_t hash_of_ids(const struct sl_ids *ids)
+{
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < ids->n; i++) {
+        for (int shift = 0; shift < 16; shift += 8)
+            h = (h ^ ((uint32_t)ids->data[i] >> shift & 0xFF)) * 16777619u;
+    }
+    return h;
+}
+
+static void run_code_points(const json_t *vocab, const json_t *set, const char *chars, size_t n)
+{
+    const char *name = json_string_value(json_object_get(set, "name"));
+    json_t *root = json_pack("{s:O?,s:O?,s:{s:s,s:s,s:O,s:[]}}", "normalizer",
+                             json_object_get(set, "normalizer"), "pre_tokenizer",
+                             json_object_get(set, "pre_tokenizer"), "model", "type", "BPE",
+                             "continuing_subword_prefix", "##", "vocab", vocab, "merges");
+    assert_non_null(root);
+    char *text = json_dumps(root, 0);
+    struct sl_tokenizer *t = NULL;
+    struct sl_error err = {0};
+    if (sl_tokenizer_from_json(text, strlen(text), NULL, 0, &t, &err) != 0)
+        fail_msg("%s: %s", name, err.msg);
+    const json_t *hashes = json_object_get(set, "hashes");
+    size_t k = 0, n_bad = 0;
+    for (size_t i = 0, len; i < n; i += len, k++) {
+        struct sl_buf b = {0};
+        char c[5] = {0};
+        len = sl_utf8_valid_len(chars + i, n - i);
+        assert_true(len > 0 && len < sizeof c);
+        memcpy(c, chars + i, len);
+        sl_buf_printf(&b,
+                      "a%s %s%s1%sa\n%s.%s\xCC\x81"
+                      "b\xCC\xA3%s\xE4\xB8\xAD%sA%s\xCC\x81 a%sb  %s",
+                      c, c, c, c, c, c, c, c, c, c, c);
+        struct sl_ids ids = encode(t, b.data, b.n_bytes, 0);
+        if (hash_of_ids(&ids) != json_integer_value(json_array_get(hashes, k)) && n_bad++ < 5)
+            printf("%s: other ids beside \"%s\" (%zu)\n", name, c, k);
+        sl_free(ids.data);
+        sl_buf_deinit(&b);
+    }
+    assert_int_equal(k, json_array_size(hashes));
+    if (n_bad > 0)
+        fail_msg("%s: %zu of %zu characters give other ids", name, n_bad, k);
+    sl_tokenizer_destroy(t);
+    sl_json_free_text(text);
+    json_decref(root);
+}
+
+static void test_code_points(void **state)
+{
+    (void)state;
+    json_t *root = json_load_file("tests/golden/tokenizer/code_points.json", 0, NULL);
+    const json_t *chars = json_object_get(root, "chars"), *sets = json_object_get(root, "sets");
+    assert_true(json_string_length(chars) > 1000 && json_array_size(sets) > 10);
+    for (size_t i = 0; i < json_array_size(sets); i++)
+        run_code_points(json_object_get(root, "vocab"), json_array_get(sets, i),
+                        json_string_value(chars), json_string_length(chars));
+    json_decref(root);
+}
+
+/* ---------------------------------------------------------------- SentencePiece's user pieces */
+
+static void put_piece(struct sl_buf *b, const char *s, float score, char type)
+{
+    char *bits = (char *)&score;
+    size_t n = strlen(s);
+    sl_buf_putc(b, 0x0A);
+    sl_buf_putc(b, (char)(n + 9));
+    sl_buf_putc(b, 0x0A);
+    sl_buf_putc(b, (char)n);
+    sl_buf_puts(b, s);
+    sl_buf_putc(b, 0x15);
+    sl_buf_put(b, bits, 4);
+    sl_buf_putc(b, 0x18);
+    sl_buf_putc(b, type);
+}
+
+/* A user-defined piece of n bytes scores 0.1 * (n - 1), whatever the others score; just below, its
+ * parts win. Thresholds of sentencepiece 0.2.3. */
+static void test_user_pieces(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *user, *left, *right;
+        float threshold;
+    } cases[] = {{"xy", "x", "y", 0.1f},
+                 {"xyw", "xy", "w", 0.2f},
+                 {"\xD0\xB6\xD0\xB7", "\xD0\xB6", "\xD0\xB7", 0.3f},
+                 {"\xE4\xB8\xAD\xE6\x96\x87", "\xE4\xB8\xAD", "\xE6\x96\x87", 0.5f}};
+    for (size_t i = 0; i < SL_COUNT(cases); i++) {
+        for (int above = 0; above < 2; above++) {
+            struct sl_buf b = {0};
+            struct sl_tokenizer *t = NULL;
+            struct sl_error err = {0};
+            put_piece(&b, "<unk>", 0, 2);
+            put_piece(&b, cases[i].left, cases[i].threshold + (above ? 0.01f : -0.01f), 1);
+            put_piece(&b, cases[i].right, 0, 1);
+            put_piece(&b, "z", 5, 1);
+            put_piece(&b, cases[i].user, 0, 4);
+            sl_buf_put(&b, "\x1A\x04\x18\x00\x20\x00", 6); /* no dummy prefix, spaces stay */
+            if (sl_tokenizer_from_spm(b.data, b.n_bytes, &t, &err) != 0)
+                fail_msg("%s", err.msg);
+            static const int32_t whole[] = {4}, parts[] = {1, 2};
+            expect_ids(t, cases[i].user, strlen(cases[i].user), 0, above ? parts : whole,
+                       above ? 2 : 1, "user-defined piece");
+            sl_tokenizer_destroy(t);
+            sl_buf_deinit(&b);
+        }
+    }
+}
+
+/* ---------------------------------------------------------------- formats by content */
+
+/* tekken.json: special tokens first, the rest of the list cut off. */
+static void test_tekken(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"vocab\":[{\"rank\":0,\"token_bytes\":\"YQ==\",\"token_str\":\"a\"},"
+        "{\"rank\":1,\"token_bytes\":\"Yg==\"},{\"rank\":2,\"token_bytes\":\"YWI=\"},"
+        "{\"rank\":3,\"token_bytes\":\"YWJh\"}],\"config\":{\"pattern\":\"\\\\w+|\\\\W\","
+        "\"default_vocab_size\":8,\"default_num_special_tokens\":5}}";
+    static const int32_t want[] = {1, 7, 2, 6, 4};
+    struct sl_tokenizer *t = NULL;
+    struct sl_error err = {0};
+    if (sl_tokenizer_from_bytes(json, sizeof json - 1, NULL, 0, &t, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(sl_tokenizer_n_vocab(t), 8);
+    expect_ids(t, "ab</s>b[/INST]", 14, SL_ENCODE_ADD_SPECIAL | SL_ENCODE_PARSE_SPECIAL, want, 5,
+               "tekken");
+    assert_int_equal(sl_tokenizer_eos(t), 2);
+    sl_tokenizer_destroy(t);
+    assert_int_equal(sl_tokenizer_from_bytes("hello\n", 6, NULL, 0, &t, &err), SL_EUNSUPPORTED);
+    assert_int_equal(sl_tokenizer_from_bytes("", 0, NULL, 0, &t, &err), SL_EUNSUPPORTED);
 }
 
 /* ---------------------------------------------------------------- round trip and streaming */
@@ -839,13 +980,23 @@ static void test_merge_order(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gguf_pairs),       cmocka_unit_test(test_plans),
-        cmocka_unit_test(test_golden),           cmocka_unit_test(test_stream),
-        cmocka_unit_test(test_bytes_round_trip), cmocka_unit_test(test_invalid_as_replacement),
-        cmocka_unit_test(test_special_is_text),  cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_added_tokens),     cmocka_unit_test(test_bpe_options),
-        cmocka_unit_test(test_config),           cmocka_unit_test(test_fast_patterns),
-        cmocka_unit_test(test_merge_order),      cmocka_unit_test(test_two_texts),
+        cmocka_unit_test(test_gguf_pairs),
+        cmocka_unit_test(test_plans),
+        cmocka_unit_test(test_golden),
+        cmocka_unit_test(test_code_points),
+        cmocka_unit_test(test_user_pieces),
+        cmocka_unit_test(test_tekken),
+        cmocka_unit_test(test_stream),
+        cmocka_unit_test(test_bytes_round_trip),
+        cmocka_unit_test(test_invalid_as_replacement),
+        cmocka_unit_test(test_special_is_text),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_added_tokens),
+        cmocka_unit_test(test_bpe_options),
+        cmocka_unit_test(test_config),
+        cmocka_unit_test(test_fast_patterns),
+        cmocka_unit_test(test_merge_order),
+        cmocka_unit_test(test_two_texts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

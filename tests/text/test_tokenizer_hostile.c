@@ -22,6 +22,10 @@
 #define MODEL(rest) "{\"model\":{\"type\":\"BPE\"," rest "}"
 #define GOOD        "\"vocab\":{\"a\":0,\"b\":1,\"ab\":2},\"merges\":[\"a b\"]}"
 
+#define TEKKEN(size, vocab, specials)                                                              \
+    "{\"config\":{\"pattern\":\".\",\"default_num_special_tokens\":1,\"default_vocab_size\":" size \
+    "},\"vocab\":" vocab ",\"special_tokens\":" specials "}"
+
 struct json_case {
     const char *json;
     int code;
@@ -47,7 +51,35 @@ static const struct json_case json_cases[] = {
     {MODEL("\"vocab\":{\"a\":4194304},\"merges\":[]}"), SL_ELIMIT, "4194304"},
     {MODEL("\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}"), SL_EFORMAT, "\"b\""},
     {MODEL("\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}"), SL_EFORMAT, "\"a\""},
+    {MODEL("\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}"), SL_EFORMAT, "with the ids 0 and 1"},
+    {MODEL("\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}"), SL_EFORMAT,
+     "\"a\" and \"b\" both have the id 0"},
+    {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",-1],[\"b\",-1],[\"a\",-2]]}}", SL_EFORMAT,
+     "\"a\" is listed twice, with the ids 0 and 2"},
+    {"{\"added_tokens\":[{\"id\":4,\"content\":\"<s>\"},{\"id\":5,\"content\":\"<s>\"}],"
+     "\"model\":{\"type\":\"BPE\"," GOOD "}",
+     SL_EFORMAT, "\"<s>\" is listed twice, with the ids 4 and 5"},
+    /* What a no-break space that became a space makes of a merge: which pair is it? */
+    {MODEL("\"vocab\":{\" \":0,\"  \":1,\"    \":2},\"merges\":[\"    \"]}"), SL_EFORMAT,
+     "merge 0 \"    \" is not one pair"},
     {MODEL("\"vocab\":{\"a\":0,},\"merges\":[]}"), SL_EFORMAT, "byte"},
+    {"{\"config\":{},\"vocab\":[]}", SL_EFORMAT, "default_vocab_size"},
+    {TEKKEN("\"x\"", "[]", "[]"), SL_EFORMAT, "default_vocab_size"},
+    {TEKKEN("3", "[]", "[]"), SL_EFORMAT, "no entry has rank 0 of 2"},
+    {TEKKEN("1", "[]", "[]"), SL_EFORMAT, "1 special tokens in a vocabulary of 1"},
+    {TEKKEN("3", "{}", "[]"), SL_EFORMAT, "vocab is not an array"},
+    {TEKKEN("2", "[{\"rank\":0,\"token_bytes\":\"YQ=\"}]", "[]"), SL_EFORMAT, "base64"},
+    {TEKKEN("2", "[{\"rank\":-1,\"token_bytes\":\"YQ==\"}]", "[]"), SL_EFORMAT, "rank -1"},
+    {TEKKEN("2", "[{\"rank\":0}]", "[]"), SL_EFORMAT, "vocab[0]"},
+    {TEKKEN("2", "[3]", "[]"), SL_EFORMAT, "vocab[0]"},
+    {TEKKEN("2", "[{\"rank\":0,\"token_bytes\":\"YQ==\"},{\"rank\":0,\"token_bytes\":\"Yg==\"}]",
+            "[]"),
+     SL_EFORMAT, "both have the id 1"},
+    {TEKKEN("2", "[{\"rank\":0,\"token_bytes\":\"YQ==\"}]", "[{\"rank\":1,\"token_str\":\"b\"}]"),
+     SL_EFORMAT, "special_tokens[0]"},
+    {TEKKEN("2", "[{\"rank\":0,\"token_bytes\":\"YQ==\"}]", "[{\"rank\":0,\"token_str\":\"a\"}]"),
+     SL_EFORMAT, "listed twice"},
+    {TEKKEN("2", "[{\"rank\":0,\"token_bytes\":\"YQ==\"}]", "3"), SL_EFORMAT, "special_tokens"},
     {MODEL("\"vocab\":{\"\\ud800\":0},\"merges\":[]}"), SL_EFORMAT, "escape"},
     {MODEL("\"vocab\":{\"\\udc00\":0},\"merges\":[]}"), SL_EFORMAT, "escape"},
     {MODEL("\"vocab\":{\"\\x\":0},\"merges\":[]}"), SL_EFORMAT, "escape"},

@@ -3,6 +3,7 @@
 """Compares our token ids with the tokenizers, tiktoken and sentencepiece libraries.
 
   tok_oracle.py --batch BIN [--n 10000] [--seed 1] [NAME ...]   compare random strings
+  tok_oracle.py --batch BIN --code-points [NAME ...]            compare every code point
   tok_oracle.py --golden DIR                                    write golden files for the C test
   tok_oracle.py --bench [FILE]                                  speed of the tokenizers library
 
@@ -155,7 +156,7 @@ def hf(name):
         lambda ids: tok.decode(ids, skip_special_tokens=False), 3
 
 
-def tik(name, pattern=None):
+def tik(name, pattern=None, nfc=False):
     import base64
     import tiktoken
     from tiktoken_ext import openai_public
@@ -170,6 +171,11 @@ def tik(name, pattern=None):
         enc = tiktoken.Encoding(**getattr(openai_public, name)())
     else:
         enc = tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    if nfc:  # Qwen's, by the tokenizers library as in its tokenizer.json
+        from tokenizers import normalizers
+        form = normalizers.NFC()
+        return path, lambda s: enc.encode(form.normalize_str(s), disallowed_special=()), \
+            None, 0
     return path, lambda s: enc.encode(s, disallowed_special=()), \
         lambda ids: enc.decode(ids), 0
 
@@ -371,7 +377,7 @@ NAMES = {
     # normalised form, with the Prepend's metaspace; ours is the token as written.
     "phi-2": lambda: hf("phi-2"), "llama2": lambda: (*hf("llama2")[:2], None, 3), "t5-small": lambda: hf("t5-small"),
     "llama3": lambda: tik("llama3", LLAMA % r"\p{N}{1,3}"),
-    "qwen": lambda: tik("qwen", LLAMA % r"\p{N}"),
+    "qwen": lambda: tik("qwen", LLAMA % r"\p{N}", nfc=True),
     "cl100k_base": lambda: tik("cl100k_base"), "o200k_base": lambda: tik("o200k_base"),
     "spm-llama2": lambda: spm("llama2"), "unigram_en": lambda: spm("unigram_en"),
     "unigram_ja": lambda: spm("unigram_ja"), "bert-bge": bert,
@@ -417,8 +423,46 @@ def compare(batch, name, n, seed, show, ok):
     return bad + bad_text
 
 
+def contexts(c):
+    """A code point alone, and beside letters, digits, spaces, marks, punctuation and itself."""
+    return [c, f"a{c} {c}{c}1{c}a\n{c}.{c}\u0301b\u0323{c}\u4e2d{c}A{c}\u0301 a{c}b  {c}"]
+
+
+def code_points(batch, name, show, hi=0x110000, lo=0, step=1 << 15):
+    """Every code point below hi in every context; returns how many differ."""
+    path, encode, _, flags = NAMES[name]()
+    bad = []
+    for start in range(lo, hi, step):
+        cps = [c for c in range(start, min(start + step, hi)) if not 0xD800 <= c < 0xE000]
+        strings = [s for c in cps for s in contexts(chr(c))]
+        if not strings:
+            continue
+        got = ours(batch, path, strings, flags)
+        for i, s in enumerate(strings):
+            want = encode(s)
+            if got[i][0] != want and (not bad or bad[-1] != cps[i // 2]):
+                bad.append(cps[i // 2])
+                if len(bad) <= show:
+                    print(f"  U+{cps[i // 2]:04X} {s!r}\n    ours {got[i][0]}\n    want {want}")
+    print(f"{name}: {hi - lo} code points, {len(bad)} differ{': ' if bad else ''}{ranges(bad)}",
+          flush=True)
+    return len(bad)
+
+
+def ranges(cps):
+    out = []
+    for c in cps:
+        if out and out[-1][1] == c - 1:
+            out[-1][1] = c
+        else:
+            out.append([c, c])
+    text = " ".join(f"{a:04X}" if a == b else f"{a:04X}-{b:04X}" for a, b in out[:400])
+    return text + (" ..." if len(out) > 400 else "")
+
+
 def golden(folder, n, seed):
     os.makedirs(folder, exist_ok=True)
+    golden_code_points(folder)
     with open(CORPUS, encoding="utf-8") as f:
         text = f.read()
     for name in ("phi-2", "llama2", "t5-small", "llama3", "qwen", "cl100k_base", "o200k_base",
@@ -430,6 +474,60 @@ def golden(folder, n, seed):
             json.dump({"file": os.path.relpath(path, DATA), "flags": flags,
                        "cases": [[s, encode(s)] for s in strings]}, f, separators=(",", ":"))
             f.write("\n")
+
+
+STEPS = [("NFC", "normalizer", {"type": "NFC"}), ("NFD", "normalizer", {"type": "NFD"}),
+         ("NFKC", "normalizer", {"type": "NFKC"}), ("NFKD", "normalizer", {"type": "NFKD"}),
+         ("StripAccents", "normalizer", {"type": "StripAccents"}),
+         ("Lowercase", "normalizer", {"type": "Lowercase"}),
+         ("BertNormalizer", "normalizer", {"type": "BertNormalizer", "clean_text": True,
+                                           "handle_chinese_chars": True, "strip_accents": None,
+                                           "lowercase": True}),
+         ("Punctuation", "pre_tokenizer", {"type": "Punctuation", "behavior": "Isolated"}),
+         ("Digits", "pre_tokenizer", {"type": "Digits", "individual_digits": True}),
+         ("Whitespace", "pre_tokenizer", {"type": "Whitespace"}),
+         ("BertPreTokenizer", "pre_tokenizer", {"type": "BertPreTokenizer"}),
+         ("cased", "pre_tokenizer", split({"Regex": r"\p{Lu}+|\p{Ll}+|\p{Lt}|\p{Lm}|\p{Lo}+"})),
+         ("marks", "pre_tokenizer", split({"Regex": r"\p{M}+|\p{P}+|\p{S}+|\p{Nd}+|\p{N}"})),
+         ("words", "pre_tokenizer", split({"Regex": r"\w+|\s+|\d"}))]
+
+
+def disputed():
+    """The ends of every range of characters that some part of the library knows otherwise than Python."""
+    out, last = [], None
+    for cp in [*range(0x80, 0xD800), *range(0xE000, 0x34000), *range(0xE0000, 0xE0200)]:
+        now = (same_unicode(chr(cp)), unicodedata.category(chr(cp)) == "Cn")
+        if last is not None and now != last:
+            out += [cp - 1, cp]
+        last = now
+    return "".join(chr(c) for c in sorted(set(out)) if not 0xD800 <= c < 0xE000)
+
+
+def hash_of_ids(ids):
+    h = 2166136261
+    for i in ids:
+        for b in (i & 255, i >> 8 & 255):
+            h = (h ^ b) * 16777619 & 0xFFFFFFFF
+    return h
+
+
+def golden_code_points(folder):
+    from tokenizers import Tokenizer
+    vocab = {c: b for b, c in byte_alphabet().items()}
+    vocab.update({"##" + c: 256 + b for b, c in byte_alphabet().items()})
+    chars, sets = disputed(), []
+    for name, kind, step in STEPS:
+        pre = [step] if kind == "pre_tokenizer" else []
+        parts = {"normalizer": step if kind == "normalizer" else None,
+                 "pre_tokenizer": sequence(*pre, byte_level())}
+        tok = Tokenizer.from_str(json.dumps({
+            "version": "1.0", "added_tokens": [], "post_processor": None, "decoder": None, **parts,
+            "model": {"type": "BPE", "continuing_subword_prefix": "##", "vocab": vocab, "merges": []}}))
+        sets.append({"name": name, **parts,
+                     "hashes": [hash_of_ids(tok.encode(contexts(c)[1]).ids) for c in chars]})
+    with open(f"{folder}/code_points.json", "w") as f:
+        json.dump({"chars": chars, "vocab": vocab, "sets": sets}, f, separators=(",", ":"))
+        f.write("\n")
 
 
 def bench(path):
@@ -485,6 +583,9 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--show", type=int, default=3)
     p.add_argument("--all-unicode", action="store_true", help="also characters newer than 14.0")
+    p.add_argument("--code-points", action="store_true", help="every code point, in short contexts")
+    p.add_argument("--below", type=lambda x: int(x, 16), default=0x110000, metavar="HEX",
+                   help="with --code-points: only those below (all that are assigned letters: 34000)")
     p.add_argument("--golden")
     p.add_argument("--bench", nargs="?", const=CORPUS)
     p.add_argument("names", nargs="*")
@@ -493,6 +594,8 @@ def main():
         return golden(a.golden, 200, a.seed)
     if a.bench:
         return bench(a.bench)
+    if a.code_points:
+        return min(1, sum(code_points(a.batch, n, a.show, a.below) for n in a.names or NAMES))
     ok = any_char if a.all_unicode else assigned_14
     return min(1, sum(compare(a.batch, n, a.n, a.seed, a.show, same_unicode if n in NORMALIZING else ok)
                       for n in a.names or NAMES))
