@@ -165,10 +165,11 @@ const struct sl_command sl_cmd_tokenize = {
     .name = "tokenize",
     .usage = "[MODEL_OR_VOCAB] [FLAGS] < TEXT",
     .summary = "text on stdin to token ids on stdout, and back",
-    .details = "MODEL_OR_VOCAB: a model folder, a tokenizer.json, a GGUF file (vocabulary only is "
-               "enough),\na .tiktoken file or a SentencePiece .model; without one, the bundled "
-               "model's.\n\n"
-               "  echo -n \"Hello, world\" | sluice tokenize\n"
-               "  echo \"[72, 105]\" | sluice tokenize --decode ./Qwen3-0.6B/tokenizer.json\n",
+    .details =
+        "MODEL_OR_VOCAB: a model folder, or a vocabulary: tokenizer.json, tekken.json, GGUF,\n"
+        "tiktoken or SentencePiece, told apart by content; without one, the bundled model's."
+        "\n\n"
+        "  echo -n \"Hello, world\" | sluice tokenize\n"
+        "  echo \"[72, 105]\" | sluice tokenize --decode ./Qwen3-0.6B/tokenizer.json\n",
     .run = tokenize_main,
 };

