@@ -32,7 +32,7 @@ struct sl_sys {
     ssize_t (*pread)(int fd, void *buf, size_t n, int64_t offset);
     ssize_t (*read)(int fd, void *buf, size_t n);
     ssize_t (*write)(int fd, const void *buf, size_t n);
-    int (*sync)(int fd); /* as fsync(2) */
+    int (*sync)(int fd);                  /* as fsync(2) */
     void *(*map)(int fd, size_t n_bytes); /* read-only private mapping, NULL on failure */
     void (*unmap)(void *p, size_t n_bytes);
     void (*drop)(void *p, size_t n_bytes); /* whole pages of a mapping: read again when touched */

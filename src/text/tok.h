@@ -294,8 +294,7 @@ struct tok_bpe {
     bool whole_first; /* a word that is an entry is that entry */
     bool byte_fallback, fuse_unk;
     bool unit_cut;        /* words may be cut before a metaspace: see tok_meta_leads */
-    int32_t unk;          /* -1: unknown characters vanish, or are an error: */
-    bool unk_absent;      /* the file names an unknown token that the vocabulary lacks */
+    int32_t unk;          /* -1: unknown characters vanish */
     int32_t byte_id[256]; /* symbol of a byte, or its fallback token; -1 = none */
     char *prefix, *suffix;
     size_t n_prefix, n_suffix;

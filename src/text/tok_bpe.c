@@ -284,10 +284,6 @@ static int char_syms(struct tok_enc *e, const char *s, size_t n, size_t *n_syms)
             if (pending && !b->fuse_unk)
                 put_sym(e, &k, b->unk, i, 1);
             pending = true;
-        } else if (b->unk_absent) {
-            return sl_fail(e->err, SL_EFORMAT,
-                           "BPE: a character has no entry and the vocabulary lacks the unknown "
-                           "token that tokenizer.json names");
         }
     }
     if (pending)

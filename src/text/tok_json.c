@@ -473,7 +473,6 @@ static int model_bpe(struct sl_tokenizer *t, const json_t *model, struct reader 
         rc = tok_json_bool(model, "ignore_merges", false, &b->whole_first, err);
     if (rc == 0)
         rc = optional_piece(t, model, "unk_token", &b->unk, err);
-    b->unk_absent = b->unk < 0 && json_is_string(json_object_get(model, "unk_token"));
     if (rc == 0 && merges->to == 0)
         rc = sl_fail(err, SL_EFORMAT, "tokenizer.json: model.merges is missing");
     if (rc != 0)
