@@ -437,9 +437,6 @@ struct sl_tokenizer *tok_create(struct sl_error *err);
  * twice: may the same string have an id already? It keeps that one. */
 SL_MUST_CHECK int tok_vocab_add(struct sl_tokenizer *t, uint64_t id, const char *piece, size_t n,
                                 unsigned attr, bool twice, struct sl_error *err);
-/* Refuses a string that has an id already and comes with another one. */
-int tok_two_ids(const struct sl_tokenizer *t, const char *piece, size_t n, uint64_t id,
-                struct sl_error *err);
 int32_t tok_model_find(const struct sl_tokenizer *t, const char *piece, size_t n);
 SL_MUST_CHECK int tok_finish(struct sl_tokenizer *t, struct sl_error *err);
 /* Hexadecimal of "<0xAB>": the byte, or -1. */

@@ -336,8 +336,8 @@ static int read_scored(struct sl_tokenizer *t, struct reader *r)
         if (!take(r, '['))
             return malformed(r, "model.vocab: expected [piece, score]");
         if ((rc = read_string(r, &s, &n)) != 0 ||
-            (rc = tok_vocab_add(t, id, s, n, TOK_IN_MODEL, false, r->err)) != 0)
-            return rc;
+            (rc = tok_vocab_add(t, id, s, n, TOK_IN_MODEL, true, r->err)) != 0)
+            return rc; /* the library takes a piece that is listed twice here, unlike in BPE */
         if (!take(r, ',') || (len = number_length(r)) == 0 ||
             !sl_parse_double(r->s + r->i, len, &score))
             return malformed(r, "model.vocab: score is no number");
@@ -581,9 +581,7 @@ static int add_token(struct sl_tokenizer *t, const json_t *o, uint64_t id, struc
             return sl_error_prefix(err, rc, "tokenizer.json: added token");
         known = (int32_t)id;
     } else if (t->attr[known] & SL_TOKEN_ADDED) {
-        return (uint64_t)known == id ? 0
-                                     : sl_error_prefix(err, tok_two_ids(t, s, n, id, err),
-                                                       "tokenizer.json: added token");
+        return 0; /* the library keeps the first */
     }
     SL_ASSERT(known >= 0 && (uint32_t)known < t->pieces.n);
     a.id = known;

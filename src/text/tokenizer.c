@@ -163,8 +163,8 @@ int tok_set_affixes(struct sl_tokenizer *t, const int32_t *pre, size_t n_pre, co
 
 /* ---------------------------------------------------------------- vocabulary */
 
-int tok_two_ids(const struct sl_tokenizer *t, const char *piece, size_t n, uint64_t id,
-                struct sl_error *err)
+static int two_ids(const struct sl_tokenizer *t, const char *piece, size_t n, uint64_t id,
+                   struct sl_error *err)
 {
     return sl_fail(
         err, SL_EFORMAT, "vocabulary: \"%.*s\" is listed twice, with the ids %d and %llu",
@@ -203,7 +203,7 @@ int tok_vocab_add(struct sl_tokenizer *t, uint64_t id, const char *piece, size_t
     rc = tok_map_put(&t->by_piece, &t->pieces, (uint32_t)id);
     if (rc < 0)
         return sl_fail(err, SL_ENOMEM, "vocabulary of %u entries", t->pieces.n);
-    return rc > 0 || twice ? 0 : tok_two_ids(t, piece, n, id, err);
+    return rc > 0 || twice ? 0 : two_ids(t, piece, n, id, err);
 }
 
 int32_t tok_model_find(const struct sl_tokenizer *t, const char *piece, size_t n)

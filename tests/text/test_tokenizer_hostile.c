@@ -54,11 +54,6 @@ static const struct json_case json_cases[] = {
     {MODEL("\"vocab\":{\"a\":0,\"a\":1},\"merges\":[]}"), SL_EFORMAT, "with the ids 0 and 1"},
     {MODEL("\"vocab\":{\"a\":0,\"b\":0},\"merges\":[]}"), SL_EFORMAT,
      "\"a\" and \"b\" both have the id 0"},
-    {"{\"model\":{\"type\":\"Unigram\",\"vocab\":[[\"a\",-1],[\"b\",-1],[\"a\",-2]]}}", SL_EFORMAT,
-     "\"a\" is listed twice, with the ids 0 and 2"},
-    {"{\"added_tokens\":[{\"id\":4,\"content\":\"<s>\"},{\"id\":5,\"content\":\"<s>\"}],"
-     "\"model\":{\"type\":\"BPE\"," GOOD "}",
-     SL_EFORMAT, "\"<s>\" is listed twice, with the ids 4 and 5"},
     /* What a no-break space that became a space makes of a merge: which pair is it? */
     {MODEL("\"vocab\":{\" \":0,\"  \":1,\"    \":2},\"merges\":[\"    \"]}"), SL_EFORMAT,
      "merge 0 \"    \" is not one pair"},
