@@ -226,9 +226,14 @@ static int batch(struct sl_engine_config *engine, const struct batch_flags *f,
             sl_fail(err, SL_ECANCELED, "interrupted; the same command goes on with %s", file->part);
     if (rc == 0)
         rc = sl_batch_write(file, SL_BATCH_ALL, out, err);
-    if (rc == 0)
-        sl_remove_file(file->part);
-    return rc;
+    if (rc != 0)
+        return rc;
+    sl_remove_file(file->part);
+    size_t n_failed = file->n_done - file->n_good;
+    if (n_failed > 0) /* OUT is complete all the same; SL_EIO: exit status 1 */
+        return sl_fail(err, SL_EIO, "%zu of %zu requests failed; %.150s says why", n_failed,
+                       file->n_lines, out);
+    return 0;
 }
 
 static int open_files(const char *in, const char *out, struct sl_batch_file *file,
@@ -282,10 +287,14 @@ const struct sl_command sl_cmd_batch = {
     .name = "batch",
     .usage = "IN.jsonl OUT.jsonl [MODEL] [FLAGS]",
     .summary = "answer the requests of a file, in OpenAI's batch format",
+    .examples = "  sluice batch in.jsonl out.jsonl Qwen/Qwen3-0.6B\n",
+    .brief = "concurrency threads max-model-len max-num-seqs max-num-batched-tokens "
+             "kv-cache-memory-bytes kv-cache-dtype device revision download-dir offline",
     .details = "A line of IN is {\"custom_id\": ..., \"method\": \"POST\", \"url\":\n"
                "\"/v1/chat/completions\", \"body\": {...}}; the line of OUT in its place has the\n"
                "reply, or says what was wrong with it. Replies gather in OUT.part: a run that was\n"
                "killed goes on there when the same command is given again. Progress is on stderr.\n"
-               "  sluice batch in.jsonl out.jsonl Qwen/Qwen3-0.6B\n",
+               "The exit status is 0 when every request got a reply with status 200, 1 when some\n"
+               "failed (OUT says why), 2 when the command line or IN was at fault.\n",
     .run = run_batch,
 };

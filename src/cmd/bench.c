@@ -444,7 +444,13 @@ const struct sl_command sl_cmd_bench = {
     .name = "bench",
     .usage = "[MODEL] [FLAGS]   or   sluice bench serve --url URL [FLAGS]",
     .summary = "measure throughput and latency, offline or of a server",
-    .details =
-        "`sluice bench serve --help` shows the load generator for OpenAI-compatible servers.\n",
+    .examples =
+        "  sluice bench ./Qwen3-0.6B                             offline throughput\n"
+        "  sluice bench ./Qwen3-0.6B --input-len 2000 --output-len 200 --num-prompts 64\n"
+        "  sluice bench serve --url http://127.0.0.1:8000        load on a running server\n",
+    .brief = "num-prompts max-concurrency input-len output-len prefix-len warmup late-input-len "
+             "max-itl seed json json-schema threads max-model-len max-num-seqs "
+             "max-num-batched-tokens kv-cache-memory-bytes kv-cache-dtype device",
+    .details = "`sluice bench serve --help` shows the flags of the load generator.\n",
     .run = bench_main,
 };

@@ -299,6 +299,9 @@ const struct sl_command sl_cmd_calibrate = {
     .name = "calibrate",
     .usage = "[MODEL] --data FILE [FLAGS]",
     .summary = "find factors of skip-softmax, and what they cost",
+    .examples = "  sluice calibrate ./Qwen3-0.6B --data long.txt --target-sparsity 0.5\n",
+    .brief = "data target-sparsity num-samples input-len output-len json threads max-model-len "
+             "device revision download-dir offline",
     .details =
         "For each factor: the share of tiles of 64 keys that rows leave out, of what the device\n"
         "can leave out in prompts and in decodes (all heads of a key head), the perplexity, and\n"

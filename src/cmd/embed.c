@@ -238,8 +238,12 @@ const struct sl_command sl_cmd_embed = {
     .name = "embed",
     .usage = "MODEL [TEXT...] [FLAGS]",
     .summary = "texts to vectors or scores, a line of JSON each",
-    .details = "  sluice embed ./all-MiniLM-L6-v2 \"a text\" \"another one\"\n"
-               "  sluice embed ./bge-small-en-v1.5 -f texts.txt > vectors.jsonl\n"
-               "  sluice embed ./ms-marco-MiniLM-L6-v2 -q \"how tall is a giraffe\" -f texts.txt\n",
+    .examples =
+        "  sluice embed ./all-MiniLM-L6-v2 \"a text\" \"another one\"\n"
+        "  sluice embed ./bge-small-en-v1.5 -f texts.txt > vectors.jsonl\n"
+        "  sluice embed ./ms-marco-MiniLM-L6-v2 -q \"how tall is a giraffe\" -f texts.txt\n",
+    .brief = "file query dimensions truncate-prompt-tokens quiet threads max-model-len "
+             "max-num-seqs max-num-batched-tokens convert classifier-from-token revision "
+             "download-dir offline",
     .run = embed_main,
 };

@@ -92,8 +92,11 @@ static int unknown_flag(struct sl_flag_group *groups, int n_groups, const char *
 
 static int out_of_range(const struct sl_flag *f, const char *value, struct sl_error *err)
 {
-    return sl_fail(err, SL_EINVAL, "--%s: %s is not between %g and %g", f->name, value, f->min,
-                   f->max);
+    bool whole = f->kind != SL_FLAG_FLOAT; /* %g would write 67108864 as 6.71089e+07 */
+    return whole ? sl_fail(err, SL_EINVAL, "--%s: %s is not between %.0f and %.0f", f->name, value,
+                           f->min, f->max)
+                 : sl_fail(err, SL_EINVAL, "--%s: %s is not between %g and %g", f->name, value,
+                           f->min, f->max);
 }
 
 static int store_integer(const struct sl_flag *f, void *field, const char *value,
@@ -178,7 +181,7 @@ int sl_flags_parse(const struct sl_command *cmd, struct sl_flag_group *groups, i
         }
         if (strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0 ||
             sl_starts_with(arg, "--help=")) {
-            int rc = sl_help_print(arg[1] == '-' && arg[6] == '=' ? arg + 7 : NULL, cmd, groups,
+            int rc = sl_help_print(sl_starts_with(arg, "--help=") ? arg + 7 : NULL, cmd, groups,
                                    n_groups, err);
             return rc == 0 ? SL_FLAGS_HELP : rc;
         }

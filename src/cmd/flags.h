@@ -48,9 +48,12 @@ struct sl_flag_group {
 
 struct sl_command {
     const char *name;
-    const char *usage;                 /* after "sluice NAME" */
-    const char *summary;               /* one line for the list of commands */
-    const char *details;               /* examples at the end of --help; NULL = none */
+    const char *usage;    /* after "sluice NAME" */
+    const char *summary;  /* one line for the list of commands */
+    const char *examples; /* command lines, the first thing --help shows; NULL = none */
+    const char *brief;    /* names of the flags of --help, spaces between them, in the
+                             order of use; NULL: all. --help=all shows all of them */
+    const char *details;  /* text at the end of --help; NULL = none */
     int (*run)(int argc, char **argv); /* argv[0] is the command's name; returns the exit status */
 };
 

@@ -204,9 +204,9 @@ const struct sl_command sl_cmd_grammar = {
     .name = "grammar",
     .usage = "[MODEL_OR_VOCAB] [FLAGS] < GRAMMAR",
     .summary = "check a schema or grammar, test texts, time its masks",
+    .examples = "  echo '{\"type\": \"integer\", \"minimum\": 3}' | sluice grammar -t 5 -t 2\n"
+                "  sluice grammar -k ebnf -m -t \"1+2\" ./llama3.tiktoken < sums.gbnf\n",
     .details = "The kind is json-schema unless -k says otherwise. The exit status is 0 when every\n"
-               "--test is accepted, 1 when one is not, 2 when the grammar is refused.\n\n"
-               "  echo '{\"type\": \"integer\", \"minimum\": 3}' | sluice grammar -t 5 -t 2\n"
-               "  sluice grammar -k ebnf -m -t \"1+2\" ./llama3.tiktoken < sums.gbnf\n",
+               "--test is accepted, 1 when one is not, 2 when the grammar is refused.\n",
     .run = grammar_main,
 };

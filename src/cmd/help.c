@@ -21,8 +21,10 @@ static const char *prefix(const struct sl_flag *f)
 
 static void text_head(const struct sl_command *cmd)
 {
-    printf("sluice %s: %s\n\nUsage: sluice %s %s\n", cmd->name, cmd->summary, cmd->name,
-           cmd->usage);
+    printf("sluice %s: %s\n\n", cmd->name, cmd->summary);
+    if (cmd->examples != NULL)
+        printf("Examples:\n%s\n", cmd->examples);
+    printf("Usage: sluice %s %s\n", cmd->name, cmd->usage);
 }
 
 static void text_row(const struct sl_command *cmd, const struct sl_flag *f)
@@ -44,6 +46,39 @@ static void text_tail(const struct sl_command *cmd)
 {
     if (cmd->details != NULL)
         printf("\n%s", cmd->details);
+}
+
+static bool is_named(const struct sl_flag *f, const char *name, size_t n)
+{
+    return f->kind != SL_FLAG_HEADING && strlen(f->name) == n && memcmp(f->name, name, n) == 0;
+}
+
+/* What fits a screen: the flags that most people need. Names in `brief` that no table has are a
+ * mistake of ours, which a test finds. */
+static void print_brief(const struct sl_command *cmd, const struct sl_flag_group *groups,
+                        int n_groups)
+{
+    int n_all = 0;
+    text_head(cmd);
+    for (const char *at = cmd->brief; *at != '\0'; at += strspn(at, " ")) {
+        size_t n = strcspn(at, " ");
+        bool found = false;
+        for (int g = 0; g < n_groups && !found; g++) {
+            for (int k = 0; k < groups[g].n_flags && !found; k++) {
+                found = is_named(&groups[g].flags[k], at, n);
+                if (found)
+                    text_row(cmd, &groups[g].flags[k]);
+            }
+        }
+        SL_ASSERT(found);
+        at += n;
+    }
+    for (int g = 0; g < n_groups; g++) {
+        for (int k = 0; k < groups[g].n_flags; k++)
+            n_all += groups[g].flags[k].kind != SL_FLAG_HEADING;
+    }
+    text_tail(cmd);
+    printf("\n`sluice %s --help=all` shows all %d flags.\n", cmd->name, n_all);
 }
 
 /* ---- troff */
@@ -99,13 +134,19 @@ static void man_row(const struct sl_command *cmd, const struct sl_flag *f)
     fputs("\n", stdout);
 }
 
+static void man_text(const char *title, const char *text)
+{
+    if (text == NULL)
+        return;
+    printf(".PP\n%s.nf\n", title);
+    sl_help_put_troff(text);
+    fputs(".fi\n", stdout);
+}
+
 static void man_tail(const struct sl_command *cmd)
 {
-    if (cmd->details == NULL)
-        return;
-    fputs(".PP\n.nf\n", stdout);
-    sl_help_put_troff(cmd->details);
-    fputs(".fi\n", stdout);
+    man_text("", cmd->details);
+    man_text("Examples:\n", cmd->examples);
 }
 
 /* ---- shells */
@@ -215,15 +256,22 @@ int sl_help_print(const char *form, const struct sl_command *cmd,
         void (*row)(const struct sl_command *cmd, const struct sl_flag *f);
         void (*tail)(const struct sl_command *cmd);
     } forms[] = {
-        {"", text_head, text_row, text_tail},     {"man", man_head, man_row, man_tail},
+        {"all", text_head, text_row, text_tail},  {"man", man_head, man_row, man_tail},
         {"bash", bash_head, bash_row, bash_tail}, {"zsh", zsh_head, zsh_row, zsh_tail},
         {"fish", fish_head, fish_row, no_tail},
     };
+    if (form == NULL && cmd->brief != NULL) {
+        print_brief(cmd, groups, n_groups);
+        return 0;
+    }
+    if (form == NULL)
+        form = "all";
     size_t i = 0;
-    while (i < SL_COUNT(forms) && strcmp(forms[i].form, form != NULL ? form : "") != 0)
+    while (i < SL_COUNT(forms) && strcmp(forms[i].form, form) != 0)
         i++;
     if (i == SL_COUNT(forms))
-        return sl_fail(err, SL_EINVAL, "--help: '%.20s' is not one of: man, bash, zsh, fish", form);
+        return sl_fail(err, SL_EINVAL, "--help: '%.20s' is not one of: all, man, bash, zsh, fish",
+                       form);
     forms[i].head(cmd);
     for (int g = 0; g < n_groups; g++) {
         for (int k = 0; k < groups[g].n_flags; k++)

@@ -7,7 +7,8 @@
 
 #include "cmd/flags.h"
 
-/* form: what stood behind "--help=", NULL or "" for plain text. Writes to stdout. */
+/* form: what came after "--help=": "all" for every flag, or one of the above; NULL (plain --help):
+ * a text that fits a screen. Writes to stdout. */
 SL_MUST_CHECK int sl_help_print(const char *form, const struct sl_command *cmd,
                                 const struct sl_flag_group *groups, int n_groups,
                                 struct sl_error *err);

@@ -53,6 +53,10 @@ const struct sl_command sl_cmd_inspect = {
     .name = "inspect",
     .usage = "[MODEL] [FLAGS]",
     .summary = "show architecture, tensors, kernels and the memory plan",
-    .details = NULL,
+    .examples =
+        "  sluice inspect ./Qwen3-0.6B              what is in it, and the memory it takes\n"
+        "  sluice inspect ./model.gguf --tensors    every tensor with its format\n",
+    .brief = "tensors json threads max-model-len max-num-seqs max-num-batched-tokens "
+             "kv-cache-memory-bytes kv-cache-dtype device revision download-dir offline",
     .run = inspect_main,
 };

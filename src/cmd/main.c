@@ -7,7 +7,9 @@
 #include "base/sys.h"
 #include "cmd/manual.h"
 
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -89,11 +91,25 @@ static int run_command(int argc, char **argv)
     return unknown_command(argv[1]);
 }
 
+/* When the reader of stdout is gone (`sluice ... | head`), end as cat does: by the signal, without
+ * a message. Any other broken pipe or socket is a failed write, reported where it happens.
+ */
+static void on_broken_pipe(int sig)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    int saved = errno;
+    if (poll(&out, 1, 0) == 1 && (out.revents & POLLERR) != 0) {
+        signal(sig, SIG_DFL);
+        raise(sig);
+    }
+    errno = saved;
+}
+
 int main(int argc, char **argv)
 {
     occupy_standard_fds();
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, reported where it happens */
-    signal(SIGXFSZ, SIG_IGN); /* likewise what a limit on the size of files refuses */
+    signal(SIGPIPE, on_broken_pipe); /* a server ignores it: sl_server_run */
+    signal(SIGXFSZ, SIG_IGN);        /* a limit on the size of files is a failed write too */
     int status = run_command(argc, argv);
     /* What printf kept back may fail only now, on a full disk for example. */
     if ((fflush(stdout) != 0 || ferror(stdout)) && status == SL_EXIT_OK) {

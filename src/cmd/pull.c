@@ -40,12 +40,13 @@ const struct sl_command sl_cmd_pull = {
     .name = "pull",
     .usage = "NAME [FLAGS]",
     .summary = "download a model into the cache, or what changed of it",
+    .examples =
+        "  sluice pull Qwen/Qwen3-0.6B                   safetensors, tokenizer, configuration\n"
+        "  sluice pull unsloth/Qwen3-0.6B-GGUF:Q4_K_M    one quantisation of a GGUF repository\n"
+        "  sluice pull unsloth/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf\n",
     .details =
         "Other commands download what is missing by themselves, and use what the cache has\n"
         "without asking; pull asks the hub whether there is something newer. Prints the path.\n"
-        "  sluice pull Qwen/Qwen3-0.6B                   safetensors, tokenizer, configuration\n"
-        "  sluice pull unsloth/Qwen3-0.6B-GGUF:Q4_K_M    one quantisation of a GGUF repository\n"
-        "  sluice pull unsloth/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf\n"
         "The cache is the one of Hugging Face's tools: HF_HUB_CACHE, HF_HOME/hub or\n"
         "~/.cache/huggingface/hub. HF_TOKEN (or the token file), HF_ENDPOINT, HF_HUB_OFFLINE,\n"
         "HF_HUB_DOWNLOAD_TIMEOUT, SSL_CERT_FILE and https_proxy mean what they mean there.\n",
@@ -104,7 +105,7 @@ const struct sl_command sl_cmd_list = {
     .name = "list",
     .usage = "[FLAGS]",
     .summary = "show the models of the cache with their sizes",
-    .details = NULL,
+    .examples = "  sluice list\n",
     .run = list_main,
 };
 
@@ -134,6 +135,7 @@ const struct sl_command sl_cmd_rm = {
     .name = "rm",
     .usage = "NAME [FLAGS]",
     .summary = "remove a model, with all its revisions, from the cache",
+    .examples = "  sluice rm Qwen/Qwen3-0.6B\n",
     .details = "A server that has it open goes on: its files leave the disk when it ends.\n",
     .run = rm_main,
 };

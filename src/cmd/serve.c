@@ -369,11 +369,18 @@ const struct sl_command sl_cmd_serve = {
     .name = "serve",
     .usage = "[MODEL | NAME=MODEL ...] [FLAGS] [--for NAME FLAGS]",
     .summary = "serve models over HTTP, compatible with OpenAI's API",
-    .details =
-        "Examples:\n"
+    .examples =
+        "  sluice serve Qwen/Qwen3-0.6B                            http://127.0.0.1:8000/v1\n"
         "  sluice serve Qwen/Qwen3-0.6B --host 0.0.0.0 --api-key SECRET\n"
-        "  sluice serve chat=./Qwen3-0.6B embed=./bge     several that share memory of KV pages\n"
-        "Under /v1: chat/completions completions responses messages embeddings files batches\n"
-        "models; beside it: tokenize detokenize rerank score health metrics, and a page at /\n",
+        "  sluice serve chat=./Qwen3-0.6B embed=./bge              two models, one pool of KV "
+        "pages\n",
+    .brief = "host port api-key served-model-name max-model-len max-num-seqs "
+             "max-num-batched-tokens kv-cache-memory-bytes kv-cache-dtype gpu-memory-utilization "
+             "device threads chat-template tool-call-parser reasoning-parser lora-modules max-itl "
+             "uds ssl-certfile file-storage-path request-log log-level offline",
+    .details =
+        "Endpoints under /v1: chat/completions completions responses messages embeddings files\n"
+        "batches models; others: /tokenize /detokenize /rerank /score /health /metrics, a page at "
+        "/\n",
     .run = run,
 };

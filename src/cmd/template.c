@@ -39,9 +39,9 @@ const struct sl_command sl_cmd_template = {
     .summary = "render a chat template to the text the model sees",
     .details = "The conversation is a JSON object: messages, tools, add_generation_prompt, now (an "
                "ISO time\n"
-               "for strftime_now) and any further variable of the template.\n\n"
-               "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], "
-               "\"add_generation_prompt\": "
-               "true}' \\\n    | sluice template ./Qwen3-0.6B\n",
+               "for strftime_now) and any further variable of the template.\n",
+    .examples = "  echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}], "
+                "\"add_generation_prompt\": "
+                "true}' \\\n    | sluice template ./Qwen3-0.6B\n",
     .run = template_main,
 };

@@ -167,9 +167,8 @@ const struct sl_command sl_cmd_tokenize = {
     .summary = "text on stdin to token ids on stdout, and back",
     .details =
         "MODEL_OR_VOCAB: a model folder, or a vocabulary: tokenizer.json, tekken.json, GGUF,\n"
-        "tiktoken or SentencePiece, told apart by content; without one, the bundled model's."
-        "\n\n"
-        "  echo -n \"Hello, world\" | sluice tokenize\n"
-        "  echo \"[72, 105]\" | sluice tokenize --decode ./Qwen3-0.6B/tokenizer.json\n",
+        "tiktoken or SentencePiece, told apart by content; without one, the bundled model's.\n",
+    .examples = "  echo -n \"Hello, world\" | sluice tokenize\n"
+                "  echo \"[72, 105]\" | sluice tokenize --decode ./Qwen3-0.6B/tokenizer.json\n",
     .run = tokenize_main,
 };
