@@ -221,22 +221,23 @@ size_t sl_utf8_incomplete_tail(const char *s, size_t n)
 
 #define NAME_MAX_BYTES 64
 
+/* Letters to insert, remove or replace, and neighbours to exchange. */
 static size_t edit_distance(const char *a, size_t na, const char *b, size_t nb)
 {
-    size_t row[NAME_MAX_BYTES + 1];
+    size_t rows[3][NAME_MAX_BYTES + 1]; /* of i, i - 1 and i - 2 */
     for (size_t j = 0; j <= nb; j++)
-        row[j] = j;
+        rows[0][j] = j;
     for (size_t i = 1; i <= na; i++) {
-        size_t diagonal = row[0];
+        size_t *row = rows[i % 3], *above = rows[(i + 2) % 3], *two_above = rows[(i + 1) % 3];
         row[0] = i;
         for (size_t j = 1; j <= nb; j++) {
-            size_t above = row[j];
-            size_t best = SL_MIN(above, row[j - 1]) + 1;
-            row[j] = SL_MIN(best, diagonal + (a[i - 1] != b[j - 1]));
-            diagonal = above;
+            size_t best = SL_MIN(above[j], row[j - 1]) + 1;
+            row[j] = SL_MIN(best, above[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                row[j] = SL_MIN(row[j], two_above[j - 2] + 1);
         }
     }
-    return row[nb];
+    return rows[na % 3][nb];
 }
 
 const char *sl_nearest(const char *name, const char *const *candidates, size_t n)

@@ -497,6 +497,9 @@ static const struct sl_command command = {
     .name = "bench serve",
     .usage = "[--url URL] [FLAGS]",
     .summary = "measure an OpenAI-compatible server",
+    .examples =
+        "  sluice bench serve --url http://127.0.0.1:8000 --request-rate 8 --num-prompts 500\n"
+        "  sluice bench serve --max-concurrency 32 --random-input-len 512 --ignore-eos\n",
 };
 
 int sl_bench_serve(int argc, char **argv)

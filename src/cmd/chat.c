@@ -1,122 +1,58 @@
 /* SPDX-License-Identifier: MIT
  * chat.c - `sluice chat`: a conversation on the terminal. The whole history goes through the
- * template each turn; the prefix cache makes that cheap. Ctrl-C stops an answer, at the prompt it
- * leaves.
+ * template each turn; the prefix cache makes that cheap.
  */
+#include "cmd/chat.h"
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
-#include "cmd/common.h"
 #include "cmd/constraint.h"
+#include "cmd/line.h"
 #include "cmd/lora.h"
 #include "cmd/model.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 struct chat_options {
-    const char *system;
+    const char *model, *system;
+    bool no_history;
     struct sl_cli_constraint constraint;
     struct sl_cli_lora lora;
 };
 
 static const struct sl_flag chat_flags[] = {
+    {SL_FLAG_STR, 'm', "model", NULL, offsetof(struct chat_options, model), 0, 0, "MODEL",
+     "the model, instead of the first argument"},
     {SL_FLAG_STR, 0, "system", NULL, offsetof(struct chat_options, system), 0, 0, "TEXT",
      "system message at the start of the conversation"},
+    {SL_FLAG_SWITCH_OFF, 0, "history", NULL, offsetof(struct chat_options, no_history), 0, 0, NULL,
+     "keep no file of what was typed"},
 };
 
-struct chat {
-    struct sl_engine *eng;
-    struct sl_sampling sampling;
-    struct sl_cli_how how; /* every answer is made */
-    const char *system;
-    struct sl_buf messages; /* JSON objects, comma separated */
-    struct sl_buf line;
-    char pending[4096]; /* bytes read but not yet used */
-    size_t pending_start, pending_end;
-    bool tty;
-};
-
-enum line_result { LINE_OK, LINE_EOF, LINE_INTERRUPTED, LINE_FAILED };
-
-/* The terminal's own line editing is all there is: the line arrives whole. */
-static enum line_result read_line(struct chat *c, struct sl_error *err)
-{
-    sl_buf_clear(&c->line);
-    if (c->tty)
-        fputs("\n> ", stderr);
-    for (;;) {
-        while (c->pending_start < c->pending_end) {
-            char ch = c->pending[c->pending_start++];
-            if (ch == '\n') {
-                if (c->line.n_bytes > 0 && c->line.data[c->line.n_bytes - 1] == '\r')
-                    c->line.data[--c->line.n_bytes] = '\0'; /* a line from a CRLF file */
-                return LINE_OK;
-            }
-            sl_buf_putc(&c->line, ch);
-            if (!sl_buf_ok(&c->line)) {
-                (void)sl_fail(err, SL_ETOOBIG, "standard input: a line of more than %zu bytes",
-                              c->line.n_bytes);
-                return LINE_FAILED;
-            }
-        }
-        ssize_t n = sl_sys->read(STDIN_FILENO, c->pending, sizeof c->pending);
-        if (n < 0 && errno == EINTR && sl_cli_interrupted())
-            return LINE_INTERRUPTED;
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0) {
-            (void)sl_fail(err, SL_EIO, "standard input: %s", strerror(errno));
-            return LINE_FAILED;
-        }
-        if (n == 0)
-            return c->line.n_bytes > 0 ? LINE_OK : LINE_EOF;
-        c->pending_start = 0;
-        c->pending_end = (size_t)n;
-    }
-}
-
-static void forget(struct chat *c)
-{
-    sl_buf_clear(&c->messages);
-    if (c->system != NULL)
-        sl_cli_message(&c->messages, "system", c->system, strlen(c->system));
-}
-
-static void add_message(struct chat *c, const char *role, const char *text, size_t n)
-{
-    if (c->messages.n_bytes > 0)
-        sl_buf_puts(&c->messages, ", ");
-    sl_cli_message(&c->messages, role, text, n);
-}
-
-static int answer(struct chat *c, struct sl_error *err)
+/* Generates the answer to the conversation as it is and adds it; on failure nothing is added. */
+static int answer(struct sl_chat *c, struct sl_error *err)
 {
     struct sl_buf json = {0};
     struct sl_cli_result r = {0};
     char *prompt = NULL;
     size_t n_prompt;
-    size_t before = c->messages.n_bytes;
-    add_message(c, "user", c->line.data, c->line.n_bytes);
-    sl_buf_puts(&json, "{\"add_generation_prompt\": true, \"messages\": [");
-    sl_buf_put(&json, c->messages.data, c->messages.n_bytes);
-    sl_buf_puts(&json, "]}");
-    int rc = sl_buf_ok(&json) && sl_buf_ok(&c->messages)
+    sl_buf_puts(&json, "{\"add_generation_prompt\": true, \"messages\": ");
+    sl_conversation_json(&c->talk, &json);
+    sl_buf_putc(&json, '}');
+    int rc = sl_buf_ok(&json)
                  ? sl_engine_render_chat(c->eng, json.data, json.n_bytes, &prompt, &n_prompt, err)
                  : sl_fail(err, SL_ENOMEM, "out of memory for the conversation");
     if (rc == 0)
         rc = sl_cli_generate(c->eng, prompt, n_prompt, SL_ENCODE_PARSE_SPECIAL, &c->how, true, &r,
                              err);
+    if (rc == 0)
+        rc = sl_conversation_add(&c->talk, "assistant", r.text.data, r.text.n_bytes, err);
     if (rc == 0) {
-        add_message(c, "assistant", r.text.data != NULL ? r.text.data : "", r.text.n_bytes);
         fputs("\n", stdout);
         fflush(stdout);
         if (r.finish == SL_FINISH_ABORT)
             fputs("[stopped]\n", stderr);
-    } else {
-        c->messages.n_bytes = before; /* the turn did not happen */
     }
     sl_buf_deinit(&r.text);
     sl_buf_deinit(&json);
@@ -124,49 +60,58 @@ static int answer(struct chat *c, struct sl_error *err)
     return rc;
 }
 
-/* Returns true when the line was a command of the chat itself. */
-static bool handle_command(struct chat *c, bool *leave)
+/* One turn. A turn that a request error ends did not happen: the chat goes on without it. */
+static int turn(struct sl_chat *c, enum sl_chat_next next, const struct sl_buf *input,
+                struct sl_error *err)
 {
-    const char *line = c->line.data != NULL ? c->line.data : "";
-    if (strcmp(line, "/exit") == 0 || strcmp(line, "/quit") == 0) {
-        *leave = true;
-        return true;
-    }
-    if (strcmp(line, "/clear") == 0) {
-        forget(c);
-        fputs("[conversation cleared]\n", stderr);
-        return true;
-    }
-    if (line[0] == '/' && line[1] != '\0') {
-        fputs("/clear forgets the conversation, /exit leaves, Ctrl-C stops an answer\n", stderr);
-        return true;
-    }
-    return line[0] == '\0';
+    size_t before = c->talk.n;
+    int rc = next == SL_CHAT_ASK
+                 ? sl_conversation_add(&c->talk, "user", input->data, input->n_bytes, err)
+                 : 0;
+    if (rc == 0)
+        rc = answer(c, err);
+    if (rc != SL_EINVAL && rc != SL_ELIMIT)
+        return rc;
+    sl_command_complain(&sl_cmd_chat, err);
+    sl_conversation_cut(&c->talk, before);
+    return 0;
 }
 
-static int converse(struct chat *c, struct sl_error *err)
+static int converse(struct sl_chat *c, struct sl_line *lines, struct sl_error *err)
 {
-    bool leave = false;
-    while (!leave) {
+    struct sl_buf input = {.max_bytes = SL_MAX_TEXT};
+    bool terminal = sl_line_is_terminal(lines);
+    int rc = 0;
+    for (enum sl_chat_next next = SL_CHAT_READ; rc == 0 && next != SL_CHAT_LEAVE;) {
         sl_cli_uninterrupt();
-        enum line_result got = read_line(c, err);
-        if (got == LINE_FAILED)
-            return err->code;
-        if (got != LINE_OK)
-            break;
-        if (handle_command(c, &leave))
+        enum sl_line_result got = sl_line_read(lines, &input, err);
+        if (got == SL_LINE_INTERRUPTED && terminal) {
+            fputs("[Ctrl-D or /bye leaves]\n", stderr);
             continue;
-        int rc = answer(c, err);
-        if (rc == SL_EINVAL || rc == SL_ELIMIT) {
-            sl_command_complain(&sl_cmd_chat, err); /* this turn only: e.g. context full */
-            rc = 0;
         }
-        if (rc != 0)
-            return rc;
+        if (got != SL_LINE_OK) {
+            rc = got == SL_LINE_FAILED ? err->code : 0;
+            if (terminal)
+                fputs("\n", stderr);
+            break;
+        }
+        sl_cli_uninterrupt();
+        next = sl_chat_command(c, input.data != NULL ? input.data : "");
+        if (next != SL_CHAT_ASK && next != SL_CHAT_AGAIN)
+            continue;
+        rc = turn(c, next, &input, err);
+        if (terminal)
+            fputs("\n", stderr);
     }
-    if (c->tty)
-        fputs("\n", stderr);
-    return 0;
+    sl_buf_deinit(&input);
+    return rc;
+}
+
+static int open_lines(const struct chat_options *opt, struct sl_line **out, struct sl_error *err)
+{
+    const struct sl_line_config cfg = {
+        .words = sl_chat_words, .n_words = sl_chat_n_words, .history = !opt->no_history};
+    return sl_line_open(&cfg, out, err);
 }
 
 static int chat_main(int argc, char **argv)
@@ -191,8 +136,14 @@ static int chat_main(int argc, char **argv)
                             &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
-    struct chat c = {
-        .system = opt.system, .line = {.max_bytes = SL_MAX_TEXT}, .tty = isatty(STDIN_FILENO) == 1};
+    struct sl_chat c = {.model = "storyteller"};
+    struct sl_line *lines = NULL;
+    if (rc == 0 && opt.model != NULL && name != NULL)
+        rc = sl_fail(&err, SL_EINVAL, "--model and the argument '%.60s' exclude each other", name);
+    if (opt.model != NULL)
+        name = opt.model;
+    if (name != NULL)
+        c.model = name;
     if (rc == 0)
         rc = sl_cli_find_model(&model, name, &err);
     cfg.model = model.path;
@@ -208,19 +159,22 @@ static int chat_main(int argc, char **argv)
         rc = sl_cli_constraint_open(&opt.constraint, c.eng, &c.how.constraint, &err);
     if (rc == 0)
         rc = sl_cli_lora_open(&opt.lora, c.eng, &c.how.adapter, &c.how.adapter_scale, &err);
+    if (rc == 0 && opt.system != NULL)
+        rc = sl_conversation_set_system(&c.talk, opt.system, &err);
+    if (rc == 0)
+        rc = open_lines(&opt, &lines, &err);
     if (rc == 0) {
         sl_engine_sampling_default(c.eng, &c.sampling);
         sl_flags_overlay(&groups[2], &c.sampling);
         c.sampling.has_seed = sl_flags_given(&groups[2], "seed");
-        if (c.tty)
-            fprintf(stderr, "%s, %s. /clear forgets, /exit leaves, Ctrl-C stops an answer.\n",
-                    sl_engine_info(c.eng)->architecture, sl_engine_info(c.eng)->model_path);
+        if (sl_line_is_terminal(lines))
+            fprintf(stderr, "%s (%s). /help lists the commands, Ctrl-D leaves.\n", c.model,
+                    sl_engine_info(c.eng)->architecture);
         sl_cli_catch_interrupt();
-        forget(&c);
-        rc = converse(&c, &err);
+        rc = converse(&c, lines, &err);
     }
-    sl_buf_deinit(&c.messages);
-    sl_buf_deinit(&c.line);
+    sl_line_close(lines);
+    sl_conversation_deinit(&c.talk);
     sl_constraint_release(c.how.constraint);
     sl_adapter_release(c.how.adapter);
     if (c.eng != NULL)
@@ -233,7 +187,13 @@ const struct sl_command sl_cmd_chat = {
     .name = "chat",
     .usage = "[MODEL] [FLAGS]",
     .summary = "talk to a model on the terminal",
-    .details = "Inside: /clear forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C stops an "
-               "answer.\n",
+    .examples =
+        "  sluice chat Qwen/Qwen3-0.6B\n"
+        "  sluice chat ./Qwen3-0.6B --system \"Answer in one sentence.\" --temperature 0.6\n",
+    .brief = "model system max-tokens temperature top-k top-p seed history json-schema lora "
+             "threads max-model-len kv-cache-dtype device chat-template revision offline",
+    .details = "Inside: /help lists the commands (/set /system /regen /clear /save /load /bye), "
+               "\"\"\" begins a\nmessage of several lines, Ctrl-C stops an answer, Ctrl-D leaves. "
+               "Line editing and the history\nneed libedit (Debian: libedit2).\n",
     .run = chat_main,
 };

@@ -83,6 +83,8 @@ int sl_cli_find_model(struct sl_cli_model *m, const char *name, struct sl_error 
 {
     struct bar b = {.tty = isatty(STDERR_FILENO) == 1};
     SL_ASSERT(m->found == NULL);
+    if (name != NULL && name[0] == '\0')
+        return sl_fail(err, SL_EINVAL, "MODEL is empty");
     m->hub.progress = show;
     m->hub.progress_arg = &b;
     int rc = sl_model_find(name, &m->hub, &m->found, err);

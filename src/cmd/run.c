@@ -11,10 +11,12 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct run_options {
-    const char *prompt, *file, *system;
+    const char *model, *prompt, *file, *system;
+    const char *text; /* the prompt as an argument without a flag */
     struct sl_flag_list stop;
     struct sl_cli_constraint constraint;
     struct sl_cli_lora lora;
@@ -24,7 +26,10 @@ struct run_options {
 #define OWN(field) offsetof(struct run_options, field)
 
 static const struct sl_flag run_flags[] = {
-    {SL_FLAG_STR, 'p', "prompt", NULL, OWN(prompt), 0, 0, "TEXT", "what to continue or answer"},
+    {SL_FLAG_STR, 'm', "model", NULL, OWN(model), 0, 0, "MODEL",
+     "the model; then the first argument is the prompt"},
+    {SL_FLAG_STR, 'p', "prompt", NULL, OWN(prompt), 0, 0, "TEXT",
+     "the prompt; stdin is not read then"},
     {SL_FLAG_STR, 'f', "file", NULL, OWN(file), 0, 0, "FILE",
      "read the prompt from FILE (- = stdin)"},
     {SL_FLAG_SWITCH, 0, "raw", NULL, OWN(raw), 0, 0, NULL,
@@ -87,14 +92,58 @@ static void print_speed(const struct sl_usage *u, const struct sl_sampling *samp
     fputs("]\n", stderr);
 }
 
+/* Somebody has put a text there: a pipe, a file. Not a terminal, nor /dev/null. */
+static bool stdin_is_piped(void)
+{
+    struct stat st;
+    return fstat(STDIN_FILENO, &st) == 0 &&
+           (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode) || S_ISSOCK(st.st_mode));
+}
+
+/* The prompt of the command line, then what was piped in, a blank line between them. */
+static int join_stdin(const char *given, char **text, size_t *n, struct sl_error *err)
+{
+    struct sl_buf b = {.max_bytes = SL_MAX_TEXT};
+    char *piped = NULL;
+    size_t n_piped = 0;
+    int rc = stdin_is_piped() ? sl_read_file("-", SL_MAX_TEXT, &piped, &n_piped, err) : 0;
+    if (rc != 0)
+        return rc;
+    while (n_piped > 0 && (piped[n_piped - 1] == '\n' || piped[n_piped - 1] == '\r'))
+        n_piped--; /* `echo text |` means the text */
+    if (given != NULL)
+        sl_buf_puts(&b, given);
+    if (given != NULL && n_piped > 0)
+        sl_buf_puts(&b, "\n\n");
+    if (n_piped > 0)
+        sl_buf_put(&b, piped, n_piped);
+    sl_free(piped);
+    if (given == NULL && n_piped == 0)
+        rc = sl_fail(err, SL_EINVAL,
+                     "a prompt is needed: sluice run MODEL \"text\", -p TEXT, -f FILE, or text on "
+                     "stdin");
+    else if (!sl_buf_ok(&b))
+        rc = sl_fail(err, SL_ETOOBIG, "the prompt has more than %zu bytes", (size_t)SL_MAX_TEXT);
+    if (rc == 0) {
+        *n = b.n_bytes;
+        *text = sl_strndup(b.data != NULL ? b.data : "", b.n_bytes);
+        if (*text == NULL)
+            rc = sl_fail(err, SL_ENOMEM, "out of memory for the prompt");
+    }
+    sl_buf_deinit(&b);
+    return rc;
+}
+
 static int read_prompt(const struct run_options *opt, char **text, size_t *n, struct sl_error *err)
 {
-    if (opt->prompt != NULL && opt->file != NULL)
-        return sl_fail(err, SL_EINVAL, "--prompt and --file exclude each other");
-    if (opt->prompt == NULL && opt->file == NULL)
-        return sl_fail(err, SL_EINVAL, "a prompt is needed: -p TEXT or -f FILE (- = stdin)");
+    if ((opt->prompt != NULL) + (opt->file != NULL) + (opt->text != NULL) > 1)
+        return sl_fail(err, SL_EINVAL,
+                       "the prompt is given twice: --prompt, --file and the argument behind MODEL "
+                       "exclude each other");
     if (opt->file != NULL)
         return sl_read_file(opt->file, SL_MAX_TEXT, text, n, err);
+    if (opt->prompt == NULL)
+        return join_stdin(opt->text, text, n, err);
     *n = strlen(opt->prompt);
     *text = sl_strndup(opt->prompt, *n);
     return *text != NULL ? 0 : sl_fail(err, SL_ENOMEM, "out of memory for the prompt");
@@ -156,7 +205,7 @@ static int run_main(int argc, char **argv)
     struct sl_sampling given, sampling;
     struct sl_error err = {0};
     struct sl_cli_model model = {0};
-    const char *name = NULL;
+    const char *words[2] = {NULL, NULL};
     int n_positional;
     struct sl_engine *eng = NULL;
     char *text = NULL;
@@ -170,14 +219,19 @@ static int run_main(int argc, char **argv)
         {sl_flags_engine, sl_n_flags_engine, &cfg, 0},
         {sl_flags_hub, sl_n_flags_hub, &model.hub, 0},
     };
-    int rc = sl_flags_parse(&sl_cmd_run, groups, SL_COUNT(groups), argc, argv, &name, 1,
+    int rc = sl_flags_parse(&sl_cmd_run, groups, SL_COUNT(groups), argc, argv, words, 2,
                             &n_positional, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
+    opt.text = words[opt.model != NULL ? 0 : 1];
+    if (rc == 0 && opt.model != NULL && n_positional > 1)
+        rc = sl_fail(&err, SL_EINVAL,
+                     "unexpected argument '%.60s': with --model there is one text, in quotes",
+                     words[1]);
     if (rc == 0)
         rc = read_prompt(&opt, &text, &n_text, &err);
     if (rc == 0)
-        rc = sl_cli_find_model(&model, name, &err);
+        rc = sl_cli_find_model(&model, opt.model != NULL ? opt.model : words[0], &err);
     cfg.model = model.path;
     sl_cli_lora_enable(&opt.lora, &cfg);
     if (rc == 0)
@@ -197,9 +251,16 @@ static int run_main(int argc, char **argv)
 
 const struct sl_command sl_cmd_run = {
     .name = "run",
-    .usage = "[MODEL] -p TEXT [FLAGS]",
-    .summary = "stream one completion to stdout",
-    .details = "Example: sluice run ./Qwen3-0.6B --raw -p \"The capital of France is\" -n 8 "
-               "--temperature 0\n",
+    .usage = "[MODEL] [TEXT] [FLAGS] [< TEXT]",
+    .summary = "answer one prompt, streamed to stdout",
+    .examples = "  sluice run Qwen/Qwen3-0.6B \"Why is the sky blue?\"\n"
+                "  cat report.txt | sluice run Qwen/Qwen3-0.6B \"Summarise this:\"\n"
+                "  sluice run -p \"Once upon a time\" --raw -n 100        the bundled model\n"
+                "  sluice run ./Qwen3-0.6B \"A person\" -j '{\"type\": \"object\", ...}'\n",
+    .brief = "model prompt file raw system max-tokens temperature top-k top-p seed stop "
+             "json-schema regex json lora threads max-model-len kv-cache-dtype device "
+             "chat-template revision offline",
+    .details = "MODEL is a folder, a GGUF file or a name of the hub (org/name[:QUANT]). A piped "
+               "stdin is the\nprompt, or is appended to TEXT.\n",
     .run = run_main,
 };

@@ -26,6 +26,7 @@ struct serve_flags {
     struct sl_kv_events_config kv_events;
     struct sl_trace_settings traces;
     int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s, max_itl_ms;
+    const char *model;     /* instead of the first argument, as vLLM's and llama-server's */
     const char *for_model; /* --help shows it; models.c reads it */
     bool null_model, auto_tools;
     struct sl_server_model more[SL_CLI_MAX_MODELS];
@@ -38,6 +39,8 @@ struct serve_flags {
 
 static const struct sl_flag flags[] = {
     {SL_FLAG_HEADING, 0, NULL, NULL, 0, 0, 0, NULL, "Server"},
+    {SL_FLAG_STR, 'm', "model", "model-path", SERVE(model), 0, 0, "MODEL",
+     "the model, instead of the first argument"},
     {SL_FLAG_STR, 0, "host", NULL, SERVER(host), 0, 0, "ADDR",
      "address to listen on, several with commas (default: 127.0.0.1)"},
     {SL_FLAG_INT, 'p', "port", NULL, SERVER(port), 0, 65535, "N",
@@ -347,6 +350,11 @@ static int run(int argc, char **argv)
                             SL_CLI_MAX_MODELS, &n_given, &err);
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
+    if (rc == 0 && f.model != NULL && n_given > 0)
+        rc = sl_fail(&err, SL_EINVAL, "--model and the argument '%.60s' exclude each other",
+                     given[0]);
+    if (f.model != NULL && n_given == 0)
+        given[n_given++] = f.model;
     if (f.server.host == NULL && f.server.uds == NULL)
         f.server.host = default_host;
     if (rc == 0)

@@ -57,7 +57,7 @@ def test_manual_page(root):
     text = re.sub(r"\s+", " ", re.sub(r".\x08", "", r.stdout))
     for command in ("run", "chat", "serve", "bench", "bench serve", "inspect", "tokenize", "pull", "list", "rm"):
         assert f"sluice {command} " in text
-    for flag in re.findall(r"--[a-z][a-z-]+", ok(BIN, "serve", "--help").split("Examples")[0]):
+    for flag in re.findall(r"--[a-z][a-z-]+", ok(BIN, "serve", "--help=all").split("Usage")[1]):
         assert flag in text, flag
 
 
@@ -218,6 +218,6 @@ def test_helm_values_are_yaml_and_name_what_the_templates_use():
             assert part in value, name
             value = value[part]
     assert {name.split(".")[0] for name in used} == set(values)
-    flags = ok(BIN, "serve", "--help")
+    flags = ok(BIN, "serve", "--help=all")
     for flag in re.findall(r"- (--[a-z-]+)", open("deploy/helm/sluice/templates/deployment.yaml", encoding="utf-8").read()):
         assert flag in flags
