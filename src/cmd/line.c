@@ -17,6 +17,8 @@
 #include <fcntl.h>
 #include <histedit.h>
 #include <locale.h>
+#include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -60,11 +62,37 @@ struct sl_line {
     const char *prompt;
     char pending[4096]; /* plain reading: bytes read but not yet used */
     size_t pending_start, pending_end;
-    bool terminal;
+    bool terminal, begun; /* begun: the terminal is set up for this line */
 };
 
 static struct sl_line *self(EditLine *el);
-static const struct calls *loaded; /* for self(), which libedit calls with its handle only */
+static const struct calls *loaded;    /* for self(), which libedit calls with its handle only */
+static volatile sig_atomic_t resumed; /* after Ctrl-Z, or the window has another size */
+
+/* ---- waiting */
+
+static void on_resume(int sig)
+{
+    (void)sig;
+    resumed = 1;
+}
+
+/* Waits for a byte of stdin or for a signal, which is never lost between a look at its flag and the
+ * wait: SIGINT is let through inside of it only. False: interrupted, or resumed. */
+static bool wait_for_input(void)
+{
+    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
+    sigset_t block, old;
+    sigemptyset(&block);
+    sigaddset(&block, SIGINT);
+    sigaddset(&block, SIGCONT);
+    sigaddset(&block, SIGWINCH);
+    pthread_sigmask(SIG_BLOCK, &block, &old);
+    while (!sl_cli_interrupted() && !resumed && ppoll(&in, 1, NULL, &old) < 0)
+        continue;
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return !sl_cli_interrupted() && !resumed;
+}
 
 /* ---- libedit */
 
@@ -100,6 +128,37 @@ static struct sl_line *self(EditLine *el)
 static char *show_prompt(EditLine *el)
 {
     return (char *)(uintptr_t)self(el)->prompt;
+}
+
+/* libedit's way to one character. Bytes that are no UTF-8 become U+FFFD. */
+static int get_character(EditLine *el, wchar_t *out)
+{
+    struct sl_line *l = self(el);
+    char bytes[4];
+    size_t n = 0, n_used = 0;
+    uint32_t c = 0xFFFD;
+    if (!l->begun) /* not before: libedit has left the line discipline only now */
+        fputs(PASTE_ON, stderr);
+    l->begun = true;
+    do {
+        while (!wait_for_input()) {
+            if (sl_cli_interrupted()) {
+                errno = EINTR;
+                return -1;
+            }
+            resumed = 0;
+            l->lib.el_resize(el);
+            (void)l->lib.el_set(el, EL_PREP_TERM, 0);
+            (void)l->lib.el_set(el, EL_PREP_TERM, 1);
+            (void)l->lib.el_set(el, EL_REFRESH);
+        }
+        ssize_t got = sl_sys->read(STDIN_FILENO, bytes + n, 1);
+        if (got <= 0)
+            return (int)got;
+        n_used = sl_utf8_decode(bytes, ++n, &c);
+    } while (n_used == 0 && n < sizeof bytes && sl_utf8_incomplete_tail(bytes, n) == n);
+    *out = (wchar_t)c;
+    return 1;
 }
 
 /* What a terminal pastes comes between two marks: it is put into the line as it is, so that an end
@@ -182,6 +241,10 @@ static bool open_editor(struct sl_line *l)
     }
     (void)lib->el_set(l->el, EL_CLIENTDATA, l);
     (void)lib->el_set(l->el, EL_PROMPT, show_prompt);
+    (void)lib->el_set(l->el, EL_GETCFN, get_character);
+    struct sigaction sa = {.sa_handler = on_resume};
+    sigaction(SIGCONT, &sa, NULL);
+    sigaction(SIGWINCH, &sa, NULL);
     (void)lib->el_set(l->el, EL_EDITOR, "emacs");
     (void)lib->el_set(l->el, EL_ADDFN, "sl-paste", "insert pasted text", on_paste);
     (void)lib->el_set(l->el, EL_ADDFN, "sl-tab", "complete a command", on_tab);
@@ -243,8 +306,8 @@ static void remember(struct sl_line *l, const struct sl_buf *text)
 static enum sl_line_result read_edited(struct sl_line *l, struct sl_buf *out, struct sl_error *err)
 {
     int n = 0;
-    l->lib.el_resize(l->el);
-    fputs(PASTE_ON, stderr);
+    l->begun = false;
+    resumed = 0;
     errno = 0;
     const char *line = l->lib.el_gets(l->el, &n);
     int error = errno;
@@ -278,14 +341,12 @@ static enum sl_line_result read_plain(struct sl_line *l, struct sl_buf *out, str
             }
             sl_buf_putc(out, ch);
         }
-        ssize_t n = sl_sys->read(STDIN_FILENO, l->pending, sizeof l->pending);
-        if (n < 0 && errno == EINTR && sl_cli_interrupted()) {
+        if (!wait_for_input()) {
             if (l->terminal)
                 fputs("\n", stderr);
             return SL_LINE_INTERRUPTED;
         }
-        if (n < 0 && errno == EINTR)
-            continue;
+        ssize_t n = sl_sys->read(STDIN_FILENO, l->pending, sizeof l->pending);
         if (n < 0) {
             (void)sl_fail(err, SL_EIO, "standard input: %s", strerror(errno));
             return SL_LINE_FAILED;

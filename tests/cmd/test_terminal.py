@@ -15,7 +15,8 @@ import pytest
 
 BIN = os.environ.get("SLUICE_BIN", "build/release/sluice")
 STORY = "assets/storyteller"
-ANSWERED = "\r\n\r\n>>> "
+PROMPT = ">>> [^\n]*\x1b\\[\\?2004h"  # pastes are asked for when the editor listens: what comes earlier is not edited
+ANSWERED = f"\r\n\r\n{PROMPT}"
 
 
 def run(*args: str, stdin: bytes | None = None) -> subprocess.CompletedProcess:
@@ -27,7 +28,7 @@ class Terminal:
     """A program on a pseudo-terminal of its own."""
 
     def __init__(self, *args: str, env: dict | None = None):
-        self.text = ""
+        self.text, self.prompt = "", PROMPT if (env or {}).get("TERM") != "dumb" else ">>> "
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ.update({"TERM": "xterm", **(env or {})})
@@ -39,7 +40,7 @@ class Terminal:
     def wait_for(self, pattern: str, timeout: float = 20) -> str:
         """Reads up to the end of the pattern, and gives that part."""
         end = time.monotonic() + timeout
-        while not (m := re.search(pattern, self.text.replace("\x1b[?2004h", "").replace("\x1b[?2004l", ""))):
+        while not (m := re.search(pattern, self.text.replace("\x1b[?2004l", ""))):
             assert time.monotonic() < end, (pattern, self.text)
             if select.select([self.fd], [], [], 0.2)[0]:
                 self.text += os.read(self.fd, 65536).decode(errors="replace")
@@ -67,7 +68,7 @@ def chat(tmp_path):
     def start(*args, **env):
         had.append(Terminal("chat", "-n", "6", "--seed", "1", *args,
                             env={"XDG_STATE_HOME": str(tmp_path / "state"), **env}))
-        had[-1].wait_for("leaves(?s:.)*>>> ")
+        had[-1].wait_for(f"leaves(?s:.)*{had[-1].prompt}")
         return had[-1]
     yield start
     for t in had:
@@ -79,7 +80,7 @@ def chat(tmp_path):
 
 def saved(t: Terminal, path) -> list:
     t.send(f"/save {path}\r")
-    t.wait_for(r"messages saved to .*\n>>> ")
+    t.wait_for("messages saved to .*\n" + t.prompt)
     return [(m["role"], m["content"]) for m in json.loads(path.read_text())["messages"]]
 
 
@@ -109,15 +110,17 @@ def test_a_prompt_that_is_missing_or_given_twice(args, says):
 def test_a_reader_that_leaves_ends_the_program_as_it_ends_cat():
     """`| head`: by SIGPIPE, without a message, whether the text comes by write or by printf."""
     for args in (["run", "-p", "Once", "--raw", "--ignore-eos"], ["man"], ["inspect", "--tensors"]):
-        with subprocess.Popen([BIN, *args], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
-            p.stdout.close()
-            assert (p.stderr.read(), p.wait(30)) == (b"", -signal.SIGPIPE), args
+        reader, writer = os.pipe()
+        os.close(reader)
+        r = subprocess.run([BIN, *args], stdin=subprocess.DEVNULL, stdout=writer, stderr=subprocess.PIPE, timeout=60)
+        os.close(writer)
+        assert (r.stderr, r.returncode) == (b"", -signal.SIGPIPE), args
 
 
 def test_chat_edits_lines_and_keeps_history(chat, tmp_path):
     t = chat()
     t.send("Tell me a sturies\x7f\x7f\x7fy\x01\x06\x06\r")  # backspaces, then to the beginning and on: sends the line
-    t.wait_for(">>> ")
+    t.wait_for(ANSWERED)
     assert saved(t, tmp_path / "a")[0] == ("user", "Tell me a stury")
     t.send("\x1b[A\x1b[A\x7fiez\r")  # up twice: the message, not the /save behind it
     t.wait_for(ANSWERED)
@@ -139,7 +142,7 @@ def test_history_is_bounded_and_can_be_off(chat, tmp_path):
     kept = tmp_path / "state/sluice/chat_history"
     t = chat("--no-history")
     t.send("/help\r")
-    t.wait_for("this list(?s:.)*>>> ")
+    t.wait_for("this list(?s:.)*" + PROMPT)
     t.send("/bye\r")
     assert t.close() == 0 and not kept.exists()
     kept.parent.mkdir(parents=True)
@@ -168,7 +171,7 @@ def test_chat_commands(chat, tmp_path):
                         ("/regen\r", "no message to answer"), ("/save\r", "which file"), ("/load /none\r", "/none"),
                         ("/system Be brief.\r", "system message set"), ("/etc is a folder\r", "no command /etc")):
         t.send(typed)
-        t.wait_for(f"{says}(?s:.)*>>> ")
+        t.wait_for(f"{says}(?s:.)*{PROMPT}")
     t.send("/etc/passwd is a file\r")
     t.wait_for(ANSWERED)
     first = saved(t, tmp_path / "a")
@@ -194,9 +197,9 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_leaves(chat, tmp_path):
     t.send("Tell me\r")
     t.wait_for(r"\n.{30}")
     t.send("\x03")
-    t.wait_for(r"\[stopped\](?s:.)*>>> ")
+    t.wait_for(r"\[stopped\](?s:.)*" + PROMPT)
     t.send("half a line\x03")
-    t.wait_for(r"Ctrl-D or /bye leaves\](?s:.)*>>> ")
+    t.wait_for(r"Ctrl-D or /bye leaves\](?s:.)*" + PROMPT)
     roles = [role for role, text in saved(t, tmp_path / "a")]
     assert roles == ["user", "assistant"]  # what was said so far stays
     t.send("\x04")
@@ -207,7 +210,7 @@ def test_chat_on_a_dumb_terminal_reads_plain_lines(chat, tmp_path):
     """As without libedit."""
     t = chat(TERM="dumb")
     t.send("Tell me\n")
-    t.wait_for(ANSWERED)
+    t.wait_for("\r\n\r\n>>> ")
     assert saved(t, tmp_path / "a")[0] == ("user", "Tell me")
     t.send("\x03")
     t.wait_for("leaves")
