@@ -3,10 +3,13 @@
 
 #include "base/sys.h"
 
+#include <errno.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #define PROGRESS_STEP_NS 100000000u
@@ -46,11 +49,13 @@ int sl_cli_open_engine(struct sl_engine_config *cfg, struct sl_engine **out, str
 }
 
 static atomic_bool interrupted;
+static int wake_fd = -1;
 
 /* The second one, while nobody has looked at the first (stdout may be a pipe that nobody reads),
  * ends the process as if it were not caught. */
 static void on_interrupt(int sig)
 {
+    sl_cli_wake();
     if (atomic_exchange(&interrupted, true)) {
         signal(sig, SIG_DFL);
         raise(sig);
@@ -61,7 +66,27 @@ void sl_cli_catch_interrupt(void)
 {
     struct sigaction sa = {.sa_handler =
                                on_interrupt}; /* no SA_RESTART: a blocked read must return */
+    wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     sigaction(SIGINT, &sa, NULL);
+}
+
+void sl_cli_wake(void)
+{
+    const uint64_t one = 1;
+    int saved = errno;
+    (void)!sl_sys->write(wake_fd, &one, sizeof one);
+    errno = saved;
+}
+
+bool sl_cli_wait(int fd)
+{
+    struct pollfd both[2] = {{.fd = fd, .events = POLLIN}, {.fd = wake_fd, .events = POLLIN}};
+    uint64_t count;
+    while (!sl_cli_interrupted() && poll(both, 2, -1) < 0)
+        continue;
+    if (sl_sys->read(wake_fd, &count, sizeof count) > 0)
+        return false;
+    return !sl_cli_interrupted();
 }
 
 bool sl_cli_interrupted(void)

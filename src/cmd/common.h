@@ -17,6 +17,10 @@ SL_MUST_CHECK int sl_cli_open_engine(struct sl_engine_config *cfg, struct sl_eng
 void sl_cli_catch_interrupt(void);
 bool sl_cli_interrupted(void);
 void sl_cli_uninterrupt(void);
+/* Waits until fd can be read (or is at its end); false: a signal came, by sl_cli_wake or Ctrl-C.
+ * Whichever thread the kernel gave the signal, and whenever it came, it is not missed. */
+bool sl_cli_wait(int fd);
+void sl_cli_wake(void); /* for handlers of signals */
 
 struct sl_cli_how { /* a prompt is answered */
     const struct sl_sampling *sampling;

@@ -17,7 +17,6 @@
 #include <fcntl.h>
 #include <histedit.h>
 #include <locale.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -69,29 +68,11 @@ static struct sl_line *self(EditLine *el);
 static const struct calls *loaded;    /* for self(), which libedit calls with its handle only */
 static volatile sig_atomic_t resumed; /* after Ctrl-Z, or the window has another size */
 
-/* ---- waiting */
-
 static void on_resume(int sig)
 {
     (void)sig;
     resumed = 1;
-}
-
-/* Waits for a byte of stdin or for a signal, which is never lost between a look at its flag and the
- * wait: SIGINT is let through inside of it only. False: interrupted, or resumed. */
-static bool wait_for_input(void)
-{
-    struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
-    sigset_t block, old;
-    sigemptyset(&block);
-    sigaddset(&block, SIGINT);
-    sigaddset(&block, SIGCONT);
-    sigaddset(&block, SIGWINCH);
-    pthread_sigmask(SIG_BLOCK, &block, &old);
-    while (!sl_cli_interrupted() && !resumed && ppoll(&in, 1, NULL, &old) < 0)
-        continue;
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return !sl_cli_interrupted() && !resumed;
+    sl_cli_wake();
 }
 
 /* ---- libedit */
@@ -141,15 +122,18 @@ static int get_character(EditLine *el, wchar_t *out)
         fputs(PASTE_ON, stderr);
     l->begun = true;
     do {
-        while (!wait_for_input()) {
+        while (!sl_cli_wait(STDIN_FILENO)) {
             if (sl_cli_interrupted()) {
                 errno = EINTR;
                 return -1;
             }
+            if (!resumed)
+                continue;
             resumed = 0;
             l->lib.el_resize(el);
             (void)l->lib.el_set(el, EL_PREP_TERM, 0);
             (void)l->lib.el_set(el, EL_PREP_TERM, 1);
+            fputs("\r\x1b[K", stderr); /* where libedit begins to draw */
             (void)l->lib.el_set(el, EL_REFRESH);
         }
         ssize_t got = sl_sys->read(STDIN_FILENO, bytes + n, 1);
@@ -341,7 +325,9 @@ static enum sl_line_result read_plain(struct sl_line *l, struct sl_buf *out, str
             }
             sl_buf_putc(out, ch);
         }
-        if (!wait_for_input()) {
+        while (!sl_cli_wait(STDIN_FILENO)) {
+            if (!sl_cli_interrupted())
+                continue;
             if (l->terminal)
                 fputs("\n", stderr);
             return SL_LINE_INTERRUPTED;
