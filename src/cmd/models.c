@@ -64,21 +64,19 @@ static struct sl_cli_served *find(struct sl_cli_served_models *m, const char *na
     return NULL;
 }
 
-/* One stretch of argv, which begins with --for: the flags of one model. Returns where it ends. */
-static int read_for(struct sl_cli_served_models *m, int argc, char **argv, int at, int *end,
-                    struct sl_error *err)
+/* One stretch of argv, which begins with --for: the flags of one model, into cfg. *name is whose
+ * they are, *end where the stretch ends. */
+static int parse_for(struct sl_engine_config *cfg, int argc, char **argv, int at, const char **name,
+                     int *end, struct sl_error *err)
 {
     static const struct sl_command nobody = {.name = "serve", .usage = "", .summary = ""};
-    const char *name = argv[at][5] == '=' ? argv[at] + 6 : at + 1 < argc ? argv[++at] : "";
-    struct sl_cli_served *one = find(m, name);
     int n_positional = 0, n = 1;
-    if (one == NULL)
-        return sl_fail(err, SL_EINVAL, "--for: no model is called '%.100s'", name);
+    *name = argv[at][5] == '=' ? argv[at] + 6 : at + 1 < argc ? argv[++at] : "";
     while (at + n < argc && !is_for(argv[at + n]))
         n++;
     struct sl_flag_group groups[] = {
-        {sl_flags_engine, sl_n_flags_engine, &one->cfg, 0},
-        {sl_flags_adapters, sl_n_flags_adapters, &one->cfg, 0},
+        {sl_flags_engine, sl_n_flags_engine, cfg, 0},
+        {sl_flags_adapters, sl_n_flags_adapters, cfg, 0},
     };
     *end = at + n;
     int rc = sl_flags_parse(&nobody, groups, (int)SL_COUNT(groups), n, argv + at, NULL, 0,
@@ -86,11 +84,32 @@ static int read_for(struct sl_cli_served_models *m, int argc, char **argv, int a
     if (rc == SL_FLAGS_HELP)
         return rc;
     if (rc != 0)
-        return sl_error_prefix(err, rc, "--for %.60s", name);
+        return sl_error_prefix(err, rc, "--for %.60s", *name);
     if (sl_flags_given(&groups[0], "kv-cache-memory-bytes"))
         return sl_fail(err, SL_EINVAL,
-                       "--for %.60s: --kv-cache-memory-bytes is for all models together", name);
+                       "--for %.60s: --kv-cache-memory-bytes is for all models together", *name);
     return 0;
+}
+
+int sl_cli_models_check(int argc, char **argv, int first_for, struct sl_error *err)
+{
+    const char *name;
+    int rc = 0;
+    for (int at = first_for; at < argc && rc == 0;) {
+        struct sl_engine_config unused = {0};
+        rc = parse_for(&unused, argc, argv, at, &name, &at, err);
+    }
+    return rc;
+}
+
+static int read_for(struct sl_cli_served_models *m, int argc, char **argv, int at, int *end,
+                    struct sl_error *err)
+{
+    const char *name = argv[at][5] == '=' ? argv[at] + 6 : at + 1 < argc ? argv[at + 1] : "";
+    struct sl_cli_served *one = find(m, name);
+    if (one == NULL)
+        return sl_fail(err, SL_EINVAL, "--for: no model is called '%.100s'", name);
+    return parse_for(&one->cfg, argc, argv, at, &name, end, err);
 }
 
 int sl_cli_models_read(struct sl_cli_served_models *m, const char *const *given, int n_given,

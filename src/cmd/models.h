@@ -30,6 +30,9 @@ struct sl_cli_served_models {
 
 /* Where the flags of single models begin in argv; argc without any. */
 int sl_cli_models_split(int argc, char **argv);
+/* Are the flags of single models well formed? SL_FLAGS_HELP: --help was among them. Needs no model,
+ * so that it can be asked before anything else happens. */
+SL_MUST_CHECK int sl_cli_models_check(int argc, char **argv, int first_for, struct sl_error *err);
 /* given: [n_given] MODEL or NAME=MODEL. base: the flags for all; argv from first_for on says what
  * differs. Finds the models and makes their configurations. */
 SL_MUST_CHECK int sl_cli_models_read(struct sl_cli_served_models *m, const char *const *given,

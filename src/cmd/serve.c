@@ -9,6 +9,8 @@
 #include "cmd/models.h"
 #include "server/keys.h"
 #include "server/kv_publisher.h"
+#include "server/listen.h"
+#include "server/loading.h"
 #include "server/server.h"
 #include "trace/settings.h"
 
@@ -19,6 +21,8 @@
 
 struct serve_flags {
     struct sl_server_config server;
+    struct sl_loading *loading;
+    struct sl_listeners listeners; /* open before anything is looked up, downloaded or loaded */
     struct sl_flag_list api_keys, served_names, allowed_origins, lora_modules;
     const char *log_level, *policy, *key_file, *generation_config, *unknown_fields;
     const char *kv_events_text, *otlp_endpoint;
@@ -306,6 +310,23 @@ static int set_names(struct serve_flags *f, struct sl_cli_served_models *m, stru
     return 0;
 }
 
+/* The port first: another server on it is found out before a model is downloaded or loaded, and
+ * probes get an answer meanwhile. */
+static int open_port(struct serve_flags *f, struct sl_error *err)
+{
+    int rc = sl_listeners_open(&f->server, &f->listeners, err);
+    f->server.listeners = &f->listeners;
+    return rc == 0
+               ? sl_loading_start(&f->listeners, f->server.ssl_certfile != NULL, &f->loading, err)
+               : rc;
+}
+
+static void end_loading(struct serve_flags *f)
+{
+    sl_loading_stop(f->loading);
+    f->loading = NULL;
+}
+
 static int serve(struct serve_flags *f, struct sl_cli_served_models *m, struct sl_error *err)
 {
     int rc = sl_cli_models_open(m, err);
@@ -316,6 +337,7 @@ static int serve(struct serve_flags *f, struct sl_cli_served_models *m, struct s
         rc = sl_cli_lora_modules(&f->lora_modules, m->bases, m->n, adapters, err);
     for (int i = 0; i < f->lora_modules.n; i++)
         sl_free(adapters[i]);
+    end_loading(f);
     if (rc == 0)
         rc = sl_server_run(&f->server, m->all[0].eng, err);
     for (int i = 0; i < m->n; i++) {
@@ -360,10 +382,16 @@ static int run(int argc, char **argv)
     if (rc == 0)
         rc = configure(&f, &engine, &err);
     if (rc == 0)
+        rc = sl_cli_models_check(argc, argv, first_for, &err);
+    if (rc == 0)
+        rc = open_port(&f, &err);
+    if (rc == 0)
         rc =
             sl_cli_models_read(&models, given, n_given, &engine, &hub, argc, argv, first_for, &err);
     if (rc == 0)
         rc = serve(&f, &models, &err);
+    end_loading(&f);
+    sl_listeners_close(&f.listeners);
     sl_cli_models_close(&models);
     sl_keys_close(f.keys);
     sl_trace_settings_deinit(&f.traces);

@@ -3,6 +3,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
+#include "server/server.h"
 
 #include <errno.h>
 #include <netdb.h>
@@ -52,7 +53,9 @@ int sl_listen_tcp(const char *host, int *port, int *fd, struct sl_error *err)
     rc = bind(*fd, addr->ai_addr, addr->ai_addrlen);
     freeaddrinfo(addr);
     if (rc != 0 || listen(*fd, BACKLOG) != 0) {
-        rc = sl_fail(err, SL_EIO, "cannot listen on %s port %d: %s", host, *port, strerror(errno));
+        const char *hint = errno == EADDRINUSE ? " by another process; --port chooses another" : "";
+        rc = sl_fail(err, SL_EIO, "cannot listen on %s port %d: %s%s", host, *port, strerror(errno),
+                     hint);
         sl_sys->close(*fd);
         return rc;
     }
@@ -109,6 +112,59 @@ int sl_listen_unix(const char *path, int *fd, struct sl_error *err)
         return rc;
     }
     return 0;
+}
+
+/* host may list several addresses, separated by commas; a port of 0 is chosen by the first. */
+static int open_tcp(const char *hosts, struct sl_listeners *l, struct sl_error *err)
+{
+    for (const char *at = hosts; at != NULL;) {
+        const char *comma = strchr(at, ',');
+        size_t n = comma != NULL ? (size_t)(comma - at) : strlen(at);
+        if (n >= sizeof l->hosts[0] || l->n == SL_MAX_LISTENERS)
+            return sl_fail(err, SL_EINVAL,
+                           "--host: an address is too long, or there are more than %d",
+                           SL_MAX_LISTENERS - 1);
+        memcpy(l->hosts[l->n], at, n);
+        l->hosts[l->n][n] = '\0';
+        int rc = sl_listen_tcp(l->hosts[l->n], &l->port, &l->fds[l->n], err);
+        if (rc != 0)
+            return rc;
+        l->n++;
+        at = comma != NULL ? comma + 1 : NULL;
+    }
+    return 0;
+}
+
+int sl_listeners_open(const struct sl_server_config *cfg, struct sl_listeners *l,
+                      struct sl_error *err)
+{
+    int rc = 0;
+    *l = (struct sl_listeners){.port = cfg->port};
+    if (cfg->host == NULL && cfg->uds == NULL)
+        return sl_fail(err, SL_EINVAL, "nothing to listen on: neither a host nor a socket path");
+    if (cfg->uds != NULL) {
+        rc = sl_listen_unix(cfg->uds, &l->fds[0], err);
+        if (rc == 0) {
+            l->uds = cfg->uds;
+            l->n = 1;
+        }
+    }
+    if (rc == 0 && cfg->host != NULL)
+        rc = open_tcp(cfg->host, l, err);
+    if (rc != 0)
+        sl_listeners_close(l);
+    return rc;
+}
+
+void sl_listeners_close(struct sl_listeners *l)
+{
+    for (int i = 0; i < l->n; i++) {
+        if (l->uds != NULL && i == 0)
+            sl_listen_close_unix(l->uds, l->fds[i]);
+        else
+            sl_sys->close(l->fds[i]);
+    }
+    l->n = 0;
 }
 
 int sl_listen_write_port(const char *path, int port, struct sl_error *err)

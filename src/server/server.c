@@ -29,7 +29,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define MAX_LISTENERS   9
 #define ACCEPTS_AT_ONCE 64
 #define ACCEPT_PAUSE_MS 100 /* when descriptors have run out */
 #define SPARE_FDS       64  /* kept from connections: files, events, what libraries open */
@@ -37,14 +36,13 @@
 
 struct acceptor { /* what only the first thread needs */
     struct sl_server server;
-    struct event *listeners[MAX_LISTENERS];
-    int fds[MAX_LISTENERS];
+    struct event *listeners[SL_MAX_LISTENERS];
     int n_listeners;
+    struct sl_listeners own, *listening; /* own, or those of the configuration */
     struct event *resume, *deadline, *stop, *signals[2], *hangup;
     struct sl_activity *activity;
     struct sl_watchdog_timer *watchdog;
     int n_threads_started;
-    bool uds_bound;
     uint64_t t_drain_ns; /* when the first signal came; 0: none did */
 };
 
@@ -222,57 +220,29 @@ static void on_stop_fd(evutil_socket_t fd, short what, void *arg)
 static int add_listener(struct acceptor *a, int fd, struct sl_error *err)
 {
     int i = a->n_listeners++;
-    a->fds[i] = fd;
     a->listeners[i] = event_new(a->server.loops[0].base, fd, EV_READ | EV_PERSIST, on_accept, a);
     if (a->listeners[i] == NULL || event_add(a->listeners[i], NULL) != 0)
         return sl_fail(err, SL_ENOMEM, "cannot watch a listening socket");
     return 0;
 }
 
-/* host may list several addresses, separated by commas; a port of 0 is chosen by the first. */
-static int listen_tcp(struct acceptor *a, struct sl_error *err)
-{
-    const struct sl_server_config *cfg = a->server.cfg;
-    int port = cfg->port;
-    const char *at = cfg->host;
-    while (at != NULL) {
-        char host[256];
-        const char *comma = strchr(at, ',');
-        size_t n = comma != NULL ? (size_t)(comma - at) : strlen(at);
-        int fd;
-        if (n >= sizeof host || a->n_listeners == MAX_LISTENERS - 1)
-            return sl_fail(err, SL_EINVAL, "--host: too long or too many addresses");
-        memcpy(host, at, n);
-        host[n] = '\0';
-        int rc = sl_listen_tcp(host, &port, &fd, err);
-        if (rc == 0)
-            rc = add_listener(a, fd, err);
-        if (rc != 0)
-            return rc;
-        sl_log(SL_LOG_INFO, "listening on http%s://%s:%d", a->server.tls != NULL ? "s" : "", host,
-               port);
-        at = comma != NULL ? comma + 1 : NULL;
-    }
-    return cfg->port_file != NULL ? sl_listen_write_port(cfg->port_file, port, err) : 0;
-}
-
 static int listen_all(struct acceptor *a, struct sl_error *err)
 {
     const struct sl_server_config *cfg = a->server.cfg;
-    int fd, rc = 0;
-    if (cfg->host == NULL && cfg->uds == NULL)
-        return sl_fail(err, SL_EINVAL, "nothing to listen on: neither a host nor a socket path");
-    if (cfg->uds != NULL) {
-        rc = sl_listen_unix(cfg->uds, &fd, err);
+    int rc = cfg->listeners == NULL ? sl_listeners_open(cfg, &a->own, err) : 0;
+    for (int i = 0; rc == 0 && i < a->listening->n; i++) {
+        rc = add_listener(a, a->listening->fds[i], err);
         if (rc != 0)
-            return rc;
-        a->uds_bound = true;
-        rc = add_listener(a, fd, err);
-        if (rc != 0)
-            return rc;
-        sl_log(SL_LOG_INFO, "listening on unix:%s", cfg->uds);
+            break;
+        if (a->listening->hosts[i][0] == '\0')
+            sl_log(SL_LOG_INFO, "listening on unix:%s", cfg->uds);
+        else
+            sl_log(SL_LOG_INFO, "listening on http%s://%s:%d", a->server.tls != NULL ? "s" : "",
+                   a->listening->hosts[i], a->listening->port);
     }
-    return cfg->host != NULL ? listen_tcp(a, err) : 0;
+    if (rc == 0 && cfg->port_file != NULL && cfg->host != NULL)
+        rc = sl_listen_write_port(cfg->port_file, a->listening->port, err);
+    return rc;
 }
 
 static int watch_stops(struct acceptor *a, struct sl_error *err)
@@ -420,13 +390,9 @@ static void tear_down(struct acceptor *a)
     for (int32_t i = 0; i < s->n_models; i++)
         sl_kv_publisher_stop(s->models[i].kv_publisher);
     sl_batches_close(s->batches); /* before the loops that it asks */
-    for (int i = 0; i < a->n_listeners; i++) {
+    for (int i = 0; i < a->n_listeners; i++)
         free_event(a->listeners[i]);
-        if (a->uds_bound && i == 0) /* the first that is bound */
-            sl_listen_close_unix(s->cfg->uds, a->fds[i]);
-        else
-            sl_sys->close(a->fds[i]);
-    }
+    sl_listeners_close(a->listening);
     sl_activity_stop(a->activity);
     sl_watchdog_timer_stop(a->watchdog);
     free_event(a->resume);
@@ -456,6 +422,7 @@ int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, str
     struct acceptor *a = sl_calloc(1, sizeof *a);
     if (a == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory");
+    a->listening = cfg->listeners != NULL ? cfg->listeners : &a->own;
     signal(SIGPIPE, SIG_IGN);
     json_object_seed(0); /* before threads: the hash of object keys is keyed at random */
     int rc = init_server(a, cfg, eng, err);

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * server.h - the OpenAI-compatible HTTP server over one engine, or several.
  *
- * sl_server_run opens the listeners, serves on n_http_threads threads and returns when it was told
- * to stop and every request in flight has ended (or shutdown_timeout_ms passed). It belongs to the
- * thread that calls it, which serves as the first HTTP thread. The configuration and the engines
- * are borrowed until it returns. Routes and their authorisation are the table in server/route.c.
+ * sl_server_run opens the listeners (unless they are open already: server/loading.h), serves on
+ * n_http_threads threads and returns when it was told to stop and every request in flight has ended
+ * (or shutdown_timeout_ms passed). It belongs to the thread that calls it, which serves as the
+ * first HTTP thread. The configuration and the engines are borrowed until it returns. Routes and
+ * their authorisation are the table in server/route.c.
  */
 #ifndef SL_SERVER_SERVER_H
 #define SL_SERVER_SERVER_H
@@ -12,6 +13,7 @@
 #include "base/err.h"
 
 struct sl_key_rule;
+struct sl_listeners;
 struct sl_engine;
 
 struct sl_server_model { /* one more model of a server */
@@ -27,7 +29,9 @@ struct sl_server_config {               /* start from sl_server_config_default()
     const char *host;                   /* address or name to listen on; NULL = no TCP listener */
     int32_t port;                       /* 0 = any free one */
     const char *uds;                    /* path of a UNIX socket, besides or instead of TCP */
-    const char *port_file;              /* the TCP port is written here once it listens */
+    const char *port_file;              /* the TCP port is written here once it is served */
+    struct sl_listeners *listeners;     /* listen.h: opened before; the server closes them. NULL: it
+                                           opens what host, port and uds say */
     const char *const *api_keys;        /* any of these opens the routes that need a key */
     int32_t n_api_keys;                 /* 0: every route is open */
     struct sl_key_rule *key_rules;      /* [n_api_keys] keys.h; NULL: every key may do all */
