@@ -15,28 +15,30 @@
 #include <string.h>
 #include <unistd.h>
 
+/* In the order of use. */
 static const struct sl_command *const commands[] = {
-    &sl_cmd_run,     &sl_cmd_chat,     &sl_cmd_serve,    &sl_cmd_bench,     &sl_cmd_embed,
-    &sl_cmd_inspect, &sl_cmd_tokenize, &sl_cmd_template, &sl_cmd_grammar,   &sl_cmd_pull,
-    &sl_cmd_list,    &sl_cmd_rm,       &sl_cmd_batch,    &sl_cmd_calibrate,
+    &sl_cmd_run,     &sl_cmd_chat,      &sl_cmd_serve,   &sl_cmd_ps,       &sl_cmd_top,
+    &sl_cmd_stop,    &sl_cmd_pull,      &sl_cmd_list,    &sl_cmd_rm,       &sl_cmd_batch,
+    &sl_cmd_embed,   &sl_cmd_bench,     &sl_cmd_inspect, &sl_cmd_tokenize, &sl_cmd_template,
+    &sl_cmd_grammar, &sl_cmd_calibrate,
 };
 
 static void print_help(FILE *to)
 {
-    fprintf(to,
-            "sluice " SLUICE_VERSION ": run, chat with and serve open-weight language models\n\n"
-            "Usage: sluice COMMAND [MODEL] [FLAGS]\n\n");
+    fputs("sluice " SLUICE_VERSION ": run, chat with and serve open-weight language models\n\n"
+          "Examples:\n"
+          "  sluice run -p \"Once upon a time\" -n 100         the bundled model, a story-teller\n"
+          "  sluice chat Qwen/Qwen3-0.6B                      a conversation\n"
+          "  sluice serve Qwen/Qwen3-0.6B --port 8000         an OpenAI-compatible server\n\n"
+          "Usage: sluice COMMAND [MODEL] [FLAGS]\n\n",
+          to);
     for (size_t i = 0; i < SL_COUNT(commands); i++)
         fprintf(to, "  %-10s %s\n", commands[i]->name, commands[i]->summary);
-    fprintf(
-        to,
-        "\nMODEL is a Hugging Face folder, a GGUF file or a name of the hub (org/name, "
-        "org/name:QUANT);\nwithout one the bundled story-teller answers.\n\n"
-        "  sluice run -p \"Once upon a time\" -n 100      a completion on stdout\n"
-        "  sluice chat ./Qwen3-0.6B                     a conversation\n"
-        "  sluice serve Qwen/Qwen3-0.6B --port 8000     an OpenAI-compatible server\n"
-        "  sluice COMMAND --help                        everything about one command\n"
-        "  sluice completion bash|zsh|fish              for the shell; `sluice man`: all of it\n");
+    fputs("  completion bash, zsh or fish: prints completions for that shell\n"
+          "  man        prints the manual page, with all commands and flags\n\n"
+          "MODEL is a Hugging Face folder, a GGUF file or a name of the hub (org/name, "
+          "org/name:QUANT).\n`sluice COMMAND --help` shows a command's examples and flags.\n",
+          to);
 }
 
 static int unknown_command(const char *name)

@@ -25,7 +25,7 @@ def ok(*args: str, stdin: bytes = b"") -> str:
 
 
 COMMANDS = ["run", "chat", "serve", "bench", "inspect", "tokenize", "template", "grammar", "embed", "batch", "pull",
-            "list", "rm", "calibrate"]
+            "list", "rm", "calibrate", "ps", "top", "stop"]
 
 
 @pytest.mark.parametrize("command", COMMANDS + ["bench serve"])

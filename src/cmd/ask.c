@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+#include "cmd/ask.h"
+
+#include "server/http_client.h"
+
+#include <event2/event.h>
+#include <stdio.h>
+
+#define MAX_BODY (16u << 20)
+
+struct answer {
+    struct event_base *base;
+    struct sl_buf *body;
+    int status;
+    char error[120];
+};
+
+static void on_body(void *arg, const char *data, size_t n)
+{
+    sl_buf_put(((struct answer *)arg)->body, data, n);
+}
+
+static void on_done(void *arg, int status, const char *error)
+{
+    struct answer *a = arg;
+    a->status = status;
+    snprintf(a->error, sizeof a->error, "%s", error != NULL ? error : "no reply");
+    event_base_loopbreak(a->base);
+}
+
+int sl_cli_get(const char *url, const char *path, const char *api_key, int timeout_ms, int *status,
+               struct sl_buf *body, struct sl_error *err)
+{
+    static const struct sl_http_client_events events = {on_body, on_done};
+    const struct timeval limit = {timeout_ms / 1000, timeout_ms % 1000 * 1000};
+    struct answer a = {.body = body, .error = "no reply in time"};
+    struct sl_http_url where;
+    struct sl_http_client *client = NULL;
+    sl_buf_clear(body);
+    body->max_bytes = MAX_BODY;
+    int rc = sl_http_url_parse(url, &where, err);
+    if (rc != 0)
+        return rc;
+    a.base = event_base_new();
+    if (a.base == NULL)
+        return sl_fail(err, SL_ENOMEM, "cannot set up the event loop");
+    rc = sl_http_client_create(a.base, &where, &events, &a, &client, err);
+    if (rc == 0) {
+        sl_http_client_send(client, path, api_key, NULL, 0);
+        (void)event_base_loopexit(a.base, &limit);
+        (void)event_base_dispatch(a.base);
+        if (a.status == 0)
+            rc = sl_fail(err, SL_EIO, "%.120s: %s", url, a.error);
+        else if (!sl_buf_ok(body))
+            rc = sl_fail(err, SL_EIO, "%.120s: the reply is too large", url);
+        sl_http_client_destroy(client);
+    }
+    event_base_free(a.base);
+    *status = a.status;
+    return rc;
+}
