@@ -244,9 +244,12 @@ static void on_done(void *arg, int status, const char *error)
     if (status == 200 && !slot->failed) {
         record(b, slot);
     } else if (b->first_error[0] == '\0') {
-        snprintf(b->first_error, sizeof b->first_error, "status %d: %s %.120s", status,
-                 error != NULL ? error : "",
-                 slot->line.data != NULL && sl_buf_ok(&slot->line) ? slot->line.data : "");
+        const char *line = slot->line.data != NULL && sl_buf_ok(&slot->line) ? slot->line.data : "";
+        if (status == 0) /* no reply at all */
+            snprintf(b->first_error, sizeof b->first_error, "%.150s",
+                     error != NULL ? error : "no reply");
+        else
+            snprintf(b->first_error, sizeof b->first_error, "status %d: %.150s", status, line);
         sl_scrub(b->first_error, strlen(b->first_error));
     }
     slot->next_free = b->free_slots;

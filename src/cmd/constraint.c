@@ -4,6 +4,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/str.h"
 #include "base/sys.h"
 
 #include <string.h>
@@ -44,6 +45,16 @@ static void put_choice(struct sl_buf *b, const struct sl_flag_list *list)
         sl_buf_json_string(b, list->items[i], strlen(list->items[i]));
     }
     sl_buf_putc(b, ']');
+}
+
+void sl_cli_drop_kind(struct sl_error *err)
+{
+    static const char *const kinds[] = {"regex: ", "grammar: ", "schema: "};
+    for (size_t i = 0; i < SL_COUNT(kinds); i++) {
+        size_t n = strlen(kinds[i]);
+        if (sl_starts_with(err->msg, kinds[i]))
+            memmove(err->msg, err->msg + n, strlen(err->msg) - n + 1);
+    }
 }
 
 int sl_cli_constraint_open(const struct sl_cli_constraint *c, struct sl_engine *eng,
@@ -90,8 +101,10 @@ int sl_cli_constraint_open(const struct sl_cli_constraint *c, struct sl_engine *
     }
     if (rc == 0)
         rc = sl_constraint_open(eng, &desc, out, err);
-    if (rc != 0)
+    if (rc != 0) {
+        sl_cli_drop_kind(err);
         (void)sl_error_prefix(err, rc, "%s", given[found].flag);
+    }
     sl_buf_deinit(&list);
     sl_free(file);
     return rc;

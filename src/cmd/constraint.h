@@ -18,5 +18,8 @@ extern const int sl_n_flags_constraint;
 /* At most one of them may be given. *out: NULL if none is; errors name the flag. */
 SL_MUST_CHECK int sl_cli_constraint_open(const struct sl_cli_constraint *c, struct sl_engine *eng,
                                          struct sl_constraint **out, struct sl_error *err);
+/* Takes "regex: " and the like from the beginning of a message where the flag or the command says
+ * it already. */
+void sl_cli_drop_kind(struct sl_error *err);
 
 #endif

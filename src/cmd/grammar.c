@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "cmd/constraint.h"
 #include "cmd/model.h"
 
 #include <string.h>
@@ -195,8 +196,10 @@ static int grammar_main(int argc, char **argv)
         sl_tokenizer_close(tok);
     sl_free(in);
     sl_cli_model_deinit(&model);
-    if (rc != 0)
+    if (rc != 0) {
+        sl_cli_drop_kind(&err); /* "sluice grammar: grammar: " */
         return sl_command_fail(&sl_cmd_grammar, &err);
+    }
     return all ? SL_EXIT_OK : SL_EXIT_FAILED;
 }
 

@@ -73,6 +73,12 @@ static int run_command(int argc, char **argv)
         print_help(stderr);
         return SL_EXIT_USAGE;
     }
+    char help[] = "--help";
+    char *ask_help[] = {argv[0], argc > 2 ? argv[2] : NULL, help, NULL};
+    if (strcmp(argv[1], "help") == 0 && argc > 2) { /* `sluice help run` */
+        argv = ask_help;
+        argc = 3;
+    }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 ||
         strcmp(argv[1], "help") == 0) {
         print_help(stdout);

@@ -2,9 +2,15 @@
 #include "cmd/model.h"
 
 #include "base/check.h"
+#include "base/fs.h"
+#include "base/str.h"
 #include "base/sys.h"
+#include "hub/hub.h"
 
+#include <errno.h>
 #include <stdio.h>
+#include <string.h>
+#include <strings.h>
 #include <unistd.h>
 
 #define STEP_NS 200000000u /* between drawings of the bar */
@@ -79,6 +85,92 @@ static void show(void *arg, const struct sl_hub_progress *p)
     }
 }
 
+/* ---- did you mean */
+
+#define MAX_NEAR 256
+
+struct near { /* what a wrong name may have been meant to be */
+    char shown[MAX_NEAR][160];
+    const char *keys[MAX_NEAR]; /* the part of shown that is compared */
+    size_t n;
+    const char *folder; /* as it was typed, with its slash; "" */
+    int n_folder;
+    bool short_names; /* of the hub: compare what comes after org/ */
+};
+
+static int add_file(void *arg, const char *name, uint64_t n_bytes, struct sl_error *err)
+{
+    struct near *c = arg;
+    (void)n_bytes;
+    (void)err;
+    if (c->n == MAX_NEAR || name[0] == '.')
+        return 0;
+    snprintf(c->shown[c->n], sizeof c->shown[0], "%.*s%.100s", SL_MIN(c->n_folder, 50), c->folder,
+             name);
+    c->keys[c->n] = c->shown[c->n] + SL_MIN(c->n_folder, 50);
+    c->n++;
+    return 0;
+}
+
+static void add_cached(void *arg, const struct sl_hub_entry *e)
+{
+    struct near *c = arg;
+    if (c->n == MAX_NEAR)
+        return;
+    snprintf(c->shown[c->n], sizeof c->shown[0], "%.150s", e->repo);
+    const char *slash = strchr(c->shown[c->n], '/');
+    c->keys[c->n] = c->short_names && slash != NULL ? slash + 1 : c->shown[c->n];
+    c->n++;
+}
+
+/* The likeliest one, or one that the typed name begins; NULL: none. */
+static const char *pick_near(const struct near *c, const char *key)
+{
+    const char *best = sl_nearest(key, c->keys, c->n);
+    size_t n = strlen(key);
+    for (size_t i = 0; i < c->n; i++) {
+        bool begins = n >= 3 && strncasecmp(c->keys[i], key, n) == 0;
+        if (c->keys[i] == best || (best == NULL && begins))
+            return c->shown[i];
+    }
+    return NULL;
+}
+
+/* Puts "; did you mean ...?" behind the message, if there is a model of a similar name in the
+ * folder or in the cache. */
+static void suggest(const char *name, const struct sl_hub_config *hub, struct sl_error *err)
+{
+    struct near *c = sl_calloc(1, sizeof *c);
+    struct sl_error ignored;
+    char repo[200], folder[256];
+    const char *slash = strrchr(name, '/'), *key = slash != NULL ? slash + 1 : name;
+    bool of_hub = sl_hub_is_name(name, repo);
+    if (c == NULL)
+        return;
+    c->folder = name;
+    c->n_folder = (int)(key - name);
+    snprintf(folder, sizeof folder, "%.*s", SL_MIN(SL_MAX(c->n_folder, 1), 255),
+             slash != NULL ? name : ".");
+    (void)!sl_list_folder(folder, add_file, c, &ignored);
+    const char *near = pick_near(c, key);
+    if (near == NULL && (of_hub || slash == NULL)) {
+        c->n = 0;
+        c->short_names = !of_hub;
+        (void)!sl_hub_list(hub, add_cached, c, &ignored);
+        near = pick_near(c, of_hub ? repo : key);
+    }
+    size_t n = strlen(err->msg);
+    if (near != NULL && strcmp(near, name) != 0)
+        snprintf(err->msg + n, sizeof err->msg - n, "; did you mean %s?", near);
+    sl_free(c);
+}
+
+static int no_such_model(const char *name, struct sl_error *err)
+{
+    return sl_fail(err, SL_ENOTFOUND, "%.120s: no such file or folder%s", name,
+                   strchr(name, '/') == NULL ? ", and a name of the hub is org/name" : "");
+}
+
 int sl_cli_find_model(struct sl_cli_model *m, const char *name, struct sl_error *err)
 {
     struct bar b = {.tty = isatty(STDERR_FILENO) == 1};
@@ -91,6 +183,11 @@ int sl_cli_find_model(struct sl_cli_model *m, const char *name, struct sl_error 
     wipe(&b);
     m->hub.progress = NULL;
     m->hub.progress_arg = NULL;
+    if (rc == 0 && m->found != NULL && access(m->found, F_OK) != 0 &&
+        (errno == ENOENT || errno == ENOTDIR))
+        rc = no_such_model(m->found, err);
+    if ((rc == SL_ENOTFOUND || rc == SL_EIO) && name != NULL) /* EIO: the hub cannot be reached */
+        suggest(name, &m->hub, err);
     m->path = m->found;
     return rc;
 }

@@ -163,10 +163,11 @@ const struct sl_command sl_cmd_top = {
     .examples = "  sluice top                              the only server of this machine\n"
                 "  sluice top http://10.0.0.5:8000         another machine's, vLLM's too\n"
                 "  sluice top --once                       one line per model, for scripts\n",
-    .details = "RUN and WAIT are requests running and waiting, KV the share of the KV cache in "
-               "use, CACHED the share "
-               "of prompt\ntokens found in it. TTFT (time to first token) and ITL (between two "
-               "tokens): mean of the\ninterval, and the bucket of the histogram that the 99th "
-               "percentile lies in.\n",
+    .details = "RUN and WAIT: requests running and waiting. KV: share of the KV cache in use. "
+               "CACHED: share\n"
+               "of prompt tokens found in it. TTFT (time to first token) and ITL (time between two "
+               "tokens):\n"
+               "mean of the interval, and the upper bound of the histogram bucket of the 99th "
+               "percentile.\n",
     .run = top_main,
 };

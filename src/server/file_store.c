@@ -321,7 +321,9 @@ int sl_file_store_open(const char *dir, uint64_t max_bytes, struct sl_file_store
     int rc = s->dir == NULL ? sl_fail(err, SL_ENOMEM, "out of memory") : take_folder(s, err);
     if (rc != 0) {
         sl_file_store_close(s);
-        return sl_error_prefix(err, rc, "--file-storage-path %s", dir);
+        return err != NULL && sl_starts_with(err->msg, dir) /* not the path twice */
+                   ? sl_error_prefix(err, rc, "--file-storage-path")
+                   : sl_error_prefix(err, rc, "--file-storage-path %s", dir);
     }
     *out = s;
     return 0;

@@ -23,12 +23,11 @@ struct sl_tls_session {
 /* The oldest complaint of OpenSSL on this thread. */
 static int fail(struct sl_error *err, int code, const char *what, const char *file)
 {
-    char why[160] = "unknown";
     unsigned long e = ERR_get_error();
-    if (e != 0)
-        ERR_error_string_n(e, why, sizeof why);
+    const char *why =
+        ERR_SYSTEM_ERROR(e) ? strerror(ERR_GET_REASON(e)) : ERR_reason_error_string(e);
     ERR_clear_error();
-    return sl_fail(err, code, "%s %s: %s", what, file, why);
+    return sl_fail(err, code, "%s %s: %s", what, file, why != NULL ? why : "unknown");
 }
 
 /* HTTP/1.1 is all that is spoken; who wants only something else goes on without an agreement. */

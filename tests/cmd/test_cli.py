@@ -71,6 +71,11 @@ def test_help_behind_for():
     assert (r.returncode, r.stderr) == (0, b"") and b"--max-model-len" in r.stdout
 
 
+def test_help_of_a_command_by_another_way():
+    assert ok("help", "run") == ok("run", "--help") and ok("help", "bench") == ok("bench", "-h")
+    assert "did you mean 'serve'" in sluice("help", "srever").stderr.decode()
+
+
 def test_top_level_help_and_version():
     assert all(f"  {c} " in ok("--help") for c in COMMANDS)
     assert ok("--version").startswith("sluice ")
@@ -89,6 +94,7 @@ def test_top_level_help_and_version():
     (["run", "-p", "x", "--temperature", "nan"], "--temperature"),
     (["run", "-p", "x", "--temperature", "-1"], "--temperature"),
     (["run", "-p", "x", "--top-p", "1.5"], "--top-p"),
+    (["run", "-p", "x", "-n", "99999999999"], "99999999999 is not between 1 and 67108864"),
     (["run", "-p", "x", "--raw=yes"], "--raw takes no value"),
     (["run", "-p", "x", "extra", "more"], "the prompt is given twice"),
     (["run", "/nonexistent/model", "-p", "x"], "/nonexistent/model"),
@@ -106,14 +112,18 @@ def test_top_level_help_and_version():
     (["run", "-p", "x", "--raw", "--system", "y"], "--system needs a chat template"),
     (["run", "-f", "/nonexistent"], "/nonexistent"),
     (["run", "-p", "x", "--regex", "a", "--choice", "b"], "--regex and --choice exclude each other"),
-    (["run", "-p", "x", "--regex", "("], "--regex: regex: ')' is missing"),
+    (["run", "-p", "x", "--regex", "("], "run: --regex: ')' is missing"),
     (["run", "-p", "x", "-j", "/nonexistent"], "--json-schema: /nonexistent"),
     (["run", "-p", "x", "--regex", "a", "--disable-any-whitespace"],
      "--disable-any-whitespace needs --json-schema"),
     (["run", "-p", "x", "-j", '{"uniqueItems": true, "type": "array"}'], "uniqueItems is not supported"),
-    (["chat", "--grammar", "root ::= x"], "--grammar: grammar: "),
+    (["chat", "--grammar", "root ::= x"], "chat: --grammar: line 1: no such rule: x"),
     (["bench", "--grammar-file", "/nonexistent"], "--grammar-file: /nonexistent"),
     (["tokenize", "Makefile"], "not a tokenizer"),
+    (["run", "./assets/storyteler", "x"], "assets/storyteler: no such file or folder; did you mean ./assets/storyteller?"),
+    (["serve", "asset", "--port", "0"], "asset: no such file or folder, and a name of the hub is org/name; did you mean assets?"),
+    (["serve", "--port", "0", "--log-level", "error", "--ssl-certfile", "/nonexistent"], "--ssl-certfile /nonexistent: No such file or directory"),
+    (["serve", "--port", "0", "--log-level", "error", "--file-storage-path", "/proc/x"], "--file-storage-path: /proc/x: No such file"),
     (["template", "Makefile.none"], "Makefile.none"),
     (["bench", "--prefix-len", "200"], "--prefix-len"),
     (["inspect", "Makefile"], "Makefile"),
@@ -128,6 +138,25 @@ def test_bad_input_is_named(args, says):
     assert says in r.stderr.decode(), r.stderr
     assert r.stdout == b""
     assert r.stderr.decode().count("\n") == 1
+
+
+def test_messages_say_a_thing_once():
+    """Not `grammar: grammar:`, nor a status where there was no reply."""
+    r = sluice("grammar", stdin=b"{")
+    assert r.returncode == 2 and r.stderr.startswith(b"sluice grammar: the schema is not JSON"), r.stderr
+    r = sluice("bench", "serve", "--url", "http://127.0.0.1:1")
+    assert (r.returncode, r.stderr) == (1, b"sluice bench serve: http://127.0.0.1:1: cannot connect\n")
+    r = sluice("bench", "serve", "--url", "http://127.0.0.1:1", "--model", "x", "--num-prompts", "2")
+    assert r.returncode == 1 and b"first failure: cannot connect\n" in r.stderr, r.stderr
+
+
+def test_a_wrong_name_of_the_hub_finds_the_cached_one(tmp_path):
+    (tmp_path / "models--Qwen--Qwen3-0.6B" / "blobs").mkdir(parents=True)
+    for typed in ("qwen/qwen3-0.6b", "Qwen/Qwen3-0.6", "Qwen3-0.6B", "Qwen/Qwne3-0.6B"):
+        r = sluice("run", typed, "x", "--offline", "--download-dir", str(tmp_path))
+        assert r.returncode == 2 and r.stderr.endswith(b"; did you mean Qwen/Qwen3-0.6B?\n"), r.stderr
+    r = sluice("run", "other/thing", "x", "--offline", "--download-dir", str(tmp_path))
+    assert r.returncode == 2 and b"did you mean" not in r.stderr
 
 
 def test_run_is_reproducible_and_quiet():
