@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 #include "cmd/ask.h"
 
+#include "base/str.h"
 #include "server/http_client.h"
 
 #include <event2/event.h>
 #include <stdio.h>
+#include <string.h>
 
 #define MAX_BODY (16u << 20)
 
@@ -39,8 +41,11 @@ int sl_cli_get(const char *url, const char *path, const char *api_key, int timeo
     sl_buf_clear(body);
     body->max_bytes = MAX_BODY;
     int rc = sl_http_url_parse(url, &where, err);
-    if (rc != 0)
+    if (rc != 0) {
+        if (sl_starts_with(err->msg, "--")) /* "--url: ...": here it is an argument */
+            memmove(err->msg, err->msg + 2, strlen(err->msg) - 1);
         return rc;
+    }
     a.base = event_base_new();
     if (a.base == NULL)
         return sl_fail(err, SL_ENOMEM, "cannot set up the event loop");
