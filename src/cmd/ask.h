@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * ask.h - one GET of a server, waited for.
+ * ask.h - one request to a server, waited for.
  */
 #ifndef SL_CMD_ASK_H
 #define SL_CMD_ASK_H
@@ -7,10 +7,17 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-/* url: http://host:port[/prefix] or unix:/path; no TLS. api_key NULL: none. The body replaces what
- * is in *body. An error is a failure to get any reply within timeout_ms; else *status is the
- * reply's. */
-SL_MUST_CHECK int sl_cli_get(const char *url, const char *path, const char *api_key, int timeout_ms,
-                             int *status, struct sl_buf *body, struct sl_error *err);
+struct sl_cli_ask {
+    const char *url; /* http://host:port[/prefix] or unix:/path; no TLS */
+    const char *path;
+    const char *api_key;       /* NULL: none */
+    const struct sl_buf *post; /* the body of a POST; NULL: GET */
+    int timeout_ms;
+};
+
+/* The reply's body replaces what is in *body. An error is a failure to get any reply in time; else
+ * *status is the reply's. */
+SL_MUST_CHECK int sl_cli_ask(const struct sl_cli_ask *ask, int *status, struct sl_buf *body,
+                             struct sl_error *err);
 
 #endif

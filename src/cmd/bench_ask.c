@@ -5,62 +5,34 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "base/sys.h"
+#include "cmd/ask.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 
+#define ASK_MS    60000
 #define REPEATS   4  /* of a word in the text that tells whether it is one token */
 #define FEW_WORDS 16 /* texts of fewer different words would say too little */
 #define TRIAL     64 /* words of the text that checks the result */
 
-struct answer {
-    struct event_base *base;
-    struct sl_buf body;
-    int status;
-    char error[120];
-};
-
-static void on_body(void *arg, const char *data, size_t n)
-{
-    sl_buf_put(&((struct answer *)arg)->body, data, n);
-}
-
-static void on_done(void *arg, int status, const char *error)
-{
-    struct answer *a = arg;
-    a->status = status;
-    snprintf(a->error, sizeof a->error, "%s", error != NULL ? error : "");
-    event_base_loopbreak(a->base);
-}
-
-/* Sends body, or GET if it is NULL. *out: the reply, to be released; only where the status is 200.
+/* Sends post, or GET if it is NULL. *out: the reply, to be released; only where the status is 200.
  */
-static int ask(const struct sl_bench_server *s, const char *path, const struct sl_buf *body,
+static int ask(const struct sl_bench_server *s, const char *path, const struct sl_buf *post,
                json_t **out, struct sl_error *err)
 {
-    static const struct sl_http_client_events events = {on_body, on_done};
-    struct answer a = {.base = s->base};
-    struct sl_http_client *client;
-    const char *method = body != NULL ? "POST" : "GET";
+    const struct sl_cli_ask what = {s->url, path, s->api_key, post, ASK_MS};
+    const char *method = post != NULL ? "POST" : "GET";
+    struct sl_buf body = {0};
+    int status = 0;
     *out = NULL;
-    int rc = sl_http_client_create(s->base, s->url, &events, &a, &client, err);
-    if (rc != 0)
-        return rc;
-    sl_http_client_send(client, path, s->api_key, body != NULL ? body->data : NULL,
-                        body != NULL ? body->n_bytes : 0);
-    event_base_dispatch(s->base);
-    if (a.status == 200 && sl_buf_ok(&a.body))
-        *out = json_loadb(a.body.data, a.body.n_bytes, 0, NULL);
-    if (a.status == 0)
-        rc = sl_fail(err, SL_EIO, "%s: %s", s->url->host, a.error);
-    else if (a.status == 404)
-        rc = sl_fail(err, SL_ENOTFOUND, "%s %s%s: status 404", method, s->url->prefix, path);
-    else if (*out == NULL)
-        rc = sl_fail(err, SL_EIO, "%s %s%s: status %d%s", method, s->url->prefix, path, a.status,
-                     a.status == 200 ? ", but no JSON" : "");
-    sl_buf_deinit(&a.body);
-    sl_http_client_destroy(client);
+    int rc = sl_cli_ask(&what, &status, &body, err);
+    if (rc == 0 && status == 200)
+        *out = json_loadb(body.data != NULL ? body.data : "", body.n_bytes, 0, NULL);
+    if (rc == 0 && *out == NULL)
+        rc = sl_fail(err, status == 404 ? SL_ENOTFOUND : SL_EIO, "%s %s: status %d%s", method, path,
+                     status, status == 200 ? ", but no JSON" : "");
+    sl_buf_deinit(&body);
     return rc;
 }
 
@@ -74,7 +46,7 @@ int sl_bench_ask_model(const struct sl_bench_server *s, char *name, size_t n_nam
     if (id != NULL)
         snprintf(name, n_name, "%s", id);
     else if (rc == 0)
-        rc = sl_fail(err, SL_EIO, "GET %s/v1/models names no model", s->url->prefix);
+        rc = sl_fail(err, SL_EIO, "GET /v1/models of %.120s names no model", s->url);
     json_decref(root);
     return rc;
 }

@@ -6,13 +6,9 @@
 #define SL_CMD_BENCH_ASK_H
 
 #include "cmd/bench_dataset.h"
-#include "server/http_client.h"
-
-#include <event2/event.h>
 
 struct sl_bench_server {
-    struct event_base *base;
-    const struct sl_http_url *url;
+    const char *url;
     const char *api_key; /* or NULL */
     const char *model;   /* NULL until sl_bench_ask_model */
     bool chat;           /* prompts are messages of chat completions */

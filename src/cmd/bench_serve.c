@@ -442,7 +442,7 @@ static int bench_url(struct options *opt, struct sl_error *err)
     b.base = event_base_new();
     if (rc == 0 && b.base == NULL)
         rc = sl_fail(err, SL_ENOMEM, "out of memory");
-    struct sl_bench_server server = {b.base, &b.url, opt->api_key, opt->model, b.chat};
+    struct sl_bench_server server = {opt->url, opt->api_key, opt->model, b.chat};
     if (rc == 0 && opt->model == NULL) {
         rc = sl_bench_ask_model(&server, model, sizeof model, err);
         server.model = opt->model = model;

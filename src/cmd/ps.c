@@ -36,15 +36,20 @@ struct state {
     double running, waiting;
 };
 
+static bool get(const struct sl_running *r, const char *path, int *status, struct sl_buf *body)
+{
+    const struct sl_cli_ask ask = {.url = r->url, .path = path, .timeout_ms = ASK_MS};
+    struct sl_error ignored;
+    return sl_cli_ask(&ask, status, body, &ignored) == 0;
+}
+
 static void ask_state(const struct sl_running *r, struct state *st)
 {
     static struct sl_scrape scrape; /* large */
     struct sl_buf body = {0};
-    struct sl_error err = {0};
     int status = 0;
     *st = (struct state){.status = "no answer"};
-    if (r->url[0] != '\0' &&
-        sl_cli_get(r->url, "/health", NULL, ASK_MS, &status, &body, &err) == 0) {
+    if (r->url[0] != '\0' && get(r, "/health", &status, &body)) {
         bool loading = body.data != NULL && strstr(body.data, "Loading") != NULL;
         bool draining = body.data != NULL && strstr(body.data, "draining") != NULL;
         snprintf(st->status, sizeof st->status, "%s",
@@ -53,8 +58,7 @@ static void ask_state(const struct sl_running *r, struct state *st)
                  : draining    ? "draining"
                                : "failed");
     }
-    if (status != 0 && sl_cli_get(r->url, "/metrics", NULL, ASK_MS, &status, &body, &err) == 0 &&
-        status == 200 && body.data != NULL) {
+    if (status != 0 && get(r, "/metrics", &status, &body) && status == 200 && body.data != NULL) {
         sl_scrape_read(&scrape, body.data);
         for (int i = 0; i < scrape.n; i++) {
             size_t at = strlen(st->models);

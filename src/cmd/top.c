@@ -43,7 +43,9 @@ static int take(const char *url, const struct top_options *opt, struct look *out
 {
     struct sl_buf body = {0};
     int status = 0;
-    int rc = sl_cli_get(url, "/metrics", opt->api_key, ASK_MS, &status, &body, err);
+    const struct sl_cli_ask ask = {
+        .url = url, .path = "/metrics", .api_key = opt->api_key, .timeout_ms = ASK_MS};
+    int rc = sl_cli_ask(&ask, &status, &body, err);
     out->at_ns = sl_now_ns();
     if (rc == 0 && status == 503 && body.data != NULL && strstr(body.data, "Loading") != NULL)
         rc = sl_fail(err, SL_EBUSY, "%.120s: the model is being loaded", url);

@@ -145,7 +145,7 @@ def test_messages_say_a_thing_once():
     r = sluice("grammar", stdin=b"{")
     assert r.returncode == 2 and r.stderr.startswith(b"sluice grammar: the schema is not JSON"), r.stderr
     r = sluice("bench", "serve", "--url", "http://127.0.0.1:1")
-    assert (r.returncode, r.stderr) == (1, b"sluice bench serve: 127.0.0.1:1: cannot connect\n")
+    assert (r.returncode, r.stderr) == (1, b"sluice bench serve: http://127.0.0.1:1: cannot connect\n")
     r = sluice("bench", "serve", "--url", "http://127.0.0.1:1", "--model", "x", "--num-prompts", "2")
     assert r.returncode == 1 and b"first failure: cannot connect\n" in r.stderr, r.stderr
 
