@@ -35,7 +35,7 @@ static void put_base64(struct sl_buf *b, const float *v, int32_t n)
 }
 
 /* Of a Matryoshka model the first numbers are a vector as well, once it has length 1 again. */
-static void put_vector(struct sl_buf *b, const struct sl_call *call, const float *v, int32_t n)
+void sl_pool_put_vector(struct sl_buf *b, const struct sl_call *call, const float *v, int32_t n)
 {
     const bool unit = sl_engine_info(call->served->eng)->normalized;
     const int32_t m = call->pool.dimensions > 0 ? SL_MIN(call->pool.dimensions, n) : n;
@@ -73,7 +73,7 @@ static void put_list(struct sl_buf *b, struct sl_call *call, const char *object,
         SL_PUT(b, ",\"");
         sl_buf_puts(b, member);
         SL_PUT(b, "\":");
-        put_vector(b, call, v, n);
+        sl_pool_put_vector(b, call, v, n);
         sl_buf_putc(b, '}');
     }
     SL_PUT(b, "],");
@@ -165,15 +165,9 @@ static int prepare_any(struct sl_task *t, bool vectors_only)
     int rc = sl_task_parse(t);
     if (rc != 0)
         return rc;
-    const struct sl_model_info *info = sl_engine_info(t->served->eng);
-    if (info->n_pooled == 0)
-        return sl_refuse(&t->refusal, SL_EUNSUPPORTED, "model",
-                         "this model generates text: it gives no embeddings (start the server with "
-                         "--runner pooling)");
-    if (vectors_only && info->task != SL_TASK_EMBED)
-        return sl_refuse(&t->refusal, SL_EUNSUPPORTED, "model",
-                         "this model gives scores, not embeddings: use /rerank or /score");
-    rc = sl_pool_read(t, known);
+    rc = sl_pool_check(t, vectors_only);
+    if (rc == 0)
+        rc = sl_pool_read(t, known);
     if (rc == 0)
         rc = read_format(t);
     return rc == 0 ? read_input(t) : rc;

@@ -23,12 +23,12 @@ bool sl_sleep_hides(const struct sl_server_config *cfg, const struct sl_route *r
                                 route->handle == sl_api_is_sleeping);
 }
 
-static int check_scope(const struct sl_server_config *cfg, int key, struct sl_refusal *r)
+int sl_sleep_scope(const struct sl_server_config *cfg, int key, struct sl_refusal *r)
 {
     if (cfg->key_rules == NULL || cfg->key_rules[key].admin)
         return 0;
     r->code = "insufficient_scope";
-    return sl_refuse(r, SL_EAUTH, NULL, "this API key has not the scope admin");
+    return sl_refuse(r, SL_EAUTH, NULL, "this API key lacks the scope admin");
 }
 
 static void finish_empty(struct sl_conn *c, struct sl_task *t)
@@ -55,7 +55,7 @@ static void prepare_sleep(struct sl_task *t)
     const struct sl_server *s = t->server;
     ptrdiff_t idx = t->kind - &sleep_kinds[0][0];
     SL_ASSERT(idx >= 0 && idx < 4);
-    t->rc = check_scope(s->cfg, t->key, &t->refusal);
+    t->rc = sl_sleep_scope(s->cfg, t->key, &t->refusal);
     if (t->rc == 0 && t->at_once)
         t->later = true;
     for (int32_t i = 0; t->rc == 0 && !t->later && i < s->n_models; i++) {
@@ -89,7 +89,7 @@ void sl_api_sleep(struct sl_conn *c)
 
 static void prepare_wake(struct sl_task *t)
 {
-    t->rc = check_scope(t->server->cfg, t->key, &t->refusal);
+    t->rc = sl_sleep_scope(t->server->cfg, t->key, &t->refusal);
     if (t->rc == 0 && t->at_once)
         t->later = true;
     for (int32_t i = 0; t->rc == 0 && !t->later && i < t->server->n_models; i++) {
@@ -150,7 +150,7 @@ static int update(struct sl_task *t)
     const struct sl_server *s = t->server;
     const char *path = NULL;
     bool abort = false;
-    int rc = check_scope(s->cfg, t->key, &t->refusal);
+    int rc = sl_sleep_scope(s->cfg, t->key, &t->refusal);
     if (rc == 0)
         rc = sl_task_parse(t);
     const json_t *v = rc == 0 ? json_object_get(t->root, "model_path") : NULL;

@@ -438,7 +438,7 @@ static void stream_chunk(struct sl_call *call, struct sl_prompt *prompt, struct 
 {
     struct sl_conn *c = call->conn;
     if (!c->streaming)
-        sl_reply_stream(c);
+        sl_reply_stream(c, call->api->ndjson ? SL_NDJSON : SL_EVENT_STREAM);
     struct sl_buf *out = sl_conn_stream_buf(c);
     size_t before = sl_answer_bytes(choice->answer);
     out->failed |= !sl_buf_ok(&choice->held) || !sl_buf_ok(&choice->held_tokens);
@@ -534,10 +534,10 @@ void sl_call_resume(struct sl_call *call)
 
 void sl_call_ping(struct sl_call *call)
 {
-    if (!call->stream)
+    if (!call->stream || call->api->ndjson)
         return;
     if (!call->conn->streaming)
-        sl_reply_stream(call->conn);
+        sl_reply_stream(call->conn, SL_EVENT_STREAM);
     struct sl_buf *b = sl_conn_stream_buf(call->conn);
     if (call->api->ping != NULL && call->choices[0].began)
         call->api->ping(b);

@@ -55,6 +55,7 @@ struct sl_call_api {
     bool pooling; /* values of prompts; of what follows put_whole alone is used */
     const char *id_prefix;
     bool own_ids; /* the client's names for requests do not become part of ids */
+    bool ndjson;  /* streams are lines of JSON, not events: nothing is sent while they are silent */
     /* A choice is new: makes what it needs, or NULL. */
     int (*begin)(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
                  struct sl_error *err);
@@ -78,9 +79,9 @@ struct sl_call_api {
     void (*collect)(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *choice,
                     const struct sl_chunk *chunk);
     void (*put_whole)(struct sl_buf *b, struct sl_call *call);
+    void (*put_event_head)(struct sl_call *call); /* fills call->event_head of a stream; or NULL */
     /* For openai_out.c alone. */
     const char *object, *event_object;
-    void (*put_event_head)(struct sl_call *call);
     void (*put_choice)(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
                        struct sl_choice *choice);
     void (*put_tail)(struct sl_buf *b, struct sl_call *call); /* members after usage, or NULL */

@@ -278,8 +278,7 @@ static void head_done(struct sl_conn *c)
     struct sl_refusal r = {0};
     const struct sl_server_config *cfg = c->loop->server->cfg;
     c->route = sl_route_find(p->path);
-    if (c->route != NULL &&
-        ((cfg->no_webui && sl_webui_owns(c->route)) || sl_sleep_hides(cfg, c->route)))
+    if (c->route != NULL && (sl_webui_hides(cfg, c->route) || sl_sleep_hides(cfg, c->route)))
         c->route = NULL;
     c->key = c->route != NULL ? sl_route_key(cfg, p) : -1;
     p->max_body_bytes = c->loop->server->files != NULL && sl_api_files_takes(c->route)

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#define SL_HTTP_MAX_ROUTES  48 /* rows of the route table, the last one counts unknown paths */
+#define SL_HTTP_MAX_ROUTES  72 /* rows of the route table, the last one counts unknown paths */
 #define SL_HTTP_N_CLASSES   5  /* 1xx .. 5xx */
 #define SL_HTTP_N_DURATIONS 3
 #define SL_HTTP_N_HIGHR     21

@@ -33,6 +33,19 @@ static int optional_int(const struct sl_task *t, const char *name, int64_t min, 
     return rc;
 }
 
+int sl_pool_check(struct sl_task *t, bool vectors_only)
+{
+    const struct sl_model_info *info = sl_engine_info(t->served->eng);
+    if (info->n_pooled == 0)
+        return sl_refuse(&t->refusal, SL_EUNSUPPORTED, "model",
+                         "this model generates text: it gives no embeddings (start the server with "
+                         "--runner pooling)");
+    if (vectors_only && info->task != SL_TASK_EMBED)
+        return sl_refuse(&t->refusal, SL_EUNSUPPORTED, "model",
+                         "this model gives scores, not embeddings: use /rerank or /score");
+    return 0;
+}
+
 int sl_pool_read(struct sl_task *t, const char *const *known)
 {
     const int32_t longest = sl_engine_info(t->served->eng)->max_model_len;

@@ -15,6 +15,10 @@ SL_MUST_CHECK int sl_pool_reserve(struct sl_task *t, size_t n, const char *field
 /* A text, or two: b NULL or a string. field: what a refusal names. */
 SL_MUST_CHECK int sl_pool_encode(struct sl_task *t, const json_t *a, const json_t *b,
                                  const char *field, struct sl_prompt *out);
+/* Does the model give embeddings (vectors_only), or anything at all for a text? */
+SL_MUST_CHECK int sl_pool_check(struct sl_task *t, bool vectors_only);
+/* api_embeddings.c: [0.1,...], or base64, of as many dimensions as were asked for */
+void sl_pool_put_vector(struct sl_buf *b, const struct sl_call *call, const float *v, int32_t n);
 /* {"id":...,"object":"list","created":...,"model":..., */
 void sl_pool_put_head(struct sl_buf *b, const struct sl_call *call);
 /* "usage":{...} */

@@ -143,7 +143,7 @@ static const char *error_type(int status, enum sl_protocol protocol)
 {
     static const struct {
         int least;
-        const char *types[SL_N_PROTOCOLS];
+        const char *types[2]; /* OpenAI's, Anthropic's */
     } rows[] = {
         {503, {"server_error", "overloaded_error"}},
         {500, {"server_error", "api_error"}},
@@ -174,6 +174,12 @@ static void put_string_or_null(struct sl_buf *b, const char *s)
 void sl_reply_error_json(struct sl_buf *b, const struct sl_refusal *r, int status,
                          enum sl_protocol protocol)
 {
+    if (protocol == SL_PROTOCOL_OLLAMA) {
+        SL_PUT(b, "{\"error\":");
+        sl_buf_json_string(b, r->err.msg, strlen(r->err.msg));
+        sl_buf_putc(b, '}');
+        return;
+    }
     sl_buf_puts(b, protocol == SL_PROTOCOL_ANTHROPIC ? "{\"type\":\"error\"," : "{");
     SL_PUT(b, "\"error\":{\"message\":");
     sl_buf_json_string(b, r->err.msg, strlen(r->err.msg));
@@ -214,13 +220,13 @@ void sl_reply_refusal(struct sl_conn *c, const struct sl_refusal *r)
     sl_reply_error(c, r, status < 400 || status == 499 ? 500 : status);
 }
 
-void sl_reply_stream(struct sl_conn *c)
+void sl_reply_stream(struct sl_conn *c, const char *content_type)
 {
     if (c->parser->http_1_0) { /* the end of the connection is the end of the reply */
         c->close_after = true;
         c->parser->keep_alive = false;
     }
-    put_head(c, 200, "text/event-stream; charset=utf-8");
+    put_head(c, 200, content_type);
     SL_PUT(&c->out, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
     sl_buf_puts(&c->out, c->parser->http_1_0 ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
     c->streaming = true;

@@ -8,6 +8,9 @@
 #include "server/conn.h"
 #include "server/route.h"
 
+#define SL_EVENT_STREAM "text/event-stream; charset=utf-8"
+#define SL_NDJSON       "application/x-ndjson"
+
 #define SL_MAX_REPLY_BYTES (256u << 20) /* of a reply that is not streamed */
 
 /* headers: further header lines, each ending in CR LF, or NULL. */
@@ -19,7 +22,8 @@ void sl_reply_json(struct sl_conn *c, int status, struct sl_buf *body);
 void sl_reply_file(struct sl_conn *c, const char *content_type, int fd, uint64_t n_bytes);
 void sl_reply_refusal(struct sl_conn *c, const struct sl_refusal *r); /* status by the code */
 void sl_reply_error(struct sl_conn *c, const struct sl_refusal *r, int status);
-void sl_reply_stream(struct sl_conn *c); /* headers of an event stream; chunks follow */
+/* Headers of a stream; chunks follow. */
+void sl_reply_stream(struct sl_conn *c, const char *content_type);
 /* {"error": {...}} as the protocol has it */
 void sl_reply_error_json(struct sl_buf *b, const struct sl_refusal *r, int status,
                          enum sl_protocol protocol);

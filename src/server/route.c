@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/str.h"
 #include "server/conn.h"
+#include "server/webui.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -43,6 +44,23 @@ const struct sl_route sl_routes[] = {
     {"/detokenize", false, POST, SL_AUTH_KEY, false, sl_api_detokenize},
     {"/health", false, GET, SL_AUTH_OPEN, false, sl_api_health},
     {"/health/ready", false, GET, SL_AUTH_OPEN, false, sl_api_ready},
+    {"/livez", false, GET, SL_AUTH_OPEN, false, sl_api_live},
+    {"/readyz", false, GET, SL_AUTH_OPEN, false, sl_api_ready},
+    {"/api/chat", false, POST, SL_AUTH_KEY, true, sl_api_ollama_chat},
+    {"/api/generate", false, POST, SL_AUTH_KEY, true, sl_api_ollama_generate},
+    {"/api/embed", false, POST, SL_AUTH_KEY, true, sl_api_ollama_embed},
+    {"/api/embeddings", false, POST, SL_AUTH_KEY, true, sl_api_ollama_embeddings},
+    {"/api/tags", false, GET, SL_AUTH_KEY, false, sl_api_ollama_tags},
+    {"/api/ps", false, GET, SL_AUTH_KEY, false, sl_api_ollama_ps},
+    {"/api/show", false, POST, SL_AUTH_KEY, false, sl_api_ollama_show},
+    {"/api/version", false, GET, SL_AUTH_OPEN, false, sl_api_ollama_version},
+    {"/props", false, GET, SL_AUTH_KEY, false, sl_api_props},
+    {"/slots", false, GET, SL_AUTH_KEY, false, sl_api_slots},
+    {"/tokenizer_info", false, GET, SL_AUTH_KEY, false, sl_api_tokenizer_info},
+    {"/server_info", false, GET, SL_AUTH_KEY, false, sl_api_server_info},
+    {"/get_server_info", false, GET, SL_AUTH_KEY, false, sl_api_server_info},
+    {"/model_info", false, GET, SL_AUTH_KEY, false, sl_api_model_info},
+    {"/get_model_info", false, GET, SL_AUTH_KEY, false, sl_api_model_info},
     {"/sleep", false, POST, SL_AUTH_KEY, false, sl_api_sleep},
     {"/wake_up", false, POST, SL_AUTH_KEY, false, sl_api_wake_up},
     {"/is_sleeping", false, GET, SL_AUTH_KEY, false, sl_api_is_sleeping},
@@ -51,7 +69,7 @@ const struct sl_route sl_routes[] = {
     {"/version", false, GET, SL_AUTH_OPEN, false, sl_api_version},
     {"/load", false, GET, SL_AUTH_OPEN, false, sl_api_load},
     {"/metrics", false, GET, SL_AUTH_OPEN, false, sl_api_metrics},
-    {"/", false, GET, SL_AUTH_OPEN, false, sl_api_page},
+    {"/", false, GET, SL_AUTH_OPEN, false, sl_api_root},
     {"/page.css", false, GET, SL_AUTH_OPEN, false, sl_api_page},
     {"/page.js", false, GET, SL_AUTH_OPEN, false, sl_api_page},
     {"/api/state", false, GET, SL_AUTH_KEY, false, sl_api_state},
@@ -76,10 +94,12 @@ const struct sl_route *sl_route_find(struct sl_str path)
 
 enum sl_protocol sl_route_protocol(const struct sl_route *route)
 {
-    static const char anthropic[] = "/v1/messages";
-    return route != NULL && strncmp(route->path, anthropic, sizeof anthropic - 1) == 0
-               ? SL_PROTOCOL_ANTHROPIC
-               : SL_PROTOCOL_OPENAI;
+    static const char anthropic[] = "/v1/messages", ollama[] = "/api/";
+    if (route == NULL || sl_webui_owns(route))
+        return SL_PROTOCOL_OPENAI;
+    return strncmp(route->path, anthropic, sizeof anthropic - 1) == 0 ? SL_PROTOCOL_ANTHROPIC
+           : strncmp(route->path, ollama, sizeof ollama - 1) == 0     ? SL_PROTOCOL_OLLAMA
+                                                                      : SL_PROTOCOL_OPENAI;
 }
 
 const char *sl_route_label(const struct sl_route *route)

@@ -14,7 +14,7 @@ struct sl_served;
 
 enum sl_auth { SL_AUTH_KEY, SL_AUTH_OPEN }; /* zero is the strict one */
 
-enum sl_protocol { SL_PROTOCOL_OPENAI, SL_PROTOCOL_ANTHROPIC, SL_N_PROTOCOLS }; /* of errors */
+enum sl_protocol { SL_PROTOCOL_OPENAI, SL_PROTOCOL_ANTHROPIC, SL_PROTOCOL_OLLAMA }; /* of errors */
 
 struct sl_route {
     const char *path;
@@ -75,6 +75,7 @@ void sl_api_health(struct sl_conn *c);
 void sl_api_version(struct sl_conn *c);
 void sl_api_load(struct sl_conn *c);
 void sl_api_metrics(struct sl_conn *c);
+void sl_api_root(struct sl_conn *c);
 void sl_api_page(struct sl_conn *c);
 void sl_api_state(struct sl_conn *c);
 void sl_api_cancel(struct sl_conn *c);
@@ -83,6 +84,22 @@ void sl_api_sleep(struct sl_conn *c);
 void sl_api_wake_up(struct sl_conn *c);
 void sl_api_is_sleeping(struct sl_conn *c);
 void sl_api_update_weights(struct sl_conn *c);
+void sl_api_ollama_chat(struct sl_conn *c);
+void sl_api_ollama_generate(struct sl_conn *c);
+void sl_api_ollama_embed(struct sl_conn *c);
+void sl_api_ollama_embeddings(struct sl_conn *c);
+void sl_api_ollama_tags(struct sl_conn *c);
+void sl_api_ollama_ps(struct sl_conn *c);
+void sl_api_ollama_show(struct sl_conn *c);
+void sl_api_ollama_version(struct sl_conn *c);
+void sl_api_props(struct sl_conn *c);
+void sl_api_slots(struct sl_conn *c);
+void sl_api_tokenizer_info(struct sl_conn *c);
+void sl_api_server_info(struct sl_conn *c);
+void sl_api_model_info(struct sl_conn *c);
+void sl_api_live(struct sl_conn *c);
+/* May the key put models to sleep, and wake them? */
+SL_MUST_CHECK int sl_sleep_scope(const struct sl_server_config *cfg, int key, struct sl_refusal *r);
 /* A route of sleeping, or of other weights, that this server was not told to have. */
 bool sl_sleep_hides(const struct sl_server_config *cfg, const struct sl_route *route);
 

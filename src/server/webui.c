@@ -21,8 +21,13 @@ extern const struct sl_embedded sl_web_table[]; /* NAME and NAME.gz, ended by a 
 
 bool sl_webui_owns(const struct sl_route *route)
 {
-    return route->handle == sl_api_page || route->handle == sl_api_state ||
-           route->handle == sl_api_cancel;
+    return route->handle == sl_api_root || route->handle == sl_api_page ||
+           route->handle == sl_api_state || route->handle == sl_api_cancel;
+}
+
+bool sl_webui_hides(const struct sl_server_config *cfg, const struct sl_route *route)
+{
+    return cfg->no_webui && sl_webui_owns(route) && route->handle != sl_api_root;
 }
 
 static const struct sl_embedded *find(struct sl_str name, bool gzip)
@@ -53,6 +58,23 @@ static const char *type_of(const char *name)
     return strncmp(name, "page.js", 7) == 0    ? "text/javascript; charset=utf-8"
            : strncmp(name, "page.css", 8) == 0 ? "text/css; charset=utf-8"
                                                : "text/html; charset=utf-8";
+}
+
+/* Browsers, and clients that do not say what they take, get the page. */
+static bool takes_html(const struct sl_http_parser *p)
+{
+    const struct sl_str *accept = sl_http_header(p, "accept");
+    return accept == NULL || contains(accept, "text/") || contains(accept, "*/*");
+}
+
+/* Ollama's clients ask here whether there is a server, and some read the answer. */
+void sl_api_root(struct sl_conn *c)
+{
+    static const char body[] = "Ollama is running";
+    if (!c->loop->server->cfg->no_webui && takes_html(c->parser))
+        sl_api_page(c);
+    else
+        sl_reply(c, 200, "text/plain; charset=utf-8", "Vary: Accept\r\n", body, sizeof body - 1);
 }
 
 void sl_api_page(struct sl_conn *c)

@@ -7,7 +7,9 @@
 
 #include "server/route.h"
 
-/* Routes that exist for the page alone: gone with --no-webui, and never for other sites (CORS). */
+/* Routes that exist for the page alone, and never for other sites (CORS). */
 bool sl_webui_owns(const struct sl_route *route);
+/* Is the route gone with --no-webui? "/" stays, without the page: clients of Ollama ask there. */
+bool sl_webui_hides(const struct sl_server_config *cfg, const struct sl_route *route);
 
 #endif

@@ -381,7 +381,7 @@ static inline void check_header_names(const struct answer *a)
     }
 }
 
-/* OpenAI's error object or Anthropic's, whole and of the right kinds. */
+/* OpenAI's error object, Anthropic's or Ollama's, whole and of the right kinds. */
 static inline void check_error_body(const struct answer *a)
 {
     json_error_t je;
@@ -389,13 +389,14 @@ static inline void check_error_body(const struct answer *a)
     const json_t *error = json_object_get(root, "error"), *type = json_object_get(root, "type");
     const json_t *param = json_object_get(error, "param"), *code = json_object_get(error, "code");
     bool anthropic = json_is_string(type) && strcmp(json_string_value(type), "error") == 0;
-    if (json_object_size(root) != 1u + anthropic ||
-        json_object_size(error) != (anthropic ? 2 : 4) ||
-        !json_is_string(json_object_get(error, "message")) ||
-        json_string_length(json_object_get(error, "message")) == 0 ||
-        !json_is_string(json_object_get(error, "type")) ||
-        (!anthropic && !json_is_null(param) && !json_is_string(param)) ||
-        (!anthropic && !json_is_null(code) && !json_is_string(code)))
+    bool ollama = json_object_size(root) == 1 && json_string_length(error) > 0;
+    if (!ollama && (json_object_size(root) != 1u + anthropic ||
+                    json_object_size(error) != (anthropic ? 2 : 4) ||
+                    !json_is_string(json_object_get(error, "message")) ||
+                    json_string_length(json_object_get(error, "message")) == 0 ||
+                    !json_is_string(json_object_get(error, "type")) ||
+                    (!anthropic && !json_is_null(param) && !json_is_string(param)) ||
+                    (!anthropic && !json_is_null(code) && !json_is_string(code))))
         fail_msg("not an error object: %.300s", a->body.data);
     json_decref(root);
 }

@@ -55,6 +55,23 @@ static const struct expected {
     {"/detokenize", false, false, POST},
     {"/health", false, true, GET},
     {"/health/ready", false, true, GET},
+    {"/livez", false, true, GET},
+    {"/readyz", false, true, GET},
+    {"/api/chat", false, false, POST},
+    {"/api/generate", false, false, POST},
+    {"/api/embed", false, false, POST},
+    {"/api/embeddings", false, false, POST},
+    {"/api/tags", false, false, GET},
+    {"/api/ps", false, false, GET},
+    {"/api/show", false, false, POST},
+    {"/api/version", false, true, GET},
+    {"/props", false, false, GET},
+    {"/slots", false, false, GET},
+    {"/tokenizer_info", false, false, GET},
+    {"/server_info", false, false, GET},
+    {"/get_server_info", false, false, GET},
+    {"/model_info", false, false, GET},
+    {"/get_model_info", false, false, GET},
     {"/ping", false, true, GET | POST},
     {"/version", false, true, GET},
     {"/load", false, true, GET},
@@ -180,7 +197,14 @@ static const struct expected *route_of(const char *target)
 static bool is_pooling(const char *path)
 {
     return strstr(path, "rerank") != NULL || strstr(path, "score") != NULL ||
-           strcmp(path, "/v1/embeddings") == 0 || strcmp(path, "/pooling") == 0;
+           strcmp(path, "/v1/embeddings") == 0 || strcmp(path, "/pooling") == 0 ||
+           strncmp(path, "/api/embed", 10) == 0;
+}
+
+/* What BODY is no request for: the prompt is no text, or it names no model. */
+static bool is_ollama_of_text(const char *path)
+{
+    return strcmp(path, "/api/generate") == 0 || strcmp(path, "/api/show") == 0;
 }
 
 static int status_of(const char *target, const struct method *m, bool key_ok)
@@ -193,7 +217,7 @@ static int status_of(const char *target, const struct method *m, bool key_ok)
     if (!(r->methods & m->is))
         return 405;
     if (strstr(r->path, "lora_adapter") != NULL || /* this server loads none for its clients */
-        is_pooling(r->path))
+        is_pooling(r->path) || is_ollama_of_text(r->path))
         return 400;
     size_t n = strcspn(target, "?");
     bool known = n == strlen(MODEL_PATH) && strncmp(target, MODEL_PATH, n) == 0;
@@ -302,6 +326,12 @@ static void test_every_credential(void **state)
                                           "/v1/chat/completions/render",
                                           "/v1/completions/render",
                                           "/apply-template",
+                                          "/api/chat",
+                                          "/api/generate",
+                                          "/api/tags",
+                                          "/api/show",
+                                          "/api/version",
+                                          "/server_info",
                                           "/v1/models",
                                           MODEL_PATH,
                                           "/v1/models/none",
@@ -495,7 +525,7 @@ static void test_raw(void **state)
 static bool for_own_page(const char *path)
 {
     return strcmp(path, "/") == 0 || strncmp(path, "/page.", 6) == 0 ||
-           strncmp(path, "/api/", 5) == 0;
+           strcmp(path, "/api/state") == 0 || strcmp(path, "/api/cancel") == 0;
 }
 
 static void test_origins(void **state)
