@@ -82,6 +82,10 @@ struct sl_hub_config {        /* zero-initialise; NULL for all of it = defaults 
     bool text_only;           /* tokenizer and templates of a folder, without its weights */
     void (*progress)(void *arg, const struct sl_hub_progress *p);
     void *progress_arg;
+    /* Asked some times a second: true ends a download with SL_ECANCELED. What has arrived is kept
+     * for the next one. NULL: never. */
+    bool (*cancelled)(void *arg);
+    void *cancelled_arg;
 };
 
 /* Where a model lies on disk: a path that exists is itself, NULL stays NULL (the bundled model).

@@ -32,7 +32,7 @@ struct serve_flags {
     int32_t shutdown_s, request_s, ping_s, max_queued, max_wait_s, watchdog_s, max_itl_ms;
     const char *model;     /* instead of the first argument, as vLLM's and llama-server's */
     const char *for_model; /* --help shows it; models.c reads it */
-    bool null_model, auto_tools;
+    bool null_model, auto_tools, allow_pull;
     struct sl_server_model more[SL_CLI_MAX_MODELS];
     char key_text[8192];
     const char *key_items[MAX_ITEMS];
@@ -85,6 +85,8 @@ static const struct sl_flag flags[] = {
      "N", "tokens of an event of a stream, at least (default: 1)"},
     {SL_FLAG_SWITCH, 0, "trust-request-chat-template", NULL, SERVER(trust_request_chat_template), 0,
      0, NULL, "let requests bring a chat_template"},
+    {SL_FLAG_SWITCH, 0, "allow-pull", NULL, SERVE(allow_pull), 0, 0, NULL,
+     "let clients download models into the cache (/api/pull)"},
     {SL_FLAG_STR, 0, "tool-call-parser", NULL, SERVER(tool_call_parser), 0, 0, "NAME",
      "how calls are read: vLLM's names, auto, none (default: auto)"},
     {SL_FLAG_STR, 0, "reasoning-parser", NULL, SERVER(reasoning_parser), 0, 0, "NAME",
@@ -388,6 +390,9 @@ static int run(int argc, char **argv)
     if (rc == 0)
         rc =
             sl_cli_models_read(&models, given, n_given, &engine, &hub, argc, argv, first_for, &err);
+    struct sl_hub_config pulls = {.download_dir = hub.download_dir, .offline = hub.offline};
+    if (f.allow_pull)
+        f.server.pull = &pulls;
     if (rc == 0)
         rc = serve(&f, &models, &err);
     end_loading(&f);

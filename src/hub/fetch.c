@@ -95,6 +95,8 @@ static int run_multi(struct sl_fetch *f, struct sl_error *err)
 {
     int rc = 0, n_running;
     while (rc == 0 && count(f, SL_FETCH_DONE) < f->n_jobs) {
+        if (f->opt->cancelled != NULL && f->opt->cancelled(f->opt->cancelled_arg))
+            return sl_fail(err, SL_ECANCELED, "the download was cancelled");
         rc = start_some(f, err);
         CURLMcode code = rc == 0 ? f->curl->multi_perform(f->multi, &n_running) : CURLM_OK;
         if (rc == 0 && code == CURLM_OK)

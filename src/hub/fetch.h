@@ -68,6 +68,8 @@ struct sl_fetch_options {
     /* Called some times a second and at the end of each file. finished: its job, or NULL. */
     void (*progress)(void *arg, const struct sl_fetch_job *finished, const char *note);
     void *progress_arg;
+    bool (*cancelled)(void *arg); /* asked as often; NULL: never */
+    void *cancelled_arg;
 };
 
 struct sl_fetch {

@@ -430,7 +430,9 @@ static int read_environment(struct find *f, struct sl_error *err)
                                          .n_parallel = N_PARALLEL,
                                          .silence_s = SILENCE_S,
                                          .progress = on_progress,
-                                         .progress_arg = f};
+                                         .progress_arg = f,
+                                         .cancelled = f->cfg->cancelled,
+                                         .cancelled_arg = f->cfg->cancelled_arg};
     if (silence != NULL) {
         if (!sl_parse_u64(silence, strlen(silence), &seconds) || seconds < 1 ||
             seconds > MAX_SILENCE_S)

@@ -296,8 +296,7 @@ static const struct sl_call_api generate_api = {.id_prefix = "ollama-", OLLAMA_A
 
 /* ---- requests */
 
-/* The name in place, without what Ollama's clients add to it. */
-static int read_name(struct sl_task *t)
+int sl_ollama_name(struct sl_task *t)
 {
     static const char *const hosts[] = {"hf.co/", "huggingface.co/"};
     static const char tag[] = ":latest";
@@ -331,7 +330,7 @@ int sl_ollama_parse(struct sl_task *t)
     int rc =
         t->root != NULL ? 0 : sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
     if (rc == 0)
-        rc = read_name(t);
+        rc = sl_ollama_name(t);
     return rc == 0 ? sl_task_parse(t) : rc;
 }
 

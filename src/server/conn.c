@@ -16,6 +16,7 @@
 #include "server/api_files.h"
 #include "server/call.h"
 #include "server/keys.h"
+#include "server/pull.h"
 #include "server/reply.h"
 #include "server/route.h"
 #include "server/task.h"
@@ -184,6 +185,8 @@ void sl_conn_destroy(struct sl_conn *c)
         sl_call_destroy(c->call);
     if (c->task != NULL)
         sl_task_abandon(c->task);
+    if (c->pulls)
+        sl_pull_leave(c);
     if (c->parser != NULL)
         sl_loop_put_parser(loop, c->parser);
     if (c->file >= 0)

@@ -40,6 +40,7 @@ struct sl_conn {
     int key;                      /* of the current request: sl_route_key */
     struct sl_call *call;         /* generation in progress */
     struct sl_task *task;         /* a large body is being prepared */
+    bool pulls;                   /* a download is under way for it */
     int file;                     /* the reply's body that is not in out yet; -1: none */
     uint64_t file_at, file_bytes; /* how far it is, and how far it goes */
     struct sl_conn *prev, *next, *next_dirty;

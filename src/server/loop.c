@@ -5,6 +5,7 @@
 #include "base/sys.h"
 #include "server/call.h"
 #include "server/conn.h"
+#include "server/pull.h"
 #include "server/task.h"
 #include "text/tokenizer.h"
 
@@ -158,6 +159,7 @@ static void on_inbox(evutil_socket_t fd, short what, void *arg)
         sl_conn_create(loop, fd_of(item),
                        is_background(item) ? SL_CONN_BACKGROUND : SL_CONN_CLIENT);
     sl_task_collect(loop);
+    sl_pull_collect(loop);
     for (struct sl_call *call = loop->calls; call != NULL; call = call->next)
         sl_call_look(call);
     follow_drain(loop);

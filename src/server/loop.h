@@ -24,6 +24,7 @@ struct sl_workers;
 struct sl_response_store;
 struct sl_batches;
 struct sl_exporter;
+struct sl_puller;
 struct sl_tls;
 
 enum sl_drain { SL_SERVING, SL_DRAINING, SL_ABORTING };
@@ -39,6 +40,7 @@ struct sl_server {
     struct sl_file_store *files;  /* NULL: none are kept */
     struct sl_batches *batches;   /* NULL likewise */
     struct sl_exporter *exporter; /* of traces; NULL: none */
+    struct sl_puller *puller;     /* NULL: clients download nothing */
     struct sl_tls *tls;           /* NULL: connections are not encrypted */
     int n_loops;
     int max_conns;        /* as configured, or what descriptors allow */

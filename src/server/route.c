@@ -53,6 +53,7 @@ const struct sl_route sl_routes[] = {
     {"/api/tags", false, GET, SL_AUTH_KEY, false, sl_api_ollama_tags},
     {"/api/ps", false, GET, SL_AUTH_KEY, false, sl_api_ollama_ps},
     {"/api/show", false, POST, SL_AUTH_KEY, false, sl_api_ollama_show},
+    {"/api/pull", false, POST, SL_AUTH_KEY, false, sl_api_ollama_pull},
     {"/api/version", false, GET, SL_AUTH_OPEN, false, sl_api_ollama_version},
     {"/props", false, GET, SL_AUTH_KEY, false, sl_api_props},
     {"/slots", false, GET, SL_AUTH_KEY, false, sl_api_slots},

@@ -92,6 +92,7 @@ void sl_api_ollama_tags(struct sl_conn *c);
 void sl_api_ollama_ps(struct sl_conn *c);
 void sl_api_ollama_show(struct sl_conn *c);
 void sl_api_ollama_version(struct sl_conn *c);
+void sl_api_ollama_pull(struct sl_conn *c);
 void sl_api_props(struct sl_conn *c);
 void sl_api_slots(struct sl_conn *c);
 void sl_api_tokenizer_info(struct sl_conn *c);

@@ -18,6 +18,7 @@
 #include "server/listen.h"
 #include "server/loop.h"
 #include "server/notify.h"
+#include "server/pull.h"
 #include "server/request_log.h"
 #include "server/response_store.h"
 #include "server/task.h"
@@ -349,6 +350,9 @@ static int init_server(struct acceptor *a, const struct sl_server_config *cfg,
         rc = sl_batches_open(s, s->files, &s->batches, err);
     if (rc != 0)
         return rc;
+    rc = cfg->pull != NULL ? sl_puller_create(s, &s->puller, err) : 0;
+    if (rc != 0)
+        return rc;
     limit_conns(s);
     s->n_loops = SL_MIN(SL_MAX(cfg->n_http_threads, 1), SL_MAX_HTTP_THREADS);
     s->loops = sl_calloc((size_t)s->n_loops, sizeof *s->loops);
@@ -463,6 +467,7 @@ int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, str
                (double)(sl_now_ns() - a->t_drain_ns) * 1e-9,
                rc == 0 ? ": every request was answered" : ": requests in flight were aborted");
     sl_workers_stop(a->server.workers);
+    sl_puller_destroy(a->server.puller);
     tear_down(a);
     return rc;
 }

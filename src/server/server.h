@@ -74,6 +74,7 @@ struct sl_server_config {               /* start from sl_server_config_default()
     bool priority_scheduling;         /* requests may say a priority; else only 0 is accepted */
     bool lora_updates;                /* clients may load and unload adapters */
     bool sleep_mode;                  /* clients may put the engine to sleep and wake it */
+    const struct sl_hub_config *pull; /* clients may download models into this cache; NULL: not */
     bool weight_updates;              /* clients may have other weights loaded, from any path */
     bool trust_request_chat_template; /* requests may bring their own chat_template */
     bool metrics_aliases;             /* /metrics has old names too */

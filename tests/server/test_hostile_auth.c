@@ -64,6 +64,7 @@ static const struct expected {
     {"/api/tags", false, false, GET},
     {"/api/ps", false, false, GET},
     {"/api/show", false, false, POST},
+    {"/api/pull", false, false, POST},
     {"/api/version", false, true, GET},
     {"/props", false, false, GET},
     {"/slots", false, false, GET},
@@ -204,7 +205,8 @@ static bool is_pooling(const char *path)
 /* What BODY is no request for: the prompt is no text, or it names no model. */
 static bool is_ollama_of_text(const char *path)
 {
-    return strcmp(path, "/api/generate") == 0 || strcmp(path, "/api/show") == 0;
+    return strcmp(path, "/api/generate") == 0 || strcmp(path, "/api/show") == 0 ||
+           strcmp(path, "/api/pull") == 0;
 }
 
 static int status_of(const char *target, const struct method *m, bool key_ok)

@@ -3,7 +3,8 @@
 has to be called or to match is certain by constraint: the bundled model was never trained to call any tool."""
 import json
 import os
-import subprocess
+import pathlib
+import sys
 import time
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else it asks the network for a list of prices
@@ -14,6 +15,9 @@ import pytest  # noqa: E402
 from langchain_ollama import ChatOllama, OllamaEmbeddings, OllamaLLM  # noqa: E402
 
 from serverproc import ROOT, Server  # noqa: E402
+
+sys.path.insert(0, os.path.join(ROOT, "tests", "hub"))
+from standin import COMMIT, Hub, Repo  # noqa: E402
 
 HI = [{"role": "user", "content": "Tell me a story about a dog."}]
 GREEDY = {"num_predict": 8, "temperature": 0}
@@ -326,6 +330,81 @@ def test_embed(vectors):
     assert e.value.status_code == 400
     with pytest.raises(ollama.ResponseError, match="embeddings"):
         c.chat("m", HI)
+
+
+# ---- downloads
+
+@pytest.fixture
+def hub(tmp_path):
+    hub = Hub()
+    files = {p.name: p.read_bytes() for p in pathlib.Path(ROOT, "assets", "storyteller").iterdir()}
+    hub.repos["org/Story"] = Repo(files)
+    hub.home = tmp_path / "hf"
+    hub.env = {"HF_HOME": str(hub.home), "HF_ENDPOINT": hub.url, "no_proxy": "*", "HF_HUB_OFFLINE": "0"}
+    hub.snapshot = hub.home / "hub" / "models--org--Story" / "snapshots" / COMMIT
+    yield hub
+    hub.go_on.set()
+
+
+def test_pull(hub, tmp_path):
+    file = tmp_path / "keys"
+    file.write_text(json.dumps({"keys": [{"key": "user", "name": "u", "scopes": ["generate"]},
+                                         {"key": "ops", "name": "o", "scopes": ["generate", "admin"]}]}))
+    with Server("--threads", "1", "--allow-pull", "--api-key-file", str(file), "--served-model-name", "m",
+                env=hub.env) as s:
+        user, ops = (ollama.Client(host=s.url, headers={"Authorization": "Bearer " + k}) for k in ("user", "ops"))
+        assert user.pull("m").status == "success"  # it is here
+        with pytest.raises(ollama.ResponseError, match="admin"):
+            user.pull("org/Story")
+        for name in ("llama3.2", "/etc/passwd", "../x/y", "assets/storyteller", "org/none"):
+            with pytest.raises(ollama.ResponseError):
+                ops.pull(name)
+        hub.fault("model.safetensors", "slow", seconds=0.0005)
+        parts = list(ops.pull("hf.co/org/Story:latest", stream=True))
+        assert parts[0].status == "pulling manifest" and parts[-1].status == "success"
+        moves = [p for p in parts if p.total]
+        assert moves and all(p.digest == "org/Story" and 0 <= p.completed <= p.total for p in moves)
+        assert [p.completed for p in moves] == sorted(p.completed for p in moves)
+        assert (hub.snapshot / "model.safetensors").exists()
+        assert ops.pull("org/Story").status == "success"
+        assert ops.chat("m", HI, options=GREEDY).message.content
+
+
+def test_pull_is_given_up(hub):
+    """With its client, whose place the next one has; and with the server, which does not wait for it."""
+    with Server("--threads", "1", "--allow-pull", env=hub.env) as s:
+        c = ollama.Client(host=s.url)
+        hub.fault("model.safetensors", "stall", times=9, after=4096, seconds=60)
+        stream = c.pull("org/Story", stream=True)
+        assert next(stream).status == "pulling manifest"
+        assert hub.stalled.wait(20)
+        with pytest.raises(ollama.ResponseError) as e:
+            c.pull("org/Story")
+        assert e.value.status_code == 429
+        assert s.request("GET", "/readyz")[0] == 200
+        stream.close()
+        hub.stalled.clear()
+        deadline = time.monotonic() + 10
+        while True:  # the place is free some moments later
+            stream = c.pull("org/Story", stream=True)
+            try:
+                next(stream)
+                break
+            except ollama.ResponseError:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+        assert hub.stalled.wait(20)
+        start = time.monotonic()
+        assert s.stop() == 0 and time.monotonic() - start < 5
+        with pytest.raises(ollama.ResponseError, match="stopping"):
+            list(stream)
+
+
+def test_pull_needs_the_flag(client):
+    assert client.pull("m").status == "success"
+    with pytest.raises(ollama.ResponseError, match="--allow-pull") as e:
+        client.pull("org/Story")
+    assert e.value.status_code == 404
 
 
 # ---- others' clients of Ollama
