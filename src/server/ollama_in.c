@@ -181,13 +181,13 @@ int sl_ollama_keep_alive(json_t *root, bool *zero, struct sl_refusal *r)
 {
     static const char field[] = "keep_alive";
     const json_t *v = member(root, field);
-    int rc = 0;
+    const char *text = NULL;
+    int rc = json_is_string(v) ? sl_json_cstr(v, field, 64, &text, r) : 0;
     *zero = json_is_number(v) && json_number_value(v) == 0;
-    if (json_is_string(v) && !read_duration(json_string_value(v), zero))
+    if (rc == 0 && text != NULL && !read_duration(text, zero))
         rc = sl_refuse(
             r, SL_EINVAL, field,
-            "keep_alive must be a number of seconds or a duration such as 5m, not '%.40s'",
-            json_string_value(v));
+            "keep_alive must be a number of seconds or a duration such as 5m, not '%.40s'", text);
     else if (v != NULL && !json_is_string(v) && !json_is_number(v))
         rc = sl_refuse(r, SL_EINVAL, field,
                        "keep_alive must be a number of seconds or a duration such as 5m, not %s",
@@ -199,9 +199,10 @@ int sl_ollama_keep_alive(json_t *root, bool *zero, struct sl_refusal *r)
 static int read_format(json_t *root, struct sl_refusal *r)
 {
     json_t *v = member(root, "format"), *out;
-    const char *word = json_string_value(v);
-    if (v == NULL || (word != NULL && word[0] == '\0'))
-        return 0;
+    const char *word = NULL;
+    int rc = json_is_string(v) ? sl_json_cstr(v, "format", 16, &word, r) : 0;
+    if (rc != 0 || v == NULL || (word != NULL && word[0] == '\0'))
+        return rc;
     if (json_is_object(v))
         out = json_pack("{s:s, s:{s:s, s:O}}", "type", "json_schema", "json_schema", "name",
                         "format", "schema", v);

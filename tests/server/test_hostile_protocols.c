@@ -464,6 +464,44 @@ static const struct place response_places[] = {
     {ASKING "\"never_heard_of\":", "}", A_ANY},
 };
 
+#define FEW     "{\"options\":{\"num_predict\":1},"
+#define TURN    FEW "\"messages\":[{\"role\":\"user\","
+#define REPLY   FEW "\"messages\":[{\"role\":\"assistant\","
+#define CHATTED FEW "\"messages\":" MSG("\"a\"") ","
+#define PROMPT  FEW "\"prompt\":\"a\","
+#define NOTHING (A_NULL | A_EMPTY | A_ARRAY0)
+
+/* Fields that Ollama's bodies share with chat completions are test_hostile_params' business. */
+static const struct place ollama_chat_places[] = {
+    {FEW "\"messages\":", "}", A_NULL | A_ARRAY0}, /* nothing to answer */
+    {FEW "\"messages\":[", "]}", 0},
+    {FEW "\"messages\":[{\"content\":\"a\",\"role\":", "}]}", A_STR},
+    {TURN "\"content\":", "}]}", A_NULL | TEXT},
+    {TURN "\"content\":\"a\",\"images\":", "}]}", NOTHING},
+    {TURN "\"content\":\"a\",\"thinking\":", "}]}", A_NULL | TEXT},
+    {REPLY "\"tool_calls\":", "}]}", A_NULL | A_ARRAY0},
+    {REPLY "\"tool_calls\":[", "]}]}", 0},
+    {REPLY "\"tool_calls\":[{\"function\":", "}]}]}", 0},
+    {REPLY "\"tool_calls\":[{\"function\":{\"name\":", "}}]}]}", TEXT},
+    {REPLY "\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":", "}}]}]}", A_ANY},
+    {REPLY "\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]},{\"role\":\"tool\",\"tool_name\":",
+     "}]}", A_NULL | TEXT},
+    {CHATTED "\"options\":", "}", A_NULL | A_OBJECT},
+    {CHATTED "\"options\":{\"mirostat\":\"a\",\"x\":", "}}", 0},
+    {CHATTED "\"format\":", "}", A_NULL | A_EMPTY | A_SCHEMA},
+    {CHATTED "\"stream\":", "}", A_NULL | A_BOOL},
+    {CHATTED "\"tools\":", "}", NOTHING},
+    {CHATTED "\"truncate\":", "}", A_ANY},
+    {CHATTED "\"never_heard_of\":", "}", A_ANY},
+};
+
+static const struct place ollama_generate_places[] = {
+    {FEW "\"prompt\":", "}", A_NULL | TEXT},   {PROMPT "\"system\":", "}", A_NULL | TEXT},
+    {PROMPT "\"raw\":", "}", A_NULL | A_BOOL}, {PROMPT "\"suffix\":", "}", NOTHING},
+    {PROMPT "\"template\":", "}", NOTHING},    {PROMPT "\"context\":", "}", NOTHING},
+    {PROMPT "\"images\":", "}", NOTHING},      {PROMPT "\"never_heard_of\":", "}", A_ANY},
+};
+
 struct protocol {
     const char *path;
     enum sl_endpoint endpoint;
@@ -479,6 +517,14 @@ static const struct protocol protocols[] = {
      messages, SL_COUNT(messages), message_places, SL_COUNT(message_places)},
     {"/v1/responses", SL_ENDPOINT_RESPONSES, "{\"max_output_tokens\":1,\"input\":\"a\"}", responses,
      SL_COUNT(responses), response_places, SL_COUNT(response_places)},
+};
+
+/* Their fields are those of chat completions. */
+static const struct protocol shared[] = {
+    {.path = "/api/chat", .places = ollama_chat_places, .n_places = SL_COUNT(ollama_chat_places)},
+    {.path = "/api/generate",
+     .places = ollama_generate_places,
+     .n_places = SL_COUNT(ollama_generate_places)},
 };
 
 static int start(void **state)
@@ -647,8 +693,9 @@ static void test_each_place(void **state)
 {
     (void)state;
     struct sl_buf b = {0};
-    for (size_t k = 0; k < SL_COUNT(protocols); k++) {
-        const struct protocol *p = &protocols[k];
+    for (size_t k = 0; k < SL_COUNT(protocols) + SL_COUNT(shared); k++) {
+        const struct protocol *p =
+            k < SL_COUNT(protocols) ? &protocols[k] : &shared[k - SL_COUNT(protocols)];
         for (size_t i = 0; i < p->n_places; i++) {
             const struct place *at = &p->places[i];
             struct client c;
