@@ -270,11 +270,22 @@ enum sl_grammar_kind {
     SL_GRAMMAR_STRUCTURAL,  /* text: structural tags as vLLM has them (grammar/tags.c) */
 };
 
+/* How JSON is written where a schema leaves it open; zero is the default for generation. */
+struct sl_json_style {
+    /* A regular expression for what stands between two tokens. NULL: nothing, one space, or a line
+     * end and an indentation; "": nothing. */
+    const char *whitespace;
+    /* An object with properties or patternProperties, and without additionalProperties and
+     * unevaluatedProperties, may have other names too, as the specification says. */
+    bool additional_properties;
+    bool whole_floats; /* 1.0 is an integer too, as the specification says */
+};
+
 struct sl_constraint_desc {
     enum sl_grammar_kind kind;
-    const char *text; /* copied */
+    const char *text; /* copied, as is style.whitespace */
     size_t n_text;
-    bool compact; /* JSON without whitespace */
+    struct sl_json_style style;
 };
 
 struct sl_constraint; /* what outputs must be, compiled for a model; counted, any thread */

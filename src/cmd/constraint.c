@@ -9,7 +9,33 @@
 
 #include <string.h>
 
-#define OWN(field) offsetof(struct sl_cli_constraint, field)
+#define OWN(field)         offsetof(struct sl_cli_constraint, field)
+#define STYLE(base, field) ((base) + offsetof(struct sl_cli_json_style, field))
+/* Names of vLLM's; the others are SGLang's. */
+#define STYLE_ROWS(base)                                                  \
+    {SL_FLAG_SWITCH,                                                      \
+     0,                                                                   \
+     "disable-any-whitespace",                                            \
+     "constrained-json-disable-any-whitespace",                           \
+     STYLE(base, compact),                                                \
+     0,                                                                   \
+     0,                                                                   \
+     NULL,                                                                \
+     "constrained JSON is written without whitespace"},                   \
+        {SL_FLAG_STR,                                                     \
+         0,                                                               \
+         "whitespace-pattern",                                            \
+         "constrained-json-whitespace-pattern",                           \
+         STYLE(base, whitespace),                                         \
+         0,                                                               \
+         0,                                                               \
+         "PATTERN",                                                       \
+         "whitespace between its tokens (default: one space or a line)"}, \
+    {                                                                     \
+        SL_FLAG_SWITCH, 0, "allow-additional-properties", NULL,           \
+            STYLE(base, additional_properties), 0, 0, NULL,               \
+            "objects without additionalProperties stay open"              \
+    }
 
 const struct sl_flag sl_flags_constraint[] = {
     {SL_FLAG_HEADING, 0, NULL, NULL, 0, 0, 0, NULL, "What the output must be (one of these)"},
@@ -21,10 +47,23 @@ const struct sl_flag sl_flags_constraint[] = {
      "likewise, rules from FILE (- = stdin)"},
     {SL_FLAG_STR_LIST, 0, "choice", NULL, OWN(choice), 0, 0, "TEXT",
      "one of these texts (repeat it)"},
-    {SL_FLAG_SWITCH, 0, "disable-any-whitespace", NULL, OWN(compact), 0, 0, NULL,
-     "with --json-schema: JSON without whitespace"},
-};
+    STYLE_ROWS(offsetof(struct sl_cli_constraint, style))};
 const int sl_n_flags_constraint = (int)SL_COUNT(sl_flags_constraint);
+
+const struct sl_flag sl_flags_json_style[] = {STYLE_ROWS(0)};
+const int sl_n_flags_json_style = (int)SL_COUNT(sl_flags_json_style);
+
+int sl_cli_json_style(const struct sl_cli_json_style *given, struct sl_json_style *out,
+                      struct sl_error *err)
+{
+    if (given->compact && given->whitespace != NULL)
+        return sl_fail(err, SL_EINVAL,
+                       "--disable-any-whitespace and --whitespace-pattern exclude each other");
+    if (given->compact || given->whitespace != NULL)
+        out->whitespace = given->compact ? "" : given->whitespace;
+    out->additional_properties |= given->additional_properties;
+    return 0;
+}
 
 static const char *skip_space(const char *s)
 {
@@ -83,12 +122,18 @@ int sl_cli_constraint_open(const struct sl_cli_constraint *c, struct sl_engine *
                            given[i].flag);
         found = i;
     }
-    if (c->compact && c->json_schema == NULL)
-        return sl_fail(err, SL_EINVAL, "--disable-any-whitespace needs --json-schema");
+    if ((c->style.compact || c->style.whitespace != NULL || c->style.additional_properties) &&
+        c->json_schema == NULL)
+        return sl_fail(err, SL_EINVAL, "%s needs --json-schema",
+                       c->style.compact              ? "--disable-any-whitespace"
+                       : c->style.whitespace != NULL ? "--whitespace-pattern"
+                                                     : "--allow-additional-properties");
     if (found == SL_COUNT(given))
         return 0;
-    struct sl_constraint_desc desc = {
-        .kind = given[found].kind, .text = given[found].text, .compact = c->compact};
+    struct sl_constraint_desc desc = {.kind = given[found].kind, .text = given[found].text};
+    rc = sl_cli_json_style(&c->style, &desc.style, err);
+    if (rc != 0)
+        return rc;
     desc.n_text = strlen(desc.text);
     if (desc.text == c->grammar_file || (desc.text == c->json_schema && is_file(desc.text))) {
         rc = sl_read_file(desc.text, SL_MAX_GRAMMAR_TEXT, &file, &desc.n_text, err);

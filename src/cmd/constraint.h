@@ -6,11 +6,22 @@
 
 #include "cmd/flags.h"
 
+struct sl_cli_json_style {
+    const char *whitespace;
+    bool compact, additional_properties;
+};
+
 struct sl_cli_constraint {
     const char *json_schema, *regex, *grammar, *grammar_file;
     struct sl_flag_list choice;
-    bool compact;
+    struct sl_cli_json_style style;
 };
+
+extern const struct sl_flag sl_flags_json_style[]; /* base: struct sl_cli_json_style */
+extern const int sl_n_flags_json_style;
+/* Over what *out says already; its pattern is borrowed. */
+SL_MUST_CHECK int sl_cli_json_style(const struct sl_cli_json_style *given,
+                                    struct sl_json_style *out, struct sl_error *err);
 
 extern const struct sl_flag sl_flags_constraint[]; /* base: struct sl_cli_constraint */
 extern const int sl_n_flags_constraint;

@@ -17,7 +17,8 @@
 struct grammar_options {
     const char *kind;
     struct sl_flag_list tests;
-    bool compact, draft7, ignore_formats, masks;
+    struct sl_cli_json_style style;
+    bool draft7, ignore_formats, masks, validate;
 };
 
 #define OWN(field) offsetof(struct grammar_options, field)
@@ -29,7 +30,8 @@ static const struct sl_flag grammar_flags[] = {
      "is TEXT accepted, and how far does it go; may be repeated"},
     {SL_FLAG_SWITCH, 'm', "masks", NULL, OWN(masks), 0, 0, NULL,
      "with --test: walk the text token by token and time the masks"},
-    {SL_FLAG_SWITCH, 0, "compact", NULL, OWN(compact), 0, 0, NULL, "JSON without whitespace"},
+    {SL_FLAG_SWITCH, 0, "validate", NULL, OWN(validate), 0, 0, NULL,
+     "accept all that the schema allows, not only what is generated"},
     {SL_FLAG_SWITCH, 0, "draft7", NULL, OWN(draft7), 0, 0, NULL,
      "schemas that do not say $schema are draft 7"},
     {SL_FLAG_SWITCH, 0, "ignore-formats", NULL, OWN(ignore_formats), 0, 0, NULL,
@@ -169,6 +171,7 @@ static int grammar_main(int argc, char **argv)
     struct sl_vocab *v = NULL;
     struct sl_grammar_spec spec = {0};
     struct sl_flag_group groups[] = {{grammar_flags, SL_COUNT(grammar_flags), &opt, 0},
+                                     {sl_flags_json_style, sl_n_flags_json_style, &opt.style, 0},
                                      {sl_flags_hub, sl_n_flags_hub, &model.hub, 0}};
     int rc = sl_flags_parse(&sl_cmd_grammar, groups, SL_COUNT(groups), argc, argv, &name, 1,
                             &n_positional, &err);
@@ -186,7 +189,11 @@ static int grammar_main(int argc, char **argv)
         rc = sl_vocab_from_tokenizer(tok, (uint32_t)sl_tokenizer_n_vocab(tok), &v, &err);
     spec.text = in;
     spec.n = n_in;
-    spec.compact = opt.compact;
+    if (opt.validate)
+        spec.style = (struct sl_json_style){
+            .whitespace = "[ \\t\\r\\n]*", .additional_properties = true, .whole_floats = true};
+    if (rc == 0)
+        rc = sl_cli_json_style(&opt.style, &spec.style, &err);
     spec.draft7 = opt.draft7;
     spec.ignore_formats = opt.ignore_formats;
     if (rc == 0)

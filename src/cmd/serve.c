@@ -5,12 +5,14 @@
 #include "base/limits.h"
 #include "base/log.h"
 #include "base/sys.h"
+#include "cmd/constraint.h"
 #include "cmd/lora.h"
 #include "cmd/models.h"
 #include "server/keys.h"
 #include "server/kv_publisher.h"
 #include "server/listen.h"
 #include "server/loading.h"
+#include "server/params.h"
 #include "server/server.h"
 #include "trace/settings.h"
 
@@ -25,7 +27,9 @@ struct serve_flags {
     struct sl_listeners listeners; /* open before anything is looked up, downloaded or loaded */
     struct sl_flag_list api_keys, served_names, allowed_origins, lora_modules;
     const char *log_level, *policy, *key_file, *generation_config, *unknown_fields;
-    const char *kv_events_text, *otlp_endpoint;
+    const char *kv_events_text, *otlp_endpoint, *structured_text;
+    struct sl_cli_json_style json_style;
+    char *whitespace;
     struct sl_keys *keys;
     struct sl_kv_events_config kv_events;
     struct sl_trace_settings traces;
@@ -91,6 +95,8 @@ static const struct sl_flag flags[] = {
      "how calls are read: vLLM's names, auto, none (default: auto)"},
     {SL_FLAG_STR, 0, "reasoning-parser", NULL, SERVER(reasoning_parser), 0, 0, "NAME",
      "how reasoning is read, likewise; auto: by the template"},
+    {SL_FLAG_STR, 0, "structured-outputs-config", NULL, SERVE(structured_text), 0, 0, "JSON",
+     "how constrained JSON is written, as vLLM's"},
     {SL_FLAG_STR, 0, "generation-config", NULL, SERVE(generation_config), 0, 0, "G",
      "sampling defaults: auto (the model's) or vllm (neutral)"},
     {SL_FLAG_SWITCH, 0, "enable-auto-tool-choice", NULL, SERVE(auto_tools), 0, 0, NULL,
@@ -250,6 +256,29 @@ static int set_traces(struct serve_flags *f, struct sl_error *err)
     return rc;
 }
 
+static int set_json_style(struct serve_flags *f, struct sl_error *err)
+{
+    struct sl_json_style *style = &f->server.json_style;
+    int rc = f->structured_text == NULL
+                 ? 0
+                 : sl_json_style_read(f->structured_text, style, &f->whitespace, err);
+    return rc != 0 ? rc : sl_cli_json_style(&f->json_style, style, err);
+}
+
+/* A pattern that cannot be used is told at start, not to every request. */
+static int check_json_style(const struct serve_flags *f, struct sl_engine *eng,
+                            struct sl_error *err)
+{
+    struct sl_constraint_desc desc = {.kind = SL_GRAMMAR_JSON_OBJECT,
+                                      .style = f->server.json_style};
+    struct sl_constraint *c = NULL;
+    if (desc.style.whitespace == NULL || desc.style.whitespace[0] == '\0')
+        return 0;
+    int rc = sl_constraint_open(eng, &desc, &c, err);
+    sl_constraint_release(c);
+    return rc;
+}
+
 /* What the flags say of the server, and of every engine. */
 static int configure(struct serve_flags *f, struct sl_engine_config *engine, struct sl_error *err)
 {
@@ -265,6 +294,8 @@ static int configure(struct serve_flags *f, struct sl_engine_config *engine, str
         rc = set_generation(cfg, f->generation_config, err);
     if (rc == 0)
         rc = set_unknown(cfg, f->unknown_fields, err);
+    if (rc == 0)
+        rc = set_json_style(f, err);
     if (rc == 0)
         rc = set_keys(f, &f->keys, err);
     if (rc == 0)
@@ -341,6 +372,8 @@ static int serve(struct serve_flags *f, struct sl_cli_served_models *m, struct s
         sl_free(adapters[i]);
     end_loading(f);
     if (rc == 0)
+        rc = check_json_style(f, m->all[0].eng, err);
+    if (rc == 0)
         rc = sl_server_run(&f->server, m->all[0].eng, err);
     for (int i = 0; i < m->n; i++) {
         struct sl_error stuck;
@@ -366,6 +399,7 @@ static int run(int argc, char **argv)
     f.server.host = NULL;
     struct sl_flag_group groups[] = {
         {flags, (int)SL_COUNT(flags), &f, 0},
+        {sl_flags_json_style, sl_n_flags_json_style, &f.json_style, 0},
         {sl_flags_engine, sl_n_flags_engine, &engine, 0},
         {sl_flags_hub, sl_n_flags_hub, &hub, 0},
         {sl_flags_adapters, sl_n_flags_adapters, &engine, 0},
@@ -400,6 +434,7 @@ static int run(int argc, char **argv)
     sl_cli_models_close(&models);
     sl_keys_close(f.keys);
     sl_trace_settings_deinit(&f.traces);
+    sl_free(f.whitespace);
     if (rc == SL_FLAGS_HELP) /* behind --for */
         return SL_EXIT_OK;
     /* Requests cut off by the time limit of a drain are in the log; the stop itself succeeded. */

@@ -15,7 +15,7 @@ struct sl_constraint {
     struct sl_constraints *store;
     struct sl_grammar *grammar;
     enum sl_grammar_kind kind;
-    bool compact;
+    struct sl_json_style style; /* owns its pattern */
     char *text;
     size_t n_text;
     uint64_t hash;
@@ -93,6 +93,7 @@ void sl_constraint_release(struct sl_constraint *c)
         return;
     struct sl_constraints *s = c->store;
     sl_grammar_destroy(c->grammar);
+    sl_free((char *)c->style.whitespace);
     sl_free(c->text);
     sl_free(c);
     unref_store(s);
@@ -168,7 +169,19 @@ static void release_list(struct sl_constraint *c)
 
 static uint64_t hash_of(const struct sl_constraint_desc *d)
 {
-    return sl_hash64(d->text, d->n_text, (uint64_t)d->kind * 2 + d->compact);
+    const struct sl_json_style *s = &d->style;
+    uint64_t seed = (uint64_t)d->kind * 8 + s->additional_properties * 4u + s->whole_floats * 2u;
+    if (s->whitespace != NULL)
+        seed = sl_hash64(s->whitespace, strlen(s->whitespace), seed + 1);
+    return sl_hash64(d->text, d->n_text, seed);
+}
+
+static bool same_style(const struct sl_json_style *a, const struct sl_json_style *b)
+{
+    const char *x = a->whitespace, *y = b->whitespace;
+    return a->additional_properties == b->additional_properties &&
+           a->whole_floats == b->whole_floats &&
+           (x == NULL || y == NULL ? x == y : strcmp(x, y) == 0);
 }
 
 /* With a reference for the caller; it is the newest now. */
@@ -176,7 +189,7 @@ static struct sl_constraint *look_up(struct sl_constraints *s, const struct sl_c
                                      uint64_t hash)
 {
     for (struct sl_constraint *c = s->newest; c != NULL; c = c->older) {
-        if (c->hash != hash || c->kind != d->kind || c->compact != d->compact ||
+        if (c->hash != hash || c->kind != d->kind || !same_style(&c->style, &d->style) ||
             c->n_text != d->n_text || memcmp(c->text, d->text, d->n_text) != 0)
             continue;
         take_out(s, c);
@@ -244,12 +257,14 @@ static int compile(struct sl_constraints *s, const struct sl_constraint_desc *d,
     struct sl_constraint *c = sl_calloc(1, sizeof *c);
     char *text = sl_malloc(d->n_text + 1);
     struct sl_grammar_spec spec = {
-        .kind = d->kind, .text = d->text, .n = d->n_text, .compact = d->compact};
-    int rc = c == NULL || text == NULL ? sl_fail(err, SL_ENOMEM, "out of memory for a grammar")
-                                       : make_vocab(s, err);
+        .kind = d->kind, .text = d->text, .n = d->n_text, .style = d->style};
+    char *space = d->style.whitespace != NULL ? sl_strdup(d->style.whitespace) : NULL;
+    bool no_room = c == NULL || text == NULL || (space == NULL && d->style.whitespace != NULL);
+    int rc = no_room ? sl_fail(err, SL_ENOMEM, "out of memory for a grammar") : make_vocab(s, err);
     if (rc == 0)
         rc = sl_grammar_compile(&spec, s->vocab, &c->grammar, err);
     if (rc != 0) {
+        sl_free(space);
         sl_free(text);
         sl_free(c);
         return rc;
@@ -260,7 +275,8 @@ static int compile(struct sl_constraints *s, const struct sl_constraint_desc *d,
     atomic_fetch_add(&s->refs, 1);
     c->store = s;
     c->kind = d->kind;
-    c->compact = d->compact;
+    c->style = d->style;
+    c->style.whitespace = space;
     c->text = text;
     c->n_text = d->n_text;
     c->hash = hash;

@@ -135,7 +135,8 @@ static void free_texts(struct sl_auto *a)
 }
 
 int sl_auto_init(struct sl_auto *a, const struct sl_rx_limits *rx_limits,
-                 const struct sl_auto_limits *limits, struct sl_error *err)
+                 const struct sl_auto_limits *limits, const struct sl_json_style *style,
+                 struct sl_error *err)
 {
     memset(a, 0, sizeof *a);
     a->limits = *limits;
@@ -143,7 +144,8 @@ int sl_auto_init(struct sl_auto *a, const struct sl_rx_limits *rx_limits,
     int rc = sl_rx_init(&a->rx, rx_limits, err);
     if (rc != 0)
         return rc;
-    rc = sl_schema_init(&a->schema, &a->rx, err);
+    SL_ASSERT(limits->max_depth <= SL_AUTO_MAX_DEPTH);
+    rc = sl_schema_init(&a->schema, &a->rx, style, err);
     if (rc != 0) {
         sl_rx_deinit(&a->rx);
         return rc;
@@ -162,6 +164,8 @@ int sl_auto_init(struct sl_auto *a, const struct sl_rx_limits *rx_limits,
     SL_ASSERT(a->failed != NULL || a->n_vecs == 2);
     free_texts(a);
     rc = sl_auto_check(a, err);
+    if (rc == 0)
+        rc = sl_space_init(a, style->whitespace, err);
     if (rc != 0)
         sl_auto_deinit(a);
     return rc;

@@ -55,11 +55,11 @@ enum {
     FR_WORDS,
 };
 
-enum sl_phase { PH_OPEN, PH_KEY, PH_COLON, PH_VALUE, PH_NEXT };
+enum sl_phase { PH_OPEN, PH_KEY, PH_COLON, PH_VALUE, PH_NEXT, PH_CLOSE };
 
 /* What is being read, in the top two bits of a thread's second number. */
 #define SL_LEX_TAG   0xC0000000u
-#define SL_LEX_NONE  0x00000000u /* between lexemes; low bits: whitespace so far */
+#define SL_LEX_NONE  0x00000000u /* between lexemes; low bits: what whitespace may follow */
 #define SL_LEX_RX    0x40000000u
 #define SL_LEX_TUPLE 0x80000000u
 #define SL_LEX_KEY   0xC0000000u
@@ -124,9 +124,11 @@ struct sl_pos { /* a place in a rule of a context-free grammar */
     uint32_t next; /* SPLIT: number of kids */
 };
 
+#define SL_AUTO_MAX_DEPTH 128
+
 struct sl_auto_limits {
     size_t max_bytes;
-    uint32_t max_depth, max_threads, max_whitespace, max_states;
+    uint32_t max_depth, max_threads, max_states;
 };
 
 struct sl_auto {
@@ -138,7 +140,9 @@ struct sl_auto {
     uint32_t n_vecs, cap_vecs, *table, cap_table;
     struct sl_pos *pos;
     uint32_t n_pos, cap_pos, *splits, n_splits, cap_splits;
-    uint32_t start;       /* the first state */
+    uint32_t start; /* the first state */
+    sl_rx_id space; /* between any two tokens of JSON; SL_RX_NONE: by place (auto_space.c) */
+    sl_rx_id lines[SL_AUTO_MAX_DEPTH + 1]; /* by depth, made when asked for */
     sl_rx_id free_of[32]; /* by types: the text without constraints that stands for free_from */
     sl_rx_id free_from[32];
     uint64_t *memo; /* state and byte to state, a cache */
@@ -152,7 +156,8 @@ struct sl_auto {
 };
 
 SL_MUST_CHECK int sl_auto_init(struct sl_auto *a, const struct sl_rx_limits *rx_limits,
-                               const struct sl_auto_limits *limits, struct sl_error *err);
+                               const struct sl_auto_limits *limits,
+                               const struct sl_json_style *style, struct sl_error *err);
 void sl_auto_deinit(struct sl_auto *a);
 SL_MUST_CHECK int sl_auto_check(const struct sl_auto *a, struct sl_error *err);
 /* Starts at a JSON value of that schema node, or at a position. */

@@ -29,7 +29,7 @@ static uint64_t failed_of(const struct sl_vec *f)
 /* Members that are there: complete ones and the one being read. */
 static uint32_t members(const struct sl_vec *f)
 {
-    SL_ASSERT(f->v[FR_PHASE] <= PH_NEXT);
+    SL_ASSERT(f->v[FR_PHASE] <= PH_CLOSE);
     bool begun =
         f->v[FR_PHASE] == PH_COLON || (f->kind == SL_VEC_OBJECT && f->v[FR_PHASE] == PH_VALUE);
     return f->v[FR_COUNT] + begun;
@@ -401,7 +401,7 @@ static uint32_t *copy_of(struct sl_auto *a, const struct sl_vec *f, uint32_t mor
 
 uint32_t sl_frame_phase(struct sl_auto *a, const struct sl_vec *f, enum sl_phase phase)
 {
-    SL_ASSERT(phase <= PH_NEXT);
+    SL_ASSERT(phase <= PH_CLOSE);
     uint32_t *v = copy_of(a, f, 0);
     if (v == NULL)
         return 0;

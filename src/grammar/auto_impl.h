@@ -31,6 +31,11 @@ static inline struct sl_vec *sl_vec_at(const struct sl_auto *a, uint32_t id)
     return a->vecs[id];
 }
 
+/* auto_space.c */
+SL_MUST_CHECK int sl_space_init(struct sl_auto *a, const char *pattern, struct sl_error *err);
+/* What may stand before the next token of an object or array. */
+sl_rx_id sl_space_at(struct sl_auto *a, const struct sl_vec *frame);
+
 /* auto_goal.c */
 uint32_t sl_expr_list(struct sl_auto *a, enum sl_vec_kind kind, uint32_t *v, uint32_t n);
 struct sl_goal *sl_goal_of(struct sl_auto *a, uint32_t req, uint32_t *roots, uint32_t n_roots);

@@ -30,6 +30,14 @@ static void add(struct set *s, uint32_t stack, uint32_t lex)
     s->t[s->n++] = (struct sl_thread){stack, lex};
 }
 
+/* Before the next token of an object or array. */
+static void add_between(struct set *s, uint32_t frame)
+{
+    sl_rx_id space = frame == 0 ? SL_RX_NONE : sl_space_at(s->a, sl_vec_at(s->a, frame));
+    if (space != SL_RX_NONE) /* else a limit was hit */
+        add(s, frame, SL_LEX_NONE | space);
+}
+
 static void resume(struct set *s, uint32_t stack, int depth);
 
 static bool entered(struct set *s, uint32_t pos, uint32_t stack)
@@ -111,9 +119,7 @@ static void value_done(struct set *s, uint32_t stack, uint64_t truths)
         resume(s, f->v[0], 0);
         return;
     }
-    uint32_t next = sl_frame_member_done(s->a, sl_frame_plan(s->a, f), f, truths);
-    if (next != 0)
-        add(s, next, SL_LEX_NONE);
+    add_between(s, sl_frame_member_done(s->a, sl_frame_plan(s->a, f), f, truths));
 }
 
 static uint64_t lex_truths(const struct sl_auto *a, uint32_t lex)
@@ -176,9 +182,8 @@ static void begin_value(struct set *s, struct sl_goal *g, uint32_t stack, uint8_
     if (g == NULL)
         return;
     if (byte == '{' || byte == '[') {
-        uint32_t f = sl_frame_open(s->a, g, byte == '{', stack, depth_of(s->a, stack) + 1);
-        if (f != 0)
-            add(s, f, SL_LEX_NONE);
+        uint32_t depth = depth_of(s->a, stack) + 1;
+        add_between(s, sl_frame_open(s->a, g, byte == '{', stack, depth));
         return;
     }
     scalar_at(s, stack, lex_step(s->a, g->lex, byte));
@@ -247,9 +252,7 @@ static void end_key(struct set *s, uint32_t stack, const struct sl_vec *k)
         }
         class = sl_plan_free_class(a, p, sig);
     }
-    uint32_t next = sl_frame_named(a, p, f, class, k->v[KEY_TEXT]);
-    if (next != 0)
-        add(s, next, SL_LEX_NONE);
+    add_between(s, sl_frame_named(a, p, f, class, k->v[KEY_TEXT]));
 }
 
 /* Does the name so far end in a backslash that escapes what follows? */
@@ -309,9 +312,7 @@ static void close_frame(struct set *s, const struct sl_vec *f)
 
 static void to_phase(struct set *s, const struct sl_vec *f, enum sl_phase phase)
 {
-    uint32_t id = sl_frame_phase(s->a, f, phase);
-    if (id != 0)
-        add(s, id, SL_LEX_NONE);
+    add_between(s, sl_frame_phase(s->a, f, phase));
 }
 
 static void step_object(struct set *s, uint32_t stack, uint8_t byte)
@@ -320,14 +321,14 @@ static void step_object(struct set *s, uint32_t stack, uint8_t byte)
     const struct sl_vec *f = sl_vec_at(a, stack);
     struct sl_plan *p = sl_frame_plan(a, f);
     enum sl_phase phase = (enum sl_phase)f->v[FR_PHASE];
-    SL_ASSERT(f->kind == SL_VEC_OBJECT && phase <= PH_NEXT);
+    SL_ASSERT(f->kind == SL_VEC_OBJECT && phase <= PH_CLOSE);
     if (phase == PH_VALUE)
         begin_value(s, sl_frame_member(a, p, f), stack, byte);
     else if (phase == PH_COLON && byte == ':')
         to_phase(s, f, PH_VALUE);
     else if ((phase == PH_OPEN || phase == PH_KEY) && byte == '"')
         begin_key(s, stack);
-    else if ((phase == PH_OPEN || phase == PH_NEXT) && byte == '}')
+    else if ((phase == PH_OPEN || phase >= PH_NEXT) && byte == '}')
         close_frame(s, f);
     else if (phase == PH_NEXT && byte == ',' && sl_frame_may_grow(a, p, stack))
         to_phase(s, f, PH_KEY);
@@ -339,17 +340,35 @@ static void step_array(struct set *s, uint32_t stack, uint8_t byte)
     const struct sl_vec *f = sl_vec_at(a, stack);
     struct sl_plan *p = sl_frame_plan(a, f);
     enum sl_phase phase = (enum sl_phase)f->v[FR_PHASE];
-    SL_ASSERT(f->kind == SL_VEC_ARRAY && phase <= PH_NEXT);
+    SL_ASSERT(f->kind == SL_VEC_ARRAY && phase <= PH_CLOSE);
     if (byte == ']' && phase != PH_VALUE) {
         close_frame(s, f);
-    } else if (phase == PH_NEXT) {
-        if (byte == ',' && sl_frame_may_grow(a, p, stack))
+    } else if (phase >= PH_NEXT) {
+        if (byte == ',' && phase == PH_NEXT && sl_frame_may_grow(a, p, stack))
             to_phase(s, f, PH_VALUE);
     } else if (phase == PH_VALUE || sl_frame_may_grow(a, p, stack)) {
         uint32_t item = phase == PH_VALUE ? stack : sl_frame_phase(a, f, PH_VALUE);
         if (item != 0)
             begin_value(s, sl_frame_member(a, p, sl_vec_at(a, item)), item, byte);
     }
+}
+
+/* By default a line that ends behind a member is the last one: a comma would be before its end. */
+static void step_space(struct set *s, struct sl_thread t, uint8_t byte)
+{
+    struct sl_auto *a = s->a;
+    const struct sl_vec *f = sl_vec_at(a, t.stack);
+    sl_rx_id to = sl_rx_step(&a->rx, t.lex & SL_LEX_ID, byte);
+    uint32_t stack = t.stack;
+    uint64_t truths;
+    if (to == SL_RX_NONE)
+        return;
+    if (a->space == SL_RX_NONE && byte == '\n' && f->v[FR_PHASE] == PH_NEXT)
+        stack = sl_frame_may_end(a, sl_frame_plan(a, f), f, &truths)
+                    ? sl_frame_phase(a, f, PH_CLOSE)
+                    : 0;
+    if (stack != 0)
+        add(s, stack, SL_LEX_NONE | to);
 }
 
 static void step_none(struct set *s, struct sl_thread t, uint8_t byte)
@@ -361,8 +380,9 @@ static void step_none(struct set *s, struct sl_thread t, uint8_t byte)
     } else if (f->kind == SL_VEC_ROOT) {
         return;
     } else if (space) {
-        if (t.lex < s->a->limits.max_whitespace)
-            add(s, t.stack, t.lex + 1);
+        step_space(s, t, byte);
+    } else if (!sl_rx_nullable(&s->a->rx, t.lex & SL_LEX_ID)) {
+        return;
     } else if (f->kind == SL_VEC_OBJECT) {
         step_object(s, t.stack, byte);
     } else {

@@ -24,9 +24,8 @@
 static const struct sl_rx_limits rx_limits = {
     .max_nodes = 400000, .max_rows = 50000, .max_bytes = 64u << 20};
 static const struct sl_auto_limits auto_limits = {.max_bytes = 64u << 20,
-                                                  .max_depth = 128,
+                                                  .max_depth = SL_AUTO_MAX_DEPTH,
                                                   .max_threads = 1000,
-                                                  .max_whitespace = 256,
                                                   .max_states = 1000000};
 enum {
     COMPILE_DERIVATIVES = 2000000, /* about a second at worst */
@@ -185,12 +184,9 @@ static void instance_destroy(struct instance *in)
 static int instance_create(const struct sl_grammar *g, struct instance **out, struct sl_error *err)
 {
     struct instance *in = sl_calloc(1, sizeof *in);
-    struct sl_auto_limits limits = auto_limits;
     if (in == NULL)
         return sl_fail(err, SL_ENOMEM, "grammar: out of memory");
-    if (g->spec.compact)
-        limits.max_whitespace = 0;
-    int rc = sl_auto_init(&in->a, &rx_limits, &limits, err);
+    int rc = sl_auto_init(&in->a, &rx_limits, &auto_limits, &g->spec.style, err);
     if (rc != 0) {
         sl_free(in);
         return rc;
@@ -215,7 +211,10 @@ static int copy_spec(struct sl_grammar *g, const struct sl_grammar_spec *spec)
     g->spec.text = sl_strndup(spec->text != NULL ? spec->text : "", spec->n);
     g->spec.remotes = r;
     g->spec.n_remotes = 0;
-    if (g->spec.text == NULL || r == NULL)
+    if (spec->style.whitespace != NULL)
+        g->spec.style.whitespace = sl_strdup(spec->style.whitespace);
+    if (g->spec.text == NULL || r == NULL ||
+        (spec->style.whitespace != NULL && g->spec.style.whitespace == NULL))
         return SL_ENOMEM;
     for (size_t i = 0; i < spec->n_remotes; i++) {
         r[i].uri = sl_strdup(spec->remotes[i].uri);
@@ -260,6 +259,7 @@ void sl_grammar_destroy(struct sl_grammar *g)
     }
     sl_free((struct sl_grammar_remote *)g->spec.remotes);
     sl_free((char *)g->spec.text);
+    sl_free((char *)g->spec.style.whitespace);
     pthread_mutex_destroy(&g->lock);
     sl_free(g);
 }

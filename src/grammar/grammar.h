@@ -24,7 +24,7 @@ struct sl_grammar_spec {
     enum sl_grammar_kind kind;
     const char *text;
     size_t n;
-    bool compact;        /* JSON without whitespace */
+    struct sl_json_style style;
     bool draft7;         /* of schemas that do not say $schema */
     bool ignore_formats; /* format is an annotation */
     const struct sl_grammar_remote *remotes;

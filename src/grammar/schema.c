@@ -16,6 +16,8 @@
 struct filling { /* a node while its keywords are read */
     struct sl_loader *l;
     struct sl_place place;
+    enum sl_role role;
+    bool passes; /* sl_schema_passes */
     struct sl_schema_node n;
     struct sl_nodes all; /* grows; becomes n.all_of */
     uint32_t cap_all;
@@ -77,8 +79,8 @@ static uint32_t new_node(struct sl_loader *l, const char *path)
     return s->n_nodes++;
 }
 
-/* The node of a subschema; it is filled later. path: its place if it is new. */
-static uint32_t node_of(struct filling *f, json_t *json, const char *path)
+/* The node of a subschema in a role; it is filled later. path: its place if it is new. */
+static uint32_t node_of(struct filling *f, json_t *json, const char *path, enum sl_role role)
 {
     SL_ASSERT(path != NULL);
     struct sl_loader *l = f->l;
@@ -90,9 +92,9 @@ static uint32_t node_of(struct filling *f, json_t *json, const char *path)
         return SL_NODE_TRUE;
     }
     struct sl_place *p = sl_schema_place(l, json, f->place.base, path, f->place.draft);
-    if (p == NULL || p->node != SL_NODE_NONE) {
+    if (p == NULL || p->nodes[role] != SL_NODE_NONE) {
         f->rc = p == NULL ? l->err->code : f->rc;
-        return p == NULL ? SL_NODE_TRUE : p->node;
+        return p == NULL ? SL_NODE_TRUE : p->nodes[role];
     }
     if (l->n_queue == l->cap_queue) {
         uint32_t cap = l->cap_queue == 0 ? 64 : l->cap_queue * 2;
@@ -104,20 +106,21 @@ static uint32_t node_of(struct filling *f, json_t *json, const char *path)
         l->queue = q;
         l->cap_queue = cap;
     }
-    p->node = new_node(l, p->path);
-    if (p->node == SL_NODE_NONE) {
+    p->nodes[role] = new_node(l, p->path);
+    if (p->nodes[role] == SL_NODE_NONE) {
         bad(f, SL_ELIMIT, "", "too many subschemas");
         return SL_NODE_TRUE;
     }
     SL_ASSERT(l->n_queue < l->cap_queue && p < l->places + l->n_places);
-    l->queue[l->n_queue++] = (uint32_t)(p - l->places);
-    return p->node;
+    l->queue[l->n_queue++] = (uint32_t)(p - l->places) * SL_ROLES + role;
+    return p->nodes[role];
 }
 
 static uint32_t child(struct filling *f, json_t *json, const char *key, const char *under)
 {
     const char *path = sl_schema_path(f->l, f->place.path, key);
-    return node_of(f, json, under != NULL ? sl_schema_path(f->l, path, under) : path);
+    return node_of(f, json, under != NULL ? sl_schema_path(f->l, path, under) : path,
+                   sl_schema_role(f->role, f->passes, key));
 }
 
 static void also(struct filling *f, uint32_t node)
@@ -456,6 +459,7 @@ static void properties(struct filling *f, json_t *v, const char *key)
     json_t *kid;
     size_t len;
     SL_ASSERT(f->n.properties == NULL && f->n.n_properties == 0);
+    f->n.says_names = true;
     f->n.properties = array_of(f, json_object_size(v), sizeof f->n.properties[0]);
     json_object_keylen_foreach(v, name, len, kid)
     {
@@ -472,6 +476,7 @@ static void pattern_properties(struct filling *f, json_t *v, const char *key)
     json_t *kid;
     size_t len;
     SL_ASSERT(f->n.patterns == NULL && f->n.n_patterns == 0);
+    f->n.says_names = true;
     f->n.patterns = array_of(f, json_object_size(v), sizeof f->n.patterns[0]);
     json_object_keylen_foreach(v, name, len, kid)
     {
@@ -557,7 +562,7 @@ static void reference(struct filling *f, json_t *v, const char *key)
     const char *own = json_string_value(json_object_get(to, "$dynamicAnchor"));
     if (dynamic > 1 && own != NULL && strcmp(own, hash + 1) == 0)
         bad(f, SL_EUNSUPPORTED, key, "more than one $dynamicAnchor could be meant");
-    also(f, node_of(f, to, path));
+    also(f, node_of(f, to, path, sl_schema_role(f->role, f->passes, key)));
 }
 
 static void item_list(struct filling *f, json_t *v, const char *key)
@@ -834,18 +839,22 @@ static void keyword(struct filling *f, enum kind kind, json_t *v, const char *ke
     }
 }
 
-static int fill(struct sl_loader *l, uint32_t place_idx)
+static int fill(struct sl_loader *l, uint32_t place_and_role)
 {
     struct filling f = {.l = l,
-                        .place = l->places[place_idx],
+                        .place = l->places[place_and_role / SL_ROLES],
+                        .role = (enum sl_role)(place_and_role % SL_ROLES),
                         .number = SL_RX_ALL,
                         .string = SL_RX_ALL,
                         .max_length = UINT64_MAX};
     json_t *json = f.place.json, *v;
-    f.n = l->s->nodes[f.place.node];
+    uint32_t node = f.place.nodes[f.role];
+    f.n = l->s->nodes[node];
     f.n.min_contains = 1;
     f.place.draft = sl_schema_draft(json, f.place.draft);
-    SL_ASSERT(f.place.node > SL_NODE_FALSE && f.place.node < l->s->n_nodes);
+    f.passes = sl_schema_passes(json, f.place.draft);
+    f.n.closes = f.role == SL_ROLE_VALUE && !f.passes;
+    SL_ASSERT(node > SL_NODE_FALSE && node < l->s->n_nodes);
     SL_ASSERT(f.place.draft == 4 || f.place.draft == 7 || f.place.draft == 2020);
     bool only_ref = f.place.draft <= 7 && json_object_get(json, "$ref") != NULL;
     for (size_t i = 0; i < SL_COUNT(keywords) && f.rc == 0; i++) {
@@ -865,7 +874,7 @@ static int fill(struct sl_loader *l, uint32_t place_idx)
         f.n.min_contains = 0;
     if (f.n.if_node == SL_NODE_NONE)
         f.n.then_node = f.n.else_node = SL_NODE_NONE;
-    l->s->nodes[f.place.node] = f.n;
+    l->s->nodes[node] = f.n;
     return sl_rx_check(l->s->rx, l->err);
 }
 
@@ -879,19 +888,23 @@ static int load(struct sl_loader *l, json_t *doc, uint32_t *root)
         return rc;
     struct filling f = {
         .l = l, .place = {.base = no_uri, .path = "", .draft = l->options->draft7 ? 7 : 2020}};
-    *root = node_of(&f, doc, "");
+    *root = node_of(&f, doc, "", l->s->style.additional_properties ? SL_ROLE_TEST : SL_ROLE_VALUE);
     rc = f.rc;
     SL_ASSERT(rc != 0 || (*root != SL_NODE_NONE && *root < l->s->n_nodes));
     while (rc == 0 && l->next < l->n_queue)
         rc = fill(l, l->queue[l->next++]);
+    if (rc == 0)
+        rc = sl_schema_close(l);
     return rc == 0 ? sl_schema_scalars(l) : rc;
 }
 
-int sl_schema_init(struct sl_schema *s, struct sl_rx *rx, struct sl_error *err)
+int sl_schema_init(struct sl_schema *s, struct sl_rx *rx, const struct sl_json_style *style,
+                   struct sl_error *err)
 {
     struct sl_loader l = {.s = s, .err = err};
     memset(s, 0, sizeof *s);
     s->rx = rx;
+    s->style = *style;
     s->arena.max_bytes = 64u << 20;
     int rc = sl_schema_bases(s, err);
     for (int i = 0; i < 3 && rc == 0; i++) /* 0 is no node, 1 true, 2 false */

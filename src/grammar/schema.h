@@ -67,6 +67,8 @@ struct sl_schema_node {
     struct sl_pattern_property *patterns;
     uint32_t n_patterns;
     uint32_t additional, names, uneval_props; /* nodes, SL_NODE_NONE: absent */
+    bool says_names;                          /* has properties or patternProperties */
+    bool closes; /* objects that it allows have no other names, unless it says so */
     struct sl_dependency *deps;
     uint32_t n_deps;
     uint32_t min_props, max_props; /* UINT32_MAX: none */
@@ -94,6 +96,7 @@ struct sl_schema_options {
 
 struct sl_schema {
     struct sl_rx *rx; /* borrowed */
+    struct sl_json_style style;
     struct sl_arena arena;
     struct sl_schema_node *nodes;
     uint32_t n_nodes, cap_nodes;
@@ -105,7 +108,8 @@ struct sl_schema {
 
 #define SL_SCHEMA_MAX_NODES (1u << 17)
 
-SL_MUST_CHECK int sl_schema_init(struct sl_schema *s, struct sl_rx *rx, struct sl_error *err);
+SL_MUST_CHECK int sl_schema_init(struct sl_schema *s, struct sl_rx *rx,
+                                 const struct sl_json_style *style, struct sl_error *err);
 /* Adds doc to the table; *root is its node. doc and remotes are not needed afterwards. */
 SL_MUST_CHECK int sl_schema_add(struct sl_schema *s, json_t *doc,
                                 const struct sl_schema_options *options, uint32_t *root,

@@ -6,10 +6,18 @@
 
 #include "grammar/schema.h"
 
+/* What a subschema stands for, which decides whether it closes objects (schema_closed.c). */
+enum sl_role {
+    SL_ROLE_VALUE, /* all that is said of a value: it may */
+    SL_ROLE_PART,  /* of what a schema says of the same value: that one may */
+    SL_ROLE_TEST,  /* of a condition (not, if, contains) or of a name: nothing in it does */
+    SL_ROLES,
+};
+
 struct sl_place { /* a subschema that has been met */
     json_t *json;
-    const char *base; /* URI that its references are relative to, without fragment */
-    uint32_t node;    /* SL_NODE_NONE: known, not used yet */
+    const char *base;         /* URI that its references are relative to, without fragment */
+    uint32_t nodes[SL_ROLES]; /* SL_NODE_NONE: not used in that role yet */
     const char *path;
     int draft; /* 4, 7 or 2020 */
 };
@@ -29,7 +37,7 @@ struct sl_loader {
     uint32_t n_places, cap_places, cap_table;
     struct sl_anchor *anchors;
     uint32_t n_anchors, cap_anchors;
-    uint32_t *queue; /* places whose nodes are to be filled */
+    uint32_t *queue; /* places whose nodes are to be filled, times SL_ROLES, and the role */
     uint32_t n_queue, cap_queue, next;
     int depth;
     bool no_room; /* a URI could not be kept */
@@ -56,12 +64,21 @@ struct sl_decimal {
 bool sl_decimal_of(const json_t *number, struct sl_decimal *d);
 enum sl_bound { SL_AT_LEAST, SL_ABOVE, SL_AT_MOST, SL_BELOW };
 sl_rx_id sl_number_bound(struct sl_rx *rx, const struct sl_decimal *d, enum sl_bound how);
-sl_rx_id sl_number_equal(struct sl_rx *rx, const struct sl_decimal *d);
+/* any_zeros: with any number of zeros behind it, and 0 with a minus; else its shortest text. */
+sl_rx_id sl_number_equal(struct sl_rx *rx, const struct sl_decimal *d, bool any_zeros);
 sl_rx_id sl_number_multiple(struct sl_rx *rx, const struct sl_decimal *d); /* NONE: not supported */
 /* *out: the inside of strings of that format. 0, SL_EUNSUPPORTED, or 1: not a known name. */
 int sl_schema_format(struct sl_rx *rx, const char *name, sl_rx_id *out);
 /* The text of a scalar value. */
 sl_rx_id sl_schema_value(struct sl_schema *s, json_t *value);
+
+/* schema_closed.c: the role of what `key` of a schema in that role says; passes: of that schema.
+ */
+enum sl_role sl_schema_role(enum sl_role role, bool passes, const char *key);
+/* Does it say nothing of objects but by one other schema, or by any of several? */
+bool sl_schema_passes(const json_t *json, int draft);
+/* Closes the objects of nodes that `closes` marks, once all nodes are filled. */
+SL_MUST_CHECK int sl_schema_close(struct sl_loader *l);
 
 /* schema_scalar.c: node->scalar of all nodes; SL_ELIMIT when applicators form a loop. */
 SL_MUST_CHECK int sl_schema_scalars(struct sl_loader *l);

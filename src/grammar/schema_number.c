@@ -167,13 +167,15 @@ sl_rx_id sl_number_bound(struct sl_rx *rx, const struct sl_decimal *d, enum sl_b
               : sl_rx_or2(rx, sl_rx_cat(rx, minus, all), near);
 }
 
-sl_rx_id sl_number_equal(struct sl_rx *rx, const struct sl_decimal *d)
+sl_rx_id sl_number_equal(struct sl_rx *rx, const struct sl_decimal *d, bool any_zeros)
 {
     sl_rx_id zeros = sl_rx_rep(rx, sl_rx_range(rx, '0', '0'), 0, SL_RX_INF), out;
     sl_rx_id whole = sl_rx_lit(rx, d->n_whole > 0 ? d->digits : "0", (size_t)SL_MAX(d->n_whole, 1));
     if (d->n_fraction > 0) {
-        out = sl_rx_cat(rx, sl_rx_lit(rx, d->digits + d->n_whole, (size_t)d->n_fraction), zeros);
-        out = sl_rx_cat(rx, point(rx), out);
+        out = sl_rx_lit(rx, d->digits + d->n_whole, (size_t)d->n_fraction);
+        out = sl_rx_cat(rx, point(rx), any_zeros ? sl_rx_cat(rx, out, zeros) : out);
+    } else if (!any_zeros) {
+        out = SL_RX_EPS;
     } else {
         out = sl_rx_rep(rx, sl_rx_range(rx, '0', '0'), 1, SL_RX_INF);
         out = sl_rx_opt(rx, sl_rx_cat(rx, point(rx), out));
@@ -182,7 +184,7 @@ sl_rx_id sl_number_equal(struct sl_rx *rx, const struct sl_decimal *d)
     sl_rx_id minus = sl_rx_range(rx, '-', '-');
     bool zero = d->n_whole + d->n_fraction == 0;
     SL_ASSERT(!zero || !d->negative); /* zero has one form, its texts have two */
-    return zero          ? sl_rx_cat(rx, sl_rx_opt(rx, minus), out)
+    return zero          ? any_zeros ? sl_rx_cat(rx, sl_rx_opt(rx, minus), out) : out
            : d->negative ? sl_rx_cat(rx, minus, out)
                          : out;
 }

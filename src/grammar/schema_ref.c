@@ -72,7 +72,7 @@ struct sl_place *sl_schema_place(struct sl_loader *l, json_t *json, const char *
     if (!more(l, (void **)&l->places, l->n_places, &l->cap_places, sizeof l->places[0]))
         goto no_memory;
     SL_ASSERT(l->n_places < l->cap_places);
-    l->places[l->n_places] = (struct sl_place){json, base, SL_NODE_NONE, path, draft};
+    l->places[l->n_places] = (struct sl_place){json, base, {SL_NODE_NONE}, path, draft};
     l->place_table[at] = ++l->n_places;
     return &l->places[l->n_places - 1];
 no_memory:

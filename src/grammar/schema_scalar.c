@@ -42,6 +42,8 @@ int sl_schema_bases(struct sl_schema *s, struct sl_error *err)
     if (sl_regex_parse(rx, integer, sizeof integer - 8, 0, SL_SPELL_UTF8, &s->digits_only, err) !=
         0)
         return err->code;
+    if (!s->style.whole_floats)
+        s->integer = s->digits_only;
     sl_rx_id escape = sl_rx_rep(rx, sl_rx_set(rx, &hex), 4, 4);
     escape = sl_rx_cat(rx, sl_rx_range(rx, 'u', 'u'), escape);
     escape = sl_rx_or2(rx, escape, sl_rx_set(rx, &shorts));
@@ -66,7 +68,8 @@ sl_rx_id sl_schema_value(struct sl_schema *s, json_t *value)
     if (json_is_real(value) && fabs(json_real_value(value)) >= 0x1p53)
         return SL_RX_NONE;
     if (json_is_number(value))
-        return sl_decimal_of(value, &d) ? sl_number_equal(s->rx, &d) : SL_RX_NONE;
+        return sl_decimal_of(value, &d) ? sl_number_equal(s->rx, &d, s->style.whole_floats)
+                                        : SL_RX_NONE;
     const char *name = json_is_null(value) ? "null" : json_is_true(value) ? "true" : "false";
     return sl_rx_lit(s->rx, name, strlen(name));
 }

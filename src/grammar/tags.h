@@ -15,8 +15,8 @@
  * optional, star and plus {content, separator, max}, tag {begin, content, end}, triggered_tags
  * {triggers, tags, at_least_one, stop_after_first}, tags_with_separator {tags, separator, ...}, ref
  * {name}. Besides: "rules": {name: F} for ref, "special_tokens": {text: id} that texts of F may
- * spell, and "max_whitespace" between two tokens of JSON. special_tokens of any_text and
- * triggered_tags: true if the text may have any special token but those that end it. */
+ * spell. special_tokens of any_text and triggered_tags: true if the text may have any special token
+ * but those that end it. */
 SL_MUST_CHECK int sl_tags_compile(struct sl_auto *a, json_t *doc, uint32_t *start,
                                   struct sl_error *err);
 

@@ -550,9 +550,6 @@ int sl_tags_format(struct sl_auto *a, const json_t *doc, uint32_t *start, struct
     const char *name;
     json_t *rule;
     f.special = json_object_get(doc, "special_tokens");
-    int32_t space = 0;
-    if (length(&f, doc, "max_whitespace", &space))
-        a->limits.max_whitespace = SL_MIN(a->limits.max_whitespace, (uint32_t)space);
     uint32_t end = add_pos(&f, POS_END, 0, 0);
     json_object_foreach(json_object_get(doc, "rules"), name, rule)
     {

@@ -5,6 +5,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/limits.h"
+#include "base/sys.h"
 #include "server/params.h"
 
 #include <stdio.h>
@@ -96,6 +97,36 @@ static int response_format(const struct sl_params *p, struct source *out, struct
     return take(out, "response_format.json_schema.schema", SL_GRAMMAR_JSON_SCHEMA, schema, r);
 }
 
+/* A member that says how JSON is written, as vLLM names them. *known: it is one of those. */
+static int style_member(struct sl_json_style *style, const char *key, const char *field,
+                        const json_t *v, bool *known, struct sl_refusal *r)
+{
+    bool on = false;
+    int rc;
+    *known = true;
+    if (strcmp(key, "whitespace_pattern") == 0)
+        return sl_json_cstr(v, field, SL_MAX_SPACE_PATTERN, &style->whitespace, r);
+    if (strcmp(key, "disable_any_whitespace") == 0) {
+        rc = sl_json_bool(v, field, &on, r);
+        if (rc == 0 && on)
+            style->whitespace = "";
+        else if (rc == 0 && style->whitespace != NULL && style->whitespace[0] == '\0')
+            style->whitespace = NULL; /* the server's default */
+        return rc;
+    }
+    if (strcmp(key, "disable_additional_properties") == 0) {
+        rc = sl_json_bool(v, field, &on, r);
+        if (rc == 0)
+            style->additional_properties = !on;
+        return rc;
+    }
+    *known = false;
+    return 0;
+}
+
+static const char *const style_keys[] = {"disable_any_whitespace", "whitespace_pattern",
+                                         "disable_additional_properties"};
+
 /* One member of structured_outputs. */
 static int structured_member(struct sl_params *p, const char *key, const json_t *v,
                              struct source *out, struct sl_refusal *r)
@@ -108,24 +139,21 @@ static int structured_member(struct sl_params *p, const char *key, const json_t 
                  {"choice", "structured_outputs.choice", SL_GRAMMAR_CHOICE},
                  {"grammar", "structured_outputs.grammar", SL_GRAMMAR_EBNF},
                  {"structural_tag", "structured_outputs.structural_tag", SL_GRAMMAR_STRUCTURAL}};
-    bool on = false;
+    bool on = false, known = false;
     for (size_t i = 0; i < SL_COUNT(kinds); i++)
         if (strcmp(key, kinds[i].key) == 0)
             return take(out, kinds[i].field, kinds[i].kind, v, r);
     char field[64];
     snprintf(field, sizeof field, "structured_outputs.%.40s", key);
-    if (strcmp(key, "disable_any_whitespace") == 0)
-        return sl_json_bool(v, field, &p->constraint_compact, r);
+    int rc = style_member(&p->json_style, key, field, v, &known, r);
+    if (rc != 0 || known)
+        return rc;
     if (strcmp(key, "disable_fallback") == 0 || key[0] == '_') /* vLLM's choice of a backend */
         return 0;
-    if (strcmp(key, "json_object") != 0 && strcmp(key, "disable_additional_properties") != 0)
+    if (strcmp(key, "json_object") != 0)
         return sl_refuse(r, SL_EUNSUPPORTED, field, "not supported: %s", field);
-    int rc = sl_json_bool(v, field, &on, r);
-    if (rc != 0 || !on)
-        return rc;
-    if (strcmp(key, "json_object") == 0)
-        return take(out, field, SL_GRAMMAR_JSON_OBJECT, v, r);
-    return sl_refuse(r, SL_EUNSUPPORTED, field, "not supported: %s", field);
+    rc = sl_json_bool(v, field, &on, r);
+    return rc != 0 || !on ? rc : take(out, field, SL_GRAMMAR_JSON_OBJECT, v, r);
 }
 
 static int structured_outputs(struct sl_params *p, struct source *out, struct sl_refusal *r)
@@ -140,6 +168,11 @@ static int structured_outputs(struct sl_params *p, struct source *out, struct sl
     if (!json_is_object(v))
         return sl_refuse(r, SL_EINVAL, name, "%s must be an object, not %s", name,
                          sl_json_type_name(v));
+    if (json_is_true(json_object_get(v, "disable_any_whitespace")) &&
+        member(v, "whitespace_pattern") != NULL)
+        return sl_refuse(r, SL_EINVAL, "structured_outputs.whitespace_pattern",
+                         "structured_outputs: disable_any_whitespace and whitespace_pattern cannot "
+                         "be combined");
     json_object_foreach((json_t *)(uintptr_t)v, key, value)
     {
         int rc = json_is_null(value) ? 0 : structured_member(p, key, value, out, r);
@@ -147,7 +180,9 @@ static int structured_outputs(struct sl_params *p, struct source *out, struct sl
             return rc;
     }
     /* Beside response_format it may say how, and nothing else. */
-    bool says_how = before != NULL && json_object_get(v, "disable_any_whitespace") != NULL;
+    bool says_how = false;
+    for (size_t i = 0; i < SL_COUNT(style_keys); i++)
+        says_how = says_how || (before != NULL && json_object_get(v, style_keys[i]) != NULL);
     if (out->value == before && !says_how)
         return sl_refuse(r, SL_EINVAL, name,
                          "%s must have one of json, regex, choice, grammar, json_object, "
@@ -176,6 +211,9 @@ static int find(struct sl_params *p, struct source *out, struct sl_refusal *r)
         {"json_schema", p->json_schema, SL_GRAMMAR_JSON_SCHEMA},
     };
     int rc = response_format(p, out, r);
+    if (rc == 0 && p->guided_whitespace != NULL)
+        rc = sl_json_cstr(p->guided_whitespace, "guided_whitespace_pattern", SL_MAX_SPACE_PATTERN,
+                          &p->json_style.whitespace, r);
     if (rc == 0)
         rc = structured_outputs(p, out, r);
     for (size_t i = 0; i < SL_COUNT(plain) && rc == 0; i++)
@@ -200,7 +238,7 @@ int sl_params_constraint(struct sl_params *p, struct sl_refusal *r)
     p->constrained = true;
     snprintf(p->constraint_field, sizeof p->constraint_field, "%s", found.field);
     d->kind = found.kind;
-    d->compact = p->constraint_compact;
+    d->style = p->json_style;
     if (found.kind == SL_GRAMMAR_JSON_OBJECT)
         return 0;
     if (!found.as_json) {
@@ -239,5 +277,36 @@ int sl_params_compile(struct sl_params *p, struct sl_engine *eng, bool may_wait,
     int rc = sl_constraint_open(eng, &p->constraint_desc, &p->constraint, &r->err);
     if (rc != 0)
         (void)sl_error_prefix(&r->err, rc, "%s", p->constraint_field);
+    return rc;
+}
+
+int sl_json_style_read(const char *text, struct sl_json_style *style, char **whitespace,
+                       struct sl_error *err)
+{
+    static const char *const ignored[] = {"backend", "disable_fallback"}; /* there is one backend */
+    struct sl_refusal r = {0};
+    json_t *root = NULL, *v;
+    const char *key;
+    int rc = sl_json_parse_object(text, strlen(text), &root, &r);
+    if (rc == 0) {
+        json_object_foreach(root, key, v)
+        {
+            bool known = false;
+            for (size_t i = 0; i < SL_COUNT(ignored); i++)
+                known = known || strcmp(key, ignored[i]) == 0;
+            if (rc == 0 && !known && !json_is_null(v))
+                rc = style_member(style, key, key, v, &known, &r);
+            if (rc == 0 && !known)
+                rc = sl_refuse(&r, SL_EUNSUPPORTED, "", "not supported: %.60s", key);
+        }
+    }
+    if (rc == 0 && style->whitespace != NULL) { /* it is in the tree */
+        *whitespace = sl_strdup(style->whitespace);
+        style->whitespace = *whitespace;
+        rc = *whitespace == NULL ? sl_refuse(&r, SL_ENOMEM, "", "out of memory") : 0;
+    }
+    json_decref(root);
+    if (rc != 0)
+        rc = sl_fail(err, rc, "--structured-outputs-config: %s", r.err.msg);
     return rc;
 }

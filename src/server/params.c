@@ -78,7 +78,7 @@ static const struct row rows[] = {
     {"guided_grammar", K_JSON, ALL, P(guided_grammar), 0, 0},
     {"guided_json", K_JSON, ALL, P(guided_json), 0, 0},
     {"guided_regex", K_JSON, ALL, P(guided_regex), 0, 0},
-    {"guided_whitespace_pattern", K_REFUSE, ALL, 0, 0, 0},
+    {"guided_whitespace_pattern", K_JSON, ALL, P(guided_whitespace), 0, 0},
     {"ignore_eos", K_BOOL, ALL, S(ignore_eos), 0, 0},
     {"include", K_IGNORE, R, 0, 0, 0}, /* read by responses_in.c */
     {"include_reasoning", K_BOOL, CMR, P(include_reasoning), 0, 0},
@@ -463,6 +463,7 @@ int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t
 {
     memset(p, 0, sizeof *p);
     p->endpoint = endpoint;
+    p->json_style = limits->json_style;
     p->sampling = *defaults;
     /* OpenAI's default for completions; a conversation may run to the end of the context. */
     p->sampling.max_tokens = endpoint == SL_ENDPOINT_COMPLETIONS ? 16 : -1;

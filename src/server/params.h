@@ -71,8 +71,9 @@ struct sl_params {
     int n_unknown;     /* fields that were ignored */
     char unknown[200]; /* their names, those that are plain, with commas */
     /* what the output must be: one field of several */
-    bool constrained, constraint_compact;
-    char constraint_field[64]; /* that asks for it */
+    bool constrained;
+    struct sl_json_style json_style; /* how JSON is written; its pattern is borrowed */
+    char constraint_field[64];       /* that asks for it */
     struct sl_constraint_desc constraint_desc;
     struct sl_constraint *constraint; /* once compiled; a reference */
     struct sl_buf constraint_text;    /* what desc points to, unless it is in the tree */
@@ -81,7 +82,7 @@ struct sl_params {
     const json_t *logprobs, *logit_bias, *stop, *stop_token_ids, *allowed_token_ids, *bad_words,
         *logprob_token_ids, *repetition_detection, *truncation_side, *stream_options,
         *response_format, *tool_choice, *modalities, *structured_outputs, *guided_json,
-        *guided_regex, *guided_choice, *guided_grammar, *grammar, *json_schema;
+        *guided_regex, *guided_whitespace, *guided_choice, *guided_grammar, *grammar, *json_schema;
     struct sl_arena arena;
 };
 
@@ -89,6 +90,7 @@ struct sl_param_limits {
     int32_t n_vocab;                  /* width of the logits: ids must be below */
     bool trust_request_chat_template; /* accept chat_template */
     bool refuse_unknown;              /* a field that the endpoint does not have is an error */
+    struct sl_json_style json_style;  /* unless the request says otherwise */
 };
 
 /* defaults: the model's sampling values. On refusal the arena is still to be freed by deinit. */
@@ -103,6 +105,9 @@ SL_MUST_CHECK int sl_params_lists(struct sl_params *p, const struct sl_param_lim
 /* bad_words as tokens of the model. */
 SL_MUST_CHECK int sl_params_words(struct sl_params *p, const struct sl_tokenizer *tok,
                                   const struct sl_param_limits *limits, struct sl_refusal *r);
+/* constraint.c: reads what --structured-outputs-config says; frees *whitespace. */
+SL_MUST_CHECK int sl_json_style_read(const char *text, struct sl_json_style *style,
+                                     char **whitespace, struct sl_error *err);
 /* constraint.c: reads the fields that say what the output must be. */
 SL_MUST_CHECK int sl_params_constraint(struct sl_params *p, struct sl_refusal *r);
 /* tools.c: reads tools and tool_choice. */

@@ -70,7 +70,8 @@ struct sl_server_config {               /* start from sl_server_config_default()
     bool refuse_unknown;     /* fields of requests that no endpoint knows are errors */
     bool timings;            /* replies say how fast they were made, as llama.cpp's */
     int32_t stream_interval; /* tokens of an event, at least; 0 or 1: as they come */
-    bool neutral_sampling;   /* ignore the defaults of generation_config.json */
+    struct sl_json_style json_style;  /* of constrained JSON, unless a request says otherwise */
+    bool neutral_sampling;            /* ignore the defaults of generation_config.json */
     bool priority_scheduling;         /* requests may say a priority; else only 0 is accepted */
     bool lora_updates;                /* clients may load and unload adapters */
     bool sleep_mode;                  /* clients may put the engine to sleep and wake it */

@@ -238,7 +238,7 @@ static int constrain(struct sl_params *p, const struct sl_engine *eng, struct sl
     p->constraint_desc = (struct sl_constraint_desc){.kind = SL_GRAMMAR_STRUCTURAL,
                                                      .text = b->data,
                                                      .n_text = b->n_bytes,
-                                                     .compact = p->constraint_compact};
+                                                     .style = p->json_style};
     return 0;
 }
 

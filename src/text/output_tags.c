@@ -12,8 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WS      "[ \\t\\r\\n]{0,4}" /* a model that knows no end would go on with it */
-#define JSON_WS 16                  /* between the tokens of JSON: enough to indent */
+#define WS "[ \\t\\r\\n]{0,4}" /* a model that knows no end would go on with it */
 
 /* ---------------------------------------------------------------- nodes */
 
@@ -465,7 +464,6 @@ int sl_output_tags(const struct sl_output_calls *calls, json_t **out, struct sl_
     out_set(&m, doc, "rules", make_rules(&m));
     if (calls->special_tokens != NULL)
         out_set(&m, doc, "special_tokens", json_deep_copy(calls->special_tokens));
-    out_set(&m, doc, "max_whitespace", json_integer(JSON_WS));
     out_set(&m, doc, "format",
             calls->must             ? only_calls(&m)
             : calls->answer != NULL ? answer_or_calls(&m)
