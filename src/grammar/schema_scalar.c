@@ -42,8 +42,12 @@ int sl_schema_bases(struct sl_schema *s, struct sl_error *err)
     if (sl_regex_parse(rx, integer, sizeof integer - 8, 0, SL_SPELL_UTF8, &s->digits_only, err) !=
         0)
         return err->code;
-    if (!s->style.whole_floats)
-        s->integer = s->digits_only;
+    if (!s->style.whole_floats) { /* one text for each, so no -0 */
+        static const char plain[] = "0|-?[1-9]\\d*";
+        if (sl_regex_parse(rx, plain, sizeof plain - 1, 0, SL_SPELL_UTF8, &s->integer, err) != 0)
+            return err->code;
+        s->digits_only = s->integer;
+    }
     sl_rx_id escape = sl_rx_rep(rx, sl_rx_set(rx, &hex), 4, 4);
     escape = sl_rx_cat(rx, sl_rx_range(rx, 'u', 'u'), escape);
     escape = sl_rx_or2(rx, escape, sl_rx_set(rx, &shorts));

@@ -5,9 +5,10 @@ that no schema lists may come twice where nothing counts names; json.loads keeps
 
   build/venv/bin/python tests/server/constrained.py 5000         the bundled model and two random ones
   build/venv/bin/python tests/server/constrained.py 60 --model build/m
+  build/venv/bin/python tests/server/constrained.py --complete 100     whole answers to strict schemas, nothing else set
 
-Every text is sampled at temperature 1 with a seed of its own, and a penalty on frequent tokens: a small model that may
-write spaces or the zeros of 42.000 goes on with them for long. A text that ended by `stop` must be valid. One that ended
+Every text is sampled at temperature 1 with a seed of its own, and a penalty on frequent tokens: a small model may not
+end a string or an array. A text that ended by `stop` must be valid. One that ended
 by `length` must be the beginning of a valid one, which is asked of `sluice grammar`. Prints a table, exits 1 if anything
 is invalid. Random models (tools/mkmodel: bytes, and phi-2's tokenizer where the test material is unpacked) choose nearly
 evenly among what is allowed, which no trained model does."""
@@ -63,6 +64,21 @@ SCHEMAS = [
      "dependentRequired": {"a": ["b"]}},
     {"enum": ["one", "two\n\"three\"", {"four": [5]}, -6.5]},
 ]
+# As clients write them for OpenAI's strict mode. Strings and arrays are bounded: how long others get is up to the model,
+# and the bundled one, which has read novels, may not end them.
+STRICT = {
+    "person": closed({"name": {"type": "string", "maxLength": 40}, "age": {"type": "integer"}, "married": {
+        "type": "boolean"}, "email": {"anyOf": [{"type": "string", "maxLength": 40}, {"type": "null"}]}}),
+    "order": closed({
+        "id": {"type": "integer", "minimum": 1}, "status": {"enum": ["open", "paid", "sent"]},
+        "total": {"type": "number"}, "customer": {"$ref": "#/$defs/customer"},
+        "items": {"type": "array", "minItems": 1, "maxItems": 4, "items": {"$ref": "#/$defs/item"}}},
+        **{"$defs": {"customer": closed({"name": {"type": "string", "maxLength": 40}, "city": {"type": "string",
+                                                                                                "maxLength": 20}}),
+                     "item": closed({"title": {"type": "string", "maxLength": 30}, "quantity": {"type": "integer"},
+                                     "tags": {"type": "array", "items": {"enum": ["new", "used", "gift"]},
+                                              "maxItems": 2}})}}),
+}
 REGEXES = [r"[a-c]{3,5}[0-9]{2}", r"(ha|ho){1,6}!", r"\d{4}-(0[1-9]|1[0-2])-\d{2}", r"[^a-z\n]{4,8}",
            r"(?:yes|no|perhaps)( [a-z]{1,4}){0,3}\.", r"(?=.*[0-9])[a-z0-9]{2,6}", r"\S{1,6}@\w{2,4}\.(com|org)"]
 CHOICES = [["red", "green", "blue"], ["yes", "yes sir", "no"], ["日本", "España", "a\tb"]]
@@ -164,13 +180,55 @@ def run_model(name: str, args: list[str], n: int, max_tokens: int) -> tuple[int,
     return whole, n_cut, invalid, tokens
 
 
+def run_complete(args: list[str], n: int, max_tokens: int) -> dict[str, tuple[int, int]]:
+    """{schema: (complete and valid of n answers, tokens)}: chats at temperature 1, each with its own seed"""
+    out = {}
+    with Server(*args) as server:
+        for name, schema in STRICT.items():
+            def one(i: int, name=name, schema=schema):
+                status, reply = server.json("POST", "/v1/chat/completions", {
+                    "messages": [{"role": "user", "content": f"Make up {name} number {i}."}], "temperature": 1,
+                    "seed": i, "max_tokens": max_tokens, "response_format": {
+                        "type": "json_schema", "json_schema": {"name": name, "strict": True, "schema": schema}}})
+                if status != 200:
+                    raise RuntimeError(f"{name}: {status} {reply}")
+                text, finish = reply["choices"][0]["message"]["content"], reply["choices"][0]["finish_reason"]
+                try:
+                    if finish != "stop":
+                        raise ValueError(f"finish_reason {finish}")
+                    jsonschema.validate(json.loads(text), schema, jsonschema.Draft202012Validator)
+                    whole = True
+                except (ValueError, jsonschema.ValidationError) as e:
+                    whole = False
+                    print(f"{name}, seed {i}: {str(e).splitlines()[0]}: {text!r}")
+                return whole, reply["usage"]["completion_tokens"]
+            with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                answers = list(pool.map(one, range(n)))
+            out[name] = sum(a[0] for a in answers), sum(a[1] for a in answers)
+    return out
+
+
+def main_complete(args: argparse.Namespace) -> int:
+    todo = [[m] for m in args.model or []] or [[]]
+    bad = 0
+    print(f"{'model':<22} {'schema':<8} {'answers':>8} {'complete':>9} {'tokens':>8}")
+    for model in todo:
+        for name, (whole, tokens) in run_complete([*model, "--threads", args.threads], args.complete, 1000).items():
+            bad += whole * 100 < args.complete * 99
+            print(f"{' '.join(model) or 'bundled':<22} {name:<8} {args.complete:>8} {whole:>9} {tokens:>8}")
+    return 1 if bad else 0
+
+
 def main() -> int:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("n", type=int, nargs="?", default=150, help="generations, of all models together (default: 150)")
     p.add_argument("--model", action="append", help="a model (may be repeated; default: bundled and random ones)")
     p.add_argument("--max-tokens", type=int, default=150)
     p.add_argument("--threads", default="2")
+    p.add_argument("--complete", type=int, metavar="N", help="N answers to each of the strict schemas instead")
     args = p.parse_args()
+    if args.complete:
+        return main_complete(args)
     worst = 0
     with tempfile.TemporaryDirectory() as folder:
         models = [(m, [m]) for m in args.model or []]

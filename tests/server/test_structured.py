@@ -101,10 +101,68 @@ def test_every_field(server):
              {"guided_choice": ["5", "6", "7"]}, {"guided_grammar": gbnf}, {"grammar": gbnf},
              {"json_schema": schema}]
     for form in forms:
-        assert float(complete(server, **form)[0][0]) in (5, 6, 7), form  # 5.0 is an integer too
+        assert complete(server, **form)[0][0] in ("5", "6", "7"), form
         status, reply = server.json("POST", "/v1/chat/completions", {
             "messages": [{"role": "user", "content": "A number"}], "max_tokens": 20} | form)
-        assert status == 200 and float(reply["choices"][0]["message"]["content"]) in (5, 6, 7), (form, reply)
+        assert status == 200 and reply["choices"][0]["message"]["content"] in ("5", "6", "7"), (form, reply)
+
+
+def test_strict_answers_are_complete():
+    """`constrained.py --complete 100` is the measurement."""
+    for name, (whole, _) in constrained.run_complete(["--threads", "2"], 10, 1000).items():
+        assert whole == 10, name
+
+
+OPEN = {"type": "object", "properties": {"a": {"type": "integer", "maximum": 9, "minimum": 0}}, "required": ["a"]}
+
+
+def test_how_json_is_written(server):
+    # {"a":5} in every form: whitespace is the model's where it has a choice, so it is left none.
+    forms = [({"disable_any_whitespace": True}, r'\{"a":\d\}'),
+             ({"whitespace_pattern": " "}, r'\{ "a" : \d \}'),
+             ({"whitespace_pattern": r"\n\t"}, r'\{\n\t"a"\n\t:\n\t\d\n\t\}'),
+             ({}, r'\{( |\n {0,4}|\n\t)?"a" ?: ?\d( |\n {0,4}|\n\t)?\}')]
+    for style, pattern in forms:
+        ways = [{"structured_outputs": {"json": OPEN} | style},
+                {"structured_outputs": style, "response_format": {"type": "json_object", "schema": OPEN}}]
+        if "whitespace_pattern" in style:
+            ways.append({"guided_json": OPEN, "guided_whitespace_pattern": style["whitespace_pattern"]})
+        if not style:
+            ways = ways[:1]
+        for fields in ways:
+            for text, finish in complete(server, seed=1, n=4, **fields):
+                assert finish == "stop" and re.fullmatch(pattern, text), (fields, text)
+
+
+def test_open_objects(server):
+    """With a bias to the comma the model goes on where it may: only in an object that is open."""
+    comma = server.json("POST", "/tokenize", {"prompt": ",", "add_special_tokens": False})[1]["tokens"]
+    assert len(comma) == 1
+    bias = {"logit_bias": {str(comma[0]): 100}, "max_tokens": 30}
+    spec = {"json": OPEN, "disable_any_whitespace": True}
+    for text, _ in complete(server, structured_outputs=spec, n=4, seed=3, **bias):
+        assert re.fullmatch(r'\{"a":\d\}', text), text
+    spec["disable_additional_properties"] = False
+    for text, _ in complete(server, structured_outputs=spec, n=4, seed=3, **bias):
+        assert re.match(r'\{"a":\d,"|\{"[^a]', text), text
+
+
+def test_style_of_the_server():
+    config = {"backend": "auto", "whitespace_pattern": " ", "disable_additional_properties": False}
+    for args in (["--structured-outputs-config", json.dumps(config)],
+                 ["--constrained-json-whitespace-pattern", " ", "--allow-additional-properties"]):
+        with Server("--threads", "1", *args) as s:
+            for fields, pattern in (({"guided_json": OPEN}, r'\{ "a" : \d( ,.*| \})'),
+                                    ({"structured_outputs": {"json": OPEN, "disable_any_whitespace": True}},
+                                     r'\{"a":\d(,.*|\})')):
+                text = complete(s, seed=1, max_tokens=30, **fields)[0][0]
+                assert re.fullmatch(pattern, text, re.S) or re.match(r'\{ ?"[^a]', text), text
+    for args, word in ((["--whitespace-pattern", "x"], "other text than whitespace"),
+                       (["--whitespace-pattern", " ", "--disable-any-whitespace"], "exclude each other"),
+                       (["--structured-outputs-config", '{"nothing": 1}'], "nothing"),
+                       (["--structured-outputs-config", '{"whitespace_pattern": 1}'], "whitespace_pattern")):
+        with pytest.raises(RuntimeError, match=word):
+            Server("--threads", "1", *args)
 
 
 def test_streams(server):
@@ -133,6 +191,13 @@ def test_streams(server):
     ({"structured_outputs": {"structural_tag": {"format": {}}}}, "structured_outputs.structural_tag", "format"),
     ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "guided_json"),
     ({"structured_outputs": {"json_object": False}}, "structured_outputs", "json_object"),
+    ({"structured_outputs": {"json": {}, "whitespace_pattern": "x"}}, "structured_outputs.json", "whitespace_pattern"),
+    ({"structured_outputs": {"json": {}, "whitespace_pattern": 3}}, "structured_outputs.whitespace_pattern", "string"),
+    ({"structured_outputs": {"json": {}, "whitespace_pattern": " " * 257}}, "structured_outputs.whitespace_pattern",
+     "256"),
+    ({"structured_outputs": {"json": {}, "whitespace_pattern": " ", "disable_any_whitespace": True}},
+     "structured_outputs.whitespace_pattern", "combined"),
+    ({"guided_json": {}, "guided_whitespace_pattern": 3}, "guided_whitespace_pattern", "string"),
 ])
 def test_refusals(server, fields, param, word):
     status, reply = server.json("POST", "/v1/completions", {"prompt": "a"} | fields)
