@@ -184,13 +184,15 @@ static int append(const char *data, size_t n, void *arg)
     return sl_buf_ok(arg) ? 0 : -1;
 }
 
-/* With tools that may be called, a schema for the answer is for answers that call none. */
+/* With tools that may be called, a schema for the answer is for answers that call none. Where one
+ * must be called there are no such answers, and as in OpenAI's API response_format has no say. */
 static int take_answer(struct sl_params *p, json_t **out, struct sl_refusal *r)
 {
     const struct sl_constraint_desc *d = &p->constraint_desc;
     json_error_t error;
     *out = NULL;
-    if (!p->constrained)
+    if (!p->constrained ||
+        (p->tool_mode != SL_TOOLS_AUTO && strncmp(p->constraint_field, "response_format", 15) == 0))
         return 0;
     if (p->tool_mode != SL_TOOLS_AUTO ||
         (d->kind != SL_GRAMMAR_JSON_SCHEMA && d->kind != SL_GRAMMAR_JSON_OBJECT))

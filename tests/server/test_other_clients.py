@@ -22,8 +22,8 @@ from serverproc import Server  # noqa: E402
 
 HI = [{"role": "user", "content": "Tell me a story about a dog."}]
 KEY = "sk-of-the-test"
-# White space is barred and ends are likely: the bundled model would go on for ever between the tokens of JSON.
-BIAS = {str(i): -100 for i in (202, 203, 206, 209, 225, 302)} | {str(i): 12 for i in (0, 4, 65)}
+# Ends are likely, so that calls are few.
+BIAS = {str(i): 12 for i in (0, 4, 65)}
 LOOK = {"type": "function", "function": {"name": "look", "parameters": {
     "type": "object", "properties": {"at": {"enum": ["sun", "moon"]}}, "required": ["at"],
     "maxProperties": 1}}}  # additionalProperties does not come through all of the clients
@@ -106,7 +106,7 @@ def test_litellm_tools(lite):
     r = litellm.completion(**args)
     call = r.choices[0].message.tool_calls[0]
     assert call.function.name == "look" and r.choices[0].finish_reason == "tool_calls"
-    assert call.function.arguments.replace(" ", "") in ('{"at":"sun"}', '{"at":"moon"}')
+    assert json.loads(call.function.arguments) in ({"at": "sun"}, {"at": "moon"})
     parts = litellm.stream_chunk_builder(list(litellm.completion(stream=True, **args)))
     assert parts.choices[0].message.tool_calls[0].function == call.function
     talk = HI + [r.choices[0].message.model_dump(), {"role": "tool", "tool_call_id": call.id, "content": "bright"}]

@@ -193,8 +193,7 @@ def test_refusals(server):
         "type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}, "required": ["a"]}}}
     for fields, param, word in [
             ({"tools": [bad], "tool_choice": "required"}, "tools", "uniqueItems"),
-            ({"tools": TOOLS, "tool_choice": "required", "response_format": {"type": "json_object"}}, "response_format",
-             "tool_choice"),
+            ({"tools": TOOLS, "tool_choice": "required", "guided_json": {"type": "object"}}, "guided_json", "tool_choice"),
             ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice.function",
              "no"),
             ({"tools": TOOLS + TOOLS}, "tools[2].function", "get_weather")]:
@@ -202,6 +201,11 @@ def test_refusals(server):
         assert status == 400 and e["error"]["param"] == param and word in e["error"]["message"], e
     status, _ = server.json("POST", "/v1/chat/completions", {"messages": ASK, "max_tokens": 4, "tools": [bad]})
     assert status == 200  # not strict, and nothing has to be called
+    # A response_format is for answers without calls; instructor sends one beside the tool that it wants called.
+    status, r = server.json("POST", "/v1/chat/completions", {
+        "messages": ASK, "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "seed": 1,
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "null"}}}})
+    assert status == 200 and r["choices"][0]["message"]["tool_calls"], r
 
 
 def test_nothing_is_left(server):
