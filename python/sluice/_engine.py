@@ -72,8 +72,8 @@ class Job:
             out.logprobs, out.cumulative_logprob = [], 0.0
 
     def _set_constraint(self, engine: Engine, structured: StructuredOutputsParams) -> None:
-        kind, text, compact = structured._compiled()
-        desc = _abi.ConstraintDesc(kind, text, len(text), compact)
+        kind, text = structured._compiled()
+        desc = _abi.ConstraintDesc(kind, text, len(text), structured._style())
         out = ctypes.c_void_p()
         call("sl_constraint_open", engine.use(), ctypes.byref(desc), ctypes.byref(out), field="structured_outputs")
         self.held.append(Handle(out.value, "sl_constraint_release"))

@@ -23,6 +23,8 @@ class StructuredOutputsParams:
     json_object: any JSON object
     structural_tag: structural tags as vLLM has them (a dict, or its text)
     disable_any_whitespace: JSON without white space between its tokens
+    whitespace_pattern: a regular expression for the white space there; None: at most a space or a line
+    disable_additional_properties: False leaves objects open that do not say additionalProperties
 
     >>> from sluice import LLM, SamplingParams, StructuredOutputsParams
     >>> weather = StructuredOutputsParams(choice=["sunny", "cloudy"])
@@ -38,8 +40,18 @@ class StructuredOutputsParams:
     json_object: Optional[bool] = None
     structural_tag: Union[str, Dict[str, Any], None] = None
     disable_any_whitespace: bool = False
+    whitespace_pattern: Optional[str] = None
+    disable_additional_properties: bool = True
 
-    def _compiled(self) -> Tuple[int, bytes, bool]:
+    def _style(self) -> _abi.JsonStyle:
+        """How JSON is written, for sl_constraint_open."""
+        pattern = None if self.whitespace_pattern is None else encode_text(self.whitespace_pattern, "whitespace_pattern")
+        if self.disable_any_whitespace and pattern:
+            raise RequestError("structured_outputs: disable_any_whitespace and whitespace_pattern cannot be combined",
+                               "structured_outputs")
+        return _abi.JsonStyle(b"" if self.disable_any_whitespace else pattern, not self.disable_additional_properties)
+
+    def _compiled(self) -> Tuple[int, bytes]:
         """Kind and text for sl_constraint_open."""
         choices: Tuple[Tuple[int, Any], ...] = (
             (_abi.GRAMMAR_JSON_SCHEMA, self.json), (_abi.GRAMMAR_REGEX, self.regex),
@@ -62,7 +74,7 @@ class StructuredOutputsParams:
             except (TypeError, ValueError) as e:
                 raise RequestError(f"structured_outputs: json must be a schema, or a class with model_json_schema: {e}",
                                    "structured_outputs") from None
-        return kind, encode_text(value, "structured_outputs"), self.disable_any_whitespace
+        return kind, encode_text(value, "structured_outputs")
 
 
 @dataclass
