@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * constraint.c - what an output must be: OpenAI's response_format, vLLM's structured_outputs and
- * its older guided_* fields, llama.cpp's grammar and json_schema. At most one of them.
+ * its older guided_* fields, llama.cpp's grammar and json_schema, SGLang's regex, ebnf and
+ * structural_tag. At most one of them.
  */
 #include "base/buf.h"
 #include "base/check.h"
@@ -209,6 +210,9 @@ static int find(struct sl_params *p, struct source *out, struct sl_refusal *r)
         {"guided_grammar", p->guided_grammar, SL_GRAMMAR_EBNF},
         {"grammar", p->grammar, SL_GRAMMAR_EBNF},
         {"json_schema", p->json_schema, SL_GRAMMAR_JSON_SCHEMA},
+        {"regex", p->regex, SL_GRAMMAR_REGEX},
+        {"ebnf", p->ebnf, SL_GRAMMAR_EBNF},
+        {"structural_tag", p->structural_tag, SL_GRAMMAR_STRUCTURAL},
     };
     int rc = response_format(p, out, r);
     if (rc == 0 && p->guided_whitespace != NULL)
@@ -219,6 +223,8 @@ static int find(struct sl_params *p, struct source *out, struct sl_refusal *r)
     for (size_t i = 0; i < SL_COUNT(plain) && rc == 0; i++)
         if (plain[i].v != NULL && !(p->grammar == plain[i].v && is_empty_text(plain[i].v)))
             rc = take(out, plain[i].field, plain[i].kind, plain[i].v, r);
+    if (rc == 0 && p->guided_json_object)
+        rc = take(out, "guided_json_object", SL_GRAMMAR_JSON_OBJECT, json_true(), r);
     return rc;
 }
 

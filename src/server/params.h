@@ -82,7 +82,9 @@ struct sl_params {
     const json_t *logprobs, *logit_bias, *stop, *stop_token_ids, *allowed_token_ids, *bad_words,
         *logprob_token_ids, *repetition_detection, *truncation_side, *stream_options,
         *response_format, *tool_choice, *modalities, *structured_outputs, *guided_json,
-        *guided_regex, *guided_whitespace, *guided_choice, *guided_grammar, *grammar, *json_schema;
+        *guided_regex, *guided_whitespace, *guided_choice, *guided_grammar, *grammar, *json_schema,
+        *regex, *ebnf, *structural_tag;
+    bool guided_json_object;
     struct sl_arena arena;
 };
 

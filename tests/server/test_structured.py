@@ -99,7 +99,10 @@ def test_every_field(server):
              {"structured_outputs": {"regex": "[5-7]"}}, {"structured_outputs": {"choice": ["5", "6", "7"]}},
              {"structured_outputs": {"grammar": gbnf}}, {"guided_json": schema}, {"guided_regex": "[5-7]"},
              {"guided_choice": ["5", "6", "7"]}, {"guided_grammar": gbnf}, {"grammar": gbnf},
-             {"json_schema": schema}]
+             {"json_schema": schema}, {"json_schema": json.dumps(schema)},
+             # SGLang's
+             {"regex": "[5-7]"}, {"ebnf": gbnf}, {"structural_tag": {"format": {"type": "regex", "pattern": "[5-7]"}}},
+             {"structural_tag": json.dumps({"format": {"type": "json_schema", "json_schema": schema}})}]
     for form in forms:
         assert complete(server, **form)[0][0] in ("5", "6", "7"), form
         status, reply = server.json("POST", "/v1/chat/completions", {
@@ -188,6 +191,13 @@ def test_streams(server):
     ({"guided_regex": r"(a)\1"}, "guided_regex", "regex"),
     ({"guided_grammar": "root ::= nowhere"}, "guided_grammar", "nowhere"),
     ({"guided_choice": []}, "guided_choice", "choice"),
+    ({"regex": "(a"}, "regex", "')'"),
+    ({"regex": ["a"]}, "regex", "string"),
+    ({"ebnf": "root ::= nowhere"}, "ebnf", "nowhere"),
+    ({"ebnf": 'root ::= "a"', "guided_json_object": True}, "guided_json_object", "ebnf"),
+    ({"structural_tag": {"format": {}}}, "structural_tag", "format"),
+    ({"stop_regex": "a+"}, "stop_regex", "not supported"),
+    ({"custom_logit_processor": "x"}, "custom_logit_processor", "not supported"),
     ({"structured_outputs": {"structural_tag": {"format": {}}}}, "structured_outputs.structural_tag", "format"),
     ({"guided_regex": "a", "guided_json": {}}, "guided_regex", "guided_json"),
     ({"structured_outputs": {"json_object": False}}, "structured_outputs", "json_object"),
