@@ -64,6 +64,18 @@ static struct sl_cli_served *find(struct sl_cli_served_models *m, const char *na
     return NULL;
 }
 
+/* Also by the last part of its name alone, as requests may name it. */
+static struct sl_cli_served *find_called(struct sl_cli_served_models *m, const char *name)
+{
+    struct sl_cli_served *one = find(m, name);
+    for (int i = 0; i < m->n && one == NULL; i++) {
+        const char *slash = strrchr(shown_name(&m->all[i]), '/');
+        if (slash != NULL && strcmp(slash + 1, name) == 0)
+            one = &m->all[i];
+    }
+    return one;
+}
+
 /* One stretch of argv, which begins with --for: the flags of one model, into cfg. *name is whose
  * they are, *end where the stretch ends. */
 static int parse_for(struct sl_engine_config *cfg, int argc, char **argv, int at, const char **name,
@@ -106,7 +118,7 @@ static int read_for(struct sl_cli_served_models *m, int argc, char **argv, int a
                     struct sl_error *err)
 {
     const char *name = argv[at][5] == '=' ? argv[at] + 6 : at + 1 < argc ? argv[at + 1] : "";
-    struct sl_cli_served *one = find(m, name);
+    struct sl_cli_served *one = find_called(m, name);
     if (one == NULL)
         return sl_fail(err, SL_EINVAL, "--for: no model is called '%.100s'", name);
     return parse_for(&one->cfg, argc, argv, at, &name, end, err);

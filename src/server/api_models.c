@@ -10,8 +10,24 @@
 #include <stdio.h>
 #include <time.h>
 
+/* m: what else it answers to; NULL: nothing. */
+static void put_aliases(struct sl_buf *b, const struct sl_served *m, const char *name)
+{
+    const char *path = m != NULL && m->path != NULL ? sl_engine_info(m->eng)->model_path : NULL;
+    const char *slash = m != NULL ? strrchr(name, '/') : NULL;
+    bool base = slash != NULL && slash[1] != '\0';
+    SL_PUT(b, ",\"aliases\":[");
+    if (base)
+        sl_buf_json_string(b, slash + 1, strlen(slash + 1));
+    if (path != NULL && strcmp(path, name) != 0) {
+        sl_buf_puts(b, base ? "," : "");
+        sl_buf_json_string(b, path, strlen(path));
+    }
+    sl_buf_putc(b, ']');
+}
+
 static void put_card(struct sl_buf *b, const char *name, int64_t created_s, const char *root,
-                     const char *parent, int32_t max_model_len)
+                     const char *parent, int32_t max_model_len, const struct sl_served *m)
 {
     SL_PUT(b, "{\"id\":");
     sl_buf_json_string(b, name, strlen(name));
@@ -26,6 +42,7 @@ static void put_card(struct sl_buf *b, const char *name, int64_t created_s, cons
         SL_PUT(b, "null");
     SL_PUT(b, ",\"max_model_len\":");
     sl_put_i64(b, max_model_len);
+    put_aliases(b, m, name);
     SL_PUT(b, ",\"permission\":[]}");
 }
 
@@ -56,7 +73,7 @@ static void put_model(struct sl_buf *b, const struct sl_server *s, const struct 
     if (anthropic)
         put_card_anthropic(b, name, s->t_created_s, info->max_model_len);
     else
-        put_card(b, name, s->t_created_s, info->model_path, NULL, info->max_model_len);
+        put_card(b, name, s->t_created_s, info->model_path, NULL, info->max_model_len, m);
 }
 
 struct adapter_list {
@@ -78,7 +95,7 @@ static void put_adapter(void *arg, const struct sl_adapter_info *a)
     if (l->anthropic)
         put_card_anthropic(l->b, a->name, a->t_loaded_s, max_model_len);
     else
-        put_card(l->b, a->name, a->t_loaded_s, a->path, l->m->name, max_model_len);
+        put_card(l->b, a->name, a->t_loaded_s, a->path, l->m->name, max_model_len, NULL);
     snprintf(l->last, sizeof l->last, "%s", a->name);
 }
 
@@ -124,7 +141,7 @@ void sl_api_models(struct sl_conn *c)
 void sl_api_model(struct sl_conn *c)
 {
     const struct sl_server *s = c->loop->server;
-    struct sl_refusal r = {.code = "model_not_found"};
+    struct sl_refusal r = {0};
     struct sl_str id = c->parser->path;
     char name[512];
     id.p += strlen(c->route->path);
@@ -143,8 +160,7 @@ void sl_api_model(struct sl_conn *c)
         sl_reply_json(c, 200, &b);
         return;
     }
-    (void)sl_refuse(&r, SL_ENOTFOUND, "model", "the model `%.*s` does not exist",
-                    (int)SL_MIN(id.n, 120), id.p);
+    (void)sl_served_missing(s, "model", id.p, id.n, &r);
     sl_reply_refusal(c, &r);
 }
 

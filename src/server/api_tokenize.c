@@ -23,7 +23,7 @@ static int check_model(struct sl_task *t)
     const char *given = NULL;
     int rc = v == NULL || json_is_null(v) ? 0 : sl_json_cstr(v, "model", 4096, &given, &t->refusal);
     if (rc == 0)
-        rc = sl_served_check(t->served, given, &t->model, &t->refusal);
+        rc = sl_served_check(t->server, t->served, given, &t->model, &t->refusal);
     if (rc == SL_ENOTFOUND && given != NULL && sl_adapter_known(t->served->eng, given)) {
         t->refusal = (struct sl_refusal){0}; /* adapters share the tokenizer */
         rc = 0;

@@ -64,7 +64,7 @@ int sl_pool_read(struct sl_task *t, const char *const *known)
     if (v != NULL && !json_is_null(v))
         rc = sl_json_cstr(v, "model", 4096, &given, r);
     if (rc == 0)
-        rc = sl_served_check(t->served, given, &t->model, r);
+        rc = sl_served_check(t->server, t->served, given, &t->model, r);
     if (rc == 0)
         rc = optional_int(t, "priority", INT32_MIN, INT32_MAX, &t->params.priority, r);
     if (rc == 0)

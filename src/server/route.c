@@ -212,7 +212,5 @@ int sl_query_model(struct sl_conn *c, struct sl_served **out, struct sl_refusal 
         *out = sl_served_find(c->loop->server, name);
     if (*out != NULL)
         return 0;
-    r->code = "model_not_found";
-    return sl_refuse(r, SL_ENOTFOUND, "model", "the model `%.*s` does not exist",
-                     (int)SL_MIN(given.n, 120), given.p);
+    return sl_served_missing(c->loop->server, "model", given.p, given.n, r);
 }

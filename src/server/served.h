@@ -19,8 +19,10 @@ struct sl_served {
     const char *name;         /* the first one, which is shown */
     const char *const *names; /* [n_names] what `model` may say besides; may be none */
     int32_t n_names;
-    struct sl_sampling defaults;          /* the model's sampling values */
-    struct sl_formats formats;            /* how its answers are read */
+    char *path;                  /* of the model, absolute; NULL: bundled */
+    char own[256];               /* the name where none was given: that of the folder or file */
+    struct sl_sampling defaults; /* the model's sampling values */
+    struct sl_formats formats;   /* how its answers are read */
     struct sl_kv_publisher *kv_publisher; /* NULL: none */
 };
 
@@ -31,9 +33,13 @@ void sl_served_deinit(struct sl_served *m);
 
 int32_t sl_served_n_names(const struct sl_served *m); /* at least 1 */
 const char *sl_served_name_at(const struct sl_served *m, int32_t i);
-/* Is it one of the model's own names? Then *name is that name, the model's. */
+/* Is it one of the model's names? Then *name is that name, the model's. Besides the names that are
+ * shown, a model answers to the last one or two parts of its path and of a name ("Qwen3-0.6B" and
+ * "Qwen/Qwen3-0.6B"), with and without .gguf, and to the path it was given as. */
 bool sl_served_has_name(const struct sl_served *m, const char *given, const char **name);
-/* The model a name stands for, by a name of its own or of one of its adapters; NULL: none. */
+bool sl_served_shows(const struct sl_served *m, const char *given); /* one of the names shown */
+/* The model a name stands for: a name that is shown, one of an adapter, or one that only one model
+ * answers to; NULL: none. */
 struct sl_served *sl_served_find(const struct sl_server *s, const char *given);
 /* No model takes a request now. */
 bool sl_served_all_full(const struct sl_server *s);
@@ -42,7 +48,12 @@ bool sl_served_all_full(const struct sl_server *s);
 SL_MUST_CHECK int sl_served_pick(const struct sl_server *s, const json_t *root, const char *member,
                                  struct sl_served **out, struct sl_refusal *r);
 /* For a model's own names: SL_ENOTFOUND, it may be an adapter's. */
-SL_MUST_CHECK int sl_served_check(const struct sl_served *m, const char *given, const char **name,
-                                  struct sl_refusal *r);
+SL_MUST_CHECK int sl_served_check(const struct sl_server *s, const struct sl_served *m,
+                                  const char *given, const char **name, struct sl_refusal *r);
+/* SL_ENOTFOUND, with the names of what is served. */
+int sl_served_missing(const struct sl_server *s, const char *member, const char *given, size_t n,
+                      struct sl_refusal *r);
+/* The model's path, if it was not named otherwise: `root` in lists of models. */
+void sl_served_use_path(struct sl_served *m);
 
 #endif

@@ -273,6 +273,15 @@ static void *thread_main(void *arg)
     return NULL;
 }
 
+static bool is_taken(const struct sl_server *s, const char *name)
+{
+    for (int32_t i = 0; i < s->n_models; i++) {
+        if (sl_served_shows(&s->models[i], name) || sl_adapter_known(s->models[i].eng, name))
+            return true;
+    }
+    return false;
+}
+
 /* The engine the server is run with is the first of its models. */
 static int init_models(struct sl_server *s, struct sl_engine *eng, struct sl_error *err)
 {
@@ -289,9 +298,12 @@ static int init_models(struct sl_server *s, struct sl_engine *eng, struct sl_err
                  : sl_served_init(&s->models[s->n_models], cfg, m->eng, m->names, m->n_names, err);
         if (rc != 0)
             return rc;
-        for (int32_t i = 0; i < sl_served_n_names(&s->models[s->n_models]); i++) {
-            const char *name = sl_served_name_at(&s->models[s->n_models], i);
-            if (sl_served_find(s, name) != NULL) /* among those before it */
+        struct sl_served *served = &s->models[s->n_models];
+        if (served->n_names == 0 && is_taken(s, served->name))
+            sl_served_use_path(served); /* two folders of one name */
+        for (int32_t i = 0; i < sl_served_n_names(served); i++) {
+            const char *name = sl_served_name_at(served, i);
+            if (is_taken(s, name)) /* by those before it */
                 return sl_fail(err, SL_EINVAL, "two models have the name '%.150s'", name);
         }
     }

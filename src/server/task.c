@@ -177,7 +177,7 @@ int sl_task_read(struct sl_task *t, enum sl_endpoint endpoint)
 int sl_task_model(struct sl_task *t)
 {
     const struct sl_params *p = &t->params;
-    int rc = sl_served_check(t->served, p->model, &t->model, &t->refusal);
+    int rc = sl_served_check(t->server, t->served, p->model, &t->model, &t->refusal);
     if (rc == 0 && p->lora_scale != 1.0f)
         return sl_refuse(&t->refusal, SL_EINVAL, "lora_scale",
                          "lora_scale: the model `%s` is not an adapter", t->model);

@@ -21,7 +21,7 @@ SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required"
 
 # What vLLM and llama.cpp have besides, and this server too.
 MORE = {"stop_reason", "token_ids", "prompt_token_ids", "prompt_logprobs", "prompt_text", "timings", "reasoning",
-        "reasoning_content", "max_model_len", "root", "parent", "permission", "system_fingerprint", "store",
+        "reasoning_content", "max_model_len", "root", "parent", "permission", "aliases", "system_fingerprint", "store",
         "bytes"}
 OF_EMBEDDINGS = {"id", "created"}
 

@@ -33,7 +33,7 @@ def models(tmp_path_factory):
 def three(models):
     with Server("story=" + STORY, str(models / "bert"), "tiny/llama=" + str(models / "llama"), *FLAGS,
                 "--kv-cache-memory-bytes", "64M", "--for", "story", "--max-model-len", "256") as s:
-        s.bert = str(models / "bert")
+        s.bert = "bert"  # its folder's name
         yield s
         assert s.metric("sluice:invariant_violations_total") == 0
         assert s.stop() == 0
@@ -103,6 +103,38 @@ def test_models_are_listed(three):
     assert lengths["story"] == 256 < lengths["tiny/llama"]
     both = three.json("GET", "/v1/models", headers={"anthropic-version": "2023-06-01"})[1]
     assert both["first_id"] == "story" and both["last_id"] == "tiny/llama"
+
+
+def test_names(three, models):
+    """What a path and a name are called besides, and what is said about a name that nobody has."""
+    path = str(models / "bert")
+    parent = os.path.basename(models)
+    cards = {m["id"]: m for m in three.json("GET", "/v1/models")[1]["data"]}
+    assert cards["bert"]["root"] == path and cards["bert"]["aliases"] == [path]
+    assert cards["tiny/llama"]["aliases"] == ["llama"] and cards["story"]["aliases"] == []
+    for name, shown in ((path, "bert"), (f"{parent}/bert", "bert"), ("bert.gguf", "bert"), ("llama", "tiny/llama")):
+        body = {"model": name, "prompt": "hello"}
+        assert three.json("POST", "/tokenize", body)[0] == 200, name
+        assert three.json("GET", "/v1/models/" + name.replace("/", "%2F"))[1]["id"] == shown
+    for name in ("ert", "lama", "/bert", "x/bert", "", "../bert", path[1:]):
+        message = error(three.json("POST", "/tokenize", {"model": name, "prompt": "a"}), 404, f"`{name}`")["message"]
+        assert "this server has `story`, `bert`, `tiny/llama`" in message
+
+
+def test_one_model_by_its_folder(models, tmp_path):
+    """As a README has it: served from ./NAME, asked for as NAME and ORG/NAME."""
+    home, commit = tmp_path / "Qwen" / "Qwen3-0.6B", tmp_path / "models--Qwen--Qwen3-4B" / "snapshots" / "abc"
+    for link in (home, commit):
+        link.parent.mkdir(parents=True)
+        os.symlink(models / "llama", link)
+    for given, shown, others in ((str(home) + "/", "Qwen3-0.6B", ["Qwen/Qwen3-0.6B", str(models / "llama")]),
+                                 (str(commit), "Qwen/Qwen3-4B", ["Qwen3-4B"])):
+        with Server(given, "--threads", "1") as s:
+            assert [m["id"] for m in s.json("GET", "/v1/models")[1]["data"]] == [shown]
+            for name in (shown, given, *others):
+                assert ask(s, name)[1]["model"] == shown
+            assert s.metric("vllm:num_requests_running", model_name=shown) == 0
+            error(ask(s, "gpt-4"), 404, f"the model `gpt-4` does not exist; this server has `{shown}`")
 
 
 def test_metrics_have_a_label(three):
