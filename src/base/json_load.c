@@ -6,6 +6,7 @@
  */
 #include "base/json_load.h"
 
+#include "base/buf.h"
 #include "base/sys.h"
 
 #include <setjmp.h>
@@ -81,6 +82,74 @@ json_t *sl_json_load(const char *text, size_t n, size_t flags, json_error_t *why
     parsing = NULL;
     SL_DCHECK(root != NULL || p.ring.next == &p.ring); /* who fails has given everything back */
     unlink_block(&p.ring);
+    return root;
+}
+
+/* ---- integers beyond 64 bits */
+
+static bool is_digit(char c)
+{
+    return c >= '0' && c <= '9';
+}
+
+static bool is_wide(const char *digits, size_t n, bool negative)
+{
+    static const char most[] = "9223372036854775807";
+    if (n != sizeof most - 1)
+        return n > sizeof most - 1;
+    int order = memcmp(digits, most, n);
+    return negative ? order > 0 && memcmp(digits, "9223372036854775808", n) > 0 : order > 0;
+}
+
+bool sl_json_next_wide(const char *text, size_t n, size_t *at, size_t *begin)
+{
+    bool in_string = false;
+    for (size_t i = *at; i < n; i++) {
+        if (in_string && text[i] == '\\') {
+            i++;
+        } else if (text[i] == '"') {
+            in_string = !in_string;
+        } else if (!in_string && is_digit(text[i])) {
+            size_t first = i;
+            bool negative = first > 0 && text[first - 1] == '-';
+            while (i < n && is_digit(text[i]))
+                i++;
+            bool wide = is_wide(text + first, i - first, negative);
+            bool is_real = i < n && (text[i] == '.' || text[i] == 'e' || text[i] == 'E');
+            if (wide && !is_real) {
+                *begin = first - negative;
+                *at = i;
+                return true;
+            }
+            while (i < n && (is_digit(text[i]) || strchr(".eE+-", text[i]) != NULL))
+                i++;
+            i--;
+        }
+    }
+    *at = n;
+    return false;
+}
+
+json_t *sl_json_load_wide(const char *text, size_t n, size_t flags, json_error_t *why)
+{
+    json_t *root = sl_json_load(text, n, flags, why);
+    if (root != NULL || json_error_code(why) != json_error_numeric_overflow)
+        return root;
+    struct sl_buf b = {0};
+    size_t at = 0, copied = 0, begin;
+    while (sl_json_next_wide(text, n, &at, &begin)) {
+        sl_buf_put(&b, text + copied, at - copied);
+        sl_buf_puts(&b, ".0");
+        copied = at;
+    }
+    sl_buf_put(&b, text + copied, n - copied);
+    if (sl_buf_ok(&b)) {
+        root = sl_json_load(b.data, b.n_bytes, flags, why);
+    } else {
+        memset(why, 0, sizeof *why);
+        why->text[JSON_ERROR_TEXT_LENGTH - 1] = (char)json_error_out_of_memory;
+    }
+    sl_buf_deinit(&b);
     return root;
 }
 

@@ -13,6 +13,12 @@
 
 /* As json_loadb. NULL: *why says what is wrong, or sl_json_no_memory(why). */
 json_t *sl_json_load(const char *text, size_t n, size_t flags, json_error_t *why);
+/* Likewise, and an integer that 64 bits do not hold is the real number next to it, where the
+ * library refuses the whole text. Other integers stay exact. */
+json_t *sl_json_load_wide(const char *text, size_t n, size_t flags, json_error_t *why);
+/* A span of text that is an integer of JSON beyond 64 bits, from *at on, outside of strings; false:
+ * there is none. *at is behind it then. */
+bool sl_json_next_wide(const char *text, size_t n, size_t *at, size_t *begin);
 bool sl_json_no_memory(const json_error_t *why);
 /* Frees what json_dumps gave: its memory, too, is not the heap's own. */
 void sl_json_free_text(char *text);

@@ -228,12 +228,6 @@ static int find(struct sl_params *p, struct source *out, struct sl_refusal *r)
     return rc;
 }
 
-static int append(const char *data, size_t n, void *arg)
-{
-    sl_buf_put(arg, data, n);
-    return sl_buf_ok(arg) ? 0 : -1;
-}
-
 int sl_params_constraint(struct sl_params *p, struct sl_refusal *r)
 {
     struct source found = {.value = NULL};
@@ -253,8 +247,7 @@ int sl_params_constraint(struct sl_params *p, struct sl_refusal *r)
     } else {
         struct sl_buf *b = &p->constraint_text;
         b->max_bytes = SL_MAX_GRAMMAR_TEXT;
-        if (json_dump_callback(found.value, append, b, JSON_COMPACT | JSON_ENCODE_ANY) != 0 ||
-            !sl_buf_ok(b))
+        if (!sl_json_dump_exact(b, found.value, p->body, p->n_body))
             return sl_refuse(r, SL_ENOMEM, found.field, "%s is too large, or out of memory",
                              found.field);
         d->text = b->data;

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 #include "server/json_in.h"
 
+#include "base/check.h"
 #include "base/json_load.h"
 #include "base/limits.h"
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void sl_refusal_param(struct sl_refusal *r, const char *field)
@@ -75,7 +77,7 @@ int sl_json_parse_object(const char *text, size_t n, json_t **out, struct sl_ref
                          SL_MAX_JSON_COST, STRING_COST, CONTAINER_COST);
     if (memchr(text, '\0', n) != NULL) /* jansson passes over one that follows a number */
         return sl_refuse(r, SL_EFORMAT, NULL, "body is not valid JSON: NUL byte");
-    json_t *root = sl_json_load(text, n, JSON_ALLOW_NUL, &error);
+    json_t *root = sl_json_load_wide(text, n, JSON_ALLOW_NUL, &error);
     if (root == NULL) {
         if (sl_json_no_memory(&error))
             return sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
@@ -91,6 +93,59 @@ int sl_json_parse_object(const char *text, size_t n, json_t **out, struct sl_ref
     SL_ASSERT(root->refcount == 1); /* the caller's decref frees it */
     *out = root;
     return 0;
+}
+
+/* The integer of body that became this number in the tree. NULL: there is none, or there are two.
+ */
+static const char *find_wide(const char *body, size_t n_body, double x, size_t *n)
+{
+    const char *found = NULL;
+    size_t at = 0, begin;
+    while (sl_json_next_wide(body, n_body, &at, &begin)) {
+        size_t n_here = at - begin;
+        if (strtod(body + begin, NULL) != x) /* a bracket ends it at the latest */
+            continue;
+        if (found != NULL && (n_here != *n || memcmp(found, body + begin, n_here) != 0))
+            return NULL;
+        found = body + begin;
+        *n = n_here;
+    }
+    return found;
+}
+
+/* A dump calls back with a number as a whole, and with a string in pieces between its quotes. */
+struct dump {
+    struct sl_buf *b;
+    const char *body;
+    size_t n_body;
+    bool in_string;
+};
+
+static int put_piece(const char *data, size_t n, void *arg)
+{
+    struct dump *d = arg;
+    bool quote = n == 1 && data[0] == '"';
+    const char *wide = NULL;
+    size_t n_wide = 0;
+    if (!d->in_string && n >= 4 && (data[0] == '-' || (data[0] >= '0' && data[0] <= '9'))) {
+        char number[64];
+        snprintf(number, sizeof number, "%.*s", (int)SL_MIN(n, sizeof number - 1), data);
+        double x = strtod(number, NULL);
+        wide = fabs(x) >= 0x1p63 ? find_wide(d->body, d->n_body, x, &n_wide) : NULL;
+    }
+    if (wide != NULL)
+        sl_buf_put(d->b, wide, n_wide);
+    else
+        sl_buf_put(d->b, data, n);
+    d->in_string ^= quote;
+    return sl_buf_ok(d->b) ? 0 : -1;
+}
+
+bool sl_json_dump_exact(struct sl_buf *b, const json_t *v, const char *body, size_t n_body)
+{
+    struct dump d = {.b = b, .body = body, .n_body = n_body};
+    return json_dump_callback(v, put_piece, &d, JSON_COMPACT | JSON_ENCODE_ANY) == 0 &&
+           sl_buf_ok(b);
 }
 
 const char *sl_json_type_name(const json_t *v)
@@ -134,6 +189,9 @@ int sl_json_int(const json_t *v, const char *name, int64_t min, int64_t max, int
         x = json_integer_value(v);
     } else {
         double d = json_is_real(v) ? json_real_value(v) : NAN;
+        if (fabs(d) >= 0x1p63) /* beyond what an integer holds */
+            return sl_refuse(r, SL_EINVAL, name, "%s must be between %lld and %lld, got %.17g",
+                             name, (long long)min, (long long)max, d);
         if (!(d >= -0x1p53 && d <= 0x1p53) || d != floor(d))
             return sl_refuse(r, SL_EINVAL, name, "%s must be an integer, not %s", name,
                              sl_json_type_name(v));

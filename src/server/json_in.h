@@ -2,12 +2,14 @@
  * json_in.h - request bodies: bytes to a checked JSON tree, and refusals that name the field.
  *
  * Nesting is bounded before the decoder sees the text, and nothing is converted silently: a string
- * is not a number, 1 is not true, NaN and 1e400 do not parse. The tree belongs to the caller
+ * is not a number, 1 is not true, NaN and 1e400 do not parse. An integer beyond 64 bits is the real
+ * number next to it, which a field of integers refuses by its range. The tree belongs to the caller
  * (json_decref). Used by one thread at a time.
  */
 #ifndef SL_SERVER_JSON_IN_H
 #define SL_SERVER_JSON_IN_H
 
+#include "base/buf.h"
 #include "base/err.h"
 
 #include <jansson.h>
@@ -27,6 +29,10 @@ void sl_refusal_param(struct sl_refusal *r, const char *field); /* NULL = none *
 /* A JSON object of at most SL_MAX_JSON_DEPTH levels, or a refusal. */
 SL_MUST_CHECK int sl_json_parse_object(const char *text, size_t n, json_t **out,
                                        struct sl_refusal *r);
+/* Appends v as compact JSON. Its integers beyond 64 bits, which are reals in the tree, have the
+ * digits that they have in body, the text of the request. false: memory, or b's limit. */
+SL_MUST_CHECK bool sl_json_dump_exact(struct sl_buf *b, const json_t *v, const char *body,
+                                      size_t n_body);
 /* Deepest nesting of arrays and objects; stops counting at limit + 1. */
 int sl_json_depth(const char *text, size_t n, int limit);
 

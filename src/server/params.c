@@ -470,6 +470,9 @@ int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t
     memset(p, 0, sizeof *p);
     p->endpoint = endpoint;
     p->json_style = limits->json_style;
+    p->body = limits->body;
+    p->n_body = limits->n_body;
+
     p->sampling = *defaults;
     /* OpenAI's default for completions; a conversation may run to the end of the context. */
     p->sampling.max_tokens = endpoint == SL_ENDPOINT_COMPLETIONS ? 16 : -1;

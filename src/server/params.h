@@ -77,6 +77,8 @@ struct sl_params {
     struct sl_constraint_desc constraint_desc;
     struct sl_constraint *constraint; /* once compiled; a reference */
     struct sl_buf constraint_text;    /* what desc points to, unless it is in the tree */
+    const char *body; /* that root was read from, for exact integers beyond 64 bits */
+    size_t n_body;
     /* raw values, used while parsing */
     int32_t max_completion_tokens, top_logprobs, best_of;
     const json_t *logprobs, *logit_bias, *stop, *stop_token_ids, *allowed_token_ids, *bad_words,
@@ -91,8 +93,10 @@ struct sl_params {
 struct sl_param_limits {
     int32_t n_vocab;                  /* width of the logits: ids must be below */
     bool trust_request_chat_template; /* accept chat_template */
-    bool refuse_unknown;              /* a field that the endpoint does not have is an error */
-    struct sl_json_style json_style;  /* unless the request says otherwise */
+    const char *body; /* that root was read from, for exact integers beyond 64 bits */
+    size_t n_body;
+    bool refuse_unknown;             /* a field that the endpoint does not have is an error */
+    struct sl_json_style json_style; /* unless the request says otherwise */
 };
 
 /* defaults: the model's sampling values. On refusal the arena is still to be freed by deinit. */

@@ -3,6 +3,7 @@
  * means for the output.
  */
 #include "base/check.h"
+#include "base/json_load.h"
 #include "base/limits.h"
 #include "server/params.h"
 #include "text/output_tags.h"
@@ -178,12 +179,6 @@ static json_t *special_tokens(const struct sl_formats *f, const struct sl_engine
     return map;
 }
 
-static int append(const char *data, size_t n, void *arg)
-{
-    sl_buf_put(arg, data, n);
-    return sl_buf_ok(arg) ? 0 : -1;
-}
-
 /* With tools that may be called, a schema for the answer is for answers that call none. Where one
  * must be called there are no such answers, and as in OpenAI's API response_format has no say. */
 static int take_answer(struct sl_params *p, json_t **out, struct sl_refusal *r)
@@ -201,7 +196,7 @@ static int take_answer(struct sl_params *p, json_t **out, struct sl_refusal *r)
                          p->tool_mode == SL_TOOLS_AUTO ? "tools" : "this tool_choice");
     *out = d->kind == SL_GRAMMAR_JSON_OBJECT
                ? json_pack("{s:s}", "type", "object")
-               : json_loadb(d->text, d->n_text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
+               : sl_json_load_wide(d->text, d->n_text, JSON_DECODE_ANY | JSON_ALLOW_NUL, &error);
     if (*out == NULL)
         return sl_refuse(r, SL_EINVAL, p->constraint_field, "%s is not JSON", p->constraint_field);
     return 0;
@@ -227,7 +222,7 @@ static int constrain(struct sl_params *p, const struct sl_engine *eng, struct sl
     if (rc == 0) {
         sl_buf_clear(b);
         b->max_bytes = SL_MAX_GRAMMAR_TEXT;
-        if (json_dump_callback(doc, append, b, JSON_COMPACT) != 0 || !sl_buf_ok(b))
+        if (!sl_json_dump_exact(b, doc, p->body, p->n_body))
             rc = sl_refuse(r, SL_ENOMEM, "tools", "tools are too large, or out of memory");
     }
     json_decref(doc);

@@ -98,7 +98,9 @@ static const struct field fields[] = {
     {"chat_template", CHAT, R_TEXT, 0, SL_MAX_TEMPLATE, 0, {0}, {0}},
     {"chat_template_kwargs", CHAT, R_LATER, 0, 0, A_OBJECT0 | A_OBJECT1, {0}, {0}},
     {"continue_final_message", CHAT, R_BOOL, 0, 0, 0, {0}, {0}},
+    {"custom_logit_processor", BOTH, R_ONLY_EMPTY, 0, 0, 0, {0}, {0}},
     {"documents", CHAT, R_LATER, 0, 0, A_ARRAY0 | A_ARRAY1, {0}, {0}},
+    {"ebnf", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY | A_LONG, {"\"root ::= [a-z]\""}, {0}},
     {"ec_transfer_params", BOTH, R_ONLY_EMPTY, 0, 0, 0, {0}, {0}},
     {"echo", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"frequency_penalty", BOTH, R_NUMBER, -2, 2, 0, {0}, {0}},
@@ -109,6 +111,7 @@ static const struct field fields[] = {
     {"guided_decoding_backend", BOTH, R_ANY, 0, 0, 0, {0}, {0}},
     {"guided_grammar", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY | A_LONG, {"\"root ::= [a-z]\""}, {0}},
     {"guided_json", BOTH, R_LATER, 0, 0, A_SCHEMA, {"{\"type\":\"integer\"}"}, {"[{}]"}},
+    {"guided_json_object", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"guided_regex", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY | A_LONG, {"\"[0-9]+\""}, {0}},
     {"guided_whitespace_pattern", BOTH, R_NEVER, 0, 0, 0, {0}, {0}},
     {"ignore_eos", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
@@ -175,6 +178,7 @@ static const struct field fields[] = {
     {"prompt_embeds", COMPLETION, R_NEVER, 0, 0, 0, {0}, {0}},
     {"prompt_logprobs", BOTH, R_INT, 0, SL_MAX_LOGPROBS, 0, {0}, {0}},
     {"reasoning_effort", CHAT, R_TEXT, 0, 64, 0, {0}, {0}},
+    {"regex", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY | A_LONG, {"\"[0-9]+\""}, {0}},
     {"repetition_detection",
      BOTH,
      R_LATER,
@@ -216,6 +220,7 @@ static const struct field fields[] = {
      {"[\"\"]", "[null]", "[[\"a\"]]",
       "[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\","
       "\"a\",\"b\",\"c\",\"d\",\"e\",\"f\",\"g\",\"h\"]"}},
+    {"stop_regex", BOTH, R_ONLY_EMPTY, 0, 0, 0, {0}, {0}},
     {"stop_token_ids",
      BOTH,
      R_LATER,
@@ -243,6 +248,14 @@ static const struct field fields[] = {
      0,
      {"{\"regex\":\"a+\"}", "{\"json_object\":true}"},
      {"{\"json_object\":false}", "{\"json\":1}"}},
+    {"structural_tag",
+     BOTH,
+     R_LATER,
+     0,
+     0,
+     A_STR | A_EMPTY | A_LONG | A_OBJECT0 | A_OBJECT1,
+     {0},
+     {"[]"}},
     {"suffix", COMPLETION, R_ONLY_EMPTY, 0, 0, 0, {0}, {0}},
     {"temperature", BOTH, R_NUMBER, 0, 100, 0, {0}, {0}},
     {"thinking_token_budget", BOTH, R_INT, -1, INT32_MAX, 0, {0}, {0}},
@@ -355,7 +368,7 @@ static void make_values(size_t f)
     add(f, "NaN", T_BROKEN, 0, false);
     add(f, "-Infinity", T_BROKEN, 0, false);
     add(f, "1e400", T_BROKEN, 0, false);
-    add(f, "99999999999999999999", T_BROKEN, 0, false);
+    add(f, "99999999999999999999", T_REAL, 1e20, false);
     if (d->rule == R_INT || d->rule == R_NUMBER || d->rule == R_ABOVE) {
         bool wide = d->max > 1e15; /* doubles have no whole number next to it */
         add_number(f, &texts[4 * f], d->min);
@@ -363,7 +376,10 @@ static void make_values(size_t f)
             add(f, "9223372036854775807", T_INT, d->max, false);
         else
             add_number(f, &texts[4 * f + 1], d->max);
-        add_number(f, &texts[4 * f + 2], wide ? d->max : d->max + 1);
+        if (wide)
+            add(f, "9223372036854775808", T_REAL, 0x1p63, false);
+        else
+            add_number(f, &texts[4 * f + 2], d->max + 1);
         if (!wide)
             add_number(f, &texts[4 * f + 3], d->min - 1);
     }
@@ -507,6 +523,8 @@ static double max_tokens(const struct body *b)
 static bool constrains(const struct body *b, const char *name)
 {
     const struct value *v = get(b, name);
+    if (strcmp(name, "guided_json_object") == 0) /* no structured field: a switch */
+        return get_bool(b, name, false);
     if (v == NULL || !v->ok)
         return false;
     if (strcmp(name, "response_format") == 0)
@@ -514,16 +532,20 @@ static bool constrains(const struct body *b, const char *name)
     return strcmp(name, "grammar") != 0 || v->num != 0;
 }
 
-static const char *const forms[] = {"response_format", "structured_outputs", "guided_json",
-                                    "guided_regex",    "guided_choice",      "guided_grammar",
-                                    "grammar",         "json_schema"};
+static const char *const forms[] = {"response_format", "structured_outputs",
+                                    "guided_json",     "guided_regex",
+                                    "guided_choice",   "guided_grammar",
+                                    "grammar",         "json_schema",
+                                    "regex",           "ebnf",
+                                    "structural_tag",  "guided_json_object"};
 
 static const char *wrong_form(const struct body *b)
 {
     int n = 0;
     for (size_t i = 0; i < SL_COUNT(forms); i++) {
         n += constrains(b, forms[i]);
-        if (wrong(b, forms[i]) || (n > 1 && constrains(b, forms[i])))
+        bool is_switch = strcmp(forms[i], "guided_json_object") == 0;
+        if ((!is_switch && wrong(b, forms[i])) || (n > 1 && constrains(b, forms[i])))
             return forms[i];
     }
     return NULL;
@@ -537,8 +559,9 @@ static const char *compiles_not(const struct body *b)
         bool text = constrains(b, forms[i]) && v->type == T_STR;
         bool no_choice = constrains(b, forms[i]) && v->type == T_ARRAY && v->num < 2;
         bool nothing = constrains(b, forms[i]) && v->type == T_BOOL && v->num == 0;
-        if ((text && strcmp(forms[i], "guided_regex") != 0 && v->json[1] != 'r') || no_choice ||
-            nothing)
+        bool regex = strstr(forms[i], "regex") != NULL;
+        bool no_tag = constrains(b, forms[i]) && strcmp(forms[i], "structural_tag") == 0;
+        if ((text && !regex && v->json[1] != 'r') || no_choice || nothing || no_tag)
             return forms[i];
     }
     return NULL;

@@ -3,6 +3,7 @@
 those of vLLM that OpenAI's API does not have, and llama.cpp's timings."""
 import json
 import math
+import re
 
 import pytest
 
@@ -36,6 +37,25 @@ def chat(server, **fields):
 
 def tokens(server, text):
     return server.json("POST", "/tokenize", {"prompt": text, "add_special_tokens": False})[1]["tokens"]
+
+
+def test_integers_beyond_64_bits(server):
+    """They are no reason to refuse a request; a field of integers names its range; a schema's bound is exact."""
+    wide = 2**64 + 13
+    status, headers, data = server.request("POST", "/v1/completions", {
+        "prompt": "a", "max_tokens": 1, "metadata": {"id": wide, "n": [-wide, 10**40]}, "unheard_of": wide,
+        "seed": 2**63 - 1})
+    assert status == 200 and headers["X-Ignored-Fields"] == "unheard_of", data
+    for field, value in (("seed", 2**63), ("seed", -2**64), ("max_tokens", wide), ("top_k", 10**30), ("n", wide)):
+        error = post(server, want=400, **{field: value})["error"]
+        assert error["param"] == field
+        assert re.match(rf"{field} must be between -?\d+ and \d+, got -?\d", error["message"]), error
+    for fields in ({"prompt": [wide]}, {"prompt": [[1, wide]]}, {"temperature": wide}, {"logit_bias": {"1": wide}}):
+        post(server, want=400, **fields)
+    tool = {"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object", "properties": {"n": {"maximum": wide, "type": "integer"}}}}}
+    r = chat(server, tools=[tool], tool_choice="none")
+    assert r["choices"][0]["message"]["content"]
 
 
 # ---- what may come
