@@ -21,7 +21,10 @@
 /* What a response has besides its call: of the task first, then of the call. */
 struct response {
     struct sl_server *server;
+    struct sl_responses_in in;
     struct sl_buf echo;       /* members that repeat the request */
+    struct sl_buf kept;       /* of a compaction: items of the request that stay */
+    bool compaction;          /* the reply is that of /v1/responses/compact */
     struct sl_buf turn;       /* the request's messages, as JSON */
     struct sl_turn *parent;   /* a reference */
     struct sl_stored *stored; /* while it runs; NULL: it is not kept */
@@ -40,6 +43,8 @@ static void free_response(struct response *e)
     if (e->stored != NULL)
         sl_store_drop(e->server->responses, e->stored);
     sl_turn_unref(e->server->responses, e->parent);
+    sl_tool_map_deinit(&e->in.tools);
+    sl_buf_deinit(&e->kept);
     sl_buf_deinit(&e->echo);
     sl_buf_deinit(&e->turn);
     sl_buf_deinit(&e->waiting);
@@ -52,10 +57,14 @@ static void free_response(struct response *e)
 
 static void put_item_id(struct sl_buf *b, const struct sl_call *call, const struct sl_part *part)
 {
-    static const char *const prefixes[] = {
-        [SL_PART_REASONING] = "rs_", [SL_PART_TEXT] = "msg_", [SL_PART_CALL] = "fc_"};
+    const struct response *e = call->extra;
+    const char *prefix = part->kind == SL_PART_REASONING ? "rs_"
+                         : part->kind == SL_PART_CALL
+                             ? sl_tool_item_prefix(sl_tool_kind_of(&e->in.tools, part))
+                         : e->in.compact ? "cmp_"
+                                         : "msg_";
     sl_buf_putc(b, '"');
-    sl_buf_puts(b, prefixes[part->kind]);
+    sl_buf_puts(b, prefix);
     sl_buf_puts(b, call->id + strlen(call->api->id_prefix));
     sl_buf_putc(b, '_');
     sl_put_i64(b, part->idx);
@@ -88,8 +97,15 @@ static const char *item_status(const struct sl_call *call, const struct sl_part 
 
 static void put_item(struct sl_buf *b, const struct sl_call *call, const struct sl_part *part)
 {
+    const struct response *e = call->extra;
     SL_PUT(b, "{\"id\":");
     put_item_id(b, call, part);
+    if (e->in.compact && part->kind == SL_PART_TEXT) {
+        SL_PUT(b, ",\"type\":\"compaction\",\"encrypted_content\":");
+        sl_put_summary(b, part->text.data, part->text.n_bytes);
+        sl_buf_putc(b, '}');
+        return;
+    }
     SL_PUT(b, ",\"status\":\"");
     sl_buf_puts(b, item_status(call, part));
     switch (part->kind) {
@@ -100,12 +116,10 @@ static void put_item(struct sl_buf *b, const struct sl_call *call, const struct 
         SL_PUT(b, "\",\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
         break;
     case SL_PART_CALL:
-        SL_PUT(b, "\",\"type\":\"function_call\",\"call_id\":");
-        sl_buf_json_string(b, part->id.data, part->id.n_bytes);
-        SL_PUT(b, ",\"name\":");
-        sl_buf_json_string(b, part->name.data, part->name.n_bytes);
-        SL_PUT(b, ",\"arguments\":");
-        sl_buf_json_string(b, part->text.data, part->text.n_bytes);
+        SL_PUT(b, "\",\"type\":\"");
+        sl_buf_puts(b, sl_tool_item_type(sl_tool_kind_of(&e->in.tools, part)));
+        sl_buf_putc(b, '"');
+        sl_put_tool_call(b, &e->in.tools, part);
         sl_buf_putc(b, '}');
         return;
     }
@@ -321,8 +335,9 @@ static void part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice 
                        const struct sl_part *part)
 {
     (void)choice;
+    const struct response *e = call->extra;
     item_event(b, call, part, "output_item.added");
-    if (part->kind == SL_PART_CALL)
+    if (part->kind == SL_PART_CALL || e->in.compact)
         return;
     part_event(b, call, part, "content_part.added");
     SL_PUT(b, ",\"part\":");
@@ -353,6 +368,10 @@ static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *
                                         [SL_PART_CALL] = "function_call_arguments.delta"};
     const struct response *e = call->extra;
     (void)choice;
+    bool own_type =
+        part->kind == SL_PART_CALL && sl_tool_kind_of(&e->in.tools, part) != SL_TOOL_FUNCTION;
+    if (own_type || e->in.compact) /* what it says is known at its end */
+        return;
     part_event(b, call, part, types[part->kind]);
     if (part->kind == SL_PART_TEXT) {
         SL_PUT(b, ",\"logprobs\":[");
@@ -364,10 +383,32 @@ static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *
     event_end(b);
 }
 
+/* Of a free-form tool; others of their own type have no events but those of their item. */
+static void custom_end(struct sl_buf *b, struct sl_call *call, const struct sl_part *part)
+{
+    part_event(b, call, part, "custom_tool_call_input.delta");
+    SL_PUT(b, ",\"delta\":");
+    sl_put_custom_input(b, part);
+    event_end(b);
+    part_event(b, call, part, "custom_tool_call_input.done");
+    SL_PUT(b, ",\"input\":");
+    sl_put_custom_input(b, part);
+    event_end(b);
+}
+
 static void part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
                      const struct sl_part *part)
 {
     (void)choice;
+    const struct response *e = call->extra;
+    enum sl_tool_kind tool =
+        part->kind == SL_PART_CALL ? sl_tool_kind_of(&e->in.tools, part) : SL_TOOL_FUNCTION;
+    if (tool == SL_TOOL_CUSTOM)
+        custom_end(b, call, part);
+    if (tool != SL_TOOL_FUNCTION || e->in.compact) {
+        item_event(b, call, part, "output_item.done");
+        return;
+    }
     static const char *const types[] = {[SL_PART_REASONING] = "reasoning_text.done",
                                         [SL_PART_TEXT] = "output_text.done",
                                         [SL_PART_CALL] = "function_call_arguments.done"};
@@ -379,7 +420,7 @@ static void part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *c
     }
     if (part->kind == SL_PART_CALL) {
         SL_PUT(b, ",\"name\":");
-        sl_buf_json_string(b, part->name.data, part->name.n_bytes);
+        sl_put_tool_name(b, &e->in.tools, part);
     }
     sl_buf_puts(b, part->kind == SL_PART_CALL ? ",\"arguments\":" : ",\"text\":");
     sl_buf_json_string(b, part->text.data, part->text.n_bytes);
@@ -500,8 +541,38 @@ static void collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_ch
     push(call, choice, NULL, chunk);
 }
 
+/* What takes the conversation's place: what the user said, and a summary. */
+static void put_compaction(struct sl_buf *b, const struct sl_call *call)
+{
+    const struct response *e = call->extra;
+    const struct sl_answer *a = call->choices[0].answer;
+    bool any = e->kept.n_bytes > 0;
+    SL_PUT(b, "{\"id\":");
+    sl_buf_json_string(b, call->id, strlen(call->id));
+    SL_PUT(b, ",\"object\":\"response.compaction\",\"created_at\":");
+    sl_put_i64(b, call->created_s);
+    SL_PUT(b, ",\"output\":[");
+    sl_buf_put(b, e->kept.data, e->kept.n_bytes);
+    for (int32_t i = 0; i < sl_answer_n_parts(a); i++) {
+        if (sl_answer_part(a, i)->kind != SL_PART_TEXT)
+            continue;
+        sl_buf_puts(b, any ? "," : "");
+        any = true;
+        put_item(b, call, sl_answer_part(a, i));
+    }
+    SL_PUT(b, "],\"usage\":");
+    put_usage(b, call);
+    sl_buf_putc(b, '}');
+    b->failed |= !sl_answer_ok(a) || !sl_buf_ok(&e->kept);
+}
+
 static void put_whole(struct sl_buf *b, struct sl_call *call)
 {
+    const struct response *e = call->extra;
+    if (e->compaction) {
+        put_compaction(b, call);
+        return;
+    }
     put_response(b, call, call->choices[0].finish, NULL);
     keep_end(call, b);
 }
@@ -560,7 +631,7 @@ static void put_number(struct sl_buf *b, const char *name, double x)
     sl_buf_printf(b, "%g", x); /* floats, as they were given */
 }
 
-/* The tools that are left, as the client wrote them. */
+/* The tools that the model was shown, as the client wrote them. */
 static void put_tools(struct sl_buf *b, const json_t *tools, const json_t *left)
 {
     const json_t *tool;
@@ -569,8 +640,7 @@ static void put_tools(struct sl_buf *b, const json_t *tools, const json_t *left)
     SL_PUT(b, ",\"tools\":[");
     json_array_foreach(tools, i, tool)
     {
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        if (json_array_size(left) == 0 || type == NULL || strcmp(type, "function") != 0)
+        if (json_array_size(left) == 0 || sl_responses_is_hosted(tool))
             continue;
         if (any)
             sl_buf_putc(b, ',');
@@ -578,6 +648,25 @@ static void put_tools(struct sl_buf *b, const json_t *tools, const json_t *left)
         sl_json_put(b, tool);
     }
     sl_buf_putc(b, ']');
+}
+
+/* What of the request was not shown to the model, where clients that look can see it. */
+static void put_ignored(struct sl_buf *b, const struct sl_responses_in *in)
+{
+    const char *lists[] = {in->tools.ignored, in->skipped};
+    const char *names[] = {",\"ignored_tools\":[\"", ",\"ignored_items\":[\""};
+    for (size_t i = 0; i < SL_COUNT(lists); i++) {
+        if (lists[i][0] == '\0')
+            continue;
+        sl_buf_puts(b, names[i]);
+        for (const char *s = lists[i]; *s != '\0'; s++) {
+            if (*s == ',')
+                sl_buf_puts(b, "\",\"");
+            else
+                sl_buf_json_escape(b, s, 1);
+        }
+        sl_buf_puts(b, "\"]");
+    }
 }
 
 static void put_echo(struct sl_buf *b, const json_t *original, const struct sl_task *t)
@@ -609,6 +698,7 @@ static void put_echo(struct sl_buf *b, const json_t *original, const struct sl_t
         put_member(b, members[i].name, json_object_get(original, members[i].name),
                    members[i].otherwise);
     put_tools(b, json_object_get(original, "tools"), p->tools);
+    put_ignored(b, &e->in);
 }
 
 /* The messages of earlier turns and the instructions in front of the input. */
@@ -642,7 +732,30 @@ static int go_on(struct sl_task *t, struct response *e)
     return rc;
 }
 
-static int to_chat(struct sl_task *t)
+/* What the user said stays, word for word, when a summary takes the place of the rest. */
+static void keep_user_items(struct sl_buf *b, const json_t *input)
+{
+    const json_t *item;
+    size_t i;
+    if (json_is_string(input)) {
+        SL_PUT(b, "{\"type\":\"message\",\"role\":\"user\",\"content\":[{\"type\":\"input_text\","
+                  "\"text\":");
+        sl_json_put(b, input);
+        SL_PUT(b, "}]}");
+    }
+    json_array_foreach(input, i, item)
+    {
+        const json_t *type = json_object_get(item, "type");
+        const char *s = type == NULL ? "message" : json_string_value(type);
+        const char *role = json_string_value(json_object_get(item, "role"));
+        if (s == NULL || strcmp(s, "message") != 0 || role == NULL || strcmp(role, "user") != 0)
+            continue;
+        sl_buf_puts(b, b->n_bytes > 0 ? "," : "");
+        sl_json_put(b, item);
+    }
+}
+
+static int to_chat_for(struct sl_task *t, bool compaction)
 {
     struct response *e = sl_calloc(1, sizeof *e);
     const json_t *instructions = json_object_get(t->root, "instructions");
@@ -650,20 +763,63 @@ static int to_chat(struct sl_task *t)
         return sl_refuse(&t->refusal, SL_ENOMEM, NULL, "out of memory");
     e->server = t->server;
     e->tenant = t->key;
+    e->compaction = compaction;
     t->extra = e;
     t->free_extra = free_extra;
     if (instructions != NULL && !json_is_null(instructions) && !json_is_string(instructions))
         return sl_refuse(&t->refusal, SL_EINVAL, "instructions",
                          "instructions must be a string, not %s", sl_json_type_name(instructions));
-    int rc = sl_responses_to_chat(t->root, &t->refusal);
+    if (compaction) {
+        keep_user_items(&e->kept, json_object_get(t->root, "input"));
+        (void)json_object_del(t->root, "stream");
+        (void)json_object_del(t->root, "store");
+    }
+    int rc = sl_responses_to_chat(t->root, &e->in, &t->refusal);
+    e->in.compact |= e->compaction;
     if (rc == 0)
         sl_json_put(&e->turn, json_object_get(t->root, "input"));
     if (rc == 0 && !sl_buf_ok(&e->turn))
         rc = sl_refuse(&t->refusal, SL_ENOMEM, "input", "out of memory");
-    return rc != 0 ? rc : go_on(t, e);
+    if (rc == 0)
+        rc = go_on(t, e);
+    return rc == 0 && !t->later && e->in.compact ? sl_responses_ask_summary(t->root, &t->refusal)
+                                                 : rc;
 }
 
-static void prepare(struct sl_task *t)
+static int to_chat(struct sl_task *t)
+{
+    return to_chat_for(t, false);
+}
+
+static int to_chat_compact(struct sl_task *t)
+{
+    return to_chat_for(t, true);
+}
+
+static void note_each(struct sl_params *p, const char *prefix, const char *list)
+{
+    char note[80];
+    while (*list != '\0') {
+        size_t n = strcspn(list, ",");
+        snprintf(note, sizeof note, "%s.%.*s", prefix, (int)SL_MIN(n, (size_t)60), list);
+        sl_params_note(p, note);
+        list += n + (list[n] == ',');
+    }
+}
+
+/* Tools and items that the model is not shown count as ignored fields do. */
+static int note_ignored(struct sl_task *t)
+{
+    const struct response *e = t->extra;
+    if (e->in.tools.ignored[0] != '\0' && t->server->cfg->refuse_unknown)
+        return sl_refuse(&t->refusal, SL_EUNSUPPORTED, "tools", "tools: this server cannot run %s",
+                         e->in.tools.ignored);
+    note_each(&t->params, "tools", e->in.tools.ignored);
+    note_each(&t->params, "input", e->in.skipped);
+    return 0;
+}
+
+static void prepare_for(struct sl_task *t, sl_to_chat_fn fn)
 {
     json_t *original = NULL;
     int rc = sl_task_parse(t);
@@ -674,20 +830,52 @@ static void prepare(struct sl_task *t)
     }
     t->rc = rc;
     if (rc == 0)
-        sl_conversation_prepare(t, SL_ENDPOINT_RESPONSES, to_chat);
+        sl_conversation_prepare(t, SL_ENDPOINT_RESPONSES, fn);
     if (t->rc == 0 && !t->later) {
         struct response *e = t->extra;
-        e->store = t->params.store && sl_store_keeps(t->server->responses);
+        e->store = t->params.store && !e->compaction && sl_store_keeps(t->server->responses);
         put_echo(&e->echo, original, t);
+        t->rc = note_ignored(t);
         if (!sl_buf_ok(&e->echo))
             t->rc = sl_refuse(&t->refusal, SL_ENOMEM, NULL, "out of memory");
     }
     json_decref(original);
 }
 
+static void prepare(struct sl_task *t)
+{
+    prepare_for(t, to_chat);
+}
+
+static void prepare_compact(struct sl_task *t)
+{
+    prepare_for(t, to_chat_compact);
+}
+
 static void finish(struct sl_conn *c, struct sl_task *t)
 {
     sl_task_call(c, t, &responses_api);
+}
+
+static void finish_count(struct sl_conn *c, struct sl_task *t)
+{
+    struct sl_buf b = {0};
+    SL_PUT(&b, "{\"object\":\"response.input_tokens\",\"input_tokens\":");
+    sl_put_u64(&b, t->prompts[0].n_ids);
+    sl_buf_putc(&b, '}');
+    sl_reply_json(c, 200, &b);
+}
+
+void sl_api_responses_compact(struct sl_conn *c)
+{
+    static const struct sl_task_kind kind = {prepare_compact, finish};
+    sl_task_start(c, &kind);
+}
+
+void sl_api_responses_count(struct sl_conn *c)
+{
+    static const struct sl_task_kind kind = {prepare, finish_count};
+    sl_task_start(c, &kind);
 }
 
 void sl_api_responses(struct sl_conn *c)

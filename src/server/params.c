@@ -429,7 +429,7 @@ static int check_together(struct sl_params *p, bool has_max_tokens, struct sl_re
 }
 
 /* Its name for whoever sent it, as far as there is room and it can stand in a header. */
-static void note_unknown(struct sl_params *p, const char *key)
+void sl_params_note(struct sl_params *p, const char *key)
 {
     size_t at = strlen(p->unknown), n = strlen(key);
     p->n_unknown++;
@@ -451,7 +451,7 @@ static int read_members(struct sl_params *p, const json_t *root,
         if (row == NULL || !(row->endpoints & (unsigned)p->endpoint)) {
             if (limits->refuse_unknown)
                 return sl_refuse(r, SL_EINVAL, key, "unknown field: %.64s", key);
-            note_unknown(p, key);
+            sl_params_note(p, key);
             continue;
         }
         if (json_is_null(value))

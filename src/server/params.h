@@ -131,6 +131,9 @@ SL_MUST_CHECK int sl_params_compile(struct sl_params *p, struct sl_engine *eng, 
 /* Does a message of the engine begin with a field's name? Then that field is at fault. */
 void sl_params_blame(struct sl_refusal *r);
 
+/* Something of the request that has no effect: it is named in the reply's headers and counted. */
+void sl_params_note(struct sl_params *p, const char *key);
+
 /* The table, for tests and documentation: name of row i and whether the endpoint has it. */
 int sl_params_n_fields(void);
 const char *sl_params_field(int i, unsigned *endpoints);

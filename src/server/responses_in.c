@@ -16,8 +16,12 @@ struct reader {
     json_t *out;           /* the messages */
     struct sl_buf thought; /* of the answer that comes next */
     char at[SL_PLACE_BYTES];
+    struct sl_responses_in *in;
     struct sl_refusal *r;
 };
+
+/* Summaries of this server say so, so that those of others are not taken for text. */
+static const char summary_mark[] = "sluice-summary-1:";
 
 /* Text alone: a string, or parts that are text. */
 static int read_content(const json_t *v, const char *at, json_t **out, struct sl_refusal *r)
@@ -132,38 +136,201 @@ static int message_item(struct reader *rd, const json_t *item)
     return rc;
 }
 
+/* Takes over arguments. */
+static int append_call(struct reader *rd, const json_t *id, const json_t *name, json_t *arguments)
+{
+    json_t *m = answer_of(rd);
+    if (m == NULL || name == NULL) {
+        json_decref(arguments);
+        return sl_chat_no_memory(rd->r, rd->at);
+    }
+    json_t *calls = json_object_get(m, "tool_calls");
+    bool fresh = calls == NULL;
+    int rc = sl_chat_append_call(&calls, id, name, arguments, rd->at, rd->r);
+    if (fresh && calls != NULL && json_object_set_new(m, "tool_calls", calls) != 0)
+        rc = sl_chat_no_memory(rd->r, rd->at);
+    return rc;
+}
+
+/* Calls of functions and of free-form tools. */
 static int call_item(struct reader *rd, const json_t *item)
 {
-    const json_t *id, *name, *arguments;
+    bool custom = json_object_get(item, "arguments") == NULL && json_object_get(item, "input");
+    const char *space = json_string_value(json_object_get(item, "namespace"));
+    const json_t *id, *name, *text;
     int rc = sl_chat_text(item, rd->at, "call_id", &id, rd->r);
+    if (rc == 0)
+        rc = sl_chat_text(item, rd->at, "name", &name, rd->r);
+    if (rc == 0)
+        rc = sl_chat_text(item, rd->at, custom ? "input" : "arguments", &text, rd->r);
+    if (rc != 0)
+        return rc;
+    json_t *arguments = json_incref((json_t *)(uintptr_t)text);
+    if (custom) {
+        json_t *object = json_pack("{s:o}", "input", arguments);
+        arguments = sl_json_as_text(object);
+        json_decref(object);
+    }
+    json_t *shown = sl_tool_shown_name(space, json_string_value(name));
+    rc = append_call(rd, id, shown, arguments);
+    json_decref(shown);
+    return rc;
+}
+
+/* Calls of tools that have a type of their own: one member holds the arguments. */
+static int known_call_item(struct reader *rd, const json_t *item)
+{
+    static const char *const types[][3] = {{"local_shell_call", "local_shell", "action"},
+                                           {"shell_call", "shell", "action"},
+                                           {"apply_patch_call", "apply_patch", "operation"},
+                                           {"tool_search_call", "tool_search", "arguments"}};
+    const char *type = json_string_value(json_object_get(item, "type"));
+    const json_t *id = json_object_get(item, "call_id"), *v;
+    size_t k = 0;
+    while (k + 1 < SL_COUNT(types) && strcmp(type, types[k][0]) != 0)
+        k++;
+    if (!json_is_string(id))
+        id = json_object_get(item, "id");
+    v = json_object_get(item, types[k][2]);
+    if (!json_is_string(id))
+        return sl_refuse(rd->r, SL_EINVAL, rd->at, "%s.call_id must be a string", rd->at);
+    if (!json_is_object(v))
+        return sl_refuse(rd->r, SL_EINVAL, rd->at, "%s.%s must be an object", rd->at, types[k][2]);
+    json_t *args = k == 2 ? json_pack("{s:O}", "operation", (json_t *)(uintptr_t)v)
+                          : json_copy((json_t *)(uintptr_t)v);
+    if (k == 0 && args != NULL)
+        (void)json_object_del(args, "type");
+    json_t *text = sl_json_as_text(args), *name = json_string(types[k][1]);
+    int rc = append_call(rd, id, name, text);
+    json_decref(args);
+    json_decref(name);
+    return rc;
+}
+
+/* The tools that a search found are among the tools by now; here are their names. */
+static json_t *names_of_tools(const json_t *tools)
+{
+    const json_t *tool;
+    struct sl_buf b = {0};
+    size_t i;
+    sl_buf_puts(&b, "Found tools:");
+    json_array_foreach(tools, i, tool)
+    {
+        const char *name = json_string_value(json_object_get(tool, "name"));
+        sl_buf_printf(&b, " %s", name != NULL ? name : "?");
+    }
+    json_t *text = sl_buf_ok(&b) ? json_stringn(b.data, b.n_bytes) : NULL;
+    sl_buf_deinit(&b);
+    return text;
+}
+
+/* Results of calls: text, or parts that are text, or (of shells and patches) what is told as JSON.
+ */
+static int output_item(struct reader *rd, const json_t *item)
+{
+    char field[SL_PLACE_BYTES + 16];
+    const char *type = json_string_value(json_object_get(item, "type"));
+    const json_t *id = json_object_get(item, "call_id"), *v = json_object_get(item, "output");
+    json_t *content = NULL;
+    int rc = 0;
+    if (id == NULL && strcmp(type, "local_shell_call_output") == 0)
+        id = json_object_get(item, "id");
+    snprintf(field, sizeof field, "%s.call_id", rd->at);
+    if (!json_is_string(id) && strcmp(type, "tool_search_output") != 0)
+        return sl_refuse(rd->r, SL_EINVAL, field, "%s must be a string", field);
+    snprintf(field, sizeof field, "%s.output", rd->at);
+    if (strcmp(type, "tool_search_output") == 0)
+        content = names_of_tools(json_object_get(item, "tools"));
+    else if (strcmp(type, "shell_call_output") == 0)
+        content = sl_json_as_text(v);
+    else if (strcmp(type, "apply_patch_call_output") == 0 && !json_is_string(v))
+        content = json_incref(json_object_get(item, "status"));
+    else
+        rc = read_content(v, field, &content, rd->r);
+    if (rc == 0 && content == NULL)
+        rc = sl_refuse(rd->r, SL_EINVAL, field, "%s is missing", field);
+    json_t *made = json_is_string(id) ? NULL : json_string("tool_search");
+    if (rc == 0)
+        rc = sl_chat_append_result(rd->out, made != NULL ? made : id, content, rd->at, rd->r);
+    json_decref(made);
+    return rc;
+}
+
+/* What a server of MCP was asked and answered elsewhere. */
+static int mcp_item(struct reader *rd, const json_t *item)
+{
+    const char *label = json_string_value(json_object_get(item, "server_label"));
+    const json_t *id, *name, *arguments, *output = json_object_get(item, "output");
+    int rc = sl_chat_text(item, rd->at, "id", &id, rd->r);
     if (rc == 0)
         rc = sl_chat_text(item, rd->at, "name", &name, rd->r);
     if (rc == 0)
         rc = sl_chat_text(item, rd->at, "arguments", &arguments, rd->r);
     if (rc != 0)
         return rc;
-    json_t *m = answer_of(rd);
-    if (m == NULL)
-        return sl_chat_no_memory(rd->r, rd->at);
-    json_t *calls = json_object_get(m, "tool_calls");
-    bool fresh = calls == NULL;
-    rc = sl_chat_append_call(&calls, id, name, json_incref((json_t *)(uintptr_t)arguments), rd->at,
-                             rd->r);
-    if (fresh && calls != NULL && json_object_set_new(m, "tool_calls", calls) != 0)
-        rc = sl_chat_no_memory(rd->r, rd->at);
+    json_t *shown = sl_tool_shown_name(label, json_string_value(name));
+    rc = append_call(rd, id, shown, json_incref((json_t *)(uintptr_t)arguments));
+    json_decref(shown);
+    json_t *content = json_is_string(output) ? json_incref((json_t *)(uintptr_t)output)
+                                             : sl_json_as_text(json_object_get(item, "error"));
+    if (rc == 0 && content == NULL)
+        content = json_string("");
+    if (rc != 0 || content == NULL) {
+        json_decref(content);
+        return rc != 0 ? rc : sl_chat_no_memory(rd->r, rd->at);
+    }
+    return sl_chat_append_result(rd->out, id, content, rd->at, rd->r);
+}
+
+/* Traces of tools that only OpenAI runs, and what was read with the tools: nothing for the model.
+ */
+static int skip_item(struct reader *rd, const json_t *item)
+{
+    const char *type = json_string_value(json_object_get(item, "type"));
+    size_t n = strlen(rd->in->skipped);
+    if (strcmp(type, "additional_tools") != 0 && strstr(rd->in->skipped, type) == NULL)
+        snprintf(rd->in->skipped + n, sizeof rd->in->skipped - n, "%s%s", n > 0 ? "," : "", type);
+    return 0;
+}
+
+/* A message between the agents of one client. */
+static int agent_item(struct reader *rd, const json_t *item)
+{
+    char field[SL_PLACE_BYTES + 16];
+    json_t *content;
+    snprintf(field, sizeof field, "%s.content", rd->at);
+    int rc = read_content(json_object_get(item, "content"), field, &content, rd->r);
+    if (rc == 0)
+        rc = sl_chat_append_message(rd->out, "user", content, rd->at, rd->r);
+    json_decref(content);
     return rc;
 }
 
-static int output_item(struct reader *rd, const json_t *item)
+static int compaction_item(struct reader *rd, const json_t *item)
 {
-    char field[SL_PLACE_BYTES + 16];
-    const json_t *id;
-    json_t *content;
-    int rc = sl_chat_text(item, rd->at, "call_id", &id, rd->r);
-    snprintf(field, sizeof field, "%s.output", rd->at);
-    if (rc == 0)
-        rc = read_content(json_object_get(item, "output"), field, &content, rd->r);
-    return rc != 0 ? rc : sl_chat_append_result(rd->out, id, content, rd->at, rd->r);
+    static const char head[] = "Summary of the conversation so far:\n";
+    const json_t *v = json_object_get(item, "encrypted_content");
+    const char *s = json_string_value(v);
+    size_t n = sizeof summary_mark - 1;
+    struct sl_buf b = {0};
+    if (s == NULL || strncmp(s, summary_mark, n) != 0)
+        return sl_refuse(rd->r, SL_EUNSUPPORTED, rd->at,
+                         "%s.encrypted_content is not from this server: it cannot be read", rd->at);
+    sl_buf_puts(&b, head);
+    sl_buf_put(&b, s + n, json_string_length(v) - n);
+    json_t *content = sl_buf_ok(&b) ? json_stringn(b.data, b.n_bytes) : NULL;
+    int rc = content != NULL ? sl_chat_append_message(rd->out, "user", content, rd->at, rd->r)
+                             : sl_chat_no_memory(rd->r, rd->at);
+    sl_buf_deinit(&b);
+    json_decref(content);
+    return rc;
+}
+
+static int trigger_item(struct reader *rd, const json_t *item)
+{
+    (void)item;
+    rd->in->compact = true;
+    return 0;
 }
 
 /* What was thought belongs to the answer behind it. A summary is not it, nor what is encrypted. */
@@ -199,7 +366,33 @@ static int read_item(struct reader *rd, const json_t *item)
         {"message", message_item},
         {"function_call", call_item},
         {"function_call_output", output_item},
+        {"custom_tool_call", call_item},
+        {"custom_tool_call_output", output_item},
+        {"local_shell_call", known_call_item},
+        {"local_shell_call_output", output_item},
+        {"shell_call", known_call_item},
+        {"shell_call_output", output_item},
+        {"apply_patch_call", known_call_item},
+        {"apply_patch_call_output", output_item},
+        {"tool_search_call", known_call_item},
+        {"tool_search_output", output_item},
         {"reasoning", reasoning_item},
+        {"additional_tools", skip_item},
+        {"agent_message", agent_item},
+        {"mcp_call", mcp_item},
+        {"compaction", compaction_item},
+        {"compaction_summary", compaction_item},
+        {"context_compaction", compaction_item},
+        {"compaction_trigger", trigger_item},
+        {"configuration_update", skip_item},
+        {"web_search_call", skip_item},
+        {"file_search_call", skip_item},
+        {"code_interpreter_call", skip_item},
+        {"image_generation_call", skip_item},
+        {"mcp_list_tools", skip_item},
+        {"mcp_approval_request", skip_item},
+        {"mcp_approval_response", skip_item},
+        {"ghost_snapshot", skip_item},
     };
     const json_t *v = json_object_get(item, "type");
     const char *type = v == NULL || json_is_null(v) ? "message" : json_string_value(v);
@@ -213,10 +406,10 @@ static int read_item(struct reader *rd, const json_t *item)
                      rd->at, type);
 }
 
-static int read_input(json_t *root, struct sl_refusal *r)
+static int read_input(json_t *root, struct sl_responses_in *in, struct sl_refusal *r)
 {
     const json_t *input = json_object_get(root, "input"), *item;
-    struct reader rd = {.out = json_array(), .r = r};
+    struct reader rd = {.out = json_array(), .in = in, .r = r};
     size_t i;
     int rc = rd.out != NULL ? 0 : sl_chat_no_memory(r, "input");
     if (rc == 0 && json_is_string(input))
@@ -262,70 +455,6 @@ int sl_responses_prepend(json_t *root, json_t *earlier, struct sl_refusal *r)
         rc = sl_chat_no_memory(r, "input");
     json_decref(all);
     return rc;
-}
-
-/* ---- tools */
-
-/* Whether tools of a type that only OpenAI runs may stay away: the model cannot call them then. */
-static bool is_hosted(const char *type)
-{
-    static const char *const types[] = {"web_search", "file_search", "code_interpreter",
-                                        "image_generation"};
-    for (size_t i = 0; i < SL_COUNT(types); i++) {
-        if (strncmp(type, types[i], strlen(types[i])) == 0)
-            return true;
-    }
-    return false;
-}
-
-static int read_tools(json_t *root, struct sl_refusal *r)
-{
-    static const char *const members[][2] = {{"name", "name"},
-                                             {"description", "description"},
-                                             {"parameters", "parameters"},
-                                             {"strict", "strict"}};
-    const json_t *tools = json_object_get(root, "tools"), *tool;
-    char at[32];
-    size_t i;
-    if (!json_is_array(tools)) /* absent, or refused by whoever reads it */
-        return 0;
-    json_t *out = json_array();
-    int rc = out != NULL ? 0 : sl_chat_no_memory(r, "tools");
-    json_array_foreach(tools, i, tool)
-    {
-        const char *type = json_string_value(json_object_get(tool, "type"));
-        snprintf(at, sizeof at, "tools[%zu]", i);
-        if (rc != 0 || (type != NULL && is_hosted(type)))
-            continue;
-        if (type == NULL)
-            rc = sl_refuse(r, SL_EINVAL, at, "%s must be an object with a type", at);
-        else if (strcmp(type, "function") != 0)
-            rc = sl_refuse(r, SL_EUNSUPPORTED, at, "not supported: %s of type %.64s", at, type);
-        else
-            rc = sl_chat_append_tool(out, tool, members, SL_COUNT(members), at, r);
-    }
-    if (rc == 0 && json_object_set(root, "tools", out) != 0)
-        rc = sl_chat_no_memory(r, "tools");
-    json_decref(out);
-    return rc;
-}
-
-static int read_choice(json_t *root, struct sl_refusal *r)
-{
-    static const char field[] = "tool_choice";
-    const json_t *v = json_object_get(root, field), *name;
-    if (!json_is_object(v)) /* words are the same there */
-        return 0;
-    const char *type = json_string_value(json_object_get(v, "type"));
-    if (type == NULL || strcmp(type, "function") != 0)
-        return sl_refuse(r, type != NULL ? SL_EUNSUPPORTED : SL_EINVAL, "tool_choice.type",
-                         "tool_choice.type must be function");
-    int rc = sl_chat_text(v, field, "name", &name, r);
-    if (rc != 0)
-        return rc;
-    json_t *out = json_pack("{s:s, s:{s:O}}", "type", "function", "function", "name",
-                            (json_t *)(uintptr_t)name);
-    return json_object_set_new(root, field, out) == 0 ? 0 : sl_chat_no_memory(r, field);
 }
 
 /* ---- text, reasoning, include */
@@ -439,13 +568,41 @@ static int read_prompt(json_t *root, struct sl_refusal *r)
                : sl_refuse(r, SL_EUNSUPPORTED, "prompt", "not supported yet: prompt");
 }
 
-int sl_responses_to_chat(json_t *root, struct sl_refusal *r)
+int sl_responses_ask_summary(json_t *root, struct sl_refusal *r)
+{
+    static const char ask[] =
+        "Write a summary of this conversation for whoever goes on with the work and sees nothing "
+        "else of it: what was asked, what was done and found, decisions and their reasons, files "
+        "and commands that matter, and what is left to do. Write the summary only.";
+    json_t *content = json_string(ask);
+    int rc = content != NULL ? sl_chat_append_message(json_object_get(root, "input"), "user",
+                                                      content, "input", r)
+                             : sl_chat_no_memory(r, "input");
+    json_decref(content);
+    (void)json_object_del(root, "tools");
+    (void)json_object_del(root, "tool_choice");
+    (void)json_object_del(root, "response_format");
+    return rc;
+}
+
+void sl_put_summary(struct sl_buf *b, const char *text, size_t n)
+{
+    sl_buf_putc(b, '"');
+    sl_buf_puts(b, summary_mark);
+    sl_buf_json_escape(b, text, n);
+    sl_buf_putc(b, '"');
+}
+
+int sl_responses_to_chat(json_t *root, struct sl_responses_in *in, struct sl_refusal *r)
 {
     static int (*const readers[])(json_t *, struct sl_refusal *) = {
-        read_input,     read_tools,   read_choice,     read_text,
-        read_reasoning, read_include, read_truncation, read_prompt};
-    int rc = 0;
+        read_text, read_reasoning, read_include, read_truncation, read_prompt};
     SL_ASSERT(json_is_object(root));
+    int rc = sl_responses_tools(root, &in->tools, r);
+    if (rc == 0)
+        rc = sl_responses_choice(root, &in->tools, r);
+    if (rc == 0)
+        rc = read_input(root, in, r);
     for (size_t i = 0; i < SL_COUNT(readers) && rc == 0; i++)
         rc = readers[i](root, r);
     SL_ASSERT(rc != 0 || json_array_size(json_object_get(root, "input")) > 0);

@@ -24,6 +24,8 @@ const struct sl_route sl_routes[] = {
     {"/v1/messages", false, POST, SL_AUTH_KEY, true, sl_api_messages},
     {"/v1/messages/count_tokens", false, POST, SL_AUTH_KEY, false, sl_api_count_tokens},
     {"/v1/responses", false, POST, SL_AUTH_KEY, true, sl_api_responses},
+    {"/v1/responses/compact", false, POST, SL_AUTH_KEY, true, sl_api_responses_compact},
+    {"/v1/responses/input_tokens", false, POST, SL_AUTH_KEY, false, sl_api_responses_count},
     {"/v1/responses/", true, GET | POST | DELETE, SL_AUTH_KEY, false, sl_api_response},
     {"/v1/files", false, GET | POST, SL_AUTH_KEY, false, sl_api_files},
     {"/v1/files/", true, GET | DELETE, SL_AUTH_KEY, false, sl_api_file},

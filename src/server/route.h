@@ -58,6 +58,8 @@ void sl_api_render_chat(struct sl_conn *c);
 void sl_api_render_completions(struct sl_conn *c);
 void sl_api_apply_template(struct sl_conn *c);
 void sl_api_responses(struct sl_conn *c);
+void sl_api_responses_compact(struct sl_conn *c);
+void sl_api_responses_count(struct sl_conn *c);
 void sl_api_response(struct sl_conn *c);
 void sl_api_files(struct sl_conn *c);
 void sl_api_file(struct sl_conn *c);

@@ -342,7 +342,7 @@ def test_errors(server):
             ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
             ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0]"),
             ({"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]}, "input[0].call_id"),
-            ({"tools": [TOOL, TOOL]}, "tools[1]"), ({"tools": [{"type": "mcp"}]}, "tools[0]"),
+            ({"tools": [TOOL, TOOL]}, "tools[1]"), ({"tools": [{"type": "mcp"}]}, "tools"), ({"tools": [{"type": "who"}]}, "tools[0]"),
             ({"tools": [{"type": "function", "name": "a b"}]}, "tools[0].name"),
             ({"tools": [TOOL], "tool_choice": {"type": "function", "name": "no"}}, "tool_choice"),
             ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
