@@ -6,6 +6,7 @@
 #include "server/anthropic_in.h"
 
 #include "base/check.h"
+#include "base/json_load.h"
 #include "base/limits.h"
 #include "server/json_tree.h"
 #include "server/to_chat.h"
@@ -31,6 +32,19 @@ static bool is_billing(const json_t *text)
     return strncmp(json_string_value(text), mark, sizeof mark - 1) == 0;
 }
 
+/* What a search for tools found: the tool is among the tools by now. */
+static int put_reference(json_t *parts, const json_t *block, const char *at, struct sl_refusal *r)
+{
+    const json_t *name;
+    int rc = sl_chat_text(block, at, "tool_name", &name, r);
+    if (rc != 0)
+        return rc;
+    json_t *text = json_sprintf("Found tool: %s", json_string_value(name));
+    rc = text != NULL ? sl_chat_append_part(parts, text, at, r) : sl_chat_no_memory(r, at);
+    json_decref(text);
+    return rc;
+}
+
 /* Content that is text alone: a string, or blocks of which only text is known. */
 static int plain_content(const json_t *v, const char *at, bool system, json_t **out,
                          struct sl_refusal *r)
@@ -52,6 +66,10 @@ static int plain_content(const json_t *v, const char *at, bool system, json_t **
     {
         const char *type = json_string_value(json_object_get(block, "type"));
         snprintf(field, sizeof field, "%s[%zu]", at, i);
+        if (rc == 0 && type != NULL && !system && strcmp(type, "tool_reference") == 0) {
+            rc = put_reference(*out, block, field, r);
+            continue;
+        }
         if (rc == 0 && type == NULL)
             rc = sl_refuse(r, SL_EINVAL, field, "%s must be an object with a type", field);
         else if (rc == 0 && strcmp(type, "text") != 0)
@@ -138,6 +156,24 @@ static int tool_result_block(struct reader *rd, const json_t *block)
     return rc != 0 ? rc : sl_chat_append_result(rd->out, id, content, rd->at, rd->r);
 }
 
+/* What a tool gave that ran at Anthropic, as JSON; what only Anthropic can read is left out. */
+static int server_result_block(struct reader *rd, const json_t *block)
+{
+    const json_t *id;
+    int rc = flush(rd);
+    if (rc == 0)
+        rc = sl_chat_text(block, rd->at, "tool_use_id", &id, rd->r);
+    if (rc != 0)
+        return rc;
+    json_t *copy = json_deep_copy(json_object_get(block, "content")), *one;
+    size_t i;
+    json_array_foreach(copy, i, one)(void) json_object_del(one, "encrypted_content");
+    json_t *text = json_is_string(copy) ? json_incref(copy) : sl_json_as_text(copy);
+    json_decref(copy);
+    return text != NULL ? sl_chat_append_result(rd->out, id, text, rd->at, rd->r)
+                        : sl_chat_no_memory(rd->r, rd->at);
+}
+
 /* What was thought elsewhere and cannot be read says nothing. */
 static int skip_block(struct reader *rd, const json_t *block)
 {
@@ -155,6 +191,15 @@ static int read_block(struct reader *rd, const json_t *block)
         {"text", NULL, text_block},
         {"tool_result", "user", tool_result_block},
         {"tool_use", "assistant", tool_use_block},
+        {"server_tool_use", "assistant", tool_use_block},
+        {"mcp_tool_use", "assistant", tool_use_block},
+        {"mcp_tool_result", "assistant", server_result_block},
+        {"web_search_tool_result", "assistant", server_result_block},
+        {"web_fetch_tool_result", "assistant", server_result_block},
+        {"code_execution_tool_result", "assistant", server_result_block},
+        {"bash_code_execution_tool_result", "assistant", server_result_block},
+        {"text_editor_code_execution_tool_result", "assistant", server_result_block},
+        {"tool_search_tool_result", "assistant", server_result_block},
         {"thinking", "assistant", thinking_block},
         {"redacted_thinking", "assistant", skip_block},
     };
@@ -260,7 +305,83 @@ static int read_messages(json_t *root, struct sl_refusal *r)
 
 /* ---- tools */
 
-static int read_tool(const json_t *tool, size_t i, json_t *out, struct sl_refusal *r)
+/* Tools that the client runs and whose definition only Anthropic's models know by heart. */
+static const struct known_tool {
+    const char *prefix, *description, *parameters;
+} known_tools[] = {
+    {"bash_", "Runs a command in a shell on the user's computer and returns its output.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\"},\"restart\":{\"type\":"
+     "\"boolean\"}}}"},
+    {"text_editor_", "Views, creates and edits files on the user's computer.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"enum\":[\"view\",\"create\",\"str_"
+     "replace\","
+     "\"insert\"]},\"path\":{\"type\":\"string\"},\"file_text\":{\"type\":\"string\"},\"old_str\":{"
+     "\"type\":\"string\"},\"new_str\":{\"type\":\"string\"},\"insert_line\":{\"type\":\"integer\"}"
+     ","
+     "\"insert_text\":{\"type\":\"string\"},\"view_range\":{\"type\":\"array\",\"items\":{\"type\":"
+     "\"integer\"}}},\"required\":[\"command\",\"path\"]}"},
+    {"memory_", "Reads and writes files in which things are kept between conversations.",
+     "{\"type\":\"object\",\"properties\":{\"command\":{\"enum\":[\"view\",\"create\",\"str_"
+     "replace\","
+     "\"insert\",\"delete\",\"rename\"]},\"path\":{\"type\":\"string\"},\"file_text\":{\"type\":"
+     "\"string\"},\"old_str\":{\"type\":\"string\"},\"new_str\":{\"type\":\"string\"},\"insert_"
+     "line\":{"
+     "\"type\":\"integer\"},\"insert_text\":{\"type\":\"string\"},\"old_path\":{\"type\":"
+     "\"string\"},"
+     "\"new_path\":{\"type\":\"string\"}},\"required\":[\"command\"]}"},
+};
+
+struct tools {
+    json_t *root, *out;
+    json_t *found;   /* names of tools that a search found, as keys */
+    bool all;        /* the search would be Anthropic's: what it could find is shown at once */
+    char first[128]; /* the first tool that cannot be run here */
+    struct sl_refusal *r;
+};
+
+static bool starts(const char *s, const char *prefix)
+{
+    return strncmp(s, prefix, strlen(prefix)) == 0;
+}
+
+static bool is_hosted(const char *type)
+{
+    static const char *const prefixes[] = {"web_search_",       "web_fetch_", "code_execution_",
+                                           "tool_search_tool_", "computer_",  "mcp_toolset",
+                                           "advisor_"};
+    for (size_t i = 0; i < SL_COUNT(prefixes); i++) {
+        if (starts(type, prefixes[i]))
+            return true;
+    }
+    return false;
+}
+
+/* Of what the model is not shown, the reply's headers tell as of a field without effect. */
+static int note_ignored(json_t *root, const char *what, const char *type, struct sl_refusal *r)
+{
+    char name[96];
+    snprintf(name, sizeof name, "%s.%.64s", what, type);
+    return json_object_set_new(root, name, json_true()) == 0 ? 0 : sl_chat_no_memory(r, what);
+}
+
+static int read_known(struct tools *t, const json_t *tool, const struct known_tool *k,
+                      const char *at)
+{
+    json_error_t error;
+    const json_t *name;
+    int rc = sl_chat_text(tool, at, "name", &name, t->r);
+    if (rc != 0)
+        return rc;
+    json_t *wrapped =
+        json_pack("{s:s, s:{s:O, s:s, s:o}}", "type", "function", "function", "name",
+                  (json_t *)(uintptr_t)name, "description", k->description, "parameters",
+                  sl_json_load_wide(k->parameters, strlen(k->parameters), 0, &error));
+    return wrapped != NULL && json_array_append_new(t->out, wrapped) == 0
+               ? 0
+               : sl_chat_no_memory(t->r, at);
+}
+
+static int read_tool(struct tools *t, const json_t *tool, size_t i)
 {
     static const char *const members[][2] = {{"name", "name"},
                                              {"description", "description"},
@@ -269,16 +390,44 @@ static int read_tool(const json_t *tool, size_t i, json_t *out, struct sl_refusa
     char at[32];
     snprintf(at, sizeof at, "tools[%zu]", i);
     if (!json_is_object(tool))
-        return sl_refuse(r, SL_EINVAL, at, "%s must be an object, not %s", at,
+        return sl_refuse(t->r, SL_EINVAL, at, "%s must be an object, not %s", at,
                          sl_json_type_name(tool));
     const json_t *type = json_object_get(tool, "type");
     const char *s = json_string_value(type);
+    if (s != NULL && is_hosted(s)) {
+        if (t->first[0] == '\0')
+            snprintf(t->first, sizeof t->first, "%s: this server cannot run %.64s", at, s);
+        return note_ignored(t->root, "tools", s, t->r);
+    }
+    for (size_t k = 0; s != NULL && k < SL_COUNT(known_tools); k++) {
+        if (starts(s, known_tools[k].prefix))
+            return read_known(t, tool, &known_tools[k], at);
+    }
     if (type != NULL && !json_is_null(type) && (s == NULL || strcmp(s, "custom") != 0))
-        return sl_refuse(r, SL_EUNSUPPORTED, at, "not supported: %s of type %.64s", at,
+        return sl_refuse(t->r, SL_EUNSUPPORTED, at, "not supported: %s of type %.64s", at,
                          s != NULL ? s : sl_json_type_name(type));
     if (!json_is_object(json_object_get(tool, "input_schema")))
-        return sl_refuse(r, SL_EINVAL, at, "%s.input_schema must be an object", at);
-    return sl_chat_append_tool(out, tool, members, SL_COUNT(members), at, r);
+        return sl_refuse(t->r, SL_EINVAL, at, "%s.input_schema must be an object", at);
+    const char *name = json_string_value(json_object_get(tool, "name"));
+    if (json_is_true(json_object_get(tool, "defer_loading")) && !t->all &&
+        (name == NULL || json_object_get(t->found, name) == NULL))
+        return 0;
+    return sl_chat_append_tool(t->out, tool, members, SL_COUNT(members), at, t->r);
+}
+
+/* Names in the references to tools anywhere in the messages; the depth of a body is bounded. */
+static bool find_references(const json_t *v, json_t *found)
+{
+    const json_t *one;
+    const char *key, *type = json_string_value(json_object_get(v, "type"));
+    const char *name = json_string_value(json_object_get(v, "tool_name"));
+    size_t i;
+    bool ok = true;
+    if (type != NULL && name != NULL && strcmp(type, "tool_reference") == 0)
+        ok = json_object_set_new(found, name, json_true()) == 0;
+    json_array_foreach(v, i, one) ok = ok && find_references(one, found);
+    json_object_foreach((json_t *)(uintptr_t)v, key, one) ok = ok && find_references(one, found);
+    return ok;
 }
 
 static int read_tools(json_t *root, struct sl_refusal *r)
@@ -287,16 +436,55 @@ static int read_tools(json_t *root, struct sl_refusal *r)
     size_t i;
     if (!json_is_array(tools)) /* absent, or refused by whoever reads it */
         return 0;
-    json_t *out = json_array();
-    int rc = out != NULL ? 0 : sl_chat_no_memory(r, "tools");
+    struct tools t = {.root = root, .out = json_array(), .found = json_object(), .r = r};
+    bool deferred = false;
+    json_array_foreach(tools, i, tool)
+    {
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        t.all |= type != NULL && starts(type, "tool_search_tool_");
+        deferred |= json_is_true(json_object_get(tool, "defer_loading"));
+    }
+    int rc = t.out != NULL && t.found != NULL &&
+                     (!deferred || find_references(json_object_get(root, "messages"), t.found))
+                 ? 0
+                 : sl_chat_no_memory(r, "tools");
     json_array_foreach(tools, i, tool)
     {
         if (rc == 0)
-            rc = read_tool(tool, i, out, r);
+            rc = read_tool(&t, tool, i);
     }
-    if (rc == 0 && json_object_set(root, "tools", out) != 0)
+    if (rc == 0 && t.first[0] != '\0' && json_array_size(t.out) == 0)
+        rc = sl_refuse(r, SL_EUNSUPPORTED, "tools", "%s, and no other tool is given", t.first);
+    if (rc == 0 && json_object_set(root, "tools", t.out) != 0)
         rc = sl_chat_no_memory(r, "tools");
-    json_decref(out);
+    json_decref(t.out);
+    json_decref(t.found);
+    return rc;
+}
+
+/* Edits of the context: the prompt stays whole, which only thinking that is to be kept asks for. */
+static int read_context(json_t *root, struct sl_refusal *r)
+{
+    static const char field[] = "context_management";
+    const json_t *v = json_object_get(root, field), *edits = json_object_get(v, "edits"), *edit;
+    size_t i;
+    int rc = 0;
+    if (v == NULL || json_is_null(v))
+        return 0;
+    if (!json_is_object(v) || (edits != NULL && !json_is_array(edits)))
+        return sl_refuse(r, SL_EINVAL, field, "%s must be an object with an array of edits", field);
+    json_array_foreach(edits, i, edit)
+    {
+        const char *type = json_string_value(json_object_get(edit, "type"));
+        const char *keep = json_string_value(json_object_get(edit, "keep"));
+        bool nothing = type != NULL && starts(type, "clear_thinking_") && keep != NULL &&
+                       strcmp(keep, "all") == 0;
+        if (rc == 0 && type == NULL)
+            rc = sl_refuse(r, SL_EINVAL, field, "%s.edits[%zu] must be an object with a type",
+                           field, i);
+        else if (rc == 0 && !nothing)
+            rc = note_ignored(root, field, type, r);
+    }
     return rc;
 }
 
@@ -404,7 +592,7 @@ static int read_output(json_t *root, struct sl_refusal *r)
 int sl_anthropic_to_chat(json_t *root, struct sl_refusal *r)
 {
     static int (*const readers[])(json_t *, struct sl_refusal *) = {
-        read_messages, read_tools, read_choice, read_thinking, read_output};
+        read_tools, read_messages, read_choice, read_thinking, read_output, read_context};
     int rc = 0;
     SL_ASSERT(json_is_object(root));
     for (size_t i = 0; i < SL_COUNT(readers) && rc == 0; i++)

@@ -62,7 +62,7 @@ static const struct row rows[] = {
     {"chat_template", K_STRING, CMR, P(chat_template), 0, SL_MAX_TEMPLATE},
     {"chat_template_kwargs", K_JSON, CMR, P(chat_template_kwargs), 0, 0},
     {"container", K_REFUSE_FILLED, M, 0, 0, 0},
-    {"context_management", K_REFUSE_FILLED, M | R, 0, 0, 0},
+    {"context_management", K_IGNORE, M, 0, 0, 0}, /* read by anthropic_in.c */
     {"continue_final_message", K_BOOL, CMR, P(continue_final_message), 0, 0},
     {"conversation", K_REFUSE, R, 0, 0, 0},
     {"custom_logit_processor", K_REFUSE_FILLED, ALL, 0, 0, 0},

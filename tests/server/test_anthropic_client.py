@@ -236,7 +236,7 @@ def test_errors(server, client):
              "messages[1].content[0].tool_use_id"),
             ({"system": 3}, "system"), ({"system": [{"type": "image"}]}, "system[0]"),
             ({"tools": [tool, tool]}, "tools[1]"), ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
-            ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0] of type web_search"),
+            ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0]: this server cannot run web_search"),
             ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name"),
             ({"tool_choice": {"type": "any"}}, "tool_choice"),
             ({"tools": [tool], "tool_choice": {"type": "tool", "name": "g"}}, "no tool named g"),
