@@ -366,7 +366,8 @@ static int load(struct sl_task *t, bool unload, bool chat)
 {
     struct sl_buf *b = &t->out;
     const json_t *given = json_object_get(t->root, "model");
-    int rc = sl_served_check(t->served, json_string_value(given), &t->model, &t->refusal);
+    int rc =
+        sl_served_check(t->server, t->served, json_string_value(given), &t->model, &t->refusal);
     if (rc == SL_ENOTFOUND && sl_adapter_known(t->served->eng, json_string_value(given))) {
         t->refusal = (struct sl_refusal){0};
         t->model = t->served->name;

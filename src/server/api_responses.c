@@ -653,8 +653,9 @@ static void put_tools(struct sl_buf *b, const json_t *tools, const json_t *left)
 /* What of the request was not shown to the model, where clients that look can see it. */
 static void put_ignored(struct sl_buf *b, const struct sl_responses_in *in)
 {
-    const char *lists[] = {in->tools.ignored, in->skipped};
-    const char *names[] = {",\"ignored_tools\":[\"", ",\"ignored_items\":[\""};
+    const char *lists[] = {in->tools.ignored, in->skipped, in->tools.lark ? "lark" : ""};
+    const char *names[] = {",\"ignored_tools\":[\"", ",\"ignored_items\":[\"",
+                           ",\"ignored_formats\":[\""};
     for (size_t i = 0; i < SL_COUNT(lists); i++) {
         if (lists[i][0] == '\0')
             continue;
@@ -816,6 +817,7 @@ static int note_ignored(struct sl_task *t)
                          e->in.tools.ignored);
     note_each(&t->params, "tools", e->in.tools.ignored);
     note_each(&t->params, "input", e->in.skipped);
+    note_each(&t->params, "tools.format", e->in.tools.lark ? "lark" : "");
     return 0;
 }
 

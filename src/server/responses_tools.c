@@ -180,6 +180,7 @@ static json_t *custom_function(struct reader *rd, const json_t *tool, int *rc)
     bool grammar = type != NULL && strcmp(type, "grammar") == 0;
     bool lark = syntax != NULL && strcmp(syntax, "lark") == 0;
     bool regex = syntax != NULL && strcmp(syntax, "regex") == 0;
+    rd->m->lark |= grammar && lark;
     snprintf(field, sizeof field, "%s.format", rd->at);
     if (format != NULL && !json_is_null(format) && !grammar &&
         (type == NULL || strcmp(type, "text") != 0))
@@ -205,7 +206,7 @@ static json_t *custom_function(struct reader *rd, const json_t *tool, int *rc)
     json_t *function = json_pack("{s:s#, s:{s:s, s:{s:o}, s:[s], s:b}, s:b}", "description",
                                  b.data != NULL ? b.data : "", b.n_bytes, "parameters", "type",
                                  "object", "properties", "input", text, "required", "input",
-                                 "additionalProperties", 0, "strict", (int)grammar);
+                                 "additionalProperties", 0, "strict", (int)regex);
     sl_buf_deinit(&b);
     if (!ok || function == NULL) {
         json_decref(function);

@@ -25,6 +25,7 @@ enum sl_tool_kind {
 struct sl_tool_map {
     json_t *tools;     /* what the function of a name is: {kind, name, namespace}; NULL: nothing */
     char ignored[128]; /* types of tools that are not shown, with commas */
+    bool lark;         /* a grammar of a free-form tool is told to the model, and not held to */
 };
 
 void sl_tool_map_deinit(struct sl_tool_map *m);

@@ -117,9 +117,17 @@ struct protocol {
     const char *messages, *schema; /* what holds the messages; a tool's member */
 };
 
+static int responses_to_chat(json_t *root, struct sl_refusal *r)
+{
+    struct sl_responses_in in = {.compact = false};
+    int rc = sl_responses_to_chat(root, &in, r);
+    sl_tool_map_deinit(&in.tools);
+    return rc;
+}
+
 static const struct protocol protocols[] = {
     {SL_ENDPOINT_MESSAGES, sl_anthropic_to_chat, anthropic_texts, "messages", "input_schema"},
-    {SL_ENDPOINT_RESPONSES, sl_responses_to_chat, responses_texts, "input", "parameters"},
+    {SL_ENDPOINT_RESPONSES, responses_to_chat, responses_texts, "input", "parameters"},
 };
 
 static void check_texts(const struct protocol *p, const json_t *before, const json_t *after)
@@ -138,12 +146,9 @@ static void check_tools(const struct protocol *p, const json_t *before, const js
     const json_t *old = json_object_get(before, "tools"), *new = json_object_get(after, "tools");
     size_t k = 0;
     for (size_t i = 0; i < json_array_size(old); i++) {
-        const json_t *tool = json_array_get(old, i), *type = json_object_get(tool, "type");
+        const json_t *tool = json_array_get(old, i);
         const json_t *name = json_object_get(tool, "name"),
                      *schema = json_object_get(tool, p->schema);
-        if (p->endpoint == SL_ENDPOINT_RESPONSES &&
-            strcmp(json_string_value(type), "function") != 0)
-            continue; /* left out */
         const json_t *f = json_object_get(json_array_get(new, k++), "function");
         SL_ASSERT(json_is_object(f));
         SL_ASSERT(name == NULL || json_is_null(name) ||
@@ -171,6 +176,50 @@ static void check_params(const struct protocol *protocol, json_t *root)
     sl_params_deinit(&p);
 }
 
+static bool is_one_of(const json_t *v, const char *const *words)
+{
+    const char *s = json_string_value(v);
+    for (size_t i = 0; words[i] != NULL; i++) {
+        if (s != NULL && strcmp(s, words[i]) == 0)
+            return true;
+    }
+    return v == NULL || json_is_null(v);
+}
+
+/* Nothing that is shown to the model as something else: tools and items of other types. */
+static bool is_plain(const struct protocol *p, const json_t *root)
+{
+    static const char *const functions[] = {"function", "custom", NULL};
+    static const char *const items[] = {"message", "function_call", "function_call_output",
+                                        "reasoning", NULL};
+    static const char *const blocks[] = {"text",     "tool_result",       "tool_use",
+                                         "thinking", "redacted_thinking", NULL};
+    bool responses = p->endpoint == SL_ENDPOINT_RESPONSES, plain = true;
+    const json_t *v, *block, *inner;
+    size_t i, k, l;
+    json_array_foreach(json_object_get(root, "tools"), i, v)
+    {
+        const json_t *type = json_object_get(v, "type");
+        plain &= is_one_of(type, functions + (responses ? 0 : 1)) &&
+                 (!responses || !is_one_of(type, functions + 1)) &&
+                 json_object_get(v, "defer_loading") == NULL;
+    }
+    json_array_foreach(json_object_get(root, p->messages), i, v)
+    {
+        if (responses)
+            plain &= is_one_of(json_object_get(v, "type"), items) &&
+                     json_object_get(v, "namespace") == NULL &&
+                     (json_object_get(v, "input") == NULL || json_object_get(v, "arguments"));
+        json_array_foreach(json_object_get(v, "content"), k, block)
+        {
+            plain &= responses || is_one_of(json_object_get(block, "type"), blocks);
+            json_array_foreach(json_object_get(block, "content"), l, inner) plain &=
+                responses || is_one_of(json_object_get(inner, "type"), blocks);
+        }
+    }
+    return plain;
+}
+
 static void read_body(const struct protocol *p, json_t *root)
 {
     struct sl_refusal r = {0};
@@ -178,8 +227,10 @@ static void read_body(const struct protocol *p, json_t *root)
     SL_ASSERT(before != NULL);
     int rc = p->to_chat(root, &r);
     if (rc == 0) {
-        check_texts(p, before, root);
-        check_tools(p, before, root);
+        if (is_plain(p, before)) {
+            check_texts(p, before, root);
+            check_tools(p, before, root);
+        }
         check_params(p, root);
     } else {
         SL_ASSERT(r.err.code == rc && r.err.msg[0] != '\0');
