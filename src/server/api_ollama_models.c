@@ -241,7 +241,7 @@ static int show(struct sl_task *t)
         return sl_refuse(&t->refusal, SL_EINVAL, "model", "model is missing");
     rc = sl_json_cstr(v, "model", 4096, &name, &t->refusal);
     if (rc == 0)
-        rc = sl_served_check(t->served, name, &t->model, &t->refusal);
+        rc = sl_served_check(t->server, t->served, name, &t->model, &t->refusal);
     bool adapter = rc == SL_ENOTFOUND && sl_adapter_known(t->served->eng, name);
     if (rc != 0 && !adapter)
         return rc;

@@ -147,13 +147,13 @@ int sl_task_params(struct sl_task *t, enum sl_endpoint endpoint)
 {
     const struct sl_server *s = t->server;
     const struct sl_engine *eng = t->served->eng;
-    struct sl_param_limits limits = {
-        .n_vocab = sl_engine_info(eng)->n_vocab,
-        .trust_request_chat_template = s->cfg->trust_request_chat_template,
-        .body = t->body.p,
-        .n_body = t->body.n,
-        .refuse_unknown = s->cfg->refuse_unknown && !t->other_fields,
-        .json_style = s->cfg->json_style};
+    struct sl_param_limits limits = {.n_vocab = sl_engine_info(eng)->n_vocab,
+                                     .trust_request_chat_template =
+                                         s->cfg->trust_request_chat_template,
+                                     .body = t->body.p,
+                                     .n_body = t->body.n,
+                                     .refuse_unknown = s->cfg->refuse_unknown && !t->other_fields,
+                                     .json_style = s->cfg->json_style};
     int rc =
         sl_params_parse(&t->params, endpoint, t->root, &t->served->defaults, &limits, &t->refusal);
     return rc != 0 ? rc
