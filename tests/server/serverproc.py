@@ -60,7 +60,7 @@ class Server:
                 with open(self.port_file, encoding="ascii") as f:
                     self.port = int(f.read())
                 return
-            if not port and os.path.exists(self.uds):
+            if not port and "listening on unix:" in self.log():  # the file is there before the model is
                 return
             time.sleep(0.02)
         raise RuntimeError("server did not start: " + self.log())

@@ -113,7 +113,7 @@ static const struct field fields[] = {
     {"guided_json", BOTH, R_LATER, 0, 0, A_SCHEMA, {"{\"type\":\"integer\"}"}, {"[{}]"}},
     {"guided_json_object", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"guided_regex", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY | A_LONG, {"\"[0-9]+\""}, {0}},
-    {"guided_whitespace_pattern", BOTH, R_NEVER, 0, 0, 0, {0}, {0}},
+    {"guided_whitespace_pattern", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY, {"\"[ ]?\""}, {0}},
     {"ignore_eos", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"include_reasoning", CHAT, R_BOOL, 0, 0, 0, {0}, {0}},
     {"include_stop_str_in_output", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
