@@ -45,7 +45,7 @@ const struct sl_ckpt_tensor *sl_ckpt_find_raw(const struct sl_ckpt *c, const cha
                                               const char *st_name);
 /* A tensor of a format this build cannot read, of more than SL_MAX_DIMS dimensions or without
  * elements is listed with its name but not found by sl_ckpt_find; this tells the reason ("I64",
- * "IQ2_XXS", "BF16 with 5 dimensions") for the message, or NULL when there is no such tensor. Of
+ * "NVFP4", "BF16 with 5 dimensions") for the message, or NULL when there is no such tensor. Of
  * more than SL_MAX_DIMS dimensions, dims[0] is the product of the outer ones. */
 const char *sl_ckpt_unsupported(const struct sl_ckpt *c, const char *name);
 

@@ -5,11 +5,16 @@
 #include "quant/float.h"
 #include "quant/fp8_e4m3.h"
 #include "quant/int4.h"
+#include "quant/iq.h"
+#include "quant/iq4.h"
+#include "quant/q2_k.h"
 #include "quant/q4_0.h"
+#include "quant/q4_1.h"
 #include "quant/q4_k.h"
 #include "quant/q5_k.h"
 #include "quant/q6_k.h"
 #include "quant/q8_0.h"
+#include "quant/tq.h"
 
 #include <string.h>
 
@@ -26,12 +31,24 @@
 #define CODEC_INT4_G128 sl_int4_g128_to_f32, sl_int4_g128_from_f32
 #define CODEC_INT4_G32  sl_int4_g32_to_f32, sl_int4_g32_from_f32
 
-/* One row more than formats: SL_DTYPE_COUNT stands for "a format this build cannot read". */
-static const struct sl_dtype_info dtypes[SL_DTYPE_COUNT + 1] = {
-#define SL_DTYPE(id, name, elems, bytes, gguf, st) {name, elems, bytes, gguf, st, CODEC_##id},
+/* The functions of eight as functions with an address. */
+#define SL_DTYPE(id, name, elems, bytes, gguf, st)
+#define SL_EIGHT(id, fmt, elems, bytes, gguf)                                \
+    static void fmt##_eight(const uint8_t *block, int i, struct sl_eight *e) \
+    {                                                                        \
+        sl_##fmt##_eight(block, i, e);                                       \
+    }
 #include "quant/dtypes.def"
 #undef SL_DTYPE
-    {"unsupported", 1, 0, -1, NULL, NULL, NULL},
+
+/* One row more than formats: SL_DTYPE_COUNT stands for "a format this build cannot read". */
+static const struct sl_dtype_info dtypes[SL_DTYPE_COUNT + 1] = {
+#define SL_DTYPE(id, name, elems, bytes, gguf, st) {name, elems, bytes, gguf, st, CODEC_##id, NULL},
+#define SL_EIGHT(id, fmt, elems, bytes, gguf) \
+    {#fmt, elems, bytes, gguf, NULL, sl_##fmt##_to_f32, sl_##fmt##_from_f32, fmt##_eight},
+#include "quant/dtypes.def"
+#undef SL_DTYPE
+    {"unsupported", 1, 0, -1, NULL, NULL, NULL, NULL},
 };
 
 const struct sl_dtype_info *sl_dtype_info(enum sl_dtype t)

@@ -21,6 +21,8 @@ enum sl_dtype {
     SL_DTYPE_COUNT
 };
 
+struct sl_eight;
+
 struct sl_dtype_info {
     const char *name;
     uint32_t block_elems, block_bytes;
@@ -29,6 +31,8 @@ struct sl_dtype_info {
     /* n elements, a multiple of block_elems; x is 64-byte aligned or not. */
     void (*to_f32)(const void *x, float *out, int64_t n);
     void (*from_f32)(const float *x, void *out, int64_t n);
+    /* Elements 8 i .. 8 i + 7 of a block as whole numbers (quant/eight.h), or NULL. */
+    void (*eight)(const uint8_t *block, int i, struct sl_eight *out);
 };
 
 /* SL_DTYPE_COUNT, which marks a tensor of a format this build cannot read, has a row too:

@@ -154,15 +154,35 @@ static double near_oracle(const float *a, const double *want, size_t n, double m
 
 /* ---------------------------------------------------------------- matrices */
 
-/* Offset of the f16 scales in a block; random bytes elsewhere reach every code and every scale. */
+/* Offsets of a block's f16 scales, -1: none. */
+static void f16_fields(enum sl_dtype t, int at[2])
+{
+    static const int first[SL_DTYPE_COUNT] = {[SL_DTYPE_Q6_K] = 208,
+                                              [SL_DTYPE_Q2_K] = 80,
+                                              [SL_DTYPE_Q3_K] = 108,
+                                              [SL_DTYPE_TQ1_0] = 52,
+                                              [SL_DTYPE_TQ2_0] = 64};
+    const bool two = t == SL_DTYPE_Q4_K || t == SL_DTYPE_Q5_K || t == SL_DTYPE_Q4_1 ||
+                     t == SL_DTYPE_Q5_1 || t == SL_DTYPE_Q2_K;
+    const bool none = sl_dtype_info(t)->block_elems == 1 || t == SL_DTYPE_INT4_G128 ||
+                      t == SL_DTYPE_INT4_G32 || t == SL_DTYPE_MXFP4 || t == SL_DTYPE_IQ1_M;
+    at[0] = none ? -1 : first[t];
+    at[1] = two ? first[t] + 2 : -1;
+}
+
+/* It lies in four quarters. */
+static void put_iq1_m_scale(uint8_t *block, uint16_t h)
+{
+    for (int w = 0; w < 4; w++)
+        block[49 + 2 * w] = (uint8_t)((block[49 + 2 * w] & 15) | (h >> 4 * w & 15) << 4);
+}
+
+/* Random bytes but for the scales reach every code and every scale of a run. */
 static void random_blocks(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_t n_bytes)
 {
-    static const int scale_at[SL_DTYPE_COUNT][2] = {[SL_DTYPE_Q8_0] = {0, -1},
-                                                    [SL_DTYPE_Q4_0] = {0, -1},
-                                                    [SL_DTYPE_Q4_K] = {0, 2},
-                                                    [SL_DTYPE_Q5_K] = {0, 2},
-                                                    [SL_DTYPE_Q6_K] = {208, -1}};
     const struct sl_dtype_info *info = sl_dtype_info(t);
+    int scale_at[2];
+    f16_fields(t, scale_at);
     if (t == SL_DTYPE_FP8_E4M3) { /* every code that is a number */
         for (size_t i = 0; i < n_bytes; i++)
             p[i] = (uint8_t)(sl_rng_below(rng, 127) | (sl_rng_next(rng) & 0x80));
@@ -183,9 +203,13 @@ static void random_blocks(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_
                 p + i,
                 sl_int4_head(sl_f16_to_f32(sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng)))),
                              (uint32_t)sl_rng_below(rng, 16)));
+        if (t == SL_DTYPE_MXFP4)
+            p[i] = (uint8_t)(118 + sl_rng_below(rng, 6));
+        if (t == SL_DTYPE_IQ1_M)
+            put_iq1_m_scale(p + i, sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng))));
         for (int s = 0; s < 2; s++)
-            if (scale_at[t][s] >= 0)
-                sl_store_u16(p + i + scale_at[t][s],
+            if (scale_at[s] >= 0)
+                sl_store_u16(p + i + scale_at[s],
                              sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng))));
     }
 }
@@ -271,6 +295,8 @@ static void expected_route(int isa, bool exact, enum sl_dtype t, char *out, size
         snprintf(out, n, "%s", isa >= ISA_AMX ? "bf16-amx" : "bf16-dot");
     else if (!exact && t == SL_DTYPE_FP8_E4M3 && isa >= ISA_BF16)
         snprintf(out, n, "%s", isa >= ISA_AMX ? "fp8-amx" : "fp8-dot");
+    else if (sl_dtype_info(t)->eight != NULL) /* decoded by the reference */
+        snprintf(out, n, "%s_c", sl_dtype_info(t)->name);
     else
         snprintf(out, n, "%s_%s", sl_dtype_info(t)->name, isa_names[SL_MIN(isa, N_FLOAT_ISAS - 1)]);
 }

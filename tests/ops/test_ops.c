@@ -91,7 +91,8 @@ static void check_linear(enum sl_dtype t, const struct linear_case *c)
                 memcpy(dense + r * c->n_rows, out.p + r * ld_out,
                        (size_t)c->n_rows * sizeof(float));
             if (ref == NULL) {
-                near_oracle(dense, want, (size_t)(c->n * c->n_rows), 1e-12, what);
+                /* a single output may be a small difference of large sums */
+                near_oracle(dense, want, (size_t)(c->n * c->n_rows), 1e-11, what);
                 ref = sl_malloc((size_t)(c->n * c->n_rows) * sizeof *ref);
                 assert_non_null(ref);
                 memcpy(ref, dense, (size_t)(c->n * c->n_rows) * sizeof *ref);

@@ -31,7 +31,7 @@ static void rows_and_lookups(void **state)
             assert_int_equal(sl_dtype_from_st(info->st_name, n - 1), -1);
         }
     }
-    assert_int_equal(sl_dtype_from_gguf(16), -1);
+    assert_int_equal(sl_dtype_from_gguf(40), -1);
     assert_int_equal(sl_dtype_from_gguf(UINT32_MAX), -1);
     assert_int_equal(sl_dtype_from_st("I64", 3), -1);
     assert_int_equal(sl_dtype_from_st("", 0), -1);
