@@ -46,7 +46,7 @@ enum sl_cpu_layout sl_cpu_layout_of(const struct sl_cpu *cpu, enum sl_dtype dtyp
 {
     if (cpu->exact)
         return SL_LAYOUT_ROWS;
-    if (sl_i8_has_format(dtype))
+    if (sl_i8_form_of(dtype) != SL_I8_NONE)
         return SL_LAYOUT_I8;
     if (dtype == SL_DTYPE_FP8_E4M3 && cpu->fp8.name != NULL)
         return SL_LAYOUT_FP8;

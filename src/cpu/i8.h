@@ -26,24 +26,38 @@
  *   Q4_K    32         f16 d[16], f16 dmin[16], packed[3][16]         8 vectors
  *   Q5_K    32         as Q4_K                                        2 times a plane, 4 vectors
  *   Q6_K    16         f32 d[16], s8 scale[4][16][4]                  4 times a plane, 2 vectors
+ *   Q5_0    32         as Q4_0                                        as Q5_K
+ *   Q4_1    32         f32 d[16], f32 dmin[16], s16 scale[4][16][2],  8 vectors
+ *                      s16 min[4][16][2]
+ *   Q5_1    32         as Q4_1                                        as Q5_K
+ *   Q2_K    16         f16 d[16], f16 dmin[16], u8 [4][16][4]: scale  8 vectors
+ *                      and, above it, min
+ *   table   16         as Q6_K, then u8 table[4][16]                  8 vectors
  *
- * scale of Q4_0: [strip][row][sub-block of the strip]. packed of the K formats: a dword a row, each
- * of its 16-bit halves (bits 0..5, 6..11, 12..15) holding numbers of an even and an odd sub-block;
- * with a, b, c for the halves of the three dwords, pair p = sub-blocks (2 p, 2 p + 1) is
+ * In the last form a code c stands for table[c] - 128, and the table, four times the same, lies in
+ * each group. It serves IQ4_NL, IQ4_XS, MXFP4, Q3_K, TQ1_0, TQ2_0 and the IQ formats of one to
+ * three bits, whose weights are at most sixteen different numbers times a scale.
+ *
+ * scale of Q4_0, Q4_1: [strip][row][sub-block of the strip]. packed of the K formats: a dword a
+ * row, each of its 16-bit halves (bits 0..5, 6..11, 12..15) holding numbers of an even and an odd
+ * sub-block; with a, b, c for the halves of the three dwords, pair p = sub-blocks (2 p, 2 p + 1) is
  *     scale  a & 63, a >> 6 & 63, b & 63, b >> 6 & 63
  *     min    c & 63, c >> 6 & 63, a >> 12 | (c >> 8 & 48), b >> 12 | (c >> 10 & 48)
- * Q6_K has its scales in the order 0, 2, 1, 3, so that the even and the odd bytes are pairs of
- * neighbours.
+ * Q6_K, Q2_K and table have their scales in the order 0, 2, 1, 3, so that the even and the odd
+ * bytes are pairs of neighbours.
  *
- * Codes of 4 + n bits, n = 1 in Q5_K and 2 in Q6_K: a vector has the low four bits of quad i and
- * the high four of quad i + 8. The n others of each are in the plane ahead of it, for the j-th
- * vector behind the plane from bit 2 n j on: first those of quad i + 8, then those of quad i. One
- * shift of a plane thus brings the bits of both quads to where they complete the vector's: a code
- * in the low bits of a byte, one in the high bits.
+ * Codes of 4 + n bits, n = 1 in Q5_K, Q5_0 and Q5_1 and 2 in Q6_K: a vector has the low four bits
+ * of quad i and the high four of quad i + 8. The n others of each are in the plane ahead of it, for
+ * the j-th vector behind the plane from bit 2 n j on: first those of quad i + 8, then those of quad
+ * i. One shift of a plane thus brings the bits of both quads to where they complete the vector's: a
+ * code in the low bits of a byte, one in the high bits.
  *
  * Q8_0 and Q4_0 have one f16 scale per 32 columns in the file. Q8_0 is requantised to one scale per
  * group (to the nearest, at load); the scales of Q4_0 become whole numbers -2047..2047 times one
- * float. The K formats are kept exactly. docs/DETERMINISM.md says what that costs.
+ * float, and so do those of Q5_0, -1023..1023, Q4_1, -1092..1092, Q5_1, -528..528, with minima
+ * -32767..32767 times another float, IQ4_NL, -127..127, and MXFP4, -64..64. What these leave to
+ * v = scale * (code - zero) is 15 bits with sign. Formats with blocks of 256 are kept exactly.
+ * docs/DETERMINISM.md says what that costs.
  */
 #ifndef SL_CPU_I8_H
 #define SL_CPU_I8_H
@@ -95,7 +109,7 @@ struct sl_i8_part {
 };
 
 /* One thread's room for unpacked codes; each instruction set has its own use of it. */
-#define SL_I8_SCRATCH_BYTES (176 << 10)
+#define SL_I8_SCRATCH_BYTES (192 << 10)
 struct sl_i8_scratch {
     _Alignas(64) uint8_t bytes[SL_I8_SCRATCH_BYTES];
     /* linear_packed.c's second room for outputs of an item, of any layout */
@@ -121,6 +135,22 @@ struct sl_i8_kernels {
                 struct sl_i8_scratch *s);
 };
 
+/* The forms above. */
+enum sl_i8_form {
+    SL_I8_NONE, /* not multiplied in whole numbers */
+    SL_I8_Q8_0,
+    SL_I8_Q4_0,
+    SL_I8_Q4_K,
+    SL_I8_Q5_K,
+    SL_I8_Q6_K,
+    SL_I8_Q5_0,
+    SL_I8_Q4_1,
+    SL_I8_Q5_1,
+    SL_I8_Q2_K,
+    SL_I8_TABLE,
+    SL_I8_FORMS
+};
+
 /* Where things are in a packed matrix. */
 struct sl_i8_layout {
     size_t head_bytes, strip_bytes;  /* of a group; of 64 columns */
@@ -135,7 +165,7 @@ static inline struct sl_i8_x *sl_i8_row(struct sl_i8_x *block, int n_tok, int64_
     return block + g * n_tok + t;
 }
 
-bool sl_i8_has_format(enum sl_dtype t);
+enum sl_i8_form sl_i8_form_of(enum sl_dtype t);
 struct sl_i8_layout sl_i8_layout(enum sl_dtype t, int64_t n_rows, int64_t n_cols);
 /* Packs panel p of the file's rows; panels are independent of each other. */
 void sl_i8_pack(enum sl_dtype t, int64_t n_rows, int64_t n_cols, const uint8_t *rows, int64_t p,

@@ -73,6 +73,7 @@ struct tile_x {
     float d[TILE_ROWS];
     int32_t zero[TILE_ROWS];             /* the zero point of Q8_0: -128 * sum of q */
     int16_t sum32[STRIPS][TILE_ROWS][2]; /* of the strip's two sub-blocks */
+    int16_t sum16[STRIPS][TILE_ROWS][4]; /* or four */
 };
 _Static_assert(sizeof(struct tile_x) <= TILE_ROWS * sizeof(struct sl_i8_x), "fits");
 
@@ -81,10 +82,10 @@ _Static_assert(sizeof(struct tile_x) <= TILE_ROWS * sizeof(struct sl_i8_x), "fit
 struct unit {
     const uint8_t *b[2]; /* first strip; the second may be NULL: none */
     size_t strip_bytes;
-    v16 d[2];            /* of the panels */
-    v16 dmin;            /* K formats */
-    __m512i min[STRIPS]; /* of two neighbouring sub-blocks, dwords of s16 pairs */
-    int panel;           /* of the call, the first one if two */
+    v16 d[2];                /* of the panels */
+    v16 dmin;                /* of formats with minima */
+    __m512i min[2 * STRIPS]; /* of two neighbouring sub-blocks, dwords of s16 pairs */
+    int panel;               /* of the call, the first one if two */
 };
 
 struct room {
@@ -98,9 +99,11 @@ struct room {
 };
 _Static_assert(sizeof(struct room) <= SL_I8_SCRATCH_BYTES, "fits");
 
-enum work { PLAIN, SPLIT, SPLIT_MIN }; /* Q8_0; Q4_0 and Q6_K; Q4_K and Q5_K */
+/* Q8_0; formats without minima; with one for 32 columns; with one for 16 */
+enum work { PLAIN, SPLIT, SPLIT_MIN, SPLIT_MIN16 };
 
 struct call {
+    enum sl_i8_form form;
     enum work work;
     struct sl_i8_layout layout;
     const struct sl_i8_part *part;
@@ -182,13 +185,28 @@ static inline v16i spread_pair(const int16_t *p)
     return vi_set1(pair);
 }
 
-static inline void finish_split(const struct block *b, int i, int n, bool has_min)
+/* What the minima add up to with token k of a tile. */
+static inline v16i mins_of(enum work work, const struct unit *u, const struct tile_x *x, int k)
 {
-    const struct unit *u = b->u;
+    v16i even = _mm512_setzero_si512(), odd = even;
+#pragma GCC unroll 4
+    for (int s = 0; s < STRIPS; s += work == SPLIT_MIN ? 2 : 1) {
+        if (work == SPLIT_MIN) {
+            even = _mm512_dpwssd_epi32(even, u->min[s], spread_pair(x->sum32[s][k]));
+            odd = _mm512_dpwssd_epi32(odd, u->min[s + 1], spread_pair(x->sum32[s + 1][k]));
+        } else {
+            even = _mm512_dpwssd_epi32(even, u->min[2 * s], spread_pair(x->sum16[s][k]));
+            odd = _mm512_dpwssd_epi32(odd, u->min[2 * s + 1], spread_pair(x->sum16[s][k] + 2));
+        }
+    }
+    return vi_add(even, odd);
+}
+
+static inline void finish_split(enum work work, const struct block *b, int i, int n)
+{
+    const struct unit u = *b->u;
     const struct tile_x *x = b->x + i / TILE_ROWS * b->n_groups;
     const float *dx = x->d + i % TILE_ROWS;
-    const v16 d0 = u->d[0], dmin = u->dmin;
-    const v16i min0 = u->min[0], min1 = u->min[1], min2 = u->min[2], min3 = u->min[3];
     const __mmask16 waiting = b->waiting;
     const int32_t *s0 = b->sums->sum[0][i], *s1 = b->sums->sum[1][i];
     float *acc = b->acc + i * LD_ACC;
@@ -196,16 +214,10 @@ static inline void finish_split(const struct block *b, int i, int n, bool has_mi
         v16 d = v_set1(dx[t]);
         v16i hi = _mm512_load_si512(s0 + t * SL_I8_PANEL);
         v16i lo = _mm512_load_si512(s1 + t * SL_I8_PANEL);
-        v16 a = scaled(vi_add(vi_sll(hi, 7), lo), v_mul(d0, d), acc, waiting);
-        if (has_min) {
-            const int k = i % TILE_ROWS + t;
-            v16i even = _mm512_setzero_si512(), odd = even;
-            even = _mm512_dpwssd_epi32(even, min0, spread_pair(x->sum32[0][k]));
-            odd = _mm512_dpwssd_epi32(odd, min1, spread_pair(x->sum32[1][k]));
-            even = _mm512_dpwssd_epi32(even, min2, spread_pair(x->sum32[2][k]));
-            odd = _mm512_dpwssd_epi32(odd, min3, spread_pair(x->sum32[3][k]));
-            a = _mm512_fnmadd_ps(v_from_int(vi_add(even, odd)), v_mul(dmin, d), a);
-        }
+        v16 a = scaled(vi_add(vi_sll(hi, 7), lo), v_mul(u.d[0], d), acc, waiting);
+        if (work != SPLIT)
+            a = _mm512_fnmadd_ps(v_from_int(mins_of(work, &u, x, i % TILE_ROWS + t)),
+                                 v_mul(u.dmin, d), a);
         v_store(acc, a);
     }
 }
@@ -213,7 +225,7 @@ static inline void finish_split(const struct block *b, int i, int n, bool has_mi
 static inline void finish_step(enum work work, const struct block *b, int i, int n)
 {
     if (work != PLAIN)
-        finish_split(b, i, n, work == SPLIT_MIN);
+        finish_split(work, b, i, n);
     else if (b->u->b[1] != NULL)
         finish_plain(b, i, n, true);
     else
@@ -431,37 +443,67 @@ static inline void run_units(enum work work, const struct call *c, const struct 
 
 /* ---------------------------------------------------------------- units */
 
+static const struct form {
+    enum work work;
+    int more, zero, scales, mins; /* zero: shift of 1; offsets of scales and of minima */
+    bool half;                    /* d and dmin are f16 */
+} forms[SL_I8_FORMS] = {
+    [SL_I8_Q4_0] = {SPLIT, 0, 3, 64, 0, false},
+    [SL_I8_Q5_0] = {SPLIT, 1, 4, 64, 0, false},
+    [SL_I8_Q6_K] = {SPLIT, 2, 5, 64, 0, false},
+    [SL_I8_TABLE] = {SPLIT, 0, 7, 64, 0, false},
+    [SL_I8_Q4_K] = {SPLIT_MIN, 0, -1, 64, 64, true},
+    [SL_I8_Q5_K] = {SPLIT_MIN, 1, -1, 64, 64, true},
+    [SL_I8_Q4_1] = {SPLIT_MIN, 0, -1, 128, 384, false},
+    [SL_I8_Q5_1] = {SPLIT_MIN, 1, -1, 128, 384, false},
+    [SL_I8_Q2_K] = {SPLIT_MIN16, 0, -1, 64, 64, true},
+};
+
 /* What a panel's group has besides its codes. */
-static void unit_start(enum sl_dtype t, const uint8_t *at, uint8_t *hi, uint8_t *lo, struct unit *u)
+static void unit_start(enum sl_i8_form f, const uint8_t *at, uint8_t *hi, uint8_t *lo,
+                       struct unit *u)
 {
-    const bool is_qk = t == SL_DTYPE_Q4_K || t == SL_DTYPE_Q5_K;
+    const float *d = (const float *)(const void *)at;
     u->b[0] = hi;
     u->b[1] = lo;
     u->strip_bytes = TILE_BYTES;
-    u->d[0] = is_qk ? v_load_f16(at) : v_load((const float *)(const void *)at);
-    if (is_qk) {
-        u->dmin = v_load_f16(at + 32);
+    u->d[0] = forms[f].half ? v_load_f16(at) : v_load(d);
+    if (forms[f].work == SPLIT)
+        return;
+    u->dmin = forms[f].half ? v_load_f16(at + 32) : v_load(d + 16);
+    if (f == SL_I8_Q2_K)
+        q2_k_mins(at + 64, u->min);
+    else if (forms[f].half)
         qk_mins(at + 64, u->min);
-    }
+    else
+        for (int s = 0; s < STRIPS; s++)
+            u->min[s] = _mm512_loadu_si512(at + forms[f].mins + 64 * s);
 }
 
 /* Strip i of the group at `at`. */
-static void unit_strip(enum sl_dtype t, const struct sl_i8_layout *l, const uint8_t *at, int i,
+static void unit_strip(enum sl_i8_form f, const struct sl_i8_layout *l, const uint8_t *at, int i,
                        uint8_t *hi, uint8_t *lo)
 {
-    const bool is_qk = t == SL_DTYPE_Q4_K || t == SL_DTYPE_Q5_K;
     const uint8_t *p = at + l->head_bytes + (size_t)i * l->strip_bytes;
-    v16i scale = is_qk ? qk_scale(at + 64, i) : _mm512_loadu_si512(at + 64 + 64 * i);
+    const bool is_qk = f == SL_I8_Q4_K || f == SL_I8_Q5_K;
+    v16i scale = is_qk ? qk_scale(at + 64, i) : _mm512_loadu_si512(at + forms[f].scales + 64 * i);
+    v16i s[4];
     hi += i * TILE_BYTES;
     lo += i * TILE_BYTES;
-    if (t == SL_DTYPE_Q4_0)
-        strip_4bit(p, scale, 8, hi, lo);
-    else if (t == SL_DTYPE_Q4_K)
-        strip_4bit(p, scale, 0, hi, lo);
-    else if (t == SL_DTYPE_Q5_K)
-        strip_5bit(p, scale, hi, lo);
+    if (f == SL_I8_Q6_K || f == SL_I8_TABLE)
+        scales_of_16(scale, s);
+    else if (f == SL_I8_Q2_K)
+        scales_of_16(vi_and(scale, _mm512_set1_epi8(15)), s);
     else
-        strip_6bit(p, scale, hi, lo);
+        scales_of_32(scale, s);
+    if (f == SL_I8_TABLE)
+        strip_table(p, s, at + 320, hi, lo);
+    else if (forms[f].more == 0)
+        strip_codes(p, 0, forms[f].zero, s, hi, lo);
+    else if (forms[f].more == 1)
+        strip_codes(p, 1, forms[f].zero, s, hi, lo);
+    else
+        strip_codes(p, 2, forms[f].zero, s, hi, lo);
 }
 
 /* Codes of Q8_0 are tiles as they lie. */
@@ -528,10 +570,10 @@ static void unpack_strip(struct unpacking *p)
     struct unit *u = &p->to.half->unit[i][unit];
     if (strip == 0) {
         u->panel = p->to.q + unit;
-        unit_start(c->part->w->dtype, at, hi, lo, u);
+        unit_start(c->form, at, hi, lo, u);
     }
     if (!last || strip < c->layout.last_strips)
-        unit_strip(c->part->w->dtype, &c->layout, at, strip, hi, lo);
+        unit_strip(c->form, &c->layout, at, strip, hi, lo);
     p->strip++;
 }
 
@@ -618,6 +660,7 @@ static inline void run_call(enum work work, const struct call *c)
 RUN(run_plain, PLAIN)
 RUN(run_split, SPLIT)
 RUN(run_split_min, SPLIT_MIN)
+RUN(run_split_min16, SPLIT_MIN16)
 
 /* The walk over the blocks ends, and stays inside its room, for these shapes only. */
 static inline void check_i8_shape(const struct sl_i8_shape *s)
@@ -638,9 +681,8 @@ static void i8_dot_tiles(const struct sl_i8_part *a, int64_t p, int n_panels, fl
     c.layout = sl_i8_layout(a->w->dtype, a->w->n_rows, a->w->n_cols);
     c.shape = a->n_tok <= FETCHED ? &i8_stream : a->shape != NULL ? a->shape : &i8_shape;
     check_i8_shape(c.shape);
-    c.work = a->w->dtype == SL_DTYPE_Q8_0                                   ? PLAIN
-             : a->w->dtype == SL_DTYPE_Q4_0 || a->w->dtype == SL_DTYPE_Q6_K ? SPLIT
-                                                                            : SPLIT_MIN;
+    c.form = sl_i8_form_of(a->w->dtype);
+    c.work = forms[c.form].work; /* Q8_0 has no row: PLAIN */
     sl_aside_begin(a->aside, SL_CEIL_DIV(a->n_tok, BLOCK) * a->n_groups *
                                  SL_CEIL_DIV(n_panels, c.work == PLAIN ? 2 : 1));
     i8_configure();
@@ -648,15 +690,17 @@ static void i8_dot_tiles(const struct sl_i8_part *a, int64_t p, int n_panels, fl
         run_plain(&c);
     else if (c.work == SPLIT)
         run_split(&c);
-    else
+    else if (c.work == SPLIT_MIN)
         run_split_min(&c);
+    else
+        run_split_min16(&c);
     tile_release();
 }
 
 /* ---------------------------------------------------------------- activations */
 
-/* A strip's numbers in columns' order to bytes, and the sums of its halves. */
-static inline void place_strip(const v16i v[4], int8_t *q, int16_t sum32[2])
+/* A strip's numbers in columns' order to bytes, and the sums of its halves and quarters. */
+static inline void place_strip(const v16i v[4], int8_t *q, int16_t sum32[2], int16_t sum16[4])
 {
     const v16i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     /* packing goes by lanes: dword 4 * l + i has four columns from 16 * i + 4 * l on */
@@ -665,6 +709,7 @@ static inline void place_strip(const v16i v[4], int8_t *q, int16_t sum32[2])
     __m256i h = _mm256_add_epi32(_mm512_castsi512_si256(s), _mm512_extracti64x4_epi64(s, 1));
     __m128i l = _mm_add_epi32(_mm256_castsi256_si128(h), _mm256_extracti128_si256(h, 1));
     _mm512_storeu_si512(q, _mm512_permutexvar_epi32(order, b));
+    _mm_storel_epi64((__m128i *)(void *)sum16, _mm_packs_epi32(l, l));
     l = _mm_add_epi32(l, _mm_srli_epi64(l, 32));
     sum32[0] = (int16_t)_mm_cvtsi128_si32(l);
     sum32[1] = (int16_t)_mm_extract_epi32(l, 2);
@@ -694,7 +739,7 @@ static void place_group(const float *x, int n, int row, struct tile_x *to)
         v16i v[4];
         for (int i = 0; i < 4; i++)
             v[i] = _mm512_maskz_cvtps_epi32(kept, v_mul(v_load(x + 16 * i), inv));
-        place_strip(v, to->q[s][row], to->sum32[s][row]);
+        place_strip(v, to->q[s][row], to->sum32[s][row], to->sum16[s][row]);
         sum += to->sum32[s][row][0] + to->sum32[s][row][1];
     }
     to->zero[row] = -128 * sum;

@@ -14,7 +14,7 @@
 struct group {
     uint8_t code[ROWS][SL_I8_GROUP];
     int32_t scale[ROWS][SL_I8_GROUP / 16]; /* of each 16 columns */
-    int32_t min[ROWS][SL_I8_GROUP / 32];
+    int32_t min[ROWS][SL_I8_GROUP / 16];
     float d[ROWS], dmin[ROWS];
     int zero; /* the code that stands for 0 */
     bool has_min;
@@ -76,53 +76,80 @@ static void unpack_qk_head(const uint8_t *head, int r, struct group *u)
         for (int p = 0; p < 4; p++) {
             int s = 2 * p + half;
             u->scale[r][2 * s] = u->scale[r][2 * s + 1] = scale[p];
-            u->min[r][s] = min[p];
+            u->min[r][2 * s] = u->min[r][2 * s + 1] = min[p];
         }
     }
 }
 
-static void unpack_head(enum sl_dtype t, const uint8_t *head, int r, struct group *u)
+/* Q5_0 and Q4_0, Q4_1 and Q5_1: scales of 32 columns as words, in the latter with minima. */
+static void unpack_words(const uint8_t *head, int r, struct group *u)
 {
+    const uint8_t *scale = head + (u->has_min ? 128 : 64);
+    for (int s = 0; s < SL_I8_GROUP / 16; s++) {
+        u->scale[r][s] = (int16_t)half_of(scale, s / 4, r, s / 2 % 2);
+        if (u->has_min)
+            u->min[r][s] = (int16_t)half_of(head + 384, s / 4, r, s / 2 % 2);
+    }
+    if (u->has_min)
+        memcpy(&u->dmin[r], head + 64 + 4 * r, sizeof u->dmin[r]);
+}
+
+static void unpack_head(enum sl_i8_form form, const uint8_t *head, int r, struct group *u)
+{
+    static const int zero[SL_I8_FORMS] = {[SL_I8_Q8_0] = 128,
+                                          [SL_I8_Q4_0] = 8,
+                                          [SL_I8_Q6_K] = 32,
+                                          [SL_I8_Q5_0] = 16,
+                                          [SL_I8_TABLE] = 128};
     static const int place[4] = {0, 2, 1, 3}; /* of a sub-block's scale in Q6_K */
-    if (t == SL_DTYPE_Q4_K || t == SL_DTYPE_Q5_K) {
+    u->zero = zero[form];
+    if (form == SL_I8_Q4_K || form == SL_I8_Q5_K) {
         unpack_qk_head(head, r, u);
         return;
     }
-    u->zero = t == SL_DTYPE_Q8_0 ? 128 : t == SL_DTYPE_Q4_0 ? 8 : 32;
     memcpy(&u->d[r], head + 4 * r, sizeof u->d[r]);
+    if (form == SL_I8_Q2_K) {
+        u->d[r] = sl_f16_to_f32(sl_load_u16(head + 2 * r));
+        u->dmin[r] = sl_f16_to_f32(sl_load_u16(head + 32 + 2 * r));
+    }
+    u->has_min = form == SL_I8_Q4_1 || form == SL_I8_Q5_1 || form == SL_I8_Q2_K;
+    if (form == SL_I8_Q4_0 || form == SL_I8_Q5_0 || form == SL_I8_Q4_1 || form == SL_I8_Q5_1) {
+        unpack_words(head, r, u);
+        return;
+    }
     for (int s = 0; s < SL_I8_GROUP / 16; s++) {
-        if (t == SL_DTYPE_Q8_0)
-            u->scale[r][s] = 1;
-        else if (t == SL_DTYPE_Q4_0)
-            u->scale[r][s] = (int16_t)half_of(head + 64, s / 4, r, s / 2 % 2);
-        else
-            u->scale[r][s] = (int8_t)head[64 + 64 * (s / 4) + 4 * r + place[s % 4]];
+        const uint8_t v = form != SL_I8_Q8_0 ? head[64 + 64 * (s / 4) + 4 * r + place[s % 4]] : 1;
+        u->scale[r][s] = form == SL_I8_Q2_K ? v & 15 : (int8_t)v;
+        u->min[r][s] = form == SL_I8_Q2_K ? v >> 4 : 0;
     }
 }
 
 /* Code of column c of the strip, row r. */
-static int code_of(enum sl_dtype t, const uint8_t *strip, int r, int c)
+static int code_of(enum sl_i8_form form, const uint8_t *strip, int r, int c)
 {
     const int q = c / 4, i = q % 8, at = 4 * r + c % 4;
-    const int more = t == SL_DTYPE_Q5_K ? 1 : t == SL_DTYPE_Q6_K ? 2 : 0;
+    const bool fifth = form == SL_I8_Q5_K || form == SL_I8_Q5_0 || form == SL_I8_Q5_1;
+    const int more = fifth ? 1 : form == SL_I8_Q6_K ? 2 : 0;
     const int per_plane = more == 0 ? 8 : 4 / more, ones = (1 << more) - 1;
     const uint8_t *plane = strip + 64 * (i / per_plane) * (per_plane + (more > 0));
-    if (t == SL_DTYPE_Q8_0)
+    if (form == SL_I8_Q8_0)
         return strip[64 * q + at];
     const int four = plane[64 * (i % per_plane + (more > 0)) + at] >> q / 8 * 4 & 15;
     const int both = plane[at] >> 2 * more * (i % per_plane);
     return q < 8 ? four | (both >> more & ones) << 4 : four << more | (both & ones);
 }
 
-static void unpack(enum sl_dtype t, const struct sl_i8_layout *l, const uint8_t *at, int n_cols,
-                   struct group *u)
+static void unpack(enum sl_i8_form form, const struct sl_i8_layout *l, const uint8_t *at,
+                   int n_cols, struct group *u)
 {
     *u = (struct group){.zero = 0};
     for (int r = 0; r < ROWS; r++) {
-        unpack_head(t, at, r, u);
-        for (int c = 0; c < n_cols; c++)
-            u->code[r][c] = (uint8_t)code_of(
-                t, at + l->head_bytes + (size_t)(c / 64) * l->strip_bytes, r, c % 64);
+        unpack_head(form, at, r, u);
+        for (int c = 0; c < n_cols; c++) {
+            const uint8_t *strip = at + l->head_bytes + (size_t)(c / 64) * l->strip_bytes;
+            const int code = code_of(form, strip, r, c % 64);
+            u->code[r][c] = form == SL_I8_TABLE ? at[320 + code] : (uint8_t)code;
+        }
     }
 }
 
@@ -138,8 +165,8 @@ static float row_dot(const struct group *u, int r, const struct sl_i8_x *x, int 
     acc = fmaf((float)sum, u->d[r] * x->d, acc);
     if (!u->has_min)
         return acc;
-    for (int s = 0; s < n_cols / 32; s++)
-        mins += u->min[r][s] * x->sum32[s];
+    for (int s = 0; s < n_cols / 16; s++)
+        mins += u->min[r][s] * x->sum16[s];
     return fmaf((float)mins, -(u->dmin[r] * x->d), acc);
 }
 
@@ -154,7 +181,7 @@ static void dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
         int64_t panel = i / a->n_groups, g = i % a->n_groups;
         const uint8_t *at = (const uint8_t *)w->data + (size_t)(p + panel) * l.panel_bytes;
         int n_cols = a->g0 + g + 1 < l.n_groups ? SL_I8_GROUP : 64 * l.last_strips;
-        unpack(w->dtype, &l, at + (size_t)(a->g0 + g) * l.group_bytes, n_cols, u);
+        unpack(sl_i8_form_of(w->dtype), &l, at + (size_t)(a->g0 + g) * l.group_bytes, n_cols, u);
         for (int t = 0; t < a->n_tok; t++) {
             const struct sl_i8_x *x = a->x + g * a->n_tok + t;
             float *o = acc + (t * SL_I8_PANELS + panel) * ROWS;

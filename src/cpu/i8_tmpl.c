@@ -17,7 +17,7 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-enum i8_kind { KIND_Q8_0, KIND_Q4_0, KIND_QK, KIND_Q6_K };
+enum i8_kind { KIND_Q8_0, KIND_Q4_0, KIND_QK, KIND_Q6_K, KIND_Q4_1, KIND_Q2_K, KIND_TABLE };
 
 struct i8_format { /* constant, so that everything about it is inlined */
     enum i8_kind kind;
@@ -32,17 +32,24 @@ static const struct i8_format i8_q4_0 = {KIND_Q4_0, 320, 512, 0, 8, 8};
 static const struct i8_format i8_q4_k = {KIND_QK, 256, 512, 0, 8, 8};
 static const struct i8_format i8_q5_k = {KIND_QK, 256, 640, 1, 8, 4};
 static const struct i8_format i8_q6_k = {KIND_Q6_K, 320, 768, 2, 4, 2};
+static const struct i8_format i8_q5_0 = {KIND_Q4_0, 320, 640, 1, 8, 4};
+static const struct i8_format i8_q4_1 = {KIND_Q4_1, 640, 512, 0, 8, 8};
+static const struct i8_format i8_q5_1 = {KIND_Q4_1, 640, 640, 1, 8, 4};
+static const struct i8_format i8_q2_k = {KIND_Q2_K, 320, 512, 0, 4, 4};
+static const struct i8_format i8_table = {KIND_TABLE, 384, 512, 0, 4, 4}; /* sums of 32 bits */
 
 #define PASS       4  /* tokens that share a pass over a packed group */
 #define FEW        12 /* up to so many, a panel is read from end to end */
 #define MAX_PAIRS  8
 #define STEP(f)    (I8_VNNI ? (f).sub_quads : (f).n_exact) /* quads between two vi_scaled */
-#define N_PAIRS(f) ((f).kind == KIND_Q6_K ? 8 : 4)
+#define SIXTEEN(f) ((f).sub_quads == 4)                    /* columns of a sub-block */
+#define N_PAIRS(f) (SIXTEEN(f) ? 8 : 4)
 
 /* The whole numbers of a group's head, as the products want them. */
 struct i8_head {
     v16i scale[16];       /* of each sub-block, vi_scale_even or _odd */
     v16i pair[MAX_PAIRS]; /* minima, or scale * zero, of neighbouring sub-blocks */
+    v16i table;
 };
 
 /* ---------------------------------------------------------------- activations */
@@ -103,13 +110,52 @@ INLINE void set_scales(struct i8_head *h, int pair, v16i v)
     h->scale[2 * pair + 1] = vi_scale_odd(v);
 }
 
-INLINE void head_q4_0(const uint8_t *p, struct i8_head *h)
+INLINE void head_q4_0(const struct i8_format f, const uint8_t *p, struct i8_head *h)
 {
     UNROLL
     for (int i = 0; i < 4; i++) {
         v16i v = vi_loadu(p + 64 + 64 * i);
         set_scales(h, i, v);
-        h->pair[i] = vi_sll16(v, 3);
+        h->pair[i] = vi_sll16(v, 3 + f.more); /* zero is 8, or 16 */
+    }
+}
+
+INLINE void head_q4_1(const uint8_t *p, struct i8_head *h)
+{
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        set_scales(h, i, vi_loadu(p + 128 + 64 * i));
+        h->pair[i] = vi_loadu(p + 384 + 64 * i);
+    }
+}
+
+INLINE void head_q2_k(const uint8_t *p, struct i8_head *h)
+{
+    const v16i four = vi_set1(0x000F000F);
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        v16i v = vi_loadu(p + 64 + 64 * i);
+        set_scales(h, 2 * i, vi_and(v, four));
+        set_scales(h, 2 * i + 1, vi_and(vi_srl16(v, 8), four));
+        h->pair[2 * i] = vi_and(vi_srl16(v, 4), four);
+        h->pair[2 * i + 1] = vi_srl16(v, 12);
+    }
+}
+
+/* Scales of 32 bits, as the sums are. */
+INLINE void head_table(const uint8_t *p, struct i8_head *h)
+{
+    h->table = vi_loadu(p + 320);
+    UNROLL
+    for (int i = 0; i < 4; i++) {
+        v16i v = vi_loadu(p + 64 + 64 * i);
+        const v16i word[2] = {vi_sra16(vi_sll16(v, 8), 8), vi_sra16(v, 8)};
+        UNROLL
+        for (int k = 0; k < 2; k++) {
+            h->scale[4 * i + 2 * k] = vi_sra(vi_sll(word[k], 16), 16);
+            h->scale[4 * i + 2 * k + 1] = vi_sra(word[k], 16);
+            h->pair[2 * i + k] = vi_sll16(word[k], 7);
+        }
     }
 }
 
@@ -143,7 +189,13 @@ INLINE void head_q6_k(const uint8_t *p, struct i8_head *h)
 INLINE void head_of(const struct i8_format f, const uint8_t *p, struct i8_head *h)
 {
     if (f.kind == KIND_Q4_0)
-        head_q4_0(p, h);
+        head_q4_0(f, p, h);
+    else if (f.kind == KIND_Q4_1)
+        head_q4_1(p, h);
+    else if (f.kind == KIND_Q2_K)
+        head_q2_k(p, h);
+    else if (f.kind == KIND_TABLE)
+        head_table(p, h);
     else if (f.kind == KIND_QK)
         head_qk(p, h);
     else
@@ -176,7 +228,8 @@ INLINE v16i plane_bits(const struct i8_format f, v16i plane, int i, int left)
 }
 
 /* Quads i and i + 8 of a strip. */
-INLINE void two_quads(const struct i8_format f, const uint8_t *strip, int i, v16i *lo, v16i *hi)
+INLINE void two_quads(const struct i8_format f, const struct i8_head *h, const uint8_t *strip,
+                      int i, v16i *lo, v16i *hi)
 {
     const int top = 0x01010101 * (0xF << f.more & 0xFF), ones = 0x01010101 * ((1 << f.more) - 1);
     v16i v = vi_loadu(vector_at(f, strip, i));
@@ -186,6 +239,10 @@ INLINE void two_quads(const struct i8_format f, const uint8_t *strip, int i, v16
         v16i plane = vi_loadu(plane_at(f, strip, i));
         *lo = vi_merge(plane_bits(f, plane, i, 4 - f.more), vi_set1(ones << 4), *lo);
         *hi = vi_merge(plane_bits(f, plane, i, 0), vi_set1(ones), *hi);
+    }
+    if (f.kind == KIND_TABLE) {
+        *lo = vi_lookup(h->table, *lo);
+        *hi = vi_lookup(h->table, *hi);
     }
 }
 
@@ -218,7 +275,7 @@ INLINE void two_quads_up(const struct i8_format f, const uint8_t *strip, int i, 
 /* What the zero points or the minima add up to with one token. */
 INLINE v16i correction(const struct i8_format f, const struct i8_head *h, const struct sl_i8_x *x)
 {
-    const int16_t *sums = f.kind == KIND_Q6_K ? x->sum16 : x->sum32;
+    const int16_t *sums = SIXTEEN(f) ? x->sum16 : x->sum32;
     const int n = N_PAIRS(f);
     v16i z = vi_set1(0);
     UNROLL
@@ -232,17 +289,43 @@ INLINE void finish(const struct i8_format f, const uint8_t *head, const struct i
                    const struct sl_i8_x *x, float *acc, bool first)
 {
     v16 a = first ? v_set1(0.0f) : v_load(acc), xd = v_set1(x->d);
-    if (f.kind == KIND_QK) {
+    if (f.kind == KIND_Q4_1) {
+        const float *d = (const float *)(const void *)head;
+        a = v_fma(v_from_int(sum), v_mul(v_load(d), xd), a);
+        a = v_fnma(v_from_int(correction(f, h, x)), v_mul(v_load(d + 16), xd), a);
+    } else if (f.kind == KIND_QK || f.kind == KIND_Q2_K) {
         a = v_fma(v_from_int(sum), v_mul(v_load_f16(head), xd), a);
         a = v_fnma(v_from_int(correction(f, h, x)), v_mul(v_load_f16(head + 32), xd), a);
     } else {
-        if (f.kind == KIND_Q8_0)
+        if (f.kind == KIND_TABLE)
+            sum = I8_VNNI ? vi_sub(sum, correction(f, h, x)) : sum;
+        else if (f.kind == KIND_Q8_0)
             sum = I8_VNNI ? vi_sub(sum, vi_set1(128 * (x->sum128[0] + x->sum128[1]))) : sum;
         else
             sum = vi_sub(sum, correction(f, h, x));
         a = v_fma(v_from_int(sum), v_mul(v_load((const float *)(const void *)head), xd), a);
     }
     v_store(acc, a);
+}
+
+/* ---------------------------------------------------------------- products of a sub-block */
+
+/* Sums of words without VNNI, of 32 bits with it and of looked up numbers, which are bytes. */
+INLINE v16i quad_of(const struct i8_format f, v16i sub, v16i codes, v16i x)
+{
+    return f.kind == KIND_TABLE ? vi_quad8(sub, codes, x) : vi_quad(sub, codes, x);
+}
+
+INLINE v16i quad_at(const struct i8_format f, v16i sub, v16i codes, const int8_t *x)
+{
+    if (I8_VNNI || f.kind != KIND_TABLE)
+        return vi_quad_at(sub, codes, x);
+    return vi_quad8(sub, codes, vi_dword(x));
+}
+
+INLINE v16i scaled(const struct i8_format f, v16i sum, v16i sub, v16i scale)
+{
+    return f.kind == KIND_TABLE ? vi_add(sum, vi_mullo(sub, scale)) : vi_scaled(sum, sub, scale);
 }
 
 /* ---------------------------------------------------------------- few tokens */
@@ -283,9 +366,10 @@ INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_
     struct i8_head h;
     v16i sum[PASS], sum_up[PASS]; /* of quads 0..7 and 8..15 of the strips */
     v16i plane = vi_set1(0);
-    /* Sums 2^(4 - f.more) times as large stay below 2^29 in the K formats; the scales of Q4_0 have
-     * twelve bits. */
-    const bool late = I8_VNNI && f.kind != KIND_Q4_0;
+    /* Sums 2^(4 - f.more) times as large stay below 2^29 in the K formats; the scales of the
+     * others have more bits. */
+    const bool late = I8_VNNI && (f.kind == KIND_QK || f.kind == KIND_Q6_K || f.kind == KIND_Q2_K);
+    const bool up = I8_VNNI && f.kind != KIND_TABLE; /* a looked up number has no room for it */
     head_of(f, group, &h);
     UNROLL
     for (int t = 0; t < n_t; t++)
@@ -302,24 +386,26 @@ INLINE void stream_nibbles(const struct i8_format f, const int n_t, const uint8_
             UNROLL
             for (int i = i0; i < i0 + STEP(f); i++) {
                 v16i a, b;
-                if (I8_VNNI)
+                if (up)
                     two_quads_up(f, strip, i, ahead, &plane, &a, &b);
                 else
-                    two_quads(f, strip, i, &a, &b);
+                    two_quads(f, &h, strip, i, &a, &b);
+                if (f.kind == KIND_TABLE && ahead > 0)
+                    __builtin_prefetch(vector_at(f, strip, i) + ahead, 0, 2);
                 UNROLL
                 for (int t = 0; t < n_t; t++) {
                     const int8_t *q = x[t].q + 64 * s + 4 * i;
-                    lo[t] = vi_quad_at(lo[t], a, q);
-                    hi[t] = vi_quad_at(hi[t], b, q + 32);
+                    lo[t] = quad_at(f, lo[t], a, q);
+                    hi[t] = quad_at(f, hi[t], b, q + 32);
                 }
             }
             UNROLL
             for (int t = 0; t < n_t; t++) {
-                v16i *up = late ? &sum_up[t] : &sum[t];
-                if (I8_VNNI && !late)
+                v16i *to = late ? &sum_up[t] : &sum[t];
+                if (up && !late)
                     hi[t] = vi_sra(hi[t], 4 - f.more);
-                sum[t] = vi_scaled(sum[t], lo[t], h.scale[sub]);
-                *up = vi_scaled(*up, hi[t], h.scale[sub + 8 / f.sub_quads]);
+                sum[t] = scaled(f, sum[t], lo[t], h.scale[sub]);
+                *to = scaled(f, *to, hi[t], h.scale[sub + 8 / f.sub_quads]);
             }
         }
     }
@@ -386,7 +472,7 @@ INLINE void unpack(const struct i8_format f, const uint8_t *group, int n_strips,
         UNROLL
         for (int i = 0; i < 8; i++) {
             v16i lo, hi;
-            two_quads(f, group + f.head + s * f.strip, i, &lo, &hi);
+            two_quads(f, head, group + f.head + s * f.strip, i, &lo, &hi);
             vi_store(code + 1024 * s + 64 * i, lo);
             vi_store(code + 1024 * s + 512 + 64 * i, hi);
         }
@@ -450,14 +536,14 @@ INLINE void tile_nibbles(const struct i8_format f, const int n_p, const int n_t,
                 v16i xv = vi_dword(x[t].q + 4 * (q0 + i));
                 UNROLL
                 for (int p = 0; p < n_p; p++)
-                    part[p][t] = vi_quad(part[p][t], c[p], xv);
+                    part[p][t] = quad_of(f, part[p][t], c[p], xv);
             }
         }
         UNROLL
         for (int p = 0; p < n_p; p++)
             UNROLL
         for (int t = 0; t < n_t; t++)
-            sum[p][t] = vi_scaled(sum[p][t], part[p][t], w->head[p].scale[q0 / f.sub_quads]);
+            sum[p][t] = scaled(f, sum[p][t], part[p][t], w->head[p].scale[q0 / f.sub_quads]);
     }
     UNROLL
     for (int p = 0; p < n_p; p++)
@@ -555,24 +641,21 @@ DOT(q4_0)
 DOT(q4_k)
 DOT(q5_k)
 DOT(q6_k)
+DOT(q5_0)
+DOT(q4_1)
+DOT(q5_1)
+DOT(q2_k)
+DOT(table)
 
 static void i8_dot(const struct sl_i8_part *a, int64_t p, int n_panels, float *acc,
                    struct sl_i8_scratch *s)
 {
-    switch ((int)a->w->dtype) {
-    case SL_DTYPE_Q8_0:
-        dot_q8_0(a, p, n_panels, acc, s);
-        break;
-    case SL_DTYPE_Q4_0:
-        dot_q4_0(a, p, n_panels, acc, s);
-        break;
-    case SL_DTYPE_Q4_K:
-        dot_q4_k(a, p, n_panels, acc, s);
-        break;
-    case SL_DTYPE_Q5_K:
-        dot_q5_k(a, p, n_panels, acc, s);
-        break;
-    default:
-        dot_q6_k(a, p, n_panels, acc, s);
-    }
+    static void (*const dots[SL_I8_FORMS])(const struct sl_i8_part *a, int64_t p, int n_panels,
+                                           float *acc, struct sl_i8_scratch *s) = {
+        [SL_I8_Q8_0] = dot_q8_0,   [SL_I8_Q4_0] = dot_q4_0, [SL_I8_Q4_K] = dot_q4_k,
+        [SL_I8_Q5_K] = dot_q5_k,   [SL_I8_Q6_K] = dot_q6_k, [SL_I8_Q5_0] = dot_q5_0,
+        [SL_I8_Q4_1] = dot_q4_1,   [SL_I8_Q5_1] = dot_q5_1, [SL_I8_Q2_K] = dot_q2_k,
+        [SL_I8_TABLE] = dot_table,
+    };
+    dots[sl_i8_form_of(a->w->dtype)](a, p, n_panels, acc, s);
 }

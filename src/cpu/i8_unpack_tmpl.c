@@ -71,13 +71,24 @@ INLINE struct quads load_quads(const uint8_t *strip, const int more, int i)
     return c;
 }
 
-/* scale, bias: of each 16 columns. */
-INLINE void put_strip(const uint8_t *p, const int more, const v16i scale[4], const v16i bias[4],
-                      uint8_t *hi, uint8_t *lo)
+/* Codes to what a table has in their place; the upper byte of a word stays zero. */
+static inline v16i looked_up(v16i table, v16i codes)
 {
+    return _mm512_maskz_shuffle_epi8(0x5555555555555555u, table, codes);
+}
+
+/* scale, bias: of each 16 columns; table: of the codes, or NULL. */
+INLINE void put_strip(const uint8_t *p, const int more, const uint8_t *table, const v16i scale[4],
+                      const v16i bias[4], uint8_t *hi, uint8_t *lo)
+{
+    const v16i t = table != NULL ? _mm512_loadu_si512(table) : _mm512_setzero_si512();
 #pragma GCC unroll 8
     for (int i = 0; i < 8; i++) {
-        const struct quads c = load_quads(p, more, i);
+        struct quads c = load_quads(p, more, i);
+        for (int h = 0; table != NULL && h < 2; h++) {
+            c.even[h] = looked_up(t, c.even[h]);
+            c.odd[h] = looked_up(t, c.odd[h]);
+        }
         for (int h = 0; h < 2; h++) {
             const int f = i / 4 + 2 * h, q = i + 8 * h;
             put_quad(c.even[h], c.odd[h], scale[f], bias[f], hi + 64 * q, lo + 64 * q);
@@ -85,31 +96,41 @@ INLINE void put_strip(const uint8_t *p, const int more, const v16i scale[4], con
     }
 }
 
-/* scale: two sub-blocks of 32 columns, the words of a row's dword. */
-static inline void strip_4bit(const uint8_t *p, v16i scale, int zero, uint8_t *hi, uint8_t *lo)
+/* Scales of each 16 columns of a strip, from those of two sub-blocks of 32, words of a dword. */
+static inline void scales_of_32(v16i scale, v16i s[4])
 {
-    const v16i a = twice_low(scale), b = twice_high(scale);
-    const v16i z = _mm512_set1_epi16((int16_t)zero);
-    const v16i bias_a = _mm512_mullo_epi16(a, z), bias_b = _mm512_mullo_epi16(b, z);
-    put_strip(p, 0, (const v16i[4]){a, a, b, b}, (const v16i[4]){bias_a, bias_a, bias_b, bias_b},
-              hi, lo);
+    s[0] = s[1] = twice_low(scale);
+    s[2] = s[3] = twice_high(scale);
 }
 
-static inline void strip_5bit(const uint8_t *p, v16i scale, uint8_t *hi, uint8_t *lo)
-{
-    const v16i a = twice_low(scale), b = twice_high(scale), none = _mm512_setzero_si512();
-    put_strip(p, 1, (const v16i[4]){a, a, b, b}, (const v16i[4]){none, none, none, none}, hi, lo);
-}
-
-/* scale: s8 of four sub-blocks of 16 columns in the order 0, 2, 1, 3. */
-static inline void strip_6bit(const uint8_t *p, v16i scale, uint8_t *hi, uint8_t *lo)
+/* From s8 of four sub-blocks of 16 columns, in the order 0, 2, 1, 3. */
+static inline void scales_of_16(v16i scale, v16i s[4])
 {
     const v16i first = _mm512_srai_epi16(_mm512_slli_epi16(scale, 8), 8); /* words 0, 1 */
     const v16i second = _mm512_srai_epi16(scale, 8);                      /* words 2, 3 */
-    const v16i s[4] = {twice_low(first), twice_high(first), twice_low(second), twice_high(second)};
-    const v16i bias[4] = {words_sll(s[0], 5), words_sll(s[1], 5), words_sll(s[2], 5),
-                          words_sll(s[3], 5)};
-    put_strip(p, 2, s, bias, hi, lo);
+    s[0] = twice_low(first);
+    s[1] = twice_high(first);
+    s[2] = twice_low(second);
+    s[3] = twice_high(second);
+}
+
+/* The code that stands for zero is 1 << zero; below 0: code 0. */
+INLINE void strip_codes(const uint8_t *p, const int more, int zero, const v16i s[4], uint8_t *hi,
+                        uint8_t *lo)
+{
+    v16i bias[4];
+    for (int i = 0; i < 4; i++)
+        bias[i] = zero < 0 ? _mm512_setzero_si512() : words_sll(s[i], zero);
+    put_strip(p, more, NULL, s, bias, hi, lo);
+}
+
+static inline void strip_table(const uint8_t *p, const v16i s[4], const uint8_t *table, uint8_t *hi,
+                               uint8_t *lo)
+{
+    v16i bias[4];
+    for (int i = 0; i < 4; i++)
+        bias[i] = words_sll(s[i], 7);
+    put_strip(p, 0, table, s, bias, hi, lo);
 }
 
 /* Scales of strip i of a K format's head: words of two neighbouring sub-blocks. */
@@ -128,4 +149,15 @@ static inline void qk_mins(const uint8_t *packed, v16i min[STRIPS])
     min[1] = vi_and(_mm512_srli_epi16(c, 6), six);
     min[2] = vi_or(_mm512_srli_epi16(a, 12), vi_and(_mm512_srli_epi16(c, 8), top));
     min[3] = vi_or(_mm512_srli_epi16(b, 12), vi_and(_mm512_srli_epi16(c, 10), top));
+}
+
+/* Upper halves of the bytes beside the scales: of sub-blocks of 16 columns. */
+static inline void q2_k_mins(const uint8_t *packed, v16i min[2 * STRIPS])
+{
+    const v16i four = _mm512_set1_epi16(15);
+    for (int s = 0; s < STRIPS; s++) {
+        const v16i v = _mm512_loadu_si512(packed + 64 * s);
+        min[2 * s] = vi_and(_mm512_srli_epi16(v, 4), four);
+        min[2 * s + 1] = _mm512_srli_epi16(v, 12);
+    }
 }

@@ -27,6 +27,8 @@ VI_UNARY(vi_sra, _mm256_srai_epi32)
     }
 VI_BINARY(vi_max, _mm256_max_epi32)
 VI_BINARY(vi_madd, _mm256_madd_epi16)
+VI_BINARY(vi_mullo, _mm256_mullo_epi32)
+VI_BINARY(vi_lookup, _mm256_shuffle_epi8) /* bytes below 16 in a table, four times the same */
 #undef VI_BINARY
 
 static inline v16i vi_loadu(const void *p)

@@ -14,6 +14,8 @@
 #define vi_round          _mm512_cvtps_epi32
 #define vi_max            _mm512_max_epi32
 #define vi_madd           _mm512_madd_epi16
+#define vi_mullo          _mm512_mullo_epi32
+#define vi_lookup         _mm512_shuffle_epi8 /* bytes below 16 in a table, four times the same */
 #define vi_merge(a, m, b) _mm512_ternarylogic_epi32((a), (m), (b), 0xEA) /* a & m | b */
 /* m's ones of a, m's zeros of b */
 #define vi_select(m, a, b) _mm512_ternarylogic_epi32((m), (a), (b), 0xCA)

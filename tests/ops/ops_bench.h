@@ -221,7 +221,7 @@ static void bench_linear(int isa, int threads, enum sl_dtype t, const uint8_t *d
            "GOP/s %3.0f %%\n",
            sl_dtype_info(t)->name, isa_names[isa], (long long)n_rows, (long long)n_cols, n, threads,
            s * 1e6, gb * 1e-9, 100 * gb / c->bytes, ops * 1e-9,
-           100 * ops / (sl_i8_has_format(t) ? c->int_ops : c->flops));
+           100 * ops / (sl_i8_form_of(t) != SL_I8_NONE ? c->int_ops : c->flops));
     for (int i = 0; i < N_W; i++)
         b.be->vt->weight_destroy(b.be, &w[i]);
     sl_free(x);

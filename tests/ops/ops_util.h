@@ -22,6 +22,8 @@
 
 #include <cmocka.h>
 
+#include "quant/block_fields.h"
+
 #define RED_FLOATS         64
 #define RED_PATTERN        0x7FC0DEADu /* a NaN nothing computes */
 #define MAX_THREADS_TESTED 8
@@ -154,35 +156,10 @@ static double near_oracle(const float *a, const double *want, size_t n, double m
 
 /* ---------------------------------------------------------------- matrices */
 
-/* Offsets of a block's f16 scales, -1: none. */
-static void f16_fields(enum sl_dtype t, int at[2])
-{
-    static const int first[SL_DTYPE_COUNT] = {[SL_DTYPE_Q6_K] = 208,
-                                              [SL_DTYPE_Q2_K] = 80,
-                                              [SL_DTYPE_Q3_K] = 108,
-                                              [SL_DTYPE_TQ1_0] = 52,
-                                              [SL_DTYPE_TQ2_0] = 64};
-    const bool two = t == SL_DTYPE_Q4_K || t == SL_DTYPE_Q5_K || t == SL_DTYPE_Q4_1 ||
-                     t == SL_DTYPE_Q5_1 || t == SL_DTYPE_Q2_K;
-    const bool none = sl_dtype_info(t)->block_elems == 1 || t == SL_DTYPE_INT4_G128 ||
-                      t == SL_DTYPE_INT4_G32 || t == SL_DTYPE_MXFP4 || t == SL_DTYPE_IQ1_M;
-    at[0] = none ? -1 : first[t];
-    at[1] = two ? first[t] + 2 : -1;
-}
-
-/* It lies in four quarters. */
-static void put_iq1_m_scale(uint8_t *block, uint16_t h)
-{
-    for (int w = 0; w < 4; w++)
-        block[49 + 2 * w] = (uint8_t)((block[49 + 2 * w] & 15) | (h >> 4 * w & 15) << 4);
-}
-
 /* Random bytes but for the scales reach every code and every scale of a run. */
 static void random_blocks(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_t n_bytes)
 {
     const struct sl_dtype_info *info = sl_dtype_info(t);
-    int scale_at[2];
-    f16_fields(t, scale_at);
     if (t == SL_DTYPE_FP8_E4M3) { /* every code that is a number */
         for (size_t i = 0; i < n_bytes; i++)
             p[i] = (uint8_t)(sl_rng_below(rng, 127) | (sl_rng_next(rng) & 0x80));
@@ -203,14 +180,10 @@ static void random_blocks(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_
                 p + i,
                 sl_int4_head(sl_f16_to_f32(sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng)))),
                              (uint32_t)sl_rng_below(rng, 16)));
+        const uint16_t d = sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng)));
+        block_put_scales(t, p + i, d, sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng))));
         if (t == SL_DTYPE_MXFP4)
             p[i] = (uint8_t)(118 + sl_rng_below(rng, 6));
-        if (t == SL_DTYPE_IQ1_M)
-            put_iq1_m_scale(p + i, sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng))));
-        for (int s = 0; s < 2; s++)
-            if (scale_at[s] >= 0)
-                sl_store_u16(p + i + scale_at[s],
-                             sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng))));
     }
 }
 
@@ -289,7 +262,7 @@ static void expected_route(int isa, bool exact, enum sl_dtype t, char *out, size
 {
     static const char *const i8[] = {"i8-c",    "i8-avx2", "i8-avx512",
                                      "i8-vnni", "i8-vnni", "i8-amx"};
-    if (!exact && sl_i8_has_format(t))
+    if (!exact && sl_i8_form_of(t) != SL_I8_NONE)
         snprintf(out, n, "%s", i8[isa]);
     else if (!exact && t == SL_DTYPE_BF16 && isa >= ISA_BF16)
         snprintf(out, n, "%s", isa >= ISA_AMX ? "bf16-amx" : "bf16-dot");

@@ -20,6 +20,7 @@
 #include <cmocka.h>
 
 #include "ops/tile_sim.h"
+#include "quant/block_fields.h"
 
 #if defined(__clang__)
 #pragma clang attribute push(                                                          \
@@ -35,7 +36,9 @@
 /* A strip of four-bit codes, the zero point at 8. */
 static void split_strip(const uint8_t *strip, const int16_t *scale, uint8_t *hi, uint8_t *lo)
 {
-    strip_4bit(strip, _mm512_load_si512(scale), 8, hi, lo);
+    v16i of_16[4];
+    scales_of_32(_mm512_load_si512(scale), of_16);
+    strip_codes(strip, 0, 3, of_16, hi, lo);
 }
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -131,23 +134,19 @@ static void check_counted(const char *what, const struct counted *c, int n)
 
 /* ---------------------------------------------------------------- whole numbers */
 
-static const enum sl_dtype formats[] = {SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K, SL_DTYPE_Q5_K,
-                                        SL_DTYPE_Q6_K};
+/* One of each form. */
+static const enum sl_dtype formats[] = {
+    SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K, SL_DTYPE_Q5_K,   SL_DTYPE_Q6_K,  SL_DTYPE_Q5_0,
+    SL_DTYPE_Q4_1, SL_DTYPE_Q5_1, SL_DTYPE_Q2_K, SL_DTYPE_IQ4_NL, SL_DTYPE_IQ2_XS};
 
 static void random_rows(struct sl_rng *rng, enum sl_dtype t, uint8_t *p, size_t n)
 {
-    static const int scale_at[SL_DTYPE_COUNT][2] = {[SL_DTYPE_Q8_0] = {0, -1},
-                                                    [SL_DTYPE_Q4_0] = {0, -1},
-                                                    [SL_DTYPE_Q4_K] = {0, 2},
-                                                    [SL_DTYPE_Q5_K] = {0, 2},
-                                                    [SL_DTYPE_Q6_K] = {208, -1}};
     for (size_t i = 0; i < n; i++)
         p[i] = (uint8_t)sl_rng_next(rng);
-    for (size_t i = 0; i < n; i += sl_dtype_info(t)->block_bytes)
-        for (int s = 0; s < 2; s++)
-            if (scale_at[t][s] >= 0)
-                sl_store_u16(p + i + scale_at[t][s],
-                             sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng))));
+    for (size_t i = 0; i < n; i += sl_dtype_info(t)->block_bytes) {
+        const uint16_t d = sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng)));
+        block_put_scales(t, p + i, d, sl_f32_to_f16((float)(0.01 * sl_rng_normal(rng))));
+    }
 }
 
 struct problem {
