@@ -18,6 +18,7 @@
  * bytes each, 8 in add_rmsnorm = 80 and 160 KiB, against the 36 KiB that 4.8 TB/s times 1 us over
  * 132 SMs wants.
  */
+#include "cuda/eight_format.cuh"
 #include "cuda/fuse.h"
 #include "cuda/linear_w8a8.cuh"
 #include "cuda/norm.cuh"
@@ -199,6 +200,18 @@ template <int GROUP> struct fmt_int4 {
     }
 };
 
+/* The formats of quant/eight.h. */
+template <class E> struct fmt_eight {
+    static constexpr int block = E::block;
+    static constexpr int bytes = E::bytes;
+    static __device__ __forceinline__ void eight(const uint8_t *row, int64_t i, float *out)
+    {
+        sl_eight e;
+        E::load(row, i, &e);
+        sl_eight_values(&e, out);
+    }
+};
+
 #define EMBED_THREADS 128
 #define EMBED_COLS    (8 * EMBED_THREADS) /* columns of one block of threads */
 
@@ -292,6 +305,13 @@ extern "C" void sl_cuda_embed(struct sl_backend *be, const struct sl_op_embed *a
         return sl_launch(cu, embed_kernel<fmt_int4<128>>, grid, dim3(EMBED_THREADS), 0, k);
     case SL_DTYPE_INT4_G32:
         return sl_launch(cu, embed_kernel<fmt_int4<32>>, grid, dim3(EMBED_THREADS), 0, k);
+#define SL_DTYPE(id, name, elems, bytes, gguf, st)
+#define SL_EIGHT(id, fmt, elems, bytes, gguf)                                                    \
+    case SL_DTYPE_##id:                                                                          \
+        return sl_launch(cu, embed_kernel<fmt_eight<sl_eight_##fmt>>, grid, dim3(EMBED_THREADS), \
+                         0, k);
+#include "quant/dtypes.def"
+#undef SL_DTYPE
     default: /* weight_create refuses what has no route */
         sl_cuda_check(cu, cudaErrorInvalidValue, "embed: format");
     }

@@ -30,6 +30,14 @@
  *   fp8     FP8_E4M3         128, 2112  4 x [lane] 2 steps of 8 codes, then scales          8.25
  *                                       [g][row g, g + 8] as two bf16, hi below, times 2^88
  *
+ * Formats read in eights (quant/eight.h) become the layout that holds them, more bits or not:
+ *
+ *   int4_g32  Q4_1: heads as of Q4_K
+ *   q8_0      Q5_0, IQ4_NL; IQ4_XS, MXFP4, IQ2_XXS with d * scale rounded to f16
+ *   q6_k      Q3_K, TQ1_0, TQ2_0, IQ3_S; IQ3_XXS, IQ1_S, IQ1_M, whose d / 2 or d / 8 is rounded to
+ *             f16, which is exact for a d of 2^-11 and more
+ *   bf16      Q5_1, Q2_K, IQ2_XS, IQ2_S
+ *
  * Nibbles: element e < 4 of a step is the low half of byte e of its word, e >= 4 the high half of
  * byte e - 4; in pairs, element e is at bit 4 (e >> 1) + 16 (e & 1). A head has 2^-32 m and 2^101
  * times the scale, of row g + 8 2^97. Why, and fields, upper bits, the codes of FP8:

@@ -98,6 +98,23 @@ static const struct pack_row {
     {SL_DTYPE_FP8_E4M3, SL_CUDA_FP8, pack<sl_pack_fp8>},
     {SL_DTYPE_INT4_G128, SL_CUDA_INT4_G128, pack<sl_pack_int4<sl_wf_int4_g128, 128>>},
     {SL_DTYPE_INT4_G32, SL_CUDA_INT4_G32, pack<sl_pack_int4<sl_wf_int4_g32, 32>>},
+    {SL_DTYPE_Q4_1, SL_CUDA_INT4_G32, pack<sl_pack_q4_1>},
+    {SL_DTYPE_Q5_0, SL_CUDA_Q8_0, pack<sl_pack_eight_q8_0<sl_eight_q5_0>>},
+    {SL_DTYPE_Q5_1, SL_CUDA_BF16, pack<sl_pack_bf16_of<sl_file_eight<sl_eight_q5_1>>>},
+    {SL_DTYPE_Q2_K, SL_CUDA_BF16, pack<sl_pack_bf16_of<sl_file_eight<sl_eight_q2_k>>>},
+    {SL_DTYPE_Q3_K, SL_CUDA_Q6_K, pack<sl_pack_eight_q6_k<sl_eight_q3_k, 1>>},
+    {SL_DTYPE_IQ4_NL, SL_CUDA_Q8_0, pack<sl_pack_eight_q8_0<sl_eight_iq4_nl>>},
+    {SL_DTYPE_IQ4_XS, SL_CUDA_Q8_0, pack<sl_pack_eight_q8_0<sl_eight_iq4_xs>>},
+    {SL_DTYPE_MXFP4, SL_CUDA_Q8_0, pack<sl_pack_eight_q8_0<sl_eight_mxfp4>>},
+    {SL_DTYPE_TQ1_0, SL_CUDA_Q6_K, pack<sl_pack_eight_q6_k<sl_eight_tq1_0, 1>>},
+    {SL_DTYPE_TQ2_0, SL_CUDA_Q6_K, pack<sl_pack_eight_q6_k<sl_eight_tq2_0, 1>>},
+    {SL_DTYPE_IQ2_XXS, SL_CUDA_Q8_0, pack<sl_pack_eight_q8_0<sl_eight_iq2_xxs>>},
+    {SL_DTYPE_IQ2_XS, SL_CUDA_BF16, pack<sl_pack_bf16_of<sl_file_eight<sl_eight_iq2_xs>>>},
+    {SL_DTYPE_IQ2_S, SL_CUDA_BF16, pack<sl_pack_bf16_of<sl_file_eight<sl_eight_iq2_s>>>},
+    {SL_DTYPE_IQ3_XXS, SL_CUDA_Q6_K, pack<sl_pack_eight_q6_k<sl_eight_iq3_xxs, 2>>},
+    {SL_DTYPE_IQ3_S, SL_CUDA_Q6_K, pack<sl_pack_eight_q6_k<sl_eight_iq3_s, 1>>},
+    {SL_DTYPE_IQ1_S, SL_CUDA_Q6_K, pack<sl_pack_eight_q6_k<sl_eight_iq1_s, 1>>},
+    {SL_DTYPE_IQ1_M, SL_CUDA_Q6_K, pack<sl_pack_eight_q6_k<sl_eight_iq1_m, 1>>},
 };
 
 static const struct pack_row *find_pack(enum sl_dtype dtype)

@@ -8,6 +8,7 @@
 #ifndef SL_CUDA_WEIGHT_PACK_CUH
 #define SL_CUDA_WEIGHT_PACK_CUH
 
+#include "cuda/eight_format.cuh"
 #include "cuda/weight_format.cuh"
 
 struct sl_pack_src {
@@ -342,15 +343,16 @@ struct sl_pack_q6_k {
         uint32_t low = b[64 * half + 32 * (part & 1) + l] >> 4 * (part >> 1) & 15u;
         return low | (b[128 + 32 * half + l] >> 2 * part & 3u) << 4;
     }
-    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
-                                                uint8_t *out, int lane)
+    template <class Codes>
+    static __device__ __forceinline__ void codes(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                 uint8_t *out, int lane)
     {
         for (int sub = 0; sub < 4; sub++) {
             uint32_t h[2] = {0, 0};
             for (int j = 0; j < 4; j++) {
                 uint32_t upper[8];
                 *reinterpret_cast<uint32_t *>(out + 512 * sub + 16 * lane + 4 * j) =
-                    sl_pack_nibbles<sl_pack_q6_k>(s, r0, k0, 4 * sub + j, lane, upper);
+                    sl_pack_nibbles<Codes>(s, r0, k0, 4 * sub + j, lane, upper);
                 for (int e = 0; e < 8; e++) {
                     int group = 2 * j + (e >> 2);
                     h[group >> 2] |= upper[e] << (8 * (e & 3) + 2 * (group & 3));
@@ -358,6 +360,11 @@ struct sl_pack_q6_k {
             }
             *reinterpret_cast<uint2 *>(out + 2048 + 256 * sub + 8 * lane) = make_uint2(h[0], h[1]);
         }
+    }
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        codes<sl_pack_q6_k>(s, r0, k0, out, lane);
         if (lane >= 16)
             return;
         const uint8_t *b = s.rows + (r0 + lane) * s.row_bytes + k0 / 256 * 210;
@@ -366,6 +373,111 @@ struct sl_pack_q6_k {
             out[3072 + 16 * lane + i] = live ? static_cast<uint8_t>(b[192 + i] ^ 0x80) : 0x80;
         *reinterpret_cast<uint16_t *>(out + 3328 + 2 * lane) =
             static_cast<uint16_t>(live ? sl_bytes2(b + 208) : 0);
+    }
+};
+
+/* ------------------------------------------------------------------ formats read in eights */
+
+/* Those of quant/eight.h become one of the layouts above: bf16, with every value as it is; */
+template <class E> struct sl_file_eight {
+    static __device__ __forceinline__ uint32_t bits(const uint8_t *row, int64_t k)
+    {
+        sl_eight e;
+        float v[8];
+        E::load(row, k - k % 8, &e);
+        sl_eight_values(&e, v);
+        return __bfloat16_as_ushort(__float2bfloat16_rn(v[k % 8]));
+    }
+};
+
+static __device__ __forceinline__ uint32_t sl_half_of(float v)
+{
+    return __half_as_ushort(__float2half_rn(v));
+}
+
+/* q8_0, where 32 columns share a scale, which is rounded to f16; */
+template <class E> struct sl_pack_eight_q8_0 {
+    typedef sl_wf_q8_0 format;
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        sl_eight x;
+        for (int j = 0; j < 4; j++) {
+            uint32_t w[2] = {0x80808080u, 0x80808080u};
+            for (int e = 0; e < 8; e++) {
+                int64_t row = r0 + sl_frag_row(lane, e), k = k0 + sl_frag_col(lane, j, e);
+                if (row >= s.n_rows || k >= s.n_cols)
+                    continue;
+                E::load(s.rows + row * s.row_bytes, k - k % 8, &x);
+                w[e >> 2] ^= (static_cast<uint32_t>(x.q[k % 8]) & 0xFFu) << 8 * (e & 3);
+            }
+            *reinterpret_cast<uint2 *>(out + 512 * (j >> 1) + 16 * lane + 8 * (j & 1)) =
+                make_uint2(w[0], w[1]);
+        }
+        int64_t row = r0 + (lane >> 2) + 8 * (lane >> 1 & 1), k = k0 + 32 * (lane & 1);
+        uint32_t d = 0;
+        if (row < s.n_rows && k < s.n_cols) {
+            E::load(s.rows + row * s.row_bytes, k, &x);
+            d = sl_half_of(__fmul_rn(x.d, static_cast<float>(x.scale)));
+        }
+        *reinterpret_cast<uint16_t *>(out + 1024 + 2 * lane) = static_cast<uint16_t>(d);
+    }
+};
+
+/* q6_k, where codes divided by SHRINK are below 32 and scales fit a byte; d times SHRINK is rounded
+ * to f16, which can change it where the file's d is below 2^-11; */
+template <class E, int SHRINK> struct sl_pack_eight_q6_k {
+    typedef sl_wf_q6_k format;
+    static __device__ __forceinline__ uint32_t code(const uint8_t *row, int64_t k)
+    {
+        sl_eight e;
+        E::load(row, k - k % 8, &e);
+        return static_cast<uint32_t>(e.q[k % 8] / SHRINK + 32);
+    }
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        sl_pack_q6_k::codes<sl_pack_eight_q6_k>(s, r0, k0, out, lane);
+        if (lane >= 16)
+            return;
+        const uint8_t *row = s.rows + (r0 + lane) * s.row_bytes;
+        bool live = r0 + lane < s.n_rows && k0 < s.n_cols;
+        sl_eight e = {0, 0, 0, 0, {0}};
+        for (int i = 0; i < 16; i++) {
+            if (live)
+                E::load(row, k0 + 16 * i, &e);
+            out[3072 + 16 * lane + i] = static_cast<uint8_t>(e.scale ^ 0x80);
+        }
+        *reinterpret_cast<uint16_t *>(out + 3328 + 2 * lane) =
+            static_cast<uint16_t>(sl_half_of(__fmul_rn(e.d, static_cast<float>(SHRINK))));
+    }
+};
+
+/* int4_g32, Q4_1: as Q4_K, code 8 keeps its value. */
+struct sl_pack_q4_1 {
+    typedef sl_wf_int4_g32 format;
+    static __device__ __forceinline__ uint32_t code(const uint8_t *row, int64_t k)
+    {
+        uint32_t b = row[k / 32 * SL_Q4_1_BYTES + 4 + k % 16];
+        return k % 32 < 16 ? b & 15u : b >> 4;
+    }
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        uint32_t upper[8];
+        for (int step = 0; step < 4; step++)
+            *reinterpret_cast<uint32_t *>(out + 16 * lane + 4 * step) =
+                sl_pack_nibbles<sl_pack_q4_1, true>(s, r0, k0, step, lane, upper);
+        int i = lane / 2; /* [g][row g, row g + 8][group] */
+        int64_t row = r0 + (i >> 1) + 8 * (i & 1), k = k0 + 32 * (lane % 2);
+        uint32_t head = 0;
+        if (row < s.n_rows && k < s.n_cols) {
+            const uint8_t *b = s.rows + row * s.row_bytes + k / 32 * SL_Q4_1_BYTES;
+            float d = sl_half_bits(sl_bytes2(b)), scale = sl_round_bf16(d);
+            float eight = __fadd_rn(__fmul_rn(8.0f, d), sl_half_bits(sl_bytes2(b + 2)));
+            head = sl_pack_nibble_head(scale, __fsub_rn(eight, __fmul_rn(8.0f, scale)), i & 1);
+        }
+        *reinterpret_cast<uint32_t *>(out + 512 + 4 * lane) = head;
     }
 };
 

@@ -6,6 +6,7 @@
 #define SL_TESTS_CUDA_DEVICE_WEIGHT_H
 
 #include "quant/dtype.h"
+#include "quant/eight.h"
 #include "quant/float.h"
 #include "quant/int4.h"
 
@@ -68,11 +69,52 @@ static inline void device_int4(enum sl_dtype dtype, const uint8_t *block, float 
         out[i] = device_fma(out[i], scale, m);
 }
 
+/* Eight values of a format of quant/eight.h, by the layout it has. */
+static inline void device_eight(enum sl_dtype dtype, const struct sl_eight *e, float *out)
+{
+    const float d = sl_f16_to_f32(sl_f32_to_f16(e->d * static_cast<float>(e->scale)));
+    const float scale = device_bf16(e->d);
+    const int shrink = dtype == SL_DTYPE_IQ3_XXS ? 2 : 1;
+    const float sixth = sl_f16_to_f32(sl_f32_to_f16(e->d * static_cast<float>(shrink)));
+    for (int j = 0; j < 8; j++) {
+        const float q = static_cast<float>(e->q[j]);
+        switch (dtype) {
+        case SL_DTYPE_Q4_1: /* int4_g32 */
+            out[j] = device_fma(q, scale, device_bf16(8.0f * e->d - e->dmin - 8.0f * scale));
+            break;
+        case SL_DTYPE_Q5_0: /* q8_0 */
+        case SL_DTYPE_IQ4_NL:
+        case SL_DTYPE_IQ4_XS:
+        case SL_DTYPE_MXFP4:
+        case SL_DTYPE_IQ2_XXS:
+            out[j] = device_bf16(d * q);
+            break;
+        case SL_DTYPE_Q5_1: /* bf16 */
+        case SL_DTYPE_Q2_K:
+        case SL_DTYPE_IQ2_XS:
+        case SL_DTYPE_IQ2_S:
+            out[j] = device_bf16(e->d * static_cast<float>(e->scale) * q -
+                                 e->dmin * static_cast<float>(e->min));
+            break;
+        default: /* q6_k */
+            out[j] = device_bf16(sixth * static_cast<float>(e->scale * e->q[j] / shrink));
+        }
+    }
+}
+
 /* n values; of FP8 the codes. */
 static inline void device_values(enum sl_dtype dtype, const void *file, float *out, int64_t n)
 {
     const struct sl_dtype_info *info = sl_dtype_info(dtype);
     const uint8_t *block = static_cast<const uint8_t *>(file);
+    struct sl_eight e;
+    for (int64_t i = 0; info->eight != NULL && i < n; i += 8) {
+        const int64_t b = i / info->block_elems;
+        info->eight(block + b * info->block_bytes, (int)(i % info->block_elems / 8), &e);
+        device_eight(dtype, &e, out + i);
+    }
+    if (info->eight != NULL)
+        return;
     if (dtype == SL_DTYPE_Q4_K || dtype == SL_DTYPE_INT4_G128 || dtype == SL_DTYPE_INT4_G32) {
         for (int64_t i = 0; i < n; i += info->block_elems, block += info->block_bytes)
             if (dtype == SL_DTYPE_Q4_K)

@@ -13,6 +13,7 @@ extern "C" {
 #include "device_weight.h"
 #include "engine/sample_exp.h"
 #include "fused_layer.h"
+#include "quant/block_fields.h"
 #include "quant/float.h"
 #include "quant/int4.h"
 
@@ -193,15 +194,14 @@ static uint16_t random_scale()
     return sl_f32_to_f16((float)(sl_rng_unit(sl_rng_next(&rng)) - 0.5) * 0.02f);
 }
 
-/* Bytes of every kind, but scales that are finite and small; offsets of the f16 in a block. */
-static void random_blocks(uint8_t *p, size_t n_bytes, size_t block, int scale0, int scale1)
+/* Bytes of every kind, but scales that are finite and small. */
+static void random_blocks(enum sl_dtype dtype, uint8_t *p, size_t n_bytes)
 {
     for (size_t i = 0; i < n_bytes; i++)
         p[i] = (uint8_t)sl_rng_next(&rng);
-    for (size_t b = 0; b < n_bytes; b += block) {
-        sl_store_u16(p + b + scale0, random_scale());
-        if (scale1 >= 0)
-            sl_store_u16(p + b + scale1, random_scale());
+    for (size_t b = 0; b < n_bytes; b += sl_dtype_info(dtype)->block_bytes) {
+        uint16_t d = random_scale();
+        block_put_scales(dtype, p + b, d, random_scale());
     }
 }
 
@@ -234,20 +234,12 @@ static void random_file(matrix &m, size_t row_bytes)
         for (uint8_t &b : m.file)
             b = (uint8_t)(below(127) | (sl_rng_next(&rng) & 0x80));
         return;
-    case SL_DTYPE_Q8_0:
-        return random_blocks(p, m.file.size(), 34, 0, -1);
-    case SL_DTYPE_Q4_0:
-        return random_blocks(p, m.file.size(), 18, 0, -1);
-    case SL_DTYPE_Q4_K:
-        return random_blocks(p, m.file.size(), 144, 0, 2);
-    case SL_DTYPE_Q5_K:
-        return random_blocks(p, m.file.size(), 176, 0, 2);
     case SL_DTYPE_INT4_G128:
         return random_groups(p, m.file.size(), 68);
     case SL_DTYPE_INT4_G32:
         return random_groups(p, m.file.size(), 20);
     default:
-        return random_blocks(p, m.file.size(), 210, 208, -1);
+        return random_blocks(m.dtype, p, m.file.size());
     }
 }
 
@@ -689,6 +681,19 @@ static const enum sl_dtype formats[] = {SL_DTYPE_F32,       SL_DTYPE_F16,     SL
                                         SL_DTYPE_Q5_K,      SL_DTYPE_Q6_K,    SL_DTYPE_FP8_E4M3,
                                         SL_DTYPE_INT4_G128, SL_DTYPE_INT4_G32};
 
+/* A format of quant/eight.h: how it is packed; the kernels are those of its layout. */
+static void test_eight(enum sl_dtype t)
+{
+    static const int64_t shapes[][2] = {{16, 256}, {1, 32}, {37, 96}, {100, 608}};
+    for (auto &s : shapes) {
+        matrix w;
+        make_matrix(w, t, s[0], SL_ROUND_UP(s[1], (int64_t)sl_dtype_info(t)->block_elems));
+        test_packing(w);
+        if (s[0] == 37)
+            test_products(w, {1, 9, 70}, false);
+    }
+}
+
 static void test_format(enum sl_dtype t)
 {
     static const std::vector<int> ms = {1, 2, 7, 8, 9, 16, 17, 64, 65, 130};
@@ -926,6 +931,13 @@ int main(int argc, char **argv)
     for (enum sl_dtype t : formats) {
         test_format(t);
         printf("%s: %d failures\n", sl_dtype_info(t)->name, n_failures);
+        fflush(stdout);
+    }
+    for (int t = 0; t < SL_DTYPE_COUNT; t++) {
+        if (sl_dtype_info((enum sl_dtype)t)->eight == NULL)
+            continue;
+        test_eight((enum sl_dtype)t);
+        printf("%s: %d failures\n", sl_dtype_info((enum sl_dtype)t)->name, n_failures);
         fflush(stdout);
     }
     for (enum sl_dtype t : {SL_DTYPE_BF16, SL_DTYPE_Q8_0, SL_DTYPE_Q6_K})
