@@ -125,8 +125,9 @@ static struct peaks ceilings(int n_threads, const uint8_t *data)
 static void bench_all(int n_threads, const struct peaks *peak, uint8_t *store, const char *only,
                       int64_t n_rows, int64_t n_cols)
 {
-    static const enum sl_dtype formats[] = {SL_DTYPE_Q8_0, SL_DTYPE_Q4_K, SL_DTYPE_Q6_K,
-                                            SL_DTYPE_BF16};
+    static const enum sl_dtype formats[] = {SL_DTYPE_Q8_0, SL_DTYPE_Q4_K,   SL_DTYPE_Q6_K,
+                                            SL_DTYPE_BF16, SL_DTYPE_Q4_1,   SL_DTYPE_Q5_0,
+                                            SL_DTYPE_Q5_1, SL_DTYPE_IQ4_NL, SL_DTYPE_Q2_K};
     for (size_t i = 0; i < SL_COUNT(formats); i++) {
         enum sl_dtype t = formats[i];
         if ((only != NULL && strcmp(only, sl_dtype_info(t)->name) != 0) ||

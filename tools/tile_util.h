@@ -133,11 +133,11 @@ struct job {
 /* Random rows, their f16 scales small numbers. */
 static void random_rows(enum sl_dtype t, uint8_t *p, size_t n)
 {
-    static const int scale_at[SL_DTYPE_COUNT][2] = {[SL_DTYPE_Q8_0] = {0, -1},
-                                                    [SL_DTYPE_Q4_0] = {0, -1},
-                                                    [SL_DTYPE_Q4_K] = {0, 2},
-                                                    [SL_DTYPE_Q5_K] = {0, 2},
-                                                    [SL_DTYPE_Q6_K] = {208, -1}};
+    static const int scale_at[SL_DTYPE_COUNT][2] = {
+        [SL_DTYPE_Q8_0] = {0, -1}, [SL_DTYPE_Q4_0] = {0, -1},   [SL_DTYPE_Q4_K] = {0, 2},
+        [SL_DTYPE_Q5_K] = {0, 2},  [SL_DTYPE_Q6_K] = {208, -1}, [SL_DTYPE_Q4_1] = {0, 2},
+        [SL_DTYPE_Q5_0] = {0, -1}, [SL_DTYPE_Q5_1] = {0, 2},    [SL_DTYPE_IQ4_NL] = {0, -1},
+        [SL_DTYPE_Q2_K] = {80, 82}};
     struct sl_rng rng = {1, 0};
     for (size_t i = 0; i + 8 <= n; i += 8) {
         uint64_t r = sl_rng_next(&rng);
