@@ -30,7 +30,8 @@ static const struct variant variants[] = {
     {"mistral", SL_DTYPE_Q5_K, "f32", true},    {"qwen2", SL_DTYPE_F16, "f16", false},
     {"qwen2", SL_DTYPE_Q4_0, "f16", false},     {"qwen3", SL_DTYPE_BF16, "f16", false},
     {"qwen3", SL_DTYPE_Q6_K, "bf16", true},     {"qwen3", SL_DTYPE_FP8_E4M3, "fp8", true},
-    {"llama", SL_DTYPE_INT4_G128, "f16", true},
+    {"llama", SL_DTYPE_INT4_G128, "f16", true}, {"qwen2", SL_DTYPE_Q5_0, "f16", false},
+    {"llama", SL_DTYPE_Q2_K, "f32", true},
 };
 
 static void describe_model(const struct variant *v, enum sl_ckpt_kind format, struct sl_synth *s)
@@ -279,8 +280,9 @@ static void test_containers(void **state)
 static void test_reordered_blocks(void **state)
 {
     (void)state;
-    static const enum sl_dtype dtypes[] = {SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K,
-                                           SL_DTYPE_Q5_K, SL_DTYPE_Q6_K};
+    static const enum sl_dtype dtypes[] = {SL_DTYPE_Q8_0,  SL_DTYPE_Q4_0, SL_DTYPE_Q4_K,
+                                           SL_DTYPE_Q5_K,  SL_DTYPE_Q6_K, SL_DTYPE_Q4_1,
+                                           SL_DTYPE_IQ4_XS};
     static const enum sl_slot slots[] = {SL_SLOT_Q, SL_SLOT_K, SL_SLOT_V};
     struct sl_error err = {0};
     for (size_t d = 0; d < SL_COUNT(dtypes); d++) {
