@@ -72,6 +72,7 @@ def world(tmp_path):
     w.hub.repos["org/Story-GGUF"] = Repo({
         "README.md": b"", "config.json": b"{}", "Story-Q4_K_M.gguf": b"GGUF4" + BIG,
         "Story-UD-Q4_K_M.gguf": b"GGUFU", "Story-Q8_0.gguf": b"GGUF8", "mmproj-F16.gguf": b"GGUFm",
+        "Story-Q4_1.gguf": b"GGUF1", "Story-IQ4_XS.gguf": b"GGUFx",
         "BF16/Story-BF16-00001-of-00002.gguf": b"GGUFa", "BF16/Story-BF16-00002-of-00002.gguf": b"GGUFb"})
     yield w
     w.hub.close()
@@ -141,6 +142,8 @@ def test_offline_and_local_paths_ask_nobody(world, tmp_path):
 @pytest.mark.parametrize("ask, gets", [
     ("org/Story-GGUF:Q8_0", {"Story-Q8_0.gguf"}),
     ("org/Story-GGUF:q4_k_m", {"Story-Q4_K_M.gguf"}),
+    ("org/Story-GGUF:Q4_1", {"Story-Q4_1.gguf"}),
+    ("org/Story-GGUF:iq4_xs", {"Story-IQ4_XS.gguf"}),
     ("org/Story-GGUF", {"Story-Q4_K_M.gguf"}),
     ("org/Story-GGUF:UD-Q4_K_M", {"Story-UD-Q4_K_M.gguf"}),
     ("org/Story-GGUF/mmproj-F16.gguf", {"mmproj-F16.gguf"}),
