@@ -520,6 +520,14 @@ struct sl_hist {                      /* cumulative counts are made by the reade
     double sum;
 };
 
+#define SL_FINE_MAX 192
+
+/* Of durations, eight buckets for each doubling: quantiles of it are within some 6 %. Counts only
+ * grow, so that two copies give the distribution of the time between them. */
+struct sl_fine_hist {
+    uint64_t counts[SL_FINE_MAX]; /* the last has no upper bound */
+};
+
 /* Where the engine thread spends its time. What is left of the clock it sleeps. */
 enum sl_time_part {
     SL_PART_HOST,   /* planning and preparing steps */
@@ -569,6 +577,7 @@ struct sl_stats { /* a consistent copy */
     /* Where engines share memory, else 0: bytes of all their pages, kept for this one, held by it,
      * by nobody; and pages it gave to others. */
     uint64_t kv_shared_bytes, kv_floor_bytes, kv_held_bytes, kv_left_bytes, kv_given_pages;
+    struct sl_fine_hist ttft_fine, itl_fine; /* the same values as ttft_s and itl_s */
 };
 
 void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out);
@@ -608,6 +617,12 @@ void sl_engine_kv_events_again(struct sl_engine *eng);
 
 /* Upper bounds of the buckets of a histogram of struct sl_stats; *n of them. */
 const double *sl_hist_bounds(size_t offset_in_stats, int *n);
+/* Upper bound in seconds of bucket i of a struct sl_fine_hist; INFINITY of the last. */
+double sl_fine_bound(int i);
+/* The value below which the share q (0 to 1) of what was counted between two copies lies, by
+ * straight lines inside the buckets; NAN: nothing was counted. before NULL: since the start. */
+double sl_fine_quantile(const struct sl_fine_hist *before, const struct sl_fine_hist *now,
+                        double q);
 
 /* ---------------------------------------------------------------- inspection */
 

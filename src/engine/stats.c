@@ -3,6 +3,8 @@
 
 #include "base/check.h"
 
+#include <math.h>
+
 static const double ttft[] = {.001, .005, .01, .02, .04, .06, .08, .1, .25, .5,  .75,
                               1,    2.5,  5,   7.5, 10,  20,  40,  80, 160, 640, 2560};
 static const double itl[] = {.01, .025, .05, .075, .1,  .15, .2, .3, .4, .5,
@@ -69,4 +71,47 @@ const double *sl_hist_bounds(size_t offset_in_stats, int *n)
     }
     *n = 0;
     return NULL;
+}
+
+/* Bucket 0 holds what is shorter than 2^FINE_FIRST ns; then come eight for each doubling. */
+#define FINE_FIRST 14
+#define FINE_BITS  3
+#define FINE_STEPS (1 << FINE_BITS)
+
+void sl_fine_add(struct sl_fine_hist *h, uint64_t ns)
+{
+    int i = 0;
+    if (ns >> FINE_FIRST != 0) {
+        int exponent = 63 - __builtin_clzll(ns);
+        int part = (int)(ns >> (exponent - FINE_BITS)) & (FINE_STEPS - 1);
+        i = 1 + (exponent - FINE_FIRST) * FINE_STEPS + part;
+    }
+    h->counts[SL_MIN(i, SL_FINE_MAX - 1)]++;
+}
+
+double sl_fine_bound(int i)
+{
+    SL_ASSERT(i >= 0 && i < SL_FINE_MAX);
+    if (i == SL_FINE_MAX - 1)
+        return INFINITY;
+    return ldexp(FINE_STEPS + i % FINE_STEPS, i / FINE_STEPS + FINE_FIRST - FINE_BITS) * 1e-9;
+}
+
+double sl_fine_quantile(const struct sl_fine_hist *before, const struct sl_fine_hist *now, double q)
+{
+    uint64_t total = 0, sum = 0;
+    SL_ASSERT(q >= 0 && q <= 1);
+    for (int i = 0; i < SL_FINE_MAX; i++)
+        total += now->counts[i] - (before != NULL ? before->counts[i] : 0);
+    if (total == 0)
+        return NAN;
+    const double rank = q * (double)total;
+    for (int i = 0; i < SL_FINE_MAX - 1; i++) {
+        const double low = i > 0 ? sl_fine_bound(i - 1) : 0;
+        const uint64_t n = now->counts[i] - (before != NULL ? before->counts[i] : 0);
+        if (n > 0 && (double)(sum + n) >= rank)
+            return low + (sl_fine_bound(i) - low) * (rank - (double)sum) / (double)n;
+        sum += n;
+    }
+    return sl_fine_bound(SL_FINE_MAX - 2); /* the last bucket has no upper bound */
 }

@@ -17,6 +17,7 @@ enum sl_bounds {
 };
 
 void sl_hist_add(struct sl_hist *h, enum sl_bounds which, double value);
+void sl_fine_add(struct sl_fine_hist *h, uint64_t ns);
 
 static inline double sl_seconds(uint64_t from_ns, uint64_t to_ns)
 {

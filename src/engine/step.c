@@ -318,10 +318,13 @@ static void count_token(struct sl_engine *eng, struct sl_rseq *rs)
     if (u->t_first_ns == 0) {
         u->t_first_ns = now;
         sl_hist_add(&eng->stats.ttft_s, SL_BOUNDS_TTFT, sl_seconds(u->t_submit_ns, now));
+        sl_fine_add(&eng->stats.ttft_fine, now - SL_MIN(u->t_submit_ns, now));
         sl_hist_add(&eng->stats.prefill_s, SL_BOUNDS_LATENCY, sl_seconds(u->t_scheduled_ns, now));
     }
-    if (rs->t_last_ns != 0)
+    if (rs->t_last_ns != 0) {
         sl_hist_add(&eng->stats.itl_s, SL_BOUNDS_ITL, sl_seconds(rs->t_last_ns, now));
+        sl_fine_add(&eng->stats.itl_fine, now - SL_MIN(rs->t_last_ns, now));
+    }
     rs->t_last_ns = u->t_last_ns = now;
     u->n_output++;
     eng->stats.generation_tokens++;

@@ -5,6 +5,7 @@
 #include "engine_rig.h"
 
 #include "engine/core.h"
+#include "engine/stats.h"
 
 static const int32_t ten[] = {1, 2, 3, 4, 1, 2, 3, 4, 1, 2};
 
@@ -698,6 +699,12 @@ static void statistics_add_up(void **state)
     assert_int_equal(s.steps, hist_n(&s.step_tokens));
     assert_int_equal(hist_n(&s.ttft_s), 2);
     assert_int_equal(hist_n(&s.itl_s), 3);
+    uint64_t n_itl = 0, n_ttft = 0;
+    for (int i = 0; i < SL_FINE_MAX; i++) {
+        n_itl += s.itl_fine.counts[i];
+        n_ttft += s.ttft_fine.counts[i];
+    }
+    assert_true(n_itl == 3 && n_ttft == 2);
     assert_int_equal(hist_n(&s.e2e_s), 2);
     assert_int_equal(hist_n(&s.queue_s), 2);
     assert_int_equal(hist_n(&s.decode_s), 2);
@@ -887,6 +894,37 @@ static int one_step_late(void **state)
     return 0;
 }
 
+/* Quantiles beside the sorted values themselves, from 10 us to 100 s. */
+static void fine_quantiles(void **state)
+{
+    (void)state;
+    struct sl_fine_hist before = {{0}}, now = {{0}};
+    static uint64_t ns[1001];
+    assert_true(isnan(sl_fine_quantile(NULL, &now, .5)));
+    for (int i = 1; i < SL_FINE_MAX; i++)
+        assert_true(sl_fine_bound(i) > sl_fine_bound(i - 1));
+    assert_true(isinf(sl_fine_bound(SL_FINE_MAX - 1)));
+    for (int i = 0; i < 500; i++)
+        sl_fine_add(&before, 77); /* not of the time that is asked about */
+    now = before;
+    for (int i = 0; i <= 1000; i++) { /* ascending */
+        ns[i] = (uint64_t)(20e3 * pow(10, i / 1000.0 * 6.5));
+        sl_fine_add(&now, ns[i]);
+    }
+    for (int q = 1; q < 20; q++) {
+        double want = (double)ns[q * 50] * 1e-9, got = sl_fine_quantile(&before, &now, q / 20.0);
+        if (fabs(got / want - 1) > .0625)
+            fail_msg("%d/20: %g, not %g", q, got, want);
+    }
+    memset(&now, 0, sizeof now); /* what the first bucket of itl_s held: 4.7 ms of 10 */
+    for (int i = 0; i < 1000; i++)
+        sl_fine_add(&now, 3000000 + (uint64_t)i * 1700);
+    assert_true(fabs(sl_fine_quantile(NULL, &now, .95) / .004615 - 1) < .0625);
+    sl_fine_add(&now, 0);
+    sl_fine_add(&now, UINT64_MAX);
+    assert_true(sl_fine_quantile(NULL, &now, 1) == sl_fine_bound(SL_FINE_MAX - 2));
+}
+
 /* With a runner that computes in the call, and with one that is a step behind. */
 #define BOTH(f)                                   \
     {#f, f, in_time, NULL, NULL},                 \
@@ -922,6 +960,7 @@ int main(void)
         BOTH(penalties_pass_over_ids_without_logits),
         BOTH(memory_may_run_out),
         cmocka_unit_test_setup(impossible_parts_are_refused, in_time),
+        cmocka_unit_test_setup(fine_quantiles, in_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
