@@ -46,7 +46,8 @@ OBJ      = $(patsubst %.c,$(BUILD)/%.o,$1)
 LIB     := $(BUILD)/libsluice.a
 BIN     := $(BUILD)/sluice
 BUNDLE  := $(wildcard assets/storyteller/*)
-WEB     := $(addprefix assets/web/,index.html page.css page.js)
+WEB_JS  := $(addprefix assets/web/,base.js markdown.js highlight.js chats.js chat.js replay.js dashboard.js start.js)
+WEB     := $(addprefix assets/web/,index.html page.css) $(WEB_JS)
 
 TESTS   := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/*/test_*.c))
 TOOLS   := $(patsubst tools/%.c,$(BUILD)/tools/%,$(wildcard tools/*.c))
@@ -271,11 +272,12 @@ $(BUILD)/gen/bundle.o: tools/embed $(BUNDLE)
 	$(Q)tools/embed assets/storyteller sl_bundle_table > $(BUILD)/gen/bundle.S
 	$(Q)$(CC) -c -o $@ $(BUILD)/gen/bundle.S
 
-# The page, as it is and compressed.
+# The page, its script in one piece, as it is and compressed.
 $(BUILD)/gen/web.o: tools/embed $(WEB)
 	@mkdir -p $(BUILD)/gen/web
 	@echo "  EMBED assets/web"
-	$(Q)cp $(WEB) $(BUILD)/gen/web && gzip -9nkf $(patsubst assets/%,$(BUILD)/gen/%,$(WEB))
+	$(Q)cp $(filter-out %.js,$(WEB)) $(BUILD)/gen/web && cat $(WEB_JS) > $(BUILD)/gen/web/page.js
+	$(Q)cd $(BUILD)/gen/web && gzip -9nkf index.html page.css page.js
 	$(Q)tools/embed $(BUILD)/gen/web sl_web_table > $(BUILD)/gen/web.S
 	$(Q)$(CC) -c -o $@ $(BUILD)/gen/web.S
 

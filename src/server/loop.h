@@ -42,6 +42,7 @@ struct sl_server {
     struct sl_exporter *exporter; /* of traces; NULL: none */
     struct sl_puller *puller;     /* NULL: clients download nothing */
     struct sl_tls *tls;           /* NULL: connections are not encrypted */
+    struct sl_history *history;   /* of the load, for the page; NULL: without it */
     int n_loops;
     int max_conns;        /* as configured, or what descriptors allow */
     atomic_int drain;     /* enum sl_drain */

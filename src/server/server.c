@@ -14,6 +14,7 @@
 #include "server/activity.h"
 #include "server/batches.h"
 #include "server/conn.h"
+#include "server/history.h"
 #include "server/kv_publisher.h"
 #include "server/listen.h"
 #include "server/loop.h"
@@ -410,6 +411,7 @@ static void tear_down(struct acceptor *a)
         free_event(a->listeners[i]);
     sl_listeners_close(a->listening);
     sl_activity_stop(a->activity);
+    sl_history_stop(s->history);
     sl_watchdog_timer_stop(a->watchdog);
     free_event(a->resume);
     free_event(a->deadline);
@@ -452,6 +454,8 @@ int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng, str
         rc = listen_all(a, err);
     if (rc == 0)
         rc = sl_workers_start(&a->server.workers, a->server.n_loops, err);
+    if (rc == 0 && !cfg->no_webui)
+        rc = sl_history_start(&a->server, a->server.loops[0].base, &a->server.history, err);
     if (rc == 0)
         rc = start_threads(a, err);
     if (rc == 0 && a->server.batches != NULL)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * state.c - GET /api/state: what the server does right now, as one JSON object for the page at "/",
- * with ?model=NAME of another model than the first;
+ * with ?model=NAME of another model than the first, and the load of the last hour (history.h);
  * POST /api/cancel ends a request by its id. No prompt or answer is in it. Who has a key sees and
  * cancels the requests that came with that key; where there is one key or none, all of them.
  *
@@ -8,7 +8,9 @@
  * worker (task.h).
  */
 #include "base/check.h"
+#include "base/str.h"
 #include "base/sys.h"
+#include "server/history.h"
 #include "server/keys.h"
 #include "server/process.h"
 #include "server/reply.h"
@@ -113,29 +115,6 @@ static void put_counters(struct sl_buf *b, const struct sl_stats *st)
         put_double(b, parts[i], (double)st->part_ns[i] * 1e-9);
     close_with(b, '}');
     sl_buf_putc(b, ',');
-}
-
-static void put_hist(struct sl_buf *b, const char *name, const struct sl_stats *st, size_t offset)
-{
-    const struct sl_hist *h = (const void *)((const char *)st + offset);
-    int n = 0;
-    const double *bounds = sl_hist_bounds(offset, &n);
-    put_name(b, name);
-    SL_PUT(b, "{\"le\":[");
-    for (int i = 0; i < n; i++) {
-        sl_buf_json_double(b, bounds[i]);
-        sl_buf_putc(b, ',');
-    }
-    close_with(b, ']');
-    SL_PUT(b, ",\"n\":[");
-    for (int i = 0; i < n; i++) {
-        sl_put_u64(b, h->counts[i]);
-        sl_buf_putc(b, ',');
-    }
-    sl_put_u64(b, h->counts[SL_HIST_MAX]);
-    SL_PUT(b, "],\"sum\":");
-    sl_buf_json_double(b, h->sum);
-    SL_PUT(b, "},");
 }
 
 static void put_tree(struct sl_buf *b, const struct sl_tree_view *v)
@@ -299,6 +278,7 @@ static void prepare_state(struct sl_task *t)
     put_text(b, "model", t->served->name);
     put_models(b, s);
     put_double(b, "now_s", (double)sl_now_ns() * 1e-9); /* of a clock that never jumps */
+    put_int(b, "started_s", s->t_created_s);
     put_int(b, "uptime_s", sl_wall_ns() / 1000000000 - s->t_created_s);
     put_text(b, "health", sl_engine_health(eng, &err) == 0 ? "" : err.msg);
     put_double(b, "cpu_s", p.cpu_s);
@@ -307,17 +287,20 @@ static void prepare_state(struct sl_task *t)
     put_int(b, "held_bytes", (int64_t)atomic_load(&s->held_bytes));
     put_info(b, eng);
     put_counters(b, &st);
-    put_hist(b, "ttft", &st, offsetof(struct sl_stats, ttft_s));
-    put_hist(b, "itl", &st, offsetof(struct sl_stats, itl_s));
-    put_hist(b, "queue", &st, offsetof(struct sl_stats, queue_s));
-    put_hist(b, "e2e", &st, offsetof(struct sl_stats, e2e_s));
     t->rc = put_pages(b, eng, &st, &t->refusal.err);
     put_requests(b, t);
-    close_with(b, '}');
 }
 
+/* ?since=N: the page has the points of the history up to that number. */
 static void finish_state(struct sl_conn *c, struct sl_task *t)
 {
+    const struct sl_server *s = c->loop->server;
+    struct sl_str since = sl_query_value(c->parser->query, "since");
+    uint64_t last = 0;
+    if (!sl_parse_u64(since.p, since.n, &last))
+        last = 0;
+    sl_history_put(s->history, (int32_t)(t->served - s->models), last, &t->out);
+    sl_buf_putc(&t->out, '}');
     sl_reply_json(c, 200, &t->out);
 }
 

@@ -110,6 +110,39 @@ def test_state(server):
     assert "fox" not in json.dumps(s)
 
 
+def itl_of(server, n):
+    """Times between the tokens of one streamed answer, as a client sees them."""
+    with server.stream("/v1/completions", {"prompt": "Once", "max_tokens": n, "ignore_eos": True}) as events:
+        times = [time.monotonic() for _ in events]
+    return sorted(b - a for a, b in zip(times, times[1:]))
+
+
+def test_history(server):
+    """The server keeps what the charts show; quantiles agree with those of a client."""
+    first = server.json("GET", "/api/state")[1]["history"]["last"]
+    gaps = itl_of(server, 600)
+    time.sleep(1.2)
+    s = server.json("GET", "/api/state")[1]
+    h, window = s["history"], s["window"]
+    points = [dict(zip(h["names"], p)) for p in h["points"]]
+    assert [p["number"] for p in points] == list(range(1, h["last"] + 1)) and h["last"] > first
+    last = points[-1]
+    assert 0 < last["window_ms"] <= 11000 and last["running"] == last["waiting"] == 0
+    # Every token of the server is in the windows once: windows that touch but do not overlap.
+    assert last["generation_tokens"] >= 600 <= s["generation_tokens"]
+    assert window["itl"]["count"] >= 599 and window["ttft"]["count"] >= 1
+    assert last["itl_p95_us"] == round(window["itl"]["p95"] * 1e6)
+    assert 0 < last["itl_mean_us"] < last["itl_p95_us"] * 2
+    # The client is on the same two cores, and some tokens come together: only the magnitude is sure.
+    assert window["itl"]["p50"] < 4 * gaps[len(gaps) * 3 // 4] + .002, (window, gaps[::60])
+    assert 0 < sum(window["step_s"].values()) < window["seconds"] * 1.01
+    # The page asks for what is new; a number of another server's is answered in full.
+    new = server.json("GET", f"/api/state?since={h['last'] - 1}")[1]["history"]
+    assert new["points"][0] == h["points"][-1] and len(new["points"]) == new["last"] - h["last"] + 1
+    for other in ("99999999", "-1", "x", ""):
+        assert len(server.json("GET", "/api/state?since=" + other)[1]["history"]["points"]) >= h["last"]
+
+
 def test_cancel(server):
     t, out = start_long(server)
     row, = wait_running(server, 1)
@@ -157,13 +190,15 @@ def open_page(b, server, tab=""):
     b.errors.clear()
     b.requests.clear()
     b.open(server.url + "/" + tab)
-    b.eval("sessionStorage.clear()")
+    b.eval("sessionStorage.clear(); localStorage.clear()")
     b.open("about:blank")
     b.open(server.url + "/" + tab)
     b.wait("document.getElementById('model').textContent !== ''")
 
 
 def fill(b, field, text):
+    if field.startswith("p-"):
+        b.eval("openSettings(true)")
     b.eval(f"document.getElementById({field!r}).focus()")
     b.eval(f"document.getElementById({field!r}).select()")
     b.type(text)
@@ -172,6 +207,10 @@ def fill(b, field, text):
 def quiet(b, server):
     assert b.errors == []
     assert all(u.startswith((server.url + "/", "data:", "about:")) for u in b.requests), b.requests
+
+
+def click(b, text, within="document"):
+    b.eval(f"[...{within}.querySelectorAll('button')].find(x => x.textContent === {text!r}).click()")
 
 
 SAY = "document.querySelector('.msg.assistant:last-child > .body').textContent"
@@ -205,6 +244,125 @@ def test_chat(chromium, server):
     quiet(b, server)
 
 
+TITLES = "[...document.querySelectorAll('#chat-list .open')].map(x => x.textContent)"
+
+
+@needs_chromium
+def test_conversations(chromium, server):
+    """The list: new, open, rename, delete, undo; kept over a reload."""
+    b = chromium
+    open_page(b, server)
+    assert b.eval("document.querySelectorAll('.examples button').length") == 4
+    b.eval("document.getElementById('p-max_tokens').value = '4'")
+    b.eval("document.querySelector('.examples button').click()")  # an example is sent
+    b.wait("messages.length === 2 && !running")
+    click(b, "New chat")
+    assert b.eval("messages.length") == 0
+    fill(b, "input", "Second <b>one</b>")
+    b.key("Enter")
+    b.wait("messages.length === 2 && !running")
+    first, second = "Explain how a hash table works, in simple words.", "Second <b>one</b>"
+    assert b.eval(TITLES) == [second, first]
+    b.eval("document.querySelector('#chat-list li:nth-child(2) .open').click()")
+    assert b.eval("messages[0].content") == first
+    b.eval("document.querySelector('#chat-list li:nth-child(2) .icon').click()")
+    b.type("Tables")
+    b.key("Enter")
+    assert b.eval(TITLES) == [second, "Tables"] and b.eval("document.activeElement.textContent") == "Tables"
+    b.open(server.url + "/")
+    assert b.eval(TITLES) == [second, "Tables"] and b.eval("messages[0].content") == first
+    b.eval("document.querySelector('#chat-list li:nth-child(2) .icon:last-child').click()")
+    assert b.eval(TITLES) == [second] and b.eval("messages.length") == 0
+    assert b.eval("Object.keys(localStorage).filter(k => k.startsWith('sluice.chat.')).length") == 1
+    b.key("Enter")  # the focus is on Undo
+    assert b.eval(TITLES) == [second, "Tables"]
+    click(b, "Delete all")
+    assert b.eval(TITLES) == [] and b.eval("Object.keys(localStorage).some(k => k.startsWith('sluice.chat.'))") is False
+    # A browser that keeps nothing, and one that is full.
+    b.eval("Storage.prototype.setItem = () => { throw new Error('full'); }")
+    fill(b, "input", "Third")
+    b.key("Enter")
+    b.wait("messages.length === 2 && !running")
+    assert "no room" in b.eval("document.getElementById('note').textContent")
+    quiet(b, server)
+
+
+@needs_chromium
+def test_replay(chromium, server):
+    """An answer that was sampled comes again bit by bit, beside other requests too; a difference is said."""
+    b = chromium
+    open_page(b, server)
+    said = "document.querySelector('.msg.assistant .replay').textContent"
+    fill(b, "p-temperature", "1.3")
+    fill(b, "p-max_tokens", "40")
+    fill(b, "input", "Tell me a story. " * 6)
+    b.key("Enter")
+    b.wait("messages.length === 2 && !running")
+    n = b.eval("messages[1].ids.length")
+    assert 0 < n == b.eval("messages[1].tokens.length") <= 40 and b.eval("messages[1].settings.body.seed") >= 0
+    t, _ = start_long(server, max_tokens=300)
+    click(b, "Replay")
+    b.wait("!running && messages[1].replay")
+    t.join(20)
+    assert b.eval(said).startswith(f"Identical: {n} tokens, ids and log probabilities"), b.eval(said)
+    assert "came from the cache" in b.eval(said)
+    b.open(server.url + "/")  # what was kept is enough for it
+    b.eval("messages[1].tokens[3][1] -= 1e-6")
+    click(b, "Replay")
+    b.wait("!running && messages[1].replay")
+    assert b.eval(said).startswith("Different from token 4:"), b.eval(said)
+    b.eval("messages[1].ids.pop(); messages[1].tokens.pop(); messages[1].tokens[3][1] += 1e-6; redraw()")
+    b.eval("messages[1].tokens[3][1] = Math.fround(messages[1].tokens[3][1])")
+    b.eval("replay(messages[1], 1)")
+    b.wait("!running && messages[1].replay.same === false")
+    quiet(b, server)
+
+
+@needs_chromium
+def test_replay_of_plain_text(chromium, server):
+    b = chromium
+    open_page(b, server)
+    b.eval("document.getElementById('p-plain').click()")
+    fill(b, "p-max_tokens", "300")
+    fill(b, "input", "Once upon a time")
+    b.key("Enter")
+    b.wait("messages.length === 2 && messages[1].ids?.length > 5")
+    click(b, "Stop")
+    b.wait("!running")
+    n = b.eval("messages[1].ids.length")
+    click(b, "Replay")  # as far as it came
+    b.wait("!running && messages[1].replay")
+    assert b.eval("messages[1].replay.text").startswith(f"Identical: {n} tokens"), b.eval("messages[1].replay.text")
+    quiet(b, server)
+
+
+@needs_chromium
+def test_offline(chromium):
+    """A server that died is seen within seconds, on both views, and one that is back as well."""
+    b = chromium
+    light = "document.getElementById('health').textContent"
+    with Server("--threads", "1") as s:
+        port = s.port
+        open_page(b, s)
+        b.wait(light + " === 'ready'")
+        s.process.kill()
+        s.process.wait()
+        b.wait(light + " === 'offline' && !document.getElementById('offline').hidden", 8)
+        fill(b, "input", "Hello")
+        b.key("Enter")
+        b.wait("!running && messages.at(-1).error === 'The server does not answer.'")
+    with Server("--threads", "1", "--port", str(port)) as s:
+        b.wait(light + " === 'ready' && document.getElementById('offline').hidden", 8)
+        b.eval("openTab('dash')")
+        b.wait("points.length > 1")
+        s.process.kill()
+        s.process.wait()
+        b.wait(light + " === 'offline'", 5)
+    with Server("--threads", "1", "--port", str(port)) as s:
+        b.wait(light + " === 'ready' && state?.uptime_s < 5 && points.length === points.at(-1)?.number", 8)
+    assert [e for e in b.errors if "ERR_" not in e] == []  # the browser says by itself what it cannot load
+
+
 @needs_chromium
 def test_models_are_chosen(chromium):
     story = os.path.join(ROOT, "assets", "storyteller")
@@ -222,7 +380,7 @@ def test_models_are_chosen(chromium):
         b.wait("messages.length === 2 && !running")
         assert s.metric("vllm:request_success_total", model_name="second", finished_reason="length") == 1
         assert s.metric("vllm:request_success_total", model_name="first", finished_reason="length") == 0
-        b.wait("samples.length > 0 && samples[samples.length - 1].model === 'second'")
+        b.wait("state?.model === 'second'")
         b.open(s.url + "/")  # the tab keeps its choice
         b.wait("document.getElementById('models').value === 'second'")
         quiet(b, s)
@@ -264,10 +422,11 @@ def test_tools(chromium, server):
     tools = [{"type": "function", "function": {"name": "get_weather", "parameters": schema}}]
     fill(b, "p-tools", json.dumps(tools))
     # The page leaves the choice to the model; this one has to be told.
-    b.eval("""{const old = requestBody; requestBody = () => { const r = old();
-        if (messages.length === 1) Object.assign(r[1], {tool_choice: 'required', parallel_tool_calls: false,
+    b.eval("""{const old = requestSettings; requestSettings = () => { const r = old();
+        if (messages.length === 1) Object.assign(r.body, {tool_choice: 'required', parallel_tool_calls: false,
             logit_bias: {202: -100, 203: -100, 206: -100, 209: -100, 225: -100, 302: -100}});
-        r[1].max_tokens ||= 300; window.sent = r[1]; return r; };}""")
+        r.body.max_tokens ||= 300; return r; };
+      const body = requestBody; requestBody = (...a) => window.sent = body(...a);}""")
     fill(b, "input", "Weather?")
     b.key("Enter")
     b.wait("messages.length === 2 && !running", 60)
@@ -336,6 +495,39 @@ def test_markdown(chromium, server):
     quiet(b, server)
 
 
+CODE = {
+    "python": ('def f(x):  # <b>\n    return "a\\"b" + 0x1f', {"hl-key": ["def", "return"], "hl-fun": ["f"],
+               "hl-com": ["# <b>"], "hl-str": ['"a\\"b"'], "hl-num": ["0x1f"]}),
+    "c": ("#include <x.h>\nint a = f('c'); /* open", {"hl-com": ["#include <x.h>", "/* open"], "hl-key": ["int"],
+          "hl-fun": ["f"], "hl-str": ["'c'"]}),
+    "JSON": ('{"a": [1.5e3, true]}', {"hl-str": ['"a"'], "hl-num": ["1.5e3"], "hl-key": ["true"]}),
+    "html": ('<img src="x" onerror="y">&amp;', {"hl-key": ["<img", ">"], "hl-str": ['"x"', '"y"'], "hl-num": ["&amp;"]}),
+    "diff": ("+a\n-b\n c", {"hl-add": ["+a\n"], "hl-del": ["-b\n"]}),
+    "sql": ("SELECT x -- all", {"hl-key": ["SELECT"], "hl-com": ["-- all"]}),
+    "css": ("a { color: #fff; margin: 2px }", {"hl-key": ["color", "margin"], "hl-num": ["#fff", "2px"]}),
+    "constructor": ("if x", {}), "": ("if x", {}),
+}
+
+
+@needs_chromium
+def test_highlight(chromium, server):
+    """Colours are spans around the text as it is; texts made to be slow are not."""
+    b = chromium
+    open_page(b, server)
+    for lang, (text, want) in CODE.items():
+        make = f"(() => {{ const e = el('pre'); highlight({json.dumps(lang)}, {json.dumps(text)}, e); return e; }})()"
+        assert b.eval(make + ".textContent") == text
+        assert b.eval(make + ".querySelectorAll('*:not(span)').length") == 0
+        got = b.eval(f"[...{make}.children].map(e => [e.className, e.textContent])")
+        assert {k: [t for c, t in got if c == k] for k in {c for c, _ in got}} == want, (lang, got)
+    for lang in b.eval("Object.keys(FAMILIES).map(f => Object.keys(LANGUAGES).find(l => LANGUAGES[l] === f))"):
+        for piece in ("/*", '"', "'", "`", '"""', "\\\\", "<!--", "--", "#", "1e", "a", "<", "&", " #"):
+            ms = b.eval(f"""(() => {{ const t = performance.now(); highlight("{lang}",
+                {json.dumps(piece)}.repeat(20000 / {len(piece)}), el('pre')); return performance.now() - t; }})()""")
+            assert ms < 1500, (lang, piece, ms)
+    quiet(b, server)
+
+
 @needs_chromium
 def test_reasoning_is_folded(chromium, server):
     b = chromium
@@ -355,12 +547,28 @@ def test_dashboard(chromium, server):
     button = "document.querySelector('#requests tbody button')"
     b.wait('!!' + button)
     assert b.eval("document.querySelector('#requests tbody td').textContent") == row["id"]
-    b.wait("samples.length >= 3 && document.getElementById('split').childNodes.length === 6")
+    b.wait("points.length >= 3 && document.getElementById('split').childNodes.length === 6")
     for canvas in ("c-requests", "c-tokens", "c-ttft", "c-itl", "c-map", "c-tree"):
         assert b.eval(f"document.getElementById('{canvas}').getAttribute('aria-label')"), canvas
         assert b.eval(f"""(() => {{ const c = document.getElementById('{canvas}');
             return c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((x) => x); }})()"""), canvas
-    assert b.eval("document.getElementById('c-requests').getAttribute('aria-label')") == "running 1, waiting 0"
+    b.wait("document.getElementById('c-requests').getAttribute('aria-label') === 'running 1, waiting 0'")
+    # A tile says what the legend of its chart says.
+    tile = """(name) => [...[...document.querySelectorAll('#figures div')].find(
+        d => d.firstChild.textContent === name).children].map(e => e.textContent)"""
+    legend = "(id) => document.getElementById(id).getAttribute('aria-label')"
+    shown = b.eval(f"""[{', '.join(f"({tile})('{n}')" for n in ('generated', 'first token, mean',
+        'between tokens, mean'))}, ...['c-tokens', 'c-ttft', 'c-itl'].map({legend})]""")
+    for (name, value, below), said in zip(shown[:3], shown[3:]):
+        assert said.startswith(("generated " if name == "generated" else "mean ") + value), shown
+        assert name == "generated" or below.split(",")[0] == said.split(", ")[1], shown
+    b.eval("document.getElementById('span-1h').click()")
+    assert b.eval("spanS") == 3600 and b.eval("document.getElementById('span-1h').ariaPressed") == "true"
+    before = b.eval("points.length")
+    b.open("about:blank")
+    b.open(server.url + "/#dashboard")  # the server keeps what the charts show
+    b.wait(f"points.length >= {before}", 3)
+    b.wait('!!' + button)
     b.eval(button + ".click()")
     t.join(20)
     assert out[0][1]["choices"][0]["finish_reason"] == "abort"
@@ -416,7 +624,7 @@ def test_contrast(chromium, server, dark):
     b = chromium
     b.colors(dark)
     open_page(b, server, "#dashboard")
-    b.wait("samples.length >= 2")
+    b.wait("points.length >= 2")
     assert b.eval(CONTRAST) == []
     b.eval(f"""messages = [{{role: 'user', content: 'q'}}, {{role: 'assistant', content: {json.dumps(MARKDOWN)},
         reasoning: 'r', error: 'failed', stats: '1 token'}}, {{role: 'assistant', content: 'abcde',
@@ -432,14 +640,16 @@ def test_keyboard(chromium, server):
     b = chromium
     open_page(b, server)
     seen = []
-    b.eval("document.activeElement.blur()")
+    b.eval("document.getElementById('settings').classList.add('open'); document.activeElement.blur()")
     for _ in range(40):
         b.key("Tab")
-        name = b.eval("document.activeElement.id || document.activeElement.tagName")
-        if name == "BODY" or name in seen:
+        name = b.eval("document.activeElement.id || document.activeElement.tagName + "
+                      "document.activeElement.textContent")
+        if name.startswith("BODY") or name in seen:
             break
         seen.append(name)
-    want = ["tab-chat", "messages", "input", "clear", "send", "p-system", "p-temperature", "p-tools"]
+    want = ["tab-chat", "new-chat", "messages", "input", "settings-open", "send", "settings-close", "p-system",
+            "p-temperature", "p-tools"]
     assert [n for n in seen if n in want] == want
     tree = b.call("Accessibility.getFullAXTree")["nodes"]
     for node in tree:
@@ -458,7 +668,7 @@ def test_phone(server):
     with browser.Browser(width=390, height=780, phone=True) as b:
         for tab in ("#chat", "#dashboard"):
             open_page(b, server, tab)
-            b.wait("samples.length >= 1")
+            b.wait("points.length >= 1")
             assert b.eval("document.documentElement.scrollWidth") <= 390
         open_page(b, server)
         assert b.eval("document.getElementById('input').getBoundingClientRect().bottom") <= 780
