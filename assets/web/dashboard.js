@@ -75,7 +75,7 @@ function chart(id, unit, shown, series) {
     for (let i = 0; i <= 2; i++) {
         const y = 8 + (bottom - 8) * (1 - i / 2);
         g.fillStyle = color("--dim");
-        g.fillText(units(top * i / 2, unit), left - 6, y);
+        g.fillText(units(top * i / 2, unit).replace(/\.0+(?= )/, ""), left - 6, y);
         g.fillStyle = color("--line");
         g.fillRect(left, y, width, 1);
     }

@@ -98,7 +98,8 @@ class Browser:
         return reply["result"]
 
     def eval(self, expression):
-        r = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        r = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True,
+                      userGesture=True)
         if "exceptionDetails" in r:
             raise RuntimeError(expression + ": " + r["exceptionDetails"]["exception"].get("description", ""))
         return r["result"].get("value")

@@ -319,6 +319,23 @@ def test_replay(chromium, server):
 
 
 @needs_chromium
+def test_copy(chromium, server):
+    """Messages and code, also where the browser has no clipboard for the page: plain HTTP from another machine."""
+    b = chromium
+    open_page(b, server)
+    b.eval("""{Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true});
+        document.addEventListener('copy', () => { const a = document.activeElement;
+            window.copied = a.value.slice(a.selectionStart, a.selectionEnd); });
+        messages = [{role: 'user', content: 'q'}, {role: 'assistant', content: 'A\\n\\n```c\\nint a;\\n```'}]; redraw()}""")
+    for where, text in (("document.querySelector('.block')", "int a;"), ("document.querySelector('.msg.user')", "q"),
+                        ("document.querySelector('.assistant .actions')", "A\n\n```c\nint a;\n```")):
+        click(b, "Copy", where)
+        assert b.eval("copied") == text
+        b.wait(where + ".textContent.includes('Copied')", 2)
+    quiet(b, server)
+
+
+@needs_chromium
 def test_replay_of_plain_text(chromium, server):
     b = chromium
     open_page(b, server)
@@ -626,10 +643,17 @@ def test_contrast(chromium, server, dark):
     open_page(b, server, "#dashboard")
     b.wait("points.length >= 2")
     assert b.eval(CONTRAST) == []
-    b.eval(f"""messages = [{{role: 'user', content: 'q'}}, {{role: 'assistant', content: {json.dumps(MARKDOWN)},
-        reasoning: 'r', error: 'failed', stats: '1 token'}}, {{role: 'assistant', content: 'abcde',
-        tokens: ['a', 'b', 'c', 'd', 'e'].map((t, i) => [t, [-3, -2, -1, -.2, 0][i], []])}}];
-        openTab('chat'); redraw(); document.querySelector('details').open = true; note('bad', true)""")
+    b.eval("""messages = [{role: 'user', content: 'q'}, {role: 'assistant', content: MARKDOWN, reasoning: 'r',
+        error: 'failed', stats: '1 token', replay: {same: false, text: 'Different'}}, {role: 'assistant',
+        content: 'abcde', colour: true, replay: {same: true, text: 'Identical'},
+        tokens: ['a', 'b', 'c', 'd', 'e'].map((t, i) => [t, [-3, -2, -1, -.2, 0][i], []])},
+        ...['python', 'diff', 'html'].map((lang) => ({role: 'assistant',
+            content: '```' + lang + '\\n+def f(): # c\\n-"s" 1 <b>\\n```'}))];
+        keepMessages(); openSettings(true); silent(); openTab('chat'); redraw(); silent();
+        document.querySelector('details').open = true; note('bad', true)""".replace("MARKDOWN", json.dumps(MARKDOWN)))
+    for part in (".hl-key", ".hl-str", ".hl-com", ".hl-num", ".hl-fun", ".hl-add", ".hl-del", ".replay.good", ".replay.bad",
+                 ".tokens .p0", "#chat-list .open", "#offline"):
+        assert b.eval(f"document.querySelector('{part}').checkVisibility()"), part
     assert b.eval(CONTRAST) == []
     b.colors(False)
 
