@@ -87,7 +87,9 @@ function deleteChats(ids) {
     writeChats(list.filter((c) => !ids.includes(c.id)));
     $("chats-undo").hidden = false;
     $("chats-undo-text").textContent = ids.length === 1 ? "Deleted." : ids.length + " deleted.";
+    const open = $("chats").classList.contains("open");
     if (ids.includes(chatId)) openChat("");
+    if (open) showChats(true);
     $("undo").focus();
 }
 

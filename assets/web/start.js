@@ -22,7 +22,7 @@ function silent() {
     health(false, "offline");
     $("offline").hidden = false;
     $("offline").textContent = "The server does not answer; trying again." +
-        (lastReply ? " What is shown is of " + lastReply.toLocaleTimeString() + "." : "");
+        (lastReply ? " Its last reply came at " + lastReply.toLocaleTimeString() + "." : "");
 }
 
 // Which of several models the page is about: the one chosen before, else the first that writes text.

@@ -702,6 +702,17 @@ def test_phone(server):
         b.key("Escape")
         assert not b.eval("document.getElementById('p-system').checkVisibility()")
         assert b.eval("document.activeElement.id") == "settings-open"
+        b.eval("messages = [{role: 'user', content: 'q'}]; keepMessages(); redraw()")
+        b.eval("document.getElementById('chats-open').click()")
+        assert b.eval("document.activeElement.id") == "new-chat"
+        click(b, "", "document.querySelector('#chat-list li .icon:last-child').parentElement")  # rename
+        b.key("Escape")
+        b.eval("document.querySelector('#chat-list li .icon:last-child').click()")
+        assert b.eval("document.activeElement.id") == "undo" and b.eval("messages.length") == 0
+        assert b.eval("document.getElementById('undo').checkVisibility()")
+        b.key("Escape")
+        assert not b.eval("document.getElementById('new-chat').checkVisibility()")
+        assert b.eval("document.activeElement.id") == "chats-open"
         for size in b.eval("""[...document.querySelectorAll('button, input, textarea')].filter((e) =>
             e.checkVisibility()).map((e) => [e.id, e.getBoundingClientRect().height])"""):
             assert size[1] >= 24, size  # WCAG 2.2's least size of a target
