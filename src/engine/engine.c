@@ -288,7 +288,8 @@ void sl_engine_destroy(struct sl_engine *eng)
     atomic_store(&eng->stopping, true);
     sl_inbox_wake(&eng->inbox);
     if (eng->threaded && !join_thread(eng)) {
-        sl_log(SL_LOG_ERROR, "the engine thread hangs: it and its memory are left behind");
+        sl_log(SL_LOG_ERROR,
+               "the engine thread hangs: stopping without it, its memory is not freed");
         return;
     }
     sl_watchdog_stop(eng);

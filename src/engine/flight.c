@@ -31,7 +31,8 @@ int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_e
     size_t n_table = n_seqs * (size_t)SL_CEIL_DIV(i->max_model_len, i->block_size);
     *f = (struct sl_flight){0};
     if (n_table > INT32_MAX)
-        return sl_fail(err, SL_ELIMIT, "max_num_seqs = %d with max_model_len = %d is too much",
+        return sl_fail(err, SL_ELIMIT,
+                       "max_num_seqs = %d with max_model_len = %d needs too much memory",
                        i->max_num_seqs, i->max_model_len);
     f->tables_bytes = n_table * sizeof *f->tables;
     f->tokens = sl_calloc(n_tokens, sizeof *f->tokens);

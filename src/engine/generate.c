@@ -54,7 +54,7 @@ int sl_generate(struct sl_engine *eng, const struct sl_generate_desc *d, enum sl
     else
         sl_engine_sampling_default(eng, &request.sampling);
     if (request.sampling.n != 1)
-        return sl_fail(err, SL_EINVAL, "n: %d sequences, sl_generate makes one",
+        return sl_fail(err, SL_EINVAL, "n is %d: sl_generate returns one sequence",
                        request.sampling.n);
     int rc = sl_tokenizer_encode(sl_engine_tokenizer(eng), d->prompt, d->n_prompt, d->encode_flags,
                                  &ids, &n_ids, err);

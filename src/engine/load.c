@@ -556,7 +556,8 @@ static int check_same_shape(const struct loaded *a, const struct sl_model_facts 
         strcmp(fa->weight_dtype, fb->weight_dtype) == 0 && a->plan.n_pages == b->plan.n_pages &&
         a->plan.max_model_len == b->plan.max_model_len)
         return 0;
-    return sl_fail(err, SL_EINVAL, "the new weights are not of the same shape and format");
+    return sl_fail(err, SL_EINVAL,
+                   "the new weights do not have the shape and format of the old ones");
 }
 
 /* Weights for an engine that has given its own up. */

@@ -51,7 +51,7 @@ static int finish_mask(struct sl_rseq *rs, struct sl_error *err)
         any = (rs->mask[i] & ~ends[i]) != 0;
     rs->mask_ends = !any && complete;
     if (!any && !complete)
-        return sl_fail(err, SL_ELIMIT, "structured output: no token of the vocabulary can go on");
+        return sl_fail(err, SL_ELIMIT, "structured output: no token can continue the text");
     if (p->ignore_eos) /* the text goes on as long as it can */
         clear_ends(rs->mask, v);
     for (int32_t i = 0; i < p->n_stop_token_ids && complete; i++)
@@ -115,7 +115,7 @@ static int match(struct sl_rseq *rs, int32_t token, struct sl_error *err)
     if (token >= 0 && !known)
         rc = sl_matcher_accept(rs->matcher, token, &allowed, err);
     if (rc == 0 && !allowed)
-        rc = sl_fail(err, SL_EINTERNAL, "structured output: token %d was chosen but may not come",
+        rc = sl_fail(err, SL_EINTERNAL, "structured output: token %d was chosen but is not allowed",
                      token);
     if (rc == 0)
         rc = sl_matcher_mask(rs->matcher, rs->mask, err);
@@ -156,7 +156,7 @@ static int narrow(struct sl_rseq *rs, struct sl_error *err)
         any |= rs->mask[i];
     }
     if (any == 0 && !rs->mask_ends)
-        return sl_fail(err, SL_ELIMIT, "allowed_token_ids: none of them can come next");
+        return sl_fail(err, SL_ELIMIT, "allowed_token_ids: the grammar allows none of them here");
     return 0;
 }
 

@@ -123,7 +123,8 @@ static int check_choice(const struct sl_sampling *s, const struct sl_request_lim
                         struct sl_error *err)
 {
     if (s->n_allowed_token_ids < 0 || (s->n_allowed_token_ids > 0 && s->allowed_token_ids == NULL))
-        return sl_fail(err, SL_EINVAL, "allowed_token_ids: %d of them", s->n_allowed_token_ids);
+        return sl_fail(err, SL_EINVAL, "allowed_token_ids is not a list of %d ids",
+                       s->n_allowed_token_ids);
     for (int32_t i = 0; i < s->n_allowed_token_ids; i++)
         if (s->allowed_token_ids[i] < 0 || s->allowed_token_ids[i] >= lim->n_logits)
             return sl_fail(err, SL_EINVAL, "allowed_token_ids[%d] = %d is not in [0, %d)", i,
@@ -226,7 +227,7 @@ static int check_adapter(const struct sl_request_desc *desc, const struct sl_req
                        (double)hits);
     const float scale = desc->adapter_scale;
     if (desc->adapter != NULL && !lim->has_adapters)
-        return sl_fail(err, SL_EUNSUPPORTED, "adapter: this engine has none");
+        return sl_fail(err, SL_EUNSUPPORTED, "adapter: this engine was started without adapters");
     if (!(scale >= -SL_MAX_ADAPTER_SCALE && scale <= SL_MAX_ADAPTER_SCALE))
         return sl_fail(err, SL_EINVAL, "lora_scale must be in [-%g, %g], not %g",
                        SL_MAX_ADAPTER_SCALE, SL_MAX_ADAPTER_SCALE, (double)scale);
@@ -249,7 +250,7 @@ static int check_task(const struct sl_request_desc *desc, const struct sl_reques
                        lim->pairs ? "a place in the prompt" : "no pairs");
     if (desc->pooling && (s->n != 1 || s->n_stop != 0 || s->prompt_logprobs >= 0 ||
                           s->logprobs >= 0 || desc->constraint != NULL || desc->thinking != NULL))
-        return sl_fail(err, SL_EINVAL, "pooling does not go with parameters of generation");
+        return sl_fail(err, SL_EINVAL, "a pooling request cannot have generation parameters");
     return 0;
 }
 

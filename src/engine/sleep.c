@@ -16,7 +16,7 @@
 
 int sl_engine_is_asleep(struct sl_error *err)
 {
-    return sl_fail(err, SL_EASLEEP, "the model sleeps until it is woken (/wake_up)");
+    return sl_fail(err, SL_EASLEEP, "the model is asleep: wake it with POST /wake_up");
 }
 
 int sl_engine_sleep_level(const struct sl_engine *eng)

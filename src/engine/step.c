@@ -539,7 +539,7 @@ static void fail_choice(struct sl_engine *eng, const struct sl_flight_seq *fs)
     struct sl_error err;
     struct sl_request *req = fs->rs->req;
     if (fs->samples && !any_may_come(eng, fs)) {
-        sl_fail(&err, SL_ELIMIT, "%s: with what else is ruled out, no token may come next",
+        sl_fail(&err, SL_ELIMIT, "%s: together with the other constraints, it allows no next token",
                 req->allowed != NULL            ? "allowed_token_ids"
                 : req->sampling.n_bad_words > 0 ? "bad_words"
                                                 : "min_tokens");
@@ -852,7 +852,7 @@ static void repair(struct sl_engine *eng, struct sl_error *err)
     sl_kv_reset(&eng->kv);
     if (sl_engine_verify(eng, false, err))
         return;
-    sl_log(SL_LOG_ERROR, "the engine ends its service: %s", err->msg);
+    sl_log(SL_LOG_ERROR, "the engine stops serving: %s", err->msg);
     eng->error = *err;
     atomic_store(&eng->failed, true);
 }

@@ -194,7 +194,7 @@ void sl_watchdog_dump(struct sl_engine *eng)
            atomic_load(&eng->n_open), atomic_load(&eng->n_queued), sl_inbox_count(&eng->inbox),
            (unsigned long long)atomic_load(&eng->n_moves), phases[atomic_load(&eng->phase)]);
     if (!sl_engine_lock_turn(eng)) { /* only what is atomic can be read */
-        sl_log(SL_LOG_ERROR, "watchdog: it does not come to an end, so its state is not readable");
+        sl_log(SL_LOG_ERROR, "watchdog: its turn does not end, so its state cannot be read");
         return;
     }
     sl_log(

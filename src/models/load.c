@@ -106,8 +106,9 @@ static int load_yes_no(struct sl_model *m, struct sl_error *err)
         return 0;
     const size_t row_bytes = (size_t)(t->n_bytes / (uint64_t)t->dims[0]);
     if (t->dtype == SL_DTYPE_FP8_E4M3 || t->data == NULL)
-        return sl_fail(err, SL_EUNSUPPORTED, "tensor \"%s\" is %s: two of its rows cannot be taken",
-                       t->name, sl_dtype_info(t->dtype)->name);
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor \"%s\" is %s: cannot make a classifier of its rows", t->name,
+                       sl_dtype_info(t->dtype)->name);
     p->copy_bytes = 2 * row_bytes;
     p->copy = sl_aligned_alloc(p->copy_bytes);
     if (p->copy == NULL)

@@ -162,9 +162,9 @@ static int choose_task(const struct sl_model *m, const char *runner, const char 
     if (rc != 0)
         return rc;
     if (r == 1 && !generates(m))
-        return sl_fail(err, SL_EINVAL, "runner: %s is no model that generates", m->name->id);
+        return sl_fail(err, SL_EINVAL, "runner: %s is not a generative model", m->name->id);
     if (r == 1 && c >= 2)
-        return sl_fail(err, SL_EINVAL, "convert: %s needs the runner pooling", converts[c]);
+        return sl_fail(err, SL_EINVAL, "convert: %s needs runner pooling", converts[c]);
     if (c == 3 && !classifier && yes_no == NULL)
         return sl_fail(err, SL_EINVAL,
                        "convert: this model has no classifier; classify needs two tokens whose "

@@ -78,7 +78,7 @@ static int check_scope(struct sl_task *t)
     if (cfg->key_rules == NULL || cfg->key_rules[t->key].generate)
         return 0;
     t->refusal.code = "insufficient_scope";
-    return sl_refuse(&t->refusal, SL_EAUTH, NULL, "this API key may not generate");
+    return sl_refuse(&t->refusal, SL_EAUTH, NULL, "this API key lacks the scope generate");
 }
 
 static int create(struct sl_task *t)

@@ -173,7 +173,7 @@ int sl_batch_open(const char *in, const char *part, size_t max_lines, struct sl_
     if (rc < 0)
         return rc;
     if (rc == 0)
-        return sl_fail(err, SL_EBUSY, "%s: another run works on it", f->part);
+        return sl_fail(err, SL_EBUSY, "%s: another run is using it", f->part);
     return load_part(f, err);
 }
 
@@ -233,7 +233,7 @@ int sl_batch_read(const struct sl_batch_file *f, size_t i, struct sl_batch_reque
     if (!json_is_object(r->body))
         return sl_fail(err, SL_EINVAL, "body must be an object");
     if (json_is_true(json_object_get(r->body, "stream")))
-        return sl_fail(err, SL_EINVAL, "body.stream: a batch has no streams");
+        return sl_fail(err, SL_EINVAL, "body.stream: requests of a batch cannot stream");
     return 0;
 }
 

@@ -664,7 +664,7 @@ int sl_batches_open(struct sl_server *server, struct sl_file_store *files, struc
     if (b->n_recs > 0)
         qsort(b->recs, b->n_recs, sizeof(struct sl_batch_record *), by_age);
     if (b->n_open > 0)
-        sl_log(SL_LOG_INFO, "%zu batches go on", b->n_open);
+        sl_log(SL_LOG_INFO, "%zu batches continue", b->n_open);
     *out = b;
     return 0;
 }
@@ -712,7 +712,8 @@ static int insert(struct sl_batches *b, struct sl_batch_record *rec, struct sl_r
     pthread_mutex_lock(&b->lock);
     if (b->n_open == SL_MAX_OPEN_BATCHES) {
         r->code = "rate_limit_exceeded";
-        rc = sl_refuse(r, SL_EBUSY, NULL, "%d batches have not ended", SL_MAX_OPEN_BATCHES);
+        rc = sl_refuse(r, SL_EBUSY, NULL, "%d batches are unfinished, the most that are allowed",
+                       SL_MAX_OPEN_BATCHES);
     }
     if (rc == 0 && !make_room(b))
         rc = sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
@@ -731,7 +732,7 @@ int sl_batches_create(struct sl_batches *b, const char *owner, const struct sl_b
 {
     int64_t seconds = 0;
     if (!sl_batch_is_endpoint(desc->endpoint))
-        return sl_refuse(r, SL_EINVAL, "endpoint", "endpoint: no batches of '%.40s'",
+        return sl_refuse(r, SL_EINVAL, "endpoint", "endpoint: batches do not support '%.40s'",
                          desc->endpoint);
     if (!sl_batch_window(desc->window, &seconds))
         return sl_refuse(r, SL_EINVAL, "completion_window",

@@ -246,7 +246,7 @@ static int check_head(const struct sl_conn *c, struct sl_refusal *r)
     }
     if (!(c->route->methods & 1u << p->method)) {
         sl_route_allow(c->route, allow, sizeof allow);
-        return sl_refuse(r, SL_EMETHOD, NULL, "this path answers %s only", allow);
+        return sl_refuse(r, SL_EMETHOD, NULL, "this path accepts only %s", allow);
     }
     for (size_t i = 0; i < p->n_headers; i++) { /* each of them: codings add up */
         if (sl_str_equals_nocase(p->headers[i].name, "content-encoding") &&
@@ -261,7 +261,7 @@ static int check_head(const struct sl_conn *c, struct sl_refusal *r)
         return sl_refuse(r, SL_ESHUTDOWN, NULL, "the server is shutting down");
     if (c->route->starts_work && cfg->key_rules != NULL && !cfg->key_rules[c->key].generate) {
         r->code = "insufficient_scope";
-        return sl_refuse(r, SL_EAUTH, NULL, "this API key may not generate");
+        return sl_refuse(r, SL_EAUTH, NULL, "this API key lacks the scope generate");
     }
     if (c->over_rate) {
         r->code = "rate_limit_exceeded";

@@ -65,7 +65,7 @@ static int check_members(json_t *v, struct sl_refusal *r)
         for (size_t i = 0; i < SL_COUNT(known); i++)
             found |= strcmp(name, known[i]) == 0;
         if (!found)
-            return sl_refuse(r, SL_EINVAL, NULL, "there is no member '%.40s'", name);
+            return sl_refuse(r, SL_EINVAL, NULL, "unknown member '%.40s'", name);
     }
     return 0;
 }
@@ -93,7 +93,8 @@ static int read_key(struct sl_keys *keys, json_t *v, struct sl_refusal *r)
         rc = sl_refuse(r, SL_EINVAL, NULL, "key is empty");
     for (int i = 0; rc == 0 && i < keys->n; i++) {
         if (strcmp(keys->texts[i], text) == 0)
-            rc = sl_refuse(r, SL_EINVAL, NULL, "its key is '%.40s''s already", keys->rules[i].name);
+            rc = sl_refuse(r, SL_EINVAL, NULL, "its key is already used by '%.40s'",
+                           keys->rules[i].name);
     }
     keys->texts[keys->n++] = text;
     return rc;

@@ -64,7 +64,7 @@ static int read_member(struct sl_kv_events_config *c, const char *name, const js
         return read_word(v, name, "map", "array", &c->arrays, r);
     if (strcmp(name, "renumber") == 0)
         return sl_json_bool(v, name, &c->renumber, r);
-    return sl_refuse(r, SL_EINVAL, NULL, "there is no member '%.40s'", name);
+    return sl_refuse(r, SL_EINVAL, NULL, "unknown member '%.40s'", name);
 }
 
 int sl_kv_events_config_read(const char *text, struct sl_kv_events_config *c, struct sl_error *err)

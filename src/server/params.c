@@ -379,7 +379,7 @@ static int check_best_of(struct sl_params *p, struct sl_refusal *r)
     if (p->best_of == 0 || p->endpoint != SL_ENDPOINT_COMPLETIONS)
         return 0;
     if (p->best_of < p->sampling.n)
-        return sl_refuse(r, SL_EINVAL, "best_of", "best_of is %d, below n, which is %d", p->best_of,
+        return sl_refuse(r, SL_EINVAL, "best_of", "best_of (%d) is less than n (%d)", p->best_of,
                          p->sampling.n);
     if (p->best_of > p->sampling.n && p->stream)
         return sl_refuse(r, SL_EINVAL, "best_of",

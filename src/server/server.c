@@ -204,9 +204,9 @@ static void on_hangup(evutil_socket_t sig, short what, void *arg)
     (void)sig;
     (void)what;
     if (sl_tls_reload(a->server.tls, &err) != 0)
-        sl_log(SL_LOG_ERROR, "SIGHUP: the old certificate stays: %s", err.msg);
+        sl_log(SL_LOG_ERROR, "SIGHUP: keeping the old certificate: %s", err.msg);
     else
-        sl_log(SL_LOG_INFO, "SIGHUP: certificate and key were read again");
+        sl_log(SL_LOG_INFO, "SIGHUP: certificate and key reloaded");
 }
 
 static void on_stop_fd(evutil_socket_t fd, short what, void *arg)

@@ -211,7 +211,7 @@ static void what_cannot_be_repaired_is_not_served(void **state)
     g.eng->n_seqs_taken++;
     assert_int_equal(run_one(&g), 20);
     assert_int_equal(sl_engine_health(g.eng, &err), SL_EINTERNAL);
-    assert_non_null(strstr(log_text, "the engine ends its service: I3: "));
+    assert_non_null(strstr(log_text, "the engine stops serving: I3: "));
     rig_stop(&g);
     sl_sys = &sl_sys_real;
 }

@@ -255,7 +255,7 @@ def test_keys(tmp_path):
                         lambda: other.batches.create(input_file_id=done.input_file_id, endpoint=TEXT, completion_window="1h")):
                 with pytest.raises((openai.NotFoundError, openai.AuthenticationError)):
                     ask()
-        with pytest.raises(openai.AuthenticationError, match="may not generate"):
+        with pytest.raises(openai.AuthenticationError, match="lacks the scope generate"):
             create(ops, [line(0)])
 
 

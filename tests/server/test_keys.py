@@ -88,10 +88,10 @@ def test_names_in_the_log(server):
     ('{"keys": [{"key": 1, "name": "n"}]}', "must be a string"),
     ('{"keys": [{"key": "a", "name": "n", "scopes": "admin"}]}', "scopes must be an array"),
     ('{"keys": [{"key": "a", "name": "n", "scopes": ["root"]}]}', "'root' is neither"),
-    ('{"keys": [{"key": "a", "name": "n", "max_runing": 1}]}', "no member 'max_runing'"),
+    ('{"keys": [{"key": "a", "name": "n", "max_runing": 1}]}', "unknown member 'max_runing'"),
     ('{"keys": [{"key": "a", "name": "n", "max_running": 0}]}', "max_running"),
     ('{"keys": [{"key": "a", "name": "n", "requests_per_minute": "9"}]}', "requests_per_minute"),
-    ('{"keys": [{"key": "a", "name": "n"}, {"key": "a", "name": "m"}]}', "keys[1]: its key is 'n''s already"),
+    ('{"keys": [{"key": "a", "name": "n"}, {"key": "a", "name": "m"}]}', "keys[1]: its key is already used by 'n'"),
 ])
 def test_bad_files(tmp_path, text, message):
     file = tmp_path / "keys.json"

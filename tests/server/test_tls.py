@@ -178,11 +178,11 @@ def test_reload(server, certs):
     before = connect(server)
     shutil.copy(certs["two"][0], server.cert)
     server.process.send_signal(signal.SIGHUP)  # the key does not fit yet
-    wait_log(server, "the old certificate stays", 1)
+    wait_log(server, "keeping the old certificate", 1)
     alive(server)
     shutil.copy(certs["two"][1], server.key)
     server.process.send_signal(signal.SIGHUP)
-    wait_log(server, "were read again", 1)
+    wait_log(server, "certificate and key reloaded", 1)
     assert json.loads(ask(before, {}))["choices"]  # a connection goes on
     with pytest.raises(ssl.SSLCertVerificationError):
         connect(server)

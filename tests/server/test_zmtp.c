@@ -202,7 +202,7 @@ static void test_config(void **state)
     } bad[] = {
         {"", "--kv-events-config"},
         {"[]", "object"},
-        {"{\"topics\": \"x\"}", "there is no member 'topics'"},
+        {"{\"topics\": \"x\"}", "unknown member 'topics'"},
         {"{\"publisher\": \"nats\"}", "'nats' is neither null nor zmq"},
         {"{\"buffer_steps\": 0}", "buffer_steps"},
         {"{\"hwm\": \"1\"}", "hwm"},
