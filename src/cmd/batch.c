@@ -222,8 +222,8 @@ static int batch(struct sl_engine_config *engine, const struct batch_flags *f,
     host_stop(&h);
     sl_engine_destroy(h.eng);
     if (rc == 0 && run.interrupted && file->n_done < file->n_lines)
-        rc =
-            sl_fail(err, SL_ECANCELED, "interrupted; the same command goes on with %s", file->part);
+        rc = sl_fail(err, SL_ECANCELED,
+                     "interrupted; run the same command again to continue from %s", file->part);
     if (rc == 0)
         rc = sl_batch_write(file, SL_BATCH_ALL, out, err);
     if (rc != 0)
@@ -290,11 +290,12 @@ const struct sl_command sl_cmd_batch = {
     .examples = "  sluice batch in.jsonl out.jsonl Qwen/Qwen3-0.6B\n",
     .brief = "concurrency threads max-model-len max-num-seqs max-num-batched-tokens "
              "kv-cache-memory-bytes kv-cache-dtype device revision download-dir offline",
-    .details = "A line of IN is {\"custom_id\": ..., \"method\": \"POST\", \"url\":\n"
-               "\"/v1/chat/completions\", \"body\": {...}}; the line of OUT in its place has the\n"
-               "reply, or says what was wrong with it. Replies gather in OUT.part: a run that was\n"
-               "killed goes on there when the same command is given again. Progress is on stderr.\n"
-               "The exit status is 0 when every request got a reply with status 200, 1 when some\n"
-               "failed (OUT says why), 2 when the command line or IN was at fault.\n",
+    .details =
+        "A line of IN is {\"custom_id\": ..., \"method\": \"POST\", \"url\":\n"
+        "\"/v1/chat/completions\", \"body\": {...}}; the same line of OUT has the\n"
+        "reply, or the error. Replies are appended to OUT.part until all are there: if a run\n"
+        "was killed, the same command continues from that file. Progress is on stderr.\n"
+        "The exit status is 0 when every request got a reply with status 200, 1 when some\n"
+        "failed (OUT says why), 2 when the command line or IN was wrong.\n",
     .run = run_batch,
 };

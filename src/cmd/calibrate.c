@@ -34,9 +34,9 @@ static const struct sl_flag calibrate_flags[] = {
     {SL_FLAG_INT, 0, "num-samples", NULL, OWN(n_samples), 1, MAX_SAMPLES, "N",
      "pieces of the text (default: 8)"},
     {SL_FLAG_INT, 0, "input-len", NULL, OWN(sample_len), FIRST_ROW + 1, SL_MAX_CONTEXT, "N",
-     "tokens of a piece (default: what the context and the text hold)"},
+     "tokens of a piece (default: as the context and the text allow)"},
     {SL_FLAG_INT, 0, "output-len", NULL, OWN(output_len), 1, SL_MAX_CONTEXT, "N",
-     "tokens to decode behind each (default: 16)"},
+     "tokens to decode after each (default: 16)"},
     {SL_FLAG_SWITCH, 0, "json", NULL, OWN(json), 0, 0, NULL, "print one JSON object"},
 };
 
@@ -73,11 +73,11 @@ static int read_text(const struct calibrate_options *opt, struct sl_engine *eng,
     if (t->len == 0)
         t->len = (int32_t)SL_MIN((size_t)SL_MAX(most, 0), t->n_ids);
     if (t->len > most || (size_t)t->len > t->n_ids || t->len <= FIRST_ROW)
-        return sl_fail(err, SL_EINVAL,
-                       "--input-len: pieces of %d tokens behind which %d are decoded: the context "
-                       "has %d tokens, the text %zu, and the first %d leave out nothing",
-                       t->len, opt->output_len, sl_engine_info(eng)->max_model_len, t->n_ids,
-                       FIRST_ROW);
+        return sl_fail(
+            err, SL_EINVAL,
+            "--input-len: pieces of %d tokens and %d decoded after each do not fit: the context "
+            "has %d tokens, the text %zu, and the first %d never skip anything",
+            t->len, opt->output_len, sl_engine_info(eng)->max_model_len, t->n_ids, FIRST_ROW);
     t->n = (int32_t)SL_MIN((size_t)opt->n_samples, t->n_ids / (size_t)t->len);
     return 0;
 }
@@ -298,13 +298,13 @@ static int calibrate_main(int argc, char **argv)
 const struct sl_command sl_cmd_calibrate = {
     .name = "calibrate",
     .usage = "[MODEL] --data FILE [FLAGS]",
-    .summary = "find factors of skip-softmax, and what they cost",
+    .summary = "find skip-softmax factors and their effect on accuracy",
     .examples = "  sluice calibrate ./Qwen3-0.6B --data long.txt --target-sparsity 0.5\n",
     .brief = "data target-sparsity num-samples input-len output-len json threads max-model-len "
              "device revision download-dir offline",
-    .details =
-        "For each factor: the share of tiles of 64 keys that rows leave out, of what the device\n"
-        "can leave out in prompts and in decodes (all heads of a key head), the perplexity, and\n"
-        "the largest change of a token's log probability.\n",
+    .details = "For each factor: the share of skipped tiles of 64 keys, of all rows and of what "
+               "the device\n"
+               "can skip in prompts and in decodes (all heads of a key head), the perplexity, and\n"
+               "the largest change of a token's log probability.\n",
     .run = calibrate_main,
 };

@@ -27,7 +27,7 @@ static const struct sl_flag chat_flags[] = {
     {SL_FLAG_STR, 0, "system", NULL, offsetof(struct chat_options, system), 0, 0, "TEXT",
      "system message at the start of the conversation"},
     {SL_FLAG_SWITCH_OFF, 0, "history", NULL, offsetof(struct chat_options, no_history), 0, 0, NULL,
-     "keep no file of what was typed"},
+     "do not save the history of input lines"},
 };
 
 /* Generates the answer to the conversation as it is and adds it; on failure nothing is added. */

@@ -38,7 +38,7 @@
     }
 
 const struct sl_flag sl_flags_constraint[] = {
-    {SL_FLAG_HEADING, 0, NULL, NULL, 0, 0, 0, NULL, "What the output must be (one of these)"},
+    {SL_FLAG_HEADING, 0, NULL, NULL, 0, 0, 0, NULL, "Constraints on the output (one of these)"},
     {SL_FLAG_STR, 'j', "json-schema", NULL, OWN(json_schema), 0, 0, "JSON|FILE",
      "JSON that this schema allows; {} = any JSON"},
     {SL_FLAG_STR, 0, "regex", NULL, OWN(regex), 0, 0, "PATTERN", "text that matches as a whole"},

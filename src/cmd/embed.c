@@ -35,8 +35,8 @@ static const struct sl_flag embed_flags[] = {
     {SL_FLAG_INT, 0, "dimensions", NULL, OWN(dimensions), 1, SL_MAX_HIDDEN, "N",
      "keep the first N of a vector (Matryoshka models)"},
     {SL_FLAG_INT, 0, "truncate-prompt-tokens", NULL, OWN(truncate), -1, SL_MAX_CONTEXT, "N",
-     "cut texts to N tokens, -1: to what the model takes"},
-    {SL_FLAG_SWITCH, 0, "quiet", NULL, OWN(quiet), 0, 0, NULL, "no vectors: only the speed"},
+     "truncate texts to N tokens, -1: to the model's limit"},
+    {SL_FLAG_SWITCH, 0, "quiet", NULL, OWN(quiet), 0, 0, NULL, "print only the speed, no vectors"},
 };
 
 struct texts {

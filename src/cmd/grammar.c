@@ -33,9 +33,9 @@ static const struct sl_flag grammar_flags[] = {
     {SL_FLAG_SWITCH, 0, "validate", NULL, OWN(validate), 0, 0, NULL,
      "accept all that the schema allows, not only what is generated"},
     {SL_FLAG_SWITCH, 0, "draft7", NULL, OWN(draft7), 0, 0, NULL,
-     "schemas that do not say $schema are draft 7"},
+     "treat schemas without $schema as draft 7"},
     {SL_FLAG_SWITCH, 0, "ignore-formats", NULL, OWN(ignore_formats), 0, 0, NULL,
-     "format is an annotation"},
+     "do not enforce format"},
 };
 
 static int kind_of(const char *name, enum sl_grammar_kind *out, struct sl_error *err)

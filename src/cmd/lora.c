@@ -13,8 +13,7 @@
 
 const struct sl_flag sl_flags_lora[] = {
     {SL_FLAG_STR, 0, "lora", NULL, OWN(path), 0, 0, "DIR", "LoRA adapter as PEFT writes it"},
-    {SL_FLAG_STR, 0, "lora-scaled", NULL, OWN(scaled), 0, 0, "DIR:S",
-     "likewise, what it adds multiplied by S"},
+    {SL_FLAG_STR, 0, "lora-scaled", NULL, OWN(scaled), 0, 0, "DIR:S", "likewise, scaled by S"},
 };
 const int sl_n_flags_lora = (int)SL_COUNT(sl_flags_lora);
 

@@ -156,11 +156,11 @@ struct stop_options {
 #define STOP(field) offsetof(struct stop_options, field)
 
 static const struct sl_flag stop_flags[] = {
-    {SL_FLAG_SWITCH, 'a', "all", NULL, STOP(all), 0, 0, NULL, "stop every server of yours"},
+    {SL_FLAG_SWITCH, 'a', "all", NULL, STOP(all), 0, 0, NULL, "stop all your servers"},
     {SL_FLAG_SWITCH, 0, "now", NULL, STOP(now), 0, 0, NULL,
-     "do not wait for requests in flight: they are aborted"},
+     "abort requests in flight instead of waiting"},
     {SL_FLAG_INT, 0, "timeout", NULL, STOP(timeout_s), 0, 86400, "S",
-     "how long to wait for its end (default: 60)"},
+     "how long to wait for the server to end (default: 60)"},
 };
 
 /* A handle, not the number: a number may be another process's by the time a signal is sent. */

@@ -39,7 +39,7 @@ static int pull_main(int argc, char **argv)
 const struct sl_command sl_cmd_pull = {
     .name = "pull",
     .usage = "NAME [FLAGS]",
-    .summary = "download a model into the cache, or what changed of it",
+    .summary = "download a model into the cache, or update it",
     .examples =
         "  sluice pull Qwen/Qwen3-0.6B                   safetensors, tokenizer, configuration\n"
         "  sluice pull unsloth/Qwen3-0.6B-GGUF:Q4_K_M    one quantisation of a GGUF repository\n"
@@ -136,6 +136,7 @@ const struct sl_command sl_cmd_rm = {
     .usage = "NAME [FLAGS]",
     .summary = "remove a model, with all its revisions, from the cache",
     .examples = "  sluice rm Qwen/Qwen3-0.6B\n",
-    .details = "A server that has it open goes on: its files leave the disk when it ends.\n",
+    .details =
+        "A server that uses the model continues. Its disk space is freed when the server ends.\n",
     .run = rm_main,
 };

@@ -22,7 +22,7 @@ static const struct sl_flag tokenize_flags[] = {
     {SL_FLAG_SWITCH, 0, "add-special-tokens", NULL, OWN(add_special), 0, 0, NULL,
      "add the model's begin and end tokens"},
     {SL_FLAG_SWITCH, 0, "parse-special", NULL, OWN(parse_special), 0, 0, NULL,
-     "text that spells a special token becomes it"},
+     "parse special tokens in the text"},
     {SL_FLAG_SWITCH, 0, "skip-special-tokens", NULL, OWN(skip_special), 0, 0, NULL,
      "with --decode: leave them out"},
     {SL_FLAG_SWITCH, 0, "json", NULL, OWN(json), 0, 0, NULL,

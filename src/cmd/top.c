@@ -27,7 +27,7 @@ struct top_options {
 
 static const struct sl_flag top_flags[] = {
     {SL_FLAG_FLOAT, 'i', "interval", NULL, TOP(interval_s), 0.1, 3600, "S",
-     "seconds between two looks (default: 1)"},
+     "seconds between updates (default: 1)"},
     {SL_FLAG_SWITCH, '1', "once", NULL, TOP(once), 0, 0, NULL, "print one interval and end"},
     {SL_FLAG_STR, 0, "api-key", NULL, TOP(api_key), 0, 0, "KEY",
      "sent as bearer key; sluice's /metrics needs none"},
@@ -161,7 +161,7 @@ static int top_main(int argc, char **argv)
 const struct sl_command sl_cmd_top = {
     .name = "top",
     .usage = "[URL | PORT | PID] [FLAGS]",
-    .summary = "show what a server does right now",
+    .summary = "show the live load of a server",
     .examples = "  sluice top                              the only server of this machine\n"
                 "  sluice top http://10.0.0.5:8000         another machine's, vLLM's too\n"
                 "  sluice top --once                       one line per model, for scripts\n",
