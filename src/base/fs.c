@@ -51,7 +51,7 @@ static int make_folders_of(char *path, struct sl_error *err)
         if (was == '\0')
             break;
     }
-    return sl_is_folder(path) ? 0 : sl_fail(err, SL_EIO, "%.180s: is no folder", path);
+    return sl_is_folder(path) ? 0 : sl_fail(err, SL_EIO, "%.180s: is not a folder", path);
 }
 
 static int make_folders(const char *path, size_t n, struct sl_error *err)

@@ -240,8 +240,8 @@ static int open_files(const char *in, const char *out, struct sl_batch_file *fil
                       struct sl_error *err)
 {
     if (sl_exists(out))
-        return sl_fail(err, SL_EINVAL, "%s is there already: it is complete, or of something else",
-                       out);
+        return sl_fail(err, SL_EINVAL,
+                       "%s exists already: it is complete, or not a result of this command", out);
     struct sl_buf part = {0};
     sl_buf_printf(&part, "%s.part", out);
     int rc = sl_buf_ok(&part) ? sl_batch_open(in, part.data, SIZE_MAX, file, err)

@@ -421,7 +421,7 @@ static int bench_main(int argc, char **argv)
         rc = sl_fail(&err, SL_EINVAL, "--prefix-len %d is longer than --input-len %d",
                      opt.shared_len, opt.input_len);
     if (rc == 0 && opt.late_len > 0 && opt.lora_modules.n > 0)
-        rc = sl_fail(&err, SL_EINVAL, "--late-input-len does not go with --lora-modules");
+        rc = sl_fail(&err, SL_EINVAL, "--late-input-len cannot be combined with --lora-modules");
     cfg.max_itl_ms = opt.max_itl_ms > 0 ? opt.max_itl_ms : -1;
     cfg.null_model = opt.null_model;
     if (opt.lora_modules.n > 0) {

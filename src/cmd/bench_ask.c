@@ -46,7 +46,7 @@ int sl_bench_ask_model(const struct sl_bench_server *s, char *name, size_t n_nam
     if (id != NULL)
         snprintf(name, n_name, "%s", id);
     else if (rc == 0)
-        rc = sl_fail(err, SL_EIO, "GET /v1/models of %.120s names no model", s->url);
+        rc = sl_fail(err, SL_EIO, "GET /v1/models of %.120s lists no model", s->url);
     json_decref(root);
     return rc;
 }

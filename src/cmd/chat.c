@@ -139,7 +139,7 @@ static int chat_main(int argc, char **argv)
     struct sl_chat c = {.model = "storyteller"};
     struct sl_line *lines = NULL;
     if (rc == 0 && opt.model != NULL && name != NULL)
-        rc = sl_fail(&err, SL_EINVAL, "--model and the argument '%.60s' exclude each other", name);
+        rc = sl_fail(&err, SL_EINVAL, "--model and the argument '%.60s' cannot be combined", name);
     if (opt.model != NULL)
         name = opt.model;
     if (name != NULL)

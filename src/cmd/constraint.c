@@ -58,7 +58,7 @@ int sl_cli_json_style(const struct sl_cli_json_style *given, struct sl_json_styl
 {
     if (given->compact && given->whitespace != NULL)
         return sl_fail(err, SL_EINVAL,
-                       "--disable-any-whitespace and --whitespace-pattern exclude each other");
+                       "--disable-any-whitespace and --whitespace-pattern cannot be combined");
     if (given->compact || given->whitespace != NULL)
         out->whitespace = given->compact ? "" : given->whitespace;
     out->additional_properties |= given->additional_properties;
@@ -118,7 +118,7 @@ int sl_cli_constraint_open(const struct sl_cli_constraint *c, struct sl_engine *
         if (given[i].text == NULL)
             continue;
         if (found < SL_COUNT(given))
-            return sl_fail(err, SL_EINVAL, "%s and %s exclude each other", given[found].flag,
+            return sl_fail(err, SL_EINVAL, "%s and %s cannot be combined", given[found].flag,
                            given[i].flag);
         found = i;
     }

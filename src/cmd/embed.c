@@ -160,7 +160,8 @@ static int check_use(const struct sl_engine *eng, const struct embed_options *op
     if (!info->scores_pairs && opt->query != NULL)
         return sl_fail(err, SL_EINVAL, "--query: this model reads one text, not two");
     if (opt->dimensions > 0 && (info->task != SL_TASK_EMBED || opt->dimensions > info->n_pooled))
-        return sl_fail(err, SL_EINVAL, "--dimensions: %d, of an output of %d values",
+        return sl_fail(err, SL_EINVAL,
+                       "--dimensions: %d is out of range for an output of %d values",
                        opt->dimensions, info->n_pooled);
     return 0;
 }

@@ -36,7 +36,7 @@ int sl_cli_lora_open(const struct sl_cli_lora *l, struct sl_engine *eng, struct 
     *out = NULL;
     *scale = 1;
     if (l->path != NULL && l->scaled != NULL)
-        return sl_fail(err, SL_EINVAL, "--lora and --lora-scaled exclude each other");
+        return sl_fail(err, SL_EINVAL, "--lora and --lora-scaled cannot be combined");
     const char *given = l->path != NULL ? l->path : l->scaled;
     if (given == NULL)
         return 0;

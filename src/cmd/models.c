@@ -138,7 +138,7 @@ int sl_cli_models_read(struct sl_cli_served_models *m, const char *const *given,
                          shown_name(one));
     }
     if (rc == 0 && first_for < argc && m->n == 1)
-        return sl_fail(err, SL_EINVAL, "--for: there is one model");
+        return sl_fail(err, SL_EINVAL, "--for: needs several models");
     for (int at = first_for; at < argc && rc == 0;)
         rc = read_for(m, argc, argv, at, &at, err);
     return rc;

@@ -203,7 +203,7 @@ static int stop_main(int argc, char **argv)
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
     if (rc == 0 && opt.all && target != NULL)
-        rc = sl_fail(&err, SL_EINVAL, "--all and '%.40s' exclude each other", target);
+        rc = sl_fail(&err, SL_EINVAL, "--all and '%.40s' cannot be combined", target);
     if (rc == 0 && opt.all)
         n = sl_running_find(all, MAX_SERVERS);
     else if (rc == 0)

@@ -138,8 +138,8 @@ static int read_prompt(const struct run_options *opt, char **text, size_t *n, st
 {
     if ((opt->prompt != NULL) + (opt->file != NULL) + (opt->text != NULL) > 1)
         return sl_fail(err, SL_EINVAL,
-                       "the prompt is given twice: --prompt, --file and the argument behind MODEL "
-                       "exclude each other");
+                       "the prompt is given twice: --prompt, --file and the argument after MODEL "
+                       "cannot be combined");
     if (opt->file != NULL)
         return sl_read_file(opt->file, SL_MAX_TEXT, text, n, err);
     if (opt->prompt == NULL)

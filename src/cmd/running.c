@@ -266,6 +266,7 @@ int sl_running_pick(const char *target, struct sl_running *out, struct sl_error 
         return sl_fail(err, SL_ENOTFOUND, "no server of yours runs on this machine");
     if (target == NULL)
         return sl_fail(err, SL_EINVAL, "which server? its process id or port: %s", list);
-    return sl_fail(err, SL_ENOTFOUND, "'%.40s' is no server's process id, port or URL; there is %s",
-                   target, list);
+    return sl_fail(err, SL_ENOTFOUND,
+                   "'%.40s' is not the process id, port or URL of a server; running: %s", target,
+                   list);
 }

@@ -409,7 +409,7 @@ static int run(int argc, char **argv)
     if (rc == SL_FLAGS_HELP)
         return SL_EXIT_OK;
     if (rc == 0 && f.model != NULL && n_given > 0)
-        rc = sl_fail(&err, SL_EINVAL, "--model and the argument '%.60s' exclude each other",
+        rc = sl_fail(&err, SL_EINVAL, "--model and the argument '%.60s' cannot be combined",
                      given[0]);
     if (f.model != NULL && n_given == 0)
         given[n_given++] = f.model;

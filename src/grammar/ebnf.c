@@ -354,7 +354,8 @@ static uint32_t emit_rep(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32
             g->a->splits[at] = body;
     }
     if (x->lo > 10000 || (x->hi != SL_RX_INF && x->hi > 10000))
-        sl_ebnf_fail(g, SL_ELIMIT, "more than 10000 repetitions of what is not regular", NULL, 0);
+        sl_ebnf_fail(g, SL_ELIMIT, "more than 10000 repetitions of a rule that is not regular",
+                     NULL, 0);
     for (int32_t i = x->lo; i < x->hi && g->rc == 0; i++) {
         uint32_t v[] = {emit(g, x->kids, pos), next};
         pos = split(g, v, 2);
@@ -441,7 +442,7 @@ static void compile(struct sl_ebnf *g, uint32_t *start)
     SL_ASSERT(g->rc != 0 || (root < g->n_rules && ignore <= g->n_rules));
     if (g->rc == 0 && ignore < g->n_rules) {
         if (!g->rules[ignore].regular)
-            sl_ebnf_fail(g, SL_EUNSUPPORTED, "%ignore of what is not regular", NULL, 0);
+            sl_ebnf_fail(g, SL_EUNSUPPORTED, "%ignore of a rule that is not regular", NULL, 0);
         g->ignore = g->rules[ignore].rx;
         for (uint32_t i = 0; i < g->n_rules; i++)
             g->rules[i].regular = false;

@@ -29,7 +29,7 @@ enum sl_role sl_schema_role(enum sl_role role, bool passes, const char *key)
 {
     SL_ASSERT(role < SL_ROLES);
     static const char *const tests[] = {"not", "if", "contains", "propertyNames"};
-    /* oneOf: closed schemas may exclude each other where the open ones do not */
+    /* oneOf: closed schemas may cannot be combined where the open ones do not */
     static const char *const parts[] = {"then", "else", "oneOf", "dependencies",
                                         "dependentSchemas"};
     static const char *const passed[] = {"$ref", "$dynamicRef", "allOf", "anyOf"};

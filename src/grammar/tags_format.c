@@ -41,7 +41,7 @@ static const char *type_of(struct format *f, const json_t *node)
 {
     const char *type = json_string_value(json_object_get(node, "type"));
     if (type == NULL)
-        fail(f, SL_EINVAL, "a format is no object with a type", "");
+        fail(f, SL_EINVAL, "a format is not an object with a type", "");
     return type != NULL ? type : "";
 }
 
@@ -75,7 +75,7 @@ static sl_rx_id literal(struct format *f, const json_t *v)
     struct sl_rx *rx = &f->a->rx;
     sl_rx_id id = SL_RX_EPS;
     if (!json_is_string(v)) {
-        fail(f, SL_EINVAL, "a text is no string", "");
+        fail(f, SL_EINVAL, "a text is not a string", "");
         return SL_RX_NONE;
     }
     const char *s = json_string_value(v);
@@ -101,7 +101,7 @@ static sl_rx_id regex(struct format *f, const json_t *v, enum sl_spelling spelli
 {
     sl_rx_id id = SL_RX_NONE;
     if (!json_is_string(v)) {
-        fail(f, SL_EINVAL, "a pattern is no string", "");
+        fail(f, SL_EINVAL, "a pattern is not a string", "");
         return id;
     }
     int rc = sl_regex_parse(&f->a->rx, json_string_value(v), json_string_length(v), 0, spelling,
@@ -175,7 +175,7 @@ static sl_rx_id any_text(struct format *f, const json_t *node)
         int rc = json_is_string(pattern)
                      ? sl_regex_parse(rx, json_string_value(pattern), json_string_length(pattern),
                                       SL_REGEX_SEARCH, SL_SPELL_UTF8, &id, f->err)
-                     : sl_fail(f->err, SL_EINVAL, "grammar: a pattern is no string");
+                     : sl_fail(f->err, SL_EINVAL, "grammar: a pattern is not a string");
         if (f->rc == 0)
             f->rc = rc;
         text = sl_rx_and2(rx, text, id);

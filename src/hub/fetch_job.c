@@ -170,7 +170,7 @@ static size_t store(struct sl_fetch_job *job, const char *data, size_t n)
 {
     SL_ASSERT(job->fd >= 0 && job->lock_fd >= 0); /* nobody else writes this file */
     if (job->sized && n > job->n_bytes - SL_MIN(job->at, job->n_bytes)) {
-        sl_fail(&job->error, SL_EFORMAT, "more came than the %llu bytes it should have",
+        sl_fail(&job->error, SL_EFORMAT, "received more than the expected %llu bytes",
                 (unsigned long long)job->n_bytes);
         return 0;
     }
@@ -208,7 +208,7 @@ static size_t on_data(char *data, size_t size, size_t n, void *arg)
         if (status == 200 && job->at > 0 && open_partial(job, true, &job->error) != 0)
             return 0;
         if (status == 206 && (!job->headers.has_range || job->headers.range_start != job->at)) {
-            sl_fail(&job->error, SL_EFORMAT, "another range came than was asked for");
+            sl_fail(&job->error, SL_EFORMAT, "the server sent another range than requested");
             return 0;
         }
     }

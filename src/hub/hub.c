@@ -264,7 +264,7 @@ static int ask_ids(struct find *f, struct sl_error *err)
         const struct sl_fetch_headers *h = &jobs[k++].headers;
         const char *id = h->linked_etag[0] != '\0' ? h->linked_etag : h->etag;
         if (id[0] == '\0')
-            rc = sl_fail(err, SL_EFORMAT, "%.100s: the hub gives no entity tag", file->path);
+            rc = sl_fail(err, SL_EFORMAT, "%.100s: the hub sends no ETag", file->path);
         memcpy(file->id, id, strlen(id) + 1);
         if (h->has_linked_size) {
             file->n_bytes = h->linked_size;

@@ -103,7 +103,7 @@ static int want_shards(struct sl_hub_files *f, const struct sl_hub_pick *pick, s
         if (rc != 0)
             break;
         if (path == NULL)
-            rc = sl_fail(err, SL_EFORMAT, "%s: weight_map of %.80s is no string", SL_HUB_INDEX,
+            rc = sl_fail(err, SL_EFORMAT, "%s: weight_map of %.80s is not a string", SL_HUB_INDEX,
                          tensor);
         else if (strcmp(path, last) != 0) /* tensors of a shard mostly stand together */
             rc = want(f, path, err);

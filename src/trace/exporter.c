@@ -148,7 +148,7 @@ static void tell(struct sl_exporter *x, bool failing, int32_t n, const char *why
         sl_log(SL_LOG_WARN, "traces: %d spans are lost, %s: %s (the next loss is only counted)", n,
                x->settings->endpoint, why);
     else if (!failing && x->failing)
-        sl_log(SL_LOG_INFO, "traces: %s takes spans again", x->settings->endpoint);
+        sl_log(SL_LOG_INFO, "traces: %s accepts spans again", x->settings->endpoint);
     x->failing = failing;
 }
 

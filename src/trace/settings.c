@@ -33,7 +33,7 @@ static int32_t read_count(const char *name, const char *text, int32_t min, int32
         return fallback;
     if (sl_parse_u64(text, strlen(text), &x) && x >= (uint64_t)min && x <= INT32_MAX)
         return (int32_t)x;
-    sl_log(SL_LOG_WARN, "%s: '%.60s' is no number of %d or more: %d is used", name, text, min,
+    sl_log(SL_LOG_WARN, "%s: '%.60s' is not a number of at least %d: using %d", name, text, min,
            fallback);
     return fallback;
 }
@@ -310,7 +310,7 @@ static void read_sampler(struct sl_trace_settings *s)
     if (sl_parse_double(arg, strlen(arg), &ratio) && ratio >= 0 && ratio <= 1)
         s->ratio = ratio;
     else
-        sl_log(SL_LOG_WARN, "OTEL_TRACES_SAMPLER_ARG: '%.40s' is no number from 0 to 1: 1 is used",
+        sl_log(SL_LOG_WARN, "OTEL_TRACES_SAMPLER_ARG: '%.40s' is not a number from 0 to 1: using 1",
                arg);
 }
 

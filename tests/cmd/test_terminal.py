@@ -100,7 +100,7 @@ def test_the_prompt_is_an_argument_or_piped_or_both():
 
 @pytest.mark.parametrize("args, says", [
     ([], "a prompt is needed"), ([STORY], "a prompt is needed"),
-    ([STORY, "x", "-p", "y"], "exclude each other"), (["-m", STORY, "x", "y"], "unexpected argument 'y'"),
+    ([STORY, "x", "-p", "y"], "cannot be combined"), (["-m", STORY, "x", "y"], "unexpected argument 'y'"),
     ([STORY, "x", "y"], "unexpected argument 'y'"), (["", "x"], "MODEL is empty")])
 def test_a_prompt_that_is_missing_or_given_twice(args, says):
     r = run(*args)

@@ -315,7 +315,7 @@ static const struct {
     {SL_GRAMMAR_EBNF, "root ::= \"a\" \"b", "does not end"},
     {SL_GRAMMAR_EBNF, "root ::= \"x\" root", "no text"},
     {SL_GRAMMAR_EBNF, "%import common.NUMBER\nstart: NUMBER", "not supported: % import"},
-    {SL_GRAMMAR_STRUCTURAL, "{\"format\":{}}", "a format is no object with a type"},
+    {SL_GRAMMAR_STRUCTURAL, "{\"format\":{}}", "a format is not an object with a type"},
     {SL_GRAMMAR_STRUCTURAL, "{\"format\":{\"type\":\"magic\"}}", "type magic"},
     {SL_GRAMMAR_STRUCTURAL, "{\"format\":{\"type\":\"ref\",\"name\":\"x\"}}",
      "no such rule before: x"},

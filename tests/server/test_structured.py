@@ -161,7 +161,7 @@ def test_style_of_the_server():
                 text = complete(s, seed=1, max_tokens=30, **fields)[0][0]
                 assert re.fullmatch(pattern, text, re.S) or re.match(r'\{ ?"[^a]', text), text
     for args, word in ((["--whitespace-pattern", "x"], "other text than whitespace"),
-                       (["--whitespace-pattern", " ", "--disable-any-whitespace"], "exclude each other"),
+                       (["--whitespace-pattern", " ", "--disable-any-whitespace"], "cannot be combined"),
                        (["--structured-outputs-config", '{"nothing": 1}'], "nothing"),
                        (["--structured-outputs-config", '{"whitespace_pattern": 1}'], "whitespace_pattern")):
         with pytest.raises(RuntimeError, match=word):

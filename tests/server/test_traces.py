@@ -265,7 +265,7 @@ def test_what_is_retried_and_what_is_not():
         s.wait_metric("sluice:trace_export_attempts_total", 4)
         time.sleep(0.1)
         assert [result(s, r) for r in ("exported", "rejected", "dropped", "failed")] == [1 + 4, 3, 0, 4]
-        assert s.log().count("spans are lost") == 1 and "takes spans again" in s.log()
+        assert s.log().count("spans are lost") == 1 and "accepts spans again" in s.log()
 
 
 def test_the_other_codes_that_are_retried():
