@@ -157,6 +157,21 @@ static int structured_member(struct sl_params *p, const char *key, const json_t 
     return rc != 0 || !on ? rc : take(out, field, SL_GRAMMAR_JSON_OBJECT, v, r);
 }
 
+/* A request may say once which whitespace JSON has. */
+static int one_whitespace(const struct sl_params *p, struct sl_refusal *r)
+{
+    static const char none[] = "structured_outputs.disable_any_whitespace",
+                      pattern[] = "structured_outputs.whitespace_pattern";
+    const json_t *v = p->structured_outputs;
+    bool has_none = json_is_true(json_object_get(v, "disable_any_whitespace"));
+    bool has_pattern = member(v, "whitespace_pattern") != NULL;
+    const char *first = p->guided_whitespace != NULL ? "guided_whitespace_pattern" : none;
+    const char *second = has_pattern ? pattern : none;
+    if ((p->guided_whitespace != NULL) + has_none + has_pattern < 2)
+        return 0;
+    return sl_refuse(r, SL_EINVAL, second, "%s and %s cannot be combined", first, second);
+}
+
 static int structured_outputs(struct sl_params *p, struct source *out, struct sl_refusal *r)
 {
     static const char name[] = "structured_outputs";
@@ -164,26 +179,25 @@ static int structured_outputs(struct sl_params *p, struct source *out, struct sl
     const json_t *before = out->value;
     const char *key;
     json_t *value;
+    int rc;
     if (v == NULL)
         return 0;
     if (!json_is_object(v))
         return sl_refuse(r, SL_EINVAL, name, "%s must be an object, not %s", name,
                          sl_json_type_name(v));
-    if (json_is_true(json_object_get(v, "disable_any_whitespace")) &&
-        member(v, "whitespace_pattern") != NULL)
-        return sl_refuse(r, SL_EINVAL, "structured_outputs.whitespace_pattern",
-                         "structured_outputs: disable_any_whitespace and whitespace_pattern cannot "
-                         "be combined");
+    rc = one_whitespace(p, r);
+    if (rc != 0)
+        return rc;
     json_object_foreach((json_t *)(uintptr_t)v, key, value)
     {
-        int rc = json_is_null(value) ? 0 : structured_member(p, key, value, out, r);
+        rc = json_is_null(value) ? 0 : structured_member(p, key, value, out, r);
         if (rc != 0)
             return rc;
     }
-    /* Beside response_format it may say how, and nothing else. */
-    bool says_how = false;
+    /* Beside response_format and tools it may say how JSON is written, and nothing else. */
+    bool says_how = false, beside = before != NULL || json_array_size(p->tools) > 0;
     for (size_t i = 0; i < SL_COUNT(style_keys); i++)
-        says_how = says_how || (before != NULL && json_object_get(v, style_keys[i]) != NULL);
+        says_how = says_how || (beside && json_object_get(v, style_keys[i]) != NULL);
     if (out->value == before && !says_how)
         return sl_refuse(r, SL_EINVAL, name,
                          "%s must have one of json, regex, choice, grammar, json_object, "
@@ -215,9 +229,8 @@ static int find(struct sl_params *p, struct source *out, struct sl_refusal *r)
         {"structural_tag", p->structural_tag, SL_GRAMMAR_STRUCTURAL},
     };
     int rc = response_format(p, out, r);
-    if (rc == 0 && p->guided_whitespace != NULL)
-        rc = sl_json_cstr(p->guided_whitespace, "guided_whitespace_pattern", SL_MAX_SPACE_PATTERN,
-                          &p->json_style.whitespace, r);
+    if (p->guided_whitespace != NULL)
+        p->json_style.whitespace = p->guided_whitespace;
     if (rc == 0)
         rc = structured_outputs(p, out, r);
     for (size_t i = 0; i < SL_COUNT(plain) && rc == 0; i++)

@@ -81,7 +81,7 @@ static const struct row rows[] = {
     {"guided_json", K_JSON, ALL, P(guided_json), 0, 0},
     {"guided_json_object", K_BOOL, ALL, P(guided_json_object), 0, 0},
     {"guided_regex", K_JSON, ALL, P(guided_regex), 0, 0},
-    {"guided_whitespace_pattern", K_JSON, ALL, P(guided_whitespace), 0, 0},
+    {"guided_whitespace_pattern", K_STRING, ALL, P(guided_whitespace), 0, SL_MAX_SPACE_PATTERN},
     {"ignore_eos", K_BOOL, ALL, S(ignore_eos), 0, 0},
     {"include", K_IGNORE, R, 0, 0, 0}, /* read by responses_in.c */
     {"include_reasoning", K_BOOL, CMR, P(include_reasoning), 0, 0},

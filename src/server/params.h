@@ -66,7 +66,7 @@ struct sl_params {
     float lora_scale;                         /* of the adapter that model names */
     int32_t priority, truncate_prompt_tokens; /* truncate: 0 = off, -1 = to the context */
     const char *model, *cache_salt, *request_id, *chat_template, *reasoning_effort, *instructions,
-        *previous_response_id;
+        *previous_response_id, *guided_whitespace;
     const json_t *messages, *prompt, *tools, *documents, *chat_template_kwargs;
     int n_unknown;     /* fields that were ignored */
     char unknown[200]; /* their names, those that are plain, with commas */
@@ -84,8 +84,8 @@ struct sl_params {
     const json_t *logprobs, *logit_bias, *stop, *stop_token_ids, *allowed_token_ids, *bad_words,
         *logprob_token_ids, *repetition_detection, *truncation_side, *stream_options,
         *response_format, *tool_choice, *modalities, *structured_outputs, *guided_json,
-        *guided_regex, *guided_whitespace, *guided_choice, *guided_grammar, *grammar, *json_schema,
-        *regex, *ebnf, *structural_tag;
+        *guided_regex, *guided_choice, *guided_grammar, *grammar, *json_schema, *regex, *ebnf,
+        *structural_tag;
     bool guided_json_object;
     struct sl_arena arena;
 };

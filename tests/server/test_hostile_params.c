@@ -113,7 +113,7 @@ static const struct field fields[] = {
     {"guided_json", BOTH, R_LATER, 0, 0, A_SCHEMA, {"{\"type\":\"integer\"}"}, {"[{}]"}},
     {"guided_json_object", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"guided_regex", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY | A_LONG, {"\"[0-9]+\""}, {0}},
-    {"guided_whitespace_pattern", BOTH, R_LATER, 0, 0, A_STR | A_EMPTY, {"\"[ ]?\""}, {0}},
+    {"guided_whitespace_pattern", BOTH, R_TEXT, 0, SL_MAX_SPACE_PATTERN, 0, {"\"[ ]?\""}, {0}},
     {"ignore_eos", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
     {"include_reasoning", CHAT, R_BOOL, 0, 0, 0, {0}, {0}},
     {"include_stop_str_in_output", BOTH, R_BOOL, 0, 0, 0, {0}, {0}},
@@ -554,6 +554,8 @@ static const char *wrong_form(const struct body *b)
 /* Read well, but no grammar: the values of the other fields that all fields are tried with. */
 static const char *compiles_not(const struct body *b)
 {
+    const struct value *space = get(b, "guided_whitespace_pattern"), *tools = get(b, "tools");
+    bool no_space = space != NULL && (space->json[1] == 'a' || space->json[1] == 'N');
     for (size_t i = 0; i < SL_COUNT(forms); i++) {
         const struct value *v = get(b, forms[i]);
         bool text = constrains(b, forms[i]) && v->type == T_STR;
@@ -561,9 +563,12 @@ static const char *compiles_not(const struct body *b)
         bool nothing = constrains(b, forms[i]) && v->type == T_BOOL && v->num == 0;
         bool regex = strstr(forms[i], "regex") != NULL;
         bool no_tag = constrains(b, forms[i]) && strcmp(forms[i], "structural_tag") == 0;
-        if ((text && !regex && v->json[1] != 'r') || no_choice || nothing || no_tag)
+        if ((text && !regex && v->json[1] != 'r') || no_choice || nothing || no_tag ||
+            (no_space && constrains(b, forms[i])))
             return forms[i];
     }
+    if (no_space && b->endpoint == CHAT && tools != NULL && needs_tools(b))
+        return "tools";
     return NULL;
 }
 

@@ -262,7 +262,7 @@ static const struct field {
     {"ebnf", 3, SPECIAL, 0, 0, false},
     {"structural_tag", 3, SPECIAL, 0, 0, false},
     {"guided_regex", 3, SPECIAL, 0, 0, false},
-    {"guided_whitespace_pattern", 3, SPECIAL, 0, 0, false},
+    {"guided_whitespace_pattern", 3, STRING, 0, SL_MAX_SPACE_PATTERN, false},
     {"ignore_eos", 3, BOOL, 0, 0, false},
     {"include_reasoning", 1, BOOL, 0, 0, false},
     {"include_stop_str_in_output", 3, BOOL, 0, 0, false},
@@ -591,7 +591,16 @@ static const struct {
      "structured_outputs.whitespace_pattern"},
     {"{\"structured_outputs\":{\"json\":{},\"whitespace_pattern\":\" \","
      "\"disable_any_whitespace\":true}}",
-     T, "structured_outputs"},
+     T, "structured_outputs.whitespace_pattern"},
+    {"{\"guided_whitespace_pattern\":\"\",\"structured_outputs\":{\"json\":{},"
+     "\"disable_any_whitespace\":true}}",
+     T, "structured_outputs.disable_any_whitespace"},
+    {"{\"guided_whitespace_pattern\":\"\",\"structured_outputs\":{\"json\":{},"
+     "\"whitespace_pattern\":\"\"}}",
+     T, "structured_outputs.whitespace_pattern"},
+    {"{\"guided_whitespace_pattern\":\" ?\",\"structured_outputs\":{\"json\":{},"
+     "\"disable_any_whitespace\":false,\"whitespace_pattern\":null}}",
+     T, NULL},
     {"{\"guided_json\":{},\"guided_whitespace_pattern\":\" ?\"}", T, NULL},
     {"{\"guided_json\":{},\"guided_whitespace_pattern\":[]}", T, "guided_whitespace_pattern"},
     {"{\"structured_outputs\":{\"json\":{},\"disable_additional_properties\":true}}", T, NULL},
@@ -599,6 +608,9 @@ static const struct {
      "structured_outputs.disable_additional_properties"},
     {"{\"structured_outputs\":{\"json\":{},\"regex\":\"a\"}}", T, "structured_outputs.regex"},
     {"{\"structured_outputs\":{}}", T, "structured_outputs"},
+    {"{\"structured_outputs\":{\"disable_any_whitespace\":true}}", C, "structured_outputs"},
+    {"{\"tools\":[" F "}}],\"structured_outputs\":{\"disable_any_whitespace\":true}}", C, NULL},
+    {"{\"tools\":[" F "}}],\"structured_outputs\":{}}", C, "structured_outputs"},
     {"{\"structured_outputs\":\"a\"}", T, "structured_outputs"},
     {"{\"guided_json\":{}}", C, NULL},
     {"{\"guided_json\":\"{}\"}", C, NULL},
