@@ -7,13 +7,14 @@
 
 #include "server/route.h"
 
-#define KEY_1       "right-key-1"
-#define KEY_2       "k"
-#define MODEL_PATH  "/v1/models/storyteller"
-#define NO_RESPONSE "/v1/responses/resp_0"
-#define NO_FILE     "/v1/files/file-0/content"
-#define NO_BATCH    "/v1/batches/batch_0"
-#define TEXT(s)     s, sizeof(s) - 1
+#define MAX_MODEL_LEN 128 /* the prompt of a compaction has 82 tokens */
+#define KEY_1         "right-key-1"
+#define KEY_2         "k"
+#define MODEL_PATH    "/v1/models/storyteller"
+#define NO_RESPONSE   "/v1/responses/resp_0"
+#define NO_FILE       "/v1/files/file-0/content"
+#define NO_BATCH      "/v1/batches/batch_0"
+#define TEXT(s)       s, sizeof(s) - 1
 #define BODY                                                                            \
     "{\"prompt\":[5],\"tokens\":[5],\"max_tokens\":1,\"messages\":[{\"role\":\"user\"," \
     "\"content\":\"a\"}]}"
@@ -35,6 +36,8 @@ static const struct expected {
     {"/v1/messages", false, false, POST},
     {"/v1/messages/count_tokens", false, false, POST},
     {"/v1/responses", false, false, POST},
+    {"/v1/responses/compact", false, false, POST},
+    {"/v1/responses/input_tokens", false, false, POST},
     {"/v1/responses/", true, false, GET | POST | DELETE},
     {"/v1/files", false, false, GET | POST},
     {"/v1/files/", true, false, GET | DELETE},
@@ -159,7 +162,7 @@ static const char *const keys[] = {KEY_1, KEY_2};
 static int start(void **state)
 {
     static const char *const origins[] = {"http://page.example"};
-    static const struct host_options options = {.max_model_len = 64,
+    static const struct host_options options = {.max_model_len = MAX_MODEL_LEN,
                                                 .keys = keys,
                                                 .n_keys = 2,
                                                 .origins = origins,
@@ -320,6 +323,8 @@ static void test_every_credential(void **state)
                                           "/v1/messages",
                                           "/v1/messages/count_tokens",
                                           "/v1/responses",
+                                          "/v1/responses/compact",
+                                          "/v1/responses/input_tokens",
                                           NO_RESPONSE,
                                           "/v1/files",
                                           NO_FILE,
@@ -585,7 +590,7 @@ static void test_origins(void **state)
 static void test_without_keys(void **state)
 {
     (void)state;
-    static const struct host_options options = {.max_model_len = 64, .files = true};
+    static const struct host_options options = {.max_model_len = MAX_MODEL_LEN, .files = true};
     struct host open;
     struct client c;
     host_start(&open, &options);
