@@ -104,6 +104,8 @@ int sl_served_init(struct sl_served *m, const struct sl_server_config *cfg, stru
         sl_log(SL_LOG_INFO, "tool call parser: %s, reasoning parser: %s",
                m->formats.tools != NULL ? m->formats.tools : "none",
                m->formats.reasoning != NULL ? m->formats.reasoning : "none");
+    if (rc != 0)
+        sl_served_deinit(m);
     return rc;
 }
 

@@ -304,8 +304,11 @@ static int init_models(struct sl_server *s, struct sl_engine *eng, struct sl_err
             sl_served_use_path(served); /* two folders of one name */
         for (int32_t i = 0; i < sl_served_n_names(served); i++) {
             const char *name = sl_served_name_at(served, i);
-            if (is_taken(s, name)) /* by those before it */
-                return sl_fail(err, SL_EINVAL, "two models have the name '%.150s'", name);
+            if (is_taken(s, name)) { /* by those before it */
+                rc = sl_fail(err, SL_EINVAL, "two models have the name '%.150s'", name);
+                sl_served_deinit(served); /* it is not counted yet; name may be its own */
+                return rc;
+            }
         }
     }
     return 0;
