@@ -208,6 +208,20 @@ def test_refusals(server):
     assert status == 200 and r["choices"][0]["message"]["tool_calls"], r
 
 
+def test_how_arguments_are_written():
+    """structured_outputs beside tools says how JSON is written."""
+    fields = {"messages": ASK, "tools": TOOLS, "tool_choice": NAMED, "max_tokens": 200, "seed": 3, "logit_bias": BIAS}
+    with Server("--threads", "1", "--tool-call-parser", "hermes") as s:
+        for style, start in (({"disable_any_whitespace": True}, '{"'), ({"whitespace_pattern": " "}, '{ "')):
+            status, r = s.json("POST", "/v1/chat/completions", fields | {"structured_outputs": style})
+            assert status == 200, r
+            text = r["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+            assert text.startswith(start) and json.loads(text), text
+            assert text == json.dumps(json.loads(text), separators=(",", ":")) or start == '{ "', text
+        status, r = s.json("POST", "/v1/chat/completions", fields | {"structured_outputs": {"whitespace_pattern": "x"}})
+        assert status == 400 and r["error"]["param"] == "tools" and "whitespace" in r["error"]["message"], r
+
+
 def test_nothing_is_left(server):
     server.wait_metric("sluice:grammar_matchers", 0)  # the engine lets go of a request just after its reply
     assert server.metric("sluice:step_mallocs_total") == 0
