@@ -197,10 +197,15 @@ int sl_schema_draft(const json_t *json, int draft)
     return strstr(uri, "draft-04") != NULL ? 4 : strstr(uri, "draft-0") != NULL ? 7 : 2020;
 }
 
+static const char *id_of(const json_t *json, int draft)
+{
+    return json_string_value(json_object_get(json, draft == 4 ? "id" : "$id"));
+}
+
 static int scan_ids(struct sl_loader *l, json_t *json, const char **base, int draft)
 {
     static const char *const names[] = {"$anchor", "$dynamicAnchor"};
-    const char *id = json_string_value(json_object_get(json, "$id"));
+    const char *id = id_of(json, draft);
     bool hidden = draft <= 7 && json_object_get(json, "$ref") != NULL;
     int rc = 0;
     if (id != NULL && !hidden) {
@@ -211,7 +216,7 @@ static int scan_ids(struct sl_loader *l, json_t *json, const char **base, int dr
         if (hash != NULL && hash[1] != 0 && rc == 0)
             rc = add_anchor(l, *base, hash + 1, json, false);
     }
-    for (size_t i = 0; i < SL_COUNT(names) && rc == 0; i++) {
+    for (size_t i = 0; i < SL_COUNT(names) && rc == 0 && draft >= 2020; i++) {
         const char *name = json_string_value(json_object_get(json, names[i]));
         if (name != NULL)
             rc = add_anchor(l, *base, name, json, i == 1);
@@ -315,7 +320,7 @@ static json_t *walk(struct sl_loader *l, json_t *json, const char *p, const char
         else
             json = json_object_getn(json, name, n);
         *path = sl_schema_path(l, *path, name);
-        const char *id = json_string_value(json_object_get(json, "$id"));
+        const char *id = id_of(json, draft);
         if (id != NULL && !(draft <= 7 && json_object_get(json, "$ref") != NULL) && *p == '/')
             *base = resolve(l, *base, id);
     }
