@@ -64,6 +64,7 @@
 #define SL_MAX_TOOL_NAME     128          /* bytes */
 #define SL_MAX_GRAMMAR_TEXT  (4u << 20)   /* bytes of a schema or grammar */
 #define SL_MAX_SPACE_PATTERN 256          /* bytes of a whitespace_pattern */
+#define SL_MAX_UNIQUE_ITEMS  1024         /* of an array whose items must differ */
 #define SL_MAX_GRAMMARS      256          /* compiled ones that are kept */
 #define SL_MAX_GRAMMAR_CACHE (512u << 20) /* bytes they may have together */
 

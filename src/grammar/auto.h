@@ -30,9 +30,12 @@ enum sl_vec_kind {
     SL_VEC_VALUE,  /* parent, goal: a JSON value on its own */
     SL_VEC_OBJECT,
     SL_VEC_ARRAY,
+    SL_VEC_ITEM,  /* parent, text: of an array whose items differ, one that is being read */
     SL_VEC_TUPLE, /* lexemes: the requirement, then the wanted nodes' languages */
     SL_VEC_KEY,   /* a property name half read */
     SL_VEC_TEXT,  /* parent, byte: what was read, where it matters */
+    SL_VEC_DATUM, /* a scalar value, without its spelling: number of bytes, bytes */
+    SL_VEC_SEEN,  /* data, sorted: items of an array whose items differ */
     SL_VEC_STATE, /* threads: stack and lexeme of each */
 };
 
@@ -79,6 +82,10 @@ struct sl_goal {
     sl_rx_id scalar;
     uint32_t lex; /* where a scalar begins */
     struct sl_plan *object, *array;
+    /* of items that must differ: scalars that can be told apart, SL_RX_ALL: not known; at least so
+     * many values of them, UINT32_MAX: not known */
+    sl_rx_id distinct;
+    uint32_t n_values;
 };
 
 struct sl_name {            /* a property name that some local knows */
@@ -95,6 +102,7 @@ struct sl_plan_pattern {
 struct sl_plan {
     struct sl_goal *goal;
     bool object, simple; /* simple: all locals must hold, whatever else happens */
+    bool exclusive;      /* something may have to be false: not, if */
     bool static_keys;    /* which names are allowed does not depend on what was seen */
     bool track_keys;     /* other names must not come twice, as they are counted */
     uint32_t n_locals, locals[64];
@@ -114,8 +122,13 @@ struct sl_plan {
     sl_rx_id free_lang; /* of simple plans */
     bool free_known;
     /* where a local's words are in a frame, UINT32_MAX: none. Objects: pending names of
-     * unevaluatedProperties; arrays: pending items, then the count of contains */
+     * unevaluatedProperties; arrays: pending items, then the count of contains, then the items that
+     * contains has matched */
     uint32_t word_of[64], n_words;
+    bool indexed;       /* arrays: which items contains matched is known, of up to MAX_INDEXED */
+    bool unique;        /* items differ: the set of those that were read is in */
+    uint32_t seen_word; /* this word */
+    uint32_t min_items; /* the largest of the locals */
 };
 
 struct sl_pos { /* a place in a rule of a context-free grammar */
@@ -150,7 +163,12 @@ struct sl_auto {
     uint32_t n_entered; /* closure steps of the current byte */
     uint64_t n_truths;  /* asked of nodes, for the time limit */
     uint32_t sat_depth; /* goals that sl_goal_sat is in the middle of */
-    bool sat_cut;       /* it stopped before some: they were taken for possible */
+    struct {
+        sl_rx_id id;
+        bool yes;
+    } wide[1024]; /* languages that sl_rx_is_wide looked at */
+    bool unsure;  /* the step depends on a text that a blurred state does not know */
+    bool sat_cut; /* it stopped before some: they were taken for possible */
     const char *failed;
     int fail_code;
 };
@@ -165,6 +183,15 @@ SL_MUST_CHECK int sl_auto_start_json(struct sl_auto *a, uint32_t node, struct sl
 SL_MUST_CHECK int sl_auto_start_pos(struct sl_auto *a, uint32_t pos, struct sl_error *err);
 uint32_t sl_auto_add_pos(struct sl_auto *a, struct sl_pos pos);
 uint32_t sl_auto_json_goal(struct sl_auto *a, uint32_t node); /* for POS_JSON */
+
+/* What follows a blurred state depends on the text that it stands for. */
+#define SL_STATE_UNSURE 1u
+/* The state with texts that only uniqueItems looks at left out, for walks over many tokens. */
+uint32_t sl_auto_blur(struct sl_auto *a, uint32_t state);
+/* Is that an item that is only sure to be allowed as long as its language is wide? */
+bool sl_auto_is_wide(const struct sl_auto *a, uint32_t state);
+/* Has the language more texts than an array may have items that differ? No if that takes long. */
+bool sl_rx_is_wide(struct sl_auto *a, sl_rx_id id);
 
 /* The state after byte; 0: the byte is not allowed (or a limit was hit: sl_auto_check). */
 uint32_t sl_auto_step(struct sl_auto *a, uint32_t state, uint8_t byte);

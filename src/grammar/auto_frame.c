@@ -42,11 +42,13 @@ static bool inert(const struct sl_plan *p, const struct sl_vec *f, const struct 
     SL_ASSERT(p->object && l < p->n_locals);
     if (n->n_patterns > 0 || (n->additional != SL_NODE_NONE && n->additional != SL_NODE_TRUE) ||
         n->names != SL_NODE_NONE || n->uneval_props != SL_NODE_NONE || n->max_props != UINT32_MAX ||
-        n->n_deps > 0 || f->v[FR_PHASE] == PH_COLON || f->v[FR_PHASE] == PH_VALUE)
+        n->n_deps > 0)
         return false;
+    bool reading = f->v[FR_PHASE] == PH_COLON || f->v[FR_PHASE] == PH_VALUE;
     for (uint32_t i = 0; i < p->n_names; i++) {
         uint32_t node = p->props[(size_t)i * p->n_locals + l];
-        if (node != SL_NODE_NONE && node != SL_NODE_TRUE && !sl_frame_seen(f, i))
+        bool open = !sl_frame_seen(f, i) || (reading && f->v[FR_CLASS] == i);
+        if (node != SL_NODE_NONE && node != SL_NODE_TRUE && open)
             return false;
     }
     return true;
@@ -106,7 +108,7 @@ static enum truth array_truth(struct sl_auto *a, const struct sl_plan *p, const 
     const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
     uint32_t idx = f->v[FR_COUNT], found = 0;
     bool contains = n->contains != SL_NODE_NONE, more = f->v[FR_PHASE] == PH_VALUE;
-    SL_ASSERT(!p->object && (!contains || p->word_of[l] + 1 < p->n_words));
+    SL_ASSERT(!p->object && (!contains || p->word_of[l] + 2 < p->n_words));
     if (contains)
         found = f->v[FR_WORDS + p->word_of[l] + 1];
     if ((failed_of(f) >> l & 1) != 0 || idx + (more && !end) > n->max_items ||
@@ -229,6 +231,32 @@ struct lift { /* an expression over this value's nodes to one over a member's, o
     uint32_t class;
 };
 
+/* The contains of all schemas that may apply with this one. */
+static uint32_t all_contains(struct lift *x, uint32_t *out)
+{
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < x->p->n_locals; l++) {
+        uint32_t node = x->a->schema.nodes[x->p->locals[l]].contains;
+        if (node != SL_NODE_NONE)
+            out[n++] = node == SL_NODE_TRUE    ? EXPR_TRUE
+                       : node == SL_NODE_FALSE ? EXPR_FALSE
+                                               : LEAF(node);
+    }
+    return n;
+}
+
+/* Does anything but contains possibly look at items of that class? */
+static bool only_contains(const struct lift *x, uint32_t local)
+{
+    for (uint32_t l = 0; l < x->p->n_locals; l++) {
+        const struct sl_schema_node *n = &x->a->schema.nodes[x->p->locals[l]];
+        if (x->class < n->prefix.n || n->items != SL_NODE_NONE ||
+            (l != local && n->uneval_items != SL_NODE_NONE))
+            return false;
+    }
+    return sl_plan_covers(x->a, x->p, NULL, x->p->locals[local], x->class, 0) == IS_OPEN;
+}
+
 static uint32_t lift_local(struct lift *x, uint32_t l)
 {
     uint32_t v[MAX_WANTED + 2], n;
@@ -245,6 +273,12 @@ static uint32_t lift_local(struct lift *x, uint32_t l)
     }
     for (uint32_t i = 0; i < n; i++)
         v[i] = v[i] == SL_NODE_TRUE ? EXPR_TRUE : v[i] == SL_NODE_FALSE ? EXPR_FALSE : LEAF(v[i]);
+    uint32_t uneval = x->p->object ? SL_NODE_NONE : node->uneval_items;
+    if (n == 0 && uneval != SL_NODE_NONE && uneval != SL_NODE_TRUE && only_contains(x, l)) {
+        uint32_t some[MAX_WANTED + 1], k = all_contains(x, some);
+        some[k++] = uneval == SL_NODE_FALSE ? EXPR_FALSE : LEAF(uneval);
+        v[n++] = sl_expr_list(x->a, SL_VEC_OR, some, k); /* nothing else can evaluate it */
+    }
     return sl_expr_list(x->a, SL_VEC_AND, v, n);
 }
 
@@ -418,6 +452,27 @@ static bool alive(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
            (sl_frame_may_end(a, p, sl_vec_at(a, frame), &truths) || sl_frame_may_grow(a, p, frame));
 }
 
+/* Whatever the items before one that must come are, is there a value left for it? */
+static bool enough_values(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
+{
+    const struct sl_vec *f = sl_vec_at(a, frame);
+    uint32_t *v = copy_of(a, f, 0), n_prefix = 0;
+    bool ok = v != NULL;
+    for (uint32_t l = 0; l < p->n_locals; l++)
+        n_prefix = SL_MAX(n_prefix, a->schema.nodes[p->locals[l]].prefix.n);
+    for (uint32_t i = 0; i < p->min_items && ok; i++) {
+        if (i >= n_prefix && i + 1 < p->min_items)
+            continue; /* the same goal as the last one's */
+        v[FR_PHASE] = PH_VALUE;
+        v[FR_COUNT] = i;
+        uint32_t at = intern(a, SL_VEC_ARRAY, v, f->n);
+        struct sl_goal *g = at == 0 ? NULL : sl_frame_member(a, p, sl_vec_at(a, at));
+        ok = g != NULL && sl_goal_n_values(a, g) > i;
+    }
+    sl_free(v);
+    return ok;
+}
+
 uint32_t sl_frame_open(struct sl_auto *a, struct sl_goal *g, bool object, uint32_t parent,
                        uint32_t depth)
 {
@@ -437,6 +492,8 @@ uint32_t sl_frame_open(struct sl_auto *a, struct sl_goal *g, bool object, uint32
     if (id != 0 && object) /* knows then which required names can be given at all */
         (void)sl_frame_names(a, p, id);
     if (id == 0 || expr_truth(a, p, sl_vec_at(a, id), g->req) == IS_FALSE)
+        return 0;
+    if (!object && p->unique && !enough_values(a, p, id))
         return 0;
     return alive(a, p, id) ? id : 0;
 }
@@ -475,7 +532,7 @@ uint32_t sl_frame_named(struct sl_auto *a, struct sl_plan *p, const struct sl_ve
 }
 
 uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
-                              uint64_t truths)
+                              uint64_t truths, uint32_t datum)
 {
     const struct sl_goal *g = sl_frame_member(a, p, f);
     uint32_t class = p->object ? f->v[FR_CLASS] : f->v[FR_COUNT], wanted[MAX_WANTED + 2];
@@ -495,6 +552,8 @@ uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct
         uint32_t *w = p->word_of[l] == UINT32_MAX ? NULL : &v[FR_WORDS + p->word_of[l]];
         bool contained = !p->object && n->contains != SL_NODE_NONE && holds(g, n->contains, truths);
         SL_ASSERT(!contained || w != NULL);
+        if (contained && f->v[FR_COUNT] < MAX_INDEXED)
+            w[2] |= 1u << f->v[FR_COUNT];
         if (contained && w[1] < UINT32_MAX)
             w[1] =
                 SL_MIN(w[1] + 1, SL_MAX(n->min_contains,
@@ -517,11 +576,79 @@ uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct
     v[FR_PHASE] = PH_NEXT;
     v[FR_CLASS] = 0;
     v[FR_COUNT] = SL_MIN(f->v[FR_COUNT] + 1, p->cap);
+    if (p->unique)
+        v[FR_WORDS + p->seen_word] = sl_seen_with(a, sl_frame_seen_items(p, f), datum);
     uint32_t id = intern(a, (enum sl_vec_kind)f->kind, v, f->n);
     sl_free(v);
     if (id == 0 || expr_truth(a, p, sl_vec_at(a, id), p->goal->req) == IS_FALSE)
         return 0;
     return alive(a, p, id) ? id : 0;
+}
+
+/* ---------------------------------------------------------------- scalars of a member */
+
+enum { MAX_CASES = 16 };
+
+struct scalar_case { /* scalars that the wanted nodes say the same of */
+    sl_rx_id rx;
+    uint64_t truths;
+};
+
+/* Parts the goal's scalars by the wanted nodes; 0: these are too many parts. */
+static uint32_t scalar_cases(struct sl_auto *a, const struct sl_goal *g, struct scalar_case *c)
+{
+    struct sl_rx *rx = &a->rx;
+    uint32_t n = g->scalar != SL_RX_NONE;
+    c[0] = (struct scalar_case){g->scalar, 0};
+    for (uint32_t r = 0; r < g->n_roots; r++) {
+        sl_rx_id node = a->schema.nodes[g->roots[r]].scalar;
+        for (uint32_t i = 0, end = n; i < end; i++) {
+            sl_rx_id in = sl_rx_and2(rx, c[i].rx, node);
+            if (!sl_rx_alive(rx, in))
+                continue;
+            sl_rx_id out = sl_rx_and2(rx, c[i].rx, sl_rx_not(rx, node));
+            bool both = sl_rx_alive(rx, out);
+            if (both && n == MAX_CASES)
+                return 0;
+            if (both)
+                c[n++] = (struct scalar_case){out, c[i].truths};
+            c[i] = (struct scalar_case){in, c[i].truths | 1ull << r};
+        }
+    }
+    return n;
+}
+
+/* Of a member that is a scalar only those may come behind which the frame can still end well. */
+uint32_t sl_frame_scalars(struct sl_auto *a, struct sl_plan *p, uint32_t frame, struct sl_goal *g)
+{
+    struct sl_vec *f = frame == 0 ? NULL : sl_vec_at(a, frame);
+    if (g->scalar == SL_RX_NONE)
+        return 0;
+    if (g->pure || !p->exclusive || f == NULL)
+        return g->lex;
+    SL_ASSERT(f->v[FR_PHASE] == PH_VALUE);
+    if (f->aux != NULL)
+        return *(uint32_t *)f->aux;
+    uint32_t *lex = sl_arena_alloc(&a->arena, sizeof *lex), n, key[MAX_WANTED + 1];
+    if (lex == NULL)
+        return sl_auto_no_room(a);
+    struct scalar_case c[MAX_CASES];
+    sl_rx_id dead = SL_RX_NONE;
+    n = scalar_cases(a, g, c);
+    SL_ASSERT(n <= MAX_CASES && (g->lex & SL_LEX_TAG) == SL_LEX_TUPLE);
+    for (uint32_t i = 0; i < n; i++)
+        if (sl_frame_member_done(a, p, f, c[i].truths, DATUM_UNKNOWN) == 0)
+            dead = sl_rx_or2(&a->rx, dead, c[i].rx);
+    *lex = g->lex;
+    if (dead != SL_RX_NONE) {
+        const struct sl_vec *tuple = sl_vec_at(a, g->lex & SL_LEX_ID);
+        memcpy(key, tuple->v, tuple->n * sizeof key[0]);
+        key[0] = sl_rx_and2(&a->rx, key[0], sl_rx_not(&a->rx, dead));
+        uint32_t id = sl_rx_alive(&a->rx, key[0]) ? sl_vec_of(a, SL_VEC_TUPLE, key, tuple->n) : 0;
+        *lex = id == 0 ? 0 : SL_LEX_TUPLE | id;
+    }
+    f->aux = lex;
+    return *lex;
 }
 
 /* ---------------------------------------------------------------- what may come */
@@ -674,7 +801,11 @@ bool sl_frame_may_grow(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
         const struct sl_frame_aux *x = sl_frame_names(a, p, frame);
         return x != NULL && x->any;
     }
+    if (p->indexed && f->v[FR_COUNT] >= MAX_INDEXED)
+        return false;
     uint32_t next = sl_frame_phase(a, f, PH_VALUE);
     return next != 0 && expr_truth(a, p, sl_vec_at(a, next), p->goal->req) != IS_FALSE &&
-           sl_goal_sat(a, sl_frame_member(a, p, sl_vec_at(a, next)));
+           (p->unique ? sl_goal_sat_without(a, sl_frame_member(a, p, sl_vec_at(a, next)),
+                                            sl_frame_seen_items(p, f))
+                      : sl_goal_sat(a, sl_frame_member(a, p, sl_vec_at(a, next))));
 }

@@ -57,6 +57,12 @@ static inline bool sl_frame_seen(const struct sl_vec *f, uint32_t name)
     SL_DCHECK(FR_WORDS + name / 32 < f->n);
     return (f->v[FR_WORDS + name / 32] >> (name & 31) & 1) != 0;
 }
+/* Where the goal of an item must differ from those before it: the frame's set of them. */
+static inline uint32_t sl_frame_seen_items(const struct sl_plan *p, const struct sl_vec *f)
+{
+    return p->unique ? f->v[FR_WORDS + p->seen_word] : 0;
+}
+
 struct sl_plan *sl_plan_of(struct sl_auto *a, struct sl_goal *g, bool object);
 /* Nodes that local asks of a member of that class, at most max. */
 uint32_t sl_plan_wanted(struct sl_auto *a, const struct sl_plan *p, uint32_t local, uint32_t class,
@@ -80,9 +86,28 @@ uint32_t sl_frame_named(struct sl_auto *a, struct sl_plan *p, const struct sl_ve
 uint32_t sl_frame_phase(struct sl_auto *a, const struct sl_vec *f, enum sl_phase phase);
 /* After a member whose wanted nodes have these truths; 0: the frame cannot end well. */
 uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
-                              uint64_t truths);
+                              uint64_t truths, uint32_t datum);
+/* The lexeme of a member that is a scalar, of a frame that waits for its value; 0: there is none.
+ */
+uint32_t sl_frame_scalars(struct sl_auto *a, struct sl_plan *p, uint32_t frame, struct sl_goal *g);
 struct sl_plan *sl_frame_plan(struct sl_auto *a, const struct sl_vec *f);
 
+/* auto_unique.c: items that differ. seen: a SL_VEC_SEEN, 0: none yet. */
+#define TEXT_BLURRED  1u /* in place of a text */
+#define TEXT_WIDE     2u /* nor is the text before it known: wide as long as it goes on */
+#define DATUM_UNKNOWN 1u /* the value of such a text */
+uint32_t sl_datum_of(struct sl_auto *a, uint32_t text);
+uint32_t sl_seen_with(struct sl_auto *a, uint32_t seen, uint32_t datum);
+/* How many values the goal has at least, up to SL_MAX_UNIQUE_ITEMS + 1. */
+uint32_t sl_goal_n_values(struct sl_auto *a, struct sl_goal *g);
+bool sl_goal_sat_without(struct sl_auto *a, struct sl_goal *g, uint32_t seen);
+uint32_t sl_goal_lex_without(struct sl_auto *a, struct sl_goal *g, uint32_t seen);
+/* The stack of an item of which byte was read, which led to lex; 0: that cannot be told. */
+uint32_t sl_item_begin(struct sl_auto *a, uint32_t array, uint32_t seen, uint8_t byte,
+                       uint32_t lex);
+
 #define MAX_WANTED 64
+/* Items of an array, where it matters which of them contains matched. */
+#define MAX_INDEXED 32
 
 #endif

@@ -52,6 +52,7 @@ static void visit(struct visit *v, uint32_t id, bool sure, int depth)
         }
         v->p->locals[v->p->n_locals++] = id;
     }
+    v->p->exclusive = v->p->exclusive || n->not_node != SL_NODE_NONE || n->if_node != SL_NODE_NONE;
     for (uint32_t i = 0; i < n->all_of.n; i++)
         visit(v, n->all_of.v[i], sure, depth + 1);
     for (uint32_t i = 0; i < n->any_of.n; i++)
@@ -273,6 +274,7 @@ static void plan_object(struct sl_auto *a, struct sl_plan *p)
 static void plan_array(struct sl_auto *a, struct sl_plan *p)
 {
     SL_ASSERT(!p->object && p->n_words == 0);
+    bool contains = false, uneval = false;
     for (uint32_t l = 0; l < p->n_locals; l++) {
         const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
         uint32_t max = x->max_items == UINT32_MAX ? 0 : x->max_items + 1;
@@ -280,11 +282,18 @@ static void plan_array(struct sl_auto *a, struct sl_plan *p)
         p->word_of[l] = UINT32_MAX;
         if (x->contains != SL_NODE_NONE || x->uneval_items != SL_NODE_NONE) {
             p->word_of[l] = p->n_words;
-            p->n_words += 2;
+            p->n_words += 3;
         }
-        if (x->unique)
-            sl_auto_fail(a, SL_EUNSUPPORTED, "uniqueItems is not supported");
+        contains = contains || x->contains != SL_NODE_NONE;
+        uneval = uneval || x->uneval_items != SL_NODE_NONE;
+        p->min_items = SL_MAX(p->min_items, x->min_items);
+        p->unique = p->unique || x->unique;
     }
+    p->indexed = contains && uneval;
+    if (p->indexed)
+        p->cap = SL_MAX(p->cap, MAX_INDEXED);
+    /* Items differ wherever one of the schemas that may apply wants it, so that it always holds. */
+    p->seen_word = p->unique ? p->n_words++ : 0;
 }
 
 struct sl_plan *sl_plan_of(struct sl_auto *a, struct sl_goal *g, bool object)
@@ -401,6 +410,13 @@ enum truth sl_plan_covers(struct sl_auto *a, const struct sl_plan *p, const stru
         return IS_FALSE;
     if (l < p->n_locals && looks_at(p, n, l, class))
         return IS_TRUE;
+    if (l < p->n_locals && !p->object && n->contains != SL_NODE_NONE) {
+        SL_ASSERT(f == NULL || FR_WORDS + p->word_of[l] + 2 < f->n);
+        bool matched = f != NULL && class < MAX_INDEXED &&
+                       (f->v[FR_WORDS + p->word_of[l] + 2] >> class & 1) != 0;
+        if (f == NULL || matched)
+            out = f == NULL ? IS_OPEN : IS_TRUE;
+    }
     if (depth > 0 && (p->object ? n->uneval_props : n->uneval_items) != SL_NODE_NONE)
         return IS_TRUE;
     for (uint32_t i = 0; i < n->all_of.n; i++)

@@ -114,12 +114,17 @@ static void resume(struct set *s, uint32_t stack, int depth)
 static void value_done(struct set *s, uint32_t stack, uint64_t truths)
 {
     const struct sl_vec *f = sl_vec_at(s->a, stack);
+    uint32_t datum = 0;
+    if (f->kind == SL_VEC_ITEM) {
+        datum = sl_datum_of(s->a, f->v[1]);
+        f = sl_vec_at(s->a, f->v[0]);
+    }
     SL_ASSERT(f->kind >= SL_VEC_VALUE && f->kind <= SL_VEC_ARRAY);
     if (f->kind == SL_VEC_VALUE) {
         resume(s, f->v[0], 0);
         return;
     }
-    add_between(s, sl_frame_member_done(s->a, sl_frame_plan(s->a, f), f, truths));
+    add_between(s, sl_frame_member_done(s->a, sl_frame_plan(s->a, f), f, truths, datum));
 }
 
 static uint64_t lex_truths(const struct sl_auto *a, uint32_t lex)
@@ -176,6 +181,14 @@ static uint32_t depth_of(const struct sl_auto *a, uint32_t stack)
     return f->kind == SL_VEC_VALUE ? 0 : f->v[FR_DEPTH];
 }
 
+/* The stack of an item of which so much was read. */
+static uint32_t item_with(struct sl_auto *a, uint32_t parent, uint32_t text, uint8_t byte)
+{
+    if (text != TEXT_BLURRED && text != TEXT_WIDE)
+        text = sl_vec_of(a, SL_VEC_TEXT, (uint32_t[]){text, byte}, 2);
+    return sl_vec_of(a, SL_VEC_ITEM, (uint32_t[]){parent, text}, 2);
+}
+
 /* A JSON value that must satisfy g begins with byte; stack waits for it. */
 static void begin_value(struct set *s, struct sl_goal *g, uint32_t stack, uint8_t byte)
 {
@@ -186,7 +199,18 @@ static void begin_value(struct set *s, struct sl_goal *g, uint32_t stack, uint8_
         add_between(s, sl_frame_open(s->a, g, byte == '{', stack, depth));
         return;
     }
-    scalar_at(s, stack, lex_step(s->a, g->lex, byte));
+    const struct sl_vec *f = sl_vec_at(s->a, stack);
+    struct sl_plan *p = f->kind == SL_VEC_VALUE ? NULL : sl_frame_plan(s->a, f);
+    if (p == NULL || !p->unique) {
+        uint32_t all = p == NULL ? g->lex : sl_frame_scalars(s->a, p, stack, g);
+        scalar_at(s, stack, all == 0 ? 0 : lex_step(s->a, all, byte));
+        return;
+    }
+    uint32_t lex = sl_goal_lex_without(s->a, g, sl_frame_seen_items(p, f));
+    lex = lex_step(s->a, lex, byte);
+    uint32_t item = lex == 0 ? 0 : sl_item_begin(s->a, stack, sl_frame_seen_items(p, f), byte, lex);
+    if (item != 0)
+        scalar_at(s, item, lex);
 }
 
 /* ---------------------------------------------------------------- property names */
@@ -411,7 +435,10 @@ static void step_thread(struct set *s, struct sl_thread t, uint8_t byte)
         return;
     }
     if (lex != 0) {
-        scalar_at(s, t.stack, lex);
+        const struct sl_vec *f = sl_vec_at(a, t.stack);
+        uint32_t stack = f->kind == SL_VEC_ITEM ? item_with(a, f->v[0], f->v[1], byte) : t.stack;
+        if (stack != 0)
+            scalar_at(s, stack, lex);
         return;
     }
     if (!sl_rx_nullable(&a->rx, lex_rx(a, t.lex)))
@@ -461,11 +488,13 @@ uint32_t sl_auto_step(struct sl_auto *a, uint32_t state, uint8_t byte)
     struct set s;
     s.a = a;
     s.n = s.n_seen = 0;
+    a->unsure = false;
     const struct sl_vec *x = sl_vec_at(a, state);
     SL_ASSERT(x->kind == SL_VEC_STATE && x->n % 2 == 0);
     for (uint32_t i = 0; i < x->n; i += 2)
         step_thread(&s, (struct sl_thread){x->v[i], x->v[i + 1]}, byte);
     uint32_t to = state_of(&s);
+    to = a->unsure ? SL_STATE_UNSURE : to;
     if (a->failed == NULL && a->rx.failed == NULL) {
         a->memo[at] = key;
         a->memo_to[at] = to;

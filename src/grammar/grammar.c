@@ -7,6 +7,7 @@
  */
 #include "grammar/grammar.h"
 
+#include "base/buf.h"
 #include "base/check.h"
 #include "base/json_load.h"
 #include "base/str.h"
@@ -22,7 +23,7 @@
 #include <string.h>
 
 static const struct sl_rx_limits rx_limits = {
-    .max_nodes = 400000, .max_rows = 50000, .max_bytes = 64u << 20};
+    .max_nodes = 1500000, .max_rows = 50000, .max_bytes = 64u << 20};
 static const struct sl_auto_limits auto_limits = {.max_bytes = 64u << 20,
                                                   .max_depth = SL_AUTO_MAX_DEPTH,
                                                   .max_threads = 1000,
@@ -31,7 +32,7 @@ enum {
     COMPILE_DERIVATIVES = 2000000, /* about a second at worst */
     CALL_DERIVATIVES = 400000,
     RENEW_STATES = 300000, /* beyond, the next matcher gets a fresh automaton */
-    RENEW_ROWS = 20000,
+    KEPT_ROWS = 8000,      /* transitions that are kept from one call to the next */
 };
 
 struct instance {
@@ -58,13 +59,33 @@ struct sl_matcher {
 
 /* ---------------------------------------------------------------- compiling */
 
+/* Integers beyond 64 bits as strings that schema_number.c knows, so that no digit is lost. */
+static void mark_integers(const char *s, size_t n, struct sl_buf *out)
+{
+    size_t at = 0, copied = 0, begin;
+    while (sl_json_next_wide(s, n, &at, &begin)) {
+        sl_buf_put(out, s + copied, begin - copied);
+        sl_buf_puts(out, "\"" SL_BIG_INTEGER_JSON);
+        sl_buf_put(out, s + begin, at - begin);
+        sl_buf_putc(out, '"');
+        copied = at;
+    }
+    SL_ASSERT(copied <= n);
+    sl_buf_put(out, s + copied, n - copied);
+}
+
 static json_t *parse_json(const char *text, size_t n, const char *what, struct sl_error *err)
 {
     json_error_t why;
     size_t flags = JSON_ALLOW_NUL | JSON_DECODE_ANY | JSON_REJECT_DUPLICATES;
     json_t *doc = sl_json_load(text, n, flags, &why);
-    if (doc == NULL && json_error_code(&why) == json_error_numeric_overflow)
-        doc = sl_json_load(text, n, flags | JSON_DECODE_INT_AS_REAL, &why);
+    if (doc == NULL && json_error_code(&why) == json_error_numeric_overflow) {
+        struct sl_buf b = {0};
+        mark_integers(text, n, &b);
+        if (sl_buf_ok(&b))
+            doc = sl_json_load(b.data, b.n_bytes, flags, &why);
+        sl_buf_deinit(&b);
+    }
     if (doc == NULL)
         (void)sl_fail(err, sl_json_no_memory(&why) ? SL_ENOMEM : SL_EINVAL,
                       "grammar: %s is not JSON: %s", what, why.text);
@@ -295,7 +316,7 @@ int sl_matcher_create(struct sl_grammar *g, uint32_t max_tokens, struct sl_match
     }
     pthread_mutex_lock(&g->lock);
     struct instance *old = g->now;
-    if (old->a.n_vecs > RENEW_STATES || old->a.rx.n_rows > RENEW_ROWS || old->a.failed != NULL ||
+    if (old->a.n_vecs > RENEW_STATES || old->a.rx.n_nodes > RENEW_STATES || old->a.failed != NULL ||
         old->a.rx.failed != NULL) {
         struct instance *fresh;
         rc = instance_create(g, &fresh, err);
@@ -336,6 +357,7 @@ void sl_matcher_destroy(struct sl_matcher *m)
 
 static void begin_call(struct instance *in)
 {
+    sl_rx_trim(&in->a.rx, KEPT_ROWS);
     in->a.rx.max_derived = in->a.rx.n_derived + CALL_DERIVATIVES;
 }
 

@@ -89,14 +89,22 @@ struct place {      /* where the walk is at one depth */
     sl_rx_id rx;    /* a lexeme of it, here; SL_RX_NONE: state is of here, and all there is */
     uint32_t stack; /* of the lexeme, when it is the only one and JSON's; 0: it is not */
     uint32_t since;
+    bool wide; /* sure to be allowed only while rx is wide */
+};
+
+struct ahead { /* of the walk at one depth: so many characters of the set are certain to be allowed
+                */
+    struct sl_plain_set set;
+    uint32_t chars;
 };
 
 struct walk {
     struct sl_masks *m;
     struct sl_auto *a;
-    uint32_t *out;
+    uint32_t *out, root;                   /* root: the state that the walk is about, not blurred */
     uint8_t bytes[SL_VOCAB_MAX_TOKEN + 1]; /* [depth] that led to the place at depth */
     struct place at[SL_VOCAB_MAX_TOKEN + 1];
+    struct ahead ahead[SL_VOCAB_MAX_TOKEN + 1];
 };
 
 /* As long as one of its lexemes goes on the state does, whatever becomes of the others: nothing
@@ -104,7 +112,7 @@ struct walk {
 static struct place place_of(const struct sl_auto *a, uint32_t state, uint32_t depth)
 {
     const struct sl_vec *x = sl_vec_at(a, state);
-    struct place p = {state, SL_RX_NONE, 0, depth};
+    struct place p = {state, SL_RX_NONE, 0, depth, sl_auto_is_wide(a, state)};
     for (uint32_t i = 0; i < x->n && p.rx == SL_RX_NONE; i += 2)
         p.rx = thread_rx(a, x->v[i + 1]);
     if (x->n == 2 && (x->v[1] & SL_LEX_TAG) == SL_LEX_RX &&
@@ -113,10 +121,23 @@ static struct place place_of(const struct sl_auto *a, uint32_t state, uint32_t d
     return p;
 }
 
+/* By the texts that blurred states leave out. */
+static bool step_exact(struct walk *w, struct place *p, uint32_t depth)
+{
+    uint32_t state = w->root;
+    for (uint32_t d = 1; d <= depth && state != 0; d++)
+        state = sl_auto_step(w->a, state, w->bytes[d]);
+    if (state != 0)
+        *p = place_of(w->a, sl_auto_blur(w->a, state), depth);
+    return state != 0;
+}
+
 /* The lexeme that was followed has ended, or was never there: from the state, byte by byte. */
 static bool step_state(struct walk *w, struct place *p, uint32_t depth)
 {
     struct sl_auto *a = w->a;
+    if (p->wide)
+        return step_exact(w, p, depth);
     uint32_t state = p->state, from = p->since + 1;
     if (p->stack != 0) {
         if (sl_rx_step(&a->rx, p->rx, w->bytes[depth]) == SL_RX_NONE &&
@@ -125,10 +146,12 @@ static bool step_state(struct walk *w, struct place *p, uint32_t depth)
         state = sl_vec_of(a, SL_VEC_STATE, (uint32_t[]){p->stack, SL_LEX_RX | p->rx}, 2);
         from = depth;
     }
-    for (uint32_t d = from; d <= depth && state != 0; d++)
+    for (uint32_t d = from; d <= depth && state > SL_STATE_UNSURE; d++)
         state = sl_auto_step(a, state, w->bytes[d]);
+    if (state == SL_STATE_UNSURE)
+        return step_exact(w, p, depth);
     if (state != 0)
-        *p = place_of(a, state, depth);
+        *p = place_of(a, sl_auto_blur(a, state), depth);
     return state != 0;
 }
 
@@ -136,7 +159,7 @@ static inline bool step(struct walk *w, struct place *p, uint32_t depth)
 {
     if (p->rx != SL_RX_NONE) {
         sl_rx_id to = sl_rx_step(&w->a->rx, p->rx, w->bytes[depth]);
-        if (to > SL_RX_EPS) {
+        if (to > SL_RX_EPS && (!p->wide || sl_rx_is_wide(w->a, to))) {
             p->rx = to;
             return true;
         }
@@ -144,14 +167,37 @@ static inline bool step(struct walk *w, struct place *p, uint32_t depth)
     return step_state(w, p, depth);
 }
 
-/* Does every text of up to that many characters of the set stay allowed? */
-static bool leads_on(const struct walk *w, const struct place *p, const struct sl_plain_set *set,
-                     uint32_t chars)
+static bool has_all(const struct sl_plain_set *x, const struct sl_plain_set *set)
 {
-    if (p->rx == SL_RX_NONE)
+    return ((set->w[0] & ~x->w[0]) | (set->w[1] & ~x->w[1])) == 0;
+}
+
+/* Does every text of up to that many characters of the set stay allowed? Asks for the state's own
+ * span only where what is known from before it does not say so. */
+static bool leads_on(const struct walk *w, const struct place *p, struct ahead *ahead,
+                     const struct sl_plain_set *set, uint32_t chars)
+{
+    if (ahead->chars >= chars && has_all(&ahead->set, set))
+        return true;
+    if (p->rx == SL_RX_NONE || p->wide)
         return false;
     const struct sl_char_span *span = sl_span_of(&w->m->spans, &w->a->rx, p->rx);
+    if (span->chars > ahead->chars || (span->chars > 0 && has_all(&span->set, &ahead->set)))
+        *ahead = (struct ahead){span->set, span->chars};
     return span->chars >= chars && sl_span_has(span, set);
+}
+
+/* What is known behind one more byte of a plain token. */
+static struct ahead behind(struct ahead x, uint8_t byte)
+{
+    unsigned bit = byte < 0x80 ? byte : SL_PLAIN_OTHERS;
+    if ((byte & 0xC0) == 0x80) /* in the middle of a character */
+        return x;
+    SL_ASSERT(x.chars <= SL_VOCAB_MAX_RUN);
+    if (x.chars == 0 || (x.set.w[bit / 64] >> (bit & 63) & 1) == 0)
+        return (struct ahead){{{0, 0}}, 0};
+    x.chars -= x.chars < SL_VOCAB_MAX_RUN;
+    return x;
 }
 
 static void set_all(const struct sl_vocab_tree *t, uint32_t from, uint32_t to, uint32_t *out)
@@ -172,26 +218,34 @@ static void walk(struct walk *w, const struct sl_vocab_tree *t, uint32_t done)
             continue;
         }
         w->at[x->depth] = p;
-        bool whole = x->skip > WORTH && x->below > 0 && leads_on(w, &p, &t->sets[i], x->below);
+        struct ahead *ahead = &w->ahead[x->depth];
+        if (t->sets != NULL)
+            *ahead = behind(w->ahead[x->depth - 1], x->byte);
+        bool whole =
+            x->skip > WORTH && x->below > 0 && leads_on(w, &p, ahead, &t->sets[i], x->below);
         set_all(t, x->first, whole ? after->first : x[1].first, w->out);
         i += whole ? x->skip : 1;
     }
 }
 
 /* Plain tokens of up to how many characters may come; *all: and no longer ones. */
-static uint32_t plain_tokens(const struct walk *w, uint32_t state, bool *all)
+static uint32_t plain_tokens(struct walk *w, uint32_t state, bool *all)
 {
     const struct sl_vocab_tree *t = &w->m->vocab->plain;
     int32_t run = plain_run(w->m, w->a, state);
     *all = run != SL_RX_RUN_UNKNOWN;
     if (*all)
         return run == SL_RX_INF ? SL_VOCAB_MAX_RUN : SL_MIN((uint32_t)run, SL_VOCAB_MAX_RUN);
-    for (uint32_t n = SL_VOCAB_MAX_RUN; n >= 4; n /= 2)
-        if (leads_on(w, &w->at[0], &t->all, n)) {
-            *all = n == SL_VOCAB_MAX_RUN;
-            return n;
-        }
-    return 0;
+    const struct place *p = &w->at[0];
+    if (p->wide || p->rx == SL_RX_NONE)
+        return 0;
+    const struct sl_char_span *span = sl_span_of(&w->m->spans, &w->a->rx, p->rx);
+    w->ahead[0] = (struct ahead){span->set, span->chars};
+    if (!sl_span_has(span, &t->all))
+        return 0;
+    bool alone = sl_vec_at(w->a, state)->n == 2 && p->stack != 0;
+    *all = span->chars >= SL_VOCAB_MAX_RUN || (span->ends && alone);
+    return SL_MIN(span->chars, SL_VOCAB_MAX_RUN);
 }
 
 static void compute(struct sl_masks *m, struct sl_auto *a, uint32_t state, uint32_t *out)
@@ -202,7 +256,9 @@ static void compute(struct sl_masks *m, struct sl_auto *a, uint32_t state, uint3
     w.m = m;
     w.a = a;
     w.out = out;
-    w.at[0] = place_of(a, state, 0);
+    w.root = state;
+    w.ahead[0] = (struct ahead){{{0, 0}}, 0};
+    w.at[0] = place_of(a, sl_auto_blur(a, state), 0);
     sl_spans_begin(&m->spans, &a->rx);
     uint32_t done = plain_tokens(&w, state, &all);
     memcpy(out, v->up_to + (size_t)done * v->n_words, v->n_words * sizeof out[0]);

@@ -510,6 +510,11 @@ int sl_regex_parse(struct sl_rx *rx, const char *pattern, size_t n, unsigned fla
         sl_rx_id end = search ? any : SL_RX_EPS;
         struct suffix s = build(rx, x, (struct suffix){end, end}, any);
         *out = s.at_start;
+        if (search) {
+            bool same = s.at_start == s.later;
+            s.later = sl_rx_behind_any(rx, c, s.later);
+            s.at_start = same ? s.later : s.at_start;
+        }
         if (search && s.at_start == s.later)
             *out = sl_rx_cat(rx, any, s.later);
         else if (search)

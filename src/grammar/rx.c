@@ -147,6 +147,8 @@ void sl_rx_deinit(struct sl_rx *rx)
     sl_free(rx->nodes);
     sl_free(rx->kids);
     sl_free(rx->sets);
+    sl_free(rx->lists);
+    sl_free(rx->with_row);
     sl_free(rx->table);
     sl_free(rx->derived);
     sl_free(rx->search);
@@ -403,6 +405,44 @@ static sl_rx_id strings_at(struct sl_rx *rx, const struct sl_rx_str *list, size_
 sl_rx_id sl_rx_strings(struct sl_rx *rx, const struct sl_rx_str *list, size_t n)
 {
     return n == 0 ? SL_RX_NONE : strings_at(rx, list, n, 0, 0);
+}
+
+sl_rx_id sl_rx_behind_any(struct sl_rx *rx, sl_rx_id c, sl_rx_id id)
+{
+    struct sl_rx_node x = rx->nodes[id], rep = x.op == RX_CAT ? rx->nodes[x.a] : x;
+    if (rep.op != RX_REP || rep.lo == rep.hi ||
+        sl_rx_alive(rx, sl_rx_and2(rx, rep.a, sl_rx_not(rx, c))))
+        return id;
+    sl_rx_id rest = x.op == RX_CAT ? x.b : SL_RX_EPS;
+    SL_ASSERT(rep.lo >= 0 && (rep.hi == SL_RX_INF || rep.lo < rep.hi));
+    return rep.lo == 0 ? sl_rx_behind_any(rx, c, rest)
+                       : sl_rx_cat(rx, sl_rx_rep(rx, rep.a, rep.lo, rep.lo), rest);
+}
+
+sl_rx_id sl_rx_list_at(struct sl_rx *rx, uint32_t list, uint32_t lo, uint32_t hi, uint32_t depth)
+{
+    SL_ASSERT(list < rx->n_lists && lo <= hi && hi <= INT32_MAX);
+    const struct sl_rx_str *first = &rx->lists[list].v[lo];
+    if (lo == hi && first->n == depth)
+        return SL_RX_EPS;
+    return intern(rx, (struct sl_rx_node){.op = RX_LIST,
+                                          .a = list,
+                                          .b = depth,
+                                          .lo = (int32_t)lo,
+                                          .hi = (int32_t)hi,
+                                          .nullable = first->n == depth,
+                                          .head = 1});
+}
+
+sl_rx_id sl_rx_list(struct sl_rx *rx, const struct sl_rx_str *list, size_t n)
+{
+    SL_ASSERT(n <= INT32_MAX);
+    if (n == 0)
+        return SL_RX_NONE;
+    if (!grow(rx, (void **)&rx->lists, rx->n_lists, 1, &rx->cap_lists, sizeof rx->lists[0]))
+        return SL_RX_NONE;
+    rx->lists[rx->n_lists].v = list;
+    return sl_rx_list_at(rx, rx->n_lists++, 0, (uint32_t)n - 1, 0);
 }
 
 sl_rx_id sl_rx_multiple_of(struct sl_rx *rx, uint32_t k, uint32_t rest, int scale, int phase)

@@ -53,6 +53,11 @@ struct sl_rx_node {
     uint32_t *row; /* [256] successors with the marks below; NULL: no row */
 };
 
+struct sl_rx_str {
+    const char *s;
+    size_t n;
+};
+
 struct sl_rx_limits {
     uint32_t max_nodes, max_rows;
     size_t max_bytes;
@@ -70,9 +75,13 @@ struct sl_rx {
     uint32_t n_kids, cap_kids;
     struct sl_rx_bytes *sets;
     uint32_t n_sets, cap_sets;
+    struct {
+        const struct sl_rx_str *v;
+    } * lists;
+    uint32_t n_lists, cap_lists;
     uint32_t *table; /* hash of nodes, cap is a power of two */
     uint32_t cap_table;
-    uint32_t n_rows;
+    uint32_t n_rows, *with_row;    /* with_row: the nodes that have one */
     struct sl_arena arena;         /* rows */
     struct sl_rx_derived *derived; /* of parts, a cache: states share most of theirs */
     struct sl_rx_limits limits;
@@ -103,13 +112,15 @@ sl_rx_id sl_rx_and2(struct sl_rx *rx, sl_rx_id a, sl_rx_id b);
 sl_rx_id sl_rx_not(struct sl_rx *rx, sl_rx_id a);
 sl_rx_id sl_rx_rep(struct sl_rx *rx, sl_rx_id a, int32_t lo, int32_t hi);
 sl_rx_id sl_rx_opt(struct sl_rx *rx, sl_rx_id a);
+/* For id behind any number of characters of the language c (one character each): a simpler language
+ * that makes the same whole, as c{0,}[a-z]{3,63} is c{0,}[a-z]{3}. */
+sl_rx_id sl_rx_behind_any(struct sl_rx *rx, sl_rx_id c, sl_rx_id id);
 /* Any of n strings, sorted by bytes and without duplicates: a tree, so that 100,000 cost one walk.
  */
-struct sl_rx_str {
-    const char *s;
-    size_t n;
-};
 sl_rx_id sl_rx_strings(struct sl_rx *rx, const struct sl_rx_str *list, size_t n);
+/* The same, read where it lies when it is walked, so that long strings cost nothing before: the
+ * list and its strings stay as long as rx does. */
+sl_rx_id sl_rx_list(struct sl_rx *rx, const struct sl_rx_str *list, size_t n);
 /* Decimal digits, at most one '.', whose value is a multiple of k / 10^scale. 0 < k < 2^31. */
 sl_rx_id sl_rx_multiple(struct sl_rx *rx, uint32_t k, int scale);
 
@@ -132,6 +143,9 @@ static inline sl_rx_id sl_rx_step(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
         return row[byte];
     return sl_rx_step_slow(rx, id, byte);
 }
+
+/* Forgets transitions, which are found again, when there are more than max: between calls. */
+void sl_rx_trim(struct sl_rx *rx, uint32_t max_rows);
 
 /* Does the whole text belong to the language? */
 bool sl_rx_matches(struct sl_rx *rx, sl_rx_id id, const char *text, size_t n);

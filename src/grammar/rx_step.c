@@ -98,6 +98,32 @@ static sl_rx_id derive_digits(struct sl_rx *rx, const struct sl_rx_node *n, uint
     return sl_rx_multiple_of(rx, n->a, rest, n->lo - (n->hi == 1), n->hi);
 }
 
+/* Strings are sorted, so that those that go on alike lie together. */
+static sl_rx_id derive_strings(struct sl_rx *rx, const struct sl_rx_node *n, uint8_t byte,
+                               struct sl_rx_bytes *same)
+{
+    const struct sl_rx_str *v = rx->lists[n->a].v;
+    uint32_t from = UINT32_MAX, to = 0;
+    struct sl_rx_bytes set = {0};
+    SL_ASSERT(n->op == RX_LIST && n->lo >= 0 && n->hi >= n->lo);
+    for (uint32_t i = (uint32_t)n->lo; i <= (uint32_t)n->hi; i++) {
+        if (v[i].n <= n->b)
+            continue;
+        uint8_t c = (uint8_t)v[i].s[n->b];
+        from = c == byte && from == UINT32_MAX ? i : from;
+        to = c == byte ? i : to;
+        sl_rx_bytes_add(&set, c, c);
+    }
+    if (from == UINT32_MAX) {
+        narrow(same, &set, false);
+        return SL_RX_NONE;
+    }
+    struct sl_rx_bytes one = {0};
+    sl_rx_bytes_add(&one, byte, byte);
+    narrow(same, &one, true);
+    return sl_rx_list_at(rx, n->a, from, to, n->b + 1);
+}
+
 bool sl_rx_spend(struct sl_rx *rx, uint64_t n)
 {
     rx->n_derived += n;
@@ -138,6 +164,8 @@ static sl_rx_id derive_new(struct sl_rx *rx, sl_rx_id id, uint8_t byte, struct s
             rx, d,
             sl_rx_rep(rx, n.a, n.lo > 0 ? n.lo - 1 : 0, n.hi == SL_RX_INF ? n.hi : n.hi - 1));
     }
+    case RX_LIST:
+        return derive_strings(rx, &n, byte, same);
     case RX_MOD:
         return derive_digits(rx, &n, byte, same);
     }
@@ -167,12 +195,16 @@ static sl_rx_id raw_step(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
     if (rx->nodes[id].row == NULL) {
         if (rx->n_rows >= rx->limits.max_rows)
             return sl_rx_fail(rx, SL_ELIMIT, "the automaton needs more states than its limit");
+        if (rx->with_row == NULL)
+            rx->with_row = sl_malloc(rx->limits.max_rows * sizeof *rx->with_row);
+        if (rx->with_row == NULL)
+            return sl_rx_no_room(rx, true);
         uint32_t *row = sl_arena_alloc(&rx->arena, 256 * sizeof *row);
         if (row == NULL)
             return sl_rx_no_room(rx, rx->arena.no_memory);
         memset(row, 0xFF, 256 * sizeof *row);
         rx->nodes[id].row = row;
-        rx->n_rows++;
+        rx->with_row[rx->n_rows++] = id;
     }
     if (rx->nodes[id].row[byte] != SL_RX_UNKNOWN)
         return rx->nodes[id].row[byte] & ~SL_RX_UNVERIFIED;
@@ -478,6 +510,19 @@ sl_rx_id sl_rx_step_slow(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
         if (row[b] == (to | SL_RX_UNVERIFIED))
             row[b] = end;
     return end;
+}
+
+void sl_rx_trim(struct sl_rx *rx, uint32_t max_rows)
+{
+    if (rx->n_rows <= max_rows)
+        return;
+    SL_ASSERT(rx->with_row != NULL && rx->n_rows <= rx->limits.max_rows);
+    size_t max_bytes = rx->arena.max_bytes;
+    for (uint32_t i = 0; i < rx->n_rows; i++)
+        rx->nodes[rx->with_row[i]].row = NULL;
+    sl_arena_deinit(&rx->arena);
+    rx->arena.max_bytes = max_bytes;
+    rx->n_rows = 0;
 }
 
 bool sl_rx_matches(struct sl_rx *rx, sl_rx_id id, const char *text, size_t n)

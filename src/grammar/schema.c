@@ -4,6 +4,7 @@
 #include "grammar/schema.h"
 
 #include "base/check.h"
+#include "base/limits.h"
 #include "base/sys.h"
 #include "grammar/cset.h"
 #include "grammar/regex.h"
@@ -162,6 +163,9 @@ static void list_of(struct filling *f, json_t *list, const char *key, struct sl_
 static uint32_t count_of(struct filling *f, const json_t *v, const char *key)
 {
     double x = json_number_value(v);
+    const char *big = sl_big_integer(v);
+    if (big != NULL && big[0] != '-')
+        return UINT32_MAX - 1;
     if (!json_is_number(v) || x < 0 || floor(x) < x) {
         bad(f, SL_EINVAL, key, "not a whole number");
         return 0;
@@ -181,7 +185,7 @@ static uint32_t type_of(const json_t *v)
     case JSON_FALSE:
         return SL_JSON_BOOL;
     case JSON_STRING:
-        return SL_JSON_STRING;
+        return sl_big_integer(v) != NULL ? SL_JSON_INT : SL_JSON_STRING;
     case JSON_ARRAY:
         return SL_JSON_ARRAY;
     case JSON_OBJECT:
@@ -371,7 +375,7 @@ static void bound(struct filling *f, json_t *v, const char *key, enum sl_bound h
     if (f->place.draft == 4 && how == SL_AT_MOST &&
         json_is_true(json_object_get(f->place.json, "exclusiveMaximum")))
         how = SL_BELOW;
-    if (!json_is_number(v)) {
+    if (!json_is_number(v) && sl_big_integer(v) == NULL) {
         bad(f, SL_EINVAL, key, "not a number");
     } else if (!sl_decimal_of(v, &d)) {
         bad(f, SL_EUNSUPPORTED, key, "a number with too many digits");
@@ -384,7 +388,8 @@ static void bound(struct filling *f, json_t *v, const char *key, enum sl_bound h
 static void multiple_of(struct filling *f, json_t *v, const char *key)
 {
     struct sl_decimal d;
-    if (!json_is_number(v) || json_number_value(v) <= 0) {
+    const char *big = sl_big_integer(v);
+    if (big != NULL ? big[0] == '-' : !json_is_number(v) || json_number_value(v) <= 0) {
         bad(f, SL_EINVAL, key, "not a number above 0");
         return;
     }
@@ -878,6 +883,50 @@ static int fill(struct sl_loader *l, uint32_t place_and_role)
     return sl_rx_check(l->s->rx, l->err);
 }
 
+/* Types that a value of the node may have, by what it says itself and by allOf, anyOf, oneOf. */
+static uint32_t possible_types(const struct sl_schema *s, uint32_t node, int depth)
+{
+    const struct sl_schema_node *n = &s->nodes[node];
+    uint32_t types = n->types;
+    if (depth > 100)
+        return types;
+    for (uint32_t i = 0; i < n->all_of.n && types != 0; i++)
+        types &= possible_types(s, n->all_of.v[i], depth + 1);
+    for (int which = 0; which < 2; which++) {
+        const struct sl_nodes *list = which == 0 ? &n->any_of : &n->one_of;
+        uint32_t some = 0;
+        for (uint32_t i = 0; i < list->n; i++)
+            some |= possible_types(s, list->v[i], depth + 1);
+        types &= list->n > 0 ? some : SL_JSON_ALL;
+    }
+    return types;
+}
+
+/* Items that differ are told apart by their texts, hence must be scalars. */
+static int check_unique(struct sl_loader *l)
+{
+    const struct sl_schema *s = l->s;
+    for (uint32_t i = 0; i < s->n_nodes; i++) {
+        const struct sl_schema_node *n = &s->nodes[i];
+        uint32_t types = 0;
+        if (!n->unique || (n->types & SL_JSON_ARRAY) == 0 || n->max_items < 2)
+            continue;
+        for (uint32_t k = 0; k < n->prefix.n; k++)
+            types |= possible_types(s, n->prefix.v[k], 0);
+        if (n->max_items > n->prefix.n)
+            types |= possible_types(s, n->items == SL_NODE_NONE ? SL_NODE_TRUE : n->items, 0);
+        if ((types & ~(uint32_t)SL_JSON_SCALARS) != 0)
+            return sl_fail(l->err, SL_EUNSUPPORTED,
+                           "schema: %s/uniqueItems: items that may be arrays or objects are not "
+                           "supported",
+                           n->path);
+        if (n->min_items > SL_MAX_UNIQUE_ITEMS)
+            return sl_fail(l->err, SL_ELIMIT, "schema: %s/minItems: more than %d items that differ",
+                           n->path, SL_MAX_UNIQUE_ITEMS);
+    }
+    return 0;
+}
+
 static int load(struct sl_loader *l, json_t *doc, uint32_t *root)
 {
     static const char no_uri[] = "";
@@ -895,7 +944,8 @@ static int load(struct sl_loader *l, json_t *doc, uint32_t *root)
         rc = fill(l, l->queue[l->next++]);
     if (rc == 0)
         rc = sl_schema_close(l);
-    return rc == 0 ? sl_schema_scalars(l) : rc;
+    rc = rc == 0 ? sl_schema_scalars(l) : rc;
+    return rc == 0 ? check_unique(l) : rc;
 }
 
 int sl_schema_init(struct sl_schema *s, struct sl_rx *rx, const struct sl_json_style *style,

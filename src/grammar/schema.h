@@ -106,6 +106,11 @@ struct sl_schema {
     sl_rx_id free_string, free_number, free_char; /* all that JSON allows */
 };
 
+/* An integer beyond 64 bits, which the JSON library does not have: a string with its digits behind
+ * this. */
+#define SL_BIG_INTEGER      "\0integer "
+#define SL_BIG_INTEGER_JSON "\\u0000integer "
+
 #define SL_SCHEMA_MAX_NODES (1u << 17)
 
 SL_MUST_CHECK int sl_schema_init(struct sl_schema *s, struct sl_rx *rx,

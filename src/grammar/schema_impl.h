@@ -61,6 +61,7 @@ struct sl_decimal {
     char digits[400]; /* whole part, then fraction; no leading zeros, no trailing ones */
     int n_whole, n_fraction;
 };
+const char *sl_big_integer(const json_t *v); /* its digits; NULL: it is none */
 bool sl_decimal_of(const json_t *number, struct sl_decimal *d);
 enum sl_bound { SL_AT_LEAST, SL_ABOVE, SL_AT_MOST, SL_BELOW };
 sl_rx_id sl_number_bound(struct sl_rx *rx, const struct sl_decimal *d, enum sl_bound how);

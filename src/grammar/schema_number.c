@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { MAX_DIGITS = 100 };
+
 static bool decimal_of_text(const char *s, struct sl_decimal *d)
 {
     int point = 0, n = 0;
@@ -26,7 +28,7 @@ static bool decimal_of_text(const char *s, struct sl_decimal *d)
             point -= seen;
             continue;
         }
-        if (n >= 40)
+        if (n >= MAX_DIGITS)
             return false;
         d->digits[n++] = *s;
         point += !seen;
@@ -35,8 +37,10 @@ static bool decimal_of_text(const char *s, struct sl_decimal *d)
         (!sl_parse_i64(s + 1 + (s[1] == '+'), strlen(s + 1 + (s[1] == '+')), &exponent) ||
          exponent > 340 || exponent < -340))
         return false;
-    SL_ASSERT(n <= 40 && point <= 40);
+    SL_ASSERT(n <= MAX_DIGITS && point <= MAX_DIGITS);
     point += (int)exponent;
+    if (point > (int)sizeof d->digits)
+        return false;
     while (n > 0 && d->digits[n - 1] == '0' && n > point)
         n--;
     if (n == 0) {
@@ -59,8 +63,20 @@ static bool decimal_of_text(const char *s, struct sl_decimal *d)
     return true;
 }
 
+const char *sl_big_integer(const json_t *v)
+{
+    const size_t n = sizeof SL_BIG_INTEGER - 1;
+    const char *s = json_string_value(v);
+    if (s == NULL || json_string_length(v) <= n || memcmp(s, SL_BIG_INTEGER, n) != 0)
+        return NULL;
+    size_t sign = s[n] == '-', n_digits = strspn(s + n + sign, "0123456789");
+    return n_digits > 0 && n + sign + n_digits == json_string_length(v) ? s + n : NULL;
+}
+
 bool sl_decimal_of(const json_t *number, struct sl_decimal *d)
 {
+    if (sl_big_integer(number) != NULL)
+        return decimal_of_text(sl_big_integer(number), d);
     SL_ASSERT(json_is_number(number));
     struct sl_buf b = {0};
     if (json_is_integer(number))

@@ -65,13 +65,14 @@ sl_rx_id sl_schema_value(struct sl_schema *s, json_t *value)
 {
     SL_ASSERT(!json_is_array(value) && !json_is_object(value));
     struct sl_decimal d;
-    if (json_is_string(value))
+    bool big = sl_big_integer(value) != NULL;
+    if (json_is_string(value) && !big)
         return quoted(s->rx, sl_cset_text(s->rx, json_string_value(value),
                                           json_string_length(value), SL_SPELL_JSON));
     /* a whole number so large may have been spelled with digits that a double does not hold */
     if (json_is_real(value) && fabs(json_real_value(value)) >= 0x1p53)
         return SL_RX_NONE;
-    if (json_is_number(value))
+    if (json_is_number(value) || big)
         return sl_decimal_of(value, &d) ? sl_number_equal(s->rx, &d, s->style.whole_floats)
                                         : SL_RX_NONE;
     const char *name = json_is_null(value) ? "null" : json_is_true(value) ? "true" : "false";
@@ -85,14 +86,52 @@ sl_rx_id sl_schema_value(struct sl_schema *s, json_t *value)
 #define MD                                                                                        \
     "((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[" \
     "0-8]))"
-#define LEAP  "(\\d\\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29"
-#define DATE  "(\\d{4}-" MD "|" LEAP ")"
+#define LEAP "(\\d\\d(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)-02-29"
+/* RFC 3339 has a year 0; calendars, and the libraries that check dates, begin with 1. */
+#define DATE  "(?!0000)(\\d{4}-" MD "|" LEAP ")"
 #define HMS   "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d+)?"
 #define ZONE  "([zZ]|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
 #define LABEL "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
 #define ATEXT "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~-]+"
-#define UCHAR "([a-zA-Z0-9._~!$&'()*+,;=:@-]|%[0-9a-fA-F]{2})"
-#define PCHAR "([a-zA-Z0-9._~!$&'()*+,;=:@/-]|%[0-9a-fA-F]{2})"
+#define HEX2  "%[0-9a-fA-F]{2}"
+#define UCHAR "([a-zA-Z0-9._~!$&'()*+,;=:@-]|" HEX2 ")"
+#define PCHAR "([a-zA-Z0-9._~!$&'()*+,;=:@/-]|" HEX2 ")"
+/* Letters beyond ASCII that RFC 5892 lets stand in a host's name, of those that need no context. */
+#define ULETTER                                                                           \
+    "\\u00DF-\\u00F6\\u00F8-\\u00FF\\u03B1-\\u03C9\\u0430-\\u044F\\u3041-\\u3096\\u4E00-" \
+    "\\u9FA5\\uAC00-\\uD7A3"
+#define BEYOND \
+    "\\u00A0-\\uD7FF\\uF900-\\uFDCF\\uFDF0-\\uFFEF" /* ucschar of RFC 3987, the first plane */
+#define UATEXT "[a-zA-Z0-9!#$%&'*+/=?^_`{|}~" BEYOND "-]+"
+#define ULABEL "(" LABEL "|[a-z0-9" ULETTER "]{1,15})"
+/* RFC 6570 */
+#define TLITERAL "([!#$&()*+,./0-9:;=?@A-Z\\[\\]_a-z~" BEYOND "-]|" HEX2 ")"
+#define TNAME    "([a-zA-Z0-9_]|" HEX2 ")+"
+#define TVAR     TNAME "(\\." TNAME ")*(:[1-9]\\d{0,3}|\\*)?"
+/* Patterns that ECMA-262 has with and without its flag u, and other engines read alike: groups two
+ * deep, ranges within letters and digits, counts in order. A subset, as the whole is no regular
+ * language. */
+#define RX_ESCAPE "\\\\[dDwWsSnrtfv^$\\\\.*+?()\\[\\]{}|/]"
+#define RX_RANGE                                                                                   \
+    "(a-[a-z]|b-[b-z]|c-[c-z]|d-[d-z]|e-[e-z]|f-[f-z]|g-[g-z]|h-[h-z]|i-[i-z]|j-[j-z]|k-[k-z]|l-[" \
+    "l-z]|m-[m-z]|"                                                                                \
+    "n-[n-z]|o-[o-z]|p-[p-z]|q-[q-z]|r-[r-z]|s-[s-z]|t-[t-z]|u-[u-z]|v-[v-z]|w-[w-z]|x-[x-z]|y-["  \
+    "y-z]|z-[z-z]|"                                                                                \
+    "A-[A-Z]|B-[B-Z]|C-[C-Z]|D-[D-Z]|E-[E-Z]|F-[F-Z]|G-[G-Z]|H-[H-Z]|I-[I-Z]|J-[J-Z]|K-[K-Z]|L-["  \
+    "L-Z]|M-[M-Z]|"                                                                                \
+    "N-[N-Z]|O-[O-Z]|P-[P-Z]|Q-[Q-Z]|R-[R-Z]|S-[S-Z]|T-[T-Z]|U-[U-Z]|V-[V-Z]|W-[W-Z]|X-[X-Z]|Y-["  \
+    "Y-Z]|Z-[Z-Z]|"                                                                                \
+    "0-[0-9]|1-[1-9]|2-[2-9]|3-[3-9]|4-[4-9]|5-[5-9]|6-[6-9]|7-[7-9]|8-[8-9]|9-[9-9])"
+#define RX_MEMBER "([^\\\\\\[\\]^&~|-]|" RX_ESCAPE "|\\\\-|" RX_RANGE ")"
+#define RX_CLASS  "\\[\\^?" RX_MEMBER "+\\]"
+#define RX_COUNT                                                                                 \
+    "([*+?]|\\{([1-9]\\d{0,2},?|0,\\d{1,3}|1,[1-9]\\d{0,2}|[2-9],[1-9]\\d{1,2}|2,[2-9]|3,[3-9]|" \
+    "4,[4-9]|5,[5-9]|6,[6-9]|7,[7-9]|[89],9|8,8)\\})\\??"
+#define RX_ATOM "([^^$\\\\.*+?()\\[\\]{}|]|\\.|" RX_ESCAPE "|" RX_CLASS ")(" RX_COUNT ")?"
+#define RX_FLAT "(" RX_ATOM "|\\||\\^|\\$|\\\\[bB])*"
+#define RX_GROUP(inner)                                                                        \
+    "(" RX_ATOM "|\\||\\^|\\$|\\\\[bB]|\\((\\?:)?" inner "\\)(" RX_COUNT ")?|\\(\\?[=!]" inner \
+    "\\))*"
 #define QUERY "(\\?(" PCHAR "|\\?)*)?(#(" PCHAR "|\\?)*)?"
 #define HOST                                                                 \
     "(\\[" IPV6 "\\]|\\[[vV][0-9a-fA-F]+\\.[a-zA-Z0-9._~!$&'()*+,;=:-]+\\]|" \
@@ -124,12 +163,12 @@ static const struct {
                       "*)*" QUERY "|[a-zA-Z][a-zA-Z0-9+.-]*:" UCHAR "+(/" UCHAR "*)*" QUERY},
     {"json-pointer", "(/([^~/]|~[01])*)*"},
     {"relative-json-pointer", "(0|[1-9]\\d*)(#|(/([^~/]|~[01])*)*)"},
-    {"idn-email", NULL},
+    {"idn-email", UATEXT "(\\." UATEXT ")*@" ULABEL "(\\." ULABEL ")*"},
+    {"uri-template", "(" TLITERAL "|\\{[+#./;?&]?" TVAR "(," TVAR ")*\\})*"},
+    {"regex", RX_GROUP(RX_GROUP(RX_FLAT))},
     {"idn-hostname", NULL},
     {"iri", NULL},
     {"iri-reference", NULL},
-    {"uri-template", NULL},
-    {"regex", NULL},
 };
 
 int sl_schema_format(struct sl_rx *rx, const char *name, sl_rx_id *out)

@@ -199,6 +199,20 @@ static bool narrow(struct search *x, uint32_t i, struct sl_plain_set *set,
     return true;
 }
 
+/* Do v[i] and all other states as many characters away refuse every plain one? */
+static bool all_refuse(struct search *x, uint32_t i)
+{
+    for (uint32_t k = i; k < x->n; k++) {
+        struct sl_plain_set now = stays(x, x->v[k].id, false);
+        if (x->v[k].level != x->v[i].level || size_of(&now) != 0 || gave_up(x))
+            return false;
+        for (unsigned b = 0x80; b < 0xF5; b++)
+            if (inside(sl_rx_step(x->rx, x->v[k].id, (uint8_t)b)))
+                return false;
+    }
+    return true;
+}
+
 /* One search. False: the set became smaller, another one is worth while. */
 static bool search_round(struct search *x, sl_rx_id id, bool last, struct sl_char_span *out)
 {
@@ -215,6 +229,9 @@ static bool search_round(struct search *x, sl_rx_id id, bool last, struct sl_cha
         x->v[i].live = (uint8_t)size_of(&now);
         now.w[0] &= out->set.w[0];
         now.w[1] &= out->set.w[1];
+        out->ends = i > 0 && size_of(&now) == 0 && x->v[i - 1].level < at.level && all_refuse(x, i);
+        if (out->ends)
+            return true;
         if (i > 0 && size_of(&now) < size_of(&out->set))
             return last || !narrow(x, i, &out->set, &now);
         out->set = now;
@@ -250,6 +267,7 @@ static void share(const struct search *x, const struct sl_char_span *found)
         x->spans->at[at].id = v->id;
         x->spans->at[at].span = *found;
         x->spans->at[at].span.chars -= ever ? 0 : v->level;
+        x->spans->at[at].span.ends = false; /* it may lead to fewer of the last states */
     }
 }
 
@@ -261,12 +279,12 @@ static bool repeats(const struct sl_rx *rx, sl_rx_id id)
 
 const struct sl_char_span *sl_span_of(struct sl_spans *s, struct sl_rx *rx, sl_rx_id id)
 {
-    static const struct sl_char_span nothing = {{{0, 0}}, 0};
+    static const struct sl_char_span nothing = {{{0, 0}}, 0, false};
     uint32_t at = slot(id);
     if (s->at[at].id == id)
         return &s->at[at].span;
     struct search x;
-    struct sl_char_span out = {{{~0ull, ~0ull}}, 0};
+    struct sl_char_span out = {{{~0ull, ~0ull}}, 0, false};
     x.rx = rx;
     x.spans = s;
     x.n = 0;

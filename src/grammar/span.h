@@ -19,6 +19,7 @@
 struct sl_char_span {
     struct sl_plain_set set;
     uint32_t chars; /* SL_VOCAB_MAX_RUN: any number that a plain token has; 0: nothing is known */
+    bool ends;      /* and no more plain characters than these, whatever they are */
 };
 
 struct sl_spans {

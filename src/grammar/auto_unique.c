@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: MIT
+ * auto_unique.c - uniqueItems: what the items of an array were, and what the next one may not be.
+ *
+ * The frame of an array whose items must differ holds a set of data, one for each item that was
+ * read: the value without its spelling, so that 1 and 1.0 are one. The next item's language is cut
+ * by all texts of those values, hence no text leads to a value that may not be completed.
+ *
+ * The text of an item is kept while it is read, which makes its states as many as there are texts.
+ * A walk over a vocabulary needs not tell them apart: it goes through blurred states, whose text
+ * is not known. The item behind it may not be equal to it, which matters only where few values are
+ * left (else the text is marked as wide). Where what follows depends on the text, a step says
+ * SL_STATE_UNSURE, and the walk takes the exact states from its start.
+ */
+#include "base/check.h"
+#include "base/limits.h"
+#include "base/sys.h"
+#include "grammar/auto_impl.h"
+#include "grammar/cset.h"
+#include "grammar/regex.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MAX_COUNTED = 300, /* states that counting values visits */
+    LONG_STRING = 128, /* bytes */
+};
+
+struct seen_aux {
+    sl_rx_id texts; /* of all values of the set */
+};
+
+/* ---------------------------------------------------------------- data */
+
+struct bytes {
+    char *s;
+    uint32_t n;
+    char small[256];
+};
+
+static bool room_for(struct sl_auto *a, struct bytes *b, uint32_t n)
+{
+    SL_ASSERT(n > 0); /* the text of a value */
+    b->n = n;
+    b->s = n <= sizeof b->small ? b->small : sl_malloc(n);
+    if (b->s == NULL)
+        sl_auto_fail(a, SL_ENOMEM, "out of memory");
+    return b->s != NULL;
+}
+
+static void drop(struct bytes *b)
+{
+    if (b->s != b->small)
+        sl_free(b->s);
+}
+
+/* The bytes that a chain of SL_VEC_TEXT holds. */
+static bool text_of(struct sl_auto *a, uint32_t text, struct bytes *b)
+{
+    uint32_t n = 0;
+    for (uint32_t t = text; t != 0; t = sl_vec_at(a, t)->v[0])
+        n++;
+    if (!room_for(a, b, n))
+        return false;
+    for (uint32_t t = text; t != 0; t = sl_vec_at(a, t)->v[0])
+        b->s[--n] = (char)sl_vec_at(a, t)->v[1];
+    return true;
+}
+
+/* A numeral without what does not change its value. */
+static uint32_t plain_number(char *s, uint32_t n)
+{
+    const char *point = memchr(s, '.', n);
+    SL_ASSERT(n > 0 && (point == NULL || s[n - 1] != '.')); /* it was a whole numeral */
+    while (point != NULL && s[n - 1] == '0')
+        n--;
+    if (point != NULL && s[n - 1] == '.')
+        n--;
+    if (n == 2 && s[0] == '-' && s[1] == '0') {
+        s[0] = '0';
+        n = 1;
+    }
+    return n;
+}
+
+static int hex_of(char c)
+{
+    SL_ASSERT((c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'f'));
+    return c <= '9' ? c - '0' : (c | 0x20) - 'a' + 10;
+}
+
+static const char shorts[][2] = {{'b', '\b'}, {'f', '\f'}, {'n', '\n'}, {'r', '\r'}, {'t', '\t'}};
+
+/* The control character that \u00XX at s stands for. */
+static char control_of(const char *s)
+{
+    return (char)(hex_of(s[4]) << 4 | hex_of(s[5]));
+}
+
+/* A string in one spelling: \n where there is such a name, else \u00 and small letters. */
+static uint32_t plain_string(char *s, uint32_t n)
+{
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        s[k++] = s[i];
+        if (s[i] != '\\' || i + 1 == n)
+            continue;
+        size_t m = SL_COUNT(shorts);
+        if (s[i + 1] == 'u' && i + 5 < n)
+            for (m = 0; m < SL_COUNT(shorts) && shorts[m][1] != control_of(s + i); m++)
+                continue;
+        bool named = m < SL_COUNT(shorts);
+        s[k++] = named ? shorts[m][0] : s[i + 1];
+        if (s[i + 1] == 'u' && i + 5 < n) {
+            memmove(s + k, s + i + 2, named ? 0 : 4);
+            k += named ? 0 : 4;
+            s[k - 1] = named ? s[k - 1] : (char)(s[k - 1] | 0x20); /* digits have that bit */
+            i += 4;
+        }
+        i++;
+    }
+    SL_ASSERT(k <= n); /* no spelling is shorter */
+    return k;
+}
+
+/* Are there no control characters, which have several spellings? */
+static bool one_spelling(const char *s, size_t n)
+{
+    for (size_t i = 0; i + 1 < n; i++)
+        if (s[i] == '\\' && s[++i] != '"' && s[i] != '\\')
+            return false;
+    return true;
+}
+
+/* All spellings of a string; of a long one, whatever begins like it is left out as well. */
+static sl_rx_id spellings(struct sl_auto *a, const char *s, uint32_t n)
+{
+    char raw[LONG_STRING + 1];
+    uint32_t k = 0, i = 1;
+    for (; i + 1 < n && (k < LONG_STRING - 4 || ((uint8_t)s[i] & 0xC0) == 0x80); i++) {
+        raw[k] = s[i];
+        if (s[i] == '\\' && s[i + 1] == 'u') {
+            raw[k] = control_of(s + i);
+            i += 5;
+        } else if (s[i] == '\\') {
+            raw[k] = s[++i];
+            for (size_t m = 0; m < SL_COUNT(shorts); m++)
+                raw[k] = shorts[m][0] == s[i] ? shorts[m][1] : raw[k];
+        }
+        k++;
+    }
+    SL_ASSERT(k <= LONG_STRING);
+    sl_rx_id q = sl_rx_range(&a->rx, '"', '"');
+    sl_rx_id id = sl_cset_text(&a->rx, raw, k, SL_SPELL_JSON);
+    return sl_rx_cat(&a->rx, q, sl_rx_cat(&a->rx, id, i + 1 < n ? SL_RX_ALL : q));
+}
+
+uint32_t sl_datum_of(struct sl_auto *a, uint32_t text)
+{
+    struct bytes b;
+    uint32_t id = 0;
+    a->unsure = a->unsure || text == TEXT_WIDE;
+    if (text == TEXT_BLURRED || text == TEXT_WIDE)
+        return DATUM_UNKNOWN;
+    SL_ASSERT(text != 0);
+    if (!text_of(a, text, &b))
+        return 0;
+    if (b.s[0] == '"')
+        b.n = plain_string(b.s, b.n);
+    else if (b.s[0] == '-' || (b.s[0] >= '0' && b.s[0] <= '9'))
+        b.n = plain_number(b.s, b.n);
+    uint32_t n_words = 1 + (b.n + 3) / 4, *v = sl_calloc(n_words, sizeof *v);
+    if (v == NULL) {
+        sl_auto_fail(a, SL_ENOMEM, "out of memory");
+    } else {
+        v[0] = b.n;
+        memcpy(v + 1, b.s, b.n);
+        id = sl_vec_of(a, SL_VEC_DATUM, v, n_words);
+    }
+    sl_free(v);
+    drop(&b);
+    return id;
+}
+
+/* All texts of a value, as they are spelled under constraints. */
+static sl_rx_id texts_of(struct sl_auto *a, uint32_t datum)
+{
+    struct sl_rx *rx = &a->rx;
+    const struct sl_vec *x = sl_vec_at(a, datum);
+    const char *s = (const char *)(x->v + 1);
+    uint32_t n = x->v[0];
+    SL_ASSERT(x->kind == SL_VEC_DATUM && n > 0 && n <= (x->n - 1) * 4);
+    if (s[0] == '"')
+        return spellings(a, s, n);
+    if (s[0] != '-' && (s[0] < '0' || s[0] > '9'))
+        return sl_rx_lit(rx, s, n);
+    sl_rx_id zeros = sl_rx_rep(rx, sl_rx_range(rx, '0', '0'), 1, SL_RX_INF), id;
+    if (memchr(s, '.', n) != NULL)
+        id = sl_rx_cat(rx, sl_rx_lit(rx, s, n), sl_rx_opt(rx, zeros));
+    else
+        id = sl_rx_cat(rx, sl_rx_lit(rx, s, n),
+                       sl_rx_opt(rx, sl_rx_cat(rx, sl_rx_range(rx, '.', '.'), zeros)));
+    return n == 1 && s[0] == '0' ? sl_rx_cat(rx, sl_rx_opt(rx, sl_rx_range(rx, '-', '-')), id) : id;
+}
+
+/* ---------------------------------------------------------------- sets */
+
+static uint32_t n_seen(const struct sl_auto *a, uint32_t seen)
+{
+    return seen == 0 ? 0 : sl_vec_at(a, seen)->n;
+}
+
+static bool has_unknown(const struct sl_auto *a, uint32_t seen)
+{
+    return seen != 0 && sl_vec_at(a, seen)->v[0] == DATUM_UNKNOWN;
+}
+
+uint32_t sl_seen_with(struct sl_auto *a, uint32_t seen, uint32_t datum)
+{
+    uint32_t n = n_seen(a, seen), i = 0, *v = sl_malloc((n + 1) * sizeof *v);
+    if (v == NULL)
+        return sl_auto_fail(a, SL_ENOMEM, "out of memory");
+    SL_ASSERT(n <= SL_MAX_UNIQUE_ITEMS && datum != 0);
+    const uint32_t *old = seen == 0 ? NULL : sl_vec_at(a, seen)->v;
+    for (; i < n && old[i] < datum; i++)
+        v[i] = old[i];
+    v[i] = datum;
+    for (; i < n; i++)
+        v[i + 1] = old[i];
+    uint32_t id = sl_vec_of(a, SL_VEC_SEEN, v, n + 1);
+    sl_free(v);
+    return id;
+}
+
+static int by_bytes(const void *x, const void *y)
+{
+    const struct sl_rx_str *s = x, *t = y;
+    int c = memcmp(s->s, t->s, SL_MIN(s->n, t->n));
+    return c != 0 ? c : (s->n > t->n) - (s->n < t->n);
+}
+
+/* The texts of all values of a set: strings as one tree. */
+static sl_rx_id texts_of_all(struct sl_auto *a, uint32_t seen)
+{
+    struct sl_vec *set = sl_vec_at(a, seen);
+    SL_ASSERT(set->kind == SL_VEC_SEEN);
+    if (set->aux != NULL)
+        return ((struct seen_aux *)set->aux)->texts;
+    struct seen_aux *x = sl_arena_alloc(&a->arena, sizeof *x);
+    struct sl_rx_str *plain = sl_arena_array(&a->arena, set->n, sizeof *plain);
+    if (x == NULL || plain == NULL) {
+        sl_auto_no_room(a);
+        return SL_RX_NONE;
+    }
+    sl_rx_id out = SL_RX_NONE;
+    size_t n = 0;
+    for (uint32_t i = 0; i < set->n; i++) {
+        if (set->v[i] == DATUM_UNKNOWN)
+            continue;
+        const struct sl_vec *d = sl_vec_at(a, set->v[i]);
+        const char *s = (const char *)(d->v + 1);
+        if (s[0] == '"' && one_spelling(s, d->v[0]))
+            plain[n++] = (struct sl_rx_str){s, d->v[0]};
+        else
+            out = sl_rx_or2(&a->rx, out, texts_of(a, set->v[i]));
+    }
+    if (n > 0) {
+        qsort(plain, n, sizeof *plain, by_bytes);
+        out = sl_rx_or2(&a->rx, out, sl_rx_list(&a->rx, plain, n));
+    }
+    x->texts = out;
+    set->aux = x;
+    return out;
+}
+
+/* ---------------------------------------------------------------- what may come */
+
+/* Texts of the goal's scalars that can be told apart by their values: a numeral with a fraction has
+ * no more digits than a double keeps, or two of them might be read as one number. */
+static sl_rx_id distinct_scalars(struct sl_auto *a, struct sl_goal *g)
+{
+    struct sl_rx *rx = &a->rx;
+    if (g->distinct != SL_RX_ALL)
+        return g->distinct;
+    struct sl_rx_bytes set = {0};
+    sl_rx_bytes_add(&set, '0', '9');
+    sl_rx_bytes_add(&set, '.', '.');
+    sl_rx_id first = sl_rx_set(rx, &set), point = sl_rx_range(rx, '.', '.');
+    sl_rx_bytes_add(&set, '-', '-');
+    sl_rx_id all = sl_rx_cat(rx, sl_rx_set(rx, &set), SL_RX_ALL);
+    sl_rx_id minus = sl_rx_opt(rx, sl_rx_range(rx, '-', '-'));
+    sl_rx_id few = sl_rx_cat(rx, minus, sl_rx_rep(rx, first, 1, 16));
+    sl_rx_id whole = sl_rx_not(rx, sl_rx_cat(rx, SL_RX_ALL, sl_rx_cat(rx, point, SL_RX_ALL)));
+    sl_rx_id out = sl_rx_or2(rx, sl_rx_not(rx, all), sl_rx_or2(rx, few, whole));
+    out = sl_rx_and2(rx, g->scalar, out);
+    g->distinct = sl_rx_alive(rx, out) ? out : SL_RX_NONE;
+    return g->distinct;
+}
+
+static sl_rx_id scalars_without(struct sl_auto *a, struct sl_goal *g, uint32_t seen)
+{
+    SL_ASSERT(seen == 0 || sl_vec_at(a, seen)->kind == SL_VEC_SEEN);
+    sl_rx_id id = distinct_scalars(a, g);
+    if (seen != 0)
+        id = sl_rx_and2(&a->rx, id, sl_rx_not(&a->rx, texts_of_all(a, seen)));
+    return sl_rx_alive(&a->rx, id) ? id : SL_RX_NONE;
+}
+
+struct counting {
+    struct sl_auto *a;
+    uint32_t n;
+    struct {
+        sl_rx_id id;
+        uint32_t texts; /* 0: being counted, a text that comes here again may go round for ever */
+    } at[MAX_COUNTED];
+};
+
+/* At least so many texts has the language, of which every state can accept. */
+static uint32_t count_texts(struct counting *c, sl_rx_id id)
+{
+    const uint32_t enough = SL_MAX_UNIQUE_ITEMS + 1;
+    uint32_t i = 0, n = sl_rx_nullable(&c->a->rx, id);
+    while (i < c->n && c->at[i].id != id)
+        i++;
+    if (i < c->n)
+        return c->at[i].texts == 0 ? enough : c->at[i].texts;
+    if (c->n == MAX_COUNTED)
+        return 1;
+    c->at[c->n].id = id;
+    c->at[c->n++].texts = 0;
+    for (unsigned b = 0; b < 256 && n < enough; b++) {
+        sl_rx_id to = sl_rx_step(&c->a->rx, id, (uint8_t)b);
+        n += to != SL_RX_NONE ? count_texts(c, to) : 0;
+    }
+    SL_ASSERT(i < c->n && c->n <= MAX_COUNTED);
+    return c->at[i].texts = SL_MIN(n, enough);
+}
+
+uint32_t sl_goal_n_values(struct sl_auto *a, struct sl_goal *g)
+{
+    struct sl_rx *rx = &a->rx;
+    struct sl_error err;
+    sl_rx_id number;
+    static const char plain[] = "(0|-?[1-9]\\d*|-?(0|[1-9]\\d*)\\.\\d*[1-9])";
+    if (g->n_values != UINT32_MAX)
+        return g->n_values;
+    if (sl_regex_parse(rx, plain, sizeof plain - 1, 0, SL_SPELL_UTF8, &number, &err) != 0)
+        return 0;
+    /* The texts that have a value for themselves: strings without \u00XX, plain numbers, names. */
+    struct sl_rx_bytes first = {0};
+    sl_rx_bytes_add(&first, 'a', 'z');
+    sl_rx_id u = sl_rx_cat(rx, SL_RX_ALL, sl_rx_cat(rx, sl_rx_lit(rx, "\\u", 2), SL_RX_ALL));
+    sl_rx_id string = sl_rx_cat(rx, sl_rx_range(rx, '"', '"'), SL_RX_ALL);
+    sl_rx_id one[] = {number, sl_rx_cat(rx, sl_rx_set(rx, &first), SL_RX_ALL),
+                      sl_rx_and2(rx, string, sl_rx_not(rx, u))};
+    sl_rx_id id = sl_rx_and2(rx, distinct_scalars(a, g), sl_rx_alt(rx, one, SL_COUNT(one)));
+    struct counting *c = sl_malloc(sizeof *c);
+    if (c == NULL)
+        return sl_auto_fail(a, SL_ENOMEM, "out of memory");
+    c->a = a;
+    c->n = 0;
+    g->n_values = sl_rx_alive(rx, id) ? count_texts(c, id) : 0;
+    sl_free(c);
+    return g->n_values;
+}
+
+bool sl_rx_is_wide(struct sl_auto *a, sl_rx_id id)
+{
+    uint32_t at = id * 2654435761u >> 22;
+    _Static_assert(SL_COUNT(a->wide) == 1u << 10, "the hash has as many values");
+    if (a->wide[at].id == id)
+        return a->wide[at].yes;
+    struct counting *c = sl_malloc(sizeof *c);
+    if (c == NULL)
+        return sl_auto_fail(a, SL_ENOMEM, "out of memory") != 0;
+    c->a = a;
+    c->n = 0;
+    bool yes = id != SL_RX_NONE && count_texts(c, id) > SL_MAX_UNIQUE_ITEMS;
+    sl_free(c);
+    a->wide[at].id = id;
+    a->wide[at].yes = yes;
+    return yes;
+}
+
+bool sl_goal_sat_without(struct sl_auto *a, struct sl_goal *g, uint32_t seen)
+{
+    uint32_t n = n_seen(a, seen);
+    if (g == NULL || n >= SL_MAX_UNIQUE_ITEMS)
+        return false;
+    if (sl_goal_n_values(a, g) > n)
+        return true;
+    if (scalars_without(a, g, seen) == SL_RX_NONE)
+        return false;
+    a->unsure = a->unsure || has_unknown(a, seen);
+    return true;
+}
+
+uint32_t sl_goal_lex_without(struct sl_auto *a, struct sl_goal *g, uint32_t seen)
+{
+    uint32_t key[MAX_WANTED + 1];
+    sl_rx_id id = scalars_without(a, g, seen);
+    if (g->pure)
+        return SL_LEX_RX | id;
+    key[0] = id;
+    for (uint32_t i = 0; i < g->n_roots; i++) {
+        key[i + 1] = sl_rx_and2(&a->rx, id, a->schema.nodes[g->roots[i]].scalar);
+        if (!sl_rx_alive(&a->rx, key[i + 1]))
+            key[i + 1] = SL_RX_NONE;
+    }
+    return SL_LEX_TUPLE | sl_vec_of(a, SL_VEC_TUPLE, key, g->n_roots + 1);
+}
+
+uint32_t sl_item_begin(struct sl_auto *a, uint32_t array, uint32_t seen, uint8_t byte, uint32_t lex)
+{
+    uint32_t text;
+    SL_ASSERT(sl_vec_at(a, array)->kind == SL_VEC_ARRAY && lex != 0);
+    if (!has_unknown(a, seen)) {
+        text = sl_vec_of(a, SL_VEC_TEXT, (uint32_t[]){0, byte}, 2);
+    } else { /* the one value that is not known is no hindrance to a string with many others */
+        sl_rx_id id =
+            (lex & SL_LEX_TAG) == SL_LEX_RX ? lex & SL_LEX_ID : sl_vec_at(a, lex & SL_LEX_ID)->v[0];
+        a->unsure = a->unsure || byte != '"' || !sl_rx_is_wide(a, id);
+        text = TEXT_WIDE;
+    }
+    return a->unsure || text == 0 ? 0 : sl_vec_of(a, SL_VEC_ITEM, (uint32_t[]){array, text}, 2);
+}
+
+/* ---------------------------------------------------------------- blurred states */
+
+uint32_t sl_auto_blur(struct sl_auto *a, uint32_t state)
+{
+    const struct sl_vec *x = state <= SL_STATE_UNSURE ? NULL : sl_vec_at(a, state);
+    struct sl_thread small[16];
+    bool any = false;
+    if (x == NULL || x->n > 2 * SL_COUNT(small))
+        return state;
+    SL_ASSERT(x->kind == SL_VEC_STATE && x->n % 2 == 0);
+    for (uint32_t i = 0; i < x->n; i += 2) {
+        const struct sl_vec *f = sl_vec_at(a, x->v[i]);
+        small[i / 2] = (struct sl_thread){x->v[i], x->v[i + 1]};
+        if (f->kind != SL_VEC_ITEM || f->v[1] == TEXT_BLURRED || f->v[1] == TEXT_WIDE)
+            continue;
+        small[i / 2].stack = sl_vec_of(a, SL_VEC_ITEM, (uint32_t[]){f->v[0], TEXT_BLURRED}, 2);
+        any = true;
+    }
+    return any ? sl_vec_of(a, SL_VEC_STATE, (const uint32_t *)small, x->n) : state;
+}
+
+bool sl_auto_is_wide(const struct sl_auto *a, uint32_t state)
+{
+    const struct sl_vec *x = sl_vec_at(a, state);
+    SL_ASSERT(x->kind == SL_VEC_STATE && x->n % 2 == 0);
+    for (uint32_t i = 0; i < x->n; i += 2) {
+        const struct sl_vec *f = sl_vec_at(a, x->v[i]);
+        if (f->kind == SL_VEC_ITEM && f->v[1] == TEXT_WIDE)
+            return true;
+    }
+    return false;
+}
