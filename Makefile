@@ -152,6 +152,11 @@ constrained: all
 	build/venv/bin/python tests/server/constrained.py $(or $(N),5000)
 .PHONY: constrained
 
+## make schema-walk   texts that masks allow, of every schema of a folder, against jsonschema (FOLDER=..., N=texts of each)
+schema-walk: $(BUILD)/tests/grammar/test_schema_walk
+	build/venv/bin/python tests/grammar/schema_walk.py $(FOLDER) --walks $(or $(N),4)
+.PHONY: schema-walk
+
 ## make peer-embed    embeddings beside sentence-transformers, installed into build/peer-embed (a few GB)
 peer-embed: all
 	$(Q)[ -x build/peer-embed/bin/python ] || python3 -m venv build/peer-embed

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: MIT
+"""Random texts that the masks allow, against Python's jsonschema: schemas of what is hard to enforce, and a slice of
+MaskBench where it is unpacked. The whole of any folder: tests/grammar/schema_walk.py FOLDER."""
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.join(HERE, "..", "..")
+BUILD = os.path.dirname(os.path.abspath(os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "release", "sluice"))))
+MASKBENCH = os.path.join(ROOT, "build", "testdata", "structured", "maskbench")
+VOCAB = os.path.join(ROOT, "build", "testdata", "tokenizers", "tiktoken", "llama3.tiktoken")
+
+
+def closed(**properties: object) -> dict:
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def unique(items: dict, **more: object) -> dict:
+    return {"type": "array", "items": items, "uniqueItems": True} | more
+
+
+SCHEMAS = {
+    "strings": unique({"type": "string"}, minItems=3),
+    "short": unique({"type": "string", "maxLength": 2, "pattern": "^[ab]*$"}, minItems=4),
+    "numbers": unique({"type": "number", "minimum": -3, "maximum": 3}, minItems=3),
+    "integers": unique({"type": "integer"}, minItems=2),
+    "enumerated": unique({"enum": ["a", "ab", "b", 1, None, True]}, minItems=5),
+    "booleans": unique({"type": "boolean"}, minItems=2),
+    "in_members": {"type": "object", "additionalProperties": unique({"type": "string"}), "minProperties": 1},
+    "with_contains": unique({"type": "string"}, contains={"const": "x"}),
+    "unevaluated": {"type": "array", "prefixItems": [{"type": "integer"}], "contains": {"type": "string"},
+                    "unevaluatedItems": {"type": "null"}},
+    "unevaluated_all": {"type": "array", "allOf": [{"contains": {"enum": [2, 4]}}, {"contains": {"enum": [3, 9]}}],
+                        "unevaluatedItems": {"const": 5}},
+    "one_of_two": {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
+                   "additionalProperties": False, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
+    "excluded": {"type": "object", "properties": {"k": {"enum": ["x", "xy"]}, "a": {"type": "null"}},
+                 "required": ["k"], "additionalProperties": False,
+                 "if": {"properties": {"k": {"const": "x"}}}, "then": {"properties": {"a": False}}},
+    "large": closed(a={"type": "integer", "minimum": 2**64 + 1, "maximum": 2**64 + 3}, b={"const": 10**25 + 7}),
+} | {name: closed(a={"type": "string", "format": name})
+     for name in ("regex", "uri-template", "idn-email", "date", "date-time", "email", "ipv6", "uuid")}
+
+
+def walk(folder: str, walks: int) -> str:
+    if not os.path.exists(VOCAB):
+        pytest.skip("build/testdata/tokenizers is not unpacked")
+    r = subprocess.run([sys.executable, os.path.join(HERE, "schema_walk.py"), folder, "--walks", str(walks), "--build",
+                        BUILD, "--max-mask-us", "1e9"], capture_output=True, text=True, check=False)
+    print(r.stdout)
+    assert r.returncode == 0, r.stdout[-3000:]
+    return r.stdout
+
+
+def test_hard_schemas(tmp_path) -> None:
+    for name, schema in SCHEMAS.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(schema), encoding="utf-8")
+    out = walk(str(tmp_path), 4)
+    assert ", 0 refused" in out
+
+
+def test_maskbench_slice(tmp_path) -> None:
+    if not os.path.isdir(MASKBENCH):
+        pytest.skip("build/testdata/structured is not unpacked")
+    for name in sorted(os.listdir(MASKBENCH))[::40]:
+        shutil.copy(os.path.join(MASKBENCH, name), tmp_path)
+    walk(str(tmp_path), 1)
