@@ -22,6 +22,12 @@ uint32_t sl_auto_fail(struct sl_auto *a, int code, const char *what)
     return 0;
 }
 
+uint32_t sl_auto_too_many(struct sl_auto *a, const char *what)
+{
+    a->too_many = a->start != 0;
+    return a->too_many ? 0 : sl_auto_fail(a, SL_ELIMIT, what);
+}
+
 uint32_t sl_auto_no_room(struct sl_auto *a)
 {
     return a->arena.no_memory
@@ -207,6 +213,26 @@ uint32_t sl_auto_add_pos(struct sl_auto *a, struct sl_pos pos)
     return a->n_pos++;
 }
 
+/* Names that no schema lists lead to values that nobody has looked at: of those that match no
+ * pattern, and of those that match one. What their schemas run into shows before the first byte. */
+static void look_at_other_names(struct sl_auto *a, struct sl_goal *g)
+{
+    struct sl_plan *p = g->object;
+    bool any = false; /* else such values are all allowed, or none */
+    SL_ASSERT(p != NULL && p->object);
+    for (uint32_t l = 0; l < p->n_locals; l++) {
+        const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
+        any = any || n->n_patterns > 0 || n->additional > SL_NODE_FALSE ||
+              n->uneval_props > SL_NODE_FALSE;
+    }
+    uint32_t id = any ? sl_frame_open(a, g, true, 0, 0) : 0;
+    for (uint32_t k = 0; id != 0 && k <= p->n_patterns && a->failed == NULL; k++) {
+        uint32_t class = sl_plan_free_class(a, p, k == 0 ? 0 : 1ull << (k - 1));
+        if (a->failed == NULL)
+            (void)sl_frame_named(a, p, sl_vec_at(a, id), class, 0);
+    }
+}
+
 uint32_t sl_auto_json_goal(struct sl_auto *a, uint32_t node)
 {
     SL_ASSERT(node != SL_NODE_NONE && node < a->schema.n_nodes);
@@ -220,5 +246,10 @@ uint32_t sl_auto_json_goal(struct sl_auto *a, uint32_t node)
     for (uint32_t i = 1; i < a->n_vecs && a->sat_cut && a->failed == NULL; i++)
         if (a->vecs[i]->kind == SL_VEC_GOAL && a->vecs[i]->aux != NULL)
             (void)sl_goal_sat(a, a->vecs[i]->aux);
+    for (uint32_t i = 1; i < a->n_vecs && a->failed == NULL && a->rx.failed == NULL; i++) {
+        struct sl_goal *x = a->vecs[i]->kind == SL_VEC_GOAL ? a->vecs[i]->aux : NULL;
+        if (x != NULL && x->object != NULL)
+            look_at_other_names(a, x);
+    }
     return g == NULL ? 0 : g->id;
 }

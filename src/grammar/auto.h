@@ -166,9 +166,10 @@ struct sl_auto {
     struct {
         sl_rx_id id;
         bool yes;
-    } wide[1024]; /* languages that sl_rx_is_wide looked at */
-    bool unsure;  /* the step depends on a text that a blurred state does not know */
-    bool sat_cut; /* it stopped before some: they were taken for possible */
+    } wide[1024];  /* languages that sl_rx_is_wide looked at */
+    bool too_many; /* the plan that is being made goes beyond a limit */
+    bool unsure;   /* the step depends on a text that a blurred state does not know */
+    bool sat_cut;  /* it stopped before some: they were taken for possible */
     const char *failed;
     int fail_code;
 };

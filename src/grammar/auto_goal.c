@@ -104,7 +104,7 @@ struct sl_goal *sl_goal_of(struct sl_auto *a, uint32_t req, uint32_t *roots, uin
     uint32_t key[MAX_WANTED + 1];
     n_roots = sort_unique(roots, n_roots);
     if (n_roots > MAX_WANTED) {
-        sl_auto_fail(a, SL_ELIMIT, "more than 64 schemas apply to one value");
+        sl_auto_too_many(a, "more than 64 schemas apply to one value");
         return NULL;
     }
     key[0] = req;

@@ -21,6 +21,9 @@ struct sl_frame_aux {  /* of an object before a name: what may come */
 
 /* auto.c */
 uint32_t sl_auto_fail(struct sl_auto *a, int code, const char *what);
+/* More schemas meet in one value than there is room for. Before the start that refuses the grammar;
+ * later it makes the value impossible, and what leads to it is not allowed. */
+uint32_t sl_auto_too_many(struct sl_auto *a, const char *what);
 uint32_t sl_auto_no_room(struct sl_auto *a); /* its arena gave nothing */
 /* Asking n nodes for their truth takes time; false: there is no more. */
 bool sl_auto_spend(struct sl_auto *a, uint32_t n);

@@ -39,7 +39,7 @@ static void visit(struct visit *v, uint32_t id, bool sure, int depth)
         if (v->seen[i] == id)
             return;
     if (v->n_seen == MAX_VISITED || depth > MAX_DEPTH) {
-        sl_auto_fail(v->a, SL_ELIMIT, "too many schemas apply to one value");
+        sl_auto_too_many(v->a, "too many schemas apply to one value");
         return;
     }
     v->seen[v->n_seen++] = id;
@@ -47,7 +47,7 @@ static void visit(struct visit *v, uint32_t id, bool sure, int depth)
         return;
     if (has_say(n, v->p->object)) {
         if (v->p->n_locals == SL_COUNT(v->p->locals)) {
-            sl_auto_fail(v->a, SL_ELIMIT, "more than 64 schemas of objects apply to one value");
+            sl_auto_too_many(v->a, "more than 64 schemas of objects apply to one value");
             return;
         }
         v->p->locals[v->p->n_locals++] = id;
@@ -134,7 +134,7 @@ static void gather_names(struct sl_auto *a, struct sl_plan *p)
             n += x->deps[i].n_required;
     }
     if (n > MAX_NAMES) {
-        sl_auto_fail(a, SL_ELIMIT, "an object with more than 16384 property names");
+        sl_auto_too_many(a, "an object with more than 16384 property names");
         return;
     }
     p->names = array_of(a, n, sizeof p->names[0]);
@@ -229,7 +229,7 @@ static void gather_patterns(struct sl_auto *a, struct sl_plan *p)
         const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
         SL_ASSERT(p->n_patterns <= 64);
         if (p->n_patterns + x->n_patterns + 1 > 64) {
-            sl_auto_fail(a, SL_ELIMIT, "more than 63 patternProperties apply to one object");
+            sl_auto_too_many(a, "more than 63 patternProperties apply to one object");
             return;
         }
         for (uint32_t i = 0; i < x->n_patterns; i++)
@@ -247,7 +247,7 @@ static void plan_object(struct sl_auto *a, struct sl_plan *p)
     bool counts = false;
     gather_names(a, p);
     gather_patterns(a, p);
-    if (a->failed != NULL)
+    if (a->failed != NULL || a->too_many)
         return;
     know_names(a, p);
     words = (p->n_names + 31) / 32;
@@ -311,6 +311,7 @@ struct sl_plan *sl_plan_of(struct sl_auto *a, struct sl_goal *g, bool object)
         sl_free(seen);
         return NULL;
     }
+    a->too_many = false;
     p->goal = g;
     p->object = object;
     struct visit v = {.a = a, .p = p, .seen = seen};
@@ -322,7 +323,7 @@ struct sl_plan *sl_plan_of(struct sl_auto *a, struct sl_goal *g, bool object)
         plan_object(a, p);
     else
         plan_array(a, p);
-    if (a->failed != NULL)
+    if (a->failed != NULL || a->too_many)
         return NULL;
     *at = p;
     return p;
