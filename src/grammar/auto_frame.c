@@ -107,6 +107,7 @@ static enum truth array_truth(struct sl_auto *a, const struct sl_plan *p, const 
 {
     const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
     uint32_t idx = f->v[FR_COUNT], found = 0;
+    uint32_t most = p->indexed ? SL_MIN(n->max_items, (uint32_t)MAX_INDEXED) : n->max_items;
     bool contains = n->contains != SL_NODE_NONE, more = f->v[FR_PHASE] == PH_VALUE;
     SL_ASSERT(!p->object && (!contains || p->word_of[l] + 2 < p->n_words));
     if (contains)
@@ -119,8 +120,8 @@ static enum truth array_truth(struct sl_auto *a, const struct sl_plan *p, const 
                        (n->uneval_items != SL_NODE_NONE && pending_fails(a, p, f, l))
                    ? IS_FALSE
                    : IS_TRUE;
-    if (contains && n->max_items != UINT32_MAX && found < n->min_contains &&
-        n->max_items - idx < n->min_contains - found)
+    if (n->min_items > most || (contains && most != UINT32_MAX && found < n->min_contains &&
+                                most - SL_MIN(idx, most) < n->min_contains - found))
         return IS_FALSE;
     bool quiet = n->items == SL_NODE_NONE || n->items == SL_NODE_TRUE;
     return quiet && !more && idx >= n->prefix.n && idx >= n->min_items &&
@@ -458,6 +459,7 @@ static bool enough_values(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
     const struct sl_vec *f = sl_vec_at(a, frame);
     uint32_t *v = copy_of(a, f, 0), n_prefix = 0;
     bool ok = v != NULL;
+    SL_ASSERT(p->unique && f->kind == SL_VEC_ARRAY);
     for (uint32_t l = 0; l < p->n_locals; l++)
         n_prefix = SL_MAX(n_prefix, a->schema.nodes[p->locals[l]].prefix.n);
     for (uint32_t i = 0; i < p->min_items && ok; i++) {

@@ -290,8 +290,10 @@ static void plan_array(struct sl_auto *a, struct sl_plan *p)
         p->unique = p->unique || x->unique;
     }
     p->indexed = contains && uneval;
-    if (p->indexed)
+    if (p->indexed) { /* of the last one the truth is not kept, so contains must hold before it */
         p->cap = SL_MAX(p->cap, MAX_INDEXED);
+        p->exclusive = true;
+    }
     /* Items differ wherever one of the schemas that may apply wants it, so that it always holds. */
     p->seen_word = p->unique ? p->n_words++ : 0;
 }

@@ -385,6 +385,7 @@ static void step_space(struct set *s, struct sl_thread t, uint8_t byte)
     sl_rx_id to = sl_rx_step(&a->rx, t.lex & SL_LEX_ID, byte);
     uint32_t stack = t.stack;
     uint64_t truths;
+    SL_ASSERT((t.lex & SL_LEX_TAG) == SL_LEX_NONE && (t.lex & SL_LEX_ID) != SL_RX_NONE);
     if (to == SL_RX_NONE)
         return;
     if (a->space == SL_RX_NONE && byte == '\n' && f->v[FR_PHASE] == PH_NEXT)

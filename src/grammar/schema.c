@@ -888,6 +888,7 @@ static uint32_t possible_types(const struct sl_schema *s, uint32_t node, int dep
 {
     const struct sl_schema_node *n = &s->nodes[node];
     uint32_t types = n->types;
+    SL_ASSERT(node != SL_NODE_NONE && node < s->n_nodes);
     if (depth > 100)
         return types;
     for (uint32_t i = 0; i < n->all_of.n && types != 0; i++)

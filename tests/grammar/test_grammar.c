@@ -105,6 +105,10 @@ static const struct {
      "\"unevaluatedItems\":{\"type\":\"null\"}}",
      {"[1,\"a\",null]", "[\"a\"]"},
      {"[1,2,\"a\"]", "[1]"}},
+    {SL_GRAMMAR_JSON_SCHEMA, /* a string that looks like what stands for such an integer */
+     "{\"enum\":[\"\\u0000integer x\",123456789012345678901]}",
+     {"\"\\u0000integer x\"", "123456789012345678901"},
+     {"0", "\"\\u0000integer 123456789012345678901\""}},
     {SL_GRAMMAR_JSON_SCHEMA,
      "{\"type\":\"string\",\"format\":\"regex\"}",
      {"\"^(a|[a-f0-9]{2,3})*$\"", "\"\\\\d+\\\\.\"", "\"(?=(x|y)z?).\"", "\"\""},
@@ -364,6 +368,10 @@ static const struct {
     {SL_GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#/nowhere\"}", "leads nowhere"},
     {SL_GRAMMAR_JSON_SCHEMA,
      "{\"type\":\"array\",\"items\":{\"type\":\"boolean\"},\"uniqueItems\":true,\"minItems\":3}",
+     "no text satisfies it"},
+    {SL_GRAMMAR_JSON_SCHEMA, /* such arrays have at most 32 items */
+     "{\"type\":\"array\",\"contains\":{\"const\":1},\"unevaluatedItems\":{\"type\":\"null\"},"
+     "\"minItems\":33}",
      "no text satisfies it"},
     {SL_GRAMMAR_JSON_SCHEMA,
      "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"array\",\"items\":{\"type\":"

@@ -37,11 +37,27 @@ SCHEMAS = {
                     "unevaluatedItems": {"type": "null"}},
     "unevaluated_all": {"type": "array", "allOf": [{"contains": {"enum": [2, 4]}}, {"contains": {"enum": [3, 9]}}],
                         "unevaluatedItems": {"const": 5}},
+    "contains_twice": {"type": "array", "contains": {"const": 1}, "minContains": 2,
+                       "unevaluatedItems": {"type": "null"}},
     "one_of_two": {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}},
                    "additionalProperties": False, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]},
     "excluded": {"type": "object", "properties": {"k": {"enum": ["x", "xy"]}, "a": {"type": "null"}},
                  "required": ["k"], "additionalProperties": False,
                  "if": {"properties": {"k": {"const": "x"}}}, "then": {"properties": {"a": False}}},
+    # objects that are closed by default, by what several schemas say of them
+    "branches": {"type": "object", "oneOf": [
+        {"properties": {"k": {"const": "x"}, "l": unique({"enum": [1, 2, 3]}, minItems=3)}, "required": ["k", "l"]},
+        {"properties": {"k": {"const": 10**25 + 7}, "m": {"type": "integer", "minimum": 2**64}},
+         "required": ["k", "m"]}]},
+    "parts": {"type": "object", "allOf": [
+        {"properties": {"a": unique({"type": "boolean"}, minItems=2)}, "required": ["a"]},
+        {"$ref": "#/$defs/b"}], "$defs": {"b": {"required": ["b"], "properties": {"b": {
+            "type": "array", "contains": {"const": 10**20}, "unevaluatedItems": {"type": "null"}}}}}},
+    "excluded_by_default": {"type": "object", "required": ["k"], "properties": {
+        "k": {"enum": ["x", "xy"]}, "a": {"type": "null"}, "u": unique({"type": "integer"}, minItems=2)},
+        "if": {"properties": {"k": {"const": "x"}}}, "then": {"properties": {"a": False}, "required": ["u"]}},
+    "not_large": closed(a={"type": "integer", "not": {"maximum": 2**70}}, b={"contains": {"const": -2**65},
+                                                                            "type": "array", "maxItems": 3}),
     "large": closed(a={"type": "integer", "minimum": 2**64 + 1, "maximum": 2**64 + 3}, b={"const": 10**25 + 7}),
 } | {name: closed(a={"type": "string", "format": name})
      for name in ("regex", "uri-template", "idn-email", "date", "date-time", "email", "ipv6", "uuid")}
@@ -61,7 +77,7 @@ def test_hard_schemas(tmp_path) -> None:
     for name, schema in SCHEMAS.items():
         (tmp_path / f"{name}.json").write_text(json.dumps(schema), encoding="utf-8")
     out = walk(str(tmp_path), 4)
-    assert ", 0 refused" in out
+    assert f"{len(SCHEMAS)} schemas, {len(SCHEMAS)} walked, 0 refused" in out
 
 
 def test_maskbench_slice(tmp_path) -> None:

@@ -221,11 +221,9 @@ static void print_line(const struct walk *w, const char *file, uint64_t seed, en
     all.max_wall = SL_MAX(all.max_wall, wall);
 }
 
-static void one_schema(struct walk *w, const char *file, json_t *schema, int n_walks, uint64_t seed,
-                       bool print)
+static void one_schema(struct walk *w, const char *file, json_t *schema, const char *text,
+                       int n_walks, uint64_t seed, bool print)
 {
-    char *text = json_dumps(schema, JSON_ENCODE_ANY);
-    assert_non_null(text);
     struct sl_grammar_spec spec = {.kind = SL_GRAMMAR_JSON_SCHEMA, .text = text, .n = strlen(text)};
     struct sl_grammar *g = NULL;
     w->n_names = 0;
@@ -241,7 +239,6 @@ static void one_schema(struct walk *w, const char *file, json_t *schema, int n_w
                            b.data);
                 sl_buf_deinit(&b);
                 all.refused++;
-                sl_json_free_text(text);
                 return;
             }
             out = walk_once(w, g, seed + (uint64_t)i, again != 0);
@@ -258,7 +255,6 @@ static void one_schema(struct walk *w, const char *file, json_t *schema, int n_w
             print_message("%s: %s, seed %llu: %s: %s\n", file, outcome_names[out],
                           (unsigned long long)(seed + (uint64_t)i), w->text.data, w->err.msg);
     }
-    sl_json_free_text(text);
 }
 
 static void walk_init(struct walk *w, const struct sl_vocab *v)
@@ -309,14 +305,20 @@ static size_t folder(struct walk *w, const char *path, size_t step, int n_walks,
         snprintf(at, sizeof at, "%.700s/%s", path, files[i]);
         if (sl_read_file(at, 64u << 20, &text, &len, &w->err) != 0)
             continue;
-        json_t *j = json_loadb(text, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
-        sl_free(text);
+        size_t bom = len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+        json_t *j =
+            sl_json_load_wide(text + bom, len - bom, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
         json_t *schema = json_object_get(j, "schema");
-        if (schema == NULL || json_object_get(j, "tests") == NULL)
-            schema = j;
-        if (j != NULL)
-            one_schema(w, files[i], schema, n_walks, seed, print);
+        if (schema != NULL && json_object_get(j, "tests") != NULL) {
+            char *part = json_dumps(schema, JSON_ENCODE_ANY);
+            assert_non_null(part);
+            one_schema(w, files[i], schema, part, n_walks, seed, print);
+            sl_json_free_text(part);
+        } else if (j != NULL) { /* as it is spelled: integers beyond 64 bits are doubles in j */
+            one_schema(w, files[i], j, text + bom, n_walks, seed, print);
+        }
         json_decref(j);
+        sl_free(text);
     }
     return n;
 }
