@@ -68,7 +68,7 @@ static uint16_t own_classes(uint32_t cp)
 {
     unsigned prop = tok_uni_prop(cp), cat = prop & UNI_CAT;
     const bool in[] = {cat >= CAT_LU && cat <= CAT_LO,
-                       tok_uni_is_num(prop),
+                       cat >= CAT_ND && cat <= CAT_NO,
                        (prop & UNI_SPACE) != 0,
                        cat >= CAT_MN && cat <= CAT_ME,
                        cat == CAT_LU,
