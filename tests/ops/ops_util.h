@@ -139,16 +139,21 @@ static void same_bits(const float *a, const float *b, size_t n, const char *what
                      (double)b[i]);
 }
 
+static double square_error(const float *a, const double *want, size_t n)
+{
+    double err = 0;
+    for (size_t i = 0; i < n; i++)
+        err += ((double)a[i] - want[i]) * ((double)a[i] - want[i]);
+    return err;
+}
+
 /* Normalised mean square error, which must not be above max_nmse. */
 static double near_oracle(const float *a, const double *want, size_t n, double max_nmse,
                           const char *what)
 {
-    double err = 0, power = 0;
-    for (size_t i = 0; i < n; i++) {
-        double d = (double)a[i] - want[i];
-        err += d * d;
+    double err = square_error(a, want, n), power = 0;
+    for (size_t i = 0; i < n; i++)
         power += want[i] * want[i];
-    }
     if (!(err <= max_nmse * power))
         fail_msg("%s: NMSE %g above %g", what, err / power, max_nmse);
     return err / power;
