@@ -110,7 +110,7 @@ def test_what_is_refused(tmp_path):
         assert "another run" in batch(source, out, want=1)
     batch(source, out)
     before = out.read_bytes()
-    assert "there already" in batch(source, out, want=2) and out.read_bytes() == before
+    assert "exists already" in batch(source, out, want=2) and out.read_bytes() == before
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path):
