@@ -39,7 +39,7 @@ ISA_avx512bf16 := $(ISA_avx512vnni) -mavx512bf16
 ISA_amx    := $(ISA_avx512bf16) -mamx-tile -mamx-int8 -mamx-bf16
 isa_flags   = $(ISA_$(lastword $(subst _, ,$(basename $1))))
 
-SRC     := $(filter-out %_tmpl.c,$(wildcard src/*/*.c))
+SRC     := $(filter-out %_tmpl.c,$(wildcard src/*/*.c src/*/*/*.c))
 LIB_SRC := $(filter-out src/cmd/% src/cuda/none.c,$(SRC))
 CMD_SRC := $(filter src/cmd/%,$(SRC))
 OBJ      = $(patsubst %.c,$(BUILD)/%.o,$1)

@@ -28,7 +28,7 @@ def changed_files(since: str) -> list[str]:
 
 
 def subjects(path: str) -> set[str]:
-    """The words of a file's name: src/server/api_batches.c -> {"batche"}, as tests/server/test_batches.py."""
+    """The words of a file's name: src/server/api/api_batches.c -> {"batche"}, as tests/server/test_batches.py."""
     stem = os.path.basename(path).split(".")[0]
     return {word.rstrip("s") for word in stem.split("_")} - COMMON
 

@@ -18,7 +18,7 @@
 #define SL_MAX_ST_HEADER   100000000u   /* bytes of a safetensors header, as the format says */
 #define SL_MAX_JSON_FILE   (256u << 20) /* bytes of a JSON file of a model */
 #define SL_MAX_JSON_DEPTH  64
-#define SL_MAX_JSON_COST   (4u << 20) /* values of a body, counted in server/json_in.c */
+#define SL_MAX_JSON_COST   (4u << 20) /* values of a body, counted in server/http/json_in.c */
 #define SL_MAX_LAYERS      1024
 #define SL_MAX_HEADS       1024
 #define SL_MAX_HEAD_DIM    1024

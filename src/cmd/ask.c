@@ -2,7 +2,7 @@
 #include "cmd/ask.h"
 
 #include "base/str.h"
-#include "server/http_client.h"
+#include "server/http/http_client.h"
 
 #include <event2/event.h>
 #include <stdio.h>

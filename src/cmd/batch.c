@@ -11,7 +11,7 @@
 #include "base/sys.h"
 #include "cmd/flags.h"
 #include "cmd/model.h"
-#include "server/batch_pool.h"
+#include "server/jobs/batch_pool.h"
 #include "server/server.h"
 
 #include <event2/event.h>

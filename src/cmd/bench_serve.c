@@ -14,7 +14,7 @@
 #include "cmd/bench_ask.h"
 #include "cmd/flags.h"
 #include "cmd/series.h"
-#include "server/http_client.h"
+#include "server/http/http_client.h"
 
 #include <event2/event.h>
 #include <math.h>

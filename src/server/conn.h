@@ -9,8 +9,8 @@
 #ifndef SL_SERVER_CONN_H
 #define SL_SERVER_CONN_H
 
-#include "server/http_parse.h"
-#include "server/json_in.h"
+#include "server/http/http_parse.h"
+#include "server/http/json_in.h"
 #include "server/loop.h"
 
 #include <event2/event.h>

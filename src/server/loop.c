@@ -3,10 +3,10 @@
 
 #include "base/check.h"
 #include "base/sys.h"
-#include "server/call.h"
+#include "server/api/call.h"
+#include "server/api/pull.h"
+#include "server/api/task.h"
 #include "server/conn.h"
-#include "server/pull.h"
-#include "server/task.h"
 #include "text/tokenizer.h"
 
 #include <sched.h>

@@ -9,7 +9,7 @@
 #define SL_SERVER_LOOP_H
 
 #include "base/queue.h"
-#include "server/http_stats.h"
+#include "server/http/http_stats.h"
 #include "server/served.h"
 
 #include <event2/event.h>

@@ -8,7 +8,7 @@
 #define SL_SERVER_SERVED_H
 
 #include "server/formats.h"
-#include "server/json_in.h"
+#include "server/http/json_in.h"
 #include "server/server.h"
 
 struct sl_server;

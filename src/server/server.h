@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * server.h - the OpenAI-compatible HTTP server over one engine, or several.
  *
- * sl_server_run opens the listeners (unless they are open already: server/loading.h), serves on
- * n_http_threads threads and returns when it was told to stop and every request in flight has ended
- * (or shutdown_timeout_ms passed). It belongs to the thread that calls it, which serves as the
- * first HTTP thread. The configuration and the engines are borrowed until it returns. Routes and
- * their authorisation are the table in server/route.c.
+ * sl_server_run opens the listeners (unless they are open already: server/http/loading.h), serves
+ * on n_http_threads threads and returns when it was told to stop and every request in flight has
+ * ended (or shutdown_timeout_ms passed). It belongs to the thread that calls it, which serves as
+ * the first HTTP thread. The configuration and the engines are borrowed until it returns. Routes
+ * and their authorisation are the table in server/http/route.c.
  */
 #ifndef SL_SERVER_SERVER_H
 #define SL_SERVER_SERVER_H

@@ -4,7 +4,7 @@
  * http_model.h reads in them. Routes, keys and origins of each request go through a slow look-up.
  */
 #include "http_model.h"
-#include "server/route.h"
+#include "server/http/route.h"
 
 #define MAX_REQUESTS 8
 

@@ -7,8 +7,8 @@
 #include "base/sys.h"
 #include "engine/request.h"
 #include "fuzz.h"
-#include "server/params.h"
-#include "server/prompt.h"
+#include "server/api/params.h"
+#include "server/api/prompt.h"
 
 #include <string.h>
 

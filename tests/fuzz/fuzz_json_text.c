@@ -6,7 +6,7 @@
 #include "base/str.h"
 #include "fuzz.h"
 #include "io/json.h"
-#include "server/json_in.h"
+#include "server/http/json_in.h"
 
 #include <math.h>
 #include <stdlib.h>

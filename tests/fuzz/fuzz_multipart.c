@@ -4,7 +4,7 @@
  * the same; and a body that was taken is refused when its end is cut off.
  */
 #include "fuzz.h"
-#include "server/multipart.h"
+#include "server/http/multipart.h"
 
 #include <string.h>
 

@@ -6,7 +6,7 @@
 #include "base/json_load.h"
 #include "base/str.h"
 #include "fuzz.h"
-#include "server/sse.h"
+#include "server/http/sse.h"
 #include "utf8_model.h"
 
 #include <math.h>

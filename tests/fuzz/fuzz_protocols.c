@@ -5,10 +5,10 @@
  */
 #include "base/limits.h"
 #include "fuzz.h"
-#include "server/anthropic_in.h"
-#include "server/params.h"
-#include "server/prompt.h"
-#include "server/responses_in.h"
+#include "server/api/anthropic_in.h"
+#include "server/api/params.h"
+#include "server/api/prompt.h"
+#include "server/api/responses_in.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * every frame are read, and what is found lies inside the frame.
  */
 #include "fuzz.h"
-#include "server/zmtp.h"
+#include "server/events/zmtp.h"
 
 #include <string.h>
 

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * http_model.h - the HTTP/1.1 requests in a run of bytes, read the slow way: the whole text at
- * once, line by line. For comparison with server/http_parse.h, which sees the bytes as they come.
+ * once, line by line. For comparison with server/http/http_parse.h, which sees the bytes as they
+ * come.
  */
 #ifndef SL_FUZZ_HTTP_MODEL_H
 #define SL_FUZZ_HTTP_MODEL_H
 
 #include "fuzz.h"
-#include "server/http_parse.h"
+#include "server/http/http_parse.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -222,11 +222,11 @@ def requests() -> None:
 
 
 def bodies() -> None:
-    """Every row of server/params.c with a value of its kind, and fields that go together."""
+    """Every row of server/api/params.c with a value of its kind, and fields that go together."""
     values = {"K_BOOL": "true", "K_INT": "2", "K_FLOAT": "0.5", "K_POSITIVE": "0.25", "K_SEED": "7",
               "K_STRING": '"x"', "K_JSON": "[]", "K_IGNORE": "{}", "K_REFUSE": "1", "K_REFUSE_TRUE": "false",
               "K_REFUSE_FILLED": "[]"}
-    table = (Path(__file__).parent / "../../src/server/params.c").read_text()
+    table = (Path(__file__).parent / "../../src/server/api/params.c").read_text()
     chat = '"messages":[{"role":"user","content":"hi"}]'
     files = {f"f_{name}": '{%s,"%s":%s}' % (chat, name, values[kind])
              for name, kind in re.findall(r'\{"(\w+)", (K_\w+), ', table)}

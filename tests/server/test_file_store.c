@@ -9,9 +9,9 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "server/batch_file.h"
-#include "server/batch_record.h"
-#include "server/file_store.h"
+#include "server/jobs/batch_file.h"
+#include "server/jobs/batch_record.h"
+#include "server/jobs/file_store.h"
 
 #include <errno.h>
 #include <setjmp.h>

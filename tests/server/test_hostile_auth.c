@@ -5,7 +5,7 @@
  */
 #include "server/hostile.h"
 
-#include "server/route.h"
+#include "server/http/route.h"
 
 #define MAX_MODEL_LEN 128 /* the prompt of a compaction has 82 tokens */
 #define KEY_1         "right-key-1"

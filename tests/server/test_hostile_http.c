@@ -6,7 +6,7 @@
 #include "server/hostile.h"
 
 #include "base/rng.h"
-#include "server/http_parse.h"
+#include "server/http/http_parse.h"
 
 #include <math.h>
 

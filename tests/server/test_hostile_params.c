@@ -12,7 +12,7 @@
 #include "server/hostile.h"
 
 #include "base/rng.h"
-#include "server/params.h"
+#include "server/api/params.h"
 
 #include <math.h>
 

@@ -7,8 +7,8 @@
 #include "server/hostile.h"
 
 #include "base/rng.h"
-#include "server/json_tree.h"
-#include "server/params.h"
+#include "server/api/params.h"
+#include "server/http/json_tree.h"
 
 #define MAX_MODEL_LEN 64
 #define MAX_VALUES    64

@@ -7,7 +7,7 @@
  */
 #include "base/limits.h"
 #include "base/sys.h"
-#include "server/http_parse.h"
+#include "server/http/http_parse.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

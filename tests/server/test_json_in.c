@@ -7,8 +7,8 @@
 #include "base/limits.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "server/params.h"
-#include "server/prompt.h"
+#include "server/api/params.h"
+#include "server/api/prompt.h"
 
 #include <dirent.h>
 #include <math.h>

@@ -4,7 +4,7 @@
  */
 #include "base/check.h"
 #include "base/str.h"
-#include "server/metrics.h"
+#include "server/page/metrics.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
  * position: whatever is missing, it is refused.
  */
 #include "base/check.h"
-#include "server/multipart.h"
+#include "server/http/multipart.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

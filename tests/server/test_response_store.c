@@ -4,7 +4,7 @@
  */
 #include "base/buf.h"
 #include "base/check.h"
-#include "server/response_store.h"
+#include "server/jobs/response_store.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -5,7 +5,7 @@
  */
 #include "base/rng.h"
 #include "base/sys.h"
-#include "server/tree_view.h"
+#include "server/page/tree_view.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

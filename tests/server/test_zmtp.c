@@ -2,9 +2,9 @@
  * ZMTP as RFC 23 writes it, byte by byte, and the two encodings of KV events as golden bytes.
  */
 #include "base/check.h"
-#include "server/kv_batch.h"
-#include "server/kv_publisher.h"
-#include "server/zmtp.h"
+#include "server/events/kv_batch.h"
+#include "server/events/kv_publisher.h"
+#include "server/events/zmtp.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
