@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes src/text/jinja_unicode_data.inc: what str.isprintable, upper, lower ... of Python 3.11 do."""
+"""Writes src/text/jinja/jinja_unicode_data.inc: what str.isprintable, upper, lower ... of Python 3.11 do."""
 import sys
 
 MAX = 0x110000

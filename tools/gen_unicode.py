@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes src/text/tok_unicode_tables.inc: the character properties the tokenizer needs.
+"""Writes src/text/tokenizer/tok_unicode_tables.inc: the character properties the tokenizer needs.
 
 Ids have to equal those of the tokenizers library, whose parts know different versions of Unicode, so
 each property comes from where that library has it:
@@ -13,7 +13,7 @@ each property comes from where that library has it:
 
 Needs Python 3.11 (its own unicodedata is Unicode 14, what the oldest PCRE2 we link knows) and
   pip install unicodedata2==16.0.0 tokenizers==0.23.3
-Usage: tools/gen_unicode.py > src/text/tok_unicode_tables.inc
+Usage: tools/gen_unicode.py > src/text/tokenizer/tok_unicode_tables.inc
 """
 import base64
 import json

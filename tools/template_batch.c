@@ -7,7 +7,7 @@
  */
 #include "base/str.h"
 #include "base/sys.h"
-#include "text/template.h"
+#include "text/jinja/template.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,7 @@
 #include "base/limits.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>

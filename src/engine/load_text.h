@@ -6,8 +6,8 @@
 #define SL_ENGINE_LOAD_TEXT_H
 
 #include "io/checkpoint.h"
-#include "text/template.h"
-#include "text/tokenizer.h"
+#include "text/jinja/template.h"
+#include "text/tokenizer/tokenizer.h"
 
 SL_MUST_CHECK int sl_load_tokenizer(const struct sl_ckpt *ckpt, struct sl_tokenizer **out,
                                     struct sl_error *err);

@@ -19,7 +19,7 @@
 #include "engine/think.h"
 #include "grammar/jump.h"
 #include "sched/seq.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <pthread.h>
 #include <stdatomic.h>

@@ -10,7 +10,7 @@
 #define SL_ENGINE_THINK_H
 
 #include "engine/stop.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #define SL_MAX_THINK_CLOSE  64 /* bytes of the marker */
 #define SL_MAX_THINK_FORCED 32 /* tokens */

@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "text/tok.h"
+#include "text/tokenizer/tok.h"
 
 #include <string.h>
 

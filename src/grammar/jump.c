@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <string.h>
 

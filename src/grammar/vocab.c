@@ -7,7 +7,7 @@
 #include "base/limits.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "text/tok.h"
+#include "text/tokenizer/tok.h"
 
 #include <stdlib.h>
 #include <string.h>

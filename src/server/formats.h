@@ -9,7 +9,7 @@
 #define SL_SERVER_FORMATS_H
 
 #include "base/err.h"
-#include "text/output_parse.h"
+#include "text/output/output_parse.h"
 
 struct sl_formats {
     const char *tools, *reasoning; /* names of output_formats.def; NULL: not parsed */

@@ -7,7 +7,7 @@
 #include "server/api/pull.h"
 #include "server/api/task.h"
 #include "server/conn.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <sched.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #include "base/sys.h"
 #include "engine/engine.h"
 #include "engine/late_runner.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -9,7 +9,7 @@
 #include "engine/fault_sys.h"
 #include "models/synth.h"
 #include "server/server.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <poll.h>
 #include <setjmp.h>

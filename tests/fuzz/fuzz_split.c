@@ -5,7 +5,7 @@
 #include "base/buf.h"
 #include "base/str.h"
 #include "fuzz.h"
-#include "text/tok.h"
+#include "text/tokenizer/tok.h"
 
 #include <string.h>
 

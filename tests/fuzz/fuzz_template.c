@@ -5,7 +5,7 @@
  * same twice.
  */
 #include "fuzz.h"
-#include "text/template.h"
+#include "text/jinja/template.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
  */
 #include "base/sys.h"
 #include "fuzz.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <stdint.h>
 #include <string.h>

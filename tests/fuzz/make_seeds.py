@@ -249,7 +249,7 @@ def bodies() -> None:
 def answers() -> None:
     """The cases of test_output_parse.c behind the five bytes that fuzz_output.c reads first."""
     root = Path(__file__).parent / "../.."
-    table = (root / "src/text/output_formats.def").read_text()
+    table = (root / "src/text/output/output_formats.def").read_text()
     lists = [[n.split() for n in re.findall(rf'^{word}\("([^"]*)"', table, re.M)]
              for word in ("SL_TOOLS", "SL_REASONING")]
     files = {}

@@ -4,7 +4,7 @@
  */
 #include "grammar/jump.h"
 #include "grammar_rig.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 enum { A, B, C, D, E, AB, ABC, CD, QUOTE, COLON, END, TOOL, EOS, N_IDS };
 

@@ -13,7 +13,7 @@
 #include "base/str.h"
 #include "grammar/jump.h"
 #include "grammar_rig.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <dirent.h>
 #include <inttypes.h>

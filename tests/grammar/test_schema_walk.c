@@ -14,7 +14,7 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "grammar_rig.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <dirent.h>
 #include <jansson.h>

@@ -15,8 +15,8 @@
 #include "engine/load_text.h"
 #include "io/checkpoint.h"
 #include "models/model.h"
-#include "text/template.h"
-#include "text/tokenizer.h"
+#include "text/jinja/template.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <inttypes.h>
 #include <setjmp.h>

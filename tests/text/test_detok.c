@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -8,7 +8,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "test_output_util.h"
-#include "text/output.h"
+#include "text/output/output.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

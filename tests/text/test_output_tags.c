@@ -9,8 +9,8 @@
 
 #include "base/json_load.h"
 #include "base/rng.h"
-#include "text/output.h"
-#include "text/output_tags.h"
+#include "text/output/output.h"
+#include "text/output/output_tags.h"
 
 enum { MAX_MARKS = 40, WALK = 4000, WALKS = 40 };
 

@@ -6,7 +6,7 @@
 
 #include "base/buf.h"
 #include "base/str.h"
-#include "text/output_parse.h"
+#include "text/output/output_parse.h"
 
 #include <string.h>
 

@@ -5,7 +5,7 @@
 #define SL_TEST_TEMPLATE_UTIL_H
 
 #include "base/sys.h"
-#include "text/template.h"
+#include "text/jinja/template.h"
 
 #include <stdarg.h>
 #include <stddef.h>

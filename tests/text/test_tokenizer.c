@@ -12,7 +12,7 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "base/sys.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <jansson.h>
 #include <setjmp.h>

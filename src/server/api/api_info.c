@@ -11,7 +11,7 @@
 #include "server/http/json_tree.h"
 #include "server/http/reply.h"
 #include "server/http/route.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -16,7 +16,7 @@
 #include "server/http/route.h"
 #include "server/http/sse.h"
 #include "server/jobs/response_store.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 /* What a response has besides its call: of the task first, then of the call. */
 struct response {

@@ -9,7 +9,7 @@
 #include "server/http/reply.h"
 #include "server/http/route.h"
 #include "server/http/sse.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 static int optional_bool(const json_t *root, const char *name, bool *out, struct sl_refusal *r)
 {

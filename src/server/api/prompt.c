@@ -4,8 +4,8 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
-#include "text/template.h"
-#include "text/tokenizer.h"
+#include "text/jinja/template.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>

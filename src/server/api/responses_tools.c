@@ -6,7 +6,7 @@
 #include "base/limits.h"
 #include "server/api/to_chat.h"
 #include "server/http/json_tree.h"
-#include "text/output_tags.h"
+#include "text/output/output_tags.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "base/str.h"
 #include "server/http/sse.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 const char *sl_token_bytes(struct sl_token_style style, int32_t id, size_t *n)
 {

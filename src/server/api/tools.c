@@ -6,8 +6,8 @@
 #include "base/json_load.h"
 #include "base/limits.h"
 #include "server/api/params.h"
-#include "text/output_tags.h"
-#include "text/tokenizer.h"
+#include "text/output/output_tags.h"
+#include "text/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>
