@@ -63,8 +63,11 @@ NVFLAGS := -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -fmad=false -lin
            -compress-all -Iinclude -Isrc \
            -Werror all-warnings -Xcompiler -Wall,-Wextra,-Werror,-fPIE,-ffp-contract=off,$(NO_CXX) \
            $(if $(filter racecheck,$(CFG)),-DSL_RACECHECK)
-CUDA_SRC  := $(wildcard src/cuda/*.cu)
-CUDA_OBJ  := $(patsubst src/cuda/%.cu,$(BUILD)/cuda/%.o,$(CUDA_SRC))
+# Instances of templates are files that the build makes, so that they compile side by side.
+CUDA_GEN  := $(patsubst %,$(BUILD)/gen/cuda/%.cu,$(shell tools/cuda_instances))
+CUDA_SRC  := $(wildcard src/cuda/*.cu src/cuda/*/*.cu) $(CUDA_GEN)
+cuda_obj   = $(patsubst src/cuda/%.cu,$1/%.o,$(patsubst $(BUILD)/gen/cuda/%.cu,$1/gen/%.o,$(CUDA_SRC)))
+CUDA_OBJ  := $(call cuda_obj,$(BUILD)/cuda)
 SIM       := $(BUILD)/cuda_sim
 SIM_FLAGS := -std=c++17 -D_GNU_SOURCE -Itests/cuda/sim -Itests -Iinclude -Isrc -g1 -fPIE -MMD -MP \
              -fno-omit-frame-pointer -ffp-contract=off -pthread -Wall -Wextra -Wno-unknown-pragmas \
@@ -75,7 +78,7 @@ SIM_SAN   := -O1 $(if $(filter release,$(CFG)),$(SIM_LOCAL),-DSL_DEBUG) -fsaniti
              -fno-sanitize=null,object-size,pointer-overflow,vptr -fno-sanitize-recover=all
 SIM_LOCAL  = $(if $(findstring clang,$(CXX)),-mllvm -asan-stack=0,--param asan-stack=0)
 SIM_OBJ   := $(patsubst tests/cuda/sim/%.cc,$(SIM)/sim/%.o,$(wildcard tests/cuda/sim/*.cc)) \
-             $(patsubst src/cuda/%.cu,$(SIM)/%.o,$(CUDA_SRC))
+             $(call cuda_obj,$(SIM))
 SIM_TESTS := $(if $(filter tsan fuzz cov,$(CFG)),,$(patsubst tests/%.cc,$(BUILD)/tests/%,\
              $(wildcard tests/cuda/test_*.cc)))
 TESTS     += $(SIM_TESTS)
@@ -296,10 +299,19 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(LIB) $(NO_CUDA)
 	@echo "  TEST  $@"
 	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(LIB) $(NO_CUDA) -lcmocka $(LDLIBS)
 
-$(SIM)/%.o: src/cuda/%.cu
+$(CUDA_GEN): $(BUILD)/gen/cuda/%.cu: tools/cuda_instances
+	@mkdir -p $(@D)
+	$(Q)tools/cuda_instances $* > $@
+
+define sim_object
 	@mkdir -p $(@D)
 	@echo "  SIM   $<"
 	$(Q)$(CXX) $(SIM_FLAGS) $(SIM_SAN) -x c++ -c -o $@ $<
+endef
+$(SIM)/%.o: src/cuda/%.cu
+	$(sim_object)
+$(SIM)/gen/%.o: $(BUILD)/gen/cuda/%.cu
+	$(sim_object)
 
 $(SIM)/sim/%.o: tests/cuda/sim/%.cc
 	@mkdir -p $(@D)
@@ -321,17 +333,19 @@ RACE      := $(BUILD)/cuda_race
 RACE_SAN  := -O1 -DSL_SIM_RACE -fsanitize=thread
 RACE_LINK  = $(CXX) $(SIM_FLAGS) -pie -rdynamic -o $@ $(call group,$(filter %.o %.a,$^)) \
              -lcmocka $(LDLIBS)
-$(RACE)/%.o: src/cuda/%.cu
+define race_object
 	@mkdir -p $(@D)
 	@echo "  SIM   $< (races)"
 	$(Q)$(CXX) $(SIM_FLAGS) $(RACE_SAN) -x c++ -c -o $@ $<
-
+endef
+$(RACE)/%.o: src/cuda/%.cu
+	$(race_object)
+$(RACE)/gen/%.o: $(BUILD)/gen/cuda/%.cu
+	$(race_object)
 $(RACE)/%.o: tests/cuda/%.cc
-	@mkdir -p $(@D)
-	@echo "  SIM   $< (races)"
-	$(Q)$(CXX) $(SIM_FLAGS) $(RACE_SAN) -c -o $@ $<
+	$(race_object)
 
-$(RACE).a: $(patsubst src/cuda/%.cu,$(RACE)/%.o,$(CUDA_SRC)) $(filter $(SIM)/sim/%,$(SIM_OBJ))
+$(RACE).a: $(call cuda_obj,$(RACE)) $(filter $(SIM)/sim/%,$(SIM_OBJ))
 	$(Q)rm -f $@ && ar rcs $@ $^
 
 $(RACE)/test_%: $(RACE)/test_%.o $(RACE).a $(LIB)
@@ -360,10 +374,15 @@ cuda:
 endif
 .PHONY: cuda
 
-$(BUILD)/cuda/%.o: src/cuda/%.cu
+define cuda_object
 	@mkdir -p $(@D)
 	@echo "  NVCC  $<"
 	$(Q)$(NVCC) $(NVFLAGS) -MD -MP -MF $(@:.o=.d) -c -o $@ $<
+endef
+$(BUILD)/cuda/%.o: src/cuda/%.cu
+	$(cuda_object)
+$(BUILD)/cuda/gen/%.o: $(BUILD)/gen/cuda/%.cu
+	$(cuda_object)
 
 ## make check-gpu     the tests of tests/cuda on a device, compute-sanitizer, facts of the program
 check-gpu: $(BIN) gpu-tests
@@ -423,4 +442,4 @@ wheel: all lib
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(call OBJ,$(SRC)) $(SIM_OBJ) $(CUDA_OBJ) $(wildcard $(RACE)/*.o)) $(addsuffix .d,$(TESTS) $(TOOLS) $(FUZZERS))
+-include $(patsubst %.o,%.d,$(call OBJ,$(SRC)) $(SIM_OBJ) $(CUDA_OBJ) $(call cuda_obj,$(RACE)) $(wildcard $(RACE)/*.o)) $(addsuffix .d,$(TESTS) $(TOOLS) $(FUZZERS))

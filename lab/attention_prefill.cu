@@ -166,7 +166,7 @@
  */
 #include "lab.h"
 
-#include "cuda/attention_tmpl.cuh"
+#include "cuda/attention/attention_tmpl.cuh"
 #include "cuda/bench_attention.h"
 
 /* ------------------------------------------------------------------ versions */

@@ -44,7 +44,7 @@
  */
 #include "lab.h"
 
-#include "cuda/attention_tmpl.cuh"
+#include "cuda/attention/attention_tmpl.cuh"
 #include "cuda/bench_attention.h"
 
 void sl_attn_run_f16_128(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid)

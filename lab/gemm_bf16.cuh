@@ -2,8 +2,8 @@
  * gemm_bf16.cuh - the versions of lab/gemm_bf16.cu: one kernel, its choices as template parameters.
  *
  * out[token][row] = sum over k of w[row][k] x[token][k], weights as the 64-row operand of wgmma.
- * Columns are cut into segments as src/cuda/linear.h says; each has an accumulator from +0, and
- * segments are added in order.
+ * Columns are cut into segments as src/cuda/gemm/linear.h says; each has an accumulator from +0,
+ * and segments are added in order.
  */
 #ifndef SL_LAB_GEMM_BF16_CUH
 #define SL_LAB_GEMM_BF16_CUH

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * gemm_fp8.cu - versions of the product of FP8 weights and FP8 activations, side by side, against
- * cuBLASLt. The kernel is src/cuda/linear_w8a8.cuh; a version is a choice of its parameters.
+ * cuBLASLt. The kernel is src/cuda/gemm/linear_w8a8.cuh; a version is a choice of its parameters.
  *
  *   gemm_fp8 --list             the versions
  *   gemm_fp8 --only NAME        one version: bits at small shapes, then the table
@@ -173,8 +173,8 @@
  */
 #include "lab.h"
 
-#include "cuda/linear_w8a8_few.cuh"
-#include "cuda/linear_w8a8_wide.cuh"
+#include "cuda/gemm/linear_w8a8_few.cuh"
+#include "cuda/gemm/linear_w8a8_wide.cuh"
 
 /* ------------------------------------------------------------------ data and reference */
 

@@ -29,7 +29,7 @@
 #ifndef SL_LAB_LAYER_CHAIN_CUH
 #define SL_LAB_LAYER_CHAIN_CUH
 
-#include "cuda/linear_stream.cuh"
+#include "cuda/gemm/linear_stream.cuh"
 #include "cuda/norm.cuh"
 #include "lab.h"
 

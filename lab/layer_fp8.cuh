@@ -13,7 +13,7 @@
 #ifndef SL_LAB_LAYER_FP8_CUH
 #define SL_LAB_LAYER_FP8_CUH
 
-#include "cuda/linear_w8a8_few.cuh"
+#include "cuda/gemm/linear_w8a8_few.cuh"
 #include "layer_chain.cuh"
 
 #define FP8_UNITS   48 /* most of a block in a layer */

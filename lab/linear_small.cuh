@@ -7,7 +7,7 @@
 #ifndef SL_LAB_LINEAR_SMALL_CUH
 #define SL_LAB_LINEAR_SMALL_CUH
 
-#include "cuda/weight_format.cuh"
+#include "cuda/gemm/weight_format.cuh"
 #include "lab.h"
 
 #define SMALL_WARPS 16

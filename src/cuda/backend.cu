@@ -4,11 +4,11 @@
  */
 #include "cuda/cuda.h"
 
-#include "cuda/attention.h"
-#include "cuda/linear.h"
-#include "cuda/sample.h"
-#include "cuda/step.h"
-#include "cuda/weight.h"
+#include "cuda/attention/attention.h"
+#include "cuda/gemm/linear.h"
+#include "cuda/gemm/weight.h"
+#include "cuda/sample/sample.h"
+#include "cuda/step/step.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -2,8 +2,8 @@
  * Descriptions of matrices for the copy engine. The driver makes them; it is asked for its function
  * by name, so that the program needs no library of it to start.
  */
+#include "cuda/gemm/weight.h"
 #include "cuda/ptx_fp8.cuh"
-#include "cuda/weight.h"
 
 #ifndef SL_CUDA_SIM
 

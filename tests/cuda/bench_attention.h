@@ -6,8 +6,8 @@
 #define SL_TESTS_CUDA_BENCH_ATTENTION_H
 
 #include "bench_util.h"
-#include "cuda/attention.h"
-#include "cuda/kv.cuh"
+#include "cuda/attention/attention.h"
+#include "cuda/attention/kv.cuh"
 #include "quant/float.h"
 #include "quant/fp8_e4m3.h"
 

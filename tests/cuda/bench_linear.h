@@ -9,7 +9,7 @@
 #define SL_TESTS_CUDA_BENCH_LINEAR_H
 
 #include "bench_cublas.h"
-#include "cuda/weight.h"
+#include "cuda/gemm/weight.h"
 #include "device_weight.h"
 #include "quant/float.h"
 #include "quant/fp8_e4m3.h"

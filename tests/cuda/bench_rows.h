@@ -7,7 +7,7 @@
 #define SL_TESTS_CUDA_BENCH_ROWS_H
 
 #include "bench_attention.h"
-#include "cuda/sample.h"
+#include "cuda/sample/sample.h"
 
 #define ROWS_COPIES 16
 

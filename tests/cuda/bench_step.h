@@ -10,8 +10,8 @@
 
 #include "bench_linear.h"
 #include "bench_rows.h"
-#include "cuda/fuse.h"
-#include "cuda/lora.h"
+#include "cuda/gemm/fuse.h"
+#include "cuda/gemm/lora.h"
 
 enum step_part {
     STEP_QKV = 1,

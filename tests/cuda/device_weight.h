@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * device_weight.h - the numbers that matrices of a file stand for in products of src/cuda, as
- * cuda/weight.h says them.
+ * cuda/gemm/weight.h says them.
  */
 #ifndef SL_TESTS_CUDA_DEVICE_WEIGHT_H
 #define SL_TESTS_CUDA_DEVICE_WEIGHT_H

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * fused_layer.h - what a layer does behind attention, and a product behind that, for tests that
- * compare it with and without operations that are one kernel (cuda/fuse.h).
+ * compare it with and without operations that are one kernel (cuda/gemm/fuse.h).
  */
 #ifndef SL_TESTS_CUDA_FUSED_LAYER_H
 #define SL_TESTS_CUDA_FUSED_LAYER_H
 
-#include "cuda/fuse.h"
+#include "cuda/gemm/fuse.h"
 
 struct fused_layer {
     const struct sl_weight *o, *gate, *up, *down; /* [h, k], [wide, h] twice, [h, wide] */

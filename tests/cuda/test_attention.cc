@@ -5,9 +5,9 @@
  * any number of SMs, or with hardly any workspace. Whatever no row may see is NaN: slots nobody has
  * written, pages nobody owns, the space between rows. Runs in the simulator or on a GPU.
  */
-#include "cuda/attention.h"
+#include "cuda/attention/attention.h"
+#include "cuda/attention/kv.cuh"
 #include "cuda/device.h"
-#include "cuda/kv.cuh"
 #include "device_array.h"
 #include "quant/float.h"
 #include "quant/fp8_e4m3.h"

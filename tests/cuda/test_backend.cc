@@ -6,15 +6,15 @@
  * the simulator and, built by nvcc, on a device; what only the simulator can make fail is left out
  * there.
  */
-#include "cuda/step.h"
+#include "cuda/step/step.h"
 
 #include "base/limits.h"
-#include "cuda/attention.h"
+#include "cuda/attention/attention.h"
 #include "cuda/cuda.h"
+#include "cuda/gemm/weight.h"
 #include "cuda/launch.cuh"
 #include "cuda/ptx.cuh"
-#include "cuda/sample.h"
-#include "cuda/weight.h"
+#include "cuda/sample/sample.h"
 
 #ifdef SL_CUDA_SIM
 #include "sim.h"

@@ -2,9 +2,9 @@
  * Products and packed weights of src/cuda: every format against the reference decode and a product
  * in double, every kernel against every other bit for bit. Runs in the simulator or on a GPU.
  */
+#include "cuda/gemm/weight_format.cuh"
 #include "cuda/launch.cuh"
 #include "cuda/math.cuh"
-#include "cuda/weight_format.cuh"
 
 extern "C" {
 #include "base/rng.h"

@@ -9,7 +9,7 @@ extern "C" {
 #include "models/synth.h"
 #include "quant/float.h"
 }
-#include "cuda/lora.h"
+#include "cuda/gemm/lora.h"
 
 #include <cuda_bf16.h>
 

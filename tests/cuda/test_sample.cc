@@ -7,7 +7,7 @@ extern "C" {
 #include "engine/sample.h"
 }
 #include "cuda/device.h"
-#include "cuda/sample_scratch.cuh"
+#include "cuda/sample/sample_scratch.cuh"
 #include "engine/sample_exp.h"
 
 #include <float.h>

@@ -4,7 +4,7 @@
  * bit for bit, for any number of tokens. Runs in the simulator or on a GPU.
  */
 #include "cuda/cuda.h"
-#include "cuda/linear.h"
+#include "cuda/gemm/linear.h"
 
 extern "C" {
 #include "base/rng.h"

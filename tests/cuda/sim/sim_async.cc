@@ -6,7 +6,7 @@
 #include "sim_internal.h"
 #include "sim_ptx_fp8.h"
 
-#include "cuda/weight.h"
+#include "cuda/gemm/weight.h"
 
 #define MBAR_MAGIC 0x534c4d4241523a29ull /* what memory holds where a barrier lives */
 

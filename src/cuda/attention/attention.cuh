@@ -1,0 +1,270 @@
+/* SPDX-License-Identifier: MIT
+ * attention.cuh - what the files of paged attention share: the plan in the workspace, the arguments
+ * of the kernels, and the arithmetic that a block and the blocks after it must do alike.
+ *
+ * Rows. The query vectors of a span that share a key head are its rows: row r is token r / group,
+ * head r % group. A tile is up to 16 rows (narrow: all rows of the span) or the next `wide` rows.
+ *
+ * Canonical order, for each row: keys in tiles of 64 at absolute positions, and splits of two
+ * tiles up to 1,024 keys, of four up to 4,096, then of eight. Scores by m16n8k16, one accumulator
+ * over the dimensions ascending. The split's sums are relative to a reference m, at first -inf,
+ * that rises only where scores would be above it by more than 2^8: with t the maximum of a tile's
+ * raw scores and c = scale * log2 e (after a soft cap log2 e), m' = (t - m) c > 8 ? t : m, and a =
+ * m' > m ? ex2((m - m') c) : 1, p = ex2(fma(score, c, -(m' c))), o = o a, then o += p v by m16n8k16
+ * with p rounded, keys ascending, one accumulator. l: 4 sums a row. Sum t has the keys 16 w + {2t,
+ * 2t + 1, 2t + 8, 2t + 9} of each tile, w < 4: s(w) = (p + p) + (p + p), l = fma(l, a, (s(0) +
+ * s(1)) + (s(2) + s(3))); at the end of the split over t, neighbours, then pairs. Queries and p are
+ * rounded to F16 for pages of F16, else to BF16. The splits of a run, 4,096 keys, join in ascending
+ * order by sl_attn_join from M = -inf, L = 0, O = 0, where M rises as m does; so do the runs. A
+ * split or tile a row sees nothing of changes none of its bits, but for the sign of zeros, which
+ * end as +0: the first is left out, the second has a = 1 and p = 0.
+ *
+ * Runs are there so that blocks that share a long context leave one partial result for each run and
+ * not one for each split, an eighth of the memory and of the last join.
+ *
+ * Skip-softmax (ops/ops.h): with e = the row's best raw score of the first 16 keys and r = (log2 of
+ * the factor - lg2.approx(position + 1)) / c, a row takes in a tile unless all its scores are less
+ * than max(e + r, m + r), m as it was before the tile. A tile left out is one it sees nothing of.
+ */
+#ifndef SL_CUDA_ATTENTION_CUH
+#define SL_CUDA_ATTENTION_CUH
+
+#include "cuda/attention/attention.h"
+#include "cuda/attention/kv.cuh"
+#include "cuda/device.h"
+#include "cuda/launch.cuh"
+
+#define SL_ATTN_TILE   64   /* keys */
+#define SL_ATTN_NARROW 16   /* rows */
+#define SL_ATTN_FEW    8    /* rows that are one operand of the matrix instruction */
+#define SL_ATTN_SLACK  8.0f /* powers of two by which scores may exceed their reference */
+
+/* ---------------------------------------------------------------- division */
+
+/* By a number the host knows, for dividends x with x * by < 2^32. */
+struct sl_attn_divisor {
+    int32_t by;
+    uint32_t inverse; /* 2^32 / by, rounded up; 0 for 1 */
+};
+
+static inline struct sl_attn_divisor sl_attn_divisor_of(int32_t by)
+{
+    struct sl_attn_divisor d = {by, 0};
+    if (by > 1)
+        d.inverse = static_cast<uint32_t>((1ull << 32) / static_cast<uint32_t>(by)) + 1;
+    return d;
+}
+
+static __device__ __forceinline__ int sl_attn_div(int x, const struct sl_attn_divisor &d)
+{
+    return d.inverse == 0 ? x : static_cast<int>(__umulhi(static_cast<unsigned>(x), d.inverse));
+}
+
+/* ---------------------------------------------------------------- splits */
+
+#define SL_ATTN_SPLIT       128 /* keys, at first */
+#define SL_ATTN_NEAR        1024
+#define SL_ATTN_FAR         4096
+#define SL_ATTN_NEAR_SPLITS (SL_ATTN_NEAR / SL_ATTN_SPLIT)
+#define SL_ATTN_FAR_SPLITS \
+    (SL_ATTN_NEAR_SPLITS + (SL_ATTN_FAR - SL_ATTN_NEAR) / (2 * SL_ATTN_SPLIT))
+
+/* Keys of the split that has the key, a power of two. */
+static __device__ __forceinline__ int sl_attn_split_size(int key)
+{
+    return key < SL_ATTN_NEAR  ? SL_ATTN_SPLIT
+           : key < SL_ATTN_FAR ? 2 * SL_ATTN_SPLIT
+                               : 4 * SL_ATTN_SPLIT;
+}
+
+/* The split that has the key. */
+static __host__ __device__ __forceinline__ int sl_attn_split_of(int key)
+{
+    return key < SL_ATTN_NEAR  ? key / SL_ATTN_SPLIT
+           : key < SL_ATTN_FAR ? SL_ATTN_NEAR_SPLITS + (key - SL_ATTN_NEAR) / (2 * SL_ATTN_SPLIT)
+                               : SL_ATTN_FAR_SPLITS + (key - SL_ATTN_FAR) / (4 * SL_ATTN_SPLIT);
+}
+
+/* Its first key. */
+static __host__ __device__ __forceinline__ int sl_attn_split_at(int split)
+{
+    return split < SL_ATTN_NEAR_SPLITS ? split * SL_ATTN_SPLIT
+           : split < SL_ATTN_FAR_SPLITS
+               ? SL_ATTN_NEAR + (split - SL_ATTN_NEAR_SPLITS) * (2 * SL_ATTN_SPLIT)
+               : SL_ATTN_FAR + (split - SL_ATTN_FAR_SPLITS) * (4 * SL_ATTN_SPLIT);
+}
+
+/* Runs: the splits up to SL_ATTN_FAR are the first, then each eight are one. */
+#define SL_ATTN_RUN        4096 /* keys */
+#define SL_ATTN_RUN_SPLITS (SL_ATTN_RUN / (4 * SL_ATTN_SPLIT))
+static_assert(SL_ATTN_RUN == SL_ATTN_FAR, "the first run has the shorter splits");
+
+static __device__ __forceinline__ int sl_attn_run_of(int split)
+{
+    return split < SL_ATTN_FAR_SPLITS ? 0 : 1 + (split - SL_ATTN_FAR_SPLITS) / SL_ATTN_RUN_SPLITS;
+}
+
+/* Its last split, plus 1. */
+static __device__ __forceinline__ int sl_attn_run_end(int run)
+{
+    return SL_ATTN_FAR_SPLITS + run * SL_ATTN_RUN_SPLITS;
+}
+
+/* Is a key the first of a run? */
+static __device__ __forceinline__ bool sl_attn_begins_run(int key)
+{
+    return (key & (SL_ATTN_RUN - 1)) == 0;
+}
+
+/* ---------------------------------------------------------------- the plan */
+
+/* Splits from .. to - 1 of a tile, for every key head. A tile of one part needs nothing else. Of
+ * several, the first part leaves the state of its splits in a slot. If it is whole runs, so are the
+ * others, and these leave a slot for each run; else it is less than a run, and they leave a slot
+ * for each split. Slots are joined by the last part of a narrow tile to finish, and by
+ * attention_fold.cu those of wide tiles. */
+struct __align__(16) sl_attn_item
+{
+    int32_t token, pos, table;   /* of the span's first token; of its first page id */
+    int32_t row0, n_rows;        /* of the span's rows, those of the tile */
+    int32_t tok_first, tok_last; /* of the span's tokens, those of the tile */
+    int32_t from, to;            /* splits */
+    int32_t first, n_splits;     /* of the tile: those of the first part, and all */
+    int32_t rows_at;             /* first of the tile's rows of slots; -1: one part, no slots */
+    int32_t counter_at, n_parts; /* the tile, of those of several parts */
+    int32_t kv, valid;           /* set by the block that takes it */
+};
+
+#define SL_ATTN_ITEM_WORDS 16
+
+struct sl_attn_class { /* of tiles: [0] narrow, [1] wide */
+    int32_t n_items;
+    uint32_t taken, done; /* items fetched beyond the blocks' first, blocks that have ended; both
+                             are zero between launches */
+    int32_t n_cut;        /* tiles of several parts */
+};
+
+/* Shape of the kernels for a padded head dimension. */
+struct sl_attn_shape {
+    int32_t dim;
+    int32_t wide;      /* rows of a wide tile */
+    int32_t n_ctas[2]; /* blocks of an SM, by class */
+};
+
+/* The workspace of one batch. row_table is first, so that no argument moves it. */
+struct sl_attn_layout {
+    struct sl_attn_shape shape;
+    int32_t group;
+    int32_t grid[2];
+    struct sl_attn_class *cls;    /* [2] */
+    int32_t *row_table;           /* [n_tokens] table_idx of the row's span */
+    int32_t *first_tile;          /* [n_spans + 1] while planning */
+    struct sl_attn_item *item[2]; /* [cap_items] */
+    uint32_t *counters;           /* [narrow tiles, n_kv_heads], zero between launches */
+    int32_t *cut;                 /* [wide tiles] of several parts: the first item */
+    float4 *totals;               /* of the blocks: sl_attn_join_total */
+    float4 *states;               /* and over splits, where shared memory has no room */
+    float *slots;                 /* [cap_rows, n_kv_heads, dim] partial sums */
+    float2 *slot_ml;              /* [cap_rows, n_kv_heads] maximum and sum */
+    int32_t cap_items[2];
+    int64_t cap_rows;
+    size_t list_bytes; /* all before the slots */
+};
+
+#define SL_ATTN_ROW_TABLE 256 /* offset in the workspace */
+
+/* false: the head is not supported. workspace_bytes below list_bytes leaves nothing usable. */
+bool sl_attn_layout_of(uint8_t *workspace, size_t workspace_bytes, int32_t n_sms, int32_t n_tokens,
+                       int32_t n_spans, int32_t n_heads, int32_t n_kv_heads, int32_t head_dim,
+                       struct sl_attn_layout *out);
+
+/* Which classes of tiles the batch may have, as far as the host knows: spans are device memory. */
+void sl_attn_classes_of(const struct sl_batch *b, int32_t group, bool has[2]);
+
+/* ---------------------------------------------------------------- kernels */
+
+struct sl_attn_args {
+    const float *q;
+    __nv_bfloat16 *out;
+    int64_t ld_q, ld_out;
+    const float *sinks; /* NULL: none */
+    const int32_t *tables;
+    const uint8_t *keys, *values; /* the pool, at this layer's planes */
+    uint64_t page_bytes;
+    int32_t block_size, n_kv_heads, group, head_dim, window;
+    struct sl_attn_divisor by_kv, by_group, by_page; /* of 16 positions */
+    float scale2; /* a raw score times this is its exponent of two */
+    float cap_in; /* soft cap: raw = cap * tanh(score * cap_in) */
+    float cap;    /* 0: none */
+    struct sl_attn_class *cls;
+    const struct sl_attn_item *items;
+    int32_t cap_items;
+    uint32_t *counters;
+    const int32_t *cut;
+    float4 *totals, *states;
+    float *slots;
+    float2 *slot_ml;
+    /* Skip-softmax: log2 of the factor, -inf: none; a raw score for a power of two. */
+    float skip_log2, skip_per;
+    struct sl_skip_counts *skip_counts; /* of the class, or NULL */
+    bool few;                           /* narrow: no tile has more than SL_ATTN_FEW rows */
+    bool early; /* the plan was complete before the kernel ahead of this one began */
+};
+
+/* Launchers, one per format of the pages and padded dimension: enqueue the narrow or the wide
+ * kernel. */
+typedef void sl_attn_run_fn(struct sl_cuda *cu, const struct sl_attn_args *a, int cls,
+                            int32_t grid);
+sl_attn_run_fn sl_attn_run_bf16_16, sl_attn_run_bf16_32, sl_attn_run_bf16_64, sl_attn_run_bf16_80,
+    sl_attn_run_bf16_96, sl_attn_run_bf16_128, sl_attn_run_bf16_256;
+sl_attn_run_fn sl_attn_run_f16_16, sl_attn_run_f16_32, sl_attn_run_f16_64, sl_attn_run_f16_80,
+    sl_attn_run_f16_96, sl_attn_run_f16_128, sl_attn_run_f16_256;
+sl_attn_run_fn sl_attn_run_fp8_16, sl_attn_run_fp8_32, sl_attn_run_fp8_64, sl_attn_run_fp8_80,
+    sl_attn_run_fp8_96, sl_attn_run_fp8_128, sl_attn_run_fp8_256;
+
+/* Joins the parts of wide tiles: attention_fold.cu. */
+void sl_attn_fold_wide(struct sl_cuda *cu, const struct sl_attn_args *a,
+                       const struct sl_attn_shape *s);
+
+/* ---------------------------------------------------------------- the join */
+
+struct sl_attn_join {
+    float top, a, b;
+};
+
+/* Factors of the state (M, L, O) and of a split (m, l, o), and the new M. A split a row sees
+ * nothing of (m = -inf) leaves the state as it is, but for the sign of a zero. The first one
+ * becomes the state. */
+static __device__ __forceinline__ struct sl_attn_join sl_attn_join_of(float top, float m, float c)
+{
+    struct sl_attn_join j;
+    bool far = __fmul_rn(__fadd_rn(m, -top), c) > SL_ATTN_SLACK;
+    j.top = far ? m : top;
+    float safe = j.top == __int_as_float(static_cast<int>(0xFF800000u)) ? 0.0f : j.top;
+    j.a = far ? sl_ex2_approx(__fmul_rn(__fadd_rn(top, -safe), c)) : 1.0f;
+    j.b = sl_ex2_approx(__fmul_rn(__fadd_rn(m, -safe), c));
+    return j;
+}
+
+/* The new L, or one of the new O. The sign of a zero may depend on tiles whose keys a row does not
+ * see; nothing but another zero's sign depends on it. */
+static __device__ __forceinline__ float sl_attn_joined(const struct sl_attn_join &j, float state,
+                                                       float part)
+{
+    return __fmaf_rn(part, j.b, __fmul_rn(state, j.a));
+}
+
+/* What O is multiplied with in the end. */
+static __device__ __forceinline__ float sl_attn_inverse(const struct sl_attn_args &a, float top,
+                                                        float sum, int head)
+{
+    if (a.sinks == nullptr)
+        return __fdiv_rn(1.0f, sum);
+    float exponent = __fmul_rn(top, a.scale2), sink = __fmul_rn(a.sinks[head], 0x1.715476p0f);
+    float most = fmaxf(exponent, sink);
+    float factor = sl_ex2_approx(__fadd_rn(exponent, -most));
+    sum = __fmaf_rn(sum, factor, sl_ex2_approx(__fadd_rn(sink, -most)));
+    return __fdiv_rn(factor, sum);
+}
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT
+ * attention_widen.cuh - pages of FP8 for the kernels of attention_group.cuh: warps that make BF16
+ * of the codes, where the tensor cores read it, without rounding.
+ *
+ * Shared memory has no room besides the slots. So the codes of 16 positions are copied to where the
+ * last of their own numbers will lie, and a warp takes them from there into registers, in portions
+ * none of whose results is on codes still to be read. Each warp has its own 16 positions of every
+ * slot and waits for no other.
+ *
+ * Warps that widen do nothing else: they need no item and no page to know which slot is next, and
+ * which of its rows are seen comes with it.
+ *
+ * TFLOP/s at 512, 2,048, 8,192, 16 x 512, 512 behind 131,072 (H200, 32 heads over 8), those of the
+ * version before, whose four warps also found and began all copies, and of pages of F16:
+ *   d 128   114, 302, 422, 188, 459    109, 274, 368, 190, 397    129, 361, 469, 202, 513
+ *   d 64     57, 206, 316, 129, 307     57, 202, 296, 131, 285
+ *   d 256   101, 243, 355, 133, 426    106, 249, 345, 154, 399
+ * With the registers of a group more, d 256 keeps 280 bytes instead of 140 in memory, which short
+ * prompts pay; by two of the warps that bring it has 96, 238, 328, 153, 365. 24 registers for those
+ * that widen and 232 for the others is 118 bytes instead of 76 for d 128, in the loop that widens.
+ */
+#ifndef SL_CUDA_ATTENTION_WIDEN_CUH
+#define SL_CUDA_ATTENTION_WIDEN_CUH
+
+#include "cuda/attention/attention_group.cuh"
+
+template <class KV, class cfg> struct sl_attn_widen {
+    static constexpr int MINE = cfg::KEYS / SL_KV_TILE / cfg::WIDENERS; /* page tiles of a slot */
+    static constexpr int HALF = cfg::D == 64 ? 512 : 1024; /* bytes of codes of eight rows */
+
+    sl_attn_bars<cfg> bars;
+    uint32_t code_at, number_at; /* the lane's first pieces, in codes of a panel and in a part */
+
+    __device__ __forceinline__ sl_attn_widen(const sl_attn_bars<cfg> &barriers, int warp)
+        : bars(barriers)
+    {
+        const int lane = static_cast<int>(threadIdx.x) & 31, first = warp * cfg::PART;
+        code_at = first + sl_kv_piece(cfg::D == 64 ? 64 : 128, lane % 8, lane / 8);
+        number_at = first + sl_kv_piece(128, lane % 8, lane / 8 * 2);
+    }
+
+    /* 16 dimensions of a row, to two pieces of which the first is at `to`. */
+    static __device__ __forceinline__ void widen(uint8_t *smem, uint32_t to, const uint4 &x,
+                                                 uint32_t scale)
+    {
+        uint4 odd, even;
+        KV::widen(x.x, scale, odd.x, even.x);
+        KV::widen(x.y, scale, odd.y, even.y);
+        KV::widen(x.z, scale, odd.z, even.z);
+        KV::widen(x.w, scale, odd.w, even.w);
+        *reinterpret_cast<uint4 *>(smem + to) = odd;
+        *reinterpret_cast<uint4 *>(smem + (to ^ 16)) = even;
+    }
+
+    /* Of the lane's rows lane % 8 and 8 further in page tile i of the warp, the scales. Those of
+     * rows that nobody sees are zero, which makes zeros of any codes. */
+    __device__ __forceinline__ uint32_t scales_of(int slot, int i, uint32_t seen) const
+    {
+        const int row =
+            static_cast<int>(sl_opaque(number_at / 128)) + i * cfg::WIDENERS * SL_KV_TILE;
+        const int from = static_cast<int>(seen & 0xFFFF),
+                  n = static_cast<int>(seen >> 16 & 0x7FFF) - from;
+        const uint16_t *scales = reinterpret_cast<const uint16_t *>(bars.scales(slot, 0)) + row;
+        const bool first = static_cast<uint32_t>(row - from) < static_cast<uint32_t>(n);
+        const bool second = static_cast<uint32_t>(row + 8 - from) < static_cast<uint32_t>(n);
+        return (first ? scales[0] : 0u) | (second ? scales[8] : 0u) << 16;
+    }
+
+    /* A slot of keys or of values, unless there are no more; which rows of it are seen. */
+    template <bool KEYS> __device__ __forceinline__ uint32_t widen_slot(struct sl_attn_turn t) const
+    {
+        const int slot = KEYS ? t.keys() : t.values();
+        sl_mbar_wait(bars.raw(slot), t.parity());
+        const uint32_t seen = *bars.seen(slot);
+        if (KEYS && seen == SL_ATTN_NO_MORE)
+            return seen;
+        /* As many sums as there are places, made beforehand, would not fit the registers. */
+        const uint32_t at = static_cast<uint32_t>(slot * cfg::SLOT);
+        const uint32_t code = sl_opaque(at + code_at), number = sl_opaque(at + number_at);
+        uint32_t scales[MINE];
+#pragma unroll
+        for (int i = 0; i < MINE; i++)
+            scales[i] = scales_of(slot, i, seen);
+#pragma unroll
+        for (int i = 0; i < MINE; i++) {
+            /* A page tile, 64 dimensions after 64; the last numbers lie on the codes. */
+#pragma unroll
+            for (int p = 0; p < cfg::PANELS; p++) {
+                uint8_t *to = bars.smem + cfg::part_at(KEYS, i * cfg::WIDENERS, p);
+                const uint8_t *from = bars.smem + cfg::codes_at(KEYS, i * cfg::WIDENERS, p & ~1) +
+                                      (code ^ p % 2 * 64);
+                const uint4 x = *reinterpret_cast<const uint4 *>(from);
+                const uint4 y = *reinterpret_cast<const uint4 *>(from + HALF);
+                __syncwarp();
+                widen(to, number, x, __byte_perm(scales[i], 0, 0x1010));
+                widen(to + 1024, number, y, __byte_perm(scales[i], 0, 0x3232));
+            }
+        }
+        sl_mbar_give_warp(bars.full(slot));
+        return seen;
+    }
+
+    /* In the order in which slots are wanted: keys, keys, values, keys, values .. of each item. The
+     * keys of the next one may come only when this one's values have been taken. */
+    __device__ __forceinline__ void run() const
+    {
+        struct sl_attn_turn values = {0};
+        for (struct sl_attn_turn keys = {0};; keys.n++) {
+            const uint32_t seen = widen_slot<true>(keys);
+            if (seen == SL_ATTN_NO_MORE)
+                return;
+            const uint32_t end = keys.n + ((seen & SL_ATTN_LAST) != 0 ? 1 : 0);
+#pragma unroll 1
+            for (; values.n < end; values.n++)
+                widen_slot<false>(values);
+        }
+    }
+};
+
+#endif

@@ -1,9 +1,0 @@
-/* SPDX-License-Identifier: MIT
- * attention_f16_d32.cu - paged attention for heads of 32 dimensions, padded, over pages of F16.
- */
-#include "cuda/attention_tmpl.cuh"
-
-void sl_attn_run_f16_32(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid)
-{
-    sl_attn_run<struct sl_kv_f16, 32>(cu, a, cls, grid);
-}

@@ -1,9 +1,0 @@
-/* SPDX-License-Identifier: MIT
- * attention_fp8_d256.cu - paged attention for heads of 256 dimensions, padded, over pages of FP8.
- */
-#include "cuda/attention_tmpl.cuh"
-
-void sl_attn_run_fp8_256(struct sl_cuda *cu, const struct sl_attn_args *a, int cls, int32_t grid)
-{
-    sl_attn_run<struct sl_kv_fp8, 256>(cu, a, cls, grid);
-}

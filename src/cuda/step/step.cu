@@ -1,0 +1,557 @@
+/* SPDX-License-Identifier: MIT
+ * A step on the device: its arrays travel as one block in one copy, its operations are enqueued or
+ * replayed, its ids come back in one copy (a second one if somebody wants what else the sampler
+ * says), an event ends it. Four calls of the runtime for a replayed step, none of which waits. Of a
+ * step in two parts only the first is recorded: the second is one copy and a kernel or two.
+ *
+ * The host runs at most one step ahead. The block on the device is one, since the stream orders the
+ * next copy behind the operations that read it; the pinned blocks are two, because the host fills
+ * one while the copy of the other may still be under way.
+ *
+ * A step in which every sequence has one token and wants its row is a decode step. It is padded to
+ * the next rung of a ladder (1, 2, 4, 8, then by 8 to 256, by 32 above) with spans of one token at
+ * position 0 of the scratch page, so that few sizes are recorded. Padding wastes at most 7 rows up
+ * to 256, where a step's time is that of reading the weights. It changes no bit of a real row: no
+ * row's result depends on its mates (docs/DETERMINISM.md).
+ */
+#include "cuda/step/step.h"
+
+#include "cuda/attention/attention.h"
+#include "cuda/gemm/linear.h"
+#include "cuda/gemm/lora.h"
+
+#include <string.h>
+
+int32_t sl_cuda_rung(int32_t n, int32_t max_rung)
+{
+    int32_t rung = 1;
+    if (n > 256)
+        rung = SL_ROUND_UP(n, 32);
+    else if (n > SL_CUDA_PAD_MIN)
+        rung = SL_ROUND_UP(n, 8);
+    else
+        while (rung < n)
+            rung *= 2;
+    return SL_MIN(rung, max_rung);
+}
+
+static size_t place(size_t *at, size_t n_bytes)
+{
+    size_t offset = *at;
+    *at += SL_ROUND_UP(n_bytes, static_cast<size_t>(SL_CUDA_ALIGN));
+    return offset;
+}
+
+static struct sl_cuda_block_layout layout_of(int32_t n_tokens, int32_t n_spans, int32_t n_logits,
+                                             int32_t n_table, size_t param_bytes, bool adapters)
+{
+    struct sl_cuda_block_layout l;
+    size_t at = 0, tokens = static_cast<size_t>(n_tokens), rows = static_cast<size_t>(n_logits);
+    l.tokens = place(&at, tokens * sizeof(int32_t));
+    l.positions = place(&at, tokens * sizeof(int32_t));
+    l.spans = place(&at, static_cast<size_t>(n_spans) * sizeof(struct sl_span));
+    l.logit_rows = place(&at, rows * sizeof(int32_t));
+    l.params = place(&at, rows * param_bytes);
+    l.adapters = place(&at, adapters ? tokens * sizeof(int32_t) : 0);
+    l.scales = place(&at, adapters ? tokens * sizeof(float) : 0);
+    l.tables = at;
+    l.n_bytes = at + static_cast<size_t>(n_table) * sizeof(int32_t);
+    return l;
+}
+
+static void sizes_of(const struct sl_step_limits *lim, size_t *in_bytes, size_t *result_offset,
+                     size_t *out_bytes)
+{
+    /* one page id more: padding's */
+    *in_bytes = layout_of(lim->max_tokens, lim->max_spans, lim->max_logits, lim->max_table + 1,
+                          lim->param_bytes, lim->adapter_bytes > 0)
+                    .n_bytes;
+    *result_offset = SL_ROUND_UP(static_cast<size_t>(lim->max_logits) * sizeof(int32_t),
+                                 static_cast<size_t>(SL_CUDA_ALIGN));
+    *out_bytes = *result_offset +
+                 static_cast<size_t>(lim->max_logits) * static_cast<size_t>(lim->result_bytes);
+}
+
+static size_t workspace_bytes(const struct sl_cuda *cu, const struct sl_step_limits *lim)
+{
+    const struct sl_cuda_attention_limits a = {lim->max_tokens, lim->max_spans,  lim->max_context,
+                                               lim->n_heads,    lim->n_kv_heads, lim->head_dim};
+    return sl_cuda_attention_workspace(cu, &a);
+}
+
+uint64_t sl_cuda_steps_bytes(struct sl_backend *be, const struct sl_step_limits *lim)
+{
+    size_t in_bytes, result_offset, out_bytes;
+    sizes_of(lim, &in_bytes, &result_offset, &out_bytes);
+    return in_bytes + out_bytes + lim->extra_bytes + workspace_bytes(sl_cuda(be), lim) +
+           SL_LIN_BYTES + lim->adapter_bytes + sl_cuda_lora_rows_bytes(lim->adapter_mats);
+}
+
+/* ------------------------------------------------------------------ start and end */
+
+static int init_slot(struct sl_cuda *cu, const struct sl_cuda_steps *s, struct sl_cuda_slot *slot,
+                     struct sl_error *err)
+{
+    void *p = NULL;
+    size_t n_bytes = 0, in_at = place(&n_bytes, s->in_bytes),
+           out_at = place(&n_bytes, s->out_bytes), extra_at = place(&n_bytes, s->extra_bytes);
+    cudaError_t e = cudaMallocHost(&p, n_bytes);
+    if (e != cudaSuccess) {
+        cudaGetLastError();
+        return sl_fail(err, SL_ENOMEM, "cuda:%d: no pinned memory for steps: wanted %zu bytes: %s",
+                       cu->device, n_bytes, cudaGetErrorString(e));
+    }
+    cu->counts.host_allocs++;
+    memset(p, 0, n_bytes);
+    slot->in = static_cast<uint8_t *>(p) + in_at;
+    slot->out = static_cast<uint8_t *>(p) + out_at;
+    slot->extra = static_cast<uint8_t *>(p) + extra_at;
+    e = cudaEventCreateWithFlags(&slot->done, cudaEventBlockingSync | cudaEventDisableTiming);
+    if (e == cudaSuccess)
+        return 0;
+    slot->done = NULL;
+    sl_cuda_check(cu, e, "cudaEventCreateWithFlags");
+    return sl_cuda_report(cu, err);
+}
+
+#define CLOCK_EVENTS 4
+
+static cudaEvent_t *clock_event(struct sl_cuda_clock *c, int i)
+{
+    cudaEvent_t *events[CLOCK_EVENTS] = {&c->begun, &c->paused, &c->resumed, &c->done};
+    return events[i];
+}
+
+static int init_clocks(struct sl_cuda *cu, struct sl_cuda_steps *s, struct sl_error *err)
+{
+    for (int i = 0; i < CLOCK_EVENTS * SL_CUDA_CLOCKS; i++) {
+        cudaEvent_t *event = clock_event(&s->clock[i / CLOCK_EVENTS], i % CLOCK_EVENTS);
+        cudaError_t e = cudaEventCreateWithFlags(event, cudaEventDefault);
+        if (e == cudaSuccess)
+            continue;
+        *event = NULL;
+        sl_cuda_check(cu, e, "cudaEventCreateWithFlags");
+        return sl_cuda_report(cu, err);
+    }
+    return 0;
+}
+
+static int check_limits(const struct sl_step_limits *lim, struct sl_error *err)
+{
+    if (lim->max_tokens < 1 || lim->max_spans < 1 || lim->max_logits < 1 || lim->max_table < 1 ||
+        lim->block_size < 1 || lim->max_table == INT32_MAX)
+        return sl_fail(err, SL_EINVAL, "steps of %d tokens, %d spans, %d rows, %d page ids",
+                       lim->max_tokens, lim->max_spans, lim->max_logits, lim->max_table);
+    return 0;
+}
+
+/* Zeroed device memory, none for 0 bytes. */
+static int take(struct sl_cuda *cu, uint8_t **out, size_t n_bytes, const char *what,
+                struct sl_error *err)
+{
+    if (n_bytes == 0)
+        return 0;
+    *out = static_cast<uint8_t *>(sl_cuda_alloc(cu, n_bytes));
+    if (*out == NULL)
+        return sl_cuda_no_memory(cu, n_bytes, what, err);
+    sl_cuda_check(cu, cudaMemsetAsync(*out, 0, n_bytes, cu->stream), "cudaMemsetAsync");
+    return 0;
+}
+
+int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
+                       struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    SL_ASSERT(cu->steps == NULL);
+    sl_cuda_use(cu);
+    int rc = check_limits(lim, err);
+    if (rc != 0)
+        return rc;
+    struct sl_cuda_steps *s =
+        static_cast<struct sl_cuda_steps *>(sl_calloc(1, sizeof(struct sl_cuda_steps)));
+    if (s == NULL)
+        return sl_fail(err, SL_ENOMEM, "cuda:%d: out of memory for steps", cu->device);
+    cu->steps = s;
+    s->lim = *lim;
+    if (lim->scratch_page > 0)
+        s->max_rung = SL_MIN(SL_MIN(lim->max_tokens, lim->max_spans), lim->max_logits);
+    sizes_of(lim, &s->in_bytes, &s->result_offset, &s->out_bytes);
+    s->extra_bytes = static_cast<size_t>(lim->extra_bytes);
+    for (int i = 0; i < SL_CUDA_DEPTH && rc == 0; i++)
+        rc = init_slot(cu, s, &s->slot[i], err);
+    if (rc == 0)
+        rc = init_clocks(cu, s, err);
+    cu->workspace_bytes = workspace_bytes(cu, lim);
+    if (rc == 0)
+        rc = take(cu, &s->in, s->in_bytes, "a step's arrays", err);
+    if (rc == 0)
+        rc = take(cu, &s->out, s->out_bytes, "a step's results", err);
+    if (rc == 0)
+        rc = take(cu, &s->extra, s->extra_bytes, "a step's lists", err);
+    if (rc == 0)
+        rc = take(cu, &cu->workspace, cu->workspace_bytes, "the workspace of attention", err);
+    if (rc == 0)
+        rc = take(cu, &s->products, SL_LIN_BYTES, "the workspace of products", err);
+    if (rc == 0)
+        rc = take(cu, &s->mixed, s->lim.adapter_bytes, "gate and up beside adapters", err);
+    if (rc == 0)
+        rc =
+            take(cu, &s->by_row, sl_cuda_lora_rows_bytes(lim->adapter_mats), "rows' adapters", err);
+    if (rc == 0) {
+        sl_cuda_linear_memory(cu, s->products);
+        if (s->lim.adapter_bytes > SL_LIN_MIXED_BYTES) {
+            cu->lin_mixed = reinterpret_cast<float *>(s->mixed);
+            cu->lin_mixed_bytes = static_cast<int64_t>(s->lim.adapter_bytes);
+        }
+        (void)sl_cuda_stager_ready(cu); /* steps go on beside uploads */
+        rc = sl_cuda_report(cu, err);
+    }
+    if (rc != 0) {
+        sl_cuda_steps_deinit(cu);
+        return rc;
+    }
+    cu->ids = reinterpret_cast<int32_t *>(s->out);
+    cu->ids_prev = cu->ids;
+    return 0;
+}
+
+void sl_cuda_steps_deinit(struct sl_cuda *cu)
+{
+    struct sl_cuda_steps *s = cu->steps;
+    if (s == NULL)
+        return;
+    cudaStreamSynchronize(cu->stream);
+    sl_cuda_graphs_deinit(s);
+    for (int i = 0; i < SL_CUDA_DEPTH; i++) {
+        if (s->slot[i].done != NULL)
+            cudaEventDestroy(s->slot[i].done);
+        if (s->slot[i].in != NULL)
+            cudaFreeHost(s->slot[i].in);
+    }
+    for (int i = 0; i < CLOCK_EVENTS * SL_CUDA_CLOCKS; i++) {
+        cudaEvent_t *event = clock_event(&s->clock[i / CLOCK_EVENTS], i % CLOCK_EVENTS);
+        if (*event != NULL)
+            cudaEventDestroy(*event);
+    }
+    sl_cuda_free(cu, s->in, s->in_bytes);
+    sl_cuda_free(cu, s->out, s->out_bytes);
+    sl_cuda_free(cu, s->extra, s->extra_bytes);
+    sl_cuda_free(cu, cu->workspace, cu->workspace_bytes);
+    sl_cuda_free(cu, s->products, SL_LIN_BYTES);
+    sl_cuda_free(cu, s->mixed, s->lim.adapter_bytes);
+    sl_cuda_free(cu, s->by_row, sl_cuda_lora_rows_bytes(s->lim.adapter_mats));
+    cu->workspace = NULL;
+    cu->workspace_bytes = 0;
+    cu->ids = NULL;
+    cu->ids_prev = NULL;
+    cu->steps = NULL;
+    sl_free(s);
+}
+
+/* ------------------------------------------------------------------ the block */
+
+/* Every sequence has one token and wants its row (rows ascend, so their number says it all). */
+static bool is_decode(const struct sl_batch *b)
+{
+    if (b->n_spans != b->n_tokens || b->n_logits != b->n_tokens)
+        return false;
+    for (int32_t i = 0; i < b->n_logits; i++)
+        if (b->logit_rows[i] != i)
+            return false;
+    return true;
+}
+
+static int32_t table_len(const struct sl_batch *b, int32_t block_size)
+{
+    int32_t n = 0;
+    for (int32_t i = 0; i < b->n_spans; i++) {
+        const struct sl_span *s = &b->spans[i];
+        n = SL_MAX(n, s->table_idx + SL_CEIL_DIV(s->pos + s->n, block_size));
+    }
+    return n;
+}
+
+static void put(uint8_t *to, const void *from, int32_t n, size_t each)
+{
+    if (n > 0 && each > 0)
+        memcpy(to, from, static_cast<size_t>(n) * each);
+}
+
+/* Zeroes behind n elements up to padded ones. */
+static void pad(uint8_t *to, int32_t n, int32_t padded, size_t each)
+{
+    memset(to + static_cast<size_t>(n) * each, 0, static_cast<size_t>(padded - n) * each);
+}
+
+/* Padding has no adapter. */
+static void put_adapters(struct sl_cuda_steps *s, const struct sl_batch *b,
+                         const struct sl_cuda_block_layout *l, int32_t n_pad, uint8_t *in,
+                         struct sl_batch *dev)
+{
+    if (b->lora == NULL)
+        return;
+    SL_ASSERT(s->lim.adapter_bytes > 0);
+    put(in + l->adapters, b->lora->adapter, b->n_tokens, sizeof *b->lora->adapter);
+    put(in + l->scales, b->lora->scale, b->n_tokens, sizeof *b->lora->scale);
+    int32_t *adapter = reinterpret_cast<int32_t *>(in + l->adapters);
+    for (int32_t i = b->n_tokens; i < b->n_tokens + n_pad; i++)
+        adapter[i] = -1;
+    pad(in + l->scales, b->n_tokens, b->n_tokens + n_pad, sizeof *b->lora->scale);
+    s->lora = *b->lora;
+    s->lora.adapter = reinterpret_cast<const int32_t *>(s->in + l->adapters);
+    s->lora.scale = reinterpret_cast<const float *>(s->in + l->scales);
+    dev->lora = dev->logit_lora = &s->lora;
+}
+
+/* Writes the step's block and sets dev to its parts on the device. Returns the block's bytes. */
+static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, uint8_t *in,
+                         struct sl_step *dev)
+{
+    const struct sl_batch *b = &step->batch;
+    size_t each = step->part == SL_STEP_FORWARD ? 0 : s->lim.param_bytes;
+    int32_t n_table = table_len(b, s->lim.block_size), n_pad = 0;
+    SL_ASSERT(b->n_tokens >= 1 && b->n_tokens <= s->lim.max_tokens);
+    SL_ASSERT(b->n_spans >= 1 && b->n_spans <= s->lim.max_spans);
+    SL_ASSERT(b->n_logits >= 0 && b->n_logits <= s->lim.max_logits && n_table <= s->lim.max_table);
+    if (s->max_rung > 0 && is_decode(b))
+        n_pad = sl_cuda_rung(b->n_tokens, s->max_rung) - b->n_tokens;
+    struct sl_cuda_block_layout l =
+        layout_of(b->n_tokens + n_pad, b->n_spans + n_pad, b->n_logits + n_pad, n_table + 1, each,
+                  b->lora != NULL);
+    put(in + l.tokens, b->tokens, b->n_tokens, sizeof *b->tokens);
+    put(in + l.positions, b->positions, b->n_tokens, sizeof *b->positions);
+    put(in + l.spans, b->spans, b->n_spans, sizeof *b->spans);
+    put(in + l.logit_rows, b->logit_rows, b->n_logits, sizeof *b->logit_rows);
+    put(in + l.params, step->params, b->n_logits, each);
+    put(in + l.tables, b->block_tables, n_table, sizeof *b->block_tables);
+    int32_t *tables = reinterpret_cast<int32_t *>(in + l.tables);
+    tables[n_table] = s->lim.scratch_page;
+    if (n_pad > 0) {
+        struct sl_span *spans = reinterpret_cast<struct sl_span *>(in + l.spans);
+        int32_t *rows = reinterpret_cast<int32_t *>(in + l.logit_rows), n = b->n_tokens;
+        pad(in + l.tokens, n, n + n_pad, sizeof *b->tokens);
+        pad(in + l.positions, n, n + n_pad, sizeof *b->positions);
+        for (int32_t i = n; i < n + n_pad; i++) {
+            spans[i] = {i, 1, 0, n_table};
+            rows[i] = i;
+            put(in + l.params + static_cast<size_t>(i) * each, step->params_pad, 1, each);
+        }
+    }
+    dev->batch.n_tokens = b->n_tokens + n_pad;
+    dev->batch.n_spans = b->n_spans + n_pad;
+    dev->batch.n_logits = b->n_logits + n_pad;
+    dev->batch.tokens = reinterpret_cast<const int32_t *>(s->in + l.tokens);
+    dev->batch.positions = reinterpret_cast<const int32_t *>(s->in + l.positions);
+    dev->batch.spans = reinterpret_cast<const struct sl_span *>(s->in + l.spans);
+    dev->batch.logit_rows = reinterpret_cast<const int32_t *>(s->in + l.logit_rows);
+    dev->batch.block_tables = reinterpret_cast<const int32_t *>(s->in + l.tables);
+    put_adapters(s, b, &l, n_pad, in, &dev->batch);
+    dev->params = each > 0 ? s->in + l.params : NULL;
+    dev->extra = s->extra;
+    dev->variant = step->variant;
+    dev->part = step->part;
+    dev->ids = reinterpret_cast<int32_t *>(s->out);
+    dev->results = s->lim.result_bytes > 0 ? s->out + s->result_offset : NULL;
+    return l.n_bytes;
+}
+
+/* ------------------------------------------------------------------ the step */
+
+/* The pinned block of the step SL_CUDA_DEPTH before this one. Its results were waited for, as the
+ * contract wants, or are waited for now. */
+static struct sl_cuda_slot *take_slot(struct sl_cuda *cu, struct sl_cuda_steps *s)
+{
+    struct sl_cuda_slot *slot = &s->slot[s->n_steps % SL_CUDA_DEPTH];
+    if (slot->ticket != 0 && !slot->waited) {
+        cu->counts.late_waits++;
+        sl_cuda_check(cu, cudaEventSynchronize(slot->done), "cudaEventSynchronize");
+        slot->waited = true;
+    }
+    return slot;
+}
+
+void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_fn forward,
+                     void *arg)
+{
+    const struct sl_step_limits *lim = &cu->steps->lim;
+    if (dev->part == SL_STEP_CHOICE) {
+        forward(arg, dev);
+        return;
+    }
+    sl_cuda_fuse_begin(cu, &cu->steps->fuse);
+    cu->lora_rows = NULL;
+    if (dev->batch.lora != NULL)
+        sl_cuda_lora_resolve(cu, dev->batch.lora, dev->batch.n_tokens, cu->steps->by_row);
+    sl_cuda_attention_plan(cu, &dev->batch, lim->n_heads, lim->n_kv_heads, lim->head_dim);
+    forward(arg, dev);
+    sl_cuda_fuse_end(cu);
+}
+
+static void send_extra(struct sl_cuda *cu, const struct sl_cuda_steps *s,
+                       const struct sl_cuda_slot *slot, const struct sl_step *step)
+{
+    if (step->extra_bytes == 0)
+        return;
+    SL_ASSERT(step->extra_bytes <= s->extra_bytes);
+    if (step->extra != slot->extra)
+        memcpy(slot->extra, step->extra, step->extra_bytes);
+    sl_cuda_check(cu,
+                  cudaMemcpyAsync(s->extra, slot->extra, step->extra_bytes, cudaMemcpyHostToDevice,
+                                  cu->stream),
+                  "cudaMemcpyAsync of a step's lists");
+}
+
+/* And of what it leaves. */
+static void fetch(struct sl_cuda *cu, const struct sl_cuda_steps *s, struct sl_cuda_slot *slot,
+                  const struct sl_step *step)
+{
+    size_t n = static_cast<size_t>(step->batch.n_logits);
+    if (n == 0)
+        return;
+    sl_cuda_check(
+        cu,
+        cudaMemcpyAsync(slot->out, s->out, n * sizeof(int32_t), cudaMemcpyDeviceToHost, cu->stream),
+        "cudaMemcpyAsync of ids");
+    if (s->lim.result_bytes > 0 && step->want_results)
+        sl_cuda_check(cu,
+                      cudaMemcpyAsync(slot->out + s->result_offset, s->out + s->result_offset,
+                                      n * s->lim.result_bytes, cudaMemcpyDeviceToHost, cu->stream),
+                      "cudaMemcpyAsync of results");
+}
+
+void *sl_cuda_extra(struct sl_backend *be)
+{
+    return sl_cuda(be)->steps->extra;
+}
+
+/* Of the step that was enqueued last. */
+static struct sl_cuda_slot *last_slot(struct sl_cuda_steps *s)
+{
+    return &s->slot[(s->n_steps + SL_CUDA_DEPTH - 1) % SL_CUDA_DEPTH];
+}
+
+void *sl_cuda_extra_host(struct sl_backend *be)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    sl_cuda_use(cu);
+    return cu->steps->half ? last_slot(cu->steps)->extra : take_slot(cu, cu->steps)->extra;
+}
+
+/* All of the step is enqueued: what it leaves, and the events that end it. */
+static void finish(struct sl_cuda *cu, struct sl_cuda_steps *s, struct sl_cuda_slot *slot,
+                   const struct sl_step *step)
+{
+    struct sl_cuda_clock *clock = &s->clock[slot->ticket % SL_CUDA_CLOCKS];
+    fetch(cu, s, slot, step);
+    sl_cuda_check(cu, cudaEventRecord(clock->done, cu->stream), "cudaEventRecord");
+    sl_cuda_check(cu, cudaEventRecord(slot->done, cu->stream), "cudaEventRecord");
+}
+
+int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
+                 void *arg, uint64_t *ticket, struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    struct sl_cuda_steps *s = cu->steps;
+    SL_ASSERT(s != NULL && !s->half && step->part != SL_STEP_CHOICE);
+    sl_cuda_use(cu);
+    struct sl_cuda_slot *slot = take_slot(cu, s);
+    int rc = sl_cuda_report(cu, err);
+    if (rc != 0)
+        return rc;
+    struct sl_step dev = {};
+    size_t n_bytes = fill_block(s, step, slot->in, &dev);
+    const struct sl_cuda_slot *before = last_slot(s);
+    struct sl_cuda_clock *clock = &s->clock[(s->n_steps + 1) % SL_CUDA_CLOCKS];
+    clock->follows = before->ticket != 0 && !before->waited;
+    clock->in_parts = step->part == SL_STEP_FORWARD;
+    sl_cuda_check(cu, cudaEventRecord(clock->begun, cu->stream), "cudaEventRecord");
+    sl_cuda_check(cu, cudaMemcpyAsync(s->in, slot->in, n_bytes, cudaMemcpyHostToDevice, cu->stream),
+                  "cudaMemcpyAsync of a step's arrays");
+    send_extra(cu, s, slot, step);
+    bool decode = s->max_rung > 0 && is_decode(&step->batch);
+    struct sl_cuda_graph *g = decode ? sl_cuda_graph_find(s, &dev, forward, arg) : NULL;
+    if (g != NULL && g->exec != NULL) {
+        sl_cuda_check(cu, cudaGraphLaunch(g->exec, cu->stream), "cudaGraphLaunch");
+        cu->counts.replayed++;
+    } else {
+        sl_cuda_forward(cu, &dev, forward, arg);
+        cu->counts.eager++;
+    }
+    slot->ticket = *ticket = ++s->n_steps;
+    slot->waited = false;
+    s->half = clock->in_parts;
+    if (s->half)
+        sl_cuda_check(cu, cudaEventRecord(clock->paused, cu->stream), "cudaEventRecord");
+    else
+        finish(cu, s, slot, step);
+    /* While the device runs the step, which loaded every kernel it needs. */
+    if (decode && g == NULL && cu->error == cudaSuccess)
+        sl_cuda_graph_record(cu, &dev, forward, arg);
+    rc = sl_cuda_report(cu, err);
+    s->half = s->half && rc == 0;
+    return rc;
+}
+
+int sl_cuda_choose(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
+                   void *arg, struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    struct sl_cuda_steps *s = cu->steps;
+    SL_ASSERT(s != NULL && s->half && step->part == SL_STEP_CHOICE);
+    sl_cuda_use(cu);
+    struct sl_cuda_slot *slot = last_slot(s);
+    struct sl_cuda_clock *clock = &s->clock[slot->ticket % SL_CUDA_CLOCKS];
+    struct sl_step dev = *step;
+    s->half = false;
+    sl_cuda_check(cu, cudaEventRecord(clock->resumed, cu->stream), "cudaEventRecord");
+    send_extra(cu, s, slot, step);
+    dev.extra = dev.params = s->extra;
+    dev.ids = reinterpret_cast<int32_t *>(s->out);
+    dev.results = s->lim.result_bytes > 0 ? s->out + s->result_offset : NULL;
+    sl_cuda_forward(cu, &dev, forward, arg);
+    finish(cu, s, slot, step);
+    return sl_cuda_report(cu, err);
+}
+
+void sl_cuda_times(struct sl_backend *be, struct sl_device_times *out)
+{
+    *out = sl_cuda(be)->steps->times;
+}
+
+/* The step is done, and so is the one ahead of it. A failure here is no failure of a step. */
+static void count_times(struct sl_cuda_steps *s, uint64_t ticket)
+{
+    const struct sl_cuda_clock *now = &s->clock[ticket % SL_CUDA_CLOCKS];
+    const struct sl_cuda_clock *before = &s->clock[(ticket - 1) % SL_CUDA_CLOCKS];
+    float busy, gap, pause = 0;
+    if (!now->follows)
+        return;
+    if (cudaEventElapsedTime(&busy, now->begun, now->done) != cudaSuccess ||
+        cudaEventElapsedTime(&gap, before->done, now->begun) != cudaSuccess ||
+        (now->in_parts && cudaEventElapsedTime(&pause, now->paused, now->resumed) != cudaSuccess)) {
+        cudaGetLastError();
+        return;
+    }
+    s->times.n_steps++;
+    s->times.busy_ms += (double)busy - (double)pause;
+    s->times.gap_ms += (double)gap + (double)pause;
+}
+
+int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,
+                 struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    struct sl_cuda_steps *s = cu->steps;
+    SL_ASSERT(s != NULL && ticket >= 1);
+    struct sl_cuda_slot *slot = &s->slot[(ticket - 1) % SL_CUDA_DEPTH];
+    SL_ASSERT(slot->ticket == ticket && !(s->half && ticket == s->n_steps));
+    sl_cuda_check(cu, cudaEventSynchronize(slot->done), "cudaEventSynchronize");
+    slot->waited = true;
+    if (cu->error == cudaSuccess)
+        count_times(s, ticket);
+    if (ids != NULL)
+        *ids = reinterpret_cast<const int32_t *>(slot->out);
+    if (results != NULL)
+        *results = s->lim.result_bytes > 0 ? slot->out + s->result_offset : NULL;
+    return sl_cuda_report(cu, err);
+}

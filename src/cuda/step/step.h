@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: MIT
+ * step.h - the parts of the backend that backend.cu puts together: loading, steps, recordings.
+ */
+#ifndef SL_CUDA_STEP_H
+#define SL_CUDA_STEP_H
+
+#include "cuda/gemm/fuse.h"
+#include "ops/device.h"
+
+#define SL_CUDA_DEPTH   2   /* steps the host may have enqueued and not read */
+#define SL_CUDA_GRAPHS  160 /* recordings kept: the ladder of a model is at most 65 long */
+#define SL_CUDA_ALIGN   256 /* of the parts of a step's block */
+#define SL_CUDA_PAD_MIN 8   /* from here the ladder goes in steps of 8, from 256 in steps of 32 */
+
+/* A recorded step: what forward enqueued for steps of this key. */
+struct sl_cuda_graph {
+    const void *arg;
+    sl_forward_fn forward;
+    int32_t n; /* tokens, spans and rows, padded */
+    uint32_t variant;
+    enum sl_step_part part;
+    cudaGraphExec_t exec; /* NULL: recording failed, such steps stay eager */
+};
+
+/* Where the parts of a step lie in its block, in pinned memory as on the device. Page ids are last
+ * because only their number differs between steps of the same counts: so a recorded step finds
+ * everything where it was. */
+struct sl_cuda_block_layout {
+    size_t tokens, positions, spans, logit_rows, params, adapters, scales, tables;
+    size_t n_bytes;
+};
+
+struct sl_cuda_slot { /* pinned memory of one step */
+    uint8_t *in;
+    uint8_t *out; /* ids, then results from result_offset */
+    uint8_t *extra;
+    cudaEvent_t done;
+    uint64_t ticket; /* 0: never used */
+    bool waited;     /* the event was seen */
+};
+
+#define SL_CUDA_CLOCKS 4 /* a step's events outlive the next two */
+
+struct sl_cuda_clock { /* of one step */
+    cudaEvent_t begun, done;
+    cudaEvent_t paused, resumed; /* of a step in two parts: between them */
+    bool follows;                /* enqueued before the step ahead of it was waited for */
+    bool in_parts;
+};
+
+struct sl_cuda_steps {
+    struct sl_step_limits lim;
+    int32_t max_rung; /* the largest padded step; 0: no padding */
+    uint8_t *in;      /* device: the running step's block */
+    size_t in_bytes;
+    uint8_t *out; /* device: ids [max_logits], then results */
+    size_t result_offset, out_bytes;
+    uint8_t *extra;           /* device */
+    struct sl_lora_rows lora; /* of the running step, with pointers of the device */
+    uint8_t *products;        /* device: SL_LIN_BYTES (linear.h) */
+    uint8_t *mixed;           /* device: lim.adapter_bytes */
+    uint8_t *by_row;          /* device: rows' adapters (lora.h) */
+    size_t extra_bytes;
+    struct sl_cuda_slot slot[SL_CUDA_DEPTH];
+    uint64_t n_steps; /* also the last ticket */
+    bool half;        /* the last one still lacks its choice */
+    struct sl_cuda_graph graph[SL_CUDA_GRAPHS];
+    int32_t n_graphs;
+    struct sl_cuda_clock clock[SL_CUDA_CLOCKS]; /* by ticket */
+    struct sl_device_times times;
+    struct sl_cuda_fuse fuse;
+};
+
+/* The smallest padded size for n tokens, at most max_rung. */
+int32_t sl_cuda_rung(int32_t n, int32_t max_rung);
+
+/* step.cu */
+extern "C" {
+uint64_t sl_cuda_steps_bytes(struct sl_backend *be, const struct sl_step_limits *lim);
+int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
+                       struct sl_error *err);
+void *sl_cuda_extra(struct sl_backend *be);
+void *sl_cuda_extra_host(struct sl_backend *be);
+int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
+                 void *arg, uint64_t *ticket, struct sl_error *err);
+int sl_cuda_choose(struct sl_backend *be, const struct sl_step *step, sl_forward_fn forward,
+                   void *arg, struct sl_error *err);
+int sl_cuda_wait(struct sl_backend *be, uint64_t ticket, const int32_t **ids, const void **results,
+                 struct sl_error *err);
+void sl_cuda_times(struct sl_backend *be, struct sl_device_times *out);
+}
+void sl_cuda_steps_deinit(struct sl_cuda *cu);
+/* Enqueues the step's preparation and its operations. */
+void sl_cuda_forward(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_fn forward,
+                     void *arg);
+
+/* graph.cu */
+struct sl_cuda_graph *sl_cuda_graph_find(struct sl_cuda_steps *s, const struct sl_step *dev,
+                                         sl_forward_fn forward, const void *arg);
+/* Records what forward enqueues for steps like dev, without running it. A failure is logged and
+ * such steps stay eager. */
+void sl_cuda_graph_record(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_fn forward,
+                          void *arg);
+extern "C" void sl_cuda_forget(struct sl_backend *be, const void *arg);
+void sl_cuda_graphs_deinit(struct sl_cuda_steps *s);
+
+/* load.cu */
+extern "C" int sl_cuda_load_end(struct sl_backend *be, struct sl_error *err);
+/* Makes what an upload needs, so that later ones do not allocate. False: the error is recorded. */
+bool sl_cuda_stager_ready(struct sl_cuda *cu);
+void sl_cuda_stager_destroy(struct sl_cuda *cu);
+
+#endif
