@@ -27,8 +27,6 @@ struct sl_inbox {
     bool signalled, closed;
 };
 
-#define SL_MAX_SAMPLERS 8 /* tokens chosen at once; each has a workspace of some megabytes */
-
 struct sl_engine {
     /* constant after start: any thread */
     struct sl_runner runner;
@@ -77,8 +75,6 @@ struct sl_engine {
 
     struct sl_kv kv;
     struct sl_sched sched;
-    struct sl_sampler samplers[SL_MAX_SAMPLERS];
-    int32_t n_samplers;
     struct sl_flight flights[SL_MAX_FLIGHTS]; /* a ring; in flight: n_flights from first_flight */
     int32_t max_flights, first_flight, n_flights;
     struct sl_masker masker;

@@ -9,7 +9,6 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
-#include "engine/flight.h"
 #include "models/lora.h"
 #include "ops/device.h"
 
@@ -466,13 +465,6 @@ static void forget(void *ctx, const struct sl_counts *counts)
             d->slots[i].owner = NULL;
 }
 
-static void run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
-                      uint32_t n_items)
-{
-    struct sl_device_runner *d = ctx;
-    d->be->vt->run_items(d->be, fn, arg, n_items);
-}
-
 /* ------------------------------------------------------------------ start and end */
 
 static int take_device_memory(struct sl_device_runner *d, struct sl_error *err)
@@ -572,11 +564,11 @@ void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r)
 {
     *r = (struct sl_runner){.ctx = d,
                             .n_vocab = d->n_vocab,
+                            .max_logits = d->cfg.max_logits,
+                            .max_flights = SL_MAX_FLIGHTS,
                             .submit = submit,
                             .choose = choose,
                             .collect = collect,
                             .forget = forget,
-                            .times = times,
-                            .run_items = run_items,
-                            .n_threads = d->be->vt->n_threads(d->be)};
+                            .times = times};
 }

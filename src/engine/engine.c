@@ -20,11 +20,10 @@
 static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
 {
     const struct sl_model_info *i = &p->info;
-    SL_ASSERT(
-        (p->runner.step != NULL) + (p->runner.step_ids != NULL) + (p->runner.submit != NULL) == 1);
-    SL_ASSERT((p->runner.submit != NULL) == (p->runner.collect != NULL));
-    SL_ASSERT((p->runner.submit != NULL) == (p->runner.choose != NULL));
-    SL_ASSERT(p->runner.n_pooled == 0 || p->runner.step != NULL);
+    SL_ASSERT(p->runner.submit != NULL && p->runner.collect != NULL);
+    SL_ASSERT(p->runner.blind ? p->runner.max_flights == 1 : p->runner.choose != NULL);
+    SL_ASSERT(p->runner.n_pooled == 0 || p->runner.blind);
+    SL_ASSERT(p->runner.max_flights >= 1 && p->runner.max_flights <= SL_MAX_FLIGHTS);
     if (i->n_vocab < 1 || i->n_vocab > SL_MAX_VOCAB || p->runner.n_vocab < 1 ||
         p->runner.n_vocab > SL_MAX_VOCAB)
         return sl_fail(err, SL_EINVAL, "vocabulary of %d tokens and %d logits", i->n_vocab,
@@ -88,13 +87,12 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
                                              .n_logits = p->runner.n_vocab,
                                              .max_model_len = eng->info.max_model_len,
                                              .has_tokenizer = p->tokenizer != NULL,
-                                             .has_rows = p->runner.step != NULL,
-                                             .has_logits = p->runner.step_ids == NULL &&
-                                                           p->runner.n_pooled == 0,
+                                             .has_top_ids = p->runner.top_ids,
+                                             .has_logits = !p->runner.blind,
                                              .n_pooled = p->runner.n_pooled,
                                              .pairs = p->info.scores_pairs,
                                              .has_adapters = p->adapters != NULL};
-    eng->max_flights = p->runner.submit != NULL ? SL_MAX_FLIGHTS : 1;
+    eng->max_flights = p->runner.max_flights;
 }
 
 static void free_arrays(struct sl_engine *eng)
@@ -138,28 +136,6 @@ static void *engine_main(void *arg)
     return NULL;
 }
 
-static void deinit_samplers(struct sl_engine *eng)
-{
-    for (int32_t i = 0; i < eng->n_samplers; i++)
-        sl_sampler_deinit(&eng->samplers[i]);
-    eng->n_samplers = 0;
-}
-
-static int init_samplers(struct sl_engine *eng, struct sl_error *err)
-{
-    int32_t n = eng->runner.run_items != NULL ? eng->runner.n_threads : 1;
-    n = SL_MAX(SL_MIN(SL_MIN(n, SL_MAX_SAMPLERS), eng->info.max_num_seqs), 1);
-    while (eng->n_samplers < n) {
-        int rc = sl_sampler_init(&eng->samplers[eng->n_samplers], eng->runner.n_vocab, err);
-        if (rc != 0) {
-            deinit_samplers(eng);
-            return rc;
-        }
-        eng->n_samplers++;
-    }
-    return 0;
-}
-
 static void wake_engine(void *arg)
 {
     struct sl_engine *eng = arg;
@@ -188,13 +164,9 @@ static int start_core(struct sl_engine *eng, const struct sl_engine_parts *p, st
         rc = sl_engine_feed_init(eng, err);
     if (rc != 0)
         goto fail_sched;
-    if (eng->runner.step != NULL && eng->runner.n_pooled == 0)
-        rc = init_samplers(eng, err);
-    if (rc != 0)
-        goto fail_sched;
     rc = sl_inbox_init(&eng->inbox, err);
     if (rc != 0)
-        goto fail_samplers;
+        goto fail_sched;
     if (p->share != NULL)
         sl_share_set_wake(p->share, wake_engine, eng);
     rc = sl_masker_start(eng, err);
@@ -216,8 +188,6 @@ fail_inbox:
     if (p->share != NULL)
         sl_share_set_wake(p->share, NULL, NULL);
     sl_inbox_deinit(&eng->inbox);
-fail_samplers:
-    deinit_samplers(eng);
 fail_sched:
     sl_engine_feed_deinit(eng);
     sl_sched_deinit(&eng->sched);
@@ -301,7 +271,6 @@ void sl_engine_destroy(struct sl_engine *eng)
     sl_inbox_deinit(&eng->inbox);
     sl_constraints_close(eng->constraints);
     sl_adapters_close(eng->adapters);
-    deinit_samplers(eng);
     sl_engine_feed_deinit(eng);
     sl_sched_deinit(&eng->sched);
     sl_kv_deinit(&eng->kv);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Builds the batch of a plan, hands it to the runner, and gets the tokens: from the runner, or from
- * its logits. Nothing here allocates after init.
+ * Builds the batch of a plan, hands it to the runner, and gets the tokens. Nothing here allocates
+ * after init.
  */
 #include "engine/flight.h"
 
@@ -9,8 +9,6 @@
 #include "engine/core.h"
 
 #include <string.h>
-
-#define MIN_PARALLEL_LOGITS 32768
 
 static int init_lora(struct sl_flight *f, const struct sl_engine *eng, struct sl_error *err)
 {
@@ -40,7 +38,6 @@ int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_e
     f->spans = sl_calloc(n_seqs, sizeof *f->spans);
     f->tables = sl_aligned_alloc(f->tables_bytes);
     f->logit_rows = sl_calloc(n_rows, sizeof *f->logit_rows);
-    f->ids = sl_calloc(n_rows, sizeof *f->ids);
     f->picks = sl_calloc(n_rows, sizeof *f->picks);
     f->picked = sl_calloc(n_rows, sizeof *f->picked);
     f->seqs = sl_calloc(n_seqs, sizeof *f->seqs);
@@ -51,8 +48,8 @@ int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_e
         return rc;
     }
     if (f->tokens != NULL && f->positions != NULL && f->spans != NULL && f->tables != NULL &&
-        f->logit_rows != NULL && f->ids != NULL && f->picks != NULL && f->picked != NULL &&
-        f->seqs != NULL && f->second_from != NULL)
+        f->logit_rows != NULL && f->picks != NULL && f->picked != NULL && f->seqs != NULL &&
+        f->second_from != NULL)
         return 0;
     sl_flight_deinit(f);
     return sl_fail(err, SL_ENOMEM, "out of memory for a batch of %zu tokens", n_tokens);
@@ -67,7 +64,6 @@ void sl_flight_deinit(struct sl_flight *f)
     sl_free(f->seqs);
     sl_free(f->picked);
     sl_free(f->picks);
-    sl_free(f->ids);
     sl_free(f->logit_rows);
     sl_aligned_free(f->tables, f->tables_bytes);
     sl_free(f->spans);
@@ -205,7 +201,10 @@ static void build_picks(struct sl_engine *eng, struct sl_flight *f)
         if (fs->samples)
             *pick = (struct sl_pick){.how = sl_flight_args(eng, fs),
                                      .given = -1,
-                                     .n_top = fs->rs->logprobs != NULL ? req->n_top : -1};
+                                     .n_top = fs->rs->logprobs != NULL ? req->n_top : -1,
+                                     .top_ids = req->sampling.n_logprob_token_ids > 0
+                                                    ? req->sampling.logprob_token_ids
+                                                    : NULL};
     }
 }
 
@@ -224,32 +223,17 @@ static bool needs_pending(const struct sl_engine *eng, const struct sl_flight *f
 
 int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err)
 {
-    struct sl_runner *r = &eng->runner;
-    f->logits = NULL;
-    f->undecided = false;
+    const struct sl_runner *r = &eng->runner;
     build_batch(eng, f);
-    if (r->submit != NULL) {
-        f->undecided = needs_pending(eng, f);
-        if (!f->undecided)
-            build_picks(eng, f);
-    }
+    /* Where a step computes in the call, nothing is gained by saying before it what is wanted. */
+    f->undecided = !r->blind && (eng->max_flights == 1 || needs_pending(eng, f));
+    const bool picks = !r->blind && !f->undecided;
+    if (picks)
+        build_picks(eng, f);
     sl_engine_part(eng, SL_PART_DEVICE);
-    int rc = 0;
-    if (r->submit != NULL) {
-        sl_engine_leave(eng);
-        rc = r->submit(r->ctx, &f->batch, f->undecided ? NULL : f->picks, err);
-        sl_engine_return(eng);
-    } else if (r->step != NULL) {
-        sl_engine_leave(eng);
-        rc = r->step(r->ctx, &f->batch, &f->logits, err);
-        sl_engine_return(eng);
-    } else {
-        sl_engine_leave(eng);
-        rc = r->step_ids(r->ctx, &f->batch, f->ids, err);
-        sl_engine_return(eng);
-        for (int32_t i = 0; i < f->batch.n_logits && rc == 0; i++)
-            f->picked[i] = (struct sl_picked){.id = f->ids[i]};
-    }
+    sl_engine_leave(eng);
+    int rc = r->submit(r->ctx, &f->batch, picks ? f->picks : NULL, err);
+    sl_engine_return(eng);
     sl_engine_part(eng, SL_PART_HOST);
     return rc;
 }
@@ -258,9 +242,11 @@ static int choose_picks(struct sl_engine *eng, struct sl_flight *f, struct sl_er
 {
     SL_ASSERT(f->undecided);
     f->undecided = false;
+    sl_engine_part(eng, SL_PART_SAMPLE);
     sl_engine_leave(eng);
     int rc = eng->runner.choose(eng->runner.ctx, f->picks, err);
     sl_engine_return(eng);
+    sl_engine_part(eng, SL_PART_HOST);
     return rc;
 }
 
@@ -281,82 +267,18 @@ void sl_flight_take_back(struct sl_engine *eng, struct sl_flight_seq *fs)
     fs->samples = false;
 }
 
-/* ------------------------------------------------------------------ tokens from logits */
-
-static struct sl_picked choose(struct sl_engine *eng, struct sl_sampler *sampler,
-                               const struct sl_flight_seq *fs, const float *row)
-{
-    struct sl_rseq *rs = fs->rs;
-    struct sl_sample_args args = sl_flight_args(eng, fs);
-    args.logits = row;
-    struct sl_picked out = {.id = sl_sample(sampler, &args)};
-    int32_t i = rs->seq.n_out, k = rs->req->n_top;
-    if (out.id < 0 || rs->logprobs == NULL)
-        return out;
-    struct sl_top_logprob *top = k > 0 ? rs->tops + (size_t)i * (size_t)k : NULL;
-    out.top = top; /* in its place already */
-    const struct sl_sampling *p = &rs->req->sampling;
-    for (int32_t j = 0; j < p->n_logprob_token_ids; j++)
-        top[j].id = p->logprob_token_ids[j];
-    bool of = p->n_logprob_token_ids > 0;
-    if (!(of ? sl_logprobs_of : sl_logprobs)(row, eng->runner.n_vocab, out.id, k, &out.lp, top))
-        out.id = -1;
-    return out;
-}
-
-struct choose_job {
-    struct sl_engine *eng;
-    struct sl_flight *f;
-    int32_t n_items;
-};
-
-/* Every n_items-th sequence. Choosing touches nothing that another sequence has. */
-static void choose_some(void *arg, uint32_t item, int thread_idx)
-{
-    const struct choose_job *j = arg;
-    (void)thread_idx;
-    for (int32_t i = (int32_t)item; i < j->f->n_seqs; i += j->n_items) {
-        const struct sl_flight_seq *fs = &j->f->seqs[i];
-        int32_t row = fs->row + fs->n_rows - 1;
-        if (fs->samples && fs->rs != NULL)
-            j->f->picked[row] = choose(j->eng, &j->eng->samplers[item], fs,
-                                       j->f->logits + (size_t)row * (size_t)j->eng->runner.n_vocab);
-    }
-}
-
-/* From few or short rows tokens are chosen sooner than a thread wakes. */
-static void choose_all(struct sl_engine *eng, struct sl_flight *f)
-{
-    int64_t work = (int64_t)f->n_seqs * eng->runner.n_vocab;
-    struct choose_job j = {eng, f, SL_MIN(eng->n_samplers, f->n_seqs)};
-    if (j.n_items > 1 && work >= MIN_PARALLEL_LOGITS) {
-        sl_engine_leave(eng);
-        eng->runner.run_items(eng->runner.ctx, choose_some, &j, (uint32_t)j.n_items);
-        sl_engine_return(eng);
-        return;
-    }
-    j.n_items = 1;
-    choose_some(&j, 0, 0);
-}
-
 int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err)
 {
-    if (eng->runner.collect != NULL) {
-        int rc = 0;
-        if (f->undecided) { /* the step before it failed, so nobody wants its tokens */
-            skip_all(f);
-            rc = choose_picks(eng, f, err);
-        }
-        if (rc != 0)
-            return rc;
-        sl_engine_part(eng, SL_PART_DEVICE);
-        sl_engine_leave(eng);
-        rc = eng->runner.collect(eng->runner.ctx, f->picked, err);
-        sl_engine_return(eng);
-        return rc;
+    int rc = 0;
+    if (f->undecided) { /* the step before it failed, so nobody wants its tokens */
+        skip_all(f);
+        rc = choose_picks(eng, f, err);
     }
-    sl_engine_part(eng, SL_PART_SAMPLE);
-    if (f->logits != NULL && eng->runner.n_pooled == 0)
-        choose_all(eng, f);
-    return 0;
+    if (rc != 0)
+        return rc;
+    sl_engine_part(eng, SL_PART_DEVICE);
+    sl_engine_leave(eng);
+    rc = eng->runner.collect(eng->runner.ctx, f->picked, err);
+    sl_engine_return(eng);
+    return rc;
 }

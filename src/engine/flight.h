@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * flight.h - one step from its plan to its results.
  *
- * A runner that works by itself (submit and collect) has one step in flight while the next is
- * planned; its sequences have moved on by then (sl_sched_advance) and their new tokens are pending.
- * Where a token of the step is chosen by what the tokens before it are (a mask, penalties that the
- * host counts), the step is launched all the same, without the choice: that follows when the step
- * before has landed, while this one computes. With a runner that computes in the call, a step lands
- * in the turn that launched it. Either way the same code builds the batch and consumes the results.
- * Engine thread only.
+ * A runner that has several flights computes one step while the next is planned; its sequences have
+ * moved on by then (sl_sched_advance) and their new tokens are pending. Where a token of the step
+ * is chosen by what the tokens before it are (a mask, penalties that the host counts), the step is
+ * launched all the same, without the choice: that follows when the step before has landed, while
+ * this one computes. A runner with one flight computes in the call: its choice follows at once, and
+ * the step lands in the turn that launched it. Engine thread only.
  */
 #ifndef SL_ENGINE_FLIGHT_H
 #define SL_ENGINE_FLIGHT_H
@@ -16,8 +15,6 @@
 #include "engine/request.h"
 #include "engine/runner.h"
 #include "sched/cost.h"
-
-#define SL_MAX_FLIGHTS 2
 
 struct sl_engine;
 
@@ -35,8 +32,7 @@ struct sl_flight {
     int32_t *tables;             /* [max_seqs, pages of the longest sequence] */
     size_t tables_bytes;
     int32_t *logit_rows;        /* [max_logits] */
-    int32_t *ids;               /* [max_logits] from step_ids */
-    struct sl_pick *picks;      /* [max_logits] for submit or choose */
+    struct sl_pick *picks;      /* [max_logits] */
     struct sl_picked *picked;   /* [max_logits] */
     struct sl_flight_seq *seqs; /* [max_seqs] */
     int32_t *second_from;       /* [max_seqs] of struct sl_batch */
@@ -45,8 +41,7 @@ struct sl_flight {
     struct sl_batch batch;
     uint64_t launched_ns;
     struct sl_work work;
-    const float *logits; /* NULL: the runner chose, or there are none */
-    bool undecided;      /* its tokens are to be chosen by sl_flight_choose */
+    bool undecided; /* its tokens are to be chosen by sl_flight_choose */
 };
 
 SL_MUST_CHECK int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng,
@@ -62,8 +57,7 @@ SL_MUST_CHECK int sl_flight_choose(struct sl_engine *eng, struct sl_flight *f,
 struct sl_sample_args sl_flight_args(const struct sl_engine *eng, const struct sl_flight_seq *fs);
 /* No token is chosen behind the sequence's last row: the row's token is computed again later. */
 void sl_flight_take_back(struct sl_engine *eng, struct sl_flight_seq *fs);
-/* Waits for the results: afterwards picked is filled for every row that chooses a token, and logits
- * or picked say the rest. */
+/* Waits for the results: afterwards picked is filled for every row. */
 SL_MUST_CHECK int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err);
 /* A sequence ends: its results are not wanted any more. */
 void sl_flight_forget(struct sl_flight *f, const struct sl_rseq *rs);

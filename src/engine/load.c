@@ -12,6 +12,7 @@
 #include "engine/adapters.h"
 #include "engine/device_runner.h"
 #include "engine/engine.h"
+#include "engine/host_runner.h"
 #include "engine/load_text.h"
 #include "engine/memory_plan.h"
 #include "engine/shared.h"
@@ -35,7 +36,9 @@ struct loaded {
     struct sl_share *share; /* of the memory of pages; NULL: they are its own */
     uint64_t taken_bytes;   /* told to those that share the machine's memory */
     struct sl_run *run;
-    struct sl_device_runner *device_runner; /* NULL: the backend computes in the call */
+    struct sl_device_runner *device_runner; /* NULL: the backend computes in the call, */
+    struct sl_host_runner *host_runner;     /* and this is the runner */
+    struct sl_null_runner null_runner;      /* in place of all of that */
     struct sl_adapters *adapters;           /* the engine's, or NULL */
     struct sl_skip_counts *skip_counts;     /* [2], the backend's; NULL: nobody asked for them */
     char *path;
@@ -47,6 +50,8 @@ static void unload(struct loaded *l, bool weights)
 {
     sl_device_runner_destroy(l->device_runner);
     l->device_runner = NULL;
+    sl_host_runner_destroy(l->host_runner);
+    l->host_runner = NULL;
     if (l->run != NULL)
         sl_run_destroy(l->run);
     l->run = NULL;
@@ -216,20 +221,6 @@ int sl_load_task(struct sl_model *model, const struct sl_ckpt *ckpt,
     return rc != 0 ? rc : sl_model_set_task(model, cfg->runner, cfg->convert, ids, err);
 }
 
-/* The device's own end of loading, and the runner that enqueues. */
-static int load_device_runner(struct loaded *l, struct sl_error *err)
-{
-    const struct sl_device_vt *dev = l->backend->vt->device;
-    struct sl_device_runner_config cfg;
-    if (dev == NULL)
-        return 0;
-    int rc = dev->load_end(l->backend, err);
-    if (rc != 0)
-        return rc;
-    sl_memory_plan_runner(&l->plan, &cfg);
-    return sl_device_runner_create(l->model, l->backend, l->run, &cfg, &l->device_runner, err);
-}
-
 /* Refused before loading: what no kernel of the device can do. */
 static int check_device(const struct loaded *l, struct sl_error *err)
 {
@@ -298,28 +289,6 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
     return sl_model_load(l->model, l->backend, cfg->progress, cfg->progress_arg, err);
 }
 
-static int load_run(struct loaded *l, struct sl_error *err)
-{
-    l->kv_pool = l->backend->vt->alloc(l->backend, l->plan.kv_bytes);
-    if (l->kv_pool == NULL)
-        return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages",
-                       (double)l->plan.kv_bytes / 1e9);
-    struct sl_run_config run = {.max_tokens = l->plan.max_num_batched_tokens,
-                                .max_logits = sl_memory_plan_max_logits(&l->plan),
-                                .kv = l->plan.kv,
-                                .kv_pool = l->kv_pool,
-                                .max_lora_rank = l->plan.max_lora_rank,
-                                .skip_softmax = l->cfg.skip_softmax_threshold_scale_factor};
-    if (l->cfg.skip_softmax_counts) {
-        l->skip_counts = l->backend->vt->alloc(l->backend, 2 * sizeof *l->skip_counts);
-        if (l->skip_counts == NULL)
-            return sl_fail(err, SL_ENOMEM, "out of memory for the counts of skip-softmax");
-        run.skip_counts = l->skip_counts;
-    }
-    int rc = sl_run_create(l->model, &run, &l->run, err);
-    return rc != 0 ? rc : load_device_runner(l, err);
-}
-
 static int run_step(void *ctx, const struct sl_batch *batch, const float **logits,
                     struct sl_error *err)
 {
@@ -364,6 +333,63 @@ static void run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread
                       uint32_t n_items)
 {
     sl_run_items(ctx, fn, arg, n_items);
+}
+
+/* A model on the CPU as its runner sees it. */
+static int load_host_runner(struct loaded *l, struct sl_error *err)
+{
+    const struct sl_model_facts *f = sl_model_facts(l->model);
+    struct sl_host_model m = {.ctx = l->run,
+                              .n_vocab = f->n_vocab,
+                              .n_pooled = f->task != SL_TASK_GENERATE ? f->n_out : 0,
+                              .whole = f->whole,
+                              .forward = run_step,
+                              .run_items = run_items,
+                              .n_threads = l->backend->vt->n_threads(l->backend),
+                              .progress = run_progress};
+    if (l->cfg.shared != NULL) {
+        m.ctx = l;
+        m.forward = run_step_in_turn;
+        m.run_items = items_in_turn;
+        m.progress = progress_in_turn;
+    }
+    return sl_host_runner_create(&m, sl_memory_plan_max_logits(&l->plan), &l->host_runner, err);
+}
+
+/* The device's own end of loading, and the runner that enqueues. */
+static int load_device_runner(struct loaded *l, struct sl_error *err)
+{
+    const struct sl_device_vt *dev = l->backend->vt->device;
+    struct sl_device_runner_config cfg;
+    int rc = dev->load_end(l->backend, err);
+    if (rc != 0)
+        return rc;
+    sl_memory_plan_runner(&l->plan, &cfg);
+    return sl_device_runner_create(l->model, l->backend, l->run, &cfg, &l->device_runner, err);
+}
+
+static int load_run(struct loaded *l, struct sl_error *err)
+{
+    l->kv_pool = l->backend->vt->alloc(l->backend, l->plan.kv_bytes);
+    if (l->kv_pool == NULL)
+        return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages",
+                       (double)l->plan.kv_bytes / 1e9);
+    struct sl_run_config run = {.max_tokens = l->plan.max_num_batched_tokens,
+                                .max_logits = sl_memory_plan_max_logits(&l->plan),
+                                .kv = l->plan.kv,
+                                .kv_pool = l->kv_pool,
+                                .max_lora_rank = l->plan.max_lora_rank,
+                                .skip_softmax = l->cfg.skip_softmax_threshold_scale_factor};
+    if (l->cfg.skip_softmax_counts) {
+        l->skip_counts = l->backend->vt->alloc(l->backend, 2 * sizeof *l->skip_counts);
+        if (l->skip_counts == NULL)
+            return sl_fail(err, SL_ENOMEM, "out of memory for the counts of skip-softmax");
+        run.skip_counts = l->skip_counts;
+    }
+    int rc = sl_run_create(l->model, &run, &l->run, err);
+    if (rc != 0)
+        return rc;
+    return l->backend->vt->device != NULL ? load_device_runner(l, err) : load_host_runner(l, err);
 }
 
 /* ---------------------------------------------------------------- sampling defaults of the model
@@ -485,26 +511,12 @@ static int open_adapters(const struct loaded *l, struct sl_adapters **out, struc
     return sl_adapters_create(&cfg, out, err);
 }
 
-static void make_runner(struct loaded *l, struct sl_runner *r)
+static void make_runner(const struct loaded *l, struct sl_runner *r)
 {
-    const struct sl_model_facts *f = sl_model_facts(l->model);
-    *r = (struct sl_runner){.ctx = l->run,
-                            .n_vocab = f->n_vocab,
-                            .n_pooled = f->task != SL_TASK_GENERATE ? f->n_out : 0,
-                            .whole = f->whole,
-                            .step = run_step,
-                            .run_items = run_items,
-                            .n_threads = l->backend->vt->n_threads(l->backend),
-                            .progress = run_progress};
-    if (l->cfg.shared != NULL) {
-        r->ctx = l;
-        r->step = run_step_in_turn;
-        r->run_items = items_in_turn;
-        r->progress = progress_in_turn;
-    }
     if (l->device_runner != NULL)
         sl_device_runner_use(l->device_runner, r);
-    r->max_logits = sl_memory_plan_max_logits(&l->plan);
+    else
+        sl_host_runner_use(l->host_runner, r);
 }
 
 /* ---------------------------------------------------------------- asleep and awake again */
@@ -606,6 +618,7 @@ static int unpark(void *user, const char *path, struct sl_runner *runner, struct
     l->taken_bytes = next.taken_bytes;
     l->run = next.run;
     l->device_runner = next.device_runner;
+    l->host_runner = next.host_runner;
     l->skip_counts = next.skip_counts;
     sl_adapters_use(l->adapters, l->model);
     make_runner(l, runner);
@@ -635,7 +648,7 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     parts->max_itl_ms = cfg->max_itl_ms == 0 ? DEFAULT_ITL_MS : SL_MAX(cfg->max_itl_ms, 0);
     if (cfg->null_model) {
         fill_null_info(l, cfg, &parts->info);
-        sl_null_runner_init(&parts->runner, parts->info.n_vocab);
+        sl_null_runner_init(&l->null_runner, parts->info.n_vocab, &parts->runner);
         return 0;
     }
     const float skip = cfg->skip_softmax_threshold_scale_factor;

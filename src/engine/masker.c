@@ -296,8 +296,9 @@ int sl_masker_start(struct sl_engine *eng, struct sl_error *err)
     if (!eng->threaded || eng->constraints == NULL)
         return 0;
     /* Where a device computes, the host's processors have little else to do. */
-    int32_t share = eng->runner.submit != NULL ? PROCESSORS_PER_MASKER : THREADS_PER_MASKER;
-    int32_t have = eng->runner.submit != NULL ? sl_cpu_count() : eng->info.n_threads;
+    bool device = eng->max_flights > 1;
+    int32_t share = device ? PROCESSORS_PER_MASKER : THREADS_PER_MASKER;
+    int32_t have = device ? sl_cpu_count() : eng->info.n_threads;
     int32_t n = SL_MIN(1 + have / share, SL_MAX_MASKERS);
     while (m->n_threads < SL_MAX(n, 1)) {
         int rc = sl_thread_create(&m->threads[m->n_threads], masker_main, eng, "sl-masker", err);
@@ -346,7 +347,7 @@ void sl_masker_deinit(struct sl_engine *eng)
  */
 static bool is_quick(const struct sl_engine *eng, const struct sl_rseq *rs, int32_t token)
 {
-    return eng->masker.n_threads > 0 && eng->runner.submit == NULL && token >= 0 &&
+    return eng->masker.n_threads > 0 && eng->max_flights == 1 && token >= 0 &&
            rs->mask_ns < QUICK_NS && !rs->mask_slow;
 }
 

@@ -1,23 +1,39 @@
 /* SPDX-License-Identifier: MIT */
+#include "base/check.h"
 #include "engine/runner.h"
 
-#include <stddef.h>
-
-/* ctx carries the vocabulary size as a number, so that nothing has to be freed. */
-static int null_step_ids(void *ctx, const struct sl_batch *batch, int32_t *ids,
-                         struct sl_error *err)
+static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
+                  struct sl_error *err)
 {
+    struct sl_null_runner *n = ctx;
+    (void)picks;
     (void)err;
-    int32_t n_vocab = (int32_t)(intptr_t)ctx;
+    SL_ASSERT(batch->n_logits <= SL_MAX_SEQS);
     for (int32_t i = 0; i < batch->n_logits; i++) {
         int32_t next = batch->tokens[batch->logit_rows[i]] + 1;
-        ids[i] = next < n_vocab ? next : 0;
+        n->ids[i] = next < n->n_vocab ? next : 0;
     }
+    n->n = batch->n_logits;
     return 0;
 }
 
-void sl_null_runner_init(struct sl_runner *runner, int32_t n_vocab)
+static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
 {
-    *runner = (struct sl_runner){
-        .ctx = (void *)(intptr_t)n_vocab, .n_vocab = n_vocab, .step_ids = null_step_ids};
+    const struct sl_null_runner *n = ctx;
+    (void)err;
+    for (int32_t i = 0; i < n->n; i++)
+        out[i] = (struct sl_picked){.id = n->ids[i]};
+    return 0;
+}
+
+void sl_null_runner_init(struct sl_null_runner *n, int32_t n_vocab, struct sl_runner *out)
+{
+    n->n_vocab = n_vocab;
+    n->n = 0;
+    *out = (struct sl_runner){.ctx = n,
+                              .n_vocab = n_vocab,
+                              .max_flights = 1,
+                              .blind = true,
+                              .submit = submit,
+                              .collect = collect};
 }

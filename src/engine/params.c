@@ -138,7 +138,7 @@ static int check_choice(const struct sl_sampling *s, const struct sl_request_lim
         return sl_fail(err, SL_EINVAL,
                        "logprob_token_ids may hold at most %d ids, and needs logprobs",
                        SL_MAX_LOGPROB_IDS);
-    if (s->n_logprob_token_ids > 0 && !lim->has_rows)
+    if (s->n_logprob_token_ids > 0 && !lim->has_top_ids)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "logprob_token_ids: not on a device that chooses tokens itself");
     for (int32_t i = 0; i < s->n_logprob_token_ids; i++)

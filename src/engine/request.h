@@ -137,7 +137,7 @@ struct sl_request_limits {
     int32_t n_logits;      /* width of a row of logits: ids that may be sampled, biased, banned */
     int32_t max_model_len; /* prompt and output together */
     bool has_tokenizer;    /* stop strings can be searched */
-    bool has_rows;         /* and they are here: log probabilities of given ids too */
+    bool has_top_ids;      /* log probabilities of given ids can be had */
     bool has_logits;       /* log probabilities, penalties and masks can be had */
     bool has_adapters;     /* the runner adds what adapters say */
     int32_t n_pooled;      /* values of a prompt; 0: prompts are continued */

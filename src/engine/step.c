@@ -451,26 +451,17 @@ static void await_masks(struct sl_engine *eng, uint64_t free_ns)
 
 /* Row of position pos says how likely prompt token pos + 1 was. */
 static bool prompt_logprob(struct sl_engine *eng, struct sl_request *req, int32_t pos,
-                           const struct sl_flight *f, int32_t row)
+                           const struct sl_picked *p)
 {
-    int32_t id = req->prompt[pos + 1], k = req->n_prompt_top, n_vocab = eng->runner.n_vocab;
+    int32_t id = req->prompt[pos + 1], k = req->n_prompt_top;
     struct sl_top_logprob *top = k > 0 ? req->prompt_tops + (size_t)(pos + 1) * (size_t)k : NULL;
     struct sl_logprob lp = {.logprob = -INFINITY};
-    /* Embeddings may be wider than the rows: such an id cannot be predicted. */
-    bool known = id < n_vocab;
-    if (f->logits == NULL) {
-        const struct sl_picked *p = &f->picked[row];
-        if (p->id < 0)
-            return false;
-        lp = p->lp;
-        if (k > 0)
-            memcpy(top, p->top, (size_t)k * sizeof *top);
-    } else if (!sl_logprobs(f->logits + (size_t)row * (size_t)n_vocab, n_vocab, known ? id : 0, k,
-                            &lp, top)) {
+    if (p->id < 0)
         return false;
-    }
-    if (!known)
-        lp = (struct sl_logprob){.logprob = -INFINITY};
+    if (id < eng->runner.n_vocab) /* embeddings may be wider than rows: such an id has no logit */
+        lp = p->lp;
+    if (k > 0)
+        memcpy(top, p->top, (size_t)k * sizeof *top);
     req->prompt_logprobs[pos + 1] =
         (struct sl_token){.id = id, .rank = lp.rank, .logprob = lp.logprob, .n_top = k, .top = top};
     return true;
@@ -483,7 +474,7 @@ static bool prompt_rows(struct sl_engine *eng, const struct sl_flight *f,
     if (fs->pos == 0)
         req->prompt_logprobs[0] = (struct sl_token){.id = req->prompt[0]};
     for (int32_t i = 0; i < fs->n_rows - fs->samples; i++)
-        if (!prompt_logprob(eng, req, fs->pos + i, f, fs->row + i))
+        if (!prompt_logprob(eng, req, fs->pos + i, &f->picked[fs->row + i]))
             return false;
     return true;
 }
@@ -495,7 +486,7 @@ static void keep_logprobs(struct sl_rseq *rs, const struct sl_picked *p)
     if (rs->logprobs == NULL)
         return;
     rs->logprobs[i] = p->lp;
-    if (k > 0 && p->top != rs->tops + i * k)
+    if (k > 0)
         memcpy(rs->tops + i * k, p->top, k * sizeof *rs->tops);
 }
 
@@ -504,7 +495,7 @@ static void take_pooled(struct sl_engine *eng, const struct sl_flight *f,
                         const struct sl_flight_seq *fs)
 {
     struct sl_request *req = fs->rs->req;
-    const float *row = f->logits + (size_t)fs->row * (size_t)req->n_pooled;
+    const float *row = f->picked[fs->row].pooled;
     fs->rs->seq.n_pending--;
     for (int32_t i = 0; i < req->n_pooled; i++) {
         struct sl_error err;
@@ -759,12 +750,12 @@ static void land(struct sl_engine *eng)
 static void decide(struct sl_engine *eng)
 {
     struct sl_error err = {.code = SL_OK};
-    int32_t last = eng->first_flight + eng->n_flights - 1;
-    if (eng->n_flights == 0 || !eng->flights[last % eng->max_flights].undecided)
+    struct sl_flight *f = &eng->flights[eng->first_flight];
+    if (eng->n_flights == 0 || !f->undecided)
         return;
-    struct sl_flight *f = &eng->flights[last % eng->max_flights];
     SL_ASSERT(eng->n_flights == 1);
-    await_masks(eng, eng->step_ns);
+    if (eng->max_flights > 1) /* else no mask can have come since the plan */
+        await_masks(eng, eng->step_ns);
     for (int32_t i = 0; i < f->n_seqs; i++)
         if (f->seqs[i].rs != NULL && f->seqs[i].samples && f->seqs[i].rs->seq.waits)
             sl_flight_take_back(eng, &f->seqs[i]);
@@ -884,9 +875,11 @@ bool sl_engine_turn(struct sl_engine *eng)
     }
     eng->starved =
         eng->sched.n_plan == 0 && !dropped && eng->n_flights == 0 && eng->masker.n_open > 0;
-    while (eng->n_flights > ahead)
+    while (eng->n_flights > 1)
         land(eng);
     decide(eng);
+    while (eng->n_flights > ahead)
+        land(eng);
     bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0 || eng->masker.n_open > 0;
     sl_kv_share_tell(&eng->kv, work ? eng->sched.n_short : 0, !work);
     struct sl_error err;

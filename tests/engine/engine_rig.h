@@ -63,6 +63,8 @@ struct rig {
     float *rows;
     struct sl_tokenizer *tok;
     struct sl_engine *eng;
+    struct sl_host_model model; /* forward NULL: the script */
+    struct sl_host_runner *host;
     struct late_runner late;
 };
 
@@ -115,12 +117,14 @@ static inline void rig_start(struct rig *g, const struct sl_engine_parts *parts)
     assert_non_null(g->rows);
     if (sl_tokenizer_from_json(rig_json, sizeof rig_json - 1, NULL, 0, &g->tok, &err) != 0)
         fail_msg("tokenizer: %s", err.msg);
-    if (p.runner.step == NULL && p.runner.step_ids == NULL)
-        p.runner = (struct sl_runner){
-            .ctx = g, .n_vocab = g->n_vocab, .max_logits = g->max_logits, .step = rig_step};
-    if (rig_late && p.runner.step != NULL) {
-        struct sl_runner inner = p.runner;
-        late_init(&g->late, &inner, p.info.max_num_batched_tokens, g->max_logits, &p.runner);
+    if (g->model.forward == NULL)
+        g->model = (struct sl_host_model){.ctx = g, .n_vocab = g->n_vocab, .forward = rig_step};
+    if (p.runner.submit == NULL && rig_late) {
+        late_init(&g->late, &g->model, p.info.max_num_batched_tokens, g->max_logits, &p.runner);
+    } else if (p.runner.submit == NULL) {
+        if (sl_host_runner_create(&g->model, g->max_logits, &g->host, &err) != 0)
+            fail_msg("runner: %s", err.msg);
+        sl_host_runner_use(g->host, &p.runner);
     }
     p.tokenizer = g->tok;
     p.eos_ids = eos;
@@ -135,6 +139,7 @@ static inline void rig_stop(struct rig *g)
     sl_engine_destroy(g->eng);
     if (g->late.tokens != NULL)
         late_deinit(&g->late);
+    sl_host_runner_destroy(g->host);
     sl_tokenizer_destroy(g->tok);
     sl_free(g->rows);
 }

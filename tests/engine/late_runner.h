@@ -8,7 +8,7 @@
 
 #include "base/check.h"
 #include "base/sys.h"
-#include "engine/flight.h"
+#include "engine/host_runner.h"
 
 #include <string.h>
 
@@ -21,7 +21,7 @@ struct late_step {
 };
 
 struct late_runner {
-    struct sl_runner inner;
+    struct sl_host_model inner;
     int32_t max_tokens, max_logits;
     int32_t *tokens; /* [max_tokens] resolved */
     struct sl_sampler sampler;
@@ -85,7 +85,7 @@ static inline int late_submit(void *ctx, const struct sl_batch *batch, const str
     }
     b.tokens = l->tokens;
     s->n = b.n_logits;
-    s->rc = l->inner.step(l->inner.ctx, &b, &logits, &s->err);
+    s->rc = l->inner.forward(l->inner.ctx, &b, &logits, &s->err);
     s->undecided = NULL;
     if (picks != NULL)
         late_rows_of(l, s, picks, logits);
@@ -125,7 +125,7 @@ static inline int late_collect(void *ctx, struct sl_picked *out, struct sl_error
     return 0;
 }
 
-static inline void late_init(struct late_runner *l, const struct sl_runner *inner,
+static inline void late_init(struct late_runner *l, const struct sl_host_model *inner,
                              int32_t max_tokens, int32_t max_logits, struct sl_runner *out)
 {
     struct sl_error err;
@@ -142,6 +142,7 @@ static inline void late_init(struct late_runner *l, const struct sl_runner *inne
     *out = (struct sl_runner){.ctx = l,
                               .n_vocab = inner->n_vocab,
                               .max_logits = max_logits,
+                              .max_flights = SL_MAX_FLIGHTS,
                               .submit = late_submit,
                               .choose = late_choose,
                               .collect = late_collect};

@@ -138,6 +138,7 @@ struct world {
     int32_t *page_space;            /* [n_pages] tenant and salt of who wrote it */
     float *rows;
     struct late_runner late;
+    struct sl_host_runner *host;
     int32_t fail_steps, fail_code, hang_s; /* what the next steps do */
     bool hang_moves, dead;
     uint64_t n_progress;

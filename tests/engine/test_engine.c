@@ -726,7 +726,8 @@ static void the_null_model_counts(void **state)
     struct rig g = {0};
     static struct rig_out out;
     struct sl_engine_parts p = stepwise;
-    sl_null_runner_init(&p.runner, T_N);
+    static struct sl_null_runner null;
+    sl_null_runner_init(&null, T_N, &p.runner);
     rig_start(&g, &p);
     struct sl_request_desc d = desc_of(3, 20); /* the prompt ends with 3 */
     d.sampling.ignore_eos = true;
@@ -788,9 +789,8 @@ static void penalties_pass_over_ids_without_logits(void **state)
     (void)state;
     static struct rig g;
     static float rows[16 * NARROW];
-    struct sl_engine_parts p = stepwise;
-    p.runner = (struct sl_runner){.ctx = rows, .n_vocab = NARROW, .step = narrow_step};
-    rig_start(&g, &p);
+    g.model = (struct sl_host_model){.ctx = rows, .n_vocab = NARROW, .forward = narrow_step};
+    rig_start(&g, &stepwise);
     const int32_t prompt[] = {T_A, T_USER, T_EACUTE};
     struct sl_request_desc d = desc_of(3, 4);
     d.prompt = prompt;
@@ -824,17 +824,20 @@ static void memory_may_run_out(void **state)
                                     .n_pages = 16,
                                     .max_num_seqs = 2,
                                     .max_num_batched_tokens = 8};
-    sl_null_runner_init(&p.runner, 8);
-    p.runner.step_ids = NULL;
-    p.runner.step = rig_step;
+    const struct sl_host_model model = {.n_vocab = 8, .forward = rig_step};
     sl_sampling_default(&p.sampling);
     sl_sys = &sys;
     int rc = SL_ENOMEM;
     for (int n = 0; rc != 0; n++) {
+        struct sl_host_runner *host;
         struct sl_engine *eng = NULL;
         struct sl_error err;
         allocs_left = n;
-        rc = sl_engine_start(&p, &eng, &err);
+        rc = sl_host_runner_create(&model, 2, &host, &err);
+        if (rc == 0) {
+            sl_host_runner_use(host, &p.runner);
+            rc = sl_engine_start(&p, &eng, &err);
+        }
         assert_true(rc == 0 || rc == SL_ENOMEM);
         allocs_left = 0;
         struct sl_request_desc d = desc_of(3, 2);
@@ -842,6 +845,7 @@ static void memory_may_run_out(void **state)
         if (rc == 0)
             assert_int_equal(sl_request_submit(eng, &d, &req, &err), SL_ENOMEM);
         sl_engine_destroy(eng);
+        sl_host_runner_destroy(host);
         assert_true(n < 100);
     }
     sl_sys = &sl_sys_real;
@@ -857,7 +861,8 @@ static void impossible_parts_are_refused(void **state)
                                        .n_pages = 16,
                                        .max_num_seqs = 2,
                                        .max_num_batched_tokens = 8};
-    sl_null_runner_init(&good.runner, 8);
+    static struct sl_null_runner null;
+    sl_null_runner_init(&null, 8, &good.runner);
     struct sl_engine *eng = NULL;
     struct sl_error err;
 #define REFUSED(field, value) \

@@ -126,6 +126,7 @@ struct world {
     char dir[256], path[300];
     struct poisoner poisoner;
     struct late_runner late;
+    struct sl_host_runner *host;
     struct sl_tokenizer *tok;
     struct sl_engine *eng;
 };
@@ -173,7 +174,6 @@ static void start(struct world *w, bool alone, const struct setting *how)
         fail_msg("%s", err.msg);
     const int32_t eos = SL_SYNTH_EOS;
     struct sl_engine_parts parts = {
-        .runner = {.ctx = p, .n_vocab = VOCAB, .max_logits = MAX_LOGITS, .step = poisoned_step},
         .tokenizer = w->tok,
         .eos_ids = &eos,
         .n_eos_ids = 1,
@@ -188,9 +188,13 @@ static void start(struct world *w, bool alone, const struct setting *how)
         .max_queued = 64,
     };
     sl_sampling_default(&parts.sampling);
+    const struct sl_host_model m = {.ctx = p, .n_vocab = VOCAB, .forward = poisoned_step};
     if (how->late && !alone) {
-        struct sl_runner inner = parts.runner;
-        late_init(&w->late, &inner, RIG_MAX_TOKENS, MAX_LOGITS, &parts.runner);
+        late_init(&w->late, &m, RIG_MAX_TOKENS, MAX_LOGITS, &parts.runner);
+    } else {
+        if (sl_host_runner_create(&m, MAX_LOGITS, &w->host, &err) != 0)
+            fail_msg("%s", err.msg);
+        sl_host_runner_use(w->host, &parts.runner);
     }
     if (sl_engine_start(&parts, &w->eng, &err) != 0)
         fail_msg("%s", err.msg);
@@ -202,6 +206,8 @@ static void stop(struct world *w)
     if (w->late.tokens != NULL)
         late_deinit(&w->late);
     memset(&w->late, 0, sizeof w->late);
+    sl_host_runner_destroy(w->host);
+    w->host = NULL;
     sl_tokenizer_destroy(w->tok);
     rig_close(&w->poisoner.rig);
 }

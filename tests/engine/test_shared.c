@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "engine/core.h"
+#include "engine/host_runner.h"
 
 #include <poll.h>
 #include <setjmp.h>
@@ -35,6 +36,7 @@ struct client {
 
 struct device {
     struct sl_engine *eng;
+    struct sl_host_runner *host;
     struct sl_share *share;
     struct client clients[MAX_OPEN];
     int32_t *page_token; /* [n_pages, BLOCK] */
@@ -210,22 +212,24 @@ static void open_device(struct world *w, struct device *d, int32_t page_bytes, i
     if (sl_share_open(&w->budget, (uint64_t)page_bytes, SL_CEIL_DIV(len, BLOCK), &d->share, &err) !=
         0)
         fail_msg("%s", err.msg);
-    struct sl_engine_parts p = {
-        .runner = {.ctx = d, .n_vocab = VOCAB, .max_logits = MAX_OPEN, .step = step},
-        .info = {.model_path = "sim",
-                 .n_vocab = VOCAB,
-                 .max_model_len = len,
-                 .block_size = BLOCK,
-                 .n_pages = n_pages,
-                 .max_num_seqs = max_seqs,
-                 .max_num_batched_tokens = w->full ? 512 : 16},
-        .no_prefix_caching = !cache,
-        .no_thread = !w->threaded,
-        .watchdog_s = -1,
-        .seed = 1,
-        .share = d->share,
-        .discard = discard,
-        .user = d};
+    struct sl_engine_parts p = {.info = {.model_path = "sim",
+                                         .n_vocab = VOCAB,
+                                         .max_model_len = len,
+                                         .block_size = BLOCK,
+                                         .n_pages = n_pages,
+                                         .max_num_seqs = max_seqs,
+                                         .max_num_batched_tokens = w->full ? 512 : 16},
+                                .no_prefix_caching = !cache,
+                                .no_thread = !w->threaded,
+                                .watchdog_s = -1,
+                                .seed = 1,
+                                .share = d->share,
+                                .discard = discard,
+                                .user = d};
+    const struct sl_host_model m = {.ctx = d, .n_vocab = VOCAB, .forward = step};
+    if (sl_host_runner_create(&m, MAX_OPEN, &d->host, &err) != 0)
+        fail_msg("runner: %s", err.msg);
+    sl_host_runner_use(d->host, &p.runner);
     sl_sampling_default(&p.sampling);
     if (sl_engine_start(&p, &d->eng, &err) != 0)
         fail_msg("engine: %s", err.msg);
@@ -239,6 +243,7 @@ static void close_world(struct world *w)
         sl_share_look(d->share, &v);
         total.n_given += v.n_given;
         sl_engine_destroy(d->eng);
+        sl_host_runner_destroy(d->host);
         sl_share_close(d->share);
         sl_free(d->page_token);
     }

@@ -311,10 +311,6 @@ static void start_world(struct world *w)
     memcpy(w->bases[1], w->bases[0], 40 * sizeof(int32_t)); /* a common beginning */
     w->hash_key = sl_rng_next(&r);
     struct sl_engine_parts parts = {
-        .runner = {.ctx = w,
-                   .n_vocab = c->n_vocab,
-                   .max_logits = c->max_seqs + c->extra_rows,
-                   .step = device_step},
         .tokenizer = w->tok,
         .eos_ids = eos,
         .n_eos_ids = 1,
@@ -333,14 +329,17 @@ static void start_world(struct world *w)
         .no_thread = true,
         .seed = sl_rng_next(&r) | 1,
     };
-    if (c->late) {
-        struct sl_runner inner = parts.runner;
-        late_init(&w->late, &inner, c->max_tokens, c->max_seqs + c->extra_rows, &parts.runner);
-    }
+    const struct sl_host_model m = {.ctx = w, .n_vocab = c->n_vocab, .forward = device_step};
+    const int32_t n_rows = c->max_seqs + c->extra_rows;
+    int rc = 0;
+    if (c->late)
+        late_init(&w->late, &m, c->max_tokens, n_rows, &parts.runner);
+    else if ((rc = sl_host_runner_create(&m, n_rows, &w->host, &err)) == 0)
+        sl_host_runner_use(w->host, &parts.runner);
     parts.runner.progress = device_progress;
     sl_sampling_default(&parts.sampling);
-    if (w->page_token == NULL || w->page_pos == NULL || w->rows == NULL || w->page_space == NULL ||
-        sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
+    if (rc != 0 || w->page_token == NULL || w->page_pos == NULL || w->rows == NULL ||
+        w->page_space == NULL || sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
         sl_engine_start(&parts, &w->eng, &err) != 0)
         violation(w, "the engine does not start");
     w->eng->masker.simulate = make_masks;
@@ -386,6 +385,7 @@ static void stop_world(struct world *w)
     total.halves += w->late.n_halves;
     if (w->cfg.late)
         late_deinit(&w->late);
+    sl_host_runner_destroy(w->host);
     sl_sampler_deinit(&w->sampler);
     if (w->blocks != 0)
         violation(w, "%lld blocks of heap are left", (long long)w->blocks);

@@ -99,8 +99,7 @@ static void start_hanging(struct rig *g, int32_t watchdog_s)
 {
     struct sl_engine_parts p = {.watchdog_s = watchdog_s, .seed = 1};
     p.info.max_num_seqs = 1;
-    g->n_vocab = T_N;
-    p.runner = (struct sl_runner){.ctx = g, .n_vocab = T_N, .max_logits = 5, .step = hanging_step};
+    g->model = (struct sl_host_model){.ctx = g, .n_vocab = T_N, .forward = hanging_step};
     rig_start(g, &p);
     rig_script(g, 6, NULL, 0);
 }
@@ -222,8 +221,8 @@ static void start_virtual(struct rig *g)
 {
     struct sl_engine_parts p = {.no_thread = true, .watchdog_s = 30, .seed = 1};
     p.info.max_num_seqs = 1;
-    p.runner = (struct sl_runner){
-        .ctx = g, .n_vocab = T_N, .max_logits = 5, .step = rig_step, .progress = progress};
+    g->model =
+        (struct sl_host_model){.ctx = g, .n_vocab = T_N, .forward = rig_step, .progress = progress};
     watch_log(true);
     rig_start(g, &p);
     rig_script(g, 6, NULL, 0);

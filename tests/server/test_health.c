@@ -6,14 +6,15 @@
 #include "engine/core.h"
 
 static atomic_bool hang;
-static int (*null_step)(void *ctx, const struct sl_batch *batch, int32_t *ids,
-                        struct sl_error *err);
+static int (*null_submit)(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
+                          struct sl_error *err);
 
-static int hanging_step(void *ctx, const struct sl_batch *batch, int32_t *ids, struct sl_error *err)
+static int hanging_submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
+                          struct sl_error *err)
 {
     while (atomic_load(&hang))
         poll(NULL, 0, 1);
-    return null_step(ctx, batch, ids, err);
+    return null_submit(ctx, batch, picks, err);
 }
 
 static int start(void **state)
@@ -21,8 +22,8 @@ static int start(void **state)
     static const struct host_options options = {.watchdog_s = 1};
     (void)state;
     host_start(&host, &options);
-    null_step = host.eng->runner.step_ids; /* nothing runs yet */
-    host.eng->runner.step_ids = hanging_step;
+    null_submit = host.eng->runner.submit; /* nothing runs yet */
+    host.eng->runner.submit = hanging_submit;
     return 0;
 }
 
@@ -102,10 +103,11 @@ static void a_standstill_is_red_and_refused(void **state)
 
 static atomic_bool dead;
 
-static int failing_step(void *ctx, const struct sl_batch *batch, int32_t *ids, struct sl_error *err)
+static int failing_submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
+                          struct sl_error *err)
 {
     return atomic_load(&dead) ? sl_fail(err, SL_EDEVICE, "scripted failure")
-                              : hanging_step(ctx, batch, ids, err);
+                              : hanging_submit(ctx, batch, picks, err);
 }
 
 static int start_two(void **state)
@@ -113,8 +115,8 @@ static int start_two(void **state)
     static const struct host_options options = {.watchdog_s = 1, .two = true};
     (void)state;
     host_start(&host, &options);
-    null_step = host.eng->runner.step_ids;
-    host.eng->runner.step_ids = failing_step;
+    null_submit = host.eng->runner.submit;
+    host.eng->runner.submit = failing_submit;
     return 0;
 }
 

@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT */
+#include "engine/host_runner.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+
+#include <string.h>
+
+#define MAX_SAMPLERS        8 /* rows chosen from at once; each has a workspace of some megabytes */
+#define MIN_PARALLEL_LOGITS 32768 /* fewer are looked at sooner than a thread wakes */
+#define MAX_TOPS            SL_MAX(SL_MAX_LOGPROBS, SL_MAX_LOGPROB_IDS)
+
+struct sl_host_runner {
+    struct sl_host_model m;
+    int32_t max_logits;
+    struct sl_sampler samplers[MAX_SAMPLERS];
+    int32_t n_samplers;
+    const float *rows;           /* of the step that is not collected, */
+    int32_t n_rows;              /* so many */
+    struct sl_picked *picked;    /* [max_logits] of it */
+    struct sl_top_logprob *tops; /* [max_logits, MAX_TOPS] */
+    /* what choose is at */
+    const struct sl_pick *picks;
+    int32_t n_items;
+};
+
+/* False: the row is not made of numbers. */
+static bool read_logprobs(const struct sl_host_runner *h, const struct sl_pick *pick,
+                          const float *row, struct sl_picked *out, struct sl_top_logprob *top)
+{
+    if (pick->top_ids == NULL)
+        return sl_logprobs(row, h->m.n_vocab, out->id, pick->n_top, &out->lp, top);
+    for (int32_t i = 0; i < pick->n_top; i++)
+        top[i].id = pick->top_ids[i];
+    return sl_logprobs_of(row, h->m.n_vocab, out->id, pick->n_top, &out->lp, top);
+}
+
+static void choose_row(struct sl_host_runner *h, struct sl_sampler *sampler, int32_t i)
+{
+    const struct sl_pick *pick = &h->picks[i];
+    const float *row = h->rows + (size_t)i * (size_t)h->m.n_vocab;
+    struct sl_top_logprob *top = h->tops + (size_t)i * MAX_TOPS;
+    struct sl_picked *out = &h->picked[i];
+    *out = (struct sl_picked){.id = pick->given, .top = top};
+    SL_ASSERT(pick->n_top <= MAX_TOPS);
+    if (pick->skip)
+        return;
+    if (pick->given < 0) {
+        struct sl_sample_args args = pick->how;
+        args.logits = row;
+        out->id = sl_sample(sampler, &args);
+    } else if (pick->given >= h->m.n_vocab) {
+        out->id = 0; /* no row knows such a token; the others' probabilities are wanted */
+    }
+    if (out->id >= 0 && pick->n_top >= 0 && !read_logprobs(h, pick, row, out, top))
+        out->id = -1;
+}
+
+/* Every n_items-th row. */
+static void choose_some(void *arg, uint32_t item, int thread_idx)
+{
+    struct sl_host_runner *h = arg;
+    (void)thread_idx;
+    for (int32_t i = (int32_t)item; i < h->n_rows; i += h->n_items)
+        choose_row(h, &h->samplers[item], i);
+}
+
+static int choose(void *ctx, const struct sl_pick *picks, struct sl_error *err)
+{
+    struct sl_host_runner *h = ctx;
+    (void)err;
+    h->picks = picks;
+    h->n_items = SL_MIN(h->n_samplers, h->n_rows);
+    if (h->n_items > 1 && (int64_t)h->n_rows * h->m.n_vocab >= MIN_PARALLEL_LOGITS) {
+        h->m.run_items(h->m.ctx, choose_some, h, (uint32_t)h->n_items);
+    } else {
+        h->n_items = 1;
+        choose_some(h, 0, 0);
+    }
+    h->picks = NULL;
+    return 0;
+}
+
+static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
+                  struct sl_error *err)
+{
+    struct sl_host_runner *h = ctx;
+    SL_ASSERT(batch->n_logits <= h->max_logits);
+    h->n_rows = batch->n_logits;
+    int rc = h->m.forward(h->m.ctx, batch, &h->rows, err);
+    if (rc != 0)
+        return rc;
+    for (int32_t i = 0; i < h->n_rows && h->m.n_pooled > 0; i++)
+        h->picked[i] = (struct sl_picked){.pooled = h->rows + (size_t)i * (size_t)h->m.n_pooled};
+    return picks != NULL ? choose(ctx, picks, err) : 0;
+}
+
+static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
+{
+    const struct sl_host_runner *h = ctx;
+    (void)err;
+    memcpy(out, h->picked, (size_t)h->n_rows * sizeof *out);
+    return 0;
+}
+
+static uint64_t progress(const void *ctx)
+{
+    const struct sl_host_runner *h = ctx;
+    return h->m.progress(h->m.ctx);
+}
+
+int sl_host_runner_create(const struct sl_host_model *m, int32_t max_logits,
+                          struct sl_host_runner **out, struct sl_error *err)
+{
+    int32_t n_samplers = m->run_items != NULL ? SL_MIN(m->n_threads, MAX_SAMPLERS) : 1;
+    int rc = 0;
+    *out = NULL;
+    struct sl_host_runner *h = sl_calloc(1, sizeof *h);
+    if (h == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a runner");
+    h->m = *m;
+    h->max_logits = max_logits;
+    h->picked = sl_calloc((size_t)max_logits, sizeof *h->picked);
+    h->tops = sl_calloc((size_t)max_logits, MAX_TOPS * sizeof *h->tops);
+    if (h->picked == NULL || h->tops == NULL)
+        rc = sl_fail(err, SL_ENOMEM, "out of memory for a runner of %d rows", max_logits);
+    while (rc == 0 && m->n_pooled == 0 && h->n_samplers < SL_MAX(n_samplers, 1)) {
+        rc = sl_sampler_init(&h->samplers[h->n_samplers], m->n_vocab, err);
+        h->n_samplers += rc == 0;
+    }
+    if (rc != 0) {
+        sl_host_runner_destroy(h);
+        return rc;
+    }
+    *out = h;
+    return 0;
+}
+
+void sl_host_runner_destroy(struct sl_host_runner *h)
+{
+    if (h == NULL)
+        return;
+    for (int32_t i = 0; i < h->n_samplers; i++)
+        sl_sampler_deinit(&h->samplers[i]);
+    sl_free(h->tops);
+    sl_free(h->picked);
+    sl_free(h);
+}
+
+void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
+{
+    *r = (struct sl_runner){.ctx = h,
+                            .n_vocab = h->m.n_vocab,
+                            .max_logits = h->max_logits,
+                            .max_flights = 1,
+                            .blind = h->m.n_pooled > 0,
+                            .n_pooled = h->m.n_pooled,
+                            .whole = h->m.whole,
+                            .top_ids = true,
+                            .submit = submit,
+                            .choose = choose,
+                            .collect = collect,
+                            .progress = h->m.progress != NULL ? progress : NULL};
+}

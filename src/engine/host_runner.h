@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT
+ * host_runner.h - a runner on a model that computes in the call, as the CPU does.
+ *
+ * submit computes the step; choose takes the tokens from its logits where they lie, with the
+ * engine's own samplers (sample.h), several rows at once on the model's threads; collect hands them
+ * over.
+ */
+#ifndef SL_ENGINE_HOST_RUNNER_H
+#define SL_ENGINE_HOST_RUNNER_H
+
+#include "engine/runner.h"
+
+struct sl_host_model {
+    void *ctx;
+    int32_t n_vocab, n_pooled; /* of struct sl_runner */
+    bool whole;
+    /* rows: [batch->n_logits, n_pooled or n_vocab], valid until the next call. */
+    int (*forward)(void *ctx, const struct sl_batch *batch, const float **rows,
+                   struct sl_error *err);
+    /* Optional: runs items on n_threads threads between steps. */
+    void (*run_items)(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
+                      uint32_t n_items);
+    int n_threads;
+    uint64_t (*progress)(const void *ctx); /* optional, of struct sl_runner */
+};
+
+struct sl_host_runner;
+
+SL_MUST_CHECK int sl_host_runner_create(const struct sl_host_model *m, int32_t max_logits,
+                                        struct sl_host_runner **out, struct sl_error *err);
+void sl_host_runner_destroy(struct sl_host_runner *h); /* NULL is allowed */
+void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r);
+
+#endif
