@@ -139,7 +139,10 @@ static inline void rig_stop(struct rig *g)
     sl_engine_destroy(g->eng);
     if (g->late.tokens != NULL)
         late_deinit(&g->late);
+    memset(&g->late, 0, sizeof g->late);
     sl_host_runner_destroy(g->host);
+    g->host = NULL;
+    g->model = (struct sl_host_model){0};
     sl_tokenizer_destroy(g->tok);
     sl_free(g->rows);
 }
