@@ -14,8 +14,10 @@ struct embed_job {
 
 struct norm_job {
     const struct sl_cpu *cpu;
-    float *sum; /* NULL: plain norm; else x + y goes here first */
-    const float *x, *y, *w;
+    float *sum;         /* NULL: plain norm; else x + y goes here first */
+    const float *x, *w; /* w NULL: no norm */
+    float *y;
+    const float *w_y; /* NULL: y is not normed */
     float eps;
     int32_t h;
     float *out;
@@ -44,9 +46,14 @@ static void norm_row(void *arg, uint32_t t, int thread_idx)
     const struct norm_job *j = arg;
     (void)thread_idx;
     int64_t at = (int64_t)t * j->h;
+    if (j->w_y != NULL)
+        j->cpu->k.rmsnorm(j->y + at, j->w_y, j->eps, j->h, j->y + at);
     if (j->sum != NULL)
         j->cpu->k.add(j->sum + at, j->y + at, j->h);
-    j->cpu->k.rmsnorm(j->x + at, j->w, j->eps, j->h, j->out + at);
+    if (j->w != NULL)
+        j->cpu->k.rmsnorm(j->x + at, j->w, j->eps, j->h, j->out + at);
+    else if (j->out != j->x)
+        memcpy(j->out + at, j->x + at, (size_t)j->h * sizeof *j->out);
 }
 
 void sl_cpu_rmsnorm(struct sl_backend *be, const struct sl_op_rmsnorm *a)
@@ -63,6 +70,7 @@ void sl_cpu_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a
                          .x = a->x,
                          .y = a->y,
                          .w = a->w,
+                         .w_y = a->w_y,
                          .eps = a->eps,
                          .h = a->h,
                          .out = a->out};

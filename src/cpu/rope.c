@@ -89,9 +89,14 @@ static void store_row(void *arg, uint32_t t, int thread_idx)
     struct sl_attn_scratch *scratch = &j->cpu->attn_scratch[thread_idx];
     float *head = scratch->query;
 
+    if (a->norm_rows) {
+        float *q = a->q + t * a->ld_q, *key = a->k + t * a->ld_k;
+        k->rmsnorm(q, a->q_norm, a->eps, a->n_heads * hd, q);
+        k->rmsnorm(key, a->k_norm, a->eps, a->n_kv_heads * hd, key);
+    }
     for (int32_t h = 0; h < a->n_heads; h++) {
         float *q = a->q + t * a->ld_q + (int64_t)h * hd;
-        if (a->q_norm != NULL)
+        if (a->q_norm != NULL && !a->norm_rows)
             k->rmsnorm(q, a->q_norm, a->eps, hd, q);
         if (cs != NULL)
             rotate(a->rope, cs, q);
@@ -104,7 +109,7 @@ static void store_row(void *arg, uint32_t t, int thread_idx)
     for (int32_t h = 0; h < a->n_kv_heads; h++) {
         size_t at = (size_t)(h * (bs / SL_KV_TILE) + pos % bs / SL_KV_TILE) * tile_bytes;
         const float *key = a->k + t * a->ld_k + (int64_t)h * hd;
-        if (a->k_norm != NULL)
+        if (a->k_norm != NULL && !a->norm_rows)
             k->rmsnorm(key, a->k_norm, a->eps, hd, head);
         else
             memcpy(head, key, (size_t)hd * sizeof(float));

@@ -53,6 +53,76 @@ static __device__ __forceinline__ sl_norm_quad sl_norm_of(float4 v, float4 w, fl
                                   __fmul_rn(__fmul_rn(v.w, scale), w.w))};
 }
 
+/* ------------------------------------------------------------------ rows */
+
+/* The same in every thread: every warp adds the warps' sums. */
+template <int NT> static __device__ __forceinline__ float sl_norm_sum_block(float s, float *room)
+{
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    s = sl_norm_sum_warp(s);
+    if (lane == 0)
+        room[warp] = s;
+    __syncthreads();
+    return sl_norm_sum_warp(lane < NT / 32 ? room[lane] : 0.0f);
+}
+
+/* Four floats from i on, zeros behind the end. WIDE: rows are 16-byte aligned and h % 4 == 0. */
+template <bool WIDE>
+static __device__ __forceinline__ float4 sl_norm_load4(const float *p, int32_t i, int32_t h)
+{
+    float4 v = make_float4(0, 0, 0, 0);
+    if (WIDE) {
+        if (i < h)
+            v = *reinterpret_cast<const float4 *>(p + i);
+        return v;
+    }
+    v.x = i < h ? p[i] : 0.0f;
+    v.y = i + 1 < h ? p[i + 1] : 0.0f;
+    v.z = i + 2 < h ? p[i + 2] : 0.0f;
+    v.w = i + 3 < h ? p[i + 3] : 0.0f;
+    return v;
+}
+
+template <bool WIDE>
+static __device__ __forceinline__ void sl_norm_store4(float *p, int32_t i, int32_t h, float4 v)
+{
+    if (WIDE) {
+        if (i < h)
+            *reinterpret_cast<float4 *>(p + i) = v;
+        return;
+    }
+    const float e[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        if (i + j < h)
+            p[i + j] = e[j];
+}
+
+/* As sl_red_add does it in products that add to the residual stream themselves. */
+static __device__ __forceinline__ float4 sl_norm_add4(float4 a, float4 b)
+{
+    return make_float4(sl_add_ftz(a.x, b.x), sl_add_ftz(a.y, b.y), sl_add_ftz(a.z, b.z),
+                       sl_add_ftz(a.w, b.w));
+}
+
+template <bool WIDE>
+static __device__ __forceinline__ void sl_norm_store(__nv_bfloat16 *p, int32_t i, int32_t h,
+                                                     float4 v, float4 w, float scale)
+{
+    const sl_norm_quad q = sl_norm_of(v, w, scale);
+    if constexpr (WIDE) {
+        if (i < h)
+            *reinterpret_cast<sl_norm_quad *>(p + i) = q;
+    } else {
+        const __nv_bfloat16 e[4] = {__low2bfloat16(q.a), __high2bfloat16(q.a), __low2bfloat16(q.b),
+                                    __high2bfloat16(q.b)};
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            if (i + j < h)
+                p[i + j] = e[j];
+    }
+}
+
 /* ------------------------------------------------------------------ in products */
 
 #define SL_NORM_WARPS 8    /* of the order above */

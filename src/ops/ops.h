@@ -116,19 +116,20 @@ struct sl_op_embed {    /* out[t] = w[ids[t]] * scale */
 
 struct sl_op_rmsnorm { /* out = x * rsqrt(mean(x^2) + eps) * w */
     const float *x;    /* [T, H] */
-    const float *w;    /* [H] */
+    const float *w;    /* [H]; NULL: out = x */
     float eps;
     int32_t n, h;
     void *out; /* [T, H] activations; may be x if those are float32 */
 };
 
-struct sl_op_add_rmsnorm { /* x += y; out = rmsnorm(x) */
+struct sl_op_add_rmsnorm { /* x += y, or x += rmsnorm(y); out = rmsnorm(x), or x */
     float *x;              /* [T, H] the residual stream */
-    const float *y;        /* [T, H]; for this alone: a backend may add without writing it */
-    const float *w;
+    float *y;       /* [T, H] for this alone: a backend may add without writing it, or change it */
+    const float *w; /* [H] of the norm of x; NULL: out = x */
     float eps;
     int32_t n, h;
-    void *out; /* [T, H] activations */
+    void *out;        /* [T, H] activations */
+    const float *w_y; /* [H] of the norm of y; NULL: y is added as it is */
 };
 
 struct sl_op_linear { /* out = x W^T + bias */
@@ -183,15 +184,15 @@ struct sl_op_rope_angles { /* once a step: out[t, i] = (cos, sin)(pos[t] * inv_f
     float *out; /* [T, n_dims / 2, 2] */
 };
 
-struct sl_op_qk_norm_rope_kv_store { /* q, k: optional per-head RMSNorm, then RoPE; k, v: to the
-                                        pages */
+struct sl_op_qk_norm_rope_kv_store { /* q, k: optional RMSNorm, then RoPE; k, v: to the pages */
     const struct sl_batch *batch;
     float *q;       /* [T, nq, hd], rows ld apart; rotated in place */
-    const float *k; /* [T, nkv, hd] */
+    float *k;       /* [T, nkv, hd]; may be changed */
     const float *v; /* [T, nkv, hd] */
     int64_t ld_q, ld_k, ld_v;
     int32_t n_heads, n_kv_heads, head_dim;
-    const float *q_norm, *k_norm; /* [hd] or NULL */
+    const float *q_norm, *k_norm; /* [hd] of each head, or NULL */
+    bool norm_rows; /* they are of all heads of a row together: [nq * hd], [nkv * hd] */
     float eps;
     const struct sl_rope *rope; /* NULL: no rotation */
     const float *angles;        /* from rope_angles */

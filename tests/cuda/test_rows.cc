@@ -8,6 +8,7 @@ extern "C" {
 #include "quant/float.h"
 }
 #include "cuda/device.h"
+#include "cuda/norm.h"
 
 #include <cuda_bf16.h>
 
@@ -269,6 +270,89 @@ static void norms()
     }
 }
 
+/* x += y or its norm, and the norm of that or itself, step by step in the documented order. */
+static void join_case(int h, int n, bool norm_y, bool norm_x, bool add, size_t skip)
+{
+    const size_t all = static_cast<size_t>(n * h);
+    const float eps = 1e-5f;
+    std::vector<float> x(all), y(all), wx((size_t)h), wy((size_t)h);
+    for (size_t i = 0; i < all; i++) {
+        x[i] = (float)sl_rng_normal(&rng);
+        y[i] = (float)sl_rng_normal(&rng) * 3.0f;
+    }
+    for (int i = 0; i < h; i++) {
+        wx[(size_t)i] = (float)sl_rng_normal(&rng);
+        wy[(size_t)i] = (float)sl_rng_normal(&rng);
+    }
+    dev<float> d_x(x, skip), d_y(y, skip), d_wx(wx), d_wy(wy);
+    dev<__nv_bfloat16> out(all, skip / 2);
+    if (add) {
+        struct sl_op_add_rmsnorm a = {};
+        a.x = d_x.p, a.y = d_y.p, a.w = norm_x ? d_wx.p : nullptr, a.eps = eps, a.n = n, a.h = h;
+        a.out = out.p, a.w_y = norm_y ? d_wy.p : nullptr;
+        sl_cuda_add_rmsnorm(&cu.base, &a);
+    } else {
+        struct sl_op_rmsnorm a = {};
+        a.x = d_x.p, a.w = norm_x ? d_wx.p : nullptr, a.eps = eps, a.n = n, a.h = h, a.out = out.p;
+        sl_cuda_rmsnorm(&cu.base, &a);
+    }
+    const std::vector<__nv_bfloat16> got = out.get();
+    const std::vector<float> stream = d_x.get();
+    for (int t = 0; t < n; t++) {
+        float *xr = &x[(size_t)(t * h)];
+        const float *yr = &y[(size_t)(t * h)];
+        const float scale = norm_y ? 1.0f / sqrtf(sum_in_order(yr, h) / (float)h + eps) : 1.0f;
+        for (int i = 0; add && i < h; i++)
+            xr[i] += norm_y ? yr[i] * scale * wy[(size_t)i] : yr[i];
+        for (int i = 0; i < h; i++)
+            CHECK(same(stream[(size_t)(t * h + i)], xr[i]), "stream h %d col %d", h, i);
+        for (int i = 0; !norm_x && i < h; i++)
+            CHECK(same(__bfloat162float(got[(size_t)(t * h + i)]),
+                       sl_bf16_to_f32(sl_f32_to_bf16(xr[i]))),
+                  "input h %d col %d", h, i);
+        if (norm_x)
+            norm_row(xr, wx.data(), h, eps, &got[(size_t)(t * h)], "join");
+    }
+}
+
+static void joins()
+{
+    static const int widths[] = {1, 64, 255, 1028, 4096, 8196};
+    for (int h : widths) {
+        join_case(h, 2, true, true, true, 0);
+        join_case(h, 1, true, false, true, 0);
+        join_case(h, 2, false, false, true, 4 * below(4));
+        join_case(h, 1, false, false, false, 0);
+    }
+    join_case(96, 70, true, true, true, 0);
+}
+
+/* All heads of q and k together. */
+static void norm_two_case(int n, int hq, int hk, int ld_q)
+{
+    const float eps = 1e-6f;
+    std::vector<float> q((size_t)(n * ld_q)), k((size_t)(n * hk)), wq((size_t)hq), wk((size_t)hk);
+    for (std::vector<float> *v : {&q, &k, &wq, &wk})
+        for (float &f : *v)
+            f = (float)sl_rng_normal(&rng);
+    dev<float> d_q(q), d_k(k), d_wq(wq), d_wk(wk);
+    const struct sl_cuda_norm_row rows[2] = {{d_q.p, ld_q, d_wq.p, hq}, {d_k.p, hk, d_wk.p, hk}};
+    sl_cuda_norm_two(&cu, rows, n, eps);
+    const std::vector<float> got_q = d_q.get(), got_k = d_k.get();
+    for (int t = 0; t < n; t++) {
+        const float *row = &q[(size_t)(t * ld_q)], *key = &k[(size_t)(t * hk)];
+        const float sq = 1.0f / sqrtf(sum_in_order(row, hq) / (float)hq + eps);
+        const float sk = 1.0f / sqrtf(sum_in_order(key, hk) / (float)hk + eps);
+        for (int i = 0; i < ld_q; i++)
+            CHECK(
+                same(got_q[(size_t)(t * ld_q + i)], i < hq ? row[i] * sq * wq[(size_t)i] : row[i]),
+                "q of %d, col %d", hq, i);
+        for (int i = 0; i < hk; i++)
+            CHECK(same(got_k[(size_t)(t * hk + i)], key[i] * sk * wk[(size_t)i]), "k of %d, col %d",
+                  hk, i);
+    }
+}
+
 /* ------------------------------------------------------------------ angles */
 
 static void angles()
@@ -346,6 +430,10 @@ int main(int argc, char **argv)
     cudaStreamCreate(&cu.stream);
     embeds();
     norms();
+    joins();
+    norm_two_case(5, 64, 32, 64);
+    norm_two_case(2, 4096, 1024, 4112);
+    norm_two_case(1, 8448, 256, 8448);
     angles();
     gathers();
     CHECK(cu.error == cudaSuccess, "%s", cu.error_what);

@@ -281,7 +281,7 @@ static void test_rmsnorm(void **state)
                     struct red_buf out = red_alloc(n_all), sum = red_alloc(n_all);
                     snprintf(what, sizeof what, "rmsnorm %s H=%d T=%d", isa_names[isa], h, n);
                     memcpy(sum.p, x, n_all * sizeof *x);
-                    struct sl_op_add_rmsnorm a = {sum.p, y, w, 1e-5f, n, h, out.p};
+                    struct sl_op_add_rmsnorm a = {sum.p, y, w, 1e-5f, n, h, out.p, NULL};
                     be->vt->add_rmsnorm(be, &a);
                     red_check(&out, true, what);
                     red_check(&sum, true, what);
@@ -307,6 +307,48 @@ static void test_rmsnorm(void **state)
             sl_free(ref);
             sl_free(want);
         }
+}
+
+/* Norms after a sublayer, before the next, both or none: as the norms of one kind one by one. */
+static void test_norm_places(void **state)
+{
+    (void)state;
+    enum { H = 100, T = 5 };
+    struct sl_rng rng = {31, 0};
+    float *x = floats(&rng, T * H, 3.0), *y = floats(&rng, T * H, 2.0);
+    float *w = floats(&rng, H, 1.0), *w_y = floats(&rng, H, 1.0);
+    for (int isa = 0; isa < N_FLOAT_ISAS; isa++)
+        for (int k = 0; isa_available(isa) && k < 4; k++) {
+            struct sl_backend *be = backend(isa, 1 + k % 2);
+            struct red_buf sum = red_alloc(T * H), in = red_alloc(T * H), out = red_alloc(T * H);
+            float want_sum[T * H], want[T * H];
+            snprintf(what, sizeof what, "norm places %d %s", k, isa_names[isa]);
+            memcpy(sum.p, x, sizeof want);
+            memcpy(in.p, y, sizeof want);
+            memcpy(want, y, sizeof want);
+            if (k & 1)
+                be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){y, w_y, 1e-5f, T, H, want});
+            for (int i = 0; i < T * H; i++)
+                want_sum[i] = x[i] + want[i];
+            memcpy(want, want_sum, sizeof want);
+            if (k & 2)
+                be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){want_sum, w, 1e-5f, T, H, want});
+            be->vt->add_rmsnorm(be,
+                                &(struct sl_op_add_rmsnorm){sum.p, in.p, k & 2 ? w : NULL, 1e-5f, T,
+                                                            H, out.p, k & 1 ? w_y : NULL});
+            red_check(&out, true, what);
+            same_bits(sum.p, want_sum, T * H, what);
+            same_bits(out.p, want, T * H, what);
+            be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){x, NULL, 1e-5f, T, H, out.p});
+            same_bits(out.p, x, T * H, what);
+            red_free(&sum);
+            red_free(&in);
+            red_free(&out);
+        }
+    sl_free(x);
+    sl_free(y);
+    sl_free(w);
+    sl_free(w_y);
 }
 
 static void test_embed_and_gather(void **state)
@@ -656,6 +698,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_threads),
         cmocka_unit_test(test_weight_errors),
         cmocka_unit_test(test_rmsnorm),
+        cmocka_unit_test(test_norm_places),
         cmocka_unit_test(test_embed_and_gather),
         cmocka_unit_test(test_rope_angles),
         cmocka_unit_test(test_exp),

@@ -26,6 +26,7 @@
  * token 1.1, 16 1.4, 64 1.6, 128 2.9, 256 4.7.
  */
 #include "cuda/attention/attention.cuh"
+#include "cuda/norm.h"
 #include "cuda/ptx_fp8.cuh"
 
 #define STORE_WARPS      4
@@ -514,8 +515,16 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
     a.n_heads = op->n_heads;
     a.n_kv_heads = op->n_kv_heads;
     a.head_dim = op->head_dim;
-    a.q_norm = op->q_norm;
-    a.k_norm = op->k_norm;
+    if (op->norm_rows) {
+        const struct sl_cuda_norm_row rows[2] = {
+            {op->q, op->ld_q, op->q_norm, op->n_heads * op->head_dim},
+            {op->k, op->ld_k, op->k_norm, op->n_kv_heads * op->head_dim},
+        };
+        sl_cuda_norm_two(cu, rows, b->n_tokens, op->eps);
+    } else {
+        a.q_norm = op->q_norm;
+        a.k_norm = op->k_norm;
+    }
     a.eps = op->eps;
     if (op->rope != nullptr) {
         a.n_rotated = op->rope->n_dims;

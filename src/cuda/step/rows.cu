@@ -22,6 +22,7 @@
 #include "cuda/gemm/fuse.h"
 #include "cuda/gemm/linear_w8a8.cuh"
 #include "cuda/norm.cuh"
+#include "cuda/norm.h"
 
 #include <math.h>
 
@@ -332,74 +333,6 @@ struct norm_args {
     sl_w8_quant codes; /* of out */
 };
 
-/* The same in every thread: every warp adds the warps' sums. */
-template <int NT> static __device__ __forceinline__ float sum_block(float s, float *room)
-{
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    s = sl_norm_sum_warp(s);
-    if (lane == 0)
-        room[warp] = s;
-    __syncthreads();
-    return sl_norm_sum_warp(lane < NT / 32 ? room[lane] : 0.0f);
-}
-
-/* Four floats from i on, zeros behind the end. WIDE: rows are 16-byte aligned and h % 4 == 0. */
-template <bool WIDE>
-static __device__ __forceinline__ float4 load4(const float *p, int32_t i, int32_t h)
-{
-    float4 v = make_float4(0, 0, 0, 0);
-    if (WIDE) {
-        if (i < h)
-            v = *reinterpret_cast<const float4 *>(p + i);
-        return v;
-    }
-    v.x = i < h ? p[i] : 0.0f;
-    v.y = i + 1 < h ? p[i + 1] : 0.0f;
-    v.z = i + 2 < h ? p[i + 2] : 0.0f;
-    v.w = i + 3 < h ? p[i + 3] : 0.0f;
-    return v;
-}
-
-template <bool WIDE>
-static __device__ __forceinline__ void store4(float *p, int32_t i, int32_t h, float4 v)
-{
-    if (WIDE) {
-        if (i < h)
-            *reinterpret_cast<float4 *>(p + i) = v;
-        return;
-    }
-    const float e[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-        if (i + j < h)
-            p[i + j] = e[j];
-}
-
-/* As sl_red_add does it in products that add to the residual stream themselves. */
-static __device__ __forceinline__ float4 add4(float4 a, float4 b)
-{
-    return make_float4(sl_add_ftz(a.x, b.x), sl_add_ftz(a.y, b.y), sl_add_ftz(a.z, b.z),
-                       sl_add_ftz(a.w, b.w));
-}
-
-template <bool WIDE>
-static __device__ __forceinline__ void store_normed(__nv_bfloat16 *p, int32_t i, int32_t h,
-                                                    float4 v, float4 w, float scale)
-{
-    const sl_norm_quad q = sl_norm_of(v, w, scale);
-    if constexpr (WIDE) {
-        if (i < h)
-            *reinterpret_cast<sl_norm_quad *>(p + i) = q;
-    } else {
-        const __nv_bfloat16 e[4] = {__low2bfloat16(q.a), __high2bfloat16(q.a), __low2bfloat16(q.b),
-                                    __high2bfloat16(q.b)};
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            if (i + j < h)
-                p[i + j] = e[j];
-    }
-}
-
 static __device__ __forceinline__ uint32_t largest(uint32_t pair)
 {
     return max(pair & 0x7FFFu, pair >> 16 & 0x7FFFu);
@@ -445,32 +378,32 @@ static __global__ void __launch_bounds__(NT) norm_kernel(norm_args a)
     float s = 0.0f;
 #pragma unroll
     for (int k = 0; k < VEC; k++) /* weights are constant: no need to wait */
-        w[k] = load4<WIDE>(a.w, first + 4 * NT * k, a.h);
+        w[k] = sl_norm_load4<WIDE>(a.w, first + 4 * NT * k, a.h);
     sl_grid_launch_dependents(); /* the product behind begins to fetch its weights */
     sl_grid_wait();
 #pragma unroll
     for (int k = 0; k < VEC; k++)
-        v[k] = load4<WIDE>(a.x + at, first + 4 * NT * k, a.h);
+        v[k] = sl_norm_load4<WIDE>(a.x + at, first + 4 * NT * k, a.h);
     if (ADD) {
         float4 y[VEC];
 #pragma unroll
         for (int k = 0; k < VEC; k++)
-            y[k] = load4<WIDE>(a.y + at, first + 4 * NT * k, a.h);
+            y[k] = sl_norm_load4<WIDE>(a.y + at, first + 4 * NT * k, a.h);
 #pragma unroll
         for (int k = 0; k < VEC; k++) {
-            v[k] = add4(v[k], y[k]);
-            store4<WIDE>(a.sum + at, first + 4 * NT * k, a.h, v[k]);
+            v[k] = sl_norm_add4(v[k], y[k]);
+            sl_norm_store4<WIDE>(a.sum + at, first + 4 * NT * k, a.h, v[k]);
         }
     }
 #pragma unroll
     for (int k = 0; k < VEC; k++)
         s = sl_norm_squares(s, v[k]);
-    float scale = sl_norm_scale(sum_block<NT>(s, room), a.eps, a.h);
+    float scale = sl_norm_scale(sl_norm_sum_block<NT>(s, room), a.eps, a.h);
     uint2 pairs[VEC];
 #pragma unroll
     for (int k = 0; k < VEC; k++) {
         const int32_t i = first + 4 * NT * k;
-        store_normed<WIDE>(a.out + at, i, a.h, v[k], w[k], scale);
+        sl_norm_store<WIDE>(a.out + at, i, a.h, v[k], w[k], scale);
         if (!CODES)
             continue;
         const sl_norm_quad q = sl_norm_of(v[k], w[k], scale);
@@ -489,17 +422,17 @@ template <bool ADD> static __global__ void __launch_bounds__(1024) norm_long_ker
     sl_grid_launch_dependents();
     sl_grid_wait();
     for (int32_t i = 4 * (int32_t)threadIdx.x; i < a.h; i += 4096) {
-        float4 v = load4<false>(a.x + at, i, a.h);
+        float4 v = sl_norm_load4<false>(a.x + at, i, a.h);
         if (ADD) {
-            v = add4(v, load4<false>(a.y + at, i, a.h));
-            store4<false>(a.sum + at, i, a.h, v);
+            v = sl_norm_add4(v, sl_norm_load4<false>(a.y + at, i, a.h));
+            sl_norm_store4<false>(a.sum + at, i, a.h, v);
         }
         s = sl_norm_squares(s, v);
     }
-    float scale = sl_norm_scale(sum_block<1024>(s, room), a.eps, a.h);
+    float scale = sl_norm_scale(sl_norm_sum_block<1024>(s, room), a.eps, a.h);
     for (int32_t i = 4 * (int32_t)threadIdx.x; i < a.h; i += 4096)
-        store_normed<false>(a.out + at, i, a.h, load4<false>(a.x + at, i, a.h),
-                            load4<false>(a.w, i, a.h), scale);
+        sl_norm_store<false>(a.out + at, i, a.h, sl_norm_load4<false>(a.x + at, i, a.h),
+                             sl_norm_load4<false>(a.w, i, a.h), scale);
 }
 
 template <int NT, int VEC, bool ADD, bool CODES>
@@ -583,17 +516,17 @@ template <int QUADS> static __global__ void __launch_bounds__(FEW_THREADS) few_k
     float4 v[QUADS], w[QUADS];
 #pragma unroll
     for (int j = 0; j < QUADS; j++)
-        w[j] = load4<true>(a.norm.w, col + FEW_COLS * j, h);
+        w[j] = sl_norm_load4<true>(a.norm.w, col + FEW_COLS * j, h);
     sl_cluster_sync(); /* all are there */
     sl_grid_launch_dependents();
     sl_grid_wait();
 #pragma unroll
     for (int j = 0; j < QUADS; j++) {
         const int i = col + FEW_COLS * j;
-        v[j] = load4<true>(a.norm.x + at, i, h);
+        v[j] = sl_norm_load4<true>(a.norm.x + at, i, h);
         if (i < h) {
-            v[j] = add4(v[j], few_sum(a, at, i));
-            store4<true>(a.norm.sum + at, i, h, v[j]);
+            v[j] = sl_norm_add4(v[j], few_sum(a, at, i));
+            sl_norm_store4<true>(a.norm.sum + at, i, h, v[j]);
         }
         row[(first + 4 * j) * width + t] = v[j];
     }
@@ -611,7 +544,7 @@ template <int QUADS> static __global__ void __launch_bounds__(FEW_THREADS) few_k
     const float scale = sl_norm_scale_of(room, a.norm.eps, h);
 #pragma unroll
     for (int j = 0; j < QUADS; j++)
-        store_normed<true>(a.norm.out + at, col + FEW_COLS * j, h, v[j], w[j], scale);
+        sl_norm_store<true>(a.norm.out + at, col + FEW_COLS * j, h, v[j], w[j], scale);
 }
 
 static bool few_fits(const norm_args *a, int32_t n)
@@ -665,12 +598,22 @@ extern "C" void sl_cuda_rmsnorm(struct sl_backend *be, const struct sl_op_rmsnor
 {
     struct sl_cuda_norm n = {a->x, a->w, a->eps, a->n, a->h, static_cast<__nv_bfloat16 *>(a->out),
                              NULL};
+    if (a->w == NULL) {
+        struct sl_op_add_rmsnorm join = {};
+        join.x = const_cast<float *>(a->x), join.n = a->n, join.h = a->h, join.out = a->out;
+        sl_cuda_join(sl_cuda(be), &join);
+        return;
+    }
     run_norm(sl_cuda(be), &n);
 }
 
 extern "C" void sl_cuda_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a)
 {
     struct sl_cuda *cu = sl_cuda(be);
+    if (a->w == NULL || a->w_y != NULL) {
+        sl_cuda_join(cu, a);
+        return;
+    }
     struct sl_cuda_norm n = {a->x, a->w, a->eps, a->n, a->h, static_cast<__nv_bfloat16 *>(a->out),
                              a->y};
     norm_args k = args_of(&n);

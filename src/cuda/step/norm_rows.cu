@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT
+ * Norms of whole rows in float: of what a sublayer adds to the residual stream (post-norms), and of
+ * all heads of q and k together. The order of the sums is norm.cuh's.
+ *
+ * One block of threads has a row; a thread reads again what it wrote. join_kernel reads y twice
+ * (the second time from L1), x once, and writes x and the activations: 14 bytes a column from
+ * memory, as add_rmsnorm.
+ */
+#include "cuda/norm.h"
+
+#include "cuda/launch.cuh"
+#include "cuda/norm.cuh"
+
+struct join_args {
+    float *x;
+    const float *y;       /* NULL: nothing is added */
+    const float *w_y, *w; /* NULL: no such norm */
+    __nv_bfloat16 *out;
+    float eps;
+    int32_t h;
+};
+
+template <bool WIDE>
+static __device__ __forceinline__ float4 join_normed(float4 v, const float *w, int32_t i, int32_t h,
+                                                     float scale)
+{
+    const float4 f = sl_norm_load4<WIDE>(w, i, h);
+    return make_float4(__fmul_rn(__fmul_rn(v.x, scale), f.x), __fmul_rn(__fmul_rn(v.y, scale), f.y),
+                       __fmul_rn(__fmul_rn(v.z, scale), f.z),
+                       __fmul_rn(__fmul_rn(v.w, scale), f.w));
+}
+
+/* The scale of a row's norm; room: 32 floats of shared memory that no one else uses. */
+template <int NT, bool WIDE>
+static __device__ __forceinline__ float join_scale(const float *row, int32_t h, float eps,
+                                                   float *room)
+{
+    float s = 0.0f;
+    for (int32_t i = 4 * static_cast<int32_t>(threadIdx.x); i < h; i += 4 * NT)
+        s = sl_norm_squares(s, sl_norm_load4<WIDE>(row, i, h));
+    return sl_norm_scale(sl_norm_sum_block<NT>(s, room), eps, h);
+}
+
+template <int NT, bool WIDE> static __global__ void __launch_bounds__(NT) join_kernel(join_args a)
+{
+    SL_SMEM(float, room); /* [2][32] */
+    const int64_t at = static_cast<int64_t>(blockIdx.x) * a.h;
+    float scale = 1.0f, s = 0.0f;
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    if (a.w_y != nullptr)
+        scale = join_scale<NT, WIDE>(a.y + at, a.h, a.eps, room);
+    for (int32_t i = 4 * static_cast<int32_t>(threadIdx.x); i < a.h; i += 4 * NT) {
+        float4 v = sl_norm_load4<WIDE>(a.x + at, i, a.h);
+        if (a.y != nullptr) {
+            float4 y = sl_norm_load4<WIDE>(a.y + at, i, a.h);
+            if (a.w_y != nullptr)
+                y = join_normed<WIDE>(y, a.w_y, i, a.h, scale);
+            v = sl_norm_add4(v, y);
+            sl_norm_store4<WIDE>(a.x + at, i, a.h, v);
+        }
+        s = sl_norm_squares(s, v);
+        if (a.w == nullptr) /* times 1 twice: the bits stay */
+            sl_norm_store<WIDE>(a.out + at, i, a.h, v, make_float4(1, 1, 1, 1), 1.0f);
+    }
+    if (a.w == nullptr)
+        return;
+    scale = sl_norm_scale(sl_norm_sum_block<NT>(s, room + 32), a.eps, a.h);
+    for (int32_t i = 4 * static_cast<int32_t>(threadIdx.x); i < a.h; i += 4 * NT)
+        sl_norm_store<WIDE>(a.out + at, i, a.h, sl_norm_load4<WIDE>(a.x + at, i, a.h),
+                            sl_norm_load4<WIDE>(a.w, i, a.h), scale);
+}
+
+static bool aligned(const void *p)
+{
+    return (reinterpret_cast<uintptr_t>(p) & 15) == 0;
+}
+
+void sl_cuda_join(struct sl_cuda *cu, const struct sl_op_add_rmsnorm *a)
+{
+    const join_args k = {a->x,   a->y, a->w_y, a->w, static_cast<__nv_bfloat16 *>(a->out),
+                         a->eps, a->h};
+    const bool wide = a->h % 4 == 0 && aligned(a->x) && aligned(a->y) && aligned(a->w_y) &&
+                      aligned(a->w) && aligned(a->out);
+    const dim3 grid(static_cast<unsigned>(a->n));
+    const size_t smem = 64 * sizeof(float);
+    if (a->h <= 8192)
+        sl_launch(cu, wide ? join_kernel<256, true> : join_kernel<256, false>, grid, dim3(256),
+                  smem, k);
+    else
+        sl_launch(cu, wide ? join_kernel<1024, true> : join_kernel<1024, false>, grid, dim3(1024),
+                  smem, k);
+}
+
+/* ------------------------------------------------------------------ q and k */
+
+struct two_args {
+    sl_cuda_norm_row rows[2];
+    float eps;
+};
+
+/* grid (rows, 2) */
+template <int NT> static __global__ void __launch_bounds__(NT) two_kernel(two_args a)
+{
+    SL_SMEM(float, room);
+    const sl_cuda_norm_row r = blockIdx.y == 0 ? a.rows[0] : a.rows[1];
+    float *row = r.x + static_cast<int64_t>(blockIdx.x) * r.ld;
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    const float scale = join_scale<NT, true>(row, r.h, a.eps, room);
+    for (int32_t i = 4 * static_cast<int32_t>(threadIdx.x); i < r.h; i += 4 * NT)
+        sl_norm_store4<true>(
+            row, i, r.h, join_normed<true>(sl_norm_load4<true>(row, i, r.h), r.w, i, r.h, scale));
+}
+
+void sl_cuda_norm_two(struct sl_cuda *cu, const struct sl_cuda_norm_row rows[2], int32_t n,
+                      float eps)
+{
+    const two_args k = {{rows[0], rows[1]}, eps};
+    const dim3 grid(static_cast<unsigned>(n), 2);
+    for (int i = 0; i < 2; i++)
+        SL_ASSERT(rows[i].h % 4 == 0 && rows[i].ld % 4 == 0 && aligned(rows[i].x) &&
+                  aligned(rows[i].w));
+    if (SL_MAX(rows[0].h, rows[1].h) <= 8192)
+        sl_launch(cu, two_kernel<256>, grid, dim3(256), 32 * sizeof(float), k);
+    else
+        sl_launch(cu, two_kernel<1024>, grid, dim3(1024), 32 * sizeof(float), k);
+}
