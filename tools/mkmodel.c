@@ -188,7 +188,7 @@ static int set_double(const char *flag, const char *s, double min, double max, d
 static int set_rope(const struct args *a, struct sl_hparams *hp, struct sl_error *err)
 {
     static const char *const names[] = {"plain", "linear", "llama3", "yarn"};
-    struct sl_rope_params *p = &hp->rope;
+    struct sl_rope_params *p = &hp->ropes[0];
     const char *want = a->rope ? a->rope : "plain";
     int32_t original = 0;
     int rc;

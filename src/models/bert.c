@@ -34,13 +34,13 @@ static const struct sl_hparam_desc hparams[] = {
 static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_ENCODER("bert."),
     {.slot = SL_SLOT_POOLER, .hf = "bert.pooler.dense.weight", .gguf = "cls.weight",
-     .rows = SL_DIM_H, .cols = SL_DIM_H, .need = SL_HAS_CLASSIFIER},
+     .rows = SL_DIM_H, .cols = SL_DIM_H, .when = SL_HAS_CLASSIFIER},
     {.slot = SL_SLOT_POOLER_BIAS, .hf = "bert.pooler.dense.bias", .gguf = "cls.bias",
-     .rows = SL_DIM_H, .need = SL_HAS_CLASSIFIER},
+     .rows = SL_DIM_H, .when = SL_HAS_CLASSIFIER},
     {.slot = SL_SLOT_CLASSIFIER, .hf = "classifier.weight", .gguf = "cls.output.weight",
-     .rows = SL_DIM_LABELS, .cols = SL_DIM_H, .need = SL_HAS_CLASSIFIER},
+     .rows = SL_DIM_LABELS, .cols = SL_DIM_H, .when = SL_HAS_CLASSIFIER},
     {.slot = SL_SLOT_CLASSIFIER_BIAS, .hf = "classifier.bias", .gguf = "cls.output.bias",
-     .rows = SL_DIM_LABELS, .need = SL_HAS_CLASSIFIER},
+     .rows = SL_DIM_LABELS, .when = SL_HAS_CLASSIFIER},
 };
 /* clang-format on */
 
@@ -50,12 +50,15 @@ int sl_plan_encoder(const struct sl_model_name *name, const struct sl_hparams *h
     (void)name;
     if (hp->is_decoder)
         return sl_fail(err, SL_EUNSUPPORTED, "config.json: is_decoder true is not supported");
-    for (int32_t i = 0; i < hp->n_layers; i++)
-        layers[i] = (struct sl_layer_desc){.mixer = SL_MIX_WHOLE,
-                                           .ffn = SL_FFN_PLAIN,
-                                           .kv_kind = SL_KV_STEP,
-                                           .act = SL_ACT_GELU_ERF,
-                                           .attn_scale = (float)(1.0 / sqrt((double)hp->head_dim))};
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        layers[i].ffn = SL_FFN_PLAIN;
+        layers[i].act = SL_ACT_GELU_ERF;
+        layers[i].norm = SL_NORM_LAYER;
+        layers[i].norms = SL_NORM_SUM;
+        layers[i].whole = true;
+        layers[i].kv_source =
+            0; /* a text is done in one step: a layer writes over the one before */
+    }
     return 0;
 }
 

@@ -56,11 +56,11 @@ unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc
     char name[SL_MAX_TENSOR_NAME];
     for (int32_t i = 0; i < desc->n_weights; i++) {
         const struct sl_weight_desc *w = &desc->weights[i];
-        if (w->need == 0 || w->gguf == NULL)
+        if (w->when == 0 || w->gguf == NULL)
             continue;
         sl_bind_name(w->gguf, 0, name);
         if (sl_ckpt_find(ckpt, name) != NULL || sl_ckpt_unsupported(ckpt, name) != NULL)
-            has |= w->need;
+            has |= w->when;
     }
     return has;
 }
@@ -75,11 +75,11 @@ void sl_bind_shape(int32_t n_dims, const int64_t *dims, char *out, size_t n_out)
     }
 }
 
-static int check_shape(const struct sl_model *m, const struct sl_weight_desc *w,
-                       const struct sl_ckpt_tensor *t, struct sl_error *err)
+static int check_shape(const struct sl_param *p, const struct sl_ckpt_tensor *t,
+                       struct sl_error *err)
 {
-    int64_t want[2] = {sl_hparams_dim(&m->hp, w->rows), sl_hparams_dim(&m->hp, w->cols)};
-    int32_t n_want = w->cols == SL_DIM_NONE ? 1 : 2;
+    const int64_t want[2] = {p->n_rows, p->n_cols};
+    int32_t n_want = p->desc->cols == SL_DIM_NONE ? 1 : 2;
     bool ok = t->n_dims == n_want && t->dims[0] == want[0];
     if (ok && n_want == 2)
         ok = t->dims[1] == want[1];
@@ -134,16 +134,20 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
 {
     char name[SL_MAX_TENSOR_NAME];
     const char *pattern = pattern_of(w, sl_ckpt_kind(m->ckpt));
-    if (pattern == NULL || (w->need & ~m->hp.has) != 0)
+    unsigned has = w->slot >= SL_SLOT_FIRST_GLOBAL ? m->hp.has : m->layers[layer].has;
+    if (pattern == NULL || (w->when & ~has) != 0)
         return 0;
     const struct sl_ckpt_tensor *t = find(m->ckpt, pattern, layer, name);
     struct sl_param *p = sl_param(m, layer, w->slot);
     p->desc = w;
+    p->layer = &m->layers[layer];
+    p->n_rows = sl_layer_dim(&m->hp, p->layer, w->rows);
+    p->n_cols = sl_layer_dim(&m->hp, p->layer, w->cols);
     if (t == NULL) {
         int found = sl_int4_bind(m, name, p, err);
         return found == 0 ? missing(m, w, name, err) : SL_MIN(found, 0);
     }
-    int rc = check_shape(m, w, t, err);
+    int rc = check_shape(p, t, err);
     if (rc == 0)
         rc = check_format(w, t, err);
     if (rc != 0)

@@ -15,10 +15,13 @@
 
 /* ---------------------------------------------------------------- rotary embedding */
 
+enum { SL_MAX_ROPES = 4 }; /* tables of one model */
+
 enum sl_rope_scaling { SL_ROPE_PLAIN, SL_ROPE_LINEAR, SL_ROPE_LLAMA3, SL_ROPE_YARN };
 
 struct sl_rope_params {
     enum sl_rope_scaling scaling;
+    int32_t n_dims; /* rotated dimensions of a head; 0: all */
     double theta;
     double factor;                            /* linear, llama3, yarn */
     double low_freq_factor, high_freq_factor; /* llama3 */
@@ -31,8 +34,8 @@ struct sl_rope_params {
 
 /* ---------------------------------------------------------------- hyper-parameters */
 
-/* Groups of tensors a checkpoint has or has not. A config says so by a key, a GGUF by the tensors
- * it holds. */
+/* Groups of tensors that a model or a layer has or has not. A config says so by a key, a GGUF by
+ * the tensors it holds; plan() may decide it for each layer. */
 enum sl_has {
     SL_HAS_QKV_BIAS = 1 << 0,
     SL_HAS_O_BIAS = 1 << 1,
@@ -56,9 +59,9 @@ enum sl_int4_kind {
 struct sl_hparams {
     int32_t hidden, intermediate, n_layers, n_heads, n_kv_heads, head_dim, n_vocab, context;
     double norm_eps;
-    unsigned has; /* enum sl_has */
-    struct sl_rope_params rope;
-    int32_t window; /* keys a row sees; 0 = all */
+    unsigned has;                              /* enum sl_has */
+    struct sl_rope_params ropes[SL_MAX_ROPES]; /* as many as the family has */
+    int32_t window;                            /* keys a row sees; 0 = all */
     bool use_window;
     int32_t max_window_layers;           /* layers from this one on are windowed */
     uint8_t layer_types[SL_MAX_LAYERS];  /* enum sl_layer_window: config's layer_types */
@@ -68,6 +71,7 @@ struct sl_hparams {
     int32_t int4_group;        /* columns that share a scale; -1: all of a row */
     int32_t n_types, n_labels; /* token types of an encoder, outputs of a classifier */
     int32_t pad_id;            /* where places begin behind it (behind_pad) */
+    enum sl_act act;
     bool mlp_bias, is_decoder;
     bool fp8_activations; /* of matrices of FP8, as config.json says */
     bool from_gguf;
@@ -119,6 +123,8 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_FFN_NORM_BIAS,
                SL_SLOT_UP_BIAS,
                SL_SLOT_DOWN_BIAS,
+               SL_SLOT_ATTN_OUT_NORM, /* of what attention adds */
+               SL_SLOT_FFN_OUT_NORM,
                /* once per model */
                SL_SLOT_EMBED,
                SL_SLOT_FINAL_NORM,
@@ -142,15 +148,17 @@ static inline bool sl_slot_is_rows(enum sl_slot slot)
     return slot == SL_SLOT_EMBED || slot == SL_SLOT_POSITIONS || slot == SL_SLOT_TYPES;
 }
 
-enum sl_dim { /* a dimension by its symbol */
+enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer_desc says */
               SL_DIM_NONE,
               SL_DIM_H,       /* hidden */
-              SL_DIM_I,       /* intermediate */
+              SL_DIM_I,       /* intermediate, of a layer */
               SL_DIM_V,       /* vocabulary */
-              SL_DIM_Q,       /* n_heads * head_dim */
-              SL_DIM_KV,      /* n_kv_heads * head_dim */
-              SL_DIM_HD,      /* head_dim */
-              SL_DIM_HD_HALF, /* head_dim / 2 */
+              SL_DIM_Q,       /* n_heads * head_dim, of a layer */
+              SL_DIM_K,       /* n_kv_heads * head_dim, of a layer */
+              SL_DIM_VALUES,  /* n_kv_heads * v_dim, of a layer */
+              SL_DIM_ATT,     /* n_heads * v_dim, of a layer: what attention gives */
+              SL_DIM_HD,      /* head_dim, of a layer */
+              SL_DIM_HD_HALF, /* half the model's head_dim */
               SL_DIM_CONTEXT, /* positions */
               SL_DIM_TYPES,   /* token types */
               SL_DIM_LABELS,  /* of a classifier */
@@ -174,28 +182,60 @@ struct sl_weight_desc {
     const char *gguf; /* NULL: not in that container */
     enum sl_dim rows, cols; /* cols NONE: a vector, kept as float32 */
     enum sl_shard shard;
-    unsigned need; /* enum sl_has: present iff these bits are set; 0 = always */
+    unsigned when; /* enum sl_has: present iff the layer, or the model, has these bits; 0: always */
     unsigned flags;
 };
 
 /* ---------------------------------------------------------------- layers */
 
-enum sl_mixer { SL_MIX_GQA, SL_MIX_WHOLE /* every token sees the whole text */ };
+enum sl_mixer { SL_MIX_GQA };
 enum sl_ffn { SL_FFN_GATED, SL_FFN_PLAIN };
-/* STEP: pages hold a layer's keys only while it is computed, so that all layers share them. */
-enum sl_kv_kind { SL_KV_FULL, SL_KV_STEP };
+enum sl_norm_kind { SL_NORM_RMS, SL_NORM_LAYER /* with a mean and a bias */ };
+/* What q and k are normed by before they are rotated. */
+enum sl_qk_norm {
+    SL_QK_NORM_NONE,
+    SL_QK_NORM_HEADS /* each head */,
+    SL_QK_NORM_ROWS /* all heads */
+};
 
-/* One layer of the walk in run.c. An axis enters here when a second family needs it. */
+/* Where the norms of a sublayer f (attention, MLP) stand; x is the residual stream. */
+enum sl_norm_place {
+    SL_NORM_IN = 1 << 0,  /* x + f(norm(x)) */
+    SL_NORM_OUT = 1 << 1, /* x + norm(f(x)); with IN: x + norm(f(norm(x))) */
+    SL_NORM_SUM = 1 << 2, /* norm(x + f(x)), alone */
+};
+
+/* One layer of the walk in run.c: all that is known of its shape. */
 struct sl_layer_desc {
+    unsigned has; /* enum sl_has: which optional tensors it has */
     enum sl_mixer mixer;
     enum sl_ffn ffn;
-    enum sl_kv_kind kv_kind;
     enum sl_act act;
-    int32_t window;   /* 0: none */
-    float attn_scale; /* of q . k */
+    enum sl_norm_kind norm;
+    unsigned norms; /* enum sl_norm_place */
+    enum sl_qk_norm qk_norm;
+    int32_t n_heads, n_kv_heads;
+    int32_t head_dim, v_dim; /* of q and k, of v */
+    int32_t intermediate;
+    int32_t rope;      /* which of the model's tables; -1: positions are not rotated in */
+    bool whole;        /* a token sees all of its text, else itself and those before it */
+    int32_t window;    /* how many of them, with itself; 0: all */
+    int32_t kv_source; /* the layer in whose part of a page its keys lie: itself, or one that is
+                          done with them */
+    float attn_scale;  /* of q . k */
+    float softcap;     /* of scores; 0: none */
 };
 
 /* ---------------------------------------------------------------- families */
+
+/* Where the files say what a table of rotations is. */
+struct sl_rope_desc {
+    const char *kind;                  /* member of rope_parameters; NULL: that object itself */
+    const char *hf_theta, *gguf_theta; /* config.json's older spelling; behind "<architecture>." */
+    double theta;                      /* when absent */
+    bool scaled;                       /* rope_scaling and the GGUF's keys of scaling are of it */
+};
+extern const struct sl_rope_desc sl_rope_one[1]; /* the usual: one for all layers */
 
 struct sl_model_name { /* one member of a family: how files call it */
     const char *id;    /* what we call it */
@@ -211,11 +251,13 @@ struct sl_model_desc {
     const struct sl_model_name *names;
     const struct sl_hparam_desc *hparams;
     const struct sl_weight_desc *weights;
-    int32_t n_names, n_hparams, n_weights;
-    bool encoder;          /* whole texts in one step (run_encoder.c), no tokens come out */
+    const struct sl_rope_desc *ropes;
+    int32_t n_names, n_hparams, n_weights, n_ropes;
+    bool encoder;          /* whole texts in one step, no tokens come out */
     bool behind_pad;       /* places begin behind the padding token's id; one type of token */
     bool gguf_interleaved; /* GGUF converters reorder q and k rows for interleaved RoPE */
-    /* Refuses what the family cannot run and fills layers[hp->n_layers]. */
+    /* Refuses what the family cannot run and fills layers[hp->n_layers], which hold what hp says of
+     * every layer alike (sl_plan_layers). */
     int (*plan)(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err);
     /* The smallest legal model of that name, for tests and tools/mkmodel. */

@@ -8,9 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const mixer_names[] = {[SL_MIX_GQA] = "gqa", [SL_MIX_WHOLE] = "whole"};
 static const char *const ffn_names[] = {[SL_FFN_GATED] = "gated", [SL_FFN_PLAIN] = "plain"};
-static const char *const kv_names[] = {[SL_KV_FULL] = "full", [SL_KV_STEP] = "step"};
 static const char *const act_names[] = {[SL_ACT_SILU] = "silu",
                                         [SL_ACT_GELU_TANH] = "gelu_tanh",
                                         [SL_ACT_GELU_ERF] = "gelu",
@@ -22,9 +20,44 @@ static const char *const rope_names[] = {
     [SL_ROPE_YARN] = "yarn",
 };
 
-static const char *rope_name(const struct sl_model *m)
+static const char *rope_name(const struct sl_model *m, int32_t idx)
 {
-    return (m->hp.has & SL_HAS_ROPE_FREQS) != 0 ? "table" : rope_names[m->hp.rope.scaling];
+    return (m->hp.has & SL_HAS_ROPE_FREQS) != 0 ? "table" : rope_names[m->hp.ropes[idx].scaling];
+}
+
+static const char *mixer_name(const struct sl_layer_desc *l)
+{
+    return l->whole ? "whole" : "gqa";
+}
+
+/* What of a token's keys stays: of an encoder only while a layer is computed. */
+static const char *kv_name(const struct sl_layer_desc *l)
+{
+    return l->whole ? "step" : "full";
+}
+
+static const char *norms_name(const struct sl_layer_desc *l)
+{
+    switch (l->norms) {
+    case SL_NORM_IN:
+        return "before";
+    case SL_NORM_OUT:
+        return "after";
+    case SL_NORM_IN | SL_NORM_OUT:
+        return "before and after";
+    default:
+        return "of the sum";
+    }
+}
+
+static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
+{
+    return a->has == b->has && a->mixer == b->mixer && a->ffn == b->ffn && a->act == b->act &&
+           a->norm == b->norm && a->norms == b->norms && a->qk_norm == b->qk_norm &&
+           a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
+           a->head_dim == b->head_dim && a->v_dim == b->v_dim &&
+           a->intermediate == b->intermediate && a->rope == b->rope && a->whole == b->whole &&
+           a->window == b->window && a->attn_scale == b->attn_scale && a->softcap == b->softcap;
 }
 
 static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
@@ -96,36 +129,50 @@ static void text_count(struct sl_buf *out, uint64_t n)
         sl_buf_printf(out, "%llu", (unsigned long long)n);
 }
 
+static void text_attention(const struct sl_model *m, const struct sl_layer_desc *l,
+                           struct sl_buf *out)
+{
+    sl_buf_printf(out, "%s, %d heads, %d KV heads of %d", mixer_name(l), l->n_heads, l->n_kv_heads,
+                  l->head_dim);
+    if (l->window > 0)
+        sl_buf_printf(out, ", window %d", l->window);
+    if (m->desc->n_ropes > 0 && l->rope < 0)
+        sl_buf_puts(out, ", no positions");
+    if (m->desc->n_ropes > 1 && l->rope >= 0)
+        sl_buf_printf(out, ", theta %g", m->hp.ropes[l->rope].theta);
+    if (l->qk_norm != SL_QK_NORM_NONE)
+        sl_buf_puts(out, l->qk_norm == SL_QK_NORM_ROWS ? ", q/k norm of rows" : ", q/k norm");
+    if ((l->has & SL_HAS_QKV_BIAS) != 0)
+        sl_buf_puts(out, (l->has & SL_HAS_O_BIAS) != 0 ? ", bias q k v o" : ", bias q k v");
+}
+
 /* One line per run of layers that are built alike. */
 static void text_layers(const struct sl_model *m, struct sl_buf *out)
 {
     for (int32_t i = 0, j; i < m->hp.n_layers; i = j) {
         const struct sl_layer_desc *l = &m->layers[i];
-        for (j = i + 1; j < m->hp.n_layers && m->layers[j].window == l->window &&
-                        m->layers[j].mixer == l->mixer && m->layers[j].ffn == l->ffn;)
+        for (j = i + 1; j < m->hp.n_layers && alike(l, &m->layers[j]);)
             j++;
-        sl_buf_printf(out, "layers        %d-%d: %s, %d heads, %d KV heads of %d", i, j - 1,
-                      mixer_names[l->mixer], m->hp.n_heads, m->hp.n_kv_heads, m->hp.head_dim);
-        if (l->window > 0)
-            sl_buf_printf(out, ", window %d", l->window);
-        if ((m->hp.has & SL_HAS_QK_NORM) != 0)
-            sl_buf_puts(out, ", q/k norm");
-        if ((m->hp.has & SL_HAS_QKV_BIAS) != 0)
-            sl_buf_puts(out, (m->hp.has & SL_HAS_O_BIAS) != 0 ? ", bias q k v o" : ", bias q k v");
-        sl_buf_printf(out, "; %s %s of %d; %s KV\n", ffn_names[l->ffn], act_names[l->act],
-                      m->hp.intermediate, kv_names[l->kv_kind]);
+        sl_buf_printf(out, "layers        %d-%d: ", i, j - 1);
+        text_attention(m, l, out);
+        sl_buf_printf(out, "; %s %s of %d", ffn_names[l->ffn], act_names[l->act], l->intermediate);
+        if (l->norms != SL_NORM_IN)
+            sl_buf_printf(out, "; norms %s", norms_name(l));
+        sl_buf_printf(out, "; %s KV\n", kv_name(l));
     }
 }
 
-static void text_rope(const struct sl_model *m, struct sl_buf *out)
+static void text_ropes(const struct sl_model *m, struct sl_buf *out)
 {
-    const struct sl_rope_params *p = &m->hp.rope;
-    sl_buf_printf(out, "rope          %s, theta %g", rope_name(m), p->theta);
-    if (p->scaling != SL_ROPE_PLAIN)
-        sl_buf_printf(out, ", factor %g", p->factor);
-    if (p->scaling == SL_ROPE_LLAMA3 || p->scaling == SL_ROPE_YARN)
-        sl_buf_printf(out, ", original context %g", p->original_context);
-    sl_buf_putc(out, '\n');
+    for (int32_t i = 0; i < m->desc->n_ropes; i++) {
+        const struct sl_rope_params *p = &m->hp.ropes[i];
+        sl_buf_printf(out, "rope          %s, theta %g", rope_name(m, i), p->theta);
+        if (p->scaling != SL_ROPE_PLAIN)
+            sl_buf_printf(out, ", factor %g", p->factor);
+        if (p->scaling == SL_ROPE_LLAMA3 || p->scaling == SL_ROPE_YARN)
+            sl_buf_printf(out, ", original context %g", p->original_context);
+        sl_buf_putc(out, '\n');
+    }
 }
 
 static void text_tensor(const struct sl_model *m, struct sl_backend *be, const struct sl_param *p,
@@ -163,7 +210,7 @@ static void describe_text(const struct sl_model *m, struct sl_backend *be, bool 
                   f->hidden, f->n_vocab, (m->hp.has & SL_HAS_HEAD) != 0 ? "own" : "tied",
                   f->context);
     text_layers(m, out);
-    text_rope(m, out);
+    text_ropes(m, out);
     sl_buf_puts(out, "end ids      ");
     for (int32_t i = 0; i < f->n_eos; i++)
         sl_buf_printf(out, " %d", f->eos[i]);
@@ -197,9 +244,34 @@ static void json_layers(const struct sl_model *m, struct sl_buf *out)
         const struct sl_layer_desc *l = &m->layers[i];
         sl_buf_printf(out,
                       "%s{\"mixer\":\"%s\",\"ffn\":\"%s\",\"activation\":\"%s\",\"kv\":\"%s\","
-                      "\"window\":%d}",
-                      i ? "," : "", mixer_names[l->mixer], ffn_names[l->ffn], act_names[l->act],
-                      kv_names[l->kv_kind], l->window);
+                      "\"window\":%d,\"n_heads\":%d,\"n_kv_heads\":%d,\"head_dim\":%d,"
+                      "\"intermediate\":%d,\"norms\":\"%s\",\"rope\":%d}",
+                      i ? "," : "", mixer_name(l), ffn_names[l->ffn], act_names[l->act], kv_name(l),
+                      l->window, l->n_heads, l->n_kv_heads, l->head_dim, l->intermediate,
+                      norms_name(l), l->rope);
+    }
+    sl_buf_putc(out, ']');
+}
+
+static void json_rope(const struct sl_model *m, int32_t idx, struct sl_buf *out)
+{
+    const struct sl_rope_params *p = &m->hp.ropes[idx];
+    sl_buf_printf(out, "{\"scaling\":\"%s\",\"theta\":", rope_name(m, idx));
+    sl_buf_json_double(out, p->theta);
+    sl_buf_puts(out, ",\"factor\":");
+    sl_buf_json_double(out, p->scaling == SL_ROPE_PLAIN ? 1 : p->factor);
+    sl_buf_putc(out, '}');
+}
+
+/* "rope" is the first table, "ropes" are all. */
+static void json_ropes(const struct sl_model *m, struct sl_buf *out)
+{
+    sl_buf_puts(out, ",\"rope\":");
+    json_rope(m, 0, out);
+    sl_buf_puts(out, ",\"ropes\":[");
+    for (int32_t i = 0; i < m->desc->n_ropes; i++) {
+        sl_buf_puts(out, i ? "," : "");
+        json_rope(m, i, out);
     }
     sl_buf_putc(out, ']');
 }
@@ -248,7 +320,6 @@ static void describe_json(const struct sl_model *m, struct sl_backend *be, bool 
                           struct sl_buf *out)
 {
     const struct sl_model_facts *f = &m->facts;
-    const struct sl_rope_params *p = &m->hp.rope;
 
     sl_buf_putc(out, '{');
     json_key_string(out, "architecture", f->family);
@@ -263,11 +334,8 @@ static void describe_json(const struct sl_model *m, struct sl_backend *be, bool 
                   (m->hp.has & SL_HAS_HEAD) != 0 ? "false" : "true",
                   (m->hp.has & SL_HAS_QKV_BIAS) != 0 ? "true" : "false",
                   (m->hp.has & SL_HAS_QK_NORM) != 0 ? "true" : "false");
-    sl_buf_printf(out, ",\"rope\":{\"scaling\":\"%s\",\"theta\":", rope_name(m));
-    sl_buf_json_double(out, p->theta);
-    sl_buf_puts(out, ",\"factor\":");
-    sl_buf_json_double(out, p->scaling == SL_ROPE_PLAIN ? 1 : p->factor);
-    sl_buf_puts(out, "},\"eos\":[");
+    json_ropes(m, out);
+    sl_buf_puts(out, ",\"eos\":[");
     for (int32_t i = 0; i < f->n_eos; i++)
         sl_buf_printf(out, "%s%d", i ? "," : "", f->eos[i]);
     sl_buf_putc(out, ']');

@@ -231,7 +231,7 @@ static int counts_of_gguf(const struct sl_ckpt *ckpt, const struct sl_model_desc
     for (int32_t i = 0; i < desc->n_weights; i++) {
         const struct sl_weight_desc *w = &desc->weights[i];
         int32_t max, *count = counted_by(hp, w->slot, &max);
-        if (count == NULL || w->gguf == NULL || (w->need & ~hp->has) != 0)
+        if (count == NULL || w->gguf == NULL || (w->when & ~hp->has) != 0)
             continue;
         const struct sl_ckpt_tensor *t = sl_ckpt_find(ckpt, w->gguf);
         if (t == NULL)
@@ -242,35 +242,6 @@ static int counts_of_gguf(const struct sl_ckpt *ckpt, const struct sl_model_desc
         *count = (int32_t)t->dims[0];
     }
     return 0;
-}
-
-int64_t sl_hparams_dim(const struct sl_hparams *hp, enum sl_dim dim)
-{
-    switch (dim) {
-    case SL_DIM_H:
-        return hp->hidden;
-    case SL_DIM_I:
-        return hp->intermediate;
-    case SL_DIM_V:
-        return hp->n_vocab;
-    case SL_DIM_Q:
-        return (int64_t)hp->n_heads * hp->head_dim;
-    case SL_DIM_KV:
-        return (int64_t)hp->n_kv_heads * hp->head_dim;
-    case SL_DIM_HD:
-        return hp->head_dim;
-    case SL_DIM_HD_HALF:
-        return hp->head_dim / 2;
-    case SL_DIM_CONTEXT:
-        return hp->context;
-    case SL_DIM_TYPES:
-        return hp->n_types;
-    case SL_DIM_LABELS:
-        return hp->n_labels;
-    case SL_DIM_NONE:
-        break;
-    }
-    return 1;
 }
 
 int sl_hparams_check(const struct sl_hparams *hp, struct sl_error *err)
@@ -340,8 +311,10 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
     }
     if (rc == 0)
         rc = derive(name, hp, err);
-    if (rc != 0 || desc->encoder) /* its positions are learned */
-        return rc;
-    return hp->from_gguf ? sl_rope_read_gguf(src.gguf, src.arch, hp, err)
-                         : sl_rope_read_hf(src.config, hp, err);
+    for (int32_t i = 0; i < desc->n_ropes && rc == 0; i++)
+        rc = hp->from_gguf
+                 ? sl_rope_read_gguf(src.gguf, src.arch, &desc->ropes[i], hp->context,
+                                     &hp->ropes[i], err)
+                 : sl_rope_read_hf(src.config, &desc->ropes[i], hp->context, &hp->ropes[i], err);
+    return rc;
 }

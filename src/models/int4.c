@@ -139,8 +139,7 @@ static int find_parts(const struct search *s, enum sl_int4_kind kind, struct sl_
 static int check_parts(const struct sl_model *m, struct sl_param *p, struct sl_error *err)
 {
     struct sl_int4_parts *q = p->int4;
-    const int64_t n = sl_hparams_dim(&m->hp, p->desc->rows);
-    const int64_t k = sl_hparams_dim(&m->hp, p->desc->cols), group = group_of(m, k);
+    const int64_t n = p->n_rows, k = p->n_cols, group = group_of(m, k);
     enum sl_dtype dtype = SL_DTYPE_COUNT;
     int rc = choose_format(q->codes, k, group, &dtype, err);
     if (rc != 0)

@@ -18,8 +18,10 @@ struct sl_int4_parts {
     struct sl_ckpt_tensor made; /* what they become; without data, named after the codes */
 };
 
-struct sl_param { /* one slot of one layer, or of the model */
-    const struct sl_weight_desc *desc;
+struct sl_param {                       /* one slot of one layer, or of the model */
+    const struct sl_weight_desc *desc;  /* NULL: this layer has no such slot */
+    const struct sl_layer_desc *layer;  /* of a tensor of the model: its first */
+    int64_t n_rows, n_cols;             /* the desc's symbols in this layer */
     const struct sl_ckpt_tensor *src;   /* NULL: this model has none; a tied head is loaded from the
                                            embedding's */
     struct sl_weight mat;               /* after loading, for matrices */
@@ -44,9 +46,9 @@ struct sl_model {
     struct sl_pooling pool;
     bool yes_no; /* scores: token 1's share of the next token among these two */
     int32_t yes_no_ids[2];
-    struct sl_backend *be; /* NULL until loaded */
-    struct sl_rope rope;
-    float *inv_freq; /* backend memory behind rope.inv_freq */
+    struct sl_backend *be;              /* NULL until loaded */
+    struct sl_rope ropes[SL_MAX_ROPES]; /* as many as the family has */
+    float *inv_freq;                    /* backend memory behind theirs */
 };
 
 static inline struct sl_param *sl_param(const struct sl_model *m, int32_t layer, enum sl_slot slot)
@@ -61,18 +63,33 @@ SL_MUST_CHECK int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_mo
                                   struct sl_error *err);
 /* Checks that follow from several values together; also for what tools/mkmodel is told. */
 SL_MUST_CHECK int sl_hparams_check(const struct sl_hparams *hp, struct sl_error *err);
-int64_t sl_hparams_dim(const struct sl_hparams *hp, enum sl_dim dim);
 
-/* rope.c */
-SL_MUST_CHECK int sl_rope_read_hf(const json_t *config, struct sl_hparams *hp,
-                                  struct sl_error *err);
+/* plan.c: fills layers[hp->n_layers]. */
+SL_MUST_CHECK int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
+                          const struct sl_hparams *hp, struct sl_layer_desc *layers,
+                          struct sl_error *err);
+/* l: any layer for a dimension of the model. */
+int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l, enum sl_dim dim);
+/* Of the layer where it is largest. */
+int64_t sl_layers_max(const struct sl_hparams *hp, const struct sl_layer_desc *layers,
+                      enum sl_dim dim);
+
+/* rope.c: one table. */
+static inline int32_t sl_rope_dims(const struct sl_hparams *hp, int32_t idx)
+{
+    return hp->ropes[idx].n_dims != 0 ? hp->ropes[idx].n_dims : hp->head_dim;
+}
+
+SL_MUST_CHECK int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
+                                  int32_t context, struct sl_rope_params *p, struct sl_error *err);
 SL_MUST_CHECK int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch,
-                                    struct sl_hparams *hp, struct sl_error *err);
-/* inv_freq[head_dim / 2]; divisors[head_dim / 2] from a GGUF or NULL. */
-void sl_rope_freqs(const struct sl_rope_params *p, int32_t head_dim, const float *divisors,
+                                    const struct sl_rope_desc *desc, int32_t context,
+                                    struct sl_rope_params *p, struct sl_error *err);
+/* inv_freq[n_dims / 2]; divisors[n_dims / 2] from a GGUF or NULL. */
+void sl_rope_freqs(const struct sl_rope_params *p, int32_t n_dims, const float *divisors,
                    float *inv_freq, float *attn_factor);
 /* What a GGUF of a llama3-scaled model carries as rope_freqs.weight. */
-void sl_rope_divisors(const struct sl_rope_params *p, int32_t head_dim, float *divisors);
+void sl_rope_divisors(const struct sl_rope_params *p, int32_t n_dims, float *divisors);
 
 /* bind.c: finds every tensor of the table, checks its shape and format. */
 SL_MUST_CHECK int sl_bind_tensors(struct sl_model *m, struct sl_error *err);
@@ -135,13 +152,14 @@ struct sl_run {
     float *x, *y;     /* [T, H] residual stream, a sublayer's result */
     float *rows;      /* [max_logits, H] x of the rows that go through the last layer's end, or
                          what is pooled */
-    float *q, *k, *v; /* [T, nq * hd], [T, nkv * hd] twice */
-    float *angles;    /* [T, hd / 2, 2] */
-    float *logits;    /* [max_logits, n_out] */
-    void *norm;       /* [T, H] activations: a sublayer's input */
-    void *att;        /* [T, nq * hd] activations */
-    void *ffn;        /* [T, I] activations */
-    float *lora;      /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
+    float *q, *k, *v; /* [T, nq * hd], [T, nkv * hd] twice, of the widest layer */
+    float *angles[SL_MAX_ROPES]; /* [T, n_dims / 2, 2] */
+    float *logits;               /* [max_logits, n_out] */
+    void *norm;                  /* [T, H] activations: a sublayer's input */
+    void *att;                   /* [T, nq * v_dim] activations, of the widest layer */
+    float *up;                   /* [T, I] of an MLP without a gate: may be ffn */
+    void *ffn;                   /* [T, I] activations, of the widest layer */
+    float *lora; /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
     const struct sl_lora_rows *lora_rows; /* of the rows that go through the layer now */
     const int32_t *lora_gathered;
     _Atomic uint64_t n_parts; /* of layers, begun since the start */
@@ -156,8 +174,6 @@ const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
  * projection of n rows of att -> y. */
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
-/* run_encoder.c: the steps of a model of whole texts, up to the rows that are pooled. */
-void sl_run_encoder(struct sl_run *r, const struct sl_batch *batch);
 /* run_pool.c: rows x to what the model gives, in r->logits. spans NULL: a row for each output. */
 void sl_run_pool(struct sl_run *r, const float *x, const struct sl_span *spans, int32_t n);
 /* Says that a part of the step is done. */
@@ -165,7 +181,20 @@ static inline void sl_run_next_part(struct sl_run *r)
 {
     atomic_fetch_add_explicit(&r->n_parts, 1, memory_order_relaxed);
 }
-/* ffn_gated.c: n rows of x -> y */
+/* ffn_gated.c, ffn_plain.c: n rows of x -> y */
 void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
+void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
+
+/* Weights in the backend's memory; NULL: the layer has none. */
+static inline const float *sl_run_vec(const struct sl_run *r, int32_t layer, enum sl_slot slot)
+{
+    return sl_param(r->m, layer, slot)->vec;
+}
+
+static inline const struct sl_weight *sl_run_mat(const struct sl_run *r, int32_t layer,
+                                                 enum sl_slot slot)
+{
+    return &sl_param(r->m, layer, slot)->mat;
+}
 
 #endif

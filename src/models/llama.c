@@ -43,7 +43,7 @@ static const struct sl_weight_desc weights[] = {
     {.slot = SL_SLOT_ROPE_FREQS,
      .gguf = "rope_freqs.weight",
      .rows = SL_DIM_HD_HALF,
-     .need = SL_HAS_ROPE_FREQS},
+     .when = SL_HAS_ROPE_FREQS},
 };
 
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
@@ -55,7 +55,6 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
      * ignores sliding_window in a Llama config. */
     bool windowed = name->all_windowed || hp->from_gguf;
     for (int32_t i = 0; i < hp->n_layers; i++) {
-        layers[i] = sl_layer_transformer(hp);
         layers[i].window = windowed ? hp->window : 0;
     }
     return 0;
@@ -74,7 +73,7 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .context = 512,
         .norm_eps = 1e-5,
         .has = name->has | SL_HAS_HEAD,
-        .rope = {.theta = 10000},
+        .ropes = {{.theta = 10000}},
         .window = name->all_windowed ? 24 : 0,
     };
 }
@@ -84,9 +83,11 @@ const struct sl_model_desc sl_model_llama = {
     .names = names,
     .hparams = hparams,
     .weights = weights,
+    .ropes = sl_rope_one,
     .n_names = SL_COUNT(names),
     .n_hparams = SL_COUNT(hparams),
     .n_weights = SL_COUNT(weights),
+    .n_ropes = SL_COUNT(sl_rope_one),
     .gguf_interleaved = true,
     .plan = plan,
     .tiny = tiny,

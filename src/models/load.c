@@ -47,6 +47,12 @@ static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_
     return 0;
 }
 
+/* Row of the file that holds a row of ours. */
+static int64_t file_row(const struct sl_param *p, int64_t row)
+{
+    return sl_interleaved_row(row, p->layer->head_dim);
+}
+
 static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *err)
 {
     const struct sl_ckpt_tensor *t = p->src;
@@ -58,8 +64,8 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
             return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", t->name);
         p->copy_bytes = (size_t)t->n_bytes;
         for (int64_t r = 0; r < t->dims[0]; r++)
-            memcpy(p->copy + (size_t)r * row_bytes,
-                   t->data + (size_t)sl_interleaved_row(r, m->hp.head_dim) * row_bytes, row_bytes);
+            memcpy(p->copy + (size_t)r * row_bytes, t->data + (size_t)file_row(p, r) * row_bytes,
+                   row_bytes);
         data = p->copy;
     }
     int rc = p->int4 != NULL ? sl_int4_load(m, p, err) : sl_fp8_load(p, err);
@@ -155,7 +161,7 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
     if (!rows_reordered(m, p->desc))
         return file;
     for (size_t r = 0; r < n; r++)
-        ours[r] = file[sl_interleaved_row((int64_t)r, m->hp.head_dim)];
+        ours[r] = file[file_row(p, (int64_t)r)];
     memcpy(file, ours, n * sizeof *file);
     return file;
 }
@@ -174,31 +180,51 @@ static int load_vector(struct sl_model *m, struct sl_param *p, struct sl_error *
     return 0;
 }
 
-static int load_rope(struct sl_model *m, struct sl_error *err)
+/* Divisors of the frequencies, where a GGUF holds them; *out NULL: there are none. */
+static int read_divisors(const struct sl_model *m, float **out, struct sl_error *err)
 {
     const struct sl_param *p = sl_param(m, 0, SL_SLOT_ROPE_FREQS);
-    size_t n = (size_t)m->hp.head_dim / 2, n_bytes = n * sizeof *m->inv_freq;
-    float factor, *freqs = sl_malloc(n_bytes), *div = p->src != NULL ? read_vector(m, p) : NULL;
-    int rc = 0;
-    if (freqs == NULL || (p->src != NULL && div == NULL))
-        rc = sl_fail(err, SL_ENOMEM, "out of memory loading the rotation table");
-    for (size_t i = 0; i < n && div != NULL && rc == 0; i++)
-        if (!(div[i] > 0) || !isfinite(div[i]))
-            rc = sl_fail(err, SL_EFORMAT, "tensor \"%s\": value %zu is not a positive number",
-                         p->src->name, i);
-    if (rc == 0) {
-        sl_rope_freqs(&m->hp.rope, m->hp.head_dim, div, freqs, &factor);
-        rc = place(m, freqs, n_bytes, &m->inv_freq, err);
+    *out = NULL;
+    if (p->src == NULL)
+        return 0;
+    *out = read_vector(m, p);
+    if (*out == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory loading the rotation table");
+    for (int64_t i = 0; i < p->src->dims[0]; i++)
+        if (!((*out)[i] > 0) || !isfinite((*out)[i]))
+            return sl_fail(err, SL_EFORMAT, "tensor \"%s\": value %lld is not a positive number",
+                           p->src->name, (long long)i);
+    return 0;
+}
+
+static size_t ropes_bytes(const struct sl_model *m)
+{
+    size_t n = 0;
+    for (int32_t i = 0; i < m->desc->n_ropes; i++)
+        n += (size_t)sl_rope_dims(&m->hp, i) / 2;
+    return n * sizeof(float);
+}
+
+static int load_ropes(struct sl_model *m, struct sl_error *err)
+{
+    float freqs[SL_MAX_ROPES * SL_MAX_HEAD_DIM / 2], *divisors;
+    int32_t n = 0;
+    if (m->desc->n_ropes == 0)
+        return 0;
+    int rc = read_divisors(m, &divisors, err);
+    for (int32_t i = 0; i < m->desc->n_ropes && rc == 0; i++) {
+        struct sl_rope *rope = &m->ropes[i];
+        *rope = (struct sl_rope){.n_dims = sl_rope_dims(&m->hp, i), .pairing = SL_ROPE_HALF};
+        sl_rope_freqs(&m->hp.ropes[i], rope->n_dims, divisors, freqs + n, &rope->attn_factor);
+        n += rope->n_dims / 2;
     }
     if (rc == 0)
-        m->rope = (struct sl_rope){
-            .n_dims = m->hp.head_dim,
-            .pairing = SL_ROPE_HALF,
-            .inv_freq = m->inv_freq,
-            .attn_factor = factor,
-        };
-    sl_free(div);
-    sl_free(freqs);
+        rc = place(m, freqs, ropes_bytes(m), &m->inv_freq, err);
+    for (int32_t i = 0, at = 0; i < m->desc->n_ropes && rc == 0; i++) {
+        m->ropes[i].inv_freq = m->inv_freq + at;
+        at += m->ropes[i].n_dims / 2;
+    }
+    sl_free(divisors);
     return rc;
 }
 
@@ -251,8 +277,8 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         rc = load_tied_head(m, err);
     if (rc == 0)
         rc = load_yes_no(m, err);
-    if (rc == 0 && !m->desc->encoder)
-        rc = load_rope(m, err);
+    if (rc == 0)
+        rc = load_ropes(m, err);
     if (rc != 0) {
         sl_model_unload(m);
         return rc;
@@ -281,7 +307,7 @@ void sl_model_unload(struct sl_model *m)
         p->loaded = false;
     }
     if (m->inv_freq != NULL)
-        m->be->vt->free(m->be, m->inv_freq, (size_t)m->hp.head_dim / 2 * sizeof *m->inv_freq);
+        m->be->vt->free(m->be, m->inv_freq, ropes_bytes(m));
     m->inv_freq = NULL;
     m->be = NULL;
 }

@@ -30,22 +30,25 @@ int32_t sl_model_n_lora_mats(const struct sl_model *m)
     return m->hp.n_layers * SL_LORA_LAYER_MATS;
 }
 
-static const struct sl_weight_desc *desc_of(const struct sl_model *m, int32_t idx)
+static const struct sl_param *param_of(const struct sl_model *m, int32_t idx)
 {
-    return sl_param(m, idx / SL_LORA_LAYER_MATS, slots[idx % SL_LORA_LAYER_MATS])->desc;
+    return sl_param(m, idx / SL_LORA_LAYER_MATS, slots[idx % SL_LORA_LAYER_MATS]);
 }
 
 void sl_model_lora_shape(const struct sl_model *m, int32_t idx, int64_t *n_rows, int64_t *n_cols)
 {
-    const struct sl_weight_desc *w = desc_of(m, idx);
-    *n_rows = sl_hparams_dim(&m->hp, w->rows);
-    *n_cols = sl_hparams_dim(&m->hp, w->cols);
+    *n_rows = param_of(m, idx)->n_rows;
+    *n_cols = param_of(m, idx)->n_cols;
 }
 
-/* The tensor's name without ".weight". */
+/* The tensor's name without ".weight"; empty: the layer has no such matrix. */
 void sl_model_lora_module(const struct sl_model *m, int32_t idx, char *out)
 {
-    sl_bind_name(desc_of(m, idx)->hf, idx / SL_LORA_LAYER_MATS, out);
+    const struct sl_weight_desc *w = param_of(m, idx)->desc;
+    out[0] = '\0';
+    if (w == NULL)
+        return;
+    sl_bind_name(w->hf, idx / SL_LORA_LAYER_MATS, out);
     size_t n = strlen(out), n_end = strlen(".weight");
     SL_ASSERT(n > n_end);
     out[n - n_end] = '\0';
@@ -67,6 +70,8 @@ static int32_t find_module(const struct sl_model *m, const char *module, size_t 
     for (int32_t i = layer * SL_LORA_LAYER_MATS; i < n_mats && i < (layer + 1) * SL_LORA_LAYER_MATS;
          i++) {
         sl_model_lora_module(m, i, name);
+        if (name[0] == '\0')
+            continue;
         const char *shorter = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
         if ((strlen(name) == n && memcmp(name, module, n) == 0) ||
             (strlen(shorter) == n && memcmp(shorter, module, n) == 0))

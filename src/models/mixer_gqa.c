@@ -30,10 +30,10 @@ static void project_qkv(struct sl_run *r, int32_t layer, int32_t n)
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
-    const struct sl_hparams *hp = &m->hp;
     const struct sl_layer_desc *l = &m->layers[layer];
-    int64_t ld_q = sl_hparams_dim(hp, SL_DIM_Q), ld_kv = sl_hparams_dim(hp, SL_DIM_KV);
-    struct sl_kv_view kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, layer);
+    const struct sl_rope *rope = l->rope >= 0 ? &m->ropes[l->rope] : NULL;
+    int64_t ld_q = (int64_t)l->n_heads * l->head_dim, ld_k = (int64_t)l->n_kv_heads * l->head_dim;
+    struct sl_kv_view kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, l->kv_source);
 
     project_qkv(r, layer, batch->n_tokens);
     m->be->vt->qk_norm_rope_kv_store(m->be, &(struct sl_op_qk_norm_rope_kv_store){
@@ -42,32 +42,35 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                                 .k = r->k,
                                                 .v = r->v,
                                                 .ld_q = ld_q,
-                                                .ld_k = ld_kv,
-                                                .ld_v = ld_kv,
-                                                .n_heads = hp->n_heads,
-                                                .n_kv_heads = hp->n_kv_heads,
-                                                .head_dim = hp->head_dim,
-                                                .q_norm = sl_param(m, layer, SL_SLOT_Q_NORM)->vec,
-                                                .k_norm = sl_param(m, layer, SL_SLOT_K_NORM)->vec,
-                                                .eps = (float)hp->norm_eps,
-                                                .rope = &m->rope,
-                                                .angles = r->angles,
+                                                .ld_k = ld_k,
+                                                .ld_v = (int64_t)l->n_kv_heads * l->v_dim,
+                                                .n_heads = l->n_heads,
+                                                .n_kv_heads = l->n_kv_heads,
+                                                .head_dim = l->head_dim,
+                                                .q_norm = sl_run_vec(r, layer, SL_SLOT_Q_NORM),
+                                                .k_norm = sl_run_vec(r, layer, SL_SLOT_K_NORM),
+                                                .norm_rows = l->qk_norm == SL_QK_NORM_ROWS,
+                                                .eps = (float)m->hp.norm_eps,
+                                                .rope = rope,
+                                                .angles = rope != NULL ? r->angles[l->rope] : NULL,
                                                 .kv = kv,
                                             });
     m->be->vt->attention(m->be, &(struct sl_op_attention){
                                     .batch = batch,
                                     .q = r->q,
                                     .ld_q = ld_q,
-                                    .n_heads = hp->n_heads,
-                                    .n_kv_heads = hp->n_kv_heads,
-                                    .head_dim = hp->head_dim,
+                                    .n_heads = l->n_heads,
+                                    .n_kv_heads = l->n_kv_heads,
+                                    .head_dim = l->head_dim,
                                     .scale = l->attn_scale,
+                                    .whole = l->whole,
                                     .window = l->window,
+                                    .softcap = l->softcap,
                                     .skip_factor = r->cfg.skip_softmax,
                                     .skip_counts = r->cfg.skip_counts,
                                     .kv = kv,
                                     .out = r->att,
-                                    .ld_out = ld_q,
+                                    .ld_out = (int64_t)l->n_heads * l->v_dim,
                                 });
 }
 

@@ -247,7 +247,7 @@ int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_e
         rc = sl_fail(err, SL_ENOMEM, "out of memory opening a model of %d layers", m->hp.n_layers);
         goto fail;
     }
-    if ((rc = m->desc->plan(m->name, &m->hp, m->layers, err)) != 0 ||
+    if ((rc = sl_plan(m->desc, m->name, &m->hp, m->layers, err)) != 0 ||
         (rc = sl_bind_tensors(m, err)) != 0 || (rc = fill_facts(m, err)) != 0)
         goto fail;
     if (!generates(m) && (rc = sl_model_set_task(m, NULL, NULL, NULL, err)) != 0)
@@ -276,6 +276,15 @@ const struct sl_model_facts *sl_model_facts(const struct sl_model *m)
     return &m->facts;
 }
 
+/* Layers that have a part of a page. */
+static int32_t kv_layers(const struct sl_model *m)
+{
+    int32_t last = 0;
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        last = SL_MAX(last, m->layers[i].kv_source);
+    return last + 1;
+}
+
 int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, enum sl_dtype auto_dtype,
                        int block_size, struct sl_kv_layout *out, struct sl_error *err)
 {
@@ -297,9 +306,9 @@ int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, enum sl_d
         return sl_fail(err, SL_EINVAL, "block-size is %d, must be a multiple of %d up to %d",
                        block_size, SL_KV_TILE, SL_MAX_BLOCK_SIZE);
     *out = (struct sl_kv_layout){
-        .n_layers = m->layers[0].kv_kind == SL_KV_STEP ? 1 : m->hp.n_layers,
-        .n_kv_heads = m->hp.n_kv_heads,
-        .head_dim = m->hp.head_dim,
+        .n_layers = kv_layers(m),
+        .n_kv_heads = m->layers[0].n_kv_heads,
+        .head_dim = m->layers[0].head_dim,
         .block_size = block_size,
         .dtype = (enum sl_dtype)dtype,
     };

@@ -71,7 +71,7 @@ static const struct sl_weight_desc weights[] = {
      .hf = "score.weight",
      .rows = SL_DIM_LABELS,
      .cols = SL_DIM_H,
-     .need = SL_HAS_CLASSIFIER},
+     .when = SL_HAS_CLASSIFIER},
 };
 
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
@@ -87,7 +87,6 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                            "config.json: layer_types[%d] is sliding_attention, but "
                            "use_sliding_window or sliding_window is not set",
                            i);
-        layers[i] = sl_layer_transformer(hp);
         layers[i].window = on ? window : 0;
     }
     return 0;
@@ -106,7 +105,7 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .context = 512,
         .norm_eps = 1e-6,
         .has = name->has,
-        .rope = {.theta = 1000000},
+        .ropes = {{.theta = 1000000}},
         .max_window_layers = 28,
         .n_labels = (name->has & SL_HAS_CLASSIFIER) != 0 ? 3 : 0,
     };
@@ -117,9 +116,11 @@ const struct sl_model_desc sl_model_qwen = {
     .names = names,
     .hparams = hparams,
     .weights = weights,
+    .ropes = sl_rope_one,
     .n_names = SL_COUNT(names),
     .n_hparams = SL_COUNT(hparams),
     .n_weights = SL_COUNT(weights),
+    .n_ropes = SL_COUNT(sl_rope_one),
     .plan = plan,
     .tiny = tiny,
 };

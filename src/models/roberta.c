@@ -37,13 +37,13 @@ static const struct sl_hparam_desc hparams[] = {
 static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_ENCODER("roberta."),
     {.slot = SL_SLOT_POOLER, .hf = "classifier.dense.weight", .rows = SL_DIM_H, .cols = SL_DIM_H,
-     .need = SL_HAS_CLASSIFIER},
+     .when = SL_HAS_CLASSIFIER},
     {.slot = SL_SLOT_POOLER_BIAS, .hf = "classifier.dense.bias", .rows = SL_DIM_H,
-     .need = SL_HAS_CLASSIFIER},
+     .when = SL_HAS_CLASSIFIER},
     {.slot = SL_SLOT_CLASSIFIER, .hf = "classifier.out_proj.weight", .rows = SL_DIM_LABELS,
-     .cols = SL_DIM_H, .need = SL_HAS_CLASSIFIER},
+     .cols = SL_DIM_H, .when = SL_HAS_CLASSIFIER},
     {.slot = SL_SLOT_CLASSIFIER_BIAS, .hf = "classifier.out_proj.bias", .rows = SL_DIM_LABELS,
-     .need = SL_HAS_CLASSIFIER},
+     .when = SL_HAS_CLASSIFIER},
 };
 /* clang-format on */
 

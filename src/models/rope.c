@@ -17,6 +17,10 @@
 
 #define TWO_PI 6.283185307179586
 
+const struct sl_rope_desc sl_rope_one[1] = {
+    {.hf_theta = "rope_theta", .gguf_theta = "rope.freq_base", .theta = 10000, .scaled = true},
+};
+
 /* ---------------------------------------------------------------- config.json */
 
 struct dict { /* rope_parameters or rope_scaling */
@@ -126,20 +130,41 @@ static int read_scaling(const json_t *config, const struct dict *d, double conte
     return dict_number(d, "mscale_all_dim", false, 0, 1e3, &p->mscale_all_dim, err);
 }
 
-int sl_rope_read_hf(const json_t *config, struct sl_hparams *hp, struct sl_error *err)
+/* Where the parameters of a table stand: transformers 5 writes rope_parameters, with one object for
+ * each kind of layer where a model has several; earlier versions rope_scaling beside rope_theta. */
+static int find_dict(const json_t *config, const struct sl_rope_desc *desc, struct dict *d,
+                     struct sl_error *err)
 {
-    struct sl_rope_params *p = &hp->rope;
-    /* transformers 5 writes rope_parameters, earlier versions rope_theta and rope_scaling. */
-    struct dict d = {json_object_get(config, "rope_scaling"), "rope_scaling"};
-    double partial = 1;
-    int rc;
+    *d = (struct dict){json_object_get(config, "rope_scaling"), "rope_scaling"};
+    if (d->obj == NULL || json_is_null(d->obj))
+        *d = (struct dict){json_object_get(config, "rope_parameters"), "rope_parameters"};
+    if (d->obj != NULL && !json_is_null(d->obj) && !json_is_object(d->obj))
+        return sl_fail(err, SL_EFORMAT, "config.json: %s must be an object", d->name);
+    bool by_kind = json_is_object(json_object_get(d->obj, "full_attention")) ||
+                   json_is_object(json_object_get(d->obj, "sliding_attention"));
+    if (by_kind && desc->kind == NULL)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "config.json: %s per layer type is not supported by this family", d->name);
+    if (by_kind) {
+        d->obj = json_object_get(d->obj, desc->kind);
+        if (!json_is_object(d->obj))
+            return sl_fail(err, SL_EFORMAT, "config.json: %s.%s must be an object", d->name,
+                           desc->kind);
+        d->name = desc->kind;
+    } else if (!desc->scaled) {
+        d->obj = NULL;
+    }
+    return 0;
+}
 
-    if (d.obj == NULL || json_is_null(d.obj))
-        d = (struct dict){json_object_get(config, "rope_parameters"), "rope_parameters"};
-    if (d.obj != NULL && !json_is_null(d.obj) && !json_is_object(d.obj))
-        return sl_fail(err, SL_EFORMAT, "config.json: %s must be an object", d.name);
-    p->theta = 10000;
-    if ((rc = top_number(config, "rope_theta", 2, 1e15, &p->theta, err)) ||
+int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc, int32_t context,
+                    struct sl_rope_params *p, struct sl_error *err)
+{
+    struct dict d;
+    double partial = 1;
+    int rc = find_dict(config, desc, &d, err);
+    p->theta = desc->theta;
+    if (rc != 0 || (rc = top_number(config, desc->hf_theta, 2, 1e15, &p->theta, err)) ||
         (rc = dict_number(&d, "rope_theta", false, 2, 1e15, &p->theta, err)) ||
         (rc = top_number(config, "partial_rotary_factor", 0, 1, &partial, err)) ||
         (rc = dict_number(&d, "partial_rotary_factor", false, 0, 1, &partial, err)))
@@ -148,10 +173,6 @@ int sl_rope_read_hf(const json_t *config, struct sl_hparams *hp, struct sl_error
         return sl_fail(err, SL_EUNSUPPORTED,
                        "config.json: partial_rotary_factor %g is not supported by this family",
                        partial);
-    if (json_is_object(json_object_get(d.obj, "full_attention")) ||
-        json_is_object(json_object_get(d.obj, "sliding_attention")))
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "config.json: %s per layer type is not supported by this family", d.name);
     const char *key = json_object_get(d.obj, "rope_type") ? "rope_type" : "type";
     const json_t *type = json_object_get(d.obj, key);
     if (type != NULL && !json_is_null(type)) {
@@ -163,7 +184,7 @@ int sl_rope_read_hf(const json_t *config, struct sl_hparams *hp, struct sl_error
         if (rc != 0)
             return rc;
     }
-    return read_scaling(config, &d, hp->context, p, err);
+    return read_scaling(config, &d, context, p, err);
 }
 
 /* ---------------------------------------------------------------- GGUF */
@@ -207,18 +228,19 @@ static double yarn_mscale(double factor, double mscale)
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
 
-int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, struct sl_hparams *hp,
-                      struct sl_error *err)
+int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl_rope_desc *desc,
+                      int32_t context, struct sl_rope_params *p, struct sl_error *err)
 {
-    struct sl_rope_params *p = &hp->rope;
     char key[128];
     const char *s;
     size_t n;
     double attn = 0;
     int rc;
 
-    p->theta = 10000;
-    if ((rc = gguf_number(g, arch, "rope.freq_base", 2, 1e15, &p->theta, err)) != 0)
+    p->theta = desc->theta;
+    p->factor = 1;
+    rc = gguf_number(g, arch, desc->gguf_theta, 2, 1e15, &p->theta, err);
+    if (rc != 0 || !desc->scaled)
         return rc;
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
     if ((rc = sl_gguf_str(g, key, &s, &n, err)) < 0)
@@ -231,7 +253,6 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, struct sl_hpara
     }
     if (p->scaling == SL_ROPE_LLAMA3) /* converters write rope_freqs.weight instead */
         return sl_fail(err, SL_EUNSUPPORTED, "GGUF: %s \"llama3\" is not supported", key);
-    p->factor = 1;
     if (p->scaling == SL_ROPE_PLAIN) { /* files of 2023 have only this */
         rc = gguf_number(g, arch, "rope.scale_linear", 1, 1e6, &p->factor, err);
         p->scaling = p->factor != 1 ? SL_ROPE_LINEAR : SL_ROPE_PLAIN;
@@ -241,7 +262,7 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, struct sl_hpara
         return rc;
     if (p->scaling == SL_ROPE_LINEAR)
         return 0;
-    p->original_context = hp->context;
+    p->original_context = context;
     p->beta_fast = 32;
     p->beta_slow = 1;
     p->truncate = true;
@@ -260,18 +281,18 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, struct sl_hpara
 /* ---------------------------------------------------------------- tables */
 
 /* theta^(2i/d) in float32 */
-static float pos_freq(const struct sl_rope_params *p, int32_t i, int32_t head_dim)
+static float pos_freq(const struct sl_rope_params *p, int32_t i, int32_t n_dims)
 {
-    float exponent = (float)(2 * i) / (float)head_dim;
+    float exponent = (float)(2 * i) / (float)n_dims;
     return (float)pow(p->theta, (double)exponent);
 }
 
-void sl_rope_divisors(const struct sl_rope_params *p, int32_t head_dim, float *divisors)
+void sl_rope_divisors(const struct sl_rope_params *p, int32_t n_dims, float *divisors)
 {
     float low_wavelen = (float)(p->original_context / p->low_freq_factor);
     float high_wavelen = (float)(p->original_context / p->high_freq_factor);
-    for (int32_t i = 0; i < head_dim / 2; i++) {
-        float wavelen = (float)TWO_PI / (1.0f / pos_freq(p, i, head_dim));
+    for (int32_t i = 0; i < n_dims / 2; i++) {
+        float wavelen = (float)TWO_PI / (1.0f / pos_freq(p, i, n_dims));
         double smooth = (p->original_context / (double)wavelen - p->low_freq_factor) /
                         (p->high_freq_factor - p->low_freq_factor);
         if (wavelen < high_wavelen)
@@ -284,29 +305,29 @@ void sl_rope_divisors(const struct sl_rope_params *p, int32_t head_dim, float *d
 }
 
 /* The dimension whose frequency turns `rotations` times within the original context. */
-static double yarn_dim(const struct sl_rope_params *p, double rotations, int32_t head_dim)
+static double yarn_dim(const struct sl_rope_params *p, double rotations, int32_t n_dims)
 {
-    return head_dim * log(p->original_context / (rotations * TWO_PI)) / (2 * log(p->theta));
+    return n_dims * log(p->original_context / (rotations * TWO_PI)) / (2 * log(p->theta));
 }
 
-static void yarn_freqs(const struct sl_rope_params *p, int32_t head_dim, float *inv_freq,
+static void yarn_freqs(const struct sl_rope_params *p, int32_t n_dims, float *inv_freq,
                        float *attn_factor)
 {
-    double low = yarn_dim(p, p->beta_fast, head_dim);
-    double high = yarn_dim(p, p->beta_slow, head_dim);
+    double low = yarn_dim(p, p->beta_fast, n_dims);
+    double high = yarn_dim(p, p->beta_slow, n_dims);
     if (p->truncate) {
         low = floor(low);
         high = ceil(high);
     }
     low = SL_MAX(low, 0);
-    high = SL_MIN(high, (double)(head_dim - 1));
+    high = SL_MIN(high, (double)(n_dims - 1));
     if (low == high)
         high += 0.001; /* a ramp of no width would divide by zero */
-    for (int32_t i = 0; i < head_dim / 2; i++) {
+    for (int32_t i = 0; i < n_dims / 2; i++) {
         float ramp = (float)i - (float)low;
         ramp /= (float)(high - low);
         ramp = SL_MIN(SL_MAX(ramp, 0.0f), 1.0f);
-        float freq = pos_freq(p, i, head_dim), keep = 1.0f - ramp;
+        float freq = pos_freq(p, i, n_dims), keep = 1.0f - ramp;
         float extrapolated = 1.0f / freq, interpolated = 1.0f / ((float)p->factor * freq);
         inv_freq[i] = interpolated * (1.0f - keep) + extrapolated * keep;
     }
@@ -319,13 +340,13 @@ static void yarn_freqs(const struct sl_rope_params *p, int32_t head_dim, float *
         *attn_factor = (float)yarn_mscale(p->factor, 1);
 }
 
-void sl_rope_freqs(const struct sl_rope_params *p, int32_t head_dim, const float *divisors,
+void sl_rope_freqs(const struct sl_rope_params *p, int32_t n_dims, const float *divisors,
                    float *inv_freq, float *attn_factor)
 {
-    int32_t n = head_dim / 2;
+    int32_t n = n_dims / 2;
     *attn_factor = 1;
     for (int32_t i = 0; i < n; i++)
-        inv_freq[i] = 1.0f / pos_freq(p, i, head_dim);
+        inv_freq[i] = 1.0f / pos_freq(p, i, n_dims);
     switch (p->scaling) {
     case SL_ROPE_PLAIN:
         break;
@@ -335,13 +356,13 @@ void sl_rope_freqs(const struct sl_rope_params *p, int32_t head_dim, const float
         break;
     case SL_ROPE_LLAMA3: {
         float own[SL_MAX_HEAD_DIM / 2];
-        sl_rope_divisors(p, head_dim, own);
+        sl_rope_divisors(p, n_dims, own);
         for (int32_t i = 0; i < n; i++)
             inv_freq[i] /= own[i];
         break;
     }
     case SL_ROPE_YARN:
-        yarn_freqs(p, head_dim, inv_freq, attn_factor);
+        yarn_freqs(p, n_dims, inv_freq, attn_factor);
         break;
     }
     for (int32_t i = 0; i < n && divisors != NULL; i++)

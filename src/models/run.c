@@ -2,7 +2,10 @@
  * One forward step: embedding, the layers, the head. All buffers are cut from one block made at
  * creation, so a step allocates nothing.
  *
- * Every layer's residual addition is fused with the norm that follows it: add_rmsnorm(x += y). In
+ * What stands between two sublayers (attention, MLP) is one operation: the output of the first is
+ * added to the residual stream, before or after its own norm, and becomes the normed input of the
+ * second. Which norms there are is the layers' (enum sl_norm_place), so that decoders and encoders
+ * are the same walk. In
  * the last layer, once attention has read all tokens of the step, only the rows whose logits are
  * wanted go on: during a prefill that leaves out the last output projection, MLP, norm and head of
  * every other token, and a chunk without wanted logits stops there. A row's bits do not depend on
@@ -20,7 +23,16 @@ struct cut {       /* one buffer of the block */
     uint64_t n_bytes;
 };
 
-enum { N_CUTS = 12 };
+/* Some layer's MLP has no gate. */
+static bool has_plain(const struct sl_model *m)
+{
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (m->layers[i].ffn == SL_FFN_PLAIN)
+            return true;
+    return false;
+}
+
+enum { N_CUTS = 12 + SL_MAX_ROPES };
 
 static void list_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
                       enum sl_dtype act_dtype, struct cut cuts[N_CUTS])
@@ -30,23 +42,33 @@ static void list_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
     uint64_t rows = (uint64_t)cfg->max_logits, f = sizeof(float);
     uint64_t act = sl_dtype_info(act_dtype)->block_bytes;
     uint64_t n_out = (uint64_t)SL_MAX(m->facts.n_out, 2); /* two where they make one score */
-    uint64_t q = (uint64_t)sl_hparams_dim(hp, SL_DIM_Q),
-             kv = (uint64_t)sl_hparams_dim(hp, SL_DIM_KV);
-    const struct cut list[N_CUTS] = {
+    uint64_t q = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_Q),
+             k = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_K),
+             v = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_VALUES),
+             att = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_ATT),
+             mid = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_I);
+    bool needs_up = act_dtype != SL_DTYPE_F32 && has_plain(m);
+    const struct cut list[] = {
         {offsetof(struct sl_run, x), t * h * f},
         {offsetof(struct sl_run, y), t * h * f},
         {offsetof(struct sl_run, norm), t * h * act},
         {offsetof(struct sl_run, rows), rows * h * f},
         {offsetof(struct sl_run, q), t * q * f},
-        {offsetof(struct sl_run, k), t * kv * f},
-        {offsetof(struct sl_run, v), t * kv * f},
-        {offsetof(struct sl_run, att), t * q * act},
-        {offsetof(struct sl_run, ffn), t * (uint64_t)hp->intermediate * act},
-        {offsetof(struct sl_run, angles), t * (uint64_t)hp->head_dim * f},
+        {offsetof(struct sl_run, k), t * k * f},
+        {offsetof(struct sl_run, v), t * v * f},
+        {offsetof(struct sl_run, att), t * att * act},
+        {offsetof(struct sl_run, up), needs_up ? t * mid * f : 0}, /* else it is ffn */
+        {offsetof(struct sl_run, ffn), t * mid * act},
         {offsetof(struct sl_run, logits), rows * n_out * f},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
+    _Static_assert(SL_COUNT(list) + SL_MAX_ROPES == N_CUTS, "a cut is missing");
     memcpy(cuts, list, sizeof list);
+    for (int32_t i = 0; i < SL_MAX_ROPES; i++) {
+        uint64_t dims = i < m->desc->n_ropes ? (uint64_t)sl_rope_dims(hp, i) : 0;
+        cuts[SL_COUNT(list) + (size_t)i] = (struct cut){
+            offsetof(struct sl_run, angles) + (size_t)i * sizeof(float *), t * dims * f};
+    }
 }
 
 uint64_t sl_run_bytes(const struct sl_model *m, const struct sl_backend *be,
@@ -66,8 +88,10 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     struct cut cuts[N_CUTS];
     *out = NULL;
     SL_ASSERT(m->be != NULL);
-    SL_ASSERT(cfg->kv.n_layers == (m->desc->encoder ? 1 : m->hp.n_layers) &&
-              cfg->kv.n_kv_heads == m->hp.n_kv_heads && cfg->kv.head_dim == m->hp.head_dim);
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        SL_ASSERT(m->layers[i].kv_source < cfg->kv.n_layers &&
+                  m->layers[i].n_kv_heads == cfg->kv.n_kv_heads &&
+                  m->layers[i].head_dim == cfg->kv.head_dim);
     if (cfg->max_tokens < 1 || cfg->max_tokens > SL_MAX_STEP_TOKENS)
         return sl_fail(err, SL_EINVAL, "max-num-batched-tokens is %d, must be 1 to %d",
                        cfg->max_tokens, SL_MAX_STEP_TOKENS);
@@ -94,6 +118,8 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
         *(void **)(void *)((uint8_t *)r + cuts[i].offset) = at;
         at += SL_ROUND_UP(cuts[i].n_bytes, ALIGN);
     }
+    if (m->be->vt->act_dtype == SL_DTYPE_F32)
+        r->up = r->ffn;
     *out = r;
     return 0;
 }
@@ -134,26 +160,111 @@ static void check_batch(const struct sl_run *r, const struct sl_batch *b)
 #endif
 }
 
+/* ---------------------------------------------------------------- between sublayers */
+
+enum part { ATTN, FFN }; /* a layer's sublayers, in order */
+
+static const struct norm_slots {
+    enum sl_slot w, bias, out;
+} norm_slots[] = {
+    [ATTN] = {SL_SLOT_ATTN_NORM, SL_SLOT_ATTN_NORM_BIAS, SL_SLOT_ATTN_OUT_NORM},
+    [FFN] = {SL_SLOT_FFN_NORM, SL_SLOT_FFN_NORM_BIAS, SL_SLOT_FFN_OUT_NORM},
+};
+
+/* Weights of the norm of a sublayer's input; NULL: the input is the residual stream. Behind the
+ * last layer: of the head. */
+static const float *norm_of_input(const struct sl_run *r, int32_t layer, enum part part)
+{
+    if (layer == r->m->hp.n_layers)
+        return sl_run_vec(r, 0, SL_SLOT_FINAL_NORM);
+    bool normed = (r->m->layers[layer].norms & SL_NORM_IN) != 0;
+    return normed ? sl_run_vec(r, layer, norm_slots[part].w) : NULL;
+}
+
+/* x = layernorm(x + y), which is also the next sublayer's input */
+static void norm_sum(struct sl_run *r, float *x, const float *y, const float *w, const float *bias,
+                     int32_t n)
+{
+    const struct sl_model *m = r->m;
+    m->be->vt->layernorm(m->be, &(struct sl_op_layernorm){
+                                    .x = x,
+                                    .y = y,
+                                    .w = w,
+                                    .b = bias,
+                                    .eps = (float)m->hp.norm_eps,
+                                    .n = n,
+                                    .h = m->hp.hidden,
+                                    .out = r->norm,
+                                });
+}
+
+/* r->y, what a sublayer gives, to the residual stream x, and r->norm, the input of the next one. */
+static void add_to_stream(struct sl_run *r, int32_t layer, enum part part, float *x, int32_t n)
+{
+    const struct sl_model *m = r->m;
+    const struct sl_layer_desc *l = &m->layers[layer];
+    const struct norm_slots *s = &norm_slots[part];
+    if (l->norms == SL_NORM_SUM) {
+        norm_sum(r, x, r->y, sl_run_vec(r, layer, s->w), sl_run_vec(r, layer, s->bias), n);
+        return;
+    }
+    bool out = (l->norms & SL_NORM_OUT) != 0;
+    m->be->vt->add_rmsnorm(m->be, &(struct sl_op_add_rmsnorm){
+                                      .x = x,
+                                      .y = r->y,
+                                      .w_y = out ? sl_run_vec(r, layer, s->out) : NULL,
+                                      .w = part == ATTN ? norm_of_input(r, layer, FFN)
+                                                        : norm_of_input(r, layer + 1, ATTN),
+                                      .eps = (float)m->hp.norm_eps,
+                                      .n = n,
+                                      .h = m->hp.hidden,
+                                      .out = r->norm,
+                                  });
+}
+
+/* ---------------------------------------------------------------- the beginning */
+
+static void embed(struct sl_run *r, const struct sl_batch *b)
+{
+    const struct sl_model *m = r->m;
+    const struct sl_backend_vt *vt = m->be->vt;
+    const struct sl_weight *words = sl_run_mat(r, 0, SL_SLOT_EMBED);
+    if (!sl_param(m, 0, SL_SLOT_POSITIONS)->loaded) {
+        vt->embed(m->be,
+                  &(struct sl_op_embed){
+                      .ids = b->tokens, .n = b->n_tokens, .w = words, .scale = 1, .out = r->x});
+        return;
+    }
+    vt->embed_positions(m->be, &(struct sl_op_embed_positions){
+                                   .batch = b,
+                                   .word = words,
+                                   .position = sl_run_mat(r, 0, SL_SLOT_POSITIONS),
+                                   .type = sl_run_mat(r, 0, SL_SLOT_TYPES),
+                                   .first = sl_first_place(m->desc, &m->hp),
+                                   .one_type = m->desc->behind_pad || m->hp.n_types < 2,
+                                   .out = r->x,
+                               });
+}
+
+/* r->x and r->norm before the first layer, and the angles. */
 static void begin(struct sl_run *r, const struct sl_batch *b)
 {
     const struct sl_model *m = r->m;
     const struct sl_backend_vt *vt = m->be->vt;
-    vt->rope_angles(m->be, &(struct sl_op_rope_angles){
-                               .positions = b->positions,
-                               .n = b->n_tokens,
-                               .rope = &m->rope,
-                               .out = r->angles,
-                           });
-    vt->embed(m->be, &(struct sl_op_embed){
-                         .ids = b->tokens,
-                         .n = b->n_tokens,
-                         .w = &sl_param(m, 0, SL_SLOT_EMBED)->mat,
-                         .scale = 1,
-                         .out = r->x,
-                     });
+    for (int32_t i = 0; i < m->desc->n_ropes; i++)
+        vt->rope_angles(m->be, &(struct sl_op_rope_angles){.positions = b->positions,
+                                                           .n = b->n_tokens,
+                                                           .rope = &m->ropes[i],
+                                                           .out = r->angles[i]});
+    embed(r, b);
+    const float *w = sl_run_vec(r, 0, SL_SLOT_EMBED_NORM);
+    if (w != NULL) {
+        norm_sum(r, r->x, NULL, w, sl_run_vec(r, 0, SL_SLOT_EMBED_NORM_BIAS), b->n_tokens);
+        return;
+    }
     vt->rmsnorm(m->be, &(struct sl_op_rmsnorm){
                            .x = r->x,
-                           .w = sl_param(m, 0, SL_SLOT_ATTN_NORM)->vec,
+                           .w = norm_of_input(r, 0, ATTN),
                            .eps = (float)m->hp.norm_eps,
                            .n = b->n_tokens,
                            .h = m->hp.hidden,
@@ -161,20 +272,7 @@ static void begin(struct sl_run *r, const struct sl_batch *b)
                        });
 }
 
-/* x += r->y; r->norm = rmsnorm(x) */
-static void add_norm(struct sl_run *r, float *x, const float *w, int32_t n)
-{
-    const struct sl_model *m = r->m;
-    m->be->vt->add_rmsnorm(m->be, &(struct sl_op_add_rmsnorm){
-                                      .x = x,
-                                      .y = r->y,
-                                      .w = w,
-                                      .eps = (float)m->hp.norm_eps,
-                                      .n = n,
-                                      .h = m->hp.hidden,
-                                      .out = r->norm,
-                                  });
-}
+/* ---------------------------------------------------------------- the layers */
 
 static void gather(struct sl_run *r, const struct sl_batch *b, const void *x, size_t row_bytes,
                    void *out)
@@ -208,8 +306,6 @@ static void mix(struct sl_run *r, int32_t layer, const struct sl_batch *b)
     case SL_MIX_GQA:
         sl_mixer_gqa_attend(r, layer, b);
         break;
-    case SL_MIX_WHOLE: /* run_encoder.c's */
-        break;
     }
 }
 
@@ -218,8 +314,6 @@ static void mix_output(struct sl_run *r, int32_t layer, const void *att, int32_t
     switch (r->m->layers[layer].mixer) {
     case SL_MIX_GQA:
         sl_mixer_gqa_output(r, layer, att, n, r->y);
-        break;
-    case SL_MIX_WHOLE:
         break;
     }
 }
@@ -231,6 +325,7 @@ static void feed_forward(struct sl_run *r, int32_t layer, int32_t n)
         sl_ffn_gated(r, layer, r->norm, n, r->y);
         break;
     case SL_FFN_PLAIN:
+        sl_ffn_plain(r, layer, r->norm, n, r->y);
         break;
     }
 }
@@ -254,21 +349,17 @@ uint64_t sl_run_progress(const struct sl_run *r)
     return atomic_load_explicit(&r->n_parts, memory_order_relaxed);
 }
 
-/* Only the rows that are wanted go through the end of the last layer, unless all of a text's are
- * pooled. */
-static bool pools_all(const struct sl_model *m)
-{
-    return m->facts.task != SL_TASK_GENERATE && m->facts.pool != SL_POOL_LAST;
-}
-
-static void enqueue_decoder(struct sl_run *r, const struct sl_batch *batch)
+const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
 {
     const struct sl_model *m = r->m;
     float *x = r->x;
     const void *att = r->att;
     int32_t n = batch->n_tokens, last = m->hp.n_layers - 1;
     size_t act_bytes = sl_dtype_info(m->be->vt->act_dtype)->block_bytes;
+    bool all = m->facts.whole; /* rows go through the end of the last layer, to be pooled */
 
+    check_batch(r, batch);
+    SL_ASSERT(!all || batch->n_logits == batch->n_spans);
     SL_ASSERT(batch->lora == NULL || r->cfg.max_lora_rank > 0);
     r->lora_rows = batch->lora;
     r->lora_gathered = NULL;
@@ -277,44 +368,30 @@ static void enqueue_decoder(struct sl_run *r, const struct sl_batch *batch)
         sl_run_next_part(r);
         mix(r, l, batch);
         sl_run_next_part(r);
-        if (l == last && !pools_all(m)) {
+        if (l == last && !all) {
             n = batch->n_logits;
             if (n == 0)
                 break;
+            size_t att_bytes = (size_t)sl_layer_dim(&m->hp, &m->layers[l], SL_DIM_ATT) * act_bytes;
             gather(r, batch, r->x, (size_t)m->hp.hidden * sizeof(float), r->rows);
-            gather(r, batch, r->att, (size_t)sl_hparams_dim(&m->hp, SL_DIM_Q) * act_bytes, r->q);
+            gather(r, batch, r->att, att_bytes, r->q);
             x = r->rows;
             att = r->q;
             r->lora_rows = batch->logit_lora;
             r->lora_gathered = batch->logit_rows;
         }
         mix_output(r, l, att, n);
-        add_norm(r, x, sl_param(m, l, SL_SLOT_FFN_NORM)->vec, n);
+        add_to_stream(r, l, ATTN, x, n);
         sl_run_next_part(r);
         feed_forward(r, l, n);
-        add_norm(r, x,
-                 l == last ? sl_param(m, 0, SL_SLOT_FINAL_NORM)->vec
-                           : sl_param(m, l + 1, SL_SLOT_ATTN_NORM)->vec,
-                 n);
+        add_to_stream(r, l, FFN, x, n);
     }
     sl_run_next_part(r);
     if (n > 0 && m->facts.task == SL_TASK_GENERATE)
         head(r, n);
     else if (n > 0)
-        sl_run_pool(r, r->norm, pools_all(m) ? batch->spans : NULL, batch->n_logits);
+        sl_run_pool(r, r->norm, all ? batch->spans : NULL, batch->n_logits);
     sl_run_next_part(r);
-}
-
-const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch)
-{
-    check_batch(r, batch);
-    SL_ASSERT(!r->m->facts.whole || batch->n_logits == batch->n_spans);
-    if (r->m->desc->encoder) {
-        sl_run_encoder(r, batch);
-        sl_run_pool(r, r->x, batch->spans, batch->n_spans);
-    } else {
-        enqueue_decoder(r, batch);
-    }
     return r->logits;
 }
 

@@ -85,33 +85,36 @@ struct tensor {
 #define DRAW_MAX 3.4641017f
 
 struct sink {
+    const struct sl_layer_desc *layers;
     struct sl_gguf_writer *gguf;
     struct sl_st_writer *st;
     uint64_t done, total;
 };
 
 static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
-                     const struct sl_weight_desc *w, int32_t layer, struct tensor *t)
+                     const struct sl_layer_desc *layers, const struct sl_weight_desc *w,
+                     int32_t layer, struct tensor *t)
 {
     bool gguf = s->format == SL_CKPT_GGUF;
     const char *pattern = gguf ? w->gguf : w->hf;
+    const bool in_layer = w->slot < SL_SLOT_FIRST_GLOBAL;
+    const struct sl_layer_desc *shape = &layers[in_layer ? layer : 0];
     char canonical[SL_MAX_TENSOR_NAME];
-    if (pattern == NULL || (w->need & ~s->hp.has) != 0)
+    if (pattern == NULL || (w->when & ~(in_layer ? shape->has : s->hp.has)) != 0)
         return false;
     *t = (struct tensor){.w = w, .dtype = s->dtype, .n_dims = w->cols == SL_DIM_NONE ? 1 : 2};
     sl_bind_name(pattern, layer, t->name);
     sl_bind_name(w->hf ? w->hf : w->gguf, layer, canonical);
     t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical), 0));
-    t->dims[0] = sl_hparams_dim(&s->hp, w->rows);
-    t->dims[1] = sl_hparams_dim(&s->hp, w->cols);
-    const bool in_layer = w->slot < SL_SLOT_FIRST_GLOBAL;
+    t->dims[0] = sl_layer_dim(&s->hp, shape, w->rows);
+    t->dims[1] = sl_layer_dim(&s->hp, shape, w->cols);
     if ((s->dtype == SL_DTYPE_FP8_E4M3 || s->int4 != SL_INT4_NONE) &&
         (t->n_dims == 1 || !(in_layer || (s->int4_head && w->slot == SL_SLOT_HEAD))))
         t->dtype = SL_DTYPE_BF16;
     if (t->n_dims == 1 && gguf)
         t->dtype = SL_DTYPE_F32;
     if (gguf && desc->gguf_interleaved && (w->flags & SL_W_ROPE_ROWS) != 0)
-        t->reorder_hd = s->hp.head_dim;
+        t->reorder_hd = shape->head_dim;
     return true;
 }
 
@@ -144,7 +147,7 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
         return;
     }
     if (t->w->slot == SL_SLOT_ROPE_FREQS) {
-        sl_rope_divisors(&s->hp.rope, s->hp.head_dim, out);
+        sl_rope_divisors(&s->hp.ropes[0], s->hp.head_dim, out);
         return;
     }
     bool bias = strstr(t->name, "bias") != NULL;
@@ -505,7 +508,8 @@ static int each_tensor(const struct sl_synth *s, const struct sl_model_desc *des
     for (int32_t l = -1; l < s->hp.n_layers; l++) {
         for (int32_t i = 0; i < desc->n_weights; i++) {
             const struct sl_weight_desc *w = &desc->weights[i];
-            if ((w->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || !describe(s, desc, w, l, &t))
+            if ((w->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) ||
+                !describe(s, desc, k->layers, w, l, &t))
                 continue;
             int rc = !writing      ? declare(s, &t, k, err)
                      : is_int4(&t) ? write_int4(s, &t, k, err)
@@ -520,9 +524,10 @@ static int each_tensor(const struct sl_synth *s, const struct sl_model_desc *des
 }
 
 static int write_gguf(const struct sl_synth *s, const struct sl_model_desc *desc,
-                      const struct sl_model_name *name, const char *path, struct sl_error *err)
+                      const struct sl_model_name *name, const struct sl_layer_desc *layers,
+                      const char *path, struct sl_error *err)
 {
-    struct sink k = {0};
+    struct sink k = {.layers = layers};
     int rc = sl_gguf_writer_create(path, &k.gguf, err);
     if (rc != 0)
         return rc;
@@ -537,9 +542,10 @@ static int write_gguf(const struct sl_synth *s, const struct sl_model_desc *desc
 }
 
 static int write_folder(const struct sl_synth *s, const struct sl_model_desc *desc,
-                        const struct sl_model_name *name, const char *path, struct sl_error *err)
+                        const struct sl_model_name *name, const struct sl_layer_desc *layers,
+                        const char *path, struct sl_error *err)
 {
-    struct sink k = {0};
+    struct sink k = {.layers = layers};
     char file[4096];
     int rc;
     if (mkdir(path, 0777) != 0 && errno != EEXIST)
@@ -583,10 +589,15 @@ int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *
         own.bos = SL_SYNTH_BOS;
         own.eos = SL_SYNTH_EOS;
     }
-    if (s->format == SL_CKPT_GGUF) {
-        if (own.hp.rope.scaling == SL_ROPE_LLAMA3)
-            own.hp.has |= SL_HAS_ROPE_FREQS; /* GGUF carries this scaling as a table */
-        return write_gguf(&own, desc, name, path, err);
-    }
-    return write_folder(&own, desc, name, path, err);
+    if (s->format == SL_CKPT_GGUF && own.hp.ropes[0].scaling == SL_ROPE_LLAMA3)
+        own.hp.has |= SL_HAS_ROPE_FREQS; /* GGUF carries this scaling as a table */
+    struct sl_layer_desc *layers = sl_calloc((size_t)own.hp.n_layers, sizeof *layers);
+    if (layers == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for %d layers", own.hp.n_layers);
+    rc = sl_plan(desc, name, &own.hp, layers, err);
+    if (rc == 0)
+        rc = s->format == SL_CKPT_GGUF ? write_gguf(&own, desc, name, layers, path, err)
+                                       : write_folder(&own, desc, name, layers, path, err);
+    sl_free(layers);
+    return rc;
 }

@@ -78,7 +78,7 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
 
 static void config_rope(const struct sl_synth *s, struct sl_buf *b)
 {
-    const struct sl_rope_params *p = &s->hp.rope;
+    const struct sl_rope_params *p = &s->hp.ropes[0];
     if (s->old_rope) {
         sl_buf_puts(b, " \"rope_theta\": ");
         sl_buf_json_double(b, p->theta);
@@ -320,7 +320,7 @@ int sl_synth_add_metadata(const struct sl_synth *s, const struct sl_model_desc *
     sl_gguf_writer_add_str(w, "general.name", "random");
     for (int32_t i = 0; i < desc->n_hparams; i++)
         metadata_row(&desc->hparams[i], &s->hp, arch, w);
-    metadata_rope(&s->hp.rope, arch, w);
+    metadata_rope(&s->hp.ropes[0], arch, w);
     if (s->bos > 0)
         sl_gguf_writer_add_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)s->bos);
     if (s->eos > 0)

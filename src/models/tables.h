@@ -7,8 +7,6 @@
 
 #include "models/desc.h"
 
-#include <math.h>
-
 /* clang-format off */
 #define SL_HP_AT(field) .offset = offsetof(struct sl_hparams, field)
 
@@ -57,34 +55,34 @@
     {.slot = SL_SLOT_FINAL_NORM, .hf = "model.norm.weight", .gguf = "output_norm.weight",         \
      .rows = SL_DIM_H},                                                                           \
     {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,     \
-     .cols = SL_DIM_H, .shard = SL_SHARD_ROWS, .need = SL_HAS_HEAD}
+     .cols = SL_DIM_H, .shard = SL_SHARD_ROWS, .when = SL_HAS_HEAD}
 
 #define SL_WEIGHTS_GQA                                                                            \
     SL_W_LAYER(ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", H, NONE, NONE)},          \
     SL_W_LAYER(Q, "self_attn.q_proj.weight", "attn_q.weight", Q, H, HEADS),                       \
      .flags = SL_W_ROPE_ROWS},                                                                    \
-    SL_W_LAYER(K, "self_attn.k_proj.weight", "attn_k.weight", KV, H, KV_HEADS),                   \
+    SL_W_LAYER(K, "self_attn.k_proj.weight", "attn_k.weight", K, H, KV_HEADS),                    \
      .flags = SL_W_ROPE_ROWS},                                                                    \
-    SL_W_LAYER(V, "self_attn.v_proj.weight", "attn_v.weight", KV, H, KV_HEADS)},                  \
-    SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, Q, COLS)}
+    SL_W_LAYER(V, "self_attn.v_proj.weight", "attn_v.weight", VALUES, H, KV_HEADS)},              \
+    SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, COLS)}
 
 #define SL_WEIGHTS_QKV_BIAS                                                                       \
     SL_W_LAYER(Q_BIAS, "self_attn.q_proj.bias", "attn_q.bias", Q, NONE, HEADS),                   \
-     .need = SL_HAS_QKV_BIAS, .flags = SL_W_ROPE_ROWS},                                           \
-    SL_W_LAYER(K_BIAS, "self_attn.k_proj.bias", "attn_k.bias", KV, NONE, KV_HEADS),               \
-     .need = SL_HAS_QKV_BIAS, .flags = SL_W_ROPE_ROWS},                                           \
-    SL_W_LAYER(V_BIAS, "self_attn.v_proj.bias", "attn_v.bias", KV, NONE, KV_HEADS),               \
-     .need = SL_HAS_QKV_BIAS}
+     .when = SL_HAS_QKV_BIAS, .flags = SL_W_ROPE_ROWS},                                           \
+    SL_W_LAYER(K_BIAS, "self_attn.k_proj.bias", "attn_k.bias", K, NONE, KV_HEADS),                \
+     .when = SL_HAS_QKV_BIAS, .flags = SL_W_ROPE_ROWS},                                           \
+    SL_W_LAYER(V_BIAS, "self_attn.v_proj.bias", "attn_v.bias", VALUES, NONE, KV_HEADS),           \
+     .when = SL_HAS_QKV_BIAS}
 
 #define SL_WEIGHTS_O_BIAS                                                                         \
     SL_W_LAYER(O_BIAS, "self_attn.o_proj.bias", "attn_output.bias", H, NONE, NONE),               \
-     .need = SL_HAS_O_BIAS}
+     .when = SL_HAS_O_BIAS}
 
 #define SL_WEIGHTS_QK_NORM                                                                        \
     SL_W_LAYER(Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", HD, NONE, NONE),          \
-     .need = SL_HAS_QK_NORM},                                                                     \
+     .when = SL_HAS_QK_NORM},                                                                     \
     SL_W_LAYER(K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", HD, NONE, NONE),          \
-     .need = SL_HAS_QK_NORM}
+     .when = SL_HAS_QK_NORM}
 
 #define SL_WEIGHTS_FFN_GATED                                                                      \
     SL_W_LAYER(FFN_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", H, NONE, NONE)},   \
@@ -123,12 +121,12 @@
     SL_W_ENCODER(P, EMBED_NORM_BIAS, "embeddings.LayerNorm.bias",                                 \
                  "token_embd_norm.bias", H, NONE),                                                \
     SL_W_ENCODER_LAYER(P, Q, "attention.self.query.weight", "attn_q.weight", Q, H),               \
-    SL_W_ENCODER_LAYER(P, K, "attention.self.key.weight", "attn_k.weight", KV, H),                \
-    SL_W_ENCODER_LAYER(P, V, "attention.self.value.weight", "attn_v.weight", KV, H),              \
-    SL_W_ENCODER_LAYER(P, O, "attention.output.dense.weight", "attn_output.weight", H, Q),        \
+    SL_W_ENCODER_LAYER(P, K, "attention.self.key.weight", "attn_k.weight", K, H),                 \
+    SL_W_ENCODER_LAYER(P, V, "attention.self.value.weight", "attn_v.weight", VALUES, H),          \
+    SL_W_ENCODER_LAYER(P, O, "attention.output.dense.weight", "attn_output.weight", H, ATT),      \
     SL_W_ENCODER_LAYER(P, Q_BIAS, "attention.self.query.bias", "attn_q.bias", Q, NONE),           \
-    SL_W_ENCODER_LAYER(P, K_BIAS, "attention.self.key.bias", "attn_k.bias", KV, NONE),            \
-    SL_W_ENCODER_LAYER(P, V_BIAS, "attention.self.value.bias", "attn_v.bias", KV, NONE),          \
+    SL_W_ENCODER_LAYER(P, K_BIAS, "attention.self.key.bias", "attn_k.bias", K, NONE),             \
+    SL_W_ENCODER_LAYER(P, V_BIAS, "attention.self.value.bias", "attn_v.bias", VALUES, NONE),      \
     SL_W_ENCODER_LAYER(P, O_BIAS, "attention.output.dense.bias", "attn_output.bias", H, NONE),    \
     SL_W_ENCODER_LAYER(P, ATTN_NORM, "attention.output.LayerNorm.weight",                         \
                        "attn_output_norm.weight", H, NONE),                                       \
@@ -143,18 +141,6 @@
     SL_W_ENCODER_LAYER(P, FFN_NORM_BIAS, "output.LayerNorm.bias",                                 \
                        "layer_output_norm.bias", H, NONE)
 /* clang-format on */
-
-/* A pre-norm layer of grouped-query attention and a gated SiLU MLP, without a window. */
-static inline struct sl_layer_desc sl_layer_transformer(const struct sl_hparams *hp)
-{
-    return (struct sl_layer_desc){
-        .mixer = SL_MIX_GQA,
-        .ffn = SL_FFN_GATED,
-        .kv_kind = SL_KV_FULL,
-        .act = SL_ACT_SILU,
-        .attn_scale = (float)(1.0 / sqrt((double)hp->head_dim)),
-    };
-}
 
 /* bert.c: of both its kinds. */
 int sl_plan_encoder(const struct sl_model_name *name, const struct sl_hparams *hp,

@@ -533,6 +533,10 @@ static void write_qwen3(const char *path, const struct tensor_edit *e, uint32_t 
         fail_msg("%s", err.msg);
     s.hp.n_vocab = 256;
     s.hp.has |= name->has | SL_HAS_HEAD;
+    struct sl_layer_desc *layers = sl_calloc((size_t)s.hp.n_layers, sizeof *layers);
+    assert_non_null(layers);
+    if (sl_plan(desc, name, &s.hp, layers, &err) != 0)
+        fail_msg("%s", err.msg);
     sl_gguf_writer_add_str(w, "general.architecture", "qwen3");
     sl_gguf_writer_add_u32(w, "qwen3.embedding_length", (uint32_t)s.hp.hidden);
     sl_gguf_writer_add_u32(w, "qwen3.feed_forward_length", (uint32_t)s.hp.intermediate);
@@ -552,10 +556,11 @@ static void write_qwen3(const char *path, const struct tensor_edit *e, uint32_t 
                 const struct sl_weight_desc *d = &desc->weights[i];
                 char tensor[SL_MAX_TENSOR_NAME];
                 if ((d->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || d->gguf == NULL ||
-                    (d->need & ~s.hp.has) != 0)
+                    (d->when & ~s.hp.has) != 0)
                     continue;
                 sl_bind_name(d->gguf, l, tensor);
-                int64_t dims[2] = {sl_hparams_dim(&s.hp, d->rows), sl_hparams_dim(&s.hp, d->cols)};
+                int64_t dims[2] = {sl_layer_dim(&s.hp, layers, d->rows),
+                                   sl_layer_dim(&s.hp, layers, d->cols)};
                 int32_t n_dims = d->cols == SL_DIM_NONE ? 1 : 2;
                 enum sl_dtype dtype = SL_DTYPE_F32;
                 if (e != NULL && strcmp(e->name, tensor) == 0) {
@@ -583,6 +588,7 @@ static void write_qwen3(const char *path, const struct tensor_edit *e, uint32_t 
     }
     if (sl_gguf_writer_finish(w, &err) != 0)
         fail_msg("%s", err.msg);
+    sl_free(layers);
 }
 
 static void test_tensors(void **state)
@@ -659,11 +665,12 @@ static void test_rope_freqs(void **state)
     struct sl_backend *be = NULL;
     if (sl_synth_shape("llama", "tiny", &s.hp, &err) != 0)
         fail_msg("%s", err.msg);
-    s.hp.rope.scaling = SL_ROPE_LLAMA3;
-    s.hp.rope.factor = 1;           /* every divisor is then 1, except that ... */
-    s.hp.rope.original_context = 0; /* ... no context makes the ramp divide 0 by 0 or go below 0 */
-    s.hp.rope.low_freq_factor = 0;
-    s.hp.rope.high_freq_factor = 0;
+    s.hp.ropes[0].scaling = SL_ROPE_LLAMA3;
+    s.hp.ropes[0].factor = 1; /* every divisor is then 1, except that ... */
+    s.hp.ropes[0].original_context =
+        0; /* ... no context makes the ramp divide 0 by 0 or go below 0 */
+    s.hp.ropes[0].low_freq_factor = 0;
+    s.hp.ropes[0].high_freq_factor = 0;
     if (sl_synth_write(&s, OUT "/freqs.gguf", &err) != 0 ||
         sl_ckpt_open(OUT "/freqs.gguf", &c, &err) != 0 || sl_model_open(c, &m, &err) != 0 ||
         sl_cpu_create(&plain, &be, &err) != 0)

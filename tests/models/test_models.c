@@ -262,12 +262,12 @@ static void test_containers(void **state)
         struct sl_synth s;
         describe_model(&(struct variant){"llama", SL_DTYPE_BF16, "f32", false}, SL_CKPT_HF, &s);
         s.hp.has |= SL_HAS_QKV_BIAS | SL_HAS_O_BIAS; /* biases of q and k are reordered too */
-        s.hp.rope.scaling = (enum sl_rope_scaling)scaling;
-        s.hp.rope.theta = 500;
-        s.hp.rope.factor = 8;
-        s.hp.rope.low_freq_factor = 1;
-        s.hp.rope.high_freq_factor = 4;
-        s.hp.rope.original_context = 32;
+        s.hp.ropes[0].scaling = (enum sl_rope_scaling)scaling;
+        s.hp.ropes[0].theta = 500;
+        s.hp.ropes[0].factor = 8;
+        s.hp.ropes[0].low_freq_factor = 1;
+        s.hp.ropes[0].high_freq_factor = 4;
+        s.hp.ropes[0].original_context = 32;
         s.old_rope = scaling == SL_ROPE_YARN;
         snprintf(label, sizeof label, "llama_rope%d", scaling);
         compare_containers(&s, label);

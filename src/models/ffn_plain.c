@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT
+ * The MLP without a gate: up, activation, down, with biases where the layer has them.
+ */
+#include "models/internal.h"
+
+static void project(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slot bias,
+                    enum sl_lora_layer_mat mat, const void *x, int32_t n, float *out)
+{
+    struct sl_op_lora lora;
+    r->m->be->vt->linear(r->m->be, &(struct sl_op_linear){
+                                       .x = x,
+                                       .ld_x = sl_run_mat(r, layer, w)->n_cols,
+                                       .w = sl_run_mat(r, layer, w),
+                                       .bias = sl_run_vec(r, layer, bias),
+                                       .n = n,
+                                       .out = out,
+                                       .ld_out = sl_run_mat(r, layer, w)->n_rows,
+                                       .lora = sl_run_lora(r, layer, mat, &lora),
+                                   });
+}
+
+void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+{
+    const struct sl_layer_desc *l = &r->m->layers[layer];
+    project(r, layer, SL_SLOT_UP, SL_SLOT_UP_BIAS, SL_LORA_UP, x, n, r->up);
+    r->m->be->vt->activate(r->m->be, &(struct sl_op_activate){
+                                         .x = r->up,
+                                         .act = l->act,
+                                         .n = (int64_t)n * l->intermediate,
+                                         .out = r->ffn,
+                                     });
+    project(r, layer, SL_SLOT_DOWN, SL_SLOT_DOWN_BIAS, SL_LORA_DOWN, r->ffn, n, y);
+}
