@@ -275,6 +275,33 @@ struct sl_op_pool {              /* one vector of each span's rows */
     float *out;             /* [n, H]; may be x without spans */
 };
 
+struct sl_op_route { /* each row's experts: the top_k largest of softmax(logits), largest first */
+    const float *logits; /* [T, E] */
+    int32_t n, n_experts, top_k;
+    bool renormalize; /* the weights of a row add up to 1 */
+    int32_t *experts; /* [T, top_k] of equal logits the lower index comes first */
+    float *weights;   /* [T, top_k] */
+};
+
+/* One matrix for each expert, all of one shape; made by sl_backend.stack_create. */
+struct sl_stack {
+    const struct sl_weight *mats; /* [n] */
+    int32_t n;
+    void *table; /* backend's own, or NULL */
+};
+
+struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * (up x[t])), with the
+                          matrices of expert experts[t, s], added in ascending order of experts */
+    const void *x;     /* [T, H] activations */
+    int32_t n, top_k;
+    const int32_t *experts;                  /* [T, top_k] different ones in a row */
+    const float *weights;                    /* [T, top_k] */
+    const struct sl_stack *gate, *up, *down; /* [I, H] twice, [H, I] */
+    enum sl_act act;
+    void *scratch; /* of sl_backend.experts_bytes */
+    float *out;    /* [T, H] */
+};
+
 enum sl_op {
 #define SL_OP(name) SL_OP_##name,
 #include "ops/ops.def"
@@ -320,6 +347,14 @@ struct sl_backend_vt {
     uint64_t (*weight_bytes)(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
                              int64_t n_rows, int64_t n_cols);
     void (*weight_destroy)(struct sl_backend *be, struct sl_weight *w);
+    /* mats [n] of one shape and format, from weight_create, stay the caller's and must live as long
+     * as the stack. */
+    int (*stack_create)(struct sl_backend *be, const struct sl_weight *mats, int32_t n,
+                        struct sl_stack *out, struct sl_error *err);
+    void (*stack_destroy)(struct sl_backend *be, struct sl_stack *s);
+    /* Bytes of scratch that calls of experts with up to n rows need. */
+    size_t (*experts_bytes)(struct sl_backend *be, int32_t n, int32_t n_experts, int32_t top_k,
+                            int64_t hidden, int64_t intermediate);
     /* Name of the kernel that runs a weight, for `sluice inspect`. */
     const char *(*weight_route)(struct sl_backend *be, const struct sl_weight *w);
     const char *(*isa)(struct sl_backend *be);

@@ -263,7 +263,7 @@ static struct sl_weight weight_of(struct sl_backend *be, const struct matrix *m)
 }
 
 /* What weight_route should say of a product's matrix. */
-static void expected_route(int isa, bool exact, enum sl_dtype t, char *out, size_t n)
+static inline void expected_route(int isa, bool exact, enum sl_dtype t, char *out, size_t n)
 {
     static const char *const i8[] = {"i8-c",    "i8-avx2", "i8-avx512",
                                      "i8-vnni", "i8-vnni", "i8-amx"};

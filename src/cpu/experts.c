@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: MIT
+ * Mixtures of experts: which experts a row goes to, and their products.
+ *
+ * Rows are grouped by expert, so that every expert that is hit reads its matrices once for a block
+ * of rows. Each group is an ordinary gated product and an ordinary product: a row's bits do not
+ * depend on the rows in its group. An expert's result is added to its rows before the next expert
+ * begins, so a row adds its experts in ascending order, whoever shares them.
+ */
+#include "cpu/backend.h"
+
+#include "base/check.h"
+
+#include <string.h>
+
+#define BLOCK_ROWS 512 /* of one expert at a time */
+#define ALIGN      64
+
+/* ------------------------------------------------------------------ routes */
+
+struct route_job {
+    const struct sl_cpu *cpu;
+    const struct sl_op_route *a;
+};
+
+static bool is_chosen(const int32_t *experts, int32_t n, int32_t e)
+{
+    for (int32_t i = 0; i < n; i++)
+        if (experts[i] == e)
+            return true;
+    return false;
+}
+
+/* The largest logit that was not chosen. A logit that is not a number is larger than none, so that
+ * a broken row still has top_k different experts. */
+static int32_t choose_expert(const float *logits, int32_t n_experts, const int32_t *experts,
+                             int32_t n)
+{
+    int32_t best = -1;
+    for (int32_t e = 0; e < n_experts; e++)
+        if ((best < 0 || logits[e] > logits[best]) && !is_chosen(experts, n, e))
+            best = e;
+    return best;
+}
+
+static void route_row(void *arg, uint32_t t, int thread_idx)
+{
+    const struct route_job *j = arg;
+    const struct sl_op_route *a = j->a;
+    const float *logits = a->logits + (size_t)t * (size_t)a->n_experts;
+    int32_t *experts = a->experts + (size_t)t * (size_t)a->top_k;
+    float *weights = a->weights + (size_t)t * (size_t)a->top_k, sum = 0;
+    (void)thread_idx;
+    for (int32_t s = 0; s < a->top_k; s++) {
+        experts[s] = choose_expert(logits, a->n_experts, experts, s);
+        weights[s] = j->cpu->k.exp(logits[experts[s]] - logits[experts[0]]);
+    }
+    const int32_t n = a->renormalize ? a->top_k : a->n_experts;
+    for (int32_t i = 0; i < n; i++)
+        sum += a->renormalize ? weights[i] : j->cpu->k.exp(logits[i] - logits[experts[0]]);
+    for (int32_t s = 0; s < a->top_k; s++)
+        weights[s] /= sum;
+}
+
+void sl_cpu_route(struct sl_backend *be, const struct sl_op_route *a)
+{
+    struct route_job j = {sl_cpu(be), a};
+    SL_ASSERT(a->top_k >= 1 && a->top_k <= a->n_experts);
+    sl_cpu_run(sl_cpu(be), route_row, &j, a->n, (int64_t)a->n * a->n_experts * a->top_k);
+}
+
+/* ------------------------------------------------------------------ stacks */
+
+int sl_cpu_stack_create(struct sl_backend *be, const struct sl_weight *mats, int32_t n,
+                        struct sl_stack *out, struct sl_error *err)
+{
+    (void)be;
+    (void)err;
+    for (int32_t i = 1; i < n; i++)
+        SL_ASSERT(mats[i].n_rows == mats[0].n_rows && mats[i].n_cols == mats[0].n_cols);
+    *out = (struct sl_stack){.mats = mats, .n = n};
+    return 0;
+}
+
+void sl_cpu_stack_destroy(struct sl_backend *be, struct sl_stack *s)
+{
+    (void)be;
+    *s = (struct sl_stack){0};
+}
+
+/* ------------------------------------------------------------------ experts */
+
+struct room {       /* the scratch of a call, in its parts */
+    int32_t *first; /* [E + 1] where an expert's pairs begin */
+    int32_t *pairs; /* [T * top_k] row * top_k + place, by expert, then ascending */
+    float *x;       /* [BLOCK_ROWS, H] the rows of a block */
+    float *mid;     /* [BLOCK_ROWS, I] */
+    float *y;       /* [BLOCK_ROWS, H] */
+    size_t n_bytes;
+};
+
+static size_t carve(struct room *r, size_t n_bytes)
+{
+    size_t at = r->n_bytes;
+    r->n_bytes += SL_ROUND_UP(n_bytes, (size_t)ALIGN);
+    return at;
+}
+
+/* base NULL: only n_bytes counts. */
+static struct room room_of(uint8_t *base, int32_t n, int32_t n_experts, int32_t top_k, int64_t h,
+                           int64_t i)
+{
+    struct room r = {0};
+    const size_t rows = (size_t)SL_MIN(n, BLOCK_ROWS), f = sizeof(float);
+    const size_t first = carve(&r, (size_t)(n_experts + 1) * sizeof *r.first);
+    const size_t pairs = carve(&r, (size_t)n * (size_t)top_k * sizeof *r.pairs);
+    const size_t x = carve(&r, rows * (size_t)h * f), mid = carve(&r, rows * (size_t)i * f);
+    const size_t y = carve(&r, rows * (size_t)h * f);
+    if (base == NULL)
+        return r;
+    r.first = (int32_t *)(void *)(base + first);
+    r.pairs = (int32_t *)(void *)(base + pairs);
+    r.x = (float *)(void *)(base + x);
+    r.mid = (float *)(void *)(base + mid);
+    r.y = (float *)(void *)(base + y);
+    return r;
+}
+
+size_t sl_cpu_experts_bytes(struct sl_backend *be, int32_t n, int32_t n_experts, int32_t top_k,
+                            int64_t hidden, int64_t intermediate)
+{
+    (void)be;
+    return room_of(NULL, n, n_experts, top_k, hidden, intermediate).n_bytes;
+}
+
+/* A counting sort, which keeps the order of rows. */
+static void sort_pairs(const struct sl_op_experts *a, const struct room *r)
+{
+    const int32_t n_pairs = a->n * a->top_k, n_experts = a->gate->n;
+    memset(r->first, 0, (size_t)(n_experts + 1) * sizeof *r->first);
+    for (int32_t p = 0; p < n_pairs; p++) {
+        SL_ASSERT(a->experts[p] >= 0 && a->experts[p] < n_experts);
+        r->first[a->experts[p] + 1]++;
+    }
+    for (int32_t e = 0; e < n_experts; e++)
+        r->first[e + 1] += r->first[e];
+    for (int32_t p = 0; p < n_pairs; p++)
+        r->pairs[r->first[a->experts[p]]++] = p;
+    for (int32_t e = n_experts; e > 0; e--)
+        r->first[e] = r->first[e - 1];
+    r->first[0] = 0;
+}
+
+struct rows_job {
+    const struct sl_op_experts *a;
+    const struct room *r;
+    const int32_t *pairs; /* of the block */
+    int64_t h;
+};
+
+static void take_row(void *arg, uint32_t i, int thread_idx)
+{
+    const struct rows_job *j = arg;
+    const int64_t t = j->pairs[i] / j->a->top_k;
+    (void)thread_idx;
+    memcpy(j->r->x + (int64_t)i * j->h, (const float *)j->a->x + t * j->h,
+           (size_t)j->h * sizeof(float));
+}
+
+static void add_row(void *arg, uint32_t i, int thread_idx)
+{
+    const struct rows_job *j = arg;
+    const float w = j->a->weights[j->pairs[i]], *y = j->r->y + (int64_t)i * j->h;
+    float *out = j->a->out + j->pairs[i] / j->a->top_k * j->h;
+    (void)thread_idx;
+    for (int64_t k = 0; k < j->h; k++)
+        out[k] += w * y[k];
+}
+
+/* The rows of a block differ, so they can be added side by side. */
+static void expert_block(struct sl_backend *be, const struct sl_op_experts *a, int32_t e,
+                         const struct room *r, const int32_t *pairs, int32_t n)
+{
+    const struct sl_weight *gate = &a->gate->mats[e], *down = &a->down->mats[e];
+    struct rows_job j = {.a = a, .r = r, .pairs = pairs, .h = gate->n_cols};
+    sl_cpu_run(sl_cpu(be), take_row, &j, n, n * j.h);
+    sl_cpu_linear_gated_act(be, &(struct sl_op_linear_gated_act){.x = r->x,
+                                                                 .ld_x = j.h,
+                                                                 .gate = gate,
+                                                                 .up = &a->up->mats[e],
+                                                                 .act = a->act,
+                                                                 .n = n,
+                                                                 .out = r->mid});
+    sl_cpu_linear(
+        be, &(struct sl_op_linear){
+                .x = r->mid, .ld_x = gate->n_rows, .w = down, .n = n, .out = r->y, .ld_out = j.h});
+    sl_cpu_run(sl_cpu(be), add_row, &j, n, n * j.h);
+}
+
+void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
+{
+    const struct sl_weight *gate = &a->gate->mats[0];
+    const int64_t h = gate->n_cols;
+    SL_ASSERT(a->gate->n == a->up->n && a->gate->n == a->down->n);
+    SL_ASSERT(a->down->mats[0].n_rows == h && a->down->mats[0].n_cols == gate->n_rows);
+    const struct room r = room_of(a->scratch, a->n, a->gate->n, a->top_k, h, gate->n_rows);
+    memset(a->out, 0, (size_t)(a->n * h) * sizeof *a->out);
+    sort_pairs(a, &r);
+    for (int32_t e = 0; e < a->gate->n; e++)
+        for (int32_t p = r.first[e]; p < r.first[e + 1]; p += BLOCK_ROWS)
+            expert_block(be, a, e, &r, r.pairs + p, SL_MIN(r.first[e + 1] - p, BLOCK_ROWS));
+}

@@ -1,0 +1,275 @@
+/* SPDX-License-Identifier: MIT
+ * Mixtures of experts on the CPU: the choice of experts against a sort in double, products against
+ * double, and each row against itself alone, bit for bit, for every instruction set and number of
+ * threads.
+ */
+#include "ops_util.h"
+
+#include "base/limits.h"
+
+/* ---------------------------------------------------------------- routes */
+
+enum { N_EXPERTS = 37, TOP_K = 5, ROWS = 9 };
+
+static bool comes_before(const float *logits, int32_t a, int32_t b)
+{
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+}
+
+/* The oracle counts how many experts come before each one. */
+static void check_route_row(const float *logits, const int32_t *experts, const float *weights,
+                            bool renormalize)
+{
+    double sum = 0, max = -INFINITY;
+    for (int32_t e = 0; e < N_EXPERTS; e++)
+        max = fmax(max, (double)logits[e]);
+    for (int32_t e = 0; e < N_EXPERTS; e++) {
+        int32_t n_before = 0;
+        for (int32_t o = 0; o < N_EXPERTS; o++)
+            n_before += comes_before(logits, o, e);
+        if (n_before < TOP_K)
+            assert_int_equal(experts[n_before], e);
+        if (n_before < TOP_K || !renormalize)
+            sum += exp((double)logits[e] - max);
+    }
+    for (int32_t s = 0; s < TOP_K; s++)
+        assert_true(fabs((double)weights[s] - exp((double)logits[experts[s]] - max) / sum) < 1e-6);
+}
+
+static void test_route(void **state)
+{
+    struct sl_rng rng = {7, 0};
+    (void)state;
+    float *logits = floats(&rng, ROWS * N_EXPERTS, 2.0);
+    for (int32_t e = 0; e < N_EXPERTS; e++) {
+        logits[e] = (float)(e % 4);                           /* ties */
+        logits[N_EXPERTS + e] = 0;                            /* nothing but ties */
+        logits[2 * N_EXPERTS + e] = e == 30 ? 1e30f : -1e30f; /* one takes all */
+    }
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        for (int way = 0; isa_available(isa) && way < 4; way++) {
+            struct sl_backend *be = backend(isa, way / 2 ? 3 : 1);
+            int32_t experts[ROWS * TOP_K];
+            float weights[ROWS * TOP_K];
+            be->vt->route(be, &(struct sl_op_route){.logits = logits,
+                                                    .n = ROWS,
+                                                    .n_experts = N_EXPERTS,
+                                                    .top_k = TOP_K,
+                                                    .renormalize = way % 2 != 0,
+                                                    .experts = experts,
+                                                    .weights = weights});
+            for (int t = 0; t < ROWS; t++)
+                check_route_row(logits + t * N_EXPERTS, experts + t * TOP_K, weights + t * TOP_K,
+                                way % 2 != 0);
+        }
+    }
+    sl_free(logits);
+}
+
+/* A row that is not numbers still names experts that exist, each once. */
+static void test_route_of_nan(void **state)
+{
+    struct sl_backend *be = backend(0, 1);
+    float logits[3 * N_EXPERTS], weights[3 * TOP_K];
+    int32_t experts[3 * TOP_K];
+    (void)state;
+    for (int32_t i = 0; i < 3 * N_EXPERTS; i++)
+        logits[i] = i < N_EXPERTS ? NAN : i < 2 * N_EXPERTS ? -INFINITY : i % 2 ? NAN : 1.0f;
+    be->vt->route(be, &(struct sl_op_route){.logits = logits,
+                                            .n = 3,
+                                            .n_experts = N_EXPERTS,
+                                            .top_k = TOP_K,
+                                            .experts = experts,
+                                            .weights = weights});
+    for (int t = 0; t < 3; t++)
+        for (int s = 0; s < TOP_K; s++) {
+            assert_in_range(experts[t * TOP_K + s], 0, N_EXPERTS - 1);
+            for (int o = 0; o < s; o++)
+                assert_int_not_equal(experts[t * TOP_K + s], experts[t * TOP_K + o]);
+        }
+}
+
+/* ---------------------------------------------------------------- experts */
+
+struct model {
+    int32_t n_experts, top_k, n;
+    int64_t h, i;
+    struct matrix *mat[3]; /* gate, up, down of each expert */
+    float *x, *weights;
+    int32_t *experts;
+};
+
+static struct model model_make(enum sl_dtype t, int32_t n, int64_t h, int64_t i)
+{
+    struct sl_rng rng = {(uint64_t)t + 1, (uint64_t)n};
+    struct model m = {.n_experts = 6, .top_k = 3, .n = n, .h = h, .i = i};
+    for (int k = 0; k < 3; k++) {
+        m.mat[k] = sl_malloc((size_t)m.n_experts * sizeof *m.mat[k]);
+        assert_non_null(m.mat[k]);
+        for (int32_t e = 0; e < m.n_experts; e++) {
+            m.mat[k][e] = matrix_make(&rng, t, k < 2 ? i : h, k < 2 ? h : i);
+            matrix_scale_some(&rng, &m.mat[k][e], t == SL_DTYPE_FP8_E4M3 ? 1 : 0);
+        }
+    }
+    m.x = floats(&rng, (size_t)(n * h), 1.0);
+    m.weights = floats(&rng, (size_t)(n * m.top_k), 1.0);
+    m.experts = sl_malloc((size_t)(n * m.top_k) * sizeof *m.experts);
+    assert_non_null(m.experts);
+    for (int32_t r = 0; r < n; r++) /* expert 5 gets no row of the first half */
+        for (int32_t s = 0; s < m.top_k; s++)
+            m.experts[r * m.top_k + s] =
+                (int32_t)((sl_rng_below(&rng, 2) + (uint64_t)s * 2) % (r < n / 2 ? 5 : 6));
+    for (int32_t r = 0; r < n; r++) { /* different ones in a row */
+        int32_t *e = m.experts + r * m.top_k;
+        while (e[1] == e[0])
+            e[1] = (e[1] + 1) % 5;
+        while (e[2] == e[0] || e[2] == e[1])
+            e[2] = (e[2] + 1) % 5;
+    }
+    return m;
+}
+
+static void model_free(struct model *m)
+{
+    for (int k = 0; k < 3; k++) {
+        for (int32_t e = 0; e < m->n_experts; e++)
+            matrix_free(&m->mat[k][e]);
+        sl_free(m->mat[k]);
+    }
+    sl_free(m->x);
+    sl_free(m->weights);
+    sl_free(m->experts);
+}
+
+/* Rows [from, from + n) of the model's input. */
+static void run_rows(struct sl_backend *be, const struct model *m, int32_t from, int32_t n,
+                     float *out)
+{
+    struct sl_weight *w[3];
+    struct sl_stack s[3];
+    struct sl_error err;
+    for (int k = 0; k < 3; k++) {
+        w[k] = sl_malloc((size_t)m->n_experts * sizeof *w[k]);
+        assert_non_null(w[k]);
+        for (int32_t e = 0; e < m->n_experts; e++)
+            w[k][e] = weight_of(be, &m->mat[k][e]);
+        assert_int_equal(be->vt->stack_create(be, w[k], m->n_experts, &s[k], &err), 0);
+    }
+    void *scratch =
+        sl_aligned_alloc(be->vt->experts_bytes(be, n, m->n_experts, m->top_k, m->h, m->i));
+    assert_non_null(scratch);
+    be->vt->experts(be, &(struct sl_op_experts){.x = m->x + from * m->h,
+                                                .n = n,
+                                                .top_k = m->top_k,
+                                                .experts = m->experts + from * m->top_k,
+                                                .weights = m->weights + from * m->top_k,
+                                                .gate = &s[0],
+                                                .up = &s[1],
+                                                .down = &s[2],
+                                                .act = SL_ACT_SILU,
+                                                .scratch = scratch,
+                                                .out = out});
+    sl_aligned_free(scratch, be->vt->experts_bytes(be, n, m->n_experts, m->top_k, m->h, m->i));
+    for (int k = 0; k < 3; k++) {
+        be->vt->stack_destroy(be, &s[k]);
+        for (int32_t e = 0; e < m->n_experts; e++)
+            be->vt->weight_destroy(be, &w[k][e]);
+        sl_free(w[k]);
+    }
+}
+
+static double dot(const struct matrix *m, int64_t row, const double *x)
+{
+    double sum = 0;
+    for (int64_t k = 0; k < m->n_cols; k++)
+        sum += (double)m->f32[row * m->n_cols + k] * x[k];
+    return sum;
+}
+
+static void oracle_row(const struct model *m, int32_t r, double *out)
+{
+    double *x = sl_malloc((size_t)(m->h + m->i) * sizeof *x), *mid = x + m->h;
+    assert_non_null(x);
+    for (int64_t k = 0; k < m->h; k++) {
+        x[k] = (double)m->x[r * m->h + k];
+        out[k] = 0;
+    }
+    for (int32_t s = 0; s < m->top_k; s++) {
+        const int32_t e = m->experts[r * m->top_k + s];
+        for (int64_t i = 0; i < m->i; i++) {
+            const double g = dot(&m->mat[0][e], i, x);
+            mid[i] = g / (1 + exp(-g)) * dot(&m->mat[1][e], i, x);
+        }
+        for (int64_t k = 0; k < m->h; k++)
+            out[k] += (double)m->weights[r * m->top_k + s] * dot(&m->mat[2][e], k, mid);
+    }
+    sl_free(x);
+}
+
+static void check_model(const struct model *m, const char *what, double max_nmse)
+{
+    const size_t n_out = (size_t)(m->n * m->h);
+    double *want = sl_malloc(n_out * sizeof *want);
+    float *alone = sl_malloc((size_t)m->h * sizeof *alone);
+    assert_true(want != NULL && alone != NULL);
+    for (int32_t r = 0; r < m->n; r++)
+        oracle_row(m, r, want + r * m->h);
+    for (int isa = 0; isa < N_ISAS; isa++) {
+        for (int n_threads = 1; isa_available(isa) && n_threads <= 3; n_threads += 2) {
+            struct red_buf out = red_alloc(n_out);
+            struct sl_backend *be = backend(isa, n_threads);
+            run_rows(be, m, 0, m->n, out.p);
+            red_check(&out, true, what);
+            near_oracle(out.p, want, n_out, max_nmse, what);
+            for (int32_t r = 0; r < m->n; r += SL_MAX(m->n / 5, 1)) {
+                run_rows(be, m, r, 1, alone);
+                same_bits(alone, out.p + r * m->h, (size_t)m->h, what);
+            }
+            red_free(&out);
+        }
+    }
+    sl_free(alone);
+    sl_free(want);
+}
+
+static void test_experts(void **state)
+{
+    static const struct {
+        enum sl_dtype dtype;
+        double max_nmse;
+    } formats[] = {{SL_DTYPE_F32, 1e-11},
+                   {SL_DTYPE_BF16, 1e-4},
+                   {SL_DTYPE_Q8_0, 2e-3},
+                   {SL_DTYPE_Q4_K, 2e-3},
+                   {SL_DTYPE_FP8_E4M3, 1e-3}};
+    (void)state;
+    for (size_t f = 0; f < SL_COUNT(formats); f++)
+        for (int32_t n = 1; n <= 41; n += 8) {
+            struct model m = model_make(formats[f].dtype, n, 256, 256);
+            char what[64];
+            snprintf(what, sizeof what, "%s, %d rows", sl_dtype_info(formats[f].dtype)->name, n);
+            check_model(&m, what, formats[f].max_nmse);
+            model_free(&m);
+        }
+}
+
+/* More rows of an expert than it takes at a time. */
+static void test_many_rows(void **state)
+{
+    (void)state;
+    struct model m = model_make(SL_DTYPE_F32, 1100, 16, 32);
+    check_model(&m, "1,100 rows", 1e-11);
+    model_free(&m);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_route),
+        cmocka_unit_test(test_route_of_nan),
+        cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_many_rows),
+    };
+    say_what_is_skipped();
+    return cmocka_run_group_tests(tests, NULL, destroy_backends);
+}
