@@ -123,6 +123,12 @@ uint64_t sl_cuda_weight_bytes(struct sl_backend *be, enum sl_weight_use use, enu
                               int64_t n_rows, int64_t n_cols);
 void sl_cuda_weight_destroy(struct sl_backend *be, struct sl_weight *w);
 const char *sl_cuda_weight_route(struct sl_backend *be, const struct sl_weight *w);
+/* experts.cu. table: the streams of the matrices, [n] in device memory. */
+int sl_cuda_stack_create(struct sl_backend *be, const struct sl_weight *mats, int32_t n,
+                         struct sl_stack *out, struct sl_error *err);
+void sl_cuda_stack_destroy(struct sl_backend *be, struct sl_stack *s);
+size_t sl_cuda_experts_bytes(struct sl_backend *be, int32_t n, int32_t n_experts, int32_t top_k,
+                             int64_t hidden, int64_t intermediate);
 #ifdef __cplusplus
 }
 #endif

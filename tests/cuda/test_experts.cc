@@ -1,0 +1,287 @@
+/* SPDX-License-Identifier: MIT
+ * Mixtures of experts of src/cuda: the choice of experts against a count in double, products
+ * against double, and each row against itself alone, bit for bit. Runs in the simulator or on a
+ * GPU, where the cases are larger.
+ */
+#include "cuda/cuda.h"
+#include "cuda/gemm/weight.h"
+
+extern "C" {
+#include "base/rng.h"
+}
+#include "device_array.h"
+#include "device_weight.h"
+#include "quant/block_fields.h"
+
+#include <cuda_bf16.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <vector>
+
+#ifdef SL_CUDA_SIM
+#include "sim.h"
+#define LARGE 1 /* times as large on a GPU */
+#else
+#define LARGE 4
+#endif
+
+static int n_failures;
+static long n_checks;
+static struct sl_rng rng;
+static struct sl_backend *be;
+
+#define CHECK(cond, ...)                                      \
+    do {                                                      \
+        n_checks++;                                           \
+        if (!(cond) && n_failures++ < 20) {                   \
+            printf("%s:%d: %s: ", __FILE__, __LINE__, #cond); \
+            printf(__VA_ARGS__);                              \
+            printf("\n");                                     \
+        }                                                     \
+    } while (0)
+
+static uint64_t below(uint64_t n)
+{
+    return sl_rng_below(&rng, n);
+}
+
+static float normal()
+{
+    return (float)sl_rng_normal(&rng);
+}
+
+template <typename T> static std::vector<T> result(const dev<T> &d)
+{
+    cudaStreamSynchronize(sl_cuda(be)->stream);
+    return d.get();
+}
+
+/* ------------------------------------------------------------------ route */
+
+static void route_case(int32_t n, int32_t n_experts, int32_t top_k, bool renormalize)
+{
+    std::vector<float> logits((size_t)(n * n_experts));
+    for (size_t i = 0; i < logits.size(); i++)
+        logits[i] = i < (size_t)n_experts ? (float)below(3) : 3.0f * normal(); /* ties in row 0 */
+    dev<float> d_logits(logits), weights((size_t)(n * top_k));
+    dev<int32_t> experts((size_t)(n * top_k));
+    struct sl_op_route a = {d_logits.p, n, n_experts, top_k, renormalize, experts.p, weights.p};
+    be->vt->route(be, &a);
+    std::vector<int32_t> ids = result(experts);
+    std::vector<float> w = result(weights);
+    for (int32_t t = 0; t < n; t++) {
+        const float *l = &logits[(size_t)(t * n_experts)];
+        double max = -INFINITY, sum = 0;
+        for (int32_t e = 0; e < n_experts; e++)
+            max = fmax(max, (double)l[e]);
+        for (int32_t e = 0; e < n_experts; e++) {
+            int32_t n_before = 0;
+            for (int32_t o = 0; o < n_experts; o++)
+                n_before += l[o] > l[e] || (l[o] == l[e] && o < e);
+            if (n_before < top_k)
+                CHECK(ids[(size_t)(t * top_k + n_before)] == e, "row %d place %d: %d, not %d", t,
+                      n_before, ids[(size_t)(t * top_k + n_before)], e);
+            if (n_before < top_k || !renormalize)
+                sum += exp((double)l[e] - max);
+        }
+        for (int32_t s = 0; s < top_k; s++) {
+            const int32_t e = ids[(size_t)(t * top_k + s)];
+            const double want = e >= 0 && e < n_experts ? exp((double)l[e] - max) / sum : NAN;
+            CHECK(fabs((double)w[(size_t)(t * top_k + s)] - want) < 1e-6, "row %d place %d", t, s);
+        }
+    }
+}
+
+/* A row that is not numbers names experts that exist, each once. */
+static void route_of_nan()
+{
+    const int32_t n_experts = 40, top_k = 6;
+    std::vector<float> logits((size_t)n_experts, NAN);
+    logits[7] = 1.0f;
+    dev<float> d_logits(logits), weights((size_t)top_k);
+    dev<int32_t> experts((size_t)top_k);
+    struct sl_op_route a = {d_logits.p, 1, n_experts, top_k, true, experts.p, weights.p};
+    be->vt->route(be, &a);
+    std::vector<int32_t> ids = result(experts);
+    for (int32_t s = 0; s < top_k; s++) {
+        bool once = ids[(size_t)s] >= 0 && ids[(size_t)s] < n_experts;
+        for (int32_t o = 0; o < s; o++)
+            once = once && ids[(size_t)s] != ids[(size_t)o];
+        CHECK(once, "place %d: %d", s, ids[(size_t)s]);
+    }
+}
+
+/* ------------------------------------------------------------------ experts */
+
+struct mixture {
+    int32_t n_experts, top_k;
+    int64_t h, i;
+    std::vector<std::vector<float>>
+        values[3]; /* gate, up, down of each expert, as the GPU has them */
+    std::vector<struct sl_weight> mats[3];
+    struct sl_stack stack[3];
+
+    mixture(enum sl_dtype t, int64_t h_, int64_t i_) : n_experts(5), top_k(3), h(h_), i(i_)
+    {
+        struct sl_error err = {};
+        for (int k = 0; k < 3; k++) {
+            for (int32_t e = 0; e < n_experts; e++)
+                add(k, t, k < 2 ? i : h, k < 2 ? h : i);
+            if (be->vt->stack_create(be, mats[k].data(), n_experts, &stack[k], &err) != 0)
+                exit((printf("stack_create: %s\n", err.msg), 2));
+        }
+        if (be->vt->device->load_end(be, &err) != 0)
+            exit((printf("load_end: %s\n", err.msg), 2));
+    }
+    ~mixture()
+    {
+        for (int k = 0; k < 3; k++) {
+            be->vt->stack_destroy(be, &stack[k]);
+            for (struct sl_weight &w : mats[k])
+                be->vt->weight_destroy(be, &w);
+        }
+    }
+    void add(int k, enum sl_dtype t, int64_t n_rows, int64_t n_cols)
+    {
+        const struct sl_dtype_info *info = sl_dtype_info(t);
+        const size_t n = (size_t)(n_rows * n_cols);
+        std::vector<uint8_t> file(n / info->block_elems * info->block_bytes);
+        std::vector<float> v(n);
+        for (uint8_t &b : file)
+            b = (uint8_t)sl_rng_next(&rng);
+        for (size_t at = 0; at < file.size(); at += info->block_bytes) {
+            const float small = 0.05f * normal();
+            if (info->block_elems == 1 && t != SL_DTYPE_FP8_E4M3)
+                info->from_f32(&small, &file[at], 1);
+            else if (t == SL_DTYPE_FP8_E4M3)
+                file[at] = (uint8_t)(below(0x60) | (below(2) << 7));
+            else
+                block_put_scales(t, &file[at], sl_f32_to_f16(0.01f * normal()),
+                                 sl_f32_to_f16(0.01f * normal()));
+        }
+        device_values(t, file.data(), v.data(), (int64_t)n);
+        struct sl_weight w = {};
+        struct sl_error err = {};
+        if (be->vt->weight_create(be, SL_USE_LINEAR, t, n_rows, n_cols, file.data(), NULL, &w,
+                                  &err) != 0)
+            exit((printf("weight_create: %s\n", err.msg), 2));
+        values[k].push_back(v);
+        mats[k].push_back(w);
+    }
+};
+
+struct rows {
+    std::vector<__nv_bfloat16> x;
+    std::vector<int32_t> experts;
+    std::vector<float> weights;
+
+    rows(const mixture &m, int32_t n)
+    {
+        for (int64_t k = 0; k < n * m.h; k++)
+            x.push_back(__float2bfloat16_rn(normal()));
+        for (int32_t t = 0; t < n; t++) { /* half of the rows have no other than the first four */
+            int32_t first = (int32_t)below(t % 2 ? 4 : 5), step = 1 + (int32_t)below(2);
+            for (int32_t s = 0; s < m.top_k; s++) {
+                experts.push_back((first + s * step) % m.n_experts);
+                weights.push_back(normal());
+            }
+        }
+    }
+};
+
+static std::vector<float> run(const mixture &m, const rows &r, int32_t from, int32_t n)
+{
+    const size_t h = (size_t)m.h, k = (size_t)m.top_k, at = (size_t)from, len = (size_t)n;
+    dev<__nv_bfloat16> x(std::vector<__nv_bfloat16>(&r.x[at * h], &r.x[at * h] + len * h));
+    dev<int32_t> e(std::vector<int32_t>(&r.experts[at * k], &r.experts[at * k] + len * k));
+    dev<float> w(std::vector<float>(&r.weights[at * k], &r.weights[at * k] + len * k));
+    dev<float> out(len * h);
+    dev<uint8_t> scratch(be->vt->experts_bytes(be, n, m.n_experts, m.top_k, m.h, m.i));
+    struct sl_op_experts a = {};
+    a.x = x.p, a.n = n, a.top_k = m.top_k, a.experts = e.p, a.weights = w.p;
+    a.gate = &m.stack[0], a.up = &m.stack[1], a.down = &m.stack[2];
+    a.act = SL_ACT_SILU, a.scratch = scratch.p, a.out = out.p;
+    be->vt->experts(be, &a);
+    return result(out);
+}
+
+static double dot(const std::vector<float> &w, int64_t row, const std::vector<double> &x)
+{
+    double sum = 0;
+    for (size_t k = 0; k < x.size(); k++)
+        sum += (double)w[(size_t)row * x.size() + k] * x[k];
+    return sum;
+}
+
+static std::vector<double> oracle(const mixture &m, const rows &r, int32_t t)
+{
+    std::vector<double> x((size_t)m.h), mid((size_t)m.i), out((size_t)m.h, 0.0);
+    for (int64_t k = 0; k < m.h; k++)
+        x[(size_t)k] = (double)__bfloat162float(r.x[(size_t)(t * m.h + k)]);
+    for (int32_t s = 0; s < m.top_k; s++) {
+        const size_t at = (size_t)(t * m.top_k + s), e = (size_t)r.experts[at];
+        for (int64_t i = 0; i < m.i; i++) {
+            const double g = dot(m.values[0][e], i, x);
+            mid[(size_t)i] =
+                (double)device_bf16((float)(g / (1 + exp(-g)) * dot(m.values[1][e], i, x)));
+        }
+        for (int64_t k = 0; k < m.h; k++)
+            out[(size_t)k] += (double)r.weights[at] * dot(m.values[2][e], k, mid);
+    }
+    return out;
+}
+
+static void mixture_case(enum sl_dtype t, int64_t h, int64_t i, std::vector<int32_t> counts)
+{
+    const mixture m(t, h, i);
+    for (int32_t n : counts) {
+        const rows r(m, n);
+        const std::vector<float> got = run(m, r, 0, n);
+        double error = 0, power = 0;
+        for (int32_t row = 0; row < n; row += 1 + n / 7) {
+            const std::vector<double> want = oracle(m, r, row);
+            const std::vector<float> alone = run(m, r, row, 1);
+            for (int64_t k = 0; k < h; k++) {
+                const float v = got[(size_t)(row * h + k)];
+                error += ((double)v - want[(size_t)k]) * ((double)v - want[(size_t)k]);
+                power += want[(size_t)k] * want[(size_t)k];
+                CHECK(memcmp(&v, &alone[(size_t)k], sizeof v) == 0, "%s: row %d of %d, column %d",
+                      sl_dtype_info(t)->name, row, n, (int)k);
+            }
+        }
+        CHECK(error <= 1e-5 * power, "%s, %d rows: NMSE %g", sl_dtype_info(t)->name, n,
+              error / power);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    rng.seed = argc > 1 ? strtoull(argv[1], NULL, 0) : 5;
+    struct sl_cuda_config cfg = {0, 1, false};
+    struct sl_error err = {};
+    if (sl_cuda_create(&cfg, &be, &err) != 0) {
+        printf("cannot go on: %s\n", err.msg);
+        return 1;
+    }
+    for (int renormalize = 0; renormalize < 2; renormalize++) {
+        route_case(3, 8, 2, renormalize != 0);
+        route_case(9 * LARGE, 128, 8, renormalize != 0);
+        route_case(2, 33, 32, renormalize != 0);
+    }
+    route_of_nan();
+    static const enum sl_dtype formats[] = {
+        SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K,     SL_DTYPE_Q5_K,
+        SL_DTYPE_Q6_K, SL_DTYPE_BF16, SL_DTYPE_FP8_E4M3,
+    };
+    for (enum sl_dtype t : formats)
+        mixture_case(t, 256, 256, {1, 7 * LARGE});
+    mixture_case(SL_DTYPE_BF16, 72, 40, {1, 45 * LARGE});  /* neither whole units nor row blocks */
+    mixture_case(SL_DTYPE_F32, 16, 8, {300 * LARGE + 25}); /* on a GPU more than a slab */
+    be->vt->destroy(be);
+    printf("test_experts: %ld checks, %d failures\n", n_checks, n_failures);
+    return n_failures != 0;
+}
