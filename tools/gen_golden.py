@@ -132,6 +132,41 @@ POOLED = {
         None,
     ),
 }
+
+# As MODELS; at the end of the list, as a model's place in it is its seed.
+MORE = {
+    "olmo2": (
+        "Olmo2",
+        dict(rope_parameters=plain(5000.0), pad_token_id=0),
+        torch.bfloat16,
+        "new",
+    ),
+    "smollm3": (
+        "SmolLM3",
+        dict(
+            num_hidden_layers=3,
+            no_rope_layer_interval=2,
+            pad_token_id=0,
+            tie_word_embeddings=True,
+            rope_parameters=plain(5000.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
+    "smollm3_window": (
+        "SmolLM3",
+        dict(
+            no_rope_layers=[0, 1],
+            use_sliding_window=True,
+            sliding_window=11,
+            pad_token_id=0,
+            tie_word_embeddings=False,
+            rope_parameters=plain(5000.0),
+        ),
+        torch.bfloat16,
+        "new",
+    ),
+}
 TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 
@@ -160,7 +195,7 @@ def config_json(config, spelling):
 
 
 def generate(name, seed):
-    family, args, dtype, spelling = MODELS[name]
+    family, args, dtype, spelling = (MODELS | MORE)[name]
     config = getattr(transformers, family + "Config")(**{**SMALL, **args})
     config.architectures = [family + "ForCausalLM"]
     config._attn_implementation = "eager"
@@ -246,13 +281,13 @@ def generate_pooled(name, seed):
 
 
 def main():
-    known = list(MODELS) + list(POOLED)
+    known = list(MODELS) + list(POOLED) + list(MORE)
     names = sys.argv[1:] or known
     for name in names:
         if name not in known:
             sys.exit(f"unknown model {name!r}, choose from {', '.join(known)}")
     for name in names:
-        (generate if name in MODELS else generate_pooled)(name, seed=1000 + known.index(name))
+        (generate_pooled if name in POOLED else generate)(name, seed=1000 + known.index(name))
 
 
 if __name__ == "__main__":

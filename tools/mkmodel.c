@@ -24,7 +24,7 @@ static const char help[] =
     "  mkmodel --rope llama3 --tokenizer DIR --shape 1b --out m      with a real tokenizer\n"
     "\n"
     "what\n"
-    "  --family NAME     llama, mistral, qwen2, qwen3 (default llama)\n"
+    "  --family NAME     llama, mistral, qwen2, qwen3, olmo2, smollm3 (default llama)\n"
     "  --shape NAME      tiny, 0.6b, 1b, 4b, 8b (default tiny); the flags below change it\n"
     "  --hidden N  --intermediate N  --layers N  --heads N  --kv-heads N  --head-dim N\n"
     "  --context N       longest sequence\n"

@@ -45,7 +45,8 @@ enum sl_has {
     SL_HAS_CLASSIFIER = 1 << 5, /* a head of labels in place of tokens */
 };
 
-enum sl_layer_window { SL_WINDOW_BY_INDEX, SL_WINDOW_OFF, SL_WINDOW_ON };
+/* What a list with an entry for each layer says; BY_INDEX: there is no list. */
+enum sl_layer_choice { SL_LAYER_BY_INDEX, SL_LAYER_OFF, SL_LAYER_ON };
 
 /* Checkpoints of four-bit whole numbers. */
 enum sl_int4_kind {
@@ -63,15 +64,17 @@ struct sl_hparams {
     struct sl_rope_params ropes[SL_MAX_ROPES]; /* as many as the family has */
     int32_t window;                            /* keys a row sees; 0 = all */
     bool use_window;
-    int32_t max_window_layers;           /* layers from this one on are windowed */
-    uint8_t layer_types[SL_MAX_LAYERS];  /* enum sl_layer_window: config's layer_types */
+    int32_t max_window_layers; /* layers from this one on are windowed */
+    uint8_t
+        layer_types[SL_MAX_LAYERS]; /* enum sl_layer_choice: windowed, by config's layer_types */
+    uint8_t rope_layers[SL_MAX_LAYERS];  /* enum sl_layer_choice: rotated */
+    int32_t no_rope_interval;            /* else the last of so many layers is not */
     int32_t n_experts, rope_dims, v_dim; /* read only to refuse what is not built */
     int32_t scale_rows, scale_cols;      /* blocks of FP8 scales, where their shape says blocks */
     enum sl_int4_kind int4;
     int32_t int4_group;        /* columns that share a scale; -1: all of a row */
     int32_t n_types, n_labels; /* token types of an encoder, outputs of a classifier */
     int32_t pad_id;            /* where places begin behind it (behind_pad) */
-    enum sl_act act;
     bool mlp_bias, is_decoder;
     bool fp8_activations; /* of matrices of FP8, as config.json says */
     bool from_gguf;
@@ -86,6 +89,7 @@ enum sl_hparam_type {
     SL_HP_CHOICE,      /* a string that must be the one given */
     SL_HP_LABELS,      /* an object with a member for each label, counted */
     SL_HP_LAYER_TYPES, /* a list of "full_attention" and "sliding_attention", one per layer */
+    SL_HP_LAYER_FLAGS, /* a list of 0 and 1, one per layer */
 };
 
 struct sl_hparam_desc {

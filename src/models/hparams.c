@@ -162,12 +162,35 @@ static int read_layer_types(const struct sl_hparam_desc *row, const struct spell
         if (s == NULL)
             return sl_fail(err, SL_EFORMAT, "%s[%d] must be a string", sp->text, i);
         if (strcmp(s, "full_attention") == 0)
-            types[i] = SL_WINDOW_OFF;
+            types[i] = SL_LAYER_OFF;
         else if (strcmp(s, "sliding_attention") == 0)
-            types[i] = SL_WINDOW_ON;
+            types[i] = SL_LAYER_ON;
         else
             return sl_fail(err, SL_EUNSUPPORTED, "%s[%d] \"%.40s\" is not supported", sp->text, i,
                            s);
+    }
+    return 0;
+}
+
+/* Lists may be longer than the model. */
+static int read_layer_flags(const struct sl_hparam_desc *row, const struct spelling *sp,
+                            struct sl_hparams *hp, struct sl_error *err)
+{
+    uint8_t *flags = (uint8_t *)hp + row->offset;
+    if (sp->value == NULL)
+        return 0;
+    if (!json_is_array(sp->value))
+        return wrong_type(sp, "a list of 0 and 1", err);
+    if (json_array_size(sp->value) < (size_t)hp->n_layers)
+        return sl_fail(err, SL_EFORMAT, "%s has %zu entries, num_hidden_layers is %d", sp->text,
+                       json_array_size(sp->value), hp->n_layers);
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        const json_t *v = json_array_get(sp->value, (size_t)i);
+        bool on = json_is_true(v) || (json_is_integer(v) && json_integer_value(v) == 1);
+        bool off = json_is_false(v) || (json_is_integer(v) && json_integer_value(v) == 0);
+        if (!on && !off)
+            return sl_fail(err, SL_EFORMAT, "%s[%d] must be 0 or 1", sp->text, i);
+        flags[i] = on ? SL_LAYER_ON : SL_LAYER_OFF;
     }
     return 0;
 }
@@ -193,8 +216,11 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
                     struct sl_hparams *hp, struct sl_error *err)
 {
     struct spelling sp;
-    if (src->gguf != NULL ? row->gguf == NULL : row->hf[0] == NULL)
-        return 0; /* this container does not spell it; its value comes from the tensors */
+    if (src->gguf != NULL ? row->gguf == NULL : row->hf[0] == NULL) {
+        if (row->type == SL_HP_INT) /* unless tensors say it (counts_of_gguf) */
+            *(int32_t *)(void *)((uint8_t *)hp + row->offset) = (int32_t)row->def;
+        return 0; /* this container does not spell it */
+    }
     spell(src, row, &sp);
     switch (row->type) {
     case SL_HP_INT:
@@ -210,6 +236,8 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
         return read_labels(row, &sp, hp, err);
     case SL_HP_LAYER_TYPES:
         return read_layer_types(row, &sp, hp, err);
+    case SL_HP_LAYER_FLAGS:
+        return read_layer_flags(row, &sp, hp, err);
     }
     return 0;
 }

@@ -23,6 +23,8 @@ static const struct sl_model_name names[] = {
 
 static const struct sl_hparam_desc hparams[] = {
     SL_HPARAMS_TRANSFORMER,
+    SL_HPARAM_ACT("silu"),
+    SL_HPARAM_TIED(false),
     {.gguf = "attention.sliding_window",
      .hf = {"sliding_window"},
      .type = SL_HP_INT,
@@ -36,9 +38,11 @@ static const struct sl_hparam_desc hparams[] = {
 
 static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_EMBED_AND_HEAD,
+    SL_WEIGHTS_ATTN_NORM,
     SL_WEIGHTS_GQA,
     SL_WEIGHTS_QKV_BIAS,
     SL_WEIGHTS_O_BIAS,
+    SL_WEIGHTS_FFN_NORM,
     SL_WEIGHTS_FFN_GATED,
     {.slot = SL_SLOT_ROPE_FREQS,
      .gguf = "rope_freqs.weight",

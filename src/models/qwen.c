@@ -38,6 +38,8 @@ static const struct sl_model_name names[] = {
 
 static const struct sl_hparam_desc hparams[] = {
     SL_HPARAMS_TRANSFORMER,
+    SL_HPARAM_ACT("silu"),
+    SL_HPARAM_TIED(false),
     {.hf = {"sliding_window"},
      .type = SL_HP_INT,
      .offset = offsetof(struct sl_hparams, window),
@@ -62,10 +64,12 @@ static const struct sl_hparam_desc hparams[] = {
 
 static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_EMBED_AND_HEAD,
+    SL_WEIGHTS_ATTN_NORM,
     SL_WEIGHTS_GQA,
     SL_WEIGHTS_QKV_BIAS,
     SL_WEIGHTS_O_BIAS,
     SL_WEIGHTS_QK_NORM,
+    SL_WEIGHTS_FFN_NORM,
     SL_WEIGHTS_FFN_GATED,
     {.slot = SL_SLOT_CLASSIFIER,
      .hf = "score.weight",
@@ -80,9 +84,9 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     (void)name;
     int32_t window = hp->use_window ? hp->window : 0;
     for (int32_t i = 0; i < hp->n_layers; i++) {
-        bool on = hp->layer_types[i] == SL_WINDOW_ON ||
-                  (hp->layer_types[i] == SL_WINDOW_BY_INDEX && i >= hp->max_window_layers);
-        if (hp->layer_types[i] == SL_WINDOW_ON && window == 0)
+        bool on = hp->layer_types[i] == SL_LAYER_ON ||
+                  (hp->layer_types[i] == SL_LAYER_BY_INDEX && i >= hp->max_window_layers);
+        if (hp->layer_types[i] == SL_LAYER_ON && window == 0)
             return sl_fail(err, SL_EFORMAT,
                            "config.json: layer_types[%d] is sliding_attention, but "
                            "use_sliding_window or sliding_window is not set",

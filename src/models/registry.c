@@ -62,6 +62,7 @@ static int refuse(const char *where, const char *value, size_t n_value, enum nam
 {
     char known[128];
     size_t n = 0;
+    bool more = false; /* than there is room for */
     known[0] = '\0';
     for (size_t f = 0; f < SL_COUNT(families); f++) {
         for (int32_t i = 0; i < families[f]->n_names; i++) {
@@ -69,13 +70,16 @@ static int refuse(const char *where, const char *value, size_t n_value, enum nam
             if (s == NULL)
                 continue;
             bool again = i > 0 && strcmp(s, field_of(&families[f]->names[i - 1], field)) == 0;
-            if (again || n + strlen(s) + 3 > sizeof known)
+            if (again)
+                continue;
+            more = more || n + strlen(s) + 3 > sizeof known;
+            if (more)
                 continue;
             n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", n ? ", " : "", s);
         }
     }
-    return sl_fail(err, SL_EUNSUPPORTED, "%s \"%.*s\" is not supported (supported: %s)", where,
-                   (int)SL_MIN(n_value, 60), value, known);
+    return sl_fail(err, SL_EUNSUPPORTED, "%s \"%.*s\" is not supported (supported: %s%s)", where,
+                   (int)SL_MIN(n_value, 60), value, known, more ? ", ..." : "");
 }
 
 static int match_hf(const json_t *config, const struct sl_model_desc **desc,

@@ -21,10 +21,14 @@ static const char chat_template[] =
     "{%- for message in messages %}{{ message['role'] + ': ' + message['content'] + '\\n' }}"
     "{%- endfor %}{%- if add_generation_prompt %}{{ 'assistant:' }}{%- endif %}";
 
-static bool has_layer_types(const struct sl_hparams *hp)
+/* A list with an entry for each layer; without one, an index decides. */
+static bool is_listed(const struct sl_hparam_desc *row, const uint8_t *list,
+                      const struct sl_hparams *hp)
 {
+    if (row->type != SL_HP_LAYER_TYPES && row->type != SL_HP_LAYER_FLAGS)
+        return true;
     for (int32_t i = 0; i < hp->n_layers; i++) {
-        if (hp->layer_types[i] != SL_WINDOW_BY_INDEX)
+        if (list[i] != SL_LAYER_BY_INDEX)
             return true;
     }
     return false;
@@ -39,7 +43,7 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
     int32_t i = row->type == SL_HP_INT ? *(const int32_t *)(const void *)at : 0;
     if (row->hf[0] == NULL || (row->type == SL_HP_INT && i == 0 && !row->required) ||
         (row->type == SL_HP_LABELS && *(const int32_t *)(const void *)at == 0) ||
-        (row->type == SL_HP_LAYER_TYPES && !has_layer_types(hp)))
+        !is_listed(row, at, hp))
         return; /* left out: the default holds */
     sl_buf_printf(b, " \"%s\": ", row->hf[0]);
     switch (row->type) {
@@ -69,7 +73,12 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
     case SL_HP_LAYER_TYPES:
         for (int32_t l = 0; l < hp->n_layers; l++)
             sl_buf_printf(b, "%s\"%s\"", l ? ", " : "[",
-                          at[l] == SL_WINDOW_ON ? "sliding_attention" : "full_attention");
+                          at[l] == SL_LAYER_ON ? "sliding_attention" : "full_attention");
+        sl_buf_putc(b, ']');
+        break;
+    case SL_HP_LAYER_FLAGS:
+        for (int32_t l = 0; l < hp->n_layers; l++)
+            sl_buf_printf(b, "%s%d", l ? ", " : "[", at[l] == SL_LAYER_ON);
         sl_buf_putc(b, ']');
         break;
     }

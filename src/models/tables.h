@@ -38,9 +38,15 @@
     {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", "norm_eps"}, SL_HP_FLOAT,               \
      SL_HP_AT(norm_eps), .def = 1e-6, .min = 1e-20, .max = 1},                                    \
     {"expert_count", {"num_local_experts", "num_experts"}, SL_HP_INT, SL_HP_AT(n_experts),        \
-     .min = 0, .max = 0},                                                                         \
-    {NULL, {"hidden_act", "hidden_activation"}, SL_HP_CHOICE, .value = "silu"},                   \
-    {NULL, {"tie_word_embeddings"}, SL_HP_HAS_NOT, .has = SL_HAS_HEAD}
+     .min = 0, .max = 0}
+
+/* act: the one activation there is. */
+#define SL_HPARAM_ACT(act)                                                                        \
+    {NULL, {"hidden_act", "hidden_activation"}, SL_HP_CHOICE, .value = act}
+
+/* by_default: what transformers takes, and leaves out of config.json. */
+#define SL_HPARAM_TIED(by_default)                                                                \
+    {NULL, {"tie_word_embeddings"}, SL_HP_HAS_NOT, .has = SL_HAS_HEAD, .def = by_default}
 
 #define SL_HPARAMS_LABELS                                                                         \
     {NULL, {"id2label"}, SL_HP_LABELS, SL_HP_AT(n_labels), .def = 2}
@@ -57,8 +63,10 @@
     {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,     \
      .cols = SL_DIM_H, .shard = SL_SHARD_ROWS, .when = SL_HAS_HEAD}
 
+#define SL_WEIGHTS_ATTN_NORM                                                                      \
+    SL_W_LAYER(ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", H, NONE, NONE)}
+
 #define SL_WEIGHTS_GQA                                                                            \
-    SL_W_LAYER(ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", H, NONE, NONE)},          \
     SL_W_LAYER(Q, "self_attn.q_proj.weight", "attn_q.weight", Q, H, HEADS),                       \
      .flags = SL_W_ROPE_ROWS},                                                                    \
     SL_W_LAYER(K, "self_attn.k_proj.weight", "attn_k.weight", K, H, KV_HEADS),                    \
@@ -84,8 +92,10 @@
     SL_W_LAYER(K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", HD, NONE, NONE),          \
      .when = SL_HAS_QK_NORM}
 
+#define SL_WEIGHTS_FFN_NORM                                                                       \
+    SL_W_LAYER(FFN_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", H, NONE, NONE)}
+
 #define SL_WEIGHTS_FFN_GATED                                                                      \
-    SL_W_LAYER(FFN_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", H, NONE, NONE)},   \
     SL_W_LAYER(GATE, "mlp.gate_proj.weight", "ffn_gate.weight", I, H, ROWS)},                     \
     SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS)},                           \
     SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, COLS)}

@@ -4,12 +4,13 @@
  */
 #include "models/model_rig.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 
 static const char *const goldens[] = {
-    "llama2",       "llama3", "llama_bias_linear", "mistral", "qwen2",
-    "qwen2_window", "qwen3",  "qwen3_yarn",
+    "llama2",     "llama3", "llama_bias_linear", "mistral",        "qwen2", "qwen2_window", "qwen3",
+    "qwen3_yarn", "olmo2",  "smollm3",           "smollm3_window",
 };
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
@@ -37,6 +38,18 @@ static void open_golden(struct golden *g, const char *name, char *folder, size_t
     g->logits = (const float *)(const void *)(g->data + 8 + 4 * g->n_tokens);
 }
 
+/* The largest difference of two logits in standard deviations of all of them. */
+static double largest_difference(const float *have, const float *want, size_t n)
+{
+    double sum = 0, squares = 0, most = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum += (double)want[i];
+        squares += (double)want[i] * (double)want[i];
+        most = fmax(most, fabs((double)have[i] - (double)want[i]));
+    }
+    return most / sqrt(squares / (double)n - sum / (double)n * (sum / (double)n));
+}
+
 static void check(const char *name, const char *isa, double *worst)
 {
     struct golden want;
@@ -57,6 +70,9 @@ static void check(const char *name, const char *isa, double *worst)
         if (!(e < 1e-10))
             fail_msg("%s, %s: position %d differs from transformers, NMSE %.3g", name, isa, t, e);
     }
+    double most = largest_difference(logits, want.logits, (size_t)want.n_tokens * v);
+    if (!(most <= 1e-4))
+        fail_msg("%s, %s: a logit differs by %.3g standard deviations", name, isa, most);
     sl_free(logits);
     rig_close(&g);
     sl_free(want.data);
