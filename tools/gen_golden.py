@@ -166,6 +166,35 @@ MORE = {
         torch.bfloat16,
         "new",
     ),
+    "qwen3_moe": (
+        "Qwen3Moe",
+        dict(
+            head_dim=16,
+            num_experts=6,
+            num_experts_per_tok=2,
+            moe_intermediate_size=24,
+            norm_topk_prob=True,
+            rope_parameters=plain(1000000.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
+    "qwen3_moe_mixed": (  # a layer in two has experts, whose weights do not add up to 1
+        "Qwen3Moe",
+        dict(
+            head_dim=16,
+            num_hidden_layers=4,
+            num_experts=5,
+            num_experts_per_tok=3,
+            moe_intermediate_size=16,
+            decoder_sparse_step=2,
+            mlp_only_layers=[1],
+            norm_topk_prob=False,
+            rope_parameters=plain(1000000.0),
+        ),
+        torch.float32,
+        "new",
+    ),
 }
 TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
@@ -180,7 +209,7 @@ def randomise(model, generator):
             elif p.dim() == 1:
                 p.copy_(1 + noise * 0.2)
             else:
-                p.copy_(noise * 1.3 / p.shape[1] ** 0.5)
+                p.copy_(noise * 1.3 / p.shape[-1] ** 0.5)
 
 
 def config_json(config, spelling):
@@ -192,6 +221,24 @@ def config_json(config, spelling):
         c["rope_theta"] = rope.pop("rope_theta")
         c["rope_scaling"] = None if rope["rope_type"] == "default" else rope
     return json.dumps(c, indent=1, sort_keys=True) + "\n"
+
+
+def one_by_one(stored):
+    """Experts as the hub has them, a tensor each: transformers keeps them in one."""
+    out = {}
+    for name, t in stored.items():
+        if not name.endswith((".experts.gate_up_proj", ".experts.down_proj")):
+            out[name] = t
+            continue
+        stem = name[: name.rindex(".")]
+        for e in range(t.shape[0]):
+            if name.endswith("down_proj"):
+                out[f"{stem}.{e}.down_proj.weight"] = t[e].contiguous()
+            else:
+                gate, up = t[e].chunk(2, 0)
+                out[f"{stem}.{e}.gate_proj.weight"] = gate.contiguous()
+                out[f"{stem}.{e}.up_proj.weight"] = up.contiguous()
+    return out
 
 
 def generate(name, seed):
@@ -212,7 +259,7 @@ def generate(name, seed):
 
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(one_by_one(stored), folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(config_json(config, spelling))
     with open(folder / "golden.bin", "wb") as f:
         f.write(struct.pack("<2i", N_TOKENS, config.vocab_size))

@@ -10,14 +10,16 @@
 #include <stdio.h>
 #include <string.h>
 
-void sl_bind_name(const char *pattern, int32_t layer, char *out)
+void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out)
 {
-    const char *star = strchr(pattern, '*');
-    if (star == NULL)
-        snprintf(out, SL_MAX_TENSOR_NAME, "%s", pattern);
-    else
-        snprintf(out, SL_MAX_TENSOR_NAME, "%.*s%d%s", (int)(star - pattern), pattern, layer,
-                 star + 1);
+    size_t n = 0;
+    for (const char *at = pattern; n < SL_MAX_TENSOR_NAME - 1 && *at != '\0'; at++) {
+        if (*at == '*' || *at == '#')
+            n += (size_t)snprintf(out + n, SL_MAX_TENSOR_NAME - n, "%d", *at == '*' ? layer : mat);
+        else
+            out[n++] = *at;
+    }
+    out[SL_MIN(n, (size_t)SL_MAX_TENSOR_NAME - 1)] = '\0';
 }
 
 static const char *pattern_of(const struct sl_weight_desc *w, enum sl_ckpt_kind kind)
@@ -36,9 +38,9 @@ size_t sl_bind_optional_prefix(const char *name)
 
 /* name is set to the full spelling, or to the short one when the file uses that. */
 static const struct sl_ckpt_tensor *find(const struct sl_ckpt *c, const char *pattern,
-                                         int32_t layer, char *name)
+                                         int32_t layer, int32_t mat, char *name)
 {
-    sl_bind_name(pattern, layer, name);
+    sl_bind_name(pattern, layer, mat, name);
     const struct sl_ckpt_tensor *t = sl_ckpt_find(c, name);
     size_t n = sl_bind_optional_prefix(name);
     if (t != NULL || n == 0 || sl_ckpt_unsupported(c, name) != NULL)
@@ -58,7 +60,7 @@ unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc
         const struct sl_weight_desc *w = &desc->weights[i];
         if (w->when == 0 || w->gguf == NULL)
             continue;
-        sl_bind_name(w->gguf, 0, name);
+        sl_bind_name(w->gguf, 0, 0, name);
         if (sl_ckpt_find(ckpt, name) != NULL || sl_ckpt_unsupported(ckpt, name) != NULL)
             has |= w->when;
     }
@@ -129,6 +131,45 @@ static int missing(const struct sl_model *m, const struct sl_weight_desc *w, con
     return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is missing", name);
 }
 
+/* p becomes t, which is as its place wants it. */
+static int take(const struct sl_model *m, struct sl_param *p, const struct sl_ckpt_tensor *t,
+                struct sl_error *err)
+{
+    int rc = check_shape(p, t, err);
+    if (rc == 0)
+        rc = check_format(p->desc, t, err);
+    if (rc != 0)
+        return rc;
+    p->src = t;
+    return sl_fp8_bind(m, p, err);
+}
+
+/* t holds a whole stack: each matrix is a slice of it. */
+static int take_slices(const struct sl_model *m, struct sl_param *p, int32_t n,
+                       const struct sl_ckpt_tensor *t, struct sl_error *err)
+{
+    const int64_t want[] = {n, p->n_rows, p->n_cols};
+    char have_s[96], want_s[96];
+    if (t->n_dims != 3 || memcmp(t->dims, want, sizeof want) != 0) {
+        sl_bind_shape(t->n_dims, t->dims, have_s, sizeof have_s);
+        sl_bind_shape(3, want, want_s, sizeof want_s);
+        return sl_fail(err, SL_EFORMAT, "tensor \"%s\" has shape [%s], expected [%s]", t->name,
+                       have_s, want_s);
+    }
+    int rc = 0;
+    for (int32_t i = 0; i < n && rc == 0; i++) {
+        p[i].slice = *t;
+        p[i].slice.n_dims = 2;
+        p[i].slice.dims[0] = p->n_rows;
+        p[i].slice.dims[1] = p->n_cols;
+        p[i].slice.dims[2] = 1;
+        p[i].slice.n_bytes = t->n_bytes / (uint64_t)n; /* rows are whole blocks, as take checks */
+        p[i].slice.data = t->data + (size_t)i * (size_t)p[i].slice.n_bytes;
+        rc = take(m, &p[i], &p[i].slice, err);
+    }
+    return rc;
+}
+
 static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t layer,
                     struct sl_error *err)
 {
@@ -137,23 +178,41 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
     unsigned has = w->slot >= SL_SLOT_FIRST_GLOBAL ? m->hp.has : m->layers[layer].has;
     if (pattern == NULL || (w->when & ~has) != 0)
         return 0;
-    const struct sl_ckpt_tensor *t = find(m->ckpt, pattern, layer, name);
     struct sl_param *p = sl_param(m, layer, w->slot);
-    p->desc = w;
-    p->layer = &m->layers[layer];
-    p->n_rows = sl_layer_dim(&m->hp, p->layer, w->rows);
-    p->n_cols = sl_layer_dim(&m->hp, p->layer, w->cols);
-    if (t == NULL) {
-        int found = sl_int4_bind(m, name, p, err);
-        return found == 0 ? missing(m, w, name, err) : SL_MIN(found, 0);
+    const int32_t n = sl_params_n(m, w, layer);
+    const bool whole = w->mats != SL_DIM_NONE && strchr(pattern, '#') == NULL;
+    for (int32_t i = 0; i < n; i++) {
+        p[i].desc = w;
+        p[i].layer = &m->layers[layer];
+        p[i].n_rows = sl_layer_dim(&m->hp, p->layer, w->rows);
+        p[i].n_cols = sl_layer_dim(&m->hp, p->layer, w->cols);
     }
-    int rc = check_shape(p, t, err);
-    if (rc == 0)
-        rc = check_format(w, t, err);
-    if (rc != 0)
-        return rc;
-    p->src = t;
-    return sl_fp8_bind(m, p, err);
+    for (int32_t i = 0, rc; i < n; i++) {
+        const struct sl_ckpt_tensor *t = find(m->ckpt, pattern, layer, i, name);
+        if (t != NULL && whole)
+            return take_slices(m, p, n, t, err);
+        if (t != NULL)
+            rc = take(m, &p[i], t, err);
+        else if ((rc = sl_int4_bind(m, name, &p[i], err)) == 0)
+            rc = missing(m, w, name, err);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* Tensors of the file that a slot of a layer has. */
+static size_t n_tensors_of(const struct sl_model *m, const struct sl_weight_desc *w, int32_t layer)
+{
+    const struct sl_param *p = sl_param(m, layer, w->slot);
+    size_t n = 0;
+    if (p->src == &p->slice)
+        return 1;
+    for (int32_t i = 0; i < sl_params_n(m, w, layer); i++) {
+        n += p[i].int4 != NULL ? sl_int4_n_tensors(&p[i]) : p[i].src != NULL;
+        n += p[i].scale != NULL;
+    }
+    return n;
 }
 
 /* What a model of whole texts was trained with beside what it is used for. */
@@ -193,9 +252,7 @@ int sl_bind_tensors(struct sl_model *m, struct sl_error *err)
             int rc = bind_one(m, w, l, err);
             if (rc != 0)
                 return rc;
-            const struct sl_param *p = sl_param(m, l, w->slot);
-            n_bound += p->int4 != NULL ? sl_int4_n_tensors(p) : p->src != NULL;
-            n_bound += p->scale != NULL;
+            n_bound += n_tensors_of(m, w, l);
         }
     }
     report_unused(m, n_bound);

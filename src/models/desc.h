@@ -43,6 +43,8 @@ enum sl_has {
     SL_HAS_HEAD = 1 << 3,       /* an output matrix of its own; else the embedding's serves */
     SL_HAS_ROPE_FREQS = 1 << 4, /* GGUF: divisors of the rotation frequencies */
     SL_HAS_CLASSIFIER = 1 << 5, /* a head of labels in place of tokens */
+    SL_HAS_DENSE = 1 << 6,      /* in a model with experts: a layer with one MLP, */
+    SL_HAS_EXPERTS = 1 << 7,    /* a layer with a router and experts */
 };
 
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
@@ -67,9 +69,13 @@ struct sl_hparams {
     int32_t max_window_layers; /* layers from this one on are windowed */
     uint8_t
         layer_types[SL_MAX_LAYERS]; /* enum sl_layer_choice: windowed, by config's layer_types */
-    uint8_t rope_layers[SL_MAX_LAYERS];  /* enum sl_layer_choice: rotated */
-    int32_t no_rope_interval;            /* else the last of so many layers is not */
-    int32_t n_experts, rope_dims, v_dim; /* read only to refuse what is not built */
+    uint8_t rope_layers[SL_MAX_LAYERS]; /* enum sl_layer_choice: rotated */
+    int32_t no_rope_interval;           /* else the last of so many layers is not */
+    int32_t n_experts, top_experts, expert_intermediate; /* in a layer, of a token; of an expert */
+    int32_t expert_step;                 /* every so many layers have experts; 0: all of them */
+    uint8_t dense_layers[SL_MAX_LAYERS]; /* 1: this one has none */
+    bool norm_top_experts;               /* a token's experts weigh 1 together */
+    int32_t rope_dims, v_dim;            /* read only to refuse what is not built */
     int32_t scale_rows, scale_cols;      /* blocks of FP8 scales, where their shape says blocks */
     enum sl_int4_kind int4;
     int32_t int4_group;        /* columns that share a scale; -1: all of a row */
@@ -90,6 +96,7 @@ enum sl_hparam_type {
     SL_HP_LABELS,      /* an object with a member for each label, counted */
     SL_HP_LAYER_TYPES, /* a list of "full_attention" and "sliding_attention", one per layer */
     SL_HP_LAYER_FLAGS, /* a list of 0 and 1, one per layer */
+    SL_HP_LAYERS,      /* a list of layers: theirs of [SL_MAX_LAYERS] uint8_t become 1 */
 };
 
 struct sl_hparam_desc {
@@ -129,6 +136,10 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_DOWN_BIAS,
                SL_SLOT_ATTN_OUT_NORM, /* of what attention adds */
                SL_SLOT_FFN_OUT_NORM,
+               SL_SLOT_ROUTER,
+               SL_SLOT_EXPERTS_GATE, /* a matrix for each expert */
+               SL_SLOT_EXPERTS_UP,
+               SL_SLOT_EXPERTS_DOWN,
                /* once per model */
                SL_SLOT_EMBED,
                SL_SLOT_FINAL_NORM,
@@ -155,7 +166,8 @@ static inline bool sl_slot_is_rows(enum sl_slot slot)
 enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer_desc says */
               SL_DIM_NONE,
               SL_DIM_H,       /* hidden */
-              SL_DIM_I,       /* intermediate, of a layer */
+              SL_DIM_I,       /* intermediate, of a layer: of each expert where it has some */
+              SL_DIM_E,       /* experts, of a layer */
               SL_DIM_V,       /* vocabulary */
               SL_DIM_Q,       /* n_heads * head_dim, of a layer */
               SL_DIM_K,       /* n_kv_heads * head_dim, of a layer */
@@ -182,8 +194,11 @@ enum sl_weight_flags {
 
 struct sl_weight_desc {
     enum sl_slot slot;
-    const char *hf;   /* '*' stands for the layer; a leading "model." may be absent in a file */
+    const char *hf;   /* '*' stands for the layer, '#' for the matrix of a stack; a leading
+                         "model." may be absent in a file */
     const char *gguf; /* NULL: not in that container */
+    enum sl_dim mats; /* a stack of so many matrices: a tensor each, or without a '#' one tensor
+                         [mats, rows, cols]; NONE: one matrix */
     enum sl_dim rows, cols; /* cols NONE: a vector, kept as float32 */
     enum sl_shard shard;
     unsigned when; /* enum sl_has: present iff the layer, or the model, has these bits; 0: always */
@@ -193,7 +208,7 @@ struct sl_weight_desc {
 /* ---------------------------------------------------------------- layers */
 
 enum sl_mixer { SL_MIX_GQA };
-enum sl_ffn { SL_FFN_GATED, SL_FFN_PLAIN };
+enum sl_ffn { SL_FFN_GATED, SL_FFN_PLAIN, SL_FFN_EXPERTS };
 enum sl_norm_kind { SL_NORM_RMS, SL_NORM_LAYER /* with a mean and a bias */ };
 /* What q and k are normed by before they are rotated. */
 enum sl_qk_norm {
@@ -219,8 +234,10 @@ struct sl_layer_desc {
     unsigned norms; /* enum sl_norm_place */
     enum sl_qk_norm qk_norm;
     int32_t n_heads, n_kv_heads;
-    int32_t head_dim, v_dim; /* of q and k, of v */
-    int32_t intermediate;
+    int32_t head_dim, v_dim;        /* of q and k, of v */
+    int32_t intermediate;           /* of one MLP, of each expert */
+    int32_t n_experts, top_experts; /* 0: it has none; of a token */
+    bool norm_top_experts;          /* their weights add up to 1 */
     int32_t rope;      /* which of the model's tables; -1: positions are not rotated in */
     bool whole;        /* a token sees all of its text, else itself and those before it */
     int32_t window;    /* how many of them, with itself; 0: all */

@@ -8,7 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const ffn_names[] = {[SL_FFN_GATED] = "gated", [SL_FFN_PLAIN] = "plain"};
+static const char *const ffn_names[] = {
+    [SL_FFN_GATED] = "gated", [SL_FFN_PLAIN] = "plain", [SL_FFN_EXPERTS] = "experts"};
 static const char *const act_names[] = {[SL_ACT_SILU] = "silu",
                                         [SL_ACT_GELU_TANH] = "gelu_tanh",
                                         [SL_ACT_GELU_ERF] = "gelu",
@@ -56,15 +57,15 @@ static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
            a->norm == b->norm && a->norms == b->norms && a->qk_norm == b->qk_norm &&
            a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
            a->head_dim == b->head_dim && a->v_dim == b->v_dim &&
-           a->intermediate == b->intermediate && a->rope == b->rope && a->whole == b->whole &&
+           a->intermediate == b->intermediate && a->n_experts == b->n_experts &&
+           a->top_experts == b->top_experts && a->rope == b->rope && a->whole == b->whole &&
            a->window == b->window && a->attn_scale == b->attn_scale && a->softcap == b->softcap;
 }
 
 static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
                           uint64_t bytes[SL_DTYPE_COUNT])
 {
-    size_t total = ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT;
-    for (size_t i = 0; i < total; i++) {
+    for (size_t i = 0; i < m->n_params; i++) {
         const struct sl_ckpt_tensor *t = m->params[i].src;
         if (t != NULL) {
             n[t->dtype]++;
@@ -97,12 +98,12 @@ static void each_tensor(const struct sl_model *m, struct sl_backend *be, struct 
     bool first = true;
     for (int32_t l = -1; l < m->hp.n_layers; l++) {
         for (int32_t i = 0; i < m->desc->n_weights; i++) {
-            enum sl_slot slot = m->desc->weights[i].slot;
-            const struct sl_param *p = sl_param(m, l < 0 ? 0 : l, slot);
-            if ((slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || p->src == NULL)
+            const struct sl_weight_desc *w = &m->desc->weights[i];
+            const struct sl_param *p = sl_param(m, SL_MAX(l, 0), w->slot);
+            if ((w->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || p->src == NULL)
                 continue;
-            fn(m, be, p, first, out);
-            first = false;
+            for (int32_t k = 0; k < sl_params_n(m, w, SL_MAX(l, 0)); k++, first = false)
+                fn(m, be, p + k, first, out);
         }
     }
 }
@@ -155,7 +156,12 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
             j++;
         sl_buf_printf(out, "layers        %d-%d: ", i, j - 1);
         text_attention(m, l, out);
-        sl_buf_printf(out, "; %s %s of %d", ffn_names[l->ffn], act_names[l->act], l->intermediate);
+        if (l->ffn == SL_FFN_EXPERTS)
+            sl_buf_printf(out, "; %d of %d experts, gated %s of %d", l->top_experts, l->n_experts,
+                          act_names[l->act], l->intermediate);
+        else
+            sl_buf_printf(out, "; %s %s of %d", ffn_names[l->ffn], act_names[l->act],
+                          l->intermediate);
         if (l->norms != SL_NORM_IN)
             sl_buf_printf(out, "; norms %s", norms_name(l));
         sl_buf_printf(out, "; %s KV\n", kv_name(l));
@@ -245,10 +251,11 @@ static void json_layers(const struct sl_model *m, struct sl_buf *out)
         sl_buf_printf(out,
                       "%s{\"mixer\":\"%s\",\"ffn\":\"%s\",\"activation\":\"%s\",\"kv\":\"%s\","
                       "\"window\":%d,\"n_heads\":%d,\"n_kv_heads\":%d,\"head_dim\":%d,"
-                      "\"intermediate\":%d,\"norms\":\"%s\",\"rope\":%d}",
+                      "\"intermediate\":%d,\"n_experts\":%d,\"n_experts_used\":%d,\"norms\":\"%s\","
+                      "\"rope\":%d}",
                       i ? "," : "", mixer_name(l), ffn_names[l->ffn], act_names[l->act], kv_name(l),
                       l->window, l->n_heads, l->n_kv_heads, l->head_dim, l->intermediate,
-                      norms_name(l), l->rope);
+                      l->n_experts, l->top_experts, norms_name(l), l->rope);
     }
     sl_buf_putc(out, ']');
 }

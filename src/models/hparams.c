@@ -195,6 +195,25 @@ static int read_layer_flags(const struct sl_hparam_desc *row, const struct spell
     return 0;
 }
 
+static int read_layers(const struct sl_hparam_desc *row, const struct spelling *sp,
+                       struct sl_hparams *hp, struct sl_error *err)
+{
+    uint8_t *marks = (uint8_t *)hp + row->offset;
+    if (sp->value == NULL)
+        return 0;
+    if (!json_is_array(sp->value))
+        return wrong_type(sp, "a list of layers", err);
+    for (size_t i = 0; i < json_array_size(sp->value); i++) {
+        const json_t *v = json_array_get(sp->value, i);
+        if (!json_is_integer(v) || json_integer_value(v) < 0 ||
+            json_integer_value(v) >= hp->n_layers)
+            return sl_fail(err, SL_EFORMAT, "%s[%zu] must be a layer, 0 to %d", sp->text, i,
+                           hp->n_layers - 1);
+        marks[json_integer_value(v)] = 1;
+    }
+    return 0;
+}
+
 static int read_labels(const struct sl_hparam_desc *row, const struct spelling *sp,
                        struct sl_hparams *hp, struct sl_error *err)
 {
@@ -238,6 +257,8 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
         return read_layer_types(row, &sp, hp, err);
     case SL_HP_LAYER_FLAGS:
         return read_layer_flags(row, &sp, hp, err);
+    case SL_HP_LAYERS:
+        return read_layers(row, &sp, hp, err);
     }
     return 0;
 }

@@ -18,12 +18,13 @@ struct sl_int4_parts {
     struct sl_ckpt_tensor made; /* what they become; without data, named after the codes */
 };
 
-struct sl_param {                       /* one slot of one layer, or of the model */
+struct sl_param {                       /* one matrix or vector of a layer, or of the model */
     const struct sl_weight_desc *desc;  /* NULL: this layer has no such slot */
     const struct sl_layer_desc *layer;  /* of a tensor of the model: its first */
     int64_t n_rows, n_cols;             /* the desc's symbols in this layer */
     const struct sl_ckpt_tensor *src;   /* NULL: this model has none; a tied head is loaded from the
                                            embedding's */
+    struct sl_ckpt_tensor slice;        /* what src points to, of a tensor that is a whole stack */
     struct sl_weight mat;               /* after loading, for matrices */
     float *vec;                         /* after loading, for vectors; backend memory */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
@@ -35,13 +36,22 @@ struct sl_param {                       /* one slot of one layer, or of the mode
     bool loaded;
 };
 
+struct sl_expert_stacks {   /* of a layer */
+    struct sl_weight *mats; /* [3, n_experts]; NULL: the layer has none */
+    struct sl_stack gate, up, down;
+};
+
 struct sl_model {
     const struct sl_ckpt *ckpt;
     const struct sl_model_desc *desc;
     const struct sl_model_name *name;
     struct sl_hparams hp;
     struct sl_layer_desc *layers; /* [n_layers] */
-    struct sl_param *params;      /* [(n_layers + 1) * SL_SLOT_COUNT], the last row is global */
+    struct sl_param *params;      /* [n_params] layer by layer, slot by slot; those of a stack
+                                     follow one another; the model's own come last */
+    size_t n_params;
+    uint32_t *first;                  /* [(n_layers + 1) * SL_SLOT_COUNT] of each slot */
+    struct sl_expert_stacks *experts; /* [n_layers] after loading; NULL: no layer has any */
     struct sl_model_facts facts;
     struct sl_pooling pool;
     bool yes_no; /* scores: token 1's share of the next token among these two */
@@ -54,8 +64,14 @@ struct sl_model {
 static inline struct sl_param *sl_param(const struct sl_model *m, int32_t layer, enum sl_slot slot)
 {
     int32_t row = slot >= SL_SLOT_FIRST_GLOBAL ? m->hp.n_layers : layer;
-    return &m->params[(size_t)row * SL_SLOT_COUNT + (size_t)slot];
+    return &m->params[m->first[(size_t)row * SL_SLOT_COUNT + (size_t)slot]];
 }
+
+/* params.c: makes room for what the planned layers have. */
+SL_MUST_CHECK int sl_params_create(struct sl_model *m, struct sl_error *err);
+void sl_params_destroy(struct sl_model *m);
+/* Matrices of a weight in a layer: 1, or as many as its stack has. */
+int32_t sl_params_n(const struct sl_model *m, const struct sl_weight_desc *w, int32_t layer);
 
 /* hparams.c: fills *hp from the checkpoint's config and checks it. */
 SL_MUST_CHECK int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
@@ -94,7 +110,7 @@ void sl_rope_divisors(const struct sl_rope_params *p, int32_t n_dims, float *div
 /* bind.c: finds every tensor of the table, checks its shape and format. */
 SL_MUST_CHECK int sl_bind_tensors(struct sl_model *m, struct sl_error *err);
 /* The spelling of a tensor in a container; out holds SL_MAX_TENSOR_NAME bytes. */
-void sl_bind_name(const char *pattern, int32_t layer, char *out);
+void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out);
 /* Bytes of a beginning that some checkpoints leave out of every name; 0: none. */
 size_t sl_bind_optional_prefix(const char *name);
 /* "320, 64" */
@@ -125,6 +141,10 @@ SL_MUST_CHECK int sl_int4_bind(const struct sl_model *m, const char *name, struc
 SL_MUST_CHECK int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl_error *err);
 size_t sl_int4_n_tensors(const struct sl_param *p); /* of the file */
 void sl_int4_unbind(struct sl_param *p);
+
+/* experts.c: what the operation wants of the layers' loaded experts. */
+SL_MUST_CHECK int sl_experts_create(struct sl_model *m, struct sl_error *err);
+void sl_experts_destroy(struct sl_model *m);
 
 /* load.c */
 void sl_model_unload(struct sl_model *m);
@@ -159,6 +179,10 @@ struct sl_run {
     void *att;                   /* [T, nq * v_dim] activations, of the widest layer */
     float *up;                   /* [T, I] of an MLP without a gate: may be ffn */
     void *ffn;                   /* [T, I] activations, of the widest layer */
+    float *route;                /* [T, E] logits of a router, */
+    int32_t *top;                /* [T, top_experts] what it chose, */
+    float *top_weight;           /* and how much each counts */
+    void *expert_room;           /* scratch of the experts */
     float *lora; /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
     const struct sl_lora_rows *lora_rows; /* of the rows that go through the layer now */
     const int32_t *lora_gathered;
@@ -181,9 +205,10 @@ static inline void sl_run_next_part(struct sl_run *r)
 {
     atomic_fetch_add_explicit(&r->n_parts, 1, memory_order_relaxed);
 }
-/* ffn_gated.c, ffn_plain.c: n rows of x -> y */
+/* ffn_gated.c, ffn_plain.c, ffn_experts.c: n rows of x -> y */
 void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
+void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 
 /* Weights in the backend's memory; NULL: the layer has none. */
 static inline const float *sl_run_vec(const struct sl_run *r, int32_t layer, enum sl_slot slot)

@@ -231,9 +231,8 @@ static int load_ropes(struct sl_model *m, struct sl_error *err)
 void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
                             uint64_t *mapped)
 {
-    size_t n = ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT;
     *allocated = *mapped = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < m->n_params; i++) {
         const struct sl_ckpt_tensor *t = m->params[i].src;
         if (!is_wanted(m, &m->params[i]))
             continue;
@@ -258,13 +257,12 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
 int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
                   void *progress_arg, struct sl_error *err)
 {
-    size_t n = ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT;
     uint64_t done = 0;
     int rc = 0;
 
     SL_ASSERT(m->be == NULL);
     m->be = be;
-    for (size_t i = 0; i < n && rc == 0; i++) {
+    for (size_t i = 0; i < m->n_params && rc == 0; i++) {
         struct sl_param *p = &m->params[i];
         if (!is_wanted(m, p))
             continue;
@@ -279,6 +277,8 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         rc = load_yes_no(m, err);
     if (rc == 0)
         rc = load_ropes(m, err);
+    if (rc == 0)
+        rc = sl_experts_create(m, err);
     if (rc != 0) {
         sl_model_unload(m);
         return rc;
@@ -290,10 +290,10 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
 
 void sl_model_unload(struct sl_model *m)
 {
-    size_t n = ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT;
     if (m->be == NULL)
         return;
-    for (size_t i = 0; i < n; i++) {
+    sl_experts_destroy(m);
+    for (size_t i = 0; i < m->n_params; i++) {
         struct sl_param *p = &m->params[i];
         if (p->loaded && p->vec == NULL)
             m->be->vt->weight_destroy(m->be, &p->mat);

@@ -48,7 +48,7 @@ void sl_model_lora_module(const struct sl_model *m, int32_t idx, char *out)
     out[0] = '\0';
     if (w == NULL)
         return;
-    sl_bind_name(w->hf, idx / SL_LORA_LAYER_MATS, out);
+    sl_bind_name(w->hf, idx / SL_LORA_LAYER_MATS, 0, out);
     size_t n = strlen(out), n_end = strlen(".weight");
     SL_ASSERT(n > n_end);
     out[n - n_end] = '\0';

@@ -81,9 +81,8 @@ static int read_ids(struct sl_model *m, struct sl_error *err)
 static void count_params(struct sl_model *m)
 {
     uint64_t per_dtype[SL_DTYPE_COUNT] = {0};
-    size_t n = ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT;
     int best = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < m->n_params; i++) {
         const struct sl_ckpt_tensor *t = m->params[i].src;
         if (t == NULL)
             continue;
@@ -242,13 +241,13 @@ int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_e
         (rc = sl_hparams_read(ckpt, m->desc, m->name, &m->hp, err)) != 0)
         goto fail;
     m->layers = sl_calloc((size_t)m->hp.n_layers, sizeof *m->layers);
-    m->params = sl_calloc(((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT, sizeof *m->params);
-    if (m->layers == NULL || m->params == NULL) {
+    if (m->layers == NULL) {
         rc = sl_fail(err, SL_ENOMEM, "out of memory opening a model of %d layers", m->hp.n_layers);
         goto fail;
     }
     if ((rc = sl_plan(m->desc, m->name, &m->hp, m->layers, err)) != 0 ||
-        (rc = sl_bind_tensors(m, err)) != 0 || (rc = fill_facts(m, err)) != 0)
+        (rc = sl_params_create(m, err)) != 0 || (rc = sl_bind_tensors(m, err)) != 0 ||
+        (rc = fill_facts(m, err)) != 0)
         goto fail;
     if (!generates(m) && (rc = sl_model_set_task(m, NULL, NULL, NULL, err)) != 0)
         goto fail; /* it has one from the start, what may be asked of it is another thing */
@@ -264,9 +263,7 @@ void sl_model_close(struct sl_model *m)
     if (m == NULL)
         return;
     sl_model_unload(m);
-    for (size_t i = 0; m->params != NULL && i < ((size_t)m->hp.n_layers + 1) * SL_SLOT_COUNT; i++)
-        sl_int4_unbind(&m->params[i]);
-    sl_free(m->params);
+    sl_params_destroy(m);
     sl_free(m->layers);
     sl_free(m);
 }

@@ -70,7 +70,7 @@ struct sl_run_config {
 };
 
 /* Activations; be: where the model is loaded or will be. */
-uint64_t sl_run_bytes(const struct sl_model *m, const struct sl_backend *be,
+uint64_t sl_run_bytes(const struct sl_model *m, struct sl_backend *be,
                       const struct sl_run_config *cfg);
 SL_MUST_CHECK int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg,
                                 struct sl_run **out, struct sl_error *err);

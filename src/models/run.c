@@ -32,22 +32,45 @@ static bool has_plain(const struct sl_model *m)
     return false;
 }
 
-enum { N_CUTS = 12 + SL_MAX_ROPES };
+enum { N_CUTS = 16 + SL_MAX_ROPES };
 
-static void list_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
-                      enum sl_dtype act_dtype, struct cut cuts[N_CUTS])
+/* What the layer's experts that wants most of it works in. */
+static uint64_t expert_room(const struct sl_model *m, struct sl_backend *be, int32_t n)
+{
+    uint64_t most = 0;
+    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+        const struct sl_layer_desc *l = &m->layers[i];
+        uint64_t room = l->n_experts == 0
+                            ? 0
+                            : be->vt->experts_bytes(be, n, l->n_experts, l->top_experts,
+                                                    m->hp.hidden, l->intermediate);
+        most = SL_MAX(most, room);
+    }
+    return most;
+}
+
+static uint64_t top_experts(const struct sl_model *m)
+{
+    int32_t most = 0;
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        most = SL_MAX(most, m->layers[i].top_experts);
+    return (uint64_t)most;
+}
+
+static void list_cuts(const struct sl_model *m, struct sl_backend *be,
+                      const struct sl_run_config *cfg, struct cut cuts[N_CUTS])
 {
     const struct sl_hparams *hp = &m->hp;
     uint64_t t = (uint64_t)cfg->max_tokens, h = (uint64_t)hp->hidden;
     uint64_t rows = (uint64_t)cfg->max_logits, f = sizeof(float);
-    uint64_t act = sl_dtype_info(act_dtype)->block_bytes;
+    uint64_t act = sl_dtype_info(be->vt->act_dtype)->block_bytes;
     uint64_t n_out = (uint64_t)SL_MAX(m->facts.n_out, 2); /* two where they make one score */
     uint64_t q = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_Q),
              k = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_K),
              v = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_VALUES),
              att = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_ATT),
              mid = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_I);
-    bool needs_up = act_dtype != SL_DTYPE_F32 && has_plain(m);
+    bool needs_up = be->vt->act_dtype != SL_DTYPE_F32 && has_plain(m);
     const struct cut list[] = {
         {offsetof(struct sl_run, x), t * h * f},
         {offsetof(struct sl_run, y), t * h * f},
@@ -59,6 +82,10 @@ static void list_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
         {offsetof(struct sl_run, att), t * att * act},
         {offsetof(struct sl_run, up), needs_up ? t * mid * f : 0}, /* else it is ffn */
         {offsetof(struct sl_run, ffn), t * mid * act},
+        {offsetof(struct sl_run, route), t * (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_E) * f},
+        {offsetof(struct sl_run, top), t * top_experts(m) * sizeof(int32_t)},
+        {offsetof(struct sl_run, top_weight), t * top_experts(m) * f},
+        {offsetof(struct sl_run, expert_room), expert_room(m, be, cfg->max_tokens)},
         {offsetof(struct sl_run, logits), rows * n_out * f},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
@@ -71,12 +98,12 @@ static void list_cuts(const struct sl_model *m, const struct sl_run_config *cfg,
     }
 }
 
-uint64_t sl_run_bytes(const struct sl_model *m, const struct sl_backend *be,
+uint64_t sl_run_bytes(const struct sl_model *m, struct sl_backend *be,
                       const struct sl_run_config *cfg)
 {
     struct cut cuts[N_CUTS];
     uint64_t total = 0;
-    list_cuts(m, cfg, be->vt->act_dtype, cuts);
+    list_cuts(m, be, cfg, cuts);
     for (size_t i = 0; i < N_CUTS; i++)
         total += SL_ROUND_UP(cuts[i].n_bytes, ALIGN);
     return total;
@@ -113,7 +140,7 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
         return rc;
     }
     uint8_t *at = r->mem;
-    list_cuts(m, cfg, m->be->vt->act_dtype, cuts);
+    list_cuts(m, m->be, cfg, cuts);
     for (size_t i = 0; i < N_CUTS; i++) {
         *(void **)(void *)((uint8_t *)r + cuts[i].offset) = at;
         at += SL_ROUND_UP(cuts[i].n_bytes, ALIGN);
@@ -326,6 +353,9 @@ static void feed_forward(struct sl_run *r, int32_t layer, int32_t n)
         break;
     case SL_FFN_PLAIN:
         sl_ffn_plain(r, layer, r->norm, n, r->y);
+        break;
+    case SL_FFN_EXPERTS:
+        sl_ffn_experts(r, layer, r->norm, n, r->y);
         break;
     }
 }

@@ -78,6 +78,8 @@ struct tensor {
     enum sl_dtype dtype;
     int32_t n_dims;
     int64_t dims[2];
+    int32_t n_mats;     /* of the stack that it is one of */
+    bool stacked;       /* a slice of one tensor [n_mats, rows, cols] */
     int32_t reorder_hd; /* != 0: rows are written as GGUF converters reorder heads of that size */
 };
 
@@ -93,7 +95,7 @@ struct sink {
 
 static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
                      const struct sl_layer_desc *layers, const struct sl_weight_desc *w,
-                     int32_t layer, struct tensor *t)
+                     int32_t layer, int32_t mat, struct tensor *t)
 {
     bool gguf = s->format == SL_CKPT_GGUF;
     const char *pattern = gguf ? w->gguf : w->hf;
@@ -103,11 +105,13 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
     if (pattern == NULL || (w->when & ~(in_layer ? shape->has : s->hp.has)) != 0)
         return false;
     *t = (struct tensor){.w = w, .dtype = s->dtype, .n_dims = w->cols == SL_DIM_NONE ? 1 : 2};
-    sl_bind_name(pattern, layer, t->name);
-    sl_bind_name(w->hf ? w->hf : w->gguf, layer, canonical);
+    sl_bind_name(pattern, layer, mat, t->name);
+    sl_bind_name(w->hf ? w->hf : w->gguf, layer, mat, canonical);
     t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical), 0));
     t->dims[0] = sl_layer_dim(&s->hp, shape, w->rows);
     t->dims[1] = sl_layer_dim(&s->hp, shape, w->cols);
+    t->n_mats = w->mats == SL_DIM_NONE ? 1 : (int32_t)sl_layer_dim(&s->hp, shape, w->mats);
+    t->stacked = w->mats != SL_DIM_NONE && strchr(pattern, '#') == NULL;
     if ((s->dtype == SL_DTYPE_FP8_E4M3 || s->int4 != SL_INT4_NONE) &&
         (t->n_dims == 1 || !(in_layer || (s->int4_head && w->slot == SL_SLOT_HEAD))))
         t->dtype = SL_DTYPE_BF16;
@@ -489,10 +493,13 @@ static int declare(const struct sl_synth *s, const struct tensor *t, struct sink
                        "%s needs rows of a multiple of %u values; \"%s\" has rows of %lld",
                        sl_dtype_info(t->dtype)->name, sl_dtype_info(t->dtype)->block_elems, t->name,
                        (long long)n_cols);
+    const int64_t stack[] = {t->n_mats, t->dims[0], t->dims[1]};
     if (t->n_dims == 2)
-        bytes *= (uint64_t)t->dims[0];
+        bytes *= (uint64_t)t->dims[0] * (uint64_t)(t->stacked ? t->n_mats : 1);
     k->total += bytes;
-    if (k->gguf != NULL)
+    if (k->gguf != NULL && t->stacked)
+        sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, 3, stack);
+    else if (k->gguf != NULL)
         sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, t->n_dims, t->dims);
     else
         sl_st_writer_add_tensor(k->st, t->name, t->dtype, t->n_dims, t->dims);
@@ -500,27 +507,39 @@ static int declare(const struct sl_synth *s, const struct tensor *t, struct sink
     return 0;
 }
 
+static int write_one(const struct sl_synth *s, const struct tensor *t, struct sink *k,
+                     struct sl_error *err)
+{
+    int rc = is_int4(t) ? write_int4(s, t, k, err) : write_tensor(s, t, k, err);
+    return rc != 0 ? rc : write_scales(s, t, k, err);
+}
+
+/* The matrices of one weight of a layer. A tensor that is a whole stack is declared once. */
+static int each_mat(const struct sl_synth *s, const struct sl_model_desc *desc,
+                    const struct sl_weight_desc *w, int32_t layer, bool writing, struct sink *k,
+                    struct sl_error *err)
+{
+    struct tensor t;
+    int rc = 0;
+    for (int32_t i = 0, n = 1; i < n && rc == 0; i++) {
+        if (!describe(s, desc, k->layers, w, layer, i, &t))
+            return 0;
+        n = writing || !t.stacked ? t.n_mats : 1;
+        rc = writing ? write_one(s, &t, k, err) : declare(s, &t, k, err);
+    }
+    return rc;
+}
+
 /* Visits the tensors in file order: the model's own, then layer by layer. */
 static int each_tensor(const struct sl_synth *s, const struct sl_model_desc *desc, bool writing,
                        struct sink *k, struct sl_error *err)
 {
-    struct tensor t;
-    for (int32_t l = -1; l < s->hp.n_layers; l++) {
-        for (int32_t i = 0; i < desc->n_weights; i++) {
-            const struct sl_weight_desc *w = &desc->weights[i];
-            if ((w->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) ||
-                !describe(s, desc, k->layers, w, l, &t))
-                continue;
-            int rc = !writing      ? declare(s, &t, k, err)
-                     : is_int4(&t) ? write_int4(s, &t, k, err)
-                                   : write_tensor(s, &t, k, err);
-            if (rc == 0 && writing)
-                rc = write_scales(s, &t, k, err);
-            if (rc != 0)
-                return rc;
-        }
-    }
-    return 0;
+    int rc = 0;
+    for (int32_t l = -1; l < s->hp.n_layers; l++)
+        for (int32_t i = 0; i < desc->n_weights && rc == 0; i++)
+            if ((desc->weights[i].slot >= SL_SLOT_FIRST_GLOBAL) == (l < 0))
+                rc = each_mat(s, desc, &desc->weights[i], l, writing, k, err);
+    return rc;
 }
 
 static int write_gguf(const struct sl_synth *s, const struct sl_model_desc *desc,

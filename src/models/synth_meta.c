@@ -25,7 +25,8 @@ static const char chat_template[] =
 static bool is_listed(const struct sl_hparam_desc *row, const uint8_t *list,
                       const struct sl_hparams *hp)
 {
-    if (row->type != SL_HP_LAYER_TYPES && row->type != SL_HP_LAYER_FLAGS)
+    if (row->type != SL_HP_LAYER_TYPES && row->type != SL_HP_LAYER_FLAGS &&
+        row->type != SL_HP_LAYERS)
         return true;
     for (int32_t i = 0; i < hp->n_layers; i++) {
         if (list[i] != SL_LAYER_BY_INDEX)
@@ -79,6 +80,12 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
     case SL_HP_LAYER_FLAGS:
         for (int32_t l = 0; l < hp->n_layers; l++)
             sl_buf_printf(b, "%s%d", l ? ", " : "[", at[l] == SL_LAYER_ON);
+        sl_buf_putc(b, ']');
+        break;
+    case SL_HP_LAYERS:
+        for (int32_t l = 0, n = 0; l < hp->n_layers; l++)
+            if (at[l] != 0)
+                sl_buf_printf(b, "%s%d", n++ > 0 ? ", " : "[", l);
         sl_buf_putc(b, ']');
         break;
     }

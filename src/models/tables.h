@@ -21,7 +21,7 @@
      .required = true, .min = 1, .max = SL_MAX_HEADS}
 
 /* n_vocab of a GGUF comes from the rows of its embedding. */
-#define SL_HPARAMS_TRANSFORMER                                                                    \
+#define SL_HPARAMS_BLOCKS                                                                         \
     SL_HPARAMS_SIZES,                                                                             \
     {"attention.head_count_kv", {"num_key_value_heads"}, SL_HP_INT, SL_HP_AT(n_kv_heads),         \
      .min = 1, .max = SL_MAX_HEADS},                                                              \
@@ -36,9 +36,7 @@
     {NULL, {"vocab_size"}, SL_HP_INT, SL_HP_AT(n_vocab), .required = true, .min = 1,              \
      .max = SL_MAX_VOCAB},                                                                        \
     {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", "norm_eps"}, SL_HP_FLOAT,               \
-     SL_HP_AT(norm_eps), .def = 1e-6, .min = 1e-20, .max = 1},                                    \
-    {"expert_count", {"num_local_experts", "num_experts"}, SL_HP_INT, SL_HP_AT(n_experts),        \
-     .min = 0, .max = 0}
+     SL_HP_AT(norm_eps), .def = 1e-6, .min = 1e-20, .max = 1}
 
 /* act: the one activation there is. */
 #define SL_HPARAM_ACT(act)                                                                        \
@@ -47,6 +45,19 @@
 /* by_default: what transformers takes, and leaves out of config.json. */
 #define SL_HPARAM_TIED(by_default)                                                                \
     {NULL, {"tie_word_embeddings"}, SL_HP_HAS_NOT, .has = SL_HAS_HEAD, .def = by_default}
+
+#define SL_HPARAMS_TRANSFORMER                                                                    \
+    SL_HPARAMS_BLOCKS,                                                                            \
+    {"expert_count", {"num_local_experts", "num_experts"}, SL_HP_INT, SL_HP_AT(n_experts),        \
+     .min = 0, .max = 0}
+
+#define SL_HPARAMS_EXPERTS                                                                        \
+    {"expert_count", {"num_experts", "num_local_experts"}, SL_HP_INT, SL_HP_AT(n_experts),        \
+     .required = true, .min = 1, .max = SL_MAX_EXPERTS},                                          \
+    {"expert_used_count", {"num_experts_per_tok"}, SL_HP_INT, SL_HP_AT(top_experts),              \
+     .required = true, .min = 1, .max = SL_MAX_TOP_EXPERTS},                                      \
+    {"expert_feed_forward_length", {"moe_intermediate_size"}, SL_HP_INT,                          \
+     SL_HP_AT(expert_intermediate), .required = true, .min = 1, .max = 4 * SL_MAX_HIDDEN}
 
 #define SL_HPARAMS_LABELS                                                                         \
     {NULL, {"id2label"}, SL_HP_LABELS, SL_HP_AT(n_labels), .def = 2}
@@ -99,6 +110,17 @@
     SL_W_LAYER(GATE, "mlp.gate_proj.weight", "ffn_gate.weight", I, H, ROWS)},                     \
     SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS)},                           \
     SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, COLS)}
+
+#define SL_WEIGHTS_EXPERTS                                                                        \
+    SL_W_LAYER(ROUTER, "mlp.gate.weight", "ffn_gate_inp.weight", E, H, NONE),                     \
+     .when = SL_HAS_EXPERTS},                                                                     \
+    SL_W_LAYER(EXPERTS_GATE, "mlp.experts.#.gate_proj.weight", "ffn_gate_exps.weight", I, H,      \
+               ROWS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},                                  \
+    SL_W_LAYER(EXPERTS_UP, "mlp.experts.#.up_proj.weight", "ffn_up_exps.weight", I, H,            \
+               ROWS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},                                  \
+    SL_W_LAYER(EXPERTS_DOWN, "mlp.experts.#.down_proj.weight", "ffn_down_exps.weight", H, I,      \
+               COLS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS}
+
 /* Encoders: BERT and what has its names. */
 #define SL_HPARAMS_ENCODER                                                                        \
     SL_HPARAMS_SIZES,                                                                             \

@@ -247,6 +247,20 @@ static const struct edit smollm3_edits[] = {
     {"tie_word_embeddings", "false", SL_EFORMAT, "tensor \"lm_head.weight\" is missing"},
 };
 
+static const struct edit moe_edits[] = {
+    {"num_experts", "0", SL_EFORMAT, "num_experts is 0, must be 1 to"},
+    {"num_experts", "6", SL_EFORMAT, "mlp.gate.weight\" has shape [7, 64], expected [6, 64]"},
+    {"num_experts_per_tok", "8", SL_EFORMAT,
+     "num_experts_per_tok (8) is more than num_experts (7)"},
+    {"num_experts_per_tok", NULL, SL_EFORMAT, "num_experts_per_tok is missing"},
+    {"moe_intermediate_size", "48", SL_EFORMAT,
+     "experts.0.gate_proj.weight\" has shape [96, 64], expected [48, 64]"},
+    {"mlp_only_layers", "[2]", SL_EFORMAT, "mlp_only_layers[0] must be a layer, 0 to 1"},
+    {"mlp_only_layers", "1", SL_EFORMAT, "mlp_only_layers must be a list of layers"},
+    {"mlp_only_layers", "[1]", SL_EFORMAT, "layers.1.mlp.gate_proj.weight\" is missing"},
+    {"decoder_sparse_step", "2", SL_EFORMAT, "layers.0.mlp.gate_proj.weight\" is missing"},
+};
+
 static const struct edit bert_edits[] = {
     INT_ROW("max_position_embeddings"),
     {"hidden_act", "\"relu\"", SL_EUNSUPPORTED,
@@ -291,6 +305,9 @@ static void test_config_json(void **state)
     make_folder("smollm3", OUT "/edit_smollm3", &s);
     for (size_t i = 0; i < SL_COUNT(smollm3_edits); i++)
         apply(OUT "/edit_smollm3", &smollm3_edits[i]);
+    make_folder("qwen3moe", OUT "/edit_moe", &s);
+    for (size_t i = 0; i < SL_COUNT(moe_edits); i++)
+        apply(OUT "/edit_moe", &moe_edits[i]);
     make_folder("bert-classifier", OUT "/edit_bert", &s);
     for (size_t i = 0; i < SL_COUNT(bert_edits); i++)
         apply(OUT "/edit_bert", &bert_edits[i]);
@@ -573,7 +590,7 @@ static void write_qwen3(const char *path, const struct tensor_edit *e, uint32_t 
                 if ((d->slot >= SL_SLOT_FIRST_GLOBAL) != (l < 0) || d->gguf == NULL ||
                     (d->when & ~s.hp.has) != 0)
                     continue;
-                sl_bind_name(d->gguf, l, tensor);
+                sl_bind_name(d->gguf, l, 0, tensor);
                 int64_t dims[2] = {sl_layer_dim(&s.hp, layers, d->rows),
                                    sl_layer_dim(&s.hp, layers, d->cols)};
                 int32_t n_dims = d->cols == SL_DIM_NONE ? 1 : 2;

@@ -9,8 +9,9 @@
 #include <unistd.h>
 
 static const char *const goldens[] = {
-    "llama2",     "llama3", "llama_bias_linear", "mistral",        "qwen2", "qwen2_window", "qwen3",
-    "qwen3_yarn", "olmo2",  "smollm3",           "smollm3_window",
+    "llama2",         "llama3",    "llama_bias_linear", "mistral", "qwen2",
+    "qwen2_window",   "qwen3",     "qwen3_yarn",        "olmo2",   "smollm3",
+    "smollm3_window", "qwen3_moe", "qwen3_moe_mixed",
 };
 static const char *const isas[] = {"c", "avx2", "avx512"};
 

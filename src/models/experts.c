@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ * The experts of a loaded layer as its operation reads them: for each product the matrices of all
+ * experts in one row, and what the backend makes of that.
+ */
+#include "base/check.h"
+#include "models/internal.h"
+
+static const enum sl_slot slots[] = {SL_SLOT_EXPERTS_GATE, SL_SLOT_EXPERTS_UP,
+                                     SL_SLOT_EXPERTS_DOWN};
+
+static int create_layer(struct sl_model *m, int32_t layer, struct sl_error *err)
+{
+    const int32_t n = m->layers[layer].n_experts;
+    struct sl_expert_stacks *s = &m->experts[layer];
+    struct sl_stack *stacks[] = {&s->gate, &s->up, &s->down};
+    s->mats = sl_calloc(SL_COUNT(slots) * (size_t)n, sizeof *s->mats);
+    if (s->mats == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for %d experts", n);
+    int rc = 0;
+    for (size_t k = 0; k < SL_COUNT(slots) && rc == 0; k++) {
+        struct sl_weight *mats = s->mats + k * (size_t)n;
+        for (int32_t e = 0; e < n; e++)
+            mats[e] = sl_param(m, layer, slots[k])[e].mat;
+        rc = m->be->vt->stack_create(m->be, mats, n, stacks[k], err);
+    }
+    return rc;
+}
+
+int sl_experts_create(struct sl_model *m, struct sl_error *err)
+{
+    int rc = 0;
+    if (sl_layers_max(&m->hp, m->layers, SL_DIM_E) == 0)
+        return 0;
+    m->experts = sl_calloc((size_t)m->hp.n_layers, sizeof *m->experts);
+    if (m->experts == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for experts");
+    for (int32_t l = 0; l < m->hp.n_layers && rc == 0; l++)
+        if (m->layers[l].ffn == SL_FFN_EXPERTS)
+            rc = create_layer(m, l, err);
+    return rc;
+}
+
+void sl_experts_destroy(struct sl_model *m)
+{
+    for (int32_t l = 0; m->experts != NULL && l < m->hp.n_layers; l++) {
+        struct sl_expert_stacks *s = &m->experts[l];
+        struct sl_stack *stacks[] = {&s->gate, &s->up, &s->down};
+        for (size_t k = 0; k < SL_COUNT(stacks); k++)
+            if (stacks[k]->mats != NULL)
+                m->be->vt->stack_destroy(m->be, stacks[k]);
+        sl_free(s->mats);
+    }
+    sl_free(m->experts);
+    m->experts = NULL;
+}
