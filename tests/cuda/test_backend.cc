@@ -203,6 +203,18 @@ uint64_t sl_cuda_weight_bytes(struct sl_backend *, enum sl_weight_use, enum sl_d
 void sl_cuda_weight_destroy(struct sl_backend *, struct sl_weight *)
 {
 }
+int sl_cuda_stack_create(struct sl_backend *, const struct sl_weight *, int32_t, struct sl_stack *,
+                         struct sl_error *)
+{
+    return SL_EUNSUPPORTED;
+}
+void sl_cuda_stack_destroy(struct sl_backend *, struct sl_stack *)
+{
+}
+size_t sl_cuda_experts_bytes(struct sl_backend *, int32_t, int32_t, int32_t, int64_t, int64_t)
+{
+    return 0;
+}
 const char *sl_cuda_weight_route(struct sl_backend *, const struct sl_weight *)
 {
     return "none";

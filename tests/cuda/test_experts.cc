@@ -6,14 +6,15 @@
 #include "cuda/cuda.h"
 #include "cuda/gemm/weight.h"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
 extern "C" {
 #include "base/rng.h"
 }
 #include "device_array.h"
 #include "device_weight.h"
 #include "quant/block_fields.h"
-
-#include <cuda_bf16.h>
 
 #include <math.h>
 #include <stdio.h>
