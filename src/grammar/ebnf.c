@@ -177,9 +177,9 @@ static bool can_end(const struct sl_ebnf *g, const struct sl_ebnf_expr *x)
 {
     switch (x->op) {
     case EBNF_RX:
-        return x->rx != SL_RX_NONE;
+        return sl_rx_alive(&g->a->rx, x->rx);
     case EBNF_REF:
-        return ref(g, x)->regular ? ref(g, x)->rx != SL_RX_NONE : ref(g, x)->ends;
+        return ref(g, x)->regular ? sl_rx_alive(&g->a->rx, ref(g, x)->rx) : ref(g, x)->ends;
     case EBNF_JSON:
         return true;
     case EBNF_REP:
@@ -369,13 +369,13 @@ static uint32_t emit(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32_t n
 {
     if (g->rc != 0 || g->a->failed != NULL)
         return 0;
+    if (!can_end(g, x)) /* else its first part could be read, and then nothing more */
+        return sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, SL_RX_NONE, next});
     if (is_regular(g, x))
         return sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, rx_of(g, x, false), next});
     SL_ASSERT(x->op != EBNF_RX); /* always regular */
     switch (x->op) {
     case EBNF_REF: /* the rule, until its position is known */
-        if (!ref(g, x)->ends)
-            return sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, SL_RX_NONE, next});
         return sl_auto_add_pos(g->a, (struct sl_pos){POS_CALL, x->rule, next});
     case EBNF_JSON:
         next = sl_auto_add_pos(g->a, (struct sl_pos){POS_JSON, x->goal, next});
@@ -403,25 +403,49 @@ static uint32_t emit(struct sl_ebnf *g, const struct sl_ebnf_expr *x, uint32_t n
     }
 }
 
-static uint32_t emit_rules(struct sl_ebnf *g, uint32_t root)
+static uint32_t emit_rules(struct sl_ebnf *g, uint32_t root, uint32_t next)
 {
     struct sl_auto *a = g->a;
     SL_ASSERT(root < g->n_rules);
-    uint32_t from = a->n_pos, end = sl_auto_add_pos(a, (struct sl_pos){POS_END, 0, 0}), last = end;
+    uint32_t from = a->n_pos, end = sl_auto_add_pos(a, (struct sl_pos){POS_END, 0, 0});
     if (g->ignore != SL_RX_NONE)
-        last = sl_auto_add_pos(a, (struct sl_pos){POS_TERM, spaced(g, SL_RX_EPS, false), end});
+        next = sl_auto_add_pos(a, (struct sl_pos){POS_TERM, spaced(g, SL_RX_EPS, false), next});
     struct sl_ebnf_expr start = {.op = EBNF_REF, .rule = root};
     for (uint32_t i = 0; i < g->n_rules && g->rc == 0; i++)
         if (!g->rules[i].regular)
             g->rules[i].start = emit(g, g->rules[i].body, end);
-    uint32_t pos = emit(g, &start, last);
+    uint32_t pos = emit(g, &start, next);
     for (uint32_t i = from; i < a->n_pos && g->rc == 0; i++)
         if (a->pos[i].op == POS_CALL)
             a->pos[i].a = g->rules[a->pos[i].a].start;
     return pos;
 }
 
-static void compile(struct sl_ebnf *g, uint32_t *start)
+/* The whole grammar as one expression, without the texts that are left out. */
+static uint32_t emit_except(struct sl_ebnf *g, uint32_t root, uint32_t next)
+{
+    struct sl_rx *rx = &g->a->rx;
+    struct sl_ebnf_expr start = {.op = EBNF_REF, .rule = root};
+    SL_ASSERT(root < g->n_rules && g->options->except_name != NULL);
+    g->line = g->rules[root].line;
+    if (!g->rules[root].regular) {
+        sl_ebnf_fail(g, SL_EUNSUPPORTED,
+                     "rules that lead back to themselves, where a text may not "
+                     "have",
+                     g->options->except_name, strlen(g->options->except_name));
+        return next;
+    }
+    sl_rx_id id = rx_of(g, &start, false);
+    if (g->ignore != SL_RX_NONE)
+        id = sl_rx_cat(rx, id, spaced(g, SL_RX_EPS, false));
+    id = sl_rx_and2(rx, id, sl_rx_not(rx, g->options->except));
+    if (!sl_rx_alive(rx, id))
+        sl_ebnf_fail(g, SL_EINVAL, "no text satisfies it without", g->options->except_name,
+                     strlen(g->options->except_name));
+    return sl_auto_add_pos(g->a, (struct sl_pos){POS_TERM, id, next});
+}
+
+static void compile(struct sl_ebnf *g, uint32_t next, uint32_t *start)
 {
     const char *name = g->lark ? "start" : "root";
     if (sl_ebnf_parse(g) != 0)
@@ -450,22 +474,34 @@ static void compile(struct sl_ebnf *g, uint32_t *start)
     }
     if (g->rc == 0)
         check_left(g);
+    struct sl_ebnf_expr whole = {.op = EBNF_REF, .rule = root};
+    if (g->rc == 0 && !can_end(g, &whole)) {
+        g->line = g->rules[root].line;
+        sl_ebnf_fail(g, SL_EINVAL, "no text satisfies rule", name, strlen(name));
+    }
     if (g->rc == 0)
-        *start = emit_rules(g, root);
+        *start = g->options->except != SL_RX_NONE ? emit_except(g, root, next)
+                                                  : emit_rules(g, root, next);
     if (g->rc == 0)
         g->rc = sl_auto_check(g->a, g->err);
 }
 
-int sl_ebnf_compile(struct sl_auto *a, const char *text, size_t n, uint32_t *start,
+int sl_ebnf_compile(struct sl_auto *a, const char *text, size_t n,
+                    const struct sl_ebnf_options *options, uint32_t next, uint32_t *start,
                     struct sl_error *err)
 {
-    struct sl_ebnf g = {
-        .a = a, .s = text, .size = n, .line = 1, .err = err, .arena.max_bytes = 64u << 20};
-    bool gbnf = false;
-    for (size_t i = 0; i + 3 <= n && !gbnf; i++)
+    struct sl_ebnf g = {.a = a,
+                        .options = options,
+                        .s = text,
+                        .size = n,
+                        .line = 1,
+                        .err = err,
+                        .arena.max_bytes = 64u << 20};
+    bool gbnf = options->syntax == SL_EBNF_GBNF;
+    for (size_t i = 0; i + 3 <= n && !gbnf && options->syntax == SL_EBNF_ANY; i++)
         gbnf = memcmp(text + i, "::=", 3) == 0;
     g.lark = !gbnf;
-    compile(&g, start);
+    compile(&g, next, start);
     sl_arena_deinit(&g.arena);
     sl_free(g.rules);
     sl_free(g.table);

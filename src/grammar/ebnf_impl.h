@@ -35,6 +35,7 @@ struct sl_ebnf {
     uint32_t n_rules, cap_rules, *table, cap_table;
     sl_rx_id ignore; /* Lark's %ignore, SL_RX_NONE: none */
     bool lark;
+    const struct sl_ebnf_options *options;
     const char *s;
     size_t size, at;
     uint32_t line;
@@ -45,5 +46,9 @@ struct sl_ebnf {
 void sl_ebnf_fail(struct sl_ebnf *g, int code, const char *what, const char *name, size_t n);
 SL_MUST_CHECK int sl_ebnf_parse(struct sl_ebnf *g);
 uint32_t sl_ebnf_rule(struct sl_ebnf *g, const char *name, size_t n);
+
+/* ebnf_common.c: a terminal of Lark's module "common", as a regular expression; NULL: there is no
+ * such terminal. */
+const char *sl_ebnf_common(const char *name, size_t n);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * ebnf_parse.c - GBNF and Lark to rules. Lark: rules and terminals, strings, /regexes/, ranges,
- * ? * + ~n..m, [optional], aliases (ignored), %ignore, %json. Templates and %import are refused.
+ * ? * + ~n..m, [optional], aliases (ignored), %ignore, %json, %import of Lark's own module common.
+ * Templates are refused, and so are other modules.
  */
 #include "base/check.h"
 #include "base/hash.h"
@@ -115,7 +116,7 @@ static void skip_space(struct sl_ebnf *g)
 {
     for (;;) {
         char c = peek(g);
-        bool comment = g->lark ? looking_at(g, "//") : c == '#';
+        bool comment = c == '#' || (g->lark && looking_at(g, "//"));
         if (comment)
             while (g->at < g->size && peek(g) != '\n')
                 g->at++;
@@ -194,6 +195,8 @@ static uint32_t character(struct sl_ebnf *g)
         return '\r';
     case 't':
         return '\t';
+    case 'f':
+        return '\f';
     case 'x':
         return hex(g, 2);
     case 'u':
@@ -231,11 +234,35 @@ static char *string(struct sl_ebnf *g, size_t *n)
             fail(g, SL_ELIMIT, "the grammar is too large");
             break;
         }
-        *n += sl_utf8_encode(character(g), out + *n);
+        size_t k = sl_utf8_encode(character(g), out + *n);
+        if (k == 0)
+            fail(g, SL_EINVAL, "half of a surrogate pair is no character");
+        *n += k;
         SL_ASSERT(*n <= cap);
     }
     g->at += g->at < g->size;
     return out;
+}
+
+/* Text whose letters of ASCII may be of either case. */
+static sl_rx_id in_any_case(struct sl_ebnf *g, const char *s, size_t n)
+{
+    sl_rx_id id = SL_RX_EPS;
+    for (size_t at = 0; at < n;) {
+        struct sl_cset set = {0};
+        uint32_t cp;
+        size_t k = sl_utf8_decode(s + at, n - at, &cp);
+        SL_ASSERT(k > 0); /* string() wrote it */
+        sl_cset_add(&set, cp, cp);
+        sl_cset_done(&set);
+        sl_cset_fold_ascii(&set);
+        if (set.failed)
+            fail(g, SL_ENOMEM, "out of memory");
+        id = sl_rx_cat(&g->a->rx, id, sl_cset_rx(&g->a->rx, &set, g->options->spelling));
+        sl_cset_deinit(&set);
+        at += k;
+    }
+    return id;
 }
 
 static struct sl_ebnf_expr *literal(struct sl_ebnf *g)
@@ -263,23 +290,13 @@ static struct sl_ebnf_expr *literal(struct sl_ebnf *g)
         SL_ASSERT(lo <= hi && hi <= 0x10FFFF);
         struct sl_cset set = {0};
         sl_cset_add(&set, lo, hi);
-        sl_rx_id id = sl_cset_rx(rx, &set, SL_SPELL_UTF8);
+        sl_rx_id id = sl_cset_rx(rx, &set, g->options->spelling);
         sl_cset_deinit(&set);
         return rx_expr(g, id);
     }
-    if (g->lark && take(g, "i")) {
-        sl_rx_id id = SL_RX_EPS;
-        for (size_t i = n; i-- > 0;) {
-            struct sl_rx_bytes set = {0};
-            uint8_t c = (uint8_t)s[i], low = c | 0x20u;
-            sl_rx_bytes_add(&set, c, c);
-            if (low >= 'a' && low <= 'z')
-                sl_rx_bytes_add(&set, c ^ 0x20u, c ^ 0x20u);
-            id = sl_rx_cat(rx, sl_rx_set(rx, &set), id);
-        }
-        return rx_expr(g, id);
-    }
-    return rx_expr(g, sl_rx_lit(rx, s, n));
+    if (g->lark && take(g, "i"))
+        return rx_expr(g, in_any_case(g, s, n));
+    return rx_expr(g, sl_cset_text(rx, s, n, g->options->spelling));
 }
 
 static struct sl_ebnf_expr *char_class(struct sl_ebnf *g)
@@ -306,8 +323,19 @@ static struct sl_ebnf_expr *char_class(struct sl_ebnf *g)
         sl_cset_negate(&set);
     if (set.failed)
         fail(g, SL_ENOMEM, "out of memory");
-    sl_rx_id id = g->rc == 0 ? sl_cset_rx(&g->a->rx, &set, SL_SPELL_UTF8) : SL_RX_NONE;
+    sl_rx_id id = g->rc == 0 ? sl_cset_rx(&g->a->rx, &set, g->options->spelling) : SL_RX_NONE;
     sl_cset_deinit(&set);
+    return rx_expr(g, id);
+}
+
+static struct sl_ebnf_expr *regex_of(struct sl_ebnf *g, const char *s, size_t n, unsigned flags)
+{
+    sl_rx_id id = SL_RX_NONE;
+    int rc = g->rc;
+    if (rc == 0)
+        rc = sl_regex_parse(&g->a->rx, s, n, flags, g->options->spelling, &id, g->err);
+    if (rc != 0 && g->rc == 0)
+        g->rc = sl_error_prefix(g->err, rc, "grammar: line %u", g->line);
     return rx_expr(g, id);
 }
 
@@ -333,11 +361,7 @@ static struct sl_ebnf_expr *regex(struct sl_ebnf *g)
     unsigned flags = 0;
     for (; peek(g) == 'i' || peek(g) == 's' || peek(g) == 'u'; g->at++)
         flags |= peek(g) == 'i' ? SL_REGEX_ICASE : peek(g) == 's' ? SL_REGEX_DOT_ALL : 0;
-    sl_rx_id id = SL_RX_NONE;
-    int rc = sl_regex_parse(&g->a->rx, g->s + from, n, flags, SL_SPELL_UTF8, &id, g->err);
-    if (rc != 0 && g->rc == 0)
-        g->rc = sl_error_prefix(g->err, rc, "grammar: line %u", g->line);
-    return rx_expr(g, id);
+    return regex_of(g, g->s + from, n, flags);
 }
 
 /* %json { schema } */
@@ -346,6 +370,10 @@ static struct sl_ebnf_expr *json(struct sl_ebnf *g)
     json_error_t why;
     struct sl_schema_options options = {0};
     uint32_t node = 0;
+    if (g->options->spelling != SL_SPELL_UTF8) {
+        fail(g, SL_EUNSUPPORTED, "%json is not supported in the content of a JSON string");
+        return NULL;
+    }
     skip_space(g);
     json_t *doc =
         sl_json_load(g->s + g->at, g->size - g->at, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &why);
@@ -413,7 +441,7 @@ static struct sl_ebnf_expr *atom(struct sl_ebnf *g)
         return json(g);
     if (c == '.' && !g->lark) {
         g->at++;
-        return rx_expr(g, sl_cset_any(&g->a->rx, SL_SPELL_UTF8));
+        return rx_expr(g, sl_cset_any(&g->a->rx, g->options->spelling));
     }
     size_t n = name_len(g);
     if (n == 0) {
@@ -522,11 +550,81 @@ static void ignore(struct sl_ebnf *g)
         }
 }
 
+/* One terminal of module common, under its own name or another one. */
+static void import_one(struct sl_ebnf *g, bool may_rename)
+{
+    const char *name = g->s + g->at, *as = name;
+    size_t n = name_len(g), n_as = n;
+    g->at += n;
+    const char *pattern = sl_ebnf_common(name, n);
+    if (pattern == NULL) {
+        sl_ebnf_fail(g, SL_EINVAL, "module common has no terminal", name, n);
+        return;
+    }
+    if (may_rename) {
+        skip_space(g);
+        if (take(g, "->")) {
+            skip_space(g);
+            as = g->s + g->at;
+            n_as = name_len(g);
+            g->at += n_as;
+        }
+    }
+    if (n_as == 0) {
+        fail(g, SL_EINVAL, "a name is missing behind ->");
+        return;
+    }
+    SL_ASSERT(g->at <= g->size);
+    uint32_t rule = sl_ebnf_rule(g, as, n_as);
+    SL_ASSERT(g->rc != 0 || rule < g->n_rules);
+    struct sl_ebnf_expr *x = regex_of(g, pattern, strlen(pattern), 0);
+    struct sl_ebnf_expr *alt = new_expr(g, EBNF_ALT), *cat = new_expr(g, EBNF_CAT);
+    if (g->rc == 0 && g->rules[rule].body != NULL)
+        sl_ebnf_fail(g, SL_EINVAL, "defined twice:", as, n_as);
+    if (g->rc != 0)
+        return;
+    add_kid(cat, x);
+    add_kid(alt, cat);
+    g->rules[rule].body = alt;
+    g->rules[rule].terminal = true;
+}
+
+/* %import common.NAME, common.NAME -> OTHER, common (NAME, NAME) */
+static void import(struct sl_ebnf *g)
+{
+    skip_space(g);
+    if (take(g, "common.")) {
+        import_one(g, true);
+        return;
+    }
+    size_t n = name_len(g);
+    bool common = n == 6 && looking_at(g, "common");
+    if (common) {
+        g->at += n;
+        skip_space(g);
+    }
+    if (!common || !take(g, "(")) {
+        fail(g, SL_EUNSUPPORTED, "%import knows the terminals of module common only");
+        return;
+    }
+    do {
+        skip_space(g);
+        import_one(g, false);
+        skip_space(g);
+    } while (g->rc == 0 && take(g, ","));
+    if (g->rc == 0 && !take(g, ")"))
+        fail(g, SL_EINVAL, "missing )");
+}
+
 int sl_ebnf_parse(struct sl_ebnf *g)
 {
     for (skip_space(g); g->rc == 0 && g->at < g->size; skip_space(g)) {
         if (g->lark && take(g, "%ignore")) {
             ignore(g);
+            continue;
+        }
+        if (g->lark && take(g, "%import")) {
+            import(g);
             continue;
         }
         if (g->lark && peek(g) == '%') {

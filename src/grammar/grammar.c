@@ -183,7 +183,8 @@ static int compile(struct sl_auto *a, const struct sl_grammar_spec *spec, struct
     case SL_GRAMMAR_CHOICE:
         return compile_choice(a, spec, err);
     case SL_GRAMMAR_EBNF:
-        rc = sl_ebnf_compile(a, spec->text, spec->n, &pos, err);
+        pos = sl_auto_add_pos(a, (struct sl_pos){POS_END, 0, 0});
+        rc = sl_ebnf_compile(a, spec->text, spec->n, &(struct sl_ebnf_options){0}, pos, &pos, err);
         return rc != 0 ? rc : sl_auto_start_pos(a, pos, err);
     case SL_GRAMMAR_STRUCTURAL:
         doc = parse_json(spec->text, spec->n, "the structural tag", err);

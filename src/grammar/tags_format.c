@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "base/sys.h"
 #include "grammar/cset.h"
+#include "grammar/ebnf.h"
 #include "grammar/regex.h"
 #include "grammar/tags_impl.h"
 #include "grammar/vocab.h"
@@ -400,6 +401,77 @@ static uint32_t emit_schema(struct format *f, const json_t *node, uint32_t next)
     return f->rc != 0 ? next : add_pos(f, POS_JSON, goal, next);
 }
 
+/* Texts in which one of the list is, however tokens spell it, and those that a pattern does not
+ * match; SL_RX_NONE: there are none. */
+static sl_rx_id left_out(struct format *f, const json_t *node)
+{
+    struct sl_rx *rx = &f->a->rx;
+    const json_t *pattern = json_object_get(node, "pattern"), *v;
+    sl_rx_id out = SL_RX_NONE, id = SL_RX_NONE;
+    size_t i;
+    json_array_foreach(json_object_get(node, "excludes"), i, v)
+    {
+        sl_rx_id text = sl_rx_lit(rx, json_string_value(v), json_string_length(v));
+        if (json_string_length(v) == 0)
+            fail(f, SL_EINVAL, "an empty text cannot be excluded", "");
+        out = sl_rx_or2(rx, out, sl_rx_cat(rx, SL_RX_ALL, sl_rx_cat(rx, text, SL_RX_ALL)));
+    }
+    if (pattern == NULL || f->rc != 0)
+        return out;
+    f->rc = !json_is_string(pattern)
+                ? sl_fail(f->err, SL_EINVAL, "grammar: a pattern is not a string")
+                : sl_regex_parse(rx, json_string_value(pattern), json_string_length(pattern),
+                                 SL_REGEX_SEARCH, SL_SPELL_UTF8, &id, f->err);
+    return sl_rx_or2(rx, out, sl_rx_not(rx, id));
+}
+
+static uint32_t add_regex(struct format *f, const json_t *text, enum sl_spelling spelling,
+                          sl_rx_id except, uint32_t next)
+{
+    struct sl_rx *rx = &f->a->rx;
+    sl_rx_id id = regex(f, text, spelling);
+    SL_ASSERT(next < f->a->n_pos);
+    if (except != SL_RX_NONE)
+        id = sl_rx_and2(rx, id, sl_rx_not(rx, except));
+    if (f->rc == 0 && !sl_rx_alive(rx, id))
+        f->rc = sl_fail(f->err, SL_EINVAL, "regex: no text satisfies it");
+    return add_pos(f, POS_TERM, id, next);
+}
+
+/* A text of a grammar of its own, in which a JSON string's escapes may be spelled. */
+static uint32_t emit_grammar(struct format *f, const json_t *node, uint32_t next)
+{
+    const json_t *text = json_object_get(node, "grammar");
+    const char *syntax = json_string_value(json_object_get(node, "syntax"));
+    const char *spelling = json_string_value(json_object_get(node, "spelling"));
+    const char *label = json_string_value(json_object_get(node, "label"));
+    struct sl_ebnf_options options = {
+        .spelling = spelling != NULL && is(spelling, "json") ? SL_SPELL_JSON : SL_SPELL_UTF8};
+    uint32_t pos = next;
+    if (!json_is_string(text))
+        fail(f, SL_EINVAL, "a grammar is not a string", "");
+    if (f->rc == 0)
+        options.except = left_out(f, node);
+    options.except_name = json_string_value(json_array_get(json_object_get(node, "excludes"), 0));
+    if (options.except_name == NULL)
+        options.except_name = "its pattern";
+    if (syntax != NULL && is(syntax, "regex")) {
+        if (f->rc == 0)
+            pos = add_regex(f, text, options.spelling, options.except, next);
+    } else {
+        if (syntax != NULL)
+            options.syntax = is(syntax, "lark") ? SL_EBNF_LARK : SL_EBNF_GBNF;
+        if (syntax != NULL && !is(syntax, "lark") && !is(syntax, "gbnf"))
+            fail(f, SL_EUNSUPPORTED, "not supported: a grammar of syntax ", syntax);
+        if (f->rc == 0)
+            f->rc = sl_ebnf_compile(f->a, json_string_value(text), json_string_length(text),
+                                    &options, next, &pos, f->err);
+    }
+    if (f->rc != 0 && label != NULL)
+        f->rc = sl_error_prefix(f->err, f->rc, "%s", label);
+    return f->rc != 0 ? next : pos;
+}
+
 /* A text, or one of several. */
 static uint32_t emit_texts(struct format *f, const json_t *v, uint32_t next)
 {
@@ -515,6 +587,8 @@ static uint32_t emit_other(struct format *f, const json_t *node, const char *typ
         return emit_loop(f, node, type, next);
     if (is(type, "json_schema"))
         return emit_schema(f, node, next);
+    if (is(type, "grammar"))
+        return emit_grammar(f, node, next);
     if (is(type, "tag"))
         return emit_tag(f, node, next);
     if (is(type, "triggered_tags"))

@@ -670,7 +670,7 @@ static const struct {
     {"{\"tools\":[" F "}}],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"g\"}}}",
      C, "tool_choice.function"},
     {"{\"tools\":[" F "}}],\"tool_choice\":{\"type\":\"function\"}}", C, "tool_choice.function"},
-    {"{\"tools\":[" F "}}],\"tool_choice\":{\"type\":\"custom\"}}", C, "tool_choice.type"},
+    {"{\"tools\":[" F "}}],\"tool_choice\":{\"type\":\"custom\"}}", C, "tool_choice.custom"},
     {"{\"tools\":[" F "}}],\"tool_choice\":{}}", C, "tool_choice.type"},
     {"{\"tools\":[" F "}},{\"type\":\"web_search\"}]}", C, "tools[1]"},
     {"{\"tools\":[" F "}},{\"type\":1}]}", C, "tools[1]"},

@@ -21,7 +21,16 @@ static const char tools_text[] =
     "\"metric\":{\"type\":\"boolean\"}},\"required\":[\"kind\",\"city\"],"
     "\"additionalProperties\":false}}},{\"type\":\"function\",\"function\":{\"name\":\"now\","
     "\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{},"
-    "\"additionalProperties\":false}}}]";
+    "\"additionalProperties\":false}}},{\"type\":\"function\",\"function\":{\"name\":\"patch\","
+    "\"strict\":true,\"parameters\":{\"type\":\"object\",\"properties\":{\"input\":{\"type\":"
+    "\"string\",\"maxLength\":9}},\"required\":[\"input\"],\"additionalProperties\":false}}}]";
+
+/* Text that has all that formats escape, trim or take for marks. */
+static const char lark_text[] = "start: \"*\" word LF line~1..3 \"***\"?\n"
+                                "line: (\"+\" | \"\\\"\" | \"\\\\\" | \" \") /[^\\n]{0,20}/ LF\n"
+                                "word: /[a-z<\"'\\\\\\t]{1,4}/\n"
+                                "%import common.LF\n";
+static const char regex_text[] = "[\\n\"]?[*'](.{0,20}[\\n\\\\]){1,3}([*]{3})?";
 
 struct marks {
     const char *text[MAX_MARKS];
@@ -72,7 +81,7 @@ struct walker {
     struct sl_vocab *vocab;
     struct marks marks;
     bool special;
-    struct sl_grammar *grammar, *schema;
+    struct sl_grammar *grammar, *schema, *text; /* text: of the tool that takes text; NULL: any */
     json_t *tools;
 };
 
@@ -128,12 +137,18 @@ static void start(struct walker *w, const char *format, const struct sl_output_c
     json_t *fn = json_object_get(json_array_get(w->tools, 0), "function");
     w->schema = compile(w, SL_GRAMMAR_JSON_SCHEMA, json_incref(json_object_get(fn, "parameters")));
     json_decref(map);
+    const json_t *own = json_object_get(how->grammars, "patch");
+    const char *syntax = json_string_value(json_object_get(own, "syntax"));
+    if (own != NULL)
+        w->text = rig_compile(strcmp(syntax, "lark") == 0 ? SL_GRAMMAR_EBNF : SL_GRAMMAR_REGEX,
+                              json_string_value(json_object_get(own, "definition")), w->vocab);
 }
 
 static void stop(struct walker *w)
 {
     sl_grammar_destroy(w->grammar);
     sl_grammar_destroy(w->schema);
+    sl_grammar_destroy(w->text);
     sl_vocab_destroy(w->vocab);
     json_decref(w->tools);
 }
@@ -194,9 +209,26 @@ struct seen {
     const struct walker *w;
     struct sl_buf content, args;
     char name[64];
-    int n_calls;
+    int n_calls, n_texts;
     const char *wrong;
 };
+
+/* The text of a call, as a client gets it. */
+static void see_text(struct seen *s)
+{
+    json_t *args = json_loads(s->args.data != NULL ? s->args.data : "", JSON_ALLOW_NUL, NULL);
+    const json_t *input = json_object_get(args, "input");
+    bool yes = false;
+    size_t at;
+    struct sl_error err;
+    if (json_object_size(args) != 1 || !json_is_string(input) ||
+        sl_grammar_matches(s->w->text, json_string_value(input), json_string_length(input), &yes,
+                           &at, &err) != 0 ||
+        !yes)
+        s->wrong = "the text is not of its grammar";
+    s->n_texts++;
+    json_decref(args);
+}
 
 static void see(void *arg, const struct sl_output_event *e)
 {
@@ -220,7 +252,10 @@ static void see(void *arg, const struct sl_output_event *e)
             s->wrong = "a call is not whole";
         else if (strcmp(s->name, "weather") == 0 && !rig_matches(s->w->schema, s->args.data))
             s->wrong = "the arguments do not match the schema";
-        else if (strcmp(s->name, "weather") != 0 && strcmp(s->name, "now") != 0)
+        else if (strcmp(s->name, "patch") == 0 && s->w->text != NULL)
+            see_text(s);
+        else if (strcmp(s->name, "weather") != 0 && strcmp(s->name, "now") != 0 &&
+                 strcmp(s->name, "patch") != 0)
             s->wrong = "no such tool";
     }
 }
@@ -270,7 +305,7 @@ static void walk_format(const char *format, const struct sl_output_calls *how, b
             fail_msg("%s: %s\ncontent: %s\ntext: %s", format, s.wrong,
                      s.content.data != NULL ? s.content.data : "", text.data);
         *n_ended += ended;
-        *n_called += ended && s.n_calls > 0;
+        *n_called += ended && (w.text != NULL ? s.n_texts : s.n_calls) > 0;
         sl_buf_deinit(&s.content);
         sl_buf_deinit(&s.args);
         sl_buf_deinit(&text);
@@ -314,6 +349,22 @@ static void calls_in_text(void **state)
 {
     (void)state;
     walk_all(&(struct sl_output_calls){.must = false});
+}
+
+/* The text of a tool that takes text is of its grammar, however the format spells it. */
+static void texts_of_grammars(void **state)
+{
+    const char *const of[][2] = {{"lark", lark_text}, {"regex", regex_text}};
+    (void)state;
+    for (size_t i = 0; i < SL_COUNT(of); i++) {
+        json_t *grammars =
+            json_pack("{s:{s:s, s:s}}", "patch", "syntax", of[i][0], "definition", of[i][1]);
+        walk_all(&(struct sl_output_calls){
+            .must = true, .one = true, .name = "patch", .grammars = grammars});
+        if (i == 0)
+            walk_all(&(struct sl_output_calls){.must = false, .grammars = grammars});
+        json_decref(grammars);
+    }
 }
 
 /* What cannot be spelled is refused with its name. */
@@ -372,7 +423,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_are_certain), cmocka_unit_test(one_call),
         cmocka_unit_test(named_tool),        cmocka_unit_test(calls_in_text),
-        cmocka_unit_test(refusals),          cmocka_unit_test(without_memory),
+        cmocka_unit_test(texts_of_grammars), cmocka_unit_test(refusals),
+        cmocka_unit_test(without_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,8 @@ struct sl_answer {
     struct sl_call *call;
     struct sl_choice *choice;
     const char *tools_format;
-    json_t *tools; /* a reference: the parser looks types up */
+    json_t *tools;     /* a reference: the parser looks types up */
+    json_t *free_form; /* likewise: names of tools that take text */
     uint64_t id_seed;
     bool has_reasoning, show_reasoning, one_call, keep, failed;
     bool dropped; /* the call that is coming in is one too many */
@@ -95,6 +96,7 @@ static struct sl_part *begin_part(struct sl_answer *a, enum sl_part_kind kind,
         }
         sl_buf_puts(&part->id, id);
         sl_buf_put(&part->name, e->text, e->n_text);
+        part->free_form = json_object_getn(a->free_form, e->text, e->n_text) != NULL;
         a->failed |= !sl_buf_ok(&part->id) || !sl_buf_ok(&part->name);
         a->n_bytes += a->keep ? part->id.n_bytes + part->name.n_bytes : 0;
     }
@@ -280,7 +282,8 @@ int sl_answer_create(struct sl_call *call, struct sl_choice *choice, const struc
     }
     a->call = call;
     a->choice = choice;
-    a->keep = keep;
+    a->keep = keep || p->free_form != NULL; /* a text is sent when it is whole */
+    a->free_form = json_incref(p->free_form);
     a->tools_format = p->tools_format;
     a->has_reasoning = reasoning != NULL;
     struct sl_loop *loop = call->conn->loop; /* not the call's id: clients may repeat theirs */
@@ -297,6 +300,7 @@ void sl_answer_destroy(struct sl_answer *a)
         return;
     sl_output_destroy(a->parser);
     json_decref(a->tools);
+    json_decref(a->free_form);
     for (int32_t i = 0; i < a->n_parts; i++)
         deinit_part(&a->parts[i]);
     sl_free(a->parts);

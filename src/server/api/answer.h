@@ -17,6 +17,7 @@ struct sl_part {
     int32_t idx;            /* among the parts */
     int32_t call_idx;       /* of calls: among the calls */
     bool ended, whole;      /* whole: a call's arguments are a JSON object */
+    bool free_form;         /* a call of a tool that takes text */
     bool last;              /* it ended with the answer */
     struct sl_buf id, name; /* of calls */
     struct sl_buf text;     /* of calls: the arguments; empty unless the answer is kept */
@@ -25,7 +26,8 @@ struct sl_part {
 
 struct sl_answer;
 
-/* keep: the parts' text stays. Else only the last part is there, for its name. */
+/* keep: the parts' text stays. Else only the last part is there, for its name, unless a tool takes
+ * text. */
 SL_MUST_CHECK int sl_answer_create(struct sl_call *call, struct sl_choice *choice,
                                    const struct sl_params *p, bool keep, struct sl_answer **out,
                                    struct sl_error *err);

@@ -3,6 +3,7 @@
  */
 #include "server/api/answer.h"
 #include "server/api/conversation.h"
+#include "server/api/free_form.h"
 #include "server/api/openai_out.h"
 #include "server/api/task.h"
 #include "server/api/tokens.h"
@@ -74,14 +75,15 @@ static void put_text_member(struct sl_buf *b, const char *text, size_t n, bool r
     sl_buf_putc(b, '"');
 }
 
-/* "id":...,"type":"function","function":{"name":...,"arguments":" */
+/* "id":...,"type":"function","function":{"name":...,"arguments": or "custom":{...,"input": */
 static void put_call_head(struct sl_buf *b, const struct sl_part *part)
 {
     SL_PUT(b, "\"id\":");
     sl_buf_json_string(b, part->id.data, part->id.n_bytes);
-    SL_PUT(b, ",\"type\":\"function\",\"function\":{\"name\":");
+    sl_buf_puts(b, part->free_form ? ",\"type\":\"custom\",\"custom\":{\"name\":"
+                                   : ",\"type\":\"function\",\"function\":{\"name\":");
     sl_buf_json_string(b, part->name.data, part->name.n_bytes);
-    SL_PUT(b, ",\"arguments\":\"");
+    sl_buf_puts(b, part->free_form ? ",\"input\":" : ",\"arguments\":");
 }
 
 static void part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
@@ -94,12 +96,14 @@ static void part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice 
     sl_put_i64(b, part->call_idx);
     sl_buf_putc(b, ',');
     put_call_head(b, part);
-    SL_PUT(b, "\"}}]");
+    SL_PUT(b, "\"\"}}]");
 }
 
 static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
                       const struct sl_part *part, const char *text, size_t n)
 {
+    if (part->free_form) /* the text is known at the end */
+        return;
     begin_delta(b, call, choice);
     if (part->kind != SL_PART_CALL) {
         put_text_member(b, text, n, part->kind == SL_PART_REASONING);
@@ -110,6 +114,19 @@ static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *
     SL_PUT(b, ",\"function\":{\"arguments\":\"");
     sl_buf_json_escape(b, text, n);
     SL_PUT(b, "\"}}]");
+}
+
+static void part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                     const struct sl_part *part)
+{
+    if (!part->free_form)
+        return;
+    begin_delta(b, call, choice);
+    SL_PUT(b, "\"tool_calls\":[{\"index\":");
+    sl_put_i64(b, part->call_idx);
+    SL_PUT(b, ",\"custom\":{\"input\":");
+    sl_free_form_put(b, part);
+    SL_PUT(b, "}}]");
 }
 
 static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
@@ -219,8 +236,11 @@ static void put_message(struct sl_buf *b, const struct sl_answer *a, const struc
             continue;
         sl_buf_puts(b, part->call_idx == 0 ? ",\"tool_calls\":[{" : ",{");
         put_call_head(b, part);
-        sl_buf_json_escape(b, part->text.data, part->text.n_bytes);
-        SL_PUT(b, "\"}}");
+        if (part->free_form)
+            sl_free_form_put(b, part);
+        else
+            sl_buf_json_string(b, part->text.data, part->text.n_bytes);
+        SL_PUT(b, "}}");
     }
     if (n[SL_PART_CALL] > 0)
         sl_buf_putc(b, ']');
@@ -296,6 +316,7 @@ static const struct sl_call_api chat_api = {
     .put_events = put_events,
     .part_begin = part_begin,
     .part_text = part_text,
+    .part_end = part_end,
     .collect = collect,
     .put_choice = put_choice,
     .put_tail = put_tail,

@@ -9,6 +9,7 @@
 #include "base/sys.h"
 #include "server/api/answer.h"
 #include "server/api/conversation.h"
+#include "server/api/free_form.h"
 #include "server/api/responses_in.h"
 #include "server/api/tokens.h"
 #include "server/http/json_tree.h"
@@ -388,11 +389,11 @@ static void custom_end(struct sl_buf *b, struct sl_call *call, const struct sl_p
 {
     part_event(b, call, part, "custom_tool_call_input.delta");
     SL_PUT(b, ",\"delta\":");
-    sl_put_custom_input(b, part);
+    sl_free_form_put(b, part);
     event_end(b);
     part_event(b, call, part, "custom_tool_call_input.done");
     SL_PUT(b, ",\"input\":");
-    sl_put_custom_input(b, part);
+    sl_free_form_put(b, part);
     event_end(b);
 }
 
@@ -653,9 +654,8 @@ static void put_tools(struct sl_buf *b, const json_t *tools, const json_t *left)
 /* What of the request was not shown to the model, where clients that look can see it. */
 static void put_ignored(struct sl_buf *b, const struct sl_responses_in *in)
 {
-    const char *lists[] = {in->tools.ignored, in->skipped, in->tools.lark ? "lark" : ""};
-    const char *names[] = {",\"ignored_tools\":[\"", ",\"ignored_items\":[\"",
-                           ",\"ignored_formats\":[\""};
+    const char *lists[] = {in->tools.ignored, in->skipped};
+    const char *names[] = {",\"ignored_tools\":[\"", ",\"ignored_items\":[\""};
     for (size_t i = 0; i < SL_COUNT(lists); i++) {
         if (lists[i][0] == '\0')
             continue;
@@ -817,7 +817,6 @@ static int note_ignored(struct sl_task *t)
                          e->in.tools.ignored);
     note_each(&t->params, "tools", e->in.tools.ignored);
     note_each(&t->params, "input", e->in.skipped);
-    note_each(&t->params, "tools.format", e->in.tools.lark ? "lark" : "");
     return 0;
 }
 

@@ -507,5 +507,7 @@ void sl_params_deinit(struct sl_params *p)
     sl_constraint_release(p->constraint);
     p->constraint = NULL;
     sl_buf_deinit(&p->constraint_text);
+    json_decref(p->free_form);
+    p->free_form = NULL;
     sl_arena_deinit(&p->arena);
 }

@@ -52,7 +52,8 @@ struct sl_params {
     bool want_logprobs;
     enum sl_tool_mode tool_mode;
     const char *tool_name; /* of SL_TOOLS_NAMED */
-    bool any_strict;       /* a tool says strict */
+    bool any_strict;       /* a tool says strict, or has a grammar */
+    json_t *free_form;     /* {name: {syntax, definition}} of tools that take text; NULL: none */
     bool parallel_tool_calls, include_reasoning;
     int32_t thinking_token_budget;    /* -1: none */
     bool store;                       /* of a response; true unless the request says no */

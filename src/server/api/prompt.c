@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "server/api/free_form.h"
 #include "text/jinja/template.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -52,6 +53,26 @@ static size_t opened_cost(const char *text, size_t n)
     return cost;
 }
 
+/* The function that is called; a call of a tool that takes text becomes one of a function. */
+static int function_of(json_t *call, const char *field, size_t i, json_t **out,
+                       struct sl_refusal *r)
+{
+    const json_t *custom = json_object_get(call, "custom");
+    const json_t *input = json_object_get(custom, "input"), *name = json_object_get(custom, "name");
+    *out = json_object_get(call, "function");
+    if (*out != NULL || custom == NULL)
+        return 0;
+    if (!json_is_string(name) || !json_is_string(input))
+        return sl_refuse(r, SL_EINVAL, field, "%s[%zu].custom must have name and input, strings",
+                         field, i);
+    *out = json_pack("{s:O, s:o}", "name", name, "arguments", sl_free_form_arguments(input));
+    (void)json_object_del(call, "custom");
+    if (*out == NULL || json_object_set_new(call, "function", *out) != 0 ||
+        json_object_set_new(call, "type", json_string("function")) != 0)
+        return sl_refuse(r, SL_ENOMEM, field, "out of memory");
+    return 0;
+}
+
 /* Templates walk the arguments of earlier tool calls; clients send them as JSON text. left: of
  * SL_MAX_JSON_COST, for all messages together. */
 static int open_tool_calls(json_t *message, const char *name, bool as_text, size_t *left,
@@ -63,7 +84,10 @@ static int open_tool_calls(json_t *message, const char *name, bool as_text, size
     if (!json_is_array(calls))
         return sl_refuse(r, SL_EINVAL, name, "%s must be an array", name);
     for (size_t i = 0; i < json_array_size(calls); i++) {
-        json_t *function = json_object_get(json_array_get(calls, i), "function");
+        json_t *function = NULL;
+        int rc = function_of(json_array_get(calls, i), name, i, &function, r);
+        if (rc != 0)
+            return rc;
         const json_t *arguments = json_object_get(function, "arguments");
         if (!json_is_object(function))
             return sl_refuse(r, SL_EINVAL, name, "%s[%zu].function must be an object", name, i);

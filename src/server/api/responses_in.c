@@ -6,6 +6,7 @@
 #include "server/api/responses_in.h"
 
 #include "base/check.h"
+#include "server/api/free_form.h"
 #include "server/api/to_chat.h"
 #include "server/http/json_tree.h"
 
@@ -165,12 +166,8 @@ static int call_item(struct reader *rd, const json_t *item)
         rc = sl_chat_text(item, rd->at, custom ? "input" : "arguments", &text, rd->r);
     if (rc != 0)
         return rc;
-    json_t *arguments = json_incref((json_t *)(uintptr_t)text);
-    if (custom) {
-        json_t *object = json_pack("{s:o}", "input", arguments);
-        arguments = sl_json_as_text(object);
-        json_decref(object);
-    }
+    json_t *arguments =
+        custom ? sl_free_form_arguments(text) : json_incref((json_t *)(uintptr_t)text);
     json_t *shown = sl_tool_shown_name(space, json_string_value(name));
     rc = append_call(rd, id, shown, arguments);
     json_decref(shown);

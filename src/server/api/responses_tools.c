@@ -4,6 +4,7 @@
 #include "base/check.h"
 #include "base/json_load.h"
 #include "base/limits.h"
+#include "server/api/free_form.h"
 #include "server/api/to_chat.h"
 #include "server/http/json_tree.h"
 #include "text/output/output_tags.h"
@@ -148,7 +149,8 @@ static int add(struct reader *rd, enum sl_tool_kind kind, const char *space, con
         rc = sl_refuse(rd->r, SL_EINVAL, rd->at, "%s has the name of another tool: %s", rd->at, s);
     json_t *entry =
         json_pack("{s:i, s:s, s:s*}", "kind", (int)kind, "name", name, "namespace", space);
-    json_t *tool = json_pack("{s:s, s:O}", "type", "function", "function", function);
+    const char *type = kind == SL_TOOL_CUSTOM ? "custom" : "function";
+    json_t *tool = json_pack("{s:s, s:O}", "type", type, type, function);
     bool ok = entry != NULL && tool != NULL && shown != NULL &&
               json_object_set(function, "name", shown) == 0;
     if (rc == 0 && (!ok || json_object_set(rd->m->tools, s, entry) != 0 ||
@@ -167,59 +169,11 @@ static bool copy(json_t *function, const json_t *tool, const char *member)
     return v == NULL || json_is_null(v) || json_object_set(function, member, v) == 0;
 }
 
-/* Free-form text is the one argument of a function. A grammar is told, and a regex is held to. */
-static json_t *custom_function(struct reader *rd, const json_t *tool, int *rc)
-{
-    const json_t *format = json_object_get(tool, "format");
-    const char *type = type_of(format);
-    const char *syntax = json_string_value(json_object_get(format, "syntax"));
-    const char *definition = json_string_value(json_object_get(format, "definition"));
-    const char *about = json_string_value(json_object_get(tool, "description"));
-    char field[SL_PLACE_BYTES + 16];
-    struct sl_buf b = {0};
-    bool grammar = type != NULL && strcmp(type, "grammar") == 0;
-    bool lark = syntax != NULL && strcmp(syntax, "lark") == 0;
-    bool regex = syntax != NULL && strcmp(syntax, "regex") == 0;
-    rd->m->lark |= grammar && lark;
-    snprintf(field, sizeof field, "%s.format", rd->at);
-    if (format != NULL && !json_is_null(format) && !grammar &&
-        (type == NULL || strcmp(type, "text") != 0))
-        *rc = sl_refuse(rd->r, SL_EINVAL, field, "%s.type must be text or grammar", field);
-    else if (grammar && ((!lark && !regex) || definition == NULL))
-        *rc = sl_refuse(rd->r, SL_EINVAL, field,
-                        "%s must have syntax, lark or regex, and definition, a string", field);
-    if (*rc != 0)
-        return NULL;
-    sl_buf_puts(&b, about != NULL ? about : "");
-    if (grammar)
-        sl_buf_printf(&b, "%sThe input must match this %s:\n%s", b.n_bytes > 0 ? "\n" : "",
-                      lark ? "grammar (Lark)" : "regular expression", definition);
-    json_t *text = json_pack("{s:s}", "type", "string");
-    bool ok = text != NULL && sl_buf_ok(&b);
-    if (ok && regex) {
-        struct sl_buf pattern = {0};
-        sl_buf_printf(&pattern, "^(?:%s)$", definition);
-        ok = sl_buf_ok(&pattern) &&
-             json_object_set_new(text, "pattern", json_stringn(pattern.data, pattern.n_bytes)) == 0;
-        sl_buf_deinit(&pattern);
-    }
-    json_t *function = json_pack("{s:s#, s:{s:s, s:{s:o}, s:[s], s:b}, s:b}", "description",
-                                 b.data != NULL ? b.data : "", b.n_bytes, "parameters", "type",
-                                 "object", "properties", "input", text, "required", "input",
-                                 "additionalProperties", 0, "strict", (int)regex);
-    sl_buf_deinit(&b);
-    if (!ok || function == NULL) {
-        json_decref(function);
-        *rc = sl_chat_no_memory(rd->r, rd->at);
-        return NULL;
-    }
-    return function;
-}
-
 /* A function or a free-form tool, which may be in a namespace. */
 static int read_named(struct reader *rd, const json_t *tool, const char *space)
 {
     static const char *const members[] = {"description", "parameters", "strict"};
+    static const char *const custom_members[] = {"description", "format"};
     const json_t *name;
     bool custom = strcmp(type_of(tool), "custom") == 0;
     char field[SL_PLACE_BYTES + 16];
@@ -232,9 +186,15 @@ static int read_named(struct reader *rd, const json_t *tool, const char *space)
                        sl_json_type_name(parameters));
     if (rc != 0 || (is_true(tool, "defer_loading") && rd->search && !rd->hosted_search))
         return rc;
-    json_t *function = custom ? custom_function(rd, tool, &rc) : json_object();
-    for (size_t i = 0; !custom && i < SL_COUNT(members) && rc == 0; i++)
-        if (function == NULL || !copy(function, tool, members[i]))
+    const char *syntax, *definition;
+    snprintf(field, sizeof field, "%s.format", rd->at);
+    if (custom)
+        rc = sl_free_form_format(json_object_get(tool, "format"), field, &syntax, &definition,
+                                 rd->r);
+    json_t *function = json_object();
+    const char *const *list = custom ? custom_members : members;
+    for (size_t i = 0; i < (custom ? SL_COUNT(custom_members) : SL_COUNT(members)) && rc == 0; i++)
+        if (function == NULL || !copy(function, tool, list[i]))
             rc = sl_chat_no_memory(rd->r, rd->at);
     if (rc != 0) {
         json_decref(function);
@@ -422,8 +382,9 @@ static int allow(json_t *root, const struct sl_tool_map *m, const json_t *v, str
         const char *shown = find(m, one);
         json_array_foreach(tools, k, tool)
         {
+            const char *type = type_of(tool); /* its member of this name has the rest */
             const char *name =
-                json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+                json_string_value(json_object_get(json_object_get(tool, type), "name"));
             if (rc == 0 && shown != NULL && name != NULL && strcmp(name, shown) == 0 &&
                 json_array_append(left, (json_t *)(uintptr_t)tool) != 0)
                 rc = sl_chat_no_memory(r, field);
@@ -488,18 +449,6 @@ static json_t *open_arguments(const struct sl_part *call)
         sl_json_parse_object(call->text.data, call->text.n_bytes, &v, &ignored) != 0)
         v = NULL;
     return v;
-}
-
-/* A model may have written the text itself in place of an object that has it. */
-void sl_put_custom_input(struct sl_buf *b, const struct sl_part *call)
-{
-    json_t *v = open_arguments(call);
-    const json_t *input = json_object_get(v, "input");
-    if (json_is_string(input))
-        sl_buf_json_string(b, json_string_value(input), json_string_length(input));
-    else
-        sl_buf_json_string(b, call->text.data, call->ended ? call->text.n_bytes : 0);
-    json_decref(v);
 }
 
 void sl_put_tool_name(struct sl_buf *b, const struct sl_tool_map *m, const struct sl_part *call)
@@ -591,7 +540,7 @@ void sl_put_tool_call(struct sl_buf *b, const struct sl_tool_map *m, const struc
     }
     if (kind == SL_TOOL_CUSTOM) {
         sl_buf_puts(b, ",\"input\":");
-        sl_put_custom_input(b, call);
+        sl_free_form_put(b, call);
         return;
     }
     sl_buf_puts(b, ",\"arguments\":");

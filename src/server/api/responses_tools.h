@@ -25,7 +25,6 @@ enum sl_tool_kind {
 struct sl_tool_map {
     json_t *tools;     /* what the function of a name is: {kind, name, namespace}; NULL: nothing */
     char ignored[128]; /* types of tools that are not shown, with commas */
-    bool lark;         /* a grammar of a free-form tool is told to the model, and not held to */
 };
 
 void sl_tool_map_deinit(struct sl_tool_map *m);
@@ -50,7 +49,5 @@ enum sl_tool_kind sl_tool_kind_of(const struct sl_tool_map *m, const struct sl_p
 void sl_put_tool_call(struct sl_buf *b, const struct sl_tool_map *m, const struct sl_part *call);
 /* Its name as the client gave it, as a string of JSON. */
 void sl_put_tool_name(struct sl_buf *b, const struct sl_tool_map *m, const struct sl_part *call);
-/* The text that a call of a free-form tool passes, as a string of JSON. */
-void sl_put_custom_input(struct sl_buf *b, const struct sl_part *call);
 
 #endif

@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/json_load.h"
 #include "base/limits.h"
+#include "server/api/free_form.h"
 #include "server/api/params.h"
 #include "text/output/output_tags.h"
 #include "text/tokenizer/tokenizer.h"
@@ -49,13 +50,37 @@ static const struct tool_names *names_of(enum sl_endpoint endpoint)
                                                : &chat;
 }
 
+/* A tool that takes text, as the function that the model is shown in its place. */
+static int open_free_form(struct sl_params *p, size_t i, const char *field, const json_t *custom,
+                          struct sl_refusal *r)
+{
+    json_t *function, *grammar, *tools = (json_t *)(uintptr_t)p->tools;
+    const char *name;
+    int rc = json_is_object(custom) ? read_name(custom, field, &name, r)
+                                    : sl_refuse(r, SL_EINVAL, field, "%s must be an object", field);
+    if (rc == 0)
+        rc = sl_free_form_function(custom, field, &function, &grammar, r);
+    if (rc != 0)
+        return rc;
+    if (p->free_form == NULL)
+        p->free_form = json_object();
+    json_t *tool = json_pack("{s:s, s:o}", "type", "function", "function", function);
+    bool ok = json_object_get(p->free_form, name) == NULL /* else refused by its name */
+                  ? json_object_set_new(p->free_form, name, grammar) == 0
+                  : (json_decref(grammar), true);
+    if (!ok || json_array_set_new(tools, i, tool) != 0)
+        return sl_refuse(r, SL_ENOMEM, field, "out of memory");
+    return 0;
+}
+
 static int read_tool(struct sl_params *p, size_t i, struct sl_refusal *r)
 {
     const struct tool_names *names = names_of(p->endpoint);
     const json_t *tool = json_array_get(p->tools, i), *type, *function, *v;
-    const char *name, *other;
+    const char *name, *other, *member_name = names->function;
     char field[40], path[64];
     bool strict = false;
+    int rc = 0;
     snprintf(field, sizeof field, "tools[%zu]", i);
     if (!json_is_object(tool))
         return sl_refuse(r, SL_EINVAL, field, "%s must be an object, not %s", field,
@@ -64,14 +89,23 @@ static int read_tool(struct sl_params *p, size_t i, struct sl_refusal *r)
     if (type != NULL && !json_is_string(type))
         return sl_refuse(r, SL_EINVAL, field, "%s.type must be a string, not %s", field,
                          sl_json_type_name(type));
-    if (type != NULL && strcmp(json_string_value(type), "function") != 0)
+    bool custom = type != NULL && strcmp(json_string_value(type), "custom") == 0;
+    if (type != NULL && !custom && strcmp(json_string_value(type), "function") != 0)
         return sl_refuse(r, SL_EUNSUPPORTED, field, "not supported: %s of type %.64s", field,
                          json_string_value(type));
+    if (custom) {
+        member_name = names->function[0] != '\0' ? ".custom" : "";
+        snprintf(field, sizeof field, "tools[%zu]%s", i, member_name);
+        rc = open_free_form(p, i, field, member(tool, "custom"), r);
+        if (rc != 0)
+            return rc;
+        tool = json_array_get(p->tools, i);
+    }
     function = member(tool, "function");
-    snprintf(field, sizeof field, "tools[%zu]%s", i, names->function);
+    snprintf(field, sizeof field, "tools[%zu]%s", i, member_name);
     if (!json_is_object(function))
         return sl_refuse(r, SL_EINVAL, field, "%s must be an object", field);
-    int rc = read_name(function, field, &name, r);
+    rc = read_name(function, field, &name, r);
     for (size_t k = 0; k < i && rc == 0; k++) {
         other = json_string_value(
             json_object_get(json_object_get(json_array_get(p->tools, k), "function"), "name"));
@@ -112,6 +146,7 @@ static int read_choice(struct sl_params *p, bool any, struct sl_refusal *r)
     static const char field[] = "tool_choice";
     const char *named = names_of(p->endpoint)->function[0] != '\0' ? "tool_choice.function" : field;
     const json_t *v = p->tool_choice, *type, *function;
+    bool custom = false;
     p->tool_mode = any ? SL_TOOLS_AUTO : SL_TOOLS_NONE;
     if (v == NULL)
         return 0;
@@ -129,10 +164,13 @@ static int read_choice(struct sl_params *p, bool any, struct sl_refusal *r)
                              "tool_choice must be none, auto, required or a function");
     } else {
         type = member(v, "type");
-        if (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0)
+        custom = p->endpoint == SL_ENDPOINT_CHAT && json_is_string(type) &&
+                 strcmp(json_string_value(type), "custom") == 0;
+        if (!custom && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
             return sl_refuse(r, json_is_string(type) ? SL_EUNSUPPORTED : SL_EINVAL,
-                             "tool_choice.type", "tool_choice.type must be function");
-        function = member(v, "function");
+                             "tool_choice.type", "tool_choice.type must be function or custom");
+        named = custom ? "tool_choice.custom" : named;
+        function = member(v, custom ? "custom" : "function");
         if (!json_is_object(function))
             return sl_refuse(r, SL_EINVAL, named, "%s must be an object", named);
         int rc = read_name(function, named, &p->tool_name, r);
@@ -142,7 +180,9 @@ static int read_choice(struct sl_params *p, bool any, struct sl_refusal *r)
     }
     if (p->tool_mode >= SL_TOOLS_REQUIRED && !any)
         return sl_refuse(r, SL_EINVAL, field, "tool_choice needs tools");
-    if (p->tool_mode == SL_TOOLS_NAMED && !has_tool(p->tools, p->tool_name))
+    if (p->tool_mode == SL_TOOLS_NAMED &&
+        (custom ? json_object_get(p->free_form, p->tool_name) == NULL
+                : !has_tool(p->tools, p->tool_name)))
         return sl_refuse(r, SL_EINVAL, named, "%s: there is no tool named %s", named, p->tool_name);
     return 0;
 }
@@ -206,6 +246,7 @@ static int constrain(struct sl_params *p, const struct sl_engine *eng, struct sl
 {
     struct sl_output_calls want = {.tools_format = p->tools_format,
                                    .tools = p->tools,
+                                   .grammars = p->free_form,
                                    .name = p->tool_name,
                                    .must = p->tool_mode >= SL_TOOLS_REQUIRED,
                                    .one = !p->parallel_tool_calls || p->tool_name != NULL};

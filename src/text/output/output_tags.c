@@ -12,8 +12,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#define WS "[ \\t\\r\\n]{0,4}" /* a model that knows no end would go on with it */
-
 /* ---------------------------------------------------------------- nodes */
 
 json_t *out_node(struct out_tags *m, const char *type)
@@ -73,7 +71,7 @@ void out_put(struct out_tags *m, json_t *list, const char *s)
 
 void out_space(struct out_tags *m, json_t *list)
 {
-    out_add(m, list, out_regex(m, WS));
+    out_add(m, list, out_regex(m, OUT_WS));
 }
 
 static json_t *call_ref(struct out_tags *m, const char *rule)
@@ -117,12 +115,19 @@ static json_t *each_tool(struct out_tags *m, one_fn one)
         const json_t *fn = callable(m, i);
         if (fn == NULL)
             continue;
-        bool strict = m->c->must || json_is_true(json_object_get(fn, "strict"));
+        const char *name = json_string_value(json_object_get(fn, "name"));
+        const json_t *grammar = json_object_get(m->c->grammars, name);
+        m->grammar = json_object_get(grammar, "definition") != NULL ? grammar : NULL;
+        bool strict =
+            m->c->must || m->grammar != NULL || json_is_true(json_object_get(fn, "strict"));
         const json_t *parameters = json_object_get(fn, "parameters");
-        snprintf(m->label, sizeof m->label, "tools[%zu].function.parameters", i);
+        if (m->grammar != NULL)
+            snprintf(m->label, sizeof m->label, "the format of tool %.128s", name);
+        else
+            snprintf(m->label, sizeof m->label, "tools[%zu].function.parameters", i);
         m->schema = strict && json_is_object(parameters) ? parameters : NULL;
         json_t *seq = out_list(m, "sequence");
-        one(m, seq, json_string_value(json_object_get(fn, "name")));
+        one(m, seq, name);
         out_add(m, any, seq);
     }
     return any;
@@ -136,7 +141,7 @@ static void put_key(struct out_tags *m, json_t *seq, const char *key)
     char text[OUT_FIELD + 8];
     snprintf(text, sizeof text, "\"%s\"", key);
     out_put(m, seq, text);
-    out_add(m, seq, out_regex(m, WS ":" WS));
+    out_add(m, seq, out_regex(m, OUT_WS ":" OUT_WS));
 }
 
 static void json_call_rest(struct out_tags *m, json_t *seq, const char *name)
@@ -146,9 +151,9 @@ static void json_call_rest(struct out_tags *m, json_t *seq, const char *name)
     snprintf(text, sizeof text, "%s\"", name);
     out_put(m, seq, text);
     if (key) {
-        out_add(m, seq, out_regex(m, WS ":" WS));
+        out_add(m, seq, out_regex(m, OUT_WS ":" OUT_WS));
     } else {
-        out_add(m, seq, out_regex(m, WS "," WS));
+        out_add(m, seq, out_regex(m, OUT_WS "," OUT_WS));
         put_key(m, seq, m->t->args_key != NULL ? m->t->args_key : "arguments");
     }
     out_add(m, seq, out_tags_json(m));
@@ -159,11 +164,11 @@ static json_t *json_call(struct out_tags *m)
 {
     const struct out_tools *t = m->t;
     json_t *seq = out_list(m, "sequence");
-    out_add(m, seq, out_regex(m, "\\{" WS));
+    out_add(m, seq, out_regex(m, "\\{" OUT_WS));
     if (t->id_key != NULL) {
         json_t *id = out_list(m, "sequence");
         put_key(m, id, t->id_key);
-        out_add(m, id, out_regex(m, "\"[A-Za-z0-9_-]{1,32}\"" WS "," WS));
+        out_add(m, id, out_regex(m, "\"[A-Za-z0-9_-]{1,32}\"" OUT_WS "," OUT_WS));
         out_add(m, seq, out_wrap(m, "optional", id));
     }
     if ((t->flags & OUT_NAME_IS_KEY) == 0)
@@ -171,10 +176,11 @@ static json_t *json_call(struct out_tags *m)
     out_put(m, seq, "\"");
     out_add(m, seq, each_tool(m, json_call_rest));
     if (t->flags & OUT_SHORT_ID) {
-        json_t *id = out_regex(m, WS "," WS "\"id\"" WS ":" WS "\"[A-Za-z0-9]{9}\"");
+        json_t *id =
+            out_regex(m, OUT_WS "," OUT_WS "\"id\"" OUT_WS ":" OUT_WS "\"[A-Za-z0-9]{9}\"");
         out_add(m, seq, out_wrap(m, "optional", id));
     }
-    out_add(m, seq, out_regex(m, WS "\\}"));
+    out_add(m, seq, out_regex(m, OUT_WS "\\}"));
     return seq;
 }
 
@@ -244,9 +250,9 @@ static void harmony_rest(struct out_tags *m, json_t *seq, const char *name)
 static json_t *call_list(struct out_tags *m, const char *rule)
 {
     json_t *seq = out_list(m, "sequence");
-    out_add(m, seq, out_regex(m, "\\[" WS));
-    out_add(m, seq, repeated(m, call_ref(m, rule), WS "," WS));
-    out_add(m, seq, out_regex(m, WS "\\]"));
+    out_add(m, seq, out_regex(m, "\\[" OUT_WS));
+    out_add(m, seq, repeated(m, call_ref(m, rule), OUT_WS "," OUT_WS));
+    out_add(m, seq, out_regex(m, OUT_WS "\\]"));
     return seq;
 }
 
@@ -257,7 +263,7 @@ static json_t *json_calls(struct out_tags *m, const char *rule)
     char separator[40];
     json_t *any = out_list(m, "or"), *one = call_ref(m, rule);
     if (t->sep != '\0') {
-        snprintf(separator, sizeof separator, WS "%c" WS, t->sep);
+        snprintf(separator, sizeof separator, OUT_WS "%c" OUT_WS, t->sep);
         one = repeated(m, one, separator);
     }
     out_add(m, any, one);
@@ -282,14 +288,15 @@ static json_t *section_rest(struct out_tags *m, const struct out_pair *pair)
         any = out_list(m, "or");
         out_add(m, any, call_list(m, "call"));
         if (pair->open[0] != '\0')
-            out_add(m, any, repeated(m, call_ref(m, "call"), WS));
+            out_add(m, any, repeated(m, call_ref(m, "call"), OUT_WS));
         out_add(m, seq, any);
         break;
     default:
         any = out_list(m, "or");
         out_add(m, any,
-                t->call_open != NULL && pair->close != NULL ? repeated(m, call_ref(m, "call"), WS)
-                                                            : call_ref(m, "call"));
+                t->call_open != NULL && pair->close != NULL
+                    ? repeated(m, call_ref(m, "call"), OUT_WS)
+                    : call_ref(m, "call"));
         if (t->flags & OUT_OR_JSON)
             out_add(m, any, json_calls(m, "json_call"));
         out_add(m, seq, any);
@@ -360,7 +367,7 @@ static json_t *only_calls(struct out_tags *m)
                     section(m, &t->pairs[i]));
     out_space(m, seq);
     if (json_array_size(json_object_get(any, "elements")) > 0)
-        out_add(m, bare, repeated(m, any, WS));
+        out_add(m, bare, repeated(m, any, OUT_WS));
     else
         json_decref(any);
     out_add(m, seq, bare);
@@ -371,11 +378,12 @@ static json_t *only_calls(struct out_tags *m)
 static json_t *not_prefix(struct out_tags *m)
 {
     struct sl_buf b = {0};
-    sl_buf_puts(&b, WS);
+    sl_buf_puts(&b, OUT_WS);
     if (m->t->body == OUT_PYTHON) {
-        sl_buf_puts(&b, "\\[" WS "[A-Za-z0-9_.]{1,128}" WS "\\(");
+        sl_buf_puts(&b, "\\[" OUT_WS "[A-Za-z0-9_.]{1,128}" OUT_WS "\\(");
     } else {
-        sl_buf_puts(&b, "(\\[" WS ")?\\{" WS "\"(name|tool_name|function|arguments|parameters|id|"
+        sl_buf_puts(&b, "(\\[" OUT_WS ")?\\{" OUT_WS
+                        "\"(name|tool_name|function|arguments|parameters|id|"
                         "call_id|tool_call_id|type)\"");
     }
     json_t *out = sl_buf_ok(&b) ? json_stringn(b.data, b.n_bytes) : NULL;

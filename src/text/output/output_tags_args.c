@@ -94,8 +94,49 @@ static json_t *part_node(struct out_tags *m, const json_t *schema)
     return schema_node(m, copy);
 }
 
+/* ---------------------------------------------------------------- text of a grammar */
+
+/* close: the mark behind which the text would be over, and which it must not have; NULL: none, it
+ * is the content of a JSON string. */
+static json_t *grammar_node(struct out_tags *m, const char *close)
+{
+    json_t *n = out_node(m, "grammar");
+    out_set(m, n, "grammar", json_incref(json_object_get(m->grammar, "definition")));
+    out_set(m, n, "syntax", json_incref(json_object_get(m->grammar, "syntax")));
+    out_set(m, n, "label", json_string(m->label));
+    if (close == NULL)
+        out_set(m, n, "spelling", json_string("json"));
+    else
+        out_set(m, n, "excludes", json_pack("[s]", close));
+    if (close != NULL && (m->t->flags & OUT_TRIM_SPACE) != 0) /* space there is the marks' */
+        out_set(m, n, "pattern", json_string("^([^ \\t\\r\\n]([^]*[^ \\t\\r\\n])?)?$"));
+    return n;
+}
+
+/* "TEXT" */
+static json_t *grammar_string(struct out_tags *m)
+{
+    json_t *seq = out_list(m, "sequence");
+    out_put(m, seq, "\"");
+    out_add(m, seq, grammar_node(m, NULL));
+    out_put(m, seq, "\"");
+    return seq;
+}
+
+/* {"input": "TEXT"} */
+static json_t *grammar_object(struct out_tags *m)
+{
+    json_t *seq = out_list(m, "sequence");
+    out_add(m, seq, out_regex(m, "\\{" OUT_WS "\"" SL_OUTPUT_TEXT_ARGUMENT "\"" OUT_WS ":" OUT_WS));
+    out_add(m, seq, grammar_string(m));
+    out_add(m, seq, out_regex(m, OUT_WS "\\}"));
+    return seq;
+}
+
 json_t *out_tags_json(struct out_tags *m)
 {
+    if (m->grammar != NULL)
+        return grammar_object(m);
     json_t *schema = m->schema != NULL ? json_copy((json_t *)(uintptr_t)m->schema) : json_object();
     const json_t *type = json_object_get(schema, "type");
     if (type == NULL)
@@ -131,11 +172,13 @@ static json_t *value(struct out_tags *m, const json_t *schema, int depth);
 
 static json_t *string_value(struct out_tags *m, const json_t *schema)
 {
+    const char *end = m->t->body == OUT_PARAMS ? m->t->param.close : m->t->quote;
+    json_t *text = m->grammar != NULL ? grammar_node(m, end) : raw_string(m, schema, end);
     if (m->t->body == OUT_PARAMS)
-        return raw_string(m, schema, m->t->param.close);
+        return text;
     json_t *seq = out_list(m, "sequence");
     out_put(m, seq, m->t->quote);
-    out_add(m, seq, raw_string(m, schema, m->t->quote));
+    out_add(m, seq, text);
     out_put(m, seq, m->t->quote);
     return seq;
 }
@@ -212,6 +255,8 @@ static json_t *value(struct out_tags *m, const json_t *schema, int depth)
         refuse(m, "schemas nested deeper than 16 levels", "");
     if (m->rc != 0)
         return out_node(m, "any_text");
+    if (json && m->grammar != NULL)
+        return grammar_string(m);
     if (json || (m->t->body == OUT_PARAMS && types != 0 && (types & T_STRING) == 0))
         return schema != NULL ? part_node(m, schema) : schema_node(m, json_object());
     if ((list = json_object_get(schema, "enum")) != NULL) {
@@ -310,11 +355,13 @@ static void put_param(struct out_tags *m, json_t *seq, const char *key, json_t *
         out_space(m, seq);
         out_put(m, seq, t->param.open);
     }
+    /* A grammar's text may have a newline at its ends, so that those of the marks must be there. */
+    const char *ends = m->grammar != NULL ? "\n" : "\n?";
     if (newline)
-        out_add(m, seq, out_regex(m, "\n?"));
+        out_add(m, seq, out_regex(m, ends));
     out_add(m, seq, content);
     if (newline)
-        out_add(m, seq, out_regex(m, "\n?"));
+        out_add(m, seq, out_regex(m, ends));
     out_put(m, seq, t->param.close);
 }
 

@@ -9,6 +9,8 @@
 #include "text/output/output.h"
 #include "text/output/output_tags.h"
 
+#define OUT_WS "[ \\t\\r\\n]{0,4}" /* a model that knows no end would go on with it */
+
 struct out_tags {
     const struct sl_output_calls *c;
     const struct out_tools *t;
@@ -16,8 +18,9 @@ struct out_tags {
     int rc;
     bool no_memory;
     /* of the tool that is being written */
-    const json_t *schema; /* NULL: any object */
-    char label[64];       /* where it is in the request */
+    const json_t *schema;  /* NULL: any object */
+    const json_t *grammar; /* of the text that is its one argument; NULL: none */
+    char label[160];       /* where it is in the request */
 };
 
 json_t *out_node(struct out_tags *m, const char *type);
