@@ -200,7 +200,7 @@ void sl_auto_deinit(struct sl_auto *a)
 
 uint32_t sl_auto_add_pos(struct sl_auto *a, struct sl_pos pos)
 {
-    SL_ASSERT(pos.op <= POS_SPLIT && a->n_pos <= a->cap_pos);
+    SL_ASSERT(pos.op <= POS_GUARD && a->n_pos <= a->cap_pos);
     if (a->n_pos == a->cap_pos) {
         uint32_t cap = a->cap_pos == 0 ? 64 : a->cap_pos * 2;
         void *p = cap > 1u << 20 ? NULL : sl_realloc(a->pos, cap * sizeof a->pos[0]);

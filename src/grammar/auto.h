@@ -132,8 +132,11 @@ struct sl_plan {
 };
 
 struct sl_pos { /* a place in a rule of a context-free grammar */
-    enum sl_pos_op { POS_END, POS_TERM, POS_CALL, POS_JSON, POS_SPLIT } op;
-    uint32_t a;    /* TERM: expression; CALL: position; JSON: goal; SPLIT: first of kids */
+    enum sl_pos_op { POS_END, POS_TERM, POS_CALL, POS_JSON, POS_SPLIT, POS_GUARD } op;
+    /* TERM: expression; CALL: position; JSON: goal; SPLIT: first of kids; GUARD: an expression that
+     * the text from here to the next GUARD matches too, across the borders of TERMs. Whatever
+     * begins a text of it is a text of it. There is no JSON under it. SL_RX_NONE: the end of it. */
+    uint32_t a;
     uint32_t next; /* SPLIT: number of kids */
 };
 

@@ -13,9 +13,18 @@ enum { MAX_THREADS = 1024, MAX_ENTERED = 20000, MEMO = 1 << 14 };
 struct set { /* threads of the state that is being made */
     struct sl_auto *a;
     uint32_t n, n_seen;
+    sl_rx_id guard; /* of what is being entered: what its text has to match besides */
     struct sl_thread t[MAX_THREADS];
     uint64_t seen[MAX_THREADS * 4]; /* positions entered for this byte, with their stacks */
+    sl_rx_id seen_guard[MAX_THREADS * 4];
 };
+
+static void begin_set(struct set *s, struct sl_auto *a)
+{
+    s->a = a;
+    s->n = s->n_seen = 0;
+    s->guard = SL_RX_NONE;
+}
 
 static void add(struct set *s, uint32_t stack, uint32_t lex)
 {
@@ -45,14 +54,31 @@ static bool entered(struct set *s, uint32_t pos, uint32_t stack)
     SL_ASSERT(s->n_seen <= SL_COUNT(s->seen));
     uint64_t key = (uint64_t)pos << 32 | stack;
     for (uint32_t i = 0; i < s->n_seen; i++)
-        if (s->seen[i] == key)
+        if (s->seen[i] == key && s->seen_guard[i] == s->guard)
             return true;
     if (s->n_seen == SL_COUNT(s->seen)) {
         sl_auto_fail(s->a, SL_ELIMIT, "the grammar is too ambiguous: too many ways to read a text");
         return true;
     }
+    s->seen_guard[s->n_seen] = s->guard;
     s->seen[s->n_seen++] = key;
     return false;
+}
+
+/* A lexeme under a guard: what it may be there, and the guard itself, for what comes behind it. */
+static void add_term(struct set *s, uint32_t stack, sl_rx_id id)
+{
+    if (s->guard == SL_RX_NONE) {
+        add(s, stack, SL_LEX_RX | id);
+        return;
+    }
+    SL_ASSERT(id != SL_RX_EPS && id != SL_RX_NONE);
+    uint32_t v[] = {sl_rx_and2(&s->a->rx, id, s->guard), s->guard};
+    if (!sl_rx_alive(&s->a->rx, v[0]))
+        return;
+    uint32_t tuple = sl_vec_of(s->a, SL_VEC_TUPLE, v, 2);
+    if (tuple != 0)
+        add(s, stack, SL_LEX_TUPLE | tuple);
 }
 
 /* All that may be read next at pos of a rule that returns to stack. */
@@ -61,7 +87,7 @@ static void enter(struct set *s, uint32_t pos, uint32_t stack, int depth)
     struct sl_auto *a = s->a;
     SL_ASSERT(pos < a->n_pos);
     struct sl_pos p = a->pos[pos];
-    uint32_t down;
+    uint32_t down, guard;
     if (a->failed != NULL || entered(s, pos, stack))
         return;
     if (depth > 1000) {
@@ -80,9 +106,15 @@ static void enter(struct set *s, uint32_t pos, uint32_t stack, int depth)
     case POS_TERM:
         down = sl_vec_of(a, SL_VEC_RETURN, (uint32_t[]){stack, p.next}, 2);
         if (down != 0 && p.a != SL_RX_EPS && p.a != SL_RX_NONE)
-            add(s, down, SL_LEX_RX | p.a);
+            add_term(s, down, p.a);
         if (sl_rx_nullable(&a->rx, p.a))
             enter(s, p.next, stack, depth + 1);
+        return;
+    case POS_GUARD:
+        guard = s->guard;
+        s->guard = p.a;
+        enter(s, p.next, stack, depth + 1);
+        s->guard = guard;
         return;
     case POS_CALL: /* the last call of a rule needs no place to come back to */
         down = a->pos[p.next].op == POS_END
@@ -429,10 +461,16 @@ static void step_thread(struct set *s, struct sl_thread t, uint8_t byte)
     }
     uint32_t lex = lex_step(a, t.lex, byte);
     if (sl_vec_at(a, t.stack)->kind == SL_VEC_RETURN) {
-        if (lex != 0 && (lex & SL_LEX_ID) != SL_RX_EPS)
+        if (lex == 0)
+            return;
+        if (lex_rx(a, lex) != SL_RX_EPS)
             add(s, t.stack, lex);
-        if (lex != 0 && sl_rx_nullable(&a->rx, lex & SL_LEX_ID))
+        if (sl_rx_nullable(&a->rx, lex_rx(a, lex))) {
+            bool guarded = (lex & SL_LEX_TAG) == SL_LEX_TUPLE;
+            s->guard = guarded ? sl_vec_at(a, lex & SL_LEX_ID)->v[1] : SL_RX_NONE;
             resume(s, t.stack, 0);
+            s->guard = SL_RX_NONE;
+        }
         return;
     }
     if (lex != 0) {
@@ -487,8 +525,7 @@ uint32_t sl_auto_step(struct sl_auto *a, uint32_t state, uint8_t byte)
     if (a->memo[at] == key)
         return a->memo_to[at];
     struct set s;
-    s.a = a;
-    s.n = s.n_seen = 0;
+    begin_set(&s, a);
     a->unsure = false;
     const struct sl_vec *x = sl_vec_at(a, state);
     SL_ASSERT(x->kind == SL_VEC_STATE && x->n % 2 == 0);
@@ -516,8 +553,7 @@ bool sl_auto_accepts(struct sl_auto *a, uint32_t state)
             !sl_rx_nullable(&a->rx, lex_rx(a, x->v[i + 1])))
             continue;
         struct set s;
-        s.a = a;
-        s.n = s.n_seen = 0;
+        begin_set(&s, a);
         value_done(&s, x->v[i], lex_truths(a, x->v[i + 1]));
         for (uint32_t k = 0; k < s.n; k++)
             if (sl_vec_at(a, s.t[k].stack)->kind == SL_VEC_ROOT)
@@ -545,8 +581,7 @@ static int started(struct sl_auto *a, struct set *s, struct sl_error *err)
 int sl_auto_start_json(struct sl_auto *a, uint32_t node, struct sl_error *err)
 {
     struct set s;
-    s.a = a;
-    s.n = s.n_seen = 0;
+    begin_set(&s, a);
     uint32_t goal = sl_auto_json_goal(a, node);
     uint32_t root = sl_vec_of(a, SL_VEC_ROOT, (uint32_t[]){0, 0, 0}, 3);
     uint32_t value = sl_vec_of(a, SL_VEC_VALUE, (uint32_t[]){root, goal}, 2);
@@ -558,8 +593,7 @@ int sl_auto_start_json(struct sl_auto *a, uint32_t node, struct sl_error *err)
 int sl_auto_start_pos(struct sl_auto *a, uint32_t pos, struct sl_error *err)
 {
     struct set s;
-    s.a = a;
-    s.n = s.n_seen = 0;
+    begin_set(&s, a);
     uint32_t root = sl_vec_of(a, SL_VEC_ROOT, (uint32_t[]){0, 0, 0}, 3);
     if (root != 0)
         enter(&s, pos, root, 0);

@@ -421,6 +421,35 @@ static uint32_t emit_rules(struct sl_ebnf *g, uint32_t root, uint32_t next)
     return pos;
 }
 
+static bool has_json(const struct sl_ebnf_expr *x)
+{
+    for (const struct sl_ebnf_expr *k = x->kids; k != NULL; k = k->next)
+        if (has_json(k))
+            return true;
+    return x->op == EBNF_JSON;
+}
+
+/* Recursive rules under a guard, which their lexemes carry on. */
+static uint32_t emit_guarded(struct sl_ebnf *g, uint32_t root, uint32_t next)
+{
+    struct sl_rx *rx = &g->a->rx;
+    bool json = false;
+    SL_ASSERT(!g->rules[root].regular && g->options->except != SL_RX_NONE);
+    for (uint32_t i = 0; i < g->n_rules; i++)
+        json = json || has_json(g->rules[i].body);
+    if (json || !g->options->except_parts) {
+        sl_ebnf_fail(g, SL_EUNSUPPORTED,
+                     json ? "%json where a text may not have"
+                          : "rules that lead back to themselves, where a text must match",
+                     g->options->except_name, strlen(g->options->except_name));
+        return next;
+    }
+    next = sl_auto_add_pos(g->a, (struct sl_pos){POS_GUARD, SL_RX_NONE, next});
+    next = emit_rules(g, root, next);
+    return sl_auto_add_pos(g->a,
+                           (struct sl_pos){POS_GUARD, sl_rx_not(rx, g->options->except), next});
+}
+
 /* The whole grammar as one expression, without the texts that are left out. */
 static uint32_t emit_except(struct sl_ebnf *g, uint32_t root, uint32_t next)
 {
@@ -428,13 +457,8 @@ static uint32_t emit_except(struct sl_ebnf *g, uint32_t root, uint32_t next)
     struct sl_ebnf_expr start = {.op = EBNF_REF, .rule = root};
     SL_ASSERT(root < g->n_rules && g->options->except_name != NULL);
     g->line = g->rules[root].line;
-    if (!g->rules[root].regular) {
-        sl_ebnf_fail(g, SL_EUNSUPPORTED,
-                     "rules that lead back to themselves, where a text may not "
-                     "have",
-                     g->options->except_name, strlen(g->options->except_name));
-        return next;
-    }
+    if (!g->rules[root].regular)
+        return emit_guarded(g, root, next);
     sl_rx_id id = rx_of(g, &start, false);
     if (g->ignore != SL_RX_NONE)
         id = sl_rx_cat(rx, id, spaced(g, SL_RX_EPS, false));

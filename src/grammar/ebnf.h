@@ -19,8 +19,11 @@ struct sl_ebnf_options {
     /* SL_SPELL_JSON: the text that the grammar describes is the content of a JSON string, and the
      * automaton reads it with its escapes. %json is refused there. */
     enum sl_spelling spelling;
-    /* Texts to leave out, as they are spelled; SL_RX_NONE: none. Refused with recursive rules. */
+    /* Texts to leave out, as they are spelled; SL_RX_NONE: none. Refused with %json, and with
+     * recursive rules unless except_parts: texts that have such a text in front are left out too.
+     */
     sl_rx_id except;
+    bool except_parts;
     const char *except_name; /* what they are, for that message */
 };
 

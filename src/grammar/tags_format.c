@@ -452,9 +452,10 @@ static uint32_t emit_grammar(struct format *f, const json_t *node, uint32_t next
         fail(f, SL_EINVAL, "a grammar is not a string", "");
     if (f->rc == 0)
         options.except = left_out(f, node);
+    options.except_parts = json_object_get(node, "pattern") == NULL;
     options.except_name = json_string_value(json_array_get(json_object_get(node, "excludes"), 0));
-    if (options.except_name == NULL)
-        options.except_name = "its pattern";
+    if (options.except_name == NULL || !options.except_parts)
+        options.except_name = "a pattern";
     if (syntax != NULL && is(syntax, "regex")) {
         if (f->rc == 0)
             pos = add_regex(f, text, options.spelling, options.except, next);

@@ -169,6 +169,30 @@ static const struct {
      "\"end\":\"</f>\"}],\"triggers\":[\"<f=\"]}",
      {"", "text <f <b>", "see <f=a>{\"x\": 1}</f> and <f=a>{}</f>."},
      {"<f=b>{}</f>", "<f=", "<f=a>{\"y\":1}</f>", "<f=a>{}</f", "<f=a>{} </f>"}},
+    {SL_GRAMMAR_STRUCTURAL, /* as xgrammar has it */
+     "{\"format\":{\"type\":\"grammar\",\"grammar\":\"root ::= [a-c]+ | \\\"(\\\" root "
+     "\\\")\\\"\"}}",
+     {"abc", "((a))"},
+     {"", "(a", "d"}},
+    {SL_GRAMMAR_STRUCTURAL, /* the content of a JSON string */
+     "{\"format\":{\"type\":\"grammar\",\"spelling\":\"json\",\"syntax\":\"lark\",\"grammar\":"
+     "\"start: "
+     "\\\"a\\\\\\\"\\\\n\\\" start | /[\\u00e9-\\u00ff\\\\\\\\]/ | \\\"::=\\\"i\\n\"}}",
+     {"\u00e9", "a\\\"\\n\\\\", "a\\\"\\u000aa\\\"\\n::="},
+     {"\\", "a\"\n\u00e9", "a\\\"\\n", "\\u00e9", "e"}},
+    {SL_GRAMMAR_STRUCTURAL, /* a mark that only several parts make up is left out */
+     "{\"format\":{\"type\":\"sequence\",\"elements\":[{\"type\":\"grammar\",\"excludes\":[\"</"
+     "p>\"],"
+     "\"syntax\":\"lark\",\"grammar\":\"start: (A | B | \\\"(\\\" start \\\")\\\")+\\nA: "
+     "/[<p]{1,2}/\\nB: /[\\\\/>(]/\\n\"},{\"type\":\"const_string\",\"value\":\"</p>\"}]}}",
+     {"p</p>", "</p</p>", "(</p)></p>", "<</p</p>", "(</)p></p>"},
+     {"</p>", "</p></p>", "(</p>)</p>", "p<(/)p></p></p>", "<</p></p>"}},
+    {SL_GRAMMAR_STRUCTURAL,
+     "{\"format\":{\"type\":\"grammar\",\"syntax\":\"regex\",\"grammar\":\"[ab]{1,3}\","
+     "\"excludes\":["
+     "\"aa\"],\"pattern\":\"^b\"}}",
+     {"b", "ba", "bab"},
+     {"a", "baa", "", "bbbb"}},
 };
 
 /* What only test_cut looks at: every escape, a regular expression, a range of strings. */
@@ -417,6 +441,30 @@ static const struct {
     {SL_GRAMMAR_EBNF, "LF: \"x\"\nstart: LF\n%import common.LF\n", "defined twice: LF"},
     {SL_GRAMMAR_EBNF, "start: \"\\uD83D\"\n", "line 1: half of a surrogate pair"},
     {SL_GRAMMAR_EBNF, "start: \"x\" rest\nrest: rest \"y\"\n", "line 1: no text"},
+    {SL_GRAMMAR_STRUCTURAL,
+     "{\"format\":{\"type\":\"grammar\",\"grammar\":\"root ::= \\\"a\\\"\\n | "
+     "b\\n\",\"label\":\"here\"}}",
+     "here: grammar: line 2: no such rule: b"},
+    {SL_GRAMMAR_STRUCTURAL,
+     "{\"format\":{\"type\":\"grammar\",\"grammar\":\"root ::= \\\"a\\\" root | "
+     "\\\"\\\"\",\"pattern\":"
+     "\"^a$\"}}",
+     "rules that lead back to themselves"},
+    {SL_GRAMMAR_STRUCTURAL,
+     "{\"format\":{\"type\":\"grammar\",\"grammar\":\"root ::= "
+     "\\\"a</p>\\\"\",\"excludes\":[\"</p>\"]}}",
+     "line 1: no text satisfies it without </p>"},
+    {SL_GRAMMAR_STRUCTURAL,
+     "{\"format\":{\"type\":\"grammar\",\"syntax\":\"lark\",\"grammar\":\"start: \\\"<\\\" %json "
+     "{}\","
+     "\"excludes\":[\"</p>\"]}}",
+     "%json where a text may not have </p>"},
+    {SL_GRAMMAR_STRUCTURAL,
+     "{\"format\":{\"type\":\"grammar\",\"spelling\":\"json\",\"grammar\":\"start: %json {}\"}}",
+     "%json is not supported in the content of a JSON string"},
+    {SL_GRAMMAR_STRUCTURAL,
+     "{\"format\":{\"type\":\"grammar\",\"grammar\":\"\",\"syntax\":\"abnf\"}}", "syntax abnf"},
+    {SL_GRAMMAR_STRUCTURAL, "{\"format\":{\"type\":\"grammar\"}}", "a grammar is not a string"},
     {SL_GRAMMAR_STRUCTURAL, "{\"format\":{}}", "a format is not an object with a type"},
     {SL_GRAMMAR_STRUCTURAL, "{\"format\":{\"type\":\"magic\"}}", "type magic"},
     {SL_GRAMMAR_STRUCTURAL, "{\"format\":{\"type\":\"ref\",\"name\":\"x\"}}",

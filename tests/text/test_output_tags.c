@@ -30,6 +30,9 @@ static const char lark_text[] = "start: \"*\" word LF line~1..3 \"***\"?\n"
                                 "line: (\"+\" | \"\\\"\" | \"\\\\\" | \" \") /[^\\n]{0,20}/ LF\n"
                                 "word: /[a-z<\"'\\\\\\t]{1,4}/\n"
                                 "%import common.LF\n";
+/* Rules that lead back to themselves, whose parts make up marks only together. */
+static const char deep_text[] = "start: item+ \"\\n\"?\n"
+                                "item: \"(\" item \")\" | /[a-z<][^()\\na-z<]{0,3}/\n";
 static const char regex_text[] = "[\\n\"]?[*'](.{0,20}[\\n\\\\]){1,3}([*]{3})?";
 
 struct marks {
@@ -313,18 +316,26 @@ static void walk_format(const char *format, const struct sl_output_calls *how, b
     stop(&w);
 }
 
-static void walk_all(const struct sl_output_calls *how)
+/* skip: flags of formats that are left out. */
+static void walk_formats(const struct sl_output_calls *how, unsigned skip)
 {
     for (size_t i = 0; sl_output_tools_names(i) != NULL; i++) {
         char format[64];
         int n_ended = 0, n_called = 0;
         first_name(i, format);
+        if ((out_find_tools(format)->flags & skip) != 0)
+            continue;
         for (int special = 0; special < 2; special++)
             walk_format(format, how, special == 1, &n_ended, &n_called);
         if (n_ended < WALKS / 4 || n_called == 0)
             fail_msg("%s: of %d walks %d ended, %d with calls", format, 2 * WALKS, n_ended,
                      n_called);
     }
+}
+
+static void walk_all(const struct sl_output_calls *how)
+{
+    walk_formats(how, 0);
 }
 
 static void calls_are_certain(void **state)
@@ -354,15 +365,16 @@ static void calls_in_text(void **state)
 /* The text of a tool that takes text is of its grammar, however the format spells it. */
 static void texts_of_grammars(void **state)
 {
-    const char *const of[][2] = {{"lark", lark_text}, {"regex", regex_text}};
+    const char *const of[][2] = {{"lark", lark_text}, {"regex", regex_text}, {"lark", deep_text}};
     (void)state;
     for (size_t i = 0; i < SL_COUNT(of); i++) {
         json_t *grammars =
             json_pack("{s:{s:s, s:s}}", "patch", "syntax", of[i][0], "definition", of[i][1]);
-        walk_all(&(struct sl_output_calls){
-            .must = true, .one = true, .name = "patch", .grammars = grammars});
+        struct sl_output_calls how = {
+            .must = true, .one = true, .name = "patch", .grammars = grammars};
+        walk_formats(&how, of[i][1] == deep_text ? OUT_TRIM_SPACE : 0);
         if (i == 0)
-            walk_all(&(struct sl_output_calls){.must = false, .grammars = grammars});
+            walk_all(&(struct sl_output_calls){.grammars = grammars});
         json_decref(grammars);
     }
 }

@@ -4,7 +4,7 @@
  *
  * A model knows functions only: a tool that takes text is shown to it as a function whose only
  * argument is the string SL_OUTPUT_TEXT_ARGUMENT. Its format, a grammar or a regular expression, is
- * told in the description and enforced by the grammar of the calls (text/output_tags.h).
+ * told in the description and enforced by the grammar of the calls (text/output/output_tags.h).
  */
 #ifndef SL_SERVER_FREE_FORM_H
 #define SL_SERVER_FREE_FORM_H
