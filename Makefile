@@ -226,7 +226,7 @@ $(GPU_LIB): $(CUDA_OBJ)
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-# The C API of include/sluice.h, and nothing else of the library, as libraries for other programs.
+# The C API of include/sluice*.h, and nothing else of the library, as libraries for other programs.
 # libjansson.a mentions stdin in a function nobody calls, which a shared library may not.
 SHARED  := $(BUILD)/libsluice.so.0
 STATIC  := $(BUILD)/dist/libsluice.a
@@ -237,7 +237,7 @@ $(PIC_JANSSON): $(shell $(CC) -print-file-name=libjansson.a)
 	@mkdir -p $(@D)
 	$(Q)objcopy --redefine-sym stdin=sl_no_stream $< $@
 
-$(BUILD)/gen/api.map: include/sluice.h tools/api
+$(BUILD)/gen/api.map: $(wildcard include/*.h) tools/api
 	@mkdir -p $(@D)
 	$(Q)tools/api map > $@
 

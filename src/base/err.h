@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * err.h - error values. The codes live in sluice.h (SL_ERR_MAP); this adds the means to raise them.
+ * err.h - error values. The codes are in sluice_base.h (SL_ERR_MAP); this adds the means to raise
+ * them.
  *
  * Four classes (docs/ARCHITECTURE.md): a bug is SL_ASSERT; request and resource errors are negative
  * codes with a detail in struct sl_error, filled once where they arise; a poisoned device is
@@ -8,7 +9,11 @@
 #ifndef SL_BASE_ERR_H
 #define SL_BASE_ERR_H
 
-#include "sluice.h"
+#include "sluice_base.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {

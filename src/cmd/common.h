@@ -7,6 +7,7 @@
 
 #include "base/buf.h"
 #include "cmd/flags.h"
+#include "sluice.h"
 
 /* Opens the engine; loading shows progress on stderr when it is a terminal or takes long. */
 SL_MUST_CHECK int sl_cli_open_engine(struct sl_engine_config *cfg, struct sl_engine **out,

@@ -5,6 +5,7 @@
 #define SL_CMD_CONSTRAINT_H
 
 #include "cmd/flags.h"
+#include "sluice.h"
 
 struct sl_cli_json_style {
     const char *whitespace;

@@ -5,6 +5,7 @@
 #include "base/limits.h"
 #include "base/str.h"
 #include "cmd/help.h"
+#include "sluice.h"
 
 #include <math.h>
 #include <stdio.h>

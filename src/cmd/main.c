@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "base/sys.h"
 #include "cmd/manual.h"
+#include "sluice.h"
 
 #include <errno.h>
 #include <fcntl.h>

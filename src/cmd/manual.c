@@ -5,6 +5,7 @@
 #include "cmd/manual.h"
 
 #include "cmd/help.h"
+#include "sluice.h"
 
 #include <stdio.h>
 #include <string.h>

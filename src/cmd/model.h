@@ -7,6 +7,7 @@
 #define SL_CMD_MODEL_H
 
 #include "cmd/flags.h"
+#include "sluice.h"
 
 struct sl_cli_model { /* zero-initialise */
     struct sl_hub_config hub;

@@ -3,6 +3,7 @@
  * sl_generate: tokenise, submit, read to the end, on the caller's thread.
  */
 #include "base/err.h"
+#include "sluice.h"
 
 #define WAIT_MS 50 /* between calls of on_text while no token comes */
 

@@ -6,6 +6,7 @@
 #include "base/json_load.h"
 #include "base/str.h"
 #include "base/sys.h"
+#include "sluice.h"
 
 #include <string.h>
 #include <time.h>

@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "engine/counts.h"
 #include "engine/sample_rows.h"
+#include "sluice.h"
 
 #define SL_GREEDY_BELOW 1e-5f
 

@@ -6,6 +6,7 @@
 #define SL_ENGINE_STATS_H
 
 #include "base/err.h"
+#include "sluice.h"
 
 enum sl_bounds {
     SL_BOUNDS_TTFT,

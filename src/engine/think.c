@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "engine/think.h"
 
+#include "sluice.h"
+
 #include <string.h>
 
 int sl_think_check(const struct sl_thinking *t, int32_t n_logits, struct sl_error *err)

@@ -14,6 +14,7 @@
 
 #include "base/err.h"
 #include "grammar/vocab.h"
+#include "sluice.h"
 
 struct sl_grammar_remote {
     const char *uri, *text;

@@ -13,6 +13,7 @@
 
 #include "base/arena.h"
 #include "grammar/rx.h"
+#include "sluice.h"
 
 #include <jansson.h>
 

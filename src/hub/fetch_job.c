@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "base/sys.h"
 #include "hub/fetch.h"
+#include "sluice.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -14,6 +14,7 @@
 
 #include "base/buf.h"
 #include "base/err.h"
+#include "sluice.h"
 
 #define SL_HUB_DEFAULT_REVISION "main"
 

@@ -17,6 +17,7 @@
 #define SL_KV_FEED_H
 
 #include "kv/radix.h"
+#include "sluice.h"
 
 #include <pthread.h>
 

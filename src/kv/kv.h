@@ -21,6 +21,7 @@
 #include "kv/budget.h"
 #include "kv/pool.h"
 #include "kv/radix.h"
+#include "sluice.h"
 
 struct sl_kv {
     struct sl_pool pool;

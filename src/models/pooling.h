@@ -9,6 +9,7 @@
 
 #include "io/checkpoint.h"
 #include "ops/ops.h"
+#include "sluice.h"
 
 enum sl_score_act { SL_SCORE_IDENTITY, SL_SCORE_SIGMOID, SL_SCORE_SOFTMAX };
 

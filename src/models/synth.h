@@ -10,6 +10,7 @@
 #define SL_MODELS_SYNTH_H
 
 #include "models/desc.h"
+#include "sluice.h"
 
 enum sl_synth_scales {                   /* of FP8, and which program's checkpoint it looks like */
                        SL_SYNTH_BLOCK,   /* 128 x 128, bf16: Qwen's */

@@ -9,6 +9,7 @@
 #define SL_SERVER_FORMATS_H
 
 #include "base/err.h"
+#include "sluice.h"
 #include "text/output/output_parse.h"
 
 struct sl_formats {

@@ -11,6 +11,7 @@
 #define SL_SERVER_SERVER_H
 
 #include "base/err.h"
+#include "sluice.h"
 
 struct sl_key_rule;
 struct sl_listeners;

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/sys.h"
+#include "sluice.h"
 #include "trace/post.h"
 
 #include <errno.h>

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "base/sys.h"
+#include "sluice.h"
 
 #include <stdio.h>
 #include <string.h>

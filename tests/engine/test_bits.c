@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "base/sys.h"
+#include "sluice.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

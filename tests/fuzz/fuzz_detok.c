@@ -7,6 +7,7 @@
 #include "utf8_model.h"
 
 #include "base/sys.h"
+#include "sluice.h"
 
 #include <stdio.h>
 

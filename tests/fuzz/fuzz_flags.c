@@ -5,6 +5,7 @@
  */
 #include "cmd/flags.h"
 #include "fuzz.h"
+#include "sluice.h"
 
 #include <math.h>
 #include <stdio.h>

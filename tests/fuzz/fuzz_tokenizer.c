@@ -5,6 +5,7 @@
  */
 #include "base/sys.h"
 #include "fuzz.h"
+#include "sluice.h"
 #include "text/tokenizer/tokenizer.h"
 
 #include <stdint.h>

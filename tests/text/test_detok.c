@@ -5,6 +5,7 @@
 #include "base/check.h"
 #include "base/str.h"
 #include "base/sys.h"
+#include "sluice.h"
 #include "text/tokenizer/tokenizer.h"
 
 #include <setjmp.h>

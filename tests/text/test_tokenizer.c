@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "base/str.h"
 #include "base/sys.h"
+#include "sluice.h"
 #include "text/tokenizer/tokenizer.h"
 
 #include <jansson.h>

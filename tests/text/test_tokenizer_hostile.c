@@ -9,6 +9,7 @@
 #include "base/limits.h"
 #include "base/str.h"
 #include "base/sys.h"
+#include "sluice.h"
 #include "text/tokenizer/tokenizer.h"
 
 #include <setjmp.h>

@@ -9,6 +9,7 @@
 #define SL_SERVER_TREE_VIEW_H
 
 #include "base/err.h"
+#include "sluice.h"
 
 #define SL_TREE_VIEW_MAX 192
 

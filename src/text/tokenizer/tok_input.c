@@ -8,6 +8,7 @@
  */
 #include "base/check.h"
 #include "base/sys.h"
+#include "sluice.h"
 #include "text/tokenizer/tok.h"
 
 #include <string.h>

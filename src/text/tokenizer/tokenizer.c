@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/limits.h"
 #include "base/sys.h"
+#include "sluice.h"
 #include "text/tokenizer/tok.h"
 
 #include <string.h>
