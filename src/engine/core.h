@@ -96,7 +96,7 @@ struct sl_engine {
     struct sl_error error; /* why failed */
 };
 
-/* step.c: one turn; true while work is left. */
+/* turn.c: one turn; true while work is left. */
 bool sl_engine_turn(struct sl_engine *eng);
 void sl_engine_cancel_all(struct sl_engine *eng);
 /* What follows on the engine thread is of this part. */

@@ -312,6 +312,7 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     req->n_prompt_top = s.n_prompt_top;
     req->n_seqs = s.n_seqs;
     req->n_pooled = s.n_pooled;
+    req->mode = s.n_pooled > 0 ? &sl_mode_pool : &sl_mode_generate;
     req->second_from = d->second_from;
     req->text_cap = s.text_cap;
     memcpy(req->prompt, d->prompt, (size_t)s.n_prompt * sizeof *req->prompt);

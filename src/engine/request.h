@@ -14,6 +14,7 @@
 #define SL_ENGINE_REQUEST_H
 
 #include "engine/constrain.h"
+#include "engine/mode.h"
 #include "engine/sample.h"
 #include "engine/stop.h"
 #include "engine/think.h"
@@ -110,6 +111,7 @@ struct sl_request {
     struct sl_request *box_prev, *box_next; /* the outbox's lock */
     bool on_box;                            /* the outbox's lock */
 
+    const struct sl_mode *mode;
     float *pooled; /* [n_pooled], the engine's until the end is published; NULL: it generates */
     int32_t n_pooled, second_from;
 

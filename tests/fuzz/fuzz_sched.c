@@ -135,7 +135,7 @@ static void consume(struct rig *g, const struct flight_seq *fs)
         finish(g, fs->item, false);
 }
 
-/* As engine/step.c: what ran in a failed step ends, what was launched behind it is done again. */
+/* As engine/turn.c: what ran in a failed step ends, what was launched behind it is done again. */
 static void land_failed(struct rig *g, const struct flight *f, bool first)
 {
     for (int32_t k = 0; k < f->n; k++) {

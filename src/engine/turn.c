@@ -1,0 +1,311 @@
+/* SPDX-License-Identifier: MIT
+ * One turn of the engine: take what was submitted and cancelled, plan a step and launch it, land
+ * the oldest one, end sequences, deliver. Everything here runs on the engine thread and allocates
+ * nothing.
+ */
+#include "engine/turn.h"
+#include "base/check.h"
+#include "base/log.h"
+#include "base/sys.h"
+#include "engine/stats.h"
+
+#include <string.h>
+
+void sl_engine_part(struct sl_engine *eng, enum sl_time_part part)
+{
+    uint64_t now = sl_now_ns();
+    eng->stats.part_ns[eng->part] += now - eng->part_ns;
+    eng->part = part;
+    eng->part_ns = now;
+}
+
+/* ------------------------------------------------------------------ steps */
+
+/* A failed step says nothing about which sequence is to blame, and their pages may hold anything.
+ * A dead device takes all requests with it, once. */
+static void fail_step(struct sl_engine *eng, const struct sl_flight *f, const struct sl_error *err)
+{
+    sl_log(SL_LOG_ERROR, "step failed: %s", err->msg);
+    if (err->code == SL_EDEVICE) {
+        eng->error = *err;
+        atomic_store(&eng->failed, true);
+        while (eng->live != NULL)
+            sl_engine_fail(eng, eng->live, err);
+        return;
+    }
+    for (int32_t i = 0; i < f->n_seqs; i++)
+        if (f->seqs[i].rs != NULL)
+            sl_engine_fail(eng, f->seqs[i].rs->req, err);
+}
+
+/* The plan's sequences move on: what follows may be planned before the step is over. */
+static void advance(struct sl_engine *eng, const struct sl_flight *f)
+{
+    for (int32_t i = 0; i < f->n_seqs; i++) {
+        const struct sl_flight_seq *fs = &f->seqs[i];
+        struct sl_seq *seq = &fs->rs->seq;
+        sl_sched_advance(&eng->sched, seq);
+        if (!fs->samples)
+            continue;
+        seq->n_pending++;
+        seq->pending_row = fs->row + fs->n_rows - 1;
+    }
+}
+
+/* False: the step was refused. */
+static bool launch(struct sl_engine *eng)
+{
+    struct sl_error err = {.code = SL_OK};
+    SL_ASSERT(eng->n_flights < eng->max_flights);
+    struct sl_flight *f = &eng->flights[(eng->first_flight + eng->n_flights) % eng->max_flights];
+    sl_engine_mark_started(eng, eng->now_ns);
+    f->launched_ns = eng->now_ns;
+    f->work = eng->sched.work;
+    int rc = sl_flight_launch(eng, f, &err);
+    eng->stats.steps++;
+    sl_hist_add(&eng->stats.step_tokens, SL_BOUNDS_STEP, f->batch.n_tokens);
+    if (rc != 0) {
+        eng->now_ns = sl_now_ns();
+        atomic_fetch_add(&eng->n_moves, 1);
+        fail_step(eng, f, &err);
+        f->n_seqs = 0;
+        return false;
+    }
+    advance(eng, f);
+    eng->n_flights++;
+    return true;
+}
+
+/* The oldest flight is over. */
+static void drop_flight(struct sl_engine *eng, struct sl_flight *f)
+{
+    f->n_seqs = 0;
+    eng->first_flight = (eng->first_flight + 1) % eng->max_flights;
+    eng->n_flights--;
+    atomic_fetch_add(&eng->n_moves, 1);
+}
+
+/* Steps that were launched before a failure was known may have found pages in doubt, and given some
+ * back to the cache: their sequences are computed again, and the cache is forgotten. */
+static void redo_flights(struct sl_engine *eng)
+{
+    while (eng->n_flights > 0) {
+        struct sl_error err;
+        struct sl_flight *f = &eng->flights[eng->first_flight];
+        int rc = sl_flight_land(eng, f, &err);
+        if (rc != 0)
+            fail_step(eng, f, &err);
+        for (int32_t i = 0; i < f->n_seqs; i++) {
+            const struct sl_flight_seq *fs = &f->seqs[i];
+            if (fs->rs == NULL)
+                continue;
+            if (fs->samples)
+                fs->rs->seq.n_pending--;
+            sl_engine_forget_counts(eng, fs->rs);
+            sl_sched_requeue(&eng->sched, &fs->rs->seq);
+        }
+        drop_flight(eng, f);
+    }
+}
+
+/* What the step that has just landed took. A device's own clock knows it where steps follow one
+ * another: on the host's clock a step whose end was noticed late seems long, the next one short. */
+static double device_seconds(struct sl_engine *eng)
+{
+    double busy_s = 0, gap_s, seconds = (double)eng->step_ns / 1e9;
+    if (eng->runner.times == NULL)
+        return seconds;
+    eng->runner.times(eng->runner.ctx, &busy_s, &gap_s);
+    if (busy_s > eng->busy_s)
+        seconds = busy_s - eng->busy_s;
+    eng->busy_s = busy_s;
+    return seconds;
+}
+
+/* Without what it waited for masks, which must not make the next wait longer. */
+static void note_duration(struct sl_engine *eng, const struct sl_flight *f)
+{
+    uint64_t ns = eng->now_ns - SL_MAX(f->launched_ns, eng->landed_ns);
+    eng->step_ns = ns - SL_MIN(ns, eng->waited_ns);
+    eng->landed_ns = eng->now_ns;
+    eng->waited_ns = 0;
+    const double seconds = device_seconds(eng);
+    if (eng->sched.cfg.max_step_s > 0 && seconds > 0 && f->work.tokens > 0)
+        sl_cost_learn(&eng->sched.cost, f->work, seconds);
+}
+
+static void land(struct sl_engine *eng)
+{
+    struct sl_error err = {.code = SL_OK};
+    struct sl_flight *f = &eng->flights[eng->first_flight];
+    int rc = sl_flight_land(eng, f, &err);
+    eng->now_ns = sl_now_ns();
+    note_duration(eng, f);
+    sl_engine_part(eng, SL_PART_OUTPUT);
+    for (int32_t i = 0; i < f->n_seqs && rc == 0; i++)
+        if (f->seqs[i].rs != NULL) /* else it has ended since */
+            f->seqs[i].rs->req->mode->consume(eng, f, &f->seqs[i]);
+    if (rc != 0)
+        fail_step(eng, f, &err);
+    drop_flight(eng, f);
+    if (rc != 0 && eng->max_flights > 1) {
+        redo_flights(eng);
+        sl_kv_clear(&eng->kv);
+    }
+    sl_engine_part(eng, SL_PART_HOST);
+}
+
+/* The step launched last computes; what its tokens are chosen by is there now. Where it is not, the
+ * row is left out: it is computed again when its mask has come. */
+static void decide(struct sl_engine *eng)
+{
+    struct sl_error err = {.code = SL_OK};
+    struct sl_flight *f = &eng->flights[eng->first_flight];
+    if (eng->n_flights == 0 || !f->undecided)
+        return;
+    SL_ASSERT(eng->n_flights == 1);
+    if (eng->max_flights > 1) /* else no mask can have come since the plan */
+        sl_engine_await_masks(eng, eng->step_ns);
+    for (int32_t i = 0; i < f->n_seqs; i++)
+        if (f->seqs[i].rs != NULL && f->seqs[i].samples && f->seqs[i].rs->seq.waits)
+            sl_flight_take_back(eng, &f->seqs[i]);
+    if (sl_flight_choose(eng, f, &err) == 0)
+        return;
+    fail_step(eng, f, &err);
+    drop_flight(eng, f);
+}
+
+static void publish_stats(struct sl_engine *eng)
+{
+    struct sl_stats *s = &eng->stats;
+    s->n_running = eng->sched.n_running;
+    s->n_waiting = eng->sched.wait.n;
+    s->n_pages = eng->kv.pool.n_pages;
+    s->n_pages_free = eng->kv.pool.n_free;
+    s->n_pages_cached = sl_kv_n_cached(&eng->kv);
+    s->preemptions = eng->sched.n_preemptions;
+    memcpy(s->evicted, eng->kv.n_evicted, sizeof s->evicted);
+    s->grammar_late = eng->masker.n_late;
+    s->step_mallocs = sl_alloc_guard_count() - eng->n_mallocs_before;
+    if (eng->runner.times != NULL)
+        eng->runner.times(eng->runner.ctx, &s->device_busy_s, &s->device_gap_s);
+    pthread_mutex_lock(&eng->stats_lock);
+    eng->stats_public = *s;
+    pthread_mutex_unlock(&eng->stats_lock);
+}
+
+void sl_engine_leave(struct sl_engine *eng)
+{
+    atomic_store_explicit(&eng->phase, SL_PHASE_RUNNER, memory_order_relaxed);
+    pthread_mutex_unlock(&eng->turn_lock);
+}
+
+void sl_engine_return(struct sl_engine *eng)
+{
+    pthread_mutex_lock(&eng->turn_lock);
+    atomic_store_explicit(&eng->phase, SL_PHASE_TURN, memory_order_relaxed);
+}
+
+static void begin_turn(struct sl_engine *eng)
+{
+    sl_engine_return(eng);
+    eng->now_ns = eng->part_ns = sl_now_ns();
+    eng->part = SL_PART_HOST;
+}
+
+static void end_turn(struct sl_engine *eng)
+{
+    sl_engine_part(eng, SL_PART_OUTPUT);
+    publish_stats(eng);
+    sl_engine_deliver(eng);
+    if (eng->feed != NULL)
+        sl_feed_signal(eng->feed);
+    sl_engine_part(eng, SL_PART_OUTPUT); /* seen with the next turn's */
+    atomic_store_explicit(&eng->phase, SL_PHASE_ASLEEP, memory_order_relaxed);
+    pthread_mutex_unlock(&eng->turn_lock);
+}
+
+/* A request that is neither running nor waiting would never end. */
+static void end_lost(struct sl_engine *eng, struct sl_request *req)
+{
+    struct sl_error err;
+    sl_fail(&err, SL_EINTERNAL, "the engine lost the request");
+    for (int32_t i = 0; i < req->n_seqs; i++) {
+        struct sl_seq *seq = &req->seqs[i].seq;
+        if (seq->state != SL_SEQ_FINISHED)
+            seq->state = SL_SEQ_NEW; /* no list has it, so none must be asked for it */
+        seq->n_pages = 0;
+    }
+    sl_engine_fail(eng, req, &err);
+}
+
+/* The bookkeeping is wrong and nothing runs: everything can be set to what nothing running means,
+ * at the price of what was cached. An engine that is still wrong then ends its service. */
+static void repair(struct sl_engine *eng, struct sl_error *err)
+{
+    if (atomic_load(&eng->failed))
+        return;
+    eng->stats.invariant_violations++;
+    sl_log(SL_LOG_ERROR,
+           "an invariant is broken while nothing runs, the prefix cache is emptied: %s", err->msg);
+    while (eng->live != NULL)
+        end_lost(eng, eng->live);
+    sl_kv_reset(&eng->kv);
+    if (sl_engine_verify(eng, false, err))
+        return;
+    sl_log(SL_LOG_ERROR, "the engine stops serving: %s", err->msg);
+    eng->error = *err;
+    atomic_store(&eng->failed, true);
+}
+
+static void abort_live(struct sl_engine *eng)
+{
+    while (eng->live != NULL)
+        sl_engine_end_all(eng, eng->live, SL_FINISH_ABORT, false);
+}
+
+bool sl_engine_turn(struct sl_engine *eng)
+{
+    begin_turn(eng);
+    sl_engine_take_inbox(eng);
+    eng->now_ns = sl_now_ns(); /* not before anything just taken was submitted */
+    int32_t ahead = 0;         /* steps that may stay in flight */
+    eng->sched.n_plan = 0;
+    if (atomic_load(&eng->abort_all))
+        abort_live(eng);
+    bool dropped = false;
+    sl_engine_await_masks(eng, 0);
+    sl_kv_share_turn(&eng->kv);
+    if (!sl_sched_idle(&eng->sched)) {
+        sl_engine_raise_overdue(eng);
+        sl_sched_plan(&eng->sched);
+        dropped = sl_engine_drop_cold(eng);
+        if (eng->sched.n_plan > 0 && launch(eng))
+            ahead = eng->max_flights - 1;
+    }
+    eng->starved =
+        eng->sched.n_plan == 0 && !dropped && eng->n_flights == 0 && eng->masker.n_open > 0;
+    while (eng->n_flights > 1)
+        land(eng);
+    decide(eng);
+    while (eng->n_flights > ahead)
+        land(eng);
+    bool work = !sl_sched_idle(&eng->sched) || eng->n_flights > 0 || eng->masker.n_open > 0;
+    sl_kv_share_tell(&eng->kv, work ? eng->sched.n_short : 0, !work);
+    struct sl_error err;
+    if (!sl_engine_verify(eng, work, &err))
+        repair(eng, &err);
+    end_turn(eng);
+    return work;
+}
+
+void sl_engine_cancel_all(struct sl_engine *eng)
+{
+    begin_turn(eng);
+    sl_engine_take_inbox(eng);
+    abort_live(eng);
+    while (eng->n_flights > 0)
+        land(eng);
+    sl_engine_take_masks(eng);
+    end_turn(eng);
+}
