@@ -147,6 +147,9 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
      * by more than ln(position / this). Approximate; 0: off. docs/DETERMINISM.md has the rule. */
     float skip_softmax_threshold_scale_factor;
     bool skip_softmax_counts; /* sl_engine_skipped may be called */
+    /* JSON as vLLM's --speculative-config: {"method": "ngram", "num_speculative_tokens": 5,
+     * "prompt_lookup_max": 4, "prompt_lookup_min": 2}. NULL: a token a step. No output changes. */
+    const char *speculative_config;
     bool no_prefix_caching;
     bool no_jump_forward; /* tokens that a grammar leaves no choice about take a step each */
     bool exact_weights;   /* multiply weights of block formats as floats: slower, for comparison */
@@ -163,6 +166,8 @@ enum sl_model_task {
     SL_TASK_SCORE,    /* numbers for each prompt, one for each label of a classifier */
 };
 
+#define SL_MAX_DRAFTED 32 /* tokens drafted at once behind those of a sequence */
+
 struct sl_model_info {
     enum sl_model_task task;
     int32_t n_pooled;         /* values for each prompt; 0: it generates */
@@ -175,6 +180,7 @@ struct sl_model_info {
     uint64_t kv_bytes_per_token;
     int32_t n_layers, hidden, n_vocab, max_model_len, block_size, n_pages;
     int32_t max_num_seqs, max_num_batched_tokens, n_threads;
+    int32_t num_speculative_tokens; /* most that are drafted behind a sequence; 0: none */
     const char *weight_dtype, *kv_dtype, *isa;
     uint64_t device_total_bytes, device_used_bytes; /* memory of a GPU after loading; 0: none */
 };
@@ -528,6 +534,8 @@ struct sl_stats { /* a consistent copy */
     uint64_t grammar_failed;                            /* refused when compiled */
     uint64_t grammar_masks, grammar_late; /* masks made; of those not ready for a step */
     uint64_t grammar_forced;              /* tokens that took no step of their own */
+    uint64_t n_drafts, n_draft_tokens;    /* steps of a sequence with drafts; tokens of them */
+    uint64_t n_accepted_tokens, n_accepted_at[SL_MAX_DRAFTED]; /* chosen too; by place */
     int32_t n_grammars, n_matchers;       /* in the cache; of sequences */
     uint64_t grammar_bytes;               /* of the cache */
     struct sl_hist grammar_compile_s, grammar_mask_s;

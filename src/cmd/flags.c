@@ -302,6 +302,8 @@ const struct sl_flag sl_flags_engine[] = {
      "do not reuse cached prefixes"},
     {SL_FLAG_SWITCH, 0, "disable-jump-forward", NULL, ENGINE(no_jump_forward), 0, 0, NULL,
      "compute tokens that a grammar forces one by one"},
+    {SL_FLAG_STR, 0, "speculative-config", NULL, ENGINE(speculative_config), 0, 0, "JSON",
+     "draft tokens that followed before: method ngram"},
     {SL_FLAG_STR, 0, "chat-template", NULL, ENGINE(chat_template), 0, 0, "F",
      "Jinja file instead of the model's template"},
     {SL_FLAG_STR, 0, "device", NULL, ENGINE(device), 0, 0, "D",

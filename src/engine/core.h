@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "engine/flight.h"
 #include "engine/masker.h"
+#include "engine/ngram.h"
 #include "engine/request.h"
 #include "engine/watchdog.h"
 #include "kv/feed.h"
@@ -36,6 +37,8 @@ struct sl_engine {
     struct sl_request_limits limits;
     int32_t *eos_ids;
     int32_t n_eos_ids, max_queued;
+    struct sl_speculative speculative;
+    const struct sl_mode *drafting; /* of requests that may draft; NULL: none may */
     bool prefix_caching, jump_forward, threaded;
     uint64_t raise_ns, seed;
     int32_t max_raised;

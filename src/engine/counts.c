@@ -48,14 +48,26 @@ void sl_counts_copy(struct sl_counts *c, const struct sl_counts *from)
     memcpy(c->slots, from->slots, ((size_t)c->mask + 1) * sizeof *c->slots);
 }
 
+/* The slot of an id, or the empty one where it would be. */
+static uint32_t slot_of(const struct sl_counts *c, int32_t id)
+{
+    uint32_t i = (uint32_t)sl_mix64((uint64_t)id + 1) & c->mask;
+    while (c->slots[i] != 0 && c->entries[c->slots[i] - 1].id != id)
+        i = (i + 1) & c->mask;
+    return i;
+}
+
+bool sl_counts_has(const struct sl_counts *c, int32_t id)
+{
+    return c->slots[slot_of(c, id)] != 0;
+}
+
 void sl_counts_add(struct sl_counts *c, int32_t id, int32_t n_out)
 {
     /* At least half of the slots stay empty, so that a search ends soon. */
     if ((uint32_t)c->n > c->mask / 2 && c->mask + 1 < c->n_slots)
         rehash(c, 2 * (c->mask + 1));
-    uint32_t i = (uint32_t)sl_mix64((uint64_t)id + 1) & c->mask;
-    while (c->slots[i] != 0 && c->entries[c->slots[i] - 1].id != id)
-        i = (i + 1) & c->mask;
+    uint32_t i = slot_of(c, id);
     if (c->slots[i] == 0) {
         SL_ASSERT((uint32_t)c->n <= c->mask / 2);
         c->entries[c->n] = (struct sl_count){.id = id};

@@ -8,6 +8,7 @@
 #ifndef SL_ENGINE_COUNTS_H
 #define SL_ENGINE_COUNTS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -31,5 +32,6 @@ void sl_counts_init(struct sl_counts *c, struct sl_count *entries, int32_t *slot
 /* c must be empty, with at least the room of from. */
 void sl_counts_copy(struct sl_counts *c, const struct sl_counts *from);
 void sl_counts_add(struct sl_counts *c, int32_t id, int32_t n_out);
+bool sl_counts_has(const struct sl_counts *c, int32_t id);
 
 #endif

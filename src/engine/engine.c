@@ -71,6 +71,9 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
     int64_t pool_tokens = (int64_t)p->info.n_pages * p->info.block_size;
     eng->info.max_model_len = (int32_t)SL_MIN(pool_tokens, p->info.max_model_len);
     eng->sampling = p->sampling;
+    eng->speculative = p->speculative;
+    if (p->speculative.num_speculative_tokens > 0)
+        eng->drafting = &sl_mode_ngram;
     eng->max_queued = p->max_queued > 0 ? p->max_queued : DEFAULT_MAX_QUEUED;
     eng->prefix_caching = !p->no_prefix_caching && !p->runner.whole;
     eng->jump_forward = !p->no_jump_forward;

@@ -14,6 +14,7 @@
 #ifndef SL_ENGINE_ENGINE_H
 #define SL_ENGINE_ENGINE_H
 
+#include "engine/ngram.h"
 #include "engine/runner.h"
 #include "kv/budget.h"
 
@@ -30,6 +31,7 @@ struct sl_engine_parts {
                                      engine before destroy is called */
     struct sl_sampling sampling;  /* defaults of this model, without arrays; see
                                      sl_engine_sampling_default */
+    struct sl_speculative speculative;
     int32_t max_queued;           /* 0 = 4096 */
     int32_t priority_max_wait_ms; /* 0 = 30000 */
     int32_t watchdog_s; /* requests are open and nothing moves for so long: see watchdog.h;

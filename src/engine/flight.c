@@ -81,11 +81,17 @@ void sl_flight_forget(struct sl_flight *f, const struct sl_rseq *rs)
 
 /* ------------------------------------------------------------------ batch */
 
-/* Row of logits wanted at position pos of a sequence? The last token's row chooses the next one;
- * with prompt_logprobs every row that predicts a prompt token is wanted too. */
+/* Does the row at position pos of a sequence choose a token? That of the last token does, and those
+ * of what is drafted behind it. */
+static bool is_pick(const struct sl_seq *seq, int32_t pos)
+{
+    return pos + 1 + seq->n_drafted >= sl_seq_n_tokens(seq);
+}
+
+/* With prompt_logprobs every row that predicts a prompt token is wanted too. */
 static bool wants_row(const struct sl_seq *seq, int32_t pos)
 {
-    return pos + 1 == sl_seq_n_tokens(seq) || (seq->all_logits && pos + 1 < seq->n_prompt);
+    return is_pick(seq, pos) || (seq->all_logits && pos + 1 < seq->n_prompt);
 }
 
 static void build_batch(struct sl_engine *eng, struct sl_flight *f)
@@ -101,9 +107,7 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
                                             .pos = seq->n_computed,
                                             .n = seq->n_step,
                                             .row = n_rows,
-                                            .epoch = seq->n_preempted,
-                                            .samples = seq->n_computed + seq->n_step ==
-                                                       sl_seq_n_tokens(seq)};
+                                            .epoch = seq->n_preempted};
         f->spans[i] = (struct sl_span){
             .first = n_tokens, .n = seq->n_step, .pos = seq->n_computed, .table_idx = n_table};
         const int32_t second = sl_rseq_of(seq)->req->second_from;
@@ -114,6 +118,7 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
             int32_t pos = seq->n_computed + j;
             f->tokens[n_tokens] = sl_seq_token(seq, pos);
             f->positions[n_tokens] = pos;
+            f->seqs[i].n_picks += is_pick(seq, pos);
             if (wants_row(seq, pos))
                 f->logit_rows[n_rows++] = n_tokens;
         }
@@ -141,40 +146,46 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
 }
 
 /* Does the output end in all of a bad word but its last token? */
-static bool word_is_due(const struct sl_seq *seq, const struct sl_bad_word *w)
+static bool word_is_due(const struct sl_seq *seq, const struct sl_bad_word *w, int32_t n_ahead)
 {
-    int32_t n = w->n_ids - 1;
-    return n <= seq->n_out &&
-           memcmp(seq->out + seq->n_out - n, w->ids, (size_t)n * sizeof *w->ids) == 0;
+    int32_t n = w->n_ids - 1, n_out = seq->n_out + n_ahead;
+    bool due = n <= n_out;
+    for (int32_t i = 0; i < n && due; i++)
+        due = sl_seq_token(seq, seq->n_prompt + n_out - n + i) == w->ids[i];
+    return due;
 }
 
-/* The ids in rs->bans: stop ids while they may not end the text, and ends of bad words. */
-static int32_t collect_bans(struct sl_rseq *rs, bool stops)
+/* Into bans: stop ids while they may not end the text, and ends of bad words. */
+static int32_t collect_bans(const struct sl_rseq *rs, bool stops, int32_t n_ahead, int32_t *bans)
 {
     const struct sl_sampling *p = &rs->req->sampling;
     int32_t n = stops ? p->n_stop_token_ids : 0;
     for (int32_t i = 0; i < n; i++)
-        rs->bans[i] = p->stop_token_ids[i];
+        bans[i] = p->stop_token_ids[i];
     for (int32_t i = 0; i < p->n_bad_words; i++)
-        if (word_is_due(&rs->seq, &p->bad_words[i]))
-            rs->bans[n++] = p->bad_words[i].ids[p->bad_words[i].n_ids - 1];
+        if (word_is_due(&rs->seq, &p->bad_words[i], n_ahead))
+            bans[n++] = p->bad_words[i].ids[p->bad_words[i].n_ids - 1];
     return n;
 }
 
-struct sl_sample_args sl_flight_args(const struct sl_engine *eng, const struct sl_flight_seq *fs)
+struct sl_sample_args sl_flight_args(const struct sl_engine *eng, struct sl_rseq *rs, int32_t pos,
+                                     int32_t n_ahead)
 {
-    struct sl_rseq *rs = fs->rs;
     const struct sl_sampling *p = &rs->req->sampling;
-    int32_t pos = fs->pos + fs->n; /* of the new token */
-    bool ban = pos - rs->seq.n_prompt < p->min_tokens;
-    int32_t n_stops = rs->bans != NULL ? collect_bans(rs, ban) : ban ? p->n_stop_token_ids : 0;
+    const bool ban = pos - rs->seq.n_prompt < p->min_tokens;
+    int32_t *bans = rs->bans != NULL ? rs->bans + n_ahead * rs->req->n_bans : NULL;
+    int32_t n_stops = bans != NULL ? collect_bans(rs, ban, n_ahead, bans)
+                      : ban        ? p->n_stop_token_ids
+                                   : 0;
     return (struct sl_sample_args){
         .sampling = p,
         .seed = rs->seed,
         .pos = (uint64_t)pos,
         .counts = rs->counts.slots != NULL ? &rs->counts : NULL,
+        .ahead = rs->drafts,
+        .n_ahead = n_ahead,
         .allowed = rs->mask != NULL ? rs->mask : rs->req->allowed,
-        .banned = {rs->bans != NULL ? rs->bans : p->stop_token_ids, eng->eos_ids},
+        .banned = {bans != NULL ? bans : p->stop_token_ids, eng->eos_ids},
         .n_banned = {n_stops, ban && !p->ignore_eos ? eng->n_eos_ids : 0},
     };
 }
@@ -195,11 +206,11 @@ static void build_picks(struct sl_engine *eng, struct sl_flight *f)
             continue;
         const struct sl_request *req = fs->rs->req;
         struct sl_pick *pick = f->picks + fs->row;
-        for (int32_t j = 0; j < fs->n_rows - fs->samples; j++, pick++)
+        for (int32_t j = 0; j < fs->n_rows - fs->n_picks; j++, pick++)
             *pick =
                 (struct sl_pick){.given = req->prompt[fs->pos + j + 1], .n_top = req->n_prompt_top};
-        if (fs->samples)
-            *pick = (struct sl_pick){.how = sl_flight_args(eng, fs),
+        for (int32_t j = 0; j < fs->n_picks; j++, pick++)
+            *pick = (struct sl_pick){.how = sl_flight_args(eng, fs->rs, sl_flight_first(fs) + j, j),
                                      .given = -1,
                                      .n_top = fs->rs->logprobs != NULL ? req->n_top : -1,
                                      .top_ids = req->sampling.n_logprob_token_ids > 0
@@ -215,7 +226,7 @@ static bool needs_pending(const struct sl_engine *eng, const struct sl_flight *f
         const struct sl_rseq *rs = f->seqs[i].rs;
         bool depends = rs->mask != NULL || rs->req->long_bad_words ||
                        (rs->counts.slots != NULL && eng->runner.forget == NULL);
-        if (f->seqs[i].samples && depends && rs->seq.n_pending > 0)
+        if (f->seqs[i].n_picks > 0 && depends && rs->seq.n_pending > 0)
             return true;
     }
     return false;
@@ -259,12 +270,12 @@ int sl_flight_choose(struct sl_engine *eng, struct sl_flight *f, struct sl_error
 void sl_flight_take_back(struct sl_engine *eng, struct sl_flight_seq *fs)
 {
     struct sl_seq *seq = &fs->rs->seq;
-    SL_ASSERT(fs->samples && fs->epoch == seq->n_preempted);
-    sl_sched_take_back(&eng->sched, seq);
+    SL_ASSERT(fs->n_picks == 1 && fs->epoch == seq->n_preempted);
+    sl_sched_take_back(&eng->sched, seq, 1);
     seq->n_pending--;
     fs->n--;
     fs->n_rows--;
-    fs->samples = false;
+    fs->n_picks = 0;
 }
 
 int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err)

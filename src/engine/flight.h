@@ -23,7 +23,7 @@ struct sl_flight_seq {
     int32_t pos, n;      /* its tokens of this step */
     int32_t row, n_rows; /* its rows of logits */
     int32_t epoch;       /* n_preempted at launch: another one by now means other pages */
-    bool samples;        /* the last row chooses a token */
+    int32_t n_picks;     /* its last rows that choose a token each; 0: more of a prompt follows */
 };
 
 struct sl_flight {
@@ -53,8 +53,15 @@ SL_MUST_CHECK int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f,
 /* Of a step that is undecided, when nothing is in flight before it. A failure ends the step. */
 SL_MUST_CHECK int sl_flight_choose(struct sl_engine *eng, struct sl_flight *f,
                                    struct sl_error *err);
-/* How the token behind the sequence's last row is chosen. */
-struct sl_sample_args sl_flight_args(const struct sl_engine *eng, const struct sl_flight_seq *fs);
+/* How the token at position pos is chosen, behind what is known of the sequence's text and the
+ * first n_ahead of its drafts. */
+struct sl_sample_args sl_flight_args(const struct sl_engine *eng, struct sl_rseq *rs, int32_t pos,
+                                     int32_t n_ahead);
+/* The position of the first token that the sequence's rows choose. */
+static inline int32_t sl_flight_first(const struct sl_flight_seq *fs)
+{
+    return fs->pos + fs->n + 1 - fs->n_picks;
+}
 /* No token is chosen behind the sequence's last row: the row's token is computed again later. */
 void sl_flight_take_back(struct sl_engine *eng, struct sl_flight_seq *fs);
 /* Waits for the results: afterwards picked is filled for every row. */

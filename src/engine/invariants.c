@@ -93,7 +93,7 @@ static int32_t in_flight(const struct sl_engine *eng, const struct sl_rseq *rs, 
         for (int32_t j = 0; j < f->n_seqs; j++) {
             if (f->seqs[j].rs != rs)
                 continue;
-            *n_samples += f->seqs[j].samples;
+            *n_samples += f->seqs[j].n_picks > 0;
             n += f->seqs[j].epoch == rs->seq.n_preempted ? f->seqs[j].n : 0;
         }
     }
@@ -144,7 +144,7 @@ static int check_flights(const struct sl_engine *eng, const struct sum *sum, str
             int rc = check_flight_seq(eng, f, &f->seqs[j], err);
             if (rc != 0)
                 return rc;
-            n_samples += f->seqs[j].samples;
+            n_samples += f->seqs[j].n_picks > 0;
         }
     }
     if (n_samples != sum->n_pending)

@@ -77,9 +77,15 @@ static void unload(struct loaded *l, bool weights)
 /* The strings of a configuration that loading reads. */
 static const char **config_string(struct sl_engine_config *cfg, size_t i)
 {
-    const char **all[] = {
-        &cfg->device,  &cfg->kv_cache_dtype,        &cfg->cpu_isa,         &cfg->numa, &cfg->runner,
-        &cfg->convert, &cfg->classifier_from_token, &cfg->activation_dtype};
+    const char **all[] = {&cfg->device,
+                          &cfg->kv_cache_dtype,
+                          &cfg->cpu_isa,
+                          &cfg->numa,
+                          &cfg->runner,
+                          &cfg->convert,
+                          &cfg->classifier_from_token,
+                          &cfg->activation_dtype,
+                          &cfg->speculative_config};
     return i < SL_COUNT(all) ? all[i] : NULL;
 }
 
@@ -459,6 +465,7 @@ static void fill_info(const struct loaded *l, struct sl_model_info *info)
         .block_size = p->block_size,
         .n_pages = p->n_pages,
         .max_num_seqs = p->max_num_seqs,
+        .num_speculative_tokens = p->speculative.num_speculative_tokens,
         .max_num_batched_tokens = p->max_num_batched_tokens,
         .n_threads = l->backend->vt->n_threads(l->backend),
         .weight_dtype = f->weight_dtype,
@@ -671,6 +678,7 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     parts->eos_ids = f->eos;
     parts->n_eos_ids = f->n_eos;
     make_runner(l, &parts->runner);
+    parts->speculative = l->plan.speculative;
     parts->share = l->share;
     parts->discard = discard_page;
     parts->park = park;

@@ -15,7 +15,7 @@ static void take_back_row(struct sl_engine *eng, struct sl_rseq *rs)
     for (int32_t i = 0; i < eng->n_flights && rs->seq.n_pending > 0; i++) {
         struct sl_flight *f = &eng->flights[(eng->first_flight + i) % eng->max_flights];
         for (int32_t k = 0; k < f->n_seqs; k++)
-            if (f->seqs[k].rs == rs && f->seqs[k].samples)
+            if (f->seqs[k].rs == rs && f->seqs[k].n_picks > 0)
                 sl_flight_take_back(eng, &f->seqs[k]);
     }
     SL_ASSERT(rs->seq.n_pending == 0);

@@ -19,6 +19,7 @@
 #define DEVICE_MAX_SEQS        256
 #define DEVICE_BATCHED_TOKENS  4096
 #define DEVICE_UTILIZATION     0.9f
+#define MAX_DRAFT_ROWS         128
 
 static int check_flag(const char *name, int32_t value, int32_t max, struct sl_error *err)
 {
@@ -199,8 +200,10 @@ static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_
 
 int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan)
 {
-    /* 32 rows more let a prompt's logprobs go at 32 tokens a step beside a full decode batch. */
-    return plan->max_num_seqs + 32;
+    /* 32 rows more let a prompt's logprobs go at 32 tokens a step beside a full decode batch. With
+     * very many sequences drafts are not worth their rows. */
+    int32_t n_drafts = plan->max_num_seqs * plan->speculative.num_speculative_tokens;
+    return plan->max_num_seqs + SL_MAX(32, SL_MIN(n_drafts, MAX_DRAFT_ROWS));
 }
 
 /* What is allocated must fit; mapped weights need not, the system reads them again when it must. */
@@ -300,8 +303,13 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     const struct sl_model_facts *facts = sl_model_facts(model);
     *out = (struct sl_memory_plan){0};
     int rc = plan_memory(be, cfg, out, err);
+    if (rc == 0 && cfg->speculative_config != NULL)
+        rc = sl_speculative_parse(cfg->speculative_config, &out->speculative, err);
     if (rc != 0)
         return rc;
+    if (out->speculative.num_speculative_tokens > 0 && facts->task != SL_TASK_GENERATE)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "speculative-config: a model of embeddings or scores generates nothing");
     sl_model_weight_memory(model, be, &out->packed_bytes, &out->mapped_bytes);
     rc = plan_steps(facts, cfg, out, err);
     if (rc == 0)

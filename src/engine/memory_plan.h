@@ -6,6 +6,7 @@
 #define SL_ENGINE_MEMORY_PLAN_H
 
 #include "engine/device_runner.h"
+#include "engine/ngram.h"
 #include "models/model.h"
 
 struct sl_memory_plan {
@@ -20,6 +21,7 @@ struct sl_memory_plan {
     uint64_t shared_bytes; /* of pages, with other engines; 0: the pages are this one's */
     int32_t n_floor_pages; /* kept for this one where they are shared */
     bool on_device;
+    struct sl_speculative speculative;
     int32_t max_loras, max_lora_rank, max_cpu_loras; /* 0: no adapters */
 };
 
@@ -31,7 +33,7 @@ SL_MUST_CHECK int sl_memory_plan_make(const struct sl_model *model, struct sl_ba
 /* The steps of the plan, for a runner on a device. */
 void sl_memory_plan_runner(const struct sl_memory_plan *plan, struct sl_device_runner_config *out);
 
-/* Rows of logits of one step: every sequence's, and some for prompt logprobs. */
+/* Rows of logits of one step: every sequence's, and some for drafts and prompt logprobs. */
 int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Autoregressive generation: the row of the last token chooses the next one. Rows of a prompt give
- * its log probabilities.
+ * Generation: the row of the last token chooses the next one, and rows of what is drafted behind it
+ * those that follow. Rows of a prompt give its log probabilities.
  */
 #include "base/check.h"
 #include "engine/turn.h"
@@ -32,16 +32,16 @@ static bool prompt_rows(struct sl_engine *eng, const struct sl_flight *f,
     struct sl_request *req = fs->rs->req;
     if (fs->pos == 0)
         req->prompt_logprobs[0] = (struct sl_token){.id = req->prompt[0]};
-    for (int32_t i = 0; i < fs->n_rows - fs->samples; i++)
+    for (int32_t i = 0; i < fs->n_rows - fs->n_picks; i++)
         if (!prompt_logprob(eng, req, fs->pos + i, &f->picked[fs->row + i]))
             return false;
     return true;
 }
 
 /* Is there a token that the request's own rules let come? */
-static bool any_may_come(struct sl_engine *eng, const struct sl_flight_seq *fs)
+static bool any_may_come(struct sl_engine *eng, struct sl_rseq *rs, int32_t pos)
 {
-    const struct sl_sample_args a = sl_flight_args(eng, fs);
+    const struct sl_sample_args a = sl_flight_args(eng, rs, pos, 0);
     for (int32_t id = 0; id < eng->runner.n_vocab; id++) {
         bool may = a.allowed == NULL || (a.allowed[id / 32] >> (id & 31) & 1) != 0;
         for (int i = 0; i < 2 && may; i++)
@@ -52,50 +52,100 @@ static bool any_may_come(struct sl_engine *eng, const struct sl_flight_seq *fs)
     return false;
 }
 
-/* No token was chosen. What a mask leaves, stop ids that may not come yet can still rule out. */
-static void fail_choice(struct sl_engine *eng, const struct sl_flight_seq *fs)
+/* No token was chosen for position pos. What a mask leaves, stop ids that may not come yet can
+ * still rule out. */
+static void fail_choice(struct sl_engine *eng, struct sl_rseq *rs, int32_t pos)
 {
     struct sl_error err;
-    struct sl_request *req = fs->rs->req;
-    if (fs->samples && !any_may_come(eng, fs)) {
+    struct sl_request *req = rs->req;
+    if (pos >= sl_seq_n_known(&rs->seq) && !any_may_come(eng, rs, pos)) {
         sl_fail(&err, SL_ELIMIT, "%s: together with the other constraints, it allows no next token",
                 req->allowed != NULL            ? "allowed_token_ids"
                 : req->sampling.n_bad_words > 0 ? "bad_words"
                                                 : "min_tokens");
     } else {
-        sl_fail(&err, SL_EINTERNAL, "the model's output at position %d is not a number",
-                fs->pos + fs->n - 1);
+        sl_fail(&err, SL_EINTERNAL, "the model's output at position %d is not a number", pos - 1);
         eng->stats.corrupted++;
     }
     sl_engine_fail(eng, req, &err);
 }
 
-static void consume(struct sl_engine *eng, const struct sl_flight *f,
-                    const struct sl_flight_seq *fs)
+/* The first n_done tokens are right, and so are their pages if they are still those of the step. */
+static void publish(struct sl_engine *eng, const struct sl_flight_seq *fs, int32_t n_done)
 {
-    struct sl_rseq *rs = fs->rs;
-    struct sl_seq *seq = &rs->seq;
-    const struct sl_picked *picked = fs->samples ? &f->picked[fs->row + fs->n_rows - 1] : NULL;
-    bool ok = !seq->all_logits || prompt_rows(eng, f, fs);
-    if (ok && fs->samples)
-        ok = picked->id >= 0 && picked->id < eng->runner.n_vocab;
-    if (!ok) {
-        fail_choice(eng, fs);
-        return;
-    }
+    struct sl_seq *seq = &fs->rs->seq;
     if (seq->state == SL_SEQ_RUNNING && seq->n_preempted == fs->epoch)
-        sl_sched_publish(&eng->sched, seq, fs->pos + fs->n);
-    if (!fs->samples)
-        return;
-    if (seq->all_logits) {
-        seq->all_logits = false;
+        sl_sched_publish(&eng->sched, seq, n_done);
+}
+
+/* Rows before the first one that chose something else than was drafted behind it: all tokens up to
+ * there are what they would have been one by one, as a choice depends on nothing but the text
+ * before it and its position. What was computed behind it is taken back. */
+static int32_t settle_drafts(struct sl_engine *eng, const struct sl_flight_seq *fs,
+                             const struct sl_picked *picked)
+{
+    struct sl_seq *seq = &fs->rs->seq;
+    const int32_t n_drafted = fs->n_picks - 1;
+    int32_t n_right = 0;
+    while (n_right < n_drafted && picked[n_right].id == seq->drafts[n_right])
+        n_right++;
+    SL_ASSERT(seq->n_drafted == n_drafted);
+    seq->n_drafted = 0;
+    if (n_drafted == 0)
+        return 0;
+    if (seq->state == SL_SEQ_RUNNING && seq->n_preempted == fs->epoch)
+        sl_sched_take_back(&eng->sched, seq, n_drafted - n_right);
+    sl_engine_learn_drafts(eng, fs->rs, n_drafted, n_right);
+    return n_right;
+}
+
+/* Its first row that chose a token came through: the prompt is computed. */
+static void prompt_is_done(struct sl_engine *eng, struct sl_rseq *rs)
+{
+    if (rs->seq.all_logits) {
+        rs->seq.all_logits = false;
         atomic_store_explicit(&rs->req->prompt_logprobs_ready, true, memory_order_release);
     }
     sl_engine_add_siblings(eng, rs->req);
-    seq->n_pending--;
-    sl_engine_keep_logprobs(rs, picked);
-    if (sl_engine_append(eng, rs, picked->id) && rs->mask != NULL)
-        sl_masker_push(eng, rs, picked->id);
 }
 
-const struct sl_mode sl_mode_generate = {.consume = consume};
+/* The token that a row chose for position pos. False: the sequence has ended. */
+static bool take_token(struct sl_engine *eng, const struct sl_flight_seq *fs,
+                       const struct sl_picked *picked, int32_t pos)
+{
+    struct sl_rseq *rs = fs->rs;
+    SL_ASSERT(pos == sl_seq_n_known(&rs->seq));
+    if (picked->id < 0 || picked->id >= eng->runner.n_vocab) {
+        fail_choice(eng, rs, pos);
+        return false;
+    }
+    publish(eng, fs, pos);
+    prompt_is_done(eng, rs);
+    sl_engine_keep_logprobs(rs, picked);
+    return sl_engine_append(eng, rs, picked->id);
+}
+
+void sl_generate_consume(struct sl_engine *eng, const struct sl_flight *f,
+                         const struct sl_flight_seq *fs)
+{
+    struct sl_rseq *rs = fs->rs;
+    const struct sl_picked *picked = &f->picked[fs->row + fs->n_rows - fs->n_picks];
+    const int32_t first = sl_flight_first(fs);
+    if (rs->seq.all_logits && !prompt_rows(eng, f, fs)) {
+        fail_choice(eng, rs, fs->pos + fs->n);
+        return;
+    }
+    if (fs->n_picks == 0) {
+        publish(eng, fs, fs->pos + fs->n);
+        return;
+    }
+    rs->seq.n_pending--;
+    const int32_t n_right = settle_drafts(eng, fs, picked);
+    bool runs = true;
+    for (int32_t i = 0; i <= n_right && runs; i++)
+        runs = take_token(eng, fs, &picked[i], first + i);
+    if (runs && rs->mask != NULL)
+        sl_masker_push(eng, rs, picked[n_right].id);
+}
+
+const struct sl_mode sl_mode_generate = {.consume = sl_generate_consume};

@@ -32,7 +32,7 @@ static void consume(struct sl_engine *eng, const struct sl_flight *f,
     struct sl_seq *seq = &fs->rs->seq;
     if (seq->state == SL_SEQ_RUNNING && seq->n_preempted == fs->epoch)
         sl_sched_publish(&eng->sched, seq, fs->pos + fs->n);
-    if (fs->samples)
+    if (fs->n_picks > 0)
         take_values(eng, f, fs);
 }
 

@@ -41,12 +41,21 @@ struct shape { /* sizes that follow from the request's description */
     int32_t n_mask;    /* words of a mask, 0: none */
     int32_t n_runs;    /* sizes of what may be repeated, 0: that is not looked at */
     int32_t n_bans;    /* ids that one choice may exclude, 0: no bad words */
+    int32_t n_drafts;  /* most that may be drafted at once */
     int32_t n_allowed; /* words of the mask of allowed_token_ids, 0: none */
     int64_t n_bad_ids;
     size_t text_cap;
     bool logprobs, prompt_logprobs, think;
     size_t stop_bytes; /* of all stop strings with their ends */
 };
+
+/* Not with a constraint: what it allows behind a draft is not known. A runner that counts tokens
+ * itself would count those that are taken back. */
+static bool may_draft(const struct sl_engine *eng, const struct sl_request_desc *d)
+{
+    return eng->drafting != NULL && !d->pooling && d->constraint == NULL && d->thinking == NULL &&
+           (eng->runner.forget == NULL || !sl_sampling_has_penalty(&d->sampling));
+}
 
 static struct shape shape_of(const struct sl_engine *eng, const struct sl_request_desc *d)
 {
@@ -75,6 +84,8 @@ static struct shape shape_of(const struct sl_engine *eng, const struct sl_reques
         s.n_runs = p->repetition.max_size - p->repetition.min_size + 1;
     if (p->n_bad_words > 0)
         s.n_bans = p->n_stop_token_ids + p->n_bad_words;
+    if (may_draft(eng, d))
+        s.n_drafts = eng->speculative.num_speculative_tokens;
     for (int32_t i = 0; i < p->n_bad_words; i++)
         s.n_bad_ids += p->bad_words[i].n_ids;
     for (int32_t i = 0; i < p->n_stop; i++)
@@ -96,7 +107,8 @@ static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *r
                    : NULL;
     rs->mask = s->n_mask > 0 ? carve(c, s->n_mask, sizeof(uint32_t)) : NULL;
     rs->runs = s->n_runs > 0 ? carve(c, s->n_runs, sizeof(int32_t)) : NULL;
-    rs->bans = s->n_bans > 0 ? carve(c, s->n_bans, sizeof(int32_t)) : NULL;
+    rs->bans = s->n_bans > 0 ? carve(c, (1 + s->n_drafts) * s->n_bans, sizeof(int32_t)) : NULL;
+    rs->drafts = s->n_drafts > 0 ? carve(c, s->n_drafts, sizeof(int32_t)) : NULL;
     rs->think.text = s->think ? carve(c, (int64_t)s->text_cap, 1) : NULL;
     rs->r_held = s->stop_bytes > 0 ? carve(c, SL_MAX_STOP_BYTES, 1) : NULL;
     if (s->n_slots > 0) {
@@ -249,6 +261,8 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     rs->seq.prompt = req->prompt;
     rs->seq.n_prompt = req->n_prompt;
     rs->seq.out = rs->out;
+    rs->seq.drafts = rs->drafts;
+    rs->n_try = eng->speculative.num_speculative_tokens;
     rs->seq.max_out = req->max_out;
     rs->seq.ns = &req->ns;
     rs->seq.adapter = req->adapter != NULL ? sl_adapter_weights(req->adapter)->id : 0;
@@ -312,7 +326,8 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     req->n_prompt_top = s.n_prompt_top;
     req->n_seqs = s.n_seqs;
     req->n_pooled = s.n_pooled;
-    req->mode = s.n_pooled > 0 ? &sl_mode_pool : &sl_mode_generate;
+    req->mode = s.n_pooled > 0 ? &sl_mode_pool : s.n_drafts > 0 ? eng->drafting : &sl_mode_generate;
+    req->n_bans = s.n_bans;
     req->second_from = d->second_from;
     req->text_cap = s.text_cap;
     memcpy(req->prompt, d->prompt, (size_t)s.n_prompt * sizeof *req->prompt);

@@ -46,10 +46,12 @@ struct sl_rseq {
     /* a constraint's: the masker's while seq.waits (masker.h), else the engine's */
     struct sl_matcher *matcher;
     struct sl_think_seq think;
-    bool mask_free; /* nothing says any more what may come: no masks from here on */
-    uint32_t *mask; /* tokens that may come next; NULL: what the request allows */
-    int32_t *runs;  /* [sizes] of repetition_detection; NULL: off */
-    int32_t *bans;  /* [stop ids + bad words] scratch of one choice; NULL: no bad words */
+    bool mask_free;  /* nothing says any more what may come: no masks from here on */
+    uint32_t *mask;  /* tokens that may come next; NULL: what the request allows */
+    int32_t *runs;   /* [sizes] of repetition_detection; NULL: off */
+    int32_t *bans;   /* [1 + max drafts, n_bans] scratch of one step; NULL: no bad words */
+    int32_t *drafts; /* [max drafts] behind out */
+    int32_t n_try;   /* of them, how many are worth it */
     struct sl_rseq *mask_next;
     int32_t mask_token;
     uint64_t mask_round;         /* of the masker, when it was given */
@@ -98,6 +100,7 @@ struct sl_request {
     struct sl_think think;
     int32_t *prompt;
     int32_t n_prompt, max_out, n_top, n_prompt_top;
+    int32_t n_bans; /* ids that one choice may exclude besides those of a mask */
     int32_t n_seqs;
     struct sl_rseq *seqs;
     size_t text_cap;

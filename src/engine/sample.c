@@ -65,17 +65,36 @@ static bool changes_row(const struct sl_sample_args *a)
            a->counts != NULL;
 }
 
-static void penalise(float *row, const struct sl_sampling *p, const struct sl_counts *counts)
+static void penalise_one(float *row, const struct sl_sampling *p, int32_t id, int32_t n_out)
 {
+    float x = row[id];
+    x = x > 0.0f ? x / p->repetition_penalty : x * p->repetition_penalty;
+    if (n_out > 0) {
+        x -= p->frequency_penalty * (float)n_out;
+        x -= p->presence_penalty;
+    }
+    row[id] = SL_MIN(x, FLT_MAX); /* a tiny penalty must not make the row invalid */
+}
+
+static int32_t times_in(const int32_t *ids, int32_t n, int32_t id)
+{
+    int32_t n_times = 0;
+    for (int32_t i = 0; i < n; i++)
+        n_times += ids[i] == id;
+    return n_times;
+}
+
+static void penalise(float *row, const struct sl_sample_args *a)
+{
+    const struct sl_counts *counts = a->counts;
     for (int32_t i = 0; i < counts->n; i++) {
         const struct sl_count *c = &counts->entries[i];
-        float x = row[c->id];
-        x = x > 0.0f ? x / p->repetition_penalty : x * p->repetition_penalty;
-        if (c->n_out > 0) {
-            x -= p->frequency_penalty * (float)c->n_out;
-            x -= p->presence_penalty;
-        }
-        row[c->id] = SL_MIN(x, FLT_MAX); /* a tiny penalty must not make the row invalid */
+        penalise_one(row, a->sampling, c->id, c->n_out + times_in(a->ahead, a->n_ahead, c->id));
+    }
+    for (int32_t i = 0; i < a->n_ahead; i++) {
+        int32_t id = a->ahead[i];
+        if (times_in(a->ahead, i, id) == 0 && !sl_counts_has(counts, id))
+            penalise_one(row, a->sampling, id, times_in(a->ahead, a->n_ahead, id));
     }
 }
 
@@ -87,7 +106,7 @@ static void change_row(struct sl_sampler *s, const struct sl_sample_args *a)
     for (int32_t i = 0; i < a->sampling->n_logit_bias; i++)
         s->logits[a->sampling->logit_bias[i].id] += a->sampling->logit_bias[i].bias;
     if (a->counts != NULL)
-        penalise(s->logits, a->sampling, a->counts);
+        penalise(s->logits, a);
 }
 
 /* Blocks of which nothing is allowed: the scan left them out. */

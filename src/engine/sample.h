@@ -37,8 +37,10 @@ struct sl_sample_args {
     const struct sl_sampling *sampling;
     uint64_t seed, pos;             /* key of the draw; pos: absolute position of the new token */
     const struct sl_counts *counts; /* NULL: no penalties */
-    const uint32_t *allowed;        /* bit id % 32 of word id / 32: may be chosen; NULL: all may */
-    const int32_t *banned[2];       /* ids that may not be chosen */
+    const int32_t *ahead;           /* [n_ahead] tokens behind those of counts, which count too */
+    int32_t n_ahead;
+    const uint32_t *allowed;  /* bit id % 32 of word id / 32: may be chosen; NULL: all may */
+    const int32_t *banned[2]; /* ids that may not be chosen */
     int32_t n_banned[2];
 };
 

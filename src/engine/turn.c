@@ -45,7 +45,7 @@ static void advance(struct sl_engine *eng, const struct sl_flight *f)
         const struct sl_flight_seq *fs = &f->seqs[i];
         struct sl_seq *seq = &fs->rs->seq;
         sl_sched_advance(&eng->sched, seq);
-        if (!fs->samples)
+        if (fs->n_picks == 0)
             continue;
         seq->n_pending++;
         seq->pending_row = fs->row + fs->n_rows - 1;
@@ -99,8 +99,9 @@ static void redo_flights(struct sl_engine *eng)
             const struct sl_flight_seq *fs = &f->seqs[i];
             if (fs->rs == NULL)
                 continue;
-            if (fs->samples)
+            if (fs->n_picks > 0)
                 fs->rs->seq.n_pending--;
+            fs->rs->seq.n_drafted = 0;
             sl_engine_forget_counts(eng, fs->rs);
             sl_sched_requeue(&eng->sched, &fs->rs->seq);
         }
@@ -167,7 +168,7 @@ static void decide(struct sl_engine *eng)
     if (eng->max_flights > 1) /* else no mask can have come since the plan */
         sl_engine_await_masks(eng, eng->step_ns);
     for (int32_t i = 0; i < f->n_seqs; i++)
-        if (f->seqs[i].rs != NULL && f->seqs[i].samples && f->seqs[i].rs->seq.waits)
+        if (f->seqs[i].rs != NULL && f->seqs[i].n_picks > 0 && f->seqs[i].rs->seq.waits)
             sl_flight_take_back(eng, &f->seqs[i]);
     if (sl_flight_choose(eng, f, &err) == 0)
         return;
@@ -278,6 +279,8 @@ bool sl_engine_turn(struct sl_engine *eng)
     sl_kv_share_turn(&eng->kv);
     if (!sl_sched_idle(&eng->sched)) {
         sl_engine_raise_overdue(eng);
+        if (eng->drafting != NULL)
+            sl_engine_propose(eng);
         sl_sched_plan(&eng->sched);
         dropped = sl_engine_drop_cold(eng);
         if (eng->sched.n_plan > 0 && launch(eng))

@@ -24,6 +24,15 @@ void sl_engine_take_masks(struct sl_engine *eng);
  * a device computes meanwhile all the same. */
 void sl_engine_await_masks(struct sl_engine *eng, uint64_t free_ns);
 
+/* propose.c: drafts for what can be planned. */
+void sl_engine_propose(struct sl_engine *eng);
+/* Of n tokens drafted, n_right were chosen. */
+void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n, int32_t n_right);
+
+/* mode_generate.c: of all modes that make text. */
+void sl_generate_consume(struct sl_engine *eng, const struct sl_flight *f,
+                         const struct sl_flight_seq *fs);
+
 /* append.c: the log probabilities of the token to be appended next, to where the reader finds them.
  */
 void sl_engine_keep_logprobs(struct sl_rseq *rs, const struct sl_picked *p);

@@ -87,6 +87,8 @@ void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget)
 static void preempt(struct sl_sched *s, struct sl_seq *seq, bool forget)
 {
     stop_running(s, seq, forget);
+    if (seq->n_pending == 0) /* else a step in flight has the drafts */
+        seq->n_drafted = 0;
     seq->state = SL_SEQ_WAITING;
     seq->blocked_at = 0;
     seq->n_preempted++;
@@ -174,6 +176,11 @@ static bool extend(struct sl_sched *s, struct sl_seq *seq)
             seq->pages[seq->n_pages++] = page;
             continue;
         }
+        if (seq->n_drafted > 0) { /* nobody goes for the sake of a guess */
+            int32_t room = seq->n_pages * s->kv->block_size - sl_seq_n_known(seq);
+            seq->n_drafted = SL_MAX(room, 0);
+            continue;
+        }
         struct sl_seq *worst = worst_running(s);
         preempt(s, worst, false);
         if (worst == seq)
@@ -188,8 +195,8 @@ static void plan_decodes(struct sl_sched *s)
 {
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_seq *seq = s->running[i];
-        if (!sl_seq_held(seq) && extend(s, seq) && sl_seq_n_tokens(seq) - seq->n_computed == 1)
-            plan_add(s, seq, 1);
+        if (!sl_seq_held(seq) && extend(s, seq) && sl_seq_decodes(seq))
+            plan_add(s, seq, 1 + seq->n_drafted);
     }
 }
 
@@ -202,7 +209,8 @@ static bool limit_chunks(struct sl_sched *s)
     bool generates = false;
     for (int32_t i = 0; i < s->n_running && !generates; i++) {
         const struct sl_seq *seq = s->running[i];
-        generates = seq->n_out + seq->n_pending > 0 && sl_seq_n_tokens(seq) - seq->n_computed <= 1;
+        generates = seq->n_out + seq->n_pending > 0 &&
+                    sl_seq_n_tokens(seq) - seq->n_computed <= 1 + seq->n_drafted;
     }
     s->limit_s = 0;
     if (!generates || s->cfg.max_step_s == 0 || s->cfg.whole_prompts)
@@ -332,9 +340,9 @@ void sl_sched_plan(struct sl_sched *s)
     for (int32_t i = 0; i < s->n_running; i++)
         s->running[i]->n_step = 0;
     make_way(s);
-    int32_t spare_rows = s->cfg.max_logits - s->cfg.max_seqs;
     uint64_t n_preemptions = s->n_preemptions;
     plan_decodes(s);
+    int32_t spare_rows = s->cfg.max_logits - s->cfg.max_seqs - (s->n_plan_tokens - s->n_plan);
     bool short_of_pages = s->n_preemptions != n_preemptions;
     if (limit_chunks(s)) {
         plan_prefills(s, &spare_rows);
@@ -354,12 +362,16 @@ void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq)
     SL_ASSERT(seq->n_computed <= seq->n_pages * s->kv->block_size);
 }
 
-void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq)
+void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq, int32_t n)
 {
-    (void)s;
     SL_ASSERT(seq->state == SL_SEQ_RUNNING && seq->n_step == 0);
-    seq->n_computed--;
+    SL_ASSERT(n >= 0 && n <= seq->n_computed);
+    seq->n_computed -= n;
     SL_ASSERT(seq->n_published * s->kv->block_size <= seq->n_computed);
+    int32_t n_need =
+        SL_MIN(pages_for(s, SL_MAX(sl_seq_n_tokens(seq), seq->n_computed)), seq->n_pages);
+    sl_kv_give(s->kv, seq->pages + n_need, seq->n_pages - n_need, false);
+    seq->n_pages = n_need;
 }
 
 void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done)

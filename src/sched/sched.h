@@ -2,9 +2,10 @@
  * sched.h - continuous batching: which sequences get how many tokens of the next step.
  *
  * A plan is made in this order, after Sarathi-Serve and vLLM:
- *   1. every running sequence that generates gets one token, and a page if it needs one; when none
- *      is left, the worst running sequence (last by priority, then arrival) is preempted: it gives
- *      back its pages and waits, to be recomputed later from its tokens;
+ *   1. every running sequence that generates gets one token, and those drafted behind it, and the
+ *      pages they need; when none is left, drafts are dropped, then the worst running sequence
+ *      (last by priority, then arrival) is preempted: it gives back its pages and waits, to be
+ *      recomputed later from its tokens;
  *   2. running prompts, and sequences that got several tokens at once (what a grammar forces), get
  *      chunks of what is left of the token budget and, while something generates, of max_step_s;
  *   3. waiting sequences are admitted in order, no overtaking, while seats, pages and budget last.
@@ -32,7 +33,7 @@
 struct sl_sched_config {
     int32_t max_seqs;     /* running at once */
     int32_t max_tokens;   /* of one step, >= max_seqs, so that a decode is never skipped */
-    int32_t max_logits;   /* rows of logits of one step, >= max_seqs */
+    int32_t max_logits;   /* rows of logits of one step, >= max_seqs and what is drafted */
     int32_t max_adapters; /* different ones of what runs, >= 1 where sequences have any */
     bool whole_prompts;   /* a prompt goes into one step: max_tokens holds the longest */
     /* Chunks make a step in which something generates take at most so long, as far as `cost` knows,
@@ -80,8 +81,9 @@ bool sl_sched_adapter_fits(const struct sl_sched *s, const struct sl_seq *seq);
 void sl_sched_plan(struct sl_sched *s);
 /* The planned tokens of seq are being computed. */
 void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq);
-/* No token was chosen behind the last one computed, so that one is computed again later. */
-void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq);
+/* The last n tokens computed are not those of the text, or no token was chosen behind them: their
+ * places are computed again later. */
+void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq, int32_t n);
 /* The first n_done tokens were computed and their logits are good: puts the pages they fill into
  * the prefix tree. */
 void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done);

@@ -20,11 +20,16 @@ struct sl_seq {
     int32_t n_prompt;
     int32_t *out; /* the owner appends what was sampled, and what needed no sampling */
     int32_t n_out;
+    /* Tokens that may follow those: computed in one step with the last known one, and taken back
+     * where something else was chosen. Only where that is all there is to compute. */
+    const int32_t *drafts;
+    int32_t n_drafted;
     int32_t *pages;  /* room for every token the sequence may ever have */
     int32_t max_out; /* tokens it may ever generate */
     const struct sl_kv_ns *ns;
     uint64_t adapter; /* its id, 0: none; only so many run at once (struct sl_sched_config) */
     bool waits;       /* nothing is to be planned: what its next token is chosen by is not there */
+    bool holds;       /* nothing is to be planned before what is pending has landed */
     bool publish;     /* its full pages may be found by others */
     bool all_logits;  /* every prompt position's logits are wanted, so cached ones do not help */
 
@@ -42,10 +47,16 @@ struct sl_seq {
     struct sl_seq *heap_child, *heap_next, *heap_prev;
 };
 
-/* The pending one included. */
+/* Prompt and output, without what is drafted or pending. */
+static inline int32_t sl_seq_n_known(const struct sl_seq *s)
+{
+    return s->n_prompt + s->n_out;
+}
+
+/* What is drafted and what is pending included. */
 static inline int32_t sl_seq_n_tokens(const struct sl_seq *s)
 {
-    return s->n_prompt + s->n_out + s->n_pending;
+    return sl_seq_n_known(s) + s->n_drafted + s->n_pending;
 }
 
 /* Below 0: not known yet, -1 - row of the step that is not over (struct sl_batch). */
@@ -53,13 +64,23 @@ static inline int32_t sl_seq_token(const struct sl_seq *s, int32_t pos)
 {
     if (pos < s->n_prompt)
         return s->prompt[pos];
-    return pos - s->n_prompt < s->n_out ? s->out[pos - s->n_prompt] : -1 - s->pending_row;
+    pos -= s->n_prompt;
+    if (pos < s->n_out)
+        return s->out[pos];
+    return pos - s->n_out < s->n_drafted ? s->drafts[pos - s->n_out] : -1 - s->pending_row;
 }
 
-/* Must something land or come before more can be planned? */
+/* Must something land or come before more can be planned? Behind drafts nothing is known. */
 static inline bool sl_seq_held(const struct sl_seq *s)
 {
-    return s->waits || (s->n_pending > 0 && s->n_out + s->n_pending >= s->max_out);
+    return s->waits || (s->n_pending > 0 &&
+                        (s->holds || s->n_drafted > 0 || s->n_out + s->n_pending >= s->max_out));
+}
+
+/* Is nothing left to compute but its last token, and what is drafted behind it? */
+static inline bool sl_seq_decodes(const struct sl_seq *s)
+{
+    return sl_seq_n_tokens(s) - s->n_computed == 1 + s->n_drafted;
 }
 
 /* What is known of its text. */

@@ -112,7 +112,7 @@ static inline void rig_start(struct rig *g, const struct sl_engine_parts *parts)
     if (p.info.max_model_len == 0)
         p.info.max_model_len = RIG_LEN;
     p.info.n_vocab = g->n_vocab;
-    g->max_logits = p.info.max_num_seqs + 4;
+    g->max_logits = p.info.max_num_seqs + 4 + 2 * p.speculative.num_speculative_tokens;
     g->rows = sl_calloc((size_t)g->max_logits, (size_t)g->n_vocab * sizeof(float));
     assert_non_null(g->rows);
     if (sl_tokenizer_from_json(rig_json, sizeof rig_json - 1, NULL, 0, &g->tok, &err) != 0)

@@ -145,7 +145,7 @@ static int fail_the_step(struct world *w, const struct sl_batch *b, struct sl_er
     return sl_fail(err, w->dead ? SL_EDEVICE : w->fail_code, "simulated fault");
 }
 
-enum { NOISE_STEP = 40, NOISE_MASK };
+enum { NOISE_STEP = 40, NOISE_MASK, NOISE_DRAFT };
 
 static void act_cancel(struct world *w, uint64_t seed);
 

@@ -196,17 +196,63 @@ static int32_t n_https(const struct world *w)
     return n;
 }
 
-static int32_t space_of(const struct world *w, const struct sl_rseq *rs)
+/* What the sequence must give, found by its seed, which no two have; NULL: its client is gone. */
+static const struct oracle *oracle_of(const struct world *w, const struct sl_rseq *rs, int32_t *key)
 {
     int32_t idx = rs->seq.idx;
+    *key = 0;
     for (int32_t i = 0; i < MAX_CLIENTS; i++)
         if (w->clients[i].req == rs->req)
-            return 1 + w->clients[i].o.salt;
+            return &w->clients[i].o;
     for (int32_t i = 0; i < MAX_HTTP; i++)
-        for (int32_t k = 0; w->https[i].used && k < w->https[i].n_reqs; k++)
-            if (idx < MAX_SIM_N && w->https[i].reqs[k].o.seqs[idx].seed == rs->seed)
-                return 1 + w->https[i].reqs[k].o.salt + 4 * SL_MAX(w->https[i].reqs[k].key, 0);
-    return 0;
+        for (int32_t k = 0; w->https[i].used && k < w->https[i].n_reqs; k++) {
+            const struct oracle *o = &w->https[i].reqs[k].o;
+            *key = SL_MAX(w->https[i].reqs[k].key, 0);
+            if (idx < MAX_SIM_N && o->seqs[idx].seed == rs->seed)
+                return o;
+        }
+    return NULL;
 }
+
+static int32_t space_of(const struct world *w, const struct sl_rseq *rs)
+{
+    int32_t key;
+    const struct oracle *o = oracle_of(w, rs, &key);
+    return o != NULL ? 1 + o->salt + 4 * key : 0;
+}
+
+/* ------------------------------------------------------------------ drafts */
+
+/* A drafter that is often right: it asks the oracle, and slips now and then. */
+static int32_t sim_propose(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+{
+    static struct oracle_seq s;
+    struct world *w = sim;
+    const struct sl_seq *seq = &rs->seq;
+    int32_t key;
+    float row[MAX_VOCAB];
+    const struct oracle *o = oracle_of(w, rs, &key);
+    (void)eng;
+    const int32_t most = 1 + noise(w, NOISE_DRAFT, MAX_SIM_DRAFT);
+    n = SL_MIN(n, most);
+    if (o == NULL || now_and_then(w, NOISE_DRAFT, 20))
+        return 0;
+    s.n = seq->n_out;
+    s.seed = rs->seed;
+    s.hash = w->hash_key;
+    memcpy(s.tokens, seq->out, (size_t)s.n * sizeof *s.tokens);
+    for (int32_t i = 0; i < seq->n_prompt + s.n; i++)
+        s.hash = hash_token(s.hash, sl_seq_token(seq, i), i);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t id = oracle_token(w, o, &s, row);
+        if (id < 0 || now_and_then(w, NOISE_DRAFT, w->cfg.draft_wrong_pct))
+            id = noise(w, NOISE_DRAFT, w->cfg.n_vocab);
+        rs->drafts[i] = s.tokens[s.n] = id;
+        s.hash = hash_token(s.hash, id, seq->n_prompt + s.n++);
+    }
+    return n;
+}
+
+static const struct sl_mode sim_mode = {.propose = sim_propose, .consume = sl_generate_consume};
 
 #endif

@@ -88,6 +88,18 @@ static void draw_masks(struct config *c, uint64_t seed)
     c->token_rules = seed % 7 == 2 || seed % 7 == 5;
 }
 
+/* Likewise. Drafts need rows and tokens that the decodes leave. */
+static void draw_drafts(struct config *c, uint64_t seed)
+{
+    struct sl_rng r = {.seed = seed ^ 0x647261667473u};
+    if (!chance(&r, 35))
+        return;
+    c->n_drafts = between(&r, 1, MAX_SIM_DRAFT);
+    c->draft_wrong_pct = chance(&r, 30) ? 0 : below(&r, 60);
+    c->extra_rows = SL_MAX(c->extra_rows, between(&r, 1, 24));
+    c->max_tokens += between(&r, 1, 24);
+}
+
 static void draw_plan(struct world *w)
 {
     struct sl_rng r = {.seed = w->seed_no};
@@ -95,6 +107,7 @@ static void draw_plan(struct world *w)
     int32_t weights[ACT_KINDS], sum = 0, at = 1;
     draw_masks(c, w->seed_no);
     draw_engine(c, &r);
+    draw_drafts(c, w->seed_no);
     draw_server(c, &r);
     c->http = chance(&r, 40);
     draw_kinds(c, &r, weights);
@@ -120,9 +133,10 @@ static void print_plan(const struct world *w)
            c->extra_rows, c->max_queued, c->n_priorities, c->max_wait_ms);
     printf("caching %d, salts %d, a step ahead %d, sampling %d, penalties %d, stop strings %d, NaN "
            "one in %d, engine late %d %%, watchdog %d s, one request of %d constrained, masks late "
-           "%d %%, rules of tokens %d\n",
+           "%d %%, rules of tokens %d, up to %d drafts of which %d %% are wrong\n",
            c->caching, c->salts, c->late, c->sampling, c->penalties, c->stops, c->nan_every,
-           c->engine_late_pct, c->watchdog_s, c->constrain_every, c->mask_late_pct, c->token_rules);
+           c->engine_late_pct, c->watchdog_s, c->constrain_every, c->mask_late_pct, c->token_rules,
+           c->n_drafts, c->draft_wrong_pct);
     if (c->http)
         printf("http: %d connections, ms: header %d body %d idle %d write %d request %d ping %d "
                "shutdown %d; io noise %d %%, socket %d bytes, %d keys, held %llu, body %llu, %d "

@@ -15,6 +15,7 @@
 #include "base/sys.h"
 #include "engine/core.h"
 #include "engine/late_runner.h"
+#include "engine/turn.h"
 #include "server/server.h"
 
 #include <signal.h>
@@ -24,21 +25,22 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MAX_VOCAB    48
-#define MAX_CLIENTS  48
-#define MAX_HTTP     24
-#define MAX_LEN      192
-#define MAX_SIM_N    4
-#define MAX_PAGES    128
-#define MAX_ACTS     256
-#define MAX_TEXT     1024
-#define MAX_SIM_STOP 2
-#define N_BASES      4
-#define EOS_ID       1
-#define STEP_NS      10000000u /* of the device */
-#define TURN_NS      1000000u  /* of the world */
-#define CLIENT_STOPS 2
-#define MAX_SIM_BAD  3 /* bad words, and tokens of one */
+#define MAX_VOCAB     48
+#define MAX_CLIENTS   48
+#define MAX_HTTP      24
+#define MAX_LEN       192
+#define MAX_SIM_N     4
+#define MAX_SIM_DRAFT 6
+#define MAX_PAGES     128
+#define MAX_ACTS      256
+#define MAX_TEXT      1024
+#define MAX_SIM_STOP  2
+#define N_BASES       4
+#define EOS_ID        1
+#define STEP_NS       10000000u /* of the device */
+#define TURN_NS       1000000u  /* of the world */
+#define CLIENT_STOPS  2
+#define MAX_SIM_BAD   3 /* bad words, and tokens of one */
 
 enum act_kind {
     ACT_REQUEST, /* somebody in the process submits */
@@ -75,6 +77,7 @@ struct config {
     int32_t n_priorities, max_n, nan_every, engine_late_pct, max_wait_ms, watchdog_s;
     int32_t mask_late_pct, constrain_every; /* one request of so many */
     bool token_rules;                       /* bad_words, allowed_token_ids */
+    int32_t n_drafts, draft_wrong_pct;      /* most for a sequence, 0: none */
     bool caching, salts, sampling, late, penalties, http, stops;
     /* HTTP */
     int32_t max_conns, header_ms, body_ms, idle_ms, write_ms, request_ms, ping_ms, shutdown_ms;
@@ -170,6 +173,7 @@ struct world {
 struct totals {
     uint64_t steps, preemptions, hits, tokens, overlaps, http, http_ok, http_refused, http_cut;
     uint64_t alloc_faults, step_faults, stalls, raised, halves, late_masks, forced;
+    uint64_t drafted, accepted;
 };
 
 static struct world *sim; /* the world that is alive */

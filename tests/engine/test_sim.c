@@ -325,6 +325,7 @@ static void start_world(struct world *w)
         .max_queued = c->max_queued,
         .priority_max_wait_ms = c->max_wait_ms,
         .watchdog_s = c->watchdog_s,
+        .speculative = {c->n_drafts, 1, 1},
         .no_prefix_caching = !c->caching,
         .no_thread = true,
         .seed = sl_rng_next(&r) | 1,
@@ -342,6 +343,8 @@ static void start_world(struct world *w)
         w->page_space == NULL || sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
         sl_engine_start(&parts, &w->eng, &err) != 0)
         violation(w, "the engine does not start");
+    if (c->n_drafts > 0)
+        w->eng->drafting = &sim_mode;
     w->eng->masker.simulate = make_masks;
     w->eng->masker.simulate_ctx = w;
 }
@@ -375,6 +378,8 @@ static void check_drained(struct world *w)
     total.preemptions += s.preemptions;
     total.stalls += s.watchdog_stalls;
     total.late_masks += s.grammar_late;
+    total.drafted += s.n_draft_tokens;
+    total.accepted += s.n_accepted_tokens;
     total.forced += s.grammar_forced;
 }
 
@@ -450,7 +455,7 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
 {
     say("%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
         "planned ahead, %llu of them failed, %llu standstills found; tokens of %llu chosen in a "
-        "second part, %llu masks late, %llu tokens forced\n"
+        "second part, %llu masks late, %llu tokens forced, %llu of %llu drafted ones accepted\n"
         "%llu http requests: %llu answered by the oracle's tokens, %llu refused, %llu cut off; "
         "%llu "
         "allocations failed\n",
@@ -459,6 +464,7 @@ static void say_totals(uint64_t first, uint64_t n_seeds)
         (unsigned long long)total.overlaps, (unsigned long long)total.step_faults,
         (unsigned long long)total.stalls, (unsigned long long)total.halves,
         (unsigned long long)total.late_masks, (unsigned long long)total.forced,
+        (unsigned long long)total.accepted, (unsigned long long)total.drafted,
         (unsigned long long)total.http, (unsigned long long)total.http_ok,
         (unsigned long long)total.http_refused, (unsigned long long)total.http_cut,
         (unsigned long long)total.alloc_faults);

@@ -569,11 +569,30 @@ static void process_metrics(struct out *o, const struct sl_metrics_in *in)
 typedef void model_fn(struct out *o, const struct sl_metrics_model *m,
                       const struct sl_metrics_in *in);
 
+/* Of --speculative-config. */
+static void draft_counters(struct out *o, const struct sl_stats *st, int32_t n_at)
+{
+    static const char by_place[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    counter(o, "vllm:spec_decode_num_drafts_total", "Steps of a sequence with drafted tokens.",
+            st->n_drafts);
+    counter(o, "vllm:spec_decode_num_draft_tokens_total", "Tokens drafted.", st->n_draft_tokens);
+    counter(o, "vllm:spec_decode_num_accepted_tokens_total", "Of them, those accepted.",
+            st->n_accepted_tokens);
+    head(o, by_place, "counter", "Accepted tokens by their place in the draft.");
+    for (int32_t i = 0; i < n_at; i++) {
+        char place[32];
+        snprintf(place, sizeof place, "position=\"%d\"", i);
+        sample(o, by_place, place, (double)st->n_accepted_at[i]);
+    }
+}
+
 static void engine_metrics(struct out *o, const struct sl_metrics_model *m,
                            const struct sl_metrics_in *in)
 {
     engine_gauges(o, m);
     engine_counters(o, m->stats);
+    if (m->info->num_speculative_tokens > 0)
+        draft_counters(o, m->stats, m->info->num_speculative_tokens);
     engine_histograms(o, m->stats);
     if (m->adapters != NULL)
         adapters(o, m);

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: MIT
+ * Which sequences get drafts in the next step, and how many.
+ *
+ * A sequence is drafted for when all its text is known and nothing but its last token is left to
+ * compute. With a runner that is one step ahead, its next token is usually pending: then it is held
+ * for a turn if there would be something to draft.
+ */
+#include "base/check.h"
+#include "engine/ngram.h"
+#include "engine/turn.h"
+
+static bool propose_may(const struct sl_seq *seq)
+{
+    return !seq->waits && !seq->all_logits && seq->n_computed + 1 == sl_seq_n_known(seq);
+}
+
+/* Drafts that were wrong make the next ones fewer, as each costs a row of the step; right ones make
+ * them more. */
+void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n, int32_t n_right)
+{
+    struct sl_stats *s = &eng->stats;
+    rs->n_try = n_right < n ? n_right + 1 : 2 * n;
+    s->n_drafts++;
+    s->n_draft_tokens += (uint64_t)n;
+    s->n_accepted_tokens += (uint64_t)n_right;
+    for (int32_t i = 0; i < n_right; i++)
+        s->n_accepted_at[i]++;
+}
+
+void sl_engine_propose(struct sl_engine *eng)
+{
+    const struct sl_sched *s = &eng->sched;
+    int32_t room = SL_MIN(s->cfg.max_tokens - s->n_running, s->cfg.max_logits - s->cfg.max_seqs);
+    for (int32_t i = 0; i < s->n_running; i++) {
+        struct sl_rseq *rs = sl_rseq_of(s->running[i]);
+        struct sl_seq *seq = &rs->seq;
+        const struct sl_mode *mode = rs->req->mode;
+        if (mode->propose == NULL || (seq->n_pending > 0 && seq->n_drafted > 0))
+            continue;
+        if (seq->n_pending > 0) {
+            seq->holds = mode->propose(eng, rs, 1) > 0;
+            continue;
+        }
+        int32_t n = SL_MIN(eng->speculative.num_speculative_tokens, rs->n_try);
+        n = SL_MIN(SL_MIN(n, room), seq->max_out - seq->n_out - 1);
+        seq->n_drafted = n > 0 && propose_may(seq) ? mode->propose(eng, rs, n) : 0;
+        SL_ASSERT(seq->n_drafted <= SL_MAX(n, 0));
+        room -= seq->n_drafted;
+    }
+}
+
+/* Up to the first one that no row can choose. */
+static int32_t propose_ngram(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+{
+    const struct sl_seq *seq = &rs->seq;
+    int32_t n_good = 0;
+    n = sl_ngram_find(&eng->speculative, seq->prompt, seq->n_prompt, seq->out, seq->n_out, n,
+                      rs->drafts);
+    while (n_good < n && rs->drafts[n_good] < eng->runner.n_vocab)
+        n_good++;
+    return n_good;
+}
+
+const struct sl_mode sl_mode_ngram = {.propose = propose_ngram, .consume = sl_generate_consume};
