@@ -238,6 +238,22 @@ static void preemption(void **state)
     assert_true(s.preemptions > 0);
 }
 
+/* Most are wrong here, which is what could leave a trace. */
+static void drafts(void **state)
+{
+    (void)state;
+    static const char config[] = "{\"method\":\"ngram\",\"num_speculative_tokens\":6,"
+                                 "\"prompt_lookup_max\":3,\"prompt_lookup_min\":1}";
+    for (int i = 0; i < 3; i++) {
+        struct sl_engine_config cfg = {.speculative_config = config,
+                                       .max_num_seqs = i == 0 ? 1 : 16,
+                                       .max_num_batched_tokens = i == 1 ? 20 : 512,
+                                       .kv_cache_bytes = i == 1 ? 1 << 22 : 0};
+        struct sl_stats s = run_and_compare(cfg, 2, "drafts");
+        assert_true(s.n_draft_tokens > 200 && s.n_accepted_tokens > 40);
+    }
+}
+
 static void thread_counts(void **state)
 {
     (void)state;
@@ -282,7 +298,7 @@ int main(void)
         cmocka_unit_test(mixed_batches),    cmocka_unit_test(chunk_sizes),
         cmocka_unit_test(preemption),       cmocka_unit_test(prefix_cache_hit_and_miss),
         cmocka_unit_test(page_sizes),       cmocka_unit_test(thread_counts),
-        cmocka_unit_test(instruction_sets),
+        cmocka_unit_test(instruction_sets), cmocka_unit_test(drafts),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -196,7 +196,7 @@ static void take_back_some(struct rig *g)
             sl_input_byte(&g->in) % 4 != 0)
             continue;
         struct sl_seq *q = &g->items[fs->item].seq;
-        sl_sched_take_back(&g->s, q);
+        sl_sched_take_back(&g->s, q, 1);
         g->m.seqs[fs->item].n_computed--;
         q->n_pending--;
         q->waits = true;

@@ -31,8 +31,13 @@ static void render(struct sl_buf *b, const char *model_name)
                           .prefix_queries = 1000,
                           .prefix_hits = 400,
                           .preemptions = 1,
+                          .n_drafts = 20,
+                          .n_draft_tokens = 40,
+                          .n_accepted_tokens = 31,
+                          .n_accepted_at = {18, 13},
                           .finished = {0, 5, 6, 7, 8}};
-    struct sl_model_info info = {.block_size = 16, .n_pages = 100, .kv_dtype = "f16"};
+    struct sl_model_info info = {
+        .block_size = 16, .n_pages = 100, .kv_dtype = "f16", .num_speculative_tokens = 2};
     const struct sl_http_stats *http[] = {&http_stats[0], &http_stats[1]};
     int n_bounds;
     const double *bounds = sl_hist_bounds(offsetof(struct sl_stats, ttft_s), &n_bounds);
@@ -90,6 +95,11 @@ static void test_names_and_values(void **state)
         "vllm:prefix_cache_queries_total{" M "} 1000.0",
         "vllm:prefix_cache_hits_total{" M "} 400.0",
         "vllm:num_preemptions_total{" M "} 1.0",
+        "vllm:spec_decode_num_drafts_total{" M "} 20.0",
+        "vllm:spec_decode_num_draft_tokens_total{" M "} 40.0",
+        "vllm:spec_decode_num_accepted_tokens_total{" M "} 31.0",
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{" M ",position=\"0\"} 18.0",
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total{" M ",position=\"1\"} 13.0",
         "vllm:request_success_total{" M ",finished_reason=\"stop\"} 5.0",
         "vllm:request_success_total{" M ",finished_reason=\"length\"} 6.0",
         "vllm:request_success_total{" M ",finished_reason=\"abort\"} 7.0",
