@@ -133,6 +133,19 @@ POOLED = {
     ),
 }
 
+GEMMA3 = dict(
+    head_dim=16,
+    num_hidden_layers=4,
+    sliding_window=9,
+    sliding_window_pattern=3,
+    query_pre_attn_scalar=24,
+    pad_token_id=0,
+    rope_parameters=dict(
+        full_attention=dict(rope_type="linear", rope_theta=3000.0, factor=3.0),
+        sliding_attention=dict(rope_type="default", rope_theta=100.0),
+    ),
+)
+
 # As MODELS; at the end of the list, as a model's place in it is its seed.
 MORE = {
     "olmo2": (
@@ -144,8 +157,7 @@ MORE = {
     "smollm3": (
         "SmolLM3",
         dict(
-            num_hidden_layers=3,
-            no_rope_layer_interval=2,
+            num_hidden_layers=4,  # the last without positions
             pad_token_id=0,
             tie_word_embeddings=True,
             rope_parameters=plain(5000.0),
@@ -165,6 +177,13 @@ MORE = {
         ),
         torch.bfloat16,
         "new",
+    ),
+    "gemma3": ("Gemma3", GEMMA3, torch.float32, "new"),
+    "gemma3_bf16": (  # as a GGUF can say it
+        "Gemma3",
+        dict(GEMMA3, num_hidden_layers=6, sliding_window_pattern=6, query_pre_attn_scalar=16),
+        torch.bfloat16,
+        "old",
     ),
     "qwen3_moe": (
         "Qwen3Moe",
@@ -201,13 +220,14 @@ TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 def randomise(model, generator):
     """Matrices at about 1.3 / sqrt(K), norms near 1, biases large enough to be seen."""
+    one = 0 if type(model).__name__.startswith("Gemma") else 1  # whose norms are 1 + w
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=generator)
             if name.endswith("bias"):
                 p.copy_(noise * 0.3)
             elif p.dim() == 1:
-                p.copy_(1 + noise * 0.2)
+                p.copy_(one + noise * 0.2)
             else:
                 p.copy_(noise * 1.3 / p.shape[-1] ** 0.5)
 
@@ -218,6 +238,10 @@ def config_json(config, spelling):
         c.pop(key, None)
     if spelling == "old":  # as transformers before 5 wrote it
         rope = dict(c.pop("rope_parameters"))
+        if "sliding_attention" in rope:
+            c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+            rope = dict(rope["full_attention"])
+            c.pop("layer_types")
         c["rope_theta"] = rope.pop("rope_theta")
         c["rope_scaling"] = None if rope["rope_type"] == "default" else rope
     return json.dumps(c, indent=1, sort_keys=True) + "\n"
@@ -243,7 +267,8 @@ def one_by_one(stored):
 
 def generate(name, seed):
     family, args, dtype, spelling = (MODELS | MORE)[name]
-    config = getattr(transformers, family + "Config")(**{**SMALL, **args})
+    kind = family + "TextConfig" if family == "Gemma3" else family + "Config"
+    config = getattr(transformers, kind)(**{**SMALL, **args})
     config.architectures = [family + "ForCausalLM"]
     config._attn_implementation = "eager"
     model = getattr(transformers, family + "ForCausalLM")(config).eval()
@@ -251,6 +276,9 @@ def generate(name, seed):
     randomise(model, generator)
     stored = {k: v.to(dtype).contiguous() for k, v in model.state_dict().items()}
     model.load_state_dict({k: v.float() for k, v in stored.items()})
+    embedding = model.get_input_embeddings()
+    if hasattr(embedding, "embed_scale"):  # which the model rounds to the format it computes in
+        embedding.embed_scale.copy_(embedding.embed_scale.to(dtype).float())
     ids = torch.randint(0, config.vocab_size, (1, N_TOKENS), generator=generator)
     with torch.no_grad():
         logits = model.float()(ids, use_cache=False).logits[0].float()

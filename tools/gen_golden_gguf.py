@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Writes tests/golden/gguf/<name>.gguf: encoders of tests/golden/models as GGUF files. The gguf package says how tensors
-and keys are called; what converters change is done here: without the positions in front that RoBERTa does not use, and
-with vectors as float32.
+"""Writes tests/golden/gguf/<name>.gguf: models of tests/golden/models as GGUF files. The gguf package says how tensors
+and keys are called; what converters change is done here: without the positions in front that RoBERTa does not use,
+with vectors as float32, Gemma's norms with the 1 that is added, SmolLM3's rows of q and k in the order of interleaved
+pairs.
 
 Needs gguf and numpy; run from the repository root:
     python3 tools/gen_golden_gguf.py
@@ -24,7 +25,7 @@ def read_safetensors(path):
     n = struct.unpack("<Q", raw[:8])[0]
     for name, t in json.loads(raw[8 : 8 + n]).items():
         if name != "__metadata__":
-            assert t["dtype"] == "BF16"
+            assert t["dtype"] == "BF16", name
             begin, end = t["data_offsets"]
             yield name, np.frombuffer(raw[8 + n + begin : 8 + n + end], np.uint16).reshape(t["shape"])
 
@@ -60,7 +61,61 @@ def write(name, pooling):
     print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
 
 
+# What llama.cpp's converters permute, and add to norms.
+DECODERS = {
+    "olmo2": (gguf.MODEL_ARCH.OLMO2, False, 0),
+    "smollm3": (gguf.MODEL_ARCH.SMOLLM3, True, 0),
+    "gemma3_bf16": (gguf.MODEL_ARCH.GEMMA3, False, 1),
+}
+
+
+def interleave(bits, n_heads):
+    half = bits.reshape(n_heads, 2, bits.shape[0] // n_heads // 2, *bits.shape[1:])
+    return half.swapaxes(1, 2).reshape(bits.shape)
+
+
+def write_decoder(name, arch, permuted, plus):
+    config = json.loads((MODELS / name / "config.json").read_text())
+    writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), gguf.MODEL_ARCH_NAMES[arch])
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    rope = config.get("rope_parameters") or config
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head_dim)
+    writer.add_value_length(head_dim)
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(rope["rope_theta"])
+    if "rope_local_base_freq" in config:
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_float32(f"{gguf.MODEL_ARCH_NAMES[arch]}.rope.freq_base_swa", config["rope_local_base_freq"])
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(config["rope_scaling"]["factor"])
+    names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
+    for hf, bits in read_safetensors(MODELS / name / "model.safetensors"):
+        to = names.get_name(hf, try_suffixes=(".weight", ".bias"))
+        assert to, hf
+        if permuted and ("q_proj" in hf or "k_proj" in hf):
+            bits = interleave(bits, heads if "q_proj" in hf else kv_heads)
+        if bits.ndim == 1:
+            f = (bits.astype(np.uint32) << 16).view(np.float32)
+            writer.add_tensor(to, f + np.float32(plus) if "norm" in hf else f)
+        else:
+            writer.add_tensor(to, np.ascontiguousarray(bits).view(np.uint8), raw_dtype=gguf.GGMLQuantizationType.BF16)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    print(f"{name}: {(OUT / f'{name}.gguf').stat().st_size} bytes")
+
+
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
     for model, kind in POOLING.items():
         write(model, kind)
+    for model, how in DECODERS.items():
+        write_decoder(model, *how)

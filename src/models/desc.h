@@ -76,7 +76,11 @@ struct sl_hparams {
     uint8_t dense_layers[SL_MAX_LAYERS]; /* 1: this one has none */
     bool norm_top_experts;               /* a token's experts weigh 1 together */
     int32_t rope_dims, v_dim;            /* read only to refuse what is not built */
-    int32_t scale_rows, scale_cols;      /* blocks of FP8 scales, where their shape says blocks */
+    int32_t window_pattern;              /* else the last of so many layers is not windowed */
+    int32_t query_scalar;                /* scores are divided by its root; 0: by head_dim's */
+    double attn_softcap, logit_softcap;
+    bool bidirectional;
+    int32_t scale_rows, scale_cols; /* blocks of FP8 scales, where their shape says blocks */
     enum sl_int4_kind int4;
     int32_t int4_group;        /* columns that share a scale; -1: all of a row */
     int32_t n_types, n_labels; /* token types of an encoder, outputs of a classifier */
@@ -190,6 +194,8 @@ enum sl_shard { /* how tensor parallelism would cut it */
 
 enum sl_weight_flags {
     SL_W_ROPE_ROWS = 1 << 0, /* rows are head dimensions that RoPE pairs up */
+    SL_W_PLUS_ONE =
+        1 << 1, /* the norm's weights are 1 + w: safetensors hold w, GGUF files the sum */
 };
 
 struct sl_weight_desc {
@@ -276,6 +282,7 @@ struct sl_model_desc {
     int32_t n_names, n_hparams, n_weights, n_ropes;
     bool encoder;          /* whole texts in one step, no tokens come out */
     bool behind_pad;       /* places begin behind the padding token's id; one type of token */
+    bool scaled_embedding; /* embeddings are multiplied by the root of the width */
     bool gguf_interleaved; /* GGUF converters reorder q and k rows for interleaved RoPE */
     /* Refuses what the family cannot run and fills layers[hp->n_layers], which hold what hp says of
      * every layer alike (sl_plan_layers). */

@@ -56,7 +56,8 @@ struct sl_model {
     struct sl_pooling pool;
     bool yes_no; /* scores: token 1's share of the next token among these two */
     int32_t yes_no_ids[2];
-    struct sl_backend *be;              /* NULL until loaded */
+    struct sl_backend *be; /* NULL until loaded */
+    float embed_scale;
     struct sl_rope ropes[SL_MAX_ROPES]; /* as many as the family has */
     float *inv_freq;                    /* backend memory behind theirs */
 };

@@ -158,6 +158,8 @@ static float *read_vector(const struct sl_model *m, const struct sl_param *p)
     if (file == NULL)
         return NULL;
     sl_dtype_info(t->dtype)->to_f32(t->data, file, (int64_t)n);
+    for (size_t i = 0; i < n && !m->hp.from_gguf && (p->desc->flags & SL_W_PLUS_ONE) != 0; i++)
+        file[i] += 1;
     if (!rows_reordered(m, p->desc))
         return file;
     for (size_t r = 0; r < n; r++)
@@ -228,6 +230,21 @@ static int load_ropes(struct sl_model *m, struct sl_error *err)
     return rc;
 }
 
+/* As transformers rounds it: to the format of the embedding, if that is one of floats. */
+static float embed_scale(const struct sl_model *m)
+{
+    const struct sl_dtype_info *info = sl_dtype_info(sl_param(m, 0, SL_SLOT_EMBED)->src->dtype);
+    float scale = (float)sqrt((double)m->hp.hidden);
+    uint8_t rounded[4];
+    if (!m->desc->scaled_embedding)
+        return 1;
+    if (info->block_elems == 1) {
+        info->from_f32(&scale, rounded, 1);
+        info->to_f32(rounded, &scale, 1);
+    }
+    return scale;
+}
+
 void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
                             uint64_t *mapped)
 {
@@ -277,6 +294,7 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         rc = load_yes_no(m, err);
     if (rc == 0)
         rc = load_ropes(m, err);
+    m->embed_scale = embed_scale(m);
     if (rc == 0)
         rc = sl_experts_create(m, err);
     if (rc != 0) {

@@ -147,7 +147,7 @@ static int find_dict(const json_t *config, const struct sl_rope_desc *desc, stru
                        "config.json: %s per layer type is not supported by this family", d->name);
     if (by_kind) {
         d->obj = json_object_get(d->obj, desc->kind);
-        if (!json_is_object(d->obj))
+        if (d->obj != NULL && !json_is_null(d->obj) && !json_is_object(d->obj))
             return sl_fail(err, SL_EFORMAT, "config.json: %s.%s must be an object", d->name,
                            desc->kind);
         d->name = desc->kind;

@@ -257,9 +257,11 @@ static void embed(struct sl_run *r, const struct sl_batch *b)
     const struct sl_backend_vt *vt = m->be->vt;
     const struct sl_weight *words = sl_run_mat(r, 0, SL_SLOT_EMBED);
     if (!sl_param(m, 0, SL_SLOT_POSITIONS)->loaded) {
-        vt->embed(m->be,
-                  &(struct sl_op_embed){
-                      .ids = b->tokens, .n = b->n_tokens, .w = words, .scale = 1, .out = r->x});
+        vt->embed(m->be, &(struct sl_op_embed){.ids = b->tokens,
+                                               .n = b->n_tokens,
+                                               .w = words,
+                                               .scale = m->embed_scale,
+                                               .out = r->x});
         return;
     }
     vt->embed_positions(m->be, &(struct sl_op_embed_positions){

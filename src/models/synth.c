@@ -154,8 +154,8 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
         sl_rope_divisors(&s->hp.ropes[0], s->hp.head_dim, out);
         return;
     }
-    bool bias = strstr(t->name, "bias") != NULL;
-    draw(t->key, 0.1f, bias ? 0 : 1, out, t->dims[0]);
+    bool bias = strstr(t->name, "bias") != NULL, plus_one = (t->w->flags & SL_W_PLUS_ONE) != 0;
+    draw(t->key, 0.1f, bias || plus_one ? 0 : 1, out, t->dims[0]);
     const struct sl_dtype_info *info = sl_dtype_info(s->dtype);
     if (info->block_elems == 1 && t->dtype != s->dtype) {
         /* a GGUF keeps norms in f32: hold the values the folder's format would */
@@ -165,6 +165,8 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
             info->to_f32(tmp, &out[i], 1);
         }
     }
+    for (int64_t i = 0; i < t->dims[0] && plus_one && s->format == SL_CKPT_GGUF; i++)
+        out[i] += 1;
     if (t->reorder_hd != 0) {
         float head[SL_MAX_HEAD_DIM];
         for (int64_t h = 0; h < t->dims[0]; h += t->reorder_hd) {

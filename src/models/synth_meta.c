@@ -42,6 +42,8 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
 {
     const uint8_t *at = (const uint8_t *)hp + row->offset;
     int32_t i = row->type == SL_HP_INT ? *(const int32_t *)(const void *)at : 0;
+    if (row->type == SL_HP_FLOAT && *(const double *)(const void *)at == 0)
+        return;
     if (row->hf[0] == NULL || (row->type == SL_HP_INT && i == 0 && !row->required) ||
         (row->type == SL_HP_LABELS && *(const int32_t *)(const void *)at == 0) ||
         !is_listed(row, at, hp))
@@ -92,20 +94,9 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
     sl_buf_puts(b, ",\n");
 }
 
-static void config_rope(const struct sl_synth *s, struct sl_buf *b)
+/* The members of a table's object after its type. */
+static void config_rope_members(const struct sl_rope_params *p, struct sl_buf *b)
 {
-    const struct sl_rope_params *p = &s->hp.ropes[0];
-    if (s->old_rope) {
-        sl_buf_puts(b, " \"rope_theta\": ");
-        sl_buf_json_double(b, p->theta);
-        if (p->scaling == SL_ROPE_PLAIN)
-            return;
-        sl_buf_printf(b, ",\n \"rope_scaling\": {\"type\": \"%s\"", scaling_names[p->scaling]);
-    } else {
-        sl_buf_printf(b, " \"rope_parameters\": {\"rope_type\": \"%s\", \"rope_theta\": ",
-                      scaling_names[p->scaling]);
-        sl_buf_json_double(b, p->theta);
-    }
     if (p->scaling != SL_ROPE_PLAIN)
         sl_buf_printf(b, ", \"factor\": %.17g", p->factor);
     if (p->scaling == SL_ROPE_LLAMA3)
@@ -114,6 +105,38 @@ static void config_rope(const struct sl_synth *s, struct sl_buf *b)
     if (p->scaling == SL_ROPE_LLAMA3 || p->scaling == SL_ROPE_YARN)
         sl_buf_printf(b, ", \"original_max_position_embeddings\": %.0f", p->original_context);
     sl_buf_putc(b, '}');
+}
+
+static void config_old_rope(const struct sl_rope_desc *desc, const struct sl_rope_params *p,
+                            struct sl_buf *b)
+{
+    sl_buf_printf(b, " \"%s\": ", desc->hf_theta);
+    sl_buf_json_double(b, p->theta);
+    if (p->scaling == SL_ROPE_PLAIN)
+        return;
+    sl_buf_printf(b, ",\n \"rope_scaling\": {\"type\": \"%s\"", scaling_names[p->scaling]);
+    config_rope_members(p, b);
+}
+
+static void config_ropes(const struct sl_synth *s, const struct sl_model_desc *desc,
+                         struct sl_buf *b)
+{
+    for (int32_t i = 0; i < desc->n_ropes; i++) {
+        const struct sl_rope_params *p = &s->hp.ropes[i];
+        if (s->old_rope) {
+            sl_buf_puts(b, ",\n");
+            config_old_rope(&desc->ropes[i], p, b);
+            continue;
+        }
+        sl_buf_puts(b, i == 0 ? ",\n \"rope_parameters\": " : ", ");
+        if (desc->ropes[i].kind != NULL)
+            sl_buf_printf(b, "%s\"%s\": ", i == 0 ? "{" : "", desc->ropes[i].kind);
+        sl_buf_printf(b, "{\"rope_type\": \"%s\", \"rope_theta\": ", scaling_names[p->scaling]);
+        sl_buf_json_double(b, p->theta);
+        config_rope_members(p, b);
+    }
+    if (!s->old_rope && desc->n_ropes > 0 && desc->ropes[0].kind != NULL)
+        sl_buf_putc(b, '}');
 }
 
 static void config_fp8(enum sl_synth_scales scales, struct sl_buf *b)
@@ -234,7 +257,6 @@ int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc 
                   name->hf_architecture, name->hf_model_type);
     for (int32_t i = 0; i < desc->n_hparams; i++)
         config_row(&desc->hparams[i], &s->hp, &b);
-    sl_buf_printf(&b, " \"torch_dtype\": \"%s\",\n", torch_name(s->dtype));
     if (s->dtype == SL_DTYPE_FP8_E4M3)
         config_fp8(s->scales, &b);
     if (s->int4 != SL_INT4_NONE)
@@ -243,7 +265,8 @@ int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc 
         sl_buf_printf(&b, " \"bos_token_id\": %d,\n", s->bos);
     if (s->eos > 0)
         sl_buf_printf(&b, " \"eos_token_id\": %d,\n", s->eos);
-    config_rope(s, &b);
+    sl_buf_printf(&b, " \"torch_dtype\": \"%s\"", torch_name(s->dtype));
+    config_ropes(s, desc, &b);
     sl_buf_puts(&b, "\n}\n");
     if ((rc = write_text(&b, dir, "config.json", err)) != 0)
         return rc;
@@ -267,7 +290,9 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
         return;
     snprintf(key, sizeof key, "%s.%s", arch, row->gguf);
     if (row->type == SL_HP_FLOAT) {
-        sl_gguf_writer_add_f32(w, key, (float)*(const double *)(const void *)at);
+        double x = *(const double *)(const void *)at;
+        if (x != 0)
+            sl_gguf_writer_add_f32(w, key, (float)x);
     } else if (row->type == SL_HP_INT) {
         int32_t i = *(const int32_t *)(const void *)at;
         if (row->offset == offsetof(struct sl_hparams, v_dim) ||
@@ -278,11 +303,11 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
     }
 }
 
-static void metadata_rope(const struct sl_rope_params *p, const char *arch,
-                          struct sl_gguf_writer *w)
+static void metadata_rope(const struct sl_rope_desc *desc, const struct sl_rope_params *p,
+                          const char *arch, struct sl_gguf_writer *w)
 {
     char key[128];
-    snprintf(key, sizeof key, "%s.rope.freq_base", arch);
+    snprintf(key, sizeof key, "%s.%s", arch, desc->gguf_theta);
     sl_gguf_writer_add_f32(w, key, (float)p->theta);
     if (p->scaling != SL_ROPE_LINEAR && p->scaling != SL_ROPE_YARN)
         return; /* llama3 is the tensor rope_freqs.weight */
@@ -336,7 +361,8 @@ int sl_synth_add_metadata(const struct sl_synth *s, const struct sl_model_desc *
     sl_gguf_writer_add_str(w, "general.name", "random");
     for (int32_t i = 0; i < desc->n_hparams; i++)
         metadata_row(&desc->hparams[i], &s->hp, arch, w);
-    metadata_rope(&s->hp.ropes[0], arch, w);
+    for (int32_t i = 0; i < desc->n_ropes; i++)
+        metadata_rope(&desc->ropes[i], &s->hp.ropes[i], arch, w);
     if (s->bos > 0)
         sl_gguf_writer_add_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)s->bos);
     if (s->eos > 0)

@@ -103,6 +103,17 @@
     SL_W_LAYER(K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", HD, NONE, NONE),          \
      .when = SL_HAS_QK_NORM}
 
+/* Norms before and behind attention and MLP. */
+#define SL_WEIGHTS_SANDWICH_PLUS_ONE                                                              \
+    SL_W_LAYER(ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", H, NONE, NONE),           \
+     .flags = SL_W_PLUS_ONE},                                                                     \
+    SL_W_LAYER(ATTN_OUT_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", H, \
+               NONE, NONE), .flags = SL_W_PLUS_ONE},                                              \
+    SL_W_LAYER(FFN_NORM, "pre_feedforward_layernorm.weight", "ffn_norm.weight", H, NONE, NONE),   \
+     .flags = SL_W_PLUS_ONE},                                                                     \
+    SL_W_LAYER(FFN_OUT_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", H,      \
+               NONE, NONE), .flags = SL_W_PLUS_ONE}
+
 #define SL_WEIGHTS_FFN_NORM                                                                       \
     SL_W_LAYER(FFN_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", H, NONE, NONE)}
 

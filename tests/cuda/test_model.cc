@@ -64,6 +64,8 @@ static const model models[] = {
     {"qwen3-q8_0", "qwen3", 4, 1, 32, SL_DTYPE_Q8_0, 128, 192, "bf16", 0, 0},
     {"qwen2-fp8", "qwen2", 2, 2, 16, SL_DTYPE_FP8_E4M3, 64, 160, "fp8", 0, 0},
     {"llama-q4_k", "llama", 2, 1, 128, SL_DTYPE_Q4_K, 256, 256, nullptr, 0, 0},
+    {"olmo2-bf16", "olmo2", 4, 2, 32, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0},
+    {"gemma3-bf16", "gemma3", 2, 1, 64, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0},
     {"qwen3-int4", "qwen3", 4, 2, 32, SL_DTYPE_INT4_G128, 128, 256, nullptr, 0, 0},
 };
 
@@ -92,6 +94,7 @@ static void write_model(const model &m)
     s.hp.n_heads = m.heads;
     s.hp.n_kv_heads = m.kv_heads;
     s.hp.head_dim = m.head_dim;
+    s.hp.query_scalar = s.hp.query_scalar != 0 ? m.head_dim : 0;
     s.hp.n_layers = 2;
     s.hp.n_vocab = m.n_vocab != 0 ? m.n_vocab : 272;
     s.hp.context = m.context != 0 ? m.context : 256;

@@ -261,6 +261,24 @@ static const struct edit moe_edits[] = {
     {"decoder_sparse_step", "2", SL_EFORMAT, "layers.0.mlp.gate_proj.weight\" is missing"},
 };
 
+#define FULL "{\"full_attention\": {\"rope_theta\": 1e6, \"rope_type\": "
+static const struct edit gemma3_edits[] = {
+    {"final_logit_softcapping", "30", SL_EUNSUPPORTED, "final_logit_softcapping is 30"},
+    {"attn_logit_softcapping", "50", SL_EUNSUPPORTED, "attn_logit_softcapping is 50"},
+    {"use_bidirectional_attention", "true", SL_EUNSUPPORTED, "use_bidirectional_attention true"},
+    {"hidden_activation", "\"silu\"", SL_EUNSUPPORTED, "supported: gelu_pytorch_tanh"},
+    {"query_pre_attn_scalar", "0", SL_EFORMAT, "query_pre_attn_scalar is 0, must be 1 to"},
+    {"sliding_window_pattern", "0", SL_EFORMAT, "sliding_window_pattern is 0, must be 1 to"},
+    {"layer_types", "[\"full_attention\"]", SL_EFORMAT, "layer_types has 1 entries"},
+    {"rope_parameters", FULL "\"yarn\"}}", SL_EFORMAT, "full_attention.factor is missing"},
+    {"rope_parameters", FULL "7}}", SL_EFORMAT, "full_attention.rope_type must be a string"},
+    {"rope_parameters", "{\"full_attention\": {}, \"sliding_attention\": 7}", SL_EFORMAT,
+     "rope_parameters.sliding_attention must be an object"},
+    {"rope_parameters", FULL "\"linear\", \"factor\": 8}}", 0, NULL},
+    {"rope_local_base_freq", "1", SL_EFORMAT, "rope_local_base_freq is 1, must be 2 to"},
+    {"tie_word_embeddings", NULL, 0, NULL},
+};
+
 static const struct edit bert_edits[] = {
     INT_ROW("max_position_embeddings"),
     {"hidden_act", "\"relu\"", SL_EUNSUPPORTED,
@@ -308,6 +326,9 @@ static void test_config_json(void **state)
     make_folder("qwen3moe", OUT "/edit_moe", &s);
     for (size_t i = 0; i < SL_COUNT(moe_edits); i++)
         apply(OUT "/edit_moe", &moe_edits[i]);
+    make_folder("gemma3", OUT "/edit_gemma3", &s);
+    for (size_t i = 0; i < SL_COUNT(gemma3_edits); i++)
+        apply(OUT "/edit_gemma3", &gemma3_edits[i]);
     make_folder("bert-classifier", OUT "/edit_bert", &s);
     for (size_t i = 0; i < SL_COUNT(bert_edits); i++)
         apply(OUT "/edit_bert", &bert_edits[i]);

@@ -11,8 +11,10 @@
 static const char *const goldens[] = {
     "llama2",         "llama3",    "llama_bias_linear", "mistral", "qwen2",
     "qwen2_window",   "qwen3",     "qwen3_yarn",        "olmo2",   "smollm3",
-    "smollm3_window", "qwen3_moe", "qwen3_moe_mixed",
+    "smollm3_window", "qwen3_moe", "qwen3_moe_mixed",   "gemma3",  "gemma3_bf16",
 };
+/* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
+static const char *const ggufs[] = {"olmo2", "smollm3", "gemma3_bf16"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {
@@ -51,14 +53,16 @@ static double largest_difference(const float *have, const float *want, size_t n)
     return most / sqrt(squares / (double)n - sum / (double)n * (sum / (double)n));
 }
 
-static void check(const char *name, const char *isa, double *worst)
+static void check(const char *name, bool gguf, const char *isa, double *worst)
 {
     struct golden want;
     struct rig g;
-    char folder[200];
+    char path[200];
     int32_t pages[8];
-    open_golden(&want, name, folder, sizeof folder);
-    rig_open(&g, folder, &(struct rig_options){.isa = isa, .kv_dtype = "f32"});
+    open_golden(&want, name, path, sizeof path);
+    if (gguf)
+        snprintf(path, sizeof path, "tests/golden/gguf/%s.gguf", name);
+    rig_open(&g, path, &(struct rig_options){.isa = isa, .kv_dtype = "f32"});
     assert_int_equal(g.n_vocab, want.n_vocab);
     rig_pages(pages, 8, 3, true);
     size_t v = (size_t)g.n_vocab;
@@ -89,9 +93,19 @@ static void test_goldens(void **state)
         }
         for (size_t m = 0; m < SL_COUNT(goldens); m++) {
             double worst = 0;
-            check(goldens[m], isas[i], &worst);
+            check(goldens[m], false, isas[i], &worst);
             printf("%-18s %-7s worst NMSE %.2e\n", goldens[m], isas[i], worst);
         }
+    }
+}
+
+static void test_ggufs(void **state)
+{
+    (void)state;
+    for (size_t m = 0; m < SL_COUNT(ggufs); m++) {
+        double worst = 0;
+        check(ggufs[m], true, "c", &worst);
+        printf("%-18s gguf    worst NMSE %.2e\n", ggufs[m], worst);
     }
 }
 
@@ -172,6 +186,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_goldens),
+        cmocka_unit_test(test_ggufs),
         cmocka_unit_test(test_foreign_gguf),
         cmocka_unit_test(test_facts),
     };

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ * Gemma 3 (text): norms of 1 + w before and behind each sublayer, q and k normed by head,
+ * embeddings times the root of their width, and five windowed layers to each full one, with a table
+ * of rotations for each kind.
+ */
+#include "base/check.h"
+#include "models/desc.h"
+#include "models/tables.h"
+
+#include <math.h>
+
+static const struct sl_model_name names[] = {
+    {.id = "gemma3",
+     .hf_architecture = "Gemma3ForCausalLM",
+     .hf_model_type = "gemma3_text",
+     .gguf_architecture = "gemma3",
+     .has = SL_HAS_QK_NORM,
+     .head_dim = 256},
+};
+
+/* clang-format off */
+static const struct sl_hparam_desc hparams[] = {
+    SL_HPARAMS_TRANSFORMER,
+    {NULL, {"hidden_activation"}, SL_HP_CHOICE, .value = "gelu_pytorch_tanh"},
+    SL_HPARAM_TIED(true),
+    {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096,
+     .min = 1, .max = SL_MAX_CONTEXT},
+    {NULL, {"sliding_window_pattern", "_sliding_window_pattern"}, SL_HP_INT,
+     SL_HP_AT(window_pattern), .def = 6, .min = 1, .max = SL_MAX_LAYERS},
+    {NULL, {"layer_types"}, SL_HP_LAYER_TYPES, SL_HP_AT(layer_types)},
+    {NULL, {"query_pre_attn_scalar"}, SL_HP_INT, SL_HP_AT(query_scalar), .hf_def = 256, .min = 1,
+     .max = SL_MAX_HIDDEN},
+    {"attn_logit_softcapping", {"attn_logit_softcapping"}, SL_HP_FLOAT, SL_HP_AT(attn_softcap),
+     .min = 0, .max = 0},
+    {"final_logit_softcapping", {"final_logit_softcapping"}, SL_HP_FLOAT, SL_HP_AT(logit_softcap),
+     .min = 0, .max = 0},
+    {NULL, {"use_bidirectional_attention"}, SL_HP_BOOL, SL_HP_AT(bidirectional)},
+    {NULL, {"attention_bias"}, SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
+};
+
+static const struct sl_weight_desc weights[] = {
+    {.slot = SL_SLOT_EMBED, .hf = "model.embed_tokens.weight", .gguf = "token_embd.weight",
+     .rows = SL_DIM_V, .cols = SL_DIM_H, .shard = SL_SHARD_ROWS},
+    {.slot = SL_SLOT_FINAL_NORM, .hf = "model.norm.weight", .gguf = "output_norm.weight",
+     .rows = SL_DIM_H, .flags = SL_W_PLUS_ONE},
+    {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,
+     .cols = SL_DIM_H, .shard = SL_SHARD_ROWS, .when = SL_HAS_HEAD},
+    SL_WEIGHTS_SANDWICH_PLUS_ONE,
+    SL_WEIGHTS_GQA,
+    SL_WEIGHTS_QKV_BIAS,
+    SL_WEIGHTS_O_BIAS,
+    SL_W_LAYER(Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", HD, NONE, NONE),
+     .flags = SL_W_PLUS_ONE},
+    SL_W_LAYER(K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", HD, NONE, NONE),
+     .flags = SL_W_PLUS_ONE},
+    SL_WEIGHTS_FFN_GATED,
+};
+/* clang-format on */
+
+enum { GLOBAL, LOCAL }; /* tables of rotations */
+
+static const struct sl_rope_desc ropes[] = {
+    [GLOBAL] = {.kind = "full_attention",
+                .hf_theta = "rope_theta",
+                .gguf_theta = "rope.freq_base",
+                .theta = 1000000,
+                .scaled = true},
+    [LOCAL] = {.kind = "sliding_attention",
+               .hf_theta = "rope_local_base_freq",
+               .gguf_theta = "rope.freq_base_swa",
+               .theta = 10000},
+};
+
+/* What scores are divided by the root of. A GGUF does not say it; it is the head dimension in all
+ * models but the one of 62 layers (27B). */
+static int32_t query_scalar(const struct sl_hparams *hp)
+{
+    if (hp->query_scalar > 0)
+        return hp->query_scalar;
+    return hp->from_gguf && hp->n_layers == 62 ? hp->hidden / hp->n_heads : hp->head_dim;
+}
+
+static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
+                struct sl_layer_desc *layers, struct sl_error *err)
+{
+    (void)name;
+    if (hp->bidirectional)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "config.json: use_bidirectional_attention true is not supported");
+    for (int32_t i = 0; i < hp->n_layers; i++) {
+        bool windowed = hp->layer_types[i] == SL_LAYER_BY_INDEX ? (i + 1) % hp->window_pattern != 0
+                                                                : hp->layer_types[i] == SL_LAYER_ON;
+        layers[i].act = SL_ACT_GELU_TANH;
+        layers[i].norms = SL_NORM_IN | SL_NORM_OUT;
+        layers[i].rope = windowed ? LOCAL : GLOBAL;
+        layers[i].window = windowed ? hp->window : 0;
+        layers[i].attn_scale = (float)(1.0 / sqrt((double)query_scalar(hp)));
+    }
+    return 0;
+}
+
+static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
+{
+    *hp = (struct sl_hparams){
+        .hidden = 64,
+        .intermediate = 160,
+        .n_layers = 6,
+        .n_heads = 4,
+        .n_kv_heads = 2,
+        .head_dim = 16,
+        .n_vocab = 320,
+        .context = 512,
+        .norm_eps = 1e-6,
+        .has = name->has,
+        .ropes = {[GLOBAL] = {.theta = 1000000}, [LOCAL] = {.theta = 10000}},
+        .window = 24,
+        .window_pattern = 6,
+        .query_scalar = 16,
+    };
+}
+
+const struct sl_model_desc sl_model_gemma = {
+    .id = "gemma",
+    .names = names,
+    .hparams = hparams,
+    .weights = weights,
+    .ropes = ropes,
+    .n_names = SL_COUNT(names),
+    .n_hparams = SL_COUNT(hparams),
+    .n_weights = SL_COUNT(weights),
+    .n_ropes = SL_COUNT(ropes),
+    .scaled_embedding = true,
+    .plan = plan,
+    .tiny = tiny,
+};
