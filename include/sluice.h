@@ -536,8 +536,8 @@ struct sl_stats { /* a consistent copy */
     uint64_t grammar_forced;              /* tokens that took no step of their own */
     uint64_t n_drafts, n_draft_tokens;    /* steps of a sequence with drafts; tokens of them */
     uint64_t n_accepted_tokens, n_accepted_at[SL_MAX_DRAFTED]; /* chosen too; by place */
-    int32_t n_grammars, n_matchers;       /* in the cache; of sequences */
-    uint64_t grammar_bytes;               /* of the cache */
+    int32_t n_grammars, n_matchers;                            /* in the cache; of sequences */
+    uint64_t grammar_bytes;                                    /* of the cache */
     struct sl_hist grammar_compile_s, grammar_mask_s;
     int32_t n_adapters, n_adapters_resident;   /* known; of those, or of requests, in memory */
     int32_t max_adapters_active;               /* 0: not enabled */

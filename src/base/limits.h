@@ -73,7 +73,7 @@
 /* engine */
 #define SL_MAX_SEQS        1024 /* sequences of one step */
 #define SL_MAX_STEP_TOKENS (1 << 17)
-#define SL_MAX_NGRAM       64   /* tokens looked up in a text */
+#define SL_MAX_NGRAM       64 /* tokens looked up in a text */
 #define SL_MAX_BLOCK_SIZE  256
 #define SL_MAX_THREADS     256
 
