@@ -8,23 +8,12 @@
  * no key, no path besides the model's, which /v1/models shows as well, and nothing of requests.
  */
 #include "base/check.h"
-#include "server/http/json_tree.h"
 #include "server/http/reply.h"
 #include "server/http/route.h"
 #include "text/tokenizer/tokenizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-
-static void reply(struct sl_conn *c, json_t *v)
-{
-    struct sl_buf b = {0};
-    if (v != NULL)
-        sl_json_put(&b, v);
-    b.failed |= v == NULL;
-    json_decref(v);
-    sl_reply_json(c, 200, &b);
-}
 
 /* The model that is asked about, or a refusal that is sent already. */
 static const struct sl_served *model_of(struct sl_conn *c)
@@ -77,14 +66,15 @@ void sl_api_props(struct sl_conn *c)
         return;
     const struct sl_model_info *info = sl_engine_info(m->eng);
     const struct sl_tokenizer *tok = sl_engine_tokenizer(m->eng);
-    reply(c, json_pack("{s:{s:i, s:o}, s:i, s:s, s:s, s:{s:b, s:b}, s:o, s:o, s:o, s:s, s:b}",
-                       "default_generation_settings", "n_ctx", (int)info->max_model_len, "params",
-                       sampling(&m->defaults), "total_slots", (int)info->max_num_seqs,
-                       "model_alias", m->name, "model_path", info->model_path, "modalities",
-                       "vision", 0, "audio", 0, "chat_template", chat_template(m), "bos_token",
-                       piece(tok, sl_tokenizer_bos(tok)), "eos_token",
-                       piece(tok, sl_tokenizer_eos(tok)), "build_info", "sluice-" SLUICE_VERSION,
-                       "is_sleeping", sl_engine_sleep_level(m->eng) > 0));
+    sl_reply_tree(
+        c,
+        json_pack("{s:{s:i, s:o}, s:i, s:s, s:s, s:{s:b, s:b}, s:o, s:o, s:o, s:s, s:b}",
+                  "default_generation_settings", "n_ctx", (int)info->max_model_len, "params",
+                  sampling(&m->defaults), "total_slots", (int)info->max_num_seqs, "model_alias",
+                  m->name, "model_path", info->model_path, "modalities", "vision", 0, "audio", 0,
+                  "chat_template", chat_template(m), "bos_token", piece(tok, sl_tokenizer_bos(tok)),
+                  "eos_token", piece(tok, sl_tokenizer_eos(tok)), "build_info",
+                  "sluice-" SLUICE_VERSION, "is_sleeping", sl_engine_sleep_level(m->eng) > 0));
 }
 
 /* Sequences have no fixed places here: as many slots are shown busy as requests run. With
@@ -114,7 +104,7 @@ void sl_api_slots(struct sl_conn *c)
         json_decref(slots);
         slots = NULL;
     }
-    reply(c, slots);
+    sl_reply_tree(c, slots);
 }
 
 /* ---- vLLM's */
@@ -126,12 +116,12 @@ void sl_api_tokenizer_info(struct sl_conn *c)
     if (m == NULL)
         return;
     const struct sl_tokenizer *tok = sl_engine_tokenizer(m->eng);
-    reply(c,
-          json_pack("{s:s, s:i, s:i, s:o, s:o, s:o}", "tokenizer_class", "PreTrainedTokenizerFast",
-                    "model_max_length", (int)sl_engine_info(m->eng)->max_model_len, "vocab_size",
-                    (int)sl_tokenizer_n_vocab(tok), "bos_token", piece(tok, sl_tokenizer_bos(tok)),
-                    "eos_token", piece(tok, sl_tokenizer_eos(tok)), "chat_template",
-                    chat_template(m)));
+    sl_reply_tree(
+        c, json_pack("{s:s, s:i, s:i, s:o, s:o, s:o}", "tokenizer_class", "PreTrainedTokenizerFast",
+                     "model_max_length", (int)sl_engine_info(m->eng)->max_model_len, "vocab_size",
+                     (int)sl_tokenizer_n_vocab(tok), "bos_token", piece(tok, sl_tokenizer_bos(tok)),
+                     "eos_token", piece(tok, sl_tokenizer_eos(tok)), "chat_template",
+                     chat_template(m)));
 }
 
 /* ---- SGLang's */
@@ -142,12 +132,13 @@ void sl_api_model_info(struct sl_conn *c)
     if (m == NULL)
         return;
     const struct sl_model_info *info = sl_engine_info(m->eng);
-    reply(c, json_pack("{s:s, s:s, s:s, s:b, s:n, s:s, s:b, s:b, s:s, s:[s]}", "model_path",
-                       info->model_path, "tokenizer_path", info->model_path, "served_model_name",
-                       m->name, "is_generation", info->n_pooled == 0, "preferred_sampling_params",
-                       "weight_version", "default", "has_image_understanding", 0,
-                       "has_audio_understanding", 0, "model_type", info->architecture,
-                       "architectures", info->architecture));
+    sl_reply_tree(c,
+                  json_pack("{s:s, s:s, s:s, s:b, s:n, s:s, s:b, s:b, s:s, s:[s]}", "model_path",
+                            info->model_path, "tokenizer_path", info->model_path,
+                            "served_model_name", m->name, "is_generation", info->n_pooled == 0,
+                            "preferred_sampling_params", "weight_version", "default",
+                            "has_image_understanding", 0, "has_audio_understanding", 0,
+                            "model_type", info->architecture, "architectures", info->architecture));
 }
 
 void sl_api_server_info(struct sl_conn *c)
@@ -159,18 +150,18 @@ void sl_api_server_info(struct sl_conn *c)
     const struct sl_model_info *info = sl_engine_info(m->eng);
     sl_engine_stats(m->eng, &st);
     const int64_t n_tokens = (int64_t)info->n_pages * info->block_size;
-    reply(c,
-          json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:i, s:I, s:I, s:i, s:i, s:s, s:s,"
-                    " s:i, s:i, s:s, s:s}",
-                    "model_id", m->name, "served_model_name", m->name, "model_path",
-                    info->model_path, "version", SLUICE_VERSION, "tp_size", 1, "dp_size", 1,
-                    "pp_size", 1, "is_embedding", info->n_pooled > 0, "context_length",
-                    (int)info->max_model_len, "max_total_num_tokens", (json_int_t)n_tokens,
-                    "max_total_tokens", (json_int_t)n_tokens, "max_running_requests",
-                    (int)info->max_num_seqs, "page_size", (int)info->block_size, "kv_cache_dtype",
-                    info->kv_dtype, "dtype", info->weight_dtype, "num_running_reqs",
-                    (int)st.n_running, "num_queue_reqs", (int)st.n_waiting, "disaggregation_mode",
-                    "null", "status", sl_engine_sleep_level(m->eng) > 0 ? "asleep" : "ready"));
+    sl_reply_tree(
+        c, json_pack("{s:s, s:s, s:s, s:s, s:i, s:i, s:i, s:b, s:i, s:I, s:I, s:i, s:i, s:s, s:s,"
+                     " s:i, s:i, s:s, s:s}",
+                     "model_id", m->name, "served_model_name", m->name, "model_path",
+                     info->model_path, "version", SLUICE_VERSION, "tp_size", 1, "dp_size", 1,
+                     "pp_size", 1, "is_embedding", info->n_pooled > 0, "context_length",
+                     (int)info->max_model_len, "max_total_num_tokens", (json_int_t)n_tokens,
+                     "max_total_tokens", (json_int_t)n_tokens, "max_running_requests",
+                     (int)info->max_num_seqs, "page_size", (int)info->block_size, "kv_cache_dtype",
+                     info->kv_dtype, "dtype", info->weight_dtype, "num_running_reqs",
+                     (int)st.n_running, "num_queue_reqs", (int)st.n_waiting, "disaggregation_mode",
+                     "null", "status", sl_engine_sleep_level(m->eng) > 0 ? "asleep" : "ready"));
 }
 
 /* ---- Kubernetes' */

@@ -102,16 +102,6 @@ static void add_adapter(void *arg, const struct sl_adapter_info *a)
     add(l, a->name, l->m->name, a->t_loaded_s * 1000000000);
 }
 
-static void reply(struct sl_conn *c, json_t *v)
-{
-    struct sl_buf b = {0};
-    if (v != NULL)
-        sl_json_put(&b, v);
-    b.failed |= v == NULL;
-    json_decref(v);
-    sl_reply_json(c, 200, &b);
-}
-
 void sl_api_ollama_tags(struct sl_conn *c)
 {
     const struct sl_server *s = c->loop->server;
@@ -127,7 +117,7 @@ void sl_api_ollama_tags(struct sl_conn *c)
         json_decref(out);
         out = NULL;
     }
-    reply(c, out);
+    sl_reply_tree(c, out);
 }
 
 /* What is in memory. It stays there: the time at which it would go is as far away as Ollama's own
@@ -156,7 +146,7 @@ void sl_api_ollama_ps(struct sl_conn *c)
         json_decref(out);
         out = NULL;
     }
-    reply(c, out);
+    sl_reply_tree(c, out);
 }
 
 void sl_api_ollama_version(struct sl_conn *c)

@@ -2,6 +2,7 @@
 #include "server/http/reply.h"
 
 #include "base/check.h"
+#include "server/http/json_tree.h"
 #include "server/http/route.h"
 #include "server/http/sse.h"
 #include "server/page/webui.h"
@@ -126,6 +127,15 @@ void sl_reply_json(struct sl_conn *c, int status, struct sl_buf *body)
         sl_reply_refusal(c, &r);
     }
     sl_buf_deinit(body);
+}
+
+void sl_reply_tree(struct sl_conn *c, json_t *v)
+{
+    struct sl_buf b = {.failed = v == NULL};
+    if (v != NULL)
+        sl_json_put(&b, v);
+    json_decref(v);
+    sl_reply_json(c, 200, &b);
 }
 
 void sl_reply_file(struct sl_conn *c, const char *content_type, int fd, uint64_t n_bytes)

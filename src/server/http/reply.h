@@ -8,6 +8,8 @@
 #include "server/conn.h"
 #include "server/http/route.h"
 
+#include <jansson.h>
+
 #define SL_EVENT_STREAM "text/event-stream; charset=utf-8"
 #define SL_NDJSON       "application/x-ndjson"
 
@@ -18,6 +20,8 @@ void sl_reply(struct sl_conn *c, int status, const char *content_type, const cha
               const char *body, size_t n_body);
 /* Frees body; a body that ran out of memory becomes a 503. */
 void sl_reply_json(struct sl_conn *c, int status, struct sl_buf *body);
+/* Status 200 with v as the body. Releases v; NULL means that building it ran out of memory. */
+void sl_reply_tree(struct sl_conn *c, json_t *v);
 /* The reply is what fd has, from its beginning; closes it. */
 void sl_reply_file(struct sl_conn *c, const char *content_type, int fd, uint64_t n_bytes);
 void sl_reply_refusal(struct sl_conn *c, const struct sl_refusal *r); /* status by the code */
