@@ -2,6 +2,7 @@
  * ebnf_parse.c - GBNF and Lark to rules. Lark: rules and terminals, strings, /regexes/, ranges,
  * ? * + ~n..m, [optional], aliases (ignored), %ignore, %json, %import of Lark's own module common.
  * Templates are refused, and so are other modules.
+ * Of llguidance's additions: %llguidance {} and name[capture], which do not change the language.
  */
 #include "base/check.h"
 #include "base/hash.h"
@@ -156,6 +157,10 @@ static bool at_rule(const struct sl_ebnf *g)
         look.at++;
         look.at += name_len(&look);
     }
+    if (g->lark && peek(&look) == '[') /* attributes: without a space before them */
+        do
+            look.at++;
+        while (look.at < look.size && strchr("\n[", peek(&look)) == NULL && !take(&look, "]"));
     while (peek(&look) == ' ' || peek(&look) == '\t')
         look.at++;
     SL_ASSERT(look.at <= look.size);
@@ -616,6 +621,46 @@ static void import(struct sl_ebnf *g)
         fail(g, SL_EINVAL, "missing )");
 }
 
+/* %llguidance {options}: they would change what is accepted, so that only none of them will do. */
+static void llguidance_options(struct sl_ebnf *g)
+{
+    SL_ASSERT(g->lark && g->rc == 0);
+    skip_space(g);
+    bool empty = take(g, "{");
+    if (empty)
+        skip_space(g);
+    if (!empty || !take(g, "}"))
+        fail(g, SL_EUNSUPPORTED, "options are not supported: %llguidance must be followed by {}");
+}
+
+/* llguidance's attributes of a rule: a capture names the rule's text for the client. Others limit
+ * or change what is generated. */
+static void attributes(struct sl_ebnf *g)
+{
+    size_t n_ignored;
+    SL_ASSERT(g->at > 0 && g->s[g->at - 1] == '[');
+    do {
+        skip_space(g);
+        size_t n = name_len(g);
+        if (n != 7 || memcmp(g->s + g->at, "capture", 7) != 0) {
+            sl_ebnf_fail(g, SL_EUNSUPPORTED, "attribute is not supported:", g->s + g->at, n);
+            return;
+        }
+        g->at += n;
+        skip_space(g);
+        if (take(g, "=")) {
+            skip_space(g);
+            if (peek(g) != '"')
+                fail(g, SL_EINVAL, "the attribute's value must be a string");
+            else
+                (void)string(g, &n_ignored);
+            skip_space(g);
+        }
+    } while (g->rc == 0 && take(g, ","));
+    if (g->rc == 0 && !take(g, "]"))
+        fail(g, SL_EINVAL, "] is expected after the attributes");
+}
+
 int sl_ebnf_parse(struct sl_ebnf *g)
 {
     for (skip_space(g); g->rc == 0 && g->at < g->size; skip_space(g)) {
@@ -625,6 +670,10 @@ int sl_ebnf_parse(struct sl_ebnf *g)
         }
         if (g->lark && take(g, "%import")) {
             import(g);
+            continue;
+        }
+        if (g->lark && take(g, "%llguidance")) {
+            llguidance_options(g);
             continue;
         }
         if (g->lark && peek(g) == '%') {
@@ -643,6 +692,10 @@ int sl_ebnf_parse(struct sl_ebnf *g)
         g->at += n;
         if (g->lark && take(g, "."))
             g->at += name_len(g);
+        if (g->lark && take(g, "["))
+            attributes(g);
+        if (g->rc != 0)
+            break;
         skip_space(g);
         g->at += g->lark ? 1 : 3;
         SL_ASSERT(g->at <= g->size && (g->rc != 0 || rule < g->n_rules));

@@ -163,6 +163,11 @@ static const struct {
      "start: \"call\" %json {\"type\":\"array\",\"items\":{\"type\":\"integer\"}} \";\"",
      {"call[];", "call[1, 2];"},
      {"call;", "call[\"x\"];"}},
+    {SL_GRAMMAR_EBNF, /* as guidance sends it */
+     "%llguidance {}\n\nstart: \"It is \" a b[\".\"]\na[capture]: A\n\nA: /[0-9]{2}/\n"
+     "     | \"no\"\nb[ capture = \"x:\" , capture]: \"!\"",
+     {"It is 12!", "It is no!."},
+     {"It is 1!", "It is no"}},
     {SL_GRAMMAR_STRUCTURAL,
      "{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"<f=a>\",\"schema\":{\"type\":"
      "\"object\",\"properties\":{\"x\":{\"type\":\"integer\"}},\"additionalProperties\":false},"
@@ -465,6 +470,11 @@ static const struct {
     {SL_GRAMMAR_STRUCTURAL,
      "{\"format\":{\"type\":\"grammar\",\"grammar\":\"\",\"syntax\":\"abnf\"}}", "syntax abnf"},
     {SL_GRAMMAR_STRUCTURAL, "{\"format\":{\"type\":\"grammar\"}}", "a grammar is not a string"},
+    {SL_GRAMMAR_EBNF, "%llguidance {\"a\": 1}\nstart: \"a\"", "options are not supported"},
+    {SL_GRAMMAR_EBNF, "start: a\na[capture, max_tokens=9]: /.*/",
+     "line 2: attribute is not supported: max_tokens"},
+    {SL_GRAMMAR_EBNF, "start: a\na[capture=9]: /.*/", "value must be a string"},
+    {SL_GRAMMAR_EBNF, "start: a\na[capture b]: /.*/", "] is expected after the attributes"},
     {SL_GRAMMAR_STRUCTURAL, "{\"format\":{}}", "a format is not an object with a type"},
     {SL_GRAMMAR_STRUCTURAL, "{\"format\":{\"type\":\"magic\"}}", "type magic"},
     {SL_GRAMMAR_STRUCTURAL, "{\"format\":{\"type\":\"ref\",\"name\":\"x\"}}",
