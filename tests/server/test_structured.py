@@ -100,6 +100,9 @@ def test_every_field(server):
              {"structured_outputs": {"grammar": gbnf}}, {"guided_json": schema}, {"guided_regex": "[5-7]"},
              {"guided_choice": ["5", "6", "7"]}, {"guided_grammar": gbnf}, {"grammar": gbnf},
              {"json_schema": schema}, {"json_schema": json.dumps(schema)},
+             # guidance's client of vLLM sends the old and the new name at once
+             {"guided_grammar": gbnf, "structured_outputs": {"grammar": gbnf}},
+             {"guided_json": schema, "structured_outputs": {"json": schema}},
              # SGLang's
              {"regex": "[5-7]"}, {"ebnf": gbnf}, {"structural_tag": {"format": {"type": "regex", "pattern": "[5-7]"}}},
              {"structural_tag": json.dumps({"format": {"type": "json_schema", "json_schema": schema}})}]
@@ -108,6 +111,14 @@ def test_every_field(server):
         status, reply = server.json("POST", "/v1/chat/completions", {
             "messages": [{"role": "user", "content": "A number"}], "max_tokens": 20} | form)
         assert status == 200 and reply["choices"][0]["message"]["content"] in ("5", "6", "7"), (form, reply)
+
+
+def test_two_different_constraints(server):
+    """Neither by another name nor of another kind, though the text is the same."""
+    for more, field in (({"guided_regex": "[5-8]"}, "guided_regex"), ({"guided_grammar": "[5-7]"}, "guided_grammar")):
+        status, reply = server.json("POST", "/v1/completions", {
+            "prompt": "A number", "structured_outputs": {"regex": "[5-7]"}} | more)
+        assert status == 400 and reply["error"]["message"] == f"structured_outputs.regex and {field} cannot be combined"
 
 
 def test_strict_answers_are_complete():

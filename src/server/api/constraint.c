@@ -44,6 +44,9 @@ static int take(struct source *out, const char *field, enum sl_grammar_kind kind
     if (want != NULL)
         return sl_refuse(r, SL_EINVAL, field, "%s must be %s, not %s", field, want,
                          sl_json_type_name(v));
+    /* Clients of several releases of vLLM send one constraint under its old and its new name. */
+    if (out->value != NULL && out->kind == kind && json_equal(out->value, v))
+        return 0;
     if (out->value != NULL)
         return sl_refuse(r, SL_EINVAL, field, "%s and %s cannot be combined", out->field, field);
     out->kind = kind;
