@@ -247,6 +247,22 @@ static int listen_all(struct acceptor *a, struct sl_error *err)
     return rc;
 }
 
+static atomic_int unwatched; /* the last signal that came while the loop did not watch for it */
+
+static void on_unwatched(int sig)
+{
+    atomic_store(&unwatched, sig);
+}
+
+/* The loop's handlers are there only while its events are. Before and after them, this one keeps a
+ * signal from ending the process: one that came early is handed to the loop, and one that comes
+ * while the server is torn down asks for what is happening already. */
+static void catch_unwatched(int sig)
+{
+    struct sigaction sa = {.sa_handler = on_unwatched, .sa_flags = SA_RESTART};
+    (void)sigaction(sig, &sa, NULL);
+}
+
 static int watch_stops(struct acceptor *a, struct sl_error *err)
 {
     static const int signals[2] = {SIGTERM, SIGINT};
@@ -259,8 +275,12 @@ static int watch_stops(struct acceptor *a, struct sl_error *err)
     }
     for (int i = 0; ok && a->server.cfg->handle_signals && i < 2; i++) {
         a->signals[i] = evsignal_new(base, signals[i], on_signal, a);
+        catch_unwatched(signals[i]);
         ok = a->signals[i] != NULL && event_add(a->signals[i], NULL) == 0;
     }
+    int early = atomic_exchange(&unwatched, 0);
+    if (ok && early != 0)
+        event_active(a->signals[early == SIGTERM ? 0 : 1], EV_SIGNAL, 1);
     if (ok && a->server.cfg->handle_signals && a->server.tls != NULL) {
         a->hangup = evsignal_new(base, SIGHUP, on_hangup, a);
         ok = a->hangup != NULL && event_add(a->hangup, NULL) == 0;

@@ -103,3 +103,13 @@ def test_a_model_that_cannot_be_loaded_leaves_no_socket(tmp_path):
 def test_starting_takes_no_longer_than_the_model():
     with Server("--threads", "1") as s:
         assert s.request("GET", "/health")[0] == 200
+
+
+def test_signals_until_the_process_ends():
+    """No signal ends the process in its own way, not even one that comes after the server has stopped."""
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        with Server("--null-model") as s:
+            while s.process.poll() is None:
+                s.process.send_signal(sig)
+                time.sleep(0.0005)
+            assert s.process.returncode == 0, s.log()
