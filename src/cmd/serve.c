@@ -349,9 +349,7 @@ static int open_port(struct serve_flags *f, struct sl_error *err)
 {
     int rc = sl_listeners_open(&f->server, &f->listeners, err);
     f->server.listeners = &f->listeners;
-    return rc == 0
-               ? sl_loading_start(&f->listeners, f->server.ssl_certfile != NULL, &f->loading, err)
-               : rc;
+    return rc == 0 ? sl_loading_start(&f->listeners, &f->server, &f->loading, err) : rc;
 }
 
 static void end_loading(struct serve_flags *f)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """TLS: Python's ssl and http.client talk to the server, old versions and hostile clients are turned away, a
 certificate is exchanged while serving."""
+import contextlib
 import http.client
 import json
 import os
@@ -15,7 +16,7 @@ import time
 import pytest
 
 from collector import Collector
-from serverproc import Server
+from serverproc import BINARY, Server
 
 if shutil.which("openssl") is None:
     pytest.skip("skip: no openssl program to make a certificate with", allow_module_level=True)
@@ -232,3 +233,41 @@ def test_a_collector_of_traces(certs, trusts, shows):
         s.wait_metric("sluice:trace_export_attempts_total", 1)
         assert s.stop() == 0
         assert len(c.bodies) == ((trusts, shows) == ("one", "two"))
+
+
+def test_while_a_model_is_loaded_probes_get_an_answer_over_tls(certs, tmp_path):
+    cert, key = certs["one"]
+    template, uds = str(tmp_path / "template"), str(tmp_path / "socket")
+    os.mkfifo(template)  # nobody writes it: loading does not end
+    context = ssl.create_default_context(cafile=str(cert))
+
+    def ask_loading(data):
+        with socket.socket(socket.AF_UNIX) as raw:
+            raw.settimeout(10)
+            raw.connect(uds)
+            with context.wrap_socket(raw, server_hostname="127.0.0.1") as s:
+                s.sendall(data)
+                reply = b""
+                while part := s.recv(65536):
+                    reply += part
+        return reply
+    with subprocess.Popen([BINARY, "serve", "--uds", uds, "--chat-template", template, "--threads", "1", "--ssl-certfile",
+                           str(cert), "--ssl-keyfile", str(key)], stderr=subprocess.PIPE) as p:
+        deadline = time.monotonic() + 10
+        while not os.path.exists(uds):
+            assert time.monotonic() < deadline and p.poll() is None
+            time.sleep(0.01)
+        try:
+            reply = ask_loading(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert reply.startswith(b"HTTP/1.1 503 ") and b'"message":"Loading model"' in reply
+            assert ask_loading(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n").startswith(b"HTTP/1.1 200 ")
+            large = b"POST /v1/completions HTTP/1.1\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200000
+            assert ask_loading(large).startswith(b"HTTP/1.1 503 ")
+            with socket.socket(socket.AF_UNIX) as plain:  # no TLS: closed
+                plain.settimeout(10)
+                plain.connect(uds)
+                plain.sendall(b"GET /livez HTTP/1.1\r\n\r\n")
+                with contextlib.suppress(ConnectionResetError):
+                    assert b"HTTP" not in plain.recv(4096)
+        finally:
+            p.kill()

@@ -4,9 +4,12 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "server/http/listen.h"
+#include "server/http/tls.h"
+#include "server/server.h"
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -14,10 +17,12 @@
 
 #define HEAD_BYTES 4096 /* of a request: its line and headers, as much as is looked at */
 #define HEAD_NS    UINT64_C(5000000000)
+#define READS      8 /* of one visitor in a row: TLS may hold more than poll knows of */
 #define LINGER_NS  UINT64_C(1000000000) /* for the client to read the reply */
 
 struct visitor {
     int fd;
+    struct sl_tls_session *tls; /* or NULL */
     bool answered; /* what still comes is thrown away, so that the reply is not cut off */
     uint64_t deadline_ns;
     size_t n;
@@ -26,7 +31,7 @@ struct visitor {
 
 struct sl_loading {
     struct sl_listeners listeners; /* a copy; not closed here */
-    bool tls;
+    struct sl_tls *tls;            /* or NULL */
     int stop_fd;
     pthread_t thread;
     int n_visitors;
@@ -52,34 +57,53 @@ static void answer(struct visitor *v)
                      live ? "" : "Retry-After: 1\r\n", is_head ? "" : body);
     SL_ASSERT(n > 0 && (size_t)n < sizeof reply);
     /* An empty socket buffer takes all of it; a peer that is gone needs none. */
-    (void)!send(v->fd, reply, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (v->tls != NULL) {
+        (void)!sl_tls_write(v->tls, reply, (size_t)n);
+        sl_tls_say_goodbye(v->tls);
+    } else {
+        (void)!send(v->fd, reply, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
     (void)shutdown(v->fd, SHUT_WR);
     v->answered = true;
     v->deadline_ns = sl_now_ns() + LINGER_NS;
+}
+
+static ssize_t read_from(struct visitor *v, char *to, size_t room)
+{
+    return v->tls != NULL ? sl_tls_read(v->tls, to, room) : recv(v->fd, to, room, MSG_DONTWAIT);
 }
 
 /* False: it is over. */
 static bool read_some(struct visitor *v)
 {
     char unread[HEAD_BYTES];
-    char *to = v->answered ? unread : v->head + v->n;
-    size_t room = v->answered ? sizeof unread : sizeof v->head - 1 - v->n;
-    ssize_t n = recv(v->fd, to, room, MSG_DONTWAIT);
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR;
-    if (n == 0)
-        return false;
-    if (v->answered)
-        return true;
-    v->n += (size_t)n;
-    v->head[v->n] = '\0';
-    if (v->n == sizeof v->head - 1 || memmem(v->head, v->n, "\r\n\r\n", 4) != NULL)
-        answer(v);
+    for (int i = 0; i < READS; i++) {
+        char *to = v->answered ? unread : v->head + v->n;
+        size_t room = v->answered ? sizeof unread : sizeof v->head - 1 - v->n;
+        ssize_t n = read_from(v, to, room);
+        if (n < 0)
+            return errno == EAGAIN || errno == EINTR;
+        if (n == 0)
+            return false;
+        if (v->answered)
+            continue;
+        v->n += (size_t)n;
+        v->head[v->n] = '\0';
+        if (v->n == sizeof v->head - 1 || memmem(v->head, v->n, "\r\n\r\n", 4) != NULL)
+            answer(v);
+    }
     return true;
+}
+
+static short awaited(const struct visitor *v)
+{
+    return v->tls != NULL && sl_tls_wants_write(v->tls) ? POLLIN | POLLOUT : POLLIN;
 }
 
 static void leave(struct sl_loading *l, int i)
 {
+    if (l->visitors[i].tls != NULL)
+        sl_tls_end(l->visitors[i].tls);
     sl_sys->close(l->visitors[i].fd);
     l->visitors[i] = l->visitors[--l->n_visitors];
 }
@@ -90,12 +114,14 @@ static void let_in(struct sl_loading *l, int listener)
         int fd = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0)
             return;
-        if (l->tls) {
+        struct sl_tls_session *tls = l->tls != NULL ? sl_tls_accept(l->tls, fd) : NULL;
+        if (l->tls != NULL && tls == NULL) {
             sl_sys->close(fd);
             continue;
         }
         struct visitor *v = &l->visitors[l->n_visitors++];
         v->fd = fd;
+        v->tls = tls;
         v->answered = false;
         v->n = 0;
         v->deadline_ns = sl_now_ns() + HEAD_NS;
@@ -106,6 +132,10 @@ static void *main_of_thread(void *arg)
 {
     struct sl_loading *l = arg;
     struct pollfd all[1 + SL_MAX_LISTENERS + SL_LOADING_CONNS];
+    sigset_t pipe;
+    sigemptyset(&pipe); /* OpenSSL writes to peers that may be gone */
+    sigaddset(&pipe, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe, NULL);
     for (;;) {
         int n = 0;
         all[n++] = (struct pollfd){.fd = l->stop_fd, .events = POLLIN};
@@ -114,7 +144,7 @@ static void *main_of_thread(void *arg)
                 (struct pollfd){.fd = l->n_visitors < SL_LOADING_CONNS ? l->listeners.fds[i] : -1,
                                 .events = POLLIN};
         for (int i = 0; i < l->n_visitors; i++)
-            all[n++] = (struct pollfd){.fd = l->visitors[i].fd, .events = POLLIN};
+            all[n++] = (struct pollfd){.fd = l->visitors[i].fd, .events = awaited(&l->visitors[i])};
         if (poll(all, (nfds_t)n, l->n_visitors > 0 ? 100 : -1) < 0 && errno != EINTR)
             break;
         if (all[0].revents != 0)
@@ -135,16 +165,17 @@ static void *main_of_thread(void *arg)
     return NULL;
 }
 
-int sl_loading_start(const struct sl_listeners *listeners, bool tls, struct sl_loading **out,
-                     struct sl_error *err)
+int sl_loading_start(const struct sl_listeners *listeners, const struct sl_server_config *cfg,
+                     struct sl_loading **out, struct sl_error *err)
 {
     struct sl_loading *l = sl_calloc(1, sizeof *l);
     if (l == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory");
     l->listeners = *listeners;
-    l->tls = tls;
     l->stop_fd = eventfd(0, EFD_CLOEXEC);
     int rc = l->stop_fd >= 0 ? 0 : sl_fail(err, SL_EIO, "eventfd: %s", strerror(errno));
+    if (rc == 0 && cfg->ssl_certfile != NULL)
+        rc = sl_tls_create(cfg->ssl_certfile, cfg->ssl_keyfile, &l->tls, err);
     if (rc == 0)
         rc = sl_thread_create(&l->thread, main_of_thread, l, "sl-loading", err);
     if (rc == 0) {
@@ -153,6 +184,7 @@ int sl_loading_start(const struct sl_listeners *listeners, bool tls, struct sl_l
     }
     if (l->stop_fd >= 0)
         sl_sys->close(l->stop_fd);
+    sl_tls_destroy(l->tls);
     sl_free(l);
     return rc;
 }
@@ -165,5 +197,6 @@ void sl_loading_stop(struct sl_loading *l)
     (void)!sl_sys->write(l->stop_fd, &one, sizeof one);
     pthread_join(l->thread, NULL);
     sl_sys->close(l->stop_fd);
+    sl_tls_destroy(l->tls);
     sl_free(l);
 }
