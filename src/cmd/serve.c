@@ -310,6 +310,9 @@ static int configure(struct serve_flags *f, struct sl_engine_config *engine, str
     }
     if (cfg->ssl_keyfile != NULL && cfg->ssl_certfile == NULL)
         return sl_fail(err, SL_EINVAL, "--ssl-keyfile needs --ssl-certfile");
+    rc = sl_server_config_check(cfg, err);
+    if (rc != 0)
+        return rc;
     cfg->shutdown_timeout_ms = f->shutdown_s * 1000;
     cfg->request_timeout_ms = f->request_s * 1000;
     cfg->sse_ping_ms = f->ping_s * 1000;
@@ -323,12 +326,9 @@ static int configure(struct serve_flags *f, struct sl_engine_config *engine, str
 }
 
 /* The first model's names are the server's; --served-model-name replaces them. */
-static int set_names(struct serve_flags *f, struct sl_cli_served_models *m, struct sl_error *err)
+static void set_names(struct serve_flags *f, struct sl_cli_served_models *m)
 {
     struct sl_server_config *cfg = &f->server;
-    if (f->served_names.n > 0 && m->n > 1)
-        return sl_fail(err, SL_EINVAL,
-                       "--served-model-name is for one model: of several, write NAME=MODEL");
     if (f->served_names.n > 0) {
         m->bases[0].names = f->served_names.items;
         m->bases[0].n_names = f->served_names.n;
@@ -340,7 +340,6 @@ static int set_names(struct serve_flags *f, struct sl_cli_served_models *m, stru
             .eng = m->bases[i].eng, .names = m->bases[i].names, .n_names = m->bases[i].n_names};
     cfg->more = f->more;
     cfg->n_more = m->n - 1;
-    return 0;
 }
 
 /* The port first: another server on it is found out before a model is downloaded or loaded, and
@@ -362,7 +361,7 @@ static int serve(struct serve_flags *f, struct sl_cli_served_models *m, struct s
 {
     int rc = sl_cli_models_open(m, err);
     if (rc == 0)
-        rc = set_names(f, m, err);
+        set_names(f, m);
     char *adapters[SL_FLAG_LIST_MAX] = {0};
     if (rc == 0)
         rc = sl_cli_lora_modules(&f->lora_modules, m->bases, m->n, adapters, err);
@@ -409,6 +408,9 @@ static int run(int argc, char **argv)
     if (rc == 0 && f.model != NULL && n_given > 0)
         rc = sl_fail(&err, SL_EINVAL, "--model and the argument '%.60s' cannot be combined",
                      given[0]);
+    if (rc == 0 && f.served_names.n > 0 && n_given > 1)
+        rc = sl_fail(&err, SL_EINVAL,
+                     "--served-model-name is for one model: of several, write NAME=MODEL");
     if (f.model != NULL && n_given == 0)
         given[n_given++] = f.model;
     if (f.server.host == NULL && f.server.uds == NULL)

@@ -73,6 +73,23 @@ static bool prints_arguments(struct sl_engine *eng)
     return good[1] && !good[0];
 }
 
+/* NULL for what names no parser. */
+static const char *parser_of(const char *name)
+{
+    return is_auto(name) || strcmp(name, "none") == 0 ? NULL : name;
+}
+
+int sl_formats_check(const char *tools, const char *reasoning, struct sl_error *err)
+{
+    struct sl_output_options o = {.tools_format = parser_of(tools),
+                                  .reasoning_format = parser_of(reasoning)};
+    struct sl_output *p = NULL;
+    int rc = sl_output_create(&o, &p, err);
+    if (rc == 0)
+        sl_output_destroy(p);
+    return rc;
+}
+
 int sl_formats_init(struct sl_formats *f, struct sl_engine *eng, const char *tools,
                     const char *reasoning, const char *source, struct sl_error *err)
 {
@@ -85,12 +102,8 @@ int sl_formats_init(struct sl_formats *f, struct sl_engine *eng, const char *too
         n = strlen(source);
     if (source != NULL)
         sl_output_detect(source, n, &found_tools, &found_reasoning);
-    f->tools = is_auto(tools) ? found_tools : tools;
-    f->reasoning = is_auto(reasoning) ? found_reasoning : reasoning;
-    if (f->tools != NULL && strcmp(f->tools, "none") == 0)
-        f->tools = NULL;
-    if (f->reasoning != NULL && strcmp(f->reasoning, "none") == 0)
-        f->reasoning = NULL;
+    f->tools = is_auto(tools) ? found_tools : parser_of(tools);
+    f->reasoning = is_auto(reasoning) ? found_reasoning : parser_of(reasoning);
     int rc = find_markers(f, eng, err);
     if (rc != 0) {
         sl_formats_deinit(f);

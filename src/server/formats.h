@@ -20,6 +20,8 @@ struct sl_formats {
     int32_t n_marker_ids;
 };
 
+/* Are these names that sl_formats_init takes? */
+SL_MUST_CHECK int sl_formats_check(const char *tools, const char *reasoning, struct sl_error *err);
 /* tools, reasoning: a parser's name, "none", or NULL or "auto": what the template's text tells.
  * source: the template, NULL: the engine's own. */
 SL_MUST_CHECK int sl_formats_init(struct sl_formats *f, struct sl_engine *eng, const char *tools,

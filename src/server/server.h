@@ -86,6 +86,9 @@ struct sl_server_config {               /* start from sl_server_config_default()
 };
 
 void sl_server_config_default(struct sl_server_config *cfg);
+/* Refuses what can be refused before there is an engine: names of parsers, files that cannot be
+ * written. sl_server_run checks it again. */
+SL_MUST_CHECK int sl_server_config_check(const struct sl_server_config *cfg, struct sl_error *err);
 /* 0 after a complete drain. SL_ETIMEOUT: requests had to be aborted. Else why it could not start.
  */
 SL_MUST_CHECK int sl_server_run(const struct sl_server_config *cfg, struct sl_engine *eng,

@@ -94,6 +94,25 @@ def test_a_port_that_is_taken_is_found_out_before_the_model(tmp_path):
                                                       "in use by another process; --port chooses another\n")
 
 
+@pytest.mark.parametrize("flags, message", [
+    (["--tool-call-parser", "zz"], 'unknown tool call parser "zz"'),
+    (["--reasoning-parser", "zz"], 'unknown reasoning parser "zz"'),
+    (["--request-log", "/nonexistent/log"], "--request-log: /nonexistent/log: No such file"),
+    (["--file-storage-path", "/dev/null/x"], "--file-storage-path: /dev/null"),
+    (["--port-file", "/nonexistent/port"], "--port-file: /nonexistent/port.tmp: No such file"),
+    (["--ssl-certfile", "/nonexistent/cert"], "--ssl-certfile /nonexistent/cert: No such file"),
+    (["--ssl-certfile", "/dev/null"], "--ssl-certfile /dev/null: no start line"),
+    (["--kv-events-config", '{"enable_kv_cache_events": true, "endpoint": "x://y"}'], "x://y is neither tcp:// nor ipc://"),
+    (["a=/nonexistent/a", "b=/nonexistent/b", "--served-model-name", "x"], "--served-model-name is for one model"),
+])
+def test_flags_are_refused_before_the_model_is_loaded(tmp_path, flags, message):
+    template = str(tmp_path / "template")
+    os.mkfifo(template)  # nobody writes it: loading would never end
+    r = subprocess.run([BINARY, "serve", *flags, "--port", "0", "--chat-template", template], capture_output=True, text=True,
+                       timeout=10, check=False)
+    assert r.returncode in (1, 2) and message in r.stderr and r.stderr.count("\n") == 1, (r.returncode, r.stderr)
+
+
 def test_a_model_that_cannot_be_loaded_leaves_no_socket(tmp_path):
     uds = str(tmp_path / "socket")
     r = subprocess.run([BINARY, "serve", "/nonexistent/model", "--uds", uds], capture_output=True, timeout=10, check=False)

@@ -21,6 +21,15 @@ static int read_text(const json_t *v, const char *name, char *out, size_t n_out,
     return rc;
 }
 
+static int read_endpoint(const json_t *v, const char *name, char *out, struct sl_refusal *r)
+{
+    int rc = read_text(v, name, out, SL_KV_MAX_ENDPOINT, r);
+    if (rc == 0 && out[0] != '\0' && !sl_starts_with(out, "tcp://") &&
+        !sl_starts_with(out, "ipc://"))
+        rc = sl_refuse(r, SL_EINVAL, NULL, "%s: %s is neither tcp:// nor ipc://", name, out);
+    return rc;
+}
+
 /* One of two words. */
 static int read_word(const json_t *v, const char *name, const char *no, const char *yes, bool *out,
                      struct sl_refusal *r)
@@ -47,11 +56,9 @@ static int read_member(struct sl_kv_events_config *c, const char *name, const js
         return rc;
     }
     if (strcmp(name, "endpoint") == 0)
-        return read_text(v, name, c->endpoint, sizeof c->endpoint, r);
+        return read_endpoint(v, name, c->endpoint, r);
     if (strcmp(name, "replay_endpoint") == 0)
-        return json_is_null(v)
-                   ? 0
-                   : read_text(v, name, c->replay_endpoint, sizeof c->replay_endpoint, r);
+        return json_is_null(v) ? 0 : read_endpoint(v, name, c->replay_endpoint, r);
     if (strcmp(name, "topic") == 0)
         return read_text(v, name, c->topic, sizeof c->topic, r);
     if (strcmp(name, "buffer_steps") == 0)

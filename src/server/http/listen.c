@@ -16,7 +16,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#define BACKLOG 1024
+#define BACKLOG  1024
+#define MAX_PATH 4096 /* of --port-file */
 
 static int port_of(int fd)
 {
@@ -167,18 +168,33 @@ void sl_listeners_close(struct sl_listeners *l)
     l->n = 0;
 }
 
+/* Next to the file, so that a rename replaces it. */
+static int write_temporary(const char *path, const char *text, char temporary[MAX_PATH],
+                           struct sl_error *err)
+{
+    if ((size_t)snprintf(temporary, MAX_PATH, "%s.tmp", path) >= MAX_PATH)
+        return sl_fail(err, SL_EINVAL, "--port-file: the path is too long");
+    int rc = sl_write_file(temporary, text, strlen(text), err);
+    return rc != 0 ? sl_error_prefix(err, rc, "--port-file") : 0;
+}
+
+int sl_listen_check_port_file(const char *path, struct sl_error *err)
+{
+    char temporary[MAX_PATH];
+    int rc = write_temporary(path, "", temporary, err);
+    if (rc == 0)
+        (void)unlink(temporary);
+    return rc;
+}
+
 int sl_listen_write_port(const char *path, int port, struct sl_error *err)
 {
-    char text[16], temporary[4096];
-    int n = snprintf(text, sizeof text, "%d\n", port);
-    if ((size_t)snprintf(temporary, sizeof temporary, "%s.tmp", path) >= sizeof temporary)
-        return sl_fail(err, SL_EINVAL, "--port-file: path is too long");
-    int rc = sl_write_file(temporary, text, (size_t)n, err);
-    if (rc != 0)
-        return rc;
-    if (rename(temporary, path) != 0)
-        return sl_fail(err, SL_EIO, "--port-file %s: %s", path, strerror(errno));
-    return 0;
+    char text[16], temporary[MAX_PATH];
+    snprintf(text, sizeof text, "%d\n", port);
+    int rc = write_temporary(path, text, temporary, err);
+    if (rc == 0 && rename(temporary, path) != 0)
+        rc = sl_fail(err, SL_EIO, "--port-file %s: %s", path, strerror(errno));
+    return rc;
 }
 
 uint64_t sl_listen_raise_fd_limit(void)

@@ -31,6 +31,7 @@ SL_MUST_CHECK int sl_listen_unix(const char *path, int *fd, struct sl_error *err
 /* And removes the socket file, unless another server has taken its place. */
 void sl_listen_close_unix(const char *path, int fd);
 /* Writes the port so that a reader sees nothing or all of it. */
+SL_MUST_CHECK int sl_listen_check_port_file(const char *path, struct sl_error *err);
 SL_MUST_CHECK int sl_listen_write_port(const char *path, int port, struct sl_error *err);
 uint64_t sl_listen_raise_fd_limit(void); /* as many descriptors as the system allows: how many */
 
