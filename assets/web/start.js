@@ -1,9 +1,11 @@
 
 /* ---------------------------------------------------------------- is the server there? */
 
-const ASK_MS = 3000;      // how often the light in the header is brought up to date
+const ASK_MS = 3000;      // from one look at the server to the next, for the light in the header
+const SLOW_MS = 30000;    // the same, while the server is well and nobody touches the page
 const PATIENCE_MS = 4000; // for a reply
 let timer = 0;
+let pause = ASK_MS;       // before the next look
 let asking = 0;           // number of the last look; replies of older ones are late
 let lastReply = null;     // Date
 
@@ -108,10 +110,20 @@ async function ask() {
 function schedule() {
     clearTimeout(timer);
     if (document.hidden) return;
+    if (!$("dash").hidden) pause = ASK_MS;
     timer = setTimeout(async () => {
         await ($("dash").hidden ? ask() : look());
+        pause = $("health").className === "good" ? Math.min(2 * pause, SLOW_MS) : ASK_MS;
         schedule();
-    }, $("dash").hidden ? ASK_MS : 1000);
+    }, $("dash").hidden ? pause : 1000);
+}
+
+// Somebody is at the page.
+function touched() {
+    if (pause === ASK_MS || document.hidden) return;
+    pause = ASK_MS;
+    ask();
+    schedule();
 }
 
 /* ---------------------------------------------------------------- page */
@@ -203,7 +215,10 @@ function listen() {
         $("key-dialog").close();
         look();
     });
+    for (const event of ["pointerdown", "pointermove", "keydown"])
+        document.addEventListener(event, touched, {passive: true});
     document.addEventListener("visibilitychange", () => {
+        pause = ASK_MS;
         if (!document.hidden) look();
         schedule();
     });

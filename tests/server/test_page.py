@@ -381,6 +381,26 @@ def test_offline(chromium):
 
 
 @needs_chromium
+def test_idle_page_asks_less(chromium, server):
+    """Looks at a server that is well become rare, until somebody touches the page or looks at the dashboard."""
+    b = chromium
+    open_page(b, server)
+    b.wait("document.getElementById('health').textContent === 'ready'")
+    b.eval("window.pauses = []; { const after = setTimeout; window.setTimeout = (f, ms) => {"
+           " if (ms >= 1000) pauses.push(ms); return after(f, ms >= 1000 ? 10 : ms); }; }"
+           "pause = ASK_MS; schedule()")
+    b.wait("pauses.length > 6")
+    assert b.eval("pauses.slice(0, 6).join()") == "3000,6000,12000,24000,30000,30000"
+    b.eval("pauses = []")
+    b.key("ArrowRight")
+    b.wait("pauses.length > 2 && pauses.includes(3000)")
+    b.eval("openTab('dash'); pauses = []")
+    b.wait("pauses.length > 3")
+    assert b.eval("[...new Set(pauses)].join()") == "1000"
+    quiet(b, server)
+
+
+@needs_chromium
 def test_models_are_chosen(chromium):
     story = os.path.join(ROOT, "assets", "storyteller")
     b = chromium
