@@ -88,7 +88,8 @@ static void put_bucket(struct sl_scrape_times *t, const struct sample *x)
     t->counts[i] += x->value;
 }
 
-/* Several engines of a model (vLLM's data parallelism) add up. */
+/* Several engines of a model (vLLM's data parallelism) add up; the use of their caches is divided
+ * by their number at the end. */
 static void put(struct sl_scrape *s, const struct sample *x)
 {
 #define FIELD(name) offsetof(struct sl_scrape_model, name)
@@ -115,6 +116,8 @@ static void put(struct sl_scrape *s, const struct sample *x)
         struct sl_scrape_model *m = name_is(x, sums[i].name) ? model_of(s, x) : NULL;
         if (m != NULL)
             *(double *)(void *)((char *)m + sums[i].offset) += x->value;
+        if (m != NULL && sums[i].offset == offsetof(struct sl_scrape_model, kv_use))
+            m->n_kv++;
     }
     struct sl_scrape_model *m = ttft || itl ? model_of(s, x) : NULL;
     if (m != NULL)
@@ -143,6 +146,8 @@ void sl_scrape_read(struct sl_scrape *s, const char *text)
         if (number(at, strcspn(at, " \n"), &x.value))
             put(s, &x);
     }
+    for (int i = 0; i < s->n; i++)
+        s->models[i].kv_use /= s->models[i].n_kv > 0 ? s->models[i].n_kv : 1;
 }
 
 bool sl_scrape_between(const struct sl_scrape_times *before, const struct sl_scrape_times *now,

@@ -19,7 +19,8 @@ struct sl_scrape_times { /* a histogram; bounds ascend, counts are cumulative */
 
 struct sl_scrape_model {
     char name[96];
-    double running, waiting, kv_use; /* kv_use: 0 to 1 */
+    double running, waiting, kv_use; /* kv_use: 0 to 1, the mean of the model's engines */
+    double n_kv;                     /* engines */
     double prompt_tokens, output_tokens, cached_tokens, requests;
     struct sl_scrape_times ttft, itl;
 };

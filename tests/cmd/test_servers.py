@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """sluice ps, top and stop. Other servers of this machine may run beside the tests: they are not touched."""
+import http.server
 import json
 import os
 import re
@@ -110,3 +111,47 @@ def test_top_shows_what_a_server_does(server):
     assert piped.stderr == "" and piped.stdout.count("storyteller") == 2
     assert "cannot connect" in sluice("top", "http://127.0.0.1:1", "--once", status=1).stderr
     assert "no TLS" in sluice("top", "https://127.0.0.1:1", status=2).stderr
+
+
+def vllm_page(step):
+    """/metrics as vLLM writes it, of two engines (--data-parallel-size 2), after so many seconds."""
+    lines = []
+    for engine in "01":
+        labels = f'engine="{engine}",model_name="org/some-8B"'
+        values = {"num_requests_running": 3, "num_requests_waiting": 1, "kv_cache_usage_perc": 0.25 + 0.5 * int(engine),
+                  "prompt_tokens_total": 1000 * step, "prompt_tokens_created": 1.7e9, "generation_tokens_total": 200 * step,
+                  "prefix_cache_queries_total": 1000 * step, "prefix_cache_hits_total": 250 * step}
+        for name, value in values.items():
+            lines += [f"# HELP vllm:{name} Some text.", f"# TYPE vllm:{name} gauge", f"vllm:{name}{{{labels}}} {float(value)}"]
+        for reason in ("stop", "length", "abort"):
+            lines.append(f'vllm:request_success_total{{engine="{engine}",finished_reason="{reason}",model_name="org/some-8B"}} '
+                         f"{float(step if reason == 'stop' else 0)}")
+        for name, at in (("time_to_first_token_seconds", "0.1"), ("inter_token_latency_seconds", "0.025")):
+            for le in ("0.001", at, "+Inf"):
+                lines.append(f'vllm:{name}_bucket{{engine="{engine}",le="{le}",model_name="org/some-8B"}} '
+                             f"{0.0 if le == '0.001' else 10.0 * step}")
+            lines += [f"vllm:{name}_count{{{labels}}} {10.0 * step}", f"vllm:{name}_sum{{{labels}}} {0.2 * step}"]
+    return "\n".join(lines) + "\n"
+
+
+def test_top_of_vllm():
+    class Page(http.server.BaseHTTPRequestHandler):
+        n = 0
+
+        def do_GET(self):
+            assert self.path == "/metrics"
+            Page.n += 1
+            body = vllm_page(Page.n).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *unused):
+            pass
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Page) as s:
+        threading.Thread(target=s.serve_forever).start()
+        row = sluice("top", f"http://127.0.0.1:{s.server_port}", "--once", "--interval", "0.5").stdout.splitlines()[1]
+        s.shutdown()
+    m = re.fullmatch(r"org/some-8B +6 +2 +50\.0% +(\S+) +(\S+) +25% +(\S+)  20\.0 \(<=100\) +20\.0 \(<=25\)", row)
+    assert m and 0.15 < float(m[1]) / float(m[2]) < 0.25 and float(m[3]) > 1, row
