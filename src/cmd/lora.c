@@ -6,7 +6,9 @@
 #include "base/str.h"
 #include "base/sys.h"
 
+#include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #define OWN(field) offsetof(struct sl_cli_lora, field)
 #define ALL_RANKS  256
@@ -99,40 +101,66 @@ static int read_base(const json_t *obj, const struct sl_cli_base *bases, int n_b
                : sl_fail(err, SL_EINVAL, "--lora-modules: no model is called '%.100s'", name);
 }
 
-/* Loads one, given either way; *name is the heap's. */
-static int load(const struct sl_cli_base *bases, int n_bases, const char *given, char **name,
-                struct sl_error *err)
+struct module { /* one of --lora-modules */
+    const char *path;
+    char *name;  /* the heap's */
+    json_t *obj; /* or NULL: NAME=DIR */
+};
+
+static int read_module(const char *given, struct module *out, struct sl_error *err)
 {
-    const char *path = NULL, *equals = strchr(given, '=');
-    const struct sl_cli_base *base = bases;
-    json_t *obj = NULL;
-    int rc = 0;
+    const char *equals = strchr(given, '='), *name = NULL;
+    json_error_t why;
+    *out = (struct module){.path = NULL};
     if (given[0] == '{') {
-        const char *s = NULL;
-        json_error_t why;
-        obj = sl_json_load(given, strlen(given), JSON_REJECT_DUPLICATES, &why);
-        if (obj == NULL)
+        out->obj = sl_json_load(given, strlen(given), JSON_REJECT_DUPLICATES, &why);
+        if (out->obj == NULL)
             return sl_fail(err, SL_EINVAL, "--lora-modules: %.100s", why.text);
-        rc = member(obj, "name", &s, err);
+        int rc = member(out->obj, "name", &name, err);
         if (rc == 0)
-            rc = member(obj, "path", &path, err);
-        *name = rc == 0 ? sl_strdup(s) : NULL;
+            rc = member(out->obj, "path", &out->path, err);
+        if (rc != 0)
+            return rc;
+        out->name = sl_strdup(name);
     } else if (equals == NULL || equals == given || equals[1] == '\0') {
         return sl_fail(err, SL_EINVAL, "--lora-modules: '%.80s' is not NAME=DIR", given);
     } else {
-        path = equals + 1;
-        *name = sl_strndup(given, (size_t)(equals - given));
+        out->path = equals + 1;
+        out->name = sl_strndup(given, (size_t)(equals - given));
     }
-    if (rc == 0 && *name == NULL)
-        rc = sl_fail(err, SL_ENOMEM, "out of memory for a name");
+    return out->name != NULL ? 0 : sl_fail(err, SL_ENOMEM, "out of memory for a name");
+}
+
+int sl_cli_lora_modules_check(const struct sl_flag_list *modules, struct sl_error *err)
+{
+    int rc = 0;
+    for (int i = 0; i < modules->n && rc == 0; i++) {
+        struct module m;
+        rc = read_module(modules->items[i], &m, err);
+        if (rc == 0 && access(m.path, R_OK | X_OK) != 0)
+            rc = sl_fail(err, SL_EIO, "--lora-modules: %.200s: %s", m.path, strerror(errno));
+        sl_free(m.name);
+        json_decref(m.obj);
+    }
+    return rc;
+}
+
+/* *name is the heap's. */
+static int load(const struct sl_cli_base *bases, int n_bases, const char *given, char **name,
+                struct sl_error *err)
+{
+    const struct sl_cli_base *base = bases;
+    struct module m;
+    int rc = read_module(given, &m, err);
+    *name = m.name;
     if (rc == 0)
-        rc = read_base(obj, bases, n_bases, &base, err);
+        rc = read_base(m.obj, bases, n_bases, &base, err);
     if (rc == 0 && find_base(bases, n_bases, *name) != NULL)
         rc =
             sl_fail(err, SL_EINVAL, "--lora-modules: '%.80s' is a name of the model itself", *name);
     if (rc == 0)
-        rc = sl_adapter_load((base != NULL ? base : bases)->eng, *name, path, false, err);
-    json_decref(obj);
+        rc = sl_adapter_load((base != NULL ? base : bases)->eng, *name, m.path, false, err);
+    json_decref(m.obj);
     return rc;
 }
 

@@ -27,6 +27,9 @@ void sl_cli_lora_enable(const struct sl_cli_lora *l, struct sl_engine_config *cf
 SL_MUST_CHECK int sl_cli_lora_open(const struct sl_cli_lora *l, struct sl_engine *eng,
                                    struct sl_adapter **out, float *scale, struct sl_error *err);
 
+/* Before a model is loaded: can --lora-modules be read, and are the folders there? */
+SL_MUST_CHECK int sl_cli_lora_modules_check(const struct sl_flag_list *modules,
+                                            struct sl_error *err);
 /* Loads --lora-modules: "name=path", or an object with name, path and, where there are several
  * models, base_model_name; each under its name, which goes to names[i] (sl_free it) and must be no
  * model's. */

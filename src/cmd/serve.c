@@ -310,7 +310,9 @@ static int configure(struct serve_flags *f, struct sl_engine_config *engine, str
     }
     if (cfg->ssl_keyfile != NULL && cfg->ssl_certfile == NULL)
         return sl_fail(err, SL_EINVAL, "--ssl-keyfile needs --ssl-certfile");
-    rc = sl_server_config_check(cfg, err);
+    rc = sl_cli_lora_modules_check(&f->lora_modules, err);
+    if (rc == 0)
+        rc = sl_server_config_check(cfg, err);
     if (rc != 0)
         return rc;
     cfg->shutdown_timeout_ms = f->shutdown_s * 1000;

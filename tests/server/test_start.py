@@ -103,6 +103,8 @@ def test_a_port_that_is_taken_is_found_out_before_the_model(tmp_path):
     (["--ssl-certfile", "/nonexistent/cert"], "--ssl-certfile /nonexistent/cert: No such file"),
     (["--ssl-certfile", "/dev/null"], "--ssl-certfile /dev/null: no start line"),
     (["--kv-events-config", '{"enable_kv_cache_events": true, "endpoint": "x://y"}'], "x://y is neither tcp:// nor ipc://"),
+    (["--lora-modules", "x"], "--lora-modules: 'x' is not NAME=DIR"),
+    (["--lora-modules", "x=/nonexistent/x"], "--lora-modules: /nonexistent/x: No such file"),
     (["a=/nonexistent/a", "b=/nonexistent/b", "--served-model-name", "x"], "--served-model-name is for one model"),
 ])
 def test_flags_are_refused_before_the_model_is_loaded(tmp_path, flags, message):
