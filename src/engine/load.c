@@ -26,6 +26,7 @@
 
 /* Everything an engine stands on, torn down in reverse order. */
 struct loaded {
+    struct loaded *self; /* the engine's: what is loaded anew begins as a copy of it */
     struct sl_ckpt *ckpt;
     struct sl_tokenizer *tokenizer;
     struct sl_template *template;
@@ -354,7 +355,7 @@ static int load_host_runner(struct loaded *l, struct sl_error *err)
                               .n_threads = l->backend->vt->n_threads(l->backend),
                               .progress = run_progress};
     if (l->cfg.shared != NULL) {
-        m.ctx = l;
+        m.ctx = l->self;
         m.forward = run_step_in_turn;
         m.run_items = items_in_turn;
         m.progress = progress_in_turn;
@@ -696,6 +697,7 @@ int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,
     struct loaded *l = sl_calloc(1, sizeof *l);
     if (l == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory");
+    l->self = l;
     int rc = load_everything(l, cfg, &parts, err);
     parts.user = l;
     parts.destroy = loaded_destroy;
