@@ -142,6 +142,22 @@ struct sl_pos { /* a place in a rule of a context-free grammar */
 
 #define SL_AUTO_MAX_DEPTH 128
 
+/* Caches. What is known of a frame changes once: when its plan's name_allowed is made. */
+#define SL_TRUTH_MEMO  2048
+#define SL_MEMBER_MEMO 256
+struct sl_truth_memo {
+    const struct sl_vec *frame;
+    const uint32_t *names;
+    uint32_t node;
+    bool end;
+    uint8_t truth;
+};
+struct sl_member_memo {
+    const struct sl_vec *frame;
+    const uint32_t *names;
+    struct sl_goal *goal;
+};
+
 struct sl_auto_limits {
     size_t max_bytes;
     uint32_t max_depth, max_threads, max_states;
@@ -165,6 +181,9 @@ struct sl_auto {
     uint32_t *memo_to;
     uint32_t n_entered; /* closure steps of the current byte */
     uint64_t n_truths;  /* asked of nodes, for the time limit */
+    uint64_t n_cut;     /* truths that were not found out, as schemas are nested too deeply */
+    struct sl_truth_memo truths[SL_TRUTH_MEMO];
+    struct sl_member_memo members[SL_MEMBER_MEMO];
     uint32_t sat_depth; /* goals that sl_goal_sat is in the middle of */
     struct {
         sl_rx_id id;

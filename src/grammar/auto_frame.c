@@ -6,6 +6,7 @@
  * false; what decides whether the value may end is that it is true with nothing more to come.
  */
 #include "base/check.h"
+#include "base/hash.h"
 #include "base/sys.h"
 #include "grammar/auto_impl.h"
 
@@ -153,16 +154,12 @@ static enum truth list_truth(struct sl_auto *a, const struct sl_plan *p, const s
     return n_open == 0 ? IS_TRUE : IS_OPEN;
 }
 
-enum truth sl_frame_truth(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
-                          uint32_t node, bool end, int depth)
+static enum truth node_truth(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                             uint32_t node, bool end, int depth)
 {
-    SL_ASSERT(node != SL_NODE_NONE && node < a->schema.n_nodes);
     const struct sl_schema_node *n = &a->schema.nodes[node];
     enum truth t = IS_TRUE;
     uint32_t own = 0;
-    if ((n->types & (p->object ? SL_JSON_OBJECT : SL_JSON_ARRAY)) == 0 || depth > MAX_DEPTH ||
-        !sl_auto_spend(a, 1 + n->n_required / 16))
-        return IS_FALSE;
     for (uint32_t l = 0; l < p->n_locals; l++)
         if (p->locals[l] == node) {
             t = p->object ? object_truth(a, p, f, l, end) : array_truth(a, p, f, l, end);
@@ -192,6 +189,31 @@ enum truth sl_frame_truth(struct sl_auto *a, const struct sl_plan *p, const stru
         bool here = sl_frame_seen(f, sl_plan_dep(p, n, own, i)[0]);
         t = both(t, here ? d : end || d == IS_TRUE ? IS_TRUE : IS_OPEN);
     }
+    return t;
+}
+
+/* Schemas refer to one another, so a frame is asked for the truth of the same node many times. */
+enum truth sl_frame_truth(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                          uint32_t node, bool end, int depth)
+{
+    SL_ASSERT(node != SL_NODE_NONE && node < a->schema.n_nodes);
+    const struct sl_schema_node *n = &a->schema.nodes[node];
+    if ((n->types & (p->object ? SL_JSON_OBJECT : SL_JSON_ARRAY)) == 0)
+        return IS_FALSE;
+    const uint64_t key = (uint64_t)(uintptr_t)f ^ (uint64_t)node << 33 ^ (uint64_t)end << 32;
+    struct sl_truth_memo *m = &a->truths[sl_mix64(key) % SL_TRUTH_MEMO];
+    if (m->frame == f && m->names == p->name_allowed && m->node == node && m->end == end)
+        return (enum truth)m->truth;
+    if (depth > MAX_DEPTH) {
+        a->n_cut++;
+        return IS_FALSE;
+    }
+    const uint64_t n_cut = a->n_cut;
+    if (!sl_auto_spend(a, 1 + n->n_required / 16))
+        return IS_FALSE;
+    const enum truth t = node_truth(a, p, f, node, end, depth);
+    if (a->n_cut == n_cut && a->failed == NULL && a->rx.failed == NULL)
+        *m = (struct sl_truth_memo){f, p->name_allowed, node, end, (uint8_t)t};
     return t;
 }
 
@@ -374,7 +396,7 @@ static uint32_t watched(struct lift *x, uint32_t l, uint32_t *v)
     return k;
 }
 
-struct sl_goal *sl_frame_member(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f)
+static struct sl_goal *member_goal(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f)
 {
     uint32_t roots[MAX_WANTED * 3], n = 0, v[MAX_WANTED + 2];
     uint32_t class = p->object ? f->v[FR_CLASS] : f->v[FR_COUNT];
@@ -401,6 +423,19 @@ struct sl_goal *sl_frame_member(struct sl_auto *a, struct sl_plan *p, const stru
     struct sl_goal *g = sl_goal_of(a, req, roots, n);
     if (named && g != NULL)
         p->name_goals[class] = g;
+    return g;
+}
+
+/* Asked for every byte that a member might begin with. */
+struct sl_goal *sl_frame_member(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f)
+{
+    struct sl_member_memo *m = &a->members[sl_mix64((uint64_t)(uintptr_t)f) % SL_MEMBER_MEMO];
+    if (m->frame == f && m->names == p->name_allowed)
+        return m->goal;
+    const uint64_t n_cut = a->n_cut;
+    struct sl_goal *g = member_goal(a, p, f);
+    if (g != NULL && a->n_cut == n_cut && a->failed == NULL && a->rx.failed == NULL)
+        *m = (struct sl_member_memo){f, p->name_allowed, g};
     return g;
 }
 

@@ -6,7 +6,7 @@
  * with the members "schema" and "tests" is one of MaskBench) and prints a line of JSON for each
  * text, refusal and fault; schema_walk.py has the texts judged by Python's jsonschema. Every walk
  * is made twice on an automaton of its own, and of each mask the shorter time counts, by the
- * thread's processor time and by the wall.
+ * thread's processor time and by the wall. "masks" is a checksum of all masks, to compare versions.
  */
 #include "base/buf.h"
 #include "base/hash.h"
@@ -39,6 +39,7 @@ struct walk {
     double *cpu_us, *wall_us;     /* [MAX_TOKENS + 1] of each mask, the shorter of the repeats */
     const char *names[MAX_NAMES]; /* property names of the schema */
     size_t n_names;
+    uint64_t checksum; /* of the masks */
     struct sl_buf text;
     struct sl_error err;
 };
@@ -142,6 +143,7 @@ static enum outcome walk_once(struct walk *w, struct sl_grammar *g, uint64_t see
     struct sl_matcher *m;
     enum outcome out = UNFINISHED;
     uint32_t n = 0;
+    w->checksum = 0;
     sl_buf_clear(&w->text);
     if (sl_matcher_create(g, MAX_TOKENS, &m, &w->err) != 0)
         return LATE;
@@ -153,6 +155,7 @@ static enum outcome walk_once(struct walk *w, struct sl_grammar *g, uint64_t see
         w->cpu_us[n] = again ? SL_MIN(cpu, w->cpu_us[n]) : cpu;
         w->wall_us[n] = again ? SL_MIN(wall, w->wall_us[n]) : wall;
         n++;
+        w->checksum = sl_hash64(w->mask, w->v->n_words * sizeof *w->mask, w->checksum);
         int32_t id = rc == 0 ? choose(w, &r, n) : -1;
         bool ok = false;
         if (rc == 0 && id >= 0)
@@ -208,7 +211,9 @@ static void print_line(const struct walk *w, const char *file, uint64_t seed, en
     sl_buf_json_string(&b, file, strlen(file));
     sl_buf_printf(&b, ", \"seed\": %llu, \"outcome\": \"%s\", \"mask_cpu_us\": %.0f, ",
                   (unsigned long long)seed, outcome_names[out], cpu);
-    sl_buf_printf(&b, "\"mask_wall_us\": %.0f, \"slowest\": %u, \"text\": ", wall, at);
+    sl_buf_printf(&b, "\"mask_wall_us\": %.0f, \"slowest\": %u, \"masks\": \"%016llx\", ", wall, at,
+                  (unsigned long long)w->checksum);
+    sl_buf_puts(&b, "\"text\": ");
     sl_buf_json_string(&b, w->text.data != NULL ? w->text.data : "", w->text.n_bytes);
     if (out == LATE) {
         sl_buf_puts(&b, ", \"message\": ");
