@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/str.h"
 #include "base/sys.h"
+#include "grammar/vocab.h"
 #include "text/tokenizer/tok.h"
 
 #include <string.h>
@@ -298,18 +299,47 @@ static sl_rx_id one_range(struct sl_rx *rx, uint32_t lo, uint32_t hi, enum sl_sp
     return out;
 }
 
+/* How many of the characters of the set are in lo..hi? */
+static uint32_t count_in(const struct sl_cset *s, uint32_t lo, uint32_t hi)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        uint32_t a = SL_MAX(lo, s->r[i][0]), b = SL_MIN(hi, s->r[i][1]);
+        n += a <= b ? b - a + 1 : 0;
+    }
+    return n;
+}
+
+/* Has the set all plain characters beyond ASCII, or none? Surrogates are none. */
+static bool is_uniform(const struct sl_cset *s)
+{
+    uint32_t has = 0, all = 0;
+    for (size_t i = 0; i < SL_PLAIN_RANGES; i++) {
+        const uint32_t lo = SL_MAX(sl_plain_ranges[i][0], 0x80u), hi = sl_plain_ranges[i][1];
+        has += count_in(s, lo, hi);
+        all += hi >= lo ? hi - lo + 1 : 0;
+    }
+    has -= count_in(s, 0xD800, 0xDFFF);
+    return has == 0 || has == all - 0x800;
+}
+
 sl_rx_id sl_cset_rx(struct sl_rx *rx, struct sl_cset *s, enum sl_spelling spelling)
 {
     sl_rx_id out = SL_RX_NONE;
     sl_cset_done(s);
     for (uint32_t i = 0; i < s->n; i++)
         out = sl_rx_or2(rx, out, one_range(rx, s->r[i][0], s->r[i][1], spelling));
+    if (out > SL_RX_EPS && is_uniform(s))
+        rx->nodes[out].uniform = true;
     return out;
 }
 
 sl_rx_id sl_cset_any(struct sl_rx *rx, enum sl_spelling spelling)
 {
-    return one_range(rx, 0, MAX_CP, spelling);
+    sl_rx_id out = one_range(rx, 0, MAX_CP, spelling);
+    if (out > SL_RX_EPS)
+        rx->nodes[out].uniform = true;
+    return out;
 }
 
 sl_rx_id sl_cset_text(struct sl_rx *rx, const char *text, size_t n, enum sl_spelling spelling)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * mask.c - walking the vocabulary with the automaton.
  *
- * Three things make it cheap. Where a state lets any plain character come for a while (the inside
- * of a string), the plain tokens are one precomputed mask by their number of characters. Where it
- * lets any of a set come (span.h), branches of the tree with no other characters are taken whole.
- * And inside a lexeme the walk follows rows of transitions, without making states of the automaton;
+ * Four things make it cheap. Where a state lets any plain character come for a while (the inside
+ * of a string), the plain tokens are one precomputed mask by their number of characters. Plain
+ * tokens that the lexeme cannot tell apart are walked as one (shape.h). Where it tells too many
+ * apart but lets any of a set come (span.h), branches with no other characters are taken whole. And
+ * inside a lexeme the walk follows rows of transitions, without making states of the automaton;
  * only where a lexeme ends do the others and the stack matter.
  */
 #include "grammar/mask.h"
@@ -89,7 +90,8 @@ struct place {      /* where the walk is at one depth */
     sl_rx_id rx;    /* a lexeme of it, here; SL_RX_NONE: state is of here, and all there is */
     uint32_t stack; /* of the lexeme, when it is the only one and JSON's; 0: it is not */
     uint32_t since;
-    bool wide; /* sure to be allowed only while rx is wide */
+    bool wide;  /* sure to be allowed only while rx is wide */
+    bool alone; /* rx is all there is: where it is at its end and cannot end, nothing goes on */
 };
 
 struct ahead { /* of the walk at one depth: so many characters of the set are certain to be allowed
@@ -101,7 +103,8 @@ struct ahead { /* of the walk at one depth: so many characters of the set are ce
 struct walk {
     struct sl_masks *m;
     struct sl_auto *a;
-    uint32_t *out, root;                   /* root: the state that the walk is about, not blurred */
+    uint32_t *out, root;  /* root: the state that the walk is about, not blurred */
+    bool shapes, stopped; /* bytes stand for classes of rx; a place was met that is not rx alone */
     uint8_t bytes[SL_VOCAB_MAX_TOKEN + 1]; /* [depth] that led to the place at depth */
     struct place at[SL_VOCAB_MAX_TOKEN + 1];
     struct ahead ahead[SL_VOCAB_MAX_TOKEN + 1];
@@ -112,12 +115,14 @@ struct walk {
 static struct place place_of(const struct sl_auto *a, uint32_t state, uint32_t depth)
 {
     const struct sl_vec *x = sl_vec_at(a, state);
-    struct place p = {state, SL_RX_NONE, 0, depth, sl_auto_is_wide(a, state)};
+    struct place p = {state, SL_RX_NONE, 0, depth, sl_auto_is_wide(a, state), false};
     for (uint32_t i = 0; i < x->n && p.rx == SL_RX_NONE; i += 2)
         p.rx = thread_rx(a, x->v[i + 1]);
-    if (x->n == 2 && (x->v[1] & SL_LEX_TAG) == SL_LEX_RX &&
-        sl_vec_at(a, x->v[0])->kind != SL_VEC_RETURN)
-        p.stack = x->v[0];
+    if (x->n == 2 && sl_vec_at(a, x->v[0])->kind != SL_VEC_RETURN) {
+        const uint32_t tag = x->v[1] & SL_LEX_TAG;
+        p.alone = (tag == SL_LEX_RX || tag == SL_LEX_TUPLE) && !p.wide;
+        p.stack = tag == SL_LEX_RX ? x->v[0] : 0;
+    }
     return p;
 }
 
@@ -140,9 +145,6 @@ static bool step_state(struct walk *w, struct place *p, uint32_t depth)
         return step_exact(w, p, depth);
     uint32_t state = p->state, from = p->since + 1;
     if (p->stack != 0) {
-        if (sl_rx_step(&a->rx, p->rx, w->bytes[depth]) == SL_RX_NONE &&
-            !sl_rx_nullable(&a->rx, p->rx))
-            return false;
         state = sl_vec_of(a, SL_VEC_STATE, (uint32_t[]){p->stack, SL_LEX_RX | p->rx}, 2);
         from = depth;
     }
@@ -163,8 +165,11 @@ static inline bool step(struct walk *w, struct place *p, uint32_t depth)
             p->rx = to;
             return true;
         }
+        if (to == SL_RX_NONE && p->alone && !sl_rx_nullable(&w->a->rx, p->rx))
+            return false;
     }
-    return step_state(w, p, depth);
+    w->stopped = w->stopped || w->shapes;
+    return !w->shapes && step_state(w, p, depth);
 }
 
 static bool has_all(const struct sl_plain_set *x, const struct sl_plain_set *set)
@@ -206,10 +211,12 @@ static void set_all(const struct sl_vocab_tree *t, uint32_t from, uint32_t to, u
         out[(uint32_t)t->ids[k] / 32] |= 1u << (t->ids[k] & 31);
 }
 
-/* done: plain tokens of up to that many characters are in the mask already. */
-static void walk(struct walk *w, const struct sl_vocab_tree *t, uint32_t done)
+/* done: plain tokens of up to that many characters are in the mask already. False: it
+ * stopped; what it allowed is allowed. */
+static bool walk(struct walk *w, const struct sl_vocab_tree *t, uint32_t done)
 {
-    for (uint32_t i = 0; i < t->n;) {
+    w->stopped = false;
+    for (uint32_t i = 0; i < t->n && !w->stopped;) {
         const struct sl_vocab_node *x = &t->nodes[i], *after = x + x->skip;
         struct place p = w->at[x->depth - 1];
         w->bytes[x->depth] = x->byte;
@@ -226,16 +233,39 @@ static void walk(struct walk *w, const struct sl_vocab_tree *t, uint32_t done)
         set_all(t, x->first, whole ? after->first : x[1].first, w->out);
         i += whole ? x->skip : 1;
     }
+    return !w->stopped;
 }
 
-/* Plain tokens of up to how many characters may come; *all: and no longer ones. */
-static uint32_t plain_tokens(struct walk *w, uint32_t state, bool *all)
+/* The tree of shapes for the lexeme at the root; NULL: there is none. */
+static const struct sl_vocab_tree *shapes_for(struct walk *w)
+{
+    struct sl_masks *m = w->m;
+    const sl_rx_id rx = w->at[0].rx;
+    const uint32_t at = (rx * 2654435761u >> 16) % SL_COUNT(m->shapes);
+    if (!w->at[0].alone)
+        return NULL;
+    if (m->shapes[at].id != rx) {
+        m->shapes[at].id = rx;
+        m->shapes[at].which = sl_shapes_for(&w->a->rx, rx);
+    }
+    const uint32_t which = m->shapes[at].which;
+    return which < SL_VOCAB_SHAPES ? &m->vocab->shapes[which] : NULL;
+}
+
+static bool walk_shapes(struct walk *w, const struct sl_vocab_tree *t)
+{
+    w->shapes = true;
+    bool ok = walk(w, t, 0);
+    w->shapes = false;
+    return ok;
+}
+
+/* Plain tokens of up to how many characters may come by the lexeme's span; *all: and no longer
+ * ones.
+ */
+static uint32_t by_span(struct walk *w, bool *all)
 {
     const struct sl_vocab_tree *t = &w->m->vocab->plain;
-    int32_t run = plain_run(w->m, w->a, state);
-    *all = run != SL_RX_RUN_UNKNOWN;
-    if (*all)
-        return run == SL_RX_INF ? SL_VOCAB_MAX_RUN : SL_MIN((uint32_t)run, SL_VOCAB_MAX_RUN);
     const struct place *p = &w->at[0];
     if (p->wide || p->rx == SL_RX_NONE)
         return 0;
@@ -243,28 +273,50 @@ static uint32_t plain_tokens(struct walk *w, uint32_t state, bool *all)
     w->ahead[0] = (struct ahead){span->set, span->chars};
     if (!sl_span_has(span, &t->all))
         return 0;
-    bool alone = sl_vec_at(w->a, state)->n == 2 && p->stack != 0;
-    *all = span->chars >= SL_VOCAB_MAX_RUN || (span->ends && alone);
+    *all = span->chars >= SL_VOCAB_MAX_RUN || (span->ends && p->stack != 0);
     return SL_MIN(span->chars, SL_VOCAB_MAX_RUN);
+}
+
+static void allow_up_to(const struct walk *w, uint32_t chars)
+{
+    const struct sl_vocab *v = w->m->vocab;
+    memcpy(w->out, v->up_to + (size_t)chars * v->n_words, v->n_words * sizeof w->out[0]);
+}
+
+static void plain_tokens(struct walk *w, uint32_t state)
+{
+    const struct sl_vocab_tree *t = &w->m->vocab->plain;
+    const int32_t run = plain_run(w->m, w->a, state);
+    bool all = run != SL_RX_RUN_UNKNOWN;
+    uint32_t done = run == SL_RX_INF ? SL_VOCAB_MAX_RUN
+                    : all            ? SL_MIN((uint32_t)run, SL_VOCAB_MAX_RUN)
+                                     : 0;
+    allow_up_to(w, done);
+    if (all)
+        return;
+    const struct sl_vocab_tree *shapes = shapes_for(w);
+    if (shapes != NULL && walk_shapes(w, shapes))
+        return;
+    done = by_span(w, &all);
+    allow_up_to(w, done);
+    if (!all)
+        (void)walk(w, t, done);
 }
 
 static void compute(struct sl_masks *m, struct sl_auto *a, uint32_t state, uint32_t *out)
 {
     const struct sl_vocab *v = m->vocab;
     struct walk w;
-    bool all;
     w.m = m;
     w.a = a;
     w.out = out;
     w.root = state;
+    w.shapes = false;
     w.ahead[0] = (struct ahead){{{0, 0}}, 0};
     w.at[0] = place_of(a, sl_auto_blur(a, state), 0);
     sl_spans_begin(&m->spans, &a->rx);
-    uint32_t done = plain_tokens(&w, state, &all);
-    memcpy(out, v->up_to + (size_t)done * v->n_words, v->n_words * sizeof out[0]);
-    if (!all)
-        walk(&w, &v->plain, done);
-    walk(&w, &v->rest, 0);
+    plain_tokens(&w, state);
+    (void)walk(&w, &v->rest, 0);
     if (sl_auto_accepts(a, state))
         for (uint32_t i = 0; i < v->n_ends; i++)
             out[(uint32_t)v->ends[i] / 32] |= 1u << (v->ends[i] & 31);

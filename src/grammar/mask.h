@@ -5,6 +5,7 @@
 #define SL_GRAMMAR_MASK_H
 
 #include "grammar/auto.h"
+#include "grammar/shape.h"
 #include "grammar/span.h"
 #include "grammar/vocab.h"
 
@@ -21,6 +22,10 @@ struct sl_masks {
         sl_rx_id id;
         int32_t run;
     } runs[1024];
+    struct { /* which tree of shapes is for a lexeme */
+        sl_rx_id id;
+        uint32_t which;
+    } shapes[256];
     sl_rx_id plain; /* one plain character */
     struct sl_spans spans;
 };

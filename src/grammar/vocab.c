@@ -7,6 +7,7 @@
 #include "base/limits.h"
 #include "base/str.h"
 #include "base/sys.h"
+#include "grammar/shape.h"
 #include "text/tokenizer/tok.h"
 
 #include <stdlib.h>
@@ -223,6 +224,7 @@ int sl_vocab_create(const struct sl_vocab_token *tokens, uint32_t n_tokens, cons
             if (ends[i] >= 0 && (uint32_t)ends[i] < n_tokens)
                 v->ends[v->n_ends++] = ends[i];
         rc = fill(v, tokens);
+        rc = rc == 0 ? sl_shapes_make(v) : rc;
     }
     if (rc != 0) {
         sl_vocab_destroy(v);
@@ -262,11 +264,11 @@ void sl_vocab_destroy(struct sl_vocab *v)
 {
     if (v == NULL)
         return;
-    const struct sl_vocab_tree *trees[] = {&v->plain, &v->rest};
-    for (size_t i = 0; i < SL_COUNT(trees); i++) {
-        sl_free(trees[i]->nodes);
-        sl_free(trees[i]->sets);
-        sl_free(trees[i]->ids);
+    for (size_t i = 0; i < 2 + SL_VOCAB_SHAPES; i++) {
+        const struct sl_vocab_tree *t = i == 0 ? &v->plain : i == 1 ? &v->rest : &v->shapes[i - 2];
+        sl_free(t->nodes);
+        sl_free(t->sets);
+        sl_free(t->ids);
     }
     sl_free(v->up_to);
     sl_free(v->start);

@@ -17,7 +17,8 @@
 struct sl_tokenizer;
 
 #define SL_VOCAB_MAX_TOKEN 255 /* bytes; longer tokens are never allowed by a mask */
-#define SL_VOCAB_MAX_RUN   64  /* characters of a plain token; longer ones are in the rest */
+#define SL_VOCAB_SHAPES    2
+#define SL_VOCAB_MAX_RUN   64 /* characters of a plain token; longer ones are in the rest */
 
 struct sl_vocab_node { /* depth first: a node's descendants follow it */
     uint32_t skip;     /* how many they are, and itself */
@@ -45,6 +46,7 @@ struct sl_vocab {
     uint32_t n_tokens, n_words; /* words of a mask: bit id % 32 of word id / 32 */
     /* Plain tokens are made of whole plain characters. */
     struct sl_vocab_tree plain, rest;
+    struct sl_vocab_tree shapes[SL_VOCAB_SHAPES]; /* of the plain tokens: shape.h */
     uint32_t *up_to; /* [n + 1] masks of the plain tokens with at most n characters */
     uint32_t *start;
     char *bytes; /* of token i: bytes + start[i] up to start[i + 1] */
