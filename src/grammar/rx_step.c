@@ -10,6 +10,7 @@
 enum {
     ALIVE_BUDGET = 3000, /* states a search for an accepting one visits */
     SHORT_BUDGET = 30,
+    NEAR = 100, /* states that a search visits in the order in which it met them */
     SEEN = 8192,
 };
 _Static_assert((int)SEEN > (int)ALIVE_BUDGET, "a free place ends every search");
@@ -234,6 +235,7 @@ struct sl_rx_search { /* kept, as most searches are short */
         uint32_t search, at; /* at + 1 in v, of the search with that number */
     } seen[SEEN];
     uint32_t number;
+    uint8_t last; /* the byte by which the last search found what it was for */
 };
 
 /* Where in seen the id is, or the free place for it. */
@@ -432,11 +434,27 @@ static void look_at_multiple(struct sl_rx *rx, sl_rx_id id)
     rx->nodes[id].alive = is == MAYBE ? 0 : is == YES ? 1 : 2;
 }
 
-/* Depth first, so that an accepting state is found in as many steps as its string is long. */
+/* raw_step, of which most are known. */
+static inline sl_rx_id quick_step(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
+{
+    const uint32_t *row = rx->nodes[id].row;
+    return row != NULL && row[byte] != SL_RX_UNKNOWN ? row[byte] & ~SL_RX_UNVERIFIED
+                                                     : raw_step(rx, id, byte);
+}
+
+static bool surely_alive(const struct sl_rx *rx, sl_rx_id id)
+{
+    const struct sl_rx_node *x = &rx->nodes[id];
+    return id != SL_RX_NONE && (x->nullable || x->alive == 1 || !x->boolean);
+}
+
+/* At first in breadth, as most states are near an accepting one; then depth first, so that one is
+ * found in as many steps as its string is long. Many states accept behind the same byte, as strings
+ * do behind a quote: that one is tried first. */
 static bool search(struct sl_rx *rx, sl_rx_id id)
 {
     uint32_t budget = rx->nodes[id].boolean == 2 ? SHORT_BUDGET : ALIVE_BUDGET;
-    uint32_t n = 0, n_stack = 0, found = UINT32_MAX;
+    uint32_t n = 0, first = 0, n_stack = 0, found = UINT32_MAX;
     if (rx->search == NULL)
         rx->search = sl_calloc(1, sizeof *rx->search);
     struct sl_rx_search *s = rx->search;
@@ -451,22 +469,23 @@ static bool search(struct sl_rx *rx, sl_rx_id id)
     }
     n = visit(s, n, id, UINT32_MAX);
     s->stack[n_stack++] = 0;
-    while (n_stack > 0 && found == UINT32_MAX && !gave_up) {
-        uint32_t at = s->stack[--n_stack];
+    while (n_stack > first && found == UINT32_MAX && !gave_up) {
+        uint32_t at = first < NEAR ? s->stack[first++] : s->stack[--n_stack];
         SL_ASSERT(at < n && n <= budget);
         sl_rx_id last = SL_RX_UNKNOWN;
+        if (surely_alive(rx, quick_step(rx, s->v[at].id, s->last)))
+            found = at;
         for (unsigned b = 0; b < 256 && found == UINT32_MAX && !gave_up; b++) {
-            sl_rx_id to = raw_step(rx, s->v[at].id, (uint8_t)b);
-            const struct sl_rx_node *x = &rx->nodes[to];
-            if (to == last || to == SL_RX_NONE || x->alive == 2)
+            sl_rx_id to = quick_step(rx, s->v[at].id, (uint8_t)b);
+            if (to == last || to == SL_RX_NONE || rx->nodes[to].alive == 2)
                 continue;
             last = to;
             look_at_multiple(rx, to);
-            x = &rx->nodes[to];
-            if (x->alive == 2)
+            if (rx->nodes[to].alive == 2)
                 continue;
-            if (x->nullable || x->alive == 1 || !x->boolean) {
+            if (surely_alive(rx, to)) {
                 found = at;
+                s->last = (uint8_t)b;
                 break;
             }
             gave_up = n == budget || rx->failed != NULL;
@@ -475,6 +494,8 @@ static bool search(struct sl_rx *rx, sl_rx_id id)
             uint32_t more = visit(s, n, to, at);
             if (more > n)
                 s->stack[n_stack++] = n;
+            if (more > n && b < 0x80 && surely_alive(rx, quick_step(rx, to, s->last)))
+                found = n;
             n = more;
         }
     }
