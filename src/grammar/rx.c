@@ -259,6 +259,39 @@ static bool merge_sets(struct sl_rx *rx, unsigned op, uint32_t from)
     return rx->failed == NULL;
 }
 
+static bool has_id(const uint32_t *v, uint32_t n, uint32_t id)
+{
+    uint32_t lo = 0, hi = n;
+    while (lo < hi) {
+        const uint32_t mid = lo + (hi - lo) / 2;
+        if (v[mid] < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < n && v[lo] == id;
+}
+
+/* Leaves out what another operand makes superfluous: x & (x | y) is x, and so is x | (x & y). A
+ * state of "any string, or one that matches" does not follow the match then. Returns how many are
+ * left. What is dropped has an operand that stays: it is of the other kind, so it is not dropped. */
+static uint32_t absorb(const struct sl_rx *rx, unsigned op, uint32_t *v, uint32_t n)
+{
+    const unsigned other = op == RX_ALT ? RX_AND : RX_ALT;
+    uint32_t k = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct sl_rx_node *x = &rx->nodes[v[i]];
+        bool drop = false;
+        for (uint32_t j = 0; x->op == other && j < x->b && !drop; j++) {
+            const uint32_t id = rx->kids[x->a + j];
+            drop = has_id(v, k, id) || has_id(v + i + 1, n - i - 1, id);
+        }
+        if (!drop)
+            v[k++] = v[i];
+    }
+    return k;
+}
+
 /* Alternation or intersection of ids: flat, sorted, without units, duplicates and what absorbs. */
 static sl_rx_id list_of(struct sl_rx *rx, unsigned op, const sl_rx_id *ids, size_t n_ids)
 {
@@ -277,7 +310,6 @@ static sl_rx_id list_of(struct sl_rx *rx, unsigned op, const sl_rx_id *ids, size
     uint32_t *v = &rx->kids[from], n = rx->n_kids - from, k = 0, head = 0;
     sort_ids(v, n);
     for (uint32_t i = 0; i < n; i++) {
-        const struct sl_rx_node *x = &rx->nodes[v[i]];
         if (v[i] == zero || (op == RX_AND && v[i] == SL_RX_NONE)) {
             rx->n_kids = from;
             return zero;
@@ -285,6 +317,10 @@ static sl_rx_id list_of(struct sl_rx *rx, unsigned op, const sl_rx_id *ids, size
         if (v[i] == unit || (k > 0 && v[k - 1] == v[i]))
             continue;
         v[k++] = v[i];
+    }
+    k = absorb(rx, op, v, k);
+    for (uint32_t i = 0; i < k; i++) {
+        const struct sl_rx_node *x = &rx->nodes[v[i]];
         any_null = any_null || x->nullable;
         all_null = all_null && x->nullable;
         boolean = SL_MAX(boolean, x->boolean);

@@ -561,9 +561,43 @@ static bool is_plain_char(struct sl_rx *rx, sl_rx_id x, sl_rx_id plain)
     return !sl_rx_alive(rx, missing) && !sl_rx_alive(rx, sl_rx_and2(rx, x, more));
 }
 
+/* A part of the language, SL_RX_NONE: none was found, from which no plain character leads away:
+ * behind each the part is still there. So it is of x.y if x is any number of plain characters, as
+ * in a pattern that may match anywhere. */
+static sl_rx_id lasting_part(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain, int depth)
+{
+    const struct sl_rx_node n = rx->nodes[id];
+    sl_rx_id part = SL_RX_NONE, v[4];
+    if (depth > 8 || rx->failed != NULL)
+        return SL_RX_NONE;
+    switch ((enum sl_rx_op)n.op) {
+    case RX_REP:
+        return n.lo == 0 && n.hi == SL_RX_INF && is_plain_char(rx, n.a, plain) ? id : SL_RX_NONE;
+    case RX_CAT:
+        part = lasting_part(rx, n.a, plain, depth + 1);
+        return part == SL_RX_NONE ? part : sl_rx_cat(rx, part, n.b);
+    case RX_ALT:
+        for (uint32_t i = 0; i < SL_MIN(n.b, 16u) && part == SL_RX_NONE; i++)
+            part = lasting_part(rx, rx->kids[n.a + i], plain, depth + 1);
+        return part;
+    case RX_AND:
+        for (uint32_t i = 0; i < n.b; i++) {
+            v[i % SL_COUNT(v)] = lasting_part(rx, rx->kids[n.a + i], plain, depth + 1);
+            if (n.b > SL_COUNT(v) || v[i] == SL_RX_NONE)
+                return SL_RX_NONE;
+        }
+        return sl_rx_and(rx, v, n.b);
+    default:
+        return SL_RX_NONE;
+    }
+}
+
 int32_t sl_rx_run(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain)
 {
     int64_t total = 0;
+    const sl_rx_id lasts = lasting_part(rx, id, plain, 0);
+    if (lasts != SL_RX_NONE && sl_rx_alive(rx, lasts))
+        return SL_RX_INF;
     for (;;) {
         struct sl_rx_node x = rx->nodes[id], rep = x;
         sl_rx_id rest = SL_RX_EPS;
