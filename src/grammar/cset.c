@@ -331,14 +331,23 @@ sl_rx_id sl_cset_rx(struct sl_rx *rx, struct sl_cset *s, enum sl_spelling spelli
         out = sl_rx_or2(rx, out, one_range(rx, s->r[i][0], s->r[i][1], spelling));
     if (out > SL_RX_EPS && is_uniform(s))
         rx->nodes[out].uniform = true;
+    if (out > SL_RX_EPS && spelling != SL_SPELL_UTF8)
+        rx->nodes[out].texts = SL_RX_CHARS;
     return out;
 }
 
 sl_rx_id sl_cset_any(struct sl_rx *rx, enum sl_spelling spelling)
 {
     sl_rx_id out = one_range(rx, 0, MAX_CP, spelling);
-    if (out > SL_RX_EPS)
-        rx->nodes[out].uniform = true;
+    if (out <= SL_RX_EPS) /* a limit was hit */
+        return out;
+    rx->nodes[out].uniform = true;
+    if (spelling != SL_SPELL_UTF8)
+        rx->nodes[out].texts = SL_RX_CHARS;
+    if (spelling == SL_SPELL_JSON) {
+        rx->any_chars = sl_rx_rep(rx, out, 0, SL_RX_INF);
+        rx->any_text = sl_rx_cat(rx, rx->any_chars, sl_rx_range(rx, '"', '"'));
+    }
     return out;
 }
 

@@ -96,6 +96,40 @@ static bool rehash(struct sl_rx *rx)
     return true;
 }
 
+/* SL_RX_CHARS, SL_RX_TEXT or 0, by what it is made of. */
+static uint8_t texts_of(const struct sl_rx *rx, const struct sl_rx_node *n)
+{
+    const uint64_t *w = n->op == RX_SET ? rx->sets[n->a].w : NULL;
+    uint8_t all = SL_RX_CHARS | SL_RX_TEXT, any = 0;
+    switch ((enum sl_rx_op)n->op) {
+    case RX_EPS:
+        return SL_RX_CHARS;
+    case RX_SET:
+        if ((w[0] << 32 | w[1] >> 63 | w[2] | w[3]) != 0) /* a control character, or not ASCII */
+            return 0;
+        if ((w[0] >> '"' & 1) == 0 && (w[1] >> ('\\' - 64) & 1) == 0)
+            return SL_RX_CHARS;
+        return w[0] == 1ull << '"' && w[1] == 0 ? SL_RX_TEXT : 0;
+    case RX_CAT:
+        return rx->nodes[n->a].texts == SL_RX_CHARS ? rx->nodes[n->b].texts : 0;
+    case RX_REP:
+        return rx->nodes[n->a].texts & SL_RX_CHARS;
+    case RX_ALT:
+    case RX_AND:
+        for (uint32_t i = n->a; i < n->a + n->b; i++) {
+            all &= rx->nodes[rx->kids[i]].texts;
+            any |= rx->nodes[rx->kids[i]].texts;
+        }
+        return n->op == RX_ALT ? all : any == (SL_RX_CHARS | SL_RX_TEXT) ? SL_RX_TEXT : any;
+    case RX_NONE:
+    case RX_NOT:
+    case RX_LIST:
+    case RX_MOD:
+        return 0;
+    }
+    return 0;
+}
+
 /* The node, found or added; its kids (of ALT, AND) lie at the end of rx->kids. */
 static sl_rx_id intern(struct sl_rx *rx, struct sl_rx_node n)
 {
@@ -119,6 +153,7 @@ static sl_rx_id intern(struct sl_rx *rx, struct sl_rx_node n)
     if (!grow(rx, (void **)&rx->nodes, rx->n_nodes, 1, &rx->cap_nodes, sizeof n))
         return SL_RX_NONE;
     SL_ASSERT(rx->n_nodes < rx->cap_nodes);
+    n.texts = texts_of(rx, &n);
     rx->nodes[rx->n_nodes] = n;
     rx->table[h & (rx->cap_table - 1)] = rx->n_nodes + 1;
     return rx->n_nodes++;
@@ -272,13 +307,32 @@ static bool has_id(const uint32_t *v, uint32_t n, uint32_t id)
     return lo < n && v[lo] == id;
 }
 
+/* Has another operand than v[i] only strings that are all in v[i], any string of JSON? */
+static bool contains_another(const struct sl_rx *rx, const uint32_t *v, uint32_t n, uint32_t i)
+{
+    const uint8_t texts = v[i] == rx->any_text    ? SL_RX_TEXT
+                          : v[i] == rx->any_chars ? SL_RX_CHARS
+                                                  : 0;
+    bool found = false;
+    for (uint32_t j = 0; j < n && texts != 0 && !found; j++)
+        found = j != i && rx->nodes[v[j]].texts == texts;
+    return found;
+}
+
 /* Leaves out what another operand makes superfluous: x & (x | y) is x, and so is x | (x & y). A
  * state of "any string, or one that matches" does not follow the match then. Returns how many are
- * left. What is dropped has an operand that stays: it is of the other kind, so it is not dropped. */
+ * left. What is dropped has an operand that stays: it is of the other kind, so it is not dropped.
+ */
 static uint32_t absorb(const struct sl_rx *rx, unsigned op, uint32_t *v, uint32_t n)
 {
     const unsigned other = op == RX_ALT ? RX_AND : RX_ALT;
     uint32_t k = 0;
+    for (uint32_t i = 0; op == RX_AND && i < n; i++)
+        if (contains_another(rx, v, n, i)) {
+            memmove(v + i, v + i + 1, (n - i - 1) * sizeof v[0]);
+            n--;
+            break;
+        }
     for (uint32_t i = 0; i < n; i++) {
         const struct sl_rx_node *x = &rx->nodes[v[i]];
         bool drop = false;

@@ -47,12 +47,17 @@ struct sl_rx_node {
     bool nullable;
     uint8_t boolean; /* 1: holds an intersection or complement, 2: and a search would be long */
     uint8_t alive;   /* of booleans: 0 unknown, 1 alive, 2 dead */
+    uint8_t texts;   /* what is known of all strings in it: SL_RX_CHARS, SL_RX_TEXT, 0: nothing */
     bool uniform;    /* a set of characters (cset.h), with all plain ones beyond ASCII or none */
     uint32_t head;   /* depth a derivative recurses to */
     uint32_t a, b;
     int32_t lo, hi;
     uint32_t *row; /* [256] successors with the marks below; NULL: no row */
 };
+
+/* Strings that are characters of a JSON string, as it spells them; and with its closing quote. */
+#define SL_RX_CHARS 1
+#define SL_RX_TEXT  2
 
 struct sl_rx_str {
     const char *s;
@@ -85,6 +90,7 @@ struct sl_rx {
     uint32_t n_rows, *with_row;    /* with_row: the nodes that have one */
     struct sl_arena arena;         /* rows */
     struct sl_rx_derived *derived; /* of parts, a cache: states share most of theirs */
+    sl_rx_id any_chars, any_text; /* all strings of these kinds, SL_RX_NONE: not made yet */
     struct sl_rx_limits limits;
     struct sl_rx_search *search; /* room for searches for accepting states */
     uint64_t n_derived; /* derivatives made, and what else takes as long: the time limit's clock */
