@@ -226,6 +226,18 @@ static void look_at_chars(struct parts *p, const struct sl_rx_node *n)
             look_at_set(p, &rx->sets[rx->nodes[rx->kids[i]].a]);
 }
 
+/* Is it a set without any byte of plain characters, as an escape begins with? */
+static bool no_plain(const struct sl_rx *rx, sl_rx_id id)
+{
+    const struct sl_rx_node *n = &rx->nodes[id];
+    if (n->op != RX_SET)
+        return false;
+    const uint64_t *w = rx->sets[n->a].w;
+    const uint64_t low = ~0xFFFFFFFFull & ~(1ull << '"'),
+                   high = ~(1ull << ('\\' - 64) | 1ull << 63);
+    return ((w[0] & low) | (w[1] & high) | w[2] | w[3]) == 0;
+}
+
 /* What is WHOLE is made of whole characters. Then a text in a chain with something else behind it
  * is cut between characters, so it cannot matter which character of a kind is on either side. */
 static void look_at(struct parts *p, sl_rx_id id, uint32_t whole)
@@ -241,6 +253,8 @@ static void look_at(struct parts *p, sl_rx_id id, uint32_t whole)
         look_at_set(p, &p->rx->sets[n->a]);
         return;
     case RX_CAT:
+        if (no_plain(p->rx, n->a)) /* plain tokens do not get behind it */
+            return;
         add(p, n->a, WHOLE);
         add(p, n->b, whole);
         return;
