@@ -281,7 +281,7 @@ static struct sl_vocab *word_vocab(uint32_t n)
 {
     static const char *const parts[] = {
         "a",  "b",  "c",        "0", "1", "-", ".", " ", "@", "é", "я", "日", "\xE3\x80\x80",
-        "\"", "\\", "\xE6\x97", ":", "f"};
+        "\"", "\\", "\xE6\x97", ":", "f", "g", "A", "Z"};
     struct sl_vocab_token *t = sl_calloc(n, sizeof *t);
     char(*bytes)[64] = sl_calloc(n, sizeof *bytes);
     struct sl_rng r = {5, 0};
@@ -302,7 +302,10 @@ static struct sl_vocab *word_vocab(uint32_t n)
 }
 
 /* What lets many characters come, in several ways: with and without anchors, counted, two rules on
- * one string, names, values of several schemas, text around a tag, rules. */
+ * one string, names, values of several schemas, text around a tag, rules. Then what masks may walk
+ * by shapes (shape.h): letters of one kind, hexadecimal digits apart; and what they may not, though
+ * it looks alike: one letter apart, one character beyond ASCII apart, characters that are counted
+ * by their bytes; also behind a token that ends inside a character. */
 static const struct {
     enum sl_grammar_kind kind;
     const char *text;
@@ -322,6 +325,26 @@ static const struct {
      "\"additionalProperties\":{\"type\":\"string\"}}"},
     {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"minItems\":2,\"items\":{\"type\":\"string\"},"
                              "\"contains\":{\"pattern\":\"^a.*b$\"}}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^[a-zA-Z0-9_-]{3,9}$\"}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"[A-Z]$\",\"maxLength\":7}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^([a-f0-9]{2}-?){2,4}[^-]*$\"}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":12,\"pattern\":\"^[^.@\\\\s]{1,4}("
+                             "\\\\.[^.@]{1,3}){1,2}$\"}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^[^b]{1,6}$\"}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^[a-eA-Z]{1,6}[^0]*$\"}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^[^я]{2,5}$\"}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^(日|[^é]{2})+$\"}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^[\\u0080-\\u07ff0-9]{1,5}$\"}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"maxLength\":6,\"not\":{\"pattern\":\"^[a-z]{2}"
+                             "[^a-z]\"}}"},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"anyOf\":[{\"type\":\"string\",\"maxLength\":8},{\"type\":\"string\","
+     "\"pattern\":\"^[a-z]+$\"},{\"enum\":[\"abcabcabcabc\",\"ббб\"]}]}"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"pattern\":\"a[bc]-.*:\",\"minLength\":5}"},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"object\",\"if\":{\"properties\":{\"a\":{\"pattern\":"
+     "\"^[a-z]{1,3}$\"}}},\"then\":{\"required\":[\"b\"]},\"properties\":{\"a\":{"
+     "\"type\":\"string\",\"maxLength\":5}}}"},
     {SL_GRAMMAR_EBNF, "root ::= [^a]* \"a\" word+\nword ::= [a-c]+ \" \" | \"(\" word \")\""},
     {SL_GRAMMAR_STRUCTURAL, "{\"type\":\"structural_tag\",\"structures\":[{\"begin\":\"ab@\","
                             "\"schema\":{\"type\":\"string\"},"
