@@ -130,6 +130,33 @@ static uint8_t texts_of(const struct sl_rx *rx, const struct sl_rx_node *n)
     return 0;
 }
 
+static bool is_finite(const struct sl_rx *rx, const struct sl_rx_node *n)
+{
+    bool any = false, all = true;
+    switch ((enum sl_rx_op)n->op) {
+    case RX_NONE:
+    case RX_EPS:
+    case RX_SET:
+    case RX_LIST:
+        return true;
+    case RX_CAT:
+        return rx->nodes[n->a].finite && rx->nodes[n->b].finite;
+    case RX_REP:
+        return rx->nodes[n->a].finite && n->hi != SL_RX_INF;
+    case RX_ALT:
+    case RX_AND:
+        for (uint32_t i = n->a; i < n->a + n->b; i++) {
+            any = any || rx->nodes[rx->kids[i]].finite;
+            all = all && rx->nodes[rx->kids[i]].finite;
+        }
+        return n->op == RX_ALT ? all : any;
+    case RX_NOT:
+    case RX_MOD:
+        return false;
+    }
+    return false;
+}
+
 /* The node, found or added; its kids (of ALT, AND) lie at the end of rx->kids. */
 static sl_rx_id intern(struct sl_rx *rx, struct sl_rx_node n)
 {
@@ -154,6 +181,7 @@ static sl_rx_id intern(struct sl_rx *rx, struct sl_rx_node n)
         return SL_RX_NONE;
     SL_ASSERT(rx->n_nodes < rx->cap_nodes);
     n.texts = texts_of(rx, &n);
+    n.finite = is_finite(rx, &n);
     rx->nodes[rx->n_nodes] = n;
     rx->table[h & (rx->cap_table - 1)] = rx->n_nodes + 1;
     return rx->n_nodes++;

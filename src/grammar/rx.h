@@ -48,6 +48,7 @@ struct sl_rx_node {
     uint8_t boolean; /* 1: holds an intersection or complement, 2: and a search would be long */
     uint8_t alive;   /* of booleans: 0 unknown, 1 alive, 2 dead */
     uint8_t texts;   /* what is known of all strings in it: SL_RX_CHARS, SL_RX_TEXT, 0: nothing */
+    bool finite;     /* sure to have finitely many strings */
     bool uniform;    /* a set of characters (cset.h), with all plain ones beyond ASCII or none */
     uint32_t head;   /* depth a derivative recurses to */
     uint32_t a, b;

@@ -563,11 +563,14 @@ static bool is_plain_char(struct sl_rx *rx, sl_rx_id x, sl_rx_id plain)
 
 /* A part of the language, SL_RX_NONE: none was found, from which no plain character leads away:
  * behind each the part is still there. So it is of x.y if x is any number of plain characters, as
- * in a pattern that may match anywhere. */
+ * in a pattern that may match anywhere. If it has any string it has more than any number, so the
+ * complement of finitely many strings, however far they are read, leaves some of them: where all
+ * else is such a part, it counts as everything. */
 static sl_rx_id lasting_part(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain, int depth)
 {
     const struct sl_rx_node n = rx->nodes[id];
     sl_rx_id part = SL_RX_NONE, v[4];
+    uint32_t n_parts = 0;
     if (depth > 8 || rx->failed != NULL)
         return SL_RX_NONE;
     switch ((enum sl_rx_op)n.op) {
@@ -582,11 +585,15 @@ static sl_rx_id lasting_part(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain, int 
         return part;
     case RX_AND:
         for (uint32_t i = 0; i < n.b; i++) {
-            v[i % SL_COUNT(v)] = lasting_part(rx, rx->kids[n.a + i], plain, depth + 1);
-            if (n.b > SL_COUNT(v) || v[i] == SL_RX_NONE)
+            const sl_rx_id kid = rx->kids[n.a + i];
+            if (depth == 0 && rx->nodes[kid].op == RX_NOT && rx->nodes[rx->nodes[kid].a].finite)
+                continue;
+            part = lasting_part(rx, kid, plain, depth + 1);
+            if (n_parts == SL_COUNT(v) || part == SL_RX_NONE)
                 return SL_RX_NONE;
+            v[n_parts++] = part;
         }
-        return sl_rx_and(rx, v, n.b);
+        return n_parts == 0 ? SL_RX_NONE : sl_rx_and(rx, v, n_parts);
     default:
         return SL_RX_NONE;
     }
