@@ -335,16 +335,34 @@ static bool has_id(const uint32_t *v, uint32_t n, uint32_t id)
     return lo < n && v[lo] == id;
 }
 
-/* Has another operand than v[i] only strings that are all in v[i], any string of JSON? */
-static bool contains_another(const struct sl_rx *rx, const uint32_t *v, uint32_t n, uint32_t i)
+/* SL_RX_TEXT, SL_RX_CHARS: it has all strings of that kind; 0: perhaps not. */
+static uint8_t all_texts(const struct sl_rx *rx, sl_rx_id id)
 {
-    const uint8_t texts = v[i] == rx->any_text    ? SL_RX_TEXT
-                          : v[i] == rx->any_chars ? SL_RX_CHARS
-                                                  : 0;
+    return id == SL_RX_NONE      ? 0
+           : id == rx->any_text  ? SL_RX_TEXT
+           : id == rx->any_chars ? SL_RX_CHARS
+                                 : 0;
+}
+
+/* Has another operand than v[i] only strings of that kind? */
+static bool another_has(const struct sl_rx *rx, const uint32_t *v, uint32_t n, uint32_t i,
+                        uint8_t texts)
+{
     bool found = false;
     for (uint32_t j = 0; j < n && texts != 0 && !found; j++)
         found = j != i && rx->nodes[v[j]].texts == texts;
     return found;
+}
+
+/* Does an intersection leave nothing of JSON's strings, as one operand has none of them? */
+static bool no_texts_left(const struct sl_rx *rx, const uint32_t *v, uint32_t n)
+{
+    bool none = false;
+    for (uint32_t i = 0; i < n && !none; i++) {
+        const struct sl_rx_node *x = &rx->nodes[v[i]];
+        none = x->op == RX_NOT && another_has(rx, v, n, i, all_texts(rx, x->a));
+    }
+    return none;
 }
 
 /* Leaves out what another operand makes superfluous: x & (x | y) is x, and so is x | (x & y). A
@@ -355,15 +373,12 @@ static uint32_t absorb(const struct sl_rx *rx, unsigned op, uint32_t *v, uint32_
 {
     const unsigned other = op == RX_ALT ? RX_AND : RX_ALT;
     uint32_t k = 0;
-    for (uint32_t i = 0; op == RX_AND && i < n; i++)
-        if (contains_another(rx, v, n, i)) {
-            memmove(v + i, v + i + 1, (n - i - 1) * sizeof v[0]);
-            n--;
-            break;
-        }
+    uint8_t all = 0; /* of an alternation: what one operand has all of, the others need not have */
+    for (uint32_t i = 0; op == RX_ALT && i < n; i++)
+        all |= all_texts(rx, v[i]);
     for (uint32_t i = 0; i < n; i++) {
         const struct sl_rx_node *x = &rx->nodes[v[i]];
-        bool drop = false;
+        bool drop = (x->texts & all) != 0 && all_texts(rx, v[i]) == 0;
         for (uint32_t j = 0; x->op == other && j < x->b && !drop; j++) {
             const uint32_t id = rx->kids[x->a + j];
             drop = has_id(v, k, id) || has_id(v + i + 1, n - i - 1, id);
@@ -371,6 +386,11 @@ static uint32_t absorb(const struct sl_rx *rx, unsigned op, uint32_t *v, uint32_
         if (!drop)
             v[k++] = v[i];
     }
+    for (uint32_t i = 0; op == RX_AND && i < k; i++)
+        if (another_has(rx, v, k, i, all_texts(rx, v[i]))) {
+            memmove(v + i, v + i + 1, (k - i - 1) * sizeof v[0]);
+            return k - 1;
+        }
     return k;
 }
 
@@ -399,6 +419,10 @@ static sl_rx_id list_of(struct sl_rx *rx, unsigned op, const sl_rx_id *ids, size
         if (v[i] == unit || (k > 0 && v[k - 1] == v[i]))
             continue;
         v[k++] = v[i];
+    }
+    if (op == RX_AND && no_texts_left(rx, v, k)) {
+        rx->n_kids = from;
+        return SL_RX_NONE;
     }
     k = absorb(rx, op, v, k);
     for (uint32_t i = 0; i < k; i++) {
