@@ -23,7 +23,7 @@ enum {
     MOST = 80,        /* plain characters, of 94 */
     FEW = 16,         /* characters have small branches, walked as fast */
     MAX_ROWS = 10000, /* of the automaton: beyond, only walks may add to it */
-    MASK_DERIVATIVES = 6000
+    MASK_DERIVATIVES = 100000
 };
 
 struct visit {
