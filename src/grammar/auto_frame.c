@@ -429,6 +429,7 @@ static struct sl_goal *member_goal(struct sl_auto *a, struct sl_plan *p, const s
 /* Asked for every byte that a member might begin with. */
 struct sl_goal *sl_frame_member(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f)
 {
+    SL_ASSERT(f->kind == SL_VEC_OBJECT || f->kind == SL_VEC_ARRAY);
     struct sl_member_memo *m = &a->members[sl_mix64((uint64_t)(uintptr_t)f) % SL_MEMBER_MEMO];
     if (m->frame == f && m->names == p->name_allowed)
         return m->goal;

@@ -320,6 +320,7 @@ static bool is_uniform(const struct sl_cset *s)
         all += hi >= lo ? hi - lo + 1 : 0;
     }
     has -= count_in(s, 0xD800, 0xDFFF);
+    SL_ASSERT(has <= all);
     return has == 0 || has == all - 0x800;
 }
 

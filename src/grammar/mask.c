@@ -249,11 +249,13 @@ static const struct sl_vocab_tree *shapes_for(struct walk *w)
         m->shapes[at].which = sl_shapes_for(&w->a->rx, rx);
     }
     const uint32_t which = m->shapes[at].which;
+    SL_ASSERT(which <= SL_VOCAB_SHAPES);
     return which < SL_VOCAB_SHAPES ? &m->vocab->shapes[which] : NULL;
 }
 
 static bool walk_shapes(struct walk *w, const struct sl_vocab_tree *t)
 {
+    SL_ASSERT(w->at[0].alone && !w->shapes);
     w->shapes = true;
     bool ok = walk(w, t, 0);
     w->shapes = false;
@@ -280,6 +282,7 @@ static uint32_t by_span(struct walk *w, bool *all)
 static void allow_up_to(const struct walk *w, uint32_t chars)
 {
     const struct sl_vocab *v = w->m->vocab;
+    SL_ASSERT(chars <= SL_VOCAB_MAX_RUN);
     memcpy(w->out, v->up_to + (size_t)chars * v->n_words, v->n_words * sizeof w->out[0]);
 }
 

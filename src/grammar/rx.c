@@ -101,6 +101,7 @@ static uint8_t texts_of(const struct sl_rx *rx, const struct sl_rx_node *n)
 {
     const uint64_t *w = n->op == RX_SET ? rx->sets[n->a].w : NULL;
     uint8_t all = SL_RX_CHARS | SL_RX_TEXT, any = 0;
+    SL_ASSERT((n->op != RX_CAT && n->op != RX_REP) || n->a < rx->n_nodes);
     switch ((enum sl_rx_op)n->op) {
     case RX_EPS:
         return SL_RX_CHARS;
@@ -133,6 +134,7 @@ static uint8_t texts_of(const struct sl_rx *rx, const struct sl_rx_node *n)
 static bool is_finite(const struct sl_rx *rx, const struct sl_rx_node *n)
 {
     bool any = false, all = true;
+    SL_ASSERT((n->op != RX_ALT && n->op != RX_AND) || n->a + n->b <= rx->n_kids);
     switch ((enum sl_rx_op)n->op) {
     case RX_NONE:
     case RX_EPS:
@@ -349,6 +351,7 @@ static bool another_has(const struct sl_rx *rx, const uint32_t *v, uint32_t n, u
                         uint8_t texts)
 {
     bool found = false;
+    SL_ASSERT(i < n && texts <= SL_RX_TEXT);
     for (uint32_t j = 0; j < n && texts != 0 && !found; j++)
         found = j != i && rx->nodes[v[j]].texts == texts;
     return found;
@@ -373,6 +376,7 @@ static uint32_t absorb(const struct sl_rx *rx, unsigned op, uint32_t *v, uint32_
 {
     const unsigned other = op == RX_ALT ? RX_AND : RX_ALT;
     uint32_t k = 0;
+    SL_ASSERT(op == RX_ALT || op == RX_AND);
     uint8_t all = 0; /* of an alternation: what one operand has all of, the others need not have */
     for (uint32_t i = 0; op == RX_ALT && i < n; i++)
         all |= all_texts(rx, v[i]);

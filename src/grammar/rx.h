@@ -91,7 +91,7 @@ struct sl_rx {
     uint32_t n_rows, *with_row;    /* with_row: the nodes that have one */
     struct sl_arena arena;         /* rows */
     struct sl_rx_derived *derived; /* of parts, a cache: states share most of theirs */
-    sl_rx_id any_chars, any_text; /* all strings of these kinds, SL_RX_NONE: not made yet */
+    sl_rx_id any_chars, any_text;  /* all strings of these kinds, SL_RX_NONE: not made yet */
     struct sl_rx_limits limits;
     struct sl_rx_search *search; /* room for searches for accepting states */
     uint64_t n_derived; /* derivatives made, and what else takes as long: the time limit's clock */

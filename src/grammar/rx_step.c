@@ -437,6 +437,7 @@ static void look_at_multiple(struct sl_rx *rx, sl_rx_id id)
 /* raw_step, of which most are known. */
 static inline sl_rx_id quick_step(struct sl_rx *rx, sl_rx_id id, uint8_t byte)
 {
+    SL_DCHECK(id < rx->n_nodes);
     const uint32_t *row = rx->nodes[id].row;
     return row != NULL && row[byte] != SL_RX_UNKNOWN ? row[byte] & ~SL_RX_UNVERIFIED
                                                      : raw_step(rx, id, byte);
@@ -568,6 +569,7 @@ static bool is_plain_char(struct sl_rx *rx, sl_rx_id x, sl_rx_id plain)
  * else is such a part, it counts as everything. */
 static sl_rx_id lasting_part(struct sl_rx *rx, sl_rx_id id, sl_rx_id plain, int depth)
 {
+    SL_ASSERT(id < rx->n_nodes && depth >= 0);
     const struct sl_rx_node n = rx->nodes[id];
     sl_rx_id part = SL_RX_NONE, v[4];
     uint32_t n_parts = 0;
