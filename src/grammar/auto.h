@@ -73,12 +73,14 @@ struct sl_thread {
 };
 
 struct sl_plan;
+struct scalar_case;
 
 struct sl_goal {
     uint32_t id, req, n_roots;
     const uint32_t *roots;
-    bool pure;   /* every wanted node is required: an accepted value satisfies all */
-    uint8_t sat; /* 0 unknown, 1 being found out, 2 yes, 3 no */
+    bool pure;        /* every wanted node is required: an accepted value satisfies all */
+    uint8_t sat;      /* 0 unknown, 1 being found out, 2 yes, 3 no */
+    uint8_t compound; /* arrays and objects that may satisfy it; while unknown, by types alone */
     sl_rx_id scalar;
     uint32_t lex; /* where a scalar begins */
     struct sl_plan *object, *array;
@@ -86,6 +88,8 @@ struct sl_goal {
      * many values of them, UINT32_MAX: not known */
     sl_rx_id distinct;
     uint32_t n_values;
+    struct scalar_case *cases; /* made on demand: scalars that the roots say the same of */
+    uint32_t n_cases;          /* 0: too many */
 };
 
 struct sl_name {            /* a property name that some local knows */
@@ -105,7 +109,12 @@ struct sl_plan {
     bool exclusive;      /* something may have to be false: not, if */
     bool static_keys;    /* which names are allowed does not depend on what was seen */
     bool track_keys;     /* other names must not come twice, as they are counted */
+    bool settled;        /* neither a number of members nor one of the others asks for more */
     uint32_t n_locals, locals[64];
+    /* Of exclusive plans of objects: locals that may have to be false, and names that one of these
+     * has a say on, or that some local asks for. */
+    uint64_t tests;
+    uint32_t *matters;
     uint32_t cap; /* where counting stops to matter */
     /* objects */
     struct sl_name *names;

@@ -485,8 +485,10 @@ uint32_t sl_frame_phase(struct sl_auto *a, const struct sl_vec *f, enum sl_phase
 static bool alive(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
 {
     uint64_t truths;
-    return frame != 0 &&
-           (sl_frame_may_end(a, p, sl_vec_at(a, frame), &truths) || sl_frame_may_grow(a, p, frame));
+    if (frame == 0 || sl_frame_may_end(a, p, sl_vec_at(a, frame), &truths))
+        return frame != 0;
+    return sl_frame_may_grow(a, p, frame) &&
+           (!p->object || !p->exclusive || sl_frame_has_way(a, p, frame));
 }
 
 /* Whatever the items before one that must come are, is there a value left for it? */
@@ -536,8 +538,8 @@ uint32_t sl_frame_open(struct sl_auto *a, struct sl_goal *g, bool object, uint32
     return alive(a, p, id) ? id : 0;
 }
 
-uint32_t sl_frame_named(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
-                        uint32_t class, uint32_t text)
+uint32_t sl_frame_with_name(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                            uint32_t class, uint32_t text)
 {
     SL_ASSERT(p->object && class < p->n_names + p->n_free);
     bool keep = p->track_keys && class >= p->n_names;
@@ -564,15 +566,22 @@ uint32_t sl_frame_named(struct sl_auto *a, struct sl_plan *p, const struct sl_ve
         v[n++] = text;
     uint32_t id = intern(a, SL_VEC_OBJECT, v, n);
     sl_free(v);
-    if (id == 0 || expr_truth(a, p, sl_vec_at(a, id), p->goal->req) == IS_FALSE)
-        return 0;
-    return sl_goal_sat(a, sl_frame_member(a, p, sl_vec_at(a, id))) ? id : 0;
+    return id == 0 || expr_truth(a, p, sl_vec_at(a, id), p->goal->req) == IS_FALSE ? 0 : id;
 }
 
-uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
-                              uint64_t truths, uint32_t datum)
+uint32_t sl_frame_named(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                        uint32_t class, uint32_t text)
 {
-    const struct sl_goal *g = sl_frame_member(a, p, f);
+    uint32_t id = sl_frame_with_name(a, p, f, class, text);
+    struct sl_goal *g = id == 0 ? NULL : sl_frame_member(a, p, sl_vec_at(a, id));
+    if (g == NULL || !sl_goal_sat(a, g))
+        return 0;
+    return !p->exclusive || sl_frame_value_leads_on(a, p, f, id, g) ? id : 0;
+}
+
+uint32_t sl_frame_after(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                        const struct sl_goal *g, uint64_t truths, uint32_t datum)
+{
     uint32_t class = p->object ? f->v[FR_CLASS] : f->v[FR_COUNT], wanted[MAX_WANTED + 2];
     uint32_t *v = g == NULL ? NULL : copy_of(a, f, 0);
     uint64_t failed = failed_of(f);
@@ -618,26 +627,25 @@ uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct
         v[FR_WORDS + p->seen_word] = sl_seen_with(a, sl_frame_seen_items(p, f), datum);
     uint32_t id = intern(a, (enum sl_vec_kind)f->kind, v, f->n);
     sl_free(v);
-    if (id == 0 || expr_truth(a, p, sl_vec_at(a, id), p->goal->req) == IS_FALSE)
-        return 0;
+    return id == 0 || expr_truth(a, p, sl_vec_at(a, id), p->goal->req) == IS_FALSE ? 0 : id;
+}
+
+uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                              uint64_t truths, uint32_t datum)
+{
+    uint32_t id = sl_frame_after(a, p, f, sl_frame_member(a, p, f), truths, datum);
     return alive(a, p, id) ? id : 0;
 }
 
 /* ---------------------------------------------------------------- scalars of a member */
 
-enum { MAX_CASES = 16 };
-
-struct scalar_case { /* scalars that the wanted nodes say the same of */
-    sl_rx_id rx;
-    uint64_t truths;
-};
-
-/* Parts the goal's scalars by the wanted nodes; 0: these are too many parts. */
-static uint32_t scalar_cases(struct sl_auto *a, const struct sl_goal *g, struct scalar_case *c)
+static uint32_t part_scalars(struct sl_auto *a, const struct sl_goal *g, struct scalar_case *c)
 {
     struct sl_rx *rx = &a->rx;
     uint32_t n = g->scalar != SL_RX_NONE;
     c[0] = (struct scalar_case){g->scalar, 0};
+    if (g->n_roots > MAX_CASES) /* each of which is likely to make a part of its own */
+        return 0;
     for (uint32_t r = 0; r < g->n_roots; r++) {
         sl_rx_id node = a->schema.nodes[g->roots[r]].scalar;
         for (uint32_t i = 0, end = n; i < end; i++) {
@@ -656,6 +664,20 @@ static uint32_t scalar_cases(struct sl_auto *a, const struct sl_goal *g, struct 
     return n;
 }
 
+uint32_t sl_scalar_cases(struct sl_auto *a, struct sl_goal *g, const struct scalar_case **out)
+{
+    struct scalar_case c[MAX_CASES];
+    if (g->cases == NULL) {
+        g->n_cases = part_scalars(a, g, c);
+        g->cases = sl_arena_array(&a->arena, g->n_cases + 1, sizeof c[0]);
+        if (g->cases == NULL)
+            return sl_auto_no_room(a);
+        memcpy(g->cases, c, g->n_cases * sizeof c[0]);
+    }
+    *out = g->cases;
+    return g->n_cases;
+}
+
 /* Of a member that is a scalar only those may come behind which the frame can still end well. */
 uint32_t sl_frame_scalars(struct sl_auto *a, struct sl_plan *p, uint32_t frame, struct sl_goal *g)
 {
@@ -670,12 +692,13 @@ uint32_t sl_frame_scalars(struct sl_auto *a, struct sl_plan *p, uint32_t frame, 
     uint32_t *lex = sl_arena_alloc(&a->arena, sizeof *lex), n, key[MAX_WANTED + 1];
     if (lex == NULL)
         return sl_auto_no_room(a);
-    struct scalar_case c[MAX_CASES];
+    const struct scalar_case *c = NULL;
     sl_rx_id dead = SL_RX_NONE;
-    n = scalar_cases(a, g, c);
+    n = sl_scalar_cases(a, g, &c);
     SL_ASSERT(n <= MAX_CASES && (g->lex & SL_LEX_TAG) == SL_LEX_TUPLE);
     for (uint32_t i = 0; i < n; i++)
-        if (sl_frame_member_done(a, p, f, c[i].truths, DATUM_UNKNOWN) == 0)
+        if (p->object ? !sl_frame_leads_on(a, p, f, f, g, c[i].truths)
+                      : sl_frame_member_done(a, p, f, c[i].truths, DATUM_UNKNOWN) == 0)
             dead = sl_rx_or2(&a->rx, dead, c[i].rx);
     *lex = g->lex;
     if (dead != SL_RX_NONE) {
@@ -753,6 +776,36 @@ static sl_rx_id names_expr(struct lift *x, uint32_t expr)
     return out;
 }
 
+/* Names of one class, by the patterns that they match: of none, or of one that is given. */
+static sl_rx_id names_of_class(struct sl_auto *a, const struct sl_plan *p, uint32_t pattern)
+{
+    struct sl_rx *rx = &a->rx;
+    sl_rx_id out = SL_RX_ALL, q = sl_rx_range(rx, '"', '"');
+    for (uint32_t i = 0; i < p->n_patterns; i++) {
+        bool names = p->patterns[i].node == SL_NODE_NONE;
+        sl_rx_id one = names ? p->patterns[i].rx : sl_rx_cat(rx, p->patterns[i].rx, q);
+        out = sl_rx_and2(rx, out, names || i == pattern ? one : sl_rx_not(rx, one));
+    }
+    return out;
+}
+
+/* Other names without those behind which no value can come. */
+static sl_rx_id names_with_value(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                                 sl_rx_id names)
+{
+    uint64_t must = 0;
+    for (uint32_t i = 0; i < p->n_patterns; i++)
+        must |= (uint64_t)(p->patterns[i].node == SL_NODE_NONE) << i;
+    for (uint32_t i = 0; i <= p->n_patterns && names != SL_RX_NONE && a->failed == NULL; i++) {
+        if (i < p->n_patterns && (must >> i & 1) != 0)
+            continue;
+        uint64_t sig = must | (i < p->n_patterns ? 1ull << i : 0);
+        if (sl_frame_named(a, p, f, sl_plan_free_class(a, p, sig), 0) == 0)
+            names = sl_rx_and2(&a->rx, names, sl_rx_not(&a->rx, names_of_class(a, p, i)));
+    }
+    return names;
+}
+
 static sl_rx_id other_names(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f)
 {
     struct sl_rx *rx = &a->rx;
@@ -763,6 +816,8 @@ static sl_rx_id other_names(struct sl_auto *a, struct sl_plan *p, const struct s
     sl_rx_id c = open ? a->schema.free_char : a->schema.key_char;
     sl_rx_id all = sl_rx_cat(rx, sl_rx_rep(rx, c, 0, SL_RX_INF), sl_rx_range(rx, '"', '"'));
     sl_rx_id out = sl_rx_and2(rx, all, names_expr(&x, p->goal->req));
+    if (out != SL_RX_NONE && (p->exclusive || (p->static_keys && p->n_patterns > 0)))
+        out = names_with_value(a, p, f, sl_rx_alive(rx, out) ? out : SL_RX_NONE);
     if (!sl_rx_alive(rx, out))
         out = SL_RX_NONE;
     if (p->static_keys) {

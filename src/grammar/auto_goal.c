@@ -99,6 +99,22 @@ static bool is_pure(const struct sl_auto *a, uint32_t expr, const uint32_t *root
     return true;
 }
 
+/* May the expression hold of an array or object, by the nodes' types alone? */
+static bool type_possible(const struct sl_auto *a, uint32_t expr, uint32_t type)
+{
+    SL_ASSERT(type == SL_JSON_OBJECT || type == SL_JSON_ARRAY);
+    if (expr == EXPR_FALSE || expr == EXPR_TRUE)
+        return expr == EXPR_TRUE;
+    if ((expr & 1) != 0)
+        return (a->schema.nodes[expr >> 1].types & type) != 0;
+    const struct sl_vec *x = sl_vec_at(a, expr >> 1);
+    bool any = x->kind == SL_VEC_OR;
+    for (uint32_t i = 0; i < x->n; i++)
+        if (type_possible(a, x->v[i], type) == any)
+            return any;
+    return !any;
+}
+
 struct sl_goal *sl_goal_of(struct sl_auto *a, uint32_t req, uint32_t *roots, uint32_t n_roots)
 {
     uint32_t key[MAX_WANTED + 1];
@@ -146,24 +162,10 @@ struct sl_goal *sl_goal_of(struct sl_auto *a, uint32_t req, uint32_t *roots, uin
         }
         g->lex = SL_LEX_TUPLE | sl_vec_of(a, SL_VEC_TUPLE, key, n_roots + 1);
     }
+    for (uint32_t t = SL_JSON_ARRAY; t <= SL_JSON_OBJECT; t *= 2)
+        g->compound |= (uint8_t)(type_possible(a, req, t) ? t : 0);
     x->aux = g;
     return g;
-}
-
-/* May the expression hold of an array or object, by the nodes' types alone? */
-static bool type_possible(const struct sl_auto *a, uint32_t expr, uint32_t type)
-{
-    SL_ASSERT(type == SL_JSON_OBJECT || type == SL_JSON_ARRAY);
-    if (expr == EXPR_FALSE || expr == EXPR_TRUE)
-        return expr == EXPR_TRUE;
-    if ((expr & 1) != 0)
-        return (a->schema.nodes[expr >> 1].types & type) != 0;
-    const struct sl_vec *x = sl_vec_at(a, expr >> 1);
-    bool any = x->kind == SL_VEC_OR;
-    for (uint32_t i = 0; i < x->n; i++)
-        if (type_possible(a, x->v[i], type) == any)
-            return any;
-    return !any;
 }
 
 bool sl_goal_sat(struct sl_auto *a, struct sl_goal *g)
@@ -179,12 +181,12 @@ bool sl_goal_sat(struct sl_auto *a, struct sl_goal *g)
     a->sat_depth++;
     g->sat = 1; /* met again on the way: taken for possible */
     bool sat = g->scalar != SL_RX_NONE;
-    if (type_possible(a, g->req, SL_JSON_OBJECT))
-        sat = sl_frame_open(a, g, true, 0, 0) != 0 || sat;
-    if (type_possible(a, g->req, SL_JSON_ARRAY))
-        sat = sl_frame_open(a, g, false, 0, 0) != 0 || sat;
+    if ((g->compound & SL_JSON_OBJECT) != 0 && sl_frame_open(a, g, true, 0, 0) == 0)
+        g->compound &= (uint8_t)~SL_JSON_OBJECT;
+    if ((g->compound & SL_JSON_ARRAY) != 0 && sl_frame_open(a, g, false, 0, 0) == 0)
+        g->compound &= (uint8_t)~SL_JSON_ARRAY;
     SL_ASSERT(g->sat == 1);
-    g->sat = sat ? 2 : 3;
+    g->sat = sat || g->compound != 0 ? 2 : 3;
     a->sat_depth--;
-    return sat;
+    return g->sat != 3;
 }

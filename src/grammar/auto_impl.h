@@ -66,6 +66,8 @@ static inline uint32_t sl_frame_seen_items(const struct sl_plan *p, const struct
     return p->unique ? f->v[FR_WORDS + p->seen_word] : 0;
 }
 
+/* Has the node keywords of its own for objects, or for arrays? */
+bool sl_node_has_say(const struct sl_schema_node *n, bool object);
 struct sl_plan *sl_plan_of(struct sl_auto *a, struct sl_goal *g, bool object);
 /* Nodes that local asks of a member of that class, at most max. */
 uint32_t sl_plan_wanted(struct sl_auto *a, const struct sl_plan *p, uint32_t local, uint32_t class,
@@ -87,6 +89,11 @@ uint32_t sl_frame_open(struct sl_auto *a, struct sl_goal *g, bool object, uint32
 uint32_t sl_frame_named(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
                         uint32_t class, uint32_t text);
 uint32_t sl_frame_phase(struct sl_auto *a, const struct sl_vec *f, enum sl_phase phase);
+/* The same two moves without looking ahead: 0 only if the requirement is false by then. */
+uint32_t sl_frame_with_name(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                            uint32_t class, uint32_t text);
+uint32_t sl_frame_after(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                        const struct sl_goal *g, uint64_t truths, uint32_t datum);
 /* After a member whose wanted nodes have these truths; 0: the frame cannot end well. */
 uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
                               uint64_t truths, uint32_t datum);
@@ -94,6 +101,28 @@ uint32_t sl_frame_member_done(struct sl_auto *a, struct sl_plan *p, const struct
  */
 uint32_t sl_frame_scalars(struct sl_auto *a, struct sl_plan *p, uint32_t frame, struct sl_goal *g);
 struct sl_plan *sl_frame_plan(struct sl_auto *a, const struct sl_vec *f);
+
+#define MAX_CASES 16
+struct scalar_case { /* scalars that the wanted nodes say the same of */
+    sl_rx_id rx;
+    uint64_t truths;
+};
+/* Parts the goal's scalars by the wanted nodes; 0: these are too many parts. */
+uint32_t sl_scalar_cases(struct sl_auto *a, struct sl_goal *g, const struct scalar_case **out);
+
+/* auto_ahead.c: objects whose plan is exclusive */
+void sl_plan_mark_tests(struct sl_auto *a, struct sl_plan *p);
+bool sl_frame_has_way(struct sl_auto *a, struct sl_plan *p, uint32_t frame);
+/* Can the object still end behind a value of these truths? `before`: the object without its name,
+ * or, if that is known to have a way, with it. */
+bool sl_frame_leads_on(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *before,
+                       const struct sl_vec *named, struct sl_goal *g, uint64_t truths);
+/* The goal of a member that is an object or array, of those behind which the object can end. */
+struct sl_goal *sl_frame_compound(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *before,
+                                  const struct sl_vec *named, struct sl_goal *g);
+/* Is there a value for the name that was added to `before`, behind which the object can end? */
+bool sl_frame_value_leads_on(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *before,
+                             uint32_t named, struct sl_goal *g);
 
 /* auto_unique.c: items that differ. seen: a SL_VEC_SEEN, 0: none yet. */
 #define TEXT_BLURRED  1u /* in place of a text */

@@ -19,7 +19,7 @@ struct visit { /* the nodes that apply to the same value */
     bool conditional;
 };
 
-static bool has_say(const struct sl_schema_node *n, bool object)
+bool sl_node_has_say(const struct sl_schema_node *n, bool object)
 {
     if (object)
         return n->n_properties > 0 || n->n_required > 0 || n->n_patterns > 0 ||
@@ -45,7 +45,7 @@ static void visit(struct visit *v, uint32_t id, bool sure, int depth)
     v->seen[v->n_seen++] = id;
     if ((n->types & (v->p->object ? SL_JSON_OBJECT : SL_JSON_ARRAY)) == 0)
         return;
-    if (has_say(n, v->p->object)) {
+    if (sl_node_has_say(n, v->p->object)) {
         if (v->p->n_locals == SL_COUNT(v->p->locals)) {
             sl_auto_too_many(v->a, "more than 64 schemas of objects apply to one value");
             return;
@@ -268,6 +268,8 @@ static void plan_object(struct sl_auto *a, struct sl_plan *p)
     }
     SL_ASSERT(p->n_words >= words && p->n_locals <= SL_COUNT(p->locals));
     p->track_keys = counts;
+    if (p->exclusive)
+        sl_plan_mark_tests(a, p);
     p->name_goals = array_of(a, p->n_names, sizeof p->name_goals[0]);
 }
 

@@ -226,13 +226,16 @@ static void begin_value(struct set *s, struct sl_goal *g, uint32_t stack, uint8_
 {
     if (g == NULL)
         return;
-    if (byte == '{' || byte == '[') {
-        uint32_t depth = depth_of(s->a, stack) + 1;
-        add_between(s, sl_frame_open(s->a, g, byte == '{', stack, depth));
-        return;
-    }
     const struct sl_vec *f = sl_vec_at(s->a, stack);
     struct sl_plan *p = f->kind == SL_VEC_VALUE ? NULL : sl_frame_plan(s->a, f);
+    if (byte == '{' || byte == '[') {
+        uint32_t depth = depth_of(s->a, stack) + 1;
+        if (p != NULL && p->object && p->exclusive)
+            g = sl_frame_compound(s->a, p, f, f, g);
+        if (g != NULL)
+            add_between(s, sl_frame_open(s->a, g, byte == '{', stack, depth));
+        return;
+    }
     if (p == NULL || !p->unique) {
         uint32_t all = p == NULL ? g->lex : sl_frame_scalars(s->a, p, stack, g);
         scalar_at(s, stack, all == 0 ? 0 : lex_step(s->a, all, byte));

@@ -44,6 +44,20 @@ SCHEMAS = {
     "excluded": {"type": "object", "properties": {"k": {"enum": ["x", "xy"]}, "a": {"type": "null"}},
                  "required": ["k"], "additionalProperties": False,
                  "if": {"properties": {"k": {"const": "x"}}}, "then": {"properties": {"a": False}}},
+    # names that no value may follow: each value of `b` breaks `not`, each value of `t` breaks a `then`
+    "no_value_left": {"type": "object", "properties": {k: {"enum": [1, "1"]} for k in "ab"} | {"c": {"type": "null"}},
+                      "additionalProperties": False,
+                      "not": {"properties": {k: {"enum": [1, "1"]} for k in "ab"}, "required": ["a", "b"]}},
+    "no_kind_left": {"type": "array", "minItems": 2, "items": {
+        "type": "object", "required": ["t"], "properties": {"t": {"enum": ["m", "n"]}}, "allOf": [
+            {"if": {"properties": {"t": {"const": t}}},
+             "then": closed(t={"const": t}, **{v: {"type": ["object", "string"], "minLength": 1, "properties": {
+                 t: {"type": "null"}}, "required": [t], "additionalProperties": False}})} for t, v in ("mv", "nw")]}},
+    "no_name_left": {"type": "object", "properties": {"i": {"type": "boolean"}}, "allOf": [
+        {"if": {"properties": {"i": {"const": False}}}, "then": closed(a={"type": "array"}) | {
+            "properties": {"i": {}, "a": {"type": "array", "items": {"type": "null"}}}}},
+        {"if": {"properties": {"i": {"const": True}}, "required": ["i"]},
+         "then": {"additionalProperties": False, "properties": {"i": {}, "b": {"type": ["string", "null"]}}}}]},
     # objects that are closed by default, by what several schemas say of them
     "branches": {"type": "object", "oneOf": [
         {"properties": {"k": {"const": "x"}, "l": unique({"enum": [1, 2, 3]}, minItems=3)}, "required": ["k", "l"]},
