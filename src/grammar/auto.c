@@ -165,10 +165,10 @@ int sl_auto_init(struct sl_auto *a, const struct sl_rx_limits *rx_limits,
         return sl_fail(err, SL_ENOMEM, "grammar: out of memory");
     }
     a->vecs[0] = NULL;
-    a->n_vecs = 1; /* 0 is no state, 1 is EXPR_TRUE and SL_STATE_UNSURE, 1 and 2 mark texts */
-    (void)sl_vec_of(a, SL_VEC_NONE, (uint32_t[]){0, 0}, 2);
-    (void)sl_vec_of(a, SL_VEC_NONE, (uint32_t[]){0, 1}, 2);
-    SL_ASSERT(a->failed != NULL || a->n_vecs == TEXT_WIDE + 1);
+    a->n_vecs = 1; /* 0 is no state, 1 is EXPR_TRUE and SL_STATE_UNSURE, 1 to 3 mark texts */
+    for (uint32_t i = 0; i < TEXT_OTHER; i++)
+        (void)sl_vec_of(a, SL_VEC_NONE, (uint32_t[]){0, i}, 2);
+    SL_ASSERT(a->failed != NULL || a->n_vecs == TEXT_OTHER + 1);
     free_texts(a);
     rc = sl_auto_check(a, err);
     if (rc == 0)

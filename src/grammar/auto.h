@@ -30,13 +30,16 @@ enum sl_vec_kind {
     SL_VEC_VALUE,  /* parent, goal: a JSON value on its own */
     SL_VEC_OBJECT,
     SL_VEC_ARRAY,
-    SL_VEC_ITEM,  /* parent, text: of an array whose items differ, one that is being read */
-    SL_VEC_TUPLE, /* lexemes: the requirement, then the wanted nodes' languages */
-    SL_VEC_KEY,   /* a property name half read */
-    SL_VEC_TEXT,  /* parent, byte: what was read, where it matters */
-    SL_VEC_DATUM, /* a scalar value, without its spelling: number of bytes, bytes */
-    SL_VEC_SEEN,  /* data, sorted: items of an array whose items differ */
-    SL_VEC_STATE, /* threads: stack and lexeme of each */
+    SL_VEC_ITEM,         /* parent, text: a scalar that is being read, where its value is kept */
+    SL_VEC_TUPLE,        /* lexemes: the requirement, then the wanted nodes' languages */
+    SL_VEC_KEY,          /* a property name half read */
+    SL_VEC_TEXT,         /* parent, byte: what was read, where it matters */
+    SL_VEC_DATUM,        /* a scalar value, without its spelling: number of bytes, bytes */
+    SL_VEC_ARRAY_DATUM,  /* number of items, items */
+    SL_VEC_OBJECT_DATUM, /* number of members, name and value of each, sorted by name */
+    SL_VEC_KEPT,         /* members so far of a value that is kept: previous, name, datum, number */
+    SL_VEC_SEEN,         /* data, sorted: items of an array whose items differ */
+    SL_VEC_STATE,        /* threads: stack and lexeme of each */
 };
 
 struct sl_vec {
@@ -55,6 +58,8 @@ enum {
     FR_FAILED_LO,
     FR_FAILED_HI,
     FR_DEPTH,
+    FR_KEPT,  /* members so far, where the value matters; 0: it does not */
+    FR_AVOID, /* data that the value may not be and that have those members; 0: none */
     FR_WORDS,
 };
 
@@ -87,7 +92,7 @@ struct sl_goal {
     /* of items that must differ: scalars that can be told apart, SL_RX_ALL: not known; at least so
      * many values of them, UINT32_MAX: not known */
     sl_rx_id distinct;
-    uint32_t n_values;
+    uint32_t n_values, n_scalars;
     struct scalar_case *cases; /* made on demand: scalars that the roots say the same of */
     uint32_t n_cases;          /* 0: too many */
 };
@@ -133,7 +138,7 @@ struct sl_plan {
     /* where a local's words are in a frame, UINT32_MAX: none. Objects: pending names of
      * unevaluatedProperties; arrays: pending items, then the count of contains, then the items that
      * contains has matched */
-    uint32_t word_of[64], n_words;
+    uint32_t *word_of, n_words;
     bool indexed;       /* arrays: which items contains matched is known, of up to MAX_INDEXED */
     bool unique;        /* items differ: the set of those that were read is in */
     uint32_t seen_word; /* this word */

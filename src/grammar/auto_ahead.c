@@ -228,7 +228,7 @@ static uint32_t plain_frame(struct sl_auto *a, const struct sl_plan *p, const st
     if (v == NULL)
         return sl_auto_fail(a, SL_ENOMEM, "out of memory");
     memcpy(v, f->v, n * sizeof *v);
-    v[FR_PARENT] = v[FR_DEPTH] = v[FR_CLASS] = 0;
+    v[FR_PARENT] = v[FR_DEPTH] = v[FR_CLASS] = v[FR_KEPT] = v[FR_AVOID] = 0;
     v[FR_PHASE] = PH_CLOSE;
     for (uint32_t i = 0; i < (p->n_names + 31) / 32; i++)
         v[FR_WORDS + i] &= p->matters[i];
@@ -251,8 +251,10 @@ static bool name_leads_on(struct search *s, const struct sl_vec *f, uint32_t nam
     if (g == NULL || !sl_goal_sat(a, g))
         return false;
     uint32_t n = truths_of(a, g, truths);
+    bool tested = is_tested(p, f, name); /* else the more is true, the better: these come last */
     for (uint32_t k = 0; k < n; k++) {
-        uint32_t to = sl_frame_after(a, p, sl_vec_at(a, named), g, truths[k], DATUM_UNKNOWN);
+        uint64_t t = truths[tested ? k : n - 1 - k];
+        uint32_t to = sl_frame_after(a, p, sl_vec_at(a, named), g, t, DATUM_UNKNOWN);
         uint64_t fails = to == 0 ? 0 : failed_of(sl_vec_at(a, to)) & ~failed_of(f);
         if (to != 0 && (asked || (fails & p->tests) != 0) && has_way(s, to))
             return true;
@@ -294,7 +296,7 @@ bool sl_frame_has_way(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
 bool sl_frame_leads_on(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *before,
                        const struct sl_vec *named, struct sl_goal *g, uint64_t truths)
 {
-    uint32_t to = sl_frame_after(a, p, named, g, truths, DATUM_UNKNOWN), class = named->v[FR_CLASS];
+    uint32_t class = named->v[FR_CLASS], to = sl_frame_after(a, p, named, g, truths, DATUM_UNKNOWN);
     SL_ASSERT(p->object && p->exclusive && named->v[FR_CLASS] < p->n_names + p->n_free);
     if (to == 0)
         return false;
@@ -344,7 +346,7 @@ bool sl_frame_value_leads_on(struct sl_auto *a, struct sl_plan *p, const struct 
                              uint32_t id, struct sl_goal *g)
 {
     const struct scalar_case *c = NULL;
-    const struct sl_vec *named = sl_vec_at(a, id);
+    const struct sl_vec *named = sl_vec_at(a, sl_frame_stripped(a, id));
     if (g->pure)
         return sl_frame_leads_on(a, p, before, named, g, UINT64_MAX);
     uint32_t n = sl_scalar_cases(a, g, &c);

@@ -239,6 +239,8 @@ bool sl_frame_may_end(struct sl_auto *a, const struct sl_plan *p, const struct s
 {
     SL_ASSERT(p->goal->n_roots <= MAX_WANTED);
     *truths = 0;
+    if (f->v[FR_AVOID] != 0 && sl_kept_is_avoided(a, f))
+        return false;
     for (uint32_t i = 0; i < p->goal->n_roots; i++)
         if (sl_frame_truth(a, p, f, p->goal->roots[i], true, 0) == IS_TRUE)
             *truths |= 1ull << i;
@@ -485,6 +487,8 @@ uint32_t sl_frame_phase(struct sl_auto *a, const struct sl_vec *f, enum sl_phase
 static bool alive(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
 {
     uint64_t truths;
+    if (frame != 0 && sl_vec_at(a, frame)->v[FR_AVOID] != 0)
+        return sl_kept_has_way(a, p, frame);
     if (frame == 0 || sl_frame_may_end(a, p, sl_vec_at(a, frame), &truths))
         return frame != 0;
     return sl_frame_may_grow(a, p, frame) &&
@@ -507,7 +511,7 @@ static bool enough_values(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
         v[FR_COUNT] = i;
         uint32_t at = intern(a, SL_VEC_ARRAY, v, f->n);
         struct sl_goal *g = at == 0 ? NULL : sl_frame_member(a, p, sl_vec_at(a, at));
-        ok = g != NULL && sl_goal_n_values(a, g) > i;
+        ok = i == 0 ? sl_goal_sat(a, g) : g != NULL && sl_goal_n_values(a, g) > i;
     }
     sl_free(v);
     return ok;
@@ -515,6 +519,12 @@ static bool enough_values(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
 
 uint32_t sl_frame_open(struct sl_auto *a, struct sl_goal *g, bool object, uint32_t parent,
                        uint32_t depth)
+{
+    return sl_frame_open_kept(a, g, object, parent, depth, 0, 0);
+}
+
+uint32_t sl_frame_open_kept(struct sl_auto *a, struct sl_goal *g, bool object, uint32_t parent,
+                            uint32_t depth, uint32_t kept, uint32_t avoid)
 {
     struct sl_plan *p = sl_plan_of(a, g, object);
     SL_ASSERT(parent < a->n_vecs);
@@ -527,10 +537,12 @@ uint32_t sl_frame_open(struct sl_auto *a, struct sl_goal *g, bool object, uint32
     v[FR_REF] = g->id;
     v[FR_PHASE] = PH_OPEN;
     v[FR_DEPTH] = depth;
+    v[FR_KEPT] = kept;
+    v[FR_AVOID] = avoid;
     uint32_t id = intern(a, object ? SL_VEC_OBJECT : SL_VEC_ARRAY, v, n);
     sl_free(v);
     if (id != 0 && object) /* knows then which required names can be given at all */
-        (void)sl_frame_names(a, p, id);
+        (void)sl_frame_names(a, p, sl_frame_stripped(a, id));
     if (id == 0 || expr_truth(a, p, sl_vec_at(a, id), g->req) == IS_FALSE)
         return 0;
     if (!object && p->unique && !enough_values(a, p, id))
@@ -564,6 +576,8 @@ uint32_t sl_frame_with_name(struct sl_auto *a, struct sl_plan *p, const struct s
         }
     if (keep)
         v[n++] = text;
+    if (f->v[FR_KEPT] != 0)
+        v[FR_KEPT] = sl_kept_named(a, p, f, class, text, &v[FR_AVOID]);
     uint32_t id = intern(a, SL_VEC_OBJECT, v, n);
     sl_free(v);
     return id == 0 || expr_truth(a, p, sl_vec_at(a, id), p->goal->req) == IS_FALSE ? 0 : id;
@@ -575,6 +589,10 @@ uint32_t sl_frame_named(struct sl_auto *a, struct sl_plan *p, const struct sl_ve
     uint32_t id = sl_frame_with_name(a, p, f, class, text);
     struct sl_goal *g = id == 0 ? NULL : sl_frame_member(a, p, sl_vec_at(a, id));
     if (g == NULL || !sl_goal_sat(a, g))
+        return 0;
+    uint32_t avoid = sl_vec_at(a, id)->v[FR_AVOID];
+    if (avoid != 0 && sl_goal_n_values(a, g) <= sl_vec_at(a, avoid)->n &&
+        !sl_goal_sat_without(a, g, sl_frame_avoid(a, p, sl_vec_at(a, id), g)))
         return 0;
     return !p->exclusive || sl_frame_value_leads_on(a, p, f, id, g) ? id : 0;
 }
@@ -624,7 +642,10 @@ uint32_t sl_frame_after(struct sl_auto *a, struct sl_plan *p, const struct sl_ve
     v[FR_CLASS] = 0;
     v[FR_COUNT] = SL_MIN(f->v[FR_COUNT] + 1, p->cap);
     if (p->unique)
-        v[FR_WORDS + p->seen_word] = sl_seen_with(a, sl_frame_seen_items(p, f), datum);
+        v[FR_WORDS + p->seen_word] = sl_seen_with(a, sl_frame_seen_items(p, f),
+                                                  datum == DATUM_OTHER ? DATUM_UNKNOWN : datum);
+    if (f->v[FR_KEPT] != 0)
+        v[FR_KEPT] = sl_kept_member(a, f, datum, &v[FR_AVOID]);
     uint32_t id = intern(a, (enum sl_vec_kind)f->kind, v, f->n);
     sl_free(v);
     return id == 0 || expr_truth(a, p, sl_vec_at(a, id), p->goal->req) == IS_FALSE ? 0 : id;
@@ -872,15 +893,18 @@ struct sl_frame_aux *sl_frame_names(struct sl_auto *a, struct sl_plan *p, uint32
         return NULL;
     }
     if (p->static_keys && p->name_allowed == NULL)
-        know_static_names(a, p, f);
+        know_static_names(a, p, sl_vec_at(a, sl_frame_stripped(a, frame)));
+    bool fixed = p->static_keys && p->name_allowed != NULL && f->v[FR_AVOID] == 0;
     for (uint32_t i = 0; i < p->n_names; i++) {
-        bool may = !sl_frame_seen(f, i) && (p->static_keys && p->name_allowed != NULL
-                                                ? (p->name_allowed[i / 32] >> (i & 31) & 1) != 0
-                                                : sl_frame_named(a, p, f, i, 0) != 0);
+        bool may = !sl_frame_seen(f, i) && (fixed ? (p->name_allowed[i / 32] >> (i & 31) & 1) != 0
+                                                  : sl_frame_named(a, p, f, i, 0) != 0);
         x->allowed[i / 32] |= (uint32_t)may << (i & 31);
         x->any = x->any || may;
     }
-    x->free = room_for_other(a, p, f) ? other_names(a, p, f) : SL_RX_NONE;
+    const struct sl_vec *plain = sl_vec_at(a, sl_frame_stripped(a, frame));
+    x->free = room_for_other(a, p, plain) ? other_names(a, p, plain) : SL_RX_NONE;
+    if (f->v[FR_KEPT] != 0 && x->free != SL_RX_NONE)
+        x->free = sl_kept_names(a, p, f, x->free);
     x->any = x->any || x->free != SL_RX_NONE;
     f->aux = asked->aux = x;
     return x;
@@ -897,8 +921,11 @@ bool sl_frame_may_grow(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
     if (p->indexed && f->v[FR_COUNT] >= MAX_INDEXED)
         return false;
     uint32_t next = sl_frame_phase(a, f, PH_VALUE);
-    return next != 0 && expr_truth(a, p, sl_vec_at(a, next), p->goal->req) != IS_FALSE &&
-           (p->unique ? sl_goal_sat_without(a, sl_frame_member(a, p, sl_vec_at(a, next)),
-                                            sl_frame_seen_items(p, f))
-                      : sl_goal_sat(a, sl_frame_member(a, p, sl_vec_at(a, next))));
+    if (next == 0 || expr_truth(a, p, sl_vec_at(a, next), p->goal->req) == IS_FALSE)
+        return false;
+    struct sl_goal *g = sl_frame_member(a, p, sl_vec_at(a, next));
+    if (!p->unique && f->v[FR_AVOID] == 0)
+        return sl_goal_sat(a, g);
+    return g != NULL && sl_goal_sat(a, g) &&
+           sl_goal_sat_without(a, g, sl_frame_avoid(a, p, sl_vec_at(a, next), g));
 }

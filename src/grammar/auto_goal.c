@@ -148,7 +148,7 @@ struct sl_goal *sl_goal_of(struct sl_auto *a, uint32_t req, uint32_t *roots, uin
     SL_ASSERT(g->scalar <= SL_LEX_ID); /* a lexeme keeps it beside its tag */
     g->lex = SL_LEX_RX | g->scalar;
     g->distinct = SL_RX_ALL;
-    g->n_values = UINT32_MAX;
+    g->n_values = g->n_scalars = UINT32_MAX;
     if (g->pure) {
         for (size_t t = 1; t < SL_COUNT(a->free_of); t++)
             if (g->scalar == a->free_from[t])

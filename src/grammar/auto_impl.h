@@ -86,6 +86,9 @@ bool sl_frame_may_end(struct sl_auto *a, const struct sl_plan *p, const struct s
 bool sl_frame_may_grow(struct sl_auto *a, struct sl_plan *p, uint32_t frame);
 uint32_t sl_frame_open(struct sl_auto *a, struct sl_goal *g, bool object, uint32_t parent,
                        uint32_t depth);
+/* kept: the value is to be known, and to differ from the data of a set. */
+uint32_t sl_frame_open_kept(struct sl_auto *a, struct sl_goal *g, bool object, uint32_t parent,
+                            uint32_t depth, uint32_t kept, uint32_t avoid);
 uint32_t sl_frame_named(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
                         uint32_t class, uint32_t text);
 uint32_t sl_frame_phase(struct sl_auto *a, const struct sl_vec *f, enum sl_phase phase);
@@ -127,16 +130,65 @@ bool sl_frame_value_leads_on(struct sl_auto *a, struct sl_plan *p, const struct 
 /* auto_unique.c: items that differ. seen: a SL_VEC_SEEN, 0: none yet. */
 #define TEXT_BLURRED  1u /* in place of a text */
 #define TEXT_WIDE     2u /* nor is the text before it known: wide as long as it goes on */
+#define TEXT_OTHER    3u /* blurred, but none of those that matter to its frame begins like it */
 #define DATUM_UNKNOWN 1u /* the value of such a text */
+#define DATUM_OTHER   2u /* the value of TEXT_OTHER */
 uint32_t sl_datum_of(struct sl_auto *a, uint32_t text);
+/* Of a property's name: of what was read, or of the bytes between its quotes. */
+uint32_t sl_datum_of_name(struct sl_auto *a, uint32_t text);
+uint32_t sl_datum_of_bytes(struct sl_auto *a, const char *s, size_t n);
+const char *sl_datum_bytes(const struct sl_auto *a, uint32_t datum, size_t *n);
+/* Does a datum begin with the text, or may it? from: bytes of the datum that are left out. */
+bool sl_text_begins(struct sl_auto *a, uint32_t text, uint32_t datum, size_t from);
+uint32_t sl_text_of_bytes(struct sl_auto *a, const char *s, size_t n);
+bool sl_seen_has(const struct sl_auto *a, uint32_t seen, uint32_t datum);
 uint32_t sl_seen_with(struct sl_auto *a, uint32_t seen, uint32_t datum);
 /* How many values the goal has at least, up to SL_MAX_UNIQUE_ITEMS + 1. */
 uint32_t sl_goal_n_values(struct sl_auto *a, struct sl_goal *g);
+/* Of scalars of that language only, which is part of the goal's. */
+uint32_t sl_goal_n_scalars(struct sl_auto *a, struct sl_goal *g, sl_rx_id id);
 bool sl_goal_sat_without(struct sl_auto *a, struct sl_goal *g, uint32_t seen);
-uint32_t sl_goal_lex_without(struct sl_auto *a, struct sl_goal *g, uint32_t seen);
+/* What is left of lex, the goal's lexeme or a part of it. */
+uint32_t sl_goal_lex_without(struct sl_auto *a, struct sl_goal *g, sl_rx_id id, uint32_t seen);
 /* The stack of an item of which byte was read, which led to lex; 0: that cannot be told. */
 uint32_t sl_item_begin(struct sl_auto *a, uint32_t array, uint32_t seen, uint8_t byte,
                        uint32_t lex);
+
+/* auto_kept.c: arrays and objects among items that differ */
+#define KEPT_EMPTY 1u /* no members yet */
+#define KEPT_LOST  2u /* behind a blurred name; a blurred value is DATUM_UNKNOWN in the chain */
+/* The frame without what is kept of it, for what its value does not matter to. */
+uint32_t sl_frame_stripped(struct sl_auto *a, uint32_t frame);
+/* FR_KEPT and FR_AVOID behind a name, and behind its value or an item. */
+uint32_t sl_kept_named(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
+                       uint32_t class, uint32_t text, uint32_t *avoid);
+uint32_t sl_kept_member(struct sl_auto *a, const struct sl_vec *f, uint32_t datum, uint32_t *avoid);
+uint32_t sl_kept_datum(struct sl_auto *a, const struct sl_vec *f); /* of a frame that closes */
+/* Those of a set that have that member; datum 0: whatever its value is. */
+uint32_t sl_avoid_with(struct sl_auto *a, uint32_t avoid, enum sl_vec_kind kind, uint32_t name,
+                       uint32_t datum);
+uint32_t sl_avoid_of_kind(struct sl_auto *a, uint32_t avoid, enum sl_vec_kind kind);
+bool sl_kept_is_avoided(struct sl_auto *a, const struct sl_vec *f); /* if it closed now */
+bool sl_kept_has_way(struct sl_auto *a, struct sl_plan *p, uint32_t frame);
+/* What the value that f waits for may not be: a set. g: its goal. */
+uint32_t sl_frame_avoid(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                        struct sl_goal *g);
+uint32_t sl_goal_n_compound(struct sl_auto *a, struct sl_goal *g, bool object);
+/* Names of the chain and of the set, closing quote included. */
+sl_rx_id sl_names_of(struct sl_auto *a, const struct sl_vec *set, uint32_t kept);
+/* Those of other names that the frame may still get. */
+sl_rx_id sl_kept_names(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                       sl_rx_id names);
+/* Can the text that is being read, of a value or of a name, become one of the data to avoid? */
+bool sl_kept_may_equal(struct sl_auto *a, const struct sl_vec *f, uint32_t text, bool name);
+/* Is what is read by the frame, or by the value that it waits for, kept? */
+static inline bool sl_frame_keeps(const struct sl_plan *p, const struct sl_vec *f)
+{
+    return p->unique || f->v[FR_KEPT] != 0;
+}
+
+/* Fields of SL_VEC_KEY: known names between lo and hi, what was read of them; other names. */
+enum { KEY_LO, KEY_HI, KEY_DEPTH, KEY_FREE, KEY_TEXT, KEY_PATTERNS };
 
 #define MAX_WANTED 64
 /* Items of an array, where it matters which of them contains matched. */

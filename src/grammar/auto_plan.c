@@ -247,6 +247,7 @@ static void plan_object(struct sl_auto *a, struct sl_plan *p)
     bool counts = false;
     gather_names(a, p);
     gather_patterns(a, p);
+    p->word_of = array_of(a, p->n_locals, sizeof p->word_of[0]);
     if (a->failed != NULL || a->too_many)
         return;
     know_names(a, p);
@@ -277,6 +278,9 @@ static void plan_array(struct sl_auto *a, struct sl_plan *p)
 {
     SL_ASSERT(!p->object && p->n_words == 0);
     bool contains = false, uneval = false;
+    p->word_of = array_of(a, p->n_locals, sizeof p->word_of[0]);
+    if (p->word_of == NULL)
+        return;
     for (uint32_t l = 0; l < p->n_locals; l++) {
         const struct sl_schema_node *x = &a->schema.nodes[p->locals[l]];
         uint32_t max = x->max_items == UINT32_MAX ? 0 : x->max_items + 1;

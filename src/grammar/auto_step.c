@@ -142,11 +142,10 @@ static void resume(struct set *s, uint32_t stack, int depth)
         enter(s, f->v[1], f->v[0], depth);
 }
 
-/* A JSON value is complete: tells the frame that waits for it. */
-static void value_done(struct set *s, uint32_t stack, uint64_t truths)
+/* A JSON value is complete: tells the frame that waits for it. datum: of an array or object. */
+static void value_done(struct set *s, uint32_t stack, uint64_t truths, uint32_t datum)
 {
     const struct sl_vec *f = sl_vec_at(s->a, stack);
-    uint32_t datum = 0;
     if (f->kind == SL_VEC_ITEM) {
         datum = sl_datum_of(s->a, f->v[1]);
         f = sl_vec_at(s->a, f->v[0]);
@@ -202,7 +201,7 @@ static void scalar_at(struct set *s, uint32_t stack, uint32_t lex)
     if (lex == 0)
         return;
     if (lex_rx(s->a, lex) == SL_RX_EPS)
-        value_done(s, stack, lex_truths(s->a, lex));
+        value_done(s, stack, lex_truths(s->a, lex), DATUM_UNKNOWN);
     else
         add(s, stack, lex);
 }
@@ -216,9 +215,30 @@ static uint32_t depth_of(const struct sl_auto *a, uint32_t stack)
 /* The stack of an item of which so much was read. */
 static uint32_t item_with(struct sl_auto *a, uint32_t parent, uint32_t text, uint8_t byte)
 {
-    if (text != TEXT_BLURRED && text != TEXT_WIDE)
+    if (text == 0 || text > TEXT_OTHER)
         text = sl_vec_of(a, SL_VEC_TEXT, (uint32_t[]){text, byte}, 2);
     return sl_vec_of(a, SL_VEC_ITEM, (uint32_t[]){parent, text}, 2);
+}
+
+static struct sl_goal *compound_goal(struct sl_auto *a, struct sl_plan *p, uint32_t stack,
+                                     struct sl_goal *g)
+{
+    const struct sl_vec *f = sl_vec_at(a, sl_frame_stripped(a, stack));
+    return sl_frame_compound(a, p, f, f, g);
+}
+
+/* An array or object begins; stack waits for it. */
+static uint32_t begin_compound(struct sl_auto *a, struct sl_goal *g, uint32_t stack, uint32_t depth,
+                               uint8_t byte)
+{
+    const struct sl_vec *f = sl_vec_at(a, stack);
+    struct sl_plan *p = f->kind == SL_VEC_VALUE ? NULL : sl_frame_plan(a, f);
+    if (p == NULL || !sl_frame_keeps(p, f))
+        return sl_frame_open(a, g, byte == '{', stack, depth);
+    uint32_t avoid = sl_frame_avoid(a, p, f, g);
+    a->unsure = a->unsure || sl_seen_has(a, avoid, DATUM_UNKNOWN);
+    avoid = sl_avoid_of_kind(a, avoid, byte == '{' ? SL_VEC_OBJECT_DATUM : SL_VEC_ARRAY_DATUM);
+    return a->unsure ? 0 : sl_frame_open_kept(a, g, byte == '{', stack, depth, KEPT_EMPTY, avoid);
 }
 
 /* A JSON value that must satisfy g begins with byte; stack waits for it. */
@@ -231,26 +251,30 @@ static void begin_value(struct set *s, struct sl_goal *g, uint32_t stack, uint8_
     if (byte == '{' || byte == '[') {
         uint32_t depth = depth_of(s->a, stack) + 1;
         if (p != NULL && p->object && p->exclusive)
-            g = sl_frame_compound(s->a, p, f, f, g);
+            g = compound_goal(s->a, p, stack, g);
         if (g != NULL)
-            add_between(s, sl_frame_open(s->a, g, byte == '{', stack, depth));
+            add_between(s, begin_compound(s->a, g, stack, depth, byte));
         return;
     }
-    if (p == NULL || !p->unique) {
+    if (p == NULL || !sl_frame_keeps(p, f)) {
         uint32_t all = p == NULL ? g->lex : sl_frame_scalars(s->a, p, stack, g);
         scalar_at(s, stack, all == 0 ? 0 : lex_step(s->a, all, byte));
         return;
     }
-    uint32_t lex = sl_goal_lex_without(s->a, g, sl_frame_seen_items(p, f));
+    uint32_t avoid = sl_frame_avoid(s->a, p, f, g);
+    sl_rx_id part = g->scalar;
+    if (p->object && p->exclusive && !g->pure) {
+        uint32_t cut = sl_frame_scalars(s->a, p, sl_frame_stripped(s->a, stack), g);
+        part = cut == 0 ? SL_RX_NONE : lex_rx(s->a, cut);
+    }
+    uint32_t lex = sl_goal_lex_without(s->a, g, part, avoid);
     lex = lex_step(s->a, lex, byte);
-    uint32_t item = lex == 0 ? 0 : sl_item_begin(s->a, stack, sl_frame_seen_items(p, f), byte, lex);
+    uint32_t item = lex == 0 ? 0 : sl_item_begin(s->a, stack, avoid, byte, lex);
     if (item != 0)
         scalar_at(s, item, lex);
 }
 
 /* ---------------------------------------------------------------- property names */
-
-enum { KEY_LO, KEY_HI, KEY_DEPTH, KEY_FREE, KEY_TEXT, KEY_PATTERNS };
 
 static bool any_allowed(const struct sl_frame_aux *x, uint32_t lo, uint32_t hi)
 {
@@ -274,6 +298,9 @@ static void begin_key(struct set *s, uint32_t stack)
     uint32_t v[KEY_PATTERNS + 64] = {0, p->n_names, 0, 0, 0};
     if (x == NULL || !x->any)
         return;
+    /* Whether another name was there already is not known. */
+    a->unsure =
+        a->unsure || (sl_vec_at(a, stack)->v[FR_KEPT] == KEPT_LOST && x->free != SL_RX_NONE);
     v[KEY_FREE] = x->free;
     SL_ASSERT(p->n_patterns <= 64); /* so many places behind KEY_PATTERNS */
     for (uint32_t i = 0; i < p->n_patterns; i++)
@@ -351,7 +378,8 @@ static void step_key(struct set *s, uint32_t stack, uint32_t key, uint8_t byte)
     v[KEY_HI] = lo < end ? end : 0;
     v[KEY_DEPTH] = lo < end ? d + 1 : 0;
     v[KEY_FREE] = free_to;
-    if (p->track_keys)
+    bool kept = sl_vec_at(a, stack)->v[FR_KEPT] != 0;
+    if (p->track_keys || (kept && (k->v[KEY_TEXT] == 0 || k->v[KEY_TEXT] > TEXT_OTHER)))
         v[KEY_TEXT] = sl_vec_of(a, SL_VEC_TEXT, (uint32_t[]){k->v[KEY_TEXT], byte}, 2);
     for (uint32_t i = 0; i < p->n_patterns; i++)
         v[KEY_PATTERNS + i] = sl_rx_step(&a->rx, k->v[KEY_PATTERNS + i], byte);
@@ -366,7 +394,7 @@ static void close_frame(struct set *s, const struct sl_vec *f)
 {
     uint64_t truths;
     if (sl_frame_may_end(s->a, sl_frame_plan(s->a, f), f, &truths))
-        value_done(s, f->v[FR_PARENT], truths);
+        value_done(s, f->v[FR_PARENT], truths, sl_kept_datum(s->a, f));
 }
 
 static void to_phase(struct set *s, const struct sl_vec *f, enum sl_phase phase)
@@ -487,7 +515,7 @@ static void step_thread(struct set *s, struct sl_thread t, uint8_t byte)
         return;
     /* A number ends where something else begins. */
     uint32_t from = s->n;
-    value_done(s, t.stack, lex_truths(a, t.lex));
+    value_done(s, t.stack, lex_truths(a, t.lex), DATUM_UNKNOWN);
     uint32_t n = s->n - from;
     SL_ASSERT(s->n >= from);
     struct sl_thread small[16],
@@ -557,7 +585,7 @@ bool sl_auto_accepts(struct sl_auto *a, uint32_t state)
             continue;
         struct set s;
         begin_set(&s, a);
-        value_done(&s, x->v[i], lex_truths(a, x->v[i + 1]));
+        value_done(&s, x->v[i], lex_truths(a, x->v[i + 1]), DATUM_UNKNOWN);
         for (uint32_t k = 0; k < s.n; k++)
             if (sl_vec_at(a, s.t[k].stack)->kind == SL_VEC_ROOT)
                 return true;

@@ -105,13 +105,13 @@ static uint32_t plain_string(char *s, uint32_t n)
         s[k++] = s[i];
         if (s[i] != '\\' || i + 1 == n)
             continue;
-        size_t m = SL_COUNT(shorts);
-        if (s[i + 1] == 'u' && i + 5 < n)
-            for (m = 0; m < SL_COUNT(shorts) && shorts[m][1] != control_of(s + i); m++)
-                continue;
+        const bool code = s[i + 1] == 'u' && i + 5 < n; /* s[i + 1] is written over below */
+        size_t m = code ? 0 : SL_COUNT(shorts);
+        while (m < SL_COUNT(shorts) && shorts[m][1] != control_of(s + i))
+            m++;
         bool named = m < SL_COUNT(shorts);
         s[k++] = named ? shorts[m][0] : s[i + 1];
-        if (s[i + 1] == 'u' && i + 5 < n) {
+        if (code) {
             memmove(s + k, s + i + 2, named ? 0 : 4);
             k += named ? 0 : 4;
             s[k - 1] = named ? s[k - 1] : (char)(s[k - 1] | 0x20); /* digits have that bit */
@@ -162,6 +162,8 @@ uint32_t sl_datum_of(struct sl_auto *a, uint32_t text)
     a->unsure = a->unsure || text == TEXT_WIDE;
     if (text == TEXT_BLURRED || text == TEXT_WIDE)
         return DATUM_UNKNOWN;
+    if (text == TEXT_OTHER)
+        return DATUM_OTHER;
     SL_ASSERT(text != 0);
     if (!text_of(a, text, &b))
         return 0;
@@ -180,6 +182,78 @@ uint32_t sl_datum_of(struct sl_auto *a, uint32_t text)
     sl_free(v);
     drop(&b);
     return id;
+}
+
+static uint32_t datum_with_quotes(struct sl_auto *a, const char *s, size_t n)
+{
+    uint32_t n_words = 1 + (uint32_t)(n + 2 + 3) / 4, *v = sl_calloc(n_words, sizeof *v), id = 0;
+    if (v == NULL)
+        return sl_auto_fail(a, SL_ENOMEM, "out of memory");
+    char *to = (char *)(v + 1);
+    SL_ASSERT(n + 2 <= (n_words - 1) * sizeof *v);
+    v[0] = (uint32_t)n + 2;
+    to[0] = to[n + 1] = '"';
+    memcpy(to + 1, s, n);
+    id = sl_vec_of(a, SL_VEC_DATUM, v, n_words);
+    sl_free(v);
+    return id;
+}
+
+uint32_t sl_datum_of_bytes(struct sl_auto *a, const char *s, size_t n)
+{
+    return datum_with_quotes(a, s, n);
+}
+
+uint32_t sl_datum_of_name(struct sl_auto *a, uint32_t text)
+{
+    struct bytes b;
+    if (text == TEXT_BLURRED || text == TEXT_OTHER)
+        return text == TEXT_OTHER ? DATUM_OTHER : DATUM_UNKNOWN;
+    if (text == 0)
+        return datum_with_quotes(a, "", 0);
+    if (!text_of(a, text, &b))
+        return 0;
+    uint32_t id = datum_with_quotes(a, b.s, b.n);
+    drop(&b);
+    return id;
+}
+
+const char *sl_datum_bytes(const struct sl_auto *a, uint32_t datum, size_t *n)
+{
+    const struct sl_vec *x = sl_vec_at(a, datum);
+    SL_ASSERT(x->kind == SL_VEC_DATUM && x->v[0] > 0 && x->v[0] <= (x->n - 1) * 4);
+    *n = x->v[0];
+    return (const char *)(x->v + 1);
+}
+
+bool sl_text_begins(struct sl_auto *a, uint32_t text, uint32_t datum, size_t from)
+{
+    struct bytes b;
+    size_t n;
+    const struct sl_vec *x = sl_vec_at(a, datum);
+    if (x->kind != SL_VEC_DATUM)
+        return false;
+    const char *s = sl_datum_bytes(a, datum, &n) + from;
+    SL_ASSERT(n >= from && (from == 0 || s[-1] == '"'));
+    n -= from;
+    if (text == 0)
+        return true;
+    if (!text_of(a, text, &b))
+        return true;
+    /* Numbers and control characters have several spellings. */
+    bool may = from == 0 && (memchr(b.s, '\\', b.n) != NULL ||
+                             ((b.s[0] == '-' || (b.s[0] >= '0' && b.s[0] <= '9')) && s[0] != '"'));
+    may = may || (b.n <= n && memcmp(b.s, s, b.n) == 0);
+    drop(&b);
+    return may;
+}
+
+uint32_t sl_text_of_bytes(struct sl_auto *a, const char *s, size_t n)
+{
+    uint32_t text = 0;
+    for (size_t i = 0; i < n; i++)
+        text = sl_vec_of(a, SL_VEC_TEXT, (uint32_t[]){text, (uint8_t)s[i]}, 2);
+    return text;
 }
 
 /* All texts of a value, as they are spelled under constraints. */
@@ -213,6 +287,14 @@ static uint32_t n_seen(const struct sl_auto *a, uint32_t seen)
 static bool has_unknown(const struct sl_auto *a, uint32_t seen)
 {
     return seen != 0 && sl_vec_at(a, seen)->v[0] == DATUM_UNKNOWN;
+}
+
+bool sl_seen_has(const struct sl_auto *a, uint32_t seen, uint32_t datum)
+{
+    for (uint32_t i = 0; i < n_seen(a, seen); i++)
+        if (sl_vec_at(a, seen)->v[i] == datum)
+            return true;
+    return false;
 }
 
 uint32_t sl_seen_with(struct sl_auto *a, uint32_t seen, uint32_t datum)
@@ -255,9 +337,9 @@ static sl_rx_id texts_of_all(struct sl_auto *a, uint32_t seen)
     sl_rx_id out = SL_RX_NONE;
     size_t n = 0;
     for (uint32_t i = 0; i < set->n; i++) {
-        if (set->v[i] == DATUM_UNKNOWN)
-            continue;
         const struct sl_vec *d = sl_vec_at(a, set->v[i]);
+        if (set->v[i] == DATUM_UNKNOWN || d->kind != SL_VEC_DATUM)
+            continue;
         const char *s = (const char *)(d->v + 1);
         if (s[0] == '"' && one_spelling(s, d->v[0]))
             plain[n++] = (struct sl_rx_str){s, d->v[0]};
@@ -336,15 +418,16 @@ static uint32_t count_texts(struct counting *c, sl_rx_id id)
     return c->at[i].texts = SL_MIN(n, enough);
 }
 
-uint32_t sl_goal_n_values(struct sl_auto *a, struct sl_goal *g)
+uint32_t sl_goal_n_scalars(struct sl_auto *a, struct sl_goal *g, sl_rx_id all)
 {
     struct sl_rx *rx = &a->rx;
     struct sl_error err;
     sl_rx_id number;
     static const char plain[] = "(0|-?[1-9]\\d*|-?(0|[1-9]\\d*)\\.\\d*[1-9])";
-    if (g->n_values != UINT32_MAX)
-        return g->n_values;
-    if (sl_regex_parse(rx, plain, sizeof plain - 1, 0, SL_SPELL_UTF8, &number, &err) != 0)
+    if (all == g->scalar && g->n_scalars != UINT32_MAX)
+        return g->n_scalars;
+    if (all == SL_RX_NONE ||
+        sl_regex_parse(rx, plain, sizeof plain - 1, 0, SL_SPELL_UTF8, &number, &err) != 0)
         return 0;
     /* The texts that have a value for themselves: strings without \u00XX, plain numbers, names. */
     struct sl_rx_bytes first = {0};
@@ -354,13 +437,34 @@ uint32_t sl_goal_n_values(struct sl_auto *a, struct sl_goal *g)
     sl_rx_id one[] = {number, sl_rx_cat(rx, sl_rx_set(rx, &first), SL_RX_ALL),
                       sl_rx_and2(rx, string, sl_rx_not(rx, u))};
     sl_rx_id id = sl_rx_and2(rx, distinct_scalars(a, g), sl_rx_alt(rx, one, SL_COUNT(one)));
+    id = all == g->scalar ? id : sl_rx_and2(rx, id, all);
     struct counting *c = sl_malloc(sizeof *c);
     if (c == NULL)
         return sl_auto_fail(a, SL_ENOMEM, "out of memory");
     c->a = a;
     c->n = 0;
-    g->n_values = sl_rx_alive(rx, id) ? count_texts(c, id) : 0;
+    uint32_t n = sl_rx_alive(rx, id) ? count_texts(c, id) : 0;
     sl_free(c);
+    g->n_scalars = all == g->scalar ? n : g->n_scalars;
+    return n;
+}
+
+uint32_t sl_goal_n_values(struct sl_auto *a, struct sl_goal *g)
+{
+    const uint32_t enough = SL_MAX_UNIQUE_ITEMS + 1;
+    if (g->n_values != UINT32_MAX)
+        return g->n_values;
+    if (a->sat_depth >= MAX_COUNTED) /* a lower bound, not kept */
+        return 0;
+    a->sat_depth++;
+    g->n_values = 0; /* met again on the way: not counted */
+    uint32_t n = sl_goal_n_scalars(a, g, g->scalar);
+    if (n < enough && (g->compound & SL_JSON_OBJECT) != 0)
+        n += sl_goal_n_compound(a, g, true);
+    if (n < enough && (g->compound & SL_JSON_ARRAY) != 0)
+        n += sl_goal_n_compound(a, g, false);
+    g->n_values = SL_MIN(n, enough);
+    a->sat_depth--;
     return g->n_values;
 }
 
@@ -389,16 +493,26 @@ bool sl_goal_sat_without(struct sl_auto *a, struct sl_goal *g, uint32_t seen)
         return false;
     if (sl_goal_n_values(a, g) > n)
         return true;
-    if (scalars_without(a, g, seen) == SL_RX_NONE)
-        return false;
     a->unsure = a->unsure || has_unknown(a, seen);
-    return true;
+    if (scalars_without(a, g, seen) != SL_RX_NONE)
+        return true;
+    uint32_t objects = sl_avoid_of_kind(a, seen, SL_VEC_OBJECT_DATUM);
+    if ((g->compound & SL_JSON_OBJECT) != 0 &&
+        sl_frame_open_kept(a, g, true, 0, 0, KEPT_EMPTY, objects) != 0)
+        return true;
+    uint32_t arrays = sl_avoid_of_kind(a, seen, SL_VEC_ARRAY_DATUM);
+    return (g->compound & SL_JSON_ARRAY) != 0 &&
+           sl_frame_open_kept(a, g, false, 0, 0, KEPT_EMPTY, arrays) != 0;
 }
 
-uint32_t sl_goal_lex_without(struct sl_auto *a, struct sl_goal *g, uint32_t seen)
+uint32_t sl_goal_lex_without(struct sl_auto *a, struct sl_goal *g, sl_rx_id part, uint32_t seen)
 {
     uint32_t key[MAX_WANTED + 1];
     sl_rx_id id = scalars_without(a, g, seen);
+    if (part != g->scalar) {
+        id = sl_rx_and2(&a->rx, id, part);
+        id = sl_rx_alive(&a->rx, id) ? id : SL_RX_NONE;
+    }
     if (g->pure)
         return SL_LEX_RX | id;
     key[0] = id;
@@ -413,7 +527,9 @@ uint32_t sl_goal_lex_without(struct sl_auto *a, struct sl_goal *g, uint32_t seen
 uint32_t sl_item_begin(struct sl_auto *a, uint32_t array, uint32_t seen, uint8_t byte, uint32_t lex)
 {
     uint32_t text;
-    SL_ASSERT(sl_vec_at(a, array)->kind == SL_VEC_ARRAY && lex != 0);
+    SL_ASSERT(sl_vec_at(a, array)->kind == SL_VEC_ARRAY ||
+              sl_vec_at(a, array)->kind == SL_VEC_OBJECT);
+    SL_ASSERT(lex != 0);
     if (!has_unknown(a, seen)) {
         text = sl_vec_of(a, SL_VEC_TEXT, (uint32_t[]){0, byte}, 2);
     } else { /* the one value that is not known is no hindrance to a string with many others */
@@ -427,6 +543,19 @@ uint32_t sl_item_begin(struct sl_auto *a, uint32_t array, uint32_t seen, uint8_t
 
 /* ---------------------------------------------------------------- blurred states */
 
+static uint32_t blurred_key(struct sl_auto *a, const struct sl_vec *f, uint32_t key)
+{
+    const struct sl_vec *k = sl_vec_at(a, key);
+    uint32_t v[KEY_PATTERNS + 64], text = k->v[KEY_TEXT];
+    if (text != 0 && text <= TEXT_OTHER)
+        return SL_LEX_KEY | key;
+    SL_ASSERT(k->kind == SL_VEC_KEY && k->n <= SL_COUNT(v));
+    memcpy(v, k->v, k->n * sizeof v[0]);
+    bool other = f->v[FR_AVOID] != 0 && !sl_kept_may_equal(a, f, text, true);
+    v[KEY_TEXT] = other ? TEXT_OTHER : TEXT_BLURRED;
+    return SL_LEX_KEY | sl_vec_of(a, SL_VEC_KEY, v, k->n);
+}
+
 uint32_t sl_auto_blur(struct sl_auto *a, uint32_t state)
 {
     const struct sl_vec *x = state <= SL_STATE_UNSURE ? NULL : sl_vec_at(a, state);
@@ -438,9 +567,16 @@ uint32_t sl_auto_blur(struct sl_auto *a, uint32_t state)
     for (uint32_t i = 0; i < x->n; i += 2) {
         const struct sl_vec *f = sl_vec_at(a, x->v[i]);
         small[i / 2] = (struct sl_thread){x->v[i], x->v[i + 1]};
-        if (f->kind != SL_VEC_ITEM || f->v[1] == TEXT_BLURRED || f->v[1] == TEXT_WIDE)
+        if ((x->v[i + 1] & SL_LEX_TAG) == SL_LEX_KEY && f->v[FR_KEPT] != 0) {
+            small[i / 2].lex = blurred_key(a, f, x->v[i + 1] & SL_LEX_ID);
+            any = any || small[i / 2].lex != x->v[i + 1];
+        }
+        if (f->kind != SL_VEC_ITEM || f->v[1] <= TEXT_OTHER)
             continue;
-        small[i / 2].stack = sl_vec_of(a, SL_VEC_ITEM, (uint32_t[]){f->v[0], TEXT_BLURRED}, 2);
+        const struct sl_vec *frame = sl_vec_at(a, f->v[0]);
+        bool other = frame->v[FR_AVOID] != 0 && !sl_kept_may_equal(a, frame, f->v[1], false);
+        uint32_t text = other ? TEXT_OTHER : TEXT_BLURRED;
+        small[i / 2].stack = sl_vec_of(a, SL_VEC_ITEM, (uint32_t[]){f->v[0], text}, 2);
         any = true;
     }
     return any ? sl_vec_of(a, SL_VEC_STATE, (const uint32_t *)small, x->n) : state;

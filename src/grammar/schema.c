@@ -883,45 +883,11 @@ static int fill(struct sl_loader *l, uint32_t place_and_role)
     return sl_rx_check(l->s->rx, l->err);
 }
 
-/* Types that a value of the node may have, by what it says itself and by allOf, anyOf, oneOf. */
-static uint32_t possible_types(const struct sl_schema *s, uint32_t node, int depth)
-{
-    const struct sl_schema_node *n = &s->nodes[node];
-    uint32_t types = n->types;
-    SL_ASSERT(node != SL_NODE_NONE && node < s->n_nodes);
-    if (depth > 100)
-        return types;
-    for (uint32_t i = 0; i < n->all_of.n && types != 0; i++)
-        types &= possible_types(s, n->all_of.v[i], depth + 1);
-    for (int which = 0; which < 2; which++) {
-        const struct sl_nodes *list = which == 0 ? &n->any_of : &n->one_of;
-        uint32_t some = 0;
-        for (uint32_t i = 0; i < list->n; i++)
-            some |= possible_types(s, list->v[i], depth + 1);
-        types &= list->n > 0 ? some : SL_JSON_ALL;
-    }
-    return types;
-}
-
-/* Items that differ are told apart by their texts, hence must be scalars. */
 static int check_unique(struct sl_loader *l)
 {
-    const struct sl_schema *s = l->s;
-    for (uint32_t i = 0; i < s->n_nodes; i++) {
-        const struct sl_schema_node *n = &s->nodes[i];
-        uint32_t types = 0;
-        if (!n->unique || (n->types & SL_JSON_ARRAY) == 0 || n->max_items < 2)
-            continue;
-        for (uint32_t k = 0; k < n->prefix.n; k++)
-            types |= possible_types(s, n->prefix.v[k], 0);
-        if (n->max_items > n->prefix.n)
-            types |= possible_types(s, n->items == SL_NODE_NONE ? SL_NODE_TRUE : n->items, 0);
-        if ((types & ~(uint32_t)SL_JSON_SCALARS) != 0)
-            return sl_fail(l->err, SL_EUNSUPPORTED,
-                           "schema: %s/uniqueItems: items that may be arrays or objects are not "
-                           "supported",
-                           n->path);
-        if (n->min_items > SL_MAX_UNIQUE_ITEMS)
+    for (uint32_t i = 0; i < l->s->n_nodes; i++) {
+        const struct sl_schema_node *n = &l->s->nodes[i];
+        if (n->unique && (n->types & SL_JSON_ARRAY) != 0 && n->min_items > SL_MAX_UNIQUE_ITEMS)
             return sl_fail(l->err, SL_ELIMIT, "schema: %s/minItems: more than %d items that differ",
                            n->path, SL_MAX_UNIQUE_ITEMS);
     }

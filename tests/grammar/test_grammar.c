@@ -7,7 +7,7 @@
 
 static const struct {
     enum sl_grammar_kind kind;
-    const char *text, *yes[6], *no[6];
+    const char *text, *yes[8], *no[8];
 } table[] = {
     {SL_GRAMMAR_REGEX, "[a-z]+\\d?", {"abc", "a1"}, {"", "1", "ab12"}},
     {SL_GRAMMAR_CHOICE, "[\"yes\", \"no\", \"yes sir\"]", {"yes", "no", "yes sir"}, {"y", "yes "}},
@@ -55,7 +55,33 @@ static const struct {
     {SL_GRAMMAR_JSON_SCHEMA,
      "{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"uniqueItems\":true}",
      {"[]", "[\"a\",\"ab\",\"\"]", "[\"\\n\",\"n\"]"},
-     {"[\"a\",\"a\"]", "[\"a\",\"b\",\"a\"]", "[\"\\n\",\"\\u000a\"]", "[\"\",\"\"]"}},
+     {"[\"a\",\"a\"]", "[\"a\",\"b\",\"a\"]", "[\"\\n\",\"\\u000a\"]", "[\"\",\"\"]",
+      "[\"\\u000a\",\"\\n\"]", "[\"x\\u000A\",\"x\\u000a\"]"}},
+    {SL_GRAMMAR_JSON_SCHEMA, /* any values, by value: order of names, spelling of numbers and text
+                              */
+     "{\"type\":\"array\",\"uniqueItems\":true}",
+     {"[1,2,{\"a\":1},{\"a\":2},{\"a\":1,\"b\":[]},[],[1],[[1]],{},{\"b\":[1]},true,{\"a\":true}]",
+      "[[1,[2]],[1,[2,3]],[1]]", "[{\"x\":{\"y\":1}},{\"x\":{\"y\":2}}]", "[[],{},[[]],[{}]]"},
+     {"[1,1]", "[[],[]]", "[{},{}]", "[{\"a\":1},{\"a\":1.0}]", "[[1,[2]],[1,[2]]]",
+      "[{\"a\":[1,2],\"b\":3},{\"b\":3,\"a\":[1,2]}]", "[{\"x\":{\"y\":1}},{\"x\":{\"y\":1}}]",
+      "[{\"v\":\"\\u000a\"},{\"v\":\"\\n\"}]"}},
+    {SL_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"array\",\"uniqueItems\":true,\"minItems\":2,\"items\":{\"type\":\"object\","
+     "\"properties\":{\"k\":{\"enum\":[\"x\",\"y\"]},\"v\":{\"type\":\"boolean\"}},\"required\":["
+     "\"k\"]}}",
+     {"[{\"k\":\"x\"},{\"k\":\"y\"}]",
+      "[{\"k\":\"x\"},{\"k\":\"x\",\"v\":true},{\"v\":false,\"k\":\"x\"}]"},
+     {"[{\"k\":\"x\"}]", "[{\"k\":\"x\"},{\"k\":\"x\"}]",
+      "[{\"k\":\"x\",\"v\":true},{\"v\":true,\"k\":\"x\"}]"}},
+    {SL_GRAMMAR_JSON_SCHEMA, /* inside an item too, and where another schema decides */
+     "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"oneOf\":[{\"type\":\"array\","
+     "\"uniqueItems\":"
+     "true,\"items\":{\"type\":\"integer\"}},{\"type\":\"object\",\"properties\":{\"t\":{\"const\":"
+     "1}},"
+     "\"required\":[\"t\"],\"additionalProperties\":{\"type\":\"null\"}},{\"type\":\"string\"}]}}",
+     {"[[1,2],[2,1],[1],\"a\",{\"t\":1},{\"t\":1,\"x\":null},{\"y\":null,\"t\":1}]", "[]"},
+     {"[[1,1]]", "[[1,2],[1,2]]", "[{\"t\":1},{\"t\":1}]", "[\"a\",\"a\"]",
+      "[{\"t\":1,\"x\":null},{\"x\":null,\"t\":1}]"}},
     {SL_GRAMMAR_JSON_SCHEMA,
      "{\"type\":\"array\",\"items\":{\"type\":[\"number\",\"boolean\"]},\"uniqueItems\":true}",
      {"[1,true,1.5,15,0.1,10,100]", "[12345678901234567890,12345678901234567891]"},
@@ -212,10 +238,10 @@ static void test_table(void **state)
     (void)state;
     for (size_t i = 0; i < SL_COUNT(table); i++) {
         struct sl_grammar *g = rig_compile(table[i].kind, table[i].text, NULL);
-        for (size_t k = 0; k < 6 && table[i].yes[k] != NULL; k++)
+        for (size_t k = 0; k < SL_COUNT(table[i].yes) && table[i].yes[k] != NULL; k++)
             if (!rig_matches(g, table[i].yes[k]))
                 fail_msg("%s\n does not match '%s'", table[i].text, table[i].yes[k]);
-        for (size_t k = 0; k < 6 && table[i].no[k] != NULL; k++)
+        for (size_t k = 0; k < SL_COUNT(table[i].no) && table[i].no[k] != NULL; k++)
             if (rig_matches(g, table[i].no[k]))
                 fail_msg("%s\n matches '%s'", table[i].text, table[i].no[k]);
         sl_grammar_destroy(g);
@@ -438,16 +464,18 @@ static const struct {
      "{\"type\":\"array\",\"contains\":{\"const\":1},\"unevaluatedItems\":{\"type\":\"null\"},"
      "\"minItems\":33}",
      "no text satisfies it"},
-    {SL_GRAMMAR_JSON_SCHEMA,
-     "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"array\",\"items\":{\"type\":"
-     "\"object\"},"
-     "\"uniqueItems\":true}}",
-     "schema: /additionalProperties/uniqueItems: items that may be arrays"},
+    {SL_GRAMMAR_JSON_SCHEMA, "{\"items\":{\"uniqueItems\":true,\"minItems\":1025}}",
+     "schema: /items/minItems: more than 1024 items that differ"},
+    {SL_GRAMMAR_JSON_SCHEMA, /* there are four such objects */
+     "{\"type\":\"array\",\"uniqueItems\":true,\"minItems\":5,\"items\":{\"type\":\"object\","
+     "\"properties\":{\"a\":{\"type\":\"boolean\"},\"b\":{\"type\":\"boolean\"}},\"required\":["
+     "\"a\","
+     "\"b\"],\"additionalProperties\":false}}",
+     "no text satisfies it"},
     {SL_GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#\"}", "leads back to itself"},
     {SL_GRAMMAR_JSON_SCHEMA, "{\"allOf\":[{\"$ref\":\"#\"}]}", "leads back to itself"},
     {SL_GRAMMAR_JSON_SCHEMA, "{\"items\":{\"format\":\"idn-hostname\"}}",
      "/items/format: \"idn-hostname\""},
-    {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems"},
     {SL_GRAMMAR_JSON_SCHEMA, "{\"$recursiveRef\":\"#\"}", "$recursiveRef"},
     {SL_GRAMMAR_JSON_SCHEMA, "false", "no text satisfies it"},
     {SL_GRAMMAR_JSON_SCHEMA, "{\"type\":\"string\",\"minLength\":3,\"maxLength\":2}", "no text"},
@@ -505,14 +533,13 @@ static const struct {
     {SL_GRAMMAR_STRUCTURAL,
      "{\"format\":{\"type\":\"json_schema\",\"label\":\"here\",\"json_schema\":{\"properties\":{"
      "\"a\":{"
-     "\"uniqueItems\":true}}}}}",
-     "here: schema: /properties/a/uniqueItems: items that may be arrays"},
-    {SL_GRAMMAR_EBNF, "start: %json {\"properties\":{\"a\":{\"uniqueItems\":true}}}",
-     "uniqueItems"},
+     "\"format\":\"iri\"}}}}}",
+     "here: schema: /properties/a/format: \"iri\" is not supported"},
+    {SL_GRAMMAR_EBNF, "start: %json {\"properties\":{\"a\":{\"format\":\"iri\"}}}", "iri"},
     {SL_GRAMMAR_STRUCTURAL,
      "{\"structures\":[{\"begin\":\"<a>\",\"end\":\"\",\"schema\":{\"properties\":{\"a\":{"
-     "\"uniqueItems\":true}}}}],\"triggers\":[\"<a\"]}",
-     "uniqueItems"},
+     "\"format\":\"iri\"}}}}],\"triggers\":[\"<a\"]}",
+     "iri"},
     {SL_GRAMMAR_STRUCTURAL,
      "{\"structures\":[{\"begin\":\"<a>\",\"schema\":{},\"end\":\"\"}],"
      "\"triggers\":[\"<b\"]}",

@@ -44,6 +44,25 @@ SCHEMAS = {
     "excluded": {"type": "object", "properties": {"k": {"enum": ["x", "xy"]}, "a": {"type": "null"}},
                  "required": ["k"], "additionalProperties": False,
                  "if": {"properties": {"k": {"const": "x"}}}, "then": {"properties": {"a": False}}},
+    # items that are arrays and objects: equal in any order of names, with few values left, in one another
+    "unique_objects": unique(closed(k={"type": "string", "maxLength": 1}, v={"type": "boolean"}), minItems=3),
+    "unique_few": unique(closed(k={"enum": ["x", "y", "z"]}, v={"type": "boolean"}), minItems=3),
+    "unique_optional": unique({"type": "object", "properties": {k: {"type": "null"} for k in "abc"},
+                               "additionalProperties": False}, minItems=2),
+    "unique_any": unique({}, minItems=3),
+    "unique_arrays": unique({"type": "array", "items": {"enum": [1, 2, "n"]}, "maxItems": 3}, minItems=4),
+    "unique_nested": unique(unique({"type": "object", "properties": {"a": {"type": "integer"}}}, maxItems=2), minItems=2),
+    "unique_maps": unique({"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 2}, minItems=3),
+    "unique_names": unique({"type": "object", "patternProperties": {"^[ab]$": {"type": "null"}},
+                            "additionalProperties": False}, minItems=2),
+    "unique_kinds": unique({"oneOf": [{"enum": ["a", "b"]}, closed(t={"const": 1}, s={"type": "string"}),
+                                      closed(t={"const": 2}, n={"enum": [1, 2]}), {"type": "array", "maxItems": 1}]},
+                           minItems=4),
+    "unique_condition": unique({"type": "object", "required": ["t"], "properties": {
+        "t": {"enum": ["m", "n"]}, "v": {"type": "boolean"}}, "if": {"properties": {"t": {"const": "m"}}},
+        "then": {"required": ["v"]}, "else": {"properties": {"v": False}}}, minItems=2),
+    "unique_tree": {"$ref": "#/$defs/t", "$defs": {"t": {"type": "object", "required": ["n"], "properties": {
+        "n": {"type": "string", "maxLength": 1}, "kids": unique({"$ref": "#/$defs/t"}, maxItems=3)}}}},
     # names that no value may follow: each value of `b` breaks `not`, each value of `t` breaks a `then`
     "no_value_left": {"type": "object", "properties": {k: {"enum": [1, "1"]} for k in "ab"} | {"c": {"type": "null"}},
                       "additionalProperties": False,

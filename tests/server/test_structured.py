@@ -195,7 +195,7 @@ def test_streams(server):
 
 
 @pytest.mark.parametrize("fields,param,word", [
-    ({"structured_outputs": {"json": {"type": "array", "uniqueItems": True}}}, "structured_outputs.json", "uniqueItems"),
+    ({"structured_outputs": {"json": {"type": "string", "format": "iri"}}}, "structured_outputs.json", "iri"),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "wrong"}}}},
      "response_format.json_schema.schema", "type"),
     ({"guided_regex": "(a"}, "guided_regex", "')'"),

@@ -190,9 +190,9 @@ def test_parse_with_pydantic(client):
 
 def test_refusals(server):
     bad = {"type": "function", "function": {"name": "f", "parameters": {
-        "type": "object", "properties": {"a": {"type": "array", "uniqueItems": True}}, "required": ["a"]}}}
+        "type": "object", "properties": {"a": {"type": "array", "$recursiveRef": "#"}}, "required": ["a"]}}}
     for fields, param, word in [
-            ({"tools": [bad], "tool_choice": "required"}, "tools", "uniqueItems"),
+            ({"tools": [bad], "tool_choice": "required"}, "tools", "$recursiveRef"),
             ({"tools": TOOLS, "tool_choice": "required", "guided_json": {"type": "object"}}, "guided_json", "tool_choice"),
             ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice.function",
              "no"),
