@@ -168,6 +168,14 @@ enum sl_model_task {
 
 #define SL_MAX_DRAFTED 32 /* tokens drafted at once behind those of a sequence */
 
+#define SL_KV_GROUPS 4
+
+struct sl_kv_group_info {
+    int32_t window; /* positions a token sees, its own included; 0: all before it */
+    int32_t n_layers, n_pages;
+    uint64_t page_bytes;
+};
+
 struct sl_model_info {
     enum sl_model_task task;
     int32_t n_pooled;         /* values for each prompt; 0: it generates */
@@ -178,7 +186,12 @@ struct sl_model_info {
     const char *model_path;   /* "(bundled)" for the bundled model */
     uint64_t n_params, weight_bytes, kv_cache_bytes;
     uint64_t kv_bytes_per_token;
-    int32_t n_layers, hidden, n_vocab, max_model_len, block_size, n_pages;
+    int32_t n_layers, hidden, n_vocab, max_model_len;
+    int32_t block_size, n_pages; /* tokens of a block; blocks, of all sequences and the cache */
+    /* Groups of layers that need the same positions. Each has a pool of pages, one page for a block
+     * of tokens. 0: one group, a page for each block. */
+    int32_t n_kv_groups;
+    struct sl_kv_group_info kv_groups[SL_KV_GROUPS];
     int32_t max_num_seqs, max_num_batched_tokens, n_threads;
     int32_t num_speculative_tokens; /* most that are drafted behind a sequence; 0: none */
     const char *weight_dtype, *kv_dtype, *isa;
@@ -515,11 +528,16 @@ enum sl_evict_cause {                  /* why a cached page was given up */
 
 struct sl_stats { /* a consistent copy */
     int32_t n_running, n_waiting;
-    int32_t n_pages, n_pages_free, n_pages_cached; /* cached: unowned, kept for reuse */
+    int32_t n_pages, n_pages_free, n_pages_cached; /* blocks; cached: unowned, kept for reuse */
+    struct {                                       /* pages of a group of layers */
+        int32_t n_free, n_cached;
+        uint64_t n_evicted; /* cached ones of a windowed group, given up while the block stayed */
+    } kv_groups[SL_KV_GROUPS];
+    int32_t n_kv_groups;
     uint64_t prompt_tokens, generation_tokens, prompt_tokens_cached;
     uint64_t prefix_queries, prefix_hits; /* tokens */
     uint64_t preemptions, steps;
-    uint64_t evicted[SL_N_EVICT_CAUSES]; /* cached pages */
+    uint64_t evicted[SL_N_EVICT_CAUSES]; /* cached blocks */
     uint64_t part_ns[SL_N_PARTS];
     uint64_t finished[SL_N_FINISHES];
     uint64_t step_mallocs;    /* heap calls on the engine thread after ready; 0 is the promise */
@@ -552,14 +570,14 @@ void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out);
 
 enum sl_page_use { SL_PAGE_FREE, SL_PAGE_CACHED, SL_PAGE_OWNED };
 
-struct sl_page {    /* one KV page, by its number */
-    int32_t parent; /* the page before it in the prefix tree, -1: none */
+struct sl_page {    /* one block of the KV cache, by its number */
+    int32_t parent; /* the block before it in the prefix tree, -1: none */
     uint8_t use;    /* enum sl_page_use */
     bool in_tree;   /* a prompt with the same beginning finds it */
 };
 
-/* Copies the state of all n_pages pages of sl_engine_info, some thousand at a time, so that the
- * engine hardly waits: pages may change in between. May sleep. SL_ETIMEOUT: the engine thread did
+/* Copies the state of all n_pages blocks of sl_engine_info, some thousand at a time, so that the
+ * engine hardly waits: they may change in between. May sleep. SL_ETIMEOUT: the engine thread did
  * not let anybody look. */
 SL_MUST_CHECK int sl_engine_pages(struct sl_engine *eng, struct sl_page *out, struct sl_error *err);
 

@@ -199,12 +199,12 @@ static int open_rig(struct rig *g, const char *path, struct sl_error *err)
     if (rc != 0)
         return rc;
     final_norm = sl_param(g->model, 0, SL_SLOT_FINAL_NORM)->vec;
-    g->pool_bytes = MAX_PAGES * sl_kv_page_bytes(&kv);
+    g->pool_bytes = MAX_PAGES * sl_kv_block_bytes(&kv);
     g->pool = inner->alloc(g->be, g->pool_bytes);
     if (g->pool == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for %zu bytes of pages", g->pool_bytes);
-    const struct sl_run_config rc_cfg = {
-        .max_tokens = MAX_N, .max_logits = MAX_N, .kv = kv, .kv_pool = g->pool};
+    struct sl_run_config rc_cfg = {.max_tokens = MAX_N, .max_logits = MAX_N, .kv = kv};
+    sl_kv_pools(&kv, g->pool, MAX_PAGES, rc_cfg.kv_pool);
     g->n_vocab = sl_model_facts(g->model)->n_vocab;
     return sl_run_create(g->model, &rc_cfg, &g->run, err);
 }

@@ -75,6 +75,7 @@
 #define SL_MAX_STEP_TOKENS (1 << 17)
 #define SL_MAX_NGRAM       64 /* tokens looked up in a text */
 #define SL_MAX_BLOCK_SIZE  256
+#define SL_MAX_KV_GROUPS   4 /* of layers that keep different positions */
 #define SL_MAX_THREADS     256
 
 /* HTTP */

@@ -94,7 +94,7 @@ static void block_at(const struct job *j, uint32_t item, struct block *b)
     }
     const struct sl_span *span = &j->spans[lo];
     int32_t row = (rows - j->cpu->first_block[lo]) * j->n_block_rows;
-    b->pages = j->a->batch->block_tables + span->table_idx;
+    b->pages = sl_batch_tables(j->a->batch, j->a->kv.group) + span->table_idx;
     b->token = span->first + row;
     b->pos = span->pos + row;
     b->n_rows = SL_MIN(j->n_block_rows, span->n - row);

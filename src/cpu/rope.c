@@ -102,7 +102,7 @@ static void store_row(void *arg, uint32_t t, int thread_idx)
             rotate(a->rope, cs, q);
     }
     int32_t pos = span->pos + ((int32_t)t - span->first), slot = pos % SL_KV_TILE;
-    int32_t page = a->batch->block_tables[span->table_idx + pos / bs];
+    int32_t page = sl_batch_tables(a->batch, a->kv.group)[span->table_idx + pos / bs];
     uint8_t *base = a->kv.pool + (size_t)page * a->kv.page_bytes;
     size_t tile_bytes = sl_kv_tile_bytes(a->kv.dtype, hd);
     memset(head + hd, 0, (size_t)(dim - hd) * sizeof(float));

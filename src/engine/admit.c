@@ -5,14 +5,14 @@
 #include "engine/stats.h"
 #include "engine/turn.h"
 
-/* Pages count that can be found now; the last one may be computed again all the same. */
+/* Blocks count that can be found now; the last one may be computed again all the same. */
 static bool has_enough_cached(struct sl_engine *eng, struct sl_request *req)
 {
     if (req->cache_hit_threshold <= 0)
         return true;
     const struct sl_kv_text text = {req->prompt, req->n_prompt, NULL, 0};
-    int32_t n_pages = sl_kv_count(&eng->kv, &req->ns, &text, req->n_prompt / eng->kv.block_size);
-    req->usage_now.n_cached = n_pages * eng->kv.block_size;
+    int32_t n_blocks = sl_kv_count(&eng->kv, &req->ns, &text, req->n_prompt / eng->kv.block_size);
+    req->usage_now.n_cached = n_blocks * eng->kv.block_size;
     return (float)req->usage_now.n_cached >= req->cache_hit_threshold * (float)req->n_prompt;
 }
 

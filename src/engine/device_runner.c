@@ -116,7 +116,7 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
                                        const struct sl_device_runner_config *cfg)
 {
     const struct sl_model_facts *f = sl_model_facts(m);
-    return (struct sl_step_limits){
+    struct sl_step_limits lim = {
         .max_tokens = cfg->max_tokens,
         .max_spans = cfg->max_seqs,
         .max_logits = cfg->max_logits,
@@ -124,7 +124,7 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
                                          SL_CEIL_DIV(cfg->max_model_len, cfg->kv.block_size),
                                      INT32_MAX - 1),
         .block_size = cfg->kv.block_size,
-        .scratch_page = cfg->n_pages,
+        .n_groups = cfg->kv.n_groups,
         .max_context = cfg->max_model_len,
         .n_heads = f->n_heads,
         .n_kv_heads = f->n_kv_heads,
@@ -135,6 +135,8 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
         .adapter_mats = cfg->max_loras > 0 ? sl_model_n_lora_mats(m) : 0,
         .adapter_bytes = gated_bytes(m, cfg),
     };
+    memcpy(lim.scratch_pages, cfg->n_pages, sizeof lim.scratch_pages);
+    return lim;
 }
 
 uint64_t sl_device_runner_bytes(const struct sl_model *m, struct sl_backend *be,

@@ -17,6 +17,13 @@
 #define ITL_SHARE          0.8 /* of max_itl_ms is a step planned for: prices are not exact */
 #define RAISED_SHARE       8   /* one of so many seats is for those who waited too long */
 
+static struct sl_kv_group_config group_of(const struct sl_kv_group_info *g)
+{
+    return (struct sl_kv_group_config){.kind = g->window > 0 ? SL_GROUP_WINDOW : SL_GROUP_FULL,
+                                       .window = g->window,
+                                       .n_pages = g->n_pages};
+}
+
 static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
 {
     const struct sl_model_info *i = &p->info;
@@ -49,8 +56,18 @@ static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
     if (i->n_pages < 1 || (int64_t)i->n_pages * i->block_size < 2 || i->n_pages > INT32_MAX / 4)
         return sl_fail(err, SL_EINVAL, "KV cache of %d pages of %d tokens", i->n_pages,
                        i->block_size);
-    if (p->share != NULL && p->share->floor / p->share->page_bytes * (uint64_t)i->block_size <
-                                (uint64_t)i->max_model_len)
+    for (int32_t g = 0; g < i->n_kv_groups; g++) {
+        struct sl_kv_group_config c = group_of(&i->kv_groups[g]);
+        if (c.n_pages < sl_group_least(&c, i->n_pages, i->block_size))
+            return sl_fail(err, SL_EINVAL,
+                           "%d pages of %d tokens for layers with a window of %d: one sequence "
+                           "needs %d",
+                           c.n_pages, i->block_size, c.window,
+                           sl_group_least(&c, i->n_pages, i->block_size));
+    }
+    if (p->share != NULL &&
+        (p->share->floor - p->share->own) / p->share->page_bytes * (uint64_t)i->block_size <
+            (uint64_t)i->max_model_len)
         return sl_fail(err, SL_EINVAL,
                        "max_model_len: %d tokens are more than the floor of %llu bytes",
                        i->max_model_len, (unsigned long long)p->share->floor);
@@ -74,6 +91,8 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
     eng->speculative = p->speculative;
     if (p->speculative.num_speculative_tokens > 0)
         eng->drafting = &sl_mode_ngram;
+    if (p->info.n_kv_groups == 0)
+        eng->info.kv_groups[eng->info.n_kv_groups++].n_pages = p->info.n_pages;
     eng->max_queued = p->max_queued > 0 ? p->max_queued : DEFAULT_MAX_QUEUED;
     eng->prefix_caching = !p->no_prefix_caching && !p->runner.whole;
     eng->jump_forward = !p->no_jump_forward;
@@ -155,7 +174,15 @@ static int start_core(struct sl_engine *eng, const struct sl_engine_parts *p, st
                                   .max_logits = eng->runner.max_logits};
     if (eng->adapters != NULL)
         cfg.max_adapters = sl_adapters_config(eng->adapters)->max_active;
-    int rc = sl_kv_init(&eng->kv, i->n_pages, i->block_size, eng->prefix_caching, eng->seed, err);
+    struct sl_kv_config kv = {.n_nodes = i->n_pages,
+                              .block_size = i->block_size,
+                              .keep = eng->prefix_caching,
+                              .seed = eng->seed,
+                              .root = p->kv_root,
+                              .n_groups = i->n_kv_groups};
+    for (int32_t g = 0; g < i->n_kv_groups; g++)
+        kv.groups[g] = group_of(&i->kv_groups[g]);
+    int rc = sl_kv_init(&eng->kv, &kv, err);
     if (rc != 0)
         return rc;
     if (p->share != NULL)
@@ -214,6 +241,9 @@ int sl_engine_start(const struct sl_engine_parts *parts, struct sl_engine **out,
     pthread_mutex_init(&eng->runner_lock, NULL);
     pthread_mutex_init(&eng->stats_lock, NULL);
     eng->stats_public.n_pages = eng->stats_public.n_pages_free = eng->info.n_pages;
+    eng->stats_public.n_kv_groups = eng->info.n_kv_groups;
+    for (int32_t g = 0; g < eng->info.n_kv_groups; g++)
+        eng->stats_public.kv_groups[g].n_free = eng->info.kv_groups[g].n_pages;
     eng->seed = parts->seed;
     if (eng->seed == 0)
         rc = sl_random(&eng->seed, sizeof eng->seed, err);

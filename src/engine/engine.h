@@ -16,7 +16,7 @@
 
 #include "engine/ngram.h"
 #include "engine/runner.h"
-#include "kv/budget.h"
+#include "kv/kv.h"
 
 struct sl_engine_parts {
     struct sl_runner runner;              /* copied */
@@ -25,8 +25,10 @@ struct sl_engine_parts {
     int32_t n_eos_ids;
     /* Copied, its strings borrowed until destroy. The core uses n_vocab (bound of prompt ids),
      * max_model_len, block_size, n_pages, max_num_seqs, max_num_batched_tokens, all of which must
-     * be set. A max_model_len beyond the pool's tokens is lowered to it in sl_engine_info. */
+     * be set, and kv_groups: tables of a batch are in that order. A max_model_len beyond the tokens
+     * of all blocks is lowered to it in sl_engine_info. */
     struct sl_model_info info;
+    struct sl_hash128 kv_root; /* names model and layout: the names of cached blocks begin here */
     struct sl_adapters *adapters; /* NULL: none; else the runner knows batch->lora. Closed by the
                                      engine before destroy is called */
     struct sl_sampling sampling;  /* defaults of this model, without arrays; see
@@ -47,8 +49,9 @@ struct sl_engine_parts {
      * runner. path: other weights, or NULL. Nothing runs meanwhile. */
     int (*park)(void *user, int level, struct sl_error *err);
     int (*unpark)(void *user, const char *path, struct sl_runner *runner, struct sl_error *err);
-    /* Pages share memory with those of other engines, floor for at least max_model_len tokens;
-     * NULL: they do not. discard(user, page): see kv.h. The share outlives the engine. */
+    /* Pages of the first group, a FULL one, share memory with those of other engines, floor for at
+     * least max_model_len tokens; NULL: they do not. discard(user, page): see kv.h. The share
+     * outlives the engine. */
     struct sl_share *share;
     void (*discard)(void *user, int32_t page);
     void *user;                  /* for sl_engine_user: the loader's own data (template, model) */

@@ -28,11 +28,12 @@ int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_e
     size_t n_rows = (size_t)eng->runner.max_logits;
     size_t n_table = n_seqs * (size_t)SL_CEIL_DIV(i->max_model_len, i->block_size);
     *f = (struct sl_flight){0};
-    if (n_table > INT32_MAX)
+    if (n_table > INT32_MAX / SL_MAX_KV_GROUPS)
         return sl_fail(err, SL_ELIMIT,
                        "max_num_seqs = %d with max_model_len = %d needs too much memory",
                        i->max_num_seqs, i->max_model_len);
-    f->tables_bytes = n_table * sizeof *f->tables;
+    f->table_stride = (int32_t)n_table;
+    f->tables_bytes = (size_t)eng->info.n_kv_groups * n_table * sizeof *f->tables;
     f->tokens = sl_calloc(n_tokens, sizeof *f->tokens);
     f->positions = sl_calloc(n_tokens, sizeof *f->positions);
     f->spans = sl_calloc(n_seqs, sizeof *f->spans);
@@ -102,7 +103,7 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
         sl_flight_lora_order(lora, &eng->sched);
     for (int32_t i = 0; i < eng->sched.n_plan; i++) {
         struct sl_seq *seq = eng->sched.plan[i];
-        int32_t n_pages = SL_CEIL_DIV(seq->n_computed + seq->n_step, eng->info.block_size);
+        int32_t n_blocks = SL_CEIL_DIV(seq->n_computed + seq->n_step, eng->info.block_size);
         f->seqs[i] = (struct sl_flight_seq){.rs = sl_rseq_of(seq),
                                             .pos = seq->n_computed,
                                             .n = seq->n_step,
@@ -112,8 +113,10 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
             .first = n_tokens, .n = seq->n_step, .pos = seq->n_computed, .table_idx = n_table};
         const int32_t second = sl_rseq_of(seq)->req->second_from;
         f->second_from[i] = second > 0 ? second : INT32_MAX;
-        memcpy(f->tables + n_table, seq->pages, (size_t)n_pages * sizeof *f->tables);
-        n_table += n_pages;
+        for (int32_t g = 0; g < eng->info.n_kv_groups; g++)
+            memcpy(f->tables + (size_t)g * (size_t)f->table_stride + n_table, seq->blocks.pages[g],
+                   (size_t)n_blocks * sizeof *f->tables);
+        n_table += n_blocks;
         for (int32_t j = 0; j < seq->n_step; j++, n_tokens++) {
             int32_t pos = seq->n_computed + j;
             f->tokens[n_tokens] = sl_seq_token(seq, pos);
@@ -137,6 +140,8 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
                                  .positions = f->positions,
                                  .spans = f->spans,
                                  .block_tables = f->tables,
+                                 .n_tables = eng->info.n_kv_groups,
+                                 .table_stride = f->table_stride,
                                  .logit_rows = f->logit_rows,
                                  .second_from = eng->limits.pairs ? f->second_from : NULL};
     if (lora != NULL) {

@@ -29,8 +29,9 @@ struct sl_flight_seq {
 struct sl_flight {
     int32_t *tokens, *positions; /* [max_tokens] */
     struct sl_span *spans;       /* [max_seqs] */
-    int32_t *tables;             /* [max_seqs, pages of the longest sequence] */
+    int32_t *tables;             /* [n_groups of pages, max_seqs, blocks of the longest sequence] */
     size_t tables_bytes;
+    int32_t table_stride;       /* between groups */
     int32_t *logit_rows;        /* [max_logits] */
     struct sl_pick *picks;      /* [max_logits] */
     struct sl_picked *picked;   /* [max_logits] */

@@ -6,15 +6,45 @@
 
 #include "base/sys.h"
 
+/* A group of layers that need the same positions. */
+static void group_text(const struct sl_memory_plan *p, int32_t group, struct sl_buf *b)
+{
+    const struct sl_kv_layer_group *g = &p->kv.groups[group];
+    if (p->kv.n_groups == 1 && g->window == 0)
+        return;
+    sl_buf_printf(b, "  %-24s %10.1f MB: %d pages of %.1f KB, %d layers that see ", "",
+                  (double)sl_memory_plan_group_bytes(p, group) / 1e6, p->group_pages[group],
+                  (double)g->page_bytes / 1e3, g->n_layers);
+    if (g->window > 0)
+        sl_buf_printf(b, "%d tokens\n", g->window);
+    else
+        sl_buf_puts(b, "everything\n");
+}
+
+static void groups_json(const struct sl_memory_plan *p, struct sl_buf *b)
+{
+    sl_buf_puts(b, ", \"kv_groups\": [");
+    for (int32_t g = 0; g < p->kv.n_groups; g++)
+        sl_buf_printf(b,
+                      "%s{\"window\": %d, \"n_layers\": %d, \"n_pages\": %d, \"page_bytes\": "
+                      "%llu, \"bytes\": %llu}",
+                      g > 0 ? ", " : "", p->kv.groups[g].window, p->kv.groups[g].n_layers,
+                      p->group_pages[g], (unsigned long long)p->kv.groups[g].page_bytes,
+                      (unsigned long long)sl_memory_plan_group_bytes(p, g));
+    sl_buf_puts(b, "]");
+}
+
 static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
 {
     sl_buf_puts(b, "memory plan\n");
     sl_buf_printf(b, "  %-24s %10.1f MB\n", "weights, repacked", (double)p->packed_bytes / 1e6);
     sl_buf_printf(b, "  %-24s %10.1f MB, mapped from the file\n", "weights, as they are",
                   (double)p->mapped_bytes / 1e6);
-    sl_buf_printf(b, "  %-24s %10.1f MB: %d pages of %d tokens, %s\n", "KV pages",
+    sl_buf_printf(b, "  %-24s %10.1f MB: %d blocks of %d tokens, %s\n", "KV pages",
                   (double)p->kv_bytes / 1e6, p->n_pages, p->block_size,
                   sl_dtype_info(p->kv.dtype)->name);
+    for (int32_t g = 0; g < p->kv.n_groups; g++)
+        group_text(p, g, b);
     sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens a step, %d sequences\n", "activations",
                   (double)p->activation_bytes / 1e6, p->max_num_batched_tokens, p->max_num_seqs);
     if (p->on_device)
@@ -36,6 +66,7 @@ static void plan_json(const struct sl_memory_plan *p, uint64_t weight_bytes, str
     sl_buf_printf(b, ", \"runner_bytes\": %llu", (unsigned long long)p->runner_bytes);
     sl_buf_printf(b, ", \"ram_bytes\": %llu, \"n_pages\": %d, \"block_size\": %d",
                   (unsigned long long)p->ram_bytes, p->n_pages, p->block_size);
+    groups_json(p, b);
     sl_buf_printf(b,
                   ", \"max_model_len\": %d, \"max_num_seqs\": %d, \"max_num_batched_tokens\": %d}",
                   p->max_model_len, p->max_num_seqs, p->max_num_batched_tokens);

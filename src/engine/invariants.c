@@ -2,16 +2,19 @@
  * What must hold whenever a turn of the engine is over. The letters are those of
  * docs/RELIABILITY.md and of the simulator's reports.
  *
- *   I1  every page is free, cached or owned; a page has as many owners as tables name it
- *   I2  nothing runs: no page is owned
+ *   I1  every block (node) and every page is free, cached or owned; it has as many owners as
+ *       sequences hold it
+ *   I2  nothing runs: no block and no page is owned
  *   I3  every accepted sequence ends exactly once
  *   I4  what a reader was shown is what there is, and grows only before the end
  *   I5  usage counts the tokens delivered
  *   I6  what waits can run: it fits the empty pool, and the queue is whole
  *   I7  what runs has something to do, now or when a step in flight lands (with the watchdog)
- *   I8  a page is found only once the step that filled it has landed
- *   I9  the tree's tokens of a page are those of the sequences that hold it
+ *   I8  a block is found only once the step that filled it has landed
+ *   I9  the tree's tokens of a block are those of the sequences that hold it
  *   I10 a step in flight reads pages its sequences hold, or gave back after it was launched
+ *   I12 of layers with a window a sequence holds the pages that rows which have not landed, or are
+ *       to come, can see, and no others
  *
  * I11, the same tokens in whatever company, is what the simulator's oracle and test_bits.c compare.
  */
@@ -43,9 +46,9 @@ static int check_seq(const struct sl_rseq *rs, struct sum *sum, struct sl_error 
     if (seq->n_out > seq->max_out)
         return sl_fail(err, SL_EINTERNAL, "I5: sequence %llu.%d has %d tokens of at most %d",
                        WHO(rs), seq->n_out, seq->max_out);
-    if (seq->state != SL_SEQ_RUNNING && seq->n_pages != 0)
-        return sl_fail(err, SL_EINTERNAL, "I1: sequence %llu.%d in state %d holds %d pages",
-                       WHO(rs), (int)seq->state, seq->n_pages);
+    if (seq->state != SL_SEQ_RUNNING && seq->blocks.n != 0)
+        return sl_fail(err, SL_EINTERNAL, "I1: sequence %llu.%d in state %d holds %d blocks",
+                       WHO(rs), (int)seq->state, seq->blocks.n);
     sum->n_new += seq->state == SL_SEQ_NEW;
     sum->n_waiting += seq->state == SL_SEQ_WAITING;
     sum->n_running += seq->state == SL_SEQ_RUNNING;
@@ -54,12 +57,49 @@ static int check_seq(const struct sl_rseq *rs, struct sum *sum, struct sl_error 
     return 0;
 }
 
-static int check_request(const struct sl_request *req, struct sum *sum, struct sl_error *err)
+/* Tokens of a sequence that steps in flight compute into the pages it has now. */
+static int32_t in_flight(const struct sl_engine *eng, const struct sl_rseq *rs, int32_t *n_samples)
+{
+    int32_t n = 0;
+    *n_samples = 0;
+    for (int32_t i = 0; i < eng->n_flights; i++) {
+        const struct sl_flight *f = &eng->flights[(eng->first_flight + i) % eng->max_flights];
+        for (int32_t j = 0; j < f->n_seqs; j++) {
+            if (f->seqs[j].rs != rs)
+                continue;
+            *n_samples += f->seqs[j].n_picks > 0;
+            n += f->seqs[j].epoch == rs->seq.n_preempted ? f->seqs[j].n : 0;
+        }
+    }
+    return n;
+}
+
+/* I12: neither too early nor too late. */
+static int check_windows(const struct sl_engine *eng, const struct sl_rseq *rs,
+                         struct sl_error *err)
+{
+    const struct sl_kv_blocks *b = &rs->seq.blocks;
+    int32_t n_samples, n_landed = rs->seq.n_computed - in_flight(eng, rs, &n_samples);
+    for (int32_t g = 0; g < eng->info.n_kv_groups && rs->seq.state == SL_SEQ_RUNNING; g++) {
+        int32_t first = sl_group_first_seen(&eng->kv.groups[g], n_landed);
+        if (b->first[g] != first)
+            return sl_fail(err, SL_EINTERNAL,
+                           "I12: sequence %llu.%d holds pages of group %d from block %d on; with "
+                           "%d tokens landed it sees blocks from %d on",
+                           WHO(rs), g, b->first[g], n_landed, first);
+    }
+    return 0;
+}
+
+static int check_request(const struct sl_engine *eng, const struct sl_request *req, struct sum *sum,
+                         struct sl_error *err)
 {
     struct sum mine = {0};
     int32_t n_out = 0, rc = 0;
     for (int32_t i = 0; i < req->n_seqs && rc == 0; i++) {
         rc = check_seq(&req->seqs[i], &mine, err);
+        if (rc == 0)
+            rc = check_windows(eng, &req->seqs[i], err);
         n_out += req->seqs[i].seq.n_out;
     }
     if (rc != 0)
@@ -83,21 +123,22 @@ static int check_request(const struct sl_request *req, struct sum *sum, struct s
     return 0;
 }
 
-/* Tokens of a sequence that steps in flight compute into the pages it has now. */
-static int32_t in_flight(const struct sl_engine *eng, const struct sl_rseq *rs, int32_t *n_samples)
+static int check_flight_tables(const struct sl_engine *eng, const struct sl_flight *f,
+                               const struct sl_flight_seq *fs, struct sl_error *err)
 {
-    int32_t n = 0;
-    *n_samples = 0;
-    for (int32_t i = 0; i < eng->n_flights; i++) {
-        const struct sl_flight *f = &eng->flights[(eng->first_flight + i) % eng->max_flights];
-        for (int32_t j = 0; j < f->n_seqs; j++) {
-            if (f->seqs[j].rs != rs)
-                continue;
-            *n_samples += f->seqs[j].n_picks > 0;
-            n += f->seqs[j].epoch == rs->seq.n_preempted ? f->seqs[j].n : 0;
-        }
+    const struct sl_kv_blocks *b = &fs->rs->seq.blocks;
+    const int32_t bs = eng->info.block_size;
+    for (int32_t g = 0; g < eng->info.n_kv_groups; g++) {
+        const int32_t *table =
+            f->tables + (size_t)g * (size_t)f->table_stride + f->spans[fs - f->seqs].table_idx;
+        for (int32_t p = fs->pos / bs; p * bs < fs->pos + fs->n; p++)
+            if (table[p] != b->pages[g][p])
+                return sl_fail(err, SL_EINTERNAL,
+                               "I10: a step in flight writes page %d of group %d, sequence "
+                               "%llu.%d holds page %d",
+                               table[p], g, WHO(fs->rs), b->pages[g][p]);
     }
-    return n;
+    return 0;
 }
 
 static int check_flight_seq(const struct sl_engine *eng, const struct sl_flight *f,
@@ -119,15 +160,9 @@ static int check_flight_seq(const struct sl_engine *eng, const struct sl_flight 
     if (fs->pos + fs->n > seq->n_computed || seq->n_published * bs > seq->n_computed - n)
         return sl_fail(err, SL_EINTERNAL,
                        "I8: sequence %llu.%d computed %d tokens, %d of them not landed, and %d "
-                       "pages are published",
+                       "blocks are published",
                        WHO(rs), seq->n_computed, n, seq->n_published);
-    const struct sl_span *span = &f->spans[fs - f->seqs];
-    for (int32_t p = fs->pos / bs; p * bs < fs->pos + fs->n; p++)
-        if (f->tables[span->table_idx + p] != seq->pages[p])
-            return sl_fail(err, SL_EINTERNAL,
-                           "I10: a step in flight writes page %d, sequence %llu.%d holds page %d",
-                           f->tables[span->table_idx + p], WHO(rs), seq->pages[p]);
-    return 0;
+    return check_flight_tables(eng, f, fs, err);
 }
 
 static int check_flights(const struct sl_engine *eng, const struct sum *sum, struct sl_error *err)
@@ -183,7 +218,7 @@ int sl_engine_check(struct sl_engine *eng, struct sl_error *err)
             return sl_fail(err, SL_EINTERNAL,
                            "I3: the list of live requests is broken at its %lluth",
                            (unsigned long long)n);
-        int rc = check_request(req, &sum, err);
+        int rc = check_request(eng, req, &sum, err);
         if (rc != 0)
             return rc;
     }

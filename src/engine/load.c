@@ -33,7 +33,7 @@ struct loaded {
     struct sl_backend *backend;
     struct sl_model *model;
     struct sl_memory_plan plan;
-    uint8_t *kv_pool;
+    uint8_t *kv_pool[SL_MAX_KV_GROUPS];
     struct sl_share *share; /* of the memory of pages; NULL: they are its own */
     uint64_t taken_bytes;   /* told to those that share the machine's memory */
     struct sl_run *run;
@@ -56,9 +56,12 @@ static void unload(struct loaded *l, bool weights)
     if (l->run != NULL)
         sl_run_destroy(l->run);
     l->run = NULL;
-    if (l->kv_pool != NULL)
-        l->backend->vt->free(l->backend, l->kv_pool, l->plan.kv_bytes);
-    l->kv_pool = NULL;
+    for (int32_t g = 0; g < SL_MAX_KV_GROUPS; g++) {
+        if (l->kv_pool[g] != NULL)
+            l->backend->vt->free(l->backend, l->kv_pool[g],
+                                 sl_memory_plan_group_bytes(&l->plan, g));
+        l->kv_pool[g] = NULL;
+    }
     if (l->skip_counts != NULL)
         l->backend->vt->free(l->backend, l->skip_counts, 2 * sizeof *l->skip_counts);
     l->skip_counts = NULL;
@@ -247,8 +250,8 @@ static int join(struct loaded *l, struct sl_shared *shared, struct sl_error *err
 {
     const struct sl_memory_plan *p = &l->plan;
     if (l->share == NULL) {
-        int rc = sl_share_open(&shared->budget, sl_kv_page_bytes(&p->kv), p->n_floor_pages,
-                               &l->share, err);
+        int rc = sl_share_open(&shared->budget, p->own_bytes, p->kv.groups[0].page_bytes,
+                               p->n_floor_pages, &l->share, err);
         if (rc != 0)
             return rc;
     }
@@ -261,9 +264,9 @@ static int join(struct loaded *l, struct sl_shared *shared, struct sl_error *err
 static void discard_page(void *user, int32_t page)
 {
     struct loaded *l = user;
-    size_t n_bytes = sl_kv_page_bytes(&l->plan.kv);
-    if (l->kv_pool != NULL && !l->plan.on_device)
-        sl_memory_drop(l->kv_pool + (size_t)page * n_bytes, n_bytes);
+    size_t n_bytes = l->plan.kv.groups[0].page_bytes;
+    if (l->kv_pool[0] != NULL && !l->plan.on_device)
+        sl_memory_drop(l->kv_pool[0] + (size_t)page * n_bytes, n_bytes);
 }
 
 static int load_model(struct loaded *l, const struct sl_engine_config *cfg, struct sl_error *err)
@@ -377,16 +380,18 @@ static int load_device_runner(struct loaded *l, struct sl_error *err)
 
 static int load_run(struct loaded *l, struct sl_error *err)
 {
-    l->kv_pool = l->backend->vt->alloc(l->backend, l->plan.kv_bytes);
-    if (l->kv_pool == NULL)
-        return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages",
-                       (double)l->plan.kv_bytes / 1e9);
+    for (int32_t g = 0; g < l->plan.kv.n_groups; g++) {
+        l->kv_pool[g] = l->backend->vt->alloc(l->backend, sl_memory_plan_group_bytes(&l->plan, g));
+        if (l->kv_pool[g] == NULL)
+            return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages",
+                           (double)l->plan.kv_bytes / 1e9);
+    }
     struct sl_run_config run = {.max_tokens = l->plan.max_num_batched_tokens,
                                 .max_logits = sl_memory_plan_max_logits(&l->plan),
                                 .kv = l->plan.kv,
-                                .kv_pool = l->kv_pool,
                                 .max_lora_rank = l->plan.max_lora_rank,
                                 .skip_softmax = l->cfg.skip_softmax_threshold_scale_factor};
+    memcpy(run.kv_pool, l->kv_pool, sizeof run.kv_pool);
     if (l->cfg.skip_softmax_counts) {
         l->skip_counts = l->backend->vt->alloc(l->backend, 2 * sizeof *l->skip_counts);
         if (l->skip_counts == NULL)
@@ -458,13 +463,14 @@ static void fill_info(const struct loaded *l, struct sl_model_info *info)
         .n_params = f->n_params,
         .weight_bytes = f->weight_bytes,
         .kv_cache_bytes = p->kv_bytes,
-        .kv_bytes_per_token = sl_kv_page_bytes(&p->kv) / (uint64_t)p->block_size,
+        .kv_bytes_per_token = sl_kv_block_bytes(&p->kv) / (uint64_t)p->block_size,
         .n_layers = f->n_layers,
         .hidden = f->hidden,
         .n_vocab = f->n_vocab,
         .max_model_len = p->max_model_len,
         .block_size = p->block_size,
         .n_pages = p->n_pages,
+        .n_kv_groups = p->kv.n_groups,
         .max_num_seqs = p->max_num_seqs,
         .num_speculative_tokens = p->speculative.num_speculative_tokens,
         .max_num_batched_tokens = p->max_num_batched_tokens,
@@ -473,6 +479,11 @@ static void fill_info(const struct loaded *l, struct sl_model_info *info)
         .kv_dtype = sl_dtype_info(p->kv.dtype)->name,
         .isa = l->backend->vt->isa(l->backend),
     };
+    for (int32_t g = 0; g < p->kv.n_groups; g++)
+        info->kv_groups[g] = (struct sl_kv_group_info){.window = p->kv.groups[g].window,
+                                                       .n_layers = p->kv.groups[g].n_layers,
+                                                       .n_pages = p->group_pages[g],
+                                                       .page_bytes = p->kv.groups[g].page_bytes};
     const struct sl_device_vt *dev = l->backend->vt->device;
     struct sl_device_memory mem;
     struct sl_error ignored; /* a figure to show: without it serving goes on */
@@ -504,6 +515,22 @@ static void fill_null_info(const struct loaded *l, const struct sl_engine_config
         .kv_dtype = "none",
         .isa = "none",
     };
+}
+
+/* What names of cached blocks begin with: which model it is, and how its pages are laid out. Two
+ * sets of weights with one path and one shape have the same. */
+static struct sl_hash128 kv_root(const struct loaded *l)
+{
+    const struct sl_model_facts *f = sl_model_facts(l->model);
+    const struct sl_kv_layout *kv = &l->plan.kv;
+    char text[512];
+    int n = snprintf(text, sizeof text, "%s %s %s %llu %llu %d %d %d %s %d %llu", l->path,
+                     f->family, f->weight_dtype, (unsigned long long)f->n_params,
+                     (unsigned long long)f->weight_bytes, f->n_layers, f->hidden, f->n_vocab,
+                     sl_dtype_info(kv->dtype)->name, kv->block_size,
+                     (unsigned long long)sl_kv_block_bytes(kv));
+    size_t n_text = SL_MIN((size_t)SL_MAX(n, 0), sizeof text - 1);
+    return sl_hash128(text, n_text, sl_hash64(l->path, strlen(l->path), 0));
 }
 
 /* Adapters of the model; the engine closes them. */
@@ -543,8 +570,7 @@ static int keep_config(struct loaded *l, const struct sl_engine_config *cfg, str
     }
     own.model = own.chat_template = NULL;
     own.progress = NULL;
-    own.kv_cache_bytes =
-        (uint64_t)p->n_pages * sl_kv_page_bytes(&p->kv); /* padding's comes on top */
+    own.kv_cache_bytes = sl_memory_plan_pool_bytes(p); /* padding's comes on top */
     own.max_model_len = p->max_model_len;
     own.max_num_seqs = p->max_num_seqs;
     own.max_num_batched_tokens = p->max_num_batched_tokens;
@@ -564,6 +590,15 @@ static int park(void *user, int level, struct sl_error *err)
     return 0;
 }
 
+static bool same_groups(const struct sl_kv_layout *a, const struct sl_kv_layout *b)
+{
+    bool same = a->n_groups == b->n_groups && a->block_size == b->block_size;
+    for (int32_t g = 0; g < a->n_groups && same; g++)
+        same = a->groups[g].window == b->groups[g].window &&
+               a->groups[g].page_bytes == b->groups[g].page_bytes;
+    return same;
+}
+
 /* The engine's tables were made for the first model's sizes. */
 static int check_same_shape(const struct loaded *a, const struct sl_model_facts *fa,
                             const struct loaded *b, struct sl_error *err)
@@ -573,8 +608,8 @@ static int check_same_shape(const struct loaded *a, const struct sl_model_facts 
         fa->hidden == fb->hidden && fa->n_heads == fb->n_heads &&
         fa->n_kv_heads == fb->n_kv_heads && fa->head_dim == fb->head_dim &&
         fa->n_vocab == fb->n_vocab && fa->task == fb->task && fa->n_out == fb->n_out &&
-        strcmp(fa->weight_dtype, fb->weight_dtype) == 0 && a->plan.n_pages == b->plan.n_pages &&
-        a->plan.max_model_len == b->plan.max_model_len)
+        strcmp(fa->weight_dtype, fb->weight_dtype) == 0 && same_groups(&a->plan.kv, &b->plan.kv) &&
+        a->plan.n_pages <= b->plan.n_pages && a->plan.max_model_len == b->plan.max_model_len)
         return 0;
     return sl_fail(err, SL_EINVAL,
                    "the new weights do not have the shape and format of the old ones");
@@ -596,6 +631,8 @@ static int load_again(struct loaded *next, const struct loaded *l, const char *p
         rc = load_model(next, &l->cfg, err);
     if (rc == 0)
         rc = check_same_shape(l, sl_model_facts(shape), next, err);
+    if (rc == 0)
+        next->plan = l->plan;
     if (shape != NULL)
         sl_model_close(shape);
     return rc;
@@ -622,7 +659,7 @@ static int unpark(void *user, const char *path, struct sl_runner *runner, struct
     l->backend = next.backend;
     l->model = next.model;
     l->plan = next.plan;
-    l->kv_pool = next.kv_pool;
+    memcpy(l->kv_pool, next.kv_pool, sizeof l->kv_pool);
     l->taken_bytes = next.taken_bytes;
     l->run = next.run;
     l->device_runner = next.device_runner;
@@ -680,7 +717,8 @@ static int load_everything(struct loaded *l, const struct sl_engine_config *cfg,
     parts->n_eos_ids = f->n_eos;
     make_runner(l, &parts->runner);
     parts->speculative = l->plan.speculative;
-    parts->share = l->share;
+    parts->share = sl_memory_plan_shares(&l->plan) ? l->share : NULL;
+    parts->kv_root = kv_root(l);
     parts->discard = discard_page;
     parts->park = park;
     parts->unpark = unpark;

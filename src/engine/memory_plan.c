@@ -20,6 +20,7 @@
 #define DEVICE_BATCHED_TOKENS  4096
 #define DEVICE_UTILIZATION     0.9f
 #define MAX_DRAFT_ROWS         128
+#define CACHED_WINDOWS         8 /* one of so many blocks keeps pages of windowed layers */
 
 static int check_flag(const char *name, int32_t value, int32_t max, struct sl_error *err)
 {
@@ -116,20 +117,95 @@ static uint64_t default_pool(const struct sl_memory_plan *p)
     return p->on_device ? room : SL_MIN(p->ram_bytes / 4, room / 2);
 }
 
-/* A pool that shares memory may grow to all of it. What is kept for it holds one sequence of any
- * length that is served; a context that the model merely declares is lowered to half of an even
- * part, so that the other half can go to whoever needs it. A device's pool does not grow: it has
- * its even part. */
+/* Pages of a group beside so many blocks. A windowed group needs those that all sequences see while
+ * two steps are computed, so that none ever waits for one, and an eighth of the blocks keep theirs
+ * cached for prompts that match; but never more than one for each block. */
+static uint64_t group_pages(const struct sl_memory_plan *p, int32_t group, uint64_t n_blocks)
+{
+    const int32_t window = p->kv.groups[group].window;
+    if (window == 0)
+        return n_blocks;
+    uint64_t seen = (uint64_t)p->max_num_seqs * (pages_for(window, p->block_size) + 2) +
+                    2 * pages_for(p->max_num_batched_tokens, p->block_size);
+    return SL_MIN(n_blocks, seen + n_blocks / CACHED_WINDOWS);
+}
+
+static uint64_t bytes_of(const struct sl_memory_plan *p, uint64_t n_blocks)
+{
+    uint64_t n = 0;
+    for (int32_t i = 0; i < p->kv.n_groups; i++)
+        n += group_pages(p, i, n_blocks) * p->kv.groups[i].page_bytes;
+    return n;
+}
+
+/* The most blocks whose pages take at most so many bytes. */
+static uint64_t blocks_in(const struct sl_memory_plan *p, uint64_t n_bytes)
+{
+    uint64_t lo = 0, hi = INT32_MAX / 2;
+    while (lo < hi) {
+        uint64_t mid = lo + (hi - lo + 1) / 2;
+        if (bytes_of(p, mid) <= n_bytes)
+            lo = mid;
+        else
+            hi = mid - 1;
+    }
+    return lo;
+}
+
+uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *p, int32_t group)
+{
+    return (uint64_t)(p->group_pages[group] + p->on_device) * p->kv.groups[group].page_bytes;
+}
+
+bool sl_memory_plan_shares(const struct sl_memory_plan *p)
+{
+    return p->kv.groups[0].window == 0;
+}
+
+/* Of all groups for n_blocks blocks; of windowed ones for n_windowed. */
+static void set_pages(struct sl_memory_plan *p, uint64_t n_blocks, uint64_t n_windowed)
+{
+    p->n_pages = (int32_t)n_blocks;
+    p->kv_bytes = 0;
+    for (int32_t i = 0; i < p->kv.n_groups; i++) {
+        const bool full = p->kv.groups[i].window == 0;
+        p->group_pages[i] = (int32_t)group_pages(p, i, full ? n_blocks : n_windowed);
+        p->kv_bytes += sl_memory_plan_group_bytes(p, i);
+    }
+}
+
+/* A page of each group is a device's own, for padding. */
+static uint64_t padding_bytes(const struct sl_memory_plan *p)
+{
+    uint64_t n = 0;
+    for (int32_t i = 0; i < p->kv.n_groups && p->on_device; i++)
+        n += p->kv.groups[i].page_bytes;
+    return n;
+}
+
+uint64_t sl_memory_plan_pool_bytes(const struct sl_memory_plan *p)
+{
+    return p->kv_bytes - padding_bytes(p);
+}
+
+/* A pool that shares memory may grow to all of it; pages of windowed layers are this engine's, as
+ * many as go with an even part. What is kept for it holds one sequence of any length that is
+ * served; a context that the model merely declares is lowered to half of an even part, so that the
+ * other half can go to whoever needs it. A device's pool does not grow: it has its even part. */
 static int plan_shared_pool(const struct sl_engine_config *cfg, struct sl_memory_plan *p,
                             int32_t context, struct sl_error *err)
 {
-    uint64_t page_bytes = sl_kv_page_bytes(&p->kv), one = pages_for(context, p->block_size);
-    uint64_t total = cfg->shared->budget.total, even = total / (uint64_t)cfg->shared->n_engines;
-    uint64_t most = SL_MIN((p->on_device ? even : total) / page_bytes, (uint64_t)INT32_MAX / 2);
-    uint64_t floor = SL_MIN(one, even / (p->on_device ? 1 : 2) / page_bytes);
+    const uint64_t total = cfg->shared->budget.total;
+    const uint64_t even = total / (uint64_t)cfg->shared->n_engines, pad = padding_bytes(p);
+    const uint64_t one = pages_for(context, p->block_size);
+    const uint64_t n_even = blocks_in(p, even > pad ? even - pad : 0);
+    const bool full = sl_memory_plan_shares(p), grows = full && !p->on_device;
+    const uint64_t page_bytes = p->kv.groups[0].page_bytes;
+    const uint64_t own = grows ? bytes_of(p, n_even) - n_even * page_bytes : 0;
+    uint64_t most = grows ? SL_MIN((total - own) / page_bytes, (uint64_t)INT32_MAX / 2) : n_even;
+    uint64_t floor = SL_MIN(one, n_even / (grows ? 2 : 1));
     if (cfg->max_model_len != 0)
         floor = one;
-    most -= most > 0 && p->on_device; /* one is padding's */
     if (p->on_device && !cfg->shared->given)
         return sl_fail(
             err, SL_EINVAL,
@@ -140,12 +216,13 @@ static int plan_shared_pool(const struct sl_engine_config *cfg, struct sl_memory
                        "kv_cache_memory_bytes: %llu bytes for %d models are too few for %d tokens "
                        "of this one (%llu bytes)",
                        (unsigned long long)total, cfg->shared->n_engines, context,
-                       (unsigned long long)(SL_MAX(floor, 1) * page_bytes));
+                       (unsigned long long)bytes_of(p, SL_MAX(floor, 1)));
     p->context_lowered = floor < one;
     p->max_model_len = p->context_lowered ? (int32_t)floor * p->block_size : context;
-    p->n_pages = (int32_t)SL_MIN(most, floor * (uint64_t)p->max_num_seqs);
-    p->n_floor_pages = p->on_device ? p->n_pages + 1 : (int32_t)floor;
-    p->kv_bytes = (uint64_t)(p->n_pages + p->on_device) * page_bytes;
+    const uint64_t n_blocks = SL_MIN(most, floor * (uint64_t)p->max_num_seqs);
+    set_pages(p, n_blocks, SL_MIN(n_blocks, n_even));
+    p->own_bytes = p->kv_bytes - (full ? sl_memory_plan_group_bytes(p, 0) : 0);
+    p->n_floor_pages = grows ? (int32_t)floor : full ? p->n_pages + 1 : 0;
     p->shared_bytes = p->on_device ? 0 : total;
     return 0;
 }
@@ -155,7 +232,6 @@ static int plan_shared_pool(const struct sl_engine_config *cfg, struct sl_memory
 static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_config *cfg,
                      struct sl_memory_plan *p, struct sl_error *err)
 {
-    uint64_t page_bytes = sl_kv_page_bytes(&p->kv);
     int32_t context = context_of(facts, cfg);
     if (cfg->shared != NULL) /* a limit for several models, of which some have less */
         context = SL_MIN(context, facts->context);
@@ -167,10 +243,10 @@ static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_
     if (cfg->shared != NULL)
         return plan_shared_pool(cfg, p, context, err);
     if (cfg->kv_cache_bytes != 0) {
-        n_pages = cfg->kv_cache_bytes / page_bytes;
+        n_pages = blocks_in(p, cfg->kv_cache_bytes);
     } else {
-        /* one page of a device's is padding's */
-        uint64_t most = SL_MAX(default_pool(p) / page_bytes, 1u + p->on_device) - p->on_device;
+        const uint64_t pool = default_pool(p), pad = padding_bytes(p);
+        uint64_t most = SL_MAX(blocks_in(p, pool > pad ? pool - pad : 0), 1);
         n_pages = SL_MIN(one * (uint64_t)p->max_num_seqs, most);
         if (facts->whole) /* a step's, and as many as admission keeps free */
             n_pages = SL_MIN(n_pages, pages_for(p->max_num_batched_tokens, p->block_size) +
@@ -184,17 +260,17 @@ static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_
                        "max_model_len %d needs (%llu bytes)",
                        (unsigned long long)cfg->kv_cache_bytes,
                        (unsigned long long)(n_pages * (uint64_t)p->block_size), context,
-                       (unsigned long long)(one * page_bytes));
+                       (unsigned long long)bytes_of(p, one));
     if (n_pages == 0)
         return sl_fail(err, SL_EINVAL, "kv_cache_memory_bytes: %llu is less than one page (%llu)",
-                       (unsigned long long)cfg->kv_cache_bytes, (unsigned long long)page_bytes);
-    p->n_pages = (int32_t)SL_MIN(n_pages, (uint64_t)INT32_MAX / 2);
-    if ((uint64_t)p->n_pages < one) {
-        context = p->n_pages * p->block_size;
+                       (unsigned long long)cfg->kv_cache_bytes, (unsigned long long)bytes_of(p, 1));
+    n_pages = SL_MIN(n_pages, (uint64_t)INT32_MAX / 2);
+    if (n_pages < one) {
+        context = (int32_t)n_pages * p->block_size;
         p->context_lowered = true;
     }
     p->max_model_len = context;
-    p->kv_bytes = (uint64_t)(p->n_pages + p->on_device) * page_bytes; /* one for padding */
+    set_pages(p, n_pages, n_pages);
     return 0;
 }
 
@@ -235,10 +311,10 @@ void sl_memory_plan_runner(const struct sl_memory_plan *p, struct sl_device_runn
                                             .max_seqs = p->max_num_seqs,
                                             .max_logits = sl_memory_plan_max_logits(p),
                                             .max_model_len = p->max_model_len,
-                                            .n_pages = p->n_pages,
                                             .kv = p->kv,
                                             .max_loras = p->max_loras,
                                             .max_lora_rank = p->max_lora_rank};
+    memcpy(out->n_pages, p->group_pages, sizeof out->n_pages);
 }
 
 /* What steps take besides weights and pages. */
@@ -320,8 +396,7 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     if (rc == 0 && out->on_device) {
         /* Before the pool, which gets the rest: with as many pages as memory could hold, since a
          * step's lists grow with them. */
-        uint64_t most = out->ram_bytes / sl_kv_page_bytes(&out->kv);
-        out->n_pages = (int32_t)SL_MIN(most, (uint64_t)INT32_MAX / 2);
+        out->n_pages = (int32_t)blocks_in(out, out->ram_bytes);
         out->max_model_len = cfg->max_model_len != 0 ? cfg->max_model_len : facts->context;
         plan_step_memory(model, be, out);
     }

@@ -10,7 +10,9 @@
 #include "models/model.h"
 
 struct sl_memory_plan {
-    int32_t max_model_len, block_size, n_pages, max_num_seqs, max_num_batched_tokens, max_queued;
+    int32_t max_model_len, block_size, max_num_seqs, max_num_batched_tokens, max_queued;
+    int32_t n_pages;                       /* blocks of tokens */
+    int32_t group_pages[SL_MAX_KV_GROUPS]; /* of each group of layers, at most one for a block */
     bool context_lowered; /* the model could do more tokens than this machine's memory */
     struct sl_kv_layout kv;
     uint64_t packed_bytes; /* of weights, repacked or converted in memory of our own */
@@ -19,7 +21,8 @@ struct sl_memory_plan {
     uint64_t runner_bytes; /* on a device: a step's arrays, attention's and the sampler's room */
     uint64_t ram_bytes;    /* there is, or may be used of a device */
     uint64_t shared_bytes; /* of pages, with other engines; 0: the pages are this one's */
-    int32_t n_floor_pages; /* kept for this one where they are shared */
+    uint64_t own_bytes;    /* of pages, where there are other engines, that never are others' */
+    int32_t n_floor_pages; /* kept for this one where they are shared, besides */
     bool on_device;
     struct sl_speculative speculative;
     int32_t max_loras, max_lora_rank, max_cpu_loras; /* 0: no adapters */
@@ -32,6 +35,12 @@ SL_MUST_CHECK int sl_memory_plan_make(const struct sl_model *model, struct sl_ba
 
 /* The steps of the plan, for a runner on a device. */
 void sl_memory_plan_runner(const struct sl_memory_plan *plan, struct sl_device_runner_config *out);
+
+/* Bytes of the pages of a group, with the one that a device has for padding. */
+uint64_t sl_memory_plan_group_bytes(const struct sl_memory_plan *plan, int32_t group);
+uint64_t sl_memory_plan_pool_bytes(const struct sl_memory_plan *plan); /* of all, without those */
+/* Are there pages of layers without a window, whose memory several engines can share? */
+bool sl_memory_plan_shares(const struct sl_memory_plan *plan);
 
 /* Rows of logits of one step: every sequence's, and some for drafts and prompt logprobs. */
 int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan);

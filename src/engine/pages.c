@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT
- * pages.c - the state of the KV pages, for whoever wants to see them.
+ * pages.c - the state of the KV cache, block by block, for whoever wants to see it.
  */
 #include "base/check.h"
 #include "engine/core.h"
 
 #define PAGES_AT_ONCE 4096 /* some 20 us in which the engine cannot begin a turn */
 
-static void look(const struct sl_kv *kv, int32_t page, struct sl_page *out)
+static void look(const struct sl_kv *kv, int32_t i, struct sl_page *out)
 {
-    const struct sl_radix_node *node = &kv->tree.nodes[page];
-    *out = (struct sl_page){.parent = node->in_tree ? node->parent : SL_NO_PAGE,
+    const struct sl_kv_node *node = &kv->tree.nodes[i];
+    *out = (struct sl_page){.parent = node->in_tree ? node->parent : SL_NO_NODE,
                             .in_tree = node->in_tree,
-                            .use = kv->pool.is_free[page]     ? SL_PAGE_FREE
-                                   : kv->pool.refs[page] == 0 ? SL_PAGE_CACHED
-                                                              : SL_PAGE_OWNED};
+                            .use = kv->nodes.is_free[i]     ? SL_PAGE_FREE
+                                   : kv->nodes.refs[i] == 0 ? SL_PAGE_CACHED
+                                                            : SL_PAGE_OWNED};
 }
 
 int sl_engine_pages(struct sl_engine *eng, struct sl_page *out, struct sl_error *err)

@@ -36,7 +36,7 @@ static void *carve(struct carver *c, int64_t n, size_t size)
 }
 
 struct shape { /* sizes that follow from the request's description */
-    int32_t n_seqs, n_prompt, max_out, n_pages, n_top, n_prompt_top, n_pooled;
+    int32_t n_seqs, n_prompt, max_out, n_blocks, n_groups, n_top, n_prompt_top, n_pooled;
     uint32_t n_slots;  /* of the penalties' table, 0: none */
     int32_t n_mask;    /* words of a mask, 0: none */
     int32_t n_runs;    /* sizes of what may be repeated, 0: that is not looked at */
@@ -67,7 +67,8 @@ static struct shape shape_of(const struct sl_engine *eng, const struct sl_reques
         s.n_pooled = eng->limits.n_pooled;
         s.max_out = 0;
     }
-    s.n_pages = SL_CEIL_DIV(d->n_prompt + s.max_out, eng->info.block_size);
+    s.n_blocks = SL_CEIL_DIV(d->n_prompt + s.max_out, eng->info.block_size);
+    s.n_groups = eng->info.n_kv_groups;
     s.logprobs = p->logprobs >= 0;
     s.prompt_logprobs = p->prompt_logprobs >= 0;
     s.n_top = SL_MIN(SL_MAX(p->logprobs, 0), eng->limits.n_logits);
@@ -100,7 +101,9 @@ static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *r
     struct sl_rseq nowhere; /* while measuring */
     rs = rs != NULL ? rs : &nowhere;
     rs->out = carve(c, s->max_out, sizeof(int32_t));
-    rs->seq.pages = carve(c, s->n_pages, sizeof(int32_t));
+    rs->seq.blocks.nodes = carve(c, s->n_blocks, sizeof(int32_t));
+    for (int32_t g = 0; g < s->n_groups; g++)
+        rs->seq.blocks.pages[g] = carve(c, s->n_blocks, sizeof(int32_t));
     rs->logprobs = s->logprobs ? carve(c, s->max_out, sizeof(struct sl_logprob)) : NULL;
     rs->tops = s->n_top > 0
                    ? carve(c, (int64_t)s->max_out * s->n_top, sizeof(struct sl_top_logprob))

@@ -181,9 +181,16 @@ static void publish_stats(struct sl_engine *eng)
     struct sl_stats *s = &eng->stats;
     s->n_running = eng->sched.n_running;
     s->n_waiting = eng->sched.wait.n;
-    s->n_pages = eng->kv.pool.n_pages;
-    s->n_pages_free = eng->kv.pool.n_free;
+    s->n_pages = eng->kv.nodes.n_ids;
+    s->n_pages_free = eng->kv.nodes.n_free;
     s->n_pages_cached = sl_kv_n_cached(&eng->kv);
+    s->n_kv_groups = eng->kv.n_groups;
+    for (int32_t g = 0; g < eng->kv.n_groups; g++) {
+        const struct sl_kv_group *group = &eng->kv.groups[g];
+        s->kv_groups[g].n_free = group->pool.n_free;
+        s->kv_groups[g].n_cached = sl_kv_n_cached_pages(&eng->kv, g);
+        s->kv_groups[g].n_evicted = group->n_evicted;
+    }
     s->preemptions = eng->sched.n_preemptions;
     memcpy(s->evicted, eng->kv.n_evicted, sizeof s->evicted);
     s->grammar_late = eng->masker.n_late;
@@ -235,7 +242,7 @@ static void end_lost(struct sl_engine *eng, struct sl_request *req)
         struct sl_seq *seq = &req->seqs[i].seq;
         if (seq->state != SL_SEQ_FINISHED)
             seq->state = SL_SEQ_NEW; /* no list has it, so none must be asked for it */
-        seq->n_pages = 0;
+        seq->blocks.n = 0;
     }
     sl_engine_fail(eng, req, &err);
 }

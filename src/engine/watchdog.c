@@ -135,7 +135,7 @@ static void dump_seq(const struct sl_sched *s, const struct sl_seq *seq)
         "watchdog: %s %llu.%d: priority %d, %d + %d tokens of at most %d, %d computed, %d in the "
         "step, %d pending, %d pages (%d in the tree), %d times preempted: %s",
         what, (unsigned long long)seq->arrival, seq->idx, seq->priority, seq->n_prompt, seq->n_out,
-        seq->n_prompt + seq->max_out, seq->n_computed, seq->n_step, seq->n_pending, seq->n_pages,
+        seq->n_prompt + seq->max_out, seq->n_computed, seq->n_step, seq->n_pending, seq->blocks.n,
         seq->n_published, seq->n_preempted, why);
 }
 
@@ -201,8 +201,8 @@ void sl_watchdog_dump(struct sl_engine *eng)
         SL_LOG_ERROR,
         "watchdog: pages: %d = %d free + %d cached + %d owned; %d of %d seats taken, %d waiting; "
         "last plan: %d sequences, %d of %d tokens",
-        kv->pool.n_pages, kv->pool.n_free, kv->tree.n_lru,
-        kv->pool.n_pages - kv->pool.n_free - kv->tree.n_lru, s->n_running, s->cfg.max_seqs,
+        kv->nodes.n_ids, kv->nodes.n_free, kv->tree.lru.n,
+        kv->nodes.n_ids - kv->nodes.n_free - kv->tree.lru.n, s->n_running, s->cfg.max_seqs,
         s->wait.n, s->n_plan, s->n_plan_tokens, s->cfg.max_tokens);
     dump_flights(eng);
     dump_sequences(s);

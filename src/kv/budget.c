@@ -113,13 +113,13 @@ static uint64_t to_give(const struct sl_share *s)
 
 /* ---- shares */
 
-int sl_share_open(struct sl_budget *b, uint64_t page_bytes, int32_t floor_pages,
+int sl_share_open(struct sl_budget *b, uint64_t own, uint64_t page_bytes, int32_t floor_pages,
                   struct sl_share **out, struct sl_error *err)
 {
     struct sl_share *s = NULL;
-    uint64_t floor = page_bytes * (uint64_t)floor_pages;
+    uint64_t floor = own + page_bytes * (uint64_t)floor_pages;
     int rc = 0;
-    SL_ASSERT(page_bytes > 0 && floor_pages > 0);
+    SL_ASSERT(page_bytes > 0 && floor_pages >= 0 && floor > 0);
     *out = NULL;
     pthread_mutex_lock(&b->lock);
     for (int i = 0; i < SL_MAX_SHARES && s == NULL; i++)
@@ -134,7 +134,8 @@ int sl_share_open(struct sl_budget *b, uint64_t page_bytes, int32_t floor_pages,
                      (unsigned long long)b->total, (unsigned long long)left,
                      (unsigned long long)floor);
     else
-        *s = (struct sl_share){.budget = b, .page_bytes = page_bytes, .floor = floor};
+        *s = (struct sl_share){
+            .budget = b, .page_bytes = page_bytes, .floor = floor, .own = own, .held = own};
     pthread_mutex_unlock(&b->lock);
     if (rc == 0)
         *out = s;
@@ -184,7 +185,7 @@ void sl_share_give(struct sl_share *s, int32_t n_pages, bool to_others)
         return;
     pthread_mutex_lock(&s->budget->lock);
     uint64_t n_bytes = (uint64_t)n_pages * s->page_bytes;
-    SL_ASSERT(n_pages > 0 && n_bytes <= s->held);
+    SL_ASSERT(n_pages > 0 && n_bytes <= s->held - s->own);
     s->held -= n_bytes;
     s->spare = minus(s->spare, n_bytes);
     s->n_given += to_others ? (uint64_t)n_pages : 0;
@@ -252,7 +253,7 @@ int sl_share_check(struct sl_share *s, int32_t n_pages, struct sl_error *err)
     if (taken > b->total)
         rc = sl_fail(err, SL_EINTERNAL, "I1: models hold %llu bytes of pages of %llu",
                      (unsigned long long)taken, (unsigned long long)b->total);
-    else if (s->held != (uint64_t)n_pages * s->page_bytes)
+    else if (s->held != s->own + (uint64_t)n_pages * s->page_bytes)
         rc = sl_fail(err, SL_EINTERNAL, "I1: %d pages have memory, %llu bytes are accounted for",
                      n_pages, (unsigned long long)s->held);
     pthread_mutex_unlock(&s->budget->lock);

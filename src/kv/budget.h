@@ -2,9 +2,10 @@
  * budget.h - bytes of KV pages that several pools of one process share.
  *
  * Every pool has a floor: bytes that are its own, enough for its longest sequence, so that each
- * engine makes progress whatever the others do. The rest goes to whoever asks first. A pool holds
- * the bytes of its pages that have memory (free, cached or owned); what it may hold is decided
- * here, which pages these are is the pool's business (kv.c).
+ * engine makes progress whatever the others do. What an engine never shares (pages of layers with
+ * a window) counts as part of its floor that is always held. The rest goes to whoever asks first. A
+ * pool holds the bytes of its pages that have memory (free, cached or owned); what it may hold is
+ * decided here, which pages these are is the pool's business (kv.c).
  *
  *   held <= total:  the sum over the pools of max(held, floor) never exceeds the total
  *   no starving:    a pool always gets what its floor leaves; and while a pool that holds less than
@@ -30,8 +31,8 @@
 struct sl_budget;
 
 struct sl_share {
-    struct sl_budget *budget; /* NULL: not in use */
-    uint64_t page_bytes, floor;
+    struct sl_budget *budget;        /* NULL: not in use */
+    uint64_t page_bytes, floor, own; /* own: never given, part of floor and held */
     /* under the budget's lock */
     uint64_t held;
     uint64_t wanted;  /* beyond its floor and what is left, for what waits or runs */
@@ -53,9 +54,10 @@ struct sl_budget {
 void sl_budget_init(struct sl_budget *b, uint64_t total);
 void sl_budget_deinit(struct sl_budget *b);
 
-/* A pool of pages of page_bytes with floor_pages of its own. SL_EINVAL: the floors do not fit. */
-SL_MUST_CHECK int sl_share_open(struct sl_budget *b, uint64_t page_bytes, int32_t floor_pages,
-                                struct sl_share **out, struct sl_error *err);
+/* A pool of pages of page_bytes with floor_pages of its own, beside own bytes that are not of the
+ * pool. SL_EINVAL: the floors do not fit. */
+SL_MUST_CHECK int sl_share_open(struct sl_budget *b, uint64_t own, uint64_t page_bytes,
+                                int32_t floor_pages, struct sl_share **out, struct sl_error *err);
 void sl_share_close(struct sl_share *s); /* gives back what it holds; NULL is fine */
 /* Called from other engines' threads when this one could spare pages, or may have what it wants.
  * NULL: nobody. */

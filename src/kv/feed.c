@@ -54,10 +54,10 @@ void sl_feed_destroy(struct sl_kv_feed *f)
 }
 
 /* What readers know a page by. Signed 64-bit integers are all that some of them take. */
-static uint64_t name_of(uint64_t chain)
+static uint64_t name_of(const struct sl_hash128 *name)
 {
-    uint64_t name = chain & INT64_MAX;
-    return name != 0 ? name : 1;
+    uint64_t low = name->lo & INT64_MAX;
+    return low != 0 ? low : 1;
 }
 
 static struct sl_feed_page *page_of(struct sl_kv_feed *f, int32_t page)
@@ -84,7 +84,7 @@ static bool describe(struct sl_kv_feed *f, int32_t page, const struct sl_kv_ns *
     return p->adapter == 0 || (factor >= 1 && factor <= 1);
 }
 
-void sl_feed_stored(struct sl_kv_feed *f, int32_t page, const struct sl_radix_node *node,
+void sl_feed_stored(struct sl_kv_feed *f, int32_t page, const struct sl_kv_node *node,
                     const struct sl_kv_ns *ns, const int32_t *tokens)
 {
     struct sl_feed_page *p = page_of(f, page);
@@ -104,7 +104,7 @@ void sl_feed_stored(struct sl_kv_feed *f, int32_t page, const struct sl_radix_no
         memcpy(f->salts[page], f->salts[node->parent], p->n_salt);
     }
     if (known) {
-        p->name = name_of(node->chain);
+        p->name = name_of(&node->name);
         p->told = 0;
         p->in = true;
         p->prev = f->tail;

@@ -51,7 +51,7 @@ SL_MUST_CHECK int sl_feed_create(int32_t n_pages, int32_t block_size, struct sl_
 void sl_feed_destroy(struct sl_kv_feed *f); /* NULL is fine */
 
 /* Engine thread. */
-void sl_feed_stored(struct sl_kv_feed *f, int32_t page, const struct sl_radix_node *node,
+void sl_feed_stored(struct sl_kv_feed *f, int32_t page, const struct sl_kv_node *node,
                     const struct sl_kv_ns *ns, const int32_t *tokens);
 void sl_feed_removed(struct sl_kv_feed *f, int32_t page);
 /* The page cannot be found any more, though it stays in the tree; nor can what hangs below it. */

@@ -7,77 +7,172 @@
 
 #include <string.h>
 
-int sl_kv_init(struct sl_kv *kv, int32_t n_pages, int32_t block_size, bool keep, uint64_t seed,
-               struct sl_error *err)
+static int init_groups(struct sl_kv *kv, const struct sl_kv_config *cfg, struct sl_error *err)
 {
-    *kv = (struct sl_kv){.keep = keep, .block_size = block_size};
-    int rc = sl_pool_init(&kv->pool, n_pages, err);
-    if (rc != 0)
-        return rc;
-    rc = sl_radix_init(&kv->tree, n_pages, block_size, seed, err);
-    if (rc != 0)
-        goto fail_pool;
-    kv->scratch = sl_calloc((size_t)SL_MAX(n_pages, block_size), sizeof *kv->scratch);
-    if (kv->scratch == NULL) {
-        rc = sl_fail(err, SL_ENOMEM, "out of memory for a pool of %d pages", n_pages);
-        goto fail_tree;
+    int rc = 0;
+    SL_ASSERT(cfg->n_groups > 0 && cfg->n_groups <= SL_MAX_KV_GROUPS);
+    for (int32_t i = 0; i < cfg->n_groups && rc == 0; i++) {
+        const struct sl_kv_group_config *g = &cfg->groups[i];
+        SL_ASSERT(g->kind == SL_GROUP_FULL ? i == 0 && g->n_pages == cfg->n_nodes
+                                           : g->n_pages <= cfg->n_nodes);
+        SL_ASSERT(g->n_pages >= sl_group_least(g, cfg->n_nodes, cfg->block_size));
+        rc = sl_group_init(&kv->groups[i], g, cfg->n_nodes, cfg->block_size, err);
+        kv->n_groups += rc == 0;
     }
-    return 0;
-fail_tree:
-    sl_radix_deinit(&kv->tree);
-fail_pool:
-    sl_pool_deinit(&kv->pool);
+    return rc;
+}
+
+int sl_kv_init(struct sl_kv *kv, const struct sl_kv_config *cfg, struct sl_error *err)
+{
+    *kv = (struct sl_kv){.keep = cfg->keep, .block_size = cfg->block_size};
+    int rc = sl_id_pool_init(&kv->nodes, cfg->n_nodes, false, err);
+    if (rc == 0)
+        rc = sl_radix_init(&kv->tree, cfg->n_nodes, cfg->block_size, &cfg->root, cfg->seed, err);
+    if (rc == 0)
+        rc = init_groups(kv, cfg, err);
+    size_t n_scratch = (size_t)SL_MAX(cfg->n_nodes, cfg->block_size); /* no group has more pages */
+    if (rc == 0 && (kv->scratch = sl_calloc(n_scratch, sizeof *kv->scratch)) == NULL)
+        rc = sl_fail(err, SL_ENOMEM, "out of memory for a cache of %d blocks", cfg->n_nodes);
+    if (rc != 0)
+        sl_kv_deinit(kv);
     return rc;
 }
 
 void sl_kv_deinit(struct sl_kv *kv)
 {
     sl_free(kv->scratch);
+    for (int32_t i = 0; i < kv->n_groups; i++)
+        sl_group_deinit(&kv->groups[i]);
     sl_radix_deinit(&kv->tree);
-    sl_pool_deinit(&kv->pool);
+    sl_id_pool_deinit(&kv->nodes);
     *kv = (struct sl_kv){0};
+}
+
+/* NULL: no group is FULL. */
+static struct sl_kv_group *full_group(const struct sl_kv *kv)
+{
+    const struct sl_kv_group *g = &kv->groups[0];
+    return g->cfg.kind == SL_GROUP_FULL ? (struct sl_kv_group *)(uintptr_t)g : NULL;
+}
+
+/* Nodes that are free and whose pages have memory. */
+static int32_t n_there(const struct sl_kv *kv)
+{
+    const struct sl_kv_group *full = full_group(kv);
+    return full != NULL ? sl_id_pool_n_there(&full->pool) : kv->nodes.n_free;
 }
 
 int32_t sl_kv_n_cached(const struct sl_kv *kv)
 {
-    return kv->tree.n_lru;
+    return kv->tree.lru.n;
 }
 
 int32_t sl_kv_n_available(const struct sl_kv *kv)
 {
-    return kv->pool.n_free - kv->pool.n_absent + kv->tree.n_lru;
+    return n_there(kv) + kv->tree.lru.n;
+}
+
+int32_t sl_kv_n_cached_pages(const struct sl_kv *kv, int32_t group)
+{
+    SL_ASSERT(group >= 0 && group < kv->n_groups);
+    const struct sl_kv_group *g = &kv->groups[group];
+    return g->cfg.kind == SL_GROUP_FULL ? kv->tree.lru.n : g->lru.n;
 }
 
 /* Memory for as many absent pages as can be had, at most max; none if fewer than min. */
 static int32_t grow(struct sl_kv *kv, int32_t min, int32_t max)
 {
-    max = SL_MIN(max, kv->pool.n_absent);
-    int32_t n = kv->share != NULL && min <= max ? sl_share_take(kv->share, min, max) : 0;
-    sl_pool_admit(&kv->pool, n);
+    if (kv->share == NULL)
+        return 0;
+    struct sl_id_pool *pages = &full_group(kv)->pool;
+    max = SL_MIN(max, pages->n_absent);
+    int32_t n = min <= max ? sl_share_take(kv->share, min, max) : 0;
+    sl_id_pool_admit(pages, n);
     return n;
 }
 
 bool sl_kv_ensure(struct sl_kv *kv, int32_t n)
 {
-    int32_t n_more = n - (kv->pool.n_free - kv->pool.n_absent);
-    if (kv->share != NULL && n_more > 0)
-        (void)grow(kv, SL_MAX(n_more - kv->tree.n_lru, 0), n_more);
+    int32_t n_more = n - n_there(kv);
+    if (n_more > 0)
+        (void)grow(kv, SL_MAX(n_more - kv->tree.lru.n, 0), n_more);
     return sl_kv_n_available(kv) >= n;
 }
 
-int32_t sl_kv_take(struct sl_kv *kv, enum sl_evict_cause why)
+/* A node that nobody holds and the tree does not: it and its pages are free. */
+static void free_node(struct sl_kv *kv, int32_t node)
 {
-    if (kv->pool.n_free == kv->pool.n_absent && grow(kv, 1, 1) == 0) {
-        int32_t page = sl_radix_evict(&kv->tree);
-        if (page == SL_NO_PAGE)
-            return SL_NO_PAGE;
-        sl_pool_release(&kv->pool, page);
-        kv->n_evicted[why]++;
-    }
-    return sl_pool_acquire(&kv->pool);
+    SL_ASSERT(!kv->tree.nodes[node].in_tree);
+    for (int32_t i = 0; i < kv->n_groups; i++)
+        sl_group_drop(&kv->groups[i], node);
+    sl_id_pool_release(&kv->nodes, node);
 }
 
-/* The tokens of page idx, in place where they lie in one piece. */
+/* The oldest cached node goes. False: there is none. */
+static bool evict(struct sl_kv *kv)
+{
+    int32_t node = sl_radix_evict(&kv->tree);
+    if (node != SL_NO_NODE)
+        free_node(kv, node);
+    return node != SL_NO_NODE;
+}
+
+bool sl_kv_take(struct sl_kv *kv, struct sl_kv_blocks *b, enum sl_evict_cause why)
+{
+    if (n_there(kv) == 0 && grow(kv, 1, 1) == 0) {
+        if (!evict(kv))
+            return false;
+        kv->n_evicted[why]++;
+    }
+    int32_t node = sl_id_pool_acquire(&kv->nodes), idx = b->n++;
+    SL_ASSERT(node != SL_NO_NODE);
+    b->nodes[idx] = node;
+    for (int32_t i = 0; i < kv->n_groups; i++) {
+        struct sl_kv_group *g = &kv->groups[i];
+        b->pages[i][idx] = SL_NO_PAGE;
+        if (g->cfg.kind != SL_GROUP_FULL)
+            continue;
+        sl_group_take(g, node);
+        b->pages[i][idx] = sl_group_page(g, node);
+        b->end[i] = b->n;
+    }
+    return true;
+}
+
+bool sl_kv_cover(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t end)
+{
+    SL_ASSERT(end >= 0 && end <= b->n);
+    for (int32_t i = 0; i < kv->n_groups; i++)
+        if (end - b->end[i] > sl_group_n_room(&kv->groups[i]))
+            return false;
+    for (int32_t i = 0; i < kv->n_groups; i++) {
+        for (int32_t *at = &b->end[i]; *at < end; (*at)++) {
+            sl_group_take(&kv->groups[i], b->nodes[*at]);
+            b->pages[i][*at] = sl_group_page(&kv->groups[i], b->nodes[*at]);
+        }
+    }
+    return true;
+}
+
+/* Does a page without owners of this node stay cached? */
+static bool keeps_pages(const struct sl_kv *kv, int32_t node)
+{
+    return kv->tree.nodes[node].in_tree && !kv->tree.nodes[node].dead;
+}
+
+void sl_kv_pass(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done)
+{
+    for (int32_t i = 0; i < kv->n_groups; i++) {
+        const int32_t to = sl_group_first_seen(&kv->groups[i], n_done);
+        SL_ASSERT(to <= b->end[i]);
+        for (int32_t *at = &b->first[i]; *at < to; (*at)++) {
+            sl_group_disown(&kv->groups[i], b->nodes[*at], keeps_pages(kv, b->nodes[*at]));
+            b->pages[i][*at] = SL_NO_PAGE;
+        }
+    }
+}
+
+/* The tokens of block idx, in place where they lie in one piece. */
 static const int32_t *block_of(struct sl_kv *kv, const struct sl_kv_text *text, int32_t idx)
 {
     int32_t n = kv->block_size, first = idx * n;
@@ -92,93 +187,158 @@ static const int32_t *block_of(struct sl_kv *kv, const struct sl_kv_text *text, 
     return kv->scratch;
 }
 
-static void hold(struct sl_kv *kv, int32_t page)
+/* b has one more owner of its block idx. */
+static void hold_node(struct sl_kv *kv, int32_t node)
 {
-    if (kv->tree.nodes[page].in_lru)
-        sl_radix_revive(&kv->tree, page);
-    sl_pool_ref(&kv->pool, page);
+    if (sl_lru_has(&kv->tree.lru, node))
+        sl_radix_revive(&kv->tree, node);
+    sl_id_pool_ref(&kv->nodes, node);
 }
 
-static void drop(struct sl_kv *kv, int32_t page, bool forget)
+static void drop_node(struct sl_kv *kv, int32_t node, bool forget)
 {
-    if (sl_pool_unref(&kv->pool, page) > 0)
+    if (sl_id_pool_unref(&kv->nodes, node) > 0)
         return;
     kv->n_releases++;
-    struct sl_radix_node *n = &kv->tree.nodes[page];
-    /* Cached children hang below a page that is to be forgotten when somebody computed them from
+    struct sl_kv_node *n = &kv->tree.nodes[node];
+    /* Cached children hang below a node that is to be forgotten when somebody computed them from
      * it. It cannot leave before them, but nothing finds it, or them, any more. */
     if (forget && n->n_children > 0) {
         n->dead = true;
         if (kv->tree.feed != NULL)
-            sl_feed_lost(kv->tree.feed, page);
+            sl_feed_lost(kv->tree.feed, node);
+        for (int32_t i = 0; i < kv->n_groups; i++)
+            if (kv->groups[i].cfg.kind != SL_GROUP_FULL)
+                sl_group_drop(&kv->groups[i], node);
     }
     if (n->in_tree && ((kv->keep && !forget) || n->n_children > 0)) {
-        sl_radix_retire(&kv->tree, page);
+        sl_radix_retire(&kv->tree, node);
         return;
     }
     if (n->in_tree)
-        sl_radix_remove(&kv->tree, page);
-    sl_pool_release(&kv->pool, page);
+        sl_radix_remove(&kv->tree, node);
+    free_node(kv, node);
 }
 
-int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
-                    int32_t max_pages, int32_t *pages)
+/* A walk down the tree along a text. */
+struct walk {
+    int32_t n, node;               /* blocks found, the last one's node */
+    int32_t run[SL_MAX_KV_GROUPS]; /* of them, how many at the end have a page in the group */
+    int32_t n_usable;              /* blocks behind which a sequence may go on (K4) */
+};
+
+/* False: the tree ends here. */
+static bool walk_on(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                    struct walk *w)
 {
-    int32_t n = 0, parent = SL_NO_PAGE;
-    for (; n < max_pages; n++) {
-        int32_t page = sl_radix_find(&kv->tree, parent, ns, block_of(kv, text, n));
-        if (page == SL_NO_PAGE)
-            break;
-        hold(kv, page);
-        pages[n] = parent = page;
+    bool usable = true;
+    int32_t node = sl_radix_find(&kv->tree, w->node, ns, block_of(kv, text, w->n));
+    if (node == SL_NO_NODE)
+        return false;
+    w->node = node;
+    w->n++;
+    for (int32_t i = 0; i < kv->n_groups; i++) {
+        const struct sl_kv_group *g = &kv->groups[i];
+        w->run[i] = sl_group_page(g, node) != SL_NO_PAGE ? w->run[i] + 1 : 0;
+        usable &= w->run[i] >= w->n - sl_group_first_seen(g, w->n * kv->block_size);
     }
-    return n;
+    if (usable)
+        w->n_usable = w->n;
+    return true;
+}
+
+void sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                 int32_t max, struct sl_kv_blocks *b)
+{
+    struct walk w = {.node = SL_NO_NODE};
+    SL_ASSERT(b->n == 0);
+    while (w.n < max && walk_on(kv, ns, text, &w))
+        b->nodes[w.n - 1] = w.node;
+    b->n = w.n_usable;
+    for (int32_t idx = 0; idx < b->n; idx++)
+        hold_node(kv, b->nodes[idx]);
+    for (int32_t i = 0; i < kv->n_groups; i++) {
+        b->first[i] = sl_group_first_seen(&kv->groups[i], b->n * kv->block_size);
+        b->end[i] = b->n;
+        for (int32_t idx = 0; idx < b->n; idx++) {
+            b->pages[i][idx] = SL_NO_PAGE;
+            if (idx < b->first[i])
+                continue;
+            sl_group_own(&kv->groups[i], b->nodes[idx]);
+            b->pages[i][idx] = sl_group_page(&kv->groups[i], b->nodes[idx]);
+        }
+    }
 }
 
 int32_t sl_kv_count(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
-                    int32_t max_pages)
+                    int32_t max)
 {
-    int32_t n = 0, page = SL_NO_PAGE;
-    SL_ASSERT(max_pages >= 0 && max_pages <= (text->n_a + text->n_b) / kv->block_size);
-    while (n < max_pages) {
-        page = sl_radix_find(&kv->tree, page, ns, block_of(kv, text, n));
-        if (page == SL_NO_PAGE)
-            break;
-        n++;
+    struct walk w = {.node = SL_NO_NODE};
+    SL_ASSERT(max >= 0 && max <= (text->n_a + text->n_b) / kv->block_size);
+    while (w.n < max && walk_on(kv, ns, text, &w)) {
     }
-    return n;
+    return w.n_usable;
+}
+
+/* Block idx of b is node `same` from now on, which holds the same tokens. */
+static void replace(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t idx, int32_t same)
+{
+    const int32_t mine = b->nodes[idx];
+    hold_node(kv, same);
+    for (int32_t i = 0; i < kv->n_groups; i++) {
+        struct sl_kv_group *g = &kv->groups[i];
+        SL_ASSERT(idx >= b->first[i] && idx < b->end[i]); /* just computed: its rows are seen */
+        if (sl_group_page(g, same) == SL_NO_PAGE) {
+            sl_group_move(g, mine, same);
+        } else {
+            sl_group_own(g, same);
+            sl_group_disown(g, mine, false);
+        }
+        b->pages[i][idx] = sl_group_page(g, same);
+    }
+    drop_node(kv, mine, false);
+    b->nodes[idx] = same;
 }
 
 void sl_kv_publish(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
-                   int32_t *pages, int32_t idx)
+                   struct sl_kv_blocks *b, int32_t idx)
 {
     const int32_t *tokens = block_of(kv, text, idx);
-    int32_t parent = idx > 0 ? pages[idx - 1] : SL_NO_PAGE;
+    int32_t parent = idx > 0 ? b->nodes[idx - 1] : SL_NO_NODE;
     int32_t same = sl_radix_find(&kv->tree, parent, ns, tokens);
-    SL_ASSERT(same != pages[idx]);
-    if (same == SL_NO_PAGE) {
-        sl_radix_insert(&kv->tree, pages[idx], parent, ns, tokens);
-        return;
-    }
-    hold(kv, same);
-    drop(kv, pages[idx], false);
-    pages[idx] = same;
+    SL_ASSERT(idx < b->n && same != b->nodes[idx]);
+    if (same == SL_NO_NODE)
+        sl_radix_insert(&kv->tree, b->nodes[idx], parent, ns, tokens);
+    else
+        replace(kv, b, idx, same);
 }
 
-void sl_kv_give(struct sl_kv *kv, const int32_t *pages, int32_t n, bool forget)
+void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool forget)
 {
-    while (n > 0)
-        drop(kv, pages[--n], forget);
+    SL_ASSERT(n_keep >= 0 && n_keep <= b->n);
+    while (b->n > n_keep) {
+        const int32_t idx = --b->n, node = b->nodes[idx];
+        for (int32_t i = 0; i < kv->n_groups; i++) {
+            if (idx >= b->first[i] && idx < b->end[i])
+                sl_group_disown(&kv->groups[i], node, keeps_pages(kv, node) && !forget);
+        }
+        drop_node(kv, node, forget);
+    }
+    for (int32_t i = 0; i < kv->n_groups; i++) {
+        b->end[i] = SL_MIN(b->end[i], n_keep);
+        b->first[i] = SL_MIN(b->first[i], n_keep);
+    }
 }
 
 void sl_kv_share(struct sl_kv *kv, struct sl_share *share, void (*discard)(void *arg, int32_t page),
                  void *arg)
 {
-    SL_ASSERT(kv->pool.n_free == kv->pool.n_pages && kv->share == NULL);
+    struct sl_kv_group *full = full_group(kv);
+    SL_ASSERT(full != NULL && full->pool.n_free == full->pool.n_ids && kv->share == NULL);
     kv->share = share;
     kv->discard = discard;
     kv->discard_arg = arg;
-    kv->pool.n_absent = kv->pool.n_pages;
+    full->pool.n_absent = full->pool.n_ids;
 }
 
 static void discard(const struct sl_kv *kv, int32_t page)
@@ -187,19 +347,18 @@ static void discard(const struct sl_kv *kv, int32_t page)
         kv->discard(kv->discard_arg, page);
 }
 
-/* Free pages first, then cached ones, least recently used first. */
+/* Free pages first, then those of cached nodes, least recently used first. */
 static void give_back(struct sl_kv *kv, int32_t n)
 {
+    struct sl_id_pool *pages = &full_group(kv)->pool;
     int32_t n_given = 0;
     for (; n_given < n; n_given++) {
-        int32_t page = sl_pool_withdraw(&kv->pool);
+        int32_t page = sl_id_pool_withdraw(pages);
         if (page == SL_NO_PAGE) {
-            page = sl_radix_evict(&kv->tree);
-            if (page == SL_NO_PAGE)
+            if (!evict(kv))
                 break;
-            sl_pool_release(&kv->pool, page);
             kv->n_evicted[SL_EVICT_SHARED]++;
-            page = sl_pool_withdraw(&kv->pool);
+            page = sl_id_pool_withdraw(pages);
         }
         discard(kv, page);
     }
@@ -220,10 +379,11 @@ void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted, bool idle)
 {
     if (kv->share == NULL)
         return;
+    const int32_t n_absent = full_group(kv)->pool.n_absent;
     uint64_t n_pressed = kv->n_evicted[SL_EVICT_PROMPT] + kv->n_evicted[SL_EVICT_OUTPUT];
     struct sl_share_state state = {
-        .n_wanted = SL_MIN(n_wanted, kv->pool.n_absent),
-        .n_wished = (int32_t)SL_MIN(n_pressed - kv->n_pressed, (uint64_t)kv->pool.n_absent),
+        .n_wanted = SL_MIN(n_wanted, n_absent),
+        .n_wished = (int32_t)SL_MIN(n_pressed - kv->n_pressed, (uint64_t)n_absent),
         .n_spare = sl_kv_n_available(kv),
         .idle = idle};
     kv->n_pressed = n_pressed;
@@ -232,22 +392,27 @@ void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted, bool idle)
 
 void sl_kv_clear(struct sl_kv *kv)
 {
-    kv->n_evicted[SL_EVICT_RESET] += (uint64_t)kv->tree.n_lru;
-    while (kv->tree.n_lru > 0)
-        sl_pool_release(&kv->pool, sl_radix_evict(&kv->tree));
+    kv->n_evicted[SL_EVICT_RESET] += (uint64_t)kv->tree.lru.n;
+    while (evict(kv)) {
+    }
+    for (int32_t i = 0; i < kv->n_groups; i++)
+        sl_group_clear(&kv->groups[i]);
 }
 
 void sl_kv_reset(struct sl_kv *kv)
 {
-    kv->n_evicted[SL_EVICT_RESET] += (uint64_t)SL_MAX(kv->tree.n_lru, 0);
-    int32_t n_there = kv->pool.n_pages - kv->pool.n_absent;
+    kv->n_evicted[SL_EVICT_RESET] += (uint64_t)SL_MAX(kv->tree.lru.n, 0);
+    struct sl_id_pool *pages = &kv->groups[0].pool;
+    int32_t n_memory = pages->n_ids - pages->n_absent;
     sl_radix_reset(&kv->tree);
-    sl_pool_reset(&kv->pool);
+    sl_id_pool_reset(&kv->nodes);
+    for (int32_t i = 0; i < kv->n_groups; i++)
+        sl_group_reset(&kv->groups[i]);
     if (kv->share != NULL) { /* which pages had memory is in doubt, how many is not */
-        for (int32_t page = 0; page < kv->pool.n_pages; page++)
+        for (int32_t page = 0; page < pages->n_ids; page++)
             discard(kv, page);
-        kv->pool.n_absent = kv->pool.n_pages;
-        sl_share_give(kv->share, n_there, false);
+        pages->n_absent = pages->n_ids;
+        sl_share_give(kv->share, n_memory, false);
     }
-    kv->n_releases++; /* pages that were missing are there */
+    kv->n_releases++; /* nodes that were missing are there */
 }

@@ -1,41 +1,67 @@
 /* SPDX-License-Identifier: MIT
- * kv.h - the pages of sequences: a pool (pool.h) and a prefix tree (radix.h) kept in step.
+ * kv.h - what sequences hold of the KV cache: nodes of a prefix tree (radix.h), and the pages that
+ * these have in each group of layers (group.h), kept in step.
  *
- * A page is in exactly one of three states:
+ * A node is a block of tokens. It is in exactly one of three states:
  *   free    no owner, not in the tree
- *   cached  no owner, in the tree: reusable by a prompt that matches, evicted when pages run out
+ *   cached  no owner, in the tree: reusable by a prompt that matches, evicted when nodes or FULL
+ *           pages run out
  *   owned   held by one or more sequences, in the tree or not
- * free + cached + owned = total, always; free + cached pages can all be handed out at once.
+ * free + cached + owned = total, always. Of its pages:
+ *   K1  a free node has none; one that is not free has a page in every FULL group, with as many
+ *       owners as the node
+ *   K2  a page of a WINDOW group has at most as many owners as its node. Without any it is cached:
+ *       its node is in the tree and not in doubt, and the page stands in the group's list
+ *   K3  a sequence owns the pages of all blocks that a row not landed yet, or to come, can see or
+ *       write: first[g] .. end[g] of its blocks (struct sl_kv_blocks)
+ *   K4  a match ends where every group still has what the next row sees: FULL every page, WINDOW
+ *       those of the last positions
  *
-
- * Pools of several engines may share memory (budget.h). A page then has memory or is absent, which
- * only a free page can be; one that is asked for takes memory from what all share before it evicts
- * a cached one.
- *
- * Only full pages enter the tree, and a page in the tree is never written again. Engine thread
- * only; nothing is allocated after init.
+ * Only complete blocks enter the tree, and their pages are never written again. Pages of the first
+ * group may share memory with those of other engines (budget.h): such a page has memory or is
+ * absent, which only a free page can be; one that is asked for takes memory from what all share
+ * before it evicts a cached node. Engine thread only; nothing is allocated after init.
  */
 #ifndef SL_KV_KV_H
 #define SL_KV_KV_H
 
 #include "kv/budget.h"
-#include "kv/pool.h"
+#include "kv/group.h"
 #include "kv/radix.h"
 #include "sluice.h"
 
+struct sl_kv_config {
+    int32_t n_nodes, block_size; /* tokens of a node */
+    bool keep;                   /* prefix caching: nodes stay in the tree after their last owner */
+    uint64_t seed;               /* secret: keys the table of nodes */
+    struct sl_hash128 root;      /* names the model and the layout of its pages */
+    int32_t n_groups;            /* FULL ones have n_nodes pages; only the first may be FULL */
+    struct sl_kv_group_config groups[SL_MAX_KV_GROUPS];
+};
+
 struct sl_kv {
-    struct sl_pool pool;
+    struct sl_id_pool nodes;
     struct sl_radix tree;
-    bool keep;           /* prefix caching: pages stay in the tree after their last owner */
-    int32_t block_size;  /* tokens of a page */
-    uint64_t n_releases; /* how often a page lost its last owner */
+    struct sl_kv_group groups[SL_MAX_KV_GROUPS];
+    int32_t n_groups, block_size;
+    bool keep;
+    uint64_t n_releases; /* how often a node lost its last owner */
     uint64_t n_evicted[SL_N_EVICT_CAUSES];
-    int32_t *scratch;                         /* [max(n_pages, block_size)] */
+    int32_t *scratch;                         /* [max(n_nodes, n_pages, block_size)] */
     struct sl_share *share;                   /* NULL: all pages have memory at all times */
     void (*discard)(void *arg, int32_t page); /* its memory may go; NULL: there is none to give */
     void *discard_arg;
     uint64_t n_returns; /* of the budget, when it was asked last */
-    uint64_t n_pressed; /* cached pages evicted for the engine's own needs, when it told last */
+    uint64_t n_pressed; /* cached nodes evicted for the engine's own needs, when it told last */
+};
+
+/* What a sequence holds: a node for each block of its tokens, deepest last, and in each group the
+ * pages of blocks first .. end. pages[g] is the sequence's block table in group g. */
+struct sl_kv_blocks {
+    int32_t *nodes;                   /* room for every token the sequence may ever have */
+    int32_t *pages[SL_MAX_KV_GROUPS]; /* likewise; SL_NO_PAGE outside first .. end */
+    int32_t n;
+    int32_t first[SL_MAX_KV_GROUPS], end[SL_MAX_KV_GROUPS];
 };
 
 /* A sequence's tokens lie in two pieces: the prompt, shared by the sequences of a request, and what
@@ -47,34 +73,53 @@ struct sl_kv_text {
     int32_t n_b;
 };
 
-SL_MUST_CHECK int sl_kv_init(struct sl_kv *kv, int32_t n_pages, int32_t block_size, bool keep,
-                             uint64_t seed, struct sl_error *err);
+/* A config with one FULL group and nothing else. */
+static inline struct sl_kv_config sl_kv_full(int32_t n_pages, int32_t block_size, bool keep,
+                                             uint64_t seed)
+{
+    return (struct sl_kv_config){.n_nodes = n_pages,
+                                 .block_size = block_size,
+                                 .keep = keep,
+                                 .seed = seed,
+                                 .n_groups = 1,
+                                 .groups = {{.kind = SL_GROUP_FULL, .n_pages = n_pages}}};
+}
+
+SL_MUST_CHECK int sl_kv_init(struct sl_kv *kv, const struct sl_kv_config *cfg,
+                             struct sl_error *err);
 void sl_kv_deinit(struct sl_kv *kv);
 
-int32_t sl_kv_n_cached(const struct sl_kv *kv);
-int32_t sl_kv_n_available(const struct sl_kv *kv); /* free and there, + cached */
-/* Can n pages be taken now? Where memory is shared, takes what is missing if that makes it so. */
+int32_t sl_kv_n_cached(const struct sl_kv *kv);    /* nodes */
+int32_t sl_kv_n_available(const struct sl_kv *kv); /* nodes: free with memory, + cached */
+int32_t sl_kv_n_cached_pages(const struct sl_kv *kv, int32_t group);
+/* Can n nodes be taken now? Where memory is shared, takes what is missing if that makes it so. */
 bool sl_kv_ensure(struct sl_kv *kv, int32_t n);
 
-/* A page with one owner; evicts the least recently used cached page if none is free, which counts
- * under why. SL_NO_PAGE: every page is owned. */
-int32_t sl_kv_take(struct sl_kv *kv, enum sl_evict_cause why);
-/* Takes the pages of the longest cached prefix of text, at most max_pages; returns how many. */
-int32_t sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
-                    int32_t max_pages, int32_t *pages);
-/* How many of the first max_pages pages of text could be matched now; takes none. */
+/* Adds a node with one owner to b; evicts the least recently used cached node if none is free,
+ * which counts under why. False: every node is owned. */
+SL_MUST_CHECK bool sl_kv_take(struct sl_kv *kv, struct sl_kv_blocks *b, enum sl_evict_cause why);
+/* Blocks up to b's end-th of every group have their pages: they are about to be written. False, and
+ * nothing happened: some group has no room. */
+SL_MUST_CHECK bool sl_kv_cover(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t end);
+/* No row before position n_done is to be computed again: gives up what none to come sees. */
+void sl_kv_pass(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_done);
+/* Fills b, which is empty, with the longest cached prefix of text (K4), at most max blocks. */
+void sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
+                 int32_t max, struct sl_kv_blocks *b);
+/* How many blocks that would be; takes none. */
 int32_t sl_kv_count(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
-                    int32_t max_pages);
-/* Page pages[idx] is complete: makes it findable. If the tree holds an equal page already (two
- * requests computed the same prefix at the same time), pages[idx] is replaced by that one and given
- * back, so that whoever holds a page of the tree holds all its ancestors. */
+                    int32_t max);
+/* Block idx is complete: makes it findable. If the tree holds an equal node already (two requests
+ * computed the same prefix at the same time), that one takes its place, so that whoever holds a
+ * node of the tree holds all its ancestors; a page that it lacks moves to it. */
 void sl_kv_publish(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
-                   int32_t *pages, int32_t idx);
-/* Gives back pages[0..n), deepest first. forget: what nobody else holds leaves the tree as well,
- * for pages whose contents are in doubt. */
-void sl_kv_give(struct sl_kv *kv, const int32_t *pages, int32_t n, bool forget);
+                   struct sl_kv_blocks *b, int32_t idx);
+/* Gives back all blocks but the first n_keep, deepest first. forget: what nobody else holds leaves
+ * the cache as well, for pages whose contents are in doubt. */
+void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool forget);
 
-/* Right after init: memory of pages is shared, and none has any yet. */
+/* Right after init: memory of the first group's pages, a FULL one's, is shared, and none has any
+ * yet. */
 void sl_kv_share(struct sl_kv *kv, struct sl_share *share, void (*discard)(void *arg, int32_t page),
                  void *arg);
 /* At the beginning of a turn: gives back what others ask for and nobody here uses, and looks
@@ -84,20 +129,21 @@ void sl_kv_share_turn(struct sl_kv *kv);
  * waits. */
 void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted, bool idle);
 
-/* Forgets every cached page that nobody holds. */
+/* Forgets everything cached that nobody holds. */
 void sl_kv_clear(struct sl_kv *kv);
 
-/* Every page free, whatever was recorded of it. Only while no sequence holds any: the way back from
- * bookkeeping that was found broken. */
+/* Every node and page free, whatever was recorded of it. Only while no sequence holds any: the way
+ * back from bookkeeping that was found broken. */
 void sl_kv_reset(struct sl_kv *kv);
 
 /* Walks everything, kv_check.c. SL_EINTERNAL with a message that names the invariant (I1: every
- * page in one state, counted right; I8: what the tree offers is complete) and the numbers.
- * expected_refs: [n_pages] owners counted from the block tables, or NULL. */
-SL_MUST_CHECK int sl_kv_check(struct sl_kv *kv, const int32_t *expected_refs, struct sl_error *err);
-/* What a walk would show at a time when nobody holds pages, from the counters and from n_pages
- * pages at *cursor, which moves on: a bounded part of the work at each call. */
-SL_MUST_CHECK int sl_kv_check_idle(const struct sl_kv *kv, int32_t n_pages, int32_t *cursor,
+ * node and page in one state, counted right; I8: what the tree offers is complete) and the numbers.
+ * expected: owners counted from what sequences hold, [1 + n_groups, n_nodes]: of nodes, then of
+ * their pages in each group; or NULL. */
+SL_MUST_CHECK int sl_kv_check(struct sl_kv *kv, const int32_t *expected, struct sl_error *err);
+/* What a walk would show at a time when nobody holds anything, from the counters and from n_nodes
+ * nodes at *cursor, which moves on: a bounded part of the work at each call. */
+SL_MUST_CHECK int sl_kv_check_idle(const struct sl_kv *kv, int32_t n_nodes, int32_t *cursor,
                                    struct sl_error *err);
 
 #endif

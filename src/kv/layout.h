@@ -1,41 +1,73 @@
 /* SPDX-License-Identifier: MIT
- * layout.h - the byte layout of a KV page: one block of tokens of all layers of a group,
- * contiguous, so that a page moves between tiers as one piece. In it, layer by layer, the tiles of
- * K then of V (struct sl_kv_view).
+ * layout.h - where the keys and values of a model's layers lie in pages.
+ *
+ * Layers that need the same positions form a group, which has a pool of pages of its own (group.h).
+ * A page is one block of tokens of all layers of its group, contiguous, so that it moves between
+ * tiers as one piece: in it, layer by layer, the tiles of K then of V (struct sl_kv_view).
  */
 #ifndef SL_KV_LAYOUT_H
 #define SL_KV_LAYOUT_H
 
+#include "base/err.h"
+#include "base/limits.h"
 #include "ops/ops.h"
 
-struct sl_kv_layout {
-    int32_t n_layers; /* layers of this group */
-    int32_t n_kv_heads, head_dim;
-    int32_t block_size; /* tokens of a page, whole tiles */
-    enum sl_dtype dtype;
+struct sl_kv_place { /* of a layer, in the pages of its group */
+    uint8_t group;
+    uint32_t k_offset, v_offset;
 };
 
-static inline size_t sl_kv_plane_bytes(const struct sl_kv_layout *l)
+struct sl_kv_layer_group {
+    int32_t window;   /* positions that a row sees, its own included; 0: all before it */
+    int32_t n_layers; /* with a place of their own */
+    size_t page_bytes;
+};
+
+struct sl_kv_layout {
+    int32_t block_size; /* tokens of a page, whole tiles */
+    enum sl_dtype dtype;
+    int32_t n_groups; /* a group without a window is the first */
+    struct sl_kv_layer_group groups[SL_MAX_KV_GROUPS];
+    struct sl_kv_place places[SL_MAX_LAYERS]; /* of the model's layers */
+};
+
+/* Gives a layer a place. Layers without a window come first; SL_EUNSUPPORTED: more different
+ * windows than there can be groups. */
+SL_MUST_CHECK int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_t window,
+                                   int32_t n_kv_heads, int32_t head_dim, int32_t v_dim,
+                                   struct sl_error *err);
+/* Bytes of a block's pages in all groups. */
+static inline size_t sl_kv_block_bytes(const struct sl_kv_layout *l)
 {
-    return (size_t)l->n_kv_heads * (size_t)(l->block_size / SL_KV_TILE) *
-           sl_kv_tile_bytes(l->dtype, l->head_dim);
+    size_t n = 0;
+    for (int32_t i = 0; i < l->n_groups; i++)
+        n += l->groups[i].page_bytes;
+    return n;
 }
 
-static inline size_t sl_kv_page_bytes(const struct sl_kv_layout *l)
+/* n_pages of each group, in one piece of memory. */
+static inline void sl_kv_pools(const struct sl_kv_layout *l, uint8_t *memory, int32_t n_pages,
+                               uint8_t *pools[SL_MAX_KV_GROUPS])
 {
-    return 2 * (size_t)l->n_layers * sl_kv_plane_bytes(l);
+    for (int32_t i = 0; i < l->n_groups; i++) {
+        pools[i] = memory;
+        memory += (size_t)n_pages * l->groups[i].page_bytes;
+    }
 }
 
-static inline struct sl_kv_view sl_kv_view(const struct sl_kv_layout *l, uint8_t *pool, int layer)
+/* pools: the first page of each group. */
+static inline struct sl_kv_view sl_kv_view(const struct sl_kv_layout *l, uint8_t *const *pools,
+                                           int layer)
 {
-    size_t plane = sl_kv_plane_bytes(l);
+    const struct sl_kv_place *p = &l->places[layer];
     struct sl_kv_view v;
-    v.pool = pool;
-    v.page_bytes = sl_kv_page_bytes(l);
-    v.k_offset = 2 * (size_t)layer * plane;
-    v.v_offset = v.k_offset + plane;
+    v.pool = pools[p->group];
+    v.page_bytes = l->groups[p->group].page_bytes;
+    v.k_offset = p->k_offset;
+    v.v_offset = p->v_offset;
     v.dtype = l->dtype;
     v.block_size = l->block_size;
+    v.group = p->group;
     return v;
 }
 

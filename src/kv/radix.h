@@ -1,23 +1,28 @@
 /* SPDX-License-Identifier: MIT
- * radix.h - the prefix tree: which full page holds the KV of which tokens after which prefix.
+ * radix.h - the prefix tree: which node stands for which block of tokens after which prefix.
  *
- * One node is one page, and the node's number is the page's number, so that nothing is allocated
- * and a page cannot be in two nodes. A node is named by a chain hash (its parent's hash, its
- * tokens; at the root the namespace and a secret seed) and looked up in a hash table; a hit is
- * believed only after the parent, the tokens and, at the root, the namespace were compared, so a
- * collision, even a forced one, never gives one prompt another's KV.
+ * A node is a block of block_size tokens, complete or not; the tree holds complete ones, so that
+ * prompts find them. Which pages a node has is the groups' business (group.h), how many sequences
+ * hold it kv.c's.
  *
- * The tree does not count owners (pool.h does); radix.c is told by kv.c when a node loses its last
- * owner and when it gets one again. Nodes without owners stand in one list, least recently used
- * first. Because whoever holds a page holds all its ancestors, and gives up the deepest first, a
- * child always stands before its parent in that list: its head is always a leaf, and every page in
- * it can be evicted in turn. Engine thread only.
+ * A node's name is a chain of 128-bit hashes: of the model and the layout of its pages, the
+ * namespace, and all tokens up to the end of the block. It holds over restarts and between
+ * processes. Nodes are looked up by a hash of the name with a secret seed; a hit is believed only
+ * after the parent, the tokens and, at the root, the namespace were compared, so a collision, even
+ * a forced one, never gives one prompt another's KV.
+ *
+ * kv.c tells the tree when a node loses its last owner and when it gets one again. Nodes without
+ * owners stand in one list, least recently used first. Because whoever holds a node holds all its
+ * ancestors, and gives up the deepest first, a child always stands before its parent in that list:
+ * its head is always a leaf, and every node in it can be evicted in turn. Engine thread only.
  */
 #ifndef SL_KV_RADIX_H
 #define SL_KV_RADIX_H
 
-#include "base/err.h"
+#include "base/hash.h"
 #include "base/limits.h"
+#include "kv/lru.h"
+#include "kv/pool.h"
 
 /* Prefixes are shared only inside a namespace: one per tenant, adapter (with its factor) and cache
  * salt, or one private to a request. */
@@ -28,44 +33,45 @@ struct sl_kv_ns {
     uint8_t bytes[SL_KV_NS_TENANT + SL_KV_NS_ADAPTER + SL_MAX_CACHE_SALT];
 };
 
-struct sl_radix_node {
-    uint64_t chain; /* hash of namespace and all tokens up to the end of this page */
-    int32_t parent; /* SL_NO_PAGE: first page of a prompt */
+struct sl_kv_node {
+    struct sl_hash128 name;
+    int32_t parent; /* SL_NO_NODE: first block of a prompt */
     int32_t next;   /* in its hash bucket */
     int32_t n_children;
-    int32_t lru_prev, lru_next;
-    bool in_tree, in_lru;
+    bool in_tree;
     bool dead; /* contents in doubt: never found again, stays until its children are evicted */
 };
 
 struct sl_kv_feed;
 
 struct sl_radix {
-    int32_t n_nodes, block_size, n_in_tree, n_lru;
-    uint64_t seed;
-    struct sl_radix_node *nodes; /* [n_nodes], by page */
-    int32_t *tokens;             /* [n_nodes, block_size] */
-    struct sl_kv_ns *spaces;     /* [n_nodes], valid for nodes without parent */
-    int32_t *buckets;            /* [n_buckets] */
-    uint32_t n_buckets;          /* power of two */
-    int32_t lru_head, lru_tail;  /* head: to be evicted next */
-    struct sl_kv_feed *feed;     /* is told of every page that can be found; NULL: nobody is */
+    int32_t n_nodes, block_size, n_in_tree;
+    uint64_t seed;            /* of the buckets */
+    struct sl_hash128 root;   /* where names begin */
+    struct sl_kv_node *nodes; /* [n_nodes] */
+    int32_t *tokens;          /* [n_nodes, block_size] */
+    struct sl_kv_ns *spaces;  /* [n_nodes], valid for nodes without parent */
+    int32_t *buckets;         /* [n_buckets] */
+    uint32_t n_buckets;       /* power of two */
+    struct sl_lru lru;        /* nodes of the tree without owners */
+    struct sl_kv_feed *feed;  /* is told of every node that can be found; NULL: nobody is */
 };
 
 SL_MUST_CHECK int sl_radix_init(struct sl_radix *t, int32_t n_nodes, int32_t block_size,
-                                uint64_t seed, struct sl_error *err);
+                                const struct sl_hash128 *root, uint64_t seed, struct sl_error *err);
 void sl_radix_deinit(struct sl_radix *t);
 void sl_radix_reset(struct sl_radix *t); /* empty */
-/* The page that holds tokens[block_size] after parent (SL_NO_PAGE: at the root of ns), or
- * SL_NO_PAGE. */
+/* The node that holds tokens[block_size] after parent (SL_NO_NODE: at the root of ns), or
+ * SL_NO_NODE. */
 int32_t sl_radix_find(const struct sl_radix *t, int32_t parent, const struct sl_kv_ns *ns,
                       const int32_t *tokens);
-/* Adds a node that must not be there yet; its page has an owner, and so does the parent. */
-void sl_radix_insert(struct sl_radix *t, int32_t page, int32_t parent, const struct sl_kv_ns *ns,
+/* Adds a node that must not be there yet; it has an owner, and so does the parent. */
+void sl_radix_insert(struct sl_radix *t, int32_t node, int32_t parent, const struct sl_kv_ns *ns,
                      const int32_t *tokens);
-void sl_radix_remove(struct sl_radix *t, int32_t page); /* a leaf, in the list or not */
-void sl_radix_retire(struct sl_radix *t, int32_t page); /* no owner any more: to the list's end */
-void sl_radix_revive(struct sl_radix *t, int32_t page); /* has an owner again: leaves the list */
+void sl_radix_remove(struct sl_radix *t, int32_t node); /* a leaf, in the list or not */
+void sl_radix_retire(struct sl_radix *t, int32_t node); /* no owner any more: to the list's end */
+void sl_radix_revive(struct sl_radix *t, int32_t node); /* has an owner again: leaves the list */
 int32_t sl_radix_evict(struct sl_radix *t);             /* removes and returns the oldest */
+uint32_t sl_radix_bucket(const struct sl_radix *t, const struct sl_hash128 *name);
 
 #endif

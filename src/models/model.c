@@ -273,13 +273,25 @@ const struct sl_model_facts *sl_model_facts(const struct sl_model *m)
     return &m->facts;
 }
 
-/* Layers that have a part of a page. */
-static int32_t kv_layers(const struct sl_model *m)
+/* A window as long as the context is none. */
+static int32_t window_of(const struct sl_model *m, int32_t layer)
 {
-    int32_t last = 0;
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
-        last = SL_MAX(last, m->layers[i].kv_source);
-    return last + 1;
+    const int32_t window = m->layers[layer].window;
+    return window < m->hp.context ? window : 0;
+}
+
+/* Layers that see everything first: theirs is the first group. */
+static int place_layers(const struct sl_model *m, struct sl_kv_layout *l, struct sl_error *err)
+{
+    int rc = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int32_t i = 0; i < m->hp.n_layers && rc == 0; i++) {
+            const struct sl_layer_desc *d = &m->layers[i];
+            if (d->kv_source == i && (window_of(m, i) > 0) == (pass > 0))
+                rc = sl_kv_layout_add(l, i, window_of(m, i), d->n_kv_heads, d->head_dim, d->v_dim,
+                                      err);
+        }
+    return rc;
 }
 
 int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, enum sl_dtype auto_dtype,
@@ -302,12 +314,6 @@ int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype, enum sl_d
     if (block_size < 1 || block_size > SL_MAX_BLOCK_SIZE || block_size % SL_KV_TILE != 0)
         return sl_fail(err, SL_EINVAL, "block-size is %d, must be a multiple of %d up to %d",
                        block_size, SL_KV_TILE, SL_MAX_BLOCK_SIZE);
-    *out = (struct sl_kv_layout){
-        .n_layers = kv_layers(m),
-        .n_kv_heads = m->layers[0].n_kv_heads,
-        .head_dim = m->layers[0].head_dim,
-        .block_size = block_size,
-        .dtype = (enum sl_dtype)dtype,
-    };
-    return 0;
+    *out = (struct sl_kv_layout){.block_size = block_size, .dtype = (enum sl_dtype)dtype};
+    return place_layers(m, out, err);
 }

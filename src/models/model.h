@@ -53,8 +53,8 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
                             uint64_t *mapped);
 void sl_model_close(struct sl_model *m);
 const struct sl_model_facts *sl_model_facts(const struct sl_model *m);
-/* The KV group of this model; kv_dtype "auto" is auto_dtype, which a backend's vt->kv_dtype says.
- */
+/* Where the keys of the model's layers lie; kv_dtype "auto" is auto_dtype, which a backend's
+ * vt->kv_dtype says. */
 SL_MUST_CHECK int sl_model_kv_layout(const struct sl_model *m, const char *kv_dtype,
                                      enum sl_dtype auto_dtype, int block_size,
                                      struct sl_kv_layout *out, struct sl_error *err);
@@ -63,7 +63,7 @@ struct sl_run_config {
     int32_t max_tokens; /* T of the largest step */
     int32_t max_logits; /* n_logits of the largest step */
     struct sl_kv_layout kv;
-    uint8_t *kv_pool;                   /* backend memory, n_pages * sl_kv_page_bytes */
+    uint8_t *kv_pool[SL_MAX_KV_GROUPS]; /* backend memory: pages of each group of layers */
     int32_t max_lora_rank;              /* of adapters; 0: none can come */
     float skip_softmax;                 /* factor of skip-softmax (ops/ops.h); 0: none */
     struct sl_skip_counts *skip_counts; /* [2] in the backend's memory, or NULL */

@@ -115,10 +115,7 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     struct cut cuts[N_CUTS];
     *out = NULL;
     SL_ASSERT(m->be != NULL);
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
-        SL_ASSERT(m->layers[i].kv_source < cfg->kv.n_layers &&
-                  m->layers[i].n_kv_heads == cfg->kv.n_kv_heads &&
-                  m->layers[i].head_dim == cfg->kv.head_dim);
+    SL_ASSERT(cfg->kv.n_groups > 0 && cfg->kv.block_size % SL_KV_TILE == 0);
     if (cfg->max_tokens < 1 || cfg->max_tokens > SL_MAX_STEP_TOKENS)
         return sl_fail(err, SL_EINVAL, "max-num-batched-tokens is %d, must be 1 to %d",
                        cfg->max_tokens, SL_MAX_STEP_TOKENS);
@@ -159,6 +156,20 @@ void sl_run_destroy(struct sl_run *r)
     sl_free(r);
 }
 
+#ifdef SL_DEBUG
+/* Every block that a row of the span sees has a page in each group. */
+static void check_tables(const struct sl_run *r, const struct sl_batch *b, const struct sl_span *s)
+{
+    const struct sl_kv_layout *l = &r->cfg.kv;
+    for (int32_t g = 0; g < l->n_groups; g++) {
+        const int32_t window = l->groups[g].window;
+        int32_t first = window > 0 ? SL_MAX(s->pos - window + 1, 0) / l->block_size : 0;
+        for (int32_t p = first; p * l->block_size < s->pos + s->n; p++)
+            SL_DCHECK(sl_batch_tables(b, g)[s->table_idx + p] >= 0);
+    }
+}
+#endif
+
 /* A batch comes from the scheduler, so what is wrong with it is a bug. */
 static void check_batch(const struct sl_run *r, const struct sl_batch *b)
 {
@@ -171,9 +182,7 @@ static void check_batch(const struct sl_run *r, const struct sl_batch *b)
     for (int32_t i = 0; i < b->n_spans; i++) {
         const struct sl_span *s = &b->spans[i];
         SL_DCHECK(s->first == next && s->n >= 1 && s->pos >= 0 && s->table_idx >= 0);
-        int32_t n_pages = SL_CEIL_DIV(s->pos + s->n, r->cfg.kv.block_size);
-        for (int32_t p = 0; p < n_pages; p++)
-            SL_DCHECK(b->block_tables[s->table_idx + p] >= 0);
+        check_tables(r, b, s);
         for (int32_t t = 0; t < s->n; t++)
             SL_DCHECK(b->positions[s->first + t] == s->pos + t);
         next += s->n;

@@ -13,7 +13,7 @@ struct sl_span {
     int32_t first; /* its first token's index in tokens[] */
     int32_t n;     /* tokens, >= 1 */
     int32_t pos;   /* absolute position of its first token = KV entries written before this step */
-    int32_t table_idx; /* its first page id's index in block_tables[] */
+    int32_t table_idx; /* its first page id's index in each group's table */
 };
 
 struct sl_lora_rows;
@@ -23,12 +23,21 @@ struct sl_batch {
     const int32_t *tokens;       /* [T] ids; -1 - row: what the step before chose from that row */
     const int32_t *positions;    /* [T] absolute */
     const struct sl_span *spans; /* [n_spans], in order of first; together they cover 0..T-1 */
-    const int32_t *block_tables; /* page ids; a span uses ceil((pos + n) / block_size) of them */
-    const int32_t *logit_rows;   /* [n_logits] token indexes whose logits are wanted, ascending */
+    /* Page ids, a table for each group of layers (struct sl_kv_view); a span uses
+     * ceil((pos + n) / block_size) of each, below 0: none of its rows sees that block. */
+    const int32_t *block_tables;
+    int32_t n_tables, table_stride; /* ids from one group's table to the next */
+    const int32_t *logit_rows; /* [n_logits] token indexes whose logits are wanted, ascending */
     /* ops/lora.h: the adapters of tokens, and of wanted rows; NULL: nobody has one. */
     const struct sl_lora_rows *lora, *logit_lora;
     const int32_t *second_from; /* [n_spans] the position where the second text of a pair begins;
                                    NULL: there are no pairs */
 };
+
+/* A group's table. */
+static inline const int32_t *sl_batch_tables(const struct sl_batch *b, int32_t group)
+{
+    return b->block_tables + (int64_t)group * b->table_stride;
+}
 
 #endif

@@ -77,6 +77,7 @@ struct sl_kv_view {
     size_t page_bytes, k_offset, v_offset;
     enum sl_dtype dtype; /* F32, F16, BF16, Q8_0 or FP8_E4M3 */
     int32_t block_size;  /* a multiple of SL_KV_TILE */
+    int32_t group;       /* whose table of the batch names its pages */
 };
 
 #define SL_KV_TILE  16 /* positions of a tile */

@@ -16,8 +16,9 @@ int sl_sched_init(struct sl_sched *s, const struct sl_sched_config *cfg, struct 
     *s = (struct sl_sched){.cfg = *cfg, .kv = kv};
     s->running = sl_calloc((size_t)cfg->max_seqs, sizeof(struct sl_seq *));
     s->plan = sl_calloc((size_t)cfg->max_seqs, sizeof(struct sl_seq *));
-    s->expected_refs = sl_calloc((size_t)kv->pool.n_pages, sizeof *s->expected_refs);
-    if (s->running == NULL || s->plan == NULL || s->expected_refs == NULL) {
+    s->expected =
+        sl_calloc((size_t)kv->nodes.n_ids, (size_t)(1 + kv->n_groups) * sizeof *s->expected);
+    if (s->running == NULL || s->plan == NULL || s->expected == NULL) {
         sl_sched_deinit(s);
         return sl_fail(err, SL_ENOMEM, "out of memory for a scheduler of %d sequences",
                        cfg->max_seqs);
@@ -27,7 +28,7 @@ int sl_sched_init(struct sl_sched *s, const struct sl_sched_config *cfg, struct 
 
 void sl_sched_deinit(struct sl_sched *s)
 {
-    sl_free(s->expected_refs);
+    sl_free(s->expected);
     sl_free(s->plan);
     sl_free(s->running);
     *s = (struct sl_sched){0};
@@ -35,10 +36,10 @@ void sl_sched_deinit(struct sl_sched *s)
 
 int64_t sl_sched_limit(const struct sl_sched *s)
 {
-    return (int64_t)s->kv->pool.n_pages * s->kv->block_size;
+    return (int64_t)s->kv->nodes.n_ids * s->kv->block_size;
 }
 
-static int32_t pages_for(const struct sl_sched *s, int32_t n_tokens)
+static int32_t blocks_for(const struct sl_sched *s, int32_t n_tokens)
 {
     return SL_CEIL_DIV(n_tokens, s->kv->block_size);
 }
@@ -62,7 +63,7 @@ static int32_t running_index(const struct sl_sched *s, const struct sl_seq *seq)
     return i;
 }
 
-/* Takes seq off the running list and its pages away. */
+/* Takes seq off the running list and its blocks away. */
 static void stop_running(struct sl_sched *s, struct sl_seq *seq, bool forget)
 {
     SL_ASSERT(seq->state == SL_SEQ_RUNNING);
@@ -71,8 +72,8 @@ static void stop_running(struct sl_sched *s, struct sl_seq *seq, bool forget)
             (size_t)(s->n_running - i - 1) * sizeof(struct sl_seq *));
     s->n_running--;
     s->n_stops++;
-    sl_kv_give(s->kv, seq->pages, seq->n_pages, forget);
-    seq->n_pages = seq->n_published = seq->n_computed = seq->n_step = 0;
+    sl_kv_give(s->kv, &seq->blocks, 0, forget);
+    seq->n_published = seq->n_computed = seq->n_step = 0;
 }
 
 void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget)
@@ -115,11 +116,41 @@ static struct sl_seq *worst_running(const struct sl_sched *s)
     return s->n_running > 0 ? s->running[s->n_running - 1] : NULL;
 }
 
-/* What admitted sequences may soon need: one page each. Keeping it free when admitting prevents
+/* What admitted sequences may soon need: one block each. Keeping it free when admitting prevents
  * admitting a prompt only to preempt it a few steps later. */
 static int32_t reserve(const struct sl_sched *s)
 {
     return s->n_running;
+}
+
+/* A WINDOW group that may lack a page for a block that somebody holds. */
+static bool is_scarce(const struct sl_sched *s, const struct sl_kv_group *g)
+{
+    return g->cfg.kind == SL_GROUP_WINDOW && g->cfg.n_pages < s->kv->nodes.n_ids;
+}
+
+/* Pages of a WINDOW group that seq needs beside those it has, once it computes its last token. */
+static int32_t window_need(const struct sl_sched *s, const struct sl_kv_group *g,
+                           const struct sl_seq *seq)
+{
+    const struct sl_kv_blocks *b = &seq->blocks;
+    const int32_t i = (int32_t)(g - s->kv->groups);
+    int32_t need = SL_MIN(blocks_for(s, sl_seq_n_tokens(seq)),
+                          sl_group_least(&g->cfg, s->kv->nodes.n_ids, s->kv->block_size));
+    return SL_MAX(need - (b->end[i] - b->first[i]), 0);
+}
+
+bool sl_sched_windows_fit(const struct sl_sched *s, const struct sl_seq *seq)
+{
+    for (int32_t i = 0; i < s->kv->n_groups; i++) {
+        const struct sl_kv_group *g = &s->kv->groups[i];
+        int32_t need = window_need(s, g, seq) + reserve(s);
+        for (int32_t k = 0; k < s->n_running; k++)
+            need += window_need(s, g, s->running[k]);
+        if (is_scarce(s, g) && need > sl_group_n_room(g))
+            return false;
+    }
+    return true;
 }
 
 /* An adapter is counted where it stands first in the list of what runs. */
@@ -140,16 +171,16 @@ bool sl_sched_adapter_fits(const struct sl_sched *s, const struct sl_seq *seq)
     return n < s->cfg.max_adapters;
 }
 
-/* A better priority does not wait for a worse one to finish: it takes its seat and its pages. */
+/* A better priority does not wait for a worse one to finish: it takes its seat and its blocks. */
 static void make_way(struct sl_sched *s)
 {
     struct sl_seq *best = sl_wait_best(&s->wait), *worst;
     if (best == NULL)
         return;
     while ((worst = worst_running(s)) != NULL && worst->priority > best->priority) {
-        int32_t need = pages_for(s, sl_seq_n_tokens(best)) + reserve(s);
+        int32_t need = blocks_for(s, sl_seq_n_tokens(best)) + reserve(s);
         if (s->n_running < s->cfg.max_seqs && sl_kv_ensure(s->kv, need) &&
-            sl_sched_adapter_fits(s, best))
+            sl_sched_windows_fit(s, best) && sl_sched_adapter_fits(s, best))
             break;
         preempt(s, worst, false);
     }
@@ -158,27 +189,41 @@ static void make_way(struct sl_sched *s)
 static void plan_add(struct sl_sched *s, struct sl_seq *seq, int32_t n)
 {
     SL_ASSERT(n > 0 && seq->n_computed + n <= sl_seq_n_tokens(seq));
-    SL_ASSERT(seq->n_computed + n <= seq->n_pages * s->kv->block_size);
+    SL_ASSERT(seq->n_computed + n <= seq->blocks.n * s->kv->block_size);
     SL_ASSERT(s->n_plan < s->cfg.max_seqs && s->n_plan_tokens + n <= s->cfg.max_tokens);
+    const bool covered = sl_kv_cover(s->kv, &seq->blocks, blocks_for(s, seq->n_computed + n));
+    SL_ASSERT(covered);
     s->work = sl_work_add(s->work, seq->n_computed, n);
     seq->n_step = n;
     s->plan[s->n_plan++] = seq;
     s->n_plan_tokens += n;
 }
 
-/* Gives seq pages for its new tokens; preempts from the end of the list. False: seq itself was the
- * last and had to go. */
+/* Nobody goes for the sake of a guess: as many drafts are dropped as blocks are missing, or all
+ * where it is pages of windows that are. */
+static void drop_drafts(struct sl_sched *s, struct sl_seq *seq, bool short_of_blocks)
+{
+    const int32_t room = seq->blocks.n * s->kv->block_size - sl_seq_n_known(seq);
+    SL_ASSERT(seq->n_pending == 0 && (!short_of_blocks || room < seq->n_drafted));
+    seq->n_drafted = short_of_blocks ? SL_MAX(room, 0) : 0;
+    int32_t n_need = blocks_for(s, sl_seq_n_tokens(seq));
+    sl_kv_give(s->kv, &seq->blocks, SL_MIN(n_need, seq->blocks.n), false);
+}
+
+/* Gives seq a block for each of its new tokens, and pages for the next one to be computed and what
+ * is drafted behind it; preempts from the end of the list. False: seq itself was the last and had
+ * to go. */
 static bool extend(struct sl_sched *s, struct sl_seq *seq)
 {
-    while (sl_seq_n_tokens(seq) > seq->n_pages * s->kv->block_size) {
-        int32_t page = sl_kv_take(s->kv, SL_EVICT_OUTPUT);
-        if (page != SL_NO_PAGE) {
-            seq->pages[seq->n_pages++] = page;
+    for (;;) {
+        const int32_t n_next = 1 + (sl_seq_decodes(seq) ? seq->n_drafted : 0);
+        const bool enough = seq->blocks.n >= blocks_for(s, sl_seq_n_tokens(seq));
+        if (enough && sl_kv_cover(s->kv, &seq->blocks, blocks_for(s, seq->n_computed + n_next)))
+            return true;
+        if (!enough && sl_kv_take(s->kv, &seq->blocks, SL_EVICT_OUTPUT))
             continue;
-        }
-        if (seq->n_drafted > 0) { /* nobody goes for the sake of a guess */
-            int32_t room = seq->n_pages * s->kv->block_size - sl_seq_n_known(seq);
-            seq->n_drafted = SL_MAX(room, 0);
+        if (seq->n_drafted > 0) {
+            drop_drafts(s, seq, !enough);
             continue;
         }
         struct sl_seq *worst = worst_running(s);
@@ -186,11 +231,10 @@ static bool extend(struct sl_sched *s, struct sl_seq *seq)
         if (worst == seq)
             return false;
     }
-    return true;
 }
 
 /* Victims stand behind the current sequence, so none that is planned already is preempted. What has
- * got several tokens at once needs pages here too, and its chunk later. */
+ * got several tokens at once needs blocks here too, and its chunk later. */
 static void plan_decodes(struct sl_sched *s)
 {
     for (int32_t i = 0; i < s->n_running; i++) {
@@ -224,6 +268,20 @@ static bool limit_chunks(struct sl_sched *s)
     return measured > 0;
 }
 
+/* Tokens of seq for which WINDOW groups have pages, if each running sequence keeps one. */
+static int32_t window_tokens(const struct sl_sched *s, const struct sl_seq *seq)
+{
+    int64_t n_blocks = INT32_MAX;
+    for (int32_t i = 0; i < s->kv->n_groups; i++) {
+        const struct sl_kv_group *g = &s->kv->groups[i];
+        int64_t room = SL_MAX(sl_group_n_room(g) - reserve(s), 0);
+        if (is_scarce(s, g))
+            n_blocks = SL_MIN(n_blocks, seq->blocks.end[i] + room);
+    }
+    int64_t n = n_blocks * s->kv->block_size - seq->n_computed;
+    return (int32_t)SL_MIN(SL_MAX(n, 1), INT32_MAX);
+}
+
 /* The next chunk of a prompt. A seat is a token and a row of logits that nobody else can use, so
  * the chunk is never empty, and a step's first has LEAST_CHUNK tokens whatever they cost. */
 static int32_t chunk_of(struct sl_sched *s, const struct sl_seq *seq, int32_t n_unplanned,
@@ -231,6 +289,7 @@ static int32_t chunk_of(struct sl_sched *s, const struct sl_seq *seq, int32_t n_
 {
     int32_t n = sl_seq_n_tokens(seq) - seq->n_computed;
     n = SL_MIN(n, s->cfg.max_tokens - s->n_plan_tokens - (n_unplanned - 1));
+    n = SL_MIN(n, window_tokens(s, seq));
     if (s->limit_s > 0) {
         int32_t least = SL_MIN(n, s->n_chunks == 0 ? LEAST_CHUNK : 1);
         n = sl_cost_chunk(&s->cost, s->work, seq->n_computed, n, s->limit_s);
@@ -261,29 +320,31 @@ static void plan_prefills(struct sl_sched *s, int32_t *spare_rows)
     }
 }
 
-/* Pages for all tokens of seq: cached ones first, then fresh ones. At least one token is left to
- * compute, because nothing else gives its logits: a prompt that is cached to its end and ends with
- * a page recomputes that whole page into one of its own (pages in the tree are never written), and
- * publishing it finds the cached twin again. */
-static bool take_pages(struct sl_sched *s, struct sl_seq *seq)
+/* Takes the blocks of all tokens of seq, found in the cache as far as possible. At least one token
+ * is left to compute, since its logits are wanted: a prompt that is cached to its end and ends with
+ * a block recomputes that whole block into one of its own (blocks in the tree are never written),
+ * and publishing it finds the cached twin again. */
+static bool take_blocks(struct sl_sched *s, struct sl_seq *seq)
 {
-    int32_t n_tokens = sl_seq_n_tokens(seq), n_need = pages_for(s, n_tokens), n_hit = 0;
+    struct sl_kv_blocks *b = &seq->blocks;
+    int32_t n_tokens = sl_seq_n_tokens(seq), n_need = blocks_for(s, n_tokens), n_hit;
     if (!seq->all_logits) {
         struct sl_kv_text text = sl_seq_text(seq);
         int32_t max_hit = (n_tokens - 1) / s->kv->block_size;
-        n_hit = sl_kv_match(s->kv, seq->ns, &text, max_hit, seq->pages);
+        sl_kv_match(s->kv, seq->ns, &text, max_hit, b);
     }
-    if (!sl_kv_ensure(s->kv, n_need - n_hit + reserve(s))) {
-        s->n_short = n_need - n_hit + reserve(s) - sl_kv_n_available(s->kv);
-        sl_kv_give(s->kv, seq->pages, n_hit, false);
-        seq->blocked_at = sl_sched_room(s);
+    n_hit = b->n;
+    bool enough = sl_kv_ensure(s->kv, n_need - n_hit + reserve(s));
+    if (!enough || !sl_sched_windows_fit(s, seq)) {
+        s->n_short = enough ? 0 : n_need - n_hit + reserve(s) - sl_kv_n_available(s->kv);
+        sl_kv_give(s->kv, b, 0, false);
+        seq->blocked_at = enough ? 0 : sl_sched_room(s); /* pages of windows come with any step */
         return false;
     }
-    for (int32_t i = n_hit; i < n_need; i++) {
-        seq->pages[i] = sl_kv_take(s->kv, SL_EVICT_PROMPT);
-        SL_ASSERT(seq->pages[i] != SL_NO_PAGE);
+    while (b->n < n_need) {
+        bool taken = sl_kv_take(s->kv, b, SL_EVICT_PROMPT);
+        SL_ASSERT(taken);
     }
-    seq->n_pages = n_need;
     seq->n_published = n_hit;
     seq->n_computed = n_hit * s->kv->block_size;
     if (seq->n_cached < 0)
@@ -316,7 +377,7 @@ static void plan_admissions(struct sl_sched *s, int32_t *spare_rows)
         if (s->limit_s > 0 && s->n_chunks > 0 &&
             sl_cost_chunk(&s->cost, s->work, 0, LEAST_CHUNK, s->limit_s) < LEAST_CHUNK)
             break; /* this step is long enough */
-        if (!sl_sched_adapter_fits(s, seq) || !take_pages(s, seq))
+        if (!sl_sched_adapter_fits(s, seq) || !take_blocks(s, seq))
             break;
         sl_wait_remove(&s->wait, seq);
         start_running(s, seq);
@@ -343,11 +404,11 @@ void sl_sched_plan(struct sl_sched *s)
     uint64_t n_preemptions = s->n_preemptions;
     plan_decodes(s);
     int32_t spare_rows = s->cfg.max_logits - s->cfg.max_seqs - (s->n_plan_tokens - s->n_plan);
-    bool short_of_pages = s->n_preemptions != n_preemptions;
+    bool short_of_blocks = s->n_preemptions != n_preemptions;
     if (limit_chunks(s)) {
         plan_prefills(s, &spare_rows);
-        /* Admitting in the step that preempted would take the pages just won. */
-        if (!short_of_pages)
+        /* Admitting in the step that preempted would take the blocks just won. */
+        if (!short_of_blocks)
             plan_admissions(s, &spare_rows);
     }
     s->n_short = SL_MAX(s->n_short, reserve(s) - sl_kv_n_available(s->kv));
@@ -359,7 +420,7 @@ void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq)
     SL_ASSERT(seq->state == SL_SEQ_RUNNING && seq->n_step > 0);
     seq->n_computed += seq->n_step;
     seq->n_step = 0;
-    SL_ASSERT(seq->n_computed <= seq->n_pages * s->kv->block_size);
+    SL_ASSERT(seq->n_computed <= seq->blocks.n * s->kv->block_size);
 }
 
 void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq, int32_t n)
@@ -368,19 +429,18 @@ void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq, int32_t n)
     SL_ASSERT(n >= 0 && n <= seq->n_computed);
     seq->n_computed -= n;
     SL_ASSERT(seq->n_published * s->kv->block_size <= seq->n_computed);
-    int32_t n_need =
-        SL_MIN(pages_for(s, SL_MAX(sl_seq_n_tokens(seq), seq->n_computed)), seq->n_pages);
-    sl_kv_give(s->kv, seq->pages + n_need, seq->n_pages - n_need, false);
-    seq->n_pages = n_need;
+    for (int32_t i = 0; i < s->kv->n_groups; i++)
+        SL_ASSERT(seq->blocks.first[i] <= sl_group_first_seen(&s->kv->groups[i], seq->n_computed));
+    const int32_t n_need = blocks_for(s, SL_MAX(sl_seq_n_tokens(seq), seq->n_computed));
+    sl_kv_give(s->kv, &seq->blocks, SL_MIN(n_need, seq->blocks.n), false);
 }
 
 void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done)
 {
     SL_ASSERT(seq->state == SL_SEQ_RUNNING && n_done <= seq->n_computed);
     SL_ASSERT(n_done <= seq->n_prompt + seq->n_out);
-    if (!seq->publish)
-        return;
     struct sl_kv_text text = sl_seq_text(seq);
-    while ((seq->n_published + 1) * s->kv->block_size <= n_done)
-        sl_kv_publish(s->kv, seq->ns, &text, seq->pages, seq->n_published++);
+    while (seq->publish && (seq->n_published + 1) * s->kv->block_size <= n_done)
+        sl_kv_publish(s->kv, seq->ns, &text, &seq->blocks, seq->n_published++);
+    sl_kv_pass(s->kv, &seq->blocks, n_done);
 }

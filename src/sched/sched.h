@@ -3,24 +3,30 @@
  *
  * A plan is made in this order, after Sarathi-Serve and vLLM:
  *   1. every running sequence that generates gets one token, and those drafted behind it, and the
- *      pages they need; when none is left, drafts are dropped, then the worst running sequence
- *      (last by priority, then arrival) is preempted: it gives back its pages and waits, to be
+ *      blocks they need; when none is left, drafts are dropped, then the worst running sequence
+ *      (last by priority, then arrival) is preempted: it gives back its blocks and waits, to be
  *      recomputed later from its tokens;
  *   2. running prompts, and sequences that got several tokens at once (what a grammar forces), get
  *      chunks of what is left of the token budget and, while something generates, of max_step_s;
- *   3. waiting sequences are admitted in order, no overtaking, while seats, pages and budget last.
- * A sequence is admitted with pages for all its present tokens, so that only generation can run
- * short of pages. Before 1, a waiting sequence of strictly better priority takes the seats and
- * pages of worse ones.
+ *   3. waiting sequences are admitted in order, no overtaking, while seats, blocks and budget last.
+ * A sequence is admitted with blocks, and so with FULL pages, for all its present tokens: only
+ * generation can run short of them. Before 1, a waiting sequence of strictly better priority takes
+ * the seats and blocks of worse ones.
+ *
+ * Pages of WINDOW groups are taken when the tokens that are written to them are planned, and given
+ * up when the step lands whose rows were the last to see them. A sequence is admitted if what it
+ * and the others need of them while they generate is there; each running sequence then has the page
+ * of its next token in 1, and chunks are cut to what is left.
  *
  * A step may be planned while the one before it runs: its sequences then have a pending token,
  * whose place is known and value is not. Nothing is planned for a sequence that is held
  * (sl_seq_held). As steps run in order, pages given back while a step runs may be handed out at
- * once.
+ * once; but a row that may be taken back is computed again, so only what landed is passed by.
  *
  * Progress: only worse sequences are preempted for a better one, so the best running sequence is
  * never preempted; alone it always fits, because sl_sched_limit bounds a sequence's length by the
- * pool. What is waiting is therefore reached after finitely many steps.
+ * number of blocks, and a WINDOW group has sl_group_least pages, of which no chunk takes the last.
+ * What is waiting is therefore reached after finitely many steps.
  *
  * Engine thread only; nothing is allocated after init; no errors, only asserts, after init.
  */
@@ -54,28 +60,30 @@ struct sl_sched {
     struct sl_work work; /* of the step */
     double limit_s;      /* of the step; 0: none */
     struct sl_cost cost; /* of steps; the owner tells it what they took */
-    int32_t n_short; /* pages that the best waiting sequence lacked, or running ones soon will */
+    int32_t n_short; /* blocks that the best waiting sequence lacked, or running ones soon will */
     uint64_t n_preemptions;
-    uint64_t n_stops;       /* how often a sequence stopped running */
-    int32_t *expected_refs; /* [n_pages], for sl_sched_check */
+    uint64_t n_stops;  /* how often a sequence stopped running */
+    int32_t *expected; /* [1 + n_groups, n_nodes], for sl_sched_check */
 };
 
 SL_MUST_CHECK int sl_sched_init(struct sl_sched *s, const struct sl_sched_config *cfg,
                                 struct sl_kv *kv, struct sl_error *err);
 void sl_sched_deinit(struct sl_sched *s);
 
-/* Most tokens (prompt and generated) a sequence may have so that it fits the pool alone. */
+/* Most tokens (prompt and generated) a sequence may have so that it fits the cache alone. */
 int64_t sl_sched_limit(const struct sl_sched *s);
 void sl_sched_add(struct sl_sched *s, struct sl_seq *seq);
-/* Ends a sequence wherever it is. forget: its pages are not to be reused (failed step). */
+/* Ends a sequence wherever it is. forget: its blocks are not to be reused (failed step). */
 void sl_sched_finish(struct sl_sched *s, struct sl_seq *seq, bool forget);
-/* A step that computed seq cannot be trusted: if it is running, it gives back its pages, which are
+/* A step that computed seq cannot be trusted: if it is running, it gives back its blocks, which are
  * not to be reused, and waits to be recomputed. */
 void sl_sched_requeue(struct sl_sched *s, struct sl_seq *seq);
 /* A waiting sequence comes before every other priority from now on. */
 void sl_sched_raise(struct sl_sched *s, struct sl_seq *seq);
 /* Can seq run beside what runs, as far as adapters are concerned? */
 bool sl_sched_adapter_fits(const struct sl_sched *s, const struct sl_seq *seq);
+/* As far as pages of WINDOW groups are concerned? */
+bool sl_sched_windows_fit(const struct sl_sched *s, const struct sl_seq *seq);
 /* Fills plan. n_plan is 0 only when nothing is running or waiting, or everything that could be
  * planned is held. */
 void sl_sched_plan(struct sl_sched *s);
@@ -84,12 +92,13 @@ void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq);
 /* The last n tokens computed are not those of the text, or no token was chosen behind them: their
  * places are computed again later. */
 void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq, int32_t n);
-/* The first n_done tokens were computed and their logits are good: puts the pages they fill into
- * the prefix tree. */
+/* The first n_done tokens were computed, their logits are good and none of them is taken back any
+ * more: puts the blocks they fill into the prefix tree, and gives up the pages that only they saw.
+ */
 void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done);
 
-/* An attempt to admit that failed for want of pages need not be repeated before this changes: a
- * page lost its last owner, or there is one sequence less to keep a page free for. Never 0. */
+/* An attempt to admit that failed for want of blocks need not be repeated before this changes: a
+ * node lost its last owner, or there is one sequence less to keep one free for. Never 0. */
 static inline uint64_t sl_sched_room(const struct sl_sched *s)
 {
     return s->kv->n_releases + s->n_stops + 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * seq.h - one sequence as the scheduler sees it: tokens known, tokens whose KV exists, pages.
+ * seq.h - one sequence as the scheduler sees it: tokens known, tokens whose KV exists, its blocks.
  *
  * Embedded in the engine's request, which owns all memory the pointers name and sizes it when the
  * request is submitted. From sl_sched_add until it is finished, only the engine thread touches it.
@@ -24,22 +24,21 @@ struct sl_seq {
      * where something else was chosen. Only where that is all there is to compute. */
     const int32_t *drafts;
     int32_t n_drafted;
-    int32_t *pages;  /* room for every token the sequence may ever have */
     int32_t max_out; /* tokens it may ever generate */
     const struct sl_kv_ns *ns;
     uint64_t adapter; /* its id, 0: none; only so many run at once (struct sl_sched_config) */
     bool waits;       /* nothing is to be planned: what its next token is chosen by is not there */
     bool holds;       /* nothing is to be planned before what is pending has landed */
-    bool publish;     /* its full pages may be found by others */
+    bool publish;     /* its complete blocks may be found by others */
     bool all_logits;  /* every prompt position's logits are wanted, so cached ones do not help */
 
     /* the scheduler's */
     enum sl_seq_state state;
-    int32_t n_pages;     /* held: pages[0..n_pages) */
-    int32_t n_published; /* of them, in the prefix tree */
-    int32_t n_computed;  /* tokens whose KV is in those pages */
-    int32_t n_step;      /* tokens of the planned step */
-    int32_t n_cached;    /* tokens found in the cache when first admitted, -1 before */
+    struct sl_kv_blocks blocks; /* held; its arrays are the owner's */
+    int32_t n_published;        /* of them, in the prefix tree */
+    int32_t n_computed;         /* tokens whose KV is in their pages */
+    int32_t n_step;             /* tokens of the planned step */
+    int32_t n_cached;           /* tokens found in the cache when first admitted, -1 before */
     int32_t n_preempted;
     int32_t n_pending;   /* tokens that steps in flight choose, 0 or 1 when planning; the owner's */
     int32_t pending_row; /* the last one's row of logits; the owner's */

@@ -37,7 +37,7 @@ static void check_prompt_logprobs(struct world *w, const struct client *cl)
         struct sl_logprob lp;
         struct sl_top_logprob top[SL_MAX_LOGPROBS];
         h = hash_token(h, o->prompt[i - 1], i - 1);
-        make_row(w, h, row);
+        make_row(w, oracle_hash(w, o, &o->seqs[0], h, i - 1), row);
         if (!sl_logprobs(row, w->cfg.n_vocab, o->prompt[i], k, &lp, top))
             violation(w, "prompt row %d holds no number, but the request went on", i);
         if (t[i].id != o->prompt[i] || t[i].rank != lp.rank ||

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * sim_device.h - a device that computes nothing.
  *
- * It stores each token with its position in the page and slot the block table names. For a row of
- * logits it hashes everything it reads back through the table, from position 0 on, and makes the
- * logits from the hash. A page that is wrong, stale, freed too early, shared by mistake or only
- * half computed therefore changes the answer. The oracle makes the same logits from the request's
+ * It stores each token with its position in the page and slot that the block table of each group
+ * names. For a row of logits it hashes everything it reads back through the tables, from position
+ * 0 on, or what a window lets the row see, and makes the logits from the hashes. A page that is
+ * wrong, stale, freed too early, shared by mistake or only half computed therefore changes the
+ * answer. The oracle makes the same logits from the request's
  * own tokens and knows nothing of pages.
  */
 #ifndef SL_TESTS_SIM_DEVICE_H
@@ -32,6 +33,27 @@ static void make_row(const struct world *w, uint64_t hash, float *row)
         row[hash % (uint64_t)w->cfg.n_vocab] = NAN;
 }
 
+/* The first position that a row at pos sees. */
+static int32_t seen_from(int32_t window, int32_t pos)
+{
+    return window > 0 && pos >= window ? pos - window + 1 : 0;
+}
+
+static void write_token(struct world *w, const struct sl_batch *b, const struct sl_span *s,
+                        int32_t j, int32_t space)
+{
+    int32_t bs = w->cfg.block_size, pos = s->pos + j;
+    for (int32_t g = 0; g < w->n_stores; g++) {
+        struct store *st = &w->stores[g];
+        int32_t page = sl_batch_tables(b, g)[s->table_idx + pos / bs];
+        if (page < 0 || page >= st->n_pages)
+            violation(w, "block table %d names page %d", g, page);
+        st->token[page * bs + pos % bs] = b->tokens[s->first + j];
+        st->pos[page * bs + pos % bs] = pos;
+        st->space[page] = space;
+    }
+}
+
 static void write_span(struct world *w, const struct sl_batch *b, const struct sl_span *s)
 {
     int32_t bs = w->cfg.block_size;
@@ -40,34 +62,46 @@ static void write_span(struct world *w, const struct sl_batch *b, const struct s
     if (s->pos + s->n >= seq->n_prompt + seq->max_out)
         violation(w, "the last token is computed, though nothing follows it");
     for (int32_t j = 0; j < s->n; j++) {
-        int32_t pos = s->pos + j, page = b->block_tables[s->table_idx + pos / bs];
+        int32_t pos = s->pos + j, node = seq->blocks.nodes[pos / bs];
         if (b->positions[s->first + j] != pos)
             violation(w, "token %d of a span has position %d, not %d", j,
                       b->positions[s->first + j], pos);
-        if (page < 0 || page >= w->cfg.n_pages)
-            violation(w, "block table names page %d", page);
-        if (w->eng->kv.tree.nodes[page].in_tree)
-            violation(w, "I8: page %d of the prefix tree is written", page);
-        w->page_token[page * bs + pos % bs] = b->tokens[s->first + j];
-        w->page_pos[page * bs + pos % bs] = pos;
-        w->page_space[page] = space;
+        if (w->eng->kv.tree.nodes[node].in_tree)
+            violation(w, "I8: node %d of the prefix tree is written", node);
+        write_token(w, b, s, j, space);
     }
 }
 
 static uint64_t read_back(const struct world *w, const struct sl_batch *b, const struct sl_span *s,
-                          int32_t pos)
+                          int32_t g, int32_t pos)
 {
     int32_t bs = w->cfg.block_size;
-    const int32_t *table = b->block_tables + s->table_idx;
+    const struct store *st = &w->stores[g];
+    const int32_t *table = sl_batch_tables(b, g) + s->table_idx;
     int32_t space = space_of(w, sl_rseq_of(w->eng->sched.plan[s - b->spans]));
     uint64_t h = w->hash_key;
-    for (int32_t p = 0; p <= pos; p++) {
+    for (int32_t p = seen_from(st->window, pos); p <= pos; p++) {
         int32_t page = table[p / bs], at = page * bs + p % bs;
-        if (w->page_space[page] != space && w->page_space[page] != 0 && space != 0)
-            violation(w, "a page of tenant and salt %d is read by %d", w->page_space[page], space);
-        h = hash_token(h, w->page_token[at], w->page_pos[at]);
+        if (page < 0 || page >= st->n_pages)
+            violation(w, "page %d of group %d is read at position %d of %d", page, g, p, pos);
+        if (st->space[page] != space && st->space[page] != 0 && space != 0)
+            violation(w, "a page of tenant and salt %d is read by %d", st->space[page], space);
+        h = hash_token(h, st->token[at], st->pos[at]);
     }
     return h;
+}
+
+/* What a row's logits are made from: what each group lets it see. */
+static uint64_t join_hash(uint64_t all, uint64_t windowed)
+{
+    return sl_mix64(all + 0x9E3779B97F4A7C15u) ^ windowed;
+}
+
+static uint64_t row_hash(const struct world *w, const struct sl_batch *b, const struct sl_span *s,
+                         int32_t pos)
+{
+    uint64_t h = read_back(w, b, s, 0, pos);
+    return w->n_stores > 1 ? join_hash(h, read_back(w, b, s, 1, pos)) : h;
 }
 
 /* What the plan must be like, seen from the device. */
@@ -98,7 +132,8 @@ static void check_plan(struct world *w, const struct sl_batch *b)
     if (best != NULL && !sl_seq_held(best) && s->n_preemptions == w->n_preemptions &&
         s->n_running < w->cfg.max_seqs && s->n_plan_tokens < w->cfg.max_tokens &&
         sl_kv_n_available(s->kv) >=
-            SL_CEIL_DIV(sl_seq_n_tokens(best), w->cfg.block_size) + s->n_running)
+            SL_CEIL_DIV(sl_seq_n_tokens(best), w->cfg.block_size) + s->n_running &&
+        sl_sched_windows_fit(s, best))
         violation(w, "I6: a sequence waits although seats, tokens and %d pages are free",
                   sl_kv_n_available(s->kv));
     w->n_preemptions = s->n_preemptions;
@@ -127,20 +162,26 @@ static void hang(struct world *w)
     w->hang_s = 0;
 }
 
+static void spoil(struct world *w, const struct sl_batch *b, const struct sl_span *s, int32_t g)
+{
+    int32_t bs = w->cfg.block_size;
+    for (int32_t p = 0; p < SL_CEIL_DIV(s->pos + s->n, bs); p++) {
+        int32_t page = sl_batch_tables(b, g)[s->table_idx + p];
+        for (int32_t j = 0; page >= 0 && j < bs && w->eng->kv.groups[g].pool.refs[page] == 1; j++)
+            w->stores[g].token[page * bs + j] = -7;
+    }
+}
+
 /* The step fails half way: pages that only its sequences hold are garbage now, those found in the
  * cache included, and nobody may read them again. */
 static int fail_the_step(struct world *w, const struct sl_batch *b, struct sl_error *err)
 {
-    int32_t bs = w->cfg.block_size;
     w->fail_steps -= w->fail_steps > 0;
     w->failed_turn = w->n_turns_engine;
     total.step_faults++;
     for (int32_t i = 0; i < b->n_spans; i++)
-        for (int32_t p = 0; p < SL_CEIL_DIV(b->spans[i].pos + b->spans[i].n, bs); p++) {
-            int32_t page = b->block_tables[b->spans[i].table_idx + p];
-            for (int32_t j = 0; j < bs && w->eng->kv.pool.refs[page] == 1; j++)
-                w->page_token[page * bs + j] = -7;
-        }
+        for (int32_t g = 0; g < w->n_stores; g++)
+            spoil(w, b, &b->spans[i], g);
     say("  the step fails with %d\n", w->dead ? SL_EDEVICE : w->fail_code);
     return sl_fail(err, w->dead ? SL_EDEVICE : w->fail_code, "simulated fault");
 }
@@ -170,7 +211,7 @@ static int device_step(void *ctx, const struct sl_batch *b, const float **logits
         while (at >= b->spans[i].first + b->spans[i].n)
             i++;
         const struct sl_span *s = &b->spans[i];
-        make_row(w, read_back(w, b, s, s->pos + at - s->first), w->rows + r * w->cfg.n_vocab);
+        make_row(w, row_hash(w, b, s, s->pos + at - s->first), w->rows + r * w->cfg.n_vocab);
     }
     *logits = w->rows;
     return w->fail_steps > 0 || w->dead ? fail_the_step(w, b, err) : 0;

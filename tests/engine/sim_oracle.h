@@ -312,6 +312,18 @@ static int32_t ruled_out(const struct oracle *o, const struct oracle_seq *s, boo
     return n;
 }
 
+/* What the row at pos is made from: all tokens up to there (hash), or those in a window. */
+static uint64_t oracle_hash(const struct world *w, const struct oracle *o,
+                            const struct oracle_seq *s, uint64_t hash, int32_t pos)
+{
+    uint64_t h = w->hash_key;
+    if (w->cfg.window == 0)
+        return hash;
+    for (int32_t p = seen_from(w->cfg.window, pos); p <= pos; p++)
+        h = hash_token(h, p < o->desc.n_prompt ? o->prompt[p] : s->tokens[p - o->desc.n_prompt], p);
+    return w->cfg.no_full ? h : join_hash(hash, h);
+}
+
 /* The token that must come next, -1: the row holds no number, or nothing may come. */
 static int32_t oracle_token(struct world *w, const struct oracle *o, const struct oracle_seq *s,
                             float *row)
@@ -323,7 +335,7 @@ static int32_t oracle_token(struct world *w, const struct oracle *o, const struc
         return forced;
     if (forced >= 0)
         only[forced / 32] = 1u << (forced & 31);
-    make_row(w, s->hash, row);
+    make_row(w, oracle_hash(w, o, s, s->hash, o->desc.n_prompt + s->n - 1), row);
     bool ban = s->n < p->min_tokens;
     int32_t out[CLIENT_STOPS + MAX_SIM_BAD], n_out = ruled_out(o, s, ban, out);
     struct sl_sample_args args = {.logits = row,

@@ -100,6 +100,20 @@ static void draw_drafts(struct config *c, uint64_t seed)
     c->max_tokens += between(&r, 1, 24);
 }
 
+/* Layers with a window, in some worlds: likewise from numbers of their own. */
+static void draw_window(struct config *c, uint64_t seed)
+{
+    struct sl_rng r = {.seed = seed ^ 0x77696e646f77u};
+    if (!chance(&r, 40))
+        return;
+    c->window = between(&r, 1, chance(&r, 70) ? 3 * c->block_size + 2 : c->max_len);
+    c->no_full = chance(&r, 30);
+    const struct sl_kv_group_config g = {.kind = SL_GROUP_WINDOW, .window = c->window};
+    const int32_t least = sl_group_least(&g, c->n_pages, c->block_size);
+    int32_t more = least < c->n_pages ? below(&r, SL_MIN(c->n_pages, 4 * least) - least + 1) : 0;
+    c->window_pages = chance(&r, 15) ? c->n_pages : SL_MIN(least + more, c->n_pages);
+}
+
 static void draw_plan(struct world *w)
 {
     struct sl_rng r = {.seed = w->seed_no};
@@ -108,6 +122,7 @@ static void draw_plan(struct world *w)
     draw_masks(c, w->seed_no);
     draw_engine(c, &r);
     draw_drafts(c, w->seed_no);
+    draw_window(c, w->seed_no);
     draw_server(c, &r);
     c->http = chance(&r, 40);
     draw_kinds(c, &r, weights);
@@ -137,6 +152,9 @@ static void print_plan(const struct world *w)
            c->caching, c->salts, c->late, c->sampling, c->penalties, c->stops, c->nan_every,
            c->engine_late_pct, c->watchdog_s, c->constrain_every, c->mask_late_pct, c->token_rules,
            c->n_drafts, c->draft_wrong_pct);
+    if (c->window > 0)
+        printf("a window of %d: %d pages%s\n", c->window, c->window_pages,
+               c->no_full ? ", of all layers" : "");
     if (c->http)
         printf("http: %d connections, ms: header %d body %d idle %d write %d request %d ping %d "
                "shutdown %d; io noise %d %%, socket %d bytes, %d keys, held %llu, body %llu, %d "

@@ -74,6 +74,8 @@ struct act {
 
 struct config {
     int32_t n_vocab, n_pages, block_size, max_seqs, max_tokens, extra_rows, max_len, max_queued;
+    int32_t window, window_pages; /* a group of layers with a window; 0: there is none */
+    bool no_full;                 /* and no other */
     int32_t n_priorities, max_n, nan_every, engine_late_pct, max_wait_ms, watchdog_s;
     int32_t mask_late_pct, constrain_every; /* one request of so many */
     bool token_rules;                       /* bad_words, allowed_token_ids */
@@ -137,8 +139,11 @@ struct world {
     uint64_t calm_turn;
 
     /* device */
-    int32_t *page_token, *page_pos; /* [n_pages, block_size] */
-    int32_t *page_space;            /* [n_pages] tenant and salt of who wrote it */
+    struct store {                    /* the pages of a group */
+        int32_t window, n_pages;      /* window 0: none */
+        int32_t *token, *pos, *space; /* [n_pages, block_size] twice; [n_pages] who wrote it */
+    } stores[2];
+    int32_t n_stores;
     float *rows;
     struct late_runner late;
     struct sl_host_runner *host;
@@ -174,6 +179,7 @@ struct totals {
     uint64_t steps, preemptions, hits, tokens, overlaps, http, http_ok, http_refused, http_cut;
     uint64_t alloc_faults, step_faults, stalls, raised, halves, late_masks, forced;
     uint64_t drafted, accepted;
+    uint64_t window_evictions;
 };
 
 static struct world *sim; /* the world that is alive */

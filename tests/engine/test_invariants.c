@@ -79,15 +79,23 @@ static void every_invariant_is_named(void **state)
     assert_int_equal(s->n_published, 3);
     whole(&g);
 
-    BROKEN(kv->pool.refs[s->pages[0]], 9, "I1: page");
-    BROKEN(kv->pool.n_free, kv->pool.n_free - 1, "I1: ");
-    BROKEN(kv->pool.free_list[0], s->pages[0], "I1: place 0 of the free list");
-    BROKEN(kv->pool.is_free[s->pages[2]], 1, "I1: ");
-    BROKEN(kv->tree.nodes[s->pages[0]].n_children, 5, "counts 5 children");
-    BROKEN(s->pages[2], s->pages[1], "I8: page");
-    BROKEN(s->pages[2], 999, "names page 999 of 64");
-    BROKEN(s->n_pages, s->n_pages - 1, "I1: ");
-    BROKEN(w->n_pages, 1, "I1: sequence 3.0 in state 1 holds 1 pages");
+    const int32_t *nodes = s->blocks.nodes, *pages = s->blocks.pages[0];
+    struct sl_id_pool *pool = &kv->groups[0].pool;
+    BROKEN(kv->nodes.refs[nodes[0]], 9, "I1: node");
+    BROKEN(kv->nodes.n_free, kv->nodes.n_free - 1, "I1: ");
+    BROKEN(kv->nodes.free_list[0], nodes[0], "I1: place 0 of the free list");
+    BROKEN(kv->nodes.is_free[nodes[2]], 1, "I1: ");
+    BROKEN(pool->refs[pages[0]], 9, "I1: page");
+    BROKEN(pool->n_free, pool->n_free - 1, "I1: ");
+    BROKEN(pool->free_list[0], pages[0], "I1: place 0 of the free list");
+    BROKEN(pool->is_free[pages[2]], 1, "I1: ");
+    BROKEN(kv->groups[0].slots[nodes[1]].page, pages[2], "names page");
+    BROKEN(kv->tree.nodes[nodes[0]].n_children, 5, "counts 5 children");
+    BROKEN(s->blocks.nodes[2], nodes[1], "I8: node");
+    BROKEN(s->blocks.nodes[2], 999, "names node 999 of 64");
+    BROKEN(s->blocks.n, s->blocks.n - 1, "I1: ");
+    BROKEN(s->blocks.first[0], 1, "I12: sequence 1.0 holds pages of group 0 from block 1 on");
+    BROKEN(w->blocks.n, 1, "I1: sequence 3.0 in state 1 holds 1 blocks");
     BROKEN(s->state, SL_SEQ_FINISHED, "I3: sequence 1.0 is in state 3");
     BROKEN(a->n_ended, 1, "I3: 0 of 2 sequences");
     BROKEN(eng->stats.finished[SL_FINISH_STOP], 1, "I3: 5 sequences were accepted");
@@ -101,12 +109,12 @@ static void every_invariant_is_named(void **state)
     BROKEN(s->n_computed, sl_seq_n_tokens(s), "I7: sequence 1.0");
     BROKEN(s->n_pending, 1, "I7: ");
     BROKEN(eng->n_flights, 2, "I7: 2 steps in flight");
-    BROKEN(s->n_published, 1, "I8: page");
-    BROKEN(kv->tree.nodes[s->pages[1]].parent, SL_NO_PAGE, "I8: page");
-    BROKEN(kv->tree.nodes[s->pages[1]].in_tree, false, "I8: page");
+    BROKEN(s->n_published, 1, "I8: node");
+    BROKEN(kv->tree.nodes[nodes[1]].parent, SL_NO_NODE, "I8: node");
+    BROKEN(kv->tree.nodes[nodes[1]].in_tree, false, "I8: node");
     BROKEN(kv->tree.n_in_tree, kv->tree.n_in_tree + 1, "I8: ");
-    BROKEN(kv->tree.tokens[s->pages[0] * 4 + 1], 3, "I9: page");
-    BROKEN(kv->tree.lru_head, s->pages[0], "I1: the list of cached pages");
+    BROKEN(kv->tree.tokens[nodes[0] * 4 + 1], 3, "I9: node");
+    BROKEN(kv->tree.lru.head, nodes[0], "I1: the list of cached nodes");
 
     struct sl_request *reqs[] = {a, b, c};
     for (int i = 0; i < 3; i++)
@@ -137,7 +145,7 @@ static void steps_in_flight_are_watched(void **state)
     BROKEN(f->seqs[0].n_picks, 0,
            "I7: sequence 1.0 waits for 1 tokens, steps in flight choose 0");
     BROKEN(f->seqs[0].pos, 30, "I8: ");
-    BROKEN(f->tables[f->spans[0].table_idx + f->seqs[0].pos / 4], 60,
+    BROKEN(f->tables[f->spans[0].table_idx + f->seqs[0].pos / 4], 7,
            "I10: a step in flight writes");
     BROKEN(s->n_pending, 0, "I7: ");
     sl_request_release(a);
@@ -171,7 +179,7 @@ static int32_t run_one(struct rig *g)
     return outs[0].finish == SL_FINISH_LENGTH ? outs[0].n : -1;
 }
 
-/* A page that nobody holds and nothing finds: the server goes on, without it if need be. */
+/* A block that nobody holds and nothing finds: the server goes on, without it if need be. */
 static void a_lost_page_is_found_when_idle(void **state)
 {
     (void)state;
@@ -182,9 +190,11 @@ static void a_lost_page_is_found_when_idle(void **state)
     sl_sys = &sys;
     start(&g);
     assert_int_equal(run_one(&g), 20);
-    assert_int_not_equal(sl_kv_take(&g.eng->kv, SL_EVICT_PROMPT), SL_NO_PAGE); /* lost */
+    int32_t node, page;
+    struct sl_kv_blocks lost = {.nodes = &node, .pages = {&page}};
+    assert_true(sl_kv_take(&g.eng->kv, &lost, SL_EVICT_PROMPT));
     assert_int_equal(run_one(&g), 20);
-    assert_non_null(strstr(log_text, "I2: nothing runs, but of 64 pages"));
+    assert_non_null(strstr(log_text, "I2: nothing runs, but of 64 nodes"));
     sl_engine_stats(g.eng, &s);
     assert_int_equal(s.invariant_violations, 1);
     assert_int_equal(s.n_pages_free, 64);

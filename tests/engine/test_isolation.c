@@ -87,7 +87,7 @@ static void poison_row(struct poisoner *p, int poison, int32_t pos, float *row)
 /* All of a page, also what was not written yet: whoever gets it next finds NaN there. */
 static void poison_pages(struct poisoner *p, const struct sl_batch *b, const struct sl_span *s)
 {
-    size_t n_bytes = sl_kv_page_bytes(&p->rig.kv);
+    size_t n_bytes = p->rig.kv.groups[0].page_bytes; /* there is one group */
     for (int32_t i = 0; i < SL_CEIL_DIV(s->pos + s->n, BLOCK); i++) {
         memset(p->rig.pool + (size_t)b->block_tables[s->table_idx + i] * n_bytes, 0xFF, n_bytes);
         p->n_pages++;

@@ -209,8 +209,8 @@ static void open_device(struct world *w, struct device *d, int32_t page_bytes, i
     assert_non_null(d->page_token);
     for (int32_t page = 0; page < n_pages; page++)
         discard(d, page);
-    if (sl_share_open(&w->budget, (uint64_t)page_bytes, SL_CEIL_DIV(len, BLOCK), &d->share, &err) !=
-        0)
+    if (sl_share_open(&w->budget, 0, (uint64_t)page_bytes, SL_CEIL_DIV(len, BLOCK), &d->share,
+                      &err) != 0)
         fail_msg("%s", err.msg);
     struct sl_engine_parts p = {.info = {.model_path = "sim",
                                          .n_vocab = VOCAB,
@@ -508,10 +508,10 @@ static void test_floors_must_fit(void **state)
     struct sl_error err;
     (void)state;
     sl_budget_init(&b, 100);
-    assert_int_equal(sl_share_open(&b, 10, 6, &one, &err), 0);
-    assert_int_equal(sl_share_open(&b, 10, 5, &two, &err), SL_EINVAL);
+    assert_int_equal(sl_share_open(&b, 0, 10, 6, &one, &err), 0);
+    assert_int_equal(sl_share_open(&b, 0, 10, 5, &two, &err), SL_EINVAL);
     assert_non_null(strstr(err.msg, "leave 40"));
-    assert_int_equal(sl_share_open(&b, 10, 4, &two, &err), 0);
+    assert_int_equal(sl_share_open(&b, 0, 10, 4, &two, &err), 0);
     assert_int_equal(sl_share_take(one, 7, 7), 0); /* the other's floor stays */
     assert_int_equal(sl_share_take(one, 0, 7), 6);
     assert_int_equal(sl_share_take(two, 4, 4), 4);
@@ -540,9 +540,9 @@ static void test_relief_is_told(void **state)
     struct sl_error err;
     int n_wakes = 0;
     sl_budget_init(&b, 15);
-    assert_int_equal(sl_share_open(&b, 1, 1, &shorty, &err), 0);
-    assert_int_equal(sl_share_open(&b, 1, 1, &big, &err), 0);
-    assert_int_equal(sl_share_open(&b, 1, 1, &giver, &err), 0);
+    assert_int_equal(sl_share_open(&b, 0, 1, 1, &shorty, &err), 0);
+    assert_int_equal(sl_share_open(&b, 0, 1, 1, &big, &err), 0);
+    assert_int_equal(sl_share_open(&b, 0, 1, 1, &giver, &err), 0);
     sl_share_set_wake(big, count_wake, &n_wakes);
     assert_int_equal(sl_share_take(big, 6, 6), 6);
     assert_int_equal(sl_share_take(giver, 6, 6), 6);

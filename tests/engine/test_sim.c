@@ -294,16 +294,38 @@ static void serve(struct world *w)
 
 /* ------------------------------------------------------------------ one seed */
 
+static void open_store(struct world *w, int32_t window, int32_t n_pages)
+{
+    size_t n_slots = (size_t)n_pages * (size_t)w->cfg.block_size;
+    struct store *st = &w->stores[w->n_stores++];
+    *st = (struct store){.window = window,
+                         .n_pages = n_pages,
+                         .token = calloc(n_slots, sizeof *st->token),
+                         .pos = calloc(n_slots, sizeof *st->pos),
+                         .space = calloc((size_t)n_pages, sizeof *st->space)};
+    if (st->token == NULL || st->pos == NULL || st->space == NULL)
+        violation(w, "no memory");
+}
+
+static void open_stores(struct world *w, struct sl_model_info *info)
+{
+    w->n_stores = 0;
+    if (!w->cfg.no_full)
+        open_store(w, 0, w->cfg.n_pages);
+    if (w->cfg.window > 0)
+        open_store(w, w->cfg.window, w->cfg.window_pages);
+    info->n_kv_groups = w->n_stores;
+    for (int32_t g = 0; g < w->n_stores; g++)
+        info->kv_groups[g] = (struct sl_kv_group_info){.window = w->stores[g].window,
+                                                       .n_pages = w->stores[g].n_pages};
+}
+
 static void start_world(struct world *w)
 {
     static const int32_t eos[] = {EOS_ID};
     const struct config *c = &w->cfg;
     struct sl_rng r = {.seed = ~w->seed_no};
     struct sl_error err;
-    size_t n_slots = (size_t)c->n_pages * (size_t)c->block_size;
-    w->page_token = calloc(n_slots, sizeof *w->page_token);
-    w->page_pos = calloc(n_slots, sizeof *w->page_pos);
-    w->page_space = calloc((size_t)c->n_pages, sizeof *w->page_space);
     w->rows = calloc((size_t)(c->max_seqs + c->extra_rows), (size_t)c->n_vocab * sizeof *w->rows);
     for (int32_t b = 0; b < N_BASES; b++)
         for (int32_t i = 0; i < MAX_LEN; i++)
@@ -330,6 +352,7 @@ static void start_world(struct world *w)
         .no_thread = true,
         .seed = sl_rng_next(&r) | 1,
     };
+    open_stores(w, &parts.info);
     const struct sl_host_model m = {.ctx = w, .n_vocab = c->n_vocab, .forward = device_step};
     const int32_t n_rows = c->max_seqs + c->extra_rows;
     int rc = 0;
@@ -339,8 +362,7 @@ static void start_world(struct world *w)
         sl_host_runner_use(w->host, &parts.runner);
     parts.runner.progress = device_progress;
     sl_sampling_default(&parts.sampling);
-    if (rc != 0 || w->page_token == NULL || w->page_pos == NULL || w->rows == NULL ||
-        w->page_space == NULL || sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
+    if (rc != 0 || w->rows == NULL || sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
         sl_engine_start(&parts, &w->eng, &err) != 0)
         violation(w, "the engine does not start");
     if (c->n_drafts > 0)
@@ -366,6 +388,10 @@ static void check_drained(struct world *w)
     if (s.n_pages_free + s.n_pages_cached != w->cfg.n_pages)
         violation(w, "I2: drained, but %d free and %d cached pages of %d", s.n_pages_free,
                   s.n_pages_cached, w->cfg.n_pages);
+    for (int32_t g = 0; g < w->n_stores; g++)
+        if (s.kv_groups[g].n_free + s.kv_groups[g].n_cached != w->stores[g].n_pages)
+            violation(w, "I2: drained, but %d free and %d cached pages of %d in group %d",
+                      s.kv_groups[g].n_free, s.kv_groups[g].n_cached, w->stores[g].n_pages, g);
     if (!w->cfg.caching && s.n_pages_cached != 0)
         violation(w, "I2: pages stay cached without prefix caching");
     if (s.step_mallocs != 0 || s.invariant_violations != 0)
@@ -376,6 +402,8 @@ static void check_drained(struct world *w)
             violation(w, "statistics lost an end");
     total.steps += w->n_steps;
     total.preemptions += s.preemptions;
+    for (int32_t g = 0; g < w->n_stores; g++)
+        total.window_evictions += s.kv_groups[g].n_evicted;
     total.stalls += s.watchdog_stalls;
     total.late_masks += s.grammar_late;
     total.drafted += s.n_draft_tokens;
@@ -400,9 +428,11 @@ static void stop_world(struct world *w)
     if (n != 0)
         violation(w, "%d descriptors are left", n);
     free(w->rows);
-    free(w->page_space);
-    free(w->page_pos);
-    free(w->page_token);
+    for (int32_t g = 0; g < w->n_stores; g++) {
+        free(w->stores[g].space);
+        free(w->stores[g].pos);
+        free(w->stores[g].token);
+    }
 }
 
 static void draw_world(struct world *w, uint64_t seed, struct sl_tokenizer *tok,
@@ -453,21 +483,22 @@ static bool number_arg(const char *s, uint64_t *out)
 
 static void say_totals(uint64_t first, uint64_t n_seeds)
 {
-    say("%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
+    say("%llu pages of windows evicted alone; "
+        "%llu steps, %llu tokens, %llu preemptions, %llu prompt tokens from the cache, %llu steps "
         "planned ahead, %llu of them failed, %llu standstills found; tokens of %llu chosen in a "
         "second part, %llu masks late, %llu tokens forced, %llu of %llu drafted ones accepted\n"
         "%llu http requests: %llu answered by the oracle's tokens, %llu refused, %llu cut off; "
         "%llu "
         "allocations failed\n",
-        (unsigned long long)total.steps, (unsigned long long)total.tokens,
-        (unsigned long long)total.preemptions, (unsigned long long)total.hits,
-        (unsigned long long)total.overlaps, (unsigned long long)total.step_faults,
-        (unsigned long long)total.stalls, (unsigned long long)total.halves,
-        (unsigned long long)total.late_masks, (unsigned long long)total.forced,
-        (unsigned long long)total.accepted, (unsigned long long)total.drafted,
-        (unsigned long long)total.http, (unsigned long long)total.http_ok,
-        (unsigned long long)total.http_refused, (unsigned long long)total.http_cut,
-        (unsigned long long)total.alloc_faults);
+        (unsigned long long)total.window_evictions, (unsigned long long)total.steps,
+        (unsigned long long)total.tokens, (unsigned long long)total.preemptions,
+        (unsigned long long)total.hits, (unsigned long long)total.overlaps,
+        (unsigned long long)total.step_faults, (unsigned long long)total.stalls,
+        (unsigned long long)total.halves, (unsigned long long)total.late_masks,
+        (unsigned long long)total.forced, (unsigned long long)total.accepted,
+        (unsigned long long)total.drafted, (unsigned long long)total.http,
+        (unsigned long long)total.http_ok, (unsigned long long)total.http_refused,
+        (unsigned long long)total.http_cut, (unsigned long long)total.alloc_faults);
     printf("sim: %llu seeds from %llu on, 0 violations\n", (unsigned long long)n_seeds,
            (unsigned long long)first);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Pool and prefix tree against kv_model.h: sequences come, match, take, publish, give back their
- * last pages or all of them, are forgotten, the cache is cleared. Which pages they get, what is
- * cached and in which order it would go must agree after every operation.
+ * Nodes, pages and prefix tree against kv_model.h: sequences come, match, take, get pages for what
+ * they are about to compute, publish, pass by what they see no more, give back their last blocks or
+ * all of them, are forgotten, the cache is cleared. Which nodes they get, what is cached and in
+ * which order it would go must agree after every operation.
  */
 #include "kv_model.h"
 
@@ -11,8 +12,10 @@
 
 struct seq {
     bool used;
-    int32_t ns, n_tokens, n_pages, n_published;
-    int32_t tokens[MAX_BLOCKS * MAX_BLOCK], pages[MAX_BLOCKS];
+    int32_t ns, n_tokens, n_done, n_published; /* n_done: tokens that are computed */
+    int32_t tokens[MAX_BLOCKS * MAX_BLOCK];
+    struct model_blocks want;
+    struct real_blocks got;
 };
 
 struct rig {
@@ -46,53 +49,66 @@ static struct sl_kv_text text_of(struct rig *g, const struct seq *s)
 
 static void take(struct rig *g, struct seq *s)
 {
-    while (s->n_pages * g->m.block < s->n_tokens) {
-        int32_t page = model_take(&g->m);
-        SL_ASSERT(sl_kv_take(&g->kv, SL_EVICT_PROMPT) == page);
-        if (page == SL_NO_PAGE)
+    while (s->want.n * g->m.block < s->n_tokens) {
+        bool taken = model_take(&g->m, &s->want);
+        SL_ASSERT(sl_kv_take(&g->kv, &s->got.b, SL_EVICT_PROMPT) == taken);
+        if (!taken)
             return;
-        s->pages[s->n_pages++] = page;
     }
 }
 
 static void begin(struct rig *g, struct seq *s)
 {
-    int32_t want[MAX_BLOCKS];
     *s = (struct seq){.used = true, .ns = sl_input_below(&g->in, 3)};
     for (int32_t n = 1 + sl_input_below(&g->in, 4); n > 0; n--)
         append(g, s);
     struct sl_kv_ns ns = ns_of(s->ns);
     struct sl_kv_text text = text_of(g, s);
     int32_t most = s->n_tokens / g->m.block;
-    int32_t n = model_match(&g->m, s->ns, s->tokens, most, want);
-    s->n_pages = s->n_published = sl_kv_match(&g->kv, &ns, &text, most, s->pages);
-    SL_ASSERT(s->n_pages == n && memcmp(s->pages, want, (size_t)n * sizeof *want) == 0);
+    int32_t n = sl_kv_count(&g->kv, &ns, &text, most);
+    model_match(&g->m, s->ns, s->tokens, most, &s->want);
+    sl_kv_match(&g->kv, &ns, &text, most, real_begin(&s->got));
+    SL_ASSERT(s->want.n == n);
+    s->n_published = n;
+    s->n_done = n * g->m.block;
     take(g, s);
 }
 
-static void publish(struct rig *g, struct seq *s)
+/* Some tokens more are computed, and what they fill is published. */
+static void compute(struct rig *g, struct seq *s)
 {
-    int32_t idx = s->n_published, page;
-    if (idx >= s->n_pages || (idx + 1) * g->m.block > s->n_tokens)
+    int32_t most = s->want.n * g->m.block, bs = g->m.block;
+    int32_t end = s->n_done + 1 + sl_input_below(&g->in, 2 * bs);
+    most = most < s->n_tokens ? most : s->n_tokens;
+    end = end < most ? end : most;
+    if (end <= s->n_done)
         return;
+    int32_t n_blocks = (end + bs - 1) / bs;
+    bool room = model_cover(&g->m, &s->want, n_blocks);
+    SL_ASSERT(sl_kv_cover(&g->kv, &s->got.b, n_blocks) == room);
+    if (!room)
+        return;
+    s->n_done = end;
     struct sl_kv_ns ns = ns_of(s->ns);
-    struct sl_kv_text text = text_of(g, s);
-    page = s->pages[idx];
-    sl_kv_publish(&g->kv, &ns, &text, s->pages, idx);
-    int32_t got = s->pages[idx];
-    s->pages[idx] = page;
-    model_publish(&g->m, s->ns, s->tokens, s->pages, idx);
-    SL_ASSERT(s->pages[idx] == got);
-    s->n_published++;
+    for (; (s->n_published + 1) * bs <= s->n_done; s->n_published++) {
+        struct sl_kv_text text = text_of(g, s);
+        sl_kv_publish(&g->kv, &ns, &text, &s->got.b, s->n_published);
+        model_publish(&g->m, s->ns, s->tokens, &s->want, s->n_published);
+    }
+    if (sl_input_below(&g->in, 4) == 0)
+        return; /* a step behind it has not landed */
+    sl_kv_pass(&g->kv, &s->got.b, s->n_done);
+    model_pass(&g->m, &s->want, s->n_done);
 }
 
 static void give(struct rig *g, struct seq *s, int32_t keep, bool forget)
 {
-    sl_kv_give(&g->kv, s->pages + keep, s->n_pages - keep, forget);
-    model_give(&g->m, s->pages + keep, s->n_pages - keep, forget);
-    s->n_pages = keep;
-    s->n_published = SL_MIN(s->n_published, keep);
-    s->n_tokens = SL_MIN(s->n_tokens, keep * g->m.block);
+    sl_kv_give(&g->kv, &s->got.b, keep, forget);
+    model_give(&g->m, &s->want, keep, forget);
+    int32_t most = keep * g->m.block;
+    s->n_published = s->n_published < keep ? s->n_published : keep;
+    s->n_tokens = s->n_tokens < most ? s->n_tokens : most;
+    s->n_done = s->n_done < most ? s->n_done : most;
     s->used = keep > 0;
 }
 
@@ -107,50 +123,64 @@ static void operate(struct rig *g)
     } else if (!s->used) {
         begin(g, s);
     } else if (op % 8 < 4) {
-        publish(g, s);
+        compute(g, s);
     } else if (op % 8 < 6) {
         append(g, s);
         take(g, s);
     } else {
-        give(g, s, op % 8 == 6 ? 0 : sl_input_below(&g->in, s->n_pages + 1), op >= 48);
+        give(g, s, op % 8 == 6 ? 0 : sl_input_below(&g->in, s->want.n + 1), op >= 48);
     }
+}
+
+static void count_owned(const struct rig *g, const struct seq *s, int32_t *owners)
+{
+    for (int32_t i = 0; i < s->want.n; i++)
+        owners[s->want.nodes[i]]++;
+    for (int32_t k = 0; k < g->m.n_groups; k++)
+        for (int32_t i = s->want.first[k]; i < s->want.end[k]; i++)
+            owners[(1 + k) * g->m.n_nodes + s->want.nodes[i]]++;
 }
 
 /* The model after every operation, the walk through everything after every fourth. */
 static void check(struct rig *g)
 {
     model_compare(&g->m, &g->kv);
+    for (int32_t i = 0; i < N_SEQS; i++)
+        if (g->seqs[i].used)
+            model_compare_blocks(&g->m, &g->seqs[i].want, &g->seqs[i].got.b);
     if (g->n_checks++ % 4 != 0)
         return;
-    int32_t refs[MODEL_PAGES] = {0};
+    int32_t owners[(1 + MODEL_GROUPS) * MODEL_NODES] = {0};
     for (int32_t i = 0; i < N_SEQS; i++)
-        for (int32_t j = 0; j < g->seqs[i].n_pages; j++)
-            refs[g->seqs[i].pages[j]]++;
-    SL_ASSERT(sl_kv_check(&g->kv, refs, NULL) == 0);
+        count_owned(g, &g->seqs[i], owners);
+    SL_ASSERT(sl_kv_check(&g->kv, owners, NULL) == 0);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     struct rig g = {.in = {data, data + size}};
-    int32_t n_pages = 1 + sl_input_below(&g.in, MODEL_PAGES);
-    int32_t block = 1 + sl_input_below(&g.in, MAX_BLOCK);
-    bool keep = sl_input_below(&g.in, 4) != 0, reset = sl_input_flag(&g.in);
-    SL_ASSERT(sl_kv_init(&g.kv, n_pages, block, keep, sl_input_byte(&g.in), NULL) == 0);
-    model_init(&g.m, n_pages, block, keep);
+    struct sl_kv_config cfg;
+    model_init(&g.m, &g.in, &cfg);
+    bool reset = sl_input_flag(&g.in);
+    SL_ASSERT(sl_kv_init(&g.kv, &cfg, NULL) == 0);
+    for (int32_t i = 0; i < N_SEQS; i++)
+        real_begin(&g.seqs[i].got);
     for (check(&g); !sl_input_empty(&g.in); check(&g))
         operate(&g);
     for (int32_t i = 0; i < N_SEQS; i++)
         give(&g, &g.seqs[i], 0, false);
     g.n_checks = 0;
     check(&g);
-    SL_ASSERT(sl_kv_n_available(&g.kv) == n_pages);
-    for (int32_t i = 0, at = 0; i < n_pages; i += 3)
+    SL_ASSERT(sl_kv_n_available(&g.kv) == g.m.n_nodes);
+    for (int32_t i = 0, at = 0; i < g.m.n_nodes; i += 3)
         SL_ASSERT(sl_kv_check_idle(&g.kv, 3, &at, NULL) == 0);
     if (reset)
         sl_kv_reset(&g.kv);
     else
         sl_kv_clear(&g.kv);
-    SL_ASSERT(g.kv.pool.n_free == n_pages && g.kv.tree.n_in_tree == 0);
+    SL_ASSERT(g.kv.nodes.n_free == g.m.n_nodes && g.kv.tree.n_in_tree == 0);
+    for (int32_t k = 0; k < g.m.n_groups; k++)
+        SL_ASSERT(g.kv.groups[k].pool.n_free == g.m.group[k].n_pages);
     SL_ASSERT(sl_kv_check(&g.kv, NULL, NULL) == 0);
     sl_kv_deinit(&g.kv);
     return 0;

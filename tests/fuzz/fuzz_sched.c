@@ -8,13 +8,13 @@
 
 #define MAX_PROMPT 24
 #define MAX_OUT    12
-#define MAX_BLOCK  4
 
 _Static_assert(MAX_PROMPT + MAX_OUT <= MODEL_TOKENS, "texts of the model");
 
 struct item {
     struct sl_seq seq;
-    int32_t prompt[MAX_PROMPT], out[MAX_OUT], pages[MODEL_PAGES];
+    int32_t prompt[MAX_PROMPT], out[MAX_OUT];
+    struct real_blocks blocks;
     bool masked; /* what its next token is chosen by may come late */
 };
 
@@ -47,7 +47,7 @@ static void add(struct rig *g, int32_t i)
 {
     struct item *it = &g->items[i];
     int32_t how = sl_input_byte(&g->in), size = sl_input_byte(&g->in);
-    int32_t most = SL_MIN(g->kv.pool.n_pages * g->kv.block_size, MAX_PROMPT + MAX_OUT);
+    int32_t most = SL_MIN(g->kv.nodes.n_ids * g->kv.block_size, MAX_PROMPT + MAX_OUT);
     int32_t n_prompt = 1 + size % SL_MIN(MAX_PROMPT, most);
     int32_t max_out = 1 + size / 8 % MAX_OUT;
     if (n_prompt + max_out > most)
@@ -65,7 +65,7 @@ static void add(struct rig *g, int32_t i)
                               .prompt = it->prompt,
                               .n_prompt = n_prompt,
                               .out = it->out,
-                              .pages = it->pages,
+                              .blocks = *real_begin(&it->blocks),
                               .max_out = max_out,
                               .ns = &spaces[how / 16 % 2],
                               .publish = how / 64 % 4 != 0,
@@ -248,10 +248,10 @@ static void check(struct rig *g)
         const struct model_seq *mq = &g->m.seqs[i];
         if (mq->state == SL_SEQ_NEW)
             continue;
-        SL_ASSERT(q->state == mq->state && q->n_pages == mq->n_pages);
-        SL_ASSERT(q->n_published == mq->n_published && q->n_computed == mq->n_computed);
+        SL_ASSERT(q->state == mq->state && q->n_published == mq->n_published);
+        SL_ASSERT(q->n_computed == mq->n_computed);
         SL_ASSERT(q->n_cached == mq->n_cached && q->n_preempted == mq->n_preempted);
-        SL_ASSERT(memcmp(q->pages, mq->pages, (size_t)q->n_pages * sizeof *q->pages) == 0);
+        model_compare_blocks(&g->m.kv, &mq->b, &q->blocks);
     }
     model_compare(&g->m.kv, &g->kv);
     if (g->n_checks++ % 4 == 0) /* walks through everything */
@@ -291,17 +291,16 @@ static void operate(struct rig *g)
 
 static void rig_init(struct rig *g)
 {
-    int32_t n_pages = 1 + sl_input_below(&g->in, MODEL_PAGES);
-    int32_t block = 1 + sl_input_below(&g->in, MAX_BLOCK), how = sl_input_byte(&g->in);
+    struct sl_kv_config kv;
+    model_init(&g->m.kv, &g->in, &kv);
+    int32_t how = sl_input_byte(&g->in);
     struct sl_sched_config cfg = {.max_seqs = 1 + how % 4};
     cfg.max_tokens = cfg.max_seqs + how / 4 % 8;
     cfg.max_logits = cfg.max_seqs + how / 32 % 4;
     g->max_flights = 1 + how / 128;
-    bool keep = sl_input_below(&g->in, 4) != 0;
-    SL_ASSERT(sl_kv_init(&g->kv, n_pages, block, keep, 1, NULL) == 0);
+    SL_ASSERT(sl_kv_init(&g->kv, &kv, NULL) == 0);
     SL_ASSERT(sl_sched_init(&g->s, &cfg, &g->kv, NULL) == 0);
     g->m.cfg = cfg;
-    model_init(&g->m.kv, n_pages, block, keep);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -322,7 +321,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     g.n_checks = 0;
     check(&g);
-    SL_ASSERT(sl_kv_n_available(&g.kv) == g.kv.pool.n_pages);
+    SL_ASSERT(sl_kv_n_available(&g.kv) == g.kv.nodes.n_ids);
     sl_sched_deinit(&g.s);
     sl_kv_deinit(&g.kv);
     return 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * kv_model.h - what kv/kv.h promises, as plain arrays searched from end to end: every page of the
- * prefix cache knows its whole prefix, the least recently used one is found by a clock.
+ * kv_model.h - what kv/kv.h promises, as plain arrays searched from end to end: every node of the
+ * prefix cache knows its whole prefix and which groups it has pages in; what was used least
+ * recently is found by a clock.
  */
 #ifndef SL_FUZZ_KV_MODEL_H
 #define SL_FUZZ_KV_MODEL_H
@@ -10,48 +11,105 @@
 
 #include <string.h>
 
-#define MODEL_PAGES  16
+#define MODEL_NODES  16
 #define MODEL_TOKENS 48 /* of one prefix */
+#define MODEL_GROUPS 2
 
-struct model_page {
+struct model_page { /* a node's in a group */
+    bool there;
+    int32_t owners;
+    uint64_t when; /* it lost its last owner */
+};
+
+struct model_node {
     bool is_free, in_tree;
-    bool hidden; /* it or a page before it is in doubt */
+    bool dead, hidden; /* it is in doubt; it or a node before it is */
     int32_t refs, parent, ns, n;
     int32_t tokens[MODEL_TOKENS]; /* [n] all of its prefix and itself */
     uint64_t when;                /* it lost its last owner */
+    struct model_page page[MODEL_GROUPS];
+};
+
+struct model_group {
+    int32_t window, n_pages; /* window 0: FULL */
 };
 
 struct model_kv {
-    int32_t n_pages, block;
+    int32_t n_nodes, block, n_groups;
     bool keep;
-    struct model_page page[MODEL_PAGES];
-    int32_t free_list[MODEL_PAGES], n_free;
+    struct model_group group[MODEL_GROUPS];
+    struct model_node node[MODEL_NODES];
+    int32_t free_list[MODEL_NODES], n_free;
     uint64_t clock, n_releases;
 };
 
-static inline void model_free(struct model_kv *m, int32_t page)
+struct model_blocks { /* of a sequence */
+    int32_t nodes[MODEL_TOKENS], n, first[MODEL_GROUPS], end[MODEL_GROUPS];
+};
+
+struct real_blocks { /* the same, with room */
+    struct sl_kv_blocks b;
+    int32_t nodes[MODEL_TOKENS], pages[SL_MAX_KV_GROUPS][MODEL_TOKENS];
+};
+
+static inline struct sl_kv_blocks *real_begin(struct real_blocks *r)
 {
-    m->page[page] = (struct model_page){.is_free = true, .parent = SL_NO_PAGE};
-    m->free_list[m->n_free++] = page;
+    r->b = (struct sl_kv_blocks){.nodes = r->nodes};
+    for (int g = 0; g < SL_MAX_KV_GROUPS; g++)
+        r->b.pages[g] = r->pages[g];
+    return &r->b;
 }
 
-static inline void model_init(struct model_kv *m, int32_t n_pages, int32_t block, bool keep)
+static inline void model_free(struct model_kv *m, int32_t node)
 {
-    *m = (struct model_kv){.n_pages = n_pages, .block = block, .keep = keep};
-    for (int32_t page = n_pages; page-- > 0;)
-        model_free(m, page);
+    m->node[node] = (struct model_node){.is_free = true, .parent = SL_NO_NODE};
+    m->free_list[m->n_free++] = node;
 }
 
-static inline bool model_is_cached(const struct model_kv *m, int32_t page)
+/* Groups as the input says: FULL, FULL and a window, or a window alone. */
+static inline void model_init(struct model_kv *m, struct sl_input *in, struct sl_kv_config *cfg)
 {
-    return m->page[page].in_tree && m->page[page].refs == 0;
+    *m = (struct model_kv){.n_nodes = 1 + sl_input_below(in, MODEL_NODES),
+                           .block = 1 + sl_input_below(in, 4)};
+    int32_t how = sl_input_below(in, 4), window = 1 + sl_input_below(in, 3 * m->block);
+    m->keep = sl_input_below(in, 4) != 0;
+    if (how < 3)
+        m->group[m->n_groups++] = (struct model_group){.n_pages = m->n_nodes};
+    if (how > 0)
+        m->group[m->n_groups++] = (struct model_group){.window = window};
+    for (int32_t node = m->n_nodes; node-- > 0;)
+        model_free(m, node);
+    *cfg = (struct sl_kv_config){.n_nodes = m->n_nodes,
+                                 .block_size = m->block,
+                                 .keep = m->keep,
+                                 .seed = sl_input_byte(in),
+                                 .n_groups = m->n_groups};
+    for (int32_t g = 0; g < m->n_groups; g++) {
+        struct sl_kv_group_config *c = &cfg->groups[g];
+        *c = (struct sl_kv_group_config){.window = m->group[g].window, .n_pages = m->n_nodes};
+        c->kind = c->window > 0 ? SL_GROUP_WINDOW : SL_GROUP_FULL;
+        int32_t least = sl_group_least(c, m->n_nodes, m->block);
+        c->n_pages = least + sl_input_below(in, m->n_nodes - least + 1);
+        m->group[g].n_pages = c->n_pages;
+    }
+}
+
+static inline int32_t model_seen(const struct model_kv *m, int32_t g, int32_t pos)
+{
+    int32_t first = m->group[g].window > 0 ? pos - m->group[g].window + 1 : 0;
+    return first > 0 ? first / m->block : 0;
+}
+
+static inline bool model_is_cached(const struct model_kv *m, int32_t node)
+{
+    return m->node[node].in_tree && m->node[node].refs == 0;
 }
 
 static inline int32_t model_oldest(const struct model_kv *m)
 {
-    int32_t best = SL_NO_PAGE;
-    for (int32_t i = 0; i < m->n_pages; i++)
-        if (model_is_cached(m, i) && (best == SL_NO_PAGE || m->page[i].when < m->page[best].when))
+    int32_t best = SL_NO_NODE;
+    for (int32_t i = 0; i < m->n_nodes; i++)
+        if (model_is_cached(m, i) && (best == SL_NO_NODE || m->node[i].when < m->node[best].when))
             best = i;
     return best;
 }
@@ -59,139 +117,297 @@ static inline int32_t model_oldest(const struct model_kv *m)
 static inline int32_t model_available(const struct model_kv *m)
 {
     int32_t n = 0;
-    for (int32_t i = 0; i < m->n_pages; i++)
-        n += m->page[i].is_free || model_is_cached(m, i);
+    for (int32_t i = 0; i < m->n_nodes; i++)
+        n += m->node[i].is_free || model_is_cached(m, i);
     return n;
 }
 
-static inline bool model_has_children(const struct model_kv *m, int32_t page)
+static inline bool model_has_children(const struct model_kv *m, int32_t node)
 {
-    for (int32_t i = 0; i < m->n_pages; i++)
-        if (m->page[i].in_tree && m->page[i].parent == page)
+    for (int32_t i = 0; i < m->n_nodes; i++)
+        if (m->node[i].in_tree && m->node[i].parent == node)
             return true;
     return false;
 }
 
-static inline int32_t model_take(struct model_kv *m)
+/* ---- pages of groups with a window */
+
+static inline bool model_is_alone(const struct model_kv *m, int32_t g, int32_t node)
+{
+    const struct model_page *p = &m->node[node].page[g];
+    return m->group[g].window > 0 && p->there && p->owners == 0;
+}
+
+static inline int32_t model_n_free(const struct model_kv *m, int32_t g)
+{
+    int32_t n = m->group[g].n_pages;
+    for (int32_t i = 0; i < m->n_nodes; i++)
+        n -= m->node[i].page[g].there;
+    return n;
+}
+
+/* Free, or cached alone. */
+static inline int32_t model_room(const struct model_kv *m, int32_t g)
+{
+    int32_t n = model_n_free(m, g);
+    for (int32_t i = 0; i < m->n_nodes; i++)
+        n += model_is_alone(m, g, i);
+    return n;
+}
+
+static inline void model_take_page(struct model_kv *m, int32_t g, int32_t node)
+{
+    if (model_n_free(m, g) == 0) {
+        int32_t old = SL_NO_NODE;
+        for (int32_t i = 0; i < m->n_nodes; i++)
+            if (model_is_alone(m, g, i) &&
+                (old == SL_NO_NODE || m->node[i].page[g].when < m->node[old].page[g].when))
+                old = i;
+        SL_ASSERT(old != SL_NO_NODE);
+        m->node[old].page[g].there = false;
+    }
+    m->node[node].page[g] = (struct model_page){.there = true, .owners = 1};
+}
+
+static inline void model_disown(struct model_kv *m, int32_t g, int32_t node, bool forget)
+{
+    struct model_page *p = &m->node[node].page[g];
+    SL_ASSERT(p->there && p->owners > 0);
+    if (--p->owners > 0 || m->group[g].window == 0)
+        return;
+    p->there = m->node[node].in_tree && !m->node[node].dead && !forget;
+    p->when = ++m->clock;
+}
+
+/* ---- nodes */
+
+static inline bool model_take(struct model_kv *m, struct model_blocks *b)
 {
     if (m->n_free == 0) {
         int32_t old = model_oldest(m);
-        if (old == SL_NO_PAGE)
-            return SL_NO_PAGE;
+        if (old == SL_NO_NODE)
+            return false;
         SL_ASSERT(!model_has_children(m, old));
         model_free(m, old);
     }
-    int32_t page = m->free_list[--m->n_free];
-    m->page[page].is_free = false;
-    m->page[page].refs = 1;
-    return page;
+    int32_t node = m->free_list[--m->n_free];
+    m->node[node].is_free = false;
+    m->node[node].refs = 1;
+    b->nodes[b->n++] = node;
+    for (int32_t g = 0; g < m->n_groups; g++)
+        if (m->group[g].window == 0) {
+            m->node[node].page[g] = (struct model_page){.there = true, .owners = 1};
+            b->end[g] = b->n;
+        }
+    return true;
+}
+
+static inline bool model_cover(struct model_kv *m, struct model_blocks *b, int32_t end)
+{
+    for (int32_t g = 0; g < m->n_groups; g++)
+        if (end - b->end[g] > model_room(m, g))
+            return false;
+    for (int32_t g = 0; g < m->n_groups; g++)
+        for (; b->end[g] < end; b->end[g]++)
+            model_take_page(m, g, b->nodes[b->end[g]]);
+    return true;
+}
+
+static inline void model_pass(struct model_kv *m, struct model_blocks *b, int32_t n_done)
+{
+    for (int32_t g = 0; g < m->n_groups; g++)
+        for (; b->first[g] < model_seen(m, g, n_done); b->first[g]++)
+            model_disown(m, g, b->nodes[b->first[g]], false);
 }
 
 static inline int32_t model_find(const struct model_kv *m, int32_t ns, const int32_t *tokens,
                                  int32_t n)
 {
-    for (int32_t i = 0; i < m->n_pages; i++) {
-        const struct model_page *e = &m->page[i];
+    for (int32_t i = 0; i < m->n_nodes; i++) {
+        const struct model_node *e = &m->node[i];
         if (e->in_tree && !e->hidden && e->ns == ns && e->n == n &&
             memcmp(e->tokens, tokens, (size_t)n * sizeof *tokens) == 0)
             return i;
     }
-    return SL_NO_PAGE;
+    return SL_NO_NODE;
 }
 
-static inline int32_t model_match(struct model_kv *m, int32_t ns, const int32_t *tokens,
-                                  int32_t max_pages, int32_t *pages)
+/* Can a sequence go on behind n blocks, found at nodes[n]? */
+static inline bool model_usable(const struct model_kv *m, const int32_t *nodes, int32_t n)
+{
+    for (int32_t g = 0; g < m->n_groups; g++)
+        for (int32_t i = model_seen(m, g, n * m->block); i < n; i++)
+            if (!m->node[nodes[i]].page[g].there)
+                return false;
+    return true;
+}
+
+static inline void model_match(struct model_kv *m, int32_t ns, const int32_t *tokens, int32_t max,
+                               struct model_blocks *b)
 {
     int32_t n = 0;
-    for (; n < max_pages; n++) {
-        pages[n] = model_find(m, ns, tokens, (n + 1) * m->block);
-        if (pages[n] == SL_NO_PAGE)
+    *b = (struct model_blocks){.n = 0};
+    for (; n < max; n++) {
+        b->nodes[n] = model_find(m, ns, tokens, (n + 1) * m->block);
+        if (b->nodes[n] == SL_NO_NODE)
             break;
-        m->page[pages[n]].refs++;
     }
-    return n;
+    while (!model_usable(m, b->nodes, n))
+        n--;
+    b->n = n;
+    for (int32_t i = 0; i < n; i++)
+        m->node[b->nodes[i]].refs++;
+    for (int32_t g = 0; g < m->n_groups; g++) {
+        b->first[g] = model_seen(m, g, n * m->block);
+        b->end[g] = n;
+        for (int32_t i = b->first[g]; i < n; i++)
+            m->node[b->nodes[i]].page[g].owners++;
+    }
 }
 
-static inline void model_hide(struct model_kv *m, int32_t page)
+static inline void model_hide(struct model_kv *m, int32_t node)
 {
     bool more = true;
-    m->page[page].hidden = true;
+    m->node[node].hidden = m->node[node].dead = true;
+    for (int32_t g = 0; g < m->n_groups; g++)
+        if (m->group[g].window > 0)
+            m->node[node].page[g].there = false;
     while (more) {
         more = false;
-        for (int32_t i = 0; i < m->n_pages; i++) {
-            struct model_page *e = &m->page[i];
-            if (e->in_tree && !e->hidden && e->parent != SL_NO_PAGE && m->page[e->parent].hidden)
+        for (int32_t i = 0; i < m->n_nodes; i++) {
+            struct model_node *e = &m->node[i];
+            if (e->in_tree && !e->hidden && e->parent != SL_NO_NODE && m->node[e->parent].hidden)
                 e->hidden = more = true;
         }
     }
 }
 
-static inline void model_drop(struct model_kv *m, int32_t page, bool forget)
+static inline void model_drop(struct model_kv *m, int32_t node, bool forget)
 {
-    struct model_page *e = &m->page[page];
+    struct model_node *e = &m->node[node];
     SL_ASSERT(e->refs > 0);
     if (--e->refs > 0)
         return;
     m->n_releases++;
-    bool parent = model_has_children(m, page);
+    bool parent = model_has_children(m, node);
     if (forget && parent)
-        model_hide(m, page);
+        model_hide(m, node);
     if (e->in_tree && ((m->keep && !forget) || parent))
         e->when = ++m->clock;
     else
-        model_free(m, page);
+        model_free(m, node);
 }
 
 static inline void model_publish(struct model_kv *m, int32_t ns, const int32_t *tokens,
-                                 int32_t *pages, int32_t idx)
+                                 struct model_blocks *b, int32_t idx)
 {
-    int32_t n = (idx + 1) * m->block, same = model_find(m, ns, tokens, n);
-    if (same != SL_NO_PAGE) {
-        m->page[same].refs++;
-        model_drop(m, pages[idx], false);
-        pages[idx] = same;
+    int32_t n = (idx + 1) * m->block, mine = b->nodes[idx], same = model_find(m, ns, tokens, n);
+    if (same != SL_NO_NODE) {
+        m->node[same].refs++;
+        for (int32_t g = 0; g < m->n_groups; g++) {
+            struct model_page *p = &m->node[same].page[g];
+            if (!p->there) { /* mine goes there */
+                *p = m->node[mine].page[g];
+                m->node[mine].page[g].there = false;
+            } else {
+                p->owners++;
+                model_disown(m, g, mine, true);
+            }
+        }
+        model_drop(m, mine, false);
+        b->nodes[idx] = same;
         return;
     }
-    struct model_page *e = &m->page[pages[idx]];
+    struct model_node *e = &m->node[mine];
     e->in_tree = true;
     e->ns = ns;
     e->n = n;
-    e->parent = idx > 0 ? pages[idx - 1] : SL_NO_PAGE;
+    e->parent = idx > 0 ? b->nodes[idx - 1] : SL_NO_NODE;
     SL_ASSERT(n <= MODEL_TOKENS);
     memcpy(e->tokens, tokens, (size_t)n * sizeof *tokens);
 }
 
-static inline void model_give(struct model_kv *m, const int32_t *pages, int32_t n, bool forget)
+static inline void model_give(struct model_kv *m, struct model_blocks *b, int32_t n_keep,
+                              bool forget)
 {
-    while (n > 0)
-        model_drop(m, pages[--n], forget);
+    while (b->n > n_keep) {
+        int32_t i = --b->n;
+        for (int32_t g = 0; g < m->n_groups; g++)
+            if (i >= b->first[g] && i < b->end[g])
+                model_disown(m, g, b->nodes[i], forget);
+        model_drop(m, b->nodes[i], forget);
+    }
+    for (int32_t g = 0; g < m->n_groups; g++) {
+        b->first[g] = b->first[g] < n_keep ? b->first[g] : n_keep;
+        b->end[g] = b->end[g] < n_keep ? b->end[g] : n_keep;
+    }
 }
 
 static inline void model_clear(struct model_kv *m)
 {
-    for (int32_t old; (old = model_oldest(m)) != SL_NO_PAGE;)
+    for (int32_t old; (old = model_oldest(m)) != SL_NO_NODE;)
         model_free(m, old);
+    for (int32_t g = 0; g < m->n_groups; g++)
+        for (int32_t i = 0; i < m->n_nodes; i++)
+            if (model_is_alone(m, g, i))
+                m->node[i].page[g].there = false;
 }
 
-/* Every page, the free list, the order of eviction and the sums. */
+/* ---- comparison */
+
+static inline void model_compare_blocks(const struct model_kv *m, const struct model_blocks *a,
+                                        const struct sl_kv_blocks *b)
+{
+    SL_ASSERT(a->n == b->n);
+    SL_ASSERT(memcmp(a->nodes, b->nodes, (size_t)a->n * sizeof *a->nodes) == 0);
+    for (int32_t g = 0; g < m->n_groups; g++) {
+        SL_ASSERT(a->first[g] == b->first[g] && a->end[g] == b->end[g]);
+        for (int32_t i = 0; i < a->n; i++)
+            SL_ASSERT((b->pages[g][i] != SL_NO_PAGE) == (i >= a->first[g] && i < a->end[g]));
+    }
+}
+
+static inline void model_compare_group(const struct model_kv *m, const struct sl_kv *kv, int32_t g)
+{
+    const struct sl_kv_group *group = &kv->groups[g];
+    int32_t n_alone = 0;
+    uint64_t when = 0;
+    SL_ASSERT(group->pool.n_free == model_n_free(m, g));
+    for (int32_t i = 0; i < m->n_nodes; i++) {
+        const struct model_page *p = &m->node[i].page[g];
+        const int32_t page = sl_group_page(group, i);
+        SL_ASSERT((page != SL_NO_PAGE) == p->there);
+        SL_ASSERT(page == SL_NO_PAGE || group->pool.refs[page] == p->owners);
+        n_alone += model_is_alone(m, g, i);
+    }
+    for (int32_t i = group->lru.head; i != SL_NO_NODE; i = group->lru.links[i].next) {
+        SL_ASSERT(model_is_alone(m, g, i) && m->node[i].page[g].when > when && n_alone-- > 0);
+        when = m->node[i].page[g].when;
+    }
+    SL_ASSERT(n_alone == 0);
+}
+
+/* Every node and page, the free list, the order of eviction and the sums. */
 static inline void model_compare(const struct model_kv *m, const struct sl_kv *kv)
 {
     int32_t n_cached = 0;
     uint64_t when = 0;
-    SL_ASSERT(kv->pool.n_free == m->n_free && kv->n_releases == m->n_releases);
-    SL_ASSERT(memcmp(kv->pool.free_list, m->free_list, (size_t)m->n_free * sizeof(int32_t)) == 0);
-    for (int32_t i = 0; i < m->n_pages; i++) {
-        const struct model_page *e = &m->page[i];
-        SL_ASSERT((kv->pool.is_free[i] != 0) == e->is_free && kv->pool.refs[i] == e->refs);
+    SL_ASSERT(kv->nodes.n_free == m->n_free && kv->n_releases == m->n_releases);
+    SL_ASSERT(memcmp(kv->nodes.free_list, m->free_list, (size_t)m->n_free * sizeof(int32_t)) == 0);
+    for (int32_t i = 0; i < m->n_nodes; i++) {
+        const struct model_node *e = &m->node[i];
+        SL_ASSERT((kv->nodes.is_free[i] != 0) == e->is_free && kv->nodes.refs[i] == e->refs);
         SL_ASSERT(kv->tree.nodes[i].in_tree == e->in_tree);
         n_cached += model_is_cached(m, i);
     }
     SL_ASSERT(sl_kv_n_cached(kv) == n_cached && sl_kv_n_available(kv) == n_cached + m->n_free);
-    for (int32_t i = kv->tree.lru_head; i != SL_NO_PAGE; i = kv->tree.nodes[i].lru_next) {
-        SL_ASSERT(model_is_cached(m, i) && m->page[i].when > when && n_cached-- > 0);
-        when = m->page[i].when;
+    for (int32_t i = kv->tree.lru.head; i != SL_NO_NODE; i = kv->tree.lru.links[i].next) {
+        SL_ASSERT(model_is_cached(m, i) && m->node[i].when > when && n_cached-- > 0);
+        when = m->node[i].when;
     }
     SL_ASSERT(n_cached == 0);
+    for (int32_t g = 0; g < m->n_groups; g++)
+        model_compare_group(m, kv, g);
 }
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * sched_model.h - the scheduler of sched/sched.h with every list searched and sorted anew, on the
- * pages of kv_model.h. What belongs to a sequence's owner (its text, its bounds) is read from the
+ * blocks of kv_model.h. What belongs to a sequence's owner (its text, its bounds) is read from the
  * real struct sl_seq, what belongs to the scheduler is kept here a second time.
  */
 #ifndef SL_FUZZ_SCHED_MODEL_H
@@ -15,7 +15,8 @@ struct model_seq {
     const struct sl_seq *owner;
     int32_t ns, priority;
     enum sl_seq_state state;
-    int32_t pages[MODEL_PAGES], n_pages, n_published, n_computed, n_cached, n_preempted;
+    struct model_blocks b;
+    int32_t n_published, n_computed, n_cached, n_preempted;
     uint64_t blocked_at;
     int32_t tokens[MODEL_TOKENS]; /* what is known of its text, when it was needed last */
 };
@@ -82,8 +83,8 @@ static inline int32_t model_sorted(struct model_sched *m, enum sl_seq_state stat
 static inline void model_stop(struct model_sched *m, struct model_seq *q, bool forget)
 {
     m->n_stops++;
-    model_give(&m->kv, q->pages, q->n_pages, forget);
-    q->n_pages = q->n_published = q->n_computed = 0;
+    model_give(&m->kv, &q->b, 0, forget);
+    q->n_published = q->n_computed = 0;
 }
 
 static inline void model_preempt(struct model_sched *m, struct model_seq *q, bool forget)
@@ -102,15 +103,53 @@ static inline void model_finish(struct model_sched *m, struct model_seq *q, bool
     q->state = SL_SEQ_FINISHED;
 }
 
+static inline int32_t model_min(int32_t a, int32_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline bool model_is_scarce(const struct model_sched *m, int32_t g)
+{
+    return m->kv.group[g].n_pages < m->kv.n_nodes;
+}
+
+/* Pages of group g that q needs to have when it computes its last token, and has not. */
+static inline int32_t model_window_need(const struct model_sched *m, const struct model_seq *q,
+                                        int32_t g)
+{
+    const struct model_group *group = &m->kv.group[g];
+    int32_t most =
+        group->window > 0 ? (group->window + m->kv.block - 2) / m->kv.block + 2 : m->kv.n_nodes;
+    int32_t n = model_min(model_min(model_n_need(m, q), most), m->kv.n_nodes);
+    n -= q->b.end[g] - q->b.first[g];
+    return n > 0 ? n : 0;
+}
+
+static inline bool model_windows_fit(struct model_sched *m, const struct model_seq *q)
+{
+    struct model_seq *r[MODEL_SEQS];
+    int32_t n = model_sorted(m, SL_SEQ_RUNNING, r);
+    for (int32_t g = 0; g < m->kv.n_groups; g++) {
+        int32_t need = model_window_need(m, q, g) + n;
+        for (int32_t i = 0; i < n; i++)
+            need += model_window_need(m, r[i], g);
+        if (model_is_scarce(m, g) && need > model_room(&m->kv, g))
+            return false;
+    }
+    return true;
+}
+
 static inline void model_plan_add(struct model_sched *m, struct model_seq *q, int32_t n)
 {
     SL_ASSERT(n > 0);
+    bool covered = model_cover(&m->kv, &q->b, (q->n_computed + n + m->kv.block - 1) / m->kv.block);
+    SL_ASSERT(covered);
     m->plan[m->n_plan++] = (int32_t)(q - m->seqs);
     m->n_step[q - m->seqs] = n;
     m->n_tokens += n;
 }
 
-/* A better priority takes seats and pages of worse ones until it fits. */
+/* A better priority takes seats and blocks of worse ones until it fits. */
 static inline void model_make_way(struct model_sched *m)
 {
     struct model_seq *w[MODEL_SEQS], *r[MODEL_SEQS];
@@ -118,7 +157,8 @@ static inline void model_make_way(struct model_sched *m)
         return;
     for (;;) {
         int32_t n = model_sorted(m, SL_SEQ_RUNNING, r);
-        bool fits = n < m->cfg.max_seqs && model_available(&m->kv) >= model_n_need(m, w[0]) + n;
+        bool fits = n < m->cfg.max_seqs && model_available(&m->kv) >= model_n_need(m, w[0]) + n &&
+                    model_windows_fit(m, w[0]);
         if (n == 0 || r[n - 1]->priority <= w[0]->priority || fits)
             return;
         model_preempt(m, r[n - 1], false);
@@ -132,11 +172,11 @@ static inline void model_decodes(struct model_sched *m)
         struct model_seq *q = r[i];
         if (model_is_held(q))
             continue;
-        while (q->state == SL_SEQ_RUNNING && q->n_pages < model_n_need(m, q)) {
-            int32_t page = model_take(&m->kv);
-            if (page != SL_NO_PAGE)
-                q->pages[q->n_pages++] = page;
-            else
+        while (q->state == SL_SEQ_RUNNING) {
+            bool enough = q->b.n == model_n_need(m, q);
+            if (enough && model_cover(&m->kv, &q->b, q->n_computed / m->kv.block + 1))
+                break;
+            if (enough || !model_take(&m->kv, &q->b))
                 model_preempt(m, r[model_sorted(m, SL_SEQ_RUNNING, r) - 1], false);
         }
         if (q->state == SL_SEQ_RUNNING && model_n_tokens(q) - q->n_computed == 1)
@@ -144,11 +184,20 @@ static inline void model_decodes(struct model_sched *m)
     }
 }
 
-static inline int32_t model_chunk(const struct model_sched *m, const struct model_seq *q,
-                                  int32_t n_after, int32_t *spare)
+/* One page of each group is left to each running sequence. */
+static inline int32_t model_chunk(struct model_sched *m, const struct model_seq *q, int32_t n_after,
+                                  int32_t *spare)
 {
+    struct model_seq *r[MODEL_SEQS];
     int32_t n = model_n_tokens(q) - q->n_computed, room = m->cfg.max_tokens - m->n_tokens - n_after;
-    n = n < room ? n : room;
+    n = model_min(n, room);
+    for (int32_t g = 0; g < m->kv.n_groups; g++) {
+        if (!model_is_scarce(m, g))
+            continue;
+        room = model_room(&m->kv, g) - model_sorted(m, SL_SEQ_RUNNING, r);
+        room = (q->b.end[g] + (room > 0 ? room : 0)) * m->kv.block - q->n_computed;
+        n = model_min(n, room > 0 ? room : 1);
+    }
     if (q->owner->all_logits) {
         n = n < 1 + *spare ? n : 1 + *spare;
         *spare -= n - 1;
@@ -170,18 +219,21 @@ static inline void model_prefills(struct model_sched *m, int32_t *spare)
 static inline bool model_admit(struct model_sched *m, struct model_seq *q, int32_t n_running)
 {
     int32_t n_hit = 0, n_need = model_n_need(m, q);
+    q->b = (struct model_blocks){.n = 0};
     if (!q->owner->all_logits)
-        n_hit = model_match(&m->kv, q->ns, model_text(q), (model_n_tokens(q) - 1) / m->kv.block,
-                            q->pages);
-    if (model_available(&m->kv) < n_need - n_hit + n_running) {
-        model_give(&m->kv, q->pages, n_hit, false);
-        q->blocked_at = m->kv.n_releases + m->n_stops + 1;
+        model_match(&m->kv, q->ns, model_text(q), (model_n_tokens(q) - 1) / m->kv.block, &q->b);
+    n_hit = q->b.n;
+    bool enough = model_available(&m->kv) >= n_need - n_hit + n_running;
+    if (!enough || !model_windows_fit(m, q)) {
+        model_give(&m->kv, &q->b, 0, false);
+        q->blocked_at = enough ? 0 : m->kv.n_releases + m->n_stops + 1;
         return false;
     }
-    for (int32_t i = n_hit; i < n_need; i++)
-        q->pages[i] = model_take(&m->kv);
+    while (q->b.n < n_need) {
+        bool taken = model_take(&m->kv, &q->b);
+        SL_ASSERT(taken);
+    }
     q->state = SL_SEQ_RUNNING;
-    q->n_pages = n_need;
     q->n_published = n_hit;
     q->n_computed = n_hit * m->kv.block;
     if (q->n_cached < 0)
@@ -224,9 +276,10 @@ static inline void model_plan(struct model_sched *m)
 static inline void model_sched_publish(struct model_sched *m, struct model_seq *q, int32_t n_done)
 {
     while (q->owner->publish && (q->n_published + 1) * m->kv.block <= n_done) {
-        model_publish(&m->kv, q->ns, model_text(q), q->pages, q->n_published);
+        model_publish(&m->kv, q->ns, model_text(q), &q->b, q->n_published);
         q->n_published++;
     }
+    model_pass(&m->kv, &q->b, n_done);
 }
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "kv/feed.h"
 #include "kv/kv.h"
+#include "kv/kv_rig.h"
 
 #include <poll.h>
 #include <setjmp.h>
@@ -93,19 +94,19 @@ static bool look(struct world *w, int max)
     return n == 0;
 }
 
-static bool is_private(const struct world *w, int32_t page)
+static bool is_private(const struct world *w, int32_t node)
 {
     const struct sl_radix *t = &w->kv.tree;
-    while (t->nodes[page].parent != SL_NO_PAGE)
-        page = t->nodes[page].parent;
-    return t->spaces[page].is_private;
+    while (t->nodes[node].parent != SL_NO_NODE)
+        node = t->nodes[node].parent;
+    return t->spaces[node].is_private;
 }
 
-static bool is_lost(const struct world *w, int32_t page)
+static bool is_lost(const struct world *w, int32_t node)
 {
     const struct sl_radix *t = &w->kv.tree;
-    for (; page != SL_NO_PAGE; page = t->nodes[page].parent)
-        if (t->nodes[page].dead)
+    for (; node != SL_NO_NODE; node = t->nodes[node].parent)
+        if (t->nodes[node].dead)
             return true;
     return false;
 }
@@ -120,14 +121,14 @@ static void compare(struct world *w)
         if (!t->nodes[p].in_tree || is_private(w, p) || is_lost(w, p))
             continue;
         n++;
-        int at = find(w, t->nodes[p].chain & INT64_MAX);
+        int at = find(w, t->nodes[p].name.lo & INT64_MAX);
         assert_true(at >= 0);
         assert_memory_equal(w->known[at].tokens, t->tokens + (size_t)p * BLOCK,
                             sizeof w->known[at].tokens);
         int32_t parent = t->nodes[p].parent;
-        uint64_t name = parent == SL_NO_PAGE ? 0 : t->nodes[parent].chain & INT64_MAX;
+        uint64_t name = parent == SL_NO_NODE ? 0 : t->nodes[parent].name.lo & INT64_MAX;
         assert_true(w->known[at].parent == name);
-        if (parent == SL_NO_PAGE) {
+        if (parent == SL_NO_NODE) {
             uint8_t n_bytes = t->spaces[p].n_bytes;
             assert_int_equal(w->known[at].n_salt, n_bytes - SL_KV_NS_TENANT - SL_KV_NS_ADAPTER);
         } else {
@@ -140,8 +141,8 @@ static void compare(struct world *w)
 }
 
 struct seq {
-    int32_t pages[MAX_BLOCK], tokens[MAX_BLOCK * BLOCK];
-    int32_t n_pages;
+    int32_t tokens[MAX_BLOCK * BLOCK];
+    struct kv_held held;
     struct sl_kv_ns ns;
 };
 
@@ -152,14 +153,10 @@ static void begin(struct world *w, struct seq *s, struct sl_rng *rng)
         s->tokens[i] = (int32_t)sl_rng_below(rng, 2);
     const struct sl_kv_text text = {s->tokens, MAX_BLOCK * BLOCK, NULL, 0};
     int32_t want = 1 + (int32_t)sl_rng_below(rng, MAX_BLOCK);
-    s->n_pages = sl_kv_match(&w->kv, &s->ns, &text, want, s->pages);
-    for (int32_t page; s->n_pages < want; s->n_pages++) {
-        page = sl_kv_take(&w->kv, SL_EVICT_PROMPT);
-        if (page == SL_NO_PAGE)
-            return;
-        s->pages[s->n_pages] = page;
-        sl_kv_publish(&w->kv, &s->ns, &text, s->pages, s->n_pages);
-    }
+    struct sl_kv_blocks *b = kv_hold(&s->held);
+    sl_kv_match(&w->kv, &s->ns, &text, want, b);
+    while (b->n < want && sl_kv_take(&w->kv, b, SL_EVICT_PROMPT))
+        sl_kv_publish(&w->kv, &s->ns, &text, b, b->n - 1);
 }
 
 static void play(uint64_t seed, int n_steps)
@@ -169,18 +166,16 @@ static void play(uint64_t seed, int n_steps)
     struct sl_rng rng;
     struct sl_error err;
     rng = (struct sl_rng){.seed = seed};
-    assert_int_equal(sl_kv_init(&w.kv, N_PAGES, BLOCK, true, 5, &err), 0);
+    kv_init_full(&w.kv, N_PAGES, BLOCK, true, 5);
     assert_int_equal(sl_feed_create(N_PAGES, BLOCK, &w.feed, &err), 0);
     w.kv.tree.feed = w.feed;
     for (int step = 0; step < n_steps; step++) {
         struct seq *s = &seqs[sl_rng_below(&rng, N_SEQS)];
         uint32_t what = (uint32_t)sl_rng_below(&rng, 40);
-        if (s->n_pages == 0) {
+        if (s->held.b.n == 0)
             begin(&w, s, &rng);
-        } else {
-            sl_kv_give(&w.kv, s->pages, s->n_pages, what == 0);
-            s->n_pages = 0;
-        }
+        else
+            sl_kv_give(&w.kv, &s->held.b, 0, what == 0);
         if (what == 1)
             sl_kv_clear(&w.kv);
         else if (what == 2)
@@ -191,7 +186,7 @@ static void play(uint64_t seed, int n_steps)
             compare(&w);
         if (what == 3) { /* as the engine repairs itself */
             for (int i = 0; i < N_SEQS; i++)
-                seqs[i].n_pages = 0;
+                seqs[i].held.b.n = 0;
             sl_kv_reset(&w.kv);
         }
     }
@@ -223,25 +218,25 @@ static void test_wakes_and_spares(void **state)
     const int32_t tokens[BLOCK] = {1, 2};
     struct sl_kv_text text = {tokens, BLOCK, NULL, 0};
     struct sl_kv_ns ns = space(0);
-    int32_t page;
-    assert_int_equal(sl_kv_init(&w.kv, N_PAGES, BLOCK, true, 5, &err), 0);
+    struct kv_held held;
+    kv_init_full(&w.kv, N_PAGES, BLOCK, true, 5);
     assert_int_equal(sl_feed_create(N_PAGES, BLOCK, &w.feed, &err), 0);
     w.kv.tree.feed = w.feed;
     sl_feed_signal(w.feed);
     assert_false(is_readable(w.feed));
-    page = sl_kv_take(&w.kv, SL_EVICT_PROMPT);
-    sl_kv_publish(&w.kv, &ns, &text, &page, 0);
+    assert_true(sl_kv_take(&w.kv, kv_hold(&held), SL_EVICT_PROMPT));
+    sl_kv_publish(&w.kv, &ns, &text, &held.b, 0);
     sl_feed_signal(w.feed);
     assert_true(is_readable(w.feed));
-    sl_kv_give(&w.kv, &page, 1, false);
+    sl_kv_give(&w.kv, &held.b, 0, false);
     sl_kv_clear(&w.kv);
     assert_true(look(&w, 8)); /* nothing to tell */
     assert_false(is_readable(w.feed));
-    page = sl_kv_take(&w.kv, SL_EVICT_PROMPT);
-    sl_kv_publish(&w.kv, &ns, &text, &page, 0);
+    assert_true(sl_kv_take(&w.kv, kv_hold(&held), SL_EVICT_PROMPT));
+    sl_kv_publish(&w.kv, &ns, &text, &held.b, 0);
     assert_false(look(&w, 8));
     assert_int_equal(w.n_known, 1);
-    sl_kv_give(&w.kv, &page, 1, false);
+    sl_kv_give(&w.kv, &held.b, 0, false);
     sl_feed_again(w.feed); /* an idle engine signals nothing */
     assert_true(is_readable(w.feed));
     assert_false(look(&w, 1)); /* cleared */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * Tests of kv: page pool and prefix tree, against a model that keeps every prefix as a plain list
- * of tokens and searches it linearly.
+ * Tests of kv: nodes, pages and prefix tree, against a model that keeps every prefix as a plain
+ * list of tokens and searches it linearly. Windows are test_kv_groups.c's.
  */
 #include "base/check.h"
 #include "base/rng.h"
-#include "kv/kv.h"
+#include "kv/kv_rig.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,8 +20,8 @@
 
 /* ------------------------------------------------------------------ model */
 
-struct entry {       /* one page of the tree: the whole prefix it completes */
-    int32_t page, n; /* n tokens */
+struct entry {       /* one node of the tree: the whole prefix it completes */
+    int32_t node, n; /* n tokens */
     int32_t tokens[MAX_BLOCK * BLOCK];
     int ns, refs;
 };
@@ -35,8 +35,8 @@ struct seq {
     bool used;
     int ns;
     int32_t tokens[MAX_BLOCK * BLOCK];
-    int32_t n_tokens, n_pages, n_published;
-    int32_t pages[MAX_BLOCK];
+    int32_t n_tokens, n_published;
+    struct kv_held held;
 };
 
 static int model_find(const struct model *m, int ns, const int32_t *tokens, int32_t n)
@@ -56,17 +56,17 @@ static struct entry model_take_out(struct model *m, int i)
     return e;
 }
 
-static int model_by_page(const struct model *m, int32_t page)
+static int model_by_node(const struct model *m, int32_t node)
 {
     for (int i = 0; i < m->n; i++)
-        if (m->list[i].page == page)
+        if (m->list[i].node == node)
             return i;
     return -1;
 }
 
-static void model_unref(struct model *m, int32_t page, bool keep)
+static void model_unref(struct model *m, int32_t node, bool keep)
 {
-    int i = model_by_page(m, page);
+    int i = model_by_node(m, node);
     if (i < 0 || --m->list[i].refs > 0)
         return;
     struct entry e = model_take_out(m, i);
@@ -78,8 +78,8 @@ static int32_t model_oldest(const struct model *m)
 {
     for (int i = 0; i < m->n; i++)
         if (m->list[i].refs == 0)
-            return m->list[i].page;
-    return SL_NO_PAGE;
+            return m->list[i].node;
+    return SL_NO_NODE;
 }
 
 /* ------------------------------------------------------------------ random operations */
@@ -91,15 +91,16 @@ static struct sl_kv_ns ns_of(int ns)
     return s;
 }
 
-static int32_t take_checked(struct sl_kv *kv, struct model *m)
+static bool take_checked(struct sl_kv *kv, struct model *m, struct sl_kv_blocks *b)
 {
-    int32_t oldest = kv->pool.n_free == 0 ? model_oldest(m) : SL_NO_PAGE;
-    int32_t page = sl_kv_take(kv, SL_EVICT_PROMPT);
-    if (oldest != SL_NO_PAGE) {
-        assert_int_equal(page, oldest);
-        model_take_out(m, model_by_page(m, oldest));
+    int32_t oldest = kv->nodes.n_free == 0 ? model_oldest(m) : SL_NO_NODE;
+    if (!sl_kv_take(kv, b, SL_EVICT_PROMPT))
+        return false;
+    if (oldest != SL_NO_NODE) {
+        assert_int_equal(b->nodes[b->n - 1], oldest);
+        model_take_out(m, model_by_node(m, oldest));
     }
-    return page;
+    return true;
 }
 
 static void begin(struct sl_kv *kv, struct model *m, struct seq *s, struct sl_rng *r)
@@ -118,37 +119,34 @@ static void begin(struct sl_kv *kv, struct model *m, struct seq *s, struct sl_rn
             break;
         m->list[i].refs++;
     }
-    s->n_pages = sl_kv_match(kv, &ns, &text, n_full, s->pages);
-    assert_int_equal(s->n_pages, want);
+    struct sl_kv_blocks *b = kv_hold(&s->held);
+    sl_kv_match(kv, &ns, &text, n_full, b);
+    assert_int_equal(b->n, want);
     for (int32_t i = 0; i < want; i++)
-        assert_int_equal(s->pages[i],
-                         m->list[model_find(m, s->ns, s->tokens, (i + 1) * BLOCK)].page);
+        assert_int_equal(b->nodes[i],
+                         m->list[model_find(m, s->ns, s->tokens, (i + 1) * BLOCK)].node);
     s->n_published = want;
-    while (s->n_pages < SL_CEIL_DIV(s->n_tokens, BLOCK)) {
-        int32_t page = take_checked(kv, m);
-        if (page == SL_NO_PAGE)
-            break;
-        s->pages[s->n_pages++] = page;
+    while (b->n < SL_CEIL_DIV(s->n_tokens, BLOCK) && take_checked(kv, m, b)) {
     }
 }
 
 static void publish_one(struct sl_kv *kv, struct model *m, struct seq *s)
 {
     int32_t idx = s->n_published, n = (idx + 1) * BLOCK;
-    if (n > s->n_tokens || idx >= s->n_pages)
+    if (n > s->n_tokens || idx >= s->held.b.n)
         return;
     struct sl_kv_text text = {s->tokens, s->n_tokens, NULL, 0};
     struct sl_kv_ns ns = ns_of(s->ns);
     int i = model_find(m, s->ns, s->tokens, n);
-    int32_t before = s->pages[idx];
-    sl_kv_publish(kv, &ns, &text, s->pages, idx);
-    if (i >= 0) { /* somebody was quicker: his page */
-        assert_int_equal(s->pages[idx], m->list[i].page);
+    int32_t before = s->held.b.nodes[idx];
+    sl_kv_publish(kv, &ns, &text, &s->held.b, idx);
+    if (i >= 0) { /* somebody was quicker: that one's node */
+        assert_int_equal(s->held.b.nodes[idx], m->list[i].node);
         m->list[i].refs++;
     } else {
-        assert_int_equal(s->pages[idx], before);
+        assert_int_equal(s->held.b.nodes[idx], before);
         struct entry *e = &m->list[m->n++];
-        *e = (struct entry){.page = before, .n = n, .ns = s->ns, .refs = 1};
+        *e = (struct entry){.node = before, .n = n, .ns = s->ns, .refs = 1};
         memcpy(e->tokens, s->tokens, (size_t)n * sizeof *s->tokens);
     }
     s->n_published++;
@@ -156,20 +154,21 @@ static void publish_one(struct sl_kv *kv, struct model *m, struct seq *s)
 
 static void end(struct sl_kv *kv, struct model *m, struct seq *s)
 {
-    sl_kv_give(kv, s->pages, s->n_pages, false);
-    for (int32_t i = s->n_pages; i-- > 0;)
-        model_unref(m, s->pages[i], kv->keep);
+    int32_t n = s->held.b.n;
+    sl_kv_give(kv, &s->held.b, 0, false);
+    while (n-- > 0)
+        model_unref(m, s->held.nodes[n], kv->keep);
     s->used = false;
 }
 
 static void check(struct sl_kv *kv, const struct seq *seqs)
 {
-    int32_t refs[N_PAGES] = {0};
+    int32_t owners[2 * N_PAGES] = {0};
     for (int i = 0; i < N_SEQS; i++)
-        for (int32_t j = 0; seqs[i].used && j < seqs[i].n_pages; j++)
-            refs[seqs[i].pages[j]]++;
+        if (seqs[i].used)
+            kv_count(kv, &seqs[i].held.b, owners);
     struct sl_error err;
-    if (sl_kv_check(kv, refs, &err) != 0)
+    if (sl_kv_check(kv, owners, &err) != 0)
         fail_msg("%s", err.msg);
 }
 
@@ -181,7 +180,7 @@ static void random_operations_match_the_model(void **state)
         struct sl_kv kv;
         struct model m = {.n = 0};
         struct seq seqs[N_SEQS] = {{0}};
-        assert_int_equal(sl_kv_init(&kv, N_PAGES, BLOCK, seed % 3 != 0, seed, NULL), 0);
+        kv_init_full(&kv, N_PAGES, BLOCK, seed % 3 != 0, seed);
         for (int op = 0; op < 600; op++) {
             struct seq *s = &seqs[sl_rng_below(&r, N_SEQS)];
             if (!s->used)
@@ -207,13 +206,28 @@ static void random_operations_match_the_model(void **state)
 static const int32_t prompt[] = {5, 6, 7, 8, 9, 10, 11, 12, 13};
 static const struct sl_kv_text prompt_text = {prompt, 9, NULL, 0};
 
-/* Computes and publishes the prompt's three pages. */
-static void compute(struct sl_kv *kv, const struct sl_kv_ns *ns, int32_t *pages)
+/* Computes and publishes the prompt's three blocks. */
+static void compute(struct sl_kv *kv, const struct sl_kv_ns *ns, struct kv_held *h)
 {
+    struct sl_kv_blocks *b = kv_hold(h);
     for (int i = 0; i < 3; i++)
-        pages[i] = sl_kv_take(kv, SL_EVICT_PROMPT);
+        assert_true(sl_kv_take(kv, b, SL_EVICT_PROMPT));
     for (int i = 0; i < 3; i++)
-        sl_kv_publish(kv, ns, &prompt_text, pages, i);
+        sl_kv_publish(kv, ns, &prompt_text, b, i);
+}
+
+/* How many of the prompt's first blocks are found; they are held from then on. */
+static int32_t match(struct sl_kv *kv, const struct sl_kv_ns *ns, int32_t max, struct kv_held *h)
+{
+    sl_kv_match(kv, ns, &prompt_text, max, kv_hold(h));
+    return h->b.n;
+}
+
+/* The node that the next sequence gets; nobody gives it back. */
+static int32_t take_one(struct sl_kv *kv, enum sl_evict_cause why)
+{
+    struct kv_held h;
+    return sl_kv_take(kv, kv_hold(&h), why) ? h.nodes[0] : SL_NO_NODE;
 }
 
 static void namespaces_do_not_meet(void **state)
@@ -222,14 +236,14 @@ static void namespaces_do_not_meet(void **state)
     struct sl_kv kv;
     struct sl_kv_ns none = {0}, red = ns_of(1), redd = ns_of(2), private = ns_of(1);
     private.is_private = 1;
-    int32_t pages[3], hit[3];
-    assert_int_equal(sl_kv_init(&kv, 8, BLOCK, true, 7, NULL), 0);
-    compute(&kv, &red, pages);
-    assert_int_equal(sl_kv_match(&kv, &none, &prompt_text, 3, hit), 0);
-    assert_int_equal(sl_kv_match(&kv, &redd, &prompt_text, 3, hit), 0);
-    assert_int_equal(sl_kv_match(&kv, &private, &prompt_text, 3, hit), 0);
-    assert_int_equal(sl_kv_match(&kv, &red, &prompt_text, 3, hit), 3);
-    assert_memory_equal(hit, pages, sizeof hit);
+    struct kv_held held, hit;
+    kv_init_full(&kv, 8, BLOCK, true, 7);
+    compute(&kv, &red, &held);
+    assert_int_equal(match(&kv, &none, 3, &hit), 0);
+    assert_int_equal(match(&kv, &redd, 3, &hit), 0);
+    assert_int_equal(match(&kv, &private, 3, &hit), 0);
+    assert_int_equal(match(&kv, &red, 3, &hit), 3);
+    assert_memory_equal(hit.nodes, held.nodes, 3 * sizeof *hit.nodes);
     sl_kv_deinit(&kv);
 }
 
@@ -238,18 +252,44 @@ static void a_hash_alone_is_not_believed(void **state)
     (void)state;
     struct sl_kv kv;
     struct sl_kv_ns none = {0};
-    int32_t pages[3], hit[3];
-    assert_int_equal(sl_kv_init(&kv, 8, BLOCK, true, 7, NULL), 0);
-    compute(&kv, &none, pages);
+    struct kv_held held, hit;
+    kv_init_full(&kv, 8, BLOCK, true, 7);
+    compute(&kv, &none, &held);
     /* As if other tokens had the same hash. */
-    kv.tree.tokens[pages[1] * BLOCK] ^= 1;
-    assert_int_equal(sl_kv_match(&kv, &none, &prompt_text, 3, hit), 1);
-    kv.tree.tokens[pages[1] * BLOCK] ^= 1;
-    sl_kv_give(&kv, hit, 1, false);
+    kv.tree.tokens[held.nodes[1] * BLOCK] ^= 1;
+    assert_int_equal(match(&kv, &none, 3, &hit), 1);
+    kv.tree.tokens[held.nodes[1] * BLOCK] ^= 1;
+    sl_kv_give(&kv, &hit.b, 0, false);
     /* As if a page after another prefix had the same hash. */
-    kv.tree.nodes[pages[2]].parent = pages[0];
-    assert_int_equal(sl_kv_match(&kv, &none, &prompt_text, 3, hit), 2);
+    kv.tree.nodes[held.nodes[2]].parent = held.nodes[0];
+    assert_int_equal(match(&kv, &none, 3, &hit), 2);
     sl_kv_deinit(&kv);
+}
+
+static void names_outlive_the_process(void **state)
+{
+    (void)state;
+    struct sl_kv kv[2];
+    struct sl_kv_ns a = ns_of(1), b = ns_of(2);
+    struct kv_held ha, hb;
+    struct sl_hash128 name[2][3];
+    for (int i = 0; i < 2; i++) { /* other secrets, other nodes, the same names */
+        kv_init_full(&kv[i], 8, BLOCK, true, 7 + (uint64_t)i);
+        compute(&kv[i], i == 0 ? &a : &b, &ha);
+        compute(&kv[i], i == 0 ? &b : &a, &hb);
+        const struct kv_held *h = i == 0 ? &ha : &hb;
+        for (int k = 0; k < 3; k++)
+            name[i][k] = kv[i].tree.nodes[h->nodes[k]].name;
+        sl_kv_deinit(&kv[i]);
+    }
+    assert_memory_equal(name[0], name[1], sizeof name[0]);
+    assert_true(name[0][0].lo != name[0][1].lo && name[0][0].hi != name[0][1].hi);
+    struct sl_kv_config cfg = sl_kv_full(8, BLOCK, true, 7);
+    cfg.root.hi = 1; /* of another model */
+    assert_int_equal(sl_kv_init(&kv[0], &cfg, NULL), 0);
+    compute(&kv[0], &a, &ha);
+    assert_true(kv[0].tree.nodes[ha.nodes[0]].name.lo != name[0][0].lo);
+    sl_kv_deinit(&kv[0]);
 }
 
 static void least_recently_used_goes_first_and_leaves_before_parents(void **state)
@@ -257,43 +297,44 @@ static void least_recently_used_goes_first_and_leaves_before_parents(void **stat
     (void)state;
     struct sl_kv kv;
     struct sl_kv_ns a = ns_of(1), b = ns_of(2);
-    int32_t pa[3], pb[3], hit[3];
-    assert_int_equal(sl_kv_init(&kv, 6, BLOCK, true, 7, NULL), 0);
-    compute(&kv, &a, pa);
-    compute(&kv, &b, pb);
-    sl_kv_give(&kv, pa, 3, false);
-    sl_kv_give(&kv, pb, 3, false);
-    assert_int_equal(sl_kv_match(&kv, &a, &prompt_text, 1, hit), 1); /* a's root is used again */
-    sl_kv_give(&kv, hit, 1, false);
-    const int32_t order[] = {pa[2], pa[1], pb[2], pb[1], pb[0], pa[0]};
+    struct kv_held pa, pb, hit;
+    kv_init_full(&kv, 6, BLOCK, true, 7);
+    compute(&kv, &a, &pa);
+    compute(&kv, &b, &pb);
+    sl_kv_give(&kv, &pa.b, 0, false);
+    sl_kv_give(&kv, &pb.b, 0, false);
+    assert_int_equal(match(&kv, &a, 1, &hit), 1); /* a's root is used again */
+    sl_kv_give(&kv, &hit.b, 0, false);
+    const int32_t order[] = {pa.nodes[2], pa.nodes[1], pb.nodes[2],
+                             pb.nodes[1], pb.nodes[0], pa.nodes[0]};
     for (size_t i = 0; i < SL_COUNT(order); i++)
-        assert_int_equal(sl_kv_take(&kv, i < 2 ? SL_EVICT_OUTPUT : SL_EVICT_PROMPT), order[i]);
-    assert_int_equal(sl_kv_take(&kv, SL_EVICT_PROMPT), SL_NO_PAGE);
+        assert_int_equal(take_one(&kv, i < 2 ? SL_EVICT_OUTPUT : SL_EVICT_PROMPT), order[i]);
+    assert_int_equal(take_one(&kv, SL_EVICT_PROMPT), SL_NO_NODE);
     assert_int_equal(kv.n_evicted[SL_EVICT_OUTPUT], 2);
     assert_int_equal(kv.n_evicted[SL_EVICT_PROMPT], 4);
     sl_kv_deinit(&kv);
 }
 
-static void forgotten_pages_are_never_found_again(void **state)
+static void forgotten_blocks_are_never_found_again(void **state)
 {
     (void)state;
     struct sl_kv kv;
     struct sl_kv_ns none = {0};
-    int32_t pages[3], hit[3];
-    assert_int_equal(sl_kv_init(&kv, 8, BLOCK, true, 7, NULL), 0);
-    compute(&kv, &none, pages);
-    sl_kv_give(&kv, pages + 2, 1, false); /* the third is cached, its parents are in doubt */
-    sl_kv_give(&kv, pages, 2, true);
+    struct kv_held held, hit;
+    kv_init_full(&kv, 8, BLOCK, true, 7);
+    compute(&kv, &none, &held);
+    sl_kv_give(&kv, &held.b, 2, false); /* the third is cached, its parents are in doubt */
+    sl_kv_give(&kv, &held.b, 0, true);
     assert_int_equal(sl_kv_check(&kv, NULL, NULL), 0);
-    assert_int_equal(sl_kv_match(&kv, &none, &prompt_text, 3, hit), 0);
-    compute(&kv, &none, pages); /* computed anew, beside the dead ones */
+    assert_int_equal(match(&kv, &none, 3, &hit), 0);
+    compute(&kv, &none, &held); /* computed anew, beside the dead ones */
     assert_int_equal(sl_kv_check(&kv, NULL, NULL), 0);
-    sl_kv_give(&kv, pages, 3, false);
-    assert_int_equal(sl_kv_match(&kv, &none, &prompt_text, 3, hit), 3);
-    assert_memory_equal(hit, pages, sizeof hit);
-    sl_kv_give(&kv, hit, 3, false);
+    sl_kv_give(&kv, &held.b, 0, false);
+    assert_int_equal(match(&kv, &none, 3, &hit), 3);
+    assert_memory_equal(hit.nodes, held.nodes, 3 * sizeof *hit.nodes);
+    sl_kv_give(&kv, &hit.b, 0, false);
     for (int i = 0; i < 8; i++)
-        assert_int_not_equal(sl_kv_take(&kv, SL_EVICT_PROMPT), SL_NO_PAGE);
+        assert_int_not_equal(take_one(&kv, SL_EVICT_PROMPT), SL_NO_NODE);
     assert_int_equal(sl_kv_check(&kv, NULL, NULL), 0);
     sl_kv_deinit(&kv);
 }
@@ -303,14 +344,15 @@ static void what_others_hold_is_not_forgotten(void **state)
     (void)state;
     struct sl_kv kv;
     struct sl_kv_ns none = {0};
-    int32_t pages[3], hit[3];
-    assert_int_equal(sl_kv_init(&kv, 8, BLOCK, true, 7, NULL), 0);
-    compute(&kv, &none, pages);
-    assert_int_equal(sl_kv_match(&kv, &none, &prompt_text, 2, hit), 2);
-    sl_kv_give(&kv, pages, 3, true);
+    struct kv_held held, hit;
+    kv_init_full(&kv, 8, BLOCK, true, 7);
+    compute(&kv, &none, &held);
+    assert_int_equal(match(&kv, &none, 2, &hit), 2);
+    sl_kv_give(&kv, &held.b, 0, true);
     assert_int_equal(sl_kv_check(&kv, NULL, NULL), 0);
-    assert_int_equal(kv.pool.n_free, 6);
-    sl_kv_give(&kv, hit, 2, false);
+    assert_int_equal(kv.nodes.n_free, 6);
+    assert_int_equal(kv.groups[0].pool.n_free, 6);
+    sl_kv_give(&kv, &hit.b, 0, false);
     assert_int_equal(sl_kv_n_cached(&kv), 2);
     sl_kv_deinit(&kv);
 }
@@ -321,8 +363,9 @@ int main(void)
         cmocka_unit_test(random_operations_match_the_model),
         cmocka_unit_test(namespaces_do_not_meet),
         cmocka_unit_test(a_hash_alone_is_not_believed),
+        cmocka_unit_test(names_outlive_the_process),
         cmocka_unit_test(least_recently_used_goes_first_and_leaves_before_parents),
-        cmocka_unit_test(forgotten_pages_are_never_found_again),
+        cmocka_unit_test(forgotten_blocks_are_never_found_again),
         cmocka_unit_test(what_others_hold_is_not_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -90,7 +90,7 @@ static inline void rig_open(struct rig *g, const char *path, const struct rig_op
                            &g->kv, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     g->n_pages = o->n_pages ? o->n_pages : 1024 / block + 8;
-    g->pool_bytes = (size_t)g->n_pages * sl_kv_page_bytes(&g->kv);
+    g->pool_bytes = (size_t)g->n_pages * sl_kv_block_bytes(&g->kv);
     g->pool = g->be->vt->alloc(g->be, g->pool_bytes);
     assert_non_null(g->pool);
     /* What a page held before must not matter, whatever it is: all ones is a NaN in every format.
@@ -99,8 +99,8 @@ static inline void rig_open(struct rig *g, const char *path, const struct rig_op
     struct sl_run_config rc = {.max_tokens = RIG_MAX_TOKENS,
                                .max_logits = RIG_MAX_TOKENS,
                                .kv = g->kv,
-                               .kv_pool = g->pool,
                                .max_lora_rank = o->max_lora_rank};
+    sl_kv_pools(&g->kv, g->pool, g->n_pages, rc.kv_pool); /* a page has one number in all groups */
     if (sl_run_create(g->model, &rc, &g->run, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     g->n_vocab = sl_model_facts(g->model)->n_vocab;

@@ -906,7 +906,7 @@ static void test_run_limits(void **state)
     assert_non_null(strstr(err.msg, "block-size is 0"));
     assert_int_equal(sl_model_kv_layout(g.model, "f16", SL_DTYPE_BF16, 272, &l, &err), SL_EINVAL);
     assert_int_equal(sl_model_kv_layout(g.model, "f16", SL_DTYPE_BF16, 24, &l, &err), SL_EINVAL);
-    struct sl_run_config cfg = {0, 1, g.kv, g.pool, 0, 0, NULL};
+    struct sl_run_config cfg = {.max_logits = 1, .kv = g.kv, .kv_pool = {g.pool}};
     assert_int_equal(sl_run_create(g.model, &cfg, &r, &err), SL_EINVAL);
     assert_non_null(strstr(err.msg, "max-num-batched-tokens is 0"));
     cfg.max_tokens = SL_MAX_STEP_TOKENS + 1;

@@ -297,7 +297,7 @@ static void test_attention(void **state)
                              .positions = positions,
                              .spans = spans,
                              .block_tables = tables};
-        struct sl_kv_view kv = {pool, 2 * tiles, 0, tiles, SL_DTYPE_F32, 16};
+        struct sl_kv_view kv = {pool, 2 * tiles, 0, tiles, SL_DTYPE_F32, 16, 0};
         struct sl_op_qk_norm_rope_kv_store store = {.batch = &b,
                                                     .q = rotated,
                                                     .k = k,

@@ -94,8 +94,8 @@ static void add_clients(struct sim *sim)
             l->n_prompt - fifth / 2 + (int32_t)sl_rng_below(&sim->rng, (uint32_t)fifth);
         t -= log(u) / l->rate;
         c->t_arrival = t;
-        const int32_t n_pages = SL_CEIL_DIV(n + l->n_out, BLOCK);
-        c->memory = calloc((size_t)(n + l->n_out + n_pages), sizeof(int32_t));
+        const int32_t n_blocks = SL_CEIL_DIV(n + l->n_out, BLOCK);
+        c->memory = calloc((size_t)(n + l->n_out + 2 * n_blocks), sizeof(int32_t));
         assert_non_null(c->memory);
         for (int32_t k = 0; k < n; k++)
             c->memory[k] = i * 100000 + k;
@@ -104,7 +104,8 @@ static void add_clients(struct sim *sim)
                                  .n_prompt = n,
                                  .max_out = l->n_out,
                                  .out = c->memory + n,
-                                 .pages = c->memory + n + l->n_out,
+                                 .blocks = {.nodes = c->memory + n + l->n_out,
+                                            .pages = {c->memory + n + l->n_out + n_blocks}},
                                  .ns = &sim->ns,
                                  .publish = true};
     }
@@ -114,7 +115,8 @@ static void sim_init(struct sim *sim, double max_step_s)
 {
     struct sl_sched_config cfg = {
         .max_seqs = 256, .max_tokens = 8192, .max_logits = 256, .max_step_s = max_step_s};
-    assert_int_equal(sl_kv_init(&sim->kv, 16384, BLOCK, true, 1, NULL), 0);
+    struct sl_kv_config kv = sl_kv_full(16384, BLOCK, true, 1);
+    assert_int_equal(sl_kv_init(&sim->kv, &kv, NULL), 0);
     assert_int_equal(sl_sched_init(&sim->s, &cfg, &sim->kv, NULL), 0);
     sim->gaps = calloc(MAX_GAPS, sizeof *sim->gaps);
     assert_non_null(sim->gaps);

@@ -61,18 +61,25 @@ struct rig {
     struct sl_kv_ns ns;
     struct item {
         struct sl_seq seq;
-        int32_t prompt[MAX], out[MAX], pages[MAX];
+        int32_t prompt[MAX], out[MAX], nodes[MAX], pages[SL_MAX_KV_GROUPS][MAX];
     } items[8];
     int n;
 };
 
-static void rig_init(struct rig *g, int32_t n_pages, int32_t max_seqs, int32_t max_tokens)
+static void rig_init_kv(struct rig *g, const struct sl_kv_config *kv, int32_t max_seqs,
+                        int32_t max_tokens)
 {
     memset(g, 0, sizeof *g);
     struct sl_sched_config cfg = {
         .max_seqs = max_seqs, .max_tokens = max_tokens, .max_logits = max_seqs + 2};
-    assert_int_equal(sl_kv_init(&g->kv, n_pages, BLOCK, true, 1, NULL), 0);
+    assert_int_equal(sl_kv_init(&g->kv, kv, NULL), 0);
     assert_int_equal(sl_sched_init(&g->s, &cfg, &g->kv, NULL), 0);
+}
+
+static void rig_init(struct rig *g, int32_t n_pages, int32_t max_seqs, int32_t max_tokens)
+{
+    struct sl_kv_config kv = sl_kv_full(n_pages, BLOCK, true, 1);
+    rig_init_kv(g, &kv, max_seqs, max_tokens);
 }
 
 static void check_all(struct rig *g)
@@ -88,7 +95,7 @@ static void rig_deinit(struct rig *g)
         if (g->items[i].seq.state != SL_SEQ_FINISHED)
             sl_sched_finish(&g->s, &g->items[i].seq, false);
     check_all(g);
-    assert_int_equal(sl_kv_n_available(&g->kv), g->kv.pool.n_pages);
+    assert_int_equal(sl_kv_n_available(&g->kv), g->kv.nodes.n_ids);
     sl_sched_deinit(&g->s);
     sl_kv_deinit(&g->kv);
 }
@@ -105,9 +112,11 @@ static struct sl_seq *add(struct rig *g, int32_t n_prompt, int32_t priority, int
                               .n_prompt = n_prompt,
                               .max_out = (int32_t)sl_sched_limit(&g->s) - n_prompt,
                               .out = it->out,
-                              .pages = it->pages,
+                              .blocks = {.nodes = it->nodes},
                               .ns = &g->ns,
                               .publish = true};
+    for (int k = 0; k < SL_MAX_KV_GROUPS; k++)
+        it->seq.blocks.pages[k] = it->pages[k];
     sl_sched_add(&g->s, &it->seq);
     return &it->seq;
 }
@@ -301,7 +310,7 @@ static void who_waits_is_told_why(void **state)
     step(&g);
     assert_int_equal(b->state, SL_SEQ_WAITING);
     why(&g, b,
-        "needs 2 pages less what is cached, and 1 stay free for those that run; 2 can be had");
+        "needs 2 blocks less what is cached, and 1 stay free for those that run; 2 can be had");
     why(&g, c, "behind sequence 2.0");
     sl_sched_finish(&g.s, b, false);
     step(&g);
@@ -343,30 +352,34 @@ static void what_runs_is_watched(void **state)
     struct sl_seq *a = add(&g, 10, 0, 1), *b = add(&g, 9, 0, 2);
     step(&g);
     assert_int_equal(a->n_published, 2);
-    assert_int_equal(a->n_pages, 3);
+    assert_int_equal(a->blocks.n, 3);
     assert_int_equal(a->n_computed, 10);
     BROKEN(g.s.n_running, -1, "I6: -1 sequences run on 2 seats");
     BROKEN(g.s.n_running, 3, "I6: 3 sequences run on 2 seats");
     BROKEN(a->state, SL_SEQ_FINISHED, "I6: running sequence 1.0 is in state");
     BROKEN(a->n_computed, 11, "I7: sequence 1.0 computed 11 tokens of 11");
-    BROKEN(a->n_pages, 2, "I1: sequence 1.0 has 2 pages of 4 for 11 tokens, 10 computed");
-    BROKEN(a->n_pages, 4, "I1: sequence 1.0 has 4 pages of 4");
+    BROKEN(a->blocks.n, 2, "I1: sequence 1.0 has 2 blocks of 4 for 11 tokens, 10 computed");
+    BROKEN(a->blocks.n, 4, "I1: sequence 1.0 has 4 blocks of 4");
     BROKEN(a->max_out, 0, "I5: sequence 1.0 has 1 + 0 tokens of at most 0");
-    BROKEN(a->n_computed, 7, "I8: 2 pages of sequence 1.0 are published, 7 tokens computed");
+    BROKEN(a->n_computed, 7, "I8: 2 blocks of sequence 1.0 are published, 7 tokens computed");
     BROKEN(a->n_published, 1, "in the tree: 1");
-    BROKEN(a->pages[0], -1, "I1: sequence 1.0 names page -1 of 16");
-    BROKEN(a->pages[2], 16, "I1: sequence 1.0 names page 16 of 16");
-    BROKEN(g.kv.tree.nodes[a->pages[0]].parent, 5, "hangs below page 5, not -1");
-    BROKEN(g.kv.tree.nodes[a->pages[1]].parent, 9, "hangs below page 9, not");
-    BROKEN(g.kv.tree.tokens[a->pages[1] * BLOCK + 1], 3, "holds token 3 at position 5");
+    BROKEN(a->blocks.nodes[0], -1, "I1: sequence 1.0 names node -1 of 16");
+    BROKEN(a->blocks.nodes[2], 16, "I1: sequence 1.0 names node 16 of 16");
+    BROKEN(g.kv.tree.nodes[a->blocks.nodes[0]].parent, 5, "hangs below node 5, not -1");
+    BROKEN(g.kv.tree.nodes[a->blocks.nodes[1]].parent, 9, "hangs below node 9, not");
+    BROKEN(g.kv.tree.tokens[a->blocks.nodes[1] * BLOCK + 1], 3, "holds token 3 at position 5");
     BROKEN(b->arrival, 0, "I6: running sequence 0.0 is out of order");
-    BROKEN(g.kv.pool.refs[a->pages[2]], 2, "has 2 owners, 1 tables name it");
+    BROKEN(g.kv.nodes.refs[a->blocks.nodes[2]], 2, "has 2 owners, 1 sequences hold it");
+    BROKEN(g.kv.groups[0].pool.refs[a->blocks.pages[0][2]], 2, "has 2 owners, its node");
+    BROKEN(a->blocks.pages[0][1], 0, "names page 0 of group 0 for block 1 of 0 to 3");
+    BROKEN(a->blocks.end[0], 2, "has pages of group 0 for blocks 0 to 2");
+    BROKEN(a->blocks.first[0], 1, "has pages of group 0 for blocks 1 to 3");
 
-    int32_t published = a->n_published, pages = a->n_pages; /* more published than there are */
-    a->n_pages = 1;
+    int32_t published = a->n_published, n_blocks = a->blocks.n; /* more published than there are */
+    a->blocks.n = 1;
     a->n_computed = 4;
-    names(&g, "I8: 2 pages of sequence 1.0 are published, 4 tokens computed");
-    a->n_pages = pages;
+    names(&g, "I8: 2 blocks of sequence 1.0 are published, 4 tokens computed");
+    a->blocks.n = n_blocks;
     a->n_computed = 10;
     a->n_published = published;
     a->n_out = 2; /* fewer than none are on the way */
@@ -398,10 +411,10 @@ static void what_waits_is_watched(void **state)
     BROKEN(w[0]->arrival, 99, "I6: the queue is out of order at member 1 of 3");
     BROKEN(child->heap_prev, NULL, "I6: the queue is out of order at member 1");
     BROKEN(child->heap_next->heap_prev, NULL, "I6: the queue is out of order at member 2");
-    BROKEN(w[0]->max_out, 30, "I6: sequence 2.0 may need 33 tokens, the empty pool holds 32");
-    BROKEN(w[0]->n_pages, 1, "holds 1 pages (0 published, 0 tokens computed)");
-    BROKEN(w[0]->n_published, 1, "holds 0 pages (1 published, 0 tokens computed)");
-    BROKEN(w[0]->n_computed, 1, "holds 0 pages (0 published, 1 tokens computed)");
+    BROKEN(w[0]->max_out, 30, "I6: sequence 2.0 may need 33 tokens, the empty cache holds 32");
+    BROKEN(w[0]->blocks.n, 1, "holds 1 blocks (0 published, 0 tokens computed)");
+    BROKEN(w[0]->n_published, 1, "holds 0 blocks (1 published, 0 tokens computed)");
+    BROKEN(w[0]->n_computed, 1, "holds 0 blocks (0 published, 1 tokens computed)");
     rig_deinit(&g);
 }
 
@@ -419,7 +432,7 @@ static void the_largest_sequence_runs_alone(void **state)
     for (int i = 0; i < 3; i++)
         step(&g);
     assert_int_equal(sl_seq_n_tokens(big), 20);
-    assert_int_equal(big->n_pages, 5);
+    assert_int_equal(big->blocks.n, 5);
     rig_deinit(&g);
 }
 

@@ -160,7 +160,7 @@ void sl_cuda_attention(struct sl_backend *be, const struct sl_op_attention *op)
     a.ld_q = op->ld_q;
     a.ld_out = op->ld_out;
     a.sinks = op->sinks;
-    a.tables = b->block_tables;
+    a.tables = sl_batch_tables(b, op->kv.group);
     a.keys = op->kv.pool + op->kv.k_offset;
     a.values = op->kv.pool + op->kv.v_offset;
     a.page_bytes = op->kv.page_bytes;

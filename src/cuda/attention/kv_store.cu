@@ -533,7 +533,7 @@ void sl_cuda_qk_norm_rope_kv_store(struct sl_backend *be,
     }
     a.positions = b->positions;
     a.row_table = reinterpret_cast<const int32_t *>(cu->workspace + SL_ATTN_ROW_TABLE);
-    a.tables = b->block_tables;
+    a.tables = sl_batch_tables(b, op->kv.group);
     a.keys = op->kv.pool + op->kv.k_offset;
     a.values = op->kv.pool + op->kv.v_offset;
     a.page_bytes = op->kv.page_bytes;

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: MIT */
+#include "kv/group.h"
+
+#include "base/check.h"
+#include "base/sys.h"
+
+int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg, int32_t n_nodes,
+                  int32_t block_size, struct sl_error *err)
+{
+    SL_ASSERT((cfg->kind == SL_GROUP_WINDOW) == (cfg->window > 0) && cfg->n_pages > 0);
+    *g = (struct sl_kv_group){.cfg = *cfg, .block_size = block_size};
+    /* From the other end than nodes: a node's number that is taken for a page's is soon noticed. */
+    int rc = sl_id_pool_init(&g->pool, cfg->n_pages, true, err);
+    if (rc == 0)
+        rc = sl_lru_init(&g->lru, n_nodes, err);
+    if (rc == 0 && (g->slots = sl_calloc((size_t)n_nodes, sizeof *g->slots)) == NULL)
+        rc = sl_fail(err, SL_ENOMEM, "out of memory for a pool of %d pages", cfg->n_pages);
+    if (rc == 0)
+        sl_group_reset(g);
+    else
+        sl_group_deinit(g);
+    return rc;
+}
+
+void sl_group_deinit(struct sl_kv_group *g)
+{
+    sl_free(g->slots);
+    sl_lru_deinit(&g->lru);
+    sl_id_pool_deinit(&g->pool);
+    *g = (struct sl_kv_group){0};
+}
+
+void sl_group_reset(struct sl_kv_group *g)
+{
+    sl_id_pool_reset(&g->pool);
+    for (int32_t i = 0; i < g->lru.n_nodes; i++)
+        g->slots[i] = (struct sl_kv_slot){.page = SL_NO_PAGE};
+    sl_lru_reset(&g->lru);
+}
+
+int32_t sl_group_least(const struct sl_kv_group_config *cfg, int32_t n_nodes, int32_t block_size)
+{
+    if (cfg->kind == SL_GROUP_FULL)
+        return n_nodes;
+    return SL_MIN(n_nodes, SL_CEIL_DIV(cfg->window - 1, block_size) + 2);
+}
+
+static struct sl_kv_slot *slot_of(const struct sl_kv_group *g, int32_t node)
+{
+    SL_ASSERT(node >= 0 && node < g->lru.n_nodes);
+    return &g->slots[node];
+}
+
+/* The node has no page any more: it had no owner. */
+static void release(struct sl_kv_group *g, int32_t node)
+{
+    struct sl_kv_slot *s = slot_of(g, node);
+    SL_ASSERT(s->where == SL_KV_DEVICE && !sl_lru_has(&g->lru, node));
+    sl_id_pool_release(&g->pool, s->page);
+    *s = (struct sl_kv_slot){.page = SL_NO_PAGE};
+}
+
+void sl_group_take(struct sl_kv_group *g, int32_t node)
+{
+    struct sl_kv_slot *s = slot_of(g, node);
+    SL_ASSERT(s->where == SL_KV_NOWHERE);
+    if (sl_id_pool_n_there(&g->pool) == 0) {
+        int32_t oldest = g->lru.head;
+        SL_ASSERT(oldest != SL_NO_NODE);
+        sl_group_drop(g, oldest);
+        g->n_evicted++;
+    }
+    s->page = sl_id_pool_acquire(&g->pool);
+    s->where = SL_KV_DEVICE;
+    SL_ASSERT(s->page != SL_NO_PAGE);
+}
+
+void sl_group_own(struct sl_kv_group *g, int32_t node)
+{
+    const struct sl_kv_slot *s = slot_of(g, node);
+    SL_ASSERT(s->where == SL_KV_DEVICE);
+    if (sl_lru_has(&g->lru, node))
+        sl_lru_remove(&g->lru, node);
+    sl_id_pool_ref(&g->pool, s->page);
+}
+
+void sl_group_disown(struct sl_kv_group *g, int32_t node, bool keep)
+{
+    const struct sl_kv_slot *s = slot_of(g, node);
+    SL_ASSERT(s->where == SL_KV_DEVICE && !sl_lru_has(&g->lru, node));
+    if (sl_id_pool_unref(&g->pool, s->page) > 0 || g->cfg.kind == SL_GROUP_FULL)
+        return;
+    if (keep)
+        sl_lru_append(&g->lru, node);
+    else
+        release(g, node);
+}
+
+void sl_group_drop(struct sl_kv_group *g, int32_t node)
+{
+    if (slot_of(g, node)->where == SL_KV_NOWHERE)
+        return;
+    if (sl_lru_has(&g->lru, node))
+        sl_lru_remove(&g->lru, node);
+    release(g, node);
+}
+
+void sl_group_move(struct sl_kv_group *g, int32_t from, int32_t to)
+{
+    struct sl_kv_slot *a = slot_of(g, from), *b = slot_of(g, to);
+    SL_ASSERT(a->where == SL_KV_DEVICE && b->where == SL_KV_NOWHERE);
+    SL_ASSERT(!sl_lru_has(&g->lru, from));
+    *b = *a;
+    *a = (struct sl_kv_slot){.page = SL_NO_PAGE};
+}
+
+void sl_group_clear(struct sl_kv_group *g)
+{
+    while (g->lru.n > 0)
+        sl_group_drop(g, g->lru.head);
+}

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: MIT
+ * group.h - the pages of those layers of a model that need the same positions: one pool of pages,
+ * and for each node of the prefix tree (a block of tokens) the page of this group that it has.
+ *
+ *   FULL    a row sees every position before it: a node has a page from when it is taken until it
+ *           is free
+ *   WINDOW  a row at position p sees positions above p - window only: a node gets its page when its
+ *           tokens are about to be computed; once no later row of any sequence sees the block, the
+ *           page stays cached for prompts that match, and may be evicted while the node stays
+ *
+ * A page is in one of three states:
+ *   free    in no node
+ *   cached  in a node of the tree, without an owner: WINDOW pages stand in the group's list and are
+ *           evicted alone, FULL pages go with their node
+ *   owned   by the sequences whose rows to come read or write it
+ * free + cached + owned = all pages of the group, always. Engine thread only; nothing is allocated
+ * after init.
+ */
+#ifndef SL_KV_GROUP_H
+#define SL_KV_GROUP_H
+
+#include "base/limits.h"
+#include "kv/lru.h"
+#include "kv/pool.h"
+
+enum sl_kv_group_kind { SL_GROUP_FULL, SL_GROUP_WINDOW };
+enum sl_kv_where { SL_KV_NOWHERE, SL_KV_DEVICE }; /* the bytes of a node's page */
+
+struct sl_kv_group_config {
+    enum sl_kv_group_kind kind;
+    int32_t window; /* WINDOW: positions a row sees, its own included */
+    int32_t n_pages;
+};
+
+struct sl_kv_slot { /* a node's page */
+    int32_t page;   /* SL_NO_PAGE iff where is SL_KV_NOWHERE */
+    enum sl_kv_where where;
+};
+
+struct sl_kv_group {
+    struct sl_kv_group_config cfg;
+    int32_t block_size;
+    struct sl_id_pool pool;   /* of pages */
+    struct sl_kv_slot *slots; /* [n_nodes] */
+    struct sl_lru lru;        /* WINDOW: nodes whose page is cached */
+    uint64_t n_evicted;       /* pages that left their node to it */
+};
+
+SL_MUST_CHECK int sl_group_init(struct sl_kv_group *g, const struct sl_kv_group_config *cfg,
+                                int32_t n_nodes, int32_t block_size, struct sl_error *err);
+void sl_group_deinit(struct sl_kv_group *g);
+void sl_group_reset(struct sl_kv_group *g); /* every page free */
+
+static inline int32_t sl_group_page(const struct sl_kv_group *g, int32_t node)
+{
+    return g->slots[node].page;
+}
+
+/* The first block that a row at pos, or any later one, sees. */
+static inline int32_t sl_group_first_seen(const struct sl_kv_group *g, int32_t pos)
+{
+    if (g->cfg.kind == SL_GROUP_FULL || pos < g->cfg.window)
+        return 0;
+    return (pos - g->cfg.window + 1) / g->block_size;
+}
+
+/* Pages that could be taken without evicting a node: free and there, or cached alone. */
+static inline int32_t sl_group_n_room(const struct sl_kv_group *g)
+{
+    return sl_id_pool_n_there(&g->pool) + g->lru.n;
+}
+
+/* The fewest pages with which one sequence alone always gets on, if a step that has not landed took
+ * no more than one: that block, what its first row sees before it, and the block behind it. */
+int32_t sl_group_least(const struct sl_kv_group_config *cfg, int32_t n_nodes, int32_t block_size);
+
+/* Gives a node without a page one, with one owner; evicts the oldest page that is cached alone if
+ * none is free. There is room. */
+void sl_group_take(struct sl_kv_group *g, int32_t node);
+void sl_group_own(struct sl_kv_group *g, int32_t node); /* one owner more */
+/* One owner less. keep: a WINDOW page that lost the last one stays cached; else it is free. */
+void sl_group_disown(struct sl_kv_group *g, int32_t node, bool keep);
+void sl_group_drop(struct sl_kv_group *g, int32_t node); /* frees the node's page, if it has one */
+/* The page of from, with its owners, becomes that of to, which has none. */
+void sl_group_move(struct sl_kv_group *g, int32_t from, int32_t to);
+void sl_group_clear(struct sl_kv_group *g); /* frees every page that is cached alone */
+
+#endif

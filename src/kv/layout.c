@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+#include "kv/layout.h"
+
+#include "base/check.h"
+
+int sl_kv_layout_add(struct sl_kv_layout *l, int32_t layer, int32_t window, int32_t n_kv_heads,
+                     int32_t head_dim, int32_t v_dim, struct sl_error *err)
+{
+    SL_ASSERT(layer >= 0 && layer < SL_MAX_LAYERS && l->block_size % SL_KV_TILE == 0);
+    const size_t n_tiles = (size_t)n_kv_heads * (size_t)(l->block_size / SL_KV_TILE);
+    const size_t keys = n_tiles * sl_kv_tile_bytes(l->dtype, head_dim);
+    const size_t values = n_tiles * sl_kv_tile_bytes(l->dtype, v_dim);
+    int32_t i = 0;
+    while (i < l->n_groups && l->groups[i].window != window)
+        i++;
+    if (i == SL_MAX_KV_GROUPS)
+        return sl_fail(err, SL_EUNSUPPORTED, "layers with more than %d different windows",
+                       SL_MAX_KV_GROUPS);
+    SL_ASSERT(window > 0 || i == 0);
+    struct sl_kv_layer_group *g = &l->groups[i];
+    if (i == l->n_groups)
+        l->groups[l->n_groups++] = (struct sl_kv_layer_group){.window = window};
+    if (g->page_bytes + keys + values > UINT32_MAX)
+        return sl_fail(err, SL_ELIMIT, "a KV page of %d tokens has more than 4 GB", l->block_size);
+    l->places[layer] = (struct sl_kv_place){.group = (uint8_t)i,
+                                            .k_offset = (uint32_t)g->page_bytes,
+                                            .v_offset = (uint32_t)(g->page_bytes + keys)};
+    g->page_bytes += keys + values;
+    g->n_layers++;
+    return 0;
+}
