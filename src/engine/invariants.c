@@ -13,7 +13,7 @@
  *   I8  a block is found only once the step that filled it has landed
  *   I9  the tree's tokens of a block are those of the sequences that hold it
  *   I10 a step in flight reads pages its sequences hold, or gave back after it was launched
- *   I12 of layers with a window a sequence holds the pages that rows which have not landed, or are
+ *   I14 of layers with a window a sequence holds the pages that rows which have not landed, or are
  *       to come, can see, and no others
  *
  * I11, the same tokens in whatever company, is what the simulator's oracle and test_bits.c compare.
@@ -74,7 +74,7 @@ static int32_t in_flight(const struct sl_engine *eng, const struct sl_rseq *rs, 
     return n;
 }
 
-/* I12: neither too early nor too late. */
+/* I14: neither too early nor too late. */
 static int check_windows(const struct sl_engine *eng, const struct sl_rseq *rs,
                          struct sl_error *err)
 {
@@ -84,7 +84,7 @@ static int check_windows(const struct sl_engine *eng, const struct sl_rseq *rs,
         int32_t first = sl_group_first_seen(&eng->kv.groups[g], n_landed);
         if (b->first[g] != first)
             return sl_fail(err, SL_EINTERNAL,
-                           "I12: sequence %llu.%d holds pages of group %d from block %d on; with "
+                           "I14: sequence %llu.%d holds pages of group %d from block %d on; with "
                            "%d tokens landed it sees blocks from %d on",
                            WHO(rs), g, b->first[g], n_landed, first);
     }

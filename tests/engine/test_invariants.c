@@ -94,7 +94,7 @@ static void every_invariant_is_named(void **state)
     BROKEN(s->blocks.nodes[2], nodes[1], "I8: node");
     BROKEN(s->blocks.nodes[2], 999, "names node 999 of 64");
     BROKEN(s->blocks.n, s->blocks.n - 1, "I1: ");
-    BROKEN(s->blocks.first[0], 1, "I12: sequence 1.0 holds pages of group 0 from block 1 on");
+    BROKEN(s->blocks.first[0], 1, "I14: sequence 1.0 holds pages of group 0 from block 1 on");
     BROKEN(w->blocks.n, 1, "I1: sequence 3.0 in state 1 holds 1 blocks");
     BROKEN(s->state, SL_SEQ_FINISHED, "I3: sequence 1.0 is in state 3");
     BROKEN(a->n_ended, 1, "I3: 0 of 2 sequences");

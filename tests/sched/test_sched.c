@@ -324,6 +324,87 @@ static void who_waits_is_told_why(void **state)
     rig_deinit(&g);
 }
 
+/* ------------------------------------------------------------------ windows */
+
+enum { LONG = 32768, CHUNK = 512, WINDOW = 1024, PAGE = 16 };
+
+static int32_t owned(const struct sl_kv *kv, int32_t group)
+{
+    const struct sl_id_pool *p = &kv->groups[group].pool;
+    return p->n_ids - p->n_free - sl_kv_n_cached_pages(kv, group);
+}
+
+/* A context of 32k tokens: windowed layers hold the window and the chunks under way, and once it is
+ * computed the window alone; a prompt that repeats it is found to its end. */
+static void a_long_context_holds_its_window(void **state)
+{
+    (void)state;
+    struct rig g;
+    static int32_t tokens[LONG + 1], nodes[LONG / PAGE], pages[2][LONG / PAGE];
+    struct sl_kv_config kv = sl_kv_full(2 * LONG / PAGE, PAGE, true, 1);
+    kv.groups[kv.n_groups++] = (struct sl_kv_group_config){
+        .kind = SL_GROUP_WINDOW, .window = WINDOW, .n_pages = 2 * (WINDOW + 2 * CHUNK) / PAGE};
+    for (int32_t i = 0; i <= LONG; i++)
+        tokens[i] = i;
+    rig_init_kv(&g, &kv, 2, CHUNK);
+    struct sl_seq seq = {.prompt = tokens,
+                         .n_prompt = LONG - 16,
+                         .max_out = 8,
+                         .out = tokens + LONG - 16,
+                         .blocks = {.nodes = nodes, .pages = {pages[0], pages[1]}},
+                         .ns = &g.ns,
+                         .publish = true};
+    int32_t most = 0;
+    sl_sched_add(&g.s, &seq);
+    for (int n = 0; seq.n_out < 4; n++) {
+        assert_true(n < 2 * LONG / CHUNK);
+        step(&g);
+        most = SL_MAX(most, owned(&g.kv, 1));
+    }
+    assert_int_equal(owned(&g.kv, 0), LONG / PAGE);
+    assert_true(owned(&g.kv, 1) <= WINDOW / PAGE + 1);
+    assert_true(most <= (WINDOW + CHUNK) / PAGE + 1);
+    sl_sched_finish(&g.s, &seq, false);
+    seq = (struct sl_seq){.arrival = 1,
+                          .prompt = tokens,
+                          .n_prompt = LONG - 16,
+                          .max_out = 8,
+                          .out = tokens + LONG - 16,
+                          .blocks = {.nodes = nodes, .pages = {pages[0], pages[1]}},
+                          .ns = &g.ns,
+                          .publish = true};
+    sl_sched_add(&g.s, &seq);
+    sl_sched_plan(&g.s);
+    assert_int_equal(seq.n_cached, LONG - 32); /* all but the block whose logits are wanted */
+    sl_sched_finish(&g.s, &seq, false);
+    rig_deinit(&g);
+}
+
+/* Two sequences want more pages than there are: the second one waits, and is told why. */
+static void windows_are_not_overbooked(void **state)
+{
+    (void)state;
+    struct rig g;
+    struct sl_kv_config kv = sl_kv_full(32, BLOCK, true, 1);
+    kv.groups[kv.n_groups++] =
+        (struct sl_kv_group_config){.kind = SL_GROUP_WINDOW, .window = 8, .n_pages = 5};
+    rig_init_kv(&g, &kv, 4, 64);
+    struct sl_seq *a = add(&g, 30, 0, 1), *b = add(&g, 30, 0, 2);
+    step(&g);
+    assert_int_equal(a->state, SL_SEQ_RUNNING);
+    assert_int_equal(a->n_computed, 16); /* one page stays for the next token */
+    assert_int_equal(b->state, SL_SEQ_WAITING);
+    why(&g, b, "pages of windowed layers are short beside 1 sequences");
+    for (int i = 0; i < 8; i++)
+        step(&g);
+    assert_true(a->n_out > 4);
+    assert_int_equal(g.s.n_preemptions, 0);
+    sl_sched_finish(&g.s, a, false);
+    step(&g);
+    assert_int_equal(b->state, SL_SEQ_RUNNING);
+    rig_deinit(&g);
+}
+
 /* ------------------------------------------------------------------ invariants */
 
 static void names(struct rig *g, const char *what)
@@ -451,6 +532,8 @@ int main(void)
         cmocka_unit_test(what_runs_is_watched),
         cmocka_unit_test(what_waits_is_watched),
         cmocka_unit_test(the_largest_sequence_runs_alone),
+        cmocka_unit_test(a_long_context_holds_its_window),
+        cmocka_unit_test(windows_are_not_overbooked),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -180,6 +180,50 @@ static void engine_histograms(struct out *o, const struct sl_stats *st)
     }
 }
 
+static double share_of(int32_t n, int32_t n_free, int32_t n_cached)
+{
+    return n > 0 ? (double)(n - n_free - n_cached) / n : 0;
+}
+
+/* Of blocks, or of pages of the group of layers that has the fewest left. */
+static double kv_usage(const struct sl_metrics_model *in)
+{
+    const struct sl_stats *st = in->stats;
+    double usage = share_of(st->n_pages, st->n_pages_free, st->n_pages_cached);
+    for (int32_t g = 0; g < st->n_kv_groups; g++) {
+        const double of_group = share_of(in->info->kv_groups[g].n_pages, st->kv_groups[g].n_free,
+                                         st->kv_groups[g].n_cached);
+        usage = of_group > usage ? of_group : usage;
+    }
+    return usage;
+}
+
+/* window="0": layers that see everything. */
+static void kv_group_gauges(struct out *o, const struct sl_metrics_model *in)
+{
+    static const char pages[] = "sluice:kv_group_pages",
+                      evicted[] = "sluice:kv_group_evictions_total";
+    const struct sl_stats *st = in->stats;
+    char extra[64];
+    head(o, pages, "gauge", "KV pages of the layers with one window, by state.");
+    for (int32_t g = 0; g < st->n_kv_groups; g++) {
+        const struct sl_kv_group_info *info = &in->info->kv_groups[g];
+        const int32_t n_free = st->kv_groups[g].n_free, n_cached = st->kv_groups[g].n_cached;
+        const int32_t counts[] = {n_free, n_cached, info->n_pages - n_free - n_cached};
+        static const char *const states[] = {"free", "cached", "owned"};
+        for (size_t i = 0; i < SL_COUNT(counts); i++) {
+            snprintf(extra, sizeof extra, "window=\"%d\",state=\"%s\"", info->window, states[i]);
+            sample(o, pages, extra, counts[i]);
+        }
+    }
+    head(o, evicted, "counter",
+         "Cached pages of windowed layers given up while their block stayed.");
+    for (int32_t g = 0; g < st->n_kv_groups; g++) {
+        snprintf(extra, sizeof extra, "window=\"%d\"", in->info->kv_groups[g].window);
+        sample(o, evicted, extra, (double)st->kv_groups[g].n_evicted);
+    }
+}
+
 static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
 {
     const struct sl_stats *st = in->stats;
@@ -191,17 +235,18 @@ static void engine_gauges(struct out *o, const struct sl_metrics_model *in)
     head(o, by_reason, "gauge", "Requests waiting to run, by what they wait for.");
     sample(o, by_reason, "reason=\"capacity\"", st->n_waiting);
     sample(o, by_reason, "reason=\"deferred\"", 0);
-    int32_t owned = st->n_pages - st->n_pages_free - st->n_pages_cached;
-    gauge(o, "vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.",
-          st->n_pages > 0 ? (double)owned / st->n_pages : 0);
+    gauge(o, "vllm:kv_cache_usage_perc", "Share of KV pages in use, 0 to 1.", kv_usage(in));
     head(o, "vllm:cache_config_info", "gauge", "Layout of the KV cache.");
     snprintf(extra, sizeof extra, "block_size=\"%d\",num_gpu_blocks=\"%d\",cache_dtype=\"%.32s\"",
              info->block_size, info->n_pages, info->kv_dtype != NULL ? info->kv_dtype : "");
     sample(o, "vllm:cache_config_info", extra, 1);
-    gauge(o, "sluice:kv_pages_total", "KV pages.", st->n_pages);
-    gauge(o, "sluice:kv_pages_free", "KV pages without content.", st->n_pages_free);
-    gauge(o, "sluice:kv_pages_cached", "KV pages kept for reuse by no running request.",
+    gauge(o, "sluice:kv_pages_total", "Blocks of tokens that the KV cache has pages for.",
+          st->n_pages);
+    gauge(o, "sluice:kv_pages_free", "Of them without content.", st->n_pages_free);
+    gauge(o, "sluice:kv_pages_cached", "Of them kept for reuse, by no running request.",
           st->n_pages_cached);
+    if (st->n_kv_groups > 1)
+        kv_group_gauges(o, in);
     gauge(o, "sluice:weight_bytes", "Memory of the weights.", (double)info->weight_bytes);
     gauge(o, "sluice:kv_cache_bytes", "Memory of the KV pages.", (double)info->kv_cache_bytes);
     if (st->kv_shared_bytes > 0) {
@@ -225,10 +270,9 @@ static void engine_aliases(struct out *o, const struct sl_metrics_model *in)
 {
     static const char itl[] = "vllm:time_per_output_token_seconds";
     const struct sl_stats *st = in->stats;
-    int n = 0, owned = st->n_pages - st->n_pages_free - st->n_pages_cached;
+    int n = 0;
     const double *bounds = sl_hist_bounds(offsetof(struct sl_stats, itl_s), &n);
-    gauge(o, "vllm:gpu_cache_usage_perc", "Old name of kv_cache_usage_perc.",
-          st->n_pages > 0 ? (double)owned / st->n_pages : 0);
+    gauge(o, "vllm:gpu_cache_usage_perc", "Old name of kv_cache_usage_perc.", kv_usage(in));
     counter(o, "vllm:gpu_prefix_cache_queries_total", "Old name of prefix_cache_queries_total.",
             st->prefix_queries);
     counter(o, "vllm:gpu_prefix_cache_hits_total", "Old name of prefix_cache_hits_total.",

@@ -153,6 +153,27 @@ static void put_map(struct sl_buf *b, const struct sl_page *pages, int32_t n_pag
     SL_PUT(b, "\",");
 }
 
+/* Pages of groups of layers, where there is more than one. */
+static void put_groups(struct sl_buf *b, const struct sl_model_info *info,
+                       const struct sl_stats *st)
+{
+    if (st->n_kv_groups < 2)
+        return;
+    put_name(b, "groups");
+    sl_buf_putc(b, '[');
+    for (int32_t g = 0; g < st->n_kv_groups; g++) {
+        sl_buf_putc(b, '{');
+        put_int(b, "window", info->kv_groups[g].window);
+        put_int(b, "total", info->kv_groups[g].n_pages);
+        put_int(b, "free", st->kv_groups[g].n_free);
+        put_int(b, "cached", st->kv_groups[g].n_cached);
+        close_with(b, '}');
+        sl_buf_putc(b, ',');
+    }
+    close_with(b, ']');
+    sl_buf_putc(b, ',');
+}
+
 static int put_pages(struct sl_buf *b, struct sl_engine *eng, const struct sl_stats *st,
                      struct sl_error *err)
 {
@@ -169,6 +190,7 @@ static int put_pages(struct sl_buf *b, struct sl_engine *eng, const struct sl_st
     put_int(b, "total", st->n_pages);
     put_int(b, "free", st->n_pages_free);
     put_int(b, "cached", st->n_pages_cached);
+    put_groups(b, sl_engine_info(eng), st);
     if (rc == 0) {
         put_map(b, pages, n_pages);
         put_tree(b, view);

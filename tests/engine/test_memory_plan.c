@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT
+ * How the memory plan divides a budget between groups of layers, on a model with five windowed
+ * layers to a full one and a context of 32k.
+ */
+#include "base/check.h"
+#include "base/sys.h"
+#include "cpu/cpu.h"
+#include "engine/memory_plan.h"
+#include "kv/group.h"
+#include "models/synth.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+enum { CONTEXT = 32768, LAYERS = 6, WINDOW = 1024, BLOCK = 16 };
+
+static char dir[256], path[300];
+static struct sl_ckpt *ckpt;
+static struct sl_model *model;
+static struct sl_backend *be;
+
+static int setup(void **state)
+{
+    (void)state;
+    struct sl_error err;
+    struct sl_synth s = {.name = "qwen2", .dtype = SL_DTYPE_F32, .format = SL_CKPT_HF, .seed = 1};
+    struct sl_cpu_config cpu = {.n_threads = 1};
+    const char *base = getenv("TMPDIR");
+    snprintf(dir, sizeof dir, "%s/sluice-test-XXXXXX", base != NULL ? base : P_tmpdir);
+    assert_non_null(mkdtemp(dir));
+    snprintf(path, sizeof path, "%s/m", dir);
+    if (sl_synth_shape(s.name, "tiny", &s.hp, &err) != 0)
+        fail_msg("%s", err.msg);
+    s.hp.n_layers = LAYERS;
+    s.hp.context = CONTEXT;
+    s.hp.window = WINDOW;
+    s.hp.use_window = true;
+    s.hp.max_window_layers = 1;
+    if (sl_synth_write(&s, path, &err) != 0 || sl_ckpt_open(path, &ckpt, &err) != 0 ||
+        sl_model_open(ckpt, &model, &err) != 0 || sl_cpu_create(&cpu, &be, &err) != 0)
+        fail_msg("%s", err.msg);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    char command[400];
+    be->vt->destroy(be);
+    sl_model_close(model);
+    sl_ckpt_close(ckpt);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    return system(command);
+}
+
+static struct sl_memory_plan plan(struct sl_engine_config cfg)
+{
+    struct sl_memory_plan p;
+    struct sl_error err;
+    cfg.max_num_batched_tokens = 512;
+    cfg.block_size = BLOCK;
+    if (sl_memory_plan_make(model, be, &cfg, &p, &err) != 0)
+        fail_msg("%s", err.msg);
+    return p;
+}
+
+static void windowed_layers_do_not_hold_the_context(void **state)
+{
+    (void)state;
+    const struct sl_memory_plan p = plan((struct sl_engine_config){.max_num_seqs = 4});
+    const uint64_t layer = p.kv.groups[0].page_bytes;
+    assert_int_equal(p.kv.n_groups, 2);
+    assert_int_equal(p.kv.groups[0].n_layers, 1);
+    assert_int_equal(p.kv.groups[1].n_layers, LAYERS - 1);
+    assert_int_equal(p.kv.groups[1].window, WINDOW);
+    assert_int_equal(p.kv.groups[1].page_bytes, (LAYERS - 1) * layer);
+    assert_int_equal(p.max_model_len, CONTEXT);
+    assert_int_equal(p.n_pages, 4 * CONTEXT / BLOCK);
+    assert_int_equal(p.group_pages[0], p.n_pages);
+    /* What four sequences see, two steps, one block of eight. */
+    assert_int_equal(p.group_pages[1], 4 * (WINDOW / BLOCK + 2) + 2 * 512 / BLOCK + p.n_pages / 8);
+    const uint64_t before = (uint64_t)p.n_pages * LAYERS * layer;
+    assert_true(3 * p.kv_bytes < before);
+    printf("32k tokens, 4 sequences: %.1f MB of pages, %.1f MB without windows\n",
+           (double)p.kv_bytes / 1e6, (double)before / 1e6);
+}
+
+/* Every budget is used up to less than a block, and no group has more pages than blocks. */
+static void a_budget_is_divided(void **state)
+{
+    (void)state;
+    const struct sl_memory_plan all = plan((struct sl_engine_config){.max_num_seqs = 4});
+    const uint64_t block = sl_kv_block_bytes(&all.kv);
+    int32_t before = 0;
+    for (uint64_t n_bytes = block; n_bytes < 2 * all.kv_bytes; n_bytes += n_bytes / 3) {
+        const struct sl_memory_plan p =
+            plan((struct sl_engine_config){.max_num_seqs = 4, .kv_cache_bytes = n_bytes});
+        assert_true(p.kv_bytes <= n_bytes && p.kv_bytes + block > n_bytes);
+        assert_true(p.n_pages >= before && p.group_pages[1] <= p.n_pages);
+        struct sl_kv_group_config c = {
+            .kind = SL_GROUP_WINDOW, .window = WINDOW, .n_pages = p.group_pages[1]};
+        assert_true(c.n_pages >= sl_group_least(&c, p.n_pages, BLOCK));
+        assert_int_equal(p.max_model_len, SL_MIN(CONTEXT, p.n_pages * BLOCK));
+        /* Loading again with what a plan took gives as many blocks. */
+        const struct sl_memory_plan again =
+            plan((struct sl_engine_config){.max_num_seqs = 4,
+                                           .max_model_len = p.max_model_len,
+                                           .kv_cache_bytes = sl_memory_plan_pool_bytes(&p)});
+        assert_int_equal(again.n_pages, p.n_pages);
+        before = p.n_pages;
+    }
+    assert_true(before > all.n_pages);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(windowed_layers_do_not_hold_the_context),
+        cmocka_unit_test(a_budget_is_divided),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
