@@ -285,8 +285,12 @@ static inputs make_inputs(const scene &s, const std::vector<span_of> &spans)
     for (const span_of &x : spans) {
         struct sl_span d = {in.n_tokens, x.n, x.pos, (int32_t)in.tables.size()};
         in.spans.push_back(d);
+        /* Pages that no row of the span sees were given up. */
+        const int seen = s.window > 0 ? std::max(0, x.pos - s.window + 1) / s.bs : 0;
         for (int i = 0; i < (x.pos + x.n + s.bs - 1) / s.bs; i++)
-            in.tables.push_back(x.seq < 0 ? 0 : in.pages.table[(size_t)x.seq][(size_t)i]);
+            in.tables.push_back(i < seen    ? -1
+                                : x.seq < 0 ? 0
+                                            : in.pages.table[(size_t)x.seq][(size_t)i]);
         in.tables.push_back(0x7FFFFFFF); /* nobody's */
         for (int i = 0; i < x.n; i++) {
             in.positions.push_back(x.pos + i);
@@ -365,7 +369,7 @@ static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms,
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
     struct sl_batch b = {in.n_tokens, n_spans, 0,       nullptr, positions.p, dspans.p,
-                         tables.p,    nullptr, nullptr, nullptr, nullptr};
+                         tables.p, 0, 0,    nullptr, nullptr, nullptr, nullptr};
     struct sl_op_attention op = make_op(s, in.pages);
     op.batch = &b;
     op.q = q.p;
@@ -796,7 +800,7 @@ static void test_graph()
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
     struct sl_batch b = {3,        3,       0,       nullptr, positions.p, spans.p,
-                         tables.p, nullptr, nullptr, nullptr, nullptr};
+                         tables.p, 0, 0, nullptr, nullptr, nullptr, nullptr};
     struct sl_op_attention op = make_op(s, most.pages);
     op.batch = &b;
     op.q = q.p;
@@ -923,7 +927,7 @@ static void step_one(const scene &s, const std::vector<span_of> &spans, int n_sm
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
     struct sl_batch b = {in.n_tokens, (int)spans.size(), 0,       nullptr, positions.p, dspans.p,
-                         tables.p,    nullptr,           nullptr, nullptr, nullptr};
+                         tables.p, 0, 0,    nullptr,           nullptr, nullptr, nullptr};
     struct sl_op_attention op = make_op(s, in.pages);
     op.batch = &b;
     op.q = q.p;
@@ -1059,7 +1063,7 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
     struct sl_batch b = {n_tokens,  3,       0,       nullptr, dpositions.p, dspans.p,
-                         dtables.p, nullptr, nullptr, nullptr, nullptr};
+                         dtables.p, 0, 0, nullptr, nullptr, nullptr, nullptr};
     struct sl_rope rope = {c.n_rotated, c.interleaved ? SL_ROPE_INTERLEAVED : SL_ROPE_HALF, nullptr,
                            1.0f};
     struct sl_op_qk_norm_rope_kv_store op = {};

@@ -241,7 +241,7 @@ static struct sl_step_limits limits(void)
     l.max_logits = MAX_SEQS;
     l.max_table = MAX_TABLE;
     l.block_size = BLOCK;
-    l.scratch_page = N_PAGES;
+    l.scratch_pages[0] = N_PAGES;
     l.max_context = N_PAGES * BLOCK;
     l.n_heads = 4;
     l.n_kv_heads = 2;
@@ -763,7 +763,7 @@ static void test_limits(void)
         struct sl_step_limits lim = limits();
         lim.max_spans = lim.max_logits = 21;
         lim.max_table = 21;
-        lim.scratch_page = pass == 0 ? N_PAGES : 0;
+        lim.scratch_pages[0] = pass == 0 ? N_PAGES : 0;
         memset(&h, 0, sizeof h);
         CHECK(be->vt->device->steps_init(be, &lim, &err) == 0);
         model_init(&m, be);

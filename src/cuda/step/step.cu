@@ -59,13 +59,20 @@ static struct sl_cuda_block_layout layout_of(int32_t n_tokens, int32_t n_spans, 
     return l;
 }
 
+/* Page ids from one group's table to the next: the most there can be, and padding's. */
+static int32_t table_stride(const struct sl_step_limits *lim)
+{
+    return lim->max_table + 1;
+}
+
 static void sizes_of(const struct sl_step_limits *lim, size_t *in_bytes, size_t *result_offset,
                      size_t *out_bytes)
 {
-    /* one page id more: padding's */
-    *in_bytes = layout_of(lim->max_tokens, lim->max_spans, lim->max_logits, lim->max_table + 1,
+    *in_bytes = layout_of(lim->max_tokens, lim->max_spans, lim->max_logits, table_stride(lim),
                           lim->param_bytes, lim->adapter_bytes > 0)
-                    .n_bytes;
+                    .n_bytes +
+                static_cast<size_t>(SL_MAX(lim->n_groups, 1) - 1) *
+                    static_cast<size_t>(table_stride(lim)) * sizeof(int32_t);
     *result_offset = SL_ROUND_UP(static_cast<size_t>(lim->max_logits) * sizeof(int32_t),
                                  static_cast<size_t>(SL_CUDA_ALIGN));
     *out_bytes = *result_offset +
@@ -173,7 +180,7 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
         return sl_fail(err, SL_ENOMEM, "cuda:%d: out of memory for steps", cu->device);
     cu->steps = s;
     s->lim = *lim;
-    if (lim->scratch_page > 0)
+    if (lim->scratch_pages[0] > 0)
         s->max_rung = SL_MIN(SL_MIN(lim->max_tokens, lim->max_spans), lim->max_logits);
     sizes_of(lim, &s->in_bytes, &s->result_offset, &s->out_bytes);
     s->extra_bytes = static_cast<size_t>(lim->extra_bytes);
@@ -303,7 +310,19 @@ static void put_adapters(struct sl_cuda_steps *s, const struct sl_batch *b,
     dev->lora = dev->logit_lora = &s->lora;
 }
 
-/* Writes the step's block and sets dev to its parts on the device. Returns the block's bytes. */
+/* Each group's page ids, and behind them the page of its padding. */
+static void put_tables(const struct sl_cuda_steps *s, const struct sl_batch *b, int32_t n_table,
+                       int32_t *tables)
+{
+    for (int32_t g = 0; g < SL_MAX(s->lim.n_groups, 1); g++, tables += table_stride(&s->lim)) {
+        const int32_t *from = sl_batch_tables(b, g);
+        memcpy(tables, from, static_cast<size_t>(n_table) * sizeof *tables);
+        tables[n_table] = s->lim.scratch_pages[g];
+    }
+}
+
+/* Writes the step's block and sets dev to its parts on the device. Returns the block's bytes, with
+ * the first group's table; those of other groups lie a table_stride behind each other. */
 static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, uint8_t *in,
                          struct sl_step *dev)
 {
@@ -323,9 +342,7 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     put(in + l.spans, b->spans, b->n_spans, sizeof *b->spans);
     put(in + l.logit_rows, b->logit_rows, b->n_logits, sizeof *b->logit_rows);
     put(in + l.params, step->params, b->n_logits, each);
-    put(in + l.tables, b->block_tables, n_table, sizeof *b->block_tables);
-    int32_t *tables = reinterpret_cast<int32_t *>(in + l.tables);
-    tables[n_table] = s->lim.scratch_page;
+    put_tables(s, b, n_table, reinterpret_cast<int32_t *>(in + l.tables));
     if (n_pad > 0) {
         struct sl_span *spans = reinterpret_cast<struct sl_span *>(in + l.spans);
         int32_t *rows = reinterpret_cast<int32_t *>(in + l.logit_rows), n = b->n_tokens;
@@ -345,6 +362,8 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     dev->batch.spans = reinterpret_cast<const struct sl_span *>(s->in + l.spans);
     dev->batch.logit_rows = reinterpret_cast<const int32_t *>(s->in + l.logit_rows);
     dev->batch.block_tables = reinterpret_cast<const int32_t *>(s->in + l.tables);
+    dev->batch.n_tables = SL_MAX(s->lim.n_groups, 1);
+    dev->batch.table_stride = table_stride(&s->lim);
     put_adapters(s, b, &l, n_pad, in, &dev->batch);
     dev->params = each > 0 ? s->in + l.params : NULL;
     dev->extra = s->extra;
@@ -399,6 +418,23 @@ static void send_extra(struct sl_cuda *cu, const struct sl_cuda_steps *s,
                   cudaMemcpyAsync(s->extra, slot->extra, step->extra_bytes, cudaMemcpyHostToDevice,
                                   cu->stream),
                   "cudaMemcpyAsync of a step's lists");
+}
+
+static void send_block(struct sl_cuda *cu, const struct sl_cuda_steps *s,
+                       const struct sl_cuda_slot *slot, size_t n_bytes, const struct sl_batch *dev)
+{
+    const size_t tables =
+        static_cast<size_t>(reinterpret_cast<const uint8_t *>(dev->block_tables) - s->in);
+    const size_t stride = static_cast<size_t>(dev->table_stride) * sizeof(int32_t);
+    sl_cuda_check(cu, cudaMemcpyAsync(s->in, slot->in, n_bytes, cudaMemcpyHostToDevice, cu->stream),
+                  "cudaMemcpyAsync of a step's arrays");
+    for (int32_t g = 1; g < dev->n_tables; g++) {
+        const size_t at = tables + static_cast<size_t>(g) * stride;
+        sl_cuda_check(cu,
+                      cudaMemcpyAsync(s->in + at, slot->in + at, n_bytes - tables,
+                                      cudaMemcpyHostToDevice, cu->stream),
+                      "cudaMemcpyAsync of a step's tables");
+    }
 }
 
 /* And of what it leaves. */
@@ -465,8 +501,7 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
     clock->follows = before->ticket != 0 && !before->waited;
     clock->in_parts = step->part == SL_STEP_FORWARD;
     sl_cuda_check(cu, cudaEventRecord(clock->begun, cu->stream), "cudaEventRecord");
-    sl_cuda_check(cu, cudaMemcpyAsync(s->in, slot->in, n_bytes, cudaMemcpyHostToDevice, cu->stream),
-                  "cudaMemcpyAsync of a step's arrays");
+    send_block(cu, s, slot, n_bytes, &dev.batch);
     send_extra(cu, s, slot, step);
     bool decode = s->max_rung > 0 && is_decode(&step->batch);
     struct sl_cuda_graph *g = decode ? sl_cuda_graph_find(s, &dev, forward, arg) : NULL;
