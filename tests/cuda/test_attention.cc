@@ -368,8 +368,8 @@ static rows_of run(const scene &s, const std::vector<span_of> &spans, int n_sms,
     dev<uint8_t> workspace(anything(bytes));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
-    struct sl_batch b = {in.n_tokens, n_spans, 0,       nullptr, positions.p, dspans.p,
-                         tables.p, 0, 0,    nullptr, nullptr, nullptr, nullptr};
+    struct sl_batch b = {in.n_tokens, n_spans, 0,       nullptr, positions.p, dspans.p, tables.p,
+                         0,           0,       nullptr, nullptr, nullptr,     nullptr};
     struct sl_op_attention op = make_op(s, in.pages);
     op.batch = &b;
     op.q = q.p;
@@ -799,8 +799,8 @@ static void test_graph()
     dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
-    struct sl_batch b = {3,        3,       0,       nullptr, positions.p, spans.p,
-                         tables.p, 0, 0, nullptr, nullptr, nullptr, nullptr};
+    struct sl_batch b = {3, 3, 0,       nullptr, positions.p, spans.p, tables.p,
+                         0, 0, nullptr, nullptr, nullptr,     nullptr};
     struct sl_op_attention op = make_op(s, most.pages);
     op.batch = &b;
     op.q = q.p;
@@ -926,8 +926,9 @@ static void step_one(const scene &s, const std::vector<span_of> &spans, int n_sm
     dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
-    struct sl_batch b = {in.n_tokens, (int)spans.size(), 0,       nullptr, positions.p, dspans.p,
-                         tables.p, 0, 0,    nullptr,           nullptr, nullptr, nullptr};
+    struct sl_batch b = {in.n_tokens, (int)spans.size(), 0,      nullptr, positions.p,
+                         dspans.p,    tables.p,          0,      0,       nullptr,
+                         nullptr,     nullptr,           nullptr};
     struct sl_op_attention op = make_op(s, in.pages);
     op.batch = &b;
     op.q = q.p;
@@ -1062,8 +1063,8 @@ static void store_one(const store_case &c, uint64_t seed, enum sl_dtype format)
     dev<uint8_t> workspace(anything(sl_cuda_attention_workspace(&d.cu, &limits)));
     d.cu.workspace = workspace.p;
     d.cu.workspace_bytes = workspace.n;
-    struct sl_batch b = {n_tokens,  3,       0,       nullptr, dpositions.p, dspans.p,
-                         dtables.p, 0, 0, nullptr, nullptr, nullptr, nullptr};
+    struct sl_batch b = {n_tokens, 3, 0,       nullptr, dpositions.p, dspans.p, dtables.p,
+                         0,        0, nullptr, nullptr, nullptr,      nullptr};
     struct sl_rope rope = {c.n_rotated, c.interleaved ? SL_ROPE_INTERLEAVED : SL_ROPE_HALF, nullptr,
                            1.0f};
     struct sl_op_qk_norm_rope_kv_store op = {};

@@ -88,7 +88,8 @@ __global__ void store_kernel(int32_t n_spans, const struct sl_span *spans, const
     sl_grid_launch_dependents();
 }
 
-/* Every token reads what its sequence stored up to its position. */
+/* Every token reads what its sequence stored up to its position, by the second group's table, which
+ * names the same pages. */
 __global__ void read_kernel(int32_t n_spans, const struct sl_span *spans, const int32_t *tables,
                             const uint32_t *pages, uint32_t *x)
 {
@@ -149,7 +150,7 @@ static void forward(void *arg, const struct sl_step *st)
     if (st->part != SL_STEP_CHOICE) {
         sl_launch(m->cu, store_kernel, grid, block, 0, b->n_spans, b->spans, b->tokens,
                   b->positions, b->block_tables, m->cu->ids_prev, m->pages, m->x);
-        sl_launch(m->cu, read_kernel, grid, block, 0, b->n_spans, b->spans, b->block_tables,
+        sl_launch(m->cu, read_kernel, grid, block, 0, b->n_spans, b->spans, sl_batch_tables(b, 1),
                   m->pages, m->x);
     }
     grid.x = static_cast<unsigned>(SL_CEIL_DIV(b->n_logits, 64));
@@ -241,7 +242,8 @@ static struct sl_step_limits limits(void)
     l.max_logits = MAX_SEQS;
     l.max_table = MAX_TABLE;
     l.block_size = BLOCK;
-    l.scratch_pages[0] = N_PAGES;
+    l.n_groups = 2;
+    l.scratch_pages[0] = l.scratch_pages[1] = N_PAGES;
     l.max_context = N_PAGES * BLOCK;
     l.n_heads = 4;
     l.n_kv_heads = 2;
@@ -285,7 +287,7 @@ static void model_deinit(struct model *m)
 
 /* A batch under construction, and what the device is to answer. */
 struct work {
-    int32_t tokens[MAX_TOKENS], positions[MAX_TOKENS], rows[MAX_SEQS], tables[MAX_TABLE];
+    int32_t tokens[MAX_TOKENS], positions[MAX_TOKENS], rows[MAX_SEQS], tables[2][MAX_TABLE];
     struct sl_span spans[MAX_SEQS];
     struct param params[MAX_SEQS], params_pad;
     uint32_t words[MAX_SEQS];
@@ -305,7 +307,9 @@ static void work_init(struct work *w)
     w->step.batch.tokens = w->tokens;
     w->step.batch.positions = w->positions;
     w->step.batch.spans = w->spans;
-    w->step.batch.block_tables = w->tables;
+    w->step.batch.block_tables = w->tables[0];
+    w->step.batch.n_tables = 2;
+    w->step.batch.table_stride = MAX_TABLE;
     w->step.batch.logit_rows = w->rows;
     w->step.params = w->params;
     w->params_pad = {4242, 0, NULL};
@@ -334,7 +338,8 @@ static void add_span(struct work *w, int32_t n, int32_t pos, const int32_t *page
     struct sl_batch *b = &w->step.batch;
     int32_t n_pages = SL_CEIL_DIV(pos + n, BLOCK), i = b->n_spans++;
     w->spans[i] = {b->n_tokens, n, pos, w->n_table};
-    memcpy(w->tables + w->n_table, pages, static_cast<size_t>(n_pages) * sizeof *pages);
+    for (int32_t *table : w->tables)
+        memcpy(table + w->n_table, pages, static_cast<size_t>(n_pages) * sizeof *pages);
     w->n_table += n_pages;
     for (int32_t t = 0; t < n; t++, b->n_tokens++) {
         w->tokens[b->n_tokens] = tokens[t];
