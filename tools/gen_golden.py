@@ -214,6 +214,7 @@ MORE = {
         torch.float32,
         "new",
     ),
+    "llama_gelu": ("Llama", dict(hidden_act="gelu", rope_parameters=plain(10000.0)), torch.bfloat16, "new"),
 }
 TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 

@@ -45,7 +45,7 @@ struct sl_cpu_kernels {
     void (*layernorm)(float *x, const float *w, const float *b, float eps, int n, float *out);
     void (*unit)(float *x, int n);                /* to length 1 */
     void (*max)(float *x, const float *y, int n); /* x = max(y, x) */
-    /* SL_ACT_GELU_ERF or SL_ACT_TANH; out may be x. */
+    /* out may be x. */
     void (*act_alone)(enum sl_act act, const float *x, int64_t n, float *out);
     void (*add)(float *x, const float *y, int64_t n);
     void (*scale)(float *x, float s, int64_t n); /* x *= s */

@@ -65,13 +65,8 @@ INLINE v16 v_gelu_erf(v16 x)
     return v_mul(x, v_select_lt(x, v_set1(0.0f), p, v_sub(one, p)));
 }
 
-/* What has no gate beside it. */
-INLINE v16 v_act_alone(enum sl_act act, v16 x)
-{
-    return act == SL_ACT_TANH ? v_tanh(x) : v_gelu_erf(x);
-}
-
-INLINE v16 v_act(enum sl_act act, v16 g)
+/* silu or gelu_tanh */
+INLINE v16 v_logistic_act(enum sl_act act, v16 g)
 {
     v16 z = g; /* g times the logistic function of z */
     if (act == SL_ACT_GELU_TANH) {
@@ -80,6 +75,23 @@ INLINE v16 v_act(enum sl_act act, v16 g)
         z = v_mul(v_fma(g3, v_set1(0.044715f), g), v_set1(1.5957691216057308f));
     }
     return v_div(g, v_add(v_set1(1.0f), v_exp(v_sub(v_set1(0.0f), z))));
+}
+
+INLINE v16 v_act(enum sl_act act, v16 x)
+{
+    v16 positive = v_max(v_set1(0.0f), x); /* NaN stays */
+    switch (act) {
+    case SL_ACT_GELU_ERF:
+        return v_gelu_erf(x);
+    case SL_ACT_TANH:
+        return v_tanh(x);
+    case SL_ACT_RELU:
+        return positive;
+    case SL_ACT_RELU2:
+        return v_mul(positive, positive);
+    default:
+        return v_logistic_act(act, x);
+    }
 }
 
 static float k_exp(float x)
@@ -145,9 +157,9 @@ static void k_act_alone(enum sl_act act, const float *x, int64_t n, float *out)
 {
     int64_t k = 0;
     for (; k + 16 <= n; k += 16)
-        v_store(out + k, v_act_alone(act, v_load(x + k)));
+        v_store(out + k, v_act(act, v_load(x + k)));
     if (k < n)
-        v_store_n(out + k, v_act_alone(act, v_load_n(x + k, (int)(n - k))), (int)(n - k));
+        v_store_n(out + k, v_act(act, v_load_n(x + k, (int)(n - k))), (int)(n - k));
 }
 
 /* x to length 1; what is shorter than 1e-12 is divided by that. */

@@ -154,13 +154,16 @@ static void activate_piece(void *arg, uint32_t i, int thread_idx)
     const struct sl_op_activate *a = j->a;
     const int64_t at = (int64_t)i * ACT_ITEM;
     (void)thread_idx;
-    j->cpu->k.act_alone(a->act, a->x + at, SL_MIN(a->n - at, ACT_ITEM), (float *)a->out + at);
+    const int64_t n = SL_MIN(a->n - at, ACT_ITEM);
+    if (a->up != NULL)
+        j->cpu->k.act(a->act, a->x + at, a->up + at, (int)n, (float *)a->out + at);
+    else
+        j->cpu->k.act_alone(a->act, a->x + at, n, (float *)a->out + at);
 }
 
 void sl_cpu_activate(struct sl_backend *be, const struct sl_op_activate *a)
 {
     struct read_job j = {sl_cpu(be), a};
-    SL_ASSERT(a->act == SL_ACT_GELU_ERF || a->act == SL_ACT_TANH);
     sl_cpu_run(sl_cpu(be), activate_piece, &j, SL_CEIL_DIV(a->n, ACT_ITEM), 16 * a->n);
 }
 

@@ -219,6 +219,7 @@ static const struct sl_backend_vt vtable = {
 #undef SL_OP
     &device_vtable,
     SL_DTYPE_BF16,
+    1u << SL_ACT_SILU | 1u << SL_ACT_GELU_TANH, /* at the end of a tile others cost registers */
     backend_alloc,
     backend_free,
     backend_upload,

@@ -64,6 +64,34 @@ static __device__ __forceinline__ float sl_sample_exp(float x)
     return __fmul_rn(p, __uint_as_float(scale));
 }
 
+/* As v_tanh and v_gelu_erf of src/cpu/kernels_tmpl.c. */
+static __device__ __forceinline__ float sl_tanh(float x)
+{
+    const float a = fabsf(x), e = sl_exp(__fmul_rn(a, -2.0f)), s = __fmul_rn(x, x);
+    const float big = copysignf(__fdiv_rn(__fadd_rn(1.0f, -e), __fadd_rn(1.0f, e)), x);
+    float p = -5.70498872745e-3f;
+    p = __fmaf_rn(p, s, 2.06390887954e-2f);
+    p = __fmaf_rn(p, s, -5.37397155531e-2f);
+    p = __fmaf_rn(p, s, 1.33314422036e-1f);
+    p = __fmaf_rn(p, s, -3.33332819422e-1f);
+    return a < 0.625f ? __fmaf_rn(__fmul_rn(p, s), x, x) : big;
+}
+
+static __device__ __forceinline__ float sl_gelu_erf(float x)
+{
+    const float a = fabsf(x), t = __fdiv_rn(1.0f, __fmaf_rn(a, 0.3f, 1.0f));
+    float p = 0.0353813326f;
+    p = __fmaf_rn(p, t, -0.155027298f);
+    p = __fmaf_rn(p, t, 0.200596332f);
+    p = __fmaf_rn(p, t, -0.0461001683f);
+    p = __fmaf_rn(p, t, 0.123041309f);
+    p = __fmaf_rn(p, t, 0.102161103f);
+    p = __fmaf_rn(p, t, 0.12027737f);
+    p = __fmaf_rn(p, t, 0.119670032f);
+    p = __fmul_rn(__fmul_rn(p, t), sl_exp(__fmul_rn(__fmul_rn(a, a), -0.5f)));
+    return __fmul_rn(x, x < 0.0f ? p : __fadd_rn(1.0f, -p));
+}
+
 /* silu(g) or gelu_tanh(g): g / (1 + sl_exp(-z)) with z = g, or z = 2 sqrt(2 / pi) (g + 0.044715
  * g^3), which has not the cancellation of 1 + tanh.
  *

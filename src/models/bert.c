@@ -52,7 +52,6 @@ int sl_plan_encoder(const struct sl_model_name *name, const struct sl_hparams *h
         return sl_fail(err, SL_EUNSUPPORTED, "config.json: is_decoder true is not supported");
     for (int32_t i = 0; i < hp->n_layers; i++) {
         layers[i].ffn = SL_FFN_PLAIN;
-        layers[i].act = SL_ACT_GELU_ERF;
         layers[i].norm = SL_NORM_LAYER;
         layers[i].norms = SL_NORM_SUM;
         layers[i].whole = true;
@@ -77,6 +76,7 @@ void sl_tiny_encoder(const struct sl_model_name *name, struct sl_hparams *hp)
         .context = 80,
         .norm_eps = 1e-12,
         .has = name->has,
+        .act = SL_ACT_GELU_ERF,
     };
 }
 

@@ -85,6 +85,7 @@ struct sl_hparams {
     int32_t int4_group;        /* columns that share a scale; -1: all of a row */
     int32_t n_types, n_labels; /* token types of an encoder, outputs of a classifier */
     int32_t pad_id;            /* where places begin behind it (behind_pad) */
+    enum sl_act act;
     bool mlp_bias, is_decoder;
     bool fp8_activations; /* of matrices of FP8, as config.json says */
     bool from_gguf;
@@ -97,6 +98,7 @@ enum sl_hparam_type {
     SL_HP_HAS,         /* a bool that sets bits of `has` when true */
     SL_HP_HAS_NOT,     /* a bool that sets bits of `has` when false */
     SL_HP_CHOICE,      /* a string that must be the one given */
+    SL_HP_ACT,         /* an activation by the name transformers has for it */
     SL_HP_LABELS,      /* an object with a member for each label, counted */
     SL_HP_LAYER_TYPES, /* a list of "full_attention" and "sliding_attention", one per layer */
     SL_HP_LAYER_FLAGS, /* a list of 0 and 1, one per layer */
@@ -301,6 +303,9 @@ static inline int32_t sl_first_place(const struct sl_model_desc *desc, const str
 #define SL_FAMILY(name) extern const struct sl_model_desc sl_model_##name;
 #include "models/registry.def"
 #undef SL_FAMILY
+
+/* The usual name; NULL: there is none of that number. */
+const char *sl_act_hf_name(enum sl_act act);
 
 /* The families in the order of registry.def. */
 const struct sl_model_desc *sl_registry_at(size_t idx); /* NULL past the end */

@@ -10,10 +10,9 @@
 
 static const char *const ffn_names[] = {
     [SL_FFN_GATED] = "gated", [SL_FFN_PLAIN] = "plain", [SL_FFN_EXPERTS] = "experts"};
-static const char *const act_names[] = {[SL_ACT_SILU] = "silu",
-                                        [SL_ACT_GELU_TANH] = "gelu_tanh",
-                                        [SL_ACT_GELU_ERF] = "gelu",
-                                        [SL_ACT_TANH] = "tanh"};
+static const char *const act_names[] = {
+    [SL_ACT_SILU] = "silu", [SL_ACT_GELU_TANH] = "gelu_tanh", [SL_ACT_GELU_ERF] = "gelu",
+    [SL_ACT_TANH] = "tanh", [SL_ACT_RELU] = "relu",           [SL_ACT_RELU2] = "relu2"};
 static const char *const rope_names[] = {
     [SL_ROPE_PLAIN] = "plain",
     [SL_ROPE_LINEAR] = "linear",

@@ -1,30 +1,55 @@
 /* SPDX-License-Identifier: MIT
- * Gated feed-forward: down(act(gate x) * (up x)).
+ * The gated MLP: gate and up in one operation, or in three where a backend has not that activation
+ * in its products; then down.
  */
 #include "models/internal.h"
 
-void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+static void gate_and_up(struct sl_run *r, int32_t layer, const void *x, int32_t n)
 {
     const struct sl_model *m = r->m;
-    const struct sl_weight *down = &sl_param(m, layer, SL_SLOT_DOWN)->mat;
+    const struct sl_weight *gate = sl_run_mat(r, layer, SL_SLOT_GATE);
+    const struct sl_weight *up = sl_run_mat(r, layer, SL_SLOT_UP);
+    const enum sl_act act = m->layers[layer].act;
+    struct sl_op_lora room;
+    const struct sl_op_lora *lora = sl_run_lora(r, layer, SL_LORA_GATE, &room);
+    if (sl_run_gates(r->m->be, act)) {
+        m->be->vt->linear_gated_act(m->be, &(struct sl_op_linear_gated_act){.x = x,
+                                                                            .ld_x = m->hp.hidden,
+                                                                            .gate = gate,
+                                                                            .up = up,
+                                                                            .act = act,
+                                                                            .n = n,
+                                                                            .out = r->ffn,
+                                                                            .lora = lora});
+        return;
+    }
+    float *gated = r->up, *factor = r->up + (int64_t)n * gate->n_rows;
+    m->be->vt->linear_multi(m->be,
+                            &(struct sl_op_linear_multi){.x = x,
+                                                         .ld_x = m->hp.hidden,
+                                                         .n = n,
+                                                         .n_parts = 2,
+                                                         .part = {{gate, NULL, gated, gate->n_rows},
+                                                                  {up, NULL, factor, up->n_rows}},
+                                                         .lora = lora});
+    m->be->vt->activate(
+        m->be,
+        &(struct sl_op_activate){
+            .x = gated, .act = act, .n = (int64_t)n * gate->n_rows, .out = r->ffn, .up = factor});
+}
+
+void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+{
+    const struct sl_weight *down = sl_run_mat(r, layer, SL_SLOT_DOWN);
     struct sl_op_lora lora;
-    m->be->vt->linear_gated_act(m->be, &(struct sl_op_linear_gated_act){
-                                           .x = x,
-                                           .ld_x = m->hp.hidden,
-                                           .gate = &sl_param(m, layer, SL_SLOT_GATE)->mat,
-                                           .up = &sl_param(m, layer, SL_SLOT_UP)->mat,
-                                           .act = m->layers[layer].act,
-                                           .n = n,
-                                           .out = r->ffn,
-                                           .lora = sl_run_lora(r, layer, SL_LORA_GATE, &lora),
-                                       });
-    m->be->vt->linear(m->be, &(struct sl_op_linear){
-                                 .x = r->ffn,
-                                 .ld_x = down->n_cols,
-                                 .w = down,
-                                 .n = n,
-                                 .out = y,
-                                 .ld_out = down->n_rows,
-                                 .lora = sl_run_lora(r, layer, SL_LORA_DOWN, &lora),
-                             });
+    gate_and_up(r, layer, x, n);
+    r->m->be->vt->linear(r->m->be, &(struct sl_op_linear){
+                                       .x = r->ffn,
+                                       .ld_x = down->n_cols,
+                                       .w = down,
+                                       .n = n,
+                                       .out = y,
+                                       .ld_out = down->n_rows,
+                                       .lora = sl_run_lora(r, layer, SL_LORA_DOWN, &lora),
+                                   });
 }

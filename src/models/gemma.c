@@ -21,7 +21,7 @@ static const struct sl_model_name names[] = {
 /* clang-format off */
 static const struct sl_hparam_desc hparams[] = {
     SL_HPARAMS_TRANSFORMER,
-    {NULL, {"hidden_activation"}, SL_HP_CHOICE, .value = "gelu_pytorch_tanh"},
+    {NULL, {"hidden_activation"}, SL_HP_ACT, SL_HP_AT(act), .def = SL_ACT_GELU_TANH},
     SL_HPARAM_TIED(true),
     {"attention.sliding_window", {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096,
      .min = 1, .max = SL_MAX_CONTEXT},
@@ -90,7 +90,6 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     for (int32_t i = 0; i < hp->n_layers; i++) {
         bool windowed = hp->layer_types[i] == SL_LAYER_BY_INDEX ? (i + 1) % hp->window_pattern != 0
                                                                 : hp->layer_types[i] == SL_LAYER_ON;
-        layers[i].act = SL_ACT_GELU_TANH;
         layers[i].norms = SL_NORM_IN | SL_NORM_OUT;
         layers[i].rope = windowed ? LOCAL : GLOBAL;
         layers[i].window = windowed ? hp->window : 0;
@@ -112,6 +111,7 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .context = 512,
         .norm_eps = 1e-6,
         .has = name->has,
+        .act = SL_ACT_GELU_TANH,
         .ropes = {[GLOBAL] = {.theta = 1000000}, [LOCAL] = {.theta = 10000}},
         .window = 24,
         .window_pattern = 6,

@@ -146,6 +146,47 @@ static int read_choice(const struct sl_hparam_desc *row, const struct spelling *
     return 0;
 }
 
+/* Names of transformers; the first of each is the one that is written. */
+static const struct {
+    const char *name;
+    enum sl_act act;
+} acts[] = {
+    {"silu", SL_ACT_SILU},          {"swish", SL_ACT_SILU},
+    {"gelu", SL_ACT_GELU_ERF},      {"gelu_pytorch_tanh", SL_ACT_GELU_TANH},
+    {"gelu_new", SL_ACT_GELU_TANH}, {"gelu_fast", SL_ACT_GELU_TANH},
+    {"relu", SL_ACT_RELU},          {"relu2", SL_ACT_RELU2},
+    {"tanh", SL_ACT_TANH},
+};
+
+const char *sl_act_hf_name(enum sl_act act)
+{
+    for (size_t i = 0; i < SL_COUNT(acts); i++)
+        if (acts[i].act == act)
+            return acts[i].name;
+    return NULL;
+}
+
+static int read_act(const struct sl_hparam_desc *row, const struct spelling *sp,
+                    struct sl_hparams *hp, struct sl_error *err)
+{
+    enum sl_act *at = (enum sl_act *)(void *)((uint8_t *)hp + row->offset);
+    *at = (enum sl_act)row->def;
+    if (sp->value == NULL)
+        return 0;
+    if (!json_is_string(sp->value))
+        return wrong_type(sp, "a string", err);
+    for (size_t i = 0; i < SL_COUNT(acts); i++) {
+        if (strcmp(json_string_value(sp->value), acts[i].name) == 0) {
+            *at = acts[i].act;
+            return 0;
+        }
+    }
+    return sl_fail(err, SL_EUNSUPPORTED,
+                   "%s \"%.40s\" is not supported (supported: silu, gelu, gelu_pytorch_tanh, relu, "
+                   "relu2, tanh)",
+                   sp->text, json_string_value(sp->value));
+}
+
 static int read_layer_types(const struct sl_hparam_desc *row, const struct spelling *sp,
                             struct sl_hparams *hp, struct sl_error *err)
 {
@@ -234,11 +275,11 @@ static int read_labels(const struct sl_hparam_desc *row, const struct spelling *
 static int read_row(const struct source *src, const struct sl_hparam_desc *row,
                     struct sl_hparams *hp, struct sl_error *err)
 {
-    struct spelling sp;
+    struct spelling sp = {.value = NULL};
     if (src->gguf != NULL ? row->gguf == NULL : row->hf[0] == NULL) {
         if (row->type == SL_HP_INT) /* unless tensors say it (counts_of_gguf) */
             *(int32_t *)(void *)((uint8_t *)hp + row->offset) = (int32_t)row->def;
-        return 0; /* this container does not spell it */
+        return row->type == SL_HP_ACT ? read_act(row, &sp, hp, err) : 0;
     }
     spell(src, row, &sp);
     switch (row->type) {
@@ -251,6 +292,8 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
         return read_flag(row, &sp, hp, err);
     case SL_HP_CHOICE:
         return read_choice(row, &sp, err);
+    case SL_HP_ACT:
+        return read_act(row, &sp, hp, err);
     case SL_HP_LABELS:
         return read_labels(row, &sp, hp, err);
     case SL_HP_LAYER_TYPES:

@@ -178,13 +178,13 @@ struct sl_run {
     float *logits;               /* [max_logits, n_out] */
     void *norm;                  /* [T, H] activations: a sublayer's input */
     void *att;                   /* [T, nq * v_dim] activations, of the widest layer */
-    float *up;                   /* [T, I] of an MLP without a gate: may be ffn */
-    void *ffn;                   /* [T, I] activations, of the widest layer */
-    float *route;                /* [T, E] logits of a router, */
-    int32_t *top;                /* [T, top_experts] what it chose, */
-    float *top_weight;           /* and how much each counts */
-    void *expert_room;           /* scratch of the experts */
-    float *lora; /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
+    float *up;         /* [T, I] before it is activated, may be ffn; with a gate [T, 2 I] */
+    void *ffn;         /* [T, I] activations, of the widest layer */
+    float *route;      /* [T, E] logits of a router, */
+    int32_t *top;      /* [T, top_experts] what it chose, */
+    float *top_weight; /* and how much each counts */
+    void *expert_room; /* scratch of the experts */
+    float *lora;       /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
     const struct sl_lora_rows *lora_rows; /* of the rows that go through the layer now */
     const int32_t *lora_gathered;
     _Atomic uint64_t n_parts; /* of layers, begun since the start */
@@ -210,6 +210,12 @@ static inline void sl_run_next_part(struct sl_run *r)
 void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
+
+/* Whether gate and up are one operation. */
+static inline bool sl_run_gates(const struct sl_backend *be, enum sl_act act)
+{
+    return (be->vt->gated_acts >> act & 1) != 0;
+}
 
 /* Weights in the backend's memory; NULL: the layer has none. */
 static inline const float *sl_run_vec(const struct sl_run *r, int32_t layer, enum sl_slot slot)

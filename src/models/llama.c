@@ -23,7 +23,7 @@ static const struct sl_model_name names[] = {
 
 static const struct sl_hparam_desc hparams[] = {
     SL_HPARAMS_TRANSFORMER,
-    SL_HPARAM_ACT("silu"),
+    SL_HPARAM_ACT(SL_ACT_SILU),
     SL_HPARAM_TIED(false),
     {.gguf = "attention.sliding_window",
      .hf = {"sliding_window"},

@@ -271,13 +271,29 @@ void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uin
         *allocated += be->vt->weight_bytes(be, SL_USE_LINEAR, t->dtype, t->dims[0], t->dims[1]);
 }
 
+/* Experts have no other way than one operation. */
+static int check_experts(const struct sl_model *m, const struct sl_backend *be,
+                         struct sl_error *err)
+{
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        if (m->layers[i].ffn == SL_FFN_EXPERTS && !sl_run_gates(be, m->layers[i].act))
+            return sl_fail(
+                err, SL_EUNSUPPORTED,
+                "config.json: hidden_act \"%s\" of experts has no kernel on this device: "
+                "choose device cpu",
+                sl_act_hf_name(m->layers[i].act));
+    return 0;
+}
+
 int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
                   void *progress_arg, struct sl_error *err)
 {
     uint64_t done = 0;
-    int rc = 0;
+    int rc = check_experts(m, be, err);
 
     SL_ASSERT(m->be == NULL);
+    if (rc != 0)
+        return rc;
     m->be = be;
     for (size_t i = 0; i < m->n_params && rc == 0; i++) {
         struct sl_param *p = &m->params[i];

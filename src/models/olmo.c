@@ -16,7 +16,7 @@ static const struct sl_model_name names[] = {
 
 static const struct sl_hparam_desc hparams[] = {
     SL_HPARAMS_TRANSFORMER,
-    SL_HPARAM_ACT("silu"),
+    SL_HPARAM_ACT(SL_ACT_SILU),
     SL_HPARAM_TIED(false),
     {.hf = {"attention_bias"}, .type = SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
 };

@@ -38,7 +38,7 @@ static const struct sl_model_name names[] = {
 
 static const struct sl_hparam_desc hparams[] = {
     SL_HPARAMS_TRANSFORMER,
-    SL_HPARAM_ACT("silu"),
+    SL_HPARAM_ACT(SL_ACT_SILU),
     SL_HPARAM_TIED(false),
     {.hf = {"sliding_window"},
      .type = SL_HP_INT,

@@ -17,7 +17,7 @@ static const struct sl_model_name names[] = {
 static const struct sl_hparam_desc hparams[] = {
     SL_HPARAMS_BLOCKS,
     SL_HPARAMS_EXPERTS,
-    SL_HPARAM_ACT("silu"),
+    SL_HPARAM_ACT(SL_ACT_SILU),
     SL_HPARAM_TIED(false),
     {.hf = {"norm_topk_prob"},
      .type = SL_HP_BOOL,

@@ -23,13 +23,19 @@ struct cut {       /* one buffer of the block */
     uint64_t n_bytes;
 };
 
-/* Some layer's MLP has no gate. */
-static bool has_plain(const struct sl_model *m)
+/* Floats of a token that a layer's MLP has before its activation, where that is apart. */
+static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
 {
-    for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].ffn == SL_FFN_PLAIN)
-            return true;
-    return false;
+    uint64_t most = 0;
+    for (int32_t i = 0; i < m->hp.n_layers; i++) {
+        const struct sl_layer_desc *l = &m->layers[i];
+        uint64_t n = (uint64_t)l->intermediate;
+        if (l->ffn == SL_FFN_PLAIN && be->vt->act_dtype != SL_DTYPE_F32) /* else in ffn */
+            most = SL_MAX(most, n);
+        if (l->ffn == SL_FFN_GATED && !sl_run_gates(be, l->act))
+            most = SL_MAX(most, 2 * n);
+    }
+    return most;
 }
 
 enum { N_CUTS = 16 + SL_MAX_ROPES };
@@ -70,7 +76,6 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              v = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_VALUES),
              att = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_ATT),
              mid = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_I);
-    bool needs_up = be->vt->act_dtype != SL_DTYPE_F32 && has_plain(m);
     const struct cut list[] = {
         {offsetof(struct sl_run, x), t * h * f},
         {offsetof(struct sl_run, y), t * h * f},
@@ -80,7 +85,7 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, k), t * k * f},
         {offsetof(struct sl_run, v), t * v * f},
         {offsetof(struct sl_run, att), t * att * act},
-        {offsetof(struct sl_run, up), needs_up ? t * mid * f : 0}, /* else it is ffn */
+        {offsetof(struct sl_run, up), t * up_floats(m, be) * f},
         {offsetof(struct sl_run, ffn), t * mid * act},
         {offsetof(struct sl_run, route), t * (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_E) * f},
         {offsetof(struct sl_run, top), t * top_experts(m) * sizeof(int32_t)},
@@ -142,7 +147,7 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
         *(void **)(void *)((uint8_t *)r + cuts[i].offset) = at;
         at += SL_ROUND_UP(cuts[i].n_bytes, ALIGN);
     }
-    if (m->be->vt->act_dtype == SL_DTYPE_F32)
+    if (up_floats(m, m->be) == 0)
         r->up = r->ffn;
     *out = r;
     return 0;

@@ -19,7 +19,7 @@ static const struct sl_model_name names[] = {
 /* clang-format off */
 static const struct sl_hparam_desc hparams[] = {
     SL_HPARAMS_TRANSFORMER,
-    SL_HPARAM_ACT("silu"),
+    SL_HPARAM_ACT(SL_ACT_SILU),
     SL_HPARAM_TIED(true),
     {NULL, {"no_rope_layer_interval"}, SL_HP_INT, SL_HP_AT(no_rope_interval), .def = 4, .min = 1,
      .max = SL_MAX_LAYERS},

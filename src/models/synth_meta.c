@@ -65,6 +65,11 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
         sl_buf_puts(b, all == (row->type == SL_HP_HAS) ? "true" : "false");
         break;
     }
+    case SL_HP_ACT: {
+        const char *name = sl_act_hf_name(*(const enum sl_act *)(const void *)at);
+        sl_buf_json_string(b, name, strlen(name));
+        break;
+    }
     case SL_HP_CHOICE:
         sl_buf_json_string(b, row->value, strlen(row->value));
         break;

@@ -38,9 +38,9 @@
     {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", "norm_eps"}, SL_HP_FLOAT,               \
      SL_HP_AT(norm_eps), .def = 1e-6, .min = 1e-20, .max = 1}
 
-/* act: the one activation there is. */
-#define SL_HPARAM_ACT(act)                                                                        \
-    {NULL, {"hidden_act", "hidden_activation"}, SL_HP_CHOICE, .value = act}
+/* by_default: when config.json has none, and of a GGUF. */
+#define SL_HPARAM_ACT(by_default)                                                                 \
+    {NULL, {"hidden_act", "hidden_activation"}, SL_HP_ACT, SL_HP_AT(act), .def = by_default}
 
 /* by_default: what transformers takes, and leaves out of config.json. */
 #define SL_HPARAM_TIED(by_default)                                                                \
@@ -141,7 +141,7 @@
      .max = SL_MAX_VOCAB},                                                                        \
     {"attention.layer_norm_epsilon", {"layer_norm_eps"}, SL_HP_FLOAT, SL_HP_AT(norm_eps),         \
      .def = 1e-12, .min = 1e-20, .max = 1},                                                       \
-    {NULL, {"hidden_act"}, SL_HP_CHOICE, .value = "gelu"},                                        \
+    SL_HPARAM_ACT(SL_ACT_GELU_ERF),                                                               \
     {NULL, {"position_embedding_type"}, SL_HP_CHOICE, .value = "absolute"},                       \
     SL_HPARAMS_LABELS,                                                                            \
     {NULL, {"is_decoder"}, SL_HP_BOOL, SL_HP_AT(is_decoder)}

@@ -99,8 +99,15 @@ static inline size_t sl_kv_tile_bytes(enum sl_dtype dtype, int32_t head_dim)
     return SL_KV_TILE * dim * (dtype == SL_DTYPE_F32 ? 4 : 2);
 }
 
-/* GELU_ERF and TANH are of operations without a gate. */
-enum sl_act { SL_ACT_SILU, SL_ACT_GELU_TANH, SL_ACT_GELU_ERF, SL_ACT_TANH, SL_ACT_COUNT };
+enum sl_act {
+    SL_ACT_SILU,
+    SL_ACT_GELU_TANH,
+    SL_ACT_GELU_ERF,
+    SL_ACT_TANH,
+    SL_ACT_RELU,
+    SL_ACT_RELU2, /* its square */
+    SL_ACT_COUNT
+};
 
 enum sl_rope_pairing {
     SL_ROPE_HALF,        /* (x[i], x[i + d/2]), the Hugging Face order */
@@ -160,7 +167,7 @@ struct sl_op_linear_multi { /* several projections of one input: out_i = x W_i^T
     const struct sl_op_lora *lora; /* to part i by matrix lora->mat + i; NULL: nothing */
 };
 
-struct sl_op_linear_gated_act { /* out = act(x Wg^T) * (x Wu^T) */
+struct sl_op_linear_gated_act { /* out = act(x Wg^T) * (x Wu^T); act: one of vt->gated_acts */
     const void *x;              /* [T, K] activations */
     int64_t ld_x;
     const struct sl_weight *gate, *up; /* [I, K] */
@@ -258,11 +265,12 @@ struct sl_op_layernorm { /* x = (z - mean(z)) * rsqrt(var(z) + eps) * w + b, z =
     void *out; /* [T, H] activations; may be x if those are float32 */
 };
 
-struct sl_op_activate { /* out[i] = act(x[i]) */
+struct sl_op_activate { /* out[i] = act(x[i]), or act(x[i]) * up[i] */
     const float *x;
     enum sl_act act;
     int64_t n;
-    void *out; /* [n] activations; may be x if those are float32 */
+    void *out;       /* [n] activations; may be x if those are float32 */
+    const float *up; /* NULL: there is no gate */
 };
 
 enum sl_pool_kind { SL_POOL_MEAN, SL_POOL_CLS, SL_POOL_LAST, SL_POOL_MAX, SL_POOL_COUNT };
@@ -331,6 +339,8 @@ struct sl_backend_vt {
      * how steps are run (ops/device.h). */
     const struct sl_device_vt *device;
     enum sl_dtype act_dtype; /* of activations between operations */
+    /* 1 << act of those in linear_gated_act; others are linear_multi and activate. */
+    unsigned gated_acts;
     /* Zeroed memory for activations, vectors and pages. NULL when exhausted. */
     void *(*alloc)(struct sl_backend *be, size_t n_bytes);
     void (*free)(struct sl_backend *be, void *p, size_t n_bytes);

@@ -57,16 +57,18 @@ struct model {
     int32_t hidden, intermediate;
     const char *kv;           /* format of the pages, NULL: auto */
     int32_t n_vocab, context; /* 0: 272, 256 */
+    enum sl_act act;          /* COUNT: the family's */
 };
 
 static const model models[] = {
-    {"llama-bf16", "llama", 4, 2, 64, SL_DTYPE_BF16, 128, 192, nullptr, 0, 0},
-    {"qwen3-q8_0", "qwen3", 4, 1, 32, SL_DTYPE_Q8_0, 128, 192, "bf16", 0, 0},
-    {"qwen2-fp8", "qwen2", 2, 2, 16, SL_DTYPE_FP8_E4M3, 64, 160, "fp8", 0, 0},
-    {"llama-q4_k", "llama", 2, 1, 128, SL_DTYPE_Q4_K, 256, 256, nullptr, 0, 0},
-    {"olmo2-bf16", "olmo2", 4, 2, 32, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0},
-    {"gemma3-bf16", "gemma3", 2, 1, 64, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0},
-    {"qwen3-int4", "qwen3", 4, 2, 32, SL_DTYPE_INT4_G128, 128, 256, nullptr, 0, 0},
+    {"llama-bf16", "llama", 4, 2, 64, SL_DTYPE_BF16, 128, 192, nullptr, 0, 0, SL_ACT_COUNT},
+    {"qwen3-q8_0", "qwen3", 4, 1, 32, SL_DTYPE_Q8_0, 128, 192, "bf16", 0, 0, SL_ACT_COUNT},
+    {"qwen2-fp8", "qwen2", 2, 2, 16, SL_DTYPE_FP8_E4M3, 64, 160, "fp8", 0, 0, SL_ACT_COUNT},
+    {"llama-q4_k", "llama", 2, 1, 128, SL_DTYPE_Q4_K, 256, 256, nullptr, 0, 0, SL_ACT_COUNT},
+    {"olmo2-bf16", "olmo2", 4, 2, 32, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0, SL_ACT_COUNT},
+    {"gemma3-bf16", "gemma3", 2, 1, 64, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0, SL_ACT_COUNT},
+    {"qwen3-int4", "qwen3", 4, 2, 32, SL_DTYPE_INT4_G128, 128, 256, nullptr, 0, 0, SL_ACT_COUNT},
+    {"llama-gelu", "llama", 2, 1, 32, SL_DTYPE_BF16, 64, 96, nullptr, 0, 0, SL_ACT_GELU_ERF},
 };
 
 static bool is_gguf(const model &m)
@@ -95,6 +97,7 @@ static void write_model(const model &m)
     s.hp.n_kv_heads = m.kv_heads;
     s.hp.head_dim = m.head_dim;
     s.hp.query_scalar = s.hp.query_scalar != 0 ? m.head_dim : 0;
+    s.hp.act = m.act != SL_ACT_COUNT ? m.act : s.hp.act;
     s.hp.n_layers = 2;
     s.hp.n_vocab = m.n_vocab != 0 ? m.n_vocab : 272;
     s.hp.context = m.context != 0 ? m.context : 256;
@@ -374,7 +377,7 @@ static const scale matrix_scale =
 #ifdef SL_CUDA_SIM
     {models[0], {100, 20}, {2, 5}, {64}, {64}, 4};
 #else
-    {{"matrix", "llama", 16, 4, 128, SL_DTYPE_BF16, 2048, 8192, nullptr, 4096, 33024},
+    {{"matrix", "llama", 16, 4, 128, SL_DTYPE_BF16, 2048, 8192, nullptr, 4096, 33024, SL_ACT_COUNT},
      {1000, 8000, 32000},
      {1, 2, 7, 8, 9, 16, 33, 64, 65, 128, 200, 256},
      {9, 64, 512, 32768},

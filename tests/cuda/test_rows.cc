@@ -5,6 +5,7 @@
  */
 extern "C" {
 #include "base/rng.h"
+#include "cpu/cpu.h"
 #include "quant/float.h"
 }
 #include "cuda/device.h"
@@ -353,6 +354,47 @@ static void norm_two_case(int n, int hq, int hk, int ld_q)
     }
 }
 
+/* ------------------------------------------------------------------ activations */
+
+/* The bits of the CPU, rounded once. */
+static void activations()
+{
+    struct sl_backend *cpu = nullptr;
+    struct sl_error err = {};
+    struct sl_cpu_config cfg = {};
+    cfg.n_threads = 1;
+    cfg.isa = SL_ISA_C;
+    if (sl_cpu_create(&cfg, &cpu, &err) != 0)
+        exit(2);
+    const size_t n = 3001;
+    std::vector<float> x(n), up(n), want(n);
+    for (size_t i = 0; i < n; i++) {
+        x[i] = (float)sl_rng_normal(&rng) * powf(10.0f, (float)below(4) - 2.0f);
+        up[i] = (float)sl_rng_normal(&rng);
+    }
+    x[0] = 0.0f, x[1] = -0.0f, x[2] = 100.0f, x[3] = -100.0f, x[4] = NAN;
+    dev<float> d_x(x), d_up(up);
+    for (int act = 0; act < SL_ACT_COUNT; act++)
+        for (int gated = 0; gated < 2; gated++) {
+            dev<__nv_bfloat16> out(n, 0);
+            struct sl_op_activate a = {};
+            a.x = x.data(), a.act = (enum sl_act)act, a.n = (int64_t)n, a.out = want.data();
+            a.up = gated ? up.data() : nullptr;
+            cpu->vt->activate(cpu, &a);
+            a.x = d_x.p, a.out = out.p, a.up = gated ? d_up.p : nullptr;
+            sl_cuda_activate(&cu.base, &a);
+            const std::vector<__nv_bfloat16> got = out.get();
+            for (size_t i = 0; i < n; i++) {
+                const float have = __bfloat162float(got[i]);
+                CHECK(want[i] != want[i] ? have != have
+                                         : same(have, sl_bf16_to_f32(sl_f32_to_bf16(want[i]))),
+                      "act %d of %.9g: %.9g, not %.9g", act, (double)x[i], (double)have,
+                      (double)want[i]);
+            }
+        }
+    cpu->vt->destroy(cpu);
+}
+
 /* ------------------------------------------------------------------ angles */
 
 static void angles()
@@ -431,6 +473,7 @@ int main(int argc, char **argv)
     embeds();
     norms();
     joins();
+    activations();
     norm_two_case(5, 64, 32, 64);
     norm_two_case(2, 4096, 1024, 4112);
     norm_two_case(1, 8448, 256, 8448);

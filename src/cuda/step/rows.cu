@@ -627,6 +627,51 @@ extern "C" void sl_cuda_add_rmsnorm(struct sl_backend *be, const struct sl_op_ad
     run_norm(cu, &n);
 }
 
+/* ------------------------------------------------------------------ activations */
+
+struct act_args {
+    const float *x, *up; /* up: a factor, or NULL */
+    __nv_bfloat16 *out;
+    int64_t n;
+    enum sl_act act;
+};
+
+static __device__ __forceinline__ float any_act(enum sl_act act, float x)
+{
+    const float positive = 0.0f > x ? 0.0f : x; /* NaN stays */
+    switch (act) {
+    case SL_ACT_GELU_ERF:
+        return sl_gelu_erf(x);
+    case SL_ACT_TANH:
+        return sl_tanh(x);
+    case SL_ACT_RELU:
+        return positive;
+    case SL_ACT_RELU2:
+        return __fmul_rn(positive, positive);
+    default:
+        return sl_act(act, x);
+    }
+}
+
+static __global__ void __launch_bounds__(256) act_kernel(act_args a)
+{
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < a.n;
+         i += (int64_t)gridDim.x * 256) {
+        const float y = any_act(a.act, a.x[i]);
+        a.out[i] = __float2bfloat16_rn(a.up != nullptr ? __fmul_rn(y, a.up[i]) : y);
+    }
+}
+
+extern "C" void sl_cuda_activate(struct sl_backend *be, const struct sl_op_activate *a)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    const act_args k = {a->x, a->up, static_cast<__nv_bfloat16 *>(a->out), a->n, a->act};
+    const int64_t blocks = (a->n + 255) / 256, most = (int64_t)cu->n_sms * 16;
+    sl_launch(cu, act_kernel, dim3((unsigned)(blocks < most ? blocks : most)), dim3(256), 0, k);
+}
+
 /* ------------------------------------------------------------------ angles */
 
 struct angle_args {
