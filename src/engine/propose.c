@@ -9,17 +9,21 @@
 #include "engine/ngram.h"
 #include "engine/turn.h"
 
+#define MAX_PAUSE 8 /* tokens */
+
 static bool propose_may(const struct sl_seq *seq)
 {
     return !seq->waits && !seq->all_logits && seq->n_computed + 1 == sl_seq_n_known(seq);
 }
 
 /* Drafts that were wrong make the next ones fewer, as each costs a row of the step; right ones make
- * them more. */
+ * them more. Where none was right, some tokens come without, twice as many each time. */
 void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n, int32_t n_right)
 {
     struct sl_stats *s = &eng->stats;
     rs->n_try = n_right < n ? n_right + 1 : 2 * n;
+    rs->pause = n_right > 0 ? 0 : SL_MIN(2 * rs->pause + 1, MAX_PAUSE);
+    rs->resume_at = rs->seq.n_out + 1 + rs->pause;
     s->n_drafts++;
     s->n_draft_tokens += (uint64_t)n;
     s->n_accepted_tokens += (uint64_t)n_right;
@@ -37,13 +41,14 @@ void sl_engine_propose(struct sl_engine *eng)
         const struct sl_mode *mode = rs->req->mode;
         if (mode->propose == NULL || (seq->n_pending > 0 && seq->n_drafted > 0))
             continue;
+        const bool paused = seq->n_out + seq->n_pending < rs->resume_at;
         if (seq->n_pending > 0) {
-            seq->holds = mode->propose(eng, rs, 1) > 0;
+            seq->holds = !paused && mode->propose(eng, rs, 1) > 0;
             continue;
         }
         int32_t n = SL_MIN(eng->speculative.num_speculative_tokens, rs->n_try);
         n = SL_MIN(SL_MIN(n, room), seq->max_out - seq->n_out - 1);
-        seq->n_drafted = n > 0 && propose_may(seq) ? mode->propose(eng, rs, n) : 0;
+        seq->n_drafted = n > 0 && !paused && propose_may(seq) ? mode->propose(eng, rs, n) : 0;
         SL_ASSERT(seq->n_drafted <= SL_MAX(n, 0));
         room -= seq->n_drafted;
     }

@@ -51,7 +51,8 @@ struct sl_rseq {
     int32_t *runs;   /* [sizes] of repetition_detection; NULL: off */
     int32_t *bans;   /* [1 + max drafts, n_bans] scratch of one step; NULL: no bad words */
     int32_t *drafts; /* [max drafts] behind out */
-    int32_t n_try;   /* of them, how many are worth it */
+    int32_t n_try;   /* of them, how many are worth it; none before resume_at tokens of output */
+    int32_t pause, resume_at;
     struct sl_rseq *mask_next;
     int32_t mask_token;
     uint64_t mask_round;         /* of the masker, when it was given */
