@@ -34,7 +34,7 @@ static void take_submitted(struct sl_engine *eng, struct sl_request *req)
     else if (!has_enough_cached(eng, req))
         sl_engine_end_all(eng, req, SL_FINISH_CACHE, false);
     else if (req->seqs[0].mask != NULL)
-        sl_masker_push(eng, &req->seqs[0], -1); /* scheduled when its first mask is there */
+        sl_masker_push(eng, &req->seqs[0], -1, 0); /* scheduled when its first mask is there */
     else
         sl_sched_add(&eng->sched, &req->seqs[0].seq);
 }

@@ -173,6 +173,13 @@ static int32_t collect_bans(const struct sl_rseq *rs, bool stops, int32_t n_ahea
     return n;
 }
 
+static const uint32_t *mask_of(const struct sl_engine *eng, const struct sl_rseq *rs, int32_t pos)
+{
+    const int32_t i = pos - rs->mask_at;
+    SL_ASSERT(i >= 0 && i <= rs->n_masked);
+    return rs->mask + (size_t)i * (size_t)SL_CEIL_DIV(eng->limits.n_logits, 32);
+}
+
 struct sl_sample_args sl_flight_args(const struct sl_engine *eng, struct sl_rseq *rs, int32_t pos,
                                      int32_t n_ahead)
 {
@@ -189,7 +196,7 @@ struct sl_sample_args sl_flight_args(const struct sl_engine *eng, struct sl_rseq
         .counts = rs->counts.slots != NULL ? &rs->counts : NULL,
         .ahead = rs->drafts,
         .n_ahead = n_ahead,
-        .allowed = rs->mask != NULL ? rs->mask : rs->req->allowed,
+        .allowed = rs->mask != NULL ? mask_of(eng, rs, pos) : rs->req->allowed,
         .banned = {bans != NULL ? bans : p->stop_token_ids, eng->eos_ids},
         .n_banned = {n_stops, ban && !p->ignore_eos ? eng->n_eos_ids : 0},
     };

@@ -45,9 +45,12 @@ static void mask_is_ready(struct sl_engine *eng, struct sl_rseq *rs)
         rs->mask = NULL;
     if (rs->mask_error.code != 0) {
         sl_engine_fail(eng, rs->req, &rs->mask_error);
-    } else if (!append_forced(eng, rs)) {
         return;
-    } else if (rs->mask_ends && rs->mask_token < 0) {
+    }
+    if (!append_forced(eng, rs))
+        return;
+    rs->mask_at = sl_seq_n_known(&rs->seq);
+    if (rs->mask_ends && rs->mask_token < 0) {
         sl_engine_end_all(eng, rs->req, SL_FINISH_STOP, false);
     } else if (rs->mask_ends) {
         atomic_store_explicit(&rs->text_limit, UINT64_MAX, memory_order_relaxed);

@@ -6,6 +6,7 @@
 #include "engine/constrain.h"
 #include "engine/core.h"
 #include "engine/stats.h"
+#include "engine/turn.h"
 
 #include <string.h>
 #include <time.h>
@@ -70,22 +71,30 @@ static bool has_own_ends(const struct sl_sampling *p, const int32_t *ids, int32_
     return named;
 }
 
+/* What is forced behind n_out tokens of output, of which the matcher has the last ones. */
+static int find_forced(struct sl_rseq *rs, int32_t n_out, int32_t *forced, int32_t *n_forced,
+                       struct sl_error *err)
+{
+    struct sl_request *req = rs->req;
+    uint32_t n_last = SL_MIN(sl_matcher_n_tokens(rs->matcher), SL_JUMP_CONTEXT), n = 0;
+    int32_t left = req->max_out - n_out;
+    const struct sl_jump how = {.tok = req->eng->tokenizer,
+                                .vocab = sl_constraint_vocab(req->constraint),
+                                .mask = rs->mask,
+                                .last = rs->out + n_out - n_last,
+                                .n_last = n_last};
+    int rc = sl_jump_find(rs->matcher, &how, forced, (uint32_t)SL_MIN(left, SL_MAX_JUMP), &n, err);
+    *n_forced = has_own_ends(&req->sampling, forced, (int32_t)n) ? 0 : (int32_t)n;
+    return rc;
+}
+
 /* Behind a token of the constraint, what it forces: the matcher goes on to its end. Which tokens
  * these are must not depend on how they are computed. */
 static int jump(struct sl_rseq *rs, struct sl_error *err)
 {
-    struct sl_request *req = rs->req;
-    uint32_t n_last = SL_MIN(sl_matcher_n_tokens(rs->matcher), SL_JUMP_CONTEXT), n = 0;
-    int32_t left = req->max_out - rs->seq.n_out;
-    const struct sl_jump how = {.tok = req->eng->tokenizer,
-                                .vocab = sl_constraint_vocab(req->constraint),
-                                .mask = rs->mask,
-                                .last = rs->out + rs->seq.n_out - n_last,
-                                .n_last = n_last};
     bool allowed = true;
-    int rc =
-        sl_jump_find(rs->matcher, &how, rs->forced, (uint32_t)SL_MIN(left, SL_MAX_JUMP), &n, err);
-    int32_t n_free = has_own_ends(&req->sampling, rs->forced, (int32_t)n) ? 0 : (int32_t)n;
+    int32_t n_free;
+    int rc = find_forced(rs, rs->seq.n_out, rs->forced, &n_free, err);
     for (; rc == 0 && allowed && rs->n_forced < n_free; rs->n_forced += allowed)
         rc = sl_matcher_accept(rs->matcher, rs->forced[rs->n_forced], &allowed, err);
     SL_ASSERT(rc != 0 || allowed);
@@ -101,6 +110,14 @@ static void force_one(struct sl_rseq *rs)
     set_bit(rs->mask, rs->forced[rs->at_forced++]);
 }
 
+/* What a client has a say on is not forced. */
+static bool may_jump(const struct sl_rseq *rs)
+{
+    const struct sl_sampling *p = &rs->req->sampling;
+    bool own_rules = p->n_logit_bias > 0 || p->n_bad_words > 0 || rs->req->allowed != NULL;
+    return rs->req->eng->jump_forward && !own_rules && rs->runs == NULL;
+}
+
 /* By the constraint. token: the last one that belongs to it, -1: none yet. */
 static int match(struct sl_rseq *rs, int32_t token, struct sl_error *err)
 {
@@ -112,17 +129,14 @@ static int match(struct sl_rseq *rs, int32_t token, struct sl_error *err)
     }
     bool known = rs->n_forced > 0; /* the token was forced: the matcher has it */
     rs->n_forced = rs->at_forced = 0;
-    if (token >= 0 && !known)
-        rc = sl_matcher_accept(rs->matcher, token, &allowed, err);
+    for (int32_t i = rs->n_new; i > 0 && token >= 0 && !known && rc == 0 && allowed; i--)
+        rc = sl_matcher_accept(rs->matcher, rs->out[rs->seq.n_out - i], &allowed, err);
     if (rc == 0 && !allowed)
         rc = sl_fail(err, SL_EINTERNAL, "structured output: token %d was chosen but is not allowed",
                      token);
     if (rc == 0)
         rc = sl_matcher_mask(rs->matcher, rs->mask, err);
-    const struct sl_sampling *p = &rs->req->sampling;
-    bool own_rules = p->n_logit_bias > 0 || p->n_bad_words > 0 || rs->req->allowed != NULL;
-    bool may_jump = rs->req->eng->jump_forward && !own_rules && rs->runs == NULL;
-    if (rc == 0 && token >= 0 && !known && may_jump)
+    if (rc == 0 && token >= 0 && !known && may_jump(rs))
         rc = jump(rs, err);
     if (rc == 0 && rs->n_forced > 0 && steps) {
         force_one(rs);
@@ -160,6 +174,56 @@ static int narrow(struct sl_rseq *rs, struct sl_error *err)
     return 0;
 }
 
+/* ------------------------------------------------------------------ masks behind drafts */
+
+/* May a draft come by the mask before it, and go on? */
+static bool is_draft_free(const struct sl_rseq *rs, int32_t id)
+{
+    const struct sl_sampling *p = &rs->req->sampling;
+    const uint32_t *ends = sl_constraint_ends(rs->req->constraint);
+    bool may = (rs->mask[id / 32] & ~ends[id / 32]) >> (id & 31) & 1;
+    return may && !has_own_ends(p, &id, 1);
+}
+
+/* Goes on by a draft, the idx-th, and makes the mask behind it. False: it may not come, the text
+ * ends with it, or something is forced behind it, which takes no step. */
+static bool mask_behind(struct sl_rseq *rs, int32_t idx, uint32_t *mask)
+{
+    struct sl_error err;
+    int32_t forced[SL_MAX_JUMP], n_forced = 0, id = rs->drafts[idx],
+                                 n_out = rs->seq.n_out + idx + 1;
+    bool allowed = false;
+    if (!is_draft_free(rs, id) || sl_matcher_accept(rs->matcher, id, &allowed, &err) != 0 ||
+        !allowed)
+        return false;
+    rs->mask = mask;
+    rs->out[n_out - 1] = id; /* nobody reads there before it is known */
+    if (sl_matcher_mask(rs->matcher, rs->mask, &err) != 0 ||
+        (may_jump(rs) && find_forced(rs, n_out, forced, &n_forced, &err) != 0) || n_forced > 0)
+        return false;
+    return finish_mask(rs, &err) == 0 && !rs->mask_ends &&
+           (rs->req->allowed == NULL || narrow(rs, &err) == 0);
+}
+
+/* The matcher goes on along what is drafted behind the last token, as far as that may come, and
+ * comes back. */
+static void mask_drafts(struct sl_rseq *rs)
+{
+    struct sl_engine *eng = rs->req->eng;
+    const size_t n_words = (size_t)SL_CEIL_DIV(eng->limits.n_logits, 32);
+    const uint32_t n_tokens = sl_matcher_n_tokens(rs->matcher);
+    const bool ends = rs->mask_ends;
+    uint32_t *first = rs->mask;
+    int32_t n = rs->n_forced > 0 || ends ? 0 : sl_engine_n_drafts(eng, rs), i = 0;
+    n = n > 0 ? rs->req->mode->propose(eng, rs, n) : 0;
+    while (i < n && mask_behind(rs, i, first + (size_t)(i + 1) * n_words))
+        i++;
+    rs->n_masked = i;
+    rs->mask = first;
+    rs->mask_ends = ends;
+    sl_matcher_rollback(rs->matcher, sl_matcher_n_tokens(rs->matcher) - n_tokens);
+}
+
 static int make_mask(struct sl_rseq *rs, struct sl_error *err)
 {
     struct sl_request *req = rs->req;
@@ -180,6 +244,9 @@ static int make_mask(struct sl_rseq *rs, struct sl_error *err)
     }
     if (rc == 0 && req->allowed != NULL)
         rc = narrow(rs, err);
+    rs->n_masked = 0;
+    if (rc == 0 && token >= 0 && req->constraint != NULL && req->mode->propose != NULL)
+        mask_drafts(rs);
     for (int32_t i = 1; i < req->n_seqs && first && rc == 0; i++) {
         memcpy(req->seqs[i].mask, rs->mask, (size_t)n_words * sizeof *rs->mask);
         req->seqs[i].think.state = rs->think.state;
@@ -351,12 +418,13 @@ static bool is_quick(const struct sl_engine *eng, const struct sl_rseq *rs, int3
            rs->mask_ns < QUICK_NS && !rs->mask_slow;
 }
 
-void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token)
+void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token, int32_t n_new)
 {
     struct sl_masker *m = &eng->masker;
     SL_ASSERT(!rs->seq.waits);
     rs->seq.waits = true;
     rs->mask_token = token;
+    rs->n_new = n_new;
     rs->mask_round = m->round;
     atomic_fetch_add_explicit(&rs->req->refs, 1, memory_order_relaxed);
     m->n_open++;

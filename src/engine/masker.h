@@ -7,7 +7,8 @@
  * run go before those that begin. The engine waits a while for what it has given, then goes on
  * without: a grammar whose masks take long, or that runs into its limits, therefore costs its own
  * requests only. Masks of sequences whose last one was quick are made by the engine itself, while
- * it waits, where no device computes meanwhile.
+ * it waits, where no device computes meanwhile. With a mask come those behind what is drafted for
+ * the next step, as far as that may come.
  *
  * Automata grow while they are walked, so masks are made with the guard against allocations of the
  * engine thread off. Without threads (tests) all the work is done where it would be waited for.
@@ -50,8 +51,9 @@ struct sl_masker {
 SL_MUST_CHECK int sl_masker_start(struct sl_engine *eng, struct sl_error *err);
 void sl_masker_deinit(struct sl_engine *eng);
 void sl_masker_stop(struct sl_engine *eng); /* joins; what was not begun is done with an error */
-/* token: the last one chosen, -1: none yet, for all sequences of the request. */
-void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token);
+/* token: the last one chosen, of n_new since the last mask; -1: none yet, for all sequences of the
+ * request. */
+void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token, int32_t n_new);
 /* Is there something to wait for? */
 static inline bool sl_masker_owes(const struct sl_masker *m)
 {

@@ -145,7 +145,7 @@ void sl_generate_consume(struct sl_engine *eng, const struct sl_flight *f,
     for (int32_t i = 0; i <= n_right && runs; i++)
         runs = take_token(eng, fs, &picked[i], first + i);
     if (runs && rs->mask != NULL)
-        sl_masker_push(eng, rs, picked[n_right].id);
+        sl_masker_push(eng, rs, picked[n_right].id, n_right + 1);
 }
 
 const struct sl_mode sl_mode_generate = {.consume = sl_generate_consume};

@@ -13,7 +13,7 @@
 
 static bool propose_may(const struct sl_seq *seq)
 {
-    return !seq->waits && !seq->all_logits && seq->n_computed + 1 == sl_seq_n_known(seq);
+    return !seq->all_logits && seq->n_computed + 1 == sl_seq_n_known(seq);
 }
 
 /* Drafts that were wrong make the next ones fewer, as each costs a row of the step; right ones make
@@ -31,6 +31,22 @@ void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n
         s->n_accepted_at[i]++;
 }
 
+int32_t sl_engine_n_drafts(const struct sl_engine *eng, const struct sl_rseq *rs)
+{
+    const struct sl_seq *seq = &rs->seq;
+    const int32_t n_out = seq->n_out + seq->n_pending;
+    const int32_t n = SL_MIN(eng->speculative.num_speculative_tokens, rs->n_try);
+    return n_out < rs->resume_at ? 0 : SL_MAX(SL_MIN(n, seq->max_out - n_out - 1), 0);
+}
+
+/* With a mask, drafts came with it. */
+static int32_t find_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n)
+{
+    if (rs->mask == NULL)
+        return rs->req->mode->propose(eng, rs, n);
+    return rs->mask_at == sl_seq_n_known(&rs->seq) ? SL_MIN(n, rs->n_masked) : 0;
+}
+
 void sl_engine_propose(struct sl_engine *eng)
 {
     const struct sl_sched *s = &eng->sched;
@@ -38,17 +54,15 @@ void sl_engine_propose(struct sl_engine *eng)
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->running[i]);
         struct sl_seq *seq = &rs->seq;
-        const struct sl_mode *mode = rs->req->mode;
-        if (mode->propose == NULL || (seq->n_pending > 0 && seq->n_drafted > 0))
+        if (rs->req->mode->propose == NULL || seq->waits ||
+            (seq->n_pending > 0 && seq->n_drafted > 0))
             continue;
-        const bool paused = seq->n_out + seq->n_pending < rs->resume_at;
+        int32_t n = SL_MIN(sl_engine_n_drafts(eng, rs), room);
         if (seq->n_pending > 0) {
-            seq->holds = !paused && mode->propose(eng, rs, 1) > 0;
+            seq->holds = n > 0 && find_drafts(eng, rs, 1) > 0;
             continue;
         }
-        int32_t n = SL_MIN(eng->speculative.num_speculative_tokens, rs->n_try);
-        n = SL_MIN(SL_MIN(n, room), seq->max_out - seq->n_out - 1);
-        seq->n_drafted = n > 0 && !paused && propose_may(seq) ? mode->propose(eng, rs, n) : 0;
+        seq->n_drafted = n > 0 && propose_may(seq) ? find_drafts(eng, rs, n) : 0;
         SL_ASSERT(seq->n_drafted <= SL_MAX(n, 0));
         room -= seq->n_drafted;
     }

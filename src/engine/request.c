@@ -49,11 +49,11 @@ struct shape { /* sizes that follow from the request's description */
     size_t stop_bytes; /* of all stop strings with their ends */
 };
 
-/* Not with a constraint: what it allows behind a draft is not known. A runner that counts tokens
- * itself would count those that are taken back. */
+/* Not while it thinks: what may come then depends on more than a matcher. A runner that counts
+ * tokens itself would count those that are taken back. */
 static bool may_draft(const struct sl_engine *eng, const struct sl_request_desc *d)
 {
-    return eng->drafting != NULL && !d->pooling && d->constraint == NULL && d->thinking == NULL &&
+    return eng->drafting != NULL && !d->pooling && d->thinking == NULL &&
            (eng->runner.forget == NULL || !sl_sampling_has_penalty(&d->sampling));
 }
 
@@ -108,7 +108,8 @@ static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *r
     rs->tops = s->n_top > 0
                    ? carve(c, (int64_t)s->max_out * s->n_top, sizeof(struct sl_top_logprob))
                    : NULL;
-    rs->mask = s->n_mask > 0 ? carve(c, s->n_mask, sizeof(uint32_t)) : NULL;
+    rs->mask =
+        s->n_mask > 0 ? carve(c, (int64_t)(1 + s->n_drafts) * s->n_mask, sizeof(uint32_t)) : NULL;
     rs->runs = s->n_runs > 0 ? carve(c, s->n_runs, sizeof(int32_t)) : NULL;
     rs->bans = s->n_bans > 0 ? carve(c, (1 + s->n_drafts) * s->n_bans, sizeof(int32_t)) : NULL;
     rs->drafts = s->n_drafts > 0 ? carve(c, s->n_drafts, sizeof(int32_t)) : NULL;
@@ -262,7 +263,7 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
     rs->seq.idx = i;
     rs->seq.priority = d->priority;
     rs->seq.prompt = req->prompt;
-    rs->seq.n_prompt = req->n_prompt;
+    rs->seq.n_prompt = rs->mask_at = req->n_prompt;
     rs->seq.out = rs->out;
     rs->seq.drafts = rs->drafts;
     rs->n_try = eng->speculative.num_speculative_tokens;

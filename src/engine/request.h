@@ -46,15 +46,18 @@ struct sl_rseq {
     /* a constraint's: the masker's while seq.waits (masker.h), else the engine's */
     struct sl_matcher *matcher;
     struct sl_think_seq think;
-    bool mask_free;  /* nothing says any more what may come: no masks from here on */
-    uint32_t *mask;  /* tokens that may come next; NULL: what the request allows */
+    bool mask_free; /* nothing says any more what may come: no masks from here on */
+    /* [1 + max drafts, words] the tokens that may come at position mask_at, then behind each of
+     * n_masked drafts; NULL: what the request allows. */
+    uint32_t *mask;
+    int32_t mask_at, n_masked;
     int32_t *runs;   /* [sizes] of repetition_detection; NULL: off */
     int32_t *bans;   /* [1 + max drafts, n_bans] scratch of one step; NULL: no bad words */
     int32_t *drafts; /* [max drafts] behind out */
     int32_t n_try;   /* of them, how many are worth it; none before resume_at tokens of output */
     int32_t pause, resume_at;
     struct sl_rseq *mask_next;
-    int32_t mask_token;
+    int32_t mask_token, n_new;   /* the last of n_new tokens that the matcher has not seen */
     uint64_t mask_round;         /* of the masker, when it was given */
     uint64_t mask_ns;            /* what the last one took */
     bool mask_slow;              /* one took so long that the engine must never make one itself */
