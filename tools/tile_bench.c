@@ -83,8 +83,8 @@ static void bench(int n_threads, const struct peaks *peak, uint8_t *store, enum 
 
 /* ---------------------------------------------------------------- */
 
-static double ops_of(struct sl_pool *pool, uint8_t *loop_room, loop_fn body, const char *name,
-                     double ops)
+static double ops_of(struct sl_thread_pool *pool, uint8_t *loop_room, loop_fn body,
+                     const char *name, double ops)
 {
     double rate = ops * dots_of(pool, loop_room, body, 2000);
     printf("  %-34s %8.3f TOPS\n", name, rate * 1e-12);
@@ -94,9 +94,9 @@ static double ops_of(struct sl_pool *pool, uint8_t *loop_room, loop_fn body, con
 
 static struct peaks ceilings(int n_threads, const uint8_t *data)
 {
-    struct sl_pool *pool;
+    struct sl_thread_pool *pool;
     struct sl_error err;
-    if (sl_pool_create(n_threads, &pool, &err) != 0)
+    if (sl_thread_pool_create(n_threads, &pool, &err) != 0)
         fail(err.msg);
     struct stream s = {.pool = pool, .data = data};
     enum sl_cpu_isa isa = sl_cpu_isa_best();
@@ -118,7 +118,7 @@ static struct peaks ceilings(int n_threads, const uint8_t *data)
     }
     sl_aligned_free(bytes, (size_t)n_threads * LOOP_BYTES);
     sl_aligned_free(numbers, (size_t)n_threads * LOOP_BYTES);
-    sl_pool_destroy(pool);
+    sl_thread_pool_destroy(pool);
     return b;
 }
 
@@ -197,11 +197,11 @@ static int ahead_main(int argc, char **argv)
     struct sl_error err;
     *j = (struct job){.x = x, .out = out};
     struct stream s = {.data = store};
-    if (sl_cpu_create(&cfg, &j->be, &err) != 0 || sl_pool_create((int)n, &s.pool, &err) != 0)
+    if (sl_cpu_create(&cfg, &j->be, &err) != 0 || sl_thread_pool_create((int)n, &s.pool, &err) != 0)
         fail(err.msg);
     for (size_t i = 0; i < SL_COUNT(formats); i++)
         ahead_format(j, &s, store, formats[i]);
-    sl_pool_destroy(s.pool);
+    sl_thread_pool_destroy(s.pool);
     j->be->vt->destroy(j->be);
     sl_aligned_free(x, 4096 * sizeof *x);
     sl_aligned_free(out, 4096 * sizeof *out);

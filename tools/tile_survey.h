@@ -54,14 +54,14 @@ static void pin(const int *cpus, int n)
 }
 
 /* A pool whose threads, the caller among them, stay on these processors. */
-static struct sl_pool *pinned_pool(const struct machine *m, const int *cpus, int n)
+static struct sl_thread_pool *pinned_pool(const struct machine *m, const int *cpus, int n)
 {
-    struct sl_pool *pool;
+    struct sl_thread_pool *pool;
     struct sl_error err;
     pin(m->cpus, m->n_cpus);
-    if (sl_pool_create(n, &pool, &err) != 0)
+    if (sl_thread_pool_create(n, &pool, &err) != 0)
         fail(err.msg);
-    sl_pool_bind(pool, cpus);
+    sl_thread_pool_bind(pool, cpus);
     pin(cpus, 1);
     return pool;
 }
@@ -100,7 +100,7 @@ static double slowdown(const struct machine *m, int a, int b, loop_fn body, uint
     const int cpus[2] = {a, b};
     double best[2];
     for (int n = 1; n <= 2; n++) {
-        struct sl_pool *pool = pinned_pool(m, cpus, n);
+        struct sl_thread_pool *pool = pinned_pool(m, cpus, n);
         struct loop l = {.pool = pool, .body = body, .n_steps = 2000, .room = loop_room};
         best[n - 1] = 1e9;
         for (int i = 0; i < 24; i++) {
@@ -108,7 +108,7 @@ static double slowdown(const struct machine *m, int a, int b, loop_fn body, uint
             loop_run(&l);
             best[n - 1] = SL_MIN(best[n - 1], (double)(sl_now_ns() - t0));
         }
-        sl_pool_destroy(pool);
+        sl_thread_pool_destroy(pool);
     }
     return best[1] / best[0];
 }
@@ -174,7 +174,7 @@ static void find_processors(struct machine *m)
 
 /* ---------------------------------------------------------------- ceilings */
 
-static void survey_loop(const struct mode *mode, struct sl_pool *pool, uint8_t *loop_room,
+static void survey_loop(const struct mode *mode, struct sl_thread_pool *pool, uint8_t *loop_room,
                         loop_fn body, const char *name, double ops, double *top)
 {
     double steps = dots_of(pool, loop_room, body, 1000), rate = ops * steps;
@@ -201,7 +201,7 @@ static void survey_mode(const struct machine *m, struct mode *mode, const uint8_
                  {int8_w1, bf16_w1, "1x4, weights from L1, tokens from L2"},
                  {int8_w1_ask, bf16_w1_ask, "1x4, the same, tokens fetched ahead"},
                  {int8_sums, bf16_sums, "1x4, the same, 4 sums in and out each 2 steps"}};
-    struct sl_pool *pool = pinned_pool(m, mode->cpus, mode->n);
+    struct sl_thread_pool *pool = pinned_pool(m, mode->cpus, mode->n);
     uint8_t *bytes = loop_rooms(mode->n, false), *numbers = loop_rooms(mode->n, true);
     struct stream s = {.pool = pool, .data = data};
     printf("  %-5s %d threads; stream read %.1f GB/s\n", mode->name, mode->n,
@@ -227,7 +227,7 @@ static void survey_mode(const struct machine *m, struct mode *mode, const uint8_
     }
     sl_aligned_free(bytes, (size_t)mode->n * LOOP_BYTES);
     sl_aligned_free(numbers, (size_t)mode->n * LOOP_BYTES);
-    sl_pool_destroy(pool);
+    sl_thread_pool_destroy(pool);
 }
 
 /* ---------------------------------------------------------------- operations of a layer */
@@ -336,7 +336,7 @@ static void mode_start(const struct machine *m, struct mode *mode)
     pin(m->cpus, m->n_cpus);
     if (sl_cpu_create(&cfg, &mode->be, &err) != 0)
         fail(err.msg);
-    sl_pool_bind(sl_cpu(mode->be)->pool, mode->cpus);
+    sl_thread_pool_bind(sl_cpu(mode->be)->pool, mode->cpus);
     for (size_t i = 0; i < SL_COUNT(widest); i++) {
         struct sl_weight w;
         if (mode->be->vt->weight_create(mode->be, SL_USE_LINEAR, widest[i], 16, WIDEST, rows, NULL,

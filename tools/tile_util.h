@@ -58,7 +58,7 @@ static double best_seconds(void (*fn)(void *arg), void *arg)
 #define BF16_STEP (STEP_DOTS * 16384.0)
 
 struct loop {
-    struct sl_pool *pool;
+    struct sl_thread_pool *pool;
     loop_fn body;
     int n_steps;
     uint8_t *room; /* [n_threads] of LOOP_BYTES */
@@ -74,11 +74,11 @@ static void loop_item(void *arg, uint32_t item, int thread_idx)
 static void loop_run(void *arg)
 {
     struct loop *l = arg;
-    sl_pool_run(l->pool, loop_item, l, (uint32_t)sl_pool_n_threads(l->pool));
+    sl_thread_pool_run(l->pool, loop_item, l, (uint32_t)sl_thread_pool_n_threads(l->pool));
 }
 
 struct stream {
-    struct sl_pool *pool;
+    struct sl_thread_pool *pool;
     const uint8_t *data;
 };
 #define STREAM_ITEM (512u << 10)
@@ -102,14 +102,14 @@ AVX512 static void stream_item(void *arg, uint32_t item, int thread_idx)
 static void stream_run(void *arg)
 {
     struct stream *s = arg;
-    sl_pool_run(s->pool, stream_item, s, WEIGHT_BYTES / STREAM_ITEM);
+    sl_thread_pool_run(s->pool, stream_item, s, WEIGHT_BYTES / STREAM_ITEM);
 }
 
 /* Products a second of all threads of the pool. */
-static double dots_of(struct sl_pool *pool, uint8_t *loop_room, loop_fn body, int n_steps)
+static double dots_of(struct sl_thread_pool *pool, uint8_t *loop_room, loop_fn body, int n_steps)
 {
     struct loop l = {.pool = pool, .body = body, .n_steps = n_steps, .room = loop_room};
-    return (double)n_steps * sl_pool_n_threads(pool) / best_seconds(loop_run, &l);
+    return (double)n_steps * sl_thread_pool_n_threads(pool) / best_seconds(loop_run, &l);
 }
 
 static uint8_t *loop_rooms(int n_threads, bool bf16)

@@ -13,11 +13,11 @@
 /* Below this many multiplications waking a thread takes longer than the work. */
 #define MIN_WORK 65536
 
-void sl_cpu_run(struct sl_cpu *cpu, sl_pool_fn fn, void *arg, int64_t n_items, int64_t work)
+void sl_cpu_run(struct sl_cpu *cpu, sl_thread_pool_fn fn, void *arg, int64_t n_items, int64_t work)
 {
     SL_ASSERT(n_items >= 0 && n_items <= UINT32_MAX);
     if (work >= MIN_WORK) {
-        sl_pool_run(cpu->pool, fn, arg, (uint32_t)n_items);
+        sl_thread_pool_run(cpu->pool, fn, arg, (uint32_t)n_items);
         return;
     }
     for (uint32_t i = 0; i < (uint32_t)n_items; i++)
@@ -124,7 +124,7 @@ static int pack(struct sl_cpu *cpu, struct sl_weight *w, struct sl_error *err)
     j.panels = sl_aligned_alloc(w->n_bytes);
     if (j.panels == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory repacking %zu bytes of weights", w->n_bytes);
-    sl_pool_run(cpu->pool, pack_panel, &j, (uint32_t)SL_CEIL_DIV(w->n_rows, SL_I8_PANEL));
+    sl_thread_pool_run(cpu->pool, pack_panel, &j, (uint32_t)SL_CEIL_DIV(w->n_rows, SL_I8_PANEL));
     w->data = j.panels;
     w->owned = true;
     w->scales = (struct sl_scales){0};
@@ -204,16 +204,17 @@ static int backend_n_threads(struct sl_backend *be)
     return sl_cpu(be)->n_threads;
 }
 
-static void backend_run_items(struct sl_backend *be, sl_pool_fn fn, void *arg, uint32_t n_items)
+static void backend_run_items(struct sl_backend *be, sl_thread_pool_fn fn, void *arg,
+                              uint32_t n_items)
 {
-    sl_pool_run(sl_cpu(be)->pool, fn, arg, n_items);
+    sl_thread_pool_run(sl_cpu(be)->pool, fn, arg, n_items);
 }
 
 static void backend_destroy(struct sl_backend *be)
 {
     struct sl_cpu *cpu = sl_cpu(be);
     if (cpu->own_pool)
-        sl_pool_destroy(cpu->pool);
+        sl_thread_pool_destroy(cpu->pool);
     sl_streams_destroy(&cpu->streams, cpu->n_threads);
     sl_free(cpu->first_block);
     sl_aligned_free(cpu->x_packed, cpu->x_packed_bytes);
@@ -282,25 +283,26 @@ static void choose_kernels(struct sl_cpu *cpu, enum sl_cpu_isa isa)
 
 /* On several nodes a thread stays where it is, so that the weights it packed, which by first touch
  * lie in its node's memory, stay near it. */
-static void bind_threads(struct sl_pool *pool, int n_threads)
+static void bind_threads(struct sl_thread_pool *pool, int n_threads)
 {
     int cpus[SL_MAX_THREADS], n_nodes = sl_numa_place("/sys/devices/system", n_threads, cpus);
     if (n_nodes > 1)
         sl_log(SL_LOG_INFO, "%d of %d threads are bound to processors of %d memory nodes",
-               1 + sl_pool_bind(pool, cpus), n_threads, n_nodes);
+               1 + sl_thread_pool_bind(pool, cpus), n_threads, n_nodes);
 }
 
-static int make_pool(const struct sl_cpu_config *cfg, struct sl_pool **out, struct sl_error *err)
+static int make_pool(const struct sl_cpu_config *cfg, struct sl_thread_pool **out,
+                     struct sl_error *err)
 {
     int n_threads = cfg->n_threads != 0 ? cfg->n_threads : SL_MIN(sl_cpu_count(), SL_MAX_THREADS);
-    int rc = sl_pool_create(n_threads, out, err);
+    int rc = sl_thread_pool_create(n_threads, out, err);
     if (rc == 0 && cfg->numa)
         bind_threads(*out, n_threads);
     return rc;
 }
 
 struct sl_cpu_threads {
-    struct sl_pool *pool;
+    struct sl_thread_pool *pool;
 };
 
 int sl_cpu_threads_create(const struct sl_cpu_config *cfg, struct sl_cpu_threads **out,
@@ -315,7 +317,7 @@ int sl_cpu_threads_create(const struct sl_cpu_config *cfg, struct sl_cpu_threads
         sl_free(t);
         return rc;
     }
-    sl_pool_share(t->pool);
+    sl_thread_pool_share(t->pool);
     *out = t;
     return 0;
 }
@@ -324,7 +326,7 @@ void sl_cpu_threads_destroy(struct sl_cpu_threads *t)
 {
     if (t == NULL)
         return;
-    sl_pool_destroy(t->pool);
+    sl_thread_pool_destroy(t->pool);
     sl_free(t);
 }
 
@@ -345,7 +347,7 @@ int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out, stru
     int rc = cpu->own_pool ? make_pool(cfg, &cpu->pool, err) : (cpu->pool = cfg->threads->pool, 0);
     if (rc != 0)
         goto fail;
-    const int n_threads = sl_pool_n_threads(cpu->pool);
+    const int n_threads = sl_thread_pool_n_threads(cpu->pool);
     cpu->n_threads = n_threads;
     cpu->n_partials = (size_t)n_threads * PARTIAL_BYTES_PER_THREAD / sizeof(float);
     cpu->i8_scratch_bytes = SL_ROUND_UP(sl_i8_scratch_bytes(), 64);
@@ -362,7 +364,7 @@ int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out, stru
         goto fail;
     }
     if (cpu->own_pool) /* of several, who is next is not known */
-        sl_pool_set_idle(cpu->pool, sl_streams_ask, cpu);
+        sl_thread_pool_set_idle(cpu->pool, sl_streams_ask, cpu);
     *out = &cpu->base;
     return 0;
 

@@ -14,7 +14,7 @@
 #include "cpu/i8.h"
 #include "cpu/kernels.h"
 #include "cpu/linear_next.h"
-#include "cpu/pool.h"
+#include "cpu/thread_pool.h"
 
 /* What one thread works in. */
 struct sl_cpu_scratch {
@@ -37,7 +37,7 @@ struct sl_cpu {
     struct sl_attn_kernels attn;
     const char *isa_name;
     bool exact; /* multiply every format as floats, straight from the file's rows */
-    struct sl_pool *pool;
+    struct sl_thread_pool *pool;
     bool own_pool;
     int n_threads;
     struct sl_cpu_scratch *scratch;       /* [n_threads] */
@@ -59,7 +59,7 @@ static inline struct sl_cpu *sl_cpu(struct sl_backend *be)
 
 /* Runs the items on the pool, or here when all of them together are not worth waking it: work is
  * about the number of multiplications. */
-void sl_cpu_run(struct sl_cpu *cpu, sl_pool_fn fn, void *arg, int64_t n_items, int64_t work);
+void sl_cpu_run(struct sl_cpu *cpu, sl_thread_pool_fn fn, void *arg, int64_t n_items, int64_t work);
 
 #define SL_OP(name) void sl_cpu_##name(struct sl_backend *be, const struct sl_op_##name *a);
 #include "ops/ops.def"

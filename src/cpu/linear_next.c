@@ -75,7 +75,7 @@ struct sl_runs sl_stream_first(const struct sl_stream *s, int n_threads, int thr
         n_items[i] = s->part[i].n_items;
         all += n_items[i];
     }
-    int64_t item = sl_pool_first_item(all, n_threads, thread_idx);
+    int64_t item = sl_thread_pool_first_item(all, n_threads, thread_idx);
     if (item >= all)
         return (struct sl_runs){.n = 0};
     const struct sl_stream_part *p = &s->part[sl_linear_part_at(n_items, s->n_parts, &item)];

@@ -9,7 +9,7 @@
 
 #include "ops_util.h"
 
-#include "cpu/pool.h"
+#include "cpu/thread_pool.h"
 
 #include <time.h>
 
@@ -50,7 +50,7 @@ static double median_seconds(bench_fn fn, void *arg, int n_threads)
 /* ---------------------------------------------------------------- ceilings */
 
 struct stream {
-    struct sl_pool *pool;
+    struct sl_thread_pool *pool;
     const uint8_t *data;
     size_t n_bytes;
     uint64_t sink[SL_MAX_THREADS][8];
@@ -85,11 +85,11 @@ WIDEST static void stream_item(void *arg, uint32_t item, int thread_idx)
 static void stream_run(void *arg)
 {
     struct stream *s = arg;
-    sl_pool_run(s->pool, stream_item, s, (uint32_t)(s->n_bytes / STREAM_ITEM));
+    sl_thread_pool_run(s->pool, stream_item, s, (uint32_t)(s->n_bytes / STREAM_ITEM));
 }
 
 struct peak {
-    struct sl_pool *pool;
+    struct sl_thread_pool *pool;
     wide_f out[SL_MAX_THREADS];
 };
 
@@ -117,7 +117,7 @@ WIDEST static void peak_item(void *arg, uint32_t item, int thread_idx)
 static void peak_run(void *arg)
 {
     struct peak *p = arg;
-    sl_pool_run(p->pool, peak_item, p, (uint32_t)sl_pool_n_threads(p->pool));
+    sl_thread_pool_run(p->pool, peak_item, p, (uint32_t)sl_thread_pool_n_threads(p->pool));
 }
 
 /* The same with dot products of bytes, VNNI: twelve chains of vpdpbusd. The registers are named
@@ -142,7 +142,7 @@ WIDEST static void peak_vnni_item(void *arg, uint32_t item, int thread_idx)
 static void peak_vnni_run(void *arg)
 {
     struct peak *p = arg;
-    sl_pool_run(p->pool, peak_vnni_item, p, (uint32_t)sl_pool_n_threads(p->pool));
+    sl_thread_pool_run(p->pool, peak_vnni_item, p, (uint32_t)sl_thread_pool_n_threads(p->pool));
 }
 
 /* What n threads can do in a second: read bytes, multiply and add floats, multiply and add bytes;
@@ -157,12 +157,12 @@ static struct ceilings measure_ceilings(int n_threads, const uint8_t *data, size
     static struct peak p;
     struct ceilings c = {NAN, NAN, NAN};
     struct sl_error err;
-    struct sl_pool *pool;
+    struct sl_thread_pool *pool;
     if (!isa_available(2)) {
         printf("ceilings: need AVX-512 to be measured\n");
         return c;
     }
-    if (sl_pool_create(n_threads, &pool, &err) != 0)
+    if (sl_thread_pool_create(n_threads, &pool, &err) != 0)
         fail_msg("%s", err.msg);
     s = (struct stream){.pool = pool, .data = data, .n_bytes = n_bytes};
     p = (struct peak){.pool = pool};
@@ -172,7 +172,7 @@ static struct ceilings measure_ceilings(int n_threads, const uint8_t *data, size
     if (isa_available(ISA_VNNI))
         c.int_ops = (double)n_threads * PEAK_STEPS * 12 * 64 * 2 /
                     median_seconds(peak_vnni_run, &p, n_threads);
-    sl_pool_destroy(pool);
+    sl_thread_pool_destroy(pool);
     printf("threads %d: stream read %.1f GB/s, multiply-add %.0f GFLOP/s, VNNI %.0f GOP/s\n",
            n_threads, c.bytes * 1e-9, c.flops * 1e-9, c.int_ops * 1e-9);
     return c;

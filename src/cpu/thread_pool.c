@@ -10,7 +10,7 @@
  *
  * What a thread has done it counts in a line of its own, which only the caller reads.
  */
-#include "cpu/pool.h"
+#include "cpu/thread_pool.h"
 
 #include "base/check.h"
 #include "base/limits.h"
@@ -43,14 +43,14 @@ struct piece {
 };
 
 struct worker {
-    struct sl_pool *pool;
+    struct sl_thread_pool *pool;
     pthread_t thread;
     int idx;
 };
 
-struct sl_pool {
+struct sl_thread_pool {
     _Alignas(64) _Atomic uint64_t ticket; /* job, items */
-    _Atomic(sl_pool_fn) fn;
+    _Atomic(sl_thread_pool_fn) fn;
     _Atomic(void *) arg;
     _Alignas(64) _Atomic(idle_fn *) idle; /* NULL: nothing */
     void *idle_arg;
@@ -88,14 +88,14 @@ static void wake(_Atomic uint32_t *bell, int n)
 }
 
 /* A moment of waiting. */
-static inline void idle(const struct sl_pool *p, int thread_idx)
+static inline void idle(const struct sl_thread_pool *p, int thread_idx)
 {
     idle_fn *fn = atomic_load_explicit(&p->idle, memory_order_acquire);
     if (p->spin_ticks == 0 || fn == NULL || !fn(p->idle_arg, thread_idx))
         __builtin_ia32_pause();
 }
 
-static bool spin_until_job(const struct sl_pool *p, uint32_t seen, int thread_idx)
+static bool spin_until_job(const struct sl_thread_pool *p, uint32_t seen, int thread_idx)
 {
     uint64_t start = __builtin_ia32_rdtsc();
     while (p->spin_ticks != 0 && __builtin_ia32_rdtsc() - start < p->spin_ticks) {
@@ -107,7 +107,7 @@ static bool spin_until_job(const struct sl_pool *p, uint32_t seen, int thread_id
 }
 
 /* Returns the ticket of a job other than seen, or of seen itself when the pool stops. */
-static uint64_t wait_for_job(struct sl_pool *p, uint32_t seen, int thread_idx)
+static uint64_t wait_for_job(struct sl_thread_pool *p, uint32_t seen, int thread_idx)
 {
     if (!spin_until_job(p, seen, thread_idx)) {
         /* Counted before the ticket is read again and read by the caller after it is written, both
@@ -126,7 +126,7 @@ static uint64_t wait_for_job(struct sl_pool *p, uint32_t seen, int thread_idx)
 
 /* Takes one item of a piece. *word is what was last read of it. False: nothing is left of it, or
  * the job is over. */
-static bool take(struct sl_pool *p, uint32_t job, struct piece *piece, uint32_t size,
+static bool take(struct sl_thread_pool *p, uint32_t job, struct piece *piece, uint32_t size,
                  uint64_t *word, uint32_t *left)
 {
     for (;;) {
@@ -147,7 +147,7 @@ static bool take(struct sl_pool *p, uint32_t job, struct piece *piece, uint32_t 
     }
 }
 
-static bool all_done(struct sl_pool *p, uint32_t job, uint32_t n_items)
+static bool all_done(struct sl_thread_pool *p, uint32_t job, uint32_t n_items)
 {
     uint32_t n = 0;
     for (int i = 0; i < p->n_threads; i++) {
@@ -158,7 +158,8 @@ static bool all_done(struct sl_pool *p, uint32_t job, uint32_t n_items)
 }
 
 /* Tells what this thread has done so far. Of several that finish at once, one sees everything. */
-static void tell(struct sl_pool *p, uint32_t job, uint32_t n_items, uint32_t n_mine, int thread_idx)
+static void tell(struct sl_thread_pool *p, uint32_t job, uint32_t n_items, uint32_t n_mine,
+                 int thread_idx)
 {
     atomic_store(&p->pieces[thread_idx].done, word_of(job, n_mine));
     if (atomic_load(&p->caller_sleeps) && all_done(p, job, n_items)) {
@@ -168,9 +169,9 @@ static void tell(struct sl_pool *p, uint32_t job, uint32_t n_items, uint32_t n_m
 }
 
 /* A thread's piece is [ceil(n * i / T), ceil(n * (i + 1) / T)): thread 0 always has an item. */
-static void take_items(struct sl_pool *p, uint64_t ticket, int thread_idx)
+static void take_items(struct sl_thread_pool *p, uint64_t ticket, int thread_idx)
 {
-    sl_pool_fn fn = atomic_load_explicit(&p->fn, memory_order_relaxed);
+    sl_thread_pool_fn fn = atomic_load_explicit(&p->fn, memory_order_relaxed);
     void *arg = atomic_load_explicit(&p->arg, memory_order_relaxed);
     uint32_t job = job_of(ticket), n_items = (uint32_t)ticket, n_threads = (uint32_t)p->n_threads;
     uint32_t each = n_items / n_threads, rest = n_items % n_threads, n_mine = 0, left;
@@ -214,7 +215,7 @@ static void *worker_main(void *arg)
     return NULL;
 }
 
-static void wait_for_items(struct sl_pool *p, uint32_t job, uint32_t n_items)
+static void wait_for_items(struct sl_thread_pool *p, uint32_t job, uint32_t n_items)
 {
     uint64_t start = __builtin_ia32_rdtsc();
     do {
@@ -233,7 +234,7 @@ static void wait_for_items(struct sl_pool *p, uint32_t job, uint32_t n_items)
 
 /* Between jobs nobody writes these words, and a compare-and-swap of a late thread fails as before.
  */
-static void renew_words(struct sl_pool *p, uint32_t last_job)
+static void renew_words(struct sl_thread_pool *p, uint32_t last_job)
 {
     for (int i = 0; i < p->n_threads; i++) {
         atomic_store(&p->pieces[i].left, word_of(last_job, 0));
@@ -241,7 +242,7 @@ static void renew_words(struct sl_pool *p, uint32_t last_job)
     }
 }
 
-void sl_pool_run(struct sl_pool *p, sl_pool_fn fn, void *arg, uint32_t n_items)
+void sl_thread_pool_run(struct sl_thread_pool *p, sl_thread_pool_fn fn, void *arg, uint32_t n_items)
 {
     if (p->n_threads == 1 || n_items <= 1) {
         for (uint32_t i = 0; i < n_items; i++)
@@ -266,24 +267,25 @@ void sl_pool_run(struct sl_pool *p, sl_pool_fn fn, void *arg, uint32_t n_items)
         sl_turn_pass(&p->callers);
 }
 
-void sl_pool_share(struct sl_pool *p)
+void sl_thread_pool_share(struct sl_thread_pool *p)
 {
     sl_turn_init(&p->callers);
     p->shared = true;
 }
 
-int sl_pool_n_threads(const struct sl_pool *p)
+int sl_thread_pool_n_threads(const struct sl_thread_pool *p)
 {
     return p->n_threads;
 }
 
-void sl_pool_set_idle(struct sl_pool *p, bool (*fn)(void *arg, int thread_idx), void *arg)
+void sl_thread_pool_set_idle(struct sl_thread_pool *p, bool (*fn)(void *arg, int thread_idx),
+                             void *arg)
 {
     p->idle_arg = arg;
     atomic_store_explicit(&p->idle, fn, memory_order_release);
 }
 
-int sl_pool_bind(struct sl_pool *p, const int *cpus)
+int sl_thread_pool_bind(struct sl_thread_pool *p, const int *cpus)
 {
     int n_bound = 0;
     for (int i = 0; i < p->n_started; i++) {
@@ -295,7 +297,7 @@ int sl_pool_bind(struct sl_pool *p, const int *cpus)
     return n_bound;
 }
 
-void sl_pool_destroy(struct sl_pool *p)
+void sl_thread_pool_destroy(struct sl_thread_pool *p)
 {
     if (p == NULL)
         return;
@@ -309,12 +311,13 @@ void sl_pool_destroy(struct sl_pool *p)
     sl_aligned_free(p, sizeof *p + (size_t)p->n_threads * sizeof p->pieces[0]);
 }
 
-int sl_pool_create(int n_threads, struct sl_pool **out, struct sl_error *err)
+int sl_thread_pool_create(int n_threads, struct sl_thread_pool **out, struct sl_error *err)
 {
     *out = NULL;
     if (n_threads < 1 || n_threads > SL_MAX_THREADS)
         return sl_fail(err, SL_EINVAL, "threads: %d is not in 1..%d", n_threads, SL_MAX_THREADS);
-    struct sl_pool *p = sl_aligned_alloc(sizeof *p + (size_t)n_threads * sizeof p->pieces[0]);
+    struct sl_thread_pool *p =
+        sl_aligned_alloc(sizeof *p + (size_t)n_threads * sizeof p->pieces[0]);
     if (p == NULL)
         return sl_fail(err, SL_ENOMEM, "threads: out of memory");
     int n_cores = sl_cpu_count();
@@ -330,7 +333,7 @@ int sl_pool_create(int n_threads, struct sl_pool **out, struct sl_error *err)
         p->workers[i].idx = i + 1;
         int rc = sl_thread_create(&p->workers[i].thread, worker_main, &p->workers[i], name, err);
         if (rc != 0) {
-            sl_pool_destroy(p);
+            sl_thread_pool_destroy(p);
             return rc;
         }
         p->n_started++;
