@@ -40,7 +40,7 @@ int sl_conversation_add(struct sl_conversation *c, const char *role, const char 
 {
     if (c->n == c->cap) {
         size_t cap = 2 * c->cap + 16;
-        struct sl_turn *more = sl_realloc(c->turns, cap * sizeof *more);
+        struct sl_chat_turn *more = sl_realloc(c->turns, cap * sizeof *more);
         if (more == NULL)
             return sl_fail(err, SL_ENOMEM, "out of memory for the conversation");
         c->turns = more;
@@ -49,7 +49,7 @@ int sl_conversation_add(struct sl_conversation *c, const char *role, const char 
     char *copy = sl_strndup(text != NULL ? text : "", n);
     if (copy == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for the conversation");
-    c->turns[c->n] = (struct sl_turn){.role = known_role(role), .text = copy, .n = n};
+    c->turns[c->n] = (struct sl_chat_turn){.role = known_role(role), .text = copy, .n = n};
     SL_ASSERT(c->turns[c->n].role != NULL);
     c->n++;
     return 0;
@@ -68,7 +68,7 @@ int sl_conversation_set_system(struct sl_conversation *c, const char *text, stru
         int rc = sl_conversation_add(c, "system", text, n, err);
         if (rc != 0)
             return rc;
-        struct sl_turn made = c->turns[c->n - 1];
+        struct sl_chat_turn made = c->turns[c->n - 1];
         memmove(c->turns + 1, c->turns, (c->n - 1) * sizeof *c->turns);
         c->turns[0] = made;
     }

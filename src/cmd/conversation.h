@@ -8,14 +8,14 @@
 #include "base/buf.h"
 #include "base/err.h"
 
-struct sl_turn {
+struct sl_chat_turn {
     const char *role; /* "system", "user" or "assistant" */
     char *text;       /* NUL-terminated */
     size_t n;
 };
 
 struct sl_conversation { /* zero-initialise */
-    struct sl_turn *turns;
+    struct sl_chat_turn *turns;
     size_t n, cap;
 };
 

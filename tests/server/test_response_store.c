@@ -22,7 +22,8 @@ static struct sl_buf text_of(const char *s)
 }
 
 /* The turn of one more response, which goes on from parent. */
-static struct sl_turn *go_on(struct sl_response_store *s, int i, struct sl_turn *parent)
+static struct sl_response_turn *go_on(struct sl_response_store *s, int i,
+                                      struct sl_response_turn *parent)
 {
     char id[32], messages[64];
     struct sl_buf running = text_of("{}"), body = text_of("{}"), turn;
@@ -40,15 +41,15 @@ static double read_turns(int n)
 {
     struct sl_response_store *s;
     struct sl_error err;
-    struct sl_turn *last = NULL;
+    struct sl_response_turn *last = NULL;
     struct timespec from, to;
     json_t *out = json_array();
     assert_int_equal(sl_store_create(64u << 20, &s, &err), 0);
     for (int i = 0; i < n; i++)
         last = go_on(s, i, last);
-    assert_true(sl_turn_bytes(last) > (size_t)n * 30);
+    assert_true(sl_response_turn_bytes(last) > (size_t)n * 30);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
-    assert_int_equal(sl_turn_messages(last, out), 0);
+    assert_int_equal(sl_response_turn_messages(last, out), 0);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
     assert_int_equal(json_array_size(out), n);
     for (int i = 0; i < n; i++) {
@@ -58,7 +59,7 @@ static double read_turns(int n)
         assert_string_equal(json_string_value(content), want);
     }
     json_decref(out);
-    sl_turn_unref(s, last);
+    sl_response_turn_unref(s, last);
     sl_store_destroy(s);
     return (double)(to.tv_sec - from.tv_sec) + (double)(to.tv_nsec - from.tv_nsec) * 1e-9;
 }

@@ -23,12 +23,12 @@
 struct response {
     struct sl_server *server;
     struct sl_responses_in in;
-    struct sl_buf echo;       /* members that repeat the request */
-    struct sl_buf kept;       /* of a compaction: items of the request that stay */
-    bool compaction;          /* the reply is that of /v1/responses/compact */
-    struct sl_buf turn;       /* the request's messages, as JSON */
-    struct sl_turn *parent;   /* a reference */
-    struct sl_stored *stored; /* while it runs; NULL: it is not kept */
+    struct sl_buf echo;              /* members that repeat the request */
+    struct sl_buf kept;              /* of a compaction: items of the request that stay */
+    bool compaction;                 /* the reply is that of /v1/responses/compact */
+    struct sl_buf turn;              /* the request's messages, as JSON */
+    struct sl_response_turn *parent; /* a reference */
+    struct sl_stored *stored;        /* while it runs; NULL: it is not kept */
     int tenant;
     bool store;
     int64_t n_events;
@@ -43,7 +43,7 @@ static void free_response(struct response *e)
 {
     if (e->stored != NULL)
         sl_store_drop(e->server->responses, e->stored);
-    sl_turn_unref(e->server->responses, e->parent);
+    sl_response_turn_unref(e->server->responses, e->parent);
     sl_tool_map_deinit(&e->in.tools);
     sl_buf_deinit(&e->kept);
     sl_buf_deinit(&e->echo);
@@ -718,12 +718,12 @@ static int go_on(struct sl_task *t, struct response *e)
             t->refusal.code = "previous_response_not_found";
             rc = sl_refuse(&t->refusal, SL_EINVAL, field,
                            "previous_response_id: there is no response %.64s", id);
-        } else if (sl_turn_bytes(e->parent) > SL_MAX_HTTP_BODY) {
+        } else if (sl_response_turn_bytes(e->parent) > SL_MAX_HTTP_BODY) {
             rc =
                 sl_refuse(&t->refusal, SL_ELIMIT, field, "%s: the conversation is too long", field);
         } else {
-            t->later = t->at_once && sl_turn_bytes(e->parent) >= SL_LARGE_BODY;
-            if (!t->later && sl_turn_messages(e->parent, earlier) != 0)
+            t->later = t->at_once && sl_response_turn_bytes(e->parent) >= SL_LARGE_BODY;
+            if (!t->later && sl_response_turn_messages(e->parent, earlier) != 0)
                 rc = sl_refuse(&t->refusal, SL_ENOMEM, field, "out of memory");
         }
     }

@@ -13,9 +13,9 @@
 #define N_BUCKETS   4096
 #define ENTRY_BYTES 256 /* what an entry takes besides its texts, about */
 
-struct sl_turn {
-    struct sl_turn *parent; /* a reference */
-    int refs;               /* lock */
+struct sl_response_turn {
+    struct sl_response_turn *parent; /* a reference */
+    int refs;                        /* lock */
     size_t n;
     char *text;
 };
@@ -30,7 +30,7 @@ struct sl_stored {
     atomic_bool cancelled;
     struct sl_loop *loop;
     struct sl_buf body;
-    struct sl_turn *turn;
+    struct sl_response_turn *turn;
 };
 
 struct sl_response_store {
@@ -72,10 +72,10 @@ static struct sl_stored *find(struct sl_response_store *s, const char *id, int t
 }
 
 /* Turns that nothing refers to any more, from t up. A loop: conversations may be long. */
-static void unref_turn(struct sl_response_store *s, struct sl_turn *t)
+static void unref_turn(struct sl_response_store *s, struct sl_response_turn *t)
 {
     while (t != NULL && --t->refs == 0) {
-        struct sl_turn *parent = t->parent;
+        struct sl_response_turn *parent = t->parent;
         s->n_bytes -= t->n;
         sl_free(t->text);
         sl_free(t);
@@ -162,9 +162,9 @@ const atomic_bool *sl_stored_cancelled(const struct sl_stored *e)
     return &e->cancelled;
 }
 
-static struct sl_turn *make_turn(struct sl_buf *messages, struct sl_turn *parent)
+static struct sl_response_turn *make_turn(struct sl_buf *messages, struct sl_response_turn *parent)
 {
-    struct sl_turn *t = sl_buf_ok(messages) ? sl_calloc(1, sizeof *t) : NULL;
+    struct sl_response_turn *t = sl_buf_ok(messages) ? sl_calloc(1, sizeof *t) : NULL;
     if (t == NULL)
         return NULL;
     t->refs = 1;
@@ -178,9 +178,9 @@ static struct sl_turn *make_turn(struct sl_buf *messages, struct sl_turn *parent
 }
 
 void sl_store_finish(struct sl_response_store *s, struct sl_stored *e, struct sl_buf *body,
-                     struct sl_buf *messages, struct sl_turn *parent)
+                     struct sl_buf *messages, struct sl_response_turn *parent)
 {
-    struct sl_turn *t = make_turn(messages, parent);
+    struct sl_response_turn *t = make_turn(messages, parent);
     bool good = t != NULL && sl_buf_ok(body);
     pthread_mutex_lock(&s->lock);
     SL_ASSERT(e->running);
@@ -262,9 +262,9 @@ bool sl_store_cancel(struct sl_response_store *s, const char *id, int tenant, bo
 
 /* ---- turns */
 
-struct sl_turn *sl_store_turn(struct sl_response_store *s, const char *id, int tenant)
+struct sl_response_turn *sl_store_turn(struct sl_response_store *s, const char *id, int tenant)
 {
-    struct sl_turn *t = NULL;
+    struct sl_response_turn *t = NULL;
     pthread_mutex_lock(&s->lock);
     struct sl_stored *e = find(s, id, tenant);
     if (e != NULL && !e->running) {
@@ -277,7 +277,7 @@ struct sl_turn *sl_store_turn(struct sl_response_store *s, const char *id, int t
     return t;
 }
 
-void sl_turn_unref(struct sl_response_store *s, struct sl_turn *t)
+void sl_response_turn_unref(struct sl_response_store *s, struct sl_response_turn *t)
 {
     if (t == NULL)
         return;
@@ -287,7 +287,7 @@ void sl_turn_unref(struct sl_response_store *s, struct sl_turn *t)
 }
 
 /* Parents of a referenced turn stay. */
-size_t sl_turn_bytes(const struct sl_turn *t)
+size_t sl_response_turn_bytes(const struct sl_response_turn *t)
 {
     size_t n_bytes = 0;
     for (; t != NULL; t = t->parent)
@@ -295,7 +295,7 @@ size_t sl_turn_bytes(const struct sl_turn *t)
     return n_bytes;
 }
 
-static int append_messages(const struct sl_turn *t, json_t *out)
+static int append_messages(const struct sl_response_turn *t, json_t *out)
 {
     json_error_t error;
     json_t *messages = sl_json_load(t->text, t->n, JSON_ALLOW_NUL, &error);
@@ -304,14 +304,15 @@ static int append_messages(const struct sl_turn *t, json_t *out)
     return ok ? 0 : SL_ENOMEM;
 }
 
-int sl_turn_messages(const struct sl_turn *last, json_t *out)
+int sl_response_turn_messages(const struct sl_response_turn *last, json_t *out)
 {
-    const struct sl_turn *t;
+    const struct sl_response_turn *t;
     size_t n = 0;
     int rc = 0;
     for (t = last; t != NULL; t = t->parent)
         n++;
-    const struct sl_turn **turns = sl_calloc(n + 1, sizeof(const struct sl_turn *));
+    const struct sl_response_turn **turns =
+        sl_calloc(n + 1, sizeof(const struct sl_response_turn *));
     if (turns == NULL)
         return SL_ENOMEM;
     for (t = last, n = 0; t != NULL; t = t->parent)

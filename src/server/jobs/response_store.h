@@ -16,8 +16,8 @@
 
 struct sl_loop;
 struct sl_response_store;
-struct sl_stored; /* of a response under way; its call's until finish or drop */
-struct sl_turn;   /* constant; counted */
+struct sl_stored;        /* of a response under way; its call's until finish or drop */
+struct sl_response_turn; /* constant; counted */
 
 /* max_bytes 0: nothing is kept. */
 SL_MUST_CHECK int sl_store_create(uint64_t max_bytes, struct sl_response_store **out,
@@ -33,7 +33,7 @@ const atomic_bool *sl_stored_cancelled(const struct sl_stored *e);
 /* Its end: the body as it stays, and the messages it added (a JSON array), both taken over, after
  * those of parent, whose reference is taken too. What has no room is not kept. */
 void sl_store_finish(struct sl_response_store *s, struct sl_stored *e, struct sl_buf *body,
-                     struct sl_buf *messages, struct sl_turn *parent);
+                     struct sl_buf *messages, struct sl_response_turn *parent);
 void sl_store_drop(struct sl_response_store *s, struct sl_stored *e); /* it had no end */
 
 /* false: there is no such response of this key. */
@@ -42,10 +42,11 @@ bool sl_store_delete(struct sl_response_store *s, const char *id, int tenant);
 bool sl_store_cancel(struct sl_response_store *s, const char *id, int tenant, bool *running);
 
 /* A reference to the turn of a response that has ended; NULL: there is none. */
-struct sl_turn *sl_store_turn(struct sl_response_store *s, const char *id, int tenant);
-void sl_turn_unref(struct sl_response_store *s, struct sl_turn *t); /* t may be NULL */
+struct sl_response_turn *sl_store_turn(struct sl_response_store *s, const char *id, int tenant);
+/* t may be NULL. */
+void sl_response_turn_unref(struct sl_response_store *s, struct sl_response_turn *t);
 /* All messages up to and with t, in order, appended to the array; how much text they are. */
-size_t sl_turn_bytes(const struct sl_turn *t);
-SL_MUST_CHECK int sl_turn_messages(const struct sl_turn *t, json_t *out);
+size_t sl_response_turn_bytes(const struct sl_response_turn *t);
+SL_MUST_CHECK int sl_response_turn_messages(const struct sl_response_turn *t, json_t *out);
 
 #endif
