@@ -54,6 +54,7 @@ const struct sl_adapters_config *sl_adapters_config(const struct sl_adapters *s)
 
 static void free_store(struct sl_adapters *s)
 {
+    SL_ASSERT(s->closed && s->all == NULL && s->last == NULL && s->n_resident == 0);
     pthread_cond_destroy(&s->loaded);
     pthread_mutex_destroy(&s->lock);
     pthread_rwlock_destroy(&s->model_lock);
@@ -62,6 +63,7 @@ static void free_store(struct sl_adapters *s)
 
 static void drop_weights(struct sl_adapters *s, struct sl_adapter *a)
 {
+    SL_ASSERT(a->n_users == 0 && s->n_resident >= (a->lora != NULL));
     s->n_resident -= a->lora != NULL;
     sl_lora_close(a->lora);
     a->lora = NULL;
@@ -69,6 +71,7 @@ static void drop_weights(struct sl_adapters *s, struct sl_adapter *a)
 
 static void free_adapter(struct sl_adapter *a)
 {
+    SL_ASSERT(!a->listed && !a->loading && a->n_users == 0);
     sl_lora_close(a->lora);
     sl_free(a->name);
     sl_free(a->path);
@@ -80,6 +83,9 @@ static void drop_unused(struct sl_adapters *s, struct sl_adapter *a)
 {
     if (a->listed || a->n_users > 0)
         return;
+    SL_ASSERT(a->store == s && s->n_all > 0);
+    SL_ASSERT(a->prev != NULL ? a->prev->next == a : s->all == a);
+    SL_ASSERT(a->next != NULL ? a->next->prev == a : s->last == a);
     drop_weights(s, a);
     *(a->prev != NULL ? &a->prev->next : &s->all) = a->next;
     *(a->next != NULL ? &a->next->prev : &s->last) = a->prev;
@@ -89,6 +95,7 @@ static void drop_unused(struct sl_adapters *s, struct sl_adapter *a)
 
 static void unlist(struct sl_adapters *s, struct sl_adapter *a)
 {
+    SL_ASSERT(a->listed && s->n_listed > 0 && s->n_listed <= s->n_all);
     a->listed = false;
     s->n_listed--;
     drop_unused(s, a);
@@ -99,12 +106,14 @@ void sl_adapters_close(struct sl_adapters *s)
     if (s == NULL)
         return;
     pthread_mutex_lock(&s->lock);
+    SL_ASSERT(!s->closed);
     s->closed = true;
     for (struct sl_adapter *a = s->all, *next; a != NULL; a = next) {
         next = a->next;
         if (a->listed)
             unlist(s, a);
     }
+    SL_ASSERT(s->n_listed == 0);
     bool over = s->n_all == 0;
     pthread_mutex_unlock(&s->lock);
     if (over)
@@ -170,6 +179,7 @@ static bool make_room(struct sl_adapters *s)
 
 static void put_weights(struct sl_adapters *s, struct sl_adapter *a, struct sl_lora *lora)
 {
+    SL_ASSERT(a->lora == NULL && a->id != 0 && s->n_resident < s->cfg.max_resident);
     lora->w.id = a->id;
     a->lora = lora;
     s->n_resident++;
@@ -189,6 +199,7 @@ static int open_files(struct sl_adapters *s, const char *path, struct sl_lora **
     else
         rc = sl_lora_open(s->cfg.model, path, &opt, out, err);
     pthread_rwlock_unlock(&s->model_lock);
+    SL_ASSERT(rc != 0 || *out != NULL);
     return rc;
 }
 
@@ -212,6 +223,7 @@ static int all_in_use(const struct sl_adapters *s, struct sl_error *err)
 static int read_again(struct sl_adapters *s, struct sl_adapter *a, struct sl_error *err)
 {
     struct sl_lora *lora;
+    SL_ASSERT(a->n_users > 0); /* so that it stays while the lock is free */
     while (a->loading)
         pthread_cond_wait(&s->loaded, &s->lock);
     if (a->lora != NULL)
@@ -222,6 +234,7 @@ static int read_again(struct sl_adapters *s, struct sl_adapter *a, struct sl_err
     pthread_mutex_unlock(&s->lock);
     int rc = open_files(s, a->path, &lora, err);
     pthread_mutex_lock(&s->lock);
+    SL_ASSERT(a->loading && a->lora == NULL);
     a->loading = false;
     pthread_cond_broadcast(&s->loaded);
     if (rc == 0 && lora->digest != a->digest)
@@ -261,6 +274,7 @@ int sl_adapter_open(struct sl_engine *eng, const char *name, bool may_wait, stru
         a->n_users++;
         rc = a->lora != NULL ? 0 : read_again(s, a, err);
         a->last_use = ++s->clock;
+        SL_ASSERT(rc != 0 || (a->lora != NULL && a->n_users > 0));
         if (rc == 0)
             *out = a;
         else {
@@ -303,6 +317,7 @@ static int enlist(struct sl_adapters *s, struct sl_adapter *a, struct sl_lora *l
         unlist(s, same);
     if (s->n_listed == SL_MAX_ADAPTERS)
         return sl_fail(err, SL_ELIMIT, "more than %d adapters", SL_MAX_ADAPTERS);
+    SL_ASSERT(lora != NULL && a->store == s && !a->listed);
     a->id = ++s->next_id;
     a->digest = lora->digest;
     a->listed = true;
@@ -407,6 +422,7 @@ void sl_adapter_each(struct sl_engine *eng,
 void sl_adapters_stats(struct sl_adapters *s, struct sl_stats *out)
 {
     pthread_mutex_lock(&s->lock);
+    SL_ASSERT(s->n_resident <= s->cfg.max_resident && s->n_resident <= s->n_all);
     out->n_adapters = s->n_listed;
     out->n_adapters_resident = s->n_resident;
     out->max_adapters_active = s->cfg.max_active;

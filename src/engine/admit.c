@@ -12,12 +12,16 @@ static bool has_enough_cached(struct sl_engine *eng, struct sl_request *req)
         return true;
     const struct sl_kv_text text = {req->prompt, req->n_prompt, NULL, 0};
     int32_t n_blocks = sl_kv_count(&eng->kv, &req->ns, &text, req->n_prompt / eng->kv.block_size);
+    SL_ASSERT(n_blocks >= 0 && n_blocks <= req->n_prompt / eng->kv.block_size);
     req->usage_now.n_cached = n_blocks * eng->kv.block_size;
     return (float)req->usage_now.n_cached >= req->cache_hit_threshold * (float)req->n_prompt;
 }
 
 static void take_submitted(struct sl_engine *eng, struct sl_request *req)
 {
+    SL_ASSERT(req->n_seqs >= 1 && req->n_ended == 0 && !req->started);
+    SL_ASSERT(req->seqs[0].seq.state == SL_SEQ_NEW);
+    SL_ASSERT(eng->live != NULL ? eng->live->live_prev == NULL : eng->live_oldest == NULL);
     req->live_prev = NULL;
     req->live_next = eng->live;
     if (eng->live != NULL)
@@ -42,6 +46,7 @@ static void take_submitted(struct sl_engine *eng, struct sl_request *req)
 void sl_engine_raise_overdue(struct sl_engine *eng)
 {
     const struct sl_seq *best = sl_wait_best(&eng->sched.wait);
+    SL_ASSERT(eng->n_raised >= 0 && eng->n_raised <= eng->max_raised);
     if (best == NULL || eng->n_raised == eng->max_raised)
         return;
     for (struct sl_request *req = eng->live_oldest; req != NULL; req = req->live_prev) {
@@ -51,6 +56,7 @@ void sl_engine_raise_overdue(struct sl_engine *eng)
             struct sl_rseq *rs = &req->seqs[i];
             if (rs->seq.state != SL_SEQ_WAITING || rs->seq.priority <= best->priority)
                 continue;
+            SL_ASSERT(!rs->raised); /* else its priority would be the best */
             sl_sched_raise(&eng->sched, &rs->seq);
             rs->raised = true;
             if (++eng->n_raised == eng->max_raised)
@@ -70,6 +76,7 @@ void sl_engine_take_inbox(struct sl_engine *eng)
     }
     while (cancelled != NULL) {
         struct sl_request *next = cancelled->cancel_next;
+        SL_ASSERT(atomic_load(&cancelled->cancelled));
         sl_engine_end_all(eng, cancelled, SL_FINISH_ABORT, false);
         sl_request_unref(cancelled); /* the inbox's reference; the engine's goes with the news */
         cancelled = next;
@@ -83,6 +90,8 @@ void sl_engine_mark_started(struct sl_engine *eng, uint64_t now)
         struct sl_request *req = rs->req;
         if (req->started)
             continue;
+        SL_ASSERT(rs->seq.idx == 0); /* the others come when the prompt is computed */
+        SL_ASSERT(rs->seq.n_cached >= 0 && rs->seq.n_cached <= req->n_prompt);
         req->started = true;
         sl_engine_unqueue(eng, req->n_prompt);
         req->usage_now.t_scheduled_ns = now;
@@ -118,6 +127,7 @@ bool sl_engine_drop_cold(struct sl_engine *eng)
     for (int32_t i = 0; i < n_planned; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->plan[i]);
         if (is_cold(eng, rs)) {
+            SL_ASSERT(rs->seq.idx == 0 && rs->req->n_seqs > rs->req->n_ended);
             rs->req->usage_now.n_cached = rs->seq.n_cached;
             sl_engine_end_all(eng, rs->req, SL_FINISH_CACHE, false);
             continue;
@@ -126,5 +136,6 @@ bool sl_engine_drop_cold(struct sl_engine *eng)
         s->n_plan_tokens += rs->seq.n_step;
         s->plan[s->n_plan++] = &rs->seq;
     }
+    SL_ASSERT(s->n_plan_tokens >= s->n_plan && s->n_plan_tokens <= s->cfg.max_tokens);
     return s->n_plan < n_planned;
 }

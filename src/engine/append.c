@@ -12,6 +12,8 @@ void sl_engine_keep_logprobs(struct sl_rseq *rs, const struct sl_picked *p)
     size_t i = (size_t)rs->seq.n_out, k = (size_t)rs->req->n_top;
     if (rs->logprobs == NULL)
         return;
+    SL_ASSERT(rs->seq.n_out < rs->seq.max_out);
+    SL_ASSERT(k == 0 || (rs->tops != NULL && p->top != NULL));
     rs->logprobs[i] = p->lp;
     if (k > 0)
         memcpy(rs->tops + i * k, p->top, k * sizeof *rs->tops);
@@ -24,6 +26,7 @@ static bool hits_stop_string(struct sl_engine *eng, struct sl_rseq *rs, int32_t 
     const struct sl_sampling *p = &rs->req->sampling;
     size_t n =
         id < sl_tokenizer_n_vocab(eng->tokenizer) ? sl_detok_push(&rs->detok, id, eng->text) : 0;
+    SL_ASSERT(n <= sl_detok_max_bytes(eng->tokenizer)); /* the room of eng->text */
     bool arm = rs->seq.n_out > p->min_tokens;
     struct sl_stop_match m = sl_stop_feed(stops, &rs->stop_state, eng->text, n, arm);
     uint64_t limit;
@@ -34,6 +37,8 @@ static bool hits_stop_string(struct sl_engine *eng, struct sl_rseq *rs, int32_t 
         limit = rs->n_text + n - sl_stop_held(stops, &rs->stop_state);
     }
     rs->n_text += n;
+    SL_ASSERT(limit <= rs->n_text);
+    SL_ASSERT(limit >= atomic_load_explicit(&rs->text_limit, memory_order_relaxed));
     atomic_store_explicit(&rs->text_limit, limit, memory_order_relaxed);
     return m.idx >= 0;
 }
@@ -45,6 +50,7 @@ static bool repeats(struct sl_rseq *rs, const struct sl_repetition *r)
 {
     const int32_t *out = rs->out, n = rs->seq.n_out;
     bool found = false;
+    SL_ASSERT(r->min_size >= 1 && n >= 1);
     for (int32_t size = r->min_size; size <= r->max_size && size < n; size++) {
         int32_t *run = &rs->runs[size - r->min_size];
         *run = out[n - 1] == out[n - 1 - size] ? *run + 1 : 0;
@@ -101,12 +107,16 @@ void sl_engine_add_siblings(struct sl_engine *eng, struct sl_request *req)
     if (req->siblings_added)
         return;
     req->siblings_added = true;
+    SL_ASSERT(req->started && req->n_ended == 0);
     for (int32_t i = 1; i < req->n_seqs; i++)
         sl_sched_add(&eng->sched, &req->seqs[i].seq);
 }
 
 bool sl_engine_append(struct sl_engine *eng, struct sl_rseq *rs, int32_t id)
 {
+    SL_ASSERT(rs->seq.state == SL_SEQ_RUNNING || rs->seq.state == SL_SEQ_WAITING);
+    SL_ASSERT(rs->seq.n_out >= 0 && rs->seq.n_out < rs->seq.max_out);
+    SL_ASSERT(id >= 0 && id < eng->runner.n_vocab);
     rs->out[rs->seq.n_out++] = id;
     if (rs->counts.slots != NULL)
         sl_counts_add(&rs->counts, id, 1);

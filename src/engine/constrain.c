@@ -48,6 +48,7 @@ struct sl_constraints {
 int sl_constraints_create(const struct sl_tokenizer *tok, int32_t n_logits, const int32_t *eos_ids,
                           int32_t n_eos_ids, struct sl_constraints **out, struct sl_error *err)
 {
+    SL_ASSERT(tok != NULL && n_logits > 0 && n_eos_ids >= 0);
     struct sl_constraints *s = sl_calloc(1, sizeof *s);
     int32_t *ids = sl_calloc((size_t)n_eos_ids + 2, sizeof *ids);
     if (s == NULL || ids == NULL) {
@@ -70,8 +71,11 @@ int sl_constraints_create(const struct sl_tokenizer *tok, int32_t n_logits, cons
 
 static void unref_store(struct sl_constraints *s)
 {
-    if (atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel) > 1)
+    int before = atomic_fetch_sub_explicit(&s->refs, 1, memory_order_acq_rel);
+    SL_ASSERT(before > 0);
+    if (before > 1)
         return;
+    SL_ASSERT(s->closed && s->n == 0 && s->newest == NULL && s->oldest == NULL);
     SL_ASSERT(atomic_load(&s->n_matchers) == 0);
     sl_vocab_destroy(s->vocab);
     sl_free(s->ends);
@@ -83,14 +87,20 @@ static void unref_store(struct sl_constraints *s)
 
 struct sl_constraint *sl_constraint_ref(struct sl_constraint *c)
 {
-    atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
+    int before = atomic_fetch_add_explicit(&c->refs, 1, memory_order_relaxed);
+    SL_ASSERT(before > 0); /* who asks has one, or the lock of the cache that has */
     return c;
 }
 
 void sl_constraint_release(struct sl_constraint *c)
 {
-    if (c == NULL || atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel) > 1)
+    if (c == NULL)
         return;
+    int before = atomic_fetch_sub_explicit(&c->refs, 1, memory_order_acq_rel);
+    SL_ASSERT(before > 0);
+    if (before > 1)
+        return;
+    SL_ASSERT(!c->cached && c->newer == NULL && c->older == NULL);
     struct sl_constraints *s = c->store;
     sl_grammar_destroy(c->grammar);
     sl_free((char *)c->style.whitespace);
@@ -103,6 +113,9 @@ void sl_constraint_release(struct sl_constraint *c)
 
 static void take_out(struct sl_constraints *s, struct sl_constraint *c)
 {
+    SL_ASSERT(c->cached && s->n > 0);
+    SL_ASSERT(c->newer != NULL ? c->newer->older == c : s->newest == c);
+    SL_ASSERT(c->older != NULL ? c->older->newer == c : s->oldest == c);
     if (c->newer != NULL)
         c->newer->older = c->older;
     else
@@ -118,6 +131,7 @@ static void take_out(struct sl_constraints *s, struct sl_constraint *c)
 
 static void put_in(struct sl_constraints *s, struct sl_constraint *c)
 {
+    SL_ASSERT(!c->cached && c->store == s);
     c->newer = NULL;
     c->older = s->newest;
     if (s->newest != NULL)
@@ -149,6 +163,7 @@ static struct sl_constraint *evict(struct sl_constraints *s)
     size_t total = count_bytes(s);
     while (s->n > 1 && (s->n > SL_MAX_GRAMMARS || total > SL_MAX_GRAMMAR_CACHE)) {
         struct sl_constraint *c = s->oldest;
+        SL_ASSERT(total >= c->n_bytes);
         total -= c->n_bytes;
         take_out(s, c);
         c->older = out;
@@ -247,6 +262,7 @@ static int make_vocab(struct sl_constraints *s, struct sl_error *err)
             s->vocab = v;
         }
     }
+    SL_ASSERT((rc == 0) == (s->vocab != NULL) && (s->vocab == NULL) == (s->ends == NULL));
     pthread_mutex_unlock(&s->vocab_lock);
     return rc;
 }
@@ -254,6 +270,7 @@ static int make_vocab(struct sl_constraints *s, struct sl_error *err)
 static int compile(struct sl_constraints *s, const struct sl_constraint_desc *d, uint64_t hash,
                    struct sl_constraint **out, struct sl_error *err)
 {
+    SL_ASSERT(d->text != NULL && d->n_text <= SL_MAX_GRAMMAR_TEXT);
     struct sl_constraint *c = sl_calloc(1, sizeof *c);
     char *text = sl_malloc(d->n_text + 1);
     struct sl_grammar_spec spec = {
@@ -292,6 +309,7 @@ static struct sl_constraint *keep(struct sl_constraints *s, const struct sl_cons
     pthread_mutex_lock(&s->lock);
     sl_hist_add(&s->compile_s, SL_BOUNDS_GRAMMAR, seconds);
     there = look_up(s, d, c->hash);
+    SL_ASSERT(there != c && !c->cached);
     if (there == NULL && !s->closed) {
         put_in(s, sl_constraint_ref(c));
         gone = evict(s);
@@ -332,6 +350,7 @@ int sl_constraint_open(struct sl_engine *eng, const struct sl_constraint_desc *d
         }
         c = keep(s, &d, c, sl_seconds(t0, sl_now_ns()));
     }
+    SL_ASSERT(c->grammar != NULL && c->kind == d.kind && c->n_text == d.n_text);
     *out = c;
     return 0;
 }
@@ -349,6 +368,7 @@ void sl_constraints_close(struct sl_constraints *s)
         c->older = gone;
         gone = c;
     }
+    SL_ASSERT(s->n == 0);
     pthread_mutex_unlock(&s->lock);
     release_list(gone);
     unref_store(s);
@@ -359,6 +379,7 @@ void sl_constraints_close(struct sl_constraints *s)
 void sl_constraints_stats(struct sl_constraints *s, struct sl_stats *out)
 {
     pthread_mutex_lock(&s->lock);
+    SL_ASSERT(s->n >= 0 && s->n <= SL_MAX_GRAMMARS);
     out->grammar_hits = s->n_hits;
     out->grammar_misses = s->n_misses;
     out->grammar_failed = s->n_failed;
@@ -381,6 +402,7 @@ const struct sl_vocab *sl_constraint_vocab(const struct sl_constraint *c)
 
 const uint32_t *sl_constraint_ends(const struct sl_constraint *c)
 {
+    SL_DCHECK(c->store->ends != NULL); /* made before the first was compiled */
     return c->store->ends;
 }
 
@@ -398,5 +420,6 @@ void sl_constraint_unmatch(struct sl_constraint *c, struct sl_matcher *m)
     if (m == NULL)
         return;
     sl_matcher_destroy(m);
-    atomic_fetch_sub(&c->store->n_matchers, 1);
+    int before = atomic_fetch_sub(&c->store->n_matchers, 1);
+    SL_ASSERT(before > 0);
 }

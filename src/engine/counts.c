@@ -22,6 +22,7 @@ uint32_t sl_counts_slots(int64_t n_tokens, int32_t n_vocab)
  */
 static void rehash(struct sl_counts *c, uint32_t n_slots)
 {
+    SL_ASSERT(sl_is_pow2(n_slots) && n_slots <= c->n_slots && (uint32_t)c->n <= n_slots / 2);
     c->mask = n_slots - 1;
     memset(c->slots, 0, n_slots * sizeof *c->slots);
     for (int32_t j = 0; j < c->n; j++) {
@@ -41,7 +42,7 @@ void sl_counts_init(struct sl_counts *c, struct sl_count *entries, int32_t *slot
 
 void sl_counts_copy(struct sl_counts *c, const struct sl_counts *from)
 {
-    SL_ASSERT(from->mask < c->n_slots);
+    SL_ASSERT(from->mask < c->n_slots && c->n == 0);
     c->n = from->n;
     c->mask = from->mask;
     memcpy(c->entries, from->entries, (size_t)c->n * sizeof *c->entries);
@@ -51,6 +52,7 @@ void sl_counts_copy(struct sl_counts *c, const struct sl_counts *from)
 /* The slot of an id, or the empty one where it would be. */
 static uint32_t slot_of(const struct sl_counts *c, int32_t id)
 {
+    SL_DCHECK(id >= 0);
     uint32_t i = (uint32_t)sl_mix64((uint64_t)id + 1) & c->mask;
     while (c->slots[i] != 0 && c->entries[c->slots[i] - 1].id != id)
         i = (i + 1) & c->mask;
@@ -73,5 +75,6 @@ void sl_counts_add(struct sl_counts *c, int32_t id, int32_t n_out)
         c->entries[c->n] = (struct sl_count){.id = id};
         c->slots[i] = ++c->n;
     }
+    SL_ASSERT(n_out >= 0 && c->slots[i] <= c->n);
     c->entries[c->slots[i] - 1].n_out += n_out;
 }

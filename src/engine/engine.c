@@ -115,10 +115,12 @@ static void take_parts(struct sl_engine *eng, const struct sl_engine_parts *p)
                                              .pairs = p->info.scores_pairs,
                                              .has_adapters = p->adapters != NULL};
     eng->max_flights = p->runner.max_flights;
+    SL_ASSERT(eng->info.max_model_len >= 2 && eng->runner.max_logits >= eng->info.max_num_seqs);
 }
 
 static void free_arrays(struct sl_engine *eng)
 {
+    SL_ASSERT(eng->n_flights == 0); /* the runner may write to the arrays of one */
     for (int32_t i = 0; i < eng->max_flights; i++)
         sl_flight_deinit(&eng->flights[i]);
     sl_free(eng->text);
@@ -131,6 +133,7 @@ static int make_arrays(struct sl_engine *eng, const struct sl_engine_parts *p, s
     eng->text = sl_malloc(p->tokenizer != NULL ? sl_detok_max_bytes(p->tokenizer) : 1);
     if (eng->eos_ids == NULL || eng->text == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for the engine");
+    SL_ASSERT(eng->n_eos_ids == 0 && (p->n_eos_ids == 0 || p->eos_ids != NULL));
     for (int32_t j = 0; j < p->n_eos_ids;
          j++) /* an id that cannot be sampled cannot end anything */
         if (p->eos_ids[j] >= 0 && p->eos_ids[j] < eng->runner.n_vocab)
@@ -154,6 +157,7 @@ static void *engine_main(void *arg)
             sl_inbox_wait(&eng->inbox, -1);
     }
     sl_alloc_guard_arm(false);
+    SL_ASSERT(atomic_load(&eng->phase) == SL_PHASE_ASLEEP && eng->n_flights < eng->max_flights);
     atomic_store(&eng->ended, true);
     return NULL;
 }
@@ -273,6 +277,7 @@ int sl_engine_start(const struct sl_engine_parts *parts, struct sl_engine **out,
 static bool join_thread(struct sl_engine *eng)
 {
     int n_red = 0;
+    SL_ASSERT(atomic_load(&eng->stopping));
     while (eng->watchdog.timeout_ns != 0 && !atomic_load(&eng->ended)) {
         n_red += atomic_load(&eng->watchdog.red); /* a thread that is only stuck ends at once */
         if (n_red > STUCK_GRACE_MS)
@@ -298,6 +303,10 @@ void sl_engine_destroy(struct sl_engine *eng)
     sl_watchdog_stop(eng);
     sl_masker_stop(eng);
     sl_engine_cancel_all(eng);
+    SL_ASSERT(eng->live == NULL && eng->live_oldest == NULL && eng->news == NULL);
+    SL_ASSERT(eng->n_flights == 0 && eng->n_raised == 0);
+    SL_ASSERT(atomic_load(&eng->n_open) == 0 && atomic_load(&eng->n_queued) == 0);
+    SL_ASSERT(eng->sched.n_running == 0 && eng->sched.wait.n == 0);
     sl_masker_deinit(eng);
     if (eng->kv.share != NULL)
         sl_share_set_wake(eng->kv.share, NULL, NULL);
@@ -348,7 +357,9 @@ void sl_engine_sampling_default(const struct sl_engine *eng, struct sl_sampling 
 
 int sl_engine_health(const struct sl_engine *eng, struct sl_error *err)
 {
-    if (atomic_load(&eng->failed)) /* stored after the error */
+    bool failed = atomic_load(&eng->failed); /* stored after the error */
+    SL_ASSERT(!failed || eng->error.code != SL_OK);
+    if (failed)
         return eng->error.code == SL_EDEVICE
                    ? sl_fail(err, SL_EDEVICE, "the device failed, restart the server")
                    : sl_fail(err, SL_EINTERNAL, "the engine failed, restart the server");
@@ -369,6 +380,7 @@ void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out)
     pthread_mutex_lock(&e->stats_lock);
     *out = e->stats_public;
     pthread_mutex_unlock(&e->stats_lock);
+    SL_ASSERT(out->n_pages_free >= 0 && out->n_pages_free <= out->n_pages);
     out->n_waiting += sl_inbox_count(&e->inbox);
     sl_masker_stats(e, out);
     if (e->constraints != NULL)

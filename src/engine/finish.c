@@ -15,6 +15,7 @@ void sl_engine_tell(struct sl_engine *eng, struct sl_request *req)
 {
     if (req->has_news)
         return;
+    SL_ASSERT((eng->news == NULL) == (eng->news_tail == NULL));
     req->has_news = true;
     req->news_next = NULL;
     if (eng->news_tail != NULL)
@@ -27,7 +28,9 @@ void sl_engine_tell(struct sl_engine *eng, struct sl_request *req)
 static void end_request(struct sl_engine *eng, struct sl_request *req)
 {
     const struct sl_usage *u = &req->usage_now;
-    atomic_fetch_sub(&eng->n_open, 1);
+    int n_open = atomic_fetch_sub(&eng->n_open, 1);
+    SL_ASSERT(n_open > 0);
+    SL_ASSERT(u->n_cached >= 0 && u->n_cached <= u->n_prompt);
     if (!req->started)
         sl_engine_unqueue(eng, req->n_prompt);
     sl_hist_add(&eng->stats.prompt_len, SL_BOUNDS_LEN, u->n_prompt);
@@ -44,6 +47,8 @@ static void end_request(struct sl_engine *eng, struct sl_request *req)
     if (n_gaps > 0)
         sl_hist_add(&eng->stats.tpot_s, SL_BOUNDS_ITL,
                     sl_seconds(u->t_first_ns, u->t_last_ns) / n_gaps);
+    SL_ASSERT(req->live_prev != NULL ? req->live_prev->live_next == req : eng->live == req);
+    SL_ASSERT(req->live_next != NULL ? req->live_next->live_prev == req : eng->live_oldest == req);
     if (req->live_prev != NULL)
         req->live_prev->live_next = req->live_next;
     else
@@ -67,6 +72,9 @@ void sl_engine_end_seq(struct sl_engine *eng, struct sl_rseq *rs, enum sl_finish
 {
     struct sl_request *req = rs->req;
     SL_ASSERT(rs->seq.state != SL_SEQ_FINISHED);
+    SL_ASSERT(finish != SL_RUNNING && (size_t)finish < SL_COUNT(eng->stats.finished));
+    SL_ASSERT(req->n_ended < req->n_seqs);
+    SL_ASSERT(eng->n_raised >= rs->raised);
     req->usage_now.n_preemptions += rs->seq.n_preempted;
     eng->n_raised -= rs->raised;
     rs->raised = false;
@@ -98,6 +106,7 @@ void sl_engine_end_all(struct sl_engine *eng, struct sl_request *req, enum sl_fi
 
 void sl_engine_fail(struct sl_engine *eng, struct sl_request *req, const struct sl_error *why)
 {
+    SL_ASSERT(why->code != SL_OK);
     req->error = *why;
     sl_engine_end_all(eng, req, SL_FINISH_ERROR, true);
 }
@@ -106,6 +115,7 @@ void sl_engine_deliver(struct sl_engine *eng)
 {
     while (eng->news != NULL) {
         struct sl_request *req = eng->news;
+        SL_ASSERT(req->has_news && req->n_ended <= req->n_seqs);
         eng->news = req->news_next;
         if (eng->news == NULL)
             eng->news_tail = NULL;

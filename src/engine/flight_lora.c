@@ -28,6 +28,7 @@ static void deinit_list(struct sl_lora_list *l)
 int sl_flight_lora_init(struct sl_flight_lora *l, int32_t max_adapters, int32_t max_tokens,
                         int32_t max_logits, int32_t max_seqs, struct sl_error *err)
 {
+    SL_ASSERT(max_adapters >= 1 && max_tokens >= max_seqs && max_logits >= max_seqs);
     int rc = init_list(&l->tokens, max_tokens, err);
     if (rc == 0)
         rc = init_list(&l->logits, max_logits, err);
@@ -54,6 +55,7 @@ void sl_flight_lora_deinit(struct sl_flight_lora *l)
 
 static const struct sl_lora_weights *weights_of(const struct sl_seq *seq)
 {
+    SL_ASSERT(((const struct sl_rseq *)seq)->req->adapter != NULL);
     return sl_adapter_weights(((const struct sl_rseq *)seq)->req->adapter);
 }
 
@@ -90,6 +92,7 @@ void sl_flight_lora_order(struct sl_flight_lora *l, struct sl_sched *sched)
         l->next[a] += l->next[a - 1];
     for (int32_t i = 0; i < n; i++)
         sched->plan[l->next[l->index[i] + 1]++] = l->order[i];
+    SL_ASSERT(l->next[l->n_weights] == n); /* each has its place */
     for (int32_t a = -1, i = 0; a < l->n_weights; a++)
         for (; i < l->next[a + 1]; i++)
             l->index[i] = a;
@@ -101,6 +104,7 @@ void sl_flight_lora_put(struct sl_flight_lora *l, struct sl_lora_list *list, int
     if (!l->any)
         return;
     const int32_t adapter = l->index[plan_idx];
+    SL_ASSERT(first >= 0 && n >= 0 && adapter >= -1 && adapter < l->n_weights);
     const float scale = ((const struct sl_rseq *)sched->plan[plan_idx])->req->adapter_scale;
     for (int32_t i = first; i < first + n; i++) {
         list->adapter[i] = adapter;
@@ -128,6 +132,7 @@ const struct sl_lora_rows *sl_flight_lora_rows(struct sl_flight_lora *l,
                                                const struct sl_lora_list *list)
 {
     struct sl_lora_rows *rows = list == &l->tokens ? &l->tokens.rows : &l->logits.rows;
+    SL_ASSERT(list == &l->tokens || list == &l->logits);
     if (!l->any)
         return NULL;
     rows->segs = list->segs;

@@ -28,6 +28,7 @@ static enum sl_finish read_all(struct reader *r, struct sl_request *req)
         bool was_stopped = r->stopped;
         sl_request_wait(req, WAIT_MS);
         while (sl_request_read(req, &chunk) == 1) {
+            SL_ASSERT(chunk.seq_idx == 0 && finish == SL_RUNNING);
             if (chunk.finish != SL_RUNNING)
                 finish = chunk.finish;
             if (chunk.n_text > 0)
@@ -38,6 +39,7 @@ static enum sl_finish read_all(struct reader *r, struct sl_request *req)
         if (r->stopped && !was_stopped)
             sl_request_cancel(req);
     }
+    SL_ASSERT(finish != SL_RUNNING); /* each sequence has an end, and there is one */
     return finish;
 }
 
@@ -61,8 +63,9 @@ int sl_generate(struct sl_engine *eng, const struct sl_generate_desc *d, enum sl
                                  &ids, &n_ids, err);
     if (rc != 0)
         return rc;
+    SL_ASSERT(n_ids <= INT32_MAX); /* SL_MAX_TEXT bytes are fewer tokens */
     request.prompt = ids;
-    request.n_prompt = (int32_t)n_ids; /* SL_MAX_TEXT bytes are fewer tokens */
+    request.n_prompt = (int32_t)n_ids;
     rc = sl_request_submit(eng, &request, &req, err);
     sl_free(ids);
     if (rc != 0)

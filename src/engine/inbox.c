@@ -38,6 +38,8 @@ bool sl_inbox_submit(struct sl_inbox *in, struct sl_request *req)
     pthread_mutex_lock(&in->lock);
     bool open = !in->closed;
     if (open) {
+        SL_ASSERT((in->submitted == NULL) == (in->n_submitted == 0));
+        SL_ASSERT(in->submitted_tail != req); /* once only */
         req->inbox_next = NULL;
         if (in->submitted_tail != NULL)
             in->submitted_tail->inbox_next = req;
@@ -54,6 +56,8 @@ bool sl_inbox_submit(struct sl_inbox *in, struct sl_request *req)
 void sl_inbox_cancel(struct sl_inbox *in, struct sl_request *req)
 {
     pthread_mutex_lock(&in->lock);
+    SL_ASSERT((in->cancelled == NULL) == (in->cancelled_tail == NULL));
+    SL_ASSERT(in->cancelled_tail != req && atomic_load(&req->cancelled));
     req->cancel_next = NULL;
     if (in->cancelled_tail != NULL)
         in->cancelled_tail->cancel_next = req;
@@ -94,6 +98,7 @@ void sl_inbox_take(struct sl_inbox *in, struct sl_request **submitted,
     *cancelled = in->cancelled;
     in->submitted = in->submitted_tail = NULL;
     in->cancelled = in->cancelled_tail = NULL;
+    SL_ASSERT((*submitted == NULL) == (in->n_submitted == 0));
     in->n_submitted = 0;
     if (in->signalled) {
         uint64_t count;

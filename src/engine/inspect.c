@@ -36,6 +36,7 @@ static void groups_json(const struct sl_memory_plan *p, struct sl_buf *b)
 
 static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
 {
+    SL_ASSERT(p->n_pages > 0 && p->block_size > 0 && p->max_num_seqs > 0);
     sl_buf_puts(b, "memory plan\n");
     sl_buf_printf(b, "  %-24s %10.1f MB\n", "weights, repacked", (double)p->packed_bytes / 1e6);
     sl_buf_printf(b, "  %-24s %10.1f MB, mapped from the file\n", "weights, as they are",
@@ -92,6 +93,7 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
     if (rc == 0)
         rc = sl_memory_plan_make(model, be, cfg, &plan, err);
     if (rc == 0) {
+        SL_ASSERT((int64_t)plan.n_pages * plan.block_size >= plan.max_model_len);
         if (as_json)
             sl_buf_puts(&b, "{\"model\": ");
         sl_model_describe(model, be, as_json, with_tensors, &b);

@@ -18,6 +18,7 @@ struct sl_kv_tells { /* what the events of the last call point to */
 
 int sl_engine_feed_init(struct sl_engine *eng, struct sl_error *err)
 {
+    SL_ASSERT(eng->feed == NULL && eng->tells == NULL);
     size_t n_tokens = (size_t)MAX_EVENTS * (size_t)eng->info.block_size;
     eng->tells = sl_calloc(1, sizeof *eng->tells + n_tokens * sizeof *eng->tells->tokens);
     if (eng->tells == NULL)
@@ -46,12 +47,14 @@ int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int3
     struct sl_kv_tells *t = eng->tells;
     SL_ASSERT(eng->feed != NULL && max > 0);
     int32_t n = sl_feed_read(eng->feed, t->events, t->tokens, SL_MIN(max, MAX_EVENTS));
+    SL_ASSERT(n >= 0 && n <= SL_MIN(max, MAX_EVENTS));
     for (int32_t i = 0; i < n; i++) {
         const struct sl_feed_event *e = &t->events[i];
         out[i] = (struct sl_kv_event){.kind = e->kind, .hash = e->name, .parent = e->parent_name};
         if (e->kind != SL_KV_STORED)
             continue;
         out[i].tokens = t->tokens + (size_t)i * (size_t)eng->info.block_size;
+        SL_ASSERT(e->n_salt >= 0 && e->n_salt <= SL_MAX_CACHE_SALT);
         if (e->n_salt > 0) {
             memcpy(t->salts[i], e->salt, (size_t)e->n_salt);
             t->salts[i][e->n_salt] = '\0';
@@ -59,6 +62,7 @@ int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int3
         }
         /* Of an adapter that was unloaded meanwhile no request finds the pages; "" is no name. */
         if (e->adapter != 0) {
+            SL_ASSERT(eng->adapters != NULL);
             t->adapters[i][0] = '\0';
             (void)sl_adapters_name(eng->adapters, e->adapter, t->adapters[i]);
             out[i].adapter = t->adapters[i];

@@ -35,6 +35,7 @@ static int gguf_strings(const struct sl_gguf *g, const char *key, struct sl_aren
                            (unsigned long long)i);
         len[i] = (uint32_t)n_bytes;
     }
+    SL_ASSERT(a.n <= UINT32_MAX); /* SL_MAX_GGUF_ARRAY */
     *items = s;
     *bytes = len;
     *n = (uint32_t)a.n;
@@ -106,6 +107,7 @@ static int gguf_name(const struct sl_gguf *g, const char *key, struct sl_arena *
     if (memchr(s, '\0', n) != NULL) /* what follows it would go unseen */
         return sl_fail(err, SL_EFORMAT, "%s has a NUL byte in it", key);
     *out = sl_arena_strndup(arena, s, n);
+    SL_ASSERT(*out == NULL || strlen(*out) == n);
     return *out != NULL ? 1 : sl_fail(err, SL_ENOMEM, "out of memory for %s", key);
 }
 
@@ -159,6 +161,8 @@ static int gguf_vocab(const struct sl_gguf *g, struct sl_arena *arena, struct sl
                            err)) < 0 ||
         (rc = gguf_vocab_scalars(g, v, err)) < 0)
         return rc;
+    SL_ASSERT(v->model != NULL && v->tokens != NULL && v->token_bytes != NULL);
+    SL_ASSERT(v->n_merges == 0 || (v->merges != NULL && v->merge_bytes != NULL));
     rc = sl_gguf_array(g, KEY("precompiled_charsmap"), SL_GGUF_U8, &a, err);
     if (rc == 1) {
         v->charsmap = a.data;
@@ -175,6 +179,7 @@ static int tokenizer_of_gguf(const struct sl_gguf *g, struct sl_tokenizer **out,
     int rc = gguf_vocab(g, &arena, &v, err);
     if (rc == 0)
         rc = sl_tokenizer_from_gguf(&v, out, err);
+    SL_ASSERT(rc != 0 || *out != NULL);
     sl_arena_deinit(&arena);
     return rc;
 }
@@ -228,6 +233,7 @@ static int map_in_folder(const char *folder, const char *name, struct sl_map *ma
 {
     struct sl_buf path = {0};
     struct sl_error why = {0};
+    SL_ASSERT(name[0] != '\0' && strchr(name, '/') == NULL); /* inside the folder */
     sl_buf_printf(&path, "%s/%s", folder, name);
     int rc = sl_buf_ok(&path) ? sl_map_open(map, path.data, &why)
                               : sl_fail(&why, SL_ENOMEM, "out of memory for a path");
@@ -255,6 +261,7 @@ static int tokenizer_of_folder(const char *path, struct sl_tokenizer **out, stru
         rc = sl_tokenizer_from_bytes((const char *)vocab.data, vocab.n_bytes,
                                      rc == 1 ? (const char *)config.data : NULL, config.n_bytes,
                                      out, err);
+    SL_ASSERT(rc != 0 || *out != NULL);
     sl_map_close(&config);
     sl_map_close(&vocab);
     return rc;
@@ -323,6 +330,7 @@ static int template_of_config(const char *config, size_t n_config, struct sl_tem
         else
             rc = sl_fail(err, SL_EFORMAT, "tokenizer_config.json: chat_template is not a string");
     }
+    SL_ASSERT(rc != 0 || t == NULL || json_is_null(t) || *out != NULL);
     json_decref(root);
     return rc;
 }
@@ -342,6 +350,7 @@ int sl_load_template(const struct sl_ckpt *ckpt, struct sl_template **out, struc
     } else if ((rc = sl_ckpt_file(ckpt, "tokenizer_config.json", &text, &n, err)) != 0) {
         rc = rc == 1 ? template_of_config(text, n, out, err) : rc;
     }
+    SL_ASSERT(rc <= 0); /* 1, a file was found, is no result */
     return rc >= 0 ? rc : sl_error_prefix(err, rc, "chat template of %s", sl_ckpt_path(ckpt));
 }
 
@@ -370,6 +379,7 @@ static bool parse_iso_time(const char *s, size_t n, int64_t *out)
         return false;
     size_t n_fields = n >= 19 ? 6 : 3;
     for (size_t i = 0; i < n_fields; i++) {
+        SL_ASSERT((size_t)fields[i].at + fields[i].len <= n);
         if (!sl_parse_u64(s + fields[i].at, fields[i].len, &v[i]))
             return false;
     }

@@ -28,6 +28,7 @@ static bool append_forced(struct sl_engine *eng, struct sl_rseq *rs)
     bool runs = true;
     if (rs->n_forced == 0 || rs->logprobs != NULL)
         return true;
+    SL_ASSERT(rs->n_forced > 0 && rs->n_forced <= SL_MAX_JUMP && rs->mask_token >= 0);
     take_back_row(eng, rs);
     sl_engine_forget_counts(eng, rs); /* a device that counts has not seen them */
     for (int32_t i = 0; i < rs->n_forced && runs; i++) {
@@ -41,6 +42,8 @@ static bool append_forced(struct sl_engine *eng, struct sl_rseq *rs)
 /* A text that is complete and cannot go on ends here, whatever min_tokens and ignore_eos say. */
 static void mask_is_ready(struct sl_engine *eng, struct sl_rseq *rs)
 {
+    SL_ASSERT(!rs->seq.waits);
+    SL_ASSERT(rs->mask_token >= 0 || (rs->seq.idx == 0 && rs->seq.n_out == 0));
     if (rs->mask_free)
         rs->mask = NULL;
     if (rs->mask_error.code != 0) {
@@ -66,6 +69,7 @@ void sl_engine_take_masks(struct sl_engine *eng)
     while (rs != NULL) {
         struct sl_rseq *next = rs->mask_next;
         struct sl_request *req = rs->req;
+        SL_ASSERT(atomic_load_explicit(&req->refs, memory_order_relaxed) > 0);
         if (rs->seq.state != SL_SEQ_FINISHED)
             mask_is_ready(eng, rs);
         sl_request_unref(req); /* the masker's reference */

@@ -31,6 +31,7 @@ static int begin(struct sl_request *req, struct sl_error *err)
 
 static void set_bit(uint32_t *mask, int32_t id)
 {
+    SL_DCHECK(id >= 0);
     mask[id / 32] |= 1u << (id & 31);
 }
 
@@ -48,6 +49,7 @@ static int finish_mask(struct sl_rseq *rs, struct sl_error *err)
     const uint32_t *ends = sl_constraint_ends(rs->req->constraint);
     bool complete = sl_matcher_complete(rs->matcher);
     bool any = false;
+    SL_ASSERT((int32_t)v->n_words == SL_CEIL_DIV(rs->req->eng->limits.n_logits, 32));
     for (uint32_t i = 0; i < v->n_words && !any; i++)
         any = (rs->mask[i] & ~ends[i]) != 0;
     rs->mask_ends = !any && complete;
@@ -106,6 +108,7 @@ static int jump(struct sl_rseq *rs, struct sl_error *err)
 /* Log probabilities are wanted of forced tokens too: each is chosen as the only one that may be. */
 static void force_one(struct sl_rseq *rs)
 {
+    SL_ASSERT(rs->at_forced >= 0 && rs->at_forced < rs->n_forced);
     memset(rs->mask, 0, sl_constraint_vocab(rs->req->constraint)->n_words * sizeof *rs->mask);
     set_bit(rs->mask, rs->forced[rs->at_forced++]);
 }
@@ -123,6 +126,7 @@ static int match(struct sl_rseq *rs, int32_t token, struct sl_error *err)
 {
     bool allowed = true, steps = rs->logprobs != NULL;
     int rc = 0;
+    SL_ASSERT(rs->matcher != NULL && rs->n_forced <= SL_MAX_JUMP);
     if (rs->at_forced < rs->n_forced) {
         force_one(rs);
         return 0;
@@ -229,6 +233,8 @@ static int make_mask(struct sl_rseq *rs, struct sl_error *err)
     struct sl_request *req = rs->req;
     int32_t token = rs->mask_token, n_words = SL_CEIL_DIV(req->eng->limits.n_logits, 32);
     bool first = token < 0, maybe = req->think.on && rs->think.state == SL_THINK_MAYBE;
+    SL_ASSERT(rs->mask != NULL && (req->constraint != NULL || req->think.on));
+    SL_ASSERT(!first || rs == req->seqs); /* the others get a copy of its mask */
     int rc = first ? begin(req, err) : 0;
     if (rc == 0 && (!req->think.on || !think(rs, &token))) {
         if (req->constraint != NULL) {
@@ -276,6 +282,8 @@ static void work_on(struct sl_masker *m, struct sl_rseq *rs)
     m->n_masks++;
     rs->mask_next = m->done;
     m->done = rs;
+    SL_ASSERT(m->n_busy > 0 && m->n_awaited <= m->n_busy);
+    SL_ASSERT(!is_awaited(m, rs) || m->n_awaited > 0);
     m->n_busy--;
     if (is_awaited(m, rs) && --m->n_awaited == 0)
         pthread_cond_signal(&m->idle);
@@ -286,6 +294,7 @@ static void work_on(struct sl_masker *m, struct sl_rseq *rs)
 
 static void put_last(struct sl_masker_queue *q, struct sl_rseq *rs)
 {
+    SL_ASSERT((q->first == NULL) == (q->last == NULL) && q->last != rs);
     rs->mask_next = NULL;
     if (q->last != NULL)
         q->last->mask_next = rs;
@@ -299,6 +308,7 @@ static struct sl_rseq *take_from(struct sl_masker_queue *q)
     struct sl_rseq *rs = q->first;
     if (rs == NULL)
         return NULL;
+    SL_ASSERT((rs == q->last) == (rs->mask_next == NULL));
     q->first = rs->mask_next;
     if (q->first == NULL)
         q->last = NULL;
@@ -367,6 +377,7 @@ int sl_masker_start(struct sl_engine *eng, struct sl_error *err)
     int32_t share = device ? PROCESSORS_PER_MASKER : THREADS_PER_MASKER;
     int32_t have = device ? sl_cpu_count() : eng->info.n_threads;
     int32_t n = SL_MIN(1 + have / share, SL_MAX_MASKERS);
+    SL_ASSERT(m->n_threads == 0);
     while (m->n_threads < SL_MAX(n, 1)) {
         int rc = sl_thread_create(&m->threads[m->n_threads], masker_main, eng, "sl-masker", err);
         if (rc != 0) {
@@ -393,6 +404,7 @@ void sl_masker_stop(struct sl_engine *eng)
         refuse(m, rs);
         m->n_busy--;
     }
+    SL_ASSERT(m->n_busy == 0); /* nobody works any more, and nothing is queued */
     m->n_awaited = 0;
 }
 
@@ -426,7 +438,10 @@ void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token, in
     rs->mask_token = token;
     rs->n_new = n_new;
     rs->mask_round = m->round;
-    atomic_fetch_add_explicit(&rs->req->refs, 1, memory_order_relaxed);
+    SL_ASSERT(rs->mask != NULL && rs->seq.state != SL_SEQ_FINISHED);
+    SL_ASSERT((token >= 0) == (rs->seq.n_out > 0));
+    int refs = atomic_fetch_add_explicit(&rs->req->refs, 1, memory_order_relaxed);
+    SL_ASSERT(refs > 0);
     m->n_open++;
     m->n_awaited_most += token >= 0;
     m->pushed_ns = eng->now_ns;
@@ -482,6 +497,7 @@ void sl_masker_wait(struct sl_engine *eng, uint64_t until_ns)
     pthread_mutex_lock(&m->lock);
     while (m->n_threads > 0 && m->n_awaited > 0 && rc == 0)
         rc = pthread_cond_timedwait(&m->idle, &m->lock, &until);
+    SL_ASSERT(m->n_awaited >= 0 && m->n_awaited <= m->n_awaited_most);
     m->n_late += (uint64_t)m->n_awaited;
     m->n_awaited = 0;
     m->round++;
@@ -500,6 +516,7 @@ struct sl_rseq *sl_masker_take(struct sl_engine *eng)
     m->done = NULL;
     pthread_mutex_unlock(&m->lock);
     for (struct sl_rseq *rs = list; rs != NULL; rs = rs->mask_next) {
+        SL_ASSERT(rs->seq.waits && m->n_open > 0);
         rs->seq.waits = false;
         m->n_open--;
     }

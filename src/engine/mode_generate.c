@@ -12,6 +12,7 @@
 static bool prompt_logprob(struct sl_engine *eng, struct sl_request *req, int32_t pos,
                            const struct sl_picked *p)
 {
+    SL_ASSERT(pos >= 0 && pos + 1 < req->n_prompt);
     int32_t id = req->prompt[pos + 1], k = req->n_prompt_top;
     struct sl_top_logprob *top = k > 0 ? req->prompt_tops + (size_t)(pos + 1) * (size_t)k : NULL;
     struct sl_logprob lp = {.logprob = -INFINITY};
@@ -30,6 +31,7 @@ static bool prompt_rows(struct sl_engine *eng, const struct sl_flight *f,
                         const struct sl_flight_seq *fs)
 {
     struct sl_request *req = fs->rs->req;
+    SL_ASSERT(req->prompt_logprobs != NULL);
     if (fs->pos == 0)
         req->prompt_logprobs[0] = (struct sl_token){.id = req->prompt[0]};
     for (int32_t i = 0; i < fs->n_rows - fs->n_picks; i++)
@@ -103,6 +105,7 @@ static int32_t settle_drafts(struct sl_engine *eng, const struct sl_flight_seq *
 static void prompt_is_done(struct sl_engine *eng, struct sl_rseq *rs)
 {
     if (rs->seq.all_logits) {
+        SL_ASSERT(rs->seq.idx == 0 && !rs->req->siblings_added);
         rs->seq.all_logits = false;
         atomic_store_explicit(&rs->req->prompt_logprobs_ready, true, memory_order_release);
     }
@@ -131,6 +134,8 @@ void sl_generate_consume(struct sl_engine *eng, const struct sl_flight *f,
     struct sl_rseq *rs = fs->rs;
     const struct sl_picked *picked = &f->picked[fs->row + fs->n_rows - fs->n_picks];
     const int32_t first = sl_flight_first(fs);
+    SL_ASSERT(fs->n_picks >= 0 && fs->n_picks <= fs->n_rows && fs->n_rows <= fs->n);
+    SL_ASSERT(rs->seq.state == SL_SEQ_RUNNING || rs->seq.state == SL_SEQ_WAITING);
     if (rs->seq.all_logits && !prompt_rows(eng, f, fs)) {
         fail_choice(eng, rs, fs->pos + fs->n);
         return;
@@ -139,6 +144,7 @@ void sl_generate_consume(struct sl_engine *eng, const struct sl_flight *f,
         publish(eng, fs, fs->pos + fs->n);
         return;
     }
+    SL_ASSERT(rs->seq.n_pending > 0);
     rs->seq.n_pending--;
     const int32_t n_right = settle_drafts(eng, fs, picked);
     bool runs = true;

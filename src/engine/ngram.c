@@ -17,12 +17,14 @@ struct ngram_text {
 
 static int32_t ngram_token(const struct ngram_text *t, int32_t i)
 {
+    SL_DCHECK(i >= 0 && i < t->n);
     return i < t->n_a ? t->a[i] : t->b[i - t->n_a];
 }
 
 /* The last place of a token before `end`, -1: none. */
 static int32_t ngram_last(const int32_t *ids, int32_t end, int32_t id)
 {
+    SL_DCHECK(end >= 0);
     while (end >= LOOK) {
         int32_t any = 0;
         for (int32_t i = end - LOOK; i < end; i++)
@@ -40,6 +42,7 @@ static int32_t ngram_last(const int32_t *ids, int32_t end, int32_t id)
 /* Likewise in both parts. */
 static int32_t ngram_before(const struct ngram_text *t, int32_t end, int32_t id)
 {
+    SL_DCHECK(end >= 0 && end < t->n);
     int32_t i = end > t->n_a ? ngram_last(t->b, end - t->n_a, id) : -1;
     return i >= 0 ? t->n_a + i : ngram_last(t->a, SL_MIN(end, t->n_a), id);
 }
@@ -59,6 +62,7 @@ int32_t sl_ngram_find(const struct sl_speculative *how, const int32_t *a, int32_
     const struct ngram_text t = {a, b, n_a, n_a + n_b};
     int32_t best = -1, n_best = how->prompt_lookup_min - 1;
     SL_ASSERT(how->prompt_lookup_min >= 1 && how->prompt_lookup_min <= how->prompt_lookup_max);
+    SL_ASSERT(n_a >= 0 && n_b >= 0);
     if (t.n < 2 || n < 1)
         return 0;
     const int32_t last = ngram_token(&t, t.n - 1);
@@ -73,6 +77,7 @@ int32_t sl_ngram_find(const struct sl_speculative *how, const int32_t *a, int32_
     }
     if (best < 0)
         return 0;
+    SL_ASSERT(best < t.n - 1);        /* so that something follows */
     for (int32_t i = 0; i < n; i++) { /* a text that repeats itself goes on so */
         int32_t from = best + 1 + i;
         out[i] = from < t.n ? ngram_token(&t, from) : out[from - t.n];
@@ -162,6 +167,8 @@ int sl_speculative_parse(const char *json, struct sl_speculative *out, struct sl
                        json);
     }
     int rc = speculative_read(o, out, err);
+    SL_ASSERT(rc != 0 || (out->num_speculative_tokens >= 1 && out->prompt_lookup_min >= 1));
+    SL_ASSERT(rc != 0 || (out->prompt_lookup_min <= out->prompt_lookup_max));
     json_decref(o);
     return rc;
 }

@@ -10,6 +10,7 @@ static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick 
     (void)err;
     SL_ASSERT(batch->n_logits <= SL_MAX_SEQS);
     for (int32_t i = 0; i < batch->n_logits; i++) {
+        SL_ASSERT(batch->logit_rows[i] >= 0 && batch->logit_rows[i] < batch->n_tokens);
         int32_t next = batch->tokens[batch->logit_rows[i]] + 1;
         n->ids[i] = next < n->n_vocab ? next : 0;
     }
@@ -28,6 +29,7 @@ static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
 
 void sl_null_runner_init(struct sl_null_runner *n, int32_t n_vocab, struct sl_runner *out)
 {
+    SL_ASSERT(n_vocab >= 1);
     n->n_vocab = n_vocab;
     n->n = 0;
     *out = (struct sl_runner){.ctx = n,

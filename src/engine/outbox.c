@@ -50,6 +50,7 @@ int sl_outbox_fd(const struct sl_outbox *box)
 void sl_outbox_push(struct sl_outbox *box, struct sl_request *req)
 {
     pthread_mutex_lock(&box->lock);
+    SL_ASSERT(req->box == box && (box->head == NULL) == (box->tail == NULL));
     if (!req->on_box) {
         req->on_box = true;
         req->box_next = NULL;
@@ -70,6 +71,9 @@ void sl_outbox_push(struct sl_outbox *box, struct sl_request *req)
 
 static void unlink_request(struct sl_outbox *box, struct sl_request *req)
 {
+    SL_ASSERT(req->on_box);
+    SL_ASSERT(req->box_prev != NULL ? req->box_prev->box_next == req : box->head == req);
+    SL_ASSERT(req->box_next != NULL ? req->box_next->box_prev == req : box->tail == req);
     if (req->box_prev != NULL)
         req->box_prev->box_next = req->box_next;
     else

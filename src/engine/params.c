@@ -73,6 +73,7 @@ static int check_stops(const struct sl_sampling *s, const struct sl_request_limi
                            SL_MAX_STOP_BYTES);
         for (size_t at = 0, len; at < n; at += len) {
             len = sl_utf8_valid_len(s->stop[i] + at, n - at);
+            SL_ASSERT(len <= n - at);
             if (len == 0)
                 return sl_fail(err, SL_EINVAL, "stop[%d] is not valid UTF-8", i);
         }
@@ -160,6 +161,7 @@ static int check_choice(const struct sl_sampling *s, const struct sl_request_lim
 
 static int check_repetition(const struct sl_repetition *r, struct sl_error *err)
 {
+    _Static_assert((int64_t)SL_MAX_REPETITION * SL_MAX_REPETITION <= INT32_MAX, "append.c");
     if (r->max_size == 0)
         return 0;
     if (r->min_size < 1 || r->min_size > r->max_size || r->max_size > SL_MAX_REPETITION ||
@@ -210,6 +212,7 @@ static int check_prompt(const struct sl_request_desc *desc, const struct sl_requ
         return sl_fail(err, SL_ELIMIT,
                        "min_tokens is %d, but after the prompt there is room for %d tokens",
                        desc->sampling.min_tokens, lim->max_model_len - desc->n_prompt);
+    SL_ASSERT(desc->n_prompt <= lim->max_model_len); /* in both cases above */
     if (desc->cache_salt != NULL) {
         size_t n = strnlen(desc->cache_salt, SL_MAX_CACHE_SALT + 1);
         if (n == 0 || n > SL_MAX_CACHE_SALT)
@@ -239,6 +242,7 @@ static int check_task(const struct sl_request_desc *desc, const struct sl_reques
                       struct sl_error *err)
 {
     const struct sl_sampling *s = &desc->sampling;
+    SL_ASSERT(lim->n_pooled >= 0 && (lim->n_pooled == 0 || !lim->has_logits));
     if (desc->pooling != (lim->n_pooled > 0))
         return sl_fail(err, SL_EUNSUPPORTED,
                        desc->pooling ? "this model generates text: it gives no embeddings or scores"
@@ -258,6 +262,7 @@ int sl_request_check(const struct sl_request_desc *desc, const struct sl_request
                      struct sl_error *err)
 {
     const struct sl_sampling *s = &desc->sampling;
+    SL_ASSERT(lim->n_vocab > 0 && lim->n_logits > 0 && lim->max_model_len > 0);
     int rc = check_task(desc, lim, err);
     if (rc == 0)
         rc = check_floats(s, err);

@@ -21,6 +21,7 @@ static bool propose_may(const struct sl_seq *seq)
 void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n, int32_t n_right)
 {
     struct sl_stats *s = &eng->stats;
+    SL_ASSERT(n >= 1 && n <= SL_MAX_DRAFTED && n_right >= 0 && n_right <= n);
     rs->n_try = n_right < n ? n_right + 1 : 2 * n;
     rs->pause = n_right > 0 ? 0 : SL_MIN(2 * rs->pause + 1, MAX_PAUSE);
     rs->resume_at = rs->seq.n_out + 1 + rs->pause;
@@ -51,6 +52,7 @@ void sl_engine_propose(struct sl_engine *eng)
 {
     const struct sl_sched *s = &eng->sched;
     int32_t room = SL_MIN(s->cfg.max_tokens - s->n_running, s->cfg.max_logits - s->cfg.max_seqs);
+    SL_ASSERT(room >= 0);
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_rseq *rs = sl_rseq_of(s->running[i]);
         struct sl_seq *seq = &rs->seq;
@@ -73,6 +75,7 @@ static int32_t propose_ngram(struct sl_engine *eng, struct sl_rseq *rs, int32_t 
 {
     const struct sl_seq *seq = &rs->seq;
     int32_t n_good = 0;
+    SL_ASSERT(rs->drafts != NULL && n <= eng->speculative.num_speculative_tokens);
     n = sl_ngram_find(&eng->speculative, seq->prompt, seq->n_prompt, seq->out, seq->n_out, n,
                       rs->drafts);
     while (n_good < n && rs->drafts[n_good] < eng->runner.n_vocab)

@@ -30,6 +30,7 @@ static struct view view_of(struct sl_rseq *rs)
 
 static struct sl_token token_of(const struct sl_request *req, const struct sl_rseq *rs, int32_t i)
 {
+    SL_ASSERT(i >= 0 && i < req->max_out);
     struct sl_token t = {.id = rs->out[i]};
     if (rs->logprobs != NULL) {
         t.logprob = rs->logprobs[i].logprob;
@@ -48,6 +49,7 @@ static size_t take_tokens(struct sl_request *req, struct sl_rseq *rs, const stru
     size_t max_bytes = tok != NULL ? sl_detok_max_bytes(tok) : 0;
     int32_t n_vocab = tok != NULL ? sl_tokenizer_n_vocab(tok) : 0;
     *n_taken = 0;
+    SL_ASSERT(rs->r_n <= v->n_tokens && v->n_tokens <= req->max_out); /* it only grows */
     while (rs->r_n < v->n_tokens && *n_taken < SL_CHUNK_TOKENS && n + max_bytes <= req->text_cap) {
         struct sl_token *t = &req->r_tokens[(*n_taken)++];
         *t = token_of(req, rs, rs->r_n);
@@ -56,6 +58,7 @@ static size_t take_tokens(struct sl_request *req, struct sl_rseq *rs, const stru
         /* Rows of logits may be wider than the vocabulary: such an id has no text. */
         if (!silent && id < n_vocab) {
             size_t more = sl_detok_push(&rs->r_detok, id, req->r_text + n);
+            SL_ASSERT(more <= max_bytes);
             n += more;
             rs->r_made += more;
         }
@@ -67,6 +70,7 @@ static size_t take_tokens(struct sl_request *req, struct sl_rseq *rs, const stru
 static void put_finish(struct sl_request *req, struct sl_rseq *rs, const struct view *v,
                        struct sl_chunk *out)
 {
+    SL_ASSERT(!rs->r_done && req->r_n_done < req->n_seqs && rs->stop_idx < req->stops.n);
     rs->r_done = true;
     req->r_n_done++;
     out->finish = v->finish;
@@ -83,6 +87,7 @@ static int read_seq(struct sl_request *req, struct sl_rseq *rs, struct sl_chunk 
         return 0;
     struct view v = view_of(rs);
     size_t n = rs->r_n_held;
+    SL_ASSERT(n <= req->text_cap && (n == 0 || rs->r_held != NULL));
     if (n > 0)
         memcpy(req->r_text, rs->r_held, n);
     int32_t n_taken;
@@ -102,6 +107,7 @@ static int read_seq(struct sl_request *req, struct sl_rseq *rs, struct sl_chunk 
         memcpy(rs->r_held, req->r_text + shown, rs->r_n_held);
     if (n_taken == 0 && shown == 0 && !last)
         return 0;
+    SL_ASSERT(n <= req->text_cap);
     rs->r_shown += shown;
     *out = (struct sl_chunk){.seq_idx = rs->seq.idx,
                              .text = shown > 0 ? req->r_text : "",
@@ -116,6 +122,7 @@ static int read_seq(struct sl_request *req, struct sl_rseq *rs, struct sl_chunk 
 
 int sl_request_read(struct sl_request *req, struct sl_chunk *out)
 {
+    SL_ASSERT(req->r_next_seq >= 0 && req->r_next_seq < req->n_seqs);
     for (int32_t i = 0; i < req->n_seqs; i++) {
         int32_t at = (req->r_next_seq + i) % req->n_seqs;
         if (read_seq(req, &req->seqs[at], out)) {

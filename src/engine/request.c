@@ -25,6 +25,7 @@ struct carver {
 static void *carve(struct carver *c, int64_t n, size_t size)
 {
     size_t n_bytes, end;
+    SL_ASSERT(n >= 0 && c->used % 16 == 0);
     if (!sl_mul_size((size_t)n, size, &n_bytes) || !sl_add_size(n_bytes, 15, &n_bytes) ||
         !sl_add_size(c->used, n_bytes & ~(size_t)15, &end)) {
         c->overflow = true;
@@ -62,6 +63,7 @@ static struct shape shape_of(const struct sl_engine *eng, const struct sl_reques
     const struct sl_sampling *p = &d->sampling;
     struct shape s = {.n_seqs = p->n, .n_prompt = d->n_prompt};
     int32_t room = eng->limits.max_model_len - d->n_prompt;
+    SL_ASSERT(d->n_prompt >= 1 && p->n >= 1 && (d->pooling ? room >= 0 : room >= 1));
     s.max_out = p->max_tokens > 0 ? SL_MIN(p->max_tokens, room) : room;
     if (d->pooling) {
         s.n_pooled = eng->limits.n_pooled;
@@ -83,6 +85,7 @@ static struct shape shape_of(const struct sl_engine *eng, const struct sl_reques
         s.n_allowed = SL_CEIL_DIV(eng->limits.n_logits, 32);
     if (p->repetition.max_size > 0)
         s.n_runs = p->repetition.max_size - p->repetition.min_size + 1;
+    SL_ASSERT(s.n_runs >= 0 && s.n_runs <= SL_MAX_REPETITION);
     if (p->n_bad_words > 0)
         s.n_bans = p->n_stop_token_ids + p->n_bad_words;
     if (may_draft(eng, d))
@@ -168,6 +171,7 @@ static void copy_choice(struct sl_request *req, const struct sl_sampling *p, con
                         const struct arrays *a)
 {
     int32_t *at = a->bad_ids;
+    SL_ASSERT((req->allowed != NULL) == (p->n_allowed_token_ids > 0));
     if (req->allowed != NULL)
         memset(req->allowed, 0, (size_t)s->n_allowed * sizeof *req->allowed);
     for (int32_t i = 0; i < p->n_allowed_token_ids; i++) {
@@ -181,6 +185,7 @@ static void copy_choice(struct sl_request *req, const struct sl_sampling *p, con
         req->long_bad_words |= w->n_ids > 1;
         at += w->n_ids;
     }
+    SL_ASSERT(s->n_bad_ids == 0 || at == a->bad_ids + s->n_bad_ids);
     if (p->n_logprob_token_ids > 0)
         memcpy(a->logprob_ids, p->logprob_token_ids,
                (size_t)p->n_logprob_token_ids * sizeof *a->logprob_ids);
@@ -204,6 +209,7 @@ static void copy_sampling(struct sl_request *req, const struct sl_sampling *p,
     req->sampling.marker_ids = a->marker_ids;
     req->sampling.logit_bias = a->bias;
     req->sampling.stop = NULL; /* the strings are in req->stops */
+    SL_ASSERT(p->n_stop >= 0 && p->n_stop <= SL_MAX_STOPS);
     req->stops.n = p->n_stop;
     size_t at = 0;
     for (int32_t i = 0; i < p->n_stop; i++) {
@@ -237,6 +243,9 @@ static void set_namespace(struct sl_request *req, const struct sl_request_desc *
     }
     if (n > 0)
         memcpy(salt, d->cache_salt, n);
+    _Static_assert(SL_KV_NS_TENANT + SL_KV_NS_ADAPTER + SL_MAX_CACHE_SALT <= UINT8_MAX,
+                   "n_bytes has 8 bits");
+    SL_ASSERT(SL_KV_NS_TENANT + SL_KV_NS_ADAPTER + n <= sizeof ns->bytes);
     ns->n_bytes = (uint8_t)(SL_KV_NS_TENANT + SL_KV_NS_ADAPTER + n);
 }
 
@@ -258,6 +267,7 @@ static void init_seq(struct sl_request *req, int32_t i, const struct sl_request_
 {
     struct sl_rseq *rs = &req->seqs[i];
     const struct sl_engine *eng = req->eng;
+    SL_ASSERT(i < req->n_seqs && rs->seq.state == SL_SEQ_NEW && rs->seq.n_out == 0);
     rs->req = req;
     rs->seed = i == 0 ? seed : sl_rng_at(~seed, (uint64_t)i);
     rs->seq.idx = i;
@@ -319,8 +329,10 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     if (c.base == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for a request of %d + %d tokens", s.n_prompt,
                        s.max_out);
+    const size_t n_bytes = c.used;
     c.used = 0;
     struct sl_request *req = carve_all(&c, &s, d, &a);
+    SL_ASSERT(c.used == n_bytes); /* as it was measured */
     req->eng = eng;
     req->user = d->user;
     req->box = d->outbox;
@@ -331,6 +343,7 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
     req->n_seqs = s.n_seqs;
     req->n_pooled = s.n_pooled;
     req->mode = s.n_pooled > 0 ? &sl_mode_pool : s.n_drafts > 0 ? eng->drafting : &sl_mode_generate;
+    SL_ASSERT((req->mode->propose != NULL) == (s.n_drafts > 0));
     req->n_bans = s.n_bans;
     req->second_from = d->second_from;
     req->text_cap = s.text_cap;
@@ -358,9 +371,12 @@ int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, ui
 
 void sl_request_unref(struct sl_request *req)
 {
-    if (atomic_fetch_sub_explicit(&req->refs, 1, memory_order_acq_rel) > 1)
+    int before = atomic_fetch_sub_explicit(&req->refs, 1, memory_order_acq_rel);
+    SL_ASSERT(before > 0);
+    if (before > 1)
         return;
-    SL_ASSERT(!req->on_box);
+    SL_ASSERT(!req->on_box && !req->has_news);
+    SL_ASSERT(req->live_prev == NULL && req->live_next == NULL);
     for (int32_t i = 0; i < req->n_seqs && req->constraint != NULL; i++)
         sl_constraint_unmatch(req->constraint, req->seqs[i].matcher);
     sl_constraint_release(req->constraint);
@@ -378,8 +394,9 @@ bool sl_engine_is_full(const struct sl_engine *eng)
 
 void sl_engine_unqueue(struct sl_engine *eng, int32_t n_prompt)
 {
-    atomic_fetch_sub(&eng->n_queued, 1);
-    atomic_fetch_sub(&eng->n_queued_tokens, n_prompt);
+    int n = atomic_fetch_sub(&eng->n_queued, 1);
+    int64_t n_tokens = atomic_fetch_sub(&eng->n_queued_tokens, n_prompt);
+    SL_ASSERT(n > 0 && n_tokens >= n_prompt);
 }
 
 /* Waiting requests have a bound in number and in memory. */
@@ -416,6 +433,7 @@ int sl_request_submit(struct sl_engine *eng, const struct sl_request_desc *desc,
         sl_engine_unqueue(eng, desc->n_prompt);
         return rc;
     }
+    SL_ASSERT(req->n_prompt + req->max_out <= eng->limits.max_model_len);
     *out = req; /* before the engine can tell the reader about it */
     atomic_fetch_add(&eng->n_open, 1);
     /* Who puts the engine to sleep says so first and counts then: one of us sees the other. */
@@ -435,7 +453,8 @@ void sl_request_cancel(struct sl_request *req)
 {
     if (atomic_load(&req->over) || atomic_exchange(&req->cancelled, true))
         return;
-    atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
+    int before = atomic_fetch_add_explicit(&req->refs, 1, memory_order_relaxed);
+    SL_ASSERT(before > 0);
     sl_inbox_cancel(&req->eng->inbox, req);
 }
 
@@ -455,6 +474,7 @@ void sl_request_release(struct sl_request *req)
 const float *sl_request_pooled(const struct sl_request *req, int32_t *n)
 {
     uint64_t pub = atomic_load_explicit(&req->seqs[0].published, memory_order_acquire);
+    SL_ASSERT((req->pooled != NULL) == (req->n_pooled > 0));
     *n = req->n_pooled;
     return req->pooled != NULL && sl_pub_finish(pub) == SL_FINISH_STOP ? req->pooled : NULL;
 }
@@ -462,6 +482,7 @@ const float *sl_request_pooled(const struct sl_request *req, int32_t *n)
 void sl_request_deliver(struct sl_request *req)
 {
     pthread_mutex_lock(&req->lock);
+    SL_ASSERT(req->usage_now.n_output >= req->usage.n_output); /* it only grows */
     req->usage = req->usage_now;
     req->news = true;
     pthread_cond_signal(&req->cond);

@@ -67,6 +67,7 @@ static bool changes_row(const struct sl_sample_args *a)
 
 static void penalise_one(float *row, const struct sl_sampling *p, int32_t id, int32_t n_out)
 {
+    SL_DCHECK(id >= 0 && p->repetition_penalty > 0.0f);
     float x = row[id];
     x = x > 0.0f ? x / p->repetition_penalty : x * p->repetition_penalty;
     if (n_out > 0) {
@@ -87,6 +88,7 @@ static int32_t times_in(const int32_t *ids, int32_t n, int32_t id)
 static void penalise(float *row, const struct sl_sample_args *a)
 {
     const struct sl_counts *counts = a->counts;
+    SL_ASSERT(a->n_ahead == 0 || a->ahead != NULL);
     for (int32_t i = 0; i < counts->n; i++) {
         const struct sl_count *c = &counts->entries[i];
         penalise_one(row, a->sampling, c->id, c->n_out + times_in(a->ahead, a->n_ahead, c->id));
@@ -132,6 +134,7 @@ static const float *row_of(struct sl_sampler *s, const struct sl_sample_args *a,
                                  : s->k->scan(a->logits, s->n_vocab, s->group_max, max);
     if (!ok)
         return NULL;
+    SL_ASSERT(*max >= -FLT_MAX && *max <= FLT_MAX);
     if (!changes_row(a))
         return a->allowed != NULL ? s->logits : a->logits;
     if (a->allowed == NULL)
@@ -151,6 +154,7 @@ static int32_t first_max(const struct sl_sampler *s, const float *row, float max
     int32_t i = g / SL_ROW_GROUPS * SUM_BLOCK;
     while (i < s->n_vocab - 1 && row[i] != max)
         i++;
+    SL_ASSERT(row[i] == max);
     return i;
 }
 
@@ -167,6 +171,7 @@ static void block_probs(const struct sl_sampler *s, const float *row, const stru
                         int32_t first, float p[SUM_BLOCK])
 {
     int32_t n = SL_MIN(SUM_BLOCK, s->n_vocab - first);
+    SL_ASSERT(n > 0 && first % SUM_BLOCK == 0);
     s->k->probs(row + first, n, y, p);
     for (int32_t i = n; i < SUM_BLOCK; i++)
         p[i] = 0.0f;
@@ -180,9 +185,11 @@ static int32_t draw_any(const struct sl_sampler *s, const float *row, const stru
     int32_t b = 0, i = 0;
     while (at >= s->sums[b])
         at -= s->sums[b++];
+    SL_ASSERT(b < SL_CEIL_DIV(s->n_vocab, SUM_BLOCK));
     block_probs(s, row, y, b * SUM_BLOCK, p);
     while (at >= sl_weight(p[i]))
         at -= sl_weight(p[i++]);
+    SL_ASSERT(b * SUM_BLOCK + i < s->n_vocab && i < SUM_BLOCK);
     return b * SUM_BLOCK + i;
 }
 
@@ -191,6 +198,7 @@ static int32_t draw_any(const struct sl_sampler *s, const float *row, const stru
 static inline uint32_t key_of(float p)
 {
     const union sl_float_bits k = {.f = p};
+    SL_DCHECK(p >= 0.0f && (uint32_t)k.i <= KEY_ZERO);
     return KEY_ZERO - (uint32_t)k.i;
 }
 
@@ -224,6 +232,7 @@ static int32_t collect(struct sl_sampler *s, const float *row, const struct sl_r
             }
         }
     }
+    SL_ASSERT(n <= s->n_vocab);
     return n;
 }
 
@@ -232,6 +241,7 @@ static float cut_by_groups(struct sl_sampler *s, const struct sl_row_scale *y, i
 {
     uint32_t count[N_DIGITS] = {0}, d = 0;
     int32_t n_groups = SL_CEIL_DIV(s->n_vocab, SUM_BLOCK) * SL_ROW_GROUPS;
+    SL_ASSERT(k > 0 && k < s->n_vocab);
     if (k > n_groups)
         return SL_WEIGHT_ALIVE;
     s->k->probs(s->group_max, n_groups, y, s->group_prob);
@@ -267,6 +277,7 @@ static struct prefix shortest(struct sl_sampler *s, int32_t n, uint64_t want, bo
 {
     const struct sl_cand *from = s->cands;
     uint64_t before = 0;
+    SL_ASSERT(want > 0 && n <= s->n_vocab);
     for (int shift = 19; shift >= 0; shift = shift == 9 ? 0 : shift - 10) {
         uint32_t count[N_DIGITS] = {0}, mask = shift > 0 ? N_DIGITS - 1 : 511, d = 0;
         uint64_t mass[N_DIGITS] = {0};
@@ -286,9 +297,11 @@ static struct prefix shortest(struct sl_sampler *s, int32_t n, uint64_t want, bo
             if (((from[i].key >> shift) & mask) == d)
                 s->cands_part[m++] = from[i];
         from = s->cands_part;
+        SL_ASSERT(m > 0); /* `want` is reached in this digit */
         n = m;
     }
     uint64_t each = weight_of(from[0].key), n_in = by_mass ? SL_CEIL_DIV(want, each) : want;
+    SL_ASSERT(n_in >= 1 && n_in <= (uint64_t)n);
     return (struct prefix){from[0].key, from[n_in - 1].id, before + n_in * each};
 }
 
@@ -317,6 +330,7 @@ static int32_t draw_filtered(struct sl_sampler *s, const float *row, const struc
     }
     uint64_t at = share(kept.mass, random, &rest);
     for (const struct sl_cand *c = s->cands;; c++) {
+        SL_DCHECK(c < s->cands + n); /* `at` is below the mass of what is kept */
         if (c->key > kept.key || (c->key == kept.key && c->id > kept.id))
             continue;
         uint64_t w = weight_of(c->key);
@@ -350,6 +364,7 @@ int32_t sl_sample(struct sl_sampler *s, const struct sl_sample_args *a)
         y.floor = SL_MAX(y.floor, logf(p->min_p));
     if (f.k == 0)
         total = s->k->weigh(row, s->n_vocab, &y, s->group_max, s->sums);
+    SL_ASSERT(f.k != 0 || total > 0); /* the likeliest weighs something */
     if (f.k == 0 && f.fraction == 0)
         return draw_any(s, row, &y, share(total, random, &rest));
     return draw_filtered(s, row, &y, &f, total, random);
@@ -371,6 +386,7 @@ static void top_of(const float *x, int32_t n_vocab, int32_t n_top, struct sl_top
             top[j] = top[j - 1];
         top[j] = (struct sl_top_logprob){.id = i, .logprob = x[i]};
     }
+    SL_ASSERT(n == n_top);
 }
 
 /* top[i].logprob is a logit at first: of the best, or of the ids that are there. */
@@ -384,6 +400,7 @@ static bool logprobs(const float *logits, int32_t n_vocab, int32_t id, int32_t n
         return false;
     int32_t n_before;
     uint64_t sum = k->logprob(logits, n_vocab, max, id, &n_before);
+    SL_ASSERT(sum > 0 && n_before >= 0 && n_before < n_vocab);
     double lse = (double)max + log((double)sum / (double)SL_WEIGHT_ONE);
     *out = (struct sl_logprob){.logprob = (float)((double)logits[id] - lse), .rank = n_before + 1};
     if (best && n_top > 0)

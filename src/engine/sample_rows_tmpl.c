@@ -19,6 +19,7 @@
 /* What is missing of a last block, as logits of probability 0. */
 static const float *padded(const float *x, int32_t n, float *room)
 {
+    SL_DCHECK(n > 0 && n < B);
     for (int i = 0; i < B; i++)
         room[i] = i < n ? x[i] : -INFINITY;
     return room;
@@ -42,11 +43,13 @@ static int32_t scan_block(const float *restrict x, float *restrict group_max)
     return n_bad;
 }
 _Static_assert(B / 16 == G, "halved four times");
+_Static_assert(B % 64 == 0, "the words of a mask and of hits end with a block");
 
 static bool scan(const float *x, int32_t n, float *group_max, float *max)
 {
     float room[B], of[G], m[G];
     int32_t n_bad = 0;
+    SL_ASSERT(n > 0);
     for (int j = 0; j < G; j++)
         m[j] = -INFINITY;
     for (int32_t first = 0; first < n; first += B) {
@@ -82,6 +85,7 @@ static bool scan_allowed(const float *x, int32_t n, const uint32_t *allowed, flo
 {
     float room[B], kept[B], m[G];
     int32_t n_bad = 0;
+    SL_ASSERT(n > 0 && out != x);
     for (int j = 0; j < G; j++)
         m[j] = -INFINITY;
     for (int32_t first = 0; first < n; first += B) {
@@ -196,6 +200,7 @@ static uint64_t logprob(const float *x, int32_t n, float max, int32_t id, int32_
     uint64_t sum = 0;
     float room[B], p[B];
     *n_before = 0;
+    SL_ASSERT(id >= 0 && id < n);
     for (int32_t first = 0; first < n; first += B) {
         const float *block = n - first >= B ? x + first : padded(x + first, n - first, room);
         exp_block(block, p, &scale);

@@ -44,6 +44,7 @@ int sl_shared_threads(struct sl_shared *s, const struct sl_cpu_config *cfg,
     pthread_mutex_lock(&s->lock);
     if (s->threads == NULL)
         rc = sl_cpu_threads_create(cfg, &s->threads, err);
+    SL_ASSERT((rc == 0) == (s->threads != NULL));
     *out = s->threads;
     pthread_mutex_unlock(&s->lock);
     return rc;
@@ -60,6 +61,7 @@ uint64_t sl_shared_taken(struct sl_shared *s)
 void sl_shared_add_taken(struct sl_shared *s, uint64_t n_bytes)
 {
     pthread_mutex_lock(&s->lock);
+    SL_ASSERT(n_bytes <= UINT64_MAX - s->taken_bytes);
     s->taken_bytes += n_bytes;
     pthread_mutex_unlock(&s->lock);
 }

@@ -28,6 +28,7 @@ int sl_engine_sleep_level(const struct sl_engine *eng)
 static int settle(struct sl_engine *eng, int timeout_ms, struct sl_error *err)
 {
     uint64_t end_ns = sl_now_ns() + (uint64_t)SL_MAX(timeout_ms, 0) * 1000000u;
+    SL_ASSERT(atomic_load(&eng->drowsy)); /* else more may come */
     for (;;) {
         bool locked = sl_engine_lock_turn(eng);
         if (locked && eng->live == NULL && eng->n_flights == 0 && eng->masker.n_open == 0 &&
@@ -46,6 +47,7 @@ static int settle(struct sl_engine *eng, int timeout_ms, struct sl_error *err)
 /* With the turn lock: nothing of a runner that is gone is asked for any more. */
 static void disarm(struct sl_engine *eng)
 {
+    SL_ASSERT(eng->n_flights == 0 && eng->live == NULL);
     pthread_mutex_lock(&eng->runner_lock);
     eng->runner.ctx = NULL;
     eng->runner.progress = NULL;
@@ -56,6 +58,7 @@ static void disarm(struct sl_engine *eng)
 static int fall_asleep(struct sl_engine *eng, int level, bool abort, int timeout_ms,
                        struct sl_error *err)
 {
+    SL_ASSERT(level >= 1 && level <= 2);
     if (atomic_load(&eng->sleep_level) >= level)
         return 0;
     atomic_store(&eng->drowsy, true);
@@ -73,6 +76,7 @@ static int fall_asleep(struct sl_engine *eng, int level, bool abort, int timeout
             eng->runner = runner;
             pthread_mutex_unlock(&eng->runner_lock);
         } else {
+            SL_ASSERT(eng->sched.n_running == 0 && eng->sched.wait.n == 0);
             sl_kv_reset(&eng->kv);
             atomic_store(&eng->sleep_level, level);
         }
@@ -94,7 +98,11 @@ static int wake(struct sl_engine *eng, const char *path, struct sl_error *err)
     int rc = eng->unpark != NULL ? eng->unpark(eng->user, path, &runner, err) : 0;
     if (rc != 0)
         return rc;
+    /* The tables of steps were made for these. */
+    SL_ASSERT(runner.n_vocab == eng->runner.n_vocab && runner.blind == eng->runner.blind);
+    SL_ASSERT(runner.max_flights == eng->max_flights && runner.n_pooled == eng->runner.n_pooled);
     pthread_mutex_lock(&eng->turn_lock);
+    SL_ASSERT(eng->n_flights == 0 && eng->live == NULL);
     pthread_mutex_lock(&eng->runner_lock);
     eng->runner = runner;
     pthread_mutex_unlock(&eng->runner_lock);

@@ -35,6 +35,7 @@ _Static_assert(SL_COUNT(ttft) <= SL_HIST_MAX && SL_COUNT(len) <= SL_HIST_MAX, "t
 void sl_hist_add(struct sl_hist *h, enum sl_bounds which, double value)
 {
     int i = 0;
+    SL_ASSERT((size_t)which < SL_COUNT(bounds));
     while (i < bounds[which].n && value > bounds[which].list[i])
         i++;
     h->counts[i < bounds[which].n ? i : SL_HIST_MAX]++;

@@ -16,6 +16,7 @@ void sl_stop_prepare(const char *text, int32_t n, uint16_t *fail)
 
 static int32_t advance(const struct sl_stop *s, int32_t k, char c)
 {
+    SL_DCHECK(k >= 0 && k <= s->n && s->fail[k] <= k);
     if (k == s->n)
         k = s->fail[k];
     while (k > 0 && s->text[k] != c)
@@ -27,6 +28,7 @@ struct sl_stop_match sl_stop_feed(const struct sl_stops *stops, struct sl_stop_s
                                   const char *piece, size_t n, bool arm)
 {
     struct sl_stop_match match = {.idx = -1};
+    SL_ASSERT(stops->n > 0 && stops->n <= SL_MAX_STOPS);
     for (size_t i = 0; i < n && match.idx < 0; i++) {
         int32_t longest = 0;
         for (int32_t j = 0; j < stops->n; j++) {
@@ -53,5 +55,6 @@ size_t sl_stop_held(const struct sl_stops *stops, const struct sl_stop_state *st
             state->len[j] == stops->list[j].n ? stops->list[j].fail[state->len[j]] : state->len[j];
         held = (size_t)k > held ? (size_t)k : held;
     }
+    SL_ASSERT(held < SL_MAX_STOP_BYTES); /* the room of the reader for it */
     return held;
 }

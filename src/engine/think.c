@@ -29,6 +29,8 @@ void sl_think_init(struct sl_think *t, const struct sl_thinking *from)
     if (from == NULL)
         return;
     size_t n = strlen(from->close);
+    SL_ASSERT(n >= 1 && n <= SL_MAX_THINK_CLOSE); /* sl_think_check */
+    SL_ASSERT(from->n_forced >= 1 && from->n_forced <= SL_MAX_THINK_FORCED);
     t->on = true;
     t->inside = from->inside;
     t->budget = from->budget;
@@ -46,6 +48,7 @@ void sl_think_begin(const struct sl_think *t, struct sl_think_seq *s,
 {
     if (!t->on)
         return;
+    SL_ASSERT(s->text != NULL && tok != NULL);
     s->state = t->inside ? SL_THINK_INSIDE : t->open_id >= 0 ? SL_THINK_MAYBE : SL_THINK_OVER;
     sl_detok_init(&s->detok, tok, false);
 }
@@ -65,6 +68,7 @@ static void observe(const struct sl_think *t, struct sl_think_seq *s, int32_t to
             s->state = SL_THINK_ENDED;
         return;
     case SL_THINK_FORCED:
+        SL_ASSERT(s->n >= 0 && s->n < t->n_forced);
         if (++s->n == t->n_forced)
             s->state = SL_THINK_ENDED;
         return;
@@ -80,6 +84,7 @@ bool sl_think_step(const struct sl_think *t, struct sl_think_seq *s, int32_t tok
                    int32_t n_logits)
 {
     size_t n_bytes = ((size_t)n_logits + 31) / 32 * sizeof *mask;
+    SL_ASSERT(t->on && token < n_logits);
     if (token >= 0)
         observe(t, s, token);
     if (s->state == SL_THINK_INSIDE && t->budget >= 0 && s->n >= t->budget) {
@@ -87,6 +92,7 @@ bool sl_think_step(const struct sl_think *t, struct sl_think_seq *s, int32_t tok
         s->n = 0;
     }
     if (s->state == SL_THINK_FORCED) {
+        SL_ASSERT(s->n < t->n_forced);
         int32_t id = t->forced[s->n];
         memset(mask, 0, n_bytes);
         mask[id / 32] |= 1u << (id & 31);

@@ -28,6 +28,7 @@ void sl_watchdog_init(struct sl_watchdog *dog, int32_t timeout_s)
     uint64_t s = (uint64_t)(timeout_s > 0 ? timeout_s : DEFAULT_TIMEOUT_S);
     dog->timeout_ns = s * 1000000000u;
     dog->period_ns = SL_MAX(SL_MIN(dog->timeout_ns / LOOKS, MAX_PERIOD_NS), MIN_PERIOD_NS);
+    SL_ASSERT(dog->period_ns < dog->timeout_ns);
 }
 
 /* ------------------------------------------------------------------ looking */
@@ -60,6 +61,7 @@ void sl_watchdog_poll(struct sl_engine *eng)
     uint64_t now = sl_now_ns(), n = moves(eng);
     uint64_t passed = dog->last_ns != 0 && now > dog->last_ns ? now - dog->last_ns : 0;
     bool open = atomic_load(&eng->n_open) > 0;
+    SL_ASSERT(dog->timeout_ns > 0);
     dog->last_ns = now;
     if (!open || n != dog->seen_moves) {
         dog->seen_moves = n;
@@ -79,6 +81,7 @@ static void *watch(void *arg)
     struct sl_engine *eng = arg;
     struct sl_watchdog *dog = &eng->watchdog;
     struct pollfd p = {.fd = dog->wake_fd, .events = POLLIN};
+    SL_ASSERT(dog->wake_fd >= 0 && dog->period_ns >= MIN_PERIOD_NS); /* else it would spin */
     while (!atomic_load(&dog->stopping)) {
         int n = poll(&p, 1, (int)(dog->period_ns / 1000000u));
         (void)n; /* interrupted or timed out: the look says the same */
@@ -92,6 +95,7 @@ int sl_watchdog_start(struct sl_engine *eng, struct sl_error *err)
     struct sl_watchdog *dog = &eng->watchdog;
     if (dog->timeout_ns == 0)
         return 0;
+    SL_ASSERT(!dog->started && dog->wake_fd < 0);
     dog->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (dog->wake_fd < 0)
         return sl_fail(err, SL_EIO, "eventfd: %s", strerror(errno));
@@ -106,6 +110,7 @@ void sl_watchdog_stop(struct sl_engine *eng)
 {
     struct sl_watchdog *dog = &eng->watchdog;
     atomic_store(&dog->stopping, true);
+    SL_ASSERT(!dog->started || dog->wake_fd >= 0);
     if (dog->started) {
         uint64_t one = 1;
         ssize_t n = sl_sys->write(dog->wake_fd, &one, sizeof one);
