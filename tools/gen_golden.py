@@ -216,6 +216,8 @@ MORE = {
     ),
     "llama_gelu": ("Llama", dict(hidden_act="gelu", rope_parameters=plain(10000.0)), torch.bfloat16, "new"),
 }
+# What reads text in a model that reads images as well: name -> how its tensors are called.
+WRAPPED = {"gemma3_hub": "language_model.model.", "gemma3_v5": "model.language_model."}
 TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
 
 
@@ -356,14 +358,47 @@ def generate_pooled(name, seed):
     print(f"{name}: {sum(p.stat().st_size for p in folder.rglob('*') if p.is_file())} bytes")
 
 
+def generate_wrapped(name, seed):
+    """Of a Gemma 3 with its tower for images, of which a file here has one tensor, named as in the hub."""
+    text = {k: v for k, v in {**SMALL, **GEMMA3}.items() if k not in ("bos_token_id", "eos_token_id")}
+    vision = dict(hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1, image_size=28,
+                  patch_size=14)
+    config = transformers.Gemma3Config(text_config=text, vision_config=vision, mm_tokens_per_image=4)
+    config.architectures = ["Gemma3ForConditionalGeneration"]
+    config._attn_implementation = config.text_config._attn_implementation = "eager"
+    model = transformers.Gemma3ForConditionalGeneration(config).eval()
+    generator = torch.Generator().manual_seed(seed)
+    randomise(model, generator)
+    inner = "model.language_model."
+    stored = {k: v.to(torch.bfloat16).contiguous() for k, v in model.state_dict().items()}
+    model.load_state_dict({k: v.float() for k, v in stored.items()})
+    embedding = model.get_input_embeddings()
+    embedding.embed_scale.copy_(embedding.embed_scale.to(torch.bfloat16).float())
+    ids = torch.randint(3, text["vocab_size"], (1, N_TOKENS), generator=generator)
+    with torch.no_grad():
+        logits = model.float()(input_ids=ids, use_cache=False).logits[0].float()
+    kept = {WRAPPED[name] + k[len(inner):]: v for k, v in stored.items() if k.startswith(inner)}
+    kept["vision_tower.vision_model.post_layernorm.weight"] = torch.ones(8, dtype=torch.bfloat16)
+    folder = OUT / name
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "config.json").write_text(config.to_json_string())
+    with open(folder / "golden.bin", "wb") as f:
+        f.write(struct.pack("<2i", N_TOKENS, text["vocab_size"]))
+        f.write(ids[0].to(torch.int32).numpy().tobytes())
+        f.write(logits.contiguous().numpy().tobytes())
+    print(f"{name}: logits std {logits.std():.3f}")
+
+
 def main():
-    known = list(MODELS) + list(POOLED) + list(MORE)
+    known = list(MODELS) + list(POOLED) + list(MORE) + list(WRAPPED)
     names = sys.argv[1:] or known
     for name in names:
         if name not in known:
             sys.exit(f"unknown model {name!r}, choose from {', '.join(known)}")
     for name in names:
-        (generate_pooled if name in POOLED else generate)(name, seed=1000 + known.index(name))
+        how = generate_pooled if name in POOLED else generate_wrapped if name in WRAPPED else generate
+        how(name, seed=1000 + known.index(name))
 
 
 if __name__ == "__main__":

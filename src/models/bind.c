@@ -36,11 +36,40 @@ size_t sl_bind_optional_prefix(const char *name)
     return 0;
 }
 
+#define INNER "language_model."
+
+static void wrap_name(enum sl_wrap wrap, char *name)
+{
+    const size_t n = strlen(INNER), outer = strlen("model.");
+    size_t at = 0;
+    if (wrap == SL_WRAP_INSIDE && strncmp(name, "model.", outer) == 0)
+        at = outer;
+    else if (wrap != SL_WRAP_BEFORE)
+        return;
+    if (strlen(name) + n >= SL_MAX_TENSOR_NAME)
+        return;
+    memmove(name + at + n, name + at, strlen(name + at) + 1);
+    memcpy(name + at, INNER, n);
+}
+
+static enum sl_wrap wrap_of(const struct sl_model *m)
+{
+    for (int wrap = SL_WRAP_BEFORE; m->name->hf_config != NULL && wrap <= SL_WRAP_INSIDE; wrap++) {
+        char name[SL_MAX_TENSOR_NAME] = "model.norm.weight";
+        wrap_name((enum sl_wrap)wrap, name);
+        if (sl_ckpt_find(m->ckpt, name) != NULL)
+            return (enum sl_wrap)wrap;
+    }
+    return SL_WRAP_NONE;
+}
+
 /* name is set to the full spelling, or to the short one when the file uses that. */
-static const struct sl_ckpt_tensor *find(const struct sl_ckpt *c, const char *pattern,
+static const struct sl_ckpt_tensor *find(const struct sl_model *m, const char *pattern,
                                          int32_t layer, int32_t mat, char *name)
 {
+    const struct sl_ckpt *c = m->ckpt;
     sl_bind_name(pattern, layer, mat, name);
+    wrap_name(m->wrap, name);
     const struct sl_ckpt_tensor *t = sl_ckpt_find(c, name);
     size_t n = sl_bind_optional_prefix(name);
     if (t != NULL || n == 0 || sl_ckpt_unsupported(c, name) != NULL)
@@ -188,7 +217,7 @@ static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t 
         p[i].n_cols = sl_layer_dim(&m->hp, p->layer, w->cols);
     }
     for (int32_t i = 0, rc; i < n; i++) {
-        const struct sl_ckpt_tensor *t = find(m->ckpt, pattern, layer, i, name);
+        const struct sl_ckpt_tensor *t = find(m, pattern, layer, i, name);
         if (t != NULL && whole)
             return take_slices(m, p, n, t, err);
         if (t != NULL)
@@ -225,6 +254,14 @@ static bool is_encoder_extra(const struct sl_model *m, const char *name)
             ((m->hp.has & SL_HAS_CLASSIFIER) == 0 && strncmp(s, "pooler.", 7) == 0));
 }
 
+/* Of a larger model: what reads images. */
+static bool is_other_part(const struct sl_model *m, const char *name)
+{
+    const char *s = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
+    return m->name->hf_config != NULL &&
+           (strncmp(s, "vision_tower.", 13) == 0 || strncmp(s, "multi_modal_projector.", 22) == 0);
+}
+
 /* Tensors nothing reads are no error (old checkpoints carry rotary tables), but say so: a tensor
  * with a meaning this family does not know would change the model. */
 static void report_unused(const struct sl_model *m, size_t n_bound)
@@ -233,7 +270,7 @@ static void report_unused(const struct sl_model *m, size_t n_bound)
     for (size_t i = 0; i < n; i++) {
         const char *name = sl_ckpt_tensor_at(m->ckpt, i)->name;
         if (strstr(name, "rotary_emb.inv_freq") != NULL || sl_fp8_is_extra(name) ||
-            is_encoder_extra(m, name) ||
+            is_encoder_extra(m, name) || is_other_part(m, name) ||
             ((m->hp.has & SL_HAS_HEAD) == 0 && strcmp(name, "lm_head.weight") == 0))
             n_known++;
     }
@@ -244,6 +281,7 @@ static void report_unused(const struct sl_model *m, size_t n_bound)
 
 int sl_bind_tensors(struct sl_model *m, struct sl_error *err)
 {
+    m->wrap = wrap_of(m);
     size_t n_bound = 0;
     for (int32_t i = 0; i < m->desc->n_weights; i++) {
         const struct sl_weight_desc *w = &m->desc->weights[i];

@@ -269,10 +269,12 @@ extern const struct sl_rope_desc sl_rope_one[1]; /* the usual: one for all layer
 struct sl_model_name { /* one member of a family: how files call it */
     const char *id;    /* what we call it */
     const char *hf_architecture, *hf_model_type, *gguf_architecture;
-    unsigned has;      /* tensors every checkpoint of it has */
-    int32_t head_dim;  /* default in config.json; 0 = hidden / heads */
-    bool no_head;      /* gives its last layer's output, not logits */
-    bool all_windowed; /* sliding_window, where given, holds for every layer */
+    unsigned has;          /* tensors every checkpoint of it has */
+    int32_t head_dim;      /* default in config.json; 0 = hidden / heads */
+    bool no_head;          /* gives its last layer's output, not logits */
+    bool all_windowed;     /* sliding_window, where given, holds for every layer */
+    const char *hf_config; /* the member of config.json that describes the model of text in a larger
+                              one, whose other parts are not loaded; NULL: all of it does */
 };
 
 struct sl_model_desc {

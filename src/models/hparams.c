@@ -96,11 +96,12 @@ static int get_number(const struct source *src, const struct sl_hparam_desc *row
 static int read_number(const struct source *src, const struct sl_hparam_desc *row,
                        const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
 {
-    double x = src->config != NULL && !sp->named && row->hf_def != 0 ? row->hf_def : row->def;
+    bool hf_def = src->config != NULL && !sp->named && row->hf_def != 0;
+    double x = hf_def ? row->hf_def : row->def;
     int rc = get_number(src, row, sp, &x, err);
     if (rc < 0)
         return rc;
-    if (rc == 0 && row->required)
+    if (rc == 0 && row->required && !hf_def)
         return sl_fail(err, SL_EFORMAT, "%s is missing", sp->text);
     if (rc == 1 && !(x >= row->min && x <= row->max)) {
         if (row->min == row->max)
@@ -395,6 +396,11 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
         src.gguf = sl_ckpt_gguf(ckpt);
     else
         rc = sl_quant_read_config(ckpt, hp, err);
+    if (!hp->from_gguf && name->hf_config != NULL) {
+        src.config = json_object_get(src.config, name->hf_config);
+        if (!json_is_object(src.config))
+            return sl_fail(err, SL_EFORMAT, "config.json: %s must be an object", name->hf_config);
+    }
     for (int32_t i = 0; i < desc->n_hparams && rc == 0; i++)
         rc = read_row(&src, &desc->hparams[i], hp, err);
     if (rc == 0 && hp->from_gguf) {

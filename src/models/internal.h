@@ -41,10 +41,18 @@ struct sl_expert_stacks {   /* of a layer */
     struct sl_stack gate, up, down;
 };
 
+/* How tensors of the model of text are called in a larger one: "model.x" is .. */
+enum sl_wrap {
+    SL_WRAP_NONE,
+    SL_WRAP_BEFORE, /* "language_model.model.x", as the hub has it */
+    SL_WRAP_INSIDE, /* "model.language_model.x", as transformers 5 has it; "lm_head" stays */
+};
+
 struct sl_model {
     const struct sl_ckpt *ckpt;
     const struct sl_model_desc *desc;
     const struct sl_model_name *name;
+    enum sl_wrap wrap;
     struct sl_hparams hp;
     struct sl_layer_desc *layers; /* [n_layers] */
     struct sl_param *params;      /* [n_params] layer by layer, slot by slot; those of a stack

@@ -75,7 +75,11 @@ static int read_ids(struct sl_model *m, struct sl_error *err)
         f->bos = (int32_t)json_integer_value(bos);
     /* generation_config.json first: where both speak, it is the list that is kept up to date */
     rc = eos_of_json(f, "generation_config.json", sl_ckpt_generation_config(m->ckpt), err);
-    return rc != 0 ? rc : eos_of_json(f, "config.json", config, err);
+    if (rc == 0)
+        rc = eos_of_json(f, "config.json", config, err);
+    if (rc != 0 || m->name->hf_config == NULL)
+        return rc;
+    return eos_of_json(f, "config.json", json_object_get(config, m->name->hf_config), err);
 }
 
 static void count_params(struct sl_model *m)

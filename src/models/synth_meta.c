@@ -260,8 +260,6 @@ int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc 
     int rc;
     sl_buf_printf(&b, "{\n \"architectures\": [\"%s\"],\n \"model_type\": \"%s\",\n",
                   name->hf_architecture, name->hf_model_type);
-    for (int32_t i = 0; i < desc->n_hparams; i++)
-        config_row(&desc->hparams[i], &s->hp, &b);
     if (s->dtype == SL_DTYPE_FP8_E4M3)
         config_fp8(s->scales, &b);
     if (s->int4 != SL_INT4_NONE)
@@ -270,9 +268,13 @@ int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc 
         sl_buf_printf(&b, " \"bos_token_id\": %d,\n", s->bos);
     if (s->eos > 0)
         sl_buf_printf(&b, " \"eos_token_id\": %d,\n", s->eos);
+    if (name->hf_config != NULL)
+        sl_buf_printf(&b, " \"%s\": {\n", name->hf_config);
+    for (int32_t i = 0; i < desc->n_hparams; i++)
+        config_row(&desc->hparams[i], &s->hp, &b);
     sl_buf_printf(&b, " \"torch_dtype\": \"%s\"", torch_name(s->dtype));
     config_ropes(s, desc, &b);
-    sl_buf_puts(&b, "\n}\n");
+    sl_buf_puts(&b, name->hf_config != NULL ? "}\n}\n" : "\n}\n");
     if ((rc = write_text(&b, dir, "config.json", err)) != 0)
         return rc;
     sl_buf_puts(&b, "{");

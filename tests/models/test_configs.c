@@ -278,6 +278,9 @@ static const struct edit gemma3_edits[] = {
     {"rope_parameters", FULL "\"linear\", \"factor\": 8}}", 0, NULL},
     {"rope_local_base_freq", "1", SL_EFORMAT, "rope_local_base_freq is 1, must be 2 to"},
     {"tie_word_embeddings", NULL, 0, NULL},
+    /* what is left out is transformers' default, which this model has not */
+    {"num_attention_heads", NULL, SL_EFORMAT, "q_proj.weight\" has shape [64, 64], expected [128"},
+    {"hidden_size", NULL, SL_EFORMAT, "expected [320, 2304]"},
 };
 
 static const struct edit bert_edits[] = {
@@ -327,6 +330,10 @@ static void test_config_json(void **state)
     make_folder("qwen3moe", OUT "/edit_moe", &s);
     for (size_t i = 0; i < SL_COUNT(moe_edits); i++)
         apply(OUT "/edit_moe", &moe_edits[i]);
+    make_folder("gemma3-text", OUT "/edit_gemma3_text", &s);
+    accepted(OUT "/edit_gemma3_text", "a model in a larger one");
+    apply(OUT "/edit_gemma3_text", &(struct edit){"text_config", NULL, SL_EFORMAT,
+                                                  "config.json: text_config must be an object"});
     make_folder("gemma3", OUT "/edit_gemma3", &s);
     for (size_t i = 0; i < SL_COUNT(gemma3_edits); i++)
         apply(OUT "/edit_gemma3", &gemma3_edits[i]);
