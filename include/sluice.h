@@ -166,7 +166,8 @@ enum sl_model_task {
     SL_TASK_SCORE,    /* numbers for each prompt, one for each label of a classifier */
 };
 
-#define SL_MAX_DRAFTED 32 /* tokens drafted at once behind those of a sequence */
+/* Tokens drafted at once behind those of a sequence. */
+#define SL_MAX_DRAFTED 32
 
 #define SL_KV_GROUPS 4
 

@@ -172,6 +172,7 @@ class LLM:
                  enable_prefix_caching: bool = True, enable_lora: bool = False, max_loras: int = 8,
                  max_lora_rank: int = 16, max_cpu_loras: Optional[int] = None, runner: str = "auto",
                  convert: str = "auto", chat_template: Optional[str] = None, threads: Optional[int] = None,
+                 speculative_config: Optional[Mapping[str, Any]] = None,
                  seed: Optional[int] = None, progress: Union[bool, Progress, None] = None, **vllm: Any) -> None:
         for name, value in vllm.items():
             if name not in _VLLM_ONLY:
@@ -188,6 +189,8 @@ class LLM:
                 model=path, device=c_string(device, "device"), chat_template=c_string(chat_template, "chat_template"),
                 kv_cache_dtype=c_string(kv_cache_dtype, "kv_cache_dtype"), runner=c_string(runner, "runner"),
                 convert=c_string(convert, "convert"), enable_lora=bool(enable_lora),
+                speculative_config=c_string(json.dumps(speculative_config) if speculative_config else None,
+                                            "speculative_config"),
                 no_prefix_caching=not enable_prefix_caching, kv_cache_bytes=kv_cache_memory_bytes or 0,
                 gpu_memory_utilization=check_number("gpu_memory_utilization", gpu_memory_utilization, False))
             for name, value in (("max_model_len", max_model_len), ("max_num_seqs", max_num_seqs),
