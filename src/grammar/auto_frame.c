@@ -192,13 +192,17 @@ static enum truth node_truth(struct sl_auto *a, const struct sl_plan *p, const s
     return t;
 }
 
-/* Schemas refer to one another, so a frame is asked for the truth of the same node many times. */
+/* Schemas refer to one another, so a frame is asked for the truth of the same node many times. What
+ * is known costs time as well: the callers walk from schema to schema by it, and the paths through
+ * schemas that are shared may be exponentially many. */
 enum truth sl_frame_truth(struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f,
                           uint32_t node, bool end, int depth)
 {
     SL_ASSERT(node != SL_NODE_NONE && node < a->schema.n_nodes);
     const struct sl_schema_node *n = &a->schema.nodes[node];
     if ((n->types & (p->object ? SL_JSON_OBJECT : SL_JSON_ARRAY)) == 0)
+        return IS_FALSE;
+    if (!sl_auto_spend(a, 1))
         return IS_FALSE;
     const uint64_t key = (uint64_t)(uintptr_t)f ^ (uint64_t)node << 33 ^ (uint64_t)end << 32;
     struct sl_truth_memo *m = &a->truths[sl_mix64(key) % SL_TRUTH_MEMO];
@@ -209,7 +213,7 @@ enum truth sl_frame_truth(struct sl_auto *a, const struct sl_plan *p, const stru
         return IS_FALSE;
     }
     const uint64_t n_cut = a->n_cut;
-    if (!sl_auto_spend(a, 1 + n->n_required / 16))
+    if (!sl_auto_spend(a, n->n_required / 16))
         return IS_FALSE;
     const enum truth t = node_truth(a, p, f, node, end, depth);
     if (a->n_cut == n_cut && a->failed == NULL && a->rx.failed == NULL)
