@@ -33,6 +33,7 @@ static void mark(struct marking *m, uint32_t id, bool test, int depth)
 {
     const struct sl_schema_node *n = &m->a->schema.nodes[id];
     SL_ASSERT(id != SL_NODE_NONE && id < m->a->schema.n_nodes);
+    SL_ASSERT(m->p->n_locals <= 64); /* a bit each in tests */
     if (depth > MAX_DEPTH || m->left == 0 || (n->types & SL_JSON_OBJECT) == 0)
         return;
     m->left--;
@@ -109,6 +110,7 @@ static uint64_t failed_of(const struct sl_vec *f)
  * one missing by number? */
 static bool any_name_helps(const struct sl_auto *a, const struct sl_plan *p, const struct sl_vec *f)
 {
+    SL_ASSERT(p->n_locals <= 64 && f->n > FR_FAILED_HI); /* a bit each */
     for (uint32_t l = 0; l < p->n_locals; l++) {
         const struct sl_schema_node *n = &a->schema.nodes[p->locals[l]];
         if ((failed_of(f) >> l & 1) != 0)

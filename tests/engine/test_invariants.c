@@ -142,8 +142,7 @@ static void steps_in_flight_are_watched(void **state)
     struct sl_flight *f = &eng->flights[eng->first_flight];
     assert_ptr_equal(f->seqs[0].rs, &a->seqs[0]);
     whole(&g);
-    BROKEN(f->seqs[0].n_picks, 0,
-           "I7: sequence 1.0 waits for 1 tokens, steps in flight choose 0");
+    BROKEN(f->seqs[0].n_picks, 0, "I7: sequence 1.0 waits for 1 tokens, steps in flight choose 0");
     BROKEN(f->seqs[0].pos, 30, "I8: ");
     BROKEN(f->tables[f->spans[0].table_idx + f->seqs[0].pos / 4], 7,
            "I10: a step in flight writes");
