@@ -239,7 +239,10 @@ static void plan_decodes(struct sl_sched *s)
 {
     for (int32_t i = 0; i < s->n_running; i++) {
         struct sl_seq *seq = s->running[i];
-        if (!sl_seq_held(seq) && extend(s, seq) && sl_seq_decodes(seq))
+        if (sl_seq_held(seq) || !extend(s, seq))
+            continue;
+        SL_ASSERT(seq->state == SL_SEQ_RUNNING && s->running[i] == seq);
+        if (sl_seq_decodes(seq))
             plan_add(s, seq, 1 + seq->n_drafted);
     }
 }

@@ -74,6 +74,8 @@ static void draw_kinds(const struct config *c, struct sl_rng *r, int32_t *weight
         return;
     weights[ACT_STEP_FAILS] = chance(r, 25) ? between(r, 1, 20) : 0;
     weights[ACT_STEP_NOMEM] = chance(r, 25) ? between(r, 1, 20) : 0;
+    if (c->late) /* two steps are under way: more can go wrong */
+        weights[ACT_STEP_FAILS] *= 4, weights[ACT_STEP_NOMEM] *= 4;
     weights[ACT_DEVICE_DIES] = chance(r, 6) ? 2 : 0;
     weights[ACT_ALLOC_FAILS] = chance(r, 50) ? between(r, 1, 40) : 0;
     weights[ACT_NO_FDS] = c->http && chance(r, 30) ? between(r, 1, 10) : 0;
