@@ -212,6 +212,9 @@ static void k_scale(float *x, float s, int64_t n)
 static void k_act(enum sl_act act, const float *gate, const float *up, int n, float *out)
 {
     int k = 0;
+    if (act == SL_ACT_SILU || act == SL_ACT_GELU_TANH) /* of most models: without the switch */
+        for (; k + 16 <= n; k += 16)
+            v_store(out + k, v_mul(v_logistic_act(act, v_load(gate + k)), v_load(up + k)));
     for (; k + 16 <= n; k += 16)
         v_store(out + k, v_mul(v_act(act, v_load(gate + k)), v_load(up + k)));
     if (k < n) {
