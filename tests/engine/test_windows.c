@@ -210,7 +210,7 @@ static void play(const char *model, bool late, int32_t window_pages)
 static void tokens_are_those_of_the_whole_context(void **state)
 {
     (void)state;
-    static const char *const models[] = {"mistral", "qwen2_window", "smollm3_window"};
+    static const char *const models[] = {"mistral", "qwen2_window", "smollm3_window", "gemma3"};
     for (size_t i = 0; i < SL_COUNT(models); i++)
         for (int late = 0; late < 2; late++) {
             play(models[i], late != 0, 5);  /* fewer than four sequences want */
