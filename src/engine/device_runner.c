@@ -35,6 +35,13 @@ struct adapter_slot { /* room for an adapter on the device */
     uint64_t last_step;
 };
 
+enum { LIST_BIAS, LIST_MASK, LIST_BANNED, LIST_ENDS, N_LISTS };
+
+struct put_list { /* rows of a sequence have their lists in common */
+    const void *from, *at;
+    int32_t n;
+};
+
 struct sl_device_runner {
     const struct sl_model *m;
     struct sl_backend *be;
@@ -46,7 +53,8 @@ struct sl_device_runner {
     uint8_t *lists;             /* of the step being built, where rows point into */
     uint8_t *lists_dev;         /* and where that will lie on the device */
     size_t lists_cap, lists_used;
-    void *scratch; /* device */
+    struct put_list put[N_LISTS]; /* what was put there last */
+    void *scratch;                /* device */
     size_t scratch_bytes;
     int32_t *counts;    /* device: [n_slots, n_vocab] */
     int32_t *counts_in; /* host: [n_vocab] */
@@ -79,8 +87,8 @@ static size_t lists_bytes(const struct sl_model *m, const struct sl_device_runne
         SL_ROUND_UP(mask_words(sl_model_facts(m)->n_vocab) * sizeof(uint32_t), (size_t)16);
     size_t bias = SL_MAX_LOGIT_BIAS * sizeof(struct sl_sample_bias);
     size_t banned = (SL_MAX_STOP_IDS + SL_MAX_BAD_WORDS + 8) * sizeof(int32_t);
-    return (size_t)cfg->max_seqs * (bias + banned + mask + 3 * 16) +
-           (size_t)cfg->max_logits * (16 + sizeof(struct sl_sample_row));
+    return (size_t)cfg->max_seqs * (bias + 16) +
+           (size_t)cfg->max_logits * (banned + mask + 3 * 16 + sizeof(struct sl_sample_row));
 }
 
 static int32_t n_slots(const struct sl_device_runner_config *cfg)
@@ -120,6 +128,7 @@ static struct sl_step_limits limits_of(const struct sl_model *m,
         .max_tokens = cfg->max_tokens,
         .max_spans = cfg->max_seqs,
         .max_logits = cfg->max_logits,
+        .max_width = 1 + cfg->max_drafts,
         .max_table = (int32_t)SL_MIN((int64_t)cfg->max_seqs *
                                          SL_CEIL_DIV(cfg->max_model_len, cfg->kv.block_size),
                                      INT32_MAX - 1),
@@ -172,13 +181,28 @@ static const void *put_list(struct sl_device_runner *d, const void *list, int32_
     return d->lists_dev + at;
 }
 
+/* Likewise, once for rows that follow one another with the same list. */
+static const void *put_once(struct sl_device_runner *d, int which, const void *list, int32_t n,
+                            size_t each)
+{
+    struct put_list *last = &d->put[which];
+    if (last->from != list || last->n != n)
+        *last = (struct put_list){list, put_list(d, list, n, each), n};
+    return last->at;
+}
+
 /* Biases in ascending order of ids, equal ones in the order they were given. */
 static void put_bias(struct sl_device_runner *d, const struct sl_sampling *p,
                      struct sl_sample_row *row)
 {
     struct sl_sample_bias sorted[SL_MAX_LOGIT_BIAS];
+    struct put_list *last = &d->put[LIST_BIAS];
     int32_t n = 0;
     SL_ASSERT(p->n_logit_bias <= SL_MAX_LOGIT_BIAS);
+    row->n_bias = p->n_logit_bias;
+    row->bias = last->at;
+    if (last->from == p->logit_bias && last->n == p->n_logit_bias)
+        return;
     for (int32_t i = 0; i < p->n_logit_bias; i++) {
         int32_t at = n++;
         for (; at > 0 && sorted[at - 1].id > p->logit_bias[i].id; at--)
@@ -186,7 +210,7 @@ static void put_bias(struct sl_device_runner *d, const struct sl_sampling *p,
         sorted[at] = (struct sl_sample_bias){p->logit_bias[i].id, p->logit_bias[i].bias};
     }
     row->bias = put_list(d, sorted, n, sizeof *sorted);
-    row->n_bias = n;
+    *last = (struct put_list){p->logit_bias, row->bias, n};
 }
 
 /* A free slot, or one of a sequence that has waited for more than a step: the host knows all its
@@ -252,10 +276,12 @@ static void build_row(struct sl_device_runner *d, const struct sl_pick *pick,
     if (how->counts != NULL)
         row->counts = counts_of(d, how->counts);
     if (how->allowed != NULL)
-        row->allowed = put_list(d, how->allowed, (int32_t)mask_words(d->n_vocab), sizeof(uint32_t));
+        row->allowed =
+            put_once(d, LIST_MASK, how->allowed, (int32_t)mask_words(d->n_vocab), sizeof(uint32_t));
     put_bias(d, p, row);
     for (int i = 0; i < 2; i++) {
-        row->banned[i] = put_list(d, how->banned[i], how->n_banned[i], sizeof(int32_t));
+        row->banned[i] =
+            put_once(d, LIST_BANNED + i, how->banned[i], how->n_banned[i], sizeof(int32_t));
         row->n_banned[i] = how->n_banned[i];
     }
 }
@@ -370,6 +396,7 @@ static void open_lists(struct sl_device_runner *d)
 {
     d->lists = d->dev->extra_host(d->be);
     d->lists_used = 0;
+    memset(d->put, 0, sizeof d->put);
 }
 
 static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,

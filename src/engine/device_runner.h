@@ -15,6 +15,7 @@ struct sl_device_runner;
 
 struct sl_device_runner_config {
     int32_t max_tokens, max_seqs, max_logits; /* of a step */
+    int32_t max_drafts;                       /* behind one sequence */
     int32_t max_model_len;
     int32_t n_pages[SL_MAX_KV_GROUPS]; /* of each group, whose pool has one more, for padding */
     struct sl_kv_layout kv;
@@ -29,7 +30,6 @@ SL_MUST_CHECK int sl_device_runner_create(const struct sl_model *m, struct sl_ba
                                           const struct sl_device_runner_config *cfg,
                                           struct sl_device_runner **out, struct sl_error *err);
 void sl_device_runner_destroy(struct sl_device_runner *d);
-/* Sets all of r but max_logits. */
 void sl_device_runner_use(struct sl_device_runner *d, struct sl_runner *r);
 
 #endif

@@ -310,6 +310,7 @@ void sl_memory_plan_runner(const struct sl_memory_plan *p, struct sl_device_runn
     *out = (struct sl_device_runner_config){.max_tokens = p->max_num_batched_tokens,
                                             .max_seqs = p->max_num_seqs,
                                             .max_logits = sl_memory_plan_max_logits(p),
+                                            .max_drafts = p->speculative.num_speculative_tokens,
                                             .max_model_len = p->max_model_len,
                                             .kv = p->kv,
                                             .max_loras = p->max_loras,

@@ -31,12 +31,13 @@ struct sl_device_times {
 
 struct sl_step_limits {
     int32_t max_tokens, max_spans, max_logits;
+    int32_t max_width; /* tokens of a span in a decode step, 0 = 1: what may be drafted, and one */
     int32_t max_table; /* page ids of all spans of a step, in one group of pages */
     int32_t n_groups;
     int32_t block_size;
-    /* A page of each pool that no sequence ever has. Decode steps are padded to a ladder of sizes,
-     * and padding reads and writes there. 0 in the first: none, then no step is padded or recorded.
-     */
+    /* A page of each pool that no sequence ever has. Decode steps, in which each span has the same
+     * few tokens and wants all rows, are padded to a ladder of sizes, and padding reads and writes
+     * there. 0 in the first: none, then no step is padded or recorded. */
     int32_t scratch_pages[SL_MAX_KV_GROUPS];
     int32_t max_context;                   /* positions of a sequence */
     int32_t n_heads, n_kv_heads, head_dim; /* of every layer that attends */

@@ -741,7 +741,7 @@ static void test_decode(void)
                 CHECK(pos == 0);
                 n_sizes++;
             }
-            CHECK(cu->steps->graph[n_sizes - 1].n == rung);
+            CHECK(cu->steps->graph[n_sizes - 1].n_spans == rung);
             CHECK(check_padding(&m, &w.step, rung));
         }
     }
@@ -752,6 +752,70 @@ static void test_decode(void)
     CHECK(be->vt->device->download(be, pages, m.pages, sizeof pages, &err) == 0);
     CHECK(memcmp(pages, h.pages, sizeof h.pages) == 0);
     CHECK(pages[N_PAGES][0] == mix(mix(17, 0), 0) && pages[N_PAGES][1] == 0);
+    model_deinit(&m);
+    be->vt->destroy(be);
+}
+
+/* n sequences of `width` tokens each from position pos on, all of which choose. */
+static void draft_work(struct work *w, int32_t n, int32_t width, int32_t pos)
+{
+    struct sl_batch *b = &w->step.batch;
+    int32_t tokens[BLOCK];
+    work_init(w);
+    for (int32_t i = 0; i < n; i++) {
+        int32_t page = i % N_PAGES, first = b->n_tokens;
+        for (int32_t t = 0; t < width; t++)
+            tokens[t] = 100 + i * 31 + t * 7 + pos;
+        add_span(w, width, pos, &page, tokens, false);
+        for (int32_t t = 0; t < width; t++) {
+            w->params[b->n_logits] = {static_cast<uint32_t>(i * 77 + t), static_cast<uint32_t>(t),
+                                      NULL};
+            w->rows[b->n_logits++] = first + t;
+        }
+    }
+}
+
+/* Steps in which every sequence has the same number of drafts are recorded by sequences and width,
+ * and padded with spans of that width. Wider ones, and those of several widths, run eagerly. */
+static void test_drafts(void)
+{
+    struct sl_backend *be = create(1);
+    struct sl_cuda *cu = sl_cuda(be);
+    struct sl_step_limits lim = limits();
+    struct sl_error err = {};
+    struct model m;
+    static struct work w;
+    static struct world h;
+    static uint32_t pages[N_PAGES + 1][BLOCK];
+    const int32_t widths[] = {3, 1, 5, 3}, sizes[] = {1, 3, 4, 5, 7, 2};
+    lim.max_width = 5;
+    memset(&h, 0, sizeof h);
+    CHECK(be->vt->device->steps_init(be, &lim, &err) == 0);
+    model_init(&m, be);
+    for (size_t k = 0; k < SL_COUNT(widths); k++)
+        for (size_t i = 0; i < SL_COUNT(sizes); i++)
+            for (int32_t pos = 0; pos < 3; pos++) {
+                uint64_t before = cu->counts.recorded;
+                draft_work(&w, sizes[i], widths[k], pos);
+                CHECK(run_both(&m, &h, &w.step));
+                const struct sl_cuda_graph *g = &cu->steps->graph[cu->steps->n_graphs - 1];
+                if (cu->counts.recorded != before)
+                    CHECK(g->n_spans == sl_cuda_rung(sizes[i], 100) && g->width == widths[k]);
+            }
+    CHECK(cu->counts.recorded == 3 * 4 && cu->counts.eager == 3 * 4); /* rungs 1, 2, 4, 8 */
+    CHECK(cu->counts.replayed == 4 * SL_COUNT(sizes) * 3 - 3 * 4);
+    CHECK(be->vt->device->download(be, pages, m.pages, sizeof pages, &err) == 0);
+    CHECK(memcmp(pages, h.pages, sizeof h.pages) == 0);
+    CHECK(pages[N_PAGES][4] != 0 && pages[N_PAGES][5] == 0);
+    draft_work(&w, 2, 6, 0);
+    CHECK(run_both(&m, &h, &w.step));
+    draft_work(&w, 2, 3, 0);
+    int32_t page = 9, token = 5;
+    add_span(&w, 1, 0, &page, &token, true);
+    CHECK(run_both(&m, &h, &w.step));
+    draft_work(&w, N_PAGES, 5, 0);
+    CHECK(run_both(&m, &h, &w.step));
+    CHECK(cu->counts.eager == 3 * 4 + 3 && cu->counts.recorded == 3 * 4 + 1);
     model_deinit(&m);
     be->vt->destroy(be);
 }
@@ -1083,6 +1147,7 @@ int main(int argc, char **argv)
     test_stage_order();
     test_ragged();
     test_decode();
+    test_drafts();
     test_limits();
     test_keys();
     test_ahead();

@@ -24,8 +24,9 @@ struct sl_cuda_graph *sl_cuda_graph_find(struct sl_cuda_steps *s, const struct s
 {
     for (int32_t i = 0; i < s->n_graphs; i++) {
         struct sl_cuda_graph *g = &s->graph[i];
-        if (g->n == dev->batch.n_tokens && g->variant == dev->variant && g->part == dev->part &&
-            g->arg == arg && g->forward == forward)
+        if (g->n_spans == dev->batch.n_spans && g->n_spans * g->width == dev->batch.n_tokens &&
+            g->variant == dev->variant && g->part == dev->part && g->arg == arg &&
+            g->forward == forward)
             return g;
     }
     return NULL;
@@ -76,15 +77,17 @@ void sl_cuda_graph_record(struct sl_cuda *cu, const struct sl_step *dev, sl_forw
         exec = NULL;
         cudaGetLastError();
         cu->counts.record_failures++;
-        sl_log(SL_LOG_WARN, "cuda:%d: steps of %d sequences run without a recording: %s",
-               cu->device, dev->batch.n_tokens, cudaGetErrorString(e));
+        sl_log(SL_LOG_WARN,
+               "cuda:%d: steps of %d sequences and %d tokens run without a CUDA graph: %s",
+               cu->device, dev->batch.n_spans, dev->batch.n_tokens, cudaGetErrorString(e));
     } else {
         cu->counts.recorded++;
     }
     struct sl_cuda_graph *g = &s->graph[s->n_graphs++];
     g->arg = arg;
     g->forward = forward;
-    g->n = dev->batch.n_tokens;
+    g->n_spans = dev->batch.n_spans;
+    g->width = dev->batch.n_tokens / dev->batch.n_spans;
     g->variant = dev->variant;
     g->part = dev->part;
     g->exec = exec;

@@ -8,11 +8,12 @@
  * next copy behind the operations that read it; the pinned blocks are two, because the host fills
  * one while the copy of the other may still be under way.
  *
- * A step in which every sequence has one token and wants its row is a decode step. It is padded to
- * the next rung of a ladder (1, 2, 4, 8, then by 8 to 256, by 32 above) with spans of one token at
- * position 0 of the scratch page, so that few sizes are recorded. Padding wastes at most 7 rows up
- * to 256, where a step's time is that of reading the weights. It changes no bit of a real row: no
- * row's result depends on its mates (docs/DETERMINISM.md).
+ * A step in which every sequence has the same few tokens (one, and what is drafted behind it) and
+ * wants all their rows is a decode step. Its number of spans is padded to the next rung of a ladder
+ * (1, 2, 4, 8, then by 8 to 256, by 32 above) with spans at position 0 of the scratch page, so that
+ * few sizes are recorded. Padding wastes at most 7 spans up to 256, where a step's time is that of
+ * reading the weights. It changes no bit of a real row: no row's result depends on its mates
+ * (docs/DETERMINISM.md).
  */
 #include "cuda/step/step.h"
 
@@ -181,7 +182,7 @@ int sl_cuda_steps_init(struct sl_backend *be, const struct sl_step_limits *lim,
     cu->steps = s;
     s->lim = *lim;
     if (lim->scratch_pages[0] > 0)
-        s->max_rung = SL_MIN(SL_MIN(lim->max_tokens, lim->max_spans), lim->max_logits);
+        s->max_width = SL_MIN(SL_MAX(lim->max_width, 1), lim->block_size);
     sizes_of(lim, &s->in_bytes, &s->result_offset, &s->out_bytes);
     s->extra_bytes = static_cast<size_t>(lim->extra_bytes);
     for (int i = 0; i < SL_CUDA_DEPTH && rc == 0; i++)
@@ -257,15 +258,53 @@ void sl_cuda_steps_deinit(struct sl_cuda *cu)
 
 /* ------------------------------------------------------------------ the block */
 
-/* Every sequence has one token and wants its row (rows ascend, so their number says it all). */
-static bool is_decode(const struct sl_batch *b)
+/* Tokens of each span of a decode step: the same few of all, all rows of which are wanted. 0: it is
+ * none, or it may not be padded. */
+static int32_t decode_width(const struct sl_cuda_steps *s, const struct sl_batch *b)
 {
-    if (b->n_spans != b->n_tokens || b->n_logits != b->n_tokens)
-        return false;
+    const int32_t width = b->spans[0].n;
+    if (width > s->max_width || b->n_tokens != b->n_spans * width || b->n_logits != b->n_tokens)
+        return 0;
+    for (int32_t i = 1; i < b->n_spans; i++)
+        if (b->spans[i].n != width)
+            return 0;
     for (int32_t i = 0; i < b->n_logits; i++)
         if (b->logit_rows[i] != i)
-            return false;
-    return true;
+            return 0;
+    return width;
+}
+
+/* Spans that a decode step of this width is padded to. */
+static int32_t padded_spans(const struct sl_cuda_steps *s, int32_t n_spans, int32_t width)
+{
+    const int32_t most = SL_MIN(s->lim.max_tokens, s->lim.max_logits) / width;
+    return sl_cuda_rung(n_spans, SL_MIN(most, s->lim.max_spans));
+}
+
+static void put(uint8_t *to, const void *from, int32_t n, size_t each)
+{
+    if (n > 0 && each > 0)
+        memcpy(to, from, static_cast<size_t>(n) * each);
+}
+
+/* Writes spans of padding from first on. */
+static void pad_spans(const struct sl_cuda_steps *s, const struct sl_step *step,
+                      const struct sl_cuda_block_layout *l, int32_t first, int32_t n, int32_t width,
+                      int32_t table_idx, uint8_t *in)
+{
+    const size_t each = step->part == SL_STEP_FORWARD ? 0 : s->lim.param_bytes;
+    int32_t *tokens = reinterpret_cast<int32_t *>(in + l->tokens);
+    int32_t *positions = reinterpret_cast<int32_t *>(in + l->positions);
+    int32_t *rows = reinterpret_cast<int32_t *>(in + l->logit_rows);
+    struct sl_span *spans = reinterpret_cast<struct sl_span *>(in + l->spans);
+    for (int32_t i = first; i < first + n; i++)
+        spans[i] = {i * width, width, 0, table_idx};
+    for (int32_t i = first * width; i < (first + n) * width; i++) {
+        tokens[i] = 0;
+        positions[i] = i % width;
+        rows[i] = i;
+        put(in + l->params + static_cast<size_t>(i) * each, step->params_pad, 1, each);
+    }
 }
 
 static int32_t table_len(const struct sl_batch *b, int32_t block_size)
@@ -276,12 +315,6 @@ static int32_t table_len(const struct sl_batch *b, int32_t block_size)
         n = SL_MAX(n, s->table_idx + SL_CEIL_DIV(s->pos + s->n, block_size));
     }
     return n;
-}
-
-static void put(uint8_t *to, const void *from, int32_t n, size_t each)
-{
-    if (n > 0 && each > 0)
-        memcpy(to, from, static_cast<size_t>(n) * each);
 }
 
 /* Zeroes behind n elements up to padded ones. */
@@ -329,34 +362,27 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     const struct sl_batch *b = &step->batch;
     size_t each = step->part == SL_STEP_FORWARD ? 0 : s->lim.param_bytes;
     int32_t n_table = table_len(b, s->lim.block_size), n_pad = 0;
+    const int32_t width = decode_width(s, b);
     SL_ASSERT(b->n_tokens >= 1 && b->n_tokens <= s->lim.max_tokens);
     SL_ASSERT(b->n_spans >= 1 && b->n_spans <= s->lim.max_spans);
     SL_ASSERT(b->n_logits >= 0 && b->n_logits <= s->lim.max_logits && n_table <= s->lim.max_table);
-    if (s->max_rung > 0 && is_decode(b))
-        n_pad = sl_cuda_rung(b->n_tokens, s->max_rung) - b->n_tokens;
+    if (width > 0)
+        n_pad = padded_spans(s, b->n_spans, width) - b->n_spans;
+    const int32_t pad_rows = n_pad * width;
     struct sl_cuda_block_layout l =
-        layout_of(b->n_tokens + n_pad, b->n_spans + n_pad, b->n_logits + n_pad, n_table + 1, each,
-                  b->lora != NULL);
+        layout_of(b->n_tokens + pad_rows, b->n_spans + n_pad, b->n_logits + pad_rows, n_table + 1,
+                  each, b->lora != NULL);
     put(in + l.tokens, b->tokens, b->n_tokens, sizeof *b->tokens);
     put(in + l.positions, b->positions, b->n_tokens, sizeof *b->positions);
     put(in + l.spans, b->spans, b->n_spans, sizeof *b->spans);
     put(in + l.logit_rows, b->logit_rows, b->n_logits, sizeof *b->logit_rows);
     put(in + l.params, step->params, b->n_logits, each);
     put_tables(s, b, n_table, reinterpret_cast<int32_t *>(in + l.tables));
-    if (n_pad > 0) {
-        struct sl_span *spans = reinterpret_cast<struct sl_span *>(in + l.spans);
-        int32_t *rows = reinterpret_cast<int32_t *>(in + l.logit_rows), n = b->n_tokens;
-        pad(in + l.tokens, n, n + n_pad, sizeof *b->tokens);
-        pad(in + l.positions, n, n + n_pad, sizeof *b->positions);
-        for (int32_t i = n; i < n + n_pad; i++) {
-            spans[i] = {i, 1, 0, n_table};
-            rows[i] = i;
-            put(in + l.params + static_cast<size_t>(i) * each, step->params_pad, 1, each);
-        }
-    }
-    dev->batch.n_tokens = b->n_tokens + n_pad;
+    if (n_pad > 0)
+        pad_spans(s, step, &l, b->n_spans, n_pad, width, n_table, in);
+    dev->batch.n_tokens = b->n_tokens + pad_rows;
     dev->batch.n_spans = b->n_spans + n_pad;
-    dev->batch.n_logits = b->n_logits + n_pad;
+    dev->batch.n_logits = b->n_logits + pad_rows;
     dev->batch.tokens = reinterpret_cast<const int32_t *>(s->in + l.tokens);
     dev->batch.positions = reinterpret_cast<const int32_t *>(s->in + l.positions);
     dev->batch.spans = reinterpret_cast<const struct sl_span *>(s->in + l.spans);
@@ -364,7 +390,7 @@ static size_t fill_block(struct sl_cuda_steps *s, const struct sl_step *step, ui
     dev->batch.block_tables = reinterpret_cast<const int32_t *>(s->in + l.tables);
     dev->batch.n_tables = SL_MAX(s->lim.n_groups, 1);
     dev->batch.table_stride = table_stride(&s->lim);
-    put_adapters(s, b, &l, n_pad, in, &dev->batch);
+    put_adapters(s, b, &l, pad_rows, in, &dev->batch);
     dev->params = each > 0 ? s->in + l.params : NULL;
     dev->extra = s->extra;
     dev->variant = step->variant;
@@ -503,7 +529,7 @@ int sl_cuda_step(struct sl_backend *be, const struct sl_step *step, sl_forward_f
     sl_cuda_check(cu, cudaEventRecord(clock->begun, cu->stream), "cudaEventRecord");
     send_block(cu, s, slot, n_bytes, &dev.batch);
     send_extra(cu, s, slot, step);
-    bool decode = s->max_rung > 0 && is_decode(&step->batch);
+    const bool decode = decode_width(s, &step->batch) > 0;
     struct sl_cuda_graph *g = decode ? sl_cuda_graph_find(s, &dev, forward, arg) : NULL;
     if (g != NULL && g->exec != NULL) {
         sl_cuda_check(cu, cudaGraphLaunch(g->exec, cu->stream), "cudaGraphLaunch");

@@ -16,7 +16,7 @@
 struct sl_cuda_graph {
     const void *arg;
     sl_forward_fn forward;
-    int32_t n; /* tokens, spans and rows, padded */
+    int32_t n_spans, width; /* padded; tokens of each, all of whose rows are wanted */
     uint32_t variant;
     enum sl_step_part part;
     cudaGraphExec_t exec; /* NULL: recording failed, such steps stay eager */
@@ -50,8 +50,8 @@ struct sl_cuda_clock { /* of one step */
 
 struct sl_cuda_steps {
     struct sl_step_limits lim;
-    int32_t max_rung; /* the largest padded step; 0: no padding */
-    uint8_t *in;      /* device: the running step's block */
+    int32_t max_width; /* tokens of a span of a decode step; 0: nothing is padded or recorded */
+    uint8_t *in;       /* device: the running step's block */
     size_t in_bytes;
     uint8_t *out; /* device: ids [max_logits], then results */
     size_t result_offset, out_bytes;
@@ -71,7 +71,7 @@ struct sl_cuda_steps {
     struct sl_cuda_fuse fuse;
 };
 
-/* The smallest padded size for n tokens, at most max_rung. */
+/* The smallest padded size for n spans, at most max_rung. */
 int32_t sl_cuda_rung(int32_t n, int32_t max_rung);
 
 /* step.cu */
