@@ -21,6 +21,7 @@
 #define SL_MAX_JSON_COST   (4u << 20) /* values of a body, counted in server/http/json_in.c */
 #define SL_MAX_LAYERS      1024
 #define SL_MAX_EXPERTS     1024
+#define SL_MAX_RANKS       8  /* that one model is divided among */
 #define SL_MAX_TOP_EXPERTS 32 /* of a token */
 #define SL_MAX_HEADS       1024
 #define SL_MAX_HEAD_DIM    1024

@@ -283,12 +283,17 @@ static void choose_kernels(struct sl_cpu *cpu, enum sl_cpu_isa isa)
 
 /* On several nodes a thread stays where it is, so that the weights it packed, which by first touch
  * lie in its node's memory, stay near it. */
-static void bind_threads(struct sl_thread_pool *pool, int n_threads)
+static void bind_threads(struct sl_thread_pool *pool, int n_threads,
+                         const struct sl_cpu_config *cfg)
 {
-    int cpus[SL_MAX_THREADS], n_nodes = sl_numa_place("/sys/devices/system", n_threads, cpus);
+    const int n_all = n_threads * SL_MAX(cfg->n_ranks, 1);
+    int cpus[SL_MAX_THREADS];
+    if (n_all > SL_MAX_THREADS)
+        return;
+    const int n_nodes = sl_numa_place("/sys/devices/system", n_all, cpus);
     if (n_nodes > 1)
         sl_log(SL_LOG_INFO, "%d of %d threads are bound to processors of %d memory nodes",
-               1 + sl_thread_pool_bind(pool, cpus), n_threads, n_nodes);
+               1 + sl_thread_pool_bind(pool, cpus + cfg->rank * n_threads), n_threads, n_nodes);
 }
 
 static int make_pool(const struct sl_cpu_config *cfg, struct sl_thread_pool **out,
@@ -297,7 +302,7 @@ static int make_pool(const struct sl_cpu_config *cfg, struct sl_thread_pool **ou
     int n_threads = cfg->n_threads != 0 ? cfg->n_threads : SL_MIN(sl_cpu_count(), SL_MAX_THREADS);
     int rc = sl_thread_pool_create(n_threads, out, err);
     if (rc == 0 && cfg->numa)
-        bind_threads(*out, n_threads);
+        bind_threads(*out, n_threads, cfg);
     return rc;
 }
 

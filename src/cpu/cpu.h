@@ -30,6 +30,8 @@ struct sl_cpu_config {
     bool exact; /* weights of block formats are multiplied as the floats they stand for: slower, the
                    yardstick for the routes that quantise activations */
     bool numa;  /* on a machine of several memory nodes, bind threads to processors */
+    int rank, n_ranks; /* of several backends with n_threads each: threads of one stay together.
+                          n_ranks 0: it is alone */
     struct sl_cpu_threads *threads; /* NULL: its own; else outlives it, n_threads and numa are not
                                        used */
 };
@@ -39,6 +41,10 @@ struct sl_cpu_config {
 SL_MUST_CHECK int sl_cpu_threads_create(const struct sl_cpu_config *cfg,
                                         struct sl_cpu_threads **out, struct sl_error *err);
 void sl_cpu_threads_destroy(struct sl_cpu_threads *t); /* NULL is fine */
+
+/* For ops of all_gather: what n_ranks backends, each called by a thread of its own, share. */
+SL_MUST_CHECK int sl_cpu_comm_create(int n_ranks, struct sl_comm **out, struct sl_error *err);
+void sl_cpu_comm_destroy(struct sl_comm *c); /* NULL is fine */
 
 /* One caller at a time. */
 SL_MUST_CHECK int sl_cpu_create(const struct sl_cpu_config *cfg, struct sl_backend **out,

@@ -169,10 +169,11 @@ static void take_row(void *arg, uint32_t i, int thread_idx)
 static void add_row(void *arg, uint32_t i, int thread_idx)
 {
     const struct rows_job *j = arg;
-    const float w = j->a->weights[j->pairs[i]], *y = j->r->y + (int64_t)i * j->h;
-    float *out = j->a->out + j->pairs[i] / j->a->top_k * j->h;
+    const int64_t n = j->a->down->mats[0].n_rows;
+    const float w = j->a->weights[j->pairs[i]], *y = j->r->y + (int64_t)i * n;
+    float *out = j->a->out + j->pairs[i] / j->a->top_k * n;
     (void)thread_idx;
-    for (int64_t k = 0; k < j->h; k++)
+    for (int64_t k = 0; k < n; k++)
         out[k] += w * y[k];
 }
 
@@ -182,6 +183,7 @@ static void expert_block(struct sl_backend *be, const struct sl_op_experts *a, i
 {
     const struct sl_weight *gate = &a->gate->mats[e], *down = &a->down->mats[e];
     struct rows_job j = {.a = a, .r = r, .pairs = pairs, .h = gate->n_cols};
+    float *mid = a->rank != NULL ? sl_rank_room(a->rank) : r->mid;
     sl_cpu_run(sl_cpu(be), take_row, &j, n, n * j.h);
     sl_cpu_linear_gated_act(be, &(struct sl_op_linear_gated_act){.x = r->x,
                                                                  .ld_x = j.h,
@@ -189,21 +191,32 @@ static void expert_block(struct sl_backend *be, const struct sl_op_experts *a, i
                                                                  .up = &a->up->mats[e],
                                                                  .act = a->act,
                                                                  .n = n,
-                                                                 .out = r->mid});
-    sl_cpu_linear(
-        be, &(struct sl_op_linear){
-                .x = r->mid, .ld_x = gate->n_rows, .w = down, .n = n, .out = r->y, .ld_out = j.h});
+                                                                 .out = mid});
+    if (a->rank != NULL)
+        sl_cpu_all_gather(
+            be, &(struct sl_op_all_gather){.rank = a->rank,
+                                           .part = mid,
+                                           .part_bytes = (size_t)gate->n_rows * sizeof *mid,
+                                           .n = n,
+                                           .out = r->mid});
+    sl_cpu_linear(be, &(struct sl_op_linear){.x = r->mid,
+                                             .ld_x = down->n_cols,
+                                             .w = down,
+                                             .n = n,
+                                             .out = r->y,
+                                             .ld_out = down->n_rows});
     sl_cpu_run(sl_cpu(be), add_row, &j, n, n * j.h);
 }
 
 void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
 {
     const struct sl_weight *gate = &a->gate->mats[0];
-    const int64_t h = gate->n_cols;
+    const struct sl_weight *down = &a->down->mats[0];
     SL_ASSERT(a->gate->n == a->up->n && a->gate->n == a->down->n);
-    SL_ASSERT(a->down->mats[0].n_rows == h && a->down->mats[0].n_cols == gate->n_rows);
-    const struct room r = room_of(a->scratch, a->n, a->gate->n, a->top_k, h, gate->n_rows);
-    memset(a->out, 0, (size_t)(a->n * h) * sizeof *a->out);
+    SL_ASSERT(a->rank != NULL || (down->n_rows == gate->n_cols && down->n_cols == gate->n_rows));
+    const struct room r =
+        room_of(a->scratch, a->n, a->gate->n, a->top_k, gate->n_cols, down->n_cols);
+    memset(a->out, 0, (size_t)(a->n * down->n_rows) * sizeof *a->out);
     sort_pairs(a, &r);
     for (int32_t e = 0; e < a->gate->n; e++)
         for (int32_t p = r.first[e]; p < r.first[e + 1]; p += BLOCK_ROWS)

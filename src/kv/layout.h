@@ -55,6 +55,17 @@ static inline void sl_kv_pools(const struct sl_kv_layout *l, uint8_t *memory, in
     }
 }
 
+/* The layout of one of n ranks, of which each has as many of every layer's heads. */
+static inline void sl_kv_layout_part(struct sl_kv_layout *l, int32_t n)
+{
+    for (int32_t i = 0; i < l->n_groups; i++)
+        l->groups[i].page_bytes /= (size_t)n;
+    for (int32_t i = 0; i < SL_MAX_LAYERS; i++) {
+        l->places[i].k_offset /= (uint32_t)n;
+        l->places[i].v_offset /= (uint32_t)n;
+    }
+}
+
 /* pools: the first page of each group. */
 static inline struct sl_kv_view sl_kv_view(const struct sl_kv_layout *l, uint8_t *const *pools,
                                            int layer)

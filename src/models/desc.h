@@ -186,12 +186,14 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_LABELS,  /* of a classifier */
 };
 
-enum sl_shard { /* how tensor parallelism would cut it */
-                SL_SHARD_NONE,
-                SL_SHARD_ROWS,
-                SL_SHARD_COLS,
-                SL_SHARD_HEADS,    /* rows, in whole query heads */
-                SL_SHARD_KV_HEADS, /* rows, in whole KV heads */
+/* How ranks divide it. Never by columns: a product whose sum is split between ranks has other bits
+ * than the same product on one. So O and DOWN are divided by rows too, and ranks gather the
+ * activations that go into them (ranks.c). */
+enum sl_shard {
+    SL_SHARD_NONE, /* every rank has all of it */
+    SL_SHARD_ROWS,
+    SL_SHARD_HEADS,    /* rows, in whole query heads */
+    SL_SHARD_KV_HEADS, /* rows, in whole KV heads */
 };
 
 enum sl_weight_flags {

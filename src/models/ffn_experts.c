@@ -9,6 +9,8 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
     const struct sl_expert_stacks *s = &r->m->experts[layer];
     const struct sl_weight *router = sl_run_mat(r, layer, SL_SLOT_ROUTER);
     struct sl_backend *be = r->m->be;
+    const bool divided = r->m->n_ranks > 1;
+    float *sum = divided ? r->expert_sum : y;
     be->vt->linear(be, &(struct sl_op_linear){
                            .x = x,
                            .ld_x = router->n_cols,
@@ -37,6 +39,8 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
                             .down = &s->down,
                             .act = l->act,
                             .scratch = r->expert_room,
-                            .out = y,
+                            .out = sum,
+                            .rank = divided ? &r->rank : NULL,
                         });
+    sl_run_gather(r, sum, s->down.mats[0].n_rows, sizeof *y, n, y);
 }

@@ -4,7 +4,7 @@
  */
 #include "models/internal.h"
 
-static void gate_and_up(struct sl_run *r, int32_t layer, const void *x, int32_t n)
+static void gate_and_up(struct sl_run *r, int32_t layer, const void *x, int32_t n, void *mid)
 {
     const struct sl_model *m = r->m;
     const struct sl_weight *gate = sl_run_mat(r, layer, SL_SLOT_GATE);
@@ -19,7 +19,7 @@ static void gate_and_up(struct sl_run *r, int32_t layer, const void *x, int32_t 
                                                                             .up = up,
                                                                             .act = act,
                                                                             .n = n,
-                                                                            .out = r->ffn,
+                                                                            .out = mid,
                                                                             .lora = lora});
         return;
     }
@@ -35,21 +35,26 @@ static void gate_and_up(struct sl_run *r, int32_t layer, const void *x, int32_t 
     m->be->vt->activate(
         m->be,
         &(struct sl_op_activate){
-            .x = gated, .act = act, .n = (int64_t)n * gate->n_rows, .out = r->ffn, .up = factor});
+            .x = gated, .act = act, .n = (int64_t)n * gate->n_rows, .out = mid, .up = factor});
 }
 
 void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
 {
     const struct sl_weight *down = sl_run_mat(r, layer, SL_SLOT_DOWN);
+    void *mid = sl_run_part(r, r->ffn);
     struct sl_op_lora lora;
-    gate_and_up(r, layer, x, n);
+    gate_and_up(r, layer, x, n, mid);
+    sl_run_gather(r, mid, sl_run_mat(r, layer, SL_SLOT_GATE)->n_rows,
+                  sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes, n, r->ffn);
+    float *part = sl_run_part(r, y);
     r->m->be->vt->linear(r->m->be, &(struct sl_op_linear){
                                        .x = r->ffn,
                                        .ld_x = down->n_cols,
                                        .w = down,
                                        .n = n,
-                                       .out = y,
+                                       .out = part,
                                        .ld_out = down->n_rows,
                                        .lora = sl_run_lora(r, layer, SL_LORA_DOWN, &lora),
                                    });
+    sl_run_gather(r, part, down->n_rows, sizeof *y, n, y);
 }

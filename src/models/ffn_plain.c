@@ -22,12 +22,18 @@ static void project(struct sl_run *r, int32_t layer, enum sl_slot w, enum sl_slo
 void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
 {
     const struct sl_layer_desc *l = &r->m->layers[layer];
+    const int64_t mid = sl_run_mat(r, layer, SL_SLOT_UP)->n_rows;
+    const size_t act_bytes = sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes;
+    void *ffn = sl_run_part(r, r->ffn);
     project(r, layer, SL_SLOT_UP, SL_SLOT_UP_BIAS, SL_LORA_UP, x, n, r->up);
     r->m->be->vt->activate(r->m->be, &(struct sl_op_activate){
                                          .x = r->up,
                                          .act = l->act,
-                                         .n = (int64_t)n * l->intermediate,
-                                         .out = r->ffn,
+                                         .n = (int64_t)n * mid,
+                                         .out = ffn,
                                      });
-    project(r, layer, SL_SLOT_DOWN, SL_SLOT_DOWN_BIAS, SL_LORA_DOWN, r->ffn, n, y);
+    sl_run_gather(r, ffn, mid, act_bytes, n, r->ffn);
+    float *part = sl_run_part(r, y);
+    project(r, layer, SL_SLOT_DOWN, SL_SLOT_DOWN_BIAS, SL_LORA_DOWN, r->ffn, n, part);
+    sl_run_gather(r, part, sl_run_mat(r, layer, SL_SLOT_DOWN)->n_rows, sizeof *y, n, y);
 }

@@ -69,7 +69,7 @@ static const struct sl_hparam_desc hparams[] = {
 
 static const struct sl_weight_desc weights[] = {
     {.slot = SL_SLOT_EMBED, .hf = "model.embed_tokens.weight", .gguf = "token_embd.weight",
-     .rows = SL_DIM_V, .cols = SL_DIM_H, .shard = SL_SHARD_ROWS},
+     .rows = SL_DIM_V, .cols = SL_DIM_H},
     {.slot = SL_SLOT_FINAL_NORM, .hf = "model.norm.weight", .gguf = "output_norm.weight",
      .rows = SL_DIM_H, .flags = SL_W_PLUS_ONE},
     {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,

@@ -250,7 +250,8 @@ static int check_said_shape(const struct sl_int4_parts *q, struct sl_error *err)
 struct repack_job {
     struct sl_int4_src src;
     enum sl_dtype dtype;
-    uint8_t *out;
+    struct sl_rows rows; /* to make */
+    uint8_t *out;        /* of them */
     size_t row_bytes;
     _Atomic int64_t bad; /* lowest row with a scale that is no number; n_rows: none */
 };
@@ -258,10 +259,11 @@ struct repack_job {
 static void repack_item(void *arg, uint32_t item, int thread_idx)
 {
     struct repack_job *j = arg;
-    const int64_t row = (int64_t)item * ITEM_ROWS, n = SL_MIN(j->src.n_rows - row, ITEM_ROWS);
+    const int64_t row = (int64_t)item * ITEM_ROWS, n = SL_MIN(j->rows.n - row, ITEM_ROWS);
     int64_t bad, seen = atomic_load_explicit(&j->bad, memory_order_relaxed);
     (void)thread_idx;
-    bad = sl_int4_repack(&j->src, j->dtype, row, n, j->out + (size_t)row * j->row_bytes);
+    bad = sl_int4_repack(&j->src, j->dtype, j->rows.first + row, n,
+                         j->out + (size_t)row * j->row_bytes);
     while (bad >= 0 && bad < seen && !atomic_compare_exchange_weak(&j->bad, &seen, bad))
         ;
 }
@@ -285,24 +287,23 @@ static struct sl_int4_src source(const struct sl_model *m, const struct sl_int4_
     };
 }
 
-int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl_error *err)
+int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows, struct sl_error *err)
 {
     const struct sl_int4_parts *q = p->int4;
-    struct repack_job j = {.src = source(m, q), .dtype = q->made.dtype};
+    struct repack_job j = {.src = source(m, q), .dtype = q->made.dtype, .rows = rows};
     int rc = check_order(q->order, j.src.n_cols, j.src.group, err);
     if (rc == 0)
         rc = check_said_shape(q, err);
     if (rc != 0)
         return rc;
-    p->copy_bytes = (size_t)q->made.n_bytes;
+    j.row_bytes = (size_t)q->made.n_bytes / (size_t)j.src.n_rows;
+    p->copy_bytes = (size_t)rows.n * j.row_bytes;
     p->copy = sl_aligned_alloc(p->copy_bytes);
     if (p->copy == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", q->codes->name);
     j.out = p->copy;
-    j.row_bytes = p->copy_bytes / (size_t)j.src.n_rows;
     atomic_init(&j.bad, j.src.n_rows);
-    m->be->vt->run_items(m->be, repack_item, &j,
-                         (uint32_t)SL_CEIL_DIV(j.src.n_rows, (int64_t)ITEM_ROWS));
+    m->be->vt->run_items(m->be, repack_item, &j, (uint32_t)SL_CEIL_DIV(rows.n, (int64_t)ITEM_ROWS));
     if (atomic_load(&j.bad) < j.src.n_rows)
         return sl_fail(err, SL_EFORMAT,
                        "tensor \"%s\": a scale of output %lld is not a finite number",

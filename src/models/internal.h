@@ -61,6 +61,7 @@ struct sl_model {
     uint32_t *first;                  /* [(n_layers + 1) * SL_SLOT_COUNT] of each slot */
     struct sl_expert_stacks *experts; /* [n_layers] after loading; NULL: no layer has any */
     struct sl_model_facts facts;
+    int32_t rank, n_ranks; /* of so many models that are one; 0 of 1 unless set */
     struct sl_pooling pool;
     bool yes_no; /* scores: token 1's share of the next token among these two */
     int32_t yes_no_ids[2];
@@ -88,6 +89,19 @@ SL_MUST_CHECK int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_mo
                                   struct sl_error *err);
 /* Checks that follow from several values together; also for what tools/mkmodel is told. */
 SL_MUST_CHECK int sl_hparams_check(const struct sl_hparams *hp, struct sl_error *err);
+
+/* ranks.c: the rows of a matrix, or values of a vector, that a rank has. */
+struct sl_rows {
+    int64_t first, n;
+};
+struct sl_rows sl_rank_rows(const struct sl_model *m, enum sl_shard shard, int64_t n_rows,
+                            int32_t rank);
+/* A view of those rows of a tensor. */
+struct sl_ckpt_tensor sl_rank_part(const struct sl_ckpt_tensor *t, struct sl_rows rows);
+static inline struct sl_rows sl_param_rows(const struct sl_model *m, const struct sl_param *p)
+{
+    return sl_rank_rows(m, p->desc->shard, p->n_rows, m->rank);
+}
 
 /* plan.c: fills layers[hp->n_layers]. */
 SL_MUST_CHECK int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
@@ -147,7 +161,8 @@ bool sl_fp8_is_extra(const char *name);
  * are none; makes its blocks in p->copy. */
 SL_MUST_CHECK int sl_int4_bind(const struct sl_model *m, const char *name, struct sl_param *p,
                                struct sl_error *err);
-SL_MUST_CHECK int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl_error *err);
+SL_MUST_CHECK int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows,
+                               struct sl_error *err);
 size_t sl_int4_n_tensors(const struct sl_param *p); /* of the file */
 void sl_int4_unbind(struct sl_param *p);
 
@@ -186,13 +201,15 @@ struct sl_run {
     float *logits;               /* [max_logits, n_out] */
     void *norm;                  /* [T, H] activations: a sublayer's input */
     void *att;                   /* [T, nq * v_dim] activations, of the widest layer */
-    float *up;         /* [T, I] before it is activated, may be ffn; with a gate [T, 2 I] */
-    void *ffn;         /* [T, I] activations, of the widest layer */
-    float *route;      /* [T, E] logits of a router, */
-    int32_t *top;      /* [T, top_experts] what it chose, */
-    float *top_weight; /* and how much each counts */
-    void *expert_room; /* scratch of the experts */
-    float *lora;       /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
+    float *up;           /* [T, I] before it is activated, may be ffn; with a gate [T, 2 I] */
+    void *ffn;           /* [T, I] activations, of the widest layer */
+    float *route;        /* [T, E] logits of a router, */
+    int32_t *top;        /* [T, top_experts] what it chose, */
+    float *top_weight;   /* and how much each counts */
+    void *expert_room;   /* scratch of the experts */
+    float *expert_sum;   /* [T, H'] of this rank's rows; NULL: there is one rank */
+    struct sl_rank rank; /* if there are several */
+    float *lora;         /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
     const struct sl_lora_rows *lora_rows; /* of the rows that go through the layer now */
     const int32_t *lora_gathered;
     _Atomic uint64_t n_parts; /* of layers, begun since the start */
@@ -207,6 +224,13 @@ const struct sl_op_lora *sl_run_lora(const struct sl_run *r, int32_t layer,
  * projection of n rows of att -> y. */
 void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch *batch);
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y);
+/* ranks.c: where this rank puts its part of what others need whole: `whole` itself if it is alone.
+ * Then sl_run_gather makes n rows of n_cols columns whole, on all ranks; NULL: not on this one. */
+void *sl_run_part(struct sl_run *r, void *whole);
+void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
+                   void *whole);
+/* Of each of r->rank.room. */
+size_t sl_rank_room_bytes(const struct sl_model *m, int32_t max_tokens, int32_t max_logits);
 /* run_pool.c: rows x to what the model gives, in r->logits. spans NULL: a row for each output. */
 void sl_run_pool(struct sl_run *r, const float *x, const struct sl_span *spans, int32_t n);
 /* Says that a part of the step is done. */

@@ -10,6 +10,8 @@
  * the same order whatever file the weights came from, and the bits agree. Rows are whole in every
  * block format, so this moves bytes and never requantises. Matrices of four-bit codes in several
  * tensors are made blocks here too (int4.c).
+ *
+ * A rank of several loads its rows of every tensor that is divided (ranks.c).
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -35,10 +37,13 @@ static enum sl_weight_use use_of(const struct sl_model *m, const struct sl_param
     return sl_fp8_use(m, p->src->dtype);
 }
 
+/* t: rows of a tensor, the first of which is its first_row. */
 static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_use use,
-                         const struct sl_ckpt_tensor *t, const uint8_t *data, struct sl_error *err)
+                         const struct sl_ckpt_tensor *t, const uint8_t *data, int64_t first_row,
+                         struct sl_error *err)
 {
-    const struct sl_scales scales = {p->scale_values, p->scale_rows, p->scale_cols};
+    const struct sl_scales scales = {p->scale_values, p->scale_rows, p->scale_cols,
+                                     (int32_t)first_row};
     int rc = m->be->vt->weight_create(m->be, use, t->dtype, t->dims[0], t->dims[1], data, &scales,
                                       &p->mat, err);
     if (rc != 0)
@@ -55,30 +60,31 @@ static int64_t file_row(const struct sl_param *p, int64_t row)
 
 static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *err)
 {
-    const struct sl_ckpt_tensor *t = p->src;
-    const uint8_t *data = t->data;
+    const struct sl_rows rows = sl_param_rows(m, p);
+    const struct sl_ckpt_tensor t = sl_rank_part(p->src, rows);
+    const uint8_t *data = t.data;
     if (rows_reordered(m, p->desc)) {
-        size_t row_bytes = (size_t)(t->n_bytes / (uint64_t)t->dims[0]);
-        p->copy = sl_aligned_alloc((size_t)t->n_bytes);
+        size_t row_bytes = (size_t)(t.n_bytes / (uint64_t)t.dims[0]);
+        p->copy = sl_aligned_alloc((size_t)t.n_bytes);
         if (p->copy == NULL)
-            return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", t->name);
-        p->copy_bytes = (size_t)t->n_bytes;
-        for (int64_t r = 0; r < t->dims[0]; r++)
-            memcpy(p->copy + (size_t)r * row_bytes, t->data + (size_t)file_row(p, r) * row_bytes,
-                   row_bytes);
+            return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", t.name);
+        p->copy_bytes = (size_t)t.n_bytes;
+        for (int64_t r = 0; r < rows.n; r++)
+            memcpy(p->copy + (size_t)r * row_bytes,
+                   p->src->data + (size_t)file_row(p, rows.first + r) * row_bytes, row_bytes);
         data = p->copy;
     }
-    int rc = p->int4 != NULL ? sl_int4_load(m, p, err) : sl_fp8_load(p, err);
+    int rc = p->int4 != NULL ? sl_int4_load(m, p, rows, err) : sl_fp8_load(p, err);
     if (p->int4 != NULL)
         data = p->copy;
     if (rc == 0)
-        rc = create_weight(m, p, use_of(m, p), t, data, err);
+        rc = create_weight(m, p, use_of(m, p), &t, data, rows.first, err);
     if (rc != 0)
         return rc;
     if (p->mat.owned)
         sl_fp8_unload(p);
     if (p->int4 == NULL && (p->copy != NULL || p->mat.owned))
-        sl_ckpt_drop(m->ckpt, t);
+        sl_ckpt_drop(m->ckpt, &t);
     if (p->mat.owned && p->copy != NULL) { /* repacked: the backend has its own copy now */
         sl_aligned_free(p->copy, p->copy_bytes);
         p->copy = NULL;
@@ -132,10 +138,11 @@ static int load_yes_no(struct sl_model *m, struct sl_error *err)
 
 static int load_tied_head(struct sl_model *m, struct sl_error *err)
 {
-    const struct sl_ckpt_tensor *t = sl_param(m, 0, SL_SLOT_EMBED)->src;
     if (!ties_head(m))
         return 0;
-    return create_weight(m, sl_param(m, 0, SL_SLOT_HEAD), SL_USE_LINEAR, t, t->data, err);
+    const struct sl_rows rows = sl_rank_rows(m, SL_SHARD_ROWS, m->hp.n_vocab, m->rank);
+    const struct sl_ckpt_tensor t = sl_rank_part(sl_param(m, 0, SL_SLOT_EMBED)->src, rows);
+    return create_weight(m, sl_param(m, 0, SL_SLOT_HEAD), SL_USE_LINEAR, &t, t.data, 0, err);
 }
 
 /* Copies a host vector to backend memory. */
@@ -173,8 +180,9 @@ static int load_vector(struct sl_model *m, struct sl_param *p, struct sl_error *
     float *v = read_vector(m, p);
     if (v == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory loading tensor \"%s\"", p->src->name);
-    p->vec_bytes = (size_t)p->src->dims[0] * sizeof *v;
-    int rc = place(m, v, p->vec_bytes, &p->vec, err);
+    const struct sl_rows rows = sl_param_rows(m, p);
+    p->vec_bytes = (size_t)rows.n * sizeof *v;
+    int rc = place(m, v + rows.first, p->vec_bytes, &p->vec, err);
     sl_free(v);
     if (rc != 0)
         return sl_error_prefix(err, rc, "tensor \"%s\"", p->src->name);
@@ -245,30 +253,39 @@ static float embed_scale(const struct sl_model *m)
     return scale;
 }
 
+/* Of a tensor on one rank. */
+static void add_memory(const struct sl_model *m, struct sl_backend *be, const struct sl_param *p,
+                       int32_t rank, uint64_t *allocated, uint64_t *mapped)
+{
+    const struct sl_ckpt_tensor t =
+        sl_rank_part(p->src, sl_rank_rows(m, p->desc->shard, p->n_rows, rank));
+    if (p->desc->cols == SL_DIM_NONE) {
+        *allocated += (uint64_t)t.dims[0] * sizeof(float);
+        return;
+    }
+    uint64_t packed = be->vt->weight_bytes(be, use_of(m, p), t.dtype, t.dims[0], t.dims[1]);
+    if (packed == 0 && (rows_reordered(m, p->desc) || p->int4 != NULL))
+        packed = t.n_bytes;
+    *allocated += packed;
+    if (packed == 0 && (rank == 0 || p->desc->shard != SL_SHARD_NONE)) /* else it is the same */
+        *mapped += t.n_bytes;
+    if (packed == 0)
+        *allocated += sl_fp8_scale_bytes(p);
+}
+
 void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
                             uint64_t *mapped)
 {
-    *allocated = *mapped = 0;
-    for (size_t i = 0; i < m->n_params; i++) {
-        const struct sl_ckpt_tensor *t = m->params[i].src;
-        if (!is_wanted(m, &m->params[i]))
-            continue;
-        if (m->params[i].desc->cols == SL_DIM_NONE) {
-            *allocated += (uint64_t)t->dims[0] * sizeof(float);
-            continue;
-        }
-        uint64_t packed =
-            be->vt->weight_bytes(be, use_of(m, &m->params[i]), t->dtype, t->dims[0], t->dims[1]);
-        if (packed == 0 && (rows_reordered(m, m->params[i].desc) || m->params[i].int4 != NULL))
-            packed = t->n_bytes;
-        *allocated += packed;
-        *mapped += packed == 0 ? t->n_bytes : 0;
-        if (packed == 0)
-            *allocated += sl_fp8_scale_bytes(&m->params[i]);
-    }
     const struct sl_ckpt_tensor *t = sl_param(m, 0, SL_SLOT_EMBED)->src;
-    if (ties_head(m))
-        *allocated += be->vt->weight_bytes(be, SL_USE_LINEAR, t->dtype, t->dims[0], t->dims[1]);
+    *allocated = *mapped = 0;
+    for (int32_t rank = 0; rank < m->n_ranks; rank++) {
+        for (size_t i = 0; i < m->n_params; i++)
+            if (is_wanted(m, &m->params[i]))
+                add_memory(m, be, &m->params[i], rank, allocated, mapped);
+        const struct sl_rows rows = sl_rank_rows(m, SL_SHARD_ROWS, m->hp.n_vocab, rank);
+        if (ties_head(m))
+            *allocated += be->vt->weight_bytes(be, SL_USE_LINEAR, t->dtype, rows.n, t->dims[1]);
+    }
 }
 
 /* Experts have no other way than one operation. */

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
  * Grouped-query attention: project, rotate and store, attend; then the output projection, apart so
- * that the last layer runs it only for rows whose logits are wanted.
+ * that the last layer runs it only for rows whose logits are wanted. A rank has some heads, and
+ * their keys and values in its pages.
  */
 #include "models/internal.h"
 
-static struct sl_linear_part part(const struct sl_run *r, int32_t layer, enum sl_slot w,
-                                  enum sl_slot bias, float *out)
+static struct sl_linear_part linear_part(const struct sl_run *r, int32_t layer, enum sl_slot w,
+                                         enum sl_slot bias, float *out)
 {
     const struct sl_weight *mat = &sl_param(r->m, layer, w)->mat;
     return (struct sl_linear_part){mat, sl_param(r->m, layer, bias)->vec, out, mat->n_rows};
@@ -20,9 +21,9 @@ static void project_qkv(struct sl_run *r, int32_t layer, int32_t n)
                                    .ld_x = r->m->hp.hidden,
                                    .n = n,
                                    .n_parts = 3,
-                                   .part = {part(r, layer, SL_SLOT_Q, SL_SLOT_Q_BIAS, r->q),
-                                            part(r, layer, SL_SLOT_K, SL_SLOT_K_BIAS, r->k),
-                                            part(r, layer, SL_SLOT_V, SL_SLOT_V_BIAS, r->v)},
+                                   .part = {linear_part(r, layer, SL_SLOT_Q, SL_SLOT_Q_BIAS, r->q),
+                                            linear_part(r, layer, SL_SLOT_K, SL_SLOT_K_BIAS, r->k),
+                                            linear_part(r, layer, SL_SLOT_V, SL_SLOT_V_BIAS, r->v)},
                                    .lora = sl_run_lora(r, layer, SL_LORA_Q, &lora),
                                });
 }
@@ -32,7 +33,10 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
     const struct sl_model *m = r->m;
     const struct sl_layer_desc *l = &m->layers[layer];
     const struct sl_rope *rope = l->rope >= 0 ? &m->ropes[l->rope] : NULL;
-    int64_t ld_q = (int64_t)l->n_heads * l->head_dim, ld_k = (int64_t)l->n_kv_heads * l->head_dim;
+    const int32_t n_heads = l->n_heads / m->n_ranks, n_kv_heads = l->n_kv_heads / m->n_ranks;
+    int64_t ld_q = (int64_t)n_heads * l->head_dim, ld_k = (int64_t)n_kv_heads * l->head_dim;
+    int64_t ld_out = (int64_t)n_heads * l->v_dim;
+    void *att = sl_run_part(r, r->att);
     struct sl_kv_view kv = sl_kv_view(&r->cfg.kv, r->cfg.kv_pool, l->kv_source);
 
     project_qkv(r, layer, batch->n_tokens);
@@ -43,9 +47,9 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                                 .v = r->v,
                                                 .ld_q = ld_q,
                                                 .ld_k = ld_k,
-                                                .ld_v = (int64_t)l->n_kv_heads * l->v_dim,
-                                                .n_heads = l->n_heads,
-                                                .n_kv_heads = l->n_kv_heads,
+                                                .ld_v = (int64_t)n_kv_heads * l->v_dim,
+                                                .n_heads = n_heads,
+                                                .n_kv_heads = n_kv_heads,
                                                 .head_dim = l->head_dim,
                                                 .q_norm = sl_run_vec(r, layer, SL_SLOT_Q_NORM),
                                                 .k_norm = sl_run_vec(r, layer, SL_SLOT_K_NORM),
@@ -59,8 +63,8 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                     .batch = batch,
                                     .q = r->q,
                                     .ld_q = ld_q,
-                                    .n_heads = l->n_heads,
-                                    .n_kv_heads = l->n_kv_heads,
+                                    .n_heads = n_heads,
+                                    .n_kv_heads = n_kv_heads,
                                     .head_dim = l->head_dim,
                                     .scale = l->attn_scale,
                                     .whole = l->whole,
@@ -69,15 +73,18 @@ void sl_mixer_gqa_attend(struct sl_run *r, int32_t layer, const struct sl_batch 
                                     .skip_factor = r->cfg.skip_softmax,
                                     .skip_counts = r->cfg.skip_counts,
                                     .kv = kv,
-                                    .out = r->att,
-                                    .ld_out = (int64_t)l->n_heads * l->v_dim,
+                                    .out = att,
+                                    .ld_out = ld_out,
                                 });
+    sl_run_gather(r, att, ld_out, sl_dtype_info(m->be->vt->act_dtype)->block_bytes, batch->n_tokens,
+                  r->att);
 }
 
 void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32_t n, float *y)
 {
     const struct sl_model *m = r->m;
     const struct sl_weight *mat = &sl_param(m, layer, SL_SLOT_O)->mat;
+    float *part = sl_run_part(r, y);
     struct sl_op_lora lora;
     m->be->vt->linear(m->be, &(struct sl_op_linear){
                                  .x = att,
@@ -85,8 +92,9 @@ void sl_mixer_gqa_output(struct sl_run *r, int32_t layer, const void *att, int32
                                  .w = mat,
                                  .bias = sl_param(m, layer, SL_SLOT_O_BIAS)->vec,
                                  .n = n,
-                                 .out = y,
+                                 .out = part,
                                  .ld_out = mat->n_rows,
                                  .lora = sl_run_lora(r, layer, SL_LORA_O, &lora),
                              });
+    sl_run_gather(r, part, mat->n_rows, sizeof *y, n, y);
 }

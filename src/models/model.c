@@ -119,6 +119,7 @@ static int fill_facts(struct sl_model *m, struct sl_error *err)
         .intermediate = hp->intermediate,
         .n_vocab = hp->n_vocab,
         .context = hp->context - sl_first_place(m->desc, hp),
+        .n_ranks = 1,
         .n_out = hp->n_vocab,
         .bos = -1,
     };
@@ -241,6 +242,7 @@ int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_e
     if (m == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory opening a model");
     m->ckpt = ckpt;
+    m->n_ranks = 1;
     if ((rc = sl_registry_match(ckpt, &m->desc, &m->name, err)) != 0 ||
         (rc = sl_hparams_read(ckpt, m->desc, m->name, &m->hp, err)) != 0)
         goto fail;

@@ -27,6 +27,7 @@ struct sl_model_facts { /* what the layers above need to know */
     int32_t bos;              /* -1: none given */
     int32_t eos[8]; /* ids that end a sequence: config.json and generation_config.json, or GGUF */
     int32_t n_eos;
+    int32_t n_ranks; /* among which it is divided */
     enum sl_model_task task;
     int32_t n_out; /* values of a row of a step: logits, an embedding, scores */
     bool whole;    /* a text goes into one step, and leaves nothing that a later one could use */
@@ -45,10 +46,15 @@ SL_MUST_CHECK int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **ou
  * logits at the end make a score, or NULL. */
 SL_MUST_CHECK int sl_model_set_task(struct sl_model *m, const char *runner, const char *convert,
                                     const int32_t *yes_no, struct sl_error *err);
+/* Before loading: this model is one of n_ranks that are opened from one checkpoint and run as one,
+ * each on a backend of its own, each with its rows of the matrices and its heads. Fails where the
+ * model cannot be divided so. */
+SL_MUST_CHECK int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks,
+                                    struct sl_error *err);
 SL_MUST_CHECK int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
                                 void *progress_arg, struct sl_error *err);
-/* What loading would take: bytes of memory allocated for repacked and converted weights, and bytes
- * of the file that stay mapped. */
+/* What loading would take, of all ranks together: bytes of memory allocated for repacked and
+ * converted weights, and bytes of the file that stay mapped. */
 void sl_model_weight_memory(const struct sl_model *m, struct sl_backend *be, uint64_t *allocated,
                             uint64_t *mapped);
 void sl_model_close(struct sl_model *m);
@@ -63,13 +69,15 @@ struct sl_run_config {
     int32_t max_tokens; /* T of the largest step */
     int32_t max_logits; /* n_logits of the largest step */
     struct sl_kv_layout kv;
-    uint8_t *kv_pool[SL_MAX_KV_GROUPS]; /* backend memory: pages of each group of layers */
+    uint8_t *kv_pool[SL_MAX_KV_GROUPS]; /* backend memory: pages of each group of layers; of a rank
+                                           the part of each page that its heads have */
+    struct sl_comm *comm;               /* of all ranks, or NULL; not before a run is created */
     int32_t max_lora_rank;              /* of adapters; 0: none can come */
     float skip_softmax;                 /* factor of skip-softmax (ops/ops.h); 0: none */
     struct sl_skip_counts *skip_counts; /* [2] in the backend's memory, or NULL */
 };
 
-/* Activations; be: where the model is loaded or will be. */
+/* Activations of one rank; be: where the model is loaded or will be. */
 uint64_t sl_run_bytes(const struct sl_model *m, struct sl_backend *be,
                       const struct sl_run_config *cfg);
 SL_MUST_CHECK int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg,
@@ -79,7 +87,7 @@ void sl_run_destroy(struct sl_run *r);
  * next step. No allocation. On a device the work is only enqueued: batch's arrays are the device's,
  * and so are the logits. */
 const float *sl_run_enqueue(struct sl_run *r, const struct sl_batch *batch);
-/* Where every step's logits lie. */
+/* Where every step's logits lie; of several ranks the first one's has them. */
 const float *sl_run_logits(const struct sl_run *r);
 /* Any thread: grows with every part of a layer, so that a long step shows that it moves. */
 uint64_t sl_run_progress(const struct sl_run *r);

@@ -55,7 +55,7 @@ static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_EXPERTS,
     SL_W_LAYER(GATE, "mlp.gate_proj.weight", "ffn_gate.weight", I, H, ROWS), .when = SL_HAS_DENSE},
     SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS), .when = SL_HAS_DENSE},
-    SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, COLS), .when = SL_HAS_DENSE},
+    SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, ROWS), .when = SL_HAS_DENSE},
 };
 /* clang-format on */
 

@@ -38,7 +38,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 16 + SL_MAX_ROPES };
+enum { N_CUTS = 19 + SL_MAX_ROPES };
 
 /* What the layer's experts that wants most of it works in. */
 static uint64_t expert_room(const struct sl_model *m, struct sl_backend *be, int32_t n)
@@ -76,6 +76,8 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              v = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_VALUES),
              att = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_ATT),
              mid = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_I);
+    const uint64_t room = sl_rank_room_bytes(m, cfg->max_tokens, cfg->max_logits);
+    const bool sums = m->n_ranks > 1 && top_experts(m) > 0;
     const struct cut list[] = {
         {offsetof(struct sl_run, x), t * h * f},
         {offsetof(struct sl_run, y), t * h * f},
@@ -91,7 +93,10 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, top), t * top_experts(m) * sizeof(int32_t)},
         {offsetof(struct sl_run, top_weight), t * top_experts(m) * f},
         {offsetof(struct sl_run, expert_room), expert_room(m, be, cfg->max_tokens)},
-        {offsetof(struct sl_run, logits), rows * n_out * f},
+        {offsetof(struct sl_run, expert_sum), sums ? t * h * f : 0},
+        {offsetof(struct sl_run, rank.room[0]), room},
+        {offsetof(struct sl_run, rank.room[1]), room},
+        {offsetof(struct sl_run, logits), m->rank == 0 ? rows * n_out * f : 0},
         {offsetof(struct sl_run, lora), t * 3 * (uint64_t)cfg->max_lora_rank * f},
     };
     _Static_assert(SL_COUNT(list) + SL_MAX_ROPES == N_CUTS, "a cut is missing");
@@ -121,6 +126,7 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
     *out = NULL;
     SL_ASSERT(m->be != NULL);
     SL_ASSERT(cfg->kv.n_groups > 0 && cfg->kv.block_size % SL_KV_TILE == 0);
+    SL_ASSERT(m->n_ranks == 1 || (cfg->comm != NULL && m->be->vt->all_gather != NULL));
     if (cfg->max_tokens < 1 || cfg->max_tokens > SL_MAX_STEP_TOKENS)
         return sl_fail(err, SL_EINVAL, "max-num-batched-tokens is %d, must be 1 to %d",
                        cfg->max_tokens, SL_MAX_STEP_TOKENS);
@@ -132,6 +138,8 @@ int sl_run_create(const struct sl_model *m, const struct sl_run_config *cfg, str
         return sl_fail(err, SL_ENOMEM, "out of memory for a run");
     r->m = m;
     r->cfg = *cfg;
+    sl_kv_layout_part(&r->cfg.kv, m->n_ranks); /* heads divide evenly: sl_model_set_rank */
+    r->rank = (struct sl_rank){.comm = cfg->comm, .idx = m->rank};
     r->mem_bytes = (size_t)sl_run_bytes(m, m->be, cfg);
     r->mem = m->be->vt->alloc(m->be, r->mem_bytes);
     if (r->mem == NULL) {
@@ -380,14 +388,16 @@ static void head(struct sl_run *r, int32_t n)
 {
     const struct sl_model *m = r->m;
     const struct sl_weight *w = &sl_param(m, 0, SL_SLOT_HEAD)->mat;
+    float *part = sl_run_part(r, r->logits);
     m->be->vt->linear(m->be, &(struct sl_op_linear){
                                  .x = r->norm,
                                  .ld_x = w->n_cols,
                                  .w = w,
                                  .n = n,
-                                 .out = r->logits,
+                                 .out = part,
                                  .ld_out = w->n_rows,
                              });
+    sl_run_gather(r, part, w->n_rows, sizeof *part, n, m->rank == 0 ? r->logits : NULL);
 }
 
 uint64_t sl_run_progress(const struct sl_run *r)

@@ -68,7 +68,7 @@
 
 #define SL_WEIGHTS_EMBED_AND_HEAD                                                                 \
     {.slot = SL_SLOT_EMBED, .hf = "model.embed_tokens.weight", .gguf = "token_embd.weight",       \
-     .rows = SL_DIM_V, .cols = SL_DIM_H, .shard = SL_SHARD_ROWS},                                 \
+     .rows = SL_DIM_V, .cols = SL_DIM_H},                                                         \
     {.slot = SL_SLOT_FINAL_NORM, .hf = "model.norm.weight", .gguf = "output_norm.weight",         \
      .rows = SL_DIM_H},                                                                           \
     {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,     \
@@ -83,7 +83,7 @@
     SL_W_LAYER(K, "self_attn.k_proj.weight", "attn_k.weight", K, H, KV_HEADS),                    \
      .flags = SL_W_ROPE_ROWS},                                                                    \
     SL_W_LAYER(V, "self_attn.v_proj.weight", "attn_v.weight", VALUES, H, KV_HEADS)},              \
-    SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, COLS)}
+    SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, ROWS)}
 
 #define SL_WEIGHTS_QKV_BIAS                                                                       \
     SL_W_LAYER(Q_BIAS, "self_attn.q_proj.bias", "attn_q.bias", Q, NONE, HEADS),                   \
@@ -94,7 +94,7 @@
      .when = SL_HAS_QKV_BIAS}
 
 #define SL_WEIGHTS_O_BIAS                                                                         \
-    SL_W_LAYER(O_BIAS, "self_attn.o_proj.bias", "attn_output.bias", H, NONE, NONE),               \
+    SL_W_LAYER(O_BIAS, "self_attn.o_proj.bias", "attn_output.bias", H, NONE, ROWS),               \
      .when = SL_HAS_O_BIAS}
 
 #define SL_WEIGHTS_QK_NORM                                                                        \
@@ -120,7 +120,7 @@
 #define SL_WEIGHTS_FFN_GATED                                                                      \
     SL_W_LAYER(GATE, "mlp.gate_proj.weight", "ffn_gate.weight", I, H, ROWS)},                     \
     SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS)},                           \
-    SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, COLS)}
+    SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, ROWS)}
 
 #define SL_WEIGHTS_EXPERTS                                                                        \
     SL_W_LAYER(ROUTER, "mlp.gate.weight", "ffn_gate_inp.weight", E, H, NONE),                     \
@@ -130,7 +130,7 @@
     SL_W_LAYER(EXPERTS_UP, "mlp.experts.#.up_proj.weight", "ffn_up_exps.weight", I, H,            \
                ROWS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},                                  \
     SL_W_LAYER(EXPERTS_DOWN, "mlp.experts.#.down_proj.weight", "ffn_down_exps.weight", H, I,      \
-               COLS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS}
+               ROWS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS}
 
 /* Encoders: BERT and what has its names. */
 #define SL_HPARAMS_ENCODER                                                                        \

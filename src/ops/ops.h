@@ -28,12 +28,14 @@
 struct sl_scales {
     const float *values; /* [ceil(n_rows / rows), ceil(n_cols / cols)], 2^-100 to 2^100; NULL: 1 */
     int32_t rows, cols;  /* of a block */
+    int32_t first_row;   /* of the blocks' rows that is the matrix' first: a part's of a matrix */
 };
 
 static inline float sl_scale_at(const struct sl_scales *s, int64_t n_cols, int64_t row, int64_t col)
 {
     if (s == NULL || s->values == NULL)
         return 1.0f;
+    row += s->first_row;
     return s->values[row / s->rows * ((n_cols + s->cols - 1) / s->cols) + col / s->cols];
 }
 
@@ -97,6 +99,25 @@ static inline size_t sl_kv_tile_bytes(enum sl_dtype dtype, int32_t head_dim)
     if (dtype == SL_DTYPE_FP8_E4M3)
         return SL_KV_TILE * (dim + 2);
     return SL_KV_TILE * dim * (dtype == SL_DTYPE_F32 ? 4 : 2);
+}
+
+/* A rank is one of several backends that run the same model on the same batches; each computes
+ * some columns of what the others need whole. Ranks whose backends can reach each other's memory
+ * share a struct sl_comm. */
+struct sl_comm; /* the backend's */
+
+struct sl_rank {
+    struct sl_comm *comm;
+    int32_t idx;
+    void *room[2]; /* for its part of what is gathered next, in turns */
+    int32_t turn;
+};
+
+/* Where a rank computes its part: the others may still read the part before. */
+static inline void *sl_rank_room(struct sl_rank *r)
+{
+    r->turn = !r->turn;
+    return r->room[r->turn];
 }
 
 enum sl_act {
@@ -307,8 +328,19 @@ struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * 
     const float *weights;                    /* [T, top_k] */
     const struct sl_stack *gate, *up, *down; /* [I, H] twice, [H, I] */
     enum sl_act act;
-    void *scratch; /* of sl_backend.experts_bytes */
-    float *out;    /* [T, H] */
+    void *scratch;        /* of sl_backend.experts_bytes */
+    float *out;           /* [T, H] */
+    struct sl_rank *rank; /* then matrices are this rank's rows, [I', H] twice and [H', I], and so
+                             is out, [T, H']; NULL: they are whole */
+};
+
+struct sl_op_all_gather { /* out[t] = the parts of row t of all ranks, in their order; every rank of
+                             a comm calls it, as often and for as many rows as the others */
+    const struct sl_rank *rank;
+    const void *part;  /* [n] rows; read by others until the next call returns */
+    size_t part_bytes; /* of a row, maybe other than the others' */
+    int32_t n;
+    void *out; /* [n] rows; NULL: this rank does not want them */
 };
 
 enum sl_op {

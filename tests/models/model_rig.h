@@ -19,6 +19,7 @@
 
 #include <cmocka.h>
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -33,6 +34,9 @@ struct rig {
     uint8_t *pool;
     size_t pool_bytes;
     int32_t n_pages, n_vocab;
+    struct rig *others; /* [n_ranks - 1] the other ranks, stepped by threads of their own */
+    int n_ranks;
+    struct sl_comm *comm;
     const struct sl_lora *lora[RIG_MAX_SEQS]; /* of the pieces of a step; NULL: none */
     float lora_scale[RIG_MAX_SEQS];
 };
@@ -43,6 +47,7 @@ struct rig_options {
     int32_t n_pages;            /* 0: enough for 1,024 tokens */
     bool exact;                 /* block formats as floats */
     int32_t max_lora_rank;
+    int n_ranks; /* 0: 1 */
 };
 
 struct seq { /* tokens and where their pages lie */
@@ -74,13 +79,15 @@ static inline bool rig_has_isa(const char *name)
     return true;
 }
 
-static inline void rig_open(struct rig *g, const char *path, const struct rig_options *o)
+static inline void rig_open_rank(struct rig *g, const char *path, const struct rig_options *o,
+                                 int rank, struct sl_comm *comm)
 {
     struct sl_error err = {0};
     struct sl_cpu_config cpu = {.n_threads = o->n_threads ? o->n_threads : 1, .exact = o->exact};
-    int block = o->block_size ? o->block_size : 16;
+    int block = o->block_size ? o->block_size : 16, n_ranks = o->n_ranks ? o->n_ranks : 1;
     memset(g, 0, sizeof *g);
-    if (sl_ckpt_open(path, &g->ckpt, &err) != 0 || sl_model_open(g->ckpt, &g->model, &err) != 0)
+    if (sl_ckpt_open(path, &g->ckpt, &err) != 0 || sl_model_open(g->ckpt, &g->model, &err) != 0 ||
+        sl_model_set_rank(g->model, rank, n_ranks, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     if (o->isa != NULL && sl_cpu_isa_parse(o->isa, &cpu.isa, &err) != 0)
         fail_msg("%s", err.msg);
@@ -90,7 +97,7 @@ static inline void rig_open(struct rig *g, const char *path, const struct rig_op
                            &g->kv, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     g->n_pages = o->n_pages ? o->n_pages : 1024 / block + 8;
-    g->pool_bytes = (size_t)g->n_pages * sl_kv_block_bytes(&g->kv);
+    g->pool_bytes = (size_t)g->n_pages * sl_kv_block_bytes(&g->kv) / (size_t)n_ranks;
     g->pool = g->be->vt->alloc(g->be, g->pool_bytes);
     assert_non_null(g->pool);
     /* What a page held before must not matter, whatever it is: all ones is a NaN in every format.
@@ -99,15 +106,37 @@ static inline void rig_open(struct rig *g, const char *path, const struct rig_op
     struct sl_run_config rc = {.max_tokens = RIG_MAX_TOKENS,
                                .max_logits = RIG_MAX_TOKENS,
                                .kv = g->kv,
+                               .comm = comm,
                                .max_lora_rank = o->max_lora_rank};
-    sl_kv_pools(&g->kv, g->pool, g->n_pages, rc.kv_pool); /* a page has one number in all groups */
+    struct sl_kv_layout own = g->kv;
+    sl_kv_layout_part(&own, n_ranks);
+    sl_kv_pools(&own, g->pool, g->n_pages, rc.kv_pool); /* a page has one number in all groups */
     if (sl_run_create(g->model, &rc, &g->run, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
     g->n_vocab = sl_model_facts(g->model)->n_vocab;
 }
 
+static inline void rig_open(struct rig *g, const char *path, const struct rig_options *o)
+{
+    struct sl_error err = {0};
+    struct sl_comm *comm = NULL;
+    const int n = o->n_ranks ? o->n_ranks : 1;
+    if (n > 1 && sl_cpu_comm_create(n, &comm, &err) != 0)
+        fail_msg("%s", err.msg);
+    rig_open_rank(g, path, o, 0, comm);
+    g->n_ranks = n;
+    g->comm = comm;
+    g->others = n > 1 ? sl_calloc((size_t)n - 1, sizeof *g->others) : NULL;
+    for (int i = 1; i < n; i++)
+        rig_open_rank(&g->others[i - 1], path, o, i, comm);
+}
+
 static inline void rig_close(struct rig *g)
 {
+    for (int i = 1; i < g->n_ranks; i++)
+        rig_close(&g->others[i - 1]);
+    sl_free(g->others);
+    sl_cpu_comm_destroy(g->comm);
     sl_run_destroy(g->run);
     g->be->vt->free(g->be, g->pool, g->pool_bytes);
     sl_model_close(g->model);
@@ -143,6 +172,32 @@ static inline void rig_lora_put(struct rig_lora *l, const struct rig *g, int32_t
     for (; n > 0; first += SL_LORA_SEG, n -= SL_LORA_SEG)
         l->segs[l->rows.n_segs++] =
             (struct sl_lora_seg){.first = first, .n = SL_MIN(n, SL_LORA_SEG), .adapter = i};
+}
+
+struct rig_job {
+    struct sl_run *run;
+    const struct sl_batch *batch;
+};
+
+static inline void *rig_rank_main(void *arg)
+{
+    const struct rig_job *j = arg;
+    sl_run_enqueue(j->run, j->batch);
+    return NULL;
+}
+
+static inline const float *rig_enqueue(struct rig *g, const struct sl_batch *b)
+{
+    pthread_t threads[SL_MAX_RANKS];
+    struct rig_job jobs[SL_MAX_RANKS];
+    for (int i = 1; i < g->n_ranks; i++) {
+        jobs[i] = (struct rig_job){g->others[i - 1].run, b};
+        assert_int_equal(pthread_create(&threads[i], NULL, rig_rank_main, &jobs[i]), 0);
+    }
+    const float *logits = sl_run_enqueue(g->run, b);
+    for (int i = 1; i < g->n_ranks; i++)
+        pthread_join(threads[i], NULL);
+    return logits;
 }
 
 /* Runs one step; logits of wanted tokens go to their place in the sequence's array. */
@@ -181,7 +236,7 @@ static inline void rig_step(struct rig *g, const struct piece *pieces, int32_t n
     }
     b.lora = lora[0].rows.n_segs > 0 ? &lora[0].rows : NULL;
     b.logit_lora = b.lora != NULL ? &lora[1].rows : NULL;
-    logits = sl_run_enqueue(g->run, &b);
+    logits = rig_enqueue(g, &b);
     for (int32_t i = 0; i < n_pieces; i++) {
         const struct piece *p = &pieces[i];
         size_t n = (size_t)p->n * (size_t)g->n_vocab;

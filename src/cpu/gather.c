@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT
+ * Ranks in one process: each reads the others' parts where they lie.
+ *
+ * A gather has one barrier: before it a rank says where its part is, behind it the rank copies all
+ * parts. There is none behind the copy, since a rank leaves its part alone until the next gather
+ * returns: by then all ranks came to that one, and so were done with this one. For the same reason
+ * there are two sets of places to say it.
+ */
+#include "base/check.h"
+#include "base/meet.h"
+#include "base/sys.h"
+#include "cpu/backend.h"
+#include "cpu/cpu.h"
+
+#include <string.h>
+
+struct part {
+    const uint8_t *rows;
+    size_t bytes; /* of a row */
+};
+
+struct sl_comm {
+    struct sl_meet meet;
+    int n_ranks;
+    struct {
+        _Alignas(64) struct part part[2];
+        uint32_t n_gathers;
+    } ranks[SL_MAX_RANKS];
+};
+
+int sl_cpu_comm_create(int n_ranks, struct sl_comm **out, struct sl_error *err)
+{
+    SL_ASSERT(n_ranks >= 1 && n_ranks <= SL_MAX_RANKS);
+    struct sl_comm *c = *out = sl_aligned_alloc(sizeof *c);
+    if (c == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for %d ranks", n_ranks);
+    memset(c, 0, sizeof *c);
+    c->n_ranks = n_ranks;
+    sl_meet_init(&c->meet, n_ranks);
+    return 0;
+}
+
+void sl_cpu_comm_destroy(struct sl_comm *c)
+{
+    if (c != NULL)
+        sl_aligned_free(c, sizeof *c);
+}
+
+struct job {
+    struct part parts[SL_MAX_RANKS];
+    int n_parts;
+    uint8_t *out;
+    size_t row_bytes;
+};
+
+static void copy_row(void *arg, uint32_t row, int thread_idx)
+{
+    const struct job *j = arg;
+    uint8_t *at = j->out + row * j->row_bytes;
+    (void)thread_idx;
+    for (int i = 0; i < j->n_parts; i++) {
+        memcpy(at, j->parts[i].rows + row * j->parts[i].bytes, j->parts[i].bytes);
+        at += j->parts[i].bytes;
+    }
+}
+
+void sl_cpu_all_gather(struct sl_backend *be, const struct sl_op_all_gather *a)
+{
+    struct sl_comm *c = a->rank->comm;
+    struct job j = {.n_parts = c->n_ranks, .out = a->out};
+    SL_ASSERT(a->rank->idx >= 0 && a->rank->idx < c->n_ranks);
+    const uint32_t set = c->ranks[a->rank->idx].n_gathers++ % 2;
+    c->ranks[a->rank->idx].part[set] = (struct part){a->part, a->part_bytes};
+    sl_meet_wait(&c->meet);
+    if (a->out == NULL)
+        return;
+    for (int i = 0; i < c->n_ranks; i++) {
+        j.parts[i] = c->ranks[i].part[set];
+        j.row_bytes += j.parts[i].bytes;
+    }
+    sl_cpu_run(sl_cpu(be), copy_row, &j, a->n, (int64_t)j.row_bytes * a->n / 4);
+}

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: MIT
+ * Tensor parallelism: a model divided among ranks by the rows of its matrices.
+ *
+ * A row of a matrix gives one column of what it makes, and one rank computes it whole, so that
+ * every value has the bits it has on one device. What a product needs whole is gathered before it:
+ * the heads of attention, what goes into the residual stream, the middle of an MLP, the logits.
+ * Columns are never divided: that would add partial sums of ranks, in another order. Norms, the
+ * embedding and routers are on every rank, and so is the residual stream.
+ */
+#include "base/check.h"
+#include "models/internal.h"
+#include "quant/int4_repack.h"
+
+/* Rows are cut at multiples of this, which no packed layout divides. */
+#define CUT_ROWS 16
+
+static int64_t first_row(enum sl_shard shard, int64_t n_rows, int32_t rank, int32_t n_ranks)
+{
+    const int64_t row = n_rows * rank / n_ranks; /* of heads: whole ones, as they divide evenly */
+    return shard == SL_SHARD_ROWS && rank < n_ranks ? row / CUT_ROWS * CUT_ROWS : row;
+}
+
+struct sl_rows sl_rank_rows(const struct sl_model *m, enum sl_shard shard, int64_t n_rows,
+                            int32_t rank)
+{
+    if (shard == SL_SHARD_NONE)
+        return (struct sl_rows){0, n_rows};
+    const int64_t first = first_row(shard, n_rows, rank, m->n_ranks);
+    return (struct sl_rows){first, first_row(shard, n_rows, rank + 1, m->n_ranks) - first};
+}
+
+struct sl_ckpt_tensor sl_rank_part(const struct sl_ckpt_tensor *t, struct sl_rows rows)
+{
+    struct sl_ckpt_tensor part = *t;
+    const uint64_t row_bytes = t->n_bytes / (uint64_t)t->dims[0]; /* rows are whole blocks */
+    SL_ASSERT(rows.first >= 0 && rows.n > 0 && rows.first + rows.n <= t->dims[0]);
+    part.dims[0] = rows.n;
+    part.n_bytes = (uint64_t)rows.n * row_bytes;
+    if (t->data != NULL)
+        part.data = t->data + (size_t)rows.first * (size_t)row_bytes;
+    return part;
+}
+
+/* ---------------------------------------------------------------- what cannot be divided */
+
+static int check_layer(const struct sl_model *m, int32_t layer, struct sl_error *err)
+{
+    const struct sl_layer_desc *l = &m->layers[layer];
+    if (l->n_heads % m->n_ranks != 0 || l->n_kv_heads % m->n_ranks != 0)
+        return sl_fail(err, SL_EINVAL,
+                       "tensor_parallel_size: %d does not divide the %d heads and %d key heads of "
+                       "layer %d",
+                       m->n_ranks, l->n_heads, l->n_kv_heads, layer);
+    if (l->qk_norm == SL_QK_NORM_ROWS)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor_parallel_size: q and k of %s are normed over all heads, which ranks "
+                       "cannot do yet",
+                       m->name->id);
+    return 0;
+}
+
+/* What a step gathers. */
+static bool must_divide(enum sl_slot slot)
+{
+    static const enum sl_slot slots[] = {
+        SL_SLOT_Q,    SL_SLOT_K,          SL_SLOT_V,           SL_SLOT_O,
+        SL_SLOT_GATE, SL_SLOT_UP,         SL_SLOT_DOWN,        SL_SLOT_EXPERTS_GATE,
+        SL_SLOT_HEAD, SL_SLOT_EXPERTS_UP, SL_SLOT_EXPERTS_DOWN};
+    for (size_t i = 0; i < SL_COUNT(slots); i++)
+        if (slots[i] == slot)
+            return true;
+    return false;
+}
+
+static int check_param(const struct sl_model *m, const struct sl_param *p, struct sl_error *err)
+{
+    if (p->src == NULL)
+        return 0;
+    SL_ASSERT(!sl_slot_is_rows(p->desc->slot) || p->desc->shard == SL_SHARD_NONE);
+    if (must_divide(p->desc->slot) && p->desc->shard == SL_SHARD_NONE)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor_parallel_size: models of %s cannot be divided among ranks",
+                       m->name->id);
+    for (int32_t i = 0; i < m->n_ranks; i++) {
+        const struct sl_rows rows = sl_rank_rows(m, p->desc->shard, p->n_rows, i);
+        if (rows.n == 0 || (p->int4 != NULL && rows.first % SL_INT4_WORD != 0))
+            return sl_fail(err, SL_EUNSUPPORTED,
+                           "tensor_parallel_size: the %lld rows of tensor \"%s\" cannot be divided "
+                           "among %d ranks",
+                           (long long)p->n_rows, p->src->name, m->n_ranks);
+    }
+    return 0;
+}
+
+int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks, struct sl_error *err)
+{
+    int rc = 0;
+    SL_ASSERT(m->be == NULL && rank >= 0 && rank < n_ranks && n_ranks <= SL_MAX_RANKS);
+    m->rank = rank;
+    m->n_ranks = m->facts.n_ranks = n_ranks;
+    if (n_ranks == 1)
+        return 0;
+    if (m->facts.task != SL_TASK_GENERATE)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor_parallel_size: models of embeddings and scores cannot be divided "
+                       "among ranks yet");
+    if (m->hp.n_vocab < CUT_ROWS * n_ranks)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor_parallel_size: a vocabulary of %d cannot be divided among %d ranks",
+                       m->hp.n_vocab, n_ranks);
+    for (int32_t l = 0; l < m->hp.n_layers && rc == 0; l++)
+        rc = check_layer(m, l, err);
+    for (size_t i = 0; i < m->n_params && rc == 0; i++)
+        rc = check_param(m, &m->params[i], err);
+    return rc;
+}
+
+/* ---------------------------------------------------------------- in a step */
+
+/* Columns of its part, of what is `width` wide. */
+static size_t most_columns(const struct sl_model *m, int64_t width)
+{
+    return (size_t)(width / m->n_ranks + CUT_ROWS);
+}
+
+size_t sl_rank_room_bytes(const struct sl_model *m, int32_t max_tokens, int32_t max_logits)
+{
+    int64_t width = m->hp.hidden;
+    if (m->n_ranks == 1)
+        return 0;
+    for (int i = 0; i < 2; i++) {
+        const int64_t n = sl_layers_max(&m->hp, m->layers, i == 0 ? SL_DIM_I : SL_DIM_ATT);
+        width = SL_MAX(width, n);
+    }
+    const size_t of_layer = (size_t)max_tokens * most_columns(m, width);
+    const size_t of_logits = (size_t)max_logits * most_columns(m, m->hp.n_vocab);
+    return SL_MAX(of_layer, of_logits) * sizeof(float);
+}
+
+void *sl_run_part(struct sl_run *r, void *whole)
+{
+    return r->m->n_ranks > 1 ? sl_rank_room(&r->rank) : whole;
+}
+
+void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t elem_bytes, int32_t n,
+                   void *whole)
+{
+    if (r->m->n_ranks == 1)
+        return; /* sl_run_part said to put it there */
+    r->m->be->vt->all_gather(r->m->be,
+                             &(struct sl_op_all_gather){.rank = &r->rank,
+                                                        .part = part,
+                                                        .part_bytes = (size_t)n_cols * elem_bytes,
+                                                        .n = n,
+                                                        .out = whole});
+}

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT
+ * Tensor parallelism: a model divided among ranks gives the bits of the model on one, for every way
+ * of keeping weights, in chunks, decoding and mixed batches. What cannot be divided is refused by
+ * name.
+ */
+#include "models/internal.h"
+#include "models/model_rig.h"
+#include "models/synth.h"
+
+#include <sys/stat.h>
+
+#define OUT "build/testdata/models"
+
+enum { N = 150 }; /* tokens */
+
+struct variant {
+    const char *name; /* of the family's member */
+    enum sl_dtype dtype;
+    enum sl_synth_scales scales; /* of FP8 */
+    enum sl_int4_kind int4;
+    bool wide; /* rows of 256, for formats of larger blocks */
+    bool tied; /* the embedding is the head too */
+};
+
+/* The tiny shape has 160 columns in the middle of its MLP: four ranks have 32 or 48 of them. */
+static const struct variant variants[] = {
+    {.name = "llama", .dtype = SL_DTYPE_BF16},
+    {.name = "llama", .dtype = SL_DTYPE_BF16, .tied = true},
+    {.name = "llama", .dtype = SL_DTYPE_Q8_0},
+    {.name = "llama", .dtype = SL_DTYPE_Q4_K, .wide = true},
+    {.name = "llama", .dtype = SL_DTYPE_FP8_E4M3, .wide = true, .scales = SL_SYNTH_BLOCK},
+    {.name = "llama", .dtype = SL_DTYPE_FP8_E4M3, .wide = true, .scales = SL_SYNTH_CHANNEL},
+    {.name = "llama", .dtype = SL_DTYPE_INT4_G128, .wide = true, .int4 = SL_INT4_AWQ_GEMM},
+    {.name = "llama", .dtype = SL_DTYPE_INT4_G128, .wide = true, .int4 = SL_INT4_PACKED},
+    {.name = "qwen2", .dtype = SL_DTYPE_F32}, /* biases of q, k and v */
+    {.name = "qwen3", .dtype = SL_DTYPE_F16}, /* norms of heads */
+    {.name = "qwen3moe", .dtype = SL_DTYPE_BF16},
+    {.name = "qwen3moe", .dtype = SL_DTYPE_Q8_0},
+};
+
+static void write_variant(const struct variant *v, char *path, size_t n_path)
+{
+    struct sl_error err = {0};
+    struct sl_synth s = {.name = v->name, .dtype = v->dtype, .scales = v->scales, .seed = 5};
+    const bool gguf = sl_dtype_info(v->dtype)->gguf_id >= 0;
+    if (sl_synth_shape(v->name, "tiny", &s.hp, &err) != 0)
+        fail_msg("%s", err.msg);
+    s.format = gguf ? SL_CKPT_GGUF : SL_CKPT_HF;
+    s.hp.n_heads = 8; /* heads and key heads for four ranks */
+    s.hp.n_kv_heads = 4;
+    if (v->wide) {
+        s.hp.hidden = 256;
+        s.hp.intermediate = 512;
+        s.hp.head_dim = 32;
+    }
+    if (v->tied)
+        s.hp.has &= ~(unsigned)SL_HAS_HEAD;
+    if (v->int4 != SL_INT4_NONE) {
+        s.int4 = v->int4;
+        s.int4_group = 128;
+    }
+    snprintf(path, n_path, OUT "/ranks_%s_%s_%d%d%d%s", v->name, sl_dtype_info(v->dtype)->name,
+             (int)v->scales, (int)v->int4, v->tied, gguf ? ".gguf" : "");
+    mkdir("build", 0777);
+    mkdir("build/testdata", 0777);
+    mkdir(OUT, 0777);
+    if (sl_synth_write(&s, path, &err) != 0)
+        fail_msg("%s: %s", path, err.msg);
+}
+
+/* A sequence in a chunk, single tokens and chunks again, then a batch of it and a shorter one. */
+static void run_all(struct rig *g, float *logits)
+{
+    int32_t tokens[N], pages[2][N];
+    const size_t one = (size_t)N * (size_t)g->n_vocab;
+    rig_tokens(tokens, N, g->n_vocab, 11);
+    rig_pages(pages[0], N / 16 + 1, 0, true);
+    rig_pages(pages[1], N / 16 + 1, N / 16 + 1, true);
+    struct seq a = {tokens, N, pages[0], logits}, b = {tokens, 40, pages[1], logits + one};
+    static const int32_t ends[] = {60, 61, 62, 63, 64, 110};
+    for (size_t i = 0, from = 0; i < SL_COUNT(ends); from = (size_t)ends[i++]) {
+        struct piece p = {&a, (int32_t)from, ends[i] - (int32_t)from, i != 2};
+        rig_step(g, &p, 1);
+    }
+    struct piece both[] = {{&a, 110, N - 110, true}, {&b, 0, 40, true}};
+    rig_step(g, both, 2);
+}
+
+/* floats, zero where nothing was asked for; sl_free it. */
+static float *logits_of(const char *path, int n_ranks, int n_threads, size_t *n_bytes)
+{
+    struct rig g;
+    rig_open(&g, path, &(struct rig_options){.n_ranks = n_ranks, .n_threads = n_threads});
+    *n_bytes = (size_t)2 * N * (size_t)g.n_vocab * sizeof(float);
+    float *logits = sl_calloc(1, *n_bytes);
+    assert_non_null(logits);
+    run_all(&g, logits);
+    rig_close(&g);
+    return logits;
+}
+
+static void test_bits(void **state)
+{
+    (void)state;
+    for (size_t v = 0; v < SL_COUNT(variants); v++) {
+        char path[200];
+        size_t n_bytes;
+        write_variant(&variants[v], path, sizeof path);
+        float *want = logits_of(path, 1, 1, &n_bytes);
+        for (int n_ranks = 2; n_ranks <= 4; n_ranks *= 2) {
+            float *have = logits_of(path, n_ranks, n_ranks == 2 ? 2 : 1, &n_bytes);
+            for (size_t i = 0; i < n_bytes / sizeof *have; i++)
+                if (memcmp(&have[i], &want[i], sizeof *have) != 0)
+                    fail_msg("%s, %d ranks: logit %zu is %.9g instead of %.9g", path, n_ranks, i,
+                             (double)have[i], (double)want[i]);
+            sl_free(have);
+        }
+        sl_free(want);
+    }
+}
+
+/* ---------------------------------------------------------------- refused */
+
+static void refuse(const char *name, void (*change)(struct sl_hparams *hp), int32_t n_ranks,
+                   const char *want)
+{
+    struct sl_error err = {0};
+    struct sl_synth s = {.name = name, .dtype = SL_DTYPE_F32, .format = SL_CKPT_HF, .seed = 5};
+    struct sl_ckpt *ckpt;
+    struct sl_model *m;
+    const char *path = OUT "/ranks_refused";
+    assert_int_equal(sl_synth_shape(name, "tiny", &s.hp, &err), 0);
+    if (change != NULL)
+        change(&s.hp);
+    if (sl_synth_write(&s, path, &err) != 0 || sl_ckpt_open(path, &ckpt, &err) != 0 ||
+        sl_model_open(ckpt, &m, &err) != 0)
+        fail_msg("%s: %s", name, err.msg);
+    if (sl_model_set_rank(m, 0, n_ranks, &err) == 0 || strstr(err.msg, want) == NULL)
+        fail_msg("%s among %d: \"%s\" does not say \"%s\"", name, n_ranks, err.msg, want);
+    sl_model_close(m);
+    sl_ckpt_close(ckpt);
+}
+
+static void narrow(struct sl_hparams *hp)
+{
+    hp->n_heads = hp->n_kv_heads = 8;
+    hp->intermediate = 32;
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refuse("llama", NULL, 4, "4 does not divide the 4 heads and 2 key heads of layer 0");
+    refuse("llama", NULL, 3, "3 does not divide");
+    refuse("llama", narrow, 4, "the 32 rows of tensor \"model.layers.0.mlp.gate_proj.weight\"");
+    refuse("olmo2", NULL, 2, "normed over all heads");
+    refuse("bert", NULL, 2, "embeddings and scores");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
