@@ -122,6 +122,8 @@ struct sl_engine_config { /* zero-initialise; 0/NULL = default */
                                        RAM or what the GPU has left */
     float gpu_memory_utilization;   /* share of a GPU's memory to use; default 0.9 */
     int32_t n_threads;              /* compute threads; default: cores of this process */
+    int32_t tensor_parallel_size;   /* ranks among which the model is divided, on a CPU; each has
+                                       its share of the threads; default 1 */
     int32_t max_model_len;          /* tokens; default: the model's context */
     int32_t max_num_seqs;           /* sequences in one step */
     int32_t max_num_batched_tokens; /* token budget of one step = chunk size of prefill */

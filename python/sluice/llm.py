@@ -32,7 +32,7 @@ Params = Union[SamplingParams, Sequence[SamplingParams], None]
 Lora = Union[str, LoRARequest, None]
 Self = TypeVar("Self", bound="LLM")
 GENERATE_TOKENS = 16  # of generate() without SamplingParams, as vLLM
-_VLLM_ONLY = {"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "dtype": "auto", "quantization": None,
+_VLLM_ONLY = {"pipeline_parallel_size": 1, "dtype": "auto", "quantization": None,
               "trust_remote_code": None, "enforce_eager": None, "disable_log_stats": None, "swap_space": None}
 
 
@@ -172,7 +172,7 @@ class LLM:
                  enable_prefix_caching: bool = True, enable_lora: bool = False, max_loras: int = 8,
                  max_lora_rank: int = 16, max_cpu_loras: Optional[int] = None, runner: str = "auto",
                  convert: str = "auto", chat_template: Optional[str] = None, threads: Optional[int] = None,
-                 speculative_config: Optional[Mapping[str, Any]] = None,
+                 tensor_parallel_size: int = 1, speculative_config: Optional[Mapping[str, Any]] = None,
                  seed: Optional[int] = None, progress: Union[bool, Progress, None] = None, **vllm: Any) -> None:
         for name, value in vllm.items():
             if name not in _VLLM_ONLY:
@@ -196,7 +196,8 @@ class LLM:
             for name, value in (("max_model_len", max_model_len), ("max_num_seqs", max_num_seqs),
                                 ("max_num_batched_tokens", max_num_batched_tokens), ("block_size", block_size),
                                 ("max_loras", max_loras), ("max_lora_rank", max_lora_rank),
-                                ("max_cpu_loras", max_cpu_loras), ("n_threads", threads)):
+                                ("max_cpu_loras", max_cpu_loras), ("n_threads", threads),
+                                ("tensor_parallel_size", tensor_parallel_size)):
                 setattr(config, name, check_number(name, value or 0, True))
             config.progress = on_load
             self._engine = Engine(config)

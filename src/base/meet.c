@@ -16,7 +16,8 @@
 void sl_meet_init(struct sl_meet *m, int n)
 {
     SL_ASSERT(n >= 1);
-    *m = (struct sl_meet){.n = (uint32_t)n, .spin_ticks = n <= sl_cpu_count() ? SPIN_TICKS : 0};
+    *m = (struct sl_meet){.spin_ticks = n <= sl_cpu_count() ? SPIN_TICKS : 0};
+    atomic_init(&m->n, (uint32_t)n);
 }
 
 static bool spin(const struct sl_meet *m, uint32_t round)
@@ -35,7 +36,7 @@ static bool spin(const struct sl_meet *m, uint32_t round)
 void sl_meet_wait(struct sl_meet *m)
 {
     const uint32_t round = atomic_load(&m->round);
-    if (atomic_fetch_add(&m->n_here, 1) + 1 == m->n) {
+    if (atomic_fetch_add(&m->n_here, 1) + 1 == atomic_load(&m->n)) {
         atomic_store(&m->n_here, 0); /* nobody of the next round is here before the round changes */
         atomic_store(&m->round, round + 1);
         if (atomic_load(&m->n_sleeping) != 0)

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 struct sl_meet {
-    uint32_t n;          /* threads */
+    _Atomic uint32_t n;  /* threads; fewer may be expected while some wait */
     uint64_t spin_ticks; /* 0: sleep at once */
     _Alignas(64) _Atomic uint32_t n_here;
     _Alignas(64) _Atomic uint32_t round; /* what sleepers sleep on */

@@ -280,6 +280,8 @@ const struct sl_flag sl_flags_engine[] = {
     {SL_FLAG_HEADING, 0, NULL, NULL, 0, 0, 0, NULL, "Engine"},
     {SL_FLAG_INT, 't', "threads", NULL, ENGINE(n_threads), 1, SL_MAX_THREADS, "N",
      "compute threads (default: all cores)"},
+    {SL_FLAG_INT, 0, "tensor-parallel-size", "tp-size", ENGINE(tensor_parallel_size), 1,
+     SL_MAX_RANKS, "N", "divide the model among N ranks of threads (CPU; default: 1)"},
     {SL_FLAG_INT, 0, "max-model-len", "context-length", ENGINE(max_model_len), 1, SL_MAX_CONTEXT,
      "N", "longest sequence in tokens (default: the model's)"},
     {SL_FLAG_INT, 0, "max-num-seqs", "max-running-requests", ENGINE(max_num_seqs), 1, SL_MAX_SEQS,

@@ -48,6 +48,12 @@ static void plan_text(const struct sl_memory_plan *p, struct sl_buf *b)
         group_text(p, g, b);
     sl_buf_printf(b, "  %-24s %10.1f MB: %d tokens a step, %d sequences\n", "activations",
                   (double)p->activation_bytes / 1e6, p->max_num_batched_tokens, p->max_num_seqs);
+    if (p->n_ranks > 1) /* about: the embedding, norms and routers are on all */
+        sl_buf_printf(
+            b, "  %-24s %10.1f MB: weights, pages and activations on each of %d\n", "a rank",
+            (double)(p->packed_bytes + p->mapped_bytes + p->kv_bytes + p->activation_bytes) /
+                p->n_ranks / 1e6,
+            p->n_ranks);
     if (p->on_device)
         sl_buf_printf(b, "  %-24s %10.1f MB\n", "steps and sampling",
                       (double)p->runner_bytes / 1e6);
@@ -64,7 +70,8 @@ static void plan_json(const struct sl_memory_plan *p, uint64_t weight_bytes, str
                   (unsigned long long)p->packed_bytes, (unsigned long long)p->mapped_bytes);
     sl_buf_printf(b, ", \"kv_bytes\": %llu, \"activation_bytes\": %llu",
                   (unsigned long long)p->kv_bytes, (unsigned long long)p->activation_bytes);
-    sl_buf_printf(b, ", \"runner_bytes\": %llu", (unsigned long long)p->runner_bytes);
+    sl_buf_printf(b, ", \"runner_bytes\": %llu, \"n_ranks\": %d",
+                  (unsigned long long)p->runner_bytes, p->n_ranks);
     sl_buf_printf(b, ", \"ram_bytes\": %llu, \"n_pages\": %d, \"block_size\": %d",
                   (unsigned long long)p->ram_bytes, p->n_pages, p->block_size);
     groups_json(p, b);

@@ -15,6 +15,7 @@
 #include "engine/host_runner.h"
 #include "engine/load_text.h"
 #include "engine/memory_plan.h"
+#include "engine/ranks.h"
 #include "engine/shared.h"
 #include "ops/device.h"
 
@@ -37,6 +38,7 @@ struct loaded {
     struct sl_share *share; /* of the memory of pages; NULL: they are its own */
     uint64_t taken_bytes;   /* told to those that share the machine's memory */
     struct sl_run *run;
+    struct sl_ranks *ranks; /* the others, where the model is divided; the above are rank 0's */
     struct sl_device_runner *device_runner; /* NULL: the backend computes in the call, */
     struct sl_host_runner *host_runner;     /* and this is the runner */
     struct sl_null_runner null_runner;      /* in place of all of that */
@@ -46,6 +48,12 @@ struct loaded {
     struct sl_engine_config cfg; /* to load again with; its strings are ours */
 };
 
+/* Of the pages of a group, of one rank. */
+static uint64_t group_bytes(const struct loaded *l, int32_t g)
+{
+    return sl_memory_plan_group_bytes(&l->plan, g) / (uint64_t)l->plan.n_ranks;
+}
+
 /* What a model needs to run: pages and activations, and with weights those and the device. */
 static void unload(struct loaded *l, bool weights)
 {
@@ -53,13 +61,13 @@ static void unload(struct loaded *l, bool weights)
     l->device_runner = NULL;
     sl_host_runner_destroy(l->host_runner);
     l->host_runner = NULL;
+    sl_ranks_stop(l->ranks);
     if (l->run != NULL)
         sl_run_destroy(l->run);
     l->run = NULL;
     for (int32_t g = 0; g < SL_MAX_KV_GROUPS; g++) {
         if (l->kv_pool[g] != NULL)
-            l->backend->vt->free(l->backend, l->kv_pool[g],
-                                 sl_memory_plan_group_bytes(&l->plan, g));
+            l->backend->vt->free(l->backend, l->kv_pool[g], group_bytes(l, g));
         l->kv_pool[g] = NULL;
     }
     if (l->skip_counts != NULL)
@@ -70,6 +78,8 @@ static void unload(struct loaded *l, bool weights)
     if (l->taken_bytes > 0)
         sl_shared_sub_taken(l->cfg.shared, l->taken_bytes);
     l->taken_bytes = 0;
+    sl_ranks_destroy(l->ranks);
+    l->ranks = NULL;
     if (l->model != NULL)
         sl_model_close(l->model);
     l->model = NULL;
@@ -129,8 +139,8 @@ static int load_text_parts(struct loaded *l, const struct sl_engine_config *cfg,
     return rc;
 }
 
-static int load_cpu(const struct sl_engine_config *cfg, struct sl_backend **out,
-                    struct sl_error *err)
+static int load_cpu(const struct sl_model_facts *f, const struct sl_engine_config *cfg,
+                    struct sl_backend **out, struct sl_error *err)
 {
     enum sl_cpu_isa isa;
     if (cfg->n_threads < 0 || cfg->n_threads > SL_MAX_THREADS)
@@ -144,6 +154,13 @@ static int load_cpu(const struct sl_engine_config *cfg, struct sl_backend **out,
         return rc;
     struct sl_cpu_config cpu = {
         .n_threads = cfg->n_threads, .isa = isa, .exact = cfg->exact_weights, .numa = numa};
+    if (f->n_ranks > 1) { /* each has its share of the threads */
+        const int n_threads =
+            cfg->n_threads != 0 ? cfg->n_threads : SL_MIN(sl_cpu_count(), SL_MAX_THREADS);
+        cpu.n_threads = SL_MAX(n_threads / f->n_ranks, 1);
+        cpu.rank = f->rank;
+        cpu.n_ranks = f->n_ranks;
+    }
     if (cfg->shared != NULL)
         rc = sl_shared_threads(cfg->shared, &cpu, &cpu.threads, err);
     return rc != 0 ? rc : sl_cpu_create(&cpu, out, err);
@@ -172,7 +189,8 @@ int sl_load_backend(const struct sl_model *model, const struct sl_engine_config 
     const char *device = cfg->device != NULL ? cfg->device : "auto";
     const char *act = cfg->activation_dtype != NULL ? cfg->activation_dtype : "auto";
     const bool act_fp8 = strcmp(act, "fp8") == 0;
-    const bool pools = sl_model_facts(model)->task != SL_TASK_GENERATE;
+    const struct sl_model_facts *f = sl_model_facts(model);
+    const bool pools = f->task != SL_TASK_GENERATE;
     bool only_cpu = cfg->cpu_isa != NULL || cfg->exact_weights || pools;
     if (strcmp(device, "auto") == 0) /* what only the CPU has asks for the CPU */
         device = !only_cpu && sl_cuda_find() >= 0 ? "cuda" : "cpu";
@@ -180,10 +198,14 @@ int sl_load_backend(const struct sl_model *model, const struct sl_engine_config 
         return sl_fail(err, SL_EINVAL, "activation-dtype: '%.20s' is not one of: auto, bf16, fp8",
                        act);
     if (strcmp(device, "cpu") == 0)
-        return load_cpu(cfg, out, err);
+        return load_cpu(f, cfg, out, err);
     if (strncmp(device, "cuda", 4) == 0 && pools)
         return sl_fail(err, SL_EUNSUPPORTED,
                        "device: embeddings and scores have no kernels for a GPU yet: choose cpu");
+    if (strncmp(device, "cuda", 4) == 0 && f->n_ranks > 1)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor_parallel_size: several GPUs are not supported yet; on the CPU "
+                       "(device cpu) ranks are");
     if (strncmp(device, "cuda", 4) == 0)
         return load_cuda(device, !act_fp8, out, err);
     return sl_fail(err, SL_EUNSUPPORTED, "device: '%.20s' is not one of: auto, cpu, cuda, cuda:N",
@@ -221,14 +243,18 @@ int sl_load_task(struct sl_model *model, const struct sl_ckpt *ckpt,
     int rc = yes_no_names(ckpt, cfg, names, sizeof names, err);
     if (rc != 0)
         return rc;
-    if (names[0] == '\0')
-        return sl_model_set_task(model, cfg->runner, cfg->convert, NULL, err);
+    if (names[0] == '\0') {
+        rc = sl_model_set_task(model, cfg->runner, cfg->convert, NULL, err);
+        return rc != 0 ? rc : sl_ranks_divide(model, cfg, err);
+    }
     rc = sl_load_tokenizer(ckpt, &tok, err);
     if (rc != 0)
         return rc;
     rc = sl_load_two_tokens(tok, names, ids, err);
     sl_tokenizer_destroy(tok);
-    return rc != 0 ? rc : sl_model_set_task(model, cfg->runner, cfg->convert, ids, err);
+    if (rc == 0)
+        rc = sl_model_set_task(model, cfg->runner, cfg->convert, ids, err);
+    return rc != 0 ? rc : sl_ranks_divide(model, cfg, err);
 }
 
 /* Refused before loading: what no kernel of the device can do. */
@@ -296,6 +322,8 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
                "(--kv-cache-memory-bytes raises it)",
                sl_model_facts(l->model)->context, l->plan.max_model_len,
                (double)l->plan.kv_bytes / 1e9);
+    if (sl_model_facts(l->model)->n_ranks > 1)
+        return sl_ranks_load(l->ckpt, cfg, l->model, l->backend, &l->ranks, err);
     return sl_model_load(l->model, l->backend, cfg->progress, cfg->progress_arg, err);
 }
 
@@ -363,6 +391,8 @@ static int load_host_runner(struct loaded *l, struct sl_error *err)
         m.run_items = items_in_turn;
         m.progress = progress_in_turn;
     }
+    if (l->ranks != NULL)
+        sl_ranks_use(l->ranks, &m);
     return sl_host_runner_create(&m, sl_memory_plan_max_logits(&l->plan), &l->host_runner, err);
 }
 
@@ -381,7 +411,7 @@ static int load_device_runner(struct loaded *l, struct sl_error *err)
 static int load_run(struct loaded *l, struct sl_error *err)
 {
     for (int32_t g = 0; g < l->plan.kv.n_groups; g++) {
-        l->kv_pool[g] = l->backend->vt->alloc(l->backend, sl_memory_plan_group_bytes(&l->plan, g));
+        l->kv_pool[g] = l->backend->vt->alloc(l->backend, group_bytes(l, g));
         if (l->kv_pool[g] == NULL)
             return sl_fail(err, SL_ENOMEM, "no memory for %.2f GB of KV pages",
                            (double)l->plan.kv_bytes / 1e9);
@@ -389,6 +419,7 @@ static int load_run(struct loaded *l, struct sl_error *err)
     struct sl_run_config run = {.max_tokens = l->plan.max_num_batched_tokens,
                                 .max_logits = sl_memory_plan_max_logits(&l->plan),
                                 .kv = l->plan.kv,
+                                .comm = l->ranks != NULL ? sl_ranks_comm(l->ranks) : NULL,
                                 .max_lora_rank = l->plan.max_lora_rank,
                                 .skip_softmax = l->cfg.skip_softmax_threshold_scale_factor};
     memcpy(run.kv_pool, l->kv_pool, sizeof run.kv_pool);
@@ -399,6 +430,8 @@ static int load_run(struct loaded *l, struct sl_error *err)
         run.skip_counts = l->skip_counts;
     }
     int rc = sl_run_create(l->model, &run, &l->run, err);
+    if (rc == 0 && l->ranks != NULL)
+        rc = sl_ranks_start(l->ranks, &run, &l->plan, l->run, err);
     if (rc != 0)
         return rc;
     return l->backend->vt->device != NULL ? load_device_runner(l, err) : load_host_runner(l, err);
@@ -474,7 +507,7 @@ static void fill_info(const struct loaded *l, struct sl_model_info *info)
         .max_num_seqs = p->max_num_seqs,
         .num_speculative_tokens = p->speculative.num_speculative_tokens,
         .max_num_batched_tokens = p->max_num_batched_tokens,
-        .n_threads = l->backend->vt->n_threads(l->backend),
+        .n_threads = l->backend->vt->n_threads(l->backend) * f->n_ranks,
         .weight_dtype = f->weight_dtype,
         .kv_dtype = sl_dtype_info(p->kv.dtype)->name,
         .isa = l->backend->vt->isa(l->backend),
@@ -662,6 +695,7 @@ static int unpark(void *user, const char *path, struct sl_runner *runner, struct
     memcpy(l->kv_pool, next.kv_pool, sizeof l->kv_pool);
     l->taken_bytes = next.taken_bytes;
     l->run = next.run;
+    l->ranks = next.ranks;
     l->device_runner = next.device_runner;
     l->host_runner = next.host_runner;
     l->skip_counts = next.skip_counts;

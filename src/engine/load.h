@@ -6,11 +6,12 @@
 
 #include "models/model.h"
 
-/* What the model is to do, by the configuration and by its own files. */
+/* What the model is to do, by the configuration and by its own files, and among how many ranks it
+ * is divided: it is the first of them. */
 SL_MUST_CHECK int sl_load_task(struct sl_model *model, const struct sl_ckpt *ckpt,
                                const struct sl_engine_config *cfg, struct sl_error *err);
 /* The backend that cfg's device, threads and instruction set ask for, for a model that has its
- * task. */
+ * task and its rank. */
 SL_MUST_CHECK int sl_load_backend(const struct sl_model *model, const struct sl_engine_config *cfg,
                                   struct sl_backend **out, struct sl_error *err);
 

@@ -326,7 +326,8 @@ static void plan_step_memory(const struct sl_model *model, struct sl_backend *be
                                 .max_logits = sl_memory_plan_max_logits(p),
                                 .kv = p->kv,
                                 .max_lora_rank = p->max_lora_rank};
-    p->activation_bytes = sl_run_bytes(model, be, &run);
+    p->n_ranks = sl_model_facts(model)->n_ranks;
+    p->activation_bytes = sl_run_bytes(model, be, &run) * (uint64_t)p->n_ranks;
     if (!p->on_device)
         return;
     struct sl_device_runner_config runner;

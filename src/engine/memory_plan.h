@@ -25,6 +25,7 @@ struct sl_memory_plan {
     int32_t n_floor_pages; /* kept for this one where they are shared, besides */
     bool on_device;
     struct sl_speculative speculative;
+    int32_t n_ranks; /* that have an equal part each of all bytes above */
     int32_t max_loras, max_lora_rank, max_cpu_loras; /* 0: no adapters */
 };
 

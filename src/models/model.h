@@ -27,7 +27,7 @@ struct sl_model_facts { /* what the layers above need to know */
     int32_t bos;              /* -1: none given */
     int32_t eos[8]; /* ids that end a sequence: config.json and generation_config.json, or GGUF */
     int32_t n_eos;
-    int32_t n_ranks; /* among which it is divided */
+    int32_t rank, n_ranks; /* of so many among which it is divided */
     enum sl_model_task task;
     int32_t n_out; /* values of a row of a step: logits, an embedding, scores */
     bool whole;    /* a text goes into one step, and leaves nothing that a later one could use */

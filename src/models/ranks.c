@@ -96,7 +96,7 @@ int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks, struct 
 {
     int rc = 0;
     SL_ASSERT(m->be == NULL && rank >= 0 && rank < n_ranks && n_ranks <= SL_MAX_RANKS);
-    m->rank = rank;
+    m->rank = m->facts.rank = rank;
     m->n_ranks = m->facts.n_ranks = n_ranks;
     if (n_ranks == 1)
         return 0;

@@ -8,6 +8,7 @@
  *   sim_device.h   the device                 sim_clients.h   clients in the process
  *   sim_oracle.h   what must come out         sim_http.h      clients of the server
  *   sim_minimise.h a smaller plan             sim_request.h, sim_reply.h   their bytes
+ *   sim_ranks.h    a device of several ranks
  *
  * A world turns: acts of the plan happen, the engine takes a turn if its thread would be awake,
  * clients send, read and vanish. In worlds with a server it turns whenever the event library waits,
@@ -25,6 +26,7 @@
 #include "engine/sim_http.h"
 #include "engine/sim_minimise.h"
 #include "engine/sim_plan.h"
+#include "engine/sim_ranks.h"
 #include "engine/sim_threads.h"
 
 /* ------------------------------------------------------------------ turns */
@@ -353,7 +355,8 @@ static void start_world(struct world *w)
         .seed = sl_rng_next(&r) | 1,
     };
     open_stores(w, &parts.info);
-    const struct sl_host_model m = {.ctx = w, .n_vocab = c->n_vocab, .forward = device_step};
+    struct sl_host_model m = {.ctx = w, .n_vocab = c->n_vocab};
+    const bool has_ranks = ranks_start(w, &m);
     const int32_t n_rows = c->max_seqs + c->extra_rows;
     int rc = 0;
     if (c->late)
@@ -362,7 +365,8 @@ static void start_world(struct world *w)
         sl_host_runner_use(w->host, &parts.runner);
     parts.runner.progress = device_progress;
     sl_sampling_default(&parts.sampling);
-    if (rc != 0 || w->rows == NULL || sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
+    if (rc != 0 || !has_ranks || w->rows == NULL ||
+        sl_sampler_init(&w->sampler, c->n_vocab, &err) != 0 ||
         sl_engine_start(&parts, &w->eng, &err) != 0)
         violation(w, "the engine does not start");
     if (c->n_drafts > 0)
@@ -427,6 +431,7 @@ static void stop_world(struct world *w)
     int n = kernel_stop();
     if (n != 0)
         violation(w, "%d descriptors are left", n);
+    ranks_stop();
     free(w->rows);
     for (int32_t g = 0; g < w->n_stores; g++) {
         free(w->stores[g].space);
@@ -543,6 +548,8 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGABRT, on_abort);
+    if (!ranks_install())
+        return 1;
     kernel_install();
     fibers_install();
     struct world *w = calloc(1, sizeof *w);

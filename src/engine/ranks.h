@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT
+ * ranks.h - tensor parallelism on the CPU: a model that several ranks of this process compute, each
+ * with its own backend, weights and part of every page.
+ *
+ * Rank 0 is the loader's: its model, backend and run are as those of a model that is alone, and it
+ * gives the logits. Here are the other ranks, what all share, and the step of all. There is one
+ * scheduler: pages have the same ids on all ranks, and all get the same batch.
+ */
+#ifndef SL_ENGINE_RANKS_H
+#define SL_ENGINE_RANKS_H
+
+#include "engine/host_runner.h"
+#include "engine/memory_plan.h"
+#include "models/model.h"
+
+struct sl_ranks;
+
+/* Before a backend is chosen: the model becomes rank 0 of cfg->tensor_parallel_size, or the error
+ * says why not. */
+SL_MUST_CHECK int sl_ranks_divide(struct sl_model *model, const struct sl_engine_config *cfg,
+                                  struct sl_error *err);
+/* Opens the other ranks as rank 0 was opened, and loads the weights of all at once, each on its own
+ * threads. The checkpoint outlives them. */
+SL_MUST_CHECK int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg,
+                                struct sl_model *model, struct sl_backend *backend,
+                                struct sl_ranks **out, struct sl_error *err);
+void sl_ranks_destroy(struct sl_ranks *r); /* before rank 0's model; NULL is fine */
+/* What ranks meet in, for the configuration of rank 0's run. */
+struct sl_comm *sl_ranks_comm(const struct sl_ranks *r);
+/* Pages and a run for each other rank, like rank 0's. */
+SL_MUST_CHECK int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
+                                 const struct sl_memory_plan *plan, struct sl_run *run,
+                                 struct sl_error *err);
+void sl_ranks_stop(struct sl_ranks *r); /* gives up pages and runs; NULL is fine */
+/* The model of a host runner: m is as for rank 0 alone, and becomes that of all ranks. */
+void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m);
+
+#endif
