@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * The promise "same bits always" on the bundled model: tokens and log probabilities of a set of
  * prompts, each run alone, are compared bit for bit with what the same prompts give in mixed
- * batches, for several prefill chunk sizes, page sizes and thread counts, with the prefix cache hit
- * and missed, on every instruction set, and after preemption. Each case first proves that it
- * exercised what it claims to.
+ * batches, for several prefill chunk sizes, page sizes, thread counts and ranks, with the prefix
+ * cache hit and missed, on every instruction set, and after preemption. Each case first proves that
+ * it exercised what it claims to.
  */
 #include "base/check.h"
 #include "base/rng.h"
@@ -266,6 +266,20 @@ static void thread_counts(void **state)
     }
 }
 
+static void ranks(void **state)
+{
+    (void)state;
+    for (int32_t n = 2; n <= 4; n *= 2) {
+        char what[32];
+        snprintf(what, sizeof what, "%d ranks", n);
+        run_and_compare((struct sl_engine_config){.device = "cpu",
+                                                  .tensor_parallel_size = n,
+                                                  .n_threads = n == 2 ? 4 : 1,
+                                                  .max_num_seqs = 12},
+                        2, what);
+    }
+}
+
 static void instruction_sets(void **state)
 {
     (void)state;
@@ -299,6 +313,7 @@ int main(void)
         cmocka_unit_test(preemption),       cmocka_unit_test(prefix_cache_hit_and_miss),
         cmocka_unit_test(page_sizes),       cmocka_unit_test(thread_counts),
         cmocka_unit_test(instruction_sets), cmocka_unit_test(drafts),
+        cmocka_unit_test(ranks),
     };
     return cmocka_run_group_tests(tests, setup, NULL);
 }

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: MIT
+ * Tensor parallelism in an engine: the threads that run ranks, what an engine with ranks says and
+ * refuses, and that it sleeps and wakes as one without. That its bits are those of one rank is in
+ * test_bits.c, and models/test_ranks.c has the formats.
+ */
+#include "base/check.h"
+#include "base/sys.h"
+#include "engine/team.h"
+#include "sluice.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { N_RANKS = 4, N_ROUNDS = 300, N_OUT = 12 };
+
+/* ---------------------------------------------------------------- the team */
+
+struct round {
+    int n_calls[N_RANKS]; /* each written by its own rank alone */
+    atomic_int n_here;
+    int bad; /* this rank and those after it fail; N_RANKS: none */
+};
+
+static int count_call(void *arg, int rank, struct sl_error *err)
+{
+    struct round *r = arg;
+    r->n_calls[rank]++;
+    atomic_fetch_add(&r->n_here, 1);
+    return rank >= r->bad ? sl_fail(err, SL_EINTERNAL, "rank %d fails", rank) : 0;
+}
+
+static void test_team(void **state)
+{
+    (void)state;
+    struct sl_error err = {0};
+    struct sl_team *t = NULL;
+    struct round r = {.bad = N_RANKS};
+    assert_int_equal(sl_team_create(N_RANKS, &t, &err), 0);
+    for (int i = 1; i <= N_ROUNDS; i++) {
+        r.bad = i % 7 == 0 ? i % (N_RANKS + 1) : N_RANKS;
+        int rc = sl_team_run(t, count_call, &r, &err);
+        assert_int_equal(atomic_load(&r.n_here), i * N_RANKS); /* all have when it returns */
+        assert_int_equal(rc, r.bad < N_RANKS ? SL_EINTERNAL : 0);
+        char want[32];
+        snprintf(want, sizeof want, "rank %d fails", r.bad);
+        if (rc != 0)
+            assert_string_equal(err.msg, want);
+    }
+    for (int i = 0; i < N_RANKS; i++)
+        assert_int_equal(r.n_calls[i], N_ROUNDS);
+    sl_team_destroy(t);
+}
+
+/* ---------------------------------------------------------------- engines */
+
+static void generate(struct sl_engine *eng, int32_t ids[N_OUT])
+{
+    static const int32_t prompt[] = {11, 22, 33, 44, 55, 66, 77, 88, 99, 110, 121, 132, 143, 154};
+    struct sl_request_desc desc = {.prompt = prompt, .n_prompt = SL_COUNT(prompt)};
+    struct sl_request *req = NULL;
+    struct sl_chunk chunk;
+    struct sl_error err = {0};
+    int n = 0;
+    sl_sampling_default(&desc.sampling);
+    desc.sampling.max_tokens = N_OUT;
+    desc.sampling.ignore_eos = true;
+    desc.sampling.temperature = 0;
+    if (sl_request_submit(eng, &desc, &req, &err) != 0)
+        fail_msg("%s", err.msg);
+    while (!sl_request_done(req)) {
+        sl_request_wait(req, 1000);
+        while (sl_request_read(req, &chunk) == 1)
+            for (size_t k = 0; k < chunk.n_tokens; k++)
+                ids[n++] = chunk.tokens[k].id;
+    }
+    assert_int_equal(n, N_OUT);
+    sl_request_release(req);
+}
+
+static void test_sleep(void **state)
+{
+    (void)state;
+    struct sl_engine_config cfg = {
+        .device = "cpu", .tensor_parallel_size = 2, .n_threads = 4, .max_model_len = 256};
+    struct sl_error err = {0};
+    struct sl_engine *eng = NULL;
+    int32_t before[N_OUT], after[N_OUT];
+    if (sl_engine_create(&cfg, &eng, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(sl_engine_info(eng)->n_threads, 4);
+    generate(eng, before);
+    for (int level = 1; level <= 2; level++) {
+        if (sl_engine_sleep(eng, level, false, 10000, &err) != 0 || sl_engine_wake(eng, &err) != 0)
+            fail_msg("level %d: %s", level, err.msg);
+        generate(eng, after);
+        assert_memory_equal(before, after, sizeof before);
+    }
+    sl_engine_destroy(eng);
+}
+
+static void refuse(struct sl_engine_config cfg, const char *want)
+{
+    struct sl_error err = {0};
+    struct sl_engine *eng = NULL;
+    if (sl_engine_create(&cfg, &eng, &err) == 0 || strstr(err.msg, want) == NULL)
+        fail_msg("\"%s\" does not say \"%s\"", err.msg, want);
+    assert_memory_equal(err.msg, "tensor_parallel_size:", strlen("tensor_parallel_size:"));
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    struct sl_shared *shared = NULL;
+    struct sl_error err = {0};
+    assert_int_equal(sl_shared_create(64 << 20, 2, &shared, &err), 0);
+    refuse((struct sl_engine_config){.tensor_parallel_size = 3}, "3 does not divide the 8 heads");
+    refuse((struct sl_engine_config){.tensor_parallel_size = 9}, "9 is not between 1 and 8");
+    refuse((struct sl_engine_config){.tensor_parallel_size = -1}, "-1 is not between 1 and 8");
+    refuse((struct sl_engine_config){.tensor_parallel_size = 2, .enable_lora = true}, "adapters");
+    refuse((struct sl_engine_config){.tensor_parallel_size = 2, .shared = shared},
+           "several models");
+    refuse((struct sl_engine_config){.tensor_parallel_size = 2, .device = "cuda"}, "several GPUs");
+    refuse((struct sl_engine_config){.tensor_parallel_size = 2, .runner = "pooling"}, "embeddings");
+    sl_shared_destroy(shared);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_team),
+        cmocka_unit_test(test_sleep),
+        cmocka_unit_test(test_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
