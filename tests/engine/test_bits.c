@@ -309,10 +309,14 @@ static void instruction_sets(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(mixed_batches),    cmocka_unit_test(chunk_sizes),
-        cmocka_unit_test(preemption),       cmocka_unit_test(prefix_cache_hit_and_miss),
-        cmocka_unit_test(page_sizes),       cmocka_unit_test(thread_counts),
-        cmocka_unit_test(instruction_sets), cmocka_unit_test(drafts),
+        cmocka_unit_test(mixed_batches),
+        cmocka_unit_test(chunk_sizes),
+        cmocka_unit_test(preemption),
+        cmocka_unit_test(prefix_cache_hit_and_miss),
+        cmocka_unit_test(page_sizes),
+        cmocka_unit_test(thread_counts),
+        cmocka_unit_test(instruction_sets),
+        cmocka_unit_test(drafts),
         cmocka_unit_test(ranks),
     };
     return cmocka_run_group_tests(tests, setup, NULL);

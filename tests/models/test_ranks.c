@@ -32,8 +32,9 @@ static const struct variant variants[] = {
     {.name = "llama", .dtype = SL_DTYPE_FP8_E4M3, .wide = true, .scales = SL_SYNTH_CHANNEL},
     {.name = "llama", .dtype = SL_DTYPE_INT4_G128, .wide = true, .int4 = SL_INT4_AWQ_GEMM},
     {.name = "llama", .dtype = SL_DTYPE_INT4_G128, .wide = true, .int4 = SL_INT4_PACKED},
-    {.name = "qwen2", .dtype = SL_DTYPE_F32}, /* biases of q, k and v */
-    {.name = "qwen3", .dtype = SL_DTYPE_F16}, /* norms of heads */
+    {.name = "qwen2", .dtype = SL_DTYPE_F32},   /* biases of q, k and v */
+    {.name = "qwen3", .dtype = SL_DTYPE_F16},   /* norms of heads */
+    {.name = "gemma3", .dtype = SL_DTYPE_BF16}, /* windows: two groups of pages */
     {.name = "qwen3moe", .dtype = SL_DTYPE_BF16},
     {.name = "qwen3moe", .dtype = SL_DTYPE_Q8_0},
 };
