@@ -249,7 +249,7 @@ static struct sl_scales make_scales(matrix &m)
     static int kind;
     const int32_t blocks[][2] = {
         {(int32_t)m.n, (int32_t)m.k}, {1, (int32_t)m.k}, {128, 128}, {5, 256}, {1, 128}};
-    struct sl_scales s = {NULL, 0, 0};
+    struct sl_scales s = {NULL, 0, 0, 0};
     if (m.dtype != SL_DTYPE_FP8_E4M3 || kind++ % 6 == 5)
         return s;
     s.rows = blocks[(kind - 1) % 6][0];

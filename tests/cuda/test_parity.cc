@@ -84,14 +84,15 @@ static void open_side(side *s, const char *path, bool cuda, bool graphs)
     must(sl_model_load(s->model, s->be, nullptr, nullptr, &err), &err, name);
     if (cuda)
         must(s->be->vt->device->load_end(s->be, &err), &err, name);
-    struct sl_run_config rc = {N_MAX, N_MAX, {}, nullptr, 0, 0.0f, nullptr};
+    struct sl_run_config rc = {};
+    rc.max_tokens = rc.max_logits = N_MAX;
     must(sl_model_kv_layout(s->model, cuda ? "auto" : "f32", s->be->vt->kv_dtype, BLOCK, &rc.kv,
                             &err),
          &err, name);
-    s->pool_bytes = (N_PAGES + 1) * sl_kv_page_bytes(&rc.kv);
+    s->pool_bytes = (N_PAGES + 1) * sl_kv_block_bytes(&rc.kv);
     s->pool = static_cast<uint8_t *>(s->be->vt->alloc(s->be, s->pool_bytes));
     assert_non_null(s->pool);
-    rc.kv_pool = s->pool;
+    sl_kv_pools(&rc.kv, s->pool, N_PAGES + 1, rc.kv_pool); /* a page has one number in all groups */
     must(sl_run_create(s->model, &rc, &s->run, &err), &err, name);
     const struct sl_model_facts *f = sl_model_facts(s->model);
     s->n_vocab = static_cast<size_t>(f->n_vocab);
@@ -161,6 +162,7 @@ static rows run_step(side *s, const std::vector<piece> &pieces)
     step.batch.positions = positions.data();
     step.batch.spans = spans.data();
     step.batch.block_tables = tables.data();
+    step.batch.n_tables = 1;
     step.batch.logit_rows = wanted.data();
     rows out(static_cast<size_t>(n) * s->n_vocab);
     if (s->be->vt->device == nullptr) {

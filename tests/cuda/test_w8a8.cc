@@ -100,7 +100,7 @@ struct matrix {
             values.resize((size_t)(SL_CEIL_DIV(n, rows) * SL_CEIL_DIV(k, cols)));
             for (float &v : values)
                 v = (float)exp(-5.0 + sl_rng_normal(&rng));
-            scales = {values.data(), rows, cols};
+            scales = {values.data(), rows, cols, 0};
         }
         create(layout);
     }
