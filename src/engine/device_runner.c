@@ -176,6 +176,7 @@ static const void *put_list(struct sl_device_runner *d, const void *list, int32_
 {
     if (n <= 0)
         return NULL;
+    SL_ASSERT(list != NULL);
     size_t at = take_room(d, (size_t)n * each);
     memcpy(d->lists + at, list, (size_t)n * each);
     return d->lists_dev + at;
@@ -235,6 +236,7 @@ static int32_t *counts_of(struct sl_device_runner *d, const struct sl_counts *c)
     bool fresh = i == d->n_slots;
     if (fresh)
         i = take_slot(d);
+    SL_ASSERT(i >= 0 && i < d->n_slots);
     int32_t *table = d->counts + (size_t)i * (size_t)d->n_vocab;
     d->slots[i] = (struct slot){c, d->n_steps};
     if (!fresh)
@@ -255,6 +257,7 @@ static void build_row(struct sl_device_runner *d, const struct sl_pick *pick,
     *row = padding;
     if (pick->skip)
         return;
+    SL_ASSERT(pick->n_top <= SL_MAX_LOGPROBS && pick->top_ids == NULL); /* see sl_runner.top_ids */
     row->padding = 0;
     row->n_top = pick->n_top;
     if (pick->given >= 0) { /* greedy, with a bias that nothing outweighs: results are raw */
@@ -298,6 +301,7 @@ static void put_adapter(struct sl_device_runner *d, const struct sl_lora_weights
 {
     uint8_t *to = d->lora_mem + (size_t)slot * d->lora_bytes;
     SL_ASSERT(w->n_bytes <= d->lora_bytes && w->dtype == SL_DTYPE_BF16);
+    SL_ASSERT(slot >= 0 && slot < d->cfg.max_loras && w->n_mats == sl_model_n_lora_mats(d->m));
     for (int32_t i = 0; i < w->n_mats; i++) {
         d->lora_in[i] = w->mats[i];
         d->lora_in[i].a = moved(w, w->mats[i].a, to);
@@ -339,10 +343,12 @@ static const struct sl_lora_rows *place_adapters(struct sl_device_runner *d,
         for (int32_t k = 0; k < d->cfg.max_loras; k++)
             if (d->adapters[k].id == rows->weights[rows->segs[i].adapter]->id)
                 d->adapters[k].last_step = d->n_steps;
+    SL_ASSERT(batch->n_tokens <= d->cfg.max_tokens);
     for (int32_t i = 0; i < batch->n_tokens; i++)
         d->lora_slot[i] = -1;
     for (int32_t i = 0; i < rows->n_segs; i++) {
         const struct sl_lora_seg *seg = &rows->segs[i];
+        SL_ASSERT(seg->first >= 0 && seg->first + seg->n <= batch->n_tokens);
         const int32_t slot = slot_of(d, rows->weights[seg->adapter]);
         for (int32_t t = seg->first; t < seg->first + seg->n; t++)
             d->lora_slot[t] = slot;
@@ -381,6 +387,7 @@ static void forward(void *arg, const struct sl_step *step)
 static void build_rows(struct sl_device_runner *d, const struct sl_pick *picks, int32_t n,
                        struct late_rows *l, struct sl_step *step)
 {
+    SL_ASSERT(n >= 0 && n <= d->cfg.max_logits);
     for (int32_t i = 0; i < n; i++) {
         build_row(d, &picks[i], &d->rows[i]);
         step->variant |= sl_sample_draws(&d->rows[i]) ? DRAWS : 0;
@@ -449,6 +456,7 @@ static struct sl_picked read_row(struct sl_device_runner *d, const struct late_r
     struct sl_picked out = {.id = id, .top = d->tops + (size_t)i * SL_MAX_LOGPROBS};
     if (l->n_top[i] < 0 || id < 0)
         return out;
+    SL_ASSERT(r != NULL && l->n_top[i] <= SL_MAX_LOGPROBS);
     out.lp =
         (struct sl_logprob){.logprob = sl_sample_logprob(r, r->logit), .rank = r->n_before + 1};
     if (l->given[i] >= 0 && l->given[i] != id) /* its logit is -infinity */
@@ -525,6 +533,7 @@ int sl_device_runner_create(const struct sl_model *m, struct sl_backend *be, str
                             struct sl_device_runner **out, struct sl_error *err)
 {
     size_t n = (size_t)cfg->max_logits;
+    SL_ASSERT(be->vt->device != NULL && cfg->max_logits >= cfg->max_seqs);
     *out = NULL;
     struct sl_device_runner *d = sl_calloc(1, sizeof *d);
     if (d == NULL)

@@ -27,6 +27,7 @@ int sl_flight_init(struct sl_flight *f, const struct sl_engine *eng, struct sl_e
     size_t n_tokens = (size_t)i->max_num_batched_tokens, n_seqs = (size_t)i->max_num_seqs;
     size_t n_rows = (size_t)eng->runner.max_logits;
     size_t n_table = n_seqs * (size_t)SL_CEIL_DIV(i->max_model_len, i->block_size);
+    SL_ASSERT(n_rows >= n_seqs && n_tokens >= n_seqs);
     *f = (struct sl_flight){0};
     if (n_table > INT32_MAX / SL_MAX_KV_GROUPS)
         return sl_fail(err, SL_ELIMIT,
@@ -111,6 +112,7 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
                                             .epoch = seq->n_preempted};
         f->spans[i] = (struct sl_span){
             .first = n_tokens, .n = seq->n_step, .pos = seq->n_computed, .table_idx = n_table};
+        SL_ASSERT(seq->state == SL_SEQ_RUNNING && seq->n_step > 0 && !seq->waits);
         const int32_t second = sl_rseq_of(seq)->req->second_from;
         f->second_from[i] = second > 0 ? second : INT32_MAX;
         for (int32_t g = 0; g < eng->info.n_kv_groups; g++)
@@ -120,6 +122,7 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
         for (int32_t j = 0; j < seq->n_step; j++, n_tokens++) {
             int32_t pos = seq->n_computed + j;
             f->tokens[n_tokens] = sl_seq_token(seq, pos);
+            SL_DCHECK(f->tokens[n_tokens] >= 0 || seq->n_pending > 0);
             f->positions[n_tokens] = pos;
             f->seqs[i].n_picks += is_pick(seq, pos);
             if (wants_row(seq, pos))
@@ -132,6 +135,8 @@ static void build_batch(struct sl_engine *eng, struct sl_flight *f)
         sl_flight_lora_put(lora, &lora->logits, f->seqs[i].row, f->seqs[i].n_rows, &eng->sched, i);
     }
     SL_ASSERT(n_rows <= eng->sched.cfg.max_logits);
+    SL_ASSERT(n_tokens == eng->sched.n_plan_tokens && n_tokens <= eng->sched.cfg.max_tokens);
+    SL_ASSERT((size_t)n_table <= f->tables_bytes / sizeof *f->tables);
     f->n_seqs = eng->sched.n_plan;
     f->batch = (struct sl_batch){.n_tokens = n_tokens,
                                  .n_spans = eng->sched.n_plan,
@@ -170,6 +175,7 @@ static int32_t collect_bans(const struct sl_rseq *rs, bool stops, int32_t n_ahea
     for (int32_t i = 0; i < p->n_bad_words; i++)
         if (word_is_due(&rs->seq, &p->bad_words[i], n_ahead))
             bans[n++] = p->bad_words[i].ids[p->bad_words[i].n_ids - 1];
+    SL_ASSERT(n <= rs->req->n_bans);
     return n;
 }
 
@@ -185,6 +191,8 @@ struct sl_sample_args sl_flight_args(const struct sl_engine *eng, struct sl_rseq
 {
     const struct sl_sampling *p = &rs->req->sampling;
     const bool ban = pos - rs->seq.n_prompt < p->min_tokens;
+    SL_ASSERT(pos >= rs->seq.n_prompt);
+    SL_ASSERT(n_ahead >= 0 && n_ahead <= eng->speculative.num_speculative_tokens);
     int32_t *bans = rs->bans != NULL ? rs->bans + n_ahead * rs->req->n_bans : NULL;
     int32_t n_stops = bans != NULL ? collect_bans(rs, ban, n_ahead, bans)
                       : ban        ? p->n_stop_token_ids
@@ -217,6 +225,7 @@ static void build_picks(struct sl_engine *eng, struct sl_flight *f)
         if (fs->rs == NULL)
             continue;
         const struct sl_request *req = fs->rs->req;
+        SL_ASSERT(fs->n_picks <= fs->n_rows && fs->row + fs->n_rows <= f->batch.n_logits);
         struct sl_pick *pick = f->picks + fs->row;
         for (int32_t j = 0; j < fs->n_rows - fs->n_picks; j++, pick++)
             *pick =
@@ -283,6 +292,7 @@ void sl_flight_take_back(struct sl_engine *eng, struct sl_flight_seq *fs)
 {
     struct sl_seq *seq = &fs->rs->seq;
     SL_ASSERT(fs->n_picks == 1 && fs->epoch == seq->n_preempted);
+    SL_ASSERT(seq->n_pending > 0 && fs->n > 0 && fs->n_rows > 0);
     sl_sched_take_back(&eng->sched, seq, 1);
     seq->n_pending--;
     fs->n--;

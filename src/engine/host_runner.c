@@ -30,6 +30,7 @@ static bool read_logprobs(const struct sl_host_runner *h, const struct sl_pick *
 {
     if (pick->top_ids == NULL)
         return sl_logprobs(row, h->m.n_vocab, out->id, pick->n_top, &out->lp, top);
+    SL_ASSERT(pick->n_top <= SL_MAX_LOGPROB_IDS);
     for (int32_t i = 0; i < pick->n_top; i++)
         top[i].id = pick->top_ids[i];
     return sl_logprobs_of(row, h->m.n_vocab, out->id, pick->n_top, &out->lp, top);
@@ -61,6 +62,7 @@ static void choose_some(void *arg, uint32_t item, int thread_idx)
 {
     struct sl_host_runner *h = arg;
     (void)thread_idx;
+    SL_ASSERT(item < (uint32_t)h->n_items && item < (uint32_t)h->n_samplers); /* its own */
     for (int32_t i = (int32_t)item; i < h->n_rows; i += h->n_items)
         choose_row(h, &h->samplers[item], i);
 }
@@ -69,6 +71,7 @@ static int choose(void *ctx, const struct sl_pick *picks, struct sl_error *err)
 {
     struct sl_host_runner *h = ctx;
     (void)err;
+    SL_ASSERT(h->picks == NULL && picks != NULL && h->m.n_pooled == 0);
     h->picks = picks;
     h->n_items = SL_MIN(h->n_samplers, h->n_rows);
     if (h->n_items > 1 && (int64_t)h->n_rows * h->m.n_vocab >= MIN_PARALLEL_LOGITS) {
@@ -99,6 +102,7 @@ static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
 {
     const struct sl_host_runner *h = ctx;
     (void)err;
+    SL_ASSERT(h->picks == NULL && h->n_rows <= h->max_logits);
     memcpy(out, h->picked, (size_t)h->n_rows * sizeof *out);
     return 0;
 }
@@ -114,6 +118,7 @@ int sl_host_runner_create(const struct sl_host_model *m, int32_t max_logits,
 {
     int32_t n_samplers = m->run_items != NULL ? SL_MIN(m->n_threads, MAX_SAMPLERS) : 1;
     int rc = 0;
+    SL_ASSERT(m->forward != NULL && m->n_vocab > 0 && max_logits > 0);
     *out = NULL;
     struct sl_host_runner *h = sl_calloc(1, sizeof *h);
     if (h == NULL)

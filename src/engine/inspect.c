@@ -9,6 +9,7 @@
 /* A group of layers that need the same positions. */
 static void group_text(const struct sl_memory_plan *p, int32_t group, struct sl_buf *b)
 {
+    SL_ASSERT(group >= 0 && group < p->kv.n_groups && p->group_pages[group] > 0);
     const struct sl_kv_layer_group *g = &p->kv.groups[group];
     if (p->kv.n_groups == 1 && g->window == 0)
         return;

@@ -57,6 +57,8 @@ static uint64_t group_bytes(const struct loaded *l, int32_t g)
 /* What a model needs to run: pages and activations, and with weights those and the device. */
 static void unload(struct loaded *l, bool weights)
 {
+    SL_ASSERT(l->device_runner == NULL || l->host_runner == NULL);
+    SL_ASSERT(l->backend != NULL || l->run == NULL);
     sl_device_runner_destroy(l->device_runner);
     l->device_runner = NULL;
     sl_host_runner_destroy(l->host_runner);
@@ -75,6 +77,7 @@ static void unload(struct loaded *l, bool weights)
     l->skip_counts = NULL;
     if (!weights)
         return;
+    SL_ASSERT(l->taken_bytes == 0 || l->cfg.shared != NULL);
     if (l->taken_bytes > 0)
         sl_shared_sub_taken(l->cfg.shared, l->taken_bytes);
     l->taken_bytes = 0;
@@ -126,6 +129,7 @@ static int load_text_parts(struct loaded *l, const struct sl_engine_config *cfg,
     int rc = sl_load_tokenizer(l->ckpt, &l->tokenizer, err);
     if (rc != 0)
         return sl_error_prefix(err, rc, "%s", sl_ckpt_path(l->ckpt));
+    SL_ASSERT(l->tokenizer != NULL && l->template == NULL);
     if (cfg->chat_template != NULL)
         return sl_load_template_override(cfg->chat_template, &l->template, err);
     rc = sl_load_template(l->ckpt, &l->template, err);
@@ -163,6 +167,7 @@ static int load_cpu(const struct sl_model_facts *f, const struct sl_engine_confi
     }
     if (cfg->shared != NULL)
         rc = sl_shared_threads(cfg->shared, &cpu, &cpu.threads, err);
+    SL_ASSERT(rc != 0 || (cpu.threads != NULL) == (cfg->shared != NULL));
     return rc != 0 ? rc : sl_cpu_create(&cpu, out, err);
 }
 
@@ -172,6 +177,7 @@ static int load_cuda(const char *device, bool act_bf16, struct sl_backend **out,
 {
     struct sl_cuda_config cuda = {.device = sl_cuda_find(), .act_bf16 = act_bf16};
     uint64_t n = 0;
+    SL_ASSERT(strncmp(device, "cuda", 4) == 0);
     const char *number = device + strlen("cuda");
     if (*number == ':' && sl_parse_u64(number + 1, strlen(number + 1), &n) && n < 1024)
         cuda.device = (int)n;
@@ -281,6 +287,7 @@ static int join(struct loaded *l, struct sl_shared *shared, struct sl_error *err
         if (rc != 0)
             return rc;
     }
+    SL_ASSERT(l->share != NULL && l->taken_bytes == 0);
     if (!p->on_device)
         l->taken_bytes = p->packed_bytes + p->activation_bytes;
     sl_shared_add_taken(shared, l->taken_bytes);
@@ -310,6 +317,7 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
         rc = join(l, cfg->shared, err);
     if (rc != 0)
         return rc;
+    SL_ASSERT(l->plan.on_device == (l->backend->vt->device != NULL));
     if (l->plan.context_lowered && l->share != NULL)
         sl_log(SL_LOG_INFO,
                "context lowered from %d to %d tokens: those are kept for this model of the %.2f GB "
@@ -377,6 +385,7 @@ static void run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread
 static int load_host_runner(struct loaded *l, struct sl_error *err)
 {
     const struct sl_model_facts *f = sl_model_facts(l->model);
+    SL_ASSERT(l->run != NULL && l->host_runner == NULL && !l->plan.on_device);
     struct sl_host_model m = {.ctx = l->run,
                               .n_vocab = f->n_vocab,
                               .n_pooled = f->task != SL_TASK_GENERATE ? f->n_out : 0,
@@ -401,6 +410,7 @@ static int load_device_runner(struct loaded *l, struct sl_error *err)
 {
     const struct sl_device_vt *dev = l->backend->vt->device;
     struct sl_device_runner_config cfg;
+    SL_ASSERT(l->run != NULL && l->device_runner == NULL && l->plan.on_device);
     int rc = dev->load_end(l->backend, err);
     if (rc != 0)
         return rc;
@@ -581,6 +591,7 @@ static int open_adapters(const struct loaded *l, struct sl_adapters **out, struc
 
 static void make_runner(const struct loaded *l, struct sl_runner *r)
 {
+    SL_ASSERT((l->device_runner != NULL) != (l->host_runner != NULL));
     if (l->device_runner != NULL)
         sl_device_runner_use(l->device_runner, r);
     else
@@ -615,6 +626,7 @@ static int keep_config(struct loaded *l, const struct sl_engine_config *cfg, str
 static int park(void *user, int level, struct sl_error *err)
 {
     struct loaded *l = user;
+    SL_ASSERT(level >= 1 && (l->model != NULL || l->run == NULL));
     bool weights = level >= 2 || l->device_runner != NULL;
     (void)err;
     if (weights)
@@ -654,6 +666,7 @@ static int load_again(struct loaded *next, const struct loaded *l, const char *p
 {
     struct sl_model *shape = NULL;
     int rc = 0;
+    SL_ASSERT(next->model == NULL && next->backend == NULL && next->taken_bytes == 0);
     if (path != NULL)
         rc = sl_ckpt_open(path[0] != '\0' ? path : NULL, &next->ckpt, err);
     if (rc == 0)
@@ -677,6 +690,7 @@ static int unpark(void *user, const char *path, struct sl_runner *runner, struct
 {
     struct loaded *l = user, next = *l;
     bool weights = l->model == NULL;
+    SL_ASSERT(l->run == NULL && l->device_runner == NULL && l->host_runner == NULL);
     int rc = weights ? load_again(&next, l, path, err) : 0;
     if (rc == 0)
         rc = load_run(&next, err);
@@ -775,6 +789,7 @@ int sl_engine_create(const struct sl_engine_config *cfg, struct sl_engine **out,
     parts.destroy = loaded_destroy;
     if (rc == 0)
         rc = sl_engine_start(&parts, out, err);
+    SL_ASSERT((rc == 0) == (*out != NULL));
     if (rc != 0) {
         sl_adapters_close(parts.adapters);
         loaded_destroy(l);

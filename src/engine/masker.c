@@ -80,12 +80,14 @@ static int find_forced(struct sl_rseq *rs, int32_t n_out, int32_t *forced, int32
     struct sl_request *req = rs->req;
     uint32_t n_last = SL_MIN(sl_matcher_n_tokens(rs->matcher), SL_JUMP_CONTEXT), n = 0;
     int32_t left = req->max_out - n_out;
+    SL_ASSERT(left > 0 && n_last <= (uint32_t)n_out); /* what the matcher has read was put out */
     const struct sl_jump how = {.tok = req->eng->tokenizer,
                                 .vocab = sl_constraint_vocab(req->constraint),
                                 .mask = rs->mask,
                                 .last = rs->out + n_out - n_last,
                                 .n_last = n_last};
     int rc = sl_jump_find(rs->matcher, &how, forced, (uint32_t)SL_MIN(left, SL_MAX_JUMP), &n, err);
+    SL_ASSERT(rc != 0 || n <= (uint32_t)SL_MIN(left, SL_MAX_JUMP));
     *n_forced = has_own_ends(&req->sampling, forced, (int32_t)n) ? 0 : (int32_t)n;
     return rc;
 }
@@ -96,6 +98,7 @@ static int jump(struct sl_rseq *rs, struct sl_error *err)
 {
     bool allowed = true;
     int32_t n_free;
+    SL_ASSERT(rs->n_forced == 0);
     int rc = find_forced(rs, rs->seq.n_out, rs->forced, &n_free, err);
     for (; rc == 0 && allowed && rs->n_forced < n_free; rs->n_forced += allowed)
         rc = sl_matcher_accept(rs->matcher, rs->forced[rs->n_forced], &allowed, err);
@@ -197,6 +200,7 @@ static bool mask_behind(struct sl_rseq *rs, int32_t idx, uint32_t *mask)
     int32_t forced[SL_MAX_JUMP], n_forced = 0, id = rs->drafts[idx],
                                  n_out = rs->seq.n_out + idx + 1;
     bool allowed = false;
+    SL_ASSERT(n_out < rs->req->max_out);
     if (!is_draft_free(rs, id) || sl_matcher_accept(rs->matcher, id, &allowed, &err) != 0 ||
         !allowed)
         return false;
@@ -226,6 +230,7 @@ static void mask_drafts(struct sl_rseq *rs)
     rs->mask = first;
     rs->mask_ends = ends;
     sl_matcher_rollback(rs->matcher, sl_matcher_n_tokens(rs->matcher) - n_tokens);
+    SL_ASSERT(sl_matcher_n_tokens(rs->matcher) == n_tokens && i <= n);
 }
 
 static int make_mask(struct sl_rseq *rs, struct sl_error *err)
@@ -440,6 +445,7 @@ void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token, in
     rs->mask_round = m->round;
     SL_ASSERT(rs->mask != NULL && rs->seq.state != SL_SEQ_FINISHED);
     SL_ASSERT((token >= 0) == (rs->seq.n_out > 0));
+    SL_ASSERT(token < 0 || (n_new >= 1 && n_new <= rs->seq.n_out));
     int refs = atomic_fetch_add_explicit(&rs->req->refs, 1, memory_order_relaxed);
     SL_ASSERT(refs > 0);
     m->n_open++;

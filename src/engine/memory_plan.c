@@ -72,6 +72,7 @@ static int plan_steps(const struct sl_model_facts *facts, const struct sl_engine
     p->max_num_batched_tokens = cfg->max_num_batched_tokens != 0 ? cfg->max_num_batched_tokens
                                                                  : SL_MAX(tokens, p->max_num_seqs);
     p->block_size = cfg->block_size != 0 ? cfg->block_size : DEFAULT_BLOCK_SIZE;
+    SL_ASSERT(p->max_num_seqs >= 1 && p->max_num_batched_tokens >= p->max_num_seqs);
     p->max_queued = cfg->max_queued != 0 ? cfg->max_queued : DEFAULT_MAX_QUEUED;
     return 0;
 }
@@ -96,6 +97,7 @@ static int plan_adapters(const struct sl_model_facts *facts, const struct sl_eng
     p->max_loras = cfg->max_loras != 0 ? cfg->max_loras : DEFAULT_MAX_LORAS;
     p->max_lora_rank = cfg->max_lora_rank != 0 ? cfg->max_lora_rank : DEFAULT_LORA_RANK;
     p->max_cpu_loras = cfg->max_cpu_loras != 0 ? cfg->max_cpu_loras : p->max_loras;
+    SL_ASSERT(p->max_loras >= 1 && p->max_lora_rank >= 1 && p->max_cpu_loras >= 1);
     if (p->max_cpu_loras < p->max_loras)
         return sl_fail(err, SL_EINVAL, "max_cpu_loras: %d is less than max_loras %d",
                        p->max_cpu_loras, p->max_loras);
@@ -105,6 +107,7 @@ static int plan_adapters(const struct sl_model_facts *facts, const struct sl_eng
 /* Pages one sequence of n tokens needs. */
 static uint64_t pages_for(int32_t n_tokens, int32_t block_size)
 {
+    SL_ASSERT(n_tokens > 0 && block_size > 0);
     return SL_CEIL_DIV((uint64_t)n_tokens, (uint64_t)block_size);
 }
 
@@ -278,6 +281,7 @@ int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan)
 {
     /* 32 rows more let a prompt's logprobs go at 32 tokens a step beside a full decode batch. With
      * very many sequences drafts are not worth their rows. */
+    SL_ASSERT(plan->max_num_seqs >= 1 && plan->speculative.num_speculative_tokens >= 0);
     int32_t n_drafts = plan->max_num_seqs * plan->speculative.num_speculative_tokens;
     return plan->max_num_seqs + SL_MAX(32, SL_MIN(n_drafts, MAX_DRAFT_ROWS));
 }
@@ -307,6 +311,7 @@ static int check_total(const struct sl_memory_plan *p, struct sl_error *err)
 
 void sl_memory_plan_runner(const struct sl_memory_plan *p, struct sl_device_runner_config *out)
 {
+    SL_ASSERT(p->on_device && p->max_num_batched_tokens >= p->max_num_seqs);
     *out = (struct sl_device_runner_config){.max_tokens = p->max_num_batched_tokens,
                                             .max_seqs = p->max_num_seqs,
                                             .max_logits = sl_memory_plan_max_logits(p),
@@ -410,6 +415,8 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     uint64_t most = (uint64_t)out->max_num_seqs * (uint64_t)out->max_model_len;
     if ((uint64_t)out->max_num_batched_tokens > most)
         out->max_num_batched_tokens = (int32_t)most;
+    SL_ASSERT(out->max_num_batched_tokens >= out->max_num_seqs);
+    SL_ASSERT((int64_t)out->n_pages * out->block_size >= out->max_model_len);
     plan_step_memory(model, be, out);
     return check_total(out, err);
 }

@@ -25,6 +25,7 @@ void sl_engine_part(struct sl_engine *eng, enum sl_time_part part)
  * A dead device takes all requests with it, once. */
 static void fail_step(struct sl_engine *eng, const struct sl_flight *f, const struct sl_error *err)
 {
+    SL_ASSERT(err->code != SL_OK);
     sl_log(SL_LOG_ERROR, "step failed: %s", err->msg);
     if (err->code == SL_EDEVICE) {
         eng->error = *err;
@@ -47,6 +48,7 @@ static void advance(struct sl_engine *eng, const struct sl_flight *f)
         sl_sched_advance(&eng->sched, seq);
         if (fs->n_picks == 0)
             continue;
+        SL_ASSERT(seq->n_pending < eng->max_flights && fs->n_picks <= fs->n_rows);
         seq->n_pending++;
         seq->pending_row = fs->row + fs->n_rows - 1;
     }
@@ -59,6 +61,7 @@ static bool launch(struct sl_engine *eng)
     SL_ASSERT(eng->n_flights < eng->max_flights);
     struct sl_flight *f = &eng->flights[(eng->first_flight + eng->n_flights) % eng->max_flights];
     sl_engine_mark_started(eng, eng->now_ns);
+    SL_ASSERT(f->n_seqs == 0 && eng->sched.n_plan > 0);
     f->launched_ns = eng->now_ns;
     f->work = eng->sched.work;
     int rc = sl_flight_launch(eng, f, &err);
@@ -79,6 +82,7 @@ static bool launch(struct sl_engine *eng)
 /* The oldest flight is over. */
 static void drop_flight(struct sl_engine *eng, struct sl_flight *f)
 {
+    SL_ASSERT(eng->n_flights > 0 && f == &eng->flights[eng->first_flight]);
     f->n_seqs = 0;
     eng->first_flight = (eng->first_flight + 1) % eng->max_flights;
     eng->n_flights--;
@@ -99,6 +103,7 @@ static void redo_flights(struct sl_engine *eng)
             const struct sl_flight_seq *fs = &f->seqs[i];
             if (fs->rs == NULL)
                 continue;
+            SL_ASSERT(fs->rs->seq.n_pending >= (fs->n_picks > 0));
             if (fs->n_picks > 0)
                 fs->rs->seq.n_pending--;
             fs->rs->seq.n_drafted = 0;
@@ -138,6 +143,7 @@ static void note_duration(struct sl_engine *eng, const struct sl_flight *f)
 static void land(struct sl_engine *eng)
 {
     struct sl_error err = {.code = SL_OK};
+    SL_ASSERT(eng->n_flights > 0);
     struct sl_flight *f = &eng->flights[eng->first_flight];
     int rc = sl_flight_land(eng, f, &err);
     eng->now_ns = sl_now_ns();
@@ -204,6 +210,7 @@ static void publish_stats(struct sl_engine *eng)
 
 void sl_engine_leave(struct sl_engine *eng)
 {
+    SL_ASSERT(atomic_load_explicit(&eng->phase, memory_order_relaxed) == SL_PHASE_TURN);
     atomic_store_explicit(&eng->phase, SL_PHASE_RUNNER, memory_order_relaxed);
     pthread_mutex_unlock(&eng->turn_lock);
 }
@@ -211,6 +218,7 @@ void sl_engine_leave(struct sl_engine *eng)
 void sl_engine_return(struct sl_engine *eng)
 {
     pthread_mutex_lock(&eng->turn_lock);
+    SL_ASSERT(atomic_load_explicit(&eng->phase, memory_order_relaxed) != SL_PHASE_TURN);
     atomic_store_explicit(&eng->phase, SL_PHASE_TURN, memory_order_relaxed);
 }
 
@@ -226,6 +234,7 @@ static void end_turn(struct sl_engine *eng)
     sl_engine_part(eng, SL_PART_OUTPUT);
     publish_stats(eng);
     sl_engine_deliver(eng);
+    SL_ASSERT(eng->news == NULL && eng->news_tail == NULL);
     if (eng->feed != NULL)
         sl_feed_signal(eng->feed);
     sl_engine_part(eng, SL_PART_OUTPUT); /* seen with the next turn's */
@@ -253,6 +262,7 @@ static void repair(struct sl_engine *eng, struct sl_error *err)
 {
     if (atomic_load(&eng->failed))
         return;
+    SL_ASSERT(eng->n_flights == 0 && eng->masker.n_open == 0);
     eng->stats.invariant_violations++;
     sl_log(SL_LOG_ERROR,
            "an invariant is broken while nothing runs, the prefix cache is emptied: %s", err->msg);
@@ -275,6 +285,7 @@ static void abort_live(struct sl_engine *eng)
 bool sl_engine_turn(struct sl_engine *eng)
 {
     begin_turn(eng);
+    SL_ASSERT(eng->n_flights < eng->max_flights); /* there is room for a step */
     sl_engine_take_inbox(eng);
     eng->now_ns = sl_now_ns(); /* not before anything just taken was submitted */
     int32_t ahead = 0;         /* steps that may stay in flight */
