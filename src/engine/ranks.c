@@ -81,6 +81,7 @@ int sl_ranks_load(const struct sl_ckpt *ckpt, const struct sl_engine_config *cfg
     if (r == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for ranks");
     r->n = sl_model_facts(model)->n_ranks;
+    SL_ASSERT(r->n > 1 && r->n <= SL_MAX_RANKS); /* sl_ranks_divide says so */
     r->ranks[0] = (struct rank){.backend = backend, .model = model};
     int rc = sl_cpu_comm_create(r->n, &r->comm, err);
     for (int i = 1; i < r->n && rc == 0; i++)
@@ -137,7 +138,7 @@ int sl_ranks_start(struct sl_ranks *r, const struct sl_run_config *cfg,
                    const struct sl_memory_plan *plan, struct sl_run *run, struct sl_error *err)
 {
     int rc = 0;
-    SL_ASSERT(r->ranks[0].run == NULL);
+    SL_ASSERT(run != NULL && r->ranks[0].run == NULL && cfg->comm == r->comm);
     r->ranks[0].run = run;
     for (int32_t g = 0; g < cfg->kv.n_groups; g++)
         r->kv_bytes[g] = sl_memory_plan_group_bytes(plan, g) / (uint64_t)r->n;
@@ -176,6 +177,7 @@ static int step_rank(void *arg, int rank, struct sl_error *err)
 static int step(void *ctx, const struct sl_batch *batch, const float **rows, struct sl_error *err)
 {
     struct sl_ranks *r = ctx;
+    SL_ASSERT(r->ranks[0].run != NULL && r->ranks[r->n - 1].run != NULL);
     r->batch = batch;
     int rc = sl_team_run(r->team, step_rank, r, err);
     *rows = r->rows;
