@@ -225,6 +225,16 @@ uint32_t sl_auto_json_goal(struct sl_auto *a, uint32_t node); /* for POS_JSON */
 #define SL_STATE_UNSURE 1u
 /* The state with texts that only uniqueItems looks at left out, for walks over many tokens. */
 uint32_t sl_auto_blur(struct sl_auto *a, uint32_t state);
+/* What the text that a state is reading may become and must then be told apart from: the rest of
+ * each earlier value, sorted. */
+struct sl_rivals {
+    struct sl_rx_str *v;
+    uint32_t n, cap;
+    uint32_t other; /* the state as it is for all other texts, 0: there is no such state */
+};
+void sl_auto_rivals(struct sl_auto *a, uint32_t state, struct sl_rivals *out);
+/* May the text with those bytes behind it be, or begin, one of them? */
+bool sl_rivals_have(const struct sl_rivals *r, const uint8_t *s, size_t n);
 /* Is that an item that is only sure to be allowed as long as its language is wide? */
 bool sl_auto_is_wide(const struct sl_auto *a, uint32_t state);
 /* Has the language more texts than an array may have items that differ? No if that takes long. */

@@ -179,6 +179,12 @@ sl_rx_id sl_names_of(struct sl_auto *a, const struct sl_vec *set, uint32_t kept)
 /* Those of other names that the frame may still get. */
 sl_rx_id sl_kept_names(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
                        sl_rx_id names);
+/* One after another the data that the value, or the name, which f waits for must be told apart
+ * from; 0: there are no more. at: {0} at first. */
+struct sl_kept_at {
+    uint32_t item, member;
+};
+uint32_t sl_kept_next(struct sl_auto *a, const struct sl_vec *f, bool name, struct sl_kept_at *at);
 /* Can the text that is being read, of a value or of a name, become one of the data to avoid? */
 bool sl_kept_may_equal(struct sl_auto *a, const struct sl_vec *f, uint32_t text, bool name);
 /* Is what is read by the frame, or by the value that it waits for, kept? */

@@ -271,48 +271,34 @@ static bool datum_truths(struct sl_auto *a, struct sl_goal *g, uint32_t datum, u
     return frame != 0 && sl_frame_may_end(a, p, sl_vec_at(a, frame), truths);
 }
 
-bool sl_kept_may_equal(struct sl_auto *a, const struct sl_vec *f, uint32_t text, bool name)
+uint32_t sl_kept_next(struct sl_auto *a, const struct sl_vec *f, bool name, struct sl_kept_at *at)
 {
     const struct sl_vec *set = set_at(a, f->v[FR_AVOID]), *last = chain(a, f->v[FR_KEPT]);
     bool object = f->kind == SL_VEC_OBJECT;
-    SL_ASSERT(f->v[FR_KEPT] != 0 && (!name || object));
-    if (f->v[FR_KEPT] == KEPT_LOST)
-        return true;
+    SL_ASSERT(f->v[FR_KEPT] != 0 && f->v[FR_KEPT] != KEPT_LOST && (!name || object));
     uint32_t member = object && !name ? last->v[KEPT_NAME] : count_of(a, f->v[FR_KEPT]);
-    for (uint32_t i = 0; set != NULL && i < set->n; i++) {
-        const struct sl_vec *d = sl_vec_at(a, set->v[i]);
+    while (set != NULL && at->item < set->n) {
+        const struct sl_vec *d = sl_vec_at(a, set->v[at->item]);
+        if (name && at->member < d->v[0])
+            return d->v[1 + 2 * at->member++];
+        at->item++;
+        at->member = 0;
         uint32_t x = name ? 0 : member_of(d, member);
-        if (x != 0 && sl_text_begins(a, text, x, 0))
-            return true;
-        for (uint32_t k = 0; k < d->v[0] && name; k++)
-            if (sl_text_begins(a, text, d->v[1 + 2 * k], 1))
-                return true;
+        if (x != 0)
+            return x;
     }
-    return false;
+    return 0;
 }
 
-uint32_t sl_frame_avoid(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
-                        struct sl_goal *g)
+bool sl_kept_may_equal(struct sl_auto *a, const struct sl_vec *f, uint32_t text, bool name)
 {
-    uint32_t out = sl_frame_seen_items(p, f);
-    const struct sl_vec *set = set_at(a, f->v[FR_AVOID]);
-    const struct sl_vec *last = p->object ? chain(a, f->v[FR_KEPT]) : NULL;
-    SL_ASSERT(set == NULL || f->v[FR_KEPT] != 0);
-    if (set != NULL && f->v[FR_KEPT] == KEPT_LOST) {
-        a->unsure = true; /* of the member that is being read it is not known which it is */
-        return out;
-    }
-    uint32_t name = last != NULL ? last->v[KEPT_NAME] : count_of(a, f->v[FR_KEPT]), done = 0;
-    for (uint32_t i = 0; set != NULL && i < set->n; i++) {
-        uint32_t x = member_of(sl_vec_at(a, set->v[i]), name);
-        uint64_t truths = UINT64_MAX;
-        if (x == 0 || x == done || (!g->pure && !datum_truths(a, g, x, &truths, 0)))
-            continue;
-        done = x; /* often the same one for all */
-        if (sl_frame_member_done(a, p, f, truths, x) == 0 && !sl_seen_has(a, out, x))
-            out = sl_seen_with(a, out, x);
-    }
-    return out;
+    struct sl_kept_at at = {0, 0};
+    if (f->v[FR_KEPT] == KEPT_LOST)
+        return true;
+    for (uint32_t x; (x = sl_kept_next(a, f, name, &at)) != 0;)
+        if (sl_text_begins(a, text, x, name))
+            return true;
+    return false;
 }
 
 /* ---------------------------------------------------------------- a way to differ */
@@ -389,6 +375,54 @@ bool sl_kept_has_way(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
         return true;
     uint32_t plain = sl_frame_stripped(a, frame);
     return plain != 0 && some_member(a, p, plain, f->v[FR_KEPT], set, &most);
+}
+
+/* Is there a way for the frame to differ from the whole set behind any value that it waits for, as
+ * what comes next has more values than the set? One look instead of one for each of the set. */
+static bool any_value_leads_on(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                               const struct sl_goal *g, const struct sl_vec *set)
+{
+    uint32_t id, most, kept = f->v[FR_KEPT];
+    SL_ASSERT(kept != 0 && kept != KEPT_LOST);
+    if (!g->pure || p->unique)
+        return false;
+    uint32_t *v = sl_malloc(f->n * sizeof *v);
+    if (v == NULL)
+        return sl_auto_fail(a, SL_ENOMEM, "out of memory") != 0;
+    memcpy(v, f->v, f->n * sizeof *v);
+    v[FR_PARENT] = v[FR_DEPTH] = v[FR_KEPT] = v[FR_AVOID] = 0;
+    id = sl_vec_of(a, (enum sl_vec_kind)f->kind, v, f->n);
+    sl_free(v);
+    id = id == 0 ? 0 : sl_frame_after(a, p, sl_vec_at(a, id), g, UINT64_MAX, DATUM_UNKNOWN);
+    if (id != 0 && !p->object)
+        kept = link_of(a, kept, 0, DATUM_UNKNOWN);
+    return id != 0 && some_member(a, p, id, kept, set, &most);
+}
+
+uint32_t sl_frame_avoid(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
+                        struct sl_goal *g)
+{
+    uint32_t out = sl_frame_seen_items(p, f);
+    const struct sl_vec *set = set_at(a, f->v[FR_AVOID]);
+    const struct sl_vec *last = p->object ? chain(a, f->v[FR_KEPT]) : NULL;
+    SL_ASSERT(set == NULL || f->v[FR_KEPT] != 0);
+    if (set != NULL && f->v[FR_KEPT] == KEPT_LOST) {
+        a->unsure = true; /* of the member that is being read it is not known which it is */
+        return out;
+    }
+    if (set != NULL && any_value_leads_on(a, p, f, g, set))
+        return out;
+    uint32_t name = last != NULL ? last->v[KEPT_NAME] : count_of(a, f->v[FR_KEPT]), done = 0;
+    for (uint32_t i = 0; set != NULL && i < set->n; i++) {
+        uint32_t x = member_of(sl_vec_at(a, set->v[i]), name);
+        uint64_t truths = UINT64_MAX;
+        if (x == 0 || x == done || (!g->pure && !datum_truths(a, g, x, &truths, 0)))
+            continue;
+        done = x; /* often the same one for all */
+        if (sl_frame_member_done(a, p, f, truths, x) == 0 && !sl_seen_has(a, out, x))
+            out = sl_seen_with(a, out, x);
+    }
+    return out;
 }
 
 uint32_t sl_goal_n_compound(struct sl_auto *a, struct sl_goal *g, bool object)

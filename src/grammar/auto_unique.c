@@ -9,7 +9,9 @@
  * A walk over a vocabulary needs not tell them apart: it goes through blurred states, whose text
  * is not known. The item behind it may not be equal to it, which matters only where few values are
  * left (else the text is marked as wide). Where what follows depends on the text, a step says
- * SL_STATE_UNSURE, and the walk takes the exact states from its start.
+ * SL_STATE_UNSURE. Of most tokens the walk then knows that they make a text unlike all earlier ones
+ * (sl_auto_rivals), for which there is one state; for the others it takes the exact states from its
+ * start.
  */
 #include "base/check.h"
 #include "base/limits.h"
@@ -554,6 +556,100 @@ static uint32_t blurred_key(struct sl_auto *a, const struct sl_vec *f, uint32_t 
     bool other = f->v[FR_AVOID] != 0 && !sl_kept_may_equal(a, f, text, true);
     v[KEY_TEXT] = other ? TEXT_OTHER : TEXT_BLURRED;
     return SL_LEX_KEY | sl_vec_of(a, SL_VEC_KEY, v, k->n);
+}
+
+static uint32_t with_other_text(struct sl_auto *a, const struct sl_vec *x, bool name)
+{
+    uint32_t v[KEY_PATTERNS + 64], to[2] = {x->v[0], x->v[1]};
+    SL_ASSERT(x->kind == SL_VEC_STATE && x->n == 2);
+    if (name) {
+        const struct sl_vec *k = sl_vec_at(a, x->v[1] & SL_LEX_ID);
+        SL_ASSERT(k->kind == SL_VEC_KEY && k->n <= SL_COUNT(v));
+        memcpy(v, k->v, k->n * sizeof v[0]);
+        v[KEY_TEXT] = TEXT_OTHER;
+        to[1] = SL_LEX_KEY | sl_vec_of(a, SL_VEC_KEY, v, k->n);
+    } else {
+        to[0] = sl_vec_of(a, SL_VEC_ITEM, (uint32_t[]){sl_vec_at(a, x->v[0])->v[0], TEXT_OTHER}, 2);
+    }
+    return sl_vec_of(a, SL_VEC_STATE, to, 2);
+}
+
+/* The frame for which a state reads a text that must be told apart from earlier ones; *name: the text
+ * is of a name. NULL: there is no such text. */
+static const struct sl_vec *read_text(const struct sl_auto *a, const struct sl_vec *x,
+                                      uint32_t *text, bool *name)
+{
+    const struct sl_vec *f = sl_vec_at(a, x->v[0]);
+    SL_ASSERT(x->kind == SL_VEC_STATE && x->n % 2 == 0);
+    *name = (x->v[1] & SL_LEX_TAG) == SL_LEX_KEY;
+    if (x->n != 2 || (!*name && f->kind != SL_VEC_ITEM))
+        return NULL;
+    *text = *name ? sl_vec_at(a, x->v[1] & SL_LEX_ID)->v[KEY_TEXT] : f->v[1];
+    f = *name ? f : sl_vec_at(a, f->v[0]);
+    bool blurred = *text != 0 && *text <= TEXT_OTHER;
+    return blurred || f->v[FR_AVOID] == 0 || f->v[FR_KEPT] == KEPT_LOST ? NULL : f;
+}
+
+/* Strings only, and those without other spellings: else there is no other state. */
+void sl_auto_rivals(struct sl_auto *a, uint32_t state, struct sl_rivals *r)
+{
+    const struct sl_vec *x = sl_vec_at(a, state);
+    struct sl_kept_at at = {0, 0};
+    struct bytes b = {0};
+    uint32_t text = 0;
+    bool name;
+    r->n = r->other = 0;
+    const struct sl_vec *f = read_text(a, x, &text, &name);
+    if (f == NULL || (text != 0 && !text_of(a, text, &b)))
+        return;
+    bool ok = name || b.s[0] == '"';
+    for (uint32_t i = 0; i < b.n && ok; i++)
+        ok = b.s[i] != '\\' || (++i < b.n && (b.s[i] == '"' || b.s[i] == '\\'));
+    for (uint32_t d; ok && (d = sl_kept_next(a, f, name, &at)) != 0;) {
+        size_t n;
+        const struct sl_vec *value = sl_vec_at(a, d);
+        if (value->kind != SL_VEC_DATUM)
+            continue;
+        const char *s = sl_datum_bytes(a, d, &n) + name;
+        n -= name;
+        if (n < b.n || (b.n > 0 && memcmp(s, b.s, b.n) != 0))
+            continue;
+        if (r->n == r->cap) {
+            uint32_t cap = r->cap == 0 ? 64 : r->cap * 2;
+            void *p = sl_realloc(r->v, cap * sizeof r->v[0]);
+            ok = p != NULL; /* without memory exact states do it */
+            if (!ok)
+                break;
+            r->v = p;
+            r->cap = cap;
+        }
+        r->v[r->n++] = (struct sl_rx_str){s + b.n, (uint32_t)(n - b.n)};
+    }
+    if (text != 0)
+        drop(&b);
+    if (!ok)
+        return;
+    SL_ASSERT(r->n <= r->cap);
+    if (r->n > 1)
+        qsort(r->v, r->n, sizeof r->v[0], by_bytes);
+    r->other = with_other_text(a, x, name);
+}
+
+bool sl_rivals_have(const struct sl_rivals *r, const uint8_t *s, size_t n)
+{
+    uint32_t lo = 0, hi = r->n;
+    SL_ASSERT(r->other != 0 && n > 0);
+    if (!one_spelling((const char *)s, n))
+        return true;
+    while (lo < hi) { /* the first one that is not less */
+        uint32_t mid = lo + (hi - lo) / 2;
+        int c = memcmp(r->v[mid].s, s, SL_MIN(r->v[mid].n, n));
+        if (c < 0 || (c == 0 && r->v[mid].n < n))
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < r->n && r->v[lo].n >= n && memcmp(r->v[lo].s, s, n) == 0;
 }
 
 uint32_t sl_auto_blur(struct sl_auto *a, uint32_t state)

@@ -40,6 +40,7 @@ void sl_masks_deinit(struct sl_masks *m)
 {
     for (size_t i = 0; i < SL_MASK_CACHE; i++)
         sl_free(m->at[i].mask);
+    sl_free(m->rivals.v);
 }
 
 static int32_t run_of(struct sl_masks *m, struct sl_auto *a, sl_rx_id id)
@@ -104,6 +105,7 @@ struct walk {
     struct sl_masks *m;
     struct sl_auto *a;
     uint32_t *out, root;  /* root: the state that the walk is about, not blurred */
+    bool rivals;          /* m->rivals are those of root */
     bool shapes, stopped; /* bytes stand for classes of rx; a place was met that is not rx alone */
     uint8_t bytes[SL_VOCAB_MAX_TOKEN + 1]; /* [depth] that led to the place at depth */
     struct place at[SL_VOCAB_MAX_TOKEN + 1];
@@ -137,6 +139,31 @@ static bool step_exact(struct walk *w, struct place *p, uint32_t depth)
     return state != 0;
 }
 
+/* What follows the text that the root is reading depends on it, and it ends here. Of most tokens it
+ * suffices to know that it is none of those that matter. Exact states are as many as texts. */
+static uint32_t step_other(struct walk *w, const struct place *p, uint32_t depth)
+{
+    struct sl_auto *a = w->a;
+    struct sl_rivals *r = &w->m->rivals;
+    SL_ASSERT(depth > 0 && depth <= SL_VOCAB_MAX_TOKEN);
+    if (p->since != 0 || p->state != w->at[0].state)
+        return SL_STATE_UNSURE;
+    if (!w->rivals)
+        sl_auto_rivals(a, w->root, r);
+    w->rivals = true;
+    if (r->other == 0 || sl_rivals_have(r, &w->bytes[1], depth))
+        return SL_STATE_UNSURE;
+    uint32_t state = r->other, from = 1;
+    if (p->stack != 0) {
+        const uint32_t *v = sl_vec_at(a, state)->v;
+        state = sl_vec_of(a, SL_VEC_STATE, (uint32_t[]){v[0], SL_LEX_RX | p->rx}, 2);
+        from = depth;
+    }
+    for (uint32_t d = from; d <= depth && state > SL_STATE_UNSURE; d++)
+        state = sl_auto_step(a, state, w->bytes[d]);
+    return state;
+}
+
 /* The lexeme that was followed has ended, or was never there: from the state, byte by byte. */
 static bool step_state(struct walk *w, struct place *p, uint32_t depth)
 {
@@ -150,6 +177,8 @@ static bool step_state(struct walk *w, struct place *p, uint32_t depth)
     }
     for (uint32_t d = from; d <= depth && state > SL_STATE_UNSURE; d++)
         state = sl_auto_step(a, state, w->bytes[d]);
+    if (state == SL_STATE_UNSURE)
+        state = step_other(w, p, depth);
     if (state == SL_STATE_UNSURE)
         return step_exact(w, p, depth);
     if (state != 0)
@@ -314,7 +343,7 @@ static void compute(struct sl_masks *m, struct sl_auto *a, uint32_t state, uint3
     w.a = a;
     w.out = out;
     w.root = state;
-    w.shapes = false;
+    w.shapes = w.rivals = false;
     w.ahead[0] = (struct ahead){{{0, 0}}, 0};
     w.at[0] = place_of(a, sl_auto_blur(a, state), 0);
     sl_spans_begin(&m->spans, &a->rx);

@@ -28,6 +28,7 @@ struct sl_masks {
     } shapes[256];
     sl_rx_id plain; /* one plain character */
     struct sl_spans spans;
+    struct sl_rivals rivals; /* of the state that a mask is made for */
 };
 
 SL_MUST_CHECK int sl_masks_init(struct sl_masks *m, struct sl_auto *a, const struct sl_vocab *vocab,

@@ -416,6 +416,91 @@ static void test_wide_masks(void **state)
     sl_vocab_destroy(v);
 }
 
+/* Every byte, "},{ and two letters or digits with a quote behind them. */
+static struct sl_vocab *quote_vocab(uint32_t *n_tokens)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789";
+    enum { N = 36, TOKENS = 256 + N * N + 2 };
+    struct sl_vocab_token *t = sl_calloc(TOKENS, sizeof *t);
+    char(*bytes)[8] = sl_calloc(TOKENS, sizeof *bytes);
+    const int32_t end = TOKENS - 1;
+    struct sl_vocab *v;
+    struct sl_error err;
+    assert_true(t != NULL && bytes != NULL);
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        size_t k = i < 256 ? 0 : (i - 256) / N % N, l = i < 256 ? 0 : (i - 256) % N;
+        snprintf(bytes[i], sizeof bytes[i], "%c%c\"", letters[k], letters[l]);
+        if (i < 256)
+            bytes[i][0] = (char)i;
+        else if (i >= 256 + N * N)
+            strcpy(bytes[i], "\"},{");
+        t[i] = (struct sl_vocab_token){bytes[i], i < 256 ? 1 : strlen(bytes[i]), i + 1 == TOKENS};
+    }
+    assert_int_equal(sl_vocab_create(t, TOKENS, &end, 1, &v, &err), 0);
+    sl_free(t);
+    sl_free(bytes);
+    *n_tokens = TOKENS;
+    return v;
+}
+
+/* Is each token's bit of the mask what taking the token says? */
+static void check_mask(struct sl_matcher *m, const struct sl_vocab *v, const uint32_t *mask)
+{
+    struct sl_error err;
+    bool ok;
+    for (int32_t id = 0; id < (int32_t)v->n_tokens; id++) {
+        assert_int_equal(sl_matcher_accept(m, id, &ok, &err), 0);
+        if (ok != bit(mask, id))
+            fail_msg("token %d: %d", id, ok);
+        if (ok)
+            sl_matcher_rollback(m, 1);
+    }
+}
+
+/* Objects that differ, each of strings that begin like those of earlier ones: what masks need of
+ * the automaton's memory must not grow with the vocabulary. */
+static void test_many_unlike(void **state)
+{
+    (void)state;
+    enum { OBJECTS = 300 };
+    static const char *const schemas[] = {
+        "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"object\",\"properties\":{"
+        "\"k\":{\"type\":\"string\"},\"v\":{\"type\":\"string\"}},\"required\":[\"k\",\"v\"],"
+        "\"additionalProperties\":false}}",
+        "{\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"type\":\"object\","
+        "\"additionalProperties\":{\"type\":\"string\"}}}"};
+    uint32_t n;
+    struct sl_vocab *v = quote_vocab(&n);
+    uint32_t *mask = sl_calloc(v->n_words, sizeof *mask);
+    assert_non_null(mask);
+    for (size_t s = 0; s < SL_COUNT(schemas); s++) {
+        struct sl_grammar *g = rig_compile(SL_GRAMMAR_JSON_SCHEMA, schemas[s], v);
+        struct sl_matcher *m;
+        struct sl_error err;
+        uint32_t n_masks = 0;
+        bool ok;
+        assert_int_equal(sl_matcher_create(g, OBJECTS * 32, &m, &err), 0);
+        for (int i = 0; i < OBJECTS; i++) {
+            char text[64];
+            snprintf(text, sizeof text, "%s{\"k\":\"%c%d\",\"v\":\"a%d\"}", i == 0 ? "[" : ",",
+                     'a' + i % 3, i / 4, i % 4);
+            for (const char *c = text; *c != 0; c++) {
+                if (sl_matcher_mask(m, mask, &err) != 0)
+                    fail_msg("object %d: %s", i, err.msg);
+                if (++n_masks % 211 == 0)
+                    check_mask(m, v, mask);
+                assert_true(bit(mask, (uint8_t)*c));
+                assert_int_equal(sl_matcher_accept(m, (uint8_t)*c, &ok, &err), 0);
+                assert_true(ok);
+            }
+        }
+        sl_matcher_destroy(m);
+        sl_grammar_destroy(g);
+    }
+    sl_free(mask);
+    sl_vocab_destroy(v);
+}
+
 static void test_forced(void **state)
 {
     (void)state;
@@ -667,10 +752,10 @@ static void test_cut(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),     cmocka_unit_test(test_cut),
-        cmocka_unit_test(test_masks),     cmocka_unit_test(test_wide_masks),
-        cmocka_unit_test(test_forced),    cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_multiples),
+        cmocka_unit_test(test_table),       cmocka_unit_test(test_cut),
+        cmocka_unit_test(test_masks),       cmocka_unit_test(test_wide_masks),
+        cmocka_unit_test(test_many_unlike), cmocka_unit_test(test_forced),
+        cmocka_unit_test(test_refused),     cmocka_unit_test(test_multiples),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
