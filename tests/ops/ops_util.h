@@ -224,7 +224,7 @@ static void matrix_scale(struct sl_rng *rng, struct matrix *m, int32_t rows, int
     assert_non_null(m->scale);
     for (int64_t i = 0; i < n_r * n_c; i++)
         m->scale[i] = (float)exp(-5.0 + sl_rng_normal(rng));
-    m->scales = (struct sl_scales){m->scale, rows, cols};
+    m->scales = (struct sl_scales){.values = m->scale, .rows = rows, .cols = cols};
     for (int64_t i = 0; i < m->n_rows * m->n_cols; i++)
         m->f32[i] *= m->scale[i / m->n_cols / rows * n_c + i % m->n_cols / cols];
 }

@@ -335,7 +335,7 @@ static struct fp8_matrix fp8_make(struct sl_rng *rng, int64_t n_rows, int64_t n_
         m.codes[i] = (uint8_t)(sl_rng_below(rng, 127) | (sl_rng_next(rng) & 0x80));
     for (int64_t i = 0; i < n_scales; i++)
         m.values[i] = random_scale(rng);
-    m.scales = (struct sl_scales){m.values, rows, cols};
+    m.scales = (struct sl_scales){.values = m.values, .rows = rows, .cols = cols};
     return m;
 }
 
