@@ -529,13 +529,15 @@ enum sl_evict_cause {                  /* why a cached page was given up */
                       SL_N_EVICT_CAUSES
 };
 
+struct sl_kv_group_stats { /* pages of a group of layers */
+    int32_t n_free, n_cached;
+    uint64_t n_evicted; /* cached ones of a windowed group, given up while the block stayed */
+};
+
 struct sl_stats { /* a consistent copy */
     int32_t n_running, n_waiting;
     int32_t n_pages, n_pages_free, n_pages_cached; /* blocks; cached: unowned, kept for reuse */
-    struct {                                       /* pages of a group of layers */
-        int32_t n_free, n_cached;
-        uint64_t n_evicted; /* cached ones of a windowed group, given up while the block stayed */
-    } kv_groups[SL_KV_GROUPS];
+    struct sl_kv_group_stats kv_groups[SL_KV_GROUPS];
     int32_t n_kv_groups;
     uint64_t prompt_tokens, generation_tokens, prompt_tokens_cached;
     uint64_t prefix_queries, prefix_hits; /* tokens */
