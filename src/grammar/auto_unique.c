@@ -574,8 +574,8 @@ static uint32_t with_other_text(struct sl_auto *a, const struct sl_vec *x, bool 
     return sl_vec_of(a, SL_VEC_STATE, to, 2);
 }
 
-/* The frame for which a state reads a text that must be told apart from earlier ones; *name: the text
- * is of a name. NULL: there is no such text. */
+/* The frame for which a state reads a text that must be told apart from earlier ones; *name: the
+ * text is of a name. NULL: there is no such text. */
 static const struct sl_vec *read_text(const struct sl_auto *a, const struct sl_vec *x,
                                       uint32_t *text, bool *name)
 {
