@@ -7,6 +7,7 @@
  */
 #include "base/check.h"
 #include "base/hash.h"
+#include "base/limits.h"
 #include "base/sys.h"
 #include "grammar/auto_impl.h"
 
@@ -873,12 +874,33 @@ static void know_static_names(struct sl_auto *a, struct sl_plan *p, const struct
     p->name_allowed = v;
 }
 
+/* Where it is not known what the object must differ from: its names if each of them leaves more
+ * values than there are items, so that it does not matter. */
+static struct sl_frame_aux *names_of_unknown(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
+{
+    const uint32_t plain = sl_frame_stripped(a, frame);
+    SL_ASSERT(p->object && plain < a->n_vecs);
+    struct sl_frame_aux *x = plain == frame ? NULL : sl_frame_names(a, p, plain);
+    bool ok = x != NULL && x->free == SL_RX_NONE;
+    for (uint32_t i = 0; i < p->n_names && ok; i++) {
+        if ((x->allowed[i / 32] >> (i & 31) & 1) == 0)
+            continue;
+        uint32_t id = sl_frame_with_name(a, p, sl_vec_at(a, plain), i, 0);
+        struct sl_goal *g = id == 0 ? NULL : sl_frame_member(a, p, sl_vec_at(a, id));
+        ok = g != NULL && g->pure && sl_goal_n_values(a, g) > SL_MAX_UNIQUE_ITEMS;
+    }
+    a->unsure = a->unsure || !ok;
+    return ok ? x : NULL;
+}
+
 struct sl_frame_aux *sl_frame_names(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
 {
     struct sl_vec *asked = sl_vec_at(a, frame), *f = asked;
     SL_ASSERT(p->object && asked->kind == SL_VEC_OBJECT);
     if (asked->aux != NULL)
         return asked->aux;
+    if (asked->v[FR_KEPT] == KEPT_LOST && asked->v[FR_AVOID] != 0)
+        return names_of_unknown(a, p, frame);
     if (asked->v[FR_PHASE] != PH_KEY) /* the same names after '{' and after ',' */
         frame = sl_frame_phase(a, asked, PH_KEY);
     if (frame == 0)

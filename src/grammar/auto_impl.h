@@ -173,6 +173,10 @@ bool sl_kept_has_way(struct sl_auto *a, struct sl_plan *p, uint32_t frame);
 /* What the value that f waits for may not be: a set. g: its goal. */
 uint32_t sl_frame_avoid(struct sl_auto *a, struct sl_plan *p, const struct sl_vec *f,
                         struct sl_goal *g);
+/* An array or object begins that must differ from data of which one is not known. 0: whether it may
+ * cannot be told. Its value must be told by exact states. */
+uint32_t sl_kept_open_unknown(struct sl_auto *a, struct sl_goal *g, bool object, uint32_t parent,
+                              uint32_t depth);
 uint32_t sl_goal_n_compound(struct sl_auto *a, struct sl_goal *g, bool object);
 /* Names of the chain and of the set, closing quote included. */
 sl_rx_id sl_names_of(struct sl_auto *a, const struct sl_vec *set, uint32_t kept);

@@ -80,7 +80,7 @@ uint32_t sl_kept_named(struct sl_auto *a, const struct sl_plan *p, const struct 
     uint32_t name = name_of(a, p, class, text);
     SL_ASSERT(f->kind == SL_VEC_OBJECT && f->v[FR_KEPT] != 0);
     *avoid = f->v[FR_AVOID];
-    if (name == DATUM_UNKNOWN)
+    if (name == DATUM_UNKNOWN || f->v[FR_KEPT] == KEPT_LOST)
         a->unsure = a->unsure || *avoid != 0;
     else if (name == DATUM_OTHER)
         *avoid = 0;
@@ -436,6 +436,29 @@ uint32_t sl_goal_n_compound(struct sl_auto *a, struct sl_goal *g, bool object)
     bool end = sl_frame_may_end(a, p, sl_vec_at(a, frame), &truths);
     (void)some_member(a, p, frame, KEPT_EMPTY, NULL, &most);
     return SL_MAX(1u, most + end);
+}
+
+/* It may if some member has more values than there are items, whatever they are. */
+uint32_t sl_kept_open_unknown(struct sl_auto *a, struct sl_goal *g, bool object, uint32_t parent,
+                              uint32_t depth)
+{
+    uint32_t most = 0, plain = sl_frame_open(a, g, object, 0, 0);
+    if (plain != 0)
+        (void)some_member(a, sl_frame_plan(a, sl_vec_at(a, plain)), plain, KEPT_EMPTY, NULL, &most);
+    if (most <= SL_MAX_UNIQUE_ITEMS)
+        return 0;
+    uint32_t id = sl_frame_open(a, g, object, parent, depth);
+    const struct sl_vec *f = id == 0 ? NULL : sl_vec_at(a, id);
+    uint32_t *v = f == NULL ? NULL : sl_malloc(f->n * sizeof *v);
+    SL_ASSERT(f == NULL || (f->v[FR_KEPT] == 0 && f->v[FR_AVOID] == 0));
+    if (v == NULL)
+        return 0;
+    memcpy(v, f->v, f->n * sizeof *v);
+    v[FR_KEPT] = KEPT_LOST;
+    v[FR_AVOID] = sl_seen_with(a, 0, DATUM_UNKNOWN);
+    id = sl_vec_of(a, (enum sl_vec_kind)f->kind, v, f->n);
+    sl_free(v);
+    return id;
 }
 
 /* ---------------------------------------------------------------- names */

@@ -236,7 +236,11 @@ static uint32_t begin_compound(struct sl_auto *a, struct sl_goal *g, uint32_t st
     if (p == NULL || !sl_frame_keeps(p, f))
         return sl_frame_open(a, g, byte == '{', stack, depth);
     uint32_t avoid = sl_frame_avoid(a, p, f, g);
-    a->unsure = a->unsure || sl_seen_has(a, avoid, DATUM_UNKNOWN);
+    if (sl_seen_has(a, avoid, DATUM_UNKNOWN)) {
+        uint32_t id = sl_kept_open_unknown(a, g, byte == '{', stack, depth);
+        a->unsure = a->unsure || id == 0;
+        return a->unsure ? 0 : id;
+    }
     avoid = sl_avoid_of_kind(a, avoid, byte == '{' ? SL_VEC_OBJECT_DATUM : SL_VEC_ARRAY_DATUM);
     return a->unsure ? 0 : sl_frame_open_kept(a, g, byte == '{', stack, depth, KEPT_EMPTY, avoid);
 }

@@ -105,7 +105,7 @@ struct walk {
     struct sl_masks *m;
     struct sl_auto *a;
     uint32_t *out, root;  /* root: the state that the walk is about, not blurred */
-    bool rivals;          /* m->rivals are those of root */
+    uint32_t rivals_of;   /* the state that m->rivals are of, 0: none yet */
     bool shapes, stopped; /* bytes stand for classes of rx; a place was met that is not rx alone */
     uint8_t bytes[SL_VOCAB_MAX_TOKEN + 1]; /* [depth] that led to the place at depth */
     struct place at[SL_VOCAB_MAX_TOKEN + 1];
@@ -139,21 +139,24 @@ static bool step_exact(struct walk *w, struct place *p, uint32_t depth)
     return state != 0;
 }
 
-/* What follows the text that the root is reading depends on it, and it ends here. Of most tokens it
- * suffices to know that it is none of those that matter. Exact states are as many as texts. */
+/* What follows the text that the place is reading depends on it, and it ends here. Of most tokens
+ * it suffices to know that it is none of those that matter. Exact states are as many as texts. */
 static uint32_t step_other(struct walk *w, const struct place *p, uint32_t depth)
 {
     struct sl_auto *a = w->a;
     struct sl_rivals *r = &w->m->rivals;
-    SL_ASSERT(depth > 0 && depth <= SL_VOCAB_MAX_TOKEN);
-    if (p->since != 0 || p->state != w->at[0].state)
+    uint32_t exact = w->root, from = p->since + 1;
+    SL_ASSERT(depth >= from && depth <= SL_VOCAB_MAX_TOKEN);
+    for (uint32_t d = 1; d < from && exact > SL_STATE_UNSURE; d++)
+        exact = sl_auto_step(a, exact, w->bytes[d]);
+    if (exact <= SL_STATE_UNSURE)
         return SL_STATE_UNSURE;
-    if (!w->rivals)
-        sl_auto_rivals(a, w->root, r);
-    w->rivals = true;
-    if (r->other == 0 || sl_rivals_have(r, &w->bytes[1], depth))
+    if (w->rivals_of != exact)
+        sl_auto_rivals(a, exact, r);
+    w->rivals_of = exact;
+    if (r->other == 0 || sl_rivals_have(r, &w->bytes[from], depth + 1 - from))
         return SL_STATE_UNSURE;
-    uint32_t state = r->other, from = 1;
+    uint32_t state = r->other;
     if (p->stack != 0) {
         const uint32_t *v = sl_vec_at(a, state)->v;
         state = sl_vec_of(a, SL_VEC_STATE, (uint32_t[]){v[0], SL_LEX_RX | p->rx}, 2);
@@ -343,7 +346,8 @@ static void compute(struct sl_masks *m, struct sl_auto *a, uint32_t state, uint3
     w.a = a;
     w.out = out;
     w.root = state;
-    w.shapes = w.rivals = false;
+    w.shapes = false;
+    w.rivals_of = 0;
     w.ahead[0] = (struct ahead){{{0, 0}}, 0};
     w.at[0] = place_of(a, sl_auto_blur(a, state), 0);
     sl_spans_begin(&m->spans, &a->rx);
