@@ -874,6 +874,21 @@ static void know_static_names(struct sl_auto *a, struct sl_plan *p, const struct
     p->name_allowed = v;
 }
 
+/* The object as far as it says which names may come: the same ones after '{' and after ',', and
+ * wherever the object is. */
+static uint32_t before_name(struct sl_auto *a, const struct sl_vec *f)
+{
+    uint32_t *v = copy_of(a, f, 0);
+    SL_ASSERT(f->kind == SL_VEC_OBJECT && f->n >= FR_WORDS);
+    if (v == NULL)
+        return 0;
+    v[FR_PARENT] = v[FR_DEPTH] = 0;
+    v[FR_PHASE] = PH_KEY;
+    uint32_t id = intern(a, SL_VEC_OBJECT, v, f->n);
+    sl_free(v);
+    return id;
+}
+
 /* Where it is not known what the object must differ from: its names if each of them leaves more
  * values than there are items, so that it does not matter. */
 static struct sl_frame_aux *names_of_unknown(struct sl_auto *a, struct sl_plan *p, uint32_t frame)
@@ -901,8 +916,7 @@ struct sl_frame_aux *sl_frame_names(struct sl_auto *a, struct sl_plan *p, uint32
         return asked->aux;
     if (asked->v[FR_KEPT] == KEPT_LOST && asked->v[FR_AVOID] != 0)
         return names_of_unknown(a, p, frame);
-    if (asked->v[FR_PHASE] != PH_KEY) /* the same names after '{' and after ',' */
-        frame = sl_frame_phase(a, asked, PH_KEY);
+    frame = before_name(a, asked);
     if (frame == 0)
         return NULL;
     f = sl_vec_at(a, frame);
