@@ -108,7 +108,7 @@ static void check_engine(const struct sl_params *p)
                                              .n_logits = N_VOCAB,
                                              .max_model_len = 1 << 20,
                                              .has_tokenizer = true,
-                                             .has_rows = true,
+                                             .has_top_ids = true,
                                              .has_logits = true};
     struct sl_error err = {.code = 0};
     struct sl_request_desc desc = {.prompt = prompt,
