@@ -47,7 +47,7 @@ static void operate(struct sl_id_pool *p, struct model *m, struct sl_input *in)
     } else if (op == 3 && m->refs[id] == 0) {
         sl_id_pool_release(p, id);
         m->refs[id] = -1;
-        m->stack[m->n_free++] = page;
+        m->stack[m->n_free++] = id;
     }
 }
 
