@@ -229,7 +229,8 @@ int sl_kv_check(struct sl_kv *kv, const int32_t *expected, struct sl_error *err)
     if (rc == 0)
         rc = check_totals(kv, expected, err);
     for (int32_t i = 0; i < kv->n_groups && rc == 0; i++) {
-        expected += expected != NULL ? kv->nodes.n_ids : 0;
+        if (expected != NULL)
+            expected += kv->nodes.n_ids;
         rc = check_group(kv, i, expected, err);
     }
     return rc;

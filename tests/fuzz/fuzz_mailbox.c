@@ -95,6 +95,7 @@ static void operate(struct model *m, struct sl_input *op)
     case 2:
         if (is_in(&m->cancelled, i))
             break;
+        atomic_store(&reqs[i].cancelled, true);
         sl_inbox_cancel(&inbox, &reqs[i]);
         append(&m->cancelled, i);
         break;
@@ -157,6 +158,8 @@ int LLVMFuzzerInitialize(int *argc, char ***argv)
     (void)argv;
     SL_ASSERT(sl_inbox_init(&inbox, NULL) == 0 && sl_outbox_create(&outbox, NULL) == 0);
     SL_ASSERT(sl_queue_init(&queue, CAP, NULL) == 0);
+    for (size_t i = 0; i < SL_COUNT(reqs); i++)
+        reqs[i].box = outbox;
     return 0;
 }
 
