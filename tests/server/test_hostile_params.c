@@ -539,10 +539,35 @@ static const char *const forms[] = {"response_format", "structured_outputs",
                                     "regex",           "ebnf",
                                     "structural_tag",  "guided_json_object"};
 
+/* Names of one kind of constraint: vLLM's old one, llama.cpp's, SGLang's. */
+static int kind_of(const char *name)
+{
+    static const char *const kinds[][3] = {{"guided_json", "json_schema"},
+                                           {"guided_regex", "regex"},
+                                           {"guided_grammar", "grammar", "ebnf"}};
+    for (size_t k = 0; k < SL_COUNT(kinds); k++)
+        for (size_t i = 0; i < SL_COUNT(kinds[k]) && kinds[k][i] != NULL; i++)
+            if (strcmp(kinds[k][i], name) == 0)
+                return (int)k;
+    return -1;
+}
+
+/* The same constraint by two names is one. */
+static bool is_twin(const struct body *b, const char *first, const char *name)
+{
+    return first != NULL && kind_of(name) >= 0 && kind_of(name) == kind_of(first) &&
+           strcmp(get(b, name)->json, get(b, first)->json) == 0;
+}
+
 static const char *wrong_form(const struct body *b)
 {
+    const char *first = NULL;
     int n = 0;
     for (size_t i = 0; i < SL_COUNT(forms); i++) {
+        if (constrains(b, forms[i]) && !wrong(b, forms[i]) && is_twin(b, first, forms[i]))
+            continue;
+        if (constrains(b, forms[i]) && first == NULL)
+            first = forms[i];
         n += constrains(b, forms[i]);
         bool is_switch = strcmp(forms[i], "guided_json_object") == 0;
         if ((!is_switch && wrong(b, forms[i])) || (n > 1 && constrains(b, forms[i])))
