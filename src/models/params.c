@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Where the parameters of a model stand: one array, in which a stack of matrices is as many
- * neighbours. A slot that a layer does not have is one empty parameter, so that sl_param always
- * finds one.
+ * neighbours. The first one is empty: slots of layers that the family does not have all share it,
+ * so that sl_param always finds one.
  */
 #include "base/check.h"
 #include "models/internal.h"
@@ -25,15 +25,17 @@ int sl_params_create(struct sl_model *m, struct sl_error *err)
     m->first = sl_calloc(n_slots, sizeof *m->first);
     if (m->first == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for a model of %d layers", m->hp.n_layers);
-    for (size_t i = 0; i < n_slots; i++)
+    for (size_t i = (size_t)m->hp.n_layers * SL_SLOT_COUNT; i < n_slots; i++)
         m->first[i] = 1; /* for now: how many */
     for (int32_t i = 0; i < m->desc->n_weights; i++)
-        for (int32_t l = 0; l < m->hp.n_layers && m->desc->weights[i].mats != SL_DIM_NONE; l++)
+        for (int32_t l = 0; l < m->hp.n_layers && m->desc->weights[i].slot < SL_SLOT_FIRST_GLOBAL;
+             l++)
             m->first[(size_t)l * SL_SLOT_COUNT + (size_t)m->desc->weights[i].slot] =
                 (uint32_t)sl_params_n(m, &m->desc->weights[i], l);
+    m->n_params = 1; /* the empty one */
     for (size_t i = 0; i < n_slots; i++) {
         const uint32_t n = m->first[i];
-        m->first[i] = (uint32_t)m->n_params;
+        m->first[i] = n > 0 ? (uint32_t)m->n_params : 0;
         m->n_params += n;
     }
     m->params = sl_calloc(m->n_params, sizeof *m->params);
