@@ -31,15 +31,7 @@ static const struct sl_hparam_desc hparams[] = {
     {.hf = {"mlp_only_layers"},
      .type = SL_HP_LAYERS,
      .offset = offsetof(struct sl_hparams, dense_layers)},
-    {.hf = {"sliding_window"},
-     .type = SL_HP_INT,
-     .offset = offsetof(struct sl_hparams, window),
-     .hf_def = 4096, /* of transformers; null means none */
-     .min = 1,
-     .max = SL_MAX_CONTEXT},
-    {.hf = {"use_sliding_window"},
-     .type = SL_HP_BOOL,
-     .offset = offsetof(struct sl_hparams, use_window)},
+    SL_HPARAMS_WINDOW_SWITCH,
     {.hf = {"attention_bias"}, .type = SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
 };
 

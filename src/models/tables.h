@@ -59,6 +59,12 @@
     {"expert_feed_forward_length", {"moe_intermediate_size"}, SL_HP_INT,                          \
      SL_HP_AT(expert_intermediate), .required = true, .min = 1, .max = 4 * SL_MAX_HIDDEN}
 
+/* A window that counts where a switch says so. 4096 is what transformers takes; null means none. */
+#define SL_HPARAMS_WINDOW_SWITCH                                                                  \
+    {NULL, {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096, .min = 1,             \
+     .max = SL_MAX_CONTEXT},                                                                      \
+    {NULL, {"use_sliding_window"}, SL_HP_BOOL, SL_HP_AT(use_window)}
+
 #define SL_HPARAMS_LABELS                                                                         \
     {NULL, {"id2label"}, SL_HP_LABELS, SL_HP_AT(n_labels), .def = 2}
 
