@@ -13,6 +13,11 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 BINARY = os.environ.get("SLUICE_BIN", os.path.join(ROOT, "build", "release", "sluice"))
 
 
+def listens(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as s:
+        return s.connect_ex(path) == 0  # the file is there a moment before it takes connections
+
+
 class Stream:
     """The events of one streamed request, parsed; the connection is closed at the end of the block."""
 

@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from serverproc import BINARY, Server
+from serverproc import BINARY, Server, listens
 
 READY = b"HTTP/1.1 200"
 
@@ -36,7 +36,7 @@ def loading(tmp_path):
     with subprocess.Popen([BINARY, "serve", "--uds", uds, "--chat-template", template, "--threads", "1"],
                           stderr=subprocess.PIPE) as p:
         end = time.monotonic() + 10
-        while not os.path.exists(uds):
+        while not listens(uds):
             assert time.monotonic() < end and p.poll() is None
             time.sleep(0.01)
         yield p, template, uds

@@ -16,7 +16,7 @@ import time
 import pytest
 
 from collector import Collector
-from serverproc import BINARY, Server
+from serverproc import BINARY, Server, listens
 
 if shutil.which("openssl") is None:
     pytest.skip("skip: no openssl program to make a certificate with", allow_module_level=True)
@@ -254,7 +254,7 @@ def test_while_a_model_is_loaded_probes_get_an_answer_over_tls(certs, tmp_path):
     with subprocess.Popen([BINARY, "serve", "--uds", uds, "--chat-template", template, "--threads", "1", "--ssl-certfile",
                            str(cert), "--ssl-keyfile", str(key)], stderr=subprocess.PIPE) as p:
         deadline = time.monotonic() + 10
-        while not os.path.exists(uds):
+        while not listens(uds):
             assert time.monotonic() < deadline and p.poll() is None
             time.sleep(0.01)
         try:
