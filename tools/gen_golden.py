@@ -16,6 +16,7 @@ import json
 import pathlib
 import struct
 import sys
+import zlib
 
 import torch
 import transformers
@@ -216,6 +217,8 @@ MORE = {
     ),
     "llama_gelu": ("Llama", dict(hidden_act="gelu", rope_parameters=plain(10000.0)), torch.bfloat16, "new"),
 }
+# As MODELS, in the order of the alphabet. Here the name gives the seed, so that more may be added anywhere.
+FAMILIES = {}
 # What reads text in a model that reads images as well: name -> how its tensors are called.
 WRAPPED = {"gemma3_hub": "language_model.model.", "gemma3_v5": "model.language_model."}
 TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
@@ -269,7 +272,7 @@ def one_by_one(stored):
 
 
 def generate(name, seed):
-    family, args, dtype, spelling = (MODELS | MORE)[name]
+    family, args, dtype, spelling = (MODELS | MORE | FAMILIES)[name]
     kind = family + "TextConfig" if family == "Gemma3" else family + "Config"
     config = getattr(transformers, kind)(**{**SMALL, **args})
     config.architectures = [family + "ForCausalLM"]
@@ -391,14 +394,15 @@ def generate_wrapped(name, seed):
 
 
 def main():
-    known = list(MODELS) + list(POOLED) + list(MORE) + list(WRAPPED)
-    names = sys.argv[1:] or known
+    seeds = {name: 1000 + i for i, name in enumerate([*MODELS, *POOLED, *MORE, *WRAPPED])}
+    seeds |= {name: zlib.crc32(name.encode()) for name in FAMILIES}
+    names = sys.argv[1:] or list(seeds)
     for name in names:
-        if name not in known:
-            sys.exit(f"unknown model {name!r}, choose from {', '.join(known)}")
+        if name not in seeds:
+            sys.exit(f"unknown model {name!r}, choose from {', '.join(seeds)}")
     for name in names:
         how = generate_pooled if name in POOLED else generate_wrapped if name in WRAPPED else generate
-        how(name, seed=1000 + known.index(name))
+        how(name, seeds[name])
 
 
 if __name__ == "__main__":
