@@ -49,7 +49,7 @@ struct sl_engine {
     int (*unpark)(void *user, const char *path, struct sl_runner *runner, struct sl_error *err);
     pthread_t thread;
 
-    /* sleep.c: one at a time puts to sleep and wakes */
+    /* load/sleep.c: one at a time puts to sleep and wakes */
     pthread_mutex_t sleep_lock;
     pthread_mutex_t runner_lock; /* while the runner is exchanged, or asked from outside */
     atomic_bool drowsy;          /* refuses requests: asleep, or about to be */
@@ -117,7 +117,7 @@ SL_MUST_CHECK int sl_engine_check(struct sl_engine *eng, struct sl_error *err);
  * with bounded work. False: an invariant is broken. */
 SL_MUST_CHECK bool sl_engine_verify(struct sl_engine *eng, bool work, struct sl_error *err);
 
-/* sleep.c */
+/* load/sleep.c */
 int sl_engine_is_asleep(struct sl_error *err); /* SL_EASLEEP */
 
 /* kv_events.c */

@@ -2,7 +2,7 @@
  * engine.h - starts the engine core on parts that were opened elsewhere: a runner, the size of its
  * page pool, a tokenizer, limits.
  *
- * sl_engine_create (load.c) opens a checkpoint, fills struct sl_engine_parts and calls
+ * sl_engine_create (load/load.c) opens a checkpoint, fills struct sl_engine_parts and calls
  * sl_engine_start; tests start it on fake parts. The core owns scheduling, the prefix cache,
  * sampling, stopping and delivery, and implements every function of sluice.h on requests, outboxes
  * and statistics, and sl_engine_destroy/info/tokenizer/healthy/sampling_default.

@@ -4,7 +4,8 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "cpu/cpu.h"
-#include "engine/load.h"
+#include "engine/load/load.h"
+#include "engine/load/memory_plan.h"
 #include "engine/team.h"
 
 struct rank {

@@ -10,9 +10,9 @@
 #define SL_ENGINE_RANKS_H
 
 #include "engine/host_runner.h"
-#include "engine/memory_plan.h"
 #include "models/model.h"
 
+struct sl_memory_plan;
 struct sl_ranks;
 
 /* Before a backend is chosen: the model becomes rank 0 of cfg->tensor_parallel_size, or the error

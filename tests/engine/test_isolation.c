@@ -12,7 +12,7 @@
 #include "base/limits.h"
 #include "engine/core.h"
 #include "engine/late_runner.h"
-#include "engine/load_text.h"
+#include "engine/load/load_text.h"
 #include "models/model_rig.h"
 #include "models/synth.h"
 

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/sys.h"
 #include "cpu/cpu.h"
-#include "engine/memory_plan.h"
+#include "engine/load/memory_plan.h"
 #include "kv/group.h"
 #include "models/synth.h"
 

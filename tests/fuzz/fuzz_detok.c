@@ -3,7 +3,7 @@
  * encoded and decoded is that text, with U+FFFD for what is no UTF-8; any ids decoded one at a time
  * give whole characters only and together what decoding at once gives. The first byte chooses.
  */
-#include "engine/load_text.h"
+#include "engine/load/load_text.h"
 #include "utf8_model.h"
 
 #include "base/sys.h"

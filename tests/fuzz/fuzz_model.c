@@ -4,7 +4,7 @@
  * sound model, or the front of a GGUF file whose weights are zeros.
  */
 #include "base/log.h"
-#include "engine/load_text.h"
+#include "engine/load/load_text.h"
 #include "mem_files.h"
 #include "models/model.h"
 #include "models/synth.h"

@@ -12,7 +12,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/log.h"
-#include "engine/load_text.h"
+#include "engine/load/load_text.h"
 #include "io/checkpoint.h"
 #include "models/model.h"
 #include "text/jinja/template.h"

@@ -2,7 +2,7 @@
  * load.c - sl_engine_create: opens checkpoint, tokenizer, template and model, lays out memory by
  * the plan, loads the weights and starts the engine core on the result.
  */
-#include "engine/load.h"
+#include "engine/load/load.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -13,10 +13,10 @@
 #include "engine/device_runner.h"
 #include "engine/engine.h"
 #include "engine/host_runner.h"
-#include "engine/load_text.h"
-#include "engine/memory_plan.h"
+#include "engine/load/load_text.h"
+#include "engine/load/memory_plan.h"
+#include "engine/load/shared.h"
 #include "engine/ranks.h"
-#include "engine/shared.h"
 #include "ops/device.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "engine/shared.h"
+#include "engine/load/shared.h"
 
 #include "base/check.h"
 #include "base/sys.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "engine/load_text.h"
+#include "engine/load/load_text.h"
 
 #include "base/arena.h"
 #include "base/check.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * inspect.c - what a model is and what serving it will take, before a weight is loaded.
  */
-#include "engine/load.h"
-#include "engine/memory_plan.h"
+#include "engine/load/load.h"
+#include "engine/load/memory_plan.h"
 
 #include "base/sys.h"
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-#include "engine/memory_plan.h"
+#include "engine/load/memory_plan.h"
 
 #include "base/check.h"
 #include "base/sys.h"
-#include "engine/shared.h"
+#include "engine/load/shared.h"
 #include "io/peft.h"
 #include "ops/device.h"
 
