@@ -44,6 +44,9 @@ LIB_SRC := $(filter-out src/cmd/% src/cuda/none.c,$(SRC))
 CMD_SRC := $(filter src/cmd/%,$(SRC))
 OBJ      = $(patsubst %.c,$(BUILD)/%.o,$1)
 LIB     := $(BUILD)/libsluice.a
+# Random models, for tests, tools and benchmarks: not in the library.
+SYNTH_SRC := $(wildcard tools/synth/*.c)
+SYNTH   := $(BUILD)/libsynth.a
 BIN     := $(BUILD)/sluice
 BUNDLE  := $(wildcard assets/storyteller/*)
 WEB_JS  := $(addprefix assets/web/,base.js markdown.js highlight.js chats.js chat.js replay.js dashboard.js start.js)
@@ -69,7 +72,7 @@ CUDA_SRC  := $(wildcard src/cuda/*.cu src/cuda/*/*.cu) $(CUDA_GEN)
 cuda_obj   = $(patsubst src/cuda/%.cu,$1/%.o,$(patsubst $(BUILD)/gen/cuda/%.cu,$1/gen/%.o,$(CUDA_SRC)))
 CUDA_OBJ  := $(call cuda_obj,$(BUILD)/cuda)
 SIM       := $(BUILD)/cuda_sim
-SIM_FLAGS := -std=c++17 -D_GNU_SOURCE -Itests/cuda/sim -Itests -Iinclude -Isrc -g1 -fPIE -MMD -MP \
+SIM_FLAGS := -std=c++17 -D_GNU_SOURCE -Itests/cuda/sim -Itests -Itools -Iinclude -Isrc -g1 -fPIE -MMD -MP \
              -fno-omit-frame-pointer -ffp-contract=off -pthread -Wall -Wextra -Wno-unknown-pragmas \
              -Werror
 # What make test runs leaves a kernel's local arrays to UBSan's bounds: ASan's guards around them are a
@@ -264,6 +267,11 @@ $(LIB): $(call OBJ,$(LIB_SRC)) $(BUILD)/gen/bundle.o $(BUILD)/gen/web.o
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
 
+$(call OBJ,$(SYNTH_SRC)): CFLAGS += -Itools
+$(SYNTH): $(call OBJ,$(SYNTH_SRC))
+	@echo "  AR    $@"
+	$(Q)rm -f $@ && ar rcs $@ $^
+
 # The shared library takes the same objects: code for a position-independent program fits, but for
 # variables of a thread and the C library's streams, which are reached in another way from there.
 $(call OBJ,$(shell grep -lE '_Thread_local|std(in|out|err)\b' $(LIB_SRC))): CFLAGS += -fPIC
@@ -293,11 +301,11 @@ $(BUILD)/gen/web.o: tools/embed $(WEB)
 $(BUILD)/tests/%.o: tests/%.c
 	@mkdir -p $(@D)
 	@echo "  CC    $<"
-	$(Q)$(CC) $(CFLAGS) -Itests -c -o $@ $<
+	$(Q)$(CC) $(CFLAGS) -Itests -Itools -c -o $@ $<
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(LIB) $(NO_CUDA)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(SYNTH) $(LIB) $(NO_CUDA)
 	@echo "  TEST  $@"
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(LIB) $(NO_CUDA) -lcmocka $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(SYNTH) $(LIB) $(NO_CUDA) -lcmocka $(LDLIBS)
 
 $(CUDA_GEN): $(BUILD)/gen/cuda/%.cu: tools/cuda_instances
 	@mkdir -p $(@D)
@@ -322,10 +330,10 @@ $(SIM).a: $(SIM_OBJ)
 	@echo "  AR    $@"
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-$(BUILD)/tests/cuda/%: tests/cuda/%.cc $(SIM).a $(LIB)
+$(BUILD)/tests/cuda/%: tests/cuda/%.cc $(SIM).a $(SYNTH) $(LIB)
 	@mkdir -p $(@D)
 	@echo "  TEST  $@"
-	$(Q)$(CXX) $(SIM_FLAGS) $(SIM_SAN) -pie -rdynamic -o $@ $< $(call group,$(SIM).a $(LIB)) \
+	$(Q)$(CXX) $(SIM_FLAGS) $(SIM_SAN) -pie -rdynamic -o $@ $< $(call group,$(SIM).a $(SYNTH) $(LIB)) \
 	    -lcmocka $(LDLIBS)
 
 # The same with the search for races of shared memory, which cannot be had together with ASan.
@@ -348,7 +356,7 @@ $(RACE)/%.o: tests/cuda/%.cc
 $(RACE).a: $(call cuda_obj,$(RACE)) $(filter $(SIM)/sim/%,$(SIM_OBJ))
 	$(Q)rm -f $@ && ar rcs $@ $^
 
-$(RACE)/test_%: $(RACE)/test_%.o $(RACE).a $(LIB)
+$(RACE)/test_%: $(RACE)/test_%.o $(RACE).a $(SYNTH) $(LIB)
 	@echo "  TEST  $@"
 	$(Q)$(RACE_LINK)
 
@@ -401,22 +409,22 @@ $(LAB): $(wildcard lab/*.h lab/*.cuh tests/cuda/bench_*.h)
 define gpu_program
 	@mkdir -p $(@D)
 	@echo "  GPU   $@"
-	$(Q)$(NVCC) $(NVFLAGS) -Itests -D_GNU_SOURCE -x cu -c -o $@.o $<
-	$(Q)$(CXX) -pie -pthread -o $@ $@.o $(call group,$(GPU_LIB) $(LIB)) $(CUDART) -lrt -lcmocka $(LDLIBS)
+	$(Q)$(NVCC) $(NVFLAGS) -Itests -Itools -D_GNU_SOURCE -x cu -c -o $@.o $<
+	$(Q)$(CXX) -pie -pthread -o $@ $@.o $(call group,$(GPU_LIB) $(SYNTH) $(LIB)) $(CUDART) -lrt -lcmocka $(LDLIBS)
 endef
-$(BUILD)/gpu/%: tests/cuda/%.cc $(GPU_LIB) $(LIB)
+$(BUILD)/gpu/%: tests/cuda/%.cc $(GPU_LIB) $(SYNTH) $(LIB)
 	$(gpu_program)
-$(BUILD)/lab/%: lab/%.cu $(GPU_LIB) $(LIB)
+$(BUILD)/lab/%: lab/%.cu $(GPU_LIB) $(SYNTH) $(LIB)
 	$(gpu_program)
 
-$(BUILD)/tools/%: tools/%.c $(LIB) $(NO_CUDA)
+$(BUILD)/tools/%: tools/%.c $(SYNTH) $(LIB) $(NO_CUDA)
 	@mkdir -p $(@D)
 	@echo "  TOOL  $@"
-	$(Q)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(LIB) $(NO_CUDA) $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) -Itools $(LDFLAGS) -o $@ $< $(SYNTH) $(LIB) $(NO_CUDA) $(LDLIBS)
 
-$(FUZZ)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ)/libsluice.a $(FUZZ)/src/cuda/none.o
+$(FUZZ)/fuzz_%: tests/fuzz/fuzz_%.c $(FUZZ)/libsynth.a $(FUZZ)/libsluice.a $(FUZZ)/src/cuda/none.o
 	@echo "  FUZZ  $@"
-	$(Q)clang $(WARN) $(COMMON) $(CFLAGS) -fsanitize=fuzzer -fno-sanitize-coverage=trace-cmp -o $@ \
+	$(Q)clang $(WARN) $(COMMON) $(CFLAGS) -Itools -fsanitize=fuzzer -fno-sanitize-coverage=trace-cmp -o $@ \
 	    $(filter %.c,$^) $(filter %.o,$^) $(filter %.a,$^) $(LDLIBS)
 $(FUZZ)/fuzz_flags: $(FUZZ)/src/cmd/flags.o $(FUZZ)/src/cmd/help.o
 # Watching every comparison helps where formats have magic values, and costs a third of the speed.
@@ -442,4 +450,4 @@ wheel: all lib
 clean:
 	rm -rf build
 
--include $(patsubst %.o,%.d,$(call OBJ,$(SRC)) $(SIM_OBJ) $(CUDA_OBJ) $(call cuda_obj,$(RACE)) $(wildcard $(RACE)/*.o)) $(addsuffix .d,$(TESTS) $(TOOLS) $(FUZZERS))
+-include $(patsubst %.o,%.d,$(call OBJ,$(SRC) $(SYNTH_SRC)) $(SIM_OBJ) $(CUDA_OBJ) $(call cuda_obj,$(RACE)) $(wildcard $(RACE)/*.o)) $(addsuffix .d,$(TESTS) $(TOOLS) $(FUZZERS))

@@ -6,7 +6,7 @@
 #include "base/str.h"
 #include "base/sys.h"
 #include "models/model.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 # What a slow test looks at besides its own layer.
-ALSO = {"package/test_python.py": ("python/", "include/", "tools/pyabi", "tools/mkwheel", "docs/PYTHON.md", "examples/")}
+ALSO = {"package/test_python.py": ("python/", "include/", "tools/pyabi", "tools/mkwheel", "docs/PYTHON.md", "examples/"),
+        "models/test_models": ("tools/synth/",)}
 # Parts of file names that say nothing about the subject.
 COMMON = {"test", "api", "in", "out", "impl", "tmpl", "hostile", "client"}
 

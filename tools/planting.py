@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterator
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-COPIED = ["Makefile", "include", "src", "assets", "tools/embed", "tools/cuda_instances"]
+COPIED = ["Makefile", "include", "src", "assets", "tools/embed", "tools/cuda_instances",
+          "tools/synth"]
 
 
 class Entry:

@@ -6,8 +6,8 @@ extern "C" {
 #include "base/rng.h"
 #include "base/sys.h"
 #include "models/model.h"
-#include "models/synth.h"
 #include "quant/float.h"
+#include "synth/synth.h"
 }
 #include "cuda/gemm/lora.h"
 

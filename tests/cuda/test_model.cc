@@ -24,7 +24,7 @@
 #include <vector>
 
 extern "C" {
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <cmocka.h>
 }

@@ -25,7 +25,7 @@ extern "C" {
 #include "cpu/cpu.h"
 #include "cuda/cuda.h"
 #include "models/model.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <cmocka.h>
 }

@@ -7,8 +7,8 @@
 #define SL_TESTS_FAULT_FLOWS_H
 
 #include "engine/fault_sys.h"
-#include "models/synth.h"
 #include "server/server.h"
+#include "synth/synth.h"
 #include "text/tokenizer/tokenizer.h"
 
 #include <poll.h>

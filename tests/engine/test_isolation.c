@@ -14,7 +14,7 @@
 #include "engine/late_runner.h"
 #include "engine/load/load_text.h"
 #include "models/model_rig.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <math.h>
 #include <poll.h>

@@ -6,7 +6,7 @@
 #include "base/rng.h"
 #include "base/sys.h"
 #include "models/model.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

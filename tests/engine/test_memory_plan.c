@@ -7,7 +7,7 @@
 #include "cpu/cpu.h"
 #include "engine/load/memory_plan.h"
 #include "kv/group.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

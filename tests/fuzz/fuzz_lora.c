@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "mem_files.h"
 #include "models/lora.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,7 +7,7 @@
 #include "engine/load/load_text.h"
 #include "mem_files.h"
 #include "models/model.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 #include "io/safetensors_write.h"
 #include "models/internal.h"
 #include "models/model_rig.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <sys/stat.h>
 

@@ -3,8 +3,8 @@
  * the kinds of quantization_config, and every malformed tensor of scales.
  */
 #include "models/ckpt_edit.h"
-#include "models/synth.h"
 #include "quant/float.h"
+#include "synth/synth.h"
 
 #include <math.h>
 

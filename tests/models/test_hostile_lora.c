@@ -5,7 +5,7 @@
 #include "base/sys.h"
 #include "io/safetensors_write.h"
 #include "models/lora.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -5,8 +5,8 @@
  * tests/quant/test_int4.
  */
 #include "models/ckpt_edit.h"
-#include "models/synth.h"
 #include "quant/float.h"
+#include "synth/synth.h"
 
 #define OUT "build/testdata/int4"
 

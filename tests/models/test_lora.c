@@ -3,7 +3,7 @@
  * whatever stands beside a row.
  */
 #include "models/model_rig.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <stdlib.h>
 

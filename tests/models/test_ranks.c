@@ -5,7 +5,7 @@
  */
 #include "models/internal.h"
 #include "models/model_rig.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <sys/stat.h>
 

@@ -6,9 +6,9 @@
 #include "base/check.h"
 #include "base/rng.h"
 #include "base/sys.h"
-#include "models/synth_impl.h"
 #include "quant/float.h"
 #include "quant/int4_repack.h"
+#include "synth/synth_impl.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 #include "base/buf.h"
 #include "base/check.h"
 #include "base/str.h"
-#include "models/synth_impl.h"
+#include "synth/synth_impl.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #include "io/safetensors_write.h"
 #include "models/internal.h"
 #include "models/lora.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include <errno.h>
 #include <math.h>

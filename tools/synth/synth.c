@@ -6,15 +6,15 @@
  * format is put together from a pool of quantised blocks: quantising q4_k runs at 10 million
  * values/s, so that 8B would take a quarter of an hour.
  */
-#include "models/synth.h"
+#include "synth/synth.h"
 
 #include "base/check.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "base/sys.h"
 #include "io/safetensors_write.h"
-#include "models/synth_impl.h"
 #include "quant/fp8_e4m3.h"
+#include "synth/synth_impl.h"
 
 #include <errno.h>
 #include <math.h>

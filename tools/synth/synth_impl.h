@@ -2,14 +2,14 @@
  * synth_impl.h - between synth.c (tensors), synth_int4.c (matrices of four-bit codes) and
  * synth_meta.c (config, metadata, vocabulary).
  */
-#ifndef SL_MODELS_SYNTH_IMPL_H
-#define SL_MODELS_SYNTH_IMPL_H
+#ifndef SL_SYNTH_IMPL_H
+#define SL_SYNTH_IMPL_H
 
 #include "base/buf.h"
 #include "io/gguf_write.h"
 #include "io/safetensors_write.h"
 #include "models/internal.h"
-#include "models/synth.h"
+#include "synth/synth.h"
 
 /* config.json, generation_config.json and, if asked for, the tokenizer, into folder dir. */
 SL_MUST_CHECK int sl_synth_write_configs(const struct sl_synth *s, const struct sl_model_desc *desc,

@@ -6,8 +6,8 @@
  * GGUF of the same seed and format hold the same model, with the rows of q and k reordered in the
  * GGUF where converters do so. Rows are made by up to 16 threads; memory stays at some 20 MB.
  */
-#ifndef SL_MODELS_SYNTH_H
-#define SL_MODELS_SYNTH_H
+#ifndef SL_SYNTH_H
+#define SL_SYNTH_H
 
 #include "models/desc.h"
 #include "sluice.h"
