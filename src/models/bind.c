@@ -22,9 +22,13 @@ void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out)
     out[SL_MIN(n, (size_t)SL_MAX_TENSOR_NAME - 1)] = '\0';
 }
 
-static const char *pattern_of(const struct sl_weight_desc *w, enum sl_ckpt_kind kind)
+int64_t sl_bind_fused_row(const struct sl_hparams *hp, const struct sl_layer_desc *l,
+                          const struct sl_weight_desc *w, int32_t part)
 {
-    return kind == SL_CKPT_GGUF ? w->gguf : w->hf;
+    int64_t n = 0;
+    for (int32_t i = 0; i < part && i < SL_MAX_FUSED && w->fused[i] != SL_DIM_NONE; i++)
+        n += sl_layer_dim(hp, l, w->fused[i]);
+    return n;
 }
 
 size_t sl_bind_optional_prefix(const char *name)
@@ -87,11 +91,14 @@ unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc
     char name[SL_MAX_TENSOR_NAME];
     for (int32_t i = 0; i < desc->n_weights; i++) {
         const struct sl_weight_desc *w = &desc->weights[i];
-        if (w->when == 0 || w->gguf == NULL)
-            continue;
-        sl_bind_name(w->gguf, 0, 0, name);
-        if (sl_ckpt_find(ckpt, name) != NULL || sl_ckpt_unsupported(ckpt, name) != NULL)
-            has |= w->when;
+        for (int fused = 0; fused < 2 && w->when != 0; fused++) {
+            const char *pattern = sl_bind_pattern(w, true, fused != 0);
+            if (pattern == NULL)
+                continue;
+            sl_bind_name(pattern, 0, 0, name);
+            if (sl_ckpt_find(ckpt, name) != NULL || sl_ckpt_unsupported(ckpt, name) != NULL)
+                has |= w->when;
+        }
     }
     return has;
 }
@@ -145,9 +152,12 @@ static int check_format(const struct sl_weight_desc *w, const struct sl_ckpt_ten
     return 0;
 }
 
-static int missing(const struct sl_model *m, const struct sl_weight_desc *w, const char *name,
-                   struct sl_error *err)
+/* own, fused: what it might be called; "" where there is no such name */
+static int missing(const struct sl_model *m, const struct sl_weight_desc *w, const char *own,
+                   const char *fused, struct sl_error *err)
 {
+    const bool as_fused = own[0] == '\0' || sl_ckpt_unsupported(m->ckpt, fused) != NULL;
+    const char *name = as_fused ? fused : own;
     const char *format = sl_ckpt_unsupported(m->ckpt, name);
     if (format != NULL)
         return sl_fail(err, SL_EUNSUPPORTED, "tensor \"%s\" is %s, a format that is not supported",
@@ -173,73 +183,100 @@ static int take(const struct sl_model *m, struct sl_param *p, const struct sl_ck
     return sl_fp8_bind(m, p, err);
 }
 
-/* t holds a whole stack: each matrix is a slice of it. */
-static int take_slices(const struct sl_model *m, struct sl_param *p, int32_t n,
-                       const struct sl_ckpt_tensor *t, struct sl_error *err)
+/* Matrix i of t, which holds several: a stack of n, or of 1, each of p->file_rows rows of which
+ * ours are some. */
+static int take_slice(const struct sl_model *m, struct sl_param *p, int32_t i, int32_t n,
+                      const struct sl_ckpt_tensor *t, struct sl_error *err)
 {
-    const int64_t want[] = {n, p->n_rows, p->n_cols};
+    const uint64_t row_bytes = t->n_bytes / (uint64_t)(n * p->file_rows);
+    p->slice = *t; /* rows are whole blocks, as take checks */
+    p->slice.n_dims = p->desc->cols == SL_DIM_NONE ? 1 : 2;
+    p->slice.dims[0] = p->n_rows;
+    p->slice.dims[1] = p->n_cols;
+    p->slice.dims[2] = 1;
+    p->slice.n_bytes = (uint64_t)p->n_rows * row_bytes;
+    p->slice.data = t->data + (size_t)(i * p->file_rows + p->file_first) * (size_t)row_bytes;
+    return take(m, p, &p->slice, err);
+}
+
+static int check_slices(const struct sl_param *p, int32_t n, const struct sl_ckpt_tensor *t,
+                        bool stacked, struct sl_error *err)
+{
+    const int64_t dims[] = {n, p->file_rows, p->n_cols}, *want = stacked ? dims : dims + 1;
+    const int32_t n_want = (p->desc->cols == SL_DIM_NONE ? 1 : 2) + (stacked ? 1 : 0);
     char have_s[96], want_s[96];
-    if (t->n_dims != 3 || memcmp(t->dims, want, sizeof want) != 0) {
-        sl_bind_shape(t->n_dims, t->dims, have_s, sizeof have_s);
-        sl_bind_shape(3, want, want_s, sizeof want_s);
-        return sl_fail(err, SL_EFORMAT, "tensor \"%s\" has shape [%s], expected [%s]", t->name,
-                       have_s, want_s);
+    if (t->n_dims == n_want && memcmp(t->dims, want, (size_t)n_want * sizeof(int64_t)) == 0)
+        return 0;
+    sl_bind_shape(t->n_dims, t->dims, have_s, sizeof have_s);
+    sl_bind_shape(n_want, want, want_s, sizeof want_s);
+    return sl_fail(err, SL_EFORMAT, "tensor \"%s\" has shape [%s], expected [%s]", t->name, have_s,
+                   want_s);
+}
+
+/* The tensor of matrix i of a slot, its own or a fused one. 0: p is bound to it, or to several (of
+ * four-bit numbers); 1: it is not there, and name is how it would be called. */
+static int bind_form(struct sl_model *m, struct sl_param *p, int32_t layer, int32_t i, bool fused,
+                     char *name, struct sl_error *err)
+{
+    const struct sl_weight_desc *w = p->desc;
+    const char *pattern = sl_bind_pattern(w, m->hp.from_gguf, fused);
+    const bool stacked = pattern != NULL && w->mats != SL_DIM_NONE && strchr(pattern, '#') == NULL;
+    const int32_t n = stacked ? sl_params_n(m, w, layer) : 1;
+    if (pattern == NULL)
+        return 1;
+    p->file_first = fused ? sl_bind_fused_row(&m->hp, p->layer, w, w->part) : 0;
+    p->file_rows = fused ? sl_bind_fused_row(&m->hp, p->layer, w, SL_MAX_FUSED) : p->n_rows;
+    const struct sl_ckpt_tensor *t = find(m, pattern, layer, i, name);
+    if (t == NULL) {
+        int rc = sl_int4_bind(m, name, p, err);
+        return rc < 0 ? rc : rc == 0;
     }
-    int rc = 0;
-    for (int32_t i = 0; i < n && rc == 0; i++) {
-        p[i].slice = *t;
-        p[i].slice.n_dims = 2;
-        p[i].slice.dims[0] = p->n_rows;
-        p[i].slice.dims[1] = p->n_cols;
-        p[i].slice.dims[2] = 1;
-        p[i].slice.n_bytes = t->n_bytes / (uint64_t)n; /* rows are whole blocks, as take checks */
-        p[i].slice.data = t->data + (size_t)i * (size_t)p[i].slice.n_bytes;
-        rc = take(m, &p[i], &p[i].slice, err);
-    }
-    return rc;
+    if (!stacked && !fused)
+        return take(m, p, t, err);
+    int rc = check_slices(p, n, t, stacked, err);
+    return rc != 0 ? rc : take_slice(m, p, stacked ? i : 0, n, t, err);
 }
 
 static int bind_one(struct sl_model *m, const struct sl_weight_desc *w, int32_t layer,
                     struct sl_error *err)
 {
-    char name[SL_MAX_TENSOR_NAME];
-    const char *pattern = pattern_of(w, sl_ckpt_kind(m->ckpt));
+    char own[SL_MAX_TENSOR_NAME] = "", fused[SL_MAX_TENSOR_NAME] = "";
     unsigned has = w->slot >= SL_SLOT_FIRST_GLOBAL ? m->hp.has : m->layers[layer].has;
-    if (pattern == NULL || (w->when & ~has) != 0)
+    if ((w->when & ~has) != 0 || (sl_bind_pattern(w, m->hp.from_gguf, false) == NULL &&
+                                  sl_bind_pattern(w, m->hp.from_gguf, true) == NULL))
         return 0;
     struct sl_param *p = sl_param(m, layer, w->slot);
     const int32_t n = sl_params_n(m, w, layer);
-    const bool whole = w->mats != SL_DIM_NONE && strchr(pattern, '#') == NULL;
-    for (int32_t i = 0; i < n; i++) {
-        p[i].desc = w;
-        p[i].layer = &m->layers[layer];
-        p[i].n_rows = sl_layer_dim(&m->hp, p->layer, w->rows);
-        p[i].n_cols = sl_layer_dim(&m->hp, p->layer, w->cols);
-    }
-    for (int32_t i = 0, rc; i < n; i++) {
-        const struct sl_ckpt_tensor *t = find(m, pattern, layer, i, name);
-        if (t != NULL && whole)
-            return take_slices(m, p, n, t, err);
-        if (t != NULL)
-            rc = take(m, &p[i], t, err);
-        else if ((rc = sl_int4_bind(m, name, &p[i], err)) == 0)
-            rc = missing(m, w, name, err);
-        if (rc < 0)
+    for (int32_t i = 0, rc; i < n; i++, p++) {
+        p->desc = w;
+        p->layer = &m->layers[layer];
+        p->n_rows = sl_layer_dim(&m->hp, p->layer, w->rows);
+        p->n_cols = sl_layer_dim(&m->hp, p->layer, w->cols);
+        rc = bind_form(m, p, layer, i, false, own, err);
+        if (rc == 1)
+            rc = bind_form(m, p, layer, i, true, fused, err);
+        if (rc == 1)
+            rc = missing(m, w, own, fused, err);
+        if (rc != 0)
             return rc;
     }
     return 0;
 }
 
-/* Tensors of the file that a slot of a layer has. */
+/* Tensors of the file that a slot of a layer has. One that holds several matrices is counted for
+ * the first. */
 static size_t n_tensors_of(const struct sl_model *m, const struct sl_weight_desc *w, int32_t layer)
 {
     const struct sl_param *p = sl_param(m, layer, w->slot);
+    const struct sl_ckpt_tensor *last = NULL;
     size_t n = 0;
-    if (p->src == &p->slice)
-        return 1;
-    for (int32_t i = 0; i < sl_params_n(m, w, layer); i++) {
-        n += p[i].int4 != NULL ? sl_int4_n_tensors(&p[i]) : p[i].src != NULL;
-        n += p[i].scale != NULL;
+    for (int32_t i = 0; i < sl_params_n(m, w, layer); i++, p++) {
+        const bool again = last != NULL && p->src != NULL && p->src->name == last->name;
+        if (p->int4 != NULL)
+            n += sl_int4_n_tensors(p);
+        else if (p->src != NULL && p->file_first == 0 && !again)
+            n += p->scale != NULL ? 2 : 1;
+        last = p->src;
     }
     return n;
 }

@@ -45,6 +45,7 @@ enum sl_has {
     SL_HAS_CLASSIFIER = 1 << 5, /* a head of labels in place of tokens */
     SL_HAS_DENSE = 1 << 6,      /* in a model with experts: a layer with one MLP, */
     SL_HAS_EXPERTS = 1 << 7,    /* a layer with a router and experts */
+    SL_HAS_OUT_NORMS = 1 << 8,  /* norms of what attention and MLP give */
 };
 
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
@@ -75,7 +76,8 @@ struct sl_hparams {
     int32_t expert_step;                 /* every so many layers have experts; 0: all of them */
     uint8_t dense_layers[SL_MAX_LAYERS]; /* 1: this one has none */
     bool norm_top_experts;               /* a token's experts weigh 1 together */
-    int32_t rope_dims, v_dim;            /* read only to refuse what is not built */
+    int32_t rope_dims;                   /* rotated dimensions of a head; 0: not said */
+    int32_t v_dim;                       /* read only to refuse what is not built */
     int32_t window_pattern;              /* else the last of so many layers is not windowed */
     int32_t query_scalar;                /* scores are divided by its root; 0: by head_dim's */
     double attn_softcap, logit_softcap;
@@ -202,11 +204,17 @@ enum sl_weight_flags {
         1 << 1, /* the norm's weights are 1 + w: safetensors hold w, GGUF files the sum */
 };
 
+enum { SL_MAX_FUSED = 3 }; /* parts of a tensor */
+
 struct sl_weight_desc {
     enum sl_slot slot;
     const char *hf;   /* '*' stands for the layer, '#' for the matrix of a stack; a leading
                          "model." may be absent in a file */
     const char *gguf; /* NULL: not in that container */
+    /* A fused tensor, which a file may have in place of one for each part. NULL: there is none. */
+    const char *hf_fused, *gguf_fused;
+    enum sl_dim fused[SL_MAX_FUSED]; /* the rows of its parts, in their order */
+    int32_t part;                    /* which of them this weight is */
     enum sl_dim mats; /* a stack of so many matrices: a tensor each, or without a '#' one tensor
                          [mats, rows, cols]; NONE: one matrix */
     enum sl_dim rows, cols; /* cols NONE: a vector, kept as float32 */
@@ -265,6 +273,8 @@ struct sl_rope_desc {
     const char *hf_theta, *gguf_theta; /* config.json's older spelling; behind "<architecture>." */
     double theta;                      /* when absent */
     bool scaled;                       /* rope_scaling and the GGUF's keys of scaling are of it */
+    enum sl_rope_pairing pairing;      /* of dimensions in config.json's order */
+    double partial; /* the share of a head that is rotated when absent; 0: it is always all */
 };
 extern const struct sl_rope_desc sl_rope_one[1]; /* the usual: one for all layers */
 

@@ -172,6 +172,10 @@ static void text_ropes(const struct sl_model *m, struct sl_buf *out)
     for (int32_t i = 0; i < m->desc->n_ropes; i++) {
         const struct sl_rope_params *p = &m->hp.ropes[i];
         sl_buf_printf(out, "rope          %s, theta %g", rope_name(m, i), p->theta);
+        if (p->n_dims != 0)
+            sl_buf_printf(out, ", %d dimensions of a head", p->n_dims);
+        if (m->desc->ropes[i].pairing == SL_ROPE_INTERLEAVED)
+            sl_buf_puts(out, ", interleaved");
         if (p->scaling != SL_ROPE_PLAIN)
             sl_buf_printf(out, ", factor %g", p->factor);
         if (p->scaling == SL_ROPE_LLAMA3 || p->scaling == SL_ROPE_YARN)
@@ -195,6 +199,9 @@ static void text_tensor(const struct sl_model *m, struct sl_backend *be, const s
     sl_buf_printf(out, "  %-48s %-18s %-5s %12llu%s%s", t->name, shape,
                   sl_dtype_info(t->dtype)->name, (unsigned long long)t->n_bytes, route ? "  " : "",
                   route ? route : "");
+    if (p->file_rows != p->n_rows)
+        sl_buf_printf(out, "  rows %lld to %lld of %lld", (long long)p->file_first,
+                      (long long)(p->file_first + p->n_rows - 1), (long long)p->file_rows);
     if (p->scale != NULL)
         sl_buf_printf(out, "  a scale for %d x %d", p->scale_rows, p->scale_cols);
     sl_buf_putc(out, '\n');
@@ -266,7 +273,8 @@ static void json_rope(const struct sl_model *m, int32_t idx, struct sl_buf *out)
     sl_buf_json_double(out, p->theta);
     sl_buf_puts(out, ",\"factor\":");
     sl_buf_json_double(out, p->scaling == SL_ROPE_PLAIN ? 1 : p->factor);
-    sl_buf_putc(out, '}');
+    sl_buf_printf(out, ",\"dims\":%d,\"interleaved\":%s}", sl_rope_dims(&m->hp, idx),
+                  m->desc->ropes[idx].pairing == SL_ROPE_INTERLEAVED ? "true" : "false");
 }
 
 /* "rope" is the first table, "ropes" are all. */
@@ -299,6 +307,8 @@ static void json_tensor(const struct sl_model *m, struct sl_backend *be, const s
         sl_buf_json_string(out, route, strlen(route));
     else
         sl_buf_puts(out, "null");
+    if (p->file_rows != p->n_rows)
+        sl_buf_printf(out, ",\"first_row\":%lld", (long long)p->file_first);
     if (p->scale != NULL)
         sl_buf_printf(out, ",\"scale_block\":[%d,%d]", p->scale_rows, p->scale_cols);
     sl_buf_putc(out, '}');

@@ -47,7 +47,7 @@ static int64_t count(const struct sl_ckpt_tensor *t)
 static int read_shape(const struct sl_model *m, const struct sl_ckpt_tensor *w,
                       const struct sl_ckpt_tensor *s, struct sl_param *p, struct sl_error *err)
 {
-    const int64_t n_rows = w->dims[0], n_cols = w->dims[1];
+    const int64_t n_rows = p->file_rows, n_cols = w->dims[1]; /* scales are of the whole */
     const int64_t block_rows = SL_CEIL_DIV(n_rows, (int64_t)m->hp.scale_rows);
     const int64_t block_cols = SL_CEIL_DIV(n_cols, (int64_t)m->hp.scale_cols);
     p->scale_rows = (int32_t)n_rows;
@@ -115,6 +115,11 @@ bool sl_fp8_is_extra(const char *name)
 uint64_t sl_fp8_scale_bytes(const struct sl_param *p)
 {
     return p->scale != NULL ? (uint64_t)count(p->scale) * sizeof(float) : 0;
+}
+
+uint64_t sl_fp8_scale_bytes_of_file(const struct sl_param *p)
+{
+    return p->scale != NULL && p->file_first == 0 ? p->scale->n_bytes : 0;
 }
 
 int sl_fp8_load(struct sl_param *p, struct sl_error *err)

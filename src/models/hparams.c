@@ -354,12 +354,6 @@ int sl_hparams_check(const struct sl_hparams *hp, struct sl_error *err)
                        "GGUF: attention.value_length (%d) that differs from attention.key_length "
                        "(%d) is not supported",
                        hp->v_dim, hp->head_dim);
-    if (hp->rope_dims != 0 && hp->rope_dims != hp->head_dim)
-        return sl_fail(
-            err, SL_EUNSUPPORTED,
-            "GGUF: rope.dimension_count (%d) that differs from attention.key_length (%d) "
-            "is not supported",
-            hp->rope_dims, hp->head_dim);
     return 0;
 }
 
@@ -411,8 +405,7 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
         rc = derive(name, hp, err);
     for (int32_t i = 0; i < desc->n_ropes && rc == 0; i++)
         rc = hp->from_gguf
-                 ? sl_rope_read_gguf(src.gguf, src.arch, &desc->ropes[i], hp->context,
-                                     &hp->ropes[i], err)
-                 : sl_rope_read_hf(src.config, &desc->ropes[i], hp->context, &hp->ropes[i], err);
+                 ? sl_rope_read_gguf(src.gguf, src.arch, &desc->ropes[i], hp, &hp->ropes[i], err)
+                 : sl_rope_read_hf(src.config, &desc->ropes[i], hp, &hp->ropes[i], err);
     return rc;
 }

@@ -139,7 +139,7 @@ static int find_parts(const struct search *s, enum sl_int4_kind kind, struct sl_
 static int check_parts(const struct sl_model *m, struct sl_param *p, struct sl_error *err)
 {
     struct sl_int4_parts *q = p->int4;
-    const int64_t n = p->n_rows, k = p->n_cols, group = group_of(m, k);
+    const int64_t n = p->file_rows, k = p->n_cols, group = group_of(m, k);
     enum sl_dtype dtype = SL_DTYPE_COUNT;
     int rc = choose_format(q->codes, k, group, &dtype, err);
     if (rc != 0)
@@ -157,9 +157,13 @@ static int check_parts(const struct sl_model *m, struct sl_param *p, struct sl_e
                      q->codes->name);
     if (rc != 0)
         return rc;
+    if (p->file_first % SL_INT4_WORD != 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "tensor \"%s\": a part that begins at row %lld, not a multiple of %d",
+                       q->codes->name, (long long)p->file_first, SL_INT4_WORD);
     q->made = (struct sl_ckpt_tensor){
-        .name = q->codes->name, .dtype = dtype, .n_dims = 2, .dims = {n, k, 1, 1}};
-    if (!sl_dtype_bytes(dtype, (uint64_t)(n * k), &q->made.n_bytes)) /* unreachable: true */
+        .name = q->codes->name, .dtype = dtype, .n_dims = 2, .dims = {p->n_rows, k, 1, 1}};
+    if (!sl_dtype_bytes(dtype, (uint64_t)(p->n_rows * k), &q->made.n_bytes)) /* unreachable: true */
         return sl_fail(err, SL_ELIMIT, "tensor \"%s\" is too large", q->codes->name);
     return 0;
 }
@@ -199,7 +203,7 @@ int sl_int4_bind(const struct sl_model *m, const char *name, struct sl_param *p,
 size_t sl_int4_n_tensors(const struct sl_param *p)
 {
     const struct sl_int4_parts *q = p->int4;
-    if (q == NULL)
+    if (q == NULL || p->file_first > 0) /* counted for the first part of what is fused */
         return 0;
     return 2u + (q->zeros != NULL) + (q->order != NULL) + (q->shape != NULL);
 }
@@ -234,17 +238,18 @@ static int check_order(const struct sl_ckpt_tensor *t, int64_t n_cols, int64_t g
     return 0;
 }
 
-static int check_said_shape(const struct sl_int4_parts *q, struct sl_error *err)
+static int check_said_shape(const struct sl_param *p, struct sl_error *err)
 {
+    const struct sl_int4_parts *q = p->int4;
     int64_t said[2];
     if (q->shape == NULL)
         return 0;
     memcpy(said, q->shape->data, sizeof said);
-    if (said[0] == q->made.dims[0] && said[1] == q->made.dims[1])
+    if (said[0] == p->file_rows && said[1] == p->n_cols)
         return 0;
     return sl_fail(err, SL_EFORMAT, "tensor \"%s\" says [%lld, %lld], expected [%lld, %lld]",
-                   q->shape->name, (long long)said[0], (long long)said[1],
-                   (long long)q->made.dims[0], (long long)q->made.dims[1]);
+                   q->shape->name, (long long)said[0], (long long)said[1], (long long)p->file_rows,
+                   (long long)p->n_cols);
 }
 
 struct repack_job {
@@ -268,17 +273,18 @@ static void repack_item(void *arg, uint32_t item, int thread_idx)
         ;
 }
 
-static struct sl_int4_src source(const struct sl_model *m, const struct sl_int4_parts *q)
+static struct sl_int4_src source(const struct sl_model *m, const struct sl_param *p)
 {
+    const struct sl_int4_parts *q = p->int4;
     static const enum sl_int4_order orders[] = {[SL_INT4_GPTQ_V1] = SL_INT4_GPTQ,
                                                 [SL_INT4_GPTQ_V2] = SL_INT4_GPTQ,
                                                 [SL_INT4_AWQ_GEMM] = SL_INT4_AWQ,
                                                 [SL_INT4_PACKED] = SL_INT4_ROWS};
     return (struct sl_int4_src){
         .order = orders[m->hp.int4],
-        .n_rows = q->made.dims[0],
-        .n_cols = q->made.dims[1],
-        .group = group_of(m, q->made.dims[1]),
+        .n_rows = p->file_rows,
+        .n_cols = p->n_cols,
+        .group = group_of(m, p->n_cols),
         .codes = q->codes->data,
         .zeros = q->zeros != NULL ? q->zeros->data : NULL,
         .less_one = m->hp.int4 == SL_INT4_GPTQ_V1,
@@ -290,13 +296,14 @@ static struct sl_int4_src source(const struct sl_model *m, const struct sl_int4_
 int sl_int4_load(struct sl_model *m, struct sl_param *p, struct sl_rows rows, struct sl_error *err)
 {
     const struct sl_int4_parts *q = p->int4;
-    struct repack_job j = {.src = source(m, q), .dtype = q->made.dtype, .rows = rows};
+    struct repack_job j = {.src = source(m, p), .dtype = q->made.dtype, .rows = rows};
     int rc = check_order(q->order, j.src.n_cols, j.src.group, err);
     if (rc == 0)
-        rc = check_said_shape(q, err);
+        rc = check_said_shape(p, err);
     if (rc != 0)
         return rc;
-    j.row_bytes = (size_t)q->made.n_bytes / (size_t)j.src.n_rows;
+    j.rows.first += p->file_first;
+    j.row_bytes = (size_t)q->made.n_bytes / (size_t)q->made.dims[0];
     p->copy_bytes = (size_t)rows.n * j.row_bytes;
     p->copy = sl_aligned_alloc(p->copy_bytes);
     if (p->copy == NULL)

@@ -24,7 +24,10 @@ struct sl_param {                       /* one matrix or vector of a layer, or o
     int64_t n_rows, n_cols;             /* the desc's symbols in this layer */
     const struct sl_ckpt_tensor *src;   /* NULL: this model has none; a tied head is loaded from the
                                            embedding's */
-    struct sl_ckpt_tensor slice;        /* what src points to, of a tensor that is a whole stack */
+    struct sl_ckpt_tensor slice;        /* what src points to, of a tensor that is a whole stack, or
+                                           of a fused one */
+    int64_t file_first, file_rows;      /* the first row in the file's matrix, and how many rows
+                                           that has: more than n_rows if it is fused */
     struct sl_weight mat;               /* after loading, for matrices */
     float *vec;                         /* after loading, for vectors; backend memory */
     uint8_t *copy;                      /* rows put into order or repacked, if mat borrows them */
@@ -119,10 +122,12 @@ static inline int32_t sl_rope_dims(const struct sl_hparams *hp, int32_t idx)
     return hp->ropes[idx].n_dims != 0 ? hp->ropes[idx].n_dims : hp->head_dim;
 }
 
+/* hp: what is read before, its context and head_dim among it. */
 SL_MUST_CHECK int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
-                                  int32_t context, struct sl_rope_params *p, struct sl_error *err);
+                                  const struct sl_hparams *hp, struct sl_rope_params *p,
+                                  struct sl_error *err);
 SL_MUST_CHECK int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch,
-                                    const struct sl_rope_desc *desc, int32_t context,
+                                    const struct sl_rope_desc *desc, const struct sl_hparams *hp,
                                     struct sl_rope_params *p, struct sl_error *err);
 /* inv_freq[n_dims / 2]; divisors[n_dims / 2] from a GGUF or NULL. */
 void sl_rope_freqs(const struct sl_rope_params *p, int32_t n_dims, const float *divisors,
@@ -132,6 +137,14 @@ void sl_rope_divisors(const struct sl_rope_params *p, int32_t n_dims, float *div
 
 /* bind.c: finds every tensor of the table, checks its shape and format. */
 SL_MUST_CHECK int sl_bind_tensors(struct sl_model *m, struct sl_error *err);
+/* The name of a weight in a container, or of the fused tensor it is a part of; may be NULL. */
+static inline const char *sl_bind_pattern(const struct sl_weight_desc *w, bool gguf, bool fused)
+{
+    return fused ? (gguf ? w->gguf_fused : w->hf_fused) : (gguf ? w->gguf : w->hf);
+}
+/* The rows of a fused tensor before those of a part of it; of the part behind the last: all. */
+int64_t sl_bind_fused_row(const struct sl_hparams *hp, const struct sl_layer_desc *l,
+                          const struct sl_weight_desc *w, int32_t part);
 /* The spelling of a tensor in a container; out holds SL_MAX_TENSOR_NAME bytes. */
 void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out);
 /* Bytes of a beginning that some checkpoints leave out of every name; 0: none. */
@@ -152,6 +165,8 @@ SL_MUST_CHECK int sl_fp8_bind(const struct sl_model *m, struct sl_param *p, stru
 SL_MUST_CHECK int sl_fp8_load(struct sl_param *p, struct sl_error *err);
 void sl_fp8_unload(struct sl_param *p);
 uint64_t sl_fp8_scale_bytes(const struct sl_param *p); /* as loaded */
+/* As they lie in the file, counted for one part of a fused tensor alone. */
+uint64_t sl_fp8_scale_bytes_of_file(const struct sl_param *p);
 /* How a matrix of this format is used in products. */
 enum sl_weight_use sl_fp8_use(const struct sl_model *m, enum sl_dtype dtype);
 /* A tensor of FP8 checkpoints that is not used on purpose. */

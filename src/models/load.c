@@ -37,7 +37,7 @@ static enum sl_weight_use use_of(const struct sl_model *m, const struct sl_param
     return sl_fp8_use(m, p->src->dtype);
 }
 
-/* t: rows of a tensor, the first of which is its first_row. */
+/* t: rows of a tensor, the first of which is row first_row of the matrix in the file. */
 static int create_weight(struct sl_model *m, struct sl_param *p, enum sl_weight_use use,
                          const struct sl_ckpt_tensor *t, const uint8_t *data, int64_t first_row,
                          struct sl_error *err)
@@ -78,7 +78,7 @@ static int load_matrix(struct sl_model *m, struct sl_param *p, struct sl_error *
     if (p->int4 != NULL)
         data = p->copy;
     if (rc == 0)
-        rc = create_weight(m, p, use_of(m, p), &t, data, rows.first, err);
+        rc = create_weight(m, p, use_of(m, p), &t, data, p->file_first + rows.first, err);
     if (rc != 0)
         return rc;
     if (p->mat.owned)
@@ -224,7 +224,8 @@ static int load_ropes(struct sl_model *m, struct sl_error *err)
     int rc = read_divisors(m, &divisors, err);
     for (int32_t i = 0; i < m->desc->n_ropes && rc == 0; i++) {
         struct sl_rope *rope = &m->ropes[i];
-        *rope = (struct sl_rope){.n_dims = sl_rope_dims(&m->hp, i), .pairing = SL_ROPE_HALF};
+        *rope = (struct sl_rope){.n_dims = sl_rope_dims(&m->hp, i),
+                                 .pairing = m->desc->ropes[i].pairing};
         sl_rope_freqs(&m->hp.ropes[i], rope->n_dims, divisors, freqs + n, &rope->attn_factor);
         n += rope->n_dims / 2;
     }
@@ -319,7 +320,7 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
         if (progress != NULL)
             progress(progress_arg, "loading weights", done, m->facts.weight_bytes);
         rc = p->desc->cols == SL_DIM_NONE ? load_vector(m, p, err) : load_matrix(m, p, err);
-        done += p->src->n_bytes + (p->scale != NULL ? p->scale->n_bytes : 0);
+        done += p->src->n_bytes + sl_fp8_scale_bytes_of_file(p);
     }
     if (rc == 0)
         rc = load_tied_head(m, err);

@@ -41,60 +41,71 @@ void sl_model_lora_shape(const struct sl_model *m, int32_t idx, int64_t *n_rows,
     *n_cols = param_of(m, idx)->n_cols;
 }
 
-/* The tensor's name without ".weight"; empty: the layer has no such matrix. */
-void sl_model_lora_module(const struct sl_model *m, int32_t idx, char *out)
+static void module_name(const struct sl_model *m, int32_t idx, bool fused, char *out)
 {
     const struct sl_weight_desc *w = param_of(m, idx)->desc;
+    const char *pattern = w != NULL ? sl_bind_pattern(w, false, fused) : NULL;
     out[0] = '\0';
-    if (w == NULL)
+    if (pattern == NULL)
         return;
-    sl_bind_name(w->hf, idx / SL_LORA_LAYER_MATS, 0, out);
+    sl_bind_name(pattern, idx / SL_LORA_LAYER_MATS, 0, out);
     size_t n = strlen(out), n_end = strlen(".weight");
     SL_ASSERT(n > n_end);
     out[n - n_end] = '\0';
 }
 
+static int64_t module_rows(const struct sl_model *m, const struct sl_param *p, bool fused)
+{
+    return fused ? sl_bind_fused_row(&m->hp, p->layer, p->desc, SL_MAX_FUSED) : p->n_rows;
+}
+
+bool sl_model_lora_module(const struct sl_model *m, int32_t idx, char *out, int64_t *n_rows)
+{
+    const struct sl_param *p = param_of(m, idx);
+    const bool fused = p->desc != NULL && p->desc->hf == NULL;
+    module_name(m, idx, fused, out);
+    if (out[0] == '\0' || (fused && p->desc->part > 0))
+        return false;
+    *n_rows = module_rows(m, p, fused);
+    return true;
+}
+
 /* ------------------------------------------------------------------ binding */
 
-/* The index of a module's matrix, -1: the model has none. Adapters of a model without its head
- * leave out the leading "model.". */
-static int32_t find_module(const struct sl_model *m, const char *module, size_t n)
+/* Is that the module of the matrix? Adapters of a model without its head leave out the leading
+ * "model.". */
+static bool is_module(const struct sl_model *m, int32_t idx, bool fused, const char *module,
+                      size_t n)
 {
     char name[SL_MAX_TENSOR_NAME];
-    int32_t n_mats = sl_model_n_lora_mats(m), layer = 0;
+    module_name(m, idx, fused, name);
+    const char *shorter = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
+    return n > 0 && ((strlen(name) == n && memcmp(name, module, n) == 0) ||
+                     (strlen(shorter) == n && memcmp(shorter, module, n) == 0));
+}
+
+/* The layer that a module's name counts, or one that there is not. */
+static int32_t layer_of(const struct sl_model *m, const char *module, size_t n)
+{
+    int32_t layer = 0;
     size_t at = 0;
     while (at < n && (module[at] < '0' || module[at] > '9'))
         at++;
     for (; at < n && module[at] >= '0' && module[at] <= '9' && layer < m->hp.n_layers; at++)
         layer = 10 * layer + (module[at] - '0');
-    for (int32_t i = layer * SL_LORA_LAYER_MATS; i < n_mats && i < (layer + 1) * SL_LORA_LAYER_MATS;
-         i++) {
-        sl_model_lora_module(m, i, name);
-        if (name[0] == '\0')
-            continue;
-        const char *shorter = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
-        if ((strlen(name) == n && memcmp(name, module, n) == 0) ||
-            (strlen(shorter) == n && memcmp(shorter, module, n) == 0))
-            return i;
-    }
-    return -1;
+    return layer;
 }
 
-static int bind_tensor(const struct sl_model *m, const struct sl_peft_tensor *t, struct pair *pairs,
-                       struct sl_error *err)
+/* Of a fused module all parts have the same A, and each some rows of B. */
+static int bind_matrix(const struct sl_model *m, const struct sl_peft_tensor *t, int32_t idx,
+                       bool fused, struct pair *pairs, struct sl_error *err)
 {
-    int64_t n_rows, n_cols;
-    int32_t idx = find_module(m, t->module, t->n_module);
-    if (idx < 0)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "tensor \"%.120s\": the model has no linear layer \"%.*s\" that an adapter "
-                       "may change",
-                       t->name, (int)SL_MIN(t->n_module, (size_t)80), t->module);
+    const struct sl_param *p = param_of(m, idx);
+    const int64_t n_rows = module_rows(m, p, fused), n_cols = p->n_cols;
     struct sl_peft_tensor *to = t->is_b ? &pairs[idx].b : &pairs[idx].a;
     if (to->name != NULL)
         return sl_fail(err, SL_EFORMAT, "tensors \"%.90s\" and \"%.90s\" are the same matrix",
                        to->name, t->name);
-    sl_model_lora_shape(m, idx, &n_rows, &n_cols);
     if (t->dims[!t->is_b] != (t->is_b ? n_rows : n_cols))
         return sl_fail(err, SL_EFORMAT,
                        "tensor \"%.120s\" has shape [%lld, %lld], the model's matrix is [%lld, "
@@ -102,7 +113,37 @@ static int bind_tensor(const struct sl_model *m, const struct sl_peft_tensor *t,
                        t->name, (long long)t->dims[0], (long long)t->dims[1], (long long)n_rows,
                        (long long)n_cols);
     *to = *t;
+    if (!t->is_b || !fused)
+        return 0;
+    const size_t row_bytes = t->n_bytes / (size_t)n_rows;
+    to->data += (size_t)sl_bind_fused_row(&m->hp, p->layer, p->desc, p->desc->part) * row_bytes;
+    to->dims[0] = p->n_rows;
+    to->n_bytes = (size_t)p->n_rows * row_bytes;
     return 0;
+}
+
+static int bind_tensor(const struct sl_model *m, const struct sl_peft_tensor *t, struct pair *pairs,
+                       struct sl_error *err)
+{
+    const int32_t layer = layer_of(m, t->module, t->n_module);
+    int32_t n_found = 0;
+    for (int32_t i = 0; i < SL_LORA_LAYER_MATS && layer < m->hp.n_layers; i++) {
+        const int32_t idx = layer * SL_LORA_LAYER_MATS + i;
+        for (int fused = 0; fused < 2; fused++) {
+            if (!is_module(m, idx, fused != 0, t->module, t->n_module))
+                continue;
+            int rc = bind_matrix(m, t, idx, fused != 0, pairs, err);
+            if (rc != 0)
+                return rc;
+            n_found++;
+        }
+    }
+    if (n_found > 0)
+        return 0;
+    return sl_fail(err, SL_EUNSUPPORTED,
+                   "tensor \"%.120s\": the model has no linear layer \"%.*s\" that an adapter may "
+                   "change",
+                   t->name, (int)SL_MIN(t->n_module, (size_t)80), t->module);
 }
 
 /* Both of a pair or none; one rank. */

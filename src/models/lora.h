@@ -34,7 +34,8 @@ uint64_t sl_model_lora_bytes(const struct sl_model *m, int32_t rank);
 int32_t sl_model_n_lora_mats(const struct sl_model *m);
 /* Rows and columns of the model's matrix at an index of mats. */
 void sl_model_lora_shape(const struct sl_model *m, int32_t idx, int64_t *n_rows, int64_t *n_cols);
-/* Name of that matrix' module as PEFT calls it, at most SL_MAX_TENSOR_NAME bytes. */
-void sl_model_lora_module(const struct sl_model *m, int32_t idx, char *out);
+/* The module that begins with that matrix: its name as PEFT calls it, at most SL_MAX_TENSOR_NAME
+ * bytes, and its rows, more than the matrix' if it is fused. False: none does. */
+bool sl_model_lora_module(const struct sl_model *m, int32_t idx, char *out, int64_t *n_rows);
 
 #endif

@@ -96,8 +96,7 @@ static void count_params(struct sl_model *m)
         per_dtype[t->dtype] += elems;
         m->facts.n_params += elems;
         m->facts.weight_bytes += t->n_bytes;
-        if (m->params[i].scale != NULL)
-            m->facts.weight_bytes += m->params[i].scale->n_bytes;
+        m->facts.weight_bytes += sl_fp8_scale_bytes_of_file(&m->params[i]);
     }
     for (int d = 1; d < SL_DTYPE_COUNT; d++) {
         if (per_dtype[d] > per_dtype[best])

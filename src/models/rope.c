@@ -157,22 +157,43 @@ static int find_dict(const json_t *config, const struct sl_rope_desc *desc, stru
     return 0;
 }
 
-int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc, int32_t context,
-                    struct sl_rope_params *p, struct sl_error *err)
+/* Which dimensions of a head are rotated: as many as files count (hp->rope_dims), or that share. */
+static int read_dims(const struct sl_rope_desc *desc, const struct sl_hparams *hp, double partial,
+                     struct sl_rope_params *p, struct sl_error *err)
+{
+    const int32_t n = hp->rope_dims != 0 ? hp->rope_dims : (int32_t)(hp->head_dim * partial);
+    if (n == hp->head_dim)
+        return 0;
+    if (desc->partial == 0 && hp->rope_dims == 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "config.json: partial_rotary_factor %g is not supported by this family",
+                       partial);
+    if (desc->partial == 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "%s (%d) that differs from %s (%d) is not supported by this family",
+                       hp->from_gguf ? "GGUF: rope.dimension_count" : "config.json: rotary_dim", n,
+                       hp->from_gguf ? "attention.key_length" : "head_dim", hp->head_dim);
+    if (n < 2 || n > hp->head_dim || n % 2 != 0)
+        return sl_fail(err, SL_EFORMAT,
+                       "%d dimensions of a head of %d are rotated, must be even and 2 to %d", n,
+                       hp->head_dim, hp->head_dim);
+    p->n_dims = n;
+    return 0;
+}
+
+int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
+                    const struct sl_hparams *hp, struct sl_rope_params *p, struct sl_error *err)
 {
     struct dict d;
-    double partial = 1;
+    double partial = desc->partial != 0 ? desc->partial : 1;
     int rc = find_dict(config, desc, &d, err);
     p->theta = desc->theta;
     if (rc != 0 || (rc = top_number(config, desc->hf_theta, 2, 1e15, &p->theta, err)) ||
         (rc = dict_number(&d, "rope_theta", false, 2, 1e15, &p->theta, err)) ||
         (rc = top_number(config, "partial_rotary_factor", 0, 1, &partial, err)) ||
-        (rc = dict_number(&d, "partial_rotary_factor", false, 0, 1, &partial, err)))
+        (rc = dict_number(&d, "partial_rotary_factor", false, 0, 1, &partial, err)) ||
+        (rc = read_dims(desc, hp, partial, p, err)))
         return rc;
-    if (partial != 1)
-        return sl_fail(err, SL_EUNSUPPORTED,
-                       "config.json: partial_rotary_factor %g is not supported by this family",
-                       partial);
     const char *key = json_object_get(d.obj, "rope_type") ? "rope_type" : "type";
     const json_t *type = json_object_get(d.obj, key);
     if (type != NULL && !json_is_null(type)) {
@@ -184,7 +205,7 @@ int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc, int32
         if (rc != 0)
             return rc;
     }
-    return read_scaling(config, &d, context, p, err);
+    return read_scaling(config, &d, hp->context, p, err);
 }
 
 /* ---------------------------------------------------------------- GGUF */
@@ -229,7 +250,7 @@ static double yarn_mscale(double factor, double mscale)
 }
 
 int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl_rope_desc *desc,
-                      int32_t context, struct sl_rope_params *p, struct sl_error *err)
+                      const struct sl_hparams *hp, struct sl_rope_params *p, struct sl_error *err)
 {
     char key[128];
     const char *s;
@@ -240,6 +261,8 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl
     p->theta = desc->theta;
     p->factor = 1;
     rc = gguf_number(g, arch, desc->gguf_theta, 2, 1e15, &p->theta, err);
+    if (rc == 0)
+        rc = read_dims(desc, hp, 1, p, err);
     if (rc != 0 || !desc->scaled)
         return rc;
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);
@@ -262,7 +285,7 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl
         return rc;
     if (p->scaling == SL_ROPE_LINEAR)
         return 0;
-    p->original_context = context;
+    p->original_context = hp->context;
     p->beta_fast = 32;
     p->beta_slow = 1;
     p->truncate = true;

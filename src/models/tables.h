@@ -72,6 +72,12 @@
     {.slot = SL_SLOT_##s, .hf = "model.layers.*." hf_name, .gguf = "blk.*." gguf_name,            \
      .rows = SL_DIM_##r, .cols = SL_DIM_##c, .shard = SL_SHARD_##how
 
+/* Part `idx` of a fused tensor; behind it the rows of all its parts. */
+#define SL_W_LAYER_PART(s, hf_name, gguf_name, r, c, how, idx, ...)                               \
+    {.slot = SL_SLOT_##s, .hf_fused = "model.layers.*." hf_name,                                  \
+     .gguf_fused = "blk.*." gguf_name, .rows = SL_DIM_##r, .cols = SL_DIM_##c,                    \
+     .shard = SL_SHARD_##how, .part = idx, .fused = {__VA_ARGS__}
+
 #define SL_WEIGHTS_EMBED_AND_HEAD                                                                 \
     {.slot = SL_SLOT_EMBED, .hf = "model.embed_tokens.weight", .gguf = "token_embd.weight",       \
      .rows = SL_DIM_V, .cols = SL_DIM_H},                                                         \
@@ -126,6 +132,14 @@
 #define SL_WEIGHTS_FFN_GATED                                                                      \
     SL_W_LAYER(GATE, "mlp.gate_proj.weight", "ffn_gate.weight", I, H, ROWS)},                     \
     SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS)},                           \
+    SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, ROWS)}
+
+/* Gate and up in one tensor. */
+#define SL_WEIGHTS_FFN_GATE_UP                                                                    \
+    SL_W_LAYER_PART(GATE, "mlp.gate_up_proj.weight", "ffn_up.weight", I, H, ROWS, 0, SL_DIM_I,    \
+                    SL_DIM_I)},                                                                   \
+    SL_W_LAYER_PART(UP, "mlp.gate_up_proj.weight", "ffn_up.weight", I, H, ROWS, 1, SL_DIM_I,      \
+                    SL_DIM_I)},                                                                   \
     SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, ROWS)}
 
 #define SL_WEIGHTS_EXPERTS                                                                        \

@@ -58,6 +58,8 @@ int sl_synth_shape(const char *name, const char *shape, struct sl_hparams *hp, s
         hp->n_layers = s->n_layers;
         hp->n_heads = s->n_heads;
         hp->n_kv_heads = s->n_kv_heads;
+        for (int32_t r = 0; r < desc->n_ropes; r++) /* the same share of a head */
+            hp->ropes[r].n_dims = hp->ropes[r].n_dims * s->head_dim / hp->head_dim;
         hp->head_dim = s->head_dim;
         hp->n_vocab = s->n_vocab;
         hp->context = s->context;
@@ -78,6 +80,8 @@ struct tensor {
     enum sl_dtype dtype;
     int32_t n_dims;
     int64_t dims[2];
+    int64_t file_rows;  /* of the tensor: more than dims[0] if this is a part of a fused one */
+    int32_t part;       /* of it; the first declares it, the others follow in the table */
     int32_t n_mats;     /* of the stack that it is one of */
     bool stacked;       /* a slice of one tensor [n_mats, rows, cols] */
     int32_t reorder_hd; /* != 0: rows are written as GGUF converters reorder heads of that size */
@@ -98,7 +102,9 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
                      int32_t layer, int32_t mat, struct tensor *t)
 {
     bool gguf = s->format == SL_CKPT_GGUF;
-    const char *pattern = gguf ? w->gguf : w->hf;
+    const bool fused = sl_bind_pattern(w, gguf, false) == NULL;
+    const char *pattern = sl_bind_pattern(w, gguf, fused);
+    const char *key = w->hf != NULL ? w->hf : w->hf_fused != NULL ? w->hf_fused : w->gguf;
     const bool in_layer = w->slot < SL_SLOT_FIRST_GLOBAL;
     const struct sl_layer_desc *shape = &layers[in_layer ? layer : 0];
     char canonical[SL_MAX_TENSOR_NAME];
@@ -106,9 +112,13 @@ static bool describe(const struct sl_synth *s, const struct sl_model_desc *desc,
         return false;
     *t = (struct tensor){.w = w, .dtype = s->dtype, .n_dims = w->cols == SL_DIM_NONE ? 1 : 2};
     sl_bind_name(pattern, layer, mat, t->name);
-    sl_bind_name(w->hf ? w->hf : w->gguf, layer, mat, canonical);
-    t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical), 0));
-    t->dims[0] = sl_layer_dim(&s->hp, shape, w->rows);
+    sl_bind_name(key, layer, mat, canonical);
+    t->key = sl_rng_at(s->seed, sl_hash64(canonical, strlen(canonical), (uint64_t)w->part));
+    t->dims[0] = t->file_rows = sl_layer_dim(&s->hp, shape, w->rows);
+    if (fused) {
+        t->file_rows = sl_bind_fused_row(&s->hp, shape, w, SL_MAX_FUSED);
+        t->part = w->part;
+    }
     t->dims[1] = sl_layer_dim(&s->hp, shape, w->cols);
     t->n_mats = w->mats == SL_DIM_NONE ? 1 : (int32_t)sl_layer_dim(&s->hp, shape, w->mats);
     t->stacked = w->mats != SL_DIM_NONE && strchr(pattern, '#') == NULL;
@@ -151,7 +161,7 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
         return;
     }
     if (t->w->slot == SL_SLOT_ROPE_FREQS) {
-        sl_rope_divisors(&s->hp.ropes[0], s->hp.head_dim, out);
+        sl_rope_divisors(&s->hp.ropes[0], sl_rope_dims(&s->hp, 0), out);
         return;
     }
     bool bias = strstr(t->name, "bias") != NULL, plus_one = (t->w->flags & SL_W_PLUS_ONE) != 0;
@@ -485,6 +495,9 @@ static int declare(const struct sl_synth *s, const struct tensor *t, struct sink
 {
     uint64_t bytes;
     int64_t n_cols = t->dims[t->n_dims - 1];
+    if (t->file_rows != t->dims[0] && (is_int4(t) || t->dtype == SL_DTYPE_FP8_E4M3 || t->stacked))
+        return sl_fail(err, SL_EINVAL, "\"%s\" is fused: %s is not written for such a tensor",
+                       t->name, sl_dtype_info(t->dtype)->name);
     if (is_int4(t)) {
         const struct sl_synth_int4 m = int4_of(s, t);
         k->total += (uint64_t)(m.n_rows * m.n_cols / 2);
@@ -495,16 +508,19 @@ static int declare(const struct sl_synth *s, const struct tensor *t, struct sink
                        "%s needs rows of a multiple of %u values; \"%s\" has rows of %lld",
                        sl_dtype_info(t->dtype)->name, sl_dtype_info(t->dtype)->block_elems, t->name,
                        (long long)n_cols);
-    const int64_t stack[] = {t->n_mats, t->dims[0], t->dims[1]};
+    const int64_t stack[] = {t->n_mats, t->file_rows, t->dims[1]};
+    const int64_t dims[] = {t->file_rows, t->dims[1]};
     if (t->n_dims == 2)
         bytes *= (uint64_t)t->dims[0] * (uint64_t)(t->stacked ? t->n_mats : 1);
     k->total += bytes;
+    if (t->part > 0)
+        return 0;
     if (k->gguf != NULL && t->stacked)
         sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, 3, stack);
     else if (k->gguf != NULL)
-        sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, t->n_dims, t->dims);
+        sl_gguf_writer_add_tensor(k->gguf, t->name, t->dtype, t->n_dims, dims);
     else
-        sl_st_writer_add_tensor(k->st, t->name, t->dtype, t->n_dims, t->dims);
+        sl_st_writer_add_tensor(k->st, t->name, t->dtype, t->n_dims, dims);
     declare_scales(s, t, k);
     return 0;
 }

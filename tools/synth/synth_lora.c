@@ -30,11 +30,12 @@ static void draw(uint64_t key, float scale, float *out, int64_t n)
     }
 }
 
-/* Is the matrix at idx of mats one of spec's targets? */
+/* Does a module that is one of spec's targets begin with the matrix at idx of mats? */
 static bool is_target(const struct sl_model *m, const struct sl_synth_lora *spec, int32_t idx,
-                      char *module)
+                      char *module, int64_t *n_rows)
 {
-    sl_model_lora_module(m, idx, module);
+    if (!sl_model_lora_module(m, idx, module, n_rows))
+        return false;
     const char *last = strrchr(module, '.');
     const char *name = last != NULL ? last + 1 : module;
     if (spec->targets == NULL)
@@ -80,10 +81,10 @@ static int each_matrix(const struct sl_model *m, const struct sl_synth_lora *spe
     char module[SL_MAX_TENSOR_NAME];
     int rc = 0;
     for (int32_t i = 0; i < sl_model_n_lora_mats(m) && rc == 0; i++) {
-        int64_t n_rows, n_cols;
-        if (!is_target(m, spec, i, module))
+        int64_t n_rows, own_rows, n_cols;
+        if (!is_target(m, spec, i, module, &n_rows))
             continue;
-        sl_model_lora_shape(m, i, &n_rows, &n_cols);
+        sl_model_lora_shape(m, i, &own_rows, &n_cols);
         if (!writing) {
             declare(spec, w, module, n_rows, n_cols);
             continue;

@@ -99,6 +99,17 @@ static void config_row(const struct sl_hparam_desc *row, const struct sl_hparams
     sl_buf_puts(b, ",\n");
 }
 
+/* Of a family that may rotate a part of a head: how much of it. */
+static void config_partial(const struct sl_rope_desc *desc, const struct sl_hparams *hp,
+                           const struct sl_rope_params *p, struct sl_buf *b)
+{
+    const int32_t n_dims = p->n_dims != 0 ? p->n_dims : hp->head_dim;
+    if (desc->partial == 0)
+        return;
+    sl_buf_puts(b, ", \"partial_rotary_factor\": ");
+    sl_buf_json_double(b, (double)n_dims / hp->head_dim);
+}
+
 /* The members of a table's object after its type. */
 static void config_rope_members(const struct sl_rope_params *p, struct sl_buf *b)
 {
@@ -112,11 +123,12 @@ static void config_rope_members(const struct sl_rope_params *p, struct sl_buf *b
     sl_buf_putc(b, '}');
 }
 
-static void config_old_rope(const struct sl_rope_desc *desc, const struct sl_rope_params *p,
-                            struct sl_buf *b)
+static void config_old_rope(const struct sl_rope_desc *desc, const struct sl_hparams *hp,
+                            const struct sl_rope_params *p, struct sl_buf *b)
 {
     sl_buf_printf(b, " \"%s\": ", desc->hf_theta);
     sl_buf_json_double(b, p->theta);
+    config_partial(desc, hp, p, b);
     if (p->scaling == SL_ROPE_PLAIN)
         return;
     sl_buf_printf(b, ",\n \"rope_scaling\": {\"type\": \"%s\"", scaling_names[p->scaling]);
@@ -130,7 +142,7 @@ static void config_ropes(const struct sl_synth *s, const struct sl_model_desc *d
         const struct sl_rope_params *p = &s->hp.ropes[i];
         if (s->old_rope) {
             sl_buf_puts(b, ",\n");
-            config_old_rope(&desc->ropes[i], p, b);
+            config_old_rope(&desc->ropes[i], &s->hp, p, b);
             continue;
         }
         sl_buf_puts(b, i == 0 ? ",\n \"rope_parameters\": " : ", ");
@@ -138,6 +150,7 @@ static void config_ropes(const struct sl_synth *s, const struct sl_model_desc *d
             sl_buf_printf(b, "%s\"%s\": ", i == 0 ? "{" : "", desc->ropes[i].kind);
         sl_buf_printf(b, "{\"rope_type\": \"%s\", \"rope_theta\": ", scaling_names[p->scaling]);
         sl_buf_json_double(b, p->theta);
+        config_partial(&desc->ropes[i], &s->hp, p, b);
         config_rope_members(p, b);
     }
     if (!s->old_rope && desc->n_ropes > 0 && desc->ropes[0].kind != NULL)
@@ -302,9 +315,10 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
             sl_gguf_writer_add_f32(w, key, (float)x);
     } else if (row->type == SL_HP_INT) {
         int32_t i = *(const int32_t *)(const void *)at;
-        if (row->offset == offsetof(struct sl_hparams, v_dim) ||
-            row->offset == offsetof(struct sl_hparams, rope_dims))
+        if (row->offset == offsetof(struct sl_hparams, v_dim))
             i = hp->head_dim;
+        if (row->offset == offsetof(struct sl_hparams, rope_dims))
+            i = sl_rope_dims(hp, 0);
         if (i != 0)
             sl_gguf_writer_add_u32(w, key, (uint32_t)i);
     }
