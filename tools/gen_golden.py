@@ -218,7 +218,26 @@ MORE = {
     "llama_gelu": ("Llama", dict(hidden_act="gelu", rope_parameters=plain(10000.0)), torch.bfloat16, "new"),
 }
 # As MODELS, in the order of the alphabet. Here the name gives the seed, so that more may be added anywhere.
-FAMILIES = {}
+FAMILIES = {
+    "glm": (
+        "Glm",
+        dict(head_dim=16, pad_token_id=0, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5)),
+        torch.bfloat16,
+        "new",
+    ),
+    "glm4": (
+        "Glm4",
+        dict(head_dim=16, pad_token_id=0, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5)),
+        torch.bfloat16,
+        "old",
+    ),
+    "phi3": (  # 6 of 8 dimensions
+        "Phi3",
+        dict(sliding_window=11, pad_token_id=0, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.75)),
+        torch.bfloat16,
+        "old",
+    ),
+}
 # What reads text in a model that reads images as well: name -> how its tensors are called.
 WRAPPED = {"gemma3_hub": "language_model.model.", "gemma3_v5": "model.language_model."}
 TEXT_LENGTHS = [1, 2, 17, 40, 5, 33]
@@ -249,6 +268,8 @@ def config_json(config, spelling):
             rope = dict(rope["full_attention"])
             c.pop("layer_types")
         c["rope_theta"] = rope.pop("rope_theta")
+        if "partial_rotary_factor" in rope:
+            c["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
         c["rope_scaling"] = None if rope["rope_type"] == "default" else rope
     return json.dumps(c, indent=1, sort_keys=True) + "\n"
 

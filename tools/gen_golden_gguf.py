@@ -6,11 +6,12 @@ with vectors as float32, Gemma's norms with the 1 that is added, SmolLM3's rows 
 pairs.
 
 Needs gguf and numpy; run from the repository root:
-    python3 tools/gen_golden_gguf.py
+    python3 tools/gen_golden_gguf.py [name ...]
 """
 import json
 import pathlib
 import struct
+import sys
 
 import gguf
 import numpy as np
@@ -66,7 +67,24 @@ DECODERS = {
     "olmo2": (gguf.MODEL_ARCH.OLMO2, False, 0),
     "smollm3": (gguf.MODEL_ARCH.SMOLLM3, True, 0),
     "gemma3_bf16": (gguf.MODEL_ARCH.GEMMA3, False, 1),
+    "glm": (gguf.MODEL_ARCH.CHATGLM, False, 0),
+    "glm4": (gguf.MODEL_ARCH.GLM4, False, 0),
+    "phi3": (gguf.MODEL_ARCH.PHI3, False, 0),
 }
+
+
+FUSED = {"glm"}  # as ChatGLM's own files become: q, k and v in one tensor
+
+
+def fuse_qkv(tensors):
+    out, by_name = {}, dict(tensors)
+    for name, bits in tensors:
+        if "q_proj" in name:
+            parts = [by_name[name.replace("q_proj", p)] for p in ("q_proj", "k_proj", "v_proj")]
+            out[name.replace("q_proj", "qkv_proj")] = np.concatenate(parts)
+        elif "k_proj" not in name and "v_proj" not in name:
+            out[name] = bits
+    return out.items()
 
 
 def interleave(bits, n_heads):
@@ -90,13 +108,19 @@ def write_decoder(name, arch, permuted, plus):
     writer.add_value_length(head_dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(rope["rope_theta"])
+    partial = rope.get("partial_rotary_factor")
+    if partial is not None:
+        writer.add_rope_dimension_count(int(head_dim * partial))
+    if arch == gguf.MODEL_ARCH.PHI3:
+        writer.add_sliding_window(config.get("sliding_window") or 0)
     if "rope_local_base_freq" in config:
         writer.add_sliding_window(config["sliding_window"])
         writer.add_float32(f"{gguf.MODEL_ARCH_NAMES[arch]}.rope.freq_base_swa", config["rope_local_base_freq"])
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(config["rope_scaling"]["factor"])
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
-    for hf, bits in read_safetensors(MODELS / name / "model.safetensors"):
+    tensors = list(read_safetensors(MODELS / name / "model.safetensors"))
+    for hf, bits in fuse_qkv(tensors) if name in FUSED else tensors:
         to = names.get_name(hf, try_suffixes=(".weight", ".bias"))
         assert to, hf
         if permuted and ("q_proj" in hf or "k_proj" in hf):
@@ -115,7 +139,9 @@ def write_decoder(name, arch, permuted, plus):
 
 if __name__ == "__main__":
     OUT.mkdir(parents=True, exist_ok=True)
-    for model, kind in POOLING.items():
-        write(model, kind)
-    for model, how in DECODERS.items():
-        write_decoder(model, *how)
+    names = sys.argv[1:] or [*POOLING, *DECODERS]
+    for model in names:
+        if model in POOLING:
+            write(model, POOLING[model])
+        else:
+            write_decoder(model, *DECODERS[model])

@@ -48,6 +48,7 @@ ADAPTERS = {
              layers_to_transform=[1]),
         torch.float32,
     ),
+    "phi3_fused": ("phi3", dict(r=4, lora_alpha=8, target_modules="all-linear"), torch.bfloat16),
 }
 
 

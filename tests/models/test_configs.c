@@ -283,6 +283,27 @@ static const struct edit gemma3_edits[] = {
     {"hidden_size", NULL, SL_EFORMAT, "expected [320, 2304]"},
 };
 
+static const struct edit glm4_edits[] = {
+    /* heads of 32 */
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.47}", SL_EFORMAT,
+     "15 dimensions of a head of 32 are rotated, must be even and 2 to 32"},
+    {"rope_parameters", "{\"partial_rotary_factor\": 0}", SL_EFORMAT, "0 dimensions of a head"},
+    {"rope_parameters", "{\"partial_rotary_factor\": 1.5}", SL_EFORMAT,
+     "partial_rotary_factor is 1.5, must be 0 to 1"},
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.25}", 0, NULL},
+    {"rope_parameters", NULL, 0, NULL}, /* a half */
+    {"intermediate_size", "161", SL_EFORMAT,
+     "gate_up_proj.weight\" has shape [320, 64], expected [322, 64]"},
+};
+
+static const struct edit phi3_edits[] = {
+    {"rope_parameters", "{\"partial_rotary_factor\": 0.5}", 0, NULL},
+    {"sliding_window", "-1", SL_EFORMAT, "sliding_window is -1, must be 0 to"},
+    {"sliding_window", "null", 0, NULL},
+    {"num_key_value_heads", "4", SL_EFORMAT,
+     "qkv_proj.weight\" has shape [128, 64], expected [192, 64]"},
+};
+
 static const struct edit bert_edits[] = {
     INT_ROW("max_position_embeddings"),
     {"hidden_act", "\"gelu_python\"", SL_EUNSUPPORTED, "hidden_act \"gelu_python\" is not"},
@@ -311,6 +332,27 @@ static const struct edit roberta_edits[] = {
      "classifier.out_proj.weight\" has shape [3, 48], expected [1, 48]"},
 };
 
+/* A GLM-4 that does not say how much of a head is rotated rotates half of it. */
+static void test_partial_default(void **state)
+{
+    (void)state;
+    struct sl_synth s;
+    struct sl_ckpt *c = NULL;
+    struct sl_model *m = NULL;
+    struct sl_error err = {0};
+    const char *config = "{\"architectures\": [\"Glm4ForCausalLM\"], \"hidden_size\": 64, "
+                         "\"intermediate_size\": 160, \"num_hidden_layers\": 2, "
+                         "\"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"head_dim\": "
+                         "32, \"vocab_size\": 320, \"max_position_embeddings\": 512}";
+    make_folder("glm4", OUT "/partial", &s);
+    if (sl_write_file(OUT "/partial/config.json", config, strlen(config), &err) != 0 ||
+        sl_ckpt_open(OUT "/partial", &c, &err) != 0 || sl_model_open(c, &m, &err) != 0)
+        fail_msg("%s", err.msg);
+    assert_int_equal(sl_rope_dims(&m->hp, 0), 16);
+    sl_model_close(m);
+    sl_ckpt_close(c);
+}
+
 static void test_config_json(void **state)
 {
     (void)state;
@@ -327,6 +369,12 @@ static void test_config_json(void **state)
     make_folder("smollm3", OUT "/edit_smollm3", &s);
     for (size_t i = 0; i < SL_COUNT(smollm3_edits); i++)
         apply(OUT "/edit_smollm3", &smollm3_edits[i]);
+    make_folder("glm4", OUT "/edit_glm4", &s);
+    for (size_t i = 0; i < SL_COUNT(glm4_edits); i++)
+        apply(OUT "/edit_glm4", &glm4_edits[i]);
+    make_folder("phi3", OUT "/edit_phi3", &s);
+    for (size_t i = 0; i < SL_COUNT(phi3_edits); i++)
+        apply(OUT "/edit_phi3", &phi3_edits[i]);
     make_folder("qwen3moe", OUT "/edit_moe", &s);
     for (size_t i = 0; i < SL_COUNT(moe_edits); i++)
         apply(OUT "/edit_moe", &moe_edits[i]);
@@ -941,6 +989,7 @@ int main(void)
         cmocka_unit_test(test_rank_without_classifier),
         cmocka_unit_test(test_score_of_tokens_the_model_lacks),
         cmocka_unit_test(test_rope_freqs),
+        cmocka_unit_test(test_partial_default),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_weight_memory),
         cmocka_unit_test(test_run_limits),

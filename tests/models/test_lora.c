@@ -10,10 +10,9 @@
 static const struct {
     const char *adapter, *model;
 } goldens[] = {
-    {"llama3_all", "llama3"},
-    {"qwen3_rslora", "qwen3"},
-    {"llama2_patterns", "llama2"},
-    {"llama_bias_layers", "llama_bias_linear"},
+    {"llama3_all", "llama3"},      {"qwen3_rslora", "qwen3"},
+    {"llama2_patterns", "llama2"}, {"llama_bias_layers", "llama_bias_linear"},
+    {"phi3_fused", "phi3"}, /* qkv_proj and gate_up_proj */
 };
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
