@@ -13,6 +13,7 @@
 #define SLUICE_H
 
 #include "sluice_base.h"
+#include "sluice_stats.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -168,11 +169,6 @@ enum sl_model_task {
     SL_TASK_SCORE,    /* numbers for each prompt, one for each label of a classifier */
 };
 
-/* Tokens drafted at once behind those of a sequence. */
-#define SL_MAX_DRAFTED 32
-
-#define SL_KV_GROUPS 4
-
 struct sl_kv_group_info {
     int32_t window; /* positions a token sees, its own included; 0: all before it */
     int32_t n_layers, n_pages;
@@ -215,15 +211,6 @@ const struct sl_tokenizer *sl_engine_tokenizer(const struct sl_engine *eng);
  */
 int sl_engine_health(const struct sl_engine *eng, struct sl_error *err);
 bool sl_engine_healthy(const struct sl_engine *eng);
-
-/* Tiles of attention since the engine was created, in steps of one token of a sequence and in
- * longer ones: those of rows (a query's head, 64 keys), and those of the units a kernel can leave
- * out. While nothing runs. */
-struct sl_skipped {
-    uint64_t tiles, skipped, units, units_skipped;
-};
-SL_MUST_CHECK int sl_engine_skipped(struct sl_engine *eng, struct sl_skipped *prefill,
-                                    struct sl_skipped *decode, struct sl_error *err);
 
 /* Gives memory back for as long as nobody asks. From the call on requests are refused with
  * SL_EASLEEP; those in flight are waited for at most timeout_ms (then SL_ETIMEOUT, awake as
@@ -389,16 +376,6 @@ struct sl_request_desc {
     void *user;                /* returned by sl_request_user */
 };
 
-enum sl_finish {
-    SL_RUNNING,
-    SL_FINISH_STOP,
-    SL_FINISH_LENGTH,
-    SL_FINISH_ABORT,
-    SL_FINISH_ERROR,
-    SL_FINISH_CACHE, /* too little of the prompt was cached: cache_hit_threshold */
-    SL_N_FINISHES
-};
-
 struct sl_top_logprob {
     int32_t id;
     float logprob;
@@ -492,128 +469,6 @@ SL_MUST_CHECK int sl_engine_render_chat(const struct sl_engine *eng, const char 
 bool sl_engine_has_chat_template(const struct sl_engine *eng);
 /* Its text, the engine's; NULL: none. */
 const char *sl_engine_chat_template(const struct sl_engine *eng, size_t *n);
-
-/* ---------------------------------------------------------------- statistics */
-
-#define SL_HIST_MAX 24
-
-struct sl_hist {                      /* cumulative counts are made by the reader */
-    uint64_t counts[SL_HIST_MAX + 1]; /* per bucket, the last is +Inf */
-    double sum;
-};
-
-#define SL_FINE_MAX 192
-
-/* Of durations, eight buckets for each doubling: quantiles of it are within some 6 %. Counts only
- * grow, so that two copies give the distribution of the time between them. */
-struct sl_fine_hist {
-    uint64_t counts[SL_FINE_MAX]; /* the last has no upper bound */
-};
-
-/* Where the engine thread spends its time. What is left of the clock it sleeps. */
-enum sl_time_part {
-    SL_PART_HOST,   /* planning and preparing steps */
-    SL_PART_DEVICE, /* in a step, or waiting for one */
-    SL_PART_SAMPLE, /* choosing tokens, where the device does not */
-    SL_PART_OUTPUT, /* ends of sequences, delivery */
-    SL_PART_MASKS,  /* waiting for token masks */
-    SL_N_PARTS
-};
-
-enum sl_evict_cause {                  /* why a cached page was given up */
-                      SL_EVICT_PROMPT, /* for the prompt of a request that is admitted */
-                      SL_EVICT_OUTPUT, /* for a token that a running request generates */
-                      SL_EVICT_RESET,  /* a step failed, or bookkeeping was repaired: contents in
-                                          doubt */
-                      SL_EVICT_SHARED, /* for another model of this process */
-                      SL_N_EVICT_CAUSES
-};
-
-struct sl_kv_group_stats { /* pages of a group of layers */
-    int32_t n_free, n_cached;
-    uint64_t n_evicted; /* cached ones of a windowed group, given up while the block stayed */
-};
-
-struct sl_stats { /* a consistent copy */
-    int32_t n_running, n_waiting;
-    int32_t n_pages, n_pages_free, n_pages_cached; /* blocks; cached: unowned, kept for reuse */
-    struct sl_kv_group_stats kv_groups[SL_KV_GROUPS];
-    int32_t n_kv_groups;
-    uint64_t prompt_tokens, generation_tokens, prompt_tokens_cached;
-    uint64_t prefix_queries, prefix_hits; /* tokens */
-    uint64_t preemptions, steps;
-    uint64_t evicted[SL_N_EVICT_CAUSES]; /* cached blocks */
-    uint64_t part_ns[SL_N_PARTS];
-    uint64_t finished[SL_N_FINISHES];
-    uint64_t step_mallocs;    /* heap calls on the engine thread after ready; 0 is the promise */
-    uint64_t watchdog_stalls; /* times that nothing moved for watchdog_s */
-    uint64_t invariant_violations;      /* found while idle, and repaired; 0 is the promise */
-    double device_busy_s, device_gap_s; /* of steps enqueued while the one before ran; 0: no GPU */
-    struct sl_hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s;
-    struct sl_hist step_tokens, prompt_len, output_len;
-    struct sl_hist tpot_s, preempted, prefill_computed; /* of requests, when they end */
-    uint64_t corrupted;                                 /* requests whose logits were no numbers */
-    uint64_t grammar_hits, grammar_misses;              /* in the cache of constraints */
-    uint64_t grammar_failed;                            /* refused when compiled */
-    uint64_t grammar_masks, grammar_late; /* masks made; of those not ready for a step */
-    uint64_t grammar_forced;              /* tokens that took no step of their own */
-    uint64_t n_drafts, n_draft_tokens;    /* steps of a sequence with drafts; tokens of them */
-    uint64_t n_accepted_tokens, n_accepted_at[SL_MAX_DRAFTED]; /* chosen too; by place */
-    int32_t n_grammars, n_matchers;                            /* in the cache; of sequences */
-    uint64_t grammar_bytes;                                    /* of the cache */
-    struct sl_hist grammar_compile_s, grammar_mask_s;
-    int32_t n_adapters, n_adapters_resident;   /* known; of those, or of requests, in memory */
-    int32_t max_adapters_active;               /* 0: not enabled */
-    uint64_t adapter_loads, adapter_evictions; /* weights read into memory; dropped for others */
-    /* Where engines share memory, else 0: bytes of all their pages, kept for this one, held by it,
-     * by nobody; and pages it gave to others. */
-    uint64_t kv_shared_bytes, kv_floor_bytes, kv_held_bytes, kv_left_bytes, kv_given_pages;
-    struct sl_fine_hist ttft_fine, itl_fine; /* the same values as ttft_s and itl_s */
-};
-
-void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out);
-
-enum sl_page_use { SL_PAGE_FREE, SL_PAGE_CACHED, SL_PAGE_OWNED };
-
-struct sl_page {    /* one block of the KV cache, by its number */
-    int32_t parent; /* the block before it in the prefix tree, -1: none */
-    uint8_t use;    /* enum sl_page_use */
-    bool in_tree;   /* a prompt with the same beginning finds it */
-};
-
-/* Copies the state of all n_pages blocks of sl_engine_info, some thousand at a time, so that the
- * engine hardly waits: they may change in between. May sleep. SL_ETIMEOUT: the engine thread did
- * not let anybody look. */
-SL_MUST_CHECK int sl_engine_pages(struct sl_engine *eng, struct sl_page *out, struct sl_error *err);
-
-enum sl_kv_event_kind { SL_KV_STORED, SL_KV_REMOVED, SL_KV_CLEARED };
-
-struct sl_kv_event { /* news of the prefix cache; its pointers live until the next call */
-    enum sl_kv_event_kind kind;
-    uint64_t hash;         /* of the page's tokens and all before them; 1 .. 2^63 - 1 */
-    uint64_t parent;       /* stored: of the page before it, 0: it begins a prompt */
-    const int32_t *tokens; /* stored: block_size of them */
-    const char *adapter;   /* stored: NULL: none */
-    const char *salt;      /* stored: of its prompt, NULL: none */
-};
-
-/* Only with kv_events, by one thread at a time. What changed in the prefix cache since the last
- * call, at most max events (up to 256): which pages can be found, parents before their children;
- * what came and went in between is left out. 0: nothing more; then the descriptor, an eventfd, is
- * readable as soon as there is. Again: as if nothing had been told, so that SL_KV_CLEARED and all
- * pages follow. */
-int sl_engine_kv_events_fd(const struct sl_engine *eng); /* -1: not enabled */
-int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int32_t max);
-void sl_engine_kv_events_again(struct sl_engine *eng);
-
-/* Upper bounds of the buckets of a histogram of struct sl_stats; *n of them. */
-const double *sl_hist_bounds(size_t offset_in_stats, int *n);
-/* Upper bound in seconds of bucket i of a struct sl_fine_hist; INFINITY of the last. */
-double sl_fine_bound(int i);
-/* The value below which the share q (0 to 1) of what was counted between two copies lies, by
- * straight lines inside the buckets; NAN: nothing was counted. before NULL: since the start. */
-double sl_fine_quantile(const struct sl_fine_hist *before, const struct sl_fine_hist *now,
-                        double q);
 
 /* ---------------------------------------------------------------- inspection */
 

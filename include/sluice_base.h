@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  *
- * sluice_base.h - the part of the public API that all others stand on: errors and memory. Programs
- * include sluice.h.
+ * sluice_base.h - what all parts of the public API use: errors, memory, the ways in which a
+ * sequence ends. Programs include sluice.h.
  */
 #ifndef SLUICE_BASE_H
 #define SLUICE_BASE_H
@@ -53,6 +53,22 @@ int sl_code_http(int code);         /* 400 */
 const char *sl_code_text(int code);
 
 void sl_free(void *p); /* frees what this API malloc'ed */
+
+/* How a sequence ends. */
+enum sl_finish {
+    SL_RUNNING,
+    SL_FINISH_STOP,
+    SL_FINISH_LENGTH,
+    SL_FINISH_ABORT,
+    SL_FINISH_ERROR,
+    SL_FINISH_CACHE, /* too little of the prompt was cached: cache_hit_threshold */
+    SL_N_FINISHES
+};
+
+/* Tokens drafted at once for one sequence, at most. */
+#define SL_MAX_DRAFTED 32
+/* Groups of layers that have a pool of KV pages each, at most. */
+#define SL_KV_GROUPS 4
 
 #ifdef __cplusplus
 }

@@ -466,7 +466,7 @@ class LLM:
         return dict(self._engine.facts)
 
     def stats(self) -> Dict[str, Union[int, float]]:
-        """Counters since the engine began, those of struct sl_stats in sluice.h."""
+        """Counters since the engine began, those of struct sl_stats in sluice_stats.h."""
         stats = _abi.Stats()
         lib().sl_engine_stats(self._engine.use(), ctypes.byref(stats))
         values = {f[0]: getattr(stats, f[0]) for f in _abi.Stats._fields_}

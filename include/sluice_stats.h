@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: MIT
+ *
+ * sluice_stats.h - the part of the public API that watches an engine: counters and histograms, the
+ * blocks of its KV cache, and events of the prefix cache. Programs include sluice.h.
+ *
+ * Threads: any, unless a function says otherwise. All of it may be called while requests run.
+ */
+#ifndef SLUICE_STATS_H
+#define SLUICE_STATS_H
+
+#include "sluice_base.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct sl_engine;
+
+/* ---------------------------------------------------------------- histograms */
+
+#define SL_HIST_MAX 24
+
+struct sl_hist {                      /* cumulative counts are made by the reader */
+    uint64_t counts[SL_HIST_MAX + 1]; /* per bucket, the last is +Inf */
+    double sum;
+};
+
+#define SL_FINE_MAX 192
+
+/* Of durations, with eight buckets for each doubling: quantiles are exact to about 6 %. Counts only
+ * grow, so the difference of two copies is the distribution of the time between them. */
+struct sl_fine_hist {
+    uint64_t counts[SL_FINE_MAX]; /* the last has no upper bound */
+};
+
+/* The *n upper bounds of the buckets of a histogram in struct sl_stats, named by its offset there.
+ */
+const double *sl_hist_bounds(size_t offset_in_stats, int *n);
+/* Upper bound in seconds of bucket i of a struct sl_fine_hist; INFINITY of the last. */
+double sl_fine_bound(int i);
+/* Quantile q (0 to 1) of what was counted between two copies, interpolated linearly inside a
+ * bucket; NAN: nothing was counted. before NULL: since the start. */
+double sl_fine_quantile(const struct sl_fine_hist *before, const struct sl_fine_hist *now,
+                        double q);
+
+/* ---------------------------------------------------------------- counters */
+
+/* Where the engine thread spends its time. The rest of the time it sleeps. */
+enum sl_time_part {
+    SL_PART_HOST,   /* planning and preparing steps */
+    SL_PART_DEVICE, /* in a step, or waiting for one */
+    SL_PART_SAMPLE, /* choosing tokens, where the device does not */
+    SL_PART_OUTPUT, /* ends of sequences, delivery */
+    SL_PART_MASKS,  /* waiting for token masks */
+    SL_N_PARTS
+};
+
+/* Why a cached page was evicted. */
+enum sl_evict_cause {
+    SL_EVICT_PROMPT, /* for the prompt of a request that is admitted */
+    SL_EVICT_OUTPUT, /* for a token that a running request generates */
+    SL_EVICT_RESET,  /* a step failed, or bookkeeping was repaired: its contents are in doubt */
+    SL_EVICT_SHARED, /* for another model of this process */
+    SL_N_EVICT_CAUSES
+};
+
+struct sl_kv_group_stats { /* pages of a group of layers */
+    int32_t n_free, n_cached;
+    uint64_t n_evicted; /* cached ones of a windowed group, given up while the block stayed */
+};
+
+struct sl_stats { /* a consistent copy */
+    int32_t n_running, n_waiting;
+    int32_t n_pages, n_pages_free, n_pages_cached; /* blocks; cached: unowned, kept for reuse */
+    struct sl_kv_group_stats kv_groups[SL_KV_GROUPS];
+    int32_t n_kv_groups;
+    uint64_t prompt_tokens, generation_tokens, prompt_tokens_cached;
+    uint64_t prefix_queries, prefix_hits; /* tokens */
+    uint64_t preemptions, steps;
+    uint64_t evicted[SL_N_EVICT_CAUSES]; /* cached blocks */
+    uint64_t part_ns[SL_N_PARTS];
+    uint64_t finished[SL_N_FINISHES];
+    uint64_t step_mallocs;         /* heap calls on the engine thread after it started: must be 0 */
+    uint64_t watchdog_stalls;      /* times that there was no progress for watchdog_s */
+    uint64_t invariant_violations; /* found while idle, and repaired: must be 0 */
+    double device_busy_s, device_gap_s; /* of steps enqueued while the one before ran; 0: no GPU */
+    struct sl_hist ttft_s, itl_s, e2e_s, queue_s, prefill_s, decode_s, inference_s;
+    struct sl_hist step_tokens, prompt_len, output_len;
+    struct sl_hist tpot_s, preempted, prefill_computed; /* of requests, when they end */
+    uint64_t corrupted;                                 /* requests whose logits were NaN */
+    uint64_t grammar_hits, grammar_misses;              /* in the cache of constraints */
+    uint64_t grammar_failed;                            /* refused when compiled */
+    uint64_t grammar_masks, grammar_late; /* masks made; of those not ready for a step */
+    uint64_t grammar_forced;              /* tokens that took no step of their own */
+    uint64_t n_drafts, n_draft_tokens;    /* steps of a sequence with drafts; tokens of them */
+    uint64_t n_accepted_tokens, n_accepted_at[SL_MAX_DRAFTED]; /* chosen too; by place */
+    int32_t n_grammars, n_matchers;                            /* in the cache; of sequences */
+    uint64_t grammar_bytes;                                    /* of the cache */
+    struct sl_hist grammar_compile_s, grammar_mask_s;
+    int32_t n_adapters, n_adapters_resident;   /* known; of those, or of requests, in memory */
+    int32_t max_adapters_active;               /* 0: not enabled */
+    uint64_t adapter_loads, adapter_evictions; /* weights read into memory; dropped for others */
+    /* Where engines share memory, else 0: bytes of all their pages, kept for this one, held by it,
+     * by nobody; and pages it gave to others. */
+    uint64_t kv_shared_bytes, kv_floor_bytes, kv_held_bytes, kv_left_bytes, kv_given_pages;
+    struct sl_fine_hist ttft_fine, itl_fine; /* the same values as ttft_s and itl_s */
+};
+
+void sl_engine_stats(const struct sl_engine *eng, struct sl_stats *out);
+
+/* Tiles of attention that skip-softmax saw since the engine was created, in decode (steps of one
+ * token of a sequence) and in prefill: tiles of one row (a query's head, 64 keys), and units, the
+ * smallest thing a kernel can skip. To be called while no request runs. */
+struct sl_skipped {
+    uint64_t tiles, skipped, units, units_skipped;
+};
+SL_MUST_CHECK int sl_engine_skipped(struct sl_engine *eng, struct sl_skipped *prefill,
+                                    struct sl_skipped *decode, struct sl_error *err);
+
+/* ---------------------------------------------------------------- the KV cache */
+
+enum sl_page_use { SL_PAGE_FREE, SL_PAGE_CACHED, SL_PAGE_OWNED };
+
+struct sl_page {    /* one block of the KV cache, by its number */
+    int32_t parent; /* the block before it in the prefix tree, -1: none */
+    uint8_t use;    /* enum sl_page_use */
+    bool in_tree;   /* a prompt with the same beginning finds it */
+};
+
+/* Copies the state of all n_pages blocks of sl_engine_info, some thousand at a time, so that the
+ * engine hardly waits: blocks may change between two parts. Blocks. SL_ETIMEOUT: the engine thread
+ * did not give up its lock. */
+SL_MUST_CHECK int sl_engine_pages(struct sl_engine *eng, struct sl_page *out, struct sl_error *err);
+
+enum sl_kv_event_kind { SL_KV_STORED, SL_KV_REMOVED, SL_KV_CLEARED };
+
+struct sl_kv_event { /* news of the prefix cache; its pointers live until the next call */
+    enum sl_kv_event_kind kind;
+    uint64_t hash;         /* of the page's tokens and all before them; 1 .. 2^63 - 1 */
+    uint64_t parent;       /* stored: of the page before it, 0: it begins a prompt */
+    const int32_t *tokens; /* stored: block_size of them */
+    const char *adapter;   /* stored: NULL: none */
+    const char *salt;      /* stored: of its prompt, NULL: none */
+};
+
+/* Only with kv_events, by one thread at a time. sl_engine_kv_events gives what changed in the
+ * prefix cache since the last call, at most max events (up to 256), parents before their children;
+ * pages that came and went in between are left out. 0: there is nothing more; the descriptor, an
+ * eventfd, becomes readable when there is. sl_engine_kv_events_again starts over: SL_KV_CLEARED and
+ * all pages follow. */
+int sl_engine_kv_events_fd(const struct sl_engine *eng); /* -1: not enabled */
+int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int32_t max);
+void sl_engine_kv_events_again(struct sl_engine *eng);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
