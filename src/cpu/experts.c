@@ -6,7 +6,7 @@
  * depend on the rows in its group. An expert's result is added to its rows before the next expert
  * begins, so a row adds its experts in ascending order, whoever shares them.
  */
-#include "cpu/backend.h"
+#include "cpu/linear.h"
 
 #include "base/check.h"
 
@@ -177,6 +177,11 @@ static void add_row(void *arg, uint32_t i, int thread_idx)
         out[k] += w * y[k];
 }
 
+static const float *of_expert(const float *biases, int32_t e, int64_t n)
+{
+    return biases == NULL ? NULL : biases + e * n;
+}
+
 /* The rows of a block differ, so they can be added side by side. */
 static void expert_block(struct sl_backend *be, const struct sl_op_experts *a, int32_t e,
                          const struct room *r, const int32_t *pairs, int32_t n)
@@ -185,13 +190,18 @@ static void expert_block(struct sl_backend *be, const struct sl_op_experts *a, i
     struct rows_job j = {.a = a, .r = r, .pairs = pairs, .h = gate->n_cols};
     float *mid = a->rank != NULL ? sl_rank_room(a->rank) : r->mid;
     sl_cpu_run(sl_cpu(be), take_row, &j, n, n * j.h);
-    sl_cpu_linear_gated_act(be, &(struct sl_op_linear_gated_act){.x = r->x,
-                                                                 .ld_x = j.h,
-                                                                 .gate = gate,
-                                                                 .up = &a->up->mats[e],
-                                                                 .act = a->act,
-                                                                 .n = n,
-                                                                 .out = mid});
+    struct sl_linear l = {.cpu = sl_cpu(be),
+                          .n_parts = 1,
+                          .up = &a->up->mats[e],
+                          .up_bias = of_expert(a->up_bias, e, gate->n_rows),
+                          .act = a->act,
+                          .swiglu = a->swiglu,
+                          .x = r->x,
+                          .ld_x = j.h,
+                          .n = n};
+    l.part[0] =
+        (struct sl_linear_part){gate, of_expert(a->gate_bias, e, gate->n_rows), mid, gate->n_rows};
+    sl_linear_run(&l);
     if (a->rank != NULL)
         sl_cpu_all_gather(
             be, &(struct sl_op_all_gather){.rank = a->rank,
@@ -202,6 +212,7 @@ static void expert_block(struct sl_backend *be, const struct sl_op_experts *a, i
     sl_cpu_linear(be, &(struct sl_op_linear){.x = r->mid,
                                              .ld_x = down->n_cols,
                                              .w = down,
+                                             .bias = of_expert(a->down_bias, e, down->n_rows),
                                              .n = n,
                                              .out = r->y,
                                              .ld_out = down->n_rows});
@@ -213,6 +224,7 @@ void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
     const struct sl_weight *gate = &a->gate->mats[0];
     const struct sl_weight *down = &a->down->mats[0];
     SL_ASSERT(a->gate->n == a->up->n && a->gate->n == a->down->n);
+    SL_ASSERT((a->gate_bias != NULL) == (a->up_bias != NULL));
     SL_ASSERT(a->rank != NULL || (down->n_rows == gate->n_cols && down->n_cols == gate->n_rows));
     const struct room r =
         room_of(a->scratch, a->n, a->gate->n, a->top_k, gate->n_cols, down->n_cols);

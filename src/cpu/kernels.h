@@ -50,6 +50,8 @@ struct sl_cpu_kernels {
     void (*add)(float *x, const float *y, int64_t n);
     void (*scale)(float *x, float s, int64_t n); /* x *= s */
     void (*act)(enum sl_act act, const float *gate, const float *up, int n, float *out);
+    void (*swiglu)(const struct sl_swiglu *s, const float *gate, const float *up, int n,
+                   float *out);
     /* s [SL_CPU_SPLIT]: scores of a split, of which [lo, hi) are seen. Scales and caps them, makes
      * them exp(s - max), 0 where not seen; gives their maximum and their sum. Bit i of skip: as if
      * SL_SKIP_TILE of them, from i times that on, were not seen either; some must be. */

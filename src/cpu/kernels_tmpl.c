@@ -223,6 +223,24 @@ static void k_act(enum sl_act act, const float *gate, const float *up, int n, fl
     }
 }
 
+INLINE v16 v_swiglu(const struct sl_swiglu *s, v16 gate, v16 up)
+{
+    v16 limit = v_set1(s->limit); /* the order of operands keeps NaN */
+    v16 g = v_min(limit, gate), u = v_max(v_set1(-s->limit), v_min(limit, up));
+    v16 e = v_exp(v_sub(v_set1(0.0f), v_mul(g, v_set1(s->alpha))));
+    return v_mul(v_div(g, v_add(v_set1(1.0f), e)), v_add(u, v_set1(s->up_plus)));
+}
+
+static void k_swiglu(const struct sl_swiglu *s, const float *gate, const float *up, int n,
+                     float *out)
+{
+    int k = 0;
+    for (; k + 16 <= n; k += 16)
+        v_store(out + k, v_swiglu(s, v_load(gate + k), v_load(up + k)));
+    if (k < n)
+        v_store_n(out + k, v_swiglu(s, v_load_n(gate + k, n - k), v_load_n(up + k, n - k)), n - k);
+}
+
 /* ---------------------------------------------------------------- matrices */
 
 /* n_r x n_c sums in registers; both are constants after inlining. */
@@ -371,6 +389,7 @@ static void fill_kernels(struct sl_cpu_kernels *k)
     k->add = k_add;
     k->scale = k_scale;
     k->act = k_act;
+    k->swiglu = k_swiglu;
     k->softmax = k_softmax;
     k->merge = k_merge;
     k->finish = k_finish;

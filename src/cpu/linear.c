@@ -12,7 +12,24 @@ static bool any_packed(const struct sl_linear *l)
     return any;
 }
 
-static void run(struct sl_linear *l)
+void sl_linear_bias_gate(const struct sl_linear *l, int64_t row, int n, float *gate, float *up)
+{
+    if (l->part[0].bias == NULL)
+        return;
+    l->cpu->k.add(gate, l->part[0].bias + row, n);
+    l->cpu->k.add(up, l->up_bias + row, n);
+}
+
+void sl_linear_join_gate(const struct sl_linear *l, const float *gate, const float *up, int n,
+                         float *out)
+{
+    if (l->swiglu.limit > 0)
+        l->cpu->k.swiglu(&l->swiglu, gate, up, n, out);
+    else
+        l->cpu->k.act(l->act, gate, up, n, out);
+}
+
+void sl_linear_run(struct sl_linear *l)
 {
     l->n_cols = l->part[0].w->n_cols;
     for (int i = 1; i < l->n_parts; i++)
@@ -30,7 +47,7 @@ void sl_cpu_linear(struct sl_backend *be, const struct sl_op_linear *a)
     struct sl_linear l = {
         .cpu = sl_cpu(be), .n_parts = 1, .x = a->x, .ld_x = a->ld_x, .n = a->n, .lora = a->lora};
     l.part[0] = (struct sl_linear_part){a->w, a->bias, a->out, a->ld_out};
-    run(&l);
+    sl_linear_run(&l);
 }
 
 void sl_cpu_linear_multi(struct sl_backend *be, const struct sl_op_linear_multi *a)
@@ -44,7 +61,7 @@ void sl_cpu_linear_multi(struct sl_backend *be, const struct sl_op_linear_multi 
     SL_ASSERT(a->n_parts >= 1 && a->n_parts <= SL_MAX_LINEAR_PARTS);
     for (int i = 0; i < a->n_parts; i++)
         l.part[i] = a->part[i];
-    run(&l);
+    sl_linear_run(&l);
 }
 
 void sl_cpu_linear_gated_act(struct sl_backend *be, const struct sl_op_linear_gated_act *a)
@@ -59,5 +76,5 @@ void sl_cpu_linear_gated_act(struct sl_backend *be, const struct sl_op_linear_ga
                           .n = a->n,
                           .lora = a->lora};
     l.part[0] = (struct sl_linear_part){a->gate, NULL, a->out, a->gate->n_rows};
-    run(&l);
+    sl_linear_run(&l);
 }

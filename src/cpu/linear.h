@@ -15,8 +15,10 @@ struct sl_linear {
     struct sl_linear_part part[SL_MAX_LINEAR_PARTS]; /* all of n_cols columns */
     int n_parts;
     const struct sl_weight
-        *up; /* NULL: plain products, else part[0] is the gate and the only one */
+        *up;              /* NULL: plain products, else part[0] is the gate and the only one */
+    const float *up_bias; /* that of the gate is its part's; both or NULL */
     enum sl_act act;
+    struct sl_swiglu swiglu; /* with a limit: in place of act */
     int64_t n_cols;
     const float *x;
     int64_t ld_x;
@@ -67,6 +69,13 @@ static inline int sl_linear_part_at(const int64_t *n_items, int n_parts, int64_t
     return n_parts - 1;
 }
 
+/* Gates and their ups, rows row .. row + n of a token, before and behind what adapters add. */
+void sl_linear_bias_gate(const struct sl_linear *l, int64_t row, int n, float *gate, float *up);
+void sl_linear_join_gate(const struct sl_linear *l, const float *gate, const float *up, int n,
+                         float *out);
+
+/* Any product; l->n_cols is not set yet. */
+void sl_linear_run(struct sl_linear *l);
 /* All weights as in the file. */
 void sl_linear_rows(const struct sl_linear *l);
 /* out[t, i] = row r0 + i of w . x[t], n_r <= SL_CPU_SUPER rows, n_t <= SL_CPU_TOKENS tokens; the

@@ -284,13 +284,14 @@ static void put_outputs(const struct job *j, const struct outputs *o, int t, int
         float *acc = o->acc[0] + t * ITEM_ROWS;
         if (l->up != NULL) {
             float *up = o->acc[1] + t * ITEM_ROWS;
+            sl_linear_bias_gate(l, o->row, o->n_rows, acc, up);
             if (adapted) {
                 sl_lora_ask(l, 0, j->t0 + t + ASK, o->row, o->n_rows);
                 sl_lora_ask(l, 1, j->t0 + t + ASK, o->row, o->n_rows);
                 sl_lora_add(l, 0, j->t0 + t, o->row, o->n_rows, acc);
                 sl_lora_add(l, 1, j->t0 + t, o->row, o->n_rows, up);
             }
-            k->act(l->act, acc, up, o->n_rows, out);
+            sl_linear_join_gate(l, acc, up, o->n_rows, out);
             continue;
         }
         memcpy(out, acc, (size_t)o->n_rows * sizeof *out);

@@ -125,13 +125,15 @@ static void linear_item(void *arg, uint32_t item, int thread_idx)
         }
         sl_linear_rows_tile(k, s, to->w, r, n_r, x, l->ld_x, n_t, s->gate, SL_CPU_SUPER);
         sl_linear_rows_tile(k, s, l->up, r, n_r, x, l->ld_x, n_t, s->up, SL_CPU_SUPER);
-        for (int t = 0; t < n_t && l->lora != NULL; t++) {
-            sl_lora_add(l, 0, t0 + t, r, n_r, s->gate + t * SL_CPU_SUPER);
-            sl_lora_add(l, 1, t0 + t, r, n_r, s->up + t * SL_CPU_SUPER);
+        for (int t = 0; t < n_t; t++) {
+            float *gate = s->gate + t * SL_CPU_SUPER, *up = s->up + t * SL_CPU_SUPER;
+            sl_linear_bias_gate(l, r, n_r, gate, up);
+            if (l->lora != NULL) {
+                sl_lora_add(l, 0, t0 + t, r, n_r, gate);
+                sl_lora_add(l, 1, t0 + t, r, n_r, up);
+            }
+            sl_linear_join_gate(l, gate, up, n_r, out + t * to->ld_out);
         }
-        for (int t = 0; t < n_t; t++)
-            k->act(l->act, s->gate + t * SL_CPU_SUPER, s->up + t * SL_CPU_SUPER, n_r,
-                   out + t * to->ld_out);
     }
 }
 

@@ -130,6 +130,13 @@ enum sl_act {
     SL_ACT_COUNT
 };
 
+/* SwiGLU with limits: (u + up_plus) * g / (1 + exp(-alpha * g)) with g = min(gate, limit) and u =
+ * up within -limit and limit. */
+struct sl_swiglu {
+    float limit; /* 0: there are none, it is act(gate) * up */
+    float alpha, up_plus;
+};
+
 enum sl_rope_pairing {
     SL_ROPE_HALF,        /* (x[i], x[i + d/2]), the Hugging Face order */
     SL_ROPE_INTERLEAVED, /* (x[2i], x[2i + 1]), the order of GGUF Llama files */
@@ -321,14 +328,18 @@ struct sl_stack {
 };
 
 struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * (up x[t])), with the
-                          matrices of expert experts[t, s], added in ascending order of experts */
+                          matrices and biases of expert experts[t, s], added in ascending order of
+                          experts */
     const void *x;     /* [T, H] activations */
     int32_t n, top_k;
     const int32_t *experts;                  /* [T, top_k] different ones in a row */
     const float *weights;                    /* [T, top_k] */
     const struct sl_stack *gate, *up, *down; /* [I, H] twice, [H, I] */
+    const float *gate_bias, *up_bias;        /* [E, I], both or NULL */
+    const float *down_bias;                  /* [E, H] or NULL */
     enum sl_act act;
-    void *scratch;        /* of sl_backend.experts_bytes */
+    struct sl_swiglu swiglu; /* with a limit: in place of act */
+    void *scratch;           /* of sl_backend.experts_bytes */
     float *out;           /* [T, H] */
     struct sl_rank *rank; /* then matrices are this rank's rows, [I', H] twice and [H', I], and so
                              is out, [T, H']; NULL: they are whole */

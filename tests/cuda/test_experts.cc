@@ -125,10 +125,20 @@ struct mixture {
         values[3]; /* gate, up, down of each expert, as the GPU has them */
     std::vector<struct sl_weight> mats[3];
     struct sl_stack stack[3];
+    std::vector<float> bias[3]; /* of each expert, or none */
+    struct sl_swiglu swiglu;
 
-    mixture(enum sl_dtype t, int64_t h_, int64_t i_) : n_experts(5), top_k(3), h(h_), i(i_)
+    /* limits: biases, and SwiGLU with limits that many gates and ups are over */
+    mixture(enum sl_dtype t, int64_t h_, int64_t i_, bool limits)
+        : n_experts(5), top_k(3), h(h_), i(i_), swiglu()
     {
         struct sl_error err = {};
+        if (limits) {
+            swiglu.limit = 0.75f, swiglu.alpha = 1.702f, swiglu.up_plus = 1.0f;
+            for (int k = 0; k < 3; k++)
+                for (int64_t n = n_experts * (k < 2 ? i : h); n > 0; n--)
+                    bias[k].push_back(normal());
+        }
         for (int k = 0; k < 3; k++) {
             for (int32_t e = 0; e < n_experts; e++)
                 add(k, t, k < 2 ? i : h, k < 2 ? h : i);
@@ -205,7 +215,10 @@ static std::vector<float> run(const mixture &m, const rows &r, int32_t from, int
     struct sl_op_experts a = {};
     a.x = x.p, a.n = n, a.top_k = m.top_k, a.experts = e.p, a.weights = w.p;
     a.gate = &m.stack[0], a.up = &m.stack[1], a.down = &m.stack[2];
-    a.act = SL_ACT_SILU, a.scratch = scratch.p, a.out = out.p;
+    a.act = SL_ACT_SILU, a.swiglu = m.swiglu, a.scratch = scratch.p, a.out = out.p;
+    dev<float> gate_bias(m.bias[0]), up_bias(m.bias[1]), down_bias(m.bias[2]);
+    if (!m.bias[0].empty())
+        a.gate_bias = gate_bias.p, a.up_bias = up_bias.p, a.down_bias = down_bias.p;
     be->vt->experts(be, &a);
     return result(out);
 }
@@ -218,6 +231,23 @@ static double dot(const std::vector<float> &w, int64_t row, const std::vector<do
     return sum;
 }
 
+static double bias_of(const mixture &m, int k, size_t e, int64_t i)
+{
+    return m.bias[k].empty()
+               ? 0.0
+               : (double)m.bias[k][e * m.bias[k].size() / (size_t)m.n_experts + (size_t)i];
+}
+
+static double gated(const struct sl_swiglu &s, double gate, double up)
+{
+    const double limit = (double)s.limit;
+    if (limit <= 0)
+        return gate / (1 + exp(-gate)) * up;
+    gate = fmin(gate, limit);
+    up = fmin(fmax(up, -limit), limit);
+    return gate / (1 + exp(-(double)s.alpha * gate)) * (up + (double)s.up_plus);
+}
+
 static std::vector<double> oracle(const mixture &m, const rows &r, int32_t t)
 {
     std::vector<double> x((size_t)m.h), mid((size_t)m.i), out((size_t)m.h, 0.0);
@@ -226,19 +256,21 @@ static std::vector<double> oracle(const mixture &m, const rows &r, int32_t t)
     for (int32_t s = 0; s < m.top_k; s++) {
         const size_t at = (size_t)(t * m.top_k + s), e = (size_t)r.experts[at];
         for (int64_t i = 0; i < m.i; i++) {
-            const double g = dot(m.values[0][e], i, x);
-            mid[(size_t)i] =
-                (double)device_bf16((float)(g / (1 + exp(-g)) * dot(m.values[1][e], i, x)));
+            const double g = dot(m.values[0][e], i, x) + bias_of(m, 0, e, i);
+            const double u = dot(m.values[1][e], i, x) + bias_of(m, 1, e, i);
+            mid[(size_t)i] = (double)device_bf16((float)gated(m.swiglu, g, u));
         }
         for (int64_t k = 0; k < m.h; k++)
-            out[(size_t)k] += (double)r.weights[at] * dot(m.values[2][e], k, mid);
+            out[(size_t)k] +=
+                (double)r.weights[at] * (dot(m.values[2][e], k, mid) + bias_of(m, 2, e, k));
     }
     return out;
 }
 
-static void mixture_case(enum sl_dtype t, int64_t h, int64_t i, std::vector<int32_t> counts)
+static void mixture_case(enum sl_dtype t, int64_t h, int64_t i, bool limits,
+                         std::vector<int32_t> counts)
 {
-    const mixture m(t, h, i);
+    const mixture m(t, h, i, limits);
     for (int32_t n : counts) {
         const rows r(m, n);
         const std::vector<float> got = run(m, r, 0, n);
@@ -279,9 +311,10 @@ int main(int argc, char **argv)
         SL_DTYPE_Q6_K, SL_DTYPE_BF16, SL_DTYPE_FP8_E4M3,
     };
     for (enum sl_dtype t : formats)
-        mixture_case(t, 256, 256, {1, 7 * LARGE});
-    mixture_case(SL_DTYPE_BF16, 72, 40, {1, 45 * LARGE});  /* neither whole units nor row blocks */
-    mixture_case(SL_DTYPE_F32, 16, 8, {300 * LARGE + 25}); /* on a GPU more than a slab */
+        mixture_case(t, 256, 256, t % 2 != 0, {1, 7 * LARGE});
+    for (int limits = 0; limits < 2; limits++) /* neither whole units nor row blocks */
+        mixture_case(SL_DTYPE_BF16, 72, 40, limits != 0, {1, 45 * LARGE});
+    mixture_case(SL_DTYPE_F32, 16, 8, true, {300 * LARGE + 25}); /* on a GPU more than a slab */
     be->vt->destroy(be);
     printf("test_experts: %ld checks, %d failures\n", n_checks, n_failures);
     return n_failures != 0;

@@ -95,11 +95,14 @@ struct model {
     int32_t n_experts, top_k, n;
     int64_t h, i;
     struct matrix *mat[3]; /* gate, up, down of each expert */
+    float *bias[3]; /* of each expert; NULL: none */
+    struct sl_swiglu swiglu;
     float *x, *weights;
     int32_t *experts;
 };
 
-static struct model model_make(enum sl_dtype t, int32_t n, int64_t h, int64_t i)
+/* limits: biases, and SwiGLU with limits that most of the gates and ups are over. */
+static struct model model_make(enum sl_dtype t, int32_t n, int64_t h, int64_t i, bool limits)
 {
     struct sl_rng rng = {(uint64_t)t + 1, (uint64_t)n};
     struct model m = {.n_experts = 6, .top_k = 3, .n = n, .h = h, .i = i};
@@ -110,7 +113,11 @@ static struct model model_make(enum sl_dtype t, int32_t n, int64_t h, int64_t i)
             m.mat[k][e] = matrix_make(&rng, t, k < 2 ? i : h, k < 2 ? h : i);
             matrix_scale_some(&rng, &m.mat[k][e], t == SL_DTYPE_FP8_E4M3 ? 1 : 0);
         }
+        if (limits)
+            m.bias[k] = floats(&rng, (size_t)(m.n_experts * (k < 2 ? i : h)), 1.0);
     }
+    if (limits)
+        m.swiglu = (struct sl_swiglu){.limit = 0.75f, .alpha = 1.702f, .up_plus = 1};
     m.x = floats(&rng, (size_t)(n * h), 1.0);
     m.weights = floats(&rng, (size_t)(n * m.top_k), 1.0);
     m.experts = sl_malloc((size_t)(n * m.top_k) * sizeof *m.experts);
@@ -135,6 +142,7 @@ static void model_free(struct model *m)
         for (int32_t e = 0; e < m->n_experts; e++)
             matrix_free(&m->mat[k][e]);
         sl_free(m->mat[k]);
+        sl_free(m->bias[k]);
     }
     sl_free(m->x);
     sl_free(m->weights);
@@ -166,7 +174,11 @@ static void run_rows(struct sl_backend *be, const struct model *m, int32_t from,
                                                 .gate = &s[0],
                                                 .up = &s[1],
                                                 .down = &s[2],
+                                                .gate_bias = m->bias[0],
+                                                .up_bias = m->bias[1],
+                                                .down_bias = m->bias[2],
                                                 .act = SL_ACT_SILU,
+                                                .swiglu = m->swiglu,
                                                 .scratch = scratch,
                                                 .out = out});
     sl_aligned_free(scratch, be->vt->experts_bytes(be, n, m->n_experts, m->top_k, m->h, m->i));
@@ -186,6 +198,21 @@ static double dot(const struct matrix *m, int64_t row, const double *x)
     return sum;
 }
 
+static double bias_of(const struct model *m, int k, int64_t e, int64_t i)
+{
+    return m->bias[k] != NULL ? (double)m->bias[k][e * m->mat[k][0].n_rows + i] : 0;
+}
+
+static double gated(const struct sl_swiglu *s, double gate, double up)
+{
+    const double limit = (double)s->limit;
+    if (limit <= 0)
+        return gate / (1 + exp(-gate)) * up;
+    gate = fmin(gate, limit);
+    up = fmin(fmax(up, -limit), limit);
+    return gate / (1 + exp(-(double)s->alpha * gate)) * (up + (double)s->up_plus);
+}
+
 static void oracle_row(const struct model *m, int32_t r, double *out)
 {
     double *x = sl_malloc((size_t)(m->h + m->i) * sizeof *x), *mid = x + m->h;
@@ -197,11 +224,12 @@ static void oracle_row(const struct model *m, int32_t r, double *out)
     for (int32_t s = 0; s < m->top_k; s++) {
         const int32_t e = m->experts[r * m->top_k + s];
         for (int64_t i = 0; i < m->i; i++) {
-            const double g = dot(&m->mat[0][e], i, x);
-            mid[i] = g / (1 + exp(-g)) * dot(&m->mat[1][e], i, x);
+            const double gate = dot(&m->mat[0][e], i, x) + bias_of(m, 0, e, i);
+            mid[i] = gated(&m->swiglu, gate, dot(&m->mat[1][e], i, x) + bias_of(m, 1, e, i));
         }
         for (int64_t k = 0; k < m->h; k++)
-            out[k] += (double)m->weights[r * m->top_k + s] * dot(&m->mat[2][e], k, mid);
+            out[k] += (double)m->weights[r * m->top_k + s] *
+                      (dot(&m->mat[2][e], k, mid) + bias_of(m, 2, e, k));
     }
     sl_free(x);
 }
@@ -244,10 +272,12 @@ static void test_experts(void **state)
                    {SL_DTYPE_FP8_E4M3, 1e-3}};
     (void)state;
     for (size_t f = 0; f < SL_COUNT(formats); f++)
-        for (int32_t n = 1; n <= 41; n += 8) {
-            struct model m = model_make(formats[f].dtype, n, 256, 256);
+        for (int32_t i = 0; i < 8; i++) {
+            const int32_t n = 1 + i / 2 * 13;
+            struct model m = model_make(formats[f].dtype, n, 256, 256, i % 2 != 0);
             char what[64];
-            snprintf(what, sizeof what, "%s, %d rows", sl_dtype_info(formats[f].dtype)->name, n);
+            snprintf(what, sizeof what, "%s, %d rows%s", sl_dtype_info(formats[f].dtype)->name, n,
+                     i % 2 != 0 ? ", with limits" : "");
             check_model(&m, what, formats[f].max_nmse);
             model_free(&m);
         }
@@ -257,7 +287,7 @@ static void test_experts(void **state)
 static void test_many_rows(void **state)
 {
     (void)state;
-    struct model m = model_make(SL_DTYPE_F32, 1100, 16, 32);
+    struct model m = model_make(SL_DTYPE_F32, 1100, 16, 32, true);
     check_model(&m, "1,100 rows", 1e-11);
     model_free(&m);
 }

@@ -175,7 +175,9 @@ struct product {
     const __nv_bfloat16 *x;              /* rows k apart */
     int32_t n_rows, k;
     int32_t top_k; /* x's row of a pair is pair / top_k; 0: its sorted place */
+    const float *bias, *up_bias; /* [E, n_rows] or NULL */
     enum sl_act act;
+    sl_swiglu swiglu;
     pairs_of pairs;
     __nv_bfloat16 *mid; /* [sorted place, n_rows] with up */
     float *out;         /* [pair, n_rows] without */
@@ -246,6 +248,23 @@ static __device__ __forceinline__ void add_parts(float (&acc)[TILES][4], float *
     }
 }
 
+static __device__ __forceinline__ float biased(float v, const float *bias, int64_t at)
+{
+    return bias != nullptr ? __fadd_rn(v, bias[at]) : v;
+}
+
+/* As the CPU's swiglu, in the same steps. */
+static __device__ __forceinline__ float gated(const product &a, float gate, float up)
+{
+    const float limit = a.swiglu.limit;
+    if (limit <= 0.0f)
+        return __fmul_rn(sl_act(a.act, gate), up);
+    const float g = gate > limit ? limit : gate; /* NaN stays */
+    const float u = up > limit ? limit : up < -limit ? -limit : up;
+    const float d = __fadd_rn(1.0f, sl_exp(-__fmul_rn(g, a.swiglu.alpha)));
+    return __fmul_rn(__fdiv_rn(g, d), __fadd_rn(u, a.swiglu.up_plus));
+}
+
 #define ROOM_BYTES ((WARPS - 1) * 4 * TILES * 32 * (int)sizeof(float))
 
 template <class F, bool GATED>
@@ -279,10 +298,11 @@ static __device__ __forceinline__ void product_of(const product &a, int32_t e, i
         const int32_t row = block * SL_CUDA_ROW_BLOCK + row_of(i % 4);
         if (place >= end || row >= a.n_rows)
             continue;
-        const float v = acc[i / 4][i % 4];
+        const int64_t param = static_cast<int64_t>(e) * a.n_rows + row;
+        const float v = biased(acc[i / 4][i % 4], a.bias, param);
         if (GATED)
-            a.mid[static_cast<int64_t>(place) * a.n_rows + row] =
-                __float2bfloat16_rn(__fmul_rn(sl_act(a.act, v), other[i / 4][i % 4]));
+            a.mid[static_cast<int64_t>(place) * a.n_rows + row] = __float2bfloat16_rn(
+                gated(a, v, biased(other[i / 4][i % 4], a.up_bias, param)));
         else
             a.out[static_cast<int64_t>(a.pairs.pair[place]) * a.n_rows + row] = v;
     }
@@ -405,12 +425,27 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
                  i,
                  h,
                  a->top_k,
+                 a->gate_bias,
+                 a->up_bias,
                  a->act,
+                 a->swiglu,
                  pairs,
                  mid,
                  nullptr};
     launch_product(cu, gate->layout, p, n_experts);
-    p = {streams_of(a->down), nullptr, mid, h, i, 0, a->act, pairs, nullptr, y};
+    p = {streams_of(a->down),
+         nullptr,
+         mid,
+         h,
+         i,
+         0,
+         a->down_bias,
+         nullptr,
+         a->act,
+         a->swiglu,
+         pairs,
+         nullptr,
+         y};
     launch_product(cu, down->layout, p, n_experts);
     sl_launch(cu, combine_kernel, dim3((unsigned)n), dim3(256), MAX_TOP_K * sizeof(int32_t),
               experts, a->weights + (int64_t)from * a->top_k, y, a->top_k, h,
@@ -421,6 +456,7 @@ extern "C" void sl_cuda_experts(struct sl_backend *be, const struct sl_op_expert
 {
     SL_ASSERT(a->top_k >= 1 && a->top_k <= MAX_TOP_K);
     SL_ASSERT(a->gate->mats[0].layout == a->up->mats[0].layout);
+    SL_ASSERT((a->gate_bias != NULL) == (a->up_bias != NULL));
     SL_ASSERT(a->down->mats[0].n_rows == a->gate->mats[0].n_cols);
     SL_ASSERT(a->down->mats[0].n_cols == a->gate->mats[0].n_rows);
     for (int32_t from = 0; from < a->n; from += SLAB)
