@@ -47,6 +47,18 @@ static __device__ __forceinline__ void sl_grid_launch_dependents()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+/* A number that a kernel wrote which has ended while the one just ahead may still run: past the L1
+ * cache, which may hold what was there before. */
+static __device__ __forceinline__ int32_t sl_load_settled(const int32_t *p)
+{
+    int32_t v;
+    asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];"
+                 : "=r"(v)
+                 : "l"(__cvta_generic_to_global(p))
+                 : "memory");
+    return v;
+}
+
 /* All threads of all blocks of the cluster (sl_launch_cluster) meet here; what they wrote before,
  * shared memory of each other included, is seen behind it. No block may end while another still
  * reaches for its shared memory. */

@@ -100,7 +100,10 @@ static void random_file(std::vector<uint8_t> &file, enum sl_dtype dtype, size_t 
             sl_int4_store_head(
                 &pool[i * block],
                 sl_int4_head(from_bf16(to_bf16(random_normal(2 * i) * 0.01f)), i % 16));
-        for (size_t i = 0; i < n_blocks && !int4; i++) {
+        const bool mx = dtype == SL_DTYPE_MXFP4;
+        for (size_t i = 0; i < n_blocks && mx; i++)
+            pool[i * block] = static_cast<uint8_t>(118 + i % 4);
+        for (size_t i = 0; i < n_blocks && !int4 && !mx; i++) {
             sl_store_u16(&pool[i * block + scale], sl_f32_to_f16(random_normal(2 * i) * 0.01f));
             if (two)
                 sl_store_u16(&pool[i * block + 2], sl_f32_to_f16(random_normal(2 * i + 1) * 0.01f));

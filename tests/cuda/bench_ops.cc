@@ -6,6 +6,7 @@
 #include "bench_attention.h"
 #include "bench_ceilings.h"
 #include "bench_decode.h"
+#include "bench_experts.h"
 #include "bench_layers.h"
 #include "bench_linear.h"
 #include "bench_rows.h"
@@ -15,8 +16,8 @@
 
 static const char *const usage =
     "bench_ops [options]: the operations of the CUDA backend against what the device can do\n"
-    "  --only PART      ceilings, linear, layers, attention, decode, rows, sample or step;\n"
-    "                   default all. The ceilings are always measured\n"
+    "  --only PART      ceilings, linear, layers, experts, attention, decode, rows, sample or\n"
+    "                   step; default all. The ceilings are always measured\n"
     "  --formats LIST   of weights, as in src/quant/dtypes.def, separated by commas;\n"
     "                   default bf16,q8_0,q4_k\n"
     "  --activations F  fp8: weights of FP8 meet FP8 activations; default bf16\n"
@@ -87,7 +88,7 @@ static void parse(int argc, char **argv, struct args *a)
         fprintf(stderr, "bench_ops: --activations: bf16 or fp8, not \"%s\"\n", activations);
         exit(1);
     }
-    static const char *const parts[] = {"ceilings", "linear", "layers", "attention",
+    static const char *const parts[] = {"ceilings", "linear", "layers", "experts", "attention",
                                         "decode",   "rows",   "sample", "step"};
     bool known = a->only == nullptr;
     for (const char *part : parts)
@@ -140,6 +141,8 @@ int main(int argc, char **argv)
         run_linear(formats);
     if (wanted(&a, "layers"))
         run_layers(a.model);
+    if (wanted(&a, "experts"))
+        run_experts();
     if (wanted(&a, "attention"))
         run_attention();
     if (wanted(&a, "decode"))

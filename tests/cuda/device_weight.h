@@ -85,11 +85,11 @@ static inline void device_eight(enum sl_dtype dtype, const struct sl_eight *e, f
         case SL_DTYPE_Q5_0: /* q8_0 */
         case SL_DTYPE_IQ4_NL:
         case SL_DTYPE_IQ4_XS:
-        case SL_DTYPE_MXFP4:
         case SL_DTYPE_IQ2_XXS:
             out[j] = device_bf16(d * q);
             break;
-        case SL_DTYPE_Q5_1: /* bf16 */
+        case SL_DTYPE_MXFP4: /* exact */
+        case SL_DTYPE_Q5_1:  /* bf16 */
         case SL_DTYPE_Q2_K:
         case SL_DTYPE_IQ2_XS:
         case SL_DTYPE_IQ2_S:

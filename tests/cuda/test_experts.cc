@@ -308,13 +308,16 @@ int main(int argc, char **argv)
     route_of_nan();
     static const enum sl_dtype formats[] = {
         SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K,     SL_DTYPE_Q5_K,
-        SL_DTYPE_Q6_K, SL_DTYPE_BF16, SL_DTYPE_FP8_E4M3,
+        SL_DTYPE_Q6_K, SL_DTYPE_BF16, SL_DTYPE_FP8_E4M3, SL_DTYPE_MXFP4,
     };
+    /* 3/5 of the rows have an expert in the mean: alone, sorted, in tiles of 16, 32 and 128 */
     for (enum sl_dtype t : formats)
-        mixture_case(t, 256, 256, t % 2 != 0, {1, 7 * LARGE});
+        mixture_case(t, 256, 256, t % 2 != 0, {1, 2, 7, 19, 28 * LARGE});
     for (int limits = 0; limits < 2; limits++) /* neither whole units nor row blocks */
-        mixture_case(SL_DTYPE_BF16, 72, 40, limits != 0, {1, 45 * LARGE});
-    mixture_case(SL_DTYPE_F32, 16, 8, true, {300 * LARGE + 25}); /* on a GPU more than a slab */
+        mixture_case(SL_DTYPE_BF16, 72, 40, limits != 0, {1, 9, 45, 120 * LARGE});
+    mixture_case(SL_DTYPE_F32, 16, 8, true, {300 * LARGE + 25});
+    if (LARGE > 1) /* more than a slab */
+        mixture_case(SL_DTYPE_BF16, 8192, 8, false, {5, 2800});
     be->vt->destroy(be);
     printf("test_experts: %ld checks, %d failures\n", n_checks, n_failures);
     return n_failures != 0;

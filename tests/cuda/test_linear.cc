@@ -202,6 +202,8 @@ static void random_blocks(enum sl_dtype dtype, uint8_t *p, size_t n_bytes)
     for (size_t b = 0; b < n_bytes; b += sl_dtype_info(dtype)->block_bytes) {
         uint16_t d = random_scale();
         block_put_scales(dtype, p + b, d, random_scale());
+        if (dtype == SL_DTYPE_MXFP4)
+            p[b] = (uint8_t)(112 + below(16));
     }
 }
 
@@ -356,6 +358,9 @@ static void test_packing(const matrix &m)
         break;
     case SL_CUDA_INT4_G32:
         unpack<sl_wf_int4_g32>(m, out, n_units);
+        break;
+    case SL_CUDA_MXFP4:
+        unpack<sl_wf_mxfp4>(m, out, n_units);
         break;
     default:
         unpack<sl_wf_q6_k>(m, out, n_units);
@@ -676,10 +681,10 @@ static void test_fused(const layer_weights &w, int m)
 
 /* ------------------------------------------------------------------ cases */
 
-static const enum sl_dtype formats[] = {SL_DTYPE_F32,       SL_DTYPE_F16,     SL_DTYPE_BF16,
-                                        SL_DTYPE_Q8_0,      SL_DTYPE_Q4_0,    SL_DTYPE_Q4_K,
-                                        SL_DTYPE_Q5_K,      SL_DTYPE_Q6_K,    SL_DTYPE_FP8_E4M3,
-                                        SL_DTYPE_INT4_G128, SL_DTYPE_INT4_G32};
+static const enum sl_dtype formats[] = {SL_DTYPE_F32,       SL_DTYPE_F16,      SL_DTYPE_BF16,
+                                        SL_DTYPE_Q8_0,      SL_DTYPE_Q4_0,     SL_DTYPE_Q4_K,
+                                        SL_DTYPE_Q5_K,      SL_DTYPE_Q6_K,     SL_DTYPE_FP8_E4M3,
+                                        SL_DTYPE_INT4_G128, SL_DTYPE_INT4_G32, SL_DTYPE_MXFP4};
 
 /* A format of quant/eight.h: how it is packed; the kernels are those of its layout. */
 static void test_eight(enum sl_dtype t)

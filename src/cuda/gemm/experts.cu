@@ -1,32 +1,40 @@
 /* SPDX-License-Identifier: MIT
  * Mixtures of experts: the choice of experts, and products of rows grouped by expert.
  *
- * Nothing of this comes back to the host, so that a step with experts can be recorded: the grids
- * are as large as the most rows could want, and blocks of experts without rows end at once.
+ * Nothing of this comes back to the host, so that a step with experts can be recorded: grids are as
+ * large as the most work there could be, and blocks that find none end at once.
  *
- *   route    a warp a row
- *   sort     one block: where the pairs (row, place) of each expert begin, and which they are.
- * Their order inside an expert is any; no result depends on it up       a block for 16 rows of an
- * expert's gate and up, straight from memory as linear_direct.cuh has it: four warps with a quarter
- * of the columns each, 32 pairs at a time. act(gate) * up as BF16, by sorted place down     the
- * same of down; float, by pair combine  each row adds its experts in ascending order
+ *   route    a warp for each row
  *
- * A row's bits depend on the row, on its experts and on nothing else: columns are split in four
- * whatever the number of pairs is. Rows pass in slabs of SLAB, which bounds the scratch.
+ * One or two rows (experts_few.cuh), where every pair of a row and an expert is on its own:
+ *
+ *   few      gate and up
+ *   sum      down, and the sum of a row's experts
+ *
+ * More rows:
+ *
+ *   sort     one block: the places of pairs by expert, and the tiles that they are cut into
+ *   gather   where wgmma multiplies: the rows in the order of places
+ *   product  gate and up, then down: few or wg (experts_wg.cuh), by the pairs an expert has in the
+ *            mean
+ *   combine  each row adds its experts in ascending order
+ *
+ * A row's bits depend on the row and its experts and on nothing else (experts.h). Rows pass in
+ * slabs, which bounds the scratch.
  */
-#include "cuda/gemm/weight_format.cuh"
+#include "cuda/gemm/experts.h"
 #include "cuda/launch.cuh"
 #include "cuda/math.cuh"
 
 #include <math.h>
 
-#define SLAB        1024 /* rows at a time */
-#define MAX_EXPERTS 1024
-#define MAX_TOP_K   32
-#define SORT_BLOCK  1024
-#define WARPS       4 /* of a product's block, with a part of the columns each */
-#define TILES       4 /* eights of pairs at a time */
-#define ROUTE_WARPS 4
+#define SORT_BLOCK    1024
+#define ROUTE_WARPS   4
+#define GATHER_BLOCK  128
+#define COMBINE_BLOCK 128
+#define SINGLE_ROWS   2 /* up to which every pair is on its own */
+#define SLAB_ROWS     4096
+#define SLAB_BYTES    (512ll << 20) /* of scratch, unless one row wants more */
 
 /* ------------------------------------------------------------------ route */
 
@@ -97,22 +105,30 @@ static __global__ void route_kernel(const sl_op_route a)
 
 extern "C" void sl_cuda_route(struct sl_backend *be, const struct sl_op_route *a)
 {
-    SL_ASSERT(a->top_k >= 1 && a->top_k <= MAX_TOP_K && a->top_k <= a->n_experts);
-    SL_ASSERT(a->n_experts <= MAX_EXPERTS);
+    SL_ASSERT(a->top_k >= 1 && a->top_k <= SL_EXPERTS_TOP_K && a->top_k <= a->n_experts);
+    SL_ASSERT(a->n_experts <= SL_EXPERTS_MAX);
     sl_launch(sl_cuda(be), route_kernel, dim3((unsigned)SL_CEIL_DIV(a->n, ROUTE_WARPS)),
               dim3(32 * ROUTE_WARPS), 0, *a);
 }
 
 /* ------------------------------------------------------------------ stacks */
 
-extern "C" int sl_cuda_stack_create(struct sl_backend *be, const struct sl_weight *mats, int32_t n,
-                                    struct sl_stack *out, struct sl_error *err)
+/* In device memory: descriptions for the copy engine, then the streams' addresses. */
+static size_t stack_bytes(int32_t n)
 {
-    struct sl_cuda *cu = sl_cuda(be);
-    const void *streams[MAX_EXPERTS];
-    *out = {};
-    if (n > MAX_EXPERTS)
-        return sl_fail(err, SL_EUNSUPPORTED, "%d experts: a GPU runs up to %d", n, MAX_EXPERTS);
+    return (size_t)n * (sizeof(CUtensorMap) + sizeof(void *));
+}
+
+static struct sl_expert_stack stack_of(const struct sl_stack *s)
+{
+    const CUtensorMap *maps = static_cast<const CUtensorMap *>(s->table);
+    return {maps, reinterpret_cast<const uint8_t *const *>(maps + s->n)};
+}
+
+static int check_mats(const struct sl_weight *mats, int32_t n, struct sl_error *err)
+{
+    if (n > SL_EXPERTS_MAX)
+        return sl_fail(err, SL_EUNSUPPORTED, "%d experts: a GPU runs up to %d", n, SL_EXPERTS_MAX);
     if (mats[0].n_cols % 8 != 0)
         return sl_fail(err, SL_EUNSUPPORTED, "experts with %lld columns: a GPU runs multiples of 8",
                        (long long)mats[0].n_cols);
@@ -121,344 +137,361 @@ extern "C" int sl_cuda_stack_create(struct sl_backend *be, const struct sl_weigh
             mats[i].layout == SL_CUDA_W8A8)
             return sl_fail(err, SL_EUNSUPPORTED, "experts in formats that a GPU does not mix");
         SL_ASSERT(mats[i].n_rows == mats[0].n_rows && mats[i].n_cols == mats[0].n_cols);
-        streams[i] = mats[i].data;
     }
-    const size_t n_bytes = (size_t)n * sizeof streams[0];
-    void *table = sl_cuda_alloc(cu, n_bytes);
-    if (table == NULL)
-        return sl_cuda_no_memory(cu, n_bytes, "a table of experts", err);
-    sl_cuda_stage(cu, table, streams, n_bytes);
-    *out = {mats, n, table};
     return 0;
+}
+
+static int fill_table(const struct sl_weight *mats, int32_t n, uint8_t *table, struct sl_error *err)
+{
+    const struct sl_cuda_layout_info *info = sl_cuda_layout_info(mats[0].layout);
+    CUtensorMap *maps = reinterpret_cast<CUtensorMap *>(table);
+    const void **streams = reinterpret_cast<const void **>(maps + n);
+    for (int32_t i = 0; i < n; i++) {
+        const int64_t n_blocks = SL_CEIL_DIV(mats[i].n_rows, (int64_t)SL_CUDA_ROW_BLOCK);
+        const int64_t n_units = SL_CEIL_DIV(mats[i].n_cols, (int64_t)info->unit_k);
+        streams[i] = mats[i].data;
+        if (sl_tensor_map_blocks(&maps[i], mats[i].data, n_blocks, n_units, info->unit_bytes, 4) !=
+            cudaSuccess)
+            return sl_fail(err, SL_EDEVICE, "cuTensorMapEncodeTiled failed for a stack of experts");
+    }
+    return 0;
+}
+
+extern "C" int sl_cuda_stack_create(struct sl_backend *be, const struct sl_weight *mats, int32_t n,
+                                    struct sl_stack *out, struct sl_error *err)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    *out = {};
+    int rc = check_mats(mats, n, err);
+    if (rc != 0)
+        return rc;
+    uint8_t *table = static_cast<uint8_t *>(sl_calloc(1, stack_bytes(n)));
+    if (table == NULL)
+        return sl_fail(err, SL_ENOMEM, "out of memory for a table of %d experts", n);
+    rc = fill_table(mats, n, table, err);
+    void *there = rc == 0 ? sl_cuda_alloc(cu, stack_bytes(n)) : NULL;
+    if (rc == 0 && there == NULL)
+        rc = sl_cuda_no_memory(cu, stack_bytes(n), "a table of experts", err);
+    if (rc == 0) {
+        sl_cuda_stage(cu, there, table, stack_bytes(n));
+        *out = {mats, n, there};
+    }
+    sl_free(table);
+    return rc;
 }
 
 extern "C" void sl_cuda_stack_destroy(struct sl_backend *be, struct sl_stack *s)
 {
-    sl_cuda_free(sl_cuda(be), s->table, (size_t)s->n * sizeof(void *));
+    sl_cuda_free(sl_cuda(be), s->table, stack_bytes(s->n));
     *s = {};
 }
 
 /* ------------------------------------------------------------------ sort */
 
-struct pairs_of {   /* of a slab */
-    int32_t *first; /* [E + 1] */
-    int32_t *pair;  /* [n * top_k] row * top_k + place */
-};
-
-static __global__ void __launch_bounds__(SORT_BLOCK)
-    sort_kernel(const int32_t *experts, int32_t n_pairs, int32_t n_experts, const pairs_of out)
+/* In one warp: counts[i] becomes the sum of those before it, counts[n] of all. */
+static __device__ void sum_up(int32_t *counts, int32_t n)
 {
-    SL_SMEM(int32_t, place); /* [E + 1] counts, then where the next pair goes */
+    const int32_t lane = static_cast<int32_t>(threadIdx.x);
+    int32_t before = 0;
+    for (int32_t from = 0; from < n; from += 32) {
+        const int32_t own = from + lane < n ? counts[from + lane] : 0;
+        int32_t sum = own;
+        for (unsigned d = 1; d < 32; d *= 2) {
+            const int32_t lower = __shfl_up_sync(0xffffffffu, sum, d);
+            sum += lane >= static_cast<int32_t>(d) ? lower : 0;
+        }
+        if (from + lane < n)
+            counts[from + lane] = before + sum - own;
+        before += __shfl_sync(0xffffffffu, sum, 31);
+    }
+    if (lane == 0)
+        counts[n] = before;
+}
+
+/* Which of an expert's pairs comes first may differ from call to call; no result depends on it. */
+static __global__ void __launch_bounds__(SORT_BLOCK)
+    sort_kernel(const sl_expert_pairs p, int32_t n_experts, int32_t tile)
+{
+    SL_SMEM(int32_t, first);                /* [E + 1] places of an expert, */
+    int32_t *tiles = first + n_experts + 1; /* [E + 1] its tiles, */
+    int32_t *next = tiles + n_experts + 1;  /* [E] where its next pair goes */
     const int32_t thread = static_cast<int32_t>(threadIdx.x);
+    sl_grid_launch_dependents();
     sl_grid_wait();
-    for (int32_t e = thread; e <= n_experts; e += SORT_BLOCK)
-        place[e] = 0;
+    for (int32_t e = thread; e < n_experts; e += SORT_BLOCK)
+        first[e] = 0;
     __syncthreads();
-    for (int32_t p = thread; p < n_pairs; p += SORT_BLOCK)
-        atomicAdd(&place[experts[p] + 1], 1);
+    for (int32_t i = thread; i < p.n_pairs; i += SORT_BLOCK)
+        atomicAdd(&first[p.experts[i]], 1);
     __syncthreads();
+    for (int32_t e = thread; e < n_experts; e += SORT_BLOCK)
+        tiles[e] = (first[e] + tile - 1) / tile;
+    __syncthreads();
+    if (thread < 32) {
+        sum_up(first, n_experts);
+        sum_up(tiles, n_experts);
+    }
+    __syncthreads();
+    for (int32_t e = thread; e < n_experts; e += SORT_BLOCK) {
+        next[e] = first[e];
+        for (int32_t t = tiles[e]; t < tiles[e + 1]; t++) {
+            const int32_t at = first[e] + (t - tiles[e]) * tile;
+            p.tiles[t] = {e, at, min(tile, first[e + 1] - at)};
+        }
+    }
     if (thread == 0)
-        for (int32_t e = 0; e < n_experts; e++)
-            place[e + 1] += place[e];
+        *p.n_tiles = tiles[n_experts];
     __syncthreads();
-    for (int32_t e = thread; e <= n_experts; e += SORT_BLOCK)
-        out.first[e] = place[e];
+    for (int32_t i = thread; i < p.n_pairs; i += SORT_BLOCK) {
+        const int32_t place = atomicAdd(&next[p.experts[i]], 1);
+        p.pair[place] = i;
+        p.place[i] = place;
+    }
+}
+
+/* ------------------------------------------------------------------ gather and combine */
+
+/* Rows of n16 pieces of 16 bytes: out[place] = x[row of its pair]. */
+static __global__ void __launch_bounds__(GATHER_BLOCK)
+    gather_kernel(const sl_expert_pairs p, const uint4 *x, int32_t n16, uint4 *out)
+{
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    const int64_t place = blockIdx.x, row = p.pair[place] / p.top_k;
+    for (int32_t i = static_cast<int32_t>(threadIdx.x); i < n16; i += GATHER_BLOCK)
+        out[place * n16 + i] = x[row * n16 + i];
+}
+
+/* Four columns a thread; y: rows by place. */
+static __global__ void __launch_bounds__(COMBINE_BLOCK)
+    combine_kernel(const sl_expert_pairs p, const float *weights, const float4 *y, int32_t h4,
+                   float4 *out)
+{
+    SL_SMEM(int32_t, order); /* [top_k] pairs of the row by ascending expert */
+    const int32_t s = static_cast<int32_t>(threadIdx.x),
+                  first = static_cast<int32_t>(blockIdx.y) * p.top_k;
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    if (s < p.top_k) {
+        int32_t n_before = 0;
+        for (int32_t o = 0; o < p.top_k; o++)
+            n_before += p.experts[first + o] < p.experts[first + s];
+        order[n_before] = first + s;
+    }
     __syncthreads();
-    for (int32_t p = thread; p < n_pairs; p += SORT_BLOCK)
-        out.pair[atomicAdd(&place[experts[p]], 1)] = p;
+    const int32_t i = static_cast<int32_t>(blockIdx.x) * COMBINE_BLOCK + s;
+    if (i >= h4)
+        return;
+    float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (int32_t o = 0; o < p.top_k; o++) {
+        const float w = weights[order[o]];
+        const float4 v = y[static_cast<int64_t>(p.place[order[o]]) * h4 + i];
+        sum.x = __fadd_rn(sum.x, __fmul_rn(w, v.x));
+        sum.y = __fadd_rn(sum.y, __fmul_rn(w, v.y));
+        sum.z = __fadd_rn(sum.z, __fmul_rn(w, v.z));
+        sum.w = __fadd_rn(sum.w, __fmul_rn(w, v.w));
+    }
+    out[static_cast<int64_t>(blockIdx.y) * h4 + i] = sum;
 }
 
 /* ------------------------------------------------------------------ products */
 
-struct product {
-    const void *const *gate, *const *up; /* [E] streams; up NULL: a plain product, of gate */
-    const __nv_bfloat16 *x;              /* rows k apart */
-    int32_t n_rows, k;
-    int32_t top_k; /* x's row of a pair is pair / top_k; 0: its sorted place */
-    const float *bias, *up_bias; /* [E, n_rows] or NULL */
-    enum sl_act act;
-    sl_swiglu swiglu;
-    pairs_of pairs;
-    __nv_bfloat16 *mid; /* [sorted place, n_rows] with up */
-    float *out;         /* [pair, n_rows] without */
+static const struct kernels {
+    void (*few)(struct sl_cuda *cu, const struct sl_expert_product *a);
+    void (*sum)(struct sl_cuda *cu, const struct sl_expert_product *a,
+                const struct sl_expert_sum *s, int32_t n);
+    void (*wg)(struct sl_cuda *cu, const struct sl_expert_product *a, int32_t tile);
+} kernels[SL_CUDA_LAYOUTS] = {
+    {},
+#define KERNELS(name)                                                      \
+    {                                                                      \
+        sl_experts_few_##name, sl_experts_sum_##name, sl_experts_wg_##name \
+    }
+    KERNELS(bf16),
+    KERNELS(q8_0),
+    KERNELS(q4_0),
+    KERNELS(q4_k),
+    KERNELS(q5_k),
+    KERNELS(q6_k),
+    KERNELS(fp8),
+    {}, /* w8a8: stack_create refuses it */
+    KERNELS(int4_g128),
+    KERNELS(int4_g32),
+    KERNELS(mxfp4),
+#undef KERNELS
 };
 
-/* The products of 16 rows of an expert with 8 * TILES pairs, over a warp's part of the columns. */
-template <class F>
-static __device__ __forceinline__ void multiply(float (&acc)[TILES][4], const product &a,
-                                                const uint8_t *stream,
-                                                const __nv_bfloat16 *const (&x)[TILES])
+/* Places of a tile. Few pairs want their experts read once, many a tile that is worth its weights;
+ * that is so for any matrix, so only the mean counts. */
+static int32_t tile_of(int32_t n_pairs, int32_t n_experts, int64_t k)
 {
-    constexpr int subs = F::unit_k / 64;
-    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-    const int32_t n_units = (a.k + F::unit_k - 1) / F::unit_k;
-    const int32_t from = n_units * warp / WARPS, to = n_units * (warp + 1) / WARPS;
-    for (int32_t step = from * subs; step < to * subs; step++) {
-        typename F::raw raw;
-        F::template load<true>(raw, stream + static_cast<int64_t>(step / subs) * F::unit_bytes,
-                               step % subs, lane);
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int32_t col = 64 * step + 16 * j + 2 * (lane % 4);
-            uint32_t w[4];
-            F::frag(raw, j, w);
-#pragma unroll
-            for (int t = 0; t < TILES; t++) {
-                uint32_t b[2];
-#pragma unroll
-                for (int h = 0; h < 2; h++)
-                    b[h] = x[t] != nullptr && col + 8 * h < a.k
-                               ? *reinterpret_cast<const uint32_t *>(x[t] + col + 8 * h)
-                               : 0;
-                sl_mma_bf16(acc[t], w, b);
-            }
-        }
-    }
-    sl_wf_restore<F>(acc);
+    const int32_t mean = SL_CEIL_DIV(n_pairs, n_experts);
+    if (mean <= 6 && k <= SL_EXPERTS_FEW_COLS)
+        return SL_EXPERTS_FEW;
+    if (mean <= 12)
+        return SL_EXPERTS_WG16;
+    return mean <= 40 ? SL_EXPERTS_WG32 : SL_EXPERTS_WG128;
 }
 
-/* Element i of tile t of this lane: row and pair of the block. */
-static __device__ __forceinline__ int row_of(int i)
+/* Tiles there are at most: every expert may have one that is not full. */
+static int32_t most_tiles(int32_t n_pairs, int32_t n_experts, int32_t tile)
 {
-    return static_cast<int>(threadIdx.x % 32) / 4 + 8 * (i / 2);
+    return SL_MIN(n_pairs, n_pairs / tile + SL_MIN(n_pairs, n_experts));
 }
-
-static __device__ __forceinline__ int pair_of(int t, int i)
-{
-    return 8 * t + 2 * (static_cast<int>(threadIdx.x) % 4) + i % 2;
-}
-
-/* Adds up the warps' parts in their order; the sums are in the first warp. */
-static __device__ __forceinline__ void add_parts(float (&acc)[TILES][4], float *room)
-{
-    const int lane = static_cast<int>(threadIdx.x % 32), warp = static_cast<int>(threadIdx.x / 32);
-    __syncthreads();
-    if (warp > 0) {
-#pragma unroll
-        for (int i = 0; i < 4 * TILES; i++)
-            room[((warp - 1) * 4 * TILES + i) * 32 + lane] = acc[i / 4][i % 4];
-    }
-    __syncthreads();
-    if (warp > 0)
-        return;
-    for (int w = 0; w < WARPS - 1; w++) {
-#pragma unroll
-        for (int i = 0; i < 4 * TILES; i++)
-            acc[i / 4][i % 4] = __fadd_rn(acc[i / 4][i % 4], room[(w * 4 * TILES + i) * 32 + lane]);
-    }
-}
-
-static __device__ __forceinline__ float biased(float v, const float *bias, int64_t at)
-{
-    return bias != nullptr ? __fadd_rn(v, bias[at]) : v;
-}
-
-/* As the CPU's swiglu, in the same steps. */
-static __device__ __forceinline__ float gated(const product &a, float gate, float up)
-{
-    const float limit = a.swiglu.limit;
-    if (limit <= 0.0f)
-        return __fmul_rn(sl_act(a.act, gate), up);
-    const float g = gate > limit ? limit : gate; /* NaN stays */
-    const float u = up > limit ? limit : up < -limit ? -limit : up;
-    const float d = __fadd_rn(1.0f, sl_exp(-__fmul_rn(g, a.swiglu.alpha)));
-    return __fmul_rn(__fdiv_rn(g, d), __fadd_rn(u, a.swiglu.up_plus));
-}
-
-#define ROOM_BYTES ((WARPS - 1) * 4 * TILES * 32 * (int)sizeof(float))
-
-template <class F, bool GATED>
-static __device__ __forceinline__ void product_of(const product &a, int32_t e, int32_t block,
-                                                  int32_t at, int32_t end, float *room)
-{
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int64_t offset =
-        block * F::unit_bytes * sl_cuda_row_units((a.k + F::unit_k - 1) / F::unit_k, F::unit_bytes);
-    const __nv_bfloat16 *x[TILES];
-    float acc[TILES][4] = {}, other[TILES][4] = {};
-#pragma unroll
-    for (int t = 0; t < TILES; t++) {
-        const int32_t place = at + 8 * t + lane / 4;
-        x[t] = nullptr;
-        if (place < end)
-            x[t] = a.x +
-                   static_cast<int64_t>(a.top_k > 0 ? a.pairs.pair[place] / a.top_k : place) * a.k;
-    }
-    multiply<F>(acc, a, static_cast<const uint8_t *>(a.gate[e]) + offset, x);
-    add_parts(acc, room);
-    if (GATED) {
-        multiply<F>(other, a, static_cast<const uint8_t *>(a.up[e]) + offset, x);
-        add_parts(other, room);
-    }
-    if (threadIdx.x >= 32)
-        return;
-#pragma unroll
-    for (int i = 0; i < 4 * TILES; i++) {
-        const int32_t place = at + pair_of(i / 4, i % 4);
-        const int32_t row = block * SL_CUDA_ROW_BLOCK + row_of(i % 4);
-        if (place >= end || row >= a.n_rows)
-            continue;
-        const int64_t param = static_cast<int64_t>(e) * a.n_rows + row;
-        const float v = biased(acc[i / 4][i % 4], a.bias, param);
-        if (GATED)
-            a.mid[static_cast<int64_t>(place) * a.n_rows + row] = __float2bfloat16_rn(
-                gated(a, v, biased(other[i / 4][i % 4], a.up_bias, param)));
-        else
-            a.out[static_cast<int64_t>(a.pairs.pair[place]) * a.n_rows + row] = v;
-    }
-}
-
-template <class F, bool GATED>
-static __global__ void __launch_bounds__(32 * WARPS) product_kernel(const product a)
-{
-    SL_SMEM(float, room);
-    const int32_t block = static_cast<int32_t>(blockIdx.x), e = static_cast<int32_t>(blockIdx.y);
-    sl_grid_wait();
-    const int32_t end = a.pairs.first[e + 1];
-    for (int32_t at = a.pairs.first[e]; at < end; at += 8 * TILES)
-        product_of<F, GATED>(a, e, block, at, end, room);
-}
-
-template <class F>
-static void launch_format(struct sl_cuda *cu, const product &a, int32_t n_experts)
-{
-    const dim3 grid((unsigned)SL_CEIL_DIV(a.n_rows, SL_CUDA_ROW_BLOCK), (unsigned)n_experts);
-    if (a.up != nullptr)
-        sl_launch(cu, product_kernel<F, true>, grid, dim3(32 * WARPS), ROOM_BYTES, a);
-    else
-        sl_launch(cu, product_kernel<F, false>, grid, dim3(32 * WARPS), ROOM_BYTES, a);
-}
-
-static void launch_product(struct sl_cuda *cu, int32_t layout, const product &a, int32_t n_experts)
-{
-    switch (layout) {
-#define FORMAT(id, name)                               \
-    case SL_CUDA_##id:                                 \
-        launch_format<sl_wf_##name>(cu, a, n_experts); \
-        return;
-        FORMAT(BF16, bf16)
-        FORMAT(Q8_0, q8_0)
-        FORMAT(Q4_0, q4_0)
-        FORMAT(Q4_K, q4_k)
-        FORMAT(Q5_K, q5_k)
-        FORMAT(Q6_K, q6_k)
-        FORMAT(FP8, fp8)
-        FORMAT(INT4_G128, int4_g128)
-        FORMAT(INT4_G32, int4_g32)
-#undef FORMAT
-    default:
-        SL_ASSERT(false); /* stack_create refuses it */
-    }
-}
-
-/* ------------------------------------------------------------------ combine */
-
-static __global__ void combine_kernel(const int32_t *experts, const float *weights, const float *y,
-                                      int32_t top_k, int32_t h, float *out)
-{
-    SL_SMEM(int32_t, order); /* [top_k] places by ascending expert */
-    const int64_t t = blockIdx.x;
-    const int32_t s = static_cast<int32_t>(threadIdx.x);
-    sl_grid_wait();
-    if (s < top_k) {
-        int32_t n_before = 0;
-        for (int32_t o = 0; o < top_k; o++)
-            n_before += experts[t * top_k + o] < experts[t * top_k + s];
-        order[n_before] = s;
-    }
-    __syncthreads();
-    for (int32_t i = s; i < h; i += static_cast<int32_t>(blockDim.x)) {
-        float sum = 0.0f;
-        for (int32_t o = 0; o < top_k; o++) {
-            const int64_t pair = t * top_k + order[o];
-            sum = __fadd_rn(sum, __fmul_rn(weights[pair], y[pair * h + i]));
-        }
-        out[t * h + i] = sum;
-    }
-}
-
-/* ------------------------------------------------------------------ experts */
 
 struct room_of { /* the scratch, in its parts */
-    size_t pair, mid, y, n_bytes;
+    size_t tiles, pair, place, x, mid, y, n_bytes;
 };
 
 static struct room_of room_for(int32_t n, int32_t n_experts, int32_t top_k, int64_t h, int64_t i)
 {
-    const size_t pairs = (size_t)SL_MIN(n, SLAB) * (size_t)top_k, align = 256;
+    const size_t pairs = (size_t)n * (size_t)top_k, align = 256;
+    const size_t tiles =
+        (size_t)most_tiles((int32_t)pairs, n_experts, SL_EXPERTS_FEW) * sizeof(sl_expert_tile);
     struct room_of r;
-    r.pair = SL_ROUND_UP(((size_t)n_experts + 1) * sizeof(int32_t), align);
-    r.mid = r.pair + SL_ROUND_UP(pairs * sizeof(int32_t), align);
+    r.tiles = align; /* behind their number */
+    r.pair = r.tiles + SL_ROUND_UP(tiles, align);
+    r.place = r.pair + SL_ROUND_UP(pairs * sizeof(int32_t), align);
+    r.x = r.place + SL_ROUND_UP(pairs * sizeof(int32_t), align);
+    r.mid = r.x + SL_ROUND_UP(pairs * (size_t)h * sizeof(__nv_bfloat16), align);
     r.y = r.mid + SL_ROUND_UP(pairs * (size_t)i * sizeof(__nv_bfloat16), align);
     r.n_bytes = r.y + pairs * (size_t)h * sizeof(float);
     return r;
+}
+
+/* Rows that go together. */
+static int32_t slab_rows(int32_t n, int32_t top_k, int64_t h, int64_t i)
+{
+    const int64_t row = top_k * (6 * h + 2 * i);
+    return (int32_t)SL_MIN((int64_t)SL_MIN(n, SLAB_ROWS), SL_MAX(SLAB_BYTES / row, 1ll));
 }
 
 extern "C" size_t sl_cuda_experts_bytes(struct sl_backend *be, int32_t n, int32_t n_experts,
                                         int32_t top_k, int64_t hidden, int64_t intermediate)
 {
     (void)be;
-    return room_for(n, n_experts, top_k, hidden, intermediate).n_bytes;
+    return room_for(slab_rows(n, top_k, hidden, intermediate), n_experts, top_k, hidden,
+                    intermediate)
+        .n_bytes;
 }
 
-static const void *const *streams_of(const struct sl_stack *s)
+static struct sl_expert_product product_of(const struct sl_weight *w, struct sl_expert_pairs pairs)
 {
-    return static_cast<const void *const *>(s->table);
+    const struct sl_cuda_layout_info *info = sl_cuda_layout_info(w->layout);
+    struct sl_expert_product p = {};
+    p.pairs = pairs;
+    p.n_rows = (int32_t)w->n_rows;
+    p.n_blocks = (int32_t)SL_CEIL_DIV(w->n_rows, (int64_t)SL_CUDA_ROW_BLOCK);
+    p.k = (int32_t)w->n_cols;
+    p.n_k64 = (int32_t)(SL_CEIL_DIV(w->n_cols, (int64_t)info->unit_k) * (info->unit_k / 64));
+    p.block_bytes = sl_cuda_stream_bytes(w->layout, w->n_cols);
+    return p;
+}
+
+/* The first and the second product; where their rows go is the caller's. */
+static struct sl_expert_product gate_and_up(const struct sl_op_experts *a,
+                                            struct sl_expert_pairs pairs)
+{
+    struct sl_expert_product p = product_of(&a->gate->mats[0], pairs);
+    p.w[0] = stack_of(a->gate);
+    p.w[1] = stack_of(a->up);
+    p.bias[0] = a->gate_bias;
+    p.bias[1] = a->up_bias;
+    p.gated = true;
+    p.act = a->act;
+    p.swiglu = a->swiglu;
+    return p;
+}
+
+static struct sl_expert_product down(const struct sl_op_experts *a, struct sl_expert_pairs pairs)
+{
+    struct sl_expert_product p = product_of(&a->down->mats[0], pairs);
+    p.w[0] = stack_of(a->down);
+    p.bias[0] = a->down_bias;
+    return p;
+}
+
+/* The pairs of n rows from row `from` on. */
+static struct sl_expert_pairs pairs_of(const struct sl_op_experts *a, int32_t from, int32_t n)
+{
+    struct sl_expert_pairs p = {};
+    p.experts = a->experts + (int64_t)from * a->top_k;
+    p.n_pairs = p.most_tiles = n * a->top_k;
+    p.top_k = a->top_k;
+    return p;
+}
+
+static void run_single(struct sl_cuda *cu, const struct sl_op_experts *a)
+{
+    const int64_t h = a->gate->mats[0].n_cols, i = a->gate->mats[0].n_rows;
+    const struct room_of r = room_for(a->n, a->gate->n, a->top_k, h, i);
+    struct sl_expert_product up = gate_and_up(a, pairs_of(a, 0, a->n));
+    up.x = static_cast<const __nv_bfloat16 *>(a->x);
+    up.by_row = true;
+    up.mid = reinterpret_cast<__nv_bfloat16 *>(static_cast<uint8_t *>(a->scratch) + r.mid);
+    kernels[a->gate->mats[0].layout].few(cu, &up);
+    struct sl_expert_product last = down(a, pairs_of(a, 0, a->n));
+    last.x = up.mid;
+    const struct sl_expert_sum sum = {a->weights, a->out};
+    kernels[a->down->mats[0].layout].sum(cu, &last, &sum, a->n);
 }
 
 static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t from, int32_t n)
 {
-    const struct sl_weight *gate = &a->gate->mats[0], *down = &a->down->mats[0];
-    const int32_t n_experts = a->gate->n, h = (int32_t)gate->n_cols, i = (int32_t)gate->n_rows;
+    const int32_t n_experts = a->gate->n;
+    const int64_t h = a->gate->mats[0].n_cols, i = a->gate->mats[0].n_rows;
     const struct room_of r = room_for(n, n_experts, a->top_k, h, i);
     uint8_t *at = static_cast<uint8_t *>(a->scratch);
-    const int32_t *experts = a->experts + (int64_t)from * a->top_k;
-    const pairs_of pairs = {reinterpret_cast<int32_t *>(at),
-                            reinterpret_cast<int32_t *>(at + r.pair)};
-    __nv_bfloat16 *mid = reinterpret_cast<__nv_bfloat16 *>(at + r.mid);
-    float *y = reinterpret_cast<float *>(at + r.y);
-    sl_launch(cu, sort_kernel, dim3(1), dim3(SORT_BLOCK), (size_t)(n_experts + 1) * sizeof(int32_t),
-              experts, n * a->top_k, n_experts, pairs);
-    product p = {streams_of(a->gate),
-                 streams_of(a->up),
-                 static_cast<const __nv_bfloat16 *>(a->x) + (int64_t)from * h,
-                 i,
-                 h,
-                 a->top_k,
-                 a->gate_bias,
-                 a->up_bias,
-                 a->act,
-                 a->swiglu,
-                 pairs,
-                 mid,
-                 nullptr};
-    launch_product(cu, gate->layout, p, n_experts);
-    p = {streams_of(a->down),
-         nullptr,
-         mid,
-         h,
-         i,
-         0,
-         a->down_bias,
-         nullptr,
-         a->act,
-         a->swiglu,
-         pairs,
-         nullptr,
-         y};
-    launch_product(cu, down->layout, p, n_experts);
-    sl_launch(cu, combine_kernel, dim3((unsigned)n), dim3(256), MAX_TOP_K * sizeof(int32_t),
-              experts, a->weights + (int64_t)from * a->top_k, y, a->top_k, h,
-              a->out + (int64_t)from * h);
+    struct sl_expert_pairs pairs = pairs_of(a, from, n);
+    const int32_t tile = tile_of(pairs.n_pairs, n_experts, SL_MAX(h, i));
+    pairs.most_tiles = most_tiles(pairs.n_pairs, n_experts, tile);
+    pairs.n_tiles = reinterpret_cast<int32_t *>(at);
+    pairs.tiles = reinterpret_cast<sl_expert_tile *>(at + r.tiles);
+    pairs.pair = reinterpret_cast<int32_t *>(at + r.pair);
+    pairs.place = reinterpret_cast<int32_t *>(at + r.place);
+    sl_launch(cu, sort_kernel, dim3(1), dim3(SORT_BLOCK),
+              (size_t)(3 * n_experts + 2) * sizeof(int32_t), pairs, n_experts, tile);
+
+    struct sl_expert_product up = gate_and_up(a, pairs), last = down(a, pairs);
+    up.x = static_cast<const __nv_bfloat16 *>(a->x) + from * h;
+    up.by_row = tile == SL_EXPERTS_FEW;
+    if (!up.by_row) {
+        uint4 *x = reinterpret_cast<uint4 *>(at + r.x);
+        sl_launch(cu, gather_kernel, dim3((unsigned)pairs.n_pairs), dim3(GATHER_BLOCK), 0, pairs,
+                  reinterpret_cast<const uint4 *>(up.x), (int32_t)(h / 8), x);
+        up.x = reinterpret_cast<const __nv_bfloat16 *>(x);
+    }
+    up.mid = reinterpret_cast<__nv_bfloat16 *>(at + r.mid);
+    last.x = up.mid;
+    last.out = reinterpret_cast<float *>(at + r.y);
+    const struct kernels *first = &kernels[a->gate->mats[0].layout];
+    const struct kernels *second = &kernels[a->down->mats[0].layout];
+    if (tile == SL_EXPERTS_FEW) {
+        first->few(cu, &up);
+        second->few(cu, &last);
+    } else {
+        first->wg(cu, &up, tile);
+        second->wg(cu, &last, tile);
+    }
+    const dim3 grid((unsigned)SL_CEIL_DIV(h / 4, (int64_t)COMBINE_BLOCK), (unsigned)n);
+    sl_launch(cu, combine_kernel, grid, dim3(COMBINE_BLOCK), SL_EXPERTS_TOP_K * sizeof(int32_t),
+              pairs, a->weights + (int64_t)from * a->top_k,
+              reinterpret_cast<const float4 *>(last.out), (int32_t)(h / 4),
+              reinterpret_cast<float4 *>(a->out + from * h));
 }
 
 extern "C" void sl_cuda_experts(struct sl_backend *be, const struct sl_op_experts *a)
 {
-    SL_ASSERT(a->top_k >= 1 && a->top_k <= MAX_TOP_K);
-    SL_ASSERT(a->gate->mats[0].layout == a->up->mats[0].layout);
+    const struct sl_weight *gate = &a->gate->mats[0], *last = &a->down->mats[0];
+    SL_ASSERT(a->top_k >= 1 && a->top_k <= SL_EXPERTS_TOP_K);
+    SL_ASSERT(gate->layout == a->up->mats[0].layout);
     SL_ASSERT((a->gate_bias != NULL) == (a->up_bias != NULL));
-    SL_ASSERT(a->down->mats[0].n_rows == a->gate->mats[0].n_cols);
-    SL_ASSERT(a->down->mats[0].n_cols == a->gate->mats[0].n_rows);
-    for (int32_t from = 0; from < a->n; from += SLAB)
-        run_slab(sl_cuda(be), a, from, SL_MIN(a->n - from, SLAB));
+    SL_ASSERT(last->n_rows == gate->n_cols && last->n_cols == gate->n_rows);
+    if (a->n <= SINGLE_ROWS) {
+        run_single(sl_cuda(be), a);
+        return;
+    }
+    const int32_t slab = slab_rows(a->n, a->top_k, gate->n_cols, gate->n_rows);
+    for (int32_t from = 0; from < a->n; from += slab)
+        run_slab(sl_cuda(be), a, from, SL_MIN(a->n - from, slab));
 }

@@ -105,6 +105,7 @@ static const struct sl_lin_route routes[] = {
     ROUTE(W8A8, INT32_MAX, INT32_MAX, GATED, g128, w8a8),
     CODED(INT4_G128, int4_g128),
     CODED(INT4_G32, int4_g32),
+    CODED(MXFP4, mxfp4),
 };
 
 const struct sl_lin_route *sl_cuda_linear_routes(size_t *n)
@@ -335,6 +336,7 @@ const char *sl_cuda_weight_route(struct sl_backend *be, const struct sl_weight *
         "wgmma-w8a8",
         "stream/wgmma-int4_g128",
         "stream/wgmma-int4_g32",
+        "stream/wgmma-mxfp4",
     };
     SL_ASSERT(w->layout >= 0 && w->layout < SL_CUDA_LAYOUTS);
     return names[w->layout];

@@ -122,6 +122,7 @@ SL_LIN_CODED_DECLARE(q6_k);
 SL_LIN_CODED_DECLARE(fp8);
 SL_LIN_CODED_DECLARE(int4_g128);
 SL_LIN_CODED_DECLARE(int4_g32);
+SL_LIN_CODED_DECLARE(mxfp4);
 #undef SL_LIN_CODED_DECLARE
 #undef SL_LIN_DECLARE
 /* Of up to 8 tokens (deep) and of many (linear_tile.cuh). */

@@ -16,8 +16,9 @@
  *   q8_0    Q8_0             64, 1088   2 x [lane] 2 steps of 8 bytes (code + 128),         8.5
  *                                       then scales f16 [g][row g, g + 8][2 blocks]
  *   q4_0    Q4_0             64, 576    [lane] 4 steps of 8 nibbles, then scales as q8_0    4.5
- *   q4_k    Q4_K             256, 2560  4 x [lane] pairs of nibbles, then 4 x [g][row g,    5
- *                                       g + 8][2 runs] head: m as bf16, scale above
+ *   mxfp4   MXFP4            64, 544    [lane] 4 steps of 8 codes as weight_format.cuh
+ * has      4.25 them, then exponents [g][row g, g + 8][2 blocks] q4_k    Q4_K             256, 2560
+ * 4 x [lane] pairs of nibbles, then 4 x [g][row g,    5 g + 8][2 runs] head: m as bf16, scale above
  *   q5_k    Q5_K             256, 2816  4 x [lane] as q4_0, 4 x [lane] a word of fifth      5.5
  *                                       bits, [16 rows] 16 bytes: d, dmin f16, 3 words of
  *                                       six-bit fields
@@ -33,7 +34,7 @@
  * Formats read in eights (quant/eight.h) become the layout that holds them, more bits or not:
  *
  *   int4_g32  Q4_1: heads as of Q4_K
- *   q8_0      Q5_0, IQ4_NL; IQ4_XS, MXFP4, IQ2_XXS with d * scale rounded to f16
+ *   q8_0      Q5_0, IQ4_NL; IQ4_XS, IQ2_XXS with d * scale rounded to f16
  *   q6_k      Q3_K, TQ1_0, TQ2_0, IQ3_S; IQ3_XXS, IQ1_S, IQ1_M, whose d / 2 or d / 8 is rounded to
  *             f16, which is exact for a d of 2^-11 and more
  *   bf16      Q5_1, Q2_K, IQ2_XS, IQ2_S
@@ -76,6 +77,7 @@ enum sl_cuda_layout {
     SL_CUDA_W8A8,
     SL_CUDA_INT4_G128,
     SL_CUDA_INT4_G32,
+    SL_CUDA_MXFP4,
     SL_CUDA_LAYOUTS
 };
 

@@ -20,14 +20,15 @@
  *
  *   q4_k, int4  w' = fma(x, s, m)       s scale, m value of code 0
  *   fp8         w' = fma(x, hi, x lo)
+ *   mxfp4       w' = x s            codes at 2^-126, s a power of two
  *
  * w' = 2^-32 w, so that no scale below 2^27 that makes up for those powers is too large for a bf16
  * (a file's F16 ends at 2^16); the sums of products are as much smaller, and made whole at their
  * end.
  *
  * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0), 5.2 (q5_k), 4.3 (q6_k), 1.3 (q4_k,
- * int4), 2.3 (fp8), with 128 lanes a clock and multiprocessor to spend on at most 20 bytes of
- * weights a clock. Of logic and permutations it is 64 lanes.
+ * int4), 2.3 (fp8), 2.2 (mxfp4), with 128 lanes a clock and multiprocessor to spend on at most 20
+ * bytes of weights a clock. Of logic and permutations it is 64 lanes.
  */
 #ifndef SL_CUDA_WEIGHT_FORMAT_CUH
 #define SL_CUDA_WEIGHT_FORMAT_CUH
@@ -466,6 +467,52 @@ struct sl_wf_fp8 {
             uint32_t x = pair(sl_word(r.q[j >> 1], 2 * (j & 1) + (i >> 1)), i & 1);
             a[i] = sl_fma_pair(x, sl_twice(s, 0), sl_mul_pair(x, sl_twice(s, 1)));
         }
+    }
+};
+
+/* A code's sign, exponent and mantissa are those of a bf16 that is 2^-126 of its value, subnormal
+ * ones too, at bits 15 and 8 to 6. A half of a word has four codes, of pair i:
+ *
+ *   0  where they belong      1  three bits lower      2  six bits lower
+ *   3  what that leaves: sign in bit 14, exponent in 13 and 11, mantissa in 10
+ *
+ * Exponents are those of bf16, so that scales reach from 2^-127 to 2^33; larger ones count as 2^33.
+ * A product below 2^-101 may be rounded. */
+struct sl_wf_mxfp4 {
+    static constexpr int layout = SL_CUDA_MXFP4;
+    static constexpr int unit_k = 64, unit_bytes = 544, stage_units = 4;
+    static constexpr bool coded = true;
+    static constexpr float factor = SL_WF_FACTOR;
+    static constexpr int bias =
+        126 - 32; /* of an exponent: the codes' power without the factor's */
+    struct raw {
+        uint4 q;
+        uint32_t h; /* row g: two blocks, row g + 8 */
+    };
+    template <bool FAR = false>
+    static __device__ __forceinline__ void load(raw &r, const uint8_t *unit, int, int lane)
+    {
+        r.q = sl_load16<FAR>(unit + 16 * lane);
+        r.h = sl_load_scales<FAR, uint32_t>(unit + 4 * (lane >> 2) + 512);
+    }
+    static __device__ __forceinline__ uint32_t pair(uint32_t w, int i)
+    {
+        if (i < 3)
+            return w << 3 * i & 0x81C081C0u;
+        return sl_mask_or(w << 1, 0x80008000u,
+                          sl_mask_or(w >> 5, 0x01000100u, w >> 4 & 0x00C000C0u));
+    }
+    static __device__ __forceinline__ void frag(const raw &r, int j, uint32_t a[4])
+    {
+        uint32_t scale[2];
+#pragma unroll
+        for (int i = 0; i < 2; i++) /* byte j / 2 of the row's two, in both halves */
+            scale[i] =
+                __byte_perm(r.h, 0, 0x4040u + 0x0101u * static_cast<uint32_t>(2 * i + (j >> 1)))
+                << 7;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[i] = sl_mul_pair(pair(sl_word(r.q, j), i), scale[i & 1]);
     }
 };
 

@@ -27,6 +27,7 @@ static const struct sl_cuda_layout_info layouts[SL_CUDA_LAYOUTS] = {
     {"w8a8", 128, SL_CUDA_W8A8_UNIT / 4}, /* 16 of its rows */
     {"int4_g128", sl_wf_int4_g128::unit_k, sl_wf_int4_g128::unit_bytes},
     {"int4_g32", sl_wf_int4_g32::unit_k, sl_wf_int4_g32::unit_bytes},
+    {"mxfp4", sl_wf_mxfp4::unit_k, sl_wf_mxfp4::unit_bytes},
 };
 
 const struct sl_cuda_layout_info *sl_cuda_layout_info(int32_t layout)
@@ -105,7 +106,7 @@ static const struct pack_row {
     {SL_DTYPE_Q3_K, SL_CUDA_Q6_K, pack<sl_pack_eight_q6_k<sl_eight_q3_k, 1>>},
     {SL_DTYPE_IQ4_NL, SL_CUDA_Q8_0, pack<sl_pack_eight_q8_0<sl_eight_iq4_nl>>},
     {SL_DTYPE_IQ4_XS, SL_CUDA_Q8_0, pack<sl_pack_eight_q8_0<sl_eight_iq4_xs>>},
-    {SL_DTYPE_MXFP4, SL_CUDA_Q8_0, pack<sl_pack_eight_q8_0<sl_eight_mxfp4>>},
+    {SL_DTYPE_MXFP4, SL_CUDA_MXFP4, pack<sl_pack_mxfp4>},
     {SL_DTYPE_TQ1_0, SL_CUDA_Q6_K, pack<sl_pack_eight_q6_k<sl_eight_tq1_0, 1>>},
     {SL_DTYPE_TQ2_0, SL_CUDA_Q6_K, pack<sl_pack_eight_q6_k<sl_eight_tq2_0, 1>>},
     {SL_DTYPE_IQ2_XXS, SL_CUDA_Q8_0, pack<sl_pack_eight_q8_0<sl_eight_iq2_xxs>>},

@@ -481,6 +481,40 @@ struct sl_pack_q4_1 {
     }
 };
 
+/* ------------------------------------------------------------------ MXFP4 */
+
+struct sl_pack_mxfp4 {
+    typedef sl_wf_mxfp4 format;
+    /* A code's bits in a half of a word, of its pair. */
+    static __device__ __forceinline__ uint32_t place(uint32_t code, int pair)
+    {
+        const uint32_t sign = code >> 3 & 1u, rest = code & 7u;
+        if (pair < 3)
+            return (sign << 15 | rest << 6) >> 3 * pair;
+        return sign << 14 | (rest >> 2) << 13 | (rest & 3u) << 10;
+    }
+    static __device__ __forceinline__ void unit(const sl_pack_src &s, int64_t r0, int64_t k0,
+                                                uint8_t *out, int lane)
+    {
+        for (int j = 0; j < 4; j++) {
+            uint32_t w = 0;
+            for (int e = 0; e < 8; e++) {
+                int64_t row = r0 + sl_frag_row(lane, e), k = k0 + sl_frag_col(lane, j, e);
+                if (row >= s.n_rows || k >= s.n_cols)
+                    continue;
+                uint32_t b = s.rows[row * s.row_bytes + k / 32 * SL_MXFP4_BYTES + 1 + k % 16];
+                w |= place(k % 32 < 16 ? b & 15u : b >> 4, e >> 1) << 16 * (e & 1);
+            }
+            *reinterpret_cast<uint32_t *>(out + 16 * lane + 4 * j) = w;
+        }
+        int64_t row = r0 + (lane >> 2) + 8 * (lane >> 1 & 1), k = k0 + 32 * (lane & 1);
+        int e = 0;
+        if (row < s.n_rows && k < s.n_cols)
+            e = s.rows[row * s.row_bytes + k / 32 * SL_MXFP4_BYTES] + format::bias;
+        out[512 + lane] = static_cast<uint8_t>(SL_MIN(e, 254));
+    }
+};
+
 /* ------------------------------------------------------------------ FP8 */
 
 struct sl_pack_fp8 {

@@ -52,6 +52,10 @@ static inline void sl_grid_launch_dependents()
 {
     sl_sim_launch_dependents();
 }
+static inline int32_t sl_load_settled(const int32_t *p)
+{
+    return *p;
+}
 static inline void sl_cluster_sync(SL_SIM_AT)
 {
     sl_sim_cluster_arrive(SL_SIM_HERE);

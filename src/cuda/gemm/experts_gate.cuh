@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT
+ * experts_gate.cuh - what follows the sums of gate and up, in the steps the CPU has.
+ */
+#ifndef SL_CUDA_EXPERTS_GATE_CUH
+#define SL_CUDA_EXPERTS_GATE_CUH
+
+#include "cuda/gemm/experts.h"
+#include "cuda/math.cuh"
+
+/* Biases of an expert's rows; NULL: there are none. */
+static __device__ __forceinline__ const float *sl_expert_bias(const sl_expert_product &a, int i,
+                                                              int32_t expert)
+{
+    return a.bias[i] == nullptr ? nullptr : a.bias[i] + static_cast<int64_t>(expert) * a.n_rows;
+}
+
+static __device__ __forceinline__ float sl_expert_biased(float v, const float *bias, int32_t row)
+{
+    return bias != nullptr ? __fadd_rn(v, bias[row]) : v;
+}
+
+static __device__ __forceinline__ float sl_expert_gated(const sl_expert_product &a, float gate,
+                                                        float up)
+{
+    const float limit = a.swiglu.limit;
+    if (limit <= 0.0f)
+        return __fmul_rn(sl_act(a.act, gate), up);
+    const float g = gate > limit ? limit : gate; /* NaN stays */
+    const float u = up > limit ? limit : up < -limit ? -limit : up;
+    const float d = __fadd_rn(1.0f, sl_exp(-__fmul_rn(g, a.swiglu.alpha)));
+    return __fmul_rn(__fdiv_rn(g, d), __fadd_rn(u, a.swiglu.up_plus));
+}
+
+#endif

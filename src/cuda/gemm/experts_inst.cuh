@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT
+ * experts_inst.cuh - the experts' kernels of one layout; tools/cuda_instances makes a file of each.
+ */
+#ifndef SL_CUDA_EXPERTS_INST_CUH
+#define SL_CUDA_EXPERTS_INST_CUH
+
+#include "cuda/gemm/experts_few.cuh"
+#include "cuda/gemm/experts_wg.cuh"
+
+#define SL_EXPERTS_KERNELS(name)                                                                   \
+    void sl_experts_few_##name(struct sl_cuda *cu, const struct sl_expert_product *a)              \
+    {                                                                                              \
+        sl_few_launch<sl_wf_##name>(cu, a);                                                        \
+    }                                                                                              \
+    void sl_experts_sum_##name(struct sl_cuda *cu, const struct sl_expert_product *a,              \
+                               const struct sl_expert_sum *s, int32_t n)                           \
+    {                                                                                              \
+        sl_few_sum_launch<sl_wf_##name>(cu, a, s, n);                                              \
+    }                                                                                              \
+    void sl_experts_wg_##name(struct sl_cuda *cu, const struct sl_expert_product *a, int32_t tile) \
+    {                                                                                              \
+        if (tile == SL_EXPERTS_WG16)                                                               \
+            sl_experts_launch<sl_wf_##name, SL_EXPERTS_WG16>(cu, a);                               \
+        else if (tile == SL_EXPERTS_WG32)                                                          \
+            sl_experts_launch<sl_wf_##name, SL_EXPERTS_WG32>(cu, a);                               \
+        else                                                                                       \
+            sl_experts_launch<sl_wf_##name, SL_EXPERTS_WG128>(cu, a);                              \
+    }
+
+#endif

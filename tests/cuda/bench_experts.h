@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: MIT
+ * bench_experts.h - mixtures of experts in the shapes of published models: router's choice to sum,
+ * against the read stream for the experts that are hit and against the rate of a dense product.
+ *
+ * Rows choose their experts at random, each call others. Bytes are those of the weights that are
+ * hit, read once; a row of the step that nobody shares with is a stream of its own.
+ */
+#ifndef SL_TESTS_CUDA_BENCH_EXPERTS_H
+#define SL_TESTS_CUDA_BENCH_EXPERTS_H
+
+#include "bench_linear.h"
+
+#define EXPERTS_COPIES 8
+
+struct experts_shape {
+    const char *name;
+    enum sl_dtype dtype;
+    int hidden, intermediate, n_experts, top_k;
+};
+
+static const struct experts_shape experts_shapes[] = {
+    {"Qwen3-30B-A3B", SL_DTYPE_BF16, 2048, 768, 128, 8},
+    {"Qwen3-30B-A3B", SL_DTYPE_FP8_E4M3, 2048, 768, 128, 8},
+    {"Qwen3-30B-A3B", SL_DTYPE_Q4_K, 2048, 768, 128, 8},
+    {"gpt-oss-20b", SL_DTYPE_MXFP4, 2880, 2880, 32, 4},
+    {"Mixtral-8x7B", SL_DTYPE_BF16, 4096, 14336, 8, 2},
+};
+static const struct experts_shape experts_tiny[] = {
+    {"tiny", SL_DTYPE_BF16, 64, 48, 6, 2},
+    {"tiny", SL_DTYPE_MXFP4, 64, 64, 6, 2},
+};
+
+/* Stacks of one layer: every matrix has the bytes of one file. */
+struct experts_bench {
+    const struct experts_shape *s;
+    std::vector<struct sl_weight> mats[3];
+    struct sl_stack stack[3];
+
+    explicit experts_bench(const struct experts_shape *shape) : s(shape)
+    {
+        struct sl_error err = {};
+        for (int k = 0; k < 3; k++) {
+            const int64_t n_rows = k < 2 ? s->intermediate : s->hidden;
+            const int64_t n_cols = k < 2 ? s->hidden : s->intermediate;
+            std::vector<uint8_t> file;
+            random_file(file, s->dtype,
+                        static_cast<size_t>(n_rows) *
+                            file_row_bytes(s->dtype, static_cast<int>(n_cols)));
+            for (int e = 0; e < s->n_experts; e++) {
+                struct sl_weight w = {};
+                CHECK(b.be->vt->weight_create(b.be, SL_USE_LINEAR, s->dtype, n_rows, n_cols,
+                                              file.data(), NULL, &w, &err) == 0,
+                      "%s", err.msg);
+                mats[k].push_back(w);
+            }
+            CHECK(b.be->vt->stack_create(b.be, mats[k].data(), s->n_experts, &stack[k], &err) == 0,
+                  "%s", err.msg);
+        }
+        CHECK(b.be->vt->device->load_end(b.be, &err) == 0, "%s", err.msg);
+    }
+    experts_bench(const experts_bench &) = delete;
+    ~experts_bench()
+    {
+        wait_all();
+        for (int k = 0; k < 3; k++) {
+            b.be->vt->stack_destroy(b.be, &stack[k]);
+            for (struct sl_weight &w : mats[k])
+                b.be->vt->weight_destroy(b.be, &w);
+        }
+    }
+    double expert_bytes() const
+    {
+        double n = 0;
+        for (int k = 0; k < 3; k++)
+            n += static_cast<double>(lin_read_bytes(&mats[k][0]));
+        return n;
+    }
+};
+
+static void experts_row(const struct experts_bench *e, int n)
+{
+    const struct experts_shape *s = e->s;
+    const size_t h = static_cast<size_t>(s->hidden), rows = static_cast<size_t>(n);
+    dev<uint16_t> x(rows * h);
+    dev<float> logits(rows * static_cast<size_t>(s->n_experts * EXPERTS_COPIES)), out(rows * h),
+        weights(rows * static_cast<size_t>(s->top_k));
+    dev<int32_t> chosen(rows * static_cast<size_t>(s->top_k));
+    dev<uint8_t> room(
+        b.be->vt->experts_bytes(b.be, n, s->n_experts, s->top_k, s->hidden, s->intermediate));
+    fill(x.p, x.n, FILL_BF16, 3);
+    fill(logits.p, logits.n, FILL_F32, 5);
+    wait_all();
+    const auto route = [&](int c) {
+        struct sl_op_route r = {};
+        r.logits = logits.p + static_cast<size_t>(c) * rows * static_cast<size_t>(s->n_experts);
+        r.n = n, r.n_experts = s->n_experts, r.top_k = s->top_k, r.renormalize = true;
+        r.experts = chosen.p, r.weights = weights.p;
+        b.be->vt->route(b.be, &r);
+    };
+    const double route_us = time_us(EXPERTS_COPIES, ROW_MS, route);
+    const double us = time_us(EXPERTS_COPIES, ROW_MS, [&](int c) {
+        route(c);
+        struct sl_op_experts a = {};
+        a.x = x.p, a.n = n, a.top_k = s->top_k, a.experts = chosen.p, a.weights = weights.p;
+        a.gate = &e->stack[0], a.up = &e->stack[1], a.down = &e->stack[2];
+        a.act = SL_ACT_SILU, a.scratch = room.p, a.out = out.p;
+        b.be->vt->experts(b.be, &a);
+    });
+    std::vector<int32_t> ids(chosen.n);
+    chosen.get(0, ids.data(), ids.size());
+    std::sort(ids.begin(), ids.end());
+    const double n_hit = static_cast<double>(std::unique(ids.begin(), ids.end()) - ids.begin());
+    const double bytes = n_hit * e->expert_bytes();
+    const double flops = 6.0 * n * s->top_k * s->hidden * s->intermediate;
+    printf("%-14s %-9s %6d %5.0f %7.2f %9.2f %9.1f %7s %9.1f %7s\n", s->name,
+           sl_dtype_info(s->dtype)->name, n, n_hit, route_us, us, gb_s(bytes, us),
+           share(bytes / us * 1e6, b.read_bps), flops / us * 1e-6,
+           share(flops / us * 1e6, b.gemm_flops));
+    fflush(stdout);
+}
+
+static void run_experts()
+{
+    static const int sizes[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096};
+    printf("\nexperts: route to sum; bytes of the experts that are hit\n%-14s %-9s %6s %5s %7s %9s "
+           "%9s "
+           "%7s %9s %7s\n",
+           "shape", "format", "rows", "hit", "route", "us", "GB/s", "read", "TFLOP/s", "GEMM");
+    const struct experts_shape *shapes = b.tiny ? experts_tiny : experts_shapes;
+    for (size_t i = 0; i < (b.tiny ? SL_COUNT(experts_tiny) : SL_COUNT(experts_shapes)); i++) {
+        const experts_bench e(&shapes[i]);
+        for (int n : sizes)
+            if (!b.tiny || n <= 32)
+                experts_row(&e, n);
+    }
+}
+
+#endif
