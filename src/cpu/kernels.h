@@ -48,7 +48,8 @@ struct sl_cpu_kernels {
     /* out may be x. */
     void (*act_alone)(enum sl_act act, const float *x, int64_t n, float *out);
     void (*add)(float *x, const float *y, int64_t n);
-    void (*scale)(float *x, float s, int64_t n); /* x *= s */
+    void (*scale)(float *x, float s, int64_t n);     /* x *= s */
+    void (*softcap)(float *x, float cap, int64_t n); /* x = cap * tanh(x / cap) */
     void (*act)(enum sl_act act, const float *gate, const float *up, int n, float *out);
     void (*swiglu)(const struct sl_swiglu *s, const float *gate, const float *up, int n,
                    float *out);

@@ -209,6 +209,18 @@ static void k_scale(float *x, float s, int64_t n)
         x[k] *= s;
 }
 
+static void k_softcap(float *x, float cap, int64_t n)
+{
+    const v16 c = v_set1(cap);
+    int64_t k = 0;
+    for (; k + 16 <= n; k += 16)
+        v_store(x + k, v_mul(v_tanh(v_div(v_load(x + k), c)), c));
+    if (k < n) {
+        const int m = (int)(n - k);
+        v_store_n(x + k, v_mul(v_tanh(v_div(v_load_n(x + k, m), c)), c), m);
+    }
+}
+
 static void k_act(enum sl_act act, const float *gate, const float *up, int n, float *out)
 {
     int k = 0;
@@ -388,6 +400,7 @@ static void fill_kernels(struct sl_cpu_kernels *k)
     k->max = k_max;
     k->add = k_add;
     k->scale = k_scale;
+    k->softcap = k_softcap;
     k->act = k_act;
     k->swiglu = k_swiglu;
     k->softmax = k_softmax;

@@ -18,6 +18,7 @@ struct norm_job {
     const float *x, *w; /* w NULL: no norm */
     float *y;
     const float *w_y; /* NULL: y is not normed */
+    float y_scale;    /* 0: 1 */
     float eps;
     int32_t h;
     float *out;
@@ -48,6 +49,8 @@ static void norm_row(void *arg, uint32_t t, int thread_idx)
     int64_t at = (int64_t)t * j->h;
     if (j->w_y != NULL)
         j->cpu->k.rmsnorm(j->y + at, j->w_y, j->eps, j->h, j->y + at);
+    if (j->y_scale != 0)
+        j->cpu->k.scale(j->y + at, j->y_scale, j->h);
     if (j->sum != NULL)
         j->cpu->k.add(j->sum + at, j->y + at, j->h);
     if (j->w != NULL)
@@ -71,6 +74,7 @@ void sl_cpu_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a
                          .y = a->y,
                          .w = a->w,
                          .w_y = a->w_y,
+                         .y_scale = a->y_scale,
                          .eps = a->eps,
                          .h = a->h,
                          .out = a->out};
@@ -165,6 +169,24 @@ void sl_cpu_activate(struct sl_backend *be, const struct sl_op_activate *a)
 {
     struct read_job j = {sl_cpu(be), a};
     sl_cpu_run(sl_cpu(be), activate_piece, &j, SL_CEIL_DIV(a->n, ACT_ITEM), 16 * a->n);
+}
+
+static void scale_piece(void *arg, uint32_t i, int thread_idx)
+{
+    const struct read_job *j = arg;
+    const struct sl_op_scale_logits *a = j->a;
+    const int64_t at = (int64_t)i * ACT_ITEM, n = SL_MIN(a->n - at, ACT_ITEM);
+    (void)thread_idx;
+    if (a->scale != 1.0f)
+        j->cpu->k.scale(a->x + at, a->scale, n);
+    if (a->cap > 0)
+        j->cpu->k.softcap(a->x + at, a->cap, n);
+}
+
+void sl_cpu_scale_logits(struct sl_backend *be, const struct sl_op_scale_logits *a)
+{
+    struct read_job j = {sl_cpu(be), a};
+    sl_cpu_run(sl_cpu(be), scale_piece, &j, SL_CEIL_DIV(a->n, ACT_ITEM), 16 * a->n);
 }
 
 /* Rows in ascending order, so that what is pooled depends on nothing else. */

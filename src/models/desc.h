@@ -46,6 +46,7 @@ enum sl_has {
     SL_HAS_DENSE = 1 << 6,      /* in a model with experts: a layer with one MLP, */
     SL_HAS_EXPERTS = 1 << 7,    /* a layer with a router and experts */
     SL_HAS_OUT_NORMS = 1 << 8,  /* norms of what attention and MLP give */
+    SL_HAS_MLP_BIAS = 1 << 9,   /* in a gated MLP */
 };
 
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
@@ -81,6 +82,9 @@ struct sl_hparams {
     int32_t window_pattern;              /* else the last of so many layers is not windowed */
     int32_t query_scalar;                /* scores are divided by its root; 0: by head_dim's */
     double attn_softcap, logit_softcap;
+    /* What is multiplied, 0: by 1; attn_scale 0: the root of head_dim decides. */
+    double embed_scale, residual_scale, attn_scale;
+    double logit_scale, logit_divisor;
     bool bidirectional;
     int32_t scale_rows, scale_cols; /* blocks of FP8 scales, where their shape says blocks */
     enum sl_int4_kind int4;
@@ -88,7 +92,7 @@ struct sl_hparams {
     int32_t n_types, n_labels; /* token types of an encoder, outputs of a classifier */
     int32_t pad_id;            /* where places begin behind it (behind_pad) */
     enum sl_act act;
-    bool mlp_bias, is_decoder;
+    bool is_decoder;
     bool fp8_activations; /* of matrices of FP8, as config.json says */
     bool from_gguf;
 };
@@ -140,6 +144,7 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_DOWN,
                SL_SLOT_ATTN_NORM_BIAS,
                SL_SLOT_FFN_NORM_BIAS,
+               SL_SLOT_GATE_BIAS,
                SL_SLOT_UP_BIAS,
                SL_SLOT_DOWN_BIAS,
                SL_SLOT_ATTN_OUT_NORM, /* of what attention adds */
@@ -256,13 +261,14 @@ struct sl_layer_desc {
     int32_t intermediate;           /* of one MLP, of each expert */
     int32_t n_experts, top_experts; /* 0: it has none; of a token */
     bool norm_top_experts;          /* their weights add up to 1 */
-    int32_t rope;      /* which of the model's tables; -1: positions are not rotated in */
-    bool whole;        /* a token sees all of its text, else itself and those before it */
-    int32_t window;    /* how many of them, with itself; 0: all */
-    int32_t kv_source; /* the layer in whose part of a page its keys lie: itself, or one that is
-                          done with them */
-    float attn_scale;  /* of q . k */
-    float softcap;     /* of scores; 0: none */
+    int32_t rope;         /* which of the model's tables; -1: positions are not rotated in */
+    bool whole;           /* a token sees all of its text, else itself and those before it */
+    int32_t window;       /* how many of them, with itself; 0: all */
+    int32_t kv_source;    /* the layer in whose part of a page its keys lie: itself, or one that is
+                             done with them */
+    float attn_scale;     /* of q . k */
+    float softcap;        /* of scores; 0: none */
+    float residual_scale; /* of what its sublayers add to the stream */
 };
 
 /* ---------------------------------------------------------------- families */

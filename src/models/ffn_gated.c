@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The gated MLP: gate and up in one operation, or in three where a backend has not that activation
- * in its products; then down.
+ * The gated MLP: gate and up in one operation, or in two where a backend has not that activation in
+ * its products or the layer has biases; then down.
  */
 #include "models/internal.h"
 
@@ -9,33 +9,35 @@ static void gate_and_up(struct sl_run *r, int32_t layer, const void *x, int32_t 
     const struct sl_model *m = r->m;
     const struct sl_weight *gate = sl_run_mat(r, layer, SL_SLOT_GATE);
     const struct sl_weight *up = sl_run_mat(r, layer, SL_SLOT_UP);
-    const enum sl_act act = m->layers[layer].act;
+    const struct sl_layer_desc *l = &m->layers[layer];
     struct sl_op_lora room;
     const struct sl_op_lora *lora = sl_run_lora(r, layer, SL_LORA_GATE, &room);
-    if (sl_run_gates(r->m->be, act)) {
+    if (sl_run_gates(m->be, l)) {
         m->be->vt->linear_gated_act(m->be, &(struct sl_op_linear_gated_act){.x = x,
                                                                             .ld_x = m->hp.hidden,
                                                                             .gate = gate,
                                                                             .up = up,
-                                                                            .act = act,
+                                                                            .act = l->act,
                                                                             .n = n,
                                                                             .out = mid,
                                                                             .lora = lora});
         return;
     }
     float *gated = r->up, *factor = r->up + (int64_t)n * gate->n_rows;
-    m->be->vt->linear_multi(m->be,
-                            &(struct sl_op_linear_multi){.x = x,
-                                                         .ld_x = m->hp.hidden,
-                                                         .n = n,
-                                                         .n_parts = 2,
-                                                         .part = {{gate, NULL, gated, gate->n_rows},
-                                                                  {up, NULL, factor, up->n_rows}},
-                                                         .lora = lora});
+    m->be->vt->linear_multi(
+        m->be, &(struct sl_op_linear_multi){
+                   .x = x,
+                   .ld_x = m->hp.hidden,
+                   .n = n,
+                   .n_parts = 2,
+                   .part = {{gate, sl_run_vec(r, layer, SL_SLOT_GATE_BIAS), gated, gate->n_rows},
+                            {up, sl_run_vec(r, layer, SL_SLOT_UP_BIAS), factor, up->n_rows}},
+                   .lora = lora,
+               });
     m->be->vt->activate(
         m->be,
         &(struct sl_op_activate){
-            .x = gated, .act = act, .n = (int64_t)n * gate->n_rows, .out = mid, .up = factor});
+            .x = gated, .act = l->act, .n = (int64_t)n * gate->n_rows, .out = mid, .up = factor});
 }
 
 void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
@@ -51,6 +53,7 @@ void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
                                        .x = r->ffn,
                                        .ld_x = down->n_cols,
                                        .w = down,
+                                       .bias = sl_run_vec(r, layer, SL_SLOT_DOWN_BIAS),
                                        .n = n,
                                        .out = part,
                                        .ld_out = down->n_rows,

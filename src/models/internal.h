@@ -69,7 +69,7 @@ struct sl_model {
     bool yes_no; /* scores: token 1's share of the next token among these two */
     int32_t yes_no_ids[2];
     struct sl_backend *be; /* NULL until loaded */
-    float embed_scale;
+    float embed_scale, logit_scale;
     struct sl_rope ropes[SL_MAX_ROPES]; /* as many as the family has */
     float *inv_freq;                    /* backend memory behind theirs */
 };
@@ -246,6 +246,8 @@ void sl_run_gather(struct sl_run *r, const void *part, int64_t n_cols, size_t el
                    void *whole);
 /* Of each of r->rank.room. */
 size_t sl_rank_room_bytes(const struct sl_model *m, int32_t max_tokens, int32_t max_logits);
+/* run.c: n logits as the model scales and caps them. */
+void sl_run_scale_logits(struct sl_run *r, int64_t n);
 /* run_pool.c: rows x to what the model gives, in r->logits. spans NULL: a row for each output. */
 void sl_run_pool(struct sl_run *r, const float *x, const struct sl_span *spans, int32_t n);
 /* Says that a part of the step is done. */
@@ -259,9 +261,9 @@ void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, flo
 void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 
 /* Whether gate and up are one operation. */
-static inline bool sl_run_gates(const struct sl_backend *be, enum sl_act act)
+static inline bool sl_run_gates(const struct sl_backend *be, const struct sl_layer_desc *l)
 {
-    return (be->vt->gated_acts >> act & 1) != 0;
+    return (be->vt->gated_acts >> l->act & 1) != 0 && (l->has & SL_HAS_MLP_BIAS) == 0;
 }
 
 /* Weights in the backend's memory; NULL: the layer has none. */

@@ -33,7 +33,7 @@ static const struct sl_hparam_desc hparams[] = {
      .min = 1,
      .max = SL_MAX_CONTEXT},
     {.hf = {"attention_bias"}, .type = SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
-    {.hf = {"mlp_bias"}, .type = SL_HP_BOOL, .offset = offsetof(struct sl_hparams, mlp_bias)},
+    {.hf = {"mlp_bias"}, .type = SL_HP_HAS, .has = SL_HAS_MLP_BIAS},
 };
 
 static const struct sl_weight_desc weights[] = {
@@ -44,6 +44,7 @@ static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_O_BIAS,
     SL_WEIGHTS_FFN_NORM,
     SL_WEIGHTS_FFN_GATED,
+    SL_WEIGHTS_MLP_BIAS,
     {.slot = SL_SLOT_ROPE_FREQS,
      .gguf = "rope_freqs.weight",
      .rows = SL_DIM_HD_HALF,
@@ -53,14 +54,12 @@ static const struct sl_weight_desc weights[] = {
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err)
 {
-    if (hp->mlp_bias)
-        return sl_fail(err, SL_EUNSUPPORTED, "config.json: mlp_bias true is not supported");
+    (void)err;
     /* A GGUF says "llama" for Mistral too, and only a windowed model carries the key. Transformers
      * ignores sliding_window in a Llama config. */
     bool windowed = name->all_windowed || hp->from_gguf;
-    for (int32_t i = 0; i < hp->n_layers; i++) {
+    for (int32_t i = 0; i < hp->n_layers; i++)
         layers[i].window = windowed ? hp->window : 0;
-    }
     return 0;
 }
 

@@ -239,19 +239,25 @@ static int load_ropes(struct sl_model *m, struct sl_error *err)
     return rc;
 }
 
-/* As transformers rounds it: to the format of the embedding, if that is one of floats. */
+/* A root is as transformers rounds it: to the format of the embedding, if that is one of floats. */
 static float embed_scale(const struct sl_model *m)
 {
     const struct sl_dtype_info *info = sl_dtype_info(sl_param(m, 0, SL_SLOT_EMBED)->src->dtype);
     float scale = (float)sqrt((double)m->hp.hidden);
     uint8_t rounded[4];
     if (!m->desc->scaled_embedding)
-        return 1;
+        return m->hp.embed_scale != 0 ? (float)m->hp.embed_scale : 1;
     if (info->block_elems == 1) {
         info->from_f32(&scale, rounded, 1);
         info->to_f32(rounded, &scale, 1);
     }
     return scale;
+}
+
+static float logit_scale(const struct sl_hparams *hp)
+{
+    double scale = hp->logit_scale != 0 ? hp->logit_scale : 1;
+    return (float)(hp->logit_divisor != 0 ? scale / hp->logit_divisor : scale);
 }
 
 /* Of a tensor on one rank. */
@@ -294,7 +300,7 @@ static int check_experts(const struct sl_model *m, const struct sl_backend *be,
                          struct sl_error *err)
 {
     for (int32_t i = 0; i < m->hp.n_layers; i++)
-        if (m->layers[i].ffn == SL_FFN_EXPERTS && !sl_run_gates(be, m->layers[i].act))
+        if (m->layers[i].ffn == SL_FFN_EXPERTS && !sl_run_gates(be, &m->layers[i]))
             return sl_fail(
                 err, SL_EUNSUPPORTED,
                 "config.json: hidden_act \"%s\" of experts has no kernel on this device: "
@@ -329,6 +335,7 @@ int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn prog
     if (rc == 0)
         rc = load_ropes(m, err);
     m->embed_scale = embed_scale(m);
+    m->logit_scale = logit_scale(&m->hp);
     if (rc == 0)
         rc = sl_experts_create(m, err);
     if (rc != 0) {

@@ -20,7 +20,8 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
     SL_ASSERT((l->norm == SL_NORM_LAYER) == (l->norms == SL_NORM_SUM)); /* what there are ops for */
     SL_ASSERT((l->ffn == SL_FFN_EXPERTS) == (l->n_experts > 0));
     SL_ASSERT(l->n_experts == 0 || (l->top_experts > 0 && l->top_experts <= l->n_experts));
-    SL_ASSERT(l->norms != 0 && l->attn_scale > 0 && l->softcap >= 0);
+    SL_ASSERT(l->norms != 0 && l->attn_scale > 0 && l->softcap >= 0 && l->residual_scale > 0);
+    SL_ASSERT(l->norms != SL_NORM_SUM || l->residual_scale == 1);
 }
 
 int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
@@ -42,7 +43,10 @@ int sl_plan(const struct sl_model_desc *desc, const struct sl_model_name *name,
             .intermediate = hp->intermediate,
             .rope = desc->n_ropes > 0 ? 0 : -1,
             .kv_source = i,
-            .attn_scale = (float)(1.0 / sqrt((double)hp->head_dim)),
+            .attn_scale =
+                (float)(hp->attn_scale != 0 ? hp->attn_scale : 1.0 / sqrt((double)hp->head_dim)),
+            .softcap = (float)hp->attn_softcap,
+            .residual_scale = hp->residual_scale != 0 ? (float)hp->residual_scale : 1,
         };
     int rc = desc->plan(name, hp, layers, err);
     for (int32_t i = 0; i < hp->n_layers && rc == 0; i++)

@@ -32,7 +32,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
         uint64_t n = (uint64_t)l->intermediate;
         if (l->ffn == SL_FFN_PLAIN && be->vt->act_dtype != SL_DTYPE_F32) /* else in ffn */
             most = SL_MAX(most, n);
-        if (l->ffn == SL_FFN_GATED && !sl_run_gates(be, l->act))
+        if (l->ffn == SL_FFN_GATED && !sl_run_gates(be, l))
             most = SL_MAX(most, 2 * n);
     }
     return most;
@@ -268,6 +268,7 @@ static void add_to_stream(struct sl_run *r, int32_t layer, enum part part, float
                                       .n = n,
                                       .h = m->hp.hidden,
                                       .out = r->norm,
+                                      .y_scale = l->residual_scale != 1 ? l->residual_scale : 0,
                                   });
 }
 
@@ -384,6 +385,16 @@ static void feed_forward(struct sl_run *r, int32_t layer, int32_t n)
     }
 }
 
+void sl_run_scale_logits(struct sl_run *r, int64_t n)
+{
+    const struct sl_model *m = r->m;
+    const float cap = (float)m->hp.logit_softcap;
+    if (m->logit_scale != 1 || cap > 0)
+        m->be->vt->scale_logits(m->be,
+                                &(struct sl_op_scale_logits){
+                                    .x = r->logits, .n = n, .scale = m->logit_scale, .cap = cap});
+}
+
 static void head(struct sl_run *r, int32_t n)
 {
     const struct sl_model *m = r->m;
@@ -398,6 +409,8 @@ static void head(struct sl_run *r, int32_t n)
                                  .ld_out = w->n_rows,
                              });
     sl_run_gather(r, part, w->n_rows, sizeof *part, n, m->rank == 0 ? r->logits : NULL);
+    if (m->rank == 0)
+        sl_run_scale_logits(r, (int64_t)n * m->hp.n_vocab);
 }
 
 uint64_t sl_run_progress(const struct sl_run *r)

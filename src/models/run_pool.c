@@ -70,6 +70,8 @@ static void classify(struct sl_run *r, const float *x, const struct sl_span *spa
                        .x = rows, .act = SL_ACT_TANH, .n = (int64_t)n * m->hp.hidden, .out = rows});
     }
     project(r, SL_SLOT_CLASSIFIER, SL_SLOT_CLASSIFIER_BIAS, rows, n, r->logits);
+    if (m->yes_no)
+        sl_run_scale_logits(r, (int64_t)n * 2);
     for (int32_t i = 0; i < n; i++) {
         float *out = r->logits + (int64_t)i * n_out;
         if (m->yes_no) { /* two logits to a row, one score; a row is read before it is written */

@@ -28,13 +28,13 @@ static const struct sl_hparam_desc hparams[] = {
     {NULL, {"use_sliding_window"}, SL_HP_BOOL, SL_HP_AT(use_window)},
     {NULL, {"layer_types"}, SL_HP_LAYER_TYPES, SL_HP_AT(layer_types)},
     {NULL, {"attention_bias"}, SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
-    {NULL, {"mlp_bias"}, SL_HP_BOOL, SL_HP_AT(mlp_bias)},
+    {NULL, {"mlp_bias"}, SL_HP_HAS, .has = SL_HAS_MLP_BIAS},
 };
 /* clang-format on */
 
 static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_EMBED_AND_HEAD, SL_WEIGHTS_ATTN_NORM, SL_WEIGHTS_GQA,       SL_WEIGHTS_QKV_BIAS,
-    SL_WEIGHTS_O_BIAS,         SL_WEIGHTS_FFN_NORM,  SL_WEIGHTS_FFN_GATED,
+    SL_WEIGHTS_O_BIAS,         SL_WEIGHTS_FFN_NORM,  SL_WEIGHTS_FFN_GATED, SL_WEIGHTS_MLP_BIAS,
 };
 
 static const struct sl_rope_desc ropes[] = {
@@ -45,8 +45,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err)
 {
     (void)name;
-    if (hp->mlp_bias)
-        return sl_fail(err, SL_EUNSUPPORTED, "config.json: mlp_bias true is not supported");
+    (void)err;
     for (int32_t i = 0; i < hp->n_layers; i++) {
         bool rotated = hp->rope_layers[i] == SL_LAYER_BY_INDEX ? (i + 1) % hp->no_rope_interval != 0
                                                                : hp->rope_layers[i] == SL_LAYER_ON;

@@ -65,6 +65,17 @@
      .max = SL_MAX_CONTEXT},                                                                      \
     {NULL, {"use_sliding_window"}, SL_HP_BOOL, SL_HP_AT(use_window)}
 
+/* Multipliers of Granite, dense and with experts. */
+#define SL_HPARAMS_GRANITE                                                                        \
+    {"embedding_scale", {"embedding_multiplier"}, SL_HP_FLOAT, SL_HP_AT(embed_scale),             \
+     .min = 1e-6, .max = 1e6},                                                                    \
+    {"residual_scale", {"residual_multiplier"}, SL_HP_FLOAT, SL_HP_AT(residual_scale),            \
+     .min = 1e-6, .max = 1e6},                                                                    \
+    {"attention.scale", {"attention_multiplier"}, SL_HP_FLOAT, SL_HP_AT(attn_scale), .hf_def = 1, \
+     .min = 1e-6, .max = 1e6},                                                                    \
+    {"logit_scale", {"logits_scaling"}, SL_HP_FLOAT, SL_HP_AT(logit_divisor), .min = 1e-6,        \
+     .max = 1e6}
+
 #define SL_HPARAMS_LABELS                                                                         \
     {NULL, {"id2label"}, SL_HP_LABELS, SL_HP_AT(n_labels), .def = 2}
 
@@ -141,6 +152,14 @@
     SL_W_LAYER_PART(UP, "mlp.gate_up_proj.weight", "ffn_up.weight", I, H, ROWS, 1, SL_DIM_I,      \
                     SL_DIM_I)},                                                                   \
     SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, ROWS)}
+
+#define SL_WEIGHTS_MLP_BIAS                                                                       \
+    SL_W_LAYER(GATE_BIAS, "mlp.gate_proj.bias", "ffn_gate.bias", I, NONE, ROWS),                  \
+     .when = SL_HAS_MLP_BIAS},                                                                    \
+    SL_W_LAYER(UP_BIAS, "mlp.up_proj.bias", "ffn_up.bias", I, NONE, ROWS),                        \
+     .when = SL_HAS_MLP_BIAS},                                                                    \
+    SL_W_LAYER(DOWN_BIAS, "mlp.down_proj.bias", "ffn_down.bias", H, NONE, ROWS),                  \
+     .when = SL_HAS_MLP_BIAS}
 
 #define SL_WEIGHTS_EXPERTS                                                                        \
     SL_W_LAYER(ROUTER, "mlp.gate.weight", "ffn_gate_inp.weight", E, H, NONE),                     \

@@ -158,7 +158,7 @@ struct sl_op_rmsnorm { /* out = x * rsqrt(mean(x^2) + eps) * w */
     void *out; /* [T, H] activations; may be x if those are float32 */
 };
 
-struct sl_op_add_rmsnorm { /* x += y, or x += rmsnorm(y); out = rmsnorm(x), or x */
+struct sl_op_add_rmsnorm { /* x += s y, or x += s rmsnorm(y); out = rmsnorm(x), or x */
     float *x;              /* [T, H] the residual stream */
     float *y;       /* [T, H] for this alone: a backend may add without writing it, or change it */
     const float *w; /* [H] of the norm of x; NULL: out = x */
@@ -166,6 +166,7 @@ struct sl_op_add_rmsnorm { /* x += y, or x += rmsnorm(y); out = rmsnorm(x), or x
     int32_t n, h;
     void *out;        /* [T, H] activations */
     const float *w_y; /* [H] of the norm of y; NULL: y is added as it is */
+    float y_scale;    /* s; 0: 1 */
 };
 
 struct sl_op_linear { /* out = x W^T + bias */
@@ -299,6 +300,12 @@ struct sl_op_activate { /* out[i] = act(x[i]), or act(x[i]) * up[i] */
     int64_t n;
     void *out;       /* [n] activations; may be x if those are float32 */
     const float *up; /* NULL: there is no gate */
+};
+
+struct sl_op_scale_logits { /* x = s x, or cap tanh(s x / cap) */
+    float *x;               /* [n] */
+    int64_t n;
+    float scale, cap; /* cap 0: none */
 };
 
 enum sl_pool_kind { SL_POOL_MEAN, SL_POOL_CLS, SL_POOL_LAST, SL_POOL_MAX, SL_POOL_COUNT };

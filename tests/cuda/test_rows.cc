@@ -272,7 +272,8 @@ static void norms()
 }
 
 /* x += y or its norm, and the norm of that or itself, step by step in the documented order. */
-static void join_case(int h, int n, bool norm_y, bool norm_x, bool add, size_t skip)
+static void join_case(int h, int n, bool norm_y, bool norm_x, bool add, size_t skip,
+                      float by = 1.0f)
 {
     const size_t all = static_cast<size_t>(n * h);
     const float eps = 1e-5f;
@@ -290,7 +291,7 @@ static void join_case(int h, int n, bool norm_y, bool norm_x, bool add, size_t s
     if (add) {
         struct sl_op_add_rmsnorm a = {};
         a.x = d_x.p, a.y = d_y.p, a.w = norm_x ? d_wx.p : nullptr, a.eps = eps, a.n = n, a.h = h;
-        a.out = out.p, a.w_y = norm_y ? d_wy.p : nullptr;
+        a.out = out.p, a.w_y = norm_y ? d_wy.p : nullptr, a.y_scale = by == 1.0f ? 0.0f : by;
         sl_cuda_add_rmsnorm(&cu.base, &a);
     } else {
         struct sl_op_rmsnorm a = {};
@@ -304,7 +305,7 @@ static void join_case(int h, int n, bool norm_y, bool norm_x, bool add, size_t s
         const float *yr = &y[(size_t)(t * h)];
         const float scale = norm_y ? 1.0f / sqrtf(sum_in_order(yr, h) / (float)h + eps) : 1.0f;
         for (int i = 0; add && i < h; i++)
-            xr[i] += norm_y ? yr[i] * scale * wy[(size_t)i] : yr[i];
+            xr[i] += by * (norm_y ? yr[i] * scale * wy[(size_t)i] : yr[i]);
         for (int i = 0; i < h; i++)
             CHECK(same(stream[(size_t)(t * h + i)], xr[i]), "stream h %d col %d", h, i);
         for (int i = 0; !norm_x && i < h; i++)
@@ -326,6 +327,8 @@ static void joins()
         join_case(h, 1, false, false, false, 0);
     }
     join_case(96, 70, true, true, true, 0);
+    join_case(255, 2, true, true, true, 0, 0.22f);
+    join_case(1028, 3, false, true, true, 0, 1.7f);
 }
 
 /* All heads of q and k together. */
@@ -393,6 +396,30 @@ static void activations()
             }
         }
     cpu->vt->destroy(cpu);
+}
+
+/* Against the functions of the C library in double. */
+static void logits()
+{
+    static const float scales[] = {1.0f, 0.0625f, 5.0f}, caps[] = {0.0f, 2.0f, 30.0f};
+    for (float scale : scales)
+        for (float cap : caps) {
+            const size_t n = 1 + below(3000);
+            std::vector<float> x(n);
+            for (float &v : x)
+                v = (float)sl_rng_normal(&rng) * powf(10.0f, (float)below(4) - 1.0f);
+            dev<float> d_x(x, 4 * below(4));
+            struct sl_op_scale_logits a = {};
+            a.x = d_x.p, a.n = (int64_t)n, a.scale = scale, a.cap = cap;
+            sl_cuda_scale_logits(&cu.base, &a);
+            const std::vector<float> got = d_x.get();
+            for (size_t i = 0; i < n; i++) {
+                const double s = (double)x[i] * (double)scale;
+                const double want = cap > 0 ? (double)cap * tanh(s / (double)cap) : s;
+                CHECK(fabs((double)got[i] - want) <= 1e-6 * fabs(want), "%.9g: %.9g, not %.9g",
+                      (double)x[i], (double)got[i], want);
+            }
+        }
 }
 
 /* ------------------------------------------------------------------ angles */
@@ -474,6 +501,7 @@ int main(int argc, char **argv)
     norms();
     joins();
     activations();
+    logits();
     norm_two_case(5, 64, 32, 64);
     norm_two_case(2, 4096, 1024, 4112);
     norm_two_case(1, 8448, 256, 8448);

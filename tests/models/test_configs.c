@@ -162,7 +162,7 @@ static const struct edit hf_edits[] = {
     {"tie_word_embeddings", "true", 0, NULL},
     {"attention_bias", "true", SL_EFORMAT,
      "tensor \"model.layers.0.self_attn.q_proj.bias\" is missing"},
-    {"mlp_bias", "true", SL_EUNSUPPORTED, "mlp_bias true is not supported"},
+    {"mlp_bias", "true", SL_EFORMAT, "tensor \"model.layers.0.mlp.gate_proj.bias\" is missing"},
     {"num_local_experts", "8", SL_EUNSUPPORTED, "num_local_experts is 8: not supported"},
     {"architectures", "[\"MambaForCausalLM\"]", SL_EUNSUPPORTED,
      "config.json: architectures \"MambaForCausalLM\" is not supported|LlamaForCausalLM|Qwen3"},
@@ -243,7 +243,7 @@ static const struct edit smollm3_edits[] = {
     {"no_rope_layers", "\"1\"", SL_EFORMAT,
      "no_rope_layers must be a list of 0 and 1, not a string"},
     {"no_rope_layers", "[1, 0, true, 1, 1]", 0, NULL},
-    {"mlp_bias", "true", SL_EUNSUPPORTED, "mlp_bias true is not supported"},
+    {"mlp_bias", "true", SL_EFORMAT, "tensor \"model.layers.0.mlp.gate_proj.bias\" is missing"},
     {"tie_word_embeddings", NULL, 0, NULL},
     {"tie_word_embeddings", "false", SL_EFORMAT, "tensor \"lm_head.weight\" is missing"},
 };

@@ -281,7 +281,7 @@ static void test_rmsnorm(void **state)
                     struct red_buf out = red_alloc(n_all), sum = red_alloc(n_all);
                     snprintf(what, sizeof what, "rmsnorm %s H=%d T=%d", isa_names[isa], h, n);
                     memcpy(sum.p, x, n_all * sizeof *x);
-                    struct sl_op_add_rmsnorm a = {sum.p, y, w, 1e-5f, n, h, out.p, NULL};
+                    struct sl_op_add_rmsnorm a = {sum.p, y, w, 1e-5f, n, h, out.p, NULL, 0};
                     be->vt->add_rmsnorm(be, &a);
                     red_check(&out, true, what);
                     red_check(&sum, true, what);
@@ -309,7 +309,8 @@ static void test_rmsnorm(void **state)
         }
 }
 
-/* Norms after a sublayer, before the next, both or none: as the norms of one kind one by one. */
+/* Norms after a sublayer, before the next, both or none: as the norms of one kind one by one. Half
+ * of them with a multiplier. */
 static void test_norm_places(void **state)
 {
     (void)state;
@@ -318,8 +319,9 @@ static void test_norm_places(void **state)
     float *x = floats(&rng, T * H, 3.0), *y = floats(&rng, T * H, 2.0);
     float *w = floats(&rng, H, 1.0), *w_y = floats(&rng, H, 1.0);
     for (int isa = 0; isa < N_FLOAT_ISAS; isa++)
-        for (int k = 0; isa_available(isa) && k < 4; k++) {
+        for (int k = 0; isa_available(isa) && k < 8; k++) {
             struct sl_backend *be = backend(isa, 1 + k % 2);
+            const float by = k & 4 ? 0.22f : 1.0f;
             struct red_buf sum = red_alloc(T * H), in = red_alloc(T * H), out = red_alloc(T * H);
             float want_sum[T * H], want[T * H];
             snprintf(what, sizeof what, "norm places %d %s", k, isa_names[isa]);
@@ -329,13 +331,13 @@ static void test_norm_places(void **state)
             if (k & 1)
                 be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){y, w_y, 1e-5f, T, H, want});
             for (int i = 0; i < T * H; i++)
-                want_sum[i] = x[i] + want[i];
+                want_sum[i] = x[i] + by * want[i];
             memcpy(want, want_sum, sizeof want);
             if (k & 2)
                 be->vt->rmsnorm(be, &(struct sl_op_rmsnorm){want_sum, w, 1e-5f, T, H, want});
-            be->vt->add_rmsnorm(be,
-                                &(struct sl_op_add_rmsnorm){sum.p, in.p, k & 2 ? w : NULL, 1e-5f, T,
-                                                            H, out.p, k & 1 ? w_y : NULL});
+            be->vt->add_rmsnorm(
+                be, &(struct sl_op_add_rmsnorm){sum.p, in.p, k & 2 ? w : NULL, 1e-5f, T, H, out.p,
+                                                k & 1 ? w_y : NULL, k & 4 ? by : 0});
             red_check(&out, true, what);
             same_bits(sum.p, want_sum, T * H, what);
             same_bits(out.p, want, T * H, what);
@@ -349,6 +351,47 @@ static void test_norm_places(void **state)
     sl_free(y);
     sl_free(w);
     sl_free(w_y);
+}
+
+static void test_scale_logits(void **state)
+{
+    (void)state;
+    static const int sizes[] = {1, 15, 16, 17, 4096, 9000};
+    static const float scales[] = {1.0f, 0.0625f, 3.5f}, caps[] = {0.0f, 2.0f, 30.0f};
+    for (int c = 0; c < 3 * 3 * (int)SL_COUNT(sizes); c++) {
+        const int n = sizes[c / 9];
+        const float scale = scales[c / 3 % 3], cap = caps[c % 3];
+        struct sl_rng rng = {17, (uint64_t)c};
+        float *x = floats(&rng, (size_t)n, 9.0), *ref = NULL;
+        double *want = sl_malloc((size_t)n * sizeof *want);
+        assert_non_null(want);
+        for (int i = 0; i < n; i++) {
+            const double s = (double)x[i] * (double)scale;
+            want[i] = cap > 0 ? (double)cap * tanh(s / (double)cap) : s;
+        }
+        for (int isa = 0; isa < N_FLOAT_ISAS; isa++) {
+            if (!isa_available(isa))
+                continue;
+            struct sl_backend *be = backend(isa, 1 + c % 2);
+            struct red_buf out = red_alloc((size_t)n);
+            snprintf(what, sizeof what, "scale_logits %s n=%d scale=%g cap=%g", isa_names[isa], n,
+                     (double)scale, (double)cap);
+            memcpy(out.p, x, (size_t)n * sizeof *x);
+            be->vt->scale_logits(be, &(struct sl_op_scale_logits){out.p, n, scale, cap});
+            red_check(&out, true, what);
+            near_oracle(out.p, want, (size_t)n, 1e-12, what);
+            if (ref == NULL) {
+                ref = sl_malloc((size_t)n * sizeof *ref);
+                assert_non_null(ref);
+                memcpy(ref, out.p, (size_t)n * sizeof *ref);
+            }
+            same_bits(out.p, ref, (size_t)n, what);
+            red_free(&out);
+        }
+        sl_free(x);
+        sl_free(ref);
+        sl_free(want);
+    }
 }
 
 static void test_embed_and_gather(void **state)
@@ -699,6 +742,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_weight_errors),
         cmocka_unit_test(test_rmsnorm),
         cmocka_unit_test(test_norm_places),
+        cmocka_unit_test(test_scale_logits),
         cmocka_unit_test(test_embed_and_gather),
         cmocka_unit_test(test_rope_angles),
         cmocka_unit_test(test_exp),

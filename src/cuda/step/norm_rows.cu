@@ -16,7 +16,7 @@ struct join_args {
     const float *y;       /* NULL: nothing is added */
     const float *w_y, *w; /* NULL: no such norm */
     __nv_bfloat16 *out;
-    float eps;
+    float eps, y_scale;
     int32_t h;
 };
 
@@ -56,6 +56,8 @@ template <int NT, bool WIDE> static __global__ void __launch_bounds__(NT) join_k
             float4 y = sl_norm_load4<WIDE>(a.y + at, i, a.h);
             if (a.w_y != nullptr)
                 y = join_normed<WIDE>(y, a.w_y, i, a.h, scale);
+            y = make_float4(__fmul_rn(y.x, a.y_scale), __fmul_rn(y.y, a.y_scale),
+                            __fmul_rn(y.z, a.y_scale), __fmul_rn(y.w, a.y_scale));
             v = sl_norm_add4(v, y);
             sl_norm_store4<WIDE>(a.x + at, i, a.h, v);
         }
@@ -78,8 +80,14 @@ static bool aligned(const void *p)
 
 void sl_cuda_join(struct sl_cuda *cu, const struct sl_op_add_rmsnorm *a)
 {
-    const join_args k = {a->x,   a->y, a->w_y, a->w, static_cast<__nv_bfloat16 *>(a->out),
-                         a->eps, a->h};
+    const join_args k = {a->x,
+                         a->y,
+                         a->w_y,
+                         a->w,
+                         static_cast<__nv_bfloat16 *>(a->out),
+                         a->eps,
+                         a->y_scale != 0 ? a->y_scale : 1.0f,
+                         a->h};
     const bool wide = a->h % 4 == 0 && aligned(a->x) && aligned(a->y) && aligned(a->w_y) &&
                       aligned(a->w) && aligned(a->out);
     const dim3 grid(static_cast<unsigned>(a->n));

@@ -610,7 +610,7 @@ extern "C" void sl_cuda_rmsnorm(struct sl_backend *be, const struct sl_op_rmsnor
 extern "C" void sl_cuda_add_rmsnorm(struct sl_backend *be, const struct sl_op_add_rmsnorm *a)
 {
     struct sl_cuda *cu = sl_cuda(be);
-    if (a->w == NULL || a->w_y != NULL) {
+    if (a->w == NULL || a->w_y != NULL || a->y_scale != 0) {
         sl_cuda_join(cu, a);
         return;
     }
@@ -670,6 +670,31 @@ extern "C" void sl_cuda_activate(struct sl_backend *be, const struct sl_op_activ
     const act_args k = {a->x, a->up, static_cast<__nv_bfloat16 *>(a->out), a->n, a->act};
     const int64_t blocks = (a->n + 255) / 256, most = (int64_t)cu->n_sms * 16;
     sl_launch(cu, act_kernel, dim3((unsigned)(blocks < most ? blocks : most)), dim3(256), 0, k);
+}
+
+struct logit_args {
+    float *x;
+    int64_t n;
+    float scale, cap;
+};
+
+static __global__ void __launch_bounds__(256) logit_kernel(logit_args a)
+{
+    sl_grid_launch_dependents();
+    sl_grid_wait();
+    for (int64_t i = (int64_t)blockIdx.x * 256 + threadIdx.x; i < a.n;
+         i += (int64_t)gridDim.x * 256) {
+        const float v = __fmul_rn(a.x[i], a.scale);
+        a.x[i] = a.cap > 0.0f ? __fmul_rn(sl_tanh(__fdiv_rn(v, a.cap)), a.cap) : v;
+    }
+}
+
+extern "C" void sl_cuda_scale_logits(struct sl_backend *be, const struct sl_op_scale_logits *a)
+{
+    struct sl_cuda *cu = sl_cuda(be);
+    const logit_args k = {a->x, a->n, a->scale, a->cap};
+    const int64_t blocks = (a->n + 255) / 256, most = (int64_t)cu->n_sms * 16;
+    sl_launch(cu, logit_kernel, dim3((unsigned)(blocks < most ? blocks : most)), dim3(256), 0, k);
 }
 
 /* ------------------------------------------------------------------ angles */
