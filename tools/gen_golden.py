@@ -219,6 +219,39 @@ MORE = {
 }
 # As MODELS, in the order of the alphabet. Here the name gives the seed, so that more may be added anywhere.
 FAMILIES = {
+    "gemma2": (
+        "Gemma2",
+        dict(
+            head_dim=16,
+            intermediate_size=56,
+            num_hidden_layers=3,
+            sliding_window=9,
+            query_pre_attn_scalar=16,  # as a GGUF can say it
+            attn_logit_softcapping=1.5,  # so low that they bend most scores and logits
+            final_logit_softcapping=2.0,
+            pad_token_id=0,
+            rope_parameters=plain(1000.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
+    "gemma2_types": (
+        "Gemma2",
+        dict(
+            head_dim=16,
+            intermediate_size=56,
+            sliding_window=9,
+            query_pre_attn_scalar=40,
+            attn_logit_softcapping=0.7,
+            final_logit_softcapping=None,
+            layer_types=["full_attention", "sliding_attention"],
+            pad_token_id=0,
+            tie_word_embeddings=False,
+            rope_parameters=plain(1000.0),
+        ),
+        torch.bfloat16,
+        "new",
+    ),
     "glm": (
         "Glm",
         dict(head_dim=16, pad_token_id=0, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5)),
@@ -230,6 +263,32 @@ FAMILIES = {
         dict(head_dim=16, pad_token_id=0, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.5)),
         torch.bfloat16,
         "old",
+    ),
+    "granite": (
+        "Granite",
+        dict(
+            tie_word_embeddings=True,
+            embedding_multiplier=3.5,
+            residual_multiplier=0.4,
+            attention_multiplier=0.6,
+            logits_scaling=2.5,
+            rope_parameters=plain(10000.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
+    "granite_bias": (
+        "Granite",
+        dict(
+            attention_bias=True,
+            intermediate_size=56,
+            mlp_bias=True,
+            residual_multiplier=1.7,
+            attention_multiplier=0.2,
+            rope_parameters=plain(10000.0),
+        ),
+        torch.float32,
+        "new",
     ),
     "phi3": (  # 6 of 8 dimensions
         "Phi3",
@@ -258,7 +317,7 @@ def randomise(model, generator):
 
 
 def config_json(config, spelling):
-    c = {k: v for k, v in config.to_dict().items() if v is not None}
+    c = {k: v for k, v in config.to_dict().items() if v is not None or k.endswith("softcapping")}
     for key in ("transformers_version", "dtype", "_name_or_path"):
         c.pop(key, None)
     if spelling == "old":  # as transformers before 5 wrote it
@@ -266,6 +325,8 @@ def config_json(config, spelling):
         if "sliding_attention" in rope:
             c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
             rope = dict(rope["full_attention"])
+            c.pop("layer_types")
+        if c["model_type"] == "gemma2":
             c.pop("layer_types")
         c["rope_theta"] = rope.pop("rope_theta")
         if "partial_rotary_factor" in rope:

@@ -66,9 +66,11 @@ def write(name, pooling):
 DECODERS = {
     "olmo2": (gguf.MODEL_ARCH.OLMO2, False, 0),
     "smollm3": (gguf.MODEL_ARCH.SMOLLM3, True, 0),
+    "gemma2": (gguf.MODEL_ARCH.GEMMA2, False, 1),
     "gemma3_bf16": (gguf.MODEL_ARCH.GEMMA3, False, 1),
     "glm": (gguf.MODEL_ARCH.CHATGLM, False, 0),
     "glm4": (gguf.MODEL_ARCH.GLM4, False, 0),
+    "granite": (gguf.MODEL_ARCH.GRANITE, True, 0),
     "phi3": (gguf.MODEL_ARCH.PHI3, False, 0),
 }
 
@@ -85,6 +87,21 @@ def fuse_qkv(tensors):
         elif "k_proj" not in name and "v_proj" not in name:
             out[name] = bits
     return out.items()
+
+
+def add_scales(writer, config):
+    if config["model_type"] == "gemma2":
+        writer.add_sliding_window(config["sliding_window"])
+    for key, add in {
+        "attn_logit_softcapping": writer.add_attn_logit_softcapping,
+        "final_logit_softcapping": writer.add_final_logit_softcapping,
+        "embedding_multiplier": writer.add_embedding_scale,
+        "residual_multiplier": writer.add_residual_scale,
+        "attention_multiplier": writer.add_attention_scale,
+        "logits_scaling": writer.add_logit_scale,
+    }.items():
+        if config.get(key) is not None:
+            add(config[key])
 
 
 def interleave(bits, n_heads):
@@ -118,6 +135,7 @@ def write_decoder(name, arch, permuted, plus):
         writer.add_float32(f"{gguf.MODEL_ARCH_NAMES[arch]}.rope.freq_base_swa", config["rope_local_base_freq"])
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(config["rope_scaling"]["factor"])
+    add_scales(writer, config)
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     tensors = list(read_safetensors(MODELS / name / "model.safetensors"))
     for hf, bits in fuse_qkv(tensors) if name in FUSED else tensors:

@@ -304,6 +304,23 @@ static const struct edit phi3_edits[] = {
      "qkv_proj.weight\" has shape [128, 64], expected [192, 64]"},
 };
 
+static const struct edit gemma2_edits[] = {
+    {"final_logit_softcapping", "0", SL_EFORMAT, "final_logit_softcapping is 0, must be 0.001 to"},
+    {"attn_logit_softcapping", "-1", SL_EFORMAT, "attn_logit_softcapping is -1, must be 0.001 to"},
+    {"attn_logit_softcapping", "null", 0, NULL},
+    {"use_bidirectional_attention", "true", SL_EUNSUPPORTED, "use_bidirectional_attention true"},
+    {"layer_types", "[\"full_attention\"]", SL_EFORMAT, "layer_types has 1 entries"},
+    {"num_attention_heads", NULL, SL_EFORMAT, "q_proj.weight\" has shape [64, 64], expected [128"},
+};
+
+static const struct edit granite_edits[] = {
+    {"embedding_multiplier", "0", SL_EFORMAT, "embedding_multiplier is 0, must be 1e-06 to"},
+    {"residual_multiplier", "-1", SL_EFORMAT, "residual_multiplier is -1, must be 1e-06 to"},
+    {"attention_multiplier", "\"1\"", SL_EFORMAT, "attention_multiplier must be a number"},
+    {"logits_scaling", "0", SL_EFORMAT, "logits_scaling is 0, must be 1e-06 to"},
+    {"mlp_bias", "true", SL_EFORMAT, "mlp.gate_proj.bias\" is missing"},
+};
+
 static const struct edit bert_edits[] = {
     INT_ROW("max_position_embeddings"),
     {"hidden_act", "\"gelu_python\"", SL_EUNSUPPORTED, "hidden_act \"gelu_python\" is not"},
@@ -385,6 +402,12 @@ static void test_config_json(void **state)
     make_folder("gemma3", OUT "/edit_gemma3", &s);
     for (size_t i = 0; i < SL_COUNT(gemma3_edits); i++)
         apply(OUT "/edit_gemma3", &gemma3_edits[i]);
+    make_folder("gemma2", OUT "/edit_gemma2", &s);
+    for (size_t i = 0; i < SL_COUNT(gemma2_edits); i++)
+        apply(OUT "/edit_gemma2", &gemma2_edits[i]);
+    make_folder("granite", OUT "/edit_granite", &s);
+    for (size_t i = 0; i < SL_COUNT(granite_edits); i++)
+        apply(OUT "/edit_granite", &granite_edits[i]);
     make_folder("bert-classifier", OUT "/edit_bert", &s);
     for (size_t i = 0; i < SL_COUNT(bert_edits); i++)
         apply(OUT "/edit_bert", &bert_edits[i]);

@@ -13,10 +13,11 @@ static const char *const goldens[] = {
     "qwen2_window",   "qwen3",      "qwen3_yarn",        "olmo2",   "smollm3",
     "smollm3_window", "qwen3_moe",  "qwen3_moe_mixed",   "gemma3",  "gemma3_bf16",
     "llama_gelu",     "gemma3_hub", "gemma3_v5",         "glm",     "glm4",
-    "phi3",
+    "phi3",           "gemma2",     "gemma2_types",      "granite", "granite_bias",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
-static const char *const ggufs[] = {"olmo2", "smollm3", "gemma3_bf16", "glm", "glm4", "phi3"};
+static const char *const ggufs[] = {"olmo2", "smollm3", "gemma3_bf16", "glm",
+                                    "glm4",  "phi3",    "gemma2",      "granite"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

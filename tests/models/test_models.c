@@ -35,6 +35,7 @@ static const struct variant variants[] = {
     {"smollm3", SL_DTYPE_F16, "f16", false},    {"qwen3moe", SL_DTYPE_BF16, "bf16", false},
     {"qwen3moe", SL_DTYPE_Q8_0, "q8_0", false}, {"gemma3", SL_DTYPE_BF16, "bf16", false},
     {"glm4", SL_DTYPE_BF16, "bf16", false},     {"phi3", SL_DTYPE_Q8_0, "f16", false},
+    {"gemma2", SL_DTYPE_BF16, "bf16", false},   {"granite", SL_DTYPE_Q8_0, "f16", false},
 };
 
 static void describe_model(const struct variant *v, enum sl_ckpt_kind format, struct sl_synth *s)
