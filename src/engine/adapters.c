@@ -150,7 +150,7 @@ const struct sl_lora_weights *sl_adapter_weights(const struct sl_adapter *a)
     return &a->lora->w;
 }
 
-static struct sl_adapter *find(const struct sl_adapters *s, const char *name)
+static struct sl_adapter *adapter_find(const struct sl_adapters *s, const char *name)
 {
     struct sl_adapter *a = s->all;
     while (a != NULL && (!a->listed || strcmp(a->name, name) != 0))
@@ -161,7 +161,7 @@ static struct sl_adapter *find(const struct sl_adapters *s, const char *name)
 /* ------------------------------------------------------------------ weights in memory */
 
 /* With the lock: room for one more; false if everything in memory is in use. */
-static bool make_room(struct sl_adapters *s)
+static bool adapters_make_room(struct sl_adapters *s)
 {
     while (s->n_resident >= s->cfg.max_resident) {
         struct sl_adapter *oldest = NULL;
@@ -185,8 +185,8 @@ static void put_weights(struct sl_adapters *s, struct sl_adapter *a, struct sl_l
     s->n_resident++;
 }
 
-static int open_files(struct sl_adapters *s, const char *path, struct sl_lora **out,
-                      struct sl_error *err)
+static int adapter_open_files(struct sl_adapters *s, const char *path, struct sl_lora **out,
+                              struct sl_error *err)
 {
     const struct sl_lora_options opt = {.max_rank = s->cfg.max_rank, .bf16 = s->cfg.bf16};
     int rc;
@@ -228,11 +228,11 @@ static int read_again(struct sl_adapters *s, struct sl_adapter *a, struct sl_err
         pthread_cond_wait(&s->loaded, &s->lock);
     if (a->lora != NULL)
         return 0;
-    if (!make_room(s)) /* before reading: it may take long */
+    if (!adapters_make_room(s)) /* before reading: it may take long */
         return all_in_use(s, err);
     a->loading = true;
     pthread_mutex_unlock(&s->lock);
-    int rc = open_files(s, a->path, &lora, err);
+    int rc = adapter_open_files(s, a->path, &lora, err);
     pthread_mutex_lock(&s->lock);
     SL_ASSERT(a->loading && a->lora == NULL);
     a->loading = false;
@@ -242,7 +242,7 @@ static int read_again(struct sl_adapters *s, struct sl_adapter *a, struct sl_err
                      "the files of adapter \"%.80s\" have changed since it was loaded: load it "
                      "again",
                      a->name);
-    if (rc == 0 && !make_room(s))
+    if (rc == 0 && !adapters_make_room(s))
         rc = all_in_use(s, err);
     if (rc != 0) {
         sl_lora_close(lora);
@@ -267,7 +267,7 @@ int sl_adapter_open(struct sl_engine *eng, const char *name, bool may_wait, stru
     if (s == NULL)
         return sl_fail(err, SL_ENOTFOUND, "adapter \"%.100s\": adapters are not enabled", name);
     pthread_mutex_lock(&s->lock);
-    struct sl_adapter *a = find(s, name);
+    struct sl_adapter *a = adapter_find(s, name);
     if (a == NULL) {
         rc = sl_fail(err, SL_ENOTFOUND, "there is no adapter \"%.100s\"", name);
     } else if (a->lora != NULL || may_wait) {
@@ -288,7 +288,7 @@ int sl_adapter_open(struct sl_engine *eng, const char *name, bool may_wait, stru
 
 /* ------------------------------------------------------------------ by name */
 
-static struct sl_adapter *make(struct sl_adapters *s, const char *name, const char *path)
+static struct sl_adapter *adapter_make(struct sl_adapters *s, const char *name, const char *path)
 {
     struct sl_adapter *a = sl_calloc(1, sizeof *a);
     if (a == NULL)
@@ -307,7 +307,7 @@ static struct sl_adapter *make(struct sl_adapters *s, const char *name, const ch
 static int enlist(struct sl_adapters *s, struct sl_adapter *a, struct sl_lora *lora, bool replace,
                   struct sl_error *err)
 {
-    struct sl_adapter *same = find(s, a->name);
+    struct sl_adapter *same = adapter_find(s, a->name);
     if (same != NULL && !replace)
         return sl_fail(err, SL_EINVAL,
                        "The lora adapter '%.100s' has already been loaded. If you want to load the "
@@ -328,7 +328,7 @@ static int enlist(struct sl_adapters *s, struct sl_adapter *a, struct sl_lora *l
     s->n_all++;
     s->n_listed++;
     s->n_loads++;
-    if (make_room(s))
+    if (adapters_make_room(s))
         put_weights(s, a, lora);
     else
         sl_lora_close(lora);
@@ -346,12 +346,12 @@ int sl_adapter_load(struct sl_engine *eng, const char *name, const char *path, b
         return sl_fail(err, SL_EINVAL, "an adapter's name must have 1 to %d bytes",
                        SL_MAX_ADAPTER_NAME);
     pthread_mutex_lock(&s->lock);
-    bool known = find(s, name) != NULL;
+    bool known = adapter_find(s, name) != NULL;
     pthread_mutex_unlock(&s->lock);
     int rc = 0;
     if (!known || replace) /* else enlist says so, without reading files */
-        rc = open_files(s, path, &lora, err);
-    struct sl_adapter *a = rc == 0 ? make(s, name, path) : NULL;
+        rc = adapter_open_files(s, path, &lora, err);
+    struct sl_adapter *a = rc == 0 ? adapter_make(s, name, path) : NULL;
     if (rc == 0 && a == NULL)
         rc = sl_fail(err, SL_ENOMEM, "out of memory for an adapter");
     if (rc != 0) {
@@ -361,7 +361,7 @@ int sl_adapter_load(struct sl_engine *eng, const char *name, const char *path, b
     pthread_mutex_lock(&s->lock);
     if (s->closed)
         rc = sl_fail(err, SL_ESHUTDOWN, "the engine is shutting down");
-    else if (lora == NULL && find(s, name) == NULL)
+    else if (lora == NULL && adapter_find(s, name) == NULL)
         rc = sl_fail(err, SL_EBUSY, "adapter \"%.100s\" was just unloaded: try again", name);
     else
         rc = enlist(s, a, lora, replace, err);
@@ -379,7 +379,7 @@ int sl_adapter_unload(struct sl_engine *eng, const char *name, struct sl_error *
     if (s == NULL)
         return sl_fail(err, SL_EUNSUPPORTED, "adapters are not enabled (--enable-lora)");
     pthread_mutex_lock(&s->lock);
-    struct sl_adapter *a = find(s, name);
+    struct sl_adapter *a = adapter_find(s, name);
     if (a != NULL)
         unlist(s, a);
     pthread_mutex_unlock(&s->lock);
@@ -399,7 +399,7 @@ bool sl_adapter_known(struct sl_engine *eng, const char *name)
     if (s == NULL)
         return false;
     pthread_mutex_lock(&s->lock);
-    bool known = find(s, name) != NULL;
+    bool known = adapter_find(s, name) != NULL;
     pthread_mutex_unlock(&s->lock);
     return known;
 }

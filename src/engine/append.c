@@ -46,7 +46,7 @@ static bool hits_stop_string(struct sl_engine *eng, struct sl_rseq *rs, int32_t 
 /* Is the end of the output one piece, several times in a row? For each size of the piece rs->runs
  * counts how many of the last tokens are those a piece earlier, so that a token costs as many looks
  * as there are sizes, whatever came before. */
-static bool repeats(struct sl_rseq *rs, const struct sl_repetition *r)
+static bool append_repeats(struct sl_rseq *rs, const struct sl_repetition *r)
 {
     const int32_t *out = rs->out, n = rs->seq.n_out;
     bool found = false;
@@ -76,7 +76,7 @@ static enum sl_finish finish_of(struct sl_engine *eng, struct sl_rseq *rs, int32
     }
     if (req->stops.n > 0 && hits_stop_string(eng, rs, id))
         return SL_FINISH_STOP;
-    if (rs->runs != NULL && repeats(rs, &p->repetition) && rs->seq.n_out >= p->min_tokens) {
+    if (rs->runs != NULL && append_repeats(rs, &p->repetition) && rs->seq.n_out >= p->min_tokens) {
         rs->repeats = true;
         return SL_FINISH_STOP;
     }

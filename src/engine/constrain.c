@@ -111,7 +111,7 @@ void sl_constraint_release(struct sl_constraint *c)
 
 /* ------------------------------------------------------------------ the cache, under its lock */
 
-static void take_out(struct sl_constraints *s, struct sl_constraint *c)
+static void constraint_take_out(struct sl_constraints *s, struct sl_constraint *c)
 {
     SL_ASSERT(c->cached && s->n > 0);
     SL_ASSERT(c->newer != NULL ? c->newer->older == c : s->newest == c);
@@ -157,7 +157,7 @@ static size_t count_bytes(struct sl_constraints *s)
 
 /* What is beyond the bounds, oldest first, linked by `older`: to be released without the lock. The
  * newest always stays. Grammars grow while they are used, so all are looked at. */
-static struct sl_constraint *evict(struct sl_constraints *s)
+static struct sl_constraint *constraint_evict(struct sl_constraints *s)
 {
     struct sl_constraint *out = NULL;
     size_t total = count_bytes(s);
@@ -165,7 +165,7 @@ static struct sl_constraint *evict(struct sl_constraints *s)
         struct sl_constraint *c = s->oldest;
         SL_ASSERT(total >= c->n_bytes);
         total -= c->n_bytes;
-        take_out(s, c);
+        constraint_take_out(s, c);
         c->older = out;
         out = c;
     }
@@ -200,14 +200,14 @@ static bool same_style(const struct sl_json_style *a, const struct sl_json_style
 }
 
 /* With a reference for the caller; it is the newest now. */
-static struct sl_constraint *look_up(struct sl_constraints *s, const struct sl_constraint_desc *d,
-                                     uint64_t hash)
+static struct sl_constraint *constraint_look_up(struct sl_constraints *s,
+                                                const struct sl_constraint_desc *d, uint64_t hash)
 {
     for (struct sl_constraint *c = s->newest; c != NULL; c = c->older) {
         if (c->hash != hash || c->kind != d->kind || !same_style(&c->style, &d->style) ||
             c->n_text != d->n_text || memcmp(c->text, d->text, d->n_text) != 0)
             continue;
-        take_out(s, c);
+        constraint_take_out(s, c);
         put_in(s, c);
         return sl_constraint_ref(c);
     }
@@ -233,7 +233,7 @@ struct sl_constraint *sl_constraint_find(struct sl_engine *eng,
     struct sl_constraint_desc d = normal(desc);
     uint64_t hash = hash_of(&d);
     pthread_mutex_lock(&s->lock);
-    struct sl_constraint *c = look_up(s, &d, hash);
+    struct sl_constraint *c = constraint_look_up(s, &d, hash);
     s->n_hits += c != NULL;
     pthread_mutex_unlock(&s->lock);
     return c;
@@ -267,8 +267,8 @@ static int make_vocab(struct sl_constraints *s, struct sl_error *err)
     return rc;
 }
 
-static int compile(struct sl_constraints *s, const struct sl_constraint_desc *d, uint64_t hash,
-                   struct sl_constraint **out, struct sl_error *err)
+static int constraint_compile(struct sl_constraints *s, const struct sl_constraint_desc *d,
+                              uint64_t hash, struct sl_constraint **out, struct sl_error *err)
 {
     SL_ASSERT(d->text != NULL && d->n_text <= SL_MAX_GRAMMAR_TEXT);
     struct sl_constraint *c = sl_calloc(1, sizeof *c);
@@ -302,17 +302,18 @@ static int compile(struct sl_constraints *s, const struct sl_constraint_desc *d,
 }
 
 /* Two threads may have compiled the same: the cache keeps the first. */
-static struct sl_constraint *keep(struct sl_constraints *s, const struct sl_constraint_desc *d,
-                                  struct sl_constraint *c, double seconds)
+static struct sl_constraint *constraint_keep(struct sl_constraints *s,
+                                             const struct sl_constraint_desc *d,
+                                             struct sl_constraint *c, double seconds)
 {
     struct sl_constraint *gone = NULL, *there;
     pthread_mutex_lock(&s->lock);
     sl_hist_add(&s->compile_s, SL_BOUNDS_GRAMMAR, seconds);
-    there = look_up(s, d, c->hash);
+    there = constraint_look_up(s, d, c->hash);
     SL_ASSERT(there != c && !c->cached);
     if (there == NULL && !s->closed) {
         put_in(s, sl_constraint_ref(c));
-        gone = evict(s);
+        gone = constraint_evict(s);
     }
     pthread_mutex_unlock(&s->lock);
     release_list(gone);
@@ -335,20 +336,20 @@ int sl_constraint_open(struct sl_engine *eng, const struct sl_constraint_desc *d
     struct sl_constraint_desc d = normal(desc);
     uint64_t hash = hash_of(&d);
     pthread_mutex_lock(&s->lock);
-    struct sl_constraint *c = look_up(s, &d, hash);
+    struct sl_constraint *c = constraint_look_up(s, &d, hash);
     s->n_hits += c != NULL;
     s->n_misses += c == NULL;
     pthread_mutex_unlock(&s->lock);
     if (c == NULL) {
         uint64_t t0 = sl_now_ns();
-        int rc = compile(s, &d, hash, &c, err);
+        int rc = constraint_compile(s, &d, hash, &c, err);
         if (rc != 0) {
             pthread_mutex_lock(&s->lock);
             s->n_failed++;
             pthread_mutex_unlock(&s->lock);
             return rc;
         }
-        c = keep(s, &d, c, sl_seconds(t0, sl_now_ns()));
+        c = constraint_keep(s, &d, c, sl_seconds(t0, sl_now_ns()));
     }
     SL_ASSERT(c->grammar != NULL && c->kind == d.kind && c->n_text == d.n_text);
     *out = c;
@@ -364,7 +365,7 @@ void sl_constraints_close(struct sl_constraints *s)
     s->closed = true;
     while (s->oldest != NULL) {
         struct sl_constraint *c = s->oldest;
-        take_out(s, c);
+        constraint_take_out(s, c);
         c->older = gone;
         gone = c;
     }

@@ -20,7 +20,7 @@ uint32_t sl_counts_slots(int64_t n_tokens, int32_t n_vocab)
 
 /* The table of slots for what is there, of n_slots; its room is cleared only as it grows into it.
  */
-static void rehash(struct sl_counts *c, uint32_t n_slots)
+static void counts_rehash(struct sl_counts *c, uint32_t n_slots)
 {
     SL_ASSERT(sl_is_pow2(n_slots) && n_slots <= c->n_slots && (uint32_t)c->n <= n_slots / 2);
     c->mask = n_slots - 1;
@@ -37,7 +37,7 @@ void sl_counts_init(struct sl_counts *c, struct sl_count *entries, int32_t *slot
 {
     SL_ASSERT(sl_is_pow2(n_slots));
     *c = (struct sl_counts){.entries = entries, .slots = slots, .n_slots = n_slots};
-    rehash(c, SL_MIN(n_slots, FIRST_SLOTS));
+    counts_rehash(c, SL_MIN(n_slots, FIRST_SLOTS));
 }
 
 void sl_counts_copy(struct sl_counts *c, const struct sl_counts *from)
@@ -50,7 +50,7 @@ void sl_counts_copy(struct sl_counts *c, const struct sl_counts *from)
 }
 
 /* The slot of an id, or the empty one where it would be. */
-static uint32_t slot_of(const struct sl_counts *c, int32_t id)
+static uint32_t counts_slot(const struct sl_counts *c, int32_t id)
 {
     SL_DCHECK(id >= 0);
     uint32_t i = (uint32_t)sl_mix64((uint64_t)id + 1) & c->mask;
@@ -61,15 +61,15 @@ static uint32_t slot_of(const struct sl_counts *c, int32_t id)
 
 bool sl_counts_has(const struct sl_counts *c, int32_t id)
 {
-    return c->slots[slot_of(c, id)] != 0;
+    return c->slots[counts_slot(c, id)] != 0;
 }
 
 void sl_counts_add(struct sl_counts *c, int32_t id, int32_t n_out)
 {
     /* At least half of the slots stay empty, so that a search ends soon. */
     if ((uint32_t)c->n > c->mask / 2 && c->mask + 1 < c->n_slots)
-        rehash(c, 2 * (c->mask + 1));
-    uint32_t i = slot_of(c, id);
+        counts_rehash(c, 2 * (c->mask + 1));
+    uint32_t i = counts_slot(c, id);
     if (c->slots[i] == 0) {
         SL_ASSERT((uint32_t)c->n <= c->mask / 2);
         c->entries[c->n] = (struct sl_count){.id = id};

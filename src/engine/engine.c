@@ -17,14 +17,14 @@
 #define ITL_SHARE          0.8 /* of max_itl_ms is a step planned for: prices are not exact */
 #define RAISED_SHARE       8   /* one of so many seats is for those who waited too long */
 
-static struct sl_kv_group_config group_of(const struct sl_kv_group_info *g)
+static struct sl_kv_group_config engine_group(const struct sl_kv_group_info *g)
 {
     return (struct sl_kv_group_config){.kind = g->window > 0 ? SL_GROUP_WINDOW : SL_GROUP_FULL,
                                        .window = g->window,
                                        .n_pages = g->n_pages};
 }
 
-static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
+static int engine_check_parts(const struct sl_engine_parts *p, struct sl_error *err)
 {
     const struct sl_model_info *i = &p->info;
     SL_ASSERT(p->runner.submit != NULL && p->runner.collect != NULL);
@@ -57,7 +57,7 @@ static int check_parts(const struct sl_engine_parts *p, struct sl_error *err)
         return sl_fail(err, SL_EINVAL, "KV cache of %d pages of %d tokens", i->n_pages,
                        i->block_size);
     for (int32_t g = 0; g < i->n_kv_groups; g++) {
-        struct sl_kv_group_config c = group_of(&i->kv_groups[g]);
+        struct sl_kv_group_config c = engine_group(&i->kv_groups[g]);
         if (c.n_pages < sl_group_least(&c, i->n_pages, i->block_size))
             return sl_fail(err, SL_EINVAL,
                            "%d pages of %d tokens for layers with a window of %d: one sequence "
@@ -185,7 +185,7 @@ static int start_core(struct sl_engine *eng, const struct sl_engine_parts *p, st
                               .root = p->kv_root,
                               .n_groups = i->n_kv_groups};
     for (int32_t g = 0; g < i->n_kv_groups; g++)
-        kv.groups[g] = group_of(&i->kv_groups[g]);
+        kv.groups[g] = engine_group(&i->kv_groups[g]);
     int rc = sl_kv_init(&eng->kv, &kv, err);
     if (rc != 0)
         return rc;
@@ -233,7 +233,7 @@ fail_kv:
 int sl_engine_start(const struct sl_engine_parts *parts, struct sl_engine **out,
                     struct sl_error *err)
 {
-    int rc = check_parts(parts, err);
+    int rc = engine_check_parts(parts, err);
     if (rc != 0)
         return rc;
     struct sl_engine *eng = sl_calloc(1, sizeof *eng);

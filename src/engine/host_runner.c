@@ -36,7 +36,7 @@ static bool read_logprobs(const struct sl_host_runner *h, const struct sl_pick *
     return sl_logprobs_of(row, h->m.n_vocab, out->id, pick->n_top, &out->lp, top);
 }
 
-static void choose_row(struct sl_host_runner *h, struct sl_sampler *sampler, int32_t i)
+static void host_choose_row(struct sl_host_runner *h, struct sl_sampler *sampler, int32_t i)
 {
     const struct sl_pick *pick = &h->picks[i];
     const float *row = h->rows + (size_t)i * (size_t)h->m.n_vocab;
@@ -64,10 +64,10 @@ static void choose_some(void *arg, uint32_t item, int thread_idx)
     (void)thread_idx;
     SL_ASSERT(item < (uint32_t)h->n_items && item < (uint32_t)h->n_samplers); /* its own */
     for (int32_t i = (int32_t)item; i < h->n_rows; i += h->n_items)
-        choose_row(h, &h->samplers[item], i);
+        host_choose_row(h, &h->samplers[item], i);
 }
 
-static int choose(void *ctx, const struct sl_pick *picks, struct sl_error *err)
+static int host_choose(void *ctx, const struct sl_pick *picks, struct sl_error *err)
 {
     struct sl_host_runner *h = ctx;
     (void)err;
@@ -84,8 +84,8 @@ static int choose(void *ctx, const struct sl_pick *picks, struct sl_error *err)
     return 0;
 }
 
-static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
-                  struct sl_error *err)
+static int host_submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
+                       struct sl_error *err)
 {
     struct sl_host_runner *h = ctx;
     SL_ASSERT(batch->n_logits <= h->max_logits);
@@ -95,10 +95,10 @@ static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick 
         return rc;
     for (int32_t i = 0; i < h->n_rows && h->m.n_pooled > 0; i++)
         h->picked[i] = (struct sl_picked){.pooled = h->rows + (size_t)i * (size_t)h->m.n_pooled};
-    return picks != NULL ? choose(ctx, picks, err) : 0;
+    return picks != NULL ? host_choose(ctx, picks, err) : 0;
 }
 
-static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
+static int host_collect(void *ctx, struct sl_picked *out, struct sl_error *err)
 {
     const struct sl_host_runner *h = ctx;
     (void)err;
@@ -107,7 +107,7 @@ static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
     return 0;
 }
 
-static uint64_t progress(const void *ctx)
+static uint64_t host_progress(const void *ctx)
 {
     const struct sl_host_runner *h = ctx;
     return h->m.progress(h->m.ctx);
@@ -162,8 +162,8 @@ void sl_host_runner_use(struct sl_host_runner *h, struct sl_runner *r)
                             .n_pooled = h->m.n_pooled,
                             .whole = h->m.whole,
                             .top_ids = true,
-                            .submit = submit,
-                            .choose = choose,
-                            .collect = collect,
-                            .progress = h->m.progress != NULL ? progress : NULL};
+                            .submit = host_submit,
+                            .choose = host_choose,
+                            .collect = host_collect,
+                            .progress = h->m.progress != NULL ? host_progress : NULL};
 }

@@ -19,7 +19,7 @@
 /* ------------------------------------------------------------------ one mask */
 
 /* All sequences of a request begin alike. */
-static int begin(struct sl_request *req, struct sl_error *err)
+static int masker_begin(struct sl_request *req, struct sl_error *err)
 {
     int rc = 0;
     for (int32_t i = 0; i < req->n_seqs && rc == 0 && req->constraint != NULL; i++)
@@ -167,7 +167,7 @@ static bool think(struct sl_rseq *rs, int32_t *token)
 
 /* What the request allows besides. Tokens that end the text stay: the constraint alone says when.
  */
-static int narrow(struct sl_rseq *rs, struct sl_error *err)
+static int masker_narrow(struct sl_rseq *rs, struct sl_error *err)
 {
     const struct sl_request *req = rs->req;
     const uint32_t *ends = req->constraint != NULL ? sl_constraint_ends(req->constraint) : NULL;
@@ -210,7 +210,7 @@ static bool mask_behind(struct sl_rseq *rs, int32_t idx, uint32_t *mask)
         (may_jump(rs) && find_forced(rs, n_out, forced, &n_forced, &err) != 0) || n_forced > 0)
         return false;
     return finish_mask(rs, &err) == 0 && !rs->mask_ends &&
-           (rs->req->allowed == NULL || narrow(rs, &err) == 0);
+           (rs->req->allowed == NULL || masker_narrow(rs, &err) == 0);
 }
 
 /* The matcher goes on along what is drafted behind the last token, as far as that may come, and
@@ -240,7 +240,7 @@ static int make_mask(struct sl_rseq *rs, struct sl_error *err)
     bool first = token < 0, maybe = req->think.on && rs->think.state == SL_THINK_MAYBE;
     SL_ASSERT(rs->mask != NULL && (req->constraint != NULL || req->think.on));
     SL_ASSERT(!first || rs == req->seqs); /* the others get a copy of its mask */
-    int rc = first ? begin(req, err) : 0;
+    int rc = first ? masker_begin(req, err) : 0;
     if (rc == 0 && (!req->think.on || !think(rs, &token))) {
         if (req->constraint != NULL) {
             rc = match(rs, token, err);
@@ -254,7 +254,7 @@ static int make_mask(struct sl_rseq *rs, struct sl_error *err)
         }
     }
     if (rc == 0 && req->allowed != NULL)
-        rc = narrow(rs, err);
+        rc = masker_narrow(rs, err);
     rs->n_masked = 0;
     if (rc == 0 && token >= 0 && req->constraint != NULL && req->mode->propose != NULL)
         mask_drafts(rs);
@@ -325,7 +325,7 @@ static struct sl_rseq *take_first(struct sl_masker *m)
     return take_from(m->running.first != NULL ? &m->running : &m->news);
 }
 
-static void refuse(struct sl_masker *m, struct sl_rseq *rs)
+static void masker_refuse(struct sl_masker *m, struct sl_rseq *rs)
 {
     (void)sl_fail(&rs->mask_error, SL_ESHUTDOWN, "the engine is shutting down");
     rs->mask_next = m->done;
@@ -406,7 +406,7 @@ void sl_masker_stop(struct sl_engine *eng)
         pthread_join(m->threads[--m->n_threads], NULL);
     struct sl_rseq *rs;
     while ((rs = take_from(&m->quick)) != NULL || (rs = take_first(m)) != NULL) {
-        refuse(m, rs);
+        masker_refuse(m, rs);
         m->n_busy--;
     }
     SL_ASSERT(m->n_busy == 0); /* nobody works any more, and nothing is queued */
@@ -454,7 +454,7 @@ void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token, in
     bool quick = is_quick(eng, rs, token);
     pthread_mutex_lock(&m->lock);
     if (m->stopping) {
-        refuse(m, rs);
+        masker_refuse(m, rs);
     } else if (quick) {
         m->n_busy++;
         m->n_awaited++;

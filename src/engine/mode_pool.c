@@ -28,8 +28,8 @@ static void take_values(struct sl_engine *eng, const struct sl_flight *f,
     sl_engine_end_seq(eng, fs->rs, SL_FINISH_STOP, false, false);
 }
 
-static void consume(struct sl_engine *eng, const struct sl_flight *f,
-                    const struct sl_flight_seq *fs)
+static void pool_consume(struct sl_engine *eng, const struct sl_flight *f,
+                         const struct sl_flight_seq *fs)
 {
     struct sl_seq *seq = &fs->rs->seq;
     if (seq->state == SL_SEQ_RUNNING && seq->n_preempted == fs->epoch)
@@ -38,4 +38,4 @@ static void consume(struct sl_engine *eng, const struct sl_flight *f,
         take_values(eng, f, fs);
 }
 
-const struct sl_mode sl_mode_pool = {.consume = consume};
+const struct sl_mode sl_mode_pool = {.consume = pool_consume};

@@ -2,8 +2,8 @@
 #include "base/check.h"
 #include "engine/runner.h"
 
-static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
-                  struct sl_error *err)
+static int null_submit(void *ctx, const struct sl_batch *batch, const struct sl_pick *picks,
+                       struct sl_error *err)
 {
     struct sl_null_runner *n = ctx;
     (void)picks;
@@ -18,7 +18,7 @@ static int submit(void *ctx, const struct sl_batch *batch, const struct sl_pick 
     return 0;
 }
 
-static int collect(void *ctx, struct sl_picked *out, struct sl_error *err)
+static int null_collect(void *ctx, struct sl_picked *out, struct sl_error *err)
 {
     const struct sl_null_runner *n = ctx;
     (void)err;
@@ -36,6 +36,6 @@ void sl_null_runner_init(struct sl_null_runner *n, int32_t n_vocab, struct sl_ru
                               .n_vocab = n_vocab,
                               .max_flights = 1,
                               .blind = true,
-                              .submit = submit,
-                              .collect = collect};
+                              .submit = null_submit,
+                              .collect = null_collect};
 }

@@ -6,7 +6,7 @@
 
 #define PAGES_AT_ONCE 4096 /* some 20 us in which the engine cannot begin a turn */
 
-static void look(const struct sl_kv *kv, int32_t i, struct sl_page *out)
+static void pages_look(const struct sl_kv *kv, int32_t i, struct sl_page *out)
 {
     const struct sl_kv_node *node = &kv->tree.nodes[i];
     *out = (struct sl_page){.parent = node->in_tree ? node->parent : SL_NO_NODE,
@@ -24,7 +24,7 @@ int sl_engine_pages(struct sl_engine *eng, struct sl_page *out, struct sl_error 
         if (!sl_engine_lock_turn(eng))
             return sl_fail(err, SL_ETIMEOUT, "the engine is busy");
         for (int32_t i = first; i < end; i++)
-            look(&eng->kv, i, &out[i]);
+            pages_look(&eng->kv, i, &out[i]);
         pthread_mutex_unlock(&eng->turn_lock);
     }
     return 0;

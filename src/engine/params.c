@@ -238,8 +238,8 @@ static int check_adapter(const struct sl_request_desc *desc, const struct sl_req
 }
 
 /* What the model is for, and what is asked of it. */
-static int check_task(const struct sl_request_desc *desc, const struct sl_request_limits *lim,
-                      struct sl_error *err)
+static int params_check_task(const struct sl_request_desc *desc,
+                             const struct sl_request_limits *lim, struct sl_error *err)
 {
     const struct sl_sampling *s = &desc->sampling;
     SL_ASSERT(lim->n_pooled >= 0 && (lim->n_pooled == 0 || !lim->has_logits));
@@ -263,7 +263,7 @@ int sl_request_check(const struct sl_request_desc *desc, const struct sl_request
 {
     const struct sl_sampling *s = &desc->sampling;
     SL_ASSERT(lim->n_vocab > 0 && lim->n_logits > 0 && lim->max_model_len > 0);
-    int rc = check_task(desc, lim, err);
+    int rc = params_check_task(desc, lim, err);
     if (rc == 0)
         rc = check_floats(s, err);
     if (rc == 0)

@@ -175,7 +175,8 @@ static int step_rank(void *arg, int rank, struct sl_error *err)
     return 0;
 }
 
-static int step(void *ctx, const struct sl_batch *batch, const float **rows, struct sl_error *err)
+static int ranks_step(void *ctx, const struct sl_batch *batch, const float **rows,
+                      struct sl_error *err)
 {
     struct sl_ranks *r = ctx;
     SL_ASSERT(r->ranks[0].run != NULL && r->ranks[r->n - 1].run != NULL);
@@ -185,15 +186,15 @@ static int step(void *ctx, const struct sl_batch *batch, const float **rows, str
     return rc;
 }
 
-static void run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx), void *arg,
-                      uint32_t n_items)
+static void ranks_run_items(void *ctx, void (*fn)(void *arg, uint32_t item, int thread_idx),
+                            void *arg, uint32_t n_items)
 {
     const struct sl_ranks *r = ctx;
     sl_run_items(r->ranks[0].run, fn, arg, n_items);
 }
 
 /* Moves as long as any rank does. */
-static uint64_t progress(const void *ctx)
+static uint64_t ranks_progress(const void *ctx)
 {
     const struct sl_ranks *r = ctx;
     uint64_t n = 0;
@@ -205,7 +206,7 @@ static uint64_t progress(const void *ctx)
 void sl_ranks_use(struct sl_ranks *r, struct sl_host_model *m)
 {
     m->ctx = r;
-    m->forward = step;
-    m->run_items = run_items;
-    m->progress = progress;
+    m->forward = ranks_step;
+    m->run_items = ranks_run_items;
+    m->progress = ranks_progress;
 }

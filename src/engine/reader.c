@@ -28,7 +28,8 @@ static struct view view_of(struct sl_rseq *rs)
                          .text_limit = limit};
 }
 
-static struct sl_token token_of(const struct sl_request *req, const struct sl_rseq *rs, int32_t i)
+static struct sl_token reader_token(const struct sl_request *req, const struct sl_rseq *rs,
+                                    int32_t i)
 {
     SL_ASSERT(i >= 0 && i < req->max_out);
     struct sl_token t = {.id = rs->out[i]};
@@ -52,7 +53,7 @@ static size_t take_tokens(struct sl_request *req, struct sl_rseq *rs, const stru
     SL_ASSERT(rs->r_n <= v->n_tokens && v->n_tokens <= req->max_out); /* it only grows */
     while (rs->r_n < v->n_tokens && *n_taken < SL_CHUNK_TOKENS && n + max_bytes <= req->text_cap) {
         struct sl_token *t = &req->r_tokens[(*n_taken)++];
-        *t = token_of(req, rs, rs->r_n);
+        *t = reader_token(req, rs, rs->r_n);
         bool silent = v->skip_last && rs->r_n == v->n_tokens - 1;
         int32_t id = rs->out[rs->r_n++];
         /* Rows of logits may be wider than the vocabulary: such an id has no text. */
@@ -67,8 +68,8 @@ static size_t take_tokens(struct sl_request *req, struct sl_rseq *rs, const stru
     return n;
 }
 
-static void put_finish(struct sl_request *req, struct sl_rseq *rs, const struct view *v,
-                       struct sl_chunk *out)
+static void reader_put_finish(struct sl_request *req, struct sl_rseq *rs, const struct view *v,
+                              struct sl_chunk *out)
 {
     SL_ASSERT(!rs->r_done && req->r_n_done < req->n_seqs && rs->stop_idx < req->stops.n);
     rs->r_done = true;
@@ -116,7 +117,7 @@ static int read_seq(struct sl_request *req, struct sl_rseq *rs, struct sl_chunk 
                              .n_tokens = (size_t)n_taken,
                              .stop_token_id = -1};
     if (last)
-        put_finish(req, rs, &v, out);
+        reader_put_finish(req, rs, &v, out);
     return 1;
 }
 

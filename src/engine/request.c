@@ -22,7 +22,7 @@ struct carver {
     bool overflow;
 };
 
-static void *carve(struct carver *c, int64_t n, size_t size)
+static void *request_carve(struct carver *c, int64_t n, size_t size)
 {
     size_t n_bytes, end;
     SL_ASSERT(n >= 0 && c->used % 16 == 0);
@@ -58,7 +58,7 @@ static bool may_draft(const struct sl_engine *eng, const struct sl_request_desc 
            (eng->runner.forget == NULL || !sl_sampling_has_penalty(&d->sampling));
 }
 
-static struct shape shape_of(const struct sl_engine *eng, const struct sl_request_desc *d)
+static struct shape request_shape(const struct sl_engine *eng, const struct sl_request_desc *d)
 {
     const struct sl_sampling *p = &d->sampling;
     struct shape s = {.n_seqs = p->n, .n_prompt = d->n_prompt};
@@ -103,24 +103,26 @@ static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *r
 {
     struct sl_rseq nowhere; /* while measuring */
     rs = rs != NULL ? rs : &nowhere;
-    rs->out = carve(c, s->max_out, sizeof(int32_t));
-    rs->seq.blocks.nodes = carve(c, s->n_blocks, sizeof(int32_t));
+    rs->out = request_carve(c, s->max_out, sizeof(int32_t));
+    rs->seq.blocks.nodes = request_carve(c, s->n_blocks, sizeof(int32_t));
     for (int32_t g = 0; g < s->n_groups; g++)
-        rs->seq.blocks.pages[g] = carve(c, s->n_blocks, sizeof(int32_t));
-    rs->logprobs = s->logprobs ? carve(c, s->max_out, sizeof(struct sl_logprob)) : NULL;
+        rs->seq.blocks.pages[g] = request_carve(c, s->n_blocks, sizeof(int32_t));
+    rs->logprobs = s->logprobs ? request_carve(c, s->max_out, sizeof(struct sl_logprob)) : NULL;
     rs->tops = s->n_top > 0
-                   ? carve(c, (int64_t)s->max_out * s->n_top, sizeof(struct sl_top_logprob))
+                   ? request_carve(c, (int64_t)s->max_out * s->n_top, sizeof(struct sl_top_logprob))
                    : NULL;
-    rs->mask =
-        s->n_mask > 0 ? carve(c, (int64_t)(1 + s->n_drafts) * s->n_mask, sizeof(uint32_t)) : NULL;
-    rs->runs = s->n_runs > 0 ? carve(c, s->n_runs, sizeof(int32_t)) : NULL;
-    rs->bans = s->n_bans > 0 ? carve(c, (1 + s->n_drafts) * s->n_bans, sizeof(int32_t)) : NULL;
-    rs->drafts = s->n_drafts > 0 ? carve(c, s->n_drafts, sizeof(int32_t)) : NULL;
-    rs->think.text = s->think ? carve(c, (int64_t)s->text_cap, 1) : NULL;
-    rs->r_held = s->stop_bytes > 0 ? carve(c, SL_MAX_STOP_BYTES, 1) : NULL;
+    rs->mask = s->n_mask > 0
+                   ? request_carve(c, (int64_t)(1 + s->n_drafts) * s->n_mask, sizeof(uint32_t))
+                   : NULL;
+    rs->runs = s->n_runs > 0 ? request_carve(c, s->n_runs, sizeof(int32_t)) : NULL;
+    rs->bans =
+        s->n_bans > 0 ? request_carve(c, (1 + s->n_drafts) * s->n_bans, sizeof(int32_t)) : NULL;
+    rs->drafts = s->n_drafts > 0 ? request_carve(c, s->n_drafts, sizeof(int32_t)) : NULL;
+    rs->think.text = s->think ? request_carve(c, (int64_t)s->text_cap, 1) : NULL;
+    rs->r_held = s->stop_bytes > 0 ? request_carve(c, SL_MAX_STOP_BYTES, 1) : NULL;
     if (s->n_slots > 0) {
-        int32_t *slots = carve(c, s->n_slots, sizeof(int32_t));
-        struct sl_count *entries = carve(c, s->n_slots / 2 + 1, sizeof *entries);
+        int32_t *slots = request_carve(c, s->n_slots, sizeof(int32_t));
+        struct sl_count *entries = request_carve(c, s->n_slots / 2 + 1, sizeof *entries);
         if (c->base != NULL)
             sl_counts_init(&rs->counts, entries, slots, s->n_slots);
     }
@@ -138,29 +140,30 @@ struct arrays { /* inside struct sl_sampling, whose pointers are to const */
 static struct sl_request *carve_all(struct carver *c, const struct shape *s,
                                     const struct sl_request_desc *d, struct arrays *a)
 {
-    struct sl_request *req = carve(c, 1, sizeof *req), nowhere;
+    struct sl_request *req = request_carve(c, 1, sizeof *req), nowhere;
     struct sl_request *r = c->base != NULL ? req : &nowhere;
     if (c->base != NULL)
         memset(req, 0, sizeof *req);
-    r->seqs = carve(c, s->n_seqs, sizeof *r->seqs);
+    r->seqs = request_carve(c, s->n_seqs, sizeof *r->seqs);
     if (c->base != NULL)
         memset(r->seqs, 0, (size_t)s->n_seqs * sizeof *r->seqs);
-    r->prompt = carve(c, s->n_prompt, sizeof(int32_t));
-    r->r_text = carve(c, (int64_t)s->text_cap, 1);
-    r->prompt_logprobs = s->prompt_logprobs ? carve(c, s->n_prompt, sizeof(struct sl_token)) : NULL;
-    r->prompt_tops = s->n_prompt_top > 0 ? carve(c, (int64_t)s->n_prompt * s->n_prompt_top,
-                                                 sizeof(struct sl_top_logprob))
+    r->prompt = request_carve(c, s->n_prompt, sizeof(int32_t));
+    r->r_text = request_carve(c, (int64_t)s->text_cap, 1);
+    r->prompt_logprobs =
+        s->prompt_logprobs ? request_carve(c, s->n_prompt, sizeof(struct sl_token)) : NULL;
+    r->prompt_tops = s->n_prompt_top > 0 ? request_carve(c, (int64_t)s->n_prompt * s->n_prompt_top,
+                                                         sizeof(struct sl_top_logprob))
                                          : NULL;
-    r->pooled = s->n_pooled > 0 ? carve(c, s->n_pooled, sizeof(float)) : NULL;
-    a->stop_ids = carve(c, d->sampling.n_stop_token_ids, sizeof(int32_t));
-    a->marker_ids = carve(c, d->sampling.n_marker_ids, sizeof(int32_t));
-    a->bias = carve(c, d->sampling.n_logit_bias, sizeof(struct sl_logit_bias));
-    a->logprob_ids = carve(c, d->sampling.n_logprob_token_ids, sizeof(int32_t));
-    a->bad_words = carve(c, d->sampling.n_bad_words, sizeof(struct sl_bad_word));
-    a->bad_ids = carve(c, s->n_bad_ids, sizeof(int32_t));
-    r->allowed = s->n_allowed > 0 ? carve(c, s->n_allowed, sizeof(uint32_t)) : NULL;
-    a->stop_text = carve(c, (int64_t)s->stop_bytes, 1);
-    a->stop_fail = carve(c, (int64_t)s->stop_bytes, sizeof(uint16_t));
+    r->pooled = s->n_pooled > 0 ? request_carve(c, s->n_pooled, sizeof(float)) : NULL;
+    a->stop_ids = request_carve(c, d->sampling.n_stop_token_ids, sizeof(int32_t));
+    a->marker_ids = request_carve(c, d->sampling.n_marker_ids, sizeof(int32_t));
+    a->bias = request_carve(c, d->sampling.n_logit_bias, sizeof(struct sl_logit_bias));
+    a->logprob_ids = request_carve(c, d->sampling.n_logprob_token_ids, sizeof(int32_t));
+    a->bad_words = request_carve(c, d->sampling.n_bad_words, sizeof(struct sl_bad_word));
+    a->bad_ids = request_carve(c, s->n_bad_ids, sizeof(int32_t));
+    r->allowed = s->n_allowed > 0 ? request_carve(c, s->n_allowed, sizeof(uint32_t)) : NULL;
+    a->stop_text = request_carve(c, (int64_t)s->stop_bytes, 1);
+    a->stop_fail = request_carve(c, (int64_t)s->stop_bytes, sizeof(uint16_t));
     for (int32_t i = 0; i < s->n_seqs; i++)
         carve_seq(c, s, c->base != NULL ? &r->seqs[i] : NULL);
     return req;
@@ -316,7 +319,7 @@ static void init_sync(struct sl_request *req)
 int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, uint64_t seed,
                       uint64_t number, struct sl_request **out, struct sl_error *err)
 {
-    struct shape s = shape_of(eng, d);
+    struct shape s = request_shape(eng, d);
     struct arrays a;
     struct carver c = {0};
     carve_all(&c, &s, d, &a);

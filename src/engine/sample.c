@@ -126,7 +126,7 @@ static void fill_gaps(struct sl_sampler *s)
 
 /* The row to choose from, and its maxima: where those of a block are -infinity the row may hold
  * anything. NULL: there is nothing to choose, or it is no number. */
-static const float *row_of(struct sl_sampler *s, const struct sl_sample_args *a, float *max)
+static const float *sample_row(struct sl_sampler *s, const struct sl_sample_args *a, float *max)
 {
     size_t n_bytes = (size_t)s->n_vocab * sizeof *s->logits;
     bool ok = a->allowed != NULL ? s->k->scan_allowed(a->logits, s->n_vocab, a->allowed, s->logits,
@@ -159,7 +159,7 @@ static int32_t first_max(const struct sl_sampler *s, const float *row, float max
 }
 
 /* total * fraction / 2^64 without what is less than one, which is left in rest. */
-static uint64_t share(uint64_t total, uint64_t fraction, uint64_t *rest)
+static uint64_t sample_share(uint64_t total, uint64_t fraction, uint64_t *rest)
 {
     unsigned __int128 wide = (unsigned __int128)total * fraction;
     *rest = (uint64_t)wide;
@@ -195,7 +195,7 @@ static int32_t draw_any(const struct sl_sampler *s, const float *row, const stru
 
 /* ------------------------------------------------------------------ candidates */
 
-static inline uint32_t key_of(float p)
+static inline uint32_t sample_key(float p)
 {
     const union sl_float_bits k = {.f = p};
     SL_DCHECK(p >= 0.0f && (uint32_t)k.i <= KEY_ZERO);
@@ -210,8 +210,8 @@ static inline uint64_t weight_of(uint32_t key)
 
 /* What is likelier than cut, in order of id, into s->cands. As exp never rises when its argument
  * falls, the maximum of a block says whether it has any. */
-static int32_t collect(struct sl_sampler *s, const float *row, const struct sl_row_scale *y,
-                       float cut)
+static int32_t sample_collect(struct sl_sampler *s, const float *row, const struct sl_row_scale *y,
+                              float cut)
 {
     int32_t n = 0;
     for (int32_t first = 0; first < s->n_vocab; first += SUM_BLOCK) {
@@ -228,7 +228,7 @@ static int32_t collect(struct sl_sampler *s, const float *row, const struct sl_r
         for (int32_t w = 0; w < SUM_BLOCK / 64; w++) {
             for (; hits[w] != 0; hits[w] &= hits[w] - 1) {
                 int32_t i = w * 64 + __builtin_ctzll(hits[w]);
-                s->cands[n++] = (struct sl_cand){key_of(p[i]), first + i};
+                s->cands[n++] = (struct sl_cand){sample_key(p[i]), first + i};
             }
         }
     }
@@ -247,7 +247,7 @@ static float cut_by_groups(struct sl_sampler *s, const struct sl_row_scale *y, i
     s->k->probs(s->group_max, n_groups, y, s->group_prob);
     for (int32_t i = 0; i < n_groups; i++)
         if (s->group_prob[i] > SL_WEIGHT_ALIVE)
-            count[key_of(s->group_prob[i]) >> 19]++;
+            count[sample_key(s->group_prob[i]) >> 19]++;
     for (int64_t seen = count[0]; seen < k && d < N_DIGITS - 1;)
         seen += count[++d];
     const union sl_float_bits edge = {.i = (int32_t)(KEY_ZERO - ((d + 1) << 19))};
@@ -318,17 +318,17 @@ static int32_t draw_filtered(struct sl_sampler *s, const float *row, const struc
     uint64_t rest = 0, want = 0;
     int32_t n = 0;
     if (f->k > 0) {
-        n = collect(s, row, y, cut_by_groups(s, y, f->k));
+        n = sample_collect(s, row, y, cut_by_groups(s, y, f->k));
         kept = shortest(s, n, (uint64_t)f->k, false);
     }
     if (f->fraction > 0) {
-        want = share(kept.mass, f->fraction, &rest);
+        want = sample_share(kept.mass, f->fraction, &rest);
         want += rest > 0;
         if (f->k == 0)
-            n = collect(s, row, y, cut_by_mass(s, total - want));
+            n = sample_collect(s, row, y, cut_by_mass(s, total - want));
         kept = shortest(s, n, want, true);
     }
-    uint64_t at = share(kept.mass, random, &rest);
+    uint64_t at = sample_share(kept.mass, random, &rest);
     for (const struct sl_cand *c = s->cands;; c++) {
         SL_DCHECK(c < s->cands + n); /* `at` is below the mass of what is kept */
         if (c->key > kept.key || (c->key == kept.key && c->id > kept.id))
@@ -351,7 +351,7 @@ int32_t sl_sample(struct sl_sampler *s, const struct sl_sample_args *a)
 {
     const struct sl_sampling *p = a->sampling;
     float max;
-    const float *row = row_of(s, a, &max);
+    const float *row = sample_row(s, a, &max);
     if (row == NULL)
         return -1;
     if (p->temperature < SL_GREEDY_BELOW)
@@ -366,7 +366,7 @@ int32_t sl_sample(struct sl_sampler *s, const struct sl_sample_args *a)
         total = s->k->weigh(row, s->n_vocab, &y, s->group_max, s->sums);
     SL_ASSERT(f.k != 0 || total > 0); /* the likeliest weighs something */
     if (f.k == 0 && f.fraction == 0)
-        return draw_any(s, row, &y, share(total, random, &rest));
+        return draw_any(s, row, &y, sample_share(total, random, &rest));
     return draw_filtered(s, row, &y, &f, total, random);
 }
 
@@ -375,7 +375,7 @@ static bool better(float a, int32_t a_id, float b, int32_t b_id)
     return a > b || (a == b && a_id < b_id);
 }
 
-static void top_of(const float *x, int32_t n_vocab, int32_t n_top, struct sl_top_logprob *top)
+static void sample_top(const float *x, int32_t n_vocab, int32_t n_top, struct sl_top_logprob *top)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < n_vocab; i++) {
@@ -404,7 +404,7 @@ static bool logprobs(const float *logits, int32_t n_vocab, int32_t id, int32_t n
     double lse = (double)max + log((double)sum / (double)SL_WEIGHT_ONE);
     *out = (struct sl_logprob){.logprob = (float)((double)logits[id] - lse), .rank = n_before + 1};
     if (best && n_top > 0)
-        top_of(logits, n_vocab, n_top, top);
+        sample_top(logits, n_vocab, n_top, top);
     for (int32_t i = 0; i < n_top; i++)
         top[i].logprob = (float)((double)(best ? top[i].logprob : logits[top[i].id]) - lse);
     return true;

@@ -17,7 +17,7 @@
 #define G SL_ROW_GROUPS
 
 /* What is missing of a last block, as logits of probability 0. */
-static const float *padded(const float *x, int32_t n, float *room)
+static const float *row_padded(const float *x, int32_t n, float *room)
 {
     SL_DCHECK(n > 0 && n < B);
     for (int i = 0; i < B; i++)
@@ -45,7 +45,7 @@ static int32_t scan_block(const float *restrict x, float *restrict group_max)
 _Static_assert(B / 16 == G, "halved four times");
 _Static_assert(B % 64 == 0, "the words of a mask and of hits end with a block");
 
-static bool scan(const float *x, int32_t n, float *group_max, float *max)
+static bool row_scan(const float *x, int32_t n, float *group_max, float *max)
 {
     float room[B], of[G], m[G];
     int32_t n_bad = 0;
@@ -53,7 +53,8 @@ static bool scan(const float *x, int32_t n, float *group_max, float *max)
     for (int j = 0; j < G; j++)
         m[j] = -INFINITY;
     for (int32_t first = 0; first < n; first += B) {
-        n_bad += scan_block(n - first >= B ? x + first : padded(x + first, n - first, room), of);
+        n_bad +=
+            scan_block(n - first >= B ? x + first : row_padded(x + first, n - first, room), of);
         for (int j = 0; j < G; j++)
             m[j] = of[j] > m[j] ? of[j] : m[j];
         if (group_max != NULL)
@@ -80,8 +81,8 @@ static void only_allowed(const float *restrict x, const uint32_t *restrict allow
     }
 }
 
-static bool scan_allowed(const float *x, int32_t n, const uint32_t *allowed, float *out,
-                         float *group_max, float *max)
+static bool row_scan_allowed(const float *x, int32_t n, const uint32_t *allowed, float *out,
+                             float *group_max, float *max)
 {
     float room[B], kept[B], m[G];
     int32_t n_bad = 0;
@@ -91,7 +92,7 @@ static bool scan_allowed(const float *x, int32_t n, const uint32_t *allowed, flo
     for (int32_t first = 0; first < n; first += B) {
         int32_t n_here = n - first < B ? n - first : B;
         float *of = group_max + first / B * G;
-        const float *block = n_here == B ? x + first : padded(x + first, n_here, room);
+        const float *block = n_here == B ? x + first : row_padded(x + first, n_here, room);
         uint32_t words[B / 32] = {0}, any = 0;
         memcpy(words, allowed + first / 32, (size_t)(n_here + 31) / 32 * sizeof *words);
         n_bad += scan_block(block, of);
@@ -129,14 +130,14 @@ static uint64_t weigh_block(const float *p)
     return sum - B * zero.u;
 }
 
-static void probs(const float *x, int32_t n, const struct sl_row_scale *s, float *out)
+static void row_probs(const float *x, int32_t n, const struct sl_row_scale *s, float *out)
 {
     float room[B], p[B];
     int32_t first = 0;
     for (; first + B <= n; first += B)
         exp_block(x + first, out + first, s);
     if (first < n) {
-        exp_block(padded(x + first, n - first, room), p, s);
+        exp_block(row_padded(x + first, n - first, room), p, s);
         memcpy(out + first, p, (size_t)(n - first) * sizeof *p);
     }
 }
@@ -150,8 +151,8 @@ static bool weighs(const float *group_max, const struct sl_row_scale *s)
     return sl_exp_from(s->floor, (top - s->max) * s->inv_t) > SL_WEIGHT_ALIVE;
 }
 
-static uint64_t weigh(const float *x, int32_t n, const struct sl_row_scale *s,
-                      const float *group_max, uint64_t *sums)
+static uint64_t row_weigh(const float *x, int32_t n, const struct sl_row_scale *s,
+                          const float *group_max, uint64_t *sums)
 {
     uint64_t total = 0;
     float room[B], p[B];
@@ -159,13 +160,13 @@ static uint64_t weigh(const float *x, int32_t n, const struct sl_row_scale *s,
         sums[first / B] = 0;
         if (!weighs(group_max + first / B * G, s))
             continue;
-        exp_block(n - first >= B ? x + first : padded(x + first, n - first, room), p, s);
+        exp_block(n - first >= B ? x + first : row_padded(x + first, n - first, room), p, s);
         total += sums[first / B] = weigh_block(p);
     }
     return total;
 }
 
-static bool above(const float *p, float cut, uint64_t hits[B / 64])
+static bool row_above(const float *p, float cut, uint64_t hits[B / 64])
 {
     uint64_t any = 0;
     for (int w = 0; w < B / 64; w++) {
@@ -194,7 +195,7 @@ static int32_t count_before(const float *x, float value, int32_t before)
     return n;
 }
 
-static uint64_t logprob(const float *x, int32_t n, float max, int32_t id, int32_t *n_before)
+static uint64_t row_logprob(const float *x, int32_t n, float max, int32_t id, int32_t *n_before)
 {
     const struct sl_row_scale scale = {max, 1.0f, SL_EXP_MIN};
     uint64_t sum = 0;
@@ -202,7 +203,7 @@ static uint64_t logprob(const float *x, int32_t n, float max, int32_t id, int32_
     *n_before = 0;
     SL_ASSERT(id >= 0 && id < n);
     for (int32_t first = 0; first < n; first += B) {
-        const float *block = n - first >= B ? x + first : padded(x + first, n - first, room);
+        const float *block = n - first >= B ? x + first : row_padded(x + first, n - first, room);
         exp_block(block, p, &scale);
         sum += weigh_block(p);
         *n_before += count_before(block, x[id], id - first);
@@ -210,4 +211,5 @@ static uint64_t logprob(const float *x, int32_t n, float max, int32_t id, int32_
     return sum;
 }
 
-const struct sl_row_kernels KERNELS = {scan, scan_allowed, probs, weigh, above, logprob};
+const struct sl_row_kernels KERNELS = {row_scan,  row_scan_allowed, row_probs,
+                                       row_weigh, row_above,        row_logprob};

@@ -14,7 +14,7 @@ void sl_stop_prepare(const char *text, int32_t n, uint16_t *fail)
     }
 }
 
-static int32_t advance(const struct sl_stop *s, int32_t k, char c)
+static int32_t stop_advance(const struct sl_stop *s, int32_t k, char c)
 {
     SL_DCHECK(k >= 0 && k <= s->n && s->fail[k] <= k);
     if (k == s->n)
@@ -33,7 +33,7 @@ struct sl_stop_match sl_stop_feed(const struct sl_stops *stops, struct sl_stop_s
         int32_t longest = 0;
         for (int32_t j = 0; j < stops->n; j++) {
             const struct sl_stop *s = &stops->list[j];
-            int32_t k = advance(s, state->len[j], piece[i]);
+            int32_t k = stop_advance(s, state->len[j], piece[i]);
             state->len[j] = (uint16_t)k;
             if (arm && k == s->n && k > longest) {
                 longest = k;

@@ -23,7 +23,7 @@ struct sl_team {
     struct member members[SL_MAX_RANKS]; /* [0] is whoever calls */
 };
 
-static void work(struct member *m)
+static void team_work(struct member *m)
 {
     m->rc = m->team->fn(m->team->arg, m->rank, &m->err);
 }
@@ -35,7 +35,7 @@ static void *member_main(void *arg)
         sl_meet_wait(&m->team->begin);
         if (m->team->fn == NULL)
             return NULL;
-        work(m);
+        team_work(m);
         sl_meet_wait(&m->team->end);
     }
 }
@@ -46,7 +46,7 @@ int sl_team_run(struct sl_team *t, sl_team_fn fn, void *arg, struct sl_error *er
     t->fn = fn;
     t->arg = arg;
     sl_meet_wait(&t->begin);
-    work(&t->members[0]);
+    team_work(&t->members[0]);
     sl_meet_wait(&t->end);
     for (int i = 0; i < t->n; i++)
         if (t->members[i].rc != 0) {

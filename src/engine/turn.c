@@ -40,7 +40,7 @@ static void fail_step(struct sl_engine *eng, const struct sl_flight *f, const st
 }
 
 /* The plan's sequences move on: what follows may be planned before the step is over. */
-static void advance(struct sl_engine *eng, const struct sl_flight *f)
+static void turn_advance(struct sl_engine *eng, const struct sl_flight *f)
 {
     for (int32_t i = 0; i < f->n_seqs; i++) {
         const struct sl_flight_seq *fs = &f->seqs[i];
@@ -74,7 +74,7 @@ static bool launch(struct sl_engine *eng)
         f->n_seqs = 0;
         return false;
     }
-    advance(eng, f);
+    turn_advance(eng, f);
     eng->n_flights++;
     return true;
 }

@@ -76,7 +76,7 @@ void sl_watchdog_poll(struct sl_engine *eng)
         fire(eng);
 }
 
-static void *watch(void *arg)
+static void *watchdog_watch(void *arg)
 {
     struct sl_engine *eng = arg;
     struct sl_watchdog *dog = &eng->watchdog;
@@ -99,7 +99,7 @@ int sl_watchdog_start(struct sl_engine *eng, struct sl_error *err)
     dog->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (dog->wake_fd < 0)
         return sl_fail(err, SL_EIO, "eventfd: %s", strerror(errno));
-    int rc = sl_thread_create(&dog->thread, watch, eng, "sl-watchdog", err);
+    int rc = sl_thread_create(&dog->thread, watchdog_watch, eng, "sl-watchdog", err);
     dog->started = rc == 0;
     if (rc != 0)
         sl_watchdog_stop(eng);

@@ -64,7 +64,7 @@ static bool other_is_short(const struct sl_share *s)
 }
 
 /* Bytes that s may take now. */
-static uint64_t room_for(const struct sl_share *s)
+static uint64_t budget_room_for(const struct sl_share *s)
 {
     uint64_t left = left_of(s->budget);
     if (other_is_short(s))
@@ -72,7 +72,7 @@ static uint64_t room_for(const struct sl_share *s)
     return minus(s->floor, s->held) + left;
 }
 
-static void wake(const struct sl_share *s)
+static void budget_wake(const struct sl_share *s)
 {
     if (s->wake != NULL)
         s->wake(s->wake_arg);
@@ -82,7 +82,7 @@ static void wake_wanting(struct sl_budget *b, const struct sl_share *but)
 {
     for (int i = 0; i < SL_MAX_SHARES; i++) {
         if (&b->shares[i] != but && b->shares[i].budget != NULL && b->shares[i].wanted > 0)
-            wake(&b->shares[i]);
+            budget_wake(&b->shares[i]);
     }
 }
 
@@ -167,7 +167,7 @@ int32_t sl_share_take(struct sl_share *s, int32_t min, int32_t max)
     SL_ASSERT(min >= 0 && max >= min);
     pthread_mutex_lock(&s->budget->lock);
     bool was_short = is_short(s);
-    uint64_t room = room_for(s) / s->page_bytes;
+    uint64_t room = budget_room_for(s) / s->page_bytes;
     int32_t n = (int32_t)SL_MIN(room, (uint64_t)max);
     if (n < min)
         n = 0;
@@ -199,7 +199,7 @@ void sl_share_tell(struct sl_share *s, const struct sl_share_state *state)
     struct sl_budget *b = s->budget;
     pthread_mutex_lock(&b->lock);
     bool was_short = is_short(s);
-    uint64_t wanted = (uint64_t)state->n_wanted * s->page_bytes, room = room_for(s);
+    uint64_t wanted = (uint64_t)state->n_wanted * s->page_bytes, room = budget_room_for(s);
     s->wanted = wanted > room ? wanted - minus(s->floor, s->held) : 0;
     s->wished = (uint64_t)state->n_wished * s->page_bytes;
     s->spare = (uint64_t)state->n_spare * s->page_bytes;
@@ -208,7 +208,7 @@ void sl_share_tell(struct sl_share *s, const struct sl_share_state *state)
     for (int i = 0; i < SL_MAX_SHARES && s->wanted + s->wished > 0; i++) {
         const struct sl_share *o = &b->shares[i];
         if (o != s && o->budget != NULL && to_give(o) > 0)
-            wake(o);
+            budget_wake(o);
     }
     pthread_mutex_unlock(&b->lock);
 }

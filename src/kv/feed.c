@@ -54,7 +54,7 @@ void sl_feed_destroy(struct sl_kv_feed *f)
 }
 
 /* What readers know a page by. Signed 64-bit integers are all that some of them take. */
-static uint64_t name_of(const struct sl_hash128 *name)
+static uint64_t feed_name(const struct sl_hash128 *name)
 {
     uint64_t low = name->lo & INT64_MAX;
     return low != 0 ? low : 1;
@@ -104,7 +104,7 @@ void sl_feed_stored(struct sl_kv_feed *f, int32_t page, const struct sl_kv_node 
         memcpy(f->salts[page], f->salts[node->parent], p->n_salt);
     }
     if (known) {
-        p->name = name_of(&node->name);
+        p->name = feed_name(&node->name);
         p->told = 0;
         p->in = true;
         p->prev = f->tail;
@@ -121,7 +121,7 @@ void sl_feed_stored(struct sl_kv_feed *f, int32_t page, const struct sl_kv_node 
 }
 
 /* With the lock. */
-static void take_out(struct sl_kv_feed *f, int32_t page)
+static void feed_take_out(struct sl_kv_feed *f, int32_t page)
 {
     struct sl_feed_page *p = page_of(f, page);
     if (!p->in)
@@ -141,7 +141,7 @@ static void take_out(struct sl_kv_feed *f, int32_t page)
 void sl_feed_removed(struct sl_kv_feed *f, int32_t page)
 {
     pthread_mutex_lock(&f->lock);
-    take_out(f, page);
+    feed_take_out(f, page);
     pthread_mutex_unlock(&f->lock);
 }
 
@@ -149,12 +149,12 @@ void sl_feed_lost(struct sl_kv_feed *f, int32_t page)
 {
     pthread_mutex_lock(&f->lock);
     int32_t next = f->pages[page].in ? f->pages[page].next : SL_NO_PAGE;
-    take_out(f, page);
+    feed_take_out(f, page);
     while (next != SL_NO_PAGE) { /* children stand behind their parents */
         int32_t at = next, parent = f->pages[at].parent;
         next = f->pages[at].next;
         if (parent != SL_NO_PAGE && !f->pages[parent].in)
-            take_out(f, at);
+            feed_take_out(f, at);
     }
     pthread_mutex_unlock(&f->lock);
 }
@@ -188,7 +188,7 @@ void sl_feed_signal(struct sl_kv_feed *f)
 
 /* ---- the reader's */
 
-static void put_stored(struct sl_kv_feed *f, struct sl_feed_event *e, int32_t *tokens)
+static void feed_put_stored(struct sl_kv_feed *f, struct sl_feed_event *e, int32_t *tokens)
 {
     int32_t page = f->untold;
     struct sl_feed_page *p = page_of(f, page);
@@ -219,7 +219,7 @@ int32_t sl_feed_read(struct sl_kv_feed *f, struct sl_feed_event *out, int32_t *t
         f->first_removed = (f->first_removed + 1) % f->n_pages;
     }
     for (; f->n_removed == 0 && f->untold != SL_NO_PAGE && n < max; n++)
-        put_stored(f, &out[n], tokens + (size_t)n * (size_t)f->block_size);
+        feed_put_stored(f, &out[n], tokens + (size_t)n * (size_t)f->block_size);
     if (n == 0 && f->signalled) {
         uint64_t count;
         ssize_t got = sl_sys->read(f->event_fd, &count, sizeof count);

@@ -45,16 +45,16 @@ int32_t sl_group_least(const struct sl_kv_group_config *cfg, int32_t n_nodes, in
     return SL_MIN(n_nodes, SL_CEIL_DIV(cfg->window - 1, block_size) + 2);
 }
 
-static struct sl_kv_slot *slot_of(const struct sl_kv_group *g, int32_t node)
+static struct sl_kv_slot *group_slot(const struct sl_kv_group *g, int32_t node)
 {
     SL_ASSERT(node >= 0 && node < g->lru.n_nodes);
     return &g->slots[node];
 }
 
 /* The node has no page any more: it had no owner. */
-static void release(struct sl_kv_group *g, int32_t node)
+static void group_release(struct sl_kv_group *g, int32_t node)
 {
-    struct sl_kv_slot *s = slot_of(g, node);
+    struct sl_kv_slot *s = group_slot(g, node);
     SL_ASSERT(s->where == SL_KV_DEVICE && !sl_lru_has(&g->lru, node));
     sl_id_pool_release(&g->pool, s->page);
     *s = (struct sl_kv_slot){.page = SL_NO_PAGE};
@@ -62,7 +62,7 @@ static void release(struct sl_kv_group *g, int32_t node)
 
 void sl_group_take(struct sl_kv_group *g, int32_t node)
 {
-    struct sl_kv_slot *s = slot_of(g, node);
+    struct sl_kv_slot *s = group_slot(g, node);
     SL_ASSERT(s->where == SL_KV_NOWHERE);
     if (sl_id_pool_n_there(&g->pool) == 0) {
         int32_t oldest = g->lru.head;
@@ -77,7 +77,7 @@ void sl_group_take(struct sl_kv_group *g, int32_t node)
 
 void sl_group_own(struct sl_kv_group *g, int32_t node)
 {
-    const struct sl_kv_slot *s = slot_of(g, node);
+    const struct sl_kv_slot *s = group_slot(g, node);
     SL_ASSERT(s->where == SL_KV_DEVICE);
     if (sl_lru_has(&g->lru, node))
         sl_lru_remove(&g->lru, node);
@@ -86,28 +86,28 @@ void sl_group_own(struct sl_kv_group *g, int32_t node)
 
 void sl_group_disown(struct sl_kv_group *g, int32_t node, bool keep)
 {
-    const struct sl_kv_slot *s = slot_of(g, node);
+    const struct sl_kv_slot *s = group_slot(g, node);
     SL_ASSERT(s->where == SL_KV_DEVICE && !sl_lru_has(&g->lru, node));
     if (sl_id_pool_unref(&g->pool, s->page) > 0 || g->cfg.kind == SL_GROUP_FULL)
         return;
     if (keep)
         sl_lru_append(&g->lru, node);
     else
-        release(g, node);
+        group_release(g, node);
 }
 
 void sl_group_drop(struct sl_kv_group *g, int32_t node)
 {
-    if (slot_of(g, node)->where == SL_KV_NOWHERE)
+    if (group_slot(g, node)->where == SL_KV_NOWHERE)
         return;
     if (sl_lru_has(&g->lru, node))
         sl_lru_remove(&g->lru, node);
-    release(g, node);
+    group_release(g, node);
 }
 
 void sl_group_move(struct sl_kv_group *g, int32_t from, int32_t to)
 {
-    struct sl_kv_slot *a = slot_of(g, from), *b = slot_of(g, to);
+    struct sl_kv_slot *a = group_slot(g, from), *b = group_slot(g, to);
     SL_ASSERT(a->where == SL_KV_DEVICE && b->where == SL_KV_NOWHERE);
     SL_ASSERT(!sl_lru_has(&g->lru, from));
     *b = *a;

@@ -80,7 +80,7 @@ int32_t sl_kv_n_cached_pages(const struct sl_kv *kv, int32_t group)
 }
 
 /* Memory for as many absent pages as can be had, at most max; none if fewer than min. */
-static int32_t grow(struct sl_kv *kv, int32_t min, int32_t max)
+static int32_t kv_grow(struct sl_kv *kv, int32_t min, int32_t max)
 {
     if (kv->share == NULL)
         return 0;
@@ -95,7 +95,7 @@ bool sl_kv_ensure(struct sl_kv *kv, int32_t n)
 {
     int32_t n_more = n - n_there(kv);
     if (n_more > 0)
-        (void)grow(kv, SL_MAX(n_more - kv->tree.lru.n, 0), n_more);
+        (void)kv_grow(kv, SL_MAX(n_more - kv->tree.lru.n, 0), n_more);
     return sl_kv_n_available(kv) >= n;
 }
 
@@ -109,7 +109,7 @@ static void free_node(struct sl_kv *kv, int32_t node)
 }
 
 /* The oldest cached node goes. False: there is none. */
-static bool evict(struct sl_kv *kv)
+static bool kv_evict(struct sl_kv *kv)
 {
     int32_t node = sl_radix_evict(&kv->tree);
     if (node != SL_NO_NODE)
@@ -119,8 +119,8 @@ static bool evict(struct sl_kv *kv)
 
 bool sl_kv_take(struct sl_kv *kv, struct sl_kv_blocks *b, enum sl_evict_cause why)
 {
-    if (n_there(kv) == 0 && grow(kv, 1, 1) == 0) {
-        if (!evict(kv))
+    if (n_there(kv) == 0 && kv_grow(kv, 1, 1) == 0) {
+        if (!kv_evict(kv))
             return false;
         kv->n_evicted[why]++;
     }
@@ -281,7 +281,7 @@ int32_t sl_kv_count(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl
 }
 
 /* Block idx of b is node `same` from now on, which holds the same tokens. */
-static void replace(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t idx, int32_t same)
+static void kv_replace(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t idx, int32_t same)
 {
     const int32_t mine = b->nodes[idx];
     hold_node(kv, same);
@@ -310,7 +310,7 @@ void sl_kv_publish(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_
     if (same == SL_NO_NODE)
         sl_radix_insert(&kv->tree, b->nodes[idx], parent, ns, tokens);
     else
-        replace(kv, b, idx, same);
+        kv_replace(kv, b, idx, same);
 }
 
 void sl_kv_give(struct sl_kv *kv, struct sl_kv_blocks *b, int32_t n_keep, bool forget)
@@ -355,7 +355,7 @@ static void give_back(struct sl_kv *kv, int32_t n)
     for (; n_given < n; n_given++) {
         int32_t page = sl_id_pool_withdraw(pages);
         if (page == SL_NO_PAGE) {
-            if (!evict(kv))
+            if (!kv_evict(kv))
                 break;
             kv->n_evicted[SL_EVICT_SHARED]++;
             page = sl_id_pool_withdraw(pages);
@@ -393,7 +393,7 @@ void sl_kv_share_tell(struct sl_kv *kv, int32_t n_wanted, bool idle)
 void sl_kv_clear(struct sl_kv *kv)
 {
     kv->n_evicted[SL_EVICT_RESET] += (uint64_t)kv->tree.lru.n;
-    while (evict(kv)) {
+    while (kv_evict(kv)) {
     }
     for (int32_t i = 0; i < kv->n_groups; i++)
         sl_group_clear(&kv->groups[i]);

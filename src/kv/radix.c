@@ -48,7 +48,7 @@ void sl_radix_deinit(struct sl_radix *t)
     *t = (struct sl_radix){0};
 }
 
-static struct sl_kv_node *node_of(const struct sl_radix *t, int32_t node)
+static struct sl_kv_node *radix_node(const struct sl_radix *t, int32_t node)
 {
     SL_ASSERT(node >= 0 && node < t->n_nodes);
     return &t->nodes[node];
@@ -66,11 +66,11 @@ static struct sl_hash128 root_of(const struct sl_radix *t, const struct sl_kv_ns
     return sl_hash128(in, sizeof in, 0);
 }
 
-static struct sl_hash128 name_of(const struct sl_radix *t, int32_t parent,
-                                 const struct sl_kv_ns *ns, const int32_t *tokens)
+static struct sl_hash128 radix_name(const struct sl_radix *t, int32_t parent,
+                                    const struct sl_kv_ns *ns, const int32_t *tokens)
 {
     struct sl_hash128 in[2];
-    in[0] = parent == SL_NO_NODE ? root_of(t, ns) : node_of(t, parent)->name;
+    in[0] = parent == SL_NO_NODE ? root_of(t, ns) : radix_node(t, parent)->name;
     in[1] = sl_hash128(tokens, (size_t)t->block_size * sizeof *tokens, 0);
     return sl_hash128(in, sizeof in, 0);
 }
@@ -94,10 +94,10 @@ uint32_t sl_radix_bucket(const struct sl_radix *t, const struct sl_hash128 *name
 int32_t sl_radix_find(const struct sl_radix *t, int32_t parent, const struct sl_kv_ns *ns,
                       const int32_t *tokens)
 {
-    const struct sl_hash128 name = name_of(t, parent, ns, tokens);
+    const struct sl_hash128 name = radix_name(t, parent, ns, tokens);
     int32_t node = t->buckets[sl_radix_bucket(t, &name)];
     for (; node != SL_NO_NODE; node = t->nodes[node].next) {
-        const struct sl_kv_node *n = node_of(t, node);
+        const struct sl_kv_node *n = radix_node(t, node);
         if (!same_name(&n->name, &name) || n->parent != parent || n->dead)
             continue;
         if (parent == SL_NO_NODE && !same_ns(&t->spaces[node], ns))
@@ -111,16 +111,16 @@ int32_t sl_radix_find(const struct sl_radix *t, int32_t parent, const struct sl_
 void sl_radix_insert(struct sl_radix *t, int32_t node, int32_t parent, const struct sl_kv_ns *ns,
                      const int32_t *tokens)
 {
-    struct sl_kv_node *n = node_of(t, node);
+    struct sl_kv_node *n = radix_node(t, node);
     SL_ASSERT(!n->in_tree && node != parent);
     SL_DCHECK(sl_radix_find(t, parent, ns, tokens) == SL_NO_NODE);
     if (parent == SL_NO_NODE) {
         t->spaces[node] = *ns;
     } else {
-        SL_ASSERT(node_of(t, parent)->in_tree && !sl_lru_has(&t->lru, parent));
-        node_of(t, parent)->n_children++;
+        SL_ASSERT(radix_node(t, parent)->in_tree && !sl_lru_has(&t->lru, parent));
+        radix_node(t, parent)->n_children++;
     }
-    const struct sl_hash128 name = name_of(t, parent, ns, tokens);
+    const struct sl_hash128 name = radix_name(t, parent, ns, tokens);
     int32_t *bucket = &t->buckets[sl_radix_bucket(t, &name)];
     *n = (struct sl_kv_node){.name = name, .parent = parent, .next = *bucket, .in_tree = true};
     *bucket = node;
@@ -132,7 +132,7 @@ void sl_radix_insert(struct sl_radix *t, int32_t node, int32_t parent, const str
 
 void sl_radix_remove(struct sl_radix *t, int32_t node)
 {
-    struct sl_kv_node *n = node_of(t, node);
+    struct sl_kv_node *n = radix_node(t, node);
     SL_ASSERT(n->in_tree && n->n_children == 0);
     if (sl_lru_has(&t->lru, node))
         sl_radix_revive(t, node);
@@ -143,7 +143,7 @@ void sl_radix_remove(struct sl_radix *t, int32_t node)
     }
     *link = n->next;
     if (n->parent != SL_NO_NODE)
-        node_of(t, n->parent)->n_children--;
+        radix_node(t, n->parent)->n_children--;
     n->in_tree = false;
     t->n_in_tree--;
     if (t->feed != NULL)
@@ -152,13 +152,13 @@ void sl_radix_remove(struct sl_radix *t, int32_t node)
 
 void sl_radix_retire(struct sl_radix *t, int32_t node)
 {
-    SL_ASSERT(node_of(t, node)->in_tree);
+    SL_ASSERT(radix_node(t, node)->in_tree);
     sl_lru_append(&t->lru, node);
 }
 
 void sl_radix_revive(struct sl_radix *t, int32_t node)
 {
-    SL_ASSERT(node_of(t, node)->in_tree);
+    SL_ASSERT(radix_node(t, node)->in_tree);
     sl_lru_remove(&t->lru, node);
 }
 

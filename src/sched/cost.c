@@ -66,7 +66,7 @@ static void solve(struct sl_cost *c)
     }
 }
 
-static int size_of(int64_t tokens)
+static int cost_size(int64_t tokens)
 {
     int s = 0;
     while (s + 1 < SL_COST_SIZES && tokens >> (s + 1) > 0)
@@ -109,7 +109,7 @@ double sl_cost_measured(const struct sl_cost *c, struct sl_work w)
 void sl_cost_learn(struct sl_cost *c, struct sl_work w, double seconds)
 {
     double x[SL_COST_PRICES];
-    struct sl_cost_sums *s = &c->sums[size_of(w.tokens)];
+    struct sl_cost_sums *s = &c->sums[cost_size(w.tokens)];
     SL_ASSERT(w.tokens > 0 && seconds > 0);
     const double scale = SL_MAX(seconds, sl_cost_of(c, w));
     const double weight = (s->n == 0 ? 1.0 / 16 : 1) / (scale * scale);

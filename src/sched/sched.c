@@ -118,7 +118,7 @@ static struct sl_seq *worst_running(const struct sl_sched *s)
 
 /* What admitted sequences may soon need: one block each. Keeping it free when admitting prevents
  * admitting a prompt only to preempt it a few steps later. */
-static int32_t reserve(const struct sl_sched *s)
+static int32_t sched_reserve(const struct sl_sched *s)
 {
     return s->n_running;
 }
@@ -144,7 +144,7 @@ bool sl_sched_windows_fit(const struct sl_sched *s, const struct sl_seq *seq)
 {
     for (int32_t i = 0; i < s->kv->n_groups; i++) {
         const struct sl_kv_group *g = &s->kv->groups[i];
-        int32_t need = window_need(s, g, seq) + reserve(s);
+        int32_t need = window_need(s, g, seq) + sched_reserve(s);
         for (int32_t k = 0; k < s->n_running; k++)
             need += window_need(s, g, s->running[k]);
         if (is_scarce(s, g) && need > sl_group_n_room(g))
@@ -178,7 +178,7 @@ static void make_way(struct sl_sched *s)
     if (best == NULL)
         return;
     while ((worst = worst_running(s)) != NULL && worst->priority > best->priority) {
-        int32_t need = blocks_for(s, sl_seq_n_tokens(best)) + reserve(s);
+        int32_t need = blocks_for(s, sl_seq_n_tokens(best)) + sched_reserve(s);
         if (s->n_running < s->cfg.max_seqs && sl_kv_ensure(s->kv, need) &&
             sl_sched_windows_fit(s, best) && sl_sched_adapter_fits(s, best))
             break;
@@ -277,7 +277,7 @@ static int32_t window_tokens(const struct sl_sched *s, const struct sl_seq *seq)
     int64_t n_blocks = INT32_MAX;
     for (int32_t i = 0; i < s->kv->n_groups; i++) {
         const struct sl_kv_group *g = &s->kv->groups[i];
-        int64_t room = SL_MAX(sl_group_n_room(g) - reserve(s), 0);
+        int64_t room = SL_MAX(sl_group_n_room(g) - sched_reserve(s), 0);
         if (is_scarce(s, g))
             n_blocks = SL_MIN(n_blocks, seq->blocks.end[i] + room);
     }
@@ -337,9 +337,9 @@ static bool take_blocks(struct sl_sched *s, struct sl_seq *seq)
         sl_kv_match(s->kv, seq->ns, &text, max_hit, b);
     }
     n_hit = b->n;
-    bool enough = sl_kv_ensure(s->kv, n_need - n_hit + reserve(s));
+    bool enough = sl_kv_ensure(s->kv, n_need - n_hit + sched_reserve(s));
     if (!enough || !sl_sched_windows_fit(s, seq)) {
-        s->n_short = enough ? 0 : n_need - n_hit + reserve(s) - sl_kv_n_available(s->kv);
+        s->n_short = enough ? 0 : n_need - n_hit + sched_reserve(s) - sl_kv_n_available(s->kv);
         sl_kv_give(s->kv, b, 0, false);
         seq->blocked_at = enough ? 0 : sl_sched_room(s); /* pages of windows come with any step */
         return false;
@@ -414,7 +414,7 @@ void sl_sched_plan(struct sl_sched *s)
         if (!short_of_blocks)
             plan_admissions(s, &spare_rows);
     }
-    s->n_short = SL_MAX(s->n_short, reserve(s) - sl_kv_n_available(s->kv));
+    s->n_short = SL_MAX(s->n_short, sched_reserve(s) - sl_kv_n_available(s->kv));
     SL_ASSERT(s->n_plan > 0 || sl_sched_idle(s) || someone_held(s));
 }
 

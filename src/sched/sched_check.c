@@ -62,7 +62,8 @@ static int check_pages(const struct sl_sched *s, const struct sl_seq *seq, int32
 }
 
 /* What the tree says a node holds is what the sequence that holds it has there. */
-static int check_text(const struct sl_sched *s, const struct sl_seq *seq, struct sl_error *err)
+static int sched_check_text(const struct sl_sched *s, const struct sl_seq *seq,
+                            struct sl_error *err)
 {
     int32_t bs = s->kv->block_size;
     for (int32_t pos = 0; pos < seq->n_published * bs; pos++) {
@@ -97,7 +98,7 @@ static int check_running(const struct sl_sched *s, const struct sl_seq *seq, str
     int rc = check_blocks(s, seq, err);
     for (int32_t g = 0; g < s->kv->n_groups && rc == 0; g++)
         rc = check_pages(s, seq, g, err);
-    return rc != 0 ? rc : check_text(s, seq, err);
+    return rc != 0 ? rc : sched_check_text(s, seq, err);
 }
 
 static int check_waiting(const struct sl_sched *s, struct sl_error *err)

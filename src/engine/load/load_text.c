@@ -491,8 +491,8 @@ int sl_template_render_file(const char *path, const char *context_json, size_t n
 }
 
 /* A word of the vocabulary that encodes to one token. */
-static int token_of(const struct sl_tokenizer *tok, const char *name, size_t n, int32_t *out,
-                    struct sl_error *err)
+static int load_one_token(const struct sl_tokenizer *tok, const char *name, size_t n, int32_t *out,
+                          struct sl_error *err)
 {
     struct sl_ids ids = {0};
     int rc = sl_tokenizer_encode_into(tok, name, n, SL_ENCODE_PARSE_SPECIAL, &ids, err);
@@ -514,6 +514,6 @@ int sl_load_two_tokens(const struct sl_tokenizer *tok, const char *names, int32_
         return sl_fail(err, SL_EINVAL,
                        "classifier_from_token: '%.40s' is not two tokens with a comma between",
                        names);
-    int rc = token_of(tok, names, (size_t)(comma - names), &out[0], err);
-    return rc != 0 ? rc : token_of(tok, comma + 1, strlen(comma + 1), &out[1], err);
+    int rc = load_one_token(tok, names, (size_t)(comma - names), &out[0], err);
+    return rc != 0 ? rc : load_one_token(tok, comma + 1, strlen(comma + 1), &out[1], err);
 }

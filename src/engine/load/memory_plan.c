@@ -133,7 +133,7 @@ static uint64_t group_pages(const struct sl_memory_plan *p, int32_t group, uint6
     return SL_MIN(n_blocks, seen + n_blocks / CACHED_WINDOWS);
 }
 
-static uint64_t bytes_of(const struct sl_memory_plan *p, uint64_t n_blocks)
+static uint64_t plan_pool_bytes(const struct sl_memory_plan *p, uint64_t n_blocks)
 {
     uint64_t n = 0;
     for (int32_t i = 0; i < p->kv.n_groups; i++)
@@ -147,7 +147,7 @@ static uint64_t blocks_in(const struct sl_memory_plan *p, uint64_t n_bytes)
     uint64_t lo = 0, hi = INT32_MAX / 2;
     while (lo < hi) {
         uint64_t mid = lo + (hi - lo + 1) / 2;
-        if (bytes_of(p, mid) <= n_bytes)
+        if (plan_pool_bytes(p, mid) <= n_bytes)
             lo = mid;
         else
             hi = mid - 1;
@@ -204,7 +204,7 @@ static int plan_shared_pool(const struct sl_engine_config *cfg, struct sl_memory
     const uint64_t n_even = blocks_in(p, even > pad ? even - pad : 0);
     const bool full = sl_memory_plan_shares(p), grows = full && !p->on_device;
     const uint64_t page_bytes = p->kv.groups[0].page_bytes;
-    const uint64_t own = grows ? bytes_of(p, n_even) - n_even * page_bytes : 0;
+    const uint64_t own = grows ? plan_pool_bytes(p, n_even) - n_even * page_bytes : 0;
     uint64_t most = grows ? SL_MIN((total - own) / page_bytes, (uint64_t)INT32_MAX / 2) : n_even;
     uint64_t floor = SL_MIN(one, n_even / (grows ? 2 : 1));
     if (cfg->max_model_len != 0)
@@ -219,7 +219,7 @@ static int plan_shared_pool(const struct sl_engine_config *cfg, struct sl_memory
                        "kv_cache_memory_bytes: %llu bytes for %d models are too few for %d tokens "
                        "of this one (%llu bytes)",
                        (unsigned long long)total, cfg->shared->n_engines, context,
-                       (unsigned long long)bytes_of(p, SL_MAX(floor, 1)));
+                       (unsigned long long)plan_pool_bytes(p, SL_MAX(floor, 1)));
     p->context_lowered = floor < one;
     p->max_model_len = p->context_lowered ? (int32_t)floor * p->block_size : context;
     const uint64_t n_blocks = SL_MIN(most, floor * (uint64_t)p->max_num_seqs);
@@ -263,10 +263,11 @@ static int plan_pool(const struct sl_model_facts *facts, const struct sl_engine_
                        "max_model_len %d needs (%llu bytes)",
                        (unsigned long long)cfg->kv_cache_bytes,
                        (unsigned long long)(n_pages * (uint64_t)p->block_size), context,
-                       (unsigned long long)bytes_of(p, one));
+                       (unsigned long long)plan_pool_bytes(p, one));
     if (n_pages == 0)
         return sl_fail(err, SL_EINVAL, "kv_cache_memory_bytes: %llu is less than one page (%llu)",
-                       (unsigned long long)cfg->kv_cache_bytes, (unsigned long long)bytes_of(p, 1));
+                       (unsigned long long)cfg->kv_cache_bytes,
+                       (unsigned long long)plan_pool_bytes(p, 1));
     n_pages = SL_MIN(n_pages, (uint64_t)INT32_MAX / 2);
     if (n_pages < one) {
         context = (int32_t)n_pages * p->block_size;
@@ -287,7 +288,7 @@ int32_t sl_memory_plan_max_logits(const struct sl_memory_plan *plan)
 }
 
 /* What is allocated must fit; mapped weights need not, the system reads them again when it must. */
-static int check_total(const struct sl_memory_plan *p, struct sl_error *err)
+static int plan_check_total(const struct sl_memory_plan *p, struct sl_error *err)
 {
     uint64_t kv_bytes = p->shared_bytes != 0 ? p->shared_bytes : p->kv_bytes;
     uint64_t rest = kv_bytes + p->activation_bytes + p->runner_bytes, ram = p->ram_bytes;
@@ -418,5 +419,5 @@ int sl_memory_plan_make(const struct sl_model *model, struct sl_backend *be,
     SL_ASSERT(out->max_num_batched_tokens >= out->max_num_seqs);
     SL_ASSERT((int64_t)out->n_pages * out->block_size >= out->max_model_len);
     plan_step_memory(model, be, out);
-    return check_total(out, err);
+    return plan_check_total(out, err);
 }

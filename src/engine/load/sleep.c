@@ -25,7 +25,7 @@ int sl_engine_sleep_level(const struct sl_engine *eng)
 }
 
 /* Waits until nothing is in flight; then holds the turn lock. */
-static int settle(struct sl_engine *eng, int timeout_ms, struct sl_error *err)
+static int sleep_settle(struct sl_engine *eng, int timeout_ms, struct sl_error *err)
 {
     uint64_t end_ns = sl_now_ns() + (uint64_t)SL_MAX(timeout_ms, 0) * 1000000u;
     SL_ASSERT(atomic_load(&eng->drowsy)); /* else more may come */
@@ -63,7 +63,7 @@ static int fall_asleep(struct sl_engine *eng, int level, bool abort, int timeout
         return 0;
     atomic_store(&eng->drowsy, true);
     atomic_store(&eng->abort_all, abort);
-    int rc = settle(eng, timeout_ms, err);
+    int rc = sleep_settle(eng, timeout_ms, err);
     atomic_store(&eng->abort_all, false);
     if (rc == 0) {
         struct sl_runner runner = eng->runner;
@@ -90,7 +90,7 @@ static int fall_asleep(struct sl_engine *eng, int level, bool abort, int timeout
     return rc;
 }
 
-static int wake(struct sl_engine *eng, const char *path, struct sl_error *err)
+static int sleep_end(struct sl_engine *eng, const char *path, struct sl_error *err)
 {
     if (atomic_load(&eng->sleep_level) == 0)
         return 0;
@@ -126,7 +126,7 @@ int sl_engine_sleep(struct sl_engine *eng, int level, bool abort, int timeout_ms
 int sl_engine_wake(struct sl_engine *eng, struct sl_error *err)
 {
     pthread_mutex_lock(&eng->sleep_lock);
-    int rc = wake(eng, NULL, err);
+    int rc = sleep_end(eng, NULL, err);
     pthread_mutex_unlock(&eng->sleep_lock);
     return rc;
 }
@@ -144,8 +144,8 @@ int sl_engine_reload(struct sl_engine *eng, const char *path, bool abort, int ti
     bool was_awake = atomic_load(&eng->sleep_level) == 0;
     int rc = fall_asleep(eng, 2, abort, timeout_ms, err);
     if (rc == 0)
-        rc = wake(eng, from, err);
-    if (rc != 0 && was_awake && wake(eng, NULL, &again) != 0)
+        rc = sleep_end(eng, from, err);
+    if (rc != 0 && was_awake && sleep_end(eng, NULL, &again) != 0)
         sl_log(SL_LOG_ERROR, "the old weights cannot be loaded either: %s", again.msg);
     pthread_mutex_unlock(&eng->sleep_lock);
     return rc;
