@@ -52,7 +52,7 @@ struct sl_engine {
     /* load/sleep.c: one at a time puts to sleep and wakes */
     pthread_mutex_t sleep_lock;
     pthread_mutex_t runner_lock; /* while the runner is exchanged, or asked from outside */
-    atomic_bool drowsy;          /* refuses requests: asleep, or about to be */
+    atomic_bool sleep_wanted;    /* refuses requests: asleep, or about to be */
     atomic_bool abort_all;       /* what is in flight is to end */
     atomic_int sleep_level;
 
@@ -66,10 +66,10 @@ struct sl_engine {
     _Atomic uint64_t n_moves;            /* steps landed: progress */
     atomic_int phase;                    /* enum sl_phase */
     struct sl_watchdog watchdog;
-    struct sl_constraints *constraints; /* NULL: no tokenizer, or no logits */
-    struct sl_adapters *adapters;       /* NULL: not enabled */
-    struct sl_kv_feed *feed;            /* of KV events; NULL: not enabled */
-    struct sl_kv_tells *tells;          /* what the reader of events was given last */
+    struct sl_constraints *constraints;  /* NULL: no tokenizer, or no logits */
+    struct sl_adapters *adapters;        /* NULL: not enabled */
+    struct sl_kv_feed *feed;             /* of KV events; NULL: not enabled */
+    struct sl_kv_event_data *event_data; /* what the events read last point to */
     /* Held by the engine thread during a turn, except while it is inside the runner: who else holds
      * it may read all that follows. */
     pthread_mutex_t turn_lock;

@@ -83,8 +83,8 @@ void sl_flight_forget(struct sl_flight *f, const struct sl_rseq *rs)
 
 /* ------------------------------------------------------------------ batch */
 
-/* Does the row at position pos of a sequence choose a token? That of the last token does, and those
- * of what is drafted behind it. */
+/* Does the row at position pos of a sequence choose a token? The row of the last known token does,
+ * and the rows of its drafts. */
 static bool is_pick(const struct sl_seq *seq, int32_t pos)
 {
     return pos + 1 + seq->n_drafted >= sl_seq_n_tokens(seq);
@@ -216,7 +216,7 @@ static void skip_all(struct sl_flight *f)
         f->picks[i] = (struct sl_pick){.given = -1, .n_top = -1, .skip = true};
 }
 
-/* Rows of sequences that have ended, or were taken back, are skipped. */
+/* Rows of sequences that have ended, and rows that were rolled back, are skipped. */
 static void build_picks(struct sl_engine *eng, struct sl_flight *f)
 {
     skip_all(f);
@@ -288,12 +288,12 @@ int sl_flight_choose(struct sl_engine *eng, struct sl_flight *f, struct sl_error
     return choose_picks(eng, f, err);
 }
 
-void sl_flight_take_back(struct sl_engine *eng, struct sl_flight_seq *fs)
+void sl_flight_rollback(struct sl_engine *eng, struct sl_flight_seq *fs)
 {
     struct sl_seq *seq = &fs->rs->seq;
     SL_ASSERT(fs->n_picks == 1 && fs->epoch == seq->n_preempted);
     SL_ASSERT(seq->n_pending > 0 && fs->n > 0 && fs->n_rows > 0);
-    sl_sched_take_back(&eng->sched, seq, 1);
+    sl_sched_rollback(&eng->sched, seq, 1);
     seq->n_pending--;
     fs->n--;
     fs->n_rows--;

@@ -2,11 +2,11 @@
  * flight.h - one step from its plan to its results.
  *
  * A runner that has several flights computes one step while the next is planned; its sequences have
- * moved on by then (sl_sched_advance) and their new tokens are pending. Where a token of the step
- * is chosen by what the tokens before it are (a mask, penalties that the host counts), the step is
- * launched all the same, without the choice: that follows when the step before has landed, while
- * this one computes. A runner with one flight computes in the call: its choice follows at once, and
- * the step lands in the turn that launched it. Engine thread only.
+ * moved on by then (sl_sched_advance) and their new tokens are pending. Where the choice of a token
+ * needs the values of the tokens before it (a mask, penalties that the host counts), the step is
+ * launched without the choice, which follows when the step before has landed, while this one
+ * computes. A runner with one flight computes in the call: its choice follows at once, and the step
+ * lands in the turn that launched it. Engine thread only.
  */
 #ifndef SL_ENGINE_FLIGHT_H
 #define SL_ENGINE_FLIGHT_H
@@ -54,8 +54,8 @@ SL_MUST_CHECK int sl_flight_launch(struct sl_engine *eng, struct sl_flight *f,
 /* Of a step that is undecided, when nothing is in flight before it. A failure ends the step. */
 SL_MUST_CHECK int sl_flight_choose(struct sl_engine *eng, struct sl_flight *f,
                                    struct sl_error *err);
-/* How the token at position pos is chosen, behind what is known of the sequence's text and the
- * first n_ahead of its drafts. */
+/* How the token at position pos is chosen, after the known text of the sequence and the first
+ * n_ahead of its drafts. */
 struct sl_sample_args sl_flight_args(const struct sl_engine *eng, struct sl_rseq *rs, int32_t pos,
                                      int32_t n_ahead);
 /* The position of the first token that the sequence's rows choose. */
@@ -63,8 +63,8 @@ static inline int32_t sl_flight_first(const struct sl_flight_seq *fs)
 {
     return fs->pos + fs->n + 1 - fs->n_picks;
 }
-/* No token is chosen behind the sequence's last row: the row's token is computed again later. */
-void sl_flight_take_back(struct sl_engine *eng, struct sl_flight_seq *fs);
+/* Rolls back the choice of the sequence's last row: the row's token is computed again later. */
+void sl_flight_rollback(struct sl_engine *eng, struct sl_flight_seq *fs);
 /* Waits for the results: afterwards picked is filled for every row. */
 SL_MUST_CHECK int sl_flight_land(struct sl_engine *eng, struct sl_flight *f, struct sl_error *err);
 /* A sequence ends: its results are not wanted any more. */

@@ -18,8 +18,8 @@ static void hand_on(struct reader *r, const char *text, size_t n_text)
         r->stopped = r->desc->on_text(r->desc->arg, text, n_text) != 0;
 }
 
-/* Tokens go on coming until the engine hears of the end: they are read and left out, as text behind
- * a hole would be no part of the answer. */
+/* Tokens keep coming until the engine has seen the cancellation. They are read and dropped: text
+ * after a gap is no part of the answer. */
 static enum sl_finish read_all(struct reader *r, struct sl_request *req)
 {
     enum sl_finish finish = SL_RUNNING;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * kv_events.c - the prefix cache's news for whoever reads them: names of adapters beside the pages.
+ * kv_events.c - events of the prefix cache for their reader: adds the names of adapters.
  */
 #include "base/check.h"
 #include "base/sys.h"
@@ -9,7 +9,7 @@
 
 #define MAX_EVENTS 256
 
-struct sl_kv_tells { /* what the events of the last call point to */
+struct sl_kv_event_data { /* what the events of the last call point to */
     struct sl_feed_event events[MAX_EVENTS];
     char salts[MAX_EVENTS][SL_MAX_CACHE_SALT + 1];
     char adapters[MAX_EVENTS][SL_MAX_ADAPTER_NAME + 1];
@@ -18,10 +18,11 @@ struct sl_kv_tells { /* what the events of the last call point to */
 
 int sl_engine_feed_init(struct sl_engine *eng, struct sl_error *err)
 {
-    SL_ASSERT(eng->feed == NULL && eng->tells == NULL);
+    SL_ASSERT(eng->feed == NULL && eng->event_data == NULL);
     size_t n_tokens = (size_t)MAX_EVENTS * (size_t)eng->info.block_size;
-    eng->tells = sl_calloc(1, sizeof *eng->tells + n_tokens * sizeof *eng->tells->tokens);
-    if (eng->tells == NULL)
+    eng->event_data =
+        sl_calloc(1, sizeof *eng->event_data + n_tokens * sizeof *eng->event_data->tokens);
+    if (eng->event_data == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for KV events");
     int rc = sl_feed_create(eng->info.n_pages, eng->info.block_size, &eng->feed, err);
     eng->kv.tree.feed = eng->feed;
@@ -32,9 +33,9 @@ void sl_engine_feed_deinit(struct sl_engine *eng)
 {
     eng->kv.tree.feed = NULL;
     sl_feed_destroy(eng->feed);
-    sl_free(eng->tells);
+    sl_free(eng->event_data);
     eng->feed = NULL;
-    eng->tells = NULL;
+    eng->event_data = NULL;
 }
 
 int sl_engine_kv_events_fd(const struct sl_engine *eng)
@@ -44,7 +45,7 @@ int sl_engine_kv_events_fd(const struct sl_engine *eng)
 
 int32_t sl_engine_kv_events(struct sl_engine *eng, struct sl_kv_event *out, int32_t max)
 {
-    struct sl_kv_tells *t = eng->tells;
+    struct sl_kv_event_data *t = eng->event_data;
     SL_ASSERT(eng->feed != NULL && max > 0);
     int32_t n = sl_feed_read(eng->feed, t->events, t->tokens, SL_MIN(max, MAX_EVENTS));
     SL_ASSERT(n >= 0 && n <= SL_MIN(max, MAX_EVENTS));

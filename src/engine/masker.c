@@ -73,7 +73,7 @@ static bool has_own_ends(const struct sl_sampling *p, const int32_t *ids, int32_
     return named;
 }
 
-/* What is forced behind n_out tokens of output, of which the matcher has the last ones. */
+/* The tokens forced after n_out tokens of output, of which the matcher has the last ones. */
 static int find_forced(struct sl_rseq *rs, int32_t n_out, int32_t *forced, int32_t *n_forced,
                        struct sl_error *err)
 {
@@ -92,7 +92,7 @@ static int find_forced(struct sl_rseq *rs, int32_t n_out, int32_t *forced, int32
     return rc;
 }
 
-/* Behind a token of the constraint, what it forces: the matcher goes on to its end. Which tokens
+/* The tokens that the constraint forces after its last one; the matcher advances over them. Which
  * these are must not depend on how they are computed. */
 static int jump(struct sl_rseq *rs, struct sl_error *err)
 {
@@ -108,7 +108,7 @@ static int jump(struct sl_rseq *rs, struct sl_error *err)
     return rc;
 }
 
-/* Log probabilities are wanted of forced tokens too: each is chosen as the only one that may be. */
+/* Forced tokens have log probabilities too: each is chosen by a mask that allows nothing else. */
 static void force_one(struct sl_rseq *rs)
 {
     SL_ASSERT(rs->at_forced >= 0 && rs->at_forced < rs->n_forced);
@@ -181,9 +181,9 @@ static int masker_narrow(struct sl_rseq *rs, struct sl_error *err)
     return 0;
 }
 
-/* ------------------------------------------------------------------ masks behind drafts */
+/* ------------------------------------------------------------------ masks of drafts */
 
-/* May a draft come by the mask before it, and go on? */
+/* Does the mask before a draft allow it, and does the text go on after it? */
 static bool is_draft_free(const struct sl_rseq *rs, int32_t id)
 {
     const struct sl_sampling *p = &rs->req->sampling;
@@ -192,9 +192,9 @@ static bool is_draft_free(const struct sl_rseq *rs, int32_t id)
     return may && !has_own_ends(p, &id, 1);
 }
 
-/* Goes on by a draft, the idx-th, and makes the mask behind it. False: it may not come, the text
- * ends with it, or something is forced behind it, which takes no step. */
-static bool mask_behind(struct sl_rseq *rs, int32_t idx, uint32_t *mask)
+/* Advances the matcher by draft idx and makes the mask after it. False: the draft is not allowed,
+ * the text ends with it, or tokens are forced after it, which take no step. */
+static bool mask_after(struct sl_rseq *rs, int32_t idx, uint32_t *mask)
 {
     struct sl_error err;
     int32_t forced[SL_MAX_JUMP], n_forced = 0, id = rs->drafts[idx],
@@ -213,8 +213,7 @@ static bool mask_behind(struct sl_rseq *rs, int32_t idx, uint32_t *mask)
            (rs->req->allowed == NULL || masker_narrow(rs, &err) == 0);
 }
 
-/* The matcher goes on along what is drafted behind the last token, as far as that may come, and
- * comes back. */
+/* Advances the matcher over the drafts as far as the constraint allows them, and rolls it back. */
 static void mask_drafts(struct sl_rseq *rs)
 {
     struct sl_engine *eng = rs->req->eng;
@@ -224,7 +223,7 @@ static void mask_drafts(struct sl_rseq *rs)
     uint32_t *first = rs->mask;
     int32_t n = rs->n_forced > 0 || ends ? 0 : sl_engine_n_drafts(eng, rs), i = 0;
     n = n > 0 ? rs->req->mode->propose(eng, rs, n) : 0;
-    while (i < n && mask_behind(rs, i, first + (size_t)(i + 1) * n_words))
+    while (i < n && mask_after(rs, i, first + (size_t)(i + 1) * n_words))
         i++;
     rs->n_masked = i;
     rs->mask = first;
@@ -322,7 +321,7 @@ static struct sl_rseq *take_from(struct sl_masker_queue *q)
 
 static struct sl_rseq *take_first(struct sl_masker *m)
 {
-    return take_from(m->running.first != NULL ? &m->running : &m->news);
+    return take_from(m->running.first != NULL ? &m->running : &m->starting);
 }
 
 static void masker_refuse(struct sl_masker *m, struct sl_rseq *rs)
@@ -462,7 +461,7 @@ void sl_masker_push(struct sl_engine *eng, struct sl_rseq *rs, int32_t token, in
     } else {
         m->n_busy++;
         m->n_awaited += token >= 0;
-        put_last(token >= 0 ? &m->running : &m->news, rs);
+        put_last(token >= 0 ? &m->running : &m->starting, rs);
         pthread_cond_signal(&m->work);
     }
     pthread_mutex_unlock(&m->lock);

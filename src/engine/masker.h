@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * masker.h - which tokens may come next, found beside the engine thread.
+ * masker.h - masks of the tokens that may come next, made on threads beside the engine thread.
  *
  * A sequence with a constraint needs a mask before its next token is chosen. When its last token is
- * known, the sequence goes to a masker thread, which tells its matcher and fills the mask; until it
- * is taken back nothing more is planned for it (seq.waits), and everybody else goes on. Those that
- * run go before those that begin. The engine waits a while for what it has given, then goes on
- * without: a grammar whose masks take long, or that runs into its limits, therefore costs its own
- * requests only. Masks of sequences whose last one was quick are made by the engine itself, while
- * it waits, where no device computes meanwhile. With a mask come those behind what is drafted for
- * the next step, as far as that may come.
+ * known, the sequence goes to a masker thread, which advances its matcher and fills the mask. Until
+ * the engine takes the sequence back nothing more is planned for it (seq.waits), and all other
+ * sequences go on. Sequences that run go before those that start. The engine waits a while for what
+ * it has given, then goes on without: a grammar whose masks take long, or that runs into its
+ * limits, therefore costs its own requests only. Masks of sequences whose last one was quick are
+ * made by the engine itself, while it waits, where no device computes meanwhile. With a mask come
+ * those after the drafts for the next step, as far as the constraint allows the drafts.
  *
  * Automata grow while they are walked, so masks are made with the guard against allocations of the
  * engine thread off. Without threads (tests) all the work is done where it would be waited for.
@@ -28,14 +28,14 @@ struct sl_masker_queue {
 struct sl_masker {
     pthread_mutex_t lock;
     pthread_cond_t work, idle;
-    struct sl_masker_queue running, news; /* lock: the threads' */
-    struct sl_masker_queue quick;         /* lock: the engine's own */
-    struct sl_rseq *done;                 /* lock */
-    int32_t n_busy;                       /* lock: queued or worked on */
-    int32_t n_awaited;                    /* lock: of them, those of this round that run */
-    uint64_t n_masks;                     /* lock */
-    struct sl_hist mask_s;                /* lock */
-    bool stopping;                        /* lock */
+    struct sl_masker_queue running, starting; /* lock: the threads' */
+    struct sl_masker_queue quick;             /* lock: the engine's own */
+    struct sl_rseq *done;                     /* lock */
+    int32_t n_busy;                           /* lock: queued or worked on */
+    int32_t n_awaited;                        /* lock: of them, those of this round that run */
+    uint64_t n_masks;                         /* lock */
+    struct sl_hist mask_s;                    /* lock */
+    bool stopping;                            /* lock */
     pthread_t threads[SL_MAX_MASKERS];
     int32_t n_threads;
     int32_t n_open;         /* sequences given and not taken back */

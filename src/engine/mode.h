@@ -2,10 +2,10 @@
  * mode.h - a way of getting from a prompt to a result: what a request does with the steps of the
  * model. Engine thread only.
  *
- * Before a plan, a mode may propose tokens behind those that are known (sl_engine_propose). The
+ * Before a plan, a mode may propose tokens after those that are known (sl_engine_propose). The
  * step computes them too, and each of their rows chooses a token. When the step has landed, the
- * mode consumes what its rows chose: tokens become known, and what was computed for others is taken
- * back.
+ * mode consumes what its rows chose: tokens become known, and what was computed for other tokens is
+ * rolled back.
  */
 #ifndef SL_ENGINE_MODE_H
 #define SL_ENGINE_MODE_H

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Generation: the row of the last token chooses the next one, and rows of what is drafted behind it
- * those that follow. Rows of a prompt give its log probabilities.
+ * Generation: the row of the last known token chooses the next one, and the rows of its drafts
+ * choose those that follow. Rows of a prompt give its log probabilities.
  */
 #include "base/check.h"
 #include "engine/turn.h"
@@ -80,9 +80,9 @@ static void publish(struct sl_engine *eng, const struct sl_flight_seq *fs, int32
         sl_sched_publish(&eng->sched, seq, n_done);
 }
 
-/* Rows before the first one that chose something else than was drafted behind it: all tokens up to
- * there are what they would have been one by one, as a choice depends on nothing but the text
- * before it and its position. What was computed behind it is taken back. */
+/* The number of rows that chose the draft after them. Tokens up to there are what they would have
+ * been one by one, as a choice depends on nothing but the text before it and its position. What was
+ * computed for later drafts is rolled back. */
 static int32_t settle_drafts(struct sl_engine *eng, const struct sl_flight_seq *fs,
                              const struct sl_picked *picked)
 {
@@ -96,7 +96,7 @@ static int32_t settle_drafts(struct sl_engine *eng, const struct sl_flight_seq *
     if (n_drafted == 0)
         return 0;
     if (seq->state == SL_SEQ_RUNNING) /* as before the step: it was held */
-        sl_sched_take_back(&eng->sched, seq, n_drafted - n_right);
+        sl_sched_rollback(&eng->sched, seq, n_drafted - n_right);
     sl_engine_learn_drafts(eng, fs->rs, n_drafted, n_right);
     return n_right;
 }

@@ -42,7 +42,7 @@ static struct sl_token reader_token(const struct sl_request *req, const struct s
     return t;
 }
 
-/* Moves new tokens into r_tokens and their text behind the n bytes in r_text. */
+/* Moves new tokens into r_tokens and their text after the n bytes in r_text. */
 static size_t take_tokens(struct sl_request *req, struct sl_rseq *rs, const struct view *v,
                           size_t n, int32_t *n_taken)
 {

@@ -51,7 +51,7 @@ struct shape { /* sizes that follow from the request's description */
 };
 
 /* Not while it thinks: what may come then depends on more than a matcher. A runner that counts
- * tokens itself would count those that are taken back. */
+ * tokens itself would count those that are rolled back. */
 static bool may_draft(const struct sl_engine *eng, const struct sl_request_desc *d)
 {
     return eng->drafting != NULL && !d->pooling && d->thinking == NULL &&
@@ -422,7 +422,7 @@ int sl_request_submit(struct sl_engine *eng, const struct sl_request_desc *desc,
     rc = sl_engine_health(eng, err);
     if (rc != 0)
         return rc;
-    if (atomic_load(&eng->drowsy))
+    if (atomic_load(&eng->sleep_wanted))
         return sl_engine_is_asleep(err);
     rc = enqueue(eng, desc->n_prompt, err);
     if (rc != 0)
@@ -440,7 +440,7 @@ int sl_request_submit(struct sl_engine *eng, const struct sl_request_desc *desc,
     *out = req; /* before the engine can tell the reader about it */
     atomic_fetch_add(&eng->n_open, 1);
     /* Who puts the engine to sleep says so first and counts then: one of us sees the other. */
-    bool asleep = atomic_load(&eng->drowsy);
+    bool asleep = atomic_load(&eng->sleep_wanted);
     if (!asleep && sl_inbox_submit(&eng->inbox, req))
         return 0;
     *out = NULL;

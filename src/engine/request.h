@@ -47,13 +47,13 @@ struct sl_rseq {
     struct sl_matcher *matcher;
     struct sl_think_seq think;
     bool mask_free; /* nothing says any more what may come: no masks from here on */
-    /* [1 + max drafts, words] the tokens that may come at position mask_at, then behind each of
+    /* [1 + max drafts, words] the tokens that may come at position mask_at, then after each of
      * n_masked drafts; NULL: what the request allows. */
     uint32_t *mask;
     int32_t mask_at, n_masked;
     int32_t *runs;   /* [sizes] of repetition_detection; NULL: off */
     int32_t *bans;   /* [1 + max drafts, n_bans] scratch of one step; NULL: no bad words */
-    int32_t *drafts; /* [max drafts] behind out */
+    int32_t *drafts; /* [max drafts] that follow out */
     int32_t n_try;   /* of them, how many are worth it; none before resume_at tokens of output */
     int32_t pause, resume_at;
     struct sl_rseq *mask_next;

@@ -25,7 +25,7 @@ struct sl_pick {               /* what is wanted from a row of logits */
     struct sl_sample_args how; /* without logits; read until submit or choose returns */
     int32_t given;          /* -1: choose a token as `how` says; else say how likely this one is */
     int32_t n_top;          /* -1: no log probability; else that and those of n_top tokens */
-    const int32_t *top_ids; /* [n_top] these tokens; NULL: the likeliest ones */
+    const int32_t *top_ids; /* [n_top] these tokens; NULL: the most likely ones */
     bool skip; /* nobody wants a token of this row: any may come of it, the rest is not set */
 };
 
@@ -64,7 +64,7 @@ struct sl_runner {
     int (*collect)(void *ctx, struct sl_picked *out, struct sl_error *err);
     /* Optional: the runner counts the tokens of penalised sequences itself. Without it the next
      * token of such a sequence is chosen when its last one is known. Called when a sequence ends,
-     * or when a token it chose is taken back: counts (pick.how.counts) will not be used again, or
+     * or when a token it chose is rolled back: counts (pick.how.counts) will not be used again, or
      * are to be read anew. */
     void (*forget)(void *ctx, const struct sl_counts *counts);
     /* Optional: adds up how long the device worked, and stood idle, between steps. */

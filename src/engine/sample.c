@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Nothing here sorts, and every sum is one of whole numbers (sl_weight), so neither has an order.
+ * Nothing here sorts, and every sum is one of integers (sl_weight), so neither has an order.
  * The passes over whole rows are in sample_rows_tmpl.c. Without top_k and top_p one makes the sums
  * of blocks, and the draw walks them. With one of these a probability is found above which all lies
  * that can be kept (by top_k from the maxima of groups of 16 elements, by top_p from the mass that
@@ -166,7 +166,7 @@ static uint64_t sample_share(uint64_t total, uint64_t fraction, uint64_t *rest)
     return (uint64_t)(wide >> 64);
 }
 
-/* The probabilities of one block; behind the end of the row 0. */
+/* The probabilities of one block; 0 after the end of the row. */
 static void block_probs(const struct sl_sampler *s, const float *row, const struct sl_row_scale *y,
                         int32_t first, float p[SUM_BLOCK])
 {
@@ -208,7 +208,7 @@ static inline uint64_t weight_of(uint32_t key)
     return sl_weight(k.f);
 }
 
-/* What is likelier than cut, in order of id, into s->cands. As exp never rises when its argument
+/* What is more likely than cut, in order of id, into s->cands. As exp never rises when its argument
  * falls, the maximum of a block says whether it has any. */
 static int32_t sample_collect(struct sl_sampler *s, const float *row, const struct sl_row_scale *y,
                               float cut)
@@ -236,7 +236,7 @@ static int32_t sample_collect(struct sl_sampler *s, const float *row, const stru
     return n;
 }
 
-/* The k likeliest lie above this, as k groups have an element there. */
+/* The k most likely are above this, as k groups have an element there. */
 static float cut_by_groups(struct sl_sampler *s, const struct sl_row_scale *y, int32_t k)
 {
     uint32_t count[N_DIGITS] = {0}, d = 0;
@@ -271,8 +271,8 @@ struct prefix { /* of the tokens by probability, ties by id: up to this key, and
 };
 
 /* The shortest prefix of the candidates that has `want` tokens or, by_mass, weighs as much; all of
- * them when they come to less. Digit by digit: likelier digits are in, and those with the digit
- * where the sum is reached go on to the next. */
+ * them when they come to less. Digit by digit: digits of more likely tokens are in, and those with
+ * the digit where the sum is reached go on to the next. */
 static struct prefix shortest(struct sl_sampler *s, int32_t n, uint64_t want, bool by_mass)
 {
     const struct sl_cand *from = s->cands;
@@ -364,7 +364,7 @@ int32_t sl_sample(struct sl_sampler *s, const struct sl_sample_args *a)
         y.floor = SL_MAX(y.floor, logf(p->min_p));
     if (f.k == 0)
         total = s->k->weigh(row, s->n_vocab, &y, s->group_max, s->sums);
-    SL_ASSERT(f.k != 0 || total > 0); /* the likeliest weighs something */
+    SL_ASSERT(f.k != 0 || total > 0); /* the most likely one weighs something */
     if (f.k == 0 && f.fraction == 0)
         return draw_any(s, row, &y, sample_share(total, random, &rest));
     return draw_filtered(s, row, &y, &f, total, random);

@@ -5,7 +5,7 @@
  * can change a token. The order of operations is vLLM's: log probabilities from the raw logits;
  * then banned ids (min_tokens), logit_bias, repetition, frequency and presence penalties; greedy
  * below a temperature of 1e-5, ties to the lowest id; else temperature, min_p, top_k, top_p, and a
- * draw. Probabilities are added as whole numbers (sample_exp.h) and exp is our own, so neither the
+ * draw. Probabilities are added as integers (sample_exp.h) and exp is our own, so neither the
  * order of a sum nor the libm can change a bit; docs/DETERMINISM.md has the rules.
  */
 #ifndef SL_ENGINE_SAMPLE_H
@@ -19,7 +19,7 @@
 #define SL_GREEDY_BELOW 1e-5f
 
 struct sl_cand {
-    uint32_t key; /* orders by probability: the likeliest have the smallest */
+    uint32_t key; /* orders by probability: the most likely have the smallest */
     int32_t id;
 };
 
@@ -37,7 +37,7 @@ struct sl_sample_args {
     const struct sl_sampling *sampling;
     uint64_t seed, pos;             /* key of the draw; pos: absolute position of the new token */
     const struct sl_counts *counts; /* NULL: no penalties */
-    const int32_t *ahead;           /* [n_ahead] tokens behind those of counts, which count too */
+    const int32_t *ahead;           /* [n_ahead] tokens after those of counts, which count too */
     int32_t n_ahead;
     const uint32_t *allowed;  /* bit id % 32 of word id / 32: may be chosen; NULL: all may */
     const int32_t *banned[2]; /* ids that may not be chosen */

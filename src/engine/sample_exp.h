@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * sample_exp.h - exp(x) for x <= 0, the same bits with every libm and every vector width, and the
- * whole numbers that probabilities are added as.
+ * integers that probabilities are added as.
  */
 #ifndef SL_ENGINE_SAMPLE_EXP_H
 #define SL_ENGINE_SAMPLE_EXP_H
@@ -19,9 +19,9 @@ union sl_double_bits {
     uint64_t u;
 };
 
-/* A probability p, 1 for the likeliest token, weighs p * 2^41 rounded to the nearest integer, ties
- * to even. Sums of weights are exact, so every order of adding gives the same; of 2^22 tokens they
- * stay below 2^64. */
+/* A probability p, 1 for the most likely token, weighs p * 2^41 rounded to the nearest integer,
+ * ties to even. Sums of weights are exact, so every order of adding gives the same; of 2^22 tokens
+ * they stay below 2^64. */
 #define SL_WEIGHT_ONE   0x1p41f
 #define SL_WEIGHT_ALIVE 0x1p-42f /* what is larger weighs something */
 #define SL_WEIGHT_MAGIC 0x1p52   /* adding it leaves the rounded number in the low bits */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * sample_rows.h - the passes of sampling that read a whole row of logits, compiled for several
  * instruction sets from sample_rows_tmpl.c. They give the same bits: every element is computed by
- * itself without fused multiply-add, and sums are sums of whole numbers (sl_weight).
+ * itself without fused multiply-add, and sums are sums of integers (sl_weight).
  */
 #ifndef SL_ENGINE_SAMPLE_ROWS_H
 #define SL_ENGINE_SAMPLE_ROWS_H

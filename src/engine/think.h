@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * think.h - reasoning in front of an answer: a constraint waits until it has ended, and a budget
+ * think.h - reasoning before an answer: a constraint waits until it has ended, and a budget
  * ends it by tokens that are forced.
  *
  * Both are masks, so they hold for every runner, and what is forced depends on the sequence's own
- * tokens only. The state belongs to a sequence and to whoever has its mask (masker.h). A token that
- * ends the marker and goes on behind it is taken for its end.
+ * tokens only. The state belongs to a sequence and to the thread that has its mask (masker.h). A
+ * token that contains the end of the marker and more text after it counts as its end.
  */
 #ifndef SL_ENGINE_THINK_H
 #define SL_ENGINE_THINK_H

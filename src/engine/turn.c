@@ -175,7 +175,7 @@ static void decide(struct sl_engine *eng)
         sl_engine_await_masks(eng, eng->step_ns);
     for (int32_t i = 0; i < f->n_seqs; i++)
         if (f->seqs[i].rs != NULL && f->seqs[i].n_picks > 0 && f->seqs[i].rs->seq.waits)
-            sl_flight_take_back(eng, &f->seqs[i]);
+            sl_flight_rollback(eng, &f->seqs[i]);
     if (sl_flight_choose(eng, f, &err) == 0)
         return;
     fail_step(eng, f, &err);

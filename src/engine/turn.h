@@ -26,7 +26,7 @@ void sl_engine_await_masks(struct sl_engine *eng, uint64_t free_ns);
 
 /* propose.c: drafts for what can be planned. */
 void sl_engine_propose(struct sl_engine *eng);
-/* How many tokens are worth drafting behind what is known of a sequence; any thread that has it. */
+/* How many drafts are worth it after the known tokens of a sequence; any thread that owns it. */
 int32_t sl_engine_n_drafts(const struct sl_engine *eng, const struct sl_rseq *rs);
 /* Of n tokens drafted, n_right were chosen. */
 void sl_engine_learn_drafts(struct sl_engine *eng, struct sl_rseq *rs, int32_t n, int32_t n_right);

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * watchdog.h - notices that requests are open and nothing moves.
+ * watchdog.h - notices that requests are open and there is no progress.
  *
- * What counts as moving: a step landed, or the runner says that it is further in the one it
- * computes (sl_runner.progress), so a step may take as long as it needs. Requests that come, or
- * give up, move nothing. When nothing moved for the timeout, the state is written to the log once,
- * the engine says that it is not healthy and refuses new requests with SL_ESTALLED; what is in
- * flight stays. When something moves again, or nothing is open any more, it is healthy again.
+ * Progress is a step that landed, or the runner's report that it is further in the current one
+ * (sl_runner.progress), so a step may take as long as it needs. Requests that arrive or are
+ * cancelled are no progress. When there was none for the timeout, the state is written to the log
+ * once, the engine says that it is not healthy and refuses new requests with SL_ESTALLED; what is
+ * in flight stays. When there is progress again, or no request is open any more, it is healthy
+ * again.
  *
  * A thread of its own looks every period; a clock that jumps between two looks (a process that was
  * stopped) counts as two periods. It takes the engine's turn lock to read the state. Nothing here
- * ends the process: who runs it sees /health. sl_engine_destroy leaves a thread behind that hangs.
+ * ends the process: its supervisor sees /health. sl_engine_destroy leaves a hanging thread behind.
  */
 #ifndef SL_ENGINE_WATCHDOG_H
 #define SL_ENGINE_WATCHDOG_H

@@ -20,7 +20,7 @@ int sl_feed_create(int32_t n_pages, int32_t block_size, struct sl_kv_feed **out,
     pthread_mutex_init(&f->lock, NULL);
     f->n_pages = n_pages;
     f->block_size = block_size;
-    f->head = f->tail = f->untold = SL_NO_PAGE;
+    f->head = f->tail = f->unreported = SL_NO_PAGE;
     f->change = 1;
     f->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     f->pages = sl_calloc((size_t)n_pages, sizeof *f->pages);
@@ -105,7 +105,7 @@ void sl_feed_stored(struct sl_kv_feed *f, int32_t page, const struct sl_kv_node 
     }
     if (known) {
         p->name = feed_name(&node->name);
-        p->told = 0;
+        p->reported = 0;
         p->in = true;
         p->prev = f->tail;
         p->next = SL_NO_PAGE;
@@ -113,8 +113,8 @@ void sl_feed_stored(struct sl_kv_feed *f, int32_t page, const struct sl_kv_node 
                (size_t)f->block_size * sizeof *tokens);
         *(f->tail != SL_NO_PAGE ? &f->pages[f->tail].next : &f->head) = page;
         f->tail = page;
-        if (f->untold == SL_NO_PAGE)
-            f->untold = page;
+        if (f->unreported == SL_NO_PAGE)
+            f->unreported = page;
         f->n_in++;
     }
     pthread_mutex_unlock(&f->lock);
@@ -126,12 +126,12 @@ static void feed_take_out(struct sl_kv_feed *f, int32_t page)
     struct sl_feed_page *p = page_of(f, page);
     if (!p->in)
         return;
-    if (p->told == f->change) { /* at most once per page: it is told again after this is */
+    if (p->reported == f->change) { /* at most once for each time it was reported */
         SL_ASSERT(f->n_removed < f->n_pages);
         f->removed[(f->first_removed + f->n_removed++) % f->n_pages] = p->name;
     }
-    if (f->untold == page)
-        f->untold = p->next;
+    if (f->unreported == page)
+        f->unreported = p->next;
     *(p->prev != SL_NO_PAGE ? &f->pages[p->prev].next : &f->head) = p->next;
     *(p->next != SL_NO_PAGE ? &f->pages[p->next].prev : &f->tail) = p->prev;
     p->in = false;
@@ -150,7 +150,7 @@ void sl_feed_lost(struct sl_kv_feed *f, int32_t page)
     pthread_mutex_lock(&f->lock);
     int32_t next = f->pages[page].in ? f->pages[page].next : SL_NO_PAGE;
     feed_take_out(f, page);
-    while (next != SL_NO_PAGE) { /* children stand behind their parents */
+    while (next != SL_NO_PAGE) { /* children come after their parents */
         int32_t at = next, parent = f->pages[at].parent;
         next = f->pages[at].next;
         if (parent != SL_NO_PAGE && !f->pages[parent].in)
@@ -164,7 +164,7 @@ void sl_feed_cleared(struct sl_kv_feed *f)
     pthread_mutex_lock(&f->lock);
     for (int32_t i = f->head; i != SL_NO_PAGE; i = f->pages[i].next)
         f->pages[i].in = false;
-    f->head = f->tail = f->untold = SL_NO_PAGE;
+    f->head = f->tail = f->unreported = SL_NO_PAGE;
     f->n_in = f->n_removed = 0;
     f->cleared = true;
     pthread_mutex_unlock(&f->lock);
@@ -173,7 +173,7 @@ void sl_feed_cleared(struct sl_kv_feed *f)
 /* With the lock. */
 static void signal_reader(struct sl_kv_feed *f)
 {
-    if (!f->signalled && (f->cleared || f->n_removed > 0 || f->untold != SL_NO_PAGE)) {
+    if (!f->signalled && (f->cleared || f->n_removed > 0 || f->unreported != SL_NO_PAGE)) {
         uint64_t one = 1;
         f->signalled = sl_sys->write(f->event_fd, &one, sizeof one) == (ssize_t)sizeof one;
     }
@@ -190,9 +190,9 @@ void sl_feed_signal(struct sl_kv_feed *f)
 
 static void feed_put_stored(struct sl_kv_feed *f, struct sl_feed_event *e, int32_t *tokens)
 {
-    int32_t page = f->untold;
+    int32_t page = f->unreported;
     struct sl_feed_page *p = page_of(f, page);
-    SL_ASSERT(p->in && p->told != f->change);
+    SL_ASSERT(p->in && p->reported != f->change);
     *e = (struct sl_feed_event){.kind = SL_KV_STORED,
                                 .name = p->name,
                                 .parent_name = p->parent_name,
@@ -201,8 +201,8 @@ static void feed_put_stored(struct sl_kv_feed *f, struct sl_feed_event *e, int32
     memcpy(e->salt, f->salts[page], p->n_salt);
     memcpy(tokens, f->tokens + (size_t)page * (size_t)f->block_size,
            (size_t)f->block_size * sizeof *tokens);
-    p->told = f->change;
-    f->untold = p->next;
+    p->reported = f->change;
+    f->unreported = p->next;
 }
 
 int32_t sl_feed_read(struct sl_kv_feed *f, struct sl_feed_event *out, int32_t *tokens, int32_t max)
@@ -218,7 +218,7 @@ int32_t sl_feed_read(struct sl_kv_feed *f, struct sl_feed_event *out, int32_t *t
             (struct sl_feed_event){.kind = SL_KV_REMOVED, .name = f->removed[f->first_removed]};
         f->first_removed = (f->first_removed + 1) % f->n_pages;
     }
-    for (; f->n_removed == 0 && f->untold != SL_NO_PAGE && n < max; n++)
+    for (; f->n_removed == 0 && f->unreported != SL_NO_PAGE && n < max; n++)
         feed_put_stored(f, &out[n], tokens + (size_t)n * (size_t)f->block_size);
     if (n == 0 && f->signalled) {
         uint64_t count;
@@ -236,7 +236,7 @@ void sl_feed_again(struct sl_kv_feed *f)
     f->change++;
     f->cleared = true;
     f->n_removed = 0;
-    f->untold = f->head;
+    f->unreported = f->head;
     signal_reader(f); /* an idle engine has no turn that would */
     pthread_mutex_unlock(&f->lock);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * feed.h - what the prefix tree holds, told to somebody outside: pages stored, pages removed.
+ * feed.h - the contents of the prefix tree for a reader outside: pages stored, pages removed.
  *
- * Not a log. The feed knows the pages that can be found now, in the order they were stored, and up
- * to where its reader has been told; and the names of pages the reader knows that are gone. So it
- * has a fixed size, a slow reader costs the engine nothing and loses nothing: it is spared what
- * came and went meanwhile. A page stands behind its parent in that order, so a reader is told of
- * parents first, and removals are told before anything stored later.
+ * Not a log. The feed keeps the pages that can be found now, in the order they were stored, and how
+ * far its reader has got; and the names of removed pages that the reader still knows. So its size
+ * is fixed, and a slow reader costs the engine nothing and loses nothing: pages that came and went
+ * meanwhile are left out. A page comes after its parent in that order, so parents are reported
+ * first. Removals are reported before anything stored later.
  *
  * Pages of private namespaces and of adapters with a factor of their own are left out: no other
  * request, or none that can be described, finds them.
@@ -24,7 +24,7 @@
 struct sl_feed_page {
     uint64_t name, parent_name; /* parent_name 0: it begins a prompt */
     uint64_t adapter;           /* id, 0: none */
-    uint64_t told;              /* the telling in which the reader was told, 0: never */
+    uint64_t reported;          /* the value of change when it was reported, 0: never */
     int32_t parent, prev, next;
     uint8_t n_salt;
     bool in;
@@ -32,16 +32,16 @@ struct sl_feed_page {
 
 struct sl_kv_feed {
     pthread_mutex_t lock;
-    int event_fd; /* readable while there is news */
+    int event_fd; /* readable while something is unreported */
     bool signalled;
-    bool cleared;    /* to be told first: nothing that was told before counts */
-    uint64_t change; /* counts up when everything is to be told again */
+    bool cleared;    /* to be reported first: what was reported before is void */
+    uint64_t change; /* counts up when everything is to be reported again */
     int32_t n_pages, block_size, n_in;
     struct sl_feed_page *pages;       /* [n_pages] */
     int32_t *tokens;                  /* [n_pages, block_size] */
     char (*salts)[SL_MAX_CACHE_SALT]; /* [n_pages] */
     int32_t head, tail;               /* pages that can be found, in the order they were stored */
-    int32_t untold;                   /* from here on the reader knows none; SL_NO_PAGE: all */
+    int32_t unreported;               /* the first of those not reported yet; SL_NO_PAGE: all are */
     uint64_t *removed;                /* [n_pages] names, a ring */
     int32_t first_removed, n_removed;
 };
@@ -57,7 +57,7 @@ void sl_feed_removed(struct sl_kv_feed *f, int32_t page);
 /* The page cannot be found any more, though it stays in the tree; nor can what hangs below it. */
 void sl_feed_lost(struct sl_kv_feed *f, int32_t page);
 void sl_feed_cleared(struct sl_kv_feed *f);
-void sl_feed_signal(struct sl_kv_feed *f); /* wakes the reader if there is news */
+void sl_feed_signal(struct sl_kv_feed *f); /* wakes the reader if something is unreported */
 
 /* The reader. One event each; tokens and salt are copied to room for max of them. Returns how many;
  * 0: nothing is left, and event_fd is quiet. */

@@ -71,7 +71,7 @@ static inline int32_t sl_group_n_room(const struct sl_kv_group *g)
 }
 
 /* The fewest pages with which one sequence alone always gets on, if a step that has not landed took
- * no more than one: that block, what its first row sees before it, and the block behind it. */
+ * no more than one: that block, what its first row sees before it, and the block after it. */
 int32_t sl_group_least(const struct sl_kv_group_config *cfg, int32_t n_nodes, int32_t block_size);
 
 /* Gives a node without a page one, with one owner; evicts the oldest page that is cached alone if

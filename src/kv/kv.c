@@ -224,7 +224,7 @@ static void drop_node(struct sl_kv *kv, int32_t node, bool forget)
 struct walk {
     int32_t n, node;               /* blocks found, the last one's node */
     int32_t run[SL_MAX_KV_GROUPS]; /* of them, how many at the end have a page in the group */
-    int32_t n_usable;              /* blocks behind which a sequence may go on (K4) */
+    int32_t n_usable;              /* blocks after which a sequence can go on (K4) */
 };
 
 /* False: the tree ends here. */

@@ -80,7 +80,8 @@ static bool is_like(struct sl_work w, struct sl_work measured)
     return 4 * w.tokens <= 5 * measured.tokens && 4 * w.reads <= 5 * measured.reads;
 }
 
-/* The faster one of two counts: one alone may have recorded a graph or waited for a neighbour. */
+/* The faster one of two counts: one alone may have captured a CUDA graph or waited for another
+ * process. */
 static void learn_plain(struct sl_cost *c, struct sl_work w, double seconds)
 {
     struct sl_cost_plain *p = &c->plain;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * cost.h - what a step will take, learnt from the steps so far.
+ * cost.h - how long a step will take, learnt from the steps so far.
  *
- * A step's time is taken for a sum of what it has to do, each with a price that is not negative:
- * something for being a step, its tokens (dearer from 17 and from 257 on, when products have read
- * the weights and are bound by arithmetic), pairs of a chunk's tokens and the positions they see,
- * and positions that are read. Prices minimise the squares of relative errors over all
- * steps, of which those with about as many tokens (a factor of two) are remembered together, the
- * last 8 of them mostly: a prompt's price outlives any number of steps without one.
+ * A step's time is modelled as a sum of what it has to do, each with a price that is not negative:
+ * a constant, its tokens (with higher prices from 17 and from 257 on, where GEMMs are bound by
+ * arithmetic, not by reading weights), pairs of a chunk's tokens and the positions they see, and
+ * positions that are read. Prices minimise the squares of relative errors over all steps, of which
+ * those with about as many tokens (a factor of two) are remembered together, the last 8 of them
+ * mostly: a prompt's price outlives any number of steps without one.
  *
  * Used for how long prompts may hold up what generates (sched.h). That changes which tokens share
  * a step, never their bits. Engine thread only; no memory of its own, no errors.
@@ -43,7 +43,7 @@ struct sl_cost { /* zero-initialise */
     struct sl_cost_plain plain;
 };
 
-/* n tokens behind pos others. */
+/* n tokens after pos others. */
 struct sl_work sl_work_add(struct sl_work w, int64_t pos, int64_t n);
 /* A step of this work took so many seconds, more than 0. */
 void sl_cost_learn(struct sl_cost *c, struct sl_work w, double seconds);
@@ -53,9 +53,8 @@ double sl_cost_of(const struct sl_cost *c, struct sl_work w);
  * not two such steps lately. Unlike sl_cost_of this cannot be wrong about how the time of a step is
  * shared between its chunks and the rest, which steps that all have large chunks do not tell. */
 double sl_cost_measured(const struct sl_cost *c, struct sl_work w);
-/* How many of n_most tokens behind pos a step that has `w` to do may take, to be over within so
- * many seconds. At most four times as many as any step had: what has not been seen is not
- * believed. */
+/* How many of n_most tokens after pos a step that has `w` to do may take, to be over within so many
+ * seconds. At most four times as many as any step had: what has not been seen is not believed. */
 int32_t sl_cost_chunk(const struct sl_cost *c, struct sl_work w, int32_t pos, int32_t n_most,
                       double seconds);
 

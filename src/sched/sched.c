@@ -210,9 +210,8 @@ static void drop_drafts(struct sl_sched *s, struct sl_seq *seq, bool short_of_bl
     sl_kv_give(s->kv, &seq->blocks, SL_MIN(n_need, seq->blocks.n), false);
 }
 
-/* Gives seq a block for each of its new tokens, and pages for the next one to be computed and what
- * is drafted behind it; preempts from the end of the list. False: seq itself was the last and had
- * to go. */
+/* Gives seq a block for each of its new tokens, and pages for the next one to be computed and its
+ * drafts; preempts from the end of the list. False: seq itself was the last and had to go. */
 static bool extend(struct sl_sched *s, struct sl_seq *seq)
 {
     for (;;) {
@@ -233,7 +232,7 @@ static bool extend(struct sl_sched *s, struct sl_seq *seq)
     }
 }
 
-/* Victims stand behind the current sequence, so none that is planned already is preempted. What has
+/* Victims come after the current sequence, so none that is planned already is preempted. What has
  * got several tokens at once needs blocks here too, and its chunk later. */
 static void plan_decodes(struct sl_sched *s)
 {
@@ -426,7 +425,7 @@ void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq)
     SL_ASSERT(seq->n_computed <= seq->blocks.n * s->kv->block_size);
 }
 
-void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq, int32_t n)
+void sl_sched_rollback(struct sl_sched *s, struct sl_seq *seq, int32_t n)
 {
     SL_ASSERT(seq->state == SL_SEQ_RUNNING && seq->n_step == 0);
     SL_ASSERT(n >= 0 && n <= seq->n_computed);

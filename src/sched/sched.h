@@ -2,7 +2,7 @@
  * sched.h - continuous batching: which sequences get how many tokens of the next step.
  *
  * A plan is made in this order, after Sarathi-Serve and vLLM:
- *   1. every running sequence that generates gets one token, and those drafted behind it, and the
+ *   1. every running sequence that generates gets one token, and the drafts after it, and the
  *      blocks they need; when none is left, drafts are dropped, then the worst running sequence
  *      (last by priority, then arrival) is preempted: it gives back its blocks and waits, to be
  *      recomputed later from its tokens;
@@ -21,7 +21,8 @@
  * A step may be planned while the one before it runs: its sequences then have a pending token,
  * whose place is known and value is not. Nothing is planned for a sequence that is held
  * (sl_seq_held). As steps run in order, pages given back while a step runs may be handed out at
- * once; but a row that may be taken back is computed again, so only what landed is passed by.
+ * once; but a row that may be rolled back is computed again, so a window moves on only when rows
+ * have landed.
  *
  * Progress: only worse sequences are preempted for a better one, so the best running sequence is
  * never preempted; alone it always fits, because sl_sched_limit bounds a sequence's length by the
@@ -89,10 +90,10 @@ bool sl_sched_windows_fit(const struct sl_sched *s, const struct sl_seq *seq);
 void sl_sched_plan(struct sl_sched *s);
 /* The planned tokens of seq are being computed. */
 void sl_sched_advance(struct sl_sched *s, struct sl_seq *seq);
-/* The last n tokens computed are not those of the text, or no token was chosen behind them: their
- * places are computed again later. */
-void sl_sched_take_back(struct sl_sched *s, struct sl_seq *seq, int32_t n);
-/* The first n_done tokens were computed, their logits are good and none of them is taken back any
+/* Rolls back the last n computed tokens: they are not those of the text, or no token was chosen
+ * after them. Their positions are computed again later. */
+void sl_sched_rollback(struct sl_sched *s, struct sl_seq *seq, int32_t n);
+/* The first n_done tokens were computed, their logits are good and none of them is rolled back any
  * more: puts the blocks they fill into the prefix tree, and gives up the pages that only they saw.
  */
 void sl_sched_publish(struct sl_sched *s, struct sl_seq *seq, int32_t n_done);

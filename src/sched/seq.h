@@ -20,7 +20,7 @@ struct sl_seq {
     int32_t n_prompt;
     int32_t *out; /* the owner appends what was sampled, and what needed no sampling */
     int32_t n_out;
-    /* Tokens that may follow those: computed in one step with the last known one, and taken back
+    /* Tokens that may follow those: computed in one step with the last known one, and rolled back
      * where something else was chosen. Only where that is all there is to compute. */
     const int32_t *drafts;
     int32_t n_drafted;
@@ -69,14 +69,14 @@ static inline int32_t sl_seq_token(const struct sl_seq *s, int32_t pos)
     return pos - s->n_out < s->n_drafted ? s->drafts[pos - s->n_out] : -1 - s->pending_row;
 }
 
-/* Must something land or come before more can be planned? Behind drafts nothing is known. */
+/* Must something land or come before more can be planned? After drafts nothing is known. */
 static inline bool sl_seq_held(const struct sl_seq *s)
 {
     return s->waits || (s->n_pending > 0 &&
                         (s->holds || s->n_drafted > 0 || s->n_out + s->n_pending >= s->max_out));
 }
 
-/* Is nothing left to compute but its last token, and what is drafted behind it? */
+/* Is nothing left to compute but its last token, and its drafts? */
 static inline bool sl_seq_decodes(const struct sl_seq *s)
 {
     return sl_seq_n_tokens(s) - s->n_computed == 1 + s->n_drafted;

@@ -187,7 +187,7 @@ static void force_some(struct rig *g, int32_t i)
 }
 
 /* Of the step launched last, while those before it have landed. */
-static void take_back_some(struct rig *g)
+static void rollback_some(struct rig *g)
 {
     struct flight *f = &g->flights[g->n_flights - 1];
     for (int32_t k = 0; k < f->n && !g->draining; k++) {
@@ -196,7 +196,7 @@ static void take_back_some(struct rig *g)
             sl_input_byte(&g->in) % 4 != 0)
             continue;
         struct sl_seq *q = &g->items[fs->item].seq;
-        sl_sched_take_back(&g->s, q, 1);
+        sl_sched_rollback(&g->s, q, 1);
         g->m.seqs[fs->item].n_computed--;
         q->n_pending--;
         q->waits = true;
@@ -231,7 +231,7 @@ static void turn(struct rig *g)
     while (g->n_flights > ahead)
         land(g);
     if (g->n_flights > 0)
-        take_back_some(g);
+        rollback_some(g);
 }
 
 static void check(struct rig *g)

@@ -28,7 +28,7 @@ int sl_engine_sleep_level(const struct sl_engine *eng)
 static int sleep_settle(struct sl_engine *eng, int timeout_ms, struct sl_error *err)
 {
     uint64_t end_ns = sl_now_ns() + (uint64_t)SL_MAX(timeout_ms, 0) * 1000000u;
-    SL_ASSERT(atomic_load(&eng->drowsy)); /* else more may come */
+    SL_ASSERT(atomic_load(&eng->sleep_wanted)); /* else more may come */
     for (;;) {
         bool locked = sl_engine_lock_turn(eng);
         if (locked && eng->live == NULL && eng->n_flights == 0 && eng->masker.n_open == 0 &&
@@ -61,7 +61,7 @@ static int fall_asleep(struct sl_engine *eng, int level, bool abort, int timeout
     SL_ASSERT(level >= 1 && level <= 2);
     if (atomic_load(&eng->sleep_level) >= level)
         return 0;
-    atomic_store(&eng->drowsy, true);
+    atomic_store(&eng->sleep_wanted, true);
     atomic_store(&eng->abort_all, abort);
     int rc = sleep_settle(eng, timeout_ms, err);
     atomic_store(&eng->abort_all, false);
@@ -86,7 +86,7 @@ static int fall_asleep(struct sl_engine *eng, int level, bool abort, int timeout
         sl_inbox_wake(&eng->inbox); /* a turn brings the statistics up to date */
     }
     if (atomic_load(&eng->sleep_level) == 0)
-        atomic_store(&eng->drowsy, false);
+        atomic_store(&eng->sleep_wanted, false);
     return rc;
 }
 
@@ -108,7 +108,7 @@ static int sleep_end(struct sl_engine *eng, const char *path, struct sl_error *e
     pthread_mutex_unlock(&eng->runner_lock);
     pthread_mutex_unlock(&eng->turn_lock);
     atomic_store(&eng->sleep_level, 0);
-    atomic_store(&eng->drowsy, false);
+    atomic_store(&eng->sleep_wanted, false);
     return 0;
 }
 
