@@ -31,7 +31,7 @@ static inline cudaError_t sl_launch_ask_smem(struct sl_cuda *cu, const void *ker
     return e;
 }
 
-/* Enqueues kernel(args...), behind what waits (fuse.h); a failure is recorded in cu, and until it
+/* Enqueues kernel(args...), after what waits (fuse.h); a failure is recorded in cu, and until it
  * is reported nothing more is enqueued: a kernel that ran without the one before it would go by
  * what an earlier step left there, and write to pages of others. A grid without blocks is nothing.
  * cluster: so many blocks, a divisor of grid.x of at most 8, run at once and see each other's

@@ -34,7 +34,7 @@ static __device__ __forceinline__ void sl_grid_wait()
 }
 
 /* Instead: this block ends, has written nothing and read only what had long been there. Not all
- * blocks may leave, or this grid might end before the kernels ahead of it, on which those behind it
+ * blocks may leave, or this grid might end before the kernels ahead of it, on which later kernels
  * rely. */
 static __device__ __forceinline__ void sl_grid_leave()
 {
@@ -60,7 +60,7 @@ static __device__ __forceinline__ int32_t sl_load_settled(const int32_t *p)
 }
 
 /* All threads of all blocks of the cluster (sl_launch_cluster) meet here; what they wrote before,
- * shared memory of each other included, is seen behind it. No block may end while another still
+ * shared memory of each other included, is seen after it. No block may end while another still
  * reaches for its shared memory. */
 static __device__ __forceinline__ void sl_cluster_sync()
 {
@@ -130,7 +130,7 @@ static __device__ __forceinline__ uint32_t sl_merge(uint32_t x, uint32_t mask, u
 }
 
 /* *p += v, without waiting for it. As global memory does it: numbers below the normal range count
- * as zero of their sign, before and behind. */
+ * as zero of their sign, before and after. */
 static __device__ __forceinline__ void sl_red_add(float *p, float v)
 {
     asm volatile("red.global.add.f32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "f"(v)
@@ -229,7 +229,7 @@ static __device__ __forceinline__ void sl_blocks_load(void *smem, const CUtensor
 
 /* sl_tensor_load into every block of the cluster whose bit is set in `ranks`: to the same place in
  * its shared memory, with its barrier of that place. Between the blocks' first sl_cluster_sync,
- * behind the barriers' initialisation, and their last one. */
+ * after the barriers' initialisation, and their last one. */
 static __device__ __forceinline__ void sl_tensor_load_all(void *smem, const CUtensorMap *map,
                                                           int col, int row, uint64_t *mbar,
                                                           uint16_t ranks)
@@ -440,7 +440,7 @@ template <int N> static __device__ __forceinline__ void sl_wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-/* Behind sl_wgmma_wait: keeps the registers of products for them until here. The compiler takes a
+/* After sl_wgmma_wait: keeps the registers of products for them until here. The compiler takes a
  * product for done once it has begun, and would give a's registers to others, or d's to copies. */
 template <int T> static __device__ __forceinline__ void sl_wgmma_keep(float (&x)[T][4])
 {
@@ -633,7 +633,7 @@ static __device__ __forceinline__ float sl_rcp_approx(float x)
 
 /* Initialises n barriers, a thread each, as one thread would take a microsecond for all. A loop,
  * not a condition: of that the compiler makes predicated instructions, which compute-sanitizer's
- * synccheck takes for executed. Then as behind sl_mbar_init. */
+ * synccheck takes for executed. Then as after sl_mbar_init. */
 static __device__ __forceinline__ void sl_mbar_init_all(uint64_t *bars, int n, uint32_t count)
 {
 #pragma unroll 1
@@ -650,7 +650,7 @@ static __device__ __forceinline__ void sl_mbar_init_all(uint64_t *bars, int n, u
 #define SL_WARP_ARRIVALS 1
 #endif
 
-/* A whole warp arrives: behind the barrier all is seen that its lanes did before. */
+/* A whole warp arrives: after the barrier all is seen that its lanes did before. */
 static __device__ __forceinline__ void sl_mbar_arrive_warp(uint64_t *bar)
 {
     __syncwarp();
@@ -659,7 +659,7 @@ static __device__ __forceinline__ void sl_mbar_arrive_warp(uint64_t *bar)
 }
 
 /* The same of a warp that has read shared memory by ordinary loads, where the copy engine may write
- * next: its writes belong to another proxy, and only the fence orders them behind those reads. */
+ * next: its writes belong to another proxy, and only the fence orders them after those reads. */
 static __device__ __forceinline__ void sl_mbar_give_warp(uint64_t *bar)
 {
     sl_fence_proxy_async();

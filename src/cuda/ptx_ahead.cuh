@@ -12,7 +12,7 @@ bool sl_sim_mbar_ended(uint64_t *bar, uint32_t parity, sl_sim_at at);
 #endif
 
 /* Has the phase with this parity ended, as far as is known now? What was done before a phase that
- * has is seen behind the answer. */
+ * has is seen after the answer. */
 static __device__ __forceinline__ bool sl_mbar_ended(uint64_t *bar, uint32_t parity)
 {
 #ifdef SL_CUDA_SIM

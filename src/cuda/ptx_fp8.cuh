@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * ptx_fp8.cuh - as ptx.cuh, the instructions for products of E4M3. Apart, so that what multiplies
- * no FP8 does not hang on it.
+ * ptx_fp8.cuh - as ptx.cuh, the instructions for MMAs of E4M3. Apart, so that kernels without FP8
+ * do not depend on it.
  */
 #ifndef SL_CUDA_PTX_FP8_CUH
 #define SL_CUDA_PTX_FP8_CUH
@@ -66,7 +66,7 @@ static __device__ __forceinline__ void sl_turn_pass(int id, int n_threads)
 }
 
 /* Up to eight rows (tokens) without gaps as b of 32 columns and eight rows: 16 bytes of each row
- * one behind the other, then the next 16 of each. What follows counts as the rows that are not
+ * one after the other, then the next 16 of each. What follows counts as the rows that are not
  * there. */
 static __device__ __forceinline__ uint64_t sl_wgmma_dense(const void *smem, int rows)
 {
@@ -106,7 +106,7 @@ SL_WGMMA_E4M3(128, "%66")
 SL_WGMMA_E4M3(192, "%98")
 #undef SL_WGMMA_E4M3
 
-/* Behind sl_wgmma_wait: nothing that uses d moves ahead of it. */
+/* After sl_wgmma_wait: nothing that uses d moves ahead of it. */
 template <int T> static __device__ __forceinline__ void sl_wgmma_done(float (&d)[T][4])
 {
 #pragma unroll

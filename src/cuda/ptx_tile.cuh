@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * ptx_tile.cuh - what linear_tile.cuh needs beside ptx.cuh, with inline PTX too: products whose
- * second operand is packed weights, and what moves tiles.
+ * ptx_tile.cuh - what linear_tile.cuh needs besides ptx.cuh, with inline PTX too: wgmma whose
+ * second operand is packed weights, and the instructions that move tiles.
  */
 #ifndef SL_CUDA_PTX_TILE_CUH
 #define SL_CUDA_PTX_TILE_CUH

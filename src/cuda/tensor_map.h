@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * tensor_map.h - matrices that the copy engine brings in boxes (sl_tensor_load of ptx.cuh).
+ * tensor_map.h - matrices that the copy engine loads in boxes (sl_tensor_load of ptx.cuh).
  */
 #ifndef SL_CUDA_TENSOR_MAP_H
 #define SL_CUDA_TENSOR_MAP_H
@@ -27,15 +27,15 @@ cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows,
                                 int64_t ld, int32_t box_rows);
 
 /* Row blocks of packed weights (weight.h), for sl_blocks_load: a box is one unit of each of
- * box_blocks row blocks, one behind the other in shared memory from a multiple of 128 bytes on; of
- * row blocks behind the last it is zeros. unit_bytes: a multiple of 32, at most 4096. */
+ * box_blocks row blocks, one after the other in shared memory from a multiple of 128 bytes on; of
+ * row blocks after the last it is zeros. unit_bytes: a multiple of 32, at most 4096. */
 cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
                                  int32_t unit_bytes, int32_t box_blocks);
 
 /* Units of row blocks (weight.h): block b's unit u lies at w + (b * n_units + u) * unit_bytes. A
- * box is unit u of box_blocks row blocks from b on, one behind the other in shared memory; it is
+ * box is unit u of box_blocks row blocks from b on, one after the other in shared memory; it is
  * loaded from (row b, column u * unit_bytes / 8). unit_bytes: a multiple of 16, at most 2048. Row
- * blocks behind the last are zeros. */
+ * blocks after the last are zeros. */
 cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
                                 int32_t unit_bytes, int32_t box_blocks);
 

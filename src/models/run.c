@@ -5,11 +5,10 @@
  * What stands between two sublayers (attention, MLP) is one operation: the output of the first is
  * added to the residual stream, before or after its own norm, and becomes the normed input of the
  * second. Which norms there are is the layers' (enum sl_norm_place), so that decoders and encoders
- * are the same walk. In
- * the last layer, once attention has read all tokens of the step, only the rows whose logits are
- * wanted go on: during a prefill that leaves out the last output projection, MLP, norm and head of
- * every other token, and a chunk without wanted logits stops there. A row's bits do not depend on
- * which rows go with it.
+ * are the same walk. In the last layer, once attention has read all tokens of the step, only the
+ * rows whose logits are wanted go on: during a prefill that leaves out the last output projection,
+ * MLP, norm and head of every other token, and a chunk without wanted logits stops there. A row's
+ * bits do not depend on which rows go with it.
  */
 #include "base/check.h"
 #include "models/internal.h"

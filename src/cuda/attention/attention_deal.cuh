@@ -7,22 +7,22 @@
  * that join do so in the order they were dealt in: their warp waits for a turn, which the split
  * before them passes on, also that of the item before.
  *
- * The warp that has an item's first split brings the item AHEAD behind it: it takes its number when
+ * The warp that has an item's first split loads the item AHEAD after it: it takes its number when
  * the item before that one is here, so that a block's numbers ascend and the first that is none is
- * the end; asks for it a tile later; and puts it into its place behind the split. No warp waits for
+ * the end; asks for it a tile later; and puts it into its place after the split. No warp waits for
  * an item but to begin it: one whose loads would run on into an item that is not here yet stops
  * loading, and begins anew when it is.
  *
- * No warp waits for ever. To begin an item, or to bring the one behind it, it waits for an item
+ * No warp waits for ever. To begin an item, or to load the one after it, it waits for an item
  * that comes with an earlier split, whose warp puts it there before it waits for its turn; for a
- * turn it waits for splits dealt before its own; at the barrier behind an item that has slots it
+ * turn it waits for splits dealt before its own; at the barrier after an item that has slots it
  * waits for warps that are in that item or before it, and the splits of these were dealt before
- * those behind the barrier. So of the splits that are not done the one dealt first is never held up
+ * those after the barrier. So of the splits that are not done the one dealt first is never held up
  * by others.
  *
  * A place is used again when nobody reads it: while a warp is at split g, split g - 4 has had its
  * turn, so have those up to g - 7 of the other warps, and these may still be looking for their next
- * split from the item of g - 7 on. An item that joins has a split at least; behind others there is
+ * split from the item of g - 7 on. An item that joins has a split at least; after others there is
  * a barrier. So readers are at most seven items behind.
  */
 #ifndef SL_CUDA_ATTENTION_DEAL_CUH
@@ -54,10 +54,10 @@ struct sl_attn_deal {
     const struct sl_attn_args &a;
     struct sl_attn_work *works;
     uint8_t *first_warps; /* who has the first split of the item */
-    uint64_t *here;       /* mbarriers: the item AHEAD behind place i is in its place */
+    uint64_t *here;       /* mbarriers: the item AHEAD after place i is in its place */
     int n;                /* items, times key heads */
     int n_known;          /* of the block's, that are known to be here */
-    int stage;            /* of what the warp brings, 0: nothing */
+    int stage;            /* of what the warp loads, 0: nothing */
     int taken, word;      /* its number, of lane 0; the lane's word of it */
 
     __device__ __forceinline__ sl_attn_deal(const struct sl_attn_args &args, void *places,
@@ -97,7 +97,7 @@ struct sl_attn_deal {
         return sl_attn_begin_of(at(i)) + ((warp - first_warp(i)) & (SL_ATTN_DEALT - 1));
     }
 
-    /* Who has the first split behind item i? */
+    /* Who has the first split after item i? */
     __device__ __forceinline__ int warp_behind(int i) const
     {
         const struct sl_attn_work &w = at(i);
@@ -105,7 +105,7 @@ struct sl_attn_deal {
         return (first_warp(i) + (sl_attn_joins(w) ? n_splits : 0)) & (SL_ATTN_DEALT - 1);
     }
 
-    /* One warp brings the first items. */
+    /* One warp loads the first items. */
     __device__ __forceinline__ void begin()
     {
         static_assert(AHEAD == 2, "halves of a warp");
@@ -125,7 +125,7 @@ struct sl_attn_deal {
         return n > AHEAD * static_cast<int>(gridDim.x);
     }
 
-    /* Begins to bring the item AHEAD behind item k, if the warp has k's first split. */
+    /* Begins to load the item AHEAD after item k, if the warp has k's first split. */
     __device__ __forceinline__ void begin_bring(int k, int warp)
     {
         stage = more() && warp == first_warp(k) ? 1 : 0;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * attention_fold.cu - joins the parts of wide tiles to the output.
  *
- * A kernel of its own behind that of the tiles, so that all multiprocessors read: the last block of
+ * A kernel of its own after that of the tiles, so that all SMs read: the last block of
  * a tile, alone with 128 rows of up to 32 runs, would have 2 MB to read at some 30 GB/s. Where no
  * tile was cut it has nothing to do.
  */
 #include "cuda/attention/attention_tile.cuh"
 
 #define FOLD_THREADS 256
-#define FOLD_CTAS    2 /* of a multiprocessor */
+#define FOLD_CTAS    2 /* of an SM */
 
 struct fold_args {
     struct sl_attn_args a;

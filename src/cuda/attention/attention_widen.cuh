@@ -10,13 +10,13 @@
  * Warps that widen do nothing else: they need no item and no page to know which slot is next, and
  * which of its rows are seen comes with it.
  *
- * TFLOP/s at 512, 2,048, 8,192, 16 x 512, 512 behind 131,072 (H200, 32 heads over 8), those of the
+ * TFLOP/s at 512, 2,048, 8,192, 16 x 512, 512 after 131,072 (H200, 32 heads over 8), those of the
  * version before, whose four warps also found and began all copies, and of pages of F16:
  *   d 128   114, 302, 422, 188, 459    109, 274, 368, 190, 397    129, 361, 469, 202, 513
  *   d 64     57, 206, 316, 129, 307     57, 202, 296, 131, 285
  *   d 256   101, 243, 355, 133, 426    106, 249, 345, 154, 399
  * With the registers of a group more, d 256 keeps 280 bytes instead of 140 in memory, which short
- * prompts pay; by two of the warps that bring it has 96, 238, 328, 153, 365. 24 registers for those
+ * prompts pay; by two of the warps that load it has 96, 238, 328, 153, 365. 24 registers for those
  * that widen and 232 for the others is 118 bytes instead of 76 for d 128, in the loop that widens.
  */
 #ifndef SL_CUDA_ATTENTION_WIDEN_CUH

@@ -136,7 +136,7 @@ template <class E> struct sl_kv_plain {
     }
 
     /* A operands: keys as rows (of a score), or dimensions (of a sum of values), which come in two
-     * steps, so that a warp may have some of the first under way. The first brings L times 16
+     * steps, so that a warp may have some of the first under way. The first yields L times 16
      * dimensions, from `dim` on, LOADS<D> at most; raw: of one of them. Scales, of what has any,
      * are the same for a tile's keys, or values. */
     template <int D> static constexpr int LOADS = 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Operations that wait for the one behind them.
+ * Operations that wait for the one after them.
  */
 #include "cuda/gemm/fuse.h"
 

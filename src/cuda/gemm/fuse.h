@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * fuse.h - operations of few tokens that are one kernel with the next one.
+ * fuse.h - operations of few tokens that are fused into one kernel with the next one.
  *
  * Between two products of a decode step lie an addition to the residual stream and a norm: 1.5 us
  * and more, of which most is a launch and a way to L2 and back. So in a step (sl_cuda_fuse_begin to
- * _end) a product without adapters waits for the operation behind it. If that is add_rmsnorm of its
+ * _end) a product without adapters waits for the operation after it. If that is add_rmsnorm of its
  * output, it adds to the residual stream itself; or, where the blocks of its segments would meet in
- * memory, the norm's kernel adds their sums up. And a norm waits for the product behind it, which
+ * memory, the norm's kernel adds their sums up. And a norm waits for the product after it, which
  * may norm its input itself; of FP8 activations the norm's kernel then makes the codes, of any
  * number of tokens, and adds first what is still to be added. Likewise a gated product of FP8
  * activations of many tokens waits for the product of its output, for which it then makes codes.
@@ -37,7 +37,7 @@ struct sl_cuda_norm { /* out = rmsnorm(x), rows h apart */
 };
 
 struct sl_cuda_fuse {
-    bool has_gated, has_lin, has_norm; /* one of them, if any; or a product behind a gated one */
+    bool has_gated, has_lin, has_norm; /* one of them, if any; or a product after a gated one */
     struct sl_lin gated, lin;
     const struct sl_lin_route *route; /* of lin */
     struct sl_cuda_norm norm;
@@ -68,7 +68,7 @@ struct sl_w8_quant; /* linear_w8a8.cuh */
 void sl_cuda_norm_codes(struct sl_cuda *cu, const struct sl_cuda_norm *a,
                         const struct sl_w8_quant *q);
 
-/* A gated product waits for the product behind it, if it may. */
+/* A gated product waits for the product after it, if it may. */
 bool sl_cuda_fuse_gated(struct sl_cuda *cu, const struct sl_lin *l);
 /* linear_w8a8.cu. Whether it should. */
 bool sl_cuda_linear_pair_pays(const struct sl_cuda *cu, const struct sl_lin *gated);
@@ -78,13 +78,13 @@ void sl_cuda_linear_pair(struct sl_cuda *cu, const struct sl_lin *gated,
 /* The gated activation was enqueued another way: it may be read again. */
 void sl_cuda_fuse_written(struct sl_cuda *cu, const void *gated_out);
 
-/* A product waits for the operation behind it, if it may. */
+/* A product waits for the operation after it, if it may. */
 bool sl_cuda_fuse_linear(struct sl_cuda *cu, const struct sl_lin *l);
 /* What is left of x += y, of which y is what the product that waits makes. */
 struct sl_cuda_sum {
     bool fused; /* else all of it is */
     struct sl_lin_left left;
-    const float *bias; /* behind the sums */
+    const float *bias; /* after the sums */
 };
 
 /* may_leave: sums of segments may be left to the caller. */

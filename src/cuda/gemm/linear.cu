@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Matrix products: the operations, and which kernel runs.
+ * GEMMs: the operations, and which kernel runs.
  */
 #include "cuda/gemm/fuse.h"
 #include "cuda/gemm/linear.h"
@@ -160,7 +160,7 @@ static int32_t n_row_blocks(const struct sl_lin *l)
     return blocks;
 }
 
-/* Long row blocks that are one or two for each team of a multiprocessor: a block with deep rings
+/* Long row blocks that are one or two for each team of an SM: a block with deep rings
  * keeps up as tokens become more (4096 x 14336 of 4 and 8 tokens: deep 31.0 and 32.9 us,
  * stream 34.8 and 37.7); of more, two blocks do (5120 x 25600 of 8: deep 93.4, stream 77.2; H200).
  */
@@ -189,7 +189,7 @@ static bool two_eights_pay(const struct sl_lin *l, int n_sms)
 }
 
 /* Tiles of 256 rows, whose warps are twice those of 128: where these would take more rounds of all
- * multiprocessors, each some two thirds of a round of the higher ones. */
+ * SMs, each some two thirds of a round of the higher ones. */
 static bool tall_pays(const struct sl_lin *l, int n_sms)
 {
     int32_t blocks = n_row_blocks(l);
@@ -200,7 +200,7 @@ static bool tall_pays(const struct sl_lin *l, int n_sms)
 
 /* A tile of 256 tokens is a fifth faster than two of 128, unless the second half is empty. Codes
  * cost instructions, of which reading weights directly wants fewer; BF16 of many rows streams as
- * fast through shared memory, which leaves room for the kernel behind. Where tokens of codes do not
+ * fast through shared memory, which leaves room for the next kernel. Where tokens of codes do not
  * fit, eight warps decode too slowly: 4096 x 14336, 8 tokens, Q4_K 23.4 us by wgmma for 34.5 (H200;
  * the number of tokens from which this holds was not looked for). */
 static bool pays(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms)
@@ -224,10 +224,10 @@ static bool pays(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms
 }
 
 /* What work costs in clocks of 1.9 GHz: a step, the end, and a step where the chip's power is the
- * limit, spread over all multiprocessors. Fitted to the routes of 115 products of the layers of
- * four models, 64 to 4096 tokens, on an H200 (all routes up to 512 tokens, above the five likeliest
- * in two runs), so that the one chosen costs little more than the best: in the mean 0.9 % of 64
- * tokens, at most 0.3 % up to 2048, 1.0 % of 4096. */
+ * limit, spread over all SMs. Fitted to the routes of 115 products of the layers of
+ * four models, 64 to 4096 tokens, on an H200 (all routes up to 512 tokens, above the five most
+ * likely in two runs), so that the one chosen costs little more than the best: in the mean 0.9 % of
+ * 64 tokens, at most 0.3 % up to 2048, 1.0 % of 4096. */
 static const struct tile_cost {
     void (*run)(struct sl_cuda *cu, const struct sl_lin *l);
     int32_t step, end, power;
@@ -293,8 +293,8 @@ const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l, int n_sm
 
 /* Tokens that every block norms for itself. A layer of 8B in four-bit groups, 6 and 8 sequences of
  * 768 positions: 69.5 and 74.4 us for 70.4 and 74.3 with a kernel for the norm; of BF16 and 6 132.2
- * for 133.3 (H200). With one segment BF16 comes through rings that two blocks share a
- * multiprocessor for, each of which would norm: 1 sequence 119.8 for 118.9. */
+ * for 133.3 (H200). With one segment BF16 comes through rings that two blocks share an
+ * SM for, each of which would norm: 1 sequence 119.8 for 118.9. */
 #define NORM_TOKENS 6
 
 bool sl_cuda_linear_norms(const struct sl_lin_route *r, const struct sl_lin *l)
@@ -516,9 +516,9 @@ static __global__ void __launch_bounds__(ACT_THREADS)
 }
 
 /* Gate and up of different layouts, which model files do not have but may, or with adapters: two
- * products into memory, as many tokens as fit there, and what follows them.
- * Their sums have the bits of the gated kernels' (docs/DETERMINISM.md), so that rows without
- * adapter are what they are elsewhere. */
+ * GEMMs into memory, as many tokens at a time as fit there, then the activation. Their sums have
+ * the bits of the gated kernels' (docs/DETERMINISM.md), so rows without an adapter are what they
+ * are elsewhere. */
 static void run_mixed(struct sl_cuda *cu, const struct sl_op_linear_gated_act *a)
 {
     int64_t n_rows = a->gate->n_rows;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * linear.h - one matrix product on the device: what linear.cu hands to the kernels.
+ * linear.h - one GEMM on the device: what linear.cu hands to the kernels.
  *
  * The columns of a matrix are cut into segments, by its shape alone. For every output and segment
  * there is one float accumulator, from +0, to which mma.m16n8k16 (or wgmma, the same bits) adds 16
  * columns after 16 columns in ascending order, up to the packed width (K rounded up to the layout's
- * unit, zeros behind K); the segments' sums are added in order; then the bias. Which operand of the
+ * unit, zeros after K); the segments' sums are added in order; then the bias. Which operand of the
  * instruction weights are changes no bit. All kernels do this, so which one runs changes none. Of
  * the layout w8a8 all this is otherwise: linear_w8a8.cuh.
  */
@@ -64,7 +64,7 @@ struct sl_lin {
     const float *norm_y; /* added to norm.x first, of w8a8 alone; NULL: nothing */
 };
 
-/* Segments: enough of them that matrices of few rows, too, keep all multiprocessors reading when
+/* Segments: enough of them that matrices of few rows, too, keep all SMs reading when
  * there are few tokens. A rule of the shape, as it is part of the bits. */
 #define SL_LIN_SEG_ROWS  6144 /* matrices of fewer rows have several */
 #define SL_LIN_SEGS      4
@@ -187,7 +187,7 @@ enum sl_lin_when {
     SL_LIN_DIRECT, /* all tokens in shared memory: wants room; pays where reading is not all */
     SL_LIN_RING,   /* of weights in shared memory: pays for few tokens where there are codes */
     SL_LIN_TALL,   /* of 256 rows: pays with one segment, or where it saves rounds */
-    SL_LIN_DEEP,   /* one block a multiprocessor: pays where row blocks are few and long */
+    SL_LIN_DEEP,   /* one block an SM: pays where row blocks are few and long */
     SL_LIN_TILED,  /* more than 32 tokens: wants vec_x; the cheapest of these */
 };
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * linear_direct.cuh - products of up to 16 tokens: weights straight from memory into registers.
+ * linear_direct.cuh - GEMMs of up to 16 tokens: weights straight from memory into registers.
  *
- * A block a multiprocessor, of 16 warps in teams as in linear_stream.cuh: a warp for each segment
+ * A block an SM, of 16 warps in teams as in linear_stream.cuh: a warp for each segment
  * of a row block's columns, in a gated product one for gate and one for up. All tokens lie in the
  * block's shared memory, [token][columns], rows 16 bytes more than a multiple of 128. A lane reads
  * the 16 bytes of its own codes from memory and holds 512 columns of them. As soon as 64 are
- * multiplied, their registers are asked for the 64 behind all these, over the end of a row block
+ * multiplied, their registers are asked for the 64 after all these, over the end of a row block
  * too; the first go out before the kernel waits for the one ahead of it. BF16, which lies as wgmma
  * wants it, passes through shared memory of the warp's own, 256 columns, by cp.async, and ldmatrix
  * makes the fragments: 4096 x 4096 10.2 us for 10.9 straight into registers, 2048 x 8192 11.6 for
@@ -13,7 +13,7 @@
  * chip refuses.)
  *
  * Bytes: weights once, x once a block from L2, outputs. In flight: 16 warps x 2 x 2.3 to 4.4 KB, 74
- * to 140 KB a multiprocessor, against the 36 KB that 4.7 TB/s times 1 us wants. Against the ring in
+ * to 140 KB an SM, against the 36 KB that 4.7 TB/s times 1 us wants. Against the ring in
  * shared memory of linear_stream.cuh this saves the barriers and their waits, of codes a write and
  * a read there, too: instructions, which is what decoding lacks (lab/linear_small.cu). H200, 1
  * token, the same bits: 4096 x 4096 BF16 9.3 us for 12.5; 128256 x 4096 Q8_0 132 for 139, BF16 247
@@ -21,12 +21,12 @@
  * instead of 256 when all of those are multiplied: 128256 x 4096 Q4_K 86 us for 97 to 105, four-bit
  * groups 75 us, and 71 since decoding takes a third less.
  *
- * A few tokens whose norm waits for the product (fuse.h) are normed by every block on their way
+ * A few tokens whose norm waits for the product (fuse.h) are normalised by every block on their way
  * into shared memory, by 256 threads a token; the norm's weights come before the wait.
  *
  * Nine tokens and more are two eights: a fragment of weights is made once and multiplied twice.
  * That pays where row blocks are many (16 tokens, 128256 x 4096 in groups of 128 80.7 us for 102.3
- * by wgmma), but not against four segments of few, as each block brings all tokens (4096 x 4096
+ * by wgmma), but not against four segments of few, as each block loads all tokens (4096 x 4096
  * 11.4 for 8.6).
  */
 #ifndef SL_CUDA_LINEAR_DIRECT_CUH
@@ -61,7 +61,7 @@ template <class F> struct sl_direct_raw {
                 sl_cp_async16(slot + at + 16 * lane, src + at + 16 * lane, true);
         }
     }
-    /* Behind every step, loaded or not, so that as many groups follow each. */
+    /* After every step, loaded or not, so that as many groups follow each. */
     __device__ __forceinline__ void commit()
     {
         if (!F::coded)
@@ -167,7 +167,7 @@ template <class F, int T> struct sl_direct_warp {
         }
         fetched();
     }
-    /* The products of what r holds. Behind those of a step its place takes what comes next. WHOLE:
+    /* The products of what r holds. After those of a step its place takes what comes next. WHOLE:
      * no item ends in it. */
     template <bool WHOLE>
     __device__ __forceinline__ void steps_of(float (&acc)[T][4], sl_direct_raw<F> &r,
@@ -203,7 +203,7 @@ template <class F, int T> struct sl_direct_warp {
             x[t] += x_step[t];
         fetched();
     }
-    /* Behind the products of some steps; false: nothing is left. */
+    /* After the products of some steps; false: nothing is left. */
     __device__ __forceinline__ bool next(float (&acc)[T][4], uint8_t *smem)
     {
         left -= steps;
@@ -222,7 +222,7 @@ template <class F, int T> struct sl_direct_warp {
     }
 };
 
-/* All tokens into shared memory, zeros behind the last column. */
+/* All tokens into shared memory, zeros after the last column. */
 static __device__ __forceinline__ void sl_direct_bring(const sl_lin &l, const sl_stream_plan &p,
                                                        uint8_t *smem)
 {
@@ -246,8 +246,8 @@ static __device__ __forceinline__ void sl_direct_bring(const sl_lin &l, const sl
     __syncthreads();
 }
 
-/* The same of tokens that are not normed yet. Half of the warps have a token; w: a warp's part of
- * the norm's weights. */
+/* The same of tokens that are not normalised yet. Half of the warps have a token; w: a warp's part
+ * of the norm's weights. */
 static __device__ __forceinline__ void sl_direct_norm(const sl_lin &l, const sl_stream_plan &p,
                                                       uint8_t *smem, const sl_norm_part &w,
                                                       int warp)

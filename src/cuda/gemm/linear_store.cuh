@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * linear_store.cuh - what every product kernel does with the sums of a row block.
+ * linear_store.cuh - the epilogue of every GEMM kernel: what happens to the sums of a row block.
  */
 #ifndef SL_CUDA_LINEAR_STORE_CUH
 #define SL_CUDA_LINEAR_STORE_CUH
@@ -72,7 +72,7 @@ static __device__ __forceinline__ void sl_lin_store_gated(const float (&v)[NT][4
 }
 
 /* Whether the copy engine can store: of all parts the rows of out are whole pieces of 16 bytes
- * (what is left of one behind the last row it would write, too), and a gated product has whole
+ * (what is left of one after the last row it would write, too), and a gated product has whole
  * units of rows. */
 static inline bool sl_lin_boxes(const sl_lin &l, int gated_unit)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * linear_stream.cuh - products of up to eight tokens: weights stream through shared memory once.
+ * linear_stream.cuh - GEMMs of up to eight tokens: weights stream through shared memory once.
  *
- * A block is up to 8 consumer warps, one that refills their rings of weights and one that brings
+ * A block is up to 8 consumer warps, one that refills their rings of weights and one that loads
  * activations. A team of warps owns one row block of 16 rows at a time: a warp for each segment of
  * its columns (linear.h), in a gated product one for gate and one for up. A warp goes through its
  * segment with the sums of all tokens in its registers; at the end the team's sums pass through
@@ -14,7 +14,7 @@
  * different banks); tokens that are not there read 16 zero bytes. When the whole input fits it
  * stays, else chunks go round a ring.
  *
- * Two blocks fit a multiprocessor (at most 113 KB, 96 registers): with few row blocks the second
+ * Two blocks fit an SM (at most 113 KB, 96 registers): with few row blocks the second
  * place is the next kernel's, whose weights then arrive while this one ends. Long row blocks, of
  * which each warp has one or two, want deeper rings more (BLOCKS = 1): twice the memory and a warp
  * that refills for every two consumers. down of 8B in BF16, 4096 x 14336, in the step of one and of
@@ -22,8 +22,8 @@
  * so; 4096 x 4096 and 6144 x 4096 so as well: 119.0 and 118.9 (H200).
  *
  * Bytes: weights once, x once a block from L2 (once a walk when it does not stay), outputs. In
- * flight: 8 warps x (slots - 1) x 2.2 to 4 KB, 32 to 90 KB a block, against the 36 KB a
- * multiprocessor that 4.7 TB/s times 1 us wants. One token's time is that of a warp in its segment:
+ * flight: 8 warps x (slots - 1) x 2.2 to 4 KB, 32 to 90 KB a block, against the 36 KB an
+ * SM that 4.7 TB/s times 1 us wants. One token's time is that of a warp in its segment:
  * where a consumer refilled its own ring, the copies' instructions were a third of it (8B shape in
  * BF16 on an H200: 198 tokens a second, 214 with the warp that refills).
  */
@@ -38,11 +38,11 @@
 #define SL_STREAM_SLOTS  16 /* most of a warp's ring */
 #define SL_STREAM_BUFS   64 /* most buffers of activations */
 #define SL_STREAM_SMEM   115712
-#define SL_STREAM_ALONE  232448 /* instead, of one block a multiprocessor, */
+#define SL_STREAM_ALONE  232448 /* instead, of one block an SM, */
 #define SL_STREAM_FETCH  4      /* which has so many warps that refill */
-#define SL_STREAM_EMPTY  1024 /* offset of the empty barriers of the rings, behind the full ones */
-#define SL_STREAM_BARS   2048 /* offset of the activations' barriers */
-#define SL_STREAM_ZEROS  3072 /* offset of 16 zero bytes */
+#define SL_STREAM_EMPTY  1024   /* offset of the empty barriers of the rings, after the full ones */
+#define SL_STREAM_BARS   2048   /* offset of the activations' barriers */
+#define SL_STREAM_ZEROS  3072   /* offset of 16 zero bytes */
 #define SL_STREAM_HEADER 3200
 
 #define SL_STREAM_CHUNK 256 /* columns of a segment in a chunk of activations */
@@ -116,7 +116,7 @@ static __device__ __forceinline__ sl_stream_piece sl_stream_piece_of(const sl_li
     return s;
 }
 
-/* Brings the activations, chunk by chunk, for as many walks through K as the consumers make. Lane
+/* Loads the activations, chunk by chunk, for as many walks through K as the consumers make. Lane
  * n * segment + token copies that token's columns of the segment. */
 static __device__ void sl_stream_bring(const sl_lin &l, const sl_stream_plan &p, uint8_t *smem,
                                        uint64_t *full, uint64_t *empty, int n_walks)
@@ -130,7 +130,7 @@ static __device__ void sl_stream_bring(const sl_lin &l, const sl_stream_plan &p,
         sl_mbar_wait(&empty[buf], parity);
         __nv_bfloat16 *dst =
             reinterpret_cast<__nv_bfloat16 *>(smem + p.act_offset + buf * p.buf_bytes);
-        for (int s = 0; s < l.n_segs; s++) { /* what no bulk copy can bring */
+        for (int s = 0; s < l.n_segs; s++) { /* what no bulk copy can load */
             sl_stream_piece c = sl_stream_piece_of(l, chunk, s);
             if (c.whole == c.cols)
                 continue;
@@ -525,7 +525,7 @@ static __device__ __forceinline__ void sl_stream_init(const sl_stream_plan &p, u
     __syncthreads();
 }
 
-/* BLOCKS: that fit a multiprocessor. */
+/* BLOCKS: that fit an SM. */
 template <class F, int BLOCKS>
 __global__ void __launch_bounds__(32 * (SL_STREAM_WARPS + (BLOCKS == 1 ? SL_STREAM_FETCH : 1) + 1),
                                   BLOCKS)
@@ -553,7 +553,7 @@ __global__ void __launch_bounds__(32 * (SL_STREAM_WARPS + (BLOCKS == 1 ? SL_STRE
 
 /* ------------------------------------------------------------------ host */
 
-/* Sizes for l with slots of slot_bytes and `blocks` blocks a multiprocessor; returns the grid. */
+/* Sizes for l with slots of slot_bytes and `blocks` blocks an SM; returns the grid. */
 static inline unsigned sl_stream_make_plan(const struct sl_cuda *cu, const sl_lin *l,
                                            int slot_bytes, int blocks, sl_stream_plan *p,
                                            size_t *smem)
@@ -562,7 +562,7 @@ static inline unsigned sl_stream_make_plan(const struct sl_cuda *cu, const sl_li
     for (int i = 0; i < (l->gated ? 1 : l->n_parts); i++)
         p->n_items += l->part[i].n_blocks;
     p->team = l->n_segs * (l->gated ? 2 : 1);
-    /* One block a multiprocessor if its warps are enough for its share, else as many as fit. */
+    /* One block an SM if its warps are enough for its share, else as many as fit. */
     int most = SL_STREAM_WARPS / p->team, share = SL_CEIL_DIV(p->n_items, cu->n_sms);
     int grid = SL_MIN(p->n_items, share <= most ? cu->n_sms : blocks * cu->n_sms);
     share = SL_CEIL_DIV(p->n_items, grid);

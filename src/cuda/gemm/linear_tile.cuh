@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT
- * linear_tile.cuh - products of many tokens in BF16: both operands from shared memory.
+ * linear_tile.cuh - GEMMs of many tokens in BF16: both operands from shared memory.
  *
  * A tile is TOKENS tokens x ROWS rows of weights. Tokens are the 64-row operand of wgmma, so that
  * rows, the other one, can be any multiple of 16: what a matrix needs for its tiles to fill all
- * multiprocessors once. A consumer warpgroup has 64 tokens and all rows of the tile; a warpgroup
- * brings: warp 0 the weights, as packed, warp 1 the tokens. One block a multiprocessor takes one
+ * SMs once. A consumer warpgroup has 64 tokens and all rows of the tile; a warpgroup
+ * loads: warp 0 the weights, as packed, warp 1 the tokens. One block an SM takes one
  * tile after another.
  *
  * Blocks go in pairs (clusters of two): tiles of rows side by side share tokens, or tiles of tokens
  * side by side share weights (where their number is even, mostly the faster: 8192 x 1024, 256
- * tokens, 128 x 128: 9.6 us for 10.3); each block brings half of what is shared for both. For few
+ * tokens, 128 x 128: 9.6 us for 10.3); each block loads half of what is shared for both. For few
  * tiles both have one tile, each half of its segments, and add up half of its rows each; for fewer
  * still four blocks have one, a segment each.
  *
- * Segments (linear.h): TOTALS walks through all segments of a tile, one behind the other, and adds
+ * Segments (linear.h): TOTALS walks through all segments of a tile, one after the other, and adds
  * their sums in registers. In a gated product half of a tile's rows are gate's and half up's, so
  * that a thread has both sums of an output.
  *
@@ -33,7 +33,7 @@
  * tensor cores 256, 384, 512, 768); a product of both operands from shared memory never less than
  * some 48, which is what 128 x 32 is bound by. Shared memory moves 160 bytes a clock of its 128 for
  * 128 x 128, 135 for 192 and 117 for 256. From some 1024 tokens on power is the limit. A copy takes
- * its warp some 110 clocks, so tiles of 64 tokens, which have short steps, bring all rows by one:
+ * its warp some 110 clocks, so tiles of 64 tokens, which have short steps, load all rows by one:
  * 1280 x 8192, 64 tokens, 48 rows 17.2 us for 22.7 by three copies, 96 rows 20.8 for 25.2.
  */
 #ifndef SL_CUDA_LINEAR_TILE_CUH
@@ -58,8 +58,8 @@ struct sl_tile_shape {
     static constexpr int groups = TOKENS / 64, threads = 128 * (groups + 1);
     static constexpr int boxes = ROWS / BOX, own = SHARE == SL_SHARE_W ? boxes / 2 : boxes;
     static constexpr int tile_boxes = GATED ? boxes / 2 : boxes;
-    static constexpr int share = SHARE == SL_SHARE_X ? TOKENS / 2 : TOKENS; /* a block brings */
-    /* Steps of a stage; behind the last one are zeros. */
+    static constexpr int share = SHARE == SL_SHARE_X ? TOKENS / 2 : TOKENS; /* a block loads */
+    /* Steps of a stage; after the last one are zeros. */
     static constexpr int steps = TOKENS + ROWS <= 160 ? 2 : 1;
     static constexpr int x_step = TOKENS * 128, w_step = ROWS * 128;
     static constexpr int stage = steps * (x_step + w_step);
@@ -72,7 +72,7 @@ struct sl_tile_shape {
                                                               : 32; /* rows that leave at a time */
     static constexpr int chunks = ROWS / chunk / (GATED ? 2 : 1);
     static constexpr int now = TOTALS ? 0 : chunks / 2; /* of them, that no registers hold */
-    /* Boxes of a group: two where chunks leave one right behind the other. */
+    /* Boxes of a group: two where chunks leave one right after the other. */
     static constexpr int leave = now > 0 ? 2 : 1;
     static constexpr int out = ROWS < 128 || joins ? 0 : groups * leave * SL_TILE_BOX;
     /* Sums that other blocks send. */
@@ -95,7 +95,7 @@ struct sl_tile_plan {
 };
 
 struct sl_tile_unit {
-    int32_t box0; /* of rows, of all parts one behind the other; gated: of gate */
+    int32_t box0; /* of rows, of all parts one after the other; gated: of gate */
     int32_t token0;
 };
 
@@ -128,7 +128,7 @@ template <class S> struct sl_tile_place {
 };
 
 /* Tiles go by groups of columns of tokens, within a group row by row, so that what runs at a time
- * is about a square. A partner behind the last tile has zeros. */
+ * is about a square. A partner after the last tile has zeros. */
 template <class S>
 static __device__ __forceinline__ sl_tile_unit sl_tile_find(const sl_tile_plan &p, int id, int rank)
 {
@@ -150,7 +150,7 @@ static __device__ __forceinline__ void sl_tile_range(const sl_lin &l, int rank, 
     *to = S::joins ? min(*from + part, l.n_k64) : l.n_k64;
 }
 
-/* Box i of a tile: its part and first row block, which may lie behind the last. */
+/* Box i of a tile: its part and first row block, which may lie after the last. */
 template <class S>
 static __device__ __forceinline__ int sl_tile_part(const sl_lin &l, const sl_tile_unit &u, int i,
                                                    int32_t *block)
@@ -163,9 +163,9 @@ static __device__ __forceinline__ int sl_tile_part(const sl_lin &l, const sl_til
     return part;
 }
 
-/* ------------------------------------------------------------------ who brings */
+/* ------------------------------------------------------------------ producers */
 
-/* Waits until all that was brought has been given back, by the partner, too: then nothing that it
+/* Waits until all that was loaded has been given back, by the partner, too: then nothing that it
  * sends is on its way here, and the block may end. */
 template <class S>
 static __device__ __forceinline__ void sl_tile_tail(uint8_t *smem, sl_tile_place<S> at)
@@ -176,7 +176,7 @@ static __device__ __forceinline__ void sl_tile_tail(uint8_t *smem, sl_tile_place
     }
 }
 
-/* One lane. Weights need not wait for the kernels ahead. */
+/* One lane. Weights need not wait for the previous kernels. */
 template <class S>
 static __device__ __forceinline__ void sl_tile_bring_w(const sl_lin &l, const sl_tile_plan &p,
                                                        const sl_tile_maps &maps, uint8_t *smem,
@@ -530,7 +530,7 @@ static __device__ __forceinline__ void sl_tile_out(const float (&sum)[S::ROWS / 
 
 /* The blocks of a cluster have one tile, each its segments (which may be empty: zeros), and each
  * adds up and stores its share of the chunks. Sums that another block needs are stored to its
- * shared memory, a float4 of every thread one behind the other, as soon as they are there: sets of
+ * shared memory, a float4 of every thread one after the other, as soon as they are there: sets of
  * them, each with a barrier. */
 
 static __device__ __forceinline__ uint64_t *sl_tile_come(uint8_t *smem, int set)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Products of FP8 weights and FP8 activations: activations to FP8, then tiles.
+ * GEMMs of FP8 weights and FP8 activations: activations to FP8, then tiles.
  */
 #include "cuda/gemm/fuse.h"
 #include "cuda/gemm/linear_w8a8_few.cuh"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * linear_w8a8.cuh - products of FP8 weights and FP8 activations: the order of sums, and what the
+ * linear_w8a8.cuh - GEMMs of FP8 weights and FP8 activations: the order of sums, and what the
  * kernels for few tokens (linear_w8a8_few.cuh) and for many (linear_w8a8_wide.cuh) share.
  *
  * Weights have the layout w8a8 of weight.h. For every output and every 128 columns there is a sum
- * that wgmma makes from nothing, in steps of 32 columns; behind it `acc = fma(sum, x_scale *
+ * that wgmma makes from nothing, in steps of 32 columns; after it `acc = fma(sum, x_scale *
  * w_scale, acc)` in ascending order from +0, the product of the scales rounded once; at the end acc
  * times the scale of the row, then the bias. This also repairs what the chip's sums of FP8 lose,
  * which keep about 14 bits. One order for one token and for a thousand: all widths of wgmma give
@@ -32,14 +32,14 @@ struct sl_w8_plan {
     int32_t raster;
 };
 
-/* The scales behind the codes: of rows, then of units. */
+/* The scales after the codes: of rows, then of units. */
 static __device__ __host__ __forceinline__ const float *sl_w8_scales(const sl_lin_part &p, int n_k)
 {
     int64_t n_units = static_cast<int64_t>(SL_CEIL_DIV(p.n_rows, 64)) * n_k;
     return reinterpret_cast<const float *>(p.w + n_units * SL_W8_UNIT);
 }
 
-/* A unit of 64 rows and 128 columns; what is behind the last rows reads those again, and nobody
+/* A unit of 64 rows and 128 columns; what is after the last rows reads those again, and nobody
  * stores it. */
 struct sl_w8_rows {
     const uint8_t *codes; /* n_k units */
@@ -156,7 +156,7 @@ static __device__ __forceinline__ sl_w8_scale sl_w8_scale_of(uint32_t most)
             live ? __fdiv_rn(448.0f, amax) : 0.0f, live};
 }
 
-/* 16 columns from col on, as eight pairs; zeros behind the end. */
+/* 16 columns from col on, as eight pairs; zeros after the end. */
 static __device__ __forceinline__ void sl_w8_quant_load(const sl_w8_quant &a, int token, int col,
                                                         uint32_t (&w)[8])
 {

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT
- * linear_w8a8_few.cuh - products of FP8 weights and FP8 activations for up to 64 tokens.
+ * linear_w8a8_few.cuh - GEMMs of FP8 weights and FP8 activations of up to 64 tokens.
  *
  * Weights are the 64-row operand, all tokens the other, both from shared memory. A block takes one
  * tile after another: 64 rows, of a gated product the same 64 of gate and of up, so that a thread
- * has both sums of an output. A warpgroup multiplies; of another warp 0 brings weights, in bulk
+ * has both sums of an output. A warpgroup multiplies; of another warp 0 loads weights, in bulk
  * copies that lie as they will, and warp 1 tokens. The scales of the tokens stay in shared memory.
  * Those of the units of a tile are loaded while the tile before it is multiplied: loaded where they
  * are wanted, each eighth step would wait for device memory.
  *
  * A stage is some steps of 128 columns, for which there is one copy and one wait, and whose sums
  * are made side by side; the sums of two stages are under way. What counts is how much is on its
- * way to a multiprocessor, and by how few copies (H200, one token, 4096 x 14336: stages of one step
+ * way to an SM, and by how few copies (H200, one token, 4096 x 14336: stages of one step
  * 17.5 us, of two 17.9, of four 15.6). So a block has all of shared memory: where it left half to
  * the next kernel's block, a layer of a step of one sequence took 90.0 us for 79.4.
  *
@@ -41,7 +41,7 @@ struct sl_w8_few_plan : sl_w8_plan {
     uint32_t codes, xs, ws; /* of the tokens, their scales [n_k][NT], those of two tiles' units */
 };
 
-/* Warp 0: weights, which need not wait for the kernels ahead. */
+/* Warp 0: weights, which need not wait for the previous kernels. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_few_bring_w(const sl_lin &l, const sl_w8_few_plan &p,
                                                          uint8_t *smem)
@@ -102,7 +102,7 @@ template <class S> struct sl_w8_few_sums {
     float v[S::U][S::MI][S::NT / 8][4];
 };
 
-/* Starts the products of the stage of step k. Of a step behind the last one what is in the place of
+/* Starts the products of the stage of step k. Of a step after the last one what is in the place of
  * the first is multiplied, for nobody. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_few_issue(sl_w8_few_sums<S> &s, sl_w8_few_view<S> &v,

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * linear_w8a8_wide.cuh - products of FP8 weights and FP8 activations for many tokens: the operands
+ * linear_w8a8_wide.cuh - GEMMs of FP8 weights and FP8 activations of many tokens: the operands
  * of linear_w8a8_few.cuh exchanged, which changes no bit.
  *
  * Tokens are the 64-row operand, rows of weights the other. So a thread needs the scales of two
  * tokens, not factors for a fourth of all: those would take a quarter of what shared memory gives.
  *
  * A block takes one tile of 128 tokens after another: two consumer warpgroups of 64 tokens each and
- * all R rows of the tile, and a warpgroup of which warp 0 brings weights, in bulk copies of up
+ * all R rows of the tile, and a warpgroup of which warp 0 loads weights, in bulk copies of up
  * to 8 KB that lie as they will, warp 1 tokens and warp 2 the scales of both. In a gated product
  * pieces of rows are gate's and up's in turn, so that a thread has both sums of an output. A
  * warpgroup waits for its sum and adds it up while the products of the other run; up to 128 rows
@@ -16,15 +16,15 @@
  *
  * What binds is shared memory: 128 bytes a clock, of which a step of 128 x 128 wants 80 KB in the
  * 512 clocks of its products (measured: 650; without copies 520). So tiles are small only where
- * large ones would leave multiprocessors without any. Of 64 tokens one warpgroup multiplies, and
+ * large ones would leave SMs without any. Of 64 tokens one warpgroup multiplies, and
  * two steps are a stage, for which there is one wait (4096 x 4096, 128 tokens: 8.3 us for 9.0).
  *
  * Outputs leave through shared memory by the copy engine, while the next tile is multiplied: a tile
  * of 128 x 128 takes 2.3 us beside its steps, 4.6 with ordinary stores (H200).
  *
  * CODES: what leaves a gated product is not its activations but what FP8 makes of them, where the
- * product behind it multiplies that (fuse.h). 128 rows have one scale, which are two tiles; a block
- * takes them one behind the other, and what a thread has of the first one waits in its own places
+ * product after it multiplies that (fuse.h). 128 rows have one scale, which are two tiles; a block
+ * takes them one after the other, and what a thread has of the first one waits in its own places
  * of the box. So a kernel that reads activations and writes codes is saved, and half the writing.
  */
 #ifndef SL_CUDA_LINEAR_W8A8_WIDE_CUH
@@ -63,7 +63,7 @@ template <int R_, bool GATED_, bool CODES_ = false, int G_ = 2, int U_ = 1> stru
     static_assert(!CODES || (GATED && rows == 64 && out_bytes == 8192), "halves of a group");
 };
 
-/* A block's first tile, the one behind another, and where a tile is. */
+/* A block's first tile, the tile after another, and where a tile is. */
 template <class S> static __device__ __forceinline__ int sl_w8_wide_first()
 {
     return S::halves * static_cast<int>(blockIdx.x);
@@ -96,7 +96,7 @@ static __device__ __forceinline__ sl_w8_rows sl_w8_wide_rows(const sl_lin &l, co
     return r;
 }
 
-/* Warp 0: weights, which need not wait for the kernels ahead. */
+/* Warp 0: weights, which need not wait for the previous kernels. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_wide_bring_w(const sl_lin &l, const sl_w8_plan &p,
                                                           uint8_t *smem)
@@ -145,7 +145,7 @@ static __device__ __forceinline__ void sl_w8_wide_bring_x(const sl_lin &l, const
 
 /* Warp 2: the scales of a step, four tokens a lane, and of the units. By ordinary asynchronous
  * copies, which are ahead by the whole ring as all else is: loaded into registers two steps ahead
- * they came late (4096 x 14336, 256 tokens: 43.2 us for 35.6). Were they brought by the copy
+ * they came late (4096 x 14336, 256 tokens: 43.2 us for 35.6). Were they loaded by the copy
  * engine, whoever has read them would owe it a fence, which takes as long as the products of a
  * step. */
 template <class S>
@@ -190,7 +190,7 @@ template <class S> struct sl_w8_wide_sums {
     float f[S::U][S::pieces][2];
 };
 
-/* Starts the products of the stage of step k, and reads their factors meanwhile. Of a step behind
+/* Starts the products of the stage of step k, and reads their factors meanwhile. Of a step after
  * the last one what is in the place of the first is multiplied, for nobody. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_wide_issue(sl_w8_wide_sums<S> &s,
@@ -439,7 +439,7 @@ struct sl_w8_wide_maps {
 };
 
 /* A thread's activations of a tile, as pairs of rows 8 i + 2 (lane % 4) and the next: [2 i] of a
- * token, [2 i + 1] of that 8 further; zeros behind the last row. */
+ * token, [2 i + 1] of that 8 further; zeros after the last row. */
 template <class S>
 static __device__ __forceinline__ void sl_w8_wide_pairs(uint32_t (&w)[16],
                                                         const float (&acc)[S::R / 8][4],

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * linear_wg.cuh - products of nine tokens and more: tiles of rows x tokens by wgmma.
+ * linear_wg.cuh - GEMMs of nine tokens and more: tiles of rows x tokens by wgmma.
  *
- * One block a multiprocessor, which takes one unit of work after another: a tile of rows and
+ * One block an SM, which takes one unit of work after another: a tile of rows and
  * tokens, or one segment of its columns. CW consumer warpgroups, each with MI runs of 64 rows and
- * all NT tokens of the tile, and a warpgroup that brings: warp 0 the weights (boxes of a unit of
+ * all NT tokens of the tile, and a warpgroup that loads: warp 0 the weights (boxes of a unit of
  * four row blocks), warp 1 the activations (boxes of 64 columns). Weights are the A operand and
  * come through registers: as packed, the 16 bytes of a lane are its fragment, coded ones are
  * decoded on the way, the next 64 columns while the products of these run. Activations lie in
@@ -25,11 +25,11 @@
  * tiles of 256 rows, of four warpgroups with a run each or, gated, of two with a run of gate and
  * one of up (H200, 16 tokens: 128256 x 4096 Q4_K 123 us for 160, gate and up of 28672 x 4096 in
  * four-bit groups 30 for 38). With several segments those tiles pay where they are one round of all
- * multiprocessors and smaller ones two.
+ * SMs and smaller ones two.
  *
- * Segments (linear.h): with enough tiles for all multiprocessors a block walks through all segments
+ * Segments (linear.h): with enough tiles for all SMs a block walks through all segments
  * of its tile and adds their sums in registers (TOTALS). Else every segment is a unit of its own
- * (split): its sums go to memory, and the block that brings a tile's last ones adds them in order,
+ * (split): its sums go to memory, and the block that stores a tile's last ones adds them in order,
  * unless the next kernel does (fuse.h).
  *
  * H200, Llama-3.1-8B shapes: bench/results/cuda-h200.txt. In lab/gemm_bf16.cu, where the versions
@@ -49,7 +49,7 @@
 #define SL_WG_HEADER   1024                    /* barriers */
 #define SL_WG_SWAP     32768 /* sums on their way between the groups of a wide tile */
 #define SL_WG_RASTER   8     /* columns of tokens of a raster group */
-#define SL_WG_X_WARPS  3     /* that bring activations without the copy engine */
+#define SL_WG_X_WARPS  3     /* that load activations without the copy engine */
 #define SL_WG_MAX_RING 12
 /* What it costs that a segment's sums go through memory: 8 to 10 us, when a step takes 0.42 (H200,
  * 128 x 128). */
@@ -135,7 +135,7 @@ static __device__ __forceinline__ sl_wg_unit sl_wg_find(const sl_lin &l, const s
 }
 
 /* Row block i of a tile, in the order of warpgroups, runs and warps: its part and number; false
- * behind the end. */
+ * after the end. */
 template <int MI>
 static __device__ __forceinline__ bool sl_wg_block(const sl_lin &l, const sl_wg_unit &u, int i,
                                                    const sl_lin_part **part, int32_t *block)
@@ -158,7 +158,7 @@ struct sl_wg_maps {
 
 /* Warp 0, one lane: boxes of four row blocks, those of a warpgroup's run. As copies of single units
  * they took longer to issue than to multiply (H200: a quarter of the speed of 128 x 128). Weights
- * need not wait for the kernels ahead. */
+ * need not wait for the previous kernels. */
 template <class S, class F, int MI, int NT>
 static __device__ __forceinline__ void sl_wg_bring_w(const sl_lin &l, const sl_wg_plan &p,
                                                      const sl_wg_maps &maps, uint8_t *smem)
@@ -185,7 +185,7 @@ static __device__ __forceinline__ void sl_wg_bring_w(const sl_lin &l, const sl_w
     }
 }
 
-/* Warp 1, one lane: the copy engine brings a stage in one box. */
+/* Warp 1, one lane: the copy engine loads a stage in one box. */
 template <class S, int NT>
 static __device__ __forceinline__ void sl_wg_bring_boxes(const sl_lin &l, const sl_wg_plan &p,
                                                          const CUtensorMap *map, uint8_t *smem)
@@ -205,8 +205,8 @@ static __device__ __forceinline__ void sl_wg_bring_boxes(const sl_lin &l, const 
 }
 
 /* Tokens whose rows do not begin at multiples of 16 bytes, which no real model has, come by
- * ordinary loads. 64 columns of the tile's tokens; zeros behind the last token and the last column.
- * thread: of those that bring. */
+ * ordinary loads. 64 columns of the tile's tokens; zeros after the last token and the last column.
+ * thread: of those that load. */
 template <int NT>
 static __device__ __forceinline__ void sl_wg_fetch_odd(const sl_lin &l, int token0, uint8_t *slot,
                                                        int step, int thread)
@@ -287,7 +287,7 @@ static __device__ __forceinline__ void sl_wg_load_a(sl_wg_frag<MI> &f, sl_wg_vie
         v.w.next();
 }
 
-/* Gives back the oldest slot of weights. Behind the products that took its last fragments, the
+/* Gives back the oldest slot of weights. After the products that took its last fragments, the
  * fence has little to wait for. */
 template <class S> static __device__ __forceinline__ void sl_wg_free_w(sl_wg_view<S> &v)
 {
@@ -656,7 +656,7 @@ static void sl_wg_launch(struct sl_cuda *cu, const sl_lin *given)
     int64_t n_tiles = (int64_t)p.n_tiles * p.n_cols;
     int64_t bytes = n_tiles * l.n_segs * S::blocks * 16 * NT * 4;
     bool room = bytes <= SL_LIN_PARTIAL_BYTES && n_tiles <= SL_LIN_TILES;
-    /* Rounds of all multiprocessors, in steps of 64 columns. */
+    /* Rounds of all SMs, in steps of 64 columns. */
     int64_t apart =
         SL_CEIL_DIV(n_tiles * l.n_segs, (int64_t)cu->n_sms) * (l.seg_k64 + SL_WG_JOIN_STEPS);
     int64_t whole = SL_CEIL_DIV(n_tiles, (int64_t)cu->n_sms) * l.n_k64;

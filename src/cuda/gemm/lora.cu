@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * What adapters add to a product, on the device: s = A x in a kernel ahead of the product, out += B
- * s in one behind it. A decode step of many adapters is a stream through their matrices, rank * (K
+ * s in one after it. A decode step of many adapters is a stream through their matrices, rank * (K
  * + N) * 2 bytes a row, so both kernels have as many blocks as there are pieces of 32 KB or 8 KB,
- * and ask for their piece, into registers, before they wait for the kernel ahead: adapters were
- * there before the step began. Which rows have which adapter is data, so a recorded step serves any
+ * and ask for their piece, into registers, before they wait for the previous kernel: adapters were
+ * there before the step began. Which rows have which adapter is data, so a captured step serves any
  * set of them. A step of up to APART rows is looked up once, for all matrices (resolve): each look
  * that depends on another is most of a microsecond, before a kernel knows what to ask for.
  *
@@ -95,7 +95,7 @@ static __device__ __forceinline__ struct sl_lora_row look_up(const struct args &
     return r;
 }
 
-/* Of every matrix and row of the step. The kernels behind it begin when it has ended: they rely on
+/* Of every matrix and row of the step. The kernels after it begin when it has ended: they rely on
  * it before they wait. */
 static __global__ void __launch_bounds__(APART)
     resolve_kernel(const struct sl_lora_mat *table, int n_mats, const int32_t *adapter,
@@ -122,7 +122,7 @@ static __global__ void __launch_bounds__(APART)
 
 /* ------------------------------------------------------------------ shrink */
 
-/* Eight numbers of a row from column k on, zeros behind its end. */
+/* Eight numbers of a row from column k on, zeros after its end. */
 static __device__ __forceinline__ uint4 eight(const __nv_bfloat16 *row, int k, int n_cols, bool vec)
 {
     if (vec)
@@ -285,7 +285,7 @@ static __device__ __forceinline__ void load_b(struct b_frag<N> &f, const struct 
     }
 }
 
-/* N numbers of a row from n0 on; v keeps what is behind the end. */
+/* N numbers of a row from n0 on; v keeps what is after the end. */
 template <int N>
 static __device__ __forceinline__ void load_out(float (&v)[N], const float *row, int n0, int n_rows,
                                                 bool wide)
@@ -344,7 +344,7 @@ static __device__ __forceinline__ void store_gated(__nv_bfloat16 *row, const flo
             row[n0 + i] = v[i];
 }
 
-/* Ranks of s in shared memory: a row's are so far apart, zeros behind the last. */
+/* Ranks of s in shared memory: a row's are so far apart, zeros after the last. */
 static __device__ __host__ __forceinline__ int padded(int rank)
 {
     return (rank + RANKS - 1) / RANKS * RANKS;
@@ -457,7 +457,7 @@ template <bool GATED, int R> struct expander {
     }
 };
 
-/* One run: its outputs, R rows at a time. The first time it waits for the kernels ahead. */
+/* One run: its outputs, R rows at a time. The first time it waits for the previous kernels. */
 template <bool GATED, int R>
 static __device__ __forceinline__ void expand_run(const struct args &a, expander<GATED, R> &e,
                                                   const struct run &r, float *smem, bool *waited)

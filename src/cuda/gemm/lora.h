@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * lora.h - what adapters add to the outputs of a product (lora.cu): one kernel ahead of the product
- * and one behind it.
+ * and one after it.
  */
 #ifndef SL_CUDA_LORA_H
 #define SL_CUDA_LORA_H
@@ -48,7 +48,7 @@ void sl_cuda_lora_resolve(struct sl_cuda *cu, const struct sl_lora_rows *rows, i
                           void *by_row);
 /* lora->s = A x. Needs nothing of the product, whose weights are asked for meanwhile. */
 void sl_cuda_lora_shrink(struct sl_cuda *cu, const struct sl_cuda_lora *l);
-/* out += B s, behind the product; with gated_out also what follows it, for rows without adapter
+/* out += B s, after the product; with gated_out also what follows it, for rows without adapter
  * too. */
 void sl_cuda_lora_expand(struct sl_cuda *cu, const struct sl_cuda_lora *l);
 

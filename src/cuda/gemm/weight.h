@@ -4,7 +4,7 @@
  * A matrix for lookups (SL_USE_ROWS) is the file's rows, unchanged. A matrix for products
  * (SL_USE_LINEAR) is cut into row blocks of 16 rows and those along K into units; a row block's
  * units follow each other, so that a row block is one contiguous stream, and row blocks follow each
- * other, some with a gap (sl_cuda_row_units). Rows behind the last one and columns behind K are
+ * other, some with a gap (sl_cuda_row_units). Rows after the last one and columns after K are
  * zeros. In a unit of BF16 the values lie as wgmma reads them in shared memory, those of codes lie
  * as lane l of a warp wants them for the A operand of mma.m16n8k16, 16 bytes a lane: with g = l /
  * 4, t = l % 4, element e = 0..7 of step j (16 columns) is
@@ -45,7 +45,7 @@
  * weight_format.cuh.
  *
  *   w8a8    FP8_E4M3, for    128: row blocks of 64 rows, 8192 bytes a unit: rows of 128    8.0
- *           FP8 activations  bytes, 16-byte pieces at piece ^ (row % 8). Behind all units a float
+ *           FP8 activations  bytes, 16-byte pieces at piece ^ (row % 8). After all units a float
  *                            for each row of the row blocks, then one for each unit: a weight is
  *                            code * scale of its unit * scale of its row, one of which is 1
  *
@@ -115,8 +115,8 @@ extern "C" {
 /* As in struct sl_backend_vt. data and scales are the host's and not needed when weight_create
  * returns: weights are always owned. Rows pass through sl_cuda_stage and the pack buffer; packing
  * is enqueued, what fails in it shows up in cu->error. Wait for the stream between the last
- * weight_create and the first operation: products fetch weights before they wait for the kernels
- * ahead of them. No memory is SL_ENOMEM. */
+ * weight_create and the first operation: products fetch weights before they wait for the previous
+ * kernels. No memory is SL_ENOMEM. */
 int sl_cuda_weight_create(struct sl_backend *be, enum sl_weight_use use, enum sl_dtype dtype,
                           int64_t n_rows, int64_t n_cols, const void *data,
                           const struct sl_scales *scales, struct sl_weight *out,

@@ -27,7 +27,7 @@
  * end.
  *
  * Instructions a weight, by count: 2.5 (q8_0), 2.9 (q4_0), 5.2 (q5_k), 4.3 (q6_k), 1.3 (q4_k,
- * int4), 2.3 (fp8), 2.2 (mxfp4), with 128 lanes a clock and multiprocessor to spend on at most 20
+ * int4), 2.3 (fp8), 2.2 (mxfp4), with 128 lanes a clock and SM to spend on at most 20
  * bytes of weights a clock. Of logic and permutations it is 64 lanes.
  */
 #ifndef SL_CUDA_WEIGHT_FORMAT_CUH
@@ -222,7 +222,7 @@ struct sl_wf_q4_0 {
     }
 };
 
-/* Step j of codes in pairs, pair i at bits 4 i and 16 behind it. One of odd i is left where it is,
+/* Step j of codes in pairs, pair i at bits 4 i and 16 after it. One of odd i is left where it is,
  * 16 times as large: its row has no other. Heads: m, and above it the scale. */
 static __device__ __forceinline__ void sl_nibble_frag(uint32_t w, const uint32_t heads[2],
                                                       uint32_t a[4])

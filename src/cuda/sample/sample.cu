@@ -350,7 +350,7 @@ static __device__ __forceinline__ void choose_row(const struct sl_st_args &a, st
         sl_st_choose(a, r, row, valid ? sl_st_id(found.best) : -1);
 }
 
-/* Behind the kernels for few tokens: the rows that they left open. */
+/* After the kernels for few tokens: the rows that they left open. */
 static __global__ void __launch_bounds__(SL_ST_THREADS, 2)
     sl_sample_choose(const __grid_constant__ struct sl_st_args a)
 {

@@ -41,7 +41,7 @@ static __device__ __forceinline__ const float *sl_st_logits(const struct sl_st_a
     return a.op.logits + (int64_t)row * a.op.ld;
 }
 
-/* Four logits from i on; behind the end of the row -infinity. aligned: the row is, to 16 bytes. */
+/* Four logits from i on; after the end of the row -infinity. aligned: the row is, to 16 bytes. */
 static __device__ __forceinline__ void sl_st_load4(const float *row, bool aligned, int32_t i,
                                                    int32_t n_vocab, float x[4])
 {

@@ -2,10 +2,10 @@
  * sample_pick.cuh - which tokens of a row the filters keep, and which one a draw takes, by the
  * blocks of a cluster that hold the row's probabilities.
  *
- * A token's key is that of its probability's bits: the likelier, the smaller. What the filters keep
- * is a prefix of the tokens by (key, id), found digit by digit: every block counts and weighs its
- * tokens by digit, the blocks add that up, each for its share of the digits, and tell each other.
- * All sums are of whole numbers, so no order of threads, blocks or additions shows in a bit.
+ * A token's key is that of its probability's bits: the more likely, the smaller. What the filters
+ * keep is a prefix of the tokens by (key, id), found digit by digit: every block counts and weighs
+ * its tokens by digit, the blocks add that up, each for its share of the digits, and tell each
+ * other. All sums are of integers, so no order of threads, blocks or additions shows in a bit.
  */
 #ifndef SL_CUDA_SAMPLE_PICK_CUH
 #define SL_CUDA_SAMPLE_PICK_CUH
@@ -30,7 +30,7 @@ struct sl_st_prefix { /* tokens of lower keys and, of this one, up to this id; w
     sl_u64 mass;
 };
 
-/* Shared memory of a block; behind it the row, unless that lies in scratch. */
+/* Shared memory of a block; after it the row, unless that lies in scratch. */
 struct __align__(16) sl_st_pick
 {
     struct sl_st_room base;

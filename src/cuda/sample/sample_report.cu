@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Log probabilities of the tokens that were chosen: the weight of the row, the token's rank, the
  * best tokens. A grid of (parts, rows); the block that arrives last at a row's counter puts the
- * parts together. Which block that is changes no bit: sums are of whole numbers, keys are distinct.
+ * parts together. Which block that is changes no bit: sums are of integers, keys are distinct.
  */
 #include "cuda/sample/sample.cuh"
 

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT
- * Recorded steps. A decode step of a size that was not seen before runs as any other; while the
- * device is busy with it the host enqueues it a second time into a recording, and the next step of
- * that size is one call. So nobody waits for a recording, and kernels are loaded before one begins
- * (loading a kernel inside a recording may need the device, which a recording forbids).
+ * CUDA graphs of steps. A decode step of a size that was not seen before runs eagerly. While the
+ * device is busy with it, the host enqueues the same step a second time in stream capture, and the
+ * next step of that size is one graph launch. So no step waits for a capture, and kernels are
+ * loaded before a capture begins (loading one during capture may need the device, which capture
+ * forbids).
  *
- * What a recording holds: kernel arguments by value. Every pointer in them must be the same in
- * every step of the size (step.h, struct sl_cuda_block_layout), every number a function of the
- * size. The launches' permission to start early (launch.cuh) becomes programmatic edges between
- * kernel nodes; the first kernel of a recording starts when the step's copy is done.
+ * A graph holds kernel arguments by value. Every pointer in them must be the same in every step of
+ * the size (step.h, struct sl_cuda_block_layout), and every number a function of the size. The
+ * launches' permission to start early (launch.cuh) becomes programmatic edges between kernel nodes;
+ * the first kernel of a graph starts when the step's copy is done.
  *
  * To check on a device: cudaGraphGetEdges says cudaGraphDependencyTypeProgrammatic for all edges
  * between kernels; the time of instantiation (expected 1 to 3 ms for 300 kernels); the device
- * memory of a recording.
+ * memory of a graph.
  */
 #include "cuda/step/step.h"
 
@@ -32,9 +33,9 @@ struct sl_cuda_graph *sl_cuda_graph_find(struct sl_cuda_steps *s, const struct s
     return NULL;
 }
 
-/* Between begin and end nothing runs. An operation that fails spoils the recording alone: its error
- * is taken back, since the eager steps before and after are sound, and if the device is broken the
- * next call says so again. */
+/* Nothing runs between begin and end of the capture. An operation that fails spoils the graph
+ * alone: its error is cleared, since the eager steps before and after are sound, and if the device
+ * is broken the next call reports it again. */
 static cudaError_t capture(struct sl_cuda *cu, const struct sl_step *dev, sl_forward_fn forward,
                            void *arg, cudaGraph_t *graph)
 {
@@ -58,7 +59,8 @@ void sl_cuda_graph_record(struct sl_cuda *cu, const struct sl_step *dev, sl_forw
     struct sl_cuda_steps *s = cu->steps;
     if (s->n_graphs == SL_CUDA_GRAPHS) {
         if (cu->counts.unrecorded++ == 0)
-            sl_log(SL_LOG_WARN, "cuda:%d: more than %d kinds of steps: the rest runs unrecorded",
+            sl_log(SL_LOG_WARN,
+                   "cuda:%d: more than %d kinds of steps: the rest runs without CUDA graphs",
                    cu->device, SL_CUDA_GRAPHS);
         return;
     }
