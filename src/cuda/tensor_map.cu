@@ -31,9 +31,9 @@ static cudaError_t find_encode(encode_fn *out)
 }
 
 /* A matrix of rows of n_cols values, ld bytes apart, in boxes. */
-static cudaError_t make(CUtensorMap *map, CUtensorMapDataType type, const void *x, int64_t n_rows,
-                        int64_t n_cols, int64_t ld, int32_t box_rows, int32_t box_cols,
-                        CUtensorMapSwizzle swizzle)
+static cudaError_t map_make(CUtensorMap *map, CUtensorMapDataType type, const void *x,
+                            int64_t n_rows, int64_t n_cols, int64_t ld, int32_t box_rows,
+                            int32_t box_cols, CUtensorMapSwizzle swizzle)
 {
     encode_fn encode;
     cudaError_t e = find_encode(&encode);
@@ -51,22 +51,22 @@ static cudaError_t make(CUtensorMap *map, CUtensorMapDataType type, const void *
 cudaError_t sl_tensor_map(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
                           int64_t ld, int32_t box_rows)
 {
-    return make(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x, n_rows, n_cols, ld * 2, box_rows,
-                SL_BOX_COLS, CU_TENSOR_MAP_SWIZZLE_128B);
+    return map_make(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, x, n_rows, n_cols, ld * 2, box_rows,
+                    SL_BOX_COLS, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 cudaError_t sl_tensor_map_codes(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
                                 int64_t ld, int32_t box_rows)
 {
-    return make(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, x, n_rows, n_cols, ld, box_rows,
-                2 * SL_BOX_COLS, CU_TENSOR_MAP_SWIZZLE_128B);
+    return map_make(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, x, n_rows, n_cols, ld, box_rows,
+                    2 * SL_BOX_COLS, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 cudaError_t sl_tensor_map_float(CUtensorMap *map, const void *x, int64_t n_rows, int64_t n_cols,
                                 int64_t ld, int32_t box_rows)
 {
-    return make(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, x, n_rows, n_cols, ld * 4, box_rows,
-                SL_BOX_COLS / 2, CU_TENSOR_MAP_SWIZZLE_128B);
+    return map_make(map, CU_TENSOR_MAP_DATA_TYPE_FLOAT32, x, n_rows, n_cols, ld * 4, box_rows,
+                    SL_BOX_COLS / 2, CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
@@ -92,8 +92,8 @@ cudaError_t sl_tensor_map_blocks(CUtensorMap *map, const void *w, int64_t n_bloc
 cudaError_t sl_tensor_map_units(CUtensorMap *map, const void *w, int64_t n_blocks, int64_t n_units,
                                 int32_t unit_bytes, int32_t box_blocks)
 {
-    return make(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, w, n_blocks, n_units * (unit_bytes / 8),
-                n_units * unit_bytes, box_blocks, unit_bytes / 8, CU_TENSOR_MAP_SWIZZLE_NONE);
+    return map_make(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, w, n_blocks, n_units * (unit_bytes / 8),
+                    n_units * unit_bytes, box_blocks, unit_bytes / 8, CU_TENSOR_MAP_SWIZZLE_NONE);
 }
 
 #endif

@@ -6,7 +6,7 @@
 #define ADD_TOKENS 64 /* of products that add to the residual stream */
 
 /* Enqueues what waits. */
-static void settle(struct sl_cuda *cu)
+static void fuse_settle(struct sl_cuda *cu)
 {
     struct sl_cuda_fuse *f = cu->fuse;
     cu->settle = NULL;
@@ -25,7 +25,7 @@ static void settle(struct sl_cuda *cu)
 static void settle_any(struct sl_cuda *cu)
 {
     if (cu->settle != NULL)
-        settle(cu);
+        fuse_settle(cu);
 }
 
 /* With FP8 activations, of more tokens than the kernels for few have. */
@@ -51,7 +51,7 @@ bool sl_cuda_fuse_gated(struct sl_cuda *cu, const struct sl_lin *l)
         return false;
     f->has_gated = true;
     f->gated = *l;
-    cu->settle = settle;
+    cu->settle = fuse_settle;
     return true;
 }
 
@@ -77,7 +77,7 @@ bool sl_cuda_fuse_linear(struct sl_cuda *cu, const struct sl_lin *l)
     f->has_lin = true;
     f->lin = *l;
     f->route = r;
-    cu->settle = settle;
+    cu->settle = fuse_settle;
     return true;
 }
 
@@ -94,7 +94,7 @@ struct sl_cuda_sum sl_cuda_fuse_add(struct sl_cuda *cu, const struct sl_op_add_r
     p->out = a->x;
     f->lin.add = true;
     f->lin.left = may_leave && (uintptr_t)p->bias % 16 == 0 ? &sum.left : NULL;
-    settle(cu);
+    fuse_settle(cu);
     return sum;
 }
 
@@ -107,7 +107,7 @@ bool sl_cuda_fuse_norm(struct sl_cuda *cu, const struct sl_cuda_norm *a)
     settle_any(cu);
     f->has_norm = true;
     f->norm = *a;
-    cu->settle = settle;
+    cu->settle = fuse_settle;
     return true;
 }
 

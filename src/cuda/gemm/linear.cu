@@ -253,7 +253,7 @@ static const struct tile_cost {
 #define LAUNCH     2500 /* what all cost once */
 #define JOIN_STEPS 20   /* of a tile whose segments' sums go through memory (linear_wg.cuh) */
 
-static int64_t cost(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms)
+static int64_t linear_cost(const struct sl_lin_route *r, const struct sl_lin *l, int n_sms)
 {
     const struct tile_cost *c = costs;
     while (c->run != r->run)
@@ -284,7 +284,7 @@ const struct sl_lin_route *sl_cuda_linear_route(const struct sl_lin *l, int n_sm
             continue;
         if (r->when != SL_LIN_TILED)
             return best != NULL ? best : r;
-        int64_t c = cost(r, l, n_sms);
+        int64_t c = linear_cost(r, l, n_sms);
         if (best == NULL || c < least)
             best = r, least = c;
     }
@@ -360,7 +360,7 @@ static struct sl_lin_part make_part(const struct sl_weight *w, const float *bias
     return p;
 }
 
-static struct sl_lin make(const void *x, int64_t ld_x, int32_t n, const struct sl_weight *w)
+static struct sl_lin linear_make(const void *x, int64_t ld_x, int32_t n, const struct sl_weight *w)
 {
     struct sl_lin l = {};
     int32_t unit_k = sl_cuda_layout_info(w->layout)->unit_k;
@@ -386,7 +386,7 @@ static void add_part(struct sl_lin *l, const linear_part *a)
     SL_ASSERT(a->w->n_cols == l->k);
     struct sl_lin_part *p = &l->part[l->n_parts++];
     *p = make_part(a->w, a->bias, a->out, a->ld_out, first);
-    struct sl_lin own = make(l->x, l->ld_x, l->n, a->w);
+    struct sl_lin own = linear_make(l->x, l->ld_x, l->n, a->w);
     p->seg_k64 = own.seg_k64;
     l->mixed = l->mixed || own.n_segs != l->n_segs;
     if (own.n_segs > l->n_segs) {
@@ -413,7 +413,7 @@ void sl_cuda_linear_run(struct sl_cuda *cu, const struct sl_lin *l, const struct
 
 struct sl_lin sl_cuda_linear_args(const struct sl_op_linear *a)
 {
-    struct sl_lin l = make(a->x, a->ld_x, a->n, a->w);
+    struct sl_lin l = linear_make(a->x, a->ld_x, a->n, a->w);
     linear_part p = {a->w, a->bias, a->out, a->ld_out};
     add_part(&l, &p);
     return l;
@@ -421,7 +421,7 @@ struct sl_lin sl_cuda_linear_args(const struct sl_op_linear *a)
 
 struct sl_lin sl_cuda_linear_gated_args(const struct sl_op_linear_gated_act *a)
 {
-    struct sl_lin l = make(a->x, a->ld_x, a->n, a->gate);
+    struct sl_lin l = linear_make(a->x, a->ld_x, a->n, a->gate);
     linear_part gate = {a->gate, NULL, NULL, 0}, up = {a->up, NULL, NULL, 0};
     add_part(&l, &gate);
     add_part(&l, &up);
@@ -475,10 +475,10 @@ static void run_parts(struct sl_cuda *cu, const struct sl_op_linear_multi *a)
     for (int32_t i = 0; i < a->n_parts; i++) {
         if (done[i])
             continue;
-        struct sl_lin l = make(a->x, a->ld_x, a->n, a->part[i].w);
+        struct sl_lin l = linear_make(a->x, a->ld_x, a->n, a->part[i].w);
         for (int32_t j = i; j < a->n_parts; j++) {
             const struct sl_weight *w = a->part[j].w;
-            bool same = make(a->x, a->ld_x, a->n, w).n_segs == l.n_segs;
+            bool same = linear_make(a->x, a->ld_x, a->n, w).n_segs == l.n_segs;
             if (w->layout != a->part[i].w->layout || !(same || may_mix(&l)))
                 continue;
             add_part(&l, &a->part[j]);
@@ -507,7 +507,8 @@ extern "C" void sl_cuda_linear_multi(struct sl_backend *be, const struct sl_op_l
 
 /* out = act(g) * u, as the gated kernels have it. */
 static __global__ void __launch_bounds__(ACT_THREADS)
-    act_kernel(const float *g, const float *u, __nv_bfloat16 *out, int64_t n, enum sl_act act)
+    linear_act_kernel(const float *g, const float *u, __nv_bfloat16 *out, int64_t n,
+                      enum sl_act act)
 {
     sl_grid_wait();
     int64_t i = static_cast<int64_t>(blockIdx.x) * ACT_THREADS + threadIdx.x;
@@ -539,8 +540,8 @@ static void run_mixed(struct sl_cuda *cu, const struct sl_op_linear_gated_act *a
         if (a->lora == NULL) {
             int64_t grid = SL_CEIL_DIV(n * n_rows, (int64_t)ACT_THREADS);
             run_parts(cu, &both);
-            sl_launch(cu, act_kernel, dim3((unsigned)grid), dim3(ACT_THREADS), 0, (const float *)g,
-                      (const float *)u, out, n * n_rows, a->act);
+            sl_launch(cu, linear_act_kernel, dim3((unsigned)grid), dim3(ACT_THREADS), 0,
+                      (const float *)g, (const float *)u, out, n * n_rows, a->act);
             continue;
         }
         struct sl_cuda_lora add = lora_of(a->lora, x, a->ld_x, t, n);

@@ -22,7 +22,7 @@ static int32_t tokens_at_once(const struct sl_cuda *cu, int32_t n_k, int32_t n)
 }
 
 /* n tokens from t on. */
-static sl_lin part_of(const sl_lin *given, int32_t t, int32_t n)
+static sl_lin w8a8_part(const sl_lin *given, int32_t t, int32_t n)
 {
     sl_lin l = *given;
     l.n = n;
@@ -51,13 +51,13 @@ struct room { /* what is left of it */
 };
 
 /* Of n tokens with n_k groups of columns. */
-static struct room room_of(const struct sl_cuda *cu, int32_t n, int32_t n_k)
+static struct room w8a8_room(const struct sl_cuda *cu, int32_t n, int32_t n_k)
 {
     return {cu->fp8_room, (float *)(cu->fp8_room + (int64_t)n * n_k * 128)};
 }
 
 /* What FP8 makes of a product's input, and where. */
-static sl_w8_quant take_room(struct room *room, const sl_lin *l)
+static sl_w8_quant w8a8_take_room(struct room *room, const sl_lin *l)
 {
     sl_w8_quant q = {l->x,        l->ld_x,      l->n,
                      l->k,        groups_of(l), l->vec_x,
@@ -80,13 +80,13 @@ static void make_codes(struct sl_cuda *cu, const sl_lin *l, const sl_w8_quant *q
 typedef void launch_fn(struct sl_cuda *cu, const sl_lin *given, const uint8_t *q, const float *xs,
                        int32_t ld_xs, int32_t raster);
 
-static void run(struct sl_cuda *cu, const sl_lin *given, launch_fn *launch)
+static void w8a8_run(struct sl_cuda *cu, const sl_lin *given, launch_fn *launch)
 {
     const int32_t n_k = groups_of(given), most = tokens_at_once(cu, n_k, given->n);
     for (int32_t t = 0; t < given->n; t += most) {
-        sl_lin l = part_of(given, t, SL_MIN(most, given->n - t));
-        struct room room = room_of(cu, l.n, n_k);
-        sl_w8_quant q = take_room(&room, &l);
+        sl_lin l = w8a8_part(given, t, SL_MIN(most, given->n - t));
+        struct room room = w8a8_room(cu, l.n, n_k);
+        sl_w8_quant q = w8a8_take_room(&room, &l);
         make_codes(cu, &l, &q);
         launch(cu, &l, q.q, q.xs, q.ld_xs, SL_W8_RASTER);
     }
@@ -94,8 +94,9 @@ static void run(struct sl_cuda *cu, const sl_lin *given, launch_fn *launch)
 
 template <int NT> static void few(struct sl_cuda *cu, const sl_lin *l)
 {
-    run(cu, l,
-        l->gated ? sl_w8_few_launch<sl_w8_few<NT, true>> : sl_w8_few_launch<sl_w8_few<NT, false>>);
+    w8a8_run(cu, l,
+             l->gated ? sl_w8_few_launch<sl_w8_few<NT, true>>
+                      : sl_w8_few_launch<sl_w8_few<NT, false>>);
 }
 
 void sl_lin_n16_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
@@ -136,7 +137,7 @@ void sl_lin_few_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
 #define RUN(name, tile, step, ...)                                        \
     void sl_lin_##name##_w8a8(struct sl_cuda *cu, const struct sl_lin *l) \
     {                                                                     \
-        run(cu, l, sl_w8_wide_launch<sl_w8_wide<__VA_ARGS__>>);           \
+        w8a8_run(cu, l, sl_w8_wide_launch<sl_w8_wide<__VA_ARGS__>>);      \
     }
 WIDE_KERNELS(RUN)
 
@@ -147,7 +148,7 @@ struct wide_kernel {
     launch_fn *launch;
 };
 
-static int64_t cost(const struct wide_kernel *k, const sl_lin *l, int n_sms)
+static int64_t w8a8_cost(const struct wide_kernel *k, const sl_lin *l, int n_sms)
 {
     int64_t tiles = 0;
     for (int32_t part = 0; part < (l->gated ? 1 : l->n_parts); part++)
@@ -172,7 +173,7 @@ static const struct wide_kernel *cheapest(const struct sl_cuda *cu, const sl_lin
     for (size_t i = 0; i < SL_COUNT(kernels); i++) {
         const struct wide_kernel *k = &kernels[i];
         if (k->gated == l->gated &&
-            (best == NULL || cost(k, l, cu->n_sms) < cost(best, l, cu->n_sms)))
+            (best == NULL || w8a8_cost(k, l, cu->n_sms) < w8a8_cost(best, l, cu->n_sms)))
             best = k;
     }
     return best;
@@ -180,7 +181,7 @@ static const struct wide_kernel *cheapest(const struct sl_cuda *cu, const sl_lin
 
 void sl_lin_wide_w8a8(struct sl_cuda *cu, const struct sl_lin *l)
 {
-    run(cu, l, cheapest(cu, l)->launch);
+    w8a8_run(cu, l, cheapest(cu, l)->launch);
 }
 
 /* ------------------------------------------------------------------ two products */
@@ -195,7 +196,7 @@ bool sl_cuda_linear_pair_pays(const struct sl_cuda *cu, const struct sl_lin *gat
     const struct wide_kernel two = {true,          2 * one->rows, one->tokens,
                                     2 * one->tile, 2 * one->step, NULL};
     const int64_t apart = 150 + 3 * (int64_t)gated->n * gated->part[0].n_rows / 40000;
-    return cost(&two, gated, cu->n_sms) <= cost(one, gated, cu->n_sms) + apart;
+    return w8a8_cost(&two, gated, cu->n_sms) <= w8a8_cost(one, gated, cu->n_sms) + apart;
 }
 
 void sl_cuda_linear_pair(struct sl_cuda *cu, const struct sl_lin *gated,
@@ -205,9 +206,9 @@ void sl_cuda_linear_pair(struct sl_cuda *cu, const struct sl_lin *gated,
     const int32_t most = tokens_at_once(cu, n_k, gated->n);
     for (int32_t t = 0; t < gated->n; t += most) {
         const int32_t n = SL_MIN(most, gated->n - t);
-        sl_lin first = part_of(gated, t, n), second = part_of(behind, t, n);
-        struct room room = room_of(cu, n, n_k);
-        sl_w8_quant x = take_room(&room, &first), act = take_room(&room, &second);
+        sl_lin first = w8a8_part(gated, t, n), second = w8a8_part(behind, t, n);
+        struct room room = w8a8_room(cu, n, n_k);
+        sl_w8_quant x = w8a8_take_room(&room, &first), act = w8a8_take_room(&room, &second);
         make_codes(cu, &first, &x);
         sl_w8_wide_launch_to<codes_kernel>(cu, &first, x.q, x.xs, x.ld_xs, SL_W8_RASTER, &act);
         cheapest(cu, &second)->launch(cu, &second, act.q, act.xs, act.ld_xs, SL_W8_RASTER);

@@ -65,21 +65,21 @@ struct run {
     int32_t t0, m, adapter;
 };
 
-static __device__ __forceinline__ int32_t row_of(const struct args &a, int t)
+static __device__ __forceinline__ int32_t lora_row(const struct args &a, int t)
 {
     return a.gathered != nullptr ? a.gathered[a.first + t] : a.first + t;
 }
 
 static __device__ __forceinline__ struct run run_at(const struct args &a, int t, int end)
 {
-    struct run r = {t, 1, a.adapter[row_of(a, t)]};
-    while (t + r.m < end && a.adapter[row_of(a, t + r.m)] == r.adapter)
+    struct run r = {t, 1, a.adapter[lora_row(a, t)]};
+    while (t + r.m < end && a.adapter[lora_row(a, t + r.m)] == r.adapter)
         r.m++;
     return r;
 }
 
-static __device__ __forceinline__ struct sl_lora_mat mat_of(const struct args &a, int adapter,
-                                                            int part)
+static __device__ __forceinline__ struct sl_lora_mat lora_mat(const struct args &a, int adapter,
+                                                              int part)
 {
     if (adapter < 0)
         return {};
@@ -88,9 +88,10 @@ static __device__ __forceinline__ struct sl_lora_mat mat_of(const struct args &a
 
 /* What a row has in a part, in one look. Its scale is the product of both. Rows that are picked out
  * of the step's are not next to each other. */
-static __device__ __forceinline__ struct sl_lora_row look_up(const struct args &a, int t, int part)
+static __device__ __forceinline__ struct sl_lora_row lora_look_up(const struct args &a, int t,
+                                                                  int part)
 {
-    struct sl_lora_row r = a.by_row[static_cast<int64_t>(a.mat + part) * APART + row_of(a, t)];
+    struct sl_lora_row r = a.by_row[static_cast<int64_t>(a.mat + part) * APART + lora_row(a, t)];
     r.n_same = a.gathered != nullptr ? 1 : SL_MIN(r.n_same, a.n - t);
     return r;
 }
@@ -98,8 +99,8 @@ static __device__ __forceinline__ struct sl_lora_row look_up(const struct args &
 /* Of every matrix and row of the step. The kernels after it begin when it has ended: they rely on
  * it before they wait. */
 static __global__ void __launch_bounds__(APART)
-    resolve_kernel(const struct sl_lora_mat *table, int n_mats, const int32_t *adapter,
-                   const float *scale, int n, struct sl_lora_row *out)
+    lora_resolve_kernel(const struct sl_lora_mat *table, int n_mats, const int32_t *adapter,
+                        const float *scale, int n, struct sl_lora_row *out)
 {
     const int t = static_cast<int>(threadIdx.x), mat = static_cast<int>(blockIdx.x);
     sl_grid_wait();
@@ -158,8 +159,8 @@ static __device__ __forceinline__ void load_a(struct a_frag &f, const struct arg
 }
 
 /* The slice's sums to sum[rank][row], 16 x 8. */
-static __device__ __forceinline__ void multiply(const struct a_frag &f, const struct args &a,
-                                                const struct run &r, int slice, float *sum)
+static __device__ __forceinline__ void lora_multiply(const struct a_frag &f, const struct args &a,
+                                                     const struct run &r, int slice, float *sum)
 {
     const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4;
     const __nv_bfloat16 *x = a.x + static_cast<int64_t>(r.t0 + row) * a.ld_x;
@@ -204,7 +205,7 @@ static __device__ void add_up(const struct args &a, const struct run &r, int p, 
 
 /* A block for a row's run, a part, 16 ranks and a group of columns. */
 static __global__ void __launch_bounds__(THREADS, 4)
-    shrink_apart(const __grid_constant__ struct args a)
+    lora_shrink_apart_kernel(const __grid_constant__ struct args a)
 {
     SL_SMEM(float, sums);
     const int t = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x / 32);
@@ -212,7 +213,7 @@ static __global__ void __launch_bounds__(THREADS, 4)
     const int j0 = static_cast<int>(blockIdx.y) / a.n_parts * RANKS;
     const int group = static_cast<int>(blockIdx.z), slice = group * SLICES + warp;
     sl_grid_launch_dependents();
-    const struct sl_lora_row row = look_up(a, t, p);
+    const struct sl_lora_row row = lora_look_up(a, t, p);
     const struct run r = {t, row.n_same, 0};
     if (row.rank <= j0 || r.m == 0) { /* the block of a row before it does it */
         sl_grid_wait(); /* whoever waits for this grid relies on those before it too */
@@ -221,14 +222,14 @@ static __global__ void __launch_bounds__(THREADS, 4)
     struct a_frag f;
     load_a(f, a, row.a, row.rank, j0, slice);
     sl_grid_wait();
-    multiply(f, a, r, slice, sums + warp * RANKS * TILE);
+    lora_multiply(f, a, r, slice, sums + warp * RANKS * TILE);
     __syncthreads();
     add_up(a, r, p, j0, row.rank, group, sums);
 }
 
 /* A block for eight rows, a part and 16 ranks. */
 static __global__ void __launch_bounds__(THREADS, 4)
-    shrink_many(const __grid_constant__ struct args a)
+    lora_shrink_many_kernel(const __grid_constant__ struct args a)
 {
     SL_SMEM(float, sums);
     const int warp = static_cast<int>(threadIdx.x / 32);
@@ -239,14 +240,14 @@ static __global__ void __launch_bounds__(THREADS, 4)
     sl_grid_wait();
     for (int t = static_cast<int>(blockIdx.x) * TILE; t < end;) {
         const struct run r = run_at(a, t, end);
-        const struct sl_lora_mat mat = mat_of(a, r.adapter, p);
+        const struct sl_lora_mat mat = lora_mat(a, r.adapter, p);
         t += r.m;
         if (mat.rank <= j0)
             continue;
         for (int slice = warp; slice < a.n_groups * SLICES; slice += SLICES) {
             struct a_frag f;
             load_a(f, a, mat.a, mat.rank, j0, slice);
-            multiply(f, a, r, slice, sums + slice * RANKS * TILE);
+            lora_multiply(f, a, r, slice, sums + slice * RANKS * TILE);
         }
         __syncthreads();
         add_up(a, r, p, j0, mat.rank, 0, sums);
@@ -345,7 +346,7 @@ static __device__ __forceinline__ void store_gated(__nv_bfloat16 *row, const flo
 }
 
 /* Ranks of s in shared memory: a row's are so far apart, zeros after the last. */
-static __device__ __host__ __forceinline__ int padded(int rank)
+static __device__ __host__ __forceinline__ int lora_padded(int rank)
 {
     return (rank + RANKS - 1) / RANKS * RANKS;
 }
@@ -354,7 +355,7 @@ static __device__ __host__ __forceinline__ int padded(int rank)
 static __device__ __forceinline__ void bring_s(const struct args &a, const struct run &r,
                                                const struct sl_lora_mat &mat, int p, float *to)
 {
-    const int width = padded(mat.rank);
+    const int width = lora_padded(mat.rank);
     for (int i = static_cast<int>(threadIdx.x); i < r.m * width; i += THREADS) {
         const int row = r.t0 + i / width, j = i % width;
         const float *at =
@@ -365,9 +366,9 @@ static __device__ __forceinline__ void bring_s(const struct args &a, const struc
 #pragma unroll 4
             for (int g = 1; g < a.n_sums; g++)
                 sum = __fadd_rn(sum, at[static_cast<int64_t>(g) * a.max_rank]);
-            sum =
-                __fmul_rn(sum, a.by_row != nullptr ? mat.scale
-                                                   : __fmul_rn(mat.scale, a.scale[row_of(a, row)]));
+            sum = __fmul_rn(sum, a.by_row != nullptr
+                                     ? mat.scale
+                                     : __fmul_rn(mat.scale, a.scale[lora_row(a, row)]));
         }
         to[i] = sum;
     }
@@ -375,8 +376,8 @@ static __device__ __forceinline__ void bring_s(const struct args &a, const struc
 
 /* d[r] += B s[r] of 16 ranks; s: of the first of R rows, width apart. */
 template <int N, int R>
-static __device__ __forceinline__ void add_ranks(float (&d)[R][N], const struct b_frag<N> &f,
-                                                 const float *s, int width, int n_rows)
+static __device__ __forceinline__ void lora_add_ranks(float (&d)[R][N], const struct b_frag<N> &f,
+                                                      const float *s, int width, int n_rows)
 {
 #pragma unroll
     for (int j = 0; j < RANKS; j++)
@@ -442,7 +443,7 @@ template <bool GATED, int R> struct expander {
 #pragma unroll
             for (int m = 0; m < MATS; m++)
                 if (j0 < mat[m].rank)
-                    add_ranks<N, R>(d[m], b[m], s[m] + j0, padded(mat[m].rank), n);
+                    lora_add_ranks<N, R>(d[m], b[m], s[m] + j0, lora_padded(mat[m].rank), n);
         }
         if (more > RANKS)
             ask(0);
@@ -474,7 +475,7 @@ static __device__ __forceinline__ void expand_run(const struct args &a, expander
     for (int m = 0; m < MATS; m++) {
         bring_s(a, r, e.mat[m], e.p + m, at);
         s[m] = at;
-        at += r.m * padded(e.mat[m].rank);
+        at += r.m * lora_padded(e.mat[m].rank);
     }
     __syncthreads();
     for (int i = 0; i < r.m; i += R) {
@@ -485,7 +486,7 @@ static __device__ __forceinline__ void expand_run(const struct args &a, expander
         e.store(a, r.t0 + i, n);
 #pragma unroll
         for (int m = 0; m < MATS; m++)
-            s[m] += n * padded(e.mat[m].rank);
+            s[m] += n * lora_padded(e.mat[m].rank);
     }
     __syncthreads(); /* s may be written again */
 }
@@ -494,7 +495,7 @@ static __device__ __forceinline__ void expand_run(const struct args &a, expander
  * gathered into runs: one after the other they would take longer than reading B again, from L2. */
 template <bool GATED, int R>
 static __global__ void __launch_bounds__(THREADS)
-    expand_kernel(const __grid_constant__ struct args a)
+    lora_expand_kernel(const __grid_constant__ struct args a)
 {
     SL_SMEM(float, smem);
     constexpr int tile = R == 1 ? 1 : MANY_TILE;
@@ -514,9 +515,9 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
         for (int m = 0; m < e.MATS; m++) {
             if constexpr (R > 1) {
-                e.mat[m] = mat_of(a, r.adapter, e.p + m);
+                e.mat[m] = lora_mat(a, r.adapter, e.p + m);
             } else {
-                const struct sl_lora_row row = look_up(a, t, e.p + m);
+                const struct sl_lora_row row = lora_look_up(a, t, e.p + m);
                 e.mat[m] = {row.a, row.b, row.rank, row.scale};
             }
         }
@@ -530,7 +531,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ------------------------------------------------------------------ host */
 
-static bool aligned(const void *p, size_t to)
+static bool lora_aligned(const void *p, size_t to)
 {
     return reinterpret_cast<uintptr_t>(p) % to == 0;
 }
@@ -541,19 +542,19 @@ static int32_t place_parts(const struct sl_cuda_lora *l, struct args *a)
     const bool gated = l->gated_out != NULL;
     const int32_t each = gated ? 4 : 8;
     int32_t n = 0;
-    a->wide = !gated || aligned(l->gated_out, 8);
+    a->wide = !gated || lora_aligned(l->gated_out, 8);
     for (int32_t i = 0; i < l->n_parts; i++) {
         const struct sl_cuda_lora_part *p = &l->part[i];
         const int32_t n_rows = static_cast<int32_t>(p->w->n_rows);
         a->part[i] = {p->out, p->ld_out, n_rows, n};
-        a->wide = a->wide && n_rows % each == 0 && p->ld_out % 4 == 0 && aligned(p->out, 16);
+        a->wide = a->wide && n_rows % each == 0 && p->ld_out % 4 == 0 && lora_aligned(p->out, 16);
         if (!gated || i == 1)
             n += SL_CEIL_DIV(n_rows, THREADS * each);
     }
     return n;
 }
 
-static struct args args_of(const struct sl_cuda *cu, const struct sl_cuda_lora *l)
+static struct args lora_args(const struct sl_cuda *cu, const struct sl_cuda_lora *l)
 {
     const struct sl_op_lora *lora = l->lora;
     struct args a = {};
@@ -581,7 +582,7 @@ static struct args args_of(const struct sl_cuda *cu, const struct sl_cuda_lora *
     a.scale = lora->rows->scale;
     a.table = lora->rows->table;
     a.s = lora->s;
-    a.vec = aligned(l->x, 16) && l->ld_x % 8 == 0 && a.k % 8 == 0;
+    a.vec = lora_aligned(l->x, 16) && l->ld_x % 8 == 0 && a.k % 8 == 0;
     a.act = l->act;
     a.gated_out = static_cast<__nv_bfloat16 *>(l->gated_out);
     return a;
@@ -595,39 +596,40 @@ void sl_cuda_lora_resolve(struct sl_cuda *cu, const struct sl_lora_rows *rows, i
         return;
     cu->lora_rows = rows;
     cu->lora_by_row = by_row;
-    sl_launch(cu, resolve_kernel, dim3(static_cast<unsigned>(rows->n_mats)), dim3(APART), 0,
+    sl_launch(cu, lora_resolve_kernel, dim3(static_cast<unsigned>(rows->n_mats)), dim3(APART), 0,
               rows->table, rows->n_mats, rows->adapter, rows->scale, n,
               static_cast<struct sl_lora_row *>(by_row));
 }
 
 void sl_cuda_lora_shrink(struct sl_cuda *cu, const struct sl_cuda_lora *l)
 {
-    const struct args a = args_of(cu, l);
+    const struct args a = lora_args(cu, l);
     const unsigned pieces = static_cast<unsigned>(SL_CEIL_DIV(a.max_rank, RANKS) * a.n_parts);
     const size_t slice = RANKS * TILE * sizeof(float), group = SLICES * slice;
     if (a.by_row != nullptr)
-        sl_launch(cu, shrink_apart,
+        sl_launch(cu, lora_shrink_apart_kernel,
                   dim3(static_cast<unsigned>(a.n), pieces, static_cast<unsigned>(a.n_groups)),
                   dim3(THREADS), group, a);
     else
-        sl_launch(cu, shrink_many, dim3(static_cast<unsigned>(SL_CEIL_DIV(a.n, TILE)), pieces),
-                  dim3(THREADS), static_cast<size_t>(a.n_groups) * group, a);
+        sl_launch(cu, lora_shrink_many_kernel,
+                  dim3(static_cast<unsigned>(SL_CEIL_DIV(a.n, TILE)), pieces), dim3(THREADS),
+                  static_cast<size_t>(a.n_groups) * group, a);
 }
 
 void sl_cuda_lora_expand(struct sl_cuda *cu, const struct sl_cuda_lora *l)
 {
-    struct args a = args_of(cu, l);
+    struct args a = lora_args(cu, l);
     const bool gated = a.gated_out != nullptr, apart = a.by_row != nullptr;
     const unsigned n_blocks = static_cast<unsigned>(place_parts(l, &a));
     const int tile = apart ? 1 : MANY_TILE;
     const dim3 grid(static_cast<unsigned>(SL_CEIL_DIV(a.n, tile)), n_blocks);
-    const size_t smem = static_cast<size_t>((gated ? 2 : 1) * tile * padded(a.max_rank)) * 4;
+    const size_t smem = static_cast<size_t>((gated ? 2 : 1) * tile * lora_padded(a.max_rank)) * 4;
     if (gated && apart)
-        sl_launch(cu, expand_kernel<true, 1>, grid, dim3(THREADS), smem, a);
+        sl_launch(cu, lora_expand_kernel<true, 1>, grid, dim3(THREADS), smem, a);
     else if (gated)
-        sl_launch(cu, expand_kernel<true, MANY_ROWS>, grid, dim3(THREADS), smem, a);
+        sl_launch(cu, lora_expand_kernel<true, MANY_ROWS>, grid, dim3(THREADS), smem, a);
     else if (apart)
-        sl_launch(cu, expand_kernel<false, 1>, grid, dim3(THREADS), smem, a);
+        sl_launch(cu, lora_expand_kernel<false, 1>, grid, dim3(THREADS), smem, a);
     else
-        sl_launch(cu, expand_kernel<false, MANY_ROWS>, grid, dim3(THREADS), smem, a);
+        sl_launch(cu, lora_expand_kernel<false, MANY_ROWS>, grid, dim3(THREADS), smem, a);
 }

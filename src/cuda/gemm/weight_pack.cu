@@ -60,7 +60,7 @@ bool sl_cuda_w8a8(int64_t n_rows, int64_t n_cols, const struct sl_scales *s)
 /* One warp, one unit of one row block; the slice's first row is a row block's first. */
 template <class Pack>
 __global__ void __launch_bounds__(32 * PACK_WARPS)
-    pack_kernel(sl_pack_src s, uint8_t *out, int64_t n_blocks, int64_t n_units)
+    weight_pack_kernel(sl_pack_src s, uint8_t *out, int64_t n_blocks, int64_t n_units)
 {
     sl_grid_wait();
     constexpr int64_t unit_bytes = Pack::format::unit_bytes;
@@ -78,8 +78,8 @@ template <class Pack> static void pack(struct sl_cuda *cu, const sl_pack_src *s,
     int64_t n_blocks = SL_CEIL_DIV(s->n_rows, (int64_t)SL_CUDA_ROW_BLOCK);
     int64_t n_units = SL_CEIL_DIV(s->n_cols, (int64_t)Pack::format::unit_k);
     int64_t grid = SL_CEIL_DIV(n_blocks * n_units, (int64_t)PACK_WARPS);
-    sl_launch(cu, pack_kernel<Pack>, dim3(static_cast<unsigned>(grid)), dim3(32 * PACK_WARPS), 0,
-              *s, out, n_blocks, n_units);
+    sl_launch(cu, weight_pack_kernel<Pack>, dim3(static_cast<unsigned>(grid)),
+              dim3(32 * PACK_WARPS), 0, *s, out, n_blocks, n_units);
 }
 
 /* What a file format becomes. */

@@ -97,7 +97,8 @@ struct seen { /* by a thread, in ascending order of ids */
     bool bad;
 };
 
-static __device__ __forceinline__ void look_at(struct seen *out, const float x[4], int32_t id)
+static __device__ __forceinline__ void sample_look_at(struct seen *out, const float x[4],
+                                                      int32_t id)
 {
 #pragma unroll
     for (int j = 0; j < 4; j++) { /* the first of equals stays */
@@ -112,8 +113,9 @@ static __device__ __forceinline__ void look_at(struct seen *out, const float x[4
 /* The logits into m.p, if they are needed again. WHOLE: all of the warp's are there and aligned, so
  * that no branch keeps its loads apart. */
 template <bool WHOLE>
-static __device__ __forceinline__ void load_run(const float *logits, const struct sl_st_mine &m,
-                                                int32_t n, bool keep, struct seen *out)
+static __device__ __forceinline__ void sample_load_run(const float *logits,
+                                                       const struct sl_st_mine &m, int32_t n,
+                                                       bool keep, struct seen *out)
 {
     int32_t lane = threadIdx.x % 32;
     for (int32_t from = m.from; from < m.to; from += BATCH * SL_ST_STEP) {
@@ -129,7 +131,7 @@ static __device__ __forceinline__ void load_run(const float *logits, const struc
             int32_t i = from + u * SL_ST_STEP + 4 * lane;
             if (from + u * SL_ST_STEP >= m.to)
                 break;
-            look_at(out, x[u], m.base + i);
+            sample_look_at(out, x[u], m.base + i);
             if (keep)
                 *reinterpret_cast<float4 *>(m.p + i) =
                     make_float4(x[u][0], x[u][1], x[u][2], x[u][3]);
@@ -157,22 +159,23 @@ static __device__ __noinline__ void change(const struct sl_sample_row *r,
                 x[j] = penalised(r, id, x[j]);
             m.p[i + j] = x[j];
         }
-        look_at(out, x, m.base + i);
+        sample_look_at(out, x, m.base + i);
     }
 }
 
-static __device__ __forceinline__ struct seen scan(const struct sl_st_args &a,
-                                                   const struct sl_sample_row *r,
-                                                   const struct sl_st_mine &m, int row, bool draws)
+static __device__ __forceinline__ struct seen sample_scan(const struct sl_st_args &a,
+                                                          const struct sl_sample_row *r,
+                                                          const struct sl_st_mine &m, int row,
+                                                          bool draws)
 {
     const float *logits = sl_st_logits(a, row) + m.base;
     bool changed = is_changed(r), aligned = (reinterpret_cast<uintptr_t>(logits) & 15) == 0;
     int32_t n = a.op.n_vocab - m.base;
     struct seen out = {-INFINITY, -INFINITY, 0, false};
     if (aligned && m.to <= n)
-        load_run<true>(logits, m, n, changed || draws, &out);
+        sample_load_run<true>(logits, m, n, changed || draws, &out);
     else
-        load_run<false>(logits, m, n, changed || draws, &out);
+        sample_load_run<false>(logits, m, n, changed || draws, &out);
     out.raw = out.best;
     if (changed) {
         out.best = -INFINITY;
@@ -286,8 +289,9 @@ static __device__ __forceinline__ void weigh_kept(struct sl_st_pick *s, const st
 }
 
 /* max: of the row; best: of this thread. */
-static __device__ __forceinline__ void draw(const struct sl_st_args &a, struct sl_st_pick *s,
-                                            struct sl_st_mine &m, int row, float max, float best)
+static __device__ __forceinline__ void sample_draw(const struct sl_st_args &a, struct sl_st_pick *s,
+                                                   struct sl_st_mine &m, int row, float max,
+                                                   float best)
 {
     const struct sl_sample_row *r = &s->base.row;
     int32_t top_k = r->top_k > 0 && r->top_k < a.op.n_vocab ? r->top_k : 0;
@@ -337,7 +341,7 @@ static __device__ __forceinline__ void choose_row(const struct sl_st_args &a, st
         return;
     }
     bool draws = r->temperature >= SL_SAMPLE_GREEDY_BELOW;
-    struct seen own = scan(a, r, m, row, draws);
+    struct seen own = sample_scan(a, r, m, row, draws);
     struct scanned found = scan_all(s, m, own);
     sl_grid_launch_dependents();
     float max = sl_st_unorder((uint32_t)(found.best >> 32)), raw_max = sl_st_unorder(found.raw);
@@ -345,7 +349,7 @@ static __device__ __forceinline__ void choose_row(const struct sl_st_args &a, st
     if (first)
         a.state[row].raw_max = raw_max;
     if (draws && valid)
-        draw(a, s, m, row, max, own.best);
+        sample_draw(a, s, m, row, max, own.best);
     else if (first)
         sl_st_choose(a, r, row, valid ? sl_st_id(found.best) : -1);
 }

@@ -113,7 +113,7 @@ static bool make_ring(struct sl_cuda *cu, struct sl_cuda_stager *st)
 }
 
 /* Threads that cannot be started are done without: the caller fills what nobody else does. */
-static void start_threads(struct sl_cuda_stager *st, int n)
+static void load_start_threads(struct sl_cuda_stager *st, int n)
 {
     for (int i = 0; i < SL_MIN(n, MAX_THREADS); i++) {
         if (sl_thread_create(&st->thread[i], fill_main, st, "sl-copy", NULL) != 0)
@@ -140,7 +140,7 @@ static struct sl_cuda_stager *stager(struct sl_cuda *cu)
         sl_cuda_stager_destroy(cu);
         return NULL;
     }
-    start_threads(st, cu->n_copy_threads - 1);
+    load_start_threads(st, cu->n_copy_threads - 1);
     return st;
 }
 
@@ -210,7 +210,7 @@ static size_t piece_bytes(size_t n, int n_threads)
     return SL_MIN(SL_MAX(share, PIECE_MIN), SLOT_BYTES);
 }
 
-static struct stage_slot *slot_of(struct stage_copy *c, uint64_t piece)
+static struct stage_slot *load_slot(struct stage_copy *c, uint64_t piece)
 {
     return &c->st->slot[(c->st->n_used + piece) % N_SLOTS];
 }
@@ -233,9 +233,9 @@ static bool slot_free(struct stage_copy *c, struct stage_slot *s, bool wait)
 }
 
 /* The lock is held. */
-static void put_piece(struct stage_copy *c)
+static void load_put_piece(struct stage_copy *c)
 {
-    struct stage_slot *s = slot_of(c, c->n_put);
+    struct stage_slot *s = load_slot(c, c->n_put);
     size_t at = static_cast<size_t>(c->n_put) * c->piece;
     s->dst = c->dst + at;
     s->src = c->src + at;
@@ -248,7 +248,7 @@ static void put_piece(struct stage_copy *c)
 
 static void send_piece(struct stage_copy *c)
 {
-    struct stage_slot *s = slot_of(c, c->n_sent);
+    struct stage_slot *s = load_slot(c, c->n_sent);
     cudaStream_t stream = c->n_streams > 1
                               ? c->st->stream[c->n_sent % static_cast<uint64_t>(c->n_streams)]
                               : c->cu->stream;
@@ -267,13 +267,13 @@ static void copy_pieces(struct stage_copy *c)
     pthread_mutex_lock(&st->lock);
     while (c->n_sent < c->n_pieces) {
         bool in_ring = c->n_sent < c->n_put;
-        if (in_ring && slot_of(c, c->n_sent)->state == SLOT_FULL) {
+        if (in_ring && load_slot(c, c->n_sent)->state == SLOT_FULL) {
             send_piece(c);
             continue;
         }
         if (c->n_put < c->n_pieces && c->n_put - c->n_sent < N_SLOTS &&
-            slot_free(c, slot_of(c, c->n_put), !in_ring)) {
-            put_piece(c);
+            slot_free(c, load_slot(c, c->n_put), !in_ring)) {
+            load_put_piece(c);
             continue;
         }
         if (!fill_one(st))
