@@ -217,6 +217,13 @@ MORE = {
     ),
     "llama_gelu": ("Llama", dict(hidden_act="gelu", rope_parameters=plain(10000.0)), torch.bfloat16, "new"),
 }
+def longrope(original):
+    rope = dict(rope_type="longrope", rope_theta=500.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.5],
+                long_factor=[1.05, 2.5, 7.25], original_max_position_embeddings=original)
+    return dict(original_max_position_embeddings=original, pad_token_id=0, tie_word_embeddings=True,
+                rope_parameters=rope)
+
+
 # As MODELS, in the order of the alphabet. Here the name gives the seed, so that more may be added anywhere.
 FAMILIES = {
     "gemma2": (
@@ -296,6 +303,8 @@ FAMILIES = {
         torch.bfloat16,
         "old",
     ),
+    "phi3_long": ("Phi3", longrope(32), torch.bfloat16, "old"),
+    "phi3_short": ("Phi3", longrope(64), torch.bfloat16, "new"),  # all tokens are within the original context
 }
 # What reads text in a model that reads images as well: name -> how its tensors are called.
 WRAPPED = {"gemma3_hub": "language_model.model.", "gemma3_v5": "model.language_model."}

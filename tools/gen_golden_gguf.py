@@ -9,6 +9,7 @@ Needs gguf and numpy; run from the repository root:
     python3 tools/gen_golden_gguf.py [name ...]
 """
 import json
+import math
 import pathlib
 import struct
 import sys
@@ -72,6 +73,7 @@ DECODERS = {
     "glm4": (gguf.MODEL_ARCH.GLM4, False, 0),
     "granite": (gguf.MODEL_ARCH.GRANITE, True, 0),
     "phi3": (gguf.MODEL_ARCH.PHI3, False, 0),
+    "phi3_long": (gguf.MODEL_ARCH.PHI3, False, 0),
 }
 
 
@@ -115,6 +117,7 @@ def write_decoder(name, arch, permuted, plus):
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
     head_dim = config.get("head_dim") or config["hidden_size"] // heads
     rope = config.get("rope_parameters") or config
+    scaling = config.get("rope_scaling") or rope
     writer.add_context_length(config["max_position_embeddings"])
     writer.add_embedding_length(config["hidden_size"])
     writer.add_feed_forward_length(config["intermediate_size"])
@@ -136,6 +139,12 @@ def write_decoder(name, arch, permuted, plus):
         writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
         writer.add_rope_scaling_factor(config["rope_scaling"]["factor"])
     add_scales(writer, config)
+    if "long_factor" in scaling:
+        context, original = config["max_position_embeddings"], config["original_max_position_embeddings"]
+        writer.add_rope_scaling_orig_ctx_len(original)
+        writer.add_rope_scaling_attn_factors((1 + math.log(context / original) / math.log(original)) ** 0.5)
+        for key in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{key}.weight", np.array(scaling[f"{key}_factor"], np.float32))
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     tensors = list(read_safetensors(MODELS / name / "model.safetensors"))
     for hf, bits in fuse_qkv(tensors) if name in FUSED else tensors:

@@ -61,6 +61,8 @@ static int open_rank(struct sl_ranks *r, int rank, const struct sl_ckpt *ckpt,
         rc = sl_load_task(k->model, ckpt, cfg, err);
     if (rc == 0)
         rc = sl_model_set_rank(k->model, rank, r->n, err);
+    if (rc == 0)
+        sl_model_set_context(k->model, sl_model_facts(r->ranks[0].model)->served);
     return rc != 0 ? rc : sl_load_backend(k->model, cfg, &k->backend, err);
 }
 

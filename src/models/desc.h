@@ -15,9 +15,18 @@
 
 /* ---------------------------------------------------------------- rotary embedding */
 
-enum { SL_MAX_ROPES = 4 }; /* tables of one model */
+enum {
+    SL_MAX_ROPES = 4,         /* tables of one model */
+    SL_MAX_ROPE_FACTORS = 128 /* frequencies of a table of LongRoPE */
+};
 
-enum sl_rope_scaling { SL_ROPE_PLAIN, SL_ROPE_LINEAR, SL_ROPE_LLAMA3, SL_ROPE_YARN };
+enum sl_rope_scaling {
+    SL_ROPE_PLAIN,
+    SL_ROPE_LINEAR,
+    SL_ROPE_LLAMA3,
+    SL_ROPE_YARN,
+    SL_ROPE_LONG /* LongRoPE: a factor for each frequency, of two lists */
+};
 
 struct sl_rope_params {
     enum sl_rope_scaling scaling;
@@ -25,11 +34,13 @@ struct sl_rope_params {
     double theta;
     double factor;                            /* linear, llama3, yarn */
     double low_freq_factor, high_freq_factor; /* llama3 */
-    double original_context;                  /* llama3, yarn */
+    double original_context;                  /* llama3, yarn, long */
     double beta_fast, beta_slow;              /* yarn */
-    double attention_factor;                  /* yarn; 0 = from factor */
+    double attention_factor;                  /* yarn, long; 0 = from factor */
     double mscale, mscale_all_dim;            /* yarn; 0 = not given */
     bool truncate;                            /* yarn: round the ramp's ends to whole dimensions */
+    bool use_long;                            /* long: the served context is beyond the original */
+    float short_factors[SL_MAX_ROPE_FACTORS], long_factors[SL_MAX_ROPE_FACTORS]; /* long */
 };
 
 /* ---------------------------------------------------------------- hyper-parameters */
@@ -40,13 +51,14 @@ enum sl_has {
     SL_HAS_QKV_BIAS = 1 << 0,
     SL_HAS_O_BIAS = 1 << 1,
     SL_HAS_QK_NORM = 1 << 2,
-    SL_HAS_HEAD = 1 << 3,       /* an output matrix of its own; else the embedding's serves */
-    SL_HAS_ROPE_FREQS = 1 << 4, /* GGUF: divisors of the rotation frequencies */
-    SL_HAS_CLASSIFIER = 1 << 5, /* a head of labels in place of tokens */
-    SL_HAS_DENSE = 1 << 6,      /* in a model with experts: a layer with one MLP, */
-    SL_HAS_EXPERTS = 1 << 7,    /* a layer with a router and experts */
-    SL_HAS_OUT_NORMS = 1 << 8,  /* norms of what attention and MLP give */
-    SL_HAS_MLP_BIAS = 1 << 9,   /* in a gated MLP */
+    SL_HAS_HEAD = 1 << 3,          /* an output matrix of its own; else the embedding's serves */
+    SL_HAS_ROPE_FREQS = 1 << 4,    /* GGUF: divisors of the rotation frequencies */
+    SL_HAS_CLASSIFIER = 1 << 5,    /* a head of labels in place of tokens */
+    SL_HAS_DENSE = 1 << 6,         /* in a model with experts: a layer with one MLP, */
+    SL_HAS_EXPERTS = 1 << 7,       /* a layer with a router and experts */
+    SL_HAS_OUT_NORMS = 1 << 8,     /* norms of what attention and MLP give */
+    SL_HAS_MLP_BIAS = 1 << 9,      /* in a gated MLP */
+    SL_HAS_ROPE_FACTORS = 1 << 10, /* GGUF: the lists of LongRoPE */
 };
 
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
@@ -158,6 +170,8 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_FINAL_NORM,
                SL_SLOT_HEAD,
                SL_SLOT_ROPE_FREQS,
+               SL_SLOT_ROPE_SHORT, /* factors of LongRoPE */
+               SL_SLOT_ROPE_LONG,
                SL_SLOT_POSITIONS, /* learned, of an encoder */
                SL_SLOT_TYPES,
                SL_SLOT_EMBED_NORM,
@@ -187,7 +201,7 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_VALUES,  /* n_kv_heads * v_dim, of a layer */
               SL_DIM_ATT,     /* n_heads * v_dim, of a layer: what attention gives */
               SL_DIM_HD,      /* head_dim, of a layer */
-              SL_DIM_HD_HALF, /* half the model's head_dim */
+              SL_DIM_ROPE,    /* frequencies of the model's first table of rotations */
               SL_DIM_CONTEXT, /* positions */
               SL_DIM_TYPES,   /* token types */
               SL_DIM_LABELS,  /* of a classifier */

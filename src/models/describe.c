@@ -14,10 +14,8 @@ static const char *const act_names[] = {
     [SL_ACT_SILU] = "silu", [SL_ACT_GELU_TANH] = "gelu_tanh", [SL_ACT_GELU_ERF] = "gelu",
     [SL_ACT_TANH] = "tanh", [SL_ACT_RELU] = "relu",           [SL_ACT_RELU2] = "relu2"};
 static const char *const rope_names[] = {
-    [SL_ROPE_PLAIN] = "plain",
-    [SL_ROPE_LINEAR] = "linear",
-    [SL_ROPE_LLAMA3] = "llama3",
-    [SL_ROPE_YARN] = "yarn",
+    [SL_ROPE_PLAIN] = "plain", [SL_ROPE_LINEAR] = "linear", [SL_ROPE_LLAMA3] = "llama3",
+    [SL_ROPE_YARN] = "yarn",   [SL_ROPE_LONG] = "longrope",
 };
 
 static const char *rope_name(const struct sl_model *m, int32_t idx)
@@ -176,9 +174,11 @@ static void text_ropes(const struct sl_model *m, struct sl_buf *out)
             sl_buf_printf(out, ", %d dimensions of a head", p->n_dims);
         if (m->desc->ropes[i].pairing == SL_ROPE_INTERLEAVED)
             sl_buf_puts(out, ", interleaved");
-        if (p->scaling != SL_ROPE_PLAIN)
+        if (p->scaling == SL_ROPE_LONG)
+            sl_buf_puts(out, p->use_long ? ", long factors" : ", short factors");
+        else if (p->scaling != SL_ROPE_PLAIN)
             sl_buf_printf(out, ", factor %g", p->factor);
-        if (p->scaling == SL_ROPE_LLAMA3 || p->scaling == SL_ROPE_YARN)
+        if (p->scaling >= SL_ROPE_LLAMA3)
             sl_buf_printf(out, ", original context %g", p->original_context);
         sl_buf_putc(out, '\n');
     }
@@ -272,7 +272,10 @@ static void json_rope(const struct sl_model *m, int32_t idx, struct sl_buf *out)
     sl_buf_printf(out, "{\"scaling\":\"%s\",\"theta\":", rope_name(m, idx));
     sl_buf_json_double(out, p->theta);
     sl_buf_puts(out, ",\"factor\":");
-    sl_buf_json_double(out, p->scaling == SL_ROPE_PLAIN ? 1 : p->factor);
+    sl_buf_json_double(out,
+                       p->scaling == SL_ROPE_PLAIN || p->scaling == SL_ROPE_LONG ? 1 : p->factor);
+    if (p->scaling == SL_ROPE_LONG)
+        sl_buf_printf(out, ",\"long_factors\":%s", p->use_long ? "true" : "false");
     sl_buf_printf(out, ",\"dims\":%d,\"interleaved\":%s}", sl_rope_dims(&m->hp, idx),
                   m->desc->ropes[idx].pairing == SL_ROPE_INTERLEAVED ? "true" : "false");
 }

@@ -116,7 +116,10 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
 int64_t sl_layers_max(const struct sl_hparams *hp, const struct sl_layer_desc *layers,
                       enum sl_dim dim);
 
-/* rope.c: one table. */
+/* rope.c: one table. Factors of LongRoPE are from MIN to MAX. */
+#define SL_ROPE_FACTOR_MIN 1e-3
+#define SL_ROPE_FACTOR_MAX 1e6
+
 static inline int32_t sl_rope_dims(const struct sl_hparams *hp, int32_t idx)
 {
     return hp->ropes[idx].n_dims != 0 ? hp->ropes[idx].n_dims : hp->head_dim;

@@ -47,7 +47,7 @@ static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_MLP_BIAS,
     {.slot = SL_SLOT_ROPE_FREQS,
      .gguf = "rope_freqs.weight",
-     .rows = SL_DIM_HD_HALF,
+     .rows = SL_DIM_ROPE,
      .when = SL_HAS_ROPE_FREQS},
 };
 

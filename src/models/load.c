@@ -207,6 +207,23 @@ static int read_divisors(const struct sl_model *m, float **out, struct sl_error 
     return 0;
 }
 
+/* A list of LongRoPE's factors, where a GGUF holds it. */
+static int read_factors(const struct sl_model *m, enum sl_slot slot, float *out,
+                        struct sl_error *err)
+{
+    const struct sl_param *p = sl_param(m, 0, slot);
+    if (p->src == NULL)
+        return 0;
+    SL_ASSERT(p->src->dims[0] <= SL_MAX_ROPE_FACTORS); /* gguf_long checks it */
+    sl_dtype_info(p->src->dtype)->to_f32(p->src->data, out, p->src->dims[0]);
+    for (int64_t i = 0; i < p->src->dims[0]; i++)
+        if (!((double)out[i] >= SL_ROPE_FACTOR_MIN && (double)out[i] <= SL_ROPE_FACTOR_MAX))
+            return sl_fail(err, SL_EFORMAT, "tensor \"%s\": value %lld is %g, must be %g to %g",
+                           p->src->name, (long long)i, (double)out[i], SL_ROPE_FACTOR_MIN,
+                           SL_ROPE_FACTOR_MAX);
+    return 0;
+}
+
 static size_t ropes_bytes(const struct sl_model *m)
 {
     size_t n = 0;
@@ -221,7 +238,12 @@ static int load_ropes(struct sl_model *m, struct sl_error *err)
     int32_t n = 0;
     if (m->desc->n_ropes == 0)
         return 0;
-    int rc = read_divisors(m, &divisors, err);
+    int rc = read_factors(m, SL_SLOT_ROPE_SHORT, m->hp.ropes[0].short_factors, err);
+    if (rc == 0)
+        rc = read_factors(m, SL_SLOT_ROPE_LONG, m->hp.ropes[0].long_factors, err);
+    if (rc != 0)
+        return rc;
+    rc = read_divisors(m, &divisors, err);
     for (int32_t i = 0; i < m->desc->n_ropes && rc == 0; i++) {
         struct sl_rope *rope = &m->ropes[i];
         *rope = (struct sl_rope){.n_dims = sl_rope_dims(&m->hp, i),

@@ -254,6 +254,7 @@ int sl_model_open(const struct sl_ckpt *ckpt, struct sl_model **out, struct sl_e
         (rc = sl_params_create(m, err)) != 0 || (rc = sl_bind_tensors(m, err)) != 0 ||
         (rc = fill_facts(m, err)) != 0)
         goto fail;
+    sl_model_set_context(m, m->facts.context);
     if (!generates(m) && (rc = sl_model_set_task(m, NULL, NULL, NULL, err)) != 0)
         goto fail; /* it has one from the start, what may be asked of it is another thing */
     *out = m;

@@ -22,6 +22,7 @@ struct sl_model_facts { /* what the layers above need to know */
     int32_t n_layers, hidden, n_heads, n_kv_heads, head_dim, intermediate;
     int32_t n_vocab; /* width of the logits */
     int32_t context; /* longest sequence the checkpoint declares */
+    int32_t served;  /* the longest there will be (sl_model_set_context) */
     uint64_t n_params, weight_bytes;
     const char *weight_dtype; /* of most parameters */
     int32_t bos;              /* -1: none given */
@@ -51,6 +52,9 @@ SL_MUST_CHECK int sl_model_set_task(struct sl_model *m, const char *runner, cons
  * model cannot be divided so. */
 SL_MUST_CHECK int sl_model_set_rank(struct sl_model *m, int32_t rank, int32_t n_ranks,
                                     struct sl_error *err);
+/* Before loading: the longest sequence there will be, which LongRoPE chooses its factors by, for
+ * all sequences alike (as vLLM does). Unless it is called that is the facts' context. */
+void sl_model_set_context(struct sl_model *m, int32_t context);
 SL_MUST_CHECK int sl_model_load(struct sl_model *m, struct sl_backend *be, sl_progress_fn progress,
                                 void *progress_arg, struct sl_error *err);
 /* What loading would take, of all ranks together: bytes of memory allocated for repacked and

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT
  * Phi-3, Phi-3.5 and Phi-4 (mini too): as Llama, with q, k and v in one tensor and gate and up in
- * another. Phi-4-mini rotates three quarters of a head.
+ * another. Phi-4-mini rotates three quarters of a head; those with 128k of context have LongRoPE.
+ *
+ * A GGUF has LongRoPE if it has its factors, and does not name it.
  */
 #include "base/check.h"
 #include "models/desc.h"
@@ -36,6 +38,7 @@ static const struct sl_weight_desc weights[] = {
     SL_W_LAYER(O, "self_attn.o_proj.weight", "attn_output.weight", H, ATT, ROWS)},
     SL_WEIGHTS_FFN_NORM,
     SL_WEIGHTS_FFN_GATE_UP,
+    SL_WEIGHTS_ROPE_FACTORS,
 };
 /* clang-format on */
 

@@ -75,8 +75,8 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return (int64_t)l->n_heads * l->v_dim;
     case SL_DIM_HD:
         return l->head_dim;
-    case SL_DIM_HD_HALF:
-        return hp->head_dim / 2;
+    case SL_DIM_ROPE:
+        return sl_rope_dims(hp, 0) / 2;
     case SL_DIM_CONTEXT:
         return hp->context;
     case SL_DIM_TYPES:

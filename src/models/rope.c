@@ -72,7 +72,8 @@ static int scaling_of(const char *what, const char *s, size_t n, enum sl_rope_sc
         enum sl_rope_scaling scaling;
     } known[] = {
         {"default", SL_ROPE_PLAIN}, {"none", SL_ROPE_PLAIN}, {"linear", SL_ROPE_LINEAR},
-        {"llama3", SL_ROPE_LLAMA3}, {"yarn", SL_ROPE_YARN},
+        {"llama3", SL_ROPE_LLAMA3}, {"yarn", SL_ROPE_YARN},  {"longrope", SL_ROPE_LONG},
+        {"su", SL_ROPE_LONG},
     };
     for (size_t i = 0; i < SL_COUNT(known); i++) {
         if (strlen(known[i].name) == n && memcmp(known[i].name, s, n) == 0) {
@@ -81,8 +82,70 @@ static int scaling_of(const char *what, const char *s, size_t n, enum sl_rope_sc
         }
     }
     return sl_fail(err, SL_EUNSUPPORTED,
-                   "%s \"%.*s\" is not supported (supported: default, linear, llama3, yarn)", what,
-                   (int)SL_MIN(n, 40), s);
+                   "%s \"%.*s\" is not supported (supported: default, linear, llama3, yarn, "
+                   "longrope)",
+                   what, (int)SL_MIN(n, 40), s);
+}
+
+/* A list of LongRoPE: a number for each frequency. */
+static int dict_factors(const struct dict *d, const char *key, int32_t n, float *out,
+                        struct sl_error *err)
+{
+    const json_t *list = json_object_get(d->obj, key);
+    if (list == NULL || json_is_null(list))
+        return sl_fail(err, SL_EFORMAT, "config.json: %s.%s is missing", d->name, key);
+    if (!json_is_array(list) || json_array_size(list) != (size_t)n)
+        return sl_fail(err, SL_EFORMAT, "config.json: %s.%s must be a list of %d numbers", d->name,
+                       key, n);
+    for (int32_t i = 0; i < n; i++) {
+        const json_t *v = json_array_get(list, (size_t)i);
+        const double x = json_number_value(v);
+        if (!json_is_number(v) || !(x >= SL_ROPE_FACTOR_MIN && x <= SL_ROPE_FACTOR_MAX))
+            return sl_fail(err, SL_EFORMAT, "config.json: %s.%s[%d] must be a number, %g to %g",
+                           d->name, key, i, SL_ROPE_FACTOR_MIN, SL_ROPE_FACTOR_MAX);
+        out[i] = (float)x;
+    }
+    return 0;
+}
+
+/* How much LongRoPE sharpens the softmax, where no file says it. */
+static double long_attention_factor(double factor, double original)
+{
+    return factor <= 1 || original <= 1 ? 1 : sqrt(1 + log(factor) / log(original));
+}
+
+static int check_long(const struct sl_hparams *hp, const struct sl_rope_params *p,
+                      struct sl_error *err)
+{
+    const int32_t n = (p->n_dims != 0 ? p->n_dims : hp->head_dim) / 2;
+    if (n <= SL_MAX_ROPE_FACTORS)
+        return 0;
+    return sl_fail(err, SL_ELIMIT, "longrope with %d frequencies, at most %d are supported", n,
+                   SL_MAX_ROPE_FACTORS);
+}
+
+static int read_long(const json_t *config, const struct dict *d, const struct sl_hparams *hp,
+                     struct sl_rope_params *p, struct sl_error *err)
+{
+    const int32_t n = (p->n_dims != 0 ? p->n_dims : hp->head_dim) / 2;
+    double factor = 0;
+    int rc = check_long(hp, p, err);
+    p->original_context = hp->context;
+    if (rc != 0 ||
+        (rc = dict_number(d, "original_max_position_embeddings", false, 1, SL_MAX_CONTEXT,
+                          &p->original_context, err)) ||
+        (rc = top_number(config, "original_max_position_embeddings", 1, SL_MAX_CONTEXT,
+                         &p->original_context, err)) ||
+        (rc = dict_number(d, "factor", false, 1e-3, 1e6, &factor, err)) ||
+        (rc = dict_number(d, "attention_factor", false, 1e-3, 1e3, &p->attention_factor, err)) ||
+        (rc = dict_factors(d, "short_factor", n, p->short_factors, err)) ||
+        (rc = dict_factors(d, "long_factor", n, p->long_factors, err)))
+        return rc;
+    if (factor == 0)
+        factor = hp->context / p->original_context;
+    if (p->attention_factor == 0)
+        p->attention_factor = long_attention_factor(factor, p->original_context);
+    return 0;
 }
 
 static int read_scaling(const json_t *config, const struct dict *d, double context,
@@ -205,7 +268,10 @@ int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
         if (rc != 0)
             return rc;
     }
-    return read_scaling(config, &d, hp->context, p, err);
+    if (p->scaling == SL_ROPE_YARN && json_object_get(d.obj, "long_factor") != NULL)
+        p->scaling = SL_ROPE_LONG; /* as the first Phi-3 files call it */
+    return p->scaling == SL_ROPE_LONG ? read_long(config, &d, hp, p, err)
+                                      : read_scaling(config, &d, hp->context, p, err);
 }
 
 /* ---------------------------------------------------------------- GGUF */
@@ -249,6 +315,26 @@ static double yarn_mscale(double factor, double mscale)
     return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1;
 }
 
+/* The factors are tensors, which are read when the model is loaded. */
+static int gguf_long(const struct sl_gguf *g, const char *arch, const struct sl_hparams *hp,
+                     struct sl_rope_params *p, struct sl_error *err)
+{
+    if ((hp->has & SL_HAS_ROPE_FACTORS) == 0)
+        return sl_fail(err, SL_EUNSUPPORTED,
+                       "GGUF: %s.rope.scaling.type \"longrope\" without rope_factors_short.weight "
+                       "and rope_factors_long.weight, or of a family that does not have them",
+                       arch);
+    int rc = check_long(hp, p, err);
+    p->scaling = SL_ROPE_LONG;
+    p->original_context = hp->context;
+    if (rc != 0 || (rc = gguf_integer(g, arch, "rope.scaling.original_context_length",
+                                      SL_MAX_CONTEXT, &p->original_context, err)))
+        return rc;
+    p->attention_factor =
+        long_attention_factor(hp->context / p->original_context, p->original_context);
+    return gguf_number(g, arch, "rope.scaling.attn_factor", 1e-3, 1e3, &p->attention_factor, err);
+}
+
 int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl_rope_desc *desc,
                       const struct sl_hparams *hp, struct sl_rope_params *p, struct sl_error *err)
 {
@@ -274,6 +360,8 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl
         if ((rc = scaling_of(what, s, n, &p->scaling, err)) != 0)
             return rc;
     }
+    if (p->scaling == SL_ROPE_LONG || (hp->has & SL_HAS_ROPE_FACTORS) != 0)
+        return gguf_long(g, arch, hp, p, err);
     if (p->scaling == SL_ROPE_LLAMA3) /* converters write rope_freqs.weight instead */
         return sl_fail(err, SL_EUNSUPPORTED, "GGUF: %s \"llama3\" is not supported", key);
     if (p->scaling == SL_ROPE_PLAIN) { /* files of 2023 have only this */
@@ -302,6 +390,14 @@ int sl_rope_read_gguf(const struct sl_gguf *g, const char *arch, const struct sl
 }
 
 /* ---------------------------------------------------------------- tables */
+
+void sl_model_set_context(struct sl_model *m, int32_t context)
+{
+    SL_ASSERT(m->be == NULL);
+    m->facts.served = context;
+    for (int32_t i = 0; i < m->desc->n_ropes; i++)
+        m->hp.ropes[i].use_long = context > m->hp.ropes[i].original_context;
+}
 
 /* theta^(2i/d) in float32 */
 static float pos_freq(const struct sl_rope_params *p, int32_t i, int32_t n_dims)
@@ -386,6 +482,12 @@ void sl_rope_freqs(const struct sl_rope_params *p, int32_t n_dims, const float *
     }
     case SL_ROPE_YARN:
         yarn_freqs(p, n_dims, inv_freq, attn_factor);
+        break;
+    case SL_ROPE_LONG:
+        for (int32_t i = 0; i < n; i++)
+            inv_freq[i] = 1.0f / ((p->use_long ? p->long_factors : p->short_factors)[i] *
+                                  pos_freq(p, i, n_dims));
+        *attn_factor = (float)p->attention_factor;
         break;
     }
     for (int32_t i = 0; i < n && divisors != NULL; i++)

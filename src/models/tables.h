@@ -97,6 +97,13 @@
     {.slot = SL_SLOT_HEAD, .hf = "lm_head.weight", .gguf = "output.weight", .rows = SL_DIM_V,     \
      .cols = SL_DIM_H, .shard = SL_SHARD_ROWS, .when = SL_HAS_HEAD}
 
+/* Lists of LongRoPE, which a GGUF holds as tensors. */
+#define SL_WEIGHTS_ROPE_FACTORS                                                                   \
+    {.slot = SL_SLOT_ROPE_SHORT, .gguf = "rope_factors_short.weight", .rows = SL_DIM_ROPE,        \
+     .when = SL_HAS_ROPE_FACTORS},                                                                \
+    {.slot = SL_SLOT_ROPE_LONG, .gguf = "rope_factors_long.weight", .rows = SL_DIM_ROPE,          \
+     .when = SL_HAS_ROPE_FACTORS}
+
 #define SL_WEIGHTS_ATTN_NORM                                                                      \
     SL_W_LAYER(ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", H, NONE, NONE)}
 

@@ -47,7 +47,8 @@ struct rig_options {
     int32_t n_pages;            /* 0: enough for 1,024 tokens */
     bool exact;                 /* block formats as floats */
     int32_t max_lora_rank;
-    int n_ranks; /* 0: 1 */
+    int n_ranks;     /* 0: 1 */
+    int32_t context; /* that is served; 0: the model's */
 };
 
 struct seq { /* tokens and where their pages lie */
@@ -89,6 +90,8 @@ static inline void rig_open_rank(struct rig *g, const char *path, const struct r
     if (sl_ckpt_open(path, &g->ckpt, &err) != 0 || sl_model_open(g->ckpt, &g->model, &err) != 0 ||
         sl_model_set_rank(g->model, rank, n_ranks, &err) != 0)
         fail_msg("%s: %s", path, err.msg);
+    if (o->context > 0)
+        sl_model_set_context(g->model, o->context);
     if (o->isa != NULL && sl_cpu_isa_parse(o->isa, &cpu.isa, &err) != 0)
         fail_msg("%s", err.msg);
     if (sl_cpu_create(&cpu, &g->be, &err) != 0 ||

@@ -183,7 +183,8 @@ static const struct edit hf_edits[] = {
     {"rope_parameters", "7", SL_EFORMAT, "config.json: rope_parameters must be an object"},
     {"rope_parameters", "{\"rope_type\": \"dynamic\", \"factor\": 2}", SL_EUNSUPPORTED,
      "config.json: rope_parameters.rope_type \"dynamic\" is not supported (supported: default"},
-    {"rope_parameters", "{\"rope_type\": \"longrope\"}", SL_EUNSUPPORTED, "\"longrope\""},
+    {"rope_parameters", "{\"rope_type\": \"longrope\"}", SL_EFORMAT,
+     "rope_parameters.short_factor is missing"},
     {"rope_parameters", "{\"rope_type\": 3}", SL_EFORMAT, "rope_type must be a string"},
     {"rope_parameters", "{\"rope_type\": \"yarn\"}", SL_EFORMAT,
      "config.json: rope_parameters.factor is missing"},
@@ -296,7 +297,21 @@ static const struct edit glm4_edits[] = {
      "gate_up_proj.weight\" has shape [320, 64], expected [322, 64]"},
 };
 
+#define LONG(more) "{\"rope_type\": \"longrope\", \"partial_rotary_factor\": 0.5, " more "}"
+#define SHORTS     "\"short_factor\": [1, 1, 1, 1], "
 static const struct edit phi3_edits[] = {
+    {"rope_scaling", LONG(SHORTS "\"long_factor\": [1, 2, 3, 4]"), 0, NULL},
+    {"rope_scaling", LONG("\"short_factor\": [1, 1]"), SL_EFORMAT,
+     "rope_scaling.short_factor must be a list of 4 numbers"},
+    {"rope_scaling", LONG("\"short_factor\": 1"), SL_EFORMAT, "short_factor must be a list of 4"},
+    {"rope_scaling", LONG(SHORTS "\"factor\": 4"), SL_EFORMAT, "long_factor is missing"},
+    {"rope_scaling", LONG(SHORTS "\"long_factor\": [1, 2, 0, 4]"), SL_EFORMAT,
+     "rope_scaling.long_factor[2] must be a number, 0.001 to"},
+    {"rope_scaling", LONG(SHORTS "\"long_factor\": [1, 2, \"3\", 4]"), SL_EFORMAT,
+     "rope_scaling.long_factor[2] must be a number"},
+    {"rope_scaling", LONG(SHORTS "\"original_max_position_embeddings\": 0"), SL_EFORMAT,
+     "original_max_position_embeddings is 0, must be 1 to"},
+    {"original_max_position_embeddings", "\"4k\"", 0, NULL}, /* nothing needs it */
     {"rope_parameters", "{\"partial_rotary_factor\": 0.5}", 0, NULL},
     {"sliding_window", "-1", SL_EFORMAT, "sliding_window is -1, must be 0 to"},
     {"sliding_window", "null", 0, NULL},
@@ -348,6 +363,57 @@ static const struct edit roberta_edits[] = {
     {"id2label", "{\"0\": \"a\"}", SL_EFORMAT,
      "classifier.out_proj.weight\" has shape [3, 48], expected [1, 48]"},
 };
+
+static void set_key(const char *folder, const char *key, const char *value)
+{
+    struct sl_error err = {0};
+    char path[256];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    json_t *config = json_load_file(path, 0, NULL);
+    assert_non_null(config);
+    if (value == NULL)
+        json_object_del(config, key);
+    else
+        json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL));
+    char *text = json_dumps(config, 0);
+    if (sl_write_file(path, text, strlen(text), &err) != 0)
+        fail_msg("%s", err.msg);
+    sl_json_free_text(text);
+    json_decref(config);
+}
+
+static float first_frequency(const char *path, int32_t context)
+{
+    struct rig g;
+    rig_open(&g, path, &(struct rig_options){.context = context});
+    const float f = g.model->ropes[0].inv_freq[1];
+    rig_close(&g);
+    return f;
+}
+
+/* LongRoPE takes its factors by the longest sequence that is served, not by each one's length; of
+ * the first Phi-3 files, whose type is "yarn" or "su", too. */
+static void test_longrope_by_context(void **state)
+{
+    (void)state;
+    struct sl_synth s;
+    static const char *const types[] = {"longrope", "su", "yarn"};
+    make_folder("phi3", OUT "/longrope", &s);
+    for (size_t i = 0; i < SL_COUNT(types); i++) {
+        char value[300];
+        snprintf(value, sizeof value,
+                 "{\"type\": \"%s\", \"short_factor\": [1, 2, 1, 1, 1, 1], \"long_factor\": [1, 8, "
+                 "1, 1, 1, 1], \"original_max_position_embeddings\": 64}",
+                 types[i]);
+        set_key(OUT "/longrope", "rope_parameters", NULL);
+        set_key(OUT "/longrope", "rope_scaling", value);
+        set_key(OUT "/longrope", "partial_rotary_factor", "0.75");
+        const float at_64 = first_frequency(OUT "/longrope", 64);
+        const float at_65 = first_frequency(OUT "/longrope", 65);
+        assert_true(at_64 == 4 * at_65);
+        assert_true(first_frequency(OUT "/longrope", 0) == at_65); /* the model has 512 */
+    }
+}
 
 /* A GLM-4 that does not say how much of a head is rotated rotates half of it. */
 static void test_partial_default(void **state)
@@ -431,24 +497,6 @@ static int32_t window_of(const char *path)
     sl_model_close(m);
     sl_ckpt_close(c);
     return w;
-}
-
-static void set_key(const char *folder, const char *key, const char *value)
-{
-    struct sl_error err = {0};
-    char path[256];
-    snprintf(path, sizeof path, "%s/config.json", folder);
-    json_t *config = json_load_file(path, 0, NULL);
-    assert_non_null(config);
-    if (value == NULL)
-        json_object_del(config, key);
-    else
-        json_object_set_new(config, key, json_loads(value, JSON_DECODE_ANY, NULL));
-    char *text = json_dumps(config, 0);
-    if (sl_write_file(path, text, strlen(text), &err) != 0)
-        fail_msg("%s", err.msg);
-    sl_json_free_text(text);
-    json_decref(config);
 }
 
 static void test_windows(void **state)
@@ -562,7 +610,7 @@ static const struct pair gguf_edits[] = {
     {"llama.attention.layer_norm_rms_epsilon", STR, 0, "x", SL_EFORMAT, "epsilon"},
     {"llama.rope.freq_base", F32, 0, NULL, SL_EFORMAT, "llama.rope.freq_base is 0"},
     {"llama.rope.scaling.type", STR, 0, "longrope", SL_EUNSUPPORTED,
-     "llama.rope.scaling.type \"longrope\" is not supported"},
+     "llama.rope.scaling.type \"longrope\" without rope_factors_short.weight"},
     {"llama.rope.scaling.type", U32, 1, NULL, SL_EFORMAT, "llama.rope.scaling.type"},
     {"llama.attention.sliding_window", U32, 0, NULL, SL_EFORMAT, "sliding_window is 0"},
     {"llama.embedding_length", U32, 66, NULL, SL_EFORMAT, "(66) is not a multiple of"},
@@ -1013,6 +1061,7 @@ int main(void)
         cmocka_unit_test(test_score_of_tokens_the_model_lacks),
         cmocka_unit_test(test_rope_freqs),
         cmocka_unit_test(test_partial_default),
+        cmocka_unit_test(test_longrope_by_context),
         cmocka_unit_test(test_out_of_memory),
         cmocka_unit_test(test_weight_memory),
         cmocka_unit_test(test_run_limits),

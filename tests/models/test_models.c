@@ -263,10 +263,17 @@ static void test_containers(void **state)
             compare_containers(&s, label);
         }
     }
-    for (int scaling = SL_ROPE_LINEAR; scaling <= SL_ROPE_YARN; scaling++) {
+    for (int scaling = SL_ROPE_LINEAR; scaling <= SL_ROPE_LONG; scaling++) {
         struct sl_synth s;
-        describe_model(&(struct variant){"llama", SL_DTYPE_BF16, "f32", false}, SL_CKPT_HF, &s);
-        s.hp.has |= SL_HAS_QKV_BIAS | SL_HAS_O_BIAS; /* biases of q and k are reordered too */
+        const bool lists = scaling == SL_ROPE_LONG; /* of factors */
+        describe_model(&(struct variant){lists ? "phi3" : "llama", SL_DTYPE_BF16, "f32", false},
+                       SL_CKPT_HF, &s);
+        if (!lists)
+            s.hp.has |= SL_HAS_QKV_BIAS | SL_HAS_O_BIAS; /* biases of q and k are reordered too */
+        for (int i = 0; i < 8 && lists; i++) {
+            s.hp.ropes[0].short_factors[i] = 1;
+            s.hp.ropes[0].long_factors[i] = 1 + 0.5f * (float)(i * i);
+        }
         s.hp.ropes[0].scaling = (enum sl_rope_scaling)scaling;
         s.hp.ropes[0].theta = 500;
         s.hp.ropes[0].factor = 8;

@@ -164,6 +164,12 @@ static void draw_row(const struct sl_synth *s, const struct tensor *t, int64_t r
         sl_rope_divisors(&s->hp.ropes[0], sl_rope_dims(&s->hp, 0), out);
         return;
     }
+    if (t->w->slot == SL_SLOT_ROPE_SHORT || t->w->slot == SL_SLOT_ROPE_LONG) {
+        const struct sl_rope_params *p = &s->hp.ropes[0];
+        memcpy(out, t->w->slot == SL_SLOT_ROPE_SHORT ? p->short_factors : p->long_factors,
+               (size_t)t->dims[0] * sizeof *out);
+        return;
+    }
     bool bias = strstr(t->name, "bias") != NULL, plus_one = (t->w->flags & SL_W_PLUS_ONE) != 0;
     draw(t->key, 0.1f, bias || plus_one ? 0 : 1, out, t->dims[0]);
     const struct sl_dtype_info *info = sl_dtype_info(s->dtype);
@@ -628,6 +634,8 @@ int sl_synth_write(const struct sl_synth *s, const char *path, struct sl_error *
     }
     if (s->format == SL_CKPT_GGUF && own.hp.ropes[0].scaling == SL_ROPE_LLAMA3)
         own.hp.has |= SL_HAS_ROPE_FREQS; /* GGUF carries this scaling as a table */
+    if (s->format == SL_CKPT_GGUF && own.hp.ropes[0].scaling == SL_ROPE_LONG)
+        own.hp.has |= SL_HAS_ROPE_FACTORS;
     struct sl_layer_desc *layers = sl_calloc((size_t)own.hp.n_layers, sizeof *layers);
     if (layers == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for %d layers", own.hp.n_layers);

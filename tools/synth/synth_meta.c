@@ -11,10 +11,8 @@
 #include <string.h>
 
 static const char *const scaling_names[] = {
-    [SL_ROPE_PLAIN] = "default",
-    [SL_ROPE_LINEAR] = "linear",
-    [SL_ROPE_LLAMA3] = "llama3",
-    [SL_ROPE_YARN] = "yarn",
+    [SL_ROPE_PLAIN] = "default", [SL_ROPE_LINEAR] = "linear", [SL_ROPE_LLAMA3] = "llama3",
+    [SL_ROPE_YARN] = "yarn",     [SL_ROPE_LONG] = "longrope",
 };
 
 static const char chat_template[] =
@@ -111,14 +109,24 @@ static void config_partial(const struct sl_rope_desc *desc, const struct sl_hpar
 }
 
 /* The members of a table's object after its type. */
-static void config_rope_members(const struct sl_rope_params *p, struct sl_buf *b)
+static void config_rope_members(const struct sl_rope_params *p, const struct sl_hparams *hp,
+                                struct sl_buf *b)
 {
-    if (p->scaling != SL_ROPE_PLAIN)
+    const int32_t n = (p->n_dims != 0 ? p->n_dims : hp->head_dim) / 2;
+    for (int k = 0; k < 2 && p->scaling == SL_ROPE_LONG; k++) {
+        sl_buf_printf(b, ", \"%s_factor\": [", k == 0 ? "short" : "long");
+        for (int32_t i = 0; i < n; i++) {
+            sl_buf_puts(b, i > 0 ? ", " : "");
+            sl_buf_json_double(b, (double)(k == 0 ? p->short_factors : p->long_factors)[i]);
+        }
+        sl_buf_putc(b, ']');
+    }
+    if (p->scaling != SL_ROPE_PLAIN && p->scaling != SL_ROPE_LONG)
         sl_buf_printf(b, ", \"factor\": %.17g", p->factor);
     if (p->scaling == SL_ROPE_LLAMA3)
         sl_buf_printf(b, ", \"low_freq_factor\": %.17g, \"high_freq_factor\": %.17g",
                       p->low_freq_factor, p->high_freq_factor);
-    if (p->scaling == SL_ROPE_LLAMA3 || p->scaling == SL_ROPE_YARN)
+    if (p->scaling >= SL_ROPE_LLAMA3)
         sl_buf_printf(b, ", \"original_max_position_embeddings\": %.0f", p->original_context);
     sl_buf_putc(b, '}');
 }
@@ -132,7 +140,7 @@ static void config_old_rope(const struct sl_rope_desc *desc, const struct sl_hpa
     if (p->scaling == SL_ROPE_PLAIN)
         return;
     sl_buf_printf(b, ",\n \"rope_scaling\": {\"type\": \"%s\"", scaling_names[p->scaling]);
-    config_rope_members(p, b);
+    config_rope_members(p, hp, b);
 }
 
 static void config_ropes(const struct sl_synth *s, const struct sl_model_desc *desc,
@@ -151,7 +159,7 @@ static void config_ropes(const struct sl_synth *s, const struct sl_model_desc *d
         sl_buf_printf(b, "{\"rope_type\": \"%s\", \"rope_theta\": ", scaling_names[p->scaling]);
         sl_buf_json_double(b, p->theta);
         config_partial(&desc->ropes[i], &s->hp, p, b);
-        config_rope_members(p, b);
+        config_rope_members(p, &s->hp, b);
     }
     if (!s->old_rope && desc->n_ropes > 0 && desc->ropes[0].kind != NULL)
         sl_buf_putc(b, '}');
@@ -330,6 +338,10 @@ static void metadata_rope(const struct sl_rope_desc *desc, const struct sl_rope_
     char key[128];
     snprintf(key, sizeof key, "%s.%s", arch, desc->gguf_theta);
     sl_gguf_writer_add_f32(w, key, (float)p->theta);
+    if (p->scaling == SL_ROPE_LONG) { /* as converters do: the tensors say it */
+        snprintf(key, sizeof key, "%s.rope.scaling.original_context_length", arch);
+        sl_gguf_writer_add_u32(w, key, (uint32_t)p->original_context);
+    }
     if (p->scaling != SL_ROPE_LINEAR && p->scaling != SL_ROPE_YARN)
         return; /* llama3 is the tensor rope_freqs.weight */
     snprintf(key, sizeof key, "%s.rope.scaling.type", arch);

@@ -102,6 +102,7 @@ int sl_inspect(const struct sl_engine_config *cfg, bool as_json, bool with_tenso
         rc = sl_memory_plan_make(model, be, cfg, &plan, err);
     if (rc == 0) {
         SL_ASSERT((int64_t)plan.n_pages * plan.block_size >= plan.max_model_len);
+        sl_model_set_context(model, plan.max_model_len);
         if (as_json)
             sl_buf_puts(&b, "{\"model\": ");
         sl_model_describe(model, be, as_json, with_tensors, &b);

@@ -317,6 +317,7 @@ static int load_model(struct loaded *l, const struct sl_engine_config *cfg, stru
         rc = join(l, cfg->shared, err);
     if (rc != 0)
         return rc;
+    sl_model_set_context(l->model, l->plan.max_model_len);
     SL_ASSERT(l->plan.on_device == (l->backend->vt->device != NULL));
     if (l->plan.context_lowered && l->share != NULL)
         sl_log(SL_LOG_INFO,
