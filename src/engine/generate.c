@@ -7,12 +7,12 @@
 
 #define WAIT_MS 50 /* between calls of on_text while no token comes */
 
-struct reader {
+struct text_reader {
     const struct sl_generate_desc *desc;
     bool stopped; /* on_text said so: it is not called again, whatever the engine still has */
 };
 
-static void hand_on(struct reader *r, const char *text, size_t n_text)
+static void hand_on(struct text_reader *r, const char *text, size_t n_text)
 {
     if (!r->stopped && r->desc->on_text != NULL)
         r->stopped = r->desc->on_text(r->desc->arg, text, n_text) != 0;
@@ -20,7 +20,7 @@ static void hand_on(struct reader *r, const char *text, size_t n_text)
 
 /* Tokens keep coming until the engine has seen the cancellation. They are read and dropped: text
  * after a gap is no part of the answer. */
-static enum sl_finish read_all(struct reader *r, struct sl_request *req)
+static enum sl_finish read_all(struct text_reader *r, struct sl_request *req)
 {
     enum sl_finish finish = SL_RUNNING;
     struct sl_chunk chunk;
@@ -49,7 +49,7 @@ int sl_generate(struct sl_engine *eng, const struct sl_generate_desc *d, enum sl
     int32_t *ids = NULL;
     size_t n_ids = 0;
     struct sl_request *req = NULL;
-    struct reader reader = {.desc = d};
+    struct text_reader reader = {.desc = d};
     struct sl_request_desc request = {
         .constraint = d->constraint, .adapter = d->adapter, .adapter_scale = d->adapter_scale};
     if (d->sampling != NULL)

@@ -36,7 +36,7 @@ static void *request_carve(struct carver *c, int64_t n, size_t size)
     return p;
 }
 
-struct shape { /* sizes that follow from the request's description */
+struct request_sizes { /* sizes that follow from the request's description */
     int32_t n_seqs, n_prompt, max_out, n_blocks, n_groups, n_top, n_prompt_top, n_pooled;
     uint32_t n_slots;  /* of the penalties' table, 0: none */
     int32_t n_mask;    /* words of a mask, 0: none */
@@ -58,10 +58,11 @@ static bool may_draft(const struct sl_engine *eng, const struct sl_request_desc 
            (eng->runner.forget == NULL || !sl_sampling_has_penalty(&d->sampling));
 }
 
-static struct shape request_shape(const struct sl_engine *eng, const struct sl_request_desc *d)
+static struct request_sizes request_sizes_of(const struct sl_engine *eng,
+                                             const struct sl_request_desc *d)
 {
     const struct sl_sampling *p = &d->sampling;
-    struct shape s = {.n_seqs = p->n, .n_prompt = d->n_prompt};
+    struct request_sizes s = {.n_seqs = p->n, .n_prompt = d->n_prompt};
     int32_t room = eng->limits.max_model_len - d->n_prompt;
     SL_ASSERT(d->n_prompt >= 1 && p->n >= 1 && (d->pooling ? room >= 0 : room >= 1));
     s.max_out = p->max_tokens > 0 ? SL_MIN(p->max_tokens, room) : room;
@@ -99,7 +100,7 @@ static struct shape request_shape(const struct sl_engine *eng, const struct sl_r
     return s;
 }
 
-static void carve_seq(struct carver *c, const struct shape *s, struct sl_rseq *rs)
+static void carve_seq(struct carver *c, const struct request_sizes *s, struct sl_rseq *rs)
 {
     struct sl_rseq nowhere; /* while measuring */
     rs = rs != NULL ? rs : &nowhere;
@@ -137,7 +138,7 @@ struct arrays { /* inside struct sl_sampling, whose pointers are to const */
 };
 
 /* The same calls in the same order, measuring or for real. */
-static struct sl_request *carve_all(struct carver *c, const struct shape *s,
+static struct sl_request *carve_all(struct carver *c, const struct request_sizes *s,
                                     const struct sl_request_desc *d, struct arrays *a)
 {
     struct sl_request *req = request_carve(c, 1, sizeof *req), nowhere;
@@ -170,8 +171,8 @@ static struct sl_request *carve_all(struct carver *c, const struct shape *s,
 }
 
 /* allowed_token_ids become a mask, as what a constraint allows is one. */
-static void copy_choice(struct sl_request *req, const struct sl_sampling *p, const struct shape *s,
-                        const struct arrays *a)
+static void copy_choice(struct sl_request *req, const struct sl_sampling *p,
+                        const struct request_sizes *s, const struct arrays *a)
 {
     int32_t *at = a->bad_ids;
     SL_ASSERT((req->allowed != NULL) == (p->n_allowed_token_ids > 0));
@@ -319,7 +320,7 @@ static void init_sync(struct sl_request *req)
 int sl_request_create(struct sl_engine *eng, const struct sl_request_desc *d, uint64_t seed,
                       uint64_t number, struct sl_request **out, struct sl_error *err)
 {
-    struct shape s = request_shape(eng, d);
+    struct request_sizes s = request_sizes_of(eng, d);
     struct arrays a;
     struct carver c = {0};
     carve_all(&c, &s, d, &a);

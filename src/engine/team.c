@@ -8,7 +8,7 @@
 #include <pthread.h>
 #include <stdio.h>
 
-struct member {
+struct team_member {
     struct sl_team *team;
     pthread_t thread;
     int rank, rc;
@@ -20,17 +20,17 @@ struct sl_team {
     sl_team_fn fn; /* NULL: it is over */
     void *arg;
     int n, n_started;
-    struct member members[SL_MAX_RANKS]; /* [0] is whoever calls */
+    struct team_member members[SL_MAX_RANKS]; /* [0] is whoever calls */
 };
 
-static void team_work(struct member *m)
+static void team_work(struct team_member *m)
 {
     m->rc = m->team->fn(m->team->arg, m->rank, &m->err);
 }
 
 static void *member_main(void *arg)
 {
-    struct member *m = arg;
+    struct team_member *m = arg;
     for (;;) {
         sl_meet_wait(&m->team->begin);
         if (m->team->fn == NULL)
@@ -81,9 +81,9 @@ int sl_team_create(int n, struct sl_team **out, struct sl_error *err)
     sl_meet_init(&t->begin, n);
     sl_meet_init(&t->end, n);
     for (int i = 0; i < n; i++)
-        t->members[i] = (struct member){.team = t, .rank = i};
+        t->members[i] = (struct team_member){.team = t, .rank = i};
     while (rc == 0 && t->n_started < n) {
-        struct member *m = &t->members[t->n_started];
+        struct team_member *m = &t->members[t->n_started];
         char name[16];
         snprintf(name, sizeof name, "sl-rank-%d", m->rank);
         rc = sl_thread_create(&m->thread, member_main, m, name, err);

@@ -221,7 +221,7 @@ static void drop_node(struct sl_kv *kv, int32_t node, bool forget)
 }
 
 /* A walk down the tree along a text. */
-struct walk {
+struct kv_walk {
     int32_t n, node;               /* blocks found, the last one's node */
     int32_t run[SL_MAX_KV_GROUPS]; /* of them, how many at the end have a page in the group */
     int32_t n_usable;              /* blocks after which a sequence can go on (K4) */
@@ -229,7 +229,7 @@ struct walk {
 
 /* False: the tree ends here. */
 static bool walk_on(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
-                    struct walk *w)
+                    struct kv_walk *w)
 {
     bool usable = true;
     int32_t node = sl_radix_find(&kv->tree, w->node, ns, block_of(kv, text, w->n));
@@ -250,7 +250,7 @@ static bool walk_on(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl
 void sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
                  int32_t max, struct sl_kv_blocks *b)
 {
-    struct walk w = {.node = SL_NO_NODE};
+    struct kv_walk w = {.node = SL_NO_NODE};
     SL_ASSERT(b->n == 0);
     while (w.n < max && walk_on(kv, ns, text, &w))
         b->nodes[w.n - 1] = w.node;
@@ -273,7 +273,7 @@ void sl_kv_match(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv
 int32_t sl_kv_count(struct sl_kv *kv, const struct sl_kv_ns *ns, const struct sl_kv_text *text,
                     int32_t max)
 {
-    struct walk w = {.node = SL_NO_NODE};
+    struct kv_walk w = {.node = SL_NO_NODE};
     SL_ASSERT(max >= 0 && max <= (text->n_a + text->n_b) / kv->block_size);
     while (w.n < max && walk_on(kv, ns, text, &w)) {
     }

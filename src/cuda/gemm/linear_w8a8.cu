@@ -45,19 +45,19 @@ static int32_t groups_of(const sl_lin *l)
     return SL_CEIL_DIV(l->k, 128);
 }
 
-struct room { /* what is left of it */
+struct quant_room { /* what is left of it */
     uint8_t *codes;
     float *xs;
 };
 
 /* Of n tokens with n_k groups of columns. */
-static struct room w8a8_room(const struct sl_cuda *cu, int32_t n, int32_t n_k)
+static struct quant_room w8a8_room(const struct sl_cuda *cu, int32_t n, int32_t n_k)
 {
     return {cu->fp8_room, (float *)(cu->fp8_room + (int64_t)n * n_k * 128)};
 }
 
 /* What FP8 makes of a product's input, and where. */
-static sl_w8_quant w8a8_take_room(struct room *room, const sl_lin *l)
+static sl_w8_quant w8a8_take_room(struct quant_room *room, const sl_lin *l)
 {
     sl_w8_quant q = {l->x,        l->ld_x,      l->n,
                      l->k,        groups_of(l), l->vec_x,
@@ -85,7 +85,7 @@ static void w8a8_run(struct sl_cuda *cu, const sl_lin *given, launch_fn *launch)
     const int32_t n_k = groups_of(given), most = tokens_at_once(cu, n_k, given->n);
     for (int32_t t = 0; t < given->n; t += most) {
         sl_lin l = w8a8_part(given, t, SL_MIN(most, given->n - t));
-        struct room room = w8a8_room(cu, l.n, n_k);
+        struct quant_room room = w8a8_room(cu, l.n, n_k);
         sl_w8_quant q = w8a8_take_room(&room, &l);
         make_codes(cu, &l, &q);
         launch(cu, &l, q.q, q.xs, q.ld_xs, SL_W8_RASTER);
@@ -207,7 +207,7 @@ void sl_cuda_linear_pair(struct sl_cuda *cu, const struct sl_lin *gated,
     for (int32_t t = 0; t < gated->n; t += most) {
         const int32_t n = SL_MIN(most, gated->n - t);
         sl_lin first = w8a8_part(gated, t, n), second = w8a8_part(behind, t, n);
-        struct room room = w8a8_room(cu, n, n_k);
+        struct quant_room room = w8a8_room(cu, n, n_k);
         sl_w8_quant x = w8a8_take_room(&room, &first), act = w8a8_take_room(&room, &second);
         make_codes(cu, &first, &x);
         sl_w8_wide_launch_to<codes_kernel>(cu, &first, x.q, x.xs, x.ld_xs, SL_W8_RASTER, &act);

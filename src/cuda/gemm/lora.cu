@@ -61,7 +61,7 @@ struct args {
 };
 
 /* Rows next to each other with one adapter. */
-struct run {
+struct lora_run {
     int32_t t0, m, adapter;
 };
 
@@ -70,9 +70,9 @@ static __device__ __forceinline__ int32_t lora_row(const struct args &a, int t)
     return a.gathered != nullptr ? a.gathered[a.first + t] : a.first + t;
 }
 
-static __device__ __forceinline__ struct run run_at(const struct args &a, int t, int end)
+static __device__ __forceinline__ struct lora_run run_at(const struct args &a, int t, int end)
 {
-    struct run r = {t, 1, a.adapter[lora_row(a, t)]};
+    struct lora_run r = {t, 1, a.adapter[lora_row(a, t)]};
     while (t + r.m < end && a.adapter[lora_row(a, t + r.m)] == r.adapter)
         r.m++;
     return r;
@@ -160,7 +160,8 @@ static __device__ __forceinline__ void load_a(struct a_frag &f, const struct arg
 
 /* The slice's sums to sum[rank][row], 16 x 8. */
 static __device__ __forceinline__ void lora_multiply(const struct a_frag &f, const struct args &a,
-                                                     const struct run &r, int slice, float *sum)
+                                                     const struct lora_run &r, int slice,
+                                                     float *sum)
 {
     const int lane = static_cast<int>(threadIdx.x % 32), row = lane / 4;
     const __nv_bfloat16 *x = a.x + static_cast<int64_t>(r.t0 + row) * a.ld_x;
@@ -185,8 +186,8 @@ static __device__ __forceinline__ void lora_multiply(const struct a_frag &f, con
 }
 
 /* Adds the slices of n_groups groups, a thread for each rank and row, and leaves n_sums sums. */
-static __device__ void add_up(const struct args &a, const struct run &r, int p, int j0, int rank,
-                              int group, const float *sums)
+static __device__ void add_up(const struct args &a, const struct lora_run &r, int p, int j0,
+                              int rank, int group, const float *sums)
 {
     const int j = static_cast<int>(threadIdx.x) / TILE, row = static_cast<int>(threadIdx.x) % TILE;
     const int n = a.n_sums > 1 ? 1 : a.n_groups;
@@ -214,7 +215,7 @@ static __global__ void __launch_bounds__(THREADS, 4)
     const int group = static_cast<int>(blockIdx.z), slice = group * SLICES + warp;
     sl_grid_launch_dependents();
     const struct sl_lora_row row = lora_look_up(a, t, p);
-    const struct run r = {t, row.n_same, 0};
+    const struct lora_run r = {t, row.n_same, 0};
     if (row.rank <= j0 || r.m == 0) { /* the block of a row before it does it */
         sl_grid_wait(); /* whoever waits for this grid relies on those before it too */
         return;
@@ -239,7 +240,7 @@ static __global__ void __launch_bounds__(THREADS, 4)
     sl_grid_launch_dependents();
     sl_grid_wait();
     for (int t = static_cast<int>(blockIdx.x) * TILE; t < end;) {
-        const struct run r = run_at(a, t, end);
+        const struct lora_run r = run_at(a, t, end);
         const struct sl_lora_mat mat = lora_mat(a, r.adapter, p);
         t += r.m;
         if (mat.rank <= j0)
@@ -352,7 +353,7 @@ static __device__ __host__ __forceinline__ int lora_padded(int rank)
 }
 
 /* s of the run's rows, scaled, to shared memory. */
-static __device__ __forceinline__ void bring_s(const struct args &a, const struct run &r,
+static __device__ __forceinline__ void bring_s(const struct args &a, const struct lora_run &r,
                                                const struct sl_lora_mat &mat, int p, float *to)
 {
     const int width = lora_padded(mat.rank);
@@ -461,7 +462,8 @@ template <bool GATED, int R> struct expander {
 /* One run: its outputs, R rows at a time. The first time it waits for the previous kernels. */
 template <bool GATED, int R>
 static __device__ __forceinline__ void expand_run(const struct args &a, expander<GATED, R> &e,
-                                                  const struct run &r, float *smem, bool *waited)
+                                                  const struct lora_run &r, float *smem,
+                                                  bool *waited)
 {
     constexpr int MATS = expander<GATED, R>::MATS;
     const float *s[MATS];
@@ -509,7 +511,7 @@ static __global__ void __launch_bounds__(THREADS)
     bool waited = false;
     sl_grid_launch_dependents();
     for (int t = static_cast<int>(blockIdx.x) * tile; t < end;) {
-        struct run r = {t, 1, 0};
+        struct lora_run r = {t, 1, 0};
         if (R > 1)
             r = run_at(a, t, end);
 #pragma unroll

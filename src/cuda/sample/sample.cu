@@ -91,13 +91,13 @@ struct scanned {
     uint32_t raw; /* ordered maximum before; UINT32_MAX: NaN or infinity somewhere */
 };
 
-struct seen { /* by a thread, in ascending order of ids */
+struct sample_seen { /* by a thread, in ascending order of ids */
     float best, raw;
     int32_t id;
     bool bad;
 };
 
-static __device__ __forceinline__ void sample_look_at(struct seen *out, const float x[4],
+static __device__ __forceinline__ void sample_look_at(struct sample_seen *out, const float x[4],
                                                       int32_t id)
 {
 #pragma unroll
@@ -115,7 +115,7 @@ static __device__ __forceinline__ void sample_look_at(struct seen *out, const fl
 template <bool WHOLE>
 static __device__ __forceinline__ void sample_load_run(const float *logits,
                                                        const struct sl_st_mine &m, int32_t n,
-                                                       bool keep, struct seen *out)
+                                                       bool keep, struct sample_seen *out)
 {
     int32_t lane = threadIdx.x % 32;
     for (int32_t from = m.from; from < m.to; from += BATCH * SL_ST_STEP) {
@@ -141,7 +141,8 @@ static __device__ __forceinline__ void sample_load_run(const float *logits,
 
 /* Changes the row in m.p to what it is chosen from. */
 static __device__ __noinline__ void change(const struct sl_sample_row *r,
-                                           const struct sl_st_mine &m, int32_t n, struct seen *out)
+                                           const struct sl_st_mine &m, int32_t n,
+                                           struct sample_seen *out)
 {
     __syncthreads();
     change_few(r, m);
@@ -163,15 +164,15 @@ static __device__ __noinline__ void change(const struct sl_sample_row *r,
     }
 }
 
-static __device__ __forceinline__ struct seen sample_scan(const struct sl_st_args &a,
-                                                          const struct sl_sample_row *r,
-                                                          const struct sl_st_mine &m, int row,
-                                                          bool draws)
+static __device__ __forceinline__ struct sample_seen sample_scan(const struct sl_st_args &a,
+                                                                 const struct sl_sample_row *r,
+                                                                 const struct sl_st_mine &m,
+                                                                 int row, bool draws)
 {
     const float *logits = sl_st_logits(a, row) + m.base;
     bool changed = is_changed(r), aligned = (reinterpret_cast<uintptr_t>(logits) & 15) == 0;
     int32_t n = a.op.n_vocab - m.base;
-    struct seen out = {-INFINITY, -INFINITY, 0, false};
+    struct sample_seen out = {-INFINITY, -INFINITY, 0, false};
     if (aligned && m.to <= n)
         sample_load_run<true>(logits, m, n, changed || draws, &out);
     else
@@ -186,7 +187,7 @@ static __device__ __forceinline__ struct seen sample_scan(const struct sl_st_arg
 
 /* What all blocks found, in every thread of the cluster. */
 static __device__ struct scanned scan_all(struct sl_st_pick *s, const struct sl_st_mine &m,
-                                          const struct seen &own)
+                                          const struct sample_seen &own)
 {
     sl_u64 best = sl_st_max_block(&s->base, sl_st_pack(own.best, own.id));
     sl_u64 raw = sl_st_max_block(&s->base, own.bad ? UINT32_MAX : sl_st_order(own.raw));
@@ -341,7 +342,7 @@ static __device__ __forceinline__ void choose_row(const struct sl_st_args &a, st
         return;
     }
     bool draws = r->temperature >= SL_SAMPLE_GREEDY_BELOW;
-    struct seen own = sample_scan(a, r, m, row, draws);
+    struct sample_seen own = sample_scan(a, r, m, row, draws);
     struct scanned found = scan_all(s, m, own);
     sl_grid_launch_dependents();
     float max = sl_st_unorder((uint32_t)(found.best >> 32)), raw_max = sl_st_unorder(found.raw);
