@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
- * Mixtures of experts: which experts a row goes to, and their products.
+ * Mixtures of experts: the products of rows grouped by expert (route.c chooses the experts).
  *
  * Rows are grouped by expert, so that every expert that is hit reads its matrices once for a block
  * of rows. Each group is an ordinary gated product and an ordinary product: a row's bits do not
  * depend on the rows in its group. An expert's result is added to its rows before the next expert
- * begins, so a row adds its experts in ascending order, whoever shares them.
+ * begins, so a row adds its experts in ascending order, whoever shares them, to what its shared
+ * expert gave.
  */
 #include "cpu/linear.h"
 
@@ -14,59 +15,6 @@
 
 #define BLOCK_ROWS 512 /* of one expert at a time */
 #define ALIGN      64
-
-/* ------------------------------------------------------------------ routes */
-
-struct route_job {
-    const struct sl_cpu *cpu;
-    const struct sl_op_route *a;
-};
-
-static bool is_chosen(const int32_t *experts, int32_t n, int32_t e)
-{
-    for (int32_t i = 0; i < n; i++)
-        if (experts[i] == e)
-            return true;
-    return false;
-}
-
-/* The largest logit that was not chosen. A logit that is not a number is larger than none, so that
- * a broken row still has top_k different experts. */
-static int32_t choose_expert(const float *logits, int32_t n_experts, const int32_t *experts,
-                             int32_t n)
-{
-    int32_t best = -1;
-    for (int32_t e = 0; e < n_experts; e++)
-        if ((best < 0 || logits[e] > logits[best]) && !is_chosen(experts, n, e))
-            best = e;
-    return best;
-}
-
-static void route_row(void *arg, uint32_t t, int thread_idx)
-{
-    const struct route_job *j = arg;
-    const struct sl_op_route *a = j->a;
-    const float *logits = a->logits + (size_t)t * (size_t)a->n_experts;
-    int32_t *experts = a->experts + (size_t)t * (size_t)a->top_k;
-    float *weights = a->weights + (size_t)t * (size_t)a->top_k, sum = 0;
-    (void)thread_idx;
-    for (int32_t s = 0; s < a->top_k; s++) {
-        experts[s] = choose_expert(logits, a->n_experts, experts, s);
-        weights[s] = j->cpu->k.exp(logits[experts[s]] - logits[experts[0]]);
-    }
-    const int32_t n = a->renormalize ? a->top_k : a->n_experts;
-    for (int32_t i = 0; i < n; i++)
-        sum += a->renormalize ? weights[i] : j->cpu->k.exp(logits[i] - logits[experts[0]]);
-    for (int32_t s = 0; s < a->top_k; s++)
-        weights[s] /= sum;
-}
-
-void sl_cpu_route(struct sl_backend *be, const struct sl_op_route *a)
-{
-    struct route_job j = {sl_cpu(be), a};
-    SL_ASSERT(a->top_k >= 1 && a->top_k <= a->n_experts);
-    sl_cpu_run(sl_cpu(be), route_row, &j, a->n, (int64_t)a->n * a->n_experts * a->top_k);
-}
 
 /* ------------------------------------------------------------------ stacks */
 
@@ -219,6 +167,29 @@ static void expert_block(struct sl_backend *be, const struct sl_op_experts *a, i
     sl_cpu_run(sl_cpu(be), add_row, &j, n, n * j.h);
 }
 
+struct begin_job {
+    const struct sl_cpu *cpu;
+    const struct sl_op_experts *a;
+    int64_t h;
+};
+
+/* What a row has before its experts are added. */
+static void begin_row(void *arg, uint32_t t, int thread_idx)
+{
+    const struct begin_job *j = arg;
+    const struct sl_op_experts *a = j->a;
+    float *out = a->out + (int64_t)t * j->h, scale = 1;
+    (void)thread_idx;
+    if (a->shared == NULL) {
+        memset(out, 0, (size_t)j->h * sizeof *out);
+        return;
+    }
+    if (a->shared_logit != NULL)
+        scale = 1 / (1 + j->cpu->k.exp(-a->shared_logit[t]));
+    for (int64_t k = 0; k < j->h; k++)
+        out[k] = scale * a->shared[(int64_t)t * j->h + k];
+}
+
 void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
 {
     const struct sl_weight *gate = &a->gate->mats[0];
@@ -228,7 +199,8 @@ void sl_cpu_experts(struct sl_backend *be, const struct sl_op_experts *a)
     SL_ASSERT(a->rank != NULL || (down->n_rows == gate->n_cols && down->n_cols == gate->n_rows));
     const struct room r =
         room_of(a->scratch, a->n, a->gate->n, a->top_k, gate->n_cols, down->n_cols);
-    memset(a->out, 0, (size_t)(a->n * down->n_rows) * sizeof *a->out);
+    struct begin_job begin = {sl_cpu(be), a, down->n_rows};
+    sl_cpu_run(sl_cpu(be), begin_row, &begin, a->n, a->n * down->n_rows);
     sort_pairs(a, &r);
     for (int32_t e = 0; e < a->gate->n; e++)
         for (int32_t p = r.first[e]; p < r.first[e + 1]; p += BLOCK_ROWS)

@@ -85,17 +85,20 @@ static const struct sl_ckpt_tensor *find(const struct sl_model *m, const char *p
     return t;
 }
 
-unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc)
+/* A layer in front may have no experts, and so not what those behind it have. */
+unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
+                          int32_t n_layers)
 {
     unsigned has = 0;
     char name[SL_MAX_TENSOR_NAME];
     for (int32_t i = 0; i < desc->n_weights; i++) {
         const struct sl_weight_desc *w = &desc->weights[i];
-        for (int fused = 0; fused < 2 && w->when != 0; fused++) {
-            const char *pattern = sl_bind_pattern(w, true, fused != 0);
+        const int32_t n_tried = w->slot >= SL_SLOT_FIRST_GLOBAL ? 1 : n_layers;
+        for (int32_t k = 0; k < 2 * n_tried && (w->when & ~has) != 0; k++) {
+            const char *pattern = sl_bind_pattern(w, true, k % 2 != 0);
             if (pattern == NULL)
                 continue;
-            sl_bind_name(pattern, 0, 0, name);
+            sl_bind_name(pattern, k / 2, 0, name);
             if (sl_ckpt_find(ckpt, name) != NULL || sl_ckpt_unsupported(ckpt, name) != NULL)
                 has |= w->when;
         }
@@ -170,10 +173,24 @@ static int missing(const struct sl_model *m, const struct sl_weight_desc *w, con
     return sl_fail(err, SL_EFORMAT, "tensor \"%s\" is missing", name);
 }
 
+/* A matrix of one row is a vector in some files, and some vectors are matrices of one row. */
+static const struct sl_ckpt_tensor *as_wanted(struct sl_param *p, const struct sl_ckpt_tensor *t)
+{
+    const bool vector = p->desc->cols == SL_DIM_NONE;
+    if (vector ? t->n_dims != 2 || t->dims[0] != 1 : t->n_dims != 1 || p->n_rows != 1)
+        return t;
+    p->slice = *t;
+    p->slice.n_dims = vector ? 1 : 2;
+    p->slice.dims[0] = vector ? t->dims[1] : 1;
+    p->slice.dims[1] = vector ? 1 : t->dims[0];
+    return &p->slice;
+}
+
 /* p becomes t, which is as its place wants it. */
 static int take(const struct sl_model *m, struct sl_param *p, const struct sl_ckpt_tensor *t,
                 struct sl_error *err)
 {
+    t = as_wanted(p, t);
     int rc = check_shape(p, t, err);
     if (rc == 0)
         rc = check_format(p->desc, t, err);

@@ -55,10 +55,13 @@ enum sl_has {
     SL_HAS_ROPE_FREQS = 1 << 4,    /* GGUF: divisors of the rotation frequencies */
     SL_HAS_CLASSIFIER = 1 << 5,    /* a head of labels in place of tokens */
     SL_HAS_DENSE = 1 << 6,         /* in a model with experts: a layer with one MLP, */
-    SL_HAS_EXPERTS = 1 << 7,       /* a layer with a router and experts */
-    SL_HAS_OUT_NORMS = 1 << 8,     /* norms of what attention and MLP give */
-    SL_HAS_MLP_BIAS = 1 << 9,      /* in a gated MLP */
-    SL_HAS_ROPE_FACTORS = 1 << 10, /* GGUF: the lists of LongRoPE */
+    SL_HAS_EXPERTS = 1 << 7,       /* a layer with a router and experts, */
+    SL_HAS_CHOICE_BIAS = 1 << 8,   /* added to the scores that choose, */
+    SL_HAS_SHARED = 1 << 9,        /* with an MLP that every row goes through, */
+    SL_HAS_SHARED_GATE = 1 << 10,  /* times the sigmoid of a logit */
+    SL_HAS_OUT_NORMS = 1 << 11,    /* norms of what attention and MLP give */
+    SL_HAS_MLP_BIAS = 1 << 12,     /* in a gated MLP */
+    SL_HAS_ROPE_FACTORS = 1 << 13, /* GGUF: the lists of LongRoPE */
 };
 
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
@@ -87,16 +90,22 @@ struct sl_hparams {
     int32_t no_rope_interval;           /* else the last of so many layers is not */
     int32_t n_experts, top_experts, expert_intermediate; /* in a layer, of a token; of an expert */
     int32_t expert_step;                 /* every so many layers have experts; 0: all of them */
+    int32_t n_dense;                     /* so many layers in front have none */
     uint8_t dense_layers[SL_MAX_LAYERS]; /* 1: this one has none */
-    bool norm_top_experts;               /* a token's experts weigh 1 together */
-    int32_t rope_dims;                   /* rotated dimensions of a head; 0: not said */
-    int32_t v_dim;                       /* read only to refuse what is not built */
-    int32_t window_pattern;              /* else the last of so many layers is not windowed */
-    int32_t query_scalar;                /* scores are divided by its root; 0: by head_dim's */
+    bool norm_top_experts;               /* a token's experts weigh 1 together, */
+    double expert_scale;                 /* times this; 0: 1 */
+    int32_t expert_gating;               /* GGUF: 1 softmax, 2 sigmoid; 0: not given */
+    int32_t n_expert_groups, top_expert_groups;    /* 0: there are none */
+    int32_t n_shared_experts, shared_intermediate; /* of one expert's size each; of all together */
+    int32_t rope_dims;                             /* rotated dimensions of a head; 0: not said */
+    int32_t v_dim;                                 /* read only to refuse what is not built */
+    int32_t window_pattern; /* else the last of so many layers is not windowed */
+    int32_t query_scalar;   /* scores are divided by its root; 0: by head_dim's */
     double attn_softcap, logit_softcap;
     /* What is multiplied, 0: by 1; attn_scale 0: the root of head_dim decides. */
     double embed_scale, residual_scale, attn_scale;
     double logit_scale, logit_divisor;
+    double clip_qkv; /* read only to refuse it */
     bool bidirectional;
     int32_t scale_rows, scale_cols; /* blocks of FP8 scales, where their shape says blocks */
     enum sl_int4_kind int4;
@@ -165,6 +174,11 @@ enum sl_slot { /* the places a forward step reads weights from */
                SL_SLOT_EXPERTS_GATE, /* a matrix for each expert */
                SL_SLOT_EXPERTS_UP,
                SL_SLOT_EXPERTS_DOWN,
+               SL_SLOT_CHOICE_BIAS,
+               SL_SLOT_SHARED_GATE, /* of the MLP */
+               SL_SLOT_SHARED_UP,
+               SL_SLOT_SHARED_DOWN,
+               SL_SLOT_SHARED_LOGIT, /* one row */
                /* once per model */
                SL_SLOT_EMBED,
                SL_SLOT_FINAL_NORM,
@@ -195,6 +209,7 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_H,       /* hidden */
               SL_DIM_I,       /* intermediate, of a layer: of each expert where it has some */
               SL_DIM_E,       /* experts, of a layer */
+              SL_DIM_S,       /* intermediate of its shared expert */
               SL_DIM_V,       /* vocabulary */
               SL_DIM_Q,       /* n_heads * head_dim, of a layer */
               SL_DIM_K,       /* n_kv_heads * head_dim, of a layer */
@@ -205,6 +220,7 @@ enum sl_dim { /* a dimension by its symbol; those of a layer are as its sl_layer
               SL_DIM_CONTEXT, /* positions */
               SL_DIM_TYPES,   /* token types */
               SL_DIM_LABELS,  /* of a classifier */
+              SL_DIM_ONE,
 };
 
 /* How ranks divide it. Never by columns: a product whose sum is split between ranks has other bits
@@ -274,7 +290,8 @@ struct sl_layer_desc {
     int32_t head_dim, v_dim;        /* of q and k, of v */
     int32_t intermediate;           /* of one MLP, of each expert */
     int32_t n_experts, top_experts; /* 0: it has none; of a token */
-    bool norm_top_experts;          /* their weights add up to 1 */
+    struct sl_route_rule route;     /* by which they are chosen */
+    int32_t shared_intermediate;    /* of the shared expert; 0: there is none */
     int32_t rope;         /* which of the model's tables; -1: positions are not rotated in */
     bool whole;           /* a token sees all of its text, else itself and those before it */
     int32_t window;       /* how many of them, with itself; 0: all */
@@ -305,6 +322,8 @@ struct sl_model_name { /* one member of a family: how files call it */
     int32_t head_dim;      /* default in config.json; 0 = hidden / heads */
     bool no_head;          /* gives its last layer's output, not logits */
     bool all_windowed;     /* sliding_window, where given, holds for every layer */
+    bool gguf_experts;     /* GGUF files are its if they say how many experts there are; else they
+                              are of a later family with the same gguf_architecture */
     const char *hf_config; /* the member of config.json that describes the model of text in a larger
                               one, whose other parts are not loaded; NULL: all of it does */
 };

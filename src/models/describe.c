@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *const score_names[] = {
+    [SL_ROUTE_SOFTMAX] = "softmax", [SL_ROUTE_SIGMOID] = "sigmoid"};
 static const char *const ffn_names[] = {
     [SL_FFN_GATED] = "gated", [SL_FFN_PLAIN] = "plain", [SL_FFN_EXPERTS] = "experts"};
 static const char *const act_names[] = {
@@ -55,8 +57,9 @@ static bool alike(const struct sl_layer_desc *a, const struct sl_layer_desc *b)
            a->n_heads == b->n_heads && a->n_kv_heads == b->n_kv_heads &&
            a->head_dim == b->head_dim && a->v_dim == b->v_dim &&
            a->intermediate == b->intermediate && a->n_experts == b->n_experts &&
-           a->top_experts == b->top_experts && a->rope == b->rope && a->whole == b->whole &&
-           a->window == b->window && a->attn_scale == b->attn_scale && a->softcap == b->softcap;
+           a->top_experts == b->top_experts && a->shared_intermediate == b->shared_intermediate &&
+           a->rope == b->rope && a->whole == b->whole && a->window == b->window &&
+           a->attn_scale == b->attn_scale && a->softcap == b->softcap;
 }
 
 static void count_formats(const struct sl_model *m, uint32_t n[SL_DTYPE_COUNT],
@@ -145,6 +148,16 @@ static void text_attention(const struct sl_model *m, const struct sl_layer_desc 
 }
 
 /* One line per run of layers that are built alike. */
+static void text_experts(const struct sl_layer_desc *l, struct sl_buf *out)
+{
+    sl_buf_printf(out, "; %d of %d experts, gated %s of %d, %s router", l->top_experts,
+                  l->n_experts, act_names[l->act], l->intermediate, score_names[l->route.score]);
+    if (l->route.n_groups > 1)
+        sl_buf_printf(out, ", %d of %d groups", l->route.top_groups, l->route.n_groups);
+    if (l->shared_intermediate > 0)
+        sl_buf_printf(out, ", shared expert of %d", l->shared_intermediate);
+}
+
 static void text_layers(const struct sl_model *m, struct sl_buf *out)
 {
     for (int32_t i = 0, j; i < m->hp.n_layers; i = j) {
@@ -154,8 +167,7 @@ static void text_layers(const struct sl_model *m, struct sl_buf *out)
         sl_buf_printf(out, "layers        %d-%d: ", i, j - 1);
         text_attention(m, l, out);
         if (l->ffn == SL_FFN_EXPERTS)
-            sl_buf_printf(out, "; %d of %d experts, gated %s of %d", l->top_experts, l->n_experts,
-                          act_names[l->act], l->intermediate);
+            text_experts(l, out);
         else
             sl_buf_printf(out, "; %s %s of %d", ffn_names[l->ffn], act_names[l->act],
                           l->intermediate);
@@ -257,11 +269,11 @@ static void json_layers(const struct sl_model *m, struct sl_buf *out)
         sl_buf_printf(out,
                       "%s{\"mixer\":\"%s\",\"ffn\":\"%s\",\"activation\":\"%s\",\"kv\":\"%s\","
                       "\"window\":%d,\"n_heads\":%d,\"n_kv_heads\":%d,\"head_dim\":%d,"
-                      "\"intermediate\":%d,\"n_experts\":%d,\"n_experts_used\":%d,\"norms\":\"%s\","
-                      "\"rope\":%d}",
+                      "\"intermediate\":%d,\"n_experts\":%d,\"n_experts_used\":%d,"
+                      "\"shared_intermediate\":%d,\"norms\":\"%s\",\"rope\":%d}",
                       i ? "," : "", mixer_name(l), ffn_names[l->ffn], act_names[l->act], kv_name(l),
                       l->window, l->n_heads, l->n_kv_heads, l->head_dim, l->intermediate,
-                      l->n_experts, l->top_experts, norms_name(l), l->rope);
+                      l->n_experts, l->top_experts, l->shared_intermediate, norms_name(l), l->rope);
     }
     sl_buf_putc(out, ']');
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * A mixture of experts: the router's logits, the experts of each row, and what they give.
+ * A mixture of experts: the router's logits, the experts of each row, and what they give together
+ * with the shared expert, through which every row goes.
  */
 #include "models/internal.h"
 
@@ -11,23 +12,28 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
     struct sl_backend *be = r->m->be;
     const bool divided = r->m->n_ranks > 1;
     float *sum = divided ? r->expert_sum : y;
-    be->vt->linear(be, &(struct sl_op_linear){
-                           .x = x,
-                           .ld_x = router->n_cols,
-                           .w = router,
-                           .n = n,
-                           .out = r->route,
-                           .ld_out = router->n_rows,
-                       });
+    const bool shared = (l->has & SL_HAS_SHARED) != 0, gated = (l->has & SL_HAS_SHARED_GATE) != 0;
+    be->vt->linear_multi(
+        be, &(struct sl_op_linear_multi){
+                .x = x,
+                .ld_x = router->n_cols,
+                .n = n,
+                .n_parts = gated ? 2 : 1,
+                .part = {{router, NULL, r->route, router->n_rows},
+                         {sl_run_mat(r, layer, SL_SLOT_SHARED_LOGIT), NULL, r->shared_logit, 1}},
+            });
     be->vt->route(be, &(struct sl_op_route){
                           .logits = r->route,
+                          .bias = sl_run_vec(r, layer, SL_SLOT_CHOICE_BIAS),
                           .n = n,
                           .n_experts = l->n_experts,
                           .top_k = l->top_experts,
-                          .renormalize = l->norm_top_experts,
+                          .rule = l->route,
                           .experts = r->top,
                           .weights = r->top_weight,
                       });
+    if (shared)
+        sl_ffn_shared(r, layer, x, n, r->shared);
     be->vt->experts(be, &(struct sl_op_experts){
                             .x = x,
                             .n = n,
@@ -38,6 +44,8 @@ void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, f
                             .up = &s->up,
                             .down = &s->down,
                             .act = l->act,
+                            .shared = shared ? r->shared : NULL,
+                            .shared_logit = gated ? r->shared_logit : NULL,
                             .scratch = r->expert_room,
                             .out = sum,
                             .rank = divided ? &r->rank : NULL,

@@ -1,17 +1,30 @@
 /* SPDX-License-Identifier: MIT
- * The gated MLP: gate and up in one operation, or in two where a backend has not that activation in
- * its products or the layer has biases; then down.
+ * The gated MLP, of a layer or beside its experts: gate and up in one operation, or in two where a
+ * backend has not that activation in its products or the layer has biases; then down.
  */
 #include "models/internal.h"
 
-static void gate_and_up(struct sl_run *r, int32_t layer, const void *x, int32_t n, void *mid)
+/* Its matrices, and what adapters may change; SL_LORA_LAYER_MATS: nothing. */
+struct mlp {
+    const struct sl_weight *gate, *up, *down;
+    const float *gate_bias, *up_bias, *down_bias; /* NULL: none */
+    enum sl_lora_layer_mat gate_lora, down_lora;
+};
+
+static const struct sl_op_lora *lora_of(const struct sl_run *r, int32_t layer,
+                                        enum sl_lora_layer_mat mat, struct sl_op_lora *room)
+{
+    return mat == SL_LORA_LAYER_MATS ? NULL : sl_run_lora(r, layer, mat, room);
+}
+
+static void gate_and_up(struct sl_run *r, int32_t layer, const struct mlp *mlp, const void *x,
+                        int32_t n, void *mid)
 {
     const struct sl_model *m = r->m;
-    const struct sl_weight *gate = sl_run_mat(r, layer, SL_SLOT_GATE);
-    const struct sl_weight *up = sl_run_mat(r, layer, SL_SLOT_UP);
     const struct sl_layer_desc *l = &m->layers[layer];
+    const struct sl_weight *gate = mlp->gate, *up = mlp->up;
     struct sl_op_lora room;
-    const struct sl_op_lora *lora = sl_run_lora(r, layer, SL_LORA_GATE, &room);
+    const struct sl_op_lora *lora = lora_of(r, layer, mlp->gate_lora, &room);
     if (sl_run_gates(m->be, l)) {
         m->be->vt->linear_gated_act(m->be, &(struct sl_op_linear_gated_act){.x = x,
                                                                             .ld_x = m->hp.hidden,
@@ -24,40 +37,73 @@ static void gate_and_up(struct sl_run *r, int32_t layer, const void *x, int32_t 
         return;
     }
     float *gated = r->up, *factor = r->up + (int64_t)n * gate->n_rows;
-    m->be->vt->linear_multi(
-        m->be, &(struct sl_op_linear_multi){
-                   .x = x,
-                   .ld_x = m->hp.hidden,
-                   .n = n,
-                   .n_parts = 2,
-                   .part = {{gate, sl_run_vec(r, layer, SL_SLOT_GATE_BIAS), gated, gate->n_rows},
-                            {up, sl_run_vec(r, layer, SL_SLOT_UP_BIAS), factor, up->n_rows}},
-                   .lora = lora,
-               });
+    m->be->vt->linear_multi(m->be, &(struct sl_op_linear_multi){
+                                       .x = x,
+                                       .ld_x = m->hp.hidden,
+                                       .n = n,
+                                       .n_parts = 2,
+                                       .part = {{gate, mlp->gate_bias, gated, gate->n_rows},
+                                                {up, mlp->up_bias, factor, up->n_rows}},
+                                       .lora = lora,
+                                   });
     m->be->vt->activate(
         m->be,
         &(struct sl_op_activate){
             .x = gated, .act = l->act, .n = (int64_t)n * gate->n_rows, .out = mid, .up = factor});
 }
 
-void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+/* What goes into down, to r->ffn, whole on every rank. */
+static void run_middle(struct sl_run *r, int32_t layer, const struct mlp *mlp, const void *x,
+                       int32_t n)
 {
-    const struct sl_weight *down = sl_run_mat(r, layer, SL_SLOT_DOWN);
     void *mid = sl_run_part(r, r->ffn);
-    struct sl_op_lora lora;
-    gate_and_up(r, layer, x, n, mid);
-    sl_run_gather(r, mid, sl_run_mat(r, layer, SL_SLOT_GATE)->n_rows,
-                  sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes, n, r->ffn);
-    float *part = sl_run_part(r, y);
+    gate_and_up(r, layer, mlp, x, n, mid);
+    sl_run_gather(r, mid, mlp->gate->n_rows, sl_dtype_info(r->m->be->vt->act_dtype)->block_bytes, n,
+                  r->ffn);
+}
+
+static void run_down(struct sl_run *r, int32_t layer, const struct mlp *mlp, int32_t n, float *out)
+{
+    struct sl_op_lora room;
     r->m->be->vt->linear(r->m->be, &(struct sl_op_linear){
                                        .x = r->ffn,
-                                       .ld_x = down->n_cols,
-                                       .w = down,
-                                       .bias = sl_run_vec(r, layer, SL_SLOT_DOWN_BIAS),
+                                       .ld_x = mlp->down->n_cols,
+                                       .w = mlp->down,
+                                       .bias = mlp->down_bias,
                                        .n = n,
-                                       .out = part,
-                                       .ld_out = down->n_rows,
-                                       .lora = sl_run_lora(r, layer, SL_LORA_DOWN, &lora),
+                                       .out = out,
+                                       .ld_out = mlp->down->n_rows,
+                                       .lora = lora_of(r, layer, mlp->down_lora, &room),
                                    });
-    sl_run_gather(r, part, down->n_rows, sizeof *y, n, y);
+}
+
+void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y)
+{
+    const struct mlp mlp = {
+        .gate = sl_run_mat(r, layer, SL_SLOT_GATE),
+        .up = sl_run_mat(r, layer, SL_SLOT_UP),
+        .down = sl_run_mat(r, layer, SL_SLOT_DOWN),
+        .gate_bias = sl_run_vec(r, layer, SL_SLOT_GATE_BIAS),
+        .up_bias = sl_run_vec(r, layer, SL_SLOT_UP_BIAS),
+        .down_bias = sl_run_vec(r, layer, SL_SLOT_DOWN_BIAS),
+        .gate_lora = SL_LORA_GATE,
+        .down_lora = SL_LORA_DOWN,
+    };
+    run_middle(r, layer, &mlp, x, n);
+    float *part = sl_run_part(r, y);
+    run_down(r, layer, &mlp, n, part);
+    sl_run_gather(r, part, mlp.down->n_rows, sizeof *y, n, y);
+}
+
+void sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *part)
+{
+    const struct mlp mlp = {
+        .gate = sl_run_mat(r, layer, SL_SLOT_SHARED_GATE),
+        .up = sl_run_mat(r, layer, SL_SLOT_SHARED_UP),
+        .down = sl_run_mat(r, layer, SL_SLOT_SHARED_DOWN),
+        .gate_lora = SL_LORA_LAYER_MATS,
+        .down_lora = SL_LORA_LAYER_MATS,
+    };
+    run_middle(r, layer, &mlp, x, n);
+    run_down(r, layer, &mlp, n, part);
 }

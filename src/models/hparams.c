@@ -118,11 +118,15 @@ static int read_number(const struct source *src, const struct sl_hparam_desc *ro
     return 0;
 }
 
-static int read_flag(const struct sl_hparam_desc *row, const struct spelling *sp,
-                     struct sl_hparams *hp, struct sl_error *err)
+static int read_flag(const struct source *src, const struct sl_hparam_desc *row,
+                     const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
 {
     bool on = row->def != 0;
-    if (sp->value != NULL) {
+    if (sp->gguf_key != NULL) {
+        int rc = sl_gguf_bool(src->gguf, sp->gguf_key, &on, err);
+        if (rc < 0)
+            return rc;
+    } else if (sp->value != NULL) {
         if (!json_is_boolean(sp->value))
             return wrong_type(sp, "true or false", err);
         on = json_is_true(sp->value);
@@ -290,7 +294,7 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
     case SL_HP_BOOL:
     case SL_HP_HAS:
     case SL_HP_HAS_NOT:
-        return read_flag(row, &sp, hp, err);
+        return read_flag(src, row, &sp, hp, err);
     case SL_HP_CHOICE:
         return read_choice(row, &sp, err);
     case SL_HP_ACT:
@@ -398,7 +402,7 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
     for (int32_t i = 0; i < desc->n_hparams && rc == 0; i++)
         rc = read_row(&src, &desc->hparams[i], hp, err);
     if (rc == 0 && hp->from_gguf) {
-        hp->has |= sl_bind_gguf_has(ckpt, desc);
+        hp->has |= sl_bind_gguf_has(ckpt, desc, hp->n_layers);
         rc = counts_of_gguf(ckpt, desc, hp, err);
     }
     if (rc == 0)

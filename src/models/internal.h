@@ -154,8 +154,9 @@ void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out);
 size_t sl_bind_optional_prefix(const char *name);
 /* "320, 64" */
 void sl_bind_shape(int32_t n_dims, const int64_t *dims, char *out, size_t n_out);
-/* The bits of enum sl_has a GGUF's tensors show. */
-unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc);
+/* The bits of enum sl_has a GGUF's tensors show, those of any layer. */
+unsigned sl_bind_gguf_has(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc,
+                          int32_t n_layers);
 
 /* quant_config.c: what quantization_config says, to hp->scale_rows, scale_cols, int4, int4_group.
  */
@@ -225,6 +226,8 @@ struct sl_run {
     int32_t *top;        /* [T, top_experts] what it chose, */
     float *top_weight;   /* and how much each counts */
     void *expert_room;   /* scratch of the experts */
+    float *shared;       /* [T, H] of the shared expert, this rank's columns */
+    float *shared_logit; /* [T] */
     float *expert_sum;   /* [T, H'] of this rank's rows; NULL: there is one rank */
     struct sl_rank rank; /* if there are several */
     float *lora;         /* [T, 3, max_lora_rank] A x of up to three matrices; NULL: no adapters */
@@ -258,8 +261,10 @@ static inline void sl_run_next_part(struct sl_run *r)
 {
     atomic_fetch_add_explicit(&r->n_parts, 1, memory_order_relaxed);
 }
-/* ffn_gated.c, ffn_plain.c, ffn_experts.c: n rows of x -> y */
+/* ffn_gated.c, ffn_plain.c, ffn_experts.c: n rows of x -> y. sl_ffn_shared: the MLP beside a
+ * layer's experts, this rank's columns. */
 void sl_ffn_gated(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
+void sl_ffn_shared(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *part);
 void sl_ffn_plain(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 void sl_ffn_experts(struct sl_run *r, int32_t layer, const void *x, int32_t n, float *y);
 

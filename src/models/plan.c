@@ -19,7 +19,8 @@ static void check_layer(const struct sl_model_desc *desc, const struct sl_layer_
     SL_ASSERT(l->kv_source >= 0 && l->kv_source <= idx && l->window >= 0);
     SL_ASSERT((l->norm == SL_NORM_LAYER) == (l->norms == SL_NORM_SUM)); /* what there are ops for */
     SL_ASSERT((l->ffn == SL_FFN_EXPERTS) == (l->n_experts > 0));
-    SL_ASSERT(l->n_experts == 0 || (l->top_experts > 0 && l->top_experts <= l->n_experts));
+    SL_ASSERT(((l->has & SL_HAS_SHARED) != 0) == (l->shared_intermediate > 0));
+    SL_ASSERT(l->n_experts == 0 || sl_route_fits(l->n_experts, l->top_experts, &l->route));
     SL_ASSERT(l->norms != 0 && l->attn_scale > 0 && l->softcap >= 0 && l->residual_scale > 0);
     SL_ASSERT(l->norms != SL_NORM_SUM || l->residual_scale == 1);
 }
@@ -63,6 +64,8 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return l->intermediate;
     case SL_DIM_E:
         return l->n_experts;
+    case SL_DIM_S:
+        return l->shared_intermediate;
     case SL_DIM_V:
         return hp->n_vocab;
     case SL_DIM_Q:
@@ -83,6 +86,7 @@ int64_t sl_layer_dim(const struct sl_hparams *hp, const struct sl_layer_desc *l,
         return hp->n_types;
     case SL_DIM_LABELS:
         return hp->n_labels;
+    case SL_DIM_ONE:
     case SL_DIM_NONE:
         break;
     }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Qwen3-MoE: the attention of Qwen3, and experts in place of the MLP in all layers, or in those
- * that decoder_sparse_step and mlp_only_layers leave.
+ * Qwen3-MoE and Qwen2-MoE: the attention of Qwen3 or Qwen2, and experts in place of the MLP in all
+ * layers, or in those that decoder_sparse_step and mlp_only_layers leave. Qwen2-MoE has a shared
+ * expert as well, of its own size and with a gate.
  */
 #include "base/check.h"
 #include "models/desc.h"
@@ -12,16 +13,20 @@ static const struct sl_model_name names[] = {
      .hf_model_type = "qwen3_moe",
      .gguf_architecture = "qwen3moe",
      .has = SL_HAS_QK_NORM},
+    {.id = "qwen2moe",
+     .hf_architecture = "Qwen2MoeForCausalLM",
+     .hf_model_type = "qwen2_moe",
+     .gguf_architecture = "qwen2moe",
+     .has = SL_HAS_QKV_BIAS | SL_HAS_SHARED | SL_HAS_SHARED_GATE},
 };
 
 static const struct sl_hparam_desc hparams[] = {
     SL_HPARAMS_BLOCKS,
     SL_HPARAMS_EXPERTS,
+    SL_HPARAM_EXPERT_SIZE,
+    SL_HPARAM_NORM_TOP_EXPERTS(false),
     SL_HPARAM_ACT(SL_ACT_SILU),
     SL_HPARAM_TIED(false),
-    {.hf = {"norm_topk_prob"},
-     .type = SL_HP_BOOL,
-     .offset = offsetof(struct sl_hparams, norm_top_experts)},
     {.hf = {"decoder_sparse_step"},
      .type = SL_HP_INT,
      .offset = offsetof(struct sl_hparams, expert_step),
@@ -32,6 +37,21 @@ static const struct sl_hparam_desc hparams[] = {
      .type = SL_HP_LAYERS,
      .offset = offsetof(struct sl_hparams, dense_layers)},
     SL_HPARAMS_WINDOW_SWITCH,
+    {.hf = {"max_window_layers"},
+     .type = SL_HP_INT,
+     .offset = offsetof(struct sl_hparams, max_window_layers),
+     .def = 28,
+     .min = 0,
+     .max = SL_MAX_LAYERS},
+    {.hf = {"layer_types"},
+     .type = SL_HP_LAYER_TYPES,
+     .offset = offsetof(struct sl_hparams, layer_types)},
+    {.gguf = "expert_shared_feed_forward_length",
+     .hf = {"shared_expert_intermediate_size"},
+     .type = SL_HP_INT,
+     .offset = offsetof(struct sl_hparams, shared_intermediate),
+     .min = 1,
+     .max = 4 * SL_MAX_HIDDEN},
     {.hf = {"attention_bias"}, .type = SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
 };
 
@@ -45,40 +65,37 @@ static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_QK_NORM,
     SL_W_LAYER(FFN_NORM, "post_attention_layernorm.weight", "ffn_norm.weight", H, NONE, NONE)},
     SL_WEIGHTS_EXPERTS,
-    SL_W_LAYER(GATE, "mlp.gate_proj.weight", "ffn_gate.weight", I, H, ROWS), .when = SL_HAS_DENSE},
-    SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS), .when = SL_HAS_DENSE},
-    SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, ROWS), .when = SL_HAS_DENSE},
+    SL_WEIGHTS_SHARED("mlp.shared_expert"),
+    SL_W_LAYER(SHARED_LOGIT, "mlp.shared_expert_gate.weight", "ffn_gate_inp_shexp.weight", ONE, H,
+               NONE), .when = SL_HAS_SHARED_GATE},
+    SL_WEIGHTS_FFN_DENSE,
 };
 /* clang-format on */
 
-static void plan_experts(const struct sl_hparams *hp, struct sl_layer_desc *l)
+/* transformers windows every other layer of Qwen2-MoE, of those below max_window_layers. */
+static bool is_windowed(bool qwen2, const struct sl_hparams *hp, int32_t layer)
 {
-    l->ffn = SL_FFN_EXPERTS;
-    l->intermediate = hp->expert_intermediate;
-    l->n_experts = hp->n_experts;
-    l->top_experts = hp->top_experts;
-    l->norm_top_experts = hp->norm_top_experts || hp->from_gguf; /* which has no key for it */
+    if (!hp->use_window)
+        return false;
+    if (hp->layer_types[layer] != SL_LAYER_BY_INDEX)
+        return hp->layer_types[layer] == SL_LAYER_ON;
+    return !qwen2 || (layer % 2 == 0 && layer < hp->max_window_layers);
 }
 
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err)
 {
-    (void)name;
-    if (hp->top_experts > hp->n_experts)
-        return sl_fail(
-            err, SL_EFORMAT, "%s (%d) is more than %s (%d)",
-            hp->from_gguf ? "GGUF: expert_used_count" : "config.json: num_experts_per_tok",
-            hp->top_experts, hp->from_gguf ? "expert_count" : "num_experts", hp->n_experts);
-    for (int32_t i = 0; i < hp->n_layers; i++) {
-        const bool dense =
-            hp->dense_layers[i] != 0 || (hp->expert_step > 1 && (i + 1) % hp->expert_step != 0);
-        layers[i].window = hp->use_window ? hp->window : 0;
-        layers[i].has &= ~(unsigned)(SL_HAS_DENSE | SL_HAS_EXPERTS);
-        layers[i].has |= dense ? SL_HAS_DENSE : SL_HAS_EXPERTS;
-        if (!dense)
-            plan_experts(hp, &layers[i]);
+    const bool qwen2 = (name->has & SL_HAS_SHARED) != 0;
+    if (qwen2 && hp->shared_intermediate == 0)
+        return sl_fail(err, SL_EFORMAT, "%s is missing",
+                       hp->from_gguf ? "GGUF: qwen2moe.expert_shared_feed_forward_length"
+                                     : "config.json: shared_expert_intermediate_size");
+    int rc = sl_plan_experts(hp, SL_ROUTE_SOFTMAX, 0, layers, err);
+    for (int32_t i = 0; i < hp->n_layers && rc == 0; i++) {
+        layers[i].window = is_windowed(qwen2, hp, i) ? hp->window : 0;
+        layers[i].route.renormalize |= hp->from_gguf && !qwen2; /* which has no key for it */
     }
-    return 0;
+    return rc;
 }
 
 static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
@@ -99,7 +116,9 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .top_experts = 3,
         .expert_intermediate = 96,
         .expert_step = 1,
-        .norm_top_experts = true,
+        .shared_intermediate = (name->has & SL_HAS_SHARED) != 0 ? 128 : 0,
+        .max_window_layers = 28,
+        .norm_top_experts = (name->has & SL_HAS_SHARED) == 0,
     };
 }
 

@@ -62,10 +62,20 @@ static int check_layer(const struct sl_model *m, int32_t layer, struct sl_error 
 /* What a step gathers. */
 static bool must_divide(enum sl_slot slot)
 {
-    static const enum sl_slot slots[] = {
-        SL_SLOT_Q,    SL_SLOT_K,          SL_SLOT_V,           SL_SLOT_O,
-        SL_SLOT_GATE, SL_SLOT_UP,         SL_SLOT_DOWN,        SL_SLOT_EXPERTS_GATE,
-        SL_SLOT_HEAD, SL_SLOT_EXPERTS_UP, SL_SLOT_EXPERTS_DOWN};
+    static const enum sl_slot slots[] = {SL_SLOT_Q,
+                                         SL_SLOT_K,
+                                         SL_SLOT_V,
+                                         SL_SLOT_O,
+                                         SL_SLOT_GATE,
+                                         SL_SLOT_UP,
+                                         SL_SLOT_DOWN,
+                                         SL_SLOT_EXPERTS_GATE,
+                                         SL_SLOT_HEAD,
+                                         SL_SLOT_EXPERTS_UP,
+                                         SL_SLOT_EXPERTS_DOWN,
+                                         SL_SLOT_SHARED_GATE,
+                                         SL_SLOT_SHARED_UP,
+                                         SL_SLOT_SHARED_DOWN};
     for (size_t i = 0; i < SL_COUNT(slots); i++)
         if (slots[i] == slot)
             return true;
@@ -125,11 +135,12 @@ static size_t most_columns(const struct sl_model *m, int64_t width)
 
 size_t sl_rank_room_bytes(const struct sl_model *m, int32_t max_tokens, int32_t max_logits)
 {
+    static const enum sl_dim dims[] = {SL_DIM_I, SL_DIM_S, SL_DIM_ATT};
     int64_t width = m->hp.hidden;
     if (m->n_ranks == 1)
         return 0;
-    for (int i = 0; i < 2; i++) {
-        const int64_t n = sl_layers_max(&m->hp, m->layers, i == 0 ? SL_DIM_I : SL_DIM_ATT);
+    for (size_t i = 0; i < SL_COUNT(dims); i++) {
+        const int64_t n = sl_layers_max(&m->hp, m->layers, dims[i]);
         width = SL_MAX(width, n);
     }
     const size_t of_layer = (size_t)max_tokens * most_columns(m, width);

@@ -38,14 +38,17 @@ static const char *field_of(const struct sl_model_name *n, enum name_field field
 }
 
 static const struct sl_model_name *find(enum name_field field, const char *value, size_t n_value,
-                                        const struct sl_model_desc **desc)
+                                        bool experts, const struct sl_model_desc **desc)
 {
     for (size_t f = 0; f < SL_COUNT(families); f++) {
         for (int32_t i = 0; i < families[f]->n_names; i++) {
-            const char *s = field_of(&families[f]->names[i], field);
+            const struct sl_model_name *name = &families[f]->names[i];
+            const char *s = field_of(name, field);
+            if (field == BY_GGUF && name->gguf_experts && !experts)
+                continue;
             if (s != NULL && strlen(s) == n_value && memcmp(s, value, n_value) == 0) {
                 *desc = families[f];
-                return &families[f]->names[i];
+                return name;
             }
         }
     }
@@ -54,7 +57,7 @@ static const struct sl_model_name *find(enum name_field field, const char *value
 
 const struct sl_model_name *sl_registry_find(const char *id, const struct sl_model_desc **desc)
 {
-    return find(BY_ID, id, strlen(id), desc);
+    return find(BY_ID, id, strlen(id), false, desc);
 }
 
 static int refuse(const char *where, const char *value, size_t n_value, enum name_field field,
@@ -67,8 +70,8 @@ static int refuse(const char *where, const char *value, size_t n_value, enum nam
     for (size_t f = 0; f < SL_COUNT(families); f++) {
         for (int32_t i = 0; i < families[f]->n_names; i++) {
             const char *s = field_of(&families[f]->names[i], field);
-            if (s == NULL)
-                continue;
+            if (s == NULL || (field == BY_GGUF && families[f]->names[i].gguf_experts))
+                continue; /* a later family says it */
             bool again = i > 0 && strcmp(s, field_of(&families[f]->names[i - 1], field)) == 0;
             if (again)
                 continue;
@@ -101,10 +104,19 @@ static int match_hf(const json_t *config, const struct sl_model_desc **desc,
     } else if (!json_is_string(type)) {
         return sl_fail(err, SL_EFORMAT, "config.json: architectures and model_type are missing");
     }
-    *name = find(field, json_string_value(value), json_string_length(value), desc);
+    *name = find(field, json_string_value(value), json_string_length(value), false, desc);
     if (*name == NULL)
         return refuse(where, json_string_value(value), json_string_length(value), field, err);
     return 0;
+}
+
+static bool has_experts(const struct sl_gguf *g, const char *arch, size_t n_arch)
+{
+    char key[128];
+    int64_t n = 0;
+    struct sl_error err;
+    snprintf(key, sizeof key, "%.*s.expert_count", (int)SL_MIN(n_arch, 64), arch);
+    return sl_gguf_i64(g, key, &n, &err) == 1 && n > 0;
 }
 
 int sl_registry_match(const struct sl_ckpt *ckpt, const struct sl_model_desc **desc,
@@ -125,7 +137,7 @@ int sl_registry_match(const struct sl_ckpt *ckpt, const struct sl_model_desc **d
         return rc;
     if (rc == 0)
         return sl_fail(err, SL_EFORMAT, "GGUF: general.architecture is missing");
-    *name = find(BY_GGUF, s, n, desc);
+    *name = find(BY_GGUF, s, n, has_experts(sl_ckpt_gguf(ckpt), s, n), desc);
     if (*name == NULL)
         return refuse("GGUF: general.architecture", s, n, BY_GGUF, err);
     return 0;

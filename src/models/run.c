@@ -37,7 +37,7 @@ static uint64_t up_floats(const struct sl_model *m, const struct sl_backend *be)
     return most;
 }
 
-enum { N_CUTS = 19 + SL_MAX_ROPES };
+enum { N_CUTS = 21 + SL_MAX_ROPES };
 
 /* What the layer's experts that wants most of it works in. */
 static uint64_t expert_room(const struct sl_model *m, struct sl_backend *be, int32_t n)
@@ -74,7 +74,8 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
              k = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_K),
              v = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_VALUES),
              att = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_ATT),
-             mid = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_I);
+             mid = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_I),
+             shared = (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_S);
     const uint64_t room = sl_rank_room_bytes(m, cfg->max_tokens, cfg->max_logits);
     const bool sums = m->n_ranks > 1 && top_experts(m) > 0;
     const struct cut list[] = {
@@ -87,11 +88,13 @@ static void list_cuts(const struct sl_model *m, struct sl_backend *be,
         {offsetof(struct sl_run, v), t * v * f},
         {offsetof(struct sl_run, att), t * att * act},
         {offsetof(struct sl_run, up), t * up_floats(m, be) * f},
-        {offsetof(struct sl_run, ffn), t * mid * act},
+        {offsetof(struct sl_run, ffn), t * SL_MAX(mid, shared) * act},
         {offsetof(struct sl_run, route), t * (uint64_t)sl_layers_max(hp, m->layers, SL_DIM_E) * f},
         {offsetof(struct sl_run, top), t * top_experts(m) * sizeof(int32_t)},
         {offsetof(struct sl_run, top_weight), t * top_experts(m) * f},
         {offsetof(struct sl_run, expert_room), expert_room(m, be, cfg->max_tokens)},
+        {offsetof(struct sl_run, shared), shared > 0 ? t * h * f : 0},
+        {offsetof(struct sl_run, shared_logit), shared > 0 ? t * f : 0},
         {offsetof(struct sl_run, expert_sum), sums ? t * h * f : 0},
         {offsetof(struct sl_run, rank.room[0]), room},
         {offsetof(struct sl_run, rank.room[1]), room},

@@ -56,12 +56,35 @@
      .required = true, .min = 1, .max = SL_MAX_EXPERTS},                                          \
     {"expert_used_count", {"num_experts_per_tok"}, SL_HP_INT, SL_HP_AT(top_experts),              \
      .required = true, .min = 1, .max = SL_MAX_TOP_EXPERTS},                                      \
+    {"expert_gating_func", {NULL}, SL_HP_INT, SL_HP_AT(expert_gating), .min = 0, .max = 2}
+
+/* Where the size of an expert is not that of the model's MLP. */
+#define SL_HPARAM_EXPERT_SIZE                                                                     \
     {"expert_feed_forward_length", {"moe_intermediate_size"}, SL_HP_INT,                          \
      SL_HP_AT(expert_intermediate), .required = true, .min = 1, .max = 4 * SL_MAX_HIDDEN}
 
-/* A window that counts where a switch says so. 4096 is what transformers takes; null means none. */
+/* by_default: when config.json has none. */
+#define SL_HPARAM_NORM_TOP_EXPERTS(by_default)                                                    \
+    {"expert_weights_norm", {"norm_topk_prob"}, SL_HP_BOOL, SL_HP_AT(norm_top_experts),           \
+     .def = by_default}
+
+/* DeepSeek's names: dense layers in front, groups of experts, a scale, shared experts. */
+#define SL_HPARAMS_DEEPSEEK_EXPERTS                                                               \
+    {"leading_dense_block_count", {"first_k_dense_replace"}, SL_HP_INT, SL_HP_AT(n_dense),        \
+     .min = 0, .max = SL_MAX_LAYERS},                                                             \
+    {"expert_group_count", {"n_group"}, SL_HP_INT, SL_HP_AT(n_expert_groups), .min = 0,           \
+     .max = SL_MAX_EXPERTS},                                                                      \
+    {"expert_group_used_count", {"topk_group"}, SL_HP_INT, SL_HP_AT(top_expert_groups), .min = 0, \
+     .max = SL_MAX_EXPERTS},                                                                      \
+    {"expert_weights_scale", {"routed_scaling_factor"}, SL_HP_FLOAT, SL_HP_AT(expert_scale),      \
+     .min = 0, .max = 1e6},                                                                       \
+    {"expert_shared_count", {"n_shared_experts"}, SL_HP_INT, SL_HP_AT(n_shared_experts),          \
+     .min = 0, .max = 64}
+
+/* A window that counts where a switch says so. 4096 is what transformers takes; null means none, and
+ * so does 0, which transformers 5 writes where the switch is off. */
 #define SL_HPARAMS_WINDOW_SWITCH                                                                  \
-    {NULL, {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096, .min = 1,             \
+    {NULL, {"sliding_window"}, SL_HP_INT, SL_HP_AT(window), .hf_def = 4096, .min = 0,             \
      .max = SL_MAX_CONTEXT},                                                                      \
     {NULL, {"use_sliding_window"}, SL_HP_BOOL, SL_HP_AT(use_window)}
 
@@ -133,6 +156,11 @@
     SL_W_LAYER(K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", HD, NONE, NONE),          \
      .when = SL_HAS_QK_NORM}
 
+/* Of all heads together. */
+#define SL_WEIGHTS_QK_NORM_ROWS                                                                   \
+    SL_W_LAYER(Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", Q, NONE, HEADS)},         \
+    SL_W_LAYER(K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", K, NONE, KV_HEADS)}
+
 /* Norms before and behind attention and MLP. */
 #define SL_WEIGHTS_SANDWICH_PLUS_ONE                                                              \
     SL_W_LAYER(ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", H, NONE, NONE),           \
@@ -177,6 +205,36 @@
                ROWS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},                                  \
     SL_W_LAYER(EXPERTS_DOWN, "mlp.experts.#.down_proj.weight", "ffn_down_exps.weight", H, I,      \
                ROWS), .mats = SL_DIM_E, .when = SL_HAS_EXPERTS}
+
+#define SL_WEIGHTS_FFN_DENSE                                                                      \
+    SL_W_LAYER(GATE, "mlp.gate_proj.weight", "ffn_gate.weight", I, H, ROWS),                      \
+     .when = SL_HAS_DENSE},                                                                       \
+    SL_W_LAYER(UP, "mlp.up_proj.weight", "ffn_up.weight", I, H, ROWS), .when = SL_HAS_DENSE},     \
+    SL_W_LAYER(DOWN, "mlp.down_proj.weight", "ffn_down.weight", H, I, ROWS), .when = SL_HAS_DENSE}
+
+/* stem: "block_sparse_moe"; w1 is the gate, w3 is up. */
+#define SL_WEIGHTS_EXPERTS_W123(stem)                                                             \
+    SL_W_LAYER(ROUTER, stem ".gate.weight", "ffn_gate_inp.weight", E, H, NONE),                   \
+     .when = SL_HAS_EXPERTS},                                                                     \
+    SL_W_LAYER(EXPERTS_GATE, stem ".experts.#.w1.weight", "ffn_gate_exps.weight", I, H, ROWS),    \
+     .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},                                                   \
+    SL_W_LAYER(EXPERTS_UP, stem ".experts.#.w3.weight", "ffn_up_exps.weight", I, H, ROWS),        \
+     .mats = SL_DIM_E, .when = SL_HAS_EXPERTS},                                                   \
+    SL_W_LAYER(EXPERTS_DOWN, stem ".experts.#.w2.weight", "ffn_down_exps.weight", H, I, ROWS),    \
+     .mats = SL_DIM_E, .when = SL_HAS_EXPERTS}
+
+/* stem: "mlp.shared_expert" */
+#define SL_WEIGHTS_SHARED(stem)                                                                   \
+    SL_W_LAYER(SHARED_GATE, stem ".gate_proj.weight", "ffn_gate_shexp.weight", S, H, ROWS),       \
+     .when = SL_HAS_SHARED},                                                                      \
+    SL_W_LAYER(SHARED_UP, stem ".up_proj.weight", "ffn_up_shexp.weight", S, H, ROWS),             \
+     .when = SL_HAS_SHARED},                                                                      \
+    SL_W_LAYER(SHARED_DOWN, stem ".down_proj.weight", "ffn_down_shexp.weight", H, S, ROWS),       \
+     .when = SL_HAS_SHARED}
+
+#define SL_WEIGHT_CHOICE_BIAS(hf_name)                                                            \
+    SL_W_LAYER(CHOICE_BIAS, hf_name, "exp_probs_b.bias", E, NONE, NONE),                          \
+     .when = SL_HAS_CHOICE_BIAS}
 
 /* Encoders: BERT and what has its names. */
 #define SL_HPARAMS_ENCODER                                                                        \
@@ -230,6 +288,11 @@
     SL_W_ENCODER_LAYER(P, FFN_NORM_BIAS, "output.LayerNorm.bias",                                 \
                        "layer_output_norm.bias", H, NONE)
 /* clang-format on */
+
+/* moe.c: gives each layer experts or one MLP, as hp says and the files' families do: the score,
+ * the least sum that weights are divided by. */
+int sl_plan_experts(const struct sl_hparams *hp, enum sl_route_score score, float sum_min,
+                    struct sl_layer_desc *layers, struct sl_error *err);
 
 /* bert.c: of both its kinds. */
 int sl_plan_encoder(const struct sl_model_name *name, const struct sl_hparams *hp,

@@ -13,6 +13,7 @@
 #ifndef SL_OPS_OPS_H
 #define SL_OPS_OPS_H
 
+#include "base/limits.h"
 #include "ops/batch.h"
 #include "ops/lora.h"
 #include "quant/dtype.h"
@@ -319,13 +320,42 @@ struct sl_op_pool {              /* one vector of each span's rows */
     float *out;             /* [n, H]; may be x without spans */
 };
 
-struct sl_op_route { /* each row's experts: the top_k largest of softmax(logits), largest first */
+enum sl_route_score {
+    SL_ROUTE_SOFTMAX, /* exp(logit) / sum of exp(logits) of the row */
+    SL_ROUTE_SIGMOID, /* 1 / (1 + exp(-logit)) */
+};
+
+/* How a layer's router turns logits into experts and weights. */
+struct sl_route_rule {
+    enum sl_route_score score;
+    bool renormalize; /* the weights of a row are divided by their sum, */
+    float sum_min;    /* or by this if the sum is smaller */
+    float scale;      /* of weights, after that */
+    /* Experts in so many equal groups, of which only the top_groups best have experts that are
+     * chosen. A group is as good as the sum of its group_top largest scores. 1: no groups. */
+    int32_t n_groups, top_groups, group_top;
+};
+
+struct sl_op_route { /* each row's experts: those with the top_k largest scores, largest first; of
+                        equal scores the lower index comes first */
     const float *logits; /* [T, E] */
-    int32_t n, n_experts, top_k;
-    bool renormalize; /* the weights of a row add up to 1 */
-    int32_t *experts; /* [T, top_k] of equal logits the lower index comes first */
+    const float *bias;   /* [E] added to the scores that choose, not to those that weigh; or NULL */
+    int32_t n, n_experts, top_k; /* top_k <= experts of top_groups groups */
+    struct sl_route_rule rule;
+    int32_t *experts; /* [T, top_k] */
     float *weights;   /* [T, top_k] */
 };
+
+/* Whether so many experts can be chosen by that rule. */
+static inline bool sl_route_fits(int32_t n_experts, int32_t top_k, const struct sl_route_rule *r)
+{
+    if (n_experts < 1 || n_experts > SL_MAX_EXPERTS || top_k < 1 || top_k > SL_MAX_TOP_EXPERTS ||
+        r->n_groups < 1 || n_experts % r->n_groups != 0)
+        return false;
+    const int32_t size = n_experts / r->n_groups;
+    return r->top_groups >= 1 && r->top_groups <= r->n_groups && top_k <= size * r->top_groups &&
+           r->group_top >= 1 && r->group_top <= size;
+}
 
 /* One matrix for each expert, all of one shape; made by sl_backend.stack_create. */
 struct sl_stack {
@@ -334,9 +364,9 @@ struct sl_stack {
     void *table; /* backend's own, or NULL */
 };
 
-struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * (up x[t])), with the
-                          matrices and biases of expert experts[t, s], added in ascending order of
-                          experts */
+struct sl_op_experts { /* out[t] = shared[t] + sum of weights[t, s] * down(act(gate x[t]) * (up
+                          x[t])), with the matrices and biases of expert experts[t, s], added in
+                          ascending order of experts */
     const void *x;     /* [T, H] activations */
     int32_t n, top_k;
     const int32_t *experts;                  /* [T, top_k] different ones in a row */
@@ -345,9 +375,11 @@ struct sl_op_experts { /* out[t] = sum of weights[t, s] * down(act(gate x[t]) * 
     const float *gate_bias, *up_bias;        /* [E, I], both or NULL */
     const float *down_bias;                  /* [E, H] or NULL */
     enum sl_act act;
-    struct sl_swiglu swiglu; /* with a limit: in place of act */
-    void *scratch;           /* of sl_backend.experts_bytes */
-    float *out;           /* [T, H] */
+    struct sl_swiglu swiglu;   /* with a limit: in place of act */
+    const float *shared;       /* [T, H] what a row begins with, or NULL: 0; */
+    const float *shared_logit; /* [T] times the sigmoid of this, or NULL */
+    void *scratch;             /* of sl_backend.experts_bytes */
+    float *out;                /* [T, H] */
     struct sl_rank *rank; /* then matrices are this rank's rows, [I', H] twice and [H', I], and so
                              is out, [T, H']; NULL: they are whole */
 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Mixtures of experts of src/cuda: the choice of experts against a count in double, products
- * against double, and each row against itself alone, bit for bit. Runs in the simulator or on a
- * GPU, where the cases are larger.
+ * Mixtures of experts of src/cuda: products and what a shared expert gave against double, and each
+ * row against itself alone, bit for bit. Runs in the simulator or on a GPU, where the cases are
+ * larger.
  */
 #include "cuda/cuda.h"
 #include "cuda/gemm/weight.h"
@@ -59,61 +59,6 @@ template <typename T> static std::vector<T> result(const dev<T> &d)
 {
     cudaStreamSynchronize(sl_cuda(be)->stream);
     return d.get();
-}
-
-/* ------------------------------------------------------------------ route */
-
-static void route_case(int32_t n, int32_t n_experts, int32_t top_k, bool renormalize)
-{
-    std::vector<float> logits((size_t)(n * n_experts));
-    for (size_t i = 0; i < logits.size(); i++)
-        logits[i] = i < (size_t)n_experts ? (float)below(3) : 3.0f * normal(); /* ties in row 0 */
-    dev<float> d_logits(logits), weights((size_t)(n * top_k));
-    dev<int32_t> experts((size_t)(n * top_k));
-    struct sl_op_route a = {d_logits.p, n, n_experts, top_k, renormalize, experts.p, weights.p};
-    be->vt->route(be, &a);
-    std::vector<int32_t> ids = result(experts);
-    std::vector<float> w = result(weights);
-    for (int32_t t = 0; t < n; t++) {
-        const float *l = &logits[(size_t)(t * n_experts)];
-        double max = -INFINITY, sum = 0;
-        for (int32_t e = 0; e < n_experts; e++)
-            max = fmax(max, (double)l[e]);
-        for (int32_t e = 0; e < n_experts; e++) {
-            int32_t n_before = 0;
-            for (int32_t o = 0; o < n_experts; o++)
-                n_before += l[o] > l[e] || (l[o] == l[e] && o < e);
-            if (n_before < top_k)
-                CHECK(ids[(size_t)(t * top_k + n_before)] == e, "row %d place %d: %d, not %d", t,
-                      n_before, ids[(size_t)(t * top_k + n_before)], e);
-            if (n_before < top_k || !renormalize)
-                sum += exp((double)l[e] - max);
-        }
-        for (int32_t s = 0; s < top_k; s++) {
-            const int32_t e = ids[(size_t)(t * top_k + s)];
-            const double want = e >= 0 && e < n_experts ? exp((double)l[e] - max) / sum : NAN;
-            CHECK(fabs((double)w[(size_t)(t * top_k + s)] - want) < 1e-6, "row %d place %d", t, s);
-        }
-    }
-}
-
-/* A row that is not numbers names experts that exist, each once. */
-static void route_of_nan()
-{
-    const int32_t n_experts = 40, top_k = 6;
-    std::vector<float> logits((size_t)n_experts, NAN);
-    logits[7] = 1.0f;
-    dev<float> d_logits(logits), weights((size_t)top_k);
-    dev<int32_t> experts((size_t)top_k);
-    struct sl_op_route a = {d_logits.p, 1, n_experts, top_k, true, experts.p, weights.p};
-    be->vt->route(be, &a);
-    std::vector<int32_t> ids = result(experts);
-    for (int32_t s = 0; s < top_k; s++) {
-        bool once = ids[(size_t)s] >= 0 && ids[(size_t)s] < n_experts;
-        for (int32_t o = 0; o < s; o++)
-            once = once && ids[(size_t)s] != ids[(size_t)o];
-        CHECK(once, "place %d: %d", s, ids[(size_t)s]);
-    }
 }
 
 /* ------------------------------------------------------------------ experts */
@@ -188,12 +133,16 @@ struct mixture {
 struct rows {
     std::vector<__nv_bfloat16> x;
     std::vector<int32_t> experts;
-    std::vector<float> weights;
+    std::vector<float> weights, shared, shared_logit; /* the last two may be empty */
 
     rows(const mixture &m, int32_t n)
     {
         for (int64_t k = 0; k < n * m.h; k++)
             x.push_back(__float2bfloat16_rn(normal()));
+        for (int64_t k = 0; k < n * m.h && n % 3 != 1; k++)
+            shared.push_back(normal());
+        for (int32_t t = 0; t < n && n % 3 == 2; t++)
+            shared_logit.push_back(normal());
         for (int32_t t = 0; t < n; t++) { /* half of the rows have no other than the first four */
             int32_t first = (int32_t)below(t % 2 ? 4 : 5), step = 1 + (int32_t)below(2);
             for (int32_t s = 0; s < m.top_k; s++) {
@@ -204,6 +153,11 @@ struct rows {
     }
 };
 
+static std::vector<float> part(const std::vector<float> &v, size_t at, size_t n)
+{
+    return v.empty() ? v : std::vector<float>(&v[at], &v[at] + n);
+}
+
 static std::vector<float> run(const mixture &m, const rows &r, int32_t from, int32_t n)
 {
     const size_t h = (size_t)m.h, k = (size_t)m.top_k, at = (size_t)from, len = (size_t)n;
@@ -212,7 +166,10 @@ static std::vector<float> run(const mixture &m, const rows &r, int32_t from, int
     dev<float> w(std::vector<float>(&r.weights[at * k], &r.weights[at * k] + len * k));
     dev<float> out(len * h);
     dev<uint8_t> scratch(be->vt->experts_bytes(be, n, m.n_experts, m.top_k, m.h, m.i));
+    dev<float> shared(part(r.shared, at * h, len * h)), logit(part(r.shared_logit, at, len));
     struct sl_op_experts a = {};
+    a.shared = r.shared.empty() ? NULL : shared.p;
+    a.shared_logit = r.shared_logit.empty() ? NULL : logit.p;
     a.x = x.p, a.n = n, a.top_k = m.top_k, a.experts = e.p, a.weights = w.p;
     a.gate = &m.stack[0], a.up = &m.stack[1], a.down = &m.stack[2];
     a.act = SL_ACT_SILU, a.swiglu = m.swiglu, a.scratch = scratch.p, a.out = out.p;
@@ -251,6 +208,10 @@ static double gated(const struct sl_swiglu &s, double gate, double up)
 static std::vector<double> oracle(const mixture &m, const rows &r, int32_t t)
 {
     std::vector<double> x((size_t)m.h), mid((size_t)m.i), out((size_t)m.h, 0.0);
+    const double open =
+        r.shared_logit.empty() ? 1.0 : 1 / (1 + exp(-(double)r.shared_logit[(size_t)t]));
+    for (size_t k = 0; k < out.size() && !r.shared.empty(); k++)
+        out[k] = open * (double)r.shared[(size_t)t * out.size() + k];
     for (int64_t k = 0; k < m.h; k++)
         x[(size_t)k] = (double)__bfloat162float(r.x[(size_t)(t * m.h + k)]);
     for (int32_t s = 0; s < m.top_k; s++) {
@@ -300,12 +261,6 @@ int main(int argc, char **argv)
         printf("cannot go on: %s\n", err.msg);
         return 1;
     }
-    for (int renormalize = 0; renormalize < 2; renormalize++) {
-        route_case(3, 8, 2, renormalize != 0);
-        route_case(9 * LARGE, 128, 8, renormalize != 0);
-        route_case(2, 33, 32, renormalize != 0);
-    }
-    route_of_nan();
     static const enum sl_dtype formats[] = {
         SL_DTYPE_Q8_0, SL_DTYPE_Q4_0, SL_DTYPE_Q4_K,     SL_DTYPE_Q5_K,
         SL_DTYPE_Q6_K, SL_DTYPE_BF16, SL_DTYPE_FP8_E4M3, SL_DTYPE_MXFP4,

@@ -1,93 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Mixtures of experts on the CPU: the choice of experts against a sort in double, products against
- * double, and each row against itself alone, bit for bit, for every instruction set and number of
- * threads.
+ * Mixtures of experts on the CPU: products and what a shared expert gave against double, and each
+ * row against itself alone, bit for bit, for every instruction set and number of threads.
  */
 #include "ops_util.h"
-
-#include "base/limits.h"
-
-/* ---------------------------------------------------------------- routes */
-
-enum { N_EXPERTS = 37, TOP_K = 5, ROWS = 9 };
-
-static bool comes_before(const float *logits, int32_t a, int32_t b)
-{
-    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
-}
-
-/* The oracle counts how many experts come before each one. */
-static void check_route_row(const float *logits, const int32_t *experts, const float *weights,
-                            bool renormalize)
-{
-    double sum = 0, max = -INFINITY;
-    for (int32_t e = 0; e < N_EXPERTS; e++)
-        max = fmax(max, (double)logits[e]);
-    for (int32_t e = 0; e < N_EXPERTS; e++) {
-        int32_t n_before = 0;
-        for (int32_t o = 0; o < N_EXPERTS; o++)
-            n_before += comes_before(logits, o, e);
-        if (n_before < TOP_K)
-            assert_int_equal(experts[n_before], e);
-        if (n_before < TOP_K || !renormalize)
-            sum += exp((double)logits[e] - max);
-    }
-    for (int32_t s = 0; s < TOP_K; s++)
-        assert_true(fabs((double)weights[s] - exp((double)logits[experts[s]] - max) / sum) < 1e-6);
-}
-
-static void test_route(void **state)
-{
-    struct sl_rng rng = {7, 0};
-    (void)state;
-    float *logits = floats(&rng, ROWS * N_EXPERTS, 2.0);
-    for (int32_t e = 0; e < N_EXPERTS; e++) {
-        logits[e] = (float)(e % 4);                           /* ties */
-        logits[N_EXPERTS + e] = 0;                            /* nothing but ties */
-        logits[2 * N_EXPERTS + e] = e == 30 ? 1e30f : -1e30f; /* one takes all */
-    }
-    for (int isa = 0; isa < N_ISAS; isa++) {
-        for (int way = 0; isa_available(isa) && way < 4; way++) {
-            struct sl_backend *be = backend(isa, way / 2 ? 3 : 1);
-            int32_t experts[ROWS * TOP_K];
-            float weights[ROWS * TOP_K];
-            be->vt->route(be, &(struct sl_op_route){.logits = logits,
-                                                    .n = ROWS,
-                                                    .n_experts = N_EXPERTS,
-                                                    .top_k = TOP_K,
-                                                    .renormalize = way % 2 != 0,
-                                                    .experts = experts,
-                                                    .weights = weights});
-            for (int t = 0; t < ROWS; t++)
-                check_route_row(logits + t * N_EXPERTS, experts + t * TOP_K, weights + t * TOP_K,
-                                way % 2 != 0);
-        }
-    }
-    sl_free(logits);
-}
-
-/* A row that is not numbers still names experts that exist, each once. */
-static void test_route_of_nan(void **state)
-{
-    struct sl_backend *be = backend(0, 1);
-    float logits[3 * N_EXPERTS], weights[3 * TOP_K];
-    int32_t experts[3 * TOP_K];
-    (void)state;
-    for (int32_t i = 0; i < 3 * N_EXPERTS; i++)
-        logits[i] = i < N_EXPERTS ? NAN : i < 2 * N_EXPERTS ? -INFINITY : i % 2 ? NAN : 1.0f;
-    be->vt->route(be, &(struct sl_op_route){.logits = logits,
-                                            .n = 3,
-                                            .n_experts = N_EXPERTS,
-                                            .top_k = TOP_K,
-                                            .experts = experts,
-                                            .weights = weights});
-    for (int t = 0; t < 3; t++)
-        for (int s = 0; s < TOP_K; s++) {
-            assert_in_range(experts[t * TOP_K + s], 0, N_EXPERTS - 1);
-            for (int o = 0; o < s; o++)
-                assert_int_not_equal(experts[t * TOP_K + s], experts[t * TOP_K + o]);
-        }
-}
 
 /* ---------------------------------------------------------------- experts */
 
@@ -95,9 +10,10 @@ struct model {
     int32_t n_experts, top_k, n;
     int64_t h, i;
     struct matrix *mat[3]; /* gate, up, down of each expert */
-    float *bias[3]; /* of each expert; NULL: none */
+    float *bias[3];        /* of each expert; NULL: none */
     struct sl_swiglu swiglu;
     float *x, *weights;
+    float *shared, *shared_logit; /* NULL: none */
     int32_t *experts;
 };
 
@@ -120,6 +36,8 @@ static struct model model_make(enum sl_dtype t, int32_t n, int64_t h, int64_t i,
         m.swiglu = (struct sl_swiglu){.limit = 0.75f, .alpha = 1.702f, .up_plus = 1};
     m.x = floats(&rng, (size_t)(n * h), 1.0);
     m.weights = floats(&rng, (size_t)(n * m.top_k), 1.0);
+    m.shared = n % 3 != 1 ? floats(&rng, (size_t)(n * h), 1.0) : NULL;
+    m.shared_logit = n % 3 == 2 ? floats(&rng, (size_t)n, 1.0) : NULL;
     m.experts = sl_malloc((size_t)(n * m.top_k) * sizeof *m.experts);
     assert_non_null(m.experts);
     for (int32_t r = 0; r < n; r++) /* expert 5 gets no row of the first half */
@@ -146,6 +64,8 @@ static void model_free(struct model *m)
     }
     sl_free(m->x);
     sl_free(m->weights);
+    sl_free(m->shared);
+    sl_free(m->shared_logit);
     sl_free(m->experts);
 }
 
@@ -166,6 +86,7 @@ static void run_rows(struct sl_backend *be, const struct model *m, int32_t from,
     void *scratch =
         sl_aligned_alloc(be->vt->experts_bytes(be, n, m->n_experts, m->top_k, m->h, m->i));
     assert_non_null(scratch);
+    const float *shared = m->shared, *logit = m->shared_logit;
     be->vt->experts(be, &(struct sl_op_experts){.x = m->x + from * m->h,
                                                 .n = n,
                                                 .top_k = m->top_k,
@@ -179,6 +100,8 @@ static void run_rows(struct sl_backend *be, const struct model *m, int32_t from,
                                                 .down_bias = m->bias[2],
                                                 .act = SL_ACT_SILU,
                                                 .swiglu = m->swiglu,
+                                                .shared = shared ? shared + from * m->h : NULL,
+                                                .shared_logit = logit ? logit + from : NULL,
                                                 .scratch = scratch,
                                                 .out = out});
     sl_aligned_free(scratch, be->vt->experts_bytes(be, n, m->n_experts, m->top_k, m->h, m->i));
@@ -219,7 +142,9 @@ static void oracle_row(const struct model *m, int32_t r, double *out)
     assert_non_null(x);
     for (int64_t k = 0; k < m->h; k++) {
         x[k] = (double)m->x[r * m->h + k];
-        out[k] = 0;
+        out[k] = m->shared != NULL ? (double)m->shared[r * m->h + k] : 0;
+        if (m->shared_logit != NULL)
+            out[k] /= 1 + exp(-(double)m->shared_logit[r]);
     }
     for (int32_t s = 0; s < m->top_k; s++) {
         const int32_t e = m->experts[r * m->top_k + s];
@@ -295,8 +220,6 @@ static void test_many_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_route),
-        cmocka_unit_test(test_route_of_nan),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_many_rows),
     };

@@ -329,6 +329,8 @@ static void metadata_row(const struct sl_hparam_desc *row, const struct sl_hpara
             i = sl_rope_dims(hp, 0);
         if (i != 0)
             sl_gguf_writer_add_u32(w, key, (uint32_t)i);
+    } else if (row->type == SL_HP_BOOL) {
+        sl_gguf_writer_add_bool(w, key, *(const bool *)(const void *)at);
     }
 }
 

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * Mixtures of experts: the choice of experts, and products of rows grouped by expert.
+ * Mixtures of experts: products of rows grouped by expert (route.cu chooses the experts).
  *
  * Nothing of this comes back to the host, so that a step with experts can be recorded: grids are as
  * large as the most work there could be, and blocks that find none end at once.
  *
- *   route    a warp for each row
- *
  * One or two rows (experts_few.cuh), where every pair of a row and an expert is on its own:
  *
  *   few      gate and up
- *   sum      down, and the sum of a row's experts
+ *   sum      down, and the sum of a row's experts and of what its shared expert gave
  *
  * More rows:
  *
@@ -17,99 +15,20 @@
  *   gather   where wgmma multiplies: the rows in the order of places
  *   product  gate and up, then down: few or wg (experts_wg.cuh), by the pairs an expert has in the
  *            mean
- *   combine  each row adds its experts in ascending order
+ *   combine  each row adds its experts in ascending order to what its shared expert gave
  *
  * A row's bits depend on the row and its experts and on nothing else (experts.h). Rows pass in
  * slabs, which bounds the scratch.
  */
-#include "cuda/gemm/experts.h"
+#include "cuda/gemm/experts_gate.cuh"
 #include "cuda/launch.cuh"
-#include "cuda/math.cuh"
-
-#include <math.h>
 
 #define SORT_BLOCK    1024
-#define ROUTE_WARPS   4
 #define GATHER_BLOCK  128
 #define COMBINE_BLOCK 128
 #define SINGLE_ROWS   2 /* up to which every pair is on its own */
 #define SLAB_ROWS     4096
 #define SLAB_BYTES    (512ll << 20) /* of scratch, unless one row wants more */
-
-/* ------------------------------------------------------------------ route */
-
-struct choice {
-    float logit;
-    int32_t expert; /* -1: none */
-};
-
-/* Of equal logits the lower index; what is not a number comes behind all numbers. */
-static __device__ __forceinline__ bool is_better(const choice &a, const choice &b)
-{
-    if (a.expert < 0 || b.expert < 0)
-        return a.expert >= 0;
-    const bool a_nan = isnan(a.logit), b_nan = isnan(b.logit);
-    if (a_nan || b_nan)
-        return a_nan == b_nan ? a.expert < b.expert : b_nan;
-    return a.logit > b.logit || (a.logit == b.logit && a.expert < b.expert);
-}
-
-static __device__ __forceinline__ choice best_of_warp(choice c)
-{
-#pragma unroll
-    for (int m = 16; m > 0; m /= 2) {
-        choice o = {__shfl_xor_sync(0xffffffffu, c.logit, m),
-                    __shfl_xor_sync(0xffffffffu, c.expert, m)};
-        if (is_better(o, c))
-            c = o;
-    }
-    return c;
-}
-
-/* A lane has the experts lane, lane + 32, ...; a bit of `taken` each. */
-static __global__ void route_kernel(const sl_op_route a)
-{
-    const int lane = static_cast<int>(threadIdx.x % 32);
-    const int32_t t = static_cast<int32_t>(blockIdx.x * ROUTE_WARPS + threadIdx.x / 32);
-    sl_grid_wait();
-    if (t >= a.n)
-        return;
-    const float *logits = a.logits + static_cast<int64_t>(t) * a.n_experts;
-    uint32_t taken = 0;
-    float first = 0.0f, sum = 0.0f, mine = 0.0f;
-    for (int32_t s = 0; s < a.top_k; s++) {
-        choice c = {0.0f, -1};
-        for (int32_t e = lane, i = 0; e < a.n_experts; e += 32, i++) {
-            const choice o = {logits[e], e};
-            if ((taken >> i & 1) == 0 && is_better(o, c))
-                c = o;
-        }
-        c = best_of_warp(c);
-        first = s == 0 ? c.logit : first;
-        if (c.expert % 32 == lane)
-            taken |= 1u << c.expert / 32;
-        const float w = sl_exp(__fsub_rn(c.logit, first));
-        sum = __fadd_rn(sum, w);
-        mine = s == lane ? w : mine;
-        if (lane == 0)
-            a.experts[static_cast<int64_t>(t) * a.top_k + s] = c.expert;
-    }
-    if (!a.renormalize) {
-        sum = 0.0f; /* in the order the CPU has */
-        for (int32_t e = 0; e < a.n_experts; e++)
-            sum = __fadd_rn(sum, sl_exp(__fsub_rn(logits[e], first)));
-    }
-    if (lane < a.top_k)
-        a.weights[static_cast<int64_t>(t) * a.top_k + lane] = __fdiv_rn(mine, sum);
-}
-
-extern "C" void sl_cuda_route(struct sl_backend *be, const struct sl_op_route *a)
-{
-    SL_ASSERT(a->top_k >= 1 && a->top_k <= SL_EXPERTS_TOP_K && a->top_k <= a->n_experts);
-    SL_ASSERT(a->n_experts <= SL_EXPERTS_MAX);
-    sl_launch(sl_cuda(be), route_kernel, dim3((unsigned)SL_CEIL_DIV(a->n, ROUTE_WARPS)),
-              dim3(32 * ROUTE_WARPS), 0, *a);
-}
 
 /* ------------------------------------------------------------------ stacks */
 
@@ -264,8 +183,8 @@ static __global__ void __launch_bounds__(GATHER_BLOCK)
 
 /* Four columns a thread; y: rows by place. */
 static __global__ void __launch_bounds__(COMBINE_BLOCK)
-    combine_kernel(const sl_expert_pairs p, const float *weights, const float4 *y, int32_t h4,
-                   float4 *out)
+    combine_kernel(const sl_expert_pairs p, const float *weights, const float4 *y,
+                   const float4 *shared, const float *shared_logit, int32_t h4, float4 *out)
 {
     SL_SMEM(int32_t, order); /* [top_k] pairs of the row by ascending expert */
     const int32_t s = static_cast<int32_t>(threadIdx.x),
@@ -282,7 +201,14 @@ static __global__ void __launch_bounds__(COMBINE_BLOCK)
     const int32_t i = static_cast<int32_t>(blockIdx.x) * COMBINE_BLOCK + s;
     if (i >= h4)
         return;
+    const int64_t at = static_cast<int64_t>(blockIdx.y) * h4 + i;
     float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    if (shared != nullptr) {
+        const float open = sl_expert_open(shared_logit, static_cast<int32_t>(blockIdx.y));
+        sum = shared[at];
+        sum = make_float4(__fmul_rn(open, sum.x), __fmul_rn(open, sum.y), __fmul_rn(open, sum.z),
+                          __fmul_rn(open, sum.w));
+    }
     for (int32_t o = 0; o < p.top_k; o++) {
         const float w = weights[order[o]];
         const float4 v = y[static_cast<int64_t>(p.place[order[o]]) * h4 + i];
@@ -291,7 +217,7 @@ static __global__ void __launch_bounds__(COMBINE_BLOCK)
         sum.z = __fadd_rn(sum.z, __fmul_rn(w, v.z));
         sum.w = __fadd_rn(sum.w, __fmul_rn(w, v.w));
     }
-    out[static_cast<int64_t>(blockIdx.y) * h4 + i] = sum;
+    out[at] = sum;
 }
 
 /* ------------------------------------------------------------------ products */
@@ -432,7 +358,7 @@ static void run_single(struct sl_cuda *cu, const struct sl_op_experts *a)
     kernels[a->gate->mats[0].layout].few(cu, &up);
     struct sl_expert_product last = down(a, pairs_of(a, 0, a->n));
     last.x = up.mid;
-    const struct sl_expert_sum sum = {a->weights, a->out};
+    const struct sl_expert_sum sum = {a->weights, a->shared, a->shared_logit, a->out};
     kernels[a->down->mats[0].layout].sum(cu, &last, &sum, a->n);
 }
 
@@ -476,7 +402,9 @@ static void run_slab(struct sl_cuda *cu, const struct sl_op_experts *a, int32_t 
     const dim3 grid((unsigned)SL_CEIL_DIV(h / 4, (int64_t)COMBINE_BLOCK), (unsigned)n);
     sl_launch(cu, combine_kernel, grid, dim3(COMBINE_BLOCK), SL_EXPERTS_TOP_K * sizeof(int32_t),
               pairs, a->weights + (int64_t)from * a->top_k,
-              reinterpret_cast<const float4 *>(last.out), (int32_t)(h / 4),
+              reinterpret_cast<const float4 *>(last.out),
+              reinterpret_cast<const float4 *>(a->shared == NULL ? NULL : a->shared + from * h),
+              a->shared_logit == NULL ? NULL : a->shared_logit + from, (int32_t)(h / 4),
               reinterpret_cast<float4 *>(a->out + from * h));
 }
 

@@ -57,8 +57,9 @@ struct sl_expert_product {
 
 /* The last step of few rows: down's products and their sum. */
 struct sl_expert_sum {
-    const float *weights; /* [n_pairs] */
-    float *out;           /* [n, n_rows] */
+    const float *weights;               /* [n_pairs] */
+    const float *shared, *shared_logit; /* as in struct sl_op_experts */
+    float *out;                         /* [n, n_rows] */
 };
 
 /* The kernels of a layout (tools/cuda_instances). */

@@ -289,7 +289,11 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
     const int32_t row = block * SL_CUDA_ROW_BLOCK + static_cast<int32_t>(threadIdx.x);
     if (threadIdx.x >= SL_CUDA_ROW_BLOCK || row >= a.n_rows)
         return;
+    const int64_t out = static_cast<int64_t>(blockIdx.y) * a.n_rows + row;
     float sum = 0.0f;
+    if (s.shared != nullptr)
+        sum = __fmul_rn(sl_expert_open(s.shared_logit, static_cast<int32_t>(blockIdx.y)),
+                        s.shared[out]);
     for (int32_t o = 0; o < top_k; o++) {
         const int32_t at = order[o];
         const float y = sl_expert_biased(
@@ -298,7 +302,7 @@ __global__ void __launch_bounds__(32 * SL_FEW_SUM_WARPS)
             row);
         sum = __fadd_rn(sum, __fmul_rn(s.weights[first + at], y));
     }
-    s.out[static_cast<int64_t>(blockIdx.y) * a.n_rows + row] = sum;
+    s.out[out] = sum;
 }
 
 /* ------------------------------------------------------------------ host */

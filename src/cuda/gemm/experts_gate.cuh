@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * experts_gate.cuh - what follows the sums of gate and up, in the steps the CPU has.
+ * experts_gate.cuh - what follows the sums of gate and up, and by how much a row's shared expert
+ * counts, in the steps the CPU has.
  */
 #ifndef SL_CUDA_EXPERTS_GATE_CUH
 #define SL_CUDA_EXPERTS_GATE_CUH
@@ -29,6 +30,12 @@ static __device__ __forceinline__ float sl_expert_gated(const sl_expert_product 
     const float u = up > limit ? limit : up < -limit ? -limit : up;
     const float d = __fadd_rn(1.0f, sl_exp(-__fmul_rn(g, a.swiglu.alpha)));
     return __fmul_rn(__fdiv_rn(g, d), __fadd_rn(u, a.swiglu.up_plus));
+}
+
+/* logit NULL: shared experts have no gate. */
+static __device__ __forceinline__ float sl_expert_open(const float *logit, int32_t row)
+{
+    return logit == nullptr ? 1.0f : __fdiv_rn(1.0f, __fadd_rn(1.0f, sl_exp(-logit[row])));
 }
 
 #endif
