@@ -16,11 +16,12 @@ import json
 import pathlib
 import struct
 import sys
+import tempfile
 import zlib
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 OUT = pathlib.Path("tests/golden/models")
 N_TOKENS = 56
@@ -224,6 +225,58 @@ def longrope(original):
                 rope_parameters=rope)
 
 
+# As FAMILIES, with experts.
+SPARSE = dict(num_experts_per_tok=2)
+EXPERTS = {
+    "flex_olmo": (
+        "FlexOlmo",
+        dict(SPARSE, num_experts=5, intermediate_size=24, pad_token_id=0, rope_parameters=plain(5000.0)),
+        torch.bfloat16,
+        "new",
+    ),
+    "mixtral": (
+        "Mixtral",
+        dict(SPARSE, num_local_experts=5, intermediate_size=24, sliding_window=19, rope_parameters=plain(5000.0)),
+        torch.bfloat16,
+        "old",
+    ),
+    "olmoe": (
+        "Olmoe",
+        dict(SPARSE, num_experts=6, intermediate_size=24, pad_token_id=0, rope_parameters=plain(5000.0)),
+        torch.bfloat16,
+        "old",
+    ),
+    "qwen2_moe": (
+        "Qwen2Moe",
+        dict(
+            SPARSE,
+            num_hidden_layers=3,
+            num_experts=5,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=40,
+            mlp_only_layers=[1],
+            use_sliding_window=True,
+            sliding_window=11,
+            max_window_layers=2,
+            rope_parameters=plain(1000000.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
+    "qwen2_moe_all": (  # as a GGUF can say it
+        "Qwen2Moe",
+        dict(
+            SPARSE,
+            num_experts=5,
+            moe_intermediate_size=16,
+            shared_expert_intermediate_size=40,
+            tie_word_embeddings=True,
+            rope_parameters=plain(1000000.0),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
+}
 # As MODELS, in the order of the alphabet. Here the name gives the seed, so that more may be added anywhere.
 FAMILIES = {
     "gemma2": (
@@ -317,12 +370,17 @@ def randomise(model, generator):
     with torch.no_grad():
         for name, p in model.named_parameters():
             noise = torch.randn(p.shape, generator=generator)
-            if name.endswith("bias"):
+            if name.endswith("e_score_correction_bias"):
+                p.copy_(noise * 0.1)
+            elif name.endswith("bias"):
                 p.copy_(noise * 0.3)
             elif p.dim() == 1:
                 p.copy_(one + noise * 0.2)
             else:
                 p.copy_(noise * 1.3 / p.shape[-1] ** 0.5)
+        for name, b in model.named_buffers():  # of which BF16 would make one number
+            if name.endswith("e_score_correction_bias"):
+                b.copy_(8 + torch.randn(b.shape, generator=generator) * 0.03)
 
 
 def config_json(config, spelling):
@@ -362,8 +420,16 @@ def one_by_one(stored):
     return out
 
 
+def as_hub(model, dtype):
+    """The tensors as the hub has them; transformers renames and splits what it keeps in another form."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        stored = load_file(pathlib.Path(folder) / "model.safetensors")
+    return {k: t if k.endswith("e_score_correction_bias") else t.to(dtype) for k, t in stored.items()}
+
+
 def generate(name, seed):
-    family, args, dtype, spelling = (MODELS | MORE | FAMILIES)[name]
+    family, args, dtype, spelling = (MODELS | MORE | EXPERTS | FAMILIES)[name]
     kind = family + "TextConfig" if family == "Gemma3" else family + "Config"
     config = getattr(transformers, kind)(**{**SMALL, **args})
     config.architectures = [family + "ForCausalLM"]
@@ -371,8 +437,9 @@ def generate(name, seed):
     model = getattr(transformers, family + "ForCausalLM")(config).eval()
     generator = torch.Generator().manual_seed(seed)
     randomise(model, generator)
-    stored = {k: v.to(dtype).contiguous() for k, v in model.state_dict().items()}
-    model.load_state_dict({k: v.float() for k, v in stored.items()})
+    stored = {k: v.to(dtype).contiguous() for k, v in model.state_dict().items()
+              if not k.endswith("e_score_correction_bias")}
+    model.load_state_dict({k: v.float() for k, v in stored.items()}, strict=False)
     embedding = model.get_input_embeddings()
     if hasattr(embedding, "embed_scale"):  # which the model rounds to the format it computes in
         embedding.embed_scale.copy_(embedding.embed_scale.to(dtype).float())
@@ -381,10 +448,11 @@ def generate(name, seed):
         logits = model.float()(ids, use_cache=False).logits[0].float()
     if config.tie_word_embeddings:
         stored.pop("lm_head.weight", None)
+    stored = as_hub(model, dtype) if name in EXPERTS else one_by_one(stored)
 
     folder = OUT / name
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(one_by_one(stored), folder / "model.safetensors", metadata={"format": "pt"})
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(config_json(config, spelling))
     with open(folder / "golden.bin", "wb") as f:
         f.write(struct.pack("<2i", N_TOKENS, config.vocab_size))
@@ -486,7 +554,7 @@ def generate_wrapped(name, seed):
 
 def main():
     seeds = {name: 1000 + i for i, name in enumerate([*MODELS, *POOLED, *MORE, *WRAPPED])}
-    seeds |= {name: zlib.crc32(name.encode()) for name in FAMILIES}
+    seeds |= {name: zlib.crc32(name.encode()) for name in EXPERTS | FAMILIES}
     names = sys.argv[1:] or list(seeds)
     for name in names:
         if name not in seeds:

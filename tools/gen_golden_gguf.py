@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Writes tests/golden/gguf/<name>.gguf: models of tests/golden/models as GGUF files. The gguf package says how tensors
 and keys are called; what converters change is done here: without the positions in front that RoBERTa does not use,
-with vectors as float32, Gemma's norms with the 1 that is added, SmolLM3's rows of q and k in the order of interleaved
+with vectors and routers as float32, experts in one tensor, Gemma's norms with the 1 that is added, SmolLM3's rows of q and k in the order of interleaved
 pairs.
 
 Needs gguf and numpy; run from the repository root:
@@ -11,6 +11,7 @@ Needs gguf and numpy; run from the repository root:
 import json
 import math
 import pathlib
+import re
 import struct
 import sys
 
@@ -74,6 +75,9 @@ DECODERS = {
     "granite": (gguf.MODEL_ARCH.GRANITE, True, 0),
     "phi3": (gguf.MODEL_ARCH.PHI3, False, 0),
     "phi3_long": (gguf.MODEL_ARCH.PHI3, False, 0),
+    "mixtral": (gguf.MODEL_ARCH.LLAMA, True, 0),
+    "olmoe": (gguf.MODEL_ARCH.OLMOE, False, 0),
+    "qwen2_moe_all": (gguf.MODEL_ARCH.QWEN2MOE, False, 0),
 }
 
 
@@ -111,6 +115,36 @@ def interleave(bits, n_heads):
     return half.swapaxes(1, 2).reshape(bits.shape)
 
 
+EXPERT = re.compile(r"(model\.layers\.\d+)\.(\S+\.experts)\.(\d+)\.(\w+)\.weight")
+
+
+def stack(tensors):
+    """A tensor for all experts of a layer in place of one each; Mixtral's as llama.cpp calls them."""
+    stacks = {}
+    for hf, bits in tensors:
+        m = EXPERT.fullmatch(hf)
+        if m is None:
+            yield hf, bits
+            continue
+        w123 = m[4] in ("w1", "w2", "w3")
+        name = f"{m[1][6:]}.feed_forward.experts.{m[4]}" if w123 else f"{m[1]}.{m[2]}.{m[4]}"
+        stacks.setdefault(name + ".weight", {})[int(m[3])] = bits
+    for name, parts in stacks.items():
+        yield name, np.stack([parts[e] for e in range(len(parts))])
+
+
+def add_experts(writer, config):
+    n = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts")
+    if n is None:
+        return
+    writer.add_expert_count(n)
+    writer.add_expert_used_count(config["num_experts_per_tok"])
+    if "moe_intermediate_size" in config:
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if "shared_expert_intermediate_size" in config:
+        writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+
+
 def write_decoder(name, arch, permuted, plus):
     config = json.loads((MODELS / name / "config.json").read_text())
     writer = gguf.GGUFWriter(str(OUT / f"{name}.gguf"), gguf.MODEL_ARCH_NAMES[arch])
@@ -128,6 +162,9 @@ def write_decoder(name, arch, permuted, plus):
     writer.add_value_length(head_dim)
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_rope_freq_base(rope["rope_theta"])
+    add_experts(writer, config)
+    if arch == gguf.MODEL_ARCH.LLAMA and config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
     partial = rope.get("partial_rotary_factor")
     if partial is not None:
         writer.add_rope_dimension_count(int(head_dim * partial))
@@ -146,13 +183,13 @@ def write_decoder(name, arch, permuted, plus):
         for key in ("long", "short"):
             writer.add_tensor(f"rope_factors_{key}.weight", np.array(scaling[f"{key}_factor"], np.float32))
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
-    tensors = list(read_safetensors(MODELS / name / "model.safetensors"))
+    tensors = list(stack(read_safetensors(MODELS / name / "model.safetensors")))
     for hf, bits in fuse_qkv(tensors) if name in FUSED else tensors:
         to = names.get_name(hf, try_suffixes=(".weight", ".bias"))
         assert to, hf
         if permuted and ("q_proj" in hf or "k_proj" in hf):
             bits = interleave(bits, heads if "q_proj" in hf else kv_heads)
-        if bits.ndim == 1:
+        if bits.ndim == 1 or "ffn_gate_inp" in to:
             f = (bits.astype(np.uint32) << 16).view(np.float32)
             writer.add_tensor(to, f + np.float32(plus) if "norm" in hf else f)
         else:

@@ -249,11 +249,26 @@ static const struct edit smollm3_edits[] = {
     {"tie_word_embeddings", "false", SL_EFORMAT, "tensor \"lm_head.weight\" is missing"},
 };
 
+static const struct edit shared_edits[] = {
+    {"shared_expert_intermediate_size", NULL, SL_EFORMAT,
+     "config.json: shared_expert_intermediate_size is missing"},
+    {"shared_expert_intermediate_size", "64", SL_EFORMAT,
+     "shared_expert.gate_proj.weight\" has shape [128, 64], expected [64, 64]"},
+    {"norm_topk_prob", "1", SL_EFORMAT, "norm_topk_prob must be true or false"},
+    {"mlp_only_layers", "[1]", SL_EFORMAT, "layers.1.mlp.gate_proj.weight\" is missing"},
+};
+
+static const struct edit mixtral_edits[] = {
+    {"num_experts_per_tok", "6", SL_EFORMAT, "num_experts_per_tok (6) is more than the 5 experts"},
+    {"num_experts_per_tok", NULL, SL_EFORMAT, "num_experts_per_tok is missing"},
+    {"intermediate_size", "80", SL_EFORMAT,
+     "experts.0.w1.weight\" has shape [96, 64], expected [80, 64]"},
+};
+
 static const struct edit moe_edits[] = {
     {"num_experts", "0", SL_EFORMAT, "num_experts is 0, must be 1 to"},
     {"num_experts", "6", SL_EFORMAT, "mlp.gate.weight\" has shape [7, 64], expected [6, 64]"},
-    {"num_experts_per_tok", "8", SL_EFORMAT,
-     "num_experts_per_tok (8) is more than num_experts (7)"},
+    {"num_experts_per_tok", "8", SL_EFORMAT, "num_experts_per_tok (8) is more than the 7 experts"},
     {"num_experts_per_tok", NULL, SL_EFORMAT, "num_experts_per_tok is missing"},
     {"moe_intermediate_size", "48", SL_EFORMAT,
      "experts.0.gate_proj.weight\" has shape [96, 64], expected [48, 64]"},
@@ -461,6 +476,15 @@ static void test_config_json(void **state)
     make_folder("qwen3moe", OUT "/edit_moe", &s);
     for (size_t i = 0; i < SL_COUNT(moe_edits); i++)
         apply(OUT "/edit_moe", &moe_edits[i]);
+    make_folder("qwen2moe", OUT "/edit_shared", &s);
+    for (size_t i = 0; i < SL_COUNT(shared_edits); i++)
+        apply(OUT "/edit_shared", &shared_edits[i]);
+    make_folder("mixtral", OUT "/edit_mixtral", &s);
+    for (size_t i = 0; i < SL_COUNT(mixtral_edits); i++)
+        apply(OUT "/edit_mixtral", &mixtral_edits[i]);
+    make_folder("olmoe", OUT "/edit_olmoe", &s);
+    apply(OUT "/edit_olmoe", &(struct edit){"clip_qkv", "8.0", SL_EUNSUPPORTED,
+                                            "clip_qkv is 8: not supported, must be 0"});
     make_folder("gemma3-text", OUT "/edit_gemma3_text", &s);
     accepted(OUT "/edit_gemma3_text", "a model in a larger one");
     apply(OUT "/edit_gemma3_text", &(struct edit){"text_config", NULL, SL_EFORMAT,
@@ -605,7 +629,7 @@ static const struct pair gguf_edits[] = {
     {"llama.attention.key_length", U32, 17, NULL, SL_EFORMAT, "attention.key_length is 17"},
     {"llama.attention.value_length", U32, 32, NULL, SL_EUNSUPPORTED, "attention.value_length (32)"},
     {"llama.rope.dimension_count", U32, 8, NULL, SL_EUNSUPPORTED, "rope.dimension_count (8)"},
-    {"llama.expert_count", U32, 8, NULL, SL_EUNSUPPORTED, "llama.expert_count is 8"},
+    {"llama.expert_count", U32, 8, NULL, SL_EFORMAT, "llama.expert_used_count is missing"},
     {"llama.attention.layer_norm_rms_epsilon", F32, 0, NULL, SL_EFORMAT, "epsilon is 0"},
     {"llama.attention.layer_norm_rms_epsilon", STR, 0, "x", SL_EFORMAT, "epsilon"},
     {"llama.rope.freq_base", F32, 0, NULL, SL_EFORMAT, "llama.rope.freq_base is 0"},

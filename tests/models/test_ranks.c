@@ -37,8 +37,9 @@ static const struct variant variants[] = {
     {.name = "gemma3", .dtype = SL_DTYPE_BF16}, /* windows: two groups of pages */
     {.name = "qwen3moe", .dtype = SL_DTYPE_BF16},
     {.name = "qwen3moe", .dtype = SL_DTYPE_Q8_0},
-    {.name = "phi3", .dtype = SL_DTYPE_Q8_0}, /* fused tensors */
-    {.name = "glm4", .dtype = SL_DTYPE_BF16}, /* with biases of q, k and v */
+    {.name = "phi3", .dtype = SL_DTYPE_Q8_0},     /* fused tensors */
+    {.name = "glm4", .dtype = SL_DTYPE_BF16},     /* with biases of q, k and v */
+    {.name = "qwen2moe", .dtype = SL_DTYPE_BF16}, /* a shared expert */
 };
 
 static void write_variant(const struct variant *v, char *path, size_t n_path)
