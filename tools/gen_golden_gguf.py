@@ -28,9 +28,10 @@ def read_safetensors(path):
     n = struct.unpack("<Q", raw[:8])[0]
     for name, t in json.loads(raw[8 : 8 + n]).items():
         if name != "__metadata__":
-            assert t["dtype"] == "BF16", name
+            assert t["dtype"] == "BF16" or name.endswith("e_score_correction_bias"), name
             begin, end = t["data_offsets"]
-            yield name, np.frombuffer(raw[8 + n + begin : 8 + n + end], np.uint16).reshape(t["shape"])
+            kind = np.uint16 if t["dtype"] == "BF16" else np.float32
+            yield name, np.frombuffer(raw[8 + n + begin : 8 + n + end], kind).reshape(t["shape"])
 
 
 def write(name, pooling):
@@ -75,6 +76,8 @@ DECODERS = {
     "granite": (gguf.MODEL_ARCH.GRANITE, True, 0),
     "phi3": (gguf.MODEL_ARCH.PHI3, False, 0),
     "phi3_long": (gguf.MODEL_ARCH.PHI3, False, 0),
+    "glm4_moe_air": (gguf.MODEL_ARCH.GLM4_MOE, False, 0),
+    "minimax_m2": (gguf.MODEL_ARCH.MINIMAXM2, False, 0),
     "mixtral": (gguf.MODEL_ARCH.LLAMA, True, 0),
     "olmoe": (gguf.MODEL_ARCH.OLMOE, False, 0),
     "qwen2_moe_all": (gguf.MODEL_ARCH.QWEN2MOE, False, 0),
@@ -143,6 +146,13 @@ def add_experts(writer, config):
         writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
     if "shared_expert_intermediate_size" in config:
         writer.add_expert_shared_feed_forward_length(config["shared_expert_intermediate_size"])
+    if config.get("n_shared_experts"):
+        writer.add_expert_shared_count(config["n_shared_experts"])
+        writer.add_leading_dense_block_count(config["first_k_dense_replace"])
+        writer.add_expert_weights_scale(config["routed_scaling_factor"])
+        writer.add_expert_weights_norm(config["norm_topk_prob"])
+    if config["model_type"] in ("glm4_moe", "minimax_m2"):
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
 def write_decoder(name, arch, permuted, plus):
@@ -185,11 +195,14 @@ def write_decoder(name, arch, permuted, plus):
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
     tensors = list(stack(read_safetensors(MODELS / name / "model.safetensors")))
     for hf, bits in fuse_qkv(tensors) if name in FUSED else tensors:
+        hf = hf.replace("e_score_correction_bias", "e_score_correction.bias")
         to = names.get_name(hf, try_suffixes=(".weight", ".bias"))
         assert to, hf
         if permuted and ("q_proj" in hf or "k_proj" in hf):
             bits = interleave(bits, heads if "q_proj" in hf else kv_heads)
-        if bits.ndim == 1 or "ffn_gate_inp" in to:
+        if bits.dtype == np.float32:
+            writer.add_tensor(to, bits.reshape(-1))
+        elif bits.ndim == 1 or "ffn_gate_inp" in to:
             f = (bits.astype(np.uint32) << 16).view(np.float32)
             writer.add_tensor(to, f + np.float32(plus) if "norm" in hf else f)
         else:

@@ -8,6 +8,7 @@
 #include "models/internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void sl_bind_name(const char *pattern, int32_t layer, int32_t mat, char *out)
@@ -316,6 +317,16 @@ static bool is_other_part(const struct sl_model *m, const char *name)
            (strncmp(s, "vision_tower.", 13) == 0 || strncmp(s, "multi_modal_projector.", 22) == 0);
 }
 
+/* Of a layer behind the last one. */
+static bool is_behind(const struct sl_model *m, const char *name)
+{
+    const char *at = strncmp(name, "blk.", 4) == 0 ? name + 4 : strstr(name, "layers.");
+    if (m->hp.n_nextn == 0 || at == NULL)
+        return false;
+    at += *at == 'l' ? strlen("layers.") : 0;
+    return strtol(at, NULL, 10) >= m->hp.n_layers;
+}
+
 /* Tensors nothing reads are no error (old checkpoints carry rotary tables), but say so: a tensor
  * with a meaning this family does not know would change the model. */
 static void report_unused(const struct sl_model *m, size_t n_bound)
@@ -324,7 +335,7 @@ static void report_unused(const struct sl_model *m, size_t n_bound)
     for (size_t i = 0; i < n; i++) {
         const char *name = sl_ckpt_tensor_at(m->ckpt, i)->name;
         if (strstr(name, "rotary_emb.inv_freq") != NULL || sl_fp8_is_extra(name) ||
-            is_encoder_extra(m, name) || is_other_part(m, name) ||
+            is_encoder_extra(m, name) || is_other_part(m, name) || is_behind(m, name) ||
             ((m->hp.has & SL_HAS_HEAD) == 0 && strcmp(name, "lm_head.weight") == 0))
             n_known++;
     }

@@ -67,6 +67,8 @@ enum sl_has {
 /* What a list with an entry for each layer says; BY_INDEX: there is no list. */
 enum sl_layer_choice { SL_LAYER_BY_INDEX, SL_LAYER_OFF, SL_LAYER_ON };
 
+enum { SL_GGUF_SIGMOID = 2 }; /* expert_gating_func */
+
 /* Checkpoints of four-bit whole numbers. */
 enum sl_int4_kind {
     SL_INT4_NONE,
@@ -91,10 +93,11 @@ struct sl_hparams {
     int32_t n_experts, top_experts, expert_intermediate; /* in a layer, of a token; of an expert */
     int32_t expert_step;                 /* every so many layers have experts; 0: all of them */
     int32_t n_dense;                     /* so many layers in front have none */
+    int32_t n_nextn;                     /* layers behind the last that are not loaded */
     uint8_t dense_layers[SL_MAX_LAYERS]; /* 1: this one has none */
     bool norm_top_experts;               /* a token's experts weigh 1 together, */
     double expert_scale;                 /* times this; 0: 1 */
-    int32_t expert_gating;               /* GGUF: 1 softmax, 2 sigmoid; 0: not given */
+    int32_t expert_gating;               /* GGUF: 1 softmax, SL_GGUF_SIGMOID; 0: not given */
     int32_t n_expert_groups, top_expert_groups;    /* 0: there are none */
     int32_t n_shared_experts, shared_intermediate; /* of one expert's size each; of all together */
     int32_t rope_dims;                             /* rotated dimensions of a head; 0: not said */

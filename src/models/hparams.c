@@ -401,7 +401,12 @@ int sl_hparams_read(const struct sl_ckpt *ckpt, const struct sl_model_desc *desc
     }
     for (int32_t i = 0; i < desc->n_hparams && rc == 0; i++)
         rc = read_row(&src, &desc->hparams[i], hp, err);
+    if (rc == 0 && hp->from_gguf && hp->n_nextn >= hp->n_layers)
+        return sl_fail(err, SL_EFORMAT,
+                       "GGUF: %s.block_count is %d, of which nextn_predict_layers %d", src.arch,
+                       hp->n_layers, hp->n_nextn);
     if (rc == 0 && hp->from_gguf) {
+        hp->n_layers -= hp->n_nextn;
         hp->has |= sl_bind_gguf_has(ckpt, desc, hp->n_layers);
         rc = counts_of_gguf(ckpt, desc, hp, err);
     }

@@ -4,8 +4,6 @@
 #include "base/check.h"
 #include "models/tables.h"
 
-enum { GGUF_SIGMOID = 2 }; /* expert_gating_func */
-
 /* Of a layer with experts. */
 static const unsigned bits =
     SL_HAS_EXPERTS | SL_HAS_CHOICE_BIAS | SL_HAS_SHARED | SL_HAS_SHARED_GATE;
@@ -15,7 +13,7 @@ static struct sl_route_rule rule_of(const struct sl_hparams *hp, enum sl_route_s
 {
     const int32_t n_groups = SL_MAX(hp->n_expert_groups, 1);
     if (hp->expert_gating != 0)
-        score = hp->expert_gating == GGUF_SIGMOID ? SL_ROUTE_SIGMOID : SL_ROUTE_SOFTMAX;
+        score = hp->expert_gating == SL_GGUF_SIGMOID ? SL_ROUTE_SIGMOID : SL_ROUTE_SOFTMAX;
     return (struct sl_route_rule){
         .score = score,
         .renormalize = hp->norm_top_experts,

@@ -29,7 +29,7 @@
      .max = SL_MAX_HEAD_DIM},                                                                     \
     {"attention.value_length", {NULL}, SL_HP_INT, SL_HP_AT(v_dim), .min = 1,                      \
      .max = SL_MAX_HEAD_DIM},                                                                     \
-    {"rope.dimension_count", {NULL}, SL_HP_INT, SL_HP_AT(rope_dims), .min = 2,                    \
+    {"rope.dimension_count", {"rotary_dim"}, SL_HP_INT, SL_HP_AT(rope_dims), .min = 2,                    \
      .max = SL_MAX_HEAD_DIM},                                                                     \
     {"context_length", {"max_position_embeddings"}, SL_HP_INT, SL_HP_AT(context),                 \
      .required = true, .min = 1, .max = SL_MAX_CONTEXT},                                          \
@@ -52,11 +52,16 @@
      .min = 0, .max = 0}
 
 #define SL_HPARAMS_EXPERTS                                                                        \
-    {"expert_count", {"num_experts", "num_local_experts"}, SL_HP_INT, SL_HP_AT(n_experts),        \
+    {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts"}, SL_HP_INT, SL_HP_AT(n_experts),        \
      .required = true, .min = 1, .max = SL_MAX_EXPERTS},                                          \
     {"expert_used_count", {"num_experts_per_tok"}, SL_HP_INT, SL_HP_AT(top_experts),              \
      .required = true, .min = 1, .max = SL_MAX_TOP_EXPERTS},                                      \
     {"expert_gating_func", {NULL}, SL_HP_INT, SL_HP_AT(expert_gating), .min = 0, .max = 2}
+
+/* Layers behind the last, which predict further tokens; a GGUF counts them as blocks. */
+#define SL_HPARAM_NEXTN                                                                           \
+    {"nextn_predict_layers", {"num_nextn_predict_layers", "num_mtp_layers"}, SL_HP_INT,           \
+     SL_HP_AT(n_nextn), .min = 0, .max = 16}
 
 /* Where the size of an expert is not that of the model's MLP. */
 #define SL_HPARAM_EXPERT_SIZE                                                                     \
@@ -69,9 +74,9 @@
      .def = by_default}
 
 /* DeepSeek's names: dense layers in front, groups of experts, a scale, shared experts. */
-#define SL_HPARAMS_DEEPSEEK_EXPERTS                                                               \
+#define SL_HPARAMS_DEEPSEEK_EXPERTS(n_dense_by_default)                                           \
     {"leading_dense_block_count", {"first_k_dense_replace"}, SL_HP_INT, SL_HP_AT(n_dense),        \
-     .min = 0, .max = SL_MAX_LAYERS},                                                             \
+     .def = n_dense_by_default, .min = 0, .max = SL_MAX_LAYERS},                                  \
     {"expert_group_count", {"n_group"}, SL_HP_INT, SL_HP_AT(n_expert_groups), .min = 0,           \
      .max = SL_MAX_EXPERTS},                                                                      \
     {"expert_group_used_count", {"topk_group"}, SL_HP_INT, SL_HP_AT(top_expert_groups), .min = 0, \

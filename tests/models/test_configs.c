@@ -249,33 +249,64 @@ static const struct edit smollm3_edits[] = {
     {"tie_word_embeddings", "false", SL_EFORMAT, "tensor \"lm_head.weight\" is missing"},
 };
 
-static const struct edit shared_edits[] = {
-    {"shared_expert_intermediate_size", NULL, SL_EFORMAT,
-     "config.json: shared_expert_intermediate_size is missing"},
-    {"shared_expert_intermediate_size", "64", SL_EFORMAT,
-     "shared_expert.gate_proj.weight\" has shape [128, 64], expected [64, 64]"},
-    {"norm_topk_prob", "1", SL_EFORMAT, "norm_topk_prob must be true or false"},
-    {"mlp_only_layers", "[1]", SL_EFORMAT, "layers.1.mlp.gate_proj.weight\" is missing"},
-};
-
-static const struct edit mixtral_edits[] = {
-    {"num_experts_per_tok", "6", SL_EFORMAT, "num_experts_per_tok (6) is more than the 5 experts"},
-    {"num_experts_per_tok", NULL, SL_EFORMAT, "num_experts_per_tok is missing"},
-    {"intermediate_size", "80", SL_EFORMAT,
-     "experts.0.w1.weight\" has shape [96, 64], expected [80, 64]"},
-};
-
-static const struct edit moe_edits[] = {
-    {"num_experts", "0", SL_EFORMAT, "num_experts is 0, must be 1 to"},
-    {"num_experts", "6", SL_EFORMAT, "mlp.gate.weight\" has shape [7, 64], expected [6, 64]"},
-    {"num_experts_per_tok", "8", SL_EFORMAT, "num_experts_per_tok (8) is more than the 7 experts"},
-    {"num_experts_per_tok", NULL, SL_EFORMAT, "num_experts_per_tok is missing"},
-    {"moe_intermediate_size", "48", SL_EFORMAT,
-     "experts.0.gate_proj.weight\" has shape [96, 64], expected [48, 64]"},
-    {"mlp_only_layers", "[2]", SL_EFORMAT, "mlp_only_layers[0] must be a layer, 0 to 1"},
-    {"mlp_only_layers", "1", SL_EFORMAT, "mlp_only_layers must be a list of layers"},
-    {"mlp_only_layers", "[1]", SL_EFORMAT, "layers.1.mlp.gate_proj.weight\" is missing"},
-    {"decoder_sparse_step", "2", SL_EFORMAT, "layers.0.mlp.gate_proj.weight\" is missing"},
+static const struct {
+    const char *family;
+    struct edit edit;
+} expert_edits[] = {
+    {"qwen3moe", {"num_experts", "0", SL_EFORMAT, "num_experts is 0, must be 1 to"}},
+    {"qwen3moe",
+     {"num_experts", "6", SL_EFORMAT, "mlp.gate.weight\" has shape [7, 64], expected [6, 64]"}},
+    {"qwen3moe",
+     {"num_experts_per_tok", "8", SL_EFORMAT,
+      "num_experts_per_tok (8) is more than the 7 experts"}},
+    {"qwen3moe", {"num_experts_per_tok", NULL, SL_EFORMAT, "num_experts_per_tok is missing"}},
+    {"qwen3moe",
+     {"moe_intermediate_size", "48", SL_EFORMAT,
+      "experts.0.gate_proj.weight\" has shape [96, 64], expected [48, 64]"}},
+    {"qwen3moe",
+     {"mlp_only_layers", "[2]", SL_EFORMAT, "mlp_only_layers[0] must be a layer, 0 to 1"}},
+    {"qwen3moe", {"mlp_only_layers", "1", SL_EFORMAT, "mlp_only_layers must be a list of layers"}},
+    {"qwen3moe",
+     {"mlp_only_layers", "[1]", SL_EFORMAT, "layers.1.mlp.gate_proj.weight\" is missing"}},
+    {"qwen3moe",
+     {"decoder_sparse_step", "2", SL_EFORMAT, "layers.0.mlp.gate_proj.weight\" is missing"}},
+    {"qwen2moe",
+     {"shared_expert_intermediate_size", NULL, SL_EFORMAT,
+      "config.json: shared_expert_intermediate_size is missing"}},
+    {"qwen2moe",
+     {"shared_expert_intermediate_size", "64", SL_EFORMAT,
+      "shared_expert.gate_proj.weight\" has shape [128, 64], expected [64, 64]"}},
+    {"qwen2moe", {"norm_topk_prob", "1", SL_EFORMAT, "norm_topk_prob must be true or false"}},
+    {"qwen2moe",
+     {"mlp_only_layers", "[1]", SL_EFORMAT, "layers.1.mlp.gate_proj.weight\" is missing"}},
+    {"mixtral",
+     {"num_experts_per_tok", "6", SL_EFORMAT,
+      "num_experts_per_tok (6) is more than the 5 experts"}},
+    {"mixtral", {"num_experts_per_tok", NULL, SL_EFORMAT, "num_experts_per_tok is missing"}},
+    {"mixtral",
+     {"intermediate_size", "80", SL_EFORMAT,
+      "experts.0.w1.weight\" has shape [96, 64], expected [80, 64]"}},
+    {"olmoe", {"clip_qkv", "8.0", SL_EUNSUPPORTED, "clip_qkv is 8: not supported, must be 0"}},
+    {"glm4moe",
+     {"n_group", "3", SL_EFORMAT, "n_group: 3 of 8 experts cannot be chosen from 2 of 3"}},
+    {"glm4moe", {"n_group", "8", SL_EFORMAT, "3 of 8 experts cannot be chosen from 2 of 8 groups"}},
+    {"glm4moe", {"topk_group", "1", SL_EFORMAT, "3 of 8 experts cannot be chosen from 1 of 4"}},
+    {"glm4moe", {"n_group", NULL, 0, NULL}},
+    {"glm4moe",
+     {"first_k_dense_replace", "4", SL_EFORMAT, "layers.1.mlp.gate_proj.weight\" is missing"}},
+    {"glm4moe",
+     {"first_k_dense_replace", "0", SL_EFORMAT, "layers.0.mlp.gate.weight\" is missing"}},
+    {"glm4moe",
+     {"n_shared_experts", "2", SL_EFORMAT,
+      "shared_experts.gate_proj.weight\" has shape [96, 64], expected [192, 64]"}},
+    {"glm4moe",
+     {"routed_scaling_factor", "-1", SL_EFORMAT, "routed_scaling_factor is -1, must be 0 to"}},
+    {"minimax_m2",
+     {"scoring_func", "\"softmax\"", SL_EUNSUPPORTED, "scoring_func \"softmax\" is not supported"}},
+    {"minimax_m2", {"rotary_dim", "34", SL_EFORMAT, "34 dimensions of a head of 32 are rotated"}},
+    {"minimax_m2",
+     {"shared_intermediate_size", "96", SL_EUNSUPPORTED,
+      "shared_intermediate_size is 96: not supported"}},
 };
 
 #define FULL "{\"full_attention\": {\"rope_theta\": 1e6, \"rope_type\": "
@@ -473,18 +504,10 @@ static void test_config_json(void **state)
     make_folder("phi3", OUT "/edit_phi3", &s);
     for (size_t i = 0; i < SL_COUNT(phi3_edits); i++)
         apply(OUT "/edit_phi3", &phi3_edits[i]);
-    make_folder("qwen3moe", OUT "/edit_moe", &s);
-    for (size_t i = 0; i < SL_COUNT(moe_edits); i++)
-        apply(OUT "/edit_moe", &moe_edits[i]);
-    make_folder("qwen2moe", OUT "/edit_shared", &s);
-    for (size_t i = 0; i < SL_COUNT(shared_edits); i++)
-        apply(OUT "/edit_shared", &shared_edits[i]);
-    make_folder("mixtral", OUT "/edit_mixtral", &s);
-    for (size_t i = 0; i < SL_COUNT(mixtral_edits); i++)
-        apply(OUT "/edit_mixtral", &mixtral_edits[i]);
-    make_folder("olmoe", OUT "/edit_olmoe", &s);
-    apply(OUT "/edit_olmoe", &(struct edit){"clip_qkv", "8.0", SL_EUNSUPPORTED,
-                                            "clip_qkv is 8: not supported, must be 0"});
+    for (size_t i = 0; i < SL_COUNT(expert_edits); i++) {
+        make_folder(expert_edits[i].family, OUT "/edit_moe", &s);
+        apply(OUT "/edit_moe", &expert_edits[i].edit);
+    }
     make_folder("gemma3-text", OUT "/edit_gemma3_text", &s);
     accepted(OUT "/edit_gemma3_text", "a model in a larger one");
     apply(OUT "/edit_gemma3_text", &(struct edit){"text_config", NULL, SL_EFORMAT,
@@ -859,6 +882,31 @@ static void test_score_of_tokens_the_model_lacks(void **state)
 static const struct sl_cpu_config plain = {.n_threads = 1, .isa = SL_ISA_C};
 
 /* Divisors of the rotation frequencies must be positive numbers: all zeros are refused at load. */
+/* A GGUF counts layers that predict further tokens as blocks; they are not loaded. */
+static void test_nextn(void **state)
+{
+    struct sl_synth s = {.name = "glm4moe", .dtype = SL_DTYPE_F32, .format = SL_CKPT_GGUF};
+    struct sl_error err = {0};
+    struct sl_ckpt *c = NULL;
+    struct sl_model *m = NULL;
+    (void)state;
+    for (int32_t n = 1; n <= 3; n++) {
+        assert_int_equal(sl_synth_shape(s.name, "tiny", &s.hp, &err), 0);
+        s.hp.n_nextn = n;
+        if (sl_synth_write(&s, OUT "/nextn.gguf", &err) != 0)
+            fail_msg("%s", err.msg);
+        if (n == 3) {
+            refused(OUT "/nextn.gguf", SL_EFORMAT, "glm4moe.block_count is 3|layers 3", "nextn");
+            continue;
+        }
+        if (sl_ckpt_open(OUT "/nextn.gguf", &c, &err) != 0 || sl_model_open(c, &m, &err) != 0)
+            fail_msg("%s", err.msg);
+        assert_int_equal(sl_model_facts(m)->n_layers, 3 - n);
+        sl_model_close(m);
+        sl_ckpt_close(c);
+    }
+}
+
 static void test_rope_freqs(void **state)
 {
     (void)state;
@@ -1084,6 +1132,7 @@ int main(void)
         cmocka_unit_test(test_rank_without_classifier),
         cmocka_unit_test(test_score_of_tokens_the_model_lacks),
         cmocka_unit_test(test_rope_freqs),
+        cmocka_unit_test(test_nextn),
         cmocka_unit_test(test_partial_default),
         cmocka_unit_test(test_longrope_by_context),
         cmocka_unit_test(test_out_of_memory),

@@ -9,18 +9,18 @@
 #include <unistd.h>
 
 static const char *const goldens[] = {
-    "llama2",         "llama3",     "llama_bias_linear", "mistral",   "qwen2",
-    "qwen2_window",   "qwen3",      "qwen3_yarn",        "olmo2",     "smollm3",
-    "smollm3_window", "qwen3_moe",  "qwen3_moe_mixed",   "gemma3",    "gemma3_bf16",
-    "llama_gelu",     "gemma3_hub", "gemma3_v5",         "glm",       "glm4",
-    "phi3",           "gemma2",     "gemma2_types",      "granite",   "granite_bias",
-    "phi3_long",      "phi3_short", "mixtral",           "qwen2_moe", "qwen2_moe_all",
-    "olmoe",          "flex_olmo",
+    "llama2",         "llama3",     "llama_bias_linear", "mistral",      "qwen2",
+    "qwen2_window",   "qwen3",      "qwen3_yarn",        "olmo2",        "smollm3",
+    "smollm3_window", "qwen3_moe",  "qwen3_moe_mixed",   "gemma3",       "gemma3_bf16",
+    "llama_gelu",     "gemma3_hub", "gemma3_v5",         "glm",          "glm4",
+    "phi3",           "gemma2",     "gemma2_types",      "granite",      "granite_bias",
+    "phi3_long",      "phi3_short", "mixtral",           "qwen2_moe",    "qwen2_moe_all",
+    "olmoe",          "flex_olmo",  "glm4_moe",          "glm4_moe_air", "minimax_m2",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
-static const char *const ggufs[] = {"olmo2",     "smollm3", "gemma3_bf16", "glm",
-                                    "glm4",      "phi3",    "gemma2",      "granite",
-                                    "phi3_long", "mixtral", "olmoe",       "qwen2_moe_all"};
+static const char *const ggufs[] = {
+    "olmo2",   "smollm3",   "gemma3_bf16", "glm",   "glm4",          "phi3",         "gemma2",
+    "granite", "phi3_long", "mixtral",     "olmoe", "qwen2_moe_all", "glm4_moe_air", "minimax_m2"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

@@ -40,6 +40,7 @@ static const struct variant variants[] = {
     {.name = "phi3", .dtype = SL_DTYPE_Q8_0},     /* fused tensors */
     {.name = "glm4", .dtype = SL_DTYPE_BF16},     /* with biases of q, k and v */
     {.name = "qwen2moe", .dtype = SL_DTYPE_BF16}, /* a shared expert */
+    {.name = "glm4moe", .dtype = SL_DTYPE_F16},   /* groups, a dense layer */
 };
 
 static void write_variant(const struct variant *v, char *path, size_t n_path)
