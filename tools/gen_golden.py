@@ -218,6 +218,16 @@ MORE = {
     ),
     "llama_gelu": ("Llama", dict(hidden_act="gelu", rope_parameters=plain(10000.0)), torch.bfloat16, "new"),
 }
+LLAMA3 = dict(
+    rope_type="llama3",
+    rope_theta=500.0,
+    factor=16.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=64,
+)
+
+
 def longrope(original):
     rope = dict(rope_type="longrope", rope_theta=500.0, partial_rotary_factor=0.75, short_factor=[1.0, 1.1, 1.5],
                 long_factor=[1.05, 2.5, 7.25], original_max_position_embeddings=original)
@@ -331,6 +341,26 @@ EXPERTS = {
 }
 # As MODELS, in the order of the alphabet. Here the name gives the seed, so that more may be added anywhere.
 FAMILIES = {
+    "arcee": ("Arcee", dict(attention_bias=True, rope_parameters=plain(500.0)), torch.bfloat16, "old"),
+    "ernie4_5": (
+        "Ernie4_5",
+        dict(head_dim=16, tie_word_embeddings=True, rope_parameters=plain(500.0)),
+        torch.bfloat16,
+        "old",
+    ),
+    "exaone4": (  # layers 0 to 2 are windowed and rotated, layer 3 neither
+        "Exaone4",
+        dict(num_hidden_layers=4, intermediate_size=64, sliding_window=11, rope_parameters=LLAMA3),
+        torch.bfloat16,
+        "new",
+    ),
+    "exaone4_full": (
+        "Exaone4",
+        dict(sliding_window=None, layer_types=["full_attention"] * 2, tie_word_embeddings=True,
+             rope_parameters=LLAMA3),
+        torch.bfloat16,
+        "old",
+    ),
     "gemma2": (
         "Gemma2",
         dict(
@@ -402,6 +432,38 @@ FAMILIES = {
         torch.float32,
         "new",
     ),
+    "ministral": (
+        "Ministral",
+        dict(
+            head_dim=16,
+            sliding_window=11,
+            layer_types=["full_attention", "sliding_attention"],
+            rope_parameters=plain(500.0),
+        ),
+        torch.bfloat16,
+        "new",
+    ),
+    "olmo3": (  # its last layer is full and has YaRN
+        "Olmo3",
+        dict(
+            num_hidden_layers=4,
+            intermediate_size=64,
+            sliding_window=11,
+            pad_token_id=0,
+            rope_parameters=dict(
+                full_attention=dict(
+                    rope_type="yarn",
+                    rope_theta=500.0,
+                    factor=4.0,
+                    beta_fast=4.0,
+                    original_max_position_embeddings=64,
+                ),
+                sliding_attention=plain(500.0),
+            ),
+        ),
+        torch.bfloat16,
+        "old",
+    ),
     "phi3": (  # 6 of 8 dimensions
         "Phi3",
         dict(sliding_window=11, pad_token_id=0, rope_parameters=dict(plain(500.0), partial_rotary_factor=0.75)),
@@ -410,6 +472,12 @@ FAMILIES = {
     ),
     "phi3_long": ("Phi3", longrope(32), torch.bfloat16, "old"),
     "phi3_short": ("Phi3", longrope(64), torch.bfloat16, "new"),  # all tokens are within the original context
+    "seed_oss": (
+        "SeedOss",
+        dict(head_dim=16, attention_out_bias=True, rope_parameters=plain(500.0)),
+        torch.bfloat16,
+        "new",
+    ),
 }
 # What reads text in a model that reads images as well: name -> how its tensors are called.
 WRAPPED = {"gemma3_hub": "language_model.model.", "gemma3_v5": "model.language_model."}
@@ -436,13 +504,15 @@ def randomise(model, generator):
 
 
 def config_json(config, spelling):
-    c = {k: v for k, v in config.to_dict().items() if v is not None or k.endswith("softcapping")}
+    null = {"sliding_window"} if config.model_type == "exaone4" else {}  # what is not the same as absent
+    c = {k: v for k, v in config.to_dict().items() if v is not None or k.endswith("softcapping") or k in null}
     for key in ("transformers_version", "dtype", "_name_or_path"):
         c.pop(key, None)
     if spelling == "old":  # as transformers before 5 wrote it
         rope = dict(c.pop("rope_parameters"))
         if "sliding_attention" in rope:
-            c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+            if config.model_type.startswith("gemma"):
+                c["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
             rope = dict(rope["full_attention"])
             c.pop("layer_types")
         if c["model_type"] == "gemma2":

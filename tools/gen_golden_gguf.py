@@ -67,6 +67,11 @@ def write(name, pooling):
 
 # What llama.cpp's converters permute, and add to norms.
 DECODERS = {
+    "arcee": (gguf.MODEL_ARCH.ARCEE, True, 0),
+    "ernie4_5": (gguf.MODEL_ARCH.ERNIE4_5, False, 0),
+    "exaone4": (gguf.MODEL_ARCH.EXAONE4, False, 0),
+    "olmo3": (gguf.MODEL_ARCH.OLMO2, False, 0),
+    "seed_oss": (gguf.MODEL_ARCH.SEED_OSS, False, 0),
     "olmo2": (gguf.MODEL_ARCH.OLMO2, False, 0),
     "smollm3": (gguf.MODEL_ARCH.SMOLLM3, True, 0),
     "gemma2": (gguf.MODEL_ARCH.GEMMA2, False, 1),
@@ -82,6 +87,15 @@ DECODERS = {
     "olmoe": (gguf.MODEL_ARCH.OLMOE, False, 0),
     "qwen2_moe_all": (gguf.MODEL_ARCH.QWEN2MOE, False, 0),
 }
+
+
+def llama3_divisors(scaling, theta, dim):
+    """What frequencies are divided by: nothing for fast ones, the factor for slow ones, between them a mixture."""
+    frequencies = 1.0 / theta ** (np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim))
+    turns = scaling["original_max_position_embeddings"] * frequencies / np.float32(2 * math.pi)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    share = np.clip((turns - low) / (high - low), 0, 1)
+    return (1 / ((1 - share) / scaling["factor"] + share)).astype(np.float32)
 
 
 FUSED = {"glm"}  # as ChatGLM's own files become: q, k and v in one tensor
@@ -180,6 +194,18 @@ def write_decoder(name, arch, permuted, plus):
         writer.add_rope_dimension_count(int(head_dim * partial))
     if arch == gguf.MODEL_ARCH.PHI3:
         writer.add_sliding_window(config.get("sliding_window") or 0)
+    if arch in (gguf.MODEL_ARCH.EXAONE4, gguf.MODEL_ARCH.OLMO2) and config.get("sliding_window"):
+        n = config["num_hidden_layers"]
+        writer.add_sliding_window(config["sliding_window"])
+        writer.add_sliding_window_pattern([(i + 1) % 4 != 0 for i in range(n)])
+    if scaling.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(scaling["factor"])
+        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(scaling.get("beta_fast", 32.0))
+        writer.add_rope_scaling_yarn_beta_slow(scaling.get("beta_slow", 1.0))
+    if scaling.get("rope_type") == "llama3":
+        writer.add_tensor("rope_freqs.weight", llama3_divisors(scaling, rope["rope_theta"], head_dim))
     if "rope_local_base_freq" in config:
         writer.add_sliding_window(config["sliding_window"])
         writer.add_float32(f"{gguf.MODEL_ARCH_NAMES[arch]}.rope.freq_base_swa", config["rope_local_base_freq"])

@@ -130,7 +130,8 @@ enum sl_hparam_type {
     SL_HP_CHOICE,      /* a string that must be the one given */
     SL_HP_ACT,         /* an activation by the name transformers has for it */
     SL_HP_LABELS,      /* an object with a member for each label, counted */
-    SL_HP_LAYER_TYPES, /* a list of "full_attention" and "sliding_attention", one per layer */
+    SL_HP_LAYER_TYPES, /* a list of "full_attention" and "sliding_attention" (GGUF: of booleans),
+                          one per layer; or every how many layers one is full; or "LLLG" */
     SL_HP_LAYER_FLAGS, /* a list of 0 and 1, one per layer */
     SL_HP_LAYERS,      /* a list of layers: theirs of [SL_MAX_LAYERS] uint8_t become 1 */
 };

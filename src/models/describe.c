@@ -181,6 +181,8 @@ static void text_ropes(const struct sl_model *m, struct sl_buf *out)
 {
     for (int32_t i = 0; i < m->desc->n_ropes; i++) {
         const struct sl_rope_params *p = &m->hp.ropes[i];
+        if (!sl_rope_used(m, i))
+            continue;
         sl_buf_printf(out, "rope          %s, theta %g", rope_name(m, i), p->theta);
         if (p->n_dims != 0)
             sl_buf_printf(out, ", %d dimensions of a head", p->n_dims);

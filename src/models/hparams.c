@@ -192,12 +192,65 @@ static int read_act(const struct sl_hparam_desc *row, const struct spelling *sp,
                    sp->text, json_string_value(sp->value));
 }
 
-static int read_layer_types(const struct sl_hparam_desc *row, const struct spelling *sp,
-                            struct sl_hparams *hp, struct sl_error *err)
+/* The last of every `period` layers is not windowed. */
+static int set_period(const struct spelling *sp, int64_t period, const struct sl_hparams *hp,
+                      uint8_t *types, struct sl_error *err)
+{
+    if (period < 1 || period > SL_MAX_LAYERS)
+        return sl_fail(err, SL_EFORMAT, "%s is %lld, must be 1 to %d", sp->text, (long long)period,
+                       SL_MAX_LAYERS);
+    for (int32_t i = 0; i < hp->n_layers; i++)
+        types[i] = (i + 1) % period != 0 ? SL_LAYER_ON : SL_LAYER_OFF;
+    return 0;
+}
+
+/* A letter for each layer, over and over: L, local, or G, global. */
+static int set_letters(const struct spelling *sp, const char *s, const struct sl_hparams *hp,
+                       uint8_t *types, struct sl_error *err)
+{
+    const size_t n = strlen(s);
+    if (n == 0 || strspn(s, "LG") != n)
+        return sl_fail(err, SL_EFORMAT, "%s \"%.40s\" must be letters L and G", sp->text, s);
+    for (int32_t i = 0; i < hp->n_layers; i++)
+        types[i] = s[(size_t)i % n] == 'L' ? SL_LAYER_ON : SL_LAYER_OFF;
+    return 0;
+}
+
+static int gguf_layer_types(const struct source *src, const struct spelling *sp,
+                            const struct sl_hparams *hp, uint8_t *types, struct sl_error *err)
+{
+    enum sl_gguf_type type;
+    struct sl_gguf_array a;
+    int64_t period;
+    if (sl_gguf_type_of(src->gguf, sp->gguf_key, &type) == 0)
+        return 0;
+    if (type != SL_GGUF_ARRAY) {
+        int rc = sl_gguf_i64(src->gguf, sp->gguf_key, &period, err);
+        return rc < 0 ? rc : set_period(sp, period, hp, types, err);
+    }
+    int rc = sl_gguf_array(src->gguf, sp->gguf_key, SL_GGUF_BOOL, &a, err);
+    if (rc < 0)
+        return rc;
+    if (a.n != (uint64_t)hp->n_layers)
+        return sl_fail(err, SL_EFORMAT, "%s has %llu entries, block_count is %d", sp->text,
+                       (unsigned long long)a.n, hp->n_layers);
+    for (int32_t i = 0; i < hp->n_layers; i++)
+        types[i] = a.data[i] != 0 ? SL_LAYER_ON : SL_LAYER_OFF;
+    return 0;
+}
+
+static int read_layer_types(const struct source *src, const struct sl_hparam_desc *row,
+                            const struct spelling *sp, struct sl_hparams *hp, struct sl_error *err)
 {
     uint8_t *types = (uint8_t *)hp + row->offset;
+    if (src->gguf != NULL)
+        return gguf_layer_types(src, sp, hp, types, err);
     if (sp->value == NULL)
         return 0;
+    if (json_is_integer(sp->value))
+        return set_period(sp, json_integer_value(sp->value), hp, types, err);
+    if (json_is_string(sp->value))
+        return set_letters(sp, json_string_value(sp->value), hp, types, err);
     if (!json_is_array(sp->value))
         return wrong_type(sp, "a list of strings", err);
     if (json_array_size(sp->value) != (size_t)hp->n_layers)
@@ -302,7 +355,7 @@ static int read_row(const struct source *src, const struct sl_hparam_desc *row,
     case SL_HP_LABELS:
         return read_labels(row, &sp, hp, err);
     case SL_HP_LAYER_TYPES:
-        return read_layer_types(row, &sp, hp, err);
+        return read_layer_types(src, row, &sp, hp, err);
     case SL_HP_LAYER_FLAGS:
         return read_layer_flags(row, &sp, hp, err);
     case SL_HP_LAYERS:

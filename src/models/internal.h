@@ -126,6 +126,15 @@ static inline int32_t sl_rope_dims(const struct sl_hparams *hp, int32_t idx)
 }
 
 /* hp: what is read before, its context and head_dim among it. */
+/* Does a layer use the table? */
+static inline bool sl_rope_used(const struct sl_model *m, int32_t idx)
+{
+    bool used = false;
+    for (int32_t i = 0; i < m->hp.n_layers; i++)
+        used = used || m->layers[i].rope == idx;
+    return used;
+}
+
 SL_MUST_CHECK int sl_rope_read_hf(const json_t *config, const struct sl_rope_desc *desc,
                                   const struct sl_hparams *hp, struct sl_rope_params *p,
                                   struct sl_error *err);

@@ -19,6 +19,22 @@ static const struct sl_model_name names[] = {
      .hf_model_type = "mistral",
      .gguf_architecture = "llama",
      .all_windowed = true},
+    {.id = "ministral", /* 8B of 2024: layer_types says which layers are windowed */
+     .hf_architecture = "MinistralForCausalLM",
+     .hf_model_type = "ministral",
+     .gguf_architecture = "llama",
+     .all_windowed = true},
+    {.id = "mistral3", /* Mistral Small 3.1 and later: of a model that also reads images */
+     .hf_architecture = "Mistral3ForConditionalGeneration",
+     .hf_model_type = "mistral3",
+     .gguf_architecture = "llama",
+     .all_windowed = true,
+     .hf_config = "text_config"},
+    {.id = "internlm3",
+     .hf_architecture = "InternLM3ForCausalLM",
+     .hf_model_type = "internlm3",
+     .gguf_architecture = "llama",
+     .head_dim = 128},
 };
 
 static const struct sl_hparam_desc hparams[] = {
@@ -32,8 +48,14 @@ static const struct sl_hparam_desc hparams[] = {
      .hf_def = 4096, /* of transformers; null means none */
      .min = 1,
      .max = SL_MAX_CONTEXT},
-    {.hf = {"attention_bias"}, .type = SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
-    {.hf = {"mlp_bias"}, .type = SL_HP_HAS, .has = SL_HAS_MLP_BIAS},
+    {.gguf = "attention.sliding_window_pattern",
+     .hf = {"layer_types"},
+     .type = SL_HP_LAYER_TYPES,
+     .offset = offsetof(struct sl_hparams, layer_types)},
+    {.hf = {"attention_bias", "qkv_bias"},
+     .type = SL_HP_HAS,
+     .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
+    {.hf = {"mlp_bias", "bias"}, .type = SL_HP_HAS, .has = SL_HAS_MLP_BIAS},
 };
 
 static const struct sl_weight_desc weights[] = {
@@ -59,7 +81,7 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
      * ignores sliding_window in a Llama config. */
     bool windowed = name->all_windowed || hp->from_gguf;
     for (int32_t i = 0; i < hp->n_layers; i++)
-        layers[i].window = windowed ? hp->window : 0;
+        layers[i].window = windowed && hp->layer_types[i] != SL_LAYER_OFF ? hp->window : 0;
     return 0;
 }
 

@@ -6,10 +6,17 @@
 #include "models/desc.h"
 #include "models/tables.h"
 
+#include <string.h>
+
 static const struct sl_model_name names[] = {
     {.id = "olmo2",
      .hf_architecture = "Olmo2ForCausalLM",
      .hf_model_type = "olmo2",
+     .gguf_architecture = "olmo2",
+     .has = SL_HAS_QK_NORM},
+    {.id = "olmo3",
+     .hf_architecture = "Olmo3ForCausalLM",
+     .hf_model_type = "olmo3",
      .gguf_architecture = "olmo2",
      .has = SL_HAS_QK_NORM},
 };
@@ -19,6 +26,16 @@ static const struct sl_hparam_desc hparams[] = {
     SL_HPARAM_ACT(SL_ACT_SILU),
     SL_HPARAM_TIED(false),
     {.hf = {"attention_bias"}, .type = SL_HP_HAS, .has = SL_HAS_QKV_BIAS | SL_HAS_O_BIAS},
+    {.gguf = "attention.sliding_window",
+     .hf = {"sliding_window"},
+     .type = SL_HP_INT,
+     .offset = offsetof(struct sl_hparams, window),
+     .min = 1,
+     .max = SL_MAX_CONTEXT},
+    {.gguf = "attention.sliding_window_pattern",
+     .hf = {"layer_types"},
+     .type = SL_HP_LAYER_TYPES,
+     .offset = offsetof(struct sl_hparams, layer_types)},
 };
 
 /* clang-format off */
@@ -28,13 +45,24 @@ static const struct sl_weight_desc weights[] = {
     SL_WEIGHTS_QKV_BIAS,
     SL_WEIGHTS_O_BIAS,
     SL_WEIGHTS_QK_NORM_ROWS,
-    SL_W_LAYER(ATTN_OUT_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", H,
-               NONE, NONE)},
+    SL_WEIGHTS_OUT_NORMS,
     SL_WEIGHTS_FFN_GATED,
-    SL_W_LAYER(FFN_OUT_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", H, NONE,
-               NONE)},
 };
 /* clang-format on */
+
+enum { GLOBAL, LOCAL }; /* tables of rotations */
+
+static const struct sl_rope_desc ropes[] = {
+    [GLOBAL] = {.kind = "full_attention",
+                .hf_theta = "rope_theta",
+                .gguf_theta = "rope.freq_base",
+                .theta = 500000,
+                .scaled = true},
+    [LOCAL] = {.kind = "sliding_attention",
+               .hf_theta = "rope_theta",
+               .gguf_theta = "rope.freq_base",
+               .theta = 500000},
+};
 
 static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
                 struct sl_layer_desc *layers, struct sl_error *err)
@@ -42,6 +70,11 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
     (void)name;
     (void)err;
     for (int32_t i = 0; i < hp->n_layers; i++) {
+        bool windowed = hp->layer_types[i] == SL_LAYER_BY_INDEX ? (i + 1) % 4 != 0
+                                                                : hp->layer_types[i] == SL_LAYER_ON;
+        windowed = windowed && hp->window > 0;
+        layers[i].window = windowed ? hp->window : 0;
+        layers[i].rope = windowed ? LOCAL : GLOBAL;
         layers[i].norms = SL_NORM_OUT;
         layers[i].qk_norm = SL_QK_NORM_ROWS;
     }
@@ -50,10 +83,12 @@ static int plan(const struct sl_model_name *name, const struct sl_hparams *hp,
 
 static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
 {
+    const bool windowed = strcmp(name->id, "olmo3") == 0;
     *hp = (struct sl_hparams){
         .hidden = 64,
         .intermediate = 160,
-        .n_layers = 2,
+        .n_layers = windowed ? 4 : 2,
+        .window = windowed ? 24 : 0,
         .n_heads = 4,
         .n_kv_heads = 2,
         .head_dim = 16,
@@ -61,7 +96,7 @@ static void tiny(const struct sl_model_name *name, struct sl_hparams *hp)
         .context = 512,
         .norm_eps = 1e-6,
         .has = name->has | SL_HAS_HEAD,
-        .ropes = {{.theta = 500000}},
+        .ropes = {[GLOBAL] = {.theta = 500000}, [LOCAL] = {.theta = 500000}},
     };
 }
 
@@ -70,11 +105,11 @@ const struct sl_model_desc sl_model_olmo = {
     .names = names,
     .hparams = hparams,
     .weights = weights,
-    .ropes = sl_rope_one,
+    .ropes = ropes,
     .n_names = SL_COUNT(names),
     .n_hparams = SL_COUNT(hparams),
     .n_weights = SL_COUNT(weights),
-    .n_ropes = SL_COUNT(sl_rope_one),
+    .n_ropes = SL_COUNT(ropes),
     .plan = plan,
     .tiny = tiny,
 };

@@ -71,9 +71,10 @@ static int scaling_of(const char *what, const char *s, size_t n, enum sl_rope_sc
         const char *name;
         enum sl_rope_scaling scaling;
     } known[] = {
-        {"default", SL_ROPE_PLAIN}, {"none", SL_ROPE_PLAIN}, {"linear", SL_ROPE_LINEAR},
-        {"llama3", SL_ROPE_LLAMA3}, {"yarn", SL_ROPE_YARN},  {"longrope", SL_ROPE_LONG},
-        {"su", SL_ROPE_LONG},
+        {"default", SL_ROPE_PLAIN}, {"none", SL_ROPE_PLAIN},    {"linear", SL_ROPE_LINEAR},
+        {"llama3", SL_ROPE_LLAMA3}, {"yarn", SL_ROPE_YARN},     {"longrope", SL_ROPE_LONG},
+        {"su", SL_ROPE_LONG},       {"dynamic", SL_ROPE_PLAIN}, /* that is what it is up to the
+                                                                   model's context */
     };
     for (size_t i = 0; i < SL_COUNT(known); i++) {
         if (strlen(known[i].name) == n && memcmp(known[i].name, s, n) == 0) {
@@ -83,7 +84,7 @@ static int scaling_of(const char *what, const char *s, size_t n, enum sl_rope_sc
     }
     return sl_fail(err, SL_EUNSUPPORTED,
                    "%s \"%.*s\" is not supported (supported: default, linear, llama3, yarn, "
-                   "longrope)",
+                   "longrope, dynamic)",
                    what, (int)SL_MIN(n, 40), s);
 }
 

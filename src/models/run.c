@@ -306,10 +306,11 @@ static void begin(struct sl_run *r, const struct sl_batch *b)
     const struct sl_model *m = r->m;
     const struct sl_backend_vt *vt = m->be->vt;
     for (int32_t i = 0; i < m->desc->n_ropes; i++)
-        vt->rope_angles(m->be, &(struct sl_op_rope_angles){.positions = b->positions,
-                                                           .n = b->n_tokens,
-                                                           .rope = &m->ropes[i],
-                                                           .out = r->angles[i]});
+        if (sl_rope_used(m, i))
+            vt->rope_angles(m->be, &(struct sl_op_rope_angles){.positions = b->positions,
+                                                               .n = b->n_tokens,
+                                                               .rope = &m->ropes[i],
+                                                               .out = r->angles[i]});
     embed(r, b);
     const float *w = sl_run_vec(r, 0, SL_SLOT_EMBED_NORM);
     if (w != NULL) {

@@ -166,6 +166,13 @@
     SL_W_LAYER(Q_NORM, "self_attn.q_norm.weight", "attn_q_norm.weight", Q, NONE, HEADS)},         \
     SL_W_LAYER(K_NORM, "self_attn.k_norm.weight", "attn_k_norm.weight", K, NONE, KV_HEADS)}
 
+/* Norms of what attention and MLP give, and none before them. */
+#define SL_WEIGHTS_OUT_NORMS                                                                      \
+    SL_W_LAYER(ATTN_OUT_NORM, "post_attention_layernorm.weight", "post_attention_norm.weight", H, \
+               NONE, NONE)},                                                                      \
+    SL_W_LAYER(FFN_OUT_NORM, "post_feedforward_layernorm.weight", "post_ffw_norm.weight", H,      \
+               NONE, NONE)}
+
 /* Norms before and behind attention and MLP. */
 #define SL_WEIGHTS_SANDWICH_PLUS_ONE                                                              \
     SL_W_LAYER(ATTN_NORM, "input_layernorm.weight", "attn_norm.weight", H, NONE, NONE),           \

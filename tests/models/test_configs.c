@@ -165,7 +165,7 @@ static const struct edit hf_edits[] = {
     {"mlp_bias", "true", SL_EFORMAT, "tensor \"model.layers.0.mlp.gate_proj.bias\" is missing"},
     {"num_local_experts", "8", SL_EUNSUPPORTED, "num_local_experts is 8: not supported"},
     {"architectures", "[\"MambaForCausalLM\"]", SL_EUNSUPPORTED,
-     "config.json: architectures \"MambaForCausalLM\" is not supported|LlamaForCausalLM|Qwen3"},
+     "config.json: architectures \"MambaForCausalLM\" is not supported|LlamaForCausalLM|, ..."},
     {"architectures", "[]", SL_EFORMAT, "architectures must be a list of strings"},
     {"architectures", "[7]", SL_EFORMAT, "architectures must be a list of strings"},
     {"architectures", "\"LlamaForCausalLM\"", SL_EFORMAT, "architectures must be a list"},
@@ -181,8 +181,8 @@ static const struct edit hf_edits[] = {
     {"eos_token_id", "[-1, 320, 99999999999]", 0, NULL},
     /* RoPE, as transformers 5 spells it */
     {"rope_parameters", "7", SL_EFORMAT, "config.json: rope_parameters must be an object"},
-    {"rope_parameters", "{\"rope_type\": \"dynamic\", \"factor\": 2}", SL_EUNSUPPORTED,
-     "config.json: rope_parameters.rope_type \"dynamic\" is not supported (supported: default"},
+    {"rope_parameters", "{\"rope_type\": \"xdrope\", \"factor\": 2}", SL_EUNSUPPORTED,
+     "config.json: rope_parameters.rope_type \"xdrope\" is not supported (supported: default"},
     {"rope_parameters", "{\"rope_type\": \"longrope\"}", SL_EFORMAT,
      "rope_parameters.short_factor is missing"},
     {"rope_parameters", "{\"rope_type\": 3}", SL_EFORMAT, "rope_type must be a string"},
@@ -382,6 +382,35 @@ static const struct edit granite_edits[] = {
     {"mlp_bias", "true", SL_EFORMAT, "mlp.gate_proj.bias\" is missing"},
 };
 
+static const struct edit exaone4_edits[] = {
+    /* four layers, three of them windowed */
+    {"sliding_window_pattern", "\"LLLG\"", 0, NULL},
+    {"sliding_window_pattern", "2", 0, NULL},
+    {"sliding_window_pattern", "\"\"", SL_EFORMAT, "must be letters L and G"},
+    {"sliding_window_pattern", "\"LXG\"", SL_EFORMAT, "\"LXG\" must be letters L and G"},
+    {"sliding_window_pattern", "0", SL_EFORMAT, "sliding_window_pattern is 0, must be 1 to"},
+    {"sliding_window_pattern", "1.5", SL_EFORMAT, "must be a list of strings"},
+    {"layer_types", "[\"full_attention\", 3]", SL_EFORMAT, "layer_types has 2 entries"},
+    {"sliding_window", "0", SL_EFORMAT, "sliding_window is 0, must be 1 to"},
+    {"sliding_window", "null", 0, NULL},
+};
+
+static const struct edit ernie_edits[] = {
+    {"use_bias", "true", SL_EUNSUPPORTED, "config.json: use_bias true is not supported"},
+    {"rope_parameters", "{\"rope_type\": \"dynamic\", \"factor\": 6}", 0, NULL},
+};
+
+static const struct edit arcee_edits[] = {
+    {"mlp_bias", "true", SL_EUNSUPPORTED, "config.json: mlp_bias true is not supported"},
+    {"attention_bias", "true", SL_EFORMAT, "q_proj.bias\" is missing"},
+};
+
+static const struct edit seed_oss_edits[] = {
+    {"mlp_bias", "true", SL_EUNSUPPORTED, "config.json: mlp_bias true is not supported"},
+    {"attention_out_bias", "true", SL_EFORMAT, "o_proj.bias\" is missing"},
+    {"attention_bias", "1", SL_EFORMAT, "attention_bias must be true or false, not an integer"},
+};
+
 static const struct edit bert_edits[] = {
     INT_ROW("max_position_embeddings"),
     {"hidden_act", "\"gelu_python\"", SL_EUNSUPPORTED, "hidden_act \"gelu_python\" is not"},
@@ -508,6 +537,18 @@ static void test_config_json(void **state)
         make_folder(expert_edits[i].family, OUT "/edit_moe", &s);
         apply(OUT "/edit_moe", &expert_edits[i].edit);
     }
+    make_folder("exaone4", OUT "/edit_exaone4", &s);
+    for (size_t i = 0; i < SL_COUNT(exaone4_edits); i++)
+        apply(OUT "/edit_exaone4", &exaone4_edits[i]);
+    make_folder("ernie4_5", OUT "/edit_ernie", &s);
+    for (size_t i = 0; i < SL_COUNT(ernie_edits); i++)
+        apply(OUT "/edit_ernie", &ernie_edits[i]);
+    make_folder("arcee", OUT "/edit_arcee", &s);
+    for (size_t i = 0; i < SL_COUNT(arcee_edits); i++)
+        apply(OUT "/edit_arcee", &arcee_edits[i]);
+    make_folder("seed_oss", OUT "/edit_seed_oss", &s);
+    for (size_t i = 0; i < SL_COUNT(seed_oss_edits); i++)
+        apply(OUT "/edit_seed_oss", &seed_oss_edits[i]);
     make_folder("gemma3-text", OUT "/edit_gemma3_text", &s);
     accepted(OUT "/edit_gemma3_text", "a model in a larger one");
     apply(OUT "/edit_gemma3_text", &(struct edit){"text_config", NULL, SL_EFORMAT,

@@ -16,11 +16,14 @@ static const char *const goldens[] = {
     "phi3",           "gemma2",     "gemma2_types",      "granite",      "granite_bias",
     "phi3_long",      "phi3_short", "mixtral",           "qwen2_moe",    "qwen2_moe_all",
     "olmoe",          "flex_olmo",  "glm4_moe",          "glm4_moe_air", "minimax_m2",
+    "arcee",          "ernie4_5",   "exaone4",           "exaone4_full", "ministral",
+    "olmo3",          "seed_oss",
 };
 /* And as GGUF files, whose names and keys are the gguf package's (tools/gen_golden_gguf.py). */
 static const char *const ggufs[] = {
     "olmo2",   "smollm3",   "gemma3_bf16", "glm",   "glm4",          "phi3",         "gemma2",
-    "granite", "phi3_long", "mixtral",     "olmoe", "qwen2_moe_all", "glm4_moe_air", "minimax_m2"};
+    "granite", "phi3_long", "mixtral",     "olmoe", "qwen2_moe_all", "glm4_moe_air", "minimax_m2",
+    "arcee",   "ernie4_5",  "exaone4",     "olmo3", "seed_oss"};
 static const char *const isas[] = {"c", "avx2", "avx512"};
 
 struct golden {

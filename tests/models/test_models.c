@@ -37,6 +37,7 @@ static const struct variant variants[] = {
     {"glm4", SL_DTYPE_BF16, "bf16", false},     {"phi3", SL_DTYPE_Q8_0, "f16", false},
     {"gemma2", SL_DTYPE_BF16, "bf16", false},   {"granite", SL_DTYPE_Q8_0, "f16", false},
     {"qwen2moe", SL_DTYPE_F16, "f16", false},   {"glm4moe", SL_DTYPE_Q8_0, "f16", false},
+    {"exaone4", SL_DTYPE_BF16, "bf16", false},  {"arcee", SL_DTYPE_Q8_0, "f16", false},
 };
 
 static void describe_model(const struct variant *v, enum sl_ckpt_kind format, struct sl_synth *s)
@@ -252,6 +253,10 @@ static void test_containers(void **state)
     static const char *const names[] = {
         "llama", "mistral", "qwen2", "qwen3",    "olmo2",   "smollm3", "qwen3moe",   "gemma3",
         "glm4",  "glm",     "phi3",  "qwen2moe", "mixtral", "glm4moe", "minimax_m2", "olmoe"};
+    static const char *const names[] = {"llama",   "mistral",  "qwen2",    "qwen3",   "olmo2",
+                                        "smollm3", "qwen3moe", "gemma3",   "glm4",    "glm",
+                                        "phi3",    "ernie4_5", "seed_oss", "exaone4", "olmo3",
+                                        "arcee",   "ministral"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
     for (size_t i = 0; i < SL_COUNT(names); i++) {

@@ -149,6 +149,8 @@ static void config_ropes(const struct sl_synth *s, const struct sl_model_desc *d
     for (int32_t i = 0; i < desc->n_ropes; i++) {
         const struct sl_rope_params *p = &s->hp.ropes[i];
         if (s->old_rope) {
+            if (i > 0 && strcmp(desc->ropes[i].hf_theta, desc->ropes[0].hf_theta) == 0)
+                continue;
             sl_buf_puts(b, ",\n");
             config_old_rope(&desc->ropes[i], &s->hp, p, b);
             continue;
@@ -397,7 +399,8 @@ int sl_synth_add_metadata(const struct sl_synth *s, const struct sl_model_desc *
     for (int32_t i = 0; i < desc->n_hparams; i++)
         metadata_row(&desc->hparams[i], &s->hp, arch, w);
     for (int32_t i = 0; i < desc->n_ropes; i++)
-        metadata_rope(&desc->ropes[i], &s->hp.ropes[i], arch, w);
+        if (i == 0 || strcmp(desc->ropes[i].gguf_theta, desc->ropes[0].gguf_theta) != 0)
+            metadata_rope(&desc->ropes[i], &s->hp.ropes[i], arch, w);
     if (s->bos > 0)
         sl_gguf_writer_add_u32(w, "tokenizer.ggml.bos_token_id", (uint32_t)s->bos);
     if (s->eos > 0)
