@@ -116,8 +116,8 @@ struct sl_hparams {
     int32_t n_types, n_labels; /* token types of an encoder, outputs of a classifier */
     int32_t pad_id;            /* where places begin behind it (behind_pad) */
     enum sl_act act;
-    bool is_decoder;
-    bool fp8_activations; /* of matrices of FP8, as config.json says */
+    bool mlp_bias, is_decoder; /* the former is read only to refuse it */
+    bool fp8_activations;      /* of matrices of FP8, as config.json says */
     bool from_gguf;
 };
 

@@ -250,12 +250,10 @@ static void compare_containers(const struct sl_synth *base, const char *label)
 static void test_containers(void **state)
 {
     (void)state;
-    static const char *const names[] = {
-        "llama", "mistral", "qwen2", "qwen3",    "olmo2",   "smollm3", "qwen3moe",   "gemma3",
-        "glm4",  "glm",     "phi3",  "qwen2moe", "mixtral", "glm4moe", "minimax_m2", "olmoe"};
     static const char *const names[] = {"llama",   "mistral",  "qwen2",    "qwen3",   "olmo2",
                                         "smollm3", "qwen3moe", "gemma3",   "glm4",    "glm",
-                                        "phi3",    "ernie4_5", "seed_oss", "exaone4", "olmo3",
+                                        "phi3",    "qwen2moe", "mixtral",  "glm4moe", "minimax_m2",
+                                        "olmoe",   "ernie4_5", "seed_oss", "exaone4", "olmo3",
                                         "arcee",   "ministral"};
     static const enum sl_dtype dtypes[] = {SL_DTYPE_F32, SL_DTYPE_F16, SL_DTYPE_BF16};
     char label[64];
