@@ -55,7 +55,7 @@ static void log_model(const struct sl_activity *a, int32_t i, double seconds)
                    (double)(now.prefix_queries - was.prefix_queries)));
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *arg)
+static void activity_on_timer(evutil_socket_t fd, short what, void *arg)
 {
     struct sl_activity *a = arg;
     const uint64_t now = sl_now_ns();
@@ -79,7 +79,7 @@ int sl_activity_start(const struct sl_server *s, struct event_base *base, int32_
     a->server = s;
     a->last_ns = sl_now_ns();
     a->seen = sl_calloc((size_t)s->n_models, sizeof *a->seen);
-    a->timer = event_new(base, -1, EV_TIMEOUT | EV_PERSIST, on_timer, a);
+    a->timer = event_new(base, -1, EV_TIMEOUT | EV_PERSIST, activity_on_timer, a);
     if (a->seen != NULL && a->timer != NULL && event_add(a->timer, &interval) == 0)
         return 0;
     sl_activity_stop(a);

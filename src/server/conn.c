@@ -42,11 +42,11 @@
 #define MS               1000000u
 #define KEEPALIVE_S      20 /* between probes of a silent connection */
 
-static void on_read(evutil_socket_t fd, short what, void *arg);
-static void on_write(evutil_socket_t fd, short what, void *arg);
-static void on_timer(evutil_socket_t fd, short what, void *arg);
+static void conn_on_read(evutil_socket_t fd, short what, void *arg);
+static void conn_on_write(evutil_socket_t fd, short what, void *arg);
+static void conn_on_timer(evutil_socket_t fd, short what, void *arg);
 
-static uint64_t after_ms(const struct sl_conn *c, int32_t ms)
+static uint64_t conn_after_ms(const struct sl_conn *c, int32_t ms)
 {
     return ms > 0 ? c->loop->now_ns + (uint64_t)ms * MS : 0;
 }
@@ -97,7 +97,7 @@ bool sl_conn_over_memory(struct sl_conn *c)
 /* Fails without harm on UNIX sockets. A peer that vanished without a word is found by the kernel:
  * by what it does not acknowledge, or by probes when nothing is sent. What it does not read waits
  * here, where it is bounded, and not in the kernel. */
-static void set_options(const struct sl_conn *c)
+static void conn_set_options(const struct sl_conn *c)
 {
     const struct {
         int level, name, value;
@@ -133,22 +133,22 @@ void sl_conn_create(struct sl_loop *loop, int fd, enum sl_conn_kind kind)
     c->fd = fd;
     c->file = -1;
     c->background = kind == SL_CONN_BACKGROUND;
-    set_options(c);
-    event_assign(&c->ev_read, loop->base, fd, EV_READ | EV_PERSIST, on_read, c);
-    event_assign(&c->ev_write, loop->base, fd, EV_WRITE, on_write, c);
-    evtimer_assign(&c->ev_timer, loop->base, on_timer, c);
+    conn_set_options(c);
+    event_assign(&c->ev_read, loop->base, fd, EV_READ | EV_PERSIST, conn_on_read, c);
+    event_assign(&c->ev_write, loop->base, fd, EV_WRITE, conn_on_write, c);
+    evtimer_assign(&c->ev_timer, loop->base, conn_on_timer, c);
     c->next = loop->conns;
     if (c->next != NULL)
         c->next->prev = c;
     loop->conns = c;
     atomic_fetch_add_explicit(&loop->stats.connections, 1, memory_order_relaxed);
-    c->read_deadline_ns = after_ms(c, loop->server->cfg->idle_timeout_ms);
+    c->read_deadline_ns = conn_after_ms(c, loop->server->cfg->idle_timeout_ms);
     if (loop->server->tls != NULL &&
         !c->background) { /* the handshake has the time of a request's headers */
         c->tls = sl_tls_accept(loop->server->tls, fd);
         c->dead =
             c->tls == NULL || kind == SL_CONN_REFUSED; /* nothing can be said before it is over */
-        c->read_deadline_ns = after_ms(c, loop->server->cfg->header_timeout_ms);
+        c->read_deadline_ns = conn_after_ms(c, loop->server->cfg->header_timeout_ms);
     } else if (kind == SL_CONN_REFUSED) {
         say_too_many(c);
     }
@@ -306,7 +306,7 @@ static void head_done(struct sl_conn *c)
         sl_buf_puts(&c->out, "HTTP/1.1 100 Continue\r\n\r\n");
         sl_loop_mark(c->loop, c);
     }
-    c->read_deadline_ns = after_ms(c, c->loop->server->cfg->body_timeout_ms);
+    c->read_deadline_ns = conn_after_ms(c, c->loop->server->cfg->body_timeout_ms);
     c->body_deadline_ns = c->read_deadline_ns;
     sl_http_parser_body(p, c->refused || p->method != SL_HTTP_POST); /* others have no use for it */
 }
@@ -361,7 +361,7 @@ static void start_request(struct sl_conn *c)
         return;
     }
     c->t_start_ns = c->loop->now_ns;
-    c->read_deadline_ns = after_ms(c, cfg->header_timeout_ms);
+    c->read_deadline_ns = conn_after_ms(c, cfg->header_timeout_ms);
     c->request_bytes = 0;
     c->reply_bytes = 0 - (uint64_t)sl_conn_unsent(c); /* what is unsent is of earlier replies */
     c->route = NULL;
@@ -384,12 +384,12 @@ static void keep_rest(struct sl_conn *c, const char *data, size_t n)
  * ever. */
 static void body_moved(struct sl_conn *c, size_t n_bytes)
 {
-    uint64_t silence_ns = after_ms(c, c->loop->server->cfg->body_timeout_ms);
+    uint64_t silence_ns = conn_after_ms(c, c->loop->server->cfg->body_timeout_ms);
     c->body_deadline_ns += n_bytes * BODY_NS_PER_BYTE;
     c->read_deadline_ns = SL_MIN(silence_ns, c->body_deadline_ns);
 }
 
-static void consume(struct sl_conn *c, const char *data, size_t n)
+static void conn_consume(struct sl_conn *c, const char *data, size_t n)
 {
     while (n > 0 && !c->busy && !c->dead && !c->close_after && sl_conn_unsent(c) < SL_OUT_HIGH) {
         if (c->parser == NULL)
@@ -422,7 +422,7 @@ static void consume_pending(struct sl_conn *c)
 {
     struct sl_buf held = c->pending;
     c->pending = (struct sl_buf){0};
-    consume(c, held.data, held.n_bytes);
+    conn_consume(c, held.data, held.n_bytes);
     sl_buf_deinit(&held);
     if (c->read_paused && c->pending.n_bytes < MAX_PENDING && !c->dead)
         resume_reading(c);
@@ -443,7 +443,7 @@ void sl_conn_reply_done(struct sl_conn *c)
     c->parser = NULL;
     c->busy = c->streaming = c->refused = c->was_full = c->over_rate = false;
     c->ping_deadline_ns = c->call_deadline_ns = 0;
-    c->read_deadline_ns = after_ms(c, loop->server->cfg->idle_timeout_ms);
+    c->read_deadline_ns = conn_after_ms(c, loop->server->cfg->idle_timeout_ms);
     sl_loop_mark(loop, c);
 }
 
@@ -519,21 +519,21 @@ void sl_conn_send_file(struct sl_conn *c, int fd, uint64_t n_bytes)
 
 /* ---- writing */
 
-static ssize_t put_bytes(struct sl_conn *c)
+static ssize_t conn_put_bytes(struct sl_conn *c)
 {
     const char *data = c->out.data + c->out_sent;
     return c->tls != NULL ? sl_tls_write(c->tls, data, sl_conn_unsent(c))
                           : sl_sys->write(c->fd, data, sl_conn_unsent(c));
 }
 
-static bool write_out(struct sl_conn *c)
+static bool conn_write_out(struct sl_conn *c)
 {
     uint64_t now = c->loop->now_ns;
     close_chunk(c);
     if (!sl_buf_ok(&c->out))
         return false;
     while (sl_conn_unsent(c) > 0) {
-        ssize_t n = put_bytes(c);
+        ssize_t n = conn_put_bytes(c);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -544,11 +544,11 @@ static bool write_out(struct sl_conn *c)
         c->reply_bytes += (uint64_t)n;
         c->taken_bytes += (size_t)n;
         if (c->ping_deadline_ns != 0)
-            c->ping_deadline_ns = after_ms(c, c->loop->server->cfg->sse_ping_ms);
+            c->ping_deadline_ns = conn_after_ms(c, c->loop->server->cfg->sse_ping_ms);
     }
     if (sl_conn_unsent(c) == 0) {
         if (c->out_sent > 0 && c->parser == NULL) /* idle begins now, not when the reply began */
-            c->read_deadline_ns = after_ms(c, c->loop->server->cfg->idle_timeout_ms);
+            c->read_deadline_ns = conn_after_ms(c, c->loop->server->cfg->idle_timeout_ms);
         c->out_sent = 0;
         if (c->out.cap_bytes > SL_OUT_LOW || (!c->busy && c->out.cap_bytes > 4096))
             sl_buf_deinit(&c->out);
@@ -617,7 +617,7 @@ static bool begin_linger(struct sl_conn *c)
 bool sl_conn_flush(struct sl_conn *c)
 {
     for (int round = 0;; round++) {
-        if (c->dead || !write_out(c))
+        if (c->dead || !conn_write_out(c))
             return false;
         size_t unsent = sl_conn_unsent(c);
         if (c->call != NULL && unsent < SL_OUT_LOW)
@@ -667,7 +667,7 @@ static ssize_t get_bytes(struct sl_conn *c)
     return n;
 }
 
-static void on_read(evutil_socket_t fd, short what, void *arg)
+static void conn_on_read(evutil_socket_t fd, short what, void *arg)
 {
     struct sl_conn *c = arg;
     struct sl_loop *loop = c->loop;
@@ -686,16 +686,16 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
     } else if (c->busy || c->pending.n_bytes > 0) {
         keep_rest(c, loop->read_buf, (size_t)n);
     } else {
-        consume(c, loop->read_buf, (size_t)n);
+        conn_consume(c, loop->read_buf, (size_t)n);
     }
     sl_loop_flush(loop);
 }
 
-static void on_write(evutil_socket_t fd, short what, void *arg)
+static void conn_on_write(evutil_socket_t fd, short what, void *arg)
 {
     struct sl_conn *c = arg;
     if (c->tls != NULL && sl_tls_wants_write(c->tls)) { /* a handshake's answer found no room */
-        on_read(fd, what, arg);
+        conn_on_read(fd, what, arg);
         return;
     }
     sl_loop_enter(c->loop);
@@ -721,7 +721,7 @@ static void read_timed_out(struct sl_conn *c)
     sl_reply_refusal(c, &r);
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *arg)
+static void conn_on_timer(evutil_socket_t fd, short what, void *arg)
 {
     struct sl_conn *c = arg;
     struct sl_loop *loop = c->loop;
@@ -744,7 +744,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
         sl_call_abort(c->call);
     }
     if (c->call != NULL && passed(c, c->ping_deadline_ns)) {
-        c->ping_deadline_ns = after_ms(c, loop->server->cfg->sse_ping_ms);
+        c->ping_deadline_ns = conn_after_ms(c, loop->server->cfg->sse_ping_ms);
         sl_call_ping(c->call);
     }
     sl_loop_flush(loop);

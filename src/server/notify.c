@@ -40,7 +40,7 @@ struct sl_watchdog_timer {
     struct event *timer;
 };
 
-static void on_timer(evutil_socket_t fd, short what, void *arg)
+static void notify_on_timer(evutil_socket_t fd, short what, void *arg)
 {
     const struct sl_watchdog_timer *t = arg;
     bool alive = true;
@@ -76,7 +76,7 @@ int sl_watchdog_timer_start(const struct sl_server *s, struct event_base *base,
     if (t == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory for the watchdog");
     t->server = s;
-    t->timer = event_new(base, -1, EV_TIMEOUT | EV_PERSIST, on_timer, t);
+    t->timer = event_new(base, -1, EV_TIMEOUT | EV_PERSIST, notify_on_timer, t);
     if (t->timer == NULL || event_add(t->timer, &tv) != 0) {
         sl_watchdog_timer_stop(t);
         return sl_fail(err, SL_ENOMEM, "out of memory for the watchdog");

@@ -127,7 +127,7 @@ const char *sl_served_name_at(const struct sl_served *m, int32_t i)
     return m->n_names > 0 ? m->names[i] : m->name;
 }
 
-static bool is_shown(const struct sl_served *m, const char *given, const char **name)
+static bool served_is_shown(const struct sl_served *m, const char *given, const char **name)
 {
     for (int32_t i = 0; i < sl_served_n_names(m); i++) {
         *name = sl_served_name_at(m, i);
@@ -140,7 +140,7 @@ static bool is_shown(const struct sl_served *m, const char *given, const char **
 
 bool sl_served_has_name(const struct sl_served *m, const char *given, const char **name)
 {
-    if (is_shown(m, given, name))
+    if (served_is_shown(m, given, name))
         return true;
     for (int32_t i = 0; i < sl_served_n_names(m); i++) {
         *name = sl_served_name_at(m, i);
@@ -158,7 +158,7 @@ bool sl_served_has_name(const struct sl_served *m, const char *given, const char
 bool sl_served_shows(const struct sl_served *m, const char *given)
 {
     const char *name;
-    return is_shown(m, given, &name);
+    return served_is_shown(m, given, &name);
 }
 
 struct sl_served *sl_served_find(const struct sl_server *s, const char *given)
@@ -166,7 +166,7 @@ struct sl_served *sl_served_find(const struct sl_server *s, const char *given)
     struct sl_served *found = NULL;
     const char *name;
     for (int32_t i = 0; i < s->n_models; i++) {
-        if (is_shown(&s->models[i], given, &name))
+        if (served_is_shown(&s->models[i], given, &name))
             return &s->models[i];
     }
     for (int32_t i = 0; i < s->n_models; i++) {
@@ -199,7 +199,7 @@ struct name_list {
     bool more; /* than fit into an error message */
 };
 
-static void put_name(struct name_list *l, const char *name)
+static void served_put_name(struct name_list *l, const char *name)
 {
     if (l->b.n_bytes + strlen(name) > 250 && l->b.n_bytes > 0)
         l->more = true;
@@ -209,14 +209,14 @@ static void put_name(struct name_list *l, const char *name)
 
 static void put_adapter_name(void *arg, const struct sl_adapter_info *info)
 {
-    put_name(arg, info->name);
+    served_put_name(arg, info->name);
 }
 
 static void put_names(struct name_list *l, const struct sl_server *s)
 {
     for (int32_t i = 0; i < s->n_models; i++) {
         for (int32_t k = 0; k < sl_served_n_names(&s->models[i]); k++)
-            put_name(l, sl_served_name_at(&s->models[i], k));
+            served_put_name(l, sl_served_name_at(&s->models[i], k));
     }
     for (int32_t i = 0; i < s->n_models; i++)
         sl_adapter_each(s->models[i].eng, put_adapter_name, l);

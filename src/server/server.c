@@ -86,7 +86,7 @@ static void refuse_connection(struct sl_server *s, int fd)
     sl_sys->close(fd);
 }
 
-static void place(struct acceptor *a, int fd)
+static void server_place(struct acceptor *a, int fd)
 {
     struct sl_server *s = &a->server;
     int n_conns = atomic_load(&s->n_conns);
@@ -118,7 +118,7 @@ static void pause_accepting(struct acceptor *a)
         event_del(a->listeners[i]);
 }
 
-static void on_resume(evutil_socket_t fd, short what, void *arg)
+static void server_on_resume(evutil_socket_t fd, short what, void *arg)
 {
     const struct timeval tv = {0, ACCEPT_PAUSE_MS * 1000};
     struct acceptor *a = arg;
@@ -140,7 +140,7 @@ static void on_accept(evutil_socket_t listener, short what, void *arg)
     for (int i = 0; i < ACCEPTS_AT_ONCE; i++) {
         int fd = accept4((int)listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd >= 0) {
-            place(a, fd);
+            server_place(a, fd);
             continue;
         }
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM)
@@ -191,7 +191,7 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg)
     set_drain(arg, SL_ABORTING);
 }
 
-static void on_signal(evutil_socket_t sig, short what, void *arg)
+static void server_on_signal(evutil_socket_t sig, short what, void *arg)
 {
     (void)what;
     stop(arg, sig == SIGINT ? "SIGINT" : "SIGTERM");
@@ -267,14 +267,14 @@ static int watch_stops(struct acceptor *a, struct sl_error *err)
 {
     static const int signals[2] = {SIGTERM, SIGINT};
     struct event_base *base = a->server.loops[0].base;
-    bool ok = (a->resume = evtimer_new(base, on_resume, a)) != NULL &&
+    bool ok = (a->resume = evtimer_new(base, server_on_resume, a)) != NULL &&
               (a->deadline = evtimer_new(base, on_deadline, a)) != NULL;
     if (ok && a->server.cfg->stop_fd >= 0) {
         a->stop = event_new(base, a->server.cfg->stop_fd, EV_READ | EV_PERSIST, on_stop_fd, a);
         ok = a->stop != NULL && event_add(a->stop, NULL) == 0;
     }
     for (int i = 0; ok && a->server.cfg->handle_signals && i < 2; i++) {
-        a->signals[i] = evsignal_new(base, signals[i], on_signal, a);
+        a->signals[i] = evsignal_new(base, signals[i], server_on_signal, a);
         catch_unwatched(signals[i]);
         ok = a->signals[i] != NULL && event_add(a->signals[i], NULL) == 0;
     }
@@ -288,7 +288,7 @@ static int watch_stops(struct acceptor *a, struct sl_error *err)
     return ok ? 0 : sl_fail(err, SL_ENOMEM, "cannot watch for signals");
 }
 
-static void *thread_main(void *arg)
+static void *server_thread_main(void *arg)
 {
     sl_loop_run(arg);
     return NULL;
@@ -408,7 +408,8 @@ static int start_threads(struct acceptor *a, struct sl_error *err)
     atomic_store(&s->n_running, 1);
     for (int i = 1; i < s->n_loops; i++) {
         atomic_fetch_add(&s->n_running, 1);
-        int rc = sl_thread_create(&s->loops[i].thread, thread_main, &s->loops[i], "sl-http", err);
+        int rc =
+            sl_thread_create(&s->loops[i].thread, server_thread_main, &s->loops[i], "sl-http", err);
         if (rc != 0) {
             atomic_fetch_sub(&s->n_running, 1);
             return rc;

@@ -55,7 +55,7 @@ static void end_part(struct sl_answer *a, bool last)
         api->part_end(a->stream, a->call, a->choice, part);
 }
 
-static struct sl_part *new_part(struct sl_answer *a)
+static struct sl_part *answer_new_part(struct sl_answer *a)
 {
     if (!a->keep && a->n_parts > 0) {
         deinit_part(&a->parts[0]);
@@ -82,7 +82,7 @@ static struct sl_part *begin_part(struct sl_answer *a, enum sl_part_kind kind,
 {
     const struct sl_call_api *api = a->call->api;
     end_part(a, false);
-    struct sl_part *part = new_part(a);
+    struct sl_part *part = answer_new_part(a);
     if (part == NULL)
         return NULL;
     part->kind = kind;
@@ -105,7 +105,7 @@ static struct sl_part *begin_part(struct sl_answer *a, enum sl_part_kind kind,
     return part;
 }
 
-static void add_text(struct sl_answer *a, struct sl_part *part, const char *text, size_t n)
+static void answer_add_text(struct sl_answer *a, struct sl_part *part, const char *text, size_t n)
 {
     if (part == NULL || n == 0)
         return;
@@ -132,7 +132,7 @@ static void prose(struct sl_answer *a, enum sl_part_kind kind, const char *text,
         return;
     if (part == NULL || part->kind != kind)
         part = begin_part(a, kind, NULL);
-    add_text(a, part, text, n);
+    answer_add_text(a, part, text, n);
 }
 
 static void call_event(struct sl_answer *a, const struct sl_output_event *e)
@@ -150,7 +150,7 @@ static void call_event(struct sl_answer *a, const struct sl_output_event *e)
     if (part == NULL) /* memory for it was not to be had */
         return;
     if (e->kind == SL_OUTPUT_CALL_ARGS) {
-        add_text(a, part, e->text, e->n_text);
+        answer_add_text(a, part, e->text, e->n_text);
     } else {
         part->whole = e->whole;
         end_part(a, false);
@@ -176,7 +176,7 @@ static void on_event(void *arg, const struct sl_output_event *e)
 }
 
 /* Text may come later than its tokens, when it could be the beginning of a stop string. */
-static int parse(struct sl_answer *a, const struct sl_chunk *chunk)
+static int answer_parse(struct sl_answer *a, const struct sl_chunk *chunk)
 {
     size_t n = chunk->n_text, n_here = 0;
     for (size_t i = 0; i < chunk->n_tokens; i++) {
@@ -206,7 +206,7 @@ void sl_answer_push(struct sl_answer *a, struct sl_buf *b, const struct sl_chunk
     if (a->parser == NULL)
         prose(a, SL_PART_TEXT, chunk->text, chunk->n_text);
     else
-        rc = parse(a, chunk);
+        rc = answer_parse(a, chunk);
     if (chunk->finish != SL_RUNNING) {
         if (rc == 0 && a->parser != NULL)
             rc = sl_output_finish(a->parser);

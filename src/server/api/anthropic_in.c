@@ -90,7 +90,7 @@ static int plain_content(const json_t *v, const char *at, bool system, json_t **
 /* ---- messages */
 
 /* Ends the message under way, if it has anything. */
-static int flush(struct reader *rd)
+static int anthropic_in_flush(struct reader *rd)
 {
     bool has_text = json_array_size(rd->parts) > 0;
     if (!has_text && rd->calls == NULL && rd->thought.n_bytes == 0)
@@ -147,7 +147,7 @@ static int tool_result_block(struct reader *rd, const json_t *block)
     const json_t *id;
     json_t *content;
     char field[96];
-    int rc = flush(rd);
+    int rc = anthropic_in_flush(rd);
     if (rc == 0)
         rc = sl_chat_text(block, rd->at, "tool_use_id", &id, rd->r);
     snprintf(field, sizeof field, "%s.content", rd->at);
@@ -160,7 +160,7 @@ static int tool_result_block(struct reader *rd, const json_t *block)
 static int server_result_block(struct reader *rd, const json_t *block)
 {
     const json_t *id;
-    int rc = flush(rd);
+    int rc = anthropic_in_flush(rd);
     if (rc == 0)
         rc = sl_chat_text(block, rd->at, "tool_use_id", &id, rd->r);
     if (rc != 0)
@@ -182,7 +182,7 @@ static int skip_block(struct reader *rd, const json_t *block)
     return 0;
 }
 
-static int read_block(struct reader *rd, const json_t *block)
+static int anthropic_in_read_block(struct reader *rd, const json_t *block)
 {
     static const struct {
         const char *type, *role; /* NULL: anybody's */
@@ -218,7 +218,7 @@ static int read_block(struct reader *rd, const json_t *block)
                      rd->at, type);
 }
 
-static int read_message(struct reader *rd, const json_t *m, size_t i)
+static int anthropic_in_read_message(struct reader *rd, const json_t *m, size_t i)
 {
     const json_t *content = json_object_get(m, "content"), *block;
     size_t k, n_before = json_array_size(rd->out);
@@ -241,10 +241,10 @@ static int read_message(struct reader *rd, const json_t *m, size_t i)
     {
         snprintf(rd->at, sizeof rd->at, "messages[%zu].content[%zu]", i, k);
         if (rc == 0)
-            rc = read_block(rd, block);
+            rc = anthropic_in_read_block(rd, block);
     }
     if (rc == 0)
-        rc = flush(rd);
+        rc = anthropic_in_flush(rd);
     if (rc == 0 && json_array_size(rd->out) == n_before) { /* no block said anything */
         json_t *empty = json_pack("{s:s, s:s}", "role", rd->role, "content", "");
         if (empty == NULL || json_array_append_new(rd->out, empty) != 0)
@@ -269,7 +269,7 @@ static int read_system(const json_t *v, json_t *out, struct sl_refusal *r)
     return m != NULL && json_array_append_new(out, m) == 0 ? 0 : sl_chat_no_memory(r, "system");
 }
 
-static int read_messages(json_t *root, struct sl_refusal *r)
+static int anthropic_in_read_messages(json_t *root, struct sl_refusal *r)
 {
     const json_t *messages = json_object_get(root, "messages"), *m;
     struct reader rd = {.out = json_array(), .parts = json_array(), .r = r};
@@ -284,7 +284,7 @@ static int read_messages(json_t *root, struct sl_refusal *r)
     json_array_foreach(messages, i, m)
     {
         if (rc == 0)
-            rc = read_message(&rd, m, i);
+            rc = anthropic_in_read_message(&rd, m, i);
     }
     /* An answer that has begun goes on, unless it calls: then a result has to come first. */
     const json_t *last = json_array_get(rd.out, json_array_size(rd.out) - 1);
@@ -357,15 +357,16 @@ static bool is_hosted(const char *type)
 }
 
 /* Of what the model is not shown, the reply's headers tell as of a field without effect. */
-static int note_ignored(json_t *root, const char *what, const char *type, struct sl_refusal *r)
+static int anthropic_in_note_ignored(json_t *root, const char *what, const char *type,
+                                     struct sl_refusal *r)
 {
     char name[96];
     snprintf(name, sizeof name, "%s.%.64s", what, type);
     return json_object_set_new(root, name, json_true()) == 0 ? 0 : sl_chat_no_memory(r, what);
 }
 
-static int read_known(struct tools *t, const json_t *tool, const struct known_tool *k,
-                      const char *at)
+static int anthropic_in_read_known(struct tools *t, const json_t *tool, const struct known_tool *k,
+                                   const char *at)
 {
     json_error_t error;
     const json_t *name;
@@ -381,7 +382,7 @@ static int read_known(struct tools *t, const json_t *tool, const struct known_to
                : sl_chat_no_memory(t->r, at);
 }
 
-static int read_tool(struct tools *t, const json_t *tool, size_t i)
+static int anthropic_in_read_tool(struct tools *t, const json_t *tool, size_t i)
 {
     static const char *const members[][2] = {{"name", "name"},
                                              {"description", "description"},
@@ -397,11 +398,11 @@ static int read_tool(struct tools *t, const json_t *tool, size_t i)
     if (s != NULL && is_hosted(s)) {
         if (t->first[0] == '\0')
             snprintf(t->first, sizeof t->first, "%s: this server cannot run %.64s", at, s);
-        return note_ignored(t->root, "tools", s, t->r);
+        return anthropic_in_note_ignored(t->root, "tools", s, t->r);
     }
     for (size_t k = 0; s != NULL && k < SL_COUNT(known_tools); k++) {
         if (starts(s, known_tools[k].prefix))
-            return read_known(t, tool, &known_tools[k], at);
+            return anthropic_in_read_known(t, tool, &known_tools[k], at);
     }
     if (type != NULL && !json_is_null(type) && (s == NULL || strcmp(s, "custom") != 0))
         return sl_refuse(t->r, SL_EUNSUPPORTED, at, "not supported: %s of type %.64s", at,
@@ -451,7 +452,7 @@ static int read_tools(json_t *root, struct sl_refusal *r)
     json_array_foreach(tools, i, tool)
     {
         if (rc == 0)
-            rc = read_tool(&t, tool, i);
+            rc = anthropic_in_read_tool(&t, tool, i);
     }
     if (rc == 0 && t.first[0] != '\0' && json_array_size(t.out) == 0)
         rc = sl_refuse(r, SL_EUNSUPPORTED, "tools", "%s, and no other tool is given", t.first);
@@ -483,12 +484,12 @@ static int read_context(json_t *root, struct sl_refusal *r)
             rc = sl_refuse(r, SL_EINVAL, field, "%s.edits[%zu] must be an object with a type",
                            field, i);
         else if (rc == 0 && !nothing)
-            rc = note_ignored(root, field, type, r);
+            rc = anthropic_in_note_ignored(root, field, type, r);
     }
     return rc;
 }
 
-static int read_choice(json_t *root, struct sl_refusal *r)
+static int anthropic_in_read_choice(json_t *root, struct sl_refusal *r)
 {
     static const char field[] = "tool_choice";
     static const char *const words[][2] = {{"auto", "auto"}, {"any", "required"}, {"none", "none"}};
@@ -591,8 +592,12 @@ static int read_output(json_t *root, struct sl_refusal *r)
 
 int sl_anthropic_to_chat(json_t *root, struct sl_refusal *r)
 {
-    static int (*const readers[])(json_t *, struct sl_refusal *) = {
-        read_tools, read_messages, read_choice, read_thinking, read_output, read_context};
+    static int (*const readers[])(json_t *, struct sl_refusal *) = {read_tools,
+                                                                    anthropic_in_read_messages,
+                                                                    anthropic_in_read_choice,
+                                                                    read_thinking,
+                                                                    read_output,
+                                                                    read_context};
     int rc = 0;
     SL_ASSERT(json_is_object(root));
     for (size_t i = 0; i < SL_COUNT(readers) && rc == 0; i++)

@@ -43,7 +43,7 @@ static int check_metadata(struct sl_task *t, json_t **out)
     return 0;
 }
 
-static int read_field(struct sl_task *t, const char *name, const char **out)
+static int batches_read_field(struct sl_task *t, const char *name, const char **out)
 {
     const json_t *v = json_object_get(t->root, name);
     if (v == NULL)
@@ -91,11 +91,11 @@ static int create(struct sl_task *t)
     if (rc == 0)
         rc = check_fields(t);
     if (rc == 0)
-        rc = read_field(t, "input_file_id", &desc.input_file_id);
+        rc = batches_read_field(t, "input_file_id", &desc.input_file_id);
     if (rc == 0)
-        rc = read_field(t, "endpoint", &desc.endpoint);
+        rc = batches_read_field(t, "endpoint", &desc.endpoint);
     if (rc == 0)
-        rc = read_field(t, "completion_window", &desc.window);
+        rc = batches_read_field(t, "completion_window", &desc.window);
     if (rc == 0)
         rc = check_metadata(t, &desc.metadata);
     return rc != 0 ? rc
@@ -107,12 +107,12 @@ static void prepare_create(struct sl_task *t)
     t->rc = create(t);
 }
 
-static void finish_json(struct sl_conn *c, struct sl_task *t)
+static void batches_finish_json(struct sl_conn *c, struct sl_task *t)
 {
     sl_reply_json(c, 200, &t->out);
 }
 
-static void answer(struct sl_conn *c, int rc, struct sl_buf *b, const struct sl_refusal *r)
+static void batches_answer(struct sl_conn *c, int rc, struct sl_buf *b, const struct sl_refusal *r)
 {
     if (rc == 0) {
         sl_reply_json(c, 200, b);
@@ -124,7 +124,7 @@ static void answer(struct sl_conn *c, int rc, struct sl_buf *b, const struct sl_
 
 void sl_api_batches(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_create, finish_json};
+    static const struct sl_task_kind kind = {prepare_create, batches_finish_json};
     if (!sl_api_files_ready(c))
         return;
     if (c->parser->method == SL_HTTP_POST) {
@@ -139,7 +139,7 @@ void sl_api_batches(struct sl_conn *c)
     if (rc == 0)
         rc = sl_batches_list(all, sl_batches_owner(all, c->key),
                              sl_query_value(c->parser->query, "after"), limit, &b, &r);
-    answer(c, rc, &b, &r);
+    batches_answer(c, rc, &b, &r);
 }
 
 void sl_api_batch(struct sl_conn *c)
@@ -159,5 +159,5 @@ void sl_api_batch(struct sl_conn *c)
         rc = sl_batches_cancel(all, owner, id, &b, &r);
     else
         rc = sl_batches_get(all, owner, id, &b, &r);
-    answer(c, rc, &b, &r);
+    batches_answer(c, rc, &b, &r);
 }

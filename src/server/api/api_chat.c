@@ -11,7 +11,7 @@
 #include "server/http/route.h"
 #include "server/http/sse.h"
 
-static struct sl_token_style style_of(const struct sl_call *call)
+static struct sl_token_style chat_style_of(const struct sl_call *call)
 {
     return (struct sl_token_style){call->conn->loop, call->served, call->tokens_as_ids};
 }
@@ -86,8 +86,8 @@ static void put_call_head(struct sl_buf *b, const struct sl_part *part)
     sl_buf_puts(b, part->free_form ? ",\"input\":" : ",\"arguments\":");
 }
 
-static void part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                       const struct sl_part *part)
+static void chat_part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                            const struct sl_part *part)
 {
     if (part->kind != SL_PART_CALL)
         return;
@@ -99,8 +99,8 @@ static void part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice 
     SL_PUT(b, "\"\"}}]");
 }
 
-static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                      const struct sl_part *part, const char *text, size_t n)
+static void chat_part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                           const struct sl_part *part, const char *text, size_t n)
 {
     if (part->free_form) /* the text is known at the end */
         return;
@@ -116,8 +116,8 @@ static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *
     SL_PUT(b, "\"}}]");
 }
 
-static void part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                     const struct sl_part *part)
+static void chat_part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                          const struct sl_part *part)
 {
     if (!part->free_form)
         return;
@@ -129,8 +129,8 @@ static void part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *c
     SL_PUT(b, "}}]");
 }
 
-static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
-                       struct sl_choice *choice, const struct sl_chunk *chunk)
+static void chat_put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
+                            struct sl_choice *choice, const struct sl_chunk *chunk)
 {
     bool tokens_matter = chunk->n_tokens > 0 && (call->want_logprobs || call->return_token_ids);
     if (!choice->began)
@@ -152,7 +152,8 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     SL_PUT(b, "},");
     if (call->want_logprobs && chunk->n_tokens > 0) {
         SL_PUT(b, "\"logprobs\":{\"content\":[");
-        sl_put_chat_logprobs(b, style_of(call), chunk->tokens, chunk->n_tokens, call->n_logprobs);
+        sl_put_chat_logprobs(b, chat_style_of(call), chunk->tokens, chunk->n_tokens,
+                             call->n_logprobs);
         SL_PUT(b, "]},");
     } else {
         SL_PUT(b, "\"logprobs\":null,");
@@ -175,8 +176,8 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
 
 /* ---- whole replies */
 
-static void collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *choice,
-                    const struct sl_chunk *chunk)
+static void chat_collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *choice,
+                         const struct sl_chunk *chunk)
 {
     (void)prompt;
     if (choice->answer != NULL)
@@ -186,7 +187,7 @@ static void collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_ch
     if (call->want_logprobs && chunk->n_tokens > 0) {
         if (choice->tokens.n_bytes > 0)
             sl_buf_putc(&choice->tokens, ',');
-        sl_put_chat_logprobs(&choice->tokens, style_of(call), chunk->tokens, chunk->n_tokens,
+        sl_put_chat_logprobs(&choice->tokens, chat_style_of(call), chunk->tokens, chunk->n_tokens,
                              call->n_logprobs);
     }
     for (size_t i = 0; call->return_token_ids && i < chunk->n_tokens; i++) {
@@ -253,8 +254,8 @@ static void put_message(struct sl_buf *b, const struct sl_answer *a, const struc
     b->failed |= !sl_answer_ok(a); /* the loss must show: it becomes a 503 */
 }
 
-static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
-                       struct sl_choice *choice)
+static void chat_put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
+                            struct sl_choice *choice)
 {
     SL_PUT(b, "{\"index\":");
     sl_put_i64(b, choice->idx);
@@ -294,13 +295,13 @@ static void put_tail(struct sl_buf *b, struct sl_call *call)
         struct sl_usage u;
         sl_request_usage(prompt->req, &u);
         SL_PUT(b, ",\"prompt_logprobs\":");
-        sl_put_prompt_logprobs(b, style_of(call), t, (size_t)u.n_prompt);
+        sl_put_prompt_logprobs(b, chat_style_of(call), t, (size_t)u.n_prompt);
     }
     put_prompt(b, call, prompt);
 }
 
-static int begin(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
-                 struct sl_error *err)
+static int chat_begin(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
+                      struct sl_error *err)
 {
     bool as_it_is =
         p->tools_format == NULL && (p->formats == NULL || p->formats->reasoning == NULL);
@@ -312,30 +313,30 @@ static const struct sl_call_api chat_api = {
     SL_OPENAI_OUT,
     .object = "chat.completion",
     .event_object = "chat.completion.chunk",
-    .begin = begin,
-    .put_events = put_events,
-    .part_begin = part_begin,
-    .part_text = part_text,
-    .part_end = part_end,
-    .collect = collect,
-    .put_choice = put_choice,
+    .begin = chat_begin,
+    .put_events = chat_put_events,
+    .part_begin = chat_part_begin,
+    .part_text = chat_part_text,
+    .part_end = chat_part_end,
+    .collect = chat_collect,
+    .put_choice = chat_put_choice,
     .put_tail = put_tail,
 };
 
 /* ---- the request */
 
-static void prepare(struct sl_task *t)
+static void chat_prepare(struct sl_task *t)
 {
     sl_conversation_prepare(t, SL_ENDPOINT_CHAT, NULL);
 }
 
-static void finish(struct sl_conn *c, struct sl_task *t)
+static void chat_finish(struct sl_conn *c, struct sl_task *t)
 {
     sl_task_call(c, t, &chat_api);
 }
 
 void sl_api_chat(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare, finish};
+    static const struct sl_task_kind kind = {chat_prepare, chat_finish};
     sl_task_start(c, &kind);
 }

@@ -15,7 +15,7 @@
 #include "server/http/route.h"
 #include "server/http/sse.h"
 
-static struct sl_token_style style_of(const struct sl_call *call)
+static struct sl_token_style completions_style_of(const struct sl_call *call)
 {
     return (struct sl_token_style){call->conn->loop, call->served, call->tokens_as_ids};
 }
@@ -43,18 +43,18 @@ static void add_columns(const struct sl_call *call, struct sl_choice *ch, const 
             sl_buf_putc(&ch->offsets, ',');
         }
         sl_put_u64(&ch->offsets, ch->n_chars);
-        ch->n_chars += sl_put_token_string(&ch->tokens, style_of(call), t[i].id);
+        ch->n_chars += sl_put_token_string(&ch->tokens, completions_style_of(call), t[i].id);
         if (unknown) {
             SL_PUT(&ch->values, "null");
             SL_PUT(&ch->tops, "null");
             continue;
         }
         sl_put_logprob(&ch->values, t[i].logprob);
-        sl_put_top_map(&ch->tops, style_of(call), &t[i], call->n_logprobs);
+        sl_put_top_map(&ch->tops, completions_style_of(call), &t[i], call->n_logprobs);
     }
 }
 
-static void put_part(struct sl_buf *b, const struct sl_buf *part)
+static void completions_put_part(struct sl_buf *b, const struct sl_buf *part)
 {
     sl_buf_put(b, part->data, part->n_bytes);
     if (!sl_buf_ok(part))
@@ -64,19 +64,19 @@ static void put_part(struct sl_buf *b, const struct sl_buf *part)
 static void put_columns(struct sl_buf *b, const struct sl_choice *ch)
 {
     SL_PUT(b, "{\"text_offset\":[");
-    put_part(b, &ch->offsets);
+    completions_put_part(b, &ch->offsets);
     SL_PUT(b, "],\"token_logprobs\":[");
-    put_part(b, &ch->values);
+    completions_put_part(b, &ch->values);
     SL_PUT(b, "],\"tokens\":[");
-    put_part(b, &ch->tokens);
+    completions_put_part(b, &ch->tokens);
     SL_PUT(b, "],\"top_logprobs\":[");
-    put_part(b, &ch->tops);
+    completions_put_part(b, &ch->tops);
     SL_PUT(b, "]}");
 }
 
 /* What a chunk adds to columns and ids; before the first, with echo, the prompt. */
-static void gather(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *ch,
-                   const struct sl_chunk *chunk)
+static void completions_gather(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *ch,
+                               const struct sl_chunk *chunk)
 {
     if (!ch->began && call->echo && call->want_logprobs) {
         const struct sl_token *t = sl_request_prompt_logprobs(prompt->req);
@@ -98,7 +98,7 @@ static void put_ids(struct sl_buf *b, const struct sl_call *call, const struct s
     if (!call->return_token_ids)
         return;
     SL_PUT(b, ",\"token_ids\":[");
-    put_part(b, &ch->token_ids);
+    completions_put_part(b, &ch->token_ids);
     sl_buf_putc(b, ']');
     if (with_prompt && prompt->ids != NULL) {
         SL_PUT(b, ",\"prompt_token_ids\":");
@@ -108,8 +108,8 @@ static void put_ids(struct sl_buf *b, const struct sl_call *call, const struct s
 
 /* ---- streams */
 
-static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
-                       struct sl_choice *ch, const struct sl_chunk *chunk)
+static void completions_put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
+                                   struct sl_choice *ch, const struct sl_chunk *chunk)
 {
     bool first = !ch->began;
     bool tokens_matter = chunk->n_tokens > 0 && (call->want_logprobs || call->return_token_ids);
@@ -117,7 +117,7 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     if (chunk->n_text == 0 && chunk->finish == SL_RUNNING && !tokens_matter && !echo_now)
         return;
     clear_columns(ch);
-    gather(call, prompt, ch, chunk);
+    completions_gather(call, prompt, ch, chunk);
     ch->began = true;
     sl_openai_event_begin(b, call);
     SL_PUT(b, "{\"index\":");
@@ -141,16 +141,16 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
 
 /* ---- whole replies */
 
-static void collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *ch,
-                    const struct sl_chunk *chunk)
+static void completions_collect(struct sl_call *call, struct sl_prompt *prompt,
+                                struct sl_choice *ch, const struct sl_chunk *chunk)
 {
-    gather(call, prompt, ch, chunk);
+    completions_gather(call, prompt, ch, chunk);
     ch->began = true;
     sl_buf_put(&ch->text, chunk->text, chunk->n_text);
 }
 
-static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
-                       struct sl_choice *ch)
+static void completions_put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
+                                   struct sl_choice *ch)
 {
     SL_PUT(b, "{\"index\":");
     sl_put_i64(b, ch->idx);
@@ -172,7 +172,7 @@ static void put_choice(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
         struct sl_usage u;
         sl_request_usage(prompt->req, &u);
         SL_PUT(b, ",\"prompt_logprobs\":");
-        sl_put_prompt_logprobs(b, style_of(call), t, (size_t)u.n_prompt);
+        sl_put_prompt_logprobs(b, completions_style_of(call), t, (size_t)u.n_prompt);
     }
     put_ids(b, call, prompt, ch, true);
     sl_buf_putc(b, '}');
@@ -183,9 +183,9 @@ static const struct sl_call_api completions_api = {
     SL_OPENAI_OUT,
     .object = "text_completion",
     .event_object = "text_completion",
-    .put_events = put_events,
-    .collect = collect,
-    .put_choice = put_choice,
+    .put_events = completions_put_events,
+    .collect = completions_collect,
+    .put_choice = completions_put_choice,
 };
 
 /* ---- the request */
@@ -209,8 +209,9 @@ static int copy_ids(const json_t *v, int32_t n_vocab, struct sl_prompt *prompt,
 }
 
 /* One prompt: a string or an array of ids. With echo the text is kept. */
-static int read_prompt(const struct sl_engine *eng, const json_t *v, const struct sl_params *p,
-                       struct sl_prompt *out, struct sl_refusal *r)
+static int completions_read_prompt(const struct sl_engine *eng, const json_t *v,
+                                   const struct sl_params *p, struct sl_prompt *out,
+                                   struct sl_refusal *r)
 {
     if (json_is_array(v)) {
         int rc = copy_ids(v, sl_engine_info(eng)->n_vocab, out, r);
@@ -254,7 +255,8 @@ static int read_prompts(const struct sl_engine *eng, const struct sl_params *p,
     if (prompts == NULL)
         return sl_refuse(r, SL_ENOMEM, "prompt", "out of memory");
     for (size_t i = 0; i < n; i++) {
-        int rc = read_prompt(eng, several ? json_array_get(v, i) : v, p, &prompts[i], r);
+        int rc =
+            completions_read_prompt(eng, several ? json_array_get(v, i) : v, p, &prompts[i], r);
         if (rc != 0) {
             sl_call_free_prompts(prompts, (int32_t)n);
             return rc;
@@ -276,13 +278,13 @@ void sl_completions_prepare(struct sl_task *t)
         t->rc = read_prompts(t->served->eng, &t->params, &t->prompts, &t->n_prompts, &t->refusal);
 }
 
-static void finish(struct sl_conn *c, struct sl_task *t)
+static void completions_finish(struct sl_conn *c, struct sl_task *t)
 {
     sl_task_call(c, t, &completions_api);
 }
 
 void sl_api_completions(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {sl_completions_prepare, finish};
+    static const struct sl_task_kind kind = {sl_completions_prepare, completions_finish};
     sl_task_start(c, &kind);
 }

@@ -59,7 +59,8 @@ void sl_pool_put_vector(struct sl_buf *b, const struct sl_call *call, const floa
     sl_free(out);
 }
 
-static void put_list(struct sl_buf *b, struct sl_call *call, const char *object, const char *member)
+static void embeddings_put_list(struct sl_buf *b, struct sl_call *call, const char *object,
+                                const char *member)
 {
     sl_pool_put_head(b, call);
     SL_PUT(b, "\"data\":[");
@@ -83,17 +84,17 @@ static void put_list(struct sl_buf *b, struct sl_call *call, const char *object,
 
 static void put_embeddings(struct sl_buf *b, struct sl_call *call)
 {
-    put_list(b, call, "embedding", "embedding");
+    embeddings_put_list(b, call, "embedding", "embedding");
 }
 
 static void put_pooled(struct sl_buf *b, struct sl_call *call)
 {
-    put_list(b, call, "pooling", "data");
+    embeddings_put_list(b, call, "pooling", "data");
 }
 
 /* ---- requests */
 
-static int read_ids(struct sl_task *t, const json_t *list, struct sl_prompt *out)
+static int embeddings_read_ids(struct sl_task *t, const json_t *list, struct sl_prompt *out)
 {
     const int32_t n_vocab = sl_engine_info(t->served->eng)->n_vocab;
     size_t n = json_array_size(list);
@@ -118,7 +119,7 @@ static int read_ids(struct sl_task *t, const json_t *list, struct sl_prompt *out
 }
 
 /* A string, a list of strings, token ids, or a list of those. */
-static int read_input(struct sl_task *t)
+static int embeddings_read_input(struct sl_task *t)
 {
     const json_t *v = json_object_get(t->root, "input"), *first = json_array_get(v, 0);
     if (v == NULL || json_is_null(v))
@@ -131,13 +132,13 @@ static int read_input(struct sl_task *t)
     int rc = sl_pool_reserve(t, several ? json_array_size(v) : 1, "input");
     for (int32_t i = 0; rc == 0 && i < t->n_prompts; i++) {
         const json_t *one = several ? json_array_get(v, (size_t)i) : v;
-        rc = json_is_array(one) ? read_ids(t, one, &t->prompts[i])
+        rc = json_is_array(one) ? embeddings_read_ids(t, one, &t->prompts[i])
                                 : sl_pool_encode(t, one, NULL, "input", &t->prompts[i]);
     }
     return rc;
 }
 
-static int read_format(struct sl_task *t)
+static int embeddings_read_format(struct sl_task *t)
 {
     const json_t *format = json_object_get(t->root, "encoding_format");
     const json_t *dims = json_object_get(t->root, "dimensions");
@@ -169,11 +170,11 @@ static int prepare_any(struct sl_task *t, bool vectors_only)
     if (rc == 0)
         rc = sl_pool_read(t, known);
     if (rc == 0)
-        rc = read_format(t);
-    return rc == 0 ? read_input(t) : rc;
+        rc = embeddings_read_format(t);
+    return rc == 0 ? embeddings_read_input(t) : rc;
 }
 
-static void prepare_embeddings(struct sl_task *t)
+static void embeddings_prepare(struct sl_task *t)
 {
     t->rc = prepare_any(t, true);
 }
@@ -183,7 +184,7 @@ static void prepare_pooling(struct sl_task *t)
     t->rc = prepare_any(t, false);
 }
 
-static void finish_embeddings(struct sl_conn *c, struct sl_task *t)
+static void embeddings_finish(struct sl_conn *c, struct sl_task *t)
 {
     static const struct sl_call_api api = {
         .pooling = true, .put_whole = put_embeddings, .id_prefix = "embd-"};
@@ -199,7 +200,7 @@ static void finish_pooling(struct sl_conn *c, struct sl_task *t)
 
 void sl_api_embeddings(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_embeddings, finish_embeddings};
+    static const struct sl_task_kind kind = {embeddings_prepare, embeddings_finish};
     sl_task_start(c, &kind);
 }
 

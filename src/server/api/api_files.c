@@ -142,14 +142,14 @@ static void prepare_upload(struct sl_task *t)
                                   &t->out, &t->refusal);
 }
 
-static void finish_json(struct sl_conn *c, struct sl_task *t)
+static void files_finish_json(struct sl_conn *c, struct sl_task *t)
 {
     sl_reply_json(c, 200, &t->out);
 }
 
 static void upload(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_upload, finish_json};
+    static const struct sl_task_kind kind = {prepare_upload, files_finish_json};
     struct sl_refusal r = {0};
     struct upload *u = sl_calloc(1, sizeof *u);
     int rc = u == NULL ? sl_refuse(&r, SL_ENOMEM, NULL, "out of memory")

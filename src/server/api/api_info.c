@@ -16,7 +16,7 @@
 #include <stdlib.h>
 
 /* The model that is asked about, or a refusal that is sent already. */
-static const struct sl_served *model_of(struct sl_conn *c)
+static const struct sl_served *info_model_of(struct sl_conn *c)
 {
     struct sl_refusal r = {0};
     struct sl_served *m = NULL;
@@ -61,7 +61,7 @@ static json_t *sampling(const struct sl_sampling *s)
 
 void sl_api_props(struct sl_conn *c)
 {
-    const struct sl_served *m = model_of(c);
+    const struct sl_served *m = info_model_of(c);
     if (m == NULL)
         return;
     const struct sl_model_info *info = sl_engine_info(m->eng);
@@ -81,7 +81,7 @@ void sl_api_props(struct sl_conn *c)
  * ?fail_on_no_slot=1 there is a 503 where all of them are, as in llama.cpp. */
 void sl_api_slots(struct sl_conn *c)
 {
-    const struct sl_served *m = model_of(c);
+    const struct sl_served *m = info_model_of(c);
     struct sl_stats st;
     if (m == NULL)
         return;
@@ -112,7 +112,7 @@ void sl_api_slots(struct sl_conn *c)
 /* What its clients take from tokenizer_config.json. */
 void sl_api_tokenizer_info(struct sl_conn *c)
 {
-    const struct sl_served *m = model_of(c);
+    const struct sl_served *m = info_model_of(c);
     if (m == NULL)
         return;
     const struct sl_tokenizer *tok = sl_engine_tokenizer(m->eng);
@@ -128,7 +128,7 @@ void sl_api_tokenizer_info(struct sl_conn *c)
 
 void sl_api_model_info(struct sl_conn *c)
 {
-    const struct sl_served *m = model_of(c);
+    const struct sl_served *m = info_model_of(c);
     if (m == NULL)
         return;
     const struct sl_model_info *info = sl_engine_info(m->eng);
@@ -143,7 +143,7 @@ void sl_api_model_info(struct sl_conn *c)
 
 void sl_api_server_info(struct sl_conn *c)
 {
-    const struct sl_served *m = model_of(c);
+    const struct sl_served *m = info_model_of(c);
     struct sl_stats st;
     if (m == NULL)
         return;

@@ -13,7 +13,7 @@
 
 #define MAX_NAME 4096
 
-static int read_string(struct sl_task *t, const char *field, const char **out)
+static int lora_read_string(struct sl_task *t, const char *field, const char **out)
 {
     const json_t *v = json_object_get(t->root, field);
     *out = "";
@@ -21,7 +21,7 @@ static int read_string(struct sl_task *t, const char *field, const char **out)
 }
 
 /* The body, and the adapter's name in it; missing: what to say without one. */
-static int read_request(struct sl_task *t, const char *missing, const char **name)
+static int lora_read_request(struct sl_task *t, const char *missing, const char **name)
 {
     if (!t->server->cfg->lora_updates)
         return sl_refuse(&t->refusal, SL_EUNSUPPORTED, NULL,
@@ -29,7 +29,7 @@ static int read_request(struct sl_task *t, const char *missing, const char **nam
                          "(--allow-runtime-lora-updating)");
     int rc = sl_json_parse_object(t->body.p, t->body.n, &t->root, &t->refusal);
     if (rc == 0)
-        rc = read_string(t, "lora_name", name);
+        rc = lora_read_string(t, "lora_name", name);
     if (rc == 0 && (*name)[0] == '\0')
         rc = sl_refuse(&t->refusal, SL_EINVAL, "lora_name", "%s", missing);
     return rc;
@@ -40,7 +40,7 @@ static void put_success(struct sl_task *t, const char *name, const char *what)
     sl_buf_printf(&t->out, "Success: LoRA adapter '%s' %s successfully.", name, what);
 }
 
-static void finish(struct sl_conn *c, struct sl_task *t)
+static void lora_finish(struct sl_conn *c, struct sl_task *t)
 {
     sl_reply(c, 200, "text/plain; charset=utf-8", NULL, t->out.data, t->out.n_bytes);
 }
@@ -60,14 +60,14 @@ static int check_free(struct sl_task *t, const char *name)
     return 0;
 }
 
-static int load(struct sl_task *t)
+static int lora_load(struct sl_task *t)
 {
     static const char missing[] = "Both 'lora_name' and 'lora_path' must be provided.";
     const char *name, *path;
     bool replace = false;
-    int rc = read_request(t, missing, &name);
+    int rc = lora_read_request(t, missing, &name);
     if (rc == 0)
-        rc = read_string(t, "lora_path", &path);
+        rc = lora_read_string(t, "lora_path", &path);
     if (rc == 0 && path[0] == '\0')
         return sl_refuse(&t->refusal, SL_EINVAL, "lora_path", "%s", missing);
     const json_t *v = json_object_get(t->root, "load_inplace");
@@ -90,19 +90,20 @@ static int load(struct sl_task *t)
 
 static void prepare_load(struct sl_task *t)
 {
-    t->rc = load(t);
+    t->rc = lora_load(t);
 }
 
 void sl_api_load_lora(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_load, finish};
+    static const struct sl_task_kind kind = {prepare_load, lora_finish};
     sl_task_start(c, &kind);
 }
 
 static void prepare_unload(struct sl_task *t)
 {
     const char *name;
-    t->rc = read_request(t, "'lora_name' needs to be provided to unload a LoRA adapter.", &name);
+    t->rc =
+        lora_read_request(t, "'lora_name' needs to be provided to unload a LoRA adapter.", &name);
     struct sl_served *m = t->rc == 0 ? sl_served_find(t->server, name) : NULL;
     if (t->rc == 0)
         t->rc = sl_adapter_unload((m != NULL ? m : t->served)->eng, name, &t->refusal.err);
@@ -112,6 +113,6 @@ static void prepare_unload(struct sl_task *t)
 
 void sl_api_unload_lora(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_unload, finish};
+    static const struct sl_task_kind kind = {prepare_unload, lora_finish};
     sl_task_start(c, &kind);
 }

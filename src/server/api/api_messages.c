@@ -13,7 +13,7 @@
 
 /* ---- pieces */
 
-static void put_usage(struct sl_buf *b, const struct sl_call *call)
+static void messages_put_usage(struct sl_buf *b, const struct sl_call *call)
 {
     struct sl_usage u;
     sl_call_usage(call, &u);
@@ -104,7 +104,7 @@ static void put_input(struct sl_buf *b, const struct sl_part *part)
 
 /* ---- streams */
 
-static void event_begin(struct sl_buf *b, const char *type)
+static void messages_event_begin(struct sl_buf *b, const char *type)
 {
     SL_PUT(b, "event: ");
     sl_buf_puts(b, type);
@@ -119,15 +119,15 @@ static void put_index(struct sl_buf *b, const struct sl_part *part)
     sl_put_i64(b, part->idx);
 }
 
-static void part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                       const struct sl_part *part)
+static void messages_part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                                const struct sl_part *part)
 {
     static const char *const empty[] = {[SL_PART_REASONING] = "\"\",\"signature\":\"\"",
                                         [SL_PART_TEXT] = "\"\"",
                                         [SL_PART_CALL] = "{}"};
     (void)call;
     (void)choice;
-    event_begin(b, "content_block_start");
+    messages_event_begin(b, "content_block_start");
     put_index(b, part);
     SL_PUT(b, ",\"content_block\":");
     put_block_head(b, part);
@@ -135,15 +135,15 @@ static void part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice 
     SL_PUT(b, "}}\n\n");
 }
 
-static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                      const struct sl_part *part, const char *text, size_t n)
+static void messages_part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                               const struct sl_part *part, const char *text, size_t n)
 {
     static const char *const deltas[] = {[SL_PART_REASONING] = "thinking_delta\",\"thinking\":\"",
                                          [SL_PART_TEXT] = "text_delta\",\"text\":\"",
                                          [SL_PART_CALL] = "input_json_delta\",\"partial_json\":\""};
     (void)call;
     (void)choice;
-    event_begin(b, "content_block_delta");
+    messages_event_begin(b, "content_block_delta");
     put_index(b, part);
     SL_PUT(b, ",\"delta\":{\"type\":\"");
     sl_buf_puts(b, deltas[part->kind]);
@@ -151,55 +151,55 @@ static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *
     SL_PUT(b, "\"}}\n\n");
 }
 
-static void part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                     const struct sl_part *part)
+static void messages_part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                              const struct sl_part *part)
 {
     (void)choice;
     if (part->kind == SL_PART_REASONING) {
-        event_begin(b, "content_block_delta");
+        messages_event_begin(b, "content_block_delta");
         put_index(b, part);
         SL_PUT(b, ",\"delta\":{\"type\":\"signature_delta\",");
         put_signature(b, call, part);
         SL_PUT(b, "}}\n\n");
     }
-    event_begin(b, "content_block_stop");
+    messages_event_begin(b, "content_block_stop");
     put_index(b, part);
     SL_PUT(b, "}\n\n");
 }
 
-static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
-                       struct sl_choice *choice, const struct sl_chunk *chunk)
+static void messages_put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
+                                struct sl_choice *choice, const struct sl_chunk *chunk)
 {
     (void)prompt;
     if (!choice->began) {
-        event_begin(b, "message_start");
+        messages_event_begin(b, "message_start");
         SL_PUT(b, ",\"message\":");
         put_message_head(b, call);
         SL_PUT(b, "],\"stop_reason\":null,\"stop_sequence\":null,");
-        put_usage(b, call);
+        messages_put_usage(b, call);
         SL_PUT(b, "}}\n\n");
     }
     choice->began = true;
     sl_answer_push(choice->answer, b, chunk);
     if (chunk->finish == SL_RUNNING)
         return;
-    event_begin(b, "message_delta");
+    messages_event_begin(b, "message_delta");
     SL_PUT(b, ",\"delta\":{");
     put_stop(b, call, chunk->finish, chunk->stop_str,
              chunk->stop_str != NULL ? strlen(chunk->stop_str) : 0);
     SL_PUT(b, "},");
-    put_usage(b, call);
+    messages_put_usage(b, call);
     SL_PUT(b, "}\n\n");
 }
 
-static void end_stream(struct sl_buf *b, struct sl_call *call)
+static void messages_end_stream(struct sl_buf *b, struct sl_call *call)
 {
     (void)call;
-    event_begin(b, "message_stop");
+    messages_event_begin(b, "message_stop");
     SL_PUT(b, "}\n\n");
 }
 
-static void fail_stream(struct sl_buf *b, struct sl_call *call, const struct sl_refusal *r)
+static void messages_fail_stream(struct sl_buf *b, struct sl_call *call, const struct sl_refusal *r)
 {
     (void)call;
     SL_PUT(b, "event: error\ndata: ");
@@ -209,21 +209,21 @@ static void fail_stream(struct sl_buf *b, struct sl_call *call, const struct sl_
 
 static void ping(struct sl_buf *b)
 {
-    event_begin(b, "ping");
+    messages_event_begin(b, "ping");
     SL_PUT(b, "}\n\n");
 }
 
 /* ---- whole replies */
 
-static void collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *choice,
-                    const struct sl_chunk *chunk)
+static void messages_collect(struct sl_call *call, struct sl_prompt *prompt,
+                             struct sl_choice *choice, const struct sl_chunk *chunk)
 {
     (void)call;
     (void)prompt;
     sl_answer_push(choice->answer, NULL, chunk);
 }
 
-static void put_whole(struct sl_buf *b, struct sl_call *call)
+static void messages_put_whole(struct sl_buf *b, struct sl_call *call)
 {
     const struct sl_choice *choice = &call->choices[0];
     const struct sl_answer *a = choice->answer;
@@ -246,34 +246,34 @@ static void put_whole(struct sl_buf *b, struct sl_call *call)
     SL_PUT(b, "],");
     put_stop(b, call, choice->finish, choice->stop_str.data, choice->stop_str.n_bytes);
     sl_buf_putc(b, ',');
-    put_usage(b, call);
+    messages_put_usage(b, call);
     sl_buf_putc(b, '}');
     b->failed |= !sl_answer_ok(a); /* the loss must show: it becomes a 503 */
 }
 
-static int begin(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
-                 struct sl_error *err)
+static int messages_begin(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
+                          struct sl_error *err)
 {
     return sl_answer_create(call, choice, p, !call->stream, &choice->answer, err);
 }
 
 static const struct sl_call_api messages_api = {
     .id_prefix = "msg_",
-    .begin = begin,
-    .put_events = put_events,
-    .end_stream = end_stream,
-    .fail_stream = fail_stream,
+    .begin = messages_begin,
+    .put_events = messages_put_events,
+    .end_stream = messages_end_stream,
+    .fail_stream = messages_fail_stream,
     .ping = ping,
-    .part_begin = part_begin,
-    .part_text = part_text,
-    .part_end = part_end,
-    .collect = collect,
-    .put_whole = put_whole,
+    .part_begin = messages_part_begin,
+    .part_text = messages_part_text,
+    .part_end = messages_part_end,
+    .collect = messages_collect,
+    .put_whole = messages_put_whole,
 };
 
 /* ---- the request */
 
-static int to_chat(struct sl_task *t)
+static int messages_to_chat(struct sl_task *t)
 {
     return sl_anthropic_to_chat(t->root, &t->refusal);
 }
@@ -283,31 +283,31 @@ static int to_chat_to_generate(struct sl_task *t)
     const json_t *max_tokens = json_object_get(t->root, "max_tokens");
     if (max_tokens == NULL || json_is_null(max_tokens))
         return sl_refuse(&t->refusal, SL_EINVAL, "max_tokens", "max_tokens is missing");
-    return to_chat(t);
+    return messages_to_chat(t);
 }
 
-static void prepare(struct sl_task *t)
+static void messages_prepare(struct sl_task *t)
 {
     sl_conversation_prepare(t, SL_ENDPOINT_MESSAGES, to_chat_to_generate);
 }
 
-static void finish(struct sl_conn *c, struct sl_task *t)
+static void messages_finish(struct sl_conn *c, struct sl_task *t)
 {
     sl_task_call(c, t, &messages_api);
 }
 
 void sl_api_messages(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare, finish};
+    static const struct sl_task_kind kind = {messages_prepare, messages_finish};
     sl_task_start(c, &kind);
 }
 
 static void prepare_count(struct sl_task *t)
 {
-    sl_conversation_prepare(t, SL_ENDPOINT_MESSAGES, to_chat);
+    sl_conversation_prepare(t, SL_ENDPOINT_MESSAGES, messages_to_chat);
 }
 
-static void finish_count(struct sl_conn *c, struct sl_task *t)
+static void messages_finish_count(struct sl_conn *c, struct sl_task *t)
 {
     struct sl_buf b = {0};
     SL_PUT(&b, "{\"input_tokens\":");
@@ -318,6 +318,6 @@ static void finish_count(struct sl_conn *c, struct sl_task *t)
 
 void sl_api_count_tokens(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_count, finish_count};
+    static const struct sl_task_kind kind = {prepare_count, messages_finish_count};
     sl_task_start(c, &kind);
 }

@@ -84,7 +84,7 @@ struct adapter_list {
     char last[512];   /* the last one's name; "": none was put */
 };
 
-static void put_adapter(void *arg, const struct sl_adapter_info *a)
+static void models_put_adapter(void *arg, const struct sl_adapter_info *a)
 {
     struct adapter_list *l = arg;
     const int32_t max_model_len = sl_engine_info(l->m->eng)->max_model_len;
@@ -104,7 +104,7 @@ static bool is_anthropic(const struct sl_conn *c)
     return sl_http_header(c->parser, "anthropic-version") != NULL;
 }
 
-static void put_name(struct sl_buf *b, const char *member, const char *name)
+static void models_put_name(struct sl_buf *b, const char *member, const char *name)
 {
     sl_buf_puts(b, member);
     sl_buf_json_string(b, name, strlen(name));
@@ -127,12 +127,12 @@ void sl_api_models(struct sl_conn *c)
             last = sl_served_name_at(l.m, i);
             put_model(&b, s, l.m, anthropic, last);
         }
-        sl_adapter_each(l.m->eng, put_adapter, &l);
+        sl_adapter_each(l.m->eng, models_put_adapter, &l);
     }
     sl_buf_putc(&b, ']');
     if (anthropic) {
-        put_name(&b, ",\"has_more\":false,\"first_id\":", s->models[0].name);
-        put_name(&b, ",\"last_id\":", l.last[0] != '\0' ? l.last : last);
+        models_put_name(&b, ",\"has_more\":false,\"first_id\":", s->models[0].name);
+        models_put_name(&b, ",\"last_id\":", l.last[0] != '\0' ? l.last : last);
     }
     sl_buf_putc(&b, '}');
     sl_reply_json(c, 200, &b);
@@ -155,7 +155,7 @@ void sl_api_model(struct sl_conn *c)
     if (is_own)
         put_model(&b, s, m, l.anthropic, own);
     else if (m != NULL)
-        sl_adapter_each(m->eng, put_adapter, &l);
+        sl_adapter_each(m->eng, models_put_adapter, &l);
     if (is_own || l.last[0] != '\0') {
         sl_reply_json(c, 200, &b);
         return;

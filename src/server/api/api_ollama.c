@@ -34,7 +34,7 @@ void sl_ollama_put_time(struct sl_buf *b, int64_t wall_ns)
     sl_buf_printf(b, "%s.%09dZ", text, (int)(wall_ns % 1000000000));
 }
 
-static void put_span(struct sl_buf *b, const char *name, uint64_t from_ns, uint64_t to_ns)
+static void ollama_put_span(struct sl_buf *b, const char *name, uint64_t from_ns, uint64_t to_ns)
 {
     sl_buf_puts(b, name);
     sl_put_u64(b, from_ns != 0 && to_ns > from_ns ? to_ns - from_ns : 0);
@@ -44,8 +44,8 @@ void sl_ollama_put_timing(struct sl_buf *b, const struct sl_call *call)
 {
     struct sl_usage u;
     sl_call_usage(call, &u);
-    put_span(b, ",\"total_duration\":", u.t_submit_ns, sl_now_ns());
-    put_span(b, ",\"load_duration\":", u.t_submit_ns, u.t_scheduled_ns);
+    ollama_put_span(b, ",\"total_duration\":", u.t_submit_ns, sl_now_ns());
+    ollama_put_span(b, ",\"load_duration\":", u.t_submit_ns, u.t_scheduled_ns);
     SL_PUT(b, ",\"prompt_eval_count\":");
     sl_put_i64(b, u.n_prompt);
 }
@@ -60,10 +60,10 @@ static void put_end(struct sl_buf *b, const struct sl_call *call, enum sl_finish
                                                : "stop");
     sl_buf_putc(b, '"');
     sl_ollama_put_timing(b, call);
-    put_span(b, ",\"prompt_eval_duration\":", u.t_scheduled_ns, u.t_first_ns);
+    ollama_put_span(b, ",\"prompt_eval_duration\":", u.t_scheduled_ns, u.t_first_ns);
     SL_PUT(b, ",\"eval_count\":");
     sl_put_i64(b, u.n_output);
-    put_span(b, ",\"eval_duration\":", u.t_first_ns, u.t_last_ns);
+    ollama_put_span(b, ",\"eval_duration\":", u.t_first_ns, u.t_last_ns);
 }
 
 static void put_event_head(struct sl_call *call)
@@ -74,7 +74,7 @@ static void put_event_head(struct sl_call *call)
     SL_PUT(b, ",\"created_at\":\"");
 }
 
-static void put_head(struct sl_buf *b, struct sl_call *call)
+static void ollama_put_head(struct sl_buf *b, struct sl_call *call)
 {
     if (call->event_head.n_bytes == 0)
         put_event_head(call);
@@ -122,7 +122,7 @@ static void put_call(struct sl_buf *b, const struct sl_part *part, const struct 
     SL_PUT(b, "}}");
 }
 
-static struct sl_token_style style_of(const struct sl_call *call)
+static struct sl_token_style ollama_style_of(const struct sl_call *call)
 {
     return (struct sl_token_style){call->conn->loop, call->served, false};
 }
@@ -139,13 +139,13 @@ static void close_line(struct sl_buf *b, struct sl_choice *choice)
 static void open_line(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice)
 {
     close_line(b, choice);
-    put_head(b, call);
+    ollama_put_head(b, call);
     put_text_head(b, call);
     choice->open = true;
 }
 
-static void part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                       const struct sl_part *part)
+static void ollama_part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                              const struct sl_part *part)
 {
     (void)b;
     (void)call;
@@ -153,8 +153,8 @@ static void part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice 
     sl_buf_clear(&choice->text); /* of a stream: the arguments of the call that comes in */
 }
 
-static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                      const struct sl_part *part, const char *text, size_t n)
+static void ollama_part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                             const struct sl_part *part, const char *text, size_t n)
 {
     if (part->kind == SL_PART_CALL) {
         sl_buf_put(&choice->text, text, n);
@@ -168,8 +168,8 @@ static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *
     sl_buf_puts(b, is_chat(call) ? "\"}" : "\"");
 }
 
-static void part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                     const struct sl_part *part)
+static void ollama_part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                            const struct sl_part *part)
 {
     if (part->kind != SL_PART_CALL || !is_chat(call))
         return;
@@ -179,8 +179,8 @@ static void part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *c
     SL_PUT(b, "]}");
 }
 
-static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
-                       struct sl_choice *choice, const struct sl_chunk *chunk)
+static void ollama_put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
+                              struct sl_choice *choice, const struct sl_chunk *chunk)
 {
     bool last = chunk->finish != SL_RUNNING, tokens = call->want_logprobs && chunk->n_tokens > 0;
     (void)prompt;
@@ -194,26 +194,27 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     }
     if (tokens) {
         SL_PUT(b, ",\"logprobs\":[");
-        sl_put_chat_logprobs(b, style_of(call), chunk->tokens, chunk->n_tokens, call->n_logprobs);
+        sl_put_chat_logprobs(b, ollama_style_of(call), chunk->tokens, chunk->n_tokens,
+                             call->n_logprobs);
         sl_buf_putc(b, ']');
     }
     close_line(b, choice);
     if (!last)
         return;
-    put_head(b, call);
+    ollama_put_head(b, call);
     put_text_head(b, call);
     sl_buf_puts(b, is_chat(call) ? "\"}" : "\"");
     put_end(b, call, chunk->finish);
     SL_PUT(b, "}\n");
 }
 
-static void end_stream(struct sl_buf *b, struct sl_call *call)
+static void ollama_end_stream(struct sl_buf *b, struct sl_call *call)
 {
     (void)b;
     (void)call;
 }
 
-static void fail_stream(struct sl_buf *b, struct sl_call *call, const struct sl_refusal *r)
+static void ollama_fail_stream(struct sl_buf *b, struct sl_call *call, const struct sl_refusal *r)
 {
     (void)call;
     sl_reply_error_json(b, r, sl_code_http(r->err.code), SL_PROTOCOL_OLLAMA);
@@ -222,8 +223,8 @@ static void fail_stream(struct sl_buf *b, struct sl_call *call, const struct sl_
 
 /* ---- whole replies */
 
-static void collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *choice,
-                    const struct sl_chunk *chunk)
+static void ollama_collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *choice,
+                           const struct sl_chunk *chunk)
 {
     (void)prompt;
     sl_answer_push(choice->answer, NULL, chunk);
@@ -231,11 +232,11 @@ static void collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_ch
         return;
     if (choice->tokens.n_bytes > 0)
         sl_buf_putc(&choice->tokens, ',');
-    sl_put_chat_logprobs(&choice->tokens, style_of(call), chunk->tokens, chunk->n_tokens,
+    sl_put_chat_logprobs(&choice->tokens, ollama_style_of(call), chunk->tokens, chunk->n_tokens,
                          call->n_logprobs);
 }
 
-static int32_t put_texts(struct sl_buf *b, const struct sl_answer *a, enum sl_part_kind kind)
+static int32_t ollama_put_texts(struct sl_buf *b, const struct sl_answer *a, enum sl_part_kind kind)
 {
     int32_t n = 0;
     for (int32_t i = 0; i < sl_answer_n_parts(a); i++) {
@@ -250,15 +251,15 @@ static int32_t put_texts(struct sl_buf *b, const struct sl_answer *a, enum sl_pa
     return n;
 }
 
-static void put_whole(struct sl_buf *b, struct sl_call *call)
+static void ollama_put_whole(struct sl_buf *b, struct sl_call *call)
 {
     const struct sl_choice *choice = &call->choices[0];
     const struct sl_answer *a = choice->answer;
-    put_head(b, call);
+    ollama_put_head(b, call);
     put_text_head(b, call);
-    (void)put_texts(b, a, SL_PART_TEXT);
+    (void)ollama_put_texts(b, a, SL_PART_TEXT);
     sl_buf_putc(b, '"');
-    if (put_texts(b, a, SL_PART_REASONING) > 0)
+    if (ollama_put_texts(b, a, SL_PART_REASONING) > 0)
         sl_buf_putc(b, '"');
     for (int32_t i = 0; is_chat(call) && i < sl_answer_n_parts(a); i++) {
         const struct sl_part *part = sl_answer_part(a, i);
@@ -279,17 +280,17 @@ static void put_whole(struct sl_buf *b, struct sl_call *call)
     b->failed |= !sl_answer_ok(a) || !sl_buf_ok(&choice->tokens); /* it becomes a 503 */
 }
 
-static int begin(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
-                 struct sl_error *err)
+static int ollama_begin(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
+                        struct sl_error *err)
 {
     return sl_answer_create(call, choice, p, !call->stream, &choice->answer, err);
 }
 
-#define OLLAMA_API                                                                              \
-    .begin = begin, .put_event_head = put_event_head, .put_events = put_events,                 \
-    .end_stream = end_stream, .fail_stream = fail_stream, .ndjson = true,                       \
-    .part_begin = part_begin, .part_text = part_text, .part_end = part_end, .collect = collect, \
-    .put_whole = put_whole
+#define OLLAMA_API                                                                               \
+    .begin = ollama_begin, .put_event_head = put_event_head, .put_events = ollama_put_events,    \
+    .end_stream = ollama_end_stream, .fail_stream = ollama_fail_stream, .ndjson = true,          \
+    .part_begin = ollama_part_begin, .part_text = ollama_part_text, .part_end = ollama_part_end, \
+    .collect = ollama_collect, .put_whole = ollama_put_whole
 
 static const struct sl_call_api chat_api = {.id_prefix = "ollama-chat-", OLLAMA_API};
 static const struct sl_call_api generate_api = {.id_prefix = "ollama-", OLLAMA_API};
@@ -362,7 +363,7 @@ int sl_ollama_unload(struct sl_task *t)
 }
 
 /* Nothing to answer: the reply says what became of the model. */
-static int load(struct sl_task *t, bool unload, bool chat)
+static int ollama_load(struct sl_task *t, bool unload, bool chat)
 {
     struct sl_buf *b = &t->out;
     const json_t *given = json_object_get(t->root, "model");
@@ -397,7 +398,7 @@ static int to_chat_shape(struct sl_task *t, bool chat, struct sl_ollama_request 
                 : sl_ollama_generate(t->root, &m, req, &t->refusal);
 }
 
-static void prepare(struct sl_task *t, bool chat)
+static void ollama_prepare(struct sl_task *t, bool chat)
 {
     struct sl_ollama_request req = {0};
     t->rc = sl_ollama_parse(t);
@@ -406,7 +407,7 @@ static void prepare(struct sl_task *t, bool chat)
     if (t->rc == 0)
         t->rc = to_chat_shape(t, chat, &req);
     if (t->rc == 0 && req.idle) {
-        t->rc = load(t, req.unload, chat);
+        t->rc = ollama_load(t, req.unload, chat);
         return;
     }
     if (t->rc == 0)
@@ -426,17 +427,17 @@ static void prepare(struct sl_task *t, bool chat)
                           "not supported: n above 1, as a reply has one message");
 }
 
-static void prepare_chat(struct sl_task *t)
+static void ollama_prepare_chat(struct sl_task *t)
 {
-    prepare(t, true);
+    ollama_prepare(t, true);
 }
 
 static void prepare_generate(struct sl_task *t)
 {
-    prepare(t, false);
+    ollama_prepare(t, false);
 }
 
-static void finish(struct sl_conn *c, struct sl_task *t, const struct sl_call_api *api)
+static void ollama_finish(struct sl_conn *c, struct sl_task *t, const struct sl_call_api *api)
 {
     if (t->out.n_bytes > 0 || !sl_buf_ok(&t->out))
         sl_reply_json(c, 200, &t->out);
@@ -444,19 +445,19 @@ static void finish(struct sl_conn *c, struct sl_task *t, const struct sl_call_ap
         sl_task_call(c, t, api);
 }
 
-static void finish_chat(struct sl_conn *c, struct sl_task *t)
+static void ollama_finish_chat(struct sl_conn *c, struct sl_task *t)
 {
-    finish(c, t, &chat_api);
+    ollama_finish(c, t, &chat_api);
 }
 
 static void finish_generate(struct sl_conn *c, struct sl_task *t)
 {
-    finish(c, t, &generate_api);
+    ollama_finish(c, t, &generate_api);
 }
 
 void sl_api_ollama_chat(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_chat, finish_chat};
+    static const struct sl_task_kind kind = {ollama_prepare_chat, ollama_finish_chat};
     sl_task_start(c, &kind);
 }
 

@@ -45,7 +45,7 @@ static void put_embedding(struct sl_buf *b, struct sl_call *call)
 /* ---- requests */
 
 /* The members that mean something, under the names that pool_in.c reads. */
-static int read_members(struct sl_task *t, bool *unload)
+static int ollama_embed_read_members(struct sl_task *t, bool *unload)
 {
     struct sl_refusal *r = &t->refusal;
     const json_t *truncate = json_object_get(t->root, "truncate");
@@ -67,7 +67,7 @@ static int read_members(struct sl_task *t, bool *unload)
     return 0;
 }
 
-static int read_texts(struct sl_task *t, const char *member)
+static int ollama_embed_read_texts(struct sl_task *t, const char *member)
 {
     const json_t *v = json_object_get(t->root, member);
     if (v == NULL || json_is_null(v))
@@ -87,7 +87,7 @@ static bool is_idle(const struct sl_task *t, const char *member)
            (json_is_array(v) && json_array_size(v) == 0);
 }
 
-static int prepare(struct sl_task *t, const char *member, const char *empty)
+static int ollama_embed_prepare(struct sl_task *t, const char *member, const char *empty)
 {
     static const char *const known[] = {"input", "prompt", "dimensions", "truncate", "name", NULL};
     bool unload = false;
@@ -95,7 +95,7 @@ static int prepare(struct sl_task *t, const char *member, const char *empty)
     if (rc == 0)
         rc = sl_pool_check(t, true);
     if (rc == 0)
-        rc = read_members(t, &unload);
+        rc = ollama_embed_read_members(t, &unload);
     if (rc == 0)
         rc = sl_pool_read(t, known);
     if (rc != 0)
@@ -105,22 +105,22 @@ static int prepare(struct sl_task *t, const char *member, const char *empty)
     if (rc != 0 || t->later)
         return rc;
     if (!idle)
-        return read_texts(t, member);
+        return ollama_embed_read_texts(t, member);
     sl_buf_puts(&t->out, empty);
     return 0;
 }
 
 static void prepare_embed(struct sl_task *t)
 {
-    t->rc = prepare(t, "input", "{\"embeddings\":[]}");
+    t->rc = ollama_embed_prepare(t, "input", "{\"embeddings\":[]}");
 }
 
-static void prepare_embeddings(struct sl_task *t)
+static void ollama_embed_prepare_embeddings(struct sl_task *t)
 {
-    t->rc = prepare(t, "prompt", "{\"embedding\":[]}");
+    t->rc = ollama_embed_prepare(t, "prompt", "{\"embedding\":[]}");
 }
 
-static void finish(struct sl_conn *c, struct sl_task *t, const struct sl_call_api *api)
+static void ollama_embed_finish(struct sl_conn *c, struct sl_task *t, const struct sl_call_api *api)
 {
     if (t->out.n_bytes > 0 || !sl_buf_ok(&t->out))
         sl_reply_json(c, 200, &t->out);
@@ -132,14 +132,14 @@ static void finish_embed(struct sl_conn *c, struct sl_task *t)
 {
     static const struct sl_call_api api = {
         .pooling = true, .put_whole = put_embed, .id_prefix = "ollama-embd-"};
-    finish(c, t, &api);
+    ollama_embed_finish(c, t, &api);
 }
 
-static void finish_embeddings(struct sl_conn *c, struct sl_task *t)
+static void ollama_embed_finish_embeddings(struct sl_conn *c, struct sl_task *t)
 {
     static const struct sl_call_api api = {
         .pooling = true, .put_whole = put_embedding, .id_prefix = "ollama-embd-"};
-    finish(c, t, &api);
+    ollama_embed_finish(c, t, &api);
 }
 
 void sl_api_ollama_embed(struct sl_conn *c)
@@ -150,6 +150,7 @@ void sl_api_ollama_embed(struct sl_conn *c)
 
 void sl_api_ollama_embeddings(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_embeddings, finish_embeddings};
+    static const struct sl_task_kind kind = {ollama_embed_prepare_embeddings,
+                                             ollama_embed_finish_embeddings};
     sl_task_start(c, &kind);
 }

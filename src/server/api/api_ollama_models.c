@@ -86,7 +86,7 @@ struct list {
     bool ok;
 };
 
-static void add(struct list *l, const char *name, const char *parent, int64_t t_ns)
+static void ollama_models_add(struct list *l, const char *name, const char *parent, int64_t t_ns)
 {
     const struct sl_model_info *info = sl_engine_info(l->m->eng);
     json_t *model =
@@ -96,10 +96,10 @@ static void add(struct list *l, const char *name, const char *parent, int64_t t_
     l->ok = l->ok && model != NULL && json_array_append_new(l->models, model) == 0;
 }
 
-static void add_adapter(void *arg, const struct sl_adapter_info *a)
+static void ollama_models_add_adapter(void *arg, const struct sl_adapter_info *a)
 {
     struct list *l = arg;
-    add(l, a->name, l->m->name, a->t_loaded_s * 1000000000);
+    ollama_models_add(l, a->name, l->m->name, a->t_loaded_s * 1000000000);
 }
 
 void sl_api_ollama_tags(struct sl_conn *c)
@@ -109,8 +109,8 @@ void sl_api_ollama_tags(struct sl_conn *c)
     for (int32_t i = 0; i < s->n_models; i++) {
         l.m = &s->models[i];
         for (int32_t k = 0; k < sl_served_n_names(l.m); k++)
-            add(&l, sl_served_name_at(l.m, k), "", s->t_created_s * 1000000000);
-        sl_adapter_each(l.m->eng, add_adapter, &l);
+            ollama_models_add(&l, sl_served_name_at(l.m, k), "", s->t_created_s * 1000000000);
+        sl_adapter_each(l.m->eng, ollama_models_add_adapter, &l);
     }
     json_t *out = json_pack("{s:o}", "models", l.models);
     if (!l.ok) {
@@ -220,7 +220,7 @@ static json_t *model_info(const struct sl_model_info *info)
     return out;
 }
 
-static int show(struct sl_task *t)
+static int ollama_models_show(struct sl_task *t)
 {
     const char *name = NULL;
     int rc = sl_ollama_parse(t);
@@ -255,7 +255,7 @@ static int show(struct sl_task *t)
 
 static void prepare_show(struct sl_task *t)
 {
-    t->rc = show(t);
+    t->rc = ollama_models_show(t);
 }
 
 static void finish_show(struct sl_conn *c, struct sl_task *t)

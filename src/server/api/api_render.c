@@ -15,17 +15,17 @@
 #include "server/http/route.h"
 #include "server/http/sse.h"
 
-static void put_float(struct sl_buf *b, const char *name, float x)
+static void render_put_float(struct sl_buf *b, const char *name, float x)
 {
     sl_buf_printf(b, ",\"%s\":%.9g", name, (double)x);
 }
 
-static void put_int(struct sl_buf *b, const char *name, int64_t x)
+static void render_put_int(struct sl_buf *b, const char *name, int64_t x)
 {
     sl_buf_printf(b, ",\"%s\":%lld", name, (long long)x);
 }
 
-static void put_bool(struct sl_buf *b, const char *name, bool x)
+static void render_put_bool(struct sl_buf *b, const char *name, bool x)
 {
     sl_buf_printf(b, ",\"%s\":%s", name, x ? "true" : "false");
 }
@@ -34,7 +34,7 @@ static void put_bool(struct sl_buf *b, const char *name, bool x)
 static void put_count(struct sl_buf *b, const char *name, int32_t n)
 {
     if (n >= 0)
-        put_int(b, name, n);
+        render_put_int(b, name, n);
     else
         sl_buf_printf(b, ",\"%s\":null", name);
 }
@@ -42,24 +42,24 @@ static void put_count(struct sl_buf *b, const char *name, int32_t n)
 static void put_sampling(struct sl_buf *b, const struct sl_sampling *s, int32_t room)
 {
     sl_buf_printf(b, "{\"n\":%d", s->n);
-    put_float(b, "temperature", s->temperature);
-    put_float(b, "top_p", s->top_p);
-    put_int(b, "top_k", s->top_k);
-    put_float(b, "min_p", s->min_p);
-    put_float(b, "presence_penalty", s->presence_penalty);
-    put_float(b, "frequency_penalty", s->frequency_penalty);
-    put_float(b, "repetition_penalty", s->repetition_penalty);
+    render_put_float(b, "temperature", s->temperature);
+    render_put_float(b, "top_p", s->top_p);
+    render_put_int(b, "top_k", s->top_k);
+    render_put_float(b, "min_p", s->min_p);
+    render_put_float(b, "presence_penalty", s->presence_penalty);
+    render_put_float(b, "frequency_penalty", s->frequency_penalty);
+    render_put_float(b, "repetition_penalty", s->repetition_penalty);
     if (s->has_seed)
-        put_int(b, "seed", (int64_t)s->seed);
+        render_put_int(b, "seed", (int64_t)s->seed);
     else
         SL_PUT(b, ",\"seed\":null");
-    put_int(b, "max_tokens", s->max_tokens > 0 ? SL_MIN(s->max_tokens, room) : room);
-    put_int(b, "min_tokens", s->min_tokens);
+    render_put_int(b, "max_tokens", s->max_tokens > 0 ? SL_MIN(s->max_tokens, room) : room);
+    render_put_int(b, "min_tokens", s->min_tokens);
     put_count(b, "logprobs", s->logprobs);
     put_count(b, "prompt_logprobs", s->prompt_logprobs);
-    put_bool(b, "ignore_eos", s->ignore_eos);
-    put_bool(b, "include_stop_str_in_output", s->include_stop_str_in_output);
-    put_bool(b, "skip_special_tokens", !s->keep_special_tokens);
+    render_put_bool(b, "ignore_eos", s->ignore_eos);
+    render_put_bool(b, "include_stop_str_in_output", s->include_stop_str_in_output);
+    render_put_bool(b, "skip_special_tokens", !s->keep_special_tokens);
     SL_PUT(b, ",\"stop\":[");
     for (int32_t i = 0; i < s->n_stop; i++) {
         if (i > 0)
@@ -89,13 +89,13 @@ static void put_rendered(struct sl_buf *b, const struct sl_task *t, const struct
     put_sampling(b, &p->sampling, SL_MAX(room, 0));
     SL_PUT(b, ",\"model\":");
     sl_buf_json_string(b, t->model, strlen(t->model));
-    put_bool(b, "stream", p->stream);
+    render_put_bool(b, "stream", p->stream);
     SL_PUT(b, ",\"cache_salt\":");
     if (p->cache_salt != NULL)
         sl_buf_json_string(b, p->cache_salt, strlen(p->cache_salt));
     else
         SL_PUT(b, "null");
-    put_int(b, "priority", p->priority);
+    render_put_int(b, "priority", p->priority);
     if (p->return_prompt_text && prompt->text != NULL) {
         SL_PUT(b, ",\"prompt_text\":");
         sl_buf_json_string(b, prompt->text, prompt->n_text);
@@ -105,12 +105,12 @@ static void put_rendered(struct sl_buf *b, const struct sl_task *t, const struct
 
 /* ---- chats and completions */
 
-static void prepare_chat(struct sl_task *t)
+static void render_prepare_chat(struct sl_task *t)
 {
     sl_conversation_prepare(t, SL_ENDPOINT_CHAT, NULL);
 }
 
-static void finish_chat(struct sl_conn *c, struct sl_task *t)
+static void render_finish_chat(struct sl_conn *c, struct sl_task *t)
 {
     t->out.max_bytes = SL_MAX_REPLY_BYTES;
     SL_ASSERT(t->n_prompts == 1);
@@ -131,7 +131,7 @@ static void finish_completions(struct sl_conn *c, struct sl_task *t)
 
 void sl_api_render_chat(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_chat, finish_chat};
+    static const struct sl_task_kind kind = {render_prepare_chat, render_finish_chat};
     sl_task_start(c, &kind);
 }
 

@@ -149,7 +149,7 @@ static size_t reasoning_tokens(const struct sl_call *call, const struct sl_answe
     return n;
 }
 
-static void put_usage(struct sl_buf *b, const struct sl_call *call)
+static void responses_put_usage(struct sl_buf *b, const struct sl_call *call)
 {
     struct sl_usage u;
     sl_call_usage(call, &u);
@@ -167,7 +167,7 @@ static void put_usage(struct sl_buf *b, const struct sl_call *call)
     sl_buf_putc(b, '}');
 }
 
-static const char *status_of(enum sl_finish finish)
+static const char *responses_status_of(enum sl_finish finish)
 {
     static const char *const names[] = {
         [SL_RUNNING] = "in_progress",      [SL_FINISH_STOP] = "completed",
@@ -188,7 +188,7 @@ static void put_response(struct sl_buf *b, const struct sl_call *call, enum sl_f
     SL_PUT(b, ",\"object\":\"response\",\"created_at\":");
     sl_put_i64(b, call->created_s);
     SL_PUT(b, ",\"status\":\"");
-    sl_buf_puts(b, status_of(finish));
+    sl_buf_puts(b, responses_status_of(finish));
     SL_PUT(b, "\",\"error\":");
     if (r != NULL) {
         SL_PUT(b, "{\"code\":\"server_error\",\"message\":");
@@ -214,7 +214,7 @@ static void put_response(struct sl_buf *b, const struct sl_call *call, enum sl_f
     if (finish == SL_RUNNING || r != NULL)
         SL_PUT(b, "null");
     else
-        put_usage(b, call);
+        responses_put_usage(b, call);
     sl_buf_putc(b, '}');
     b->failed |= !sl_answer_ok(choice->answer) || e->no_memory;
 }
@@ -293,7 +293,7 @@ static void keep_end(struct sl_call *call, const struct sl_buf *body)
 
 /* ---- streams */
 
-static void event_begin(struct sl_buf *b, struct sl_call *call, const char *type)
+static void responses_event_begin(struct sl_buf *b, struct sl_call *call, const char *type)
 {
     struct response *e = call->extra;
     SL_PUT(b, "event: response.");
@@ -312,7 +312,7 @@ static void event_end(struct sl_buf *b)
 static void part_event(struct sl_buf *b, struct sl_call *call, const struct sl_part *part,
                        const char *type)
 {
-    event_begin(b, call, type);
+    responses_event_begin(b, call, type);
     SL_PUT(b, ",\"item_id\":");
     put_item_id(b, call, part);
     SL_PUT(b, ",\"output_index\":");
@@ -324,7 +324,7 @@ static void part_event(struct sl_buf *b, struct sl_call *call, const struct sl_p
 static void item_event(struct sl_buf *b, struct sl_call *call, const struct sl_part *part,
                        const char *type)
 {
-    event_begin(b, call, type);
+    responses_event_begin(b, call, type);
     SL_PUT(b, ",\"output_index\":");
     sl_put_i64(b, part->idx);
     SL_PUT(b, ",\"item\":");
@@ -332,8 +332,8 @@ static void item_event(struct sl_buf *b, struct sl_call *call, const struct sl_p
     event_end(b);
 }
 
-static void part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                       const struct sl_part *part)
+static void responses_part_begin(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                                 const struct sl_part *part)
 {
     (void)choice;
     const struct response *e = call->extra;
@@ -361,8 +361,8 @@ static void part_grows(struct sl_call *call, struct sl_part *part)
     sl_buf_clear(&e->logprobs);
 }
 
-static void part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                      const struct sl_part *part, const char *text, size_t n)
+static void responses_part_text(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                                const struct sl_part *part, const char *text, size_t n)
 {
     static const char *const types[] = {[SL_PART_REASONING] = "reasoning_text.delta",
                                         [SL_PART_TEXT] = "output_text.delta",
@@ -397,8 +397,8 @@ static void custom_end(struct sl_buf *b, struct sl_call *call, const struct sl_p
     event_end(b);
 }
 
-static void part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
-                     const struct sl_part *part)
+static void responses_part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *choice,
+                               const struct sl_part *part)
 {
     (void)choice;
     const struct response *e = call->extra;
@@ -438,7 +438,7 @@ static void part_end(struct sl_buf *b, struct sl_call *call, struct sl_choice *c
 static void response_event(struct sl_buf *b, struct sl_call *call, const char *type,
                            const struct sl_buf *response)
 {
-    event_begin(b, call, type);
+    responses_event_begin(b, call, type);
     SL_PUT(b, ",\"response\":");
     sl_buf_put(b, response->data, response->n_bytes);
     b->failed |= !sl_buf_ok(response);
@@ -486,8 +486,8 @@ static void push_tokens(struct sl_call *call, struct sl_choice *choice, struct s
     e->waiting.n_bytes = (n - at) * sizeof *t;
 }
 
-static void push(struct sl_call *call, struct sl_choice *choice, struct sl_buf *b,
-                 const struct sl_chunk *chunk)
+static void responses_push(struct sl_call *call, struct sl_choice *choice, struct sl_buf *b,
+                           const struct sl_chunk *chunk)
 {
     struct sl_chunk rest = *chunk;
     if (call->want_logprobs)
@@ -496,8 +496,8 @@ static void push(struct sl_call *call, struct sl_choice *choice, struct sl_buf *
         push_piece(call, choice, b, &rest);
 }
 
-static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
-                       struct sl_choice *choice, const struct sl_chunk *chunk)
+static void responses_put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt *prompt,
+                                 struct sl_choice *choice, const struct sl_chunk *chunk)
 {
     (void)prompt;
     struct sl_buf response = {0};
@@ -509,7 +509,7 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     }
     choice->began = true;
     choice->finish = chunk->finish; /* ends of items look at it */
-    push(call, choice, b, chunk);
+    responses_push(call, choice, b, chunk);
     if (chunk->finish != SL_RUNNING) {
         put_response(&response, call, chunk->finish, NULL);
         response_event(b, call, chunk->finish == SL_FINISH_STOP ? "completed" : "incomplete",
@@ -519,13 +519,14 @@ static void put_events(struct sl_buf *b, struct sl_call *call, struct sl_prompt 
     sl_buf_deinit(&response);
 }
 
-static void end_stream(struct sl_buf *b, struct sl_call *call)
+static void responses_end_stream(struct sl_buf *b, struct sl_call *call)
 {
     (void)b;
     (void)call;
 }
 
-static void fail_stream(struct sl_buf *b, struct sl_call *call, const struct sl_refusal *r)
+static void responses_fail_stream(struct sl_buf *b, struct sl_call *call,
+                                  const struct sl_refusal *r)
 {
     struct sl_buf response = {0};
     put_response(&response, call, SL_FINISH_ERROR, r);
@@ -535,11 +536,11 @@ static void fail_stream(struct sl_buf *b, struct sl_call *call, const struct sl_
 
 /* ---- whole replies */
 
-static void collect(struct sl_call *call, struct sl_prompt *prompt, struct sl_choice *choice,
-                    const struct sl_chunk *chunk)
+static void responses_collect(struct sl_call *call, struct sl_prompt *prompt,
+                              struct sl_choice *choice, const struct sl_chunk *chunk)
 {
     (void)prompt;
-    push(call, choice, NULL, chunk);
+    responses_push(call, choice, NULL, chunk);
 }
 
 /* What takes the conversation's place: what the user said, and a summary. */
@@ -562,12 +563,12 @@ static void put_compaction(struct sl_buf *b, const struct sl_call *call)
         put_item(b, call, sl_answer_part(a, i));
     }
     SL_PUT(b, "],\"usage\":");
-    put_usage(b, call);
+    responses_put_usage(b, call);
     sl_buf_putc(b, '}');
     b->failed |= !sl_answer_ok(a) || !sl_buf_ok(&e->kept);
 }
 
-static void put_whole(struct sl_buf *b, struct sl_call *call)
+static void responses_put_whole(struct sl_buf *b, struct sl_call *call)
 {
     const struct response *e = call->extra;
     if (e->compaction) {
@@ -578,8 +579,8 @@ static void put_whole(struct sl_buf *b, struct sl_call *call)
     keep_end(call, b);
 }
 
-static int begin(struct sl_call *call, struct sl_choice *choice, const struct sl_params *p,
-                 struct sl_error *err)
+static int responses_begin(struct sl_call *call, struct sl_choice *choice,
+                           const struct sl_params *p, struct sl_error *err)
 {
     return sl_answer_create(call, choice, p, true, &choice->answer, err);
 }
@@ -592,18 +593,18 @@ static void destroy(struct sl_call *call)
 static const struct sl_call_api responses_api = {
     .id_prefix = "resp_",
     .own_ids = true,
-    .begin = begin,
+    .begin = responses_begin,
     .begun = keep_begin,
     .destroy = destroy,
-    .put_events = put_events,
-    .end_stream = end_stream,
-    .fail_stream = fail_stream,
-    .part_begin = part_begin,
+    .put_events = responses_put_events,
+    .end_stream = responses_end_stream,
+    .fail_stream = responses_fail_stream,
+    .part_begin = responses_part_begin,
     .part_grows = part_grows,
-    .part_text = part_text,
-    .part_end = part_end,
-    .collect = collect,
-    .put_whole = put_whole,
+    .part_text = responses_part_text,
+    .part_end = responses_part_end,
+    .collect = responses_collect,
+    .put_whole = responses_put_whole,
 };
 
 /* ---- the request */
@@ -703,7 +704,7 @@ static void put_echo(struct sl_buf *b, const json_t *original, const struct sl_t
 }
 
 /* The messages of earlier turns and the instructions in front of the input. */
-static int go_on(struct sl_task *t, struct response *e)
+static int responses_go_on(struct sl_task *t, struct response *e)
 {
     static const char field[] = "previous_response_id";
     const json_t *v = json_object_get(t->root, field);
@@ -782,12 +783,12 @@ static int to_chat_for(struct sl_task *t, bool compaction)
     if (rc == 0 && !sl_buf_ok(&e->turn))
         rc = sl_refuse(&t->refusal, SL_ENOMEM, "input", "out of memory");
     if (rc == 0)
-        rc = go_on(t, e);
+        rc = responses_go_on(t, e);
     return rc == 0 && !t->later && e->in.compact ? sl_responses_ask_summary(t->root, &t->refusal)
                                                  : rc;
 }
 
-static int to_chat(struct sl_task *t)
+static int responses_to_chat(struct sl_task *t)
 {
     return to_chat_for(t, false);
 }
@@ -809,7 +810,7 @@ static void note_each(struct sl_params *p, const char *prefix, const char *list)
 }
 
 /* Tools and items that the model is not shown count as ignored fields do. */
-static int note_ignored(struct sl_task *t)
+static int responses_note_ignored(struct sl_task *t)
 {
     const struct response *e = t->extra;
     if (e->in.tools.ignored[0] != '\0' && t->server->cfg->refuse_unknown)
@@ -836,16 +837,16 @@ static void prepare_for(struct sl_task *t, sl_to_chat_fn fn)
         struct response *e = t->extra;
         e->store = t->params.store && !e->compaction && sl_store_keeps(t->server->responses);
         put_echo(&e->echo, original, t);
-        t->rc = note_ignored(t);
+        t->rc = responses_note_ignored(t);
         if (!sl_buf_ok(&e->echo))
             t->rc = sl_refuse(&t->refusal, SL_ENOMEM, NULL, "out of memory");
     }
     json_decref(original);
 }
 
-static void prepare(struct sl_task *t)
+static void responses_prepare(struct sl_task *t)
 {
-    prepare_for(t, to_chat);
+    prepare_for(t, responses_to_chat);
 }
 
 static void prepare_compact(struct sl_task *t)
@@ -853,12 +854,12 @@ static void prepare_compact(struct sl_task *t)
     prepare_for(t, to_chat_compact);
 }
 
-static void finish(struct sl_conn *c, struct sl_task *t)
+static void responses_finish(struct sl_conn *c, struct sl_task *t)
 {
     sl_task_call(c, t, &responses_api);
 }
 
-static void finish_count(struct sl_conn *c, struct sl_task *t)
+static void responses_finish_count(struct sl_conn *c, struct sl_task *t)
 {
     struct sl_buf b = {0};
     SL_PUT(&b, "{\"object\":\"response.input_tokens\",\"input_tokens\":");
@@ -869,25 +870,25 @@ static void finish_count(struct sl_conn *c, struct sl_task *t)
 
 void sl_api_responses_compact(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_compact, finish};
+    static const struct sl_task_kind kind = {prepare_compact, responses_finish};
     sl_task_start(c, &kind);
 }
 
 void sl_api_responses_count(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare, finish_count};
+    static const struct sl_task_kind kind = {responses_prepare, responses_finish_count};
     sl_task_start(c, &kind);
 }
 
 void sl_api_responses(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare, finish};
+    static const struct sl_task_kind kind = {responses_prepare, responses_finish};
     sl_task_start(c, &kind);
 }
 
 /* ---- responses that were kept */
 
-static void refuse(struct sl_conn *c, int code, const char *why)
+static void responses_refuse(struct sl_conn *c, int code, const char *why)
 {
     struct sl_refusal r = {0};
     (void)sl_refuse(&r, code, code == SL_ENOTFOUND ? "response_id" : NULL, "%s", why);
@@ -901,12 +902,12 @@ static void cancel(struct sl_conn *c, const char *id)
     struct sl_buf b = {0};
     bool running;
     if (!sl_store_cancel(s, id, tenant, &running)) {
-        refuse(c, SL_ENOTFOUND, "there is no such response");
+        responses_refuse(c, SL_ENOTFOUND, "there is no such response");
     } else if (!running) {
-        refuse(c, SL_EINVAL, "the response has ended: there is nothing to cancel");
+        responses_refuse(c, SL_EINVAL, "the response has ended: there is nothing to cancel");
     } else if (!sl_store_get(s, id, tenant, &b)) {
         sl_buf_deinit(&b);
-        refuse(c, SL_ENOTFOUND, "there is no such response any more");
+        responses_refuse(c, SL_ENOTFOUND, "there is no such response any more");
     } else {
         sl_reply_json(c, 200, &b);
     }
@@ -928,7 +929,7 @@ void sl_api_response(struct sl_conn *c)
     if (cancels)
         path.n -= n_end;
     if (path.n >= sizeof id || cancels != is_post) {
-        refuse(c, SL_ENOTFOUND, "there is no such response");
+        responses_refuse(c, SL_ENOTFOUND, "there is no such response");
         return;
     }
     memcpy(id, path.p, path.n);
@@ -947,7 +948,7 @@ void sl_api_response(struct sl_conn *c)
         (void)sl_store_get(s, id, tenant, &b);
     }
     if (b.n_bytes == 0 && sl_buf_ok(&b))
-        refuse(c, SL_ENOTFOUND, "there is no such response");
+        responses_refuse(c, SL_ENOTFOUND, "there is no such response");
     else
         sl_reply_json(c, 200, &b);
 }

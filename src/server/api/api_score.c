@@ -111,14 +111,14 @@ static void put_ranking(struct sl_buf *b, struct sl_call *call)
 
 /* ---- requests */
 
-static int append_json(const char *data, size_t n, void *arg)
+static int score_append_json(const char *data, size_t n, void *arg)
 {
     sl_buf_put(arg, data, n);
     return sl_buf_ok(arg) ? 0 : -1;
 }
 
 /* What a decoder reads: by the chat template, which must show both, or one behind the other. */
-static int join(struct sl_task *t, const json_t *a, const json_t *b, json_t **out)
+static int score_join(struct sl_task *t, const json_t *a, const json_t *b, json_t **out)
 {
     const struct sl_engine *eng = t->served->eng;
     struct sl_refusal *r = &t->refusal;
@@ -137,7 +137,7 @@ static int join(struct sl_task *t, const json_t *a, const json_t *b, json_t **ou
     }
     json_t *ctx = json_pack("{s:[{s:s,s:O},{s:s,s:O}],s:b}", "messages", "role", "query", "content",
                             a, "role", "document", "content", b, "add_generation_prompt", 1);
-    if (ctx == NULL || json_dump_callback(ctx, append_json, &json, JSON_COMPACT) != 0)
+    if (ctx == NULL || json_dump_callback(ctx, score_append_json, &json, JSON_COMPACT) != 0)
         rc = sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     if (rc == 0)
         rc = sl_engine_render_chat(eng, json.data, json.n_bytes, &text, &n, &r->err);
@@ -160,7 +160,7 @@ static int encode_pair(struct sl_task *t, const json_t *a, const json_t *b, cons
     json_t *joined = NULL;
     if (!json_is_string(a) || !json_is_string(b) || sl_engine_info(t->served->eng)->scores_pairs)
         return sl_pool_encode(t, a, b, field, out);
-    int rc = join(t, a, b, &joined);
+    int rc = score_join(t, a, b, &joined);
     if (rc == 0)
         rc = sl_pool_encode(t, joined, NULL, field, out);
     json_decref(joined);

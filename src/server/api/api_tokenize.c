@@ -127,7 +127,7 @@ static int detokenize(struct sl_task *t)
     return 0;
 }
 
-static void prepare(struct sl_task *t, int (*fn)(struct sl_task *))
+static void tokenize_prepare(struct sl_task *t, int (*fn)(struct sl_task *))
 {
     t->out.max_bytes = SL_MAX_REPLY_BYTES;
     t->other_fields = true;
@@ -138,27 +138,27 @@ static void prepare(struct sl_task *t, int (*fn)(struct sl_task *))
 
 static void prepare_tokenize(struct sl_task *t)
 {
-    prepare(t, tokenize);
+    tokenize_prepare(t, tokenize);
 }
 
 static void prepare_detokenize(struct sl_task *t)
 {
-    prepare(t, detokenize);
+    tokenize_prepare(t, detokenize);
 }
 
-static void finish(struct sl_conn *c, struct sl_task *t)
+static void tokenize_finish(struct sl_conn *c, struct sl_task *t)
 {
     sl_reply_json(c, 200, &t->out);
 }
 
 void sl_api_tokenize(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_tokenize, finish};
+    static const struct sl_task_kind kind = {prepare_tokenize, tokenize_finish};
     sl_task_start(c, &kind);
 }
 
 void sl_api_detokenize(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare_detokenize, finish};
+    static const struct sl_task_kind kind = {prepare_detokenize, tokenize_finish};
     sl_task_start(c, &kind);
 }

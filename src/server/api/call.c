@@ -81,7 +81,7 @@ void sl_call_destroy(struct sl_call *call)
 
 /* ---- starting */
 
-static void make_id(struct sl_call *call, const char *client_id)
+static void call_make_id(struct sl_call *call, const char *client_id)
 {
     struct sl_loop *loop = call->conn->loop;
     const struct sl_str *header = sl_http_header(call->conn->parser, "x-request-id");
@@ -258,7 +258,7 @@ int sl_call_start(struct sl_conn *c, const struct sl_call_api *api, const struct
     call->n = p->sampling.n;
     call->created_s = sl_wall_ns() / 1000000000;
     copy_params(call, p);
-    make_id(call, p->request_id);
+    call_make_id(call, p->request_id);
     if (call->stream && api->put_event_head != NULL)
         api->put_event_head(call);
     int32_t n_choices = n_prompts * call->n; /* at most SL_MAX_PROMPTS * SL_MAX_N */

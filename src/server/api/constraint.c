@@ -19,8 +19,8 @@ struct source { /* what was found */
     char field[64];
 };
 
-static int take(struct source *out, const char *field, enum sl_grammar_kind kind, const json_t *v,
-                struct sl_refusal *r)
+static int constraint_take(struct source *out, const char *field, enum sl_grammar_kind kind,
+                           const json_t *v, struct sl_refusal *r)
 {
     const char *want = NULL;
     bool text = json_is_string(v);
@@ -56,7 +56,7 @@ static int take(struct source *out, const char *field, enum sl_grammar_kind kind
     return 0;
 }
 
-static const json_t *member(const json_t *v, const char *name)
+static const json_t *constraint_member(const json_t *v, const char *name)
 {
     const json_t *m = json_object_get(v, name);
     return m == NULL || json_is_null(m) ? NULL : m;
@@ -71,34 +71,35 @@ static int response_format(const struct sl_params *p, struct source *out, struct
         return 0;
     if (!json_is_object(v))
         return sl_refuse(r, SL_EINVAL, name, "%s must be an object", name);
-    type = member(v, "type");
+    type = constraint_member(v, "type");
     if (type == NULL)
         return sl_refuse(r, SL_EINVAL, "response_format.type", "%s.type is missing", name);
     int rc = sl_json_cstr(type, "response_format.type", 64, &s, r);
     if (rc != 0 || strcmp(s, "text") == 0)
         return rc;
     if (strcmp(s, "structural_tag") == 0)
-        return take(out, name, SL_GRAMMAR_STRUCTURAL, v, r);
-    schema = member(v, "schema"); /* as llama.cpp has it */
+        return constraint_take(out, name, SL_GRAMMAR_STRUCTURAL, v, r);
+    schema = constraint_member(v, "schema"); /* as llama.cpp has it */
     if (strcmp(s, "json_object") == 0)
-        return schema != NULL
-                   ? take(out, "response_format.schema", SL_GRAMMAR_JSON_SCHEMA, schema, r)
-                   : take(out, name, SL_GRAMMAR_JSON_OBJECT, v, r);
+        return schema != NULL ? constraint_take(out, "response_format.schema",
+                                                SL_GRAMMAR_JSON_SCHEMA, schema, r)
+                              : constraint_take(out, name, SL_GRAMMAR_JSON_OBJECT, v, r);
     if (strcmp(s, "json_schema") != 0)
         return sl_refuse(r, SL_EUNSUPPORTED, "response_format.type",
                          "response_format.type must be text, json_object, json_schema or "
                          "structural_tag, not %s",
                          s);
-    outer = member(v, "json_schema");
+    outer = constraint_member(v, "json_schema");
     if (outer != NULL && !json_is_object(outer))
         return sl_refuse(r, SL_EINVAL, "response_format.json_schema",
                          "response_format.json_schema must be an object");
     if (outer != NULL)
-        schema = member(outer, "schema");
+        schema = constraint_member(outer, "schema");
     if (schema == NULL)
         return sl_refuse(r, SL_EINVAL, "response_format.json_schema.schema",
                          "response_format.json_schema.schema is missing");
-    return take(out, "response_format.json_schema.schema", SL_GRAMMAR_JSON_SCHEMA, schema, r);
+    return constraint_take(out, "response_format.json_schema.schema", SL_GRAMMAR_JSON_SCHEMA,
+                           schema, r);
 }
 
 /* A member that says how JSON is written, as vLLM names them. *known: it is one of those. */
@@ -146,7 +147,7 @@ static int structured_member(struct sl_params *p, const char *key, const json_t 
     bool on = false, known = false;
     for (size_t i = 0; i < SL_COUNT(kinds); i++)
         if (strcmp(key, kinds[i].key) == 0)
-            return take(out, kinds[i].field, kinds[i].kind, v, r);
+            return constraint_take(out, kinds[i].field, kinds[i].kind, v, r);
     char field[64];
     snprintf(field, sizeof field, "structured_outputs.%.40s", key);
     int rc = style_member(&p->json_style, key, field, v, &known, r);
@@ -157,7 +158,7 @@ static int structured_member(struct sl_params *p, const char *key, const json_t 
     if (strcmp(key, "json_object") != 0)
         return sl_refuse(r, SL_EUNSUPPORTED, field, "not supported: %s", field);
     rc = sl_json_bool(v, field, &on, r);
-    return rc != 0 || !on ? rc : take(out, field, SL_GRAMMAR_JSON_OBJECT, v, r);
+    return rc != 0 || !on ? rc : constraint_take(out, field, SL_GRAMMAR_JSON_OBJECT, v, r);
 }
 
 /* A request may say once which whitespace JSON has. */
@@ -167,7 +168,7 @@ static int one_whitespace(const struct sl_params *p, struct sl_refusal *r)
                       pattern[] = "structured_outputs.whitespace_pattern";
     const json_t *v = p->structured_outputs;
     bool has_none = json_is_true(json_object_get(v, "disable_any_whitespace"));
-    bool has_pattern = member(v, "whitespace_pattern") != NULL;
+    bool has_pattern = constraint_member(v, "whitespace_pattern") != NULL;
     const char *first = p->guided_whitespace != NULL ? "guided_whitespace_pattern" : none;
     const char *second = has_pattern ? pattern : none;
     if ((p->guided_whitespace != NULL) + has_none + has_pattern < 2)
@@ -214,7 +215,7 @@ static bool is_empty_text(const json_t *v)
     return json_is_string(v) && json_string_length(v) == 0;
 }
 
-static int find(struct sl_params *p, struct source *out, struct sl_refusal *r)
+static int constraint_find(struct sl_params *p, struct source *out, struct sl_refusal *r)
 {
     const struct {
         const char *field;
@@ -238,16 +239,16 @@ static int find(struct sl_params *p, struct source *out, struct sl_refusal *r)
         rc = structured_outputs(p, out, r);
     for (size_t i = 0; i < SL_COUNT(plain) && rc == 0; i++)
         if (plain[i].v != NULL && !(p->grammar == plain[i].v && is_empty_text(plain[i].v)))
-            rc = take(out, plain[i].field, plain[i].kind, plain[i].v, r);
+            rc = constraint_take(out, plain[i].field, plain[i].kind, plain[i].v, r);
     if (rc == 0 && p->guided_json_object)
-        rc = take(out, "guided_json_object", SL_GRAMMAR_JSON_OBJECT, json_true(), r);
+        rc = constraint_take(out, "guided_json_object", SL_GRAMMAR_JSON_OBJECT, json_true(), r);
     return rc;
 }
 
 int sl_params_constraint(struct sl_params *p, struct sl_refusal *r)
 {
     struct source found = {.value = NULL};
-    int rc = find(p, &found, r);
+    int rc = constraint_find(p, &found, r);
     if (rc != 0 || found.value == NULL)
         return rc;
     struct sl_constraint_desc *d = &p->constraint_desc;

@@ -35,7 +35,7 @@ static int keep_final(const struct sl_params *p, struct sl_prompt *prompt, struc
 }
 
 /* Messages to text to ids. */
-static int read_messages(struct sl_task *t)
+static int conversation_read_messages(struct sl_task *t)
 {
     const struct sl_engine *eng = t->served->eng;
     struct sl_params *p = &t->params;
@@ -77,5 +77,5 @@ void sl_conversation_prepare(struct sl_task *t, enum sl_endpoint endpoint, sl_to
     if (t->rc == 0 && !t->later)
         t->rc = sl_task_compile(t);
     if (t->rc == 0 && !t->later)
-        t->rc = read_messages(t);
+        t->rc = conversation_read_messages(t);
 }

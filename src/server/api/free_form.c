@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *text_of(const json_t *v, const char *member)
+static const char *free_form_text_of(const json_t *v, const char *member)
 {
     return json_string_value(json_object_get(v, member));
 }
@@ -16,7 +16,7 @@ static const char *text_of(const json_t *v, const char *member)
 int sl_free_form_format(const json_t *format, const char *field, const char **syntax,
                         const char **definition, struct sl_refusal *r)
 {
-    const char *type = text_of(format, "type");
+    const char *type = free_form_text_of(format, "type");
     const json_t *inner = json_object_get(format, "grammar");
     *syntax = *definition = NULL;
     if (format == NULL || json_is_null(format) || (type != NULL && strcmp(type, "text") == 0))
@@ -24,8 +24,8 @@ int sl_free_form_format(const json_t *format, const char *field, const char **sy
     if (type == NULL || strcmp(type, "grammar") != 0)
         return sl_refuse(r, SL_EINVAL, field, "%s.type must be text or grammar", field);
     const json_t *grammar = json_is_object(inner) ? inner : format;
-    *syntax = text_of(grammar, "syntax");
-    *definition = text_of(grammar, "definition");
+    *syntax = free_form_text_of(grammar, "syntax");
+    *definition = free_form_text_of(grammar, "definition");
     bool known = *syntax != NULL && (strcmp(*syntax, "lark") == 0 || strcmp(*syntax, "regex") == 0);
     return known && *definition != NULL
                ? 0
@@ -37,7 +37,7 @@ int sl_free_form_function(const json_t *custom, const char *field, json_t **func
                           json_t **grammar, struct sl_refusal *r)
 {
     char place[SL_PLACE_BYTES + 16];
-    const char *about = text_of(custom, "description"), *syntax, *definition;
+    const char *about = free_form_text_of(custom, "description"), *syntax, *definition;
     struct sl_buf b = {0};
     *function = *grammar = NULL;
     snprintf(place, sizeof place, "%.*s.format", SL_PLACE_BYTES - 1, field);
@@ -76,7 +76,7 @@ json_t *sl_free_form_arguments(const json_t *text)
 
 /* The arguments as an object; NULL: they are none. Those that the end of the answer cut off are
  * closed, without half an escape. */
-static json_t *open_arguments(const struct sl_part *call)
+static json_t *free_form_open_arguments(const struct sl_part *call)
 {
     static const char close[] = "\"}";
     const size_t most = sizeof "\\u000" - 1;
@@ -100,7 +100,7 @@ static json_t *open_arguments(const struct sl_part *call)
 /* A model may have written the text itself in place of an object that has it. */
 void sl_free_form_put(struct sl_buf *b, const struct sl_part *call)
 {
-    json_t *v = call->ended ? open_arguments(call) : NULL;
+    json_t *v = call->ended ? free_form_open_arguments(call) : NULL;
     const json_t *input = json_object_get(v, SL_OUTPUT_TEXT_ARGUMENT);
     if (json_is_string(input))
         sl_buf_json_string(b, json_string_value(input), json_string_length(input));

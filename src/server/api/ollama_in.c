@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* A member that says something; null counts as absent. */
-static json_t *member(const json_t *v, const char *name)
+static json_t *ollama_in_member(const json_t *v, const char *name)
 {
     json_t *m = json_object_get(v, name);
     return m == NULL || json_is_null(m) ? NULL : m;
@@ -20,7 +20,7 @@ static int set_new(json_t *root, const char *name, json_t *v, struct sl_refusal 
     return json_object_set_new(root, name, v) == 0 ? 0 : sl_chat_no_memory(r, name);
 }
 
-static void drop(json_t *root, const char *const *names)
+static void ollama_in_drop(json_t *root, const char *const *names)
 {
     for (size_t i = 0; names[i] != NULL; i++)
         (void)json_object_del(root, names[i]);
@@ -80,7 +80,7 @@ static const struct option {
     {"typical_p", O_NEUTRAL, 1},
 };
 
-static int read_limit(json_t *root, json_t *v, struct sl_refusal *r)
+static int ollama_in_read_limit(json_t *root, json_t *v, struct sl_refusal *r)
 {
     int64_t n;
     int rc = sl_json_int(v, "options.num_predict", INT32_MIN, INT32_MAX, &n, r);
@@ -108,7 +108,7 @@ static int read_option(json_t *root, const char *name, json_t *v, struct sl_refu
         if (o->kind == O_SAME)
             return set_new(root, name, json_incref(v), r);
         if (o->kind == O_LIMIT)
-            return read_limit(root, v, r);
+            return ollama_in_read_limit(root, v, r);
         if (o->kind == O_PENALTY)
             return read_penalty(root, v, r);
         if (o->kind == O_LOAD || (json_is_number(v) && json_number_value(v) == o->neutral))
@@ -130,7 +130,7 @@ static int check_options(const json_t *v, struct sl_refusal *r)
 
 static int read_options(json_t *root, struct sl_refusal *r)
 {
-    json_t *all = member(root, "options"), *v;
+    json_t *all = ollama_in_member(root, "options"), *v;
     const char *name;
     int rc = check_options(all, r);
     json_object_foreach(all, name, v)
@@ -143,7 +143,7 @@ static int read_options(json_t *root, struct sl_refusal *r)
 
 int sl_ollama_drop_options(json_t *root, struct sl_refusal *r)
 {
-    int rc = check_options(member(root, "options"), r);
+    int rc = check_options(ollama_in_member(root, "options"), r);
     (void)json_object_del(root, "options");
     return rc;
 }
@@ -180,7 +180,7 @@ static bool read_duration(const char *s, bool *zero)
 int sl_ollama_keep_alive(json_t *root, bool *zero, struct sl_refusal *r)
 {
     static const char field[] = "keep_alive";
-    const json_t *v = member(root, field);
+    const json_t *v = ollama_in_member(root, field);
     const char *text = NULL;
     int rc = json_is_string(v) ? sl_json_cstr(v, field, 64, &text, r) : 0;
     *zero = json_is_number(v) && json_number_value(v) == 0;
@@ -196,9 +196,9 @@ int sl_ollama_keep_alive(json_t *root, bool *zero, struct sl_refusal *r)
     return rc;
 }
 
-static int read_format(json_t *root, struct sl_refusal *r)
+static int ollama_in_read_format(json_t *root, struct sl_refusal *r)
 {
-    json_t *v = member(root, "format"), *out;
+    json_t *v = ollama_in_member(root, "format"), *out;
     const char *word = NULL;
     int rc = json_is_string(v) ? sl_json_cstr(v, "format", 16, &word, r) : 0;
     if (rc != 0 || v == NULL || (word != NULL && word[0] == '\0'))
@@ -215,7 +215,7 @@ static int read_format(json_t *root, struct sl_refusal *r)
 
 static int read_think(json_t *root, const struct sl_ollama_model *m, struct sl_refusal *r)
 {
-    json_t *v = member(root, "think");
+    json_t *v = ollama_in_member(root, "think");
     if (v == NULL)
         return 0;
     if (!json_is_boolean(v) && !json_is_string(v))
@@ -242,9 +242,9 @@ static int refuse_images(const json_t *v, const char *at, struct sl_refusal *r)
 }
 
 /* Streams unless told otherwise, which is the other way round than for OpenAI. */
-static int read_stream(json_t *root, struct sl_refusal *r)
+static int ollama_in_read_stream(json_t *root, struct sl_refusal *r)
 {
-    return member(root, "stream") != NULL ? 0 : set_new(root, "stream", json_true(), r);
+    return ollama_in_member(root, "stream") != NULL ? 0 : set_new(root, "stream", json_true(), r);
 }
 
 static int read_common(json_t *root, const struct sl_ollama_model *m, struct sl_ollama_request *out,
@@ -254,10 +254,10 @@ static int read_common(json_t *root, const struct sl_ollama_model *m, struct sl_
     if (rc == 0)
         rc = read_options(root, r);
     if (rc == 0)
-        rc = read_format(root, r);
+        rc = ollama_in_read_format(root, r);
     if (rc == 0)
         rc = read_think(root, m, r);
-    return rc == 0 ? read_stream(root, r) : rc;
+    return rc == 0 ? ollama_in_read_stream(root, r) : rc;
 }
 
 /* What is read by then. A prompt that does not fit the context is refused, which answers truncate
@@ -274,7 +274,7 @@ struct reader {
     struct sl_refusal *r;
 };
 
-static int bad(struct reader *rd, const char *what, const char *must, const json_t *v)
+static int ollama_in_bad(struct reader *rd, const char *what, const char *must, const json_t *v)
 {
     char field[96];
     snprintf(field, sizeof field, "%s.%s", rd->at, what);
@@ -286,22 +286,23 @@ static int bad(struct reader *rd, const char *what, const char *must, const json
  * function. Templates of some families want nine letters and digits. */
 static int read_calls(struct reader *rd, json_t *m)
 {
-    json_t *calls = member(m, "tool_calls"), *call;
+    json_t *calls = ollama_in_member(m, "tool_calls"), *call;
     size_t i;
     if (calls == NULL)
         return 0;
     if (!json_is_array(calls))
-        return bad(rd, "tool_calls", "an array", calls);
+        return ollama_in_bad(rd, "tool_calls", "an array", calls);
     json_decref(rd->open);
     rd->open = json_array();
     json_array_foreach(calls, i, call)
     {
         char id[32];
-        const json_t *function = member(call, "function");
-        if (!json_is_object(function) || !json_is_string(member(function, "name")))
-            return bad(rd, "tool_calls", "an array of objects with a function and its name", NULL);
+        const json_t *function = ollama_in_member(call, "function");
+        if (!json_is_object(function) || !json_is_string(ollama_in_member(function, "name")))
+            return ollama_in_bad(rd, "tool_calls",
+                                 "an array of objects with a function and its name", NULL);
         snprintf(id, sizeof id, "call%05zu", rd->n_calls++ % 100000);
-        bool ok = json_is_string(member(call, "id")) ||
+        bool ok = json_is_string(ollama_in_member(call, "id")) ||
                   json_object_set_new(call, "id", json_string(id)) == 0;
         ok = ok && json_object_set_new(call, "type", json_string("function")) == 0 &&
              json_array_append(rd->open, call) == 0;
@@ -313,12 +314,12 @@ static int read_calls(struct reader *rd, json_t *m)
 
 static int read_result(struct reader *rd, json_t *m)
 {
-    const json_t *name = member(m, "tool_name"), *call;
+    const json_t *name = ollama_in_member(m, "tool_name"), *call;
     size_t i, which = 0;
     if (name != NULL && !json_is_string(name))
-        return bad(rd, "tool_name", "a string", name);
+        return ollama_in_bad(rd, "tool_name", "a string", name);
     if (name == NULL)
-        name = member(m, "name");
+        name = ollama_in_member(m, "name");
     json_array_foreach(rd->open, i, call)
     {
         if (name != NULL && json_equal(json_object_get(json_object_get(call, "function"), "name"),
@@ -331,7 +332,7 @@ static int read_result(struct reader *rd, json_t *m)
     bool ok = true;
     if (name != NULL)
         ok = json_object_set(m, "name", (json_t *)(uintptr_t)name) == 0;
-    if (ok && call != NULL && member(m, "tool_call_id") == NULL)
+    if (ok && call != NULL && ollama_in_member(m, "tool_call_id") == NULL)
         ok = json_object_set(m, "tool_call_id", json_object_get(call, "id")) == 0;
     if (call != NULL)
         (void)json_array_remove(rd->open, which);
@@ -339,7 +340,7 @@ static int read_result(struct reader *rd, json_t *m)
     return ok ? 0 : sl_chat_no_memory(rd->r, rd->at);
 }
 
-static int read_message(struct reader *rd, json_t *m, size_t i)
+static int ollama_in_read_message(struct reader *rd, json_t *m, size_t i)
 {
     char dot[56];
     snprintf(rd->at, sizeof rd->at, "messages[%zu]", i);
@@ -348,33 +349,33 @@ static int read_message(struct reader *rd, json_t *m, size_t i)
                          sl_json_type_name(m));
     const char *role = json_string_value(json_object_get(m, "role"));
     if (role == NULL || role[0] == '\0')
-        return bad(rd, "role", "a string", json_object_get(m, "role"));
-    const json_t *content = member(m, "content");
+        return ollama_in_bad(rd, "role", "a string", json_object_get(m, "role"));
+    const json_t *content = ollama_in_member(m, "content");
     if (content != NULL && !json_is_string(content))
-        return bad(rd, "content", "a string", content);
-    json_t *thinking = member(m, "thinking");
+        return ollama_in_bad(rd, "content", "a string", content);
+    json_t *thinking = ollama_in_member(m, "thinking");
     if (thinking != NULL && !json_is_string(thinking))
-        return bad(rd, "thinking", "a string", thinking);
+        return ollama_in_bad(rd, "thinking", "a string", thinking);
     snprintf(dot, sizeof dot, "%s.", rd->at);
     int rc = refuse_images(json_object_get(m, "images"), dot, rd->r);
     if (rc == 0 && content == NULL)
         rc = set_new(m, "content", json_string(""), rd->r);
     if (rc == 0 && thinking != NULL)
         rc = set_new(m, "reasoning", json_incref(thinking), rd->r);
-    drop(m, (const char *const[]){"thinking", "images", NULL});
+    ollama_in_drop(m, (const char *const[]){"thinking", "images", NULL});
     if (rc == 0 && strcmp(role, "tool") == 0)
         rc = read_result(rd, m);
     return rc == 0 ? read_calls(rd, m) : rc;
 }
 
 /* An answer that has begun goes on, unless it calls: then a result has to come first. */
-static int go_on(json_t *root, struct sl_refusal *r)
+static int ollama_in_go_on(json_t *root, struct sl_refusal *r)
 {
     const json_t *messages = json_object_get(root, "messages");
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     const char *role = json_string_value(json_object_get(last, "role"));
-    if (role == NULL || strcmp(role, "assistant") != 0 || member(last, "tool_calls") != NULL ||
-        is_empty(member(last, "content")))
+    if (role == NULL || strcmp(role, "assistant") != 0 ||
+        ollama_in_member(last, "tool_calls") != NULL || is_empty(ollama_in_member(last, "content")))
         return 0;
     return json_object_set_new(root, "continue_final_message", json_true()) == 0 &&
                    json_object_set_new(root, "add_generation_prompt", json_false()) == 0
@@ -385,7 +386,7 @@ static int go_on(json_t *root, struct sl_refusal *r)
 int sl_ollama_chat(json_t *root, const struct sl_ollama_model *m, struct sl_ollama_request *out,
                    struct sl_refusal *r)
 {
-    json_t *messages = member(root, "messages"), *message;
+    json_t *messages = ollama_in_member(root, "messages"), *message;
     struct reader rd = {.r = r};
     size_t i;
     SL_ASSERT(json_is_object(root));
@@ -398,14 +399,14 @@ int sl_ollama_chat(json_t *root, const struct sl_ollama_model *m, struct sl_olla
     json_array_foreach(messages, i, message)
     {
         if (rc == 0)
-            rc = read_message(&rd, message, i);
+            rc = ollama_in_read_message(&rd, message, i);
     }
     json_decref(rd.open);
     if (rc == 0)
-        rc = go_on(root, r);
+        rc = ollama_in_go_on(root, r);
     if (is_empty(json_object_get(root, "tools")))
         (void)json_object_del(root, "tools");
-    drop(root, common);
+    ollama_in_drop(root, common);
     return rc;
 }
 
@@ -414,7 +415,7 @@ int sl_ollama_chat(json_t *root, const struct sl_ollama_model *m, struct sl_olla
 static int optional_text(const json_t *root, const char *name, const json_t **out,
                          struct sl_refusal *r)
 {
-    *out = member(root, name);
+    *out = ollama_in_member(root, name);
     return *out == NULL || json_is_string(*out)
                ? 0
                : sl_refuse(r, SL_EINVAL, name, "%s must be a string, not %s", name,
@@ -454,13 +455,14 @@ static int set_messages(json_t *root, const json_t *system, const json_t *prompt
 /* Completions say by a number what conversations say by a switch and a number. */
 static int raw_logprobs(json_t *root, struct sl_refusal *r)
 {
-    const json_t *on = member(root, "logprobs"), *top = member(root, "top_logprobs");
+    const json_t *on = ollama_in_member(root, "logprobs"),
+                 *top = ollama_in_member(root, "top_logprobs");
     bool want = false;
     int64_t n = 0;
     int rc = on != NULL ? sl_json_bool(on, "logprobs", &want, r) : 0;
     if (rc == 0 && top != NULL)
         rc = sl_json_int(top, "top_logprobs", 0, 20, &n, r);
-    drop(root, (const char *const[]){"logprobs", "top_logprobs", NULL});
+    ollama_in_drop(root, (const char *const[]){"logprobs", "top_logprobs", NULL});
     return rc == 0 && want ? set_new(root, "logprobs", json_integer(n), r) : rc;
 }
 
@@ -477,7 +479,7 @@ int sl_ollama_generate(json_t *root, const struct sl_ollama_model *m, struct sl_
         rc = optional_text(root, "system", &system, r);
     if (rc == 0)
         rc = refuse_filled(root, r);
-    if (rc == 0 && (raw = member(root, "raw")) != NULL)
+    if (rc == 0 && (raw = ollama_in_member(root, "raw")) != NULL)
         rc = sl_json_bool(raw, "raw", &out->raw, r);
     out->idle = is_empty(prompt);
     out->raw = out->raw || !m->has_template;
@@ -488,8 +490,8 @@ int sl_ollama_generate(json_t *root, const struct sl_ollama_model *m, struct sl_
         rc = out->raw ? raw_logprobs(root, r) : set_messages(root, system, prompt, r);
     if (!out->raw)
         (void)json_object_del(root, "prompt");
-    drop(root, common);
-    drop(root,
-         (const char *const[]){"system", "raw", "suffix", "template", "context", "images", NULL});
+    ollama_in_drop(root, common);
+    ollama_in_drop(root, (const char *const[]){"system", "raw", "suffix", "template", "context",
+                                               "images", NULL});
     return rc;
 }

@@ -184,7 +184,7 @@ const char *sl_params_field(int i, unsigned *endpoints)
     return rows[i].name;
 }
 
-static const struct row *find_row(const char *name)
+static const struct row *params_find_row(const char *name)
 {
     size_t lo = 0, hi = SL_COUNT(rows);
     while (lo < hi) {
@@ -208,7 +208,7 @@ void sl_params_blame(struct sl_refusal *r)
         return;
     memcpy(name, r->err.msg, n);
     name[n] = '\0';
-    if (find_row(name) != NULL)
+    if (params_find_row(name) != NULL)
         sl_refusal_param(r, name);
 }
 
@@ -240,8 +240,8 @@ static int read_float(struct sl_params *p, const struct row *row, const json_t *
     return 0;
 }
 
-static int read_field(struct sl_params *p, const struct row *row, const json_t *v,
-                      struct sl_refusal *r)
+static int params_read_field(struct sl_params *p, const struct row *row, const json_t *v,
+                             struct sl_refusal *r)
 {
     void *field = (char *)p + row->offset;
     int64_t x = 0;
@@ -440,14 +440,14 @@ void sl_params_note(struct sl_params *p, const char *key)
         snprintf(p->unknown + at, sizeof p->unknown - at, at > 0 ? ", %s" : "%s", key);
 }
 
-static int read_members(struct sl_params *p, const json_t *root,
-                        const struct sl_param_limits *limits, struct sl_refusal *r)
+static int params_read_members(struct sl_params *p, const json_t *root,
+                               const struct sl_param_limits *limits, struct sl_refusal *r)
 {
     const char *key;
     json_t *value;
     json_object_foreach((json_t *)(uintptr_t)root, key, value)
     {
-        const struct row *row = find_row(key);
+        const struct row *row = params_find_row(key);
         if (row == NULL || !(row->endpoints & (unsigned)p->endpoint)) {
             if (limits->refuse_unknown)
                 return sl_refuse(r, SL_EINVAL, key, "unknown field: %.64s", key);
@@ -456,7 +456,7 @@ static int read_members(struct sl_params *p, const json_t *root,
         }
         if (json_is_null(value))
             continue;
-        int rc = read_field(p, row, value, r);
+        int rc = params_read_field(p, row, value, r);
         if (rc != 0)
             return rc;
     }
@@ -485,7 +485,7 @@ int sl_params_parse(struct sl_params *p, enum sl_endpoint endpoint, const json_t
     p->budget_is_wish =
         endpoint == SL_ENDPOINT_MESSAGES; /* clients ask without knowing the model */
     p->arena.max_bytes = 4u << 20;
-    int rc = read_members(p, root, limits, r);
+    int rc = params_read_members(p, root, limits, r);
     bool has_max_tokens = p->sampling.max_tokens >= 0;
     if (rc == 0 && endpoint != SL_ENDPOINT_COMPLETIONS)
         rc = check_chat(p, limits, r);

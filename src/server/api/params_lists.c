@@ -48,8 +48,8 @@ struct ids {
     int32_t *n;
 };
 
-static int parse_ids(struct sl_params *p, const struct ids *f, int32_t n_vocab,
-                     struct sl_refusal *r)
+static int params_lists_parse_ids(struct sl_params *p, const struct ids *f, int32_t n_vocab,
+                                  struct sl_refusal *r)
 {
     if (f->v == NULL)
         return 0;
@@ -86,7 +86,7 @@ static int parse_all_ids(struct sl_params *p, int32_t n_vocab, struct sl_refusal
          &s->n_logprob_token_ids},
     };
     for (size_t i = 0; i < SL_COUNT(fields); i++) {
-        int rc = parse_ids(p, &fields[i], n_vocab, r);
+        int rc = params_lists_parse_ids(p, &fields[i], n_vocab, r);
         if (rc != 0)
             return rc;
         if (i > 0 && fields[i].v != NULL && *fields[i].n == 0)
@@ -199,8 +199,9 @@ int sl_params_lists(struct sl_params *p, const struct sl_param_limits *limits, s
 }
 
 /* Into the arena; *out keeps its size 0 where the text gives no tokens. */
-static int encode_word(struct sl_params *p, const struct sl_tokenizer *tok, const char *text,
-                       int32_t n_vocab, struct sl_bad_word *out, struct sl_refusal *r)
+static int params_lists_encode_word(struct sl_params *p, const struct sl_tokenizer *tok,
+                                    const char *text, int32_t n_vocab, struct sl_bad_word *out,
+                                    struct sl_refusal *r)
 {
     int32_t *ids = NULL;
     size_t n = 0;
@@ -242,9 +243,9 @@ int sl_params_words(struct sl_params *p, const struct sl_tokenizer *tok,
         word += strspn(word, " ");
         memcpy(spaced + 1, word, strlen(word) + 1);
         struct sl_bad_word *plain = &words[n_words++], *behind = &words[n_words];
-        int rc = encode_word(p, tok, word, limits->n_vocab, plain, r);
+        int rc = params_lists_encode_word(p, tok, word, limits->n_vocab, plain, r);
         if (rc == 0)
-            rc = encode_word(p, tok, spaced, limits->n_vocab, behind, r);
+            rc = params_lists_encode_word(p, tok, spaced, limits->n_vocab, behind, r);
         if (rc != 0)
             return rc;
         n_words += behind->ids[0] != plain->ids[0] && behind->n_ids == plain->n_ids;

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-static bool is_known(const char *const *known, const char *name)
+static bool pool_in_is_known(const char *const *known, const char *name)
 {
     static const char *const all[] = {"model", "user", "priority", "truncate_prompt_tokens", NULL};
     for (size_t i = 0; all[i] != NULL; i++)
@@ -58,7 +58,7 @@ int sl_pool_read(struct sl_task *t, const char *const *known)
     json_object_foreach(t->root, key, v)
     {
         SL_DCHECK(v != NULL);
-        t->params.n_unknown += !is_known(known, key);
+        t->params.n_unknown += !pool_in_is_known(known, key);
     }
     v = json_object_get(t->root, "model");
     if (v != NULL && !json_is_null(v))

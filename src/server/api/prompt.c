@@ -186,7 +186,7 @@ int sl_messages_normalise(json_t *messages, bool arguments_as_text, struct sl_re
 /* ---- rendering */
 
 /* A reference of its own for a tree that another value holds as well. */
-static json_t *shared(const json_t *v)
+static json_t *prompt_shared(const json_t *v)
 {
     return json_incref((json_t *)(uintptr_t)v);
 }
@@ -197,9 +197,9 @@ static json_t *make_context(json_t *messages, const struct sl_params *p)
     json_t *value, *ctx = json_object();
     bool ok = ctx != NULL && json_object_set(ctx, "messages", messages) == 0;
     if (ok && p->tool_mode != SL_TOOLS_NONE)
-        ok = json_object_set_new(ctx, "tools", shared(p->tools)) == 0;
+        ok = json_object_set_new(ctx, "tools", prompt_shared(p->tools)) == 0;
     if (ok && p->documents != NULL)
-        ok = json_object_set_new(ctx, "documents", shared(p->documents)) == 0;
+        ok = json_object_set_new(ctx, "documents", prompt_shared(p->documents)) == 0;
     if (ok && p->reasoning_effort != NULL)
         ok = json_object_set_new(ctx, "reasoning_effort", json_string(p->reasoning_effort)) == 0;
     ok = ok && json_object_set_new(ctx, "add_generation_prompt",
@@ -217,7 +217,7 @@ static json_t *make_context(json_t *messages, const struct sl_params *p)
     return NULL;
 }
 
-static int append_json(const char *data, size_t n, void *arg)
+static int prompt_append_json(const char *data, size_t n, void *arg)
 {
     sl_buf_put(arg, data, n);
     return sl_buf_ok(arg) ? 0 : -1;
@@ -230,7 +230,7 @@ static int render_own(const struct sl_engine *eng, json_t *ctx, struct sl_buf *o
     char *rendered = NULL;
     size_t n = 0;
     int rc = 0;
-    if (json_dump_callback(ctx, append_json, &text, JSON_COMPACT) != 0 || !sl_buf_ok(&text))
+    if (json_dump_callback(ctx, prompt_append_json, &text, JSON_COMPACT) != 0 || !sl_buf_ok(&text))
         rc = sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     else
         rc = sl_engine_render_chat(eng, text.data, text.n_bytes, &rendered, &n, &r->err);

@@ -64,7 +64,7 @@ static bool is_cancelled(void *arg)
     return atomic_load(&p->stop) || atomic_load(&p->server->drain) != SL_SERVING;
 }
 
-static void on_progress(void *arg, const struct sl_hub_progress *progress)
+static void pull_on_progress(void *arg, const struct sl_hub_progress *progress)
 {
     struct sl_puller *p = arg;
     pthread_mutex_lock(&p->lock);
@@ -86,7 +86,7 @@ static void *pull_main(void *arg)
     struct sl_error err = {0};
     char *path = NULL;
     cfg.refresh = true;
-    cfg.progress = on_progress;
+    cfg.progress = pull_on_progress;
     cfg.cancelled = is_cancelled;
     cfg.progress_arg = cfg.cancelled_arg = p;
     int rc = sl_model_find(p->name, &cfg, &path, &err);
@@ -205,8 +205,8 @@ void sl_pull_leave(struct sl_conn *c)
 }
 
 /* Takes the one place there is, and begins. */
-static int begin(struct sl_puller *p, struct sl_conn *c, const char *name, bool stream,
-                 struct sl_refusal *r)
+static int pull_begin(struct sl_puller *p, struct sl_conn *c, const char *name, bool stream,
+                      struct sl_refusal *r)
 {
     pthread_mutex_lock(&p->lock);
     bool free_place = p->state == IDLE;
@@ -248,7 +248,7 @@ static bool may_be_name(const char *name)
 
 /* ---- requests */
 
-static int read_request(struct sl_task *t)
+static int pull_read_request(struct sl_task *t)
 {
     const char *name = NULL;
     const json_t *v, *stream;
@@ -286,15 +286,15 @@ static int read_request(struct sl_task *t)
     return rc;
 }
 
-static void prepare(struct sl_task *t)
+static void pull_prepare(struct sl_task *t)
 {
-    t->rc = read_request(t);
+    t->rc = pull_read_request(t);
 }
 
-static void finish(struct sl_conn *c, struct sl_task *t)
+static void pull_finish(struct sl_conn *c, struct sl_task *t)
 {
     bool stream = t->params.stream, here = sl_served_find(t->server, t->model) != NULL;
-    int rc = here ? 0 : begin(t->server->puller, c, t->model, stream, &t->refusal);
+    int rc = here ? 0 : pull_begin(t->server->puller, c, t->model, stream, &t->refusal);
     if (rc != 0) {
         sl_reply_refusal(c, &t->refusal);
         return;
@@ -310,6 +310,6 @@ static void finish(struct sl_conn *c, struct sl_task *t)
 
 void sl_api_ollama_pull(struct sl_conn *c)
 {
-    static const struct sl_task_kind kind = {prepare, finish};
+    static const struct sl_task_kind kind = {pull_prepare, pull_finish};
     sl_task_start(c, &kind);
 }

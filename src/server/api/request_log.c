@@ -34,7 +34,7 @@ void sl_request_log_close(int fd)
 }
 
 /* 2026-11-22T10:00:00.000Z */
-static void put_time(struct sl_buf *b, int64_t wall_ns)
+static void request_log_put_time(struct sl_buf *b, int64_t wall_ns)
 {
     char text[32];
     time_t secs = (time_t)(wall_ns / 1000000000);
@@ -44,19 +44,20 @@ static void put_time(struct sl_buf *b, int64_t wall_ns)
     sl_buf_printf(b, "\"%s.%03dZ\"", text, (int)(wall_ns / 1000000 % 1000));
 }
 
-static void put_text(struct sl_buf *b, const char *name, const char *text)
+static void request_log_put_text(struct sl_buf *b, const char *name, const char *text)
 {
     sl_buf_printf(b, ",\"%s\":", name);
     sl_buf_json_string(b, text, strlen(text));
 }
 
-static void put_int(struct sl_buf *b, const char *name, int64_t x)
+static void request_log_put_int(struct sl_buf *b, const char *name, int64_t x)
 {
     sl_buf_printf(b, ",\"%s\":%lld", name, (long long)x);
 }
 
 /* The time from one event to another; null if one of them did not come. */
-static void put_span(struct sl_buf *b, const char *name, uint64_t from_ns, uint64_t to_ns)
+static void request_log_put_span(struct sl_buf *b, const char *name, uint64_t from_ns,
+                                 uint64_t to_ns)
 {
     sl_buf_printf(b, ",\"%s\":", name);
     if (from_ns == 0 || to_ns < from_ns)
@@ -65,7 +66,7 @@ static void put_span(struct sl_buf *b, const char *name, uint64_t from_ns, uint6
         sl_buf_printf(b, "%.6f", (double)(to_ns - from_ns) * 1e-9);
 }
 
-static void put_finish(struct sl_buf *b, const struct sl_call *call)
+static void request_log_put_finish(struct sl_buf *b, const struct sl_call *call)
 {
     static const char *const names[] = {"null",      "\"stop\"",  "\"length\"",
                                         "\"abort\"", "\"error\"", "\"cache_threshold\""};
@@ -87,28 +88,28 @@ void sl_request_log_put(const struct sl_call *call)
         return;
     sl_call_usage(call, &u);
     SL_PUT(&b, "{\"time\":");
-    put_time(&b, sl_wall_ns());
-    put_text(&b, "id", call->id);
-    put_text(&b, "path", call->conn->route->path);
-    put_text(&b, "model", call->model);
+    request_log_put_time(&b, sl_wall_ns());
+    request_log_put_text(&b, "id", call->id);
+    request_log_put_text(&b, "path", call->conn->route->path);
+    request_log_put_text(&b, "model", call->model);
     if (s->cfg->key_rules != NULL)
-        put_text(&b, "key", s->cfg->key_rules[call->key].name);
+        request_log_put_text(&b, "key", s->cfg->key_rules[call->key].name);
     else if (s->cfg->n_api_keys > 0)
-        put_int(&b, "key", call->key); /* its place in the list, from 0 */
+        request_log_put_int(&b, "key", call->key); /* its place in the list, from 0 */
     else
         SL_PUT(&b, ",\"key\":null");
     /* A connection that is still busy with this call is being closed. */
-    put_int(&b, "status", call->conn->busy ? 499 : call->conn->status);
+    request_log_put_int(&b, "status", call->conn->busy ? 499 : call->conn->status);
     sl_buf_puts(&b, call->stream ? ",\"stream\":true" : ",\"stream\":false");
-    put_int(&b, "choices", (int64_t)call->n * call->n_prompts);
-    put_finish(&b, call);
-    put_int(&b, "prompt_tokens", u.n_prompt);
-    put_int(&b, "cached_tokens", u.n_cached);
-    put_int(&b, "output_tokens", u.n_output);
-    put_int(&b, "preemptions", u.n_preemptions);
-    put_span(&b, "queue_s", u.t_submit_ns, u.t_scheduled_ns);
-    put_span(&b, "ttft_s", u.t_submit_ns, u.t_first_ns);
-    put_span(&b, "e2e_s", u.t_submit_ns, sl_now_ns());
+    request_log_put_int(&b, "choices", (int64_t)call->n * call->n_prompts);
+    request_log_put_finish(&b, call);
+    request_log_put_int(&b, "prompt_tokens", u.n_prompt);
+    request_log_put_int(&b, "cached_tokens", u.n_cached);
+    request_log_put_int(&b, "output_tokens", u.n_output);
+    request_log_put_int(&b, "preemptions", u.n_preemptions);
+    request_log_put_span(&b, "queue_s", u.t_submit_ns, u.t_scheduled_ns);
+    request_log_put_span(&b, "ttft_s", u.t_submit_ns, u.t_first_ns);
+    request_log_put_span(&b, "e2e_s", u.t_submit_ns, sl_now_ns());
     SL_PUT(&b, "}\n");
     bool ok =
         sl_buf_ok(&b) && sl_sys->write(s->request_log_fd, b.data, b.n_bytes) == (ssize_t)b.n_bytes;

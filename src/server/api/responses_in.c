@@ -403,7 +403,7 @@ static int read_item(struct reader *rd, const json_t *item)
                      rd->at, type);
 }
 
-static int read_input(json_t *root, struct sl_responses_in *in, struct sl_refusal *r)
+static int responses_in_read_input(json_t *root, struct sl_responses_in *in, struct sl_refusal *r)
 {
     const json_t *input = json_object_get(root, "input"), *item;
     struct reader rd = {.out = json_array(), .in = in, .r = r};
@@ -456,7 +456,7 @@ int sl_responses_prepend(json_t *root, json_t *earlier, struct sl_refusal *r)
 
 /* ---- text, reasoning, include */
 
-static int read_text(json_t *root, struct sl_refusal *r)
+static int responses_in_read_text(json_t *root, struct sl_refusal *r)
 {
     const json_t *v = json_object_get(root, "text"), *format;
     json_t *out;
@@ -557,7 +557,7 @@ static int read_truncation(json_t *root, struct sl_refusal *r)
 }
 
 /* The API knows a template of the platform's by this name, which is nowhere here. */
-static int read_prompt(json_t *root, struct sl_refusal *r)
+static int responses_in_read_prompt(json_t *root, struct sl_refusal *r)
 {
     const json_t *v = json_object_get(root, "prompt");
     return v == NULL || json_is_null(v)
@@ -593,13 +593,14 @@ void sl_put_summary(struct sl_buf *b, const char *text, size_t n)
 int sl_responses_to_chat(json_t *root, struct sl_responses_in *in, struct sl_refusal *r)
 {
     static int (*const readers[])(json_t *, struct sl_refusal *) = {
-        read_text, read_reasoning, read_include, read_truncation, read_prompt};
+        responses_in_read_text, read_reasoning, read_include, read_truncation,
+        responses_in_read_prompt};
     SL_ASSERT(json_is_object(root));
     int rc = sl_responses_tools(root, &in->tools, r);
     if (rc == 0)
         rc = sl_responses_choice(root, &in->tools, r);
     if (rc == 0)
-        rc = read_input(root, in, r);
+        rc = responses_in_read_input(root, in, r);
     for (size_t i = 0; i < SL_COUNT(readers) && rc == 0; i++)
         rc = readers[i](root, r);
     SL_ASSERT(rc != 0 || json_array_size(json_object_get(root, "input")) > 0);

@@ -88,7 +88,7 @@ struct reader {
     char at[SL_PLACE_BYTES];
 };
 
-static const char *type_of(const json_t *v)
+static const char *responses_tools_type_of(const json_t *v)
 {
     return json_string_value(json_object_get(v, "type"));
 }
@@ -105,7 +105,7 @@ bool sl_responses_is_hosted(const json_t *tool)
     static const char *const types[] = {
         "web_search",       "file_search", "code_interpreter",         "computer",
         "image_generation", "mcp",         "programmatic_tool_calling"};
-    const char *type = type_of(tool);
+    const char *type = responses_tools_type_of(tool);
     if (type == NULL)
         return false;
     for (size_t i = 0; i < SL_COUNT(types); i++) {
@@ -120,7 +120,7 @@ bool sl_responses_is_hosted(const json_t *tool)
     return strcmp(type, "shell") == 0 && (where == NULL || strcmp(where, "local") != 0);
 }
 
-static void note_ignored(struct sl_tool_map *m, const char *type)
+static void responses_tools_note_ignored(struct sl_tool_map *m, const char *type)
 {
     size_t n = strlen(m->ignored);
     snprintf(m->ignored + n, sizeof m->ignored - n, "%s%.40s", n > 0 ? "," : "", type);
@@ -132,8 +132,8 @@ static bool is_true(const json_t *tool, const char *member)
 }
 
 /* The one function that a tool becomes; space: NULL, none. */
-static int add(struct reader *rd, enum sl_tool_kind kind, const char *space, const char *name,
-               json_t *function)
+static int responses_tools_add(struct reader *rd, enum sl_tool_kind kind, const char *space,
+                               const char *name, json_t *function)
 {
     char field[SL_PLACE_BYTES + 16];
     json_t *shown = sl_tool_shown_name(space, name);
@@ -163,7 +163,7 @@ static int add(struct reader *rd, enum sl_tool_kind kind, const char *space, con
     return rc;
 }
 
-static bool copy(json_t *function, const json_t *tool, const char *member)
+static bool responses_tools_copy(json_t *function, const json_t *tool, const char *member)
 {
     json_t *v = json_object_get(tool, member);
     return v == NULL || json_is_null(v) || json_object_set(function, member, v) == 0;
@@ -175,7 +175,7 @@ static int read_named(struct reader *rd, const json_t *tool, const char *space)
     static const char *const members[] = {"description", "parameters", "strict"};
     static const char *const custom_members[] = {"description", "format"};
     const json_t *name;
-    bool custom = strcmp(type_of(tool), "custom") == 0;
+    bool custom = strcmp(responses_tools_type_of(tool), "custom") == 0;
     char field[SL_PLACE_BYTES + 16];
     int rc = sl_chat_text(tool, rd->at, "name", &name, rd->r);
     const json_t *parameters = json_object_get(tool, "parameters");
@@ -194,14 +194,14 @@ static int read_named(struct reader *rd, const json_t *tool, const char *space)
     json_t *function = json_object();
     const char *const *list = custom ? custom_members : members;
     for (size_t i = 0; i < (custom ? SL_COUNT(custom_members) : SL_COUNT(members)) && rc == 0; i++)
-        if (function == NULL || !copy(function, tool, list[i]))
+        if (function == NULL || !responses_tools_copy(function, tool, list[i]))
             rc = sl_chat_no_memory(rd->r, rd->at);
     if (rc != 0) {
         json_decref(function);
         return rc;
     }
-    return add(rd, custom ? SL_TOOL_CUSTOM : SL_TOOL_FUNCTION, space, json_string_value(name),
-               function);
+    return responses_tools_add(rd, custom ? SL_TOOL_CUSTOM : SL_TOOL_FUNCTION, space,
+                               json_string_value(name), function);
 }
 
 static int read_namespace(struct reader *rd, const json_t *tool)
@@ -215,7 +215,7 @@ static int read_namespace(struct reader *rd, const json_t *tool)
         rc = sl_refuse(rd->r, SL_EINVAL, rd->at, "%s.tools must be an array", rd->at);
     json_array_foreach(tools, i, inner)
     {
-        const char *type = type_of(inner);
+        const char *type = responses_tools_type_of(inner);
         snprintf(rd->at, sizeof rd->at, "%.64s.tools[%zu]", at, i);
         if (rc == 0 &&
             (type == NULL || (strcmp(type, "function") != 0 && strcmp(type, "custom") != 0)))
@@ -227,7 +227,7 @@ static int read_namespace(struct reader *rd, const json_t *tool)
     return rc;
 }
 
-static int read_known(struct reader *rd, const json_t *tool, enum sl_tool_kind kind)
+static int responses_tools_read_known(struct reader *rd, const json_t *tool, enum sl_tool_kind kind)
 {
     json_error_t error;
     json_t *parameters = NULL;
@@ -245,16 +245,16 @@ static int read_known(struct reader *rd, const json_t *tool, enum sl_tool_kind k
         json_pack("{s:s, s:o}", "description",
                   json_is_string(about) ? json_string_value(about) : kinds[kind].description,
                   "parameters", parameters);
-    return add(rd, kind, NULL, kinds[kind].type, function);
+    return responses_tools_add(rd, kind, NULL, kinds[kind].type, function);
 }
 
-static int read_tool(struct reader *rd, const json_t *tool)
+static int responses_tools_read_tool(struct reader *rd, const json_t *tool)
 {
-    const char *type = type_of(tool);
+    const char *type = responses_tools_type_of(tool);
     if (type == NULL)
         return sl_refuse(rd->r, SL_EINVAL, rd->at, "%s must be an object with a type", rd->at);
     if (sl_responses_is_hosted(tool)) {
-        note_ignored(rd->m, type);
+        responses_tools_note_ignored(rd->m, type);
         return 0;
     }
     if (strcmp(type, "function") == 0 || strcmp(type, "custom") == 0)
@@ -263,13 +263,13 @@ static int read_tool(struct reader *rd, const json_t *tool)
         return read_namespace(rd, tool);
     for (size_t i = SL_TOOL_SEARCH; i < SL_N_TOOL_KINDS; i++) {
         if (strcmp(type, kinds[i].type) == 0)
-            return read_known(rd, tool, (enum sl_tool_kind)i);
+            return responses_tools_read_known(rd, tool, (enum sl_tool_kind)i);
     }
     return sl_refuse(rd->r, SL_EUNSUPPORTED, rd->at, "not supported: %s of type %.64s", rd->at,
                      type);
 }
 
-static int read_list(struct reader *rd, const json_t *tools, const char *at)
+static int responses_tools_read_list(struct reader *rd, const json_t *tools, const char *at)
 {
     const json_t *tool;
     size_t i;
@@ -278,7 +278,7 @@ static int read_list(struct reader *rd, const json_t *tools, const char *at)
     {
         snprintf(rd->at, sizeof rd->at, "%s[%zu]", at, i);
         if (rc == 0)
-            rc = read_tool(rd, tool);
+            rc = responses_tools_read_tool(rd, tool);
     }
     return rc;
 }
@@ -292,7 +292,7 @@ static int read_found(struct reader *rd, const json_t *input)
     int rc = 0;
     json_array_foreach(input, i, item)
     {
-        const char *type = type_of(item);
+        const char *type = responses_tools_type_of(item);
         const json_t *tools = json_object_get(item, "tools");
         if (type == NULL || rc != 0 || !json_is_array(tools))
             continue;
@@ -300,7 +300,7 @@ static int read_found(struct reader *rd, const json_t *input)
         snprintf(at, sizeof at, "input[%zu].tools", i);
         rd->search = !found && rd->search;
         if (found || strcmp(type, "additional_tools") == 0)
-            rc = read_list(rd, tools, at);
+            rc = responses_tools_read_list(rd, tools, at);
     }
     return rc;
 }
@@ -317,13 +317,13 @@ int sl_responses_tools(json_t *root, struct sl_tool_map *m, struct sl_refusal *r
                        sl_json_type_name(tools));
     json_array_foreach(tools, i, tool)
     {
-        const char *type = type_of(tool);
+        const char *type = responses_tools_type_of(tool);
         bool search = type != NULL && strcmp(type, "tool_search") == 0;
         rd.search |= search;
         rd.hosted_search |= search && !is_client_search(tool);
     }
     if (rc == 0)
-        rc = read_list(&rd, tools, "tools");
+        rc = responses_tools_read_list(&rd, tools, "tools");
     if (rc == 0)
         rc = read_found(&rd, json_object_get(root, "input"));
     if (rc == 0 && json_array_size(rd.out) == 0 && m->ignored[0] != '\0')
@@ -339,9 +339,10 @@ int sl_responses_tools(json_t *root, struct sl_tool_map *m, struct sl_refusal *r
 /* ---- tool_choice */
 
 /* The function that {type, name} means; NULL: none. */
-static const char *find(const struct sl_tool_map *m, const json_t *v)
+static const char *responses_tools_find(const struct sl_tool_map *m, const json_t *v)
 {
-    const char *type = type_of(v), *name = json_string_value(json_object_get(v, "name")), *shown;
+    const char *type = responses_tools_type_of(v),
+               *name = json_string_value(json_object_get(v, "name")), *shown;
     const char *space = json_string_value(json_object_get(v, "namespace"));
     json_t *entry;
     if (type == NULL)
@@ -379,10 +380,11 @@ static int allow(json_t *root, const struct sl_tool_map *m, const json_t *v, str
     int rc = left != NULL ? 0 : sl_chat_no_memory(r, field);
     json_array_foreach(allowed, i, one)
     {
-        const char *shown = find(m, one);
+        const char *shown = responses_tools_find(m, one);
         json_array_foreach(tools, k, tool)
         {
-            const char *type = type_of(tool); /* its member of this name has the rest */
+            const char *type =
+                responses_tools_type_of(tool); /* its member of this name has the rest */
             const char *name =
                 json_string_value(json_object_get(json_object_get(tool, type), "name"));
             if (rc == 0 && shown != NULL && name != NULL && strcmp(name, shown) == 0 &&
@@ -403,17 +405,17 @@ int sl_responses_choice(json_t *root, const struct sl_tool_map *m, struct sl_ref
     const json_t *v = json_object_get(root, field), *name;
     if (!json_is_object(v)) /* words are the same there */
         return 0;
-    const char *type = type_of(v);
+    const char *type = responses_tools_type_of(v);
     if (type == NULL)
         return sl_refuse(r, SL_EINVAL, "tool_choice.type", "tool_choice.type must be a string");
     if (strcmp(type, "allowed_tools") == 0)
         return allow(root, m, v, r);
-    if (sl_responses_is_hosted(v) && find(m, v) == NULL)
+    if (sl_responses_is_hosted(v) && responses_tools_find(m, v) == NULL)
         return sl_refuse(r, SL_EUNSUPPORTED, "tool_choice.type",
                          "tool_choice.type: this server cannot run %.64s", type);
     bool named = strcmp(type, "function") == 0 || strcmp(type, "custom") == 0;
     int rc = named ? sl_chat_text(v, field, "name", &name, r) : 0;
-    const char *shown = rc == 0 ? find(m, v) : NULL;
+    const char *shown = rc == 0 ? responses_tools_find(m, v) : NULL;
     if (rc == 0 && shown == NULL)
         rc = named ? sl_refuse(r, SL_EINVAL, field, "tool_choice: there is no %s tool named %.64s",
                                type, json_string_value(name))
@@ -441,7 +443,7 @@ enum sl_tool_kind sl_tool_kind_of(const struct sl_tool_map *m, const struct sl_p
 }
 
 /* A call's arguments; NULL: they are no object (yet). */
-static json_t *open_arguments(const struct sl_part *call)
+static json_t *responses_tools_open_arguments(const struct sl_part *call)
 {
     struct sl_refusal ignored = {0};
     json_t *v = NULL;
@@ -487,7 +489,7 @@ static void put_known_call(struct sl_buf *b, enum sl_tool_kind kind, const struc
 {
     static const char *const local[] = {"timeout_ms", "working_directory", "user", NULL};
     static const char *const shell[] = {"timeout_ms", "max_output_length", NULL};
-    json_t *args = open_arguments(call);
+    json_t *args = responses_tools_open_arguments(call);
     const json_t *v;
     switch (kind) {
     case SL_TOOL_SEARCH:

@@ -32,7 +32,7 @@ static void deinit_task(struct sl_task *t)
     sl_buf_deinit(&t->owned_body);
 }
 
-static void finish(struct sl_conn *c, struct sl_task *t)
+static void task_finish(struct sl_conn *c, struct sl_task *t)
 {
     atomic_fetch_add_explicit(&c->loop->stats.unknown_fields, (uint64_t)t->params.n_unknown,
                               memory_order_relaxed);
@@ -43,7 +43,7 @@ static void finish(struct sl_conn *c, struct sl_task *t)
         sl_reply_refusal(c, &t->refusal);
 }
 
-static bool push(struct sl_workers *w, struct sl_task *t)
+static bool task_push(struct sl_workers *w, struct sl_task *t)
 {
     pthread_mutex_lock(&w->lock);
     bool room = w->n_waiting < MAX_TASKS;
@@ -88,7 +88,7 @@ static void start_large(struct sl_conn *c, const struct sl_task_kind *kind,
     t->body = (struct sl_str){t->owned_body.data, t->owned_body.n_bytes};
     c->task = t;
     c->task_bytes = t->body.n;
-    if (push(c->loop->server->workers, t))
+    if (task_push(c->loop->server->workers, t))
         return;
     c->task = NULL;
     deinit_task(t);
@@ -124,7 +124,7 @@ void sl_task_start_for(struct sl_conn *c, const struct sl_task_kind *kind, struc
                         .at_once = true};
     kind->prepare(&t);
     if (!t.later)
-        finish(c, &t);
+        task_finish(c, &t);
     deinit_task(&t);
     if (t.later) /* from the start: what was read so far took microseconds */
         start_large(c, kind, served, NULL, NULL);
@@ -259,7 +259,7 @@ void sl_task_collect(struct sl_loop *loop)
         mine = t->next;
         if (c != NULL) {
             c->task = NULL;
-            finish(c, t);
+            task_finish(c, t);
             sl_loop_mark(loop, c);
         }
         deinit_task(t);
@@ -277,7 +277,7 @@ static void drop_bulk(struct sl_task *t)
     sl_buf_deinit(&t->owned_body);
 }
 
-static void *worker_main(void *arg)
+static void *task_worker_main(void *arg)
 {
     struct sl_workers *w = arg;
     pthread_mutex_lock(&w->lock);
@@ -340,7 +340,8 @@ int sl_workers_start(struct sl_workers **out, int n_threads, struct sl_error *er
     pthread_cond_init(&w->cond, NULL);
     SL_ASSERT(n_threads <= SL_MAX_HTTP_THREADS);
     while (w->n_threads < n_threads) {
-        int rc = sl_thread_create(&w->threads[w->n_threads], worker_main, w, "sl-prepare", err);
+        int rc =
+            sl_thread_create(&w->threads[w->n_threads], task_worker_main, w, "sl-prepare", err);
         if (rc != 0) {
             sl_workers_stop(w);
             return rc;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* The library counts references in trees that it is only shown. */
-static json_t *shared(const json_t *v)
+static json_t *to_chat_shared(const json_t *v)
 {
     return (json_t *)(uintptr_t)v;
 }
@@ -32,22 +32,22 @@ int sl_chat_text(const json_t *v, const char *at, const char *name, const json_t
 
 int sl_chat_append_part(json_t *parts, const json_t *text, const char *at, struct sl_refusal *r)
 {
-    json_t *part = json_pack("{s:s, s:O}", "type", "text", "text", shared(text));
+    json_t *part = json_pack("{s:s, s:O}", "type", "text", "text", to_chat_shared(text));
     return part != NULL && json_array_append_new(parts, part) == 0 ? 0 : sl_chat_no_memory(r, at);
 }
 
 int sl_chat_append_message(json_t *messages, const char *role, const json_t *content,
                            const char *at, struct sl_refusal *r)
 {
-    json_t *m = json_pack("{s:s, s:O}", "role", role, "content", shared(content));
+    json_t *m = json_pack("{s:s, s:O}", "role", role, "content", to_chat_shared(content));
     return m != NULL && json_array_append_new(messages, m) == 0 ? 0 : sl_chat_no_memory(r, at);
 }
 
 int sl_chat_append_result(json_t *messages, const json_t *id, json_t *content, const char *at,
                           struct sl_refusal *r)
 {
-    json_t *m = json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", shared(id), "content",
-                          content);
+    json_t *m = json_pack("{s:s, s:O, s:o}", "role", "tool", "tool_call_id", to_chat_shared(id),
+                          "content", content);
     return m != NULL && json_array_append_new(messages, m) == 0 ? 0 : sl_chat_no_memory(r, at);
 }
 
@@ -56,8 +56,9 @@ int sl_chat_append_call(json_t **calls, const json_t *id, const json_t *name, js
 {
     if (*calls == NULL)
         *calls = json_array();
-    json_t *call = json_pack("{s:O, s:s, s:{s:O, s:o}}", "id", shared(id), "type", "function",
-                             "function", "name", shared(name), "arguments", arguments);
+    json_t *call =
+        json_pack("{s:O, s:s, s:{s:O, s:o}}", "id", to_chat_shared(id), "type", "function",
+                  "function", "name", to_chat_shared(name), "arguments", arguments);
     return call != NULL && *calls != NULL && json_array_append_new(*calls, call) == 0
                ? 0
                : sl_chat_no_memory(r, at);

@@ -12,7 +12,7 @@ const char *sl_token_bytes(struct sl_token_style style, int32_t id, size_t *n)
     return style.loop->token_buf;
 }
 
-static size_t count_chars(const char *s, size_t n)
+static size_t tokens_count_chars(const char *s, size_t n)
 {
     size_t chars = 0;
     for (size_t i = 0; i < n; i++)
@@ -31,7 +31,7 @@ size_t sl_put_token_string(struct sl_buf *b, struct sl_token_style style, int32_
     } else {
         sl_buf_json_string(b, bytes, n);
     }
-    return count_chars(bytes, n);
+    return tokens_count_chars(bytes, n);
 }
 
 /* {"token":..,"logprob":..,"bytes":[..] without the closing brace */

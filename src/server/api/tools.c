@@ -15,15 +15,16 @@
 
 /* ---- fields */
 
-static const json_t *member(const json_t *v, const char *name)
+static const json_t *tools_member(const json_t *v, const char *name)
 {
     const json_t *m = json_object_get(v, name);
     return m == NULL || json_is_null(m) ? NULL : m;
 }
 
-static int read_name(const json_t *tool, const char *field, const char **out, struct sl_refusal *r)
+static int tools_read_name(const json_t *tool, const char *field, const char **out,
+                           struct sl_refusal *r)
 {
-    const json_t *name = member(tool, "name");
+    const json_t *name = tools_member(tool, "name");
     if (name == NULL)
         return sl_refuse(r, SL_EINVAL, field, "%s.name is missing", field);
     char path[64];
@@ -41,7 +42,7 @@ struct tool_names {
     const char *function, *parameters;
 };
 
-static const struct tool_names *names_of(enum sl_endpoint endpoint)
+static const struct tool_names *tools_names_of(enum sl_endpoint endpoint)
 {
     static const struct tool_names chat = {".function", "parameters"},
                                    messages = {"", "input_schema"}, responses = {"", "parameters"};
@@ -56,7 +57,7 @@ static int open_free_form(struct sl_params *p, size_t i, const char *field, cons
 {
     json_t *function, *grammar, *tools = (json_t *)(uintptr_t)p->tools;
     const char *name;
-    int rc = json_is_object(custom) ? read_name(custom, field, &name, r)
+    int rc = json_is_object(custom) ? tools_read_name(custom, field, &name, r)
                                     : sl_refuse(r, SL_EINVAL, field, "%s must be an object", field);
     if (rc == 0)
         rc = sl_free_form_function(custom, field, &function, &grammar, r);
@@ -73,9 +74,9 @@ static int open_free_form(struct sl_params *p, size_t i, const char *field, cons
     return 0;
 }
 
-static int read_tool(struct sl_params *p, size_t i, struct sl_refusal *r)
+static int tools_read_tool(struct sl_params *p, size_t i, struct sl_refusal *r)
 {
-    const struct tool_names *names = names_of(p->endpoint);
+    const struct tool_names *names = tools_names_of(p->endpoint);
     const json_t *tool = json_array_get(p->tools, i), *type, *function, *v;
     const char *name, *other, *member_name = names->function;
     char field[40], path[64];
@@ -85,7 +86,7 @@ static int read_tool(struct sl_params *p, size_t i, struct sl_refusal *r)
     if (!json_is_object(tool))
         return sl_refuse(r, SL_EINVAL, field, "%s must be an object, not %s", field,
                          sl_json_type_name(tool));
-    type = member(tool, "type");
+    type = tools_member(tool, "type");
     if (type != NULL && !json_is_string(type))
         return sl_refuse(r, SL_EINVAL, field, "%s.type must be a string, not %s", field,
                          sl_json_type_name(type));
@@ -96,16 +97,16 @@ static int read_tool(struct sl_params *p, size_t i, struct sl_refusal *r)
     if (custom) {
         member_name = names->function[0] != '\0' ? ".custom" : "";
         snprintf(field, sizeof field, "tools[%zu]%s", i, member_name);
-        rc = open_free_form(p, i, field, member(tool, "custom"), r);
+        rc = open_free_form(p, i, field, tools_member(tool, "custom"), r);
         if (rc != 0)
             return rc;
         tool = json_array_get(p->tools, i);
     }
-    function = member(tool, "function");
+    function = tools_member(tool, "function");
     snprintf(field, sizeof field, "tools[%zu]%s", i, member_name);
     if (!json_is_object(function))
         return sl_refuse(r, SL_EINVAL, field, "%s must be an object", field);
-    rc = read_name(function, field, &name, r);
+    rc = tools_read_name(function, field, &name, r);
     for (size_t k = 0; k < i && rc == 0; k++) {
         other = json_string_value(
             json_object_get(json_object_get(json_array_get(p->tools, k), "function"), "name"));
@@ -114,15 +115,15 @@ static int read_tool(struct sl_params *p, size_t i, struct sl_refusal *r)
                 sl_refuse(r, SL_EINVAL, field, "%s has the name of tools[%zu]: %s", field, k, name);
     }
     snprintf(path, sizeof path, "%s.description", field);
-    if (rc == 0 && (v = member(function, "description")) != NULL && !json_is_string(v))
+    if (rc == 0 && (v = tools_member(function, "description")) != NULL && !json_is_string(v))
         rc = sl_refuse(r, SL_EINVAL, path, "%s must be a string, not %s", path,
                        sl_json_type_name(v));
     snprintf(path, sizeof path, "%s.%s", field, names->parameters);
-    if (rc == 0 && (v = member(function, "parameters")) != NULL && !json_is_object(v))
+    if (rc == 0 && (v = tools_member(function, "parameters")) != NULL && !json_is_object(v))
         rc = sl_refuse(r, SL_EINVAL, path, "%s must be an object, not %s", path,
                        sl_json_type_name(v));
     snprintf(path, sizeof path, "%s.strict", field);
-    if (rc == 0 && (v = member(function, "strict")) != NULL)
+    if (rc == 0 && (v = tools_member(function, "strict")) != NULL)
         rc = sl_json_bool(v, path, &strict, r);
     p->any_strict = p->any_strict || strict;
     return rc;
@@ -141,10 +142,11 @@ static bool has_tool(const json_t *tools, const char *name)
     return false;
 }
 
-static int read_choice(struct sl_params *p, bool any, struct sl_refusal *r)
+static int tools_read_choice(struct sl_params *p, bool any, struct sl_refusal *r)
 {
     static const char field[] = "tool_choice";
-    const char *named = names_of(p->endpoint)->function[0] != '\0' ? "tool_choice.function" : field;
+    const char *named =
+        tools_names_of(p->endpoint)->function[0] != '\0' ? "tool_choice.function" : field;
     const json_t *v = p->tool_choice, *type, *function;
     bool custom = false;
     p->tool_mode = any ? SL_TOOLS_AUTO : SL_TOOLS_NONE;
@@ -163,17 +165,17 @@ static int read_choice(struct sl_params *p, bool any, struct sl_refusal *r)
             return sl_refuse(r, SL_EINVAL, field,
                              "tool_choice must be none, auto, required or a function");
     } else {
-        type = member(v, "type");
+        type = tools_member(v, "type");
         custom = p->endpoint == SL_ENDPOINT_CHAT && json_is_string(type) &&
                  strcmp(json_string_value(type), "custom") == 0;
         if (!custom && (!json_is_string(type) || strcmp(json_string_value(type), "function") != 0))
             return sl_refuse(r, json_is_string(type) ? SL_EUNSUPPORTED : SL_EINVAL,
                              "tool_choice.type", "tool_choice.type must be function or custom");
         named = custom ? "tool_choice.custom" : named;
-        function = member(v, custom ? "custom" : "function");
+        function = tools_member(v, custom ? "custom" : "function");
         if (!json_is_object(function))
             return sl_refuse(r, SL_EINVAL, named, "%s must be an object", named);
-        int rc = read_name(function, named, &p->tool_name, r);
+        int rc = tools_read_name(function, named, &p->tool_name, r);
         if (rc != 0)
             return rc;
         p->tool_mode = SL_TOOLS_NAMED;
@@ -197,8 +199,8 @@ int sl_params_tools(struct sl_params *p, struct sl_refusal *r)
     if (n > SL_MAX_TOOLS)
         return sl_refuse(r, SL_ELIMIT, "tools", "tools has more than %d entries", SL_MAX_TOOLS);
     for (size_t i = 0; i < n && rc == 0; i++)
-        rc = read_tool(p, i, r);
-    return rc != 0 ? rc : read_choice(p, n > 0, r);
+        rc = tools_read_tool(p, i, r);
+    return rc != 0 ? rc : tools_read_choice(p, n > 0, r);
 }
 
 /* ---- what they mean for the output */
@@ -314,8 +316,8 @@ int sl_params_formats(struct sl_params *p, const struct sl_formats *formats,
 /* ---- reasoning in front of it */
 
 /* Text as tokens; their number, or a refusal. */
-static int encode(const struct sl_engine *eng, const char *text, int32_t *out, int32_t room,
-                  int32_t *n, struct sl_refusal *r)
+static int tools_encode(const struct sl_engine *eng, const char *text, int32_t *out, int32_t room,
+                        int32_t *n, struct sl_refusal *r)
 {
     int32_t *ids;
     size_t n_ids;
@@ -343,7 +345,7 @@ int sl_params_thinking(struct sl_params *p, const struct sl_engine *eng, const c
         return !budget ? 0 /* its grammar has the channels */
                        : no_budget(p, " cannot be combined with tools that constrain", r);
     bool inside = sl_output_begins_inside(format, p->start);
-    int rc = !inside && open != NULL ? encode(eng, open, id, 1, &n_ids, r) : 0;
+    int rc = !inside && open != NULL ? tools_encode(eng, open, id, 1, &n_ids, r) : 0;
     if (rc == 0 && !inside && n_ids == 0) {
         bool told = sl_output_prompt_start(format, prompt, n) != SL_OUTPUT_START_AUTO;
         return told || !budget
@@ -356,7 +358,7 @@ int sl_params_thinking(struct sl_params *p, const struct sl_engine *eng, const c
                                        .budget = p->thinking_token_budget,
                                        .forced = p->thinking_ids};
     if (rc == 0)
-        rc = encode(eng, forced, p->thinking_ids, (int32_t)SL_COUNT(p->thinking_ids),
-                    &p->thinking.n_forced, r);
+        rc = tools_encode(eng, forced, p->thinking_ids, (int32_t)SL_COUNT(p->thinking_ids),
+                          &p->thinking.n_forced, r);
     return rc;
 }

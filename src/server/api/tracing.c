@@ -41,7 +41,7 @@ static void put_be64(uint8_t *out, uint64_t x)
 }
 
 /* Random, and never 0, which stands for none. */
-static void make_id(const struct sl_conn *c, uint8_t *out, size_t n_bytes)
+static void tracing_make_id(const struct sl_conn *c, uint8_t *out, size_t n_bytes)
 {
     struct sl_loop *loop = c->loop;
     for (size_t i = 0; i < n_bytes; i += 8) {
@@ -80,17 +80,18 @@ static bool is_sampled(const struct sl_trace_settings *settings, const struct sp
     return settings->ratio >= 1.0 || low < (uint64_t)(settings->ratio * 0x1p64);
 }
 
-static void begin(const struct sl_conn *c, const struct sl_trace_settings *settings, struct span *s)
+static void tracing_begin(const struct sl_conn *c, const struct sl_trace_settings *settings,
+                          struct span *s)
 {
     if (settings->propagate)
         read_parent(c->parser, s);
     if (!s->has_parent) {
         s->context.flags = SL_TRACE_RANDOM;
-        make_id(c, s->context.trace_id, sizeof s->context.trace_id);
+        tracing_make_id(c, s->context.trace_id, sizeof s->context.trace_id);
     }
     s->sampled = is_sampled(settings, s);
     if (s->sampled)
-        make_id(c, s->id, sizeof s->id);
+        tracing_make_id(c, s->id, sizeof s->id);
 }
 
 /* ---- JSON */
@@ -105,41 +106,41 @@ static void put_hex(struct sl_buf *b, const char *name, const uint8_t *p, size_t
     SL_PUT(b, "\",");
 }
 
-static void put_key(struct sl_buf *b, const char *key, const char *type)
+static void tracing_put_key(struct sl_buf *b, const char *key, const char *type)
 {
     if (b->n_bytes > 0 && b->data[b->n_bytes - 1] == '}')
         sl_buf_putc(b, ',');
     sl_buf_printf(b, "{\"key\":\"%s\",\"value\":{\"%s\":", key, type);
 }
 
-static void put_text(struct sl_buf *b, const char *key, const char *text)
+static void tracing_put_text(struct sl_buf *b, const char *key, const char *text)
 {
     sl_trace_put_string(b, key, strlen(key), text, strlen(text));
 }
 
-static void put_int(struct sl_buf *b, const char *key, int64_t x)
+static void tracing_put_int(struct sl_buf *b, const char *key, int64_t x)
 {
-    put_key(b, key, "intValue");
+    tracing_put_key(b, key, "intValue");
     sl_buf_printf(b, "\"%lld\"}}", (long long)x); /* of 64 bits, hence a string */
 }
 
-static void put_double(struct sl_buf *b, const char *key, double x)
+static void tracing_put_double(struct sl_buf *b, const char *key, double x)
 {
-    put_key(b, key, "doubleValue");
+    tracing_put_key(b, key, "doubleValue");
     sl_buf_json_double(b, x);
     SL_PUT(b, "}}");
 }
 
 /* What was a short decimal in the request is one here. */
-static void put_float(struct sl_buf *b, const char *key, float x)
+static void tracing_put_float(struct sl_buf *b, const char *key, float x)
 {
-    put_key(b, key, "doubleValue");
+    tracing_put_key(b, key, "doubleValue");
     sl_buf_printf(b, "%.7g}}", (double)x);
 }
 
-static void put_bool(struct sl_buf *b, const char *key, bool x)
+static void tracing_put_bool(struct sl_buf *b, const char *key, bool x)
 {
-    put_key(b, key, "boolValue");
+    tracing_put_key(b, key, "boolValue");
     sl_buf_puts(b, x ? "true}}" : "false}}");
 }
 
@@ -192,31 +193,31 @@ static const char *operation_of(const struct sl_route *route)
     return "chat";
 }
 
-static void put_request(struct sl_buf *b, const struct sl_call *call)
+static void tracing_put_request(struct sl_buf *b, const struct sl_call *call)
 {
     const struct sl_call_asked *a = &call->asked;
-    put_text(b, "gen_ai.request.model", call->model);
-    put_text(b, "gen_ai.response.model", call->model);
-    put_text(b, "gen_ai.response.id", call->id);
-    put_text(b, "gen_ai.request.id", call->id);
+    tracing_put_text(b, "gen_ai.request.model", call->model);
+    tracing_put_text(b, "gen_ai.response.model", call->model);
+    tracing_put_text(b, "gen_ai.response.id", call->id);
+    tracing_put_text(b, "gen_ai.request.id", call->id);
     if (call->api->pooling)
         return;
-    put_int(b, "gen_ai.request.n", call->n);
-    put_int(b, "gen_ai.request.choice.count", call->n_best > 0 ? call->n_best : call->n);
-    put_float(b, "gen_ai.request.temperature", a->temperature);
-    put_float(b, "gen_ai.request.top_p", a->top_p);
+    tracing_put_int(b, "gen_ai.request.n", call->n);
+    tracing_put_int(b, "gen_ai.request.choice.count", call->n_best > 0 ? call->n_best : call->n);
+    tracing_put_float(b, "gen_ai.request.temperature", a->temperature);
+    tracing_put_float(b, "gen_ai.request.top_p", a->top_p);
     if (a->top_k > 0)
-        put_int(b, "gen_ai.request.top_k", a->top_k);
-    put_float(b, "gen_ai.request.frequency_penalty", a->frequency_penalty);
-    put_float(b, "gen_ai.request.presence_penalty", a->presence_penalty);
+        tracing_put_int(b, "gen_ai.request.top_k", a->top_k);
+    tracing_put_float(b, "gen_ai.request.frequency_penalty", a->frequency_penalty);
+    tracing_put_float(b, "gen_ai.request.presence_penalty", a->presence_penalty);
     if (call->max_tokens > 0)
-        put_int(b, "gen_ai.request.max_tokens", call->max_tokens);
+        tracing_put_int(b, "gen_ai.request.max_tokens", call->max_tokens);
     if (a->has_seed)
-        put_int(b, "gen_ai.request.seed", (int64_t)a->seed);
-    put_bool(b, "gen_ai.request.stream", call->stream);
+        tracing_put_int(b, "gen_ai.request.seed", (int64_t)a->seed);
+    tracing_put_bool(b, "gen_ai.request.stream", call->stream);
 }
 
-static void put_finish(struct sl_buf *b, const struct sl_call *call)
+static void tracing_put_finish(struct sl_buf *b, const struct sl_call *call)
 {
     static const char *const names[SL_N_FINISHES] = {[SL_FINISH_STOP] = "stop",
                                                      [SL_FINISH_LENGTH] = "length",
@@ -229,7 +230,7 @@ static void put_finish(struct sl_buf *b, const struct sl_call *call)
         if (ch->finish == SL_RUNNING)
             continue;
         if (!any)
-            put_key(b, "gen_ai.response.finish_reasons", "arrayValue");
+            tracing_put_key(b, "gen_ai.response.finish_reasons", "arrayValue");
         bool calls = ch->finish == SL_FINISH_STOP && sl_answer_has_calls(ch->answer);
         sl_buf_printf(b, "%s{\"stringValue\":\"%s\"}", any ? "," : "{\"values\":[",
                       calls ? "tool_calls" : names[ch->finish]);
@@ -239,13 +240,13 @@ static void put_finish(struct sl_buf *b, const struct sl_call *call)
         SL_PUT(b, "]}}}");
 }
 
-static void put_latency(struct sl_buf *b, const char *key, uint64_t from_ns, uint64_t to_ns)
+static void tracing_put_latency(struct sl_buf *b, const char *key, uint64_t from_ns, uint64_t to_ns)
 {
     if (from_ns != 0 && to_ns >= from_ns)
-        put_double(b, key, (double)(to_ns - from_ns) * 1e-9);
+        tracing_put_double(b, key, (double)(to_ns - from_ns) * 1e-9);
 }
 
-static void put_usage(struct sl_buf *b, const struct sl_call *call, uint64_t now_ns)
+static void tracing_put_usage(struct sl_buf *b, const struct sl_call *call, uint64_t now_ns)
 {
     struct sl_usage u;
     int64_t n_thought = -1;
@@ -255,21 +256,21 @@ static void put_usage(struct sl_buf *b, const struct sl_call *call, uint64_t now
         if (n >= 0)
             n_thought = SL_MAX(n_thought, 0) + n;
     }
-    put_int(b, "gen_ai.usage.input_tokens", u.n_prompt);
-    put_int(b, "gen_ai.usage.output_tokens", u.n_output);
-    put_int(b, "gen_ai.usage.cache_read.input_tokens", u.n_cached);
+    tracing_put_int(b, "gen_ai.usage.input_tokens", u.n_prompt);
+    tracing_put_int(b, "gen_ai.usage.output_tokens", u.n_output);
+    tracing_put_int(b, "gen_ai.usage.cache_read.input_tokens", u.n_cached);
     if (n_thought >= 0)
-        put_int(b, "gen_ai.usage.reasoning.output_tokens", n_thought);
-    put_int(b, "gen_ai.usage.prompt_tokens", u.n_prompt);
-    put_int(b, "gen_ai.usage.completion_tokens", u.n_output);
-    put_int(b, "gen_ai.usage.num_sequences", (int64_t)call->n * call->n_prompts);
-    put_int(b, "sluice.preemptions", u.n_preemptions);
-    put_latency(b, "gen_ai.latency.time_in_queue", u.t_submit_ns, u.t_scheduled_ns);
-    put_latency(b, "gen_ai.latency.time_to_first_token", u.t_submit_ns, u.t_first_ns);
-    put_latency(b, "gen_ai.latency.e2e", u.t_submit_ns, now_ns);
-    put_latency(b, "gen_ai.latency.time_in_model_prefill", u.t_scheduled_ns, u.t_first_ns);
-    put_latency(b, "gen_ai.latency.time_in_model_decode", u.t_first_ns, u.t_last_ns);
-    put_latency(b, "gen_ai.latency.time_in_model_inference", u.t_scheduled_ns, u.t_last_ns);
+        tracing_put_int(b, "gen_ai.usage.reasoning.output_tokens", n_thought);
+    tracing_put_int(b, "gen_ai.usage.prompt_tokens", u.n_prompt);
+    tracing_put_int(b, "gen_ai.usage.completion_tokens", u.n_output);
+    tracing_put_int(b, "gen_ai.usage.num_sequences", (int64_t)call->n * call->n_prompts);
+    tracing_put_int(b, "sluice.preemptions", u.n_preemptions);
+    tracing_put_latency(b, "gen_ai.latency.time_in_queue", u.t_submit_ns, u.t_scheduled_ns);
+    tracing_put_latency(b, "gen_ai.latency.time_to_first_token", u.t_submit_ns, u.t_first_ns);
+    tracing_put_latency(b, "gen_ai.latency.e2e", u.t_submit_ns, now_ns);
+    tracing_put_latency(b, "gen_ai.latency.time_in_model_prefill", u.t_scheduled_ns, u.t_first_ns);
+    tracing_put_latency(b, "gen_ai.latency.time_in_model_decode", u.t_first_ns, u.t_last_ns);
+    tracing_put_latency(b, "gen_ai.latency.time_in_model_inference", u.t_scheduled_ns, u.t_last_ns);
 }
 
 /* The status of a server's span is an error when the server failed, not when it refused. */
@@ -280,11 +281,11 @@ static void close_request(struct sl_buf *b, const struct sl_call *call, int stat
     bool failed = status >= 500 || (code != 0 && sl_code_http(code) >= 500);
     snprintf(text, sizeof text, "%d", status);
     if (code != 0)
-        put_text(b, "error.type", sl_code_name(code));
+        tracing_put_text(b, "error.type", sl_code_name(code));
     else if (status == CLIENT_LEFT)
-        put_text(b, "error.type", "client_disconnected");
+        tracing_put_text(b, "error.type", "client_disconnected");
     else if (status >= 400)
-        put_text(b, "error.type", text);
+        tracing_put_text(b, "error.type", text);
     sl_buf_putc(b, ']');
     if (failed)
         sl_buf_printf(b, ",\"status\":{\"code\":2,\"message\":\"%s\"}",
@@ -294,18 +295,18 @@ static void close_request(struct sl_buf *b, const struct sl_call *call, int stat
 
 /* ---- its parts */
 
-static int put_part(const struct sl_conn *c, struct sl_buf *b, const struct span *s,
-                    const char *name, const struct sl_prompt *prompt, uint64_t from_ns,
-                    uint64_t to_ns)
+static int tracing_put_part(const struct sl_conn *c, struct sl_buf *b, const struct span *s,
+                            const char *name, const struct sl_prompt *prompt, uint64_t from_ns,
+                            uint64_t to_ns)
 {
     uint8_t id[8];
     if (from_ns == 0 || to_ns < from_ns)
         return 0;
-    make_id(c, id, sizeof id);
+    tracing_make_id(c, id, sizeof id);
     sl_buf_putc(b, ',');
     open_span(b, s, id, s->id, KIND_INTERNAL, name, from_ns, to_ns);
     if (prompt->call->n_prompts > 1)
-        put_int(b, "sluice.prompt.index", prompt->idx);
+        tracing_put_int(b, "sluice.prompt.index", prompt->idx);
     SL_PUT(b, "]}");
     return 1;
 }
@@ -321,11 +322,13 @@ static int put_parts(const struct sl_conn *c, struct sl_buf *b, const struct spa
         sl_request_usage(p->req, &u);
         /* A part that has no end ended with the request. */
         bool ran = u.t_scheduled_ns != 0, spoke = u.t_first_ns != 0;
-        n += put_part(c, b, s, "queue", p, u.t_submit_ns, ran ? u.t_scheduled_ns : now_ns);
+        n += tracing_put_part(c, b, s, "queue", p, u.t_submit_ns, ran ? u.t_scheduled_ns : now_ns);
         if (ran)
-            n += put_part(c, b, s, "prefill", p, u.t_scheduled_ns, spoke ? u.t_first_ns : now_ns);
+            n += tracing_put_part(c, b, s, "prefill", p, u.t_scheduled_ns,
+                                  spoke ? u.t_first_ns : now_ns);
         if (spoke && !call->api->pooling)
-            n += put_part(c, b, s, "decode", p, u.t_first_ns, SL_MAX(u.t_last_ns, u.t_first_ns));
+            n += tracing_put_part(c, b, s, "decode", p, u.t_first_ns,
+                                  SL_MAX(u.t_last_ns, u.t_first_ns));
     }
     return n;
 }
@@ -341,15 +344,15 @@ static void put_request_span(const struct sl_conn *c, struct sl_buf *b, const st
     open_span(b, s, s->id, s->has_parent ? s->context.span_id : NULL, KIND_SERVER,
               sl_buf_ok(&name) ? name.data : operation, c->t_start_ns, now_ns);
     sl_buf_deinit(&name);
-    put_text(b, "gen_ai.operation.name", operation);
-    put_text(b, "gen_ai.provider.name", "sluice");
-    put_text(b, "http.request.method", sl_http_method_names[c->parser->method]);
-    put_text(b, "http.route", c->route->path);
-    put_int(b, "http.response.status_code", status);
+    tracing_put_text(b, "gen_ai.operation.name", operation);
+    tracing_put_text(b, "gen_ai.provider.name", "sluice");
+    tracing_put_text(b, "http.request.method", sl_http_method_names[c->parser->method]);
+    tracing_put_text(b, "http.route", c->route->path);
+    tracing_put_int(b, "http.response.status_code", status);
     if (c->call != NULL) {
-        put_request(b, c->call);
-        put_finish(b, c->call);
-        put_usage(b, c->call, now_ns);
+        tracing_put_request(b, c->call);
+        tracing_put_finish(b, c->call);
+        tracing_put_usage(b, c->call, now_ns);
     }
     close_request(b, c->call, status);
 }
@@ -362,7 +365,7 @@ void sl_tracing_put(const struct sl_conn *c, int status)
     if (server->exporter == NULL || c->parser == NULL || c->route == NULL ||
         !c->route->starts_work || !(c->route->methods & 1u << c->parser->method))
         return;
-    begin(c, server->cfg->traces, &s);
+    tracing_begin(c, server->cfg->traces, &s);
     if (s.sampled) {
         uint64_t now_ns = sl_now_ns();
         s.wall_offset_ns = sl_wall_ns() - (int64_t)now_ns;

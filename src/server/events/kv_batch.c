@@ -31,7 +31,7 @@ static void put_uint(struct sl_buf *b, uint64_t x)
     SL_DCHECK(x <= UINT32_MAX);
 }
 
-static void put_array(struct sl_buf *b, size_t n)
+static void kv_batch_put_array(struct sl_buf *b, size_t n)
 {
     if (n < 16)
         sl_buf_putc(b, (char)(ARRAY | n));
@@ -41,7 +41,7 @@ static void put_array(struct sl_buf *b, size_t n)
         put_be(b, 0xDD, n, 4);
 }
 
-static void put_text(struct sl_buf *b, const char *s)
+static void kv_batch_put_text(struct sl_buf *b, const char *s)
 {
     size_t n = strlen(s);
     if (n < 32)
@@ -73,26 +73,26 @@ struct writer {
     bool arrays;
 };
 
-static void begin(const struct writer *w, const char *type, size_t n_fields)
+static void kv_batch_begin(const struct writer *w, const char *type, size_t n_fields)
 {
     SL_ASSERT(n_fields < 15);
     sl_buf_putc(w->b, (char)((w->arrays ? ARRAY : MAP) | (n_fields + 1)));
     if (!w->arrays)
-        put_text(w->b, "type");
-    put_text(w->b, type);
+        kv_batch_put_text(w->b, "type");
+    kv_batch_put_text(w->b, type);
 }
 
-static struct sl_buf *field(const struct writer *w, const char *name)
+static struct sl_buf *kv_batch_field(const struct writer *w, const char *name)
 {
     if (!w->arrays)
-        put_text(w->b, name);
+        kv_batch_put_text(w->b, name);
     return w->b;
 }
 
 static void put_or_nil(struct sl_buf *b, const char *s)
 {
     if (s != NULL)
-        put_text(b, s);
+        kv_batch_put_text(b, s);
     else
         put_nil(b);
 }
@@ -101,7 +101,7 @@ static void put_or_nil(struct sl_buf *b, const char *s)
  */
 static void put_extra_keys(struct sl_buf *b, const struct sl_kv_event *e, int32_t n)
 {
-    put_array(b, (size_t)n);
+    kv_batch_put_array(b, (size_t)n);
     for (int32_t i = 0; i < n; i++) {
         bool has_salt = e[i].salt != NULL && e[i].parent == 0;
         size_t n_keys = (size_t)(e[i].adapter != NULL) + has_salt;
@@ -109,11 +109,11 @@ static void put_extra_keys(struct sl_buf *b, const struct sl_kv_event *e, int32_
             put_nil(b);
             continue;
         }
-        put_array(b, n_keys);
+        kv_batch_put_array(b, n_keys);
         if (e[i].adapter != NULL)
-            put_text(b, e[i].adapter);
+            kv_batch_put_text(b, e[i].adapter);
         if (has_salt)
-            put_text(b, e[i].salt);
+            kv_batch_put_text(b, e[i].salt);
     }
 }
 
@@ -122,42 +122,43 @@ static void put_stored(const struct writer *w, const struct sl_kv_event *e, int3
 {
     /* Dynamo's, which tells prompts of different salts apart by it, block by block. */
     bool names_salt = !w->arrays && e->salt != NULL;
-    begin(w, "BlockStored", 11 + (size_t)names_salt);
-    struct sl_buf *b = field(w, "block_hashes");
-    put_array(b, (size_t)n);
+    kv_batch_begin(w, "BlockStored", 11 + (size_t)names_salt);
+    struct sl_buf *b = kv_batch_field(w, "block_hashes");
+    kv_batch_put_array(b, (size_t)n);
     for (int32_t i = 0; i < n; i++)
         put_hash(b, e[i].hash);
-    (void)field(w, "parent_block_hash");
+    (void)kv_batch_field(w, "parent_block_hash");
     if (e->parent != 0)
         put_hash(b, e->parent);
     else
         put_nil(b);
-    (void)field(w, "token_ids");
-    put_array(b, (size_t)n * (size_t)block_size);
+    (void)kv_batch_field(w, "token_ids");
+    kv_batch_put_array(b, (size_t)n * (size_t)block_size);
     for (int32_t i = 0; i < n; i++)
         for (int32_t k = 0; k < block_size; k++)
             put_uint(b, (uint32_t)e[i].tokens[k]);
-    put_uint(field(w, "block_size"), (uint32_t)block_size);
-    put_nil(field(w, "lora_id"));        /* given up for lora_name */
-    put_text(field(w, "medium"), "GPU"); /* the tier that is computed from, whatever the device */
-    put_or_nil(field(w, "lora_name"), e->adapter);
-    put_extra_keys(field(w, "extra_keys"), e, n);
-    put_uint(field(w, "group_idx"), 0);
-    put_text(field(w, "kv_cache_spec_kind"), "full_attention");
-    put_nil(field(w, "kv_cache_spec_sliding_window"));
+    put_uint(kv_batch_field(w, "block_size"), (uint32_t)block_size);
+    put_nil(kv_batch_field(w, "lora_id")); /* given up for lora_name */
+    kv_batch_put_text(kv_batch_field(w, "medium"),
+                      "GPU"); /* the tier that is computed from, whatever the device */
+    put_or_nil(kv_batch_field(w, "lora_name"), e->adapter);
+    put_extra_keys(kv_batch_field(w, "extra_keys"), e, n);
+    put_uint(kv_batch_field(w, "group_idx"), 0);
+    kv_batch_put_text(kv_batch_field(w, "kv_cache_spec_kind"), "full_attention");
+    put_nil(kv_batch_field(w, "kv_cache_spec_sliding_window"));
     if (names_salt)
-        put_text(field(w, "cache_salt"), e->salt);
+        kv_batch_put_text(kv_batch_field(w, "cache_salt"), e->salt);
 }
 
 static void put_removed(const struct writer *w, const struct sl_kv_event *e, int32_t n)
 {
-    begin(w, "BlockRemoved", 3);
-    struct sl_buf *b = field(w, "block_hashes");
-    put_array(b, (size_t)n);
+    kv_batch_begin(w, "BlockRemoved", 3);
+    struct sl_buf *b = kv_batch_field(w, "block_hashes");
+    kv_batch_put_array(b, (size_t)n);
     for (int32_t i = 0; i < n; i++)
         put_hash(b, e[i].hash);
-    put_text(field(w, "medium"), "GPU");
-    put_uint(field(w, "group_idx"), 0);
+    kv_batch_put_text(kv_batch_field(w, "medium"), "GPU");
+    put_uint(kv_batch_field(w, "group_idx"), 0);
 }
 
 /* Of an adapter that has no name any more: its pages cannot be asked for. */
@@ -172,7 +173,7 @@ static bool same_text(const char *a, const char *b)
 }
 
 /* How many of the events make one: removals in a row, or pages of one prompt in a row. */
-static int32_t run_of(const struct sl_kv_event *e, int32_t n)
+static int32_t kv_batch_run_of(const struct sl_kv_event *e, int32_t n)
 {
     int32_t i = 1;
     if (e->kind == SL_KV_CLEARED)
@@ -191,17 +192,17 @@ int32_t sl_kv_batch_put(struct sl_buf *b, const struct sl_kv_event *events, int3
     int32_t n_events = 0;
     uint64_t bits;
     SL_ASSERT(n > 0 && block_size > 0);
-    for (int32_t i = 0; i < n; i += run_of(events + i, n - i))
+    for (int32_t i = 0; i < n; i += kv_batch_run_of(events + i, n - i))
         n_events += !is_nameless(&events[i]);
     if (n_events == 0)
         return 0;
-    put_array(b, 3);
+    kv_batch_put_array(b, 3);
     memcpy(&bits, &wall_s, sizeof bits);
     put_be(b, FLOAT64, bits, 8);
-    put_array(b, (size_t)n_events);
+    kv_batch_put_array(b, (size_t)n_events);
     for (int32_t i = 0, k; i < n; i += k) {
         const struct sl_kv_event *e = &events[i];
-        k = run_of(e, n - i);
+        k = kv_batch_run_of(e, n - i);
         if (is_nameless(e))
             continue;
         if (e->kind == SL_KV_STORED)
@@ -209,7 +210,7 @@ int32_t sl_kv_batch_put(struct sl_buf *b, const struct sl_kv_event *events, int3
         else if (e->kind == SL_KV_REMOVED)
             put_removed(&w, e, k);
         else
-            begin(&w, "AllBlocksCleared", 0);
+            kv_batch_begin(&w, "AllBlocksCleared", 0);
     }
     put_uint(b, 0);
     return n_events;

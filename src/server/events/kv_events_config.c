@@ -11,8 +11,8 @@
 
 #define MAX_STEPS 1000000
 
-static int read_text(const json_t *v, const char *name, char *out, size_t n_out,
-                     struct sl_refusal *r)
+static int kv_events_config_read_text(const json_t *v, const char *name, char *out, size_t n_out,
+                                      struct sl_refusal *r)
 {
     const char *text = NULL;
     int rc = sl_json_cstr(v, name, n_out - 1, &text, r);
@@ -21,9 +21,10 @@ static int read_text(const json_t *v, const char *name, char *out, size_t n_out,
     return rc;
 }
 
-static int read_endpoint(const json_t *v, const char *name, char *out, struct sl_refusal *r)
+static int kv_events_config_read_endpoint(const json_t *v, const char *name, char *out,
+                                          struct sl_refusal *r)
 {
-    int rc = read_text(v, name, out, SL_KV_MAX_ENDPOINT, r);
+    int rc = kv_events_config_read_text(v, name, out, SL_KV_MAX_ENDPOINT, r);
     if (rc == 0 && out[0] != '\0' && !sl_starts_with(out, "tcp://") &&
         !sl_starts_with(out, "ipc://"))
         rc = sl_refuse(r, SL_EINVAL, NULL, "%s: %s is neither tcp:// nor ipc://", name, out);
@@ -35,7 +36,7 @@ static int read_word(const json_t *v, const char *name, const char *no, const ch
                      struct sl_refusal *r)
 {
     char word[32] = "";
-    int rc = read_text(v, name, word, sizeof word, r);
+    int rc = kv_events_config_read_text(v, name, word, sizeof word, r);
     *out = strcmp(word, yes) == 0;
     if (rc == 0 && !*out && strcmp(word, no) != 0)
         rc = sl_refuse(r, SL_EINVAL, NULL, "%s: '%s' is neither %s nor %s", name, word, no, yes);
@@ -56,11 +57,11 @@ static int read_member(struct sl_kv_events_config *c, const char *name, const js
         return rc;
     }
     if (strcmp(name, "endpoint") == 0)
-        return read_endpoint(v, name, c->endpoint, r);
+        return kv_events_config_read_endpoint(v, name, c->endpoint, r);
     if (strcmp(name, "replay_endpoint") == 0)
-        return json_is_null(v) ? 0 : read_endpoint(v, name, c->replay_endpoint, r);
+        return json_is_null(v) ? 0 : kv_events_config_read_endpoint(v, name, c->replay_endpoint, r);
     if (strcmp(name, "topic") == 0)
-        return read_text(v, name, c->topic, sizeof c->topic, r);
+        return kv_events_config_read_text(v, name, c->topic, sizeof c->topic, r);
     if (strcmp(name, "buffer_steps") == 0)
         return sl_json_int(v, name, 1, MAX_STEPS, &c->buffer_steps, r);
     if (strcmp(name, "hwm") == 0)

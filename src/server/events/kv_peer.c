@@ -191,7 +191,7 @@ static void close_gap(struct sl_kv_peer *p)
     p->out_sent = 0;
 }
 
-static bool write_out(struct sl_kv_peer *p)
+static bool kv_peer_write_out(struct sl_kv_peer *p)
 {
     if (!sl_buf_ok(&p->out))
         return false;
@@ -221,7 +221,7 @@ bool sl_kv_peer_serve(struct sl_kv_peer *p, const struct sl_kv_kept *kept, const
     if (readable && !read_in(p, kept, topic))
         return false;
     if (!p->ready)
-        return now_ns < p->deadline_ns && write_out(p);
+        return now_ns < p->deadline_ns && kv_peer_write_out(p);
     for (;;) {
         size_t unsent = p->out.n_bytes - p->out_sent;
         if (strcmp(p->socket->type, "PUB") == 0)
@@ -230,7 +230,7 @@ bool sl_kv_peer_serve(struct sl_kv_peer *p, const struct sl_kv_kept *kept, const
             put_replay(p, kept, topic);
         if (p->out.n_bytes - p->out_sent == unsent && unsent == 0)
             return true;
-        if (!write_out(p))
+        if (!kv_peer_write_out(p))
             return false;
         if (sl_kv_peer_unsent(p))
             return true;

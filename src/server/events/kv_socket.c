@@ -77,7 +77,7 @@ static int open_ipc(struct sl_kv_socket *s, struct sl_error *err)
     return rc;
 }
 
-static int open_tcp(struct sl_kv_socket *s, struct sl_error *err)
+static int kv_socket_open_tcp(struct sl_kv_socket *s, struct sl_error *err)
 {
     uint64_t port = 0;
     const char *host = strcmp(s->host, "*") == 0 ? "0.0.0.0" : s->host;
@@ -121,7 +121,7 @@ int sl_kv_socket_open(struct sl_kv_socket *s, const char *endpoint, const char *
         memcpy(s->host, host, n);
         s->host[n] = '\0';
         snprintf(s->port, sizeof s->port, "%s", colon + 1);
-        rc = open_tcp(s, err);
+        rc = kv_socket_open_tcp(s, err);
     } else {
         return sl_fail(err, SL_EINVAL, "--kv-events-config: %s is neither tcp:// nor ipc://",
                        endpoint);
@@ -140,7 +140,7 @@ void sl_kv_socket_close(struct sl_kv_socket *s)
 }
 
 /* Fails without harm on UNIX sockets. */
-static void set_options(int fd)
+static void kv_socket_set_options(int fd)
 {
     const int one = 1, seconds = KEEPALIVE_S;
     (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -153,7 +153,7 @@ int sl_kv_socket_accept(const struct sl_kv_socket *s)
 {
     int fd = accept4(s->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0)
-        set_options(fd);
+        kv_socket_set_options(fd);
     return fd;
 }
 
@@ -178,6 +178,6 @@ int sl_kv_socket_connect(struct sl_kv_socket *s)
     }
     freeaddrinfo(all);
     if (fd >= 0)
-        set_options(fd);
+        kv_socket_set_options(fd);
     return fd;
 }

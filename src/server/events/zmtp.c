@@ -14,7 +14,7 @@
 static const uint8_t signature[N_SIGNATURE] = {0xFF, 0, 0, 0, 0, 0, 0, 0, 0, 0x7F};
 static const uint8_t null_mechanism[N_MECHANISM] = "NULL";
 
-static size_t fail(struct sl_zmtp *z, size_t took)
+static size_t zmtp_fail(struct sl_zmtp *z, size_t took)
 {
     z->state = SL_ZMTP_BAD;
     return took;
@@ -42,7 +42,7 @@ static size_t feed_greeting(struct sl_zmtp *z, const uint8_t *data, size_t n)
     memcpy(z->head + z->n_head, data, took);
     z->n_head += took;
     if (!greeting_may_be(z))
-        return fail(z, took);
+        return zmtp_fail(z, took);
     if (z->n_head == SL_ZMTP_GREETING) {
         z->state = SL_ZMTP_GREETED;
         z->n_head = 0;
@@ -170,7 +170,7 @@ void sl_zmtp_put_greeting(struct sl_buf *b)
     sl_buf_put(b, rest, sizeof rest);
 }
 
-static void put_head(struct sl_buf *b, unsigned flags, size_t n)
+static void zmtp_put_head(struct sl_buf *b, unsigned flags, size_t n)
 {
     uint8_t head[9] = {(uint8_t)flags};
     if (n < 256) {
@@ -186,7 +186,7 @@ static void put_head(struct sl_buf *b, unsigned flags, size_t n)
 
 void sl_zmtp_put_frame(struct sl_buf *b, const void *data, size_t n, bool more)
 {
-    put_head(b, more ? SL_ZMTP_MORE : 0, n);
+    zmtp_put_head(b, more ? SL_ZMTP_MORE : 0, n);
     if (n > 0)
         sl_buf_put(b, data, n);
 }
@@ -196,7 +196,7 @@ void sl_zmtp_put_ready(struct sl_buf *b, const char *socket_type)
     static const char name[] = "Socket-Type";
     size_t n_name = sizeof name - 1, n_type = strlen(socket_type);
     const uint8_t length[4] = {0, 0, 0, (uint8_t)n_type};
-    put_head(b, SL_ZMTP_COMMAND, 6 + 1 + n_name + 4 + n_type);
+    zmtp_put_head(b, SL_ZMTP_COMMAND, 6 + 1 + n_name + 4 + n_type);
     sl_buf_put(b, "\5READY", 6);
     sl_buf_putc(b, (char)n_name);
     sl_buf_put(b, name, n_name);
@@ -206,7 +206,7 @@ void sl_zmtp_put_ready(struct sl_buf *b, const char *socket_type)
 
 void sl_zmtp_put_pong(struct sl_buf *b, struct sl_str context)
 {
-    put_head(b, SL_ZMTP_COMMAND, 5 + context.n);
+    zmtp_put_head(b, SL_ZMTP_COMMAND, 5 + context.n);
     sl_buf_put(b, "\4PONG", 5);
     if (context.n > 0)
         sl_buf_put(b, context.p, context.n);

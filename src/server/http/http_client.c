@@ -111,8 +111,8 @@ int sl_http_url_parse(const char *url, struct sl_http_url *out, struct sl_error 
 
 /* ---- the connection */
 
-static void on_read(evutil_socket_t fd, short what, void *arg);
-static void on_write(evutil_socket_t fd, short what, void *arg);
+static void http_client_on_read(evutil_socket_t fd, short what, void *arg);
+static void http_client_on_write(evutil_socket_t fd, short what, void *arg);
 
 static void disconnect(struct sl_http_client *c)
 {
@@ -125,7 +125,7 @@ static void disconnect(struct sl_http_client *c)
     c->reused = false;
 }
 
-static void finish(struct sl_http_client *c, int status, const char *error)
+static void http_client_finish(struct sl_http_client *c, int status, const char *error)
 {
     c->state = IDLE;
     if (status == 0 || c->close_after)
@@ -157,8 +157,8 @@ static bool connect_now(struct sl_http_client *c)
     c->fd = open_socket(c->url);
     if (c->fd < 0)
         return false;
-    event_assign(&c->ev_read, c->base, c->fd, EV_READ | EV_PERSIST, on_read, c);
-    event_assign(&c->ev_write, c->base, c->fd, EV_WRITE, on_write, c);
+    event_assign(&c->ev_read, c->base, c->fd, EV_READ | EV_PERSIST, http_client_on_read, c);
+    event_assign(&c->ev_write, c->base, c->fd, EV_WRITE, http_client_on_write, c);
     if (event_add(&c->ev_read, c->url->patient ? NULL : &silence) == 0)
         return true;
     sl_sys->close(c->fd);
@@ -167,7 +167,7 @@ static bool connect_now(struct sl_http_client *c)
 }
 
 /* Sends what the socket takes; false when the connection is broken. */
-static bool push(struct sl_http_client *c)
+static bool http_client_push(struct sl_http_client *c)
 {
     while (c->out_sent < c->out.n_bytes) {
         ssize_t n = sl_sys->write(c->fd, c->out.data + c->out_sent, c->out.n_bytes - c->out_sent);
@@ -189,10 +189,10 @@ static void broken(struct sl_http_client *c, const char *error)
         return;
     if (again && connect_now(c)) {
         c->out_sent = 0;
-        if (push(c))
+        if (http_client_push(c))
             return;
     }
-    finish(c, 0, error);
+    http_client_finish(c, 0, error);
 }
 
 /* ---- the reply */
@@ -208,7 +208,7 @@ static void end_of_headers(struct sl_http_client *c)
     } else if (c->has_length || c->status == 204) {
         c->state = SIZED;
         if (c->left == 0)
-            finish(c, c->status, NULL);
+            http_client_finish(c, c->status, NULL);
     } else {
         c->close_after = true;
         c->state = TO_END;
@@ -253,7 +253,7 @@ static bool take_line(struct sl_http_client *c, const char *s, size_t n)
         return n == 0;
     case TRAILER:
         if (n == 0)
-            finish(c, c->status, NULL);
+            http_client_finish(c, c->status, NULL);
         return true;
     default:
         return false;
@@ -271,7 +271,7 @@ static size_t take_data(struct sl_http_client *c, const char *data, size_t n)
         if (c->state == CHUNK_DATA)
             c->state = CHUNK_END;
         else
-            finish(c, c->status, NULL);
+            http_client_finish(c, c->status, NULL);
     }
     return take;
 }
@@ -306,7 +306,7 @@ static bool feed(struct sl_http_client *c, const char *data, size_t n)
     return true;
 }
 
-static void on_read(evutil_socket_t fd, short what, void *arg)
+static void http_client_on_read(evutil_socket_t fd, short what, void *arg)
 {
     struct sl_http_client *c = arg;
     if (what & EV_TIMEOUT) {
@@ -319,7 +319,7 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
     if (n < 0) {
         broken(c, strerror(errno));
     } else if (n == 0 && c->state == TO_END) {
-        finish(c, c->status, NULL);
+        http_client_finish(c, c->status, NULL);
     } else if (n == 0) {
         broken(c, "the server closed the connection");
     } else {
@@ -327,11 +327,11 @@ static void on_read(evutil_socket_t fd, short what, void *arg)
         if (c->state == IDLE)
             disconnect(c); /* bytes nobody asked for, such as a 408 of an idle connection */
         else if (!feed(c, c->read_buf, (size_t)n))
-            finish(c, 0, "malformed reply");
+            http_client_finish(c, 0, "malformed reply");
     }
 }
 
-static void on_write(evutil_socket_t fd, short what, void *arg)
+static void http_client_on_write(evutil_socket_t fd, short what, void *arg)
 {
     struct sl_http_client *c = arg;
     int error = 0;
@@ -339,7 +339,7 @@ static void on_write(evutil_socket_t fd, short what, void *arg)
     (void)what;
     if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &n) == 0 && error != 0)
         broken(c, strerror(error));
-    else if (!push(c))
+    else if (!http_client_push(c))
         broken(c, "the connection broke while sending");
 }
 
@@ -347,7 +347,7 @@ static void on_failed_start(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
     (void)what;
-    finish(arg, 0, "cannot connect");
+    http_client_finish(arg, 0, "cannot connect");
 }
 
 int sl_http_client_create(struct event_base *base, const struct sl_http_url *url,
@@ -412,15 +412,15 @@ void sl_http_client_send(struct sl_http_client *c, const char *path, const char 
     c->state = STATUS_LINE;
     c->any_byte = false;
     bool ok = sl_buf_ok(&c->out) && (c->fd >= 0 || connect_now(c));
-    if (ok && push(c))
+    if (ok && http_client_push(c))
         return;
     if (ok && c->reused) { /* closed meanwhile, noticed while sending */
         disconnect(c);
         c->out_sent = 0;
-        if (connect_now(c) && push(c))
+        if (connect_now(c) && http_client_push(c))
             return;
     }
     disconnect(c);
     if (event_add(&c->ev_failed, &now) != 0)
-        finish(c, 0, "cannot connect");
+        http_client_finish(c, 0, "cannot connect");
 }

@@ -96,7 +96,7 @@ const struct sl_str *sl_http_header(const struct sl_http_parser *p, const char *
     return NULL;
 }
 
-static void bad(struct sl_http_parser *p, int status, const char *reason)
+static void http_parse_bad(struct sl_http_parser *p, int status, const char *reason)
 {
     SL_ASSERT(status >= 400 && status <= 599);
     SL_ASSERT(p->state != SL_HTTP_BAD && p->state != SL_HTTP_COMPLETE); /* the first reason stays */
@@ -130,18 +130,18 @@ static enum sl_http_method method_of(struct sl_str s)
 static bool parse_target(struct sl_http_parser *p, struct sl_str target)
 {
     if (target.n > SL_HTTP_MAX_TARGET) {
-        bad(p, 414, "request target is too long");
+        http_parse_bad(p, 414, "request target is too long");
         return false;
     }
     bool asterisk = p->method == SL_HTTP_OPTIONS && sl_str_equals(target, "*");
     if (target.n == 0 || (target.p[0] != '/' && !asterisk)) {
-        bad(p, 400, "request target must begin with '/'");
+        http_parse_bad(p, 400, "request target must begin with '/'");
         return false;
     }
     for (size_t i = 0; i < target.n; i++) {
         unsigned char c = (unsigned char)target.p[i];
         if (c <= 0x20 || c >= 0x7F || c == '#') {
-            bad(p, 400, "request target has an invalid character");
+            http_parse_bad(p, 400, "request target has an invalid character");
             return false;
         }
     }
@@ -160,13 +160,13 @@ static bool parse_request_line(struct sl_http_parser *p, struct sl_str line)
     const char *end = line.p + line.n;
     const char *space = memchr(line.p, ' ', line.n);
     if (space == NULL || space == line.p) {
-        bad(p, 400, "malformed request line");
+        http_parse_bad(p, 400, "malformed request line");
         return false;
     }
     struct sl_str method = {line.p, (size_t)(space - line.p)};
     for (size_t i = 0; i < method.n; i++) {
         if (!is_token_char((unsigned char)method.p[i])) {
-            bad(p, 400, "malformed method");
+            http_parse_bad(p, 400, "malformed method");
             return false;
         }
     }
@@ -175,7 +175,7 @@ static bool parse_request_line(struct sl_http_parser *p, struct sl_str line)
     SL_ASSERT(target <= end);
     space = memchr(target, ' ', (size_t)(end - target));
     if (space == NULL) {
-        bad(p, 400, "malformed request line");
+        http_parse_bad(p, 400, "malformed request line");
         return false;
     }
     struct sl_str version = {space + 1, (size_t)(end - space - 1)};
@@ -185,7 +185,8 @@ static bool parse_request_line(struct sl_http_parser *p, struct sl_str line)
         bool other = version.n == 8 && memcmp(version.p, "HTTP/", 5) == 0 && version.p[5] >= '0' &&
                      version.p[5] <= '9' && version.p[6] == '.' && version.p[7] >= '0' &&
                      version.p[7] <= '9';
-        bad(p, other ? 505 : 400, other ? "HTTP version not supported" : "malformed request line");
+        http_parse_bad(p, other ? 505 : 400,
+                       other ? "HTTP version not supported" : "malformed request line");
         return false;
     }
     return parse_target(p, (struct sl_str){target, (size_t)(space - target)});
@@ -195,14 +196,14 @@ static bool parse_header_line(struct sl_http_parser *p, struct sl_str line)
 {
     SL_ASSERT(line.n > 0); /* an empty one would have ended the head */
     if (line.p[0] == ' ' || line.p[0] == '\t') {
-        bad(p, 400, "folded header line");
+        http_parse_bad(p, 400, "folded header line");
         return false;
     }
     size_t n_name = 0;
     while (n_name < line.n && is_token_char((unsigned char)line.p[n_name]))
         n_name++;
     if (n_name == 0 || n_name == line.n || line.p[n_name] != ':') {
-        bad(p, 400, "malformed header name");
+        http_parse_bad(p, 400, "malformed header name");
         return false;
     }
     struct sl_str value = {line.p + n_name + 1, line.n - n_name - 1};
@@ -215,12 +216,12 @@ static bool parse_header_line(struct sl_http_parser *p, struct sl_str line)
     SL_ASSERT(value.p > line.p && value.p + value.n <= line.p + line.n);
     for (size_t i = 0; i < value.n; i++) {
         if (!is_value_char((unsigned char)value.p[i])) {
-            bad(p, 400, "header value has an invalid character");
+            http_parse_bad(p, 400, "header value has an invalid character");
             return false;
         }
     }
     if (p->n_headers == SL_HTTP_MAX_HEADERS) {
-        bad(p, 431, "more than 100 headers");
+        http_parse_bad(p, 431, "more than 100 headers");
         return false;
     }
     p->headers[p->n_headers++] = (struct sl_http_header){{line.p, n_name}, value};
@@ -269,23 +270,24 @@ struct framing {
 static bool parse_framing(struct sl_http_parser *p, const struct framing *f)
 {
     if (f->n_host > 1 || (f->n_host == 0 && !p->http_1_0) || !host_is_valid(f->host)) {
-        bad(p, 400, "missing, repeated or malformed Host header");
+        http_parse_bad(p, 400, "missing, repeated or malformed Host header");
         return false;
     }
     if (f->n_length > 1 || f->n_encoding > 1 || (f->n_length > 0 && f->n_encoding > 0)) {
-        bad(p, 400, "ambiguous length: Content-Length and Transfer-Encoding exclude each other");
+        http_parse_bad(p, 400,
+                       "ambiguous length: Content-Length and Transfer-Encoding exclude each other");
         return false;
     }
     if (f->n_encoding == 1) {
         if (p->http_1_0 || !sl_str_equals_nocase(f->encoding, "chunked")) {
-            bad(p, p->http_1_0 ? 400 : 501, "Transfer-Encoding other than chunked");
+            http_parse_bad(p, p->http_1_0 ? 400 : 501, "Transfer-Encoding other than chunked");
             return false;
         }
         p->chunked = true;
     }
     if (f->n_length == 1) {
         if (f->length.n > 19 || !sl_parse_u64(f->length.p, f->length.n, &p->content_length)) {
-            bad(p, 400, "malformed Content-Length");
+            http_parse_bad(p, 400, "malformed Content-Length");
             return false;
         }
     }
@@ -316,7 +318,7 @@ static bool parse_headers(struct sl_http_parser *p)
                 p->keep_alive = true;
         } else if (sl_str_equals_nocase(name, "expect")) {
             if (!sl_str_equals_nocase(value, "100-continue")) {
-                bad(p, 417, "unknown expectation");
+                http_parse_bad(p, 417, "unknown expectation");
                 return false;
             }
             p->expect_continue = !p->http_1_0;
@@ -342,7 +344,7 @@ static void parse_head(struct sl_http_parser *p)
         at = lf + 1;
     }
     if (first) {
-        bad(p, 400, "malformed request line");
+        http_parse_bad(p, 400, "malformed request line");
         return;
     }
     if (!parse_headers(p))
@@ -359,11 +361,11 @@ static size_t feed_head(struct sl_http_parser *p, const char *data, size_t n)
     while (i < n && !complete) {
         char c = data[i++];
         if (p->saw_cr ? c != '\n' : c == '\n') {
-            bad(p, 400, "bare CR or LF in the headers");
+            http_parse_bad(p, 400, "bare CR or LF in the headers");
             return i;
         }
         if (c == '\0') {
-            bad(p, 400, "NUL in the headers");
+            http_parse_bad(p, 400, "NUL in the headers");
             return i;
         }
         p->saw_cr = c == '\r';
@@ -378,7 +380,8 @@ static size_t feed_head(struct sl_http_parser *p, const char *data, size_t n)
     bool too_long = p->head.n_bytes + i > SL_MAX_HTTP_HEADER;
     sl_buf_put(&p->head, data, i);
     if (!sl_buf_ok(&p->head))
-        bad(p, too_long ? 431 : 503, too_long ? "headers are too long" : "out of memory");
+        http_parse_bad(p, too_long ? 431 : 503,
+                       too_long ? "headers are too long" : "out of memory");
     else if (complete)
         parse_head(p);
     return i;
@@ -392,7 +395,7 @@ void sl_http_parser_body(struct sl_http_parser *p, bool discard)
     p->line_bytes = 0;
     p->left_bytes = p->content_length;
     if (!p->chunked && p->content_length > p->max_body_bytes) {
-        bad(p, 413, "body is too large");
+        http_parse_bad(p, 413, "body is too large");
         return;
     }
     p->state = p->chunked || p->content_length > 0 ? SL_HTTP_BODY_PART : SL_HTTP_COMPLETE;
@@ -407,7 +410,7 @@ static size_t take_body(struct sl_http_parser *p, const char *data, size_t n)
         sl_buf_put(&p->body, data, take);
     SL_ASSERT(take <= n && p->body.n_bytes <= p->max_body_bytes);
     if (!sl_buf_ok(&p->body))
-        bad(p, 503, "out of memory");
+        http_parse_bad(p, 503, "out of memory");
     p->left_bytes -= take;
     return take;
 }
@@ -430,7 +433,7 @@ static void chunk_line_done(struct sl_http_parser *p)
     /* content_length is unused in a chunked request: it counts what came so far */
     /* unreachable: a sum that wraps, a chunk's size has MAX_CHUNK_DIGITS at most */
     if (!sl_add_u64(p->content_length, p->left_bytes, &total) || total > p->max_body_bytes) {
-        bad(p, 413, "body is too large");
+        http_parse_bad(p, 413, "body is too large");
         return;
     }
     p->content_length = total;
@@ -443,7 +446,7 @@ static void feed_chunk_size(struct sl_http_parser *p, char c)
     int digit = hex_digit(c);
     if (digit >= 0) {
         if (++p->line_bytes > MAX_CHUNK_DIGITS) {
-            bad(p, 400, "malformed chunk size");
+            http_parse_bad(p, 400, "malformed chunk size");
             return;
         }
         p->left_bytes = p->left_bytes << 4 | (unsigned)digit;
@@ -453,7 +456,7 @@ static void feed_chunk_size(struct sl_http_parser *p, char c)
     } else if (p->line_bytes > 0 && c == '\r') {
         p->chunk_state = CHUNK_SIZE_LF;
     } else {
-        bad(p, 400, "malformed chunk size");
+        http_parse_bad(p, 400, "malformed chunk size");
     }
 }
 
@@ -464,14 +467,14 @@ static void feed_trailer_char(struct sl_http_parser *p, char c)
     bool starts = p->chunk_state == CHUNK_TRAILER_START;
     bool in_name = p->chunk_state == CHUNK_TRAILER_NAME;
     if (++p->line_bytes > MAX_TRAILER_BYTES)
-        bad(p, 431, "trailers are too long");
+        http_parse_bad(p, 431, "trailers are too long");
     else if (c == '\r' && !in_name)
         p->chunk_state = starts ? CHUNK_END_LF : CHUNK_TRAILER_LF;
     else if (in_name && c == ':')
         p->chunk_state = CHUNK_TRAILER;
     else if (starts || in_name ? !is_token_char((unsigned char)c)
                                : !is_value_char((unsigned char)c))
-        bad(p, 400, "malformed trailer");
+        http_parse_bad(p, 400, "malformed trailer");
     else if (starts)
         p->chunk_state = CHUNK_TRAILER_NAME;
 }
@@ -487,24 +490,24 @@ static void feed_chunk_char(struct sl_http_parser *p, char c)
         if (is_token_char((unsigned char)c))
             p->chunk_state = CHUNK_EXT;
         else if ((c != ' ' && c != '\t') || ++p->line_bytes > MAX_CHUNK_LINE)
-            bad(p, 400, "malformed chunk extension");
+            http_parse_bad(p, 400, "malformed chunk extension");
         return;
     case CHUNK_EXT:
         if (c == '\r')
             p->chunk_state = CHUNK_SIZE_LF;
         else if (!is_value_char((unsigned char)c) || ++p->line_bytes > MAX_CHUNK_LINE)
-            bad(p, 400, "malformed chunk extension");
+            http_parse_bad(p, 400, "malformed chunk extension");
         return;
     case CHUNK_SIZE_LF:
         if (c == '\n')
             chunk_line_done(p);
         else
-            bad(p, 400, "chunk size must end with CR LF");
+            http_parse_bad(p, 400, "chunk size must end with CR LF");
         return;
     case CHUNK_DATA_CR:
     case CHUNK_DATA_LF:
         if (c != (p->chunk_state == CHUNK_DATA_CR ? '\r' : '\n')) {
-            bad(p, 400, "chunk data must end with CR LF");
+            http_parse_bad(p, 400, "chunk data must end with CR LF");
             return;
         }
         p->chunk_state = p->chunk_state == CHUNK_DATA_CR ? CHUNK_DATA_LF : CHUNK_SIZE;
@@ -517,7 +520,7 @@ static void feed_chunk_char(struct sl_http_parser *p, char c)
     case CHUNK_TRAILER_LF:
     case CHUNK_END_LF:
         if (c != '\n')
-            bad(p, 400, "bare CR in the trailers");
+            http_parse_bad(p, 400, "bare CR in the trailers");
         else if (p->chunk_state == CHUNK_END_LF)
             p->state = SL_HTTP_COMPLETE;
         else

@@ -25,7 +25,7 @@ struct shape {
     size_t cost;
 };
 
-static struct shape measure(const char *text, size_t n, int limit)
+static struct shape json_in_measure(const char *text, size_t n, int limit)
 {
     int depth = 0, deepest = 0;
     size_t cost = 1;
@@ -57,7 +57,7 @@ static struct shape measure(const char *text, size_t n, int limit)
 
 int sl_json_depth(const char *text, size_t n, int limit)
 {
-    return measure(text, n, limit).deepest;
+    return json_in_measure(text, n, limit).deepest;
 }
 
 int sl_json_parse_object(const char *text, size_t n, json_t **out, struct sl_refusal *r)
@@ -66,7 +66,7 @@ int sl_json_parse_object(const char *text, size_t n, json_t **out, struct sl_ref
     *out = NULL;
     if (n == 0)
         return sl_refuse(r, SL_EFORMAT, NULL, "body is empty, it must be a JSON object");
-    struct shape shape = measure(text, n, SL_MAX_JSON_DEPTH);
+    struct shape shape = json_in_measure(text, n, SL_MAX_JSON_DEPTH);
     if (shape.deepest > SL_MAX_JSON_DEPTH)
         return sl_refuse(r, SL_ELIMIT, NULL, "body: JSON nested deeper than %d levels",
                          SL_MAX_JSON_DEPTH);

@@ -23,7 +23,7 @@ json_t *sl_json_as_text(const json_t *v)
     return text;
 }
 
-static void put_texts(struct sl_buf *b, const json_t *content)
+static void json_tree_put_texts(struct sl_buf *b, const json_t *content)
 {
     const json_t *part;
     size_t i;
@@ -42,10 +42,10 @@ json_t *sl_json_join_texts(const json_t *a, const json_t *b)
 {
     struct sl_buf text = {0};
     json_t *joined = NULL;
-    put_texts(&text, a);
+    json_tree_put_texts(&text, a);
     if (text.n_bytes > 0)
         sl_buf_puts(&text, "\n\n");
-    put_texts(&text, b);
+    json_tree_put_texts(&text, b);
     if (sl_buf_ok(&text))
         joined = json_stringn_nocheck(text.data != NULL ? text.data : "", text.n_bytes);
     sl_buf_deinit(&text);

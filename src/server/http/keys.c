@@ -42,7 +42,7 @@ static int read_scopes(struct sl_key_rule *rule, const json_t *v, struct sl_refu
     return 0;
 }
 
-static int read_limit(int32_t *out, const json_t *v, const char *name, struct sl_refusal *r)
+static int keys_read_limit(int32_t *out, const json_t *v, const char *name, struct sl_refusal *r)
 {
     int64_t x = 0;
     if (v == NULL)
@@ -85,10 +85,11 @@ static int read_key(struct sl_keys *keys, json_t *v, struct sl_refusal *r)
     if (rc == 0)
         rc = read_scopes(rule, json_object_get(v, "scopes"), r);
     if (rc == 0)
-        rc = read_limit(&rule->max_running, json_object_get(v, "max_running"), "max_running", r);
+        rc = keys_read_limit(&rule->max_running, json_object_get(v, "max_running"), "max_running",
+                             r);
     if (rc == 0)
-        rc = read_limit(&rule->per_minute, json_object_get(v, "requests_per_minute"),
-                        "requests_per_minute", r);
+        rc = keys_read_limit(&rule->per_minute, json_object_get(v, "requests_per_minute"),
+                             "requests_per_minute", r);
     if (rc == 0 && text[0] == '\0')
         rc = sl_refuse(r, SL_EINVAL, NULL, "key is empty");
     for (int i = 0; rc == 0 && i < keys->n; i++) {

@@ -116,7 +116,7 @@ int sl_listen_unix(const char *path, int *fd, struct sl_error *err)
 }
 
 /* host may list several addresses, separated by commas; a port of 0 is chosen by the first. */
-static int open_tcp(const char *hosts, struct sl_listeners *l, struct sl_error *err)
+static int listen_open_tcp(const char *hosts, struct sl_listeners *l, struct sl_error *err)
 {
     for (const char *at = hosts; at != NULL;) {
         const char *comma = strchr(at, ',');
@@ -151,7 +151,7 @@ int sl_listeners_open(const struct sl_server_config *cfg, struct sl_listeners *l
         }
     }
     if (rc == 0 && cfg->host != NULL)
-        rc = open_tcp(cfg->host, l, err);
+        rc = listen_open_tcp(cfg->host, l, err);
     if (rc != 0)
         sl_listeners_close(l);
     return rc;

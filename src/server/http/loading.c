@@ -38,7 +38,7 @@ struct sl_loading {
     struct visitor visitors[SL_LOADING_CONNS];
 };
 
-static void answer(struct visitor *v)
+static void loading_answer(struct visitor *v)
 {
     static const char why[] = "{\"error\":{\"message\":\"Loading model\",\"type\":"
                               "\"unavailable_error\",\"param\":null,\"code\":503}}";
@@ -90,7 +90,7 @@ static bool read_some(struct visitor *v)
         v->n += (size_t)n;
         v->head[v->n] = '\0';
         if (v->n == sizeof v->head - 1 || memmem(v->head, v->n, "\r\n\r\n", 4) != NULL)
-            answer(v);
+            loading_answer(v);
     }
     return true;
 }
@@ -100,7 +100,7 @@ static short awaited(const struct visitor *v)
     return v->tls != NULL && sl_tls_wants_write(v->tls) ? POLLIN | POLLOUT : POLLIN;
 }
 
-static void leave(struct sl_loading *l, int i)
+static void loading_leave(struct sl_loading *l, int i)
 {
     if (l->visitors[i].tls != NULL)
         sl_tls_end(l->visitors[i].tls);
@@ -154,14 +154,14 @@ static void *main_of_thread(void *arg)
              i-- > 0;) { /* downwards: the last takes the place of a gone one */
             bool stays = all[1 + l->listeners.n + i].revents == 0 || read_some(&l->visitors[i]);
             if (!stays || now > l->visitors[i].deadline_ns)
-                leave(l, i);
+                loading_leave(l, i);
         }
         for (int i = 0; i < l->listeners.n; i++)
             if (all[1 + i].revents != 0)
                 let_in(l, l->listeners.fds[i]);
     }
     while (l->n_visitors > 0)
-        leave(l, l->n_visitors - 1);
+        loading_leave(l, l->n_visitors - 1);
     return NULL;
 }
 

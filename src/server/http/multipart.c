@@ -9,14 +9,14 @@
 #define MAX_PART_HEADERS 16
 #define MAX_HEADER_BYTES 4096 /* of one line */
 
-static bool is_blank(char c)
+static bool multipart_is_blank(char c)
 {
     return c == ' ' || c == '\t';
 }
 
 static struct sl_str skip_blanks(struct sl_str s)
 {
-    while (s.n > 0 && is_blank(*s.p)) {
+    while (s.n > 0 && multipart_is_blank(*s.p)) {
         s.p++;
         s.n--;
     }
@@ -28,7 +28,8 @@ static bool at_word(struct sl_str s, const char *word)
 {
     size_t n = strlen(word);
     return s.n >= n && strncasecmp(s.p, word, n) == 0 &&
-           (s.n == n || is_blank(s.p[n]) || s.p[n] == ';' || s.p[n] == '=' || s.p[n] == ':');
+           (s.n == n || multipart_is_blank(s.p[n]) || s.p[n] == ';' || s.p[n] == '=' ||
+            s.p[n] == ':');
 }
 
 /* ---- parameters: ; name=value or ; name="value" */
@@ -39,7 +40,7 @@ struct param {
 };
 
 /* 1: one more; 0: the end; -1: malformed. */
-static int next_param(struct sl_str *s, struct param *p)
+static int multipart_next_param(struct sl_str *s, struct param *p)
 {
     *s = skip_blanks(*s);
     if (s->n == 0)
@@ -64,7 +65,7 @@ static int next_param(struct sl_str *s, struct param *p)
         if (n >= v.n)
             return -1;
     } else {
-        while (n < v.n && v.p[n] != ';' && !is_blank(v.p[n]))
+        while (n < v.n && v.p[n] != ';' && !multipart_is_blank(v.p[n]))
             n++;
     }
     p->value = (struct sl_str){v.p, n};
@@ -75,7 +76,7 @@ static int next_param(struct sl_str *s, struct param *p)
 }
 
 /* A name as it was meant: browsers write %22 for a quote, others a backslash before it. */
-static bool unescape(const struct param *p, char out[SL_MAX_FORM_NAME])
+static bool multipart_unescape(const struct param *p, char out[SL_MAX_FORM_NAME])
 {
     size_t n = 0;
     for (size_t i = 0; i < p->value.n; i++) {
@@ -120,7 +121,7 @@ int sl_multipart_boundary(const struct sl_str *content_type, char out[SL_MAX_BOU
     if (content_type == NULL || !at_word(*content_type, type))
         return sl_refuse(r, SL_EUNSUPPORTED, NULL, "Content-Type must be multipart/form-data");
     struct sl_str rest = {content_type->p + sizeof type - 1, content_type->n - (sizeof type - 1)};
-    while ((rc = next_param(&rest, &p)) == 1) {
+    while ((rc = multipart_next_param(&rest, &p)) == 1) {
         if (p.name.n != 8 || strncasecmp(p.name.p, "boundary", 8) != 0)
             continue;
         if (found++ > 0 || !is_boundary(p.value))
@@ -181,19 +182,20 @@ static int read_disposition(struct sl_str s, struct sl_form_part *part, struct s
     if (!at_word(s, "form-data"))
         return refuse_form(r, "Content-Disposition must be form-data");
     s = (struct sl_str){s.p + 9, s.n - 9};
-    while ((rc = next_param(&s, &p)) == 1) {
+    while ((rc = multipart_next_param(&s, &p)) == 1) {
         bool is_name = p.name.n == 4 && strncasecmp(p.name.p, "name", 4) == 0;
         bool is_file = p.name.n == 8 && strncasecmp(p.name.p, "filename", 8) == 0;
         if ((is_name && named) || (is_file && part->filename[0] != '\0'))
             return refuse_form(r, "a part has two names");
-        if ((is_name || is_file) && !unescape(&p, is_name ? part->name : part->filename))
+        if ((is_name || is_file) && !multipart_unescape(&p, is_name ? part->name : part->filename))
             return refuse_form(r, "a name is too long, or has a NUL");
         named |= is_name;
     }
     return rc == 0 && named ? 0 : refuse_form(r, "a part has no name, or a malformed one");
 }
 
-static int read_headers(struct sl_multipart *m, struct sl_form_part *part, struct sl_refusal *r)
+static int multipart_read_headers(struct sl_multipart *m, struct sl_form_part *part,
+                                  struct sl_refusal *r)
 {
     bool disposed = false;
     for (int i = 0; i <= MAX_PART_HEADERS; i++) {
@@ -228,7 +230,7 @@ int sl_multipart_next(struct sl_multipart *m, struct sl_form_part *part, struct 
     if (m->n_parts++ == SL_MAX_FORM_PARTS)
         return refuse_form(r, "it has too many parts");
     part->name[0] = part->filename[0] = '\0';
-    rc = read_headers(m, part, r);
+    rc = multipart_read_headers(m, part, r);
     if (rc != 0)
         return rc;
     /* An empty part's boundary may use the line end of its headers. */

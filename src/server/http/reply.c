@@ -62,7 +62,7 @@ static void put_cors(struct sl_buf *b, const char *origin)
 }
 
 /* Status line and the headers every reply has, up to and without the empty line. */
-static void put_head(struct sl_conn *c, int status, const char *content_type)
+static void reply_put_head(struct sl_conn *c, int status, const char *content_type)
 {
     struct sl_buf *b = &c->out;
     const struct sl_http_parser *p = c->parser;
@@ -103,7 +103,7 @@ static void put_head(struct sl_conn *c, int status, const char *content_type)
 void sl_reply(struct sl_conn *c, int status, const char *content_type, const char *headers,
               const char *body, size_t n_body)
 {
-    put_head(c, status, content_type);
+    reply_put_head(c, status, content_type);
     if (headers != NULL)
         sl_buf_puts(&c->out, headers);
     if (status != 204 && status != 304) {
@@ -141,7 +141,7 @@ void sl_reply_tree(struct sl_conn *c, json_t *v)
 void sl_reply_file(struct sl_conn *c, const char *content_type, int fd, uint64_t n_bytes)
 {
     bool head = c->parser->method == SL_HTTP_HEAD;
-    put_head(c, 200, content_type);
+    reply_put_head(c, 200, content_type);
     SL_PUT(&c->out, "Content-Length: ");
     sl_put_u64(&c->out, n_bytes);
     SL_PUT(&c->out, "\r\n\r\n");
@@ -236,7 +236,7 @@ void sl_reply_stream(struct sl_conn *c, const char *content_type)
         c->close_after = true;
         c->parser->keep_alive = false;
     }
-    put_head(c, 200, content_type);
+    reply_put_head(c, 200, content_type);
     SL_PUT(&c->out, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
     sl_buf_puts(&c->out, c->parser->http_1_0 ? "\r\n" : "Transfer-Encoding: chunked\r\n\r\n");
     c->streaming = true;

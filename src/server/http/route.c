@@ -144,7 +144,7 @@ static bool same_key(const char *key, struct sl_str given)
     return differ == 0;
 }
 
-static int find_key(const struct sl_server_config *cfg, struct sl_str given)
+static int route_find_key(const struct sl_server_config *cfg, struct sl_str given)
 {
     int found = -1;
     for (int i = 0; i < cfg->n_api_keys; i++) /* all of them: the time does not say which */
@@ -167,11 +167,11 @@ int sl_route_key(const struct sl_server_config *cfg, const struct sl_http_parser
         *at = &p->headers[i].value;
     }
     if (auth == NULL)
-        return plain != NULL ? find_key(cfg, *plain) : -1;
+        return plain != NULL ? route_find_key(cfg, *plain) : -1;
     if (auth->n < 8 || strncasecmp(auth->p, "bearer ", 7) != 0)
         return -1;
-    int found = find_key(cfg, (struct sl_str){auth->p + 7, auth->n - 7});
-    return plain == NULL || find_key(cfg, *plain) == found ? found : -1;
+    int found = route_find_key(cfg, (struct sl_str){auth->p + 7, auth->n - 7});
+    return plain == NULL || route_find_key(cfg, *plain) == found ? found : -1;
 }
 
 const char *sl_route_cors_origin(const struct sl_server_config *cfg, const struct sl_http_parser *p)

@@ -21,7 +21,7 @@ struct sl_tls_session {
 };
 
 /* The oldest complaint of OpenSSL on this thread. */
-static int fail(struct sl_error *err, int code, const char *what, const char *file)
+static int tls_fail(struct sl_error *err, int code, const char *what, const char *file)
 {
     unsigned long e = ERR_get_error();
     const char *why =
@@ -61,7 +61,7 @@ static int make_ctx(const struct sl_tls *t, SSL_CTX **out, struct sl_error *err)
     int rc = 0;
     *out = NULL;
     if (ctx == NULL)
-        return fail(err, SL_ENOMEM, "TLS for", t->cert_file);
+        return tls_fail(err, SL_ENOMEM, "TLS for", t->cert_file);
     SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
     SSL_CTX_set_options(ctx, SSL_OP_NO_RENEGOTIATION | SSL_OP_IGNORE_UNEXPECTED_EOF |
                                  SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE);
@@ -71,11 +71,11 @@ static int make_ctx(const struct sl_tls *t, SSL_CTX **out, struct sl_error *err)
     SSL_CTX_set_alpn_select_cb(ctx, choose_protocol, NULL);
     SSL_CTX_set_default_passwd_cb(ctx, no_password);
     if (SSL_CTX_use_certificate_chain_file(ctx, t->cert_file) != 1)
-        rc = fail(err, SL_EINVAL, "--ssl-certfile", t->cert_file);
+        rc = tls_fail(err, SL_EINVAL, "--ssl-certfile", t->cert_file);
     else if (SSL_CTX_use_PrivateKey_file(ctx, t->key_file, SSL_FILETYPE_PEM) != 1)
-        rc = fail(err, SL_EINVAL, "--ssl-keyfile", t->key_file);
+        rc = tls_fail(err, SL_EINVAL, "--ssl-keyfile", t->key_file);
     else if (SSL_CTX_check_private_key(ctx) != 1)
-        rc = fail(err, SL_EINVAL, "--ssl-keyfile", t->key_file);
+        rc = tls_fail(err, SL_EINVAL, "--ssl-keyfile", t->key_file);
     if (rc != 0)
         SSL_CTX_free(ctx);
     else

@@ -25,7 +25,7 @@ static int fail_io(struct sl_error *err, const char *path, const char *what)
 
 /* ---- the input */
 
-static bool is_blank(const uint8_t *s, size_t n)
+static bool batch_file_is_blank(const uint8_t *s, size_t n)
 {
     for (size_t i = 0; i < n; i++)
         if (strchr(" \t\r", s[i]) == NULL || s[i] == '\0')
@@ -33,7 +33,7 @@ static bool is_blank(const uint8_t *s, size_t n)
     return true;
 }
 
-static bool add_line(struct sl_batch_file *f, size_t at, size_t n)
+static bool batch_file_add_line(struct sl_batch_file *f, size_t at, size_t n)
 {
     if (f->n_lines == f->cap_lines) {
         size_t cap = f->cap_lines > 0 ? f->cap_lines * 2 : 256;
@@ -55,17 +55,18 @@ static int index_lines(struct sl_batch_file *f, const char *path, size_t max_lin
         const uint8_t *lf = memchr(s + at, '\n', f->in.n_bytes - at);
         end = lf != NULL ? (size_t)(lf - s) : f->in.n_bytes;
         SL_ASSERT(end >= at && end <= f->in.n_bytes);
-        if (is_blank(s + at, end - at))
+        if (batch_file_is_blank(s + at, end - at))
             continue;
         if (f->n_lines == max_lines)
             return sl_fail(err, SL_ELIMIT, "more than %zu requests", max_lines);
-        if (!add_line(f, at, end - at))
+        if (!batch_file_add_line(f, at, end - at))
             return sl_fail(err, SL_ENOMEM, "out of memory for the lines of %s", path);
     }
     return f->n_lines > 0 ? 0 : sl_fail(err, SL_EFORMAT, "%s: no lines", path);
 }
 
-static void make_id(const struct sl_batch_file *f, size_t i, char out[sizeof ID_PREFIX + ID_HEX])
+static void batch_file_make_id(const struct sl_batch_file *f, size_t i,
+                               char out[sizeof ID_PREFIX + ID_HEX])
 {
     const struct sl_batch_line *line = &f->lines[i];
     snprintf(out, sizeof ID_PREFIX + ID_HEX, ID_PREFIX "%016llx%016llx",
@@ -85,12 +86,12 @@ static size_t answered(const struct sl_batch_file *f, const char *s, size_t n)
     if (n < sizeof head + sizeof id || memcmp(s, head, sizeof head - 1) != 0 ||
         !sl_parse_hex_u64(at + sizeof id - 1 - 16, 16, &i) || i >= f->n_lines)
         return f->n_lines;
-    make_id(f, (size_t)i, id);
+    batch_file_make_id(f, (size_t)i, id);
     return memcmp(at, id, sizeof id - 1) == 0 && at[sizeof id - 1] == '"' ? (size_t)i : f->n_lines;
 }
 
 /* Past a JSON string or null at s. */
-static const char *skip_value(const char *s, const char *end)
+static const char *batch_file_skip_value(const char *s, const char *end)
 {
     if (end - s >= 4 && memcmp(s, "null", 4) == 0)
         return s + 4;
@@ -108,11 +109,11 @@ static bool is_good(const char *s, size_t n)
     const char *end = s + n, *at = s + sizeof "{\"id\":\"" - 1 + sizeof ID_PREFIX - 1 + ID_HEX;
     if ((size_t)(end - at) < sizeof before || memcmp(at, before, sizeof before - 1) != 0)
         return false;
-    at = skip_value(at + sizeof before - 1, end);
+    at = batch_file_skip_value(at + sizeof before - 1, end);
     return (size_t)(end - at) >= sizeof after && memcmp(at, after, sizeof after - 1) == 0;
 }
 
-static int load_part(struct sl_batch_file *f, struct sl_error *err)
+static int batch_file_load_part(struct sl_batch_file *f, struct sl_error *err)
 {
     struct sl_map map;
     size_t at = 0, n_read = 0;
@@ -174,7 +175,7 @@ int sl_batch_open(const char *in, const char *part, size_t max_lines, struct sl_
         return rc;
     if (rc == 0)
         return sl_fail(err, SL_EBUSY, "%s: another run is using it", f->part);
-    return load_part(f, err);
+    return batch_file_load_part(f, err);
 }
 
 void sl_batch_close(struct sl_batch_file *f)
@@ -265,7 +266,7 @@ int sl_batch_put(struct sl_batch_file *f, size_t i, const json_t *custom_id, int
 {
     struct sl_buf b = {0};
     char id[sizeof ID_PREFIX + ID_HEX];
-    make_id(f, i, id);
+    batch_file_make_id(f, i, id);
     sl_buf_printf(&b, "{\"id\":\"%s\",\"custom_id\":", id);
     if (custom_id != NULL)
         sl_buf_json_string(&b, json_string_value(custom_id), json_string_length(custom_id));

@@ -30,14 +30,14 @@ struct sl_batch_pool {
     struct event *work; /* there may be free slots, and lines for them, or jobs at their end */
 };
 
-static void wake(struct sl_batch_pool *p)
+static void batch_pool_wake(struct sl_batch_pool *p)
 {
     event_active(p->work, EV_TIMEOUT, 0);
 }
 
 /* What a reply counts, without a parse of texts that may be long: members come once, and a quote
  * inside a string has a backslash. */
-static int64_t count_of(const char *reply, const char *name)
+static int64_t batch_pool_count_of(const char *reply, const char *name)
 {
     const char *at = strstr(reply, name);
     int64_t x = 0;
@@ -52,11 +52,11 @@ static void release(struct slot *s)
     s->job->n_open--;
     s->job = NULL;
     sl_batch_request_deinit(&s->req);
-    wake(s->pool);
+    batch_pool_wake(s->pool);
 }
 
 /* status 0: why says what is wrong. */
-static void answer(struct slot *s, int status, const struct sl_error *why)
+static void batch_pool_answer(struct slot *s, int status, const struct sl_error *why)
 {
     struct sl_batch_job *job = s->job;
     const struct sl_batch_pool_events *events = s->pool->events;
@@ -70,9 +70,10 @@ static void answer(struct slot *s, int status, const struct sl_error *why)
     int rc = sl_batch_put(job->file, s->line, s->req.custom_id, status, body, strlen(body), why,
                           &job->err);
     if (status == 200) {
-        job->n_prompt += count_of(body, "\"prompt_tokens\":") + count_of(body, "\"input_tokens\":");
-        job->n_output +=
-            count_of(body, "\"completion_tokens\":") + count_of(body, "\"output_tokens\":");
+        job->n_prompt += batch_pool_count_of(body, "\"prompt_tokens\":") +
+                         batch_pool_count_of(body, "\"input_tokens\":");
+        job->n_output += batch_pool_count_of(body, "\"completion_tokens\":") +
+                         batch_pool_count_of(body, "\"output_tokens\":");
     }
     job->rc = rc != 0 ? rc : job->rc;
     release(s);
@@ -92,12 +93,12 @@ static void on_retry(evutil_socket_t fd, short what, void *arg)
     send_request(arg);
 }
 
-static void on_body(void *arg, const char *data, size_t n)
+static void batch_pool_on_body(void *arg, const char *data, size_t n)
 {
     sl_buf_put(&((struct slot *)arg)->reply, data, n);
 }
 
-static void on_done(void *arg, int status, const char *error)
+static void batch_pool_on_done(void *arg, int status, const char *error)
 {
     struct slot *s = arg;
     const struct timeval wait = {0, RETRY_MS * 1000};
@@ -109,7 +110,7 @@ static void on_done(void *arg, int status, const char *error)
         (void)sl_fail(&why, SL_EIO, "no reply: %s", error);
     else if (!sl_buf_ok(&s->reply))
         (void)sl_fail(&why, SL_EIO, "out of memory for the reply");
-    answer(s, sl_buf_ok(&s->reply) ? status : 0, &why);
+    batch_pool_answer(s, sl_buf_ok(&s->reply) ? status : 0, &why);
 }
 
 static int dump(const char *data, size_t n, void *arg)
@@ -119,7 +120,7 @@ static int dump(const char *data, size_t n, void *arg)
 }
 
 /* A line for a free slot; one that is no request is answered at once. */
-static void take(struct slot *s, struct sl_batch_job *job)
+static void batch_pool_take(struct slot *s, struct sl_batch_job *job)
 {
     struct sl_error why;
     s->job = job;
@@ -133,7 +134,7 @@ static void take(struct slot *s, struct sl_batch_job *job)
                     s->text.n_bytes > SL_MAX_HTTP_BODY))
         rc = sl_fail(&why, SL_ELIMIT, "body is larger than %u bytes", SL_MAX_HTTP_BODY);
     if (rc != 0)
-        answer(s, 0, &why);
+        batch_pool_answer(s, 0, &why);
     else
         send_request(s);
 }
@@ -178,7 +179,7 @@ static void on_work(evutil_socket_t fd, short what, void *arg)
     (void)what;
     for (size_t i = 0; i < p->n_slots; i++) {
         while (p->slots[i].job == NULL && (job = next_job(p)) != NULL)
-            take(&p->slots[i], job);
+            batch_pool_take(&p->slots[i], job);
     }
     end_jobs(p);
 }
@@ -188,7 +189,7 @@ void sl_batch_pool_add(struct sl_batch_pool *p, struct sl_batch_job *job)
     SL_ASSERT(p->n_jobs < SL_MAX_BATCH_JOBS);
     job->next = job->n_open = 0;
     p->jobs[p->n_jobs++] = job;
-    wake(p);
+    batch_pool_wake(p);
 }
 
 void sl_batch_pool_remove(struct sl_batch_pool *p, struct sl_batch_job *job)
@@ -216,7 +217,7 @@ size_t sl_batch_pool_n(const struct sl_batch_pool *p)
 static int make_slot(struct sl_batch_pool *p, struct event_base *base,
                      const struct sl_http_url *url, struct sl_error *err)
 {
-    static const struct sl_http_client_events events = {on_body, on_done};
+    static const struct sl_http_client_events events = {batch_pool_on_body, batch_pool_on_done};
     struct slot *s = &p->slots[p->n_slots];
     s->pool = p;
     s->retry = evtimer_new(base, on_retry, s);

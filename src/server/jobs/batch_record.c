@@ -73,7 +73,7 @@ static void put_string(struct sl_buf *b, const char *name, const char *value)
         SL_PUT(b, "null");
 }
 
-static void put_time(struct sl_buf *b, const char *status, int64_t at_s)
+static void batch_record_put_time(struct sl_buf *b, const char *status, int64_t at_s)
 {
     SL_PUT(b, ",\"");
     sl_buf_puts(b, status);
@@ -84,7 +84,7 @@ static void put_time(struct sl_buf *b, const char *status, int64_t at_s)
         SL_PUT(b, "null");
 }
 
-static void put_tree(struct sl_buf *b, const json_t *v)
+static void batch_record_put_tree(struct sl_buf *b, const json_t *v)
 {
     if (v != NULL)
         sl_json_put(b, v);
@@ -107,20 +107,20 @@ void sl_batch_record_put(struct sl_buf *b, const struct sl_batch_record *r, bool
     SL_PUT(b, ",\"errors\":");
     if (r->errors != NULL) {
         SL_PUT(b, "{\"object\":\"list\",\"data\":");
-        put_tree(b, r->errors);
+        batch_record_put_tree(b, r->errors);
         sl_buf_putc(b, '}');
     } else {
         SL_PUT(b, "null");
     }
-    put_time(b, "created", r->created_ns / 1000000000);
-    put_time(b, "expires", r->expires_s);
+    batch_record_put_time(b, "created", r->created_ns / 1000000000);
+    batch_record_put_time(b, "expires", r->expires_s);
     for (int i = SL_BATCH_IN_PROGRESS; i < SL_BATCH_N_STATUS; i++)
-        put_time(b, names[i], r->at_s[i]);
+        batch_record_put_time(b, names[i], r->at_s[i]);
     sl_buf_printf(b, ",\"request_counts\":{\"total\":%llu,\"completed\":%llu,\"failed\":%llu}",
                   (unsigned long long)r->n_total, (unsigned long long)r->n_good,
                   (unsigned long long)r->n_bad);
     SL_PUT(b, ",\"metadata\":");
-    put_tree(b, r->metadata);
+    batch_record_put_tree(b, r->metadata);
     if (on_disk) {
         put_string(b, "owner", r->owner);
         SL_PUT(b, ",\"created_ns\":");
@@ -132,7 +132,7 @@ void sl_batch_record_put(struct sl_buf *b, const struct sl_batch_record *r, bool
 /* ---- reading */
 
 /* null and absence are "". */
-static bool copy(const json_t *root, const char *name, char *out, size_t n_out)
+static bool batch_record_copy(const json_t *root, const char *name, char *out, size_t n_out)
 {
     const json_t *v = json_object_get(root, name);
     const char *s = json_is_string(v) ? json_string_value(v) : "";
@@ -144,7 +144,7 @@ static bool copy(const json_t *root, const char *name, char *out, size_t n_out)
 }
 
 /* In no other characters a name of a file could be more than a name. */
-static bool is_plain(const char *id, const char *prefix, size_t n)
+static bool batch_record_is_plain(const char *id, const char *prefix, size_t n)
 {
     uint64_t x;
     size_t n_prefix = strlen(prefix);
@@ -162,21 +162,25 @@ static int64_t read_time(const json_t *root, const char *name)
     return json_integer_value(json_object_get(root, key)); /* 0 for null */
 }
 
-static bool read_members(struct sl_batch_record *r, const json_t *root)
+static bool batch_record_read_members(struct sl_batch_record *r, const json_t *root)
 {
     char status[16];
     int i = 0;
-    if (!copy(root, "id", r->id, sizeof r->id) || !is_plain(r->id, "batch_", SL_BATCH_ID_BYTES) ||
-        !copy(root, "owner", r->owner, sizeof r->owner) ||
-        !copy(root, "endpoint", r->endpoint, sizeof r->endpoint) ||
-        !copy(root, "completion_window", r->window, sizeof r->window) ||
-        !copy(root, "input_file_id", r->input_id, sizeof r->input_id) ||
-        !is_plain(r->input_id, "file-", SL_FILE_ID_BYTES) ||
-        !copy(root, "output_file_id", r->output_id, sizeof r->output_id) ||
-        !copy(root, "error_file_id", r->error_id, sizeof r->error_id) ||
-        (r->output_id[0] != '\0' && !is_plain(r->output_id, "file-", SL_FILE_ID_BYTES)) ||
-        (r->error_id[0] != '\0' && !is_plain(r->error_id, "file-", SL_FILE_ID_BYTES)) ||
-        !copy(root, "status", status, sizeof status) || !sl_batch_is_endpoint(r->endpoint))
+    if (!batch_record_copy(root, "id", r->id, sizeof r->id) ||
+        !batch_record_is_plain(r->id, "batch_", SL_BATCH_ID_BYTES) ||
+        !batch_record_copy(root, "owner", r->owner, sizeof r->owner) ||
+        !batch_record_copy(root, "endpoint", r->endpoint, sizeof r->endpoint) ||
+        !batch_record_copy(root, "completion_window", r->window, sizeof r->window) ||
+        !batch_record_copy(root, "input_file_id", r->input_id, sizeof r->input_id) ||
+        !batch_record_is_plain(r->input_id, "file-", SL_FILE_ID_BYTES) ||
+        !batch_record_copy(root, "output_file_id", r->output_id, sizeof r->output_id) ||
+        !batch_record_copy(root, "error_file_id", r->error_id, sizeof r->error_id) ||
+        (r->output_id[0] != '\0' &&
+         !batch_record_is_plain(r->output_id, "file-", SL_FILE_ID_BYTES)) ||
+        (r->error_id[0] != '\0' &&
+         !batch_record_is_plain(r->error_id, "file-", SL_FILE_ID_BYTES)) ||
+        !batch_record_copy(root, "status", status, sizeof status) ||
+        !sl_batch_is_endpoint(r->endpoint))
         return false;
     while (i < SL_BATCH_N_STATUS && strcmp(names[i], status) != 0)
         i++;
@@ -186,7 +190,7 @@ static bool read_members(struct sl_batch_record *r, const json_t *root)
     return true;
 }
 
-static uint64_t read_count(const json_t *counts, const char *name)
+static uint64_t batch_record_read_count(const json_t *counts, const char *name)
 {
     json_int_t x = json_integer_value(json_object_get(counts, name));
     return x > 0 ? (uint64_t)x : 0;
@@ -198,7 +202,7 @@ struct sl_batch_record *sl_batch_record_read(const char *text, size_t n)
     json_t *root = NULL;
     struct sl_batch_record *r = sl_calloc(1, sizeof *r);
     if (r == NULL || sl_json_parse_object(text, n, &root, &refusal) != 0 ||
-        !read_members(r, root)) {
+        !batch_record_read_members(r, root)) {
         json_decref(root);
         sl_batch_record_free(r);
         return NULL;
@@ -208,9 +212,9 @@ struct sl_batch_record *sl_batch_record_read(const char *text, size_t n)
     for (int i = SL_BATCH_IN_PROGRESS; i < SL_BATCH_N_STATUS; i++)
         r->at_s[i] = read_time(root, names[i]);
     const json_t *counts = json_object_get(root, "request_counts");
-    r->n_total = read_count(counts, "total");
-    r->n_good = read_count(counts, "completed");
-    r->n_bad = read_count(counts, "failed");
+    r->n_total = batch_record_read_count(counts, "total");
+    r->n_good = batch_record_read_count(counts, "completed");
+    r->n_bad = batch_record_read_count(counts, "failed");
     json_t *metadata = json_object_get(root, "metadata");
     json_t *errors = json_object_get(json_object_get(root, "errors"), "data");
     r->metadata = json_is_object(metadata) ? json_incref(metadata) : NULL;

@@ -70,7 +70,7 @@ uint64_t sl_batches_n_fds(const struct sl_batches *b)
     return 2 * (uint64_t)b->n_slots;
 }
 
-static void wake(struct sl_batches *b)
+static void batches_wake(struct sl_batches *b)
 {
     const uint64_t one = 1;
     (void)!write(b->wake_fd, &one, sizeof one);
@@ -97,7 +97,8 @@ static int save(const struct sl_batches *b, const struct sl_batch_record *rec, s
     return rc;
 }
 
-static enum sl_batch_status status_of(struct sl_batches *b, const struct sl_batch_record *rec)
+static enum sl_batch_status batches_status_of(struct sl_batches *b,
+                                              const struct sl_batch_record *rec)
 {
     pthread_mutex_lock(&b->lock);
     enum sl_batch_status status = rec->status;
@@ -170,8 +171,8 @@ static void forget_missing(struct sl_batches *b, struct sl_batch_record *rec, ch
 }
 
 /* The replies that there are stay in the part. Nobody is told of files that did not come to be. */
-static void fail(struct sl_batches *b, struct sl_batch_record *rec, const char *code,
-                 const struct sl_error *err)
+static void batches_fail(struct sl_batches *b, struct sl_batch_record *rec, const char *code,
+                         const struct sl_error *err)
 {
     sl_log(SL_LOG_ERROR, "%s: failed: %s", rec->id, err->msg);
     blame(b, rec, 0, code, NULL, err->msg);
@@ -180,7 +181,7 @@ static void fail(struct sl_batches *b, struct sl_batch_record *rec, const char *
     end(b, rec, SL_BATCH_FAILED);
 }
 
-static void count(struct sl_batch_work *w)
+static void batches_count(struct sl_batch_work *w)
 {
     pthread_mutex_lock(&w->b->lock);
     w->rec->n_good = w->file.n_good;
@@ -218,14 +219,15 @@ static int name_outputs(struct sl_batches *b, struct sl_batch_work *w, struct sl
     return rc;
 }
 
-static void finish(struct sl_batches *b, struct sl_batch_record *rec, enum sl_batch_status last)
+static void batches_finish(struct sl_batches *b, struct sl_batch_record *rec,
+                           enum sl_batch_status last)
 {
     struct sl_error err;
     struct sl_batch_work *w = rec->work;
-    count(w);
-    if (last == SL_BATCH_COMPLETED && status_of(b, rec) != SL_BATCH_FINALIZING)
+    batches_count(w);
+    if (last == SL_BATCH_COMPLETED && batches_status_of(b, rec) != SL_BATCH_FINALIZING)
         move(b, rec, SL_BATCH_FINALIZING);
-    if (status_of(b, rec) == SL_BATCH_CANCELLING)
+    if (batches_status_of(b, rec) == SL_BATCH_CANCELLING)
         last = SL_BATCH_CANCELLED;
     int rc = name_outputs(b, w, &err);
     if (rc == 0)
@@ -233,7 +235,7 @@ static void finish(struct sl_batches *b, struct sl_batch_record *rec, enum sl_ba
     if (rc == 0)
         rc = write_output(b, w, SL_BATCH_BAD, rec->error_id, &err);
     if (rc != 0) {
-        fail(b, rec, "server_error", &err);
+        batches_fail(b, rec, "server_error", &err);
         return;
     }
     end(b, rec, last);
@@ -262,7 +264,7 @@ static int put_late(struct sl_batch_work *w, struct sl_error *err)
 /* ---- the beginning */
 
 /* The field that the refusal of a line begins with, among those a line has. */
-static const char *param_of(const char *msg)
+static const char *batches_param_of(const char *msg)
 {
     static const char *const fields[] = {"custom_id", "method", "url", "body"};
     for (size_t i = 0; i < SL_COUNT(fields); i++) {
@@ -291,7 +293,7 @@ static void check_line(struct sl_batch_work *w, size_t i, size_t number, json_t 
     const char *id = json_string_value(req.custom_id);
     if (rc != 0)
         blame(w->b, rec, number, rc == SL_EINVAL ? "invalid_request" : "invalid_json_line",
-              param_of(err.msg), err.msg);
+              batches_param_of(err.msg), err.msg);
     else if (strcmp(req.url, rec->endpoint) != 0)
         blame(w->b, rec, number, "mismatched_url", "url", "url is not the endpoint of the batch");
     else if (json_object_get(ids, id) != NULL)
@@ -343,7 +345,7 @@ static bool open_work(struct sl_batches *b, struct sl_batch_record *rec)
     struct sl_batch_work *w = sl_calloc(1, sizeof *w);
     if (w == NULL) {
         (void)sl_fail(&err, SL_ENOMEM, "out of memory");
-        fail(b, rec, "server_error", &err);
+        batches_fail(b, rec, "server_error", &err);
         return false;
     }
     w->b = b;
@@ -354,11 +356,11 @@ static bool open_work(struct sl_batches *b, struct sl_batch_record *rec)
     path_of(b, rec, ".part", part);
     int rc = sl_batch_open(in, part, SL_MAX_BATCH_LINES, &w->file, &err);
     if (rc != 0) {
-        fail(b, rec,
-             rc == SL_EFORMAT  ? "empty_file"
-             : rc == SL_ELIMIT ? "too_many_requests"
-                               : "server_error",
-             &err);
+        batches_fail(b, rec,
+                     rc == SL_EFORMAT  ? "empty_file"
+                     : rc == SL_ELIMIT ? "too_many_requests"
+                                       : "server_error",
+                     &err);
         if (rc == SL_EFORMAT || rc == SL_ELIMIT)
             drop_part(b, rec);
         return false;
@@ -366,11 +368,12 @@ static bool open_work(struct sl_batches *b, struct sl_batch_record *rec)
     pthread_mutex_lock(&b->lock);
     rec->n_total = w->file.n_lines;
     pthread_mutex_unlock(&b->lock);
-    count(w);
+    batches_count(w);
     return true;
 }
 
-static void start(struct sl_batches *b, struct sl_batch_record *rec, enum sl_batch_status status)
+static void batches_start(struct sl_batches *b, struct sl_batch_record *rec,
+                          enum sl_batch_status status)
 {
     bool known;
     const char *key = key_of(b, rec, &known);
@@ -396,15 +399,15 @@ static void start(struct sl_batches *b, struct sl_batch_record *rec, enum sl_bat
 /* ---- the thread */
 
 /* What the status of a batch asks for now. */
-static void look(struct sl_batches *b, struct sl_batch_record *rec, int64_t now_s)
+static void batches_look(struct sl_batches *b, struct sl_batch_record *rec, int64_t now_s)
 {
     struct sl_error err;
-    enum sl_batch_status status = status_of(b, rec);
+    enum sl_batch_status status = batches_status_of(b, rec);
     bool cancelled = status == SL_BATCH_CANCELLING;
     bool late = now_s >= rec->expires_s && status != SL_BATCH_FINALIZING;
     if (!cancelled && !late) {
         if (rec->work == NULL)
-            start(b, rec, status);
+            batches_start(b, rec, status);
         return;
     }
     if (rec->work != NULL)
@@ -412,13 +415,13 @@ static void look(struct sl_batches *b, struct sl_batch_record *rec, int64_t now_
     else if (!open_work(b, rec))
         return;
     if (!cancelled && put_late(rec->work, &err) != 0)
-        fail(b, rec, "server_error", &err);
+        batches_fail(b, rec, "server_error", &err);
     else
-        finish(b, rec, cancelled ? SL_BATCH_CANCELLED : SL_BATCH_EXPIRED);
+        batches_finish(b, rec, cancelled ? SL_BATCH_CANCELLED : SL_BATCH_EXPIRED);
 }
 
 /* With the lock. Of those that have ended the oldest make room; no other thread frees one. */
-static void forget(struct sl_batches *b)
+static void batches_forget(struct sl_batches *b)
 {
     char path[SL_MAX_STORE_PATH];
     for (size_t i = 0; i < b->n_recs && b->n_recs > SL_MAX_BATCHES;) {
@@ -443,7 +446,7 @@ static size_t list_open(struct sl_batches *b, struct sl_batch_record *open[SL_MA
     size_t n = 0;
     *first_s = INT64_MAX;
     pthread_mutex_lock(&b->lock);
-    forget(b);
+    batches_forget(b);
     for (size_t i = 0; i < b->n_recs && n < SL_MAX_OPEN_BATCHES; i++) {
         if (sl_batch_has_ended(b->recs[i]))
             continue;
@@ -460,7 +463,7 @@ static void look_at_all(struct sl_batches *b)
     int64_t first_s, now_s = sl_wall_ns() / 1000000000;
     size_t n = list_open(b, open, &first_s);
     for (size_t i = 0; i < n && !atomic_load(&b->stopping); i++)
-        look(b, open[i], now_s);
+        batches_look(b, open[i], now_s);
     if (list_open(b, open, &first_s) == 0) {
         event_del(b->ev_expiry);
         return;
@@ -497,14 +500,14 @@ static void on_coming(void *arg, struct sl_batch_job *job, size_t n_bytes)
                           "the server has no room for more replies (--max-file-storage-bytes)");
 }
 
-static void on_answered(void *arg, struct sl_batch_job *job)
+static void batches_on_answered(void *arg, struct sl_batch_job *job)
 {
     struct sl_batch_record *rec = job->user;
-    count(rec->work);
+    batches_count(rec->work);
     on_coming(arg, job, 0);
 }
 
-static void on_ended(void *arg, struct sl_batch_job *job)
+static void batches_on_ended(void *arg, struct sl_batch_job *job)
 {
     struct sl_batches *b = arg;
     struct sl_batch_record *rec = job->user;
@@ -512,8 +515,8 @@ static void on_ended(void *arg, struct sl_batch_job *job)
         sl_log(SL_LOG_ERROR, "%s: failed: %s", rec->id, job->err.msg);
         blame(b, rec, 0, "server_error", NULL, job->err.msg);
     }
-    finish(b, rec, job->rc != 0 ? SL_BATCH_FAILED : SL_BATCH_COMPLETED);
-    wake(b); /* others may wait for its place */
+    batches_finish(b, rec, job->rc != 0 ? SL_BATCH_FAILED : SL_BATCH_COMPLETED);
+    batches_wake(b); /* others may wait for its place */
 }
 
 static int dial(void *arg)
@@ -521,10 +524,10 @@ static int dial(void *arg)
     return sl_loop_dial(((struct sl_batches *)arg)->server);
 }
 
-static void *thread_main(void *arg)
+static void *batches_thread_main(void *arg)
 {
     struct sl_batches *b = arg;
-    wake(b);
+    batches_wake(b);
     (void)event_base_dispatch(b->base);
     sl_batch_pool_destroy(b->pool); /* its connections end, and with them the requests */
     b->pool = NULL;
@@ -533,7 +536,8 @@ static void *thread_main(void *arg)
 
 int sl_batches_run(struct sl_batches *b, struct sl_error *err)
 {
-    static const struct sl_batch_pool_events events = {on_coming, on_answered, on_ended};
+    static const struct sl_batch_pool_events events = {on_coming, batches_on_answered,
+                                                       batches_on_ended};
     b->base = event_base_new();
     b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (b->base == NULL || b->wake_fd < 0)
@@ -548,7 +552,7 @@ int sl_batches_run(struct sl_batches *b, struct sl_error *err)
     b->url.patient = true;
     int rc = sl_batch_pool_create(b->base, &b->url, b->n_slots, &events, b, &b->pool, err);
     if (rc == 0)
-        rc = sl_thread_create(&b->thread, thread_main, b, "sl-batches", err);
+        rc = sl_thread_create(&b->thread, batches_thread_main, b, "sl-batches", err);
     b->started = rc == 0;
     return rc;
 }
@@ -558,12 +562,12 @@ void sl_batches_stop(struct sl_batches *b)
     if (b == NULL || !b->started)
         return;
     atomic_store(&b->stopping, true);
-    wake(b);
+    batches_wake(b);
 }
 
 /* ---- opening and closing */
 
-static int by_age(const void *a, const void *b)
+static int batches_by_age(const void *a, const void *b)
 {
     const struct sl_batch_record *x = *(struct sl_batch_record *const *)a,
                                  *y = *(struct sl_batch_record *const *)b;
@@ -572,7 +576,7 @@ static int by_age(const void *a, const void *b)
     return strcmp(x->id, y->id);
 }
 
-static bool make_room(struct sl_batches *b)
+static bool batches_make_room(struct sl_batches *b)
 {
     if (b->n_recs < b->cap_recs)
         return true;
@@ -585,7 +589,7 @@ static bool make_room(struct sl_batches *b)
     return true;
 }
 
-static int load_one(void *arg, const char *name, uint64_t n_bytes, struct sl_error *err)
+static int batches_load_one(void *arg, const char *name, uint64_t n_bytes, struct sl_error *err)
 {
     struct sl_batches *b = arg;
     char path[SL_MAX_STORE_PATH], *text = NULL;
@@ -603,7 +607,7 @@ static int load_one(void *arg, const char *name, uint64_t n_bytes, struct sl_err
         return rc;
     struct sl_batch_record *rec = sl_batch_record_read(text, n_text);
     sl_free(text);
-    if (rec == NULL || strncmp(rec->id, name, SL_BATCH_ID_BYTES) != 0 || !make_room(b)) {
+    if (rec == NULL || strncmp(rec->id, name, SL_BATCH_ID_BYTES) != 0 || !batches_make_room(b)) {
         sl_batch_record_free(rec);
         sl_log(SL_LOG_WARN, "%s: not the state of a batch: left out", path);
         return 0;
@@ -656,13 +660,13 @@ int sl_batches_open(struct sl_server *server, struct sl_file_store *files, struc
     if (rc == 0)
         rc = sl_make_folders(b->dir, err);
     if (rc == 0)
-        rc = sl_list_folder(b->dir, load_one, b, err);
+        rc = sl_list_folder(b->dir, batches_load_one, b, err);
     if (rc != 0) {
         sl_batches_close(b);
         return rc;
     }
     if (b->n_recs > 0)
-        qsort(b->recs, b->n_recs, sizeof(struct sl_batch_record *), by_age);
+        qsort(b->recs, b->n_recs, sizeof(struct sl_batch_record *), batches_by_age);
     if (b->n_open > 0)
         sl_log(SL_LOG_INFO, "%zu batches continue", b->n_open);
     *out = b;
@@ -698,7 +702,8 @@ void sl_batches_close(struct sl_batches *b)
 
 /* ---- what clients ask; any thread */
 
-static struct sl_batch_record *find(struct sl_batches *b, const char *owner, struct sl_str id)
+static struct sl_batch_record *batches_find(struct sl_batches *b, const char *owner,
+                                            struct sl_str id)
 {
     for (size_t i = b->n_recs; i-- > 0;)
         if (sl_str_equals(id, b->recs[i]->id))
@@ -715,7 +720,7 @@ static int insert(struct sl_batches *b, struct sl_batch_record *rec, struct sl_r
         rc = sl_refuse(r, SL_EBUSY, NULL, "%d batches are unfinished, the most that are allowed",
                        SL_MAX_OPEN_BATCHES);
     }
-    if (rc == 0 && !make_room(b))
+    if (rc == 0 && !batches_make_room(b))
         rc = sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     if (rc == 0)
         rc = save(b, rec, &r->err);
@@ -757,7 +762,7 @@ int sl_batches_create(struct sl_batches *b, const char *owner, const struct sl_b
         rc = sl_buf_ok(out) ? insert(b, rec, r) : sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     }
     if (rc == 0) {
-        wake(b);
+        batches_wake(b);
         return 0;
     }
     if (held)
@@ -770,7 +775,7 @@ int sl_batches_get(struct sl_batches *b, const char *owner, struct sl_str id, st
                    struct sl_refusal *r)
 {
     pthread_mutex_lock(&b->lock);
-    const struct sl_batch_record *rec = find(b, owner, id);
+    const struct sl_batch_record *rec = batches_find(b, owner, id);
     if (rec != NULL)
         sl_batch_record_put(out, rec, false);
     pthread_mutex_unlock(&b->lock);
@@ -782,7 +787,7 @@ int sl_batches_cancel(struct sl_batches *b, const char *owner, struct sl_str id,
 {
     int rc = 0;
     pthread_mutex_lock(&b->lock);
-    struct sl_batch_record *rec = find(b, owner, id);
+    struct sl_batch_record *rec = batches_find(b, owner, id);
     if (rec == NULL) {
         rc = sl_refuse(r, SL_ENOTFOUND, NULL, "there is no such batch");
     } else if (sl_batch_has_ended(rec) || rec->status == SL_BATCH_FINALIZING) {
@@ -795,7 +800,7 @@ int sl_batches_cancel(struct sl_batches *b, const char *owner, struct sl_str id,
         sl_batch_record_put(out, rec, false);
     pthread_mutex_unlock(&b->lock);
     if (rc == 0)
-        wake(b);
+        batches_wake(b);
     return rc;
 }
 
@@ -806,7 +811,7 @@ int sl_batches_list(struct sl_batches *b, const char *owner, struct sl_str after
     int64_t n = 0;
     bool more = false, seen = after.n == 0;
     pthread_mutex_lock(&b->lock);
-    if (!seen && find(b, owner, after) == NULL) {
+    if (!seen && batches_find(b, owner, after) == NULL) {
         pthread_mutex_unlock(&b->lock);
         return sl_refuse(r, SL_EINVAL, "after", "after: there is no such batch");
     }

@@ -151,7 +151,7 @@ static bool copy_member(const json_t *root, const char *name, char *out, size_t 
 
 /* ---- the list; with the lock, or before others know the store */
 
-static struct file *find(struct sl_file_store *s, const char *owner, struct sl_str id)
+static struct file *file_store_find(struct sl_file_store *s, const char *owner, struct sl_str id)
 {
     for (size_t i = 0; i < s->n_files; i++) {
         struct file *f = &s->files[i];
@@ -162,7 +162,7 @@ static struct file *find(struct sl_file_store *s, const char *owner, struct sl_s
 }
 
 /* For one more, beside those that are coming. */
-static bool make_room(struct sl_file_store *s)
+static bool file_store_make_room(struct sl_file_store *s)
 {
     if (s->n_files + s->n_coming < s->cap_files)
         return true;
@@ -182,7 +182,7 @@ static void put_in_list(struct sl_file_store *s, const struct file *f)
     s->n_bytes += f->n_bytes;
 }
 
-static void take_out(struct sl_file_store *s, struct file *f)
+static void file_store_take_out(struct sl_file_store *s, struct file *f)
 {
     SL_ASSERT(f >= s->files && f < s->files + s->n_files && s->n_bytes >= f->n_bytes);
     s->n_bytes -= f->n_bytes;
@@ -215,7 +215,7 @@ static int load_meta(struct sl_file_store *s, const char *name)
     bool ok = copy_member(root, "owner", f.owner, sizeof f.owner) &&
               copy_member(root, "purpose", f.purpose, sizeof f.purpose) && filename != NULL &&
               json_is_integer(json_object_get(root, "created_ns")) &&
-              sl_file_bytes(path, &f.n_bytes) && make_room(s);
+              sl_file_bytes(path, &f.n_bytes) && file_store_make_room(s);
     f.created_ns = json_integer_value(json_object_get(root, "created_ns"));
     f.name = ok ? sl_strdup(filename) : NULL;
     if (f.name != NULL)
@@ -224,7 +224,7 @@ static int load_meta(struct sl_file_store *s, const char *name)
     return f.name != NULL ? 0 : -1;
 }
 
-static int load_one(void *arg, const char *name, uint64_t n_bytes, struct sl_error *err)
+static int file_store_load_one(void *arg, const char *name, uint64_t n_bytes, struct sl_error *err)
 {
     struct sl_file_store *s = arg;
     size_t n = strlen(name);
@@ -264,7 +264,7 @@ static int drop_orphan(void *arg, const char *name, uint64_t n_bytes, struct sl_
     return 0;
 }
 
-static int by_age(const void *a, const void *b)
+static int file_store_by_age(const void *a, const void *b)
 {
     const struct file *x = a, *y = b;
     if (x->created_ns != y->created_ns)
@@ -272,7 +272,7 @@ static int by_age(const void *a, const void *b)
     return strcmp(x->id, y->id);
 }
 
-static char *join(const char *dir, const char *name)
+static char *file_store_join(const char *dir, const char *name)
 {
     struct sl_buf b = {0};
     size_t n;
@@ -283,7 +283,7 @@ static char *join(const char *dir, const char *name)
 
 static int take_folder(struct sl_file_store *s, struct sl_error *err)
 {
-    char *path = s->files_dir != NULL ? join(s->dir, "/lock") : NULL;
+    char *path = s->files_dir != NULL ? file_store_join(s->dir, "/lock") : NULL;
     if (path == NULL)
         return sl_fail(err, SL_ENOMEM, "out of memory");
     int rc = strlen(s->files_dir) + 64 > SL_MAX_STORE_PATH
@@ -301,9 +301,9 @@ static int take_folder(struct sl_file_store *s, struct sl_error *err)
     if (rc == 0)
         rc = sl_list_folder(s->files_dir, drop_orphan, s, err);
     if (rc == 0)
-        rc = sl_list_folder(s->files_dir, load_one, s, err);
+        rc = sl_list_folder(s->files_dir, file_store_load_one, s, err);
     if (s->n_files > 0)
-        qsort(s->files, s->n_files, sizeof *s->files, by_age);
+        qsort(s->files, s->n_files, sizeof *s->files, file_store_by_age);
     return rc;
 }
 
@@ -317,7 +317,7 @@ int sl_file_store_open(const char *dir, uint64_t max_bytes, struct sl_file_store
     s->lock_fd = -1;
     s->max_bytes = max_bytes;
     s->dir = sl_strdup(dir);
-    s->files_dir = join(dir, "/files");
+    s->files_dir = file_store_join(dir, "/files");
     int rc = s->dir == NULL ? sl_fail(err, SL_ENOMEM, "out of memory") : take_folder(s, err);
     if (rc != 0) {
         sl_file_store_close(s);
@@ -357,7 +357,7 @@ static int check_places(const struct sl_file_store *s, size_t n, struct sl_refus
 }
 
 /* Room for one more of n bytes, which is held until the file is in the list or given up. */
-static int reserve(struct sl_file_store *s, uint64_t n_bytes, struct sl_refusal *r)
+static int file_store_reserve(struct sl_file_store *s, uint64_t n_bytes, struct sl_refusal *r)
 {
     pthread_mutex_lock(&s->lock);
     int rc = check_places(s, 1, r);
@@ -367,7 +367,7 @@ static int reserve(struct sl_file_store *s, uint64_t n_bytes, struct sl_refusal 
                        "files may have %llu bytes together (--max-file-storage-bytes): delete some",
                        (unsigned long long)s->max_bytes);
     }
-    if (rc == 0 && !make_room(s))
+    if (rc == 0 && !file_store_make_room(s))
         rc = sl_refuse(r, SL_ENOMEM, NULL, "out of memory");
     if (rc == 0) {
         s->n_coming++;
@@ -409,7 +409,7 @@ int sl_file_store_add(struct sl_file_store *s, const char *owner, const char *na
 {
     struct file f = {.n_bytes = data.n};
     char path[SL_MAX_STORE_PATH], meta[SL_MAX_STORE_PATH];
-    int rc = reserve(s, data.n, r);
+    int rc = file_store_reserve(s, data.n, r);
     if (rc != 0)
         return rc;
     rc = sl_file_store_make_id(ID_PREFIX, f.id, sizeof f.id, &r->err);
@@ -440,8 +440,8 @@ int sl_file_store_adopt(struct sl_file_store *s, const char *owner, const char *
     struct file f = {0};
     char path[SL_MAX_STORE_PATH];
     pthread_mutex_lock(&s->lock);
-    bool there = find(s, NULL, (struct sl_str){id, strlen(id)}) != NULL;
-    bool room = there || make_room(s);
+    bool there = file_store_find(s, NULL, (struct sl_str){id, strlen(id)}) != NULL;
+    bool room = there || file_store_make_room(s);
     s->n_coming += !there && room; /* a batch's own: the limits were its */
     pthread_mutex_unlock(&s->lock);
     if (there || !room)
@@ -479,14 +479,15 @@ bool sl_file_store_get(struct sl_file_store *s, const char *owner, struct sl_str
                        struct sl_buf *out)
 {
     pthread_mutex_lock(&s->lock);
-    const struct file *f = find(s, owner, id);
+    const struct file *f = file_store_find(s, owner, id);
     if (f != NULL)
         put_file(out, f);
     pthread_mutex_unlock(&s->lock);
     return f != NULL;
 }
 
-static bool matches(const struct file *f, const char *owner, const struct sl_file_query *q)
+static bool file_store_matches(const struct file *f, const char *owner,
+                               const struct sl_file_query *q)
 {
     return strcmp(f->owner, owner) == 0 &&
            (q->purpose.n == 0 || sl_str_equals(q->purpose, f->purpose));
@@ -499,7 +500,7 @@ int sl_file_store_list(struct sl_file_store *s, const char *owner, const struct 
     int64_t n = 0;
     bool more = false;
     pthread_mutex_lock(&s->lock);
-    if (q->after.n > 0 && (f = find(s, owner, q->after)) == NULL) {
+    if (q->after.n > 0 && (f = file_store_find(s, owner, q->after)) == NULL) {
         pthread_mutex_unlock(&s->lock);
         return sl_refuse(r, SL_EINVAL, "after", "after: there is no such file");
     }
@@ -509,7 +510,7 @@ int sl_file_store_list(struct sl_file_store *s, const char *owner, const struct 
     SL_PUT(out, "{\"object\":\"list\",\"data\":[");
     for (size_t i = n_before; i < s->n_files && !more; i++) {
         f = &s->files[q->ascending ? i : s->n_files - 1 - i];
-        if (!matches(f, owner, q))
+        if (!file_store_matches(f, owner, q))
             continue;
         more = n == q->limit;
         if (more)
@@ -534,7 +535,7 @@ int sl_file_store_delete(struct sl_file_store *s, const char *owner, struct sl_s
     char path[SL_MAX_STORE_PATH], meta[SL_MAX_STORE_PATH];
     int rc = 0;
     pthread_mutex_lock(&s->lock);
-    struct file *f = find(s, owner, id);
+    struct file *f = file_store_find(s, owner, id);
     if (f == NULL) {
         rc = no_such_file(r, NULL);
     } else if (f->n_holds > 0) {
@@ -543,7 +544,7 @@ int sl_file_store_delete(struct sl_file_store *s, const char *owner, struct sl_s
     } else {
         sl_file_store_path(s, f->id, path);
         meta_path(s, f->id, meta);
-        take_out(s, f);
+        file_store_take_out(s, f);
         sl_remove_file(meta);
         sl_remove_file(path);
     }
@@ -558,7 +559,7 @@ int sl_file_store_read(struct sl_file_store *s, const char *owner, struct sl_str
     int rc = 0;
     *fd = -1;
     pthread_mutex_lock(&s->lock);
-    const struct file *f = find(s, owner, id);
+    const struct file *f = file_store_find(s, owner, id);
     if (f != NULL) {
         sl_file_store_path(s, f->id, path);
         *n_bytes = f->n_bytes;
@@ -577,7 +578,7 @@ int sl_file_store_hold(struct sl_file_store *s, const char *owner, const char *i
 {
     int rc = 0;
     pthread_mutex_lock(&s->lock);
-    struct file *f = find(s, owner, (struct sl_str){id, strlen(id)});
+    struct file *f = file_store_find(s, owner, (struct sl_str){id, strlen(id)});
     if (f == NULL)
         rc = no_such_file(r, "input_file_id");
     else if (strcmp(f->purpose, purpose) != 0)
@@ -596,7 +597,7 @@ int sl_file_store_hold(struct sl_file_store *s, const char *owner, const char *i
 void sl_file_store_let_go(struct sl_file_store *s, const char *id)
 {
     pthread_mutex_lock(&s->lock);
-    struct file *f = find(s, NULL, (struct sl_str){id, strlen(id)});
+    struct file *f = file_store_find(s, NULL, (struct sl_str){id, strlen(id)});
     SL_ASSERT(f == NULL || f->n_holds > 0);
     if (f != NULL) {
         f->n_holds--;

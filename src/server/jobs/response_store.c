@@ -58,14 +58,15 @@ bool sl_store_keeps(const struct sl_response_store *s)
 
 /* ---- with the lock */
 
-static struct sl_stored **bucket_of(struct sl_response_store *s, const char *id)
+static struct sl_stored **response_store_bucket_of(struct sl_response_store *s, const char *id)
 {
     return &s->buckets[sl_hash64(id, strlen(id), 0) % N_BUCKETS];
 }
 
-static struct sl_stored *find(struct sl_response_store *s, const char *id, int tenant)
+static struct sl_stored *response_store_find(struct sl_response_store *s, const char *id,
+                                             int tenant)
 {
-    struct sl_stored *e = *bucket_of(s, id);
+    struct sl_stored *e = *response_store_bucket_of(s, id);
     while (e != NULL && strcmp(e->id, id) != 0)
         e = e->chain;
     return e != NULL && e->tenant == tenant ? e : NULL;
@@ -100,9 +101,9 @@ static void link_used(struct sl_response_store *s, struct sl_stored *e)
     s->first = e;
 }
 
-static void take_out(struct sl_response_store *s, struct sl_stored *e)
+static void response_store_take_out(struct sl_response_store *s, struct sl_stored *e)
 {
-    struct sl_stored **at = bucket_of(s, e->id);
+    struct sl_stored **at = response_store_bucket_of(s, e->id);
     if (!e->listed)
         return;
     while (*at != e)
@@ -121,11 +122,11 @@ static void free_entry(struct sl_response_store *s, struct sl_stored *e)
     sl_free(e);
 }
 
-static void make_room(struct sl_response_store *s)
+static void response_store_make_room(struct sl_response_store *s)
 {
     while (s->n_bytes > s->max_bytes && s->last != NULL) {
         struct sl_stored *e = s->last;
-        take_out(s, e);
+        response_store_take_out(s, e);
         free_entry(s, e);
     }
 }
@@ -148,11 +149,11 @@ struct sl_stored *sl_store_begin(struct sl_response_store *s, const char *id, in
     e->body = *body;
     *body = (struct sl_buf){0};
     pthread_mutex_lock(&s->lock);
-    struct sl_stored **bucket = bucket_of(s, id);
+    struct sl_stored **bucket = response_store_bucket_of(s, id);
     e->chain = *bucket;
     *bucket = e;
     s->n_bytes += ENTRY_BYTES + e->body.n_bytes;
-    make_room(s);
+    response_store_make_room(s);
     pthread_mutex_unlock(&s->lock);
     return e;
 }
@@ -195,13 +196,13 @@ void sl_store_finish(struct sl_response_store *s, struct sl_stored *e, struct sl
         *body = (struct sl_buf){0};
         e->turn = t;
         link_used(s, e);
-        make_room(s);
+        response_store_make_room(s);
     } else { /* deleted meanwhile, or there was no memory for it */
         if (t != NULL)
             unref_turn(s, t);
         else
             unref_turn(s, parent);
-        take_out(s, e);
+        response_store_take_out(s, e);
         free_entry(s, e);
     }
     pthread_mutex_unlock(&s->lock);
@@ -212,7 +213,7 @@ void sl_store_finish(struct sl_response_store *s, struct sl_stored *e, struct sl
 void sl_store_drop(struct sl_response_store *s, struct sl_stored *e)
 {
     pthread_mutex_lock(&s->lock);
-    take_out(s, e);
+    response_store_take_out(s, e);
     free_entry(s, e);
     pthread_mutex_unlock(&s->lock);
 }
@@ -222,7 +223,7 @@ void sl_store_drop(struct sl_response_store *s, struct sl_stored *e)
 bool sl_store_get(struct sl_response_store *s, const char *id, int tenant, struct sl_buf *out)
 {
     pthread_mutex_lock(&s->lock);
-    struct sl_stored *e = find(s, id, tenant);
+    struct sl_stored *e = response_store_find(s, id, tenant);
     if (e != NULL) {
         sl_buf_put(out, e->body.data, e->body.n_bytes);
         if (!e->running) {
@@ -237,9 +238,9 @@ bool sl_store_get(struct sl_response_store *s, const char *id, int tenant, struc
 bool sl_store_delete(struct sl_response_store *s, const char *id, int tenant)
 {
     pthread_mutex_lock(&s->lock);
-    struct sl_stored *e = find(s, id, tenant);
+    struct sl_stored *e = response_store_find(s, id, tenant);
     if (e != NULL) {
-        take_out(s, e);
+        response_store_take_out(s, e);
         if (!e->running) /* else its call frees it */
             free_entry(s, e);
     }
@@ -250,7 +251,7 @@ bool sl_store_delete(struct sl_response_store *s, const char *id, int tenant)
 bool sl_store_cancel(struct sl_response_store *s, const char *id, int tenant, bool *running)
 {
     pthread_mutex_lock(&s->lock);
-    struct sl_stored *e = find(s, id, tenant);
+    struct sl_stored *e = response_store_find(s, id, tenant);
     *running = e != NULL && e->running;
     if (*running) {
         atomic_store(&e->cancelled, true);
@@ -266,7 +267,7 @@ struct sl_response_turn *sl_store_turn(struct sl_response_store *s, const char *
 {
     struct sl_response_turn *t = NULL;
     pthread_mutex_lock(&s->lock);
-    struct sl_stored *e = find(s, id, tenant);
+    struct sl_stored *e = response_store_find(s, id, tenant);
     if (e != NULL && !e->running) {
         t = e->turn;
         t->refs++;
@@ -331,7 +332,7 @@ void sl_store_destroy(struct sl_response_store *s)
         while (s->buckets[i] != NULL) {
             struct sl_stored *e = s->buckets[i];
             SL_ASSERT(!e->running); /* the calls have ended */
-            take_out(s, e);
+            response_store_take_out(s, e);
             free_entry(s, e);
         }
     }

@@ -74,7 +74,7 @@ static const struct sample *window(const struct model *m, const struct sample **
     return last;
 }
 
-static uint64_t count_of(const struct sl_hist *h)
+static uint64_t history_count_of(const struct sl_hist *h)
 {
     uint64_t n = 0;
     for (size_t i = 0; i < SL_COUNT(h->counts); i++)
@@ -84,7 +84,7 @@ static uint64_t count_of(const struct sl_hist *h)
 
 static double mean(const struct sl_hist *a, const struct sl_hist *b)
 {
-    uint64_t n = count_of(b) - count_of(a);
+    uint64_t n = history_count_of(b) - history_count_of(a);
     return n > 0 ? (b->sum - a->sum) / (double)n : NAN;
 }
 
@@ -128,7 +128,7 @@ static void take_samples(struct sl_history *h)
     pthread_mutex_unlock(&h->lock);
 }
 
-static void on_timer(evutil_socket_t fd, short what, void *arg)
+static void history_on_timer(evutil_socket_t fd, short what, void *arg)
 {
     (void)fd;
     (void)what;
@@ -146,7 +146,7 @@ int sl_history_start(const struct sl_server *s, struct event_base *base, struct 
     h->server = s;
     pthread_mutex_init(&h->lock, NULL);
     h->models = sl_calloc((size_t)s->n_models, sizeof *h->models);
-    h->timer = event_new(base, -1, EV_TIMEOUT | EV_PERSIST, on_timer, h);
+    h->timer = event_new(base, -1, EV_TIMEOUT | EV_PERSIST, history_on_timer, h);
     if (h->models != NULL && h->timer != NULL && event_add(h->timer, &interval) == 0) {
         take_samples(h);
         return 0;
@@ -169,13 +169,13 @@ void sl_history_stop(struct sl_history *h)
 
 /* ---- as JSON */
 
-static void put_latency(struct sl_buf *b, const char *name, const struct sl_hist *a,
-                        const struct sl_hist *z, const struct sl_fine_hist *fine_a,
-                        const struct sl_fine_hist *fine_z)
+static void history_put_latency(struct sl_buf *b, const char *name, const struct sl_hist *a,
+                                const struct sl_hist *z, const struct sl_fine_hist *fine_a,
+                                const struct sl_fine_hist *fine_z)
 {
     sl_buf_puts(b, name);
     SL_PUT(b, "{\"count\":");
-    sl_put_u64(b, count_of(z) - count_of(a));
+    sl_put_u64(b, history_count_of(z) - history_count_of(a));
     SL_PUT(b, ",\"mean\":");
     sl_buf_json_double(b, mean(a, z));
     static const struct {
@@ -206,9 +206,9 @@ static void put_window(struct sl_buf *b, const struct model *m)
     sl_buf_json_double(b, z->device_busy_s - a->device_busy_s);
     SL_PUT(b, ",\"device_gap_s\":");
     sl_buf_json_double(b, z->device_gap_s - a->device_gap_s);
-    put_latency(b, ",\"ttft\":", &a->ttft_s, &z->ttft_s, &a->ttft_fine, &z->ttft_fine);
-    put_latency(b, ",\"itl\":", &a->itl_s, &z->itl_s, &a->itl_fine, &z->itl_fine);
-    put_latency(b, ",\"queue\":", &a->queue_s, &z->queue_s, NULL, NULL);
+    history_put_latency(b, ",\"ttft\":", &a->ttft_s, &z->ttft_s, &a->ttft_fine, &z->ttft_fine);
+    history_put_latency(b, ",\"itl\":", &a->itl_s, &z->itl_s, &a->itl_fine, &z->itl_fine);
+    history_put_latency(b, ",\"queue\":", &a->queue_s, &z->queue_s, NULL, NULL);
     for (size_t i = 0; i < SL_COUNT(parts); i++) {
         sl_buf_puts(b, i == 0 ? ",\"step_s\":{\"" : ",\"");
         sl_buf_puts(b, parts[i]);

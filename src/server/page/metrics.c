@@ -60,7 +60,7 @@ static void put_label_value(struct sl_buf *b, const char *s)
 }
 
 /* Floats as Go and Python write them: "1.0", "0.001". */
-static void put_float(struct sl_buf *b, double x)
+static void metrics_put_float(struct sl_buf *b, double x)
 {
     char text[40];
     if (x >= 0 && x < 0x1p53 && x == (double)(uint64_t)x) { /* most of them */
@@ -85,7 +85,7 @@ static void sample(struct out *o, const char *name, const char *extra, double va
         sl_buf_puts(o->b, extra);
     }
     SL_PUT(o->b, "} ");
-    put_float(o->b, value);
+    metrics_put_float(o->b, value);
     sl_buf_putc(o->b, '\n');
 }
 
@@ -117,18 +117,18 @@ static void histogram_body(struct sl_buf *b, const char *name, const char *label
             sl_buf_putc(b, ',');
         SL_PUT(b, "le=\"");
         if (i < n)
-            put_float(b, bounds[i]);
+            metrics_put_float(b, bounds[i]);
         else
             SL_PUT(b, "+Inf");
         SL_PUT(b, "\"} ");
-        put_float(b, (double)total);
+        metrics_put_float(b, (double)total);
         sl_buf_putc(b, '\n');
     }
     const char *open = labels[0] != '\0' ? "{" : "", *close = labels[0] != '\0' ? "}" : "";
     sl_buf_printf(b, "%s_count%s%s%s ", name, open, labels, close);
-    put_float(b, (double)total);
+    metrics_put_float(b, (double)total);
     sl_buf_printf(b, "\n%s_sum%s%s%s ", name, open, labels, close);
-    put_float(b, sum);
+    metrics_put_float(b, sum);
     sl_buf_putc(b, '\n');
 }
 
@@ -180,7 +180,7 @@ static void engine_histograms(struct out *o, const struct sl_stats *st)
     }
 }
 
-static double share_of(int32_t n, int32_t n_free, int32_t n_cached)
+static double metrics_share_of(int32_t n, int32_t n_free, int32_t n_cached)
 {
     return n > 0 ? (double)(n - n_free - n_cached) / n : 0;
 }
@@ -189,10 +189,10 @@ static double share_of(int32_t n, int32_t n_free, int32_t n_cached)
 static double kv_usage(const struct sl_metrics_model *in)
 {
     const struct sl_stats *st = in->stats;
-    double usage = share_of(st->n_pages, st->n_pages_free, st->n_pages_cached);
+    double usage = metrics_share_of(st->n_pages, st->n_pages_free, st->n_pages_cached);
     for (int32_t g = 0; g < st->n_kv_groups; g++) {
-        const double of_group = share_of(in->info->kv_groups[g].n_pages, st->kv_groups[g].n_free,
-                                         st->kv_groups[g].n_cached);
+        const double of_group = metrics_share_of(
+            in->info->kv_groups[g].n_pages, st->kv_groups[g].n_free, st->kv_groups[g].n_cached);
         usage = of_group > usage ? of_group : usage;
     }
     return usage;
@@ -376,7 +376,7 @@ static void adapters(struct out *o, const struct sl_metrics_model *in)
 
 /* ---- what the HTTP threads count */
 
-static uint64_t get(const _Atomic uint64_t *x)
+static uint64_t metrics_get(const _Atomic uint64_t *x)
 {
     return atomic_load_explicit(x, memory_order_relaxed);
 }
@@ -386,7 +386,8 @@ static uint64_t sum_at(const struct sl_metrics_in *in, size_t offset)
 {
     uint64_t sum = 0;
     for (int i = 0; i < in->n_http; i++)
-        sum += get((const _Atomic uint64_t *)(const void *)((const char *)in->http[i] + offset));
+        sum += metrics_get(
+            (const _Atomic uint64_t *)(const void *)((const char *)in->http[i] + offset));
     return sum;
 }
 
@@ -577,12 +578,13 @@ static void traces(struct out *o, const struct sl_exporter_stats *t)
 
 /* ---- the process */
 
-static void plain(struct out *o, const char *name, const char *type, const char *help, double value)
+static void metrics_plain(struct out *o, const char *name, const char *type, const char *help,
+                          double value)
 {
     head(o, name, type, help);
     sl_buf_puts(o->b, name);
     sl_buf_putc(o->b, ' ');
-    put_float(o->b, value);
+    metrics_put_float(o->b, value);
     sl_buf_putc(o->b, '\n');
 }
 
@@ -598,14 +600,16 @@ static void process_metrics(struct out *o, const struct sl_metrics_in *in)
     gauge(o, "sluice:cpu_seconds_per_million_tokens",
           "CPU time of the process over all tokens generated since the start.",
           n_tokens > 0 ? p.cpu_s / (double)n_tokens * 1e6 : 0);
-    plain(o, "process_cpu_seconds_total", "counter", "CPU time of the process.", p.cpu_s);
-    plain(o, "process_start_time_seconds", "gauge", "When the server started.",
-          (double)in->t_start_s);
-    plain(o, "process_open_fds", "gauge", "Open file descriptors.", (double)p.n_fds);
-    plain(o, "process_max_fds", "gauge", "Limit of open file descriptors.", (double)p.max_fds);
-    plain(o, "process_virtual_memory_bytes", "gauge", "Virtual memory.", (double)p.virtual_bytes);
-    plain(o, "process_resident_memory_bytes", "gauge", "Resident memory.",
-          (double)p.resident_bytes);
+    metrics_plain(o, "process_cpu_seconds_total", "counter", "CPU time of the process.", p.cpu_s);
+    metrics_plain(o, "process_start_time_seconds", "gauge", "When the server started.",
+                  (double)in->t_start_s);
+    metrics_plain(o, "process_open_fds", "gauge", "Open file descriptors.", (double)p.n_fds);
+    metrics_plain(o, "process_max_fds", "gauge", "Limit of open file descriptors.",
+                  (double)p.max_fds);
+    metrics_plain(o, "process_virtual_memory_bytes", "gauge", "Virtual memory.",
+                  (double)p.virtual_bytes);
+    metrics_plain(o, "process_resident_memory_bytes", "gauge", "Resident memory.",
+                  (double)p.resident_bytes);
 }
 
 /* ---- what each model has */
@@ -750,7 +754,7 @@ void sl_metrics_render(struct sl_buf *b, const struct sl_metrics_in *in)
 
 /* ---- the route */
 
-static void add_adapter(void *arg, const struct sl_adapter_info *a)
+static void metrics_add_adapter(void *arg, const struct sl_adapter_info *a)
 {
     struct sl_buf *b = arg;
     if (a->n_users == 0)
@@ -766,11 +770,11 @@ struct model_state { /* what a model's metrics point to */
     struct sl_buf adapters;
 };
 
-static void look_at(const struct sl_served *m, struct model_state *state,
-                    struct sl_metrics_model *out)
+static void metrics_look_at(const struct sl_served *m, struct model_state *state,
+                            struct sl_metrics_model *out)
 {
     sl_engine_stats(m->eng, &state->stats);
-    sl_adapter_each(m->eng, add_adapter, &state->adapters);
+    sl_adapter_each(m->eng, metrics_add_adapter, &state->adapters);
     if (m->kv_publisher != NULL)
         sl_kv_publisher_stats(m->kv_publisher, &state->events);
     *out = (struct sl_metrics_model){
@@ -799,7 +803,7 @@ void sl_api_metrics(struct sl_conn *c)
     for (int i = 0; ok && i < s->n_loops; i++)
         http[i] = &s->loops[i].stats;
     for (int32_t i = 0; ok && i < s->n_models; i++)
-        look_at(&s->models[i], &states[i], &models[i]);
+        metrics_look_at(&s->models[i], &states[i], &models[i]);
     if (s->exporter != NULL)
         sl_exporter_stats(s->exporter, &spans);
     struct sl_metrics_in in = {

@@ -22,30 +22,30 @@
 #define MAX_CELLS    1024 /* of the page map */
 #define MAX_REQUESTS 200  /* that are listed; the newest */
 
-static void put_name(struct sl_buf *b, const char *name)
+static void state_put_name(struct sl_buf *b, const char *name)
 {
     sl_buf_putc(b, '"');
     sl_buf_puts(b, name); /* ours: nothing to escape */
     SL_PUT(b, "\":");
 }
 
-static void put_int(struct sl_buf *b, const char *name, int64_t x)
+static void state_put_int(struct sl_buf *b, const char *name, int64_t x)
 {
-    put_name(b, name);
+    state_put_name(b, name);
     sl_put_i64(b, x);
     sl_buf_putc(b, ',');
 }
 
-static void put_double(struct sl_buf *b, const char *name, double x)
+static void state_put_double(struct sl_buf *b, const char *name, double x)
 {
-    put_name(b, name);
+    state_put_name(b, name);
     sl_buf_json_double(b, x);
     sl_buf_putc(b, ',');
 }
 
-static void put_text(struct sl_buf *b, const char *name, const char *text)
+static void state_put_text(struct sl_buf *b, const char *name, const char *text)
 {
-    put_name(b, name);
+    state_put_name(b, name);
     if (text == NULL)
         text = "";
     sl_buf_json_string(b, text, strlen(text));
@@ -65,23 +65,23 @@ static void put_info(struct sl_buf *b, const struct sl_engine *eng)
 {
     const struct sl_model_info *i = sl_engine_info(eng);
     SL_PUT(b, "\"info\":{");
-    put_text(b, "architecture", i->architecture);
-    put_text(b, "weight_dtype", i->weight_dtype);
-    put_text(b, "kv_dtype", i->kv_dtype);
-    put_text(b, "isa", i->isa);
-    put_int(b, "n_params", (int64_t)i->n_params);
-    put_int(b, "weight_bytes", (int64_t)i->weight_bytes);
-    put_int(b, "kv_cache_bytes", (int64_t)i->kv_cache_bytes);
-    put_int(b, "device_total_bytes", (int64_t)i->device_total_bytes);
-    put_int(b, "device_used_bytes", (int64_t)i->device_used_bytes);
-    put_int(b, "n_layers", i->n_layers);
-    put_int(b, "max_model_len", i->max_model_len);
-    put_int(b, "block_size", i->block_size);
-    put_int(b, "max_num_seqs", i->max_num_seqs);
-    put_int(b, "max_num_batched_tokens", i->max_num_batched_tokens);
-    put_int(b, "n_threads", i->n_threads);
-    put_int(b, "sleep_level", sl_engine_sleep_level(eng));
-    put_int(b, "chat", sl_engine_has_chat_template(eng));
+    state_put_text(b, "architecture", i->architecture);
+    state_put_text(b, "weight_dtype", i->weight_dtype);
+    state_put_text(b, "kv_dtype", i->kv_dtype);
+    state_put_text(b, "isa", i->isa);
+    state_put_int(b, "n_params", (int64_t)i->n_params);
+    state_put_int(b, "weight_bytes", (int64_t)i->weight_bytes);
+    state_put_int(b, "kv_cache_bytes", (int64_t)i->kv_cache_bytes);
+    state_put_int(b, "device_total_bytes", (int64_t)i->device_total_bytes);
+    state_put_int(b, "device_used_bytes", (int64_t)i->device_used_bytes);
+    state_put_int(b, "n_layers", i->n_layers);
+    state_put_int(b, "max_model_len", i->max_model_len);
+    state_put_int(b, "block_size", i->block_size);
+    state_put_int(b, "max_num_seqs", i->max_num_seqs);
+    state_put_int(b, "max_num_batched_tokens", i->max_num_batched_tokens);
+    state_put_int(b, "n_threads", i->n_threads);
+    state_put_int(b, "sleep_level", sl_engine_sleep_level(eng));
+    state_put_int(b, "chat", sl_engine_has_chat_template(eng));
     close_with(b, '}');
     sl_buf_putc(b, ',');
 }
@@ -93,37 +93,37 @@ static void put_counters(struct sl_buf *b, const struct sl_stats *st)
     static const char *const causes[] = {"prompt", "output", "reset", "shared"};
     _Static_assert(SL_COUNT(parts) == SL_N_PARTS && SL_COUNT(causes) == SL_N_EVICT_CAUSES,
                    "every part and cause has a name");
-    put_int(b, "running", st->n_running);
-    put_int(b, "waiting", st->n_waiting);
-    put_int(b, "prompt_tokens", (int64_t)st->prompt_tokens);
-    put_int(b, "generation_tokens", (int64_t)st->generation_tokens);
-    put_int(b, "cached_tokens", (int64_t)st->prompt_tokens_cached);
-    put_int(b, "preemptions", (int64_t)st->preemptions);
-    put_int(b, "steps", (int64_t)st->steps);
-    put_double(b, "device_busy_s", st->device_busy_s);
-    put_double(b, "device_gap_s", st->device_gap_s);
+    state_put_int(b, "running", st->n_running);
+    state_put_int(b, "waiting", st->n_waiting);
+    state_put_int(b, "prompt_tokens", (int64_t)st->prompt_tokens);
+    state_put_int(b, "generation_tokens", (int64_t)st->generation_tokens);
+    state_put_int(b, "cached_tokens", (int64_t)st->prompt_tokens_cached);
+    state_put_int(b, "preemptions", (int64_t)st->preemptions);
+    state_put_int(b, "steps", (int64_t)st->steps);
+    state_put_double(b, "device_busy_s", st->device_busy_s);
+    state_put_double(b, "device_gap_s", st->device_gap_s);
     SL_PUT(b, "\"finished\":{");
     for (size_t i = 1; i < SL_COUNT(finish); i++)
-        put_int(b, finish[i], (int64_t)st->finished[i]);
+        state_put_int(b, finish[i], (int64_t)st->finished[i]);
     close_with(b, '}');
     SL_PUT(b, ",\"evicted\":{");
     for (size_t i = 0; i < SL_COUNT(causes); i++)
-        put_int(b, causes[i], (int64_t)st->evicted[i]);
+        state_put_int(b, causes[i], (int64_t)st->evicted[i]);
     close_with(b, '}');
     SL_PUT(b, ",\"step_s\":{");
     for (size_t i = 0; i < SL_COUNT(parts); i++)
-        put_double(b, parts[i], (double)st->part_ns[i] * 1e-9);
+        state_put_double(b, parts[i], (double)st->part_ns[i] * 1e-9);
     close_with(b, '}');
     sl_buf_putc(b, ',');
 }
 
-static void put_tree(struct sl_buf *b, const struct sl_tree_view *v)
+static void state_put_tree(struct sl_buf *b, const struct sl_tree_view *v)
 {
     SL_PUT(b, "\"tree\":{");
-    put_int(b, "pages", v->n_pages);
-    put_int(b, "roots", v->n_roots);
-    put_int(b, "leaves", v->n_leaves);
-    put_int(b, "depth", v->depth);
+    state_put_int(b, "pages", v->n_pages);
+    state_put_int(b, "roots", v->n_roots);
+    state_put_int(b, "leaves", v->n_leaves);
+    state_put_int(b, "depth", v->depth);
     SL_PUT(b,
            "\"nodes\":["); /* [node above, pages in a row, pages with all behind, of them owned] */
     for (int32_t i = 0; i < v->n_nodes; i++) {
@@ -159,14 +159,14 @@ static void put_groups(struct sl_buf *b, const struct sl_model_info *info,
 {
     if (st->n_kv_groups < 2)
         return;
-    put_name(b, "groups");
+    state_put_name(b, "groups");
     sl_buf_putc(b, '[');
     for (int32_t g = 0; g < st->n_kv_groups; g++) {
         sl_buf_putc(b, '{');
-        put_int(b, "window", info->kv_groups[g].window);
-        put_int(b, "total", info->kv_groups[g].n_pages);
-        put_int(b, "free", st->kv_groups[g].n_free);
-        put_int(b, "cached", st->kv_groups[g].n_cached);
+        state_put_int(b, "window", info->kv_groups[g].window);
+        state_put_int(b, "total", info->kv_groups[g].n_pages);
+        state_put_int(b, "free", st->kv_groups[g].n_free);
+        state_put_int(b, "cached", st->kv_groups[g].n_cached);
         close_with(b, '}');
         sl_buf_putc(b, ',');
     }
@@ -185,15 +185,15 @@ static int put_pages(struct sl_buf *b, struct sl_engine *eng, const struct sl_st
         rc = sl_engine_pages(eng, pages, err);
     if (rc == 0)
         rc = sl_tree_view_make(view, pages, n_pages, err);
-    put_name(b, "pages");
+    state_put_name(b, "pages");
     sl_buf_putc(b, '{');
-    put_int(b, "total", st->n_pages);
-    put_int(b, "free", st->n_pages_free);
-    put_int(b, "cached", st->n_pages_cached);
+    state_put_int(b, "total", st->n_pages);
+    state_put_int(b, "free", st->n_pages_free);
+    state_put_int(b, "cached", st->n_pages_cached);
     put_groups(b, sl_engine_info(eng), st);
     if (rc == 0) {
         put_map(b, pages, n_pages);
-        put_tree(b, view);
+        state_put_tree(b, view);
     }
     close_with(b, '}');
     sl_buf_putc(b, ',');
@@ -212,28 +212,28 @@ static bool may_see(const struct sl_server *s, int key, const struct sl_call *ca
     return s->cfg->key_rules != NULL ? s->cfg->key_rules[key].admin : s->cfg->n_api_keys <= 1;
 }
 
-static void put_request(struct sl_buf *b, const struct sl_call *call, uint64_t now)
+static void state_put_request(struct sl_buf *b, const struct sl_call *call, uint64_t now)
 {
     struct sl_usage all;
     sl_call_usage(call, &all);
     sl_buf_putc(b, '{');
-    put_text(b, "id", call->id);
-    put_text(b, "path", call->conn->route->path);
-    put_text(b, "model", call->model);
-    put_text(b, "state",
-             all.t_first_ns != 0       ? "decode"
-             : all.t_scheduled_ns != 0 ? "prefill"
-                                       : "waiting");
-    put_int(b, "stream", call->stream);
-    put_int(b, "choices", (int64_t)call->n * call->n_prompts);
-    put_int(b, "prompt_tokens", all.n_prompt);
-    put_int(b, "cached_tokens", all.n_cached);
-    put_int(b, "output_tokens", all.n_output);
-    put_int(b, "preemptions", all.n_preemptions);
-    put_double(b, "age_s", (double)(now - SL_MIN(all.t_submit_ns, now)) * 1e-9);
+    state_put_text(b, "id", call->id);
+    state_put_text(b, "path", call->conn->route->path);
+    state_put_text(b, "model", call->model);
+    state_put_text(b, "state",
+                   all.t_first_ns != 0       ? "decode"
+                   : all.t_scheduled_ns != 0 ? "prefill"
+                                             : "waiting");
+    state_put_int(b, "stream", call->stream);
+    state_put_int(b, "choices", (int64_t)call->n * call->n_prompts);
+    state_put_int(b, "prompt_tokens", all.n_prompt);
+    state_put_int(b, "cached_tokens", all.n_cached);
+    state_put_int(b, "output_tokens", all.n_output);
+    state_put_int(b, "preemptions", all.n_preemptions);
+    state_put_double(b, "age_s", (double)(now - SL_MIN(all.t_submit_ns, now)) * 1e-9);
     if (all.t_first_ns != 0)
-        put_double(b, "ttft_s",
-                   (double)(all.t_first_ns - SL_MIN(all.t_submit_ns, all.t_first_ns)) * 1e-9);
+        state_put_double(b, "ttft_s",
+                         (double)(all.t_first_ns - SL_MIN(all.t_submit_ns, all.t_first_ns)) * 1e-9);
     close_with(b, '}');
     sl_buf_putc(b, ',');
 }
@@ -249,13 +249,13 @@ static void put_requests(struct sl_buf *b, const struct sl_task *t)
         pthread_mutex_lock(&loop->calls_lock);
         for (const struct sl_call *call = loop->calls; call != NULL; call = call->next) {
             if (may_see(s, t->key, call) && n++ < MAX_REQUESTS)
-                put_request(b, call, now);
+                state_put_request(b, call, now);
         }
         pthread_mutex_unlock(&loop->calls_lock);
     }
     close_with(b, ']');
     sl_buf_putc(b, ',');
-    put_int(b, "n_requests", n);
+    state_put_int(b, "n_requests", n);
 }
 
 /* ---- the routes */
@@ -269,11 +269,11 @@ static void put_models(struct sl_buf *b, const struct sl_server *s)
         const struct sl_served *m = &s->models[i];
         sl_engine_stats(m->eng, &st);
         sl_buf_putc(b, '{');
-        put_text(b, "id", m->name);
-        put_int(b, "generates", sl_engine_info(m->eng)->n_pooled == 0);
-        put_int(b, "chat", sl_engine_has_chat_template(m->eng));
-        put_int(b, "running", st.n_running);
-        put_int(b, "waiting", st.n_waiting);
+        state_put_text(b, "id", m->name);
+        state_put_int(b, "generates", sl_engine_info(m->eng)->n_pooled == 0);
+        state_put_int(b, "chat", sl_engine_has_chat_template(m->eng));
+        state_put_int(b, "running", st.n_running);
+        state_put_int(b, "waiting", st.n_waiting);
         close_with(b, '}');
         sl_buf_putc(b, ',');
     }
@@ -296,17 +296,17 @@ static void prepare_state(struct sl_task *t)
     sl_engine_stats(eng, &st);
     sl_process_read(&p);
     sl_buf_putc(b, '{');
-    put_text(b, "version", SLUICE_VERSION);
-    put_text(b, "model", t->served->name);
+    state_put_text(b, "version", SLUICE_VERSION);
+    state_put_text(b, "model", t->served->name);
     put_models(b, s);
-    put_double(b, "now_s", (double)sl_now_ns() * 1e-9); /* of a clock that never jumps */
-    put_int(b, "started_s", s->t_created_s);
-    put_int(b, "uptime_s", sl_wall_ns() / 1000000000 - s->t_created_s);
-    put_text(b, "health", sl_engine_health(eng, &err) == 0 ? "" : err.msg);
-    put_double(b, "cpu_s", p.cpu_s);
-    put_int(b, "resident_bytes", (int64_t)p.resident_bytes);
-    put_int(b, "connections", atomic_load(&s->n_conns));
-    put_int(b, "held_bytes", (int64_t)atomic_load(&s->held_bytes));
+    state_put_double(b, "now_s", (double)sl_now_ns() * 1e-9); /* of a clock that never jumps */
+    state_put_int(b, "started_s", s->t_created_s);
+    state_put_int(b, "uptime_s", sl_wall_ns() / 1000000000 - s->t_created_s);
+    state_put_text(b, "health", sl_engine_health(eng, &err) == 0 ? "" : err.msg);
+    state_put_double(b, "cpu_s", p.cpu_s);
+    state_put_int(b, "resident_bytes", (int64_t)p.resident_bytes);
+    state_put_int(b, "connections", atomic_load(&s->n_conns));
+    state_put_int(b, "held_bytes", (int64_t)atomic_load(&s->held_bytes));
     put_info(b, eng);
     put_counters(b, &st);
     t->rc = put_pages(b, eng, &st, &t->refusal.err);

@@ -17,7 +17,7 @@ struct maker {
     int32_t n_heap, n_pages;
 };
 
-static bool is_in(const struct maker *m, int32_t page)
+static bool tree_view_is_in(const struct maker *m, int32_t page)
 {
     return page >= 0 && page < m->n_pages && m->links[page].n_all > 0;
 }
@@ -35,9 +35,9 @@ static void link_pages(struct maker *m, const struct sl_page *pages)
                                     .shown_parent = -1};
     for (int32_t i = 0; i < m->n_pages; i++) {
         struct link *l = &m->links[i];
-        if (!is_in(m, i) || l->parent < 0)
+        if (!tree_view_is_in(m, i) || l->parent < 0)
             continue;
-        if (!is_in(m, l->parent)) { /* it left while the copy was made */
+        if (!tree_view_is_in(m, l->parent)) { /* it left while the copy was made */
             l->n_all = 0;
             continue;
         }
@@ -51,14 +51,14 @@ static void link_pages(struct maker *m, const struct sl_page *pages)
 static void sum_up(struct maker *m, struct sl_tree_view *v)
 {
     for (int32_t i = 0; i < m->n_pages; i++) {
-        if (is_in(m, i) && m->links[i].n_open == 0) {
+        if (tree_view_is_in(m, i) && m->links[i].n_open == 0) {
             m->heap[m->n_heap++] = i;
             v->n_leaves++;
         }
     }
     while (m->n_heap > 0) {
         const struct link *l = &m->links[m->heap[--m->n_heap]];
-        if (l->parent < 0 || !is_in(m, l->parent))
+        if (l->parent < 0 || !tree_view_is_in(m, l->parent))
             continue;
         struct link *up = &m->links[l->parent];
         up->n_all += l->n_all;
@@ -111,7 +111,7 @@ static void push_children(struct maker *m, int32_t page, int32_t shown_parent)
 static void show_largest(struct maker *m, struct sl_tree_view *v)
 {
     for (int32_t i = 0; i < m->n_pages; i++) {
-        if (!is_in(m, i) || m->links[i].parent >= 0 || m->links[i].n_open > 0)
+        if (!tree_view_is_in(m, i) || m->links[i].parent >= 0 || m->links[i].n_open > 0)
             continue;
         v->n_roots++;
         v->n_pages += m->links[i].n_all;

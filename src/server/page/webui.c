@@ -30,7 +30,7 @@ bool sl_webui_hides(const struct sl_server_config *cfg, const struct sl_route *r
     return cfg->no_webui && sl_webui_owns(route) && route->handle != sl_api_root;
 }
 
-static const struct sl_embedded *find(struct sl_str name, bool gzip)
+static const struct sl_embedded *webui_find(struct sl_str name, bool gzip)
 {
     for (const struct sl_embedded *e = sl_web_table; e->name != NULL; e++) {
         size_t n = strlen(e->name), n_suffix = gzip ? 3 : 0;
@@ -53,7 +53,7 @@ static bool takes_gzip(const struct sl_http_parser *p)
     return contains(accept, "gzip") && !contains(accept, "gzip;");
 }
 
-static const char *type_of(const char *name)
+static const char *webui_type_of(const char *name)
 {
     return strncmp(name, "page.js", 7) == 0    ? "text/javascript; charset=utf-8"
            : strncmp(name, "page.css", 8) == 0 ? "text/css; charset=utf-8"
@@ -85,7 +85,7 @@ void sl_api_page(struct sl_conn *c)
     bool gzip = takes_gzip(p);
     if (name.n == 0)
         name = (struct sl_str){"index.html", 10};
-    const struct sl_embedded *e = find(name, gzip);
+    const struct sl_embedded *e = webui_find(name, gzip);
     SL_ASSERT(e != NULL); /* the build carries every file that a route names */
     snprintf(etag, sizeof etag, "\"%016llx\"",
              (unsigned long long)sl_hash64(e->data, (size_t)e->n_bytes, 0));
@@ -96,5 +96,6 @@ void sl_api_page(struct sl_conn *c)
     if (contains(sl_http_header(p, "if-none-match"), etag))
         sl_reply(c, 304, NULL, headers, "", 0);
     else
-        sl_reply(c, 200, type_of(e->name), headers, (const char *)e->data, (size_t)e->n_bytes);
+        sl_reply(c, 200, webui_type_of(e->name), headers, (const char *)e->data,
+                 (size_t)e->n_bytes);
 }
